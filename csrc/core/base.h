@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What every module of the core shares: assertions that stay on in release, and small helpers.
+   It owns no state. */
+#ifndef MRC_CORE_BASE_H
+#define MRC_CORE_BASE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* A broken invariant of ours: prints the place and ends the process. Never used for bad input. */
+void mrc_assert_failed(const char *expression, const char *file, int line)
+    __attribute__((noreturn, cold));
+
+#define mrc_assert(expression) \
+  (__builtin_expect(!!(expression), 1) ? (void)0 : mrc_assert_failed(#expression, __FILE__, __LINE__))
+
+#define MRC_MUST_CHECK __attribute__((warn_unused_result))
+
+#define MRC_NEVER UINT64_MAX /* a deadline that does not come */
+
+static inline uint64_t mrc_min_u64(uint64_t a, uint64_t b) { return a < b ? a : b; }
+static inline uint64_t mrc_max_u64(uint64_t a, uint64_t b) { return a > b ? a : b; }
+static inline uint32_t mrc_min_u32(uint32_t a, uint32_t b) { return a < b ? a : b; }
+static inline uint32_t mrc_max_u32(uint32_t a, uint32_t b) { return a > b ? a : b; }
+
+#endif

@@ -1,0 +1,428 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The public C interface of mrc: the sans-IO engine and the threaded context that drives it over
+ * UDP sockets. The part between the two cdef markers is also what cffi parses: it is the single
+ * source of every constant and struct that Python sees, so it holds plain declarations only.
+ *
+ * Conventions: functions return 0 or a negative errno value unless they say otherwise; time is
+ * `now_ns`, nanoseconds of any monotonic clock, and is always the last argument; addresses are 16
+ * bytes, IPv4 in the mapped form ::ffff:a.b.c.d; ports of the machine count from 1 and port n
+ * lives in plane n.
+ */
+#ifndef MRC_H
+#define MRC_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* cdef begin */
+
+#define MRC_MAX_PORTS 32         /* ports (planes) of one engine; port numbers are 1..32 */
+#define MRC_MAX_EVS 1024         /* entropy values of one QP, active and backup together */
+#define MRC_MAX_PEER_SOURCES 256 /* source (address, UDP port) pairs of one QP's peer */
+#define MRC_MAX_BURST_PACKETS 64 /* UDP_MAX_SEGMENTS of Linux before 6.9 */
+#define MRC_MAX_HEADER 64        /* bytes of the largest header stack built by the engine */
+#define MRC_MIN_MTU 256          /* bytes of payload, smallest path MTU */
+#define MRC_MAX_MTU 16384        /* bytes of payload, largest path MTU */
+#define MRC_UDP_PORT 4791        /* default UDP destination port, as RoCEv2 */
+#define MRC_MPR_UNIT 128         /* PSNs in one unit of the maximum PSN range */
+
+enum mrc_qp_state {
+  MRC_QP_RESET,
+  MRC_QP_INIT, /* numbers known, no packet is taken */
+  MRC_QP_RTR,  /* ready to receive: peer known, probes may be sent */
+  MRC_QP_RTS,  /* ready to send */
+  MRC_QP_ERROR /* terminal: everything outstanding was flushed */
+};
+
+enum mrc_ev_state {
+  MRC_EV_GOOD,
+  MRC_EV_SKIP,        /* sits out one rotation */
+  MRC_EV_ASSUMED_BAD, /* lost a packet or fell silent; probed until it is trusted again */
+  MRC_EV_DENIED       /* denied by the controller */
+};
+
+enum mrc_wr_opcode { MRC_WR_WRITE, MRC_WR_WRITE_IMM };
+
+enum mrc_access { MRC_ACCESS_LOCAL_READ = 1, MRC_ACCESS_REMOTE_WRITE = 2 };
+
+enum mrc_wc_status {
+  MRC_WC_SUCCESS,
+  MRC_WC_LOC_PROT_ERR,    /* the local memory is not registered or does not cover the range */
+  MRC_WC_WR_FLUSH_ERR,    /* the QP went to ERROR or was destroyed before this work request ended */
+  MRC_WC_REM_ACCESS_ERR,  /* rkey or range refused by the responder */
+  MRC_WC_REM_INV_REQ_ERR, /* the responder refused the request, e.g. too many immediates */
+  MRC_WC_REM_OP_ERR,      /* the responder failed (NACK UNEXP_EVENT) */
+  MRC_WC_RETRY_EXC_ERR    /* retries exhausted: no path to the peer answers */
+};
+
+enum mrc_integrity { MRC_INTEGRITY_ICRC, MRC_INTEGRITY_UDP };
+
+enum mrc_wc_opcode { MRC_WC_WRITE, MRC_WC_WRITE_IMM, MRC_WC_RECV_IMM };
+
+/* One completion. */
+struct mrc_wc {
+  uint64_t wr_id;    /* as posted; for RECV_IMM the index of the immediate on its QP, from 0 */
+  uint32_t qpn;      /* local QP number */
+  uint32_t imm;      /* RECV_IMM: the immediate, host order */
+  uint32_t bytes;    /* length of the message */
+  uint8_t status;    /* enum mrc_wc_status */
+  uint8_t opcode;    /* enum mrc_wc_opcode */
+  uint16_t reserved; /* 0 */
+};
+
+enum mrc_event_type {
+  MRC_EVENT_REPLY,    /* context only: the answer to a command, `result` is 0 or -errno */
+  MRC_EVENT_WC,       /* context only: `wc` is a completion */
+  MRC_EVENT_QP_ERROR, /* the QP went to ERROR; `status` is an enum mrc_wc_status */
+  MRC_EVENT_EV_STATE, /* an EV changed state; `status` is an enum mrc_ev_state */
+  MRC_EVENT_PLANE,    /* a plane of a QP was suspended (`status` 0) or resumed (`status` 1) */
+  MRC_EVENT_PROBE,    /* a commanded EV probe ended; `result` 0, -ETIMEDOUT, -EMSGSIZE, -ENETUNREACH */
+  MRC_EVENT_WARNING   /* context only: `status` is an enum mrc_warning */
+};
+
+enum mrc_warning {
+  MRC_WARNING_RCVBUF_SMALL, /* `result` is the size granted, in bytes */
+  MRC_WARNING_SNDBUF_SMALL,
+  MRC_WARNING_MEMORY_FAULT /* a registered file shrank under a read; its MR now reads as zeros */
+};
+
+/* One asynchronous event. Fields that an event does not name are 0. */
+struct mrc_event {
+  uint64_t cookie;   /* of the command that asked, for REPLY and PROBE */
+  int64_t rtt_ns;    /* PROBE: round trip */
+  struct mrc_wc wc;  /* WC */
+  uint32_t qpn;      /* local QP number */
+  uint32_t ev_index; /* index in the QP's EV array, for EV_STATE and PROBE */
+  int32_t result;    /* 0 or -errno */
+  uint8_t type;      /* enum mrc_event_type */
+  uint8_t port;      /* plane, for PLANE, PROBE, WARNING */
+  uint8_t status;    /* see the type */
+  uint8_t reserved;  /* 0 */
+};
+
+/* Where a packet came from, as the driver saw it. */
+struct mrc_meta {
+  uint8_t src[16];     /* inner source address */
+  uint8_t dst[16];     /* inner destination address */
+  uint32_t flow_label; /* IPv6 flow label, 20 bits; 0 on IPv4 */
+  uint16_t sport;      /* UDP source port */
+  uint16_t dport;      /* UDP destination port */
+  uint8_t family;      /* 4 or 6 */
+  uint8_t port;        /* port of this machine that received it, 1-based */
+  uint8_t ecn;         /* the two ECN bits: 3 is CE */
+  uint8_t trimmed;     /* 1: the payload was cut off in flight */
+};
+
+/* One packet of a burst: header bytes, a piece of a memory region, trailer bytes (pad and ICRC). */
+struct mrc_packet {
+  uint8_t header[64];
+  const uint8_t *payload; /* into the MR, or 0 */
+  uint32_t payload_bytes;
+  uint16_t header_bytes;
+  uint16_t trailer_bytes;
+  uint8_t trailer[8];
+  uint32_t _slot; /* engine private: what was sent, for the commit */
+  uint32_t _kind; /* engine private */
+};
+
+/* n packets of one EV, all of `packet_bytes` except a last one that may be shorter. */
+struct mrc_burst {
+  uint8_t src[16];
+  uint8_t dst[16];
+  uint32_t flow_label;
+  uint16_t sport;
+  uint16_t dport;
+  uint8_t family;    /* 4 or 6 */
+  uint8_t port;      /* 1-based */
+  uint8_t tclass;    /* traffic class or TOS byte, ECN bits included */
+  uint8_t tx_index;  /* which transmit socket of the port, as given with the EV */
+  uint16_t n_packets;
+  uint16_t reserved; /* 0 */
+  uint32_t packet_bytes; /* UDP payload bytes of each packet but the last */
+  const struct mrc_packet *packets;
+  uint32_t _qp;      /* engine private */
+  uint32_t _ev;      /* engine private */
+};
+
+/* An engine's fixed sizes and policies. 0 in a field takes the default in brackets. */
+struct mrc_engine_config {
+  uint64_t seed;            /* of the engine's generator: EV order only, never a secret */
+  uint32_t max_qps;         /* [1024] */
+  uint32_t max_mrs;         /* [1024] */
+  uint32_t ports;           /* number of ports, 1..32 [1] */
+  uint32_t cq_depth;        /* completions held before polling [65536] */
+  uint32_t trace_entries;   /* length of the trace ring, a power of two [4096] */
+  uint32_t max_burst_bytes; /* UDP payload bytes of one burst [61440] */
+  uint32_t sack_threshold_bytes; /* received bytes that trigger a SACK [16384] */
+  uint32_t sack_delay_ns;   /* longest wait of a SACK below the threshold [200000] */
+};
+
+/* An entropy value: the name of a path, and how the driver reaches it. */
+struct mrc_ev_attr {
+  uint8_t src[16];     /* inner source address, as the peer will see it */
+  uint8_t dst[16];     /* inner destination address; it selects the route */
+  uint32_t ev;         /* sport << 16 | low 16 bits of the flow label */
+  uint16_t dport;      /* UDP port of the peer */
+  uint8_t port;        /* local port (plane), 1-based */
+  uint8_t tx_index;    /* transmit socket of that port that owns the source port */
+  uint8_t family;      /* 4 or 6 */
+  uint8_t reserved[3]; /* 0 */
+};
+
+/* A (source address, source port) from which the peer's packets come. */
+struct mrc_peer_source {
+  uint8_t address[16];
+  uint16_t sport;
+  uint16_t reserved; /* 0 */
+};
+
+/* Attributes of a QP. mrc_qp_create reads the first group, each transition reads its own. */
+struct mrc_qp_attr {
+  /* create */
+  uint32_t qpn;       /* 24 bits, unpredictable, not 0..2 */
+  uint32_t sq_depth;  /* work requests posted and not yet polled, 1..65536 */
+  uint32_t mpr;       /* window in PSNs, both directions: a multiple of 128, 128..4096 */
+  uint32_t max_wimm;  /* immediates outstanding, both directions, 1..1024 */
+  /* to INIT: nothing more */
+  /* to RTR */
+  uint32_t dest_qpn;  /* 24 bits */
+  uint32_t rq_psn;    /* first PSN of the peer, 24 bits */
+  uint32_t integrity; /* enum mrc_integrity, agreed */
+  /* to RTS */
+  uint32_t sq_psn;    /* our first PSN, 24 bits */
+  uint32_t path_mtu;  /* payload bytes of a full packet, a multiple of 4, agreed and proved */
+  uint32_t peer_mpr;  /* window of the peer, PSNs */
+  uint32_t peer_max_wimm; /* immediates that the peer accepts in flight */
+  uint32_t spray;     /* packets of a burst at most; 0 leaves it to the grain policy, 1 is MRC's own */
+  uint32_t ev_active_per_plane; /* EVs in rotation per plane, the rest are backups; 0: all */
+  uint8_t timeout;      /* local timeout is 1.024 us << timeout, 1..24 */
+  uint8_t retry_linear; /* tries at that interval, 0..7 */
+  uint8_t retry_exp;    /* tries at doubling intervals, 0..24; 25 never gives up */
+  uint8_t cc;           /* enum mrc_cc_kind */
+};
+
+enum mrc_cc_kind { MRC_CC_DELAY, MRC_CC_NULL };
+
+/* One work request. `va` is the address at the peer, `local` an address inside a local MR. */
+struct mrc_wr {
+  uint64_t wr_id;
+  uint64_t local;  /* address, may be 0 when bytes is 0 */
+  uint64_t va;
+  uint32_t lkey;   /* key of the local MR; ignored when bytes is 0 */
+  uint32_t rkey;
+  uint32_t bytes;  /* 0 .. 4 GiB - 1 */
+  uint32_t imm;    /* host order, for WRITE_IMM */
+  uint8_t opcode;  /* enum mrc_wr_opcode */
+  uint8_t reserved[7]; /* 0 */
+};
+
+/* State of one EV. */
+struct mrc_ev_info {
+  uint32_t ev;
+  uint8_t port;
+  uint8_t state;   /* enum mrc_ev_state */
+  uint8_t active;  /* 1: in the rotation, 0: backup */
+  uint8_t reserved;
+  uint64_t packets;
+  uint64_t bytes;  /* payload */
+  uint64_t lost;
+  uint64_t probes; /* EV probes sent */
+  int64_t rtt_ns;  /* smoothed; -1 before the first sample */
+};
+
+/* State of one plane of a QP. */
+struct mrc_plane_info {
+  uint64_t packets;
+  uint64_t bytes;        /* payload */
+  uint64_t lost;
+  int64_t rtt_ns;        /* smoothed; -1 before the first sample */
+  int64_t base_rtt_ns;   /* smallest seen; -1 before the first sample */
+  uint64_t inflight_bytes;
+  uint8_t suspended;     /* 1: silent, probed */
+  uint8_t reserved[7];
+};
+
+/* State of one QP. */
+struct mrc_qp_info {
+  uint32_t qpn;
+  uint32_t state;          /* enum mrc_qp_state */
+  uint32_t status;         /* enum mrc_wc_status that ended it */
+  uint32_t outstanding;    /* work requests posted and not completed */
+  uint64_t packets_sent;   /* data packets, retransmissions included */
+  uint64_t packets_retransmitted;
+  uint64_t packets_spurious; /* retransmissions of packets that had arrived after all */
+  uint64_t bytes_sent;     /* payload of first transmissions */
+  uint64_t bytes_acked;    /* payload acknowledged, each byte once */
+  uint64_t bytes_received; /* payload placed, each byte once */
+  uint64_t cwnd_bytes;
+  uint64_t inflight_bytes;
+  int64_t rtt_ns;          /* smoothed over all planes; -1 before the first sample */
+  uint32_t path_mtu;
+  uint32_t timeouts;       /* expiries of the local timeout in a row */
+  struct mrc_plane_info planes[32]; /* planes[n - 1] is plane n */
+};
+
+struct mrc_trace_entry {
+  uint64_t now_ns;
+  uint32_t point; /* index into trace.def */
+  uint32_t qpn;
+  uint64_t a;
+  uint64_t b;
+};
+
+/* ---- The engine: same inputs, same outputs, byte for byte. One thread at a time. ---- */
+
+typedef struct mrc_engine mrc_engine;
+
+/* Memory is allocated here and in mrc_qp_create, nowhere else. Returns 0 when out of memory. */
+mrc_engine *mrc_engine_create(const struct mrc_engine_config *config);
+void mrc_engine_destroy(mrc_engine *engine);
+
+/* Takes one UDP payload. Returns 0 or a drop reason (drops.def, positive). */
+int mrc_engine_receive(mrc_engine *engine, const uint8_t *packet, size_t bytes,
+                       const struct mrc_meta *meta, uint64_t now_ns);
+
+/* Fills up to `capacity` bursts and returns how many; 0 means dry. They stay valid until
+   mrc_engine_commit, which must follow before any other call. */
+int mrc_engine_transmit(mrc_engine *engine, struct mrc_burst *bursts, int capacity,
+                        uint64_t now_ns);
+
+/* Tells the fate of every burst of the last transmit: taken[i] is 1 when the kernel took burst i,
+   0 when it refused it (it was never sent and keeps its place), or a negative errno. */
+void mrc_engine_commit(mrc_engine *engine, const struct mrc_burst *bursts, const int *taken, int n,
+                       uint64_t now_ns);
+
+/* A blocked port (its socket is full) is not chosen until it is writable again. */
+void mrc_engine_port_blocked(mrc_engine *engine, int port, bool blocked, uint64_t now_ns);
+/* A port whose link is down carries nothing until it is up again. */
+void mrc_engine_port_up(mrc_engine *engine, int port, bool up, uint64_t now_ns);
+
+/* The next time at which mrc_engine_expire has work; UINT64_MAX when none. */
+uint64_t mrc_engine_deadline(const mrc_engine *engine);
+void mrc_engine_expire(mrc_engine *engine, uint64_t now_ns);
+
+int mrc_cq_poll(mrc_engine *engine, struct mrc_wc *wcs, int capacity);
+int mrc_engine_events(mrc_engine *engine, struct mrc_event *events, int capacity);
+int mrc_engine_trace(const mrc_engine *engine, struct mrc_trace_entry *entries, int capacity);
+
+/* Registers `bytes` at `address` under the caller's unpredictable `key`, which is lkey and rkey.
+   `access` is a set of enum mrc_access. -EINVAL, -EEXIST (key in use), -ENOSPC. */
+int mrc_mr_register(mrc_engine *engine, uint64_t address, uint64_t bytes, uint32_t key,
+                    uint32_t access);
+/* -ENOENT, or -EBUSY while an unfinished work request reads from it. */
+int mrc_mr_deregister(mrc_engine *engine, uint32_t key);
+
+/* -EINVAL, -EEXIST (qpn in use), -ENOSPC, -ENOMEM. The QP starts in RESET. */
+int mrc_qp_create(mrc_engine *engine, const struct mrc_qp_attr *attr);
+/* Moves the QP to `state`; -EINVAL for an illegal move or attribute, -ENOENT. */
+int mrc_qp_modify(mrc_engine *engine, uint32_t qpn, uint32_t state,
+                  const struct mrc_qp_attr *attr, uint64_t now_ns);
+/* Sets the EV array (in INIT); every port named must exist. -EINVAL, -ENOENT. */
+int mrc_qp_set_evs(mrc_engine *engine, uint32_t qpn, const struct mrc_ev_attr *evs, int n);
+/* Sets where the peer's packets come from (in INIT). -EINVAL, -ENOENT. */
+int mrc_qp_set_peer(mrc_engine *engine, uint32_t qpn, const struct mrc_peer_source *sources,
+                    int n);
+int mrc_qp_destroy(mrc_engine *engine, uint32_t qpn);
+/* -ENOENT, -EINVAL, -EPERM (not RTS), -ENOBUFS (queue full), -EACCES (local memory). */
+int mrc_qp_post(mrc_engine *engine, uint32_t qpn, const struct mrc_wr *wr, uint64_t now_ns);
+/* Sends one EV probe padded to `bytes` of UDP payload (0: not padded); its end is an
+   MRC_EVENT_PROBE with `cookie`. RTR and RTS. -ENOENT, -EINVAL, -EAGAIN (too many). */
+int mrc_qp_probe_ev(mrc_engine *engine, uint32_t qpn, uint32_t ev_index, uint32_t bytes,
+                    uint64_t timeout_ns, uint64_t cookie, uint64_t now_ns);
+/* The controller's word: MRC_EV_DENIED, or MRC_EV_GOOD to lift it, or MRC_EV_ASSUMED_BAD. */
+int mrc_qp_set_ev_state(mrc_engine *engine, uint32_t qpn, uint32_t ev_index, uint32_t state,
+                        uint64_t now_ns);
+int mrc_qp_query(const mrc_engine *engine, uint32_t qpn, struct mrc_qp_info *info);
+/* Returns the number of EVs of the QP, and fills up to `capacity`; -ENOENT. */
+int mrc_qp_query_evs(const mrc_engine *engine, uint32_t qpn, struct mrc_ev_info *infos,
+                     int capacity);
+
+/* Returns the number of counters and fills up to `capacity`. */
+int mrc_engine_counters(const mrc_engine *engine, uint64_t *values, int capacity);
+/* Names from the .def lists; 0 past the end. */
+const char *mrc_counter_name(int index);
+const char *mrc_drop_name(int reason);
+const char *mrc_trace_name(int point);
+/* Drops per reason, indexed by reason. */
+int mrc_engine_drops(const mrc_engine *engine, uint64_t *values, int capacity);
+
+/* ---- The context: one engine, one datapath thread, one UDP socket set per port. ---- */
+
+typedef struct mrc_ctx mrc_ctx;
+
+struct mrc_port_config {
+  char ifname[16];     /* the interface that the sockets are tied to; empty: none (loopback) */
+  uint8_t address[16]; /* local address; IPv4 in mapped form */
+  uint8_t family;      /* 4 or 6 */
+  uint8_t any;         /* 1: receive on every local address of the interface (SRv6) */
+  uint16_t tx_sockets; /* transmit sockets, each with a source port of its own; 1..64 */
+};
+
+struct mrc_ctx_config {
+  struct mrc_engine_config engine;
+  struct mrc_port_config ports[32];
+  uint32_t n_ports;
+  uint16_t udp_port;     /* wanted; 0: 4791 when free, another otherwise */
+  uint16_t spin_us;      /* busy poll so long before sleeping; 0: sleep at once */
+  uint32_t rcvbuf_bytes; /* wanted per port [8 MiB]; a warning event tells when less was granted */
+  uint32_t sndbuf_bytes; /* wanted per transmit socket [4 MiB] */
+  uint32_t ring_entries; /* of command and completion ring, a power of two [8192] */
+};
+
+enum mrc_command_op {
+  MRC_COMMAND_MR_REGISTER,   /* address, bytes, key, access */
+  MRC_COMMAND_MR_DEREGISTER, /* key */
+  MRC_COMMAND_QP_CREATE,     /* attr */
+  MRC_COMMAND_QP_MODIFY,     /* qpn, value = state, attr */
+  MRC_COMMAND_QP_SET_EVS,    /* qpn, pointer = struct mrc_ev_attr[value] */
+  MRC_COMMAND_QP_SET_PEER,   /* qpn, pointer = struct mrc_peer_source[value] */
+  MRC_COMMAND_QP_DESTROY,    /* qpn */
+  MRC_COMMAND_QP_POST,       /* qpn, wr; answered only when refused */
+  MRC_COMMAND_QP_PROBE_EV,   /* qpn, value = ev index, bytes, timeout_ns; reply, then PROBE event */
+  MRC_COMMAND_QP_SET_EV_STATE, /* qpn, value = ev index, key = state */
+  MRC_COMMAND_QP_QUERY,      /* qpn, pointer = struct mrc_qp_info */
+  MRC_COMMAND_QP_QUERY_EVS,  /* qpn, pointer = struct mrc_ev_info[value]; result = count */
+  MRC_COMMAND_COUNTERS,      /* pointer = uint64_t[value]; result = count */
+  MRC_COMMAND_DROPS,         /* pointer = uint64_t[value]; result = count */
+  MRC_COMMAND_TRACE,         /* pointer = struct mrc_trace_entry[value]; result = count */
+  MRC_COMMAND_PORT_UP        /* value = port, key = 1 up or 0 down */
+};
+
+/* One command for the datapath thread. Memory behind `pointer` must live until the reply. */
+struct mrc_command {
+  uint64_t cookie; /* comes back in the reply */
+  void *pointer;
+  uint64_t address;
+  uint64_t bytes;
+  uint64_t timeout_ns;
+  uint32_t qpn;
+  uint32_t key;
+  uint32_t access;
+  uint32_t value;
+  uint32_t op; /* enum mrc_command_op */
+  uint32_t reserved;
+  struct mrc_qp_attr attr;
+  struct mrc_wr wr;
+};
+
+/* Opens the sockets and starts the datapath thread. On failure returns 0 and writes -errno to
+   *error and one line of cause to message. */
+mrc_ctx *mrc_ctx_create(const struct mrc_ctx_config *config, int *error, char *message,
+                        int message_bytes);
+/* Stops and joins the thread, closes the sockets. Registered memory is not touched afterwards. */
+void mrc_ctx_destroy(mrc_ctx *ctx);
+uint16_t mrc_ctx_udp_port(const mrc_ctx *ctx);
+/* UDP source port of one transmit socket; 0 when there is none. */
+uint16_t mrc_ctx_source_port(const mrc_ctx *ctx, int port, int tx_index);
+/* Readable when mrc_ctx_poll has something; the poll clears it. */
+int mrc_ctx_fd(const mrc_ctx *ctx);
+/* Queues up to n commands, returns how many were taken. One thread only. Never blocks. */
+int mrc_ctx_submit(mrc_ctx *ctx, const struct mrc_command *commands, int n);
+/* Takes up to n events. One thread only. Never blocks. */
+int mrc_ctx_poll(mrc_ctx *ctx, struct mrc_event *events, int n);
+
+/* cdef end */
+
+#endif
