@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "icrc.h"
+
+#include <string.h>
+
+#include "base.h"
+
+/* The CRC-32 is Ethernet's, as gzip uses it: ISA-L is the fastest, zlib is everywhere. Both take
+   and give the inverted state, so that 0 starts a CRC and calls chain. */
+#if MRC_HAVE_ISAL
+#include <isa-l/crc.h>
+
+static uint32_t crc32_update(uint32_t crc, const uint8_t *bytes, size_t n) {
+  return crc32_gzip_refl(crc, bytes, n);
+}
+const char *mrc_icrc_library(void) { return "ISA-L"; }
+#else
+/* zlib's header is often not installed, and this prototype has been stable for thirty years. */
+unsigned long crc32(unsigned long crc, const unsigned char *bytes, unsigned int n);
+
+static uint32_t crc32_update(uint32_t crc, const uint8_t *bytes, size_t n) {
+  return (uint32_t)crc32(crc, bytes, (unsigned int)n);
+}
+const char *mrc_icrc_library(void) { return "zlib"; }
+#endif
+
+enum {
+  IPV4_BYTES = 20,
+  IPV6_BYTES = 40,
+  UDP_BYTES = 8,
+  PROTOCOL_UDP = 17,
+  BTH_VARIANT = 4,  /* offset of the BTH byte that may change in flight */
+  GATHER_BYTES = 64 /* of the UDP payload go with IP and UDP into one call of the CRC */
+};
+
+/* CRC of the eight bytes of ones that stand for InfiniBand's routing header, which RoCE lacks. */
+#define CRC_OF_ONES 0x2144DF1Cu
+
+static void put_u16(uint8_t *out, size_t value) {
+  out[0] = (uint8_t)(value >> 8);
+  out[1] = (uint8_t)value;
+}
+
+/* Identification, flags and fragment offset are ones here, unlike in RoCEv2: the kernel chooses
+   them after a UDP socket has sent, and does not tell them to the socket that receives. A local
+   decision, as is all of the ICRC over IPv4. */
+static size_t put_ipv4(uint8_t *out, const struct mrc_icrc_flow *flow, size_t udp_bytes) {
+  memset(out, 0xFF, IPV4_BYTES); /* what changes in flight: TOS, TTL, checksum */
+  out[0] = 0x45;                 /* version 4, no options */
+  put_u16(out + 2, IPV4_BYTES + udp_bytes);
+  out[9] = PROTOCOL_UDP;
+  memcpy(out + 12, flow->src + 12, 4);
+  memcpy(out + 16, flow->dst + 12, 4);
+  return IPV4_BYTES;
+}
+
+static size_t put_ipv6(uint8_t *out, const struct mrc_icrc_flow *flow, size_t udp_bytes) {
+  memset(out, 0xFF, 8); /* what changes in flight: traffic class, flow label, hop limit */
+  out[0] = 0x6F;        /* version 6 */
+  put_u16(out + 4, udp_bytes);
+  out[6] = PROTOCOL_UDP;
+  memcpy(out + 8, flow->src, 16);
+  memcpy(out + 24, flow->dst, 16);
+  return IPV6_BYTES;
+}
+
+uint32_t mrc_icrc_begin(const struct mrc_icrc_flow *flow, size_t udp_payload_bytes,
+                        const uint8_t *header, size_t header_bytes) {
+  mrc_assert(flow->family == 4 || flow->family == 6);
+  mrc_assert(header_bytes > BTH_VARIANT && header_bytes <= udp_payload_bytes);
+  uint8_t buffer[IPV6_BYTES + UDP_BYTES + GATHER_BYTES];
+  size_t udp_bytes = UDP_BYTES + udp_payload_bytes;
+  size_t at = flow->family == 4 ? put_ipv4(buffer, flow, udp_bytes)
+                                : put_ipv6(buffer, flow, udp_bytes);
+  put_u16(buffer + at, flow->sport);
+  put_u16(buffer + at + 2, flow->dport);
+  put_u16(buffer + at + 4, udp_bytes);
+  put_u16(buffer + at + 6, 0xFFFF); /* the checksum changes in flight */
+  at += UDP_BYTES;
+  size_t gathered = mrc_min_u64(header_bytes, GATHER_BYTES);
+  memcpy(buffer + at, header, gathered);
+  buffer[at + BTH_VARIANT] = 0xFF;
+  uint32_t crc = crc32_update(CRC_OF_ONES, buffer, at + gathered);
+  return mrc_icrc_update(crc, header + gathered, header_bytes - gathered);
+}
+
+uint32_t mrc_icrc_update(uint32_t crc, const uint8_t *bytes, size_t n) {
+  return n == 0 ? crc : crc32_update(crc, bytes, n); /* zlib restarts on a null pointer */
+}
+
+void mrc_icrc_store(uint32_t crc, uint8_t out[4]) {
+  out[0] = (uint8_t)crc;
+  out[1] = (uint8_t)(crc >> 8);
+  out[2] = (uint8_t)(crc >> 16);
+  out[3] = (uint8_t)(crc >> 24);
+}
