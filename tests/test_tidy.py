@@ -237,7 +237,7 @@ def test_imports__one_importer_each() -> None:
     allowed = {
         "cffi": {"mrc/_ffi_build.py"},  # at build time only
         "_cffi_backend": set(),
-        "mrc._mrc": {"mrc/_native.py"},
+        "mrc._core": {"mrc/_native.py"},
         "pyroute2": {"mrc/netlink.py"},
         "scapy": set(),
     }  # fmt: skip
