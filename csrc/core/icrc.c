@@ -70,8 +70,8 @@ uint32_t mrc_icrc_begin(const struct mrc_icrc_flow *flow, size_t udp_payload_byt
   mrc_assert(header_bytes > BTH_VARIANT && header_bytes <= udp_payload_bytes);
   uint8_t buffer[IPV6_BYTES + UDP_BYTES + GATHER_BYTES];
   size_t udp_bytes = UDP_BYTES + udp_payload_bytes;
-  size_t at = flow->family == 4 ? put_ipv4(buffer, flow, udp_bytes)
-                                : put_ipv6(buffer, flow, udp_bytes);
+  size_t at =
+      flow->family == 4 ? put_ipv4(buffer, flow, udp_bytes) : put_ipv6(buffer, flow, udp_bytes);
   put_u16(buffer + at, flow->sport);
   put_u16(buffer + at + 2, flow->dport);
   put_u16(buffer + at + 4, udp_bytes);

@@ -426,8 +426,8 @@ static int set_data_payload(struct mrc_wire *packet, size_t padded_bytes) {
 /* An EV probe request may be filled up with zeros to the size of a full packet, so that its
    answer also proves the path MTU: a local extension. Nothing else follows a control header. */
 static int set_control_payload(struct mrc_wire *packet, size_t bytes) {
-  bool ev_probe = packet->opcode == MRC_OP_ENDPOINT_REQUEST &&
-                  packet->endpoint.op == MRC_ENDPOINT_EV_PROBE;
+  bool ev_probe =
+      packet->opcode == MRC_OP_ENDPOINT_REQUEST && packet->endpoint.op == MRC_ENDPOINT_EV_PROBE;
   if (bytes != 0 && !ev_probe) return MRC_DROP_LENGTH;
   packet->payload_bytes = (uint32_t)bytes;
   return 0;

@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The C test harness. A file tests/c/test_<module>.c tests csrc/.../<module>.c and looks like this:
+ *
+ *   #include "check.h"
+ *   #include "core/psn.h"
+ *
+ *   static void test_add__wraps(void) { CHECK_EQ(mrc_psn_add(0xFFFFFF, 1), 0); }
+ *
+ *   CHECK_MAIN(RUN(test_add__wraps))
+ *
+ * That is all: tests/c/test_c.py finds the file, compiles it with gcc's address and undefined
+ * behaviour sanitizers, links it with all of csrc/core (and with csrc/io or csrc/sim, when the file
+ * includes a header from there), and shows each function as one pytest result. A program that
+ * includes from csrc/io runs under the thread sanitizer too:
+ *
+ *   tools/test tests/c                     all of them
+ *   tools/test tests/c -k psn              one program
+ *   build/tests/asan/bin/test_psn          one program by hand; --list, or names of functions
+ *
+ * A check that fails prints place and values and the function goes on, also when the check runs on
+ * another thread, so guard what would crash:
+ *
+ *   CHECK(condition)
+ *   CHECK_EQ(actual, expected)             integers of any kind, enums, bools
+ *   CHECK_PTR_EQ(actual, expected)
+ *   CHECK_STR_EQ(actual, expected)
+ *   CHECK_MEM_EQ(actual, expected, bytes)  prints the first byte that differs
+ *   CHECK_FAIL("row %d: ...", ...)         for a table: say which row
+ *   CHECK_ROW(i)                           names the row in what the following checks print
+ *
+ * A row of a table is a better test than a function: inputs on the left, expected state on the
+ * right.
+ */
+#ifndef MRC_TESTS_CHECK_H
+#define MRC_TESTS_CHECK_H
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+struct check_test {
+  const char *name;
+  void (*run)(void);
+};
+
+static atomic_int check_failures; /* of the running test function */
+static _Thread_local int check_row = -1;
+
+#define CHECK_SHOWN 20 /* failures of one function that are printed */
+
+__attribute__((unused, format(printf, 3, 4))) static void check_failed(const char *file, int line,
+                                                                       const char *format, ...) {
+  int before = atomic_fetch_add(&check_failures, 1);
+  if (before >= CHECK_SHOWN) return;
+  char text[512];
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(text, sizeof text, format, arguments);
+  va_end(arguments);
+  char row[32] = "";
+  if (check_row >= 0) snprintf(row, sizeof row, "row %d: ", check_row);
+  printf("  %s:%d: %s%s\n", file, line, row, text);
+}
+
+__attribute__((unused)) static void check_eq(const char *file, int line, const char *text,
+                                             int64_t actual, int64_t expected) {
+  if (actual == expected) return;
+  check_failed(file, line,
+               "%s is %" PRId64 " (0x%" PRIx64 "), expected %" PRId64 " (0x%" PRIx64 ")", text,
+               actual, (uint64_t)actual, expected, (uint64_t)expected);
+}
+
+__attribute__((unused)) static void check_mem_eq(const char *file, int line, const char *text,
+                                                 const void *actual, const void *expected,
+                                                 size_t bytes) {
+  const uint8_t *a = actual;
+  const uint8_t *b = expected;
+  for (size_t i = 0; i < bytes; i++) {
+    if (a[i] == b[i]) continue;
+    check_failed(file, line, "%s: byte %zu is %02x, expected %02x", text, i, a[i], b[i]);
+    return;
+  }
+}
+
+__attribute__((unused)) static void check_str_eq(const char *file, int line, const char *text,
+                                                 const char *actual, const char *expected) {
+  if (actual != NULL && expected != NULL && strcmp(actual, expected) == 0) return;
+  if (actual == expected) return;
+  check_failed(file, line, "%s is \"%s\", expected \"%s\"", text, actual ? actual : "(null)",
+               expected ? expected : "(null)");
+}
+
+#define CHECK(condition) \
+  ((condition) ? (void)0 : check_failed(__FILE__, __LINE__, "not true: %s", #condition))
+#define CHECK_EQ(actual, expected) \
+  check_eq(__FILE__, __LINE__, #actual, (int64_t)(actual), (int64_t)(expected))
+#define CHECK_PTR_EQ(actual, expected) \
+  check_eq(__FILE__, __LINE__, #actual, (int64_t)(intptr_t)(actual), (int64_t)(intptr_t)(expected))
+#define CHECK_STR_EQ(actual, expected) check_str_eq(__FILE__, __LINE__, #actual, actual, expected)
+#define CHECK_MEM_EQ(actual, expected, bytes) \
+  check_mem_eq(__FILE__, __LINE__, #actual, actual, expected, bytes)
+#define CHECK_FAIL(...) check_failed(__FILE__, __LINE__, __VA_ARGS__)
+#define CHECK_ROW(i) ((void)(check_row = (int)(i)))
+
+/* Tests of the whole program: 0 when all passed, 1 when one failed, 2 for an unknown name. */
+static int check_run(const struct check_test *tests, size_t n, int argc, char **argv) {
+  setvbuf(stdout, NULL, _IOLBF, 0); /* what was printed before a crash is seen */
+  bool list = argc > 1 && strcmp(argv[1], "--list") == 0;
+  int passed = 0;
+  int failed = 0;
+  for (size_t i = 0; i < n; i++) {
+    bool wanted = argc <= 1;
+    for (int k = 1; k < argc; k++)
+      wanted |= strcmp(argv[k], tests[i].name) == 0;
+    if (list) puts(tests[i].name);
+    if (list || !wanted) continue;
+    atomic_store(&check_failures, 0);
+    check_row = -1;
+    tests[i].run();
+    bool bad = atomic_load(&check_failures) != 0;
+    printf("%s %s\n", bad ? "FAILED" : "ok", tests[i].name);
+    *(bad ? &failed : &passed) += 1;
+  }
+  if (list) return 0;
+  printf("%d passed, %d failed\n", passed, failed);
+  if (passed + failed == 0) return 2;
+  return failed != 0;
+}
+
+#define RUN(test) {#test, test}
+#define CHECK_MAIN(...)                                                  \
+  int main(int argc, char **argv) {                                      \
+    static const struct check_test tests[] = {__VA_ARGS__};              \
+    return check_run(tests, sizeof tests / sizeof tests[0], argc, argv); \
+  }
+
+#endif

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiles C for the tests: objects, archives, programs and shared libraries under build/tests.
+
+Everything is cached by content, so that the core is compiled once for all programs and a second run
+compiles nothing. Several test runs at once are safe: a result appears under its name when complete.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+CSRC = ROOT / "csrc"
+BUILD = ROOT / "build" / "tests"
+
+COMMON = ("-std=gnu11", "-g", "-pthread", "-Wall", "-Wextra", "-Werror", "-Wshadow")
+SANITIZE = ("-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+# Two threads of one program: the address sanitizer cannot see a race, this one can.
+THREAD = ("-O1", "-fsanitize=thread")
+
+
+@dataclass(frozen=True, slots=True)
+class Flavour:
+    """One way to compile everything."""
+
+    name: str  # of the directory under build/tests
+    flags: tuple[str, ...]
+    isal: bool = True  # CRC-32 from ISA-L where it is installed, else from zlib
+
+
+ASAN = Flavour("asan", SANITIZE)
+TSAN = Flavour("tsan", THREAD)
+SHARED = Flavour("shared", ("-O2", "-fPIC"))
+SHARED_ZLIB = Flavour("shared-zlib", ("-O2", "-fPIC"), isal=False)
+
+
+class BuildError(Exception):
+    """The compiler refused; the message holds the command and what it said."""
+
+
+@functools.cache
+def has_isal() -> bool:
+    """Whether ISA-L's header is installed, so that the ICRC can come from it."""
+    probe = subprocess.run(
+        ["gcc", "-E", "-x", "c", "-"],
+        input="#include <isa-l/crc.h>\n",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return probe.returncode == 0
+
+
+def program(source: Path, flavour: Flavour = ASAN, extra: Sequence[Path] = ()) -> Path:
+    """Compiles and links a C file with a main (and `extra` sources) with the parts it includes."""
+    sources = [source, *extra]
+    objects = [_object(path, flavour) for path in sources]
+    libraries = [_archive(part, flavour) for part in parts(sources)]
+    return _link(source.stem, objects + libraries, flavour, "bin", ())
+
+
+def shared_library(sources: Iterable[Path], name: str, flavour: Flavour = SHARED) -> Path:
+    """Links C files into lib<name>.so."""
+    objects = [_object(path, flavour) for path in sources]
+    return _link(f"lib{name}.so", objects, flavour, "lib", ("-shared",))
+
+
+def parts(sources: Sequence[Path]) -> list[str]:
+    """Folders of csrc to link, users before what they use."""
+    text = "\n".join(path.read_text() for path in sources)
+    used = [part for part in ("io", "sim") if re.search(rf'^#include "{part}/', text, re.MULTILINE)]
+    return [*used, "core"]
+
+
+def _flags(flavour: Flavour) -> list[str]:
+    isal = ["-DMRC_HAVE_ISAL=1"] if flavour.isal and has_isal() else []
+    return [*COMMON, *flavour.flags, *isal, f"-I{CSRC}", f"-I{ROOT / 'tests' / 'c'}"]
+
+
+def _link_flags(flavour: Flavour) -> list[str]:
+    return ["-lisal" if flavour.isal and has_isal() else "-l:libz.so.1"]
+
+
+def _key(flags: Iterable[str], *parts: bytes) -> str:
+    digest = hashlib.sha256("\0".join(flags).encode())
+    for part in parts:
+        digest.update(hashlib.sha256(part).digest())
+    return digest.hexdigest()[:16]
+
+
+def _headers() -> list[Path]:
+    places = (CSRC, ROOT / "tests" / "c", ROOT / "tests" / "fuzz")
+    return sorted(p for place in places for p in place.rglob("*") if p.suffix in (".h", ".def"))
+
+
+@functools.cache
+def _headers_digest() -> bytes:
+    return hashlib.sha256(b"\0".join(p.read_bytes() for p in _headers())).digest()
+
+
+@functools.cache
+def _object(source: Path, flavour: Flavour) -> Path:
+    flags = _flags(flavour)
+    key = _key(flags, source.read_bytes(), _headers_digest())
+    target = BUILD / flavour.name / "obj" / f"{source.stem}-{key}.o"
+    _make(target, ["gcc", *flags, "-c", str(source), "-o"])
+    return target
+
+
+@functools.cache
+def _archive(part: str, flavour: Flavour) -> Path:
+    objects = [_object(source, flavour) for source in sorted((CSRC / part).glob("*.c"))]
+    key = _key([str(path) for path in objects])
+    target = BUILD / flavour.name / "lib" / f"lib{part}-{key}.a"
+    if not target.exists():
+        _make(target, ["ar", "rcs"], [str(path) for path in objects])
+    return target
+
+
+def _link(
+    name: str, objects: Sequence[Path], flavour: Flavour, folder: str, mode: tuple[str, ...]
+) -> Path:
+    flags = [*_flags(flavour), *mode]
+    inputs = [str(path) for path in objects]
+    # The name stays the same for those who run it by hand; the key beside it tells if it is stale.
+    target = BUILD / flavour.name / folder / name
+    keyed = target.with_name(f".{name}-{_key(flags, *(i.encode() for i in inputs))}")
+    if not keyed.exists():
+        libraries = [*inputs, *_link_flags(flavour)]
+        _make(keyed, ["gcc", *flags, "-o"], libraries)
+    if not target.exists() or not target.samefile(keyed):
+        _replace(target, keyed)
+    return keyed
+
+
+def _replace(name: Path, target: Path) -> None:
+    temporary = name.with_name(f"{name.name}.{os.getpid()}")
+    os.link(target, temporary)
+    os.replace(temporary, name)
+
+
+def _make(target: Path, command: Sequence[str], inputs: Sequence[str] = ()) -> None:
+    """Runs `command TEMPORARY inputs...` and renames the result, unless it is there already."""
+    if target.exists():
+        return
+    if shutil.which(command[0]) is None:
+        raise BuildError(f"{command[0]} is not installed: apt-get install gcc")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f"{target.name}.{os.getpid()}.tmp")
+    full = [*command, str(temporary), *inputs]
+    done = subprocess.run(full, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        temporary.unlink(missing_ok=True)
+        raise BuildError(f"{' '.join(full)}\n{done.stderr}")
+    os.replace(temporary, target)
