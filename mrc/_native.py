@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The only importer of the compiled module: handles, lifetimes and error codes.
+
+Nothing above this module sees a C pointer that it could free or outlive. A command keeps its memory
+alive through `Command.keep`, which the owner of the command holds until the reply is there.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import Any
+
+from mrc._core import ffi as ffi
+from mrc._core import lib as lib
+from mrc.errors import ArgumentError, MrcError, QueueFullError, StateError
+
+IpAddress = IPv4Address | IPv6Address
+CData = Any
+"""A cffi object: a struct, an array or a pointer."""
+
+POLL_BATCH = 256
+"""Events taken from the completion ring in one call."""
+
+_ERRORS: dict[int, tuple[type[MrcError], str]] = {
+    errno.EINVAL: (ArgumentError, "an argument is out of range"),
+    errno.EACCES: (ArgumentError, "the memory region does not cover the range"),
+    errno.ENOENT: (StateError, "it does not exist (any more)"),
+    errno.EPERM: (StateError, "the QP is not ready to send"),
+    errno.EBUSY: (StateError, "work requests still use it"),
+    errno.EEXIST: (StateError, "the number is in use"),
+    errno.ENOBUFS: (QueueFullError, "the send queue is full"),
+    errno.EAGAIN: (QueueFullError, "too many are under way"),
+    errno.ENOSPC: (QueueFullError, "the Context holds as many as it was configured for"),
+}
+
+
+def check(code: int, what: str) -> int:
+    """Returns `code`, or raises the exception of a negative errno; `what` names the attempt."""
+    if code >= 0:
+        return code
+    if -code in _ERRORS:
+        kind, cause = _ERRORS[-code]
+        raise kind(f"{what}: {cause}")
+    raise OSError(-code, f"{what}: {os.strerror(-code)}")
+
+
+def text(pointer: CData) -> str | None:
+    """Returns a C string, or None for a null pointer."""
+    if pointer == ffi.NULL:
+        return None
+    return bytes(ffi.string(pointer)).decode("ascii", "replace")
+
+
+def pack_address(address: IpAddress) -> bytes:
+    """Returns the 16 bytes of an address, IPv4 in mapped form."""
+    if isinstance(address, IPv4Address):
+        return b"\x00" * 10 + b"\xff\xff" + address.packed
+    return address.packed
+
+
+def unpack_address(packed: bytes) -> IpAddress:
+    """The inverse of `pack_address`."""
+    address = IPv6Address(packed)
+    return address.ipv4_mapped or address
+
+
+def parse_address(name: str) -> IpAddress:
+    """Parses a numeric address; a scope is dropped and a mapped IPv4 address unmapped."""
+    return unpack_address(pack_address(ip_address(name.partition("%")[0])))
+
+
+@dataclass(slots=True)
+class Command:
+    """A `struct mrc_command` to be: its fields, and what must live until the reply."""
+
+    fields: dict[str, Any]
+    keep: object = None
+
+
+@dataclass(slots=True)
+class HeldBuffer:
+    """A Python buffer pinned for C. It cannot be resized or closed before `release`."""
+
+    address: int
+    length: int
+    _view: CData = field(repr=False)
+
+    @classmethod
+    def hold(cls, buffer: Any, *, writable: bool) -> HeldBuffer:
+        """Pins `buffer`; raises ArgumentError when it is no fitting contiguous buffer."""
+        try:
+            view = ffi.from_buffer("uint8_t[]", buffer, require_writable=writable)
+        except (TypeError, ValueError, BufferError) as error:
+            kind = "writable contiguous" if writable else "contiguous"
+            raise ArgumentError(f"buffer: needs a {kind} buffer: {error}") from error
+        return cls(int(ffi.cast("uintptr_t", view)), len(view), view)
+
+    def release(self) -> None:
+        """Gives the buffer back to its owner."""
+        ffi.release(self._view)
+
+
+class NativeContext:
+    """Owns one `mrc_ctx`: its sockets, its datapath thread and its rings."""
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        """Opens the context of a `struct mrc_ctx_config` given as a dict; raises OSError."""
+        native = ffi.new("struct mrc_ctx_config *", config)
+        code = ffi.new("int *")
+        message = ffi.new("char[256]")
+        self._ctx: CData = lib.mrc_ctx_create(native, code, message, len(message))
+        if self._ctx == ffi.NULL:
+            cause = bytes(ffi.string(message)).decode("utf-8", "replace")
+            raise OSError(-code[0], cause or os.strerror(-code[0]))
+        self._events = ffi.new("struct mrc_event[]", POLL_BATCH)
+
+    @property
+    def closed(self) -> bool:
+        """True after `close`."""
+        return bool(self._ctx == ffi.NULL)
+
+    def _open(self) -> CData:
+        if self.closed:
+            raise StateError("the Context is closed")
+        return self._ctx
+
+    def fd(self) -> int:
+        """The eventfd that is readable when `poll` has something."""
+        return int(lib.mrc_ctx_fd(self._open()))
+
+    def udp_port(self) -> int:
+        """The UDP port that peers send to."""
+        return int(lib.mrc_ctx_udp_port(self._open()))
+
+    def source_port(self, port: int, tx_index: int) -> int:
+        """The UDP source port of one transmit socket."""
+        return int(lib.mrc_ctx_source_port(self._open(), port, tx_index))
+
+    def submit(self, commands: Sequence[Command]) -> int:
+        """Queues commands in order and returns how many the ring took."""
+        batch = ffi.new("struct mrc_command[]", [command.fields for command in commands])
+        return check(lib.mrc_ctx_submit(self._open(), batch, len(commands)), "submit")
+
+    def poll(self) -> Iterator[CData]:
+        """Yields what came, at most POLL_BATCH events; each is valid until the next poll."""
+        n = check(lib.mrc_ctx_poll(self._open(), self._events, POLL_BATCH), "poll")
+        return (self._events[i] for i in range(n))
+
+    def close(self) -> None:
+        """Stops the datapath thread and waits for it; registered memory is free afterwards."""
+        ctx, self._ctx = self._ctx, ffi.NULL
+        if ctx != ffi.NULL:
+            lib.mrc_ctx_destroy(ctx)
+
+
+def new_array(kind: str, items: Sequence[dict[str, Any]] | int) -> CData:
+    """Returns a C array of `struct kind`, filled from dicts or of a given length."""
+    return ffi.new(f"struct {kind}[]", items)
+
+
+def new_struct(kind: str) -> CData:
+    """Returns a zeroed `struct kind`."""
+    return ffi.new(f"struct {kind} *")
+
+
+def new_values(count: int) -> CData:
+    """Returns an array of 64-bit counters."""
+    return ffi.new("uint64_t[]", count)
+
+
+def names_of(kind: str) -> list[str]:
+    """Returns the names of a .def list: "counter", "drop" or "trace"; index is position."""
+    name_at = getattr(lib, f"mrc_{kind}_name")
+    names: list[str] = []
+    while (name := text(name_at(len(names)))) is not None:
+        names.append(name)
+    return names

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What mrc tells its caller: completions, immediates, events and snapshots of state, all frozen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mrc.enums import EvState, QpState, WarningKind, WcOpcode, WcStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A work request that ended."""
+
+    wr_id: int
+    qpn: int
+    bytes: int
+    status: WcStatus
+    opcode: WcOpcode
+
+
+@dataclass(frozen=True, slots=True)
+class Immediate:
+    """An immediate of the peer, in the order of its posting; `index` counts from 0 on its QP."""
+
+    imm: int
+    bytes: int
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class EvEvent:
+    """An EV changed state. `index` is its place in `QP.evs()`."""
+
+    index: int
+    plane: int
+    path: str
+    state: EvState
+
+
+@dataclass(frozen=True, slots=True)
+class PlaneEvent:
+    """A plane fell silent and was suspended, or answers again."""
+
+    plane: int
+    suspended: bool
+
+
+@dataclass(frozen=True, slots=True)
+class QpErrorEvent:
+    """The QP went to ERROR; everything outstanding was flushed."""
+
+    status: WcStatus
+
+
+QpEvent = EvEvent | PlaneEvent | QpErrorEvent
+
+
+@dataclass(frozen=True, slots=True)
+class Warning:
+    """Something that costs speed or data but stops nothing. `detail` is a size in bytes or 0."""
+
+    kind: WarningKind
+    plane: int
+    detail: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeResult:
+    """The end of an EV probe: `error` is 0 or an errno value."""
+
+    index: int
+    error: int
+    rtt_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlaneInfo:
+    """Snapshot of one plane of a QP. Round trips are -1 before the first sample."""
+
+    plane: int
+    packets: int
+    bytes: int
+    lost: int
+    rtt_ns: int
+    base_rtt_ns: int
+    inflight_bytes: int
+    suspended: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EvInfo:
+    """Snapshot of one EV of a QP and of the path it names."""
+
+    index: int
+    ev: int
+    plane: int
+    path: str
+    destination: str
+    usids: tuple[str, ...]
+    segments: tuple[str, ...]
+    state: EvState
+    active: bool
+    packets: int
+    bytes: int
+    lost: int
+    probes: int
+    rtt_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class QpInfo:
+    """Snapshot of one QP. `planes` holds only the planes that the QP uses."""
+
+    qpn: int
+    state: QpState
+    status: WcStatus
+    outstanding: int
+    packets_sent: int
+    packets_retransmitted: int
+    packets_spurious: int
+    bytes_sent: int
+    bytes_acked: int
+    bytes_received: int
+    cwnd_bytes: int
+    inflight_bytes: int
+    rtt_ns: int
+    path_mtu: int
+    timeouts: int
+    planes: tuple[PlaneInfo, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TraceEntry:
+    """One entry of the engine's trace ring."""
+
+    now_ns: int
+    point: str
+    qpn: int
+    a: int
+    b: int

@@ -1,0 +1,486 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The checked layer: thin synchronous objects over the C context, without asyncio.
+
+A Device is one open context. MemoryRegion and QueuePair build the commands that concern them and
+know what they may be asked; `Device.submit` queues commands, `Device.poll` returns what came.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mrc import _native
+from mrc._native import Command, HeldBuffer, IpAddress, lib, pack_address
+from mrc.enums import (
+    Access,
+    CcKind,
+    CommandOp,
+    EventType,
+    EvState,
+    Integrity,
+    QpState,
+    WarningKind,
+    WcOpcode,
+    WcStatus,
+    WrOpcode,
+)
+from mrc.errors import ArgumentError, ProtocolError, QueueFullError, StateError
+from mrc.events import Completion, Immediate, ProbeResult, Warning
+
+MAX_MESSAGE_BYTES = 0xFFFFFFFF
+_RESERVED_QPNS = 3  # 0..2: management QPs and the destination of endpoint requests
+
+LEGAL_MOVES: dict[QpState, frozenset[QpState]] = {
+    QpState.RESET: frozenset({QpState.INIT, QpState.ERROR}),
+    QpState.INIT: frozenset({QpState.RTR, QpState.ERROR}),
+    QpState.RTR: frozenset({QpState.RTS, QpState.ERROR}),
+    QpState.RTS: frozenset({QpState.ERROR}),
+    QpState.ERROR: frozenset(),
+}
+
+
+def random_qpn() -> int:
+    """An unpredictable 24-bit QP number."""
+    return _RESERVED_QPNS + secrets.randbelow((1 << 24) - _RESERVED_QPNS)
+
+
+def random_psn() -> int:
+    """An unpredictable 24-bit first PSN."""
+    return secrets.randbits(24)
+
+
+def random_key() -> int:
+    """An unpredictable, non-zero 32-bit key of a memory region."""
+    return 1 + secrets.randbelow(0xFFFFFFFF)
+
+
+@dataclass(frozen=True, slots=True)
+class PortConfig:
+    """One port of a device: where its sockets are bound."""
+
+    address: IpAddress
+    ifname: str = ""
+    any_address: bool = False
+    tx_sockets: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceConfig:
+    """Sizes and sockets of a device; 0 takes the default of mrc.h."""
+
+    ports: tuple[PortConfig, ...]
+    udp_port: int = 0
+    spin_us: int = 0
+    rcvbuf_bytes: int = 0
+    sndbuf_bytes: int = 0
+    ring_entries: int = 0
+    max_qps: int = 0
+    max_mrs: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class EvAttr:
+    """One entropy value and how to reach the path it names."""
+
+    port: int
+    tx_index: int
+    source: IpAddress
+    destination: IpAddress
+    sport: int
+    flow_label: int
+    dport: int
+
+    @property
+    def ev(self) -> int:
+        """The 32 bits as they travel: source port above, flow label below."""
+        return self.sport << 16 | self.flow_label
+
+
+@dataclass(frozen=True, slots=True)
+class PeerSource:
+    """An address and UDP port from which the peer's packets come."""
+
+    address: IpAddress
+    sport: int
+
+
+@dataclass(frozen=True, slots=True)
+class RtrAttributes:
+    """What a QP must know to receive."""
+
+    dest_qpn: int
+    rq_psn: int
+    integrity: Integrity
+
+
+@dataclass(frozen=True, slots=True)
+class RtsAttributes:
+    """What a QP must know to send."""
+
+    sq_psn: int
+    path_mtu: int
+    peer_mpr: int
+    peer_max_wimm: int
+    timeout: int
+    retry_linear: int
+    retry_exp: int
+    cc: CcKind
+    spray: int = 0
+    ev_active_per_plane: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The answer to a command: `result` is a count, 0, or a negative errno."""
+
+    cookie: int
+    result: int
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """An immediate of a peer arrived on the QP `qpn`."""
+
+    qpn: int
+    immediate: Immediate
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """A commanded EV probe ended."""
+
+    cookie: int
+    probe: ProbeResult
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A change of state of a QP, an EV or a plane; see enum mrc_event_type."""
+
+    type: EventType
+    qpn: int
+    ev_index: int
+    port: int
+    status: int
+
+
+DeviceEvent = Reply | Completion | Received | Probed | Notice | Warning
+
+
+def _decode_wc(wc: Any) -> Completion | Received:
+    if wc.opcode == WcOpcode.RECV_IMM:
+        return Received(wc.qpn, Immediate(wc.imm, wc.bytes, wc.wr_id))
+    return Completion(wc.wr_id, wc.qpn, wc.bytes, WcStatus(wc.status), WcOpcode(wc.opcode))
+
+
+def _decode(event: Any) -> DeviceEvent:
+    if event.type == EventType.WC:
+        return _decode_wc(event.wc)
+    if event.type == EventType.REPLY:
+        return Reply(event.cookie, event.result)
+    if event.type == EventType.PROBE:
+        probe = ProbeResult(event.ev_index, -event.result, event.rtt_ns)
+        return Probed(event.cookie, probe)
+    if event.type == EventType.WARNING:
+        return Warning(WarningKind(event.status), event.port, event.result)
+    kind = EventType(event.type)
+    return Notice(kind, event.qpn, event.ev_index, event.port, event.status)
+
+
+class Device:
+    """One open context: a set of ports, an engine and its datapath thread."""
+
+    def __init__(self, config: DeviceConfig) -> None:
+        """Opens the sockets; raises OSError with a line of cause."""
+        ports = [
+            {
+                "ifname": port.ifname.encode(),
+                "address": pack_address(port.address),
+                "family": port.address.version,
+                "any": int(port.any_address),
+                "tx_sockets": port.tx_sockets,
+            }
+            for port in config.ports
+        ]
+        if not 1 <= len(ports) <= lib.MRC_MAX_PORTS:
+            raise ArgumentError(f"ports: {len(ports)} given, 1 to {lib.MRC_MAX_PORTS} possible")
+        engine = {
+            "seed": secrets.randbits(64),
+            "ports": len(ports),
+            "max_qps": config.max_qps,
+            "max_mrs": config.max_mrs,
+        }
+        sizes = {
+            name: getattr(config, name)
+            for name in ("udp_port", "spin_us", "rcvbuf_bytes", "sndbuf_bytes", "ring_entries")
+        }
+        self._native = _native.NativeContext(
+            {"engine": engine, "ports": ports, "n_ports": len(ports), **sizes}
+        )
+        self.fd = self._native.fd()
+        self.udp_port = self._native.udp_port()
+
+    def source_port(self, port: int, tx_index: int) -> int:
+        """The UDP source port of one transmit socket of a port."""
+        return self._native.source_port(port, tx_index)
+
+    def submit(self, commands: Sequence[Command]) -> int:
+        """Queues commands in order and returns how many fitted."""
+        return self._native.submit(commands)
+
+    def poll(self) -> list[DeviceEvent]:
+        """Returns what came; as many as POLL_BATCH means that there may be more."""
+        return [_decode(event) for event in self._native.poll()]
+
+    def close(self) -> None:
+        """Stops the datapath. Safe to call twice."""
+        self._native.close()
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteMemory:
+    """Memory of the peer: where it lies there, and the key that opens it."""
+
+    address: int
+    rkey: int
+    length: int
+
+    def to_json(self) -> dict[str, int]:
+        """The form in which it travels to the peer."""
+        return {"address": self.address, "rkey": self.rkey, "length": self.length}
+
+    @classmethod
+    def from_json(cls, value: object) -> RemoteMemory:
+        """The inverse of `to_json`; raises ProtocolError."""
+        limits = {"address": 1 << 64, "rkey": 1 << 32, "length": 1 << 64}
+        if not isinstance(value, dict):
+            raise ProtocolError("the peer described its memory with something else than an object")
+        for name, limit in limits.items():
+            number = value.get(name)
+            if type(number) is not int or not 0 <= number < limit:
+                raise ProtocolError(f"the peer described its memory with a wrong {name}")
+        return cls(*(value[name] for name in limits))
+
+    def range(self, offset: int, length: int) -> int:
+        """Returns the address of a range inside the memory."""
+        if offset < 0 or length < 0 or offset + length > self.length:
+            raise ArgumentError(
+                f"remote_offset: [{offset}, {offset + length}) is not inside the "
+                f"{self.length} bytes of the peer's memory"
+            )
+        return self.address + offset
+
+
+@dataclass(slots=True)
+class MemoryRegion:
+    """Memory that the engine may read, or the peer may write, under a random key."""
+
+    held: HeldBuffer
+    access: Access
+    key: int = field(default_factory=random_key)
+    outstanding: int = 0
+
+    @classmethod
+    def over(cls, buffer: Any, access: Access) -> MemoryRegion:
+        """Pins `buffer`, which must be writable for REMOTE_WRITE."""
+        writable = Access.REMOTE_WRITE in access
+        held = HeldBuffer.hold(buffer, writable=writable)
+        if held.length == 0:
+            held.release()
+            raise ArgumentError("buffer: is empty (a write of 0 bytes needs no memory region)")
+        return cls(held, access)
+
+    def register(self) -> Command:
+        """The command that makes the region known."""
+        return Command(
+            {
+                "op": CommandOp.MR_REGISTER,
+                "address": self.held.address,
+                "bytes": self.held.length,
+                "key": self.key,
+                "access": int(self.access),
+            },
+            self.held,
+        )
+
+    def deregister(self) -> Command:
+        """The command that ends it; legal once no work request uses it."""
+        return Command({"op": CommandOp.MR_DEREGISTER, "key": self.key}, self.held)
+
+    def range(self, offset: int, length: int) -> int:
+        """Returns the address of a range that may be read."""
+        if Access.LOCAL_READ not in self.access:
+            raise ArgumentError("mr: is not registered with Access.LOCAL_READ")
+        if offset < 0 or length < 0 or offset + length > self.held.length:
+            raise ArgumentError(
+                f"local_offset: [{offset}, {offset + length}) is not inside the "
+                f"{self.held.length} bytes of the memory region"
+            )
+        return self.held.address + offset
+
+
+@dataclass(frozen=True, slots=True)
+class WorkRequest:
+    """One WRITE or WRITE_IMM; `remote` is the address at the peer."""
+
+    wr_id: int
+    length: int = 0
+    local: int = 0
+    lkey: int = 0
+    remote: int = 0
+    rkey: int = 0
+    imm: int | None = None
+
+
+@dataclass(slots=True)
+class QueuePair:
+    """A QP: its number, its state, and the commands that are legal in that state."""
+
+    sq_depth: int
+    mpr: int
+    max_wimm: int
+    qpn: int = field(default_factory=random_qpn)
+    state: QpState = QpState.RESET
+    outstanding: int = 0
+
+    def _command(self, op: CommandOp, keep: object = None, **fields: Any) -> Command:
+        return Command({"op": op, "qpn": self.qpn, **fields}, keep)
+
+    def create(self) -> Command:
+        """The command that creates the QP in RESET."""
+        attr = {
+            "qpn": self.qpn,
+            "sq_depth": self.sq_depth,
+            "mpr": self.mpr,
+            "max_wimm": self.max_wimm,
+        }
+        return self._command(CommandOp.QP_CREATE, attr=attr)
+
+    def _move(self, state: QpState, attr: dict[str, int] | None = None) -> Command:
+        if state not in LEGAL_MOVES[self.state]:
+            raise StateError(f"QP {self.qpn:#x}: no move from {self.state.name} to {state.name}")
+        self.state = state
+        return self._command(CommandOp.QP_MODIFY, value=int(state), attr=attr or {})
+
+    def to_init(self) -> Command:
+        """RESET to INIT."""
+        return self._move(QpState.INIT)
+
+    def to_rtr(self, attributes: RtrAttributes) -> Command:
+        """INIT to RTR, after `set_evs` and `set_peer`."""
+        attr = {
+            "dest_qpn": attributes.dest_qpn,
+            "rq_psn": attributes.rq_psn,
+            "integrity": int(attributes.integrity),
+        }
+        return self._move(QpState.RTR, attr)
+
+    def to_rts(self, attributes: RtsAttributes) -> Command:
+        """RTR to RTS."""
+        names = RtsAttributes.__dataclass_fields__
+        return self._move(QpState.RTS, {name: int(getattr(attributes, name)) for name in names})
+
+    def to_error(self) -> Command:
+        """Any state to ERROR: everything outstanding is flushed."""
+        return self._move(QpState.ERROR)
+
+    def destroy(self) -> Command:
+        """Ends the QP; what is outstanding is flushed first."""
+        self.state = QpState.ERROR
+        return self._command(CommandOp.QP_DESTROY)
+
+    def set_evs(self, evs: Sequence[EvAttr]) -> Command:
+        """Sets the EV array (in INIT)."""
+        array = _native.new_array(
+            "mrc_ev_attr",
+            [
+                {
+                    "src": pack_address(ev.source),
+                    "dst": pack_address(ev.destination),
+                    "ev": ev.ev,
+                    "dport": ev.dport,
+                    "port": ev.port,
+                    "tx_index": ev.tx_index,
+                    "family": ev.destination.version,
+                }
+                for ev in evs
+            ],
+        )
+        return self._command(CommandOp.QP_SET_EVS, array, pointer=array, value=len(evs))
+
+    def set_peer(self, sources: Sequence[PeerSource]) -> Command:
+        """Sets where the peer's packets come from (in INIT)."""
+        array = _native.new_array(
+            "mrc_peer_source",
+            [{"address": pack_address(s.address), "sport": s.sport} for s in sources],
+        )
+        return self._command(CommandOp.QP_SET_PEER, array, pointer=array, value=len(sources))
+
+    def post(self, request: WorkRequest) -> Command:
+        """Takes a place in the send queue; raises QueueFullError when it has none."""
+        if self.state is not QpState.RTS:
+            raise StateError(f"QP {self.qpn:#x}: cannot send in state {self.state.name}")
+        if not 0 <= request.length <= MAX_MESSAGE_BYTES:
+            raise ArgumentError(f"length: {request.length} is not within 0..{MAX_MESSAGE_BYTES}")
+        if request.imm is not None and not 0 <= request.imm <= 0xFFFFFFFF:
+            raise ArgumentError(f"imm: {request.imm} does not fit 32 bits")
+        if self.outstanding >= self.sq_depth:
+            raise QueueFullError(f"QP {self.qpn:#x}: all {self.sq_depth} places are taken")
+        self.outstanding += 1
+        wr = {
+            "wr_id": request.wr_id,
+            "local": request.local,
+            "va": request.remote,
+            "lkey": request.lkey,
+            "rkey": request.rkey,
+            "bytes": request.length,
+            "imm": request.imm or 0,
+            "opcode": int(WrOpcode.WRITE if request.imm is None else WrOpcode.WRITE_IMM),
+        }
+        return self._command(CommandOp.QP_POST, wr=wr)
+
+    def ended(self) -> None:
+        """Frees a place in the send queue: a work request completed or was refused."""
+        assert self.outstanding > 0
+        self.outstanding -= 1
+
+    def probe_ev(self, index: int, *, bytes: int, timeout_ns: int) -> Command:
+        """Sends one EV probe padded to `bytes` of UDP payload (0: not padded)."""
+        return self._command(
+            CommandOp.QP_PROBE_EV, value=index, bytes=bytes, timeout_ns=timeout_ns
+        )
+
+    def set_ev_state(self, index: int, state: EvState) -> Command:
+        """Tells the engine what is known of an EV: DENIED, GOOD or ASSUMED_BAD."""
+        return self._command(CommandOp.QP_SET_EV_STATE, value=index, key=int(state))
+
+    def query(self) -> tuple[Command, Any]:
+        """The command that fills the returned `struct mrc_qp_info`."""
+        info = _native.new_struct("mrc_qp_info")
+        return self._command(CommandOp.QP_QUERY, info, pointer=info), info
+
+    def query_evs(self, capacity: int) -> tuple[Command, Any]:
+        """The command that fills the returned array of `struct mrc_ev_info`."""
+        infos = _native.new_array("mrc_ev_info", capacity)
+        command = self._command(CommandOp.QP_QUERY_EVS, infos, pointer=infos, value=capacity)
+        return command, infos
+
+
+def port_up(port: int, *, up: bool) -> Command:
+    """Tells the engine that the link of a port came up or went down."""
+    return Command({"op": CommandOp.PORT_UP, "value": port, "key": int(up)})
+
+
+def values(op: CommandOp, count: int) -> tuple[Command, Any]:
+    """The command that fills the returned array with COUNTERS or DROPS."""
+    array = _native.new_values(count)
+    return Command({"op": op, "pointer": array, "value": count}, array), array
+
+
+def trace(count: int) -> tuple[Command, Any]:
+    """The command that fills the returned array with the newest trace entries."""
+    array = _native.new_array("mrc_trace_entry", count)
+    return Command({"op": CommandOp.TRACE, "pointer": array, "value": count}, array), array
