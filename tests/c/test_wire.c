@@ -1,0 +1,400 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/wire.h"
+
+#include <stdlib.h>
+
+#include "check.h"
+#include "core/drops.h"
+
+enum { ROOM = 128 };
+
+/* One valid packet of each opcode, and of the variants that change the length or the layout. */
+static const struct mrc_wire samples[] = {
+    {.opcode = MRC_OP_WRITE_FIRST, .dma_bytes = 4096, .payload_bytes = 4, .psn = 0xFFFFFF},
+    {.opcode = MRC_OP_WRITE_MIDDLE, .dma_bytes = 4096, .payload_bytes = 4, .ts = true},
+    {.opcode = MRC_OP_WRITE_LAST, .dma_bytes = 4096, .payload_bytes = 1, .pad = 3, .rtx = true},
+    {.opcode = MRC_OP_WRITE_LAST_IMM, .dma_bytes = 4096, .payload_bytes = 2, .pad = 2, .imm = 7},
+    {.opcode = MRC_OP_WRITE_ONLY},
+    {.opcode = MRC_OP_WRITE_ONLY, .dma_bytes = 5, .payload_bytes = 5, .pad = 3, .ack_req = true},
+    {.opcode = MRC_OP_WRITE_ONLY_IMM, .ts = true, .tsr = true, .imm = 0xFFFFFFFF},
+    {.opcode = MRC_OP_ACK, .aeth = {MRC_SYNDROME_ACK, 0xFFFFFF}},
+    {.opcode = MRC_OP_ENDPOINT_REQUEST, .dest_qpn = MRC_ENDPOINT_QPN, .psn = 0xFFFF},
+    {.opcode = MRC_OP_ENDPOINT_RESPONSE, .dest_qpn = MRC_ENDPOINT_QPN, .endpoint = {.op = 1}},
+    {.opcode = MRC_OP_SACK, .sack = {.ack_psn_offset = -1, .bitmap = UINT64_MAX}},
+    {.opcode = MRC_OP_NACK, .nack = {.reason = MRC_NACK_NO_RESOURCE, .cc_type = 2}},
+    {.opcode = MRC_OP_PROBE, .probe = {.probe_id = 0xFFFF, .tsr = true}},
+};
+enum { SAMPLES = sizeof samples / sizeof samples[0] };
+
+static const struct mrc_wire ev_probe = {.opcode = MRC_OP_ENDPOINT_REQUEST,
+                                         .dest_qpn = MRC_ENDPOINT_QPN,
+                                         .endpoint = {.op = MRC_ENDPOINT_EV_PROBE}};
+
+/* The whole UDP payload: headers, payload of 0xA5, pad and ICRC of zeros. */
+static size_t build(const struct mrc_wire *packet, uint8_t out[ROOM]) {
+  memset(out, 0, ROOM);
+  size_t header = mrc_wire_encode(packet, out);
+  memset(out + header, 0xA5, packet->payload_bytes);
+  return header + packet->payload_bytes + packet->pad + MRC_ICRC_BYTES;
+}
+
+/* Decodes a copy of exactly n bytes, so that the address sanitizer sees any read beyond them. */
+static int decode(const uint8_t *bytes, size_t n, bool trimmed, struct mrc_wire *packet) {
+  uint8_t *copy = malloc(n + 1); /* the byte before the packet; malloc(0) may give nothing */
+  memcpy(copy + 1, bytes, n);
+  int drop = mrc_wire_decode(copy + 1, n, trimmed, packet);
+  if (drop == 0) packet->payload = bytes + (packet->payload - (copy + 1));
+  free(copy);
+  return drop;
+}
+
+static int drop_of(const uint8_t *bytes, size_t n) {
+  struct mrc_wire packet;
+  return decode(bytes, n, false, &packet);
+}
+
+/* ---- Round trip and lengths ---- */
+
+static void test_encode_decode__every_kind_comes_back(void) {
+  for (size_t i = 0; i < SAMPLES; i++) {
+    CHECK_ROW(i);
+    uint8_t bytes[ROOM];
+    uint8_t again[ROOM];
+    struct mrc_wire packet;
+    size_t n = build(&samples[i], bytes);
+    CHECK_EQ(decode(bytes, n, false, &packet), MRC_DROP_NONE);
+    CHECK_EQ(packet.payload_bytes, samples[i].payload_bytes);
+    CHECK_EQ(packet.payload - bytes + packet.payload_bytes + packet.pad + MRC_ICRC_BYTES, n);
+    CHECK_EQ(build(&packet, again), n);
+    CHECK_MEM_EQ(again, bytes, n);
+  }
+}
+
+static void test_encode__header_lengths(void) {
+  static const size_t expected[SAMPLES] = {32, 36, 32, 36, 32, 32, 40, 16, 28, 48, 48, 32, 28};
+  uint8_t out[ROOM];
+  for (size_t i = 0; i < SAMPLES; i++) {
+    CHECK_ROW(i);
+    CHECK_EQ(mrc_wire_encode(&samples[i], out), expected[i]);
+  }
+}
+
+static void test_decode__every_shorter_length_is_refused(void) {
+  for (size_t i = 0; i < SAMPLES; i++) {
+    CHECK_ROW(i);
+    uint8_t bytes[ROOM];
+    size_t n = build(&samples[i], bytes);
+    size_t least = n - samples[i].payload_bytes - samples[i].pad;
+    for (size_t shorter = 0; shorter < n; shorter++) {
+      CHECK_EQ(drop_of(bytes, shorter), shorter < least ? MRC_DROP_SHORT : MRC_DROP_LENGTH);
+    }
+  }
+}
+
+static void test_decode__trailing_bytes_are_refused(void) {
+  for (size_t i = 0; i < SAMPLES; i++) {
+    CHECK_ROW(i);
+    uint8_t bytes[ROOM];
+    size_t n = build(&samples[i], bytes);
+    bool part = mrc_opcode_is_data(samples[i].opcode) && samples[i].opcode < MRC_OP_WRITE_ONLY;
+    for (size_t extra = 1; extra <= 8; extra++) {
+      bool longer_part = part && extra % 4 == 0; /* still shorter than its message */
+      CHECK_EQ(drop_of(bytes, n + extra), longer_part ? MRC_DROP_NONE : MRC_DROP_LENGTH);
+    }
+  }
+}
+
+static void test_decode__ev_probe_may_be_padded(void) {
+  uint8_t bytes[ROOM];
+  struct mrc_wire packet;
+  size_t n = build(&ev_probe, bytes);
+  for (size_t extra = 0; n + extra <= ROOM; extra++) {
+    CHECK_EQ(decode(bytes, n + extra, false, &packet), MRC_DROP_NONE);
+    CHECK_EQ(packet.payload_bytes, extra);
+    CHECK_EQ(packet.endpoint.op, MRC_ENDPOINT_EV_PROBE);
+  }
+}
+
+/* ---- Payload rules ---- */
+
+static void test_decode__payload_fits_opcode_and_message(void) {
+  static const struct {
+    uint8_t opcode;
+    uint32_t dma_bytes, payload_bytes;
+    uint8_t pad;
+    int drop;
+  } rows[] = {
+      {MRC_OP_WRITE_FIRST, 8, 4, 0, MRC_DROP_NONE},
+      {MRC_OP_WRITE_FIRST, 8, 0, 0, MRC_DROP_LENGTH},
+      {MRC_OP_WRITE_FIRST, 8, 8, 0, MRC_DROP_LENGTH}, /* a whole message is an Only */
+      {MRC_OP_WRITE_FIRST, 0, 4, 0, MRC_DROP_LENGTH},
+      {MRC_OP_WRITE_MIDDLE, 8, 4, 0, MRC_DROP_NONE},
+      {MRC_OP_WRITE_MIDDLE, 8, 0, 0, MRC_DROP_LENGTH},
+      {MRC_OP_WRITE_LAST, 8, 1, 3, MRC_DROP_NONE},
+      {MRC_OP_WRITE_LAST, 8, 0, 0, MRC_DROP_LENGTH},
+      {MRC_OP_WRITE_LAST_IMM, 8, 7, 1, MRC_DROP_NONE},
+      {MRC_OP_WRITE_LAST_IMM, 8, 0, 0, MRC_DROP_LENGTH},
+      {MRC_OP_WRITE_ONLY, 0, 0, 0, MRC_DROP_NONE},
+      {MRC_OP_WRITE_ONLY, 1, 0, 0, MRC_DROP_LENGTH},
+      {MRC_OP_WRITE_ONLY, 6, 6, 2, MRC_DROP_NONE},
+      {MRC_OP_WRITE_ONLY, 5, 6, 2, MRC_DROP_LENGTH},
+      {MRC_OP_WRITE_ONLY, 7, 6, 2, MRC_DROP_LENGTH},
+      {MRC_OP_WRITE_ONLY, 6, 6, 1, MRC_DROP_LENGTH}, /* the pad does not end on a word */
+      {MRC_OP_WRITE_ONLY, UINT32_MAX, 4, 0, MRC_DROP_LENGTH},
+      {MRC_OP_WRITE_ONLY_IMM, 0, 0, 0, MRC_DROP_NONE},
+      {MRC_OP_WRITE_ONLY_IMM, 3, 3, 1, MRC_DROP_NONE},
+  };
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    CHECK_ROW(i);
+    uint8_t bytes[ROOM];
+    size_t n = build(&(struct mrc_wire){.opcode = rows[i].opcode,
+                                        .dma_bytes = rows[i].dma_bytes,
+                                        .payload_bytes = rows[i].payload_bytes,
+                                        .pad = rows[i].pad},
+                     bytes);
+    CHECK_EQ(drop_of(bytes, n), rows[i].drop);
+  }
+}
+
+static void test_decode__pad_longer_than_the_payload(void) {
+  uint8_t bytes[ROOM];
+  size_t n = build(&(struct mrc_wire){.opcode = MRC_OP_WRITE_ONLY}, bytes);
+  bytes[1] = 0x30;
+  CHECK_EQ(drop_of(bytes, n), MRC_DROP_LENGTH);
+}
+
+/* ---- Fields ---- */
+
+static const struct mrc_wire *sample_of(uint8_t opcode) {
+  for (size_t i = 0; i < SAMPLES; i++) {
+    if (samples[i].opcode == opcode) return &samples[i];
+  }
+  return NULL;
+}
+
+/* Every byte from which the format forbids values. Offsets are from the start of the BTH. */
+static void test_decode__forbidden_values(void) {
+  static const struct {
+    uint8_t opcode, offset, value;
+    int drop;
+  } rows[] = {
+      {MRC_OP_WRITE_ONLY, 0, 0x0A, MRC_DROP_OPCODE}, /* RC's own write */
+      {MRC_OP_WRITE_ONLY, 0, 0xC5, MRC_DROP_OPCODE},
+      {MRC_OP_WRITE_ONLY, 0, 0xCC, MRC_DROP_OPCODE},
+      {MRC_OP_WRITE_ONLY, 0, 0xDF, MRC_DROP_OPCODE},
+      {MRC_OP_WRITE_ONLY, 0, 0xEA, MRC_DROP_OPCODE}, /* a class behind ours */
+      {MRC_OP_WRITE_ONLY, 1, 0x01, MRC_DROP_VERSION},
+      {MRC_OP_WRITE_ONLY, 1, 0x0F, MRC_DROP_VERSION},
+      {MRC_OP_WRITE_ONLY, 2, 0x7F, MRC_DROP_PKEY},
+      {MRC_OP_WRITE_ONLY, 3, 0xFE, MRC_DROP_PKEY},
+      {MRC_OP_WRITE_MIDDLE, 19, 0x00, MRC_DROP_FIELD}, /* ftype of the TSETH */
+      {MRC_OP_WRITE_MIDDLE, 19, 0x02, MRC_DROP_FIELD},
+      {MRC_OP_ACK, 1, 0x10, MRC_DROP_FIELD},  /* a pad without a payload */
+      {MRC_OP_ACK, 8, 0x10, MRC_DROP_FIELD},  /* a TSETH where there is none */
+      {MRC_OP_ACK, 12, 0x00, MRC_DROP_FIELD}, /* an ACK with credits */
+      {MRC_OP_ACK, 12, 0x20, MRC_DROP_FIELD}, /* RNR, which MRC has not */
+      {MRC_OP_ACK, 12, 0x60, MRC_DROP_FIELD}, /* PSN sequence error, nor that */
+      {MRC_OP_ACK, 12, 0x64, MRC_DROP_FIELD},
+      {MRC_OP_ACK, 12, 0x61, MRC_DROP_NONE},
+      {MRC_OP_ACK, 12, 0x63, MRC_DROP_NONE},
+      {MRC_OP_ENDPOINT_REQUEST, 7, 3, MRC_DROP_FIELD}, /* not to QPN 2 */
+      {MRC_OP_ENDPOINT_REQUEST, 13, 2, MRC_DROP_FIELD},
+      {MRC_OP_ENDPOINT_REQUEST, 13, 3, MRC_DROP_FIELD},
+      {MRC_OP_ENDPOINT_REQUEST, 27, 0, MRC_DROP_FIELD},
+      {MRC_OP_ENDPOINT_RESPONSE, 7, 0, MRC_DROP_FIELD},
+      {MRC_OP_ENDPOINT_RESPONSE, 13, 0x08, MRC_DROP_FIELD},
+      {MRC_OP_ENDPOINT_RESPONSE, 13, 0x0C, MRC_DROP_FIELD},
+      {MRC_OP_SACK, 8, 0x10, MRC_DROP_FIELD},
+      {MRC_OP_SACK, 12, 0x01, MRC_DROP_FIELD}, /* type and next header */
+      {MRC_OP_SACK, 12, 0x10, MRC_DROP_FIELD},
+      {MRC_OP_SACK, 13, 0x80, MRC_DROP_FIELD},
+      {MRC_OP_SACK, 13, 0x60, MRC_DROP_FIELD}, /* m = 3 */
+      {MRC_OP_SACK, 13, 0x40, MRC_DROP_NONE},
+      {MRC_OP_SACK, 28, 0x10, MRC_DROP_FIELD}, /* another CC_STATE than NSCC's */
+      {MRC_OP_NACK, 14, 0x00, MRC_DROP_FIELD},
+      {MRC_OP_NACK, 14, 0x03, MRC_DROP_FIELD},
+      {MRC_OP_NACK, 14, 0x18, MRC_DROP_FIELD},
+      {MRC_OP_NACK, 14, 0x1A, MRC_DROP_FIELD},
+      {MRC_OP_NACK, 14, 0x19, MRC_DROP_NONE},
+      {MRC_OP_NACK, 28, 0x00, MRC_DROP_FIELD},
+      {MRC_OP_PROBE, 27, 0x03, MRC_DROP_FIELD},
+  };
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    CHECK_ROW(i);
+    uint8_t bytes[ROOM];
+    size_t n = build(sample_of(rows[i].opcode), bytes);
+    bytes[rows[i].offset] = rows[i].value;
+    CHECK_EQ(drop_of(bytes, n), rows[i].drop);
+  }
+}
+
+static void test_decode__every_other_opcode_is_refused(void) {
+  uint8_t bytes[ROOM];
+  build(&samples[0], bytes);
+  int known = 0;
+  for (int opcode = 0; opcode < 256; opcode++) {
+    bytes[0] = (uint8_t)opcode;
+    bool ours = sample_of((uint8_t)opcode) != NULL;
+    known += ours;
+    CHECK_ROW(opcode);
+    CHECK_EQ(drop_of(bytes, 12) == MRC_DROP_OPCODE, !ours);
+  }
+  CHECK_EQ(known, 12);
+}
+
+/* Reserved bits, and the BTH byte that changes in flight, are not looked at. */
+static void test_decode__reserved_bits_are_ignored(void) {
+  static const struct {
+    uint8_t opcode, offset, bits;
+  } rows[] = {
+      {MRC_OP_WRITE_ONLY, 4, 0xFF},
+      {MRC_OP_WRITE_ONLY, 8, 0x4F},
+      {MRC_OP_WRITE_MIDDLE, 18, 0x7F},
+      {MRC_OP_WRITE_MIDDLE, 19, 0xF0},
+      {MRC_OP_SACK, 13, 0x1D},
+      {MRC_OP_SACK, 24, 0xFF},
+      {MRC_OP_SACK, 42, 0x80},
+      {MRC_OP_NACK, 12, 0xFF},
+      {MRC_OP_NACK, 24, 0xFF},
+      {MRC_OP_NACK, 29, 0xFF},
+      {MRC_OP_PROBE, 14, 0xFF},
+      {MRC_OP_PROBE, 18, 0xFF},
+      {MRC_OP_PROBE, 19, 0xFF},
+      {MRC_OP_ENDPOINT_REQUEST, 9, 0xFF},
+      {MRC_OP_ENDPOINT_REQUEST, 13, 0xFC},
+      {MRC_OP_ENDPOINT_REQUEST, 20, 0xFF},
+      {MRC_OP_ENDPOINT_RESPONSE, 9, 0xFF},
+      {MRC_OP_ENDPOINT_RESPONSE, 13, 0xF3},
+      {MRC_OP_ENDPOINT_RESPONSE, 16, 0xFF},
+      {MRC_OP_ENDPOINT_RESPONSE, 42, 0xFF},
+  };
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    CHECK_ROW(i);
+    uint8_t bytes[ROOM];
+    uint8_t again[ROOM];
+    struct mrc_wire packet;
+    size_t n = build(sample_of(rows[i].opcode), bytes);
+    bytes[rows[i].offset] |= rows[i].bits;
+    CHECK_EQ(decode(bytes, n, false, &packet), MRC_DROP_NONE);
+    build(sample_of(rows[i].opcode), bytes);
+    CHECK_EQ(build(&packet, again), n);
+    CHECK_MEM_EQ(again, bytes, n);
+  }
+}
+
+static void test_decode__bth_flags(void) {
+  static const struct {
+    uint8_t offset, bits;
+    size_t member; /* of struct mrc_wire, a bool */
+  } rows[] = {
+      {1, 0x80, offsetof(struct mrc_wire, se)},
+      {1, 0x40, offsetof(struct mrc_wire, m)},
+      {8, 0x80, offsetof(struct mrc_wire, ack_req)},
+      {8, 0x20, offsetof(struct mrc_wire, rtx)},
+  };
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    CHECK_ROW(i);
+    uint8_t bytes[ROOM];
+    struct mrc_wire packet;
+    size_t n = build(&(struct mrc_wire){.opcode = MRC_OP_WRITE_ONLY}, bytes);
+    bytes[rows[i].offset] |= rows[i].bits;
+    CHECK_EQ(decode(bytes, n, false, &packet), MRC_DROP_NONE);
+    CHECK_EQ(packet.se + packet.m + packet.ack_req + packet.rtx + packet.ts, 1);
+    CHECK(*((bool *)&packet + rows[i].member));
+  }
+}
+
+/* ---- Trimmed packets ---- */
+
+static void test_decode__trimmed_needs_the_headers_only(void) {
+  for (size_t i = 0; i < SAMPLES; i++) {
+    CHECK_ROW(i);
+    uint8_t bytes[ROOM];
+    struct mrc_wire packet;
+    size_t n = build(&samples[i], bytes);
+    size_t header = mrc_wire_encode(&samples[i], bytes);
+    for (size_t length = 0; length <= n; length++) {
+      int expected = length < header ? MRC_DROP_SHORT : MRC_DROP_NONE;
+      CHECK_EQ(decode(bytes, length, true, &packet), expected);
+      if (expected == MRC_DROP_NONE) CHECK_EQ(packet.payload_bytes, 0);
+    }
+  }
+}
+
+/* ---- Any bytes ---- */
+
+static uint64_t xorshift(uint64_t *state) {
+  *state ^= *state << 13;
+  *state ^= *state >> 7;
+  *state ^= *state << 17;
+  return *state;
+}
+
+/* A packet that was taken lies in bounds, and means the same after another trip. */
+static void check_taken(const uint8_t *bytes, size_t n, const struct mrc_wire *packet) {
+  uint8_t once[ROOM];
+  uint8_t twice[ROOM];
+  struct mrc_wire second;
+  CHECK(packet->payload >= bytes);
+  CHECK(packet->payload + packet->payload_bytes <= bytes + n);
+  size_t header = mrc_wire_encode(packet, once);
+  CHECK_EQ(packet->payload - bytes, header);
+  CHECK_EQ(mrc_wire_decode(once, header, true, &second), MRC_DROP_NONE);
+  CHECK_EQ(mrc_wire_encode(&second, twice), header);
+  CHECK_MEM_EQ(twice, once, header);
+}
+
+static void test_decode__mutated_packets(void) {
+  uint64_t state = 0x9E3779B97F4A7C15u;
+  int taken = 0;
+  for (int round = 0; round < 20000; round++) {
+    uint8_t bytes[ROOM];
+    struct mrc_wire packet;
+    size_t n = build(&samples[xorshift(&state) % SAMPLES], bytes);
+    for (uint64_t flips = xorshift(&state) % 4; flips > 0; flips--) {
+      bytes[xorshift(&state) % n] ^= (uint8_t)(1u << xorshift(&state) % 8);
+    }
+    if (xorshift(&state) % 4 == 0) n = xorshift(&state) % (ROOM + 1);
+    bool trimmed = xorshift(&state) % 8 == 0;
+    int drop = decode(bytes, n, trimmed, &packet);
+    CHECK(drop >= 0 && drop < MRC_DROP_COUNT);
+    if (drop != 0) continue;
+    taken++;
+    check_taken(bytes, n, &packet);
+  }
+  CHECK(taken > 5000 && taken < 15000);
+}
+
+static void test_opcode_predicates__truth_table(void) {
+  static const struct {
+    uint8_t opcode;
+    bool data, first, last, imm;
+  } rows[] = {
+      {MRC_OP_WRITE_FIRST, true, true, false, false},
+      {MRC_OP_WRITE_MIDDLE, true, false, false, false},
+      {MRC_OP_WRITE_LAST, true, false, true, false},
+      {MRC_OP_WRITE_LAST_IMM, true, false, true, true},
+      {MRC_OP_WRITE_ONLY, true, true, true, false},
+      {MRC_OP_WRITE_ONLY_IMM, true, true, true, true},
+  };
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    CHECK_ROW(i);
+    CHECK_EQ(mrc_opcode_is_data(rows[i].opcode), rows[i].data);
+    CHECK_EQ(mrc_opcode_is_first(rows[i].opcode), rows[i].first);
+    CHECK_EQ(mrc_opcode_is_last(rows[i].opcode), rows[i].last);
+    CHECK_EQ(mrc_opcode_has_imm(rows[i].opcode), rows[i].imm);
+  }
+  CHECK(!mrc_opcode_is_data(MRC_OP_WRITE_FIRST - 1));
+  CHECK(!mrc_opcode_is_data(MRC_OP_WRITE_ONLY_IMM + 1));
+  CHECK(!mrc_opcode_is_data(MRC_OP_ACK));
+}
+
+CHECK_MAIN(RUN(test_encode_decode__every_kind_comes_back), RUN(test_encode__header_lengths),
+           RUN(test_decode__every_shorter_length_is_refused),
+           RUN(test_decode__trailing_bytes_are_refused), RUN(test_decode__ev_probe_may_be_padded),
+           RUN(test_decode__payload_fits_opcode_and_message),
+           RUN(test_decode__pad_longer_than_the_payload), RUN(test_decode__forbidden_values),
+           RUN(test_decode__every_other_opcode_is_refused),
+           RUN(test_decode__reserved_bits_are_ignored), RUN(test_decode__bth_flags),
+           RUN(test_decode__trimmed_needs_the_headers_only), RUN(test_decode__mutated_packets),
+           RUN(test_opcode_predicates__truth_table))
