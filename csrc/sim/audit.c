@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "sim/audit.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/base.h"
+#include "core/prng.h"
+#include "core/psn.h"
+
+enum { FRESH_BIT = 0x80 }; /* clear in bytes that were just placed */
+
+void mrc_audit_init(struct mrc_audit *audit, uint64_t memory_bytes, uint64_t seed) {
+  struct mrc_prng prng = {.state = seed};
+  audit->memory_bytes = memory_bytes;
+  audit->source = malloc(memory_bytes + 1); /* an empty memory has an address too */
+  uint8_t *guarded = malloc(memory_bytes + 2 * MRC_AUDIT_GUARD);
+  mrc_assert(audit->source && guarded);
+  for (uint64_t i = 0; i < memory_bytes; i++)
+    audit->source[i] = (uint8_t)mrc_prng_next(&prng) & (uint8_t)~FRESH_BIT;
+  memset(guarded, MRC_AUDIT_FILL, memory_bytes + 2 * MRC_AUDIT_GUARD);
+  audit->target = guarded + MRC_AUDIT_GUARD;
+}
+
+void mrc_audit_free(struct mrc_audit *audit) {
+  if (audit->target) free(audit->target - MRC_AUDIT_GUARD);
+  free(audit->source);
+  free(audit->wrs);
+}
+
+void mrc_audit_posted(struct mrc_audit *audit, uint32_t bytes, bool has_imm, uint32_t imm) {
+  if (audit->n_wrs == audit->wr_capacity) {
+    audit->wr_capacity = audit->wr_capacity ? 2 * audit->wr_capacity : 64;
+    audit->wrs = realloc(audit->wrs, audit->wr_capacity * sizeof(*audit->wrs));
+    mrc_assert(audit->wrs);
+  }
+  audit->wrs[audit->n_wrs++] = (struct mrc_audit_wr){
+      .offset = audit->used_bytes, .bytes = bytes, .imm = imm, .has_imm = has_imm};
+  audit->used_bytes += bytes;
+  mrc_assert(audit->used_bytes <= audit->memory_bytes);
+}
+
+/* Every byte of the WRs before `end` is in its place, once. */
+static void verify_until(struct mrc_audit *audit, uint64_t end) {
+  for (; audit->verified < end; audit->verified++) {
+    const struct mrc_audit_wr *wr = &audit->wrs[audit->verified];
+    const uint8_t *source = audit->source + wr->offset;
+    const uint8_t *target = audit->target + wr->offset;
+    uint8_t difference = 0;
+    for (uint32_t i = 0; i < wr->bytes; i++) difference |= (uint8_t)(target[i] ^ ~source[i]);
+    mrc_assert(difference == 0);
+  }
+}
+
+void mrc_audit_completion(struct mrc_audit *audit, const struct mrc_wc *wc) {
+  mrc_assert(audit->completed < audit->n_wrs);
+  const struct mrc_audit_wr *wr = &audit->wrs[audit->completed];
+  mrc_assert(wc->wr_id == audit->completed); /* in posting order */
+  mrc_assert(wc->opcode == (wr->has_imm ? MRC_WC_WRITE_IMM : MRC_WC_WRITE));
+  audit->completed++;
+  audit->statuses[wc->status]++;
+  if (wc->status != MRC_WC_SUCCESS) return;
+  mrc_assert(wc->bytes == wr->bytes);
+  mrc_assert(audit->statuses[MRC_WC_SUCCESS] == audit->completed); /* nothing succeeds later */
+  verify_until(audit, audit->completed);
+}
+
+void mrc_audit_immediate(struct mrc_audit *audit, const struct mrc_wc *wc) {
+  while (audit->next_imm < audit->n_wrs && !audit->wrs[audit->next_imm].has_imm) audit->next_imm++;
+  mrc_assert(audit->next_imm < audit->n_wrs);
+  const struct mrc_audit_wr *wr = &audit->wrs[audit->next_imm++];
+  mrc_assert(wc->status == MRC_WC_SUCCESS);
+  mrc_assert(wc->wr_id == audit->n_immediates++); /* in posting order */
+  mrc_assert(wc->imm == wr->imm && wc->bytes == wr->bytes);
+  verify_until(audit, audit->next_imm); /* it waits for all that was posted before */
+}
+
+/* Number, from 1, of a PSN near the `near`-th one after `first`. */
+static int64_t number_of(uint32_t psn, uint32_t first, uint64_t near) {
+  return (int64_t)near + 1 + mrc_psn_diff(psn, mrc_psn_add(first, (uint32_t)near));
+}
+
+/* Whether the engine has an EV to choose beside `ev`. */
+static bool has_other_ev(const struct mrc_audit *audit, uint32_t ev) {
+  static struct mrc_ev_info infos[MRC_MAX_EVS];
+  struct mrc_qp_info qp;
+  mrc_assert(mrc_qp_query(audit->engine, audit->qpn, &qp) == 0);
+  int n = mrc_qp_query_evs(audit->engine, audit->qpn, infos, MRC_MAX_EVS);
+  for (int i = 0; i < n; i++) {
+    const struct mrc_ev_info *info = &infos[i];
+    if (info->ev == ev || !info->active || info->state != MRC_EV_GOOD) continue;
+    if (!qp.planes[info->port - 1].suspended) return true;
+  }
+  return false;
+}
+
+void mrc_audit_data_sent(struct mrc_audit *audit, const struct mrc_wire *packet, uint32_t ev) {
+  int64_t number = number_of(packet->psn, audit->sq_psn, audit->acked_cum);
+  mrc_assert(number > 0);
+  mrc_assert((uint64_t)number <= audit->acked_cum + audit->mpr); /* MPR is never passed */
+  struct mrc_audit_sent *sent = &audit->sent[number % MRC_AUDIT_WINDOW];
+  bool again = sent->number == (uint64_t)number;
+  mrc_assert(packet->rtx == again);
+  audit->data_packets++;
+  audit->retransmitted += again;
+  if (again) {
+    mrc_assert(sent->bytes == packet->payload_bytes);
+    mrc_assert(sent->ev != ev || !has_other_ev(audit, ev)); /* not where it was lost */
+    sent->ev = ev;
+    return;
+  }
+  audit->sent_max = mrc_max_u64(audit->sent_max, (uint64_t)number);
+  audit->unacked_bytes += packet->payload_bytes;
+  *sent = (struct mrc_audit_sent){
+      .number = (uint64_t)number, .ev = ev, .bytes = packet->payload_bytes};
+}
+
+static void acked(struct mrc_audit *audit, uint64_t number) {
+  struct mrc_audit_sent *sent = &audit->sent[number % MRC_AUDIT_WINDOW];
+  mrc_assert(sent->number == number); /* nothing is acknowledged that was not sent */
+  if (sent->acked) return;
+  sent->acked = true;
+  audit->unacked_bytes -= sent->bytes;
+}
+
+void mrc_audit_sack_received(struct mrc_audit *audit, const struct mrc_wire *packet) {
+  int64_t cum = number_of(packet->psn, audit->sq_psn, audit->acked_cum);
+  int64_t base = cum + packet->sack.sack_offset;
+  for (int i = 0; i < 64; i++) {
+    bool in_window = base + i > (int64_t)audit->acked_cum;
+    if (in_window && packet->sack.bitmap >> i & 1) acked(audit, (uint64_t)(base + i));
+  }
+  for (int64_t i = (int64_t)audit->acked_cum + 1; i <= cum; i++) acked(audit, (uint64_t)i);
+  if (cum > (int64_t)audit->acked_cum) audit->acked_cum = (uint64_t)cum;
+}
+
+static bool was_received(const struct mrc_audit *audit, int64_t number) {
+  if (number <= (int64_t)audit->received_cum) return true;
+  return audit->received[number % MRC_AUDIT_WINDOW] == (uint64_t)number;
+}
+
+void mrc_audit_sack_sent(struct mrc_audit *audit, const struct mrc_wire *packet) {
+  int64_t cum = number_of(packet->psn, audit->rq_psn, audit->received_cum);
+  mrc_assert(cum <= (int64_t)audit->received_cum); /* only what came is acknowledged */
+  mrc_assert(cum >= (int64_t)audit->sacked_cum);   /* never back */
+  audit->sacked_cum = (uint64_t)cum;
+  for (int i = 0; i < 64; i++) {
+    if (!(packet->sack.bitmap >> i & 1)) continue;
+    mrc_assert(was_received(audit, cum + packet->sack.sack_offset + i));
+  }
+}
+
+/* Inverts the bytes that the engine has just placed; false when it placed none of them. */
+static bool invert_placed(struct mrc_audit *peer, const struct mrc_wire *packet) {
+  uint64_t offset = packet->va - (uint64_t)(uintptr_t)peer->target;
+  mrc_assert(offset <= peer->memory_bytes);
+  mrc_assert(packet->payload_bytes <= peer->memory_bytes - offset);
+  uint8_t *placed = peer->target + offset;
+  if (packet->payload_bytes == 0 || placed[0] & FRESH_BIT) return false;
+  for (uint32_t i = 0; i < packet->payload_bytes; i++) placed[i] = (uint8_t)~placed[i];
+  return true;
+}
+
+void mrc_audit_data_received(struct mrc_audit *audit, struct mrc_audit *peer,
+                             const struct mrc_wire *packet) {
+  int64_t number = number_of(packet->psn, audit->rq_psn, audit->received_cum);
+  mrc_assert(number > 0 && !was_received(audit, number)); /* placed once */
+  mrc_assert(invert_placed(peer, packet) == (packet->payload_bytes > 0));
+  audit->received[number % MRC_AUDIT_WINDOW] = (uint64_t)number;
+  while (was_received(audit, (int64_t)audit->received_cum + 1)) audit->received_cum++;
+}
+
+void mrc_audit_state(const struct mrc_audit *audit) {
+  struct mrc_qp_info info;
+  if (!audit->engine || mrc_qp_query(audit->engine, audit->qpn, &info) != 0) return;
+  uint64_t sum = 0;
+  for (int i = 0; i < MRC_MAX_PORTS; i++) sum += info.planes[i].inflight_bytes;
+  mrc_assert(sum == info.inflight_bytes);
+  mrc_assert(info.inflight_bytes <= audit->unacked_bytes);
+  mrc_assert(info.outstanding <= audit->n_wrs - audit->completed);
+}
+
+void mrc_audit_memory(const struct mrc_audit *audit) {
+  const uint8_t *guard = audit->target - MRC_AUDIT_GUARD;
+  const uint8_t *used_end = audit->target + audit->used_bytes;
+  const uint8_t *end = audit->target + audit->memory_bytes + MRC_AUDIT_GUARD;
+  for (; guard < audit->target; guard++) mrc_assert(*guard == MRC_AUDIT_FILL);
+  for (; guard < used_end; guard++) mrc_assert(*guard & FRESH_BIT);
+  for (; guard < end; guard++) mrc_assert(*guard == MRC_AUDIT_FILL);
+}

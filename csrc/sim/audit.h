@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The auditor of one end of a QP: it sees every packet that the end sends and takes, and every
+ * completion, and asserts the invariants of the protocol against a model of its own. It decides
+ * nothing, and changes nothing that an engine looks at.
+ *
+ * Source bytes have the top bit clear, all other bytes under test have it set. So a byte just
+ * placed is recognized by its top bit, and the auditor inverts it at once: a second placement
+ * would bring the original back, and a placement astray stands out. A message is right when every
+ * byte of the target is the inverse of its source.
+ */
+#ifndef MRC_SIM_AUDIT_H
+#define MRC_SIM_AUDIT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "core/wire.h"
+#include "mrc.h"
+
+#define MRC_AUDIT_WINDOW 8192 /* PSNs remembered: twice the largest MPR */
+#define MRC_AUDIT_GUARD 4096  /* bytes before and after a target that nobody may touch */
+#define MRC_AUDIT_FILL 0xEE   /* what a target holds before anything is placed */
+
+/* One PSN as its requester sent it. */
+struct mrc_audit_sent {
+  uint64_t number; /* of the PSN, counted from 1; another number: the entry is of another PSN */
+  uint32_t ev;     /* that carried it last */
+  uint32_t bytes;  /* payload */
+  bool acked;      /* a SACK that says so was taken */
+};
+
+/* One posted WR. */
+struct mrc_audit_wr {
+  uint64_t offset; /* in source and in target */
+  uint32_t bytes;
+  uint32_t imm;
+  bool has_imm;
+};
+
+struct mrc_audit {
+  const mrc_engine *engine; /* of this end; 0 once the QP is destroyed */
+  uint32_t qpn;
+  uint32_t mpr; /* PSNs allowed beyond the cumulative one */
+  /* memory: the source at this end, the target at the peer's, inside its guards */
+  uint8_t *source;
+  uint8_t *target;
+  uint64_t memory_bytes;
+  /* requester; PSNs are counted from 1, so that 0 is "none" */
+  uint32_t sq_psn;
+  uint64_t sent_max;      /* highest PSN sent */
+  uint64_t acked_cum;     /* all up to this one are acknowledged by a SACK that was taken */
+  uint64_t unacked_bytes; /* sent and not acknowledged */
+  uint64_t data_packets;
+  uint64_t retransmitted; /* of them, with the rtx bit */
+  struct mrc_audit_sent sent[MRC_AUDIT_WINDOW];
+  /* work requests, in posting order */
+  struct mrc_audit_wr *wrs;
+  uint64_t n_wrs;
+  uint64_t wr_capacity;
+  uint64_t used_bytes;   /* of source and target, given to WRs */
+  uint64_t completed;    /* WRs */
+  uint64_t verified;     /* WRs whose bytes were compared */
+  uint64_t n_immediates; /* delivered at the peer */
+  uint64_t next_imm;     /* the first WR that may be the next immediate */
+  uint64_t statuses[8];  /* completions by enum mrc_wc_status */
+  /* responder: what this end took of its peer */
+  uint32_t rq_psn;
+  uint64_t received_cum;
+  uint64_t received[MRC_AUDIT_WINDOW]; /* number of the PSN taken */
+  uint64_t sacked_cum;                 /* highest cumulative PSN of a SACK sent */
+};
+
+/* Gets memory for source and target and fills it; bytes of the source come from `seed`. */
+void mrc_audit_init(struct mrc_audit *audit, uint64_t memory_bytes, uint64_t seed);
+void mrc_audit_free(struct mrc_audit *audit);
+
+/* A WR of the next `bytes` of source and target was posted. */
+void mrc_audit_posted(struct mrc_audit *audit, uint32_t bytes, bool has_imm, uint32_t imm);
+/* A completion of this end's own WR, and one of an immediate of this end at the peer. */
+void mrc_audit_completion(struct mrc_audit *audit, const struct mrc_wc *wc);
+void mrc_audit_immediate(struct mrc_audit *audit, const struct mrc_wc *wc);
+
+/* The end sends a data packet on `ev`; the same for a SACK. */
+void mrc_audit_data_sent(struct mrc_audit *audit, const struct mrc_wire *packet, uint32_t ev);
+void mrc_audit_sack_sent(struct mrc_audit *audit, const struct mrc_wire *packet);
+/* The end's engine took a data packet of `peer`; the same for a SACK. */
+void mrc_audit_data_received(struct mrc_audit *audit, struct mrc_audit *peer,
+                             const struct mrc_wire *packet);
+void mrc_audit_sack_received(struct mrc_audit *audit, const struct mrc_wire *packet);
+
+/* Compares what the engine says of its state with what was seen. */
+void mrc_audit_state(const struct mrc_audit *audit);
+/* Looks over all memory: what no message filled is untouched. */
+void mrc_audit_memory(const struct mrc_audit *audit);
+
+#endif

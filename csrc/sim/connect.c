@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "sim/connect.h"
+
+#include <stdlib.h>
+
+#include "core/base.h"
+#include "core/psn.h"
+#include "sim/address.h"
+
+static uint32_t or_default(uint32_t value, uint32_t otherwise) { return value ? value : otherwise; }
+
+static struct mrc_qp_attr make_attr(const struct mrc_pair_qp_config *config) {
+  const uint32_t mpr = or_default(config->mpr, 1024);
+  const uint32_t max_wimm = or_default(config->max_wimm, 32);
+  return (struct mrc_qp_attr){
+      .sq_depth = or_default(config->sq_depth, 128),
+      .mpr = mpr,
+      .max_wimm = max_wimm,
+      .integrity = config->integrity,
+      .path_mtu = or_default(config->path_mtu, 1024),
+      .peer_mpr = mpr,
+      .peer_max_wimm = max_wimm,
+      .spray = config->spray,
+      .ev_active_per_plane = config->ev_active_per_plane,
+      .timeout = (uint8_t)or_default(config->timeout, 10),
+      .retry_linear = (uint8_t)or_default(config->retry_linear, 3),
+      .retry_exp = (uint8_t)or_default(config->retry_exp, 4),
+      .cc = config->cc,
+  };
+}
+
+static int add_end(struct mrc_pair *pair, int host, uint64_t memory_bytes) {
+  mrc_assert(pair->n_ends < MRC_PAIR_MAX_ENDS);
+  struct mrc_pair_end *end = calloc(1, sizeof(*end));
+  mrc_assert(end);
+  end->host = host;
+  end->qpn = 3 + mrc_prng_below(&pair->prng, 0xFFFFF0);
+  end->lkey = (uint32_t)mrc_prng_next(&pair->prng);
+  end->rkey = (uint32_t)mrc_prng_next(&pair->prng);
+  end->audit.engine = pair->hosts[host].engine;
+  end->audit.qpn = end->qpn;
+  mrc_audit_init(&end->audit, memory_bytes, mrc_prng_next(&pair->prng));
+  pair->ends[pair->n_ends] = end;
+  return pair->n_ends++;
+}
+
+static void register_memory(struct mrc_pair *pair, const struct mrc_pair_end *end) {
+  const struct mrc_audit *audit = &end->audit;
+  mrc_engine *to = pair->hosts[pair->ends[end->peer]->host].engine;
+  if (audit->memory_bytes == 0) return;
+  mrc_assert(mrc_mr_register(pair->hosts[end->host].engine, (uintptr_t)audit->source,
+                             audit->memory_bytes, end->lkey, MRC_ACCESS_LOCAL_READ) == 0);
+  mrc_assert(mrc_mr_register(to, (uintptr_t)audit->target, audit->memory_bytes, end->rkey,
+                             MRC_ACCESS_REMOTE_WRITE) == 0);
+}
+
+static void set_paths(struct mrc_pair *pair, const struct mrc_pair_end *end) {
+  static struct mrc_ev_attr evs[MRC_PAIR_MAX_PLANES * MRC_PAIR_MAX_PATHS];
+  static struct mrc_peer_source sources[MRC_PAIR_MAX_PLANES * MRC_PAIR_MAX_PATHS];
+  const int to = pair->ends[end->peer]->host, family = pair->config.family;
+  const int sockets = family == 4 ? pair->config.paths : 1;
+  int n_evs = 0, n_sources = 0;
+  for (int plane = 1; plane <= pair->config.planes; plane++) {
+    for (int path = 0; path < pair->config.paths; path++) {
+      struct mrc_ev_attr *ev = &evs[n_evs++];
+      const int tx_index = mrc_address_tx_index(family, path);
+      *ev = (struct mrc_ev_attr){
+          .ev = (uint32_t)mrc_address_sport(plane, tx_index) << 16 |
+                mrc_address_label(family, plane, path),
+          .dport = mrc_address_udp_port(to),
+          .port = (uint8_t)plane,
+          .tx_index = (uint8_t)tx_index,
+          .family = (uint8_t)family,
+      };
+      mrc_address_make(ev->src, family, end->host, plane, 0);
+      mrc_address_make(ev->dst, family, to, plane, path);
+    }
+    for (int i = 0; i < sockets; i++) {
+      sources[n_sources] = (struct mrc_peer_source){.sport = mrc_address_sport(plane, i)};
+      mrc_address_make(sources[n_sources++].address, family, to, plane, 0);
+    }
+  }
+  mrc_engine *engine = pair->hosts[end->host].engine;
+  mrc_assert(mrc_qp_set_evs(engine, end->qpn, evs, n_evs) == 0);
+  mrc_assert(mrc_qp_set_peer(engine, end->qpn, sources, n_sources) == 0);
+}
+
+int mrc_pair_create_qp(struct mrc_pair *pair, const struct mrc_pair_qp_config *config) {
+  const int from = config->from, to = config->to || from ? config->to : 1;
+  const int ends[2] = {add_end(pair, from, config->memory_bytes),
+                       add_end(pair, to, config->memory_bytes)};
+  for (int i = 0; i < 2; i++) {
+    struct mrc_pair_end *end = pair->ends[ends[i]];
+    end->peer = ends[1 - i];
+    end->attr = make_attr(config);
+    end->attr.qpn = end->qpn;
+    end->attr.dest_qpn = pair->ends[end->peer]->qpn;
+    end->attr.sq_psn = i ? ~config->sq_psn & MRC_PSN_MASK : config->sq_psn;
+    end->attr.rq_psn = ~end->attr.sq_psn & MRC_PSN_MASK;
+    end->audit.sq_psn = end->attr.sq_psn;
+    end->audit.rq_psn = end->attr.rq_psn;
+    end->audit.mpr = end->attr.mpr;
+    mrc_engine *engine = pair->hosts[end->host].engine;
+    mrc_assert(mrc_qp_create(engine, &end->attr) == 0);
+    mrc_assert(mrc_qp_modify(engine, end->qpn, MRC_QP_INIT, &end->attr, pair->now_ns) == 0);
+    set_paths(pair, end);
+    register_memory(pair, end);
+  }
+  return ends[0];
+}
+
+void mrc_pair_modify(struct mrc_pair *pair, int index, uint32_t state) {
+  const struct mrc_pair_end *end = pair->ends[index];
+  mrc_assert(mrc_qp_modify(pair->hosts[end->host].engine, end->qpn, state, &end->attr,
+                           pair->now_ns) == 0);
+  mrc_pair_kick(pair, end->host);
+}
+
+int mrc_pair_connect(struct mrc_pair *pair, const struct mrc_pair_qp_config *config) {
+  const int end = mrc_pair_create_qp(pair, config);
+  for (uint32_t state = MRC_QP_RTR; state <= MRC_QP_RTS; state++) {
+    mrc_pair_modify(pair, end, state);
+    mrc_pair_modify(pair, pair->ends[end]->peer, state);
+  }
+  return end;
+}
+
+static int post(struct mrc_pair *pair, int index, uint32_t bytes, uint8_t opcode) {
+  struct mrc_pair_end *end = pair->ends[index];
+  struct mrc_audit *audit = &end->audit;
+  mrc_assert(bytes <= audit->memory_bytes - audit->used_bytes);
+  const struct mrc_wr wr = {
+      .wr_id = audit->n_wrs,
+      .local = (uintptr_t)audit->source + audit->used_bytes,
+      .va = (uintptr_t)audit->target + audit->used_bytes,
+      .lkey = end->lkey,
+      .rkey = end->rkey,
+      .bytes = bytes,
+      .imm = opcode == MRC_WR_WRITE_IMM ? (uint32_t)mrc_prng_next(&pair->prng) : 0,
+      .opcode = opcode,
+  };
+  const int error = mrc_qp_post(pair->hosts[end->host].engine, end->qpn, &wr, pair->now_ns);
+  if (error == 0) mrc_audit_posted(audit, bytes, opcode == MRC_WR_WRITE_IMM, wr.imm);
+  mrc_pair_kick(pair, end->host);
+  return error;
+}
+
+int mrc_pair_write(struct mrc_pair *pair, int end, uint32_t bytes) {
+  return post(pair, end, bytes, MRC_WR_WRITE);
+}
+
+int mrc_pair_write_imm(struct mrc_pair *pair, int end, uint32_t bytes) {
+  return post(pair, end, bytes, MRC_WR_WRITE_IMM);
+}
+
+static bool all_done(const struct mrc_pair *pair) {
+  for (int i = 0; i < pair->n_ends; i++)
+    if (pair->ends[i]->audit.completed < pair->ends[i]->audit.n_wrs) return false;
+  return true;
+}
+
+bool mrc_pair_finish(struct mrc_pair *pair, uint64_t budget_ns) {
+  const uint64_t until_ns = pair->now_ns + budget_ns;
+  while (!all_done(pair))
+    if (!mrc_pair_step(pair, until_ns)) return false;
+  return true;
+}
+
+void mrc_pair_destroy_qp(struct mrc_pair *pair, int index) {
+  struct mrc_pair_end *end = pair->ends[index];
+  mrc_assert(mrc_qp_destroy(pair->hosts[end->host].engine, end->qpn) == 0);
+  end->done = true;
+  mrc_pair_kick(pair, end->host);
+}
+
+void mrc_pair_deny(struct mrc_pair *pair, int index, int plane, int path, bool denied) {
+  struct mrc_pair_end *end = pair->ends[index];
+  const uint32_t ev = (uint32_t)((plane - 1) * pair->config.paths + path);
+  end->denied[plane - 1][path] = denied;
+  mrc_assert(mrc_qp_set_ev_state(pair->hosts[end->host].engine, end->qpn, ev,
+                                 denied ? MRC_EV_DENIED : MRC_EV_GOOD, pair->now_ns) == 0);
+  mrc_pair_kick(pair, end->host);
+}
+
+struct mrc_qp_info mrc_pair_info(const struct mrc_pair *pair, int index) {
+  const struct mrc_pair_end *end = pair->ends[index];
+  struct mrc_qp_info info;
+  mrc_assert(mrc_qp_query(pair->hosts[end->host].engine, end->qpn, &info) == 0);
+  return info;
+}
+
+struct mrc_ev_info mrc_pair_ev(const struct mrc_pair *pair, int index, int plane, int path) {
+  static struct mrc_ev_info infos[MRC_MAX_EVS];
+  const struct mrc_pair_end *end = pair->ends[index];
+  const int n = mrc_qp_query_evs(pair->hosts[end->host].engine, end->qpn, infos, MRC_MAX_EVS);
+  mrc_assert(n == pair->config.planes * pair->config.paths);
+  return infos[(plane - 1) * pair->config.paths + path];
+}

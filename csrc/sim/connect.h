@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* QPs between the hosts of a pair: connects them over all planes and paths, posts work requests to
+   them under the auditor's eyes. It plays the part of the OOB exchange. */
+#ifndef MRC_SIM_CONNECT_H
+#define MRC_SIM_CONNECT_H
+
+#include "sim/pair.h"
+
+/* Zeros take the default in brackets. */
+struct mrc_pair_qp_config {
+  int from;               /* host [0] */
+  int to;                 /* host [1] */
+  uint64_t memory_bytes;  /* of each end, for all writes of a test */
+  uint32_t path_mtu;      /* [1024] */
+  uint32_t mpr;           /* [1024] */
+  uint32_t sq_depth;      /* [128] */
+  uint32_t max_wimm;      /* [32] */
+  uint32_t spray;         /* [grain policy] */
+  uint32_t ev_active_per_plane; /* [all] */
+  uint32_t sq_psn;        /* of `from`; the peer's is its complement */
+  uint32_t integrity;     /* enum mrc_integrity */
+  uint8_t timeout;        /* [10: 1.05 ms] */
+  uint8_t retry_linear;   /* [3] */
+  uint8_t retry_exp;      /* [4] */
+  uint8_t cc;             /* enum mrc_cc_kind */
+};
+
+/* Returns the end at `from`; both ends are in RTS. */
+int mrc_pair_connect(struct mrc_pair *pair, const struct mrc_pair_qp_config *config);
+/* Only creates both ends: they are in INIT. */
+int mrc_pair_create_qp(struct mrc_pair *pair, const struct mrc_pair_qp_config *config);
+/* Moves one end to a state, which must be legal. */
+void mrc_pair_modify(struct mrc_pair *pair, int end, uint32_t state);
+void mrc_pair_destroy_qp(struct mrc_pair *pair, int end);
+
+/* Posts a write of the next `bytes` of the end's memory. Returns what mrc_qp_post returned. */
+int mrc_pair_write(struct mrc_pair *pair, int end, uint32_t bytes);
+int mrc_pair_write_imm(struct mrc_pair *pair, int end, uint32_t bytes);
+/* Runs until all WRs of all ends are completed; false when they are not after `budget_ns`. */
+bool mrc_pair_finish(struct mrc_pair *pair, uint64_t budget_ns);
+
+/* The controller denies an EV of an end, or lifts it. */
+void mrc_pair_deny(struct mrc_pair *pair, int end, int plane, int path, bool denied);
+/* What the engine says of an end, and of one of its EVs. */
+struct mrc_qp_info mrc_pair_info(const struct mrc_pair *pair, int end);
+struct mrc_ev_info mrc_pair_ev(const struct mrc_pair *pair, int end, int plane, int path);
+
+#endif

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The event heap of the simulator: what happens next, ordered by (time, order of insertion), so
+   that equal times never depend on the heap's shape. It owns the entries, not what they point to. */
+#ifndef MRC_SIM_HEAP_H
+#define MRC_SIM_HEAP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct mrc_heap_entry {
+  uint64_t at_ns;
+  uint64_t sequence; /* set by push: first in, first out among equal times */
+  void *pointer;     /* the caller's */
+  uint32_t kind;     /* the caller's */
+  uint32_t index;    /* the caller's */
+};
+
+struct mrc_heap {
+  struct mrc_heap_entry *entries; /* binary heap, the next event first */
+  size_t n;
+  size_t capacity;
+  uint64_t pushed; /* entries pushed ever */
+};
+
+void mrc_heap_push(struct mrc_heap *heap, struct mrc_heap_entry entry);
+/* Takes the next event; false when there is none. */
+bool mrc_heap_pop(struct mrc_heap *heap, struct mrc_heap_entry *entry);
+/* Time of the next event; UINT64_MAX when there is none. */
+uint64_t mrc_heap_next_ns(const struct mrc_heap *heap);
+void mrc_heap_free(struct mrc_heap *heap);
+
+#endif

@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "sim/watch.h"
+
+#include "core/base.h"
+#include "core/icrc.h"
+#include "sim/address.h"
+
+enum {
+  VAR_RES = 4,          /* the byte of the BTH that the ICRC does not cover */
+  BURST_BYTES = 61440,  /* default of max_burst_bytes */
+  HASHED_BYTES = 64     /* of a packet's start: every header; the ICRC stands for the rest */
+};
+
+/* The end at `host` with this QPN; -1 when there is none. */
+static int find_end(const struct mrc_pair *pair, int host, uint32_t qpn) {
+  for (int i = 0; i < pair->n_ends; i++)
+    if (pair->ends[i]->host == host && pair->ends[i]->qpn == qpn) return i;
+  return -1;
+}
+
+static uint32_t ev_of(const struct mrc_meta *meta) {
+  return (uint32_t)meta->sport << 16 | (meta->flow_label & 0xFFFF);
+}
+
+static void hash(struct mrc_pair *pair, const void *bytes, size_t n) {
+  for (size_t i = 0; i < n; i++)
+    pair->trace = (pair->trace ^ ((const uint8_t *)bytes)[i]) * 0x100000001B3ull; /* FNV-1a */
+}
+
+static void check_sizes(const struct mrc_pair *pair, const struct mrc_burst *burst) {
+  uint32_t limit = pair->config.engine.max_burst_bytes;
+  uint32_t sum = 0;
+  mrc_assert(burst->n_packets >= 1 && burst->n_packets <= MRC_MAX_BURST_PACKETS);
+  for (int i = 0; i < burst->n_packets; i++) {
+    const struct mrc_packet *packet = &burst->packets[i];
+    uint32_t bytes = packet->header_bytes + packet->payload_bytes + packet->trailer_bytes;
+    mrc_assert(packet->header_bytes <= MRC_MAX_HEADER);
+    mrc_assert(packet->trailer_bytes <= sizeof(packet->trailer));
+    mrc_assert(bytes == burst->packet_bytes ||
+               (bytes < burst->packet_bytes && i == burst->n_packets - 1));
+    sum += bytes;
+  }
+  mrc_assert(burst->n_packets == 1 || sum <= (limit ? limit : BURST_BYTES));
+}
+
+void mrc_watch_burst(struct mrc_pair *pair, int host, const struct mrc_burst *burst) {
+  int family = pair->config.family;
+  int path = mrc_address_path(family, burst->dst, burst->sport);
+  mrc_assert(burst->port >= 1 && burst->port <= pair->config.planes);
+  mrc_assert(!pair->hosts[host].down[burst->port - 1]); /* nothing leaves a port that is down */
+  mrc_assert(burst->family == family);
+  mrc_assert(burst->src[MRC_ADDRESS_HOST] == host + 1);
+  mrc_assert(burst->src[MRC_ADDRESS_PLANE] == burst->port);
+  mrc_assert(burst->dst[MRC_ADDRESS_PLANE] == burst->port);
+  mrc_assert(burst->dport == mrc_address_udp_port(mrc_address_host(burst->dst)));
+  mrc_assert(path >= 0 && path < pair->config.paths);
+  mrc_assert(burst->tx_index == mrc_address_tx_index(family, path));
+  mrc_assert(burst->sport == mrc_address_sport(burst->port, burst->tx_index));
+  mrc_assert((burst->flow_label & 0xFFFF) == mrc_address_label(family, burst->port, path));
+  check_sizes(pair, burst);
+}
+
+void mrc_watch_sent(struct mrc_pair *pair, int host, const struct mrc_meta *meta,
+                    const uint8_t *bytes, uint32_t n, struct mrc_wire *wire) {
+  hash(pair, &pair->now_ns, sizeof(pair->now_ns));
+  hash(pair, meta, sizeof(*meta));
+  hash(pair, bytes, n < HASHED_BYTES ? n : HASHED_BYTES);
+  hash(pair, bytes + n - MRC_ICRC_BYTES, MRC_ICRC_BYTES);
+  mrc_assert(mrc_wire_decode(bytes, n, false, wire) == 0);
+  pair->hosts[host].plane_packets[meta->port - 1]++;
+  int peer = find_end(pair, mrc_address_host(meta->dst), wire->dest_qpn);
+  if (peer < 0) return; /* endpoint operations have no QP */
+  struct mrc_pair_end *end = pair->ends[pair->ends[peer]->peer];
+  int path = mrc_address_path(meta->family, meta->dst, meta->sport);
+  mrc_assert(!end->denied[meta->port - 1][path]); /* nothing is sent on a DENIED EV */
+  if (end->done) return;
+  if (mrc_opcode_is_data(wire->opcode)) {
+    pair->hosts[host].plane_bytes[meta->port - 1] += wire->payload_bytes;
+    mrc_audit_data_sent(&end->audit, wire, ev_of(meta));
+  }
+  if (wire->opcode == MRC_OP_SACK) mrc_audit_sack_sent(&end->audit, wire);
+}
+
+void mrc_watch_received(struct mrc_pair *pair, int host, const struct mrc_meta *meta,
+                        const uint8_t *bytes, uint32_t n, int drop, int flipped) {
+  struct mrc_wire wire;
+  if (meta->trimmed || drop != 0) return;
+  mrc_assert(flipped < 0 || flipped / 8 == VAR_RES); /* the ICRC finds every other flip */
+  mrc_assert(mrc_wire_decode(bytes, n, false, &wire) == 0);
+  int index = find_end(pair, host, wire.dest_qpn);
+  if (index < 0) return;
+  struct mrc_pair_end *end = pair->ends[index];
+  mrc_assert(!end->done); /* nothing is taken for a QP that is no more */
+  if (mrc_opcode_is_data(wire.opcode))
+    mrc_audit_data_received(&end->audit, &pair->ends[end->peer]->audit, &wire);
+  if (wire.opcode == MRC_OP_SACK) mrc_audit_sack_received(&end->audit, &wire);
+}
+
+void mrc_watch_completion(struct mrc_pair *pair, int host, const struct mrc_wc *wc) {
+  int index = find_end(pair, host, wc->qpn);
+  mrc_assert(index >= 0);
+  struct mrc_pair_end *end = pair->ends[index];
+  if (wc->opcode == MRC_WC_RECV_IMM)
+    mrc_audit_immediate(&pair->ends[end->peer]->audit, wc);
+  else
+    mrc_audit_completion(&end->audit, wc);
+}
+
+void mrc_watch_state(const struct mrc_pair *pair, int host) {
+  for (int i = 0; i < pair->n_ends; i++)
+    if (pair->ends[i]->host == host && !pair->ends[i]->done)
+      mrc_audit_state(&pair->ends[i]->audit);
+}
