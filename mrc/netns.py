@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Network namespaces with names, as ip(8) keeps them under /run/netns, without running ip(8).
+
+A namespace belongs to a thread: `inside` moves the calling thread only, so nothing in its body may
+wait for an event loop.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from mrc.errors import NetlinkError
+
+FOLDER = Path("/run/netns")
+
+_CLONE_NEWNET = 0x40000000
+_MS_BIND = 4096
+_MS_REC = 16384
+_MS_SHARED = 1 << 20
+_MNT_DETACH = 2
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def create(name: str) -> None:
+    """Make a namespace and give it a name.
+
+    Raises NetlinkError when the name is taken or the privilege is missing.
+    """
+    _prepare_folder()
+    path = FOLDER / name
+    try:
+        path.touch(mode=0o444, exist_ok=False)
+    except FileExistsError as exc:
+        raise NetlinkError(f"namespace {name} exists already") from exc
+    try:
+        with _back_at_the_end():
+            _call("unshare", _CLONE_NEWNET)
+            _call("mount", b"/proc/thread-self/ns/net", bytes(path), b"none", _MS_BIND, None)
+    except OSError as exc:
+        path.unlink()
+        raise NetlinkError(f"cannot create namespace {name}: {_reason(exc)}") from exc
+
+
+def remove(name: str) -> None:
+    """Take the name away; the kernel removes the namespace with the last process in it."""
+    path = FOLDER / name
+    try:
+        _call("umount2", bytes(path), _MNT_DETACH)
+    except OSError as exc:
+        if exc.errno not in (errno.EINVAL, errno.ENOENT):  # a name that never became a mount
+            raise NetlinkError(f"cannot remove namespace {name}: {_reason(exc)}") from exc
+    path.unlink(missing_ok=True)
+
+
+def names() -> list[str]:
+    """All named namespaces."""
+    return sorted(path.name for path in FOLDER.iterdir()) if FOLDER.is_dir() else []
+
+
+@contextmanager
+def inside(name: str) -> Iterator[None]:
+    """Let the calling thread, and the processes it starts meanwhile, live in the namespace."""
+    with _back_at_the_end():
+        try:
+            namespace = os.open(FOLDER / name, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError as exc:
+            raise NetlinkError(f"no namespace {name}") from exc
+        try:
+            _call("setns", namespace, _CLONE_NEWNET)
+        except OSError as exc:
+            raise NetlinkError(f"cannot enter namespace {name}: {_reason(exc)}") from exc
+        finally:
+            os.close(namespace)
+        yield
+
+
+@contextmanager
+def _back_at_the_end() -> Iterator[None]:
+    origin = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        yield
+    finally:
+        _call("setns", origin, _CLONE_NEWNET)
+        os.close(origin)
+
+
+def _prepare_folder() -> None:
+    """Make the folder a shared mount, so that the names appear in every mount namespace."""
+    try:
+        FOLDER.mkdir(mode=0o755, exist_ok=True)
+        folder = bytes(FOLDER)
+        try:
+            _call("mount", b"", folder, b"none", _MS_SHARED | _MS_REC, None)
+        except OSError as exc:
+            if exc.errno != errno.EINVAL:  # EINVAL: not a mount point yet
+                raise
+            _call("mount", folder, folder, b"none", _MS_BIND | _MS_REC, None)
+            _call("mount", b"", folder, b"none", _MS_SHARED | _MS_REC, None)
+    except OSError as exc:
+        raise NetlinkError(f"cannot prepare {FOLDER}: {_reason(exc)}") from exc
+
+
+def _call(function: str, *arguments: int | bytes | None) -> None:
+    if getattr(_libc, function)(*arguments) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+
+
+def _reason(error: OSError) -> str:
+    if error.errno in (errno.EPERM, errno.EACCES):
+        return "this needs root, or a user namespace: unshare -Urnm"
+    return error.strerror or str(error)
