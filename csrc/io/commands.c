@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "io/commands.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stddef.h>
+
+#include "io/counters.h"
+
+typedef int run_fn(struct mrc_datapath *datapath, const struct mrc_command *command,
+                   uint64_t now_ns);
+
+static int run_mr_register(struct mrc_datapath *datapath, const struct mrc_command *command,
+                           uint64_t now_ns) {
+  (void)now_ns;
+  int error = mrc_mr_register(datapath->engine, command->address, command->bytes, command->key,
+                              command->access);
+  if (error != 0) return error;
+  error = mrc_guards_add(&datapath->guards, command->key, command->address, command->bytes,
+                         datapath->command_fd);
+  if (error != 0) mrc_mr_deregister(datapath->engine, command->key);
+  return error;
+}
+
+static int run_mr_deregister(struct mrc_datapath *datapath, const struct mrc_command *command,
+                             uint64_t now_ns) {
+  (void)now_ns;
+  int error = mrc_mr_deregister(datapath->engine, command->key);
+  if (error == 0) mrc_guards_remove(&datapath->guards, command->key);
+  return error;
+}
+
+static int run_qp_create(struct mrc_datapath *datapath, const struct mrc_command *command,
+                         uint64_t now_ns) {
+  (void)now_ns;
+  return mrc_qp_create(datapath->engine, &command->attr);
+}
+
+static int run_qp_modify(struct mrc_datapath *datapath, const struct mrc_command *command,
+                         uint64_t now_ns) {
+  return mrc_qp_modify(datapath->engine, command->qpn, command->value, &command->attr, now_ns);
+}
+
+/* Whether an EV array names only transmit sockets that exist, of the family of their port: the
+   engine knows ports, but sockets are ours. */
+static bool evs_fit(const struct mrc_udp *udp, const struct mrc_ev_attr *evs, uint32_t n) {
+  for (uint32_t i = 0; i < n; i++) {
+    if (evs[i].port < 1 || evs[i].port > udp->n_ports) return false;
+    const struct mrc_udp_port *port = mrc_udp_port(udp, evs[i].port);
+    if (evs[i].tx_index >= port->n_transmitters || evs[i].family != port->config.family)
+      return false;
+  }
+  return true;
+}
+
+static int run_qp_set_evs(struct mrc_datapath *datapath, const struct mrc_command *command,
+                          uint64_t now_ns) {
+  (void)now_ns;
+  if (command->value > MRC_MAX_EVS || !evs_fit(&datapath->udp, command->pointer, command->value))
+    return -EINVAL;
+  return mrc_qp_set_evs(datapath->engine, command->qpn, command->pointer, (int)command->value);
+}
+
+static int run_qp_set_peer(struct mrc_datapath *datapath, const struct mrc_command *command,
+                           uint64_t now_ns) {
+  (void)now_ns;
+  return mrc_qp_set_peer(datapath->engine, command->qpn, command->pointer, (int)command->value);
+}
+
+static int run_qp_destroy(struct mrc_datapath *datapath, const struct mrc_command *command,
+                          uint64_t now_ns) {
+  (void)now_ns;
+  return mrc_qp_destroy(datapath->engine, command->qpn);
+}
+
+static int run_qp_post(struct mrc_datapath *datapath, const struct mrc_command *command,
+                       uint64_t now_ns) {
+  return mrc_qp_post(datapath->engine, command->qpn, &command->wr, now_ns);
+}
+
+static int run_qp_probe_ev(struct mrc_datapath *datapath, const struct mrc_command *command,
+                           uint64_t now_ns) {
+  if (command->bytes > UINT16_MAX) return -EMSGSIZE;
+  return mrc_qp_probe_ev(datapath->engine, command->qpn, command->value, (uint32_t)command->bytes,
+                         command->timeout_ns, command->cookie, now_ns);
+}
+
+static int run_qp_set_ev_state(struct mrc_datapath *datapath, const struct mrc_command *command,
+                               uint64_t now_ns) {
+  return mrc_qp_set_ev_state(datapath->engine, command->qpn, command->value, command->key, now_ns);
+}
+
+static int run_qp_query(struct mrc_datapath *datapath, const struct mrc_command *command,
+                        uint64_t now_ns) {
+  (void)now_ns;
+  return mrc_qp_query(datapath->engine, command->qpn, command->pointer);
+}
+
+static int run_qp_query_evs(struct mrc_datapath *datapath, const struct mrc_command *command,
+                            uint64_t now_ns) {
+  (void)now_ns;
+  return mrc_qp_query_evs(datapath->engine, command->qpn, command->pointer, (int)command->value);
+}
+
+static int run_counters(struct mrc_datapath *datapath, const struct mrc_command *command,
+                        uint64_t now_ns) {
+  (void)now_ns;
+  return mrc_counters_read(datapath->engine, &datapath->udp, command->pointer, (int)command->value);
+}
+
+static int run_drops(struct mrc_datapath *datapath, const struct mrc_command *command,
+                     uint64_t now_ns) {
+  (void)now_ns;
+  return mrc_engine_drops(datapath->engine, command->pointer, (int)command->value);
+}
+
+static int run_trace(struct mrc_datapath *datapath, const struct mrc_command *command,
+                     uint64_t now_ns) {
+  (void)now_ns;
+  return mrc_engine_trace(datapath->engine, command->pointer, (int)command->value);
+}
+
+static int run_port_up(struct mrc_datapath *datapath, const struct mrc_command *command,
+                       uint64_t now_ns) {
+  if (command->value < 1 || command->value > (uint32_t)datapath->udp.n_ports) return -EINVAL;
+  mrc_engine_port_up(datapath->engine, (int)command->value, command->key != 0, now_ns);
+  return 0;
+}
+
+static const struct {
+  run_fn *run;
+  bool has_pointer;   /* command.pointer must be set */
+  bool counts;        /* command.value is the length of an array */
+  bool refusals_only; /* success is not answered: completions tell */
+} table[] = {
+    [MRC_COMMAND_MR_REGISTER] = {.run = run_mr_register},
+    [MRC_COMMAND_MR_DEREGISTER] = {.run = run_mr_deregister},
+    [MRC_COMMAND_QP_CREATE] = {.run = run_qp_create},
+    [MRC_COMMAND_QP_MODIFY] = {.run = run_qp_modify},
+    [MRC_COMMAND_QP_SET_EVS] = {.run = run_qp_set_evs, .has_pointer = true, .counts = true},
+    [MRC_COMMAND_QP_SET_PEER] = {.run = run_qp_set_peer, .has_pointer = true, .counts = true},
+    [MRC_COMMAND_QP_DESTROY] = {.run = run_qp_destroy},
+    [MRC_COMMAND_QP_POST] = {.run = run_qp_post, .refusals_only = true},
+    [MRC_COMMAND_QP_PROBE_EV] = {.run = run_qp_probe_ev},
+    [MRC_COMMAND_QP_SET_EV_STATE] = {.run = run_qp_set_ev_state},
+    [MRC_COMMAND_QP_QUERY] = {.run = run_qp_query, .has_pointer = true},
+    [MRC_COMMAND_QP_QUERY_EVS] = {.run = run_qp_query_evs, .has_pointer = true, .counts = true},
+    [MRC_COMMAND_COUNTERS] = {.run = run_counters, .has_pointer = true, .counts = true},
+    [MRC_COMMAND_DROPS] = {.run = run_drops, .has_pointer = true, .counts = true},
+    [MRC_COMMAND_TRACE] = {.run = run_trace, .has_pointer = true, .counts = true},
+    [MRC_COMMAND_PORT_UP] = {.run = run_port_up},
+};
+
+static bool is_known(const struct mrc_command *command) {
+  return command->op < sizeof table / sizeof table[0];
+}
+
+int mrc_command_run(struct mrc_datapath *datapath, const struct mrc_command *command,
+                    uint64_t now_ns) {
+  if (!is_known(command)) return -EINVAL;
+  if (table[command->op].has_pointer && !command->pointer) return -EINVAL;
+  if (table[command->op].counts && command->value > INT_MAX) return -EINVAL;
+  return table[command->op].run(datapath, command, now_ns);
+}
+
+bool mrc_command_is_answered(const struct mrc_command *command, int result) {
+  return result < 0 || !is_known(command) || !table[command->op].refusals_only;
+}

@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What each command of the command ring does to the engine of a datapath. It owns nothing. */
+#ifndef MRC_IO_COMMANDS_H
+#define MRC_IO_COMMANDS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "io/datapath.h"
+#include "mrc.h"
+
+/* Runs one command in the datapath's thread and returns its result: a count, 0 or -errno. */
+int mrc_command_run(struct mrc_datapath *datapath, const struct mrc_command *command,
+                    uint64_t now_ns);
+/* Whether a command with this result is to be answered. */
+bool mrc_command_is_answered(const struct mrc_command *command, int result);
+
+#endif

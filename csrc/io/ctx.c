@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The public context of mrc.h: the control side of a datapath. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "io/datapath.h"
+#include "mrc.h"
+
+struct mrc_ctx {
+  struct mrc_datapath datapath;
+};
+
+static mrc_ctx *open_ctx(const struct mrc_ctx_config *config, struct mrc_cause *cause) {
+  mrc_ctx *ctx = aligned_alloc(_Alignof(struct mrc_ctx), sizeof *ctx);
+  if (!ctx) {
+    mrc_cause_errno(cause, ENOMEM, "memory for a context");
+    return NULL;
+  }
+  if (mrc_datapath_open(&ctx->datapath, config, cause) == 0) {
+    if (mrc_datapath_start(&ctx->datapath, cause) == 0) return ctx;
+    mrc_datapath_close(&ctx->datapath);
+  }
+  free(ctx);
+  return NULL;
+}
+
+mrc_ctx *mrc_ctx_create(const struct mrc_ctx_config *config, int *error, char *message,
+                        int message_bytes) {
+  struct mrc_cause cause = {0};
+  mrc_ctx *ctx = open_ctx(config, &cause);
+  mrc_assert((ctx != NULL) == (cause.error == 0));
+  *error = cause.error;
+  snprintf(message, (size_t)message_bytes, "%s", cause.message);
+  return ctx;
+}
+
+void mrc_ctx_destroy(mrc_ctx *ctx) {
+  mrc_datapath_stop(&ctx->datapath);
+  mrc_datapath_close(&ctx->datapath);
+  free(ctx);
+}
+
+uint16_t mrc_ctx_udp_port(const mrc_ctx *ctx) { return ctx->datapath.udp.udp_port; }
+
+uint16_t mrc_ctx_source_port(const mrc_ctx *ctx, int port, int tx_index) {
+  const struct mrc_udp *udp = &ctx->datapath.udp;
+  if (port < 1 || port > udp->n_ports) return 0;
+  const struct mrc_udp_port *own = mrc_udp_port(udp, port);
+  if (tx_index < 0 || tx_index >= own->n_transmitters) return 0;
+  return own->transmitters[tx_index].sport;
+}
+
+int mrc_ctx_fd(const mrc_ctx *ctx) { return ctx->datapath.event_fd; }
+
+/* After a submit that was cut short the descriptor becomes readable when another may succeed. */
+int mrc_ctx_submit(mrc_ctx *ctx, const struct mrc_command *commands, int n) {
+  uint32_t taken = 0;
+  uint32_t pushed = 1;
+  while (pushed > 0 && taken < (uint32_t)n) {
+    pushed = mrc_spsc_push(&ctx->datapath.commands, commands + taken, (uint32_t)n - taken);
+    taken += pushed;
+  }
+  if (taken > 0) mrc_datapath_wake(&ctx->datapath);
+  return (int)taken;
+}
+
+int mrc_ctx_poll(mrc_ctx *ctx, struct mrc_event *events, int n) {
+  struct mrc_datapath *datapath = &ctx->datapath;
+  uint64_t value = 0;
+  /* Cleared before the pop: what is published behind the pop makes it readable again. */
+  ssize_t bytes = read(datapath->event_fd, &value, sizeof value);
+  (void)bytes; /* nothing to clear is fine */
+  uint32_t popped = mrc_spsc_pop(&datapath->events, events, (uint32_t)n);
+  if (mrc_spsc_starved(&datapath->events)) mrc_datapath_wake(datapath);
+  if (mrc_spsc_used(&datapath->events) > 0) {
+    value = 1;
+    bytes = write(datapath->event_fd, &value, sizeof value);
+  }
+  return (int)popped;
+}

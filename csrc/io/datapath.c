@@ -1,0 +1,360 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE 1
+#include "io/datapath.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/prctl.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "io/commands.h"
+
+enum {
+  READY_AT_ONCE = 64,     /* epoll events of one turn */
+  COMMANDS_AT_ONCE = 256, /* commands of one turn */
+  TRANSMITS_AT_ONCE = 4,  /* rounds of transmit and commit of one turn */
+  PUBLISH_AT_ONCE = 256,  /* events of one round of publishing */
+  FAULTS_AT_ONCE = 64,    /* of these, warnings of memory faults */
+  PUBLISH_ROUNDS = 4,     /* rounds of publishing of one turn */
+  DEFAULT_RING_ENTRIES = 8192,
+  MIN_RING_ENTRIES = 2 * MRC_MAX_PORTS, /* the warnings of opening must fit */
+  DEFAULT_MAX_MRS = 1024,
+};
+
+#define STOP (1ull << 32) /* added to command_fd; no number of commands gets there */
+
+/* What an epoll event stands for. */
+enum source { SOURCE_COMMANDS, SOURCE_RECEIVE, SOURCE_TRANSMIT };
+
+static uint64_t source_tag(enum source source, int port, int tx_index) {
+  return (uint64_t)source << 32 | (uint64_t)port << 16 | (uint64_t)tx_index;
+}
+
+static uint64_t clock_ns(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static void signal_eventfd(int fd, uint64_t value) {
+  ssize_t written = write(fd, &value, sizeof value);
+  (void)written; /* a full eventfd is readable all the same */
+}
+
+static void put_event(struct mrc_datapath *datapath, const struct mrc_event *event) {
+  uint32_t pushed = mrc_spsc_push(&datapath->events, event, 1);
+  mrc_assert(pushed == 1); /* the caller asked for room */
+  datapath->published = true;
+}
+
+/* ---- Input ---- */
+
+static void receive(struct mrc_datapath *datapath, int port) {
+  if (mrc_udp_receive(&datapath->udp, port) > 0)
+    mrc_udp_deliver(&datapath->udp, port, datapath->engine, clock_ns());
+}
+
+static void watch_transmitter(struct mrc_datapath *datapath, int port, int tx_index,
+                              uint32_t events) {
+  struct epoll_event event = {.events = events,
+                              .data.u64 = source_tag(SOURCE_TRANSMIT, port, tx_index)};
+  int fd = mrc_udp_port(&datapath->udp, port)->transmitters[tx_index].fd;
+  int error = epoll_ctl(datapath->epoll_fd, EPOLL_CTL_MOD, fd, &event);
+  mrc_assert(error == 0);
+}
+
+static void set_blocked(struct mrc_datapath *datapath, uint32_t ports, bool blocked,
+                        uint64_t now_ns) {
+  for (int port = 1; port <= datapath->udp.n_ports; port++)
+    if (ports & 1u << (port - 1)) mrc_engine_port_blocked(datapath->engine, port, blocked, now_ns);
+  datapath->blocked = blocked ? datapath->blocked | ports : datapath->blocked & ~ports;
+}
+
+static void on_transmitter(struct mrc_datapath *datapath, int port, int tx_index, uint32_t events) {
+  if (events & EPOLLERR) mrc_udp_drain_errors(&datapath->udp, port, tx_index);
+  if (!(events & EPOLLOUT)) return;
+  watch_transmitter(datapath, port, tx_index, 0);
+  if (mrc_udp_on_room(&datapath->udp, port, tx_index))
+    set_blocked(datapath, 1u << (port - 1), false, clock_ns());
+}
+
+static void on_command_fd(struct mrc_datapath *datapath) {
+  uint64_t value = 0;
+  if (read(datapath->command_fd, &value, sizeof value) == sizeof value && value >= STOP)
+    datapath->stopping = true;
+}
+
+static void on_ready(struct mrc_datapath *datapath, const struct epoll_event *event) {
+  int port = event->data.u64 >> 16 & 0xffff;
+  int tx_index = event->data.u64 & 0xffff;
+  switch ((enum source)(event->data.u64 >> 32)) {
+    case SOURCE_COMMANDS:
+      on_command_fd(datapath);
+      break;
+    case SOURCE_RECEIVE:
+      receive(datapath, port);
+      break;
+    case SOURCE_TRANSMIT:
+      on_transmitter(datapath, port, tx_index, event->events);
+      break;
+  }
+}
+
+/* Time to sleep at most; 0 while there is work or it is worth to spin. */
+static uint64_t sleep_ns(const struct mrc_datapath *datapath) {
+  uint64_t now_ns = clock_ns();
+  uint64_t deadline_ns =
+      mrc_min_u64(mrc_engine_deadline(datapath->engine), mrc_udp_deadline(&datapath->udp));
+  if (datapath->more || deadline_ns <= now_ns) return 0;
+  if (now_ns - datapath->last_work_ns < datapath->spin_ns) return 0;
+  return deadline_ns == MRC_NEVER ? MRC_NEVER : deadline_ns - now_ns;
+}
+
+static void wait_and_receive(struct mrc_datapath *datapath) {
+  struct epoll_event ready[READY_AT_ONCE];
+  uint64_t ns = sleep_ns(datapath);
+  struct timespec timeout = {.tv_sec = (time_t)(ns / 1000000000u),
+                             .tv_nsec = (long)(ns % 1000000000u)};
+  int n = epoll_pwait2(datapath->epoll_fd, ready, READY_AT_ONCE, ns == MRC_NEVER ? NULL : &timeout,
+                       NULL);
+  mrc_assert(n >= 0 || errno == EINTR);
+  for (int i = 0; i < n; i++)
+    on_ready(datapath, &ready[i]);
+  if (n > 0) datapath->last_work_ns = clock_ns();
+}
+
+/* ---- Commands ---- */
+
+static void run_command(struct mrc_datapath *datapath, const struct mrc_command *command) {
+  int result = mrc_command_run(datapath, command, clock_ns());
+  if (!mrc_command_is_answered(command, result)) return;
+  put_event(datapath, &(struct mrc_event){.type = MRC_EVENT_REPLY,
+                                          .cookie = command->cookie,
+                                          .qpn = command->qpn,
+                                          .result = result});
+}
+
+/* True when commands are left that can run now. One that finds no room for its answer waits in its
+   ring: the next poll makes room and wakes us. */
+static bool run_commands(struct mrc_datapath *datapath) {
+  struct mrc_command command;
+  bool more = true;
+  for (int i = 0; more && i < COMMANDS_AT_ONCE; i++) {
+    more = mrc_spsc_used(&datapath->commands) > 0 && mrc_spsc_room(&datapath->events) > 0;
+    if (more && mrc_spsc_pop(&datapath->commands, &command, 1) == 1)
+      run_command(datapath, &command);
+  }
+  if (mrc_spsc_starved(&datapath->commands)) datapath->published = true;
+  return more;
+}
+
+/* ---- Output ---- */
+
+static void block_ports(struct mrc_datapath *datapath, uint32_t waiting, uint64_t now_ns) {
+  set_blocked(datapath, waiting & ~datapath->blocked, true, now_ns);
+  for (int port = 1; port <= datapath->udp.n_ports; port++) {
+    if (!(waiting & 1u << (port - 1))) continue;
+    const struct mrc_udp_port *own = mrc_udp_port(&datapath->udp, port);
+    for (int i = 0; i < own->n_transmitters; i++)
+      if (own->transmitters[i].full) watch_transmitter(datapath, port, i, EPOLLOUT);
+  }
+}
+
+/* True when the engine may have more to send. */
+static bool transmit(struct mrc_datapath *datapath) {
+  struct mrc_burst bursts[MRC_UDP_BURSTS];
+  int taken[MRC_UDP_BURSTS];
+  for (int i = 0; i < TRANSMITS_AT_ONCE; i++) {
+    uint64_t now_ns = clock_ns();
+    int n = mrc_engine_transmit(datapath->engine, bursts, MRC_UDP_BURSTS, now_ns);
+    if (n == 0) return false;
+    uint32_t waiting = mrc_udp_send(&datapath->udp, bursts, n, taken, now_ns);
+    mrc_engine_commit(datapath->engine, bursts, taken, n, now_ns);
+    if (waiting != 0) block_ports(datapath, waiting, now_ns);
+    datapath->last_work_ns = now_ns;
+  }
+  return true;
+}
+
+/* ---- Publishing ---- */
+
+static int publish_faults(struct mrc_datapath *datapath) {
+  uint32_t keys[FAULTS_AT_ONCE];
+  uint32_t room = mrc_min_u32(mrc_spsc_room(&datapath->events), FAULTS_AT_ONCE);
+  int n = mrc_guards_take_faults(&datapath->guards, keys, (int)room);
+  for (int i = 0; i < n; i++)
+    put_event(datapath, &(struct mrc_event){.type = MRC_EVENT_WARNING,
+                                            .status = MRC_WARNING_MEMORY_FAULT,
+                                            .cookie = keys[i]});
+  datapath->udp.counters[MRC_IO_MEMORY_FAULTS] += (uint64_t)n;
+  return n;
+}
+
+/* Takes no more from the engine than the ring has room for: the rest is safe there. */
+static int publish_some(struct mrc_datapath *datapath) {
+  struct mrc_event events[PUBLISH_AT_ONCE];
+  struct mrc_wc wcs[PUBLISH_AT_ONCE];
+  int room = (int)mrc_min_u32(mrc_spsc_room(&datapath->events), PUBLISH_AT_ONCE);
+  int n = mrc_cq_poll(datapath->engine, wcs, room);
+  for (int i = 0; i < n; i++)
+    events[i] = (struct mrc_event){.type = MRC_EVENT_WC, .qpn = wcs[i].qpn, .wc = wcs[i]};
+  n += mrc_engine_events(datapath->engine, events + n, room - n);
+  uint32_t pushed = mrc_spsc_push(&datapath->events, events, (uint32_t)n);
+  mrc_assert(pushed == (uint32_t)n);
+  if (n > 0) datapath->published = true;
+  return n;
+}
+
+/* True when there may be more to publish. Without room it is false: the next poll makes room and
+   wakes us. */
+static bool publish(struct mrc_datapath *datapath) {
+  bool more = true;
+  for (int i = 0; more && i < PUBLISH_ROUNDS; i++)
+    more = publish_faults(datapath) + publish_some(datapath) > 0;
+  if (datapath->published) signal_eventfd(datapath->event_fd, 1);
+  datapath->published = false;
+  return more;
+}
+
+/* ---- The thread ---- */
+
+static void *run(void *argument) {
+  struct mrc_datapath *datapath = argument;
+  prctl(PR_SET_TIMERSLACK, 1ul); /* deadlines are microseconds, the default slack is fifty */
+  while (!datapath->stopping) {
+    wait_and_receive(datapath);
+    datapath->more = run_commands(datapath);
+    uint64_t now_ns = clock_ns();
+    set_blocked(datapath, mrc_udp_retry(&datapath->udp, now_ns), false, now_ns);
+    if (mrc_engine_deadline(datapath->engine) <= now_ns)
+      mrc_engine_expire(datapath->engine, now_ns);
+    datapath->more |= transmit(datapath);
+    datapath->more |= publish(datapath);
+  }
+  return NULL;
+}
+
+int mrc_datapath_start(struct mrc_datapath *datapath, struct mrc_cause *cause) {
+  sigset_t blocked;
+  sigset_t before;
+  sigfillset(&blocked);
+  static const int faults[] = {SIGBUS, SIGSEGV, SIGFPE, SIGILL, SIGTRAP}; /* ours to answer */
+  for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++)
+    sigdelset(&blocked, faults[i]);
+  pthread_sigmask(SIG_SETMASK, &blocked, &before);
+  int error = pthread_create(&datapath->thread, NULL, run, datapath);
+  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  if (error != 0) return mrc_cause_errno(cause, error, "cannot start the datapath thread");
+  pthread_setname_np(datapath->thread, "mrc-datapath");
+  return 0;
+}
+
+void mrc_datapath_stop(struct mrc_datapath *datapath) {
+  signal_eventfd(datapath->command_fd, STOP);
+  pthread_join(datapath->thread, NULL);
+}
+
+void mrc_datapath_wake(struct mrc_datapath *datapath) { signal_eventfd(datapath->command_fd, 1); }
+
+/* ---- Opening and closing ---- */
+
+static int open_rings(struct mrc_datapath *datapath, uint32_t entries, struct mrc_cause *cause) {
+  if (entries == 0) entries = DEFAULT_RING_ENTRIES;
+  int error = entries < MIN_RING_ENTRIES ? -EINVAL : 0;
+  if (error == 0) error = mrc_spsc_init(&datapath->commands, entries, sizeof(struct mrc_command));
+  if (error == 0) error = mrc_spsc_init(&datapath->events, entries, sizeof(struct mrc_event));
+  if (error == -EINVAL)
+    return mrc_cause_line(cause, EINVAL, "ring_entries must be a power of two from %d, not %u",
+                          MIN_RING_ENTRIES, entries);
+  return error == 0 ? 0 : mrc_cause_errno(cause, -error, "rings of %u entries", entries);
+}
+
+static int open_engine(struct mrc_datapath *datapath, const struct mrc_ctx_config *config,
+                       struct mrc_cause *cause) {
+  struct mrc_engine_config engine = config->engine;
+  engine.ports = config->n_ports;
+  if (engine.max_mrs == 0) engine.max_mrs = DEFAULT_MAX_MRS;
+  datapath->engine = mrc_engine_create(&engine);
+  if (!datapath->engine || mrc_guards_open(&datapath->guards, engine.max_mrs) != 0)
+    return mrc_cause_errno(cause, ENOMEM, "memory for the engine");
+  return 0;
+}
+
+static int watch(struct mrc_datapath *datapath, int fd, uint32_t events, uint64_t tag) {
+  struct epoll_event event = {.events = events, .data.u64 = tag};
+  return epoll_ctl(datapath->epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0 ? 0 : -errno;
+}
+
+/* Transmit sockets are watched for errors always, and for room only while they have none. */
+static int watch_sockets(struct mrc_datapath *datapath) {
+  int error = watch(datapath, datapath->command_fd, EPOLLIN, source_tag(SOURCE_COMMANDS, 0, 0));
+  for (int port = 1; error == 0 && port <= datapath->udp.n_ports; port++) {
+    const struct mrc_udp_port *own = mrc_udp_port(&datapath->udp, port);
+    error = watch(datapath, own->receive_fd, EPOLLIN, source_tag(SOURCE_RECEIVE, port, 0));
+    for (int i = 0; error == 0 && i < own->n_transmitters; i++)
+      error = watch(datapath, own->transmitters[i].fd, 0, source_tag(SOURCE_TRANSMIT, port, i));
+  }
+  return error;
+}
+
+static int open_descriptors(struct mrc_datapath *datapath, struct mrc_cause *cause) {
+  datapath->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+  datapath->command_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  datapath->event_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  if (datapath->epoll_fd < 0 || datapath->command_fd < 0 || datapath->event_fd < 0)
+    return mrc_cause_errno(cause, errno, "cannot open an eventfd or epoll descriptor");
+  int error = watch_sockets(datapath);
+  if (error != 0) return mrc_cause_errno(cause, -error, "cannot watch the sockets");
+  struct epoll_event ready;
+  if (epoll_pwait2(datapath->epoll_fd, &ready, 1, &(struct timespec){0}, NULL) < 0)
+    return mrc_cause_errno(cause, errno, "cannot sleep by epoll_pwait2 (Linux 5.11)");
+  return 0;
+}
+
+static void warn_small_buffers(struct mrc_datapath *datapath) {
+  for (int port = 1; port <= datapath->udp.n_ports; port++) {
+    const struct mrc_udp_port *own = mrc_udp_port(&datapath->udp, port);
+    struct mrc_event warning = {.type = MRC_EVENT_WARNING, .port = (uint8_t)port};
+    warning.status = MRC_WARNING_RCVBUF_SMALL;
+    warning.result = (int32_t)own->rcvbuf_bytes;
+    if (own->rcvbuf_bytes < datapath->udp.rcvbuf_wanted) put_event(datapath, &warning);
+    warning.status = MRC_WARNING_SNDBUF_SMALL;
+    warning.result = (int32_t)own->sndbuf_bytes;
+    if (own->sndbuf_bytes < datapath->udp.sndbuf_wanted) put_event(datapath, &warning);
+  }
+}
+
+int mrc_datapath_open(struct mrc_datapath *datapath, const struct mrc_ctx_config *config,
+                      struct mrc_cause *cause) {
+  *datapath = (struct mrc_datapath){.epoll_fd = -1, .command_fd = -1, .event_fd = -1};
+  datapath->spin_ns = config->spin_us * 1000ull;
+  int error = mrc_udp_open(&datapath->udp, config, cause);
+  if (error == 0) error = open_rings(datapath, config->ring_entries, cause);
+  if (error == 0) error = open_engine(datapath, config, cause);
+  if (error == 0) error = open_descriptors(datapath, cause);
+  if (error != 0) {
+    mrc_datapath_close(datapath);
+    return error;
+  }
+  warn_small_buffers(datapath);
+  return 0;
+}
+
+static void close_descriptor(int fd) {
+  if (fd >= 0) close(fd);
+}
+
+void mrc_datapath_close(struct mrc_datapath *datapath) {
+  mrc_guards_close(&datapath->guards); /* first: a fault writes to command_fd */
+  close_descriptor(datapath->epoll_fd);
+  close_descriptor(datapath->command_fd);
+  close_descriptor(datapath->event_fd);
+  if (datapath->engine) mrc_engine_destroy(datapath->engine);
+  mrc_spsc_free(&datapath->commands);
+  mrc_spsc_free(&datapath->events);
+  mrc_udp_close(&datapath->udp);
+}

@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The driver of one engine over UDP sockets: the thread that receives, transmits, runs commands and
+ * publishes what came of them. It owns the engine, the sockets, both rings and all descriptors.
+ * What the thread uses nobody else touches while it runs, but for the other ends of the rings.
+ */
+#ifndef MRC_IO_DATAPATH_H
+#define MRC_IO_DATAPATH_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "io/cause.h"
+#include "io/guards.h"
+#include "io/spsc.h"
+#include "io/udp.h"
+#include "mrc.h"
+
+struct mrc_datapath {
+  struct mrc_spsc commands; /* consumed by the thread */
+  struct mrc_spsc events;   /* produced by the thread */
+  mrc_engine *engine;
+  struct mrc_udp udp;
+  struct mrc_guards guards;
+  pthread_t thread;
+  int epoll_fd;
+  int command_fd;        /* eventfd: wakes the thread */
+  int event_fd;          /* eventfd: readable when events wait */
+  uint32_t blocked;      /* ports that the engine was told not to use, bit n - 1 for port n */
+  uint64_t spin_ns;      /* poll so long without sleeping after the last input */
+  uint64_t last_work_ns; /* time of the last input or output */
+  bool published;        /* something entered `events` in this turn */
+  bool more;             /* the last turn ended at a bound: do not sleep */
+  bool stopping;
+};
+
+/* Opens everything; the thread does not run yet. On failure nothing stays open. */
+int mrc_datapath_open(struct mrc_datapath *datapath, const struct mrc_ctx_config *config,
+                      struct mrc_cause *cause) MRC_MUST_CHECK;
+int mrc_datapath_start(struct mrc_datapath *datapath, struct mrc_cause *cause) MRC_MUST_CHECK;
+/* Ends the thread and waits for that. Another thread. */
+void mrc_datapath_stop(struct mrc_datapath *datapath);
+void mrc_datapath_close(struct mrc_datapath *datapath);
+
+/* Makes a sleeping thread look at its rings. Another thread. */
+void mrc_datapath_wake(struct mrc_datapath *datapath);
+
+#endif

@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "io/sigbus.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+/* Beside the rings of spsc.h these are the only atomics: the handler runs in whichever thread
+   touched the memory, and must not lock. */
+struct range {
+  _Atomic uint32_t version; /* odd while the fields below change */
+  _Atomic uintptr_t start;
+  _Atomic uintptr_t end; /* half-open; 0 in a free slot */
+  _Atomic int wake_fd;
+  _Atomic bool faulted;
+};
+
+static struct range ranges[MRC_SIGBUS_RANGES];
+static _Atomic int ranges_used; /* slots at and above were never used */
+static _Atomic uint32_t faults;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of all writers but the handler */
+static bool installed;
+static struct sigaction previous;
+static uintptr_t page_mask; /* bytes of a page - 1 */
+
+/* Writers hold the lock. Sequentially consistent stores pair with the loads in range_holds: a
+   reader whose two looks at `version` agree on an even value has read one state of the slot. */
+static void range_set(struct range *range, uintptr_t start, uintptr_t end, int wake_fd) {
+  atomic_fetch_add(&range->version, 1);
+  atomic_store(&range->start, start);
+  atomic_store(&range->end, end);
+  atomic_store(&range->wake_fd, wake_fd);
+  atomic_store(&range->faulted, false);
+  atomic_fetch_add(&range->version, 1);
+}
+
+/* A slot in change is passed over: nobody may touch a range that is being added or removed. */
+static bool range_holds(struct range *range, uintptr_t address, uintptr_t *end) {
+  uint32_t version = atomic_load(&range->version);
+  uintptr_t first = atomic_load(&range->start);
+  *end = atomic_load(&range->end);
+  return version % 2 == 0 && address >= first && address < *end &&
+         version == atomic_load(&range->version);
+}
+
+/* Puts zero pages from the faulting page to the end of the range: behind the new end of a file
+   nothing has backing, and one mapping for all of it saves a fault a page. */
+static bool repair(uintptr_t address, uintptr_t end) {
+  uintptr_t first = address & ~page_mask;
+  uintptr_t last = (end + page_mask) & ~page_mask;
+  void *mapped = mmap((void *)first, last - first, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+  return mapped == (void *)first;
+}
+
+static void remember(struct range *range) {
+  atomic_store(&range->faulted, true); /* pairs with the exchange in mrc_sigbus_take */
+  atomic_fetch_add(&faults, 1);        /* after the flag: who sees the count finds the range */
+  uint64_t one = 1;
+  ssize_t written = write(atomic_load(&range->wake_fd), &one, sizeof one);
+  (void)written; /* a full eventfd wakes its reader all the same */
+}
+
+/* True when the address lies in a guarded range. Several ranges may cover it: every one that holds
+   the address is told. */
+static bool handle(uintptr_t address) {
+  int n = atomic_load(&ranges_used);
+  uintptr_t end = 0;
+  uintptr_t furthest = 0;
+  for (int i = 0; i < n; i++)
+    if (range_holds(&ranges[i], address, &end) && end > furthest) furthest = end;
+  if (furthest == 0 || !repair(address, furthest)) return false;
+  for (int i = 0; i < n; i++)
+    if (range_holds(&ranges[i], address, &end)) remember(&ranges[i]);
+  return true;
+}
+
+static void on_sigbus(int number, siginfo_t *info, void *context) {
+  int saved_errno = errno;
+  bool fault = info->si_code > 0; /* else it was sent by a process, and has no address */
+  bool repaired = fault && handle((uintptr_t)info->si_addr);
+  errno = saved_errno;
+  if (repaired) return;
+  if (previous.sa_flags & SA_SIGINFO) {
+    previous.sa_sigaction(number, info, context);
+  } else if (previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN) {
+    previous.sa_handler(number);
+  } else {
+    sigaction(number, &previous, NULL);
+    if (!fault) raise(number); /* a fault repeats by itself, and now ends the process */
+  }
+}
+
+static int install(void) {
+  if (installed) return 0;
+  page_mask = (uintptr_t)sysconf(_SC_PAGESIZE) - 1;
+  struct sigaction action = {.sa_sigaction = on_sigbus, .sa_flags = SA_SIGINFO | SA_ONSTACK};
+  sigemptyset(&action.sa_mask);
+  if (sigaction(SIGBUS, &action, &previous) != 0) return -errno;
+  installed = true;
+  return 0;
+}
+
+static int free_slot(void) {
+  int n = atomic_load(&ranges_used);
+  for (int i = 0; i < n; i++)
+    if (atomic_load(&ranges[i].end) == 0) return i;
+  return n < MRC_SIGBUS_RANGES ? n : -ENOSPC;
+}
+
+int mrc_sigbus_add(const void *start, size_t bytes, int wake_fd) {
+  uintptr_t first = (uintptr_t)start;
+  mrc_assert(bytes > 0 && first + bytes > first);
+  pthread_mutex_lock(&lock);
+  int slot = install();
+  if (slot == 0) slot = free_slot();
+  if (slot >= 0) {
+    range_set(&ranges[slot], first, first + bytes, wake_fd);
+    if (slot == atomic_load(&ranges_used)) atomic_store(&ranges_used, slot + 1);
+  }
+  pthread_mutex_unlock(&lock);
+  return slot;
+}
+
+void mrc_sigbus_remove(int slot) {
+  mrc_assert(slot >= 0 && slot < atomic_load(&ranges_used));
+  pthread_mutex_lock(&lock);
+  range_set(&ranges[slot], 0, 0, -1);
+  pthread_mutex_unlock(&lock);
+}
+
+uint32_t mrc_sigbus_faults(void) { return atomic_load(&faults); }
+
+bool mrc_sigbus_take(int slot) { return atomic_exchange(&ranges[slot].faulted, false); }
+
+void mrc_sigbus_touch(const void *start, size_t bytes) {
+  if (bytes == 0) return;
+  size_t page_bytes = (size_t)sysconf(_SC_PAGESIZE);
+  const volatile uint8_t *memory = start;
+  for (size_t i = 0; i < bytes; i += page_bytes)
+    (void)memory[i];
+  (void)memory[bytes - 1];
+}

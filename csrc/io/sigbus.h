@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A guard for registered memory that loses its backing, such as a mapped file that somebody
+ * truncates: an access there raises SIGBUS, and the guard puts zero pages in place and remembers
+ * it. It owns the process's SIGBUS handler and a table of guarded ranges; a SIGBUS anywhere else
+ * goes to the handler that was there before.
+ */
+#ifndef MRC_IO_SIGBUS_H
+#define MRC_IO_SIGBUS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/base.h"
+
+#define MRC_SIGBUS_RANGES 16384 /* guarded at a time in one process */
+
+/* Guards [start, start + bytes) and returns a handle >= 0, or -ENOSPC, or the negative errno of
+   sigaction. A fault writes 1 to the eventfd wake_fd. Any thread. */
+int mrc_sigbus_add(const void *start, size_t bytes, int wake_fd) MRC_MUST_CHECK;
+/* Ends the guard. The range must not be accessed by its owner any more. Any thread. */
+void mrc_sigbus_remove(int handle);
+/* Ranges hit by faults in this process so far: when it stands still, mrc_sigbus_take has no news.
+ */
+uint32_t mrc_sigbus_faults(void);
+/* True once after a fault in the range of this handle. */
+bool mrc_sigbus_take(int handle);
+/* Reads one byte of every page of [start, start + bytes), so that a range without backing faults
+   here and is repaired; the kernel itself only answers EFAULT. */
+void mrc_sigbus_touch(const void *start, size_t bytes);
+
+#endif

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Opens the UDP sockets of one port and turns addresses between our form and the kernel's. It owns
+   nothing: the descriptors are the caller's. */
+#ifndef MRC_IO_SOCKET_H
+#define MRC_IO_SOCKET_H
+
+#include <netinet/in.h>
+#include <stdint.h>
+
+#include "core/base.h"
+#include "io/cause.h"
+#include "mrc.h"
+
+union mrc_sockaddr {
+  struct sockaddr any;
+  struct sockaddr_in v4;
+  struct sockaddr_in6 v6;
+};
+
+/* How a port is called in messages: its interface, or its address when it is tied to none. */
+struct mrc_socket_name {
+  char text[48];
+};
+struct mrc_socket_name mrc_socket_name(const struct mrc_port_config *port);
+
+/* Fills `target` with a 16-byte address and port, and returns its length. */
+socklen_t mrc_sockaddr_set(union mrc_sockaddr *target, const uint8_t address[16], int family,
+                           uint16_t udp_port, uint32_t flow_label);
+
+/* Opens the receive socket of a port on udp_port (0: any free one), non-blocking. Returns the
+   descriptor or a negative errno with its cause; -EADDRINUSE when the UDP port is taken. */
+int mrc_socket_open_receive(const struct mrc_port_config *port, uint16_t udp_port,
+                            struct mrc_cause *cause) MRC_MUST_CHECK;
+/* Opens a transmit socket on the port's address and a source port of the kernel's choice. */
+int mrc_socket_open_transmit(const struct mrc_port_config *port,
+                             struct mrc_cause *cause) MRC_MUST_CHECK;
+/* The UDP port that a socket is bound to. */
+uint16_t mrc_socket_udp_port(int fd);
+
+/* Asks for a buffer of so many bytes, by privilege where we have it, and returns the grant.
+   `option` is SO_RCVBUF or SO_SNDBUF. */
+uint32_t mrc_socket_set_buffer(int fd, int option, uint32_t bytes);
+
+#endif

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A bounded ring of fixed-size entries between one producer thread and one consumer thread. It owns
+ * its memory and copies entries in and out; waking a sleeping thread is its users' business, for
+ * which it remembers that the producer found it full.
+ */
+#ifndef MRC_IO_SPSC_H
+#define MRC_IO_SPSC_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "core/base.h"
+
+#define MRC_SPSC_LINE 64 /* bytes of a cache line: the two threads write to different ones */
+
+/* Positions count up for ever and wrap at 2^32; the entry of position p is p & mask. The entries
+   [head, tail) hold something. */
+struct mrc_spsc {
+  uint8_t *entries;
+  size_t entry_bytes;
+  uint32_t mask;                                 /* capacity - 1; the capacity is a power of two */
+  _Alignas(MRC_SPSC_LINE) _Atomic uint32_t tail; /* written by the producer */
+  _Alignas(MRC_SPSC_LINE) _Atomic uint32_t head; /* written by the consumer */
+  _Alignas(MRC_SPSC_LINE) _Atomic bool starved;  /* the producer found no room */
+};
+
+/* Makes an empty ring. -EINVAL when capacity is not a power of two, -ENOMEM. */
+int mrc_spsc_init(struct mrc_spsc *ring, uint32_t capacity, size_t entry_bytes) MRC_MUST_CHECK;
+void mrc_spsc_free(struct mrc_spsc *ring);
+
+/* Producer: number of free entries. When it is 0, the consumer's next mrc_spsc_starved after a pop
+   is true, so that it can wake the producer. */
+uint32_t mrc_spsc_room(struct mrc_spsc *ring);
+/* Producer: appends as many of n entries as there is room for, and returns how many. */
+uint32_t mrc_spsc_push(struct mrc_spsc *ring, const void *entries, uint32_t n);
+/* Consumer: number of entries to pop. */
+uint32_t mrc_spsc_used(const struct mrc_spsc *ring);
+/* Consumer: takes up to n entries in order, and returns how many. */
+uint32_t mrc_spsc_pop(struct mrc_spsc *ring, void *entries, uint32_t n);
+/* Consumer, after a pop: true once after the producer had found no room. */
+bool mrc_spsc_starved(struct mrc_spsc *ring);
+
+#endif

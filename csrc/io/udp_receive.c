@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE 1
+#include <arpa/inet.h>
+#include <errno.h>
+#include <linux/in6.h>
+#include <netinet/in.h>
+#include <netinet/udp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "io/socket.h"
+#include "io/udp.h"
+
+enum {
+  MESSAGES = 16,         /* of one recvmmsg; few enough to stay in a core's own cache */
+  MESSAGE_BYTES = 65536, /* no UDP payload is larger, joined by GRO or not */
+  CONTROL_BYTES = 256,   /* of the control messages asked for in socket.c */
+};
+
+/* Messages of the last receive, until they are delivered. */
+struct mrc_udp_inbox {
+  struct mmsghdr messages[MESSAGES];
+  struct iovec iovecs[MESSAGES];
+  union mrc_sockaddr sources[MESSAGES];
+  _Alignas(struct cmsghdr) uint8_t controls[MESSAGES][CONTROL_BYTES];
+  int n;
+  _Alignas(64) uint8_t bytes[MESSAGES][MESSAGE_BYTES];
+};
+
+/* What control messages tell beside the packet's origin. */
+struct delivery {
+  struct mrc_meta meta;
+  uint32_t segment_bytes; /* of every packet but the last; 0: one packet */
+  uint32_t overflow;      /* drops at this socket so far */
+};
+
+int mrc_udp_inbox_open(struct mrc_udp *udp) {
+  udp->inbox = aligned_alloc(64, sizeof *udp->inbox);
+  if (!udp->inbox) return -ENOMEM;
+  udp->inbox->n = 0;
+  for (int i = 0; i < MESSAGES; i++)
+    udp->inbox->iovecs[i] =
+        (struct iovec){.iov_base = udp->inbox->bytes[i], .iov_len = MESSAGE_BYTES};
+  return 0;
+}
+
+void mrc_udp_inbox_close(struct mrc_udp *udp) { free(udp->inbox); }
+
+int mrc_udp_receive(struct mrc_udp *udp, int port) {
+  struct mrc_udp_inbox *inbox = udp->inbox;
+  mrc_assert(inbox->n == 0);
+  for (int i = 0; i < MESSAGES; i++)
+    inbox->messages[i].msg_hdr = (struct msghdr){.msg_name = &inbox->sources[i],
+                                                 .msg_namelen = sizeof inbox->sources[i],
+                                                 .msg_iov = &inbox->iovecs[i],
+                                                 .msg_iovlen = 1,
+                                                 .msg_control = inbox->controls[i],
+                                                 .msg_controllen = CONTROL_BYTES};
+  /* An error here is a pending one of the socket, e.g. its interface went down: it is gone once
+     reported, and what has to be known about a path the probes find out. */
+  int n =
+      recvmmsg(mrc_udp_port(udp, port)->receive_fd, inbox->messages, MESSAGES, MSG_DONTWAIT, NULL);
+  if (n <= 0) return 0;
+  udp->counters[MRC_IO_RX_SYSCALLS]++;
+  udp->counters[MRC_IO_RX_DATAGRAMS] += (uint64_t)n;
+  inbox->n = n;
+  return n;
+}
+
+static int int_of(const struct cmsghdr *control) {
+  int value;
+  memcpy(&value, CMSG_DATA(control), sizeof value);
+  return value;
+}
+
+static void set_mapped(uint8_t address[16], const struct in_addr *v4) {
+  memset(address, 0, 10);
+  memset(address + 10, 0xff, 2);
+  memcpy(address + 12, v4, 4);
+}
+
+static void read_control_v6(const struct cmsghdr *control, struct mrc_meta *meta) {
+  if (control->cmsg_type == IPV6_PKTINFO) {
+    struct in6_pktinfo info;
+    memcpy(&info, CMSG_DATA(control), sizeof info);
+    memcpy(meta->dst, &info.ipi6_addr, sizeof meta->dst);
+  } else if (control->cmsg_type == IPV6_TCLASS) {
+    meta->ecn = int_of(control) & 3;
+  } else if (control->cmsg_type == IPV6_FLOWINFO) {
+    meta->flow_label = ntohl((uint32_t)int_of(control)) & 0xfffff;
+  }
+}
+
+static void read_control_v4(const struct cmsghdr *control, struct mrc_meta *meta) {
+  if (control->cmsg_type == IP_PKTINFO) {
+    struct in_pktinfo info;
+    memcpy(&info, CMSG_DATA(control), sizeof info);
+    set_mapped(meta->dst, &info.ipi_addr);
+  } else if (control->cmsg_type == IP_TOS) {
+    meta->ecn = *CMSG_DATA(control) & 3;
+  }
+}
+
+static void read_source(const union mrc_sockaddr *source, struct mrc_meta *meta) {
+  if (source->any.sa_family == AF_INET) {
+    set_mapped(meta->src, &source->v4.sin_addr);
+    meta->sport = ntohs(source->v4.sin_port);
+  } else {
+    memcpy(meta->src, &source->v6.sin6_addr, sizeof meta->src);
+    meta->sport = ntohs(source->v6.sin6_port);
+  }
+}
+
+static void read_message(struct msghdr *message, struct delivery *delivery) {
+  read_source(message->msg_name, &delivery->meta);
+  for (struct cmsghdr *control = CMSG_FIRSTHDR(message); control;
+       control = CMSG_NXTHDR(message, control)) {
+    if (control->cmsg_level == IPPROTO_IPV6)
+      read_control_v6(control, &delivery->meta);
+    else if (control->cmsg_level == IPPROTO_IP)
+      read_control_v4(control, &delivery->meta);
+    else if (control->cmsg_level == IPPROTO_UDP && control->cmsg_type == UDP_GRO)
+      delivery->segment_bytes = (uint32_t)int_of(control);
+    else if (control->cmsg_level == SOL_SOCKET && control->cmsg_type == SO_RXQ_OVFL)
+      delivery->overflow = (uint32_t)int_of(control);
+  }
+}
+
+void mrc_udp_deliver(struct mrc_udp *udp, int port_number, mrc_engine *engine, uint64_t now_ns) {
+  struct mrc_udp_port *port = mrc_udp_port(udp, port_number);
+  struct mrc_udp_inbox *inbox = udp->inbox;
+  for (int i = 0; i < inbox->n; i++) {
+    struct delivery delivery = {.meta = {.dport = udp->udp_port,
+                                         .family = port->config.family,
+                                         .port = (uint8_t)port_number},
+                                .overflow = port->overflow_seen};
+    read_message(&inbox->messages[i].msg_hdr, &delivery);
+    udp->counters[MRC_IO_RX_OVERFLOW] += delivery.overflow - port->overflow_seen;
+    port->overflow_seen = delivery.overflow;
+
+    uint32_t total = inbox->messages[i].msg_len;
+    uint32_t step = delivery.segment_bytes != 0 ? delivery.segment_bytes : MESSAGE_BYTES;
+    if (step < total) udp->counters[MRC_IO_GRO_SEGMENTS] += (total + step - 1) / step;
+    uint32_t offset = 0;
+    do { /* an empty datagram is a packet too: the engine counts it as too short */
+      uint32_t bytes = mrc_min_u32(step, total - offset);
+      mrc_engine_receive(engine, inbox->bytes[i] + offset, bytes, &delivery.meta, now_ns);
+      offset += bytes;
+    } while (offset < total);
+  }
+  inbox->n = 0;
+}

@@ -1,0 +1,325 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE 1
+#include <arpa/inet.h>
+#include <errno.h>
+#include <limits.h>
+#include <linux/in6.h>
+#include <netinet/udp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include "io/sigbus.h"
+#include "io/socket.h"
+#include "io/udp.h"
+
+enum {
+  PACKET_IOVECS = 3, /* header, payload, trailer */
+  BURST_IOVECS = MRC_MAX_BURST_PACKETS * PACKET_IOVECS,
+  CONTROL_BYTES = CMSG_SPACE(sizeof(int)) + CMSG_SPACE(sizeof(uint16_t)),
+  FATE_UNKNOWN = 2, /* neither taken, nor refused, nor an errno */
+};
+
+_Static_assert(BURST_IOVECS <= IOV_MAX, "a burst fits one message");
+_Static_assert((int)MRC_MAX_BURST_PACKETS >= (int)MRC_UDP_BURSTS,
+               "the messages of one burst sent packet by packet are as many as of one batch");
+
+struct control {
+  _Alignas(struct cmsghdr) uint8_t bytes[CONTROL_BYTES];
+};
+
+/* Messages of one sendmmsg, all of one socket: one of each burst, or of each packet of a burst. */
+struct mrc_udp_outbox {
+  struct mmsghdr messages[MRC_MAX_BURST_PACKETS];
+  struct control controls[MRC_UDP_BURSTS];
+  union mrc_sockaddr targets[MRC_UDP_BURSTS];
+  struct iovec iovecs[MRC_UDP_BURSTS][BURST_IOVECS];
+};
+
+/* The bursts of one batch that go through one socket. */
+struct group {
+  struct mrc_udp *udp;
+  struct mrc_udp_port *port;
+  struct mrc_udp_transmitter *transmitter;
+  const struct mrc_burst *bursts;
+  int *taken;
+  int indices[MRC_UDP_BURSTS]; /* into bursts and taken */
+  int n;
+  uint64_t now_ns;
+};
+
+int mrc_udp_outbox_open(struct mrc_udp *udp) {
+  udp->outbox = calloc(1, sizeof *udp->outbox);
+  return udp->outbox ? 0 : -ENOMEM;
+}
+
+void mrc_udp_outbox_close(struct mrc_udp *udp) { free(udp->outbox); }
+
+static bool waits(const struct mrc_udp_port *port) {
+  return port->n_full > 0 || port->retry_ns != MRC_NEVER;
+}
+
+static int fill_iovecs(struct iovec *iovecs, const struct mrc_packet *packet) {
+  int n = 0;
+  iovecs[n++] = (struct iovec){(void *)packet->header, packet->header_bytes};
+  if (packet->payload_bytes > 0)
+    iovecs[n++] = (struct iovec){(void *)packet->payload, packet->payload_bytes};
+  if (packet->trailer_bytes > 0)
+    iovecs[n++] = (struct iovec){(void *)packet->trailer, packet->trailer_bytes};
+  return n;
+}
+
+static size_t put_control(struct control *control, size_t offset, int level, int type,
+                          const void *value, size_t bytes) {
+  struct cmsghdr *header = (struct cmsghdr *)(control->bytes + offset);
+  mrc_assert(offset + CMSG_SPACE(bytes) <= CONTROL_BYTES);
+  header->cmsg_level = level;
+  header->cmsg_type = type;
+  header->cmsg_len = CMSG_LEN(bytes);
+  memcpy(CMSG_DATA(header), value, bytes);
+  return offset + CMSG_SPACE(bytes);
+}
+
+/* Traffic class, and the size of segments where the kernel shall cut the message. */
+static size_t fill_control(struct control *control, const struct mrc_burst *burst, bool cut) {
+  bool v4 = burst->family == 4;
+  int tclass = burst->tclass;
+  size_t bytes = put_control(control, 0, v4 ? IPPROTO_IP : IPPROTO_IPV6, v4 ? IP_TOS : IPV6_TCLASS,
+                             &tclass, sizeof tclass);
+  if (!cut) return bytes;
+  uint16_t segment_bytes = (uint16_t)burst->packet_bytes;
+  return put_control(control, bytes, IPPROTO_UDP, UDP_SEGMENT, &segment_bytes,
+                     sizeof segment_bytes);
+}
+
+/* Makes the whole burst one message, at place `i` of the outbox. */
+static void fill_message(struct mrc_udp_outbox *outbox, int i, const struct mrc_burst *burst) {
+  int n_iovecs = 0;
+  for (int j = 0; j < burst->n_packets; j++)
+    n_iovecs += fill_iovecs(outbox->iovecs[i] + n_iovecs, &burst->packets[j]);
+  union mrc_sockaddr *target = &outbox->targets[i];
+  outbox->messages[i].msg_hdr = (struct msghdr){
+      .msg_name = target,
+      .msg_namelen =
+          mrc_sockaddr_set(target, burst->dst, burst->family, burst->dport, burst->flow_label),
+      .msg_iov = outbox->iovecs[i],
+      .msg_iovlen = (size_t)n_iovecs,
+      .msg_control = outbox->controls[i].bytes,
+      .msg_controllen = fill_control(&outbox->controls[i], burst, burst->n_packets > 1)};
+}
+
+/* Makes every packet of a burst a message of its own. */
+static void fill_messages(struct mrc_udp_outbox *outbox, const struct mrc_burst *burst) {
+  struct iovec *iovecs = outbox->iovecs[0];
+  socklen_t length = mrc_sockaddr_set(&outbox->targets[0], burst->dst, burst->family, burst->dport,
+                                      burst->flow_label);
+  size_t control_bytes = fill_control(&outbox->controls[0], burst, false);
+  for (int j = 0; j < burst->n_packets; j++) {
+    int n_iovecs = fill_iovecs(iovecs, &burst->packets[j]);
+    outbox->messages[j].msg_hdr = (struct msghdr){.msg_name = &outbox->targets[0],
+                                                  .msg_namelen = length,
+                                                  .msg_iov = iovecs,
+                                                  .msg_iovlen = (size_t)n_iovecs,
+                                                  .msg_control = outbox->controls[0].bytes,
+                                                  .msg_controllen = control_bytes};
+    iovecs += n_iovecs;
+  }
+}
+
+static int drain_errors(int fd) {
+  enum { ERRORS_AT_ONCE = 64 };
+  char control[512];
+  int n = 0;
+  while (n < ERRORS_AT_ONCE) {
+    struct msghdr report = {.msg_control = control, .msg_controllen = sizeof control};
+    if (recvmsg(fd, &report, MSG_ERRQUEUE | MSG_DONTWAIT) < 0) break;
+    n++;
+  }
+  return n;
+}
+
+int mrc_udp_drain_errors(struct mrc_udp *udp, int port_number, int tx_index) {
+  struct mrc_udp_port *port = mrc_udp_port(udp, port_number);
+  mrc_assert(tx_index < port->n_transmitters);
+  int n = drain_errors(port->transmitters[tx_index].fd);
+  udp->counters[MRC_IO_TX_ERROR_REPORTS] += (uint64_t)n;
+  return n;
+}
+
+/* Sends messages [done, n) of the outbox once. Returns how many went, or a negative errno. */
+static int send_messages(struct group *group, int done, int n) {
+  group->udp->counters[MRC_IO_TX_SYSCALLS]++;
+  int sent = sendmmsg(group->transmitter->fd, group->udp->outbox->messages + done,
+                      (unsigned)(n - done), MSG_DONTWAIT);
+  return sent >= 0 ? sent : -errno;
+}
+
+static bool is_refusal(int error) {
+  return error == -EAGAIN || error == -ENOBUFS || error == -ENOMEM;
+}
+
+/* The port sends nothing more until its socket or its queue had time to drain. */
+static void wait_for_room(struct group *group, int error) {
+  if (error != -EAGAIN) {
+    group->port->retry_ns = group->now_ns + MRC_UDP_RETRY_NS;
+  } else if (!group->transmitter->full) {
+    group->transmitter->full = true;
+    group->port->n_full++;
+  }
+}
+
+/* Removes what may have made a send fail although nothing is wrong with it: an ICMP error that came
+   for an earlier packet, or registered memory that lost its backing. True: worth another try. */
+static bool cure(struct group *group, const struct mrc_burst *burst, int error) {
+  if (error != -EFAULT) {
+    int n = drain_errors(group->transmitter->fd);
+    group->udp->counters[MRC_IO_TX_ERROR_REPORTS] += (uint64_t)n;
+    return n > 0;
+  }
+  for (int i = 0; i < burst->n_packets; i++)
+    mrc_sigbus_touch(burst->packets[i].payload, burst->packets[i].payload_bytes);
+  return true;
+}
+
+/* Sends messages [done, n) and tries again once where that may help. The socket's error of an
+   earlier packet and an error of this one look the same, so only the second answer counts. */
+static int send_or_cure(struct group *group, const struct mrc_burst *burst, int done, int n) {
+  int sent = send_messages(group, done, n);
+  if (sent > 0 || is_refusal(sent) || !cure(group, burst, sent)) return sent;
+  return send_messages(group, done, n);
+}
+
+/* Sends a burst packet by packet. It has one fate: once its first packet is out it counts as taken,
+   and packets that did not follow are found missing like any lost ones. */
+static int send_singly(struct group *group, const struct mrc_burst *burst) {
+  fill_messages(group->udp->outbox, burst);
+  int done = 0;
+  int sent = 1;
+  for (; sent > 0 && done < burst->n_packets; done += sent) {
+    sent = send_or_cure(group, burst, done, burst->n_packets);
+    if (sent < 0) break;
+  }
+  if (is_refusal(sent)) wait_for_room(group, sent);
+  if (done > 0) return 1;
+  return is_refusal(sent) ? 0 : sent;
+}
+
+/* Interfaces without checksum offload answered EIO to UDP_SEGMENT before Linux 6.11, and a segment
+   too large for the path EINVAL before 6.9. */
+static int meaning_of(struct group *group, const struct mrc_burst *burst, int error) {
+  if (burst->n_packets == 1) return error;
+  if (error == -EIO) group->port->gso = false;
+  return error == -EINVAL ? -EMSGSIZE : error;
+}
+
+/* Sends bursts [done, n) of the group, as messages [done, n) of the outbox, until one fails.
+   Returns how many of them have a fate now: at least 1, unless GSO was found not to work. */
+static int send_some(struct group *group, int done) {
+  const struct mrc_burst *burst = &group->bursts[group->indices[done]];
+  int sent = send_or_cure(group, burst, done, group->n);
+  if (sent > 0) {
+    for (int i = done; i < done + sent; i++)
+      group->taken[group->indices[i]] = 1;
+    return sent;
+  }
+  if (is_refusal(sent)) {
+    wait_for_room(group, sent);
+    return 0;
+  }
+  int error = meaning_of(group, burst, sent);
+  if (!group->port->gso) return 0;
+  group->taken[group->indices[done]] = error;
+  return 1;
+}
+
+static void send_group(struct group *group) {
+  int done = 0;
+  if (group->port->gso)
+    for (int i = 0; i < group->n; i++)
+      fill_message(group->udp->outbox, i, &group->bursts[group->indices[i]]);
+  while (done < group->n && group->port->gso && !waits(group->port)) {
+    done += send_some(group, done);
+  }
+  for (; done < group->n && !waits(group->port); done++)
+    group->taken[group->indices[done]] = send_singly(group, &group->bursts[group->indices[done]]);
+  for (; done < group->n; done++)
+    group->taken[group->indices[done]] = 0;
+}
+
+static bool same_socket(const struct mrc_burst *a, const struct mrc_burst *b) {
+  return a->port == b->port && a->tx_index == b->tx_index;
+}
+
+static void check_burst(const struct mrc_udp *udp, const struct mrc_burst *burst) {
+  const struct mrc_udp_port *port = mrc_udp_port(udp, burst->port);
+  mrc_assert(burst->tx_index < port->n_transmitters);
+  mrc_assert(burst->family == port->config.family);
+  mrc_assert(burst->n_packets >= 1 && burst->n_packets <= MRC_MAX_BURST_PACKETS);
+  mrc_assert(burst->packet_bytes > 0 && burst->packet_bytes <= UINT16_MAX);
+}
+
+static void count_fates(struct mrc_udp *udp, const int *taken, int n) {
+  for (int i = 0; i < n; i++) {
+    mrc_assert(taken[i] <= 1);
+    enum mrc_io_counter counter = taken[i] > 0    ? MRC_IO_TX_BURSTS
+                                  : taken[i] == 0 ? MRC_IO_TX_BURSTS_REFUSED
+                                                  : MRC_IO_TX_BURST_ERRORS;
+    udp->counters[counter]++;
+  }
+}
+
+/* Bursts of one socket are collected from the whole batch: one socket is one plane, and spraying
+   over planes would otherwise make every burst a system call. Their order on a socket stays. */
+uint32_t mrc_udp_send(struct mrc_udp *udp, const struct mrc_burst *bursts, int n, int *taken,
+                      uint64_t now_ns) {
+  mrc_assert(n >= 0 && n <= MRC_UDP_BURSTS);
+  uint32_t waiting = 0;
+  for (int i = 0; i < n; i++) {
+    check_burst(udp, &bursts[i]);
+    taken[i] = FATE_UNKNOWN;
+  }
+  for (int i = 0; i < n; i++) {
+    if (taken[i] != FATE_UNKNOWN) continue;
+    struct mrc_udp_port *port = mrc_udp_port(udp, bursts[i].port);
+    struct group group = {.udp = udp,
+                          .port = port,
+                          .transmitter = &port->transmitters[bursts[i].tx_index],
+                          .bursts = bursts,
+                          .taken = taken,
+                          .now_ns = now_ns};
+    for (int j = i; j < n; j++)
+      if (taken[j] == FATE_UNKNOWN && same_socket(&bursts[i], &bursts[j]))
+        group.indices[group.n++] = j;
+    send_group(&group);
+    if (waits(port)) waiting |= 1u << (bursts[i].port - 1);
+  }
+  count_fates(udp, taken, n);
+  return waiting;
+}
+
+bool mrc_udp_on_room(struct mrc_udp *udp, int port_number, int tx_index) {
+  struct mrc_udp_port *port = mrc_udp_port(udp, port_number);
+  struct mrc_udp_transmitter *transmitter = &port->transmitters[tx_index];
+  if (!transmitter->full) return false;
+  transmitter->full = false;
+  port->n_full--;
+  return !waits(port);
+}
+
+uint64_t mrc_udp_deadline(const struct mrc_udp *udp) {
+  uint64_t deadline_ns = MRC_NEVER;
+  for (int i = 0; i < udp->n_ports; i++)
+    deadline_ns = mrc_min_u64(deadline_ns, udp->ports[i].retry_ns);
+  return deadline_ns;
+}
+
+uint32_t mrc_udp_retry(struct mrc_udp *udp, uint64_t now_ns) {
+  uint32_t ready = 0;
+  for (int i = 0; i < udp->n_ports; i++) {
+    struct mrc_udp_port *port = &udp->ports[i];
+    if (port->retry_ns > now_ns) continue;
+    port->retry_ns = MRC_NEVER;
+    if (!waits(port)) ready |= 1u << i;
+  }
+  return ready;
+}
