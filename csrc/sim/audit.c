@@ -47,7 +47,8 @@ static void verify_until(struct mrc_audit *audit, uint64_t end) {
     const uint8_t *source = audit->source + wr->offset;
     const uint8_t *target = audit->target + wr->offset;
     uint8_t difference = 0;
-    for (uint32_t i = 0; i < wr->bytes; i++) difference |= (uint8_t)(target[i] ^ ~source[i]);
+    for (uint32_t i = 0; i < wr->bytes; i++)
+      difference |= (uint8_t)(target[i] ^ ~source[i]);
     mrc_assert(difference == 0);
   }
 }
@@ -66,7 +67,8 @@ void mrc_audit_completion(struct mrc_audit *audit, const struct mrc_wc *wc) {
 }
 
 void mrc_audit_immediate(struct mrc_audit *audit, const struct mrc_wc *wc) {
-  while (audit->next_imm < audit->n_wrs && !audit->wrs[audit->next_imm].has_imm) audit->next_imm++;
+  while (audit->next_imm < audit->n_wrs && !audit->wrs[audit->next_imm].has_imm)
+    audit->next_imm++;
   mrc_assert(audit->next_imm < audit->n_wrs);
   const struct mrc_audit_wr *wr = &audit->wrs[audit->next_imm++];
   mrc_assert(wc->status == MRC_WC_SUCCESS);
@@ -111,8 +113,8 @@ void mrc_audit_data_sent(struct mrc_audit *audit, const struct mrc_wire *packet,
   }
   audit->sent_max = mrc_max_u64(audit->sent_max, (uint64_t)number);
   audit->unacked_bytes += packet->payload_bytes;
-  *sent = (struct mrc_audit_sent){
-      .number = (uint64_t)number, .ev = ev, .bytes = packet->payload_bytes};
+  *sent =
+      (struct mrc_audit_sent){.number = (uint64_t)number, .ev = ev, .bytes = packet->payload_bytes};
 }
 
 static void acked(struct mrc_audit *audit, uint64_t number) {
@@ -130,7 +132,8 @@ void mrc_audit_sack_received(struct mrc_audit *audit, const struct mrc_wire *pac
     bool in_window = base + i > (int64_t)audit->acked_cum;
     if (in_window && packet->sack.bitmap >> i & 1) acked(audit, (uint64_t)(base + i));
   }
-  for (int64_t i = (int64_t)audit->acked_cum + 1; i <= cum; i++) acked(audit, (uint64_t)i);
+  for (int64_t i = (int64_t)audit->acked_cum + 1; i <= cum; i++)
+    acked(audit, (uint64_t)i);
   if (cum > (int64_t)audit->acked_cum) audit->acked_cum = (uint64_t)cum;
 }
 
@@ -157,7 +160,8 @@ static bool invert_placed(struct mrc_audit *peer, const struct mrc_wire *packet)
   mrc_assert(packet->payload_bytes <= peer->memory_bytes - offset);
   uint8_t *placed = peer->target + offset;
   if (packet->payload_bytes == 0 || placed[0] & FRESH_BIT) return false;
-  for (uint32_t i = 0; i < packet->payload_bytes; i++) placed[i] = (uint8_t)~placed[i];
+  for (uint32_t i = 0; i < packet->payload_bytes; i++)
+    placed[i] = (uint8_t)~placed[i];
   return true;
 }
 
@@ -167,14 +171,16 @@ void mrc_audit_data_received(struct mrc_audit *audit, struct mrc_audit *peer,
   mrc_assert(number > 0 && !was_received(audit, number)); /* placed once */
   mrc_assert(invert_placed(peer, packet) == (packet->payload_bytes > 0));
   audit->received[number % MRC_AUDIT_WINDOW] = (uint64_t)number;
-  while (was_received(audit, (int64_t)audit->received_cum + 1)) audit->received_cum++;
+  while (was_received(audit, (int64_t)audit->received_cum + 1))
+    audit->received_cum++;
 }
 
 void mrc_audit_state(const struct mrc_audit *audit) {
   struct mrc_qp_info info;
   if (!audit->engine || mrc_qp_query(audit->engine, audit->qpn, &info) != 0) return;
   uint64_t sum = 0;
-  for (int i = 0; i < MRC_MAX_PORTS; i++) sum += info.planes[i].inflight_bytes;
+  for (int i = 0; i < MRC_MAX_PORTS; i++)
+    sum += info.planes[i].inflight_bytes;
   mrc_assert(sum == info.inflight_bytes);
   mrc_assert(info.inflight_bytes <= audit->unacked_bytes);
   mrc_assert(info.outstanding <= audit->n_wrs - audit->completed);
@@ -184,7 +190,10 @@ void mrc_audit_memory(const struct mrc_audit *audit) {
   const uint8_t *guard = audit->target - MRC_AUDIT_GUARD;
   const uint8_t *used_end = audit->target + audit->used_bytes;
   const uint8_t *end = audit->target + audit->memory_bytes + MRC_AUDIT_GUARD;
-  for (; guard < audit->target; guard++) mrc_assert(*guard == MRC_AUDIT_FILL);
-  for (; guard < used_end; guard++) mrc_assert(*guard & FRESH_BIT);
-  for (; guard < end; guard++) mrc_assert(*guard == MRC_AUDIT_FILL);
+  for (; guard < audit->target; guard++)
+    mrc_assert(*guard == MRC_AUDIT_FILL);
+  for (; guard < used_end; guard++)
+    mrc_assert(*guard & FRESH_BIT);
+  for (; guard < end; guard++)
+    mrc_assert(*guard == MRC_AUDIT_FILL);
 }

@@ -111,8 +111,8 @@ int mrc_pair_create_qp(struct mrc_pair *pair, const struct mrc_pair_qp_config *c
 
 void mrc_pair_modify(struct mrc_pair *pair, int index, uint32_t state) {
   const struct mrc_pair_end *end = pair->ends[index];
-  mrc_assert(mrc_qp_modify(pair->hosts[end->host].engine, end->qpn, state, &end->attr,
-                           pair->now_ns) == 0);
+  mrc_assert(
+      mrc_qp_modify(pair->hosts[end->host].engine, end->qpn, state, &end->attr, pair->now_ns) == 0);
   mrc_pair_kick(pair, end->host);
 }
 

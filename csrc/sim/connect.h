@@ -8,21 +8,21 @@
 
 /* Zeros take the default in brackets. */
 struct mrc_pair_qp_config {
-  int from;               /* host [0] */
-  int to;                 /* host [1] */
-  uint64_t memory_bytes;  /* of each end, for all writes of a test */
-  uint32_t path_mtu;      /* [1024] */
-  uint32_t mpr;           /* [1024] */
-  uint32_t sq_depth;      /* [128] */
-  uint32_t max_wimm;      /* [32] */
-  uint32_t spray;         /* [grain policy] */
+  int from;                     /* host [0] */
+  int to;                       /* host [1] */
+  uint64_t memory_bytes;        /* of each end, for all writes of a test */
+  uint32_t path_mtu;            /* [1024] */
+  uint32_t mpr;                 /* [1024] */
+  uint32_t sq_depth;            /* [128] */
+  uint32_t max_wimm;            /* [32] */
+  uint32_t spray;               /* [grain policy] */
   uint32_t ev_active_per_plane; /* [all] */
-  uint32_t sq_psn;        /* of `from`; the peer's is its complement */
-  uint32_t integrity;     /* enum mrc_integrity */
-  uint8_t timeout;        /* [10: 1.05 ms] */
-  uint8_t retry_linear;   /* [3] */
-  uint8_t retry_exp;      /* [4] */
-  uint8_t cc;             /* enum mrc_cc_kind */
+  uint32_t sq_psn;              /* of `from`; the peer's is its complement */
+  uint32_t integrity;           /* enum mrc_integrity */
+  uint8_t timeout;              /* [10: 1.05 ms] */
+  uint8_t retry_linear;         /* [3] */
+  uint8_t retry_exp;            /* [4] */
+  uint8_t cc;                   /* enum mrc_cc_kind */
 };
 
 /* Returns the end at `from`; both ends are in RTS. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The event heap of the simulator: what happens next, ordered by (time, order of insertion), so
-   that equal times never depend on the heap's shape. It owns the entries, not what they point to. */
+   that equal times never depend on the heap's shape. It owns the entries, not what they point to.
+ */
 #ifndef MRC_SIM_HEAP_H
 #define MRC_SIM_HEAP_H
 

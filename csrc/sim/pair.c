@@ -9,9 +9,9 @@
 #include "sim/watch.h"
 
 enum {
-  HOPS = 3,            /* port link, path link, port link */
-  UDP_IP_BYTES = 48,   /* IPv6 and UDP headers, for rates and MTUs */
-  CAPACITY = 16,       /* bursts of one transmit call */
+  HOPS = 3,          /* port link, path link, port link */
+  UDP_IP_BYTES = 48, /* IPv6 and UDP headers, for rates and MTUs */
+  CAPACITY = 16,     /* bursts of one transmit call */
   MAX_CAPACITY = 64,
   LIVELOCK_RUNS = 100000, /* runs of drivers without progress of time */
   ECN_CE = 3
@@ -122,8 +122,7 @@ static bool rule_matches(const struct mrc_pair_rule *rule, const struct mrc_pair
   if (rule->plane != MRC_PAIR_ANY && rule->plane != packet->meta.port) return false;
   bool data = mrc_opcode_is_data(wire->opcode);
   if (rule->opcode == MRC_PAIR_DATA && !data) return false;
-  if (rule->opcode != MRC_PAIR_DATA && rule->opcode != MRC_PAIR_ANY &&
-      rule->opcode != wire->opcode)
+  if (rule->opcode != MRC_PAIR_DATA && rule->opcode != MRC_PAIR_ANY && rule->opcode != wire->opcode)
     return false;
   return rule->n_psns == 0 || ((wire->psn - rule->psn) & 0xFFFFFF) < rule->n_psns;
 }
@@ -230,8 +229,8 @@ static void receive(struct mrc_pair *pair, int index) {
   host->inbox_end = &host->inbox;
   while (packet) {
     struct mrc_pair_packet *next = packet->next;
-    int drop = mrc_engine_receive(host->engine, packet->bytes, packet->n, &packet->meta,
-                                  pair->now_ns);
+    int drop =
+        mrc_engine_receive(host->engine, packet->bytes, packet->n, &packet->meta, pair->now_ns);
     mrc_assert(drop >= 0 && drop < MRC_PAIR_MAX_DROPS);
     host->drops[drop]++;
     mrc_watch_received(pair, index, &packet->meta, packet->bytes, packet->n, drop,
@@ -245,7 +244,8 @@ static void take_results(struct mrc_pair *pair, int index) {
   struct mrc_pair_host *host = &pair->hosts[index];
   struct mrc_wc wcs[16];
   for (int n; (n = mrc_cq_poll(host->engine, wcs, 16)) > 0;)
-    for (int i = 0; i < n; i++) mrc_watch_completion(pair, index, &wcs[i]);
+    for (int i = 0; i < n; i++)
+      mrc_watch_completion(pair, index, &wcs[i]);
   struct mrc_event events[16];
   for (int n; (n = mrc_engine_events(host->engine, events, 16)) > 0;)
     for (int i = 0; i < n; i++)
@@ -356,8 +356,8 @@ static void create_host(struct mrc_pair *pair, int index) {
   for (int i = 0; i < pair->config.planes; i++) {
     pair->port_out[index][i] = (struct mrc_link){.config = pair->config.port_out,
                                                  .prng.state = mrc_prng_next(&pair->prng)};
-    pair->port_in[index][i] = (struct mrc_link){.config = pair->config.port_in,
-                                                .prng.state = mrc_prng_next(&pair->prng)};
+    pair->port_in[index][i] =
+        (struct mrc_link){.config = pair->config.port_in, .prng.state = mrc_prng_next(&pair->prng)};
   }
 }
 
@@ -378,9 +378,10 @@ struct mrc_pair *mrc_pair_create(const struct mrc_pair_config *config) {
   pair->paths = calloc((size_t)n, sizeof(*pair->paths));
   mrc_assert(pair->paths);
   for (int i = 0; i < n; i++)
-    pair->paths[i] = (struct mrc_link){.config = pair->config.path,
-                                       .prng.state = mrc_prng_next(&pair->prng)};
-  for (int i = 0; i < pair->config.hosts; i++) create_host(pair, i);
+    pair->paths[i] =
+        (struct mrc_link){.config = pair->config.path, .prng.state = mrc_prng_next(&pair->prng)};
+  for (int i = 0; i < pair->config.hosts; i++)
+    create_host(pair, i);
   return pair;
 }
 
@@ -392,14 +393,17 @@ static void free_inbox(struct mrc_pair_host *host) {
 }
 
 void mrc_pair_destroy(struct mrc_pair *pair) {
-  for (int i = 0; i < pair->config.hosts; i++) mrc_engine_destroy(pair->hosts[i].engine);
+  for (int i = 0; i < pair->config.hosts; i++)
+    mrc_engine_destroy(pair->hosts[i].engine);
   for (int i = 0; i < pair->n_ends; i++) {
     mrc_audit_memory(&pair->ends[i]->audit);
     mrc_audit_free(&pair->ends[i]->audit);
     free(pair->ends[i]);
   }
-  for (struct mrc_heap_entry event; mrc_heap_pop(&pair->heap, &event);) free(event.pointer);
-  for (int i = 0; i < pair->config.hosts; i++) free_inbox(&pair->hosts[i]);
+  for (struct mrc_heap_entry event; mrc_heap_pop(&pair->heap, &event);)
+    free(event.pointer);
+  for (int i = 0; i < pair->config.hosts; i++)
+    free_inbox(&pair->hosts[i]);
   mrc_heap_free(&pair->heap);
   free(pair->paths);
   free(pair);

@@ -72,9 +72,9 @@ struct mrc_pair_host {
   uint64_t refused;
   bool blocked[MRC_PAIR_MAX_PLANES];
   bool down[MRC_PAIR_MAX_PLANES];
-  uint64_t plane_bytes[MRC_PAIR_MAX_PLANES]; /* payload of data packets sent */
+  uint64_t plane_bytes[MRC_PAIR_MAX_PLANES];   /* payload of data packets sent */
   uint64_t plane_packets[MRC_PAIR_MAX_PLANES]; /* of every kind, sent */
-  uint64_t drops[MRC_PAIR_MAX_DROPS];        /* packets by result of mrc_engine_receive */
+  uint64_t drops[MRC_PAIR_MAX_DROPS];          /* packets by result of mrc_engine_receive */
   struct mrc_event events[MRC_PAIR_MAX_EVENTS];
   int n_events;
 };

@@ -6,9 +6,9 @@
 #include "sim/address.h"
 
 enum {
-  VAR_RES = 4,          /* the byte of the BTH that the ICRC does not cover */
-  BURST_BYTES = 61440,  /* default of max_burst_bytes */
-  HASHED_BYTES = 64     /* of a packet's start: every header; the ICRC stands for the rest */
+  VAR_RES = 4,         /* the byte of the BTH that the ICRC does not cover */
+  BURST_BYTES = 61440, /* default of max_burst_bytes */
+  HASHED_BYTES = 64    /* of a packet's start: every header; the ICRC stands for the rest */
 };
 
 /* The end at `host` with this QPN; -1 when there is none. */
@@ -108,6 +108,5 @@ void mrc_watch_completion(struct mrc_pair *pair, int host, const struct mrc_wc *
 
 void mrc_watch_state(const struct mrc_pair *pair, int host) {
   for (int i = 0; i < pair->n_ends; i++)
-    if (pair->ends[i]->host == host && !pair->ends[i]->done)
-      mrc_audit_state(&pair->ends[i]->audit);
+    if (pair->ends[i]->host == host && !pair->ends[i]->done) mrc_audit_state(&pair->ends[i]->audit);
 }

@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/cc.h"
+
+#include "check.h"
+
+enum { MTU = 4096, MS = 1000000, BASE_RTT = 100000 };
+#define MAX_BYTES (64ull << 20)
+
+/* One round trip in which the whole window is used and every plane sees this queueing delay. */
+static void full_round(struct mrc_cc *cc, uint32_t planes, const uint64_t *delay_ns,
+                       uint64_t *now_ns) {
+  const uint64_t cwnd = cc->cwnd_bytes;
+  *now_ns += mrc_max_u64(BASE_RTT + delay_ns[0], MRC_CC_MIN_ROUND_NS);
+  for (uint32_t plane = 0; plane < planes; plane++)
+    mrc_cc_on_ack(cc,
+                  &(struct mrc_cc_ack){.bytes = cwnd / planes,
+                                       .inflight_bytes = cwnd,
+                                       .rtt_ns = BASE_RTT + delay_ns[plane],
+                                       .base_rtt_ns = BASE_RTT,
+                                       .smooth_rtt_ns = BASE_RTT + delay_ns[plane],
+                                       .plane = plane},
+                  *now_ns);
+}
+
+static void test_init__bounds(void) {
+  struct mrc_cc cc;
+  mrc_cc_init(&cc, MRC_CC_DELAY, MTU, MAX_BYTES);
+  CHECK_EQ(cc.cwnd_bytes, MRC_CC_INITIAL_BYTES);
+  CHECK_EQ(cc.min_bytes, 4 * MTU);
+  mrc_cc_init(&cc, MRC_CC_DELAY, MTU, 2 * MTU); /* the PSN window is smaller */
+  CHECK_EQ(cc.cwnd_bytes, 2 * MTU);
+}
+
+static void test_on_ack__slow_start_doubles_while_the_queue_is_empty(void) {
+  struct mrc_cc cc;
+  uint64_t now_ns = 0;
+  const uint64_t delay_ns = 0;
+  mrc_cc_init(&cc, MRC_CC_DELAY, MTU, MAX_BYTES);
+  for (int i = 1; i <= 4; i++) {
+    full_round(&cc, 1, &delay_ns, &now_ns);
+    CHECK_EQ(cc.cwnd_bytes, MRC_CC_INITIAL_BYTES << i);
+  }
+}
+
+static void test_on_ack__does_not_grow_what_is_not_used(void) {
+  struct mrc_cc cc;
+  mrc_cc_init(&cc, MRC_CC_DELAY, MTU, MAX_BYTES);
+  for (int i = 0; i < 10; i++)
+    mrc_cc_on_ack(&cc,
+                  &(struct mrc_cc_ack){.bytes = MTU,
+                                       .inflight_bytes = MTU,
+                                       .rtt_ns = BASE_RTT,
+                                       .base_rtt_ns = BASE_RTT,
+                                       .smooth_rtt_ns = BASE_RTT},
+                  (uint64_t)(i + 1) * MS);
+  CHECK_EQ(cc.cwnd_bytes, MRC_CC_INITIAL_BYTES);
+}
+
+/* A queue served at 62.5 bytes a microsecond (500 Mbit/s): what is in flight beyond the round trip
+   waits. The window settles where the wait is near the target, from any start. */
+static void test_on_ack__settles_near_the_target(void) {
+  static const uint64_t starts[] = {4 * MTU, MRC_CC_INITIAL_BYTES, 16ull << 20};
+  for (size_t i = 0; i < sizeof starts / sizeof starts[0]; i++) {
+    CHECK_ROW(i);
+    struct mrc_cc cc;
+    uint64_t now_ns = 0, delay_ns = 0;
+    mrc_cc_init(&cc, MRC_CC_DELAY, MTU, MAX_BYTES);
+    cc.cwnd_bytes = starts[i];
+    for (int round = 0; round < 200; round++) {
+      const uint64_t serve_ns = cc.cwnd_bytes * 16;
+      delay_ns = serve_ns > BASE_RTT ? serve_ns - BASE_RTT : 0;
+      full_round(&cc, 1, &delay_ns, &now_ns);
+    }
+    CHECK(delay_ns > MRC_CC_TARGET_DELAY_NS / 2 && delay_ns < MRC_CC_TARGET_DELAY_NS * 5 / 4);
+  }
+}
+
+static void test_on_ack__the_most_loaded_plane_counts(void) {
+  struct mrc_cc cc;
+  uint64_t now_ns = 0;
+  const uint64_t delays_ns[] = {0, 2 * MRC_CC_TARGET_DELAY_NS, 0};
+  mrc_cc_init(&cc, MRC_CC_DELAY, MTU, MAX_BYTES);
+  cc.slow_start = false;
+  for (int i = 0; i < 4; i++)
+    full_round(&cc, 3, delays_ns, &now_ns);
+  CHECK(cc.cwnd_bytes < MRC_CC_INITIAL_BYTES);
+}
+
+static void test_on_congestion_loss__pays_once_a_round(void) {
+  struct mrc_cc cc;
+  uint64_t now_ns = 0;
+  const uint64_t delay_ns = 0;
+  mrc_cc_init(&cc, MRC_CC_DELAY, MTU, MAX_BYTES);
+  full_round(&cc, 1, &delay_ns, &now_ns);
+  const uint64_t before = cc.cwnd_bytes;
+  now_ns += 10 * MS;
+  mrc_cc_on_congestion_loss(&cc, now_ns);
+  CHECK_EQ(cc.cwnd_bytes, before * 7 / 10);
+  mrc_cc_on_congestion_loss(&cc, now_ns + 1);
+  mrc_cc_on_congestion_loss(&cc, now_ns + 2);
+  CHECK_EQ(cc.cwnd_bytes, before * 7 / 10);
+  CHECK(!cc.slow_start);
+}
+
+static void test_on_timeout__starts_again_from_the_least(void) {
+  struct mrc_cc cc;
+  uint64_t now_ns = 0;
+  const uint64_t delay_ns = 0;
+  mrc_cc_init(&cc, MRC_CC_DELAY, MTU, MAX_BYTES);
+  mrc_cc_on_timeout(&cc);
+  CHECK_EQ(cc.cwnd_bytes, 4 * MTU);
+  full_round(&cc, 1, &delay_ns, &now_ns);
+  CHECK_EQ(cc.cwnd_bytes, 8 * MTU);
+}
+
+static void test_null__never_moves(void) {
+  struct mrc_cc cc;
+  uint64_t now_ns = 0;
+  const uint64_t delay_ns = 50 * MS;
+  mrc_cc_init(&cc, MRC_CC_NULL, MTU, MAX_BYTES);
+  full_round(&cc, 1, &delay_ns, &now_ns);
+  mrc_cc_on_congestion_loss(&cc, now_ns);
+  mrc_cc_on_timeout(&cc);
+  CHECK_EQ(cc.cwnd_bytes, MAX_BYTES);
+  CHECK(!mrc_cc_is_congestion(&cc, delay_ns));
+}
+
+CHECK_MAIN(RUN(test_init__bounds), RUN(test_on_ack__slow_start_doubles_while_the_queue_is_empty),
+           RUN(test_on_ack__does_not_grow_what_is_not_used),
+           RUN(test_on_ack__settles_near_the_target),
+           RUN(test_on_ack__the_most_loaded_plane_counts),
+           RUN(test_on_congestion_loss__pays_once_a_round),
+           RUN(test_on_timeout__starts_again_from_the_least), RUN(test_null__never_moves))

@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/ev.h"
+
+#include <errno.h>
+
+#include "check.h"
+
+enum { PLANES = 2, PER_PLANE = 4, N = PLANES * PER_PLANE };
+
+static struct mrc_prng prng;
+
+/* EV i lies in plane i / PER_PLANE; `active` of each plane rotate. */
+static struct mrc_evset make_set(uint32_t active) {
+  struct mrc_ev_attr attrs[N];
+  struct mrc_evset set;
+  prng = (struct mrc_prng){.state = 4};
+  for (uint32_t i = 0; i < N; i++)
+    attrs[i] =
+        (struct mrc_ev_attr){.ev = 100 + i, .port = (uint8_t)(1 + i / PER_PLANE), .family = 6};
+  CHECK_EQ(mrc_evset_init(&set, attrs, N, PLANES), 0);
+  mrc_evset_start(&set, active, &prng);
+  return set;
+}
+
+/* How often each EV of the plane comes up in `turns` turns. */
+static void count_turns(struct mrc_evset *set, uint32_t plane, int turns, int counts[N]) {
+  memset(counts, 0, N * sizeof(int));
+  for (int i = 0; i < turns; i++) {
+    const uint16_t ev = mrc_evset_next(set, plane, &prng);
+    CHECK(ev < N);
+    if (ev < N) counts[ev]++;
+  }
+}
+
+static void test_init__refuses(void) {
+  static const struct {
+    struct mrc_ev_attr evs[2];
+    int n;
+    uint32_t ports;
+    int error;
+  } rows[] = {
+      {{{.ev = 1, .port = 1, .family = 6}}, 0, 2, -EINVAL}, /* none */
+      {{{.ev = 1, .port = 1, .family = 6}}, MRC_MAX_EVS + 1, 2, -EINVAL},
+      {{{.ev = 1, .port = 0, .family = 6}}, 1, 2, -EINVAL},
+      {{{.ev = 1, .port = 3, .family = 6}}, 1, 2, -EINVAL}, /* no such port */
+      {{{.ev = 1, .port = 1, .family = 5}}, 1, 2, -EINVAL},
+      {{{.ev = 1, .port = 1, .family = 6}, {.ev = 1, .port = 2, .family = 6}}, 2, 2, -EINVAL},
+      {{{.ev = 1, .port = 1, .family = 6}, {.ev = 2, .port = 2, .family = 4}}, 2, 2, 0},
+  };
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    struct mrc_evset set;
+    CHECK_ROW(i);
+    CHECK_EQ(mrc_evset_init(&set, rows[i].evs, rows[i].n, rows[i].ports), rows[i].error);
+    if (rows[i].error == 0) mrc_evset_free(&set);
+  }
+}
+
+static void test_next__turns_evenly_in_its_plane(void) {
+  struct mrc_evset set = make_set(0);
+  int counts[N];
+  for (uint32_t plane = 0; plane < PLANES; plane++) {
+    count_turns(&set, plane, 3 * PER_PLANE, counts);
+    for (uint32_t i = 0; i < N; i++)
+      CHECK_EQ(counts[i], i / PER_PLANE == plane ? 3 : 0);
+  }
+  mrc_evset_free(&set);
+}
+
+static void test_next__leaves_backups_alone(void) {
+  struct mrc_evset set = make_set(2);
+  int counts[N], used = 0;
+  count_turns(&set, 1, 10, counts);
+  for (int i = 0; i < N; i++)
+    used += counts[i] == 5;
+  CHECK_EQ(used, 2);
+  mrc_evset_free(&set);
+}
+
+static void test_on_skip__sits_out_one_turn(void) {
+  struct mrc_evset set = make_set(0);
+  int counts[N];
+  CHECK(mrc_evset_on_skip(&set, 1));
+  CHECK_EQ(set.evs[1].state, MRC_EV_SKIP);
+  CHECK(!mrc_evset_on_skip(&set, 1)); /* marked again in the same rotation: no longer pause */
+  count_turns(&set, 0, PER_PLANE - 1, counts);
+  CHECK_EQ(counts[1], 0);
+  count_turns(&set, 0, PER_PLANE, counts);
+  CHECK_EQ(counts[1], 1);
+  CHECK_EQ(set.evs[1].state, MRC_EV_GOOD);
+  mrc_evset_free(&set);
+}
+
+static void test_next__when_all_are_skipped_one_comes_back(void) {
+  struct mrc_evset set = make_set(0);
+  for (uint16_t i = 0; i < PER_PLANE; i++)
+    mrc_evset_on_skip(&set, i);
+  CHECK(mrc_evset_next(&set, 0, &prng) < PER_PLANE);
+  mrc_evset_free(&set);
+}
+
+static void test_on_loss__is_replaced_in_the_same_plane(void) {
+  struct mrc_evset set = make_set(2);
+  const uint16_t bad = mrc_evset_next(&set, 1, &prng);
+  int counts[N], used = 0;
+  CHECK(mrc_evset_on_loss(&set, bad, 1000));
+  CHECK_EQ(set.evs[bad].state, MRC_EV_ASSUMED_BAD);
+  CHECK_EQ(set.evs[bad].probation.next_ns, 1000 + MRC_PROBATION_FIRST_NS);
+  CHECK_EQ(set.planes[1].n_active, 2); /* the planes stay equal */
+  CHECK_EQ(set.planes[0].n_active, 2);
+  CHECK(!mrc_evset_on_loss(&set, bad, 2000)); /* it is bad already */
+  CHECK_EQ(set.evs[bad].bad_since_ns, 1000);
+  count_turns(&set, 1, 10, counts);
+  CHECK_EQ(counts[bad], 0);
+  for (int i = PER_PLANE; i < N; i++)
+    used += counts[i] == 5;
+  CHECK_EQ(used, 2);
+  mrc_evset_free(&set);
+}
+
+static void test_on_loss__at_the_floor_takes_back_the_oldest(void) {
+  struct mrc_evset set = make_set(0); /* 4 rotate, so the floor is 1 */
+  for (uint16_t i = 0; i < 3; i++)
+    CHECK(mrc_evset_on_loss(&set, i, 10u * (i + 1)));
+  CHECK_EQ(set.planes[0].n_active, 1);
+  CHECK_EQ(mrc_evset_next(&set, 0, &prng), 3);
+  CHECK(mrc_evset_on_loss(&set, 3, 100));
+  CHECK_EQ(set.planes[0].n_active, 1);
+  CHECK_EQ(mrc_evset_next(&set, 0, &prng), 0); /* bad for longest */
+  CHECK_EQ(set.evs[0].state, MRC_EV_GOOD);
+  mrc_evset_free(&set);
+}
+
+static void test_on_trust__returns_to_the_rotation_or_the_backups(void) {
+  struct mrc_evset set = make_set(0);
+  int counts[N];
+  CHECK(!mrc_evset_on_trust(&set, 0)); /* never lost it */
+  CHECK(mrc_evset_on_loss(&set, 0, 10));
+  CHECK_EQ(set.planes[0].n_active, PER_PLANE - 1);
+  CHECK(mrc_evset_on_trust(&set, 0));
+  CHECK_EQ(set.planes[0].n_active, PER_PLANE);
+  count_turns(&set, 0, 2 * PER_PLANE, counts);
+  CHECK(counts[0] >= 1);
+  mrc_evset_free(&set);
+
+  set = make_set(2);
+  const uint16_t bad = mrc_evset_next(&set, 0, &prng);
+  CHECK(mrc_evset_on_loss(&set, bad, 10));
+  CHECK(mrc_evset_on_trust(&set, bad)); /* its place is taken: a backup from now on */
+  CHECK_EQ(set.planes[0].n_active, 2);
+  count_turns(&set, 0, 10, counts);
+  CHECK_EQ(counts[bad], 0);
+  mrc_evset_free(&set);
+}
+
+static void test_on_deny__outlives_losses_and_empties_a_plane(void) {
+  struct mrc_evset set = make_set(0);
+  for (uint16_t i = 0; i < PER_PLANE; i++)
+    CHECK(mrc_evset_on_deny(&set, i));
+  CHECK(!mrc_evset_on_deny(&set, 0));
+  CHECK(!mrc_evset_on_loss(&set, 0, 10));
+  CHECK(!mrc_evset_on_skip(&set, 0));
+  CHECK_EQ(set.evs[0].state, MRC_EV_DENIED);
+  CHECK_EQ(mrc_evset_next(&set, 0, &prng), MRC_EV_NONE);
+  CHECK_EQ(mrc_evset_any(&set, 0), MRC_EV_NONE);
+  CHECK(mrc_evset_next(&set, 1, &prng) >= PER_PLANE);
+  CHECK(mrc_evset_on_trust(&set, 2)); /* the controller lifts it */
+  CHECK_EQ(mrc_evset_next(&set, 0, &prng), 2);
+  mrc_evset_free(&set);
+}
+
+static void test_any__answers_from_a_plane_whose_evs_are_all_bad(void) {
+  struct mrc_evset set = make_set(0);
+  for (uint16_t i = 0; i < PER_PLANE; i++)
+    mrc_evset_on_loss(&set, i, 10u * i);
+  mrc_evset_on_deny(&set, 0);
+  for (int i = 0; i < 2 * PER_PLANE; i++) {
+    const uint16_t ev = mrc_evset_any(&set, 0);
+    CHECK(ev >= 1 && ev < PER_PLANE);
+  }
+  mrc_evset_free(&set);
+}
+
+CHECK_MAIN(RUN(test_init__refuses), RUN(test_next__turns_evenly_in_its_plane),
+           RUN(test_next__leaves_backups_alone), RUN(test_on_skip__sits_out_one_turn),
+           RUN(test_next__when_all_are_skipped_one_comes_back),
+           RUN(test_on_loss__is_replaced_in_the_same_plane),
+           RUN(test_on_loss__at_the_floor_takes_back_the_oldest),
+           RUN(test_on_trust__returns_to_the_rotation_or_the_backups),
+           RUN(test_on_deny__outlives_losses_and_empties_a_plane),
+           RUN(test_any__answers_from_a_plane_whose_evs_are_all_bad))

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/keymap.h"
+
+#include <errno.h>
+
+#include "check.h"
+#include "core/prng.h"
+
+static void test_put__refuses_twice_and_full(void) {
+  struct mrc_keymap map;
+  CHECK_EQ(mrc_keymap_init(&map, 2), 0);
+  CHECK_EQ(mrc_keymap_put(&map, 7, 70), 0);
+  CHECK_EQ(mrc_keymap_put(&map, 7, 71), -EEXIST);
+  CHECK_EQ(mrc_keymap_put(&map, 0, 0), 0);
+  CHECK_EQ(mrc_keymap_put(&map, 9, 90), -ENOSPC);
+  CHECK_EQ(mrc_keymap_get(&map, 7), 70);
+  CHECK_EQ(mrc_keymap_get(&map, 0), 0);
+  CHECK_EQ(mrc_keymap_get(&map, 9), MRC_KEYMAP_NONE);
+  mrc_keymap_replace(&map, 7, 72);
+  CHECK_EQ(mrc_keymap_get(&map, 7), 72);
+  mrc_keymap_remove(&map, 0);
+  CHECK_EQ(mrc_keymap_put(&map, 9, 90), 0);
+  mrc_keymap_free(&map);
+}
+
+/* Random puts and removes beside an array, among few keys, so that runs of full cells are long. */
+static void test_remove__keeps_every_other_key(void) {
+  enum { KEYS = 64, CAPACITY = 32, STEPS = 20000 };
+  struct mrc_keymap map;
+  uint32_t model[KEYS];
+  uint32_t count = 0;
+  struct mrc_prng prng = {.state = 1};
+  CHECK_EQ(mrc_keymap_init(&map, CAPACITY), 0);
+  for (uint32_t key = 0; key < KEYS; key++)
+    model[key] = MRC_KEYMAP_NONE;
+  for (uint32_t step = 0; step < STEPS; step++) {
+    const uint32_t key = mrc_prng_below(&prng, KEYS);
+    if (model[key] != MRC_KEYMAP_NONE) {
+      mrc_keymap_remove(&map, key);
+      model[key] = MRC_KEYMAP_NONE;
+      count--;
+    } else if (count < CAPACITY) {
+      CHECK_EQ(mrc_keymap_put(&map, key, step), 0);
+      model[key] = step;
+      count++;
+    }
+    for (uint32_t k = 0; k < KEYS; k++)
+      CHECK_EQ(mrc_keymap_get(&map, k), model[k]);
+  }
+  mrc_keymap_free(&map);
+}
+
+CHECK_MAIN(RUN(test_put__refuses_twice_and_full), RUN(test_remove__keeps_every_other_key))

@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/probation.h"
+
+#include "check.h"
+
+enum { MS = 1000000 };
+
+static void test_on_success__trust_needs_a_row(void) {
+  struct mrc_probation p;
+  mrc_probation_init(&p);
+  CHECK_EQ(p.next_ns, MRC_NEVER);
+  mrc_probation_on_failure(&p, 100 * MS);
+  CHECK_EQ(p.next_ns, 102 * MS);
+  mrc_probation_on_probe(&p);
+  CHECK_EQ(p.next_ns, MRC_NEVER); /* one probe out at a time */
+  CHECK(!mrc_probation_on_success(&p, 103 * MS));
+  CHECK_EQ(p.next_ns, 105 * MS);
+  CHECK(!mrc_probation_on_success(&p, 106 * MS));
+  mrc_probation_on_timeout(&p, 110 * MS); /* breaks the row, and doubles the spacing */
+  CHECK_EQ(p.next_ns, 114 * MS);
+  CHECK(!mrc_probation_on_success(&p, 115 * MS));
+  CHECK(!mrc_probation_on_success(&p, 117 * MS));
+  CHECK(mrc_probation_on_success(&p, 119 * MS));
+  CHECK_EQ(p.next_ns, MRC_NEVER);
+}
+
+static void test_on_timeout__spacing_doubles_to_a_limit(void) {
+  static const uint64_t spacing_ms[] = {4, 8, 16, 32, 64, 64, 64};
+  struct mrc_probation p;
+  mrc_probation_init(&p);
+  mrc_probation_on_failure(&p, 0);
+  for (size_t i = 0; i < sizeof spacing_ms / sizeof spacing_ms[0]; i++) {
+    CHECK_ROW(i);
+    mrc_probation_on_timeout(&p, 0);
+    CHECK_EQ(p.next_ns, spacing_ms[i] * MS);
+  }
+}
+
+/* Fails again and again soon after it came back: every time it must stay away twice as long. */
+static void test_on_failure__relapses_double_the_wait(void) {
+  struct mrc_probation p;
+  uint64_t now_ns = 1000ull * MS;
+  mrc_probation_init(&p);
+  for (unsigned relapse = 0; relapse < 12; relapse++) {
+    CHECK_ROW(relapse);
+    const unsigned doublings = relapse < 9 ? relapse : 9;
+    mrc_probation_on_failure(&p, now_ns);
+    CHECK_EQ(p.next_ns - now_ns, (2ull * MS) << doublings);
+    for (int i = 0; i < MRC_PROBATION_SUCCESSES; i++) {
+      CHECK_EQ(p.interval_ns, (2ull * MS) << doublings);
+      CHECK_EQ(mrc_probation_on_success(&p, now_ns), i == MRC_PROBATION_SUCCESSES - 1);
+    }
+    now_ns += MS;
+  }
+  now_ns += MRC_PROBATION_CALM_NS; /* long after the return it is no relapse */
+  mrc_probation_on_failure(&p, now_ns);
+  CHECK_EQ(p.next_ns - now_ns, 2 * MS);
+}
+
+CHECK_MAIN(RUN(test_on_success__trust_needs_a_row),
+           RUN(test_on_timeout__spacing_doubles_to_a_limit),
+           RUN(test_on_failure__relapses_double_the_wait))

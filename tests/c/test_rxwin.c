@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/rxwin.h"
+
+#include <errno.h>
+
+#include "check.h"
+#include "core/prng.h"
+
+/* Moves the cumulative PSN as far as it goes, as the responder does. */
+static void advance(struct mrc_rxwin *win) {
+  while (mrc_rxwin_ready(win))
+    mrc_rxwin_advance(win);
+}
+
+static void arrive(struct mrc_rxwin *win, uint32_t psn) {
+  mrc_rxwin_add(win, psn, false);
+  advance(win);
+}
+
+/* A fixed order of arrival: the verdict on each PSN, then the window's start and the SACK's bits
+   after it. The window starts at 0xFFFFFE and is 64 PSNs wide. */
+static void test_judge__truth_table(void) {
+  static const struct {
+    uint32_t psn;
+    enum mrc_rx_verdict verdict;
+    uint32_t next_psn;
+    uint64_t bits;
+  } rows[] = {
+      {0xFFFFFD, MRC_RX_DUPLICATE, 0xFFFFFE, 0}, /* before the first */
+      {0xFFFFFE, MRC_RX_NEW, 0xFFFFFF, 0},
+      {0xFFFFFE, MRC_RX_DUPLICATE, 0xFFFFFF, 0},
+      {1, MRC_RX_NEW, 0xFFFFFF, 1 << 2}, /* two missing, across the wrap */
+      {1, MRC_RX_DUPLICATE, 0xFFFFFF, 1 << 2},
+      {0, MRC_RX_NEW, 0xFFFFFF, 3 << 1},
+      {63, MRC_RX_BEYOND, 0xFFFFFF, 3 << 1},           /* just outside */
+      {62, MRC_RX_NEW, 0xFFFFFF, 1ull << 63 | 3 << 1}, /* the last inside */
+      {0xFFFFFF, MRC_RX_NEW, 2, 1ull << 60},
+      {66, MRC_RX_BEYOND, 2, 1ull << 60},
+      {65, MRC_RX_NEW, 2, 1ull << 63 | 1ull << 60},
+      {0x7FFFFF, MRC_RX_BEYOND, 2, 1ull << 63 | 1ull << 60},
+      {0x800003, MRC_RX_DUPLICATE, 2, 1ull << 63 | 1ull << 60}, /* half the space behind */
+  };
+  struct mrc_rxwin win;
+  CHECK_EQ(mrc_rxwin_init(&win, 64), 0);
+  mrc_rxwin_start(&win, 0xFFFFFE);
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    CHECK_ROW(i);
+    const enum mrc_rx_verdict verdict = mrc_rxwin_judge(&win, rows[i].psn);
+    CHECK_EQ(verdict, rows[i].verdict);
+    if (verdict == MRC_RX_NEW) arrive(&win, rows[i].psn);
+    CHECK_EQ(win.next_psn, rows[i].next_psn);
+    CHECK_EQ(mrc_rxwin_view(&win, win.next_psn), rows[i].bits);
+  }
+  mrc_rxwin_free(&win);
+}
+
+static void test_advance__tells_the_ends_of_messages(void) {
+  struct mrc_rxwin win;
+  CHECK_EQ(mrc_rxwin_init(&win, 128), 0);
+  mrc_rxwin_start(&win, 10);
+  mrc_rxwin_add(&win, 11, true);
+  CHECK(!mrc_rxwin_ready(&win));
+  mrc_rxwin_add(&win, 10, false);
+  CHECK(mrc_rxwin_ready(&win) && !mrc_rxwin_ready_is_last(&win));
+  mrc_rxwin_advance(&win);
+  CHECK(mrc_rxwin_ready(&win) && mrc_rxwin_ready_is_last(&win));
+  mrc_rxwin_advance(&win);
+  CHECK(!mrc_rxwin_ready(&win));
+  mrc_rxwin_free(&win);
+}
+
+/* 300 PSNs behind a gap need several SACKs: each PSN is told twice, then nothing is news. */
+static void test_report__tells_every_psn_twice(void) {
+  enum { FIRST = 0xFFFFB0, N = 300 };
+  struct mrc_rxwin win;
+  uint8_t told[N] = {0};
+  CHECK_EQ(mrc_rxwin_init(&win, 512), 0);
+  mrc_rxwin_start(&win, FIRST);
+  for (uint32_t i = 1; i < N; i++)
+    arrive(&win, mrc_psn_add(FIRST, i));
+  int reports = 0;
+  for (; mrc_rxwin_has_news(&win) || win.reported_once != 0; reports++) {
+    uint32_t base;
+    const uint64_t bits = mrc_rxwin_report(&win, &base);
+    CHECK(!mrc_psn_before(base, win.next_psn));
+    for (uint32_t i = 0; i < 64; i++)
+      if (bits >> i & 1) told[mrc_psn_diff(mrc_psn_add(base, i), FIRST)]++;
+    CHECK(reports < 20);
+    if (reports >= 20) break;
+  }
+  CHECK_EQ(reports, 12); /* six words, twice */
+  CHECK_EQ(told[0], 0);
+  for (uint32_t i = 1; i < N; i++)
+    CHECK(told[i] >= 2);
+  mrc_rxwin_free(&win);
+}
+
+static void test_report__without_news_shows_the_start(void) {
+  struct mrc_rxwin win;
+  uint32_t base;
+  CHECK_EQ(mrc_rxwin_init(&win, 128), 0);
+  mrc_rxwin_start(&win, 5);
+  CHECK(!mrc_rxwin_has_news(&win));
+  CHECK_EQ(mrc_rxwin_report(&win, &base), 0);
+  CHECK_EQ(base, 5);
+  arrive(&win, 7);
+  CHECK_EQ(mrc_rxwin_report(&win, &base), 1 << 2);
+  CHECK_EQ(mrc_rxwin_report(&win, &base), 1 << 2);
+  CHECK_EQ(base, 5);
+  mrc_rxwin_free(&win);
+}
+
+/* Beside a plain array of flags: whatever arrives in whatever order, no SACK tells of a PSN that
+   did not arrive, and the window's start is the first that did not. */
+static void test_add__agrees_with_a_set(void) {
+  enum { WINDOW = 256, PSNS = 20000 };
+  static bool arrived[PSNS + WINDOW];
+  struct mrc_rxwin win;
+  struct mrc_prng prng = {.state = 3};
+  const uint32_t first = 0xFFF000;
+  CHECK_EQ(mrc_rxwin_init(&win, WINDOW), 0);
+  mrc_rxwin_start(&win, first);
+  memset(arrived, 0, sizeof arrived);
+  for (uint32_t cum = 0; cum < PSNS;) {
+    const uint32_t i = cum + mrc_prng_below(&prng, mrc_prng_below(&prng, 2) ? 3 : WINDOW);
+    const enum mrc_rx_verdict verdict = mrc_rxwin_judge(&win, mrc_psn_add(first, i));
+    CHECK_EQ(verdict, arrived[i] ? MRC_RX_DUPLICATE : MRC_RX_NEW);
+    if (verdict == MRC_RX_NEW) arrive(&win, mrc_psn_add(first, i));
+    arrived[i] = true;
+    while (arrived[cum])
+      cum++;
+    CHECK_EQ(mrc_psn_sub(win.next_psn, first), cum);
+    uint32_t base;
+    const uint64_t bits = mrc_rxwin_report(&win, &base);
+    const uint32_t offset = mrc_psn_sub(base, first);
+    CHECK(offset >= cum && offset < cum + WINDOW);
+    for (uint32_t k = 0; k < 64 && offset + k < cum + WINDOW; k++)
+      CHECK_EQ(bits >> k & 1, arrived[offset + k]);
+  }
+  mrc_rxwin_free(&win);
+}
+
+CHECK_MAIN(RUN(test_judge__truth_table), RUN(test_advance__tells_the_ends_of_messages),
+           RUN(test_report__tells_every_psn_twice), RUN(test_report__without_news_shows_the_start),
+           RUN(test_add__agrees_with_a_set))
