@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 /* Beside the rings of spsc.h these are the only atomics: the handler runs in whichever thread
@@ -51,9 +52,10 @@ static bool range_holds(struct range *range, uintptr_t address, uintptr_t *end) 
 static bool repair(uintptr_t address, uintptr_t end) {
   uintptr_t first = address & ~page_mask;
   uintptr_t last = (end + page_mask) & ~page_mask;
-  void *mapped = mmap((void *)first, last - first, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
-  return mapped == (void *)first;
+  /* Not libc's mmap: only the bare system call is sure to be safe in a handler. */
+  long mapped = syscall(SYS_mmap, first, last - first, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+  return mapped == (long)first;
 }
 
 static void remember(struct range *range) {

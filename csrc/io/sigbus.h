@@ -14,7 +14,7 @@
 
 #include "core/base.h"
 
-#define MRC_SIGBUS_RANGES 16384 /* guarded at a time in one process */
+#define MRC_SIGBUS_RANGES 4096 /* guarded at a time in one process */
 
 /* Guards [start, start + bytes) and returns a handle >= 0, or -ENOSPC, or the negative errno of
    sigaction. A fault writes 1 to the eventfd wake_fd. Any thread. */

@@ -6,7 +6,6 @@
 #include <linux/in6.h>
 #include <net/if.h>
 #include <netinet/udp.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -59,17 +58,6 @@ static const struct option transmit_options_v4[] = {
 
 static const uint8_t mapped_prefix[12] = {[10] = 0xff, [11] = 0xff}; /* ::ffff:0:0/96 */
 
-struct mrc_socket_name mrc_socket_name(const struct mrc_port_config *port) {
-  struct mrc_socket_name name;
-  if (port->ifname[0] != 0)
-    snprintf(name.text, sizeof name.text, "%.*s", (int)sizeof port->ifname, port->ifname);
-  else if (port->family == 4)
-    inet_ntop(AF_INET, port->address + sizeof mapped_prefix, name.text, sizeof name.text);
-  else
-    inet_ntop(AF_INET6, port->address, name.text, sizeof name.text);
-  return name;
-}
-
 socklen_t mrc_sockaddr_set(union mrc_sockaddr *target, const uint8_t address[16], int family,
                            uint16_t udp_port, uint32_t flow_label) {
   if (family == 4) {
@@ -108,11 +96,14 @@ static int bind_to(int fd, const struct mrc_port_config *port, bool any, uint16_
   if (port->family == 6 && IN6_IS_ADDR_LINKLOCAL(&local.v6.sin6_addr))
     local.v6.sin6_scope_id = if_nametoindex(port->ifname);
   if (bind(fd, &local.any, length) == 0) return 0;
+  int error = errno;
   char text[INET6_ADDRSTRLEN] = "";
   inet_ntop(local.any.sa_family,
             port->family == 4 ? (void *)&local.v4.sin_addr : (void *)&local.v6.sin6_addr, text,
             sizeof text);
-  return mrc_cause_errno(cause, errno, "cannot bind to %s UDP port %u", text, udp_port);
+  return mrc_cause_errno(cause, error, "cannot bind a socket to %s UDP port %u%s%.*s", text,
+                         udp_port, port->ifname[0] ? " on " : "", (int)sizeof port->ifname,
+                         port->ifname);
 }
 
 /* Tied before bound: the kernel then lets sockets of several interfaces share a UDP port. */

@@ -17,12 +17,6 @@ union mrc_sockaddr {
   struct sockaddr_in6 v6;
 };
 
-/* How a port is called in messages: its interface, or its address when it is tied to none. */
-struct mrc_socket_name {
-  char text[48];
-};
-struct mrc_socket_name mrc_socket_name(const struct mrc_port_config *port);
-
 /* Fills `target` with a 16-byte address and port, and returns its length. */
 socklen_t mrc_sockaddr_set(union mrc_sockaddr *target, const uint8_t address[16], int family,
                            uint16_t udp_port, uint32_t flow_label);

@@ -29,8 +29,8 @@ static int check_port(const struct mrc_ctx_config *config, int port, struct mrc_
     if (own->family == earlier->family &&
         strncmp(own->ifname, earlier->ifname, sizeof own->ifname) == 0 &&
         (own->any || earlier->any || memcmp(own->address, earlier->address, 16) == 0))
-      return mrc_cause_line(cause, EINVAL, "port %d (%s) has the interface and address of port %d",
-                            port, mrc_socket_name(own).text, other);
+      return mrc_cause_line(cause, EINVAL, "ports %d and %d have the same interface and address",
+                            other, port);
   }
   return 0;
 }

@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "io/spsc.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+
+#include "check.h"
+
+struct entry {
+  uint32_t number;
+  uint32_t check; /* ~number: an entry read half-written does not fit */
+  uint64_t filler;
+};
+
+static struct entry entry_of(uint32_t number) {
+  return (struct entry){.number = number, .check = ~number, .filler = number * 3ull};
+}
+
+static void test_init__refuses_other_capacities(void) {
+  static const uint32_t capacities[] = {0, 3, 6, 1000, (1u << 31) + 1};
+  for (size_t i = 0; i < sizeof capacities / sizeof capacities[0]; i++) {
+    struct mrc_spsc ring;
+    CHECK_ROW(i);
+    CHECK_EQ(mrc_spsc_init(&ring, capacities[i], 8), -EINVAL);
+  }
+}
+
+/* Pushes and pops of all sizes, so that copies begin and end at every place of the ring. */
+static void test_push_pop__keeps_order_over_the_wrap(void) {
+  enum { CAPACITY = 8, ROUNDS = 200 };
+  struct mrc_spsc ring;
+  CHECK_EQ(mrc_spsc_init(&ring, CAPACITY, sizeof(struct entry)), 0);
+  uint32_t pushed = 0;
+  uint32_t popped = 0;
+  for (uint32_t round = 0; round < ROUNDS; round++) {
+    struct entry in[CAPACITY + 2];
+    struct entry out[CAPACITY + 2];
+    uint32_t wanted = round % (CAPACITY + 3);
+    uint32_t room = CAPACITY - (pushed - popped);
+    for (uint32_t i = 0; i < wanted; i++)
+      in[i] = entry_of(pushed + i);
+    CHECK_EQ(mrc_spsc_room(&ring), room);
+    uint32_t n = mrc_spsc_push(&ring, in, wanted);
+    CHECK_EQ(n, wanted < room ? wanted : room);
+    pushed += n;
+    CHECK_EQ(mrc_spsc_used(&ring), pushed - popped);
+    n = mrc_spsc_pop(&ring, out, round % 5);
+    for (uint32_t i = 0; i < n; i++) {
+      struct entry expected = entry_of(popped + i);
+      CHECK_MEM_EQ(&out[i], &expected, sizeof expected);
+    }
+    popped += n;
+  }
+  CHECK(popped > 3 * CAPACITY);
+  mrc_spsc_free(&ring);
+}
+
+static void test_push_pop__positions_wrap_at_32_bits(void) {
+  struct mrc_spsc ring;
+  CHECK_EQ(mrc_spsc_init(&ring, 4, sizeof(struct entry)), 0);
+  atomic_store(&ring.head, UINT32_MAX - 1);
+  atomic_store(&ring.tail, UINT32_MAX - 1);
+  struct entry in[4] = {entry_of(1), entry_of(2), entry_of(3), entry_of(4)};
+  struct entry out[4];
+  CHECK_EQ(mrc_spsc_push(&ring, in, 4), 4);
+  CHECK_EQ(mrc_spsc_room(&ring), 0);
+  CHECK_EQ(mrc_spsc_pop(&ring, out, 4), 4);
+  CHECK_MEM_EQ(out, in, sizeof in);
+  CHECK_EQ(mrc_spsc_room(&ring), 4);
+  mrc_spsc_free(&ring);
+}
+
+static void test_starved__tells_once_that_the_producer_waits(void) {
+  struct mrc_spsc ring;
+  struct entry entry = entry_of(1);
+  CHECK_EQ(mrc_spsc_init(&ring, 1, sizeof entry), 0);
+  CHECK_EQ(mrc_spsc_push(&ring, &entry, 1), 1);
+  CHECK(!mrc_spsc_starved(&ring));
+  CHECK_EQ(mrc_spsc_push(&ring, &entry, 1), 0);
+  CHECK_EQ(mrc_spsc_pop(&ring, &entry, 1), 1);
+  CHECK(mrc_spsc_starved(&ring));
+  CHECK(!mrc_spsc_starved(&ring));
+  mrc_spsc_free(&ring);
+}
+
+/* ---- Two threads ---- */
+
+enum { HAMMERED = 200000, HAMMER_CAPACITY = 64, HAMMER_BATCH = 17 };
+
+static void *produce(void *argument) {
+  struct mrc_spsc *ring = argument;
+  uint32_t next = 0;
+  while (next < HAMMERED) {
+    struct entry batch[HAMMER_BATCH];
+    uint32_t n = mrc_min_u32(1 + next % HAMMER_BATCH, HAMMERED - next);
+    for (uint32_t i = 0; i < n; i++)
+      batch[i] = entry_of(next + i);
+    uint32_t pushed = mrc_spsc_push(ring, batch, n);
+    if (pushed == 0) sched_yield();
+    next += pushed;
+  }
+  return NULL;
+}
+
+static void test_threads__every_entry_once_in_order(void) {
+  struct mrc_spsc ring;
+  pthread_t producer;
+  CHECK_EQ(mrc_spsc_init(&ring, HAMMER_CAPACITY, sizeof(struct entry)), 0);
+  CHECK_EQ(pthread_create(&producer, NULL, produce, &ring), 0);
+  uint32_t next = 0;
+  while (next < HAMMERED) {
+    struct entry batch[HAMMER_BATCH];
+    uint32_t n = mrc_spsc_pop(&ring, batch, 1 + next % HAMMER_BATCH);
+    for (uint32_t i = 0; i < n; i++, next++) {
+      CHECK_EQ(batch[i].number, next);
+      CHECK_EQ(batch[i].check, (uint32_t)~next);
+    }
+    if (n == 0) sched_yield();
+  }
+  pthread_join(producer, NULL);
+  CHECK_EQ(mrc_spsc_used(&ring), 0);
+  mrc_spsc_free(&ring);
+}
+
+/* A producer that waits to be told of room, and a consumer that tells only when starved: a missed
+   word would leave both waiting, and the test would not end. */
+struct turnstile {
+  struct mrc_spsc ring;
+  pthread_mutex_t lock;
+  pthread_cond_t told;
+  bool room;
+};
+
+static void *produce_and_wait(void *argument) {
+  struct turnstile *turnstile = argument;
+  for (uint32_t next = 0; next < HAMMERED / 4;) {
+    struct entry entry = entry_of(next);
+    if (mrc_spsc_push(&turnstile->ring, &entry, 1) == 1) {
+      next++;
+      continue;
+    }
+    pthread_mutex_lock(&turnstile->lock);
+    while (!turnstile->room)
+      pthread_cond_wait(&turnstile->told, &turnstile->lock);
+    turnstile->room = false;
+    pthread_mutex_unlock(&turnstile->lock);
+  }
+  return NULL;
+}
+
+static void test_threads__a_starved_producer_is_always_told(void) {
+  static struct turnstile turnstile = {.lock = PTHREAD_MUTEX_INITIALIZER,
+                                       .told = PTHREAD_COND_INITIALIZER};
+  pthread_t producer;
+  CHECK_EQ(mrc_spsc_init(&turnstile.ring, 2, sizeof(struct entry)), 0);
+  CHECK_EQ(pthread_create(&producer, NULL, produce_and_wait, &turnstile), 0);
+  for (uint32_t next = 0; next < HAMMERED / 4;) {
+    struct entry entry;
+    if (mrc_spsc_pop(&turnstile.ring, &entry, 1) == 0) {
+      sched_yield();
+      continue;
+    }
+    CHECK_EQ(entry.number, next);
+    next++;
+    if (!mrc_spsc_starved(&turnstile.ring)) continue;
+    pthread_mutex_lock(&turnstile.lock);
+    turnstile.room = true;
+    pthread_cond_signal(&turnstile.told);
+    pthread_mutex_unlock(&turnstile.lock);
+  }
+  pthread_join(producer, NULL);
+  mrc_spsc_free(&turnstile.ring);
+}
+
+CHECK_MAIN(RUN(test_init__refuses_other_capacities), RUN(test_push_pop__keeps_order_over_the_wrap),
+           RUN(test_push_pop__positions_wrap_at_32_bits),
+           RUN(test_starved__tells_once_that_the_producer_waits),
+           RUN(test_threads__every_entry_once_in_order),
+           RUN(test_threads__a_starved_producer_is_always_told))
