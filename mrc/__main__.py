@@ -1,0 +1,8 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m mrc` is the command `mrc`."""
+
+import sys
+
+from mrc.cli.main import main
+
+sys.exit(main())

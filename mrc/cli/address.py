@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""HOST, HOST:PORT and [ADDRESS]:PORT on a command line."""
+
+from __future__ import annotations
+
+import argparse
+
+DEFAULT_PORT = 4791
+
+
+def port_number(text: str) -> int:
+    """An argparse type: a TCP port; 0 lets the system choose."""
+    if not (text.isascii() and text.isdigit()) or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port number (0 to 65535)")
+    return int(text)
+
+
+def host_and_port(text: str) -> tuple[str, int]:
+    """An argparse type. An IPv6 address needs brackets only when a port follows it."""
+    host, port = text, ""
+    if text.startswith("["):
+        host, bracket, port = text[1:].partition("]")
+        if not bracket or (port and not port.startswith(":")):
+            raise argparse.ArgumentTypeError(f"{text!r} is not [ADDRESS] or [ADDRESS]:PORT")
+        if port == ":":
+            raise argparse.ArgumentTypeError(f"{text!r} ends where a port should follow")
+        port = port[1:]
+    elif text.count(":") == 1:
+        host, _, port = text.partition(":")
+        if not port:
+            raise argparse.ArgumentTypeError(f"{text!r} ends where a port should follow")
+    if not host:
+        raise argparse.ArgumentTypeError(f"{text!r} names no host")
+    number = port_number(port) if port else DEFAULT_PORT
+    if number == 0:
+        raise argparse.ArgumentTypeError(f"{text!r}: there is nothing to connect to at port 0")
+    return host, number

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exit codes, and which error ends in which."""
+
+from __future__ import annotations
+
+import signal
+from enum import IntEnum
+
+from mrc.enums import WcStatus
+from mrc.errors import CompletionError, ConnectError, PathError, PeerGoneError, ResolveError
+from mrc.transfer import VerificationError
+
+
+class Exit(IntEnum):
+    """What a subcommand returns to the shell; `mrc --help` lists them."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    UNREACHABLE = 3
+    PATHS_LOST = 4
+    NOT_VERIFIED = 5
+    INTERRUPTED = 130
+
+
+class UsageError(Exception):
+    """The command line is wrong; `prog` is the (sub)command that says so."""
+
+    def __init__(self, prog: str, message: str) -> None:
+        super().__init__(message)
+        self.prog = prog
+
+
+class Interrupted(Exception):
+    """A signal ended the command."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__("interrupted" if signum == signal.SIGINT else "terminated")
+        self.exit_code = 128 + signum
+
+
+def exit_code(error: BaseException) -> int:
+    """The exit code that an error ends in."""
+    match error:
+        case Interrupted():
+            return error.exit_code
+        case UsageError():
+            return Exit.USAGE
+        case VerificationError():
+            return Exit.NOT_VERIFIED
+        case PathError():
+            return Exit.PATHS_LOST
+        case PeerGoneError():
+            return Exit.FAILED
+        case ConnectError() | ResolveError():
+            return Exit.UNREACHABLE
+        case CompletionError() if error.status == WcStatus.RETRY_EXC_ERR:
+            return Exit.PATHS_LOST
+        case _:
+            return Exit.FAILED

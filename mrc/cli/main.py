@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command `mrc`: one parser, one place where an error becomes a line and an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, NoReturn
+
+from mrc import oob
+from mrc._native import lib
+from mrc.cli import demo, paths, recv, send, testbed
+from mrc.cli.exits import Exit, Interrupted, UsageError, exit_code
+from mrc.cli.output import print_error
+from mrc.errors import MrcError
+from mrc.transfer.messages import DIGEST, VERSION
+
+EXAMPLES = """\
+examples:
+  mrc recv --output inbox              take files, at h1
+  mrc send a.bin b.bin h1              send two files there
+  mrc send a.bin '[2001:db8::1]:7000'  to an address and a port
+  mrc paths h1                         which paths answer, and how fast
+  sudo mrc testbed up                  two hosts, four planes, on this machine
+  sudo mrc demo                        a file crosses it, and a plane dies on the way
+"""
+
+EXIT_CODES = """\
+exit codes:
+  0 done   1 failed   2 wrong usage   3 the peer cannot be reached   4 all paths lost
+  5 what arrived is not what was sent   130 interrupted
+
+environment:
+  MRC_CONFIG  the host configuration file    MRC_DEBUG=1  show tracebacks    NO_COLOR  no colours
+"""
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, and shows examples before options."""
+
+    def __init__(self, *args: Any, examples: str = "", **options: Any) -> None:
+        options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        options.setdefault("allow_abbrev", False)
+        super().__init__(*args, **options)
+        self._examples = examples
+        self.set_defaults(prog=self.prog)
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(self.prog, f"{message}; see {self.prog} --help")
+
+    def format_help(self) -> str:
+        text = super().format_help()
+        return f"{self._examples}\n{text}" if self._examples else text
+
+
+def build_parser() -> Parser:
+    parser = Parser(
+        prog="mrc",
+        description="Moves data between Linux hosts over many paths and planes at once (MRC:"
+        " Multipath Reliable Connection).",
+        epilog=EXIT_CODES,
+        examples=EXAMPLES,
+    )
+    parser.add_argument("--version", action="version", version=version_text())
+    subparsers = parser.add_subparsers(
+        title="subcommands", metavar="COMMAND", dest="command", parser_class=Parser
+    )
+    for subcommand in (send, recv, paths, testbed, demo):
+        subcommand.add_parser(subparsers)
+    return parser
+
+
+def version_text() -> str:
+    """Which mrc this is, what it speaks, and with which libraries."""
+    return (
+        f"mrc {_version('mrc-transport')}\n"
+        f"protocol: MRC over UDP port {lib.MRC_UDP_PORT}, OOB exchange version {oob.VERSION},"
+        f" file transfer version {VERSION} with {DIGEST}\n"
+        f"libraries: uvloop {_version('uvloop')}, xxhash {_version('xxhash')},"
+        f" Python {platform.python_version()}, Linux {platform.release()}"
+    )
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "(not installed)"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command line and returns its exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    # What follows "--" is another program's, as in `mrc testbed exec h0 -- mrc paths --json h1`.
+    as_json = "--json" in words[: words.index("--") if "--" in words else len(words)]
+    prog = "mrc"
+    try:
+        parser = build_parser()
+        args = parser.parse_args(words)
+        if args.command is None:
+            parser.print_help(sys.stderr)
+            return Exit.USAGE
+        prog = args.prog
+        return int(args.run(args))
+    except UsageError as error:
+        return _fail(error.prog, error, as_json=as_json)
+    except KeyboardInterrupt:
+        return _fail(prog, Interrupted(2), as_json=as_json)
+    except BrokenPipeError:
+        # Whoever read our output has gone; the interpreter must not trip over it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.FAILED
+    except (MrcError, Interrupted, OSError) as error:
+        return _fail(prog, error, as_json=as_json)
+
+
+def _fail(prog: str, error: BaseException, *, as_json: bool) -> int:
+    if os.environ.get("MRC_DEBUG") == "1":
+        sys.excepthook(type(error), error, error.__traceback__)
+    code = exit_code(error)
+    print_error(prog, str(error) or type(error).__name__, code, as_json=as_json)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a subcommand prints: results on stdout, everything else on stderr, units always spelled."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+SCHEMA = 1
+_BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+_DECIMAL = ("bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s")
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The options that every subcommand with a result has."""
+    parser.add_argument(
+        "--json", action="store_true", help="print JSON, and nothing else, on stdout"
+    )
+    parser.add_argument("--quiet", action="store_true", help="no notes and no progress on stderr")
+
+
+def _scaled(value: float, step: int, units: Sequence[str]) -> str:
+    index = 0
+    while value >= step and index < len(units) - 1:
+        value /= step
+        index += 1
+    return f"{value:.0f} {units[index]}" if index == 0 else f"{value:.3g} {units[index]}"
+
+
+def format_bytes(count: float) -> str:
+    """1536 -> "1.5 KiB"."""
+    return _scaled(count, 1024, _BINARY)
+
+
+def format_rate(bits_per_second: float) -> str:
+    """1.94e9 -> "1.94 Gbit/s"."""
+    return _scaled(bits_per_second, 1000, _DECIMAL)
+
+
+def format_seconds(seconds: float) -> str:
+    """Time in the unit that suits it."""
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:.0f} us"
+    if seconds < 1:
+        return f"{seconds * 1e3:.3g} ms"
+    return f"{seconds:.3g} s"
+
+
+def format_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Columns of text: numbers to the right, words to the left."""
+    cells = [[str(cell) for cell in row] for row in rows]
+    widths = [max(len(row[i]) for row in (list(head), *cells)) for i in range(len(head))]
+    right = [
+        bool(rows) and all(isinstance(row[i], (int, float)) for row in rows)
+        for i in range(len(head))
+    ]
+    lines = []
+    for row in (list(head), *cells):
+        padded = (
+            cell.rjust(width) if to_right else cell.ljust(width)
+            for cell, width, to_right in zip(row, widths, right, strict=True)
+        )
+        lines.append("  ".join(padded).rstrip())
+    return "\n".join(lines)
+
+
+class Output:
+    """The streams of one subcommand."""
+
+    def __init__(self, prog: str, *, as_json: bool, quiet: bool) -> None:
+        self.prog = prog
+        self.as_json = as_json
+        self.quiet = quiet
+
+    @classmethod
+    def of(cls, args: argparse.Namespace) -> Output:
+        return cls(args.prog, as_json=args.json, quiet=args.quiet)
+
+    def text(self, text: str) -> None:
+        """A result for people; not printed when the result is JSON."""
+        if not self.as_json:
+            print(text, flush=True)
+
+    def result(self, result: Mapping[str, Any]) -> None:
+        """A result for programs, one line; printed only under --json."""
+        if self.as_json:
+            print_json(result)
+
+    def note(self, text: str) -> None:
+        """Something worth knowing that is not the result."""
+        if not self.quiet:
+            print(f"{self.prog}: {text}", file=sys.stderr, flush=True)
+
+    def warn(self, text: str) -> None:
+        """Something that went wrong and did not end the command."""
+        print(f"{self.prog}: {text}", file=sys.stderr, flush=True)
+
+
+def print_json(result: Mapping[str, Any]) -> None:
+    print(json.dumps({"schema": SCHEMA, **result}), flush=True)
+
+
+def print_error(prog: str, message: str, exit_code: int, *, as_json: bool) -> None:
+    """The one line that says why a command failed, and the same as JSON where that was asked."""
+    line = " ".join(message.split())
+    print(f"{prog}: {line}", file=sys.stderr, flush=True)
+    if as_json:
+        print_json({"error": line, "exit_code": exit_code})

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How far a transfer is: a bar on the terminal, or samples as NDJSON for programs."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import IO, Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
+
+from mrc.cli.output import Output, format_rate
+from mrc.errors import MrcError
+from mrc.events import PlaneInfo, QpInfo
+from mrc.qp import QP
+
+BAR_SECONDS = 0.2
+SAMPLE_SECONDS = 0.01
+_RATE_SMOOTHING = 0.3
+
+
+def add_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--progress-json",
+        metavar="FILE",
+        help="append a sample of the payload bytes so far to FILE (or descriptor number), every"
+        f" {SAMPLE_SECONDS * 1000:.0f} ms, as NDJSON",
+    )
+
+
+def payload_bytes(role: str, info: QpInfo) -> int:
+    """Payload that the peer has for certain, each byte once."""
+    return info.bytes_acked if role == "sender" else info.bytes_received
+
+
+def plane_shares(before: Sequence[PlaneInfo], now: Sequence[PlaneInfo]) -> str:
+    """ "1 25% 2 25% 3 50%" of what was sent in between."""
+    moved = [b.bytes - a.bytes for a, b in zip(before, now, strict=True)]
+    total = sum(moved)
+    if total <= 0:
+        return ""
+    shares = (f"{p.plane} {m / total:.0%}" for p, m in zip(now, moved, strict=True))
+    return "planes " + " ".join(shares)
+
+
+class _Bars:
+    """The bars of all transfers under way, on stderr; nothing unless that is a terminal."""
+
+    def __init__(self) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            DownloadColumn(binary_units=True),
+            TextColumn("{task.fields[rate]}"),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[shares]}"),
+            console=Console(stderr=True),
+            transient=True,
+            auto_refresh=False,
+        )
+        self._shown = 0
+
+    def add(self, title: str, total: int | None) -> TaskID:
+        if self._shown == 0:
+            self._progress.start()
+        self._shown += 1
+        return self._progress.add_task(title, total=total, rate="", shares="")
+
+    def update(self, task: TaskID, done: int, rate: float, shares: str) -> None:
+        self._progress.update(task, completed=done, rate=format_rate(rate), shares=shares)
+        self._progress.refresh()
+
+    def remove(self, task: TaskID) -> None:
+        self._progress.remove_task(task)
+        self._shown -= 1
+        if self._shown == 0:
+            self._progress.stop()
+
+
+class ProgressMeter:
+    """Watches QPs for a subcommand. A context manager."""
+
+    def __init__(self, out: Output, role: str, json_target: str | None) -> None:
+        self._role = role
+        self._bars = _Bars() if sys.stderr.isatty() and not out.quiet else None
+        self._stream: IO[str] | None = _open(json_target) if json_target else None
+
+    def __enter__(self) -> ProgressMeter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._stream is not None:
+            self._stream.close()
+
+    @asynccontextmanager
+    async def watch(self, qp: QP, title: str, total: int | None) -> AsyncIterator[None]:
+        """Shows the progress of one QP while the body runs."""
+        tasks = []
+        if self._bars is not None:
+            tasks.append(asyncio.create_task(self._show(self._bars, qp, title, total)))
+        if self._stream is not None:
+            tasks.append(asyncio.create_task(self._sample(self._stream, qp)))
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            if self._stream is not None:
+                await self._last_sample(self._stream, qp)
+
+    async def _show(self, bars: _Bars, qp: QP, title: str, total: int | None) -> None:
+        bar = bars.add(title, total)
+        try:
+            before, then, rate = await qp.query(), time.monotonic(), 0.0
+            while True:
+                await asyncio.sleep(BAR_SECONDS)
+                info, now = await qp.query(), time.monotonic()
+                done = payload_bytes(self._role, info)
+                current = (done - payload_bytes(self._role, before)) * 8 / (now - then)
+                rate += _RATE_SMOOTHING * (current - rate) if rate else current
+                shares = plane_shares(before.planes, info.planes)
+                bars.update(bar, done, rate, shares if self._role == "sender" else "")
+                before, then = info, now
+        finally:
+            bars.remove(bar)
+
+    async def _sample(self, stream: IO[str], qp: QP) -> None:
+        while True:
+            _write_sample(stream, self._role, qp, await qp.query())
+            await asyncio.sleep(SAMPLE_SECONDS)
+
+    async def _last_sample(self, stream: IO[str], qp: QP) -> None:
+        try:
+            _write_sample(stream, self._role, qp, await qp.query())
+        except MrcError:
+            pass  # the QP is gone; the samples so far stand
+
+
+def _write_sample(stream: IO[str], role: str, qp: QP, info: QpInfo) -> None:
+    sample: dict[str, Any] = {
+        "monotonic_seconds": time.monotonic(),
+        "qpn": qp.qpn,
+        "bytes": payload_bytes(role, info),
+        "packets_retransmitted": info.packets_retransmitted,
+        "planes": [{"plane": p.plane, "bytes": p.bytes, "lost": p.lost} for p in info.planes],
+    }
+    stream.write(json.dumps(sample) + "\n")
+    stream.flush()
+
+
+def _open(target: str) -> IO[str]:
+    if target.isascii() and target.isdigit():
+        return os.fdopen(int(target), "w")
+    return open(target, "a", encoding="utf-8")

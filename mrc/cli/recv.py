@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`mrc recv`: takes files from any number of senders at a time."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import time
+from typing import Any
+
+import mrc
+from mrc.cli import progress
+from mrc.cli.address import DEFAULT_PORT, port_number
+from mrc.cli.exits import exit_code
+from mrc.cli.output import Output, add_options, print_error
+from mrc.cli.report import file_line, transfer_json
+from mrc.cli.runner import run_async
+from mrc.endpoint import Context, Listener
+from mrc.errors import MrcError
+from mrc.qp import QP
+from mrc.transfer import SERVICE, OutputDirectory, Session, accept_session, receive_files
+
+EXAMPLES = """\
+examples:
+  mrc recv                             files go to the current directory
+  mrc recv --output inbox --overwrite  and replace what is there
+  mrc recv --once --json               one sender, then the result as JSON
+"""
+VISIT_SECONDS = 60.0  # a peer that only looks at paths is let in for so long
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "recv", help="receive files from hosts that run mrc send", examples=EXAMPLES
+    )
+    parser.add_argument(
+        "--output", default=".", metavar="DIR", help="where files go [the current directory]"
+    )
+    parser.add_argument("--once", action="store_true", help="end after the first sender")
+    parser.add_argument(
+        "--port",
+        type=port_number,
+        default=DEFAULT_PORT,
+        help="TCP port to listen on; 0 lets the system choose [%(default)s]",
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace files that exist")
+    progress.add_option(parser)
+    add_options(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    return run_async(_recv(args, Output.of(args)))
+
+
+async def _recv(args: argparse.Namespace, out: Output) -> int:
+    with (
+        OutputDirectory(args.output, overwrite=args.overwrite) as directory,
+        progress.ProgressMeter(out, "receiver", args.progress_json) as meter,
+    ):
+        swept = directory.sweep()
+        if swept:
+            out.note(f"removed {len(swept)} unfinished files of an mrc recv that was killed")
+        async with mrc.Context() as ctx, await ctx.listen(port=args.port) as listener:
+            out.note(f"listening on TCP port {listener.port}, UDP port {ctx.udp_port}")
+            server = _Server(ctx, listener, directory, out, meter)
+            return await (server.serve_once() if args.once else server.serve_on())
+
+
+class _Server:
+    """Turns connected QPs into sessions, and their ends into lines and exit codes."""
+
+    def __init__(
+        self,
+        ctx: Context,
+        listener: Listener,
+        directory: OutputDirectory,
+        out: Output,
+        meter: progress.ProgressMeter,
+    ) -> None:
+        self._ctx = ctx
+        self._listener = listener
+        self._directory = directory
+        self._out = out
+        self._meter = meter
+
+    async def serve_on(self) -> int:
+        async with asyncio.TaskGroup() as sessions:
+            async for qp in self._listener:
+                sessions.create_task(self._serve(qp))
+        return 0
+
+    async def serve_once(self) -> int:
+        visits: set[asyncio.Task[None]] = set()
+        try:
+            async for qp in self._listener:
+                if not _is_visit(qp):
+                    await self._listener.close()  # who comes now finds nobody, at once
+                    return await self._serve(qp)
+                visits.add(asyncio.create_task(_let_look(qp)))
+        finally:
+            for visit in visits:
+                visit.cancel()
+            await asyncio.gather(*visits, return_exceptions=True)
+        return 0
+
+    async def _serve(self, qp: QP) -> int:
+        """One sender from its first file to its last; returns the exit code of that."""
+        if _is_visit(qp):
+            await _let_look(qp)
+            return 0
+        try:
+            async with accept_session(self._ctx, qp) as session:
+                await self._receive(session)
+        except (MrcError, OSError) as error:
+            code = exit_code(error)
+            print_error(self._out.prog, f"{qp.peer_host}: {error}", code, as_json=self._out.as_json)
+            return code
+        return 0
+
+    async def _receive(self, session: Session) -> None:
+        files = []
+        start = then = time.monotonic()
+        total = session.qp.private.get("bytes")
+        known_total = total if isinstance(total, int) else None
+        async with self._meter.watch(session.qp, f"from {session.qp.peer_host}", known_total):
+            async for file in receive_files(session, self._directory):
+                files.append(file)
+                now = time.monotonic()
+                self._out.text(file_line(file, now - then))
+                then = now
+            port = self._listener.port
+            self._out.result(await transfer_json("receiver", session, files, then - start, port))
+
+
+def _is_visit(qp: QP) -> bool:
+    return qp.private.get("service") != SERVICE
+
+
+async def _let_look(qp: QP) -> None:
+    """Keeps a QP open for a peer that wants to see its paths, not to send."""
+    async with qp:
+        try:
+            async with asyncio.timeout(VISIT_SECONDS):
+                await qp.peer_gone.wait()
+        except TimeoutError:
+            pass

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The result of a transfer: what moved, over which planes and paths, with which settings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from mrc.cli.output import format_bytes, format_rate, format_seconds
+from mrc.endpoint import Context
+from mrc.events import EvInfo, PlaneInfo
+from mrc.transfer import Session, TransferredFile, printable
+from mrc.transfer.messages import DIGEST
+from mrc.transfer.sender import CHUNK_BYTES, CHUNKS_IN_FLIGHT
+
+
+def planes_json(planes: Sequence[PlaneInfo]) -> list[dict[str, Any]]:
+    return [
+        {
+            "plane": plane.plane,
+            "packets": plane.packets,
+            "bytes": plane.bytes,
+            "lost": plane.lost,
+            "rtt_ns": plane.rtt_ns,
+            "base_rtt_ns": plane.base_rtt_ns,
+            "suspended": plane.suspended,
+        }
+        for plane in planes
+    ]
+
+
+def evs_json(evs: Sequence[EvInfo]) -> list[dict[str, Any]]:
+    return [
+        {
+            "ev": ev.ev,
+            "plane": ev.plane,
+            "path": ev.path,
+            "state": ev.state.name,
+            "active": ev.active,
+            "packets": ev.packets,
+            "lost": ev.lost,
+            "rtt_ns": ev.rtt_ns,
+        }
+        for ev in evs
+    ]
+
+
+def settings_json(ctx: Context, session: Session, *, tcp_port: int) -> dict[str, Any]:
+    """Every parameter that had a say in how the transfer went."""
+    config = ctx.config
+    return {
+        "peer": session.qp.peer_host,
+        "tcp_port": tcp_port,
+        "udp_port": ctx.udp_port,
+        "path_mtu_bytes": session.qp.path_mtu,
+        "mpr": config.mpr,
+        "sq_depth": config.sq_depth,
+        "max_wimm": config.max_wimm,
+        "timeout": config.timeout,
+        "retry_linear": config.retry_linear,
+        "retry_exp": config.retry_exp,
+        "spray": config.spray,
+        "cc": config.cc.name,
+        "integrity": config.integrity.name,
+        "chunk_bytes": CHUNK_BYTES,
+        "chunks_in_flight": CHUNKS_IN_FLIGHT,
+        "digest_algorithm": DIGEST,
+    }
+
+
+async def transfer_json(
+    role: str, session: Session, files: Sequence[TransferredFile], seconds: float, tcp_port: int
+) -> dict[str, Any]:
+    """What `mrc send --json` and `mrc recv --json` print, but for the schema."""
+    info, evs = await session.qp.query(), await session.qp.evs()
+    total = sum(file.bytes for file in files)
+    return {
+        "role": role,
+        "files": [asdict(file) for file in files],
+        "bytes": total,
+        "seconds": seconds,
+        "goodput_bits_per_second": total * 8 / seconds if seconds > 0 else 0.0,
+        "packets_sent": info.packets_sent,
+        "packets_retransmitted": info.packets_retransmitted,
+        "packets_spurious": info.packets_spurious,
+        "planes": planes_json(info.planes),
+        "evs": evs_json(evs),
+        **settings_json(session.ctx, session, tcp_port=tcp_port),
+    }
+
+
+def file_line(file: TransferredFile, seconds: float) -> str:
+    """One line for people about a file that is stored and verified."""
+    rate = f"  {format_rate(file.bytes * 8 / seconds)}" if seconds > 0 else ""
+    return (
+        f"{printable(file.path)}  {format_bytes(file.bytes)}  {format_seconds(seconds)}{rate}"
+        f"  {DIGEST}:{file.digest}"
+    )

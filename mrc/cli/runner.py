@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a subcommand's coroutine on uvloop, and ends it in order when a signal comes."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Coroutine
+from typing import Any
+
+import uvloop
+
+from mrc.cli.exits import Interrupted
+
+
+def run_async(work: Coroutine[Any, Any, int]) -> int:
+    """The result of `work`; SIGINT and SIGTERM cancel it and raise Interrupted."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_with_signals(work))
+
+
+async def _with_signals(work: Coroutine[Any, Any, int]) -> int:
+    task = asyncio.create_task(work)
+    signals: list[int] = []
+
+    def stop(signum: int) -> None:
+        signals.append(signum)
+        task.cancel()
+
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(signum, stop, signum)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        if not signals:
+            raise
+        raise Interrupted(signals[0]) from None

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`mrc send FILE... HOST[:PORT]`."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import Any
+
+import mrc
+from mrc.cli import progress
+from mrc.cli.address import host_and_port
+from mrc.cli.output import Output, add_options
+from mrc.cli.report import file_line, transfer_json
+from mrc.cli.runner import run_async
+from mrc.transfer import Session, TransferredFile, check_sources, connect_session, send_files
+
+EXAMPLES = """\
+examples:
+  mrc send a.bin h1                    to the mrc recv at h1
+  mrc send a.bin b.bin h1:7000         which listens on TCP port 7000
+  mrc send a.bin '[2001:db8::1]:7000'
+  mrc send --json a.bin h1 | jq .planes
+"""
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "send", help="send files to a host that runs mrc recv", examples=EXAMPLES
+    )
+    parser.add_argument("files", nargs="+", metavar="FILE", help="a file of any size")
+    parser.add_argument(
+        "host", type=host_and_port, metavar="HOST[:PORT]", help="where mrc recv listens"
+    )
+    parser.add_argument(
+        "--timeout", type=float, default=5.0, metavar="SECONDS", help="for connecting [%(default)s]"
+    )
+    progress.add_option(parser)
+    add_options(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    total = check_sources(args.files)
+    return run_async(_send(args, Output.of(args), total))
+
+
+async def _send(args: argparse.Namespace, out: Output, total: int) -> int:
+    host, port = args.host
+    with progress.ProgressMeter(out, "sender", args.progress_json) as meter:
+        async with (
+            mrc.Context() as ctx,
+            connect_session(ctx, host, port, total_bytes=total, timeout=args.timeout) as session,
+            meter.watch(session.qp, f"to {host}", total),
+        ):
+            sent, seconds = await _send_all(session, args.files, out)
+            out.result(await transfer_json("sender", session, sent, seconds, port))
+    return 0
+
+
+async def _send_all(
+    session: Session, paths: list[str], out: Output
+) -> tuple[list[TransferredFile], float]:
+    sent = []
+    start = then = time.monotonic()
+    async for file in send_files(session, paths):
+        sent.append(file)
+        now = time.monotonic()
+        out.text(file_line(file, now - then))
+        then = now
+    return sent, then - start

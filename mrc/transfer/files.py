@@ -1,0 +1,376 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files at the two ends of a transfer: what is read, and where what arrives is put.
+
+A `Source` is a regular file, mapped, and watched for change. An `OutputDirectory` takes names from
+a peer that it does not trust: everything it does is relative to its own descriptor, so no name
+leads out of it. A `Target` is written under a temporary name, with all its room allocated before
+the first byte, and gets its final name only when it is complete.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+import re
+import secrets
+import stat
+from types import TracebackType
+from typing import Self
+
+from mrc.errors import MrcError
+
+MAX_NAME_BYTES = 255  # NAME_MAX of Linux file systems
+_TEMPORARY = re.compile(r"\..*\.mrc-[0-9a-f]{8}", re.DOTALL)
+_SUFFIX_BYTES = len("..mrc-01234567")
+
+
+class FileError(MrcError):
+    """A file cannot be read or stored; the message names it and says why."""
+
+
+class FileChangedError(FileError):
+    """The source is no longer the file that was offered."""
+
+
+def printable(text: str) -> str:
+    """`text` with everything that a terminal would act on, or cannot show, escaped."""
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text
+    )
+
+
+def check_name(name: str) -> str:
+    """Returns `name` if a file of that name can be stored inside a directory, and nowhere else."""
+    shown = printable(name)
+    if name in ("", ".", ".."):
+        raise FileError(f"{shown!r} is not a file name")
+    if "/" in name or "\0" in name:
+        raise FileError(f"{shown!r} is not a base name: a name holds no '/' and no NUL")
+    try:
+        encoded = os.fsencode(name)
+    except UnicodeEncodeError:
+        raise FileError(f"{shown!r} is not a file name: it cannot be encoded") from None
+    if len(encoded) > MAX_NAME_BYTES:
+        raise FileError(f"{shown!r} is longer than {MAX_NAME_BYTES} bytes")
+    if _TEMPORARY.fullmatch(name):
+        raise FileError(f"{shown!r} is a name that mrc keeps for its temporary files; rename it")
+    return name
+
+
+def _temporary_name(name: str) -> str:
+    # Cut by bytes, so that the longest legal name still has a legal temporary one.
+    stem = os.fsdecode(os.fsencode(name)[: MAX_NAME_BYTES - _SUFFIX_BYTES])
+    return f".{stem}.mrc-{secrets.token_hex(4)}"
+
+
+def _cause(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()
+
+
+class Source:
+    """A regular file to send: open, mapped and watched. A context manager."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._map: mmap.mmap | None = None
+        try:
+            # O_NONBLOCK: opening a FIFO must not wait for its writer.
+            self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise FileError(f"{printable(path)}: no such file") from None
+        except PermissionError:
+            raise FileError(f"{printable(path)}: this user may not read it") from None
+        except (OSError, ValueError) as error:
+            cause = _cause(error) if isinstance(error, OSError) else str(error)
+            raise FileError(f"{printable(path)}: {cause}") from error
+        try:
+            self._open(path)
+        except BaseException:
+            os.close(self._fd)
+            raise
+
+    def _open(self, path: str) -> None:
+        status = os.fstat(self._fd)
+        if stat.S_ISDIR(status.st_mode):
+            raise FileError(f"{printable(path)}: is a directory; mrc sends files, e.g. an archive")
+        if not stat.S_ISREG(status.st_mode):
+            raise FileError(f"{printable(path)}: is not a regular file")
+        self.name = check_name(os.path.basename(path))
+        self.bytes = status.st_size
+        self._mtime_ns = status.st_mtime_ns
+        if self.bytes:
+            try:
+                self._map = mmap.mmap(self._fd, self.bytes, mmap.MAP_SHARED, mmap.PROT_READ)
+            except (OSError, ValueError) as error:
+                raise FileError(f"{printable(path)}: cannot be mapped: {error}") from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Unmaps and closes; nothing may be registered on the mapping any more."""
+        if self._map is not None:
+            self._map.close()
+            self._map = None
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    @property
+    def map(self) -> mmap.mmap:
+        """The whole file, read only. A file of 0 bytes has none."""
+        assert self._map is not None, "an empty or closed source has no mapping"
+        return self._map
+
+    def read(self, offset: int, buffer: memoryview) -> None:
+        """Fills `buffer` from `offset`.
+
+        Unlike a look at the mapping this cannot fault when the file shrinks: it raises
+        FileChangedError.
+        """
+        done = 0
+        while done < len(buffer):
+            n = os.preadv(self._fd, [buffer[done:]], offset + done)
+            if n == 0:
+                raise self._changed("it shrank")
+            done += n
+
+    def check_unchanged(self) -> None:
+        """Raises FileChangedError when size or modification time are not what they were."""
+        status = os.fstat(self._fd)
+        if status.st_size < self.bytes:
+            raise self._changed("it shrank")
+        if status.st_size > self.bytes:
+            raise self._changed("it grew")
+        if status.st_mtime_ns != self._mtime_ns:
+            raise self._changed("it was written to")
+
+    def _changed(self, how: str) -> FileChangedError:
+        return FileChangedError(
+            f"{printable(self.path)}: changed while it was sent ({how}); send it again when it is"
+            " at rest"
+        )
+
+
+class Target:
+    """A file on its way in, under a temporary name until `commit`. Locked while it lives."""
+
+    def __init__(self, directory: OutputDirectory, name: str, size: int, *, overwrite: bool):
+        self.name = name
+        self.bytes = size
+        self.path = os.path.join(directory.path, name)
+        self._directory = directory
+        self._overwrite = overwrite
+        self._map: mmap.mmap | None = None
+        self._temporary, self._fd = directory.create_temporary(name)
+
+    def allocate(self) -> None:
+        """Takes all the room that the file needs and maps it; may wait for the file system.
+
+        Raises FileError when there is no room: a write into the mapping can then no longer fail.
+        """
+        if self.bytes == 0:
+            return
+        try:
+            os.posix_fallocate(self._fd, 0, self.bytes)
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                free = self._directory.free_bytes()
+                raise FileError(
+                    f"{printable(self.name)}: no room for {self.bytes} bytes in"
+                    f" {self._directory.path} ({free} free); make room or choose another --output"
+                ) from error
+            if error.errno == errno.EFBIG:
+                raise FileError(
+                    f"{printable(self.name)}: {self.bytes} bytes are more than the file system of"
+                    f" {self._directory.path} takes in one file"
+                ) from error
+            raise FileError(f"{self.path}: cannot allocate: {_cause(error)}") from error
+        protection = mmap.PROT_READ | mmap.PROT_WRITE
+        self._map = mmap.mmap(self._fd, self.bytes, mmap.MAP_SHARED, protection)
+
+    @property
+    def map(self) -> mmap.mmap:
+        """The whole file, writable. A file of 0 bytes has none."""
+        assert self._map is not None, "an empty or closed target has no mapping"
+        return self._map
+
+    def commit(self) -> None:
+        """Gives the complete file its final name; raises FileError when that cannot be done."""
+        os.fchmod(self._fd, 0o666 & ~self._directory.umask)
+        try:
+            self._directory.rename(self._temporary, self.name, overwrite=self._overwrite)
+        except FileExistsError:
+            raise self._directory.exists_error(self.name) from None
+        except OSError as error:
+            raise FileError(
+                f"{self.path}: cannot be renamed into place: {_cause(error)}"
+            ) from error
+        self._temporary = ""
+        self.close()
+
+    def close(self) -> None:
+        """Removes the temporary file unless it was committed. Nothing may be registered on it."""
+        if self._map is not None:
+            self._map.close()
+            self._map = None
+        if self._temporary:
+            self._directory.remove(self._temporary)
+            self._temporary = ""
+        if self._fd >= 0:
+            os.close(self._fd)  # and with it goes the lock
+            self._fd = -1
+        self._directory.names.discard(self.name)
+
+
+class OutputDirectory:
+    """The one directory that a receiver writes to. A context manager."""
+
+    def __init__(self, path: str, *, overwrite: bool = False) -> None:
+        self.path = path
+        self._overwrite = overwrite
+        self.names: set[str] = set()  # final names of the targets that are under way
+        try:
+            self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise FileError(f"{path}: no such directory; create it first") from None
+        except NotADirectoryError:
+            raise FileError(f"{path}: is not a directory") from None
+        except PermissionError:
+            raise FileError(f"{path}: this user may not open it") from None
+        if not os.access(path, os.W_OK | os.X_OK):
+            os.close(self._fd)
+            raise FileError(f"{path}: this user may not write there; choose another --output")
+        self.umask = os.umask(0o077)
+        os.umask(self.umask)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        os.close(self._fd)
+
+    def sweep(self) -> list[str]:
+        """Removes the temporary files that no living process holds; returns their names."""
+        swept = []
+        for name in sorted(os.listdir(self._fd)):
+            if not _TEMPORARY.fullmatch(name):
+                continue
+            try:
+                fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=self._fd)
+            except OSError:
+                continue  # gone meanwhile, a symbolic link, or somebody else's
+            try:
+                if stat.S_ISREG(os.fstat(fd).st_mode):
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    os.unlink(name, dir_fd=self._fd)
+                    swept.append(name)
+            except OSError:
+                pass  # its receiver lives, or it is not ours to remove
+            finally:
+                os.close(fd)
+        return swept
+
+    def create(self, name: str, size: int) -> Target:
+        """Opens a target for `size` bytes; raises FileError when the name cannot be taken.
+
+        The caller allocates, since that may take a while, and closes.
+        """
+        check_name(name)
+        if name in self.names:
+            raise FileError(f"{printable(name)}: is being received from another sender just now")
+        if self._exists(name) and not self._overwrite:
+            raise self.exists_error(name)
+        if self._is_directory(name):
+            raise FileError(f"{printable(name)}: is a directory in {self.path}")
+        target = Target(self, name, size, overwrite=self._overwrite)
+        self.names.add(name)
+        return target
+
+    def exists_error(self, name: str) -> FileError:
+        return FileError(
+            f"{printable(name)}: exists in {self.path}; start mrc recv with --overwrite to replace"
+            " files"
+        )
+
+    def _exists(self, name: str) -> bool:
+        try:
+            os.stat(name, dir_fd=self._fd, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _is_directory(self, name: str) -> bool:
+        try:
+            status = os.stat(name, dir_fd=self._fd, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        return stat.S_ISDIR(status.st_mode)
+
+    def create_temporary(self, name: str) -> tuple[str, int]:
+        """Creates and locks a temporary file for `name`; returns its name and descriptor."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        while True:
+            temporary = _temporary_name(name)
+            try:
+                fd = os.open(temporary, flags, 0o600, dir_fd=self._fd)
+            except FileExistsError:
+                continue
+            except OSError as error:
+                raise FileError(
+                    f"{printable(name)}: cannot be created in {self.path}: {_cause(error)}"
+                ) from error
+            if self._lock(fd):
+                return temporary, fd
+            os.close(fd)
+
+    def _lock(self, fd: int) -> bool:
+        # A sweep may come between creation and lock; then the file is lost and another is made.
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return os.fstat(fd).st_nlink == 1
+
+    def rename(self, temporary: str, name: str, *, overwrite: bool) -> None:
+        """Moves a temporary file to its final name, atomically; FileExistsError if it is taken."""
+        if overwrite:
+            os.replace(temporary, name, src_dir_fd=self._fd, dst_dir_fd=self._fd)
+            return
+        try:
+            # link() refuses an existing name in the same step that takes it; rename() would not.
+            os.link(temporary, name, src_dir_fd=self._fd, dst_dir_fd=self._fd)
+        except FileExistsError:
+            raise
+        except OSError:
+            # A file system without hard links: the check and the rename are two steps there.
+            if self._exists(name):
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name) from None
+            os.replace(temporary, name, src_dir_fd=self._fd, dst_dir_fd=self._fd)
+            return
+        self.remove(temporary)
+
+    def remove(self, temporary: str) -> None:
+        try:
+            os.unlink(temporary, dir_fd=self._fd)
+        except FileNotFoundError:
+            pass
+
+    def free_bytes(self) -> int:
+        status = os.fstatvfs(self._fd)
+        return status.f_bavail * status.f_frsize

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the two ends of a transfer say to each other, and the checks on what they hear.
+
+For each file:  sender: offer -> receiver: accept | refuse; then the sender writes the chunks, each
+with its index as immediate, and: sender: done -> receiver: stored | refuse. After the last file the
+sender says bye. A sender that cannot go on says abort. One file is under way at a time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from typing import Any, ClassVar
+
+from mrc.errors import ProtocolError
+from mrc.verbs import RemoteMemory
+
+VERSION = 1
+DIGEST = "xxh3_128"
+MIN_CHUNK_BYTES = 1 << 12
+MAX_FILE_BYTES = (1 << 63) - 1
+MAX_TEXT = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A file that the sender has, and the size of the chunks in which it will write it."""
+
+    type: ClassVar[str] = "offer"
+    name: str
+    bytes: int
+    chunk_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Accept:
+    """All room is allocated; this is where the file goes. An empty file goes nowhere."""
+
+    type: ClassVar[str] = "accept"
+    memory: RemoteMemory | None
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """The receiver will not, or could not, store the file. `code` is one of REFUSALS."""
+
+    type: ClassVar[str] = "refuse"
+    code: str
+    error: str
+
+
+REFUSALS = ("file", "verification", "stopped")
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Every chunk is written; this is the digest of what was read."""
+
+    type: ClassVar[str] = "done"
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The file is complete, verified and has its final name."""
+
+    type: ClassVar[str] = "stored"
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """The sender gives up."""
+
+    type: ClassVar[str] = "abort"
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bye:
+    """There are no more files."""
+
+    type: ClassVar[str] = "bye"
+
+
+TransferMessage = Offer | Accept | Refuse | Done | Stored | Abort | Bye
+_KINDS: dict[str, type[TransferMessage]] = {
+    kind.type: kind for kind in (Offer, Accept, Refuse, Done, Stored, Abort, Bye)
+}
+
+
+def to_json(message: TransferMessage) -> dict[str, Any]:
+    body: dict[str, Any] = {"type": message.type}
+    if isinstance(message, Accept):
+        return body | {"memory": message.memory.to_json() if message.memory else None}
+    return body | asdict(message)
+
+
+def from_json(body: dict[str, Any]) -> TransferMessage:
+    """Raises ProtocolError for anything that is not a message. Unknown keys are ignored."""
+    kind = _KINDS.get(str(body.get("type")))
+    if kind is None:
+        raise ProtocolError(f"the peer sent a message of unknown type {body.get('type')!r:.40}")
+    if kind is Accept:
+        memory = body.get("memory")
+        return Accept(RemoteMemory.from_json(memory) if memory is not None else None)
+    values = {field.name: body.get(field.name) for field in fields(kind)}
+    for name, value in values.items():
+        if not _fits(name, value):
+            raise ProtocolError(f"the peer sent a message {kind.type!r} with a bad {name!r}")
+    return kind(**values)  # type: ignore[arg-type]
+
+
+def _fits(name: str, value: object) -> bool:
+    match name:
+        case "bytes":
+            return isinstance(value, int) and 0 <= value <= MAX_FILE_BYTES
+        case "chunk_bytes":
+            return isinstance(value, int) and MIN_CHUNK_BYTES <= value < 1 << 32
+        case "code":
+            return value in REFUSALS
+        case _:
+            return isinstance(value, str) and len(value) <= MAX_TEXT

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The receiving end: the peer writes each file straight into its place on disk."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+
+from mrc.enums import Access
+from mrc.errors import ProtocolError
+from mrc.mailbox import MailboxClosedError
+from mrc.transfer.digest import RunningDigest, in_thread
+from mrc.transfer.files import FileError, OutputDirectory, Target, printable
+from mrc.transfer.messages import (
+    Abort,
+    Accept,
+    Bye,
+    Done,
+    Offer,
+    Refuse,
+    Stored,
+    TransferMessage,
+)
+from mrc.transfer.session import Session, TransferError, TransferredFile, VerificationError
+
+
+async def receive_files(
+    session: Session, directory: OutputDirectory
+) -> AsyncIterator[TransferredFile]:
+    """Yields each file that is stored and verified, until the sender says that there are no more.
+
+    Raises FileError for what cannot be stored here, TransferError when the sender gives up.
+    """
+    try:
+        while (offer := await _hear_offer(session)) is not None:
+            yield await _receive_file(session, directory, offer)
+    except FileError as error:
+        await session.say_last(Refuse("file", str(error)))
+        raise
+    except VerificationError as error:
+        await session.say_last(Refuse("verification", str(error)))
+        raise
+    except asyncio.CancelledError:
+        await session.say_last(Refuse("stopped", "the receiver was stopped"))
+        raise
+
+
+async def _hear_offer(session: Session) -> Offer | None:
+    """The next offer; None when there are no more files."""
+    try:
+        message = await _hear(session)
+    except MailboxClosedError:
+        return None  # between two files this says the same as a bye
+    if isinstance(message, Bye):
+        return None
+    if not isinstance(message, Offer):
+        raise ProtocolError(f"{session.qp.peer_host} sends what it has not offered")
+    return message
+
+
+async def _receive_file(
+    session: Session, directory: OutputDirectory, offer: Offer
+) -> TransferredFile:
+    target = directory.create(offer.name, offer.bytes)
+    # On failure the peer may still be writing, so then file and region stay until the QP has ended.
+    session.held.callback(target.close)
+    region = AsyncExitStack()
+    session.held.push_async_callback(region.aclose)
+    await in_thread(target.allocate)
+    memory = None
+    if offer.bytes:
+        opened = session.ctx.register(target.map, access=Access.REMOTE_WRITE)
+        memory = (await region.enter_async_context(opened)).remote
+    await session.say(Accept(memory))
+    digest = await _take_chunks(session, target, offer.chunk_bytes)
+    await region.aclose()  # from here on nobody can change what was verified
+    target.commit()
+    await session.say(Stored())
+    return TransferredFile(target.name, target.bytes, digest, target.path)
+
+
+async def _take_chunks(session: Session, target: Target, chunk_bytes: int) -> str:
+    """Returns the digest of the file once all of it is there and the sender's is the same."""
+    digest = RunningDigest()
+    for index, offset in enumerate(range(0, target.bytes, chunk_bytes)):
+        if await _hear(session) != index:
+            raise ProtocolError(f"{session.qp.peer_host} does not write its chunks in order")
+        with memoryview(target.map) as whole, whole[offset : offset + chunk_bytes] as chunk:
+            await in_thread(digest.update, chunk)
+    done = await _hear(session)
+    if not isinstance(done, Done):
+        raise ProtocolError(f"{session.qp.peer_host} did not end its file with a digest")
+    if done.digest != digest.hexdigest():
+        raise VerificationError(
+            f"{printable(target.name)}: what arrived ({digest.hexdigest()}) is not what was sent"
+            f" ({printable(done.digest)}); nothing was stored"
+        )
+    return done.digest
+
+
+async def _hear(session: Session) -> TransferMessage | int:
+    message = await session.hear()
+    if isinstance(message, Abort):
+        raise TransferError(f"{session.qp.peer_host} gave up: {printable(message.error)}")
+    return message

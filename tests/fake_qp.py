@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two QPs joined in memory, with the contract of mrc.endpoint: order, one copy, completions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from mrc.enums import Access, WcStatus
+from mrc.errors import CompletionError
+from mrc.events import Immediate
+from mrc.verbs import RemoteMemory
+
+
+class FakeMr:
+    """A registered buffer; its address is its index in the context."""
+
+    def __init__(self, buffer: Any, access: Access, key: int) -> None:
+        self.view = memoryview(buffer)
+        self.access = access
+        self.rkey = key
+        self.length = len(self.view)
+        self.address = key << 40
+        self.remote = RemoteMemory(self.address, key, self.length)
+
+
+class FakeContext:
+    """Knows the memory that may be written to."""
+
+    def __init__(self) -> None:
+        self.regions: dict[int, FakeMr] = {}
+        self._next_key = 1
+
+    @asynccontextmanager
+    async def register(self, buffer: Any, access: Access) -> AsyncIterator[FakeMr]:
+        mr = FakeMr(buffer, access, self._next_key)
+        self._next_key += 1
+        self.regions[mr.rkey] = mr
+        try:
+            yield mr
+        finally:
+            del self.regions[mr.rkey]
+            mr.view.release()
+
+
+class FakeQp:
+    """One end. `held` keeps what is written back, until `release`."""
+
+    def __init__(self, ctx: FakeContext, host: str) -> None:
+        self.ctx = ctx
+        self.peer_host = host
+        self.peer: FakeQp
+        self.private: dict[str, Any] = {}
+        self.peer_gone = asyncio.Event()
+        self.held = False
+        self.corrupt = False
+        self.posted: list[int] = []
+        self._waiting: deque[tuple[asyncio.Future[None], Any]] = deque()
+        self._arrived: asyncio.Queue[Immediate | None] = asyncio.Queue()
+        self._status: WcStatus | None = None
+        self._index = 0
+
+    async def __aenter__(self) -> FakeQp:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.peer.close()
+
+    async def write_imm(
+        self,
+        imm: int,
+        mr: FakeMr | None = None,
+        remote: RemoteMemory | None = None,
+        *,
+        length: int | None = None,
+        local_offset: int = 0,
+        remote_offset: int = 0,
+    ) -> None:
+        if self._status is not None:
+            raise CompletionError(self._status, "write_imm")
+        self.posted.append(imm)
+        size = length if length is not None else (mr.length if mr else 0)
+        done = asyncio.get_running_loop().create_future()
+        self._waiting.append((done, (imm, mr, remote, size, local_offset, remote_offset)))
+        if not self.held:
+            asyncio.get_running_loop().call_soon(self.release, 1)
+        await done
+
+    def release(self, count: int = 1 << 30) -> None:
+        """Lets writes arrive, and complete, in order."""
+        while self._waiting and count:
+            done, write = self._waiting.popleft()
+            self.peer._arrive(*write)
+            if not done.done():
+                done.set_result(None)
+            count -= 1
+
+    def _arrive(
+        self,
+        imm: int,
+        mr: FakeMr | None,
+        remote: RemoteMemory | None,
+        size: int,
+        local: int,
+        offset: int,
+    ) -> None:
+        if size:
+            assert mr is not None and remote is not None
+            target = self.ctx.regions[remote.rkey]
+            assert Access.REMOTE_WRITE in target.access
+            target.view[offset : offset + size] = mr.view[local : local + size]
+            if self.corrupt:
+                target.view[offset] ^= 1
+        self._arrived.put_nowait(Immediate(imm, size, self._index))
+        self._index += 1
+
+    def inject(self, imm: int, size: int = 0) -> None:
+        """An immediate that the peer's mailbox never sent."""
+        self._arrived.put_nowait(Immediate(imm, size, self._index))
+
+    def fail(self, status: WcStatus) -> None:
+        """The QP goes to ERROR."""
+        if self._status is None:
+            self._status = status
+            for done, _ in self._waiting:
+                if not done.done():
+                    done.set_exception(CompletionError(status, "write_imm"))
+            self._waiting.clear()
+            self._arrived.put_nowait(None)
+
+    def close(self) -> None:
+        """The peer closed in order."""
+        self.peer_gone.set()
+        self._arrived.put_nowait(None)
+
+    async def immediates(self) -> AsyncIterator[Immediate]:
+        while (immediate := await self._arrived.get()) is not None:
+            yield immediate
+        if self._status is not None:
+            raise CompletionError(self._status, "QP")
+
+
+def qp_pair() -> tuple[FakeQp, FakeQp]:
+    """h0's QP to h1, and h1's QP to h0."""
+    left, right = FakeQp(FakeContext(), "h1"), FakeQp(FakeContext(), "h0")
+    left.peer, right.peer = right, left
+    return left, right

@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names that a peer may choose, files that change, and temporaries that outlive their receiver."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from mrc.transfer.files import (
+    FileChangedError,
+    FileError,
+    OutputDirectory,
+    Source,
+    check_name,
+    printable,
+)
+
+SAFE = [
+    "a",
+    "a.bin",
+    ".hidden",
+    "...",
+    "..a",
+    "a..",
+    " ",
+    "-rf",
+    "a\\b",
+    "a\nb",
+    "~",
+    "%2e%2e",
+    "ä" * 127,
+    "x" * 255,
+    os.fsdecode(b"\xff\xfe"),
+    ".a.mrc-0123",
+    "a.mrc-01234567",
+]
+
+UNSAFE = [
+    ("", "not a file name"),
+    (".", "not a file name"),
+    ("..", "not a file name"),
+    ("/", "no '/'"),
+    ("/etc/passwd", "no '/'"),
+    ("../a", "no '/'"),
+    ("a/", "no '/'"),
+    ("a/../../b", "no '/'"),
+    ("a\0b", "no NUL"),
+    ("\0", "no NUL"),
+    ("x" * 256, "longer than 255 bytes"),
+    ("ä" * 128, "longer than 255 bytes"),
+    ("\ud800", "cannot be encoded"),
+    (".a.mrc-01234567", "temporary files"),
+    ("..mrc-00000000", "temporary files"),
+]
+
+
+@pytest.mark.parametrize("name", SAFE)
+def test_check_name__safe(name: str, tmp_path: Path) -> None:
+    assert check_name(name) == name
+    with OutputDirectory(str(tmp_path)) as directory:
+        directory.create(name, 0).commit()
+    assert os.listdir(tmp_path) == [name]
+
+
+@pytest.mark.parametrize(("name", "cause"), UNSAFE)
+def test_check_name__refused(name: str, cause: str, tmp_path: Path) -> None:
+    with OutputDirectory(str(tmp_path)) as directory, pytest.raises(FileError, match=cause):
+        directory.create(name, 0)
+    assert os.listdir(tmp_path) == []
+
+
+def test_printable__escapes_what_a_terminal_acts_on() -> None:
+    assert printable("a b\x1b[2J\n\u202eä\udcff") == "a b\\x1b[2J\\n\\u202eä\\udcff"
+
+
+def test_source__maps_and_reads(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"0123456789")
+    with Source(str(tmp_path / "a")) as source:
+        assert (source.name, source.bytes, source.map[:]) == ("a", 10, b"0123456789")
+        buffer = bytearray(4)
+        source.read(3, memoryview(buffer))
+        assert buffer == b"3456"
+        source.check_unchanged()
+
+
+def test_source__empty_file_has_no_mapping(tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    with Source(str(tmp_path / "a")) as source:
+        assert source.bytes == 0
+        source.check_unchanged()
+
+
+def test_source__refusals(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    for path, cause in (
+        (tmp_path / "missing", "no such file"),
+        (tmp_path, "is a directory"),
+        (tmp_path / "fifo", "not a regular file"),
+        ("/dev/null", "not a regular file"),
+        (tmp_path / "a\0b", "null byte"),
+    ):
+        with pytest.raises(FileError, match=cause):
+            Source(str(path))
+
+
+@pytest.mark.parametrize(
+    ("change", "how"),
+    [
+        (lambda path: os.truncate(path, 5), "it shrank"),
+        (lambda path: os.truncate(path, 15), "it grew"),
+        (lambda path: path.write_bytes(b"9876543210"), "it was written to"),
+    ],
+    ids=["shrinks", "grows", "rewritten"],
+)
+def test_check_unchanged__after_a_change(tmp_path: Path, change: object, how: str) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"0123456789")
+    os.utime(path, ns=(0, 0))
+    with Source(str(path)) as source:
+        change(path)  # type: ignore[operator]
+        with pytest.raises(FileChangedError, match=how):
+            source.check_unchanged()
+
+
+def test_read__beyond_a_shrunken_end(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"0123456789")
+    with Source(str(path)) as source:
+        os.truncate(path, 5)
+        with pytest.raises(FileChangedError, match="shrank"):
+            source.read(0, memoryview(bytearray(10)))
+
+
+def test_target__final_name_only_after_commit(tmp_path: Path) -> None:
+    with OutputDirectory(str(tmp_path)) as directory:
+        target = directory.create("a", 5)
+        target.allocate()
+        (temporary,) = os.listdir(tmp_path)
+        assert temporary.startswith(".a.mrc-")
+        assert os.stat(tmp_path / temporary).st_blocks * 512 >= 5, "room is taken beforehand"
+        assert stat.S_IMODE(os.stat(tmp_path / temporary).st_mode) == 0o600
+        target.map[:] = b"hello"
+        target.commit()
+        assert os.listdir(tmp_path) == ["a"]
+        assert (tmp_path / "a").read_bytes() == b"hello"
+        assert stat.S_IMODE(os.stat(tmp_path / "a").st_mode) == 0o666 & ~directory.umask
+
+
+def test_target__close_without_commit_leaves_nothing(tmp_path: Path) -> None:
+    with OutputDirectory(str(tmp_path)) as directory:
+        target = directory.create("a", 5)
+        target.allocate()
+        target.close()
+        target.close()
+        assert os.listdir(tmp_path) == []
+        directory.create("a", 0).close()
+
+
+def test_target__longest_name_still_has_a_temporary_one(tmp_path: Path) -> None:
+    with OutputDirectory(str(tmp_path)) as directory:
+        target = directory.create("ä" * 127, 1)
+        target.allocate()
+        target.commit()
+    assert os.listdir(tmp_path) == ["ä" * 127]
+
+
+def test_allocate__no_room(tmp_path: Path) -> None:
+    with OutputDirectory(str(tmp_path)) as directory:
+        target = directory.create("a", 1 << 44)
+        with pytest.raises(FileError, match=r"no room for|more than the file system"):
+            target.allocate()
+        target.close()
+    assert os.listdir(tmp_path) == []
+
+
+def test_create__existing_file_is_kept_without_overwrite(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"old")
+    with (
+        OutputDirectory(str(tmp_path)) as directory,
+        pytest.raises(FileError, match=r"exists in .*--overwrite"),
+    ):
+        directory.create("a", 0)
+    assert (tmp_path / "a").read_bytes() == b"old"
+
+
+def test_create__existing_file_is_replaced_with_overwrite(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"old")
+    with OutputDirectory(str(tmp_path), overwrite=True) as directory:
+        target = directory.create("a", 3)
+        target.allocate()
+        target.map[:] = b"new"
+        assert (tmp_path / "a").read_bytes() == b"old", "until it is complete"
+        target.commit()
+    assert (tmp_path / "a").read_bytes() == b"new"
+
+
+def test_create__directory_of_that_name(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    with (
+        OutputDirectory(str(tmp_path), overwrite=True) as directory,
+        pytest.raises(FileError, match="is a directory"),
+    ):
+        directory.create("a", 0)
+
+
+def test_create__same_name_from_two_senders(tmp_path: Path) -> None:
+    with OutputDirectory(str(tmp_path), overwrite=True) as directory:
+        first = directory.create("a", 0)
+        with pytest.raises(FileError, match="another sender"):
+            directory.create("a", 0)
+        first.commit()
+        directory.create("a", 0).commit()
+
+
+def test_create__symbolic_link_is_not_followed(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.write_bytes(b"precious")
+    inbox = tmp_path / "inbox"
+    inbox.mkdir()
+    (inbox / "a").symlink_to(outside)
+    (inbox / "dangling").symlink_to(tmp_path / "nowhere")
+    with OutputDirectory(str(inbox)) as directory:
+        for name in ("a", "dangling"):
+            with pytest.raises(FileError, match="exists"):
+                directory.create(name, 0)
+    with OutputDirectory(str(inbox), overwrite=True) as directory:
+        for name in ("a", "dangling"):
+            directory.create(name, 0).commit()
+            assert not (inbox / name).is_symlink(), "the link is replaced, not its target"
+    assert outside.read_bytes() == b"precious"
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_commit__name_taken_meanwhile(tmp_path: Path) -> None:
+    with OutputDirectory(str(tmp_path)) as directory:
+        target = directory.create("a", 0)
+        (tmp_path / "a").write_bytes(b"theirs")
+        with pytest.raises(FileError, match="exists"):
+            target.commit()
+        target.close()
+    assert os.listdir(tmp_path) == ["a"]
+    assert (tmp_path / "a").read_bytes() == b"theirs"
+
+
+def test_output_directory__refusals(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path, cause in ((tmp_path / "none", "create it"), (tmp_path / "file", "not a directory")):
+        with pytest.raises(FileError, match=cause):
+            OutputDirectory(str(path))
+
+
+def test_sweep__removes_only_what_nobody_holds(tmp_path: Path) -> None:
+    stale, other = ".b.mrc-00000001", ".b.mrc-xyz"
+    for name in (stale, other, "c"):
+        (tmp_path / name).touch()
+    (tmp_path / ".d.mrc-00000002").symlink_to(tmp_path / "c")
+    (tmp_path / ".e.mrc-00000003").mkdir()
+    with OutputDirectory(str(tmp_path)) as receiver, OutputDirectory(str(tmp_path)) as directory:
+        alive = receiver.create("a", 1)
+        alive.allocate()
+        before = set(os.listdir(tmp_path))
+        assert directory.sweep() == [stale]
+        assert set(os.listdir(tmp_path)) == before - {stale}
+        alive.map[:] = b"x"
+        alive.commit()
+    assert (tmp_path / "a").read_bytes() == b"x"
+
+
+def test_create__its_temporary_is_locked(tmp_path: Path) -> None:
+    with OutputDirectory(str(tmp_path)) as directory:
+        target = directory.create("a", 1)
+        with (tmp_path / os.listdir(tmp_path)[0]).open() as file, pytest.raises(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        target.close()
