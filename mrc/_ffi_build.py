@@ -92,4 +92,3 @@ def builder() -> FFI:
         extra_link_args=[*link_args, "-pthread"],
     )
     return made
-

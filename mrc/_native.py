@@ -16,7 +16,7 @@ from typing import Any
 
 from mrc._core import ffi as ffi
 from mrc._core import lib as lib
-from mrc.errors import ArgumentError, MrcError, QueueFullError, StateError
+from mrc.errors import ArgumentError, InUseError, MrcError, QueueFullError, StateError
 
 IpAddress = IPv4Address | IPv6Address
 CData = Any
@@ -31,7 +31,7 @@ _ERRORS: dict[int, tuple[type[MrcError], str]] = {
     errno.ENOENT: (StateError, "it does not exist (any more)"),
     errno.EPERM: (StateError, "the QP is not ready to send"),
     errno.EBUSY: (StateError, "work requests still use it"),
-    errno.EEXIST: (StateError, "the number is in use"),
+    errno.EEXIST: (InUseError, "the number is in use"),
     errno.ENOBUFS: (QueueFullError, "the send queue is full"),
     errno.EAGAIN: (QueueFullError, "too many are under way"),
     errno.ENOSPC: (QueueFullError, "the Context holds as many as it was configured for"),

@@ -96,6 +96,18 @@ class WarningKind(IntEnum):
     SNDBUF_SMALL = lib.MRC_WARNING_SNDBUF_SMALL
     MEMORY_FAULT = lib.MRC_WARNING_MEMORY_FAULT
 
+    @property
+    def explanation(self) -> str:
+        """What the warning means, in a few words."""
+        return _WARNINGS[self]
+
+
+_WARNINGS = {
+    WarningKind.RCVBUF_SMALL: "the receive buffer is smaller than wanted: raise net.core.rmem_max",
+    WarningKind.SNDBUF_SMALL: "the transmit buffer is smaller than wanted: raise net.core.wmem_max",
+    WarningKind.MEMORY_FAULT: "a registered file became shorter while it was in use",
+}
+
 
 class Integrity(IntEnum):
     """How packets are protected: by the ICRC, or by UDP's checksum alone."""

@@ -29,6 +29,10 @@ class StateError(MrcError):
     """The call does not fit the state of the object, which may be closed."""
 
 
+class InUseError(StateError):
+    """A number or a port is taken."""
+
+
 class QueueFullError(MrcError):
     """A bounded queue is full: try again after a completion."""
 

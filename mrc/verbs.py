@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The checked layer: thin synchronous objects over the C context, without asyncio.
 
-A Device is one open context. MemoryRegion and QueuePair build the commands that concern them and
-know what they may be asked; `Device.submit` queues commands, `Device.poll` returns what came.
+MR and QueuePair build the commands that concern them and know what they may be asked;
+`mrc.device.Device` queues the commands and returns what came of them.
 """
 
 from __future__ import annotations
@@ -13,22 +13,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mrc import _native
-from mrc._native import Command, HeldBuffer, IpAddress, lib, pack_address
+from mrc._native import Command, HeldBuffer, IpAddress, pack_address
 from mrc.enums import (
     Access,
     CcKind,
     CommandOp,
-    EventType,
     EvState,
     Integrity,
     QpState,
-    WarningKind,
-    WcOpcode,
-    WcStatus,
     WrOpcode,
 )
 from mrc.errors import ArgumentError, ProtocolError, QueueFullError, StateError
-from mrc.events import Completion, Immediate, ProbeResult, Warning
 
 MAX_MESSAGE_BYTES = 0xFFFFFFFF
 _RESERVED_QPNS = 3  # 0..2: management QPs and the destination of endpoint requests
@@ -55,30 +50,6 @@ def random_psn() -> int:
 def random_key() -> int:
     """An unpredictable, non-zero 32-bit key of a memory region."""
     return 1 + secrets.randbelow(0xFFFFFFFF)
-
-
-@dataclass(frozen=True, slots=True)
-class PortConfig:
-    """One port of a device: where its sockets are bound."""
-
-    address: IpAddress
-    ifname: str = ""
-    any_address: bool = False
-    tx_sockets: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceConfig:
-    """Sizes and sockets of a device; 0 takes the default of mrc.h."""
-
-    ports: tuple[PortConfig, ...]
-    udp_port: int = 0
-    spin_us: int = 0
-    rcvbuf_bytes: int = 0
-    sndbuf_bytes: int = 0
-    ring_entries: int = 0
-    max_qps: int = 0
-    max_mrs: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,114 +104,6 @@ class RtsAttributes:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
-    """The answer to a command: `result` is a count, 0, or a negative errno."""
-
-    cookie: int
-    result: int
-
-
-@dataclass(frozen=True, slots=True)
-class Received:
-    """An immediate of a peer arrived on the QP `qpn`."""
-
-    qpn: int
-    immediate: Immediate
-
-
-@dataclass(frozen=True, slots=True)
-class Probed:
-    """A commanded EV probe ended."""
-
-    cookie: int
-    probe: ProbeResult
-
-
-@dataclass(frozen=True, slots=True)
-class Notice:
-    """A change of state of a QP, an EV or a plane; see enum mrc_event_type."""
-
-    type: EventType
-    qpn: int
-    ev_index: int
-    port: int
-    status: int
-
-
-DeviceEvent = Reply | Completion | Received | Probed | Notice | Warning
-
-
-def _decode_wc(wc: Any) -> Completion | Received:
-    if wc.opcode == WcOpcode.RECV_IMM:
-        return Received(wc.qpn, Immediate(wc.imm, wc.bytes, wc.wr_id))
-    return Completion(wc.wr_id, wc.qpn, wc.bytes, WcStatus(wc.status), WcOpcode(wc.opcode))
-
-
-def _decode(event: Any) -> DeviceEvent:
-    if event.type == EventType.WC:
-        return _decode_wc(event.wc)
-    if event.type == EventType.REPLY:
-        return Reply(event.cookie, event.result)
-    if event.type == EventType.PROBE:
-        probe = ProbeResult(event.ev_index, -event.result, event.rtt_ns)
-        return Probed(event.cookie, probe)
-    if event.type == EventType.WARNING:
-        return Warning(WarningKind(event.status), event.port, event.result)
-    kind = EventType(event.type)
-    return Notice(kind, event.qpn, event.ev_index, event.port, event.status)
-
-
-class Device:
-    """One open context: a set of ports, an engine and its datapath thread."""
-
-    def __init__(self, config: DeviceConfig) -> None:
-        """Opens the sockets; raises OSError with a line of cause."""
-        ports = [
-            {
-                "ifname": port.ifname.encode(),
-                "address": pack_address(port.address),
-                "family": port.address.version,
-                "any": int(port.any_address),
-                "tx_sockets": port.tx_sockets,
-            }
-            for port in config.ports
-        ]
-        if not 1 <= len(ports) <= lib.MRC_MAX_PORTS:
-            raise ArgumentError(f"ports: {len(ports)} given, 1 to {lib.MRC_MAX_PORTS} possible")
-        engine = {
-            "seed": secrets.randbits(64),
-            "ports": len(ports),
-            "max_qps": config.max_qps,
-            "max_mrs": config.max_mrs,
-        }
-        sizes = {
-            name: getattr(config, name)
-            for name in ("udp_port", "spin_us", "rcvbuf_bytes", "sndbuf_bytes", "ring_entries")
-        }
-        self._native = _native.NativeContext(
-            {"engine": engine, "ports": ports, "n_ports": len(ports), **sizes}
-        )
-        self.fd = self._native.fd()
-        self.udp_port = self._native.udp_port()
-
-    def source_port(self, port: int, tx_index: int) -> int:
-        """The UDP source port of one transmit socket of a port."""
-        return self._native.source_port(port, tx_index)
-
-    def submit(self, commands: Sequence[Command]) -> int:
-        """Queues commands in order and returns how many fitted."""
-        return self._native.submit(commands)
-
-    def poll(self) -> list[DeviceEvent]:
-        """Returns what came; as many as POLL_BATCH means that there may be more."""
-        return [_decode(event) for event in self._native.poll()]
-
-    def close(self) -> None:
-        """Stops the datapath. Safe to call twice."""
-        self._native.close()
-
-
-@dataclass(frozen=True, slots=True)
 class RemoteMemory:
     """Memory of the peer: where it lies there, and the key that opens it."""
 
@@ -275,7 +138,7 @@ class RemoteMemory:
 
 
 @dataclass(slots=True)
-class MemoryRegion:
+class MR:
     """Memory that the engine may read, or the peer may write, under a random key."""
 
     held: HeldBuffer
@@ -284,7 +147,7 @@ class MemoryRegion:
     outstanding: int = 0
 
     @classmethod
-    def over(cls, buffer: Any, access: Access) -> MemoryRegion:
+    def over(cls, buffer: Any, access: Access) -> MR:
         """Pins `buffer`, which must be writable for REMOTE_WRITE."""
         writable = Access.REMOTE_WRITE in access
         held = HeldBuffer.hold(buffer, writable=writable)
@@ -292,6 +155,26 @@ class MemoryRegion:
             held.release()
             raise ArgumentError("buffer: is empty (a write of 0 bytes needs no memory region)")
         return cls(held, access)
+
+    @property
+    def address(self) -> int:
+        """Where the memory lies in this process."""
+        return self.held.address
+
+    @property
+    def length(self) -> int:
+        """Bytes of the memory."""
+        return self.held.length
+
+    @property
+    def rkey(self) -> int:
+        """The key that opens the memory to the peer, if `access` allows it."""
+        return self.key
+
+    @property
+    def remote(self) -> RemoteMemory:
+        """What the peer needs to write here."""
+        return RemoteMemory(self.address, self.rkey, self.length)
 
     def register(self) -> Command:
         """The command that makes the region known."""
@@ -449,9 +332,7 @@ class QueuePair:
 
     def probe_ev(self, index: int, *, bytes: int, timeout_ns: int) -> Command:
         """Sends one EV probe padded to `bytes` of UDP payload (0: not padded)."""
-        return self._command(
-            CommandOp.QP_PROBE_EV, value=index, bytes=bytes, timeout_ns=timeout_ns
-        )
+        return self._command(CommandOp.QP_PROBE_EV, value=index, bytes=bytes, timeout_ns=timeout_ns)
 
     def set_ev_state(self, index: int, state: EvState) -> Command:
         """Tells the engine what is known of an EV: DENIED, GOOD or ASSUMED_BAD."""
@@ -467,20 +348,3 @@ class QueuePair:
         infos = _native.new_array("mrc_ev_info", capacity)
         command = self._command(CommandOp.QP_QUERY_EVS, infos, pointer=infos, value=capacity)
         return command, infos
-
-
-def port_up(port: int, *, up: bool) -> Command:
-    """Tells the engine that the link of a port came up or went down."""
-    return Command({"op": CommandOp.PORT_UP, "value": port, "key": int(up)})
-
-
-def values(op: CommandOp, count: int) -> tuple[Command, Any]:
-    """The command that fills the returned array with COUNTERS or DROPS."""
-    array = _native.new_values(count)
-    return Command({"op": op, "pointer": array, "value": count}, array), array
-
-
-def trace(count: int) -> tuple[Command, Any]:
-    """The command that fills the returned array with the newest trace entries."""
-    array = _native.new_array("mrc_trace_entry", count)
-    return Command({"op": CommandOp.TRACE, "pointer": array, "value": count}, array), array

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MRC (Multipath Reliable Connection) in software: remote writes sprayed over many paths.
+
+    async with mrc.Context() as ctx, ctx.register(data, access=mrc.Access.LOCAL_READ) as mr:
+        async with await ctx.connect("h1", private={...}) as qp:
+            await qp.write(mr, remote)
+
+Everything of the public interface is here; the modules below may be arranged anew.
+"""
+
+from mrc.config import ContextConfig
+from mrc.endpoint import Context
+from mrc.enums import (
+    Access,
+    CcKind,
+    EvState,
+    Integrity,
+    QpState,
+    WarningKind,
+    WcOpcode,
+    WcStatus,
+)
+from mrc.errors import (
+    ArgumentError,
+    CompletionError,
+    ConfigError,
+    ConnectError,
+    InUseError,
+    MrcError,
+    NetlinkError,
+    PathError,
+    PeerGoneError,
+    ProtocolError,
+    QueueFullError,
+    ResolveError,
+    StateError,
+)
+from mrc.events import (
+    Completion,
+    EvEvent,
+    EvInfo,
+    Immediate,
+    PlaneEvent,
+    PlaneInfo,
+    ProbeResult,
+    QpErrorEvent,
+    QpEvent,
+    QpInfo,
+    TraceEntry,
+    Warning,
+)
+from mrc.hostconfig import HostConfig, HostPath, HostPeer, HostPort
+from mrc.listener import Listener
+from mrc.qp import QP
+from mrc.verbs import MR, RemoteMemory
+
+__all__ = [
+    "Context",
+    "ContextConfig",
+    "Listener",
+    "QP",
+    "MR",
+    "RemoteMemory",
+    "Access",
+    "CcKind",
+    "EvState",
+    "Integrity",
+    "QpState",
+    "WarningKind",
+    "WcOpcode",
+    "WcStatus",
+    "Completion",
+    "Immediate",
+    "EvEvent",
+    "PlaneEvent",
+    "QpErrorEvent",
+    "QpEvent",
+    "QpInfo",
+    "PlaneInfo",
+    "EvInfo",
+    "ProbeResult",
+    "TraceEntry",
+    "Warning",
+    "HostConfig",
+    "HostPath",
+    "HostPeer",
+    "HostPort",
+    "MrcError",
+    "ArgumentError",
+    "CompletionError",
+    "ConfigError",
+    "ConnectError",
+    "InUseError",
+    "NetlinkError",
+    "PathError",
+    "PeerGoneError",
+    "ProtocolError",
+    "QueueFullError",
+    "ResolveError",
+    "StateError",
+]

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One open context of C as an object: commands in, decoded events out, nothing waits."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mrc import _native
+from mrc._native import Command, IpAddress, lib, pack_address
+from mrc.enums import CommandOp, EventType, WarningKind, WcOpcode, WcStatus
+from mrc.errors import ArgumentError
+from mrc.events import Completion, Immediate, ProbeResult, Warning
+
+
+@dataclass(frozen=True, slots=True)
+class PortConfig:
+    """One port of a device: where its sockets are bound."""
+
+    address: IpAddress
+    ifname: str = ""
+    any_address: bool = False
+    tx_sockets: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceConfig:
+    """Sizes and sockets of a device; 0 takes the default of mrc.h."""
+
+    ports: tuple[PortConfig, ...]
+    udp_port: int = 0
+    spin_us: int = 0
+    rcvbuf_bytes: int = 0
+    sndbuf_bytes: int = 0
+    ring_entries: int = 0
+    max_qps: int = 0
+    max_mrs: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The answer to a command: `result` is a count, 0, or a negative errno."""
+
+    cookie: int
+    result: int
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """An immediate of a peer arrived on the QP `qpn`."""
+
+    qpn: int
+    immediate: Immediate
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """A commanded EV probe ended."""
+
+    cookie: int
+    probe: ProbeResult
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A change of state of a QP, an EV or a plane; see enum mrc_event_type."""
+
+    type: EventType
+    qpn: int
+    ev_index: int
+    port: int
+    status: int
+
+
+DeviceEvent = Reply | Completion | Received | Probed | Notice | Warning
+
+
+def _decode_wc(wc: Any) -> Completion | Received:
+    if wc.opcode == WcOpcode.RECV_IMM:
+        return Received(wc.qpn, Immediate(wc.imm, wc.bytes, wc.wr_id))
+    return Completion(wc.wr_id, wc.qpn, wc.bytes, WcStatus(wc.status), WcOpcode(wc.opcode))
+
+
+def _decode(event: Any) -> DeviceEvent:
+    if event.type == EventType.WC:
+        return _decode_wc(event.wc)
+    if event.type == EventType.REPLY:
+        return Reply(event.cookie, event.result)
+    if event.type == EventType.PROBE:
+        probe = ProbeResult(event.ev_index, -event.result, event.rtt_ns)
+        return Probed(event.cookie, probe)
+    if event.type == EventType.WARNING:
+        return Warning(WarningKind(event.status), event.port, event.result)
+    kind = EventType(event.type)
+    return Notice(kind, event.qpn, event.ev_index, event.port, event.status)
+
+
+class Device:
+    """One open context: a set of ports, an engine and its datapath thread."""
+
+    def __init__(self, config: DeviceConfig) -> None:
+        """Opens the sockets; raises OSError with a line of cause."""
+        ports = [
+            {
+                "ifname": port.ifname.encode(),
+                "address": pack_address(port.address),
+                "family": port.address.version,
+                "any": int(port.any_address),
+                "tx_sockets": port.tx_sockets,
+            }
+            for port in config.ports
+        ]
+        if not 1 <= len(ports) <= lib.MRC_MAX_PORTS:
+            raise ArgumentError(f"ports: {len(ports)} given, 1 to {lib.MRC_MAX_PORTS} possible")
+        engine = {
+            "seed": secrets.randbits(64),
+            "ports": len(ports),
+            "max_qps": config.max_qps,
+            "max_mrs": config.max_mrs,
+        }
+        sizes = {
+            name: getattr(config, name)
+            for name in ("udp_port", "spin_us", "rcvbuf_bytes", "sndbuf_bytes", "ring_entries")
+        }
+        self._native = _native.NativeContext(
+            {"engine": engine, "ports": ports, "n_ports": len(ports), **sizes}
+        )
+        self.fd = self._native.fd()
+        self.udp_port = self._native.udp_port()
+
+    def source_port(self, port: int, tx_index: int) -> int:
+        """The UDP source port of one transmit socket of a port."""
+        return self._native.source_port(port, tx_index)
+
+    def submit(self, commands: Sequence[Command]) -> int:
+        """Queues commands in order and returns how many fitted."""
+        return self._native.submit(commands)
+
+    def poll(self) -> list[DeviceEvent]:
+        """Returns what came; as many as POLL_BATCH means that there may be more."""
+        return [_decode(event) for event in self._native.poll()]
+
+    def close(self) -> None:
+        """Stops the datapath. Safe to call twice."""
+        self._native.close()
+
+
+def port_up(port: int, *, up: bool) -> Command:
+    """Tells the engine that the link of a port came up or went down."""
+    return Command({"op": CommandOp.PORT_UP, "value": port, "key": int(up)})
+
+
+def values(op: CommandOp, count: int) -> tuple[Command, Any]:
+    """The command that fills the returned array with COUNTERS or DROPS."""
+    array = _native.new_values(count)
+    return Command({"op": op, "pointer": array, "value": count}, array), array
+
+
+def trace(count: int) -> tuple[Command, Any]:
+    """The command that fills the returned array with the newest trace entries."""
+    array = _native.new_array("mrc_trace_entry", count)
+    return Command({"op": CommandOp.TRACE, "pointer": array, "value": count}, array), array

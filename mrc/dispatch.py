@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Between asyncio and a Device: commands out in batches, futures by cookie, events to their QP.
+
+What C still works on outlives the coroutine that asked for it: a cancelled caller leaves its entry
+here, with the memory it holds, until the reply or the completion is there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections import deque
+from dataclasses import dataclass
+from typing import Protocol
+
+from mrc._native import POLL_BATCH, Command, check
+from mrc.device import Device, DeviceEvent, Notice, Probed, Received, Reply
+from mrc.enums import WcStatus
+from mrc.errors import CompletionError, MrcError, StateError
+from mrc.events import Completion, Immediate, ProbeResult, Warning
+from mrc.verbs import MR, QueuePair
+
+logger = logging.getLogger("mrc.dispatch")
+
+_SUBMIT_BATCH = 256
+_RING_FULL_SECONDS = 0.001  # the datapath empties its ring all the time: ask again soon
+
+
+class Sink(Protocol):
+    """Who wants the events of one QP."""
+
+    def on_immediate(self, immediate: Immediate) -> None:
+        """The peer's next immediate."""
+
+    def on_notice(self, notice: Notice) -> None:
+        """A change of state of the QP, an EV or a plane."""
+
+
+@dataclass(slots=True)
+class _Call:
+    """A command whose reply is due; `command` keeps its memory alive until then."""
+
+    what: str
+    command: Command
+    reply: asyncio.Future[int]
+    probe: asyncio.Future[ProbeResult] | None = None
+
+
+@dataclass(slots=True)
+class Work:
+    """A work request in C's hands."""
+
+    queue: QueuePair
+    places: asyncio.Semaphore
+    idle: asyncio.Event
+    """set when the queue has nothing outstanding any more"""
+    mr: MR | None
+    done: asyncio.Future[Completion]
+
+
+class Dispatcher:
+    """Owns the Device of a Context while the event loop runs."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.warnings: deque[Warning] = deque(maxlen=64)
+        self._loop = asyncio.get_running_loop()
+        self._cookies = itertools.count(1)
+        self._outgoing: deque[Command] = deque()
+        self._flush_due = False
+        self._calls: dict[int, _Call] = {}
+        self._works: dict[int, Work] = {}
+        self._sinks: dict[int, Sink] = {}
+        self._idle: dict[int, list[asyncio.Future[None]]] = {}
+        self._closed = False
+        self._loop.add_reader(device.fd, self._on_readable)
+
+    # ---- Out ------------------------------------------------------------------------------
+
+    def call(self, command: Command, what: str) -> asyncio.Future[int]:
+        """Queues a command; the future has its result, or the exception of its errno."""
+        return self._enqueue(_Call(what, command, self._loop.create_future())).reply
+
+    async def probe(self, command: Command, what: str) -> ProbeResult:
+        """Queues an EV probe and returns how it ended."""
+        call = _Call(what, command, self._loop.create_future(), self._loop.create_future())
+        self._enqueue(call)
+        assert call.probe is not None
+        await call.reply
+        return await call.probe
+
+    def post(self, command: Command, work: Work) -> None:
+        """Queues a work request; `work.done` has its completion."""
+        assert not self._closed, "a Context closes its QPs before"
+        wr_id = command.fields["wr"]["wr_id"]
+        command.fields["cookie"] = wr_id
+        self._works[wr_id] = work
+        if work.mr is not None:
+            work.mr.outstanding += 1
+        self._send(command)
+
+    def next_id(self) -> int:
+        """A number for a command or work request that no other has."""
+        return next(self._cookies)
+
+    def _enqueue(self, call: _Call) -> _Call:
+        cookie = self.next_id()
+        call.command.fields["cookie"] = cookie
+        self._calls[cookie] = call
+        self._send(call.command)
+        return call
+
+    def _send(self, command: Command) -> None:
+        if self._closed:
+            raise StateError("the Context is closed")
+        self._outgoing.append(command)
+        if not self._flush_due:
+            # Everything that one turn of the loop asks for goes down in one call.
+            self._flush_due = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_due = False
+        while self._outgoing and not self._closed:
+            batch = list(itertools.islice(self._outgoing, _SUBMIT_BATCH))
+            taken = self.device.submit(batch)
+            for _ in range(taken):
+                self._outgoing.popleft()
+            if taken < len(batch):
+                self._flush_due = True
+                self._loop.call_later(_RING_FULL_SECONDS, self._flush)
+                return
+
+    # ---- In -------------------------------------------------------------------------------
+
+    def attach(self, qpn: int, sink: Sink) -> None:
+        """From now on the events of a QP go to `sink`."""
+        self._sinks[qpn] = sink
+
+    def detach(self, qpn: int) -> None:
+        """The events of a QP are of no interest any more."""
+        self._sinks.pop(qpn, None)
+
+    def drain(self) -> None:
+        """Takes everything that C has published so far."""
+        while self._take_batch():
+            pass
+
+    def _on_readable(self) -> None:
+        if self._take_batch():
+            self._loop.call_soon(self._on_readable)  # let others run between batches
+
+    def _take_batch(self) -> bool:
+        """Handles a batch of events; true when there may be more."""
+        if self._closed:
+            return False
+        events = self.device.poll()
+        for event in events:
+            self._handle(event)
+        return len(events) == POLL_BATCH
+
+    def _handle(self, event: DeviceEvent) -> None:
+        match event:
+            case Completion():
+                self._on_completion(event)
+            case Received():
+                if sink := self._sinks.get(event.qpn):
+                    sink.on_immediate(event.immediate)
+            case Reply():
+                self._on_reply(event)
+            case Probed():
+                self._on_probed(event)
+            case Notice():
+                if sink := self._sinks.get(event.qpn):
+                    sink.on_notice(event)
+            case Warning():
+                self._on_warning(event)
+
+    def _on_warning(self, warning: Warning) -> None:
+        # Every socket warns of its own buffer: one line of a kind is enough.
+        known = any(other.kind is warning.kind for other in self.warnings)
+        self.warnings.append(warning)
+        logger.log(
+            logging.DEBUG if known else logging.WARNING,
+            "plane %d: %s (%d)",
+            warning.plane,
+            warning.kind.explanation,
+            warning.detail,
+        )
+
+    def _on_reply(self, reply: Reply) -> None:
+        if reply.cookie in self._works:
+            self._on_refused(reply)
+            return
+        call = self._calls[reply.cookie]
+        if reply.result < 0 or call.probe is None:
+            del self._calls[reply.cookie]
+        if call.reply.done():
+            return
+        try:
+            call.reply.set_result(check(reply.result, call.what))
+        except (MrcError, OSError) as error:
+            call.reply.set_exception(error)
+
+    def _on_probed(self, probed: Probed) -> None:
+        call = self._calls.pop(probed.cookie)
+        assert call.probe is not None
+        if not call.probe.done():
+            call.probe.set_result(probed.probe)
+
+    def _on_refused(self, reply: Reply) -> None:
+        work = self._works.pop(reply.cookie)
+        self._give_back(work)
+        if work.done.done():
+            return
+        try:
+            check(reply.result, f"QP {work.queue.qpn:#x}: post")
+        except (MrcError, OSError) as error:
+            work.done.set_exception(error)
+
+    def _on_completion(self, completion: Completion) -> None:
+        work = self._works.pop(completion.wr_id)
+        self._give_back(work)
+        if work.done.done():
+            return
+        if completion.status is WcStatus.SUCCESS:
+            work.done.set_result(completion)
+        else:
+            what = f"{completion.opcode.name.lower()} of {completion.bytes} bytes"
+            work.done.set_exception(CompletionError(completion.status, what))
+
+    def _give_back(self, work: Work) -> None:
+        work.queue.ended()
+        work.places.release()
+        if work.queue.outstanding == 0:
+            work.idle.set()
+        if work.mr is not None:
+            work.mr.outstanding -= 1
+            if work.mr.outstanding == 0:
+                for future in self._idle.pop(work.mr.key, ()):
+                    if not future.done():
+                        future.set_result(None)
+
+    async def until_idle(self, mr: MR) -> None:
+        """Returns when no work request uses the memory region."""
+        while mr.outstanding:
+            future = self._loop.create_future()
+            self._idle.setdefault(mr.key, []).append(future)
+            await future
+
+    # ---- End ------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Stops the datapath; whoever still waits gets a StateError."""
+        if self._closed:
+            return
+        self._closed = True
+        self._loop.remove_reader(self.device.fd)
+        await asyncio.to_thread(self.device.close)  # joins the datapath thread
+        waiting: list[asyncio.Future[int] | asyncio.Future[ProbeResult]] = []
+        for call in self._calls.values():
+            waiting.append(call.reply)
+            if call.probe is not None:
+                waiting.append(call.probe)
+        self._calls.clear()
+        works, self._works = list(self._works.values()), {}
+        for work in works:
+            self._give_back(work)
+        for future in [*waiting, *(work.done for work in works)]:
+            if not future.done():
+                future.set_exception(StateError("the Context was closed"))
+                future.exception()  # its waiter may be gone: then nobody is to be told

@@ -1,0 +1,374 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Context: the datapath of this process, its memory regions, and QPs to any number of peers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import random
+import secrets
+import socket
+from collections.abc import Generator, Sequence
+from types import TracebackType
+from typing import Any, Self
+from weakref import WeakSet
+
+from mrc import device, hostconfig, netlink, paths
+from mrc._native import names_of
+from mrc.config import ContextConfig
+from mrc.device import Device, DeviceConfig, PortConfig
+from mrc.dispatch import Dispatcher
+from mrc.enums import Access, CommandOp
+from mrc.errors import (
+    ArgumentError,
+    ConnectError,
+    MrcError,
+    ResolveError,
+    StateError,
+)
+from mrc.establish import Local, establish
+from mrc.events import TraceEntry, Warning
+from mrc.hostconfig import HostConfig, Source
+from mrc.listener import Listener
+from mrc.monitor import link_snapshots, watch_links
+from mrc.oob import Channel
+from mrc.paths import LocalPort, SourcePorts
+from mrc.qp import QP
+from mrc.verbs import MR
+
+__all__ = ["QP", "Context", "Listener", "Registration"]
+
+logger = logging.getLogger("mrc.endpoint")
+
+OOB_PORT = 4791
+_MAX_PRIVATE_BYTES = 65536
+
+
+class Registration:
+    """A memory region being registered: an async context manager, or awaited for an MR that
+    `Context.deregister` ends.
+    """
+
+    def __init__(self, context: Context, mr: MR) -> None:
+        self._context = context
+        self._mr = mr
+
+    def __await__(self) -> Generator[Any, None, MR]:
+        return self._context.add(self._mr).__await__()
+
+    async def __aenter__(self) -> MR:
+        return await self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._context.deregister(self._mr)
+
+
+class Context:
+    """One datapath thread with its sockets, and everything made with it. An async context manager.
+
+    Leaving it closes its listeners and QPs and releases its memory regions, in that order.
+    """
+
+    def __init__(self, config: ContextConfig | None = None) -> None:
+        self.config = config or ContextConfig()
+        self._local: Local | None = None
+        self._mrs: dict[int, MR] = {}
+        # The dispatcher holds every QP until it is closed; these only find them again.
+        self._qps: WeakSet[QP] = WeakSet()
+        self._listeners: WeakSet[Listener] = WeakSet()
+        self._monitor: asyncio.Task[None] | None = None
+        self._closer: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        if self._local is not None:
+            raise StateError("the Context was opened already")
+        config = self.config
+        host = config.host or hostconfig.load(os.environ)
+        ports = find_ports(config, host)
+        opened = Device(_device_config(config, ports))
+        self._local = Local(
+            name=config.name or (host.host if host else socket.gethostname()),
+            config=config,
+            host=host,
+            ports=ports,
+            sports=_source_ports(opened, ports),
+            dispatcher=Dispatcher(opened),
+            rng=random.Random(secrets.randbits(64)),
+        )
+        if any(port.ifname for port in ports):
+            self._monitor = asyncio.get_running_loop().create_task(self._watch_links(ports))
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._close(orderly=error is None)
+
+    async def close(self) -> None:
+        """Ends everything in order; safe to call twice."""
+        await self._close(orderly=True)
+
+    def _opened(self) -> Local:
+        if self._local is None:
+            raise StateError("the Context is not open: use 'async with'")
+        if self._closer is not None:
+            raise StateError("the Context is closed")
+        return self._local
+
+    # ---- What it is -----------------------------------------------------------------------
+
+    @property
+    def udp_port(self) -> int:
+        """The UDP port that peers send to."""
+        return self._opened().dispatcher.device.udp_port
+
+    @property
+    def name(self) -> str:
+        """The name of this host as peers see it."""
+        return self._opened().name
+
+    @property
+    def ports(self) -> tuple[LocalPort, ...]:
+        """The ports, in the order of their planes."""
+        return self._opened().ports
+
+    @property
+    def peers(self) -> tuple[str, ...]:
+        """The names of the configured peers."""
+        host = self._opened().host
+        return tuple(host.peers) if host else ()
+
+    @property
+    def warnings(self) -> tuple[Warning, ...]:
+        """What the datapath warned of, newest last."""
+        return tuple(self._opened().dispatcher.warnings)
+
+    async def counters(self) -> dict[str, int]:
+        """Every counter by name."""
+        return await self._values(CommandOp.COUNTERS, "counter")
+
+    async def drops(self) -> dict[str, int]:
+        """How many packets were dropped, by reason."""
+        return await self._values(CommandOp.DROPS, "drop")
+
+    async def _values(self, op: CommandOp, kind: str) -> dict[str, int]:
+        names = names_of(kind)
+        command, array = device.values(op, len(names))
+        count = await self._opened().dispatcher.call(command, f"read {kind}s")
+        return {name: array[i] for i, name in enumerate(names[:count])}
+
+    async def trace(self, count: int = 4096) -> list[TraceEntry]:
+        """The newest entries of the engine's trace, oldest first."""
+        names = names_of("trace")
+        command, array = device.trace(count)
+        found = await self._opened().dispatcher.call(command, "read trace")
+        entries = (array[i] for i in range(found))
+        return [TraceEntry(e.now_ns, names[e.point], e.qpn, e.a, e.b) for e in entries]
+
+    # ---- Memory ---------------------------------------------------------------------------
+
+    def register(self, buffer: Any, *, access: Access) -> Registration:
+        """Registers a buffer: `async with ctx.register(buffer, access=...) as mr`.
+
+        The buffer is pinned until then: it cannot be resized or closed.
+        """
+        self._opened()
+        return Registration(self, MR.over(buffer, access))
+
+    async def add(self, mr: MR) -> MR:
+        """Registers a prepared memory region."""
+        reply = self._opened().dispatcher.call(mr.register(), f"register {mr.length} bytes")
+        self._mrs[mr.key] = mr
+        try:
+            await asyncio.shield(reply)
+        except asyncio.CancelledError:
+            self._opened().dispatcher.call(mr.deregister(), "deregister").add_done_callback(
+                lambda ended: self._release(mr)
+            )
+            raise
+        except BaseException:
+            self._release(mr)
+            raise
+        return mr
+
+    async def deregister(self, mr: MR) -> None:
+        """Ends a memory region once no work request uses it, and gives the buffer back."""
+        if mr.key not in self._mrs:
+            return  # the Context was closed before
+        dispatcher = self._opened().dispatcher
+        await dispatcher.until_idle(mr)
+        await asyncio.shield(dispatcher.call(mr.deregister(), "deregister"))
+        self._release(mr)
+
+    def _release(self, mr: MR) -> None:
+        if self._mrs.pop(mr.key, None) is not None:
+            mr.held.release()
+
+    # ---- Peers ----------------------------------------------------------------------------
+
+    async def listen(
+        self,
+        host: str | None = None,
+        port: int = OOB_PORT,
+        *,
+        private: dict[str, Any] | None = None,
+    ) -> Listener:
+        """Waits for peers on a TCP port; None listens on every address, port 0 on a free port."""
+        listener = Listener(self._opened(), _checked_private(private), self._qps.add)
+        await listener.open(host, port)
+        self._listeners.add(listener)
+        return listener
+
+    async def connect(
+        self,
+        host: str,
+        port: int = OOB_PORT,
+        *,
+        private: dict[str, Any] | None = None,
+        timeout: float = 5.0,
+    ) -> QP:
+        """Returns a QP to the peer that listens at `host`, ready to use; the caller closes it.
+
+        `host` is a configured peer, a name or an address. Raises ResolveError, ConnectError or
+        PathError.
+        """
+        local = self._opened()
+        checked = _checked_private(private)
+        channel: Channel | None = None
+        expected = host if local.srv6 and host in local.srv6.peers else ""
+        try:
+            async with asyncio.timeout(timeout):
+                channel = await _open_channel(local, host, port)
+                qp = await establish(local, channel, first=True, private=checked, expected=expected)
+        except TimeoutError as error:
+            step = "connection" if channel is None else "end of the exchange"
+            if channel is not None:
+                await channel.refuse("no answer in time")
+            raise ConnectError(f"{host}: no {step} on TCP port {port} in {timeout:g} s") from error
+        except MrcError as error:
+            if channel is not None:
+                await channel.refuse(str(error))
+            raise _about(host, port, error) from error
+        except BaseException:
+            if channel is not None:
+                channel.abort()
+            raise
+        self._qps.add(qp)
+        return qp
+
+    # ---- Background and end ---------------------------------------------------------------
+
+    async def _watch_links(self, ports: Sequence[LocalPort]) -> None:
+        def port_up(plane: int, up: bool) -> None:
+            command = device.port_up(plane, up=up)
+            reply = self._opened().dispatcher.call(command, f"port {plane}")
+            reply.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+
+        try:
+            await watch_links(ports, link_snapshots(), port_up)
+        except (MrcError, OSError) as error:
+            logger.warning("links are not watched: %s", error)
+
+    async def _close(self, *, orderly: bool) -> None:
+        if self._local is None:
+            return
+        if self._closer is None:
+            work = self._end(self._local, orderly=orderly)
+            self._closer = asyncio.get_running_loop().create_task(work)
+        await asyncio.shield(self._closer)
+
+    async def _end(self, local: Local, *, orderly: bool) -> None:
+        if self._monitor is not None:
+            self._monitor.cancel()
+            await asyncio.gather(self._monitor, return_exceptions=True)
+        await asyncio.gather(*(listener.close() for listener in list(self._listeners)))
+        await asyncio.gather(*(qp.close() if orderly else qp.abort() for qp in list(self._qps)))
+        await local.dispatcher.close()
+        for mr in list(self._mrs.values()):
+            self._release(mr)
+
+
+# ---- Helpers --------------------------------------------------------------------------------
+
+
+def find_ports(config: ContextConfig, host: HostConfig | None) -> tuple[LocalPort, ...]:
+    """The ports that a Context with this configuration has on this host."""
+    interfaces = netlink.interfaces()
+    if host is not None and host.source is Source.SRV6:
+        return paths.srv6_ports(host, interfaces)
+    wanted = config.interfaces
+    if not wanted and host is not None:
+        wanted = tuple(str(port.address.ip) for port in host.ports)
+    return paths.interface_ports(interfaces, wanted, config.evs_per_pair)
+
+
+def _device_config(config: ContextConfig, ports: Sequence[LocalPort]) -> DeviceConfig:
+    return DeviceConfig(
+        ports=tuple(
+            PortConfig(port.address.ip, port.ifname, port.any_address, port.tx_sockets)
+            for port in ports
+        ),
+        udp_port=config.udp_port,
+        spin_us=config.spin_us,
+        rcvbuf_bytes=config.rcvbuf_bytes,
+        sndbuf_bytes=config.sndbuf_bytes,
+    )
+
+
+def _source_ports(opened: Device, ports: Sequence[LocalPort]) -> SourcePorts:
+    return SourcePorts(
+        {
+            port.plane: tuple(opened.source_port(port.plane, i) for i in range(port.tx_sockets))
+            for port in ports
+        }
+    )
+
+
+def _checked_private(private: dict[str, Any] | None) -> dict[str, Any]:
+    try:
+        size = len(json.dumps(private or {}, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(f"private: {error}") from error
+    if size > _MAX_PRIVATE_BYTES:
+        raise ArgumentError(f"private: {size} bytes of JSON, at most {_MAX_PRIVATE_BYTES}")
+    return private or {}
+
+
+async def _open_channel(local: Local, host: str, port: int) -> Channel:
+    """Connects to the first address of `host` that answers."""
+    name = host
+    if local.host is not None:
+        name = local.host.peers[host].oob if host in local.host.peers else host
+        name = "localhost" if host == local.host.host else name
+    loop = asyncio.get_running_loop()
+    try:
+        found = await loop.getaddrinfo(name, port, type=socket.SOCK_STREAM)
+    except socket.gaierror as error:
+        raise ResolveError(f"{host}: no such host") from error
+    failure: OSError | None = None
+    for address in dict.fromkeys(info[4][0] for info in found):
+        try:
+            return Channel(*await asyncio.open_connection(str(address), port))
+        except OSError as error:
+            failure = error
+    if isinstance(failure, ConnectionRefusedError):
+        raise ConnectError(f"{host}: nobody listens on TCP port {port}") from failure
+    cause = failure.strerror if failure is not None else "no address"
+    raise ConnectError(f"{host}: TCP port {port}: {cause}") from failure
+
+
+def _about(host: str, port: int, error: MrcError) -> MrcError:
+    """The same error, with the peer's name in front where it does not stand yet."""
+    if host in str(error):
+        return error
+    return type(error)(f"{host}: TCP port {port}: {error}")

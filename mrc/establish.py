@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Brings a QP from nothing to RTS on both sides: attributes, EVs, proof of the paths.
+
+The order of messages is drawn in mrc.oob; both sides run the code below, the connecting side
+speaking first at every step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mrc import paths, verbs
+from mrc._native import parse_address
+from mrc.config import ContextConfig
+from mrc.dispatch import Dispatcher
+from mrc.enums import EvState, Integrity
+from mrc.errors import (
+    ConnectError,
+    InUseError,
+    PathError,
+    ProtocolError,
+    QueueFullError,
+    StateError,
+)
+from mrc.events import ProbeResult
+from mrc.hostconfig import HostConfig, HostPeer, Source
+from mrc.oob import Attributes, Channel, Hello, hello_from_json, hello_to_json
+from mrc.paths import LocalPort, PathEv, RemotePort, SourcePorts
+from mrc.proof import prove
+from mrc.qp import QP
+from mrc.verbs import PeerSource, QueuePair, RtrAttributes, RtsAttributes
+
+logger = logging.getLogger("mrc.establish")
+
+_NUMBER_TRIES = 8  # a random QPN is in use already once in thousands of times
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """This side: what every QP of a Context shares."""
+
+    name: str
+    config: ContextConfig
+    host: HostConfig | None
+    ports: tuple[LocalPort, ...]
+    sports: SourcePorts
+    dispatcher: Dispatcher
+    rng: random.Random
+
+    @property
+    def srv6(self) -> HostConfig | None:
+        """The host configuration, when paths come from it."""
+        return self.host if self.host and self.host.source is Source.SRV6 else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What the hellos of both sides lead to."""
+
+    evs: list[PathEv]
+    sources: list[PeerSource]
+    path_mtu: int
+    integrity: Integrity
+
+
+async def establish(
+    local: Local, channel: Channel, *, first: bool, private: dict[str, Any], expected: str = ""
+) -> QP:
+    """Returns a QP that is ready on both sides. `first` tells which side speaks first.
+
+    On failure the QP is gone again, and the caller tells the peer. `expected` names the peer that
+    must answer; empty: any.
+    """
+    queue = await _create(local)
+    qp: QP | None = None
+    try:
+        mine = _hello(local, channel, queue, private)
+        peer = await _exchange_hellos(channel, mine, first=first)
+        if expected and peer.host != expected:
+            raise ConnectError(f"{channel.remote} is host {peer.host}, not {expected}")
+        plan = _plan(local, channel, peer)
+        qp = QP(local.dispatcher, queue, plan.evs, channel, peer, local.config)
+        await _receive_ready(local, queue, plan, peer)
+        await _turn(channel, "rtr", first=first)
+        path_mtu = await _prove(channel, qp, plan, peer, first=first)
+        await _send_ready(local, queue, mine, peer, path_mtu)
+        await _turn(channel, "rts", first=first)
+        qp.start(path_mtu)
+        return qp
+    except BaseException:
+        if qp is not None:
+            local.dispatcher.detach(queue.qpn)
+        _forget(local, queue)
+        raise
+
+
+async def _create(local: Local) -> QueuePair:
+    """Creates the QP in INIT, under a random number that is free."""
+    config = local.config
+    for _ in range(_NUMBER_TRIES):
+        queue = QueuePair(config.sq_depth, config.mpr, config.max_wimm)
+        created = local.dispatcher.call(queue.create(), "create QP")
+        try:
+            await asyncio.shield(created)
+        except InUseError:
+            continue
+        except asyncio.CancelledError:
+            created.add_done_callback(functools.partial(_undo, local, queue))
+            raise
+        try:
+            await local.dispatcher.call(queue.to_init(), "QP to INIT")
+        except BaseException:
+            _forget(local, queue)
+            raise
+        return queue
+    raise QueueFullError("no QP number is free")
+
+
+def _undo(local: Local, queue: QueuePair, created: asyncio.Future[int]) -> None:
+    if created.exception() is None:
+        _forget(local, queue)
+
+
+def _forget(local: Local, queue: QueuePair) -> None:
+    """Destroys a QP that came to nothing, without waiting."""
+    try:
+        reply = local.dispatcher.call(queue.destroy(), f"QP {queue.qpn:#x}: destroy")
+    except StateError:
+        return  # the Context is closed, and the QP with it
+    reply.add_done_callback(lambda future: future.cancelled() or future.exception())
+
+
+# ---- Hellos ---------------------------------------------------------------------------------
+
+
+def is_loopback(channel: Channel) -> bool:
+    """True when both ends of the exchange are on this host."""
+    remote = parse_address(channel.remote)
+    return remote.is_loopback or remote == parse_address(channel.local)
+
+
+def _ports(local: Local, channel: Channel) -> list[LocalPort]:
+    """The ports that can reach this peer."""
+    loopback = is_loopback(channel)
+    ports = [port for port in local.ports if port.loopback is loopback]
+    if not ports:
+        which = "loopback" if loopback else "network"
+        raise PathError(f"this Context has no {which} interface for {channel.remote}")
+    return ports
+
+
+def _hello(local: Local, channel: Channel, queue: QueuePair, private: dict[str, Any]) -> Hello:
+    ports = [
+        RemotePort(port.nic, port.address, local.sports.of[port.plane], port.mtu)
+        for port in _ports(local, channel)
+    ]
+    attributes = Attributes(
+        qpn=queue.qpn,
+        first_psn=verbs.random_psn(),
+        path_mtu=local.config.mtu_limit,
+        mpr=local.config.mpr,
+        max_wimm=local.config.max_wimm,
+        integrity=local.config.integrity,
+        udp_port=local.dispatcher.device.udp_port,
+        ports=tuple(ports),
+    )
+    return Hello(local.name, attributes, private)
+
+
+async def _exchange_hellos(channel: Channel, mine: Hello, *, first: bool) -> Hello:
+    message = hello_to_json(mine)
+    del message["type"]
+    return hello_from_json(await _turn(channel, "hello", first=first, **message))
+
+
+async def _turn(channel: Channel, kind: str, *, first: bool, **fields: Any) -> dict[str, Any]:
+    """Sends a message and takes the peer's of the same type; the connecting side begins."""
+    if first:
+        await channel.send(kind, **fields)
+        return await channel.expect(kind)
+    answer = await channel.expect(kind)
+    await channel.send(kind, **fields)
+    return answer
+
+
+# ---- Paths ----------------------------------------------------------------------------------
+
+
+def _plan(local: Local, channel: Channel, peer: Hello) -> _Plan:
+    """Chooses EVs and the largest path MTU from what both sides said."""
+    ports = _ports(local, channel)
+    theirs = peer.attributes
+    if local.srv6 and not is_loopback(channel):
+        named = _configured_peer(local.srv6, peer)
+        addresses = {port.address.ip for port in theirs.ports}
+        if not addresses <= set(named.sources):
+            raise ConnectError(f"host {peer.host} sends from addresses that are not configured")
+        evs = paths.srv6_evs(named.paths, ports, local.sports, theirs.udp_port, local.rng)
+        mtus = [port.mtu for port in ports] + [port.mtu for port in theirs.ports]
+    else:
+        pairs = _pairs(ports, theirs.ports, channel)
+        per_pair = local.config.evs_per_pair
+        evs = paths.pair_evs(pairs, local.sports, theirs.udp_port, per_pair, local.rng)
+        mtus = [min(ours.mtu, other.mtu) for ours, other in pairs]
+    if not evs:
+        raise PathError(f"host {peer.host} and this host have no IP version in common")
+    path_mtu = min(local.config.mtu_limit, theirs.path_mtu, *mtus)
+    if path_mtu < paths.MIN_MTU:
+        raise PathError(f"an interface to {peer.host} has too small an MTU for any packet")
+    sources = paths.peer_sources((port.address.ip, port.sports) for port in theirs.ports)
+    return _Plan(evs, sources, path_mtu, _integrity(local.config.integrity, theirs.integrity))
+
+
+def _configured_peer(host: HostConfig, peer: Hello) -> HostPeer:
+    if peer.host not in host.peers:
+        raise ConnectError(f"host {peer.host} is not among the configured peers of {host.host}")
+    return host.peers[peer.host]
+
+
+def _pairs(
+    ports: Sequence[LocalPort], theirs: Sequence[RemotePort], channel: Channel
+) -> list[paths.Pair]:
+    if not is_loopback(channel):
+        return paths.pair(ports, theirs)
+    version = parse_address(channel.remote).version
+    return paths.loopback_pairs(ports, theirs, version) or paths.loopback_pairs(
+        ports, theirs, 10 - version
+    )
+
+
+def _integrity(ours: Integrity, theirs: Integrity) -> Integrity:
+    """The weaker protection holds only when both sides want it."""
+    return Integrity.UDP if ours is theirs is Integrity.UDP else Integrity.ICRC
+
+
+async def _prove(channel: Channel, qp: QP, plan: _Plan, peer: Hello, *, first: bool) -> int:
+    """Proves the EVs from both sides and returns the path MTU that holds for both."""
+
+    async def probe(index: int, payload: int, timeout: float) -> ProbeResult:
+        return await qp.probe_ev(index, payload=payload, timeout=timeout)
+
+    proof = await prove(probe, len(plan.evs), plan.path_mtu)
+    if not proof.mtu:
+        targets = sorted({str(ev.attr.destination) for ev in plan.evs})
+        raise PathError(
+            f"no path to {peer.host} ({', '.join(targets[:4])}{', ...' * (len(targets) > 4)}) "
+            f"answers on UDP port {peer.attributes.udp_port}: is UDP blocked?"
+        )
+    for index in proof.dead:
+        await qp.set_ev_state(index, EvState.ASSUMED_BAD)
+    if proof.dead:
+        planes = sorted({plan.evs[index].attr.port for index in proof.dead})
+        logger.warning(
+            "%d of %d EVs to %s do not answer, on planes %s",
+            len(proof.dead), len(plan.evs), peer.host, planes,
+        )  # fmt: skip
+    answer = await _turn(channel, "proved", first=first, mtu=proof.mtu)
+    theirs = answer.get("mtu")
+    if type(theirs) is not int or not paths.MIN_MTU <= theirs <= paths.MAX_MTU:
+        raise ProtocolError("the peer sent a wrong proved.mtu")
+    path_mtu = min(proof.mtu, theirs & ~3)
+    if path_mtu < plan.path_mtu:
+        logger.warning(
+            "the path MTU to %s is %d, not %d: a link on the way has a smaller MTU",
+            peer.host, path_mtu, plan.path_mtu,
+        )  # fmt: skip
+    return path_mtu
+
+
+# ---- Transitions ----------------------------------------------------------------------------
+
+
+async def _receive_ready(local: Local, queue: QueuePair, plan: _Plan, peer: Hello) -> None:
+    """INIT to RTR."""
+    attributes = RtrAttributes(peer.attributes.qpn, peer.attributes.first_psn, plan.integrity)
+    call = local.dispatcher.call
+    await call(queue.set_evs([ev.attr for ev in plan.evs]), "set EVs")
+    await call(queue.set_peer(plan.sources), "set the peer's addresses")
+    await call(queue.to_rtr(attributes), "QP to RTR")
+
+
+async def _send_ready(
+    local: Local, queue: QueuePair, mine: Hello, peer: Hello, path_mtu: int
+) -> None:
+    """RTR to RTS."""
+    config = local.config
+    attributes = RtsAttributes(
+        sq_psn=mine.attributes.first_psn,
+        path_mtu=path_mtu,
+        peer_mpr=peer.attributes.mpr,
+        peer_max_wimm=peer.attributes.max_wimm,
+        timeout=config.timeout,
+        retry_linear=config.retry_linear,
+        retry_exp=config.retry_exp,
+        cc=config.cc,
+        spray=config.spray,
+        ev_active_per_plane=config.ev_active_per_plane,
+    )
+    await local.dispatcher.call(queue.to_rts(attributes), "QP to RTS")

@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The listening side of the exchange: a TCP server that gives out QPs ready to use.
+
+A stranger can hold no more than a place among `max_pending` for `handshake_timeout` seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from types import TracebackType
+from typing import Any, Self
+
+from mrc.errors import InUseError, MrcError, PeerGoneError, ResolveError, StateError
+from mrc.establish import Local, establish
+from mrc.oob import Channel
+from mrc.qp import QP
+
+logger = logging.getLogger("mrc.listener")
+
+_BACKLOG = 128
+
+
+class Listener:
+    """Accepts peers. An async context manager, and an async iterator over their QPs."""
+
+    def __init__(self, local: Local, private: dict[str, Any], adopt: Callable[[QP], None]) -> None:
+        self._local = local
+        self._private = private
+        self._adopt = adopt
+        self._server: asyncio.Server | None = None
+        self._handshakes: set[asyncio.Task[None]] = set()
+        self._ready: deque[QP] = deque()
+        self._changed = asyncio.Condition()
+        self.port = 0
+
+    async def open(self, host: str | None, port: int) -> None:
+        """Starts to listen on one address, or on all; port 0 takes a free one."""
+        tcp = _listening_socket(host, port)
+        self.port = tcp.getsockname()[1]
+        self._server = await asyncio.start_server(self._on_peer, sock=tcp)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def accept(self) -> QP:
+        """Returns the next QP, ready to use; the caller closes it."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._ready or self._server is None)
+            if not self._ready:
+                raise StateError("the listener is closed")
+            return self._ready.popleft()
+
+    async def __aiter__(self) -> AsyncIterator[QP]:
+        """The QPs of all peers, until the listener is closed."""
+        while self._server is not None:
+            try:
+                qp = await self.accept()
+            except StateError:
+                return
+            yield qp
+
+    async def close(self) -> None:
+        """Stops listening, and ends handshakes and QPs that nobody accepted."""
+        server, self._server = self._server, None
+        if server is None:
+            return
+        server.close()
+        handshakes = list(self._handshakes)
+        for task in handshakes:
+            task.cancel()
+        await asyncio.gather(*handshakes, return_exceptions=True)
+        async with self._changed:
+            self._changed.notify_all()
+        while self._ready:
+            await self._ready.popleft().close()
+        await server.wait_closed()
+
+    async def _on_peer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._handshakes.add(task)
+        try:
+            await self._admit(Channel(reader, writer))
+        except OSError as error:
+            logger.debug("a peer went away before its hello: %s", error)
+            writer.transport.abort()
+        finally:
+            self._handshakes.discard(task)
+
+    async def _admit(self, channel: Channel) -> None:
+        config = self._local.config
+        if self._server is None or len(self._handshakes) + len(self._ready) > config.max_pending:
+            await channel.refuse("too many peers are connecting: try again later")
+            return
+        try:
+            async with asyncio.timeout(config.handshake_timeout):
+                qp = await establish(self._local, channel, first=False, private=self._private)
+        except TimeoutError:
+            await self._refuse(channel, f"not done within {config.handshake_timeout:g} s")
+        except PeerGoneError as error:
+            logger.debug("%s: %s", channel.remote, error)
+            channel.abort()
+        except (MrcError, OSError) as error:
+            await self._refuse(channel, str(error))
+        except asyncio.CancelledError:
+            channel.abort()
+            raise
+        else:
+            self._adopt(qp)
+            async with self._changed:
+                self._ready.append(qp)
+                self._changed.notify()
+
+    async def _refuse(self, channel: Channel, reason: str) -> None:
+        logger.warning("refused %s: %s", channel.remote, reason)
+        await channel.refuse(reason)
+
+
+def _listening_socket(host: str | None, port: int) -> socket.socket:
+    """A socket on `host`, or on every address of both IP versions where the host has both."""
+    try:
+        if host is not None:
+            family, *_, address = socket.getaddrinfo(
+                host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )[0]
+            return socket.create_server(address[:2], family=family, backlog=_BACKLOG)
+        if socket.has_dualstack_ipv6():
+            return socket.create_server(
+                ("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=_BACKLOG
+            )
+        return socket.create_server(("", port), backlog=_BACKLOG)
+    except socket.gaierror as error:
+        raise ResolveError(f"cannot listen on {host}: no such address here") from error
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise InUseError(f"TCP port {port} is taken: choose another") from error
+        raise

@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The out-of-band exchange of QP attributes: frames of JSON over TCP.
+
+A frame is four bytes of length, big-endian, and that many bytes of one JSON object with a key
+`type`. The codec is pure and total: any bytes give messages or a ProtocolError. Unknown keys are
+ignored, so that a later mrc can say more; what changes the meaning of a known key needs a new
+VERSION. The order of messages:
+
+    connecting side            listening side
+    hello            ------>
+                     <------   hello             or   refuse
+    rtr              ------>
+                     <------   rtr               both take probes from here on
+    proved           ------>
+                     <------   proved            the smaller path MTU of the two holds
+    rts              ------>
+                     <------   rts               both may send
+    bye              <----->   bye_ok            whoever closes first
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from ipaddress import ip_interface
+from typing import Any, TypeVar
+
+from mrc.enums import Integrity
+from mrc.errors import ConnectError, PeerGoneError, ProtocolError
+from mrc.hostconfig import IpInterface
+from mrc.paths import RemotePort
+
+VERSION = 1
+MAX_FRAME = 1 << 20
+_LENGTH = struct.Struct(">I")
+_MAX_REASON = 300
+_KEEPALIVE_SECONDS = 60
+T = TypeVar("T")
+
+
+# ---- Frames ---------------------------------------------------------------------------------
+
+
+def encode_frame(message: Mapping[str, Any]) -> bytes:
+    """Returns the bytes of one message."""
+    body = json.dumps(message, separators=(",", ":"), allow_nan=False).encode()
+    if len(body) > MAX_FRAME:
+        raise ProtocolError(f"a message of {len(body)} bytes is over the limit of {MAX_FRAME}")
+    return _LENGTH.pack(len(body)) + body
+
+
+def decode_length(header: bytes) -> int:
+    """Returns the length of the body that follows; raises ProtocolError when it is oversize."""
+    length: int = _LENGTH.unpack(header)[0]
+    if not 2 <= length <= MAX_FRAME:
+        raise ProtocolError("the peer does not speak mrc's exchange (no frame length)")
+    return length
+
+
+def decode_body(body: bytes) -> dict[str, Any]:
+    """Returns the message of a frame's body."""
+    try:
+        message = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError("the peer does not speak mrc's exchange (no JSON)") from error
+    if not isinstance(message, dict) or not isinstance(message.get("type"), str):
+        raise ProtocolError("the peer does not speak mrc's exchange (no message type)")
+    return message
+
+
+# ---- Attributes -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Attributes:
+    """What a side says of its QP: the attribute table of the specification.
+
+    Capabilities are those of the table; this version has none of the optional ones.
+    """
+
+    qpn: int
+    first_psn: int
+    path_mtu: int
+    mpr: int
+    max_wimm: int
+    integrity: Integrity
+    udp_port: int
+    ports: tuple[RemotePort, ...]
+    trim_nack: bool = False
+    dynamic_mpr: bool = False
+    service_time: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """The first message of either side. `private` is the caller's own."""
+
+    host: str
+    attributes: Attributes
+    private: dict[str, Any] = field(default_factory=dict)
+    version: int = VERSION
+
+
+class _Reader:
+    """Takes checked values out of a JSON object; each complaint names the key."""
+
+    def __init__(self, value: object, key: str) -> None:
+        if not isinstance(value, dict):
+            raise ProtocolError(f"the peer sent {key} that is not an object")
+        self._value: dict[str, Any] = value
+        self._key = key
+
+    def take(self, name: str, kind: type[T], accept: Callable[[T], bool] = lambda _: True) -> T:
+        value = self._value.get(name)
+        # bool is an int to Python, but 'true' is no QPN.
+        if type(value) is not kind or not accept(value):
+            raise ProtocolError(f"the peer sent a wrong {self._key}.{name}")
+        return value
+
+    def number(self, name: str, low: int, high: int) -> int:
+        return self.take(name, int, lambda value: low <= value <= high)
+
+    def flag(self, name: str) -> bool:
+        return self._value.get(name) is True
+
+
+def _port_to_json(port: RemotePort) -> dict[str, Any]:
+    return {
+        "nic": port.nic,
+        "address": str(port.address),
+        "source_ports": list(port.sports),
+        "mtu": port.mtu,
+    }
+
+
+def _address(reader: _Reader) -> IpInterface:
+    try:
+        return ip_interface(reader.take("address", str))
+    except ValueError:
+        raise ProtocolError("the peer sent a wrong port.address") from None
+
+
+def _port_from_json(value: object) -> RemotePort:
+    reader = _Reader(value, "port")
+    sports = reader.take("source_ports", list, lambda items: 1 <= len(items) <= 64)
+    if not all(type(sport) is int and 1 <= sport <= 65535 for sport in sports):
+        raise ProtocolError("the peer sent a wrong port.source_ports")
+    return RemotePort(
+        nic=reader.take("nic", str, lambda name: len(name) <= 64),
+        address=_address(reader),
+        sports=tuple(sports),
+        mtu=reader.number("mtu", 0, 16384),
+    )
+
+
+def hello_to_json(hello: Hello) -> dict[str, Any]:
+    """The message of a hello."""
+    attributes = hello.attributes
+    return {
+        "type": "hello",
+        "version": hello.version,
+        "host": hello.host,
+        "private": hello.private,
+        "attributes": {
+            "qpn": attributes.qpn,
+            "first_psn": attributes.first_psn,
+            "path_mtu": attributes.path_mtu,
+            "mpr": attributes.mpr,
+            "max_wimm": attributes.max_wimm,
+            "integrity": attributes.integrity.name.lower(),
+            "udp_port": attributes.udp_port,
+            "trim_nack": attributes.trim_nack,
+            "dynamic_mpr": attributes.dynamic_mpr,
+            "service_time": attributes.service_time,
+            "ports": [_port_to_json(port) for port in attributes.ports],
+        },
+    }
+
+
+def _attributes_from_json(value: object) -> Attributes:
+    reader = _Reader(value, "attributes")
+    names = {kind.name.lower(): kind for kind in Integrity}
+    return Attributes(
+        qpn=reader.number("qpn", 3, 0xFFFFFF),
+        first_psn=reader.number("first_psn", 0, 0xFFFFFF),
+        path_mtu=reader.take("path_mtu", int, lambda v: 256 <= v <= 16384 and v % 4 == 0),
+        mpr=reader.take("mpr", int, lambda v: 128 <= v <= 4096 and v % 128 == 0),
+        max_wimm=reader.number("max_wimm", 1, 65535),
+        integrity=names[reader.take("integrity", str, lambda name: name in names)],
+        udp_port=reader.number("udp_port", 1, 65535),
+        ports=tuple(
+            _port_from_json(port)
+            for port in reader.take("ports", list, lambda items: 1 <= len(items) <= 32)
+        ),
+        trim_nack=reader.flag("trim_nack"),
+        dynamic_mpr=reader.flag("dynamic_mpr"),
+        service_time=reader.flag("service_time"),
+    )
+
+
+def hello_from_json(message: Mapping[str, Any]) -> Hello:
+    """Checks a hello; raises ProtocolError. The version is judged before the rest is read."""
+    reader = _Reader(message, "hello")
+    if (version := reader.take("version", int)) != VERSION:
+        raise ProtocolError(
+            f"the peer speaks version {version} of the exchange, this host version {VERSION}"
+        )
+    return Hello(
+        host=reader.take("host", str, lambda name: len(name) <= 255 and name.isprintable()),
+        attributes=_attributes_from_json(message.get("attributes")),
+        private=reader.take("private", dict),
+    )
+
+
+def printable(reason: object) -> str:
+    """A peer's reason as one harmless line."""
+    return "".join(c if c.isprintable() else "?" for c in str(reason)[:_MAX_REASON])
+
+
+# ---- The exchange ---------------------------------------------------------------------------
+
+
+class Channel:
+    """One TCP connection of the exchange. Waits are bounded by its callers."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self.local: str = writer.get_extra_info("sockname")[0]
+        self.remote: str = writer.get_extra_info("peername")[0]
+        # The connection is silent for as long as the QP lives: keep middleboxes from dropping it.
+        tcp: socket.socket = writer.get_extra_info("socket")
+        tcp.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_SECONDS)
+
+    async def send(self, kind: str, **fields: Any) -> None:
+        """Sends one message; raises PeerGoneError when the peer has gone."""
+        self._writer.write(encode_frame({"type": kind, **fields}))
+        try:
+            await self._writer.drain()
+        except ConnectionError as error:
+            raise PeerGoneError("the peer closed the connection during the exchange") from error
+
+    async def receive(self) -> dict[str, Any]:
+        """Returns the next message; raises ProtocolError, or PeerGoneError at the end."""
+        try:
+            header = await self._reader.readexactly(_LENGTH.size)
+            body = await self._reader.readexactly(decode_length(header))
+        except (asyncio.IncompleteReadError, ConnectionError) as error:
+            raise PeerGoneError("the peer closed the connection during the exchange") from error
+        return decode_body(body)
+
+    async def expect(self, kind: str) -> dict[str, Any]:
+        """Returns the next message, which must be of this type; a refusal is a ConnectError."""
+        message = await self.receive()
+        if message["type"] == "refuse":
+            raise ConnectError(f"the peer refused: {printable(message.get('reason', 'no reason'))}")
+        if message["type"] != kind:
+            raise ProtocolError(f"the peer sent {printable(message['type'])!r} instead of {kind!r}")
+        return message
+
+    async def refuse(self, reason: str, *, patience: float = 1.0) -> None:
+        """Tells the peer why, if it listens, and closes."""
+        try:
+            async with asyncio.timeout(patience):
+                await self.send("refuse", reason=reason[:_MAX_REASON])
+        except (PeerGoneError, TimeoutError):
+            pass
+        await self.close()
+
+    async def close(self) -> None:
+        """Closes the connection; what was sent is still delivered."""
+        self._writer.close()
+        try:
+            await self._writer.wait_closed()
+        except OSError:
+            pass  # it is closed either way
+
+    def abort(self) -> None:
+        """Drops the connection at once."""
+        self._writer.transport.abort()

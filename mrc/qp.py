@@ -1,0 +1,379 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A connected QP: awaitable writes, immediates and events as streams, orderly close."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Self
+
+from mrc.config import ContextConfig
+from mrc.device import Notice
+from mrc.dispatch import Dispatcher, Work
+from mrc.enums import EventType, EvState, QpState, WcStatus
+from mrc.errors import (
+    ArgumentError,
+    CompletionError,
+    MrcError,
+    PeerGoneError,
+    QueueFullError,
+    StateError,
+)
+from mrc.events import (
+    Completion,
+    EvEvent,
+    EvInfo,
+    Immediate,
+    PlaneEvent,
+    PlaneInfo,
+    ProbeResult,
+    QpErrorEvent,
+    QpEvent,
+    QpInfo,
+)
+from mrc.oob import Channel, Hello
+from mrc.paths import TRANSPORT, PathEv
+from mrc.stream import Stream
+from mrc.verbs import MR, QueuePair, RemoteMemory, WorkRequest
+
+logger = logging.getLogger("mrc.qp")
+
+_MAX_UNREAD_EVENTS = 4096
+
+
+class QP:
+    """One QP, ready to send and receive. An async context manager that closes it.
+
+    Any number of writes may be under way: those beyond the depth of the send queue wait their turn
+    here. A write that is cancelled still takes place if the engine has it already.
+    """
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        queue: QueuePair,
+        evs: Sequence[PathEv],
+        channel: Channel,
+        peer: Hello,
+        config: ContextConfig,
+    ) -> None:
+        self.peer_host = peer.host
+        self.private = peer.private
+        self.path_mtu = 0
+        self.peer_gone = asyncio.Event()
+        self._dispatcher = dispatcher
+        self._queue = queue
+        self._evs = tuple(evs)
+        self._channel = channel
+        self._config = config
+        self._places = asyncio.Semaphore(queue.sq_depth)
+        self._immediates: Stream[Immediate] = Stream(config.max_unread)
+        self._events: Stream[QpEvent] = Stream(_MAX_UNREAD_EVENTS)
+        self._status: WcStatus | None = None
+        self._bye_ok = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._watcher: asyncio.Task[None] | None = None
+        self._closer: asyncio.Task[None] | None = None
+        dispatcher.attach(queue.qpn, self)
+
+    def __repr__(self) -> str:
+        return f"<QP {self.qpn:#x} to {self.peer_host}, {self._queue.state.name}>"
+
+    @property
+    def qpn(self) -> int:
+        """The local QP number."""
+        return self._queue.qpn
+
+    @property
+    def planes(self) -> tuple[int, ...]:
+        """The planes that the EVs of this QP use, in order."""
+        return tuple(sorted({ev.attr.port for ev in self._evs}))
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is None:
+            await self.close()
+        else:
+            await self.abort()
+
+    # ---- Writes ---------------------------------------------------------------------------
+
+    async def write(
+        self,
+        mr: MR,
+        remote: RemoteMemory,
+        *,
+        length: int | None = None,
+        local_offset: int = 0,
+        remote_offset: int = 0,
+    ) -> Completion:
+        """Writes a range of `mr` into the peer's memory; returns when the peer has all of it.
+
+        `length` defaults to the rest of `mr`. Raises CompletionError when it fails.
+        """
+        request = self._request(mr, remote, length, local_offset, remote_offset)
+        return await self._post(request, mr)
+
+    async def write_imm(
+        self,
+        imm: int,
+        mr: MR | None = None,
+        remote: RemoteMemory | None = None,
+        *,
+        length: int | None = None,
+        local_offset: int = 0,
+        remote_offset: int = 0,
+    ) -> Completion:
+        """As `write`, and the peer gets the 32-bit `imm`, in order. Without `mr`: no bytes."""
+        if mr is None or remote is None:
+            if mr is not None or remote is not None or length:
+                raise ArgumentError("mr, remote: needed both, or neither for an imm without bytes")
+            request = WorkRequest(self._dispatcher.next_id(), imm=imm)
+        else:
+            request = self._request(mr, remote, length, local_offset, remote_offset, imm)
+        return await self._post(request, mr)
+
+    def _request(
+        self,
+        mr: MR,
+        remote: RemoteMemory,
+        length: int | None,
+        local_offset: int,
+        remote_offset: int,
+        imm: int | None = None,
+    ) -> WorkRequest:
+        if length is None:
+            length = mr.length - local_offset
+        return WorkRequest(
+            wr_id=self._dispatcher.next_id(),
+            length=length,
+            local=mr.range(local_offset, length),
+            lkey=mr.key,
+            remote=remote.range(remote_offset, length),
+            rkey=remote.rkey,
+            imm=imm,
+        )
+
+    async def _post(self, request: WorkRequest, mr: MR | None) -> Completion:
+        self._check_open()
+        await self._places.acquire()  # in order of arrival; given back with the completion
+        try:
+            self._check_open()
+            command = self._queue.post(request)
+        except BaseException:
+            self._places.release()
+            raise
+        done: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
+        self._dispatcher.post(command, Work(self._queue, self._places, self._idle, mr, done))
+        return await done
+
+    def _check_open(self) -> None:
+        if self._status is not None:
+            raise CompletionError(self._status, f"QP {self.qpn:#x} to {self.peer_host} has failed")
+        if self._closer is not None:
+            raise StateError(f"QP {self.qpn:#x} to {self.peer_host} is closed")
+
+    # ---- Streams --------------------------------------------------------------------------
+
+    def immediates(self) -> AsyncIterator[Immediate]:
+        """The peer's immediates, in the order of their posting.
+
+        Ends when either side closes the QP; raises CompletionError when the QP fails, PeerGoneError
+        when the peer's process ends, QueueFullError when too many were left unread.
+        """
+        return self._immediates.__aiter__()
+
+    def events(self) -> AsyncIterator[QpEvent]:
+        """Changes of EVs and planes, and the end of the QP. Old ones are dropped if unread."""
+        return self._events.__aiter__()
+
+    def on_immediate(self, immediate: Immediate) -> None:
+        """For the dispatcher: the next immediate of the peer."""
+        if self._immediates.full:
+            # The peer must not be able to fill this host's memory.
+            limit = f"{self._config.max_unread} immediates of {self.peer_host} were left unread"
+            self._immediates.finish(QueueFullError(limit))
+        self._immediates.push(immediate)
+
+    def on_notice(self, notice: Notice) -> None:
+        """For the dispatcher: a change of state."""
+        if notice.type is EventType.QP_ERROR:
+            self._on_error(WcStatus(notice.status))
+        elif notice.type is EventType.PLANE:
+            self._events.push(PlaneEvent(notice.port, suspended=notice.status == 0))
+        elif notice.type is EventType.EV_STATE:
+            ev = self._evs[notice.ev_index]
+            state = EvState(notice.status)
+            self._events.push(EvEvent(notice.ev_index, ev.attr.port, ev.name, state))
+
+    def _on_error(self, status: WcStatus) -> None:
+        if self._closer is not None or self._status is not None:
+            return  # our own doing
+        self._status = status
+        self._queue.state = QpState.ERROR
+        self._events.push(QpErrorEvent(status))
+        self._events.finish()
+        what = f"QP {self.qpn:#x} to {self.peer_host}"
+        self._immediates.finish(CompletionError(status, what))
+
+    # ---- State ----------------------------------------------------------------------------
+
+    async def query(self) -> QpInfo:
+        """A snapshot of the QP and its planes."""
+        command, info = self._queue.query()
+        await self._dispatcher.call(command, f"QP {self.qpn:#x}: query")
+        names = [name for name in QpInfo.__dataclass_fields__ if name != "planes"]
+        fields = {name: getattr(info, name) for name in names}
+        fields["state"], fields["status"] = QpState(info.state), WcStatus(info.status)
+        planes = tuple(_plane_info(plane, info.planes[plane - 1]) for plane in self.planes)
+        return QpInfo(**fields, planes=planes)
+
+    async def evs(self) -> tuple[EvInfo, ...]:
+        """A snapshot of every EV, with the path that it names."""
+        command, infos = self._queue.query_evs(len(self._evs))
+        count = await self._dispatcher.call(command, f"QP {self.qpn:#x}: query EVs")
+        assert count == len(self._evs)
+        return tuple(_ev_info(i, ev, infos[i]) for i, ev in enumerate(self._evs))
+
+    async def probe_ev(self, index: int, *, payload: int = 0, timeout: float = 0.25) -> ProbeResult:
+        """Sends one EV probe, as large as a data packet of `payload` bytes (0: small)."""
+        size = payload + TRANSPORT if payload else 0
+        command = self._queue.probe_ev(index, bytes=size, timeout_ns=int(timeout * 1e9))
+        return await self._dispatcher.probe(command, f"QP {self.qpn:#x}: probe EV {index}")
+
+    async def set_ev_state(self, index: int, state: EvState) -> None:
+        """Denies an EV (DENIED), lifts that (GOOD), or declares it lost (ASSUMED_BAD)."""
+        command = self._queue.set_ev_state(index, state)
+        await self._dispatcher.call(command, f"QP {self.qpn:#x}: set state of EV {index}")
+
+    # ---- The peer's end -------------------------------------------------------------------
+
+    def start(self, path_mtu: int) -> None:
+        """For the exchange: the QP is RTS, from now on the peer's end of TCP is watched."""
+        self.path_mtu = path_mtu
+        self._watcher = asyncio.get_running_loop().create_task(self._watch())
+
+    async def _watch(self) -> None:
+        """Waits for the peer to say bye, or to vanish. Silence means nothing."""
+        try:
+            while True:
+                message = await self._channel.receive()
+                if message["type"] == "bye":
+                    self._on_gone(None)
+                    await self._answer_bye()
+                elif message["type"] == "bye_ok":
+                    self._bye_ok.set()
+        except (PeerGoneError, MrcError) as error:
+            logger.debug("QP %#x: %s", self.qpn, error)
+            gone = f"{self.peer_host} ended without closing the QP: was the process there stopped?"
+            self._on_gone(PeerGoneError(gone))
+        except OSError as error:
+            # The network of the exchange failed, for example by a TCP timeout: only a hint is lost.
+            logger.info("QP %#x: the OOB connection is lost: %s", self.qpn, error)
+        finally:
+            self._bye_ok.set()
+
+    def _on_gone(self, error: PeerGoneError | None) -> None:
+        self._dispatcher.drain()  # what the peer completed before it went is there already
+        self.peer_gone.set()
+        self._immediates.finish(error)
+
+    async def _answer_bye(self) -> None:
+        """Lets the peer end its QP as soon as ours needs no more answers from it."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._config.linger):
+                await self._until_idle()
+        await self._channel.send("bye_ok")
+
+    async def _until_idle(self) -> None:
+        while self._queue.outstanding:
+            self._idle.clear()
+            await self._idle.wait()
+
+    # ---- Close ----------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Ends the QP in order; writes still under way end with WR_FLUSH_ERR.
+
+        The engine keeps answering until the peer needs no more answers, for at most the configured
+        `linger`: a peer whose last write just completed here must learn that it did.
+        """
+        await self._close(orderly=True)
+
+    async def abort(self) -> None:
+        """Ends the QP at once; to the peer it looks as if this process had died."""
+        await self._close(orderly=False)
+
+    async def _close(self, *, orderly: bool) -> None:
+        if self._closer is None:
+            orderly = orderly and self._status is None and self._watcher is not None
+            work = self._end(orderly=orderly)
+            self._closer = asyncio.get_running_loop().create_task(work)
+        await asyncio.shield(self._closer)
+
+    async def _end(self, *, orderly: bool) -> None:
+        self._immediates.finish()
+        self._events.finish()
+        if orderly:
+            await self._say_bye()
+        if self._watcher is not None:
+            self._watcher.cancel()
+            await asyncio.gather(self._watcher, return_exceptions=True)
+        try:
+            await self._dispatcher.call(self._queue.destroy(), f"QP {self.qpn:#x}: destroy")
+            await self._until_idle()
+        except StateError as error:
+            logger.debug("QP %#x: %s", self.qpn, error)  # the Context ended first
+        self._dispatcher.detach(self.qpn)
+        if orderly:
+            await self._channel.close()
+        else:
+            self._channel.abort()
+
+    async def _say_bye(self) -> None:
+        with suppress(TimeoutError, PeerGoneError):
+            async with asyncio.timeout(self._config.linger):
+                await self._channel.send("bye")
+                await self._bye_ok.wait()
+
+
+def _plane_info(plane: int, info: Any) -> PlaneInfo:
+    return PlaneInfo(
+        plane=plane,
+        packets=info.packets,
+        bytes=info.bytes,
+        lost=info.lost,
+        rtt_ns=info.rtt_ns,
+        base_rtt_ns=info.base_rtt_ns,
+        inflight_bytes=info.inflight_bytes,
+        suspended=bool(info.suspended),
+    )
+
+
+def _ev_info(index: int, path: PathEv, info: Any) -> EvInfo:
+    return EvInfo(
+        index=index,
+        ev=info.ev,
+        plane=info.port,
+        path=path.name,
+        destination=str(path.attr.destination),
+        usids=path.usids,
+        segments=path.segments,
+        state=EvState(info.state),
+        active=bool(info.active),
+        packets=info.packets,
+        bytes=info.bytes,
+        lost=info.lost,
+        probes=info.probes,
+        rtt_ns=info.rtt_ns,
+    )
