@@ -25,22 +25,25 @@ from typing import Any, Self
 from pyroute2.netlink import nla
 from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
 from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
+from pyroute2.netlink.rtnl.ndmsg import ndmsg
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
 from pyroute2.netlink.rtnl.tcmsg import sched_tbf, tcmsg
 
 from mrc import netns
 from mrc.errors import NetlinkError
 from mrc.rtnetlink import NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, Request, Rtnetlink
-from mrc.srv6 import EncapRed, End, EndDT6, Route
+from mrc.srv6 import LOCAL_TABLE, EncapRed, End, EndDT6, Route
 
 _RTM_NEWLINK, _RTM_GETLINK, _RTM_SETLINK = 16, 18, 19
 _RTM_NEWADDR, _RTM_GETADDR = 20, 22
 _RTM_NEWROUTE, _RTM_GETROUTE = 24, 26
+_RTM_NEWNEIGH = 28
 _RTM_NEWQDISC = 36
 
 _IFF_UP = 0x1
 _IFA_F_NODAD = 0x2
-_TABLE_MAIN, TABLE_LOCAL = 254, 255
+_NUD_PERMANENT = 0x80
+_MAIN_TABLE = 254
 _RTN_UNICAST, _RTN_LOCAL = 1, 2
 _PROTOCOL_STATIC = 4
 _LWTUNNEL_SEG6, _LWTUNNEL_SEG6_LOCAL = 5, 7
@@ -141,16 +144,8 @@ class Veth:
     peer_name: str
     peer_namespace: str
     mtu: int
-
-
-@dataclass(frozen=True, slots=True)
-class Shaper:
-    """A token bucket on what leaves an interface (tbf)."""
-
-    rate_bps: int
-    burst_bytes: int
-    limit_bytes: int
-    """the longest queue, the burst included"""
+    mac: str
+    peer_mac: str
 
 
 def interfaces(namespace: str | None = None) -> list[Interface]:
@@ -160,18 +155,19 @@ def interfaces(namespace: str | None = None) -> list[Interface]:
 
 
 def wait_until_up(wanted: Iterable[tuple[Netlink, Iterable[str]]], timeout: float) -> None:
-    """Wait until all interfaces can carry packets: a veth may take a second after its set-up.
+    """Wait until all interfaces can carry packets.
 
+    The kernel may take a second to notice that a veth can, unless asked for that one interface.
     Raises NetlinkError naming the first one that does not come up.
     """
     deadline = time.monotonic() + timeout
     for link, names in wanted:
-        missing = set(names)
-        while missing := missing - {i.name for i in link.interfaces() if i.up}:
-            if time.monotonic() > deadline:
-                where = f" in {link.namespace}" if link.namespace else ""
-                raise NetlinkError(f"interface {min(missing)}{where} does not come up")
-            time.sleep(_POLL_SECONDS)
+        for name in names:
+            while not link.is_up(name):
+                if time.monotonic() > deadline:
+                    where = f" in {link.namespace}" if link.namespace else ""
+                    raise NetlinkError(f"interface {name}{where} does not come up")
+                time.sleep(_POLL_SECONDS)
 
 
 class Netlink:
@@ -199,7 +195,7 @@ class Netlink:
         self._rtnetlink.close()
 
     def interfaces(self) -> list[Interface]:
-        links = self._rtnetlink.dump(_RTM_GETLINK, ifinfmsg())
+        links = self._links()
         addresses: dict[int, list[IPv4Interface | IPv6Interface]] = {}
         for message in self._rtnetlink.dump(_RTM_GETADDR, ifaddrmsg()):
             # IFA_ADDRESS is the far end's on a point-to-point link; IFA_LOCAL, where given, ours.
@@ -208,8 +204,13 @@ class Netlink:
                 own = ip_interface(f"{text}/{message['prefixlen']}")
                 addresses.setdefault(message["index"], []).append(own)
         found = [_interface(message, addresses) for message in links]
-        self._indices = {each.name: each.index for each in found}
         return sorted(found, key=lambda each: each.index)
+
+    def is_up(self, name: str) -> bool:
+        """Whether an interface can carry packets."""
+        message = ifinfmsg()
+        message["index"] = self._index(name)
+        return _is_up(self._rtnetlink.get(_RTM_GETLINK, message, f"read the state of {name}"))
 
     def add_veths(self, veths: Iterable[Veth]) -> None:
         """Make pairs of interfaces; both ends stay down."""
@@ -258,15 +259,35 @@ class Netlink:
             requests.append(Request(what, _RTM_NEWADDR, message, flags))
         self._rtnetlink.request(requests)
 
-    def add_shapers(self, shapers: Iterable[tuple[str, Shaper]]) -> None:
-        """Limit the rate at which interfaces send."""
+    def add_neighbours(self, neighbours: Iterable[tuple[str, IPv6Address, str]]) -> None:
+        """Say, for an interface, which MAC address a next hop has, so that nobody has to ask."""
         requests = []
-        for name, shaper in shapers:
-            message = _tbf_message(self._index(name), shaper)
-            what = f"shape {name} to {shaper.rate_bps} bit/s"
+        for name, address, mac in neighbours:
+            message = ndmsg()
+            message["family"] = socket.AF_INET6
+            message["ifindex"] = self._index(name)
+            message["state"] = _NUD_PERMANENT
+            message["attrs"] = [("NDA_DST", str(address)), ("NDA_LLADDR", mac)]
+            what = f"add neighbour {address} to {name}"
             flags = NLM_F_CREATE | NLM_F_REPLACE
-            requests.append(Request(what, _RTM_NEWQDISC, message, flags, "NET_SCH_TBF"))
+            requests.append(Request(what, _RTM_NEWNEIGH, message, flags))
         self._rtnetlink.request(requests)
+
+    def add_shaper(self, name: str, *, rate_bps: int, burst_bytes: int, limit_bytes: int) -> None:
+        """Limit the rate at which an interface sends; the queue holds limit_bytes (tbf)."""
+        parms = {
+            "rate___reserved": _LINKLAYER_ETHERNET,
+            "rate": rate_bps // 8,
+            "limit": limit_bytes,
+        }
+        options = [("TCA_TBF_PARMS", parms), ("TCA_TBF_BURST", burst_bytes)]
+        message = _TbfMessage()
+        message["index"] = self._index(name)
+        message["parent"] = _TC_ROOT
+        message["attrs"] = [("TCA_KIND", "tbf"), ("TCA_OPTIONS", {"attrs": options})]
+        what = f"shape {name} to {rate_bps} bit/s"
+        flags = NLM_F_CREATE | NLM_F_REPLACE
+        self._rtnetlink.request([Request(what, _RTM_NEWQDISC, message, flags, "NET_SCH_TBF")])
 
     def add_routes(self, routes: Sequence[Route]) -> None:
         """Write routes, read them back, and insist that the kernel has what was meant."""
@@ -284,20 +305,26 @@ class Netlink:
 
     def routes(self) -> list[Route]:
         """The IPv6 routes of tables main and local that are for unicast."""
-        names = {each.index: each.name for each in self.interfaces()}
+        self._links()
+        names = {index: name for name, index in self._indices.items()}
         message = _RouteMessage()
         message["family"] = socket.AF_INET6
         return [
             _route(each, names)
             for each in self._rtnetlink.dump(_RTM_GETROUTE, message)
-            if each["table"] in (_TABLE_MAIN, TABLE_LOCAL)
+            if each["table"] in (_MAIN_TABLE, LOCAL_TABLE)
             and each["type"] in (_RTN_UNICAST, _RTN_LOCAL)
             and each.get_attr("RTA_OIF") in names
         ]
 
+    def _links(self) -> list[ifinfmsg]:
+        links = self._rtnetlink.dump(_RTM_GETLINK, ifinfmsg())
+        self._indices = {each.get_attr("IFLA_IFNAME"): each["index"] for each in links}
+        return links
+
     def _index(self, name: str) -> int:
         if name not in self._indices:
-            self.interfaces()
+            self._links()
         try:
             return self._indices[name]
         except KeyError:
@@ -308,15 +335,19 @@ class Netlink:
 def _interface(
     message: ifinfmsg, addresses: Mapping[int, list[IPv4Interface | IPv6Interface]]
 ) -> Interface:
-    state = message.get_attr("IFLA_OPERSTATE")
-    is_up = bool(message["flags"] & _IFF_UP)
     return Interface(
         name=message.get_attr("IFLA_IFNAME"),
         index=message["index"],
         mtu=message.get_attr("IFLA_MTU"),
-        up=is_up and state in ("UP", "UNKNOWN"),  # loopback and tunnels know of no carrier
+        up=_is_up(message),
         addresses=tuple(addresses.get(message["index"], ())),
     )
+
+
+def _is_up(message: ifinfmsg) -> bool:
+    # Loopback and tunnels know of no carrier, so their state is unknown.
+    state = message.get_attr("IFLA_OPERSTATE")
+    return bool(message["flags"] & _IFF_UP) and state in ("UP", "UNKNOWN")
 
 
 def _veth_request(veth: Veth, peer_namespace: int) -> Request:
@@ -324,6 +355,7 @@ def _veth_request(veth: Veth, peer_namespace: int) -> Request:
         "attrs": [
             ("IFLA_IFNAME", veth.peer_name),
             ("IFLA_MTU", veth.mtu),
+            ("IFLA_ADDRESS", veth.peer_mac),
             ("IFLA_NET_NS_FD", peer_namespace),
         ]
     }
@@ -331,6 +363,7 @@ def _veth_request(veth: Veth, peer_namespace: int) -> Request:
     message["attrs"] = [
         ("IFLA_IFNAME", veth.name),
         ("IFLA_MTU", veth.mtu),
+        ("IFLA_ADDRESS", veth.mac),
         (
             "IFLA_LINKINFO",
             {
@@ -345,30 +378,11 @@ def _veth_request(veth: Veth, peer_namespace: int) -> Request:
     return Request(what, _RTM_NEWLINK, message, NLM_F_CREATE | NLM_F_EXCL, "VETH")
 
 
-def _tbf_message(index: int, shaper: Shaper) -> _TbfMessage:
-    parms = {
-        "rate___reserved": _LINKLAYER_ETHERNET,
-        "rate": shaper.rate_bps // 8,
-        "limit": shaper.limit_bytes,
-    }
-    message = _TbfMessage()
-    message["index"] = index
-    message["parent"] = _TC_ROOT
-    message["attrs"] = [
-        ("TCA_KIND", "tbf"),
-        (
-            "TCA_OPTIONS",
-            {"attrs": [("TCA_TBF_PARMS", parms), ("TCA_TBF_BURST", shaper.burst_bytes)]},
-        ),
-    ]
-    return message
-
-
 def _route_message(route: Route, index: int) -> _RouteMessage:
     message = _RouteMessage()
     message["family"] = socket.AF_INET6
     message["dst_len"] = route.dst.prefixlen
-    message["table"] = TABLE_LOCAL if route.local else _TABLE_MAIN
+    message["table"] = LOCAL_TABLE if route.local else _MAIN_TABLE
     message["proto"] = _PROTOCOL_STATIC
     message["type"] = _RTN_LOCAL if route.local else _RTN_UNICAST
     attributes: list[tuple[str, Any]] = [

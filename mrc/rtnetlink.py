@@ -75,6 +75,18 @@ class Rtnetlink:
         if refused is not None:
             raise refused
 
+    def get(self, kind: int, message: Any, what: str) -> Any:
+        """One object, as it is now."""
+        self._send(self._encode(kind, message, _NLM_F_REQUEST))
+        while True:
+            for reply, sequence, _, data in _split(self._receive()):
+                if sequence != self._sequence:
+                    continue
+                if reply == _NLMSG_ERROR:
+                    refused = _refusal(Request(what, kind, message), data)
+                    raise refused or NetlinkError(f"cannot {what}: no answer")
+                return _decode(message, data)
+
     def dump(self, kind: int, message: Any) -> list[Any]:
         """All objects of a kind, from a dump that no change interrupted."""
         while True:
@@ -91,9 +103,7 @@ class Rtnetlink:
                     if reply == _NLMSG_DONE:
                         done = True
                     else:
-                        decoded = type(message)(data)
-                        decoded.decode()
-                        found.append(decoded)
+                        found.append(_decode(message, data))
             if not interrupted:
                 return found
 
@@ -128,6 +138,13 @@ def _open() -> socket.socket:
     except OSError as exc:
         raise NetlinkError(f"cannot open an rtnetlink socket: {exc}") from exc
     return sock
+
+
+def _decode(request: Any, data: bytes) -> Any:
+    """Answers are of the class of the message that asked."""
+    message = type(request)(data)
+    message.decode()
+    return message
 
 
 def _split(datagram: bytes) -> Iterator[tuple[int, int, int, bytes]]:

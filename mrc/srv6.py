@@ -19,6 +19,9 @@ BLOCK_BITS = 32
 USID_BITS = 16
 USIDS_PER_CARRIER = (128 - BLOCK_BITS) // USID_BITS
 
+# The routing table that holds a host's own addresses.
+LOCAL_TABLE = 255
+
 _USID_MASK = (1 << USID_BITS) - 1
 _USIDS_BITS = 128 - BLOCK_BITS
 _USIDS_MASK = (1 << _USIDS_BITS) - 1

@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`mrc testbed`: a fabric of network namespaces on this machine, and faults in it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+from typing import Any
+
+from mrc import topology
+from mrc.cli.exits import UsageError
+from mrc.cli.output import Output, add_options, format_rate, print_error
+from mrc.errors import ArgumentError
+from mrc.testbed import DEFAULT_NAME, DEFAULT_RATE, Fault, Mode, Testbed, parse_loss, picture
+from mrc.testbed import state as stored
+from mrc.testbed.rootless import require_root
+from mrc.testbed.targets import FORMS
+
+NOT_FOUND = 127
+
+EXAMPLES = """\
+examples:
+  mrc testbed up                       two hosts, four planes, two T1s each, 500 Mbit/s
+  mrc testbed exec h1 -- mrc recv --output /tmp/in
+  mrc testbed exec h0 -- mrc send big.bin h1
+  mrc testbed fail plane:2             its packets vanish, every link stays up
+  mrc testbed fail t1:3.0 --loss 20%   one T1 of plane 3 loses every fifth packet
+  mrc testbed heal all
+  mrc testbed down
+"""
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "testbed", help="build hosts, T0s and T1s from network namespaces", examples=EXAMPLES
+    )
+    name_help = "which test bed; several live side by side [lab]"
+    parser.add_argument("--name", default=DEFAULT_NAME, metavar="NAME", help=name_help)
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+
+    def add(word: str, run: Any, text: str) -> argparse.ArgumentParser:
+        action: argparse.ArgumentParser = actions.add_parser(word, help=text, description=text)
+        # The option is taken before and after the action; what stands later wins.
+        action.add_argument("--name", default=argparse.SUPPRESS, metavar="NAME", help=name_help)
+        action.set_defaults(run=run)
+        return action
+
+    up = add("up", _up, "build it; nothing happens if it is up already")
+    _add_shape(up)
+    down = add("down", _down, "remove it and all that belongs to it")
+    status = add("status", _status, "show what is up and what fails")
+    run = add("exec", _exec, "run a command in a host, with MRC_CONFIG set")
+    run.add_argument("host", metavar="HOST", help="h0, h1, ...")
+    run.add_argument("--user", help="drop from root to this user")
+    run.add_argument(
+        "words", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="the command to run"
+    )
+    fail = add("fail", _fail, "let a plane, a switch or a link fail")
+    fail.add_argument("target", metavar="TARGET", help=FORMS)
+    fail.add_argument(
+        "--mode", choices=[*Mode], default=Mode.SILENT,
+        help="silent: drop packets, links stay up; down: take the links down [%(default)s]",
+    )  # fmt: skip
+    fail.add_argument("--loss", metavar="PERCENT", help="drop only this share, such as 20%%")
+    heal = add("heal", _heal, "end a fault")
+    heal.add_argument("target", metavar="TARGET", help=f"all, {FORMS}")
+    for action in (up, down, status, fail, heal):
+        add_options(action)
+
+
+def _add_shape(parser: argparse.ArgumentParser) -> None:
+    for option, default, text in (
+        ("--hosts", 2, "number of hosts"),
+        ("--planes", 4, "number of planes"),
+        ("--t1", 2, "T1s per plane"),
+        ("--mtu", 9000, "of every link of the fabric, in bytes"),
+    ):
+        parser.add_argument(
+            option, type=int, default=default, metavar="N", help=f"{text} [%(default)s]"
+        )
+    parser.add_argument(
+        "--rate", default=DEFAULT_RATE, metavar="RATE",
+        help="of every link of the fabric, such as 10gbit; none for no limit [%(default)s]",
+    )  # fmt: skip
+
+
+def _up(args: argparse.Namespace) -> int:
+    require_root()
+    out = Output.of(args)
+    try:
+        bed = Testbed(
+            args.name,
+            hosts=args.hosts,
+            planes=args.planes,
+            t1=args.t1,
+            rate=args.rate,
+            mtu=args.mtu,
+        )
+    except ArgumentError as exc:
+        raise UsageError(args.prog, str(exc)) from exc
+    built = bed.up()
+    out.text(f"{args.name} {'is up' if built else 'was up already'}: {_summary(bed)}")
+    out.result(_json(bed, {}) | {"built": built})
+    return 0
+
+
+def _down(args: argparse.Namespace) -> int:
+    require_root()
+    out = Output.of(args)
+    removed = Testbed(args.name).down()
+    out.text(f"{args.name} {'is down' if removed else 'was not up'}")
+    out.result({"name": args.name, "state": "down", "removed": removed})
+    return 0
+
+
+def _status(args: argparse.Namespace) -> int:
+    out = Output.of(args)
+    found = stored.load(args.name)
+    if found is None or not found.up:
+        state = "down" if found is None else "half built"
+        others = ", ".join(name for name in stored.names() if name != args.name) or "none"
+        out.text(f"{args.name} is {state}; other test beds: {others}")
+        out.result({"name": args.name, "state": state})
+        return 1
+    bed = Testbed.existing(args.name)
+    out.text("\n".join([f"{args.name} is up: {_summary(bed)}", *_details(bed, found.faults)]))
+    out.result(_json(bed, found.faults))
+    return 0
+
+
+def _exec(args: argparse.Namespace) -> int:
+    """Become the command; returns only if there is none of that name."""
+    _take_options(args)
+    require_root()
+    bed = _existing(args)
+    try:
+        argv, environment = bed.host_command(args.host, args.words, user=args.user)
+    except ArgumentError as exc:
+        raise UsageError(args.prog, str(exc)) from exc
+    for program, remedy in ((args.words[0], ""), (argv[0], ": apt-get install iproute2")):
+        if shutil.which(program, path=environment["PATH"]) is None:
+            print_error(args.prog, f"no command {program}{remedy}", NOT_FOUND, as_json=False)
+            return NOT_FOUND
+    return os.execvpe(argv[0], argv, environment)
+
+
+def _take_options(args: argparse.Namespace) -> None:
+    """Our own options may still stand between HOST and `--`; the command begins after them."""
+    parser = argparse.ArgumentParser(prog=args.prog, allow_abbrev=False, add_help=False)
+    parser.add_argument("--name")
+    parser.add_argument("--user")
+    words = args.words
+    while words and (taken := words[0].split("=")[0]) in ("--name", "--user"):
+        count = 1 if "=" in words[0] else 2
+        if len(words) < count:
+            raise UsageError(args.prog, f"argument {taken}: expected one argument")
+        parser.parse_args(words[:count], namespace=args)
+        words = words[count:]
+    if words and words[0] == "--":
+        words = words[1:]
+    if not words:
+        raise UsageError(args.prog, f"what to run? {args.prog} {args.host} -- COMMAND")
+    args.words = words
+
+
+def _fail(args: argparse.Namespace) -> int:
+    require_root()
+    out = Output.of(args)
+    bed = _existing(args)
+    try:
+        loss = 1.0 if args.loss is None else parse_loss(args.loss)
+        bed.fail(args.target, args.mode, loss)
+    except (ArgumentError, ValueError) as exc:
+        raise UsageError(args.prog, str(exc)) from exc
+    fault = bed.faults()[args.target]
+    out.text(f"{args.target} fails: {fault}")
+    out.result({"name": args.name, "target": args.target, "mode": fault.mode, "loss": fault.loss})
+    return 0
+
+
+def _heal(args: argparse.Namespace) -> int:
+    require_root()
+    out = Output.of(args)
+    bed = _existing(args)
+    try:
+        healed = bed.heal(args.target)
+    except ArgumentError as exc:
+        raise UsageError(args.prog, str(exc)) from exc
+    left = bed.faults()
+    out.text(
+        f"healed: {', '.join(healed) or 'nothing'}; still failing: {', '.join(left) or 'nothing'}"
+    )
+    out.result({"name": args.name, "healed": healed, "failing": list(left)})
+    return 0
+
+
+def _existing(args: argparse.Namespace) -> Testbed:
+    try:
+        return Testbed.existing(args.name)
+    except ArgumentError as exc:
+        raise UsageError(args.prog, str(exc)) from exc
+
+
+def _summary(bed: Testbed) -> str:
+    shape = bed.shape
+    rate = "no rate limit" if shape.rate_bps is None else f"{format_rate(shape.rate_bps)} a link"
+    return (
+        f"{shape.hosts} hosts, {shape.planes} planes, {shape.t1} T1s a plane, {rate}, "
+        f"MTU {shape.mtu}"
+    )
+
+
+def _details(bed: Testbed, faults: dict[str, Fault]) -> list[str]:
+    lines = picture.draw(bed.shape, faults)
+    lines += ["", *(f"{target} fails: {fault}" for target, fault in faults.items())]
+    gone = bed.missing()
+    if gone:
+        lines.append(f"namespaces missing: {', '.join(gone)}; mrc testbed up builds it anew")
+    return lines if lines[-1] else lines[:-1]
+
+
+def _json(bed: Testbed, faults: dict[str, Fault]) -> dict[str, Any]:
+    shape = bed.shape
+    return {
+        "name": bed.name,
+        "state": "up",
+        "hosts": [
+            {
+                "host": f"h{host}",
+                "namespace": bed.plan.nodes[f"h{host}"].namespace,
+                "config": str(stored.config_path(bed.name, f"h{host}")),
+                "address": str(topology.host_address(host)),
+                "oob": str(topology.oob_address(host)),
+            }
+            for host in range(shape.hosts)
+        ],
+        "planes": shape.planes,
+        "t1": shape.t1,
+        "rate_bits_per_second": shape.rate_bps,
+        "mtu_bytes": shape.mtu,
+        "faults": [
+            {"target": target, "mode": fault.mode, "loss": fault.loss}
+            for target, fault in faults.items()
+        ],
+        "missing": bed.missing(),
+    }

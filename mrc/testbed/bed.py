@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A test bed as an object: up, down, fail, heal, and commands inside its hosts."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Self
+
+from mrc.errors import ArgumentError, StateError
+from mrc.testbed import build, nft, state, targets
+from mrc.testbed.plan import DEFAULT_NAME, DEFAULT_RATE, Plan, Shape, make_plan, parse_rate
+from mrc.testbed.state import State
+from mrc.testbed.targets import Fault, Mode, Target
+
+
+class Testbed:
+    """A fabric of namespaces, by name; as a context manager it is up inside and gone after.
+
+    with Testbed("try", planes=2, rate="1gbit") as bed:
+        argv, env = bed.host_command("h0", ["mrc", "paths", "h1"])
+        subprocess.run(argv, env=env, check=True)
+        bed.fail("plane:2")
+
+    Every call blocks, and raises an MrcError with one line: ArgumentError for a value that cannot
+    be, StateError when the test bed is not up, NetlinkError for what the kernel refuses.
+    """
+
+    __test__ = False  # for pytest, which takes the name for a test
+
+    def __init__(
+        self,
+        name: str = DEFAULT_NAME,
+        *,
+        hosts: int = 2,
+        planes: int = 4,
+        t1: int = 2,
+        rate: str = DEFAULT_RATE,
+        mtu: int = 9000,
+    ) -> None:
+        try:
+            shape = Shape(hosts, planes, t1, parse_rate(rate), mtu)
+            make_plan(name, replace(shape, hosts=2, planes=1, t1=1))  # checks the name
+        except ValueError as exc:
+            raise ArgumentError(str(exc)) from exc
+        self.name = name
+        self.shape = shape
+
+    @classmethod
+    def existing(cls, name: str = DEFAULT_NAME) -> Self:
+        """The test bed of this name, which has to be up."""
+        bed = cls(name)
+        bed.shape = bed._state().shape
+        return bed
+
+    def __enter__(self) -> Self:
+        self.up()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.down()
+
+    @cached_property
+    def plan(self) -> Plan:
+        return make_plan(self.name, self.shape)
+
+    def up(self) -> bool:
+        """Build it and wait until every link is up; False if it was up already.
+
+        A test bed that an earlier `up` left half built is built anew.
+        """
+        with state.lock():
+            before = state.load(self.name)
+            if before is not None and before.up and not build.missing(_plan(self.name, before)):
+                if before.shape == self.shape:
+                    return False
+                raise StateError(
+                    f"test bed {self.name} is up with {_difference(before.shape, self.shape)}: "
+                    f"first mrc testbed down --name {self.name}"
+                )
+            self._remove()
+            try:
+                state.save(self.name, State(self.shape))
+                state.write_files(self.plan)
+                build.build(self.plan)
+                state.save(self.name, State(self.shape, up=True))
+            except BaseException:
+                self._remove()
+                raise
+            return True
+
+    def down(self) -> bool:
+        """Remove it with all its files; False if there was nothing. Safe at any time."""
+        with state.lock():
+            return self._remove()
+
+    def fail(self, target: str, mode: str = Mode.SILENT, loss: float = 1.0) -> None:
+        """Let a target fail, in place of an earlier fault of the same target.
+
+        Silent: a share of the packets, by default all, vanishes in the switch while every link
+        stays up. Down: the switch's side of the links goes down.
+        """
+        where = self._target(target)
+        try:
+            fault = Fault(Mode(mode), loss)
+        except ValueError as exc:
+            raise ArgumentError(str(exc)) from exc
+        with state.lock():
+            now = self._state()
+            if str(where) in now.faults:
+                now = self._heal(now, [where])
+            if fault.mode is Mode.DOWN:
+                build.set_down(self.plan, targets.links(where, self.shape.topology))
+            else:
+                self._apply(where, fault)
+            state.save(self.name, now.with_fault(str(where), fault))
+
+    def heal(self, target: str = "all") -> list[str]:
+        """End the fault of a target, or all faults; returns the targets that were healed."""
+        wanted = None if target == "all" else str(self._target(target))
+        with state.lock():
+            now = self._state()
+            healed = [each for each in now.faults if wanted in (None, each)]
+            state.save(self.name, self._heal(now, map(self._target, healed)))
+            return healed
+
+    def faults(self) -> dict[str, Fault]:
+        """What fails now."""
+        return self._state().faults
+
+    def missing(self) -> list[str]:
+        """Nodes whose namespaces are gone, though nobody took the test bed down."""
+        return build.missing(self.plan)
+
+    def host_command(
+        self, host: str, command: Sequence[str], *, user: str | None = None
+    ) -> tuple[list[str], dict[str, str]]:
+        """Arguments and environment that run a command inside a host, as the user if one is named.
+
+        The command replaces every process on the way, so its signals and exit code are its own.
+        """
+        if host not in self.plan.configs:
+            known = f"h0..h{self.shape.hosts - 1}"
+            raise ArgumentError(f"no host {host} in test bed {self.name}, they are {known}")
+        self._state()
+        environment = dict(os.environ)
+        environment["MRC_CONFIG"] = str(state.config_path(self.name, host))
+        # mrc may live in a virtual environment that nobody activated.
+        ours = str(Path(sys.executable).parent)
+        environment["PATH"] = f"{environment.get('PATH', os.defpath)}:{ours}"
+        argv = ["ip", "netns", "exec", self.plan.nodes[host].namespace]
+        if user is not None:
+            try:
+                entry = pwd.getpwnam(user)
+            except KeyError as exc:
+                raise ArgumentError(f"no user {user}") from exc
+            environment |= {"HOME": entry.pw_dir, "USER": user, "LOGNAME": user}
+            ids = (f"--reuid={entry.pw_uid}", f"--regid={entry.pw_gid}", "--init-groups")
+            argv += ["setpriv", *ids, "--"]
+        return [*argv, *command], environment
+
+    def _state(self) -> State:
+        found = state.load(self.name)
+        if found is None or not found.up:
+            raise StateError(f"test bed {self.name} is not up: mrc testbed up --name {self.name}")
+        return found
+
+    def _target(self, text: str) -> Target:
+        try:
+            return targets.parse_target(text, self.shape.topology)
+        except ValueError as exc:
+            raise ArgumentError(str(exc)) from exc
+
+    def _apply(self, target: Target, fault: Fault) -> None:
+        nft.apply(
+            {
+                self.plan.nodes[node].namespace: targets.rules(target, fault, matches)
+                for node, matches in targets.filters(target, self.shape.topology).items()
+            }
+        )
+
+    def _heal(self, now: State, healed: Iterable[Target]) -> State:
+        """Carry out the end of faults. A link goes up once no other fault holds it down."""
+        healed = list(healed)
+        after = now.without(*map(str, healed))
+        fabric = self.shape.topology
+        still_down = {
+            end
+            for name, fault in after.faults.items()
+            if fault.mode is Mode.DOWN
+            for end in targets.links(self._target(name), fabric)
+        }
+        revived: dict[tuple[str, str], None] = {}
+        for target in healed:
+            if now.faults[str(target)].mode is Mode.DOWN:
+                revived |= dict.fromkeys(targets.links(target, fabric))
+            else:
+                where = targets.filters(target, fabric)
+                nft.apply(
+                    {self.plan.nodes[node].namespace: targets.no_rules(target) for node in where}
+                )
+        build.set_up(self.plan, [end for end in revived if end not in still_down], still_down)
+        return after
+
+    def _remove(self) -> bool:
+        there = state.folder(self.name).exists()
+        removed = build.remove(self.name)
+        state.forget(self.name)
+        return there or bool(removed)
+
+
+def _plan(name: str, stored: State) -> Plan:
+    return make_plan(name, stored.shape)
+
+
+def _difference(stored: Shape, wanted: Shape) -> str:
+    """`hosts 2, not 3`"""
+    theirs, ours = asdict(stored), asdict(wanted)
+    return ", ".join(
+        f"{key} {theirs[key]}, not {ours[key]}" for key in ours if theirs[key] != ours[key]
+    )

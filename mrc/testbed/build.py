@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Carries a plan out in the kernel, mends what a fault took away, and removes it all again."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from contextlib import ExitStack
+from pathlib import Path
+
+from mrc import netns
+from mrc.errors import NetlinkError
+from mrc.netlink import Netlink, Veth, wait_until_up
+from mrc.testbed import nft
+from mrc.testbed.plan import LOWER_MAC, UPPER_MAC, Node, Plan, is_namespace_of
+
+# A veth reports that it is up within a second, unless the machine is busy.
+_UP_SECONDS = 10.0
+
+
+def build(plan: Plan) -> None:
+    """Make everything and wait until every link is up; on failure remove what was made.
+
+    Raises NetlinkError.
+    """
+    try:
+        for node in plan.nodes.values():
+            netns.create(node.namespace)
+            _set_sysctls(node)
+        with ExitStack() as stack:
+            nodes = {
+                node.name: stack.enter_context(Netlink(node.namespace))
+                for node in plan.nodes.values()
+            }
+            _add_links(plan, nodes)
+            for name, netlink in nodes.items():
+                netlink.set_links(["lo", *_interfaces(plan, name)], up=True)
+            nft.apply({node.namespace: node.rules for node in plan.nodes.values() if node.rules})
+            for name, netlink in nodes.items():
+                netlink.add_addresses(plan.nodes[name].addresses)
+                netlink.add_neighbours(plan.nodes[name].neighbours)
+                netlink.add_routes(plan.nodes[name].routes)
+            wait_until_up(
+                ((netlink, _interfaces(plan, name)) for name, netlink in nodes.items()),
+                _UP_SECONDS,
+            )
+    except BaseException:
+        remove(plan.name)
+        raise
+
+
+def remove(name: str) -> list[str]:
+    """Remove every namespace of a test bed, and so all that is in them; returns their names."""
+    found = [each for each in netns.names() if is_namespace_of(name, each)]
+    for each in found:
+        netns.remove(each)
+    return found
+
+
+def missing(plan: Plan) -> list[str]:
+    """The nodes of a plan whose namespaces are gone."""
+    there = set(netns.names())
+    return [node.name for node in plan.nodes.values() if node.namespace not in there]
+
+
+def set_down(plan: Plan, ends: Iterable[tuple[str, str]]) -> None:
+    """Set link ends, given as node and interface, down."""
+    for name, interfaces in _by_node(ends).items():
+        with Netlink(plan.nodes[name].namespace) as netlink:
+            netlink.set_links(interfaces, up=False)
+
+
+def set_up(
+    plan: Plan, ends: Iterable[tuple[str, str]], still_down: Collection[tuple[str, str]]
+) -> None:
+    """Set link ends up again and wait for them.
+
+    The kernel dropped what the node had on them when they went down: put its addresses, neighbours
+    and routes back, except on interfaces that are still down.
+    """
+    with ExitStack() as stack:
+        waiting = []
+        for name, interfaces in _by_node(ends).items():
+            node = plan.nodes[name]
+            netlink = stack.enter_context(Netlink(node.namespace))
+            netlink.set_links(interfaces, up=True)
+            up = [each for each in _interfaces(plan, name) if (name, each) not in still_down]
+            netlink.add_addresses([each for each in node.addresses if each[0] in up])
+            netlink.add_neighbours([each for each in node.neighbours if each[0] in up])
+            netlink.add_routes([route for route in node.routes if route.dev in up])
+            waiting.append((netlink, interfaces))
+        wait_until_up(waiting, _UP_SECONDS)
+
+
+def _set_sysctls(node: Node) -> None:
+    with netns.inside(node.namespace):
+        for key, value in node.sysctls.items():
+            try:
+                Path("/proc/sys", key).write_text(value)
+            except OSError as exc:
+                raise NetlinkError(
+                    f"cannot set sysctl {key} to {value} in {node.namespace}: {exc.strerror}"
+                ) from exc
+
+
+def _add_links(plan: Plan, nodes: dict[str, Netlink]) -> None:
+    for name, netlink in nodes.items():
+        netlink.add_veths(
+            Veth(
+                name=link.lower_name,
+                peer_name=link.upper_name,
+                peer_namespace=plan.nodes[link.upper].namespace,
+                mtu=link.mtu,
+                mac=LOWER_MAC,
+                peer_mac=UPPER_MAC,
+            )
+            for link in plan.links
+            if link.lower == name
+        )
+    for link in plan.links:
+        if link.shaper is not None:
+            for name, interface in ((link.lower, link.lower_name), (link.upper, link.upper_name)):
+                nodes[name].add_shaper(
+                    interface,
+                    rate_bps=link.shaper.rate_bps,
+                    burst_bytes=link.shaper.burst_bytes,
+                    limit_bytes=link.shaper.limit_bytes,
+                )
+
+
+def _interfaces(plan: Plan, node: str) -> list[str]:
+    below = [link.lower_name for link in plan.links if link.lower == node]
+    return below + [link.upper_name for link in plan.links if link.upper == node]
+
+
+def _by_node(ends: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for node, interface in ends:
+        found.setdefault(node, []).append(interface)
+    return found

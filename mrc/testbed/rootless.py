@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Test beds for ordinary users: root of a user namespace of one's own is enough.
+
+There /run is empty and writable, so names, locks and files work as they do for root, and all of
+it disappears with the last process inside.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Sequence
+
+from mrc.errors import StateError
+
+_UNSHARE = ("unshare", "-Urnm")
+_PREPARE = "mount -t tmpfs tmpfs /run && "
+SHELL = f"{' '.join(_UNSHARE)} sh -c '{_PREPARE}exec bash'"
+
+
+def require_root() -> None:
+    """Raises StateError, which says how to get what is missing."""
+    if os.geteuid() != 0:
+        raise StateError(f"this needs root; without it, first open a shell with: {SHELL}")
+
+
+def command(argv: Sequence[str]) -> list[str]:
+    """The arguments that run a command as root of a user namespace of its own.
+
+    Raises StateError where the system forbids user namespaces.
+    """
+    try:
+        subprocess.run([*_UNSHARE, "true"], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as exc:
+        raise StateError("this needs root: user namespaces are not allowed here") from exc
+    return [*_UNSHARE, "sh", "-c", f'{_PREPARE}exec "$@"', "sh", *argv]

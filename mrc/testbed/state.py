@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is remembered of a test bed: its folder under /run/mrc, its lock, its faults.
+
+$MRC_RUN_DIR (default /run/mrc)/NAME.lock             held while a test bed is changed
+$MRC_RUN_DIR/NAME/testbed.json                        parameters, phase, faults
+$MRC_RUN_DIR/NAME/hH.toml                             configuration of host H
+/etc/netns/mrc-NAME-hH/hosts                          bound over /etc/hosts by ip netns exec
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import logging
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
+
+from mrc.errors import ConfigError
+from mrc.testbed.plan import Plan, Shape, is_namespace_of
+from mrc.testbed.targets import Fault, Mode
+
+_SCHEMA = 1
+_FILE = "testbed.json"
+_NETNS_FOLDER = Path("/etc/netns")
+
+_log = logging.getLogger("mrc.testbed")
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A test bed that was begun; it is complete only once `up` is set."""
+
+    shape: Shape
+    up: bool = False
+    faults: dict[str, Fault] = field(default_factory=dict)
+    """target -> how it fails"""
+
+    def with_fault(self, target: str, fault: Fault) -> Self:
+        return replace(self, faults={**self.faults, target: fault})
+
+    def without(self, *targets: str) -> Self:
+        kept = {name: fault for name, fault in self.faults.items() if name not in targets}
+        return replace(self, faults=kept)
+
+
+def folder(name: str) -> Path:
+    return _base() / name
+
+
+def config_path(name: str, host: str) -> Path:
+    return folder(name) / f"{host}.toml"
+
+
+def load(name: str) -> State | None:
+    """None when there is no such test bed.
+
+    Raises ConfigError for a file that cannot be understood.
+    """
+    path = folder(name) / _FILE
+    try:
+        return _decode(json.loads(path.read_text()))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as exc:
+        raise ConfigError(f"{path}: cannot read: {exc}; mrc testbed down removes it") from exc
+
+
+def save(name: str, state: State) -> None:
+    """In one step, so that a reader never sees half of it."""
+    path = folder(name) / _FILE
+    _make_folder(path.parent)
+    fresh = path.with_suffix(".new")
+    fresh.write_text(json.dumps(_encode(state), indent=2) + "\n")
+    fresh.rename(path)
+
+
+def write_files(plan: Plan) -> None:
+    """The configuration of each host, and its /etc/hosts."""
+    for host, text in plan.configs.items():
+        config_path(plan.name, host).write_text(text)
+        hosts = _NETNS_FOLDER / plan.nodes[host].namespace / "hosts"
+        try:
+            hosts.parent.mkdir(parents=True, exist_ok=True)
+            hosts.write_text(plan.hosts_file)
+        except OSError as exc:
+            if exc.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+                raise
+            # In a user namespace /etc is not ours. mrc itself takes peers from its configuration.
+            _log.info("%s: %s: host names resolve in mrc only", hosts, exc.strerror)
+
+
+def forget(name: str) -> None:
+    """Remove every file of a test bed."""
+    shutil.rmtree(folder(name), ignore_errors=True)
+    if _NETNS_FOLDER.is_dir():
+        for path in _NETNS_FOLDER.iterdir():
+            if is_namespace_of(name, path.name):
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def names() -> list[str]:
+    """All test beds that were begun."""
+    return sorted(path.parent.name for path in _base().glob(f"*/{_FILE}"))
+
+
+@contextmanager
+def lock() -> Iterator[None]:
+    """Wait until nobody else changes a test bed, and keep others from it."""
+    _make_folder(_base())
+    descriptor = os.open(_base(), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _base() -> Path:
+    return Path(os.environ.get("MRC_RUN_DIR") or "/run/mrc")
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.mkdir(mode=0o755, parents=True, exist_ok=True)
+    except OSError as exc:
+        raise ConfigError(f"{path}: {exc.strerror}; test beds need root") from exc
+
+
+def _encode(state: State) -> dict[str, Any]:
+    return {
+        "schema": _SCHEMA,
+        "up": state.up,
+        "shape": asdict(state.shape),
+        "faults": {target: asdict(fault) for target, fault in state.faults.items()},
+    }
+
+
+def _decode(stored: dict[str, Any]) -> State:
+    if stored["schema"] != _SCHEMA:
+        raise ValueError(f"schema is {stored['schema']}, not {_SCHEMA}")
+    return State(
+        shape=Shape(**stored["shape"]),
+        up=stored["up"],
+        faults={
+            target: Fault(Mode(fault["mode"]), fault["loss"])
+            for target, fault in stored["faults"].items()
+        },
+    )

@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What can fail in a test bed, and where a fault has to be put. Pure.
+
+Faults sit in the switches, never on the interface of the host that sends: its stack would see
+them there. A lossy place is one that each packet passes exactly once per target, so that 20% is
+20%.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from mrc.testbed import plan
+from mrc.topology import Topology
+
+FORMS = "plane:P, t1:P.S, t0:P.H, link:hH.P or uplink:P.H.S"
+
+_TARGET = re.compile(
+    r"plane:(?P<plane>\d+)"
+    r"|t1:(?P<t1>\d+\.\d+)"
+    r"|t0:(?P<t0>\d+\.\d+)"
+    r"|link:h(?P<link>\d+\.\d+)"
+    r"|uplink:(?P<uplink>\d+\.\d+\.\d+)"
+)
+_LOSS = re.compile(r"(\d+(?:\.\d{1,2})?)%?")
+_LOSS_STEPS = 10_000
+
+
+class Mode(StrEnum):
+    SILENT = "silent"
+    """packets vanish, the link stays up"""
+    DOWN = "down"
+    """the switch's side of the link is down, and the other side sees it"""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A plane, switch or link of a fabric, by its numbers (None: does not apply)."""
+
+    kind: str
+    plane: int
+    host: int | None = None
+    t1: int | None = None
+
+    def __str__(self) -> str:
+        match self.kind:
+            case "plane":
+                return f"plane:{self.plane}"
+            case "t1":
+                return f"t1:{self.plane}.{self.t1}"
+            case "t0":
+                return f"t0:{self.plane}.{self.host}"
+            case "link":
+                return f"link:h{self.host}.{self.plane}"
+            case _:
+                return f"uplink:{self.plane}.{self.host}.{self.t1}"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """How a target fails."""
+
+    mode: Mode = Mode.SILENT
+    loss: float = 1.0
+    """share of packets lost, in steps of 0.0001; below 1 only when silent"""
+
+    def __str__(self) -> str:
+        return self.mode if self.loss == 1 else f"loss {self.loss:.2%}"
+
+
+def parse_target(text: str, fabric: Topology) -> Target:
+    """Raises ValueError for what is no target, or not in this fabric."""
+    match = _TARGET.fullmatch(text)
+    if match is None:
+        raise ValueError(f"target {text!r} is not {FORMS}")
+    kind = str(match.lastgroup)
+    target = _target(kind, [int(number) for number in match[kind].split(".")])
+    if target.plane not in fabric.plane_numbers():
+        raise ValueError(f"target {text}: no plane {target.plane}, they are 1..{fabric.planes}")
+    if target.host is not None and target.host not in fabric.host_numbers():
+        raise ValueError(f"target {text}: no host h{target.host}, they are 0..{fabric.hosts - 1}")
+    if target.t1 is not None and target.t1 not in fabric.t1_numbers():
+        raise ValueError(f"target {text}: no T1 {target.t1}, they are 0..{fabric.t1 - 1}")
+    return target
+
+
+def _target(kind: str, numbers: list[int]) -> Target:
+    match kind, numbers:
+        case "t1", [plane, t1]:
+            return Target(kind, plane, t1=t1)
+        case "t0", [plane, host]:
+            return Target(kind, plane, host)
+        case "link", [host, plane]:
+            return Target(kind, plane, host)
+        case "uplink", [plane, host, t1]:
+            return Target(kind, plane, host, t1)
+    return Target(kind, numbers[0])
+
+
+def parse_loss(text: str) -> float:
+    """A percentage such as `20%` or `0.5%`, as a share."""
+    match = _LOSS.fullmatch(text)
+    share = float(match[1]) / 100 if match else 0.0
+    if not 0 < share <= 1:
+        raise ValueError(f"loss {text!r} is not a percentage above 0% and up to 100%")
+    return share
+
+
+def filters(target: Target, fabric: Topology) -> dict[str, tuple[str, ...]]:
+    """Node -> which of the packets it forwards are concerned: nftables matches, "" for all."""
+    match target.kind:
+        case "plane":  # where packets enter the fabric
+            nodes = [(host, plan.t0_name(target.plane, host)) for host in fabric.host_numbers()]
+            return {node: (f"iifname h{host}",) for host, node in nodes}
+        case "t1":
+            assert target.t1 is not None
+            return {plan.t1_name(target.plane, target.t1): ("",)}
+    assert target.host is not None
+    node = plan.t0_name(target.plane, target.host)
+    if target.kind == "t0":
+        return {node: ("",)}
+    (_, interface) = links(target, fabric)[0]
+    return {node: (f"iifname {interface}", f"oifname {interface}")}
+
+
+def links(target: Target, fabric: Topology) -> list[tuple[str, str]]:
+    """Node and interface of every link end that goes down with the target.
+
+    Never a single link of a T1, whose shifting hangs on one of them.
+    """
+    if target.kind == "t1":
+        assert target.t1 is not None
+        node = plan.t1_name(target.plane, target.t1)
+        return [(node, f"t0-{host}") for host in fabric.host_numbers()]
+    hosts = fabric.host_numbers() if target.host is None else [target.host]
+    down = [f"h{host}" for host in hosts]
+    up = [f"t1-{number}" for number in fabric.t1_numbers()]
+    found = []
+    for host, interface in zip(hosts, down, strict=True):
+        names = {"link": [interface], "uplink": [f"t1-{target.t1}"]}.get(target.kind)
+        found += [(plan.t0_name(target.plane, host), each) for each in names or [interface, *up]]
+    return found
+
+
+def table(target: Target) -> str:
+    """Name of the nftables table that holds the target's fault."""
+    return "mrc_fail_" + re.sub(r"\W", "_", str(target))
+
+
+def rules(target: Target, fault: Fault, matches: tuple[str, ...]) -> str:
+    """nftables rules that drop forwarded packets, in place of earlier ones of the target."""
+    steps = round(fault.loss * _LOSS_STEPS)
+    chance = "" if steps == _LOSS_STEPS else f"numgen random mod {_LOSS_STEPS} < {steps} "
+    drops = "".join(f"    {match} {chance}counter drop\n" for match in matches)
+    return (
+        f"table ip6 {table(target)}\n"
+        f"delete table ip6 {table(target)}\n"
+        f"table ip6 {table(target)} {{\n"
+        "  chain forward {\n"
+        "    type filter hook forward priority filter\n"
+        f"{drops}"
+        "  }\n"
+        "}\n"
+    )
+
+
+def no_rules(target: Target) -> str:
+    """nftables commands that end a fault, whether or not it is there."""
+    return f"table ip6 {table(target)}\ndelete table ip6 {table(target)}\n"
