@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A fuzz target is one file fuzz_<what>.c: its first comment is the invariant, its one function the
+ * entry that libFuzzer calls, which asserts it. Seeds lie in corpus/<what>/.
+ *
+ *   tools/test tests/fuzz                                              every target, replayed under gcc's sanitizers
+ *   build/tests/asan/bin/fuzz_wire 100000 tests/fuzz/corpus/wire/sack   one of them for longer
+ *
+ * With clang there is libFuzzer itself, which finds what a blind mutation does not:
+ *
+ *   clang -g -fsanitize=fuzzer,address,undefined -Icsrc tests/fuzz/fuzz_wire.c \
+ *     csrc/core/wire.c csrc/core/base.c -o build/fuzz_wire && build/fuzz_wire
+ * tests/fuzz/corpus/wire
+ */
+#ifndef MRC_TESTS_FUZZ_H
+#define MRC_TESTS_FUZZ_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+#endif
