@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import platform
 import sys
@@ -105,6 +106,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             parser.print_help(sys.stderr)
             return Exit.USAGE
         prog = args.prog
+        _set_up_logging(prog, quiet=getattr(args, "quiet", False))
         return int(args.run(args))
     except UsageError as error:
         return _fail(error.prog, error, as_json=as_json)
@@ -116,6 +118,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return Exit.FAILED
     except (MrcError, Interrupted, OSError) as error:
         return _fail(prog, error, as_json=as_json)
+
+
+def _set_up_logging(prog: str, *, quiet: bool) -> None:
+    """Warnings of the library, such as of socket buffers that are too small, as notes."""
+    level = logging.ERROR if quiet else logging.WARNING
+    if os.environ.get("MRC_DEBUG") == "1":
+        level = logging.DEBUG
+    logging.basicConfig(format=f"{prog}: %(message)s", level=level, stream=sys.stderr)
 
 
 def _fail(prog: str, error: BaseException, *, as_json: bool) -> int:

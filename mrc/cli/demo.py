@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`mrc demo`: a file crosses four planes, and one of them falls silent on the way."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from typing import Any
+
+from mrc.cli.exits import Exit
+from mrc.cli.output import (
+    Output,
+    add_options,
+    format_bytes,
+    format_rate,
+    format_seconds,
+    format_table,
+)
+from mrc.cli.runner import run_async
+from mrc.demo import FAULTY_PLANE, RECOVERED_SHARE, DemoPlan, DemoResult, run_demo
+from mrc.testbed.plan import parse_rate
+
+EXAMPLES = """\
+examples:
+  mrc demo                             four planes of 500 Mbit/s, 256 MiB
+  mrc demo --planes 8 --rate 200mbit --size 512MiB
+  mrc demo --json | jq .recovery_seconds
+"""
+_SIZE = re.compile(r"(\d+)\s*(|B|KiB|MiB|GiB)", re.IGNORECASE)
+_SIZE_UNITS = {"": 0, "b": 0, "kib": 10, "mib": 20, "gib": 30}
+_MIN_BYTES = 1 << 20
+_CHART_ROWS = 6
+_CHART_COLUMNS = 72
+_EIGHTHS = " ▁▂▃▄▅▆▇█"
+
+
+def size(text: str) -> int:
+    """An argparse type: 268435456, 256MiB, 1 GiB."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 256MiB")
+    count = int(match[1]) << _SIZE_UNITS[match[2].lower()]
+    if count < _MIN_BYTES:
+        raise argparse.ArgumentTypeError("a file of less than 1 MiB is gone before a plane can die")
+    return count
+
+
+def rate(text: str) -> int:
+    """An argparse type: 500mbit."""
+    try:
+        bps = parse_rate(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    if bps is None:
+        raise argparse.ArgumentTypeError("goodput is measured against a rate, so there must be one")
+    return bps
+
+
+def planes(text: str) -> int:
+    """An argparse type: as many planes as leave one when another is gone."""
+    if not text.isdigit() or int(text) < FAULTY_PLANE:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a number of planes of {FAULTY_PLANE} or more: one of them dies"
+        )
+    return int(text)
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "demo", help="see a file cross four planes while one of them dies", examples=EXAMPLES
+    )
+    parser.add_argument("--rate", type=rate, default="500mbit", help="of a plane [%(default)s]")
+    parser.add_argument("--planes", type=planes, default=4, help="[%(default)s]")
+    parser.add_argument("--t1", type=int, default=2, help="T1s of each plane [%(default)s]")
+    parser.add_argument("--size", type=size, default="256MiB", help="of the file [%(default)s]")
+    parser.add_argument("--seed", type=int, default=1, help="of its random bytes [%(default)s]")
+    parser.add_argument("--name", help="of the test bed [demo-PID]")
+    parser.add_argument("--keep", action="store_true", help="leave the test bed up afterwards")
+    add_options(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    plan = DemoPlan(
+        name=args.name or f"demo-{os.getpid()}",
+        rate_bps=args.rate,
+        planes=args.planes,
+        t1=args.t1,
+        bytes=args.size,
+        seed=args.seed,
+        keep=args.keep,
+    )
+    return run_async(_demo(plan, Output.of(args)))
+
+
+async def _demo(plan: DemoPlan, out: Output) -> int:
+    result = await run_demo(plan, out.note)
+    out.text(_planes_table(result))
+    out.text("")
+    out.text("\n".join(_chart(result)))
+    out.text("")
+    out.text("\n".join(_summary(result)))
+    out.result(result.to_json())
+    return Exit.OK if result.identical else Exit.NOT_VERIFIED
+
+
+def _planes_table(result: DemoResult) -> str:
+    """Payload sent on each plane, before the fault, while it lasted, and after it was healed."""
+    at_fault, at_heal, at_end = result.plane_bytes
+    phases: tuple[tuple[float, dict[int, int], dict[int, int]], ...] = (
+        (result.failed - result.began, {}, at_fault),
+        (result.healed - result.failed, at_fault, at_heal),
+        (result.ended - result.healed, at_heal, at_end),
+    )
+    head = ("plane", "before", "while silent", "after healing", "packets", "lost", "share")
+    total = sum(plane["bytes"] for plane in result.sender["planes"]) or 1
+    rows = []
+    for plane in result.sender["planes"]:
+        number = plane["plane"]
+        rates = (
+            format_rate((end.get(number, 0) - begin.get(number, 0)) * 8 / seconds)
+            for seconds, begin, end in phases
+        )
+        share = f"{plane['bytes'] / total:.1%}"
+        rows.append((number, *rates, plane["packets"], plane["lost"], share))
+    return format_table(head, rows)
+
+
+def _chart(result: DemoResult) -> list[str]:
+    """Goodput over time as columns of blocks, with marks under the fault and its healing."""
+    bins = result.bins()
+    group = -(-len(bins) // _CHART_COLUMNS)
+    grouped = [bins[i : i + group] for i in range(0, len(bins), group)]
+    values = [sum(each.bits_per_second for each in part) / len(part) for part in grouped]
+    top = max(result.capacity, *values)
+    lines = []
+    for row in reversed(range(_CHART_ROWS)):
+        label = format_rate(top * (row + 1) / _CHART_ROWS)
+        cells = (min(max(value / top * _CHART_ROWS - row, 0), 1) for value in values)
+        lines.append(f"{label:>12} |" + "".join(_EIGHTHS[round(cell * 8)] for cell in cells))
+    width = bins[0].width * group
+    marks = [" "] * len(values)
+    for moment, letter in ((result.failed, "F"), (result.healed, "H")):
+        marks[min(int((moment - result.began) / width), len(marks) - 1)] = letter
+    lines.append(f"{'':>12} +" + "".join(marks).rstrip())
+    lines.append(
+        f"{'':>14}a column is {format_seconds(width)}; F: plane {FAULTY_PLANE} falls silent,"
+        " H: it is healed"
+    )
+    return lines
+
+
+def _summary(result: DemoResult) -> list[str]:
+    recovery = result.recovery_seconds
+    below = "all the time" if recovery is None else f"for {format_seconds(recovery)}"
+    before = result.goodput_before / result.capacity
+    after = result.goodput_after / result.surviving_capacity
+    return [
+        f"sent            {format_bytes(result.plan.bytes)} in"
+        f" {format_seconds(result.ended - result.began)}",
+        f"goodput before  {format_rate(result.goodput_before)}, {before:.1%} of"
+        f" {format_rate(result.capacity)} of payload that {result.plan.planes} planes carry",
+        f"goodput after   {format_rate(result.goodput_after)}, {after:.1%} of"
+        f" {format_rate(result.surviving_capacity)} that the surviving"
+        f" {result.plan.planes - 1} carry",
+        f"recovery        goodput was below {RECOVERED_SHARE:.0%} of that {below}",
+        f"retransmitted   {result.sender['packets_retransmitted']} of"
+        f" {result.sender['packets_sent']} packets",
+        f"the bytes       {'are the same' if result.identical else 'DIFFER'}",
+    ]
