@@ -22,6 +22,7 @@ enum {
   PUBLISH_ROUNDS = 4,     /* rounds of publishing of one turn */
   DEFAULT_RING_ENTRIES = 8192,
   MIN_RING_ENTRIES = 2 * MRC_MAX_PORTS, /* the warnings of opening must fit */
+  MAX_RING_ENTRIES = 1 << 20,
   DEFAULT_MAX_MRS = 1024,
 };
 
@@ -264,12 +265,13 @@ void mrc_datapath_wake(struct mrc_datapath *datapath) { signal_eventfd(datapath-
 
 static int open_rings(struct mrc_datapath *datapath, uint32_t entries, struct mrc_cause *cause) {
   if (entries == 0) entries = DEFAULT_RING_ENTRIES;
-  int error = entries < MIN_RING_ENTRIES ? -EINVAL : 0;
+  int error = entries < MIN_RING_ENTRIES || entries > MAX_RING_ENTRIES ? -EINVAL : 0;
   if (error == 0) error = mrc_spsc_init(&datapath->commands, entries, sizeof(struct mrc_command));
   if (error == 0) error = mrc_spsc_init(&datapath->events, entries, sizeof(struct mrc_event));
   if (error == -EINVAL)
-    return mrc_cause_line(cause, EINVAL, "ring_entries must be a power of two from %d, not %u",
-                          MIN_RING_ENTRIES, entries);
+    return mrc_cause_line(cause, EINVAL,
+                          "ring_entries must be a power of two from %d to %d, not %u",
+                          MIN_RING_ENTRIES, MAX_RING_ENTRIES, entries);
   return error == 0 ? 0 : mrc_cause_errno(cause, -error, "rings of %u entries", entries);
 }
 

@@ -1,0 +1,637 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The thread, its rings and its commands, driven through the public context. The engine is a fake
+   that obeys: a post completes at once, a probe sets a deadline, a burst is sent when asked for.
+   test_ctx.c has the real one. */
+#define _GNU_SOURCE 1
+#include "io/datapath.h"
+
+#include <arpa/inet.h>
+#include <dirent.h>
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "check.h"
+#include "core/counters.h"
+#include "io/commands.h"
+#include "io/counters.h"
+
+enum { WAIT_MS = 5000, MAX_POSTS = 4096, MAX_LOG = 64, REFUSED_QPN = 9, BURST_QPN = 5 };
+
+/* ---- The fake engine: touched by the thread only, looked at after it has ended ---- */
+
+static struct {
+  struct mrc_wc wcs[MAX_POSTS];
+  int wc_head;
+  int wc_tail;
+  struct mrc_event probe;
+  bool probe_ended;
+  uint64_t deadline_ns;
+  int bursts_wanted;
+  int n_received;
+  int fates[MAX_LOG];
+  int n_fates;
+  int blocks[MAX_LOG]; /* +port when blocked, -port when not */
+  int n_blocks;
+  int port_down;
+  uint32_t keys[4];
+  int n_keys;
+  bool destroyed;
+} fake;
+
+static struct mrc_packet fake_packet;
+static uint8_t fake_address[16];
+static uint16_t fake_dport;
+
+mrc_engine *mrc_engine_create(const struct mrc_engine_config *config) {
+  memset(&fake, 0, sizeof fake);
+  fake.deadline_ns = MRC_NEVER;
+  CHECK_EQ(config->ports, 1);
+  return (mrc_engine *)&fake;
+}
+
+void mrc_engine_destroy(mrc_engine *engine) {
+  CHECK_PTR_EQ(engine, &fake);
+  fake.destroyed = true;
+}
+
+int mrc_engine_receive(mrc_engine *engine, const uint8_t *packet, size_t bytes,
+                       const struct mrc_meta *meta, uint64_t now_ns) {
+  (void)engine;
+  (void)now_ns;
+  CHECK_EQ(meta->port, 1);
+  CHECK_EQ(bytes, fake_packet.header_bytes);
+  if (bytes == fake_packet.header_bytes) CHECK_MEM_EQ(packet, fake_packet.header, bytes);
+  fake.n_received++;
+  return 0;
+}
+
+int mrc_engine_transmit(mrc_engine *engine, struct mrc_burst *bursts, int capacity,
+                        uint64_t now_ns) {
+  (void)engine;
+  (void)now_ns;
+  bool blocked = fake.n_blocks > 0 && fake.blocks[fake.n_blocks - 1] > 0;
+  int n = blocked ? 0 : (int)mrc_min_u32((uint32_t)fake.bursts_wanted, (uint32_t)capacity);
+  for (int i = 0; i < n; i++) {
+    bursts[i] = (struct mrc_burst){.family = 6,
+                                   .port = 1,
+                                   .dport = fake_dport,
+                                   .n_packets = 1,
+                                   .packet_bytes = fake_packet.header_bytes,
+                                   .packets = &fake_packet};
+    memcpy(bursts[i].dst, fake_address, 16);
+  }
+  return n;
+}
+
+void mrc_engine_commit(mrc_engine *engine, const struct mrc_burst *bursts, const int *taken, int n,
+                       uint64_t now_ns) {
+  (void)engine;
+  (void)bursts;
+  (void)now_ns;
+  for (int i = 0; i < n && fake.n_fates < MAX_LOG; i++)
+    fake.fates[fake.n_fates++] = taken[i];
+  for (int i = 0; i < n; i++)
+    fake.bursts_wanted -= taken[i] != 0;
+}
+
+void mrc_engine_port_blocked(mrc_engine *engine, int port, bool blocked, uint64_t now_ns) {
+  (void)engine;
+  (void)now_ns;
+  if (fake.n_blocks < MAX_LOG) fake.blocks[fake.n_blocks++] = blocked ? port : -port;
+}
+
+void mrc_engine_port_up(mrc_engine *engine, int port, bool up, uint64_t now_ns) {
+  (void)engine;
+  (void)now_ns;
+  fake.port_down = up ? 0 : port;
+}
+
+uint64_t mrc_engine_deadline(const mrc_engine *engine) {
+  (void)engine;
+  return fake.deadline_ns;
+}
+
+void mrc_engine_expire(mrc_engine *engine, uint64_t now_ns) {
+  (void)engine;
+  CHECK(fake.deadline_ns <= now_ns);
+  fake.deadline_ns = MRC_NEVER;
+  fake.probe.result = -ETIMEDOUT;
+  fake.probe_ended = true;
+}
+
+int mrc_cq_poll(mrc_engine *engine, struct mrc_wc *wcs, int capacity) {
+  (void)engine;
+  int n = 0;
+  while (n < capacity && fake.wc_head < fake.wc_tail)
+    wcs[n++] = fake.wcs[fake.wc_head++];
+  return n;
+}
+
+int mrc_engine_events(mrc_engine *engine, struct mrc_event *events, int capacity) {
+  (void)engine;
+  if (!fake.probe_ended || capacity == 0) return 0;
+  fake.probe_ended = false;
+  events[0] = fake.probe;
+  return 1;
+}
+
+int mrc_engine_trace(const mrc_engine *engine, struct mrc_trace_entry *entries, int capacity) {
+  (void)engine;
+  (void)entries;
+  return capacity;
+}
+
+int mrc_mr_register(mrc_engine *engine, uint64_t address, uint64_t bytes, uint32_t key,
+                    uint32_t access) {
+  (void)engine;
+  if (address == 0 || bytes == 0 || access == 0) return -EINVAL;
+  fake.keys[fake.n_keys++ % 4] = key;
+  return 0;
+}
+
+int mrc_mr_deregister(mrc_engine *engine, uint32_t key) {
+  (void)engine;
+  for (int i = 0; i < 4; i++) {
+    if (fake.keys[i] != key) continue;
+    fake.keys[i] = 0;
+    return 0;
+  }
+  return -ENOENT;
+}
+
+int mrc_qp_create(mrc_engine *engine, const struct mrc_qp_attr *attr) {
+  (void)engine;
+  return attr->qpn == 77 ? 0 : -EEXIST;
+}
+
+int mrc_qp_modify(mrc_engine *engine, uint32_t qpn, uint32_t state, const struct mrc_qp_attr *attr,
+                  uint64_t now_ns) {
+  (void)engine;
+  (void)now_ns;
+  return qpn == 77 && state == MRC_QP_RTS && attr->sq_psn == 5 ? 0 : -EINVAL;
+}
+
+int mrc_qp_set_evs(mrc_engine *engine, uint32_t qpn, const struct mrc_ev_attr *evs, int n) {
+  (void)engine;
+  return qpn == 77 && n == 1 && evs[0].ev == 9 ? 0 : -ENOENT;
+}
+
+int mrc_qp_set_peer(mrc_engine *engine, uint32_t qpn, const struct mrc_peer_source *sources,
+                    int n) {
+  (void)engine;
+  return qpn == 77 && n == 1 && sources[0].sport == 8 ? 0 : -ENOENT;
+}
+
+int mrc_qp_destroy(mrc_engine *engine, uint32_t qpn) {
+  (void)engine;
+  return qpn == 77 ? 0 : -ENOENT;
+}
+
+/* Completes at once; on BURST_QPN it asks for a burst of its wr_id instead. */
+int mrc_qp_post(mrc_engine *engine, uint32_t qpn, const struct mrc_wr *wr, uint64_t now_ns) {
+  (void)engine;
+  (void)now_ns;
+  if (qpn == REFUSED_QPN || fake.wc_tail == MAX_POSTS) return -ENOBUFS;
+  if (qpn == BURST_QPN)
+    fake.bursts_wanted += (int)wr->wr_id;
+  else
+    fake.wcs[fake.wc_tail++] = (struct mrc_wc){.wr_id = wr->wr_id, .qpn = qpn};
+  return 0;
+}
+
+int mrc_qp_probe_ev(mrc_engine *engine, uint32_t qpn, uint32_t ev_index, uint32_t bytes,
+                    uint64_t timeout_ns, uint64_t cookie, uint64_t now_ns) {
+  (void)engine;
+  CHECK_EQ(bytes, 1000);
+  fake.deadline_ns = now_ns + timeout_ns;
+  fake.probe = (struct mrc_event){
+      .type = MRC_EVENT_PROBE, .cookie = cookie, .qpn = qpn, .ev_index = ev_index};
+  return 0;
+}
+
+int mrc_qp_set_ev_state(mrc_engine *engine, uint32_t qpn, uint32_t ev_index, uint32_t state,
+                        uint64_t now_ns) {
+  (void)engine;
+  (void)now_ns;
+  return qpn == 77 && ev_index == 3 && state == MRC_EV_DENIED ? 0 : -EINVAL;
+}
+
+int mrc_qp_query(const mrc_engine *engine, uint32_t qpn, struct mrc_qp_info *info) {
+  (void)engine;
+  info->qpn = qpn;
+  return 0;
+}
+
+int mrc_qp_query_evs(const mrc_engine *engine, uint32_t qpn, struct mrc_ev_info *infos,
+                     int capacity) {
+  (void)engine;
+  (void)qpn;
+  infos[0].ev = 1234;
+  return capacity + 6;
+}
+
+int mrc_engine_counters(const mrc_engine *engine, uint64_t *values, int capacity) {
+  (void)engine;
+  for (int i = 0; i < MRC_COUNTERS && i < capacity; i++)
+    values[i] = (uint64_t)i;
+  return MRC_COUNTERS;
+}
+
+int mrc_engine_drops(const mrc_engine *engine, uint64_t *values, int capacity) {
+  (void)engine;
+  (void)capacity;
+  values[0] = 31;
+  return 21;
+}
+
+const char *mrc_engine_counter_name(int index) {
+  return index < MRC_COUNTERS ? "OF_THE_ENGINE" : NULL;
+}
+
+/* ---- A sendmmsg that fails as often as told ---- */
+
+static int failures_left;
+static int failure;
+
+int sendmmsg(int fd, struct mmsghdr *messages, unsigned n, int flags) {
+  if (failures_left > 0) {
+    failures_left--;
+    errno = failure;
+    return -1;
+  }
+  return (int)syscall(SYS_sendmmsg, fd, messages, n, flags);
+}
+
+/* ---- Helpers ---- */
+
+static struct mrc_ctx_config config_of(uint32_t ring_entries) {
+  struct mrc_ctx_config config = {.n_ports = 1, .ring_entries = ring_entries};
+  config.rcvbuf_bytes = 100000;
+  config.sndbuf_bytes = 100000;
+  config.ports[0] = (struct mrc_port_config){.family = 6, .tx_sockets = 2, .address = {[15] = 1}};
+  return config;
+}
+
+static mrc_ctx *create(uint32_t ring_entries) {
+  struct mrc_ctx_config config = config_of(ring_entries);
+  int error = -1;
+  char message[128] = "";
+  mrc_ctx *ctx = mrc_ctx_create(&config, &error, message, sizeof message);
+  CHECK_EQ(error, 0);
+  CHECK_STR_EQ(message, "");
+  return ctx;
+}
+
+static bool wait_readable(const mrc_ctx *ctx) {
+  struct pollfd ready = {.fd = mrc_ctx_fd(ctx), .events = POLLIN};
+  return poll(&ready, 1, WAIT_MS) == 1;
+}
+
+static bool is_readable(const mrc_ctx *ctx) {
+  struct pollfd ready = {.fd = mrc_ctx_fd(ctx), .events = POLLIN};
+  return poll(&ready, 1, 0) == 1;
+}
+
+/* The next event; a type that is no event's when none comes. */
+static struct mrc_event next_event(mrc_ctx *ctx) {
+  struct mrc_event event = {.type = UINT8_MAX};
+  while (mrc_ctx_poll(ctx, &event, 1) == 0 && wait_readable(ctx)) {
+  }
+  return event;
+}
+
+/* Runs one command and returns the result in its reply. */
+static int run_one(mrc_ctx *ctx, struct mrc_command command) {
+  static uint64_t cookie = 1000;
+  command.cookie = ++cookie;
+  CHECK_EQ(mrc_ctx_submit(ctx, &command, 1), 1);
+  struct mrc_event event = next_event(ctx);
+  CHECK_EQ(event.type, MRC_EVENT_REPLY);
+  CHECK_EQ(event.cookie, cookie);
+  return event.result;
+}
+
+static struct mrc_command post(uint32_t qpn, uint64_t wr_id) {
+  return (struct mrc_command){
+      .op = MRC_COMMAND_QP_POST, .qpn = qpn, .cookie = wr_id, .wr.wr_id = wr_id};
+}
+
+/* ---- Commands ---- */
+
+static void test_commands__each_reaches_its_engine_function(void) {
+  mrc_ctx *ctx = create(0);
+  if (!ctx) return;
+  struct mrc_ev_attr evs[2] = {{.ev = 9, .port = 1, .tx_index = 1, .family = 6},
+                               {.ev = 9, .port = 1, .tx_index = 2, .family = 6}};
+  struct mrc_peer_source source = {.sport = 8};
+  struct mrc_qp_info qp_info = {0};
+  struct mrc_ev_info ev_info = {0};
+  struct mrc_trace_entry trace;
+  uint64_t drops = 0;
+  uint64_t memory[2];
+  uint64_t address = (uintptr_t)memory;
+  const struct {
+    struct mrc_command command;
+    int result;
+  } rows[] = {
+      {{.op = MRC_COMMAND_MR_REGISTER, .address = address, .bytes = 16, .key = 3, .access = 1}, 0},
+      {{.op = MRC_COMMAND_MR_REGISTER, .address = address, .key = 3, .access = 1}, -EINVAL},
+      {{.op = MRC_COMMAND_MR_DEREGISTER, .key = 3}, 0},
+      {{.op = MRC_COMMAND_MR_DEREGISTER, .key = 3}, -ENOENT},
+      {{.op = MRC_COMMAND_QP_CREATE, .attr = {.qpn = 77}}, 0},
+      {{.op = MRC_COMMAND_QP_CREATE, .attr = {.qpn = 78}}, -EEXIST},
+      {{.op = MRC_COMMAND_QP_MODIFY, .qpn = 77, .value = MRC_QP_RTS, .attr = {.sq_psn = 5}}, 0},
+      {{.op = MRC_COMMAND_QP_SET_EVS, .qpn = 77, .value = 1, .pointer = evs}, 0},
+      {{.op = MRC_COMMAND_QP_SET_EVS, .qpn = 77, .value = 2, .pointer = evs}, -EINVAL},
+      {{.op = MRC_COMMAND_QP_SET_EVS, .qpn = 77, .value = 1}, -EINVAL},
+      {{.op = MRC_COMMAND_QP_SET_EVS, .qpn = 77, .value = UINT32_MAX, .pointer = evs}, -EINVAL},
+      {{.op = MRC_COMMAND_QP_SET_PEER, .qpn = 77, .value = 1, .pointer = &source}, 0},
+      {{.op = MRC_COMMAND_QP_DESTROY, .qpn = 77}, 0},
+      {{.op = MRC_COMMAND_QP_POST, .qpn = REFUSED_QPN}, -ENOBUFS},
+      {{.op = MRC_COMMAND_QP_PROBE_EV, .bytes = 65536}, -EMSGSIZE},
+      {{.op = MRC_COMMAND_QP_SET_EV_STATE, .qpn = 77, .value = 3, .key = MRC_EV_DENIED}, 0},
+      {{.op = MRC_COMMAND_QP_QUERY, .qpn = 77, .pointer = &qp_info}, 0},
+      {{.op = MRC_COMMAND_QP_QUERY, .qpn = 77}, -EINVAL},
+      {{.op = MRC_COMMAND_QP_QUERY_EVS, .value = 1, .pointer = &ev_info}, 7},
+      {{.op = MRC_COMMAND_DROPS, .value = 1, .pointer = &drops}, 21},
+      {{.op = MRC_COMMAND_TRACE, .value = 1, .pointer = &trace}, 1},
+      {{.op = MRC_COMMAND_PORT_UP, .value = 0, .key = 1}, -EINVAL},
+      {{.op = MRC_COMMAND_PORT_UP, .value = 2, .key = 1}, -EINVAL},
+      {{.op = MRC_COMMAND_PORT_UP, .value = 1, .key = 0}, 0},
+      {{.op = MRC_COMMAND_PORT_UP + 1}, -EINVAL},
+      {{.op = UINT32_MAX}, -EINVAL},
+  };
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    CHECK_ROW(i);
+    CHECK_EQ(run_one(ctx, rows[i].command), rows[i].result);
+  }
+  mrc_ctx_destroy(ctx);
+  CHECK_EQ(qp_info.qpn, 77);
+  CHECK_EQ(ev_info.ev, 1234);
+  CHECK_EQ(drops, 31);
+  CHECK_EQ(fake.port_down, 1);
+  CHECK(fake.destroyed);
+}
+
+static void test_commands__counters_are_the_engines_then_the_drivers(void) {
+  mrc_ctx *ctx = create(0);
+  if (!ctx) return;
+  enum { ALL = MRC_COUNTERS + MRC_IO_COUNTERS };
+  uint64_t values[ALL + 1] = {[ALL] = 99};
+  struct mrc_command command = {.op = MRC_COMMAND_COUNTERS, .pointer = values, .value = ALL + 1};
+  CHECK_EQ(run_one(ctx, command), ALL);
+  CHECK_EQ(values[MRC_COUNTERS - 1], MRC_COUNTERS - 1);
+  CHECK_EQ(values[MRC_COUNTERS + MRC_IO_TX_BURSTS], 0);
+  CHECK_EQ(values[ALL], 99);
+  command.value = 2;
+  CHECK_EQ(run_one(ctx, command), ALL);
+  mrc_ctx_destroy(ctx);
+
+  CHECK_STR_EQ(mrc_counter_name(MRC_COUNTERS - 1), "OF_THE_ENGINE");
+  CHECK_STR_EQ(mrc_counter_name(MRC_COUNTERS), "RX_SYSCALLS");
+  CHECK_STR_EQ(mrc_counter_name(ALL - 1), "MEMORY_FAULTS");
+  CHECK_PTR_EQ(mrc_counter_name(ALL), NULL);
+}
+
+/* ---- Rings ---- */
+
+static void test_publish__a_full_ring_loses_nothing(void) {
+  enum { ENTRIES = 64, POSTS = 3000 };
+  mrc_ctx *ctx = create(ENTRIES);
+  if (!ctx) return;
+  uint64_t posted = 0;
+  uint64_t completed = 0;
+  bool short_submit = false;
+  do {
+    struct mrc_event events[40];
+    for (int taken = 1; taken > 0 && posted < POSTS; posted += (uint64_t)taken) {
+      struct mrc_command command = post(4, posted);
+      taken = mrc_ctx_submit(ctx, &command, 1);
+      short_submit |= taken == 0;
+    }
+    int n = mrc_ctx_poll(ctx, events, 40);
+    for (int i = 0; i < n; i++, completed++) {
+      CHECK_EQ(events[i].type, MRC_EVENT_WC);
+      CHECK_EQ(events[i].wc.wr_id, completed);
+    }
+  } while (completed < POSTS && wait_readable(ctx));
+  CHECK_EQ(completed, POSTS);
+  CHECK(short_submit);
+  mrc_ctx_destroy(ctx);
+}
+
+/* Fills the event ring and then the command ring, and lets the thread fall asleep: a poll must wake
+   it, and a submit that was cut short must make the descriptor readable once there is room. */
+static void test_poll__wakes_a_thread_that_waits_for_room(void) {
+  enum { ENTRIES = 64, POSTS = 3 * ENTRIES };
+  mrc_ctx *ctx = create(ENTRIES);
+  if (!ctx) return;
+  uint64_t posted = 0;
+  for (int taken = 1; taken > 0 && posted < POSTS; posted += (uint64_t)taken) {
+    struct mrc_command command = post(4, posted);
+    taken = mrc_ctx_submit(ctx, &command, 1);
+  }
+  CHECK(wait_readable(ctx));
+  CHECK(posted >= ENTRIES);
+  for (uint64_t i = 0; i < posted; i++) {
+    struct mrc_event event = next_event(ctx);
+    CHECK_EQ(event.type, MRC_EVENT_WC);
+    CHECK_EQ(event.wc.wr_id, i);
+  }
+  mrc_ctx_destroy(ctx);
+}
+
+static void test_poll__clears_the_descriptor_only_when_all_is_taken(void) {
+  mrc_ctx *ctx = create(0);
+  if (!ctx) return;
+  struct mrc_event events[8];
+  CHECK(!is_readable(ctx));
+  CHECK_EQ(mrc_ctx_poll(ctx, events, 8), 0);
+  struct mrc_command commands[3] = {post(4, 0), post(4, 1), {.op = MRC_COMMAND_QP_DESTROY}};
+  CHECK_EQ(mrc_ctx_submit(ctx, commands, 3), 3);
+  int n = 0;
+  while (n < 2 && wait_readable(ctx))
+    n += mrc_ctx_poll(ctx, events + n, 1);
+  CHECK(wait_readable(ctx));
+  CHECK_EQ(mrc_ctx_poll(ctx, events + n, 8 - n), 1);
+  CHECK(!is_readable(ctx));
+  mrc_ctx_destroy(ctx);
+}
+
+/* ---- Time and sockets ---- */
+
+static void test_run__expires_at_the_deadline(void) {
+  mrc_ctx *ctx = create(0);
+  if (!ctx) return;
+  struct mrc_command probe = {.op = MRC_COMMAND_QP_PROBE_EV,
+                              .qpn = 77,
+                              .value = 2,
+                              .bytes = 1000,
+                              .timeout_ns = 2000000,
+                              .cookie = 55};
+  CHECK_EQ(mrc_ctx_submit(ctx, &probe, 1), 1);
+  struct mrc_event reply = next_event(ctx);
+  CHECK_EQ(reply.type, MRC_EVENT_REPLY);
+  struct mrc_event end = next_event(ctx);
+  CHECK_EQ(end.type, MRC_EVENT_PROBE);
+  CHECK_EQ(end.cookie, 55);
+  CHECK_EQ(end.ev_index, 2);
+  CHECK_EQ(end.result, -ETIMEDOUT);
+  mrc_ctx_destroy(ctx);
+}
+
+/* Sends n bursts to the context itself, while the first sends fail, and checks that all arrive. */
+static void check_bursts_arrive(int n, int failing, int with) {
+  mrc_ctx *ctx = create(0);
+  if (!ctx) return;
+  fake_packet = (struct mrc_packet){.header_bytes = 30, .header = {1, 2, 3}};
+  fake_address[15] = 1;
+  fake_dport = mrc_ctx_udp_port(ctx);
+  failures_left = failing;
+  failure = with;
+  struct mrc_command command = post(BURST_QPN, (uint64_t)n);
+  CHECK_EQ(mrc_ctx_submit(ctx, &command, 1), 1);
+  uint64_t values[MRC_COUNTERS + MRC_IO_COUNTERS] = {0};
+  uint64_t *received = &values[MRC_COUNTERS + MRC_IO_RX_DATAGRAMS];
+  command = (struct mrc_command){
+      .op = MRC_COMMAND_COUNTERS, .pointer = values, .value = MRC_COUNTERS + MRC_IO_COUNTERS};
+  for (int i = 0; i < 10000 && *received < (uint64_t)n; i++)
+    run_one(ctx, command);
+  mrc_ctx_destroy(ctx);
+  CHECK_EQ(fake.n_received, n);
+  CHECK_EQ(values[MRC_COUNTERS + MRC_IO_TX_BURSTS], n);
+}
+
+static void test_run__transmits_and_receives(void) {
+  check_bursts_arrive(50, 0, 0);
+  CHECK_EQ(fake.n_blocks, 0);
+}
+
+static void test_run__a_full_socket_is_tried_again_when_writable(void) {
+  check_bursts_arrive(3, 1, EAGAIN);
+  CHECK_EQ(fake.n_fates, 6);
+  for (int i = 0; i < 6; i++)
+    CHECK_EQ(fake.fates[i], i < 3 ? 0 : 1);
+  CHECK_EQ(fake.n_blocks, 2);
+  CHECK_EQ(fake.blocks[0], 1);
+  CHECK_EQ(fake.blocks[1], -1);
+}
+
+static void test_run__a_full_queue_is_tried_again_after_a_while(void) {
+  check_bursts_arrive(2, 2, ENOBUFS);
+  CHECK_EQ(fake.n_fates, 6);
+  for (int i = 0; i < 6; i++)
+    CHECK_EQ(fake.fates[i], i < 4 ? 0 : 1);
+  CHECK_EQ(fake.n_blocks, 4);
+  CHECK_EQ(fake.blocks[2], 1);
+  CHECK_EQ(fake.blocks[3], -1);
+}
+
+static void test_run__warns_of_memory_that_lost_its_backing(void) {
+  enum { BYTES = 1 << 16, KEY = 0x1234 };
+  mrc_ctx *ctx = create(0);
+  if (!ctx) return;
+  int fd = memfd_create("test_datapath", MFD_CLOEXEC);
+  CHECK_EQ(ftruncate(fd, BYTES), 0);
+  uint8_t *memory = mmap(NULL, BYTES, PROT_READ, MAP_SHARED, fd, 0);
+  CHECK(memory != MAP_FAILED);
+  struct mrc_command command = {.op = MRC_COMMAND_MR_REGISTER,
+                                .address = (uintptr_t)memory,
+                                .bytes = BYTES,
+                                .key = KEY,
+                                .access = MRC_ACCESS_LOCAL_READ};
+  CHECK_EQ(run_one(ctx, command), 0);
+  CHECK_EQ(ftruncate(fd, 0), 0);
+  CHECK_EQ(((volatile uint8_t *)memory)[BYTES / 2], 0);
+  struct mrc_event warning = next_event(ctx);
+  CHECK_EQ(warning.type, MRC_EVENT_WARNING);
+  CHECK_EQ(warning.status, MRC_WARNING_MEMORY_FAULT);
+  CHECK_EQ(warning.cookie, KEY);
+  CHECK_EQ(run_one(ctx, (struct mrc_command){.op = MRC_COMMAND_MR_DEREGISTER, .key = KEY}), 0);
+  mrc_ctx_destroy(ctx);
+  munmap(memory, BYTES);
+  close(fd);
+}
+
+/* ---- Opening ---- */
+
+static bool has_thread(const char *name) {
+  bool found = false;
+  DIR *tasks = opendir("/proc/self/task");
+  for (struct dirent *task = readdir(tasks); task; task = readdir(tasks)) {
+    char path[300];
+    char comm[32] = "";
+    snprintf(path, sizeof path, "/proc/self/task/%s/comm", task->d_name);
+    FILE *file = fopen(path, "r");
+    if (!file) continue;
+    if (fgets(comm, sizeof comm, file)) comm[strcspn(comm, "\n")] = 0;
+    fclose(file);
+    found |= strcmp(comm, name) == 0;
+  }
+  closedir(tasks);
+  return found;
+}
+
+static void test_create__starts_one_named_thread(void) {
+  mrc_ctx *ctx = create(0);
+  if (!ctx) return;
+  CHECK(has_thread("mrc-datapath"));
+  CHECK(mrc_ctx_udp_port(ctx) != 0);
+  uint16_t sports[2] = {mrc_ctx_source_port(ctx, 1, 0), mrc_ctx_source_port(ctx, 1, 1)};
+  CHECK(sports[0] != 0 && sports[1] != 0 && sports[0] != sports[1]);
+  static const int absent[][2] = {{0, 0}, {2, 0}, {1, -1}, {1, 2}};
+  for (int i = 0; i < 4; i++)
+    CHECK_EQ(mrc_ctx_source_port(ctx, absent[i][0], absent[i][1]), 0);
+  mrc_ctx_destroy(ctx);
+}
+
+static void test_create__warns_of_small_buffers(void) {
+  struct mrc_ctx_config config = config_of(0);
+  config.rcvbuf_bytes = UINT32_MAX; /* more than any kernel grants */
+  int error;
+  char message[128];
+  mrc_ctx *ctx = mrc_ctx_create(&config, &error, message, sizeof message);
+  if (!ctx) {
+    CHECK_FAIL("create: %s", message);
+    return;
+  }
+  struct mrc_event warning = next_event(ctx);
+  CHECK_EQ(warning.type, MRC_EVENT_WARNING);
+  CHECK_EQ(warning.status, MRC_WARNING_RCVBUF_SMALL);
+  CHECK_EQ(warning.port, 1);
+  CHECK(warning.result > 0);
+  mrc_ctx_destroy(ctx);
+}
+
+static void test_create__refusals_name_their_cause(void) {
+  static const uint32_t entries[] = {32, 1000, 1u << 31};
+  for (int i = 0; i < 3; i++) {
+    struct mrc_ctx_config config = config_of(entries[i]);
+    int error = 0;
+    char message[128] = "";
+    char expected[128];
+    CHECK_ROW(i);
+    CHECK_PTR_EQ(mrc_ctx_create(&config, &error, message, sizeof message), NULL);
+    snprintf(expected, sizeof expected,
+             "ring_entries must be a power of two from 64 to 1048576, not %u", entries[i]);
+    CHECK_EQ(error, -EINVAL);
+    CHECK_STR_EQ(message, expected);
+  }
+}
+
+CHECK_MAIN(RUN(test_commands__each_reaches_its_engine_function),
+           RUN(test_commands__counters_are_the_engines_then_the_drivers),
+           RUN(test_publish__a_full_ring_loses_nothing),
+           RUN(test_poll__wakes_a_thread_that_waits_for_room),
+           RUN(test_poll__clears_the_descriptor_only_when_all_is_taken),
+           RUN(test_run__expires_at_the_deadline), RUN(test_run__transmits_and_receives),
+           RUN(test_run__a_full_socket_is_tried_again_when_writable),
+           RUN(test_run__a_full_queue_is_tried_again_after_a_while),
+           RUN(test_run__warns_of_memory_that_lost_its_backing),
+           RUN(test_create__starts_one_named_thread), RUN(test_create__warns_of_small_buffers),
+           RUN(test_create__refusals_name_their_cause))
