@@ -156,11 +156,15 @@ static void test_decode__payload_fits_opcode_and_message(void) {
   }
 }
 
+/* The message length is what a payload of "minus pad" bytes would wrap to. */
 static void test_decode__pad_longer_than_the_payload(void) {
-  uint8_t bytes[ROOM];
-  size_t n = build(&(struct mrc_wire){.opcode = MRC_OP_WRITE_ONLY}, bytes);
-  bytes[1] = 0x30;
-  CHECK_EQ(drop_of(bytes, n), MRC_DROP_LENGTH);
+  for (uint32_t pad = 1; pad <= 3; pad++) {
+    CHECK_ROW(pad);
+    uint8_t bytes[ROOM];
+    size_t n = build(&(struct mrc_wire){.opcode = MRC_OP_WRITE_ONLY, .dma_bytes = -pad}, bytes);
+    bytes[1] = (uint8_t)(pad << 4);
+    CHECK_EQ(drop_of(bytes, n), MRC_DROP_LENGTH);
+  }
 }
 
 /* ---- Fields ---- */
@@ -184,11 +188,15 @@ static void test_decode__forbidden_values(void) {
       {MRC_OP_WRITE_ONLY, 0, 0xDF, MRC_DROP_OPCODE},
       {MRC_OP_WRITE_ONLY, 0, 0xEA, MRC_DROP_OPCODE}, /* a class behind ours */
       {MRC_OP_WRITE_ONLY, 1, 0x01, MRC_DROP_VERSION},
-      {MRC_OP_WRITE_ONLY, 1, 0x0F, MRC_DROP_VERSION},
+      {MRC_OP_WRITE_ONLY, 1, 0x02, MRC_DROP_VERSION},
+      {MRC_OP_WRITE_ONLY, 1, 0x04, MRC_DROP_VERSION},
+      {MRC_OP_WRITE_ONLY, 1, 0x08, MRC_DROP_VERSION},
       {MRC_OP_WRITE_ONLY, 2, 0x7F, MRC_DROP_PKEY},
       {MRC_OP_WRITE_ONLY, 3, 0xFE, MRC_DROP_PKEY},
       {MRC_OP_WRITE_MIDDLE, 19, 0x00, MRC_DROP_FIELD}, /* ftype of the TSETH */
       {MRC_OP_WRITE_MIDDLE, 19, 0x02, MRC_DROP_FIELD},
+      {MRC_OP_WRITE_MIDDLE, 19, 0x05, MRC_DROP_FIELD},
+      {MRC_OP_WRITE_MIDDLE, 19, 0x09, MRC_DROP_FIELD},
       {MRC_OP_ACK, 1, 0x10, MRC_DROP_FIELD},  /* a pad without a payload */
       {MRC_OP_ACK, 8, 0x10, MRC_DROP_FIELD},  /* a TSETH where there is none */
       {MRC_OP_ACK, 12, 0x00, MRC_DROP_FIELD}, /* an ACK with credits */

@@ -3,8 +3,9 @@
  * A fuzz target is one file fuzz_<what>.c: its first comment is the invariant, its one function the
  * entry that libFuzzer calls, which asserts it. Seeds lie in corpus/<what>/.
  *
- *   tools/test tests/fuzz                                              every target, replayed under gcc's sanitizers
- *   build/tests/asan/bin/fuzz_wire 100000 tests/fuzz/corpus/wire/sack   one of them for longer
+ * `tools/test tests/fuzz` replays every target under gcc's sanitizers; one of them for longer:
+ *
+ *   build/tests/asan/bin/fuzz_wire 100000 tests/fuzz/corpus/wire/sack
  *
  * With clang there is libFuzzer itself, which finds what a blind mutation does not:
  *
