@@ -78,8 +78,8 @@ enum mrc_event_type {
   MRC_EVENT_QP_ERROR, /* the QP went to ERROR; `status` is an enum mrc_wc_status */
   MRC_EVENT_EV_STATE, /* an EV changed state; `status` is an enum mrc_ev_state */
   MRC_EVENT_PLANE,    /* a plane of a QP was suspended (`status` 0) or resumed (`status` 1) */
-  MRC_EVENT_PROBE,    /* a commanded EV probe ended; `result` 0, -ETIMEDOUT, -EMSGSIZE, -ENETUNREACH */
-  MRC_EVENT_WARNING   /* context only: `status` is an enum mrc_warning */
+  MRC_EVENT_PROBE, /* a commanded EV probe ended; `result` 0, -ETIMEDOUT, -EMSGSIZE, -ENETUNREACH */
+  MRC_EVENT_WARNING /* context only: `status` is an enum mrc_warning */
 };
 
 enum mrc_warning {
@@ -134,29 +134,29 @@ struct mrc_burst {
   uint32_t flow_label;
   uint16_t sport;
   uint16_t dport;
-  uint8_t family;    /* 4 or 6 */
-  uint8_t port;      /* 1-based */
-  uint8_t tclass;    /* traffic class or TOS byte, ECN bits included */
-  uint8_t tx_index;  /* which transmit socket of the port, as given with the EV */
+  uint8_t family;   /* 4 or 6 */
+  uint8_t port;     /* 1-based */
+  uint8_t tclass;   /* traffic class or TOS byte, ECN bits included */
+  uint8_t tx_index; /* which transmit socket of the port, as given with the EV */
   uint16_t n_packets;
-  uint16_t reserved; /* 0 */
+  uint16_t reserved;     /* 0 */
   uint32_t packet_bytes; /* UDP payload bytes of each packet but the last */
   const struct mrc_packet *packets;
-  uint32_t _qp;      /* engine private */
-  uint32_t _ev;      /* engine private */
+  uint32_t _qp; /* engine private */
+  uint32_t _ev; /* engine private */
 };
 
 /* An engine's fixed sizes and policies. 0 in a field takes the default in brackets. */
 struct mrc_engine_config {
-  uint64_t seed;            /* of the engine's generator: EV order only, never a secret */
-  uint32_t max_qps;         /* [1024] */
-  uint32_t max_mrs;         /* [1024] */
-  uint32_t ports;           /* number of ports, 1..32 [1] */
-  uint32_t cq_depth;        /* completions held before polling [65536] */
-  uint32_t trace_entries;   /* length of the trace ring, a power of two [4096] */
-  uint32_t max_burst_bytes; /* UDP payload bytes of one burst [61440] */
+  uint64_t seed;                 /* of the engine's generator: EV order only, never a secret */
+  uint32_t max_qps;              /* [1024] */
+  uint32_t max_mrs;              /* [1024] */
+  uint32_t ports;                /* number of ports, 1..32 [1] */
+  uint32_t cq_depth;             /* completions held before polling [65536] */
+  uint32_t trace_entries;        /* length of the trace ring, a power of two [4096] */
+  uint32_t max_burst_bytes;      /* UDP payload bytes of one burst [61440] */
   uint32_t sack_threshold_bytes; /* received bytes that trigger a SACK [16384] */
-  uint32_t sack_delay_ns;   /* longest wait of a SACK below the threshold [200000] */
+  uint32_t sack_delay_ns;        /* longest wait of a SACK below the threshold [200000] */
 };
 
 /* An entropy value: the name of a path, and how the driver reaches it. */
@@ -181,26 +181,26 @@ struct mrc_peer_source {
 /* Attributes of a QP. mrc_qp_create reads the first group, each transition reads its own. */
 struct mrc_qp_attr {
   /* create */
-  uint32_t qpn;       /* 24 bits, unpredictable, not 0..2 */
-  uint32_t sq_depth;  /* work requests posted and not yet polled, 1..65536 */
-  uint32_t mpr;       /* window in PSNs, both directions: a multiple of 128, 128..4096 */
-  uint32_t max_wimm;  /* immediates outstanding, both directions, 1..1024 */
+  uint32_t qpn;      /* 24 bits, unpredictable, not 0..2 */
+  uint32_t sq_depth; /* work requests posted and not yet polled, 1..65536 */
+  uint32_t mpr;      /* window in PSNs, both directions: a multiple of 128, 128..4096 */
+  uint32_t max_wimm; /* immediates outstanding, both directions, 1..1024 */
   /* to INIT: nothing more */
   /* to RTR */
   uint32_t dest_qpn;  /* 24 bits */
   uint32_t rq_psn;    /* first PSN of the peer, 24 bits */
   uint32_t integrity; /* enum mrc_integrity, agreed */
   /* to RTS */
-  uint32_t sq_psn;    /* our first PSN, 24 bits */
-  uint32_t path_mtu;  /* payload bytes of a full packet, a multiple of 4, agreed and proved */
-  uint32_t peer_mpr;  /* window of the peer, PSNs */
+  uint32_t sq_psn;        /* our first PSN, 24 bits */
+  uint32_t path_mtu;      /* payload bytes of a full packet, a multiple of 4, agreed and proved */
+  uint32_t peer_mpr;      /* window of the peer, PSNs */
   uint32_t peer_max_wimm; /* immediates that the peer accepts in flight */
-  uint32_t spray;     /* packets of a burst at most; 0 leaves it to the grain policy, 1 is MRC's own */
+  uint32_t spray; /* packets of a burst at most; 0 leaves it to the grain policy, 1 is MRC's own */
   uint32_t ev_active_per_plane; /* EVs in rotation per plane, the rest are backups; 0: all */
-  uint8_t timeout;      /* local timeout is 1.024 us << timeout, 1..24 */
-  uint8_t retry_linear; /* tries at that interval, 0..7 */
-  uint8_t retry_exp;    /* tries at doubling intervals, 0..24; 25 never gives up */
-  uint8_t cc;           /* enum mrc_cc_kind */
+  uint8_t timeout;              /* local timeout is 1.024 us << timeout, 1..24 */
+  uint8_t retry_linear;         /* tries at that interval, 0..7 */
+  uint8_t retry_exp;            /* tries at doubling intervals, 0..24; 25 never gives up */
+  uint8_t cc;                   /* enum mrc_cc_kind */
 };
 
 enum mrc_cc_kind { MRC_CC_DELAY, MRC_CC_NULL };
@@ -208,13 +208,13 @@ enum mrc_cc_kind { MRC_CC_DELAY, MRC_CC_NULL };
 /* One work request. `va` is the address at the peer, `local` an address inside a local MR. */
 struct mrc_wr {
   uint64_t wr_id;
-  uint64_t local;  /* address, may be 0 when bytes is 0 */
+  uint64_t local; /* address, may be 0 when bytes is 0 */
   uint64_t va;
-  uint32_t lkey;   /* key of the local MR; ignored when bytes is 0 */
+  uint32_t lkey; /* key of the local MR; ignored when bytes is 0 */
   uint32_t rkey;
-  uint32_t bytes;  /* 0 .. 4 GiB - 1 */
-  uint32_t imm;    /* host order, for WRITE_IMM */
-  uint8_t opcode;  /* enum mrc_wr_opcode */
+  uint32_t bytes;      /* 0 .. 4 GiB - 1 */
+  uint32_t imm;        /* host order, for WRITE_IMM */
+  uint8_t opcode;      /* enum mrc_wr_opcode */
   uint8_t reserved[7]; /* 0 */
 };
 
@@ -222,11 +222,11 @@ struct mrc_wr {
 struct mrc_ev_info {
   uint32_t ev;
   uint8_t port;
-  uint8_t state;   /* enum mrc_ev_state */
-  uint8_t active;  /* 1: in the rotation, 0: backup */
+  uint8_t state;  /* enum mrc_ev_state */
+  uint8_t active; /* 1: in the rotation, 0: backup */
   uint8_t reserved;
   uint64_t packets;
-  uint64_t bytes;  /* payload */
+  uint64_t bytes; /* payload */
   uint64_t lost;
   uint64_t probes; /* EV probes sent */
   int64_t rtt_ns;  /* smoothed; -1 before the first sample */
@@ -235,32 +235,32 @@ struct mrc_ev_info {
 /* State of one plane of a QP. */
 struct mrc_plane_info {
   uint64_t packets;
-  uint64_t bytes;        /* payload */
+  uint64_t bytes; /* payload */
   uint64_t lost;
-  int64_t rtt_ns;        /* smoothed; -1 before the first sample */
-  int64_t base_rtt_ns;   /* smallest seen; -1 before the first sample */
+  int64_t rtt_ns;      /* smoothed; -1 before the first sample */
+  int64_t base_rtt_ns; /* smallest seen; -1 before the first sample */
   uint64_t inflight_bytes;
-  uint8_t suspended;     /* 1: silent, probed */
+  uint8_t suspended; /* 1: silent, probed */
   uint8_t reserved[7];
 };
 
 /* State of one QP. */
 struct mrc_qp_info {
   uint32_t qpn;
-  uint32_t state;          /* enum mrc_qp_state */
-  uint32_t status;         /* enum mrc_wc_status that ended it */
-  uint32_t outstanding;    /* work requests posted and not completed */
-  uint64_t packets_sent;   /* data packets, retransmissions included */
+  uint32_t state;        /* enum mrc_qp_state */
+  uint32_t status;       /* enum mrc_wc_status that ended it */
+  uint32_t outstanding;  /* work requests posted and not completed */
+  uint64_t packets_sent; /* data packets, retransmissions included */
   uint64_t packets_retransmitted;
   uint64_t packets_spurious; /* retransmissions of packets that had arrived after all */
-  uint64_t bytes_sent;     /* payload of first transmissions */
-  uint64_t bytes_acked;    /* payload acknowledged, each byte once */
-  uint64_t bytes_received; /* payload placed, each byte once */
+  uint64_t bytes_sent;       /* payload of first transmissions */
+  uint64_t bytes_acked;      /* payload acknowledged, each byte once */
+  uint64_t bytes_received;   /* payload placed, each byte once */
   uint64_t cwnd_bytes;
   uint64_t inflight_bytes;
-  int64_t rtt_ns;          /* smoothed over all planes; -1 before the first sample */
+  int64_t rtt_ns; /* smoothed over all planes; -1 before the first sample */
   uint32_t path_mtu;
-  uint32_t timeouts;       /* expiries of the local timeout in a row */
+  uint32_t timeouts;                /* expiries of the local timeout in a row */
   struct mrc_plane_info planes[32]; /* planes[n - 1] is plane n */
 };
 
@@ -317,13 +317,12 @@ int mrc_mr_deregister(mrc_engine *engine, uint32_t key);
 /* -EINVAL, -EEXIST (qpn in use), -ENOSPC, -ENOMEM. The QP starts in RESET. */
 int mrc_qp_create(mrc_engine *engine, const struct mrc_qp_attr *attr);
 /* Moves the QP to `state`; -EINVAL for an illegal move or attribute, -ENOENT. */
-int mrc_qp_modify(mrc_engine *engine, uint32_t qpn, uint32_t state,
-                  const struct mrc_qp_attr *attr, uint64_t now_ns);
+int mrc_qp_modify(mrc_engine *engine, uint32_t qpn, uint32_t state, const struct mrc_qp_attr *attr,
+                  uint64_t now_ns);
 /* Sets the EV array (in INIT); every port named must exist. -EINVAL, -ENOENT. */
 int mrc_qp_set_evs(mrc_engine *engine, uint32_t qpn, const struct mrc_ev_attr *evs, int n);
 /* Sets where the peer's packets come from (in INIT). -EINVAL, -ENOENT. */
-int mrc_qp_set_peer(mrc_engine *engine, uint32_t qpn, const struct mrc_peer_source *sources,
-                    int n);
+int mrc_qp_set_peer(mrc_engine *engine, uint32_t qpn, const struct mrc_peer_source *sources, int n);
 int mrc_qp_destroy(mrc_engine *engine, uint32_t qpn);
 /* -ENOENT, -EINVAL, -EPERM (not RTS), -ENOBUFS (queue full), -EACCES (local memory). */
 int mrc_qp_post(mrc_engine *engine, uint32_t qpn, const struct mrc_wr *wr, uint64_t now_ns);
@@ -382,12 +381,12 @@ enum mrc_command_op {
   MRC_COMMAND_QP_POST,       /* qpn, wr; answered only when refused */
   MRC_COMMAND_QP_PROBE_EV,   /* qpn, value = ev index, bytes, timeout_ns; reply, then PROBE event */
   MRC_COMMAND_QP_SET_EV_STATE, /* qpn, value = ev index, key = state */
-  MRC_COMMAND_QP_QUERY,      /* qpn, pointer = struct mrc_qp_info */
-  MRC_COMMAND_QP_QUERY_EVS,  /* qpn, pointer = struct mrc_ev_info[value]; result = count */
-  MRC_COMMAND_COUNTERS,      /* pointer = uint64_t[value]; result = count */
-  MRC_COMMAND_DROPS,         /* pointer = uint64_t[value]; result = count */
-  MRC_COMMAND_TRACE,         /* pointer = struct mrc_trace_entry[value]; result = count */
-  MRC_COMMAND_PORT_UP        /* value = port, key = 1 up or 0 down */
+  MRC_COMMAND_QP_QUERY,        /* qpn, pointer = struct mrc_qp_info */
+  MRC_COMMAND_QP_QUERY_EVS,    /* qpn, pointer = struct mrc_ev_info[value]; result = count */
+  MRC_COMMAND_COUNTERS,        /* pointer = uint64_t[value]; result = count */
+  MRC_COMMAND_DROPS,           /* pointer = uint64_t[value]; result = count */
+  MRC_COMMAND_TRACE,           /* pointer = struct mrc_trace_entry[value]; result = count */
+  MRC_COMMAND_PORT_UP          /* value = port, key = 1 up or 0 down */
 };
 
 /* One command for the datapath thread. Memory behind `pointer` must live until the reply. */
@@ -408,7 +407,7 @@ struct mrc_command {
 };
 
 /* Opens the sockets and starts the datapath thread. On failure returns 0 and writes -errno to
-   *error and one line of cause to message. */
+ *error and one line of cause to message. */
 mrc_ctx *mrc_ctx_create(const struct mrc_ctx_config *config, int *error, char *message,
                         int message_bytes);
 /* Stops and joins the thread, closes the sockets. Registered memory is not touched afterwards. */

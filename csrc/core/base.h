@@ -12,8 +12,9 @@
 void mrc_assert_failed(const char *expression, const char *file, int line)
     __attribute__((noreturn, cold));
 
-#define mrc_assert(expression) \
-  (__builtin_expect(!!(expression), 1) ? (void)0 : mrc_assert_failed(#expression, __FILE__, __LINE__))
+#define mrc_assert(expression)                   \
+  (__builtin_expect(!!(expression), 1) ? (void)0 \
+                                       : mrc_assert_failed(#expression, __FILE__, __LINE__))
 
 #define MRC_MUST_CHECK __attribute__((warn_unused_result))
 

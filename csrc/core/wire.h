@@ -41,7 +41,8 @@ enum {
   MRC_ICRC_BYTES = 4,
   /* the largest stack in front of a payload: BTH METH TSETH RETH ImmDt */
   MRC_DATA_HEADER_BYTES = 40,
-  /* UDP payload of a full packet beyond the path MTU: headers and ICRC (a full packet needs no pad) */
+  /* UDP payload of a full packet beyond the path MTU: headers and ICRC (a full packet needs no pad)
+   */
   MRC_DATA_OVERHEAD_BYTES = 44
 };
 
@@ -80,14 +81,14 @@ struct mrc_sack {
   uint32_t cum_psn;       /* every PSN up to and including this one was received */
   uint8_t cc_type;        /* 0: CC_STATE of NSCC follows */
   uint8_t cc_fl;
-  uint8_t mpr;            /* in units of 128 PSNs; 0: no dynamic MPR */
-  int16_t sack_offset;    /* bitmap base = cum_psn + offset */
-  uint64_t bitmap;        /* bit i, LSB first: PSN base + i was received */
-  uint16_t tx_timestamp;  /* reflected */
-  uint16_t ooo_count;     /* 15 bits */
+  uint8_t mpr;           /* in units of 128 PSNs; 0: no dynamic MPR */
+  int16_t sack_offset;   /* bitmap base = cum_psn + offset */
+  uint64_t bitmap;       /* bit i, LSB first: PSN base + i was received */
+  uint16_t tx_timestamp; /* reflected */
+  uint16_t ooo_count;    /* 15 bits */
   bool restore_cwnd;
-  uint8_t rcv_cwnd_pen;   /* 7 bits */
-  uint32_t rcvd_bytes;    /* 256-byte units, rounded up, modulo 2^24 */
+  uint8_t rcv_cwnd_pen; /* 7 bits */
+  uint32_t rcvd_bytes;  /* 256-byte units, rounded up, modulo 2^24 */
 };
 
 struct mrc_nack {
@@ -112,7 +113,7 @@ struct mrc_probe {
 
 /* Endpoint request and response. The private id travels in the low 16 bits of the BTH PSN. */
 struct mrc_endpoint {
-  uint8_t op; /* enum mrc_endpoint_op */
+  uint8_t op;                /* enum mrc_endpoint_op */
   uint32_t port_status_mask; /* request only: bit n - 1 is port n, 1 = reachable */
   uint16_t tx_timestamp;     /* response: reflected */
   bool tsr;

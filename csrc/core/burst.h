@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Building bursts in the engine's arena: the flow they leave on, their packets, padding and ICRC.
+   It knows the shape of a burst and not why one is sent. */
+#ifndef MRC_CORE_BURST_H
+#define MRC_CORE_BURST_H
+
+#include "engine.h"
+
+#define MRC_TCLASS_DATA 2    /* ECT(0), default class */
+#define MRC_TCLASS_CONTROL 0 /* not ECN-capable */
+
+/* Opens a burst on the QP's EV; 0 when the transmit is full. */
+struct mrc_burst *mrc_burst_open(struct mrc_engine *engine, struct mrc_qp *qp, uint16_t ev,
+                                 uint8_t tclass);
+/* Whether another packet may be added to the open burst. */
+bool mrc_burst_has_room(const struct mrc_engine *engine, const struct mrc_burst *burst);
+/* Adds a packet: encodes `wire`, points to its payload, pads and seals it. */
+void mrc_burst_add(struct mrc_engine *engine, struct mrc_burst *burst, struct mrc_wire *wire,
+                   enum mrc_packet_kind kind, uint32_t slot, bool icrc);
+/* Adds an EV probe padded to `bytes` of UDP payload. */
+void mrc_burst_add_padded(struct mrc_engine *engine, struct mrc_burst *burst, struct mrc_wire *wire,
+                          uint32_t slot, uint32_t bytes);
+/* UDP payload of a data packet with this header and payload. */
+uint32_t mrc_burst_packet_bytes(const struct mrc_wire *wire);
+
+#endif

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Names and numbers of the engine's counters and trace points, from their .def lists. */
+#ifndef MRC_CORE_COUNTERS_H
+#define MRC_CORE_COUNTERS_H
+
+enum mrc_counter {
+#define X(name, meaning) MRC_COUNTER_##name,
+#include "counters.def"
+#undef X
+  MRC_COUNTERS
+};
+
+enum mrc_trace_point {
+#define X(name, a, b) MRC_TRACE_##name,
+#include "trace.def"
+#undef X
+  MRC_TRACE_POINTS
+};
+
+/* 0 past the end. */
+const char *mrc_engine_counter_name(int index);
+
+#endif

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cq.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+int mrc_cq_init(struct mrc_cq *cq, uint32_t capacity) {
+  uint32_t size = 1;
+  while (size < capacity)
+    size *= 2;
+  *cq = (struct mrc_cq){.wcs = calloc(size, sizeof *cq->wcs), .mask = size - 1};
+  return cq->wcs == NULL ? -ENOMEM : 0;
+}
+
+void mrc_cq_free(struct mrc_cq *cq) {
+  free(cq->wcs);
+  *cq = (struct mrc_cq){0};
+}
+
+bool mrc_cq_promise(struct mrc_cq *cq) {
+  if (cq->tail - cq->head + cq->promised > cq->mask) return false;
+  cq->promised++;
+  return true;
+}
+
+void mrc_cq_release(struct mrc_cq *cq) {
+  mrc_assert(cq->promised > 0);
+  cq->promised--;
+}
+
+void mrc_cq_push(struct mrc_cq *cq, const struct mrc_wc *wc) {
+  mrc_assert(cq->promised > 0);
+  mrc_assert(cq->tail - cq->head <= cq->mask);
+  cq->promised--;
+  cq->wcs[cq->tail++ & cq->mask] = *wc;
+}
+
+bool mrc_cq_pop(struct mrc_cq *cq, struct mrc_wc *wc) {
+  if (cq->head == cq->tail) return false;
+  *wc = cq->wcs[cq->head++ & cq->mask];
+  return true;
+}

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The completion queue: a ring of fixed capacity that cannot overflow, because every completion is
+   given its place before the work starts. */
+#ifndef MRC_CORE_CQ_H
+#define MRC_CORE_CQ_H
+
+#include "../mrc.h"
+#include "base.h"
+
+struct mrc_cq {
+  struct mrc_wc *wcs;
+  uint32_t mask;     /* capacity - 1 */
+  uint32_t head;     /* next to poll; free-running */
+  uint32_t tail;     /* next to fill; free-running */
+  uint32_t promised; /* places given to work that has not completed */
+};
+
+int mrc_cq_init(struct mrc_cq *cq, uint32_t capacity) MRC_MUST_CHECK;
+void mrc_cq_free(struct mrc_cq *cq);
+/* Sets a place aside; false when there is none. */
+bool mrc_cq_promise(struct mrc_cq *cq) MRC_MUST_CHECK;
+void mrc_cq_release(struct mrc_cq *cq);
+/* Fills a place that was set aside. */
+void mrc_cq_push(struct mrc_cq *cq, const struct mrc_wc *wc);
+bool mrc_cq_pop(struct mrc_cq *cq, struct mrc_wc *wc) MRC_MUST_CHECK;
+
+#endif

@@ -1,0 +1,418 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The engine's loop: who takes a packet, whose turn it is to send, whose deadline has come. */
+#include "engine.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "icrc.h"
+#include "loss.h"
+#include "probe.h"
+#include "requester.h"
+#include "responder.h"
+
+#define MIN_WAIT_NS 20000ull     /* a timer never comes sooner than this after a visit */
+#define STUCK_WAIT_NS 1000000ull /* nor sooner than this while no port can be sent on */
+#define MAX_SOURCES 65536        /* peers' source addresses known at once */
+
+/* ---- create and destroy ---- */
+
+static uint32_t or_default(uint32_t value, uint32_t otherwise) {
+  return value != 0 ? value : otherwise;
+}
+
+static bool fill_config(struct mrc_engine_config *config) {
+  config->max_qps = or_default(config->max_qps, 1024);
+  config->max_mrs = or_default(config->max_mrs, 1024);
+  config->ports = or_default(config->ports, 1);
+  config->cq_depth = or_default(config->cq_depth, 65536);
+  config->trace_entries = or_default(config->trace_entries, 4096);
+  config->max_burst_bytes = or_default(config->max_burst_bytes, 61440);
+  config->sack_threshold_bytes = or_default(config->sack_threshold_bytes, 16384);
+  config->sack_delay_ns = or_default(config->sack_delay_ns, 200000);
+  return config->ports <= MRC_MAX_PORTS && config->max_qps <= 1u << 20 &&
+         config->max_mrs <= 1u << 20 && config->cq_depth <= 1u << 24 &&
+         (config->trace_entries & (config->trace_entries - 1)) == 0 &&
+         config->trace_entries <= 1u << 24;
+}
+
+struct mrc_engine *mrc_engine_create(const struct mrc_engine_config *config) {
+  struct mrc_engine *engine = calloc(1, sizeof *engine);
+  if (engine == NULL) return NULL;
+  engine->config = *config;
+  if (!fill_config(&engine->config)) {
+    free(engine);
+    return NULL;
+  }
+  config = &engine->config;
+  engine->prng.state = config->seed;
+  engine->ports_up = config->ports == 32 ? UINT32_MAX : (1u << config->ports) - 1;
+  engine->qps = calloc(config->max_qps, sizeof *engine->qps);
+  engine->ev_probes = calloc(MRC_MAX_EV_PROBES, sizeof *engine->ev_probes);
+  engine->arena = calloc(MRC_ARENA_PACKETS, sizeof *engine->arena);
+  engine->trace = calloc(config->trace_entries, sizeof *engine->trace);
+  engine->events = calloc(MRC_EVENT_RING, sizeof *engine->events);
+  const bool ok = engine->qps != NULL && engine->ev_probes != NULL && engine->arena != NULL &&
+                  engine->trace != NULL && engine->events != NULL &&
+                  mrc_keymap_init(&engine->by_qpn, config->max_qps) == 0 &&
+                  mrc_keymap_init(&engine->by_source, MAX_SOURCES) == 0 &&
+                  mrc_mr_table_init(&engine->mrs, config->max_mrs) == 0 &&
+                  mrc_cq_init(&engine->cq, config->cq_depth) == 0 &&
+                  mrc_timers_init(&engine->timers, config->max_qps) == 0 &&
+                  mrc_timers_init(&engine->ev_probe_timers, MRC_MAX_EV_PROBES) == 0;
+  if (ok) return engine;
+  mrc_engine_destroy(engine);
+  return NULL;
+}
+
+void mrc_engine_destroy(struct mrc_engine *engine) {
+  if (engine == NULL) return;
+  engine->committing = false;
+  for (uint32_t i = 0; engine->qps != NULL && i < engine->config.max_qps; i++)
+    if (engine->qps[i] != NULL) mrc_qp_destroy(engine, engine->qps[i]->qpn);
+  free(engine->qps);
+  free(engine->ev_probes);
+  free(engine->arena);
+  free(engine->trace);
+  free(engine->events);
+  mrc_keymap_free(&engine->by_qpn);
+  mrc_keymap_free(&engine->by_source);
+  mrc_mr_table_free(&engine->mrs);
+  mrc_cq_free(&engine->cq);
+  mrc_timers_free(&engine->timers);
+  mrc_timers_free(&engine->ev_probe_timers);
+  free(engine);
+}
+
+/* ---- services ---- */
+
+void mrc_trace(struct mrc_engine *engine, enum mrc_trace_point point, uint32_t qpn, uint64_t a,
+               uint64_t b) {
+  engine->trace[engine->n_traced++ & (engine->config.trace_entries - 1)] = (struct mrc_trace_entry){
+      .now_ns = engine->now_ns, .point = point, .qpn = qpn, .a = a, .b = b};
+}
+
+int mrc_drop(struct mrc_engine *engine, enum mrc_drop reason, uint32_t qpn, size_t bytes) {
+  engine->drops[reason]++;
+  mrc_count(engine, MRC_COUNTER_RX_DROPPED, 1);
+  mrc_trace(engine, MRC_TRACE_DROP, qpn, reason, bytes);
+  return (int)reason;
+}
+
+void mrc_event_push(struct mrc_engine *engine, const struct mrc_event *event) {
+  /* The last part of the ring is kept for what nobody may miss. */
+  const bool news = event->type == MRC_EVENT_EV_STATE || event->type == MRC_EVENT_PLANE;
+  const uint32_t limit = news ? MRC_EVENT_RING / 2 : MRC_EVENT_RING;
+  if (engine->event_tail - engine->event_head >= limit) {
+    mrc_count(engine, MRC_COUNTER_EVENTS_DROPPED, 1);
+    return;
+  }
+  engine->events[engine->event_tail++ % MRC_EVENT_RING] = *event;
+}
+
+int mrc_engine_events(struct mrc_engine *engine, struct mrc_event *events, int capacity) {
+  int n = 0;
+  while (n < capacity && engine->event_head != engine->event_tail)
+    events[n++] = engine->events[engine->event_head++ % MRC_EVENT_RING];
+  return n;
+}
+
+struct mrc_qp *mrc_engine_qp(const struct mrc_engine *engine, uint32_t qpn) {
+  const uint32_t index = mrc_keymap_get(&engine->by_qpn, qpn);
+  return index == MRC_KEYMAP_NONE ? NULL : engine->qps[index];
+}
+
+int mrc_cq_poll(struct mrc_engine *engine, struct mrc_wc *wcs, int capacity) {
+  int n = 0;
+  while (n < capacity && mrc_cq_pop(&engine->cq, &wcs[n])) {
+    struct mrc_qp *qp = mrc_engine_qp(engine, wcs[n].qpn);
+    if (qp != NULL && wcs[n].opcode == MRC_WC_RECV_IMM && qp->resp.wimm_unpolled > 0)
+      qp->resp.wimm_unpolled--;
+    if (qp != NULL && wcs[n].opcode != MRC_WC_RECV_IMM && qp->req.sq_used > 0) qp->req.sq_used--;
+    n++;
+  }
+  if (n > 0 && engine->n_held > 0)
+    for (uint32_t i = 0; i < engine->config.max_qps; i++)
+      if (engine->qps[i] != NULL) mrc_responder_resume(engine, engine->qps[i], engine->now_ns);
+  return n;
+}
+
+int mrc_mr_register(struct mrc_engine *engine, uint64_t address, uint64_t bytes, uint32_t key,
+                    uint32_t access) {
+  return mrc_mr_table_add(&engine->mrs, address, bytes, key, access);
+}
+
+int mrc_mr_deregister(struct mrc_engine *engine, uint32_t key) {
+  return mrc_mr_table_remove(&engine->mrs, key);
+}
+
+/* ---- lists: who may have something to send ---- */
+
+void mrc_engine_forget(struct mrc_engine *engine, struct mrc_qp *qp) {
+  if (qp->waits_for_port) engine->n_waiting--;
+  qp->waits_for_port = false;
+  if (!qp->ready) return;
+  struct mrc_qp *before = NULL;
+  for (struct mrc_qp *at = engine->ready_first; at != qp; at = at->ready_next)
+    before = at;
+  if (before == NULL)
+    engine->ready_first = qp->ready_next;
+  else
+    before->ready_next = qp->ready_next;
+  if (engine->ready_last == qp) engine->ready_last = before;
+  qp->ready = false;
+}
+
+void mrc_qp_touch(struct mrc_engine *engine, struct mrc_qp *qp) {
+  if (qp->ready) return;
+  qp->ready = true;
+  qp->ready_next = NULL;
+  if (engine->ready_last != NULL)
+    engine->ready_last->ready_next = qp;
+  else
+    engine->ready_first = qp;
+  engine->ready_last = qp;
+}
+
+static struct mrc_qp *pop_ready(struct mrc_engine *engine) {
+  struct mrc_qp *qp = engine->ready_first;
+  engine->ready_first = qp->ready_next;
+  if (engine->ready_first == NULL) engine->ready_last = NULL;
+  qp->ready = false;
+  return qp;
+}
+
+static void push_front(struct mrc_engine *engine, struct mrc_qp *qp) {
+  if (qp->ready) return;
+  qp->ready = true;
+  qp->ready_next = engine->ready_first;
+  engine->ready_first = qp;
+  if (engine->ready_last == NULL) engine->ready_last = qp;
+}
+
+/* A port can be sent on again: whoever had to do without it gets a turn. */
+static void wake_waiting(struct mrc_engine *engine) {
+  for (uint32_t i = 0; i < engine->config.max_qps && engine->n_waiting > 0; i++) {
+    struct mrc_qp *qp = engine->qps[i];
+    if (qp == NULL || !qp->waits_for_port) continue;
+    qp->waits_for_port = false;
+    engine->n_waiting--;
+    mrc_qp_touch(engine, qp);
+  }
+}
+
+/* ---- receive ---- */
+
+static bool icrc_is_good(const uint8_t *packet, size_t bytes, const struct mrc_meta *meta) {
+  const struct mrc_icrc_flow flow = {.src = meta->src,
+                                     .dst = meta->dst,
+                                     .sport = meta->sport,
+                                     .dport = meta->dport,
+                                     .family = meta->family};
+  const size_t covered = bytes - MRC_ICRC_BYTES;
+  uint8_t icrc[MRC_ICRC_BYTES];
+  uint32_t crc = mrc_icrc_begin(&flow, bytes, packet, MRC_BTH_BYTES);
+  crc = mrc_icrc_update(crc, packet + MRC_BTH_BYTES, covered - MRC_BTH_BYTES);
+  mrc_icrc_store(crc, icrc);
+  return memcmp(icrc, packet + covered, sizeof icrc) == 0;
+}
+
+static int to_endpoint(struct mrc_engine *engine, const struct mrc_wire *wire,
+                       const struct mrc_meta *meta, uint64_t now_ns) {
+  if (wire->opcode == MRC_OP_ENDPOINT_REQUEST) return mrc_endpoint_on_request(engine, wire, meta);
+  return mrc_endpoint_on_response(engine, wire, meta, now_ns);
+}
+
+static int to_qp(struct mrc_engine *engine, struct mrc_qp *qp, const struct mrc_wire *wire,
+                 const struct mrc_meta *meta, uint64_t now_ns) {
+  if (qp->state == MRC_QP_ERROR) {
+    mrc_responder_on_error_packet(engine, qp, meta, now_ns);
+    return mrc_drop(engine, MRC_DROP_QP_STATE, qp->qpn, 0);
+  }
+  if (mrc_opcode_is_data(wire->opcode)) {
+    if (meta->trimmed) return mrc_responder_on_trimmed(engine, qp, wire, meta, now_ns);
+    return mrc_responder_on_data(engine, qp, wire, meta, now_ns);
+  }
+  if (wire->opcode == MRC_OP_PROBE) return mrc_responder_on_probe(engine, qp, wire, meta, now_ns);
+  if (qp->state != MRC_QP_RTS) return mrc_drop(engine, MRC_DROP_QP_STATE, qp->qpn, 0);
+  switch (wire->opcode) {
+    case MRC_OP_SACK:
+      return mrc_requester_on_sack(engine, qp, wire, now_ns);
+    case MRC_OP_NACK:
+      return mrc_requester_on_nack(engine, qp, wire, now_ns);
+    default:
+      mrc_assert(wire->opcode == MRC_OP_ACK);
+      return mrc_requester_on_ack(engine, qp, wire, now_ns);
+  }
+}
+
+int mrc_engine_receive(struct mrc_engine *engine, const uint8_t *packet, size_t bytes,
+                       const struct mrc_meta *meta, uint64_t now_ns) {
+  mrc_assert(!engine->committing);
+  engine->now_ns = now_ns;
+  mrc_count(engine, MRC_COUNTER_RX_PACKETS, 1);
+  if (meta->port < 1 || meta->port > engine->config.ports)
+    return mrc_drop(engine, MRC_DROP_PORT, 0, bytes);
+  struct mrc_wire wire;
+  const int reason = mrc_wire_decode(packet, bytes, meta->trimmed, &wire);
+  if (reason != MRC_DROP_NONE) return mrc_drop(engine, (enum mrc_drop)reason, 0, bytes);
+  if (meta->ecn == 3) mrc_count(engine, MRC_COUNTER_RX_CE, 1);
+  const bool endpoint =
+      wire.opcode == MRC_OP_ENDPOINT_REQUEST || wire.opcode == MRC_OP_ENDPOINT_RESPONSE;
+  struct mrc_qp *qp = NULL;
+  if (endpoint) {
+    if (wire.dest_qpn != MRC_ENDPOINT_QPN)
+      return mrc_drop(engine, MRC_DROP_QPN, wire.dest_qpn, bytes);
+  } else {
+    /* Cheap refusals first: a flood of rubbish costs no CRC. */
+    qp = mrc_engine_qp(engine, wire.dest_qpn);
+    if (qp == NULL) return mrc_drop(engine, MRC_DROP_QPN, wire.dest_qpn, bytes);
+    if (qp->state < MRC_QP_RTR) return mrc_drop(engine, MRC_DROP_QP_STATE, qp->qpn, bytes);
+    if (!mrc_qp_knows_source(qp, meta->src))
+      return mrc_drop(engine, MRC_DROP_SOURCE, qp->qpn, bytes);
+  }
+  const bool checked = endpoint || (qp->attr.integrity == MRC_INTEGRITY_ICRC && !meta->trimmed);
+  if (checked && !icrc_is_good(packet, bytes, meta))
+    return mrc_drop(engine, MRC_DROP_ICRC, wire.dest_qpn, bytes);
+  return endpoint ? to_endpoint(engine, &wire, meta, now_ns)
+                  : to_qp(engine, qp, &wire, meta, now_ns);
+}
+
+/* ---- transmit ---- */
+
+static uint64_t qp_deadline(const struct mrc_qp *qp) {
+  uint64_t deadline = mrc_responder_deadline(qp);
+  deadline = mrc_min_u64(deadline, mrc_loss_deadline(qp));
+  return qp->state == MRC_QP_RTS ? mrc_min_u64(deadline, qp->ev_probe_ns) : deadline;
+}
+
+/* The QP has had its turn and is not waiting for another. */
+static void settle(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns) {
+  const uint32_t usable = engine->ports_up & ~engine->ports_blocked;
+  if ((qp->evset.plane_mask & ~usable) != 0 && !qp->waits_for_port) {
+    qp->waits_for_port = true;
+    engine->n_waiting++;
+  }
+  const bool stuck = (qp->evset.plane_mask & usable) == 0;
+  const uint64_t soonest = now_ns + (stuck ? STUCK_WAIT_NS : MIN_WAIT_NS);
+  const uint64_t deadline = qp_deadline(qp);
+  mrc_timers_set(&engine->timers, qp->index,
+                 deadline == MRC_NEVER ? MRC_NEVER : mrc_max_u64(deadline, soonest));
+}
+
+int mrc_engine_transmit(struct mrc_engine *engine, struct mrc_burst *bursts, int capacity,
+                        uint64_t now_ns) {
+  mrc_assert(!engine->committing && capacity > 0);
+  engine->now_ns = now_ns;
+  engine->bursts = bursts;
+  engine->burst_capacity = capacity < MRC_MAX_BURSTS ? capacity : MRC_MAX_BURSTS;
+  engine->n_bursts = 0;
+  engine->arena_used = 0;
+  bool room = mrc_endpoint_transmit_answers(engine) && mrc_ev_probe_transmit(engine, now_ns);
+  while (room && engine->ready_first != NULL) {
+    struct mrc_qp *qp = pop_ready(engine);
+    const int before = engine->n_bursts;
+    mrc_ev_probe_on_deadline(engine, qp, now_ns);
+    const bool done =
+        mrc_responder_transmit(engine, qp, now_ns) && mrc_requester_transmit(engine, qp, now_ns);
+    room = done || engine->n_bursts < engine->burst_capacity;
+    if (!room)
+      push_front(engine, qp);
+    else if (!qp->ready)
+      settle(engine, qp, now_ns);
+    mrc_assert(!room || !qp->ready || engine->n_bursts > before); /* else this would not end */
+  }
+  if (room) room = mrc_ev_probe_transmit(engine, now_ns);
+  engine->committing = engine->n_bursts > 0;
+  return engine->n_bursts;
+}
+
+static void commit_packet(struct mrc_engine *engine, struct mrc_qp *qp,
+                          const struct mrc_packet *packet, int taken, uint64_t now_ns) {
+  static const enum mrc_counter counter_of[] = {[MRC_KIND_SACK] = MRC_COUNTER_TX_SACKS,
+                                                [MRC_KIND_NACK] = MRC_COUNTER_TX_NACKS,
+                                                [MRC_KIND_ACK] = MRC_COUNTER_TX_ACKS,
+                                                [MRC_KIND_PROBE] = MRC_COUNTER_TX_PROBES,
+                                                [MRC_KIND_ANSWER] = MRC_COUNTER_TX_EV_ANSWERS};
+  if (packet->_kind == MRC_KIND_EV_PROBE) {
+    mrc_ev_probe_on_commit(engine, packet->_slot, taken, now_ns);
+  } else if (taken == 1) {
+    if (packet->_kind == MRC_KIND_DATA)
+      mrc_requester_on_taken(engine, qp, packet, now_ns);
+    else
+      mrc_count(engine, counter_of[packet->_kind], 1);
+  } else {
+    mrc_count(engine, MRC_COUNTER_TX_REFUSED, 1);
+    if (packet->_kind == MRC_KIND_DATA || packet->_kind == MRC_KIND_PROBE)
+      mrc_requester_on_refused(engine, qp, packet);
+    else
+      mrc_responder_on_refused(engine, qp, (enum mrc_packet_kind)packet->_kind);
+  }
+}
+
+void mrc_engine_commit(struct mrc_engine *engine, const struct mrc_burst *bursts, const int *taken,
+                       int n, uint64_t now_ns) {
+  mrc_assert(engine->committing && n == engine->n_bursts);
+  engine->committing = false;
+  engine->now_ns = now_ns;
+  /* Backwards, so that refused packets return to the ends of their lists in order. */
+  for (int i = n - 1; i >= 0; i--) {
+    struct mrc_qp *qp = engine->qps[bursts[i]._qp];
+    mrc_assert(qp != NULL);
+    for (int k = bursts[i].n_packets - 1; k >= 0; k--)
+      commit_packet(engine, qp, &bursts[i].packets[k], taken[i], now_ns);
+    /* A send that failed outright (no route, interface gone) says that the plane cannot be used. */
+    if (taken[i] < 0 && qp->state == MRC_QP_RTS)
+      mrc_loss_suspend_plane(engine, qp, bursts[i].port - 1u, now_ns);
+  }
+}
+
+void mrc_engine_port_blocked(struct mrc_engine *engine, int port, bool blocked, uint64_t now_ns) {
+  engine->now_ns = now_ns;
+  mrc_assert(port >= 1 && (uint32_t)port <= engine->config.ports);
+  const uint32_t bit = 1u << (port - 1);
+  if (blocked)
+    engine->ports_blocked |= bit;
+  else
+    engine->ports_blocked &= ~bit;
+  if (!blocked) wake_waiting(engine);
+}
+
+void mrc_engine_port_up(struct mrc_engine *engine, int port, bool up, uint64_t now_ns) {
+  engine->now_ns = now_ns;
+  mrc_assert(port >= 1 && (uint32_t)port <= engine->config.ports);
+  const uint32_t bit = 1u << (port - 1);
+  if (up)
+    engine->ports_up |= bit;
+  else
+    engine->ports_up &= ~bit;
+  for (uint32_t i = 0; i < engine->config.max_qps; i++) {
+    struct mrc_qp *qp = engine->qps[i];
+    if (qp == NULL || qp->state != MRC_QP_RTS || (qp->evset.plane_mask & bit) == 0) continue;
+    if (!up) mrc_loss_suspend_plane(engine, qp, (uint32_t)port - 1, now_ns);
+    mrc_qp_touch(engine, qp);
+  }
+}
+
+/* ---- time ---- */
+
+uint64_t mrc_engine_deadline(const struct mrc_engine *engine) {
+  if (engine->ready_first != NULL || engine->n_answers > 0)
+    return 0; /* there is something to send */
+  return mrc_min_u64(mrc_timers_next(&engine->timers), mrc_timers_next(&engine->ev_probe_timers));
+}
+
+void mrc_engine_expire(struct mrc_engine *engine, uint64_t now_ns) {
+  mrc_assert(!engine->committing);
+  engine->now_ns = now_ns;
+  mrc_ev_probe_expire(engine, now_ns);
+  for (;;) {
+    const uint32_t index = mrc_timers_pop(&engine->timers, now_ns);
+    if (index == UINT32_MAX) return;
+    struct mrc_qp *qp = engine->qps[index];
+    mrc_assert(qp != NULL);
+    mrc_loss_on_deadline(engine, qp, now_ns);
+    mrc_qp_touch(engine, qp);
+  }
+}

@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The engine's own state and the services that its parts share: counters, trace, events, bursts.
+   The protocol itself is in requester, loss, responder and probe; engine.c only delegates. */
+#ifndef MRC_CORE_ENGINE_H
+#define MRC_CORE_ENGINE_H
+
+#include "../mrc.h"
+#include "counters.h"
+#include "cq.h"
+#include "drops.h"
+#include "mr.h"
+#include "prng.h"
+#include "qp.h"
+#include "timer.h"
+#include "wire.h"
+
+#define MRC_MAX_BURSTS 64      /* bursts of one transmit */
+#define MRC_ARENA_PACKETS 2048 /* packets of one transmit */
+#define MRC_MAX_EV_PROBES 1024 /* EV probes outstanding */
+#define MRC_MAX_ANSWERS 256    /* endpoint responses waiting to be sent */
+#define MRC_EVENT_RING 8192    /* events held before polling */
+
+/* What a packet of a burst was, for the commit. */
+enum mrc_packet_kind {
+  MRC_KIND_DATA,
+  MRC_KIND_SACK,
+  MRC_KIND_NACK,
+  MRC_KIND_ACK,
+  MRC_KIND_PROBE,
+  MRC_KIND_EV_PROBE,
+  MRC_KIND_ANSWER
+};
+
+enum mrc_ev_probe_purpose {
+  MRC_EV_PROBE_FREE,
+  MRC_EV_PROBE_COMMAND,
+  MRC_EV_PROBE_EV,
+  MRC_EV_PROBE_PLANE
+};
+
+struct mrc_ev_probe {
+  uint64_t cookie;
+  uint64_t sent_ns;
+  uint64_t timeout_ns;
+  uint32_t qp;    /* index */
+  uint32_t bytes; /* UDP payload wanted, 0: not padded */
+  uint16_t ev;
+  uint16_t id;     /* private id on the wire */
+  uint8_t purpose; /* enum mrc_ev_probe_purpose */
+  bool sent;       /* taken by the kernel */
+};
+
+/* An endpoint request that waits for its response. */
+struct mrc_answer {
+  uint32_t qp; /* index of a QP whose peer asked */
+  uint16_t id;
+  uint16_t tx_timestamp;
+  uint8_t op;
+  uint8_t port;
+};
+
+struct mrc_engine {
+  struct mrc_engine_config config;
+  struct mrc_prng prng;
+  struct mrc_keymap by_qpn;    /* QPN -> index */
+  struct mrc_keymap by_source; /* hash of a peer's (address, source port) -> index of one QP */
+  struct mrc_qp **qps;         /* by index; 0: free */
+  struct mrc_mr_table mrs;
+  struct mrc_cq cq;
+  struct mrc_timers timers;   /* one per QP */
+  struct mrc_qp *ready_first; /* round robin */
+  struct mrc_qp *ready_last;
+  uint32_t n_waiting; /* QPs that wait for a port */
+  uint32_t ports_up;  /* bit n - 1: port n */
+  uint32_t ports_blocked;
+  uint32_t n_held;                /* QPs whose cumulative PSN waits for the CQ */
+  struct mrc_ev_probe *ev_probes; /* slot of a probe: id modulo MRC_MAX_EV_PROBES */
+  struct mrc_timers ev_probe_timers;
+  uint16_t next_ev_probe_id;
+  uint32_t n_unsent_ev_probes;                /* queued and not yet sent */
+  uint16_t ev_probe_queue[MRC_MAX_EV_PROBES]; /* ring of slots to send */
+  uint32_t ev_probe_head;
+  struct mrc_answer answers[MRC_MAX_ANSWERS]; /* ring */
+  uint32_t answer_head;
+  uint32_t n_answers;
+  /* the transmit in progress */
+  struct mrc_packet *arena;
+  uint32_t arena_used;
+  struct mrc_burst *bursts;
+  int burst_capacity;
+  int n_bursts;
+  bool committing; /* a transmit waits for its commit */
+  /* observation */
+  uint64_t counters[MRC_COUNTERS];
+  uint64_t drops[MRC_DROP_COUNT];
+  struct mrc_trace_entry *trace;
+  uint64_t n_traced;
+  struct mrc_event *events; /* ring of MRC_EVENT_RING */
+  uint32_t event_head;
+  uint32_t event_tail;
+  uint64_t now_ns; /* the time of the call in progress, for trace entries */
+};
+
+static inline void mrc_count(struct mrc_engine *engine, enum mrc_counter counter, uint64_t n) {
+  engine->counters[counter] += n;
+}
+void mrc_trace(struct mrc_engine *engine, enum mrc_trace_point point, uint32_t qpn, uint64_t a,
+               uint64_t b);
+/* Counts and traces a drop; returns the reason. */
+int mrc_drop(struct mrc_engine *engine, enum mrc_drop reason, uint32_t qpn, size_t bytes);
+void mrc_event_push(struct mrc_engine *engine, const struct mrc_event *event);
+struct mrc_qp *mrc_engine_qp(const struct mrc_engine *engine, uint32_t qpn);
+/* Takes the QP out of every list of the engine (it is about to be freed). */
+void mrc_engine_forget(struct mrc_engine *engine, struct mrc_qp *qp);
+
+/* Whether the port can be sent on now. */
+static inline bool mrc_port_usable(const struct mrc_engine *engine, uint32_t plane) {
+  return (engine->ports_up & ~engine->ports_blocked) >> plane & 1;
+}
+
+/* The 16-bit timestamp of TSETH with tsr = 1: units of 1.024 us. */
+static inline uint16_t mrc_timestamp(uint64_t now_ns) { return (uint16_t)(now_ns >> 10); }
+
+#endif

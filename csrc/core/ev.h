@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The entropy values of one QP: their states, the rotation in each plane, and which EV is next. It
+   does not know packets or time beyond what it is told, and chooses no plane. */
+#ifndef MRC_CORE_EV_H
+#define MRC_CORE_EV_H
+
+#include "../mrc.h"
+#include "keymap.h"
+#include "prng.h"
+#include "probation.h"
+#include "rtt.h"
+
+#define MRC_EV_NONE UINT16_MAX
+
+struct mrc_ev {
+  struct mrc_ev_attr attr;
+  struct mrc_probation probation; /* while ASSUMED_BAD */
+  struct mrc_rtt rtt;
+  uint64_t bad_since_ns; /* when it last went ASSUMED_BAD */
+  uint64_t packets;      /* data packets that the kernel took */
+  uint64_t bytes;        /* their payload */
+  uint64_t lost;
+  uint64_t probes;
+  uint32_t acked_order; /* newest send order acknowledged on this EV */
+  bool acked;           /* acked_order is set */
+  uint8_t state;        /* enum mrc_ev_state */
+  uint16_t place;       /* index in its plane's order array */
+};
+
+/* The EVs of one plane: order[0 .. n_active) rotate, order[n_active .. n) are backups or bad. */
+struct mrc_ev_plane {
+  uint16_t *order; /* EV indices */
+  uint16_t n;
+  uint16_t n_active;
+  uint16_t target; /* wanted size of the rotation */
+  uint16_t floor;  /* the rotation does not shrink below this through losses */
+  uint16_t next;   /* position in the rotation */
+};
+
+struct mrc_evset {
+  struct mrc_ev *evs;
+  uint16_t *orders;                          /* backs all planes' order arrays */
+  struct mrc_keymap by_value;                /* EV value -> index */
+  struct mrc_ev_plane planes[MRC_MAX_PORTS]; /* index: port - 1 */
+  uint32_t plane_mask;                       /* bit p: plane p has EVs */
+  uint16_t n;
+};
+
+/* 0, -EINVAL (a port out of range, a value twice, none at all), -ENOMEM. */
+int mrc_evset_init(struct mrc_evset *set, const struct mrc_ev_attr *attrs, int n,
+                   uint32_t ports) MRC_MUST_CHECK;
+void mrc_evset_free(struct mrc_evset *set);
+/* Sets the size of each plane's rotation (0: all EVs) and shuffles it. */
+void mrc_evset_start(struct mrc_evset *set, uint32_t active_per_plane, struct mrc_prng *prng);
+
+/* The next EV of the plane's rotation, or MRC_EV_NONE. A skipped EV sits out one turn. */
+uint16_t mrc_evset_next(struct mrc_evset *set, uint32_t plane, struct mrc_prng *prng);
+/* Any EV of the plane that is not DENIED, for answers and probes; rotates; MRC_EV_NONE if none. */
+uint16_t mrc_evset_any(struct mrc_evset *set, uint32_t plane);
+
+/* Events. Each returns true when the state changed. */
+bool mrc_evset_on_skip(struct mrc_evset *set, uint16_t ev);
+bool mrc_evset_on_loss(struct mrc_evset *set, uint16_t ev, uint64_t now_ns);
+bool mrc_evset_on_trust(struct mrc_evset *set, uint16_t ev);
+bool mrc_evset_on_deny(struct mrc_evset *set, uint16_t ev);
+
+#endif

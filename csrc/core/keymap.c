@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "keymap.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+int mrc_keymap_init(struct mrc_keymap *map, uint32_t capacity) {
+  mrc_assert(capacity > 0 && capacity <= 1u << 24);
+  uint32_t cells = 4;
+  while (cells < 2 * capacity)
+    cells *= 2;
+  *map = (struct mrc_keymap){.cells = malloc(cells * sizeof(struct mrc_keymap_cell)),
+                             .mask = cells - 1,
+                             .capacity = capacity};
+  if (map->cells == NULL) return -ENOMEM;
+  for (uint32_t i = 0; i < cells; i++)
+    map->cells[i].value = MRC_KEYMAP_NONE;
+  return 0;
+}
+
+void mrc_keymap_free(struct mrc_keymap *map) {
+  free(map->cells);
+  *map = (struct mrc_keymap){0};
+}
+
+static uint32_t home_of(const struct mrc_keymap *map, uint32_t key) {
+  return (uint32_t)((key * 0x9E3779B97F4A7C15ull) >> 32) & map->mask;
+}
+
+/* The cell that holds the key, or the empty one where it would go. */
+static uint32_t cell_of(const struct mrc_keymap *map, uint32_t key) {
+  uint32_t i = home_of(map, key);
+  while (map->cells[i].value != MRC_KEYMAP_NONE && map->cells[i].key != key)
+    i = (i + 1) & map->mask; /* ends: half the cells are empty */
+  return i;
+}
+
+uint32_t mrc_keymap_get(const struct mrc_keymap *map, uint32_t key) {
+  return map->cells[cell_of(map, key)].value;
+}
+
+int mrc_keymap_put(struct mrc_keymap *map, uint32_t key, uint32_t value) {
+  mrc_assert(value != MRC_KEYMAP_NONE);
+  const uint32_t i = cell_of(map, key);
+  if (map->cells[i].value != MRC_KEYMAP_NONE) return -EEXIST;
+  if (map->count == map->capacity) return -ENOSPC;
+  map->cells[i] = (struct mrc_keymap_cell){.key = key, .value = value};
+  map->count++;
+  return 0;
+}
+
+void mrc_keymap_replace(struct mrc_keymap *map, uint32_t key, uint32_t value) {
+  const uint32_t i = cell_of(map, key);
+  mrc_assert(map->cells[i].value != MRC_KEYMAP_NONE && value != MRC_KEYMAP_NONE);
+  map->cells[i].value = value;
+}
+
+void mrc_keymap_remove(struct mrc_keymap *map, uint32_t key) {
+  uint32_t hole = cell_of(map, key);
+  mrc_assert(map->cells[hole].value != MRC_KEYMAP_NONE);
+  /* Close the gap: an entry whose home is not between the hole and itself moves into the hole. */
+  for (uint32_t i = (hole + 1) & map->mask; map->cells[i].value != MRC_KEYMAP_NONE;
+       i = (i + 1) & map->mask) {
+    const uint32_t home = home_of(map, map->cells[i].key);
+    if (((i - home) & map->mask) >= ((i - hole) & map->mask)) {
+      map->cells[hole] = map->cells[i];
+      hole = i;
+    }
+  }
+  map->cells[hole].value = MRC_KEYMAP_NONE;
+  map->count--;
+}

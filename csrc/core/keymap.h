@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A fixed-capacity hash map from 32-bit keys to 32-bit values: QPNs, memory keys, EVs. It never
+   grows; half its cells stay empty, so a look-up touches one cache line or two. */
+#ifndef MRC_CORE_KEYMAP_H
+#define MRC_CORE_KEYMAP_H
+
+#include "base.h"
+
+#define MRC_KEYMAP_NONE UINT32_MAX /* value of no entry */
+
+struct mrc_keymap_cell {
+  uint32_t key;
+  uint32_t value; /* MRC_KEYMAP_NONE: empty */
+};
+
+struct mrc_keymap {
+  struct mrc_keymap_cell *cells;
+  uint32_t mask;     /* number of cells - 1 */
+  uint32_t count;    /* entries held */
+  uint32_t capacity; /* most entries */
+};
+
+/* 0 or -ENOMEM. */
+int mrc_keymap_init(struct mrc_keymap *map, uint32_t capacity) MRC_MUST_CHECK;
+void mrc_keymap_free(struct mrc_keymap *map);
+/* The value, or MRC_KEYMAP_NONE. */
+uint32_t mrc_keymap_get(const struct mrc_keymap *map, uint32_t key);
+/* 0, -EEXIST or -ENOSPC. */
+int mrc_keymap_put(struct mrc_keymap *map, uint32_t key, uint32_t value) MRC_MUST_CHECK;
+/* Replaces the value of a key that is present. */
+void mrc_keymap_replace(struct mrc_keymap *map, uint32_t key, uint32_t value);
+/* Removes the key; it must be present. */
+void mrc_keymap_remove(struct mrc_keymap *map, uint32_t key);
+
+#endif

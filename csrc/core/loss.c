@@ -1,0 +1,274 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "loss.h"
+
+#include "requester.h"
+
+void mrc_loss_report_ev(struct mrc_engine *engine, struct mrc_qp *qp, uint16_t index) {
+  const struct mrc_ev *ev = &qp->evset.evs[index];
+  mrc_trace(engine, MRC_TRACE_EV_STATE, qp->qpn, index, ev->state);
+  if (ev->state == MRC_EV_SKIP) return; /* the controller knows GOOD, ASSUMED_BAD and DENIED only */
+  const struct mrc_event event = {.type = MRC_EVENT_EV_STATE,
+                                  .qpn = qp->qpn,
+                                  .ev_index = index,
+                                  .port = ev->attr.port,
+                                  .status = ev->state};
+  mrc_event_push(engine, &event);
+}
+
+static void report_plane(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t plane, bool alive) {
+  const struct mrc_event event = {
+      .type = MRC_EVENT_PLANE, .qpn = qp->qpn, .port = (uint8_t)(plane + 1), .status = alive};
+  mrc_event_push(engine, &event);
+}
+
+static void distrust_ev(struct mrc_engine *engine, struct mrc_qp *qp, uint16_t ev,
+                        uint64_t now_ns) {
+  if (!mrc_evset_on_loss(&qp->evset, ev, now_ns)) return;
+  mrc_count(engine, MRC_COUNTER_EVS_BAD, 1);
+  mrc_loss_report_ev(engine, qp, ev);
+  qp->ev_probe_ns = mrc_min_u64(qp->ev_probe_ns, qp->evset.evs[ev].probation.next_ns);
+}
+
+void mrc_loss_mark(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t psn, enum mrc_counter why,
+                   uint64_t now_ns) {
+  const struct mrc_txslot *slot = mrc_txwin_slot(&qp->req.win, psn);
+  struct mrc_plane *plane = &qp->planes[slot->plane];
+  mrc_txwin_on_lost(&qp->req.win, psn);
+  plane->lost++;
+  qp->evset.evs[slot->ev].lost++;
+  mrc_count(engine, why, 1);
+  mrc_trace(engine, MRC_TRACE_LOST, qp->qpn, psn, why);
+  if (why == MRC_COUNTER_LOST_BY_TIMEOUT || why == MRC_COUNTER_LOST_BY_NACK) return;
+  if (plane->suspended) return; /* the plane is to blame, not this EV */
+  /* Untrimmed loss means a failed path to MRC, whose switches trim. Ordinary queues overflow: a
+     loss while the plane's delay stands high is taken for that. */
+  const uint64_t delay_ns = plane->rtt.last_ns - plane->rtt.base_ns;
+  if (mrc_cc_is_congestion(&qp->req.cc, delay_ns)) {
+    mrc_count(engine, MRC_COUNTER_LOST_TO_CONGESTION, 1);
+    mrc_cc_on_congestion_loss(&qp->req.cc, now_ns);
+    if (mrc_evset_on_skip(&qp->evset, slot->ev)) mrc_loss_report_ev(engine, qp, slot->ev);
+    return;
+  }
+  distrust_ev(engine, qp, slot->ev, now_ns);
+}
+
+static void trust_ev(struct mrc_engine *engine, struct mrc_qp *qp, uint16_t ev) {
+  if (qp->evset.evs[ev].state != MRC_EV_ASSUMED_BAD) return;
+  if (mrc_evset_on_trust(&qp->evset, ev)) mrc_loss_report_ev(engine, qp, ev);
+}
+
+void mrc_loss_on_spurious(struct mrc_engine *engine, struct mrc_qp *qp,
+                          const struct mrc_txslot *slot, uint32_t psn) {
+  mrc_assert(slot->ev_lost != MRC_TX_NONE);
+  const uint32_t index = qp->evset.evs[slot->ev_lost].attr.port - 1u;
+  struct mrc_plane *plane = &qp->planes[index];
+  plane->reorder_ns = mrc_min_u64(mrc_max_u64(2 * plane->reorder_ns, MRC_LOSS_REORDER_FLOOR_NS / 4),
+                                  4 * mrc_max_u64(plane->rtt.smooth_ns, 1));
+  qp->req.packets_spurious++;
+  mrc_count(engine, MRC_COUNTER_SPURIOUS, 1);
+  mrc_trace(engine, MRC_TRACE_SPURIOUS, qp->qpn, psn, slot->ev_lost);
+  trust_ev(engine, qp, slot->ev_lost);
+}
+
+/* Paths are FIFO: what left on an EV before something that arrived is lost. The guard is for hosts
+   that have shown that their receive side reorders. */
+static bool lost_by_order(const struct mrc_qp *qp, const struct mrc_txslot *slot, uint64_t now_ns) {
+  const struct mrc_ev *ev = &qp->evset.evs[slot->ev];
+  if (!ev->acked || (int32_t)(ev->acked_order - slot->order) <= 0) return false;
+  const struct mrc_plane *plane = &qp->planes[slot->plane];
+  return plane->reorder_ns == 0 ||
+         now_ns >= slot->sent_ns + plane->rtt.smooth_ns + plane->reorder_ns;
+}
+
+void mrc_loss_on_holes(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t base, uint64_t bitmap,
+                       uint64_t now_ns) {
+  if (bitmap == 0) return;
+  const struct mrc_txwin *win = &qp->req.win;
+  const uint32_t top = 63 - (uint32_t)__builtin_clzll(bitmap);
+  uint64_t holes = ~bitmap & ((1ull << top) - 1);
+  for (; holes != 0; holes &= holes - 1) {
+    const uint32_t psn = mrc_psn_add(base, (uint32_t)__builtin_ctzll(holes));
+    if (!mrc_txwin_holds(win, psn)) continue;
+    const struct mrc_txslot *slot = mrc_txwin_slot(win, psn);
+    if (slot->state == MRC_TX_INFLIGHT && lost_by_order(qp, slot, now_ns))
+      mrc_loss_mark(engine, qp, psn, MRC_COUNTER_LOST_BY_ORDER, now_ns);
+  }
+}
+
+/* When the oldest packet of the plane is overdue although something sent later on the same plane
+   arrived; MRC_NEVER when there is no such evidence. */
+static uint64_t rack_deadline_ns(const struct mrc_plane *plane, const struct mrc_txslot *oldest) {
+  if (plane->rack_ns <= oldest->sent_ns) return MRC_NEVER;
+  const uint64_t spread = mrc_max_u64(MRC_LOSS_REORDER_FLOOR_NS, plane->rtt.smooth_ns / 4);
+  return oldest->sent_ns + plane->rtt.smooth_ns + mrc_max_u64(spread, 2 * plane->rtt.var_ns) +
+         plane->reorder_ns;
+}
+
+/* Whether another plane delivered something sent after this packet. */
+static bool others_deliver(const struct mrc_qp *qp, uint32_t plane, uint64_t sent_ns) {
+  for (uint32_t planes = qp->evset.plane_mask & ~(1u << plane); planes != 0; planes &= planes - 1)
+    if (qp->planes[__builtin_ctz(planes)].rack_ns > sent_ns) return true;
+  return false;
+}
+
+/* When the plane counts as silent for this packet: nothing of it was heard, others were. */
+static uint64_t silence_deadline_ns(const struct mrc_qp *qp, uint32_t index,
+                                    const struct mrc_txslot *oldest) {
+  const struct mrc_plane *plane = &qp->planes[index];
+  if (!others_deliver(qp, index, oldest->sent_ns)) return MRC_NEVER;
+  const struct mrc_rtt *rtt = mrc_rtt_known(&plane->rtt) ? &plane->rtt : &qp->req.rtt;
+  return mrc_max_u64(oldest->sent_ns, plane->heard_ns) +
+         mrc_rtt_overdue_ns(rtt, MRC_LOSS_SILENCE_FLOOR_NS) + plane->reorder_ns;
+}
+
+/* Takes the oldest burst in flight on the plane for lost. */
+static void lose_oldest_burst(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t plane,
+                              enum mrc_counter why, uint64_t now_ns) {
+  struct mrc_txwin *win = &qp->req.win;
+  const struct mrc_txlist *list = &win->lists[plane];
+  const struct mrc_txslot *oldest = &win->slots[list->oldest];
+  const uint16_t ev = oldest->ev;
+  const uint64_t sent_ns = oldest->sent_ns;
+  while (list->oldest != MRC_TX_NONE && win->slots[list->oldest].ev == ev &&
+         win->slots[list->oldest].sent_ns == sent_ns)
+    mrc_loss_mark(engine, qp, mrc_txwin_psn_of(win, list->oldest), why, now_ns);
+}
+
+void mrc_loss_suspend_plane(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t index,
+                            uint64_t now_ns) {
+  struct mrc_plane *plane = &qp->planes[index];
+  struct mrc_txlist *list = &qp->req.win.lists[index];
+  if (plane->suspended) return;
+  plane->suspended = true;
+  mrc_count(engine, MRC_COUNTER_PLANES_SUSPENDED, 1);
+  mrc_trace(engine, MRC_TRACE_PLANE_SUSPEND, qp->qpn, index + 1, list->bytes);
+  while (list->oldest != MRC_TX_NONE)
+    mrc_loss_mark(engine, qp, mrc_txwin_psn_of(&qp->req.win, list->oldest),
+                  MRC_COUNTER_LOST_BY_SILENCE, now_ns);
+  /* EVs blamed since the plane was last heard fell with it: the plane is on probation, not they. */
+  for (uint16_t i = 0; i < qp->evset.planes[index].n; i++) {
+    const uint16_t ev = qp->evset.planes[index].order[i];
+    if (qp->evset.evs[ev].bad_since_ns >= plane->heard_ns) trust_ev(engine, qp, ev);
+  }
+  mrc_probation_on_failure(&plane->probation, now_ns);
+  qp->ev_probe_ns = mrc_min_u64(qp->ev_probe_ns, plane->probation.next_ns);
+  report_plane(engine, qp, index, false);
+}
+
+void mrc_loss_resume_plane(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t index) {
+  struct mrc_plane *plane = &qp->planes[index];
+  if (!plane->suspended) return;
+  plane->suspended = false;
+  plane->strikes = 0;
+  plane->probation.next_ns = MRC_NEVER;
+  /* It takes its equal share from now on, and does not make up for what it missed. */
+  uint64_t level = UINT64_MAX;
+  for (uint32_t planes = qp->evset.plane_mask & ~(1u << index); planes != 0; planes &= planes - 1) {
+    const struct mrc_plane *other = &qp->planes[__builtin_ctz(planes)];
+    if (!other->suspended) level = mrc_min_u64(level, other->share_bytes);
+  }
+  if (level != UINT64_MAX) plane->share_bytes = mrc_max_u64(plane->share_bytes, level);
+  mrc_count(engine, MRC_COUNTER_PLANES_RESUMED, 1);
+  mrc_trace(engine, MRC_TRACE_PLANE_RESUME, qp->qpn, index + 1, plane->probation.relapses);
+  report_plane(engine, qp, index, true);
+  mrc_qp_touch(engine, qp);
+}
+
+static void detect_plane(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t index,
+                         uint64_t now_ns) {
+  struct mrc_plane *plane = &qp->planes[index];
+  const struct mrc_txwin *win = &qp->req.win;
+  const struct mrc_txlist *list = &win->lists[index];
+  while (list->oldest != MRC_TX_NONE) {
+    const struct mrc_txslot *oldest = &win->slots[list->oldest];
+    if (now_ns >= rack_deadline_ns(plane, oldest)) {
+      lose_oldest_burst(engine, qp, index, MRC_COUNTER_LOST_BY_TIME, now_ns);
+    } else if (now_ns >= silence_deadline_ns(qp, index, oldest)) {
+      lose_oldest_burst(engine, qp, index, MRC_COUNTER_LOST_BY_SILENCE, now_ns);
+      if (++plane->strikes >= MRC_LOSS_STRIKES) mrc_loss_suspend_plane(engine, qp, index, now_ns);
+    } else {
+      return;
+    }
+  }
+}
+
+void mrc_loss_detect(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns) {
+  for (uint32_t planes = qp->evset.plane_mask; planes != 0; planes &= planes - 1)
+    detect_plane(engine, qp, (uint32_t)__builtin_ctz(planes), now_ns);
+}
+
+/* The local timeout: fixed for the linear tries, then doubling. */
+static uint64_t timeout_ns(const struct mrc_qp *qp) {
+  const struct mrc_requester *req = &qp->req;
+  const uint64_t base =
+      mrc_max_u64(1024ull << qp->attr.timeout,
+                  mrc_rtt_known(&req->rtt) ? 2 * mrc_rtt_overdue_ns(&req->rtt, 0) : 0);
+  const uint32_t tries = req->timeouts;
+  return tries < qp->attr.retry_linear ? base
+                                       : base << mrc_min_u32(tries - qp->attr.retry_linear, 24);
+}
+
+static bool retries_exhausted(const struct mrc_qp *qp) {
+  if (qp->attr.retry_exp == 25) return false;
+  return qp->req.timeouts > (uint32_t)qp->attr.retry_linear + qp->attr.retry_exp;
+}
+
+static uint64_t timeout_deadline_ns(const struct mrc_qp *qp) {
+  return qp->req.progress_ns + timeout_ns(qp);
+}
+
+/* Nothing is known any more: everything in flight may be lost, and every plane may be tried. */
+static void on_timeout(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns) {
+  struct mrc_requester *req = &qp->req;
+  req->timeouts++;
+  mrc_count(engine, MRC_COUNTER_TIMEOUTS, 1);
+  if (retries_exhausted(qp)) {
+    mrc_qp_fail(engine, qp, MRC_WC_RETRY_EXC_ERR, MRC_WC_RETRY_EXC_ERR);
+    return;
+  }
+  mrc_trace(engine, MRC_TRACE_TIMEOUT, qp->qpn, req->timeouts, timeout_ns(qp));
+  for (uint32_t planes = qp->evset.plane_mask; planes != 0; planes &= planes - 1) {
+    const uint32_t plane = (uint32_t)__builtin_ctz(planes);
+    const struct mrc_txlist *list = &req->win.lists[plane];
+    while (list->oldest != MRC_TX_NONE)
+      mrc_loss_mark(engine, qp, mrc_txwin_psn_of(&req->win, list->oldest),
+                    MRC_COUNTER_LOST_BY_TIMEOUT, now_ns);
+    mrc_loss_resume_plane(engine, qp, plane);
+  }
+  mrc_cc_on_timeout(&req->cc);
+  req->progress_ns = now_ns; /* the next interval starts here */
+  req->probe.wanted = true;
+  req->probed_ns = now_ns;
+}
+
+static uint64_t probe_deadline_ns(const struct mrc_qp *qp) {
+  return mrc_max_u64(qp->req.progress_ns, qp->req.probed_ns) + qp->req.probe_wait_ns;
+}
+
+void mrc_loss_on_deadline(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns) {
+  struct mrc_requester *req = &qp->req;
+  if (qp->state != MRC_QP_RTS || !mrc_requester_is_busy(qp)) return;
+  mrc_loss_detect(engine, qp, now_ns);
+  if (now_ns >= timeout_deadline_ns(qp)) {
+    on_timeout(engine, qp, now_ns);
+  } else if (now_ns >= probe_deadline_ns(qp)) {
+    req->probe.wanted = true;
+    req->probed_ns = now_ns;
+    req->probe_wait_ns = mrc_min_u64(2 * req->probe_wait_ns, 1024ull << qp->attr.timeout);
+  }
+  mrc_qp_touch(engine, qp);
+}
+
+uint64_t mrc_loss_deadline(const struct mrc_qp *qp) {
+  if (qp->state != MRC_QP_RTS || !mrc_requester_is_busy(qp)) return MRC_NEVER;
+  uint64_t deadline = mrc_min_u64(timeout_deadline_ns(qp), probe_deadline_ns(qp));
+  const struct mrc_txwin *win = &qp->req.win;
+  for (uint32_t planes = qp->evset.plane_mask; planes != 0; planes &= planes - 1) {
+    const uint32_t plane = (uint32_t)__builtin_ctz(planes);
+    if (win->lists[plane].oldest == MRC_TX_NONE) continue;
+    const struct mrc_txslot *oldest = &win->slots[win->lists[plane].oldest];
+    deadline = mrc_min_u64(deadline, rack_deadline_ns(&qp->planes[plane], oldest));
+    deadline = mrc_min_u64(deadline, silence_deadline_ns(qp, plane, oldest));
+  }
+  return deadline;
+}

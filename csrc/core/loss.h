@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What counts as lost: by send order on an EV, by time on a plane, by a plane's silence, by NACK
+   and at last by the local timeout; and what that means for EVs, planes and the window. */
+#ifndef MRC_CORE_LOSS_H
+#define MRC_CORE_LOSS_H
+
+#include "engine.h"
+
+/* Choices of ours: floors below which scheduling noise of a host would look like loss. */
+#define MRC_LOSS_REORDER_FLOOR_NS 500000ull  /* spread of packets on one plane */
+#define MRC_LOSS_SILENCE_FLOOR_NS 3000000ull /* a plane must be silent so much beyond its RTT */
+#define MRC_LOSS_STRIKES 3                   /* bursts in a row that make a plane silent */
+#define MRC_PROBE_FIRST_NS 5000000ull        /* patience before any RTT is known */
+#define MRC_PROBE_FLOOR_NS 1000000ull
+
+/* Takes one packet for lost; `why` is one of the LOST_BY counters. */
+void mrc_loss_mark(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t psn, enum mrc_counter why,
+                   uint64_t now_ns);
+/* A packet taken for lost had arrived after all. */
+void mrc_loss_on_spurious(struct mrc_engine *engine, struct mrc_qp *qp,
+                          const struct mrc_txslot *slot, uint32_t psn);
+/* The holes that a SACK shows, against the order on their EVs. */
+void mrc_loss_on_holes(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t base, uint64_t bitmap,
+                       uint64_t now_ns);
+/* Looks at every plane; called after news and at the deadline. */
+void mrc_loss_detect(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns);
+/* Probes, then times out, when nothing is heard. May fail the QP. */
+void mrc_loss_on_deadline(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns);
+uint64_t mrc_loss_deadline(const struct mrc_qp *qp);
+/* A plane answers its probes again. */
+void mrc_loss_resume_plane(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t plane);
+void mrc_loss_suspend_plane(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t plane,
+                            uint64_t now_ns);
+/* Tells the controller about an EV. */
+void mrc_loss_report_ev(struct mrc_engine *engine, struct mrc_qp *qp, uint16_t ev);
+
+#endif

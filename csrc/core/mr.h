@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Registered memory: which key opens which range with which rights. It owns the table, never the
+   memory. A range can be left only through a look-up here. */
+#ifndef MRC_CORE_MR_H
+#define MRC_CORE_MR_H
+
+#include "../mrc.h"
+#include "keymap.h"
+
+struct mrc_mr {
+  uint64_t address;
+  uint64_t bytes;
+  uint32_t key;
+  uint32_t access; /* set of enum mrc_access; 0: the entry is free */
+  uint32_t refs;   /* unfinished work requests that read from it */
+  uint32_t next_free;
+};
+
+struct mrc_mr_table {
+  struct mrc_mr *mrs;
+  struct mrc_keymap by_key;
+  uint32_t capacity;
+  uint32_t free_head;
+};
+
+int mrc_mr_table_init(struct mrc_mr_table *table, uint32_t capacity) MRC_MUST_CHECK;
+void mrc_mr_table_free(struct mrc_mr_table *table);
+int mrc_mr_table_add(struct mrc_mr_table *table, uint64_t address, uint64_t bytes, uint32_t key,
+                     uint32_t access) MRC_MUST_CHECK;
+int mrc_mr_table_remove(struct mrc_mr_table *table, uint32_t key) MRC_MUST_CHECK;
+/* The MR that `key` opens for [address, address + bytes) with `access`, or 0. */
+struct mrc_mr *mrc_mr_find(const struct mrc_mr_table *table, uint32_t key, uint64_t address,
+                           uint64_t bytes, uint32_t access);
+
+#endif

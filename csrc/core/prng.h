@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A small seeded generator (splitmix64) for EV order and simulation. Never a source of secrets. */
+#ifndef MRC_CORE_PRNG_H
+#define MRC_CORE_PRNG_H
+
+#include <stdint.h>
+
+struct mrc_prng {
+  uint64_t state;
+};
+
+static inline uint64_t mrc_prng_next(struct mrc_prng *prng) {
+  uint64_t z = (prng->state += 0x9E3779B97F4A7C15ull);
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
+  return z ^ (z >> 31);
+}
+
+/* Uniform enough in [0, n) for n far below 2^32. */
+static inline uint32_t mrc_prng_below(struct mrc_prng *prng, uint32_t n) {
+  return (uint32_t)(((mrc_prng_next(prng) >> 32) * n) >> 32);
+}
+
+#endif

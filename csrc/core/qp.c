@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Life of a QP: create, the moves between its states, destroy, query. */
+#include "qp.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine.h"
+#include "loss.h"
+#include "probe.h"
+#include "requester.h"
+#include "responder.h"
+
+/* Legal moves, row from, column to: RESET INIT RTR RTS ERROR. */
+static const bool moves[5][5] = {
+    [MRC_QP_RESET] = {[MRC_QP_INIT] = true},
+    [MRC_QP_INIT] = {[MRC_QP_RTR] = true, [MRC_QP_ERROR] = true, [MRC_QP_RESET] = true},
+    [MRC_QP_RTR] = {[MRC_QP_RTS] = true, [MRC_QP_ERROR] = true},
+    [MRC_QP_RTS] = {[MRC_QP_ERROR] = true},
+};
+
+bool mrc_qp_may_move(uint8_t from, uint8_t to) {
+  return from <= MRC_QP_ERROR && to <= MRC_QP_ERROR && moves[from][to];
+}
+
+static bool valid_create(const struct mrc_qp_attr *attr) {
+  if (attr->qpn <= MRC_ENDPOINT_QPN || attr->qpn > 0xFFFFFF) return false;
+  if (attr->sq_depth < 1 || attr->sq_depth > 65536) return false;
+  if (attr->mpr < MRC_MPR_UNIT || attr->mpr > MRC_RXWIN_MAX_PSNS || attr->mpr % MRC_MPR_UNIT != 0)
+    return false;
+  return attr->max_wimm >= 1 && attr->max_wimm <= 1024;
+}
+
+static void free_qp(struct mrc_qp *qp) {
+  mrc_requester_free(qp);
+  mrc_responder_free(qp);
+  mrc_evset_free(&qp->evset);
+  free(qp->peer_sources);
+  free(qp->peer_addresses);
+  free(qp);
+}
+
+int mrc_qp_create(struct mrc_engine *engine, const struct mrc_qp_attr *attr) {
+  if (!valid_create(attr)) return -EINVAL;
+  uint32_t index = 0;
+  while (index < engine->config.max_qps && engine->qps[index] != NULL)
+    index++;
+  if (index == engine->config.max_qps) return -ENOSPC;
+  if (mrc_keymap_get(&engine->by_qpn, attr->qpn) != MRC_KEYMAP_NONE) return -EEXIST;
+  struct mrc_qp *qp = calloc(1, sizeof *qp);
+  if (qp == NULL) return -ENOMEM;
+  qp->index = index;
+  qp->qpn = attr->qpn;
+  qp->attr = *attr;
+  qp->ev_probe_ns = MRC_NEVER;
+  for (int i = 0; i < MRC_MAX_PORTS; i++)
+    mrc_probation_init(&qp->planes[i].probation);
+  if (mrc_requester_init(qp) != 0 || mrc_responder_init(qp) != 0) {
+    free_qp(qp);
+    return -ENOMEM;
+  }
+  const int error = mrc_keymap_put(&engine->by_qpn, qp->qpn, index);
+  mrc_assert(error == 0);
+  engine->qps[index] = qp;
+  return 0;
+}
+
+int mrc_qp_set_evs(struct mrc_engine *engine, uint32_t qpn, const struct mrc_ev_attr *evs, int n) {
+  struct mrc_qp *qp = mrc_engine_qp(engine, qpn);
+  if (qp == NULL) return -ENOENT;
+  if (qp->state != MRC_QP_INIT) return -EINVAL;
+  struct mrc_evset set;
+  const int error = mrc_evset_init(&set, evs, n, engine->config.ports);
+  if (error != 0) return error;
+  mrc_evset_free(&qp->evset);
+  qp->evset = set;
+  return 0;
+}
+
+static bool known_address(const struct mrc_qp *qp, const uint8_t address[16], uint32_t *index) {
+  for (uint32_t i = 0; i < qp->n_peer_addresses; i++) {
+    if (memcmp(qp->peer_addresses[i], address, 16) != 0) continue;
+    *index = i;
+    return true;
+  }
+  return false;
+}
+
+int mrc_qp_set_peer(struct mrc_engine *engine, uint32_t qpn, const struct mrc_peer_source *sources,
+                    int n) {
+  struct mrc_qp *qp = mrc_engine_qp(engine, qpn);
+  if (qp == NULL) return -ENOENT;
+  if (qp->state != MRC_QP_INIT || n < 1 || n > MRC_MAX_PEER_SOURCES || qp->peer_sources != NULL)
+    return -EINVAL;
+  qp->peer_sources = malloc((size_t)n * sizeof *sources);
+  qp->peer_addresses = malloc((size_t)n * sizeof *qp->peer_addresses);
+  if (qp->peer_sources == NULL || qp->peer_addresses == NULL) return -ENOMEM;
+  memcpy(qp->peer_sources, sources, (size_t)n * sizeof *sources);
+  qp->n_peer_sources = (uint32_t)n;
+  uint32_t index;
+  for (int i = 0; i < n; i++)
+    if (!known_address(qp, sources[i].address, &index))
+      memcpy(qp->peer_addresses[qp->n_peer_addresses++], sources[i].address, 16);
+  mrc_endpoint_add_sources(engine, qp);
+  return 0;
+}
+
+bool mrc_qp_knows_source(struct mrc_qp *qp, const uint8_t address[16]) {
+  if (qp->n_peer_addresses == 0) return false;
+  if (memcmp(qp->peer_addresses[qp->peer_hint], address, 16) == 0) return true;
+  return known_address(qp, address, &qp->peer_hint);
+}
+
+static int to_rtr(struct mrc_qp *qp, const struct mrc_qp_attr *attr) {
+  if (qp->evset.n == 0 || qp->n_peer_sources == 0) return -EINVAL;
+  if (attr->dest_qpn <= MRC_ENDPOINT_QPN || attr->dest_qpn > 0xFFFFFF) return -EINVAL;
+  if (attr->rq_psn > MRC_PSN_MASK || attr->integrity > MRC_INTEGRITY_UDP) return -EINVAL;
+  qp->attr.dest_qpn = attr->dest_qpn;
+  qp->attr.rq_psn = attr->rq_psn;
+  qp->attr.integrity = attr->integrity;
+  mrc_rxwin_start(&qp->resp.win, attr->rq_psn);
+  return 0;
+}
+
+static int to_rts(struct mrc_engine *engine, struct mrc_qp *qp, const struct mrc_qp_attr *attr,
+                  uint64_t now_ns) {
+  struct mrc_qp_attr merged = *attr;
+  merged.qpn = qp->attr.qpn;
+  merged.sq_depth = qp->attr.sq_depth;
+  merged.mpr = qp->attr.mpr;
+  merged.max_wimm = qp->attr.max_wimm;
+  merged.dest_qpn = qp->attr.dest_qpn;
+  merged.rq_psn = qp->attr.rq_psn;
+  merged.integrity = qp->attr.integrity;
+  const struct mrc_qp_attr before = qp->attr;
+  qp->attr = merged;
+  const int error = mrc_requester_start(qp, now_ns);
+  if (error != 0) {
+    qp->attr = before;
+    return error;
+  }
+  mrc_evset_start(&qp->evset, merged.ev_active_per_plane, &engine->prng);
+  return 0;
+}
+
+int mrc_qp_modify(struct mrc_engine *engine, uint32_t qpn, uint32_t state,
+                  const struct mrc_qp_attr *attr, uint64_t now_ns) {
+  struct mrc_qp *qp = mrc_engine_qp(engine, qpn);
+  if (qp == NULL) return -ENOENT;
+  if (state > MRC_QP_ERROR || !mrc_qp_may_move(qp->state, (uint8_t)state)) return -EINVAL;
+  if (state == MRC_QP_ERROR) {
+    mrc_qp_fail(engine, qp, MRC_WC_WR_FLUSH_ERR, MRC_WC_WR_FLUSH_ERR);
+    return 0;
+  }
+  int error = 0;
+  if (state == MRC_QP_RTR) error = to_rtr(qp, attr);
+  if (state == MRC_QP_RTS) error = to_rts(engine, qp, attr, now_ns);
+  if (error != 0) return error;
+  mrc_trace(engine, MRC_TRACE_QP_STATE, qpn, qp->state, state);
+  qp->state = (uint8_t)state;
+  if (state == MRC_QP_RTS) qp->ev_probe_ns = 0; /* EVs that failed at connect want probes */
+  mrc_qp_touch(engine, qp);
+  return 0;
+}
+
+void mrc_qp_fail(struct mrc_engine *engine, struct mrc_qp *qp, uint8_t status,
+                 uint8_t oldest_status) {
+  if (qp->state == MRC_QP_ERROR) return;
+  mrc_trace(engine, MRC_TRACE_QP_STATE, qp->qpn, qp->state, MRC_QP_ERROR);
+  qp->state = MRC_QP_ERROR;
+  qp->status = status;
+  qp->ev_probe_ns = MRC_NEVER;
+  mrc_requester_flush(engine, qp, oldest_status);
+  qp->resp.n_triggers = 0;
+  qp->resp.n_nacks = 0;
+  qp->resp.sack_now = false;
+  qp->resp.sack_deadline_ns = MRC_NEVER;
+  if (qp->resp.held) engine->n_held--;
+  qp->resp.held = false;
+  const struct mrc_event event = {.type = MRC_EVENT_QP_ERROR, .qpn = qp->qpn, .status = status};
+  mrc_event_push(engine, &event);
+}
+
+int mrc_qp_destroy(struct mrc_engine *engine, uint32_t qpn) {
+  struct mrc_qp *qp = mrc_engine_qp(engine, qpn);
+  if (qp == NULL) return -ENOENT;
+  mrc_assert(!engine->committing);
+  if (qp->resp.held) engine->n_held--;
+  mrc_requester_flush(engine, qp, MRC_WC_WR_FLUSH_ERR);
+  mrc_ev_probe_drop_qp(engine, qp);
+  mrc_endpoint_drop_sources(engine, qp);
+  mrc_keymap_remove(&engine->by_qpn, qpn);
+  mrc_timers_set(&engine->timers, qp->index, MRC_NEVER);
+  mrc_engine_forget(engine, qp);
+  engine->qps[qp->index] = NULL;
+  free_qp(qp);
+  return 0;
+}
+
+int mrc_qp_post(struct mrc_engine *engine, uint32_t qpn, const struct mrc_wr *wr, uint64_t now_ns) {
+  struct mrc_qp *qp = mrc_engine_qp(engine, qpn);
+  return qp == NULL ? -ENOENT : mrc_requester_post(engine, qp, wr, now_ns);
+}
+
+int mrc_qp_probe_ev(struct mrc_engine *engine, uint32_t qpn, uint32_t ev_index, uint32_t bytes,
+                    uint64_t timeout_ns, uint64_t cookie, uint64_t now_ns) {
+  (void)now_ns;
+  struct mrc_qp *qp = mrc_engine_qp(engine, qpn);
+  if (qp == NULL) return -ENOENT;
+  if ((qp->state != MRC_QP_RTR && qp->state != MRC_QP_RTS) || ev_index >= qp->evset.n)
+    return -EINVAL;
+  return mrc_ev_probe_command(engine, qp, (uint16_t)ev_index, bytes, timeout_ns, cookie);
+}
+
+int mrc_qp_set_ev_state(struct mrc_engine *engine, uint32_t qpn, uint32_t ev_index, uint32_t state,
+                        uint64_t now_ns) {
+  struct mrc_qp *qp = mrc_engine_qp(engine, qpn);
+  if (qp == NULL) return -ENOENT;
+  if (ev_index >= qp->evset.n) return -EINVAL;
+  const uint16_t ev = (uint16_t)ev_index;
+  bool changed;
+  switch (state) {
+    case MRC_EV_GOOD:
+      changed = mrc_evset_on_trust(&qp->evset, ev);
+      break;
+    case MRC_EV_DENIED:
+      changed = mrc_evset_on_deny(&qp->evset, ev);
+      break;
+    case MRC_EV_ASSUMED_BAD:
+      changed = mrc_evset_on_loss(&qp->evset, ev, now_ns);
+      break;
+    default:
+      return -EINVAL;
+  }
+  if (changed) mrc_loss_report_ev(engine, qp, ev);
+  if (qp->state == MRC_QP_RTS) qp->ev_probe_ns = 0;
+  mrc_qp_touch(engine, qp);
+  return 0;
+}

@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The queue pair: everything that belongs to one QP, its states and their legal moves. What is done
+   with it lives in requester, loss, responder and probe. */
+#ifndef MRC_CORE_QP_H
+#define MRC_CORE_QP_H
+
+#include "../mrc.h"
+#include "cc.h"
+#include "ev.h"
+#include "mr.h"
+#include "rtt.h"
+#include "rxwin.h"
+#include "txwin.h"
+
+struct mrc_engine;
+
+/* A work request in the send queue. */
+struct mrc_wqe {
+  struct mrc_wr wr;
+  struct mrc_mr *mr;  /* what it reads from; 0 when empty */
+  uint32_t first_psn; /* once its first packet was given a PSN */
+  uint32_t n_packets;
+  uint32_t opened; /* packets that have a PSN */
+  uint16_t msn;    /* counts every message of the QP, from 0 */
+  uint16_t rqmsn;  /* counts messages with immediate, from 0 */
+};
+
+/* A plane as this QP sees it. */
+struct mrc_plane {
+  struct mrc_rtt rtt;
+  struct mrc_probation probation; /* while suspended */
+  uint64_t packets;               /* data packets that the kernel took */
+  uint64_t bytes;                 /* their payload */
+  uint64_t lost;
+  uint64_t share_bytes; /* what it was given to send, levelled when it comes back: equal shares */
+  uint64_t rack_ns;     /* newest send time among what was acknowledged on this plane */
+  uint64_t heard_ns;    /* when something sent on this plane was last acknowledged */
+  uint64_t reorder_ns;  /* guard against calling reordering loss; grows with spurious losses */
+  uint8_t strikes;      /* bursts in a row found lost by silence; ends when it is heard */
+  bool suspended;       /* silent: nothing is sent but probes */
+  bool peer_down;       /* the peer reported its port down */
+};
+
+struct mrc_reliability_probe {
+  uint64_t sent_ns;
+  uint32_t order; /* send order it would have had as a packet */
+  uint16_t id;
+  uint16_t ev;
+  uint8_t plane;
+  bool outstanding;
+  bool wanted; /* to be sent at the next transmit */
+};
+
+struct mrc_requester {
+  struct mrc_txwin win;
+  struct mrc_wqe *sq; /* ring; index & sq_mask */
+  uint32_t sq_mask;
+  uint32_t sq_head;       /* oldest that has not completed; free-running */
+  uint32_t sq_send;       /* first with packets that have no PSN yet; free-running */
+  uint32_t sq_tail;       /* next to post; free-running */
+  uint32_t sq_used;       /* posted and not yet polled, at most attr.sq_depth */
+  uint32_t wimm_inflight; /* immediates opened and not completed */
+  uint32_t peer_next_psn; /* the peer's cumulative PSN + 1, as last heard */
+  uint16_t next_msn;
+  uint16_t next_rqmsn;
+  uint32_t acked_msn; /* messages completed, modulo 2^24 */
+  struct mrc_cc cc;
+  struct mrc_rtt rtt; /* over all planes */
+  struct mrc_reliability_probe probe;
+  uint64_t progress_ns;   /* last sign of life of the peer, or when work began */
+  uint64_t probed_ns;     /* when the last reliability probe was asked for */
+  uint64_t probe_wait_ns; /* current patience before that probe; doubles */
+  uint32_t timeouts;      /* expiries in a row */
+  uint64_t packets_sent;
+  uint64_t packets_retransmitted;
+  uint64_t packets_spurious;
+  uint64_t bytes_sent;
+  uint64_t bytes_acked;
+};
+
+/* What calls for a SACK: the newest packet of one EV since the last SACK for it. */
+struct mrc_sack_trigger {
+  uint32_t psn;
+  uint32_t ev;
+  uint16_t tx_timestamp;
+  uint16_t probe_id;
+  uint8_t port;
+  uint8_t m; /* enum mrc_sack_m */
+  bool pr;   /* answers a reliability probe */
+};
+
+struct mrc_nack_out {
+  uint32_t psn;
+  uint32_t ev;
+  uint16_t tx_timestamp;
+  uint8_t reason;
+  uint8_t port;
+};
+
+/* An immediate that waits until everything before it has arrived. */
+struct mrc_wimm {
+  uint32_t imm;
+  uint32_t bytes;
+  uint32_t psn;
+  bool present;
+};
+
+#define MRC_MAX_TRIGGERS 32 /* SACKs waiting; beyond that the newest absorbs */
+#define MRC_MAX_NACKS 16    /* NACKs waiting; beyond that they are not sent */
+
+struct mrc_responder {
+  struct mrc_rxwin win;
+  struct mrc_wimm *wimms; /* ring of max_wimm; index rqmsn modulo its power-of-two size */
+  uint32_t wimm_mask;
+  uint32_t next_rqmsn;    /* next immediate to deliver; free-running */
+  uint32_t wimm_unpolled; /* delivered and not yet polled */
+  uint32_t done_msn;      /* messages completed in order, modulo 2^24 */
+  struct mrc_sack_trigger triggers[MRC_MAX_TRIGGERS];
+  struct mrc_nack_out nacks[MRC_MAX_NACKS];
+  uint8_t n_triggers;
+  uint8_t n_nacks;
+  uint8_t last_port;              /* port of the newest packet; 0: none yet */
+  uint8_t nak_syndrome;           /* what ended the QP, answered to whatever still comes; 0: none */
+  bool ack_wanted;                /* a transport ACK (or the NAK) is due */
+  bool sack_now;                  /* a SACK is due without further waiting */
+  bool held;                      /* the cumulative PSN waits for room in the CQ */
+  struct mrc_sack_trigger newest; /* the last trigger used, for SACKs that nothing triggered */
+  uint32_t unsacked_bytes;        /* received since the last SACK */
+  uint64_t sack_deadline_ns;
+  uint64_t nack_ns; /* when the last rate-limited NACK or NAK was queued */
+  uint64_t bytes_received;
+};
+
+struct mrc_qp {
+  struct mrc_qp *ready_next; /* in the engine's round robin */
+  bool ready;                /* in that list */
+  bool waits_for_port;       /* a port it may use is blocked or down */
+  uint8_t state;             /* enum mrc_qp_state */
+  uint8_t status;            /* enum mrc_wc_status that ended it */
+  uint32_t index;            /* in the engine's array; timer id */
+  uint32_t qpn;
+  struct mrc_qp_attr attr;
+  struct mrc_evset evset;
+  struct mrc_plane planes[MRC_MAX_PORTS];
+  uint8_t (*peer_addresses)[16]; /* distinct source addresses of the peer */
+  uint32_t n_peer_addresses;
+  uint32_t peer_hint; /* index of the address that matched last */
+  struct mrc_peer_source *peer_sources;
+  uint32_t n_peer_sources;
+  struct mrc_requester req;
+  struct mrc_responder resp;
+  uint64_t ev_probe_ns; /* next time an EV or plane on probation wants a probe */
+};
+
+/* Whether the move is legal. */
+bool mrc_qp_may_move(uint8_t from, uint8_t to);
+
+/* Marks the QP as having something to send or to re-time; the next transmit visits it. */
+void mrc_qp_touch(struct mrc_engine *engine, struct mrc_qp *qp);
+/* Ends the QP for the reason `status`: everything outstanding completes, the oldest work request
+   with `oldest_status`, the rest flushed. */
+void mrc_qp_fail(struct mrc_engine *engine, struct mrc_qp *qp, uint8_t status,
+                 uint8_t oldest_status);
+/* Whether packets from this address belong to the QP's peer. */
+bool mrc_qp_knows_source(struct mrc_qp *qp, const uint8_t address[16]);
+
+#endif

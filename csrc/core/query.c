@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the engine tells about itself: QPs, EVs, counters, drops, trace, and their names. */
+#include <errno.h>
+#include <string.h>
+
+#include "engine.h"
+
+static int64_t ns_or_unknown(const struct mrc_rtt *rtt, uint64_t value_ns) {
+  return mrc_rtt_known(rtt) ? (int64_t)value_ns : -1;
+}
+
+int mrc_qp_query(const struct mrc_engine *engine, uint32_t qpn, struct mrc_qp_info *info) {
+  const struct mrc_qp *qp = mrc_engine_qp(engine, qpn);
+  if (qp == NULL) return -ENOENT;
+  const struct mrc_requester *req = &qp->req;
+  *info = (struct mrc_qp_info){.qpn = qpn,
+                               .state = qp->state,
+                               .status = qp->status,
+                               .outstanding = req->sq_tail - req->sq_head,
+                               .packets_sent = req->packets_sent,
+                               .packets_retransmitted = req->packets_retransmitted,
+                               .packets_spurious = req->packets_spurious,
+                               .bytes_sent = req->bytes_sent,
+                               .bytes_acked = req->bytes_acked,
+                               .bytes_received = qp->resp.bytes_received,
+                               .cwnd_bytes = req->cc.cwnd_bytes,
+                               .inflight_bytes = req->win.inflight_bytes,
+                               .rtt_ns = ns_or_unknown(&req->rtt, req->rtt.smooth_ns),
+                               .path_mtu = qp->attr.path_mtu,
+                               .timeouts = req->timeouts};
+  for (int i = 0; i < MRC_MAX_PORTS; i++) {
+    const struct mrc_plane *plane = &qp->planes[i];
+    info->planes[i] =
+        (struct mrc_plane_info){.packets = plane->packets,
+                                .bytes = plane->bytes,
+                                .lost = plane->lost,
+                                .rtt_ns = ns_or_unknown(&plane->rtt, plane->rtt.smooth_ns),
+                                .base_rtt_ns = ns_or_unknown(&plane->rtt, plane->rtt.base_ns),
+                                .inflight_bytes = req->win.lists[i].bytes,
+                                .suspended = plane->suspended};
+  }
+  return 0;
+}
+
+int mrc_qp_query_evs(const struct mrc_engine *engine, uint32_t qpn, struct mrc_ev_info *infos,
+                     int capacity) {
+  const struct mrc_qp *qp = mrc_engine_qp(engine, qpn);
+  if (qp == NULL) return -ENOENT;
+  for (int i = 0; i < qp->evset.n && i < capacity; i++) {
+    const struct mrc_ev *ev = &qp->evset.evs[i];
+    infos[i] =
+        (struct mrc_ev_info){.ev = ev->attr.ev,
+                             .port = ev->attr.port,
+                             .state = ev->state,
+                             .active = ev->place < qp->evset.planes[ev->attr.port - 1].n_active,
+                             .packets = ev->packets,
+                             .bytes = ev->bytes,
+                             .lost = ev->lost,
+                             .probes = ev->probes,
+                             .rtt_ns = ns_or_unknown(&ev->rtt, ev->rtt.smooth_ns)};
+  }
+  return qp->evset.n;
+}
+
+static int copy_values(uint64_t *values, int capacity, const uint64_t *from, int n) {
+  for (int i = 0; i < n && i < capacity; i++)
+    values[i] = from[i];
+  return n;
+}
+
+int mrc_engine_counters(const struct mrc_engine *engine, uint64_t *values, int capacity) {
+  return copy_values(values, capacity, engine->counters, MRC_COUNTERS);
+}
+
+int mrc_engine_drops(const struct mrc_engine *engine, uint64_t *values, int capacity) {
+  return copy_values(values, capacity, engine->drops, MRC_DROP_COUNT);
+}
+
+int mrc_engine_trace(const struct mrc_engine *engine, struct mrc_trace_entry *entries,
+                     int capacity) {
+  const uint64_t size = engine->config.trace_entries;
+  uint64_t n = mrc_min_u64(engine->n_traced, size);
+  if (capacity < 0) capacity = 0;
+  n = mrc_min_u64(n, (uint64_t)capacity);
+  for (uint64_t i = 0; i < n; i++) /* the newest n, oldest first */
+    entries[i] = engine->trace[(engine->n_traced - n + i) & (size - 1)];
+  return (int)n;
+}
+
+const char *mrc_engine_counter_name(int index) {
+  static const char *const names[] = {
+#define X(name, meaning) #name,
+#include "counters.def"
+#undef X
+  };
+  return index >= 0 && index < MRC_COUNTERS ? names[index] : NULL;
+}
+
+const char *mrc_drop_name(int reason) {
+  static const char *const names[] = {
+      "NONE",
+#define X(name, meaning) #name,
+#include "drops.def"
+#undef X
+  };
+  return reason >= 0 && reason < MRC_DROP_COUNT ? names[reason] : NULL;
+}
+
+const char *mrc_trace_name(int point) {
+  static const char *const names[] = {
+#define X(name, a, b) #name,
+#include "trace.def"
+#undef X
+  };
+  return point >= 0 && point < MRC_TRACE_POINTS ? names[point] : NULL;
+}

@@ -1,0 +1,316 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Work requests in, acknowledgements in, completions out. Sending is in requester_tx.c. */
+#include "requester.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "loss.h"
+
+int mrc_requester_init(struct mrc_qp *qp) {
+  struct mrc_requester *req = &qp->req;
+  uint32_t size = 1;
+  while (size < qp->attr.sq_depth)
+    size *= 2;
+  *req = (struct mrc_requester){.sq = calloc(size, sizeof *req->sq), .sq_mask = size - 1};
+  if (req->sq == NULL) return -ENOMEM;
+  return mrc_txwin_init(&req->win, qp->attr.mpr);
+}
+
+void mrc_requester_free(struct mrc_qp *qp) {
+  free(qp->req.sq);
+  mrc_txwin_free(&qp->req.win);
+}
+
+int mrc_requester_start(struct mrc_qp *qp, uint64_t now_ns) {
+  struct mrc_requester *req = &qp->req;
+  const struct mrc_qp_attr *attr = &qp->attr;
+  if (attr->path_mtu < MRC_MIN_MTU || attr->path_mtu > MRC_MAX_MTU || attr->path_mtu % 4 != 0)
+    return -EINVAL;
+  if (attr->peer_mpr < MRC_MPR_UNIT || attr->peer_mpr > MRC_RXWIN_MAX_PSNS) return -EINVAL;
+  if (attr->peer_max_wimm == 0 || attr->timeout < 1 || attr->timeout > 24) return -EINVAL;
+  if (attr->retry_linear > 7 || attr->retry_exp > 25 || attr->cc > MRC_CC_NULL) return -EINVAL;
+  if (attr->sq_psn > MRC_PSN_MASK) return -EINVAL;
+  mrc_txwin_start(&req->win, attr->sq_psn);
+  req->peer_next_psn = attr->sq_psn;
+  const uint32_t psns = mrc_min_u32(attr->peer_mpr, attr->mpr);
+  mrc_cc_init(&req->cc, attr->cc, attr->path_mtu, (uint64_t)psns * attr->path_mtu);
+  req->progress_ns = now_ns;
+  req->probe_wait_ns = MRC_PROBE_FIRST_NS;
+  return 0;
+}
+
+bool mrc_requester_is_busy(const struct mrc_qp *qp) {
+  /* A work request is done when the transport ACK says so, later than its last SACK. */
+  return qp->req.sq_head != qp->req.sq_tail;
+}
+
+int mrc_requester_post(struct mrc_engine *engine, struct mrc_qp *qp, const struct mrc_wr *wr,
+                       uint64_t now_ns) {
+  struct mrc_requester *req = &qp->req;
+  if (wr->opcode > MRC_WR_WRITE_IMM) return -EINVAL;
+  if (qp->state != MRC_QP_RTS) return -EPERM;
+  if (req->sq_used == qp->attr.sq_depth) return -ENOBUFS;
+  struct mrc_mr *mr = NULL;
+  if (wr->bytes > 0) {
+    mr = mrc_mr_find(&engine->mrs, wr->lkey, wr->local, wr->bytes, MRC_ACCESS_LOCAL_READ);
+    if (mr == NULL) return -EACCES;
+    if (wr->va + wr->bytes < wr->va) return -EINVAL;
+  }
+  if (!mrc_cq_promise(&engine->cq)) return -ENOBUFS;
+  if (!mrc_requester_is_busy(qp)) {
+    req->progress_ns = now_ns;
+    req->probed_ns = now_ns;
+  }
+  if (mr != NULL) mr->refs++;
+  struct mrc_wqe *wqe = &req->sq[req->sq_tail & req->sq_mask];
+  const uint32_t mtu = qp->attr.path_mtu;
+  *wqe = (struct mrc_wqe){.wr = *wr,
+                          .mr = mr,
+                          .n_packets = wr->bytes == 0 ? 1 : (wr->bytes - 1) / mtu + 1,
+                          .msn = req->next_msn++,
+                          .rqmsn = req->next_rqmsn};
+  if (wr->opcode == MRC_WR_WRITE_IMM) req->next_rqmsn++;
+  req->sq_tail++;
+  req->sq_used++;
+  mrc_qp_touch(engine, qp);
+  return 0;
+}
+
+/* Completes the oldest work request. */
+static void complete(struct mrc_engine *engine, struct mrc_qp *qp, uint8_t status) {
+  struct mrc_requester *req = &qp->req;
+  mrc_assert(req->sq_head != req->sq_tail);
+  struct mrc_wqe *wqe = &req->sq[req->sq_head & req->sq_mask];
+  if (wqe->mr != NULL) {
+    mrc_assert(wqe->mr->refs > 0);
+    wqe->mr->refs--;
+  }
+  const bool imm = wqe->wr.opcode == MRC_WR_WRITE_IMM;
+  if (imm && wqe->opened > 0) {
+    mrc_assert(req->wimm_inflight > 0);
+    req->wimm_inflight--;
+  }
+  const struct mrc_wc wc = {.wr_id = wqe->wr.wr_id,
+                            .qpn = qp->qpn,
+                            .bytes = wqe->wr.bytes,
+                            .status = status,
+                            .opcode = imm ? MRC_WC_WRITE_IMM : MRC_WC_WRITE};
+  mrc_cq_push(&engine->cq, &wc);
+  mrc_trace(engine, MRC_TRACE_COMPLETE, qp->qpn, wqe->wr.wr_id, status);
+  req->sq_head++;
+}
+
+void mrc_requester_flush(struct mrc_engine *engine, struct mrc_qp *qp, uint8_t status) {
+  struct mrc_requester *req = &qp->req;
+  while (req->sq_head != req->sq_tail) {
+    complete(engine, qp, status);
+    status = MRC_WC_WR_FLUSH_ERR;
+  }
+  req->sq_send = req->sq_tail;
+  req->probe.outstanding = req->probe.wanted = false;
+  mrc_txwin_clear(&req->win);
+}
+
+/* One PSN was received by the peer; returns the bytes that this newly acknowledges. */
+static uint32_t acknowledge(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t psn,
+                            uint64_t now_ns) {
+  struct mrc_requester *req = &qp->req;
+  const struct mrc_txslot slot = *mrc_txwin_slot(&req->win, psn);
+  if (slot.state == MRC_TX_ACKED || slot.state == MRC_TX_UNSENT) return 0;
+  mrc_txwin_on_acked(&req->win, psn);
+  struct mrc_plane *plane = &qp->planes[slot.plane];
+  const bool early = slot.tries > 1 && now_ns - slot.sent_ns < plane->rtt.base_ns / 2;
+  if (slot.state == MRC_TX_LOST || early) {
+    /* The answer cannot be to the retransmission: the original arrived. */
+    mrc_loss_on_spurious(engine, qp, &slot, psn);
+  } else {
+    struct mrc_ev *ev = &qp->evset.evs[slot.ev];
+    if (!ev->acked || (int32_t)(slot.order - ev->acked_order) > 0) ev->acked_order = slot.order;
+    ev->acked = true;
+    plane->rack_ns = mrc_max_u64(plane->rack_ns, slot.sent_ns);
+    plane->heard_ns = now_ns;
+    plane->strikes = 0;
+  }
+  req->bytes_acked += slot.bytes;
+  return slot.bytes;
+}
+
+/* Whether [first, last] holds a PSN that never left: a peer that acknowledges it lies. */
+static bool names_unsent(const struct mrc_txwin *win, uint32_t last_psn) {
+  if (win->n_tosend == 0) return false;
+  for (uint32_t psn = win->una_psn; !mrc_psn_before(last_psn, psn); psn = mrc_psn_add(psn, 1))
+    if (mrc_txwin_slot(win, psn)->state == MRC_TX_UNSENT) return true;
+  return false;
+}
+
+static void on_progress(struct mrc_qp *qp, uint64_t now_ns) {
+  struct mrc_requester *req = &qp->req;
+  req->progress_ns = now_ns;
+  req->timeouts = 0;
+}
+
+/* A round trip of something that left on this EV. */
+static void on_rtt(struct mrc_qp *qp, uint16_t ev, uint64_t rtt_ns, struct mrc_cc_ack *ack) {
+  const uint32_t plane = qp->evset.evs[ev].attr.port - 1u;
+  mrc_rtt_sample(&qp->evset.evs[ev].rtt, rtt_ns);
+  mrc_rtt_sample(&qp->planes[plane].rtt, rtt_ns);
+  mrc_rtt_sample(&qp->req.rtt, rtt_ns);
+  ack->rtt_ns = rtt_ns;
+  ack->base_rtt_ns = qp->planes[plane].rtt.base_ns;
+  ack->smooth_rtt_ns = qp->planes[plane].rtt.smooth_ns;
+  ack->plane = plane;
+}
+
+/* The answer to the reliability probe stands for a packet sent when the probe was. */
+static void on_probe_answer(struct mrc_engine *engine, struct mrc_qp *qp, uint16_t id,
+                            struct mrc_cc_ack *ack, uint64_t now_ns) {
+  struct mrc_reliability_probe *probe = &qp->req.probe;
+  if (!probe->outstanding || probe->id != id) return;
+  probe->outstanding = false;
+  struct mrc_plane *plane = &qp->planes[probe->plane];
+  struct mrc_ev *ev = &qp->evset.evs[probe->ev];
+  plane->rack_ns = mrc_max_u64(plane->rack_ns, probe->sent_ns);
+  plane->heard_ns = now_ns;
+  plane->strikes = 0;
+  if (!ev->acked || (int32_t)(probe->order - ev->acked_order) > 0) ev->acked_order = probe->order;
+  ev->acked = true;
+  on_rtt(qp, probe->ev, now_ns - probe->sent_ns, ack);
+  on_progress(qp, now_ns);
+  mrc_trace(engine, MRC_TRACE_PROBE_IN, qp->qpn, id, now_ns - probe->sent_ns);
+}
+
+/* The triggering packet gives a round trip when its newest transmission is the one echoed. */
+static void on_trigger(struct mrc_qp *qp, const struct mrc_sack *sack, struct mrc_cc_ack *ack,
+                       uint64_t now_ns) {
+  const uint32_t psn = (sack->cum_psn + (uint32_t)(int32_t)sack->ack_psn_offset) & MRC_PSN_MASK;
+  if (!mrc_txwin_holds(&qp->req.win, psn)) return;
+  const struct mrc_txslot *slot = mrc_txwin_slot(&qp->req.win, psn);
+  if (slot->state != MRC_TX_INFLIGHT || mrc_timestamp(slot->sent_ns) != sack->tx_timestamp) return;
+  on_rtt(qp, slot->ev, now_ns - slot->sent_ns, ack);
+}
+
+static void on_ev_feedback(struct mrc_engine *engine, struct mrc_qp *qp,
+                           const struct mrc_sack *sack, uint64_t now_ns) {
+  if (sack->m == MRC_M_NONE) return;
+  const uint32_t ev = mrc_keymap_get(&qp->evset.by_value, sack->ev);
+  if (ev == MRC_KEYMAP_NONE) return;
+  const bool changed = sack->m == MRC_M_SKIP_ONCE
+                           ? mrc_evset_on_skip(&qp->evset, (uint16_t)ev)
+                           : mrc_evset_on_loss(&qp->evset, (uint16_t)ev, now_ns);
+  if (changed) mrc_loss_report_ev(engine, qp, (uint16_t)ev);
+}
+
+/* Acknowledges everything up to the cumulative PSN and in the bitmap; returns the new bytes. */
+static uint64_t take_acks(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t cum_psn,
+                          uint32_t base, uint64_t bitmap, uint64_t now_ns) {
+  struct mrc_txwin *win = &qp->req.win;
+  uint64_t bytes = 0;
+  while (win->una_psn != win->next_psn && !mrc_psn_before(cum_psn, win->una_psn))
+    bytes += acknowledge(engine, qp, win->una_psn, now_ns);
+  for (uint64_t bits = bitmap; bits != 0; bits &= bits - 1) {
+    const uint32_t psn = mrc_psn_add(base, (uint32_t)__builtin_ctzll(bits));
+    if (mrc_txwin_holds(win, psn)) bytes += acknowledge(engine, qp, psn, now_ns);
+  }
+  return bytes;
+}
+
+int mrc_requester_on_sack(struct mrc_engine *engine, struct mrc_qp *qp,
+                          const struct mrc_wire *packet, uint64_t now_ns) {
+  const struct mrc_sack *sack = &packet->sack;
+  struct mrc_requester *req = &qp->req;
+  struct mrc_txwin *win = &req->win;
+  const uint32_t base = (sack->cum_psn + (uint32_t)(int32_t)sack->sack_offset) & MRC_PSN_MASK;
+  const uint32_t top = sack->bitmap == 0
+                           ? sack->cum_psn
+                           : mrc_psn_add(base, 63 - (uint32_t)__builtin_clzll(sack->bitmap));
+  if (!mrc_psn_before(sack->cum_psn, win->next_psn) || !mrc_psn_before(top, win->next_psn) ||
+      names_unsent(win, sack->cum_psn))
+    return mrc_drop(engine, MRC_DROP_ACK_UNSENT, qp->qpn, 0);
+  mrc_count(engine, MRC_COUNTER_RX_SACKS, 1);
+  mrc_trace(engine, MRC_TRACE_SACK_IN, qp->qpn, sack->cum_psn, sack->bitmap);
+  struct mrc_cc_ack ack = {.inflight_bytes = win->inflight_bytes};
+  if (sack->pr)
+    on_probe_answer(engine, qp, (uint16_t)sack->ack_psn_offset, &ack, now_ns);
+  else
+    on_trigger(qp, sack, &ack, now_ns);
+  on_ev_feedback(engine, qp, sack, now_ns);
+  ack.bytes = take_acks(engine, qp, sack->cum_psn, base, sack->bitmap, now_ns);
+  const uint32_t next = mrc_psn_add(sack->cum_psn, 1);
+  if (mrc_psn_before(req->peer_next_psn, next)) req->peer_next_psn = next;
+  if (ack.bytes > 0) {
+    on_progress(qp, now_ns);
+    req->probe_wait_ns =
+        mrc_rtt_known(&req->rtt)
+            ? mrc_rtt_overdue_ns(&req->rtt, MRC_PROBE_FLOOR_NS) + req->rtt.smooth_ns
+            : MRC_PROBE_FIRST_NS;
+  }
+  if (ack.bytes > 0 || ack.rtt_ns > 0) mrc_cc_on_ack(&req->cc, &ack, now_ns);
+  mrc_loss_on_holes(engine, qp, base, sack->bitmap, now_ns);
+  mrc_loss_detect(engine, qp, now_ns);
+  mrc_qp_touch(engine, qp);
+  return MRC_DROP_NONE;
+}
+
+int mrc_requester_on_nack(struct mrc_engine *engine, struct mrc_qp *qp,
+                          const struct mrc_wire *packet, uint64_t now_ns) {
+  const struct mrc_nack *nack = &packet->nack;
+  struct mrc_txwin *win = &qp->req.win;
+  if (!mrc_txwin_holds(win, nack->nack_psn)) return mrc_drop(engine, MRC_DROP_STALE, qp->qpn, 0);
+  struct mrc_txslot *slot = mrc_txwin_slot(win, nack->nack_psn);
+  if (slot->state != MRC_TX_INFLIGHT || qp->evset.evs[slot->ev].attr.ev != nack->ev)
+    return mrc_drop(engine, MRC_DROP_STALE, qp->qpn, 0);
+  mrc_count(engine, MRC_COUNTER_RX_NACKS, 1);
+  mrc_trace(engine, MRC_TRACE_NACK_IN, qp->qpn, nack->nack_psn, nack->reason);
+  if (nack->reason == MRC_NACK_UNEXP_EVENT) {
+    mrc_qp_fail(engine, qp, MRC_WC_REM_OP_ERR, MRC_WC_REM_OP_ERR);
+    return MRC_DROP_NONE;
+  }
+  if (nack->reason == MRC_NACK_TRIMMED && mrc_evset_on_skip(&qp->evset, slot->ev))
+    mrc_loss_report_ev(engine, qp, slot->ev);
+  mrc_loss_mark(engine, qp, nack->nack_psn, MRC_COUNTER_LOST_BY_NACK, now_ns);
+  mrc_qp_touch(engine, qp);
+  return MRC_DROP_NONE;
+}
+
+static uint8_t status_of(uint8_t syndrome) {
+  switch (syndrome) {
+    case MRC_SYNDROME_NAK_INV_REQ:
+      return MRC_WC_REM_INV_REQ_ERR;
+    case MRC_SYNDROME_NAK_REM_ACCESS:
+      return MRC_WC_REM_ACCESS_ERR;
+    default:
+      return MRC_WC_REM_OP_ERR;
+  }
+}
+
+int mrc_requester_on_ack(struct mrc_engine *engine, struct mrc_qp *qp,
+                         const struct mrc_wire *packet, uint64_t now_ns) {
+  struct mrc_requester *req = &qp->req;
+  const uint32_t done = (packet->aeth.msn - req->acked_msn) & 0xFFFFFF;
+  if (done >= 1u << 23) return mrc_drop(engine, MRC_DROP_STALE, qp->qpn, 0);
+  if (done > req->sq_send - req->sq_head) return mrc_drop(engine, MRC_DROP_ACK_UNSENT, qp->qpn, 0);
+  if (done > 0) {
+    const struct mrc_wqe *newest = &req->sq[(req->sq_head + done - 1) & req->sq_mask];
+    const uint32_t last_psn = mrc_psn_add(newest->first_psn, newest->n_packets - 1);
+    if (names_unsent(&req->win, last_psn)) return mrc_drop(engine, MRC_DROP_ACK_UNSENT, qp->qpn, 0);
+    /* A completed message has arrived whole, whether or not its SACKs did. */
+    struct mrc_cc_ack ack = {.inflight_bytes = req->win.inflight_bytes};
+    ack.bytes = take_acks(engine, qp, last_psn, 0, 0, now_ns);
+    if (ack.bytes > 0) mrc_cc_on_ack(&req->cc, &ack, now_ns);
+    const uint32_t next = mrc_psn_add(last_psn, 1);
+    if (mrc_psn_before(req->peer_next_psn, next)) req->peer_next_psn = next;
+  }
+  mrc_count(engine, MRC_COUNTER_RX_ACKS, 1);
+  mrc_trace(engine, MRC_TRACE_ACK_IN, qp->qpn, packet->aeth.syndrome, packet->aeth.msn);
+  for (uint32_t i = 0; i < done; i++)
+    complete(engine, qp, MRC_WC_SUCCESS);
+  req->acked_msn = packet->aeth.msn & 0xFFFFFF;
+  if (done > 0) on_progress(qp, now_ns);
+  if (packet->aeth.syndrome != MRC_SYNDROME_ACK) {
+    const uint8_t status = status_of(packet->aeth.syndrome);
+    mrc_qp_fail(engine, qp, status, status);
+  }
+  mrc_qp_touch(engine, qp);
+  return MRC_DROP_NONE;
+}

@@ -1,0 +1,305 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sending: which packets, on which plane and EV, in bursts of which size. */
+#include "burst.h"
+#include "loss.h"
+#include "requester.h"
+
+#define QUANTUM_BURSTS 4          /* of one QP before the next QP has its turn */
+#define BURSTS_PER_PLANE 4        /* grain: a plane's share of the window is so many bursts */
+#define BLOCKED_LEAD_BYTES 262144 /* how far planes may run ahead of one whose socket is full */
+
+static bool plane_can_send(const struct mrc_engine *engine, const struct mrc_qp *qp, uint32_t plane,
+                           bool suspended_too) {
+  if (!mrc_port_usable(engine, plane) || qp->planes[plane].peer_down) return false;
+  if (qp->planes[plane].suspended && !suspended_too) return false;
+  return qp->evset.planes[plane].n_active > 0;
+}
+
+/* The plane that was given least so far, so that all planes get equal shares. -1 when none can be
+   sent on now. Suspended planes serve only when there is no other. */
+static int choose_plane(const struct mrc_engine *engine, const struct mrc_qp *qp) {
+  for (int pass = 0; pass < 2; pass++) {
+    int best = -1;
+    uint64_t least_blocked = UINT64_MAX;
+    for (uint32_t planes = qp->evset.plane_mask; planes != 0; planes &= planes - 1) {
+      const uint32_t plane = (uint32_t)__builtin_ctz(planes);
+      const uint64_t share = qp->planes[plane].share_bytes;
+      if (plane_can_send(engine, qp, plane, pass == 1)) {
+        if (best < 0 || share < qp->planes[best].share_bytes) best = (int)plane;
+      } else if ((engine->ports_blocked >> plane & 1) && !qp->planes[plane].suspended) {
+        least_blocked = mrc_min_u64(least_blocked, share);
+      }
+    }
+    if (best >= 0 && least_blocked != UINT64_MAX &&
+        qp->planes[best].share_bytes > least_blocked + BLOCKED_LEAD_BYTES)
+      return -1; /* the full plane drains soon; running further ahead would break the shares */
+    if (best >= 0) return best;
+  }
+  return -1;
+}
+
+static uint32_t usable_planes(const struct mrc_engine *engine, const struct mrc_qp *qp) {
+  uint32_t n = 0;
+  for (uint32_t planes = qp->evset.plane_mask; planes != 0; planes &= planes - 1)
+    n += plane_can_send(engine, qp, (uint32_t)__builtin_ctz(planes), false);
+  return mrc_max_u32(n, 1);
+}
+
+/* An EV for this packet: the next of the chosen plane, and for a retransmission not the one that
+   lost it, unless there is no other. */
+static uint16_t choose_ev(struct mrc_engine *engine, struct mrc_qp *qp, uint16_t avoid) {
+  const int plane = choose_plane(engine, qp);
+  if (plane < 0) return MRC_EV_NONE;
+  uint16_t ev = mrc_evset_next(&qp->evset, (uint32_t)plane, &engine->prng);
+  if (ev == MRC_EV_NONE || ev != avoid) return ev;
+  ev = mrc_evset_next(&qp->evset, (uint32_t)plane, &engine->prng);
+  if (ev != avoid) return ev;
+  for (uint32_t planes = qp->evset.plane_mask; planes != 0; planes &= planes - 1) {
+    const uint32_t other = (uint32_t)__builtin_ctz(planes);
+    if ((int)other == plane || !plane_can_send(engine, qp, other, false)) continue;
+    return mrc_evset_next(&qp->evset, other, &engine->prng);
+  }
+  return avoid;
+}
+
+/* Grain of spraying: one packet while the window is small, more as it grows, never so many that one
+   lost burst is a large part of the window or one plane runs ahead. */
+static uint32_t burst_packets(const struct mrc_engine *engine, const struct mrc_qp *qp) {
+  const uint64_t share = qp->req.cc.cwnd_bytes / (BURSTS_PER_PLANE * usable_planes(engine, qp));
+  uint64_t packets = share / qp->attr.path_mtu;
+  if (qp->attr.spray != 0) packets = mrc_min_u64(packets, qp->attr.spray);
+  return (uint32_t)mrc_max_u64(1, mrc_min_u64(packets, MRC_MAX_BURST_PACKETS));
+}
+
+/* Payload of the next packet that has no PSN yet; false when none may be opened now. */
+static bool next_new(const struct mrc_qp *qp, uint32_t *bytes) {
+  const struct mrc_requester *req = &qp->req;
+  if (req->sq_send == req->sq_tail) return false;
+  if (mrc_psn_sub(req->win.next_psn, req->peer_next_psn) >= qp->attr.peer_mpr) return false;
+  if (mrc_txwin_outstanding(&req->win) >= qp->attr.mpr) return false;
+  const struct mrc_wqe *wqe = &req->sq[req->sq_send & req->sq_mask];
+  if (wqe->wr.opcode == MRC_WR_WRITE_IMM && wqe->opened == 0 &&
+      req->wimm_inflight >= qp->attr.peer_max_wimm)
+    return false;
+  const uint64_t offset = (uint64_t)wqe->opened * qp->attr.path_mtu;
+  *bytes = (uint32_t)mrc_min_u64(wqe->wr.bytes - offset, qp->attr.path_mtu);
+  return true;
+}
+
+static uint32_t open_new(struct mrc_qp *qp, uint32_t bytes) {
+  struct mrc_requester *req = &qp->req;
+  struct mrc_wqe *wqe = &req->sq[req->sq_send & req->sq_mask];
+  const uint32_t psn = mrc_txwin_open(&req->win, req->sq_send, bytes);
+  if (wqe->opened == 0) {
+    wqe->first_psn = psn;
+    if (wqe->wr.opcode == MRC_WR_WRITE_IMM) req->wimm_inflight++;
+  }
+  if (++wqe->opened == wqe->n_packets) req->sq_send++;
+  return psn;
+}
+
+static uint8_t opcode_of(const struct mrc_wqe *wqe, uint32_t k) {
+  const bool imm = wqe->wr.opcode == MRC_WR_WRITE_IMM;
+  if (wqe->n_packets == 1) return imm ? MRC_OP_WRITE_ONLY_IMM : MRC_OP_WRITE_ONLY;
+  if (k == 0) return MRC_OP_WRITE_FIRST;
+  if (k + 1 < wqe->n_packets) return MRC_OP_WRITE_MIDDLE;
+  return imm ? MRC_OP_WRITE_LAST_IMM : MRC_OP_WRITE_LAST;
+}
+
+static struct mrc_wire data_packet(const struct mrc_qp *qp, const struct mrc_wqe *wqe, uint32_t k,
+                                   uint32_t bytes, uint64_t now_ns) {
+  const uint64_t offset = (uint64_t)k * qp->attr.path_mtu;
+  return (struct mrc_wire){.opcode = opcode_of(wqe, k),
+                           .dest_qpn = qp->attr.dest_qpn,
+                           .psn = mrc_psn_add(wqe->first_psn, k),
+                           .ts = true,
+                           .tsr = true,
+                           .tx_timestamp = mrc_timestamp(now_ns),
+                           .rqmsn = wqe->rqmsn,
+                           .msn = wqe->msn,
+                           .va = wqe->wr.va + offset,
+                           .rkey = wqe->wr.rkey,
+                           .dma_bytes = wqe->wr.bytes,
+                           .imm = wqe->wr.imm,
+                           .payload = (const uint8_t *)(uintptr_t)(wqe->wr.local + offset),
+                           .payload_bytes = bytes};
+}
+
+/* The next packet to send, retransmissions first; false when there is none. A new one has no PSN
+   until it is sure to go. */
+struct candidate {
+  struct mrc_wire wire;
+  uint16_t avoid; /* EV that lost it, or MRC_EV_NONE */
+  bool fresh;     /* has no PSN yet */
+};
+
+static bool next_candidate(const struct mrc_qp *qp, struct candidate *next, uint64_t now_ns) {
+  const struct mrc_requester *req = &qp->req;
+  if (req->win.n_tosend > 0) {
+    const uint32_t psn = mrc_txwin_first_tosend(&req->win);
+    const struct mrc_txslot *slot = mrc_txwin_slot(&req->win, psn);
+    const struct mrc_wqe *wqe = &req->sq[slot->wqe & req->sq_mask];
+    next->wire = data_packet(qp, wqe, mrc_psn_sub(psn, wqe->first_psn), slot->bytes, now_ns);
+    next->wire.rtx = slot->state == MRC_TX_LOST;
+    next->avoid = slot->ev_lost;
+    next->fresh = false;
+    return true;
+  }
+  uint32_t bytes;
+  if (!next_new(qp, &bytes)) return false;
+  const struct mrc_wqe *wqe = &req->sq[req->sq_send & req->sq_mask];
+  next->wire = data_packet(qp, wqe, wqe->opened, bytes, now_ns);
+  if (wqe->opened == 0) next->wire.psn = req->win.next_psn;
+  next->avoid = MRC_EV_NONE;
+  next->fresh = true;
+  return true;
+}
+
+static bool window_allows(const struct mrc_qp *qp, uint32_t bytes) {
+  const uint64_t inflight = qp->req.win.inflight_bytes;
+  return inflight == 0 || inflight + bytes <= qp->req.cc.cwnd_bytes;
+}
+
+/* Whether the packet may join the burst: same EV is right for it, and its length fits. */
+static bool fits(const struct mrc_engine *engine, const struct mrc_burst *burst,
+                 const struct candidate *next, uint32_t limit) {
+  if (burst->n_packets == 0) return true;
+  if (burst->n_packets >= limit || !mrc_burst_has_room(engine, burst)) return false;
+  if (next->avoid == burst->_ev) return false;
+  return mrc_burst_packet_bytes(&next->wire) <= burst->packet_bytes;
+}
+
+/* Asks for a SACK with the last packet before the sender has to stop. */
+static bool stops_after(const struct mrc_qp *qp, uint32_t bytes) {
+  const struct mrc_requester *req = &qp->req;
+  const uint64_t inflight = req->win.inflight_bytes + bytes;
+  if (inflight + qp->attr.path_mtu > req->cc.cwnd_bytes) return true;
+  if (req->win.n_tosend > 1) return false;
+  uint32_t more;
+  return req->sq_send == req->sq_tail || !next_new(qp, &more);
+}
+
+static void add_data(struct mrc_engine *engine, struct mrc_qp *qp, struct mrc_burst *burst,
+                     struct candidate *next, uint64_t now_ns) {
+  struct mrc_requester *req = &qp->req;
+  const uint8_t plane = (uint8_t)(burst->port - 1);
+  if (next->fresh) {
+    const uint32_t psn = open_new(qp, next->wire.payload_bytes);
+    mrc_assert(psn == next->wire.psn);
+  }
+  next->wire.ack_req = stops_after(qp, next->wire.payload_bytes);
+  mrc_txwin_on_send(&req->win, next->wire.psn, (uint16_t)burst->_ev, plane, now_ns);
+  qp->planes[plane].share_bytes += next->wire.payload_bytes + MRC_DATA_OVERHEAD_BYTES;
+  mrc_burst_add(engine, burst, &next->wire, MRC_KIND_DATA, next->wire.psn,
+                qp->attr.integrity == MRC_INTEGRITY_ICRC);
+  mrc_trace(engine, next->wire.rtx ? MRC_TRACE_RESEND : MRC_TRACE_SEND, qp->qpn, next->wire.psn,
+            burst->_ev);
+}
+
+enum fill { FILL_DRY, FILL_FULL, FILL_MORE };
+
+static enum fill fill_burst(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns) {
+  struct candidate next;
+  if (!next_candidate(qp, &next, now_ns)) return FILL_DRY;
+  if (!window_allows(qp, next.wire.payload_bytes)) return FILL_DRY;
+  if (engine->n_bursts == engine->burst_capacity) return FILL_FULL;
+  const uint16_t ev = choose_ev(engine, qp, next.avoid);
+  if (ev == MRC_EV_NONE) return FILL_DRY;
+  struct mrc_burst *burst = mrc_burst_open(engine, qp, ev, MRC_TCLASS_DATA);
+  if (burst == NULL) return FILL_FULL;
+  const uint32_t limit = burst_packets(engine, qp);
+  bool shorter = false;
+  while (!shorter && fits(engine, burst, &next, limit) &&
+         window_allows(qp, next.wire.payload_bytes)) {
+    shorter = burst->n_packets > 0 && mrc_burst_packet_bytes(&next.wire) < burst->packet_bytes;
+    add_data(engine, qp, burst, &next, now_ns);
+    if (!next_candidate(qp, &next, now_ns)) return FILL_DRY;
+  }
+  return FILL_MORE;
+}
+
+/* Sends the reliability probe; the planes take turns, so that a dead one cannot swallow them all.
+ */
+static bool send_probe(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns) {
+  struct mrc_reliability_probe *probe = &qp->req.probe;
+  uint16_t ev = MRC_EV_NONE;
+  for (uint32_t turn = 1; turn <= MRC_MAX_PORTS && ev == MRC_EV_NONE; turn++) {
+    const uint32_t plane = (probe->plane + turn) % MRC_MAX_PORTS;
+    if ((qp->evset.plane_mask >> plane & 1) == 0 || !plane_can_send(engine, qp, plane, false))
+      continue;
+    ev = mrc_evset_next(&qp->evset, plane, &engine->prng);
+  }
+  if (ev == MRC_EV_NONE) {
+    ev = choose_ev(engine, qp, MRC_EV_NONE); /* suspended planes are better than none */
+    if (ev == MRC_EV_NONE) return true;
+  }
+  struct mrc_burst *burst = mrc_burst_open(engine, qp, ev, MRC_TCLASS_DATA);
+  if (burst == NULL) return false;
+  *probe = (struct mrc_reliability_probe){.sent_ns = now_ns,
+                                          .order = qp->req.win.next_order++,
+                                          .id = (uint16_t)(probe->id + 1),
+                                          .ev = ev,
+                                          .plane = (uint8_t)(burst->port - 1),
+                                          .outstanding = true};
+  struct mrc_wire wire = {.opcode = MRC_OP_PROBE,
+                          .dest_qpn = qp->attr.dest_qpn,
+                          .probe = {.probe_id = probe->id,
+                                    .spdcid = (uint16_t)qp->qpn,
+                                    .dpdcid = (uint16_t)qp->attr.dest_qpn,
+                                    .tx_timestamp = mrc_timestamp(now_ns),
+                                    .tsr = true}};
+  mrc_burst_add(engine, burst, &wire, MRC_KIND_PROBE, 0, qp->attr.integrity == MRC_INTEGRITY_ICRC);
+  mrc_trace(engine, MRC_TRACE_PROBE_OUT, qp->qpn, probe->id, probe->plane);
+  return true;
+}
+
+bool mrc_requester_transmit(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns) {
+  if (qp->state != MRC_QP_RTS) return true;
+  if (qp->req.probe.wanted && !send_probe(engine, qp, now_ns)) return false;
+  for (int i = 0; i < QUANTUM_BURSTS; i++) {
+    const enum fill fill = fill_burst(engine, qp, now_ns);
+    if (fill == FILL_FULL) return false;
+    if (fill == FILL_DRY) return true;
+  }
+  mrc_qp_touch(engine, qp); /* its next turn comes after the others' */
+  return true;
+}
+
+void mrc_requester_on_taken(struct mrc_engine *engine, struct mrc_qp *qp,
+                            const struct mrc_packet *packet, uint64_t now_ns) {
+  (void)now_ns;
+  struct mrc_requester *req = &qp->req;
+  if (!mrc_txwin_holds(&req->win, packet->_slot)) return;
+  const struct mrc_txslot *slot = mrc_txwin_slot(&req->win, packet->_slot);
+  struct mrc_ev *ev = &qp->evset.evs[slot->ev];
+  struct mrc_plane *plane = &qp->planes[slot->plane];
+  req->packets_sent++;
+  ev->packets++;
+  ev->bytes += slot->bytes;
+  plane->packets++;
+  plane->bytes += slot->bytes;
+  mrc_count(engine, MRC_COUNTER_TX_DATA, 1);
+  mrc_count(engine, MRC_COUNTER_TX_BYTES, slot->bytes);
+  if (slot->tries > 1) {
+    req->packets_retransmitted++;
+    mrc_count(engine, MRC_COUNTER_TX_RETRANSMITTED, 1);
+  } else {
+    req->bytes_sent += slot->bytes;
+  }
+}
+
+void mrc_requester_on_refused(struct mrc_engine *engine, struct mrc_qp *qp,
+                              const struct mrc_packet *packet) {
+  struct mrc_requester *req = &qp->req;
+  if (packet->_kind == MRC_KIND_PROBE) {
+    req->probe.outstanding = false;
+    req->probe.wanted = true;
+  } else {
+    const struct mrc_txslot *slot = mrc_txwin_slot(&req->win, packet->_slot);
+    struct mrc_plane *plane = &qp->planes[slot->plane];
+    plane->share_bytes -= mrc_min_u64(plane->share_bytes, slot->bytes + MRC_DATA_OVERHEAD_BYTES);
+    mrc_trace(engine, MRC_TRACE_REFUSED, qp->qpn, packet->_slot, slot->ev);
+    mrc_txwin_on_refused(&req->win, packet->_slot);
+  }
+  mrc_qp_touch(engine, qp);
+}

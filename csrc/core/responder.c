@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "responder.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "burst.h"
+
+#define NACK_INTERVAL_NS \
+  1000000ull                     /* at most one out-of-window NACK or repeated NAK in this time */
+#define SACK_MIN_ADD_BYTES 1024u /* what a small packet counts towards the SACK threshold */
+
+int mrc_responder_init(struct mrc_qp *qp) {
+  struct mrc_responder *resp = &qp->resp;
+  uint32_t size = 1;
+  while (size < qp->attr.max_wimm)
+    size *= 2;
+  *resp = (struct mrc_responder){.wimms = calloc(size, sizeof *resp->wimms),
+                                 .wimm_mask = size - 1,
+                                 .sack_deadline_ns = MRC_NEVER};
+  if (resp->wimms == NULL) return -ENOMEM;
+  return mrc_rxwin_init(&resp->win, qp->attr.mpr);
+}
+
+void mrc_responder_free(struct mrc_qp *qp) {
+  free(qp->resp.wimms);
+  mrc_rxwin_free(&qp->resp.win);
+}
+
+/* Remembers that this packet wants a SACK: one per EV, the newest packet standing for it. */
+static void trigger(struct mrc_responder *resp, const struct mrc_sack_trigger *news) {
+  resp->newest = *news;
+  resp->newest.pr = false;
+  resp->newest.m = MRC_M_NONE;
+  resp->last_port = news->port;
+  for (int i = resp->n_triggers - 1; i >= 0 && !news->pr; i--) {
+    struct mrc_sack_trigger *old = &resp->triggers[i];
+    if (old->pr || old->ev != news->ev || old->port != news->port) continue;
+    const uint8_t m = old->m > news->m ? old->m : news->m;
+    *old = *news;
+    old->m = m;
+    return;
+  }
+  if (resp->n_triggers < MRC_MAX_TRIGGERS) resp->n_triggers++;
+  resp->triggers[resp->n_triggers - 1] = *news;
+}
+
+static void queue_nack(struct mrc_qp *qp, const struct mrc_wire *packet,
+                       const struct mrc_meta *meta, uint8_t reason) {
+  struct mrc_responder *resp = &qp->resp;
+  if (resp->n_nacks == MRC_MAX_NACKS) return;
+  resp->nacks[resp->n_nacks++] =
+      (struct mrc_nack_out){.psn = packet->psn,
+                            .ev = (uint32_t)meta->sport << 16 | (meta->flow_label & 0xFFFF),
+                            .tx_timestamp = packet->tx_timestamp,
+                            .reason = reason,
+                            .port = meta->port};
+}
+
+/* Ends the QP because of what the peer asked; the NAK tells it why. */
+static int refuse(struct mrc_engine *engine, struct mrc_qp *qp, uint8_t syndrome, uint8_t status,
+                  enum mrc_drop reason, const struct mrc_wire *packet,
+                  const struct mrc_meta *meta) {
+  qp->resp.nak_syndrome = syndrome;
+  qp->resp.ack_wanted = true;
+  qp->resp.last_port = meta->port;
+  mrc_qp_fail(engine, qp, status, MRC_WC_WR_FLUSH_ERR);
+  mrc_qp_touch(engine, qp);
+  return mrc_drop(engine, reason, qp->qpn, packet->payload_bytes);
+}
+
+/* Hands an immediate to the CQ; false when it has no room for it now. */
+static bool deliver(struct mrc_engine *engine, struct mrc_qp *qp, struct mrc_wimm *wimm) {
+  struct mrc_responder *resp = &qp->resp;
+  if (resp->wimm_unpolled == qp->attr.max_wimm || !mrc_cq_promise(&engine->cq)) return false;
+  const struct mrc_wc wc = {.wr_id = resp->next_rqmsn,
+                            .qpn = qp->qpn,
+                            .imm = wimm->imm,
+                            .bytes = wimm->bytes,
+                            .status = MRC_WC_SUCCESS,
+                            .opcode = MRC_WC_RECV_IMM};
+  mrc_cq_push(&engine->cq, &wc);
+  mrc_trace(engine, MRC_TRACE_IMMEDIATE, qp->qpn, wimm->imm, wimm->bytes);
+  *wimm = (struct mrc_wimm){0};
+  resp->next_rqmsn++;
+  resp->wimm_unpolled++;
+  return true;
+}
+
+/* Moves the cumulative PSN as far as it goes. It stops at a hole, and at an immediate for which the
+   CQ has no room: the sender's window then closes by itself (there is no RNR). */
+static void advance(struct mrc_engine *engine, struct mrc_qp *qp) {
+  struct mrc_responder *resp = &qp->resp;
+  bool held = false;
+  while (mrc_rxwin_ready(&resp->win)) {
+    if (mrc_rxwin_ready_is_last(&resp->win)) {
+      struct mrc_wimm *wimm = &resp->wimms[resp->next_rqmsn & resp->wimm_mask];
+      if (wimm->present && wimm->psn == resp->win.next_psn && !deliver(engine, qp, wimm)) {
+        held = true;
+        break;
+      }
+      resp->done_msn = (resp->done_msn + 1) & 0xFFFFFF;
+      resp->ack_wanted = true;
+    }
+    mrc_rxwin_advance(&resp->win);
+  }
+  if (held && !resp->held) mrc_count(engine, MRC_COUNTER_WIMM_HELD, 1);
+  engine->n_held += (uint32_t)held - (uint32_t)resp->held;
+  resp->held = held;
+}
+
+void mrc_responder_resume(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns) {
+  (void)now_ns;
+  if (!qp->resp.held) return;
+  const uint32_t before = qp->resp.win.next_psn;
+  advance(engine, qp);
+  if (qp->resp.win.next_psn == before) return;
+  qp->resp.sack_now = true;
+  mrc_qp_touch(engine, qp);
+}
+
+/* Whether the message fits the format: enough payload for its opcode, inside its own length. */
+static bool well_formed(const struct mrc_wire *packet) {
+  if (packet->payload_bytes > MRC_MAX_MTU || packet->payload_bytes > packet->dma_bytes)
+    return false;
+  const bool only = packet->opcode == MRC_OP_WRITE_ONLY || packet->opcode == MRC_OP_WRITE_ONLY_IMM;
+  return !only || packet->payload_bytes == packet->dma_bytes;
+}
+
+/* Checks the immediate's number and keeps it until its turn. */
+static bool stash(struct mrc_qp *qp, const struct mrc_wire *packet) {
+  struct mrc_responder *resp = &qp->resp;
+  const uint16_t ahead = (uint16_t)(packet->rqmsn - (uint16_t)resp->next_rqmsn);
+  if (ahead >= qp->attr.max_wimm) return false;
+  struct mrc_wimm *wimm = &resp->wimms[(resp->next_rqmsn + ahead) & resp->wimm_mask];
+  if (wimm->present) return false;
+  *wimm = (struct mrc_wimm){
+      .imm = packet->imm, .bytes = packet->dma_bytes, .psn = packet->psn, .present = true};
+  return true;
+}
+
+static struct mrc_sack_trigger trigger_of(const struct mrc_wire *packet,
+                                          const struct mrc_meta *meta) {
+  return (struct mrc_sack_trigger){.psn = packet->psn,
+                                   .ev = (uint32_t)meta->sport << 16 | (meta->flow_label & 0xFFFF),
+                                   .tx_timestamp = packet->tx_timestamp,
+                                   .port = meta->port,
+                                   .m = meta->ecn == 3 ? MRC_M_SKIP_ONCE : MRC_M_NONE};
+}
+
+static int on_duplicate(struct mrc_engine *engine, struct mrc_qp *qp, const struct mrc_wire *packet,
+                        const struct mrc_meta *meta) {
+  const struct mrc_sack_trigger news = trigger_of(packet, meta);
+  trigger(&qp->resp, &news);
+  qp->resp.sack_now = true;
+  qp->resp.ack_wanted = true; /* the transport ACK may be what got lost */
+  mrc_count(engine, MRC_COUNTER_RX_DUPLICATES, 1);
+  mrc_qp_touch(engine, qp);
+  return mrc_drop(engine, MRC_DROP_DUPLICATE, qp->qpn, packet->payload_bytes);
+}
+
+static int on_beyond(struct mrc_engine *engine, struct mrc_qp *qp, const struct mrc_wire *packet,
+                     const struct mrc_meta *meta, uint64_t now_ns) {
+  if (now_ns - qp->resp.nack_ns >= NACK_INTERVAL_NS || qp->resp.nack_ns == 0) {
+    qp->resp.nack_ns = now_ns;
+    queue_nack(qp, packet, meta, MRC_NACK_PSN_OOR_WINDOW);
+    mrc_qp_touch(engine, qp);
+  }
+  return mrc_drop(engine, MRC_DROP_PSN_WINDOW, qp->qpn, packet->payload_bytes);
+}
+
+/* Decides when the packet just placed is reported. */
+static void want_sack(struct mrc_engine *engine, struct mrc_qp *qp, const struct mrc_wire *packet,
+                      const struct mrc_meta *meta, uint64_t now_ns) {
+  struct mrc_responder *resp = &qp->resp;
+  const struct mrc_sack_trigger news = trigger_of(packet, meta);
+  trigger(resp, &news);
+  resp->unsacked_bytes += mrc_max_u32(packet->payload_bytes, SACK_MIN_ADD_BYTES);
+  if (news.m != MRC_M_NONE || packet->rtx || packet->ack_req ||
+      resp->unsacked_bytes >= engine->config.sack_threshold_bytes)
+    resp->sack_now = true;
+  if (resp->sack_deadline_ns == MRC_NEVER)
+    resp->sack_deadline_ns = now_ns + engine->config.sack_delay_ns;
+  mrc_qp_touch(engine, qp);
+}
+
+int mrc_responder_on_data(struct mrc_engine *engine, struct mrc_qp *qp,
+                          const struct mrc_wire *packet, const struct mrc_meta *meta,
+                          uint64_t now_ns) {
+  struct mrc_responder *resp = &qp->resp;
+  const enum mrc_rx_verdict verdict = mrc_rxwin_judge(&resp->win, packet->psn);
+  if (verdict == MRC_RX_DUPLICATE) return on_duplicate(engine, qp, packet, meta);
+  if (verdict == MRC_RX_BEYOND) return on_beyond(engine, qp, packet, meta, now_ns);
+  if (!well_formed(packet))
+    return refuse(engine, qp, MRC_SYNDROME_NAK_INV_REQ, MRC_WC_REM_INV_REQ_ERR, MRC_DROP_LENGTH,
+                  packet, meta);
+  if (packet->payload_bytes > 0 &&
+      mrc_mr_find(&engine->mrs, packet->rkey, packet->va, packet->payload_bytes,
+                  MRC_ACCESS_REMOTE_WRITE) == NULL)
+    return refuse(engine, qp, MRC_SYNDROME_NAK_REM_ACCESS, MRC_WC_REM_ACCESS_ERR, MRC_DROP_ACCESS,
+                  packet, meta);
+  if (mrc_opcode_has_imm(packet->opcode) && !stash(qp, packet))
+    return refuse(engine, qp, MRC_SYNDROME_NAK_INV_REQ, MRC_WC_REM_INV_REQ_ERR, MRC_DROP_WIMM_LIMIT,
+                  packet, meta);
+  if (packet->payload_bytes > 0)
+    memcpy((void *)(uintptr_t)packet->va, packet->payload, packet->payload_bytes);
+  mrc_rxwin_add(&resp->win, packet->psn, mrc_opcode_is_last(packet->opcode));
+  mrc_trace(engine, MRC_TRACE_PLACE, qp->qpn, packet->psn, packet->payload_bytes);
+  mrc_count(engine, MRC_COUNTER_RX_DATA, 1);
+  mrc_count(engine, MRC_COUNTER_RX_BYTES, packet->payload_bytes);
+  resp->bytes_received += packet->payload_bytes;
+  advance(engine, qp);
+  want_sack(engine, qp, packet, meta, now_ns);
+  return MRC_DROP_NONE;
+}
+
+int mrc_responder_on_trimmed(struct mrc_engine *engine, struct mrc_qp *qp,
+                             const struct mrc_wire *packet, const struct mrc_meta *meta,
+                             uint64_t now_ns) {
+  (void)now_ns;
+  if (mrc_rxwin_judge(&qp->resp.win, packet->psn) == MRC_RX_NEW) {
+    queue_nack(qp, packet, meta, MRC_NACK_TRIMMED);
+    mrc_qp_touch(engine, qp);
+  }
+  return mrc_drop(engine, MRC_DROP_TRIMMED, qp->qpn, 0);
+}
+
+int mrc_responder_on_probe(struct mrc_engine *engine, struct mrc_qp *qp,
+                           const struct mrc_wire *packet, const struct mrc_meta *meta,
+                           uint64_t now_ns) {
+  (void)now_ns;
+  struct mrc_sack_trigger news = trigger_of(packet, meta);
+  news.psn = mrc_psn_sub(qp->resp.win.next_psn, 1);
+  news.pr = true;
+  news.probe_id = packet->probe.probe_id;
+  news.tx_timestamp = packet->probe.tx_timestamp;
+  trigger(&qp->resp, &news);
+  qp->resp.sack_now = true;
+  qp->resp.ack_wanted = true;
+  mrc_qp_touch(engine, qp);
+  return MRC_DROP_NONE;
+}
+
+void mrc_responder_on_error_packet(struct mrc_engine *engine, struct mrc_qp *qp,
+                                   const struct mrc_meta *meta, uint64_t now_ns) {
+  struct mrc_responder *resp = &qp->resp;
+  if (resp->nak_syndrome == 0) return;
+  if (now_ns - resp->nack_ns < NACK_INTERVAL_NS && resp->nack_ns != 0) return;
+  resp->nack_ns = now_ns;
+  resp->last_port = meta->port;
+  resp->ack_wanted = true;
+  mrc_qp_touch(engine, qp);
+}
+
+uint64_t mrc_responder_deadline(const struct mrc_qp *qp) { return qp->resp.sack_deadline_ns; }

@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the responder says: SACKs, NACKs and transport ACKs, several of them in one burst. */
+#include "burst.h"
+#include "responder.h"
+
+/* The EV on which to answer what came in on `port`: a plane that just delivered works. Any other
+   plane serves when that one cannot be sent on. */
+static uint16_t reverse_ev(struct mrc_engine *engine, struct mrc_qp *qp, uint8_t port) {
+  if (port != 0 && mrc_port_usable(engine, port - 1u)) {
+    const uint16_t ev = mrc_evset_any(&qp->evset, port - 1u);
+    if (ev != MRC_EV_NONE) return ev;
+  }
+  for (uint32_t planes = qp->evset.plane_mask; planes != 0; planes &= planes - 1) {
+    const uint32_t plane = (uint32_t)__builtin_ctz(planes);
+    if (!mrc_port_usable(engine, plane) || qp->planes[plane].suspended) continue;
+    const uint16_t ev = mrc_evset_any(&qp->evset, plane);
+    if (ev != MRC_EV_NONE) return ev;
+  }
+  return MRC_EV_NONE;
+}
+
+static bool wants_icrc(const struct mrc_qp *qp) { return qp->attr.integrity == MRC_INTEGRITY_ICRC; }
+
+static void add_sack(struct mrc_engine *engine, struct mrc_burst *burst, struct mrc_qp *qp,
+                     const struct mrc_sack_trigger *t, uint32_t base, uint64_t bitmap) {
+  const struct mrc_rxwin *win = &qp->resp.win;
+  const uint32_t cum_psn = mrc_psn_sub(win->next_psn, 1);
+  const int32_t out_of_order = mrc_psn_diff(win->end_psn, win->next_psn);
+  struct mrc_wire wire = {
+      .opcode = MRC_OP_SACK,
+      .dest_qpn = qp->attr.dest_qpn,
+      .psn = cum_psn,
+      .sack = {
+          .ack_psn_offset = t->pr ? (int16_t)t->probe_id : (int16_t)mrc_psn_diff(t->psn, cum_psn),
+          .m = t->m,
+          .pr = t->pr,
+          .ev = t->ev,
+          .spdcid = (uint16_t)qp->qpn,
+          .dpdcid = (uint16_t)qp->attr.dest_qpn,
+          .cum_psn = cum_psn,
+          .sack_offset = (int16_t)mrc_psn_diff(base, cum_psn),
+          .bitmap = bitmap,
+          .tx_timestamp = t->tx_timestamp,
+          .ooo_count = (uint16_t)(out_of_order > 0 ? out_of_order : 0),
+          .rcvd_bytes = (uint32_t)((qp->resp.bytes_received + 255) / 256) & 0xFFFFFF}};
+  mrc_burst_add(engine, burst, &wire, MRC_KIND_SACK, 0, wants_icrc(qp));
+  mrc_trace(engine, MRC_TRACE_SACK_OUT, qp->qpn, cum_psn, bitmap);
+}
+
+/* Answers a reliability probe with all there is to tell. */
+static void add_full_report(struct mrc_engine *engine, struct mrc_burst *burst, struct mrc_qp *qp,
+                            const struct mrc_sack_trigger *t) {
+  const struct mrc_rxwin *win = &qp->resp.win;
+  uint32_t base = win->next_psn;
+  do {
+    add_sack(engine, burst, qp, t, base, mrc_rxwin_view(win, base));
+    base = mrc_psn_add(base, 64);
+  } while (mrc_psn_before(base, win->end_psn) && mrc_burst_has_room(engine, burst));
+}
+
+/* The SACKs due for packets that came in on one port, in one burst. */
+static bool flush_port(struct mrc_engine *engine, struct mrc_qp *qp, uint8_t port) {
+  struct mrc_responder *resp = &qp->resp;
+  const uint16_t ev = reverse_ev(engine, qp, port);
+  struct mrc_burst *burst =
+      ev == MRC_EV_NONE ? NULL : mrc_burst_open(engine, qp, ev, MRC_TCLASS_CONTROL);
+  if (burst == NULL) return false;
+  uint8_t kept = 0;
+  for (uint8_t i = 0; i < resp->n_triggers; i++) {
+    const struct mrc_sack_trigger t = resp->triggers[i];
+    if (t.port != port || (burst->n_packets > 0 && !mrc_burst_has_room(engine, burst))) {
+      resp->triggers[kept++] = t;
+    } else if (t.pr) {
+      add_full_report(engine, burst, qp, &t);
+    } else {
+      uint32_t base;
+      const uint64_t bitmap = mrc_rxwin_report(&resp->win, &base);
+      add_sack(engine, burst, qp, &t, base, bitmap);
+    }
+  }
+  resp->n_triggers = kept;
+  mrc_assert(burst->n_packets > 0);
+  while (mrc_rxwin_has_news(&resp->win) && mrc_burst_has_room(engine, burst)) {
+    uint32_t base;
+    const uint64_t bitmap = mrc_rxwin_report(&resp->win, &base);
+    add_sack(engine, burst, qp, &resp->newest, base, bitmap);
+  }
+  return true;
+}
+
+static bool flush_sacks(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns) {
+  struct mrc_responder *resp = &qp->resp;
+  if (now_ns >= resp->sack_deadline_ns) resp->sack_now = true;
+  if (!resp->sack_now) return true;
+  if (resp->n_triggers == 0 && resp->last_port != 0)
+    resp->triggers[resp->n_triggers++] = resp->newest;
+  while (resp->n_triggers > 0)
+    if (!flush_port(engine, qp, resp->triggers[0].port)) return false;
+  resp->sack_now = false;
+  resp->unsacked_bytes = 0;
+  resp->sack_deadline_ns = MRC_NEVER;
+  return true;
+}
+
+static bool flush_nacks(struct mrc_engine *engine, struct mrc_qp *qp) {
+  struct mrc_responder *resp = &qp->resp;
+  while (resp->n_nacks > 0) {
+    const struct mrc_nack_out *nack = &resp->nacks[resp->n_nacks - 1];
+    const uint16_t ev = reverse_ev(engine, qp, nack->port);
+    struct mrc_burst *burst =
+        ev == MRC_EV_NONE ? NULL : mrc_burst_open(engine, qp, ev, MRC_TCLASS_CONTROL);
+    if (burst == NULL) return false;
+    struct mrc_wire wire = {.opcode = MRC_OP_NACK,
+                            .dest_qpn = qp->attr.dest_qpn,
+                            .psn = nack->psn,
+                            .nack = {.reason = nack->reason,
+                                     .ev = nack->ev,
+                                     .spdcid = (uint16_t)qp->qpn,
+                                     .dpdcid = (uint16_t)qp->attr.dest_qpn,
+                                     .nack_psn = nack->psn,
+                                     .cc_type = 2,
+                                     .tx_timestamp = nack->tx_timestamp}};
+    mrc_burst_add(engine, burst, &wire, MRC_KIND_NACK, 0, wants_icrc(qp));
+    mrc_trace(engine, MRC_TRACE_NACK_OUT, qp->qpn, nack->psn, nack->reason);
+    resp->n_nacks--;
+  }
+  return true;
+}
+
+/* The transport ACK rides behind the SACKs of the same burst when it can. */
+static bool flush_ack(struct mrc_engine *engine, struct mrc_qp *qp, int first_burst) {
+  struct mrc_responder *resp = &qp->resp;
+  if (!resp->ack_wanted) return true;
+  const uint8_t syndrome = resp->nak_syndrome != 0 ? resp->nak_syndrome : MRC_SYNDROME_ACK;
+  struct mrc_wire wire = {.opcode = MRC_OP_ACK,
+                          .dest_qpn = qp->attr.dest_qpn,
+                          .psn = mrc_psn_sub(resp->win.next_psn, 1),
+                          .aeth = {.syndrome = syndrome, .msn = resp->done_msn}};
+  struct mrc_burst *burst = NULL;
+  if (engine->n_bursts > first_burst) {
+    burst = &engine->bursts[engine->n_bursts - 1];
+    if (!mrc_burst_has_room(engine, burst)) burst = NULL;
+  }
+  if (burst == NULL) {
+    const uint16_t ev = reverse_ev(engine, qp, resp->last_port);
+    if (ev != MRC_EV_NONE) burst = mrc_burst_open(engine, qp, ev, MRC_TCLASS_CONTROL);
+  }
+  if (burst == NULL) return false;
+  mrc_burst_add(engine, burst, &wire, MRC_KIND_ACK, 0, wants_icrc(qp));
+  mrc_trace(engine, MRC_TRACE_ACK_OUT, qp->qpn, syndrome, resp->done_msn);
+  resp->ack_wanted = false;
+  return true;
+}
+
+bool mrc_responder_transmit(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns) {
+  const int first_burst = engine->n_bursts;
+  if (qp->state != MRC_QP_ERROR && !flush_nacks(engine, qp)) return false;
+  if (qp->state != MRC_QP_ERROR && !flush_sacks(engine, qp, now_ns)) return false;
+  return flush_ack(engine, qp, first_burst);
+}
+
+void mrc_responder_on_refused(struct mrc_engine *engine, struct mrc_qp *qp,
+                              enum mrc_packet_kind kind) {
+  if (kind == MRC_KIND_ACK) qp->resp.ack_wanted = true;
+  if (kind == MRC_KIND_SACK) {
+    qp->resp.sack_now = true;
+    qp->resp.win.unreported |= qp->resp.win.reported_once;
+  }
+  mrc_qp_touch(engine, qp);
+}

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A round-trip estimate: smoothed value and variation as in RFC 6298, and the smallest seen. */
+#ifndef MRC_CORE_RTT_H
+#define MRC_CORE_RTT_H
+
+#include "base.h"
+
+struct mrc_rtt {
+  uint64_t smooth_ns; /* 0: no sample yet */
+  uint64_t var_ns;
+  uint64_t base_ns; /* the smallest sample */
+  uint64_t last_ns; /* the newest sample */
+};
+
+static inline bool mrc_rtt_known(const struct mrc_rtt *rtt) { return rtt->smooth_ns != 0; }
+
+static inline void mrc_rtt_sample(struct mrc_rtt *rtt, uint64_t sample_ns) {
+  sample_ns = mrc_max_u64(sample_ns, 1);
+  rtt->last_ns = sample_ns;
+  if (!mrc_rtt_known(rtt)) {
+    *rtt = (struct mrc_rtt){.smooth_ns = sample_ns,
+                            .var_ns = sample_ns / 2,
+                            .base_ns = sample_ns,
+                            .last_ns = sample_ns};
+    return;
+  }
+  const uint64_t off =
+      sample_ns > rtt->smooth_ns ? sample_ns - rtt->smooth_ns : rtt->smooth_ns - sample_ns;
+  rtt->var_ns = (3 * rtt->var_ns + off) / 4;
+  rtt->smooth_ns = (7 * rtt->smooth_ns + sample_ns) / 8;
+  rtt->base_ns = mrc_min_u64(rtt->base_ns, sample_ns);
+}
+
+/* How long after sending an answer is overdue. */
+static inline uint64_t mrc_rtt_overdue_ns(const struct mrc_rtt *rtt, uint64_t floor_ns) {
+  return rtt->smooth_ns + mrc_max_u64(4 * rtt->var_ns, floor_ns);
+}
+
+#endif

@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "rxwin.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+int mrc_rxwin_init(struct mrc_rxwin *win, uint32_t psns) {
+  mrc_assert(psns >= 64 && psns % 64 == 0 && psns <= MRC_RXWIN_MAX_PSNS);
+  /* A spare word keeps the window's end out of its first word, so that a word means one place; the
+     widest window goes without, and may report its last PSNs only when asked by a probe. */
+  uint32_t size = 64;
+  while (size < psns + 64 && size < MRC_RXWIN_MAX_PSNS)
+    size *= 2;
+  uint64_t *words = calloc(2u * size / 64, sizeof *words);
+  if (words == NULL) return -ENOMEM;
+  *win = (struct mrc_rxwin){.received = {.words = words, .mask = size - 1},
+                            .last = {.words = words + size / 64, .mask = size - 1},
+                            .psns = psns};
+  return 0;
+}
+
+void mrc_rxwin_free(struct mrc_rxwin *win) {
+  free(win->received.words);
+  *win = (struct mrc_rxwin){0};
+}
+
+void mrc_rxwin_start(struct mrc_rxwin *win, uint32_t first_psn) {
+  memset(win->received.words, 0, 2u * (win->received.mask + 1) / 8);
+  win->next_psn = first_psn;
+  win->end_psn = first_psn;
+  win->unreported = 0;
+  win->reported_once = 0;
+}
+
+enum mrc_rx_verdict mrc_rxwin_judge(const struct mrc_rxwin *win, uint32_t psn) {
+  if (mrc_psn_before(psn, win->next_psn)) return MRC_RX_DUPLICATE;
+  if (!mrc_psn_in(psn, win->next_psn, win->psns)) return MRC_RX_BEYOND;
+  return mrc_bitmap_test(&win->received, psn) ? MRC_RX_DUPLICATE : MRC_RX_NEW;
+}
+
+static uint64_t word_bit(const struct mrc_rxwin *win, uint32_t psn) {
+  return 1ull << ((psn & win->received.mask) >> 6);
+}
+
+void mrc_rxwin_add(struct mrc_rxwin *win, uint32_t psn, bool last) {
+  mrc_assert(mrc_rxwin_judge(win, psn) == MRC_RX_NEW);
+  mrc_bitmap_set(&win->received, psn);
+  if (last) mrc_bitmap_set(&win->last, psn);
+  win->unreported |= word_bit(win, psn);
+  if (!mrc_psn_before(psn, win->end_psn)) win->end_psn = mrc_psn_add(psn, 1);
+}
+
+void mrc_rxwin_advance(struct mrc_rxwin *win) {
+  mrc_assert(mrc_rxwin_ready(win));
+  mrc_bitmap_clear(&win->received, win->next_psn);
+  mrc_bitmap_clear(&win->last, win->next_psn);
+  win->next_psn = mrc_psn_add(win->next_psn, 1);
+  if ((win->next_psn & 63) == 0) {
+    /* The word behind us is told by the cumulative PSN from now on. */
+    const uint64_t behind = word_bit(win, mrc_psn_sub(win->next_psn, 1));
+    win->unreported &= ~behind;
+    win->reported_once &= ~behind;
+  }
+}
+
+uint64_t mrc_rxwin_view(const struct mrc_rxwin *win, uint32_t base) {
+  uint64_t bits = mrc_bitmap_extract(&win->received, base);
+  /* The ring may show PSNs of the window's start again behind its end: cut them off. */
+  const int32_t room = mrc_psn_diff(mrc_psn_add(win->next_psn, win->psns), base);
+  if (room <= 0) return 0;
+  return room >= 64 ? bits : bits & ((1ull << room) - 1);
+}
+
+/* First PSN of the word of the ring that holds the bit `word`, seen from the window's start. */
+static uint32_t word_psn(const struct mrc_rxwin *win, uint32_t word) {
+  const uint32_t words = (win->received.mask >> 6) + 1;
+  const uint32_t first_word = (win->next_psn & win->received.mask) >> 6;
+  const uint32_t ahead = (word - first_word) & (words - 1);
+  return mrc_psn_add(mrc_psn_sub(win->next_psn, win->next_psn & 63), 64 * ahead);
+}
+
+/* Of the words named in `mask`, the one nearest to the window's start. */
+static uint32_t nearest_word(const struct mrc_rxwin *win, uint64_t mask) {
+  const uint32_t words = (win->received.mask >> 6) + 1;
+  const uint32_t first_word = (win->next_psn & win->received.mask) >> 6;
+  const uint64_t from_first = mask >> first_word << first_word;
+  mrc_assert(mask != 0 && (words == 64 || mask >> words == 0));
+  return (uint32_t)__builtin_ctzll(from_first != 0 ? from_first : mask);
+}
+
+uint64_t mrc_rxwin_report(struct mrc_rxwin *win, uint32_t *base) {
+  if (mrc_psn_diff(win->end_psn, win->next_psn) <= 64) {
+    win->unreported = 0; /* one view shows all there is */
+    win->reported_once = 0;
+  }
+  const uint64_t news = win->unreported != 0 ? win->unreported : win->reported_once;
+  if (news == 0) {
+    *base = win->next_psn;
+    return mrc_rxwin_view(win, *base);
+  }
+  const uint32_t word = nearest_word(win, news);
+  const uint64_t bit = 1ull << word;
+  win->reported_once =
+      (win->unreported & bit) != 0 ? win->reported_once | bit : win->reported_once & ~bit;
+  win->unreported &= ~bit;
+  *base = word_psn(win, word);
+  if (mrc_psn_before(*base, win->next_psn)) *base = win->next_psn;
+  return mrc_rxwin_view(win, *base);
+}
+
+bool mrc_rxwin_has_news(const struct mrc_rxwin *win) {
+  return win->unreported != 0 && mrc_psn_diff(win->end_psn, win->next_psn) > 64;
+}

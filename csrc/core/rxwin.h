@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The receive window of a responder: which PSNs arrived, which of them end a message, and what a
+   SACK should say. It owns bits only; it places no byte and sends nothing. */
+#ifndef MRC_CORE_RXWIN_H
+#define MRC_CORE_RXWIN_H
+
+#include "bitmap.h"
+#include "psn.h"
+
+#define MRC_RXWIN_MAX_PSNS 4096 /* so that one 64-bit mask names all words of the bitmap */
+
+struct mrc_rxwin {
+  struct mrc_bitmap received;
+  struct mrc_bitmap last; /* PSNs that end a message, within the window */
+  uint32_t next_psn;      /* the cumulative PSN + 1: first PSN not received (or held back) */
+  uint32_t end_psn;       /* one after the highest PSN received */
+  uint32_t psns;          /* width of the window: PSNs in [next_psn, next_psn + psns) are taken */
+  uint64_t unreported;    /* bit w: word w of `received` has news not yet in any SACK */
+  uint64_t reported_once; /* bit w: its news was in one SACK only, which may get lost */
+};
+
+enum mrc_rx_verdict { MRC_RX_NEW, MRC_RX_DUPLICATE, MRC_RX_BEYOND };
+
+/* psns is a multiple of 64, at most MRC_RXWIN_MAX_PSNS. 0 or -ENOMEM. */
+int mrc_rxwin_init(struct mrc_rxwin *win, uint32_t psns) MRC_MUST_CHECK;
+void mrc_rxwin_free(struct mrc_rxwin *win);
+void mrc_rxwin_start(struct mrc_rxwin *win, uint32_t first_psn);
+
+enum mrc_rx_verdict mrc_rxwin_judge(const struct mrc_rxwin *win, uint32_t psn);
+/* Marks a PSN that was judged NEW. */
+void mrc_rxwin_add(struct mrc_rxwin *win, uint32_t psn, bool last);
+/* Whether the PSN at next_psn arrived, and whether it ends a message. */
+static inline bool mrc_rxwin_ready(const struct mrc_rxwin *win) {
+  return mrc_bitmap_test(&win->received, win->next_psn);
+}
+static inline bool mrc_rxwin_ready_is_last(const struct mrc_rxwin *win) {
+  return mrc_bitmap_test(&win->last, win->next_psn);
+}
+/* Moves the cumulative PSN over the PSN at next_psn, which must have arrived. */
+void mrc_rxwin_advance(struct mrc_rxwin *win);
+
+/* One SACK's view: bit i of the result says that PSN *base + i arrived. Walks through the words
+   that have news, so that every PSN received is reported at least twice; with no news it shows the
+   64 PSNs after the cumulative one. */
+uint64_t mrc_rxwin_report(struct mrc_rxwin *win, uint32_t *base);
+/* The view from a base of the caller's, without touching what counts as reported. */
+uint64_t mrc_rxwin_view(const struct mrc_rxwin *win, uint32_t base);
+/* Whether another mrc_rxwin_report would tell something that no SACK has told yet. */
+bool mrc_rxwin_has_news(const struct mrc_rxwin *win);
+
+#endif

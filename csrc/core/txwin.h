@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The send window of a requester: for each PSN not yet acknowledged in order, what became of it, on
+   which EV it left and when. It keeps the books (bytes in flight in all and per plane, what waits
+   to be sent again, send order per plane) and decides nothing. */
+#ifndef MRC_CORE_TXWIN_H
+#define MRC_CORE_TXWIN_H
+
+#include "../mrc.h"
+#include "bitmap.h"
+#include "psn.h"
+
+#define MRC_TX_NONE UINT16_MAX /* no slot, no EV */
+
+enum mrc_tx_state {
+  MRC_TX_FREE,
+  MRC_TX_UNSENT, /* has a PSN, but the kernel refused it: never sent */
+  MRC_TX_INFLIGHT,
+  MRC_TX_LOST, /* to be sent again */
+  MRC_TX_ACKED /* received, but an earlier PSN was not */
+};
+
+struct mrc_txslot {
+  uint64_t sent_ns; /* of the newest transmission */
+  uint32_t order;   /* send order of that transmission on the QP; wraps, compared signed */
+  uint32_t wqe;     /* free-running index of its work request */
+  uint32_t bytes;   /* payload */
+  uint16_t ev;      /* index of the EV it left on */
+  uint16_t ev_lost; /* EV index that lost it last, or MRC_TX_NONE */
+  uint16_t older;   /* neighbours in its plane's list of packets in flight, or MRC_TX_NONE */
+  uint16_t newer;
+  uint8_t state; /* enum mrc_tx_state */
+  uint8_t plane; /* index of the plane it left on */
+  uint8_t tries; /* transmissions that the kernel took, saturating */
+  uint8_t unused;
+};
+
+/* Packets in flight on one plane, in send order. */
+struct mrc_txlist {
+  uint64_t bytes;
+  uint16_t oldest; /* slot, or MRC_TX_NONE */
+  uint16_t newest;
+};
+
+struct mrc_txwin {
+  struct mrc_txslot *slots; /* slot of psn: psn & mask */
+  struct mrc_bitmap tosend; /* UNSENT and LOST */
+  struct mrc_txlist lists[MRC_MAX_PORTS];
+  uint64_t inflight_bytes; /* equals the sum over the lists */
+  uint32_t una_psn;        /* oldest PSN not acknowledged */
+  uint32_t next_psn;       /* next PSN to give out */
+  uint32_t next_order;
+  uint32_t n_tosend;
+  uint32_t mask;
+};
+
+/* psns: most PSNs outstanding. 0 or -ENOMEM. */
+int mrc_txwin_init(struct mrc_txwin *win, uint32_t psns) MRC_MUST_CHECK;
+void mrc_txwin_free(struct mrc_txwin *win);
+void mrc_txwin_start(struct mrc_txwin *win, uint32_t first_psn);
+
+static inline uint32_t mrc_txwin_outstanding(const struct mrc_txwin *win) {
+  return mrc_psn_sub(win->next_psn, win->una_psn);
+}
+static inline bool mrc_txwin_holds(const struct mrc_txwin *win, uint32_t psn) {
+  return mrc_psn_in(psn, win->una_psn, mrc_txwin_outstanding(win));
+}
+static inline struct mrc_txslot *mrc_txwin_slot(const struct mrc_txwin *win, uint32_t psn) {
+  return &win->slots[psn & win->mask];
+}
+/* The PSN of a slot inside the window. */
+uint32_t mrc_txwin_psn_of(const struct mrc_txwin *win, uint16_t slot);
+
+/* Gives out the next PSN; its slot is UNSENT until mrc_txwin_on_send. */
+uint32_t mrc_txwin_open(struct mrc_txwin *win, uint32_t wqe, uint32_t bytes);
+/* The oldest PSN to send (again); there must be one. */
+uint32_t mrc_txwin_first_tosend(const struct mrc_txwin *win);
+
+/* The four events of a packet. */
+void mrc_txwin_on_send(struct mrc_txwin *win, uint32_t psn, uint16_t ev, uint8_t plane,
+                       uint64_t now_ns);
+/* Takes back the last mrc_txwin_on_send of this PSN: the kernel refused it. */
+void mrc_txwin_on_refused(struct mrc_txwin *win, uint32_t psn);
+void mrc_txwin_on_lost(struct mrc_txwin *win, uint32_t psn);
+/* Returns the state before; ACKED and FREE change nothing. */
+enum mrc_tx_state mrc_txwin_on_acked(struct mrc_txwin *win, uint32_t psn);
+
+/* Drops everything (the QP failed). */
+void mrc_txwin_clear(struct mrc_txwin *win);
+
+#endif
