@@ -89,6 +89,11 @@ class FakeQp:
             asyncio.get_running_loop().call_soon(self.release, 1)
         await done
 
+    @property
+    def waiting(self) -> int:
+        """Writes that were posted and have not arrived."""
+        return len(self._waiting)
+
     def release(self, count: int = 1 << 30) -> None:
         """Lets writes arrive, and complete, in order."""
         while self._waiting and count:
@@ -112,7 +117,7 @@ class FakeQp:
             target = self.ctx.regions[remote.rkey]
             assert Access.REMOTE_WRITE in target.access
             target.view[offset : offset + size] = mr.view[local : local + size]
-            if self.corrupt:
+            if self.corrupt and imm < 1 << 31:  # data, not the mailbox's frames
                 target.view[offset] ^= 1
         self._arrived.put_nowait(Immediate(imm, size, self._index))
         self._index += 1

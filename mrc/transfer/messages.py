@@ -112,9 +112,9 @@ def from_json(body: dict[str, Any]) -> TransferMessage:
 def _fits(name: str, value: object) -> bool:
     match name:
         case "bytes":
-            return isinstance(value, int) and 0 <= value <= MAX_FILE_BYTES
+            return type(value) is int and 0 <= value <= MAX_FILE_BYTES
         case "chunk_bytes":
-            return isinstance(value, int) and MIN_CHUNK_BYTES <= value < 1 << 32
+            return type(value) is int and MIN_CHUNK_BYTES <= value < 1 << 32
         case "code":
             return value in REFUSALS
         case _:

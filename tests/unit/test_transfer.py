@@ -1,0 +1,384 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sender and receiver over two fake QPs: contents, refusals, and both ends giving up."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import xxhash
+from fake_qp import FakeContext, FakeQp, qp_pair
+
+from mrc.enums import WcStatus
+from mrc.errors import MrcError, PathError, ProtocolError
+from mrc.transfer import (
+    FileChangedError,
+    FileError,
+    OutputDirectory,
+    Session,
+    TransferError,
+    TransferredFile,
+    VerificationError,
+    accept_session,
+    check_sources,
+    connect_session,
+    receive_files,
+    send_files,
+)
+from mrc.transfer.messages import Accept, Bye, Done, Offer, Refuse
+from mrc.transfer.sender import CHUNK_BYTES, CHUNKS_IN_FLIGHT
+
+
+class ConnectingContext(FakeContext):
+    """Its `connect` gives one end of a pair, and the other end what `private` says."""
+
+    def __init__(self, qp: FakeQp) -> None:
+        super().__init__()
+        self.regions = qp.ctx.regions
+        self._qp = qp
+
+    async def connect(self, host: str, port: int, *, private: Any, timeout: float) -> FakeQp:
+        self._qp.peer.private = private
+        return self._qp
+
+
+@dataclass
+class Ends:
+    sender: Session
+    receiver: Session
+    out: FakeQp
+    back: FakeQp
+
+
+@asynccontextmanager
+async def sessions() -> AsyncIterator[Ends]:
+    out, back = qp_pair()
+    async with AsyncExitStack() as stack:
+        ctx = ConnectingContext(out)
+        out.ctx = ctx
+        connecting = connect_session(ctx, "h1", 4791, total_bytes=0, timeout=5.0)
+        opening = asyncio.create_task(stack.enter_async_context(connecting))
+        await until(lambda: back.private)
+        receiver = await stack.enter_async_context(accept_session(back.ctx, back))
+        yield Ends(await opening, receiver, out, back)
+
+
+@pytest.fixture(autouse=True)
+def few_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fakes do not hang up, so waiting for that is wasted."""
+    monkeypatch.setattr("mrc.transfer.session.LAST_WORDS_SECONDS", 0.1)
+
+
+@pytest.fixture
+def inbox(tmp_path: Path) -> Path:
+    path = tmp_path / "inbox"
+    path.mkdir()
+    return path
+
+
+def make(tmp_path: Path, name: str, data: bytes) -> str:
+    path = tmp_path / name
+    path.write_bytes(data)
+    return str(path)
+
+
+async def sending(session: Session, paths: list[str]) -> list[TransferredFile]:
+    return [file async for file in send_files(session, paths)]
+
+
+async def receiving(
+    session: Session, inbox: Path, *, overwrite: bool = False
+) -> list[TransferredFile]:
+    # Left open: a file that fails is removed when the session ends, after this has returned.
+    directory = OutputDirectory(str(inbox), overwrite=overwrite)
+    return [file async for file in receive_files(session, directory)]
+
+
+def names(inbox: Path) -> list[str]:
+    return sorted(os.listdir(inbox))
+
+
+async def both(*ends: Awaitable[Any]) -> list[Any]:
+    """Results or exceptions of both ends, in bounded time."""
+    async with asyncio.timeout(10):
+        return await asyncio.gather(*ends, return_exceptions=True)
+
+
+SIZES = [0, 1, 4096, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 11 * CHUNK_BYTES + 13]
+
+
+async def test_send_files__every_size_at_once(tmp_path: Path, inbox: Path) -> None:
+    data = {f"file{n}": os.urandom(size) for n, size in enumerate(SIZES)}
+    paths = [make(tmp_path, name, content) for name, content in data.items()]
+    async with sessions() as ends:
+        sent, received = await both(sending(ends.sender, paths), receiving(ends.receiver, inbox))
+    assert [file.name for file in sent] == list(data)
+    assert names(inbox) == sorted(data)
+    assert all((inbox / name).read_bytes() == content for name, content in data.items())
+    for mine, theirs in zip(sent, received, strict=True):
+        content = data[mine.name]
+        assert mine.bytes == theirs.bytes == len(content)
+        assert mine.digest == theirs.digest == xxhash.xxh3_128_hexdigest(content)
+        assert (mine.path, theirs.path) == (str(tmp_path / mine.name), str(inbox / mine.name))
+
+
+async def test_send_files__chunks_in_flight_are_bounded(tmp_path: Path, inbox: Path) -> None:
+    path = make(tmp_path, "a", bytes(20 * CHUNK_BYTES))
+    async with sessions() as ends:
+        both_ends = asyncio.create_task(
+            both(sending(ends.sender, [path]), receiving(ends.receiver, inbox))
+        )
+        await until(lambda: 0 in ends.out.posted)
+        ends.out.held = True
+        await until(lambda: ends.out.waiting == CHUNKS_IN_FLIGHT)
+        chunks = [imm for imm in ends.out.posted if imm < 1 << 31]
+        assert chunks == list(range(len(chunks)))
+        ends.out.held = False
+        ends.out.release()
+        sent, _ = await both_ends
+        assert sent[0].bytes == 20 * CHUNK_BYTES
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "cause"),
+    [
+        ("taken", 100, "exists in"),
+        (".x.mrc-01234567", 100, "temporary files"),
+        ("../a", 100, "not a base name"),
+        ("huge", 1 << 45, "no room|more than the file system"),
+    ],
+)
+async def test_receive_files__refused_before_data_flows(
+    inbox: Path, name: str, size: int, cause: str
+) -> None:
+    (inbox / "taken").write_bytes(b"old")
+    async with sessions() as ends:
+        await ends.sender.say(Offer(name, size, 1 << 20))
+        task = asyncio.create_task(receiving(ends.receiver, inbox))
+        answer = await ends.sender.hear()
+        ends.out.close()
+        ends.back.close()
+        (refused,) = await both(task)
+    assert isinstance(answer, Refuse) and re.search(cause, answer.error)
+    assert isinstance(refused, FileError)
+    assert names(inbox) == ["taken"]
+    assert (inbox / "taken").read_bytes() == b"old"
+
+
+async def test_receive_files__existing_file_with_overwrite(tmp_path: Path, inbox: Path) -> None:
+    path = make(tmp_path, "a", b"new")
+    (inbox / "a").write_bytes(b"older")
+    async with sessions() as ends:
+        await both(sending(ends.sender, [path]), receiving(ends.receiver, inbox, overwrite=True))
+    assert (inbox / "a").read_bytes() == b"new"
+
+
+async def test_send_files__refusal_names_the_peer_and_the_cause(
+    tmp_path: Path, inbox: Path
+) -> None:
+    path = make(tmp_path, "a", b"new")
+    (inbox / "a").write_bytes(b"old")
+    async with sessions() as ends:
+        sent, received = await both(sending(ends.sender, [path]), receiving(ends.receiver, inbox))
+    assert isinstance(sent, TransferError) and "h1 refused the file: a: exists" in str(sent)
+    assert isinstance(received, FileError)
+    assert (inbox / "a").read_bytes() == b"old"
+
+
+async def test_receive_files__corrupted_on_the_way(tmp_path: Path, inbox: Path) -> None:
+    async with sessions() as ends:
+        task = asyncio.create_task(receiving(ends.receiver, inbox))
+        await ends.sender.say(Offer("a", 1000, 4096))
+        accept = await ends.sender.hear()
+        assert isinstance(accept, Accept) and accept.memory is not None
+        await ends.out.write_imm(0)  # the bytes are never written
+        await ends.sender.say(Done(xxhash.xxh3_128_hexdigest(b"x" * 1000)))
+        answer = await ends.sender.hear()
+        ends.back.close()
+        (failed,) = await both(task)
+    assert isinstance(answer, Refuse) and answer.code == "verification"
+    assert isinstance(failed, VerificationError)
+    assert names(inbox) == []
+
+
+async def test_send_files__receiver_found_a_difference(tmp_path: Path, inbox: Path) -> None:
+    path = make(tmp_path, "a", bytes(10000))
+    async with sessions() as ends:
+        task = asyncio.create_task(sending(ends.sender, [path]))
+        received = asyncio.create_task(receiving(ends.receiver, inbox))
+        await until(lambda: os.listdir(inbox))
+        ends.out.corrupt = True
+        sent, got = await both(task, received)
+    assert isinstance(sent, VerificationError)
+    assert isinstance(got, VerificationError)
+    assert names(inbox) == []
+
+
+def rewrite(path: str) -> None:
+    with open(path, "r+b") as file:
+        file.write(b"x")
+
+
+def grow(path: str) -> None:
+    with open(path, "ab") as file:
+        file.write(b"x")
+
+
+@pytest.mark.parametrize("change", [rewrite, grow])
+async def test_send_files__source_changes_on_the_way(
+    tmp_path: Path, inbox: Path, change: Callable[[str], None]
+) -> None:
+    """That it shrinks is shown in tests/netns: the fake has no guard against SIGBUS."""
+    path = make(tmp_path, "a", bytes(12 * CHUNK_BYTES))
+    os.utime(path, ns=(0, 0))
+    async with sessions() as ends:
+        task = asyncio.create_task(
+            both(sending(ends.sender, [path]), receiving(ends.receiver, inbox))
+        )
+        await until(lambda: 0 in ends.out.posted)
+        change(path)
+        sent, received = await task
+    assert isinstance(sent, FileChangedError)
+    assert isinstance(received, TransferError)
+    assert "changed while it was sent" in str(received)
+    assert names(inbox) == []
+
+
+async def test_send_files__stopped_tells_the_receiver(tmp_path: Path, inbox: Path) -> None:
+    path = make(tmp_path, "a", bytes(3 * CHUNK_BYTES))
+    async with sessions() as ends:
+        received = asyncio.create_task(receiving(ends.receiver, inbox))
+        sent = asyncio.create_task(sending(ends.sender, [path]))
+        ends.back.held = True  # the acceptance stays there
+        await until(lambda: os.listdir(inbox))
+        sent.cancel()
+        ends.back.held = False
+        ends.back.release()
+        outcomes = await both(sent, received)
+    assert isinstance(outcomes[0], asyncio.CancelledError)
+    assert "h0 gave up: the sender was stopped" in str(outcomes[1])
+    assert names(inbox) == []
+
+
+async def test_receive_files__stopped_tells_the_sender(tmp_path: Path, inbox: Path) -> None:
+    path = make(tmp_path, "a", bytes(3 * CHUNK_BYTES))
+    async with sessions() as ends:
+        received = asyncio.create_task(receiving(ends.receiver, inbox))
+        sent = asyncio.create_task(sending(ends.sender, [path]))
+        await until(lambda: 0 in ends.out.posted)
+        received.cancel()
+        outcomes = await both(sent, received)
+    assert "h1 gave up in the middle of the transfer: the receiver was stopped" in str(outcomes[0])
+    assert isinstance(outcomes[1], asyncio.CancelledError)
+    assert names(inbox) == []
+
+
+async def test_transfer__all_paths_lost(tmp_path: Path, inbox: Path) -> None:
+    path = make(tmp_path, "a", bytes(3 * CHUNK_BYTES))
+    async with sessions() as ends:
+        received = asyncio.create_task(receiving(ends.receiver, inbox))
+        sent = asyncio.create_task(sending(ends.sender, [path]))
+        await until(lambda: 0 in ends.out.posted)
+        ends.out.held = True
+        ends.out.fail(WcStatus.RETRY_EXC_ERR)
+        ends.back.fail(WcStatus.RETRY_EXC_ERR)
+        outcomes = await both(sent, received)
+    for outcome, peer in zip(outcomes, ("h1", "h0"), strict=True):
+        assert isinstance(outcome, PathError)
+        assert f"all paths to {peer} are lost" in str(outcome)
+    assert names(inbox) == []
+
+
+async def test_transfer__peer_breaks_the_qp(tmp_path: Path, inbox: Path) -> None:
+    path = make(tmp_path, "a", bytes(3 * CHUNK_BYTES))
+    async with sessions() as ends:
+        sent = asyncio.create_task(sending(ends.sender, [path]))
+        received = asyncio.create_task(receiving(ends.receiver, inbox))
+        await until(lambda: 0 in ends.out.posted)
+        ends.out.fail(WcStatus.REM_ACCESS_ERR)
+        ends.back.close()
+        outcomes = await both(sent, received)
+    assert isinstance(outcomes[0], TransferError)
+    assert "the peer's memory region does not allow" in str(outcomes[0])
+    assert isinstance(outcomes[1], MrcError)
+    assert names(inbox) == []
+
+
+@pytest.mark.parametrize(
+    ("message", "complaint"),
+    [
+        ({"type": "done", "digest": ""}, "has not offered"),
+        ({"type": "hello"}, "unknown type 'hello'"),
+        ({}, "unknown type None"),
+        ({"type": "offer"}, "bad 'name'"),
+        ({"type": "offer", "name": "a", "bytes": -1, "chunk_bytes": 4096}, "bad 'bytes'"),
+        ({"type": "offer", "name": "a", "bytes": 1 << 63, "chunk_bytes": 4096}, "bad 'bytes'"),
+        ({"type": "offer", "name": "a", "bytes": True, "chunk_bytes": 4096}, "bad 'bytes'"),
+        ({"type": "offer", "name": "a", "bytes": 1, "chunk_bytes": 0}, "bad 'chunk_bytes'"),
+        ({"type": "offer", "name": 5, "bytes": 1, "chunk_bytes": 4096}, "bad 'name'"),
+        ({"type": "accept", "memory": {}}, "wrong address"),
+        ({"type": "refuse", "code": "x", "error": ""}, "bad 'code'"),
+        ({"type": "abort", "error": "x" * 5000}, "bad 'error'"),
+    ],
+)
+async def test_receive_files__peer_talks_nonsense(
+    inbox: Path, message: dict[str, Any], complaint: str
+) -> None:
+    async with sessions() as ends:
+        await ends.sender.mailbox.send(message)
+        (outcome,) = await both(receiving(ends.receiver, inbox))
+    assert isinstance(outcome, ProtocolError)
+    assert complaint in str(outcome)
+
+
+@pytest.mark.parametrize("imm", [1, 5, 0x7FFFFFFF])
+async def test_receive_files__chunk_out_of_order(inbox: Path, imm: int) -> None:
+    async with sessions() as ends:
+        received = asyncio.create_task(receiving(ends.receiver, inbox))
+        await ends.sender.say(Offer("a", 9000, 4096))
+        await ends.sender.hear()
+        await ends.out.write_imm(imm)
+        (outcome,) = await both(received)
+    assert isinstance(outcome, ProtocolError)
+    assert names(inbox) == []
+
+
+async def test_receive_files__ends_when_the_sender_closes_between_files(inbox: Path) -> None:
+    async with sessions() as ends:
+        ends.back.close()
+        assert await receiving(ends.receiver, inbox) == []
+
+
+async def test_receive_files__nothing_after_bye(inbox: Path) -> None:
+    async with sessions() as ends:
+        await ends.sender.say(Bye())
+        assert await receiving(ends.receiver, inbox) == []
+
+
+async def test_accept_session__another_version() -> None:
+    _, back = qp_pair()
+    back.private = {"service": "files", "version": 99}
+    with pytest.raises(ProtocolError, match="version 99"):
+        async with accept_session(back.ctx, back):
+            pass
+
+
+def test_check_sources__two_of_one_name(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    paths = [make(tmp_path, "a", b"12"), make(tmp_path, "b", b"345")]
+    assert check_sources(paths) == 5
+    with pytest.raises(FileError, match="would both be stored as a"):
+        check_sources([*paths, make(tmp_path / "other", "a", b"")])
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - the fake has no event for it
+            await asyncio.sleep(0)
