@@ -41,7 +41,8 @@ struct mrc_audit_wr {
 struct mrc_audit {
   const mrc_engine *engine; /* of this end; 0 once the QP is destroyed */
   uint32_t qpn;
-  uint32_t mpr; /* PSNs allowed beyond the cumulative one */
+  uint32_t mpr;   /* PSNs allowed beyond the cumulative one */
+  bool unwatched; /* the scenario breaks the rules by itself: only the guards are looked at */
   /* memory: the source at this end, the target at the peer's, inside its guards */
   uint8_t *source;
   uint8_t *target;

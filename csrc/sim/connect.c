@@ -23,8 +23,8 @@ static struct mrc_qp_attr make_attr(const struct mrc_pair_qp_config *config) {
       .spray = config->spray,
       .ev_active_per_plane = config->ev_active_per_plane,
       .timeout = (uint8_t)or_default(config->timeout, 10),
-      .retry_linear = (uint8_t)or_default(config->retry_linear, 3),
-      .retry_exp = (uint8_t)or_default(config->retry_exp, 4),
+      .retry_linear = config->retry_linear,
+      .retry_exp = config->retry_exp,
       .cc = config->cc,
   };
 }

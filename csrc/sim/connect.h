@@ -20,8 +20,8 @@ struct mrc_pair_qp_config {
   uint32_t sq_psn;              /* of `from`; the peer's is its complement */
   uint32_t integrity;           /* enum mrc_integrity */
   uint8_t timeout;              /* [10: 1.05 ms] */
-  uint8_t retry_linear;         /* [3] */
-  uint8_t retry_exp;            /* [4] */
+  uint8_t retry_linear;         /* as they are */
+  uint8_t retry_exp;
   uint8_t cc;                   /* enum mrc_cc_kind */
 };
 

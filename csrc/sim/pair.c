@@ -166,7 +166,7 @@ static void send_burst(struct mrc_pair *pair, int from, const struct mrc_burst *
     packet->from = from;
     packet->to = mrc_address_host(burst->dst);
     packet->path = mrc_address_path(burst->family, burst->dst, burst->sport);
-    struct mrc_wire wire;
+    struct mrc_wire wire = {0};
     mrc_watch_sent(pair, from, &packet->meta, packet->bytes, packet->n, &wire);
     if (lost_by_rule(pair, packet, &wire))
       free(packet);

@@ -8,7 +8,6 @@
 enum {
   VAR_RES = 4,         /* the byte of the BTH that the ICRC does not cover */
   BURST_BYTES = 61440, /* default of max_burst_bytes */
-  HASHED_BYTES = 64    /* of a packet's start: every header; the ICRC stands for the rest */
 };
 
 /* The end at `host` with this QPN; -1 when there is none. */
@@ -25,6 +24,20 @@ static uint32_t ev_of(const struct mrc_meta *meta) {
 static void hash(struct mrc_pair *pair, const void *bytes, size_t n) {
   for (size_t i = 0; i < n; i++)
     pair->trace = (pair->trace ^ ((const uint8_t *)bytes)[i]) * 0x100000001B3ull; /* FNV-1a */
+}
+
+/* Of a data packet all but the address, which differs between runs, and the ICRC after it. */
+static void hash_packet(struct mrc_pair *pair, const struct mrc_meta *meta, const uint8_t *bytes,
+                        uint32_t n, const struct mrc_wire *wire) {
+  hash(pair, &pair->now_ns, sizeof(pair->now_ns));
+  hash(pair, meta, sizeof(*meta));
+  if (!mrc_opcode_is_data(wire->opcode)) {
+    hash(pair, bytes, n);
+    return;
+  }
+  hash(pair, bytes, MRC_BTH_BYTES + MRC_METH_BYTES + (wire->ts ? MRC_TSETH_BYTES : 0));
+  hash(pair, &wire->imm, sizeof(wire->imm));
+  hash(pair, wire->payload, wire->payload_bytes);
 }
 
 static void check_sizes(const struct mrc_pair *pair, const struct mrc_burst *burst) {
@@ -62,18 +75,15 @@ void mrc_watch_burst(struct mrc_pair *pair, int host, const struct mrc_burst *bu
 
 void mrc_watch_sent(struct mrc_pair *pair, int host, const struct mrc_meta *meta,
                     const uint8_t *bytes, uint32_t n, struct mrc_wire *wire) {
-  hash(pair, &pair->now_ns, sizeof(pair->now_ns));
-  hash(pair, meta, sizeof(*meta));
-  hash(pair, bytes, n < HASHED_BYTES ? n : HASHED_BYTES);
-  hash(pair, bytes + n - MRC_ICRC_BYTES, MRC_ICRC_BYTES);
   mrc_assert(mrc_wire_decode(bytes, n, false, wire) == 0);
+  hash_packet(pair, meta, bytes, n, wire);
   pair->hosts[host].plane_packets[meta->port - 1]++;
   int peer = find_end(pair, mrc_address_host(meta->dst), wire->dest_qpn);
   if (peer < 0) return; /* endpoint operations have no QP */
   struct mrc_pair_end *end = pair->ends[pair->ends[peer]->peer];
   int path = mrc_address_path(meta->family, meta->dst, meta->sport);
   mrc_assert(!end->denied[meta->port - 1][path]); /* nothing is sent on a DENIED EV */
-  if (end->done) return;
+  if (end->done || end->audit.unwatched) return;
   if (mrc_opcode_is_data(wire->opcode)) {
     pair->hosts[host].plane_bytes[meta->port - 1] += wire->payload_bytes;
     mrc_audit_data_sent(&end->audit, wire, ev_of(meta));
@@ -91,6 +101,7 @@ void mrc_watch_received(struct mrc_pair *pair, int host, const struct mrc_meta *
   if (index < 0) return;
   struct mrc_pair_end *end = pair->ends[index];
   mrc_assert(!end->done); /* nothing is taken for a QP that is no more */
+  if (end->audit.unwatched) return;
   if (mrc_opcode_is_data(wire.opcode))
     mrc_audit_data_received(&end->audit, &pair->ends[end->peer]->audit, &wire);
   if (wire.opcode == MRC_OP_SACK) mrc_audit_sack_received(&end->audit, &wire);
@@ -107,6 +118,8 @@ void mrc_watch_completion(struct mrc_pair *pair, int host, const struct mrc_wc *
 }
 
 void mrc_watch_state(const struct mrc_pair *pair, int host) {
-  for (int i = 0; i < pair->n_ends; i++)
-    if (pair->ends[i]->host == host && !pair->ends[i]->done) mrc_audit_state(&pair->ends[i]->audit);
+  for (int i = 0; i < pair->n_ends; i++) {
+    const struct mrc_pair_end *end = pair->ends[i];
+    if (end->host == host && !end->done && !end->audit.unwatched) mrc_audit_state(&end->audit);
+  }
 }

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Scripts over engines in virtual time (csrc/sim/pair.h). A scenario opens a pair, connects a QP,
+ * names its faults, writes, and says what must have come of it; the auditor checks the rest at
+ * every step (csrc/sim/audit.h).
+ *
+ *   struct mrc_pair *p = open_pair(.planes = 2);
+ *   int end = open_qp(p, .memory_bytes = 4 * MTU);
+ *   lose_data(p, 1, 1);
+ *   CHECK_EQ(mrc_pair_write(p, end, 4 * MTU), 0);
+ *   CHECK(mrc_pair_finish(p, 10 * MS));
+ *   CHECK_EQ(retransmitted(p, end), 1);
+ *   mrc_pair_destroy(p);
+ */
+#ifndef MRC_TESTS_SCENARIO_H
+#define MRC_TESTS_SCENARIO_H
+
+#include "check.h"
+#include "core/counters.h"
+#include "core/drops.h"
+#include "core/psn.h"
+#include "sim/connect.h"
+
+#define US 1000ull
+#define MS 1000000ull
+#define SECOND 1000000000ull
+#define MTU 1024u
+#define PATH_DELAY (10 * US) /* of every path, unless the scenario says otherwise */
+
+/* What a scenario names replaces the value given here. */
+#pragma GCC diagnostic ignored "-Woverride-init"
+#define open_pair(...)                                                                         \
+  mrc_pair_create(                                                                             \
+      &(struct mrc_pair_config){.seed = 1, .path.delay_ns = PATH_DELAY, __VA_ARGS__})
+#define open_qp(pair, ...)                                                                     \
+  mrc_pair_connect(pair, &(struct mrc_pair_qp_config){                                         \
+                             .path_mtu = MTU, .retry_linear = 3, .retry_exp = 4, __VA_ARGS__})
+
+/* Loses the first transmission of data PSNs [first, first + n) of a QP that starts at PSN 0. */
+__attribute__((unused)) static void lose_data(struct mrc_pair *pair, uint32_t first, uint32_t n) {
+  mrc_pair_lose(pair, (struct mrc_pair_rule){.host = 0, .plane = MRC_PAIR_ANY, .psn = first,
+                                             .n_psns = n, .times = n});
+}
+
+/* Loses the next packets of one kind that a host sends. */
+__attribute__((unused)) static void lose_kind(struct mrc_pair *pair, int host, uint32_t opcode,
+                                              uint32_t times) {
+  mrc_pair_lose(pair, (struct mrc_pair_rule){.host = host, .plane = MRC_PAIR_ANY,
+                                             .opcode = opcode, .times = times});
+}
+
+__attribute__((unused)) static struct mrc_audit *audit_of(struct mrc_pair *pair, int end) {
+  return &pair->ends[end]->audit;
+}
+
+__attribute__((unused)) static uint64_t retransmitted(struct mrc_pair *pair, int end) {
+  return audit_of(pair, end)->retransmitted;
+}
+
+__attribute__((unused)) static uint64_t succeeded(struct mrc_pair *pair, int end) {
+  return audit_of(pair, end)->statuses[MRC_WC_SUCCESS];
+}
+
+__attribute__((unused)) static void run_for(struct mrc_pair *pair, uint64_t ns) {
+  mrc_pair_run(pair, pair->now_ns + ns);
+}
+
+__attribute__((unused)) static uint64_t counter(const struct mrc_pair *pair, int host,
+                                                enum mrc_counter index) {
+  uint64_t values[MRC_COUNTERS];
+  CHECK_EQ(mrc_engine_counters(pair->hosts[host].engine, values, MRC_COUNTERS), MRC_COUNTERS);
+  return values[index];
+}
+
+/* How many events of a type a host saw; status MRC_PAIR_ANY takes all. */
+__attribute__((unused)) static int n_events(const struct mrc_pair *pair, int host, int type,
+                                            uint32_t status) {
+  int n = 0;
+  for (int i = 0; i < pair->hosts[host].n_events; i++) {
+    const struct mrc_event *event = &pair->hosts[host].events[i];
+    n += event->type == type && (status == MRC_PAIR_ANY || event->status == status);
+  }
+  return n;
+}
+
+#endif

@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* EV probes on command, the proof of the path MTU, probation, and the controller's word. */
+#include "core/engine.h"
+
+#include <errno.h>
+
+#include "scenario.h"
+#include "sim/connect.h"
+
+/* Two ends in RTR: ready to probe, not to send. */
+static int open_rtr(struct mrc_pair *p) {
+  int end = mrc_pair_create_qp(p, &(struct mrc_pair_qp_config){.memory_bytes = 1u << 20});
+  mrc_pair_modify(p, end, MRC_QP_RTR);
+  mrc_pair_modify(p, p->ends[end]->peer, MRC_QP_RTR);
+  return end;
+}
+
+static int probe(struct mrc_pair *p, int end, uint32_t ev, uint32_t bytes, uint64_t cookie) {
+  int error = mrc_qp_probe_ev(p->hosts[p->ends[end]->host].engine, p->ends[end]->qpn, ev, bytes,
+                              5 * MS, cookie, p->now_ns);
+  mrc_pair_kick(p, p->ends[end]->host);
+  return error;
+}
+
+/* The PROBE event with this cookie; `type` is not PROBE when there was none, or more than one. */
+static struct mrc_event find_probe(const struct mrc_pair *p, int host, uint64_t cookie) {
+  struct mrc_event found = {.type = MRC_EVENT_REPLY};
+  int n = 0;
+  for (int i = 0; i < p->hosts[host].n_events; i++) {
+    const struct mrc_event *event = &p->hosts[host].events[i];
+    if (event->type != MRC_EVENT_PROBE || event->cookie != cookie) continue;
+    found = *event;
+    n++;
+  }
+  CHECK_EQ(n, 1);
+  return found;
+}
+
+static void test_probe__of_every_ev_in_rtr(void) {
+  struct mrc_pair *p = open_pair(.planes = 4, .paths = 3);
+  int end = open_rtr(p);
+  mrc_pair_path(p, 0, 1, 2, 1)->config.silent = true;
+  mrc_pair_path(p, 1, 0, 3, 0)->config.delay_ns = 500 * US;
+  for (uint32_t ev = 0; ev < 12; ev++) CHECK_EQ(probe(p, end, ev, 0, 1000 + ev), 0);
+  run_for(p, 10 * MS);
+  for (uint32_t ev = 0; ev < 12; ev++) {
+    CHECK_ROW(ev);
+    struct mrc_event event = find_probe(p, 0, 1000 + ev);
+    CHECK_EQ(event.ev_index, ev);
+    CHECK_EQ(event.port, 1 + ev / 3);
+    CHECK_EQ(event.qpn, p->ends[end]->qpn);
+    CHECK_EQ(event.result, ev == 4 ? -ETIMEDOUT : 0); /* plane 2, path 1 */
+    if (ev < 3) CHECK(event.rtt_ns >= (int64_t)(2 * PATH_DELAY) && event.rtt_ns < (int64_t)MS);
+  }
+  mrc_pair_destroy(p);
+}
+
+/* The proof of the path MTU: a full packet passes, one byte more vanishes without a trace. */
+static void test_probe__proves_the_path_mtu(void) {
+  enum { UDP_BYTES = 1500 - 48 };
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 1, .path.mtu_bytes = 1500);
+  int end = open_rtr(p);
+  CHECK_EQ(probe(p, end, 0, UDP_BYTES, 1), 0);
+  CHECK_EQ(probe(p, end, 0, UDP_BYTES + 4, 2), 0);
+  CHECK_EQ(probe(p, end, 1, 8888, 3), 0);
+  CHECK_EQ(probe(p, end, 1, 1, 4), 0); /* smaller than its headers: sent bare */
+  run_for(p, 10 * MS);
+  CHECK_EQ(find_probe(p, 0, 1).result, 0);
+  CHECK_EQ(find_probe(p, 0, 2).result, -ETIMEDOUT);
+  CHECK_EQ(find_probe(p, 0, 3).result, -ETIMEDOUT);
+  CHECK_EQ(find_probe(p, 0, 4).result, 0);
+  mrc_pair_destroy(p);
+}
+
+static void test_probe__refuses(void) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 1);
+  int end = mrc_pair_create_qp(p, &(struct mrc_pair_qp_config){.memory_bytes = 0});
+  mrc_engine *engine = p->hosts[0].engine;
+  uint32_t qpn = p->ends[end]->qpn;
+  CHECK_EQ(probe(p, end, 0, 0, 1), -EINVAL); /* in INIT the peer is not known */
+  mrc_pair_modify(p, end, MRC_QP_RTR);
+  CHECK_EQ(mrc_qp_probe_ev(engine, qpn + 1, 0, 0, MS, 1, p->now_ns), -ENOENT);
+  CHECK_EQ(probe(p, end, 2, 0, 1), -EINVAL);         /* no such EV */
+  CHECK_EQ(probe(p, end, 0, 1u << 20, 1), -EINVAL);  /* larger than any packet */
+  CHECK_EQ(probe(p, end, 0, 0, 1), 0);
+  run_for(p, 10 * MS); /* the peer's engine answers for its paths, whatever the state of its QP */
+  CHECK_EQ(find_probe(p, 0, 1).result, 0);
+  mrc_pair_destroy(p);
+}
+
+/* As many as can be outstanding, then "again"; all of them end. */
+static void test_probe__too_many(void) {
+  struct mrc_pair *p = open_pair();
+  int end = open_rtr(p);
+  int n = 0;
+  while (n < 10000 && probe(p, end, 0, 0, (uint64_t)n) == 0) n++;
+  CHECK(n >= 64 && n < 10000);
+  CHECK_EQ(probe(p, end, 0, 0, 1), -EAGAIN);
+  mrc_pair_silence(p, 1, true);
+  run_for(p, 20 * MS);
+  CHECK_EQ(probe(p, end, 0, 0, 99999), 0);
+  mrc_pair_destroy(p);
+}
+
+/* A port that is down ends its probes without waiting for their time. */
+static void test_probe__on_a_port_that_is_down(void) {
+  struct mrc_pair *p = open_pair(.planes = 2);
+  int end = open_rtr(p);
+  mrc_pair_port_up(p, 0, 1, false);
+  CHECK_EQ(probe(p, end, 0, 0, 7), 0);
+  run_for(p, 10 * MS);
+  CHECK(find_probe(p, 0, 7).result < 0);
+  mrc_pair_destroy(p);
+}
+
+/* An EV that is really dead stays away, is probed, and comes back when it heals, not before. */
+static void test_probation__of_a_dead_path(void) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 4);
+  int end = open_qp(p, .memory_bytes = 4u << 20, .timeout = 14);
+  mrc_pair_path(p, 0, 1, 2, 1)->config.silent = true;
+  CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
+  CHECK(mrc_pair_finish(p, 200 * MS));
+  CHECK_EQ(mrc_pair_ev(p, end, 2, 1).state, MRC_EV_ASSUMED_BAD);
+  run_for(p, SECOND);
+  struct mrc_ev_info ev = mrc_pair_ev(p, end, 2, 1);
+  CHECK_EQ(ev.state, MRC_EV_ASSUMED_BAD);
+  CHECK(ev.probes >= 5 && ev.probes <= 100); /* 2 ms apart at first, then up to 64 */
+  mrc_pair_path(p, 0, 1, 2, 1)->config.silent = false;
+  run_for(p, 200 * MS);
+  CHECK_EQ(mrc_pair_ev(p, end, 2, 1).state, MRC_EV_GOOD);
+  uint64_t before = mrc_pair_ev(p, end, 2, 1).packets;
+  CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
+  CHECK(mrc_pair_finish(p, 200 * MS));
+  CHECK(mrc_pair_ev(p, end, 2, 1).packets > before);
+  mrc_pair_destroy(p);
+}
+
+/* A path that loses every tenth packet for good: it relapses, and each time it stays away longer,
+   so what it costs falls. */
+static void test_probation__of_a_flapping_path(void) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 4);
+  mrc_pair_path(p, 0, 1, 1, 0)->config.lose_n = 1;
+  mrc_pair_path(p, 0, 1, 1, 0)->config.lose_of = 10;
+  int end = open_qp(p, .memory_bytes = 60u << 20, .timeout = 14);
+  uint64_t lost[2] = {0};
+  for (int half = 0; half < 2; half++) {
+    for (int i = 0; i < 30; i++) {
+      CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
+      CHECK(mrc_pair_finish(p, SECOND));
+      run_for(p, 20 * MS);
+    }
+    lost[half] = mrc_pair_ev(p, end, 1, 0).lost;
+  }
+  CHECK(lost[0] > 0);
+  CHECK(lost[1] - lost[0] <= lost[0] / 2 + 1);
+  mrc_pair_destroy(p);
+}
+
+/* The auditor asserts that nothing leaves on a DENIED EV; here it must be quiet and then come
+   back. */
+static void test_deny__an_ev_in_mid_transfer(void) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 3, .port_out.rate_bps = 500000000);
+  int end = open_qp(p, .memory_bytes = 8u << 20, .timeout = 14);
+  for (int i = 0; i < 8; i++) CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
+  run_for(p, 10 * MS);
+  mrc_pair_deny(p, end, 1, 1, true);
+  CHECK_EQ(mrc_pair_ev(p, end, 1, 1).state, MRC_EV_DENIED);
+  uint64_t before = mrc_pair_ev(p, end, 1, 1).packets;
+  run_for(p, 20 * MS);
+  CHECK_EQ(mrc_pair_ev(p, end, 1, 1).packets, before);
+  mrc_pair_deny(p, end, 1, 1, false);
+  CHECK(mrc_pair_finish(p, 300 * MS));
+  CHECK(mrc_pair_ev(p, end, 1, 1).packets > before);
+  CHECK_EQ(retransmitted(p, end), 0);
+  mrc_pair_destroy(p);
+}
+
+/* A whole plane denied: the others carry all of it. */
+static void test_deny__a_whole_plane(void) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
+  int end = open_qp(p, .memory_bytes = 1u << 20);
+  for (int path = 0; path < 2; path++) mrc_pair_deny(p, end, 2, path, true);
+  CHECK_EQ(mrc_pair_write_imm(p, end, 1u << 20), 0);
+  CHECK(mrc_pair_finish(p, 100 * MS));
+  CHECK_EQ(mrc_pair_info(p, end).planes[1].packets, 0);
+  mrc_pair_destroy(p);
+}
+
+static void test_set_ev_state__refuses(void) {
+  struct mrc_pair *p = open_pair();
+  int end = open_qp(p);
+  mrc_engine *engine = p->hosts[0].engine;
+  uint32_t qpn = p->ends[end]->qpn;
+  CHECK_EQ(mrc_qp_set_ev_state(engine, qpn + 1, 0, MRC_EV_DENIED, p->now_ns), -ENOENT);
+  CHECK_EQ(mrc_qp_set_ev_state(engine, qpn, 1, MRC_EV_DENIED, p->now_ns), -EINVAL);
+  CHECK_EQ(mrc_qp_set_ev_state(engine, qpn, 0, MRC_EV_SKIP, p->now_ns), -EINVAL);
+  CHECK_EQ(mrc_qp_set_ev_state(engine, qpn, 0, 17, p->now_ns), -EINVAL);
+  CHECK_EQ(mrc_qp_set_ev_state(engine, qpn, 0, MRC_EV_GOOD, p->now_ns), 0);
+  mrc_pair_destroy(p);
+}
+
+static void test_query_evs__counts_and_fills(void) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
+  int end = open_qp(p);
+  struct mrc_ev_info infos[4];
+  memset(infos, 0xAB, sizeof infos);
+  mrc_engine *engine = p->hosts[0].engine;
+  CHECK_EQ(mrc_qp_query_evs(engine, p->ends[end]->qpn, infos, 2), 4);
+  CHECK_EQ(infos[0].port, 1);
+  CHECK_EQ(infos[1].state, MRC_EV_GOOD);
+  CHECK_EQ(infos[1].rtt_ns, -1);
+  CHECK_EQ(infos[2].port, 0xAB); /* beyond the capacity */
+  CHECK_EQ(mrc_qp_query_evs(engine, p->ends[end]->qpn, NULL, 0), 4);
+  CHECK_EQ(mrc_qp_query_evs(engine, p->ends[end]->qpn + 1, infos, 2), -ENOENT);
+  mrc_pair_destroy(p);
+}
+
+CHECK_MAIN(RUN(test_probe__of_every_ev_in_rtr), RUN(test_probe__proves_the_path_mtu),
+           RUN(test_probe__refuses), RUN(test_probe__too_many),
+           RUN(test_probe__on_a_port_that_is_down), RUN(test_probation__of_a_dead_path),
+           RUN(test_probation__of_a_flapping_path), RUN(test_deny__an_ev_in_mid_transfer),
+           RUN(test_deny__a_whole_plane), RUN(test_set_ev_state__refuses),
+           RUN(test_query_evs__counts_and_fills))
