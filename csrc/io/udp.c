@@ -63,6 +63,7 @@ static int choose_udp_port(struct mrc_udp *udp, uint16_t wanted, struct mrc_caus
   if (wanted != 0) return error;
   for (int i = 0; error == -EADDRINUSE && i < PORT_TRIES; i++)
     error = open_receivers(udp, 0, cause);
+  if (error == 0) *cause = (struct mrc_cause){0}; /* the port that was taken is no failure */
   return error;
 }
 
