@@ -19,7 +19,10 @@ static mrc_ctx *open_ctx(const struct mrc_ctx_config *config, struct mrc_cause *
     return NULL;
   }
   if (mrc_datapath_open(&ctx->datapath, config, cause) == 0) {
-    if (mrc_datapath_start(&ctx->datapath, cause) == 0) return ctx;
+    if (mrc_datapath_start(&ctx->datapath, cause) == 0) {
+      *cause = (struct mrc_cause){0}; /* of a UDP port that was taken and is not needed */
+      return ctx;
+    }
     mrc_datapath_close(&ctx->datapath);
   }
   free(ctx);

@@ -100,6 +100,7 @@ static bool open_udp(struct mrc_udp *udp, const struct mrc_ctx_config *config) {
   struct mrc_cause cause = {0};
   int error = mrc_udp_open(udp, config, &cause);
   if (error != 0) CHECK_FAIL("open: %s", cause.message);
+  CHECK_EQ(cause.error, error);
   return error == 0;
 }
 
