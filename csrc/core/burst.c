@@ -92,7 +92,7 @@ void mrc_burst_add_padded(struct mrc_engine *engine, struct mrc_burst *burst, st
   struct mrc_packet *packet = add_packet(engine, burst, MRC_KIND_EV_PROBE, slot);
   packet->header_bytes = (uint16_t)mrc_wire_encode(wire, packet->header);
   const uint32_t bare = packet->header_bytes + MRC_ICRC_BYTES;
-  mrc_assert(bytes <= bare + MRC_MAX_MTU);
+  mrc_assert(bytes <= bare + sizeof zeros);
   packet->payload_bytes = bytes > bare ? bytes - bare : 0;
   packet->payload = packet->payload_bytes > 0 ? zeros : NULL;
   seal(burst, packet, 0, true);
