@@ -92,9 +92,10 @@ def _decode(event: Any) -> DeviceEvent:
         probe = ProbeResult(event.ev_index, -event.result, event.rtt_ns)
         return Probed(event.cookie, probe)
     if event.type == EventType.WARNING:
-        return Warning(WarningKind(event.status), event.port, event.result)
-    kind = EventType(event.type)
-    return Notice(kind, event.qpn, event.ev_index, event.port, event.status)
+        kind = WarningKind(event.status)
+        fault = kind is WarningKind.MEMORY_FAULT
+        return Warning(kind, event.port, event.cookie if fault else event.result)
+    return Notice(EventType(event.type), event.qpn, event.ev_index, event.port, event.status)
 
 
 class Device:

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from mrc._native import POLL_BATCH, Command, check
 from mrc.device import Device, DeviceEvent, Notice, Probed, Received, Reply
-from mrc.enums import WcStatus
+from mrc.enums import WarningKind, WcStatus
 from mrc.errors import CompletionError, MrcError, StateError
 from mrc.events import Completion, Immediate, ProbeResult, Warning
 from mrc.verbs import MR, QueuePair
@@ -24,7 +24,6 @@ from mrc.verbs import MR, QueuePair
 logger = logging.getLogger("mrc.dispatch")
 
 _SUBMIT_BATCH = 256
-_RING_FULL_SECONDS = 0.001  # the datapath empties its ring all the time: ask again soon
 
 
 class Sink(Protocol):
@@ -128,9 +127,7 @@ class Dispatcher:
             for _ in range(taken):
                 self._outgoing.popleft()
             if taken < len(batch):
-                self._flush_due = True
-                self._loop.call_later(_RING_FULL_SECONDS, self._flush)
-                return
+                return  # the descriptor becomes readable when there is room again
 
     # ---- In -------------------------------------------------------------------------------
 
@@ -148,6 +145,8 @@ class Dispatcher:
             pass
 
     def _on_readable(self) -> None:
+        if self._outgoing and not self._flush_due:
+            self._flush()
         if self._take_batch():
             self._loop.call_soon(self._on_readable)  # let others run between batches
 
@@ -179,7 +178,8 @@ class Dispatcher:
 
     def _on_warning(self, warning: Warning) -> None:
         # Every socket warns of its own buffer: one line of a kind is enough.
-        known = any(other.kind is warning.kind for other in self.warnings)
+        repeats = warning.kind is not WarningKind.MEMORY_FAULT
+        known = repeats and any(other.kind is warning.kind for other in self.warnings)
         self.warnings.append(warning)
         logger.log(
             logging.DEBUG if known else logging.WARNING,

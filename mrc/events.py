@@ -58,7 +58,10 @@ QpEvent = EvEvent | PlaneEvent | QpErrorEvent
 
 @dataclass(frozen=True, slots=True)
 class Warning:
-    """Something that costs speed or data but stops nothing. `detail` is a size in bytes or 0."""
+    """Something that costs speed or data but stops nothing.
+
+    `detail` is the size granted in bytes, or, for MEMORY_FAULT, the key of the memory region.
+    """
 
     kind: WarningKind
     plane: int

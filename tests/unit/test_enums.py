@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every constant of mrc.h has its member, and the other way round."""
+
+from __future__ import annotations
+
+import re
+from enum import IntEnum, IntFlag
+from pathlib import Path
+
+import pytest
+
+from mrc import enums
+from mrc._ffi_build import cut_cdef
+from mrc._native import lib
+
+HEADER = Path(__file__).resolve().parent.parent.parent / "csrc" / "mrc.h"
+PREFIXES: dict[str, tuple[type[IntEnum | IntFlag], str]] = {
+    "mrc_qp_state": (enums.QpState, "MRC_QP_"),
+    "mrc_ev_state": (enums.EvState, "MRC_EV_"),
+    "mrc_wr_opcode": (enums.WrOpcode, "MRC_WR_"),
+    "mrc_access": (enums.Access, "MRC_ACCESS_"),
+    "mrc_wc_status": (enums.WcStatus, "MRC_WC_"),
+    "mrc_integrity": (enums.Integrity, "MRC_INTEGRITY_"),
+    "mrc_wc_opcode": (enums.WcOpcode, "MRC_WC_"),
+    "mrc_event_type": (enums.EventType, "MRC_EVENT_"),
+    "mrc_warning": (enums.WarningKind, "MRC_WARNING_"),
+    "mrc_cc_kind": (enums.CcKind, "MRC_CC_"),
+    "mrc_command_op": (enums.CommandOp, "MRC_COMMAND_"),
+}
+
+
+def declared() -> dict[str, list[str]]:
+    """The constants of every enum of the cdef, by the enum's name."""
+    text = re.sub(r"/\*.*?\*/", "", cut_cdef(HEADER.read_text()), flags=re.DOTALL)
+    return {
+        name: re.findall(r"MRC_\w+", body)
+        for name, body in re.findall(r"enum (\w+) \{(.*?)\};", text, flags=re.DOTALL)
+    }
+
+
+def test_enums__every_enum_of_the_header_is_known() -> None:
+    assert set(declared()) == set(PREFIXES)
+
+
+@pytest.mark.parametrize("name", PREFIXES)
+def test_enums__members_and_values_match_c(name: str) -> None:
+    kind, prefix = PREFIXES[name]
+    constants = declared()[name]
+    assert {prefix + member.name: int(member) for member in kind if member.name} == {
+        constant: getattr(lib, constant) for constant in constants
+    }
+
+
+@pytest.mark.parametrize("member", [*enums.WcStatus, *enums.WarningKind])
+def test_explanation__every_member_has_one(member: enums.WcStatus | enums.WarningKind) -> None:
+    assert member.explanation

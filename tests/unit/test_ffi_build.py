@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The build description: what of mrc.h is declared, and what is compiled and linked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mrc import _ffi_build
+from mrc._ffi_build import compile_flags, crc_library, cut_cdef, headers, links, sources
+from mrc._native import lib
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+def test_cut_cdef__takes_what_is_between_the_markers() -> None:
+    header = "before /* cdef begin */ int f(void); /* cdef end */ after"
+    assert cut_cdef(header).strip() == "int f(void);"
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["no markers", "/* cdef begin */ only", "/* cdef begin *//* cdef end *//* cdef end */"],
+)
+def test_cut_cdef__missing_or_double_markers(header: str) -> None:
+    with pytest.raises(ValueError, match="exactly once"):
+        cut_cdef(header)
+
+
+def test_cut_cdef__holds_no_preprocessor_line_but_plain_constants() -> None:
+    cdef = cut_cdef((ROOT / "csrc" / "mrc.h").read_text())
+    directives = [line for line in cdef.splitlines() if line.startswith("#")]
+    assert directives
+    assert all(line.split()[0] == "#define" and line.split()[2].isdigit() for line in directives)
+
+
+def test_sources__are_the_engine_and_the_socket_driver_in_a_fixed_order(tmp_path: Path) -> None:
+    for name in ("core/b.c", "core/a.c", "io/c.c", "sim/d.c", "core/a.h", "core/x.def"):
+        path = tmp_path / "csrc" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    assert sources(tmp_path) == ["csrc/core/a.c", "csrc/core/b.c", "csrc/io/c.c"]
+    assert headers(tmp_path) == ["csrc/core/a.h", "csrc/core/x.def"]
+
+
+def test_links__a_library_that_does_not_exist() -> None:
+    assert not links("int main(void) { return 0; }\n", "-lmrc-does-not-exist")
+
+
+def test_links__no_compiler_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", "mrc-no-such-compiler")
+    assert not links("int main(void) { return 0; }\n")
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        ({"-lisal", "-lz"}, ([("MRC_HAVE_ISAL", "1")], ["-lisal"])),
+        ({"-lz"}, ([], ["-lz"])),
+        (set(), ([], ["-l:libz.so.1"])),
+    ],
+)
+def test_crc_library__prefers_isal_then_zlib(
+    monkeypatch: pytest.MonkeyPatch,
+    found: set[str],
+    expected: tuple[list[tuple[str, str]], list[str]],
+) -> None:
+    monkeypatch.setattr(_ffi_build, "links", lambda code, library: library in found)
+    assert crc_library() == expected
+
+
+def test_compile_flags__warnings_are_errors_on_request_only() -> None:
+    assert "-Werror" not in compile_flags({})
+    assert "-Werror" not in compile_flags({"MRC_WERROR": "0"})
+    assert "-Werror" in compile_flags({"MRC_WERROR": "1"})
+
+
+def test_builder__the_compiled_module_is_of_this_header() -> None:
+    """A stale build would make every other test lie."""
+    cdef = cut_cdef((ROOT / "csrc" / "mrc.h").read_text())
+    constants = [line.split()[1:3] for line in cdef.splitlines() if line.startswith("#define")]
+    assert {name: getattr(lib, name) for name, _ in constants} == {
+        name: int(value) for name, value in constants
+    }
