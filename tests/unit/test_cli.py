@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line from outside: what it accepts, and how it says no."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mrc.cli.address import host_and_port
+from mrc.cli.demo import planes, rate, size
+from mrc.cli.exits import Exit, Interrupted, UsageError, exit_code
+from mrc.cli.output import format_bytes, format_rate, format_seconds, format_table
+from mrc.enums import WcStatus
+from mrc.errors import (
+    CompletionError,
+    ConfigError,
+    ConnectError,
+    MrcError,
+    PathError,
+    PeerGoneError,
+    ResolveError,
+)
+from mrc.transfer import FileError, VerificationError
+
+
+def mrc(
+    *arguments: str | Path, cwd: Path | None = None, **environ: str
+) -> subprocess.CompletedProcess[str]:
+    environment = {key: value for key, value in os.environ.items() if key != "MRC_CONFIG"}
+    return subprocess.run(
+        [sys.executable, "-m", "mrc", *map(str, arguments)],
+        cwd=cwd,
+        env=environment | environ,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
+def complaint(done: subprocess.CompletedProcess[str], code: int) -> str:
+    """The one line on stderr of a command that failed as it should."""
+    assert done.returncode == code, done.stderr
+    (line,) = done.stderr.splitlines()
+    return line
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port"),
+    [
+        ("h1", "h1", 4791),
+        ("h1:7000", "h1", 7000),
+        ("192.0.2.1", "192.0.2.1", 4791),
+        ("192.0.2.1:1", "192.0.2.1", 1),
+        ("2001:db8::1", "2001:db8::1", 4791),
+        ("::1", "::1", 4791),
+        ("[2001:db8::1]", "2001:db8::1", 4791),
+        ("[2001:db8::1]:65535", "2001:db8::1", 65535),
+        ("[fe80::1%eth0]:7000", "fe80::1%eth0", 7000),
+    ],
+)
+def test_host_and_port__accepted(text: str, host: str, port: int) -> None:
+    assert host_and_port(text) == (host, port)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        ":7000",
+        "h1:",
+        "h1:0",
+        "h1:x",
+        "h1:65536",
+        "h1:-1",
+        "h1:٣",
+        "[::1",
+        "[]:1",
+        "[::1]7",
+        "[::1]:",
+    ],
+)
+def test_host_and_port__refused(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError):
+        host_and_port(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "count"), [("1MiB", 1 << 20), ("2 gib", 2 << 30), ("1048577", (1 << 20) + 1)]
+)
+def test_size__accepted(text: str, count: int) -> None:
+    assert size(text) == count
+
+
+@pytest.mark.parametrize(
+    ("convert", "text"),
+    [
+        (size, "1023KiB"),
+        (size, "1MB"),
+        (size, ""),
+        (size, "-1MiB"),
+        (planes, "1"),
+        (planes, "four"),
+        (rate, "fast"),
+        (rate, "none"),
+    ],
+)
+def test_demo_types__refused(convert: object, text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError):
+        convert(text)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (UsageError("mrc", ""), Exit.USAGE),
+        (ResolveError(), Exit.UNREACHABLE),
+        (ConnectError(), Exit.UNREACHABLE),
+        (PeerGoneError(), Exit.FAILED),
+        (PathError(), Exit.PATHS_LOST),
+        (CompletionError(WcStatus.RETRY_EXC_ERR, ""), Exit.PATHS_LOST),
+        (CompletionError(WcStatus.REM_ACCESS_ERR, ""), Exit.FAILED),
+        (VerificationError(), Exit.NOT_VERIFIED),
+        (FileError(), Exit.FAILED),
+        (ConfigError(), Exit.FAILED),
+        (MrcError(), Exit.FAILED),
+        (OSError(), Exit.FAILED),
+        (Interrupted(2), Exit.INTERRUPTED),
+        (Interrupted(15), 143),
+    ],
+)
+def test_exit_code__of_every_error(error: BaseException, code: int) -> None:
+    assert exit_code(error) == code
+
+
+def test_format__units_are_spelled() -> None:
+    assert [format_bytes(n) for n in (0, 1023, 1536, 256 << 20)] == [
+        "0 B",
+        "1023 B",
+        "1.5 KiB",
+        "256 MiB",
+    ]
+    assert [format_rate(n) for n in (0, 999, 1.94e9)] == ["0 bit/s", "999 bit/s", "1.94 Gbit/s"]
+    assert [format_seconds(n) for n in (38e-6, 0.0016, 2.5)] == ["38 us", "1.6 ms", "2.5 s"]
+
+
+def test_format_table__numbers_to_the_right() -> None:
+    assert format_table(("n", "word"), [(1, "a"), (100, "bb")]) == ("  n  word\n  1  a\n100  bb")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["frob"], "invalid choice: 'frob'"),
+        (["send"], "arguments are required: FILE, HOST"),
+        (["send", "a.bin"], "arguments are required: HOST"),
+        (["send", "a.bin", "h1:x"], "'x' is not a port number"),
+        (["send", "a.bin", "h1", "--frob"], "unrecognized arguments: --frob"),
+        (["recv", "--port", "70000"], "'70000' is not a port number"),
+        (["paths"], "arguments are required: HOST"),
+        (["demo", "--planes", "1"], "one of them dies"),
+    ],
+)
+def test_main__wrong_usage(arguments: list[str], part: str) -> None:
+    line = complaint(mrc(*arguments), 2)
+    assert line.startswith("mrc") and part in line and line.endswith("--help")
+
+
+def test_main__no_subcommand_shows_the_help() -> None:
+    done = mrc()
+    assert done.returncode == 2
+    assert done.stderr.startswith("examples:") and not done.stdout
+
+
+@pytest.mark.parametrize("subcommand", ["send", "recv", "paths", "testbed", "demo"])
+def test_main__help_begins_with_examples(subcommand: str) -> None:
+    done = mrc(subcommand, "--help")
+    assert done.returncode == 0
+    assert done.stdout.startswith(f"examples:\n  mrc {subcommand}")
+
+
+def test_main__version_names_protocol_and_libraries() -> None:
+    lines = mrc("--version").stdout.splitlines()
+    assert lines[0].startswith("mrc ")
+    assert "UDP port 4791" in lines[1] and "xxh3_128" in lines[1]
+    assert "uvloop" in lines[2] and "Linux" in lines[2]
+
+
+def test_main__error_as_json() -> None:
+    done = mrc("send", "--json", "/nowhere", "h1")
+    line = complaint(done, 1)
+    assert line == "mrc send: /nowhere: no such file"
+    assert json.loads(done.stdout) == {
+        "schema": 1,
+        "error": "/nowhere: no such file",
+        "exit_code": 1,
+    }
+
+
+def test_main__usage_error_as_json() -> None:
+    done = mrc("recv", "--json", "--port", "x")
+    complaint(done, 2)
+    assert json.loads(done.stdout)["exit_code"] == 2
+
+
+def test_main__traceback_only_when_asked_for() -> None:
+    done = mrc("send", "/nowhere", "h1", MRC_DEBUG="1")
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr and done.stderr.splitlines()[-1].startswith("mrc send:")
+
+
+def test_send__directory(tmp_path: Path) -> None:
+    assert "is a directory" in complaint(mrc("send", tmp_path, "h1"), 1)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives up root to become somebody who may not read")
+def test_send__unreadable(tmp_path: Path) -> None:
+    path = tmp_path / "secret"
+    path.touch(mode=0o000)
+    tmp_path.chmod(0o755)
+    command = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", sys.executable, "-m", "mrc"]
+    done = subprocess.run(
+        [*command, "send", path, "h1"], capture_output=True, text=True, timeout=30, check=False
+    )
+    assert "this user may not read it" in complaint(done, 1)
+
+
+def test_send__no_such_host(tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    line = complaint(mrc("send", tmp_path / "a", "no-such-host.invalid"), 3)
+    assert "no-such-host.invalid: no such host" in line
+
+
+def test_send__nobody_listens(tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    line = complaint(mrc("send", tmp_path / "a", f"127.0.0.1:{port}"), 3)
+    assert f"nobody listens on TCP port {port}" in line
+
+
+def test_send__peer_talks_garbage(tmp_path: Path) -> None:
+    (tmp_path / "a").touch()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        command = [sys.executable, "-m", "mrc", "send", tmp_path / "a", f"127.0.0.1:{port}"]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as sender:
+            peer, _ = server.accept()
+            with peer:
+                peer.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n" * 100)
+                _, errors = sender.communicate(timeout=20)
+    assert sender.returncode in (1, 3)
+    assert len(errors.splitlines()) == 1 and "127.0.0.1" in errors
+
+
+def test_paths__nobody_listens() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    assert "nobody listens" in complaint(mrc("paths", f"127.0.0.1:{port}"), 3)
+
+
+def test_recv__port_taken(tmp_path: Path) -> None:
+    with socket.create_server(("", 0)) as server:
+        port = server.getsockname()[1]
+        line = complaint(mrc("recv", "--output", tmp_path, "--port", port), 1)
+    assert f"TCP port {port} is taken" in line
+
+
+@pytest.mark.parametrize(
+    ("output", "part"), [("none", "no such directory"), ("file", "is not a directory")]
+)
+def test_recv__output_is_no_directory(tmp_path: Path, output: str, part: str) -> None:
+    (tmp_path / "file").touch()
+    assert part in complaint(mrc("recv", "--output", tmp_path / output), 1)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives up root to become somebody who may not write")
+def test_recv__output_not_writable(tmp_path: Path) -> None:
+    tmp_path.chmod(0o555)
+    command = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", sys.executable, "-m", "mrc"]
+    done = subprocess.run(
+        [*command, "recv", "--output", tmp_path],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    tmp_path.chmod(0o755)
+    assert "may not write there" in complaint(done, 1)
