@@ -415,7 +415,8 @@ void mrc_ctx_destroy(mrc_ctx *ctx);
 uint16_t mrc_ctx_udp_port(const mrc_ctx *ctx);
 /* UDP source port of one transmit socket; 0 when there is none. */
 uint16_t mrc_ctx_source_port(const mrc_ctx *ctx, int port, int tx_index);
-/* Readable when mrc_ctx_poll has something; the poll clears it. */
+/* Readable when mrc_ctx_poll has something, or a submit that was cut short may go on; the poll
+   clears it. */
 int mrc_ctx_fd(const mrc_ctx *ctx);
 /* Queues up to n commands, returns how many were taken. One thread only. Never blocks. */
 int mrc_ctx_submit(mrc_ctx *ctx, const struct mrc_command *commands, int n);

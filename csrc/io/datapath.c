@@ -24,6 +24,7 @@ enum {
   MIN_RING_ENTRIES = 2 * MRC_MAX_PORTS, /* the warnings of opening must fit */
   MAX_RING_ENTRIES = 1 << 20,
   DEFAULT_MAX_MRS = 1024,
+  MAX_BURST_BYTES = 65535 - 40 - 8, /* one UDP message, less what IPv6 and UDP count themselves */
 };
 
 #define STOP (1ull << 32) /* added to command_fd; no number of commands gets there */
@@ -279,6 +280,9 @@ static int open_engine(struct mrc_datapath *datapath, const struct mrc_ctx_confi
                        struct mrc_cause *cause) {
   struct mrc_engine_config engine = config->engine;
   engine.ports = config->n_ports;
+  if (engine.max_burst_bytes > MAX_BURST_BYTES)
+    return mrc_cause_line(cause, EINVAL, "max_burst_bytes must be at most %d, not %u",
+                          MAX_BURST_BYTES, engine.max_burst_bytes);
   if (engine.max_mrs == 0) engine.max_mrs = DEFAULT_MAX_MRS;
   datapath->engine = mrc_engine_create(&engine);
   if (!datapath->engine || mrc_guards_open(&datapath->guards, engine.max_mrs) != 0)

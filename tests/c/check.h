@@ -29,6 +29,8 @@
  *   CHECK_FAIL("row %d: ...", ...)         for a table: say which row
  *   CHECK_ROW(i)                           names the row in what the following checks print
  *
+ * A test that cannot run here prints a line "skipped: REASON" and returns.
+ *
  * A row of a table is a better test than a function: inputs on the left, expected state on the
  * right.
  */

@@ -1,0 +1,249 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * An engine that obeys, to test its driver: a post completes at once or asks for bursts, a probe
+ * sets a deadline, and each command is accepted with the arguments that the test gives. It is
+ * touched by the datapath thread only, and looked at after that has ended. One program includes it
+ * once.
+ */
+#ifndef MRC_TESTS_FAKE_ENGINE_H
+#define MRC_TESTS_FAKE_ENGINE_H
+
+#include <errno.h>
+
+#include "check.h"
+#include "core/base.h"
+#include "core/counters.h"
+#include "mrc.h"
+
+enum { MAX_POSTS = 4096, MAX_LOG = 64, REFUSED_QPN = 9, BURST_QPN = 5 };
+
+static struct {
+  struct mrc_wc wcs[MAX_POSTS];
+  int wc_head;
+  int wc_tail;
+  struct mrc_event probe;
+  bool probe_ended;
+  uint64_t deadline_ns;
+  int bursts_wanted;
+  int n_received;
+  int fates[MAX_LOG];
+  int n_fates;
+  int blocks[MAX_LOG]; /* +port when blocked, -port when not */
+  int n_blocks;
+  int port_down;
+  uint32_t keys[4];
+  int n_keys;
+  bool destroyed;
+} fake;
+
+static struct mrc_packet fake_packet;
+static uint8_t fake_address[16];
+static uint16_t fake_dport;
+
+mrc_engine *mrc_engine_create(const struct mrc_engine_config *config) {
+  memset(&fake, 0, sizeof fake);
+  fake.deadline_ns = MRC_NEVER;
+  CHECK_EQ(config->ports, 1);
+  return (mrc_engine *)&fake;
+}
+
+void mrc_engine_destroy(mrc_engine *engine) {
+  CHECK_PTR_EQ(engine, &fake);
+  fake.destroyed = true;
+}
+
+int mrc_engine_receive(mrc_engine *engine, const uint8_t *packet, size_t bytes,
+                       const struct mrc_meta *meta, uint64_t now_ns) {
+  (void)engine;
+  (void)now_ns;
+  CHECK_EQ(meta->port, 1);
+  CHECK_EQ(bytes, fake_packet.header_bytes);
+  if (bytes == fake_packet.header_bytes) CHECK_MEM_EQ(packet, fake_packet.header, bytes);
+  fake.n_received++;
+  return 0;
+}
+
+int mrc_engine_transmit(mrc_engine *engine, struct mrc_burst *bursts, int capacity,
+                        uint64_t now_ns) {
+  (void)engine;
+  (void)now_ns;
+  bool blocked = fake.n_blocks > 0 && fake.blocks[fake.n_blocks - 1] > 0;
+  int n = blocked ? 0 : (int)mrc_min_u32((uint32_t)fake.bursts_wanted, (uint32_t)capacity);
+  for (int i = 0; i < n; i++) {
+    bursts[i] = (struct mrc_burst){.family = 6,
+                                   .port = 1,
+                                   .dport = fake_dport,
+                                   .n_packets = 1,
+                                   .packet_bytes = fake_packet.header_bytes,
+                                   .packets = &fake_packet};
+    memcpy(bursts[i].dst, fake_address, 16);
+  }
+  return n;
+}
+
+void mrc_engine_commit(mrc_engine *engine, const struct mrc_burst *bursts, const int *taken, int n,
+                       uint64_t now_ns) {
+  (void)engine;
+  (void)bursts;
+  (void)now_ns;
+  for (int i = 0; i < n && fake.n_fates < MAX_LOG; i++)
+    fake.fates[fake.n_fates++] = taken[i];
+  for (int i = 0; i < n; i++)
+    fake.bursts_wanted -= taken[i] != 0;
+}
+
+void mrc_engine_port_blocked(mrc_engine *engine, int port, bool blocked, uint64_t now_ns) {
+  (void)engine;
+  (void)now_ns;
+  if (fake.n_blocks < MAX_LOG) fake.blocks[fake.n_blocks++] = blocked ? port : -port;
+}
+
+void mrc_engine_port_up(mrc_engine *engine, int port, bool up, uint64_t now_ns) {
+  (void)engine;
+  (void)now_ns;
+  fake.port_down = up ? 0 : port;
+}
+
+uint64_t mrc_engine_deadline(const mrc_engine *engine) {
+  (void)engine;
+  return fake.deadline_ns;
+}
+
+void mrc_engine_expire(mrc_engine *engine, uint64_t now_ns) {
+  (void)engine;
+  CHECK(fake.deadline_ns <= now_ns);
+  fake.deadline_ns = MRC_NEVER;
+  fake.probe.result = -ETIMEDOUT;
+  fake.probe_ended = true;
+}
+
+int mrc_cq_poll(mrc_engine *engine, struct mrc_wc *wcs, int capacity) {
+  (void)engine;
+  int n = 0;
+  while (n < capacity && fake.wc_head < fake.wc_tail)
+    wcs[n++] = fake.wcs[fake.wc_head++];
+  return n;
+}
+
+int mrc_engine_events(mrc_engine *engine, struct mrc_event *events, int capacity) {
+  (void)engine;
+  if (!fake.probe_ended || capacity == 0) return 0;
+  fake.probe_ended = false;
+  events[0] = fake.probe;
+  return 1;
+}
+
+int mrc_engine_trace(const mrc_engine *engine, struct mrc_trace_entry *entries, int capacity) {
+  (void)engine;
+  (void)entries;
+  return capacity;
+}
+
+int mrc_mr_register(mrc_engine *engine, uint64_t address, uint64_t bytes, uint32_t key,
+                    uint32_t access) {
+  (void)engine;
+  if (address == 0 || bytes == 0 || access == 0) return -EINVAL;
+  fake.keys[fake.n_keys++ % 4] = key;
+  return 0;
+}
+
+int mrc_mr_deregister(mrc_engine *engine, uint32_t key) {
+  (void)engine;
+  for (int i = 0; i < 4; i++) {
+    if (fake.keys[i] != key) continue;
+    fake.keys[i] = 0;
+    return 0;
+  }
+  return -ENOENT;
+}
+
+int mrc_qp_create(mrc_engine *engine, const struct mrc_qp_attr *attr) {
+  (void)engine;
+  return attr->qpn == 77 ? 0 : -EEXIST;
+}
+
+int mrc_qp_modify(mrc_engine *engine, uint32_t qpn, uint32_t state, const struct mrc_qp_attr *attr,
+                  uint64_t now_ns) {
+  (void)engine;
+  (void)now_ns;
+  return qpn == 77 && state == MRC_QP_RTS && attr->sq_psn == 5 ? 0 : -EINVAL;
+}
+
+int mrc_qp_set_evs(mrc_engine *engine, uint32_t qpn, const struct mrc_ev_attr *evs, int n) {
+  (void)engine;
+  return qpn == 77 && n == 1 && evs[0].ev == 9 ? 0 : -ENOENT;
+}
+
+int mrc_qp_set_peer(mrc_engine *engine, uint32_t qpn, const struct mrc_peer_source *sources,
+                    int n) {
+  (void)engine;
+  return qpn == 77 && n == 1 && sources[0].sport == 8 ? 0 : -ENOENT;
+}
+
+int mrc_qp_destroy(mrc_engine *engine, uint32_t qpn) {
+  (void)engine;
+  return qpn == 77 ? 0 : -ENOENT;
+}
+
+/* Completes at once; on BURST_QPN it asks for a burst of its wr_id instead. */
+int mrc_qp_post(mrc_engine *engine, uint32_t qpn, const struct mrc_wr *wr, uint64_t now_ns) {
+  (void)engine;
+  (void)now_ns;
+  if (qpn == REFUSED_QPN || fake.wc_tail == MAX_POSTS) return -ENOBUFS;
+  if (qpn == BURST_QPN)
+    fake.bursts_wanted += (int)wr->wr_id;
+  else
+    fake.wcs[fake.wc_tail++] = (struct mrc_wc){.wr_id = wr->wr_id, .qpn = qpn};
+  return 0;
+}
+
+int mrc_qp_probe_ev(mrc_engine *engine, uint32_t qpn, uint32_t ev_index, uint32_t bytes,
+                    uint64_t timeout_ns, uint64_t cookie, uint64_t now_ns) {
+  (void)engine;
+  CHECK_EQ(bytes, 1000);
+  fake.deadline_ns = now_ns + timeout_ns;
+  fake.probe = (struct mrc_event){
+      .type = MRC_EVENT_PROBE, .cookie = cookie, .qpn = qpn, .ev_index = ev_index};
+  return 0;
+}
+
+int mrc_qp_set_ev_state(mrc_engine *engine, uint32_t qpn, uint32_t ev_index, uint32_t state,
+                        uint64_t now_ns) {
+  (void)engine;
+  (void)now_ns;
+  return qpn == 77 && ev_index == 3 && state == MRC_EV_DENIED ? 0 : -EINVAL;
+}
+
+int mrc_qp_query(const mrc_engine *engine, uint32_t qpn, struct mrc_qp_info *info) {
+  (void)engine;
+  info->qpn = qpn;
+  return 0;
+}
+
+int mrc_qp_query_evs(const mrc_engine *engine, uint32_t qpn, struct mrc_ev_info *infos,
+                     int capacity) {
+  (void)engine;
+  (void)qpn;
+  infos[0].ev = 1234;
+  return capacity + 6;
+}
+
+int mrc_engine_counters(const mrc_engine *engine, uint64_t *values, int capacity) {
+  (void)engine;
+  for (int i = 0; i < MRC_COUNTERS && i < capacity; i++)
+    values[i] = (uint64_t)i;
+  return MRC_COUNTERS;
+}
+
+int mrc_engine_drops(const mrc_engine *engine, uint64_t *values, int capacity) {
+  (void)engine;
+  (void)capacity;
+  values[0] = 31;
+  return 21;
+}
+
+const char *mrc_engine_counter_name(int index) {
+  return index < MRC_COUNTERS ? "OF_THE_ENGINE" : NULL;
+}
+
+#endif

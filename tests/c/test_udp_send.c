@@ -1,0 +1,289 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE 1
+#include <net/if.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+#include "io/sigbus.h"
+#include "io/udp.h"
+#include "loopback.h"
+
+/* Bursts of three ports with two sockets each, mixed: one system call a socket, order kept. */
+static void test_send__groups_by_socket(void) {
+  static const char *const addresses[] = {"127.0.0.1", "127.0.0.2", "127.0.0.3"};
+  static const struct {
+    int port;
+    int tx_index;
+  } order[] = {{1, 0}, {2, 0}, {3, 1}, {1, 0}, {2, 1}, {3, 1}, {1, 0}, {2, 0}};
+  static struct traffic traffic;
+  struct mrc_ctx_config config = config_of(3, addresses, 2);
+  struct mrc_udp from;
+  struct mrc_udp to;
+  fill_payload();
+  if (!open_udp(&from, &config) || !open_udp(&to, &config)) return;
+  for (int i = 0; i < 8; i++)
+    add_burst(&traffic, &from, order[i].port, order[i].tx_index, &to, i + 1, 500, 0);
+  PLAY(0);
+  CHECK_EQ(send_traffic(&traffic, &from), 0);
+  CHECK_EQ(n_sends, 4);
+  for (int i = 0; i < 8; i++)
+    CHECK_EQ(traffic.taken[i], 1);
+  static const int arrived[3][4] = {{0, 3, 6, -1}, {1, 7, 4, -1}, {2, 5, -1, -1}};
+  for (int port = 1; port <= 3; port++) {
+    int packets = 0;
+    for (const int *burst = arrived[port - 1]; *burst >= 0; burst++)
+      packets += *burst + 1;
+    receive_packets(&to, port, packets);
+    int at = 0;
+    for (const int *burst = arrived[port - 1]; *burst >= 0; burst++)
+      at = check_burst_arrived(&traffic, *burst, at, &from, &to);
+  }
+  mrc_udp_close(&from);
+  mrc_udp_close(&to);
+}
+
+/* Bursts of 1, 2, 3 and 4 packets through one socket, under a script of sendmmsg. `arrived` is the
+   set of bursts whose packets arrive. */
+static void test_send__fates(void) {
+  static const struct {
+    int script[4];
+    int n_script;
+    int fates[4];
+    unsigned arrived;
+    bool waits;
+  } rows[] = {
+      {{0}, 0, {1, 1, 1, 1}, 0xf, false},
+      {{1, 2, 1}, 3, {1, 1, 1, 1}, 0xf, false},
+      {{-EAGAIN}, 1, {0, 0, 0, 0}, 0x0, true},
+      {{2, -EAGAIN}, 2, {1, 1, 0, 0}, 0x3, true},
+      {{-ENOBUFS}, 1, {0, 0, 0, 0}, 0x0, true},
+      {{3, -ENOBUFS}, 2, {1, 1, 1, 0}, 0x7, true},
+      {{1, -ENOMEM}, 2, {1, 0, 0, 0}, 0x1, true},
+      {{-ENETUNREACH}, 1, {-ENETUNREACH, 1, 1, 1}, 0xe, false},
+      {{1, -EHOSTUNREACH}, 2, {1, -EHOSTUNREACH, 1, 1}, 0xd, false},
+      {{-EPERM, -EPERM, -EPERM, -EPERM}, 4, {-EPERM, -EPERM, -EPERM, -EPERM}, 0x0, false},
+      {{2, -EMSGSIZE, -EAGAIN}, 3, {1, 1, -EMSGSIZE, 0}, 0x3, true},
+      {{1, -EINVAL}, 2, {1, -EMSGSIZE, 1, 1}, 0xd, false},
+      {{-EINVAL}, 1, {-EINVAL, 1, 1, 1}, 0xe, false},
+      {{3, -ENETDOWN}, 2, {1, 1, 1, -ENETDOWN}, 0x7, false},
+      {{1, -EIO}, 2, {1, 1, 1, 1}, 0xf, false},       /* no GSO: packet by packet from there */
+      {{-EIO, -EIO}, 2, {-EIO, 1, 1, 1}, 0xe, false}, /* not a matter of GSO: one packet */
+  };
+  fill_payload();
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    static struct traffic traffic;
+    struct mrc_udp udp;
+    traffic.n = 0;
+    if (!open_one(&udp, "::1", 1)) return;
+    for (int n = 1; n <= 4; n++)
+      add_burst(&traffic, &udp, 1, 0, &udp, n, 400, 0);
+    play(rows[i].n_script, rows[i].script);
+    uint32_t waiting = send_traffic(&traffic, &udp);
+    check_fates(&traffic, rows[i].fates);
+    CHECK_ROW(i);
+    CHECK_EQ(waiting, rows[i].waits ? 1 : 0);
+    int packets = 0;
+    for (int n = 1; n <= 4; n++)
+      packets += rows[i].arrived & 1u << (n - 1) ? n : 0;
+    if (packets > 0) receive_packets(&udp, 1, packets);
+    for (int n = 0, at = 0; n < 4; n++)
+      if (rows[i].arrived & 1u << n) at = check_burst_arrived(&traffic, n, at, &udp, &udp);
+    mrc_udp_close(&udp);
+  }
+}
+
+/* One socket without room stops its port, and no other. */
+static void test_send__a_full_socket_blocks_its_port_only(void) {
+  static const char *const addresses[] = {"127.0.0.1", "127.0.0.2"};
+  static struct traffic traffic;
+  struct mrc_ctx_config config = config_of(2, addresses, 2);
+  struct mrc_udp udp;
+  if (!open_udp(&udp, &config)) return;
+  add_burst(&traffic, &udp, 1, 0, &udp, 1, 100, 0);
+  add_burst(&traffic, &udp, 1, 1, &udp, 1, 100, 0);
+  add_burst(&traffic, &udp, 2, 0, &udp, 1, 100, 0);
+  PLAY(-EAGAIN);
+  CHECK_EQ(send_traffic(&traffic, &udp), 0x1);
+  check_fates(&traffic, (int[]){0, 0, 1});
+  CHECK(udp.ports[0].transmitters[0].full);
+  CHECK(!udp.ports[0].transmitters[1].full);
+  CHECK_EQ(mrc_udp_deadline(&udp), MRC_NEVER);
+  CHECK(!mrc_udp_on_room(&udp, 1, 1));
+  CHECK(mrc_udp_on_room(&udp, 1, 0));
+  CHECK(!mrc_udp_on_room(&udp, 1, 0));
+  CHECK_EQ(send_traffic(&traffic, &udp), 0);
+  CHECK_EQ(udp.counters[MRC_IO_TX_BURSTS_REFUSED], 2);
+  CHECK_EQ(udp.counters[MRC_IO_TX_BURSTS], 4);
+  mrc_udp_close(&udp);
+}
+
+static void test_retry__after_a_full_queue(void) {
+  static struct traffic traffic;
+  struct mrc_udp udp;
+  if (!open_one(&udp, "::1", 1)) return;
+  add_burst(&traffic, &udp, 1, 0, &udp, 1, 100, 0);
+  PLAY(-ENOBUFS);
+  CHECK_EQ(send_traffic(&traffic, &udp), 0x1);
+  uint64_t deadline_ns = mrc_udp_deadline(&udp);
+  CHECK_EQ(deadline_ns, 1000 + MRC_UDP_RETRY_NS);
+  CHECK_EQ(mrc_udp_retry(&udp, deadline_ns - 1), 0);
+  CHECK_EQ(mrc_udp_retry(&udp, deadline_ns), 0x1);
+  CHECK_EQ(mrc_udp_deadline(&udp), MRC_NEVER);
+  CHECK_EQ(mrc_udp_retry(&udp, deadline_ns), 0);
+  CHECK_EQ(send_traffic(&traffic, &udp), 0);
+  mrc_udp_close(&udp);
+}
+
+/* Packet by packet a burst still has one fate: what did not follow its first packet is lost. */
+static void test_send__without_gso_a_cut_burst_counts_as_taken(void) {
+  static struct traffic traffic;
+  struct mrc_udp udp;
+  fill_payload();
+  if (!open_one(&udp, "::1", 1)) return;
+  add_burst(&traffic, &udp, 1, 0, &udp, 6, 300, 10);
+  add_burst(&traffic, &udp, 1, 0, &udp, 2, 300, 10);
+  PLAY(-EIO, 4, -EAGAIN);
+  CHECK_EQ(send_traffic(&traffic, &udp), 0x1);
+  check_fates(&traffic, (int[]){1, 0});
+  CHECK(!udp.ports[0].gso);
+  receive_packets(&udp, 1, 4);
+  for (int i = 0; i < 4; i++)
+    check_packet(&records[i], &traffic.packets[0][i]);
+  CHECK(mrc_udp_on_room(&udp, 1, 0));
+  CHECK_EQ(send_traffic(&traffic, &udp), 0);
+  receive_packets(&udp, 1, 8);
+  CHECK_EQ(check_burst_arrived(&traffic, 0, 0, &udp, &udp), 6);
+  CHECK_EQ(check_burst_arrived(&traffic, 1, 6, &udp, &udp), 8);
+  mrc_udp_close(&udp);
+}
+
+static uint16_t closed_udp_port(const char *address) {
+  struct mrc_udp udp;
+  if (!open_one(&udp, address, 1)) return 1;
+  uint16_t udp_port = udp.udp_port;
+  mrc_udp_close(&udp);
+  return udp_port;
+}
+
+/* A port unreachable of an earlier packet makes the next send fail: it is tried again. */
+static void test_send__an_icmp_error_is_not_the_next_bursts_fault(void) {
+  static const char *const addresses[] = {"::1", "127.0.0.1"};
+  for (int i = 0; i < 2; i++) {
+    static struct traffic traffic;
+    struct mrc_udp from;
+    struct mrc_udp to;
+    traffic.n = 0;
+    CHECK_ROW(i);
+    if (!open_one(&from, addresses[i], 1) || !open_one(&to, addresses[i], 1)) return;
+    add_burst(&traffic, &from, 1, 0, &to, 1, 100, 0)->dport = closed_udp_port(addresses[i]);
+    CHECK_EQ(send_traffic(&traffic, &from), 0);
+    CHECK_EQ(traffic.taken[0], 1);
+    traffic.bursts[0].dport = to.udp_port;
+    CHECK_EQ(send_traffic(&traffic, &from), 0);
+    CHECK_EQ(traffic.taken[0], 1);
+    receive_packets(&to, 1, 1);
+    CHECK_EQ(from.counters[MRC_IO_TX_ERROR_REPORTS], 1);
+    CHECK_EQ(from.counters[MRC_IO_TX_BURST_ERRORS], 0);
+    CHECK_EQ(mrc_udp_drain_errors(&from, 1, 0), 0);
+    mrc_udp_close(&from);
+    mrc_udp_close(&to);
+  }
+}
+
+/* The kernel answers EFAULT to a payload without backing; under the guard it is sent as zeros. */
+static void test_send__a_shrunk_file_is_sent_as_zeros(void) {
+  static struct traffic traffic;
+  static const uint8_t zeros[1000];
+  struct mrc_udp udp;
+  if (!open_one(&udp, "::1", 1)) return;
+  int fd = memfd_create("test_udp", MFD_CLOEXEC);
+  CHECK_EQ(ftruncate(fd, 65536), 0);
+  uint8_t *memory = mmap(NULL, 65536, PROT_READ, MAP_SHARED, fd, 0);
+  CHECK(memory != MAP_FAILED);
+  int handle = mrc_sigbus_add(memory, 65536, -1);
+  CHECK_EQ(ftruncate(fd, 0), 0);
+  add_burst(&traffic, &udp, 1, 0, &udp, 3, 1000, 0);
+  for (int i = 0; i < 3; i++)
+    traffic.packets[0][i].payload = memory + 20000 * i;
+  CHECK_EQ(send_traffic(&traffic, &udp), 0);
+  CHECK_EQ(traffic.taken[0], 1);
+  receive_packets(&udp, 1, 3);
+  for (int i = 0; i < n_records; i++)
+    CHECK_MEM_EQ(records[i].packet + HEADER_BYTES, zeros, traffic.packets[0][i].payload_bytes);
+  CHECK(mrc_sigbus_take(handle));
+  mrc_sigbus_remove(handle);
+  munmap(memory, 65536);
+  close(fd);
+  mrc_udp_close(&udp);
+}
+
+/* ---- In a network namespace of our own ---- */
+
+static void set_loopback(int mtu, bool up) {
+  struct ifreq request = {.ifr_name = "lo", .ifr_mtu = mtu};
+  int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  CHECK_EQ(ioctl(fd, SIOCSIFMTU, &request), 0);
+  request.ifr_flags = up ? IFF_UP : 0;
+  CHECK_EQ(ioctl(fd, SIOCSIFFLAGS, &request), 0);
+  close(fd);
+}
+
+static void send_with_small_mtu(const char *address, uint32_t largest) {
+  static struct traffic traffic;
+  struct mrc_udp udp;
+  traffic.n = 0;
+  if (!open_one(&udp, address, 1)) return;
+  add_burst(&traffic, &udp, 1, 0, &udp, 1, largest, 0);
+  add_burst(&traffic, &udp, 1, 0, &udp, 1, largest + 1, 0);
+  add_burst(&traffic, &udp, 1, 0, &udp, 4, largest, 0);
+  add_burst(&traffic, &udp, 1, 0, &udp, 4, largest + 1, 0);
+  add_burst(&traffic, &udp, 1, 0, &udp, 2, 1000, 0);
+  CHECK_EQ(send_traffic(&traffic, &udp), 0);
+  check_fates(&traffic, (int[]){1, -EMSGSIZE, 1, -EMSGSIZE, 1});
+  receive_packets(&udp, 1, 7);
+  mrc_udp_close(&udp);
+}
+
+static void send_with_link_down(void) {
+  static struct traffic traffic;
+  struct mrc_udp udp;
+  if (!open_one(&udp, "::1", 1)) return;
+  add_burst(&traffic, &udp, 1, 0, &udp, 1, 100, 0);
+  add_burst(&traffic, &udp, 1, 0, &udp, 2, 100, 0);
+  set_loopback(1500, false);
+  CHECK_EQ(send_traffic(&traffic, &udp), 0);
+  check_fates(&traffic, (int[]){-ENETUNREACH, -ENETUNREACH});
+  CHECK_EQ(udp.counters[MRC_IO_TX_BURST_ERRORS], 2);
+  mrc_udp_close(&udp);
+}
+
+static void test_send__the_kernels_own_refusals(void) {
+  fill_payload();
+  fflush(NULL);
+  pid_t child = fork();
+  if (child == 0) {
+    if (unshare(CLONE_NEWNET) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0) {
+      printf("skipped: no network namespace of our own: %s\n", strerror(errno));
+      fflush(NULL);
+      _exit(0);
+    }
+    set_loopback(1500, true);
+    send_with_small_mtu("::1", 1500 - 40 - 8);
+    send_with_small_mtu("127.0.0.1", 1500 - 20 - 8);
+    send_with_link_down();
+    fflush(NULL);
+    _exit(atomic_load(&check_failures) != 0);
+  }
+  int status = -1;
+  CHECK_EQ(waitpid(child, &status, 0), child);
+  CHECK_EQ(status, 0);
+}
+
+CHECK_MAIN(RUN(test_send__groups_by_socket), RUN(test_send__fates),
+           RUN(test_send__a_full_socket_blocks_its_port_only), RUN(test_retry__after_a_full_queue),
+           RUN(test_send__without_gso_a_cut_burst_counts_as_taken),
+           RUN(test_send__an_icmp_error_is_not_the_next_bursts_fault),
+           RUN(test_send__a_shrunk_file_is_sent_as_zeros), RUN(test_send__the_kernels_own_refusals))
