@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Two Contexts on this host, joined over loopback by the real engine and real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from mrc import QP, Context, ContextConfig, Listener
+
+LOOPBACK = {4: "127.0.0.1", 6: "::1"}
+BUDGET_SECONDS = 20.0  # far above what anything here takes: a hang, not slowness, ends a test
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A connected QP, both ends, with their Contexts."""
+
+    near_context: Context
+    far_context: Context
+    listener: Listener
+    near: QP
+    far: QP
+
+
+def loopback_config(version: int = 4, **options: Any) -> ContextConfig:
+    """One loopback port, and nothing of this host's real interfaces."""
+    return ContextConfig(interfaces=(LOOPBACK[version],), **options)
+
+
+@asynccontextmanager
+async def connected_pair(version: int = 4, **options: Any) -> AsyncIterator[Pair]:
+    config = loopback_config(version, **options)
+    async with (
+        asyncio.timeout(BUDGET_SECONDS),
+        Context(config) as near_context,
+        Context(config) as far_context,
+        await far_context.listen(LOOPBACK[version], 0) as listener,
+        await near_context.connect(LOOPBACK[version], listener.port) as near,
+        await listener.accept() as far,
+    ):
+        yield Pair(near_context, far_context, listener, near, far)
+
+
+async def until(condition: Callable[[], Awaitable[bool]]) -> None:
+    """Waits for a condition that only a query can tell."""
+    while not await condition():  # noqa: ASYNC110 - the engine has no event for it
+        await asyncio.sleep(0.001)
+
+
+def spawn(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    return asyncio.get_running_loop().create_task(work)
