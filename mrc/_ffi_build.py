@@ -41,7 +41,8 @@ def sources(root: Path) -> list[str]:
 
 def headers(root: Path) -> list[str]:
     """Returns what the C files include: a source distribution must carry it too."""
-    found = [p for suffix in ("h", "def") for p in sorted((root / "csrc").rglob(f"*.{suffix}"))]
+    patterns = [f"{folder}/*.{suffix}" for folder in SOURCE_FOLDERS for suffix in ("h", "def")]
+    found = [path for pattern in ("csrc/*.h", *patterns) for path in sorted(root.glob(pattern))]
     return [str(path.relative_to(root)) for path in found]
 
 

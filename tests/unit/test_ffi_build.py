@@ -36,12 +36,21 @@ def test_cut_cdef__holds_no_preprocessor_line_but_plain_constants() -> None:
 
 
 def test_sources__are_the_engine_and_the_socket_driver_in_a_fixed_order(tmp_path: Path) -> None:
-    for name in ("core/b.c", "core/a.c", "io/c.c", "sim/d.c", "core/a.h", "core/x.def"):
+    for name in (
+        "core/b.c",
+        "core/a.c",
+        "io/c.c",
+        "sim/d.c",
+        "sim/d.h",
+        "core/a.h",
+        "core/x.def",
+        "mrc.h",
+    ):
         path = tmp_path / "csrc" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
     assert sources(tmp_path) == ["csrc/core/a.c", "csrc/core/b.c", "csrc/io/c.c"]
-    assert headers(tmp_path) == ["csrc/core/a.h", "csrc/core/x.def"]
+    assert headers(tmp_path) == ["csrc/mrc.h", "csrc/core/a.h", "csrc/core/x.def"]
 
 
 def test_links__a_library_that_does_not_exist() -> None:
