@@ -49,7 +49,7 @@ static void end_round(struct mrc_cc *cc, uint64_t now_ns) {
       increase(cc, delay_ns);
     }
   }
-  cc->round_end_ns = now_ns + mrc_max_u64(cc->round_rtt_ns, MRC_CC_MIN_ROUND_NS);
+  cc->round_end_ns = now_ns + mrc_max_u64(2 * cc->round_rtt_ns, MRC_CC_MIN_ROUND_NS);
   cc->round_acked_bytes = 0;
   cc->round_rtt_ns = 0;
   cc->round_limited = false;
@@ -69,8 +69,17 @@ void mrc_cc_on_ack(struct mrc_cc *cc, const struct mrc_cc_ack *ack, uint64_t now
   }
   cc->round_acked_bytes += ack->bytes;
   if (ack->inflight_bytes + 2ull * cc->mtu_bytes >= cc->cwnd_bytes / 2) cc->round_limited = true;
-  if (cc->slow_start && cc->round_limited) cc->cwnd_bytes = clamp(cc, cc->cwnd_bytes + ack->bytes);
+  /* Slow start stops at the first sight of a queue, not a round later: it doubles too fast for
+   * that. */
+  if (cc->slow_start && cc->round_limited && standing_delay_ns(cc) <= MRC_CC_TARGET_DELAY_NS / 2)
+    cc->cwnd_bytes = clamp(cc, cc->cwnd_bytes + ack->bytes);
   if (now_ns >= cc->round_end_ns) end_round(cc, now_ns);
+}
+
+void mrc_cc_on_refused(struct mrc_cc *cc, uint64_t inflight_bytes) {
+  if (cc->kind == MRC_CC_NULL || !cc->slow_start) return;
+  cc->slow_start = false;
+  cc->cwnd_bytes = clamp(cc, inflight_bytes);
 }
 
 void mrc_cc_on_congestion_loss(struct mrc_cc *cc, uint64_t now_ns) {

@@ -9,8 +9,8 @@
 
 /* The delay-based window of this release; a choice of ours until NSCC takes its place. It holds the
    standing queue of the most loaded plane near this target, short against any sane buffer. */
-#define MRC_CC_TARGET_DELAY_NS 2000000ull
-#define MRC_CC_MIN_ROUND_NS 500000ull /* shortest time between two decisions */
+#define MRC_CC_TARGET_DELAY_NS 3000000ull
+#define MRC_CC_MIN_ROUND_NS 1000000ull /* shortest time between two decisions */
 #define MRC_CC_INITIAL_BYTES 262144ull
 
 struct mrc_cc {
@@ -20,7 +20,7 @@ struct mrc_cc {
   uint64_t cwnd_bytes;
   uint64_t min_bytes;
   uint64_t max_bytes;
-  uint64_t round_end_ns; /* end of the current round, about one round trip */
+  uint64_t round_end_ns; /* end of the current round, about two round trips */
   uint64_t round_acked_bytes;
   uint64_t round_rtt_ns;                  /* largest smoothed RTT reported in the round */
   bool round_limited;                     /* the window was the limit at some time in the round */
@@ -39,6 +39,8 @@ struct mrc_cc_ack {
 
 void mrc_cc_init(struct mrc_cc *cc, uint8_t kind, uint32_t mtu_bytes, uint64_t max_bytes);
 void mrc_cc_on_ack(struct mrc_cc *cc, const struct mrc_cc_ack *ack, uint64_t now_ns);
+/* The kernel refused a packet: the first queue on the way, our own, is full. Nothing was lost. */
+void mrc_cc_on_refused(struct mrc_cc *cc, uint64_t inflight_bytes);
 /* A loss on a plane whose queue was long: overflow, not a dead path. */
 void mrc_cc_on_congestion_loss(struct mrc_cc *cc, uint64_t now_ns);
 /* The local timeout expired: nothing is known about the network any more. */

@@ -21,8 +21,8 @@ struct mrc_ev {
   uint64_t bytes;        /* their payload */
   uint64_t lost;
   uint64_t probes;
-  uint32_t acked_order; /* newest send order acknowledged on this EV */
-  bool acked;           /* acked_order is set */
+  uint32_t sack_order;  /* newest send order on this EV that the SACK at hand shows as received */
+  uint32_t sack_serial; /* which SACK that was */
   uint8_t state;        /* enum mrc_ev_state */
   uint16_t place;       /* index in its plane's order array */
 };

@@ -70,11 +70,28 @@ void mrc_loss_on_spurious(struct mrc_engine *engine, struct mrc_qp *qp,
   trust_ev(engine, qp, slot->ev_lost);
 }
 
+/* Notes the newest packet per EV that this SACK shows as received. */
+static void note_received(struct mrc_qp *qp, uint32_t base, uint64_t bitmap) {
+  const struct mrc_txwin *win = &qp->req.win;
+  qp->req.sack_serial++;
+  for (uint64_t bits = bitmap; bits != 0; bits &= bits - 1) {
+    const uint32_t psn = mrc_psn_add(base, (uint32_t)__builtin_ctzll(bits));
+    if (!mrc_txwin_holds(win, psn)) continue;
+    const struct mrc_txslot *slot = mrc_txwin_slot(win, psn);
+    if (slot->state != MRC_TX_ACKED) continue;
+    struct mrc_ev *ev = &qp->evset.evs[slot->ev];
+    if (ev->sack_serial != qp->req.sack_serial || (int32_t)(slot->order - ev->sack_order) > 0)
+      ev->sack_order = slot->order;
+    ev->sack_serial = qp->req.sack_serial;
+  }
+}
+
 /* Paths are FIFO: what left on an EV before something that arrived is lost. The guard is for hosts
    that have shown that their receive side reorders. */
 static bool lost_by_order(const struct mrc_qp *qp, const struct mrc_txslot *slot, uint64_t now_ns) {
   const struct mrc_ev *ev = &qp->evset.evs[slot->ev];
-  if (!ev->acked || (int32_t)(ev->acked_order - slot->order) <= 0) return false;
+  if (ev->sack_serial != qp->req.sack_serial || (int32_t)(ev->sack_order - slot->order) <= 0)
+    return false;
   const struct mrc_plane *plane = &qp->planes[slot->plane];
   return plane->reorder_ns == 0 ||
          now_ns >= slot->sent_ns + plane->rtt.smooth_ns + plane->reorder_ns;
@@ -86,6 +103,8 @@ void mrc_loss_on_holes(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t ba
   const struct mrc_txwin *win = &qp->req.win;
   const uint32_t top = 63 - (uint32_t)__builtin_clzll(bitmap);
   uint64_t holes = ~bitmap & ((1ull << top) - 1);
+  if (holes == 0) return;
+  note_received(qp, base, bitmap);
   for (; holes != 0; holes &= holes - 1) {
     const uint32_t psn = mrc_psn_add(base, (uint32_t)__builtin_ctzll(holes));
     if (!mrc_txwin_holds(win, psn)) continue;
@@ -192,7 +211,7 @@ static void detect_plane(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t 
   }
 }
 
-void mrc_loss_detect(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns) {
+static void detect(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns) {
   for (uint32_t planes = qp->evset.plane_mask; planes != 0; planes &= planes - 1)
     detect_plane(engine, qp, (uint32_t)__builtin_ctz(planes), now_ns);
 }
@@ -248,7 +267,7 @@ static uint64_t probe_deadline_ns(const struct mrc_qp *qp) {
 void mrc_loss_on_deadline(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns) {
   struct mrc_requester *req = &qp->req;
   if (qp->state != MRC_QP_RTS || !mrc_requester_is_busy(qp)) return;
-  mrc_loss_detect(engine, qp, now_ns);
+  detect(engine, qp, now_ns);
   if (now_ns >= timeout_deadline_ns(qp)) {
     on_timeout(engine, qp, now_ns);
   } else if (now_ns >= probe_deadline_ns(qp)) {

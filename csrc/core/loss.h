@@ -19,12 +19,13 @@ void mrc_loss_mark(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t psn, e
 /* A packet taken for lost had arrived after all. */
 void mrc_loss_on_spurious(struct mrc_engine *engine, struct mrc_qp *qp,
                           const struct mrc_txslot *slot, uint32_t psn);
-/* The holes that a SACK shows, against the order on their EVs. */
+/* The holes that a SACK shows, against the order on their EVs. What proves a loss must stand in the
+   same SACK: SACKs travel on several planes, and an old one knows less than a newer one that came
+   first. */
 void mrc_loss_on_holes(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t base, uint64_t bitmap,
                        uint64_t now_ns);
-/* Looks at every plane; called after news and at the deadline. */
-void mrc_loss_detect(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns);
-/* Probes, then times out, when nothing is heard. May fail the QP. */
+/* Loss by time on every plane; then probes, and at last times out, when nothing is heard. May fail
+   the QP. To be called only when everything that has come in was taken. */
 void mrc_loss_on_deadline(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns);
 uint64_t mrc_loss_deadline(const struct mrc_qp *qp);
 /* A plane answers its probes again. */

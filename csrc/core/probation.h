@@ -11,9 +11,10 @@
 #define MRC_PROBATION_SUCCESSES 3
 #define MRC_PROBATION_FIRST_NS 2000000ull    /* spacing of the first probes */
 #define MRC_PROBATION_SLOWEST_NS 64000000ull /* spacing while it does not answer */
-#define MRC_PROBATION_CALM_NS 10000000000ull /* a failure so long after the return is no relapse \
-                                              */
-#define MRC_PROBATION_MAX_RELAPSES 9         /* doublings: 2 ms << 9 is about a second */
+#define MRC_PROBATION_CALM_NS                                                            \
+  10000000000ull                     /* a failure so long after the return is no relapse \
+                                      */
+#define MRC_PROBATION_MAX_RELAPSES 9 /* doublings: 2 ms << 9 is about a second */
 
 struct mrc_probation {
   uint64_t next_ns;     /* when to probe next; MRC_NEVER when trusted or a probe is out */

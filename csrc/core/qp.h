@@ -43,7 +43,6 @@ struct mrc_plane {
 
 struct mrc_reliability_probe {
   uint64_t sent_ns;
-  uint32_t order; /* send order it would have had as a packet */
   uint16_t id;
   uint16_t ev;
   uint8_t plane;
@@ -71,6 +70,7 @@ struct mrc_requester {
   uint64_t probed_ns;     /* when the last reliability probe was asked for */
   uint64_t probe_wait_ns; /* current patience before that probe; doubles */
   uint32_t timeouts;      /* expiries in a row */
+  uint32_t sack_serial;   /* of the SACK at hand; marks EVs in mrc_loss_on_holes */
   uint64_t packets_sent;
   uint64_t packets_retransmitted;
   uint64_t packets_spurious;

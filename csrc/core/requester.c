@@ -125,9 +125,6 @@ static uint32_t acknowledge(struct mrc_engine *engine, struct mrc_qp *qp, uint32
     /* The answer cannot be to the retransmission: the original arrived. */
     mrc_loss_on_spurious(engine, qp, &slot, psn);
   } else {
-    struct mrc_ev *ev = &qp->evset.evs[slot.ev];
-    if (!ev->acked || (int32_t)(slot.order - ev->acked_order) > 0) ev->acked_order = slot.order;
-    ev->acked = true;
     plane->rack_ns = mrc_max_u64(plane->rack_ns, slot.sent_ns);
     plane->heard_ns = now_ns;
     plane->strikes = 0;
@@ -169,12 +166,9 @@ static void on_probe_answer(struct mrc_engine *engine, struct mrc_qp *qp, uint16
   if (!probe->outstanding || probe->id != id) return;
   probe->outstanding = false;
   struct mrc_plane *plane = &qp->planes[probe->plane];
-  struct mrc_ev *ev = &qp->evset.evs[probe->ev];
   plane->rack_ns = mrc_max_u64(plane->rack_ns, probe->sent_ns);
   plane->heard_ns = now_ns;
   plane->strikes = 0;
-  if (!ev->acked || (int32_t)(probe->order - ev->acked_order) > 0) ev->acked_order = probe->order;
-  ev->acked = true;
   on_rtt(qp, probe->ev, now_ns - probe->sent_ns, ack);
   on_progress(qp, now_ns);
   mrc_trace(engine, MRC_TRACE_PROBE_IN, qp->qpn, id, now_ns - probe->sent_ns);
@@ -247,8 +241,7 @@ int mrc_requester_on_sack(struct mrc_engine *engine, struct mrc_qp *qp,
   }
   if (ack.bytes > 0 || ack.rtt_ns > 0) mrc_cc_on_ack(&req->cc, &ack, now_ns);
   mrc_loss_on_holes(engine, qp, base, sack->bitmap, now_ns);
-  mrc_loss_detect(engine, qp, now_ns);
-  mrc_qp_touch(engine, qp);
+  mrc_qp_touch(engine, qp); /* loss by time is looked at when all that came has been taken */
   return MRC_DROP_NONE;
 }
 

@@ -236,7 +236,6 @@ static bool send_probe(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t no
   struct mrc_burst *burst = mrc_burst_open(engine, qp, ev, MRC_TCLASS_DATA);
   if (burst == NULL) return false;
   *probe = (struct mrc_reliability_probe){.sent_ns = now_ns,
-                                          .order = qp->req.win.next_order++,
                                           .id = (uint16_t)(probe->id + 1),
                                           .ev = ev,
                                           .plane = (uint8_t)(burst->port - 1),
@@ -300,6 +299,7 @@ void mrc_requester_on_refused(struct mrc_engine *engine, struct mrc_qp *qp,
     plane->share_bytes -= mrc_min_u64(plane->share_bytes, slot->bytes + MRC_DATA_OVERHEAD_BYTES);
     mrc_trace(engine, MRC_TRACE_REFUSED, qp->qpn, packet->_slot, slot->ev);
     mrc_txwin_on_refused(&req->win, packet->_slot);
+    mrc_cc_on_refused(&req->cc, req->win.inflight_bytes);
   }
   mrc_qp_touch(engine, qp);
 }

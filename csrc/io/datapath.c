@@ -14,12 +14,13 @@
 #include "io/commands.h"
 
 enum {
-  READY_AT_ONCE = 64,     /* epoll events of one turn */
-  COMMANDS_AT_ONCE = 256, /* commands of one turn */
-  TRANSMITS_AT_ONCE = 4,  /* rounds of transmit and commit of one turn */
-  PUBLISH_AT_ONCE = 256,  /* events of one round of publishing */
-  FAULTS_AT_ONCE = 64,    /* of these, warnings of memory faults */
-  PUBLISH_ROUNDS = 4,     /* rounds of publishing of one turn */
+  READY_AT_ONCE = 64,      /* epoll events of one turn */
+  COMMANDS_AT_ONCE = 256,  /* commands of one turn */
+  TRANSMITS_AT_ONCE = 4,   /* rounds of transmit and commit of one turn */
+  PUBLISH_AT_ONCE = 256,   /* events of one round of publishing */
+  FAULTS_AT_ONCE = 64,     /* of these, warnings of memory faults */
+  PUBLISH_ROUNDS = 4,      /* rounds of publishing of one turn */
+  MAX_DEFER_NS = 10000000, /* deadlines wait so long for a backlog of input */
   DEFAULT_RING_ENTRIES = 8192,
   MIN_RING_ENTRIES = 2 * MRC_MAX_PORTS, /* the warnings of opening must fit */
   MAX_RING_ENTRIES = 1 << 20,
@@ -56,8 +57,9 @@ static void put_event(struct mrc_datapath *datapath, const struct mrc_event *eve
 /* ---- Input ---- */
 
 static void receive(struct mrc_datapath *datapath, int port) {
-  if (mrc_udp_receive(&datapath->udp, port) > 0)
-    mrc_udp_deliver(&datapath->udp, port, datapath->engine, clock_ns());
+  int n = mrc_udp_receive(&datapath->udp, port);
+  if (n > 0) mrc_udp_deliver(&datapath->udp, port, datapath->engine, clock_ns());
+  if (n == MRC_UDP_RECEIVED_AT_ONCE) datapath->backlog = true;
 }
 
 static void watch_transmitter(struct mrc_datapath *datapath, int port, int tx_index,
@@ -224,16 +226,25 @@ static bool publish(struct mrc_datapath *datapath) {
 
 /* ---- The thread ---- */
 
+/* What is overdue may have been answered already: as long as packets wait in a socket, deadlines
+   wait too, but not for ever. */
+static void expire(struct mrc_datapath *datapath, uint64_t now_ns) {
+  if (mrc_engine_deadline(datapath->engine) > now_ns) return;
+  if (datapath->backlog && now_ns - datapath->expired_ns < MAX_DEFER_NS) return;
+  mrc_engine_expire(datapath->engine, now_ns);
+  datapath->expired_ns = now_ns;
+}
+
 static void *run(void *argument) {
   struct mrc_datapath *datapath = argument;
   prctl(PR_SET_TIMERSLACK, 1ul); /* deadlines are microseconds, the default slack is fifty */
   while (!datapath->stopping) {
+    datapath->backlog = false;
     wait_and_receive(datapath);
     datapath->more = run_commands(datapath);
     uint64_t now_ns = clock_ns();
     set_blocked(datapath, mrc_udp_retry(&datapath->udp, now_ns), false, now_ns);
-    if (mrc_engine_deadline(datapath->engine) <= now_ns)
-      mrc_engine_expire(datapath->engine, now_ns);
+    expire(datapath, now_ns);
     datapath->more |= transmit(datapath);
     datapath->more |= publish(datapath);
   }

@@ -31,6 +31,8 @@ struct mrc_datapath {
   uint64_t spin_ns;      /* poll so long without sleeping after the last input */
   uint64_t last_work_ns; /* time of the last input or output */
   bool published;        /* something entered `events` in this turn */
+  uint64_t expired_ns;   /* when the engine's deadlines were last looked at */
+  bool backlog;          /* this turn left received packets in a socket */
   bool more;             /* the last turn ended at a bound: do not sleep */
   bool stopping;
 };

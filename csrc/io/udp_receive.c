@@ -13,7 +13,7 @@
 #include "io/udp.h"
 
 enum {
-  MESSAGES = 16,         /* of one recvmmsg; few enough to stay in a core's own cache */
+  MESSAGES = MRC_UDP_RECEIVED_AT_ONCE,
   MESSAGE_BYTES = 65536, /* no UDP payload is larger, joined by GRO or not */
   CONTROL_BYTES = 256,   /* of the control messages asked for in socket.c */
 };
