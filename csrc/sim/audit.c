@@ -34,8 +34,13 @@ void mrc_audit_posted(struct mrc_audit *audit, uint32_t bytes, bool has_imm, uin
     audit->wrs = realloc(audit->wrs, audit->wr_capacity * sizeof(*audit->wrs));
     mrc_assert(audit->wrs);
   }
-  audit->wrs[audit->n_wrs++] = (struct mrc_audit_wr){
-      .offset = audit->used_bytes, .bytes = bytes, .imm = imm, .has_imm = has_imm};
+  uint64_t before = audit->n_wrs ? audit->wrs[audit->n_wrs - 1].last : 0;
+  audit->wrs[audit->n_wrs++] =
+      (struct mrc_audit_wr){.offset = audit->used_bytes,
+                            .last = before + (bytes ? (bytes - 1) / audit->path_mtu + 1 : 1),
+                            .bytes = bytes,
+                            .imm = imm,
+                            .has_imm = has_imm};
   audit->used_bytes += bytes;
   mrc_assert(audit->used_bytes <= audit->memory_bytes);
 }
@@ -126,6 +131,11 @@ static void acked(struct mrc_audit *audit, uint64_t number) {
   audit->unacked_bytes -= sent->bytes;
 }
 
+static void acked_until(struct mrc_audit *audit, uint64_t cum) {
+  while (audit->acked_cum < cum)
+    acked(audit, ++audit->acked_cum);
+}
+
 void mrc_audit_sack_received(struct mrc_audit *audit, const struct mrc_wire *packet) {
   int64_t cum = number_of(packet->psn, audit->sq_psn, audit->acked_cum);
   int64_t base = cum + packet->sack.sack_offset;
@@ -133,9 +143,25 @@ void mrc_audit_sack_received(struct mrc_audit *audit, const struct mrc_wire *pac
     bool in_window = base + i > (int64_t)audit->acked_cum;
     if (in_window && packet->sack.bitmap >> i & 1) acked(audit, (uint64_t)(base + i));
   }
-  for (int64_t i = (int64_t)audit->acked_cum + 1; i <= cum; i++)
-    acked(audit, (uint64_t)i);
-  if (cum > (int64_t)audit->acked_cum) audit->acked_cum = (uint64_t)cum;
+  if (cum > 0) acked_until(audit, (uint64_t)cum);
+}
+
+/* The WRs that an ACK says are done; MSNs have 24 bits and this one is near the `near`-th. */
+static int64_t done_of(const struct mrc_wire *packet, uint64_t near) {
+  return (int64_t)near + mrc_psn_diff(packet->aeth.msn, near & MRC_PSN_MASK);
+}
+
+void mrc_audit_ack_received(struct mrc_audit *audit, const struct mrc_wire *packet) {
+  int64_t done = done_of(packet, audit->completed);
+  mrc_assert(done <= (int64_t)audit->n_wrs);
+  if (done > 0) acked_until(audit, audit->wrs[done - 1].last);
+}
+
+void mrc_audit_ack_sent(const struct mrc_audit *audit, const struct mrc_audit *peer,
+                        const struct mrc_wire *packet) {
+  int64_t done = done_of(packet, peer->completed);
+  mrc_assert(done >= 0 && done <= (int64_t)peer->n_wrs);
+  mrc_assert(done == 0 || peer->wrs[done - 1].last <= audit->received_cum); /* all of it came */
 }
 
 static bool was_received(const struct mrc_audit *audit, int64_t number) {
@@ -191,8 +217,10 @@ void mrc_audit_memory(const struct mrc_audit *audit) {
   const uint8_t *byte = audit->target - MRC_AUDIT_GUARD;
   const uint8_t *used_end = audit->target + audit->used_bytes;
   const uint8_t *end = audit->target + audit->memory_bytes;
-  for (; byte < audit->target; byte++) mrc_assert(*byte == MRC_AUDIT_FILL);
+  for (; byte < audit->target; byte++)
+    mrc_assert(*byte == MRC_AUDIT_FILL);
   for (; byte < end && !audit->unwatched; byte++)
     mrc_assert(byte < used_end ? *byte & FRESH_BIT : *byte == MRC_AUDIT_FILL);
-  for (byte = end; byte < end + MRC_AUDIT_GUARD; byte++) mrc_assert(*byte == MRC_AUDIT_FILL);
+  for (byte = end; byte < end + MRC_AUDIT_GUARD; byte++)
+    mrc_assert(*byte == MRC_AUDIT_FILL);
 }

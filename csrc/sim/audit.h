@@ -33,6 +33,7 @@ struct mrc_audit_sent {
 /* One posted WR. */
 struct mrc_audit_wr {
   uint64_t offset; /* in source and in target */
+  uint64_t last;   /* number of its last PSN */
   uint32_t bytes;
   uint32_t imm;
   bool has_imm;
@@ -41,6 +42,7 @@ struct mrc_audit_wr {
 struct mrc_audit {
   const mrc_engine *engine; /* of this end; 0 once the QP is destroyed */
   uint32_t qpn;
+  uint32_t path_mtu;
   uint32_t mpr;   /* PSNs allowed beyond the cumulative one */
   bool unwatched; /* the scenario breaks the rules by itself: only the guards are looked at */
   /* memory: the source at this end, the target at the peer's, inside its guards */
@@ -82,13 +84,16 @@ void mrc_audit_posted(struct mrc_audit *audit, uint32_t bytes, bool has_imm, uin
 void mrc_audit_completion(struct mrc_audit *audit, const struct mrc_wc *wc);
 void mrc_audit_immediate(struct mrc_audit *audit, const struct mrc_wc *wc);
 
-/* The end sends a data packet on `ev`; the same for a SACK. */
+/* The end sends a data packet on `ev`; a SACK; an ACK for messages of `peer`. */
 void mrc_audit_data_sent(struct mrc_audit *audit, const struct mrc_wire *packet, uint32_t ev);
 void mrc_audit_sack_sent(struct mrc_audit *audit, const struct mrc_wire *packet);
-/* The end's engine took a data packet of `peer`; the same for a SACK. */
+void mrc_audit_ack_sent(const struct mrc_audit *audit, const struct mrc_audit *peer,
+                        const struct mrc_wire *packet);
+/* The end's engine took a data packet of `peer`; a SACK; an ACK. */
 void mrc_audit_data_received(struct mrc_audit *audit, struct mrc_audit *peer,
                              const struct mrc_wire *packet);
 void mrc_audit_sack_received(struct mrc_audit *audit, const struct mrc_wire *packet);
+void mrc_audit_ack_received(struct mrc_audit *audit, const struct mrc_wire *packet);
 
 /* Compares what the engine says of its state with what was seen. */
 void mrc_audit_state(const struct mrc_audit *audit);

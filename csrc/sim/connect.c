@@ -99,6 +99,7 @@ int mrc_pair_create_qp(struct mrc_pair *pair, const struct mrc_pair_qp_config *c
     end->attr.rq_psn = ~end->attr.sq_psn & MRC_PSN_MASK;
     end->audit.sq_psn = end->attr.sq_psn;
     end->audit.rq_psn = end->attr.rq_psn;
+    end->audit.path_mtu = end->attr.path_mtu;
     end->audit.mpr = end->attr.mpr;
     mrc_engine *engine = pair->hosts[end->host].engine;
     mrc_assert(mrc_qp_create(engine, &end->attr) == 0);

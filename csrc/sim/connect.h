@@ -22,7 +22,7 @@ struct mrc_pair_qp_config {
   uint8_t timeout;              /* [10: 1.05 ms] */
   uint8_t retry_linear;         /* as they are */
   uint8_t retry_exp;
-  uint8_t cc;                   /* enum mrc_cc_kind */
+  uint8_t cc; /* enum mrc_cc_kind */
 };
 
 /* Returns the end at `from`; both ends are in RTS. */

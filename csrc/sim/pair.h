@@ -67,6 +67,7 @@ struct mrc_pair_host {
   struct mrc_pair_driver driver;
   struct mrc_pair_packet *inbox; /* arrived, not yet taken by the driver; the oldest first */
   struct mrc_pair_packet **inbox_end;
+  bool stops_polling; /* leaves completions and events where they are */
   uint64_t run_at_ns; /* the earliest run that is scheduled */
   uint64_t bursts;    /* offered by the engine */
   uint64_t refused;

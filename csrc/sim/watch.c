@@ -89,6 +89,8 @@ void mrc_watch_sent(struct mrc_pair *pair, int host, const struct mrc_meta *meta
     mrc_audit_data_sent(&end->audit, wire, ev_of(meta));
   }
   if (wire->opcode == MRC_OP_SACK) mrc_audit_sack_sent(&end->audit, wire);
+  if (wire->opcode == MRC_OP_ACK)
+    mrc_audit_ack_sent(&end->audit, &pair->ends[end->peer]->audit, wire);
 }
 
 void mrc_watch_received(struct mrc_pair *pair, int host, const struct mrc_meta *meta,
@@ -105,6 +107,7 @@ void mrc_watch_received(struct mrc_pair *pair, int host, const struct mrc_meta *
   if (mrc_opcode_is_data(wire.opcode))
     mrc_audit_data_received(&end->audit, &pair->ends[end->peer]->audit, &wire);
   if (wire.opcode == MRC_OP_SACK) mrc_audit_sack_received(&end->audit, &wire);
+  if (wire.opcode == MRC_OP_ACK) mrc_audit_ack_received(&end->audit, &wire);
 }
 
 void mrc_watch_completion(struct mrc_pair *pair, int host, const struct mrc_wc *wc) {

@@ -160,20 +160,19 @@ struct forge {
 static struct forge make_forge(struct mrc_pair *p, int end, const uint8_t payload[4]) {
   struct mrc_pair_end *e = p->ends[end];
   e->audit.unwatched = p->ends[e->peer]->audit.unwatched = true;
-  struct forge forge = {
-      .wire = {.opcode = MRC_OP_WRITE_ONLY,
-               .dest_qpn = p->ends[e->peer]->qpn,
-               .psn = 0,
-               .va = (uintptr_t)e->audit.target,
-               .rkey = e->rkey,
-               .dma_bytes = 4,
-               .payload = payload,
-               .payload_bytes = 4},
-      .meta = {.flow_label = mrc_address_label(6, 1, 0),
-               .sport = mrc_address_sport(1, 0),
-               .dport = mrc_address_udp_port(1),
-               .family = 6,
-               .port = 1}};
+  struct forge forge = {.wire = {.opcode = MRC_OP_WRITE_ONLY,
+                                 .dest_qpn = p->ends[e->peer]->qpn,
+                                 .psn = 0,
+                                 .va = (uintptr_t)e->audit.target,
+                                 .rkey = e->rkey,
+                                 .dma_bytes = 4,
+                                 .payload = payload,
+                                 .payload_bytes = 4},
+                        .meta = {.flow_label = mrc_address_label(6, 1, 0),
+                                 .sport = mrc_address_sport(1, 0),
+                                 .dport = mrc_address_udp_port(1),
+                                 .family = 6,
+                                 .port = 1}};
   mrc_address_make(forge.meta.src, 6, 0, 1, 0);
   mrc_address_make(forge.meta.dst, 6, 1, 1, 0);
   return forge;
@@ -289,7 +288,8 @@ static void test_receive__survives_garbage(void) {
   for (int i = 0; i < 5000; i++) {
     uint8_t bytes[80];
     size_t n = mrc_prng_below(&prng, sizeof bytes + 1);
-    for (size_t k = 0; k < n; k++) bytes[k] = (uint8_t)mrc_prng_next(&prng);
+    for (size_t k = 0; k < n; k++)
+      bytes[k] = (uint8_t)mrc_prng_next(&prng);
     CHECK(mrc_pair_forge(p, 1, bytes, n, &forge.meta) > 0);
     if (i % 100 == 0) mrc_pair_step(p, p->now_ns + 10 * US);
   }

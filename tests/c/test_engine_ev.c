@@ -41,7 +41,8 @@ static void test_probe__of_every_ev_in_rtr(void) {
   int end = open_rtr(p);
   mrc_pair_path(p, 0, 1, 2, 1)->config.silent = true;
   mrc_pair_path(p, 1, 0, 3, 0)->config.delay_ns = 500 * US;
-  for (uint32_t ev = 0; ev < 12; ev++) CHECK_EQ(probe(p, end, ev, 0, 1000 + ev), 0);
+  for (uint32_t ev = 0; ev < 12; ev++)
+    CHECK_EQ(probe(p, end, ev, 0, 1000 + ev), 0);
   run_for(p, 10 * MS);
   for (uint32_t ev = 0; ev < 12; ev++) {
     CHECK_ROW(ev);
@@ -80,8 +81,8 @@ static void test_probe__refuses(void) {
   CHECK_EQ(probe(p, end, 0, 0, 1), -EINVAL); /* in INIT the peer is not known */
   mrc_pair_modify(p, end, MRC_QP_RTR);
   CHECK_EQ(mrc_qp_probe_ev(engine, qpn + 1, 0, 0, MS, 1, p->now_ns), -ENOENT);
-  CHECK_EQ(probe(p, end, 2, 0, 1), -EINVAL);         /* no such EV */
-  CHECK_EQ(probe(p, end, 0, 1u << 20, 1), -EINVAL);  /* larger than any packet */
+  CHECK_EQ(probe(p, end, 2, 0, 1), -EINVAL);        /* no such EV */
+  CHECK_EQ(probe(p, end, 0, 1u << 20, 1), -EINVAL); /* larger than any packet */
   CHECK_EQ(probe(p, end, 0, 0, 1), 0);
   run_for(p, 10 * MS); /* the peer's engine answers for its paths, whatever the state of its QP */
   CHECK_EQ(find_probe(p, 0, 1).result, 0);
@@ -93,7 +94,8 @@ static void test_probe__too_many(void) {
   struct mrc_pair *p = open_pair();
   int end = open_rtr(p);
   int n = 0;
-  while (n < 10000 && probe(p, end, 0, 0, (uint64_t)n) == 0) n++;
+  while (n < 10000 && probe(p, end, 0, 0, (uint64_t)n) == 0)
+    n++;
   CHECK(n >= 64 && n < 10000);
   CHECK_EQ(probe(p, end, 0, 0, 1), -EAGAIN);
   mrc_pair_silence(p, 1, true);
@@ -161,7 +163,8 @@ static void test_probation__of_a_flapping_path(void) {
 static void test_deny__an_ev_in_mid_transfer(void) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 3, .port_out.rate_bps = 500000000);
   int end = open_qp(p, .memory_bytes = 8u << 20, .timeout = 14);
-  for (int i = 0; i < 8; i++) CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
+  for (int i = 0; i < 8; i++)
+    CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
   run_for(p, 10 * MS);
   mrc_pair_deny(p, end, 1, 1, true);
   CHECK_EQ(mrc_pair_ev(p, end, 1, 1).state, MRC_EV_DENIED);
@@ -179,7 +182,8 @@ static void test_deny__an_ev_in_mid_transfer(void) {
 static void test_deny__a_whole_plane(void) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
   int end = open_qp(p, .memory_bytes = 1u << 20);
-  for (int path = 0; path < 2; path++) mrc_pair_deny(p, end, 2, path, true);
+  for (int path = 0; path < 2; path++)
+    mrc_pair_deny(p, end, 2, path, true);
   CHECK_EQ(mrc_pair_write_imm(p, end, 1u << 20), 0);
   CHECK(mrc_pair_finish(p, 100 * MS));
   CHECK_EQ(mrc_pair_info(p, end).planes[1].packets, 0);

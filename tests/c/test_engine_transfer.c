@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writes over perfect paths: every size, order of completions, bounds of queue and windows, shares. */
+/* Writes over perfect paths: every size, order of completions, bounds of queue and windows, shares.
+ */
 #include "core/engine.h"
 
 #include <errno.h>
@@ -9,9 +10,8 @@
 
 /* Each size as a write and as a write with immediate, over one path and over many. */
 static void test_write__every_size(void) {
-  static const uint32_t sizes[] = {0,           1,           2,       3,       4,
-                                   MTU - 1,     MTU,         MTU + 1, 2 * MTU, 10 * MTU - 1,
-                                   64 * MTU + 1, 1u << 20};
+  static const uint32_t sizes[] = {
+      0, 1, 2, 3, 4, MTU - 1, MTU, MTU + 1, 2 * MTU, 10 * MTU - 1, 64 * MTU + 1, 1u << 20};
   for (int paths = 1; paths <= 4; paths += 3) {
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
       CHECK_ROW(i);
@@ -95,7 +95,8 @@ static void test_write_imm__in_order_over_planes_of_different_delay(void) {
 static void test_write_imm__never_more_in_flight_than_agreed(void) {
   struct mrc_pair *p = open_pair(.planes = 2);
   int end = open_qp(p, .max_wimm = 1, .sq_depth = 64);
-  for (int i = 0; i < 64; i++) CHECK_EQ(mrc_pair_write_imm(p, end, 0), 0);
+  for (int i = 0; i < 64; i++)
+    CHECK_EQ(mrc_pair_write_imm(p, end, 0), 0);
   CHECK(mrc_pair_finish(p, 100 * MS));
   CHECK_EQ(succeeded(p, end), 64);
   CHECK_EQ(audit_of(p, end)->n_immediates, 64);
@@ -106,7 +107,8 @@ static void test_post__queue_full_then_free_again(void) {
   struct mrc_pair *p = open_pair(.planes = 2);
   int end = open_qp(p, .memory_bytes = 100 * MTU, .sq_depth = 4);
   for (int round = 0; round < 3; round++) {
-    for (int i = 0; i < 4; i++) CHECK_EQ(mrc_pair_write(p, end, MTU), 0);
+    for (int i = 0; i < 4; i++)
+      CHECK_EQ(mrc_pair_write(p, end, MTU), 0);
     CHECK_EQ(mrc_pair_write(p, end, MTU), -ENOBUFS);
     CHECK_EQ(mrc_pair_write_imm(p, end, 0), -ENOBUFS);
     CHECK_EQ(mrc_pair_info(p, end).outstanding, 4);
@@ -140,7 +142,8 @@ static void test_write__many_qps_and_hosts(void) {
     }
   }
   CHECK(mrc_pair_finish(p, 200 * MS));
-  for (int i = 0; i < p->n_ends; i++) CHECK_EQ(succeeded(p, i), audit_of(p, i)->n_wrs);
+  for (int i = 0; i < p->n_ends; i++)
+    CHECK_EQ(succeeded(p, i), audit_of(p, i)->n_wrs);
   mrc_pair_destroy(p);
 }
 
@@ -150,7 +153,8 @@ static void test_write__over_ipv4(void) {
   CHECK_EQ(mrc_pair_write_imm(p, end, 1u << 20), 0);
   CHECK(mrc_pair_finish(p, 100 * MS));
   for (int plane = 1; plane <= 2; plane++)
-    for (int path = 0; path < 4; path++) CHECK(mrc_pair_ev(p, end, plane, path).packets > 0);
+    for (int path = 0; path < 4; path++)
+      CHECK(mrc_pair_ev(p, end, plane, path).packets > 0);
   mrc_pair_destroy(p);
 }
 

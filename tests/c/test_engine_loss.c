@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What gets lost, late, doubled or damaged on the way: exact losses, and no more sent again than
+   what was lost. */
+#include "core/engine.h"
+
+#include "scenario.h"
+#include "sim/connect.h"
+
+/* The EV that carries the mark of one loss; fails when there is not exactly one. */
+static struct mrc_ev_info find_lossy_ev(struct mrc_pair *p, int end, int *plane, int *path) {
+  struct mrc_ev_info lossy = {0};
+  int n = 0;
+  for (int i = 1; i <= p->config.planes; i++) {
+    for (int k = 0; k < p->config.paths; k++) {
+      struct mrc_ev_info ev = mrc_pair_ev(p, end, i, k);
+      if (ev.lost == 0) continue;
+      lossy = ev;
+      *plane = i;
+      *path = k;
+      n++;
+    }
+  }
+  CHECK_EQ(n, 1);
+  return lossy;
+}
+
+static int n_active(struct mrc_pair *p, int end, int plane) {
+  int n = 0;
+  for (int k = 0; k < p->config.paths; k++)
+    n += mrc_pair_ev(p, end, plane, k).active;
+  return n;
+}
+
+/* One packet lost: one sent again, on another EV (the auditor checks); its EV is retired for a
+   backup of the same plane and comes back after probes. */
+static void test_loss__one_packet(void) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 4);
+  int end = open_qp(p, .memory_bytes = 200 * MTU, .spray = 1, .ev_active_per_plane = 2);
+  int plane = 1, path = 0;
+  lose_data(p, 17, 1);
+  CHECK_EQ(mrc_pair_write(p, end, 200 * MTU), 0);
+  CHECK(mrc_pair_finish(p, 5 * MS));
+  CHECK_EQ(retransmitted(p, end), 1);
+  CHECK_EQ(mrc_pair_info(p, end).packets_spurious, 0);
+  struct mrc_ev_info lossy = find_lossy_ev(p, end, &plane, &path);
+  CHECK_EQ(lossy.lost, 1);
+  CHECK_EQ(lossy.state, MRC_EV_ASSUMED_BAD);
+  CHECK_EQ(lossy.active, 0);
+  CHECK_EQ(n_active(p, end, 1), 2);
+  CHECK_EQ(n_active(p, end, 2), 2);
+  CHECK_EQ(n_events(p, 0, MRC_EVENT_EV_STATE, MRC_EV_ASSUMED_BAD), 1);
+  CHECK_EQ(n_events(p, 0, MRC_EVENT_EV_STATE, MRC_EV_GOOD), 0);
+  run_for(p, 50 * MS);
+  CHECK_EQ(mrc_pair_ev(p, end, plane, path).state, MRC_EV_GOOD);
+  CHECK(mrc_pair_ev(p, end, plane, path).probes >= 3);
+  CHECK_EQ(n_events(p, 0, MRC_EVENT_EV_STATE, MRC_EV_GOOD), 1);
+  mrc_pair_destroy(p);
+}
+
+/* Any single packet of a write: the first, one in the middle, the last (no later packet tells). */
+static void test_loss__any_one_packet_costs_one(void) {
+  enum { N = 40 };
+  for (uint32_t psn = 0; psn < N; psn++) {
+    CHECK_ROW(psn);
+    struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
+    int end = open_qp(p, .memory_bytes = N * MTU, .spray = 1);
+    lose_data(p, psn, 1);
+    CHECK_EQ(mrc_pair_write_imm(p, end, N * MTU), 0);
+    CHECK(mrc_pair_finish(p, 5 * MS));
+    CHECK_EQ(retransmitted(p, end), 1);
+    mrc_pair_destroy(p);
+  }
+}
+
+static void test_loss__the_only_packet(void) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
+  int end = open_qp(p);
+  lose_data(p, 0, 1);
+  CHECK_EQ(mrc_pair_write(p, end, 0), 0);
+  CHECK(mrc_pair_finish(p, 10 * MS)); /* no round trip is known yet, so patience is longer */
+  CHECK_EQ(retransmitted(p, end), 1);
+  mrc_pair_destroy(p);
+}
+
+/* The retransmission is lost too, and the next: three different EVs, three more packets. */
+static void test_loss__of_retransmissions(void) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 4);
+  int end = open_qp(p, .memory_bytes = 400 * MTU, .spray = 1);
+  mrc_pair_lose(p, (struct mrc_pair_rule){
+                       .host = 0, .plane = MRC_PAIR_ANY, .psn = 9, .n_psns = 1, .times = 3});
+  CHECK_EQ(mrc_pair_write(p, end, 400 * MTU), 0);
+  CHECK(mrc_pair_finish(p, 20 * MS));
+  CHECK_EQ(retransmitted(p, end), 3);
+  CHECK_EQ(n_events(p, 0, MRC_EVENT_EV_STATE, MRC_EV_ASSUMED_BAD), 3);
+  mrc_pair_destroy(p);
+}
+
+/* The packets of one burst share one fate: many packets are sent again, one EV is blamed. */
+static void test_loss__of_a_burst_is_one_event(void) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 4);
+  int end = open_qp(p, .memory_bytes = 400 * MTU, .spray = 16);
+  lose_data(p, 32, 16);
+  CHECK_EQ(mrc_pair_write(p, end, 400 * MTU), 0);
+  CHECK(mrc_pair_finish(p, 10 * MS));
+  CHECK_EQ(retransmitted(p, end), 16);
+  CHECK_EQ(n_events(p, 0, MRC_EVENT_EV_STATE, MRC_EV_ASSUMED_BAD), 1);
+  CHECK_EQ(n_events(p, 0, MRC_EVENT_PLANE, MRC_PAIR_ANY), 0);
+  mrc_pair_destroy(p);
+}
+
+/* Of 64 packets on each path of the data's direction, three by mask: everything lost is sent again
+   once or, when it meets the mask again, twice; never what had arrived. */
+static void test_loss__by_mask_on_every_path(void) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 4);
+  for (int plane = 1; plane <= 2; plane++)
+    for (int path = 0; path < 4; path++)
+      mrc_pair_path(p, 0, 1, plane, path)->config.loss_mask = 1ull << 3 | 3ull << 40;
+  int end = open_qp(p, .memory_bytes = 2000 * MTU);
+  CHECK_EQ(mrc_pair_write_imm(p, end, 2000 * MTU), 0);
+  CHECK(mrc_pair_finish(p, 500 * MS));
+  CHECK_EQ(mrc_pair_info(p, end).packets_spurious, 0);
+  CHECK(retransmitted(p, end) <= 2000 * 3 / 64 * 2);
+  mrc_pair_destroy(p);
+}
+
+/* SACKs lost: the next ones tell the same, nothing is sent again. */
+static void test_loss__of_sacks_in_mid_stream(void) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
+  int end = open_qp(p, .memory_bytes = 1000 * MTU, .mpr = 128);
+  run_for(p, MS);
+  mrc_pair_path(p, 1, 0, 1, 0)->config.lose_n = 1;
+  mrc_pair_path(p, 1, 0, 1, 0)->config.lose_of = 3;
+  CHECK_EQ(mrc_pair_write(p, end, 1000 * MTU), 0);
+  CHECK(mrc_pair_finish(p, 100 * MS));
+  CHECK(retransmitted(p, end) <= 20);
+  CHECK_EQ(mrc_pair_info(p, end).timeouts, 0);
+  mrc_pair_destroy(p);
+}
+
+/* All that answers the only packet is lost: a reliability probe asks, long before the timeout. */
+static void test_loss__of_the_last_answers(void) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
+  int end = open_qp(p, .memory_bytes = MTU, .timeout = 15);
+  lose_kind(p, 1, MRC_OP_SACK, 1);
+  lose_kind(p, 1, MRC_OP_ACK, 1);
+  CHECK_EQ(mrc_pair_write(p, end, MTU), 0);
+  CHECK(mrc_pair_finish(p, 20 * MS));
+  CHECK(counter(p, 0, MRC_COUNTER_TX_PROBES) >= 1);
+  CHECK_EQ(counter(p, 0, MRC_COUNTER_TIMEOUTS), 0);
+  CHECK(retransmitted(p, end) <= 1);
+  mrc_pair_destroy(p);
+}
+
+/* Only the transport ACK is lost: all packets are known to have arrived, the completion must not
+   hang for good. */
+static void test_loss__of_transport_acks(void) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
+  int end = open_qp(p, .memory_bytes = 100 * MTU);
+  lose_kind(p, 1, MRC_OP_ACK, 4);
+  for (int i = 0; i < 10; i++)
+    CHECK_EQ(mrc_pair_write_imm(p, end, 10 * MTU), 0);
+  CHECK(mrc_pair_finish(p, 200 * MS));
+  CHECK_EQ(succeeded(p, end), 10);
+  mrc_pair_destroy(p);
+}
+
+/* Planes of 10, 200 and 1000 us: reordering between them is no loss. */
+static void test_delay__skew_between_planes_is_no_loss(void) {
+  struct mrc_pair *p = open_pair(.planes = 3, .paths = 2);
+  static const uint64_t delays[] = {10 * US, 200 * US, 1000 * US};
+  for (int plane = 1; plane <= 3; plane++)
+    for (int path = 0; path < 2; path++) {
+      mrc_pair_path(p, 0, 1, plane, path)->config.delay_ns = delays[plane - 1];
+      mrc_pair_path(p, 1, 0, plane, path)->config.delay_ns = delays[plane - 1];
+    }
+  int end = open_qp(p, .memory_bytes = 8u << 20, .mpr = 4096, .timeout = 14);
+  for (int i = 0; i < 8; i++)
+    CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
+  CHECK(mrc_pair_finish(p, 300 * MS));
+  CHECK_EQ(retransmitted(p, end), 0);
+  CHECK_EQ(n_events(p, 0, MRC_EVENT_PLANE, MRC_PAIR_ANY), 0);
+  mrc_pair_destroy(p);
+}
+
+/* The paths of one plane differ too: one is 20 times as long. */
+static void test_delay__skew_between_paths_of_a_plane(void) {
+  struct mrc_pair *p = open_pair(.planes = 1, .paths = 4);
+  mrc_pair_path(p, 0, 1, 1, 2)->config.delay_ns = 20 * PATH_DELAY;
+  int end = open_qp(p, .memory_bytes = 4u << 20, .timeout = 14);
+  CHECK_EQ(mrc_pair_write(p, end, 4u << 20), 0);
+  CHECK(mrc_pair_finish(p, 300 * MS));
+  CHECK(retransmitted(p, end) <= 40); /* a few, until the plane's spread is known */
+  mrc_pair_destroy(p);
+}
+
+static void test_duplicates__are_placed_once(void) {
+  struct mrc_pair *p =
+      open_pair(.planes = 2, .paths = 2, .path.duplicate_ppm = 300000, .path.reorder_ns = 30 * US);
+  int end = open_qp(p, .memory_bytes = 500 * MTU);
+  for (int i = 0; i < 50; i++)
+    CHECK_EQ(mrc_pair_write_imm(p, end, 10 * MTU), 0);
+  CHECK(mrc_pair_finish(p, 100 * MS));
+  CHECK_EQ(retransmitted(p, end), 0);
+  CHECK(p->hosts[1].drops[MRC_DROP_DUPLICATE] > 50);
+  CHECK_EQ(mrc_pair_info(p, p->ends[end]->peer).bytes_received, 500 * MTU);
+  mrc_pair_destroy(p);
+}
+
+/* Packets overtake each other on one path, as softirqs can make them: a few are sent again for
+   nothing, then the guard has grown; an EV wrongly blamed is given back. */
+static void test_reordering__on_a_path_is_learnt(void) {
+  struct mrc_pair *p =
+      open_pair(.planes = 2, .paths = 2, .path.reorder_ppm = 20000, .path.reorder_ns = 20 * US);
+  int end = open_qp(p, .memory_bytes = 8u << 20);
+  for (int i = 0; i < 8; i++)
+    CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
+  CHECK(mrc_pair_finish(p, SECOND));
+  uint64_t early = retransmitted(p, end);
+  CHECK(early <= 400); /* of 8192 packets, 2 % of them late */
+  CHECK(mrc_pair_info(p, end).packets_spurious <= early);
+  run_for(p, 100 * MS);
+  for (int plane = 1; plane <= 2; plane++)
+    for (int path = 0; path < 2; path++)
+      CHECK_EQ(mrc_pair_ev(p, end, plane, path).state, MRC_EV_GOOD);
+  mrc_pair_destroy(p);
+}
+
+/* A flipped bit anywhere costs the packet, never a byte of memory. */
+static void test_corruption__is_a_loss(void) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 4, .path.corrupt_ppm = 20000);
+  int end = open_qp(p, .memory_bytes = 2000 * MTU);
+  CHECK_EQ(mrc_pair_write_imm(p, end, 2000 * MTU), 0);
+  CHECK(mrc_pair_finish(p, SECOND));
+  CHECK(p->hosts[1].drops[MRC_DROP_ICRC] > 10);
+  CHECK(retransmitted(p, end) < 200);
+  mrc_pair_destroy(p);
+}
+
+/* A switch that trims: NACKs name the packets at once, and the EVs are only skipped. */
+static void test_trimming__nack_and_skip(void) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .path.trim = true,
+                                 .path.rate_bps = 1000000000, .path.queue_bytes = 5500);
+  int end = open_qp(p, .memory_bytes = 32 * MTU, .spray = 1);
+  CHECK_EQ(mrc_pair_write(p, end, 32 * MTU), 0); /* 8 a path, 4 of them find room */
+  CHECK(mrc_pair_finish(p, 5 * MS));
+  CHECK(counter(p, 0, MRC_COUNTER_LOST_BY_NACK) >= 10);
+  CHECK_EQ(retransmitted(p, end), counter(p, 0, MRC_COUNTER_LOST_BY_NACK));
+  CHECK_EQ(n_events(p, 0, MRC_EVENT_EV_STATE, MRC_EV_ASSUMED_BAD), 0);
+  mrc_pair_destroy(p);
+}
+
+/* One path is slow and marks: it is skipped, so that it carries less. */
+static void test_ecn__skips_the_marked_ev(void) {
+  struct mrc_pair *p = open_pair(.planes = 1, .paths = 4);
+  mrc_pair_path(p, 0, 1, 1, 2)->config.rate_bps = 1000000000;
+  mrc_pair_path(p, 0, 1, 1, 2)->config.ecn_bytes = 3000;
+  int end = open_qp(p, .memory_bytes = 4u << 20, .spray = 1);
+  for (int i = 0; i < 64; i++) {
+    CHECK_EQ(mrc_pair_write(p, end, 1u << 16), 0);
+    CHECK(mrc_pair_finish(p, 10 * MS));
+  }
+  CHECK(counter(p, 1, MRC_COUNTER_RX_CE) > 0);
+  CHECK(mrc_pair_ev(p, end, 1, 2).packets < mrc_pair_ev(p, end, 1, 1).packets * 9 / 10);
+  CHECK_EQ(retransmitted(p, end), 0);
+  mrc_pair_destroy(p);
+}
+
+CHECK_MAIN(RUN(test_loss__one_packet), RUN(test_loss__any_one_packet_costs_one),
+           RUN(test_loss__the_only_packet), RUN(test_loss__of_retransmissions),
+           RUN(test_loss__of_a_burst_is_one_event), RUN(test_loss__by_mask_on_every_path),
+           RUN(test_loss__of_sacks_in_mid_stream), RUN(test_loss__of_the_last_answers),
+           RUN(test_loss__of_transport_acks), RUN(test_delay__skew_between_planes_is_no_loss),
+           RUN(test_delay__skew_between_paths_of_a_plane), RUN(test_duplicates__are_placed_once),
+           RUN(test_reordering__on_a_path_is_learnt), RUN(test_corruption__is_a_loss),
+           RUN(test_trimming__nack_and_skip), RUN(test_ecn__skips_the_marked_ev))

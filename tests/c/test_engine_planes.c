@@ -1,0 +1,313 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Planes and ports that fail and heal, kernels that refuse, queues that fill. */
+#include "core/engine.h"
+
+#include "scenario.h"
+#include "sim/connect.h"
+
+/* A pair whose planes run at `rate_bps` each, with `bytes` being written all the time. */
+static void write_all(struct mrc_pair *p, int end, uint32_t message, int n) {
+  for (int i = 0; i < n; i++)
+    CHECK_EQ(mrc_pair_write(p, end, message), 0);
+}
+
+static uint64_t acked_bytes(struct mrc_pair *p, int end) {
+  return mrc_pair_info(p, end).bytes_acked;
+}
+
+/* A plane goes silent under load: suspended as a whole in a few round trips, no QP error, and
+   resumed by itself after it heals. */
+static void test_silence__of_one_plane(void) {
+  struct mrc_pair *p = open_pair(.planes = 4, .paths = 2, .port_out.rate_bps = 500000000);
+  int end = open_qp(p, .memory_bytes = 32u << 20, .mpr = 4096, .timeout = 14, .path_mtu = 4096);
+  write_all(p, end, 1u << 20, 32);
+  run_for(p, 20 * MS);
+  mrc_pair_silence(p, 2, true);
+  uint64_t silent_ns = p->now_ns;
+  while (!mrc_pair_info(p, end).planes[1].suspended && p->now_ns < silent_ns + 100 * MS)
+    mrc_pair_step(p, p->now_ns + MS);
+  CHECK(p->now_ns - silent_ns < 30 * MS);
+  CHECK_EQ(n_events(p, 0, MRC_EVENT_PLANE, 0), 1);
+  uint64_t before = acked_bytes(p, end);
+  run_for(p, 40 * MS); /* three planes carry 7.5 MB in this time */
+  CHECK(acked_bytes(p, end) - before > 6000000);
+  mrc_pair_silence(p, 2, false);
+  run_for(p, 100 * MS);
+  CHECK_EQ(mrc_pair_info(p, end).planes[1].suspended, 0);
+  CHECK_EQ(n_events(p, 0, MRC_EVENT_PLANE, 1), 1);
+  CHECK(mrc_pair_finish(p, 200 * MS));
+  CHECK_EQ(succeeded(p, end), 32);
+  CHECK_EQ(mrc_pair_info(p, end).packets_spurious, 0);
+  mrc_pair_destroy(p);
+}
+
+/* Two of four planes at once; then the write of a new message uses the others at once. */
+static void test_silence__of_two_of_four(void) {
+  struct mrc_pair *p = open_pair(.planes = 4, .paths = 2, .port_out.rate_bps = 500000000);
+  int end = open_qp(p, .memory_bytes = 16u << 20, .mpr = 4096, .timeout = 14);
+  write_all(p, end, 1u << 20, 16);
+  run_for(p, 10 * MS);
+  mrc_pair_silence(p, 1, true);
+  mrc_pair_silence(p, 4, true);
+  CHECK(mrc_pair_finish(p, 400 * MS));
+  CHECK_EQ(succeeded(p, end), 16);
+  CHECK(mrc_pair_info(p, end).planes[0].suspended && mrc_pair_info(p, end).planes[3].suspended);
+  CHECK(!mrc_pair_info(p, end).planes[1].suspended && !mrc_pair_info(p, end).planes[2].suspended);
+  mrc_pair_destroy(p);
+}
+
+/* Only one direction of the plane is dead: data arrives, answers do not, or the other way. */
+static void test_silence__of_one_direction(void) {
+  for (int from = 0; from < 2; from++) {
+    CHECK_ROW(from);
+    struct mrc_pair *p = open_pair(.planes = 3, .paths = 2, .port_out.rate_bps = 500000000);
+    int end = open_qp(p, .memory_bytes = 8u << 20, .timeout = 14);
+    write_all(p, end, 1u << 20, 8);
+    run_for(p, 10 * MS);
+    for (int path = 0; path < 2; path++)
+      mrc_pair_path(p, from, 1 - from, 2, path)->config.silent = true;
+    CHECK(mrc_pair_finish(p, 400 * MS));
+    CHECK_EQ(succeeded(p, end), 8);
+    mrc_pair_destroy(p);
+  }
+}
+
+/* Silent from the very first packet on, so that no round trip is known for the plane. */
+static void test_silence__from_the_start(void) {
+  struct mrc_pair *p = open_pair(.planes = 4, .paths = 2);
+  int end = open_qp(p, .memory_bytes = 1u << 20, .timeout = 14);
+  mrc_pair_silence(p, 3, true);
+  CHECK_EQ(mrc_pair_write_imm(p, end, 1u << 20), 0);
+  CHECK(mrc_pair_finish(p, 100 * MS));
+  CHECK_EQ(succeeded(p, end), 1);
+  mrc_pair_destroy(p);
+}
+
+/* One dead path of a plane, the others alive: the plane goes on. */
+static void test_silence__of_one_path(void) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 4, .port_out.rate_bps = 500000000);
+  int end = open_qp(p, .memory_bytes = 8u << 20, .timeout = 14);
+  write_all(p, end, 1u << 20, 8);
+  run_for(p, 10 * MS);
+  mrc_pair_path(p, 0, 1, 1, 3)->config.silent = true;
+  CHECK(mrc_pair_finish(p, 200 * MS));
+  CHECK_EQ(mrc_pair_ev(p, end, 1, 3).state, MRC_EV_ASSUMED_BAD);
+  CHECK_EQ(n_events(p, 0, MRC_EVENT_PLANE, MRC_PAIR_ANY), 0);
+  CHECK(retransmitted(p, end) <= 128);
+  mrc_pair_destroy(p);
+}
+
+/* All planes silent: retries are exhausted after linear * T + (2 + 4 + ... ) * T, and no later. */
+static void test_silence__of_all_planes_ends_the_qp(void) {
+  static const struct {
+    uint8_t timeout, linear, exponential;
+    uint64_t least_ms, most_ms; /* T = 1.024 us << timeout */
+  } rows[] = {
+      {10, 1, 0, 1, 4}, /* 1.05 ms */
+      {10, 3, 0, 3, 7},
+      {10, 3, 4, 33, 45}, /* 3 + 2 + 4 + 8 + 16 times 1.05 ms */
+      {12, 7, 2, 54, 70}, /* 7 + 2 + 4 times 4.2 ms */
+  };
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    CHECK_ROW(i);
+    struct mrc_pair *p = open_pair(.planes = 3, .paths = 2);
+    int end = open_qp(p, .memory_bytes = 300 * MTU, .timeout = rows[i].timeout,
+                      .retry_linear = rows[i].linear, .retry_exp = rows[i].exponential);
+    CHECK_EQ(mrc_pair_write(p, end, 10 * MTU), 0);
+    CHECK(mrc_pair_finish(p, 10 * MS));
+    for (int plane = 1; plane <= 3; plane++)
+      mrc_pair_silence(p, plane, true);
+    uint64_t silent_ns = p->now_ns;
+    for (int k = 0; k < 10; k++)
+      CHECK_EQ(mrc_pair_write(p, end, 20 * MTU), 0);
+    CHECK(mrc_pair_finish(p, SECOND));
+    CHECK(p->now_ns - silent_ns >= rows[i].least_ms * MS);
+    CHECK(p->now_ns - silent_ns <= rows[i].most_ms * MS);
+    CHECK_EQ(audit_of(p, end)->statuses[MRC_WC_RETRY_EXC_ERR], 1); /* the oldest */
+    CHECK_EQ(audit_of(p, end)->statuses[MRC_WC_WR_FLUSH_ERR], 9);
+    CHECK_EQ(mrc_pair_info(p, end).state, MRC_QP_ERROR);
+    CHECK_EQ(mrc_pair_info(p, end).status, MRC_WC_RETRY_EXC_ERR);
+    CHECK_EQ(n_events(p, 0, MRC_EVENT_QP_ERROR, MRC_WC_RETRY_EXC_ERR), 1);
+    uint64_t packets = audit_of(p, end)->data_packets;
+    run_for(p, 100 * MS); /* and then it is quiet */
+    CHECK_EQ(audit_of(p, end)->data_packets, packets);
+    mrc_pair_destroy(p);
+  }
+}
+
+/* All planes silent, but not for so long that retries run out: it goes on where it was. */
+static void test_silence__of_all_planes_for_a_while(void) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
+  int end = open_qp(p, .memory_bytes = 1u << 20, .timeout = 10, .retry_linear = 7, .retry_exp = 8);
+  CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
+  mrc_pair_silence(p, 1, true);
+  mrc_pair_silence(p, 2, true);
+  run_for(p, 60 * MS);
+  CHECK_EQ(succeeded(p, end), 0);
+  mrc_pair_silence(p, 1, false);
+  mrc_pair_silence(p, 2, false);
+  CHECK(mrc_pair_finish(p, 300 * MS));
+  CHECK_EQ(succeeded(p, end), 1);
+  mrc_pair_destroy(p);
+}
+
+/* What the kernel refuses was never sent: no loss, no retransmission, every byte in place. */
+static void test_refused__is_not_lost(void) {
+  for (int every = 2; every <= 5; every++) {
+    CHECK_ROW(every);
+    struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .driver.refuse_every = every);
+    int end = open_qp(p, .memory_bytes = 500 * MTU);
+    for (int i = 0; i < 25; i++)
+      CHECK_EQ(mrc_pair_write_imm(p, end, 20 * MTU), 0);
+    CHECK(mrc_pair_finish(p, 100 * MS));
+    CHECK(p->hosts[0].refused > 0);
+    CHECK(counter(p, 0, MRC_COUNTER_TX_REFUSED) > 0);
+    CHECK_EQ(retransmitted(p, end), 0);
+    CHECK_EQ(mrc_pair_info(p, end).packets_sent, 500);
+    CHECK_EQ(n_events(p, 0, MRC_EVENT_EV_STATE, MRC_PAIR_ANY), 0);
+    mrc_pair_destroy(p);
+  }
+}
+
+/* A batch of one burst a call, as a driver with little room would have. */
+static void test_transmit__one_burst_at_a_time(void) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .driver.capacity = 1);
+  int end = open_qp(p, .memory_bytes = 500 * MTU);
+  CHECK_EQ(mrc_pair_write_imm(p, end, 500 * MTU), 0);
+  CHECK(mrc_pair_finish(p, 100 * MS));
+  CHECK_EQ(retransmitted(p, end), 0);
+  mrc_pair_destroy(p);
+}
+
+/* Sockets full again and again: a blocked port is left alone (the auditor), the others go on. */
+static void test_blocked__ports_wait_for_their_socket(void) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .port_out.rate_bps = 1000000000,
+                                 .driver.sndbuf_bytes = 30000);
+  int end = open_qp(p, .memory_bytes = 4u << 20);
+  write_all(p, end, 1u << 20, 4);
+  CHECK(mrc_pair_finish(p, 200 * MS));
+  CHECK(p->hosts[0].refused > 0);
+  CHECK_EQ(retransmitted(p, end), 0);
+  mrc_pair_destroy(p);
+}
+
+/* One port stays blocked: its share waits or goes elsewhere, nothing is lost and nothing hangs. */
+static void test_blocked__one_port_for_long(void) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
+  int end = open_qp(p, .memory_bytes = 1u << 20);
+  mrc_engine_port_blocked(p->hosts[0].engine, 1, true, p->now_ns);
+  p->hosts[0].blocked[0] = true;
+  CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
+  CHECK(mrc_pair_finish(p, 100 * MS));
+  CHECK_EQ(p->hosts[0].plane_packets[0], 0);
+  mrc_pair_destroy(p);
+}
+
+/* The link of a port goes down in mid-transfer: the others carry all; up again, it shares again. */
+static void test_port__down_and_up(void) {
+  struct mrc_pair *p = open_pair(.planes = 4, .paths = 2, .port_out.rate_bps = 500000000);
+  int end = open_qp(p, .memory_bytes = 32u << 20, .timeout = 14, .mpr = 4096);
+  write_all(p, end, 1u << 20, 32);
+  run_for(p, 20 * MS);
+  mrc_pair_port_up(p, 0, 3, false);
+  uint64_t at_down = acked_bytes(p, end);
+  run_for(p, 20 * MS);
+  CHECK(acked_bytes(p, end) - at_down > 2500000); /* of 3.75 MB in 20 ms over three planes */
+  uint64_t on_plane = p->hosts[0].plane_bytes[2];
+  mrc_pair_port_up(p, 0, 3, true);
+  CHECK(mrc_pair_finish(p, 500 * MS));
+  CHECK(p->hosts[0].plane_bytes[2] > on_plane + (1u << 20));
+  CHECK_EQ(succeeded(p, end), 32);
+  mrc_pair_destroy(p);
+}
+
+/* The port of the responder goes down: its SACKs leave on another. */
+static void test_port__down_at_the_responder(void) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .port_out.rate_bps = 500000000);
+  int end = open_qp(p, .memory_bytes = 8u << 20, .timeout = 14);
+  write_all(p, end, 1u << 20, 8);
+  run_for(p, 10 * MS);
+  mrc_pair_port_up(p, 1, 1, false);
+  CHECK(mrc_pair_finish(p, 400 * MS));
+  CHECK_EQ(succeeded(p, end), 8);
+  mrc_pair_destroy(p);
+}
+
+static void test_port__all_down_and_one_up(void) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
+  int end = open_qp(p, .memory_bytes = 1u << 20, .timeout = 10, .retry_linear = 7, .retry_exp = 8);
+  mrc_pair_port_up(p, 0, 1, false);
+  mrc_pair_port_up(p, 0, 2, false);
+  CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
+  run_for(p, 20 * MS);
+  mrc_pair_port_up(p, 0, 2, true);
+  CHECK(mrc_pair_finish(p, 300 * MS));
+  CHECK_EQ(succeeded(p, end), 1);
+  mrc_pair_destroy(p);
+}
+
+/* A link of 500 Mbit/s with 1 MB of buffer, as a tbf: the standing queue stays short, so no packet
+   overflows and no EV is taken for dead; the link stays busy. */
+static void test_queue__stays_short_on_a_slow_link(void) {
+  struct mrc_pair *p = open_pair(.planes = 4, .paths = 2, .port_out.rate_bps = 500000000,
+                                 .port_out.queue_bytes = 1000000);
+  int end = open_qp(p, .memory_bytes = 64u << 20, .mpr = 4096, .path_mtu = 8192, .timeout = 14);
+  write_all(p, end, 1u << 20, 64);
+  run_for(p, 50 * MS); /* slow start is over */
+  uint64_t start_ns = p->now_ns, start = acked_bytes(p, end);
+  uint64_t longest = 0;
+  while (p->now_ns < start_ns + 150 * MS && mrc_pair_step(p, start_ns + 150 * MS))
+    for (int plane = 0; plane < 4; plane++) {
+      uint64_t backlog = mrc_link_backlog(&p->port_out[0][plane], p->now_ns);
+      longest = backlog > longest ? backlog : longest;
+    }
+  CHECK(longest < 500000); /* 8 ms; the target is 2 */
+  /* 95 % of the payload that 150 ms of four planes can carry */
+  CHECK(acked_bytes(p, end) - start > 37500000 / 100 * 95);
+  CHECK(mrc_pair_finish(p, 300 * MS));
+  CHECK_EQ(retransmitted(p, end), 0);
+  CHECK_EQ(n_events(p, 0, MRC_EVENT_EV_STATE, MRC_EV_ASSUMED_BAD), 0);
+  mrc_pair_destroy(p);
+}
+
+/* Two QPs share the same links and end with shares of the same order. */
+static void test_queue__is_shared_by_two_qps(void) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .port_out.rate_bps = 500000000,
+                                 .port_out.queue_bytes = 1000000);
+  int first = open_qp(p, .memory_bytes = 32u << 20, .mpr = 4096, .path_mtu = 4096, .timeout = 14);
+  write_all(p, first, 1u << 20, 32);
+  run_for(p, 30 * MS);
+  int second = open_qp(p, .memory_bytes = 32u << 20, .mpr = 4096, .path_mtu = 4096, .timeout = 14);
+  write_all(p, second, 1u << 20, 32);
+  run_for(p, 100 * MS);
+  uint64_t a = acked_bytes(p, first), b = acked_bytes(p, second);
+  run_for(p, 80 * MS);
+  a = acked_bytes(p, first) - a;
+  b = acked_bytes(p, second) - b;
+  CHECK(a > 0 && b > 0);
+  CHECK(a < 4 * b && b < 4 * a);
+  CHECK(mrc_pair_finish(p, 2 * SECOND));
+  CHECK_EQ(n_events(p, 0, MRC_EVENT_EV_STATE, MRC_EV_ASSUMED_BAD), 0);
+  mrc_pair_destroy(p);
+}
+
+/* Even a buffer much too short for the window: loss by overflow, and it is done in the end. */
+static void test_queue__that_overflows(void) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .port_out.rate_bps = 500000000,
+                                 .port_out.queue_bytes = 60000);
+  int end = open_qp(p, .memory_bytes = 8u << 20, .timeout = 14);
+  write_all(p, end, 1u << 20, 8);
+  CHECK(mrc_pair_finish(p, 2 * SECOND));
+  CHECK_EQ(succeeded(p, end), 8);
+  mrc_pair_destroy(p);
+}
+
+CHECK_MAIN(RUN(test_silence__of_one_plane), RUN(test_silence__of_two_of_four),
+           RUN(test_silence__of_one_direction), RUN(test_silence__from_the_start),
+           RUN(test_silence__of_one_path), RUN(test_silence__of_all_planes_ends_the_qp),
+           RUN(test_silence__of_all_planes_for_a_while), RUN(test_refused__is_not_lost),
+           RUN(test_transmit__one_burst_at_a_time), RUN(test_blocked__ports_wait_for_their_socket),
+           RUN(test_blocked__one_port_for_long), RUN(test_port__down_and_up),
+           RUN(test_port__down_at_the_responder), RUN(test_port__all_down_and_one_up),
+           RUN(test_queue__stays_short_on_a_slow_link), RUN(test_queue__is_shared_by_two_qps),
+           RUN(test_queue__that_overflows))

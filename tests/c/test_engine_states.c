@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Life of engines and QPs: what each call refuses, legal moves, destruction in mid-transfer, a CQ
+   that nobody polls. */
+#include "core/engine.h"
+
+#include <errno.h>
+
+#include "core/icrc.h"
+#include "scenario.h"
+#include "sim/connect.h"
+
+static const struct mrc_qp_attr good_attr = {.qpn = 0x100,
+                                             .sq_depth = 16,
+                                             .mpr = 128,
+                                             .max_wimm = 4,
+                                             .dest_qpn = 0x200,
+                                             .path_mtu = 1024,
+                                             .peer_mpr = 128,
+                                             .peer_max_wimm = 4,
+                                             .timeout = 14,
+                                             .retry_linear = 7,
+                                             .retry_exp = 8};
+static const struct mrc_ev_attr good_ev = {
+    .ev = 1u << 16 | 1, .dport = 4791, .port = 1, .family = 6};
+static const struct mrc_peer_source good_source = {.address = {0xFD}, .sport = 1};
+
+static void set_paths(mrc_engine *engine, uint32_t qpn) {
+  CHECK_EQ(mrc_qp_set_evs(engine, qpn, &good_ev, 1), 0);
+  CHECK_EQ(mrc_qp_set_peer(engine, qpn, &good_source, 1), 0);
+}
+
+/* An engine with one QP, moved to `state`. */
+static mrc_engine *engine_in(uint32_t state) {
+  mrc_engine *engine = mrc_engine_create(&(struct mrc_engine_config){.max_qps = 4});
+  const uint32_t qpn = good_attr.qpn;
+  CHECK_EQ(mrc_qp_create(engine, &good_attr), 0);
+  if (state == MRC_QP_RESET) return engine;
+  CHECK_EQ(mrc_qp_modify(engine, qpn, MRC_QP_INIT, &good_attr, 1), 0);
+  set_paths(engine, qpn);
+  const uint32_t last = state == MRC_QP_ERROR ? MRC_QP_RTR : state;
+  for (uint32_t next = MRC_QP_RTR; next <= last; next++)
+    CHECK_EQ(mrc_qp_modify(engine, qpn, next, &good_attr, 1), 0);
+  if (state == MRC_QP_ERROR) CHECK_EQ(mrc_qp_modify(engine, qpn, state, &good_attr, 1), 0);
+  return engine;
+}
+
+static void test_engine_create__refuses(void) {
+  static const struct mrc_engine_config rows[] = {
+      {.ports = 33}, {.trace_entries = 1000}, {.cq_depth = UINT32_MAX}, {.max_qps = UINT32_MAX}};
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    CHECK_ROW(i);
+    CHECK(mrc_engine_create(&rows[i]) == NULL);
+  }
+  mrc_engine *engine = mrc_engine_create(&(struct mrc_engine_config){.ports = 32});
+  CHECK(engine != NULL);
+  CHECK_EQ(mrc_engine_deadline(engine), UINT64_MAX);
+  mrc_engine_destroy(engine);
+  mrc_engine_destroy(NULL);
+}
+
+static void test_qp_create__refuses(void) {
+  static const struct {
+    uint32_t qpn, sq_depth, mpr, max_wimm;
+    int error;
+  } rows[] = {
+      {0, 16, 128, 4, -EINVAL}, {2, 16, 128, 4, -EINVAL},         {0x1000000, 16, 128, 4, -EINVAL},
+      {3, 0, 128, 4, -EINVAL},  {3, 65537, 128, 4, -EINVAL},      {3, 16, 0, 4, -EINVAL},
+      {3, 16, 127, 4, -EINVAL}, {3, 16, 192, 4, -EINVAL},         {3, 16, 4224, 4, -EINVAL},
+      {3, 16, 128, 0, -EINVAL}, {3, 16, 128, 1025, -EINVAL},      {3, 1, 128, 1, 0},
+      {3, 16, 128, 4, -EEXIST}, {0xFFFFFF, 65536, 4096, 1024, 0}, {5, 16, 128, 4, -ENOSPC},
+  };
+  mrc_engine *engine = mrc_engine_create(&(struct mrc_engine_config){.max_qps = 2});
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    CHECK_ROW(i);
+    const struct mrc_qp_attr attr = {.qpn = rows[i].qpn,
+                                     .sq_depth = rows[i].sq_depth,
+                                     .mpr = rows[i].mpr,
+                                     .max_wimm = rows[i].max_wimm};
+    const int error = mrc_qp_create(engine, &attr);
+    /* When the engine is full and the QPN is known, both refusals are right. */
+    CHECK(error == rows[i].error || (rows[i].error == -EEXIST && error == -ENOSPC));
+  }
+  mrc_engine_destroy(engine);
+}
+
+/* Row: from; column: to. Anything else is refused and changes nothing. */
+static void test_qp_modify__legal_moves(void) {
+  static const bool legal[5][5] = {
+      /* to        RESET  INIT   RTR    RTS    ERROR */
+      /* RESET */ {false, true, false, false, false},
+      /* INIT  */ {true, false, true, false, true},
+      /* RTR   */ {false, false, false, true, true},
+      /* RTS   */ {false, false, false, false, true},
+      /* ERROR */ {false, false, false, false, false},
+  };
+  for (uint32_t from = 0; from < 5; from++) {
+    for (uint32_t to = 0; to < 5; to++) {
+      CHECK_ROW(from * 10 + to);
+      mrc_engine *engine = engine_in(from);
+      CHECK_EQ(mrc_qp_modify(engine, good_attr.qpn, to, &good_attr, 2),
+               legal[from][to] ? 0 : -EINVAL);
+      struct mrc_qp_info info;
+      CHECK_EQ(mrc_qp_query(engine, good_attr.qpn, &info), 0);
+      CHECK_EQ(info.state, legal[from][to] ? to : from);
+      mrc_engine_destroy(engine);
+    }
+  }
+}
+
+static void test_qp_modify__refuses_attributes(void) {
+  static const struct {
+    uint32_t to;
+    size_t offset; /* of a 32-bit attribute, or with `byte` of an 8-bit one */
+    uint32_t value;
+    bool byte;
+  } rows[] = {
+      {MRC_QP_RTR, offsetof(struct mrc_qp_attr, dest_qpn), 2, false},
+      {MRC_QP_RTR, offsetof(struct mrc_qp_attr, dest_qpn), 0x1000000, false},
+      {MRC_QP_RTR, offsetof(struct mrc_qp_attr, rq_psn), 0x1000000, false},
+      {MRC_QP_RTR, offsetof(struct mrc_qp_attr, integrity), 2, false},
+      {MRC_QP_RTS, offsetof(struct mrc_qp_attr, sq_psn), 0x1000000, false},
+      {MRC_QP_RTS, offsetof(struct mrc_qp_attr, path_mtu), 252, false},
+      {MRC_QP_RTS, offsetof(struct mrc_qp_attr, path_mtu), 1022, false},
+      {MRC_QP_RTS, offsetof(struct mrc_qp_attr, path_mtu), 16388, false},
+      {MRC_QP_RTS, offsetof(struct mrc_qp_attr, peer_mpr), 64, false},
+      {MRC_QP_RTS, offsetof(struct mrc_qp_attr, peer_mpr), 4224, false},
+      {MRC_QP_RTS, offsetof(struct mrc_qp_attr, peer_max_wimm), 0, false},
+      {MRC_QP_RTS, offsetof(struct mrc_qp_attr, timeout), 0, true},
+      {MRC_QP_RTS, offsetof(struct mrc_qp_attr, timeout), 25, true},
+      {MRC_QP_RTS, offsetof(struct mrc_qp_attr, retry_linear), 8, true},
+      {MRC_QP_RTS, offsetof(struct mrc_qp_attr, retry_exp), 26, true},
+      {MRC_QP_RTS, offsetof(struct mrc_qp_attr, cc), 2, true},
+  };
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    CHECK_ROW(i);
+    mrc_engine *engine = engine_in(rows[i].to - 1);
+    struct mrc_qp_attr attr = good_attr;
+    memcpy((uint8_t *)&attr + rows[i].offset, &rows[i].value, rows[i].byte ? 1 : 4);
+    CHECK_EQ(mrc_qp_modify(engine, attr.qpn, rows[i].to, &attr, 2), -EINVAL);
+    CHECK_EQ(mrc_qp_modify(engine, attr.qpn, rows[i].to, &good_attr, 2), 0); /* no harm done */
+    mrc_engine_destroy(engine);
+  }
+}
+
+static void test_set_evs_and_peer__in_init_only(void) {
+  for (uint32_t state = MRC_QP_RESET; state <= MRC_QP_ERROR; state++) {
+    CHECK_ROW(state);
+    mrc_engine *engine = engine_in(state);
+    const int expected = state == MRC_QP_INIT ? 0 : -EINVAL;
+    CHECK_EQ(mrc_qp_set_evs(engine, good_attr.qpn, &good_ev, 1), expected);
+    CHECK_EQ(mrc_qp_set_evs(engine, 0x999, &good_ev, 1), -ENOENT);
+    CHECK_EQ(mrc_qp_set_peer(engine, 0x999, &good_source, 1), -ENOENT);
+    if (state != MRC_QP_INIT)
+      CHECK_EQ(mrc_qp_set_peer(engine, good_attr.qpn, &good_source, 1), -EINVAL);
+    CHECK_EQ(mrc_qp_set_peer(engine, good_attr.qpn, &good_source, 0), -EINVAL);
+    CHECK_EQ(mrc_qp_set_peer(engine, good_attr.qpn, &good_source, MRC_MAX_PEER_SOURCES + 1),
+             -EINVAL);
+    mrc_engine_destroy(engine);
+  }
+}
+
+/* RTR needs to know the paths and the peer. */
+static void test_qp_modify__rtr_needs_paths_and_peer(void) {
+  mrc_engine *engine = mrc_engine_create(&(struct mrc_engine_config){.max_qps = 1});
+  CHECK_EQ(mrc_qp_create(engine, &good_attr), 0);
+  CHECK_EQ(mrc_qp_modify(engine, good_attr.qpn, MRC_QP_INIT, &good_attr, 1), 0);
+  CHECK_EQ(mrc_qp_modify(engine, good_attr.qpn, MRC_QP_RTR, &good_attr, 1), -EINVAL);
+  CHECK_EQ(mrc_qp_set_evs(engine, good_attr.qpn, &good_ev, 1), 0);
+  CHECK_EQ(mrc_qp_modify(engine, good_attr.qpn, MRC_QP_RTR, &good_attr, 1), -EINVAL);
+  CHECK_EQ(mrc_qp_set_peer(engine, good_attr.qpn, &good_source, 1), 0);
+  CHECK_EQ(mrc_qp_modify(engine, good_attr.qpn, MRC_QP_RTR, &good_attr, 1), 0);
+  mrc_engine_destroy(engine);
+}
+
+static void test_post__in_rts_only(void) {
+  const struct mrc_wr wr = {.wr_id = 1};
+  for (uint32_t state = MRC_QP_RESET; state <= MRC_QP_ERROR; state++) {
+    CHECK_ROW(state);
+    mrc_engine *engine = engine_in(state);
+    CHECK_EQ(mrc_qp_post(engine, good_attr.qpn, &wr, 2), state == MRC_QP_RTS ? 0 : -EPERM);
+    mrc_engine_destroy(engine);
+  }
+}
+
+static void test_calls__of_an_unknown_qp(void) {
+  mrc_engine *engine = engine_in(MRC_QP_RTS);
+  struct mrc_qp_info info;
+  CHECK_EQ(mrc_qp_modify(engine, 0x999, MRC_QP_ERROR, &good_attr, 1), -ENOENT);
+  CHECK_EQ(mrc_qp_query(engine, 0x999, &info), -ENOENT);
+  CHECK_EQ(mrc_qp_destroy(engine, 0x999), -ENOENT);
+  CHECK_EQ(mrc_qp_destroy(engine, good_attr.qpn), 0);
+  CHECK_EQ(mrc_qp_destroy(engine, good_attr.qpn), -ENOENT);
+  CHECK_EQ(mrc_qp_create(engine, &good_attr), 0); /* the number is free again */
+  mrc_engine_destroy(engine);
+}
+
+/* ERROR by command flushes what was posted, in order, and tells. */
+static void test_qp_modify__error_flushes(void) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
+  int end = open_qp(p, .memory_bytes = 100 * MTU);
+  for (int i = 0; i < 10; i++)
+    CHECK_EQ(mrc_pair_write(p, end, 10 * MTU), 0);
+  mrc_pair_modify(p, end, MRC_QP_ERROR);
+  CHECK(mrc_pair_finish(p, MS));
+  CHECK_EQ(audit_of(p, end)->statuses[MRC_WC_WR_FLUSH_ERR], 10);
+  CHECK_EQ(n_events(p, 0, MRC_EVENT_QP_ERROR, MRC_WC_WR_FLUSH_ERR), 1);
+  CHECK_EQ(mrc_mr_deregister(p->hosts[0].engine, p->ends[end]->lkey), 0); /* not held any more */
+  mrc_pair_destroy(p);
+}
+
+/* The requester's QP goes in mid-transfer: flushed; what still arrives for it is dropped; the
+   peer, who only received, notices nothing. */
+static void test_qp_destroy__of_the_requester_in_mid_transfer(void) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .path.delay_ns = 200 * US);
+  int end = open_qp(p, .memory_bytes = 1u << 20);
+  int other = open_qp(p, .memory_bytes = 1u << 18);
+  CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
+  CHECK_EQ(mrc_pair_write_imm(p, other, 1u << 18), 0);
+  run_for(p, 300 * US); /* packets are on their way in both directions */
+  mrc_pair_destroy_qp(p, end);
+  CHECK(mrc_pair_finish(p, 50 * MS));
+  CHECK_EQ(audit_of(p, end)->statuses[MRC_WC_WR_FLUSH_ERR], 1);
+  CHECK(p->hosts[0].drops[MRC_DROP_QPN] > 0); /* SACKs for the QP that is no more */
+  CHECK_EQ(succeeded(p, other), 1);
+  CHECK_EQ(mrc_mr_deregister(p->hosts[0].engine, p->ends[end]->lkey), 0);
+  mrc_pair_destroy(p);
+}
+
+/* The responder's QP goes: nothing is placed any more, the requester gives up in its time. */
+static void test_qp_destroy__of_the_responder_in_mid_transfer(void) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .path.delay_ns = 200 * US);
+  int end = open_qp(p, .memory_bytes = 1u << 20, .timeout = 10, .retry_linear = 2, .retry_exp = 2);
+  CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
+  run_for(p, 300 * US);
+  mrc_pair_destroy_qp(p, p->ends[end]->peer);
+  CHECK(mrc_pair_finish(p, 100 * MS));
+  CHECK_EQ(audit_of(p, end)->statuses[MRC_WC_RETRY_EXC_ERR], 1);
+  CHECK(p->hosts[1].drops[MRC_DROP_QPN] > 0);
+  mrc_pair_destroy(p);
+}
+
+/* Destroyed with EV probes out: their answers find nobody, and a new QP can probe at once. */
+static void test_qp_destroy__with_probes_out(void) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
+  int end = open_qp(p);
+  mrc_engine *engine = p->hosts[0].engine;
+  for (uint32_t i = 0; i < 100; i++)
+    CHECK_EQ(mrc_qp_probe_ev(engine, p->ends[end]->qpn, i % 4, 0, MS, i, p->now_ns), 0);
+  run_for(p, PATH_DELAY / 2);
+  for (uint32_t i = 0; i < 100; i++) /* these are not even sent */
+    CHECK_EQ(mrc_qp_probe_ev(engine, p->ends[end]->qpn, i % 4, 0, MS, i, p->now_ns), 0);
+  mrc_pair_destroy_qp(p, end);
+  int next = open_qp(p);
+  CHECK_EQ(mrc_qp_probe_ev(engine, p->ends[next]->qpn, 0, 0, MS, 7777, p->now_ns), 0);
+  mrc_pair_kick(p, 0);
+  run_for(p, 5 * MS);
+  CHECK_EQ(n_events(p, 0, MRC_EVENT_PROBE, MRC_PAIR_ANY), 1);
+  mrc_pair_destroy(p);
+}
+
+/* The responder's CQ is small and polled late: immediates wait, nothing is lost, nothing grows. */
+static void test_cq__immediates_wait_for_room(void) {
+  struct mrc_pair *p = open_pair(.planes = 2, .engine.cq_depth = 4);
+  int end = open_qp(p, .sq_depth = 4, .max_wimm = 32);
+  p->hosts[1].stops_polling = true;
+  for (int round = 0; round < 4; round++) {
+    for (int i = 0; i < 4 && mrc_pair_write_imm(p, end, 0) == 0; i++) {
+    }
+    run_for(p, 5 * MS);
+  }
+  CHECK(counter(p, 1, MRC_COUNTER_WIMM_HELD) > 0);
+  uint64_t sent = audit_of(p, end)->n_wrs;
+  CHECK(sent >= 8); /* four delivered, four held at least */
+  CHECK_EQ(succeeded(p, end), 4);
+  p->hosts[1].stops_polling = false;
+  mrc_pair_kick(p, 1);
+  CHECK(mrc_pair_finish(p, 100 * MS));
+  CHECK_EQ(succeeded(p, end), sent);
+  CHECK_EQ(audit_of(p, end)->n_immediates, sent);
+  mrc_pair_destroy(p);
+}
+
+/* Nobody polls at the requester: posts are refused when the CQ could not hold their ends. */
+static void test_cq__posts_are_bounded_by_it(void) {
+  struct mrc_pair *p = open_pair(.planes = 2, .engine.cq_depth = 8);
+  int end = open_qp(p, .sq_depth = 128);
+  p->hosts[0].stops_polling = true;
+  int posted = 0;
+  while (posted < 100 && mrc_pair_write(p, end, 0) == 0)
+    posted++;
+  CHECK_EQ(posted, 8);
+  CHECK_EQ(mrc_pair_write(p, end, 0), -ENOBUFS);
+  run_for(p, 5 * MS);
+  CHECK_EQ(mrc_pair_write(p, end, 0), -ENOBUFS); /* completed, not polled */
+  p->hosts[0].stops_polling = false;
+  mrc_pair_kick(p, 0);
+  CHECK(mrc_pair_finish(p, 5 * MS));
+  CHECK_EQ(mrc_pair_write(p, end, 0), 0);
+  CHECK(mrc_pair_finish(p, 5 * MS));
+  mrc_pair_destroy(p);
+}
+
+CHECK_MAIN(RUN(test_engine_create__refuses), RUN(test_qp_create__refuses),
+           RUN(test_qp_modify__legal_moves), RUN(test_qp_modify__refuses_attributes),
+           RUN(test_set_evs_and_peer__in_init_only), RUN(test_qp_modify__rtr_needs_paths_and_peer),
+           RUN(test_post__in_rts_only), RUN(test_calls__of_an_unknown_qp),
+           RUN(test_qp_modify__error_flushes),
+           RUN(test_qp_destroy__of_the_requester_in_mid_transfer),
+           RUN(test_qp_destroy__of_the_responder_in_mid_transfer),
+           RUN(test_qp_destroy__with_probes_out), RUN(test_cq__immediates_wait_for_room),
+           RUN(test_cq__posts_are_bounded_by_it))
