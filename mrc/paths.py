@@ -153,8 +153,10 @@ def _is_loopback(interface: Interface) -> bool:
 
 
 def _best_addresses(interface: Interface) -> list[IpInterface]:
-    """The first routable address of each IP version, IPv6 first."""
-    usable = [a for a in interface.addresses if not a.ip.is_link_local and not a.ip.is_multicast]
+    """The first usable address of each IP version, IPv6 first."""
+    usable = [a for a in interface.addresses if not a.ip.is_link_local]
+    if _is_loopback(interface):  # which may hold routed addresses of the host too
+        usable = [a for a in usable if a.ip.is_loopback]
     versions = ([a for a in usable if a.version == version][:1] for version in (6, 4))
     return [address for found in versions for address in found]
 

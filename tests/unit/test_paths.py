@@ -30,7 +30,7 @@ def nic(name: str, *addresses: str, mtu: int = 1500, up: bool = True) -> Nic:
     return Nic(name, [ip_interface(address) for address in addresses], mtu, up)
 
 
-LO = nic("lo", "127.0.0.1/8", "::1/128", mtu=65536)
+LO = nic("lo", "127.0.0.1/8", "fd00:a::1/128", "::1/128", mtu=65536)
 ETH0 = nic("eth0", "10.0.0.1/24", "2001:db8::1/64", "fe80::1/64")
 ETH1 = nic("eth1", "10.0.1.1/24", mtu=9000)
 
