@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Test beds drawn as text."""
+
+from __future__ import annotations
+
+from mrc.testbed.picture import draw
+from mrc.testbed.plan import Shape
+
+
+def test_draw__crosses_out_what_fails() -> None:
+    failing = {"plane:2", "t1:1.1", "link:h2.1", "t0:2.0"}
+    assert draw(Shape(hosts=3, planes=2, t1=2), failing) == [
+        "",
+        "plane 1     h0 -- t0:1.0 --+-- t1:1.0",
+        "            h1 -- t0:1.1 --+-- t1:1.1 x",
+        "            h2 -x t0:1.2 --+",
+        "",
+        "plane 2 x   h0 -- t0:2.0 x --+-- t1:2.0",
+        "            h1 -- t0:2.1   --+-- t1:2.1",
+        "            h2 -- t0:2.2   --+",
+    ]
+
+
+def test_draw__more_t1s_than_hosts() -> None:
+    assert draw(Shape(hosts=2, planes=1, t1=3), set())[1:] == [
+        "plane 1     h0 -- t0:1.0 --+-- t1:1.0",
+        "            h1 -- t0:1.1 --+-- t1:1.1",
+        "                           +-- t1:1.2",
+    ]

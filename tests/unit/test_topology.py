@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Addresses and paths of small fabrics, written out."""
+
+from __future__ import annotations
+
+from ipaddress import IPv6Address, IPv6Network
+
+import pytest
+
+from mrc import topology
+from mrc.topology import Path, Topology
+
+
+def test_paths__every_t1_of_every_plane() -> None:
+    paths = Topology(hosts=2, planes=2, t1=2).paths(1)
+    assert [(path.name, str(path.dst), str(path.segments[0])) for path in paths] == [
+        ("t1:1.0", "fd00:a:1::1:0", "fcbb:1:100:201:e000::"),
+        ("t1:1.1", "fd00:a:1::1:1", "fcbb:1:101:201:e000::"),
+        ("t1:2.0", "fd00:a:1::2:0", "fcbb:2:100:201:e000::"),
+        ("t1:2.1", "fd00:a:1::2:1", "fcbb:2:101:201:e000::"),
+    ]
+
+
+def test_paths__one_in_full() -> None:
+    assert Topology(hosts=20, planes=4, t1=3).paths(17)[-1] == Path(
+        plane=4,
+        t1=2,
+        dst=IPv6Address("fd00:a:11::4:2"),
+        segments=(IPv6Address("fcbb:4:102:211:e000::"),),
+        usids=(0x0102, 0x0211, 0xE000),
+    )
+
+
+def test_addresses__of_the_largest_fabric_are_distinct() -> None:
+    """No uSID, no prefix and no path address is used twice."""
+    host, t1 = topology.MAX_HOSTS - 1, topology.MAX_T1 - 1
+    usids = {topology.t1_usid(0), topology.t1_usid(t1), topology.t0_usid(0)}
+    usids |= {topology.t0_usid(host), topology.HOST_USID}
+    assert sorted(usids) == [0x0100, 0x01FF, 0x0200, 0x11FF, 0xE000]
+    assert topology.host_prefix(host) == IPv6Network("fd00:a:fff::/64")
+    assert topology.path_address(host, topology.MAX_PLANES, t1) == IPv6Address("fd00:a:fff::40:ff")
+
+
+def test_path_address__is_never_the_hosts_own() -> None:
+    paths = Topology(hosts=2, planes=topology.MAX_PLANES, t1=4).paths(0)
+    prefix, own = topology.host_prefix(0), topology.host_address(0)
+    assert own not in {path.dst for path in paths}
+    assert all(path.dst in prefix for path in paths)
+    assert len({path.dst for path in paths}) == len(paths)
+
+
+def test_oob_address__counts_from_one() -> None:
+    assert [str(topology.oob_address(host)) for host in range(2)] == ["fd00:c::1", "fd00:c::2"]
+
+
+@pytest.mark.parametrize(
+    ("hosts", "planes", "t1", "complaint"),
+    [
+        (1, 4, 2, "hosts is 1, not in 2..4096"),
+        (4097, 4, 2, "hosts is 4097"),
+        (2, 0, 2, "planes is 0, not in 1..64"),
+        (2, 65, 2, "planes is 65"),
+        (2, 4, 0, "t1 is 0, not in 1..256"),
+        (2, 4, 257, "t1 is 257"),
+    ],
+)
+def test_topology__refuses_sizes(hosts: int, planes: int, t1: int, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        Topology(hosts, planes, t1)
