@@ -328,8 +328,18 @@ int mrc_engine_transmit(struct mrc_engine *engine, struct mrc_burst *bursts, int
   return engine->n_bursts;
 }
 
+/* Whether a packet that was not sent keeps its place and is tried again at once. One whose send
+   failed outright would fail again: unless it is data and its plane has only now been found out, so
+   that another can take it, it is left to the timers as if lost on the way. */
+static bool is_tried_again(const struct mrc_qp *qp, const struct mrc_burst *burst,
+                           const struct mrc_packet *packet, int taken) {
+  if (taken == 0) return true;
+  return packet->_kind == MRC_KIND_DATA && !qp->planes[burst->port - 1].suspended;
+}
+
 static void commit_packet(struct mrc_engine *engine, struct mrc_qp *qp,
-                          const struct mrc_packet *packet, int taken, uint64_t now_ns) {
+                          const struct mrc_burst *burst, const struct mrc_packet *packet, int taken,
+                          uint64_t now_ns) {
   static const enum mrc_counter counter_of[] = {[MRC_KIND_SACK] = MRC_COUNTER_TX_SACKS,
                                                 [MRC_KIND_NACK] = MRC_COUNTER_TX_NACKS,
                                                 [MRC_KIND_ACK] = MRC_COUNTER_TX_ACKS,
@@ -342,7 +352,7 @@ static void commit_packet(struct mrc_engine *engine, struct mrc_qp *qp,
       mrc_requester_on_taken(engine, qp, packet, now_ns);
     else
       mrc_count(engine, counter_of[packet->_kind], 1);
-  } else {
+  } else if (is_tried_again(qp, burst, packet, taken)) {
     mrc_count(engine, MRC_COUNTER_TX_REFUSED, 1);
     if (packet->_kind == MRC_KIND_DATA || packet->_kind == MRC_KIND_PROBE)
       mrc_requester_on_refused(engine, qp, packet);
@@ -361,8 +371,12 @@ void mrc_engine_commit(struct mrc_engine *engine, const struct mrc_burst *bursts
     struct mrc_qp *qp = engine->qps[bursts[i]._qp];
     mrc_assert(qp != NULL);
     for (int k = bursts[i].n_packets - 1; k >= 0; k--)
-      commit_packet(engine, qp, &bursts[i].packets[k], taken[i], now_ns);
-    /* A send that failed outright (no route, interface gone) says that the plane cannot be used. */
+      commit_packet(engine, qp, &bursts[i], &bursts[i].packets[k], taken[i], now_ns);
+  }
+  /* A send that failed outright (no route, interface gone) says that the plane cannot be used. Only
+     now: a suspension takes all that is in flight there for lost, also of bursts before this. */
+  for (int i = 0; i < n; i++) {
+    struct mrc_qp *qp = engine->qps[bursts[i]._qp];
     if (taken[i] < 0 && qp->state == MRC_QP_RTS)
       mrc_loss_suspend_plane(engine, qp, bursts[i].port - 1u, now_ns);
   }
