@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Namespaces for tests: names that nobody else has, removed whatever happens."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from mrc import netns
+from mrc.errors import MrcError
+from mrc.testbed import build, rootless, state
+
+_numbers = count()
+
+
+def missing_privilege() -> str | None:
+    """Why namespaces cannot be made here, or None."""
+    if os.geteuid() != 0:
+        return f"needs root, or a shell opened with: {rootless.SHELL}"
+    for program, package in (("ip", "iproute2"), ("nft", "nftables")):
+        if shutil.which(program) is None:
+            return f"needs {program}: apt-get install {package}"
+    name = f"mrc-try-{os.getpid()}"
+    try:
+        netns.create(name)
+    except MrcError as exc:
+        return str(exc)
+    netns.remove(name)
+    return None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    ours = [item for item in items if here in item.path.parents]
+    reason = missing_privilege() if ours else None
+    for item in ours:
+        item.add_marker(pytest.mark.netns)
+        if reason is not None:
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def fresh_name() -> str:
+    return f"t{os.getpid()}-{next(_numbers)}"
+
+
+@pytest.fixture
+def bed_name() -> Iterator[str]:
+    """A name for a test bed, which is gone after the test."""
+    name = fresh_name()
+    yield name
+    build.remove(name)
+    state.forget(name)
+
+
+@pytest.fixture
+def namespace_pair() -> Iterator[tuple[str, str]]:
+    """Two empty namespaces."""
+    names = (f"mrc-{fresh_name()}", f"mrc-{fresh_name()}")
+    try:
+        for name in names:
+            netns.create(name)
+        yield names
+    finally:
+        for name in names:
+            netns.remove(name)

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""rtnetlink by our own messages, with ip(8) and tc(8) as the second opinion.
+
+namespace a                 namespace b
+  p1 (fe80::2) ------------ h0 (fe80::1)
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from ipaddress import IPv4Interface, IPv6Address, IPv6Interface, IPv6Network
+
+import pytest
+from pyroute2.netlink.rtnl.rtmsg import rtmsg
+
+from mrc import netlink, netns
+from mrc.errors import NetlinkError
+from mrc.netlink import Netlink, Veth
+from mrc.srv6 import LOCAL_TABLE, EncapRed, End, EndDT6, Route
+
+VIA = IPv6Address("fe80::1")
+OWN = IPv6Address("fd00:a::1")
+CARRIER = IPv6Address("fcbb:1:100:201:e000::")
+
+Pair = tuple[Netlink, Netlink]
+
+ROUTES = {
+    "plain": (
+        Route(IPv6Network("fcbb:1::/32"), "p1", via=VIA),
+        "unicast fcbb:1::/32 via fe80::1 dev p1 table main proto static scope global",
+    ),
+    "default": (
+        Route(IPv6Network("::/0"), "p1", via=VIA),
+        "unicast default via fe80::1 dev p1 table main proto static scope global",
+    ),
+    "encap.red": (
+        Route(IPv6Network("fd00:a:1::1:0/128"), "p1", VIA, OWN, EncapRed((CARRIER,))),
+        "unicast fd00:a:1::1:0  encap seg6 mode encap.red segs 1 [ fcbb:1:100:201:e000:: ] "
+        "via fe80::1 dev p1 table main proto static scope global src fd00:a::1",
+    ),
+    "encap.red, two carriers": (
+        Route(
+            IPv6Network("fd00:a:1::1:1/128"),
+            "p1",
+            VIA,
+            OWN,
+            EncapRed((CARRIER, IPv6Address("fcbb:1:7::"))),
+        ),
+        "unicast fd00:a:1::1:1  encap seg6 mode encap.red "
+        "segs 2 [ fcbb:1:100:201:e000:: fcbb:1:7:: ] via fe80::1 dev p1",
+    ),
+    "End": (
+        Route(IPv6Network("fcbb:1:100::/48"), "p1", action=End()),
+        "unicast fcbb:1:100::/48  encap seg6local action End "
+        "flavors next-csid lblen 32 nflen 16 dev p1",
+    ),
+    "End, other lengths": (
+        Route(IPv6Network("fcbb:1:2:100::/56"), "p1", action=End(48, 8)),
+        "unicast fcbb:1:2:100::/56  encap seg6local action End "
+        "flavors next-csid lblen 48 nflen 8 dev p1",
+    ),
+    "End.DT6": (
+        Route(IPv6Network("fcbb:1:e000::/48"), "p1", action=EndDT6(LOCAL_TABLE)),
+        "unicast fcbb:1:e000::/48  encap seg6local action End.DT6 table local dev p1",
+    ),
+    "local": (
+        Route(IPv6Network("fd00:a::/64"), "lo", local=True),
+        "local fd00:a::/64 dev lo table local proto static scope global",
+    ),
+}
+
+
+@pytest.fixture
+def pair(namespace_pair: tuple[str, str]) -> Iterator[Pair]:
+    a, b = namespace_pair
+    with Netlink(a) as here, Netlink(b) as there:
+        here.add_veths([Veth("p1", "h0", b, 9000, "02:00:00:00:00:02", "02:00:00:00:00:01")])
+        here.set_links(["lo", "p1"], up=True)
+        there.set_links(["h0"], up=True)
+        here.add_addresses([("lo", IPv6Interface(OWN)), ("p1", IPv6Interface("fe80::2/64"))])
+        yield here, there
+
+
+def run(link: Netlink, *command: str) -> str:
+    argv = ["ip", "netns", "exec", str(link.namespace), *command]
+    return subprocess.run(argv, check=True, capture_output=True, text=True).stdout
+
+
+def test_interfaces__of_a_pair(pair: Pair) -> None:
+    here, there = pair
+    netlink.wait_until_up([(here, ["p1"]), (there, ["h0"])], timeout=5)
+    lo, p1 = netlink.interfaces(here.namespace)
+    assert (lo.name, lo.index, lo.mtu, lo.up) == ("lo", 1, 65536, True)
+    assert {IPv4Interface("127.0.0.1/8"), IPv6Interface("fd00:a::1/128")} <= set(lo.addresses)
+    assert (p1.name, p1.mtu, p1.up) == ("p1", 9000, True)
+    assert IPv6Interface("fe80::2/64") in p1.addresses
+
+
+async def test_interfaces__beside_a_running_loop() -> None:
+    assert "lo" in {each.name for each in netlink.interfaces()}
+
+
+def test_interfaces__closes_its_socket() -> None:
+    """A leak would be a ResourceWarning, and so an error."""
+    for _ in range(3):
+        netlink.interfaces()
+
+
+def test_interfaces__names_a_missing_namespace() -> None:
+    with pytest.raises(NetlinkError, match="no namespace mrc-test-nowhere"):
+        netlink.interfaces("mrc-test-nowhere")
+
+
+def test_wait_until_up__names_the_interface(pair: Pair) -> None:
+    here, there = pair
+    there.set_links(["h0"], up=False)
+    with pytest.raises(NetlinkError, match=f"interface p1 in {here.namespace} does not come up"):
+        netlink.wait_until_up([(here, ["p1"])], timeout=0.05)
+
+
+def test_set_links__down_is_seen_on_both_ends(pair: Pair) -> None:
+    here, there = pair
+    netlink.wait_until_up([(here, ["p1"]), (there, ["h0"])], timeout=5)
+    there.set_links(["h0"], up=False)
+    assert not there.is_up("h0")
+    assert not here.is_up("p1")
+
+
+def test_add_veths__refuses_a_taken_name(pair: Pair) -> None:
+    here, there = pair
+    veth = Veth("p1", "h1", str(there.namespace), 9000, "02:00:00:00:00:02", "02:00:00:00:00:01")
+    with pytest.raises(NetlinkError, match=r"cannot make veth p1 to h1 in .*: File exists"):
+        here.add_veths([veth])
+
+
+def test_add_addresses__are_usable_at_once(pair: Pair) -> None:
+    here, _ = pair
+    here.add_addresses([("p1", IPv6Interface("fd00:9::9/64"))])
+    assert "tentative" not in run(
+        here, "ip", "-6", "address", "show", "dev", "p1", "to", "fd00:9::9"
+    )
+
+
+def test_add_neighbours__are_permanent(pair: Pair) -> None:
+    here, _ = pair
+    here.add_neighbours([("p1", VIA, "02:00:00:00:00:01")])
+    shown = run(here, "ip", "-6", "neighbour", "show", "dev", "p1")
+    assert shown.strip() == "fe80::1 lladdr 02:00:00:00:00:01 PERMANENT"
+
+
+def test_add_shaper__as_tc_shows_it(pair: Pair) -> None:
+    here, _ = pair
+    here.add_shaper("p1", rate_bps=500_000_000, burst_bytes=81_920, limit_bytes=706_920)
+    shown = run(here, "tc", "-raw", "qdisc", "show", "dev", "p1")
+    assert "tbf" in shown and "rate 500Mbit" in shown
+    assert "limit 706920b" in shown
+
+
+@pytest.mark.parametrize("kind", ROUTES)
+def test_add_routes__as_ip_shows_it(pair: Pair, kind: str) -> None:
+    """Goal: the kernel has what was meant, by its own account and by ip(8)'s."""
+    here, _ = pair
+    route, shown = ROUTES[kind]
+    here.add_routes([route])
+    assert route in here.routes()
+    table = run(here, "ip", "-d", "-6", "route", "show", "table", "all").splitlines()
+    assert [line for line in table if line.startswith(shown)], "\n".join(table)
+
+
+def test_add_routes__may_be_repeated(pair: Pair) -> None:
+    here, _ = pair
+    routes = [route for route, _ in ROUTES.values()]
+    here.add_routes(routes)
+    before = here.routes()
+    here.add_routes(routes)
+    assert here.routes() == before
+
+
+def test_add_routes__replaces_a_carrier(pair: Pair) -> None:
+    here, _ = pair
+    route, _ = ROUTES["encap.red"]
+    here.add_routes([route])
+    other = Route(route.dst, "p1", VIA, OWN, EncapRed((IPv6Address("fcbb:1:101:201:e000::"),)))
+    here.add_routes([other])
+    assert other in here.routes() and route not in here.routes()
+
+
+def test_add_routes__many_in_one_call(pair: Pair) -> None:
+    """More than one datagram of requests, and more than one of answers."""
+    here, _ = pair
+    routes = [
+        Route(IPv6Network(f"fd00:a:1::1:{n:x}/128"), "p1", VIA, OWN, EncapRed((CARRIER,)))
+        for n in range(300)
+    ]
+    here.add_routes(routes)
+    assert set(routes) <= set(here.routes())
+
+
+@pytest.mark.parametrize("kind", ["encap.red", "End"])
+def test_add_routes__notices_what_was_dropped_on_the_way(
+    pair: Pair, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: pyroute2's own message, which knows neither encap.red nor flavours, is found out."""
+    here, _ = pair
+    monkeypatch.setattr(netlink, "_RouteMessage", rtmsg)
+    route, _ = ROUTES[kind]
+    with pytest.raises(NetlinkError, match=f"route {route.dst} dev p1: the kernel has action None"):
+        here.add_routes([route])
+
+
+def test_add_routes__names_the_route_and_the_reason(pair: Pair) -> None:
+    here, _ = pair
+    good = ROUTES["plain"][0]
+    bad = Route(IPv6Network("fd00:b::/64"), "p1", via=IPv6Address("fd00:77::1"))
+    with pytest.raises(NetlinkError, match="cannot add route fd00:b::/64 dev p1: No route to host"):
+        here.add_routes([bad, good, bad])
+    assert good in here.routes()
+
+
+def test_add_routes__names_a_missing_interface(pair: Pair) -> None:
+    here, _ = pair
+    with pytest.raises(NetlinkError, match=f"no interface p9 in {here.namespace}"):
+        here.add_routes([Route(IPv6Network("fd00:b::/64"), "p9", via=VIA)])
+
+
+def test_netlink__belongs_to_its_namespace(pair: Pair) -> None:
+    here, there = pair
+    with netns.inside(str(there.namespace)):
+        assert {each.name for each in here.interfaces()} == {"lo", "p1"}
+    assert "p1" not in {each.name for each in netlink.interfaces()}
