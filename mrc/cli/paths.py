@@ -45,17 +45,17 @@ async def _paths(args: argparse.Namespace, out: Output) -> int:
         qp = await ctx.connect(host, port, private={"service": "paths"}, timeout=args.timeout)
         async with qp:
             info, evs = await qp.query(), await qp.evs()
-    out.text(_table(evs))
-    out.result(
-        {
-            "peer": qp.peer_host,
-            "tcp_port": port,
-            "udp_port": ctx.udp_port,
-            "path_mtu_bytes": qp.path_mtu,
-            "planes": planes_json(info.planes),
-            "evs": [asdict(ev) | {"state": ev.state.name} for ev in evs],
-        }
-    )
+        out.text(_table(evs))
+        out.result(
+            {
+                "peer": qp.peer_host,
+                "tcp_port": port,
+                "udp_port": ctx.udp_port,
+                "path_mtu_bytes": qp.path_mtu,
+                "planes": planes_json(info.planes),
+                "evs": [asdict(ev) | {"state": ev.state.name} for ev in evs],
+            }
+        )
     return 0
 
 

@@ -1,0 +1,534 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`mrc send` and `mrc recv` as processes in two hosts of a test bed, in good and in bad luck.
+
+h0 --- plane 1 (T0, 2 x T1, T0) --- h1      100 Mbit/s each; the OOB exchange runs over a
+ |---- plane 2 ---------------------|       management network that no fault touches
+ |---- plane 3 ---------------------|
+ '---- plane 4 ---------------------'
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mrc import netns
+from mrc.mailbox import KEEPALIVE_SECONDS
+from mrc.testbed import Testbed
+
+pytestmark = [
+    pytest.mark.netns,
+    pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root"),
+]
+
+PLANES = 4
+MTU = 8844  # payload bytes at an interface MTU of 9000
+BIG = (64 << 20) + 13
+MIDDLE = 24 << 20
+GIVE_UP_SECONDS = 9.0  # of the sender's retries, as configured
+
+
+@pytest.fixture(scope="module")
+def bed() -> Iterator[Testbed]:
+    with Testbed(f"transfer-{os.getpid()}", planes=PLANES, t1=2, rate="100mbit") as bed:
+        yield bed
+
+
+@pytest.fixture(autouse=True)
+def healthy(bed: Testbed) -> Iterator[None]:
+    yield
+    bed.heal("all")
+
+
+@pytest.fixture
+def public_folder() -> Iterator[Path]:
+    """Other users may enter it, which pytest's own folders do not allow."""
+    with tempfile.TemporaryDirectory(prefix="mrc-test-") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+@pytest.fixture
+def inbox(tmp_path: Path) -> Path:
+    path = tmp_path / "inbox"
+    path.mkdir()
+    return path
+
+
+@dataclass
+class Mrc:
+    """One mrc in a host."""
+
+    process: subprocess.Popen[str]
+    samples: Path | None = None
+    lines: list[str] = field(default_factory=list)
+    changed: threading.Event = field(default_factory=threading.Event)
+    started: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.lines.append(line.rstrip())
+            self.changed.set()
+        self.changed.set()
+
+    def until_listening(self) -> Mrc:
+        while not any("listening on" in line for line in self.lines):
+            assert self.process.poll() is None, self.lines
+            self.changed.wait(10)
+            self.changed.clear()
+        return self
+
+    def received(self) -> int:
+        assert self.samples is not None
+        text = self.samples.read_text().splitlines() if self.samples.exists() else []
+        whole = [json.loads(line)["bytes"] for line in text[-3:] if line.endswith("}")]
+        return max(whole, default=0)
+
+    def until_received(self, count: int) -> None:
+        deadline = time.monotonic() + 20
+        while self.received() < count:
+            assert time.monotonic() < deadline, (self.received(), self.lines)
+            time.sleep(0.005)
+
+    def ends(self, code: int, *, within: float = 15) -> str:
+        """Waits for the end and returns stdout; what was said on stderr is in `lines`."""
+        output = self._output(within)
+        assert self.process.returncode == code, (self.lines, output)
+        return output
+
+    def _output(self, within: float) -> str:
+        chunks: list[str] = []
+        assert self.process.stdout is not None
+        reader = threading.Thread(target=lambda: chunks.append(self.process.stdout.read()))
+        reader.start()
+        self.process.wait(within)
+        reader.join(5)
+        self._reader.join(5)
+        return "".join(chunks)
+
+    def complaint(self) -> str:
+        """The one line that says why it failed."""
+        complaints = [line for line in self.lines if "listening on" not in line]
+        assert len(complaints) == 1, self.lines
+        return complaints[0]
+
+
+@dataclass
+class Hosts:
+    """Starts mrc in the hosts of a bed, and ends what is left."""
+
+    bed: Testbed
+    folder: Path
+    running: list[Mrc] = field(default_factory=list)
+
+    def start(self, host: str, *arguments: str | Path, user: str | None = None) -> Mrc:
+        command = [sys.executable, "-m", "mrc", *map(str, arguments)]
+        argv, environment = self.bed.host_command(host, command, user=user)
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(argv, env=environment, stdout=pipe, stderr=pipe, text=True)
+        self.running.append(Mrc(process))
+        return self.running[-1]
+
+    def recv(self, inbox: Path, *options: str) -> Mrc:
+        samples = self.folder / f"samples-{len(self.running)}"
+        command = ("recv", "--output", inbox, "--progress-json", samples, *options)
+        receiver = self.start("h1", *command)
+        receiver.samples = samples
+        return receiver.until_listening()
+
+    def send(self, *arguments: str | Path, user: str | None = None) -> Mrc:
+        return self.start("h0", "send", *arguments, "h1", user=user)
+
+
+@pytest.fixture
+def hosts(bed: Testbed, tmp_path: Path) -> Iterator[Hosts]:
+    hosts = Hosts(bed, tmp_path)
+    yield hosts
+    for each in hosts.running:
+        if each.process.poll() is None:
+            each.process.kill()
+        each.process.wait(10)
+        for stream in (each.process.stdout, each.process.stderr):
+            assert stream is not None
+            each._reader.join(5)
+            stream.close()
+
+
+def make(tmp_path: Path, name: str, size: int, seed: int = 1) -> Path:
+    path = tmp_path / name
+    path.write_bytes(random.Random(seed).randbytes(size))
+    return path
+
+
+def same(left: Path, right: Path) -> bool:
+    return left.read_bytes() == right.read_bytes()
+
+
+def names(inbox: Path) -> list[str]:
+    return sorted(os.listdir(inbox))
+
+
+# ---- Good luck ------------------------------------------------------------------------------
+
+
+def test_send__every_size(hosts: Hosts, tmp_path: Path, inbox: Path) -> None:
+    sizes = [0, 1, MTU - 1, MTU, MTU + 1, BIG]
+    files = [make(tmp_path, f"file{size}", size, size) for size in sizes]
+    receiver = hosts.recv(inbox, "--once", "--json")
+    sent = json.loads(hosts.send("--json", *files).ends(0, within=60))
+    received = json.loads(receiver.ends(0))
+    assert names(inbox) == sorted(path.name for path in files)
+    assert all(same(path, inbox / path.name) for path in files)
+    _check_result(sent, "sender", sizes, files)
+    _check_result(received, "receiver", sizes, [inbox / path.name for path in files])
+    digests = [[file["digest"] for file in result["files"]] for result in (sent, received)]
+    assert digests[0] == digests[1]
+    assert sent["packets_sent"] >= BIG // MTU
+    moved = [plane["bytes"] for plane in sent["planes"]]
+    assert min(moved) > 0.8 * max(moved), "equal shares per plane"
+
+
+def _check_result(result: dict[str, Any], role: str, sizes: list[int], paths: list[Path]) -> None:
+    assert result["schema"] == 1
+    assert result["role"] == role
+    assert [file["bytes"] for file in result["files"]] == sizes
+    assert [file["path"] for file in result["files"]] == list(map(str, paths))
+    assert [file["name"] for file in result["files"]] == [path.name for path in paths]
+    assert result["goodput_bits_per_second"] == pytest.approx(sum(sizes) * 8 / result["seconds"])
+    assert result["path_mtu_bytes"] == MTU
+    assert [plane["plane"] for plane in result["planes"]] == [1, 2, 3, 4]
+    assert len(result["evs"]) == 8
+    assert {"ev", "plane", "path", "state", "packets", "lost"} <= result["evs"][0].keys()
+    assert {"tcp_port", "udp_port", "mpr", "packets_retransmitted"} <= result.keys()
+
+
+def test_send__as_an_ordinary_user(hosts: Hosts, public_folder: Path, inbox: Path) -> None:
+    file = make(public_folder, "a", MIDDLE)
+    receiver = hosts.recv(inbox, "--once")
+    output = hosts.send(file, user="nobody").ends(0)
+    assert "24 MiB" in output and "xxh3_128:" in output
+    receiver.ends(0)
+    assert same(file, inbox / "a")
+
+
+def test_recv__serves_several_senders_at_once_until_interrupted(
+    hosts: Hosts, tmp_path: Path, inbox: Path
+) -> None:
+    files = [make(tmp_path, f"file{n}", MIDDLE // 2, n) for n in range(3)]
+    receiver = hosts.recv(inbox)
+    for sender in [hosts.send(file) for file in files]:
+        sender.ends(0, within=30)
+    hosts.send(make(tmp_path, "later", 5)).ends(0)
+    receiver.process.send_signal(signal.SIGINT)
+    output = receiver.ends(130)
+    assert len(output.splitlines()) == 4
+    assert all(same(file, inbox / file.name) for file in files)
+
+
+def test_recv__existing_file_only_with_overwrite(hosts: Hosts, tmp_path: Path, inbox: Path) -> None:
+    file = make(tmp_path, "a", MTU)
+    (inbox / "a").write_bytes(b"old")
+    receiver = hosts.recv(inbox, "--once")
+    sender = hosts.send(file)
+    sender.ends(1)
+    assert "h1 refused the file: a: exists" in sender.complaint()
+    receiver.ends(1)
+    assert (inbox / "a").read_bytes() == b"old" and names(inbox) == ["a"]
+    receiver = hosts.recv(inbox, "--once", "--overwrite")
+    hosts.send(file).ends(0)
+    receiver.ends(0)
+    assert same(file, inbox / "a")
+
+
+def test_paths__shows_every_ev(hosts: Hosts, inbox: Path) -> None:
+    receiver = hosts.recv(inbox, "--once")
+    shown = json.loads(hosts.start("h0", "paths", "h1", "--json").ends(0))
+    assert [(ev["plane"], ev["path"]) for ev in shown["evs"]] == [
+        (plane, f"t1:{plane}.{t1}") for plane in range(1, 5) for t1 in range(2)
+    ]
+    assert shown["evs"][3]["usids"] == ["0101", "0201", "e000"]
+    assert {ev["state"] for ev in shown["evs"]} == {"GOOD"}
+    table = hosts.start("h0", "paths", "h1").ends(0)
+    assert len(table.splitlines()) == 9 and "0101 0201 e000" in table
+    assert receiver.process.poll() is None, "a look at the paths is not a sender"
+
+
+def test_paths__a_silent_plane_is_not_good(hosts: Hosts, bed: Testbed, inbox: Path) -> None:
+    hosts.recv(inbox)
+    bed.fail("plane:2")
+    shown = json.loads(hosts.start("h0", "paths", "h1", "--json").ends(0))
+    good = {ev["plane"] for ev in shown["evs"] if ev["state"] == "GOOD"}
+    assert good == {1, 3, 4}
+
+
+# ---- Faults of the fabric -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"target": "plane:2"},
+        {"target": "plane:2", "mode": "down"},
+        {"target": "plane:2", "loss": 0.2},
+        {"target": "t1:3.0"},
+        {"target": "link:h1.1", "mode": "down"},
+    ],
+    ids=["silent", "down", "lossy", "t1", "link"],
+)
+def test_send__a_fault_in_the_middle(
+    hosts: Hosts, bed: Testbed, tmp_path: Path, inbox: Path, fault: dict[str, Any]
+) -> None:
+    file = make(tmp_path, "a", BIG)
+    receiver = hosts.recv(inbox, "--once")
+    sender = hosts.send("--json", file)
+    receiver.until_received(BIG // 3)
+    bed.fail(**fault)
+    receiver.until_received(BIG * 2 // 3)
+    bed.heal()
+    sent = json.loads(sender.ends(0, within=40))
+    receiver.ends(0)
+    assert same(file, inbox / "a")
+    assert sent["packets_retransmitted"] > 0
+
+
+def test_send__one_percent_lost_everywhere(
+    hosts: Hosts, bed: Testbed, tmp_path: Path, inbox: Path
+) -> None:
+    file = make(tmp_path, "a", MIDDLE)
+    for plane in range(1, PLANES + 1):
+        bed.fail(f"plane:{plane}", loss=0.01)
+    receiver = hosts.recv(inbox, "--once")
+    hosts.send(file).ends(0, within=60)
+    receiver.ends(0)
+    assert same(file, inbox / "a")
+
+
+def test_send__all_planes_silent(hosts: Hosts, bed: Testbed, tmp_path: Path, inbox: Path) -> None:
+    receiver = hosts.recv(inbox, "--once")
+    sender = hosts.send(make(tmp_path, "a", BIG))
+    receiver.until_received(BIG // 4)
+    for plane in range(1, PLANES + 1):
+        bed.fail(f"plane:{plane}")
+    sender.ends(4, within=GIVE_UP_SECONDS + 6)
+    assert "all paths to h1 are lost" in sender.complaint()
+    receiver.ends(1, within=5)  # it learns by TCP, which no fault touches, that the sender ended
+    assert names(inbox) == []
+
+
+@pytest.mark.slow
+def test_recv__sender_falls_silent(hosts: Hosts, tmp_path: Path, inbox: Path) -> None:
+    """A stopped process keeps its TCP connection: only the mailbox's keepalive finds out."""
+    receiver = hosts.recv(inbox, "--once")
+    sender = hosts.send(make(tmp_path, "a", BIG))
+    receiver.until_received(BIG // 4)
+    sender.process.send_signal(signal.SIGSTOP)
+    receiver.ends(4, within=2 * KEEPALIVE_SECONDS + GIVE_UP_SECONDS + 6)
+    assert "all paths to h0 are lost" in receiver.complaint()
+    assert names(inbox) == []
+
+
+def test_send__no_plane_from_the_start(hosts: Hosts, bed: Testbed, tmp_path: Path) -> None:
+    hosts.recv(tmp_path)
+    for plane in range(1, PLANES + 1):
+        bed.fail(f"plane:{plane}")
+    sender = hosts.send(make(tmp_path, "a", 1))
+    sender.ends(4)
+    assert "UDP" in sender.complaint()
+
+
+# ---- Bad luck of the two ends ---------------------------------------------------------------
+
+
+@contextmanager
+def small_disk(folder: Path, size: int) -> Iterator[Path]:
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", folder], check=True)
+
+
+def test_recv__disk_full(hosts: Hosts, tmp_path: Path) -> None:
+    file = make(tmp_path, "a", MIDDLE)
+    with small_disk(tmp_path / "small", 8 << 20) as inbox:
+        receiver = hosts.recv(inbox, "--once")
+        sender = hosts.send(file)
+        sender.ends(1)
+        receiver.ends(1)
+        assert "no room for 25165824 bytes" in sender.complaint()
+        assert receiver.received() < 4096, "refused before data flows"
+        assert names(inbox) == []
+
+
+def shrink(file: Path) -> None:
+    os.truncate(file, 4096)
+
+
+def rewrite(file: Path) -> None:
+    with file.open("r+b") as stream:
+        stream.write(b"x")
+
+
+@pytest.mark.parametrize("change", [shrink, rewrite])
+def test_send__source_changes_in_the_middle(
+    hosts: Hosts, tmp_path: Path, inbox: Path, change: Callable[[Path], None]
+) -> None:
+    file = make(tmp_path, "a", BIG)
+    receiver = hosts.recv(inbox, "--once")
+    sender = hosts.send(file)
+    receiver.until_received(BIG // 4)
+    change(file)
+    sender.ends(1)
+    assert "changed while it was sent" in sender.lines[-1]
+    receiver.ends(1)
+    assert "h0 gave up" in receiver.complaint()
+    assert names(inbox) == []
+
+
+def test_recv__killed(hosts: Hosts, tmp_path: Path, inbox: Path) -> None:
+    file = make(tmp_path, "a", BIG)
+    receiver = hosts.recv(inbox)
+    sender = hosts.send(file)
+    receiver.until_received(BIG // 4)
+    receiver.process.kill()
+    sender.ends(1, within=5)
+    assert "h1 ended without closing the QP" in sender.complaint()
+    (left,) = names(inbox)
+    assert left.startswith(".a.mrc-"), "nothing under the final name"
+    receiver = hosts.recv(inbox, "--once")
+    assert any("removed 1 unfinished" in line for line in receiver.lines)
+    assert names(inbox) == []
+    hosts.send(file).ends(0)
+    receiver.ends(0)
+    assert same(file, inbox / "a")
+
+
+def test_send__killed(hosts: Hosts, tmp_path: Path, inbox: Path) -> None:
+    receiver = hosts.recv(inbox, "--once")
+    sender = hosts.send(make(tmp_path, "a", BIG))
+    receiver.until_received(BIG // 4)
+    sender.process.kill()
+    receiver.ends(1, within=5)
+    assert "h0 ended without closing the QP" in receiver.complaint()
+    assert names(inbox) == []
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_send__stopped(
+    hosts: Hosts, tmp_path: Path, inbox: Path, signum: signal.Signals, code: int
+) -> None:
+    receiver = hosts.recv(inbox, "--once")
+    sender = hosts.send(make(tmp_path, "a", BIG))
+    receiver.until_received(BIG // 4)
+    sender.process.send_signal(signum)
+    sender.ends(code, within=5)
+    receiver.ends(1, within=5)
+    assert "h0" in receiver.complaint()
+    assert names(inbox) == []
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_recv__stopped(
+    hosts: Hosts, tmp_path: Path, inbox: Path, signum: signal.Signals, code: int
+) -> None:
+    receiver = hosts.recv(inbox)
+    sender = hosts.send(make(tmp_path, "a", BIG))
+    receiver.until_received(BIG // 4)
+    receiver.process.send_signal(signum)
+    receiver.ends(code, within=5)
+    sender.ends(1, within=5)
+    assert "h1" in sender.complaint()
+    assert names(inbox) == []
+
+
+def test_recv__garbage_on_tcp_and_udp(
+    hosts: Hosts, bed: Testbed, tmp_path: Path, inbox: Path
+) -> None:
+    """A stranger who talks nonsense to both ports costs neither the receiver nor its sender."""
+    file = make(tmp_path, "a", BIG)
+    receiver = hosts.recv(inbox)
+    sender = hosts.send(file)
+    receiver.until_received(BIG // 8)
+    noise = random.Random(7)
+    with netns.inside(bed.plan.nodes["h0"].namespace):
+        udp = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+        strangers = [socket.create_connection(("fd00:c::2", 4791), 5) for _ in range(5)]
+    with udp:
+        for n in range(500):
+            udp.sendto(noise.randbytes(noise.randrange(1, 1400)), ("fd00:a:1::1:0", 4791 + n % 2))
+    for n, stranger in enumerate(strangers):
+        with stranger:
+            stranger.sendall([b"", b"\x00" * 64, b"\xff" * 64, b"GET / HTTP/1.1\r\n\r\n", b"{"][n])
+    sender.ends(0)
+    hosts.send(make(tmp_path, "b", 10)).ends(0)
+    assert same(file, inbox / "a")
+    assert receiver.process.poll() is None
+
+
+# ---- Random faults --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rounds", [3, pytest.param(60, marks=[pytest.mark.slow])])
+@pytest.mark.timeout(1800)
+def test_send__random_faults(hosts: Hosts, bed: Testbed, tmp_path: Path, rounds: int) -> None:
+    seed = int(os.environ.get("MRC_SEED") or random.SystemRandom().randrange(1 << 32))
+    print(f"MRC_SEED={seed}")
+    draw = random.Random(seed)
+    for n in range(rounds):
+        _random_round(hosts, bed, tmp_path / f"round{n}", draw)
+        bed.heal("all")
+
+
+def _random_round(hosts: Hosts, bed: Testbed, folder: Path, draw: random.Random) -> None:
+    sizes = [0, 1, MTU - 1, MTU, MTU + 1, BIG, draw.randrange(1 << 25)]
+    inbox = folder / "inbox"
+    inbox.mkdir(parents=True)
+    files = [
+        make(folder, f"file{n}", size, draw.randrange(1 << 32))
+        for n, size in enumerate(draw.sample(sizes, draw.randrange(1, 4)))
+    ]
+    faults = _random_faults(draw)
+    print("sizes", [file.stat().st_size for file in files], "faults", faults)
+    receiver = hosts.recv(inbox, "--once")
+    sender = hosts.send(*files)
+    for fault in faults:
+        time.sleep(draw.uniform(0, 0.6))
+        bed.fail(**fault)
+        if draw.random() < 0.7:
+            time.sleep(draw.uniform(0, 0.6))
+            bed.heal(fault["target"])
+    sender.ends(0, within=90)
+    receiver.ends(0)
+    for file in files:
+        assert same(file, inbox / file.name)
+        file.unlink()
+
+
+def _random_faults(draw: random.Random) -> list[dict[str, Any]]:
+    """One plane at least stays whole; the others may fail in every way, again and again."""
+    if draw.random() < 0.2:
+        return [{"target": f"plane:{plane}", "loss": 0.01} for plane in range(1, PLANES + 1)]
+    planes = draw.sample(range(1, PLANES + 1), draw.randrange(1, PLANES))
+    kinds: list[dict[str, Any]] = [{}, {"mode": "down"}, {"loss": 0.2}]
+    return [{"target": f"plane:{draw.choice(planes)}", **draw.choice(kinds)} for _ in range(3)]
