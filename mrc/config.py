@@ -43,9 +43,9 @@ class ContextConfig:
     mpr: int = 1024  # window in PSNs
     sq_depth: int = 1024  # work requests of one QP that the engine holds
     max_wimm: int = 128  # immediates in flight, each way
-    timeout: int = 14  # local timeout is 1.024 us << timeout
+    timeout: int = 16  # local timeout is 1.024 us << timeout
     retry_linear: int = 7
-    retry_exp: int = 8  # with the two above: gives up after about 8.7 s
+    retry_exp: int = 6  # with the two above: gives up after about 9.0 s
     cc: CcKind = CcKind.DELAY
     integrity: Integrity = Integrity.ICRC
     spray: int = 0  # packets of a burst at most; 0 leaves it to the engine

@@ -49,6 +49,7 @@ static void end_round(struct mrc_cc *cc, uint64_t now_ns) {
       increase(cc, delay_ns);
     }
   }
+  if (!cc->slow_start) cc->cwnd_before_timeout_bytes = 0;
   cc->round_end_ns = now_ns + mrc_max_u64(2 * cc->round_rtt_ns, MRC_CC_MIN_ROUND_NS);
   cc->round_acked_bytes = 0;
   cc->round_rtt_ns = 0;
@@ -92,8 +93,16 @@ void mrc_cc_on_congestion_loss(struct mrc_cc *cc, uint64_t now_ns) {
 
 void mrc_cc_on_timeout(struct mrc_cc *cc) {
   if (cc->kind == MRC_CC_NULL) return;
+  cc->cwnd_before_timeout_bytes = mrc_max_u64(cc->cwnd_bytes, cc->cwnd_before_timeout_bytes);
   cc->slow_start = true;
   cc->cwnd_bytes = cc->min_bytes;
+}
+
+void mrc_cc_on_spurious_timeout(struct mrc_cc *cc) {
+  if (cc->cwnd_before_timeout_bytes == 0) return;
+  cc->slow_start = false;
+  cc->cwnd_bytes = mrc_max_u64(cc->cwnd_bytes, cc->cwnd_before_timeout_bytes);
+  cc->cwnd_before_timeout_bytes = 0;
 }
 
 bool mrc_cc_is_congestion(const struct mrc_cc *cc, uint64_t delay_ns) {

@@ -18,6 +18,7 @@ struct mrc_cc {
   bool slow_start;
   uint32_t mtu_bytes;
   uint64_t cwnd_bytes;
+  uint64_t cwnd_before_timeout_bytes; /* 0: no timeout that could prove wrong */
   uint64_t min_bytes;
   uint64_t max_bytes;
   uint64_t round_end_ns; /* end of the current round, about two round trips */
@@ -45,6 +46,8 @@ void mrc_cc_on_refused(struct mrc_cc *cc, uint64_t inflight_bytes);
 void mrc_cc_on_congestion_loss(struct mrc_cc *cc, uint64_t now_ns);
 /* The local timeout expired: nothing is known about the network any more. */
 void mrc_cc_on_timeout(struct mrc_cc *cc);
+/* What the timeout took for lost had arrived: the window is what it was before. */
+void mrc_cc_on_spurious_timeout(struct mrc_cc *cc);
 /* Whether a loss that saw this queueing delay is overflow rather than a failed path. */
 bool mrc_cc_is_congestion(const struct mrc_cc *cc, uint64_t delay_ns);
 

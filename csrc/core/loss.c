@@ -31,9 +31,10 @@ static void distrust_ev(struct mrc_engine *engine, struct mrc_qp *qp, uint16_t e
 
 void mrc_loss_mark(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t psn, enum mrc_counter why,
                    uint64_t now_ns) {
-  const struct mrc_txslot *slot = mrc_txwin_slot(&qp->req.win, psn);
+  struct mrc_txslot *slot = mrc_txwin_slot(&qp->req.win, psn);
   struct mrc_plane *plane = &qp->planes[slot->plane];
   mrc_txwin_on_lost(&qp->req.win, psn);
+  slot->by_timeout = why == MRC_COUNTER_LOST_BY_TIMEOUT;
   plane->lost++;
   qp->evset.evs[slot->ev].lost++;
   mrc_count(engine, why, 1);
@@ -60,13 +61,16 @@ static void trust_ev(struct mrc_engine *engine, struct mrc_qp *qp, uint16_t ev) 
 void mrc_loss_on_spurious(struct mrc_engine *engine, struct mrc_qp *qp,
                           const struct mrc_txslot *slot, uint32_t psn) {
   mrc_assert(slot->ev_lost != MRC_TX_NONE);
-  const uint32_t index = qp->evset.evs[slot->ev_lost].attr.port - 1u;
-  struct mrc_plane *plane = &qp->planes[index];
-  plane->reorder_ns = mrc_min_u64(mrc_max_u64(2 * plane->reorder_ns, MRC_LOSS_REORDER_FLOOR_NS / 4),
-                                  4 * mrc_max_u64(plane->rtt.smooth_ns, 1));
   qp->req.packets_spurious++;
   mrc_count(engine, MRC_COUNTER_SPURIOUS, 1);
   mrc_trace(engine, MRC_TRACE_SPURIOUS, qp->qpn, psn, slot->ev_lost);
+  if (slot->by_timeout) {
+    mrc_cc_on_spurious_timeout(&qp->req.cc); /* the peer was late, the network is as it was */
+    return;
+  }
+  struct mrc_plane *plane = &qp->planes[qp->evset.evs[slot->ev_lost].attr.port - 1];
+  const uint64_t wider_ns = mrc_max_u64(2 * plane->reorder_ns, MRC_LOSS_REORDER_FLOOR_NS / 4);
+  plane->reorder_ns = mrc_min_u64(wider_ns, 4 * mrc_max_u64(plane->rtt.smooth_ns, 1));
   trust_ev(engine, qp, slot->ev_lost);
 }
 
@@ -114,30 +118,28 @@ void mrc_loss_on_holes(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t ba
   }
 }
 
-/* When the oldest packet of the plane is overdue although something sent later on the same plane
-   arrived; MRC_NEVER when there is no such evidence. */
-static uint64_t rack_deadline_ns(const struct mrc_plane *plane, const struct mrc_txslot *oldest) {
-  if (plane->rack_ns <= oldest->sent_ns) return MRC_NEVER;
-  const uint64_t spread = mrc_max_u64(MRC_LOSS_REORDER_FLOOR_NS, plane->rtt.smooth_ns / 4);
-  return oldest->sent_ns + plane->rtt.smooth_ns + mrc_max_u64(spread, 2 * plane->rtt.var_ns) +
-         plane->reorder_ns;
+/* Loss by time compares send times with send times, never with the clock: when a host stalls, its
+   answers are late all together, and nothing is lost. What is missing is then missing beside things
+   that were sent a good while later and did arrive. */
+
+/* Whether something sent clearly later on the same plane arrived. */
+static bool lost_by_time(const struct mrc_plane *plane, const struct mrc_txslot *oldest) {
+  uint64_t spread_ns = mrc_max_u64(MRC_LOSS_REORDER_FLOOR_NS, plane->rtt.smooth_ns / 4);
+  spread_ns = mrc_max_u64(spread_ns, 2 * plane->rtt.var_ns);
+  return plane->rack_ns > oldest->sent_ns + spread_ns + plane->reorder_ns;
 }
 
-/* Whether another plane delivered something sent after this packet. */
-static bool others_deliver(const struct mrc_qp *qp, uint32_t plane, uint64_t sent_ns) {
-  for (uint32_t planes = qp->evset.plane_mask & ~(1u << plane); planes != 0; planes &= planes - 1)
-    if (qp->planes[__builtin_ctz(planes)].rack_ns > sent_ns) return true;
-  return false;
-}
-
-/* When the plane counts as silent for this packet: nothing of it was heard, others were. */
-static uint64_t silence_deadline_ns(const struct mrc_qp *qp, uint32_t index,
-                                    const struct mrc_txslot *oldest) {
+/* Whether other planes delivered what was sent clearly later, while this one delivered nothing. */
+static bool lost_by_silence(const struct mrc_qp *qp, uint32_t index,
+                            const struct mrc_txslot *oldest) {
   const struct mrc_plane *plane = &qp->planes[index];
-  if (!others_deliver(qp, index, oldest->sent_ns)) return MRC_NEVER;
+  const uint64_t since_ns = mrc_max_u64(oldest->sent_ns, plane->rack_ns);
   const struct mrc_rtt *rtt = mrc_rtt_known(&plane->rtt) ? &plane->rtt : &qp->req.rtt;
-  return mrc_max_u64(oldest->sent_ns, plane->heard_ns) +
-         mrc_rtt_overdue_ns(rtt, MRC_LOSS_SILENCE_FLOOR_NS) + plane->reorder_ns;
+  const uint64_t patience_ns =
+      mrc_max_u64(MRC_LOSS_SILENCE_FLOOR_NS, mrc_rtt_overdue_ns(rtt, 0)) + plane->reorder_ns;
+  for (uint32_t planes = qp->evset.plane_mask & ~(1u << index); planes != 0; planes &= planes - 1)
+    if (qp->planes[__builtin_ctz(planes)].rack_ns > since_ns + patience_ns) return true;
+  return false;
 }
 
 /* Takes the oldest burst in flight on the plane for lost. */
@@ -200,9 +202,9 @@ static void detect_plane(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t 
   const struct mrc_txlist *list = &win->lists[index];
   while (list->oldest != MRC_TX_NONE) {
     const struct mrc_txslot *oldest = &win->slots[list->oldest];
-    if (now_ns >= rack_deadline_ns(plane, oldest)) {
+    if (lost_by_time(plane, oldest)) {
       lose_oldest_burst(engine, qp, index, MRC_COUNTER_LOST_BY_TIME, now_ns);
-    } else if (now_ns >= silence_deadline_ns(qp, index, oldest)) {
+    } else if (lost_by_silence(qp, index, oldest)) {
       lose_oldest_burst(engine, qp, index, MRC_COUNTER_LOST_BY_SILENCE, now_ns);
       if (++plane->strikes >= MRC_LOSS_STRIKES) mrc_loss_suspend_plane(engine, qp, index, now_ns);
     } else {
@@ -280,14 +282,12 @@ void mrc_loss_on_deadline(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t
 
 uint64_t mrc_loss_deadline(const struct mrc_qp *qp) {
   if (qp->state != MRC_QP_RTS || !mrc_requester_is_busy(qp)) return MRC_NEVER;
-  uint64_t deadline = mrc_min_u64(timeout_deadline_ns(qp), probe_deadline_ns(qp));
-  const struct mrc_txwin *win = &qp->req.win;
   for (uint32_t planes = qp->evset.plane_mask; planes != 0; planes &= planes - 1) {
     const uint32_t plane = (uint32_t)__builtin_ctz(planes);
+    const struct mrc_txwin *win = &qp->req.win;
     if (win->lists[plane].oldest == MRC_TX_NONE) continue;
     const struct mrc_txslot *oldest = &win->slots[win->lists[plane].oldest];
-    deadline = mrc_min_u64(deadline, rack_deadline_ns(&qp->planes[plane], oldest));
-    deadline = mrc_min_u64(deadline, silence_deadline_ns(qp, plane, oldest));
+    if (lost_by_time(&qp->planes[plane], oldest) || lost_by_silence(qp, plane, oldest)) return 0;
   }
-  return deadline;
+  return mrc_min_u64(timeout_deadline_ns(qp), probe_deadline_ns(qp));
 }

@@ -7,8 +7,8 @@
 #include "engine.h"
 
 /* Choices of ours: floors below which scheduling noise of a host would look like loss. */
-#define MRC_LOSS_REORDER_FLOOR_NS 500000ull  /* spread of packets on one plane */
-#define MRC_LOSS_SILENCE_FLOOR_NS 3000000ull /* a plane must be silent so much beyond its RTT */
+#define MRC_LOSS_REORDER_FLOOR_NS 500000ull  /* spread of send times on one plane */
+#define MRC_LOSS_SILENCE_FLOOR_NS 5000000ull /* a plane must be silent for so long */
 #define MRC_LOSS_STRIKES 3                   /* bursts in a row that make a plane silent */
 #define MRC_PROBE_FIRST_NS 5000000ull        /* patience before any RTT is known */
 #define MRC_PROBE_FLOOR_NS 1000000ull

@@ -218,13 +218,29 @@ static enum fill fill_burst(struct mrc_engine *engine, struct mrc_qp *qp, uint64
   return FILL_MORE;
 }
 
-/* Sends the reliability probe; the planes take turns, so that a dead one cannot swallow them all.
- */
+/* The plane whose oldest packet in flight was sent first; a plane of the QP in any case. */
+static uint32_t most_overdue_plane(const struct mrc_qp *qp) {
+  const struct mrc_txwin *win = &qp->req.win;
+  uint32_t worst = (uint32_t)__builtin_ctz(qp->evset.plane_mask);
+  uint64_t first_ns = UINT64_MAX;
+  for (uint32_t planes = qp->evset.plane_mask; planes != 0; planes &= planes - 1) {
+    const uint32_t plane = (uint32_t)__builtin_ctz(planes);
+    const uint16_t oldest = win->lists[plane].oldest;
+    if (oldest == MRC_TX_NONE || win->slots[oldest].sent_ns >= first_ns) continue;
+    first_ns = win->slots[oldest].sent_ns;
+    worst = plane;
+  }
+  return worst;
+}
+
+/* Sends the reliability probe: first where a packet is overdue, for an answer proves it lost; then
+   the planes take turns, so that a dead one cannot swallow every probe. */
 static bool send_probe(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns) {
   struct mrc_reliability_probe *probe = &qp->req.probe;
   uint16_t ev = MRC_EV_NONE;
-  for (uint32_t turn = 1; turn <= MRC_MAX_PORTS && ev == MRC_EV_NONE; turn++) {
-    const uint32_t plane = (probe->plane + turn) % MRC_MAX_PORTS;
+  const uint32_t first = probe->outstanding ? probe->plane + 1u : most_overdue_plane(qp);
+  for (uint32_t turn = 0; turn < MRC_MAX_PORTS && ev == MRC_EV_NONE; turn++) {
+    const uint32_t plane = (first + turn) % MRC_MAX_PORTS;
     if ((qp->evset.plane_mask >> plane & 1) == 0 || !plane_can_send(engine, qp, plane, false))
       continue;
     ev = mrc_evset_next(&qp->evset, plane, &engine->prng);

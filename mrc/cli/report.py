@@ -69,6 +69,10 @@ def settings_json(ctx: Context, session: Session, *, tcp_port: int) -> dict[str,
     }
 
 
+def nonzero(values: dict[str, int]) -> dict[str, int]:
+    return {name: value for name, value in values.items() if value != 0}
+
+
 async def transfer_json(
     role: str, session: Session, files: Sequence[TransferredFile], seconds: float, tcp_port: int
 ) -> dict[str, Any]:
@@ -86,6 +90,8 @@ async def transfer_json(
         "packets_spurious": info.packets_spurious,
         "planes": planes_json(info.planes),
         "evs": evs_json(evs),
+        "counters": nonzero(await session.ctx.counters()),
+        "drops": nonzero(await session.ctx.drops()),
         **settings_json(session.ctx, session, tcp_port=tcp_port),
     }
 

@@ -15,17 +15,15 @@ import random
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from netns.processes import Hosts
 
 from mrc import netns
 from mrc.mailbox import KEEPALIVE_SECONDS
@@ -70,108 +68,11 @@ def inbox(tmp_path: Path) -> Path:
     return path
 
 
-@dataclass
-class Mrc:
-    """One mrc in a host."""
-
-    process: subprocess.Popen[str]
-    samples: Path | None = None
-    lines: list[str] = field(default_factory=list)
-    changed: threading.Event = field(default_factory=threading.Event)
-    started: float = field(default_factory=time.monotonic)
-
-    def __post_init__(self) -> None:
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self.lines.append(line.rstrip())
-            self.changed.set()
-        self.changed.set()
-
-    def until_listening(self) -> Mrc:
-        while not any("listening on" in line for line in self.lines):
-            assert self.process.poll() is None, self.lines
-            self.changed.wait(10)
-            self.changed.clear()
-        return self
-
-    def received(self) -> int:
-        assert self.samples is not None
-        text = self.samples.read_text().splitlines() if self.samples.exists() else []
-        whole = [json.loads(line)["bytes"] for line in text[-3:] if line.endswith("}")]
-        return max(whole, default=0)
-
-    def until_received(self, count: int) -> None:
-        deadline = time.monotonic() + 20
-        while self.received() < count:
-            assert time.monotonic() < deadline, (self.received(), self.lines)
-            time.sleep(0.005)
-
-    def ends(self, code: int, *, within: float = 15) -> str:
-        """Waits for the end and returns stdout; what was said on stderr is in `lines`."""
-        output = self._output(within)
-        assert self.process.returncode == code, (self.lines, output)
-        return output
-
-    def _output(self, within: float) -> str:
-        chunks: list[str] = []
-        assert self.process.stdout is not None
-        reader = threading.Thread(target=lambda: chunks.append(self.process.stdout.read()))
-        reader.start()
-        self.process.wait(within)
-        reader.join(5)
-        self._reader.join(5)
-        return "".join(chunks)
-
-    def complaint(self) -> str:
-        """The one line that says why it failed."""
-        complaints = [line for line in self.lines if "listening on" not in line]
-        assert len(complaints) == 1, self.lines
-        return complaints[0]
-
-
-@dataclass
-class Hosts:
-    """Starts mrc in the hosts of a bed, and ends what is left."""
-
-    bed: Testbed
-    folder: Path
-    running: list[Mrc] = field(default_factory=list)
-
-    def start(self, host: str, *arguments: str | Path, user: str | None = None) -> Mrc:
-        command = [sys.executable, "-m", "mrc", *map(str, arguments)]
-        argv, environment = self.bed.host_command(host, command, user=user)
-        pipe = subprocess.PIPE
-        process = subprocess.Popen(argv, env=environment, stdout=pipe, stderr=pipe, text=True)
-        self.running.append(Mrc(process))
-        return self.running[-1]
-
-    def recv(self, inbox: Path, *options: str) -> Mrc:
-        samples = self.folder / f"samples-{len(self.running)}"
-        command = ("recv", "--output", inbox, "--progress-json", samples, *options)
-        receiver = self.start("h1", *command)
-        receiver.samples = samples
-        return receiver.until_listening()
-
-    def send(self, *arguments: str | Path, user: str | None = None) -> Mrc:
-        return self.start("h0", "send", *arguments, "h1", user=user)
-
-
 @pytest.fixture
 def hosts(bed: Testbed, tmp_path: Path) -> Iterator[Hosts]:
     hosts = Hosts(bed, tmp_path)
     yield hosts
-    for each in hosts.running:
-        if each.process.poll() is None:
-            each.process.kill()
-        each.process.wait(10)
-        for stream in (each.process.stdout, each.process.stderr):
-            assert stream is not None
-            each._reader.join(5)
-            stream.close()
+    hosts.end()
 
 
 def make(tmp_path: Path, name: str, size: int, seed: int = 1) -> Path:
