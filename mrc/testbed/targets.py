@@ -66,6 +66,12 @@ class Fault:
     loss: float = 1.0
     """share of packets lost, in steps of 0.0001; below 1 only when silent"""
 
+    def __post_init__(self) -> None:
+        if not 0 < self.loss <= 1:
+            raise ValueError(f"loss is {self.loss}, not above 0 and up to 1")
+        if self.mode is Mode.DOWN and self.loss != 1:
+            raise ValueError("a target that is down loses everything: loss goes with silent")
+
     def __str__(self) -> str:
         return self.mode if self.loss == 1 else f"loss {self.loss:.2%}"
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from mrc.testbed import targets
-from mrc.testbed.targets import Fault, Target, parse_loss, parse_target
+from mrc.testbed.targets import Fault, Mode, Target, parse_loss, parse_target
 from mrc.topology import Topology
 
 FABRIC = Topology(hosts=2, planes=4, t1=3)
@@ -58,6 +58,19 @@ def test_parse_loss__is_a_percentage(text: str, share: float) -> None:
 def test_parse_loss__refuses(text: str) -> None:
     with pytest.raises(ValueError, match="loss"):
         parse_loss(text)
+
+
+@pytest.mark.parametrize(
+    ("mode", "loss", "complaint"),
+    [
+        (Mode.SILENT, 0.0, "loss is 0.0"),
+        (Mode.SILENT, 1.5, "loss is 1.5"),
+        (Mode.DOWN, 0.5, "loss goes with silent"),
+    ],
+)
+def test_fault__refuses(mode: Mode, loss: float, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        Fault(mode, loss)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,404 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A test bed in the kernel: which paths live, and which die of which fault.
+
+    h0 -- t0:P.0 --+-- t1:P.0 --+-- t0:P.1 -- h1        P = 1, 2
+                   +-- t1:P.1 --+
+
+A probe is one UDP datagram per path from h0 to h1; what arrives says which paths live, and the
+packets that the T1s forwarded say which way it went.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from mrc import netns, topology
+from mrc.errors import ArgumentError, ConfigError, NetlinkError, StateError
+from mrc.testbed import Fault, Mode, Testbed, build, nft, state
+
+from .conftest import fresh_name
+
+PORT = 4791
+SO_RCVBUFFORCE = 33
+UDP_SEGMENT, UDP_GRO, SOL_UDP = 103, 104, 17
+ALL = {"t1:1.0", "t1:1.1", "t1:2.0", "t1:2.1"}
+
+FAULTS = {
+    "plane:2": {"t1:2.0", "t1:2.1"},
+    "t1:1.1": {"t1:1.1"},
+    "t0:1.0": {"t1:1.0", "t1:1.1"},
+    "t0:2.1": {"t1:2.0", "t1:2.1"},
+    "link:h0.2": {"t1:2.0", "t1:2.1"},
+    "link:h1.1": {"t1:1.0", "t1:1.1"},
+    "uplink:1.0.1": {"t1:1.1"},
+    "uplink:2.1.0": {"t1:2.0"},
+}
+
+
+@pytest.fixture(scope="module")
+def bed() -> Iterator[Testbed]:
+    with Testbed(fresh_name(), planes=2, t1=2, rate="1gbit") as bed:
+        yield bed
+
+
+@pytest.fixture(autouse=True)
+def healed(request: pytest.FixtureRequest) -> Iterator[None]:
+    yield
+    if "bed" in request.fixturenames:
+        request.getfixturevalue("bed").heal("all")
+
+
+def udp_socket(bed: Testbed, host: str) -> socket.socket:
+    with netns.inside(bed.plan.nodes[host].namespace):
+        return socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+
+
+def probe(bed: Testbed, src: int = 0, dst: int = 1, each: int = 1) -> Counter[str]:
+    """Send so many datagrams over each path, as large as fits; count what arrives, by path.
+
+    Nothing says which is the last, so this ends when none has come for a tenth of a second.
+    """
+    arrived: Counter[str] = Counter()
+    with udp_socket(bed, f"h{dst}") as rx:
+        rx.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 1 << 24)
+        rx.bind(("::", PORT))
+        rx.settimeout(0.1)
+        for path in bed.shape.topology.paths(dst):
+            with udp_socket(bed, f"h{src}") as tx:
+                tx.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, f"p{path.plane}".encode())
+                for _ in range(each):
+                    tx.sendto(path.name.encode().ljust(bed.shape.mtu - 112), (str(path.dst), PORT))
+        try:
+            while True:
+                arrived[rx.recv(65536).decode().strip()] += 1
+        except TimeoutError:
+            return arrived
+
+
+def forwarded(bed: Testbed) -> dict[str, int]:
+    """T1 -> bytes that its links received."""
+    counts = {}
+    for plane in bed.shape.topology.plane_numbers():
+        for t1 in bed.shape.topology.t1_numbers():
+            with netns.inside(bed.plan.nodes[f"t1-{plane}-{t1}"].namespace):
+                lines = Path("/proc/thread-self/net/dev").read_text().splitlines()
+            links = (line.split() for line in lines if line.strip().startswith("t0-"))
+            counts[f"t1:{plane}.{t1}"] = sum(int(fields[1]) for fields in links)
+    return counts
+
+
+def run(bed: Testbed, host: str, *command: str) -> str:
+    argv, env = bed.host_command(host, command)
+    return subprocess.run(argv, env=env, check=True, capture_output=True, text=True).stdout
+
+
+# ---- Paths ----------------------------------------------------------------------------------
+
+
+def test_paths__all_live_in_both_directions(bed: Testbed) -> None:
+    assert probe(bed, 0, 1) == Counter(ALL)
+    assert probe(bed, 1, 0) == Counter(ALL)
+
+
+def test_paths__each_crosses_its_own_t1(bed: Testbed) -> None:
+    """Method: ten datagrams over one path at a time; only that path's T1 forwards them."""
+    size = bed.shape.mtu - 112
+    for path in bed.shape.topology.paths(1):
+        before = forwarded(bed)
+        with udp_socket(bed, "h1") as rx, udp_socket(bed, "h0") as tx:
+            rx.bind(("::", PORT))
+            rx.settimeout(2)
+            for _ in range(10):
+                tx.sendto(bytes(size), (str(path.dst), PORT))
+                assert len(rx.recv(65536)) == size
+        grown = {name: count - before[name] for name, count in forwarded(bed).items()}
+        assert [name for name, count in grown.items() if count > 5 * size] == [path.name]
+
+
+def test_paths__arrive_at_the_port_and_the_address_of_the_path(bed: Testbed) -> None:
+    """What the datapath rests on: a socket tied to the port gets its plane's packets only."""
+    with udp_socket(bed, "h1") as rx, udp_socket(bed, "h0") as tx:
+        rx.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"p2")
+        rx.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, 1)
+        rx.bind(("::", PORT))
+        rx.settimeout(2)
+        for path in bed.shape.topology.paths(1):
+            tx.sendto(path.name.encode(), (str(path.dst), PORT))
+        for expected in ("t1:2.0", "t1:2.1"):
+            data, control, _, source = rx.recvmsg(100, 100)
+            address = socket.inet_ntop(socket.AF_INET6, control[0][2][:16])
+            t1 = int(expected[-1])
+            assert data.decode() == expected
+            assert address == str(topology.path_address(1, 2, t1))
+            assert source[0] == str(topology.host_address(0))
+
+
+def test_paths__a_message_of_64_kib_passes_the_shapers_whole(bed: Testbed) -> None:
+    with udp_socket(bed, "h1") as rx, udp_socket(bed, "h0") as tx:
+        rx.setsockopt(SOL_UDP, UDP_GRO, 1)
+        rx.bind(("::", PORT))
+        rx.settimeout(2)
+        tx.setsockopt(SOL_UDP, UDP_SEGMENT, 1024)
+        message = bytes(63 * 1024)
+        tx.sendto(message, (str(topology.path_address(1, 1, 0)), PORT))
+        assert len(rx.recv(1 << 17)) == len(message)
+
+
+def test_paths__a_mark_on_the_outer_header_reaches_the_socket(bed: Testbed) -> None:
+    marking = "add table ip6 marks\nadd chain ip6 marks f { type filter hook forward priority 0; }\n"
+    marking += "add rule ip6 marks f ip6 ecn set ce\n"
+    nft.apply({bed.plan.nodes["t1-1-0"].namespace: marking})
+    try:
+        with udp_socket(bed, "h1") as rx, udp_socket(bed, "h0") as tx:
+            rx.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVTCLASS, 1)
+            rx.bind(("::", PORT))
+            rx.settimeout(2)
+            tx.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_TCLASS, 2)
+            marks = []
+            for t1 in (0, 1):
+                tx.sendto(b"x", (str(topology.path_address(1, 1, t1)), PORT))
+                control = rx.recvmsg(100, 100)[1]
+                marks.append(struct.unpack("i", control[0][2])[0])
+        assert marks == [3, 2]
+    finally:
+        nft.apply({bed.plan.nodes["t1-1-0"].namespace: "delete table ip6 marks\n"})
+
+
+# ---- Faults ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", [*Mode])
+@pytest.mark.parametrize("target", FAULTS)
+def test_fail__kills_its_paths_and_no_others(bed: Testbed, target: str, mode: Mode) -> None:
+    bed.fail(target, mode)
+    assert probe(bed, 0, 1) == Counter(ALL - FAULTS[target])
+    assert probe(bed, 1, 0) == Counter(ALL - FAULTS[target])
+    assert bed.heal(target) == [target]
+    assert probe(bed, 0, 1) == Counter(ALL)
+    assert probe(bed, 1, 0) == Counter(ALL)
+
+
+@pytest.mark.parametrize(("mode", "carrier"), [(Mode.SILENT, "1"), (Mode.DOWN, "0")])
+def test_fail__only_down_is_seen_by_the_host(bed: Testbed, mode: Mode, carrier: str) -> None:
+    bed.fail("link:h0.1", mode)
+    assert run(bed, "h0", "cat", "/sys/class/net/p1/carrier").strip() == carrier
+    bed.heal("all")
+    assert run(bed, "h0", "cat", "/sys/class/net/p1/carrier").strip() == "1"
+
+
+@pytest.mark.parametrize("target", ["plane:2", "t1:1.1", "t0:1.0", "link:h1.1", "uplink:2.1.0"])
+def test_fail__loses_the_share_once(bed: Testbed, target: str) -> None:
+    """Half of 200 datagrams: 100 +- 43 is six sigma; tossed twice it would be 50."""
+    bed.fail(target, loss=0.5)
+    arrived = probe(bed, 0, 1, each=200)
+    for name in ALL - FAULTS[target]:
+        assert arrived[name] == 200
+    for name in FAULTS[target]:
+        assert 57 <= arrived[name] <= 143
+
+
+def test_fail__several_at_once_heal_one_by_one(bed: Testbed) -> None:
+    """A link that two faults hold down stays down until both are healed."""
+    bed.fail("plane:1", Mode.DOWN)
+    bed.fail("uplink:1.0.1", Mode.DOWN)
+    bed.fail("t1:2.0")
+    assert probe(bed) == Counter({"t1:2.1"})
+    bed.heal("plane:1")
+    assert probe(bed) == Counter({"t1:1.0", "t1:2.1"})
+    assert list(bed.faults()) == ["uplink:1.0.1", "t1:2.0"]
+    bed.heal("t1:2.0")
+    assert probe(bed) == Counter({"t1:1.0", "t1:2.0", "t1:2.1"})
+    assert bed.heal("all") == ["uplink:1.0.1"]
+    assert probe(bed) == Counter(ALL)
+
+
+def test_fail__again_replaces_the_fault(bed: Testbed) -> None:
+    for mode in (Mode.DOWN, Mode.SILENT, Mode.DOWN):
+        bed.fail("t1:1.0", mode)
+        assert bed.faults() == {"t1:1.0": Fault(mode)}
+        assert probe(bed) == Counter(ALL - {"t1:1.0"})
+    bed.heal("t1:1.0")
+    assert probe(bed) == Counter(ALL)
+
+
+def test_fail__refuses(bed: Testbed) -> None:
+    with pytest.raises(ArgumentError, match="no plane 3"):
+        bed.fail("plane:3")
+    with pytest.raises(ArgumentError, match="loss goes with silent"):
+        bed.fail("plane:1", Mode.DOWN, 0.5)
+    with pytest.raises(ArgumentError, match="half"):
+        bed.fail("plane:1", "half")
+    assert bed.faults() == {}
+
+
+def test_heal__nothing_is_no_error(bed: Testbed) -> None:
+    assert bed.heal("plane:1") == []
+    assert bed.heal("all") == []
+
+
+# ---- Commands -------------------------------------------------------------------------------
+
+
+def test_host_command__knows_its_config_and_its_peers(bed: Testbed) -> None:
+    config = run(bed, "h1", "sh", "-c", "cat $MRC_CONFIG")
+    assert config == bed.plan.configs["h1"]
+    assert run(bed, "h0", "getent", "hosts", "h1").split() == ["fd00:c::2", "h1"]
+
+
+def test_host_command__passes_exit_code_and_signals(bed: Testbed) -> None:
+    argv, env = bed.host_command("h0", ["sh", "-c", "exit 7"])
+    assert subprocess.run(argv, env=env, check=False).returncode == 7
+    argv, env = bed.host_command("h0", ["sh", "-c", "echo ready; exec sleep 60"])
+    with subprocess.Popen(argv, env=env, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(5) == -signal.SIGINT
+
+
+def test_host_command__drops_to_a_user(bed: Testbed) -> None:
+    argv, env = bed.host_command("h0", ["sh", "-c", "id -un; cat $MRC_CONFIG"], user="nobody")
+    shown = subprocess.run(argv, env=env, check=True, capture_output=True, text=True).stdout
+    assert shown == "nobody\n" + bed.plan.configs["h0"]
+
+
+def test_host_command__refuses(bed: Testbed) -> None:
+    with pytest.raises(ArgumentError, match=r"no host h2 .* h0..h1"):
+        bed.host_command("h2", ["true"])
+    with pytest.raises(ArgumentError, match="no user mrc-nobody"):
+        bed.host_command("h0", ["true"], user="mrc-nobody")
+
+
+# ---- Up and down ----------------------------------------------------------------------------
+
+
+def test_up__twice_changes_nothing(bed: Testbed) -> None:
+    same = Testbed(bed.name, planes=2, t1=2, rate="1gbit")
+    assert same.up() is False
+    assert probe(bed) == Counter(ALL)
+
+
+def test_up__with_other_parameters_says_which(bed: Testbed) -> None:
+    other = Testbed(bed.name, planes=3, t1=2, rate="1gbit")
+    with pytest.raises(StateError, match=rf"planes 2, not 3: first .* down --name {bed.name}"):
+        other.up()
+    assert probe(bed) == Counter(ALL)
+
+
+def test_down__leaves_nothing(bed_name: str) -> None:
+    bed = Testbed(bed_name, planes=1, t1=1)
+    assert bed.up() is True
+    assert bed.down() is True
+    assert not [name for name in netns.names() if bed_name in name]
+    assert not state.folder(bed_name).exists()
+    assert not list(Path("/etc/netns").glob(f"*{bed_name}*"))
+    assert bed.down() is False
+
+
+def test_down__leaves_others_alone(bed: Testbed, bed_name: str) -> None:
+    """Two test beds side by side, one name the beginning of the other."""
+    longer = f"{bed.name}-h0"
+    try:
+        with Testbed(longer, planes=1, t1=1) as other:
+            assert probe(other) == Counter({"t1:1.0"})
+            assert probe(bed) == Counter(ALL)
+        assert probe(bed) == Counter(ALL)
+    finally:
+        build.remove(longer)
+        state.forget(longer)
+    assert bed.up() is False
+
+
+def test_up__rebuilds_what_a_killed_one_left(bed_name: str) -> None:
+    """Method: kill `up` as soon as the first namespaces are there."""
+    script = f"from mrc.testbed import Testbed; Testbed({bed_name!r}, hosts=6, planes=4).up()"
+    process = subprocess.Popen([sys.executable, "-c", script])
+    deadline = time.monotonic() + 20
+    while not [name for name in netns.names() if bed_name in name]:
+        assert time.monotonic() < deadline
+    process.kill()
+    process.wait()
+    found = state.load(bed_name)
+    assert found is not None and not found.up
+    bed = Testbed(bed_name, planes=1, t1=1)
+    with pytest.raises(StateError, match="is not up"):
+        bed.fail("plane:1")
+    assert bed.up() is True
+    assert probe(bed) == Counter({"t1:1.0"})
+    assert len([name for name in netns.names() if bed_name in name]) == len(bed.plan.nodes)
+
+
+def test_up__cleans_up_after_a_failure(bed_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(scripts: object) -> None:
+        raise NetlinkError("no")
+
+    monkeypatch.setattr(nft, "apply", fail)
+    with pytest.raises(NetlinkError, match="no"):
+        Testbed(bed_name, planes=1, t1=1).up()
+    assert not [name for name in netns.names() if bed_name in name]
+    assert state.load(bed_name) is None
+
+
+def test_up__rebuilds_when_a_namespace_has_gone(bed_name: str) -> None:
+    bed = Testbed(bed_name, planes=1, t1=1)
+    bed.up()
+    netns.remove(bed.plan.nodes["t1-1-0"].namespace)
+    assert bed.missing() == ["t1-1-0"]
+    assert bed.up() is True
+    assert probe(bed) == Counter({"t1:1.0"})
+
+
+def test_up__two_at_once_build_one(bed_name: str) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        ups = [pool.submit(Testbed(bed_name, planes=1, t1=1).up) for _ in range(2)]
+        assert sorted(up.result() for up in ups) == [False, True]
+    assert probe(Testbed.existing(bed_name)) == Counter({"t1:1.0"})
+
+
+def test_down__removes_what_cannot_be_read(bed_name: str) -> None:
+    bed = Testbed(bed_name, planes=1, t1=1)
+    bed.up()
+    (state.folder(bed_name) / "testbed.json").write_text("{")
+    with pytest.raises(ConfigError, match="mrc testbed down removes it"):
+        Testbed.existing(bed_name)
+    assert bed.down() is True
+    assert not state.folder(bed_name).exists()
+
+
+def test_up__leaves_no_descriptor_open(bed_name: str) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    with Testbed(bed_name, planes=1, t1=1):
+        pass
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_up__without_a_rate_has_no_queues(bed_name: str) -> None:
+    with Testbed(bed_name, planes=1, t1=1, rate="none", mtu=1500) as bed:
+        assert "tbf" not in run(bed, "h0", "tc", "qdisc", "show")
+        assert "mtu 1500" in run(bed, "h0", "ip", "link", "show", "p1")
+        assert probe(bed) == Counter({"t1:1.0"})
+
+
+def test_existing__needs_one_that_is_up(bed_name: str) -> None:
+    with pytest.raises(StateError, match=f"mrc testbed up --name {bed_name}"):
+        Testbed.existing(bed_name)
+
+
+def test_testbed__refuses_parameters(bed_name: str) -> None:
+    for wrong in ({"planes": 0}, {"rate": "fast"}, {"mtu": 100}):
+        with pytest.raises(ArgumentError):
+            Testbed(bed_name, **wrong)
+    with pytest.raises(ArgumentError, match="name"):
+        Testbed("../etc")
