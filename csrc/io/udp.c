@@ -124,8 +124,11 @@ static int open_memory(struct mrc_udp *udp, const struct mrc_ctx_config *config)
   udp->rcvbuf_wanted = config->rcvbuf_bytes ? config->rcvbuf_bytes : DEFAULT_RCVBUF_BYTES;
   udp->sndbuf_wanted = config->sndbuf_bytes ? config->sndbuf_bytes : DEFAULT_SNDBUF_BYTES;
   for (int i = 0; i < udp->n_ports; i++)
-    udp->ports[i] = (struct mrc_udp_port){
-        .config = config->ports[i], .receive_fd = -1, .retry_ns = MRC_NEVER, .gso = true};
+    udp->ports[i] = (struct mrc_udp_port){.config = config->ports[i],
+                                          .receive_fd = -1,
+                                          .retry_ns = MRC_NEVER,
+                                          .refused_ns = MRC_NEVER,
+                                          .gso = true};
   int error = mrc_udp_inbox_open(udp);
   return error != 0 ? error : mrc_udp_outbox_open(udp);
 }

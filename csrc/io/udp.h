@@ -19,6 +19,9 @@
 #define MRC_UDP_RECEIVED_AT_ONCE 16 /* messages; few enough to stay in a core's own cache */
 /* A full local queue gives no sign when it drains; at 500 Mbit/s it sends 12 kB in this time. */
 #define MRC_UDP_RETRY_NS 200000
+/* What refused everything for so long is not full: it refuses the very packet, as a shaper does
+   whose burst is smaller, or a veth whose far end has a smaller MTU. */
+#define MRC_UDP_REFUSAL_NS 200000000
 
 enum mrc_io_counter {
 #define X(name, meaning) MRC_IO_##name,
@@ -37,6 +40,7 @@ struct mrc_udp_port {
   struct mrc_port_config config;
   struct mrc_udp_transmitter *transmitters;
   uint64_t retry_ns;      /* when to try again after ENOBUFS; MRC_NEVER: not waiting */
+  uint64_t refused_ns;    /* first ENOBUFS since a message went; MRC_NEVER: none */
   uint32_t overflow_seen; /* the kernel's count of drops at the receive socket, when last seen */
   uint32_t rcvbuf_bytes;  /* granted */
   uint32_t sndbuf_bytes;  /* granted, the least of all transmit sockets */

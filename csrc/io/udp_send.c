@@ -146,12 +146,21 @@ int mrc_udp_drain_errors(struct mrc_udp *udp, int port_number, int tx_index) {
   return n;
 }
 
+/* A queue that stays full takes a message now and then; see MRC_UDP_REFUSAL_NS. */
+static int judge_refusal(struct mrc_udp_port *port, int error, uint64_t now_ns) {
+  if (error != -ENOBUFS && error != -ENOMEM) return error;
+  if (port->refused_ns == MRC_NEVER) port->refused_ns = now_ns;
+  return now_ns - port->refused_ns >= MRC_UDP_REFUSAL_NS ? -ENETUNREACH : error;
+}
+
 /* Sends messages [done, n) of the outbox once. Returns how many went, or a negative errno. */
 static int send_messages(struct group *group, int done, int n) {
   group->udp->counters[MRC_IO_TX_SYSCALLS]++;
   int sent = sendmmsg(group->transmitter->fd, group->udp->outbox->messages + done,
                       (unsigned)(n - done), MSG_DONTWAIT);
-  return sent >= 0 ? sent : -errno;
+  if (sent < 0) return judge_refusal(group->port, -errno, group->now_ns);
+  group->port->refused_ns = MRC_NEVER;
+  return sent;
 }
 
 static bool is_refusal(int error) {

@@ -137,6 +137,38 @@ static void test_retry__after_a_full_queue(void) {
   mrc_udp_close(&udp);
 }
 
+/* One packet that the queue never takes must not hold up its port for ever. */
+static void test_send__a_refusal_that_lasts_is_an_error(void) {
+  static struct traffic traffic;
+  struct mrc_udp udp;
+  if (!open_one(&udp, "::1", 1)) return;
+  for (int i = 0; i < 2; i++)
+    add_burst(&traffic, &udp, 1, 0, &udp, 1, 100, 0);
+  static const struct {
+    uint64_t after_ns;
+    int n_script;
+    int script[2];
+    int fates[2];
+  } rows[] = {
+      {0, 1, {-ENOBUFS}, {0, 0}},
+      {MRC_UDP_REFUSAL_NS - 1, 1, {-ENOBUFS}, {0, 0}},
+      {MRC_UDP_REFUSAL_NS, 2, {-ENOBUFS, 1}, {-ENETUNREACH, 1}},
+      {MRC_UDP_REFUSAL_NS, 1, {-ENOBUFS}, {0, 0}}, /* one went: patience anew */
+      {3ull * MRC_UDP_REFUSAL_NS, 2, {-ENOBUFS, -ENOMEM}, {-ENETUNREACH, -ENETUNREACH}},
+      {3ull * MRC_UDP_REFUSAL_NS, 1, {-EAGAIN}, {0, 0}}, /* a full socket tells of room */
+  };
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    int taken[2];
+    mrc_udp_retry(&udp, MRC_NEVER - 1);
+    play(rows[i].n_script, rows[i].script);
+    mrc_udp_send(&udp, traffic.bursts, 2, taken, 1000 + rows[i].after_ns);
+    CHECK_ROW(i);
+    CHECK_EQ(taken[0], rows[i].fates[0]);
+    CHECK_EQ(taken[1], rows[i].fates[1]);
+  }
+  mrc_udp_close(&udp);
+}
+
 /* Packet by packet a burst still has one fate: what did not follow its first packet is lost. */
 static void test_send__without_gso_a_cut_burst_counts_as_taken(void) {
   static struct traffic traffic;
@@ -284,6 +316,7 @@ static void test_send__the_kernels_own_refusals(void) {
 
 CHECK_MAIN(RUN(test_send__groups_by_socket), RUN(test_send__fates),
            RUN(test_send__a_full_socket_blocks_its_port_only), RUN(test_retry__after_a_full_queue),
+           RUN(test_send__a_refusal_that_lasts_is_an_error),
            RUN(test_send__without_gso_a_cut_burst_counts_as_taken),
            RUN(test_send__an_icmp_error_is_not_the_next_bursts_fault),
            RUN(test_send__a_shrunk_file_is_sent_as_zeros), RUN(test_send__the_kernels_own_refusals))
