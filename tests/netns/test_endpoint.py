@@ -1,0 +1,299 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Contexts on plain multi-homed hosts: the path source "interfaces" between two namespaces.
+
+    a  x1 ------ y1  b        each link a veth pair; addresses are given by each test
+       x2 ------ y2
+
+Each host is a thread of this process that lives in its namespace, with an event loop of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import pytest
+
+from mrc import (
+    Access,
+    ConnectError,
+    Context,
+    ContextConfig,
+    EvInfo,
+    PathError,
+    PlaneEvent,
+    QpInfo,
+    RemoteMemory,
+    netns,
+)
+
+pytestmark = [
+    pytest.mark.netns,
+    pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root"),
+]
+
+PREFIX = f"mrc-endpoint-{os.getpid()}"
+A, B, ROUTER = f"{PREFIX}-a", f"{PREFIX}-b", f"{PREFIX}-r"
+BUDGET_SECONDS = 30.0
+T = TypeVar("T")
+DATA = os.urandom(4 << 20)
+OOB_PORT = 4791  # each namespace has all ports to itself
+
+
+def ip(command: str) -> None:
+    print(f"ip {command}")
+    subprocess.run(["ip", *command.split()], check=True)
+
+
+def join(a: str, x: str, b: str, y: str, *, mtu: int = 1500) -> None:
+    """Joins two namespaces by a veth pair."""
+    ip(f"link add {x} netns {a} mtu {mtu} type veth peer name {y} netns {b} mtu {mtu}")
+    ip(f"-n {a} link set {x} up")
+    ip(f"-n {b} link set {y} up")
+
+
+def address(namespace: str, interface: str, *addresses: str) -> None:
+    for each in addresses:
+        ip(f"-n {namespace} addr add {each} dev {interface}" + " nodad" * (":" in each))
+
+
+def until_running(namespace: str, *interfaces: str) -> None:
+    """A veth may report no carrier for a while after both ends are up."""
+    deadline = time.monotonic() + 5
+    for interface in interfaces:
+        command = ["ip", "-n", namespace, "-br", "link", "show", interface]
+        while " UP " not in subprocess.run(command, capture_output=True, text=True).stdout:
+            assert time.monotonic() < deadline, f"{interface} does not come up"
+            time.sleep(0.01)
+
+
+@pytest.fixture
+def hosts() -> Iterator[None]:
+    """Namespaces a, b and a router between them, not yet joined."""
+    try:
+        for name in (A, B, ROUTER):
+            netns.create(name)
+            ip(f"-n {name} link set lo up")
+        yield
+    finally:
+        for name in (A, B, ROUTER):
+            netns.remove(name)
+
+
+@pytest.fixture
+def two_links(hosts: None) -> None:
+    for n in (1, 2):
+        join(A, f"x{n}", B, f"y{n}")
+    until_running(A, "x1", "x2")
+    until_running(B, "y1", "y2")
+
+
+def run_in(namespace: str, work: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
+    """Runs a coroutine on a thread, and an event loop, of its own inside a namespace."""
+    result: Future[T] = Future()
+
+    async def bounded() -> T:
+        async with asyncio.timeout(BUDGET_SECONDS):
+            return await work()
+
+    def thread() -> None:
+        try:
+            with netns.inside(namespace):
+                result.set_result(asyncio.run(bounded()))
+        except BaseException as error:
+            result.set_exception(error)
+
+    threading.Thread(target=thread, name=namespace).start()
+    return result
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the connecting host saw of one write of DATA."""
+
+    path_mtu: int
+    info: QpInfo
+    evs: tuple[EvInfo, ...]
+
+
+async def receive(config: ContextConfig, listening: threading.Event) -> bytes:
+    """Lets one peer write, until it closes; returns what it wrote."""
+    target = bytearray(len(DATA))
+    async with (
+        Context(config) as context,
+        context.register(target, access=Access.REMOTE_WRITE) as mr,
+        await context.listen(None, OOB_PORT, private={"mr": mr.remote.to_json()}) as listener,
+    ):
+        listening.set()
+        async with await listener.accept() as qp:
+            async for _ in qp.immediates():
+                pass
+        return bytes(target)
+
+
+async def send(config: ContextConfig, host: str) -> Outcome:
+    async with (
+        Context(config) as context,
+        context.register(DATA, access=Access.LOCAL_READ) as mr,
+        await context.connect(host, OOB_PORT) as qp,
+    ):
+        await qp.write(mr, RemoteMemory.from_json(qp.private["mr"]))
+        return Outcome(qp.path_mtu, await qp.query(), await qp.evs())
+
+
+def transfer(host: str, *, config: ContextConfig | None = None) -> Outcome:
+    """Sends DATA from a to b and checks that it arrived."""
+    config = config or ContextConfig()
+    listening = threading.Event()
+    received = run_in(B, lambda: receive(config, listening))
+    assert listening.wait(BUDGET_SECONDS)
+    outcome = run_in(A, lambda: send(config, host)).result()
+    assert received.result() == DATA
+    return outcome
+
+
+def shares(outcome: Outcome) -> list[float]:
+    """The part of the bytes that went over each plane of the QP, in order."""
+    total = sum(plane.bytes for plane in outcome.info.planes)
+    return [plane.bytes / total for plane in outcome.info.planes]
+
+
+def test_interfaces__two_subnets_are_two_planes(two_links: None) -> None:
+    for n in (1, 2):
+        address(A, f"x{n}", f"10.0.{n}.1/24")
+        address(B, f"y{n}", f"10.0.{n}.2/24")
+    outcome = transfer("10.0.1.2")
+    assert outcome.path_mtu == 1428
+    assert {(ev.plane, ev.destination) for ev in outcome.evs} == {(1, "10.0.1.2"), (2, "10.0.2.2")}
+    assert len(outcome.evs) == 16
+    assert min(shares(outcome)) > 0.4
+
+
+def test_interfaces__two_nics_in_one_subnet_are_two_planes(two_links: None) -> None:
+    for n in (1, 2):
+        address(A, f"x{n}", f"10.0.0.{n}/24")
+        address(B, f"y{n}", f"10.0.0.{n + 2}/24")
+    outcome = transfer("10.0.0.3")
+    assert {(ev.plane, ev.destination) for ev in outcome.evs} == {(1, "10.0.0.3"), (2, "10.0.0.4")}
+    assert min(shares(outcome)) > 0.4
+
+
+def test_interfaces__both_ip_versions_use_ipv6(two_links: None) -> None:
+    for n in (1, 2):
+        address(A, f"x{n}", f"10.0.{n}.1/24", f"fd00:{n}::1/64")
+        address(B, f"y{n}", f"10.0.{n}.2/24", f"fd00:{n}::2/64")
+    outcome = transfer("10.0.1.2")
+    assert outcome.path_mtu == 1408
+    assert {(ev.plane, ev.destination) for ev in outcome.evs} == {
+        (1, "fd00:1::2"),
+        (2, "fd00:2::2"),
+    }
+
+
+def test_interfaces__a_link_of_the_peer_that_leads_elsewhere(hosts: None) -> None:
+    join(A, "x1", B, "y1")
+    join(ROUTER, "r2", B, "y2")
+    until_running(A, "x1")
+    until_running(B, "y1", "y2")
+    address(A, "x1", "fd00:1::1/64")
+    address(B, "y1", "fd00:1::2/64")
+    address(B, "y2", "fd00:2::2/64")
+    outcome = transfer("fd00:1::2")
+    assert {ev.destination for ev in outcome.evs} == {"fd00:1::2"}
+
+
+def test_interfaces__named_ones_only(two_links: None) -> None:
+    for n in (1, 2):
+        address(A, f"x{n}", f"10.0.{n}.1/24")
+        address(B, f"y{n}", f"10.0.{n}.2/24")
+    listening = threading.Event()
+    received = run_in(B, lambda: receive(ContextConfig(), listening))
+    assert listening.wait(BUDGET_SECONDS)
+    outcome = run_in(A, lambda: send(ContextConfig(interfaces=("x2",)), "10.0.1.2")).result()
+    assert received.result() == DATA
+    assert {(ev.plane, ev.destination) for ev in outcome.evs} == {(1, "10.0.2.2")}
+
+
+def test_proof__a_router_with_a_smaller_mtu_that_says_nothing(hosts: None) -> None:
+    """The ends of the links to the router take 1500 B, and drop what is longer."""
+    for n, (host, interface) in enumerate(((A, "x1"), (B, "y1")), start=1):
+        join(host, interface, ROUTER, f"r{n}", mtu=9000)
+        ip(f"-n {ROUTER} link set r{n} mtu 1500")
+        until_running(host, interface)
+        address(host, interface, f"10.0.{n}.1/24")
+        address(ROUTER, f"r{n}", f"10.0.{n}.254/24")
+        ip(f"-n {host} route add default via 10.0.{n}.254")
+    ip(f"netns exec {ROUTER} sysctl -qw net.ipv4.ip_forward=1")
+    outcome = transfer("10.0.2.1")
+    assert outcome.path_mtu == 1408
+
+
+def test_proof__a_link_that_carries_no_udp_at_all(two_links: None) -> None:
+    if shutil.which("nft") is None:
+        pytest.skip("nft is missing")
+    address(A, "x1", "10.0.1.1/24")
+    address(B, "y1", "10.0.1.2/24")
+    rules = (
+        "table inet f { chain c { type filter hook input priority 0; meta l4proto udp drop; }; }"
+    )
+    subprocess.run(["ip", "netns", "exec", B, "nft", rules], check=True)
+    listening = threading.Event()
+    received = run_in(B, lambda: receive(ContextConfig(), listening))
+    assert listening.wait(BUDGET_SECONDS)
+    started = time.monotonic()
+    with pytest.raises(PathError, match=r"10\.0\.1\.2.* answers on UDP port 4791: is UDP blocked"):
+        run_in(A, lambda: send(ContextConfig(), "10.0.1.2")).result()
+    assert time.monotonic() - started < 5
+    subprocess.run(["ip", "netns", "exec", B, "nft", "flush", "ruleset"], check=True)
+    run_in(A, lambda: send(ContextConfig(), "10.0.1.2")).result()
+    assert received.result() == DATA
+
+
+def test_connect__an_address_that_nobody_has(two_links: None) -> None:
+    address(A, "x1", "10.0.1.1/24")
+
+    async def connect() -> None:
+        async with Context() as context:
+            await context.connect("10.0.1.9", OOB_PORT, timeout=0.5)
+
+    with pytest.raises(
+        ConnectError, match=r"10\.0\.1\.9: no connection on TCP port 4791 in 0\.5 s"
+    ):
+        run_in(A, connect).result()
+
+
+def test_monitor__a_link_that_goes_down_is_known_at_once(two_links: None) -> None:
+    for n in (1, 2):
+        address(A, f"x{n}", f"10.0.{n}.1/24")
+        address(B, f"y{n}", f"10.0.{n}.2/24")
+
+    async def send_over_what_is_left() -> list[int]:
+        async with (
+            Context() as context,
+            context.register(DATA, access=Access.LOCAL_READ) as mr,
+            await context.connect("10.0.1.2", OOB_PORT) as qp,
+        ):
+            events = qp.events()
+            await asyncio.to_thread(ip, f"-n {A} link set x2 down")
+            assert await anext(events) == PlaneEvent(2, suspended=True)
+            before = (await qp.query()).planes[1].packets
+            await qp.write(mr, RemoteMemory.from_json(qp.private["mr"]))
+            used = (await qp.query()).planes[1].packets - before
+            await asyncio.to_thread(ip, f"-n {A} link set x2 up")
+            while await anext(events) != PlaneEvent(2, suspended=False):
+                pass
+            return [used, (await qp.query()).packets_retransmitted]
+
+    listening = threading.Event()
+    received = run_in(B, lambda: receive(ContextConfig(), listening))
+    assert listening.wait(BUDGET_SECONDS)
+    assert run_in(A, send_over_what_is_left).result() == [0, 0]
+    assert received.result() == DATA
