@@ -11,7 +11,7 @@ from typing import Any, NoReturn, TypeVar
 
 from mrc.endpoint import Context
 from mrc.enums import WcStatus
-from mrc.errors import CompletionError, MrcError, PathError, ProtocolError
+from mrc.errors import CompletionError, MrcError, PathError, PeerGoneError, ProtocolError
 from mrc.mailbox import Mailbox, MailboxMemory, mailbox_memory
 from mrc.qp import QP
 from mrc.transfer.messages import VERSION, TransferMessage, from_json, to_json
@@ -19,6 +19,7 @@ from mrc.verbs import RemoteMemory
 
 SERVICE = "files"
 LAST_WORDS_SECONDS = 1.0  # to tell the peer why we stop; it finds out by itself too
+LOST_TIMEOUTS = 3  # local timeouts in a row that no living path lets happen
 CAUSE_SECONDS = 0.5  # a QP's end follows its first failed work request at once
 
 T = TypeVar("T")
@@ -77,6 +78,11 @@ class Session:
             return await race(work, self.mailbox.failed(), *more)
         except CompletionError as error:
             raise await self._explain(error) from error
+        except PeerGoneError as error:
+            # A peer that found all paths lost before we did has given up for the same reason.
+            if (await self.qp.query()).timeouts >= LOST_TIMEOUTS:
+                raise paths_lost(self.qp.peer_host) from error
+            raise
 
     async def _explain(self, error: CompletionError) -> MrcError:
         """What a failed work request means for a transfer."""
@@ -93,12 +99,16 @@ class Session:
         return explain(cause, self.qp.peer_host)
 
 
+def paths_lost(host: str) -> PathError:
+    return PathError(
+        f"all paths to {host} are lost: nothing sent there is acknowledged any more; `mrc paths"
+        f" {host}` shows which answer"
+    )
+
+
 def explain(error: CompletionError, host: str) -> MrcError:
     if error.status is WcStatus.RETRY_EXC_ERR:
-        return PathError(
-            f"all paths to {host} are lost: nothing sent there is acknowledged any more; `mrc paths"
-            f" {host}` shows which answer"
-        )
+        return paths_lost(host)
     return TransferError(f"the transfer with {host} broke: {error}")
 
 

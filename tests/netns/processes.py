@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""mrc as a process inside a host of a test bed: what it says, how far it is, how it ends."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mrc.testbed import Testbed
+
+
+@dataclass
+class Mrc:
+    """One mrc in a host."""
+
+    process: subprocess.Popen[str]
+    samples: Path | None = None
+    lines: list[str] = field(default_factory=list)
+    changed: threading.Event = field(default_factory=threading.Event)
+    started: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.lines.append(line.rstrip())
+            self.changed.set()
+        self.changed.set()
+
+    def until_listening(self) -> Mrc:
+        while not any("listening on" in line for line in self.lines):
+            assert self.process.poll() is None, self.lines
+            self.changed.wait(10)
+            self.changed.clear()
+        return self
+
+    def received(self) -> int:
+        assert self.samples is not None
+        text = self.samples.read_text().splitlines() if self.samples.exists() else []
+        whole = [json.loads(line)["bytes"] for line in text[-3:] if line.endswith("}")]
+        return max(whole, default=0)
+
+    def until_received(self, count: int) -> None:
+        deadline = time.monotonic() + 20
+        while self.received() < count:
+            assert time.monotonic() < deadline, (self.received(), self.lines)
+            time.sleep(0.005)
+
+    def ends(self, code: int, *, within: float = 15) -> str:
+        """Waits for the end and returns stdout; what was said on stderr is in `lines`."""
+        output = self._output(within)
+        assert self.process.returncode == code, (self.lines, output)
+        return output
+
+    def _output(self, within: float) -> str:
+        chunks: list[str] = []
+        assert self.process.stdout is not None
+        reader = threading.Thread(target=lambda: chunks.append(self.process.stdout.read()))
+        reader.start()
+        self.process.wait(within)
+        reader.join(5)
+        self._reader.join(5)
+        return "".join(chunks)
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(10)
+        self._reader.join(5)
+        for stream in (self.process.stdout, self.process.stderr):
+            assert stream is not None
+            stream.close()
+
+    def complaint(self) -> str:
+        """The one line that says why it failed."""
+        complaints = [line for line in self.lines if "listening on" not in line]
+        assert len(complaints) == 1, self.lines
+        return complaints[0]
+
+
+@dataclass
+class Hosts:
+    """Starts mrc in the hosts of a bed, and ends what is left."""
+
+    bed: Testbed
+    folder: Path
+    running: list[Mrc] = field(default_factory=list)
+
+    def start(self, host: str, *arguments: str | Path, user: str | None = None) -> Mrc:
+        command = [sys.executable, "-m", "mrc", *map(str, arguments)]
+        argv, environment = self.bed.host_command(host, command, user=user)
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(argv, env=environment, stdout=pipe, stderr=pipe, text=True)
+        self.running.append(Mrc(process))
+        return self.running[-1]
+
+    def recv(self, inbox: Path, *options: str) -> Mrc:
+        samples = self.folder / f"samples-{len(self.running)}"
+        command = ("recv", "--output", inbox, "--progress-json", samples, *options)
+        receiver = self.start("h1", *command)
+        receiver.samples = samples
+        return receiver.until_listening()
+
+    def send(self, *arguments: str | Path, user: str | None = None) -> Mrc:
+        return self.start("h0", "send", *arguments, "h1", user=user)
+
+    def end(self) -> None:
+        for each in self.running:
+            each.end()
