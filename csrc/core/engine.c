@@ -296,7 +296,9 @@ static void settle(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns
   }
   const bool stuck = (qp->evset.plane_mask & usable) == 0;
   const uint64_t soonest = now_ns + (stuck ? STUCK_WAIT_NS : MIN_WAIT_NS);
-  const uint64_t deadline = qp_deadline(qp);
+  uint64_t deadline = qp_deadline(qp);
+  if ((qp->evset.plane_mask & engine->ports_blocked) != 0 && mrc_requester_is_busy(qp))
+    deadline = mrc_min_u64(deadline, now_ns + MRC_BLOCKED_PATIENCE_NS);
   mrc_timers_set(&engine->timers, qp->index,
                  deadline == MRC_NEVER ? MRC_NEVER : mrc_max_u64(deadline, soonest));
 }
@@ -386,6 +388,7 @@ void mrc_engine_port_blocked(struct mrc_engine *engine, int port, bool blocked, 
   engine->now_ns = now_ns;
   mrc_assert(port >= 1 && (uint32_t)port <= engine->config.ports);
   const uint32_t bit = 1u << (port - 1);
+  if (blocked && (engine->ports_blocked & bit) == 0) engine->blocked_ns[port - 1] = now_ns;
   if (blocked)
     engine->ports_blocked |= bit;
   else

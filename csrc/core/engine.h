@@ -20,6 +20,10 @@
 #define MRC_MAX_ANSWERS 256    /* endpoint responses waiting to be sent */
 #define MRC_EVENT_RING 8192    /* events held before polling */
 
+/* A socket that stays full for longer does not hold the other planes back any more: a choice of
+   ours between equal shares and a port that is stuck. */
+#define MRC_BLOCKED_PATIENCE_NS 20000000ull
+
 /* What a packet of a burst was, for the commit. */
 enum mrc_packet_kind {
   MRC_KIND_DATA,
@@ -73,8 +77,9 @@ struct mrc_engine {
   uint32_t n_waiting; /* QPs that wait for a port */
   uint32_t ports_up;  /* bit n - 1: port n */
   uint32_t ports_blocked;
-  uint32_t n_held;                /* QPs whose cumulative PSN waits for the CQ */
-  struct mrc_ev_probe *ev_probes; /* slot of a probe: id modulo MRC_MAX_EV_PROBES */
+  uint64_t blocked_ns[MRC_MAX_PORTS]; /* since when, by plane index */
+  uint32_t n_held;                    /* QPs whose cumulative PSN waits for the CQ */
+  struct mrc_ev_probe *ev_probes;     /* slot of a probe: id modulo MRC_MAX_EV_PROBES */
   struct mrc_timers ev_probe_timers;
   uint16_t next_ev_probe_id;
   uint32_t n_unsent_ev_probes;                /* queued and not yet sent */

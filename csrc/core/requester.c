@@ -113,27 +113,22 @@ void mrc_requester_flush(struct mrc_engine *engine, struct mrc_qp *qp, uint8_t s
 }
 
 /* Whether this acknowledgement is of the original, although the packet was sent again: the answer
-   comes too soon for the retransmission, or was called for by a packet that left before it. */
+   came sooner than any answer to the retransmission could. */
 static bool is_of_original(const struct mrc_qp *qp, const struct mrc_txslot *slot,
-                           const struct mrc_sack *sack, uint64_t now_ns) {
+                           uint64_t now_ns) {
   if (slot->state == MRC_TX_LOST) return true;
   if (slot->tries < 2 || slot->ev_lost == MRC_TX_NONE) return false;
-  const struct mrc_rtt *rtt = &qp->planes[slot->plane].rtt;
-  const uint64_t age_ns = now_ns - slot->sent_ns;
-  if (age_ns < rtt->base_ns / 2) return true;
-  if (sack == NULL || sack->pr || age_ns >= rtt->smooth_ns) return false;
-  return (int16_t)(sack->tx_timestamp - mrc_timestamp(slot->sent_ns)) < 0;
+  return now_ns - slot->sent_ns < qp->planes[slot->plane].rtt.base_ns;
 }
 
-/* One PSN was received by the peer, as `sack` says (0: a transport ACK); returns the bytes that
-   this newly acknowledges. */
+/* One PSN was received by the peer; returns the bytes that this newly acknowledges. */
 static uint32_t acknowledge(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t psn,
-                            const struct mrc_sack *sack, uint64_t now_ns) {
+                            uint64_t now_ns) {
   struct mrc_requester *req = &qp->req;
   const struct mrc_txslot slot = *mrc_txwin_slot(&req->win, psn);
   if (slot.state == MRC_TX_ACKED || slot.state == MRC_TX_UNSENT) return 0;
   mrc_txwin_on_acked(&req->win, psn);
-  if (is_of_original(qp, &slot, sack, now_ns)) {
+  if (is_of_original(qp, &slot, now_ns)) {
     mrc_loss_on_spurious(engine, qp, &slot, psn);
   } else {
     struct mrc_plane *plane = &qp->planes[slot.plane];
@@ -209,15 +204,14 @@ static void on_ev_feedback(struct mrc_engine *engine, struct mrc_qp *qp,
 
 /* Acknowledges everything up to the cumulative PSN and in the bitmap; returns the new bytes. */
 static uint64_t take_acks(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t cum_psn,
-                          uint32_t base, uint64_t bitmap, const struct mrc_sack *sack,
-                          uint64_t now_ns) {
+                          uint32_t base, uint64_t bitmap, uint64_t now_ns) {
   struct mrc_txwin *win = &qp->req.win;
   uint64_t bytes = 0;
   while (win->una_psn != win->next_psn && !mrc_psn_before(cum_psn, win->una_psn))
-    bytes += acknowledge(engine, qp, win->una_psn, sack, now_ns);
+    bytes += acknowledge(engine, qp, win->una_psn, now_ns);
   for (uint64_t bits = bitmap; bits != 0; bits &= bits - 1) {
     const uint32_t psn = mrc_psn_add(base, (uint32_t)__builtin_ctzll(bits));
-    if (mrc_txwin_holds(win, psn)) bytes += acknowledge(engine, qp, psn, sack, now_ns);
+    if (mrc_txwin_holds(win, psn)) bytes += acknowledge(engine, qp, psn, now_ns);
   }
   return bytes;
 }
@@ -242,7 +236,7 @@ int mrc_requester_on_sack(struct mrc_engine *engine, struct mrc_qp *qp,
   else
     on_trigger(qp, sack, &ack, now_ns);
   on_ev_feedback(engine, qp, sack, now_ns);
-  ack.bytes = take_acks(engine, qp, sack->cum_psn, base, sack->bitmap, sack, now_ns);
+  ack.bytes = take_acks(engine, qp, sack->cum_psn, base, sack->bitmap, now_ns);
   const uint32_t next = mrc_psn_add(sack->cum_psn, 1);
   if (mrc_psn_before(req->peer_next_psn, next)) req->peer_next_psn = next;
   if (ack.bytes > 0) {
@@ -302,7 +296,7 @@ int mrc_requester_on_ack(struct mrc_engine *engine, struct mrc_qp *qp,
     if (names_unsent(&req->win, last_psn)) return mrc_drop(engine, MRC_DROP_ACK_UNSENT, qp->qpn, 0);
     /* A completed message has arrived whole, whether or not its SACKs did. */
     struct mrc_cc_ack ack = {.inflight_bytes = req->win.inflight_bytes};
-    ack.bytes = take_acks(engine, qp, last_psn, 0, 0, NULL, now_ns);
+    ack.bytes = take_acks(engine, qp, last_psn, 0, 0, now_ns);
     if (ack.bytes > 0) mrc_cc_on_ack(&req->cc, &ack, now_ns);
     const uint32_t next = mrc_psn_add(last_psn, 1);
     if (mrc_psn_before(req->peer_next_psn, next)) req->peer_next_psn = next;

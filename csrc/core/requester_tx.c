@@ -15,6 +15,13 @@ static bool plane_can_send(const struct mrc_engine *engine, const struct mrc_qp 
   return qp->evset.planes[plane].n_active > 0;
 }
 
+/* A plane whose socket is full gets its equal share once it has drained, if that is soon. */
+static bool holds_others_back(const struct mrc_engine *engine, const struct mrc_qp *qp,
+                              uint32_t plane) {
+  if ((engine->ports_blocked >> plane & 1) == 0 || qp->planes[plane].suspended) return false;
+  return engine->now_ns - engine->blocked_ns[plane] < MRC_BLOCKED_PATIENCE_NS;
+}
+
 /* The plane that was given least so far, so that all planes get equal shares. -1 when none can be
    sent on now. Suspended planes serve only when there is no other. */
 static int choose_plane(const struct mrc_engine *engine, const struct mrc_qp *qp) {
@@ -26,7 +33,7 @@ static int choose_plane(const struct mrc_engine *engine, const struct mrc_qp *qp
       const uint64_t share = qp->planes[plane].share_bytes;
       if (plane_can_send(engine, qp, plane, pass == 1)) {
         if (best < 0 || share < qp->planes[best].share_bytes) best = (int)plane;
-      } else if ((engine->ports_blocked >> plane & 1) && !qp->planes[plane].suspended) {
+      } else if (holds_others_back(engine, qp, plane)) {
         least_blocked = mrc_min_u64(least_blocked, share);
       }
     }

@@ -33,13 +33,16 @@ static void trigger(struct mrc_responder *resp, const struct mrc_sack_trigger *n
   resp->newest = *news;
   resp->newest.pr = false;
   resp->newest.m = MRC_M_NONE;
+  resp->newest.words = 0;
   resp->last_port = news->port;
   for (int i = resp->n_triggers - 1; i >= 0 && !news->pr; i--) {
     struct mrc_sack_trigger *old = &resp->triggers[i];
     if (old->pr || old->ev != news->ev || old->port != news->port) continue;
     const uint8_t m = old->m > news->m ? old->m : news->m;
+    const uint64_t words = old->words | news->words;
     *old = *news;
     old->m = m;
+    old->words = words;
     return;
   }
   if (resp->n_triggers < MRC_MAX_TRIGGERS) resp->n_triggers++;
@@ -174,7 +177,8 @@ static int on_beyond(struct mrc_engine *engine, struct mrc_qp *qp, const struct 
 static void want_sack(struct mrc_engine *engine, struct mrc_qp *qp, const struct mrc_wire *packet,
                       const struct mrc_meta *meta, uint64_t now_ns) {
   struct mrc_responder *resp = &qp->resp;
-  const struct mrc_sack_trigger news = trigger_of(packet, meta);
+  struct mrc_sack_trigger news = trigger_of(packet, meta);
+  news.words = mrc_rxwin_word(&resp->win, packet->psn);
   trigger(resp, &news);
   resp->unsacked_bytes += mrc_max_u32(packet->payload_bytes, SACK_MIN_ADD_BYTES);
   if (news.m != MRC_M_NONE || packet->rtx || packet->ack_req ||

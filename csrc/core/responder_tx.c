@@ -58,6 +58,18 @@ static void add_full_report(struct mrc_engine *engine, struct mrc_burst *burst, 
   } while (mrc_psn_before(base, win->end_psn) && mrc_burst_has_room(engine, burst));
 }
 
+/* Says what this EV delivered, on the plane by which it came: a slow plane must not delay the news
+   of a fast one, for what is late looks lost. */
+static void add_reports(struct mrc_engine *engine, struct mrc_burst *burst, struct mrc_qp *qp,
+                        const struct mrc_sack_trigger *t) {
+  uint64_t words = t->words;
+  do {
+    uint32_t base;
+    const uint64_t bitmap = mrc_rxwin_report(&qp->resp.win, &words, &base);
+    add_sack(engine, burst, qp, t, base, bitmap);
+  } while (words != 0 && mrc_burst_has_room(engine, burst));
+}
+
 /* The SACKs due for packets that came in on one port, in one burst. */
 static bool flush_port(struct mrc_engine *engine, struct mrc_qp *qp, uint8_t port) {
   struct mrc_responder *resp = &qp->resp;
@@ -73,29 +85,22 @@ static bool flush_port(struct mrc_engine *engine, struct mrc_qp *qp, uint8_t por
     } else if (t.pr) {
       add_full_report(engine, burst, qp, &t);
     } else {
-      uint32_t base;
-      const uint64_t bitmap = mrc_rxwin_report(&resp->win, &base);
-      add_sack(engine, burst, qp, &t, base, bitmap);
+      add_reports(engine, burst, qp, &t);
     }
   }
   resp->n_triggers = kept;
   mrc_assert(burst->n_packets > 0);
-  while (mrc_rxwin_has_news(&resp->win) && mrc_burst_has_room(engine, burst)) {
-    uint32_t base;
-    const uint64_t bitmap = mrc_rxwin_report(&resp->win, &base);
-    add_sack(engine, burst, qp, &resp->newest, base, bitmap);
-  }
   return true;
 }
 
 static bool flush_sacks(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns) {
   struct mrc_responder *resp = &qp->resp;
   if (now_ns >= resp->sack_deadline_ns) resp->sack_now = true;
-  if (!resp->sack_now) return true;
-  if (resp->n_triggers == 0 && resp->last_port != 0)
-    resp->triggers[resp->n_triggers++] = resp->newest;
-  while (resp->n_triggers > 0)
+  if (!resp->sack_now || resp->last_port == 0) return true;
+  do {
+    if (resp->n_triggers == 0) resp->triggers[resp->n_triggers++] = resp->newest;
     if (!flush_port(engine, qp, resp->triggers[0].port)) return false;
+  } while (resp->n_triggers > 0 || mrc_rxwin_has_news(&resp->win));
   resp->sack_now = false;
   resp->unsacked_bytes = 0;
   resp->sack_deadline_ns = MRC_NEVER;

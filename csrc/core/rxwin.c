@@ -39,15 +39,11 @@ enum mrc_rx_verdict mrc_rxwin_judge(const struct mrc_rxwin *win, uint32_t psn) {
   return mrc_bitmap_test(&win->received, psn) ? MRC_RX_DUPLICATE : MRC_RX_NEW;
 }
 
-static uint64_t word_bit(const struct mrc_rxwin *win, uint32_t psn) {
-  return 1ull << ((psn & win->received.mask) >> 6);
-}
-
 void mrc_rxwin_add(struct mrc_rxwin *win, uint32_t psn, bool last) {
   mrc_assert(mrc_rxwin_judge(win, psn) == MRC_RX_NEW);
   mrc_bitmap_set(&win->received, psn);
   if (last) mrc_bitmap_set(&win->last, psn);
-  win->unreported |= word_bit(win, psn);
+  win->unreported |= mrc_rxwin_word(win, psn);
   if (!mrc_psn_before(psn, win->end_psn)) win->end_psn = mrc_psn_add(psn, 1);
 }
 
@@ -58,7 +54,7 @@ void mrc_rxwin_advance(struct mrc_rxwin *win) {
   win->next_psn = mrc_psn_add(win->next_psn, 1);
   if ((win->next_psn & 63) == 0) {
     /* The word behind us is told by the cumulative PSN from now on. */
-    const uint64_t behind = word_bit(win, mrc_psn_sub(win->next_psn, 1));
+    const uint64_t behind = mrc_rxwin_word(win, mrc_psn_sub(win->next_psn, 1));
     win->unreported &= ~behind;
     win->reported_once &= ~behind;
   }
@@ -89,26 +85,32 @@ static uint32_t nearest_word(const struct mrc_rxwin *win, uint64_t mask) {
   return (uint32_t)__builtin_ctzll(from_first != 0 ? from_first : mask);
 }
 
-uint64_t mrc_rxwin_report(struct mrc_rxwin *win, uint32_t *base) {
-  if (mrc_psn_diff(win->end_psn, win->next_psn) <= 64) {
-    win->unreported = 0; /* one view shows all there is */
+uint64_t mrc_rxwin_report(struct mrc_rxwin *win, uint64_t *wanted, uint32_t *base) {
+  if (mrc_rxwin_fits_one(win)) {
+    *wanted = 0;
+    win->unreported = 0;
     win->reported_once = 0;
   }
-  const uint64_t news = win->unreported != 0 ? win->unreported : win->reported_once;
-  if (news == 0) {
+  /* Words behind the cumulative PSN carry no news, whoever wanted them. */
+  *wanted &= win->unreported | win->reported_once;
+  uint64_t choice = *wanted;
+  if (choice == 0) choice = win->unreported;
+  if (choice == 0) choice = win->reported_once;
+  if (choice == 0) {
     *base = win->next_psn;
     return mrc_rxwin_view(win, *base);
   }
-  const uint32_t word = nearest_word(win, news);
+  const uint32_t word = nearest_word(win, choice);
   const uint64_t bit = 1ull << word;
   win->reported_once =
       (win->unreported & bit) != 0 ? win->reported_once | bit : win->reported_once & ~bit;
   win->unreported &= ~bit;
+  *wanted &= ~bit;
   *base = word_psn(win, word);
   if (mrc_psn_before(*base, win->next_psn)) *base = win->next_psn;
   return mrc_rxwin_view(win, *base);
 }
 
 bool mrc_rxwin_has_news(const struct mrc_rxwin *win) {
-  return win->unreported != 0 && mrc_psn_diff(win->end_psn, win->next_psn) > 64;
+  return win->unreported != 0 && !mrc_rxwin_fits_one(win);
 }

@@ -39,10 +39,19 @@ static inline bool mrc_rxwin_ready_is_last(const struct mrc_rxwin *win) {
 /* Moves the cumulative PSN over the PSN at next_psn, which must have arrived. */
 void mrc_rxwin_advance(struct mrc_rxwin *win);
 
-/* One SACK's view: bit i of the result says that PSN *base + i arrived. Walks through the words
-   that have news, so that every PSN received is reported at least twice; with no news it shows the
-   64 PSNs after the cumulative one. */
-uint64_t mrc_rxwin_report(struct mrc_rxwin *win, uint32_t *base);
+/* The word of the bitmap that holds the PSN, as a bit of a mask. */
+static inline uint64_t mrc_rxwin_word(const struct mrc_rxwin *win, uint32_t psn) {
+  return 1ull << ((psn & win->received.mask) >> 6);
+}
+/* Whether one SACK can show all that arrived beyond the cumulative PSN. */
+static inline bool mrc_rxwin_fits_one(const struct mrc_rxwin *win) {
+  return mrc_psn_diff(win->end_psn, win->next_psn) <= 64;
+}
+/* One SACK's view: bit i of the result says that PSN *base + i arrived. Shows the nearest of the
+   words in `wanted` that lie in the window, takes it out of the mask and counts it as reported.
+   With none left it shows news of any kind, first what no SACK has told yet, then what only one has
+   told, and without news the 64 PSNs after the cumulative one. */
+uint64_t mrc_rxwin_report(struct mrc_rxwin *win, uint64_t *wanted, uint32_t *base);
 /* The view from a base of the caller's, without touching what counts as reported. */
 uint64_t mrc_rxwin_view(const struct mrc_rxwin *win, uint32_t base);
 /* Whether another mrc_rxwin_report would tell something that no SACK has told yet. */

@@ -81,7 +81,7 @@ static void test_report__tells_every_psn_twice(void) {
   int reports = 0;
   for (; mrc_rxwin_has_news(&win) || win.reported_once != 0; reports++) {
     uint32_t base;
-    const uint64_t bits = mrc_rxwin_report(&win, &base);
+    const uint64_t bits = mrc_rxwin_report(&win, &(uint64_t){0}, &base);
     CHECK(!mrc_psn_before(base, win.next_psn));
     for (uint32_t i = 0; i < 64; i++)
       if (bits >> i & 1) told[mrc_psn_diff(mrc_psn_add(base, i), FIRST)]++;
@@ -101,11 +101,11 @@ static void test_report__without_news_shows_the_start(void) {
   CHECK_EQ(mrc_rxwin_init(&win, 128), 0);
   mrc_rxwin_start(&win, 5);
   CHECK(!mrc_rxwin_has_news(&win));
-  CHECK_EQ(mrc_rxwin_report(&win, &base), 0);
+  CHECK_EQ(mrc_rxwin_report(&win, &(uint64_t){0}, &base), 0);
   CHECK_EQ(base, 5);
   arrive(&win, 7);
-  CHECK_EQ(mrc_rxwin_report(&win, &base), 1 << 2);
-  CHECK_EQ(mrc_rxwin_report(&win, &base), 1 << 2);
+  CHECK_EQ(mrc_rxwin_report(&win, &(uint64_t){0}, &base), 1 << 2);
+  CHECK_EQ(mrc_rxwin_report(&win, &(uint64_t){0}, &base), 1 << 2);
   CHECK_EQ(base, 5);
   mrc_rxwin_free(&win);
 }
@@ -131,7 +131,7 @@ static void test_add__agrees_with_a_set(void) {
       cum++;
     CHECK_EQ(mrc_psn_sub(win.next_psn, first), cum);
     uint32_t base;
-    const uint64_t bits = mrc_rxwin_report(&win, &base);
+    const uint64_t bits = mrc_rxwin_report(&win, &(uint64_t){0}, &base);
     const uint32_t offset = mrc_psn_sub(base, first);
     CHECK(offset >= cum && offset < cum + WINDOW);
     for (uint32_t k = 0; k < 64 && offset + k < cum + WINDOW; k++)
