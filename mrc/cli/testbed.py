@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+from collections.abc import Iterable
 from typing import Any
 
 from mrc import topology
@@ -39,21 +40,21 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--name", default=DEFAULT_NAME, metavar="NAME", help=name_help)
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
 
-    def add(word: str, run: Any, text: str) -> argparse.ArgumentParser:
+    def add(word: str, act: Any, text: str) -> argparse.ArgumentParser:
         action: argparse.ArgumentParser = actions.add_parser(word, help=text, description=text)
         # The option is taken before and after the action; what stands later wins.
         action.add_argument("--name", default=argparse.SUPPRESS, metavar="NAME", help=name_help)
-        action.set_defaults(run=run)
+        action.set_defaults(run=run, act=act)
         return action
 
     up = add("up", _up, "build it; nothing happens if it is up already")
     _add_shape(up)
     down = add("down", _down, "remove it and all that belongs to it")
     status = add("status", _status, "show what is up and what fails")
-    run = add("exec", _exec, "run a command in a host, with MRC_CONFIG set")
-    run.add_argument("host", metavar="HOST", help="h0, h1, ...")
-    run.add_argument("--user", help="drop from root to this user")
-    run.add_argument(
+    execute = add("exec", _exec, "run a command in a host, with MRC_CONFIG set")
+    execute.add_argument("host", metavar="HOST", help="h0, h1, ...")
+    execute.add_argument("--user", help="drop from root to this user")
+    execute.add_argument(
         "words", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="the command to run"
     )
     fail = add("fail", _fail, "let a plane, a switch or a link fail")
@@ -62,7 +63,13 @@ def add_parser(subparsers: Any) -> None:
         "--mode", choices=[*Mode], default=Mode.SILENT,
         help="silent: drop packets, links stay up; down: take the links down [%(default)s]",
     )  # fmt: skip
-    fail.add_argument("--loss", metavar="PERCENT", help="drop only this share, such as 20%%")
+    fail.add_argument(
+        "--loss",
+        type=_share,
+        default=1.0,
+        metavar="PERCENT",
+        help="drop only so many, such as 20%%",
+    )
     heal = add("heal", _heal, "end a fault")
     heal.add_argument("target", metavar="TARGET", help=f"all, {FORMS}")
     for action in (up, down, status, fail, heal):
@@ -85,20 +92,27 @@ def _add_shape(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def _up(args: argparse.Namespace) -> int:
-    require_root()
-    out = Output.of(args)
+def _share(text: str) -> float:
     try:
-        bed = Testbed(
-            args.name,
-            hosts=args.hosts,
-            planes=args.planes,
-            t1=args.t1,
-            rate=args.rate,
-            mtu=args.mtu,
-        )
+        return parse_loss(text)
+    except ValueError as exc:
+        raise argparse.ArgumentTypeError(str(exc)) from exc
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.act is not _status:
+        require_root()
+    try:
+        code: int = args.act(args)
     except ArgumentError as exc:
         raise UsageError(args.prog, str(exc)) from exc
+    return code
+
+
+def _up(args: argparse.Namespace) -> int:
+    out = Output.of(args)
+    shape = {key: getattr(args, key) for key in ("hosts", "planes", "t1", "rate", "mtu")}
+    bed = Testbed(args.name, **shape)
     built = bed.up()
     out.text(f"{args.name} {'is up' if built else 'was up already'}: {_summary(bed)}")
     out.result(_json(bed, {}) | {"built": built})
@@ -106,7 +120,6 @@ def _up(args: argparse.Namespace) -> int:
 
 
 def _down(args: argparse.Namespace) -> int:
-    require_root()
     out = Output.of(args)
     removed = Testbed(args.name).down()
     out.text(f"{args.name} {'is down' if removed else 'was not up'}")
@@ -119,7 +132,7 @@ def _status(args: argparse.Namespace) -> int:
     found = stored.load(args.name)
     if found is None or not found.up:
         state = "down" if found is None else "half built"
-        others = ", ".join(name for name in stored.names() if name != args.name) or "none"
+        others = _listed(name for name in stored.names() if name != args.name)
         out.text(f"{args.name} is {state}; other test beds: {others}")
         out.result({"name": args.name, "state": state})
         return 1
@@ -132,12 +145,8 @@ def _status(args: argparse.Namespace) -> int:
 def _exec(args: argparse.Namespace) -> int:
     """Become the command; returns only if there is none of that name."""
     _take_options(args)
-    require_root()
-    bed = _existing(args)
-    try:
-        argv, environment = bed.host_command(args.host, args.words, user=args.user)
-    except ArgumentError as exc:
-        raise UsageError(args.prog, str(exc)) from exc
+    bed = Testbed.existing(args.name)
+    argv, environment = bed.host_command(args.host, args.words, user=args.user)
     for program, remedy in ((args.words[0], ""), (argv[0], ": apt-get install iproute2")):
         if shutil.which(program, path=environment["PATH"]) is None:
             print_error(args.prog, f"no command {program}{remedy}", NOT_FOUND, as_json=False)
@@ -165,14 +174,9 @@ def _take_options(args: argparse.Namespace) -> None:
 
 
 def _fail(args: argparse.Namespace) -> int:
-    require_root()
     out = Output.of(args)
-    bed = _existing(args)
-    try:
-        loss = 1.0 if args.loss is None else parse_loss(args.loss)
-        bed.fail(args.target, args.mode, loss)
-    except (ArgumentError, ValueError) as exc:
-        raise UsageError(args.prog, str(exc)) from exc
+    bed = Testbed.existing(args.name)
+    bed.fail(args.target, args.mode, args.loss)
     fault = bed.faults()[args.target]
     out.text(f"{args.target} fails: {fault}")
     out.result({"name": args.name, "target": args.target, "mode": fault.mode, "loss": fault.loss})
@@ -180,26 +184,17 @@ def _fail(args: argparse.Namespace) -> int:
 
 
 def _heal(args: argparse.Namespace) -> int:
-    require_root()
     out = Output.of(args)
-    bed = _existing(args)
-    try:
-        healed = bed.heal(args.target)
-    except ArgumentError as exc:
-        raise UsageError(args.prog, str(exc)) from exc
+    bed = Testbed.existing(args.name)
+    healed = bed.heal(args.target)
     left = bed.faults()
-    out.text(
-        f"healed: {', '.join(healed) or 'nothing'}; still failing: {', '.join(left) or 'nothing'}"
-    )
+    out.text(f"healed: {_listed(healed)}; still failing: {_listed(left)}")
     out.result({"name": args.name, "healed": healed, "failing": list(left)})
     return 0
 
 
-def _existing(args: argparse.Namespace) -> Testbed:
-    try:
-        return Testbed.existing(args.name)
-    except ArgumentError as exc:
-        raise UsageError(args.prog, str(exc)) from exc
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names) or "none"
 
 
 def _summary(bed: Testbed) -> str:

@@ -9,7 +9,6 @@ $MRC_RUN_DIR/NAME/hH.toml                             configuration of host H
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import json
 import logging
@@ -27,7 +26,7 @@ from mrc.testbed.targets import Fault, Mode
 
 _SCHEMA = 1
 _FILE = "testbed.json"
-_NETNS_FOLDER = Path("/etc/netns")
+NETNS_FOLDER = Path("/etc/netns")
 
 _log = logging.getLogger("mrc.testbed")
 
@@ -74,23 +73,22 @@ def load(name: str) -> State | None:
 def save(name: str, state: State) -> None:
     """In one step, so that a reader never sees half of it."""
     path = folder(name) / _FILE
-    _make_folder(path.parent)
     fresh = path.with_suffix(".new")
-    fresh.write_text(json.dumps(_encode(state), indent=2) + "\n")
-    fresh.rename(path)
+    with _ours(path):
+        _write(fresh, json.dumps(_encode(state), indent=2) + "\n")
+        fresh.rename(path)
 
 
 def write_files(plan: Plan) -> None:
     """The configuration of each host, and its /etc/hosts."""
     for host, text in plan.configs.items():
-        config_path(plan.name, host).write_text(text)
-        hosts = _NETNS_FOLDER / plan.nodes[host].namespace / "hosts"
+        config = config_path(plan.name, host)
+        with _ours(config):
+            _write(config, text)
+        hosts = NETNS_FOLDER / plan.nodes[host].namespace / "hosts"
         try:
-            hosts.parent.mkdir(parents=True, exist_ok=True)
-            hosts.write_text(plan.hosts_file)
+            _write(hosts, plan.hosts_file)
         except OSError as exc:
-            if exc.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
-                raise
             # In a user namespace /etc is not ours. mrc itself takes peers from its configuration.
             _log.info("%s: %s: host names resolve in mrc only", hosts, exc.strerror)
 
@@ -98,8 +96,8 @@ def write_files(plan: Plan) -> None:
 def forget(name: str) -> None:
     """Remove every file of a test bed."""
     shutil.rmtree(folder(name), ignore_errors=True)
-    if _NETNS_FOLDER.is_dir():
-        for path in _NETNS_FOLDER.iterdir():
+    if NETNS_FOLDER.is_dir():
+        for path in NETNS_FOLDER.iterdir():
             if is_namespace_of(name, path.name):
                 shutil.rmtree(path, ignore_errors=True)
 
@@ -112,8 +110,9 @@ def names() -> list[str]:
 @contextmanager
 def lock() -> Iterator[None]:
     """Wait until nobody else changes a test bed, and keep others from it."""
-    _make_folder(_base())
-    descriptor = os.open(_base(), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    with _ours(_base()):
+        _make_folder(_base())
+        descriptor = os.open(_base(), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
@@ -125,11 +124,26 @@ def _base() -> Path:
     return Path(os.environ.get("MRC_RUN_DIR") or "/run/mrc")
 
 
-def _make_folder(path: Path) -> None:
+@contextmanager
+def _ours(path: Path) -> Iterator[None]:
     try:
-        path.mkdir(mode=0o755, parents=True, exist_ok=True)
+        yield
     except OSError as exc:
         raise ConfigError(f"{path}: {exc.strerror}; test beds need root") from exc
+
+
+def _make_folder(path: Path) -> None:
+    """Open to everyone, whatever the umask: the hosts' commands may run as ordinary users."""
+    for each in (*reversed(path.parents), path):
+        if not each.is_dir():
+            each.mkdir(exist_ok=True)
+            each.chmod(0o755)
+
+
+def _write(path: Path, text: str) -> None:
+    _make_folder(path.parent)
+    path.write_text(text)
+    path.chmod(0o644)
 
 
 def _encode(state: State) -> dict[str, Any]:

@@ -157,8 +157,8 @@ def test_paths__a_message_of_64_kib_passes_the_shapers_whole(bed: Testbed) -> No
 
 
 def test_paths__a_mark_on_the_outer_header_reaches_the_socket(bed: Testbed) -> None:
-    marking = "add table ip6 marks\nadd chain ip6 marks f { type filter hook forward priority 0; }\n"
-    marking += "add rule ip6 marks f ip6 ecn set ce\n"
+    hook = "type filter hook forward priority 0"
+    marking = f"table ip6 marks {{ chain f {{ {hook}; ip6 ecn set ce; }}; }}\n"
     nft.apply({bed.plan.nodes["t1-1-0"].namespace: marking})
     try:
         with udp_socket(bed, "h1") as rx, udp_socket(bed, "h0") as tx:

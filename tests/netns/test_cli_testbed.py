@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`mrc testbed` as typed.
+
+h0 -- t0:1.0 -- t1:1.0 -- t0:1.1 -- h1
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mrc import netns
+from mrc.cli.main import main
+from mrc.testbed import Testbed, rootless, state
+
+from .conftest import fresh_name
+
+SMALL = ("--planes", "1", "--t1", "1")
+
+
+@pytest.fixture(scope="module")
+def name() -> Iterator[str]:
+    name = fresh_name()
+    with Testbed(name, planes=1, t1=1):
+        yield name
+
+
+@pytest.fixture(autouse=True)
+def healed(name: str) -> Iterator[None]:
+    yield
+    Testbed.existing(name).heal("all")
+
+
+def typed(*words: str) -> int:
+    return main(["testbed", *words])
+
+
+def execute(*words: str) -> subprocess.CompletedProcess[str]:
+    """`exec` replaces its process, so it gets one."""
+    argv = [sys.executable, "-m", "mrc", "testbed", *words]
+    root = Path(__file__).parents[2]
+    env = os.environ | {"PYTHONPATH": str(root)}
+    return subprocess.run(argv, check=False, capture_output=True, text=True, env=env)
+
+
+def test_up__says_what_it_built_and_down_what_it_removed(
+    bed_name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert typed("up", "--name", bed_name, *SMALL, "--rate", "1gbit") == 0
+    assert typed("up", "--name", bed_name, *SMALL, "--rate", "1gbit") == 0
+    assert typed("down", "--name", bed_name) == 0
+    assert typed("down", "--name", bed_name) == 0
+    shape = "2 hosts, 1 planes, 1 T1s a plane, 1 Gbit/s a link, MTU 9000"
+    assert capsys.readouterr().out.splitlines() == [
+        f"{bed_name} is up: {shape}",
+        f"{bed_name} was up already: {shape}",
+        f"{bed_name} is down",
+        f"{bed_name} was not up",
+    ]
+
+
+def test_up__with_other_parameters_is_a_line(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert typed("up", "--name", name) == 1
+    assert capsys.readouterr().err == (
+        f"mrc testbed up: test bed {name} is up with planes 1, not 4, t1 1, not 2: "
+        f"first mrc testbed down --name {name}\n"
+    )
+
+
+def test_status__draws_and_lists_faults(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert typed("--name", name, "fail", "t1:1.0", "--loss", "20%") == 0
+    assert typed("status", "--name", name) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "t1:1.0 fails: loss 20.00%",
+        f"{name} is up: 2 hosts, 1 planes, 1 T1s a plane, 500 Mbit/s a link, MTU 9000",
+        "",
+        "plane 1     h0 -- t0:1.0 --+-- t1:1.0 x",
+        "            h1 -- t0:1.1 --+",
+        "",
+        "t1:1.0 fails: loss 20.00%",
+    ]
+
+
+def test_status__as_json(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert typed("fail", "plane:1", "--mode", "down", "--name", name, "--quiet") == 0
+    capsys.readouterr()
+    assert typed("status", "--name", name, "--json") == 0
+    status = json.loads(capsys.readouterr().out)
+    assert status["state"] == "up"
+    assert status["rate_bits_per_second"] == 500_000_000
+    assert status["faults"] == [{"target": "plane:1", "mode": "down", "loss": 1.0}]
+    assert status["missing"] == []
+    host = status["hosts"][1]
+    assert (host["host"], host["namespace"]) == ("h1", f"mrc-{name}-h1")
+    assert (host["address"], host["oob"]) == ("fd00:a:1::1", "fd00:c::2")
+    assert Path(host["config"]).is_file()
+
+
+def test_status__of_none_names_the_others(
+    name: str, bed_name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert typed("status", "--name", bed_name) == 1
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"{bed_name} is down; other test beds: ")
+    assert name in shown
+
+
+def test_heal__says_what_is_left(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for target in ("plane:1", "t1:1.0", "link:h0.1"):
+        assert typed("fail", target, "--name", name, "--quiet") == 0
+    capsys.readouterr()
+    assert typed("heal", "t1:1.0", "--name", name) == 0
+    assert typed("heal", "all", "--name", name) == 0
+    assert typed("heal", "all", "--name", name) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "healed: t1:1.0; still failing: plane:1, link:h0.1",
+        "healed: plane:1, link:h0.1; still failing: none",
+        "healed: none; still failing: none",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ((), "ACTION"),
+        (("fail", "plane:7"), "no plane 7, they are 1..1"),
+        (("fail", "everything"), "target 'everything' is not plane:P, t1:P.S"),
+        (("fail", "plane:1", "--loss", "0%"), "not a percentage"),
+        (("fail", "plane:1", "--loss", "5%", "--mode", "down"), "loss goes with silent"),
+        (("fail", "plane:1", "--mode", "half"), "invalid choice"),
+        (("heal", "t0:1.9"), "no host h9"),
+        (("up", "--planes", "0"), "planes is 0"),
+        (("up", "--rate", "quick"), "rate 'quick' is not like 500mbit"),
+        (("down", "--name", "a/b"), "name 'a/b'"),
+        (("exec", "h0"), "what to run?"),
+        (("exec", "h0", "--"), "what to run?"),
+        (("exec", "h0", "--user"), "--user: expected one argument"),
+        (("exec", "h9", "--", "true"), "no host h9"),
+    ],
+)
+def test_testbed__wrong_use_is_one_line_and_exit_2(
+    name: str, words: tuple[str, ...], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert typed("--name", name, *words) == 2
+    error = capsys.readouterr().err
+    assert complaint in error
+    assert error.count("\n") == 1
+
+
+def test_fail__needs_a_test_bed(bed_name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert typed("fail", "plane:1", "--name", bed_name) == 1
+    assert f"not up: mrc testbed up --name {bed_name}\n" in capsys.readouterr().err
+
+
+def test_up__needs_root(
+    bed_name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert typed("up", "--name", bed_name) == 1
+    assert "needs root; without it, first open a shell with: unshare" in capsys.readouterr().err
+
+
+def test_up__names_a_missing_nft(
+    bed_name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert typed("up", "--name", bed_name, *SMALL) == 1
+    assert capsys.readouterr().err.endswith("nft is missing: apt-get install nftables\n")
+    assert not [each for each in netns.names() if bed_name in each]
+
+
+def test_exec__name_may_stand_anywhere(name: str) -> None:
+    command = ("--", "sh", "-c", "echo $MRC_CONFIG -- $0", "--name")
+    for words in (
+        ("--name", name, "exec", "h1", *command),
+        ("exec", "--name", name, "h1", *command),
+        ("exec", "h1", "--name", name, "--user", "root", *command),
+        ("exec", "h1", f"--name={name}", *command),
+    ):
+        done = execute(*words)
+        assert done.stdout == f"{state.config_path(name, 'h1')} -- --name\n", done.stderr
+
+
+def test_exec__passes_the_exit_code(name: str) -> None:
+    assert execute("exec", "h0", "--name", name, "--", "sh", "-c", "exit 42").returncode == 42
+
+
+def test_exec__no_such_command(name: str) -> None:
+    done = execute("exec", "h0", "--name", name, "--", "mrc-nothing")
+    assert (done.returncode, done.stderr) == (127, "mrc testbed exec: no command mrc-nothing\n")
+
+
+def test_exec__finds_mrc_itself(name: str) -> None:
+    """Although nobody activated the virtual environment it is installed in."""
+    argv, env = Testbed.existing(name).host_command("h0", ["python3", "-c", "import mrc"])
+    assert env["PATH"].split(":")[-1] == str(Path(sys.executable).parent)
+    assert argv[:3] == ["ip", "netns", "exec"]
+
+
+def test_command__is_a_whole_test_bed_for_ordinary_users(bed_name: str) -> None:
+    """Method: in a user namespace, root is root of what it made there and of nothing else."""
+    mrc = f"{sys.executable} -m mrc testbed --name {bed_name}"
+    steps = [
+        f"{mrc} up --planes 1 --t1 1",
+        f"{mrc} fail plane:1",
+        f"{mrc} heal all",
+        f"{mrc} exec h0 -- ping -c 1 -q fd00:c::2",
+        f"{mrc} down",
+    ]
+    done = subprocess.run(
+        rootless.command(["sh", "-e", "-c", "\n".join(steps)]),
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    )
+    assert done.returncode == 0, done.stderr
+    assert "1 received" in done.stdout
+    assert not [each for each in netns.names() if bed_name in each]

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is remembered of test beds, in a folder of the test's own."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from mrc.errors import ConfigError
+from mrc.testbed import state
+from mrc.testbed.plan import Shape, make_plan
+from mrc.testbed.state import State
+from mrc.testbed.targets import Fault, Mode
+
+SHAPE = Shape(hosts=3, planes=2, t1=1, rate_bps=None, mtu=1500)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MRC_RUN_DIR", str(tmp_path / "run"))
+    return tmp_path / "run"
+
+
+def test_load__gives_back_what_was_saved() -> None:
+    faults = {"plane:2": Fault(Mode.DOWN), "t1:1.0": Fault(Mode.SILENT, 0.25)}
+    for each in (State(SHAPE), State(Shape(), up=True), State(SHAPE, up=True, faults=faults)):
+        state.save("x", each)
+        assert state.load("x") == each
+
+
+def test_load__none_when_there_is_none() -> None:
+    assert state.load("x") is None
+    assert state.names() == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        '{"schema": 1}',
+        '{"schema": 2, "up": true, "shape": {}, "faults": {}}',
+        '{"schema": 1, "up": true, "shape": {"hosts": 0}, "faults": {}}',
+        '{"schema": 1, "up": true, "shape": {"colour": 1}, "faults": {}}',
+    ],
+)
+def test_load__names_the_file_it_cannot_read(folder: Path, text: str) -> None:
+    state.save("x", State(SHAPE))
+    (folder / "x" / "testbed.json").write_text(text)
+    with pytest.raises(ConfigError, match=r"x/testbed\.json: cannot read: .* down removes it"):
+        state.load("x")
+
+
+def test_with_fault__and_without_leave_the_rest() -> None:
+    first = State(SHAPE, up=True).with_fault("plane:1", Fault()).with_fault("plane:2", Fault())
+    assert list(first.faults) == ["plane:1", "plane:2"]
+    assert list(first.without("plane:1", "t1:1.0").faults) == ["plane:2"]
+    assert first.without("plane:1").up
+
+
+def test_names__are_those_that_were_begun(folder: Path) -> None:
+    for name in ("b", "a"):
+        state.save(name, State(SHAPE))
+    (folder / "c").mkdir()
+    assert state.names() == ["a", "b"]
+
+
+def test_write_files__may_be_read_by_everyone(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: the hosts' commands run as ordinary users, even if root keeps its files to itself."""
+    monkeypatch.setattr(state, "NETNS_FOLDER", tmp_path / "netns")
+    plan = make_plan("x", SHAPE)
+    before = os.umask(0o077)
+    try:
+        state.save("x", State(SHAPE))
+        state.write_files(plan)
+    finally:
+        os.umask(before)
+    assert state.config_path("x", "h1") == folder / "x" / "h1.toml"
+    hosts = tmp_path / "netns" / "mrc-x-h1" / "hosts"
+    written = {state.config_path("x", "h1"): plan.configs["h1"], hosts: plan.hosts_file}
+    for path, text in written.items():
+        assert path.read_text() == text
+        assert stat.S_IMODE(path.stat().st_mode) == 0o644
+        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o755
+    state.forget("x")
+    assert not folder.joinpath("x").exists() and not hosts.parent.exists()
+
+
+def test_forget__removes_one_only() -> None:
+    state.save("x", State(SHAPE))
+    state.save("y", State(SHAPE))
+    state.forget("x")
+    state.forget("x")
+    assert state.names() == ["y"]
+
+
+def test_lock__says_who_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MRC_RUN_DIR", "/proc/mrc")
+    with pytest.raises(ConfigError, match=r"/proc/mrc: .*test beds need root"), state.lock():
+        pass
+
+
+def test_lock__is_free_again_after_an_error() -> None:
+    for _ in range(2):
+        with pytest.raises(RuntimeError), state.lock():
+            raise RuntimeError
