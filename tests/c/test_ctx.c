@@ -7,6 +7,8 @@
 #include <poll.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "check.h"
@@ -31,6 +33,8 @@ struct side {
   int n_wcs;
   struct mrc_wc immediates[16];
   int n_immediates;
+  bool failed;    /* the QP went to ERROR */
+  uint8_t status; /* then why */
 };
 
 /* How two sides are joined. */
@@ -40,15 +44,51 @@ struct setup {
   int tx_sockets;
   uint32_t integrity;
   uint32_t path_mtu;
+  uint8_t timeout;
+  uint8_t retry_exp;
 };
 
-static const struct setup one_plane_v6 = {
-    .addresses = {"::1"}, .n_ports = 1, .tx_sockets = 1, .path_mtu = 4096};
+static const struct setup one_plane_v6 = {.addresses = {"::1"},
+                                          .n_ports = 1,
+                                          .tx_sockets = 1,
+                                          .path_mtu = 4096,
+                                          .timeout = 14,
+                                          .retry_exp = 8};
 static const struct setup two_planes_v4 = {.addresses = {"127.0.0.1", "127.0.0.2"},
                                            .n_ports = 2,
                                            .tx_sockets = EVS_PER_PORT,
                                            .integrity = MRC_INTEGRITY_UDP,
-                                           .path_mtu = 8844};
+                                           .path_mtu = 8844,
+                                           .timeout = 14,
+                                           .retry_exp = 8};
+
+/* ---- A sendmmsg that finds no route ---- */
+
+enum routes { ALL_ROUTES, NO_ROUTE_FROM_127_0_0_1, NO_ROUTES };
+
+static _Atomic enum routes routes;
+static atomic_int n_failed;
+
+static bool has_route(int fd) {
+  enum routes now = atomic_load(&routes);
+  struct sockaddr_in local;
+  socklen_t length = sizeof local;
+  if (now != NO_ROUTE_FROM_127_0_0_1) return now == ALL_ROUTES;
+  CHECK_EQ(getsockname(fd, (struct sockaddr *)&local, &length), 0);
+  return local.sin_addr.s_addr != htonl(INADDR_LOOPBACK);
+}
+
+int sendmmsg(int fd, struct mmsghdr *messages, unsigned n, int flags) {
+  if (has_route(fd)) return (int)syscall(SYS_sendmmsg, fd, messages, n, flags);
+  atomic_fetch_add(&n_failed, 1);
+  errno = ENETUNREACH;
+  return -1;
+}
+
+static void set_routes(enum routes to) {
+  atomic_store(&n_failed, 0);
+  atomic_store(&routes, to);
+}
 
 /* ---- Events ---- */
 
@@ -57,7 +97,10 @@ static void take_event(struct side *side, const struct mrc_event *event) {
   if (event->type == MRC_EVENT_PROBE) side->probe = *event;
   if (event->type == MRC_EVENT_WARNING && event->status == MRC_WARNING_MEMORY_FAULT)
     side->warning = *event;
-  if (event->type == MRC_EVENT_QP_ERROR) CHECK_FAIL("QP error, status %d", event->status);
+  if (event->type == MRC_EVENT_QP_ERROR) {
+    side->failed = true;
+    side->status = event->status;
+  }
   if (event->type != MRC_EVENT_WC) return;
   if (event->wc.opcode == MRC_WC_RECV_IMM && side->n_immediates < 16)
     side->immediates[side->n_immediates++] = event->wc;
@@ -169,9 +212,9 @@ static void connect_side(struct side *side, const struct side *peer, const struc
                                       .path_mtu = setup->path_mtu,
                                       .peer_mpr = WINDOW_PSNS,
                                       .peer_max_wimm = 16,
-                                      .timeout = 14,
+                                      .timeout = setup->timeout,
                                       .retry_linear = 7,
-                                      .retry_exp = 8,
+                                      .retry_exp = setup->retry_exp,
                                       .cc = MRC_CC_DELAY};
   command.op = MRC_COMMAND_QP_CREATE;
   CHECK_EQ(run(side, command), 0);
@@ -198,9 +241,9 @@ static void make_ready(struct side *side, const struct setup *setup) {
                                       .path_mtu = setup->path_mtu,
                                       .peer_mpr = WINDOW_PSNS,
                                       .peer_max_wimm = 16,
-                                      .timeout = 14,
+                                      .timeout = setup->timeout,
                                       .retry_linear = 7,
-                                      .retry_exp = 8,
+                                      .retry_exp = setup->retry_exp,
                                       .cc = MRC_CC_DELAY};
   CHECK_EQ(run(side, command), 0);
 }
@@ -259,6 +302,7 @@ static void post(struct side *side, const struct side *peer, uint64_t wr_id, siz
 }
 
 static void check_wcs(const struct side *side, int n) {
+  CHECK(!side->failed);
   CHECK_EQ(side->n_wcs, n);
   for (int i = 0; i < side->n_wcs; i++) {
     CHECK_EQ(side->wcs[i].status, MRC_WC_SUCCESS);
@@ -268,6 +312,16 @@ static void check_wcs(const struct side *side, int n) {
 }
 
 static bool first_completed(const struct side *sides) { return sides[0].n_wcs == 1; }
+
+/* The reply also orders what the thread wrote before it for whoever reads the memory then. */
+static struct mrc_qp_info query(struct side *side) {
+  struct mrc_qp_info info = {0};
+  CHECK_EQ(
+      run(side,
+          (struct mrc_command){.op = MRC_COMMAND_QP_QUERY, .qpn = side->qpn, .pointer = &info}),
+      0);
+  return info;
+}
 
 /* ---- Tests ---- */
 
@@ -279,6 +333,7 @@ static void test_write__one_mebibyte_over_ipv6(void) {
   CHECK(wait_until(sides, first_completed));
   check_wcs(&sides[0], 1);
   CHECK_EQ(sides[0].wcs[0].bytes, MIB + 13);
+  CHECK_EQ(query(&sides[1]).bytes_received, MIB + 13);
   CHECK_EQ(sides[1].n_immediates, 0);
   CHECK_MEM_EQ(sides[1].memory, sides[0].memory, MIB + 13);
   close_sides(sides);
@@ -289,32 +344,28 @@ static bool all_completed(const struct side *sides) {
          sides[1].n_immediates == 4;
 }
 
-/* Each side writes its even quarters... of an 8 MiB memory: halves of the other stay untouched. */
+/* Each side writes one half of the memory, in four pieces, to the same place at the other. */
 static void test_write_imm__both_ways_over_two_planes_of_ipv4(void) {
-  enum { QUARTER = 2 * MIB };
+  enum { PIECE = 2 * MIB };
   struct side sides[2];
-  if (!open_sides(sides, &two_planes_v4, 8 * QUARTER)) return;
+  if (!open_sides(sides, &two_planes_v4, 8 * PIECE)) return;
   for (int i = 0; i < 2; i++)
-    fill(sides[i].memory + i * 4 * QUARTER, 4 * QUARTER, (uint32_t)i);
+    fill(sides[i].memory + i * 4 * PIECE, 4 * PIECE, (uint32_t)i);
   for (uint64_t n = 0; n < 4; n++)
     for (int i = 0; i < 2; i++)
-      post(&sides[i], &sides[1 - i], n, ((size_t)i * 4 + n) * QUARTER, QUARTER, MRC_WR_WRITE_IMM);
+      post(&sides[i], &sides[1 - i], n, ((size_t)i * 4 + n) * PIECE, PIECE, MRC_WR_WRITE_IMM);
   CHECK(wait_until(sides, all_completed));
   for (int i = 0; i < 2; i++) {
     check_wcs(&sides[i], 4);
     for (int n = 0; n < 4; n++)
       CHECK_EQ(sides[i].immediates[n].imm, 0x1000 + n);
   }
-  CHECK_MEM_EQ(sides[1].memory, sides[0].memory, 8 * (size_t)QUARTER);
+  CHECK_MEM_EQ(sides[1].memory, sides[0].memory, 8 * (size_t)PIECE);
 
-  struct mrc_qp_info info = {0};
-  CHECK_EQ(
-      run(&sides[0],
-          (struct mrc_command){.op = MRC_COMMAND_QP_QUERY, .qpn = sides[0].qpn, .pointer = &info}),
-      0);
-  CHECK_EQ(info.bytes_acked, 4 * QUARTER);
-  CHECK_EQ(info.bytes_received, 4 * QUARTER);
-  CHECK(info.planes[0].bytes > QUARTER && info.planes[1].bytes > QUARTER);
+  struct mrc_qp_info info = query(&sides[0]);
+  CHECK_EQ(info.bytes_acked, 4 * PIECE);
+  CHECK_EQ(info.bytes_received, 4 * PIECE);
+  CHECK(info.planes[0].bytes > PIECE && info.planes[1].bytes > PIECE);
   close_sides(sides);
 }
 
@@ -382,6 +433,44 @@ static void test_write__a_source_that_shrank(void) {
   free(expected);
 }
 
+/* One of two planes has no route: all goes over the other, and nothing spins. */
+static void test_write__over_the_plane_that_has_a_route(void) {
+  struct side sides[2];
+  if (!open_sides(sides, &two_planes_v4, 8 * MIB)) return;
+  fill(sides[0].memory, 8 * MIB, 3);
+  set_routes(NO_ROUTE_FROM_127_0_0_1);
+  post(&sides[0], &sides[1], 0, 0, 8 * MIB, MRC_WR_WRITE);
+  CHECK(wait_until(sides, first_completed));
+  check_wcs(&sides[0], 1);
+  struct mrc_qp_info info = query(&sides[0]);
+  CHECK_EQ(info.planes[0].suspended, 1);
+  CHECK_EQ(info.planes[0].packets, 0);
+  CHECK_EQ(info.bytes_acked, 8 * MIB);
+  CHECK(atomic_load(&n_failed) > 0 && atomic_load(&n_failed) < 1000);
+  set_routes(ALL_ROUTES);
+  CHECK_EQ(query(&sides[1]).bytes_received, 8 * MIB);
+  CHECK_MEM_EQ(sides[1].memory, sides[0].memory, 8 * MIB);
+  close_sides(sides);
+}
+
+/* No plane has a route: retries are paced by their timer, and at their end the QP fails. */
+static void test_write__without_any_route(void) {
+  struct setup setup = two_planes_v4;
+  setup.timeout = 9; /* 0.5 ms */
+  setup.retry_exp = 2;
+  struct side sides[2];
+  if (!open_sides(sides, &setup, MIB)) return;
+  set_routes(NO_ROUTES);
+  post(&sides[0], &sides[1], 0, 0, MIB, MRC_WR_WRITE);
+  CHECK(wait_until(sides, first_completed));
+  CHECK(atomic_load(&n_failed) < 2000);
+  set_routes(ALL_ROUTES);
+  CHECK_EQ(sides[0].wcs[0].status, MRC_WC_RETRY_EXC_ERR);
+  CHECK(sides[0].failed);
+  CHECK_EQ(sides[0].status, MRC_WC_RETRY_EXC_ERR);
+  close_sides(sides);
+}
+
 /* Ends a context in the middle of its work: nothing may touch the memory from then on. */
 static void test_destroy__in_the_middle_of_a_write(void) {
   struct side sides[2];
@@ -401,4 +490,5 @@ static void test_destroy__in_the_middle_of_a_write(void) {
 CHECK_MAIN(RUN(test_write__one_mebibyte_over_ipv6),
            RUN(test_write_imm__both_ways_over_two_planes_of_ipv4),
            RUN(test_probe_ev__answered_and_not), RUN(test_write__a_source_that_shrank),
+           RUN(test_write__over_the_plane_that_has_a_route), RUN(test_write__without_any_route),
            RUN(test_destroy__in_the_middle_of_a_write))
