@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address, ip_address
@@ -116,6 +117,8 @@ class NativeContext:
         if self._ctx == ffi.NULL:
             cause = bytes(ffi.string(message)).decode("utf-8", "replace")
             raise OSError(-code[0], cause or os.strerror(-code[0]))
+        # Also when it is forgotten, and at exit: the thread must not outlive the memory it uses.
+        self._end = weakref.finalize(self, lib.mrc_ctx_destroy, self._ctx)
         self._events = ffi.new("struct mrc_event[]", POLL_BATCH)
 
     @property
@@ -152,9 +155,8 @@ class NativeContext:
 
     def close(self) -> None:
         """Stops the datapath thread and waits for it; registered memory is free afterwards."""
-        ctx, self._ctx = self._ctx, ffi.NULL
-        if ctx != ffi.NULL:
-            lib.mrc_ctx_destroy(ctx)
+        self._ctx = ffi.NULL
+        self._end()
 
 
 def new_array(kind: str, items: Sequence[dict[str, Any]] | int) -> CData:

@@ -45,6 +45,13 @@ class _Call:
     reply: asyncio.Future[int]
     probe: asyncio.Future[ProbeResult] | None = None
 
+    def fail(self, cause: str) -> None:
+        """Ends the call for whoever waits for it; without a waiter nobody is to be told."""
+        for future in (self.reply, self.probe):
+            if future is not None and not future.done():
+                future.set_exception(StateError(f"{self.what}: {cause}"))
+                future.exception()
+
 
 @dataclass(slots=True)
 class Work:
@@ -72,6 +79,7 @@ class Dispatcher:
         self._works: dict[int, Work] = {}
         self._sinks: dict[int, Sink] = {}
         self._idle: dict[int, list[asyncio.Future[None]]] = {}
+        self._mrs: dict[int, MR] = {}
         self._closed = False
         self._loop.add_reader(device.fd, self._on_readable)
 
@@ -136,8 +144,12 @@ class Dispatcher:
         self._sinks[qpn] = sink
 
     def detach(self, qpn: int) -> None:
-        """The events of a QP are of no interest any more."""
+        """The QP was destroyed: no event of it is of interest, and its probes end here."""
         self._sinks.pop(qpn, None)
+        for cookie, call in list(self._calls.items()):
+            if call.probe is not None and call.command.fields["qpn"] == qpn:
+                del self._calls[cookie]
+                call.fail("the QP was closed")
 
     def drain(self) -> None:
         """Takes everything that C has published so far."""
@@ -193,7 +205,9 @@ class Dispatcher:
         if reply.cookie in self._works:
             self._on_refused(reply)
             return
-        call = self._calls[reply.cookie]
+        call = self._calls.get(reply.cookie)
+        if call is None:
+            return  # a probe of a QP that was destroyed since
         if reply.result < 0 or call.probe is None:
             del self._calls[reply.cookie]
         if call.reply.done():
@@ -204,9 +218,8 @@ class Dispatcher:
             call.reply.set_exception(error)
 
     def _on_probed(self, probed: Probed) -> None:
-        call = self._calls.pop(probed.cookie)
-        assert call.probe is not None
-        if not call.probe.done():
+        call = self._calls.pop(probed.cookie, None)
+        if call is not None and call.probe is not None and not call.probe.done():
             call.probe.set_result(probed.probe)
 
     def _on_refused(self, reply: Reply) -> None:
@@ -242,6 +255,23 @@ class Dispatcher:
                     if not future.done():
                         future.set_result(None)
 
+    # ---- Memory ---------------------------------------------------------------------------
+
+    def hold(self, mr: MR) -> None:
+        """Keeps the memory of an MR: the event loop holds this object, and so the memory, for as
+        long as the engine may touch it, even when the caller forgets to close the Context.
+        """
+        self._mrs[mr.key] = mr
+
+    def holds(self, mr: MR) -> bool:
+        """True until the MR is released."""
+        return mr.key in self._mrs
+
+    def release(self, mr: MR) -> None:
+        """Gives the memory back to its owner: the engine does not know it any more."""
+        if self._mrs.pop(mr.key, None) is not None:
+            mr.held.release()
+
     async def until_idle(self, mr: MR) -> None:
         """Returns when no work request uses the memory region."""
         while mr.outstanding:
@@ -258,16 +288,9 @@ class Dispatcher:
         self._closed = True
         self._loop.remove_reader(self.device.fd)
         await asyncio.to_thread(self.device.close)  # joins the datapath thread
-        waiting: list[asyncio.Future[int] | asyncio.Future[ProbeResult]] = []
         for call in self._calls.values():
-            waiting.append(call.reply)
-            if call.probe is not None:
-                waiting.append(call.probe)
+            call.fail("the Context was closed")
         self._calls.clear()
-        works, self._works = list(self._works.values()), {}
-        for work in works:
-            self._give_back(work)
-        for future in [*waiting, *(work.done for work in works)]:
-            if not future.done():
-                future.set_exception(StateError("the Context was closed"))
-                future.exception()  # its waiter may be gone: then nobody is to be told
+        assert not self._works, "a Context closes its QPs before"
+        for mr in list(self._mrs.values()):
+            self.release(mr)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import logging
 import os
@@ -79,7 +80,6 @@ class Context:
     def __init__(self, config: ContextConfig | None = None) -> None:
         self.config = config or ContextConfig()
         self._local: Local | None = None
-        self._mrs: dict[int, MR] = {}
         # The dispatcher holds every QP until it is closed; these only find them again.
         self._qps: WeakSet[QP] = WeakSet()
         self._listeners: WeakSet[Listener] = WeakSet()
@@ -187,32 +187,29 @@ class Context:
 
     async def add(self, mr: MR) -> MR:
         """Registers a prepared memory region."""
-        reply = self._opened().dispatcher.call(mr.register(), f"register {mr.length} bytes")
-        self._mrs[mr.key] = mr
+        dispatcher = self._opened().dispatcher
+        dispatcher.hold(mr)
+        reply = dispatcher.call(mr.register(), f"register {mr.length} bytes")
         try:
             await asyncio.shield(reply)
         except asyncio.CancelledError:
-            self._opened().dispatcher.call(mr.deregister(), "deregister").add_done_callback(
-                lambda ended: self._release(mr)
-            )
+            undone = dispatcher.call(mr.deregister(), "deregister")
+            undone.add_done_callback(functools.partial(_release, dispatcher, mr))
             raise
         except BaseException:
-            self._release(mr)
+            dispatcher.release(mr)
             raise
         return mr
 
     async def deregister(self, mr: MR) -> None:
         """Ends a memory region once no work request uses it, and gives the buffer back."""
-        if mr.key not in self._mrs:
+        if self._local is None or not self._local.dispatcher.holds(mr):
             return  # the Context was closed before
-        dispatcher = self._opened().dispatcher
+        dispatcher = self._local.dispatcher
         await dispatcher.until_idle(mr)
-        await asyncio.shield(dispatcher.call(mr.deregister(), "deregister"))
-        self._release(mr)
-
-    def _release(self, mr: MR) -> None:
-        if self._mrs.pop(mr.key, None) is not None:
-            mr.held.release()
+        ended = dispatcher.call(mr.deregister(), "deregister")
+        ended.add_done_callback(functools.partial(_release, dispatcher, mr))
+        await asyncio.shield(ended)
 
     # ---- Peers ----------------------------------------------------------------------------
 
@@ -294,11 +291,14 @@ class Context:
         await asyncio.gather(*(listener.close() for listener in list(self._listeners)))
         await asyncio.gather(*(qp.close() if orderly else qp.abort() for qp in list(self._qps)))
         await local.dispatcher.close()
-        for mr in list(self._mrs.values()):
-            self._release(mr)
 
 
 # ---- Helpers --------------------------------------------------------------------------------
+
+
+def _release(dispatcher: Dispatcher, mr: MR, ended: asyncio.Future[int]) -> None:
+    if not ended.cancelled() and ended.exception() is None:
+        dispatcher.release(mr)
 
 
 def find_ports(config: ContextConfig, host: HostConfig | None) -> tuple[LocalPort, ...]:

@@ -78,7 +78,6 @@ async def establish(
     must answer; empty: any.
     """
     queue = await _create(local)
-    qp: QP | None = None
     try:
         mine = _hello(local, channel, queue, private)
         peer = await _exchange_hellos(channel, mine, first=first)
@@ -94,8 +93,6 @@ async def establish(
         qp.start(path_mtu)
         return qp
     except BaseException:
-        if qp is not None:
-            local.dispatcher.detach(queue.qpn)
         _forget(local, queue)
         raise
 
@@ -133,7 +130,13 @@ def _forget(local: Local, queue: QueuePair) -> None:
         reply = local.dispatcher.call(queue.destroy(), f"QP {queue.qpn:#x}: destroy")
     except StateError:
         return  # the Context is closed, and the QP with it
-    reply.add_done_callback(lambda future: future.cancelled() or future.exception())
+    reply.add_done_callback(functools.partial(_forgotten, local, queue))
+
+
+def _forgotten(local: Local, queue: QueuePair, reply: asyncio.Future[int]) -> None:
+    local.dispatcher.detach(queue.qpn)
+    if not reply.cancelled():
+        reply.exception()  # it is gone, whatever the answer
 
 
 # ---- Hellos ---------------------------------------------------------------------------------

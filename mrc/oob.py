@@ -39,6 +39,7 @@ MAX_FRAME = 1 << 20
 _LENGTH = struct.Struct(">I")
 _MAX_REASON = 300
 _KEEPALIVE_SECONDS = 60
+_PATIENCE_SECONDS = 1.0  # with a peer that does not read what ends the exchange
 T = TypeVar("T")
 
 
@@ -230,6 +231,8 @@ class Channel:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
+        if writer.get_extra_info("peername") is None:
+            raise ConnectionResetError("the connection ended before it began")
         self.local: str = writer.get_extra_info("sockname")[0]
         self.remote: str = writer.get_extra_info("peername")[0]
         # The connection is silent for as long as the QP lives: keep middleboxes from dropping it.
@@ -263,20 +266,23 @@ class Channel:
             raise ProtocolError(f"the peer sent {printable(message['type'])!r} instead of {kind!r}")
         return message
 
-    async def refuse(self, reason: str, *, patience: float = 1.0) -> None:
+    async def refuse(self, reason: str) -> None:
         """Tells the peer why, if it listens, and closes."""
         try:
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(_PATIENCE_SECONDS):
                 await self.send("refuse", reason=reason[:_MAX_REASON])
         except (PeerGoneError, TimeoutError):
             pass
         await self.close()
 
     async def close(self) -> None:
-        """Closes the connection; what was sent is still delivered."""
+        """Closes the connection; what was sent is still delivered, if the peer takes it soon."""
         self._writer.close()
         try:
-            await self._writer.wait_closed()
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                await self._writer.wait_closed()
+        except TimeoutError:
+            self.abort()
         except OSError:
             pass  # it is closed either way
 

@@ -9,9 +9,12 @@ import mmap
 import os
 import random
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import uvloop
 from endpoints import (
     BUDGET_SECONDS,
     LOOPBACK,
@@ -596,6 +599,67 @@ async def test_connect__no_ip_version_in_common() -> None:
 async def test_context__an_interface_that_does_not_exist() -> None:
     with pytest.raises(ConfigError, match="there is no mrc-none"):
         await Context(ContextConfig(interfaces=("mrc-none",))).__aenter__()
+
+
+async def test_connect__cancelled_at_any_moment() -> None:
+    """Whatever was made by then is gone again, and both Contexts go on."""
+    async with (
+        asyncio.timeout(BUDGET_SECONDS),
+        Context(loopback_config(handshake_timeout=0.2)) as context,
+        await context.listen("127.0.0.1", 0) as listener,
+    ):
+        for turns in range(0, 60, 3):
+            connecting = spawn(context.connect("127.0.0.1", listener.port))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            connecting.cancel()
+            try:
+                await (await connecting).abort()
+            except asyncio.CancelledError:
+                pass
+        async with await context.connect("127.0.0.1", listener.port) as near:
+            await near.write_imm(1)
+
+
+async def test_close__a_probe_under_way() -> None:
+    async with connected_pair() as pair:
+        await pair.far.abort()
+        probing = spawn(pair.near.probe_ev(0, timeout=10.0))
+        await pair.near.query()  # commands are carried out in order: the probe is under way
+        await pair.near.close()
+        with pytest.raises(StateError, match="the QP was closed"):
+            await probing
+
+
+def test_context__on_uvloop() -> None:
+    async def work() -> None:
+        async with connected_pair() as pair:
+            data = pattern(100_000)
+            assert await transfer(pair, data) == data
+            await pair.near.write_imm(1)
+            assert (await anext(pair.far.immediates())).imm == 1
+
+    uvloop.run(work())
+
+
+def test_context__forgotten_at_exit() -> None:
+    """A program that does not close its Context ends as any other, at once."""
+    program = """
+import asyncio, mrc
+async def work():
+    context = await mrc.Context(mrc.ContextConfig(interfaces=("127.0.0.1",))).__aenter__()
+    await context.register(bytearray(4096), access=mrc.Access.REMOTE_WRITE)
+    await context.connect("127.0.0.1", (await context.listen("127.0.0.1", 0)).port)
+    print("made")
+asyncio.run(work())
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=BUDGET_SECONDS,
+    )
+    assert (done.returncode, done.stdout) == (0, "made\n"), done.stderr
 
 
 def open_descriptors() -> int:
