@@ -17,11 +17,18 @@ void mrc_cq_free(struct mrc_cq *cq) {
   *cq = (struct mrc_cq){0};
 }
 
-bool mrc_cq_promise(struct mrc_cq *cq) {
-  if (cq->tail - cq->head + cq->promised > cq->mask) return false;
+static bool promise(struct mrc_cq *cq, uint32_t limit) {
+  if (cq->tail - cq->head + cq->promised >= limit) return false;
   cq->promised++;
   return true;
 }
+
+bool mrc_cq_promise_post(struct mrc_cq *cq) {
+  const uint32_t capacity = cq->mask + 1;
+  return promise(cq, capacity - capacity / 4);
+}
+
+bool mrc_cq_promise_delivery(struct mrc_cq *cq) { return promise(cq, cq->mask + 1); }
 
 void mrc_cq_release(struct mrc_cq *cq) {
   mrc_assert(cq->promised > 0);

@@ -17,8 +17,10 @@ struct mrc_cq {
 
 int mrc_cq_init(struct mrc_cq *cq, uint32_t capacity) MRC_MUST_CHECK;
 void mrc_cq_free(struct mrc_cq *cq);
-/* Sets a place aside; false when there is none. */
-bool mrc_cq_promise(struct mrc_cq *cq) MRC_MUST_CHECK;
+/* Sets a place aside; false when there is none. Work of our own leaves a quarter to what peers
+   deliver: two ends full of posted work would otherwise wait for each other for ever. */
+bool mrc_cq_promise_post(struct mrc_cq *cq) MRC_MUST_CHECK;
+bool mrc_cq_promise_delivery(struct mrc_cq *cq) MRC_MUST_CHECK;
 void mrc_cq_release(struct mrc_cq *cq);
 /* Fills a place that was set aside. */
 void mrc_cq_push(struct mrc_cq *cq, const struct mrc_wc *wc);

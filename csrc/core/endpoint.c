@@ -51,12 +51,20 @@ void mrc_endpoint_drop_sources(struct mrc_engine *engine, const struct mrc_qp *q
       mrc_endpoint_add_sources(engine, engine->qps[i]);
 }
 
-static void take_port_status(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t mask) {
+static void set_peer_ports(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t mask) {
   for (uint32_t planes = qp->evset.plane_mask; planes != 0; planes &= planes - 1) {
     const uint32_t plane = (uint32_t)__builtin_ctz(planes);
     qp->planes[plane].peer_down = (mask >> plane & 1) == 0;
   }
   mrc_qp_touch(engine, qp);
+}
+
+/* The status holds for every QP with that peer. */
+static void take_port_status(struct mrc_engine *engine, const struct mrc_meta *meta,
+                             uint32_t mask) {
+  for (uint32_t i = 0; i < engine->config.max_qps; i++)
+    if (engine->qps[i] != NULL && has_source(engine->qps[i], meta->src, meta->sport))
+      set_peer_ports(engine, engine->qps[i], mask);
 }
 
 int mrc_endpoint_on_request(struct mrc_engine *engine, const struct mrc_wire *packet,
@@ -69,7 +77,7 @@ int mrc_endpoint_on_request(struct mrc_engine *engine, const struct mrc_wire *pa
     return mrc_drop(engine, MRC_DROP_RATE, MRC_ENDPOINT_QPN, 0);
   }
   if (packet->endpoint.op == MRC_ENDPOINT_PORT_STATUS)
-    take_port_status(engine, qp, packet->endpoint.port_status_mask);
+    take_port_status(engine, meta, packet->endpoint.port_status_mask);
   const uint32_t tail = engine->answer_head + engine->n_answers++;
   engine->answers[tail % MRC_MAX_ANSWERS] =
       (struct mrc_answer){.qp = qp->index,

@@ -123,6 +123,20 @@ static int to_rtr(struct mrc_qp *qp, const struct mrc_qp_attr *attr) {
   return 0;
 }
 
+/* Takes over the base RTTs of other QPs with the same peer. */
+static void take_base_rtts(const struct mrc_engine *engine, struct mrc_qp *qp) {
+  for (uint32_t i = 0; i < engine->config.max_qps; i++) {
+    const struct mrc_qp *other = engine->qps[i];
+    if (other == NULL || other == qp || other->n_peer_addresses == 0) continue;
+    if (memcmp(other->peer_addresses[0], qp->peer_addresses[0], 16) != 0) continue;
+    for (uint32_t planes = other->evset.plane_mask; planes != 0; planes &= planes - 1) {
+      const int plane = __builtin_ctz(planes);
+      const struct mrc_rtt *rtt = &other->planes[plane].rtt;
+      if (mrc_rtt_known(rtt)) mrc_rtt_hint(&qp->planes[plane].rtt, rtt->base_ns);
+    }
+  }
+}
+
 static int to_rts(struct mrc_engine *engine, struct mrc_qp *qp, const struct mrc_qp_attr *attr,
                   uint64_t now_ns) {
   struct mrc_qp_attr merged = *attr;
@@ -141,6 +155,7 @@ static int to_rts(struct mrc_engine *engine, struct mrc_qp *qp, const struct mrc
     return error;
   }
   mrc_evset_start(&qp->evset, merged.ev_active_per_plane, &engine->prng);
+  take_base_rtts(engine, qp);
   return 0;
 }
 
@@ -148,6 +163,7 @@ int mrc_qp_modify(struct mrc_engine *engine, uint32_t qpn, uint32_t state,
                   const struct mrc_qp_attr *attr, uint64_t now_ns) {
   struct mrc_qp *qp = mrc_engine_qp(engine, qpn);
   if (qp == NULL) return -ENOENT;
+  engine->now_ns = now_ns;
   if (state > MRC_QP_ERROR || !mrc_qp_may_move(qp->state, (uint8_t)state)) return -EINVAL;
   if (state == MRC_QP_ERROR) {
     mrc_qp_fail(engine, qp, MRC_WC_WR_FLUSH_ERR, MRC_WC_WR_FLUSH_ERR);
@@ -199,13 +215,14 @@ int mrc_qp_destroy(struct mrc_engine *engine, uint32_t qpn) {
 }
 
 int mrc_qp_post(struct mrc_engine *engine, uint32_t qpn, const struct mrc_wr *wr, uint64_t now_ns) {
+  engine->now_ns = now_ns;
   struct mrc_qp *qp = mrc_engine_qp(engine, qpn);
   return qp == NULL ? -ENOENT : mrc_requester_post(engine, qp, wr, now_ns);
 }
 
 int mrc_qp_probe_ev(struct mrc_engine *engine, uint32_t qpn, uint32_t ev_index, uint32_t bytes,
                     uint64_t timeout_ns, uint64_t cookie, uint64_t now_ns) {
-  (void)now_ns;
+  engine->now_ns = now_ns;
   struct mrc_qp *qp = mrc_engine_qp(engine, qpn);
   if (qp == NULL) return -ENOENT;
   if ((qp->state != MRC_QP_RTR && qp->state != MRC_QP_RTS) || ev_index >= qp->evset.n)
@@ -215,6 +232,7 @@ int mrc_qp_probe_ev(struct mrc_engine *engine, uint32_t qpn, uint32_t ev_index, 
 
 int mrc_qp_set_ev_state(struct mrc_engine *engine, uint32_t qpn, uint32_t ev_index, uint32_t state,
                         uint64_t now_ns) {
+  engine->now_ns = now_ns;
   struct mrc_qp *qp = mrc_engine_qp(engine, qpn);
   if (qp == NULL) return -ENOENT;
   if (ev_index >= qp->evset.n) return -EINVAL;

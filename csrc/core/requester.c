@@ -57,7 +57,7 @@ int mrc_requester_post(struct mrc_engine *engine, struct mrc_qp *qp, const struc
     if (mr == NULL) return -EACCES;
     if (wr->va + wr->bytes < wr->va) return -EINVAL;
   }
-  if (!mrc_cq_promise(&engine->cq)) return -ENOBUFS;
+  if (!mrc_cq_promise_post(&engine->cq)) return -ENOBUFS;
   if (!mrc_requester_is_busy(qp)) {
     req->progress_ns = now_ns;
     req->probed_ns = now_ns;
@@ -266,6 +266,7 @@ int mrc_requester_on_nack(struct mrc_engine *engine, struct mrc_qp *qp,
     mrc_qp_fail(engine, qp, MRC_WC_REM_OP_ERR, MRC_WC_REM_OP_ERR);
     return MRC_DROP_NONE;
   }
+  if (nack->reason == MRC_NACK_TRIMMED) mrc_cc_on_congestion_loss(&qp->req.cc, now_ns);
   if (nack->reason == MRC_NACK_TRIMMED && mrc_evset_on_skip(&qp->evset, slot->ev))
     mrc_loss_report_ev(engine, qp, slot->ev);
   mrc_loss_mark(engine, qp, nack->nack_psn, MRC_COUNTER_LOST_BY_NACK, now_ns);

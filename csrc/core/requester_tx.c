@@ -59,7 +59,9 @@ static uint16_t choose_ev(struct mrc_engine *engine, struct mrc_qp *qp, uint16_t
   if (plane < 0) return MRC_EV_NONE;
   uint16_t ev = mrc_evset_next(&qp->evset, (uint32_t)plane, &engine->prng);
   if (ev == MRC_EV_NONE || ev != avoid) return ev;
-  ev = mrc_evset_next(&qp->evset, (uint32_t)plane, &engine->prng);
+  /* A reshuffle between two turns can name the same EV again, so one more turn is not enough. */
+  for (uint32_t turn = 0; ev == avoid && turn < 2u * qp->evset.planes[plane].n_active; turn++)
+    ev = mrc_evset_next(&qp->evset, (uint32_t)plane, &engine->prng);
   if (ev != avoid) return ev;
   for (uint32_t planes = qp->evset.plane_mask; planes != 0; planes &= planes - 1) {
     const uint32_t other = (uint32_t)__builtin_ctz(planes);

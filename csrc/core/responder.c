@@ -76,7 +76,8 @@ static int refuse(struct mrc_engine *engine, struct mrc_qp *qp, uint8_t syndrome
 /* Hands an immediate to the CQ; false when it has no room for it now. */
 static bool deliver(struct mrc_engine *engine, struct mrc_qp *qp, struct mrc_wimm *wimm) {
   struct mrc_responder *resp = &qp->resp;
-  if (resp->wimm_unpolled == qp->attr.max_wimm || !mrc_cq_promise(&engine->cq)) return false;
+  if (resp->wimm_unpolled == qp->attr.max_wimm || !mrc_cq_promise_delivery(&engine->cq))
+    return false;
   const struct mrc_wc wc = {.wr_id = resp->next_rqmsn,
                             .qpn = qp->qpn,
                             .imm = wimm->imm,

@@ -18,10 +18,11 @@ static inline void mrc_rtt_sample(struct mrc_rtt *rtt, uint64_t sample_ns) {
   sample_ns = mrc_max_u64(sample_ns, 1);
   rtt->last_ns = sample_ns;
   if (!mrc_rtt_known(rtt)) {
-    *rtt = (struct mrc_rtt){.smooth_ns = sample_ns,
-                            .var_ns = sample_ns / 2,
-                            .base_ns = sample_ns,
-                            .last_ns = sample_ns};
+    *rtt = (struct mrc_rtt){
+        .smooth_ns = sample_ns,
+        .var_ns = sample_ns / 2,
+        .base_ns = rtt->base_ns != 0 ? mrc_min_u64(rtt->base_ns, sample_ns) : sample_ns,
+        .last_ns = sample_ns};
     return;
   }
   const uint64_t off =
@@ -29,6 +30,11 @@ static inline void mrc_rtt_sample(struct mrc_rtt *rtt, uint64_t sample_ns) {
   rtt->var_ns = (3 * rtt->var_ns + off) / 4;
   rtt->smooth_ns = (7 * rtt->smooth_ns + sample_ns) / 8;
   rtt->base_ns = mrc_min_u64(rtt->base_ns, sample_ns);
+}
+
+/* What others measured on the same way: a newcomer to a busy queue cannot see it empty. */
+static inline void mrc_rtt_hint(struct mrc_rtt *rtt, uint64_t base_ns) {
+  rtt->base_ns = rtt->base_ns == 0 ? base_ns : mrc_min_u64(rtt->base_ns, base_ns);
 }
 
 /* How long after sending an answer is overdue. */
