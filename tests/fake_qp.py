@@ -56,7 +56,7 @@ class FakeQp:
         self.private: dict[str, Any] = {}
         self.peer_gone = asyncio.Event()
         self.held = False
-        self.corrupt = False
+        self.corrupt = False  # what arrives here
         self.posted: list[int] = []
         self._waiting: deque[tuple[asyncio.Future[None], Any]] = deque()
         self._arrived: asyncio.Queue[Immediate | None] = asyncio.Queue()

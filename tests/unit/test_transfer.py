@@ -211,11 +211,8 @@ async def test_receive_files__corrupted_on_the_way(tmp_path: Path, inbox: Path) 
 async def test_send_files__receiver_found_a_difference(tmp_path: Path, inbox: Path) -> None:
     path = make(tmp_path, "a", bytes(10000))
     async with sessions() as ends:
-        task = asyncio.create_task(sending(ends.sender, [path]))
-        received = asyncio.create_task(receiving(ends.receiver, inbox))
-        await until(lambda: os.listdir(inbox))
-        ends.out.corrupt = True
-        sent, got = await both(task, received)
+        ends.back.corrupt = True
+        sent, got = await both(sending(ends.sender, [path]), receiving(ends.receiver, inbox))
     assert isinstance(sent, VerificationError)
     assert isinstance(got, VerificationError)
     assert names(inbox) == []
