@@ -55,7 +55,7 @@ class ContextConfig:
     rcvbuf_bytes: int = 0  # 0: the engine's default
     sndbuf_bytes: int = 0
     max_pending: int = 64  # peers that are connecting, or wait to be accepted, at a time
-    handshake_timeout: float = 10.0  # seconds in which a connecting peer must be done
+    exchange_timeout: float = 10.0  # seconds in which a connecting peer must be done
     max_unread: int = 65536  # immediates of one QP not yet taken by the caller
     linger: float = 2.0  # seconds that a closing QP waits for its peer to be done with it
 
@@ -69,5 +69,5 @@ class ContextConfig:
         if not lib.MRC_MIN_MTU <= self.mtu_limit <= lib.MRC_MAX_MTU or self.mtu_limit % 4:
             span = f"{lib.MRC_MIN_MTU}..{lib.MRC_MAX_MTU}"
             raise ConfigError(f"mtu_limit: {self.mtu_limit} is not a multiple of 4 within {span}")
-        if self.handshake_timeout <= 0 or self.linger < 0:
-            raise ConfigError("handshake_timeout, linger: must not be negative")
+        if self.exchange_timeout <= 0 or self.linger < 0:
+            raise ConfigError("exchange_timeout, linger: must not be negative")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The listening side of the exchange: a TCP server that gives out QPs ready to use.
 
-A stranger can hold no more than a place among `max_pending` for `handshake_timeout` seconds.
+A stranger can hold no more than a place among `max_pending` for `exchange_timeout` seconds.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Listener:
         self._private = private
         self._adopt = adopt
         self._server: asyncio.Server | None = None
-        self._handshakes: set[asyncio.Task[None]] = set()
+        self._exchanges: set[asyncio.Task[None]] = set()
         self._ready: deque[QP] = deque()
         self._changed = asyncio.Condition()
         self.port = 0
@@ -73,15 +73,15 @@ class Listener:
             yield qp
 
     async def close(self) -> None:
-        """Stops listening, and ends handshakes and QPs that nobody accepted."""
+        """Stops listening, and ends exchanges under way and QPs that nobody accepted."""
         server, self._server = self._server, None
         if server is None:
             return
         server.close()
-        handshakes = list(self._handshakes)
-        for task in handshakes:
+        exchanges = list(self._exchanges)
+        for task in exchanges:
             task.cancel()
-        await asyncio.gather(*handshakes, return_exceptions=True)
+        await asyncio.gather(*exchanges, return_exceptions=True)
         async with self._changed:
             self._changed.notify_all()
         while self._ready:
@@ -91,25 +91,25 @@ class Listener:
     async def _on_peer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._handshakes.add(task)
+        self._exchanges.add(task)
         try:
             await self._admit(Channel(reader, writer))
         except OSError as error:
             logger.debug("a peer went away before its hello: %s", error)
             writer.transport.abort()
         finally:
-            self._handshakes.discard(task)
+            self._exchanges.discard(task)
 
     async def _admit(self, channel: Channel) -> None:
         config = self._local.config
-        if self._server is None or len(self._handshakes) + len(self._ready) > config.max_pending:
+        if self._server is None or len(self._exchanges) + len(self._ready) > config.max_pending:
             await channel.refuse("too many peers are connecting: try again later")
             return
         try:
-            async with asyncio.timeout(config.handshake_timeout):
+            async with asyncio.timeout(config.exchange_timeout):
                 qp = await establish(self._local, channel, first=False, private=self._private)
         except TimeoutError:
-            await self._refuse(channel, f"not done within {config.handshake_timeout:g} s")
+            await self._refuse(channel, f"not done within {config.exchange_timeout:g} s")
         except PeerGoneError as error:
             logger.debug("%s: %s", channel.remote, error)
             channel.abort()

@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from mrc import QP, Context, ContextConfig, Listener
+from mrc import QP, Access, Context, ContextConfig, Listener, WcStatus
 
+READ, WRITE = Access.LOCAL_READ, Access.REMOTE_WRITE
 LOOPBACK = {4: "127.0.0.1", 6: "::1"}
 BUDGET_SECONDS = 20.0  # far above what anything here takes: a hang, not slowness, ends a test
 
@@ -53,3 +55,21 @@ async def until(condition: Callable[[], Awaitable[bool]]) -> None:
 
 def spawn(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
     return asyncio.get_running_loop().create_task(work)
+
+
+def pattern(size: int, seed: int = 0) -> bytes:
+    """Bytes that differ from place to place, and from seed to seed."""
+    return random.Random(seed).randbytes(size)
+
+
+async def transfer(pair: Pair, data: bytes) -> bytes:
+    """Writes `data` from the near to the far end and returns what is there."""
+    target = bytearray(len(data))
+    async with (
+        pair.near_context.register(data, access=READ) as source,
+        pair.far_context.register(target, access=WRITE) as mr,
+    ):
+        completion = await pair.near.write(source, mr.remote)
+        assert completion.bytes == len(data)
+        assert completion.status is WcStatus.SUCCESS
+    return bytes(target)

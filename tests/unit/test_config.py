@@ -31,7 +31,7 @@ def test_config__the_defaults_are_valid_and_give_up_after_about_nine_seconds() -
         ("spin_us", [-1, 65536]),
         ("max_pending", [0]),
         ("max_unread", [0]),
-        ("handshake_timeout", [0.0, -1.0]),
+        ("exchange_timeout", [0.0, -1.0]),
         ("linger", [-1.0]),
     ],
 )

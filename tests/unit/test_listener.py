@@ -108,7 +108,7 @@ async def test_admit__a_stranger_is_told_why(bytes_sent: bytes, reason: str) -> 
 
 async def test_admit__any_garbage_ends_in_bounded_time() -> None:
     junk = random.Random(11)
-    async with listening(handshake_timeout=0.2) as (context, listener):
+    async with listening(exchange_timeout=0.2) as (context, listener):
         await asyncio.gather(
             *(answer_to(listener, junk.randbytes(junk.randrange(200))) for _ in range(32))
         )
@@ -123,21 +123,21 @@ async def test_admit__a_peer_that_ends_in_the_middle() -> None:
 
 
 async def test_admit__a_slow_peer_gets_no_more_than_its_time() -> None:
-    async with listening(handshake_timeout=0.1) as (_, listener):
+    async with listening(exchange_timeout=0.1) as (_, listener):
         message = await answer_to(listener, hello()[:10])
         assert message is not None
         assert message["reason"] == "not done within 0.1 s"
 
 
 async def test_admit__no_path_leads_back_to_the_peer() -> None:
-    async with listening(handshake_timeout=0.1) as (_, listener):
+    async with listening(exchange_timeout=0.1) as (_, listener):
         message = await answer_to(listener, hello(), encode_frame({"type": "rtr"}))
         assert message is not None
         assert message["type"] == "refuse"
 
 
 async def test_admit__no_more_than_so_many_at_a_time() -> None:
-    async with listening(handshake_timeout=0.5, max_pending=2) as (context, listener):
+    async with listening(exchange_timeout=0.5, max_pending=2) as (context, listener):
         silent = [await asyncio.open_connection("127.0.0.1", listener.port) for _ in range(2)]
         message = await answer_to(listener)
         assert message is not None
@@ -207,11 +207,11 @@ async def test_listener__iterates_until_it_is_closed() -> None:
         assert len({qp.qpn for qp in seen}) == 3
 
 
-async def test_close__a_handshake_under_way_is_dropped() -> None:
+async def test_close__an_exchange_under_way_is_dropped() -> None:
     async with listening() as (_, listener):
         reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
         writer.write(hello())
-        await reader.readexactly(4)  # the answer begins: the handshake is under way
+        await reader.readexactly(4)  # the answer begins: the exchange is under way
         await listener.close()
         try:
             await reader.read()
