@@ -52,6 +52,9 @@ _NEXT_CSID = 1 << 4
 _TC_ROOT = 0xFFFFFFFF
 _LINKLAYER_ETHERNET = 1
 
+# The first release with both encap.red and NEXT-C-SID.
+_SEG6_NEEDS = "Linux 6.1 with CONFIG_IPV6_SEG6_LWTUNNEL"
+
 _POLL_SECONDS = 0.01
 
 
@@ -287,7 +290,9 @@ class Netlink:
         message["attrs"] = [("TCA_KIND", "tbf"), ("TCA_OPTIONS", {"attrs": options})]
         what = f"shape {name} to {rate_bps} bit/s"
         flags = NLM_F_CREATE | NLM_F_REPLACE
-        self._rtnetlink.request([Request(what, _RTM_NEWQDISC, message, flags, "NET_SCH_TBF")])
+        self._rtnetlink.request(
+            [Request(what, _RTM_NEWQDISC, message, flags, "CONFIG_NET_SCH_TBF")]
+        )
 
     def add_routes(self, routes: Sequence[Route]) -> None:
         """Write routes, read them back, and insist that the kernel has what was meant."""
@@ -296,8 +301,8 @@ class Netlink:
             message = _route_message(route, self._index(route.dev))
             what = f"add route {route.dst} dev {route.dev}"
             flags = NLM_F_CREATE | NLM_F_REPLACE
-            option = "" if route.action is None else "IPV6_SEG6_LWTUNNEL"
-            requests.append(Request(what, _RTM_NEWROUTE, message, flags, option))
+            needs = "" if route.action is None else _SEG6_NEEDS
+            requests.append(Request(what, _RTM_NEWROUTE, message, flags, needs))
         self._rtnetlink.request(requests)
         found = {(route.dst, route.dev, route.local): route for route in self.routes()}
         for route in routes:
@@ -375,7 +380,7 @@ def _veth_request(veth: Veth, peer_namespace: int) -> Request:
         ),
     ]
     what = f"make veth {veth.name} to {veth.peer_name} in {veth.peer_namespace}"
-    return Request(what, _RTM_NEWLINK, message, NLM_F_CREATE | NLM_F_EXCL, "VETH")
+    return Request(what, _RTM_NEWLINK, message, NLM_F_CREATE | NLM_F_EXCL, "CONFIG_VETH")
 
 
 def _route_message(route: Route, index: int) -> _RouteMessage:
@@ -468,5 +473,5 @@ def _compare(wanted: Route, found: Route | None) -> None:
         if ours != kernels:
             raise NetlinkError(
                 f"route {wanted.dst} dev {wanted.dev}: the kernel has {each.name} {kernels}, "
-                f"not {ours}"
+                f"not {ours}" + (f"; this needs {_SEG6_NEEDS}" if wanted.action else "")
             )

@@ -40,8 +40,8 @@ class Request:
     type: int
     message: Any
     flags: int = 0
-    option: str = ""
-    """kernel option without which the request is not understood"""
+    needs: str = ""
+    """what the kernel must have to understand the request"""
 
 
 class Rtnetlink:
@@ -169,8 +169,8 @@ def _refusal(request: Request, answer: bytes) -> NetlinkError | None:
         if kind == _NLMSGERR_ATTR_MSG:
             reason += f" ({answer[offset + 4 : offset + length].rstrip(bytes(1)).decode()})"
         offset += max((length + 3) & ~3, 4)
-    if code in (errno.EOPNOTSUPP, errno.ENOENT) and request.option:
-        reason += f"; the kernel seems to lack CONFIG_{request.option}"
+    if code in (errno.EOPNOTSUPP, errno.ENOENT, errno.EINVAL) and request.needs:
+        reason += f"; this needs {request.needs}"
     if code in (errno.EPERM, errno.EACCES):
         reason += "; this needs root, or a user namespace: unshare -Urnm"
     return NetlinkError(f"cannot {request.what}: {reason}")

@@ -114,11 +114,12 @@ class Testbed:
             now = self._state()
             if str(where) in now.faults:
                 now = self._heal(now, [where])
+            # Written down first: what is cut off in the middle can still be healed.
+            state.save(self.name, now.with_fault(str(where), fault))
             if fault.mode is Mode.DOWN:
                 build.set_down(self.plan, targets.links(where, self.shape.topology))
             else:
                 self._apply(where, fault)
-            state.save(self.name, now.with_fault(str(where), fault))
 
     def heal(self, target: str = "all") -> list[str]:
         """End the fault of a target, or all faults; returns the targets that were healed."""

@@ -16,6 +16,9 @@ from mrc.testbed.plan import LOWER_MAC, UPPER_MAC, Node, Plan, is_namespace_of
 # A veth reports that it is up within a second, unless the machine is busy.
 _UP_SECONDS = 10.0
 
+# One end of a link: node and interface.
+LinkEnd = tuple[str, str]
+
 
 def build(plan: Plan) -> None:
     """Make everything and wait until every link is up; on failure remove what was made.
@@ -62,33 +65,38 @@ def missing(plan: Plan) -> list[str]:
     return [node.name for node in plan.nodes.values() if node.namespace not in there]
 
 
-def set_down(plan: Plan, ends: Iterable[tuple[str, str]]) -> None:
-    """Set link ends, given as node and interface, down."""
+def set_down(plan: Plan, ends: Iterable[LinkEnd]) -> None:
+    """Set link ends down."""
     for name, interfaces in _by_node(ends).items():
         with Netlink(plan.nodes[name].namespace) as netlink:
             netlink.set_links(interfaces, up=False)
 
 
-def set_up(
-    plan: Plan, ends: Iterable[tuple[str, str]], still_down: Collection[tuple[str, str]]
-) -> None:
-    """Set link ends up again and wait for them.
+def set_up(plan: Plan, ends: Iterable[LinkEnd], still_down: Collection[LinkEnd]) -> None:
+    """Set link ends up again, and wait for the links that this makes whole, at both ends.
 
     The kernel dropped what the node had on them when they went down: put its addresses, neighbours
     and routes back, except on interfaces that are still down.
     """
-    with ExitStack() as stack:
-        waiting = []
-        for name, interfaces in _by_node(ends).items():
-            node = plan.nodes[name]
-            netlink = stack.enter_context(Netlink(node.namespace))
+    ends = list(ends)
+    for name, interfaces in _by_node(ends).items():
+        node = plan.nodes[name]
+        with Netlink(node.namespace) as netlink:
             netlink.set_links(interfaces, up=True)
             up = [each for each in _interfaces(plan, name) if (name, each) not in still_down]
             netlink.add_addresses([each for each in node.addresses if each[0] in up])
             netlink.add_neighbours([each for each in node.neighbours if each[0] in up])
             netlink.add_routes([route for route in node.routes if route.dev in up])
-            waiting.append((netlink, interfaces))
-        wait_until_up(waiting, _UP_SECONDS)
+    far = _far_ends(plan)
+    whole = [end for end in ends if far[end] not in still_down]
+    with ExitStack() as stack:
+        wait_until_up(
+            [
+                (stack.enter_context(Netlink(plan.nodes[name].namespace)), interfaces)
+                for name, interfaces in _by_node(whole + [far[end] for end in whole]).items()
+            ],
+            _UP_SECONDS,
+        )
 
 
 def _set_sysctls(node: Node) -> None:
@@ -96,6 +104,8 @@ def _set_sysctls(node: Node) -> None:
         for key, value in node.sysctls.items():
             try:
                 Path("/proc/sys", key).write_text(value)
+            except FileNotFoundError as exc:
+                raise NetlinkError(f"no sysctl {key}: does the kernel have IPv6?") from exc
             except OSError as exc:
                 raise NetlinkError(
                     f"cannot set sysctl {key} to {value} in {node.namespace}: {exc.strerror}"
@@ -132,7 +142,15 @@ def _interfaces(plan: Plan, node: str) -> list[str]:
     return below + [link.upper_name for link in plan.links if link.upper == node]
 
 
-def _by_node(ends: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+def _far_ends(plan: Plan) -> dict[LinkEnd, LinkEnd]:
+    far: dict[LinkEnd, LinkEnd] = {}
+    for link in plan.links:
+        lower, upper = (link.lower, link.lower_name), (link.upper, link.upper_name)
+        far |= {lower: upper, upper: lower}
+    return far
+
+
+def _by_node(ends: Iterable[LinkEnd]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for node, interface in ends:
         found.setdefault(node, []).append(interface)

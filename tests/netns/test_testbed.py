@@ -224,6 +224,30 @@ def test_fail__several_at_once_heal_one_by_one(bed: Testbed) -> None:
     assert probe(bed) == Counter(ALL)
 
 
+@pytest.mark.parametrize("first", ["t1:1.0", "uplink:1.1.0"])
+def test_fail__both_ends_of_a_link_heal_in_any_order(bed: Testbed, first: str) -> None:
+    """The T1 sets its end of the uplink down, and the T0 the other."""
+    bed.fail("t1:1.0", Mode.DOWN)
+    bed.fail("uplink:1.1.0", Mode.DOWN)
+    bed.heal(first)
+    assert probe(bed) == Counter(ALL - {"t1:1.0"})
+    bed.heal("all")
+    assert probe(bed) == Counter(ALL)
+
+
+def test_fail__cut_off_in_the_middle_can_be_healed(
+    bed: Testbed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(scripts: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(nft, "apply", interrupted)
+        bed.fail("plane:1")
+    assert bed.heal("all") == ["plane:1"]
+    assert probe(bed) == Counter(ALL)
+
+
 def test_fail__again_replaces_the_fault(bed: Testbed) -> None:
     for mode in (Mode.DOWN, Mode.SILENT, Mode.DOWN):
         bed.fail("t1:1.0", mode)
