@@ -38,6 +38,7 @@ class Flavour:
 
 ASAN = Flavour("asan", SANITIZE)
 TSAN = Flavour("tsan", THREAD)
+FAST = Flavour("fast", ("-O2",))
 SHARED = Flavour("shared", ("-O2", "-fPIC"))
 SHARED_ZLIB = Flavour("shared-zlib", ("-O2", "-fPIC"), isal=False)
 

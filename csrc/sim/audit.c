@@ -8,16 +8,19 @@
 #include "core/prng.h"
 #include "core/psn.h"
 
-enum { FRESH_BIT = 0x80 }; /* clear in bytes that were just placed */
+#define FRESH_BIT 0x80 /* clear in bytes that were just placed */
+#define EIGHT_FRESH_BITS 0x8080808080808080ull
 
 void mrc_audit_init(struct mrc_audit *audit, uint64_t memory_bytes, uint64_t seed) {
   struct mrc_prng prng = {.state = seed};
   audit->memory_bytes = memory_bytes;
-  audit->source = malloc(memory_bytes + 1); /* an empty memory has an address too */
+  uint64_t words = memory_bytes / sizeof(uint64_t) + 1; /* an empty memory has an address too */
+  uint64_t *source = malloc(words * sizeof(uint64_t));
   uint8_t *guarded = malloc(memory_bytes + 2 * MRC_AUDIT_GUARD);
-  mrc_assert(audit->source && guarded);
-  for (uint64_t i = 0; i < memory_bytes; i++)
-    audit->source[i] = (uint8_t)mrc_prng_next(&prng) & (uint8_t)~FRESH_BIT;
+  mrc_assert(source && guarded);
+  for (uint64_t i = 0; i < words; i++)
+    source[i] = mrc_prng_next(&prng) & ~EIGHT_FRESH_BITS;
+  audit->source = (uint8_t *)source;
   memset(guarded, MRC_AUDIT_FILL, memory_bytes + 2 * MRC_AUDIT_GUARD);
   audit->target = guarded + MRC_AUDIT_GUARD;
 }
@@ -89,7 +92,7 @@ static int64_t number_of(uint32_t psn, uint32_t first, uint64_t near) {
 }
 
 /* Whether the engine has an EV to choose beside `ev`. */
-static bool has_other_ev(const struct mrc_audit *audit, uint32_t ev) {
+static bool has_other_ev(const struct mrc_audit *audit, uint32_t ev, uint32_t usable_ports) {
   static struct mrc_ev_info infos[MRC_MAX_EVS];
   struct mrc_qp_info qp;
   mrc_assert(mrc_qp_query(audit->engine, audit->qpn, &qp) == 0);
@@ -97,12 +100,14 @@ static bool has_other_ev(const struct mrc_audit *audit, uint32_t ev) {
   for (int i = 0; i < n; i++) {
     const struct mrc_ev_info *info = &infos[i];
     if (info->ev == ev || !info->active || info->state != MRC_EV_GOOD) continue;
+    if (!(usable_ports >> (info->port - 1) & 1)) continue;
     if (!qp.planes[info->port - 1].suspended) return true;
   }
   return false;
 }
 
-void mrc_audit_data_sent(struct mrc_audit *audit, const struct mrc_wire *packet, uint32_t ev) {
+void mrc_audit_data_sent(struct mrc_audit *audit, const struct mrc_wire *packet, uint32_t ev,
+                         uint32_t usable_ports) {
   int64_t number = number_of(packet->psn, audit->sq_psn, audit->acked_cum);
   mrc_assert(number > 0);
   mrc_assert((uint64_t)number <= audit->acked_cum + audit->mpr); /* MPR is never passed */
@@ -113,7 +118,8 @@ void mrc_audit_data_sent(struct mrc_audit *audit, const struct mrc_wire *packet,
   audit->retransmitted += again;
   if (again) {
     mrc_assert(sent->bytes == packet->payload_bytes);
-    mrc_assert(sent->ev != ev || !has_other_ev(audit, ev)); /* not where it was lost */
+    mrc_assert(sent->ev != ev ||
+               !has_other_ev(audit, ev, usable_ports)); /* not where it was lost */
     sent->ev = ev;
     return;
   }

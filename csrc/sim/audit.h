@@ -84,8 +84,10 @@ void mrc_audit_posted(struct mrc_audit *audit, uint32_t bytes, bool has_imm, uin
 void mrc_audit_completion(struct mrc_audit *audit, const struct mrc_wc *wc);
 void mrc_audit_immediate(struct mrc_audit *audit, const struct mrc_wc *wc);
 
-/* The end sends a data packet on `ev`; a SACK; an ACK for messages of `peer`. */
-void mrc_audit_data_sent(struct mrc_audit *audit, const struct mrc_wire *packet, uint32_t ev);
+/* The end sends a data packet on `ev`, while the ports of `usable_ports` (bit n - 1 is port n) can
+   be sent on; a SACK; an ACK for messages of `peer`. */
+void mrc_audit_data_sent(struct mrc_audit *audit, const struct mrc_wire *packet, uint32_t ev,
+                         uint32_t usable_ports);
 void mrc_audit_sack_sent(struct mrc_audit *audit, const struct mrc_wire *packet);
 void mrc_audit_ack_sent(const struct mrc_audit *audit, const struct mrc_audit *peer,
                         const struct mrc_wire *packet);

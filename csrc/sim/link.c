@@ -38,7 +38,7 @@ struct mrc_link_fate mrc_link_pass(struct mrc_link *link, uint32_t bytes, uint64
   bool overflow = config->queue_bytes && backlog + bytes > config->queue_bytes;
   link->overflowed += overflow;
   if (overflow && !config->trim) return fate;
-  fate.trimmed = overflow && bytes > MRC_LINK_TRIM_BYTES;
+  fate.trimmed = overflow;
   fate.ce = config->ecn_bytes && backlog > config->ecn_bytes;
   link->marked += fate.ce;
   fate.corrupt = chance(link, config->corrupt_ppm);

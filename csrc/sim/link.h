@@ -43,9 +43,9 @@ struct mrc_link {
 
 /* What becomes of one packet. */
 struct mrc_link_fate {
-  int copies; /* 0: lost */
-  bool ce;    /* congestion experienced */
-  bool trimmed;
+  int copies;   /* 0: lost */
+  bool ce;      /* congestion experienced */
+  bool trimmed; /* cut to MRC_LINK_TRIM_BYTES, when it is longer */
   bool corrupt;
   uint64_t corrupt_bit; /* a random number: modulo the packet's bits, the one that flips */
   uint64_t at_ns[MRC_LINK_COPIES]; /* when each copy leaves the link */

@@ -65,7 +65,7 @@ static struct mrc_link *link_of(struct mrc_pair *pair, const struct mrc_pair_pac
 
 static void suffer(struct mrc_pair_packet *packet, const struct mrc_link_fate *fate) {
   if (fate->ce) packet->meta.ecn = ECN_CE;
-  if (fate->trimmed) {
+  if (fate->trimmed && packet->n > MRC_LINK_TRIM_BYTES) {
     packet->meta.trimmed = 1;
     packet->n = MRC_LINK_TRIM_BYTES;
   }
@@ -176,27 +176,28 @@ static void send_burst(struct mrc_pair *pair, int from, const struct mrc_burst *
   }
 }
 
+static uint32_t bit_of(int port) { return 1u << (port - 1); }
+
 /* Whether the kernel takes the burst; a port whose link holds too much is blocked from now on. */
 static bool takes(struct mrc_pair *pair, struct mrc_pair_host *host, const struct mrc_link *out,
                   const struct mrc_burst *burst) {
   host->bursts++;
   uint64_t limit = host->driver.sndbuf_bytes;
-  bool *blocked = &host->blocked[burst->port - 1];
-  if (limit && mrc_link_backlog(out, pair->now_ns) > limit) *blocked = true;
-  if (*blocked) return false;
+  if (limit && mrc_link_backlog(out, pair->now_ns) > limit) host->blocked |= bit_of(burst->port);
+  if (host->blocked & bit_of(burst->port)) return false;
   return !host->driver.refuse_every || host->bursts % (uint64_t)host->driver.refuse_every != 0;
 }
 
 /* Tells the engine of ports that have just become blocked, until half of the backlog is gone. */
-static void tell_blocked(struct mrc_pair *pair, int index, const bool *before) {
+static void tell_blocked(struct mrc_pair *pair, int index, uint32_t before) {
   struct mrc_pair_host *host = &pair->hosts[index];
-  for (int plane = 1; plane <= pair->config.planes; plane++) {
-    if (!host->blocked[plane - 1] || before[plane - 1]) continue;
-    mrc_engine_port_blocked(host->engine, plane, true, pair->now_ns);
-    const struct mrc_link *out = &pair->port_out[index][plane - 1];
+  for (int port = 1; port <= pair->config.planes; port++) {
+    if (!(host->blocked & ~before & bit_of(port))) continue;
+    mrc_engine_port_blocked(host->engine, port, true, pair->now_ns);
+    const struct mrc_link *out = &pair->port_out[index][port - 1];
     uint64_t drained_ns = pair->now_ns + (out->free_at_ns - pair->now_ns) / 2 + 1;
-    schedule(pair, drained_ns, EVENT_UNBLOCK, (uint32_t)(index * MRC_PAIR_MAX_PLANES + plane - 1),
-             NULL);
+    uint32_t which = (uint32_t)(index * MRC_PAIR_MAX_PLANES + port - 1);
+    schedule(pair, drained_ns, EVENT_UNBLOCK, which, NULL);
   }
 }
 
@@ -204,15 +205,13 @@ static void transmit(struct mrc_pair *pair, int index) {
   struct mrc_pair_host *host = &pair->hosts[index];
   struct mrc_burst bursts[MAX_CAPACITY];
   int taken[MAX_CAPACITY];
-  int n;
   for (int turn = 0; turn < LIVELOCK_RUNS; turn++) {
-    n = mrc_engine_transmit(host->engine, bursts, host->driver.capacity, pair->now_ns);
+    int n = mrc_engine_transmit(host->engine, bursts, host->driver.capacity, pair->now_ns);
     mrc_assert(n >= 0 && n <= host->driver.capacity);
     if (n == 0) return;
-    bool before[MRC_PAIR_MAX_PLANES];
-    memcpy(before, host->blocked, sizeof(before));
+    uint32_t before = host->blocked;
     for (int i = 0; i < n; i++) {
-      mrc_assert(!before[bursts[i].port - 1]); /* a blocked port is not chosen */
+      mrc_assert(!(before & bit_of(bursts[i].port))); /* a blocked port is not chosen */
       taken[i] = takes(pair, host, &pair->port_out[index][bursts[i].port - 1], &bursts[i]);
       if (taken[i]) send_burst(pair, index, &bursts[i]);
       host->refused += !taken[i];
@@ -274,7 +273,7 @@ static void run_host(struct mrc_pair *pair, int index) {
 
 static void unblock(struct mrc_pair *pair, uint32_t index) {
   int host = (int)(index / MRC_PAIR_MAX_PLANES), port = (int)(index % MRC_PAIR_MAX_PLANES) + 1;
-  pair->hosts[host].blocked[port - 1] = false;
+  pair->hosts[host].blocked &= ~bit_of(port);
   mrc_engine_port_blocked(pair->hosts[host].engine, port, false, pair->now_ns);
   run_host(pair, host);
 }
@@ -325,7 +324,8 @@ void mrc_pair_silence(struct mrc_pair *pair, int plane, bool silent) {
 }
 
 void mrc_pair_port_up(struct mrc_pair *pair, int host, int plane, bool up) {
-  pair->hosts[host].down[plane - 1] = !up;
+  pair->hosts[host].down &= ~bit_of(plane);
+  if (!up) pair->hosts[host].down |= bit_of(plane);
   pair->port_out[host][plane - 1].config.silent = !up;
   pair->port_in[host][plane - 1].config.silent = !up;
   mrc_engine_port_up(pair->hosts[host].engine, plane, up, pair->now_ns);

@@ -71,8 +71,8 @@ struct mrc_pair_host {
   uint64_t run_at_ns; /* the earliest run that is scheduled */
   uint64_t bursts;    /* offered by the engine */
   uint64_t refused;
-  bool blocked[MRC_PAIR_MAX_PLANES];
-  bool down[MRC_PAIR_MAX_PLANES];
+  uint32_t blocked; /* bit n - 1: port n */
+  uint32_t down;
   uint64_t plane_bytes[MRC_PAIR_MAX_PLANES];   /* payload of data packets sent */
   uint64_t plane_packets[MRC_PAIR_MAX_PLANES]; /* of every kind, sent */
   uint64_t drops[MRC_PAIR_MAX_DROPS];          /* packets by result of mrc_engine_receive */

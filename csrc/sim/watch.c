@@ -21,6 +21,10 @@ static uint32_t ev_of(const struct mrc_meta *meta) {
   return (uint32_t)meta->sport << 16 | (meta->flow_label & 0xFFFF);
 }
 
+static uint32_t usable_ports(const struct mrc_pair_host *host) {
+  return ~(host->blocked | host->down);
+}
+
 static void hash(struct mrc_pair *pair, const void *bytes, size_t n) {
   for (size_t i = 0; i < n; i++)
     pair->trace = (pair->trace ^ ((const uint8_t *)bytes)[i]) * 0x100000001B3ull; /* FNV-1a */
@@ -60,7 +64,8 @@ void mrc_watch_burst(struct mrc_pair *pair, int host, const struct mrc_burst *bu
   int family = pair->config.family;
   int path = mrc_address_path(family, burst->dst, burst->sport);
   mrc_assert(burst->port >= 1 && burst->port <= pair->config.planes);
-  mrc_assert(!pair->hosts[host].down[burst->port - 1]); /* nothing leaves a port that is down */
+  mrc_assert(
+      !(pair->hosts[host].down >> (burst->port - 1) & 1)); /* nothing leaves a port that is down */
   mrc_assert(burst->family == family);
   mrc_assert(burst->src[MRC_ADDRESS_HOST] == host + 1);
   mrc_assert(burst->src[MRC_ADDRESS_PLANE] == burst->port);
@@ -86,7 +91,7 @@ void mrc_watch_sent(struct mrc_pair *pair, int host, const struct mrc_meta *meta
   if (end->done || end->audit.unwatched) return;
   if (mrc_opcode_is_data(wire->opcode)) {
     pair->hosts[host].plane_bytes[meta->port - 1] += wire->payload_bytes;
-    mrc_audit_data_sent(&end->audit, wire, ev_of(meta));
+    mrc_audit_data_sent(&end->audit, wire, ev_of(meta), usable_ports(&pair->hosts[host]));
   }
   if (wire->opcode == MRC_OP_SACK) mrc_audit_sack_sent(&end->audit, wire);
   if (wire->opcode == MRC_OP_ACK)

@@ -29,24 +29,24 @@
 
 /* What a scenario names replaces the value given here. */
 #pragma GCC diagnostic ignored "-Woverride-init"
-#define open_pair(...)                                                                         \
-  mrc_pair_create(                                                                             \
-      &(struct mrc_pair_config){.seed = 1, .path.delay_ns = PATH_DELAY, __VA_ARGS__})
-#define open_qp(pair, ...)                                                                     \
-  mrc_pair_connect(pair, &(struct mrc_pair_qp_config){                                         \
-                             .path_mtu = MTU, .retry_linear = 3, .retry_exp = 4, __VA_ARGS__})
+#define open_pair(...) \
+  mrc_pair_create(&(struct mrc_pair_config){.seed = 1, .path.delay_ns = PATH_DELAY, __VA_ARGS__})
+#define open_qp(pair, ...)                \
+  mrc_pair_connect(                       \
+      pair, &(struct mrc_pair_qp_config){ \
+                .path_mtu = MTU, .timeout = 14, .retry_linear = 3, .retry_exp = 4, __VA_ARGS__})
 
 /* Loses the first transmission of data PSNs [first, first + n) of a QP that starts at PSN 0. */
 __attribute__((unused)) static void lose_data(struct mrc_pair *pair, uint32_t first, uint32_t n) {
-  mrc_pair_lose(pair, (struct mrc_pair_rule){.host = 0, .plane = MRC_PAIR_ANY, .psn = first,
-                                             .n_psns = n, .times = n});
+  mrc_pair_lose(pair, (struct mrc_pair_rule){
+                          .host = 0, .plane = MRC_PAIR_ANY, .psn = first, .n_psns = n, .times = n});
 }
 
 /* Loses the next packets of one kind that a host sends. */
 __attribute__((unused)) static void lose_kind(struct mrc_pair *pair, int host, uint32_t opcode,
                                               uint32_t times) {
-  mrc_pair_lose(pair, (struct mrc_pair_rule){.host = host, .plane = MRC_PAIR_ANY,
-                                             .opcode = opcode, .times = times});
+  mrc_pair_lose(pair, (struct mrc_pair_rule){
+                          .host = host, .plane = MRC_PAIR_ANY, .opcode = opcode, .times = times});
 }
 
 __attribute__((unused)) static struct mrc_audit *audit_of(struct mrc_pair *pair, int end) {

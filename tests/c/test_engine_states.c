@@ -260,7 +260,7 @@ static void test_qp_destroy__with_probes_out(void) {
 
 /* The responder's CQ is small and polled late: immediates wait, nothing is lost, nothing grows. */
 static void test_cq__immediates_wait_for_room(void) {
-  struct mrc_pair *p = open_pair(.planes = 2, .engine.cq_depth = 4);
+  struct mrc_pair *p = open_pair(.planes = 2, .engine.cq_depth = 8);
   int end = open_qp(p, .sq_depth = 4, .max_wimm = 32);
   p->hosts[1].stops_polling = true;
   for (int round = 0; round < 4; round++) {
@@ -270,8 +270,8 @@ static void test_cq__immediates_wait_for_room(void) {
   }
   CHECK(counter(p, 1, MRC_COUNTER_WIMM_HELD) > 0);
   uint64_t sent = audit_of(p, end)->n_wrs;
-  CHECK(sent >= 8); /* four delivered, four held at least */
-  CHECK_EQ(succeeded(p, end), 4);
+  CHECK_EQ(sent, 12); /* eight delivered, the rest held */
+  CHECK_EQ(succeeded(p, end), 8);
   p->hosts[1].stops_polling = false;
   mrc_pair_kick(p, 1);
   CHECK(mrc_pair_finish(p, 100 * MS));
@@ -280,7 +280,8 @@ static void test_cq__immediates_wait_for_room(void) {
   mrc_pair_destroy(p);
 }
 
-/* Nobody polls at the requester: posts are refused when the CQ could not hold their ends. */
+/* Nobody polls at the requester: posts are refused when the CQ could not hold their ends, with a
+   quarter left for immediates. */
 static void test_cq__posts_are_bounded_by_it(void) {
   struct mrc_pair *p = open_pair(.planes = 2, .engine.cq_depth = 8);
   int end = open_qp(p, .sq_depth = 128);
@@ -288,7 +289,7 @@ static void test_cq__posts_are_bounded_by_it(void) {
   int posted = 0;
   while (posted < 100 && mrc_pair_write(p, end, 0) == 0)
     posted++;
-  CHECK_EQ(posted, 8);
+  CHECK_EQ(posted, 6);
   CHECK_EQ(mrc_pair_write(p, end, 0), -ENOBUFS);
   run_for(p, 5 * MS);
   CHECK_EQ(mrc_pair_write(p, end, 0), -ENOBUFS); /* completed, not polled */
@@ -300,6 +301,19 @@ static void test_cq__posts_are_bounded_by_it(void) {
   mrc_pair_destroy(p);
 }
 
+/* Two ends that fill small CQs with posts and send immediates to each other (sweep, seed 233). */
+static void test_cq__full_of_posts_at_both_ends(void) {
+  struct mrc_pair *p = open_pair(.planes = 2, .engine.cq_depth = 16);
+  int end = open_qp(p, .sq_depth = 64), peer = p->ends[end]->peer;
+  int posted = 0;
+  while (mrc_pair_write_imm(p, end, 0) == 0 && mrc_pair_write_imm(p, peer, 0) == 0)
+    posted += 2;
+  CHECK_EQ(posted, 24);
+  CHECK(mrc_pair_finish(p, 100 * MS));
+  CHECK_EQ(succeeded(p, end) + succeeded(p, peer), 24);
+  mrc_pair_destroy(p);
+}
+
 CHECK_MAIN(RUN(test_engine_create__refuses), RUN(test_qp_create__refuses),
            RUN(test_qp_modify__legal_moves), RUN(test_qp_modify__refuses_attributes),
            RUN(test_set_evs_and_peer__in_init_only), RUN(test_qp_modify__rtr_needs_paths_and_peer),
@@ -308,4 +322,4 @@ CHECK_MAIN(RUN(test_engine_create__refuses), RUN(test_qp_create__refuses),
            RUN(test_qp_destroy__of_the_requester_in_mid_transfer),
            RUN(test_qp_destroy__of_the_responder_in_mid_transfer),
            RUN(test_qp_destroy__with_probes_out), RUN(test_cq__immediates_wait_for_room),
-           RUN(test_cq__posts_are_bounded_by_it))
+           RUN(test_cq__posts_are_bounded_by_it), RUN(test_cq__full_of_posts_at_both_ends))

@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Random scenarios, each drawn from its seed: fabric, drivers, QPs, writes, and which faults there
+ * are at all. Faults heal in the end, so every write must complete with every byte in its place;
+ * the auditor watches all the way, and each seed runs twice to the same trace.
+ *
+ *   sweep FIRST COUNT      runs seeds FIRST .. FIRST + COUNT - 1
+ *   sweep SEED 1 -v        one of them, telling what was drawn
+ *
+ * A failure prints its seed. A seed that found something becomes a test with a name.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/base.h"
+#include "sim/connect.h"
+
+#define US UINT64_C(1000)
+#define MS UINT64_C(1000000)
+#define SECOND UINT64_C(1000000000)
+
+enum { MAX_QPS = 4, MAX_FAULTS = 8, MAX_WRS = 200, MAX_QP_BYTES = 1 << 20 };
+
+static uint64_t seed;
+static bool verbose;
+
+static uint32_t below(struct mrc_prng *prng, uint32_t n) { return mrc_prng_below(prng, n); }
+static bool one_in(struct mrc_prng *prng, uint32_t n) { return below(prng, n) == 0; }
+#define PICK(prng, ...) \
+  (((const uint64_t[]){ \
+      __VA_ARGS__})[below(prng, sizeof((const uint64_t[]){__VA_ARGS__}) / sizeof(uint64_t))])
+
+/* ---- what is drawn ---- */
+
+/* Each fault is off in most runs, so that some runs have one alone and some have none. */
+static struct mrc_link_config draw_path(struct mrc_prng *prng) {
+  struct mrc_link_config path = {.delay_ns = 1 * US + below(prng, 200 * US)};
+  if (one_in(prng, 4)) path.delay_ns += below(prng, 2 * MS);
+  if (one_in(prng, 3)) path.loss_ppm = (uint32_t)PICK(prng, 100, 1000, 10000, 50000, 200000);
+  if (one_in(prng, 5))
+    path.loss_mask = mrc_prng_next(prng) & mrc_prng_next(prng) & mrc_prng_next(prng);
+  if (one_in(prng, 4)) path.duplicate_ppm = (uint32_t)PICK(prng, 1000, 100000, 500000);
+  if (one_in(prng, 4)) path.reorder_ppm = (uint32_t)PICK(prng, 1000, 50000, 500000);
+  path.reorder_ns = 1 * US + below(prng, 300 * US);
+  if (one_in(prng, 5)) path.corrupt_ppm = (uint32_t)PICK(prng, 100, 10000, 100000);
+  if (one_in(prng, 4)) path.rate_bps = PICK(prng, 20000000, 500000000, 10000000000);
+  if (path.rate_bps && one_in(prng, 2)) path.queue_bytes = 20000 + below(prng, 300000);
+  if (path.rate_bps && one_in(prng, 2)) path.ecn_bytes = 1 + below(prng, 30000);
+  path.trim = path.queue_bytes && one_in(prng, 3);
+  return path;
+}
+
+static struct mrc_pair_config draw_pair(struct mrc_prng *prng) {
+  struct mrc_pair_config config = {
+      .seed = mrc_prng_next(prng),
+      .hosts = one_in(prng, 4) ? 3 : 2,
+      .planes = 1 + (int)below(prng, 4),
+      .paths = 1 + (int)below(prng, 4),
+      .family = one_in(prng, 4) ? 4 : 6,
+      .path = draw_path(prng),
+      .driver = {.capacity = 1 + (int)below(prng, 32)},
+  };
+  if (one_in(prng, 3)) config.driver.refuse_every = 2 + (int)below(prng, 20);
+  if (one_in(prng, 3)) config.driver.wake_ns = below(prng, 200 * US);
+  if (one_in(prng, 3)) {
+    config.port_out.rate_bps = PICK(prng, 100000000, 500000000, 10000000000);
+    if (one_in(prng, 2)) config.port_out.queue_bytes = 100000 + below(prng, 1000000);
+    if (one_in(prng, 2)) config.driver.sndbuf_bytes = 20000 + below(prng, 200000);
+  }
+  if (one_in(prng, 4)) config.port_in.rate_bps = PICK(prng, 100000000, 500000000, 10000000000);
+  if (one_in(prng, 6)) config.engine.cq_depth = 16 + below(prng, 64);
+  if (one_in(prng, 6)) config.engine.max_burst_bytes = 16384 + below(prng, 40000);
+  return config;
+}
+
+static struct mrc_pair_qp_config draw_qp(struct mrc_prng *prng, const struct mrc_pair *pair) {
+  const int from = (int)below(prng, (uint32_t)pair->config.hosts);
+  struct mrc_pair_qp_config config = {
+      .from = from,
+      .to = (from + 1) % pair->config.hosts,
+      .memory_bytes = MAX_QP_BYTES,
+      .path_mtu = (uint32_t)PICK(prng, 256, 1024, 4096, 8844),
+      .mpr = (uint32_t)PICK(prng, 128, 256, 1024, 4096),
+      .sq_depth = 1 + below(prng, 64),
+      .max_wimm = 1 + below(prng, 40),
+      .spray = (uint32_t)PICK(prng, 0, 0, 1, 3),
+      .ev_active_per_plane = below(prng, 3),
+      .sq_psn = one_in(prng, 2) ? 0xFFFFFF - below(prng, 2000) : below(prng, 1u << 24),
+      .timeout = (uint8_t)(10 + below(prng, 5)),
+      .retry_linear = 7,
+      .retry_exp = 25, /* never gives up: what heals must complete */
+      .cc = one_in(prng, 5) && !pair->config.path.rate_bps ? MRC_CC_NULL : MRC_CC_DELAY,
+  };
+  if (one_in(prng, 8)) {
+    config.integrity = MRC_INTEGRITY_UDP;
+  }
+  return config;
+}
+
+static uint32_t draw_bytes(struct mrc_prng *prng, uint32_t mtu) {
+  switch (below(prng, 6)) {
+    case 0:
+      return 0;
+    case 1:
+      return 1 + below(prng, 8);
+    case 2:
+      return mtu - 1 + below(prng, 3);
+    case 3:
+      return mtu * (1 + below(prng, 20));
+    default:
+      return below(prng, one_in(prng, 5) ? 400000 : 20000);
+  }
+}
+
+/* ---- what happens ---- */
+
+struct run {
+  struct mrc_pair *pair;
+  struct mrc_prng prng;
+  int wrs; /* still to be posted */
+  int faults;
+};
+
+static void post(struct run *run) {
+  const int end = (int)below(&run->prng, (uint32_t)run->pair->n_ends);
+  const struct mrc_pair_end *e = run->pair->ends[end];
+  const uint64_t room = e->audit.memory_bytes - e->audit.used_bytes;
+  uint32_t bytes = draw_bytes(&run->prng, e->audit.path_mtu);
+  if (bytes > room) bytes = 0;
+  const int error = one_in(&run->prng, 3) ? mrc_pair_write_imm(run->pair, end, bytes)
+                                          : mrc_pair_write(run->pair, end, bytes);
+  mrc_assert(error == 0 || error == -ENOBUFS);
+}
+
+/* Breaks something at random, or mends it. */
+static void fault(struct run *run) {
+  struct mrc_pair *pair = run->pair;
+  struct mrc_prng *prng = &run->prng;
+  const int plane = 1 + (int)below(prng, (uint32_t)pair->config.planes);
+  const int path = (int)below(prng, (uint32_t)pair->config.paths);
+  const int host = (int)below(prng, (uint32_t)pair->config.hosts);
+  const int end = (int)below(prng, (uint32_t)pair->n_ends);
+  const bool on = one_in(prng, 2);
+  switch (below(prng, 5)) {
+    case 0:
+      mrc_pair_silence(pair, plane, on);
+      break;
+    case 1:
+      mrc_pair_path(pair, host, (host + 1) % pair->config.hosts, plane, path)->config.silent = on;
+      break;
+    case 2:
+      mrc_pair_port_up(pair, host, plane, on);
+      break;
+    case 3:
+      mrc_pair_deny(pair, end, plane, path, on);
+      break;
+    default:
+      mrc_pair_path(pair, host, (host + 1) % pair->config.hosts, plane, path)->config.delay_ns =
+          below(prng, 3 * MS);
+  }
+}
+
+/* Mends everything, and lets chance end: what remains is a clean network. */
+static void heal(struct mrc_pair *pair) {
+  for (int plane = 1; plane <= pair->config.planes; plane++) {
+    for (int host = 0; host < pair->config.hosts; host++)
+      if (pair->hosts[host].down >> (plane - 1) & 1) mrc_pair_port_up(pair, host, plane, true);
+    for (int end = 0; end < pair->n_ends; end++)
+      for (int path = 0; path < pair->config.paths; path++)
+        if (pair->ends[end]->denied[plane - 1][path]) mrc_pair_deny(pair, end, plane, path, false);
+    mrc_pair_silence(pair, plane, false);
+  }
+}
+
+static void tell(const struct mrc_pair *pair) {
+  const struct mrc_pair_config *c = &pair->config;
+  const struct mrc_link_config *path = &c->path;
+  printf("%d hosts, %d planes x %d paths, IPv%d, %d QPs\n", c->hosts, c->planes, c->paths,
+         c->family, pair->n_ends / 2);
+  printf("paths: %" PRIu64 " us, %" PRIu64 " bit/s, queue %" PRIu64 "%s, ECN %" PRIu64
+         ", loss %u ppm %#" PRIx64 ", doubled %u, late %u, corrupt %u\n",
+         path->delay_ns / US, path->rate_bps, path->queue_bytes, path->trim ? " trims" : "",
+         path->ecn_bytes, path->loss_ppm, path->loss_mask, path->duplicate_ppm, path->reorder_ppm,
+         path->corrupt_ppm);
+  printf("ports: %" PRIu64 " bit/s out, %" PRIu64 " in; driver: wake %" PRIu64
+         " us, refuses 1 of %d\n",
+         c->port_out.rate_bps, c->port_in.rate_bps, c->driver.wake_ns / US, c->driver.refuse_every);
+  for (int i = 0; i < pair->n_ends; i++) {
+    const struct mrc_pair_end *end = pair->ends[i];
+    printf("end %d at %d: MTU %u, MPR %u, timeout %u, cc %u, %" PRIu64 " WRs, %" PRIu64
+           " bytes, %" PRIu64 " packets, %" PRIu64 " of them again\n",
+           i, end->host, end->audit.path_mtu, end->audit.mpr, end->attr.timeout, end->attr.cc,
+           end->audit.n_wrs, end->audit.used_bytes, end->audit.data_packets,
+           end->audit.retransmitted);
+  }
+}
+
+/* Everything that was drawn must be done a minute after the last fault was healed. */
+static uint64_t run_once(void) {
+  struct run run = {.prng.state = seed};
+  const struct mrc_pair_config config = draw_pair(&run.prng);
+  run.pair = mrc_pair_create(&config);
+  const int n_qps = 1 + (int)below(&run.prng, MAX_QPS);
+  for (int i = 0; i < n_qps; i++) {
+    const struct mrc_pair_qp_config qp = draw_qp(&run.prng, run.pair);
+    run.pair->config.udp_checksum |= qp.integrity == MRC_INTEGRITY_UDP;
+    mrc_pair_connect(run.pair, &qp);
+  }
+  run.wrs = (int)below(&run.prng, MAX_WRS);
+  run.faults = one_in(&run.prng, 2) ? 0 : (int)below(&run.prng, MAX_FAULTS);
+  while (run.wrs-- > 0) {
+    post(&run);
+    if (run.faults > 0 && one_in(&run.prng, 10)) {
+      run.faults--;
+      fault(&run);
+    }
+    if (one_in(&run.prng, 4))
+      mrc_pair_run(run.pair,
+                   run.pair->now_ns + below(&run.prng, one_in(&run.prng, 10) ? 50 * MS : MS));
+  }
+  heal(run.pair);
+  const uint64_t healed_ns = run.pair->now_ns;
+  mrc_assert(mrc_pair_finish(run.pair, 60 * SECOND));
+  if (verbose) {
+    tell(run.pair);
+    printf("healed after %" PRIu64 " ms, done %" PRIu64 " ms later\n", (healed_ns - SECOND) / MS,
+           (run.pair->now_ns - healed_ns) / MS);
+  }
+  const uint64_t trace = run.pair->trace;
+  mrc_pair_destroy(run.pair);
+  return trace;
+}
+
+static void on_abort(int number) {
+  (void)number;
+  fprintf(stderr, "seed %" PRIu64 " failed; again: sweep %" PRIu64 " 1 -v\n", seed, seed);
+}
+
+int main(int argc, char **argv) {
+  if (argc < 3) {
+    fprintf(stderr, "usage: sweep FIRST COUNT [-v]\n");
+    return 2;
+  }
+  const uint64_t first = strtoull(argv[1], NULL, 0), count = strtoull(argv[2], NULL, 0);
+  verbose = argc > 3;
+  setvbuf(stdout, NULL, _IOLBF, 0);
+  signal(SIGABRT, on_abort);
+  for (seed = first; seed < first + count; seed++) {
+    const uint64_t trace = run_once();
+    mrc_assert(run_once() == trace);
+  }
+  printf("%" PRIu64 " seeds passed\n", count);
+  return 0;
+}
