@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mrc.errors import MrcError
+from mrc.errors import MrcError, StateError
 from mrc.testbed import Testbed
 from mrc.timeline import Bin, Sample, Timeline
 from mrc.transfer.digest import in_thread
@@ -110,6 +110,13 @@ class DemoResult:
         at = self.timeline.recovered(self.failed, self.healed, level, WINDOW_SECONDS)
         return None if at is None else at - self.failed
 
+    @property
+    def below_seconds(self) -> float:
+        """All the time below that level between fault and healing, bin by bin."""
+        level = RECOVERED_SHARE * self.surviving_capacity
+        bins = self.timeline.bins(self.failed, self.healed, BIN_SECONDS)
+        return sum(each.width for each in bins if each.bits_per_second < level)
+
     def bins(self) -> list[Bin]:
         return self.timeline.bins(self.began, self.ended, BIN_SECONDS)
 
@@ -117,6 +124,7 @@ class DemoResult:
         return {
             "identical": self.identical,
             "recovery_seconds": self.recovery_seconds,
+            "below_seconds": self.below_seconds,
             "goodput_before_bits_per_second": self.goodput_before,
             "goodput_after_bits_per_second": self.goodput_after,
             "capacity_bits_per_second": self.capacity,
@@ -126,6 +134,7 @@ class DemoResult:
             "recovered_share": RECOVERED_SHARE,
             "settle_seconds": SETTLE_SECONDS,
             "window_seconds": WINDOW_SECONDS,
+            "bin_seconds": BIN_SECONDS,
             "faulty_plane": FAULTY_PLANE,
             "failed_after_seconds": self.failed - self.began,
             "healed_after_seconds": self.healed - self.began,
@@ -248,7 +257,7 @@ async def run_demo(plan: DemoPlan, say: Callable[[str], None]) -> DemoResult:
         say(f"writing {plan.bytes} random bytes (seed {plan.seed}) to {folder}")
         source = folder / "demo.bin"
         await in_thread(_write_random, source, plan.bytes, plan.seed)
-        bed = Testbed(plan.name, planes=plan.planes, t1=plan.t1, rate=str(plan.rate_bps))
+        bed = _new_bed(plan)
         if not plan.keep:
             stack.callback(bed.down)  # without await: a second signal must not keep it from running
         say(f"building test bed {plan.name}: {plan.planes} planes, {plan.t1} T1s each")
@@ -260,6 +269,15 @@ async def run_demo(plan: DemoPlan, say: Callable[[str], None]) -> DemoResult:
         say("comparing both files byte for byte")
         result.identical = await in_thread(_identical, source, inbox / source.name)
         return result
+
+
+def _new_bed(plan: DemoPlan) -> Testbed:
+    try:
+        Testbed.existing(plan.name)
+    except StateError:
+        return Testbed(plan.name, planes=plan.planes, t1=plan.t1, rate=str(plan.rate_bps))
+    # It may be in use, and it would be gone afterwards.
+    raise DemoError(f"test bed {plan.name} is up already; choose another --name")
 
 
 async def _transfer(

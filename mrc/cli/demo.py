@@ -20,6 +20,7 @@ from mrc.cli.output import (
 from mrc.cli.runner import run_async
 from mrc.demo import FAULTY_PLANE, RECOVERED_SHARE, DemoPlan, DemoResult, run_demo
 from mrc.testbed.plan import parse_rate
+from mrc.testbed.rootless import require_root
 
 EXAMPLES = """\
 examples:
@@ -82,6 +83,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    require_root()
     plan = DemoPlan(
         name=args.name or f"demo-{os.getpid()}",
         rate_bps=args.rate,
@@ -153,7 +155,7 @@ def _chart(result: DemoResult) -> list[str]:
 
 def _summary(result: DemoResult) -> list[str]:
     recovery = result.recovery_seconds
-    below = "all the time" if recovery is None else f"for {format_seconds(recovery)}"
+    back = "not back" if recovery is None else f"back after {format_seconds(recovery)}"
     before = result.goodput_before / result.capacity
     after = result.goodput_after / result.surviving_capacity
     return [
@@ -164,7 +166,8 @@ def _summary(result: DemoResult) -> list[str]:
         f"goodput after   {format_rate(result.goodput_after)}, {after:.1%} of"
         f" {format_rate(result.surviving_capacity)} that the surviving"
         f" {result.plan.planes - 1} carry",
-        f"recovery        goodput was below {RECOVERED_SHARE:.0%} of that {below}",
+        f"recovery        {back} at {RECOVERED_SHARE:.0%} of that; below it for"
+        f" {format_seconds(result.below_seconds)} in all",
         f"retransmitted   {result.sender['packets_retransmitted']} of"
         f" {result.sender['packets_sent']} packets",
         f"the bytes       {'are the same' if result.identical else 'DIFFER'}",

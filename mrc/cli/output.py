@@ -42,6 +42,8 @@ def format_rate(bits_per_second: float) -> str:
 
 def format_seconds(seconds: float) -> str:
     """Time in the unit that suits it."""
+    if seconds == 0:
+        return "0 s"
     if seconds < 1e-3:
         return f"{seconds * 1e6:.0f} us"
     if seconds < 1:

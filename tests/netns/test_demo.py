@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`mrc demo` in small: what it reports, and that nothing of it stays behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mrc import netns
+from mrc.testbed import Testbed, build, state
+
+SMALL = ("--planes", "3", "--t1", "1", "--rate", "100mbit", "--size", "24MiB")
+
+
+@pytest.fixture
+def demo(bed_name: str, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A small demonstration under way; its files go to `tmp_path`."""
+    command = [sys.executable, "-m", "mrc", "demo", "--json", "--name", bed_name, *SMALL]
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True)
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def nothing_left(bed_name: str, folder: Path) -> bool:
+    namespaces = [name for name in netns.names() if bed_name in name]
+    return not namespaces and not os.listdir(folder) and state.load(bed_name) is None
+
+
+def test_demo__reports_what_happened(
+    demo: subprocess.Popen[str], bed_name: str, tmp_path: Path
+) -> None:
+    output, errors = demo.communicate(timeout=60)
+    assert demo.returncode == 0, errors
+    result = json.loads(output)
+    assert result["identical"] is True
+    assert result["bytes"] == 24 << 20
+    capacity = 100e6 * 8844 / (8844 + 142)
+    assert result["plane_capacity_bits_per_second"] == pytest.approx(capacity)
+    assert result["capacity_bits_per_second"] == pytest.approx(3 * capacity)
+    assert result["surviving_capacity_bits_per_second"] == pytest.approx(2 * capacity)
+    assert result["recovery_seconds"] is None or result["recovery_seconds"] >= 0
+    assert 0 < result["failed_after_seconds"] < result["healed_after_seconds"] < result["seconds"]
+    assert 0 < result["goodput_before_bits_per_second"] < 3.3 * capacity
+    assert 0 < result["goodput_after_bits_per_second"] < 2.3 * capacity
+    moved = sum(each["bits_per_second"] for each in result["goodput"]) * result["bin_seconds"] / 8
+    assert moved == pytest.approx(24 << 20, rel=0.1)
+    (file,) = result["receiver"]["files"]
+    assert file["digest"] == result["sender"]["files"][0]["digest"]
+    assert nothing_left(bed_name, tmp_path)
+
+
+def test_demo__interrupted(demo: subprocess.Popen[str], bed_name: str, tmp_path: Path) -> None:
+    assert demo.stderr is not None
+    while "is silent" not in demo.stderr.readline():
+        assert demo.poll() is None
+    demo.send_signal(signal.SIGINT)
+    output, _ = demo.communicate(timeout=30)
+    assert demo.returncode == 130
+    assert json.loads(output) == {"schema": 1, "error": "interrupted", "exit_code": 130}
+    assert nothing_left(bed_name, tmp_path)
+
+
+def test_demo__leaves_a_test_bed_of_that_name_alone(bed_name: str) -> None:
+    with Testbed(bed_name, planes=1, t1=1):
+        command = [sys.executable, "-m", "mrc", "demo", "--quiet", "--name", bed_name, *SMALL]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 1
+        assert f"test bed {bed_name} is up already" in done.stderr
+        assert build.missing(Testbed.existing(bed_name).plan) == []
