@@ -104,7 +104,7 @@ class Mailbox:
         self._items: deque[Message | int] = deque()
         self._failure: MrcError | None = None
         self._changed = asyncio.Event()  # something to receive, or a failure
-        self._ended = asyncio.Event()
+        self._failed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
@@ -192,8 +192,11 @@ class Mailbox:
         return self._items.popleft()
 
     async def failed(self) -> NoReturn:
-        """Waits for the end of the QP or a fault of the peer, and raises it."""
-        await self._ended.wait()
+        """Waits for the QP to fail or the peer to break the rules, and raises that.
+
+        Not for an orderly close: until its QP is gone the peer still answers what is under way.
+        """
+        await self._failed.wait()
         assert self._failure is not None
         raise self._failure
 
@@ -203,7 +206,8 @@ class Mailbox:
         except MrcError as error:
             self._failure = error
             self._changed.set()
-            self._ended.set()
+            if not isinstance(error, MailboxClosedError):
+                self._failed.set()
 
     async def _read_immediates(self) -> None:
         async for immediate in self._qp.immediates():

@@ -125,6 +125,21 @@ async def test_receive__what_came_before_the_end_and_then_the_end() -> None:
                 await b.receive()
 
 
+async def test_failed__not_by_an_orderly_close() -> None:
+    """The peer closes as soon as it has our last message; that this arrived we learn later."""
+    async with mailboxes() as (_, b, _, right):
+        right.held = True
+        send = asyncio.create_task(b.send({"last": True}))
+        failed = asyncio.create_task(b.failed())
+        await _settle()
+        right.close()
+        await _settle()
+        assert not failed.done() and not send.done()
+        right.release()
+        await send
+        failed.cancel()
+
+
 def _write_inbox(qp: FakeQp, data: bytes, count: int, flags: int = 0) -> None:
     """Puts a frame of the peer's making into the inbox of `qp`, and announces it."""
     inbox = qp.ctx.regions[1].view
