@@ -368,7 +368,7 @@ async def _open_channel(local: Local, host: str, port: int) -> Channel:
 
 
 def _about(host: str, port: int, error: MrcError) -> MrcError:
-    """The same error, with the peer's name in front where it does not stand yet."""
-    if host in str(error):
+    """The same error, with the name of the peer where it only says "the peer"."""
+    if not str(error).startswith("the peer "):
         return error
     return type(error)(f"{host}: TCP port {port}: {error}")

@@ -120,7 +120,10 @@ def interface_ports(
     second = [port for group in groups for port in group[1:]]
     ports = [*first, *second]
     if not any(port.loopback for port in ports):
-        ports += _loopback_ports(interfaces, tx_sockets)
+        loopback = _loopback_ports(interfaces, tx_sockets)
+        if not wanted:  # a host full of bridges must work without naming those that matter
+            ports = ports[: lib.MRC_MAX_PORTS - len(loopback)]
+        ports += loopback
     if not ports:
         raise ConfigError("no interface is up and has an address")
     return _numbered(
@@ -132,8 +135,7 @@ def _numbered(ports: Iterable[LocalPort]) -> tuple[LocalPort, ...]:
     numbered = [replace(port, plane=plane) for plane, port in enumerate(ports, start=1)]
     if len(numbered) > lib.MRC_MAX_PORTS:
         raise ConfigError(
-            f"interfaces: {len(numbered)} ports found, at most {lib.MRC_MAX_PORTS} are possible: "
-            "name those to use"
+            f"interfaces: these are {len(numbered)} ports, at most {lib.MRC_MAX_PORTS} are possible"
         )
     return tuple(numbered)
 

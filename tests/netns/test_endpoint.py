@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
+from ipaddress import IPv6Interface, ip_address
 from typing import Any, TypeVar
 
 import pytest
@@ -28,12 +29,17 @@ from mrc import (
     Context,
     ContextConfig,
     EvInfo,
+    HostConfig,
+    HostPath,
+    HostPeer,
+    HostPort,
     PathError,
     PlaneEvent,
     QpInfo,
     RemoteMemory,
     netns,
 )
+from mrc.hostconfig import Source
 
 pytestmark = [
     pytest.mark.netns,
@@ -149,11 +155,15 @@ async def send(config: ContextConfig, host: str) -> Outcome:
         return Outcome(qp.path_mtu, await qp.query(), await qp.evs())
 
 
-def transfer(host: str, *, config: ContextConfig | None = None) -> Outcome:
+def transfer(
+    host: str,
+    *,
+    config: ContextConfig = ContextConfig(),  # noqa: B008 - it is frozen
+    peer_config: ContextConfig = ContextConfig(),  # noqa: B008
+) -> Outcome:
     """Sends DATA from a to b and checks that it arrived."""
-    config = config or ContextConfig()
     listening = threading.Event()
-    received = run_in(B, lambda: receive(config, listening))
+    received = run_in(B, lambda: receive(peer_config, listening))
     assert listening.wait(BUDGET_SECONDS)
     outcome = run_in(A, lambda: send(config, host)).result()
     assert received.result() == DATA
@@ -214,12 +224,75 @@ def test_interfaces__named_ones_only(two_links: None) -> None:
     for n in (1, 2):
         address(A, f"x{n}", f"10.0.{n}.1/24")
         address(B, f"y{n}", f"10.0.{n}.2/24")
-    listening = threading.Event()
-    received = run_in(B, lambda: receive(ContextConfig(), listening))
-    assert listening.wait(BUDGET_SECONDS)
-    outcome = run_in(A, lambda: send(ContextConfig(interfaces=("x2",)), "10.0.1.2")).result()
-    assert received.result() == DATA
+    outcome = transfer("10.0.1.2", config=ContextConfig(interfaces=("x2",)))
     assert {(ev.plane, ev.destination) for ev in outcome.evs} == {(1, "10.0.2.2")}
+
+
+def srv6_host(name: str, peer: str, path: str, source: str, interface: str) -> HostConfig:
+    """Paths of a host configuration; without segments their routes need no SRv6."""
+    own = "fd00:1::1/64" if name == "a" else "fd00:1::2/64"
+    paths = tuple(HostPath(1, f"path {n}", ip_address(path)) for n in (1, 2))
+    return HostConfig(
+        host=name,
+        source=Source.SRV6,
+        ports=(HostPort(interface, IPv6Interface(own), 1500),),
+        peers={peer: HostPeer(peer, path, (ip_address(source),), paths)},
+    )
+
+
+@pytest.fixture
+def ipv6_link(two_links: None) -> None:
+    address(A, "x1", "fd00:1::1/64")
+    address(B, "y1", "fd00:1::2/64")
+
+
+async def listen(config: ContextConfig, listening: threading.Event, done: threading.Event) -> None:
+    async with Context(config) as context, await context.listen(None, OOB_PORT):
+        listening.set()
+        await asyncio.to_thread(done.wait)
+
+
+def refusal(a: HostConfig, b: HostConfig, host: str) -> str:
+    """What the connecting host a is told."""
+    listening, done = threading.Event(), threading.Event()
+    served = run_in(B, lambda: listen(ContextConfig(host=b), listening, done))
+    assert listening.wait(BUDGET_SECONDS)
+    try:
+        with pytest.raises(ConnectError) as caught:
+            run_in(A, lambda: send(ContextConfig(host=a), host)).result()
+        return str(caught.value)
+    finally:
+        done.set()
+        served.result()
+
+
+def test_srv6__paths_of_the_host_configuration(ipv6_link: None) -> None:
+    a = srv6_host("a", "b", "fd00:1::2", "fd00:1::2", "x1")
+    b = srv6_host("b", "a", "fd00:1::1", "fd00:1::1", "y1")
+    outcome = transfer("b", config=ContextConfig(host=a), peer_config=ContextConfig(host=b))
+    assert outcome.path_mtu == 1344
+    assert [(ev.path, ev.plane) for ev in outcome.evs] == [("path 1", 1), ("path 2", 1)]
+
+
+def test_srv6__a_host_that_is_not_configured(ipv6_link: None) -> None:
+    a = srv6_host("a", "b", "fd00:1::2", "fd00:1::2", "x1")
+    b = srv6_host("b", "c", "fd00:1::1", "fd00:1::1", "y1")
+    told = refusal(a, b, "b")
+    assert (
+        told == "b: TCP port 4791: the peer refused: host a is not among the configured peers of b"
+    )
+
+
+def test_srv6__a_host_that_sends_from_elsewhere(ipv6_link: None) -> None:
+    a = srv6_host("a", "b", "fd00:1::2", "fd00:1::2", "x1")
+    b = srv6_host("b", "a", "fd00:1::1", "fd00:1::99", "y1")
+    assert "host a sends from addresses that are not configured" in refusal(a, b, "b")
+
+
+def test_srv6__another_host_than_the_one_asked_for(ipv6_link: None) -> None:
+    a = srv6_host("a", "c", "fd00:1::2", "fd00:1::2", "x1")
+    b = srv6_host("b", "a", "fd00:1::1", "fd00:1::1", "y1")
+    assert "fd00:1::2 is host b, not c" in refusal(a, b, "c")
 
 
 def test_proof__a_router_with_a_smaller_mtu_that_says_nothing(hosts: None) -> None:

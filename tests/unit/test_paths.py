@@ -120,8 +120,10 @@ def test_interface_ports__none_at_all() -> None:
 
 def test_interface_ports__more_than_the_engine_has() -> None:
     nics = [nic(f"eth{i}", f"10.0.{i}.1/24") for i in range(33)]
-    with pytest.raises(ConfigError, match="33 ports found, at most 32"):
-        paths.interface_ports(nics, (), 1)
+    with pytest.raises(ConfigError, match="35 ports, at most 32"):
+        paths.interface_ports([LO, *nics], [nic.name for nic in nics], 1)
+    ports = paths.interface_ports([LO, *nics], (), 1)
+    assert [port.nic for port in ports] == [f"eth{i}" for i in range(30)] + ["lo", "lo"]
 
 
 HOST = """

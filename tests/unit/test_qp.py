@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 from endpoints import (
@@ -19,9 +20,11 @@ from endpoints import (
 
 from mrc import (
     ArgumentError,
+    CcKind,
     CompletionError,
     Context,
     EvState,
+    Integrity,
     PeerGoneError,
     QpErrorEvent,
     QpState,
@@ -42,6 +45,29 @@ async def test_write__bytes_arrive_in_place(version: int) -> None:
         for size in (1, mtu - 1, mtu, mtu + 1, 3_000_013):
             data = pattern(size, seed=size)
             assert await transfer(pair, data) == data
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"integrity": Integrity.UDP},
+        {"cc": CcKind.NULL},
+        {"spray": 1},
+        {"mtu_limit": 256},
+        {"mpr": 128, "sq_depth": 1, "max_wimm": 1},
+        {"evs_per_pair": 1},
+        {"ev_active_per_plane": 2},
+        {"spin_us": 50},
+    ],
+    ids=str,
+)
+async def test_write__under_other_policies(options: dict[str, Any]) -> None:
+    data = pattern(500_000)
+    async with connected_pair(**options) as pair:
+        assert await transfer(pair, data) == data
+        await asyncio.gather(*(pair.near.write_imm(i) for i in range(8)))
+        immediates = pair.far.immediates()
+        assert [(await anext(immediates)).imm for _ in range(8)] == list(range(8))
 
 
 async def test_write__offsets_touch_nothing_else() -> None:
