@@ -25,6 +25,7 @@ _MS_SHARED = 1 << 20
 _MNT_DETACH = 2
 
 _libc = ctypes.CDLL(None, use_errno=True)
+_libc.mount.argtypes = (*[ctypes.c_char_p] * 3, ctypes.c_ulong, ctypes.c_char_p)
 
 
 def create(name: str) -> None:

@@ -29,6 +29,7 @@ _SOL_NETLINK, _NETLINK_CAP_ACK, _NETLINK_EXT_ACK = 270, 10, 11
 # Requests in one datagram: their acknowledgements must fit the receive buffer.
 _BATCH = 64
 _REPLY_BYTES = 1 << 18
+_DUMP_TRIES = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,23 +90,28 @@ class Rtnetlink:
 
     def dump(self, kind: int, message: Any) -> list[Any]:
         """All objects of a kind, from a dump that no change interrupted."""
-        while True:
+        for _ in range(_DUMP_TRIES):
             self._send(self._encode(kind, message, _NLM_F_REQUEST | _NLM_F_DUMP))
-            found, interrupted, done = [], False, False
-            while not done:
-                for reply, sequence, flags, data in _split(self._receive()):
-                    if sequence != self._sequence:
-                        continue
-                    interrupted = interrupted or bool(flags & _NLM_F_DUMP_INTR)
-                    if reply == _NLMSG_ERROR:
-                        refused = _refusal(Request("read from the kernel", kind, message), data)
-                        raise refused or NetlinkError("the kernel ended a dump without an answer")
-                    if reply == _NLMSG_DONE:
-                        done = True
-                    else:
-                        found.append(_decode(message, data))
-            if not interrupted:
+            found, is_consistent = self._read_dump(message)
+            if is_consistent:
                 return found
+        raise NetlinkError("the kernel's tables change faster than they can be read")
+
+    def _read_dump(self, message: Any) -> tuple[list[Any], bool]:
+        found: list[Any] = []
+        is_consistent = True
+        while True:
+            for reply, sequence, flags, data in _split(self._receive()):
+                if sequence != self._sequence:
+                    continue
+                is_consistent = is_consistent and not flags & _NLM_F_DUMP_INTR
+                if reply == _NLMSG_ERROR:
+                    what = "read from the kernel"
+                    refused = _refusal(Request(what, reply, message), data)
+                    raise refused or NetlinkError(f"cannot {what}: no answer")
+                if reply == _NLMSG_DONE:
+                    return found, is_consistent
+                found.append(_decode(message, data))
 
     def _encode(self, kind: int, message: Any, flags: int) -> bytes:
         self._sequence += 1
@@ -158,7 +164,7 @@ def _split(datagram: bytes) -> Iterator[tuple[int, int, int, bytes]]:
 
 def _refusal(request: Request, answer: bytes) -> NetlinkError | None:
     """What an acknowledgement says; None when the request was carried out."""
-    code = -int.from_bytes(answer[16:20], "little", signed=True)
+    code = -struct.unpack_from("=i", answer, 16)[0]
     if code == 0:
         return None
     reason = os.strerror(code)
