@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -205,7 +206,7 @@ def test_exec__finds_mrc_itself(name: str) -> None:
 
 def test_command__is_a_whole_test_bed_for_ordinary_users(bed_name: str) -> None:
     """Method: in a user namespace, root is root of what it made there and of nothing else."""
-    mrc = f"{sys.executable} -m mrc testbed --name {bed_name}"
+    mrc = f"{shlex.quote(sys.executable)} -m mrc testbed --name {bed_name}"
     steps = [
         f"{mrc} up --planes 1 --t1 1",
         f"{mrc} fail plane:1",
