@@ -15,6 +15,9 @@ from mrc import netns
 from mrc.errors import MrcError
 from mrc.testbed import build, rootless, state
 
+# A user namespace made by an ordinary user knows no user but that one.
+HAS_USERS = int(Path("/proc/self/uid_map").read_text().split()[2]) > 1
+
 _numbers = count()
 
 

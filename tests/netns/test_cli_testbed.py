@@ -20,7 +20,7 @@ from mrc import netns
 from mrc.cli.main import main
 from mrc.testbed import Testbed, rootless, state
 
-from .conftest import fresh_name
+from .conftest import HAS_USERS, fresh_name
 
 SMALL = ("--planes", "1", "--t1", "1")
 
@@ -46,8 +46,7 @@ def execute(*words: str) -> subprocess.CompletedProcess[str]:
     """`exec` replaces its process, so it gets one."""
     argv = [sys.executable, "-m", "mrc", "testbed", *words]
     root = Path(__file__).parents[2]
-    env = os.environ | {"PYTHONPATH": str(root)}
-    return subprocess.run(argv, check=False, capture_output=True, text=True, env=env)
+    return subprocess.run(argv, check=False, capture_output=True, text=True, cwd=root)
 
 
 def test_up__says_what_it_built_and_down_what_it_removed(
@@ -181,11 +180,18 @@ def test_exec__name_may_stand_anywhere(name: str) -> None:
     for words in (
         ("--name", name, "exec", "h1", *command),
         ("exec", "--name", name, "h1", *command),
-        ("exec", "h1", "--name", name, "--user", "root", *command),
+        ("exec", "h1", "--name", name, *command),
         ("exec", "h1", f"--name={name}", *command),
     ):
         done = execute(*words)
         assert done.stdout == f"{state.config_path(name, 'h1')} -- --name\n", done.stderr
+
+
+@pytest.mark.skipif(not HAS_USERS, reason="there is only one user in this user namespace")
+def test_exec__as_a_user(name: str) -> None:
+    for words in (("--user", "nobody", "h1"), ("h1", "--user", "nobody")):
+        done = execute("--name", name, "exec", *words, "--", "id", "-un")
+        assert done.stdout == "nobody\n", done.stderr
 
 
 def test_exec__passes_the_exit_code(name: str) -> None:
