@@ -104,8 +104,10 @@ struct mrc_event {
 
 /* Where a packet came from, as the driver saw it. */
 struct mrc_meta {
-  uint8_t src[16];     /* inner source address */
-  uint8_t dst[16];     /* inner destination address */
+  uint64_t
+      arrived_ns;  /* when it reached this host, on the clock of now_ns; 0: as it is handed over */
+  uint8_t src[16]; /* inner source address */
+  uint8_t dst[16]; /* inner destination address */
   uint32_t flow_label; /* IPv6 flow label, 20 bits; 0 on IPv4 */
   uint16_t sport;      /* UDP source port */
   uint16_t dport;      /* UDP destination port */

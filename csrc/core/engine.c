@@ -238,7 +238,7 @@ static int to_qp(struct mrc_engine *engine, struct mrc_qp *qp, const struct mrc_
   if (qp->state != MRC_QP_RTS) return mrc_drop(engine, MRC_DROP_QP_STATE, qp->qpn, 0);
   switch (wire->opcode) {
     case MRC_OP_SACK:
-      return mrc_requester_on_sack(engine, qp, wire, now_ns);
+      return mrc_requester_on_sack(engine, qp, wire, meta, now_ns);
     case MRC_OP_NACK:
       return mrc_requester_on_nack(engine, qp, wire, now_ns);
     default:
@@ -258,6 +258,9 @@ int mrc_engine_receive(struct mrc_engine *engine, const uint8_t *packet, size_t 
   const int reason = mrc_wire_decode(packet, bytes, meta->trimmed, &wire);
   if (reason != MRC_DROP_NONE) return mrc_drop(engine, (enum mrc_drop)reason, 0, bytes);
   if (meta->ecn == 3) mrc_count(engine, MRC_COUNTER_RX_CE, 1);
+  struct mrc_meta arrived = *meta; /* with a time of arrival in any case, and never in the future */
+  if (arrived.arrived_ns == 0 || arrived.arrived_ns > now_ns) arrived.arrived_ns = now_ns;
+  meta = &arrived;
   const bool endpoint =
       wire.opcode == MRC_OP_ENDPOINT_REQUEST || wire.opcode == MRC_OP_ENDPOINT_RESPONSE;
   struct mrc_qp *qp = NULL;
@@ -359,7 +362,7 @@ static void commit_packet(struct mrc_engine *engine, struct mrc_qp *qp,
     if (packet->_kind == MRC_KIND_DATA || packet->_kind == MRC_KIND_PROBE)
       mrc_requester_on_refused(engine, qp, packet);
     else
-      mrc_responder_on_refused(engine, qp, (enum mrc_packet_kind)packet->_kind);
+      mrc_responder_on_refused(engine, qp, packet);
   }
 }
 

@@ -81,6 +81,8 @@ struct mrc_requester {
 /* What calls for a SACK: the newest packet of one EV since the last SACK for it. */
 struct mrc_sack_trigger {
   uint64_t words; /* words of the receive bitmap with news of this EV */
+  uint64_t
+      arrived_ns; /* when that packet arrived; the wait since then is taken off the round trip */
   uint32_t psn;
   uint32_t ev;
   uint16_t tx_timestamp;

@@ -118,7 +118,7 @@ static bool is_of_original(const struct mrc_qp *qp, const struct mrc_txslot *slo
                            uint64_t now_ns) {
   if (slot->state == MRC_TX_LOST) return true;
   if (slot->tries < 2 || slot->ev_lost == MRC_TX_NONE) return false;
-  return now_ns - slot->sent_ns < qp->planes[slot->plane].rtt.base_ns;
+  return now_ns - slot->sent_ns < qp->planes[slot->plane].rtt.base_ns / 2;
 }
 
 /* One PSN was received by the peer; returns the bytes that this newly acknowledges. */
@@ -166,29 +166,44 @@ static void on_rtt(struct mrc_qp *qp, uint16_t ev, uint64_t rtt_ns, struct mrc_c
   ack->plane = plane;
 }
 
+/* Round trip since `sent_ns`, by a timestamp that the peer shifted by its service time; 0 when the
+   timestamp makes no sense. Both ends' waiting is left out: what remains is the network. */
+static uint64_t round_trip_ns(const struct mrc_meta *meta, uint16_t reflected, uint64_t sent_ns) {
+  const uint16_t units = (uint16_t)(mrc_timestamp(meta->arrived_ns) - reflected);
+  const uint64_t rtt_ns = (uint64_t)units << 10;
+  const uint64_t whole_ns = meta->arrived_ns > sent_ns ? meta->arrived_ns - sent_ns : 0;
+  /* Samples older than half a wrap of 16 bits cannot be told from young ones. */
+  if (units > INT16_MAX || rtt_ns > whole_ns + 2048) return 0;
+  return mrc_max_u64(rtt_ns, 1024);
+}
+
 /* The answer to the reliability probe stands for a packet sent when the probe was. */
-static void on_probe_answer(struct mrc_engine *engine, struct mrc_qp *qp, uint16_t id,
+static void on_probe_answer(struct mrc_engine *engine, struct mrc_qp *qp,
+                            const struct mrc_sack *sack, const struct mrc_meta *meta,
                             struct mrc_cc_ack *ack, uint64_t now_ns) {
   struct mrc_reliability_probe *probe = &qp->req.probe;
+  const uint16_t id = (uint16_t)sack->ack_psn_offset;
   if (!probe->outstanding || probe->id != id) return;
   probe->outstanding = false;
   struct mrc_plane *plane = &qp->planes[probe->plane];
   plane->rack_ns = mrc_max_u64(plane->rack_ns, probe->sent_ns);
   plane->heard_ns = now_ns;
   plane->strikes = 0;
-  on_rtt(qp, probe->ev, now_ns - probe->sent_ns, ack);
+  const uint64_t rtt_ns = round_trip_ns(meta, sack->tx_timestamp, probe->sent_ns);
+  if (rtt_ns != 0) on_rtt(qp, probe->ev, rtt_ns, ack);
   on_progress(qp, now_ns);
-  mrc_trace(engine, MRC_TRACE_PROBE_IN, qp->qpn, id, now_ns - probe->sent_ns);
+  mrc_trace(engine, MRC_TRACE_PROBE_IN, qp->qpn, id, rtt_ns);
 }
 
-/* The triggering packet gives a round trip when its newest transmission is the one echoed. */
-static void on_trigger(struct mrc_qp *qp, const struct mrc_sack *sack, struct mrc_cc_ack *ack,
-                       uint64_t now_ns) {
+/* The triggering packet gives a round trip when it was sent only once. */
+static void on_trigger(struct mrc_qp *qp, const struct mrc_sack *sack, const struct mrc_meta *meta,
+                       struct mrc_cc_ack *ack) {
   const uint32_t psn = (sack->cum_psn + (uint32_t)(int32_t)sack->ack_psn_offset) & MRC_PSN_MASK;
   if (!mrc_txwin_holds(&qp->req.win, psn)) return;
   const struct mrc_txslot *slot = mrc_txwin_slot(&qp->req.win, psn);
-  if (slot->state != MRC_TX_INFLIGHT || mrc_timestamp(slot->sent_ns) != sack->tx_timestamp) return;
-  on_rtt(qp, slot->ev, now_ns - slot->sent_ns, ack);
+  if (slot->state != MRC_TX_INFLIGHT || slot->tries != 1) return;
+  const uint64_t rtt_ns = round_trip_ns(meta, sack->tx_timestamp, slot->sent_ns);
+  if (rtt_ns != 0) on_rtt(qp, slot->ev, rtt_ns, ack);
 }
 
 static void on_ev_feedback(struct mrc_engine *engine, struct mrc_qp *qp,
@@ -217,7 +232,8 @@ static uint64_t take_acks(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t
 }
 
 int mrc_requester_on_sack(struct mrc_engine *engine, struct mrc_qp *qp,
-                          const struct mrc_wire *packet, uint64_t now_ns) {
+                          const struct mrc_wire *packet, const struct mrc_meta *meta,
+                          uint64_t now_ns) {
   const struct mrc_sack *sack = &packet->sack;
   struct mrc_requester *req = &qp->req;
   struct mrc_txwin *win = &req->win;
@@ -232,9 +248,9 @@ int mrc_requester_on_sack(struct mrc_engine *engine, struct mrc_qp *qp,
   mrc_trace(engine, MRC_TRACE_SACK_IN, qp->qpn, sack->cum_psn, sack->bitmap);
   struct mrc_cc_ack ack = {.inflight_bytes = win->inflight_bytes};
   if (sack->pr)
-    on_probe_answer(engine, qp, (uint16_t)sack->ack_psn_offset, &ack, now_ns);
+    on_probe_answer(engine, qp, sack, meta, &ack, now_ns);
   else
-    on_trigger(qp, sack, &ack, now_ns);
+    on_trigger(qp, sack, meta, &ack);
   on_ev_feedback(engine, qp, sack, now_ns);
   ack.bytes = take_acks(engine, qp, sack->cum_psn, base, sack->bitmap, now_ns);
   const uint32_t next = mrc_psn_add(sack->cum_psn, 1);

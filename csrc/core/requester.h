@@ -21,7 +21,8 @@ void mrc_requester_flush(struct mrc_engine *engine, struct mrc_qp *qp, uint8_t s
 
 /* Packets from the peer, with a good ICRC. Each returns 0 or a drop reason. */
 int mrc_requester_on_sack(struct mrc_engine *engine, struct mrc_qp *qp,
-                          const struct mrc_wire *packet, uint64_t now_ns);
+                          const struct mrc_wire *packet, const struct mrc_meta *meta,
+                          uint64_t now_ns);
 int mrc_requester_on_nack(struct mrc_engine *engine, struct mrc_qp *qp,
                           const struct mrc_wire *packet, uint64_t now_ns);
 int mrc_requester_on_ack(struct mrc_engine *engine, struct mrc_qp *qp,

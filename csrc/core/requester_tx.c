@@ -8,73 +8,80 @@
 #define BURSTS_PER_PLANE 4        /* grain: a plane's share of the window is so many bursts */
 #define BLOCKED_LEAD_BYTES 262144 /* how far planes may run ahead of one whose socket is full */
 
-static bool plane_can_send(const struct mrc_engine *engine, const struct mrc_qp *qp, uint32_t plane,
-                           bool suspended_too) {
-  if (!mrc_port_usable(engine, plane) || qp->planes[plane].peer_down) return false;
-  if (qp->planes[plane].suspended && !suspended_too) return false;
-  return qp->evset.planes[plane].n_active > 0;
+/* Planes that may carry packets of this QP, as a mask: alive ones, whether or not their socket has
+   room just now. Suspended planes serve only when there is no other. */
+static uint32_t eligible_planes(const struct mrc_engine *engine, const struct mrc_qp *qp) {
+  uint32_t alive = 0, suspended = 0;
+  for (uint32_t planes = qp->evset.plane_mask & engine->ports_up; planes != 0;
+       planes &= planes - 1) {
+    const uint32_t plane = (uint32_t)__builtin_ctz(planes);
+    if (qp->planes[plane].peer_down || qp->evset.planes[plane].n_active == 0) continue;
+    if (qp->planes[plane].suspended)
+      suspended |= 1u << plane;
+    else
+      alive |= 1u << plane;
+  }
+  return alive != 0 ? alive : suspended;
 }
 
 /* A plane whose socket is full gets its equal share once it has drained, if that is soon. */
-static bool holds_others_back(const struct mrc_engine *engine, const struct mrc_qp *qp,
-                              uint32_t plane) {
-  if ((engine->ports_blocked >> plane & 1) == 0 || qp->planes[plane].suspended) return false;
+static bool holds_others_back(const struct mrc_engine *engine, uint32_t plane) {
   return engine->now_ns - engine->blocked_ns[plane] < MRC_BLOCKED_PATIENCE_NS;
 }
 
-/* The plane that was given least so far, so that all planes get equal shares. -1 when none can be
-   sent on now. Suspended planes serve only when there is no other. */
-static int choose_plane(const struct mrc_engine *engine, const struct mrc_qp *qp) {
-  for (int pass = 0; pass < 2; pass++) {
-    int best = -1;
-    uint64_t least_blocked = UINT64_MAX;
-    for (uint32_t planes = qp->evset.plane_mask; planes != 0; planes &= planes - 1) {
-      const uint32_t plane = (uint32_t)__builtin_ctz(planes);
-      const uint64_t share = qp->planes[plane].share_bytes;
-      if (plane_can_send(engine, qp, plane, pass == 1)) {
-        if (best < 0 || share < qp->planes[best].share_bytes) best = (int)plane;
-      } else if (holds_others_back(engine, qp, plane)) {
-        least_blocked = mrc_min_u64(least_blocked, share);
-      }
+/* Of the planes, the one that was given least so far and has room, so that all get equal shares;
+   -1 when none can be sent on now. */
+static int choose_plane(const struct mrc_engine *engine, const struct mrc_qp *qp, uint32_t planes) {
+  int best = -1;
+  uint64_t least_blocked = UINT64_MAX;
+  for (; planes != 0; planes &= planes - 1) {
+    const uint32_t plane = (uint32_t)__builtin_ctz(planes);
+    const uint64_t share = qp->planes[plane].share_bytes;
+    if ((engine->ports_blocked >> plane & 1) == 0) {
+      if (best < 0 || share < qp->planes[best].share_bytes) best = (int)plane;
+    } else if (holds_others_back(engine, plane)) {
+      least_blocked = mrc_min_u64(least_blocked, share);
     }
-    if (best >= 0 && least_blocked != UINT64_MAX &&
-        qp->planes[best].share_bytes > least_blocked + BLOCKED_LEAD_BYTES)
-      return -1; /* the full plane drains soon; running further ahead would break the shares */
-    if (best >= 0) return best;
   }
-  return -1;
+  if (best >= 0 && least_blocked != UINT64_MAX &&
+      qp->planes[best].share_bytes > least_blocked + BLOCKED_LEAD_BYTES)
+    return -1; /* the full plane drains soon; running further ahead would break the shares */
+  return best;
 }
 
-static uint32_t usable_planes(const struct mrc_engine *engine, const struct mrc_qp *qp) {
-  uint32_t n = 0;
-  for (uint32_t planes = qp->evset.plane_mask; planes != 0; planes &= planes - 1)
-    n += plane_can_send(engine, qp, (uint32_t)__builtin_ctz(planes), false);
-  return mrc_max_u32(n, 1);
+/* The next EV of the plane that is not `avoid`, or MRC_EV_NONE. */
+static uint16_t other_ev(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t plane,
+                         uint16_t avoid) {
+  /* A reshuffle between two turns can name the same EV again, so two turns are not enough. */
+  for (uint32_t turn = 0; turn <= 2u * qp->evset.planes[plane].n_active; turn++) {
+    const uint16_t ev = mrc_evset_next(&qp->evset, plane, &engine->prng);
+    if (ev != avoid) return ev;
+  }
+  return MRC_EV_NONE;
 }
 
 /* An EV for this packet: the next of the chosen plane, and for a retransmission not the one that
-   lost it, unless there is no other. */
+   lost it, unless there is no other in any plane. */
 static uint16_t choose_ev(struct mrc_engine *engine, struct mrc_qp *qp, uint16_t avoid) {
-  const int plane = choose_plane(engine, qp);
+  uint32_t planes = eligible_planes(engine, qp);
+  int plane = choose_plane(engine, qp, planes);
   if (plane < 0) return MRC_EV_NONE;
-  uint16_t ev = mrc_evset_next(&qp->evset, (uint32_t)plane, &engine->prng);
-  if (ev == MRC_EV_NONE || ev != avoid) return ev;
-  /* A reshuffle between two turns can name the same EV again, so one more turn is not enough. */
-  for (uint32_t turn = 0; ev == avoid && turn < 2u * qp->evset.planes[plane].n_active; turn++)
-    ev = mrc_evset_next(&qp->evset, (uint32_t)plane, &engine->prng);
-  if (ev != avoid) return ev;
-  for (uint32_t planes = qp->evset.plane_mask; planes != 0; planes &= planes - 1) {
-    const uint32_t other = (uint32_t)__builtin_ctz(planes);
-    if ((int)other == plane || !plane_can_send(engine, qp, other, false)) continue;
-    return mrc_evset_next(&qp->evset, other, &engine->prng);
-  }
-  return avoid;
+  const uint16_t ev = other_ev(engine, qp, (uint32_t)plane, avoid);
+  if (ev != MRC_EV_NONE) return ev;
+  planes &= ~(1u << plane);
+  if (planes == 0) return avoid;
+  plane = choose_plane(engine, qp, planes);
+  return plane < 0 ? MRC_EV_NONE : other_ev(engine, qp, (uint32_t)plane, avoid);
+}
+
+static uint32_t n_planes(const struct mrc_engine *engine, const struct mrc_qp *qp) {
+  return mrc_max_u32(1, (uint32_t)__builtin_popcount(eligible_planes(engine, qp)));
 }
 
 /* Grain of spraying: one packet while the window is small, more as it grows, never so many that one
    lost burst is a large part of the window or one plane runs ahead. */
 static uint32_t burst_packets(const struct mrc_engine *engine, const struct mrc_qp *qp) {
-  const uint64_t share = qp->req.cc.cwnd_bytes / (BURSTS_PER_PLANE * usable_planes(engine, qp));
+  const uint64_t share = qp->req.cc.cwnd_bytes / (BURSTS_PER_PLANE * n_planes(engine, qp));
   uint64_t packets = share / qp->attr.path_mtu;
   if (qp->attr.spray != 0) packets = mrc_min_u64(packets, qp->attr.spray);
   return (uint32_t)mrc_max_u64(1, mrc_min_u64(packets, MRC_MAX_BURST_PACKETS));
@@ -246,18 +253,12 @@ static uint32_t most_overdue_plane(const struct mrc_qp *qp) {
    the planes take turns, so that a dead one cannot swallow every probe. */
 static bool send_probe(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns) {
   struct mrc_reliability_probe *probe = &qp->req.probe;
-  uint16_t ev = MRC_EV_NONE;
-  const uint32_t first = probe->outstanding ? probe->plane + 1u : most_overdue_plane(qp);
-  for (uint32_t turn = 0; turn < MRC_MAX_PORTS && ev == MRC_EV_NONE; turn++) {
-    const uint32_t plane = (first + turn) % MRC_MAX_PORTS;
-    if ((qp->evset.plane_mask >> plane & 1) == 0 || !plane_can_send(engine, qp, plane, false))
-      continue;
-    ev = mrc_evset_next(&qp->evset, plane, &engine->prng);
-  }
-  if (ev == MRC_EV_NONE) {
-    ev = choose_ev(engine, qp, MRC_EV_NONE); /* suspended planes are better than none */
-    if (ev == MRC_EV_NONE) return true;
-  }
+  const uint32_t planes = eligible_planes(engine, qp) & ~engine->ports_blocked;
+  if (planes == 0) return true;
+  uint32_t plane = probe->outstanding ? probe->plane + 1u : most_overdue_plane(qp);
+  while ((planes >> plane % MRC_MAX_PORTS & 1) == 0)
+    plane++; /* ends: one bit of the mask is set */
+  const uint16_t ev = mrc_evset_next(&qp->evset, plane % MRC_MAX_PORTS, &engine->prng);
   struct mrc_burst *burst = mrc_burst_open(engine, qp, ev, MRC_TCLASS_DATA);
   if (burst == NULL) return false;
   *probe = (struct mrc_reliability_probe){.sent_ns = now_ns,

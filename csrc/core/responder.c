@@ -149,6 +149,7 @@ static struct mrc_sack_trigger trigger_of(const struct mrc_wire *packet,
   return (struct mrc_sack_trigger){.psn = packet->psn,
                                    .ev = (uint32_t)meta->sport << 16 | (meta->flow_label & 0xFFFF),
                                    .tx_timestamp = packet->tx_timestamp,
+                                   .arrived_ns = meta->arrived_ns,
                                    .port = meta->port,
                                    .m = meta->ecn == 3 ? MRC_M_SKIP_ONCE : MRC_M_NONE};
 }

@@ -31,7 +31,7 @@ void mrc_responder_resume(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t
 bool mrc_responder_transmit(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns);
 /* The kernel refused a control burst: what it said is due again. */
 void mrc_responder_on_refused(struct mrc_engine *engine, struct mrc_qp *qp,
-                              enum mrc_packet_kind kind);
+                              const struct mrc_packet *packet);
 /* The next time it has something to do by itself. */
 uint64_t mrc_responder_deadline(const struct mrc_qp *qp);
 

@@ -25,6 +25,8 @@ static void add_sack(struct mrc_engine *engine, struct mrc_burst *burst, struct 
                      const struct mrc_sack_trigger *t, uint32_t base, uint64_t bitmap) {
   const struct mrc_rxwin *win = &qp->resp.win;
   const uint32_t cum_psn = mrc_psn_sub(win->next_psn, 1);
+  /* The reflected timestamp is shifted by the time that the packet waited here. */
+  const uint16_t service_time = mrc_timestamp(engine->now_ns - t->arrived_ns);
   const int32_t out_of_order = mrc_psn_diff(win->end_psn, win->next_psn);
   struct mrc_wire wire = {
       .opcode = MRC_OP_SACK,
@@ -40,10 +42,10 @@ static void add_sack(struct mrc_engine *engine, struct mrc_burst *burst, struct 
           .cum_psn = cum_psn,
           .sack_offset = (int16_t)mrc_psn_diff(base, cum_psn),
           .bitmap = bitmap,
-          .tx_timestamp = t->tx_timestamp,
+          .tx_timestamp = (uint16_t)(t->tx_timestamp + service_time),
           .ooo_count = (uint16_t)(out_of_order > 0 ? out_of_order : 0),
           .rcvd_bytes = (uint32_t)((qp->resp.bytes_received + 255) / 256) & 0xFFFFFF}};
-  mrc_burst_add(engine, burst, &wire, MRC_KIND_SACK, 0, wants_icrc(qp));
+  mrc_burst_add(engine, burst, &wire, MRC_KIND_SACK, base, wants_icrc(qp));
   mrc_trace(engine, MRC_TRACE_SACK_OUT, qp->qpn, cum_psn, bitmap);
 }
 
@@ -98,7 +100,10 @@ static bool flush_sacks(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t n
   if (now_ns >= resp->sack_deadline_ns) resp->sack_now = true;
   if (!resp->sack_now || resp->last_port == 0) return true;
   do {
-    if (resp->n_triggers == 0) resp->triggers[resp->n_triggers++] = resp->newest;
+    if (resp->n_triggers == 0) {
+      resp->newest.words = resp->win.unreported; /* news for which no trigger stands any more */
+      resp->triggers[resp->n_triggers++] = resp->newest;
+    }
     if (!flush_port(engine, qp, resp->triggers[0].port)) return false;
   } while (resp->n_triggers > 0 || mrc_rxwin_has_news(&resp->win));
   resp->sack_now = false;
@@ -165,11 +170,11 @@ bool mrc_responder_transmit(struct mrc_engine *engine, struct mrc_qp *qp, uint64
 }
 
 void mrc_responder_on_refused(struct mrc_engine *engine, struct mrc_qp *qp,
-                              enum mrc_packet_kind kind) {
-  if (kind == MRC_KIND_ACK) qp->resp.ack_wanted = true;
-  if (kind == MRC_KIND_SACK) {
+                              const struct mrc_packet *packet) {
+  if (packet->_kind == MRC_KIND_ACK) qp->resp.ack_wanted = true;
+  if (packet->_kind == MRC_KIND_SACK) {
     qp->resp.sack_now = true;
-    qp->resp.win.unreported |= qp->resp.win.reported_once;
+    mrc_rxwin_on_refused(&qp->resp.win, packet->_slot);
   }
   mrc_qp_touch(engine, qp);
 }

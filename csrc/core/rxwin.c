@@ -111,6 +111,10 @@ uint64_t mrc_rxwin_report(struct mrc_rxwin *win, uint64_t *wanted, uint32_t *bas
   return mrc_rxwin_view(win, *base);
 }
 
+void mrc_rxwin_on_refused(struct mrc_rxwin *win, uint32_t base) {
+  if (mrc_psn_before(base, win->end_psn)) win->unreported |= mrc_rxwin_word(win, base);
+}
+
 bool mrc_rxwin_has_news(const struct mrc_rxwin *win) {
   return win->unreported != 0 && !mrc_rxwin_fits_one(win);
 }

@@ -52,6 +52,8 @@ static inline bool mrc_rxwin_fits_one(const struct mrc_rxwin *win) {
    With none left it shows news of any kind, first what no SACK has told yet, then what only one has
    told, and without news the 64 PSNs after the cumulative one. */
 uint64_t mrc_rxwin_report(struct mrc_rxwin *win, uint64_t *wanted, uint32_t *base);
+/* Takes back a report from `base`: the kernel refused it, so its news is still news. */
+void mrc_rxwin_on_refused(struct mrc_rxwin *win, uint32_t base);
 /* The view from a base of the caller's, without touching what counts as reported. */
 uint64_t mrc_rxwin_view(const struct mrc_rxwin *win, uint32_t base);
 /* Whether another mrc_rxwin_report would tell something that no SACK has told yet. */

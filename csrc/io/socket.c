@@ -25,6 +25,7 @@ static const struct option receive_options_v6[] = {
     {IPPROTO_IPV6, IPV6_FLOWINFO, 1, "IPV6_FLOWINFO"},
     {IPPROTO_UDP, UDP_GRO, 1, "UDP_GRO"},
     {SOL_SOCKET, SO_RXQ_OVFL, 1, "SO_RXQ_OVFL"},
+    {SOL_SOCKET, SO_TIMESTAMPNS, 1, "SO_TIMESTAMPNS"},
     {0, 0, 0, NULL},
 };
 
@@ -33,6 +34,7 @@ static const struct option receive_options_v4[] = {
     {IPPROTO_IP, IP_RECVTOS, 1, "IP_RECVTOS"},
     {IPPROTO_UDP, UDP_GRO, 1, "UDP_GRO"},
     {SOL_SOCKET, SO_RXQ_OVFL, 1, "SO_RXQ_OVFL"},
+    {SOL_SOCKET, SO_TIMESTAMPNS, 1, "SO_TIMESTAMPNS"},
     {0, 0, 0, NULL},
 };
 

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
 
 #include "io/socket.h"
 #include "io/udp.h"
@@ -33,6 +34,7 @@ struct delivery {
   struct mrc_meta meta;
   uint32_t segment_bytes; /* of every packet but the last; 0: one packet */
   uint32_t overflow;      /* drops at this socket so far */
+  uint64_t clock_lead_ns; /* the kernel's timestamps are so far ahead of now_ns's clock */
 };
 
 int mrc_udp_inbox_open(struct mrc_udp *udp) {
@@ -72,6 +74,20 @@ static int int_of(const struct cmsghdr *control) {
   int value;
   memcpy(&value, CMSG_DATA(control), sizeof value);
   return value;
+}
+
+static uint64_t ns_of(const struct cmsghdr *control) {
+  struct timespec time;
+  memcpy(&time, CMSG_DATA(control), sizeof time);
+  return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
+}
+
+/* Packets wait in the socket while the host is busy with other things. The kernel's timestamp of
+   their arrival keeps that wait out of every round trip that is measured. */
+static uint64_t clock_lead_ns(uint64_t now_ns) {
+  struct timespec time;
+  clock_gettime(CLOCK_REALTIME, &time);
+  return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec - now_ns;
 }
 
 static void set_mapped(uint8_t address[16], const struct in_addr *v4) {
@@ -124,14 +140,18 @@ static void read_message(struct msghdr *message, struct delivery *delivery) {
       delivery->segment_bytes = (uint32_t)int_of(control);
     else if (control->cmsg_level == SOL_SOCKET && control->cmsg_type == SO_RXQ_OVFL)
       delivery->overflow = (uint32_t)int_of(control);
+    else if (control->cmsg_level == SOL_SOCKET && control->cmsg_type == SO_TIMESTAMPNS)
+      delivery->meta.arrived_ns = ns_of(control) - delivery->clock_lead_ns;
   }
 }
 
 void mrc_udp_deliver(struct mrc_udp *udp, int port_number, mrc_engine *engine, uint64_t now_ns) {
   struct mrc_udp_port *port = mrc_udp_port(udp, port_number);
   struct mrc_udp_inbox *inbox = udp->inbox;
+  const uint64_t lead_ns = clock_lead_ns(now_ns);
   for (int i = 0; i < inbox->n; i++) {
-    struct delivery delivery = {.meta = {.dport = udp->udp_port,
+    struct delivery delivery = {.clock_lead_ns = lead_ns,
+                                .meta = {.dport = udp->udp_port,
                                          .family = port->config.family,
                                          .port = (uint8_t)port_number},
                                 .overflow = port->overflow_seen};
