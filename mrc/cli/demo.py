@@ -135,7 +135,7 @@ def _chart(result: DemoResult) -> list[str]:
     group = -(-len(bins) // _CHART_COLUMNS)
     grouped = [bins[i : i + group] for i in range(0, len(bins), group)]
     values = [sum(each.bits_per_second for each in part) / len(part) for part in grouped]
-    top = max(result.capacity, *values)
+    top = result.capacity
     lines = []
     for row in reversed(range(_CHART_ROWS)):
         label = format_rate(top * (row + 1) / _CHART_ROWS)

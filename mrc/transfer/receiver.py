@@ -22,6 +22,7 @@ from mrc.transfer.messages import (
     Stored,
     TransferMessage,
 )
+from mrc.transfer.populate import PopulateAhead
 from mrc.transfer.session import Session, TransferError, TransferredFile, VerificationError
 
 
@@ -68,35 +69,45 @@ async def _receive_file(
     region = AsyncExitStack()
     session.held.push_async_callback(region.aclose)
     await in_thread(target.allocate)
-    memory = None
     if offer.bytes:
         opened = session.ctx.register(target.map, access=Access.REMOTE_WRITE)
-        memory = (await region.enter_async_context(opened)).remote
-    await session.say(Accept(memory))
-    digest = await _take_chunks(session, target, offer.chunk_bytes)
+        mr = await region.enter_async_context(opened)
+        async with PopulateAhead(mr.address, mr.length) as pages:
+            await session.say(Accept(mr.remote))
+            digest = await _take_chunks(session, target, offer.chunk_bytes, pages)
+    else:
+        await session.say(Accept(None))
+        digest = RunningDigest().hexdigest()
+    await _check_digest(session, target, digest)
     await region.aclose()  # from here on nobody can change what was verified
     target.commit()
     await session.say(Stored())
     return TransferredFile(target.name, target.bytes, digest, target.path)
 
 
-async def _take_chunks(session: Session, target: Target, chunk_bytes: int) -> str:
-    """Returns the digest of the file once all of it is there and the sender's is the same."""
+async def _take_chunks(
+    session: Session, target: Target, chunk_bytes: int, pages: PopulateAhead
+) -> str:
+    """Returns the digest of the file once all of it is there."""
     digest = RunningDigest()
     for index, offset in enumerate(range(0, target.bytes, chunk_bytes)):
         if await _hear(session) != index:
             raise ProtocolError(f"{session.qp.peer_host} does not write its chunks in order")
+        pages.reached(offset + chunk_bytes)
         with memoryview(target.map) as whole, whole[offset : offset + chunk_bytes] as chunk:
             await in_thread(digest.update, chunk)
+    return digest.hexdigest()
+
+
+async def _check_digest(session: Session, target: Target, digest: str) -> None:
     done = await _hear(session)
     if not isinstance(done, Done):
         raise ProtocolError(f"{session.qp.peer_host} did not end its file with a digest")
-    if done.digest != digest.hexdigest():
+    if done.digest != digest:
         raise VerificationError(
-            f"{printable(target.name)}: what arrived ({digest.hexdigest()}) is not what was sent"
+            f"{printable(target.name)}: what arrived ({digest}) is not what was sent"
             f" ({printable(done.digest)}); nothing was stored"
         )
-    return done.digest
 
 
 async def _hear(session: Session) -> TransferMessage | int:

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from mrc.enums import Access
-from mrc.errors import ProtocolError
+from mrc.errors import MrcError, ProtocolError
 from mrc.transfer.digest import RunningDigest, in_thread
 from mrc.transfer.files import FileError, Source, printable
 from mrc.transfer.messages import Abort, Accept, Bye, Done, Offer, Refuse, Stored, TransferMessage
+from mrc.transfer.populate import populate_for_reads
 from mrc.transfer.session import Session, TransferError, TransferredFile, VerificationError
 from mrc.verbs import MR, RemoteMemory
 
@@ -60,7 +61,10 @@ async def send_files(session: Session, paths: Sequence[str]) -> AsyncIterator[Tr
             await session.say_last(Abort("the sender was stopped"))
             raise
         yield sent
-    await session.say(Bye())
+    try:
+        await session.say(Bye())
+    except MrcError:
+        pass  # every file is stored, so this is a success; the receiver will see us close
 
 
 async def _send_file(session: Session, path: str) -> TransferredFile:
@@ -133,7 +137,7 @@ class _Writing:
             for index, offset in enumerate(range(0, self._source.bytes, CHUNK_BYTES)):
                 if len(self._pending) == CHUNKS_IN_FLIGHT:
                     await self._finish_oldest()
-                self._start(index, offset)
+                await self._start(index, offset)
             while self._pending:
                 await self._finish_oldest()
         finally:
@@ -142,8 +146,9 @@ class _Writing:
                 write.cancel()
             await asyncio.gather(*writes, return_exceptions=True)
 
-    def _start(self, index: int, offset: int) -> None:
+    async def _start(self, index: int, offset: int) -> None:
         length = min(CHUNK_BYTES, self._source.bytes - offset)
+        await in_thread(populate_for_reads, self._mr.address + offset, length)
         write = self._qp.write_imm(
             index,
             self._mr,
