@@ -20,7 +20,7 @@ from mrc.cli.output import (
 from mrc.cli.runner import run_async
 from mrc.demo import FAULTY_PLANE, RECOVERED_SHARE, DemoPlan, DemoResult, run_demo
 from mrc.testbed.plan import parse_rate
-from mrc.testbed.rootless import require_root
+from mrc.testbed.rootless import become_root, require_root
 
 EXAMPLES = """\
 examples:
@@ -83,7 +83,10 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    require_root()
+    if args.keep:
+        require_root()
+    else:
+        become_root()
     plan = DemoPlan(
         name=args.name or f"demo-{os.getpid()}",
         rate_bps=args.rate,

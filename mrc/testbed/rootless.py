@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Sequence
 
 from mrc.errors import StateError
@@ -22,6 +23,16 @@ def require_root() -> None:
     """Raises StateError, which says how to get what is missing."""
     if os.geteuid() != 0:
         raise StateError(f"this needs root; without it, first open a shell with: {SHELL}")
+
+
+def become_root() -> None:
+    """For a command whose test bed ends with it: start it anew in a user namespace, unless root.
+
+    Raises StateError where the system forbids user namespaces.
+    """
+    if os.geteuid() != 0:
+        argv = command([sys.executable, "-m", "mrc", *sys.argv[1:]])
+        os.execvp(argv[0], argv)
 
 
 def command(argv: Sequence[str]) -> list[str]:

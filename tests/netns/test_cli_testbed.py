@@ -18,6 +18,7 @@ import pytest
 
 from mrc import netns
 from mrc.cli.main import main
+from mrc.errors import StateError
 from mrc.testbed import Testbed, rootless, state
 
 from .conftest import HAS_USERS, fresh_name
@@ -208,6 +209,24 @@ def test_exec__finds_mrc_itself(name: str) -> None:
     argv, env = Testbed.existing(name).host_command("h0", ["python3", "-c", "import mrc"])
     assert env["PATH"].split(":")[-1] == str(Path(sys.executable).parent)
     assert argv[:3] == ["ip", "netns", "exec"]
+
+
+def test_become_root__starts_the_same_command_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[list[str]] = []
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(os, "execvp", lambda _, argv: started.append(argv))
+    monkeypatch.setattr(sys, "argv", ["mrc", "demo", "--size", "1MiB"])
+    rootless.become_root()
+    (argv,) = started
+    assert argv[:2] == ["unshare", "-Urnm"]
+    assert argv[-6:] == [sys.executable, "-m", "mrc", "demo", "--size", "1MiB"]
+
+
+def test_become_root__says_when_the_system_forbids_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(StateError, match="user namespaces are not allowed here"):
+        rootless.become_root()
 
 
 def test_command__is_a_whole_test_bed_for_ordinary_users(bed_name: str) -> None:
