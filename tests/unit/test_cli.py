@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -294,3 +295,23 @@ def test_recv__output_not_writable(tmp_path: Path) -> None:
     )
     tmp_path.chmod(0o755)
     assert "may not write there" in complaint(done, 1)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]", "localhost"])
+def test_send__over_loopback_with_nothing_set_up(tmp_path: Path, host: str) -> None:
+    inbox = tmp_path / "inbox"
+    inbox.mkdir()
+    files = []
+    for n, count in enumerate((0, 1, (5 << 20) + 1)):
+        files.append(tmp_path / f"file{n}")
+        files[n].write_bytes(os.urandom(count))
+    command = [sys.executable, "-m", "mrc", "recv", "--once", "--port", "0", "--output", inbox]
+    with subprocess.Popen(command, stdout=-1, stderr=-1, text=True) as receiver:
+        assert receiver.stderr is not None
+        ports = re.search(r"TCP port (\d+), UDP port (\d+)", receiver.stderr.readline())
+        assert ports is not None
+        sent = mrc("send", *files, f"{host}:{ports[1]}")
+        lines, errors = receiver.communicate(timeout=20)
+    assert (sent.returncode, receiver.returncode) == (0, 0), (sent.stderr, errors)
+    assert len(lines.splitlines()) == len(sent.stdout.splitlines()) == 3
+    assert all(path.read_bytes() == (inbox / path.name).read_bytes() for path in files)
