@@ -49,12 +49,12 @@ def payload_bytes(role: str, info: QpInfo) -> int:
 
 
 def plane_shares(before: Sequence[PlaneInfo], now: Sequence[PlaneInfo]) -> str:
-    """ "1 25% 2 25% 3 50%" of what was sent in between."""
+    """ "planes 1: 25% 2: 25% 3: 50%" of what was sent in between."""
     moved = [b.bytes - a.bytes for a, b in zip(before, now, strict=True)]
     total = sum(moved)
     if total <= 0:
         return ""
-    shares = (f"{p.plane} {m / total:.0%}" for p, m in zip(now, moved, strict=True))
+    shares = (f"{p.plane}: {m / total:.0%}" for p, m in zip(now, moved, strict=True))
     return "planes " + " ".join(shares)
 
 
@@ -85,6 +85,15 @@ class _Bars:
         self._progress.update(task, completed=done, rate=format_rate(rate), shares=shares)
         self._progress.refresh()
 
+    def hide(self) -> None:
+        """Until `show`, the terminal is free for lines of text."""
+        if self._shown:
+            self._progress.stop()
+
+    def show(self) -> None:
+        if self._shown:
+            self._progress.start()
+
     def remove(self, task: TaskID) -> None:
         self._progress.remove_task(task)
         self._shown -= 1
@@ -96,6 +105,7 @@ class ProgressMeter:
     """Watches QPs for a subcommand. A context manager."""
 
     def __init__(self, out: Output, role: str, json_target: str | None) -> None:
+        self._out = out
         self._role = role
         self._bars = _Bars() if sys.stderr.isatty() and not out.quiet else None
         self._stream: IO[str] | None = _open(json_target) if json_target else None
@@ -106,6 +116,14 @@ class ProgressMeter:
     def __exit__(self, *_: object) -> None:
         if self._stream is not None:
             self._stream.close()
+
+    def text(self, text: str) -> None:
+        """Prints a result above the bars."""
+        if self._bars is not None:
+            self._bars.hide()
+        self._out.text(text)
+        if self._bars is not None:
+            self._bars.show()
 
     @asynccontextmanager
     async def watch(self, qp: QP, title: str, total: int | None) -> AsyncIterator[None]:

@@ -127,7 +127,7 @@ class _Server:
             async for file in receive_files(session, self._directory):
                 files.append(file)
                 now = time.monotonic()
-                self._out.text(file_line(file, now - then))
+                self._meter.text(file_line(file, now - then))
                 then = now
             port = self._listener.port
             self._out.result(await transfer_json("receiver", session, files, then - start, port))

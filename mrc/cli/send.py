@@ -53,19 +53,19 @@ async def _send(args: argparse.Namespace, out: Output, total: int) -> int:
             connect_session(ctx, host, port, total_bytes=total, timeout=args.timeout) as session,
             meter.watch(session.qp, f"to {host}", total),
         ):
-            sent, seconds = await _send_all(session, args.files, out)
+            sent, seconds = await _send_all(session, args.files, meter)
             out.result(await transfer_json("sender", session, sent, seconds, port))
     return 0
 
 
 async def _send_all(
-    session: Session, paths: list[str], out: Output
+    session: Session, paths: list[str], meter: progress.ProgressMeter
 ) -> tuple[list[TransferredFile], float]:
     sent = []
     start = then = time.monotonic()
     async for file in send_files(session, paths):
         sent.append(file)
         now = time.monotonic()
-        out.text(file_line(file, now - then))
+        meter.text(file_line(file, now - then))
         then = now
     return sent, then - start
