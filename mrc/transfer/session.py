@@ -86,17 +86,16 @@ class Session:
 
     async def _explain(self, error: CompletionError) -> MrcError:
         """What a failed work request means for a transfer."""
-        cause: BaseException = error
         try:
             # What the QP itself died of says more than that its work requests were flushed.
             async with asyncio.timeout(CAUSE_SECONDS):
                 await self.mailbox.failed()
-        except (TimeoutError, MrcError) as failure:
-            cause = error if isinstance(failure, TimeoutError) else failure
-        if not isinstance(cause, CompletionError):
-            assert isinstance(cause, MrcError)
+        except TimeoutError:
+            return explain(error, self.qp.peer_host)
+        except CompletionError as cause:
+            return explain(cause, self.qp.peer_host)
+        except MrcError as cause:
             return cause
-        return explain(cause, self.qp.peer_host)
 
 
 def paths_lost(host: str) -> PathError:
@@ -149,20 +148,24 @@ async def connect_session(
 async def accept_session(ctx: Context, qp: QP) -> AsyncIterator[Session]:
     """A session with the sender that connected `qp`, which this closes at the end."""
     async with AsyncExitStack() as held:
-        closing = await held.enter_async_context(AsyncExitStack())
-        await closing.enter_async_context(qp)
-        peer_version = qp.private.get("version")
-        if peer_version != VERSION:
-            raise ProtocolError(
-                f"{qp.peer_host} speaks version {peer_version!r:.20} of the file transfer, this is"
-                f" version {VERSION}; install the same mrc at both ends"
-            )
-        peer = RemoteMemory.from_json(qp.private.get("inbox"))
-        memory = await held.enter_async_context(mailbox_memory(ctx))
-        # The QP must end before the memory does, in whichever order they came.
-        held.push_async_exit(closing.pop_all())
-        async with _open_mailbox(qp, memory, peer) as mailbox:
+        try:
+            memory = await held.enter_async_context(mailbox_memory(ctx))
+        except BaseException:
+            await qp.abort()
+            raise
+        async with qp, _open_mailbox(qp, memory, _inbox_of(qp)) as mailbox:
             yield Session(ctx, qp, mailbox, held)
+
+
+def _inbox_of(qp: QP) -> RemoteMemory:
+    """The sender's inbox, if it speaks our version of the transfer."""
+    version = qp.private.get("version")
+    if version != VERSION:
+        raise ProtocolError(
+            f"{qp.peer_host} speaks version {version!r:.20} of the file transfer, this is version"
+            f" {VERSION}; install the same mrc at both ends"
+        )
+    return RemoteMemory.from_json(qp.private.get("inbox"))
 
 
 @asynccontextmanager
