@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the documents name is there: commands parse, files exist, identifiers are in the source."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+
+import pytest
+from test_tidy import ROOT, code_without_comments, is_c, sources, text
+
+from mrc.cli.main import build_parser
+
+DOCUMENTS = [path for path in sources() if path.suffix == ".md"]
+
+
+def code_blocks(document: str) -> Iterator[str]:
+    for block in re.findall(r"^```\w*\n(.*?)^```", document, flags=re.DOTALL | re.MULTILINE):
+        yield from block.splitlines()
+
+
+def commands() -> list[str]:
+    """Every line of a code block of the README that runs mrc, without prompt and comment."""
+    readme = (ROOT / "README.md").read_text()
+    found = []
+    for line in code_blocks(readme):
+        for part in line.partition("#")[0].split(";"):
+            words = part.rpartition("$")[2].removesuffix("&").strip()
+            if words.startswith("mrc "):
+                found.append(words)
+    return found
+
+
+@pytest.mark.parametrize("command", commands())
+def test_readme__commands_parse(command: str) -> None:
+    words = shlex.split(command)
+    build_parser().parse_args(words[1:])
+    if "--" in words:  # what a host of the test bed runs
+        inner = words[words.index("--") + 1 :]
+        assert inner[0] == "mrc"
+        build_parser().parse_args(inner[1:])
+
+
+def test_documents__name_files_that_exist() -> None:
+    paths = {str(path) for path in sources()}
+    folders = {str(parent) for path in sources() for parent in path.parents}
+    missing = []
+    for document in DOCUMENTS:
+        plain = re.sub(r"^```.*?^```", "", text(document), flags=re.DOTALL | re.MULTILINE)
+        for name in re.findall(
+            r"`((?:mrc|csrc|tests|tools|bench)/[\w./]*)`|\]\(([\w./]+)[)#]", plain
+        ):
+            target = (name[0] or str(document.parent / name[1])).rstrip("/")
+            if target not in paths | folders:
+                missing.append(f"{document}: {target}")
+    assert not missing
+
+
+def test_documents__name_identifiers_that_exist() -> None:
+    code = "\n".join(code_without_comments(path) for path in sources() if is_c(path))
+    allowed = {"mrc_create_qp"}  # of OCP's published API, named as what is missing
+    missing = [
+        f"{document}: {name}"
+        for document in DOCUMENTS
+        for name in re.findall(r"\b(?:mrc|MRC)_[A-Za-z]\w+\b", text(document))
+        if name not in allowed and not re.search(rf"\b{name}\b", code)
+    ]
+    assert not missing
