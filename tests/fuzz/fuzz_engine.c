@@ -1,0 +1,373 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Invariant: whatever a peer sends in whatever order, and whatever the kernel refuses, the engine
+ * writes only into memory registered for remote writes, allocates nothing after create, keeps to
+ * its queue depth, runs dry, and never leaves a deadline behind.
+ *
+ * The input is a stream of operations, each a byte (the operation in its low 3 bits, variants in
+ * the rest) and the bytes that the operation takes; missing bytes are 0.
+ */
+#include <errno.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include "core/base.h"
+#include "core/icrc.h"
+#include "core/psn.h"
+#include "core/wire.h"
+#include "fuzz.h"
+#include "mrc.h"
+
+enum {
+  QPN = 0x100,
+  PEER_QPN = 0x200,
+  PORTS = 2,
+  EVS = 4,
+  MTU = 256,
+  DEPTH = 8,
+  MEMORY = 4096,
+  GUARD = 256,
+  FILL = 0xEE,
+  LKEY = 1,
+  RKEY = 2,
+  RQ_PSN = 0xFFFFF0, /* both near the wrap */
+  SQ_PSN = 0xFFFFF8,
+  MAX_TURNS = 64 /* transmits, and turns of the driver loop, at one instant */
+};
+
+static struct {
+  const uint8_t *bytes; /* what is left of the input */
+  size_t n;
+} input;
+
+static mrc_engine *engine;
+static uint64_t now_ns;
+static uint8_t source[MEMORY];
+static uint8_t target[GUARD + MEMORY + GUARD];
+static bool allocation_is_wrong;
+
+/* Called by the sanitizer's allocator. */
+void __sanitizer_malloc_hook(const volatile void *pointer, size_t size);
+void __sanitizer_malloc_hook(const volatile void *pointer, size_t size) {
+  (void)pointer;
+  (void)size;
+  mrc_assert(!allocation_is_wrong);
+}
+
+static uint64_t take(size_t n) {
+  uint64_t value = 0;
+  for (size_t i = 0; i < n; i++) {
+    value = value << 8 | (input.n > 0 ? *input.bytes : 0);
+    input.bytes += input.n > 0;
+    input.n -= input.n > 0;
+  }
+  return value;
+}
+
+/* ---- what the peer sends ---- */
+
+static struct mrc_meta make_meta(uint8_t variant) {
+  const uint8_t port = variant & 1 ? 2 : 1;
+  return (struct mrc_meta){.src = {0xFD, [15] = port},
+                           .dst = {0xFD, [14] = 1, [15] = port},
+                           .sport = (uint16_t)(50000 + port),
+                           .dport = MRC_UDP_PORT,
+                           .family = 6,
+                           .port = port,
+                           .ecn = variant & 2 ? 3 : 2,
+                           .trimmed = (variant & 4) != 0};
+}
+
+static void receive(uint8_t *packet, size_t n, bool right_icrc, const struct mrc_meta *meta) {
+  if (right_icrc && n >= MRC_BTH_BYTES + MRC_ICRC_BYTES) {
+    const struct mrc_icrc_flow flow = {.src = meta->src,
+                                       .dst = meta->dst,
+                                       .sport = meta->sport,
+                                       .dport = meta->dport,
+                                       .family = meta->family};
+    const size_t covered = n - MRC_ICRC_BYTES;
+    mrc_icrc_store(mrc_icrc_begin(&flow, n, packet, covered), packet + covered);
+  }
+  const int drop = mrc_engine_receive(engine, packet, n, meta, now_ns);
+  mrc_assert(drop >= 0 && mrc_drop_name(drop) != NULL);
+}
+
+/* Bytes as they are. */
+static void receive_raw(uint8_t variant) {
+  uint8_t packet[256];
+  const struct mrc_meta meta = make_meta(variant);
+  const size_t n = take(1);
+  for (size_t i = 0; i < n; i++)
+    packet[i] = (uint8_t)take(1);
+  receive(packet, n, variant & 8, &meta);
+}
+
+static void fill_data(struct mrc_wire *wire, uint8_t *payload) {
+  static const uint8_t opcodes[] = {MRC_OP_WRITE_FIRST, MRC_OP_WRITE_MIDDLE,
+                                    MRC_OP_WRITE_LAST,  MRC_OP_WRITE_LAST_IMM,
+                                    MRC_OP_WRITE_ONLY,  MRC_OP_WRITE_ONLY_IMM};
+  const uint8_t choice = (uint8_t)take(1);
+  wire->opcode = opcodes[choice % sizeof opcodes];
+  wire->rtx = choice & 0x40;
+  wire->ack_req = choice & 0x80;
+  wire->ts = wire->tsr = choice & 0x20;
+  wire->psn = mrc_psn_add(RQ_PSN, (uint32_t)take(1));
+  wire->rqmsn = (uint16_t)take(1);
+  wire->msn = (uint16_t)take(1);
+  wire->rkey = take(1) & 0x80 ? LKEY : RKEY;
+  wire->va = (uintptr_t)target + GUARD + (uint64_t)(int64_t)(int16_t)take(2);
+  wire->payload = payload;
+  wire->payload_bytes = (uint32_t)take(1);
+  wire->pad = -wire->payload_bytes & 3u;
+  wire->dma_bytes = choice & 0x10 ? (uint32_t)take(4) : wire->payload_bytes;
+  wire->imm = (uint32_t)take(1);
+}
+
+static void fill_sack(struct mrc_wire *wire) {
+  wire->opcode = MRC_OP_SACK;
+  wire->psn = mrc_psn_add(SQ_PSN - 1, (uint32_t)take(1));
+  wire->sack =
+      (struct mrc_sack){.cum_psn = wire->psn,
+                        .ack_psn_offset = (int16_t)take(2),
+                        .m = take(1) % 3,
+                        .pr = take(1) & 1,
+                        .ev = (uint32_t)(50001 + take(1) % 3) << 16 | (uint32_t)take(1) % 5,
+                        .sack_offset = (int16_t)take(2),
+                        .bitmap = take(8),
+                        .tx_timestamp = (uint16_t)(now_ns >> 10)};
+}
+
+static void fill_answer(struct mrc_wire *wire, uint8_t variant) {
+  static const uint8_t reasons[] = {MRC_NACK_TRIMMED,       MRC_NACK_TRIMMED_LASTHOP,
+                                    MRC_NACK_NO_BITMAP,     MRC_NACK_PSN_OOR_WINDOW,
+                                    MRC_NACK_NO_PKT_BUFFER, MRC_NACK_UNEXP_EVENT};
+  static const uint8_t syndromes[] = {MRC_SYNDROME_ACK,
+                                      MRC_SYNDROME_ACK,
+                                      MRC_SYNDROME_ACK,
+                                      MRC_SYNDROME_NAK_INV_REQ,
+                                      MRC_SYNDROME_NAK_REM_ACCESS,
+                                      MRC_SYNDROME_NAK_REM_OP};
+  wire->psn = mrc_psn_add(SQ_PSN, (uint32_t)take(1));
+  if (variant & 0x20) {
+    wire->opcode = MRC_OP_NACK;
+    wire->nack =
+        (struct mrc_nack){.reason = reasons[take(1) % sizeof reasons],
+                          .nack_psn = wire->psn,
+                          .ev = (uint32_t)(50001 + take(1) % 3) << 16 | (uint32_t)take(1) % 5,
+                          .cc_type = 2};
+  } else {
+    wire->opcode = MRC_OP_ACK;
+    wire->aeth.syndrome = syndromes[take(1) % sizeof syndromes];
+    wire->aeth.msn = (uint32_t)take(1);
+  }
+}
+
+static void fill_probe(struct mrc_wire *wire, uint8_t variant) {
+  wire->psn = (uint32_t)take(1);
+  if (variant & 0x20) {
+    wire->opcode = MRC_OP_PROBE;
+    wire->probe.probe_id = (uint16_t)take(2);
+    return;
+  }
+  wire->dest_qpn = MRC_ENDPOINT_QPN;
+  wire->opcode = take(1) & 1 ? MRC_OP_ENDPOINT_REQUEST : MRC_OP_ENDPOINT_RESPONSE;
+  wire->endpoint.op = take(1) & 1;
+  wire->endpoint.port_status_mask = (uint32_t)take(1);
+}
+
+/* A packet with a right form and a right ICRC, whose fields come near to what makes sense. */
+static void receive_formed(uint8_t operation, uint8_t variant) {
+  uint8_t packet[MRC_MAX_HEADER + 260 + MRC_ICRC_BYTES], payload[260]; /* 255 and pad */
+  struct mrc_wire wire = {.dest_qpn = QPN};
+  const struct mrc_meta meta = make_meta(variant);
+  memset(payload, 0x55, sizeof payload);
+  if (operation == 1) fill_data(&wire, payload);
+  if (operation == 2) fill_sack(&wire);
+  if (operation == 3) {
+    if (variant & 0x10)
+      fill_answer(&wire, variant);
+    else
+      fill_probe(&wire, variant);
+  }
+  size_t n = mrc_wire_encode(&wire, packet);
+  if (operation == 1) {
+    memcpy(packet + n, payload, wire.payload_bytes + 3u);
+    n += (wire.payload_bytes + 3u) & ~3u;
+  }
+  receive(packet, n + MRC_ICRC_BYTES, true, &meta);
+}
+
+/* ---- what the driver and the application do ---- */
+
+/* Transmits until dry; `refusals` says bit by bit which bursts the kernel refuses at first. */
+static void transmit(uint8_t refusals) {
+  struct mrc_burst bursts[8];
+  int taken[8];
+  for (int turn = 0; turn < MAX_TURNS; turn++, refusals = 0) {
+    const int n = mrc_engine_transmit(engine, bursts, 1 + refusals % 8, now_ns);
+    if (n == 0) return;
+    for (int i = 0; i < n; i++) {
+      mrc_assert(bursts[i].n_packets >= 1 && bursts[i].n_packets <= MRC_MAX_BURST_PACKETS);
+      taken[i] = !(refusals >> i & 1);
+      if (refusals == 0xFF) taken[i] = -ENETUNREACH;
+    }
+    mrc_engine_commit(engine, bursts, taken, n, now_ns);
+  }
+  mrc_assert(!"the engine never runs dry");
+}
+
+static void run_driver(void) {
+  for (int turn = 0; turn < MAX_TURNS; turn++) {
+    if (mrc_engine_deadline(engine) <= now_ns) mrc_engine_expire(engine, now_ns);
+    transmit(0);
+    if (mrc_engine_deadline(engine) > now_ns) return;
+  }
+  mrc_assert(!"a deadline stays behind");
+}
+
+static void command(uint8_t variant) {
+  const uint8_t value = (uint8_t)take(1);
+  switch (variant % 8) {
+    case 0:
+      mrc_engine_port_blocked(engine, 1 + value % PORTS, value & 4, now_ns);
+      break;
+    case 1:
+      mrc_engine_port_up(engine, 1 + value % PORTS, value & 4, now_ns);
+      break;
+    case 2:
+      mrc_qp_probe_ev(engine, QPN, value % 5, (uint32_t)take(2), 1000000, value, now_ns);
+      break;
+    case 3:
+      mrc_qp_set_ev_state(engine, QPN, value % 5, (uint32_t)take(1) % 5, now_ns);
+      break;
+    case 4:
+      mrc_mr_deregister(engine, value & 1 ? LKEY : RKEY);
+      break;
+    case 5:
+      mrc_qp_modify(engine, QPN, MRC_QP_ERROR, &(struct mrc_qp_attr){0}, now_ns);
+      break;
+    default:
+      mrc_qp_destroy(engine, QPN);
+  }
+}
+
+static void post(uint8_t variant) {
+  const struct mrc_wr wr = {.local = (uintptr_t)source + take(1),
+                            .va = take(2),
+                            .lkey = LKEY,
+                            .rkey = RKEY,
+                            .bytes = (uint32_t)take(2),
+                            .opcode = variant & 1 ? MRC_WR_WRITE_IMM : MRC_WR_WRITE};
+  const int error = mrc_qp_post(engine, QPN, &wr, now_ns);
+  mrc_assert(error == 0 || error == -ENOBUFS || error == -EACCES || error == -EPERM ||
+             error == -ENOENT);
+}
+
+static void poll(void) {
+  struct mrc_wc wcs[4];
+  struct mrc_event events[4];
+  const int n = mrc_cq_poll(engine, wcs, 4);
+  for (int i = 0; i < n; i++)
+    mrc_assert(wcs[i].qpn == QPN && wcs[i].status <= MRC_WC_RETRY_EXC_ERR);
+  mrc_engine_events(engine, events, 4);
+}
+
+static void operate(void) {
+  const uint8_t byte = (uint8_t)take(1), operation = byte & 7, variant = byte >> 3;
+  switch (operation) {
+    case 0:
+      receive_raw(variant);
+      break;
+    case 1:
+    case 2:
+      receive_formed(operation, variant);
+      break;
+    case 3:
+      receive_formed(operation, (uint8_t)(variant | take(1) << 4));
+      break;
+    case 4:
+      transmit((uint8_t)take(1));
+      break;
+    case 5:
+      now_ns += take(1) << (variant & 24);
+      run_driver();
+      break;
+    case 6:
+      post(variant);
+      break;
+    default:
+      variant & 8 ? poll() : command(variant);
+  }
+}
+
+/* ---- the engine ---- */
+
+static void check(void) {
+  struct mrc_qp_info info;
+  for (int i = 0; i < GUARD; i++) {
+    mrc_assert(target[i] == FILL);
+    mrc_assert(target[GUARD + MEMORY + i] == FILL);
+  }
+  if (mrc_qp_query(engine, QPN, &info) != 0) return;
+  uint64_t inflight = 0;
+  for (int i = 0; i < PORTS; i++)
+    inflight += info.planes[i].inflight_bytes;
+  mrc_assert(info.inflight_bytes == inflight && info.outstanding <= DEPTH);
+}
+
+static void create(void) {
+  const struct mrc_engine_config config = {
+      .seed = 1, .max_qps = 2, .max_mrs = 4, .ports = PORTS, .cq_depth = 16, .trace_entries = 64};
+  const struct mrc_qp_attr attr = {.qpn = QPN,
+                                   .sq_depth = DEPTH,
+                                   .mpr = 128,
+                                   .max_wimm = 4,
+                                   .dest_qpn = PEER_QPN,
+                                   .rq_psn = RQ_PSN,
+                                   .sq_psn = SQ_PSN,
+                                   .path_mtu = MTU,
+                                   .peer_mpr = 128,
+                                   .peer_max_wimm = 4,
+                                   .timeout = 10,
+                                   .retry_linear = 2,
+                                   .retry_exp = 4};
+  struct mrc_ev_attr evs[EVS];
+  struct mrc_peer_source sources[PORTS];
+  for (int i = 0; i < EVS; i++)
+    evs[i] = (struct mrc_ev_attr){.src = {0xFD, [14] = 1, [15] = (uint8_t)(1 + i % PORTS)},
+                                  .dst = {0xFD, [13] = 1, [15] = (uint8_t)i},
+                                  .ev = (uint32_t)(50001 + i % PORTS) << 16 | (uint32_t)i,
+                                  .dport = MRC_UDP_PORT,
+                                  .port = (uint8_t)(1 + i % PORTS),
+                                  .family = 6};
+  for (int i = 0; i < PORTS; i++)
+    sources[i] = (struct mrc_peer_source){.address = {0xFD, [15] = (uint8_t)(1 + i)},
+                                          .sport = (uint16_t)(50001 + i)};
+  engine = mrc_engine_create(&config);
+  mrc_assert(engine != NULL && mrc_qp_create(engine, &attr) == 0);
+  mrc_assert(mrc_qp_modify(engine, QPN, MRC_QP_INIT, &attr, now_ns) == 0);
+  mrc_assert(mrc_qp_set_evs(engine, QPN, evs, EVS) == 0);
+  mrc_assert(mrc_qp_set_peer(engine, QPN, sources, PORTS) == 0);
+  mrc_assert(mrc_qp_modify(engine, QPN, MRC_QP_RTR, &attr, now_ns) == 0);
+  mrc_assert(mrc_qp_modify(engine, QPN, MRC_QP_RTS, &attr, now_ns) == 0);
+  mrc_assert(mrc_mr_register(engine, (uintptr_t)source, MEMORY, LKEY, MRC_ACCESS_LOCAL_READ) == 0);
+  mrc_assert(mrc_mr_register(engine, (uintptr_t)target + GUARD, MEMORY, RKEY,
+                             MRC_ACCESS_REMOTE_WRITE) == 0);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  input.bytes = data;
+  input.n = size;
+  now_ns = 1000000000;
+  memset(target, FILL, sizeof target);
+  create();
+  allocation_is_wrong = true;
+  while (input.n > 0) {
+    operate();
+    check();
+  }
+  run_driver();
+  allocation_is_wrong = false;
+  mrc_engine_destroy(engine);
+  return 0;
+}
