@@ -260,7 +260,7 @@ async def run_demo(plan: DemoPlan, say: Callable[[str], None]) -> DemoResult:
         inbox.mkdir()
         say(f"writing {plan.bytes} random bytes (seed {plan.seed}) to {folder}")
         source = folder / "demo.bin"
-        await in_thread(_write_random, source, plan.bytes, plan.seed)
+        await in_thread(write_random, source, plan.bytes, plan.seed)
         bed = _new_bed(plan)
         if not plan.keep:
             stack.callback(bed.down)  # without await: a second signal must not keep it from running
@@ -271,7 +271,7 @@ async def run_demo(plan: DemoPlan, say: Callable[[str], None]) -> DemoResult:
         async with asyncio.timeout(plan.timeout):
             result = await _transfer(plan, bed, source, inbox, say)
         say("comparing both files byte for byte")
-        result.identical = await in_thread(_identical, source, inbox / source.name)
+        result.identical = await in_thread(identical, source, inbox / source.name)
         return result
 
 
@@ -369,14 +369,16 @@ def _plane_bytes(sender: _Child) -> dict[int, int]:
     return {each["plane"]: each["bytes"] for each in last}
 
 
-def _write_random(path: Path, count: int, seed: int) -> None:
+def write_random(path: Path, count: int, seed: int) -> None:
+    """Fills a new file with `count` bytes that `seed` determines."""
     generator = random.Random(seed)
     with path.open("wb") as file:
         for start in range(0, count, _BLOCK):
             file.write(generator.randbytes(min(_BLOCK, count - start)))
 
 
-def _identical(left: Path, right: Path) -> bool:
+def identical(left: Path, right: Path) -> bool:
+    """Whether two files hold the same bytes, by reading both."""
     with left.open("rb") as one, right.open("rb") as other:
         while True:
             block = one.read(_BLOCK)

@@ -8,6 +8,7 @@ import os
 import re
 from typing import Any
 
+from mrc.cli.chart import column_chart
 from mrc.cli.exits import Exit
 from mrc.cli.output import (
     Output,
@@ -33,7 +34,6 @@ _SIZE_UNITS = {"": 0, "b": 0, "kib": 10, "mib": 20, "gib": 30}
 _MIN_BYTES = 1 << 20
 _CHART_ROWS = 6
 _CHART_COLUMNS = 72
-_EIGHTHS = " ▁▂▃▄▅▆▇█"
 
 
 def size(text: str) -> int:
@@ -133,27 +133,20 @@ def _planes_table(result: DemoResult) -> str:
 
 
 def _chart(result: DemoResult) -> list[str]:
-    """Goodput over time as columns of blocks, with marks under the fault and its healing."""
+    """Goodput over time, with marks under the fault and its healing."""
     bins = result.bins()
     group = -(-len(bins) // _CHART_COLUMNS)
     grouped = [bins[i : i + group] for i in range(0, len(bins), group)]
     values = [sum(each.bits_per_second for each in part) / len(part) for part in grouped]
-    top = result.capacity
-    lines = []
-    for row in reversed(range(_CHART_ROWS)):
-        label = format_rate(top * (row + 1) / _CHART_ROWS)
-        cells = (min(max(value / top * _CHART_ROWS - row, 0), 1) for value in values)
-        lines.append(f"{label:>12} |" + "".join(_EIGHTHS[round(cell * 8)] for cell in cells))
     width = bins[0].width * group
-    marks = [" "] * len(values)
-    for moment, letter in ((result.failed, "F"), (result.healed, "H")):
-        marks[min(int((moment - result.began) / width), len(marks) - 1)] = letter
-    lines.append(f"{'':>12} +" + "".join(marks).rstrip())
-    lines.append(
-        f"{'':>14}a column is {format_seconds(width)}; F: plane {FAULTY_PLANE} falls silent,"
-        " H: it is healed"
-    )
-    return lines
+    marks = {
+        int((moment - result.began) / width): letter
+        for moment, letter in ((result.failed, "F"), (result.healed, "H"))
+    }
+    rows = _CHART_ROWS
+    lines = column_chart(values, top=result.capacity, rows=rows, marks=marks, label=format_rate)
+    meaning = f"F: plane {FAULTY_PLANE} falls silent, H: it is healed"
+    return [*lines, f"{'':>14}a column is {format_seconds(width)}; {meaning}"]
 
 
 def _summary(result: DemoResult) -> list[str]:

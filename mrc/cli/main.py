@@ -132,8 +132,15 @@ def _fail(prog: str, error: BaseException, *, as_json: bool) -> int:
     if os.environ.get("MRC_DEBUG") == "1":
         sys.excepthook(type(error), error, error.__traceback__)
     code = exit_code(error)
-    print_error(prog, str(error) or type(error).__name__, code, as_json=as_json)
+    print_error(prog, _cause(error), code, as_json=as_json)
     return code
+
+
+def _cause(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        cause = error.strerror[0].lower() + error.strerror[1:]
+        return f"{error.filename}: {cause}" if error.filename else cause
+    return str(error) or type(error).__name__
 
 
 if __name__ == "__main__":
