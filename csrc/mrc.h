@@ -156,7 +156,7 @@ struct mrc_engine_config {
   uint32_t ports;                /* number of ports, 1..32 [1] */
   uint32_t cq_depth;             /* completions held before polling [65536] */
   uint32_t trace_entries;        /* length of the trace ring, a power of two [4096] */
-  uint32_t max_burst_bytes;      /* UDP payload bytes of one burst [61440] */
+  uint32_t max_burst_bytes;      /* UDP payload bytes of one burst [63488] */
   uint32_t sack_threshold_bytes; /* received bytes that trigger a SACK [16384] */
   uint32_t sack_delay_ns;        /* longest wait of a SACK below the threshold [200000] */
 };

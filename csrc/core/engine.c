@@ -28,7 +28,7 @@ static bool fill_config(struct mrc_engine_config *config) {
   config->ports = or_default(config->ports, 1);
   config->cq_depth = or_default(config->cq_depth, 65536);
   config->trace_entries = or_default(config->trace_entries, 4096);
-  config->max_burst_bytes = or_default(config->max_burst_bytes, 61440);
+  config->max_burst_bytes = or_default(config->max_burst_bytes, 63488);
   config->sack_threshold_bytes = or_default(config->sack_threshold_bytes, 16384);
   config->sack_delay_ns = or_default(config->sack_delay_ns, 200000);
   return config->ports <= MRC_MAX_PORTS && config->max_qps <= 1u << 20 &&
