@@ -116,7 +116,7 @@ class DemoResult:
         """All the time below that level between fault and healing, bin by bin."""
         level = RECOVERED_SHARE * self.surviving_capacity
         bins = self.timeline.bins(self.failed, self.healed, BIN_SECONDS)
-        return sum(each.width for each in bins if each.bits_per_second < level)
+        return BIN_SECONDS * sum(each.bits_per_second < level for each in bins)
 
     def bins(self) -> list[Bin]:
         return self.timeline.bins(self.began, self.ended, BIN_SECONDS)
@@ -276,9 +276,14 @@ async def run_demo(plan: DemoPlan, say: Callable[[str], None]) -> DemoResult:
 
 
 def _folder_for(size: int) -> Path | None:
-    """Memory if it has room: the network is shown here, not the disk. None: the default."""
+    """Memory if it has room: the network is shown here, not the disk. None: the default.
+
+    Whoever sets TMPDIR has chosen.
+    """
     memory = Path("/dev/shm")
     with suppress(OSError):
+        if "TMPDIR" in os.environ:
+            return None
         if os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > 2 * size:
             return memory
     return None
