@@ -50,10 +50,19 @@ static void schedule(struct mrc_pair *pair, uint64_t at_ns, enum event_kind kind
                                  .at_ns = at_ns, .kind = kind, .index = index, .pointer = pointer});
 }
 
-static void schedule_run(struct mrc_pair *pair, int host, uint64_t at_ns) {
-  if (at_ns >= pair->hosts[host].run_at_ns) return;
-  pair->hosts[host].run_at_ns = at_ns;
-  schedule(pair, at_ns, EVENT_RUN, (uint32_t)host, NULL);
+/* A host that is busy runs its driver late; what is scheduled after that waits with it. */
+static uint64_t stall(struct mrc_pair *pair, struct mrc_pair_host *host, uint64_t at_ns) {
+  const struct mrc_pair_driver *driver = &host->driver;
+  if (driver->stall_ppm && mrc_prng_below(&pair->prng, 1000000) < driver->stall_ppm)
+    host->busy_until_ns = at_ns + mrc_prng_below(&pair->prng, (uint32_t)driver->stall_ns);
+  return mrc_max_u64(at_ns, host->busy_until_ns);
+}
+
+static void schedule_run(struct mrc_pair *pair, int index, uint64_t at_ns) {
+  struct mrc_pair_host *host = &pair->hosts[index];
+  if (mrc_max_u64(at_ns, host->busy_until_ns) >= host->run_at_ns) return;
+  host->run_at_ns = stall(pair, host, at_ns);
+  schedule(pair, host->run_at_ns, EVENT_RUN, (uint32_t)index, NULL);
 }
 
 static struct mrc_link *link_of(struct mrc_pair *pair, const struct mrc_pair_packet *packet) {
@@ -86,6 +95,7 @@ static struct mrc_pair_packet *copy_packet(const struct mrc_pair_packet *packet)
 static void arrive(struct mrc_pair *pair, struct mrc_pair_packet *packet) {
   struct mrc_pair_host *host = &pair->hosts[packet->to];
   packet->next = NULL;
+  packet->meta.arrived_ns = host->driver.unstamped ? 0 : pair->now_ns;
   *host->inbox_end = packet;
   host->inbox_end = &packet->next;
   schedule_run(pair, packet->to, pair->now_ns + host->driver.wake_ns);

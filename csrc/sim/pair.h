@@ -29,9 +29,12 @@
 
 /* How a host's driver treats its engine. */
 struct mrc_pair_driver {
-  int capacity;          /* bursts of one transmit call [16] */
-  int refuse_every;      /* refuses every k-th burst, which the engine gives again; 0: none */
-  uint64_t wake_ns;      /* from the arrival of a packet to the run of the driver */
+  int capacity;       /* bursts of one transmit call [16] */
+  int refuse_every;   /* refuses every k-th burst, which the engine gives again; 0: none */
+  bool unstamped;     /* cannot tell when a packet arrived, only when it was handed over */
+  uint64_t wake_ns;   /* from the arrival of a packet to the run of the driver */
+  uint32_t stall_ppm; /* of its runs come late by up to `stall_ns`: the host was busy */
+  uint64_t stall_ns;
   uint64_t sndbuf_bytes; /* a port is blocked while its port link holds more; 0: never */
 };
 
@@ -69,7 +72,8 @@ struct mrc_pair_host {
   struct mrc_pair_packet **inbox_end;
   bool stops_polling; /* leaves completions and events where they are */
   uint64_t run_at_ns; /* the earliest run that is scheduled */
-  uint64_t bursts;    /* offered by the engine */
+  uint64_t busy_until_ns;
+  uint64_t bursts; /* offered by the engine */
   uint64_t refused;
   uint32_t blocked; /* bit n - 1: port n */
   uint32_t down;

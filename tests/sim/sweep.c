@@ -66,6 +66,9 @@ static struct mrc_pair_config draw_pair(struct mrc_prng *prng) {
   };
   if (one_in(prng, 3)) config.driver.refuse_every = 2 + (int)below(prng, 20);
   if (one_in(prng, 3)) config.driver.wake_ns = below(prng, 200 * US);
+  if (one_in(prng, 4)) config.driver.stall_ppm = (uint32_t)PICK(prng, 1000, 50000);
+  config.driver.unstamped = one_in(prng, 4);
+  config.driver.stall_ns = 1 + below(prng, 20 * MS);
   if (one_in(prng, 3)) {
     config.port_out.rate_bps = PICK(prng, 100000000, 500000000, 10000000000);
     if (one_in(prng, 2)) config.port_out.queue_bytes = 100000 + below(prng, 1000000);
