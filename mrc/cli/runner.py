@@ -14,7 +14,7 @@ from mrc.cli.exits import Interrupted
 
 
 def run_async(work: Coroutine[Any, Any, int]) -> int:
-    """The result of `work`; SIGINT and SIGTERM cancel it and raise Interrupted."""
+    """The result of `work`; SIGINT, SIGTERM and SIGHUP cancel it and raise Interrupted."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_with_signals(work))
 
@@ -27,7 +27,10 @@ async def _with_signals(work: Coroutine[Any, Any, int]) -> int:
         signals.append(signum)
         task.cancel()
 
-    for signum in (signal.SIGINT, signal.SIGTERM):
+    wanted = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # under nohup it stays ignored
+        wanted.append(signal.SIGHUP)
+    for signum in wanted:
         asyncio.get_running_loop().add_signal_handler(signum, stop, signum)
     try:
         return await task
