@@ -15,6 +15,7 @@
 #include "sim/audit.h"
 #include "sim/heap.h"
 #include "sim/link.h"
+#include "sim/packet.h"
 
 #define MRC_PAIR_MAX_HOSTS 8
 #define MRC_PAIR_MAX_PLANES 8
@@ -29,7 +30,7 @@
 
 /* How a host's driver treats its engine. */
 struct mrc_pair_driver {
-  int capacity;       /* bursts of one transmit call [16] */
+  int capacity;       /* bursts of one transmit call, 1..64 [16] */
   int refuse_every;   /* refuses every k-th burst, which the engine gives again; 0: none */
   bool unstamped;     /* cannot tell when a packet arrived, only when it was handed over */
   uint64_t wake_ns;   /* from the arrival of a packet to the run of the driver */
@@ -63,13 +64,11 @@ struct mrc_pair_rule {
   uint32_t times;
 };
 
-struct mrc_pair_packet; /* one in flight */
-
 struct mrc_pair_host {
   mrc_engine *engine;
   struct mrc_pair_driver driver;
-  struct mrc_pair_packet *inbox; /* arrived, not yet taken by the driver; the oldest first */
-  struct mrc_pair_packet **inbox_end;
+  struct mrc_sim_packet *inbox; /* arrived, not yet taken by the driver; the oldest first */
+  struct mrc_sim_packet **inbox_end;
   bool stops_polling; /* leaves completions and events where they are */
   uint64_t run_at_ns; /* the earliest run that is scheduled */
   uint64_t busy_until_ns;
@@ -123,6 +122,13 @@ void mrc_pair_run(struct mrc_pair *pair, uint64_t until_ns);
 bool mrc_pair_step(struct mrc_pair *pair, uint64_t until_ns);
 /* Lets the driver of a host look at its engine, after a call to the engine from outside. */
 void mrc_pair_kick(struct mrc_pair *pair, int host);
+
+/* For the driver: runs it at a time, or earlier; lets a blocked port go on; sends a packet, of
+   which the pair takes care from now on. */
+void mrc_pair_run_at(struct mrc_pair *pair, int host, uint64_t at_ns);
+void mrc_pair_unblock_at(struct mrc_pair *pair, int host, int port, uint64_t at_ns);
+void mrc_pair_send(struct mrc_pair *pair, struct mrc_sim_packet *packet,
+                   const struct mrc_wire *wire);
 
 struct mrc_link *mrc_pair_path(struct mrc_pair *pair, int from, int to, int plane, int path);
 /* Silences a plane of all hosts in both directions, or heals it. */

@@ -21,25 +21,22 @@ static uint32_t ev_of(const struct mrc_meta *meta) {
   return (uint32_t)meta->sport << 16 | (meta->flow_label & 0xFFFF);
 }
 
-static uint32_t usable_ports(const struct mrc_pair_host *host) {
-  return ~(host->blocked | host->down);
-}
-
 static void hash(struct mrc_pair *pair, const void *bytes, size_t n) {
   for (size_t i = 0; i < n; i++)
     pair->trace = (pair->trace ^ ((const uint8_t *)bytes)[i]) * 0x100000001B3ull; /* FNV-1a */
 }
 
 /* Of a data packet all but the address, which differs between runs, and the ICRC after it. */
-static void hash_packet(struct mrc_pair *pair, const struct mrc_meta *meta, const uint8_t *bytes,
-                        uint32_t n, const struct mrc_wire *wire) {
+static void hash_packet(struct mrc_pair *pair, const struct mrc_sim_packet *packet,
+                        const struct mrc_wire *wire) {
   hash(pair, &pair->now_ns, sizeof(pair->now_ns));
-  hash(pair, meta, sizeof(*meta));
+  hash(pair, &packet->meta, sizeof(packet->meta));
   if (!mrc_opcode_is_data(wire->opcode)) {
-    hash(pair, bytes, n);
+    hash(pair, packet->bytes, packet->n);
     return;
   }
-  hash(pair, bytes, MRC_BTH_BYTES + MRC_METH_BYTES + (wire->ts ? MRC_TSETH_BYTES : 0));
+  uint32_t ts_bytes = wire->ts ? MRC_TSETH_BYTES : 0;
+  hash(pair, packet->bytes, MRC_BTH_BYTES + MRC_METH_BYTES + ts_bytes);
   hash(pair, &wire->imm, sizeof(wire->imm));
   hash(pair, wire->payload, wire->payload_bytes);
 }
@@ -78,33 +75,34 @@ void mrc_watch_burst(struct mrc_pair *pair, int host, const struct mrc_burst *bu
   check_sizes(pair, burst);
 }
 
-void mrc_watch_sent(struct mrc_pair *pair, int host, const struct mrc_meta *meta,
-                    const uint8_t *bytes, uint32_t n, struct mrc_wire *wire) {
-  mrc_assert(mrc_wire_decode(bytes, n, false, wire) == 0);
-  hash_packet(pair, meta, bytes, n, wire);
-  pair->hosts[host].plane_packets[meta->port - 1]++;
-  int peer = find_end(pair, mrc_address_host(meta->dst), wire->dest_qpn);
+void mrc_watch_sent(struct mrc_pair *pair, const struct mrc_sim_packet *packet,
+                    struct mrc_wire *wire) {
+  struct mrc_pair_host *host = &pair->hosts[packet->from];
+  const int plane = packet->meta.port;
+  mrc_assert(mrc_wire_decode(packet->bytes, packet->n, false, wire) == 0);
+  hash_packet(pair, packet, wire);
+  host->plane_packets[plane - 1]++;
+  int peer = find_end(pair, packet->to, wire->dest_qpn);
   if (peer < 0) return; /* endpoint operations have no QP */
   struct mrc_pair_end *end = pair->ends[pair->ends[peer]->peer];
-  int path = mrc_address_path(meta->family, meta->dst, meta->sport);
-  mrc_assert(!end->denied[meta->port - 1][path]); /* nothing is sent on a DENIED EV */
-  if (end->done || end->audit.unwatched) return;
+  struct mrc_audit *audit = &end->audit;
+  mrc_assert(!end->denied[plane - 1][packet->path]); /* nothing is sent on a DENIED EV */
+  if (end->done || audit->unwatched) return;
   if (mrc_opcode_is_data(wire->opcode)) {
-    pair->hosts[host].plane_bytes[meta->port - 1] += wire->payload_bytes;
-    mrc_audit_data_sent(&end->audit, wire, ev_of(meta), usable_ports(&pair->hosts[host]));
+    host->plane_bytes[plane - 1] += wire->payload_bytes;
+    mrc_audit_data_sent(audit, wire, ev_of(&packet->meta), ~(host->blocked | host->down));
   }
-  if (wire->opcode == MRC_OP_SACK) mrc_audit_sack_sent(&end->audit, wire);
-  if (wire->opcode == MRC_OP_ACK)
-    mrc_audit_ack_sent(&end->audit, &pair->ends[end->peer]->audit, wire);
+  if (wire->opcode == MRC_OP_SACK) mrc_audit_sack_sent(audit, wire);
+  if (wire->opcode == MRC_OP_ACK) mrc_audit_ack_sent(audit, &pair->ends[peer]->audit, wire);
 }
 
-void mrc_watch_received(struct mrc_pair *pair, int host, const struct mrc_meta *meta,
-                        const uint8_t *bytes, uint32_t n, int drop, int flipped) {
+void mrc_watch_received(struct mrc_pair *pair, const struct mrc_sim_packet *packet, int drop) {
   struct mrc_wire wire;
-  if (meta->trimmed || drop != 0) return;
-  mrc_assert(flipped < 0 || flipped / 8 == VAR_RES); /* the ICRC finds every other flip */
-  mrc_assert(mrc_wire_decode(bytes, n, false, &wire) == 0);
-  int index = find_end(pair, host, wire.dest_qpn);
+  if (packet->meta.trimmed || drop != 0) return;
+  /* the ICRC finds every flip but those in the byte that it does not cover */
+  mrc_assert(packet->flipped < 0 || packet->flipped / 8 == VAR_RES);
+  mrc_assert(mrc_wire_decode(packet->bytes, packet->n, false, &wire) == 0);
+  int index = find_end(pair, packet->to, wire.dest_qpn);
   if (index < 0) return;
   struct mrc_pair_end *end = pair->ends[index];
   mrc_assert(!end->done); /* nothing is taken for a QP that is no more */

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the sweep of random scenarios (sweep.c): a few hundred seeds by default, thousands if slow."""
+"""Runs the sweep of random scenarios (sweep.c): a few hundred seeds, and thousands when slow."""
 
 from __future__ import annotations
 

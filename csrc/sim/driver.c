@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "sim/driver.h"
+
+#include <stdlib.h>
+
+#include "core/base.h"
+#include "sim/watch.h"
+
+enum {
+  MAX_CAPACITY = 64,      /* bursts of one transmit call */
+  MAX_TRANSMITS = 100000, /* at one instant */
+  MAX_TURNS = 16          /* of the loop before time must go on */
+};
+
+static uint32_t bit_of(int port) { return 1u << (port - 1); }
+
+static void send_burst(struct mrc_pair *pair, int host, const struct mrc_burst *burst) {
+  mrc_watch_burst(pair, host, burst);
+  for (int i = 0; i < burst->n_packets; i++) {
+    struct mrc_sim_packet *packet = mrc_sim_packet_make(host, burst, &burst->packets[i]);
+    struct mrc_wire wire = {0};
+    mrc_watch_sent(pair, packet, &wire);
+    mrc_pair_send(pair, packet, &wire);
+  }
+}
+
+/* Whether the kernel takes the burst; a port whose link holds too much is blocked from now on. */
+static bool takes(struct mrc_pair *pair, struct mrc_pair_host *host, const struct mrc_link *out,
+                  const struct mrc_burst *burst) {
+  host->bursts++;
+  uint64_t limit = host->driver.sndbuf_bytes;
+  if (limit && mrc_link_backlog(out, pair->now_ns) > limit) host->blocked |= bit_of(burst->port);
+  if (host->blocked & bit_of(burst->port)) return false;
+  return !host->driver.refuse_every || host->bursts % (uint64_t)host->driver.refuse_every != 0;
+}
+
+/* Tells the engine of ports that have just become blocked, until half of the backlog is gone. */
+static void tell_blocked(struct mrc_pair *pair, int index, uint32_t before) {
+  struct mrc_pair_host *host = &pair->hosts[index];
+  for (int port = 1; port <= pair->config.planes; port++) {
+    if (!(host->blocked & ~before & bit_of(port))) continue;
+    mrc_engine_port_blocked(host->engine, port, true, pair->now_ns);
+    const struct mrc_link *out = &pair->port_out[index][port - 1];
+    uint64_t drained_ns = pair->now_ns + (out->free_at_ns - pair->now_ns) / 2 + 1;
+    mrc_pair_unblock_at(pair, index, port, drained_ns);
+  }
+}
+
+static void transmit(struct mrc_pair *pair, int index) {
+  struct mrc_pair_host *host = &pair->hosts[index];
+  struct mrc_burst bursts[MAX_CAPACITY];
+  int taken[MAX_CAPACITY];
+  for (int turn = 0; turn < MAX_TRANSMITS; turn++) {
+    int n = mrc_engine_transmit(host->engine, bursts, host->driver.capacity, pair->now_ns);
+    mrc_assert(n >= 0 && n <= host->driver.capacity);
+    if (n == 0) return;
+    uint32_t before = host->blocked;
+    for (int i = 0; i < n; i++) {
+      mrc_assert(!(before & bit_of(bursts[i].port))); /* a blocked port is not chosen */
+      taken[i] = takes(pair, host, &pair->port_out[index][bursts[i].port - 1], &bursts[i]);
+      if (taken[i]) send_burst(pair, index, &bursts[i]);
+      host->refused += !taken[i];
+    }
+    mrc_engine_commit(host->engine, bursts, taken, n, pair->now_ns);
+    tell_blocked(pair, index, before);
+  }
+  mrc_assert(!"the engine never runs dry");
+}
+
+static void receive(struct mrc_pair *pair, int index) {
+  struct mrc_pair_host *host = &pair->hosts[index];
+  struct mrc_sim_packet *packet = host->inbox;
+  host->inbox = NULL;
+  host->inbox_end = &host->inbox;
+  while (packet) {
+    struct mrc_sim_packet *next = packet->next;
+    int drop =
+        mrc_engine_receive(host->engine, packet->bytes, packet->n, &packet->meta, pair->now_ns);
+    mrc_assert(drop >= 0 && drop < MRC_PAIR_MAX_DROPS);
+    host->drops[drop]++;
+    mrc_watch_received(pair, packet, drop);
+    free(packet);
+    packet = next;
+  }
+}
+
+static void take_results(struct mrc_pair *pair, int index) {
+  struct mrc_pair_host *host = &pair->hosts[index];
+  struct mrc_wc wcs[16];
+  for (int n; (n = mrc_cq_poll(host->engine, wcs, 16)) > 0;)
+    for (int i = 0; i < n; i++)
+      mrc_watch_completion(pair, index, &wcs[i]);
+  struct mrc_event events[16];
+  for (int n; (n = mrc_engine_events(host->engine, events, 16)) > 0;)
+    for (int i = 0; i < n; i++)
+      if (host->n_events < MRC_PAIR_MAX_EVENTS) host->events[host->n_events++] = events[i];
+}
+
+/* What is due is done in a few turns at most. */
+void mrc_driver_run(struct mrc_pair *pair, int index) {
+  mrc_engine *engine = pair->hosts[index].engine;
+  uint64_t deadline_ns;
+  int turns = 0;
+  do {
+    mrc_assert(turns++ < MAX_TURNS);
+    receive(pair, index);
+    if (mrc_engine_deadline(engine) <= pair->now_ns) mrc_engine_expire(engine, pair->now_ns);
+    transmit(pair, index);
+    if (!pair->hosts[index].stops_polling) take_results(pair, index);
+    deadline_ns = mrc_engine_deadline(engine);
+  } while (deadline_ns <= pair->now_ns);
+  if (deadline_ns != MRC_NEVER) mrc_pair_run_at(pair, index, deadline_ns);
+  mrc_watch_state(pair, index);
+}
+
+void mrc_driver_unblock(struct mrc_pair *pair, int host, int port) {
+  pair->hosts[host].blocked &= ~bit_of(port);
+  mrc_engine_port_blocked(pair->hosts[host].engine, port, false, pair->now_ns);
+  mrc_driver_run(pair, host);
+}

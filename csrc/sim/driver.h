@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The driver of one host of a pair: the same loop as a real one's, with a kernel that may refuse
+   bursts and block ports. */
+#ifndef MRC_SIM_DRIVER_H
+#define MRC_SIM_DRIVER_H
+
+#include "sim/pair.h"
+
+/* Takes what arrived, does what is due, sends until dry, takes results, asks for its next run. */
+void mrc_driver_run(struct mrc_pair *pair, int host);
+/* The socket of a port has room again. */
+void mrc_driver_unblock(struct mrc_pair *pair, int host, int port);
+
+#endif
