@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`mrc send` and `mrc recv` as processes in two hosts of a test bed, in good and in bad luck.
 
-h0 --- plane 1 (T0, 2 x T1, T0) --- h1      100 Mbit/s each; the OOB exchange runs over a
+h0 --- plane 1 (T0, 2 x T1, T0) --- h1      200 Mbit/s each; the OOB exchange runs over a
  |---- plane 2 ---------------------|       management network that no fault touches
  |---- plane 3 ---------------------|
  '---- plane 4 ---------------------'
@@ -33,13 +33,17 @@ PLANES = 4
 MTU = 8844  # payload bytes at an interface MTU of 9000
 BIG = (64 << 20) + 13
 MIDDLE = 24 << 20
-LONG = 48 << 20  # a second, so that there is a middle in which things can happen
+LONG = 48 << 20  # half a second, so that there is a middle in which things can happen
+STOPS = [
+    pytest.param(signal.SIGINT, 130),
+    pytest.param(signal.SIGTERM, 143, marks=[pytest.mark.slow]),
+]
 GIVE_UP_SECONDS = 25  # 9.0 s of retries as configured, more after long queues
 
 
 @pytest.fixture(scope="module")
 def bed() -> Iterator[Testbed]:
-    with Testbed(f"transfer-{os.getpid()}", planes=PLANES, t1=2, rate="100mbit") as bed:
+    with Testbed(f"transfer-{os.getpid()}", planes=PLANES, t1=2, rate="200mbit") as bed:
         yield bed
 
 
@@ -187,8 +191,8 @@ def test_paths__a_silent_plane_is_not_good(hosts: Hosts, bed: Testbed, inbox: Pa
         {"target": "plane:2"},
         {"target": "plane:2", "mode": "down"},
         {"target": "plane:2", "loss": 0.2},
-        {"target": "t1:3.0"},
-        {"target": "link:h1.1", "mode": "down"},
+        pytest.param({"target": "t1:3.0"}, marks=[pytest.mark.slow]),
+        pytest.param({"target": "link:h1.1", "mode": "down"}, marks=[pytest.mark.slow]),
     ],
     ids=["silent", "down", "lossy", "t1", "link"],
 )
@@ -331,7 +335,7 @@ def test_send__killed(hosts: Hosts, tmp_path: Path, inbox: Path) -> None:
     assert names(inbox) == []
 
 
-@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("signum", "code"), STOPS)
 def test_send__stopped(
     hosts: Hosts, tmp_path: Path, inbox: Path, signum: signal.Signals, code: int
 ) -> None:
@@ -345,7 +349,7 @@ def test_send__stopped(
     assert names(inbox) == []
 
 
-@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("signum", "code"), STOPS)
 def test_recv__stopped(
     hosts: Hosts, tmp_path: Path, inbox: Path, signum: signal.Signals, code: int
 ) -> None:

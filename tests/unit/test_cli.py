@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line from outside: what it accepts, and how it says no."""
+"""The command line: what it accepts, what it prints, and how it says no."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import re
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -17,6 +20,7 @@ import pytest
 from mrc.cli.address import host_and_port
 from mrc.cli.demo import planes, rate, size
 from mrc.cli.exits import Exit, Interrupted, UsageError, exit_code
+from mrc.cli.main import main
 from mrc.cli.output import format_bytes, format_rate, format_seconds, format_table
 from mrc.enums import WcStatus
 from mrc.errors import (
@@ -31,22 +35,38 @@ from mrc.errors import (
 from mrc.transfer import FileError, VerificationError
 
 
-def mrc(
-    *arguments: str | Path, cwd: Path | None = None, **environ: str
-) -> subprocess.CompletedProcess[str]:
-    environment = {key: value for key, value in os.environ.items() if key != "MRC_CONFIG"}
-    return subprocess.run(
-        [sys.executable, "-m", "mrc", *map(str, arguments)],
-        cwd=cwd,
-        env=environment | environ,
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
+@dataclass(frozen=True)
+class Ended:
+    """A command that ended: its exit code and what it printed."""
+
+    returncode: int
+    stdout: str
+    stderr: str
 
 
-def complaint(done: subprocess.CompletedProcess[str], code: int) -> str:
+Mrc = Callable[..., Ended]
+
+
+@pytest.fixture
+def mrc(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Mrc:
+    """Runs a command line in this process."""
+    monkeypatch.delenv("MRC_CONFIG", raising=False)
+    monkeypatch.setattr(logging, "basicConfig", lambda **_: None)
+
+    def run(*words: object, **environ: str) -> Ended:
+        for name, value in environ.items():
+            monkeypatch.setenv(name, value)
+        try:
+            code = main([str(word) for word in words])
+        except SystemExit as exit:  # argparse ends --help and --version so
+            code = int(exit.code or 0)
+        printed = capsys.readouterr()
+        return Ended(code, printed.out, printed.err)
+
+    return run
+
+
+def complaint(done: Ended | subprocess.CompletedProcess[str], code: int) -> str:
     """The one line on stderr of a command that failed as it should."""
     assert done.returncode == code, done.stderr
     (line,) = done.stderr.splitlines()
@@ -169,32 +189,32 @@ def test_format_table__numbers_to_the_right() -> None:
         (["demo", "--planes", "1"], "one of them dies"),
     ],
 )
-def test_main__wrong_usage(arguments: list[str], part: str) -> None:
+def test_main__wrong_usage(mrc: Mrc, arguments: list[str], part: str) -> None:
     line = complaint(mrc(*arguments), 2)
     assert line.startswith("mrc") and part in line and line.endswith("--help")
 
 
-def test_main__no_subcommand_shows_the_help() -> None:
+def test_main__no_subcommand_shows_the_help(mrc: Mrc) -> None:
     done = mrc()
     assert done.returncode == 2
     assert done.stderr.startswith("examples:") and not done.stdout
 
 
 @pytest.mark.parametrize("subcommand", ["send", "recv", "paths", "testbed", "demo"])
-def test_main__help_begins_with_examples(subcommand: str) -> None:
+def test_main__help_begins_with_examples(mrc: Mrc, subcommand: str) -> None:
     done = mrc(subcommand, "--help")
     assert done.returncode == 0
     assert done.stdout.startswith(f"examples:\n  mrc {subcommand}")
 
 
-def test_main__version_names_protocol_and_libraries() -> None:
+def test_main__version_names_protocol_and_libraries(mrc: Mrc) -> None:
     lines = mrc("--version").stdout.splitlines()
     assert lines[0].startswith("mrc ")
     assert "UDP port 4791" in lines[1] and "xxh3_128" in lines[1]
     assert "uvloop" in lines[2] and "Linux" in lines[2]
 
 
-def test_main__error_as_json() -> None:
+def test_main__error_as_json(mrc: Mrc) -> None:
     done = mrc("send", "--json", "/nowhere", "h1")
     line = complaint(done, 1)
     assert line == "mrc send: /nowhere: no such file"
@@ -205,19 +225,19 @@ def test_main__error_as_json() -> None:
     }
 
 
-def test_main__usage_error_as_json() -> None:
+def test_main__usage_error_as_json(mrc: Mrc) -> None:
     done = mrc("recv", "--json", "--port", "x")
     complaint(done, 2)
     assert json.loads(done.stdout)["exit_code"] == 2
 
 
-def test_main__traceback_only_when_asked_for() -> None:
+def test_main__traceback_only_when_asked_for(mrc: Mrc) -> None:
     done = mrc("send", "/nowhere", "h1", MRC_DEBUG="1")
     assert done.returncode == 1
     assert "Traceback" in done.stderr and done.stderr.splitlines()[-1].startswith("mrc send:")
 
 
-def test_send__directory(tmp_path: Path) -> None:
+def test_send__directory(mrc: Mrc, tmp_path: Path) -> None:
     assert "is a directory" in complaint(mrc("send", tmp_path, "h1"), 1)
 
 
@@ -233,13 +253,13 @@ def test_send__unreadable(tmp_path: Path) -> None:
     assert "this user may not read it" in complaint(done, 1)
 
 
-def test_send__no_such_host(tmp_path: Path) -> None:
+def test_send__no_such_host(mrc: Mrc, tmp_path: Path) -> None:
     (tmp_path / "a").touch()
     line = complaint(mrc("send", tmp_path / "a", "no-such-host.invalid"), 3)
     assert "no-such-host.invalid: no such host" in line
 
 
-def test_send__nobody_listens(tmp_path: Path) -> None:
+def test_send__nobody_listens(mrc: Mrc, tmp_path: Path) -> None:
     (tmp_path / "a").touch()
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
@@ -261,13 +281,13 @@ def test_send__peer_talks_garbage(tmp_path: Path) -> None:
     assert len(errors.splitlines()) == 1 and "127.0.0.1" in errors
 
 
-def test_paths__nobody_listens() -> None:
+def test_paths__nobody_listens(mrc: Mrc) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     assert "nobody listens" in complaint(mrc("paths", f"127.0.0.1:{port}"), 3)
 
 
-def test_recv__port_taken(tmp_path: Path) -> None:
+def test_recv__port_taken(mrc: Mrc, tmp_path: Path) -> None:
     with socket.create_server(("", 0)) as server:
         port = server.getsockname()[1]
         line = complaint(mrc("recv", "--output", tmp_path, "--port", port), 1)
@@ -277,7 +297,7 @@ def test_recv__port_taken(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("output", "part"), [("none", "no such directory"), ("file", "is not a directory")]
 )
-def test_recv__output_is_no_directory(tmp_path: Path, output: str, part: str) -> None:
+def test_recv__output_is_no_directory(mrc: Mrc, tmp_path: Path, output: str, part: str) -> None:
     (tmp_path / "file").touch()
     assert part in complaint(mrc("recv", "--output", tmp_path / output), 1)
 
@@ -298,7 +318,7 @@ def test_recv__output_not_writable(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]", "localhost"])
-def test_send__over_loopback_with_nothing_set_up(tmp_path: Path, host: str) -> None:
+def test_send__over_loopback_with_nothing_set_up(mrc: Mrc, tmp_path: Path, host: str) -> None:
     inbox = tmp_path / "inbox"
     inbox.mkdir()
     files = []
