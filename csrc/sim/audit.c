@@ -106,6 +106,14 @@ static bool has_other_ev(const struct mrc_audit *audit, uint32_t ev, uint32_t us
   return false;
 }
 
+/* Counts the WRs that this first transmission opens. */
+static void open_wrs(struct mrc_audit *audit, uint64_t number) {
+  while (audit->opened < audit->n_wrs &&
+         (audit->opened ? audit->wrs[audit->opened - 1].last : 0) < number)
+    audit->wimm_opened += audit->wrs[audit->opened++].has_imm;
+  mrc_assert(audit->wimm_opened - audit->wimm_acked <= audit->max_wimm);
+}
+
 void mrc_audit_data_sent(struct mrc_audit *audit, const struct mrc_wire *packet, uint32_t ev,
                          uint32_t usable_ports) {
   int64_t number = number_of(packet->psn, audit->sq_psn, audit->acked_cum);
@@ -115,6 +123,7 @@ void mrc_audit_data_sent(struct mrc_audit *audit, const struct mrc_wire *packet,
   bool again = sent->number == (uint64_t)number;
   mrc_assert(packet->rtx == again);
   audit->data_packets++;
+  audit->sent_data = true;
   audit->retransmitted += again;
   if (again) {
     mrc_assert(sent->bytes == packet->payload_bytes);
@@ -125,6 +134,7 @@ void mrc_audit_data_sent(struct mrc_audit *audit, const struct mrc_wire *packet,
   }
   audit->sent_max = mrc_max_u64(audit->sent_max, (uint64_t)number);
   audit->unacked_bytes += packet->payload_bytes;
+  open_wrs(audit, (uint64_t)number);
   *sent =
       (struct mrc_audit_sent){.number = (uint64_t)number, .ev = ev, .bytes = packet->payload_bytes};
 }
@@ -160,6 +170,8 @@ static int64_t done_of(const struct mrc_wire *packet, uint64_t near) {
 void mrc_audit_ack_received(struct mrc_audit *audit, const struct mrc_wire *packet) {
   int64_t done = done_of(packet, audit->completed);
   mrc_assert(done <= (int64_t)audit->n_wrs);
+  for (; (int64_t)audit->acked < done; audit->acked++)
+    audit->wimm_acked += audit->wrs[audit->acked].has_imm;
   if (done > 0) acked_until(audit, audit->wrs[done - 1].last);
 }
 
@@ -208,7 +220,7 @@ void mrc_audit_data_received(struct mrc_audit *audit, struct mrc_audit *peer,
     audit->received_cum++;
 }
 
-void mrc_audit_state(const struct mrc_audit *audit) {
+void mrc_audit_state(struct mrc_audit *audit) {
   struct mrc_qp_info info;
   mrc_assert(mrc_qp_query(audit->engine, audit->qpn, &info) == 0);
   uint64_t sum = 0;
@@ -216,6 +228,11 @@ void mrc_audit_state(const struct mrc_audit *audit) {
     sum += info.planes[i].inflight_bytes;
   mrc_assert(sum == info.inflight_bytes);
   mrc_assert(info.inflight_bytes <= audit->unacked_bytes);
+  /* a window that has just shrunk may be overfull, but then nothing is sent; one packet always may
+   */
+  if (audit->sent_data)
+    mrc_assert(info.inflight_bytes <= mrc_max_u64(info.cwnd_bytes, audit->path_mtu));
+  audit->sent_data = false;
   mrc_assert(info.outstanding <= audit->n_wrs - audit->completed);
 }
 

@@ -43,8 +43,9 @@ struct mrc_audit {
   const mrc_engine *engine; /* of this end; 0 once the QP is destroyed */
   uint32_t qpn;
   uint32_t path_mtu;
-  uint32_t mpr;   /* PSNs allowed beyond the cumulative one */
-  bool unwatched; /* the scenario breaks the rules by itself: only the guards are looked at */
+  uint32_t mpr;      /* PSNs allowed beyond the cumulative one */
+  uint32_t max_wimm; /* immediates allowed in flight */
+  bool unwatched;    /* the scenario breaks the rules by itself: only the guards are looked at */
   /* memory: the source at this end, the target at the peer's, inside its guards */
   uint8_t *source;
   uint8_t *target;
@@ -55,12 +56,17 @@ struct mrc_audit {
   uint64_t acked_cum;     /* all up to this one are acknowledged by a SACK that was taken */
   uint64_t unacked_bytes; /* sent and not acknowledged */
   uint64_t data_packets;
+  bool sent_data;         /* since the last look at the state */
   uint64_t retransmitted; /* of them, with the rtx bit */
   struct mrc_audit_sent sent[MRC_AUDIT_WINDOW];
   /* work requests, in posting order */
   struct mrc_audit_wr *wrs;
   uint64_t n_wrs;
   uint64_t wr_capacity;
+  uint64_t opened;      /* WRs of which a packet was sent */
+  uint64_t acked;       /* WRs that an ACK ended */
+  uint64_t wimm_opened; /* of these, with immediate */
+  uint64_t wimm_acked;
   uint64_t used_bytes;   /* of source and target, given to WRs */
   uint64_t completed;    /* WRs */
   uint64_t verified;     /* WRs whose bytes were compared */
@@ -97,8 +103,8 @@ void mrc_audit_data_received(struct mrc_audit *audit, struct mrc_audit *peer,
 void mrc_audit_sack_received(struct mrc_audit *audit, const struct mrc_wire *packet);
 void mrc_audit_ack_received(struct mrc_audit *audit, const struct mrc_wire *packet);
 
-/* Compares what the engine says of its state with what was seen. */
-void mrc_audit_state(const struct mrc_audit *audit);
+/* Compares what the engine says of its state, right after it has sent, with what was seen. */
+void mrc_audit_state(struct mrc_audit *audit);
 /* Looks over all memory: what no message filled is untouched. */
 void mrc_audit_memory(const struct mrc_audit *audit);
 

@@ -101,6 +101,7 @@ int mrc_pair_create_qp(struct mrc_pair *pair, const struct mrc_pair_qp_config *c
     end->audit.rq_psn = end->attr.rq_psn;
     end->audit.path_mtu = end->attr.path_mtu;
     end->audit.mpr = end->attr.mpr;
+    end->audit.max_wimm = end->attr.peer_max_wimm;
     mrc_engine *engine = pair->hosts[end->host].engine;
     mrc_assert(mrc_qp_create(engine, &end->attr) == 0);
     mrc_assert(mrc_qp_modify(engine, end->qpn, MRC_QP_INIT, &end->attr, pair->now_ns) == 0);

@@ -31,7 +31,8 @@ static bool takes(struct mrc_pair *pair, struct mrc_pair_host *host, const struc
   uint64_t limit = host->driver.sndbuf_bytes;
   if (limit && mrc_link_backlog(out, pair->now_ns) > limit) host->blocked |= bit_of(burst->port);
   if (host->blocked & bit_of(burst->port)) return false;
-  return !host->driver.refuse_every || host->bursts % (uint64_t)host->driver.refuse_every != 0;
+  const uint32_t one_in = (uint32_t)host->driver.refuse_one_in;
+  return one_in == 0 || mrc_prng_below(&pair->prng, one_in) != 0;
 }
 
 /* Tells the engine of ports that have just become blocked, until half of the backlog is gone. */
@@ -106,11 +107,11 @@ void mrc_driver_run(struct mrc_pair *pair, int index) {
     receive(pair, index);
     if (mrc_engine_deadline(engine) <= pair->now_ns) mrc_engine_expire(engine, pair->now_ns);
     transmit(pair, index);
+    mrc_watch_state(pair, index);
     if (!pair->hosts[index].stops_polling) take_results(pair, index);
     deadline_ns = mrc_engine_deadline(engine);
   } while (deadline_ns <= pair->now_ns);
   if (deadline_ns != MRC_NEVER) mrc_pair_run_at(pair, index, deadline_ns);
-  mrc_watch_state(pair, index);
 }
 
 void mrc_driver_unblock(struct mrc_pair *pair, int host, int port) {

@@ -31,7 +31,8 @@
 /* How a host's driver treats its engine. */
 struct mrc_pair_driver {
   int capacity;       /* bursts of one transmit call, 1..64 [16] */
-  int refuse_every;   /* refuses every k-th burst, which the engine gives again; 0: none */
+  int refuse_one_in;  /* refuses one burst of so many, by chance; the engine gives it again; 0: none
+                       */
   bool unstamped;     /* cannot tell when a packet arrived, only when it was handed over */
   uint64_t wake_ns;   /* from the arrival of a packet to the run of the driver */
   uint32_t stall_ppm; /* of its runs come late by up to `stall_ns`: the host was busy */
@@ -91,6 +92,7 @@ struct mrc_pair_end {
   uint32_t lkey; /* of the source, at this host */
   uint32_t rkey; /* of the target, at the peer's host */
   bool done;     /* destroyed */
+  bool ended;    /* the scenario ended it: what is outstanding is flushed */
   struct mrc_qp_attr attr;
   bool denied[MRC_PAIR_MAX_PLANES][MRC_PAIR_MAX_PATHS]; /* EVs */
   struct mrc_audit audit;

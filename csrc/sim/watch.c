@@ -123,9 +123,9 @@ void mrc_watch_completion(struct mrc_pair *pair, int host, const struct mrc_wc *
     mrc_audit_completion(&end->audit, wc);
 }
 
-void mrc_watch_state(const struct mrc_pair *pair, int host) {
+void mrc_watch_state(struct mrc_pair *pair, int host) {
   for (int i = 0; i < pair->n_ends; i++) {
-    const struct mrc_pair_end *end = pair->ends[i];
+    struct mrc_pair_end *end = pair->ends[i];
     if (end->host == host && !end->done && !end->audit.unwatched) mrc_audit_state(&end->audit);
   }
 }

@@ -13,7 +13,7 @@ void mrc_watch_sent(struct mrc_pair *pair, const struct mrc_sim_packet *packet,
 /* `drop` is what mrc_engine_receive returned. */
 void mrc_watch_received(struct mrc_pair *pair, const struct mrc_sim_packet *packet, int drop);
 void mrc_watch_completion(struct mrc_pair *pair, int host, const struct mrc_wc *wc);
-/* After a run of the driver. */
-void mrc_watch_state(const struct mrc_pair *pair, int host);
+/* After the driver has sent. */
+void mrc_watch_state(struct mrc_pair *pair, int host);
 
 #endif

@@ -155,7 +155,7 @@ static void test_silence__of_all_planes_for_a_while(void) {
 static void test_refused__is_not_lost(void) {
   for (int every = 2; every <= 5; every++) {
     CHECK_ROW(every);
-    struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .driver.refuse_every = every);
+    struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .driver.refuse_one_in = every);
     int end = open_qp(p, .memory_bytes = 500 * MTU);
     for (int i = 0; i < 25; i++)
       CHECK_EQ(mrc_pair_write_imm(p, end, 20 * MTU), 0);

@@ -206,7 +206,7 @@ static void test_spray__one_packet_an_ev(void) {
 static uint64_t trace_of(uint64_t seed) {
   struct mrc_pair *p = open_pair(.seed = seed, .planes = 3, .paths = 3, .path.loss_ppm = 20000,
                                  .path.duplicate_ppm = 10000, .path.reorder_ppm = 50000,
-                                 .path.reorder_ns = 100 * US, .driver.refuse_every = 7);
+                                 .path.reorder_ns = 100 * US, .driver.refuse_one_in = 7);
   int end = open_qp(p, .memory_bytes = 1u << 20);
   CHECK_EQ(mrc_pair_write_imm(p, end, 1u << 20), 0);
   CHECK(mrc_pair_finish(p, SECOND));

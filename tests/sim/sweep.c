@@ -64,7 +64,7 @@ static struct mrc_pair_config draw_pair(struct mrc_prng *prng) {
       .path = draw_path(prng),
       .driver = {.capacity = 1 + (int)below(prng, 32)},
   };
-  if (one_in(prng, 3)) config.driver.refuse_every = 2 + (int)below(prng, 20);
+  if (one_in(prng, 3)) config.driver.refuse_one_in = 2 + (int)below(prng, 20);
   if (one_in(prng, 3)) config.driver.wake_ns = below(prng, 200 * US);
   if (one_in(prng, 4)) config.driver.stall_ppm = (uint32_t)PICK(prng, 1000, 50000);
   config.driver.unstamped = one_in(prng, 4);
@@ -80,7 +80,8 @@ static struct mrc_pair_config draw_pair(struct mrc_prng *prng) {
   return config;
 }
 
-static struct mrc_pair_qp_config draw_qp(struct mrc_prng *prng, const struct mrc_pair *pair) {
+static struct mrc_pair_qp_config draw_qp(struct mrc_prng *prng, const struct mrc_pair *pair,
+                                         bool dies) {
   const int from = (int)below(prng, (uint32_t)pair->config.hosts);
   struct mrc_pair_qp_config config = {
       .from = from,
@@ -95,7 +96,7 @@ static struct mrc_pair_qp_config draw_qp(struct mrc_prng *prng, const struct mrc
       .sq_psn = one_in(prng, 2) ? 0xFFFFFF - below(prng, 2000) : below(prng, 1u << 24),
       .timeout = (uint8_t)(10 + below(prng, 5)),
       .retry_linear = 7,
-      .retry_exp = 25, /* never gives up: what heals must complete */
+      .retry_exp = dies ? 3 : 25, /* 25 never gives up: what heals must complete */
       .cc = one_in(prng, 5) && !pair->config.path.rate_bps ? MRC_CC_NULL : MRC_CC_DELAY,
   };
   if (one_in(prng, 8)) {
@@ -124,19 +125,33 @@ static uint32_t draw_bytes(struct mrc_prng *prng, uint32_t mtu) {
 struct run {
   struct mrc_pair *pair;
   struct mrc_prng prng;
-  int wrs; /* still to be posted */
-  int faults;
+  int wrs;    /* still to be posted */
+  int faults; /* still to happen */
+  bool dies;  /* retries are finite, and in the end the network falls silent instead of healing */
 };
 
 static void post(struct run *run) {
   const int end = (int)below(&run->prng, (uint32_t)run->pair->n_ends);
   const struct mrc_pair_end *e = run->pair->ends[end];
+  if (e->done) return;
   const uint64_t room = e->audit.memory_bytes - e->audit.used_bytes;
   uint32_t bytes = draw_bytes(&run->prng, e->audit.path_mtu);
   if (bytes > room) bytes = 0;
   const int error = one_in(&run->prng, 3) ? mrc_pair_write_imm(run->pair, end, bytes)
                                           : mrc_pair_write(run->pair, end, bytes);
-  mrc_assert(error == 0 || error == -ENOBUFS);
+  mrc_assert(error == 0 || error == -ENOBUFS || (error == -EPERM && (e->ended || run->dies)));
+}
+
+/* Ends a QP at both ends, in one of two ways. */
+static void end_qp(struct mrc_pair *pair, int end, bool destroy) {
+  for (int i = 0; i < 2; i++, end = pair->ends[end]->peer) {
+    if (pair->ends[end]->done) continue;
+    if (destroy)
+      mrc_pair_destroy_qp(pair, end);
+    else if (mrc_pair_info(pair, end).state != MRC_QP_ERROR)
+      mrc_pair_modify(pair, end, MRC_QP_ERROR);
+    pair->ends[end]->ended = true;
+  }
 }
 
 /* Breaks something at random, or mends it. */
@@ -148,6 +163,7 @@ static void fault(struct run *run) {
   const int host = (int)below(prng, (uint32_t)pair->config.hosts);
   const int end = (int)below(prng, (uint32_t)pair->n_ends);
   const bool on = one_in(prng, 2);
+  if (one_in(prng, 12)) end_qp(pair, end, on);
   switch (below(prng, 5)) {
     case 0:
       mrc_pair_silence(pair, plane, on);
@@ -159,7 +175,7 @@ static void fault(struct run *run) {
       mrc_pair_port_up(pair, host, plane, on);
       break;
     case 3:
-      mrc_pair_deny(pair, end, plane, path, on);
+      if (!pair->ends[end]->done) mrc_pair_deny(pair, end, plane, path, on);
       break;
     default:
       mrc_pair_path(pair, host, (host + 1) % pair->config.hosts, plane, path)->config.delay_ns =
@@ -174,8 +190,51 @@ static void heal(struct mrc_pair *pair) {
       if (pair->hosts[host].down >> (plane - 1) & 1) mrc_pair_port_up(pair, host, plane, true);
     for (int end = 0; end < pair->n_ends; end++)
       for (int path = 0; path < pair->config.paths; path++)
-        if (pair->ends[end]->denied[plane - 1][path]) mrc_pair_deny(pair, end, plane, path, false);
+        if (pair->ends[end]->denied[plane - 1][path] && !pair->ends[end]->done)
+          mrc_pair_deny(pair, end, plane, path, false);
     mrc_pair_silence(pair, plane, false);
+  }
+}
+
+static void break_all(struct mrc_pair *pair) {
+  for (int plane = 1; plane <= pair->config.planes; plane++)
+    mrc_pair_silence(pair, plane, true);
+}
+
+/* Nothing is left of chance or overflow that could lose a packet. */
+static bool is_lossless(const struct mrc_pair_config *config) {
+  const struct mrc_link_config *path = &config->path;
+  return !path->loss_ppm && !path->loss_mask && !path->corrupt_ppm && !path->queue_bytes &&
+         !config->port_out.queue_bytes;
+}
+
+/* In a healed and lossless network every EV and every plane comes back, and then it is quiet. */
+static void check_recovery(struct mrc_pair *pair) {
+  mrc_pair_run(pair, pair->now_ns + 15 * SECOND);
+  for (int end = 0; end < pair->n_ends; end++) {
+    if (pair->ends[end]->done || pair->ends[end]->ended) continue;
+    const struct mrc_qp_info info = mrc_pair_info(pair, end);
+    mrc_assert(info.inflight_bytes == 0 && info.outstanding == 0);
+    for (int plane = 1; plane <= pair->config.planes; plane++) {
+      mrc_assert(!info.planes[plane - 1].suspended);
+      for (int path = 0; path < pair->config.paths; path++)
+        mrc_assert(mrc_pair_ev(pair, end, plane, path).state != MRC_EV_ASSUMED_BAD);
+    }
+  }
+  const uint64_t trace = pair->trace;
+  mrc_pair_run(pair, pair->now_ns + SECOND);
+  mrc_assert(pair->trace == trace);
+}
+
+static void check_statuses(const struct run *run) {
+  for (int i = 0; i < run->pair->n_ends; i++) {
+    const struct mrc_pair_end *end = run->pair->ends[i];
+    if (!run->dies && !end->ended)
+      mrc_assert(end->audit.statuses[MRC_WC_SUCCESS] == end->audit.n_wrs);
+    mrc_assert(end->audit.statuses[MRC_WC_REM_ACCESS_ERR] == 0);
+    mrc_assert(end->audit.statuses[MRC_WC_REM_INV_REQ_ERR] == 0);
+    mrc_assert(end->audit.statuses[MRC_WC_REM_OP_ERR] == 0);
+    mrc_assert(end->audit.statuses[MRC_WC_RETRY_EXC_ERR] <= run->dies);
   }
 }
 
@@ -191,7 +250,8 @@ static void tell(const struct mrc_pair *pair) {
          path->corrupt_ppm);
   printf("ports: %" PRIu64 " bit/s out, %" PRIu64 " in; driver: wake %" PRIu64
          " us, refuses 1 of %d\n",
-         c->port_out.rate_bps, c->port_in.rate_bps, c->driver.wake_ns / US, c->driver.refuse_every);
+         c->port_out.rate_bps, c->port_in.rate_bps, c->driver.wake_ns / US,
+         c->driver.refuse_one_in);
   for (int i = 0; i < pair->n_ends; i++) {
     const struct mrc_pair_end *end = pair->ends[i];
     printf("end %d at %d: MTU %u, MPR %u, timeout %u, cc %u, %" PRIu64 " WRs, %" PRIu64
@@ -205,11 +265,12 @@ static void tell(const struct mrc_pair *pair) {
 /* Everything that was drawn must be done a minute after the last fault was healed. */
 static uint64_t run_once(void) {
   struct run run = {.prng.state = seed};
+  run.dies = one_in(&run.prng, 8);
   const struct mrc_pair_config config = draw_pair(&run.prng);
   run.pair = mrc_pair_create(&config);
   const int n_qps = 1 + (int)below(&run.prng, MAX_QPS);
   for (int i = 0; i < n_qps; i++) {
-    const struct mrc_pair_qp_config qp = draw_qp(&run.prng, run.pair);
+    const struct mrc_pair_qp_config qp = draw_qp(&run.prng, run.pair, run.dies);
     run.pair->config.udp_checksum |= qp.integrity == MRC_INTEGRITY_UDP;
     mrc_pair_connect(run.pair, &qp);
   }
@@ -225,14 +286,19 @@ static uint64_t run_once(void) {
       mrc_pair_run(run.pair,
                    run.pair->now_ns + below(&run.prng, one_in(&run.prng, 10) ? 50 * MS : MS));
   }
-  heal(run.pair);
+  if (run.dies)
+    break_all(run.pair);
+  else
+    heal(run.pair);
   const uint64_t healed_ns = run.pair->now_ns;
   mrc_assert(mrc_pair_finish(run.pair, 60 * SECOND));
+  check_statuses(&run);
   if (verbose) {
     tell(run.pair);
     printf("healed after %" PRIu64 " ms, done %" PRIu64 " ms later\n", (healed_ns - SECOND) / MS,
            (run.pair->now_ns - healed_ns) / MS);
   }
+  if (!run.dies && is_lossless(&config)) check_recovery(run.pair);
   const uint64_t trace = run.pair->trace;
   mrc_pair_destroy(run.pair);
   return trace;
