@@ -4,6 +4,8 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#define ORPHAN 1 /* in the reserved field of a completion whose QP is gone; 0 when polled */
+
 int mrc_cq_init(struct mrc_cq *cq, uint32_t capacity) {
   uint32_t size = 1;
   while (size < capacity)
@@ -30,11 +32,6 @@ bool mrc_cq_promise_post(struct mrc_cq *cq) {
 
 bool mrc_cq_promise_delivery(struct mrc_cq *cq) { return promise(cq, cq->mask + 1); }
 
-void mrc_cq_release(struct mrc_cq *cq) {
-  mrc_assert(cq->promised > 0);
-  cq->promised--;
-}
-
 void mrc_cq_push(struct mrc_cq *cq, const struct mrc_wc *wc) {
   mrc_assert(cq->promised > 0);
   mrc_assert(cq->tail - cq->head <= cq->mask);
@@ -42,8 +39,15 @@ void mrc_cq_push(struct mrc_cq *cq, const struct mrc_wc *wc) {
   cq->wcs[cq->tail++ & cq->mask] = *wc;
 }
 
-bool mrc_cq_pop(struct mrc_cq *cq, struct mrc_wc *wc) {
+bool mrc_cq_pop(struct mrc_cq *cq, struct mrc_wc *wc, bool *of_qp) {
   if (cq->head == cq->tail) return false;
   *wc = cq->wcs[cq->head++ & cq->mask];
+  *of_qp = wc->reserved != ORPHAN;
+  wc->reserved = 0;
   return true;
+}
+
+void mrc_cq_orphan(struct mrc_cq *cq, uint32_t qpn) {
+  for (uint32_t i = cq->head; i != cq->tail; i++)
+    if (cq->wcs[i & cq->mask].qpn == qpn) cq->wcs[i & cq->mask].reserved = ORPHAN;
 }

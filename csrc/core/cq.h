@@ -21,9 +21,11 @@ void mrc_cq_free(struct mrc_cq *cq);
    deliver: two ends full of posted work would otherwise wait for each other for ever. */
 bool mrc_cq_promise_post(struct mrc_cq *cq) MRC_MUST_CHECK;
 bool mrc_cq_promise_delivery(struct mrc_cq *cq) MRC_MUST_CHECK;
-void mrc_cq_release(struct mrc_cq *cq);
 /* Fills a place that was set aside. */
 void mrc_cq_push(struct mrc_cq *cq, const struct mrc_wc *wc);
-bool mrc_cq_pop(struct mrc_cq *cq, struct mrc_wc *wc) MRC_MUST_CHECK;
+/* `of_qp` tells whether the QP that it counts for still exists. */
+bool mrc_cq_pop(struct mrc_cq *cq, struct mrc_wc *wc, bool *of_qp) MRC_MUST_CHECK;
+/* The QP is gone: what it left here must not count for another that takes its number. */
+void mrc_cq_orphan(struct mrc_cq *cq, uint32_t qpn);
 
 #endif

@@ -125,12 +125,14 @@ struct mrc_qp *mrc_engine_qp(const struct mrc_engine *engine, uint32_t qpn) {
 
 int mrc_cq_poll(struct mrc_engine *engine, struct mrc_wc *wcs, int capacity) {
   int n = 0;
-  while (n < capacity && mrc_cq_pop(&engine->cq, &wcs[n])) {
+  bool of_qp;
+  for (; n < capacity && mrc_cq_pop(&engine->cq, &wcs[n], &of_qp); n++) {
+    if (!of_qp) continue;
     struct mrc_qp *qp = mrc_engine_qp(engine, wcs[n].qpn);
-    if (qp != NULL && wcs[n].opcode == MRC_WC_RECV_IMM && qp->resp.wimm_unpolled > 0)
-      qp->resp.wimm_unpolled--;
-    if (qp != NULL && wcs[n].opcode != MRC_WC_RECV_IMM && qp->req.sq_used > 0) qp->req.sq_used--;
-    n++;
+    uint32_t *places =
+        wcs[n].opcode == MRC_WC_RECV_IMM ? &qp->resp.wimm_unpolled : &qp->req.sq_used;
+    mrc_assert(*places > 0);
+    --*places;
   }
   if (n > 0 && engine->n_held > 0)
     for (uint32_t i = 0; i < engine->config.max_qps; i++)

@@ -204,6 +204,7 @@ int mrc_qp_destroy(struct mrc_engine *engine, uint32_t qpn) {
   mrc_assert(!engine->committing);
   if (qp->resp.held) engine->n_held--;
   mrc_requester_flush(engine, qp, MRC_WC_WR_FLUSH_ERR);
+  mrc_cq_orphan(&engine->cq, qpn);
   mrc_ev_probe_drop_qp(engine, qp);
   mrc_endpoint_drop_sources(engine, qp);
   mrc_keymap_remove(&engine->by_qpn, qpn);

@@ -5,9 +5,8 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "core/icrc.h"
+#include "forge.h"
 #include "scenario.h"
-#include "sim/address.h"
 #include "sim/connect.h"
 
 /* A write of 8 bytes that is wrong in one way at the peer. */
@@ -150,50 +149,6 @@ static void test_mr__deregister_under_remote_writes(void) {
 }
 
 /* ---- packets that nobody of ours sent ---- */
-
-struct forge {
-  struct mrc_wire wire;
-  struct mrc_meta meta;
-};
-
-/* A data packet as host 0 would send it next, with a payload of four bytes. */
-static struct forge make_forge(struct mrc_pair *p, int end, const uint8_t payload[4]) {
-  struct mrc_pair_end *e = p->ends[end];
-  e->audit.unwatched = p->ends[e->peer]->audit.unwatched = true;
-  struct forge forge = {.wire = {.opcode = MRC_OP_WRITE_ONLY,
-                                 .dest_qpn = p->ends[e->peer]->qpn,
-                                 .psn = 0,
-                                 .va = (uintptr_t)e->audit.target,
-                                 .rkey = e->rkey,
-                                 .dma_bytes = 4,
-                                 .payload = payload,
-                                 .payload_bytes = 4},
-                        .meta = {.flow_label = mrc_address_label(6, 1, 0),
-                                 .sport = mrc_address_sport(1, 0),
-                                 .dport = mrc_address_udp_port(1),
-                                 .family = 6,
-                                 .port = 1}};
-  mrc_address_make(forge.meta.src, 6, 0, 1, 0);
-  mrc_address_make(forge.meta.dst, 6, 1, 1, 0);
-  return forge;
-}
-
-/* Sends it with a right ICRC; returns what the engine of host 1 says. */
-static int send_forge(struct mrc_pair *p, const struct forge *forge) {
-  uint8_t bytes[MRC_MAX_HEADER + 16];
-  size_t n = mrc_wire_encode(&forge->wire, bytes);
-  if (mrc_opcode_is_data(forge->wire.opcode)) {
-    memcpy(bytes + n, forge->wire.payload, forge->wire.payload_bytes);
-    n += forge->wire.payload_bytes;
-  }
-  const struct mrc_icrc_flow flow = {.src = forge->meta.src,
-                                     .dst = forge->meta.dst,
-                                     .sport = forge->meta.sport,
-                                     .dport = forge->meta.dport,
-                                     .family = forge->meta.family};
-  mrc_icrc_store(mrc_icrc_begin(&flow, n + MRC_ICRC_BYTES, bytes, n), bytes + n);
-  return mrc_pair_forge(p, 1, bytes, n + MRC_ICRC_BYTES, &forge->meta);
-}
 
 static const uint8_t forged[4] = {0x11, 0x22, 0x33, 0x44};
 
