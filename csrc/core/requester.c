@@ -301,6 +301,17 @@ static uint8_t status_of(uint8_t syndrome) {
   }
 }
 
+/* Completed messages have arrived whole, whether or not their SACKs did. */
+static void take_whole_messages(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t last_psn,
+                                uint64_t now_ns) {
+  struct mrc_requester *req = &qp->req;
+  struct mrc_cc_ack ack = {.inflight_bytes = req->win.inflight_bytes};
+  ack.bytes = take_acks(engine, qp, last_psn, 0, 0, now_ns);
+  if (ack.bytes > 0) mrc_cc_on_ack(&req->cc, &ack, now_ns);
+  const uint32_t next = mrc_psn_add(last_psn, 1);
+  if (mrc_psn_before(req->peer_next_psn, next)) req->peer_next_psn = next;
+}
+
 int mrc_requester_on_ack(struct mrc_engine *engine, struct mrc_qp *qp,
                          const struct mrc_wire *packet, uint64_t now_ns) {
   struct mrc_requester *req = &qp->req;
@@ -310,13 +321,12 @@ int mrc_requester_on_ack(struct mrc_engine *engine, struct mrc_qp *qp,
   if (done > 0) {
     const struct mrc_wqe *newest = &req->sq[(req->sq_head + done - 1) & req->sq_mask];
     const uint32_t last_psn = mrc_psn_add(newest->first_psn, newest->n_packets - 1);
-    if (names_unsent(&req->win, last_psn)) return mrc_drop(engine, MRC_DROP_ACK_UNSENT, qp->qpn, 0);
-    /* A completed message has arrived whole, whether or not its SACKs did. */
-    struct mrc_cc_ack ack = {.inflight_bytes = req->win.inflight_bytes};
-    ack.bytes = take_acks(engine, qp, last_psn, 0, 0, now_ns);
-    if (ack.bytes > 0) mrc_cc_on_ack(&req->cc, &ack, now_ns);
-    const uint32_t next = mrc_psn_add(last_psn, 1);
-    if (mrc_psn_before(req->peer_next_psn, next)) req->peer_next_psn = next;
+    /* When SACKs came and ACKs did not, the message may lie so far back that its PSNs look new. */
+    if (mrc_txwin_holds(&req->win, last_psn)) {
+      if (names_unsent(&req->win, last_psn))
+        return mrc_drop(engine, MRC_DROP_ACK_UNSENT, qp->qpn, 0);
+      take_whole_messages(engine, qp, last_psn, now_ns);
+    }
   }
   mrc_count(engine, MRC_COUNTER_RX_ACKS, 1);
   mrc_trace(engine, MRC_TRACE_ACK_IN, qp->qpn, packet->aeth.syndrome, packet->aeth.msn);

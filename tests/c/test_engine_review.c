@@ -8,6 +8,12 @@
 #include "scenario.h"
 #include "sim/connect.h"
 
+static const uint8_t four[4] = {0x11, 0x22, 0x33, 0x44};
+
+static struct mrc_qp *inside(struct mrc_pair *p, int end) {
+  return mrc_engine_qp(p->hosts[p->ends[end]->host].engine, p->ends[end]->qpn);
+}
+
 /* ---- a QP of its own, without a peer ---- */
 
 static const struct mrc_qp_attr attr_of_4 = {.qpn = 0x100,
@@ -61,4 +67,30 @@ static void test_qpn__reused_before_the_old_completions_are_polled(void) {
 
 /* ---- two ends ---- */
 
-CHECK_MAIN(RUN(test_qpn__reused_before_the_old_completions_are_polled))
+/* The ACK of a message comes when 2^23 PSNs more were sent and acknowledged since (SACKs came,
+   ACKs did not): it must not acknowledge what is in flight now. */
+static void test_ack__of_a_message_half_the_psn_space_ago(void) {
+  struct mrc_pair *p = open_pair();
+  int end = open_qp(p, .memory_bytes = 64 * MTU), peer = p->ends[end]->peer;
+  struct forge forge = make_forge(p, end, four);
+  lose_kind(p, 0, MRC_OP_ACK, 1000);
+  CHECK_EQ(mrc_pair_write(p, peer, MTU), 0);
+  run_for(p, 100 * US);
+  mrc_pair_silence(p, 1, true);
+  CHECK_EQ(mrc_pair_write(p, peer, 8 * MTU), 0);
+  run_for(p, 100 * US);
+  struct mrc_requester *req = &inside(p, peer)->req;
+  CHECK_EQ(mrc_txwin_outstanding(&req->win), 8);
+  req->sq[0].first_psn = mrc_psn_sub(req->win.una_psn, (1u << 23) + 5);
+  forge.wire = (struct mrc_wire){.opcode = MRC_OP_ACK,
+                                 .dest_qpn = forge.wire.dest_qpn,
+                                 .aeth = {.syndrome = MRC_SYNDROME_ACK, .msn = 1}};
+  CHECK_EQ(send_forge(p, &forge), 0);
+  CHECK_EQ(mrc_pair_info(p, peer).outstanding, 1);
+  CHECK_EQ(mrc_txwin_outstanding(&req->win), 8);
+  CHECK_EQ(req->peer_next_psn, req->win.una_psn);
+  mrc_pair_destroy(p);
+}
+
+CHECK_MAIN(RUN(test_qpn__reused_before_the_old_completions_are_polled),
+           RUN(test_ack__of_a_message_half_the_psn_space_ago))
