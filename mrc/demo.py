@@ -24,7 +24,7 @@ from typing import Any
 
 from mrc.errors import MrcError, StateError
 from mrc.testbed import Testbed
-from mrc.timeline import Bin, Sample, Timeline
+from mrc.timeline import Bin, Interval, Sample, Timeline
 from mrc.transfer.digest import in_thread
 
 SENDER, RECEIVER = "h0", "h1"
@@ -32,7 +32,7 @@ FAULTY_PLANE = 2
 FAULT_SHARE = 0.5  # of the file, when the plane falls silent
 HEAL_SHARE = 0.85  # of the file, when it is healed
 SETTLE_SECONDS = 0.1  # slow start, and after the fault the time that recovery may take
-WINDOW_SECONDS = 0.05  # goodput has recovered when it is back for so long
+WINDOW_SECONDS = 0.05  # goodput at a moment is the mean over so long around it
 BIN_SECONDS = 0.02
 RECOVERED_SHARE = 0.95  # of the surviving capacity
 LISTENING = "listening on"
@@ -105,18 +105,24 @@ class DemoResult:
         return self.timeline.goodput(self.failed + SETTLE_SECONDS, self.healed)
 
     @property
-    def recovery_seconds(self) -> float | None:
-        """From the fault until goodput is back at the surviving capacity, but for 5%."""
+    def dips(self) -> list[Interval]:
+        """When goodput was below the surviving capacity by more than 5%, fault to healing."""
         level = RECOVERED_SHARE * self.surviving_capacity
-        at = self.timeline.recovered(self.failed, self.healed, level, WINDOW_SECONDS)
-        return None if at is None else at - self.failed
+        end = self.healed - WINDOW_SECONDS / 2
+        return self.timeline.below(self.failed, end, level, WINDOW_SECONDS)
+
+    @property
+    def recovery_seconds(self) -> float | None:
+        """From the fault to the end of the dip that it caused: 0 for none, None if it stayed."""
+        dips = self.dips
+        if not dips or dips[0].start > self.failed + SETTLE_SECONDS:
+            return 0.0
+        lasts = dips[0].end >= self.healed - WINDOW_SECONDS
+        return None if lasts else dips[0].end - self.failed
 
     @property
     def below_seconds(self) -> float:
-        """All the time below that level between fault and healing, bin by bin."""
-        level = RECOVERED_SHARE * self.surviving_capacity
-        bins = self.timeline.bins(self.failed, self.healed, BIN_SECONDS)
-        return BIN_SECONDS * sum(each.bits_per_second < level for each in bins)
+        return sum((dip.seconds for dip in self.dips), 0.0)
 
     def bins(self) -> list[Bin]:
         return self.timeline.bins(self.began, self.ended, BIN_SECONDS)

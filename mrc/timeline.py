@@ -25,6 +25,18 @@ class Bin:
     bits_per_second: float
 
 
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """[start, end) in seconds."""
+
+    start: float
+    end: float
+
+    @property
+    def seconds(self) -> float:
+        return self.end - self.start
+
+
 class Timeline:
     """Payload against time: straight lines between samples, flat before and after."""
 
@@ -62,14 +74,20 @@ class Timeline:
         starts = (start + i * width for i in range(count))
         return [Bin(at, width, self.goodput(at, at + width)) for at in starts]
 
-    def recovered(self, start: float, end: float, level: float, window: float) -> float | None:
-        """The first moment from which goodput over the next `window` is at least `level`.
+    def below(self, start: float, end: float, level: float, window: float) -> list[Interval]:
+        """When goodput was below `level`, in order, to a tenth of the window.
 
-        Looked for in steps of a tenth of the window; None when that does not happen before `end`.
+        Goodput at a moment is the mean over the `window` around it: over much less, a shaper's
+        bursts would make it noise.
         """
         step = window / 10
-        for i in range(int((end - window - start) / step + 1e-9) + 1):
+        intervals: list[Interval] = []
+        for i in range(int((end - start) / step + 1e-9)):
             at = start + i * step
-            if self.goodput(at, at + window) >= level:
-                return at
-        return None
+            if self.goodput(at - window / 2, at + window / 2) >= level:
+                continue
+            if intervals and intervals[-1].end >= at - step / 2:
+                intervals[-1] = Interval(intervals[-1].start, at + step)
+            else:
+                intervals.append(Interval(at, at + step))
+        return intervals

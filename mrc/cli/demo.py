@@ -150,8 +150,6 @@ def _chart(result: DemoResult) -> list[str]:
 
 
 def _summary(result: DemoResult) -> list[str]:
-    recovery = result.recovery_seconds
-    back = "not back" if recovery is None else f"back after {format_seconds(recovery)}"
     before = result.goodput_before / result.capacity
     after = result.goodput_after / result.surviving_capacity
     return [
@@ -162,9 +160,19 @@ def _summary(result: DemoResult) -> list[str]:
         f"goodput after   {format_rate(result.goodput_after)}, {after:.1%} of"
         f" {format_rate(result.surviving_capacity)} that the surviving"
         f" {result.plan.planes - 1} carry",
-        f"recovery        {back} at {RECOVERED_SHARE:.0%} of that; below it for"
-        f" {format_seconds(result.below_seconds)} in all",
+        f"recovery        {_recovery(result)}",
         f"retransmitted   {result.sender['packets_retransmitted']} of"
         f" {result.sender['packets_sent']} packets",
         f"the bytes       {'are the same' if result.identical else 'DIFFER'}",
     ]
+
+
+def _recovery(result: DemoResult) -> str:
+    level = f"{RECOVERED_SHARE:.0%} of that"
+    if not result.dips:
+        return f"goodput was never below {level}"
+    seconds = result.recovery_seconds
+    back = (
+        "it stayed there" if seconds is None else f"back {format_seconds(seconds)} after the fault"
+    )
+    return f"goodput was below {level} for {format_seconds(result.below_seconds)} in all; {back}"

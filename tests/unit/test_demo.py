@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from mrc.demo import (
-    BIN_SECONDS,
     RECOVERED_SHARE,
+    WINDOW_SECONDS,
     WIRE_OVERHEAD_BYTES,
     DemoPlan,
     DemoResult,
@@ -57,17 +57,22 @@ def test_result__goodput_before_and_after() -> None:
     assert found.goodput_after == pytest.approx(3 * PLANE, rel=1e-3)
 
 
-@pytest.mark.parametrize("dead", [0.0, 0.03, 0.2])
+@pytest.mark.parametrize("dead", [0.05, 0.1, 0.2])
 def test_result__recovery_takes_as_long_as_nothing_arrives(dead: float) -> None:
     found = result(dead=dead)
-    assert found.recovery_seconds == pytest.approx(dead, abs=0.01)
-    assert found.below_seconds == pytest.approx(dead, abs=BIN_SECONDS)
+    assert found.recovery_seconds == pytest.approx(dead, abs=WINDOW_SECONDS / 2)
+    assert found.below_seconds == pytest.approx(dead, abs=WINDOW_SECONDS / 2)
+
+
+def test_result__no_dip() -> None:
+    assert result(dead=0.0).recovery_seconds == 0.0
+    assert result(dead=0.0).below_seconds == 0.0
 
 
 def test_result__never_back_at_the_level() -> None:
     found = result(dead=0.1, share=RECOVERED_SHARE - 0.02)
     assert found.recovery_seconds is None
-    assert found.below_seconds == pytest.approx(1.0, abs=2 * BIN_SECONDS)
+    assert found.below_seconds == pytest.approx(1.0, abs=WINDOW_SECONDS)
 
 
 def test_to_json__all_of_it() -> None:

@@ -46,16 +46,26 @@ def test_bins__whole_ones_only() -> None:
     assert LINE.bins(1, 1.1, 0.2) == []
 
 
-@pytest.mark.parametrize(
-    ("level", "at"), [(5900, 1.3), (6000.1, None), (2999, 1.25), (0, 1.0)], ids=str
-)
-def test_recovered__when_a_whole_window_is_at_the_level(level: float, at: float | None) -> None:
-    found = LINE.recovered(1.0, 2.3, level, 0.1)
-    assert found == (None if at is None else pytest.approx(at))
+def intervals(level: float, start: float, end: float) -> list[tuple[float, float]]:
+    found = LINE.below(start, end, level, 0.1)
+    return [(round(each.start, 6), round(each.end, 6)) for each in found]
 
 
-def test_recovered__not_before_the_end() -> None:
-    assert LINE.recovered(1.0, 1.35, 5900, 0.1) is None
+def test_below__from_half_a_window_into_the_gap_to_half_a_window_before_its_end() -> None:
+    assert intervals(4001, 0.5, 2.2) == [(1.0, 1.32)], "two thirds of the window at 6000 suffice"
+    assert intervals(1, 0.5, 2.2) == [(1.05, 1.26)]
+
+
+def test_below__never_and_all_the_time() -> None:
+    assert intervals(5900, 1.4, 2.2) == []
+    assert intervals(6100, 1.4, 2.2) == [(1.4, 2.2)]
+
+
+def test_below__two_dips() -> None:
+    line = Timeline([Sample(n / 10, 100 * (n - (n > 5) - (n > 15))) for n in range(21)])
+    found = line.below(0.1, 1.9, 7000, 0.1)
+    centres = [each.start + each.seconds / 2 for each in found]
+    assert centres == pytest.approx([0.55, 1.55], abs=0.01)
 
 
 def test_timeline__without_samples() -> None:
