@@ -277,7 +277,8 @@ int mrc_engine_receive(struct mrc_engine *engine, const uint8_t *packet, size_t 
     if (!mrc_qp_knows_source(qp, meta->src))
       return mrc_drop(engine, MRC_DROP_SOURCE, qp->qpn, bytes);
   }
-  const bool checked = endpoint || (qp->attr.integrity == MRC_INTEGRITY_ICRC && !meta->trimmed);
+  const bool cut_off = meta->trimmed && mrc_opcode_is_data(wire.opcode); /* the ICRC went too */
+  const bool checked = endpoint || (qp->attr.integrity == MRC_INTEGRITY_ICRC && !cut_off);
   if (checked && !icrc_is_good(packet, bytes, meta))
     return mrc_drop(engine, MRC_DROP_ICRC, wire.dest_qpn, bytes);
   return endpoint ? to_endpoint(engine, &wire, meta, now_ns)

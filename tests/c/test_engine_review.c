@@ -92,5 +92,23 @@ static void test_ack__of_a_message_half_the_psn_space_ago(void) {
   mrc_pair_destroy(p);
 }
 
+/* A mark of trimming on what has no payload is no way around the ICRC. */
+static void test_receive__checks_control_marked_as_trimmed(void) {
+  struct mrc_pair *p = open_pair();
+  int end = open_qp(p, .memory_bytes = 64);
+  struct forge forge = make_forge(p, end, four);
+  forge.wire = (struct mrc_wire){.opcode = MRC_OP_ACK,
+                                 .dest_qpn = forge.wire.dest_qpn,
+                                 .aeth = {.syndrome = MRC_SYNDROME_NAK_REM_OP}};
+  forge.meta.trimmed = 1;
+  uint8_t bytes[MRC_MAX_HEADER] = {0};
+  const size_t n = mrc_wire_encode(&forge.wire, bytes);
+  CHECK_EQ(mrc_pair_forge(p, 1, bytes, n, &forge.meta), MRC_DROP_ICRC);
+  CHECK_EQ(mrc_pair_forge(p, 1, bytes, n + MRC_ICRC_BYTES, &forge.meta), MRC_DROP_ICRC);
+  CHECK_EQ(mrc_pair_info(p, p->ends[end]->peer).state, MRC_QP_RTS);
+  mrc_pair_destroy(p);
+}
+
 CHECK_MAIN(RUN(test_qpn__reused_before_the_old_completions_are_polled),
-           RUN(test_ack__of_a_message_half_the_psn_space_ago))
+           RUN(test_ack__of_a_message_half_the_psn_space_ago),
+           RUN(test_receive__checks_control_marked_as_trimmed))
