@@ -10,10 +10,14 @@ _Static_assert(MRC_MAX_HEADER >= MRC_BTH_BYTES + MRC_SETH_BYTES + MRC_CC_STATE_B
 
 static const uint8_t zeros[MRC_MAX_MTU + MRC_MAX_HEADER]; /* padding of EV probes */
 
+bool mrc_burst_may_open(const struct mrc_engine *engine) {
+  return engine->n_bursts < engine->burst_capacity &&
+         MRC_ARENA_PACKETS - engine->arena_used >= MRC_MAX_BURST_PACKETS;
+}
+
 struct mrc_burst *mrc_burst_open(struct mrc_engine *engine, struct mrc_qp *qp, uint16_t ev,
                                  uint8_t tclass) {
-  if (engine->n_bursts == engine->burst_capacity) return NULL;
-  if (MRC_ARENA_PACKETS - engine->arena_used < MRC_MAX_BURST_PACKETS) return NULL;
+  if (!mrc_burst_may_open(engine)) return NULL;
   mrc_assert(ev < qp->evset.n && qp->evset.evs[ev].state != MRC_EV_DENIED);
   const struct mrc_ev_attr *attr = &qp->evset.evs[ev].attr;
   struct mrc_burst *burst = &engine->bursts[engine->n_bursts++];

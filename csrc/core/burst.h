@@ -9,6 +9,8 @@
 #define MRC_TCLASS_DATA 2    /* ECT(0), default class */
 #define MRC_TCLASS_CONTROL 0 /* not ECN-capable */
 
+/* Whether the transmit has room for another burst, be it a full one. */
+bool mrc_burst_may_open(const struct mrc_engine *engine);
 /* Opens a burst on the QP's EV; 0 when the transmit is full. */
 struct mrc_burst *mrc_burst_open(struct mrc_engine *engine, struct mrc_qp *qp, uint16_t ev,
                                  uint8_t tclass);

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "burst.h"
 #include "icrc.h"
 #include "loss.h"
 #include "probe.h"
@@ -324,7 +325,7 @@ int mrc_engine_transmit(struct mrc_engine *engine, struct mrc_burst *bursts, int
     mrc_ev_probe_on_deadline(engine, qp, now_ns);
     const bool done =
         mrc_responder_transmit(engine, qp, now_ns) && mrc_requester_transmit(engine, qp, now_ns);
-    room = done || engine->n_bursts < engine->burst_capacity;
+    room = done || mrc_burst_may_open(engine);
     if (!room)
       push_front(engine, qp);
     else if (!qp->ready)

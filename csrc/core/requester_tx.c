@@ -218,7 +218,7 @@ static enum fill fill_burst(struct mrc_engine *engine, struct mrc_qp *qp, uint64
   struct candidate next;
   if (!next_candidate(qp, &next, now_ns)) return FILL_DRY;
   if (!window_allows(qp, next.wire.payload_bytes)) return FILL_DRY;
-  if (engine->n_bursts == engine->burst_capacity) return FILL_FULL;
+  if (!mrc_burst_may_open(engine)) return FILL_FULL;
   const uint16_t ev = choose_ev(engine, qp, next.avoid);
   if (ev == MRC_EV_NONE) return FILL_DRY;
   struct mrc_burst *burst = mrc_burst_open(engine, qp, ev, MRC_TCLASS_DATA);

@@ -65,6 +65,28 @@ static void test_qpn__reused_before_the_old_completions_are_polled(void) {
   mrc_engine_destroy(engine);
 }
 
+/* More bursts asked for than packets fit the arena: what did not fit has its turn at once. */
+static void test_transmit__goes_on_after_a_full_arena(void) {
+  enum { PACKETS = 4096, BYTES = PACKETS * 256 };
+  static uint8_t memory[BYTES];
+  static struct mrc_burst bursts[MRC_MAX_BURSTS];
+  static const int all_taken[MRC_MAX_BURSTS] = {[0 ... MRC_MAX_BURSTS - 1] = 1};
+  mrc_engine *engine = mrc_engine_create(&(struct mrc_engine_config){.max_qps = 2});
+  add_qp(engine);
+  const struct mrc_wr wr = {.local = (uintptr_t)memory, .va = 4096, .lkey = 7, .bytes = BYTES};
+  CHECK_EQ(mrc_mr_register(engine, wr.local, BYTES, wr.lkey, MRC_ACCESS_LOCAL_READ), 0);
+  CHECK_EQ(mrc_qp_post(engine, attr_of_4.qpn, &wr, 2), 0);
+  int packets = 0;
+  for (int n; (n = mrc_engine_transmit(engine, bursts, MRC_MAX_BURSTS, 2)) > 0;) {
+    for (int i = 0; i < n; i++)
+      packets += bursts[i].n_packets;
+    mrc_engine_commit(engine, bursts, all_taken, n, 2);
+    CHECK_EQ(mrc_engine_deadline(engine) == 0, packets < PACKETS);
+  }
+  CHECK_EQ(packets, PACKETS);
+  mrc_engine_destroy(engine);
+}
+
 /* ---- two ends ---- */
 
 /* The ACK of a message comes when 2^23 PSNs more were sent and acknowledged since (SACKs came,
@@ -110,5 +132,6 @@ static void test_receive__checks_control_marked_as_trimmed(void) {
 }
 
 CHECK_MAIN(RUN(test_qpn__reused_before_the_old_completions_are_polled),
+           RUN(test_transmit__goes_on_after_a_full_arena),
            RUN(test_ack__of_a_message_half_the_psn_space_ago),
            RUN(test_receive__checks_control_marked_as_trimmed))
