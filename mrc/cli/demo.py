@@ -9,7 +9,7 @@ import re
 from typing import Any
 
 from mrc.cli.chart import column_chart
-from mrc.cli.exits import Exit
+from mrc.cli.exits import Exit, UsageError
 from mrc.cli.output import (
     Output,
     add_options,
@@ -20,6 +20,7 @@ from mrc.cli.output import (
 )
 from mrc.cli.runner import run_async
 from mrc.demo import FAULTY_PLANE, RECOVERED_SHARE, DemoPlan, DemoResult, run_demo
+from mrc.errors import ArgumentError
 from mrc.testbed.plan import parse_rate
 from mrc.testbed.rootless import become_root, require_root
 
@@ -96,7 +97,10 @@ def run(args: argparse.Namespace) -> int:
         seed=args.seed,
         keep=args.keep,
     )
-    return run_async(_demo(plan, Output.of(args)))
+    try:
+        return run_async(_demo(plan, Output.of(args)))
+    except ArgumentError as error:
+        raise UsageError(args.prog, str(error)) from error
 
 
 async def _demo(plan: DemoPlan, out: Output) -> int:

@@ -9,8 +9,8 @@ import json
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import IO, Any
 
 from rich.console import Console
@@ -117,13 +117,21 @@ class ProgressMeter:
         if self._stream is not None:
             self._stream.close()
 
-    def text(self, text: str) -> None:
-        """Prints a result above the bars."""
+    @contextmanager
+    def lines(self) -> Iterator[None]:
+        """While the body prints whole lines, no bar is in their way."""
         if self._bars is not None:
             self._bars.hide()
-        self._out.text(text)
-        if self._bars is not None:
-            self._bars.show()
+        try:
+            yield
+        finally:
+            if self._bars is not None:
+                self._bars.show()
+
+    def text(self, text: str) -> None:
+        """Prints a result above the bars."""
+        with self.lines():
+            self._out.text(text)
 
     @asynccontextmanager
     async def watch(self, qp: QP, title: str, total: int | None) -> AsyncIterator[None]:

@@ -25,6 +25,7 @@ examples:
   mrc recv                             files go to the current directory
   mrc recv --output inbox --overwrite  and replace what is there
   mrc recv --once --json               one sender, then the result as JSON
+  mrc recv --json                      a line of JSON for each sender
 """
 VISIT_SECONDS = 60.0  # a peer that only looks at paths is let in for so long
 
@@ -114,7 +115,9 @@ class _Server:
                 await self._receive(session)
         except (MrcError, OSError) as error:
             code = exit_code(error)
-            print_error(self._out.prog, f"{qp.peer_host}: {error}", code, as_json=self._out.as_json)
+            line = f"{qp.peer_host}: {error}"
+            with self._meter.lines():
+                print_error(self._out.prog, line, code, as_json=self._out.as_json)
             return code
         return 0
 
