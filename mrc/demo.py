@@ -257,6 +257,7 @@ class _Moments:
 
 async def run_demo(plan: DemoPlan, say: Callable[[str], None]) -> DemoResult:
     """Builds, runs, measures, compares, and removes what it built; `say` hears each step."""
+    bed = _new_bed(plan)
     async with AsyncExitStack() as stack:
         place = _folder_for(2 * plan.bytes)
         folder = Path(
@@ -267,7 +268,6 @@ async def run_demo(plan: DemoPlan, say: Callable[[str], None]) -> DemoResult:
         say(f"writing {plan.bytes} random bytes (seed {plan.seed}) to {folder}")
         source = folder / "demo.bin"
         await in_thread(write_random, source, plan.bytes, plan.seed)
-        bed = _new_bed(plan)
         if not plan.keep:
             stack.callback(bed.down)  # without await: a second signal must not keep it from running
         say(f"building test bed {plan.name}: {plan.planes} planes, {plan.t1} T1s each")
