@@ -104,7 +104,9 @@ static bool send_answer(struct mrc_engine *engine, const struct mrc_answer *answ
 }
 
 bool mrc_endpoint_transmit_answers(struct mrc_engine *engine) {
-  while (engine->n_answers > 0) {
+  /* Half of a transmit at most: a peer that asks and asks must not keep QPs from sending. */
+  const int most = (engine->burst_capacity + 1) / 2;
+  while (engine->n_answers > 0 && engine->n_bursts < most) {
     if (!send_answer(engine, &engine->answers[engine->answer_head % MRC_MAX_ANSWERS])) return false;
     engine->answer_head++;
     engine->n_answers--;

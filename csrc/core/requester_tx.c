@@ -4,7 +4,6 @@
 #include "loss.h"
 #include "requester.h"
 
-#define QUANTUM_BURSTS 4          /* of one QP before the next QP has its turn */
 #define BURSTS_PER_PLANE 4        /* grain: a plane's share of the window is so many bursts */
 #define BLOCKED_LEAD_BYTES 262144 /* how far planes may run ahead of one whose socket is full */
 
@@ -281,7 +280,7 @@ static bool send_probe(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t no
 bool mrc_requester_transmit(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns) {
   if (qp->state != MRC_QP_RTS) return true;
   if (qp->req.probe.wanted && !send_probe(engine, qp, now_ns)) return false;
-  for (int i = 0; i < QUANTUM_BURSTS; i++) {
+  for (int i = 0; i < MRC_QUANTUM_BURSTS; i++) {
     const enum fill fill = fill_burst(engine, qp, now_ns);
     if (fill == FILL_FULL) return false;
     if (fill == FILL_DRY) return true;

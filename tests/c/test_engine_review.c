@@ -131,7 +131,63 @@ static void test_receive__checks_control_marked_as_trimmed(void) {
   mrc_pair_destroy(p);
 }
 
+/* Transmits once by hand, all taken; returns how many bursts begin with data. */
+static int data_bursts(struct mrc_pair *p, int host) {
+  struct mrc_burst bursts[8];
+  static const int all_taken[8] = {1, 1, 1, 1, 1, 1, 1, 1};
+  mrc_engine *engine = p->hosts[host].engine;
+  int data = 0;
+  const int n = mrc_engine_transmit(engine, bursts, 8, p->now_ns);
+  for (int i = 0; i < n; i++)
+    data += mrc_opcode_is_data(bursts[i].packets[0].header[0]);
+  if (n > 0) mrc_engine_commit(engine, bursts, all_taken, n, p->now_ns);
+  return data;
+}
+
+/* A peer that asks and asks with endpoint requests does not keep QPs from sending. */
+static void test_endpoint__requests_do_not_starve_data(void) {
+  struct mrc_pair *p = open_pair();
+  int end = open_qp(p, .memory_bytes = 64 * MTU), peer = p->ends[end]->peer;
+  struct forge forge = make_forge(p, end, four);
+  forge.wire = (struct mrc_wire){.opcode = MRC_OP_ENDPOINT_REQUEST,
+                                 .dest_qpn = MRC_ENDPOINT_QPN,
+                                 .endpoint.op = MRC_ENDPOINT_EV_PROBE};
+  run_for(p, MS);
+  CHECK_EQ(mrc_pair_write(p, peer, 8 * MTU), 0);
+  for (int i = 0; i < MRC_MAX_ANSWERS; i++)
+    CHECK_EQ(send_forge(p, &forge), 0);
+  CHECK(data_bursts(p, 1) > 0);
+  CHECK(mrc_engine_deadline(p->hosts[1].engine) == 0); /* the other answers wait */
+  mrc_pair_destroy(p);
+}
+
+/* A peer that asks and asks with reliability probes for long answers: other QPs have turns. */
+static void test_probe__requests_do_not_starve_other_qps(void) {
+  struct mrc_pair *p = open_pair();
+  int noisy = open_qp(p, .memory_bytes = 64);
+  int quiet = open_qp(p, .memory_bytes = 64 * MTU);
+  struct forge forge = make_forge(p, noisy, four);
+  p->ends[quiet]->audit.unwatched = p->ends[p->ends[quiet]->peer]->audit.unwatched = true;
+  run_for(p, MS);
+  for (uint32_t psn = 1; psn < 1024; psn += 64) { /* each costs a SACK of its own */
+    forge.wire.psn = psn;
+    CHECK_EQ(send_forge(p, &forge), 0);
+  }
+  CHECK_EQ(mrc_pair_write(p, p->ends[quiet]->peer, 8 * MTU), 0);
+  forge.wire = (struct mrc_wire){.opcode = MRC_OP_PROBE, .dest_qpn = forge.wire.dest_qpn};
+  int data = 0;
+  for (int turn = 0; turn < 8; turn++) {
+    for (int i = 0; i < MRC_MAX_TRIGGERS; i++)
+      CHECK_EQ(send_forge(p, &forge), 0);
+    data += data_bursts(p, 1);
+  }
+  CHECK(data > 0);
+  mrc_pair_destroy(p);
+}
+
 CHECK_MAIN(RUN(test_qpn__reused_before_the_old_completions_are_polled),
            RUN(test_transmit__goes_on_after_a_full_arena),
            RUN(test_ack__of_a_message_half_the_psn_space_ago),
-           RUN(test_receive__checks_control_marked_as_trimmed))
+           RUN(test_receive__checks_control_marked_as_trimmed),
+           RUN(test_endpoint__requests_do_not_starve_data),
+           RUN(test_probe__requests_do_not_starve_other_qps))
