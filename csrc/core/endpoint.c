@@ -67,6 +67,12 @@ static void take_port_status(struct mrc_engine *engine, const struct mrc_meta *m
       set_peer_ports(engine, engine->qps[i], mask);
 }
 
+static void queue_answer(struct mrc_engine *engine, struct mrc_answer answer) {
+  mrc_assert(engine->n_answers < MRC_MAX_ANSWERS);
+  const uint32_t tail = engine->answer_head + engine->n_answers++;
+  engine->answers[tail % MRC_MAX_ANSWERS] = answer;
+}
+
 int mrc_endpoint_on_request(struct mrc_engine *engine, const struct mrc_wire *packet,
                             const struct mrc_meta *meta) {
   struct mrc_qp *qp = mrc_endpoint_find_qp(engine, meta->src, meta->sport);
@@ -78,13 +84,11 @@ int mrc_endpoint_on_request(struct mrc_engine *engine, const struct mrc_wire *pa
   }
   if (packet->endpoint.op == MRC_ENDPOINT_PORT_STATUS)
     take_port_status(engine, meta, packet->endpoint.port_status_mask);
-  const uint32_t tail = engine->answer_head + engine->n_answers++;
-  engine->answers[tail % MRC_MAX_ANSWERS] =
-      (struct mrc_answer){.qp = qp->index,
-                          .id = (uint16_t)packet->psn,
-                          .tx_timestamp = packet->endpoint.tx_timestamp,
-                          .op = packet->endpoint.op,
-                          .port = meta->port};
+  queue_answer(engine, (struct mrc_answer){.qp = qp->index,
+                                           .id = (uint16_t)packet->psn,
+                                           .tx_timestamp = packet->endpoint.tx_timestamp,
+                                           .op = packet->endpoint.op,
+                                           .port = meta->port});
   return MRC_DROP_NONE;
 }
 
@@ -92,24 +96,37 @@ static bool send_answer(struct mrc_engine *engine, const struct mrc_answer *answ
   struct mrc_qp *qp = engine->qps[answer->qp];
   /* On the plane that the request came by, so that both directions of it are tested. */
   const uint16_t ev = mrc_evset_any(&qp->evset, answer->port - 1u);
-  if (ev == MRC_EV_NONE || !mrc_port_usable(engine, answer->port - 1u)) return true;
+  if (ev == MRC_EV_NONE) return true;
   struct mrc_burst *burst = mrc_burst_open(engine, qp, ev, MRC_TCLASS_CONTROL);
   if (burst == NULL) return false;
   struct mrc_wire wire = {.opcode = MRC_OP_ENDPOINT_RESPONSE,
                           .dest_qpn = MRC_ENDPOINT_QPN,
                           .psn = answer->id,
                           .endpoint = {.op = answer->op, .tx_timestamp = answer->tx_timestamp}};
-  mrc_burst_add(engine, burst, &wire, MRC_KIND_ANSWER, 0, true);
+  mrc_burst_add(engine, burst, &wire, MRC_KIND_ANSWER, engine->answer_head % MRC_MAX_ANSWERS, true);
   return true;
 }
 
 bool mrc_endpoint_transmit_answers(struct mrc_engine *engine) {
-  /* Half of a transmit at most: a peer that asks and asks must not keep QPs from sending. */
-  const int most = (engine->burst_capacity + 1) / 2;
-  while (engine->n_answers > 0 && engine->n_bursts < most) {
-    if (!send_answer(engine, &engine->answers[engine->answer_head % MRC_MAX_ANSWERS])) return false;
+  engine->n_answers_stuck = 0;
+  for (uint32_t n = engine->n_answers; n > 0; n--) {
+    const struct mrc_answer answer = engine->answers[engine->answer_head % MRC_MAX_ANSWERS];
+    const uint32_t plane = answer.port - 1u;
+    const bool stuck = (engine->ports_up & engine->ports_blocked) >> plane & 1;
+    const bool down = (engine->ports_up >> plane & 1) == 0;
+    if (!stuck && !down && !send_answer(engine, &answer)) return false;
     engine->answer_head++;
     engine->n_answers--;
+    if (!stuck) continue;
+    queue_answer(engine, answer);
+    engine->n_answers_stuck++;
   }
   return true;
+}
+
+/* Its place in the ring is still as it was: a transmit sends fewer answers than half the ring. */
+_Static_assert(MRC_MAX_ANSWERS >= 2 * MRC_MAX_BURSTS, "a refused answer is not overwritten");
+
+void mrc_endpoint_on_refused(struct mrc_engine *engine, uint32_t place) {
+  if (engine->n_answers < MRC_MAX_ANSWERS) queue_answer(engine, engine->answers[place]);
 }

@@ -310,17 +310,6 @@ static void settle(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns
                  deadline == MRC_NEVER ? MRC_NEVER : mrc_max_u64(deadline, soonest));
 }
 
-/* The transmit is full before the QP was done. Whoever had no whole turn keeps its place. Not so
-   who had: long answers, asked for again and again, would fill every transmit. */
-static void give_back(struct mrc_engine *engine, struct mrc_qp *qp, int n_bursts) {
-  const int turn =
-      engine->burst_capacity < MRC_QUANTUM_BURSTS ? engine->burst_capacity : MRC_QUANTUM_BURSTS;
-  if (n_bursts < turn)
-    push_front(engine, qp);
-  else
-    mrc_qp_touch(engine, qp);
-}
-
 int mrc_engine_transmit(struct mrc_engine *engine, struct mrc_burst *bursts, int capacity,
                         uint64_t now_ns) {
   mrc_assert(!engine->committing && capacity > 0);
@@ -338,7 +327,7 @@ int mrc_engine_transmit(struct mrc_engine *engine, struct mrc_burst *bursts, int
         mrc_responder_transmit(engine, qp, now_ns) && mrc_requester_transmit(engine, qp, now_ns);
     room = done || mrc_burst_may_open(engine);
     if (!room)
-      give_back(engine, qp, engine->n_bursts - before);
+      push_front(engine, qp);
     else if (!qp->ready)
       settle(engine, qp, now_ns);
     mrc_assert(!room || !qp->ready || engine->n_bursts > before); /* else this would not end */
@@ -376,6 +365,8 @@ static void commit_packet(struct mrc_engine *engine, struct mrc_qp *qp,
     mrc_count(engine, MRC_COUNTER_TX_REFUSED, 1);
     if (packet->_kind == MRC_KIND_DATA || packet->_kind == MRC_KIND_PROBE)
       mrc_requester_on_refused(engine, qp, packet);
+    else if (packet->_kind == MRC_KIND_ANSWER)
+      mrc_endpoint_on_refused(engine, packet->_slot);
     else
       mrc_responder_on_refused(engine, qp, packet);
   }
@@ -420,6 +411,7 @@ void mrc_engine_port_blocked(struct mrc_engine *engine, int port, bool blocked, 
     engine->blocked_ns[port - 1] = now_ns;
   } else {
     level_after_block(engine, (uint32_t)port - 1, now_ns);
+    engine->n_answers_stuck = 0;
     wake_waiting(engine);
   }
 }
@@ -443,7 +435,7 @@ void mrc_engine_port_up(struct mrc_engine *engine, int port, bool up, uint64_t n
 /* ---- time ---- */
 
 uint64_t mrc_engine_deadline(const struct mrc_engine *engine) {
-  if (engine->ready_first != NULL || engine->n_answers > 0)
+  if (engine->ready_first != NULL || engine->n_answers > engine->n_answers_stuck)
     return 0; /* there is something to send */
   return mrc_min_u64(mrc_timers_next(&engine->timers), mrc_timers_next(&engine->ev_probe_timers));
 }

@@ -15,7 +15,6 @@
 #include "wire.h"
 
 #define MRC_MAX_BURSTS 64      /* bursts of one transmit */
-#define MRC_QUANTUM_BURSTS 4   /* of one QP before the next QP has its turn */
 #define MRC_ARENA_PACKETS 2048 /* packets of one transmit */
 #define MRC_MAX_EV_PROBES 1024 /* EV probes outstanding */
 #define MRC_MAX_ANSWERS 256    /* endpoint responses waiting to be sent */
@@ -89,6 +88,7 @@ struct mrc_engine {
   struct mrc_answer answers[MRC_MAX_ANSWERS]; /* ring */
   uint32_t answer_head;
   uint32_t n_answers;
+  uint32_t n_answers_stuck; /* of these, so many waited for a port's socket at the last transmit */
   /* the transmit in progress */
   struct mrc_packet *arena;
   uint32_t arena_used;

@@ -166,6 +166,7 @@ void mrc_ev_probe_drop_qp(struct mrc_engine *engine, const struct mrc_qp *qp) {
     engine->answers[(engine->answer_head + kept++) % MRC_MAX_ANSWERS] = answer;
   }
   engine->n_answers = kept;
+  engine->n_answers_stuck = 0;
 }
 
 static bool send_probe(struct mrc_engine *engine, struct mrc_ev_probe *probe, uint64_t now_ns) {

@@ -20,8 +20,10 @@ int mrc_endpoint_on_request(struct mrc_engine *engine, const struct mrc_wire *pa
                             const struct mrc_meta *meta);
 int mrc_endpoint_on_response(struct mrc_engine *engine, const struct mrc_wire *packet,
                              const struct mrc_meta *meta, uint64_t now_ns);
-/* Adds answers that wait, to half of the transmit; false when that is full. */
+/* Adds the answers that wait; false when the transmit is full. */
 bool mrc_endpoint_transmit_answers(struct mrc_engine *engine);
+/* The kernel refused the answer that came from this place of the ring: it waits again. */
+void mrc_endpoint_on_refused(struct mrc_engine *engine, uint32_t place);
 /* Adds the probes that wait; false when the transmit is full. */
 bool mrc_ev_probe_transmit(struct mrc_engine *engine, uint64_t now_ns);
 /* The fate of a probe's packet: taken 1, refused 0, or a negative errno. */

@@ -89,6 +89,38 @@ static void test_probe__refuses(void) {
   mrc_pair_destroy(p);
 }
 
+/* The kernel refuses every other burst, answers too: what was refused keeps its place. */
+static void test_probe__answers_are_refused_at_first(void) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .driver.refuse_one_in = 2);
+  int end = open_rtr(p);
+  for (uint64_t i = 0; i < 40; i++)
+    CHECK_EQ(probe(p, end, (uint32_t)i % 4, 0, i), 0);
+  run_for(p, 10 * MS);
+  CHECK(p->hosts[1].refused > 0);
+  for (uint64_t i = 0; i < 40; i++)
+    CHECK_EQ(find_probe(p, 0, i).result, 0);
+  mrc_pair_destroy(p);
+}
+
+/* The socket of the answering host is full for a while: its answers wait, and nothing spins. */
+static void test_probe__answers_wait_for_a_blocked_port(void) {
+  struct mrc_pair *p = open_pair(.planes = 1, .paths = 1);
+  int end = open_rtr(p);
+  mrc_engine *peer = p->hosts[1].engine;
+  mrc_engine_port_blocked(peer, 1, true, p->now_ns);
+  p->hosts[1].blocked = 1;
+  CHECK_EQ(probe(p, end, 0, 0, 1), 0);
+  run_for(p, MS);
+  CHECK(mrc_engine_deadline(peer) > p->now_ns);
+  mrc_engine_port_blocked(peer, 1, false, p->now_ns);
+  p->hosts[1].blocked = 0;
+  CHECK_EQ(mrc_engine_deadline(peer), 0);
+  mrc_pair_kick(p, 1);
+  run_for(p, MS);
+  CHECK_EQ(find_probe(p, 0, 1).result, 0);
+  mrc_pair_destroy(p);
+}
+
 /* As many as can be outstanding, then "again"; all of them end. */
 static void test_probe__too_many(void) {
   struct mrc_pair *p = open_pair();
@@ -112,6 +144,35 @@ static void test_probe__on_a_port_that_is_down(void) {
   CHECK_EQ(probe(p, end, 0, 0, 7), 0);
   run_for(p, 10 * MS);
   CHECK(find_probe(p, 0, 7).result < 0);
+  mrc_pair_destroy(p);
+}
+
+/* What the kernel says to a probe that it cannot send is its result at once. */
+static void test_probe__that_cannot_be_sent(void) {
+  struct mrc_pair *p = open_pair(.planes = 2);
+  int end = open_rtr(p);
+  p->hosts[0].errors[1] = -EMSGSIZE;
+  CHECK_EQ(probe(p, end, 0, 0, 1), 0);
+  CHECK_EQ(probe(p, end, 1, 9000, 2), 0);
+  run_for(p, MS);
+  CHECK_EQ(find_probe(p, 0, 1).result, 0);
+  CHECK_EQ(find_probe(p, 0, 2).result, -EMSGSIZE);
+  mrc_pair_destroy(p);
+}
+
+/* The controller distrusts an EV: it is left, and probes bring it back. */
+static void test_set_ev_state__assumed_bad(void) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
+  int end = open_qp(p, .memory_bytes = 100 * MTU);
+  CHECK_EQ(
+      mrc_qp_set_ev_state(p->hosts[0].engine, p->ends[end]->qpn, 1, MRC_EV_ASSUMED_BAD, p->now_ns),
+      0);
+  CHECK_EQ(mrc_pair_write(p, end, 100 * MTU), 0);
+  run_for(p, MS);
+  CHECK_EQ(mrc_pair_ev(p, end, 1, 1).state, MRC_EV_ASSUMED_BAD);
+  CHECK_EQ(mrc_pair_ev(p, end, 1, 1).packets, 0);
+  run_for(p, 50 * MS);
+  CHECK_EQ(mrc_pair_ev(p, end, 1, 1).state, MRC_EV_GOOD);
   mrc_pair_destroy(p);
 }
 
@@ -221,7 +282,10 @@ static void test_query_evs__counts_and_fills(void) {
 
 CHECK_MAIN(RUN(test_probe__of_every_ev_in_rtr), RUN(test_probe__proves_the_path_mtu),
            RUN(test_probe__refuses), RUN(test_probe__too_many),
-           RUN(test_probe__on_a_port_that_is_down), RUN(test_probation__of_a_dead_path),
+           RUN(test_probe__answers_are_refused_at_first),
+           RUN(test_probe__answers_wait_for_a_blocked_port),
+           RUN(test_probe__on_a_port_that_is_down), RUN(test_probe__that_cannot_be_sent),
+           RUN(test_set_ev_state__assumed_bad), RUN(test_probation__of_a_dead_path),
            RUN(test_probation__of_a_flapping_path), RUN(test_deny__an_ev_in_mid_transfer),
            RUN(test_deny__a_whole_plane), RUN(test_set_ev_state__refuses),
            RUN(test_query_evs__counts_and_fills))
