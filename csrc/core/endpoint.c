@@ -108,8 +108,10 @@ static bool send_answer(struct mrc_engine *engine, const struct mrc_answer *answ
 }
 
 bool mrc_endpoint_transmit_answers(struct mrc_engine *engine) {
+  /* Half of a transmit at most: a peer that asks and asks must not keep QPs from sending. */
+  const int most = (engine->burst_capacity + 1) / 2;
   engine->n_answers_stuck = 0;
-  for (uint32_t n = engine->n_answers; n > 0; n--) {
+  for (uint32_t n = engine->n_answers; n > 0 && engine->n_bursts < most; n--) {
     const struct mrc_answer answer = engine->answers[engine->answer_head % MRC_MAX_ANSWERS];
     const uint32_t plane = answer.port - 1u;
     const bool stuck = (engine->ports_up & engine->ports_blocked) >> plane & 1;

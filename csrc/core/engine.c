@@ -310,6 +310,17 @@ static void settle(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns
                  deadline == MRC_NEVER ? MRC_NEVER : mrc_max_u64(deadline, soonest));
 }
 
+/* The transmit is full before the QP was done. Whoever had no whole turn keeps its place. Not so
+   who had: long answers, asked for again and again, would fill every transmit. */
+static void give_back(struct mrc_engine *engine, struct mrc_qp *qp, int n_bursts) {
+  const int turn =
+      engine->burst_capacity < MRC_QUANTUM_BURSTS ? engine->burst_capacity : MRC_QUANTUM_BURSTS;
+  if (n_bursts < turn)
+    push_front(engine, qp);
+  else
+    mrc_qp_touch(engine, qp);
+}
+
 int mrc_engine_transmit(struct mrc_engine *engine, struct mrc_burst *bursts, int capacity,
                         uint64_t now_ns) {
   mrc_assert(!engine->committing && capacity > 0);
@@ -327,7 +338,7 @@ int mrc_engine_transmit(struct mrc_engine *engine, struct mrc_burst *bursts, int
         mrc_responder_transmit(engine, qp, now_ns) && mrc_requester_transmit(engine, qp, now_ns);
     room = done || mrc_burst_may_open(engine);
     if (!room)
-      push_front(engine, qp);
+      give_back(engine, qp, engine->n_bursts - before);
     else if (!qp->ready)
       settle(engine, qp, now_ns);
     mrc_assert(!room || !qp->ready || engine->n_bursts > before); /* else this would not end */

@@ -20,7 +20,7 @@ int mrc_endpoint_on_request(struct mrc_engine *engine, const struct mrc_wire *pa
                             const struct mrc_meta *meta);
 int mrc_endpoint_on_response(struct mrc_engine *engine, const struct mrc_wire *packet,
                              const struct mrc_meta *meta, uint64_t now_ns);
-/* Adds the answers that wait; false when the transmit is full. */
+/* Adds answers that wait, to half of the transmit; false when that is full. */
 bool mrc_endpoint_transmit_answers(struct mrc_engine *engine);
 /* The kernel refused the answer that came from this place of the ring: it waits again. */
 void mrc_endpoint_on_refused(struct mrc_engine *engine, uint32_t place);
