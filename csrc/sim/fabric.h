@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The fabric: nodes, the hops between them, and how packets find their way. It moves packets from
+   host to host; what hosts do with them is in host.h, why they are sent in traffic.h. */
+#ifndef MRC_SIM_FABRIC_H
+#define MRC_SIM_FABRIC_H
+
+#include <stdio.h>
+
+#include "mrc.h"
+#include "sim/heap.h"
+#include "sim/hop.h"
+#include "sim/host.h"
+#include "sim/record.h"
+#include "sim/sim.h"
+#include "sim/traffic.h"
+
+enum mrc_sim_event_kind {
+  MRC_SIM_ON_ARRIVAL, /* index: hop; pointer: packet */
+  MRC_SIM_ON_DRAIN,   /* index: hop that is free again */
+  MRC_SIM_ON_RUN,     /* index: host */
+  MRC_SIM_ON_POST,    /* index: flow */
+  MRC_SIM_ON_FAULT,   /* index: fault */
+  MRC_SIM_ON_HEAL,    /* index: fault */
+  MRC_SIM_ON_SAMPLE
+};
+
+struct mrc_sim {
+  struct mrc_sim_config config;
+  uint64_t now_ns;
+  struct mrc_prng prng;
+  struct mrc_heap heap;
+  struct mrc_frame_pool pool;
+  struct mrc_hop *hops;
+  uint32_t n_hops;
+  struct mrc_sim_host *hosts;
+  struct mrc_sim_traffic traffic;
+  struct mrc_sim_record record;
+  struct mrc_sim_fault *faults;
+  uint32_t n_faults;
+  uint8_t *memory;
+  uint8_t *scratch; /* a packet in one piece, for the engine that receives it */
+  bool started;
+};
+
+/* Hops of one plane, by number: hosts to T0s, T0s to hosts, T0s to T1s, T1s to T0s. */
+uint32_t mrc_fabric_host_up(const struct mrc_sim *sim, uint32_t plane, uint32_t host);
+uint32_t mrc_fabric_host_down(const struct mrc_sim *sim, uint32_t plane, uint32_t host);
+uint32_t mrc_fabric_t0_up(const struct mrc_sim *sim, uint32_t plane, uint32_t t0, uint32_t t1);
+uint32_t mrc_fabric_t1_down(const struct mrc_sim *sim, uint32_t plane, uint32_t t0, uint32_t t1);
+
+/* Which T0 serves a host, in every plane. */
+static inline uint32_t mrc_fabric_t0_of(const struct mrc_sim *sim, uint32_t host) {
+  return host / (sim->config.hosts / sim->config.t0);
+}
+/* Paths of one plane between two hosts. */
+static inline uint32_t mrc_fabric_n_paths(const struct mrc_sim *sim, uint32_t a, uint32_t b) {
+  return mrc_fabric_t0_of(sim, a) == mrc_fabric_t0_of(sim, b) ? 1 : sim->config.t1;
+}
+/* The uSIDs that a packet starts with, the first in the top 16 bits; 0 under ECMP. */
+uint64_t mrc_fabric_usids(const struct mrc_sim *sim, uint32_t from, uint32_t to, uint32_t path);
+
+/* Makes the hops of a fabric whose configuration is sound. */
+void mrc_fabric_build(struct mrc_sim *sim);
+/* A packet joins the queue of a hop. */
+void mrc_fabric_enter(struct mrc_sim *sim, uint32_t hop, struct mrc_frame *packet);
+/* A packet has reached the end of a hop. */
+void mrc_fabric_arrive(struct mrc_sim *sim, uint32_t hop, struct mrc_frame *packet);
+/* A hop has sent its last packet and takes the next. */
+void mrc_fabric_drain(struct mrc_sim *sim, uint32_t hop);
+/* A fault begins or ends. */
+void mrc_fabric_fault(struct mrc_sim *sim, const struct mrc_sim_fault *fault, bool begins);
+
+void mrc_sim_schedule(struct mrc_sim *sim, uint64_t at_ns, enum mrc_sim_event_kind kind,
+                      uint32_t index, void *pointer);
+
+#endif

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Faults: which hops one befalls, and what it does to them. */
+#include "sim/fabric.h"
+
+static void change(struct mrc_hop_config *config, const struct mrc_sim_fault *fault) {
+  config->class = (uint8_t)fault->class;
+  switch (fault->kind) {
+    case MRC_SIM_SILENT:
+    case MRC_SIM_DOWN:
+      config->link.silent = true;
+      break;
+    case MRC_SIM_LOSS:
+      config->link.loss_ppm = (uint32_t)fault->a;
+      break;
+    case MRC_SIM_LOSE:
+      config->link.lose_n = (uint32_t)fault->a;
+      config->link.lose_of = (uint32_t)fault->b;
+      break;
+    case MRC_SIM_MASK:
+      config->link.loss_mask = fault->a;
+      break;
+    case MRC_SIM_BURST:
+      config->burst_ppm = (uint32_t)fault->a;
+      config->burst_packets = (uint32_t)fault->b;
+      break;
+    case MRC_SIM_CORRUPT:
+      config->link.corrupt_ppm = (uint32_t)fault->a;
+      break;
+    case MRC_SIM_DUPLICATE:
+      config->link.duplicate_ppm = (uint32_t)fault->a;
+      config->link.reorder_ns = fault->b;
+      break;
+    case MRC_SIM_REORDER:
+      config->link.reorder_ppm = (uint32_t)fault->a;
+      config->link.reorder_ns = fault->b;
+      break;
+    case MRC_SIM_DELAY:
+      config->link.delay_ns = fault->a;
+      break;
+    case MRC_SIM_JITTER:
+      config->jitter_ns = fault->a;
+      break;
+    default:
+      config->rate_bps = fault->a;
+  }
+}
+
+/* What of the fault's kind the topology says; the other faults of the hop stay. */
+static void restore(struct mrc_hop_config *config, const struct mrc_hop_config *base,
+                    const struct mrc_sim_fault *fault) {
+  struct mrc_sim_fault none = *fault;
+  none.class = base->class;
+  none.a = none.b = 0;
+  if (fault->kind == MRC_SIM_DELAY) none.a = base->link.delay_ns;
+  if (fault->kind == MRC_SIM_JITTER) none.a = base->jitter_ns;
+  if (fault->kind == MRC_SIM_RATE) none.a = base->rate_bps;
+  change(config, &none);
+  if (fault->kind == MRC_SIM_SILENT || fault->kind == MRC_SIM_DOWN) config->link.silent = false;
+}
+
+static void apply(struct mrc_sim *sim, uint32_t index, const struct mrc_sim_fault *fault,
+                  bool begins) {
+  struct mrc_hop *hop = &sim->hops[index];
+  struct mrc_hop_config config = hop->config;
+  if (begins)
+    change(&config, fault);
+  else
+    restore(&config, &hop->base, fault);
+  mrc_hop_configure(hop, &config);
+  if (fault->kind == MRC_SIM_DOWN && hop->from_host)
+    mrc_sim_host_port_up(sim, hop->from_host - 1u, hop->plane + 1, !begins);
+}
+
+static void apply_to_port(struct mrc_sim *sim, uint32_t plane, uint32_t host,
+                          const struct mrc_sim_fault *fault, bool begins) {
+  apply(sim, mrc_fabric_host_up(sim, plane, host), fault, begins);
+  apply(sim, mrc_fabric_host_down(sim, plane, host), fault, begins);
+}
+
+static void apply_to_uplink(struct mrc_sim *sim, uint32_t plane, uint32_t t0, uint32_t t1,
+                            const struct mrc_sim_fault *fault, bool begins) {
+  apply(sim, mrc_fabric_t0_up(sim, plane, t0, t1), fault, begins);
+  apply(sim, mrc_fabric_t1_down(sim, plane, t0, t1), fault, begins);
+}
+
+static bool is_port_hit(const struct mrc_sim *sim, const struct mrc_sim_fault *fault,
+                        uint32_t host) {
+  switch (fault->target) {
+    case MRC_SIM_ALL:
+    case MRC_SIM_PLANE:
+      return true;
+    case MRC_SIM_T0:
+      return mrc_fabric_t0_of(sim, host) == fault->index;
+    case MRC_SIM_PORT:
+      return host == fault->index;
+    default:
+      return false;
+  }
+}
+
+static bool is_uplink_hit(const struct mrc_sim_fault *fault, uint32_t t0, uint32_t t1) {
+  switch (fault->target) {
+    case MRC_SIM_ALL:
+    case MRC_SIM_PLANE:
+      return true;
+    case MRC_SIM_T0:
+      return t0 == fault->index;
+    case MRC_SIM_T1:
+      return t1 == fault->index;
+    case MRC_SIM_UPLINK:
+      return t0 == fault->index && t1 == fault->t1;
+    default:
+      return false;
+  }
+}
+
+void mrc_fabric_fault(struct mrc_sim *sim, const struct mrc_sim_fault *fault, bool begins) {
+  for (uint32_t plane = 0; plane < sim->config.planes; plane++) {
+    if (fault->target != MRC_SIM_ALL && fault->plane != plane + 1) continue;
+    for (uint32_t host = 0; host < sim->config.hosts; host++)
+      if (is_port_hit(sim, fault, host)) apply_to_port(sim, plane, host, fault, begins);
+    for (uint32_t t0 = 0; t0 < sim->config.t0; t0++)
+      for (uint32_t t1 = 0; t1 < sim->config.t1; t1++)
+        if (is_uplink_hit(fault, t0, t1)) apply_to_uplink(sim, plane, t0, t1, fault, begins);
+  }
+}

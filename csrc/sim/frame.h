@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A packet on its way through the fabric, framed by what links and switches look at, and the pool
+   that frames come from. Its payload stays where the sender has it: only the headers travel, so
+   that a packet costs the same whatever its size. */
+#ifndef MRC_SIM_FRAME_H
+#define MRC_SIM_FRAME_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "mrc.h"
+
+/* Bytes on a link around the UDP payload: preamble, gap, Ethernet and its FCS, outer and inner
+   IPv6, UDP. */
+#define MRC_FRAME_OVERHEAD_BYTES 126
+
+struct mrc_frame {
+  struct mrc_frame *next; /* in a queue, an inbox or the pool */
+  const uint8_t *payload; /* in the sender's memory region */
+  uint64_t usids;         /* what is left of the uSID list, the next in the top 16 bits */
+  uint32_t payload_bytes;
+  uint32_t flow_label;
+  uint16_t header_bytes;
+  uint16_t trailer_bytes;
+  uint16_t sport;
+  uint16_t from; /* host */
+  uint16_t to;   /* host */
+  uint16_t path; /* as the sender's EV names it */
+  uint8_t plane; /* from 0 */
+  uint8_t ecn;   /* the two ECN bits: 3 is CE */
+  bool control;  /* of the control class, or trimmed: before all data */
+  bool trimmed;
+  bool corrupt; /* the UDP checksum of the host that it reaches is wrong */
+  uint8_t header[MRC_MAX_HEADER];
+  uint8_t trailer[8];
+};
+
+struct mrc_frame_pool {
+  struct mrc_frame *free;
+  struct mrc_frame_block *blocks; /* what was allocated, for the end */
+};
+
+/* A packet with every field 0. */
+struct mrc_frame *mrc_frame_pool_get(struct mrc_frame_pool *pool);
+void mrc_frame_pool_put(struct mrc_frame_pool *pool, struct mrc_frame *packet);
+/* Frees every packet of the pool, wherever it is. */
+void mrc_frame_pool_free(struct mrc_frame_pool *pool);
+
+static inline uint32_t mrc_frame_udp_bytes(const struct mrc_frame *packet) {
+  return packet->header_bytes + packet->payload_bytes + packet->trailer_bytes;
+}
+
+static inline uint32_t mrc_frame_wire_bytes(const struct mrc_frame *packet) {
+  return mrc_frame_udp_bytes(packet) + MRC_FRAME_OVERHEAD_BYTES;
+}
+
+#endif

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a simulation leaves behind: counts, samples of flows, events, finished writes, and the trace
+   of packets as a hash and as lines of text. */
+#ifndef MRC_SIM_RECORD_H
+#define MRC_SIM_RECORD_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "sim/frame.h"
+#include "sim/sim.h"
+
+struct mrc_sim_record {
+  struct mrc_sim_stats stats; /* what is not counted by queues and hops */
+  struct mrc_sim_sample *samples;
+  int n_samples;
+  int sample_capacity;
+  struct mrc_sim_event *events;
+  int n_events;
+  int event_capacity;
+  struct mrc_sim_message *messages;
+  int n_messages;
+  int message_capacity;
+  FILE *file; /* of the trace; 0: none */
+};
+
+/* A packet has left on a hop, and does or does not reach its end. */
+void mrc_record_sent(struct mrc_sim *sim, uint32_t hop, const struct mrc_frame *packet,
+                     bool survives);
+/* Something else became of a packet at a hop. */
+void mrc_record_line(struct mrc_sim *sim, const char *what, uint32_t hop,
+                     const struct mrc_frame *packet);
+void mrc_record_event(struct mrc_sim *sim, const struct mrc_sim_event *event);
+/* A write that was wanted at that time is done. */
+void mrc_record_message(struct mrc_sim *sim, uint32_t flow, uint64_t wanted_ns);
+/* Takes a sample of every flow. */
+void mrc_record_samples(struct mrc_sim *sim);
+void mrc_record_free(struct mrc_sim *sim);
+
+#endif

@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "sim/traffic.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "core/base.h"
+#include "sim/fabric.h"
+
+enum {
+  KEY = 1, /* of the shared memory, at every host */
+  FIRST_QPN = 3,
+  MAX_WIMM = 1024,
+  FROM = 0, /* ends of a flow */
+  TO = 1
+};
+
+uint32_t mrc_traffic_qpn(uint32_t flow, uint32_t end) { return FIRST_QPN + 2 * flow + end; }
+
+static uint32_t flow_of(uint32_t qpn) { return (qpn - FIRST_QPN) / 2; }
+
+static uint32_t end_of(uint32_t qpn) { return (qpn - FIRST_QPN) % 2; }
+
+static uint32_t host_of(const struct mrc_sim_flow *flow, uint32_t end) {
+  return end == FROM ? flow->config.from : flow->config.to;
+}
+
+/* ---- connecting ---- */
+
+/* Shuffles the paths, so that the first ones are a random choice. */
+static void choose_paths(struct mrc_sim *sim, uint32_t *paths, uint32_t n) {
+  for (uint32_t i = 0; i < n; i++)
+    paths[i] = i;
+  for (uint32_t i = n - 1; i > 0; i--) {
+    const uint32_t other = mrc_prng_below(&sim->prng, i + 1), path = paths[i];
+    paths[i] = paths[other];
+    paths[other] = path;
+  }
+}
+
+/* Under source routes the label only tells the EVs of a plane apart; under ECMP it is what the
+   switches hash, so that it must differ between QPs too. */
+static uint32_t label_of(const struct mrc_sim *sim, uint32_t salt, uint32_t path) {
+  return sim->config.routing == MRC_SIM_ECMP ? (salt & 0xFF00) | path : path + 1;
+}
+
+static void make_evs(struct mrc_sim *sim, struct mrc_sim_flow *flow, uint32_t end) {
+  const uint32_t from = host_of(flow, end), to = host_of(flow, 1 - end);
+  const uint32_t candidates = mrc_fabric_n_paths(sim, from, to);
+  const uint32_t wanted = sim->config.evs_per_plane ? sim->config.evs_per_plane : candidates;
+  const uint32_t n = mrc_min_u32(wanted, candidates);
+  struct mrc_ev_attr *evs = calloc((size_t)sim->config.planes * n, sizeof(*evs));
+  mrc_assert(evs);
+  flow->n_evs = 0;
+  flow->evs[end] = evs;
+  for (uint32_t plane = 0; plane < sim->config.planes; plane++) {
+    uint32_t paths[MRC_SIM_MAX_T1];
+    choose_paths(sim, paths, candidates);
+    const uint32_t salt = (uint32_t)mrc_prng_next(&sim->prng);
+    for (uint32_t i = 0; i < n; i++) {
+      struct mrc_ev_attr *ev = &evs[flow->n_evs++];
+      ev->ev = (uint32_t)mrc_sim_source_port(plane) << 16 | label_of(sim, salt, paths[i]);
+      ev->dport = MRC_UDP_PORT;
+      ev->port = (uint8_t)(plane + 1);
+      ev->family = 6;
+      mrc_sim_host_address(ev->src, from, plane);
+      mrc_sim_path_address(ev->dst, to, plane, paths[i]);
+    }
+  }
+}
+
+static void set_paths(struct mrc_sim *sim, const struct mrc_sim_flow *flow, uint32_t end,
+                      uint32_t qpn) {
+  struct mrc_peer_source sources[MRC_SIM_MAX_PLANES] = {0};
+  mrc_engine *engine = sim->hosts[host_of(flow, end)].engine;
+  for (uint32_t plane = 0; plane < sim->config.planes; plane++) {
+    mrc_sim_host_address(sources[plane].address, host_of(flow, 1 - end), plane);
+    sources[plane].sport = mrc_sim_source_port(plane);
+  }
+  mrc_assert(mrc_qp_set_evs(engine, qpn, flow->evs[end], flow->n_evs) == 0);
+  mrc_assert(mrc_qp_set_peer(engine, qpn, sources, (int)sim->config.planes) == 0);
+}
+
+static void connect_end(struct mrc_sim *sim, uint32_t index, uint32_t end) {
+  const struct mrc_sim_config *config = &sim->config;
+  struct mrc_sim_flow *flow = &sim->traffic.flows[index];
+  const struct mrc_qp_attr attr = {.qpn = mrc_traffic_qpn(index, end),
+                                   .sq_depth = flow->config.depth,
+                                   .mpr = config->mpr,
+                                   .max_wimm = MAX_WIMM,
+                                   .dest_qpn = mrc_traffic_qpn(index, 1 - end),
+                                   .integrity = MRC_INTEGRITY_UDP,
+                                   .path_mtu = config->path_mtu,
+                                   .peer_mpr = config->mpr,
+                                   .peer_max_wimm = MAX_WIMM,
+                                   .spray = config->spray,
+                                   .timeout = (uint8_t)config->timeout,
+                                   .retry_linear = (uint8_t)config->retry_linear,
+                                   .retry_exp = (uint8_t)config->retry_exp,
+                                   .cc = (uint8_t)config->cc};
+  mrc_engine *engine = sim->hosts[host_of(flow, end)].engine;
+  mrc_assert(mrc_qp_create(engine, &attr) == 0);
+  mrc_assert(mrc_qp_modify(engine, attr.qpn, MRC_QP_INIT, &attr, sim->now_ns) == 0);
+  make_evs(sim, flow, end);
+  set_paths(sim, flow, end, attr.qpn);
+  mrc_assert(mrc_qp_modify(engine, attr.qpn, MRC_QP_RTR, &attr, sim->now_ns) == 0);
+  mrc_assert(mrc_qp_modify(engine, attr.qpn, MRC_QP_RTS, &attr, sim->now_ns) == 0);
+}
+
+/* ---- posting ---- */
+
+static uint8_t opcode_of(const struct mrc_sim_flow *flow) {
+  return flow->dependents ? MRC_WR_WRITE_IMM : MRC_WR_WRITE; /* the immediate tells of arrival */
+}
+
+static void end_writes(struct mrc_sim *sim, struct mrc_sim_flow *flow, uint32_t failed) {
+  flow->failed += failed;
+  if (flow->completed + flow->failed == flow->config.writes) sim->traffic.n_unfinished--;
+}
+
+static void post(struct mrc_sim *sim, uint32_t index) {
+  struct mrc_sim_flow *flow = &sim->traffic.flows[index];
+  const struct mrc_sim_flow_config *config = &flow->config;
+  const uint64_t target = sim->config.copies_payload ? sim->config.memory_bytes / 2 : 0;
+  while (flow->posted < flow->wanted &&
+         flow->posted - flow->completed - flow->failed < config->depth) {
+    const struct mrc_wr wr = {.wr_id = flow->posted,
+                              .local = (uintptr_t)sim->memory + config->offset,
+                              .va = (uintptr_t)sim->memory + target + config->offset,
+                              .lkey = KEY,
+                              .rkey = KEY,
+                              .bytes = config->bytes,
+                              .imm = flow->posted,
+                              .opcode = opcode_of(flow)};
+    mrc_engine *engine = sim->hosts[config->from].engine;
+    if (mrc_qp_post(engine, mrc_traffic_qpn(index, FROM), &wr, sim->now_ns) != 0) {
+      const uint32_t left = config->writes - flow->posted; /* the QP is in ERROR */
+      flow->wanted = flow->posted = config->writes;
+      end_writes(sim, flow, left);
+      return;
+    }
+    if (flow->posted++ == 0) flow->first_ns = sim->now_ns;
+  }
+  mrc_sim_host_kick(sim, config->from);
+}
+
+static void want(struct mrc_sim *sim, uint32_t index, uint32_t wanted) {
+  struct mrc_sim_flow *flow = &sim->traffic.flows[index];
+  for (wanted = mrc_min_u32(wanted, flow->config.writes); flow->wanted < wanted; flow->wanted++)
+    flow->wanted_ns[flow->wanted] = sim->now_ns;
+  post(sim, index);
+}
+
+/* Exponentially distributed with the given mean: von Neumann's way, which needs no logarithm. */
+static uint64_t draw_interval(struct mrc_prng *prng, uint64_t mean_ns) {
+  for (uint64_t whole = 0;; whole++) {
+    const uint32_t first = (uint32_t)(mrc_prng_next(prng) >> 32);
+    uint32_t least = first, n = 1;
+    for (uint32_t next; (next = (uint32_t)(mrc_prng_next(prng) >> 32)) < least; n++)
+      least = next; /* ends: a falling run of length n has chance 1 / n! */
+    if (n % 2 == 1) return whole * mean_ns + (uint64_t)((__uint128_t)mean_ns * first >> 32);
+  }
+}
+
+void mrc_traffic_on_time(struct mrc_sim *sim, uint32_t index) {
+  struct mrc_sim_flow *flow = &sim->traffic.flows[index];
+  const struct mrc_sim_flow_config *config = &flow->config;
+  if (config->interval_ns == 0) {
+    want(sim, index, config->after ? 1 : config->writes);
+    return;
+  }
+  want(sim, index, flow->wanted + 1);
+  if (flow->wanted == config->writes) return;
+  mrc_sim_schedule(sim, sim->now_ns + draw_interval(&sim->prng, config->interval_ns),
+                   MRC_SIM_ON_POST, index, NULL);
+}
+
+/* ---- what engines tell ---- */
+
+static void on_arrival(struct mrc_sim *sim, struct mrc_sim_flow *flow) {
+  flow->arrived++;
+  for (uint32_t next = flow->dependents; next; next = sim->traffic.flows[next - 1].next_after)
+    if (sim->traffic.flows[next - 1].wanted > 0) want(sim, next - 1, flow->arrived + 1);
+}
+
+void mrc_traffic_on_completion(struct mrc_sim *sim, const struct mrc_wc *wc) {
+  const uint32_t index = flow_of(wc->qpn);
+  struct mrc_sim_flow *flow = &sim->traffic.flows[index];
+  if (wc->opcode == MRC_WC_RECV_IMM) {
+    on_arrival(sim, flow);
+    return;
+  }
+  flow->last_ns = sim->now_ns;
+  if (wc->status == MRC_WC_SUCCESS) {
+    flow->completed++;
+    mrc_record_message(sim, index, flow->wanted_ns[wc->wr_id]);
+  }
+  end_writes(sim, flow, wc->status != MRC_WC_SUCCESS);
+  post(sim, index);
+}
+
+void mrc_traffic_on_event(struct mrc_sim *sim, const struct mrc_event *event) {
+  static const uint8_t types[] = {[MRC_EVENT_EV_STATE] = MRC_SIM_EV_STATE + 1,
+                                  [MRC_EVENT_PLANE] = MRC_SIM_PLANE_STATE + 1,
+                                  [MRC_EVENT_QP_ERROR] = MRC_SIM_QP_ERROR + 1};
+  if (event->type >= sizeof(types) || types[event->type] == 0) return;
+  const struct mrc_sim_flow *flow = &sim->traffic.flows[flow_of(event->qpn)];
+  const struct mrc_ev_attr *evs = flow->evs[end_of(event->qpn)];
+  struct mrc_sim_event news = {.now_ns = sim->now_ns,
+                               .flow = flow_of(event->qpn),
+                               .plane = event->port,
+                               .type = types[event->type] - 1,
+                               .status = event->status,
+                               .receiver = (uint8_t)end_of(event->qpn)};
+  if (event->type == MRC_EVENT_EV_STATE) news.path = mrc_sim_path_of(evs[event->ev_index].dst);
+  mrc_record_event(sim, &news);
+}
+
+/* ---- life ---- */
+
+int mrc_traffic_add(struct mrc_sim *sim, const struct mrc_sim_flow_config *config) {
+  struct mrc_sim_traffic *traffic = &sim->traffic;
+  if (config->from >= sim->config.hosts || config->to >= sim->config.hosts ||
+      config->from == config->to || config->writes == 0 || config->depth == 0 ||
+      config->depth > 4096)
+    return -EINVAL;
+  const uint64_t room = sim->config.memory_bytes / (sim->config.copies_payload ? 2 : 1);
+  if (config->offset > room || config->bytes > room - config->offset) return -EINVAL;
+  if (traffic->n_flows == traffic->capacity) {
+    traffic->capacity = traffic->capacity ? 2 * traffic->capacity : 64;
+    traffic->flows = realloc(traffic->flows, traffic->capacity * sizeof(*traffic->flows));
+    mrc_assert(traffic->flows);
+  }
+  struct mrc_sim_flow *flow = &traffic->flows[traffic->n_flows];
+  *flow = (struct mrc_sim_flow){.config = *config,
+                                .wanted_ns = calloc(config->writes, sizeof(uint64_t))};
+  mrc_assert(flow->wanted_ns);
+  return (int)traffic->n_flows++;
+}
+
+void mrc_traffic_start(struct mrc_sim *sim) {
+  struct mrc_sim_traffic *traffic = &sim->traffic;
+  for (uint32_t host = 0; host < sim->config.hosts; host++)
+    mrc_assert(mrc_mr_register(sim->hosts[host].engine, (uintptr_t)sim->memory,
+                               sim->config.memory_bytes, KEY,
+                               MRC_ACCESS_LOCAL_READ | MRC_ACCESS_REMOTE_WRITE) == 0);
+  traffic->n_unfinished = traffic->n_flows;
+  for (uint32_t i = 0; i < traffic->n_flows; i++) {
+    struct mrc_sim_flow *flow = &traffic->flows[i];
+    connect_end(sim, i, FROM);
+    connect_end(sim, i, TO);
+    mrc_sim_schedule(sim, flow->config.start_ns, MRC_SIM_ON_POST, i, NULL);
+    if (flow->config.after == 0) continue;
+    mrc_assert(flow->config.after <= traffic->n_flows);
+    struct mrc_sim_flow *first = &traffic->flows[flow->config.after - 1];
+    flow->next_after = first->dependents;
+    first->dependents = i + 1;
+  }
+}
+
+void mrc_traffic_free(struct mrc_sim *sim) {
+  for (uint32_t i = 0; i < sim->traffic.n_flows; i++) {
+    free(sim->traffic.flows[i].wanted_ns);
+    free(sim->traffic.flows[i].evs[FROM]);
+    free(sim->traffic.flows[i].evs[TO]);
+  }
+  free(sim->traffic.flows);
+}

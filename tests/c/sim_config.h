@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A small fabric for tests: four hosts under two T0s, two T1s, one plane of 100 Gbit/s. */
+#ifndef MRC_TESTS_SIM_CONFIG_H
+#define MRC_TESTS_SIM_CONFIG_H
+
+#include "mrc.h"
+#include "sim/sim.h"
+
+#define US 1000ull
+#define MS 1000000ull
+#define GBIT 1000000000ull
+
+/* What a test names replaces the value given here. */
+#pragma GCC diagnostic ignored "-Woverride-init"
+#define open_sim(...)                                                    \
+  mrc_sim_create(&(struct mrc_sim_config){.seed = 1,                     \
+                                          .hosts = 4,                    \
+                                          .planes = 1,                   \
+                                          .t0 = 2,                       \
+                                          .t1 = 2,                       \
+                                          .host_rate_bps = 100 * GBIT,   \
+                                          .fabric_rate_bps = 100 * GBIT, \
+                                          .host_delay_ns = 500,          \
+                                          .fabric_delay_ns = 500,        \
+                                          .buffer_bytes = 1000000,       \
+                                          .ecn_low_bytes = 100000,       \
+                                          .ecn_high_bytes = 400000,      \
+                                          .sndbuf_bytes = 65536,         \
+                                          .wake_ns = 1000,               \
+                                          .memory_bytes = 1 << 20,       \
+                                          .trims = 1,                    \
+                                          .qps_per_host = 16,            \
+                                          .path_mtu = 4096,              \
+                                          .mpr = 1024,                   \
+                                          .spray = 1,                    \
+                                          .timeout = 10,                 \
+                                          .retry_linear = 7,             \
+                                          .retry_exp = 7,                \
+                                          .sack_delay_ns = 10000,        \
+                                          __VA_ARGS__})
+#define add_flow(sim, ...)                \
+  mrc_sim_add_flow(                       \
+      sim, &(struct mrc_sim_flow_config){ \
+               .from = 0, .to = 2, .bytes = 1 << 18, .writes = 1, .depth = 16, __VA_ARGS__})
+#define add_fault(sim, ...) \
+  mrc_sim_add_fault(sim, &(struct mrc_sim_fault){.until_ns = UINT64_MAX, .plane = 1, __VA_ARGS__})
+
+#endif

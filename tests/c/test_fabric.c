@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "sim/fabric.h"
+
+#include "check.h"
+#include "core/base.h"
+#include "core/wire.h"
+#include "sim_config.h"
+
+static struct mrc_frame *make_packet(mrc_sim *sim, uint32_t from, uint32_t to, uint32_t path) {
+  struct mrc_frame *packet = mrc_frame_pool_get(&sim->pool);
+  packet->header[0] = MRC_OP_WRITE_MIDDLE;
+  packet->header_bytes = 36;
+  packet->from = (uint16_t)from;
+  packet->to = (uint16_t)to;
+  packet->sport = 49152;
+  packet->usids = mrc_fabric_usids(sim, from, to, path);
+  return packet;
+}
+
+/* Lets a packet go from switch to switch; returns how many hops it took and which. */
+static int walk(mrc_sim *sim, struct mrc_frame *packet, uint32_t *hops, int capacity) {
+  struct mrc_heap_entry event;
+  int n = 0;
+  mrc_fabric_enter(sim, mrc_fabric_host_up(sim, 0, packet->from), packet);
+  while (mrc_heap_pop(&sim->heap, &event) && event.kind == MRC_SIM_ON_ARRIVAL && n < capacity) {
+    sim->now_ns = event.at_ns;
+    hops[n++] = event.index;
+    mrc_fabric_arrive(sim, event.index, event.pointer);
+  }
+  return n;
+}
+
+static void test_usids__are_those_of_the_path(void) {
+  mrc_sim *sim = open_sim();
+  CHECK(mrc_fabric_usids(sim, 0, 2, 1) == 0x0101020140000000ull); /* T1 1, T0 1, its port 0 */
+  CHECK(mrc_fabric_usids(sim, 0, 3, 0) == 0x0100020140010000ull);
+  CHECK(mrc_fabric_usids(sim, 0, 1, 0) == 0x4001000000000000ull); /* below the same T0 */
+  mrc_sim_destroy(sim);
+}
+
+static void test_arrive__follows_the_usids(void) {
+  static const struct {
+    uint32_t from, to, path;
+    bool is_local;
+  } rows[] = {{0, 2, 0, false}, {0, 2, 1, false}, {3, 1, 1, false}, {0, 1, 0, true}};
+  for (int i = 0; i < (int)(sizeof rows / sizeof *rows); i++) {
+    CHECK_ROW(i);
+    mrc_sim *sim = open_sim();
+    const uint32_t from = rows[i].from, to = rows[i].to, path = rows[i].path;
+    uint32_t hops[8];
+    const int n = walk(sim, make_packet(sim, from, to, path), hops, 8);
+    CHECK_EQ(n, rows[i].is_local ? 2 : 4);
+    CHECK_EQ(hops[0], mrc_fabric_host_up(sim, 0, from));
+    CHECK_EQ(hops[n - 1], mrc_fabric_host_down(sim, 0, to));
+    if (!rows[i].is_local) {
+      CHECK_EQ(hops[1], mrc_fabric_t0_up(sim, 0, from / 2, path));
+      CHECK_EQ(hops[2], mrc_fabric_t1_down(sim, 0, to / 2, path));
+    }
+    CHECK_PTR_EQ(sim->hosts[to].inbox, sim->hosts[to].inbox_last);
+    CHECK(sim->hosts[to].inbox != NULL);
+    mrc_sim_destroy(sim);
+  }
+}
+
+static void test_arrive__usid_of_nobody(void) {
+  static const uint64_t lists[] = {0, 0x0102ull << 48, 0x4002ull << 48, 0x0100020200000000ull};
+  for (int i = 0; i < (int)(sizeof lists / sizeof *lists); i++) {
+    CHECK_ROW(i);
+    mrc_sim *sim = open_sim();
+    uint32_t hops[8];
+    struct mrc_frame *packet = make_packet(sim, 0, 2, 0);
+    packet->usids = lists[i];
+    CHECK_EQ(walk(sim, packet, hops, 8), i == 3 ? 2 : 1);
+    CHECK_EQ(sim->record.stats.unroutable, 1);
+    mrc_sim_destroy(sim);
+  }
+}
+
+static void test_arrive__ecmp_by_flow_label(void) {
+  mrc_sim *sim = open_sim(.routing = MRC_SIM_ECMP, .t1 = 4);
+  uint32_t used = 0;
+  for (uint32_t label = 0; label < 64; label++) {
+    uint32_t hops[2][8];
+    for (int again = 0; again < 2; again++) {
+      struct mrc_frame *packet = make_packet(sim, 0, 2, 0);
+      packet->flow_label = label;
+      CHECK_EQ(walk(sim, packet, hops[again], 4), 4);
+    }
+    CHECK_EQ(hops[0][1], hops[1][1]); /* a label keeps its way */
+    CHECK_EQ(hops[0][3], mrc_fabric_host_down(sim, 0, 2));
+    used |= 1u << (hops[0][1] - mrc_fabric_t0_up(sim, 0, 0, 0));
+  }
+  CHECK_EQ(used, 0xF); /* and together they use all uplinks */
+  mrc_sim_destroy(sim);
+}
+
+static void test_build__queues_by_place(void) {
+  mrc_sim *sim = open_sim();
+  const struct mrc_hop *up = &sim->hops[mrc_fabric_host_up(sim, 0, 0)];
+  const struct mrc_hop *spread = &sim->hops[mrc_fabric_t0_up(sim, 0, 0, 1)];
+  const struct mrc_hop *last = &sim->hops[mrc_fabric_host_down(sim, 0, 0)];
+  CHECK_EQ(up->queue.config.buffer_bytes, 0); /* the host stops before */
+  CHECK_EQ(spread->queue.config.ecn_high_bytes, 400000);
+  CHECK_EQ(spread->queue.config.trims, true);
+  CHECK_EQ(last->queue.config.ecn_high_bytes, 0); /* ECN is off on the last hop */
+  CHECK_EQ(last->queue.config.buffer_bytes, 1000000);
+  mrc_sim_destroy(sim);
+}
+
+/* Three packets of 1000 bytes on the wire at 100 Gbit/s: 80 ns each, then 500 ns of way. */
+static void test_enter__rate_and_delay(void) {
+  mrc_sim *sim = open_sim();
+  struct mrc_heap_entry event;
+  const uint32_t hop = mrc_fabric_t0_up(sim, 0, 0, 0);
+  uint64_t arrivals[3] = {0};
+  for (int i = 0; i < 3; i++) {
+    struct mrc_frame *packet = make_packet(sim, 0, 2, 0);
+    packet->payload_bytes = 1000 - MRC_FRAME_OVERHEAD_BYTES - 36;
+    mrc_fabric_enter(sim, hop, packet);
+  }
+  for (int n = 0; n < 3 && mrc_heap_pop(&sim->heap, &event);) {
+    sim->now_ns = event.at_ns;
+    if (event.kind == MRC_SIM_ON_DRAIN) mrc_fabric_drain(sim, event.index);
+    if (event.kind == MRC_SIM_ON_ARRIVAL) arrivals[n++] = event.at_ns;
+  }
+  CHECK_EQ(arrivals[0], 580);
+  CHECK_EQ(arrivals[1], 660);
+  CHECK_EQ(arrivals[2], 740);
+  CHECK_EQ(sim->hops[hop].busy_ns, 240);
+  mrc_sim_destroy(sim);
+}
+
+static void test_fault__hops_of_a_target(void) {
+  static const struct {
+    uint32_t target, index, t1, hops;
+  } rows[] = {
+      {MRC_SIM_ALL, 0, 0, 32}, {MRC_SIM_PLANE, 0, 0, 16}, {MRC_SIM_T0, 1, 0, 8},
+      {MRC_SIM_T1, 1, 0, 4},   {MRC_SIM_UPLINK, 0, 1, 2}, {MRC_SIM_PORT, 3, 0, 2},
+  };
+  for (int i = 0; i < (int)(sizeof rows / sizeof *rows); i++) {
+    CHECK_ROW(i);
+    mrc_sim *sim = open_sim(.planes = 2);
+    const struct mrc_sim_fault fault = {.target = rows[i].target,
+                                        .plane = 2,
+                                        .index = rows[i].index,
+                                        .t1 = rows[i].t1,
+                                        .kind = MRC_SIM_SILENT};
+    for (int begins = 1; begins >= 0; begins--) {
+      uint32_t silent = 0;
+      mrc_fabric_fault(sim, &fault, begins);
+      for (uint32_t hop = 0; hop < sim->n_hops; hop++)
+        silent += sim->hops[hop].link.config.silent;
+      CHECK_EQ(silent, begins ? rows[i].hops : 0);
+    }
+    mrc_sim_destroy(sim);
+  }
+}
+
+static void test_fault__ends_as_the_topology_has_it(void) {
+  mrc_sim *sim = open_sim(.jitter_ns = 7);
+  const struct mrc_hop *hop = &sim->hops[mrc_fabric_t0_up(sim, 0, 0, 0)];
+  for (uint32_t kind = MRC_SIM_SILENT; kind <= MRC_SIM_RATE; kind++) {
+    CHECK_ROW((int)kind);
+    const struct mrc_sim_fault fault = {
+        .target = MRC_SIM_ALL, .kind = kind, .a = 5, .b = 9, .class = MRC_SIM_DATA_CLASS};
+    mrc_fabric_fault(sim, &fault, true);
+    CHECK(memcmp(&hop->config, &hop->base, sizeof(hop->base)) != 0);
+    mrc_fabric_fault(sim, &fault, false);
+    CHECK_EQ(hop->config.rate_bps, 100 * GBIT);
+    CHECK_EQ(hop->config.jitter_ns, 7);
+    CHECK_EQ(hop->config.class, MRC_HOP_ALL);
+    CHECK_EQ(hop->config.burst_ppm + hop->config.burst_packets, 0);
+    CHECK_EQ(hop->link.config.delay_ns, 500);
+    CHECK_EQ(hop->link.config.silent, false);
+    CHECK_EQ(hop->link.config.loss_ppm + hop->link.config.corrupt_ppm, 0);
+    CHECK_EQ(hop->link.config.duplicate_ppm + hop->link.config.reorder_ppm, 0);
+    CHECK_EQ(hop->link.config.lose_n + hop->link.config.lose_of + hop->link.config.loss_mask, 0);
+  }
+  mrc_sim_destroy(sim);
+}
+
+CHECK_MAIN(RUN(test_usids__are_those_of_the_path), RUN(test_arrive__follows_the_usids),
+           RUN(test_arrive__usid_of_nobody), RUN(test_arrive__ecmp_by_flow_label),
+           RUN(test_build__queues_by_place), RUN(test_enter__rate_and_delay),
+           RUN(test_fault__hops_of_a_target), RUN(test_fault__ends_as_the_topology_has_it))

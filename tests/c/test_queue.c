@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "sim/queue.h"
+
+#include "check.h"
+#include "core/wire.h"
+
+enum { HEADER = 36, TRAILER = 4, ECT = 2, CE = 3 };
+
+static struct mrc_frame write_of(uint32_t wire_bytes) {
+  return (struct mrc_frame){
+      .header = {MRC_OP_WRITE_MIDDLE},
+      .header_bytes = HEADER,
+      .trailer_bytes = TRAILER,
+      .payload_bytes = wire_bytes - HEADER - TRAILER - MRC_FRAME_OVERHEAD_BYTES,
+      .ecn = ECT};
+}
+
+static struct mrc_frame control_of(void) {
+  return (struct mrc_frame){
+      .header = {MRC_OP_SACK}, .header_bytes = 48, .trailer_bytes = TRAILER, .control = true};
+}
+
+/* What becomes of a write of 1000 bytes on the wire that finds so much waiting. */
+static void test_push__room_and_trimming(void) {
+  static const struct {
+    uint64_t buffer_bytes, waiting_bytes;
+    bool trims;
+    bool taken, trimmed;
+  } rows[] = {
+      {0, 1000000, false, true, false},  /* no limit */
+      {3000, 0, false, true, false},     /* empty */
+      {3000, 2000, false, true, false},  /* fills the buffer to its last byte */
+      {3000, 2001, false, false, false}, /* one byte too many */
+      {3000, 2001, true, true, true},    /* cut to its header instead */
+      {3000, 2000, true, true, false},
+      {100, 0, true, false, false}, /* not even the header fits */
+  };
+  for (int i = 0; i < (int)(sizeof rows / sizeof *rows); i++) {
+    CHECK_ROW(i);
+    struct mrc_queue queue = {.config = {.buffer_bytes = rows[i].buffer_bytes}};
+    struct mrc_frame packet = write_of(1000);
+    queue.config.trims = rows[i].trims;
+    queue.data.bytes = rows[i].waiting_bytes;
+    CHECK_EQ(mrc_queue_push(&queue, &packet), rows[i].taken);
+    CHECK_EQ(packet.trimmed, rows[i].trimmed || (rows[i].trims && !rows[i].taken));
+    CHECK_EQ(queue.dropped, !rows[i].taken);
+    if (!rows[i].trimmed) continue;
+    CHECK_EQ(mrc_frame_udp_bytes(&packet), HEADER);
+    CHECK_EQ(queue.control.bytes, HEADER + MRC_FRAME_OVERHEAD_BYTES);
+  }
+}
+
+static void test_push__only_writes_are_trimmed(void) {
+  struct mrc_queue queue = {.config = {.buffer_bytes = 3000, .trims = true}};
+  struct mrc_frame probe = write_of(1000);
+  probe.header[0] = MRC_OP_ENDPOINT_REQUEST;
+  queue.data.bytes = 3000;
+  CHECK(!mrc_queue_push(&queue, &probe));
+  CHECK(!probe.trimmed);
+}
+
+static void test_push__control_has_room_of_its_own(void) {
+  struct mrc_queue queue = {.config = {.buffer_bytes = 300}};
+  struct mrc_frame first = control_of(), second = control_of();
+  queue.data.bytes = 300;
+  CHECK(mrc_queue_push(&queue, &first));
+  CHECK(!mrc_queue_push(&queue, &second));
+  CHECK_EQ(queue.dropped, 1);
+}
+
+/* How many of 1000 packets are marked, at different lengths of the queue. */
+static void test_push__ecn_ramp(void) {
+  static const struct {
+    uint64_t low, high, waiting;
+    int ecn, least, most;
+  } rows[] = {
+      {1000, 2000, 999, ECT, 0, 0},        /* below the ramp */
+      {1000, 2000, 1000, ECT, 0, 0},       /* at its foot */
+      {1000, 2000, 1250, ECT, 200, 300},   /* a quarter of the way */
+      {1000, 2000, 1750, ECT, 700, 800},   /* three quarters */
+      {1000, 2000, 2000, ECT, 1000, 1000}, /* above */
+      {1000, 2000, 5000, 0, 0, 0},         /* not ECN-capable */
+      {0, 0, 5000, ECT, 0, 0},             /* marking is off */
+  };
+  for (int i = 0; i < (int)(sizeof rows / sizeof *rows); i++) {
+    CHECK_ROW(i);
+    struct mrc_queue queue = {
+        .config = {.ecn_low_bytes = rows[i].low, .ecn_high_bytes = rows[i].high}, .prng = {1}};
+    int marked = 0;
+    for (int k = 0; k < 1000; k++) {
+      struct mrc_frame packet = write_of(1000);
+      packet.ecn = (uint8_t)rows[i].ecn;
+      queue.data = (struct mrc_queue_class){.bytes = rows[i].waiting};
+      CHECK(mrc_queue_push(&queue, &packet));
+      marked += packet.ecn == CE;
+    }
+    CHECK(marked >= rows[i].least && marked <= rows[i].most);
+    CHECK_EQ(queue.marked, marked);
+  }
+}
+
+static void test_push__control_is_never_marked(void) {
+  struct mrc_queue queue = {.config = {.ecn_low_bytes = 1, .ecn_high_bytes = 2}};
+  struct mrc_frame packet = control_of();
+  packet.ecn = ECT;
+  queue.data.bytes = 1000;
+  CHECK(mrc_queue_push(&queue, &packet));
+  CHECK_EQ(packet.ecn, ECT);
+}
+
+static void test_pop__control_and_trimmed_first(void) {
+  struct mrc_queue queue = {.config = {.buffer_bytes = 2000, .trims = true}};
+  struct mrc_frame first = write_of(1000), second = write_of(1000), third = write_of(1000);
+  struct mrc_frame control = control_of();
+  CHECK(mrc_queue_push(&queue, &first));
+  CHECK(mrc_queue_push(&queue, &second));
+  CHECK(mrc_queue_push(&queue, &third)); /* trimmed */
+  CHECK(mrc_queue_push(&queue, &control));
+  CHECK_EQ(queue.peak_bytes, mrc_queue_bytes(&queue));
+  CHECK_PTR_EQ(mrc_queue_pop(&queue), &third);
+  CHECK_PTR_EQ(mrc_queue_pop(&queue), &control);
+  CHECK_PTR_EQ(mrc_queue_pop(&queue), &first);
+  CHECK_PTR_EQ(mrc_queue_pop(&queue), &second);
+  CHECK_PTR_EQ(mrc_queue_pop(&queue), NULL);
+  CHECK_EQ(mrc_queue_bytes(&queue), 0);
+}
+
+CHECK_MAIN(RUN(test_push__room_and_trimming), RUN(test_push__only_writes_are_trimmed),
+           RUN(test_push__control_has_room_of_its_own), RUN(test_push__ecn_ramp),
+           RUN(test_push__control_is_never_marked), RUN(test_pop__control_and_trimmed_first))

@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "sim/sim.h"
+
+#include <errno.h>
+
+#include "check.h"
+#include "sim_config.h"
+
+static struct mrc_sim_stats stats_of(const mrc_sim *sim) {
+  struct mrc_sim_stats stats;
+  mrc_sim_stats(sim, &stats);
+  return stats;
+}
+
+static struct mrc_sim_flow_info info_of(const mrc_sim *sim, uint32_t flow) {
+  struct mrc_sim_flow_info info = {0};
+  CHECK_EQ(mrc_sim_flow(sim, flow, &info), 0);
+  return info;
+}
+
+static void test_create__refuses_nonsense(void) {
+  CHECK_PTR_EQ(open_sim(.hosts = 1), NULL);
+  CHECK_PTR_EQ(open_sim(.hosts = 5), NULL); /* no multiple of the T0s */
+  CHECK_PTR_EQ(open_sim(.planes = 33), NULL);
+  CHECK_PTR_EQ(open_sim(.t1 = 0), NULL);
+  CHECK_PTR_EQ(open_sim(.host_rate_bps = 0), NULL);
+  CHECK_PTR_EQ(open_sim(.path_mtu = 4095), NULL);
+  CHECK_PTR_EQ(open_sim(.ecn_low_bytes = 400000), NULL);
+}
+
+static void test_add__refuses_nonsense(void) {
+  mrc_sim *sim = open_sim();
+  CHECK_EQ(add_flow(sim, .to = 4), -EINVAL);
+  CHECK_EQ(add_flow(sim, .to = 0), -EINVAL);
+  CHECK_EQ(add_flow(sim, .bytes = (1 << 20) + 1), -EINVAL);
+  CHECK_EQ(add_flow(sim, .writes = 0), -EINVAL);
+  CHECK_EQ(add_fault(sim, .plane = 2, .target = MRC_SIM_PLANE), -EINVAL);
+  CHECK_EQ(add_fault(sim, .target = MRC_SIM_PORT, .index = 4), -EINVAL);
+  CHECK_EQ(add_fault(sim, .target = MRC_SIM_UPLINK, .t1 = 2), -EINVAL);
+  CHECK_EQ(add_fault(sim, .at_ns = 5, .until_ns = 5), -EINVAL);
+  CHECK_EQ(add_fault(sim, .kind = MRC_SIM_RATE), -EINVAL);
+  CHECK_EQ(add_flow(sim), 0);
+  CHECK_EQ(mrc_sim_run(sim, 10 * MS), 1);
+  CHECK_EQ(add_flow(sim), -EINVAL); /* too late */
+  CHECK_EQ(add_fault(sim), -EINVAL);
+  mrc_sim_destroy(sim);
+}
+
+/* Bytes arrive, each in its place, whatever the links do. */
+static void test_run__contents(void) {
+  static const struct mrc_sim_fault faults[] = {
+      {.kind = MRC_SIM_RATE, .a = 50 * GBIT},
+      {.kind = MRC_SIM_LOSS, .a = 50000},
+      {.kind = MRC_SIM_LOSE, .a = 1, .b = 20},
+      {.kind = MRC_SIM_MASK, .a = 0x8001},
+      {.kind = MRC_SIM_BURST, .a = 5000, .b = 8},
+      {.kind = MRC_SIM_CORRUPT, .a = 50000},
+      {.kind = MRC_SIM_DUPLICATE, .a = 100000, .b = 5000},
+      {.kind = MRC_SIM_REORDER, .a = 100000, .b = 5000},
+      {.kind = MRC_SIM_JITTER, .a = 2000},
+      {.kind = MRC_SIM_DELAY, .a = 20000},
+  };
+  for (int i = 0; i < (int)(sizeof faults / sizeof *faults); i++) {
+    CHECK_ROW(i);
+    mrc_sim *sim = open_sim(.copies_payload = 1, .planes = 2);
+    struct mrc_sim_fault fault = faults[i];
+    fault.target = MRC_SIM_PLANE;
+    fault.plane = 1;
+    fault.until_ns = UINT64_MAX;
+    CHECK_EQ(mrc_sim_add_fault(sim, &fault), 0);
+    CHECK_EQ(add_flow(sim, .offset = 1000, .bytes = 500001), 0);
+    CHECK_EQ(mrc_sim_run(sim, 500 * MS), 1);
+    const uint8_t *source = mrc_sim_memory(sim), *target = source + (1 << 19);
+    CHECK_MEM_EQ(target + 1000, source + 1000, 500001);
+    CHECK_EQ(target[999], 0x5A);
+    CHECK_EQ(target[1000 + 500001], 0x5A);
+    CHECK_EQ(info_of(sim, 0).bytes_received, 500001);
+    mrc_sim_destroy(sim);
+  }
+}
+
+static uint64_t trace_of(uint64_t seed, const char *path) {
+  mrc_sim *sim = open_sim(.seed = seed, .planes = 2, .jitter_ns = 300, .sample_ns = 10 * US);
+  CHECK_EQ(add_fault(sim, .target = MRC_SIM_ALL, .kind = MRC_SIM_LOSS, .a = 20000), 0);
+  CHECK_EQ(add_flow(sim), 0);
+  CHECK_EQ(add_flow(sim, .from = 3, .to = 1, .writes = 4, .interval_ns = 20 * US), 1);
+  if (path) CHECK_EQ(mrc_sim_trace_to(sim, path), 0);
+  CHECK_EQ(mrc_sim_run(sim, 500 * MS), 1);
+  const uint64_t trace = stats_of(sim).trace;
+  mrc_sim_destroy(sim);
+  return trace;
+}
+
+static void test_run__same_seed_same_trace(void) {
+  const uint64_t trace = trace_of(7, NULL);
+  CHECK(trace_of(7, NULL) == trace);
+  CHECK(trace_of(7, "/dev/null") == trace); /* watching changes nothing */
+  CHECK(trace_of(8, NULL) != trace);
+}
+
+static void test_run__faults_have_their_time(void) {
+  mrc_sim *sim = open_sim(.sample_ns = 100 * US);
+  CHECK_EQ(add_fault(sim, .at_ns = 200 * US, .until_ns = 300 * US, .target = MRC_SIM_ALL,
+                     .kind = MRC_SIM_RATE, .a = GBIT),
+           0);
+  CHECK_EQ(add_flow(sim, .bytes = 1 << 20, .writes = 8), 0);
+  CHECK_EQ(mrc_sim_run(sim, 500 * MS), 1);
+  struct mrc_sim_sample samples[8] = {0};
+  CHECK(mrc_sim_samples(sim, samples, 8) > 4);
+  const uint64_t before = samples[1].bytes_received - samples[0].bytes_received;
+  const uint64_t during = samples[2].bytes_received - samples[1].bytes_received;
+  CHECK_EQ(samples[2].now_ns, 300 * US);
+  CHECK(before > 1000000 && before < 1250000); /* 100 Gbit/s */
+  CHECK(during < before / 10);
+  mrc_sim_destroy(sim);
+}
+
+static void test_run__loss_of_control_spares_data(void) {
+  mrc_sim *sim = open_sim();
+  CHECK_EQ(add_fault(sim, .target = MRC_SIM_ALL, .kind = MRC_SIM_LOSE, .a = 1, .b = 4,
+                     .class = MRC_SIM_CONTROL_CLASS),
+           0);
+  CHECK_EQ(add_flow(sim), 0);
+  CHECK_EQ(mrc_sim_run(sim, 500 * MS), 1);
+  CHECK(stats_of(sim).lost > 0);
+  CHECK_EQ(info_of(sim, 0).packets_spurious, info_of(sim, 0).packets_retransmitted);
+  mrc_sim_destroy(sim);
+}
+
+static void test_run__a_host_sees_its_port_down(void) {
+  mrc_sim *sim = open_sim(.planes = 2);
+  CHECK_EQ(add_fault(sim, .at_ns = 50 * US, .target = MRC_SIM_PORT, .index = 0, .plane = 2,
+                     .kind = MRC_SIM_DOWN),
+           0);
+  CHECK_EQ(add_flow(sim, .bytes = 1 << 20, .writes = 4), 0);
+  CHECK_EQ(mrc_sim_run(sim, 500 * MS), 1);
+  struct mrc_sim_event events[4] = {0};
+  CHECK(mrc_sim_events(sim, events, 4) >= 1);
+  CHECK_EQ(events[0].now_ns, 50 * US);
+  CHECK_EQ(events[0].type, MRC_SIM_PLANE_STATE);
+  CHECK_EQ(events[0].plane, 2);
+  CHECK_EQ(events[0].status, 0);
+  mrc_sim_destroy(sim);
+}
+
+static void test_run__no_path_ends_the_flow(void) {
+  mrc_sim *sim = open_sim(.retry_linear = 1, .retry_exp = 1);
+  CHECK_EQ(add_fault(sim, .target = MRC_SIM_ALL, .kind = MRC_SIM_SILENT), 0);
+  CHECK_EQ(add_flow(sim, .writes = 20, .depth = 4), 0);
+  CHECK_EQ(mrc_sim_run(sim, 1000 * MS), 1);
+  CHECK_EQ(info_of(sim, 0).completed, 0);
+  CHECK_EQ(info_of(sim, 0).failed, 20); /* those never posted too */
+  struct mrc_sim_event events[8] = {0};
+  const int n = mrc_sim_events(sim, events, 8);
+  CHECK(n >= 1 && n <= 8);
+  CHECK_EQ(events[n - 1].type, MRC_SIM_QP_ERROR);
+  CHECK_EQ(events[n - 1].status, MRC_WC_RETRY_EXC_ERR);
+  mrc_sim_destroy(sim);
+}
+
+/* Write n + 1 of the second flow leaves its host once write n of the first has come. */
+static void test_traffic__after_another_flow(void) {
+  mrc_sim *sim = open_sim();
+  CHECK_EQ(add_flow(sim, .from = 0, .to = 2, .writes = 3, .interval_ns = 500 * US), 0);
+  CHECK_EQ(add_flow(sim, .from = 2, .to = 0, .writes = 4, .after = 1), 1);
+  CHECK_EQ(mrc_sim_run(sim, 500 * MS), 1);
+  struct mrc_sim_message messages[8] = {0};
+  CHECK_EQ(mrc_sim_messages(sim, messages, 8), 7);
+  uint64_t arrived_ns = 0, gap_ns = 0;
+  for (int i = 0, n = 0; i < 7; i++) {
+    if (messages[i].flow == 0) arrived_ns = messages[i].done_ns;
+    if (messages[i].flow != 1 || n++ == 0) continue;
+    gap_ns = arrived_ns - messages[i].wanted_ns; /* it was told a little later than `to` knew */
+    CHECK(gap_ns < 10 * US);
+  }
+  CHECK(gap_ns > 0);
+  mrc_sim_destroy(sim);
+}
+
+static void test_traffic__open_loop_keeps_its_mean(void) {
+  mrc_sim *sim = open_sim();
+  CHECK_EQ(add_flow(sim, .bytes = 4096, .writes = 2000, .interval_ns = 5 * US), 0);
+  CHECK_EQ(mrc_sim_run(sim, 500 * MS), 1);
+  static struct mrc_sim_message messages[2000];
+  CHECK_EQ(mrc_sim_messages(sim, messages, 2000), 2000);
+  const uint64_t span_ns = messages[1999].wanted_ns - messages[0].wanted_ns;
+  CHECK(span_ns > 9500 * US && span_ns < 10500 * US);
+  int long_gaps = 0; /* a share of 1 / e is longer than the mean */
+  for (int i = 1; i < 2000; i++)
+    long_gaps += messages[i].wanted_ns - messages[i - 1].wanted_ns > 5 * US;
+  CHECK(long_gaps > 680 && long_gaps < 790);
+  mrc_sim_destroy(sim);
+}
+
+static void test_incast__trims_at_the_last_hop(void) {
+  mrc_sim *sim = open_sim(.hosts = 8, .t0 = 2, .t1 = 4, .buffer_bytes = 200000);
+  for (uint32_t from = 1; from < 8; from++)
+    CHECK_EQ(add_flow(sim, .from = from, .to = 0, .writes = 4), (int)from - 1);
+  CHECK_EQ(mrc_sim_run(sim, 500 * MS), 1);
+  struct mrc_sim_port_info last;
+  CHECK_EQ(mrc_sim_last_hop(sim, 0, 1, &last), 0);
+  CHECK(last.trimmed > 0);
+  CHECK_EQ(last.marked, 0);
+  CHECK(last.peak_bytes > 190000 && last.peak_bytes < 400001);
+  CHECK_EQ(stats_of(sim).writes_done, 28);
+  CHECK_EQ(mrc_sim_last_hop(sim, 8, 1, &last), -EINVAL);
+  CHECK_EQ(mrc_sim_first_hop(sim, 0, 2, &last), -EINVAL);
+  mrc_sim_destroy(sim);
+}
+
+CHECK_MAIN(RUN(test_create__refuses_nonsense), RUN(test_add__refuses_nonsense),
+           RUN(test_run__contents), RUN(test_run__same_seed_same_trace),
+           RUN(test_run__faults_have_their_time), RUN(test_run__loss_of_control_spares_data),
+           RUN(test_run__a_host_sees_its_port_down), RUN(test_run__no_path_ends_the_flow),
+           RUN(test_traffic__after_another_flow), RUN(test_traffic__open_loop_keeps_its_mean),
+           RUN(test_incast__trims_at_the_last_hop))
