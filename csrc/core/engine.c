@@ -399,8 +399,9 @@ void mrc_engine_commit(struct mrc_engine *engine, const struct mrc_burst *bursts
      now: a suspension takes all that is in flight there for lost, also of bursts before this. */
   for (int i = 0; i < n; i++) {
     struct mrc_qp *qp = engine->qps[bursts[i]._qp];
-    if (taken[i] < 0 && qp->state == MRC_QP_RTS)
-      mrc_loss_suspend_plane(engine, qp, bursts[i].port - 1u, now_ns);
+    if (taken[i] >= 0 || qp->state != MRC_QP_RTS) continue;
+    mrc_loss_suspend_plane(engine, qp, bursts[i].port - 1u, now_ns);
+    mrc_qp_touch(engine, qp);
   }
 }
 

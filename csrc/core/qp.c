@@ -32,12 +32,19 @@ static bool valid_create(const struct mrc_qp_attr *attr) {
   return attr->max_wimm >= 1 && attr->max_wimm <= 1024;
 }
 
+static void forget_peer(struct mrc_qp *qp) {
+  free(qp->peer_sources);
+  free(qp->peer_addresses);
+  qp->peer_sources = NULL;
+  qp->peer_addresses = NULL;
+  qp->n_peer_sources = qp->n_peer_addresses = qp->peer_hint = 0;
+}
+
 static void free_qp(struct mrc_qp *qp) {
   mrc_requester_free(qp);
   mrc_responder_free(qp);
   mrc_evset_free(&qp->evset);
-  free(qp->peer_sources);
-  free(qp->peer_addresses);
+  forget_peer(qp);
   free(qp);
 }
 
@@ -95,7 +102,10 @@ int mrc_qp_set_peer(struct mrc_engine *engine, uint32_t qpn, const struct mrc_pe
     return -EINVAL;
   qp->peer_sources = malloc((size_t)n * sizeof *sources);
   qp->peer_addresses = malloc((size_t)n * sizeof *qp->peer_addresses);
-  if (qp->peer_sources == NULL || qp->peer_addresses == NULL) return -ENOMEM;
+  if (qp->peer_sources == NULL || qp->peer_addresses == NULL) {
+    forget_peer(qp);
+    return -ENOMEM;
+  }
   memcpy(qp->peer_sources, sources, (size_t)n * sizeof *sources);
   qp->n_peer_sources = (uint32_t)n;
   uint32_t index;
@@ -110,6 +120,13 @@ bool mrc_qp_knows_source(struct mrc_qp *qp, const uint8_t address[16]) {
   if (qp->n_peer_addresses == 0) return false;
   if (memcmp(qp->peer_addresses[qp->peer_hint], address, 16) == 0) return true;
   return known_address(qp, address, &qp->peer_hint);
+}
+
+/* Back to what mrc_qp_create made. */
+static void to_reset(struct mrc_engine *engine, struct mrc_qp *qp) {
+  mrc_endpoint_drop_sources(engine, qp);
+  forget_peer(qp);
+  mrc_evset_free(&qp->evset);
 }
 
 static int to_rtr(struct mrc_qp *qp, const struct mrc_qp_attr *attr) {
@@ -170,6 +187,7 @@ int mrc_qp_modify(struct mrc_engine *engine, uint32_t qpn, uint32_t state,
     return 0;
   }
   int error = 0;
+  if (state == MRC_QP_RESET) to_reset(engine, qp);
   if (state == MRC_QP_RTR) error = to_rtr(qp, attr);
   if (state == MRC_QP_RTS) error = to_rts(engine, qp, attr, now_ns);
   if (error != 0) return error;
@@ -228,6 +246,7 @@ int mrc_qp_probe_ev(struct mrc_engine *engine, uint32_t qpn, uint32_t ev_index, 
   if (qp == NULL) return -ENOENT;
   if ((qp->state != MRC_QP_RTR && qp->state != MRC_QP_RTS) || ev_index >= qp->evset.n)
     return -EINVAL;
+  mrc_qp_touch(engine, qp); /* something is to be sent, or waits for its port */
   return mrc_ev_probe_command(engine, qp, (uint16_t)ev_index, bytes, timeout_ns, cookie);
 }
 

@@ -65,6 +65,21 @@ static void test_qpn__reused_before_the_old_completions_are_polled(void) {
   mrc_engine_destroy(engine);
 }
 
+/* RESET is as created: EVs and peer are forgotten and may be given anew. */
+static void test_reset__forgets_paths_and_peer(void) {
+  mrc_engine *engine = mrc_engine_create(&(struct mrc_engine_config){.max_qps = 2});
+  const uint32_t qpn = attr_of_4.qpn;
+  CHECK_EQ(mrc_qp_create(engine, &attr_of_4), 0);
+  CHECK_EQ(mrc_qp_modify(engine, qpn, MRC_QP_INIT, &attr_of_4, 1), 0);
+  set_paths(engine);
+  CHECK_EQ(mrc_qp_modify(engine, qpn, MRC_QP_RESET, &attr_of_4, 1), 0);
+  CHECK_EQ(mrc_qp_modify(engine, qpn, MRC_QP_INIT, &attr_of_4, 1), 0);
+  CHECK_EQ(mrc_qp_modify(engine, qpn, MRC_QP_RTR, &attr_of_4, 1), -EINVAL);
+  set_paths(engine);
+  CHECK_EQ(mrc_qp_modify(engine, qpn, MRC_QP_RTR, &attr_of_4, 1), 0);
+  mrc_engine_destroy(engine);
+}
+
 /* More bursts asked for than packets fit the arena: what did not fit has its turn at once. */
 static void test_transmit__goes_on_after_a_full_arena(void) {
   enum { PACKETS = 4096, BYTES = PACKETS * 256 };
@@ -84,6 +99,18 @@ static void test_transmit__goes_on_after_a_full_arena(void) {
     CHECK_EQ(mrc_engine_deadline(engine) == 0, packets < PACKETS);
   }
   CHECK_EQ(packets, PACKETS);
+  mrc_engine_destroy(engine);
+}
+
+/* A commanded probe is something to send, and a driver must see that in the deadline. */
+static void test_probe_ev__is_due_at_once(void) {
+  mrc_engine *engine = mrc_engine_create(&(struct mrc_engine_config){.max_qps = 2});
+  struct mrc_burst bursts[8];
+  add_qp(engine);
+  CHECK_EQ(mrc_engine_transmit(engine, bursts, 8, 2), 0);
+  CHECK(mrc_engine_deadline(engine) > 2);
+  CHECK_EQ(mrc_qp_probe_ev(engine, attr_of_4.qpn, 0, 0, MS, 1, 2), 0);
+  CHECK_EQ(mrc_engine_deadline(engine), 0);
   mrc_engine_destroy(engine);
 }
 
@@ -185,9 +212,32 @@ static void test_probe__requests_do_not_starve_other_qps(void) {
   mrc_pair_destroy(p);
 }
 
+/* A send that fails outright suspends the plane: what was in flight there is due again at once,
+   also when the burst that failed held no data. */
+static void test_commit__failed_answer_resends_data_in_flight(void) {
+  struct mrc_pair *p = open_pair(.planes = 2);
+  int end = open_qp(p, .memory_bytes = 64 * MTU), peer = p->ends[end]->peer;
+  mrc_engine *engine = p->hosts[1].engine;
+  struct forge forge = make_forge(p, end, four);
+  run_for(p, MS);
+  CHECK_EQ(mrc_pair_write(p, peer, 8 * MTU), 0);
+  CHECK(data_bursts(p, 1) > 0);
+  forge.wire.ack_req = true;
+  CHECK_EQ(send_forge(p, &forge), 0);
+  struct mrc_burst bursts[8];
+  const int failed[8] = {-ENETUNREACH};
+  CHECK_EQ(mrc_engine_transmit(engine, bursts, 8, p->now_ns), 1);
+  CHECK_EQ(bursts[0].port, 1);
+  mrc_engine_commit(engine, bursts, failed, 1, p->now_ns);
+  CHECK_EQ(mrc_engine_deadline(engine), 0);
+  CHECK(data_bursts(p, 1) > 0);
+  mrc_pair_destroy(p);
+}
+
 CHECK_MAIN(RUN(test_qpn__reused_before_the_old_completions_are_polled),
-           RUN(test_transmit__goes_on_after_a_full_arena),
-           RUN(test_ack__of_a_message_half_the_psn_space_ago),
+           RUN(test_reset__forgets_paths_and_peer), RUN(test_transmit__goes_on_after_a_full_arena),
+           RUN(test_probe_ev__is_due_at_once), RUN(test_ack__of_a_message_half_the_psn_space_ago),
            RUN(test_receive__checks_control_marked_as_trimmed),
            RUN(test_endpoint__requests_do_not_starve_data),
-           RUN(test_probe__requests_do_not_starve_other_qps))
+           RUN(test_probe__requests_do_not_starve_other_qps),
+           RUN(test_commit__failed_answer_resends_data_in_flight))
