@@ -24,13 +24,15 @@ static void send_burst(struct mrc_pair *pair, int host, const struct mrc_burst *
   }
 }
 
-/* Whether the kernel takes the burst; a port whose link holds too much is blocked from now on. */
-static bool takes(struct mrc_pair *pair, struct mrc_pair_host *host, const struct mrc_link *out,
-                  const struct mrc_burst *burst) {
+/* What the kernel says to the burst: 1 taken, 0 refused, or an error. A port whose link holds too
+ * much is blocked from now on. */
+static int offer(struct mrc_pair *pair, struct mrc_pair_host *host, const struct mrc_link *out,
+                 const struct mrc_burst *burst) {
   host->bursts++;
+  if (host->errors[burst->port - 1]) return host->errors[burst->port - 1];
   uint64_t limit = host->driver.sndbuf_bytes;
   if (limit && mrc_link_backlog(out, pair->now_ns) > limit) host->blocked |= bit_of(burst->port);
-  if (host->blocked & bit_of(burst->port)) return false;
+  if (host->blocked & bit_of(burst->port)) return 0;
   const uint32_t one_in = (uint32_t)host->driver.refuse_one_in;
   return one_in == 0 || mrc_prng_below(&pair->prng, one_in) != 0;
 }
@@ -58,9 +60,9 @@ static void transmit(struct mrc_pair *pair, int index) {
     uint32_t before = host->blocked;
     for (int i = 0; i < n; i++) {
       mrc_assert(!(before & bit_of(bursts[i].port))); /* a blocked port is not chosen */
-      taken[i] = takes(pair, host, &pair->port_out[index][bursts[i].port - 1], &bursts[i]);
-      if (taken[i]) send_burst(pair, index, &bursts[i]);
-      host->refused += !taken[i];
+      taken[i] = offer(pair, host, &pair->port_out[index][bursts[i].port - 1], &bursts[i]);
+      if (taken[i] == 1) send_burst(pair, index, &bursts[i]);
+      host->refused += taken[i] == 0;
     }
     mrc_engine_commit(host->engine, bursts, taken, n, pair->now_ns);
     tell_blocked(pair, index, before);

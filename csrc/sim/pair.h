@@ -77,6 +77,7 @@ struct mrc_pair_host {
   uint64_t refused;
   uint32_t blocked; /* bit n - 1: port n */
   uint32_t down;
+  int errors[MRC_PAIR_MAX_PLANES]; /* what the kernel says to every burst of a port; 0: takes it */
   uint64_t plane_bytes[MRC_PAIR_MAX_PLANES];   /* payload of data packets sent */
   uint64_t plane_packets[MRC_PAIR_MAX_PLANES]; /* of every kind, sent */
   uint64_t drops[MRC_PAIR_MAX_DROPS];          /* packets by result of mrc_engine_receive */

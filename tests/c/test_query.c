@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What an engine tells about itself (csrc/core/query.c): names, trace ring, events that nobody
+ * takes. */
+#include "core/engine.h"
+
+#include "scenario.h"
+#include "sim/connect.h"
+
+static void test_names__end_with_the_lists(void) {
+  CHECK_STR_EQ(mrc_engine_counter_name(0), "RX_PACKETS");
+  CHECK(mrc_engine_counter_name(MRC_COUNTERS - 1) != NULL);
+  CHECK(mrc_engine_counter_name(MRC_COUNTERS) == NULL);
+  CHECK(mrc_engine_counter_name(-1) == NULL);
+  CHECK_STR_EQ(mrc_drop_name(0), "NONE");
+  CHECK_STR_EQ(mrc_drop_name(MRC_DROP_SHORT), "SHORT");
+  CHECK_STR_EQ(mrc_drop_name(MRC_DROP_COUNT - 1), "PORT");
+  CHECK(mrc_drop_name(MRC_DROP_COUNT) == NULL);
+  CHECK(mrc_drop_name(-1) == NULL);
+  CHECK_STR_EQ(mrc_trace_name(0), "DROP");
+  CHECK(mrc_trace_name(MRC_TRACE_POINTS) == NULL);
+  CHECK(mrc_trace_name(-1) == NULL);
+}
+
+static void test_counters__fill_what_there_is_room_for(void) {
+  mrc_engine *engine = mrc_engine_create(&(struct mrc_engine_config){.max_qps = 1});
+  uint64_t values[2] = {7, 7};
+  CHECK_EQ(mrc_engine_receive(engine, (const uint8_t *)"", 0, &(struct mrc_meta){.port = 1}, 1),
+           MRC_DROP_SHORT);
+  CHECK_EQ(mrc_engine_counters(engine, values, 1), MRC_COUNTERS);
+  CHECK_EQ(values[0], 1);
+  CHECK_EQ(values[1], 7);
+  CHECK_EQ(mrc_engine_drops(engine, values, 2), MRC_DROP_COUNT);
+  CHECK_EQ(values[MRC_DROP_SHORT], 1);
+  mrc_engine_destroy(engine);
+}
+
+/* The ring keeps the newest, and gives them oldest first. */
+static void test_trace__keeps_the_newest(void) {
+  struct mrc_pair *p = open_pair(.engine.trace_entries = 16);
+  int end = open_qp(p, .memory_bytes = 100 * MTU);
+  CHECK_EQ(mrc_pair_write(p, end, 100 * MTU), 0);
+  CHECK(mrc_pair_finish(p, 10 * MS));
+  struct mrc_trace_entry entries[32];
+  CHECK_EQ(mrc_engine_trace(p->hosts[0].engine, entries, 32), 16);
+  for (int i = 1; i < 16; i++)
+    CHECK(entries[i].now_ns >= entries[i - 1].now_ns);
+  CHECK_EQ(entries[15].point, MRC_TRACE_COMPLETE);
+  struct mrc_trace_entry newest;
+  CHECK_EQ(mrc_engine_trace(p->hosts[0].engine, &newest, 1), 1);
+  CHECK_MEM_EQ(&newest, &entries[15], sizeof newest);
+  CHECK_EQ(mrc_engine_trace(p->hosts[0].engine, NULL, 0), 0);
+  CHECK_EQ(mrc_engine_trace(p->hosts[0].engine, NULL, -1), 0);
+  mrc_pair_destroy(p);
+}
+
+/* EV events that nobody takes are counted and forgotten; the end of the QP is still told. */
+static void test_events__overflow_keeps_room_for_what_matters(void) {
+  struct mrc_pair *p = open_pair(.planes = 1, .paths = 2);
+  int end = open_qp(p);
+  mrc_engine *engine = p->hosts[0].engine;
+  const uint32_t qpn = p->ends[end]->qpn;
+  for (int i = 0; i < MRC_EVENT_RING; i++)
+    CHECK_EQ(mrc_qp_set_ev_state(engine, qpn, 0, i % 2 ? MRC_EV_GOOD : MRC_EV_DENIED, p->now_ns),
+             0);
+  CHECK_EQ(counter(p, 0, MRC_COUNTER_EVENTS_DROPPED), MRC_EVENT_RING / 2);
+  mrc_pair_modify(p, end, MRC_QP_ERROR);
+  struct mrc_event event;
+  int n = 0;
+  while (mrc_engine_events(engine, &event, 1) == 1)
+    n++;
+  CHECK_EQ(n, MRC_EVENT_RING / 2 + 1);
+  CHECK_EQ(event.type, MRC_EVENT_QP_ERROR);
+  mrc_pair_destroy(p);
+}
+
+CHECK_MAIN(RUN(test_names__end_with_the_lists), RUN(test_counters__fill_what_there_is_room_for),
+           RUN(test_trace__keeps_the_newest),
+           RUN(test_events__overflow_keeps_room_for_what_matters))
