@@ -21,8 +21,8 @@ static void report_plane(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t 
   mrc_event_push(engine, &event);
 }
 
-static void distrust_ev(struct mrc_engine *engine, struct mrc_qp *qp, uint16_t ev,
-                        uint64_t now_ns) {
+void mrc_loss_distrust_ev(struct mrc_engine *engine, struct mrc_qp *qp, uint16_t ev,
+                          uint64_t now_ns) {
   if (!mrc_evset_on_loss(&qp->evset, ev, now_ns)) return;
   mrc_count(engine, MRC_COUNTER_EVS_BAD, 1);
   mrc_loss_report_ev(engine, qp, ev);
@@ -50,7 +50,7 @@ void mrc_loss_mark(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t psn, e
     if (mrc_evset_on_skip(&qp->evset, slot->ev)) mrc_loss_report_ev(engine, qp, slot->ev);
     return;
   }
-  distrust_ev(engine, qp, slot->ev, now_ns);
+  mrc_loss_distrust_ev(engine, qp, slot->ev, now_ns);
 }
 
 static void trust_ev(struct mrc_engine *engine, struct mrc_qp *qp, uint16_t ev) {

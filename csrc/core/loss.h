@@ -35,6 +35,9 @@ void mrc_loss_level_plane(struct mrc_qp *qp, uint32_t plane);
 void mrc_loss_resume_plane(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t plane);
 void mrc_loss_suspend_plane(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t plane,
                             uint64_t now_ns);
+/* An EV lost a packet, or the peer calls it bad: it goes, and probes decide on its return. */
+void mrc_loss_distrust_ev(struct mrc_engine *engine, struct mrc_qp *qp, uint16_t ev,
+                          uint64_t now_ns);
 /* Tells the controller about an EV. */
 void mrc_loss_report_ev(struct mrc_engine *engine, struct mrc_qp *qp, uint16_t ev);
 

@@ -211,10 +211,10 @@ static void on_ev_feedback(struct mrc_engine *engine, struct mrc_qp *qp,
   if (sack->m == MRC_M_NONE) return;
   const uint32_t ev = mrc_keymap_get(&qp->evset.by_value, sack->ev);
   if (ev == MRC_KEYMAP_NONE) return;
-  const bool changed = sack->m == MRC_M_SKIP_ONCE
-                           ? mrc_evset_on_skip(&qp->evset, (uint16_t)ev)
-                           : mrc_evset_on_loss(&qp->evset, (uint16_t)ev, now_ns);
-  if (changed) mrc_loss_report_ev(engine, qp, (uint16_t)ev);
+  if (sack->m == MRC_M_ALWAYS_SKIP)
+    mrc_loss_distrust_ev(engine, qp, (uint16_t)ev, now_ns);
+  else if (mrc_evset_on_skip(&qp->evset, (uint16_t)ev))
+    mrc_loss_report_ev(engine, qp, (uint16_t)ev);
 }
 
 /* Acknowledges everything up to the cumulative PSN and in the bitmap; returns the new bytes. */

@@ -141,6 +141,28 @@ static void test_ack__of_a_message_half_the_psn_space_ago(void) {
   mrc_pair_destroy(p);
 }
 
+/* The peer may say of an EV that it is bad: then probes bring it back, as after a loss. */
+static void test_sack__always_skip_puts_on_probation(void) {
+  struct mrc_pair *p = open_pair(.paths = 4);
+  int end = open_qp(p, .memory_bytes = 64), peer = p->ends[end]->peer;
+  struct forge forge = make_forge(p, end, four);
+  run_for(p, MS);
+  const uint32_t before = mrc_psn_sub(p->ends[peer]->attr.sq_psn, 1);
+  forge.wire = (struct mrc_wire){
+      .opcode = MRC_OP_SACK,
+      .dest_qpn = forge.wire.dest_qpn,
+      .psn = before,
+      .sack = {.cum_psn = before,
+               .m = MRC_M_ALWAYS_SKIP,
+               .ev = (uint32_t)mrc_address_sport(1, 0) << 16 | mrc_address_label(6, 1, 2)}};
+  CHECK_EQ(send_forge(p, &forge), 0);
+  CHECK_EQ(mrc_pair_ev(p, peer, 1, 2).state, MRC_EV_ASSUMED_BAD);
+  run_for(p, 100 * MS);
+  CHECK_EQ(mrc_pair_ev(p, peer, 1, 2).state, MRC_EV_GOOD);
+  CHECK_EQ(counter(p, 1, MRC_COUNTER_EVS_BAD), 1);
+  mrc_pair_destroy(p);
+}
+
 /* A mark of trimming on what has no payload is no way around the ICRC. */
 static void test_receive__checks_control_marked_as_trimmed(void) {
   struct mrc_pair *p = open_pair();
@@ -237,6 +259,7 @@ static void test_commit__failed_answer_resends_data_in_flight(void) {
 CHECK_MAIN(RUN(test_qpn__reused_before_the_old_completions_are_polled),
            RUN(test_reset__forgets_paths_and_peer), RUN(test_transmit__goes_on_after_a_full_arena),
            RUN(test_probe_ev__is_due_at_once), RUN(test_ack__of_a_message_half_the_psn_space_ago),
+           RUN(test_sack__always_skip_puts_on_probation),
            RUN(test_receive__checks_control_marked_as_trimmed),
            RUN(test_endpoint__requests_do_not_starve_data),
            RUN(test_probe__requests_do_not_starve_other_qps),
