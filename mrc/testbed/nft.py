@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 from collections.abc import Mapping
 
@@ -32,8 +34,10 @@ def apply(scripts: Mapping[str, str]) -> None:
 
 
 def _start() -> subprocess.Popen[str]:
+    # Debian keeps it where the PATH of an ordinary user does not lead, root of a namespace or not.
+    path = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
+    program = shutil.which("nft", path=path)
+    if program is None:
+        raise NetlinkError("nft is missing: apt-get install nftables")
     pipe = subprocess.PIPE
-    try:
-        return subprocess.Popen(["nft", "-f", "-"], stdin=pipe, stderr=pipe, text=True)
-    except FileNotFoundError as exc:
-        raise NetlinkError("nft is missing: apt-get install nftables") from exc
+    return subprocess.Popen([program, "-f", "-"], stdin=pipe, stderr=pipe, text=True)
