@@ -11,6 +11,9 @@ from collections.abc import Mapping
 from mrc import netns
 from mrc.errors import NetlinkError
 
+# Where Debian keeps nft; the PATH of an ordinary user, root of a namespace or not, leads elsewhere.
+SYSTEM_PATH = "/usr/sbin:/sbin"
+
 
 def apply(scripts: Mapping[str, str]) -> None:
     """Carry out one script per namespace, each as one transaction.
@@ -34,9 +37,7 @@ def apply(scripts: Mapping[str, str]) -> None:
 
 
 def _start() -> subprocess.Popen[str]:
-    # Debian keeps it where the PATH of an ordinary user does not lead, root of a namespace or not.
-    path = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
-    program = shutil.which("nft", path=path)
+    program = shutil.which("nft", path=f"{os.environ.get('PATH', os.defpath)}:{SYSTEM_PATH}")
     if program is None:
         raise NetlinkError("nft is missing: apt-get install nftables")
     pipe = subprocess.PIPE

@@ -19,7 +19,7 @@ import pytest
 from mrc import netns
 from mrc.cli.main import main
 from mrc.errors import StateError
-from mrc.testbed import Testbed, rootless, state
+from mrc.testbed import Testbed, nft, rootless, state
 
 from .conftest import HAS_USERS, fresh_name
 
@@ -171,6 +171,7 @@ def test_up__names_a_missing_nft(
     bed_name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.setattr(nft, "SYSTEM_PATH", "/nowhere")
     assert typed("up", "--name", bed_name, *SMALL) == 1
     assert capsys.readouterr().err.endswith("nft is missing: apt-get install nftables\n")
     assert not [each for each in netns.names() if bed_name in each]
