@@ -43,7 +43,7 @@ void mrc_loss_mark(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t psn, e
   if (plane->suspended) return; /* the plane is to blame, not this EV */
   /* Untrimmed loss means a failed path to MRC, whose switches trim. Ordinary queues overflow: a
      loss while the plane's delay stands high is taken for that. */
-  const uint64_t delay_ns = plane->rtt.last_ns - plane->rtt.base_ns;
+  const uint64_t delay_ns = mrc_rtt_delay_ns(&plane->rtt);
   if (mrc_cc_is_congestion(&qp->req.cc, delay_ns)) {
     mrc_count(engine, MRC_COUNTER_LOST_TO_CONGESTION, 1);
     mrc_cc_on_congestion_loss(&qp->req.cc, now_ns);

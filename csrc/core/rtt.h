@@ -37,6 +37,11 @@ static inline void mrc_rtt_hint(struct mrc_rtt *rtt, uint64_t base_ns) {
   rtt->base_ns = rtt->base_ns == 0 ? base_ns : mrc_min_u64(rtt->base_ns, base_ns);
 }
 
+/* How long the newest sample stood in queues. A hint alone is no sample. */
+static inline uint64_t mrc_rtt_delay_ns(const struct mrc_rtt *rtt) {
+  return mrc_rtt_known(rtt) ? rtt->last_ns - rtt->base_ns : 0;
+}
+
 /* How long after sending an answer is overdue. */
 static inline uint64_t mrc_rtt_overdue_ns(const struct mrc_rtt *rtt, uint64_t floor_ns) {
   return rtt->smooth_ns + mrc_max_u64(4 * rtt->var_ns, floor_ns);

@@ -141,6 +141,27 @@ static void test_ack__of_a_message_half_the_psn_space_ago(void) {
   mrc_pair_destroy(p);
 }
 
+/* A newcomer to a known peer has a base RTT before any sample of its own: that is no queue, and a
+   loss then is the path's fault. */
+static void test_loss__before_the_first_round_trip_is_no_congestion(void) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .path.delay_ns = 4 * MS);
+  int first = open_qp(p, .memory_bytes = 2000 * MTU);
+  CHECK_EQ(mrc_pair_write(p, first, 2000 * MTU), 0);
+  CHECK(mrc_pair_finish(p, 200 * MS));
+  CHECK(mrc_pair_info(p, first).planes[1].base_rtt_ns > 0);
+  int end = open_qp(p, .memory_bytes = 64 * MTU, .spray = 1);
+  mrc_pair_silence(p, 2, true);
+  CHECK_EQ(mrc_pair_write(p, end, 2 * MTU), 0);
+  for (int i = 0; i < 20; i++) {
+    run_for(p, 2 * MS);
+    CHECK_EQ(mrc_pair_write(p, end, MTU), 0);
+  }
+  CHECK(mrc_pair_finish(p, 100 * MS));
+  CHECK(counter(p, 0, MRC_COUNTER_LOST_BY_SILENCE) > 0);
+  CHECK_EQ(counter(p, 0, MRC_COUNTER_LOST_TO_CONGESTION), 0);
+  mrc_pair_destroy(p);
+}
+
 /* The peer may say of an EV that it is bad: then probes bring it back, as after a loss. */
 static void test_sack__always_skip_puts_on_probation(void) {
   struct mrc_pair *p = open_pair(.paths = 4);
@@ -256,11 +277,46 @@ static void test_commit__failed_answer_resends_data_in_flight(void) {
   mrc_pair_destroy(p);
 }
 
+/* Every number of both ends stands just before its end: PSN (24 bits), MSN (16 on the wire, 24 in
+   the ACK), RQMSN (16), send order, ring indices and serials (32). Loss and order go on. */
+static void test_numbers__all_wrap(void) {
+  enum { WRS = 100, BYTES = 20 * MTU };
+  struct mrc_pair *p =
+      open_pair(.planes = 2, .paths = 2, .path = {.delay_ns = PATH_DELAY, .loss_ppm = 20000});
+  int end = open_qp(p, .memory_bytes = WRS * BYTES, .sq_psn = MRC_PSN_MASK - 500, .timeout = 14,
+                    .retry_linear = 7, .retry_exp = 8);
+  struct mrc_audit *audit = audit_of(p, end);
+  audit->unwatched = audit_of(p, p->ends[end]->peer)->unwatched = true; /* it counts from 0 */
+  audit->n_immediates = UINT16_MAX - 20;
+  struct mrc_requester *req = &inside(p, end)->req;
+  struct mrc_responder *resp = &inside(p, p->ends[end]->peer)->resp;
+  mrc_engine *engine = p->hosts[0].engine;
+  req->next_msn = req->next_rqmsn = UINT16_MAX - 20;
+  resp->next_rqmsn = UINT16_MAX - 20;
+  req->acked_msn = resp->done_msn = MRC_PSN_MASK - 20;
+  req->sq_head = req->sq_send = req->sq_tail = UINT32_MAX - 20;
+  req->win.next_order = UINT32_MAX - 300;
+  req->sack_serial = UINT32_MAX - 30;
+  req->probe.id = engine->next_ev_probe_id = UINT16_MAX;
+  engine->cq.head = engine->cq.tail = UINT32_MAX - 20;
+  engine->event_head = engine->event_tail = UINT32_MAX - 2;
+  for (int i = 0; i < WRS; i++)
+    CHECK_EQ(i % 2 ? mrc_pair_write(p, end, BYTES) : mrc_pair_write_imm(p, end, BYTES), 0);
+  CHECK(mrc_pair_finish(p, 2 * SECOND));
+  CHECK_EQ(succeeded(p, end), WRS);
+  CHECK(req->win.next_psn < MRC_PSN_MASK / 2);
+  CHECK(mrc_pair_info(p, end).packets_retransmitted > 0);
+  CHECK_EQ(resp->next_rqmsn - (UINT16_MAX - 20), WRS / 2);
+  CHECK_MEM_EQ(audit->target, audit->source, WRS * BYTES);
+  mrc_pair_destroy(p);
+}
+
 CHECK_MAIN(RUN(test_qpn__reused_before_the_old_completions_are_polled),
            RUN(test_reset__forgets_paths_and_peer), RUN(test_transmit__goes_on_after_a_full_arena),
            RUN(test_probe_ev__is_due_at_once), RUN(test_ack__of_a_message_half_the_psn_space_ago),
+           RUN(test_loss__before_the_first_round_trip_is_no_congestion),
            RUN(test_sack__always_skip_puts_on_probation),
            RUN(test_receive__checks_control_marked_as_trimmed),
            RUN(test_endpoint__requests_do_not_starve_data),
            RUN(test_probe__requests_do_not_starve_other_qps),
-           RUN(test_commit__failed_answer_resends_data_in_flight))
+           RUN(test_commit__failed_answer_resends_data_in_flight), RUN(test_numbers__all_wrap))
