@@ -405,14 +405,6 @@ void mrc_engine_commit(struct mrc_engine *engine, const struct mrc_burst *bursts
   }
 }
 
-/* A port whose socket was full for long starts level with the others. */
-static void level_after_block(struct mrc_engine *engine, uint32_t plane, uint64_t now_ns) {
-  if (now_ns - engine->blocked_ns[plane] < MRC_BLOCKED_PATIENCE_NS) return;
-  for (uint32_t i = 0; i < engine->config.max_qps; i++)
-    if (engine->qps[i] != NULL && engine->qps[i]->waits_for_port)
-      mrc_loss_level_plane(engine->qps[i], plane);
-}
-
 void mrc_engine_port_blocked(struct mrc_engine *engine, int port, bool blocked, uint64_t now_ns) {
   engine->now_ns = now_ns;
   mrc_assert(port >= 1 && (uint32_t)port <= engine->config.ports);
@@ -422,7 +414,6 @@ void mrc_engine_port_blocked(struct mrc_engine *engine, int port, bool blocked, 
   if (blocked) {
     engine->blocked_ns[port - 1] = now_ns;
   } else {
-    level_after_block(engine, (uint32_t)port - 1, now_ns);
     engine->n_answers_stuck = 0;
     wake_waiting(engine);
   }

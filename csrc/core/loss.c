@@ -176,23 +176,12 @@ void mrc_loss_suspend_plane(struct mrc_engine *engine, struct mrc_qp *qp, uint32
   report_plane(engine, qp, index, false);
 }
 
-void mrc_loss_level_plane(struct mrc_qp *qp, uint32_t index) {
-  uint64_t level = UINT64_MAX;
-  for (uint32_t planes = qp->evset.plane_mask & ~(1u << index); planes != 0; planes &= planes - 1) {
-    const struct mrc_plane *other = &qp->planes[__builtin_ctz(planes)];
-    if (!other->suspended) level = mrc_min_u64(level, other->share_bytes);
-  }
-  struct mrc_plane *plane = &qp->planes[index];
-  if (level != UINT64_MAX) plane->share_bytes = mrc_max_u64(plane->share_bytes, level);
-}
-
 void mrc_loss_resume_plane(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t index) {
   struct mrc_plane *plane = &qp->planes[index];
   if (!plane->suspended) return;
   plane->suspended = false;
   plane->strikes = 0;
   plane->probation.next_ns = MRC_NEVER;
-  mrc_loss_level_plane(qp, index);
   mrc_count(engine, MRC_COUNTER_PLANES_RESUMED, 1);
   mrc_trace(engine, MRC_TRACE_PLANE_RESUME, qp->qpn, index + 1, plane->probation.relapses);
   report_plane(engine, qp, index, true);

@@ -28,9 +28,6 @@ void mrc_loss_on_holes(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t ba
    the QP. To be called only when everything that has come in was taken. */
 void mrc_loss_on_deadline(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns);
 uint64_t mrc_loss_deadline(const struct mrc_qp *qp);
-/* A plane comes back after a while: it takes its equal share from now on, and does not make up for
-   what it missed. */
-void mrc_loss_level_plane(struct mrc_qp *qp, uint32_t plane);
 /* A plane answers its probes again. */
 void mrc_loss_resume_plane(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t plane);
 void mrc_loss_suspend_plane(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t plane,

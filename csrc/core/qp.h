@@ -58,6 +58,7 @@ struct mrc_requester {
   uint32_t sq_send;       /* first with packets that have no PSN yet; free-running */
   uint32_t sq_tail;       /* next to post; free-running */
   uint32_t sq_used;       /* posted and not yet polled, at most attr.sq_depth */
+  uint32_t sharing;       /* planes that took equal shares at the last choice, as a mask */
   uint32_t wimm_inflight; /* immediates opened and not completed */
   uint32_t peer_next_psn; /* the peer's cumulative PSN + 1, as last heard */
   uint16_t next_msn;

@@ -28,6 +28,34 @@ static bool holds_others_back(const struct mrc_engine *engine, uint32_t plane) {
   return engine->now_ns - engine->blocked_ns[plane] < MRC_BLOCKED_PATIENCE_NS;
 }
 
+/* Planes that take equal shares now: all but those whose socket has been full for long. */
+static uint32_t sharing_planes(const struct mrc_engine *engine, uint32_t planes) {
+  uint32_t sharing = planes & ~engine->ports_blocked;
+  for (uint32_t full = planes & engine->ports_blocked; full != 0; full &= full - 1)
+    if (holds_others_back(engine, (uint32_t)__builtin_ctz(full))) sharing |= full & -full;
+  return sharing;
+}
+
+/* A plane that comes back, whatever kept it away, takes its equal share from now on and does not
+   make up for what it missed. When none has stayed, all start level. */
+static void level_newcomers(const struct mrc_engine *engine, struct mrc_qp *qp, uint32_t planes) {
+  const uint32_t sharing = sharing_planes(engine, planes);
+  const uint32_t stayed = sharing & qp->req.sharing;
+  qp->req.sharing = sharing;
+  if (stayed == sharing) return;
+  uint64_t least = UINT64_MAX, most = 0;
+  for (uint32_t rest = qp->evset.plane_mask; rest != 0; rest &= rest - 1) {
+    const uint64_t share = qp->planes[__builtin_ctz(rest)].share_bytes;
+    if ((stayed & rest & -rest) != 0) least = mrc_min_u64(least, share);
+    most = mrc_max_u64(most, share);
+  }
+  const uint64_t level = stayed != 0 ? least : most;
+  for (uint32_t rest = sharing & ~stayed; rest != 0; rest &= rest - 1) {
+    struct mrc_plane *plane = &qp->planes[__builtin_ctz(rest)];
+    plane->share_bytes = mrc_max_u64(plane->share_bytes, level);
+  }
+}
+
 /* Of the planes, the one that was given least so far and has room, so that all get equal shares;
    -1 when none can be sent on now. */
 static int choose_plane(const struct mrc_engine *engine, const struct mrc_qp *qp, uint32_t planes) {
@@ -63,6 +91,7 @@ static uint16_t other_ev(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t 
    lost it, unless there is no other in any plane. */
 static uint16_t choose_ev(struct mrc_engine *engine, struct mrc_qp *qp, uint16_t avoid) {
   uint32_t planes = eligible_planes(engine, qp);
+  level_newcomers(engine, qp, planes);
   int plane = choose_plane(engine, qp, planes);
   if (plane < 0) return MRC_EV_NONE;
   const uint16_t ev = other_ev(engine, qp, (uint32_t)plane, avoid);

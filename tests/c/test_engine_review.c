@@ -255,6 +255,37 @@ static void test_probe__requests_do_not_starve_other_qps(void) {
   mrc_pair_destroy(p);
 }
 
+static uint64_t bytes_of_next_write(struct mrc_pair *p, int end, int plane) {
+  const uint64_t before = mrc_pair_info(p, end).planes[plane - 1].bytes;
+  CHECK_EQ(mrc_pair_write(p, end, 400 * MTU), 0);
+  CHECK(mrc_pair_finish(p, 100 * MS));
+  return mrc_pair_info(p, end).planes[plane - 1].bytes - before;
+}
+
+/* Planes that the peer or the controller took away and gives back: equal shares from then on,
+   nothing is made up for. */
+static void test_planes__return_without_catching_up(void) {
+  struct mrc_pair *p = open_pair(.planes = 3);
+  int end = open_qp(p, .memory_bytes = 2000 * MTU), peer = p->ends[end]->peer;
+  struct forge forge = make_forge(p, end, four);
+  forge.wire =
+      (struct mrc_wire){.opcode = MRC_OP_ENDPOINT_REQUEST,
+                        .dest_qpn = MRC_ENDPOINT_QPN,
+                        .endpoint = {.op = MRC_ENDPOINT_PORT_STATUS, .port_status_mask = 1}};
+  CHECK_EQ(send_forge(p, &forge), 0);
+  CHECK_EQ(bytes_of_next_write(p, peer, 1), 400 * MTU);
+  forge.wire.endpoint.port_status_mask = 7;
+  CHECK_EQ(send_forge(p, &forge), 0);
+  const uint64_t third = bytes_of_next_write(p, peer, 1);
+  CHECK(third > 100 * MTU && third < 170 * MTU);
+  mrc_pair_deny(p, peer, 2, 0, true);
+  CHECK_EQ(bytes_of_next_write(p, peer, 2), 0);
+  mrc_pair_deny(p, peer, 2, 0, false);
+  const uint64_t again = bytes_of_next_write(p, peer, 2);
+  CHECK(again > 100 * MTU && again < 170 * MTU);
+  mrc_pair_destroy(p);
+}
+
 /* A send that fails outright suspends the plane: what was in flight there is due again at once,
    also when the burst that failed held no data. */
 static void test_commit__failed_answer_resends_data_in_flight(void) {
@@ -319,4 +350,5 @@ CHECK_MAIN(RUN(test_qpn__reused_before_the_old_completions_are_polled),
            RUN(test_receive__checks_control_marked_as_trimmed),
            RUN(test_endpoint__requests_do_not_starve_data),
            RUN(test_probe__requests_do_not_starve_other_qps),
+           RUN(test_planes__return_without_catching_up),
            RUN(test_commit__failed_answer_resends_data_in_flight), RUN(test_numbers__all_wrap))
