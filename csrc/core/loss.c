@@ -74,7 +74,8 @@ void mrc_loss_on_spurious(struct mrc_engine *engine, struct mrc_qp *qp,
   trust_ev(engine, qp, slot->ev_lost);
 }
 
-/* Notes the newest packet per EV that this SACK shows as received. */
+/* Notes the newest packet per EV that this SACK shows as received. What it shows of an original
+   says nothing about the EV on which that packet was sent again. */
 static void note_received(struct mrc_qp *qp, uint32_t base, uint64_t bitmap) {
   const struct mrc_txwin *win = &qp->req.win;
   qp->req.sack_serial++;
@@ -82,7 +83,7 @@ static void note_received(struct mrc_qp *qp, uint32_t base, uint64_t bitmap) {
     const uint32_t psn = mrc_psn_add(base, (uint32_t)__builtin_ctzll(bits));
     if (!mrc_txwin_holds(win, psn)) continue;
     const struct mrc_txslot *slot = mrc_txwin_slot(win, psn);
-    if (slot->state != MRC_TX_ACKED) continue;
+    if (slot->state != MRC_TX_ACKED || slot->of_original) continue;
     struct mrc_ev *ev = &qp->evset.evs[slot->ev];
     if (ev->sack_serial != qp->req.sack_serial || (int32_t)(slot->order - ev->sack_order) > 0)
       ev->sack_order = slot->order;

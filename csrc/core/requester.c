@@ -129,6 +129,7 @@ static uint32_t acknowledge(struct mrc_engine *engine, struct mrc_qp *qp, uint32
   if (slot.state == MRC_TX_ACKED || slot.state == MRC_TX_UNSENT) return 0;
   mrc_txwin_on_acked(&req->win, psn);
   if (is_of_original(qp, &slot, now_ns)) {
+    mrc_txwin_slot(&req->win, psn)->of_original = slot.state == MRC_TX_INFLIGHT;
     mrc_loss_on_spurious(engine, qp, &slot, psn);
   } else {
     struct mrc_plane *plane = &qp->planes[slot.plane];

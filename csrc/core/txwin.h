@@ -28,10 +28,11 @@ struct mrc_txslot {
   uint16_t ev_lost; /* EV index that lost it last, or MRC_TX_NONE */
   uint16_t older;   /* neighbours in its plane's list of packets in flight, or MRC_TX_NONE */
   uint16_t newer;
-  uint8_t state;   /* enum mrc_tx_state */
-  uint8_t plane;   /* index of the plane it left on */
-  uint8_t tries;   /* transmissions that the kernel took, saturating */
-  bool by_timeout; /* taken for lost by the local timeout, without evidence of its own */
+  uint8_t state;    /* enum mrc_tx_state */
+  uint8_t plane;    /* index of the plane it left on */
+  uint8_t tries;    /* transmissions that the kernel took, saturating */
+  bool of_original; /* acknowledged, but too soon for its newest transmission */
+  bool by_timeout;  /* taken for lost by the local timeout, without evidence of its own */
 };
 
 /* Packets in flight on one plane, in send order. */

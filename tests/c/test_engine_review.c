@@ -308,6 +308,34 @@ static void test_commit__failed_answer_resends_data_in_flight(void) {
   mrc_pair_destroy(p);
 }
 
+/* After a local timeout that proves wrong, originals arrive: they say nothing about the EVs on
+   which the same PSNs were just sent again. */
+static void test_loss__originals_do_not_testify_for_retransmissions(void) {
+  struct mrc_pair *p = open_pair(.paths = 2, .path.delay_ns = MS);
+  int end = open_qp(p, .memory_bytes = 300 * MTU, .spray = 1, .retry_linear = 7);
+  int peer = p->ends[end]->peer;
+  struct forge forge = make_forge(p, end, four);
+  CHECK_EQ(mrc_pair_write(p, peer, 64 * MTU), 0);
+  CHECK(mrc_pair_finish(p, 50 * MS));
+  mrc_pair_silence(p, 1, true);
+  CHECK_EQ(mrc_pair_write(p, peer, 8 * MTU), 0);
+  const uint32_t first = inside(p, peer)->req.win.next_psn;
+  for (int i = 0; i < 1000 && mrc_pair_info(p, peer).packets_retransmitted < 8; i++)
+    run_for(p, 100 * US);
+  CHECK_EQ(counter(p, 1, MRC_COUNTER_LOST_BY_ORDER), 0);
+  const uint32_t before = mrc_psn_sub(first, 1);
+  forge.wire = (struct mrc_wire){
+      .opcode = MRC_OP_SACK,
+      .dest_qpn = forge.wire.dest_qpn,
+      .psn = before,
+      .sack = {.cum_psn = before, .sack_offset = 1, .bitmap = 0xFC}}; /* two are not yet read */
+  CHECK_EQ(send_forge(p, &forge), 0);
+  CHECK_EQ(counter(p, 1, MRC_COUNTER_SPURIOUS), 6);
+  CHECK_EQ(counter(p, 1, MRC_COUNTER_LOST_BY_ORDER), 0);
+  CHECK_EQ(n_events(p, 1, MRC_EVENT_EV_STATE, MRC_EV_ASSUMED_BAD), 0);
+  mrc_pair_destroy(p);
+}
+
 /* Every number of both ends stands just before its end: PSN (24 bits), MSN (16 on the wire, 24 in
    the ACK), RQMSN (16), send order, ring indices and serials (32). Loss and order go on. */
 static void test_numbers__all_wrap(void) {
@@ -351,4 +379,6 @@ CHECK_MAIN(RUN(test_qpn__reused_before_the_old_completions_are_polled),
            RUN(test_endpoint__requests_do_not_starve_data),
            RUN(test_probe__requests_do_not_starve_other_qps),
            RUN(test_planes__return_without_catching_up),
-           RUN(test_commit__failed_answer_resends_data_in_flight), RUN(test_numbers__all_wrap))
+           RUN(test_commit__failed_answer_resends_data_in_flight),
+           RUN(test_loss__originals_do_not_testify_for_retransmissions),
+           RUN(test_numbers__all_wrap))
