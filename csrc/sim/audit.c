@@ -119,6 +119,8 @@ void mrc_audit_data_sent(struct mrc_audit *audit, const struct mrc_wire *packet,
   int64_t number = number_of(packet->psn, audit->sq_psn, audit->acked_cum);
   mrc_assert(number > 0);
   mrc_assert((uint64_t)number <= audit->acked_cum + audit->mpr); /* MPR is never passed */
+  /* memory of a WR that was completed is not read any more */
+  mrc_assert(!audit->completed || (uint64_t)number > audit->wrs[audit->completed - 1].last);
   struct mrc_audit_sent *sent = &audit->sent[number % MRC_AUDIT_WINDOW];
   bool again = sent->number == (uint64_t)number;
   mrc_assert(packet->rtx == again);

@@ -17,6 +17,7 @@
 #include <string.h>
 
 #include "core/base.h"
+#include "sim/address.h"
 #include "sim/connect.h"
 
 #define US UINT64_C(1000)
@@ -154,6 +155,17 @@ static void end_qp(struct mrc_pair *pair, int end, bool destroy) {
   }
 }
 
+/* Rubbish from an address of a peer arrives at a host. */
+static void receive_rubbish(struct mrc_pair *pair, struct mrc_prng *prng, int host) {
+  uint8_t bytes[128];
+  const size_t n = below(prng, sizeof bytes);
+  struct mrc_meta meta = {.family = (uint8_t)pair->config.family, .port = 1};
+  mrc_address_make(meta.src, meta.family, (host + 1) % pair->config.hosts, 1, 0);
+  for (size_t i = 0; i < n; i++)
+    bytes[i] = (uint8_t)mrc_prng_next(prng);
+  mrc_assert(mrc_pair_forge(pair, host, bytes, n, &meta) > 0);
+}
+
 /* Breaks something at random, or mends it. */
 static void fault(struct run *run) {
   struct mrc_pair *pair = run->pair;
@@ -164,6 +176,7 @@ static void fault(struct run *run) {
   const int end = (int)below(prng, (uint32_t)pair->n_ends);
   const bool on = one_in(prng, 2);
   if (one_in(prng, 12)) end_qp(pair, end, on);
+  receive_rubbish(pair, prng, host);
   switch (below(prng, 5)) {
     case 0:
       mrc_pair_silence(pair, plane, on);
