@@ -28,6 +28,17 @@
 #define MRC_UDP_PORT 4791        /* default UDP destination port, as RoCEv2 */
 #define MRC_MPR_UNIT 128         /* PSNs in one unit of the maximum PSN range */
 
+/* Limits of a congestion control profile. */
+#define MRC_CC_UNIT 1000000           /* 1 in its fractions */
+#define MRC_CC_LINK_BPS 10000000000   /* default rate of a link */
+#define MRC_CC_BASE_RTT_NS 100000     /* default base RTT */
+#define MRC_CC_MIN_BASE_RTT_NS 1000   /* smallest */
+#define MRC_CC_MAX_NS 1000000000      /* longest time */
+#define MRC_CC_MAX_BPS 10000000000000 /* fastest link */
+#define MRC_CC_MAX_BYTES 1073741824   /* largest number of bytes */
+#define MRC_CC_MAX_QA_GATE 16
+#define MRC_CC_MAX_FI_SCALE 1000000000 /* a thousand */
+
 enum mrc_qp_state {
   MRC_QP_RESET,
   MRC_QP_INIT, /* numbers known, no packet is taken */
@@ -180,6 +191,27 @@ struct mrc_peer_source {
   uint16_t reserved; /* 0 */
 };
 
+/* Parameters of MRC_CC_NSCC, by OCP's names. 0 in a field takes the default in brackets; those are
+   UET's formulas, with a = BDP / 150000 bytes and BDP that of all planes of the QP together.
+   Fractions are in units of 1 / MRC_CC_UNIT. */
+struct mrc_cc_profile {
+  uint64_t link_bps;        /* rate of one plane's link, bits per second [10^10] */
+  uint64_t base_rtt_ns;     /* round trip of the empty network, by its longest plane [100000] */
+  uint64_t target_delay_ns; /* queueing delay to hold [3/4 base_rtt_ns] */
+  uint64_t max_cwnd;        /* largest window, bytes [1.5 BDP] */
+  uint64_t fi;              /* fair increase, bytes a window [5 a path_mtu] */
+  uint64_t eta;             /* increase in any case, bytes a period [0.15 a path_mtu] */
+  uint64_t adjust_period_threshold_ns; /* increases are applied once in this time [base_rtt_ns] */
+  uint64_t adjust_bytes_threshold;     /* or once in so many bytes [8 path_mtu] */
+  uint64_t qa_threshold_ns;            /* delay that calls for quick adapt [4 target_delay_ns] */
+  uint32_t qa_gate;     /* quick adapt needs less than max_cwnd >> qa_gate to arrive [3] */
+  uint32_t fi_scale;    /* fast increase, fraction of the bytes acknowledged [0.25 a] */
+  uint32_t gamma;       /* strength of the multiplicative decrease [0.8] */
+  uint32_t max_md_jump; /* least fraction of the window that one decrease leaves [0.5] */
+  uint32_t disable_qa;  /* 1: no quick adapt */
+  uint32_t reserved;    /* 0 */
+};
+
 /* Attributes of a QP. mrc_qp_create reads the first group, each transition reads its own. */
 struct mrc_qp_attr {
   /* create */
@@ -198,14 +230,19 @@ struct mrc_qp_attr {
   uint32_t peer_mpr;      /* window of the peer, PSNs */
   uint32_t peer_max_wimm; /* immediates that the peer accepts in flight */
   uint32_t spray; /* packets of a burst at most; 0 leaves it to the grain policy, 1 is MRC's own */
-  uint32_t ev_active_per_plane; /* EVs in rotation per plane, the rest are backups; 0: all */
-  uint8_t timeout;              /* local timeout is 1.024 us << timeout, 1..24 */
-  uint8_t retry_linear;         /* tries at that interval, 0..7 */
-  uint8_t retry_exp;            /* tries at doubling intervals, 0..24; 25 never gives up */
-  uint8_t cc;                   /* enum mrc_cc_kind */
+  uint32_t ev_active_per_plane;     /* EVs in rotation per plane, the rest are backups; 0: all */
+  uint8_t timeout;                  /* local timeout is 1.024 us << timeout, 1..24 */
+  uint8_t retry_linear;             /* tries at that interval, 0..7 */
+  uint8_t retry_exp;                /* tries at doubling intervals, 0..24; 25 never gives up */
+  uint8_t cc;                       /* enum mrc_cc_kind */
+  struct mrc_cc_profile cc_profile; /* of MRC_CC_NSCC; others do not look at it */
 };
 
-enum mrc_cc_kind { MRC_CC_DELAY, MRC_CC_NULL };
+enum mrc_cc_kind {
+  MRC_CC_DELAY, /* a choice of ours: holds the standing queue of the most loaded plane below 3 ms */
+  MRC_CC_NULL,  /* none: the PSN window is the only limit */
+  MRC_CC_NSCC   /* MRC's own, for fabrics that mark ECN and, best, trim */
+};
 
 /* One work request. `va` is the address at the peer, `local` an address inside a local MR. */
 struct mrc_wr {

@@ -8,7 +8,7 @@
 Everything of the public interface is here; the modules below may be arranged anew.
 """
 
-from mrc.config import ContextConfig
+from mrc.config import CcProfile, ContextConfig
 from mrc.endpoint import Context
 from mrc.enums import (
     Access,
@@ -57,6 +57,7 @@ from mrc.verbs import MR, RemoteMemory
 __all__ = [
     "Context",
     "ContextConfig",
+    "CcProfile",
     "Listener",
     "QP",
     "MR",

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a Context may be told: one frozen dataclass, validated when it is made."""
+"""What a Context may be told: frozen dataclasses, validated when they are made."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mrc._native import lib
@@ -24,6 +25,62 @@ _RANGES = {
     "max_pending": (1, 65536),
     "max_unread": (1, 1 << 24),
 }
+_TIME = (0, lib.MRC_CC_MAX_NS)
+_BYTES = (0, lib.MRC_CC_MAX_BYTES)
+_FRACTION = (0, lib.MRC_CC_UNIT)
+_PROFILE_RANGES = {
+    "link_bps": (0, lib.MRC_CC_MAX_BPS),
+    "base_rtt_ns": _TIME,
+    "target_delay_ns": _TIME,
+    "max_cwnd": _BYTES,
+    "fi": _BYTES,
+    "eta": _BYTES,
+    "adjust_period_threshold_ns": _TIME,
+    "adjust_bytes_threshold": _BYTES,
+    "qa_threshold_ns": _TIME,
+    "qa_gate": (0, lib.MRC_CC_MAX_QA_GATE),
+    "fi_scale": (0, lib.MRC_CC_MAX_FI_SCALE),
+    "gamma": _FRACTION,
+    "max_md_jump": _FRACTION,
+}
+
+
+def _check_ranges(config: object, ranges: Mapping[str, tuple[int, int]]) -> None:
+    for name, (low, high) in ranges.items():
+        value = getattr(config, name)
+        if not low <= value <= high:
+            raise ConfigError(f"{name}: {value} is not within {low}..{high}")
+
+
+@dataclass(frozen=True, slots=True)
+class CcProfile:
+    """Parameters of CcKind.NSCC, by OCP's names; `struct mrc_cc_profile` says what each means.
+
+    0 takes the default, which follows from `base_rtt_ns` and `link_bps` by UET's formulas. The
+    fractions `fi_scale`, `gamma` and `max_md_jump` are in millionths.
+    """
+
+    link_bps: int = 0  # rate of one plane's link; 0: 10 Gbit/s
+    base_rtt_ns: int = 0  # round trip of the empty network; 0: 100 us
+    target_delay_ns: int = 0
+    max_cwnd: int = 0
+    fi: int = 0
+    eta: int = 0
+    adjust_period_threshold_ns: int = 0
+    adjust_bytes_threshold: int = 0
+    qa_threshold_ns: int = 0
+    qa_gate: int = 0
+    fi_scale: int = 0
+    gamma: int = 0
+    max_md_jump: int = 0
+    disable_qa: bool = False
+
+    def __post_init__(self) -> None:
+        _check_ranges(self, _PROFILE_RANGES)
+        if 0 < self.base_rtt_ns < lib.MRC_CC_MIN_BASE_RTT_NS:
+            raise ConfigError(f"base_rtt_ns: {self.base_rtt_ns} is below a microsecond")
+        if 0 < self.qa_threshold_ns < self.target_delay_ns:
+            raise ConfigError("qa_threshold_ns: is below target_delay_ns")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +104,7 @@ class ContextConfig:
     retry_linear: int = 7
     retry_exp: int = 6  # with the two above: gives up after about 9.0 s
     cc: CcKind = CcKind.DELAY
+    cc_profile: CcProfile = CcProfile()  # for CcKind.NSCC
     integrity: Integrity = Integrity.ICRC
     spray: int = 0  # packets of a burst at most; 0 leaves it to the engine
     ev_active_per_plane: int = 0  # 0: all
@@ -60,10 +118,7 @@ class ContextConfig:
     linger: float = 2.0  # seconds that a closing QP waits for its peer to be done with it
 
     def __post_init__(self) -> None:
-        for name, (low, high) in _RANGES.items():
-            value = getattr(self, name)
-            if not low <= value <= high:
-                raise ConfigError(f"{name}: {value} is not within {low}..{high}")
+        _check_ranges(self, _RANGES)
         if self.mpr % lib.MRC_MPR_UNIT or not lib.MRC_MPR_UNIT <= self.mpr <= 4096:
             raise ConfigError(f"mpr: {self.mpr} is not a multiple of 128 within 128..4096")
         if not lib.MRC_MIN_MTU <= self.mtu_limit <= lib.MRC_MAX_MTU or self.mtu_limit % 4:

@@ -117,10 +117,11 @@ class Integrity(IntEnum):
 
 
 class CcKind(IntEnum):
-    """Congestion control of a QP."""
+    """Congestion control of a QP: delay-based, none, or MRC's own NSCC."""
 
     DELAY = lib.MRC_CC_DELAY
     NULL = lib.MRC_CC_NULL
+    NSCC = lib.MRC_CC_NSCC
 
 
 class CommandOp(IntEnum):

@@ -12,7 +12,7 @@ import functools
 import logging
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from mrc import paths, verbs
@@ -302,6 +302,7 @@ async def _send_ready(
         retry_linear=config.retry_linear,
         retry_exp=config.retry_exp,
         cc=config.cc,
+        cc_profile=asdict(config.cc_profile),
         spray=config.spray,
         ev_active_per_plane=config.ev_active_per_plane,
     )

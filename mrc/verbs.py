@@ -8,8 +8,8 @@ MR and QueuePair build the commands that concern them and know what they may be 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from mrc import _native
@@ -99,6 +99,7 @@ class RtsAttributes:
     retry_linear: int
     retry_exp: int
     cc: CcKind
+    cc_profile: Mapping[str, int] = field(default_factory=dict)  # of `struct mrc_cc_profile`
     spray: int = 0
     ev_active_per_plane: int = 0
 
@@ -242,7 +243,7 @@ class QueuePair:
         }
         return self._command(CommandOp.QP_CREATE, attr=attr)
 
-    def _move(self, state: QpState, attr: dict[str, int] | None = None) -> Command:
+    def _move(self, state: QpState, attr: dict[str, Any] | None = None) -> Command:
         if state not in LEGAL_MOVES[self.state]:
             raise StateError(f"QP {self.qpn:#x}: no move from {self.state.name} to {state.name}")
         self.state = state
@@ -263,8 +264,7 @@ class QueuePair:
 
     def to_rts(self, attributes: RtsAttributes) -> Command:
         """RTR to RTS."""
-        names = RtsAttributes.__dataclass_fields__
-        return self._move(QpState.RTS, {name: int(getattr(attributes, name)) for name in names})
+        return self._move(QpState.RTS, asdict(attributes))
 
     def to_error(self) -> Command:
         """Any state to ERROR: everything outstanding is flushed."""

@@ -1,32 +1,66 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Congestion control of one QP behind one interface: how many bytes may be in flight. It sees
-   acknowledgements, round trips and losses, and knows neither packets nor paths. */
+   acknowledgements, round trips and losses, and knows neither packets nor paths. The algorithms are
+   in cc_delay.c and cc_nscc.c; each is one const table. */
 #ifndef MRC_CORE_CC_H
 #define MRC_CORE_CC_H
 
 #include "../mrc.h"
 #include "base.h"
 
-/* The delay-based window of this release; a choice of ours until NSCC takes its place. It holds the
-   standing queue of the most loaded plane near this target, short against any sane buffer. */
+/* The delay-based window, a choice of ours: it holds the standing queue of the most loaded plane
+   near this target, short against any sane buffer. */
 #define MRC_CC_TARGET_DELAY_NS 3000000ull
 #define MRC_CC_MIN_ROUND_NS 1000000ull /* shortest time between two decisions */
 #define MRC_CC_INITIAL_BYTES 262144ull
 
+struct mrc_cc_delay {
+  bool slow_start;
+  bool round_limited;    /* the window was the limit at some time in the round */
+  uint32_t round_planes; /* bit p: plane p gave a delay sample in the round */
+  uint64_t round_end_ns; /* end of the current round, about two round trips */
+  uint64_t round_acked_bytes;
+  uint64_t round_rtt_ns;                  /* largest smoothed RTT reported in the round */
+  uint64_t round_delay_ns[MRC_MAX_PORTS]; /* smallest queueing delay of each such plane */
+};
+
+/* NSCC, as Ultra Ethernet describes it and MRC takes it over. */
+struct mrc_cc_nscc {
+  struct mrc_cc_profile profile; /* with every default filled in */
+  uint64_t alpha;          /* bytes a window of acknowledgements adds while there is no delay */
+  uint64_t base_limit_ns;  /* no base RTT is larger: what was configured */
+  uint64_t avg_delay_ns;   /* moving average of the queueing delay */
+  uint64_t gathered;       /* increase not yet applied: bytes added a window, times bytes acked */
+  uint64_t gathered_bytes; /* acknowledged since the last adjustment */
+  uint64_t adjusted_ns;    /* last end of an adjustment period */
+  uint64_t decreased_ns;   /* last multiplicative decrease */
+  uint64_t calm_bytes;     /* acknowledged in a row with no delay worth the name */
+  uint64_t qa_end_ns;      /* when quick adapt looks next; 0: no period has begun */
+  uint64_t achieved_bytes; /* acknowledged in that period */
+  uint64_t ignore_bytes;   /* in flight when quick adapt fired: they have had their effect */
+  uint64_t saved_bytes;    /* window before the receiver's penalty; 0: none */
+  bool qa_armed;           /* a loss or a trim in this period */
+};
+
 struct mrc_cc {
   uint8_t kind; /* enum mrc_cc_kind */
-  bool slow_start;
   uint32_t mtu_bytes;
   uint64_t cwnd_bytes;
   uint64_t cwnd_before_timeout_bytes; /* 0: no timeout that could prove wrong */
   uint64_t min_bytes;
   uint64_t max_bytes;
-  uint64_t round_end_ns; /* end of the current round, about two round trips */
-  uint64_t round_acked_bytes;
-  uint64_t round_rtt_ns;                  /* largest smoothed RTT reported in the round */
-  bool round_limited;                     /* the window was the limit at some time in the round */
-  uint32_t round_planes;                  /* bit p: plane p gave a delay sample in the round */
-  uint64_t round_delay_ns[MRC_MAX_PORTS]; /* smallest queueing delay of each such plane */
+  union {
+    struct mrc_cc_delay delay;
+    struct mrc_cc_nscc nscc;
+  };
+};
+
+struct mrc_cc_config {
+  uint64_t max_bytes; /* the PSN window in bytes */
+  uint32_t mtu_bytes;
+  uint32_t planes; /* that carry the QP */
+  uint8_t kind;    /* enum mrc_cc_kind */
+  struct mrc_cc_profile profile;
 };
 
 struct mrc_cc_ack {
@@ -35,20 +69,58 @@ struct mrc_cc_ack {
   uint64_t rtt_ns;         /* 0: no sample */
   uint64_t base_rtt_ns;    /* of the plane that gave the sample */
   uint64_t smooth_rtt_ns;
-  uint32_t plane; /* index of that plane */
+  uint32_t plane;      /* index of that plane */
+  bool ce;             /* the packet that this answers was marked */
+  bool restore_window; /* the receiver takes its penalty back */
+  uint8_t penalty;     /* that the receiver asks for, in 128ths of the bytes */
 };
 
-void mrc_cc_init(struct mrc_cc *cc, uint8_t kind, uint32_t mtu_bytes, uint64_t max_bytes);
+enum mrc_cc_loss_cause {
+  MRC_CC_LOSS_PATH,     /* the queue was short: a failed path */
+  MRC_CC_LOSS_OVERFLOW, /* the queue was long: no room in it */
+  MRC_CC_LOSS_TRIMMED   /* a switch cut the payload off and said so */
+};
+
+struct mrc_cc_loss {
+  uint64_t bytes;
+  uint64_t inflight_bytes; /* without them */
+  uint8_t cause;           /* enum mrc_cc_loss_cause */
+};
+
+/* One algorithm. What it leaves 0 it does not react to. */
+struct mrc_cc_algorithm {
+  int (*init)(struct mrc_cc *cc, const struct mrc_cc_config *config);
+  void (*on_ack)(struct mrc_cc *cc, const struct mrc_cc_ack *ack, uint64_t now_ns);
+  void (*on_loss)(struct mrc_cc *cc, const struct mrc_cc_loss *loss, uint64_t now_ns);
+  void (*on_refused)(struct mrc_cc *cc, uint64_t inflight_bytes);
+  void (*on_timeout)(struct mrc_cc *cc);
+  void (*on_spurious_timeout)(struct mrc_cc *cc);
+  uint64_t (*target_delay_ns)(const struct mrc_cc *cc);
+};
+
+extern const struct mrc_cc_algorithm mrc_cc_delay_algorithm;
+extern const struct mrc_cc_algorithm mrc_cc_nscc_algorithm;
+
+/* 0 or -EINVAL (an unknown kind, a profile out of range). */
+int mrc_cc_init(struct mrc_cc *cc, const struct mrc_cc_config *config) MRC_MUST_CHECK;
 void mrc_cc_on_ack(struct mrc_cc *cc, const struct mrc_cc_ack *ack, uint64_t now_ns);
+/* A packet was taken for lost, though not by the local timeout. */
+void mrc_cc_on_loss(struct mrc_cc *cc, const struct mrc_cc_loss *loss, uint64_t now_ns);
 /* The kernel refused a packet: the first queue on the way, our own, is full. Nothing was lost. */
 void mrc_cc_on_refused(struct mrc_cc *cc, uint64_t inflight_bytes);
-/* A loss on a plane whose queue was long: overflow, not a dead path. */
-void mrc_cc_on_congestion_loss(struct mrc_cc *cc, uint64_t now_ns);
 /* The local timeout expired: nothing is known about the network any more. */
 void mrc_cc_on_timeout(struct mrc_cc *cc);
 /* What the timeout took for lost had arrived: the window is what it was before. */
 void mrc_cc_on_spurious_timeout(struct mrc_cc *cc);
 /* Whether a loss that saw this queueing delay is overflow rather than a failed path. */
 bool mrc_cc_is_congestion(const struct mrc_cc *cc, uint64_t delay_ns);
+/* Whether a packet that leaves so much in flight should ask for a SACK, because the sender is about
+   to wait for one. `sack_bytes`: what the receiver takes in before it sends one by itself. */
+bool mrc_cc_asks_for_sack(const struct mrc_cc *cc, uint64_t inflight_bytes, uint32_t sack_bytes);
+
+/* The window, within its bounds. */
+static inline uint64_t mrc_cc_clamp(const struct mrc_cc *cc, uint64_t bytes) {
+  return mrc_min_u64(mrc_max_u64(bytes, cc->min_bytes), cc->max_bytes);
+}
 
 #endif

@@ -40,13 +40,17 @@ void mrc_loss_mark(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t psn, e
   mrc_count(engine, why, 1);
   mrc_trace(engine, MRC_TRACE_LOST, qp->qpn, psn, why);
   if (why == MRC_COUNTER_LOST_BY_TIMEOUT || why == MRC_COUNTER_LOST_BY_NACK) return;
-  if (plane->suspended) return; /* the plane is to blame, not this EV */
   /* Untrimmed loss means a failed path to MRC, whose switches trim. Ordinary queues overflow: a
      loss while the plane's delay stands high is taken for that. */
   const uint64_t delay_ns = mrc_rtt_delay_ns(&plane->rtt);
-  if (mrc_cc_is_congestion(&qp->req.cc, delay_ns)) {
+  const bool overflow = !plane->suspended && mrc_cc_is_congestion(&qp->req.cc, delay_ns);
+  const struct mrc_cc_loss loss = {.cause = overflow ? MRC_CC_LOSS_OVERFLOW : MRC_CC_LOSS_PATH,
+                                   .bytes = slot->bytes,
+                                   .inflight_bytes = qp->req.win.inflight_bytes};
+  mrc_cc_on_loss(&qp->req.cc, &loss, now_ns);
+  if (plane->suspended) return; /* the plane is to blame, not this EV */
+  if (overflow) {
     mrc_count(engine, MRC_COUNTER_LOST_TO_CONGESTION, 1);
-    mrc_cc_on_congestion_loss(&qp->req.cc, now_ns);
     if (mrc_evset_on_skip(&qp->evset, slot->ev)) mrc_loss_report_ev(engine, qp, slot->ev);
     return;
   }

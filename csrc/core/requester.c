@@ -29,12 +29,18 @@ int mrc_requester_start(struct mrc_qp *qp, uint64_t now_ns) {
     return -EINVAL;
   if (attr->peer_mpr < MRC_MPR_UNIT || attr->peer_mpr > MRC_RXWIN_MAX_PSNS) return -EINVAL;
   if (attr->peer_max_wimm == 0 || attr->timeout < 1 || attr->timeout > 24) return -EINVAL;
-  if (attr->retry_linear > 7 || attr->retry_exp > 25 || attr->cc > MRC_CC_NULL) return -EINVAL;
+  if (attr->retry_linear > 7 || attr->retry_exp > 25) return -EINVAL;
   if (attr->sq_psn > MRC_PSN_MASK) return -EINVAL;
+  const uint32_t psns = mrc_min_u32(attr->peer_mpr, attr->mpr);
+  const struct mrc_cc_config cc = {.max_bytes = (uint64_t)psns * attr->path_mtu,
+                                   .mtu_bytes = attr->path_mtu,
+                                   .planes = (uint32_t)__builtin_popcount(qp->evset.plane_mask),
+                                   .kind = attr->cc,
+                                   .profile = attr->cc_profile};
+  const int error = mrc_cc_init(&req->cc, &cc);
+  if (error != 0) return error;
   mrc_txwin_start(&req->win, attr->sq_psn);
   req->peer_next_psn = attr->sq_psn;
-  const uint32_t psns = mrc_min_u32(attr->peer_mpr, attr->mpr);
-  mrc_cc_init(&req->cc, attr->cc, attr->path_mtu, (uint64_t)psns * attr->path_mtu);
   req->progress_ns = now_ns;
   req->probe_wait_ns = MRC_PROBE_FIRST_NS;
   return 0;
@@ -247,7 +253,10 @@ int mrc_requester_on_sack(struct mrc_engine *engine, struct mrc_qp *qp,
     return mrc_drop(engine, MRC_DROP_ACK_UNSENT, qp->qpn, 0);
   mrc_count(engine, MRC_COUNTER_RX_SACKS, 1);
   mrc_trace(engine, MRC_TRACE_SACK_IN, qp->qpn, sack->cum_psn, sack->bitmap);
-  struct mrc_cc_ack ack = {.inflight_bytes = win->inflight_bytes};
+  struct mrc_cc_ack ack = {.inflight_bytes = win->inflight_bytes,
+                           .ce = sack->m == MRC_M_SKIP_ONCE,
+                           .restore_window = sack->restore_cwnd,
+                           .penalty = sack->rcv_cwnd_pen};
   if (sack->pr)
     on_probe_answer(engine, qp, sack, meta, &ack, now_ns);
   else
@@ -263,7 +272,7 @@ int mrc_requester_on_sack(struct mrc_engine *engine, struct mrc_qp *qp,
             ? mrc_rtt_overdue_ns(&req->rtt, MRC_PROBE_FLOOR_NS) + req->rtt.smooth_ns
             : MRC_PROBE_FIRST_NS;
   }
-  if (ack.bytes > 0 || ack.rtt_ns > 0) mrc_cc_on_ack(&req->cc, &ack, now_ns);
+  mrc_cc_on_ack(&req->cc, &ack, now_ns);
   mrc_loss_on_holes(engine, qp, base, sack->bitmap, now_ns);
   mrc_qp_touch(engine, qp); /* loss by time is looked at when all that came has been taken */
   return MRC_DROP_NONE;
@@ -283,10 +292,16 @@ int mrc_requester_on_nack(struct mrc_engine *engine, struct mrc_qp *qp,
     mrc_qp_fail(engine, qp, MRC_WC_REM_OP_ERR, MRC_WC_REM_OP_ERR);
     return MRC_DROP_NONE;
   }
-  if (nack->reason == MRC_NACK_TRIMMED) mrc_cc_on_congestion_loss(&qp->req.cc, now_ns);
+  const bool trimmed = nack->reason == MRC_NACK_TRIMMED || nack->reason == MRC_NACK_TRIMMED_LASTHOP;
+  const uint32_t bytes = slot->bytes;
   if (nack->reason == MRC_NACK_TRIMMED && mrc_evset_on_skip(&qp->evset, slot->ev))
     mrc_loss_report_ev(engine, qp, slot->ev);
   mrc_loss_mark(engine, qp, nack->nack_psn, MRC_COUNTER_LOST_BY_NACK, now_ns);
+  if (trimmed) {
+    const struct mrc_cc_loss loss = {
+        .cause = MRC_CC_LOSS_TRIMMED, .bytes = bytes, .inflight_bytes = win->inflight_bytes};
+    mrc_cc_on_loss(&qp->req.cc, &loss, now_ns);
+  }
   mrc_qp_touch(engine, qp);
   return MRC_DROP_NONE;
 }

@@ -214,10 +214,10 @@ static bool fits(const struct mrc_engine *engine, const struct mrc_burst *burst,
 }
 
 /* Asks for a SACK with the last packet before the sender has to stop. */
-static bool stops_after(const struct mrc_qp *qp, uint32_t bytes) {
+static bool stops_after(const struct mrc_engine *engine, const struct mrc_qp *qp, uint32_t bytes) {
   const struct mrc_requester *req = &qp->req;
   const uint64_t inflight = req->win.inflight_bytes + bytes;
-  if (inflight + qp->attr.path_mtu > req->cc.cwnd_bytes) return true;
+  if (mrc_cc_asks_for_sack(&req->cc, inflight, engine->config.sack_threshold_bytes)) return true;
   if (req->win.n_tosend > 1) return false;
   uint32_t more;
   return req->sq_send == req->sq_tail || !next_new(qp, &more);
@@ -231,7 +231,7 @@ static void add_data(struct mrc_engine *engine, struct mrc_qp *qp, struct mrc_bu
     const uint32_t psn = open_new(qp, next->wire.payload_bytes);
     mrc_assert(psn == next->wire.psn);
   }
-  next->wire.ack_req = stops_after(qp, next->wire.payload_bytes);
+  next->wire.ack_req = stops_after(engine, qp, next->wire.payload_bytes);
   mrc_txwin_on_send(&req->win, next->wire.psn, (uint16_t)burst->_ev, plane, now_ns);
   qp->planes[plane].share_bytes += next->wire.payload_bytes + MRC_DATA_OVERHEAD_BYTES;
   mrc_burst_add(engine, burst, &next->wire, MRC_KIND_DATA, next->wire.psn,

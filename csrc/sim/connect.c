@@ -26,6 +26,7 @@ static struct mrc_qp_attr make_attr(const struct mrc_pair_qp_config *config) {
       .retry_linear = config->retry_linear,
       .retry_exp = config->retry_exp,
       .cc = config->cc,
+      .cc_profile = config->cc_profile,
   };
 }
 

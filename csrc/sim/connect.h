@@ -23,6 +23,7 @@ struct mrc_pair_qp_config {
   uint8_t retry_linear;         /* as they are */
   uint8_t retry_exp;
   uint8_t cc; /* enum mrc_cc_kind */
+  struct mrc_cc_profile cc_profile;
 };
 
 /* Returns the end at `from`; both ends are in RTS. */

@@ -1,10 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/cc.h"
 
+#include <errno.h>
+
 #include "check.h"
 
 enum { MTU = 4096, MS = 1000000, BASE_RTT = 100000 };
 #define MAX_BYTES (64ull << 20)
+
+static const struct mrc_cc_loss overflow = {.cause = MRC_CC_LOSS_OVERFLOW, .bytes = MTU};
+
+static void init(struct mrc_cc *cc, uint8_t kind, uint64_t max_bytes) {
+  const struct mrc_cc_config config = {
+      .kind = kind, .mtu_bytes = MTU, .max_bytes = max_bytes, .planes = 1};
+  CHECK_EQ(mrc_cc_init(cc, &config), 0);
+}
 
 /* One round trip in which the whole window is used and every plane sees this queueing delay. */
 static void full_round(struct mrc_cc *cc, uint32_t planes, const uint64_t *delay_ns,
@@ -24,10 +34,10 @@ static void full_round(struct mrc_cc *cc, uint32_t planes, const uint64_t *delay
 
 static void test_init__bounds(void) {
   struct mrc_cc cc;
-  mrc_cc_init(&cc, MRC_CC_DELAY, MTU, MAX_BYTES);
+  init(&cc, MRC_CC_DELAY, MAX_BYTES);
   CHECK_EQ(cc.cwnd_bytes, MRC_CC_INITIAL_BYTES);
   CHECK_EQ(cc.min_bytes, 4 * MTU);
-  mrc_cc_init(&cc, MRC_CC_DELAY, MTU, 2 * MTU); /* the PSN window is smaller */
+  init(&cc, MRC_CC_DELAY, 2 * MTU); /* the PSN window is smaller */
   CHECK_EQ(cc.cwnd_bytes, 2 * MTU);
 }
 
@@ -35,7 +45,7 @@ static void test_on_ack__slow_start_doubles_while_the_queue_is_empty(void) {
   struct mrc_cc cc;
   uint64_t now_ns = 0;
   const uint64_t delay_ns = 0;
-  mrc_cc_init(&cc, MRC_CC_DELAY, MTU, MAX_BYTES);
+  init(&cc, MRC_CC_DELAY, MAX_BYTES);
   for (int i = 1; i <= 4; i++) {
     full_round(&cc, 1, &delay_ns, &now_ns);
     CHECK_EQ(cc.cwnd_bytes, MRC_CC_INITIAL_BYTES << i);
@@ -44,7 +54,7 @@ static void test_on_ack__slow_start_doubles_while_the_queue_is_empty(void) {
 
 static void test_on_ack__does_not_grow_what_is_not_used(void) {
   struct mrc_cc cc;
-  mrc_cc_init(&cc, MRC_CC_DELAY, MTU, MAX_BYTES);
+  init(&cc, MRC_CC_DELAY, MAX_BYTES);
   for (int i = 0; i < 10; i++)
     mrc_cc_on_ack(&cc,
                   &(struct mrc_cc_ack){.bytes = MTU,
@@ -64,7 +74,7 @@ static void test_on_ack__settles_near_the_target(void) {
     CHECK_ROW(i);
     struct mrc_cc cc;
     uint64_t now_ns = 0, delay_ns = 0;
-    mrc_cc_init(&cc, MRC_CC_DELAY, MTU, MAX_BYTES);
+    init(&cc, MRC_CC_DELAY, MAX_BYTES);
     cc.cwnd_bytes = starts[i];
     for (int round = 0; round < 200; round++) {
       const uint64_t serve_ns = cc.cwnd_bytes * 16;
@@ -79,47 +89,72 @@ static void test_on_ack__the_most_loaded_plane_counts(void) {
   struct mrc_cc cc;
   uint64_t now_ns = 0;
   const uint64_t delays_ns[] = {0, 2 * MRC_CC_TARGET_DELAY_NS, 0};
-  mrc_cc_init(&cc, MRC_CC_DELAY, MTU, MAX_BYTES);
-  cc.slow_start = false;
+  init(&cc, MRC_CC_DELAY, MAX_BYTES);
+  cc.delay.slow_start = false;
   for (int i = 0; i < 4; i++)
     full_round(&cc, 3, delays_ns, &now_ns);
   CHECK(cc.cwnd_bytes < MRC_CC_INITIAL_BYTES);
 }
 
-static void test_on_congestion_loss__pays_once_a_round(void) {
+static void test_on_loss__overflow_pays_once_a_round(void) {
   struct mrc_cc cc;
   uint64_t now_ns = 0;
   const uint64_t delay_ns = 0;
-  mrc_cc_init(&cc, MRC_CC_DELAY, MTU, MAX_BYTES);
+  init(&cc, MRC_CC_DELAY, MAX_BYTES);
   full_round(&cc, 1, &delay_ns, &now_ns);
   const uint64_t before = cc.cwnd_bytes;
   now_ns += 10 * MS;
-  mrc_cc_on_congestion_loss(&cc, now_ns);
+  mrc_cc_on_loss(&cc, &overflow, now_ns);
   CHECK_EQ(cc.cwnd_bytes, before * 7 / 10);
-  mrc_cc_on_congestion_loss(&cc, now_ns + 1);
-  mrc_cc_on_congestion_loss(&cc, now_ns + 2);
+  mrc_cc_on_loss(&cc, &overflow, now_ns + 1);
+  mrc_cc_on_loss(&cc, &overflow, now_ns + 2);
   CHECK_EQ(cc.cwnd_bytes, before * 7 / 10);
-  CHECK(!cc.slow_start);
+  CHECK(!cc.delay.slow_start);
+}
+
+static void test_on_loss__a_failed_path_costs_no_window(void) {
+  struct mrc_cc cc;
+  init(&cc, MRC_CC_DELAY, MAX_BYTES);
+  mrc_cc_on_loss(&cc, &(struct mrc_cc_loss){.cause = MRC_CC_LOSS_PATH, .bytes = MTU}, 10 * MS);
+  CHECK_EQ(cc.cwnd_bytes, MRC_CC_INITIAL_BYTES);
+  CHECK(cc.delay.slow_start);
 }
 
 static void test_on_timeout__starts_again_from_the_least(void) {
   struct mrc_cc cc;
   uint64_t now_ns = 0;
   const uint64_t delay_ns = 0;
-  mrc_cc_init(&cc, MRC_CC_DELAY, MTU, MAX_BYTES);
+  init(&cc, MRC_CC_DELAY, MAX_BYTES);
   mrc_cc_on_timeout(&cc);
   CHECK_EQ(cc.cwnd_bytes, 4 * MTU);
   full_round(&cc, 1, &delay_ns, &now_ns);
   CHECK_EQ(cc.cwnd_bytes, 8 * MTU);
 }
 
+static void test_on_spurious_timeout__gives_the_window_back(void) {
+  struct mrc_cc cc;
+  init(&cc, MRC_CC_DELAY, MAX_BYTES);
+  mrc_cc_on_timeout(&cc);
+  mrc_cc_on_timeout(&cc);
+  mrc_cc_on_spurious_timeout(&cc);
+  CHECK_EQ(cc.cwnd_bytes, MRC_CC_INITIAL_BYTES);
+  CHECK(!cc.delay.slow_start);
+}
+
+static void test_init__refuses_an_unknown_kind(void) {
+  struct mrc_cc cc;
+  const struct mrc_cc_config config = {
+      .kind = MRC_CC_NSCC + 1, .mtu_bytes = MTU, .max_bytes = MAX_BYTES, .planes = 1};
+  CHECK_EQ(mrc_cc_init(&cc, &config), -EINVAL);
+}
+
 static void test_null__never_moves(void) {
   struct mrc_cc cc;
   uint64_t now_ns = 0;
   const uint64_t delay_ns = 50 * MS;
-  mrc_cc_init(&cc, MRC_CC_NULL, MTU, MAX_BYTES);
+  init(&cc, MRC_CC_NULL, MAX_BYTES);
   full_round(&cc, 1, &delay_ns, &now_ns);
-  mrc_cc_on_congestion_loss(&cc, now_ns);
+  mrc_cc_on_loss(&cc, &overflow, now_ns);
   mrc_cc_on_timeout(&cc);
   CHECK_EQ(cc.cwnd_bytes, MAX_BYTES);
   CHECK(!mrc_cc_is_congestion(&cc, delay_ns));
@@ -129,5 +164,8 @@ CHECK_MAIN(RUN(test_init__bounds), RUN(test_on_ack__slow_start_doubles_while_the
            RUN(test_on_ack__does_not_grow_what_is_not_used),
            RUN(test_on_ack__settles_near_the_target),
            RUN(test_on_ack__the_most_loaded_plane_counts),
-           RUN(test_on_congestion_loss__pays_once_a_round),
-           RUN(test_on_timeout__starts_again_from_the_least), RUN(test_null__never_moves))
+           RUN(test_on_loss__overflow_pays_once_a_round),
+           RUN(test_on_loss__a_failed_path_costs_no_window),
+           RUN(test_on_timeout__starts_again_from_the_least),
+           RUN(test_on_spurious_timeout__gives_the_window_back),
+           RUN(test_init__refuses_an_unknown_kind), RUN(test_null__never_moves))

@@ -129,7 +129,7 @@ static void test_qp_modify__refuses_attributes(void) {
       {MRC_QP_RTS, offsetof(struct mrc_qp_attr, timeout), 25, true},
       {MRC_QP_RTS, offsetof(struct mrc_qp_attr, retry_linear), 8, true},
       {MRC_QP_RTS, offsetof(struct mrc_qp_attr, retry_exp), 26, true},
-      {MRC_QP_RTS, offsetof(struct mrc_qp_attr, cc), 2, true},
+      {MRC_QP_RTS, offsetof(struct mrc_qp_attr, cc), 3, true},
   };
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
     CHECK_ROW(i);

@@ -3,7 +3,8 @@ from __future__ import annotations
 
 import pytest
 
-from mrc.config import ContextConfig
+from mrc import _native
+from mrc.config import CcProfile, ContextConfig
 from mrc.errors import ConfigError
 
 
@@ -39,3 +40,38 @@ def test_config__each_value_out_of_range_is_named(name: str, values: list[int]) 
     for value in values:
         with pytest.raises(ConfigError, match=name):
             ContextConfig(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("link_bps", [-1, 10**13 + 1]),
+        ("base_rtt_ns", [-1, 1, 999, 10**9 + 1]),
+        ("target_delay_ns", [-1, 10**9 + 1]),
+        ("max_cwnd", [-1, 2**30 + 1]),
+        ("fi", [-1, 2**30 + 1]),
+        ("eta", [-1, 2**30 + 1]),
+        ("adjust_period_threshold_ns", [-1, 10**9 + 1]),
+        ("adjust_bytes_threshold", [-1, 2**30 + 1]),
+        ("qa_threshold_ns", [-1, 10**9 + 1]),
+        ("qa_gate", [-1, 17]),
+        ("fi_scale", [-1, 10**9 + 1]),
+        ("gamma", [-1, 10**6 + 1]),
+        ("max_md_jump", [-1, 10**6 + 1]),
+    ],
+)
+def test_profile__each_value_out_of_range_is_named(name: str, values: list[int]) -> None:
+    for value in values:
+        with pytest.raises(ConfigError, match=name):
+            CcProfile(**{name: value})
+
+
+def test_profile__quick_adapt_waits_for_more_than_the_target() -> None:
+    assert CcProfile(target_delay_ns=5000, qa_threshold_ns=5000).fi == 0
+    with pytest.raises(ConfigError, match="qa_threshold_ns"):
+        CcProfile(target_delay_ns=5000, qa_threshold_ns=4999)
+
+
+def test_profile__names_are_those_of_the_struct() -> None:
+    native = {name for name, _ in _native.ffi.typeof("struct mrc_cc_profile").fields}
+    assert set(CcProfile.__dataclass_fields__) | {"reserved"} == native

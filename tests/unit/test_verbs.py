@@ -33,6 +33,7 @@ RTS = RtsAttributes(
     retry_linear=7,
     retry_exp=8,
     cc=CcKind.NULL,
+    cc_profile={"base_rtt_ns": 7},
 )
 MOVES: dict[QpState, Callable[[QueuePair], Command]] = {
     QpState.INIT: QueuePair.to_init,
@@ -65,6 +66,7 @@ def test_move__attributes_travel() -> None:
     assert queue.to_rtr(RTR).fields["attr"] == {"dest_qpn": 9, "rq_psn": 8, "integrity": 1}
     attr = queue.to_rts(RTS).fields["attr"]
     assert (attr["sq_psn"], attr["path_mtu"], attr["cc"]) == (5, 1024, CcKind.NULL)
+    assert attr["cc_profile"] == {"base_rtt_ns": 7}
 
 
 def test_post__a_write() -> None:

@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * NSCC, the window algorithm of Ultra Ethernet that MRC takes over. Each acknowledgement falls into
+ * one of four cases:
+ *
+ *               delay below target                    delay at target or above
+ *   no ECN      fast or proportional increase         fair increase
+ *   ECN         nothing                               multiplicative decrease
+ *
+ * All arithmetic is in integers, so that the same seed gives the same trace on every machine.
+ *
+ * Bytes are those of payload newly acknowledged, each once. UET counts from rcvd_bytes of the SACK
+ * instead. That is a total modulo 2^24 in units of 256 bytes, and our SACKs travel on all planes at
+ * once and pass each other: differences of it would be coarse and would run backwards. For the same
+ * reason a SACK counts in the average delay with as many samples as packets that it acknowledges.
+ */
+#include <errno.h>
+
+#include "cc.h"
+
+/* UET states its formulas relative to a network of 100 Gbit/s and 12 us. */
+#define REFERENCE_RTT_NS 12000ull
+#define REFERENCE_BDP_BYTES 150000ull
+
+#define AVERAGE_SAMPLES 80        /* weight of one sample: 0.0125 */
+#define CALM_DELAY_FLOOR_NS 2048u /* two ticks of the timestamp */
+#define PENALTY_UNIT 128
+
+static uint64_t mul_div(uint64_t a, uint64_t b, uint64_t divisor) {
+  return (uint64_t)((unsigned __int128)a * b / divisor);
+}
+
+static void set_default(uint64_t *field, uint64_t value) {
+  if (*field == 0) *field = value;
+}
+
+/* Fills what the caller left open, by UET's formulas: a scales with what the network holds, b with
+   the target. The target suits switches that trim; without them it may be a whole base RTT. */
+static void fill(struct mrc_cc_profile *p, uint32_t mtu_bytes, uint32_t planes) {
+  set_default(&p->link_bps, MRC_CC_LINK_BPS);
+  set_default(&p->base_rtt_ns, MRC_CC_BASE_RTT_NS);
+  const uint64_t bdp_bytes = mul_div(p->link_bps, p->base_rtt_ns, 8000000000ull) * planes;
+  const uint64_t mtu_a = mul_div(mtu_bytes, bdp_bytes, REFERENCE_BDP_BYTES);
+  const uint64_t a = mul_div(MRC_CC_UNIT, bdp_bytes, REFERENCE_BDP_BYTES);
+  set_default(&p->max_cwnd, mrc_max_u64(bdp_bytes + bdp_bytes / 2, mtu_bytes));
+  set_default(&p->target_delay_ns, p->base_rtt_ns * 3 / 4);
+  set_default(&p->fi, mrc_max_u64(5 * mtu_a, 1));
+  set_default(&p->eta, mrc_max_u64(mtu_a * 15 / 100, 1));
+  set_default(&p->adjust_period_threshold_ns, p->base_rtt_ns);
+  set_default(&p->adjust_bytes_threshold, 8ull * mtu_bytes);
+  set_default(&p->qa_threshold_ns, 4 * p->target_delay_ns);
+  if (p->fi_scale == 0)
+    p->fi_scale = (uint32_t)mrc_max_u64(mrc_min_u64(a / 4, MRC_CC_MAX_FI_SCALE), 1);
+  if (p->gamma == 0) p->gamma = MRC_CC_UNIT * 8 / 10;
+  if (p->max_md_jump == 0) p->max_md_jump = MRC_CC_UNIT / 2;
+  if (p->qa_gate == 0) p->qa_gate = 3;
+}
+
+/* Every field is bounded, so that no product below overflows. */
+static bool valid(const struct mrc_cc_profile *p) {
+  const bool times = p->base_rtt_ns <= MRC_CC_MAX_NS && p->target_delay_ns <= MRC_CC_MAX_NS &&
+                     p->adjust_period_threshold_ns <= MRC_CC_MAX_NS &&
+                     p->qa_threshold_ns <= MRC_CC_MAX_NS;
+  const bool bytes = p->max_cwnd <= MRC_CC_MAX_BYTES && p->fi <= MRC_CC_MAX_BYTES &&
+                     p->eta <= MRC_CC_MAX_BYTES && p->adjust_bytes_threshold <= MRC_CC_MAX_BYTES;
+  return times && bytes && p->link_bps <= MRC_CC_MAX_BPS &&
+         (p->base_rtt_ns == 0 || p->base_rtt_ns >= MRC_CC_MIN_BASE_RTT_NS) &&
+         p->fi_scale <= MRC_CC_MAX_FI_SCALE && p->gamma <= MRC_CC_UNIT &&
+         p->max_md_jump <= MRC_CC_UNIT && p->qa_gate <= MRC_CC_MAX_QA_GATE && p->disable_qa <= 1;
+}
+
+static int init(struct mrc_cc *cc, const struct mrc_cc_config *config) {
+  struct mrc_cc_nscc *nscc = &cc->nscc;
+  struct mrc_cc_profile *profile = &nscc->profile;
+  *profile = config->profile;
+  nscc->base_limit_ns = profile->base_rtt_ns != 0 ? profile->base_rtt_ns : UINT64_MAX;
+  if (config->planes == 0 || !valid(profile)) return -EINVAL;
+  fill(profile, config->mtu_bytes, config->planes);
+  if (profile->qa_threshold_ns < profile->target_delay_ns || profile->max_cwnd < config->mtu_bytes)
+    return -EINVAL;
+  cc->max_bytes = mrc_min_u64(config->max_bytes, profile->max_cwnd);
+  cc->min_bytes = mrc_min_u64(config->mtu_bytes, cc->max_bytes);
+  cc->cwnd_bytes = cc->max_bytes;
+  /* No single step is larger than the largest window. */
+  profile->fi = mrc_min_u64(profile->fi, cc->max_bytes);
+  profile->eta = mrc_min_u64(profile->eta, cc->max_bytes);
+  const uint64_t mtu_4b =
+      mul_div(4ull * config->mtu_bytes, profile->target_delay_ns, REFERENCE_RTT_NS);
+  const uint64_t bdp_bytes = mul_div(profile->link_bps, profile->base_rtt_ns, 8000000000ull);
+  nscc->alpha = mul_div(mtu_4b, bdp_bytes * config->planes, REFERENCE_BDP_BYTES);
+  nscc->alpha = mrc_min_u64(nscc->alpha, cc->max_bytes);
+  return 0;
+}
+
+/* ---- what an acknowledgement does ---- */
+
+static void average(struct mrc_cc *cc, uint64_t delay_ns, uint64_t bytes) {
+  struct mrc_cc_nscc *nscc = &cc->nscc;
+  const uint64_t samples = mrc_max_u64(bytes / cc->mtu_bytes, 1);
+  nscc->avg_delay_ns = (nscc->avg_delay_ns * (AVERAGE_SAMPLES - 1) + delay_ns * samples) /
+                       (AVERAGE_SAMPLES - 1 + samples);
+}
+
+/* Growth in proportion to what is acknowledged, once a whole window of it met no queue. */
+static bool fast_increase(struct mrc_cc *cc, uint64_t delay_ns, uint64_t bytes) {
+  struct mrc_cc_nscc *nscc = &cc->nscc;
+  const uint64_t calm_ns = mrc_max_u64(nscc->profile.base_rtt_ns / 12, CALM_DELAY_FLOOR_NS);
+  if (delay_ns >= calm_ns) {
+    nscc->calm_bytes = 0;
+    return false;
+  }
+  nscc->calm_bytes += bytes;
+  if (nscc->calm_bytes < cc->cwnd_bytes) return false;
+  nscc->calm_bytes = cc->max_bytes; /* it has lasted, however large the window becomes */
+  cc->cwnd_bytes =
+      mrc_cc_clamp(cc, cc->cwnd_bytes + mul_div(bytes, nscc->profile.fi_scale, MRC_CC_UNIT));
+  return true;
+}
+
+/* Every decrease but that of a timeout: the window before the timeout is history then. */
+static void shrink(struct mrc_cc *cc, uint64_t bytes) {
+  cc->cwnd_bytes = mrc_cc_clamp(cc, bytes);
+  cc->cwnd_before_timeout_bytes = 0;
+  cc->nscc.calm_bytes = 0;
+}
+
+static void multiplicative_decrease(struct mrc_cc *cc, uint64_t period_ns, uint64_t now_ns) {
+  struct mrc_cc_nscc *nscc = &cc->nscc;
+  const uint64_t target_ns = nscc->profile.target_delay_ns, avg_ns = nscc->avg_delay_ns;
+  if (avg_ns <= target_ns || now_ns - nscc->decreased_ns < period_ns) return;
+  nscc->decreased_ns = now_ns;
+  const uint64_t cut = mul_div(nscc->profile.gamma, avg_ns - target_ns, avg_ns);
+  const uint64_t keep = mrc_max_u64(MRC_CC_UNIT - cut, nscc->profile.max_md_jump);
+  shrink(cc, mul_div(cc->cwnd_bytes, keep, MRC_CC_UNIT));
+}
+
+/* Applies the increases gathered, once a period or so many bytes; eta once a period. */
+static void adjust(struct mrc_cc *cc, uint64_t bytes, uint64_t now_ns) {
+  struct mrc_cc_nscc *nscc = &cc->nscc;
+  nscc->gathered_bytes += bytes;
+  const bool period = now_ns - nscc->adjusted_ns >= nscc->profile.adjust_period_threshold_ns;
+  if (!period && nscc->gathered_bytes < nscc->profile.adjust_bytes_threshold) return;
+  const uint64_t eta = period ? nscc->profile.eta : 0;
+  cc->cwnd_bytes = mrc_cc_clamp(cc, cc->cwnd_bytes + nscc->gathered / cc->cwnd_bytes + eta);
+  if (period) nscc->adjusted_ns = now_ns;
+  nscc->gathered = 0;
+  nscc->gathered_bytes = 0;
+}
+
+/* Each plane has a base RTT of its own, the smallest seen. A newcomer may never have seen the queue
+   empty: then the one that was configured says more. */
+static uint64_t base_rtt_ns(const struct mrc_cc_nscc *nscc, const struct mrc_cc_ack *ack) {
+  if (ack->rtt_ns == 0) return nscc->profile.base_rtt_ns;
+  return mrc_min_u64(ack->base_rtt_ns, nscc->base_limit_ns);
+}
+
+static void react(struct mrc_cc *cc, const struct mrc_cc_ack *ack, uint64_t delay_ns,
+                  uint64_t now_ns) {
+  struct mrc_cc_nscc *nscc = &cc->nscc;
+  const uint64_t target_ns = nscc->profile.target_delay_ns;
+  if (!ack->ce && delay_ns < target_ns) {
+    if (!fast_increase(cc, delay_ns, ack->bytes))
+      nscc->gathered += mul_div(nscc->alpha, target_ns - delay_ns, target_ns) * ack->bytes;
+  } else {
+    nscc->calm_bytes = 0;
+    if (!ack->ce)
+      nscc->gathered += nscc->profile.fi * ack->bytes;
+    else if (delay_ns >= target_ns)
+      multiplicative_decrease(cc, base_rtt_ns(nscc, ack), now_ns);
+  }
+  adjust(cc, ack->bytes, now_ns);
+}
+
+/* ---- quick adapt ---- */
+
+/* Looks once a period whether far less arrived than the network could carry although it is crowded;
+   then the window becomes what arrived. Returns whether it did. */
+static bool quick_adapt(struct mrc_cc *cc, uint64_t delay_ns, uint64_t inflight_bytes,
+                        uint64_t now_ns) {
+  struct mrc_cc_nscc *nscc = &cc->nscc;
+  const struct mrc_cc_profile *profile = &nscc->profile;
+  if (profile->disable_qa != 0 || now_ns < nscc->qa_end_ns) return false;
+  const bool measured = nscc->qa_end_ns != 0;
+  const bool crowded = nscc->qa_armed || delay_ns > profile->qa_threshold_ns;
+  const uint64_t achieved_bytes = nscc->achieved_bytes;
+  nscc->qa_end_ns = now_ns + profile->base_rtt_ns + profile->target_delay_ns;
+  nscc->achieved_bytes = 0;
+  nscc->qa_armed = false;
+  if (!measured || !crowded || achieved_bytes >= cc->max_bytes >> profile->qa_gate) return false;
+  shrink(cc, mrc_min_u64(achieved_bytes, cc->cwnd_bytes));
+  nscc->ignore_bytes = inflight_bytes;
+  nscc->gathered = 0;
+  return true;
+}
+
+/* Whether these bytes were in flight when quick adapt fired. */
+static bool is_ignored(struct mrc_cc_nscc *nscc, uint64_t bytes) {
+  if (nscc->ignore_bytes == 0) return false;
+  nscc->ignore_bytes -= mrc_min_u64(nscc->ignore_bytes, bytes);
+  return true;
+}
+
+/* ---- the receiver's word ---- */
+
+/* The whole penalty lets one packet leave in a round trip, half of it one for two acknowledged. */
+static void penalize(struct mrc_cc *cc, const struct mrc_cc_ack *ack) {
+  struct mrc_cc_nscc *nscc = &cc->nscc;
+  if (ack->restore_window && nscc->saved_bytes != 0) {
+    cc->cwnd_bytes = mrc_cc_clamp(cc, mrc_max_u64(cc->cwnd_bytes, nscc->saved_bytes));
+    nscc->saved_bytes = 0;
+  }
+  if (ack->penalty == 0 || ack->bytes == 0) return;
+  if (nscc->saved_bytes == 0) nscc->saved_bytes = cc->cwnd_bytes;
+  const uint64_t used_bytes = mrc_min_u64(cc->cwnd_bytes, ack->inflight_bytes);
+  const uint64_t cut_bytes = ack->bytes * ack->penalty / PENALTY_UNIT;
+  shrink(cc, used_bytes - mrc_min_u64(used_bytes, cut_bytes));
+}
+
+/* ---- events ---- */
+
+static void on_ack(struct mrc_cc *cc, const struct mrc_cc_ack *ack, uint64_t now_ns) {
+  struct mrc_cc_nscc *nscc = &cc->nscc;
+  uint64_t delay_ns = nscc->avg_delay_ns; /* stands in for a sample */
+  if (ack->rtt_ns != 0) {
+    const uint64_t base_ns = base_rtt_ns(nscc, ack);
+    delay_ns = ack->rtt_ns > base_ns ? ack->rtt_ns - base_ns : 0;
+    average(cc, delay_ns, ack->bytes);
+  }
+  nscc->achieved_bytes += ack->bytes;
+  /* Less may have been in flight than is acknowledged: an original that was taken for lost. */
+  const uint64_t left_bytes = ack->inflight_bytes - mrc_min_u64(ack->inflight_bytes, ack->bytes);
+  if (!is_ignored(nscc, ack->bytes) && !quick_adapt(cc, delay_ns, left_bytes, now_ns))
+    react(cc, ack, delay_ns, now_ns);
+  penalize(cc, ack);
+}
+
+static void on_loss(struct mrc_cc *cc, const struct mrc_cc_loss *loss, uint64_t now_ns) {
+  struct mrc_cc_nscc *nscc = &cc->nscc;
+  if (is_ignored(nscc, loss->bytes)) return;
+  nscc->qa_armed = true;
+  if (loss->cause == MRC_CC_LOSS_TRIMMED) {
+    const uint64_t delay_ns = nscc->profile.base_rtt_ns;
+    average(cc, delay_ns, loss->bytes);
+    if (quick_adapt(cc, delay_ns, loss->inflight_bytes, now_ns)) return;
+  }
+  shrink(cc, cc->cwnd_bytes - mrc_min_u64(cc->cwnd_bytes, loss->bytes));
+}
+
+static void on_timeout(struct mrc_cc *cc) {
+  cc->nscc.ignore_bytes = 0; /* nothing is in flight any more */
+  cc->nscc.gathered = 0;
+  cc->nscc.calm_bytes = 0;
+}
+
+static uint64_t target_delay_ns(const struct mrc_cc *cc) {
+  return cc->nscc.profile.target_delay_ns;
+}
+
+const struct mrc_cc_algorithm mrc_cc_nscc_algorithm = {.init = init,
+                                                       .on_ack = on_ack,
+                                                       .on_loss = on_loss,
+                                                       .on_timeout = on_timeout,
+                                                       .target_delay_ns = target_delay_ns};

@@ -1,0 +1,465 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* NSCC by its tables. Most tests use a link of 10 Gbit/s and a base RTT of 100 us: BDP 125000
+   bytes, a = 5/6, target 75 us. */
+#include <errno.h>
+#include <stddef.h>
+
+#include "check.h"
+#include "core/cc.h"
+
+enum { MTU = 4096, US = 1000, BASE = 100 * US, TARGET = 75 * US, MAX = 187500 };
+#define PSN_WINDOW (16ull << 20)
+#define START 1000000000ull /* any time that is not 0 */
+
+static struct mrc_cc_config config_of(struct mrc_cc_profile profile) {
+  return (struct mrc_cc_config){.kind = MRC_CC_NSCC,
+                                .mtu_bytes = MTU,
+                                .max_bytes = PSN_WINDOW,
+                                .planes = 1,
+                                .profile = profile};
+}
+
+/* With all defaults and this window; nothing is due before the first period from START is over. */
+static struct mrc_cc with_window(uint64_t cwnd_bytes) {
+  struct mrc_cc cc;
+  const struct mrc_cc_config config = config_of((struct mrc_cc_profile){0});
+  CHECK_EQ(mrc_cc_init(&cc, &config), 0);
+  cc.cwnd_bytes = cwnd_bytes;
+  cc.nscc.adjusted_ns = START;
+  return cc;
+}
+
+static struct mrc_cc_ack ack_of(uint64_t bytes, uint64_t delay_ns, bool ce) {
+  return (struct mrc_cc_ack){.bytes = bytes,
+                             .inflight_bytes = 100000,
+                             .rtt_ns = BASE + delay_ns,
+                             .base_rtt_ns = BASE,
+                             .smooth_rtt_ns = BASE + delay_ns,
+                             .ce = ce};
+}
+
+static void acked(struct mrc_cc *cc, uint64_t bytes, uint64_t delay_ns, bool ce, uint64_t now_ns) {
+  const struct mrc_cc_ack ack = ack_of(bytes, delay_ns, ce);
+  mrc_cc_on_ack(cc, &ack, now_ns);
+}
+
+static void lost(struct mrc_cc *cc, uint8_t cause, uint64_t now_ns) {
+  mrc_cc_on_loss(cc, &(struct mrc_cc_loss){.cause = cause, .bytes = MTU, .inflight_bytes = 90000},
+                 now_ns);
+}
+
+/* ---- parameters ---- */
+
+static void test_init__defaults_from_base_rtt_and_rate(void) {
+  static const struct {
+    uint64_t link_bps, base_rtt_ns;
+    uint32_t planes, mtu;
+    uint64_t max_cwnd, target_ns, alpha, fi, eta;
+    uint32_t fi_scale;
+  } rows[] = {
+      {0, 0, 1, 4096, 187500, 75000, 85333, 17065, 511, 208333},
+      /* UET's own network: a = 1, b = 0.75 */
+      {100000000000, 12000, 1, 4096, 225000, 9000, 12288, 20480, 614, 250000},
+      {100000000000, 12000, 8, 4096, 1800000, 9000, 98304, 163840, 4915, 2000000},
+      {500000000, 400000, 1, 1024, 37500, 300000, 17066, 850, 25, 41666},
+  };
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    CHECK_ROW(i);
+    struct mrc_cc_config config = config_of(
+        (struct mrc_cc_profile){.link_bps = rows[i].link_bps, .base_rtt_ns = rows[i].base_rtt_ns});
+    config.planes = rows[i].planes;
+    config.mtu_bytes = rows[i].mtu;
+    struct mrc_cc cc;
+    CHECK_EQ(mrc_cc_init(&cc, &config), 0);
+    const struct mrc_cc_profile *p = &cc.nscc.profile;
+    CHECK_EQ(p->max_cwnd, rows[i].max_cwnd);
+    CHECK_EQ(cc.max_bytes, rows[i].max_cwnd);
+    CHECK_EQ(cc.cwnd_bytes, rows[i].max_cwnd);
+    CHECK_EQ(cc.min_bytes, rows[i].mtu);
+    CHECK_EQ(p->target_delay_ns, rows[i].target_ns);
+    CHECK_EQ(cc.nscc.alpha, rows[i].alpha);
+    CHECK_EQ(p->fi, rows[i].fi);
+    CHECK_EQ(p->eta, rows[i].eta);
+    CHECK_EQ(p->fi_scale, rows[i].fi_scale);
+    CHECK_EQ(p->gamma, 800000);
+    CHECK_EQ(p->max_md_jump, 500000);
+    CHECK_EQ(p->adjust_period_threshold_ns, p->base_rtt_ns);
+    CHECK_EQ(p->adjust_bytes_threshold, 8 * rows[i].mtu);
+    CHECK_EQ(p->qa_gate, 3);
+    CHECK_EQ(p->qa_threshold_ns, 4 * rows[i].target_ns);
+  }
+}
+
+static void test_init__keeps_what_is_given(void) {
+  const struct mrc_cc_profile given = {.link_bps = 1000000000,
+                                       .base_rtt_ns = 50 * US,
+                                       .target_delay_ns = 20 * US,
+                                       .max_cwnd = 50000,
+                                       .fi = 11,
+                                       .eta = 12,
+                                       .adjust_period_threshold_ns = 13,
+                                       .adjust_bytes_threshold = 14,
+                                       .qa_threshold_ns = 21 * US,
+                                       .qa_gate = 2,
+                                       .fi_scale = 15,
+                                       .gamma = 16,
+                                       .max_md_jump = 17,
+                                       .disable_qa = 1};
+  struct mrc_cc cc;
+  const struct mrc_cc_config config = config_of(given);
+  CHECK_EQ(mrc_cc_init(&cc, &config), 0);
+  CHECK_MEM_EQ(&cc.nscc.profile, &given, sizeof given);
+  CHECK_EQ(cc.cwnd_bytes, 50000);
+}
+
+static void test_init__the_psn_window_bounds_all_steps(void) {
+  struct mrc_cc cc;
+  struct mrc_cc_config config = config_of((struct mrc_cc_profile){
+      .link_bps = MRC_CC_MAX_BPS, .base_rtt_ns = MRC_CC_MAX_NS, .fi = MRC_CC_MAX_BYTES});
+  config.planes = MRC_MAX_PORTS;
+  CHECK_EQ(mrc_cc_init(&cc, &config), 0);
+  CHECK_EQ(cc.cwnd_bytes, PSN_WINDOW);
+  CHECK_EQ(cc.nscc.alpha, PSN_WINDOW);
+  CHECK_EQ(cc.nscc.profile.fi, PSN_WINDOW);
+  CHECK_EQ(cc.nscc.profile.eta, PSN_WINDOW);
+  CHECK_EQ(cc.nscc.profile.fi_scale, MRC_CC_MAX_FI_SCALE);
+}
+
+static void test_init__refuses(void) {
+  static const struct mrc_cc_profile rows[] = {
+      {.link_bps = MRC_CC_MAX_BPS + 1},
+      {.base_rtt_ns = MRC_CC_MIN_BASE_RTT_NS - 1},
+      {.base_rtt_ns = MRC_CC_MAX_NS + 1},
+      {.target_delay_ns = MRC_CC_MAX_NS + 1},
+      {.adjust_period_threshold_ns = MRC_CC_MAX_NS + 1},
+      {.qa_threshold_ns = MRC_CC_MAX_NS + 1},
+      {.qa_threshold_ns = TARGET - 1}, /* below the target */
+      {.max_cwnd = MRC_CC_MAX_BYTES + 1},
+      {.max_cwnd = MTU - 1},
+      {.fi = MRC_CC_MAX_BYTES + 1},
+      {.eta = MRC_CC_MAX_BYTES + 1},
+      {.adjust_bytes_threshold = MRC_CC_MAX_BYTES + 1},
+      {.fi_scale = MRC_CC_MAX_FI_SCALE + 1},
+      {.gamma = MRC_CC_UNIT + 1},
+      {.max_md_jump = MRC_CC_UNIT + 1},
+      {.qa_gate = MRC_CC_MAX_QA_GATE + 1},
+      {.disable_qa = 2},
+  };
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    CHECK_ROW(i);
+    struct mrc_cc cc;
+    const struct mrc_cc_config config = config_of(rows[i]);
+    CHECK_EQ(mrc_cc_init(&cc, &config), -EINVAL);
+  }
+}
+
+/* ---- the four cases ---- */
+
+/* A window of 100000 bytes, acknowledged in part: what each case makes of it at the end of the
+   period, eta of 511 bytes included. The average delay stands at 150 us, twice the target. */
+static void test_on_ack__four_cases(void) {
+  static const struct {
+    uint64_t delay_ns;
+    bool ce;
+    uint64_t bytes;
+    uint64_t cwnd_bytes;
+  } rows[] = {
+      {20 * US, false, 50000, 100000 + 511 + 62577 / 2},     /* alpha (75 - 20) / 75 = 62577 */
+      {TARGET - 1, false, 50000, 100000 + 511},              /* next to nothing */
+      {TARGET, false, 50000, 100000 + 511 + 17065 / 2},      /* fair increase: fi */
+      {10 * TARGET, false, 50000, 100000 + 511 + 17065 / 2}, /* the same, however long */
+      {0, true, 50000, 100000 + 511},                        /* nothing */
+      {TARGET - 1, true, 50000, 100000 + 511},               /* nothing */
+      {150 * US, true, 4096, 60000 + 511},                   /* 1 - 0.8 (150 - 75) / 150 = 0.6 */
+  };
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    CHECK_ROW(i);
+    struct mrc_cc cc = with_window(100000);
+    cc.nscc.avg_delay_ns = 150 * US;
+    cc.nscc.profile.disable_qa = 1;
+    acked(&cc, rows[i].bytes, rows[i].delay_ns, rows[i].ce, START + BASE);
+    CHECK_EQ(cc.cwnd_bytes, rows[i].cwnd_bytes);
+  }
+}
+
+static void test_on_ack__without_a_sample_the_average_stands_in(void) {
+  struct mrc_cc cc = with_window(100000);
+  cc.nscc.avg_delay_ns = 80 * US;
+  mrc_cc_on_ack(&cc, &(struct mrc_cc_ack){.bytes = 50000, .inflight_bytes = 100000}, START + BASE);
+  CHECK_EQ(cc.cwnd_bytes, 100000 + 511 + 17065 / 2);
+  CHECK_EQ(cc.nscc.avg_delay_ns, 80 * US);
+}
+
+static void test_on_ack__fast_increase_after_a_calm_window(void) {
+  const uint64_t step = MTU * 208333ull / 1000000;
+  struct mrc_cc cc = with_window(16 * MTU);
+  cc.nscc.alpha = 0; /* no proportional increase beside it */
+  for (int i = 0; i < 15; i++)
+    acked(&cc, MTU, 0, false, START);
+  CHECK_EQ(cc.cwnd_bytes, 16 * MTU);
+  acked(&cc, MTU, 0, false, START);
+  CHECK_EQ(cc.cwnd_bytes, 16 * MTU + step);
+  acked(&cc, MTU, 8 * US, false, START); /* below base RTT / 12: is none */
+  CHECK_EQ(cc.cwnd_bytes, 16 * MTU + 2 * step);
+  acked(&cc, MTU, 10 * US, false, START); /* the calm is over */
+  CHECK_EQ(cc.nscc.calm_bytes, 0);
+  acked(&cc, MTU, 0, true, START);
+  CHECK_EQ(cc.nscc.calm_bytes, 0);
+}
+
+static void test_on_ack__grows_to_the_largest_window_only(void) {
+  struct mrc_cc cc = with_window(MAX - 1000);
+  for (uint64_t i = 1; i < 100; i++)
+    acked(&cc, 20 * MTU, 0, false, START + i * BASE);
+  CHECK_EQ(cc.cwnd_bytes, MAX);
+}
+
+/* Increases wait for 8 MTU, or for the end of the period, which also brings eta. */
+static void test_adjust__by_bytes_and_by_time(void) {
+  struct mrc_cc cc = with_window(100000);
+  acked(&cc, 7 * MTU, TARGET, false, START + 1);
+  CHECK_EQ(cc.cwnd_bytes, 100000);
+  acked(&cc, MTU, TARGET, false, START + 2);
+  CHECK_EQ(cc.cwnd_bytes, 100000 + 17065 * 32768ull / 100000);
+  const uint64_t before = cc.cwnd_bytes;
+  acked(&cc, MTU, TARGET, false, START + BASE);
+  CHECK_EQ(cc.cwnd_bytes, before + 17065ull * MTU / before + 511);
+  acked(&cc, MTU, TARGET, false, START + BASE + 1);
+  CHECK_EQ(cc.cwnd_bytes, before + 17065ull * MTU / before + 511);
+}
+
+/* A SACK for n packets counts as n samples of weight 1/80. */
+static void test_average__by_packets(void) {
+  struct mrc_cc cc = with_window(100000);
+  acked(&cc, MTU, 80 * US, false, START);
+  CHECK_EQ(cc.nscc.avg_delay_ns, 1 * US);
+  cc = with_window(100000);
+  acked(&cc, 20 * MTU, 99 * US, false, START);
+  CHECK_EQ(cc.nscc.avg_delay_ns, 20 * US);
+  cc = with_window(100000);
+  acked(&cc, 100, 80 * US, false, START); /* a part of a packet is one */
+  CHECK_EQ(cc.nscc.avg_delay_ns, 1 * US);
+}
+
+/* ---- decrease ---- */
+
+static void test_decrease__once_in_a_base_rtt(void) {
+  struct mrc_cc cc = with_window(100000);
+  cc.nscc.profile.disable_qa = 1;
+  cc.nscc.avg_delay_ns = 150 * US;
+  acked(&cc, 0, 150 * US, true, START);
+  CHECK_EQ(cc.cwnd_bytes, 60000);
+  acked(&cc, 0, 150 * US, true, START + BASE - 1);
+  CHECK_EQ(cc.cwnd_bytes, 60000);
+  acked(&cc, 0, 150 * US, true, START + BASE);
+  CHECK_EQ(cc.cwnd_bytes, 36000 + 511);
+}
+
+static void test_decrease__only_when_the_average_is_high_too(void) {
+  struct mrc_cc cc = with_window(100000);
+  cc.nscc.profile.disable_qa = 1;
+  cc.nscc.avg_delay_ns = TARGET - 2 * US;
+  acked(&cc, 0, 150 * US, true, START); /* moves the average by 1/80 of the difference */
+  CHECK_EQ(cc.cwnd_bytes, 100000);
+  for (int i = 1; cc.nscc.avg_delay_ns <= TARGET; i++)
+    acked(&cc, 0, 150 * US, true, START + (uint64_t)i);
+  CHECK(cc.cwnd_bytes < 100000 && cc.cwnd_bytes > 98000); /* as little as it is above */
+}
+
+static void test_decrease__bounded(void) {
+  struct mrc_cc cc = with_window(100000);
+  cc.nscc.profile.disable_qa = 1;
+  cc.nscc.avg_delay_ns = 100 * TARGET;
+  acked(&cc, 0, 100 * TARGET, true, START);
+  CHECK_EQ(cc.cwnd_bytes, 50000); /* max_md_jump */
+  for (uint64_t i = 1; i < 20; i++) {
+    cc.nscc.adjusted_ns = START + i * BASE;
+    acked(&cc, 0, 100 * TARGET, true, START + i * BASE);
+  }
+  CHECK_EQ(cc.cwnd_bytes, MTU);
+}
+
+/* ---- losses and trims ---- */
+
+static void test_on_loss__costs_the_packet(void) {
+  static const uint8_t causes[] = {MRC_CC_LOSS_PATH, MRC_CC_LOSS_OVERFLOW, MRC_CC_LOSS_TRIMMED};
+  for (size_t i = 0; i < sizeof causes; i++) {
+    CHECK_ROW(i);
+    struct mrc_cc cc = with_window(100000);
+    lost(&cc, causes[i], START);
+    CHECK_EQ(cc.cwnd_bytes, 100000 - MTU);
+    CHECK(cc.nscc.qa_armed == (causes[i] != MRC_CC_LOSS_TRIMMED)); /* a trim looked at it at once */
+    /* A trim stands for a delay of one base RTT. */
+    CHECK_EQ(cc.nscc.avg_delay_ns, causes[i] == MRC_CC_LOSS_TRIMMED ? BASE / 80 : 0);
+    for (int k = 0; k < 30; k++)
+      lost(&cc, causes[i], START);
+    CHECK_EQ(cc.cwnd_bytes, MTU);
+  }
+}
+
+/* ---- quick adapt ---- */
+
+/* One period of BASE + TARGET in which `achieved` bytes arrive, then an acknowledgement or a trim
+   at its end. The gate is at MAX >> 3 = 23437 bytes. */
+static void test_quick_adapt__fires_or_not(void) {
+  static const struct {
+    uint64_t achieved;
+    uint64_t last_delay_ns;
+    uint64_t at_ns;
+    bool loss_before, trim_at_end, disabled;
+    bool fires;
+  } rows[] = {
+      {20000, 301 * US, BASE + TARGET, false, false, false, true},
+      {20000, 300 * US, BASE + TARGET, false, false, false, false},     /* the threshold itself */
+      {20000, 301 * US, BASE + TARGET - 1, false, false, false, false}, /* too early */
+      {20000, 301 * US, BASE + TARGET, false, false, true, false},
+      {24000, 301 * US, BASE + TARGET, false, false, false, false}, /* enough arrived */
+      {20000, 0, BASE + TARGET, true, false, false, true},
+      {20000, 0, BASE + TARGET, false, true, false, true},
+      {24000, 0, BASE + TARGET, false, true, false, false},
+      {100, 0, BASE + TARGET, true, false, false, true}, /* but not below one MTU */
+  };
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    CHECK_ROW(i);
+    struct mrc_cc cc = with_window(MAX);
+    cc.nscc.profile.disable_qa = rows[i].disabled;
+    acked(&cc, 0, 0, false, START); /* the first period begins */
+    if (rows[i].loss_before) lost(&cc, MRC_CC_LOSS_PATH, START + 1);
+    const uint64_t last_bytes = rows[i].trim_at_end ? 0 : 100;
+    acked(&cc, rows[i].achieved - last_bytes, 80 * US, false, START + 2);
+    const uint64_t before = cc.cwnd_bytes;
+    if (rows[i].trim_at_end)
+      lost(&cc, MRC_CC_LOSS_TRIMMED, START + rows[i].at_ns);
+    else
+      acked(&cc, last_bytes, rows[i].last_delay_ns, false, START + rows[i].at_ns);
+    if (rows[i].fires)
+      CHECK_EQ(cc.cwnd_bytes, rows[i].achieved > MTU ? rows[i].achieved : MTU);
+    else
+      CHECK(cc.cwnd_bytes + MTU >= before);
+    CHECK_EQ(cc.nscc.ignore_bytes != 0, rows[i].fires);
+  }
+}
+
+static void test_quick_adapt__not_in_the_first_period(void) {
+  struct mrc_cc cc = with_window(MAX);
+  acked(&cc, MTU, 400 * US, false, START);
+  CHECK_EQ(cc.cwnd_bytes, MAX);
+  CHECK_EQ(cc.nscc.qa_end_ns, START + BASE + TARGET);
+}
+
+/* What was in flight then has had its effect: only what is sent later counts again. */
+static void test_quick_adapt__ignores_what_was_in_flight(void) {
+  struct mrc_cc cc = with_window(MAX);
+  acked(&cc, 0, 0, false, START);
+  acked(&cc, 20000, 400 * US, false, START + BASE + TARGET);
+  CHECK_EQ(cc.cwnd_bytes, 20000);
+  CHECK_EQ(cc.nscc.ignore_bytes, 80000);
+  uint64_t now_ns = START + 10 * BASE;
+  lost(&cc, MRC_CC_LOSS_TRIMMED, now_ns);
+  lost(&cc, MRC_CC_LOSS_PATH, now_ns);
+  acked(&cc, 60000, 400 * US, true, now_ns);
+  acked(&cc, 80000 - 60000 - 2 * MTU, 0, false, now_ns);
+  CHECK_EQ(cc.cwnd_bytes, 20000);
+  lost(&cc, MRC_CC_LOSS_PATH, now_ns);
+  CHECK_EQ(cc.cwnd_bytes, 20000 - MTU);
+}
+
+static void test_quick_adapt__never_raises_the_window(void) {
+  struct mrc_cc cc = with_window(2 * MTU);
+  acked(&cc, 0, 0, true, START);
+  acked(&cc, 20000, 400 * US, true, START + BASE + TARGET);
+  CHECK_EQ(cc.cwnd_bytes, 2 * MTU);
+}
+
+/* ---- the receiver's penalty ---- */
+
+static void test_penalty__from_what_is_in_flight(void) {
+  static const struct {
+    uint8_t penalty;
+    uint64_t cwnd_bytes;
+  } rows[] = {{0, 100000}, {64, 48000}, {127, 46032}};
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    CHECK_ROW(i);
+    struct mrc_cc cc = with_window(100000);
+    struct mrc_cc_ack ack = ack_of(4000, 50 * US, true);
+    ack.inflight_bytes = 50000;
+    ack.penalty = rows[i].penalty;
+    mrc_cc_on_ack(&cc, &ack, START);
+    CHECK_EQ(cc.cwnd_bytes, rows[i].cwnd_bytes);
+  }
+}
+
+static void test_penalty__is_taken_back(void) {
+  struct mrc_cc cc = with_window(100000);
+  struct mrc_cc_ack ack = ack_of(4000, 50 * US, true);
+  ack.inflight_bytes = 50000;
+  ack.penalty = 127;
+  mrc_cc_on_ack(&cc, &ack, START);
+  mrc_cc_on_ack(&cc, &ack, START);
+  CHECK(cc.cwnd_bytes < 50000);
+  ack.penalty = 0;
+  ack.restore_window = true;
+  mrc_cc_on_ack(&cc, &ack, START);
+  CHECK_EQ(cc.cwnd_bytes, 100000);
+  cc.cwnd_bytes = 30000; /* once only */
+  mrc_cc_on_ack(&cc, &ack, START);
+  CHECK_EQ(cc.cwnd_bytes, 30000);
+}
+
+/* ---- timeouts, and when to ask for a SACK ---- */
+
+static void test_on_timeout__starts_again_from_one_packet(void) {
+  struct mrc_cc cc = with_window(100000);
+  cc.nscc.ignore_bytes = 5000;
+  mrc_cc_on_timeout(&cc);
+  CHECK_EQ(cc.cwnd_bytes, MTU);
+  CHECK_EQ(cc.nscc.ignore_bytes, 0);
+  mrc_cc_on_spurious_timeout(&cc);
+  CHECK_EQ(cc.cwnd_bytes, 100000);
+}
+
+static void test_on_spurious_timeout__not_after_a_decrease(void) {
+  struct mrc_cc cc = with_window(100000);
+  mrc_cc_on_timeout(&cc);
+  lost(&cc, MRC_CC_LOSS_OVERFLOW, START);
+  mrc_cc_on_spurious_timeout(&cc);
+  CHECK_EQ(cc.cwnd_bytes, MTU);
+}
+
+static void test_asks_for_sack__when_it_must_wait(void) {
+  static const struct {
+    uint64_t cwnd_bytes, inflight_bytes;
+    bool asks;
+  } rows[] = {{100000, 100000 - MTU, false},
+              {100000, 100000 - MTU + 1, true},
+              {16384, 0, false},
+              {16383, 0, true}}; /* the receiver would wait for more than may be in flight */
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    CHECK_ROW(i);
+    const struct mrc_cc cc = with_window(rows[i].cwnd_bytes);
+    CHECK_EQ(mrc_cc_asks_for_sack(&cc, rows[i].inflight_bytes, 16384), rows[i].asks);
+  }
+}
+
+static void test_is_congestion__by_its_own_target(void) {
+  const struct mrc_cc cc = with_window(100000);
+  CHECK(!mrc_cc_is_congestion(&cc, TARGET * 3 / 2));
+  CHECK(mrc_cc_is_congestion(&cc, TARGET * 3 / 2 + 1));
+}
+
+CHECK_MAIN(RUN(test_init__defaults_from_base_rtt_and_rate), RUN(test_init__keeps_what_is_given),
+           RUN(test_init__the_psn_window_bounds_all_steps), RUN(test_init__refuses),
+           RUN(test_on_ack__four_cases), RUN(test_on_ack__without_a_sample_the_average_stands_in),
+           RUN(test_on_ack__fast_increase_after_a_calm_window),
+           RUN(test_on_ack__grows_to_the_largest_window_only),
+           RUN(test_adjust__by_bytes_and_by_time), RUN(test_average__by_packets),
+           RUN(test_decrease__once_in_a_base_rtt),
+           RUN(test_decrease__only_when_the_average_is_high_too), RUN(test_decrease__bounded),
+           RUN(test_on_loss__costs_the_packet), RUN(test_quick_adapt__fires_or_not),
+           RUN(test_quick_adapt__not_in_the_first_period),
+           RUN(test_quick_adapt__ignores_what_was_in_flight),
+           RUN(test_quick_adapt__never_raises_the_window),
+           RUN(test_penalty__from_what_is_in_flight), RUN(test_penalty__is_taken_back),
+           RUN(test_on_timeout__starts_again_from_one_packet),
+           RUN(test_on_spurious_timeout__not_after_a_decrease),
+           RUN(test_asks_for_sack__when_it_must_wait), RUN(test_is_congestion__by_its_own_target))

@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* NSCC in engines that share a slow link: it keeps the link busy, the queue short, and is fair. */
+#include "core/cc.h"
+#include "core/engine.h"
+#include "scenario.h"
+#include "sim/connect.h"
+
+#define RATE 500000000ull
+#define BASE_RTT (400 * US)
+#define QUEUE_BYTES(ns) ((ns) * RATE / 8 / SECOND)
+
+static const struct mrc_cc_profile profile = {.link_bps = RATE, .base_rtt_ns = BASE_RTT};
+
+/* Two hosts send to a third, whose link is the bottleneck; it marks what waits for longer than half
+   of the target. */
+static struct mrc_pair *open_incast(void) {
+  return open_pair(.hosts = 3, .paths = 2, .path.delay_ns = BASE_RTT / 2 - 20 * US,
+                   .port_in = {.rate_bps = RATE, .ecn_bytes = QUEUE_BYTES(BASE_RTT * 3 / 8)});
+}
+
+static int open_sender(struct mrc_pair *p, int from) {
+  const int end = open_qp(p, .from = from, .to = 2, .memory_bytes = 32u << 20, .cc = MRC_CC_NSCC,
+                          .cc_profile = profile);
+  for (int i = 0; i < 32; i++)
+    CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
+  return end;
+}
+
+/* What two ends got through in a time, and the queue of the bottleneck on average. */
+struct outcome {
+  uint64_t bytes[2];
+  uint64_t queue_bytes;
+};
+
+static struct outcome watch(struct mrc_pair *p, const int *ends, uint64_t ns) {
+  struct outcome outcome = {0};
+  for (int i = 0; i < 2; i++)
+    outcome.bytes[i] = 0 - mrc_pair_info(p, ends[i]).bytes_acked;
+  uint64_t looks = 0;
+  for (const uint64_t end_ns = p->now_ns + ns; p->now_ns < end_ns; looks++) {
+    run_for(p, 100 * US);
+    outcome.queue_bytes += mrc_link_backlog(&p->port_in[2][0], p->now_ns);
+  }
+  outcome.queue_bytes /= looks;
+  for (int i = 0; i < 2; i++)
+    outcome.bytes[i] += mrc_pair_info(p, ends[i]).bytes_acked;
+  return outcome;
+}
+
+/* Jain's index of two shares, in thousandths. */
+static uint64_t jain(const uint64_t bytes[2]) {
+  const uint64_t a = bytes[0] / 1024, b = bytes[1] / 1024;
+  return (a + b) * (a + b) * 1000 / (2 * (a * a + b * b));
+}
+
+/* 91% is what headers leave to payloads of 1024 bytes. */
+static void check_busy(const struct outcome *outcome, uint64_t ns) {
+  CHECK(outcome->bytes[0] + outcome->bytes[1] > QUEUE_BYTES(ns) * 90 / 100);
+  CHECK(outcome->queue_bytes < QUEUE_BYTES(BASE_RTT * 3 / 4 + 100 * US));
+}
+
+static void test_nscc__two_senders_share_a_link(void) {
+  struct mrc_pair *p = open_incast();
+  const int ends[2] = {open_sender(p, 0), open_sender(p, 1)};
+  run_for(p, 20 * MS);
+  const struct outcome outcome = watch(p, ends, 100 * MS);
+  CHECK(jain(outcome.bytes) >= 950);
+  check_busy(&outcome, 100 * MS);
+  CHECK_EQ(retransmitted(p, ends[0]) + retransmitted(p, ends[1]), 0);
+  mrc_pair_destroy(p);
+}
+
+/* The second one never sees the queue empty: the configured base RTT tells it what a queue is. */
+static void test_nscc__a_latecomer_gets_its_share(void) {
+  struct mrc_pair *p = open_incast();
+  int ends[2] = {open_sender(p, 0)};
+  run_for(p, 30 * MS);
+  ends[1] = open_sender(p, 1);
+  run_for(p, 50 * MS);
+  const struct outcome outcome = watch(p, ends, 100 * MS);
+  CHECK(jain(outcome.bytes) >= 950);
+  check_busy(&outcome, 100 * MS);
+  mrc_pair_destroy(p);
+}
+
+/* A short queue that trims: what is cut off is sent again at once, and no path is blamed. */
+static void test_nscc__trims_are_no_failures(void) {
+  struct mrc_pair *p =
+      open_pair(.hosts = 3, .paths = 2, .path.delay_ns = BASE_RTT / 2 - 20 * US,
+                .port_out.rate_bps = 8 * RATE,
+                .port_in = {
+                    .rate_bps = RATE, .queue_bytes = QUEUE_BYTES(BASE_RTT / 2), .trim = true});
+  const int ends[2] = {open_sender(p, 0), open_sender(p, 1)};
+  const struct outcome outcome = watch(p, ends, 100 * MS);
+  CHECK(outcome.bytes[0] + outcome.bytes[1] > QUEUE_BYTES(100 * MS) * 80 / 100);
+  for (int host = 0; host < 2; host++) {
+    CHECK(counter(p, host, MRC_COUNTER_LOST_BY_NACK) > 0);
+    CHECK_EQ(counter(p, host, MRC_COUNTER_EVS_BAD), 0);
+    CHECK_EQ(counter(p, host, MRC_COUNTER_TIMEOUTS), 0);
+  }
+  mrc_pair_destroy(p);
+}
+
+/* A window below what the receiver takes in before it sends a SACK: it is asked for one. */
+static void test_nscc__small_windows_do_not_wait_for_the_sack_timer(void) {
+  struct mrc_pair *p = open_pair(.path.delay_ns = 10 * US);
+  const int end = open_qp(p, .memory_bytes = 256 * MTU, .cc = MRC_CC_NSCC,
+                          .cc_profile = {.base_rtt_ns = 20 * US, .max_cwnd = 2 * MTU});
+  CHECK_EQ(mrc_pair_write(p, end, 256 * MTU), 0);
+  CHECK(mrc_pair_finish(p, 128 * 25 * US)); /* two packets a round trip, and no delay of 200 us */
+  mrc_pair_destroy(p);
+}
+
+CHECK_MAIN(RUN(test_nscc__two_senders_share_a_link), RUN(test_nscc__a_latecomer_gets_its_share),
+           RUN(test_nscc__trims_are_no_failures),
+           RUN(test_nscc__small_windows_do_not_wait_for_the_sack_timer))
