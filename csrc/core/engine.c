@@ -14,7 +14,7 @@
 #include "responder.h"
 
 #define MIN_WAIT_NS 20000ull     /* a timer never comes sooner than this after a visit */
-#define STUCK_WAIT_NS 1000000ull /* nor sooner than this while no port can be sent on */
+#define STUCK_WAIT_NS 1000000ull /* nor sooner than this while it is stuck */
 #define MAX_SOURCES 65536        /* peers' source addresses known at once */
 
 /* ---- create and destroy ---- */
@@ -301,7 +301,8 @@ static void settle(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns
     qp->waits_for_port = true;
     engine->n_waiting++;
   }
-  const bool stuck = (qp->evset.plane_mask & usable) == 0;
+  /* No port can be sent on, or an answer is due that no EV may carry. */
+  const bool stuck = (qp->evset.plane_mask & usable) == 0 || mrc_responder_deadline(qp) <= now_ns;
   const uint64_t soonest = now_ns + (stuck ? STUCK_WAIT_NS : MIN_WAIT_NS);
   uint64_t deadline = qp_deadline(qp);
   if ((qp->evset.plane_mask & engine->ports_blocked) != 0 && mrc_requester_is_busy(qp))

@@ -28,12 +28,14 @@ struct mrc_txslot {
   uint16_t ev_lost; /* EV index that lost it last, or MRC_TX_NONE */
   uint16_t older;   /* neighbours in its plane's list of packets in flight, or MRC_TX_NONE */
   uint16_t newer;
-  uint8_t state;    /* enum mrc_tx_state */
-  uint8_t plane;    /* index of the plane it left on */
-  uint8_t tries;    /* transmissions that the kernel took, saturating */
-  bool of_original; /* acknowledged, but too soon for its newest transmission */
-  bool by_timeout;  /* taken for lost by the local timeout, without evidence of its own */
+  uint8_t state;        /* enum mrc_tx_state */
+  uint8_t plane;        /* index of the plane it left on */
+  uint8_t tries;        /* transmissions that the kernel took, saturating */
+  bool of_original : 1; /* acknowledged, but too soon for its newest transmission */
+  bool by_timeout : 1;  /* taken for lost by the local timeout, without evidence of its own */
 };
+
+_Static_assert(sizeof(struct mrc_txslot) == 32, "two slots to a cache line");
 
 /* Packets in flight on one plane, in send order. */
 struct mrc_txlist {

@@ -286,6 +286,22 @@ static void test_planes__return_without_catching_up(void) {
   mrc_pair_destroy(p);
 }
 
+/* Nothing may carry an answer: the engine waits, it does not spin. */
+static void test_sack__without_an_ev_does_not_spin(void) {
+  struct mrc_pair *p = open_pair();
+  int end = open_qp(p, .memory_bytes = 64), peer = p->ends[end]->peer;
+  mrc_engine *engine = p->hosts[1].engine;
+  struct forge forge = make_forge(p, end, four);
+  mrc_pair_deny(p, peer, 1, 0, true);
+  run_for(p, MS);
+  CHECK_EQ(send_forge(p, &forge), 0);
+  p->now_ns += MS;
+  mrc_engine_expire(engine, p->now_ns);
+  data_bursts(p, 1);
+  CHECK(mrc_engine_deadline(engine) >= p->now_ns + MS);
+  mrc_pair_destroy(p);
+}
+
 /* A send that fails outright suspends the plane: what was in flight there is due again at once,
    also when the burst that failed held no data. */
 static void test_commit__failed_answer_resends_data_in_flight(void) {
@@ -379,6 +395,7 @@ CHECK_MAIN(RUN(test_qpn__reused_before_the_old_completions_are_polled),
            RUN(test_endpoint__requests_do_not_starve_data),
            RUN(test_probe__requests_do_not_starve_other_qps),
            RUN(test_planes__return_without_catching_up),
+           RUN(test_sack__without_an_ev_does_not_spin),
            RUN(test_commit__failed_answer_resends_data_in_flight),
            RUN(test_loss__originals_do_not_testify_for_retransmissions),
            RUN(test_numbers__all_wrap))
