@@ -49,12 +49,6 @@ int mrc_keymap_put(struct mrc_keymap *map, uint32_t key, uint32_t value) {
   return 0;
 }
 
-void mrc_keymap_replace(struct mrc_keymap *map, uint32_t key, uint32_t value) {
-  const uint32_t i = cell_of(map, key);
-  mrc_assert(map->cells[i].value != MRC_KEYMAP_NONE && value != MRC_KEYMAP_NONE);
-  map->cells[i].value = value;
-}
-
 void mrc_keymap_remove(struct mrc_keymap *map, uint32_t key) {
   uint32_t hole = cell_of(map, key);
   mrc_assert(map->cells[hole].value != MRC_KEYMAP_NONE);

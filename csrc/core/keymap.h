@@ -27,8 +27,6 @@ void mrc_keymap_free(struct mrc_keymap *map);
 uint32_t mrc_keymap_get(const struct mrc_keymap *map, uint32_t key);
 /* 0, -EEXIST or -ENOSPC. */
 int mrc_keymap_put(struct mrc_keymap *map, uint32_t key, uint32_t value) MRC_MUST_CHECK;
-/* Replaces the value of a key that is present. */
-void mrc_keymap_replace(struct mrc_keymap *map, uint32_t key, uint32_t value);
 /* Removes the key; it must be present. */
 void mrc_keymap_remove(struct mrc_keymap *map, uint32_t key);
 

@@ -16,8 +16,6 @@ static void test_put__refuses_twice_and_full(void) {
   CHECK_EQ(mrc_keymap_get(&map, 7), 70);
   CHECK_EQ(mrc_keymap_get(&map, 0), 0);
   CHECK_EQ(mrc_keymap_get(&map, 9), MRC_KEYMAP_NONE);
-  mrc_keymap_replace(&map, 7, 72);
-  CHECK_EQ(mrc_keymap_get(&map, 7), 72);
   mrc_keymap_remove(&map, 0);
   CHECK_EQ(mrc_keymap_put(&map, 9, 90), 0);
   mrc_keymap_free(&map);
