@@ -237,7 +237,7 @@ class OutputDirectory:
     """The one directory that a receiver writes to. A context manager."""
 
     def __init__(self, path: str, *, overwrite: bool = False) -> None:
-        self.path = path
+        self.path = os.path.abspath(path)  # errors travel to peers, to whom "." means nothing
         self._overwrite = overwrite
         self.names: set[str] = set()  # final names of the targets that are under way
         try:
