@@ -127,6 +127,8 @@ static void to_reset(struct mrc_engine *engine, struct mrc_qp *qp) {
   mrc_endpoint_drop_sources(engine, qp);
   forget_peer(qp);
   mrc_evset_free(&qp->evset);
+  for (int i = 0; i < MRC_MAX_PORTS; i++)
+    qp->planes[i].peer_down = false;
 }
 
 static int to_rtr(struct mrc_qp *qp, const struct mrc_qp_attr *attr) {

@@ -80,6 +80,21 @@ static void test_reset__forgets_paths_and_peer(void) {
   mrc_engine_destroy(engine);
 }
 
+/* What the old peer said of its ports does not hold for the new one. */
+static void test_reset__forgets_the_peers_ports(void) {
+  struct mrc_pair *p = open_pair(.planes = 2);
+  int end = mrc_pair_create_qp(p, &(struct mrc_pair_qp_config){.memory_bytes = 64});
+  int peer = p->ends[end]->peer;
+  struct forge forge = make_forge(p, end, four);
+  forge.wire = (struct mrc_wire){.opcode = MRC_OP_ENDPOINT_REQUEST, .dest_qpn = MRC_ENDPOINT_QPN};
+  CHECK_EQ(send_forge(p, &forge), 0); /* a mask of no ports */
+  CHECK(inside(p, peer)->planes[1].peer_down);
+  mrc_pair_modify(p, peer, MRC_QP_RESET);
+  CHECK(!inside(p, peer)->planes[1].peer_down);
+  CHECK_EQ(send_forge(p, &forge), MRC_DROP_SOURCE);
+  mrc_pair_destroy(p);
+}
+
 /* More bursts asked for than packets fit the arena: what did not fit has its turn at once. */
 static void test_transmit__goes_on_after_a_full_arena(void) {
   enum { PACKETS = 4096, BYTES = PACKETS * 256 };
@@ -387,8 +402,9 @@ static void test_numbers__all_wrap(void) {
 }
 
 CHECK_MAIN(RUN(test_qpn__reused_before_the_old_completions_are_polled),
-           RUN(test_reset__forgets_paths_and_peer), RUN(test_transmit__goes_on_after_a_full_arena),
-           RUN(test_probe_ev__is_due_at_once), RUN(test_ack__of_a_message_half_the_psn_space_ago),
+           RUN(test_reset__forgets_paths_and_peer), RUN(test_reset__forgets_the_peers_ports),
+           RUN(test_transmit__goes_on_after_a_full_arena), RUN(test_probe_ev__is_due_at_once),
+           RUN(test_ack__of_a_message_half_the_psn_space_ago),
            RUN(test_loss__before_the_first_round_trip_is_no_congestion),
            RUN(test_sack__always_skip_puts_on_probation),
            RUN(test_receive__checks_control_marked_as_trimmed),
