@@ -16,6 +16,7 @@ static uint32_t bit_of(int port) { return 1u << (port - 1); }
 
 static void send_burst(struct mrc_pair *pair, int host, const struct mrc_burst *burst) {
   mrc_watch_burst(pair, host, burst);
+  pair->hosts[host].handled += burst->n_packets;
   for (int i = 0; i < burst->n_packets; i++) {
     struct mrc_sim_packet *packet = mrc_sim_packet_make(host, burst, &burst->packets[i]);
     struct mrc_wire wire = {0};
@@ -81,6 +82,7 @@ static void receive(struct mrc_pair *pair, int index) {
         mrc_engine_receive(host->engine, packet->bytes, packet->n, &packet->meta, pair->now_ns);
     mrc_assert(drop >= 0 && drop < MRC_PAIR_MAX_DROPS);
     host->drops[drop]++;
+    host->handled++;
     mrc_watch_received(pair, packet, drop);
     free(packet);
     packet = next;
@@ -101,18 +103,22 @@ static void take_results(struct mrc_pair *pair, int index) {
 
 /* What is due is done in a few turns at most. */
 void mrc_driver_run(struct mrc_pair *pair, int index) {
-  mrc_engine *engine = pair->hosts[index].engine;
+  struct mrc_pair_host *host = &pair->hosts[index];
+  mrc_engine *engine = host->engine;
   uint64_t deadline_ns;
   int turns = 0;
+  host->handled = 0;
   do {
     mrc_assert(turns++ < MAX_TURNS);
     receive(pair, index);
     if (mrc_engine_deadline(engine) <= pair->now_ns) mrc_engine_expire(engine, pair->now_ns);
     transmit(pair, index);
     mrc_watch_state(pair, index);
-    if (!pair->hosts[index].stops_polling) take_results(pair, index);
+    if (!host->stops_polling) take_results(pair, index);
     deadline_ns = mrc_engine_deadline(engine);
   } while (deadline_ns <= pair->now_ns);
+  const uint64_t idle_ns = pair->now_ns + host->handled * host->driver.packet_ns;
+  host->busy_until_ns = mrc_max_u64(host->busy_until_ns, idle_ns);
   if (deadline_ns != MRC_NEVER) mrc_pair_run_at(pair, index, deadline_ns);
 }
 

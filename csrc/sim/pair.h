@@ -35,6 +35,7 @@ struct mrc_pair_driver {
                        */
   bool unstamped;     /* cannot tell when a packet arrived, only when it was handed over */
   uint64_t wake_ns;   /* from the arrival of a packet to the run of the driver */
+  uint64_t packet_ns; /* what each packet costs; the driver is busy for so long after its run */
   uint32_t stall_ppm; /* of its runs come late by up to `stall_ns`: the host was busy */
   uint64_t stall_ns;
   uint64_t sndbuf_bytes; /* a port is blocked while its port link holds more; 0: never */
@@ -73,7 +74,8 @@ struct mrc_pair_host {
   bool stops_polling; /* leaves completions and events where they are */
   uint64_t run_at_ns; /* the earliest run that is scheduled */
   uint64_t busy_until_ns;
-  uint64_t bursts; /* offered by the engine */
+  uint64_t handled; /* packets taken and sent in this run */
+  uint64_t bursts;  /* offered by the engine */
   uint64_t refused;
   uint32_t blocked; /* bit n - 1: port n */
   uint32_t down;

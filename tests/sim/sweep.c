@@ -67,6 +67,7 @@ static struct mrc_pair_config draw_pair(struct mrc_prng *prng) {
   };
   if (one_in(prng, 3)) config.driver.refuse_one_in = 2 + (int)below(prng, 20);
   if (one_in(prng, 3)) config.driver.wake_ns = below(prng, 200 * US);
+  if (one_in(prng, 4)) config.driver.packet_ns = below(prng, 20 * US);
   if (one_in(prng, 4)) config.driver.stall_ppm = (uint32_t)PICK(prng, 1000, 50000);
   config.driver.unstamped = one_in(prng, 4);
   config.driver.stall_ns = 1 + below(prng, 20 * MS);
