@@ -9,14 +9,13 @@ import os
 import platform
 import sys
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NoReturn
 
 from mrc import oob
 from mrc._native import lib
 from mrc.cli import demo, paths, recv, send, testbed
 from mrc.cli.exits import Exit, Interrupted, UsageError, exit_code
-from mrc.cli.output import print_error
+from mrc.cli.output import print_error, version_of
 from mrc.errors import MrcError
 from mrc.transfer.messages import DIGEST, VERSION
 
@@ -78,19 +77,12 @@ def build_parser() -> Parser:
 def version_text() -> str:
     """Which mrc this is, what it speaks, and with which libraries."""
     return (
-        f"mrc {_version('mrc-transport')}\n"
+        f"mrc {version_of('mrc-transport')}\n"
         f"protocol: MRC over UDP port {lib.MRC_UDP_PORT}, OOB exchange version {oob.VERSION},"
         f" file transfer version {VERSION} with {DIGEST}\n"
-        f"libraries: uvloop {_version('uvloop')}, xxhash {_version('xxhash')},"
-        f" Python {platform.python_version()}, Linux {platform.release()}"
+        f"libraries: uvloop {version_of('uvloop')}, xxhash {version_of('xxhash')},"
+        f" Python {platform.pythonversion_of()}, Linux {platform.release()}"
     )
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "(not installed)"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

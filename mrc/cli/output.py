@@ -7,6 +7,7 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 SCHEMA = 1
@@ -67,6 +68,14 @@ def format_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
         )
         lines.append("  ".join(padded).rstrip())
     return "\n".join(lines)
+
+
+def version_of(package: str) -> str:
+    """The version of an installed package, for people and for bug reports."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "(not installed)"
 
 
 class Output:

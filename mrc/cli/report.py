@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from mrc.cli.output import format_bytes, format_rate, format_seconds
+from mrc.cli.output import format_bytes, format_rate, format_seconds, version_of
 from mrc.endpoint import Context
 from mrc.events import EvInfo, PlaneInfo
 from mrc.transfer import Session, TransferredFile, printable
-from mrc.transfer.messages import DIGEST
+from mrc.transfer.messages import DIGEST, VERSION
 from mrc.transfer.sender import CHUNK_BYTES, CHUNKS_IN_FLIGHT
 
 
@@ -50,6 +50,8 @@ def settings_json(ctx: Context, session: Session, *, tcp_port: int) -> dict[str,
     """Every parameter that had a say in how the transfer went."""
     config = ctx.config
     return {
+        "mrc_version": version_of("mrc-transport"),
+        "transfer_version": VERSION,
         "peer": session.qp.peer_host,
         "tcp_port": tcp_port,
         "udp_port": ctx.udp_port,
