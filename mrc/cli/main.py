@@ -81,7 +81,7 @@ def version_text() -> str:
         f"protocol: MRC over UDP port {lib.MRC_UDP_PORT}, OOB exchange version {oob.VERSION},"
         f" file transfer version {VERSION} with {DIGEST}\n"
         f"libraries: uvloop {version_of('uvloop')}, xxhash {version_of('xxhash')},"
-        f" Python {platform.pythonversion_of()}, Linux {platform.release()}"
+        f" Python {platform.python_version()}, Linux {platform.release()}"
     )
 
 
