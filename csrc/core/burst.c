@@ -20,6 +20,7 @@ struct mrc_burst *mrc_burst_open(struct mrc_engine *engine, struct mrc_qp *qp, u
   if (!mrc_burst_may_open(engine)) return NULL;
   mrc_assert(ev < qp->evset.n && qp->evset.evs[ev].state != MRC_EV_DENIED);
   const struct mrc_ev_attr *attr = &qp->evset.evs[ev].attr;
+  mrc_assert(mrc_port_usable(engine, attr->port - 1u));
   struct mrc_burst *burst = &engine->bursts[engine->n_bursts++];
   *burst = (struct mrc_burst){.flow_label = attr->family == 6 ? attr->ev & 0xFFFF : 0,
                               .sport = (uint16_t)(attr->ev >> 16),

@@ -147,6 +147,7 @@ int mrc_mr_register(struct mrc_engine *engine, uint64_t address, uint64_t bytes,
 }
 
 int mrc_mr_deregister(struct mrc_engine *engine, uint32_t key) {
+  mrc_assert(!engine->committing); /* bursts point into it */
   return mrc_mr_table_remove(&engine->mrs, key);
 }
 

@@ -231,6 +231,9 @@ static void add_data(struct mrc_engine *engine, struct mrc_qp *qp, struct mrc_bu
     const uint32_t psn = open_new(qp, next->wire.payload_bytes);
     mrc_assert(psn == next->wire.psn);
   }
+  mrc_assert(mrc_txwin_outstanding(&req->win) <= qp->attr.mpr);
+  mrc_assert(mrc_psn_sub(next->wire.psn, req->peer_next_psn) < qp->attr.peer_mpr);
+  mrc_assert(req->wimm_inflight <= qp->attr.peer_max_wimm);
   next->wire.ack_req = stops_after(engine, qp, next->wire.payload_bytes);
   mrc_txwin_on_send(&req->win, next->wire.psn, (uint16_t)burst->_ev, plane, now_ns);
   qp->planes[plane].share_bytes += next->wire.payload_bytes + MRC_DATA_OVERHEAD_BYTES;
