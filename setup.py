@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adds the compiled module to the package that pyproject.toml describes."""
+"""Adds the compiled modules to the package that pyproject.toml describes."""
 
 from setuptools import setup
 
-setup(cffi_modules=["mrc/_ffi_build.py:builder"])
+setup(cffi_modules=["mrc/_ffi_build.py:builder", "mrc/_ffi_build.py:sim_builder"])

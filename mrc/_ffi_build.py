@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Describes the compiled module `mrc._core` to cffi: what to declare, compile and link.
+"""Describes the compiled modules to cffi: what to declare, compile and link.
 
-setup.py names `builder` of this file in `cffi_modules`. The declarations are the part of csrc/mrc.h
-between its two cdef markers, so that C and Python cannot drift apart.
+setup.py names the two builders of this file in `cffi_modules`: `mrc._core` is the engine with the
+socket driver, `mrc._sim` the engine in the simulated fabric. The declarations are the part of
+csrc/mrc.h and of csrc/sim/sim.h between the two cdef markers, so that C and Python cannot drift
+apart.
 """
 
 from __future__ import annotations
@@ -12,24 +14,29 @@ import shlex
 import subprocess
 import sysconfig
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from cffi import FFI
 
 MODULE = "mrc._core"
+SIM_MODULE = "mrc._sim"
 BEGIN = "/* cdef begin */"
 END = "/* cdef end */"
 SOURCE_FOLDERS = ("csrc/core", "csrc/io")
+# The rest of csrc/sim is for tests of the engine in C.
+SIM_PARTS = (
+    "fabric", "fault", "frame", "heap", "hop", "host", "link", "queue", "record", "sim", "traffic",
+)  # fmt: skip
 FLAGS = ("-std=gnu11", "-O2", "-g", "-Wall", "-Wextra")
 # cffi's own glue is compiled with the same flags and is not ours to mend.
 GLUE_FLAGS = ("-Wno-missing-field-initializers", "-Wno-cast-function-type")
 
 
 def cut_cdef(header: str) -> str:
-    """Returns the declarations between the markers of mrc.h."""
+    """Returns the declarations between the markers of a header."""
     if header.count(BEGIN) != 1 or header.count(END) != 1:
-        raise ValueError(f"mrc.h must hold {BEGIN!r} and {END!r} exactly once")
+        raise ValueError(f"the header must hold {BEGIN!r} and {END!r} exactly once")
     return header.split(BEGIN)[1].split(END)[0]
 
 
@@ -44,6 +51,19 @@ def headers(root: Path) -> list[str]:
     patterns = [f"{folder}/*.{suffix}" for folder in SOURCE_FOLDERS for suffix in ("h", "def")]
     found = [path for pattern in ("csrc/*.h", *patterns) for path in sorted(root.glob(pattern))]
     return [str(path.relative_to(root)) for path in found]
+
+
+def sim_sources(root: Path) -> list[str]:
+    """Returns the C files of `mrc._sim`, relative to `root`."""
+    core = [name for name in sources(root) if name.startswith("csrc/core/")]
+    return [*core, *(f"csrc/sim/{part}.c" for part in SIM_PARTS)]
+
+
+def sim_headers(root: Path) -> list[str]:
+    """Returns what the C files of `mrc._sim` include."""
+    core = [name for name in headers(root) if not name.startswith("csrc/io/")]
+    found = [f"csrc/sim/{part}.h" for part in SIM_PARTS]
+    return [*core, *(name for name in found if (root / name).exists())]
 
 
 def links(code: str, *libraries: str) -> bool:
@@ -76,20 +96,38 @@ def compile_flags(environ: Mapping[str, str]) -> list[str]:
     return [*FLAGS, *GLUE_FLAGS, *werror]
 
 
-def builder() -> FFI:
-    """Returns the cffi builder of `mrc._core` for the checkout that this file lies in."""
+def describe(
+    module: str,
+    header: str,
+    sources: Sequence[str],
+    depends: Sequence[str],
+    link_args: Sequence[str],
+) -> FFI:
+    """Returns the cffi builder of a module of the checkout that this file lies in."""
     root = Path(__file__).resolve().parent.parent
-    macros, link_args = crc_library()
+    macros, crc_args = crc_library()
     made = FFI()
-    made.cdef(cut_cdef((root / "csrc" / "mrc.h").read_text()))
+    made.cdef(cut_cdef((root / "csrc" / header).read_text()))
     made.set_source(
-        MODULE,
-        '#include "mrc.h"',
-        sources=sources(root),
-        depends=headers(root),
+        module,
+        f'#include "{header}"',
+        sources=list(sources),
+        depends=list(depends),
         include_dirs=["csrc"],
         define_macros=macros,
         extra_compile_args=compile_flags(os.environ),
-        extra_link_args=[*link_args, "-pthread"],
+        extra_link_args=[*crc_args, *link_args],
     )
     return made
+
+
+def builder() -> FFI:
+    """The engine and its driver over sockets."""
+    root = Path(__file__).resolve().parent.parent
+    return describe(MODULE, "mrc.h", sources(root), headers(root), ["-pthread"])
+
+
+def sim_builder() -> FFI:
+    """The engine in the simulated fabric."""
+    root = Path(__file__).resolve().parent.parent
+    return describe(SIM_MODULE, "sim/sim.h", sim_sources(root), sim_headers(root), [])

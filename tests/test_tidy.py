@@ -238,6 +238,7 @@ def test_imports__one_importer_each() -> None:
         "cffi": {"mrc/_ffi_build.py"},  # at build time only
         "_cffi_backend": set(),
         "mrc._core": {"mrc/_native.py"},
+        "mrc._sim": {"mrc/sim/native.py"},
         "pyroute2": {"mrc/netlink.py"},
         "scapy": set(),
     }  # fmt: skip

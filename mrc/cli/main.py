@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from mrc import oob
 from mrc._native import lib
-from mrc.cli import demo, paths, recv, send, testbed
+from mrc.cli import demo, paths, recv, send, sim, testbed
 from mrc.cli.exits import Exit, Interrupted, UsageError, exit_code
 from mrc.cli.output import print_error, version_of
 from mrc.errors import MrcError
@@ -27,6 +27,7 @@ examples:
   mrc paths h1                         which paths answer, and how fast
   sudo mrc testbed up                  two hosts, four planes, on this machine
   sudo mrc demo                        a file crosses it, and a plane dies on the way
+  mrc sim list                         experiments in a simulated fabric
 """
 
 EXIT_CODES = """\
@@ -69,7 +70,7 @@ def build_parser() -> Parser:
     subparsers = parser.add_subparsers(
         title="subcommands", metavar="COMMAND", dest="command", parser_class=Parser
     )
-    for subcommand in (send, recv, paths, testbed, demo):
+    for subcommand in (send, recv, paths, testbed, demo, sim):
         subcommand.add_parser(subparsers)
     return parser
 

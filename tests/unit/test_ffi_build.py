@@ -8,7 +8,16 @@ from pathlib import Path
 import pytest
 
 from mrc import _ffi_build
-from mrc._ffi_build import compile_flags, crc_library, cut_cdef, headers, links, sources
+from mrc._ffi_build import (
+    compile_flags,
+    crc_library,
+    cut_cdef,
+    headers,
+    links,
+    sim_headers,
+    sim_sources,
+    sources,
+)
 from mrc._native import lib
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -51,6 +60,13 @@ def test_sources__are_the_engine_and_the_socket_driver_in_a_fixed_order(tmp_path
         path.touch()
     assert sources(tmp_path) == ["csrc/core/a.c", "csrc/core/b.c", "csrc/io/c.c"]
     assert headers(tmp_path) == ["csrc/mrc.h", "csrc/core/a.h", "csrc/core/x.def"]
+
+
+def test_sim_sources__are_the_engine_and_the_fabric_without_sockets() -> None:
+    found = sim_sources(ROOT)
+    assert {"csrc/core/engine.c", "csrc/sim/fabric.c", "csrc/sim/sim.c"} <= set(found)
+    assert not [name for name in found if name.startswith("csrc/io/")]
+    assert [name for name in (*found, *sim_headers(ROOT)) if not (ROOT / name).exists()] == []
 
 
 def test_links__a_library_that_does_not_exist() -> None:

@@ -1,0 +1,193 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a scenario must show: values computed from its runs, and whether they meet their targets.
+
+A value that a run cannot give, such as the time of an event that never came, is None: not met.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from mrc.enums import EvState
+from mrc.sim import native
+from mrc.sim.run import Result
+from mrc.sim.scenario import Check, Scenario, dead_paths
+from mrc.sim.traffic import line_rate_bps
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A check after the run: what JSON carries."""
+
+    scenario: str
+    name: str
+    value: float | None
+    relation: str  # ">=" or "<="
+    target: float
+    met: bool
+
+
+def needs_reference(scenario: Scenario) -> bool:
+    return any(check.of == "reference" for check in scenario.checks)
+
+
+def evaluate(runs: Sequence[tuple[Result, Result | None]]) -> list[Outcome]:
+    """The checks of a scenario over its runs, each with the run it is compared with.
+
+    The value of a check is the median of the runs; None counts as the worst there is.
+    """
+    scenario = runs[0][0].scenario
+    return [
+        _outcome(scenario.name, check, [_value(check, *results) for results in runs])
+        for check in scenario.checks
+    ]
+
+
+def _outcome(scenario: str, check: Check, values: Sequence[float | None]) -> Outcome:
+    worst = float("-inf") if check.relation == ">=" else float("inf")
+    middle = median(worst if value is None else value for value in values)
+    met = middle >= check.target if check.relation == ">=" else middle <= check.target
+    value = None if middle == worst else middle
+    return Outcome(scenario, check.name, value, check.relation, check.target, met)
+
+
+def _value(check: Check, result: Result, reference: Result | None) -> float | None:
+    if check.measure == "goodput":
+        return _goodput_share(check, result, reference)
+    measure: Callable[[Check, Result], float | None] = _MEASURES[check.measure]
+    return measure(check, result)
+
+
+def _window(check: Check, result: Result) -> tuple[int, int]:
+    """The time of a check, as far as every flow of its group still had something to send."""
+    ends = []
+    for i in result.of_group(check.group):
+        info = result.infos[i]
+        over = info.completed + info.failed == result.flows[i].writes
+        ends.append(info.last_ns if over else result.stats.now_ns)
+    return check.from_ns, min(check.to_ns, *ends)
+
+
+def _bytes(result: Result, flow: int, window: tuple[int, int]) -> float:
+    return result.curves[flow].at(window[1]) - result.curves[flow].at(window[0])
+
+
+def goodput_bps(check: Check, result: Result) -> float | None:
+    """Payload of a group that arrived in the time of a check."""
+    window = _window(check, result)
+    if window[1] <= window[0]:
+        return None
+    arrived = sum(_bytes(result, i, window) for i in result.of_group(check.group))
+    return arrived * 8e9 / (window[1] - window[0])
+
+
+def _goodput_share(check: Check, result: Result, reference: Result | None) -> float | None:
+    goodput = goodput_bps(check, result)
+    whole = _line_bps(check, result)
+    if check.of == "reference":
+        assert reference is not None
+        # The reference may be done sooner: its rate over all of its time is what counts then.
+        whole = goodput_bps(check, reference)
+    return None if goodput is None or not whole else goodput / (whole * check.share)
+
+
+def _line_bps(check: Check, result: Result) -> float | None:
+    flows = [result.flows[i] for i in result.of_group(check.group)]
+    return line_rate_bps(result.scenario, flows)
+
+
+def _completed(check: Check, result: Result) -> float:
+    numbers = result.of_group(check.group)
+    wanted = sum(result.flows[i].writes for i in numbers)
+    return sum(result.infos[i].completed for i in numbers) / wanted
+
+
+def _qp_errors(check: Check, result: Result) -> float:
+    numbers = set(result.of_group(check.group))
+    return sum(event.type == native.QP_ERROR and event.flow in numbers for event in result.events)
+
+
+def flow_goodput_bps(result: Result, flow: int) -> float:
+    """Goodput from the first post to the last completion."""
+    info = result.infos[flow]
+    last_ns = info.last_ns if info.completed == result.flows[flow].writes else result.stats.now_ns
+    span_ns = last_ns - info.first_ns
+    return info.bytes_received * 8e9 / span_ns if span_ns > 0 else 0.0
+
+
+def _slowest_flow(check: Check, result: Result) -> float:
+    return min(
+        flow_goodput_bps(result, i) / line_rate_bps(result.scenario, [result.flows[i]])
+        for i in result.of_group(check.group)
+    )
+
+
+def _fairness(check: Check, result: Result) -> float | None:
+    """Jain's index: 1 when all flows of the group got the same."""
+    window = _window(check, result)
+    if window[1] <= window[0]:
+        return None
+    shares = [_bytes(result, i, window) for i in result.of_group(check.group)]
+    squares = sum(share * share for share in shares)
+    return sum(shares) ** 2 / (len(shares) * squares) if squares else None
+
+
+def _last_hop_busy(check: Check, result: Result) -> float:
+    """Share of the time in which the ports to the receivers of the group were sending."""
+    numbers = result.of_group(check.group)
+    first_ns = min(result.infos[i].first_ns for i in numbers)
+    last_ns = max(result.infos[i].last_ns for i in numbers)
+    receivers = {result.flows[i].receiver for i in numbers}
+    busy = [port.busy_ns for (host, _), port in result.last_hops.items() if host in receivers]
+    return sum(busy) / len(busy) / max(last_ns - first_ns, 1)
+
+
+def _sent_again(check: Check, result: Result) -> float:
+    numbers = result.of_group(check.group)
+    sent = sum(result.infos[i].packets_sent for i in numbers)
+    return sum(result.infos[i].packets_retransmitted for i in numbers) / max(sent, 1)
+
+
+def _spurious(check: Check, result: Result) -> float:
+    return sum(result.infos[i].packets_spurious for i in result.of_group(check.group))
+
+
+def _lost_per_dead_path(check: Check, result: Result) -> float | None:
+    """Packets that the worst flow lost for each of its paths that was dead from the start."""
+    shares = []
+    for i in result.of_group(check.group):
+        flow = result.flows[i]
+        dead = dead_paths(result.scenario, flow.sender, flow.receiver)
+        if dead:
+            shares.append(result.infos[i].packets_lost / dead)
+    return max(shares, default=None)
+
+
+def _ev_bad_after(check: Check, result: Result) -> float | None:
+    """Base RTTs from the first packet that a fault lost to the first EV that is ASSUMED_BAD."""
+    numbers = set(result.of_group(check.group))
+    bad = [
+        event.now_ns
+        for event in result.events
+        if event.type == native.EV_STATE
+        and event.status == EvState.ASSUMED_BAD
+        and event.flow in numbers
+    ]
+    if not bad or not result.stats.first_lost_ns:
+        return None
+    return (min(bad) - result.stats.first_lost_ns) / result.scenario.base_rtt_ns
+
+
+_MEASURES: dict[str, Callable[[Check, Result], float | None]] = {
+    "completed": _completed,
+    "qp_errors": _qp_errors,
+    "slowest_flow": _slowest_flow,
+    "fairness": _fairness,
+    "last_hop_busy": _last_hop_busy,
+    "retransmitted": _sent_again,
+    "spurious": _spurious,
+    "lost_per_dead_path": _lost_per_dead_path,
+    "ev_bad_after": _ev_bad_after,
+}

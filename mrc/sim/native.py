@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The only importer of the compiled simulator: one fabric in virtual time, and what it recorded."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+from mrc._sim import ffi as ffi
+from mrc._sim import lib as lib
+from mrc.errors import ConfigError
+
+NEVER = (1 << 64) - 1
+
+MAX_HOSTS: int = lib.MRC_SIM_MAX_HOSTS
+MAX_PLANES: int = lib.MRC_SIM_MAX_PLANES
+MAX_T0: int = lib.MRC_SIM_MAX_T0
+MAX_T1: int = lib.MRC_SIM_MAX_T1
+
+EV_STATE: int = lib.MRC_SIM_EV_STATE
+PLANE_STATE: int = lib.MRC_SIM_PLANE_STATE
+QP_ERROR: int = lib.MRC_SIM_QP_ERROR
+
+ROUTING = {"source-routes": lib.MRC_SIM_SOURCE_ROUTES, "ecmp": lib.MRC_SIM_ECMP}
+CLASSES = {
+    "all": lib.MRC_SIM_EVERY_CLASS,
+    "control": lib.MRC_SIM_CONTROL_CLASS,
+    "data": lib.MRC_SIM_DATA_CLASS,
+}
+TARGETS = {
+    "all": lib.MRC_SIM_ALL,
+    "plane": lib.MRC_SIM_PLANE,
+    "t0": lib.MRC_SIM_T0,
+    "t1": lib.MRC_SIM_T1,
+    "uplink": lib.MRC_SIM_UPLINK,
+    "link": lib.MRC_SIM_PORT,
+}
+KINDS = {
+    "silent": lib.MRC_SIM_SILENT,
+    "down": lib.MRC_SIM_DOWN,
+    "loss": lib.MRC_SIM_LOSS,
+    "lose": lib.MRC_SIM_LOSE,
+    "mask": lib.MRC_SIM_MASK,
+    "burst": lib.MRC_SIM_BURST,
+    "corrupt": lib.MRC_SIM_CORRUPT,
+    "duplicate": lib.MRC_SIM_DUPLICATE,
+    "reorder": lib.MRC_SIM_REORDER,
+    "delay": lib.MRC_SIM_DELAY,
+    "jitter": lib.MRC_SIM_JITTER,
+    "rate": lib.MRC_SIM_RATE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """Sums over the whole fabric since the start; the fields of `struct mrc_sim_stats`."""
+
+    now_ns: int
+    events: int
+    packets: int
+    hops: int
+    lost: int
+    corrupt: int
+    dropped: int
+    trimmed: int
+    marked: int
+    unroutable: int
+    first_lost_ns: int
+    writes_done: int
+    trace: int
+
+
+@dataclass(frozen=True, slots=True)
+class FlowInfo:
+    """One flow so far; the fields of `struct mrc_sim_flow_info`."""
+
+    first_ns: int
+    last_ns: int
+    posted: int
+    completed: int
+    failed: int
+    bytes_received: int
+    packets_sent: int
+    packets_retransmitted: int
+    packets_spurious: int
+    packets_lost: int
+    rtt_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A flow at one time, counted from the start."""
+
+    now_ns: int
+    bytes_received: int
+    packets_retransmitted: int
+    flow: int
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """What the engine at an end of a flow told."""
+
+    now_ns: int
+    flow: int
+    path: int
+    plane: int
+    type: int
+    status: int
+    receiver: int
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One write, from the time at which the traffic asked for it."""
+
+    wanted_ns: int
+    done_ns: int
+    flow: int
+
+
+@dataclass(frozen=True, slots=True)
+class PortInfo:
+    """One direction of a host's link."""
+
+    busy_ns: int
+    peak_bytes: int
+    trimmed: int
+    dropped: int
+    marked: int
+
+
+_Row = TypeVar("_Row", Sample, Event, Message)
+
+
+def _read(kind: type[Any], struct: Any) -> Any:
+    return kind(*(getattr(struct, field.name) for field in fields(kind)))
+
+
+class Simulation:
+    """Owns one `mrc_sim`. A context manager."""
+
+    def __init__(self, config: Mapping[str, int]) -> None:
+        """Builds the fabric of a `struct mrc_sim_config` given as a dict."""
+        self._sim = lib.mrc_sim_create(ffi.new("struct mrc_sim_config *", dict(config)))
+        if self._sim == ffi.NULL:
+            raise ConfigError("the simulator refuses this topology")
+
+    def __enter__(self) -> Simulation:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        lib.mrc_sim_destroy(self._sim)
+        self._sim = ffi.NULL
+
+    def add_flow(self, config: Mapping[str, int]) -> int:
+        """Adds a `struct mrc_sim_flow_config` and returns its number."""
+        number = int(
+            lib.mrc_sim_add_flow(self._sim, ffi.new("struct mrc_sim_flow_config *", config))
+        )
+        if number < 0:
+            raise ConfigError(f"the simulator refuses the flow {dict(config)}")
+        return number
+
+    def add_fault(self, fault: Mapping[str, int]) -> None:
+        """Adds a `struct mrc_sim_fault`."""
+        if lib.mrc_sim_add_fault(self._sim, ffi.new("struct mrc_sim_fault *", fault)) < 0:
+            raise ConfigError(f"the simulator refuses the fault {dict(fault)}")
+
+    def trace_to(self, path: str) -> None:
+        """Writes a line for every packet sent, lost, trimmed or delivered from now on."""
+        code = int(lib.mrc_sim_trace_to(self._sim, os.fsencode(path)))
+        if code < 0:
+            raise OSError(-code, os.strerror(-code), path)
+
+    def run(self, until_ns: int) -> bool:
+        """Runs until that time, or until every write has ended: then it is True."""
+        return bool(lib.mrc_sim_run(self._sim, until_ns))
+
+    def stats(self) -> Stats:
+        struct = ffi.new("struct mrc_sim_stats *")
+        lib.mrc_sim_stats(self._sim, struct)
+        stats: Stats = _read(Stats, struct)
+        return stats
+
+    def flow(self, number: int) -> FlowInfo:
+        struct = ffi.new("struct mrc_sim_flow_info *")
+        if lib.mrc_sim_flow(self._sim, number, struct) < 0:
+            raise IndexError(number)
+        info: FlowInfo = _read(FlowInfo, struct)
+        return info
+
+    def last_hop(self, host: int, plane: int) -> PortInfo:
+        """The port of a T0 towards a host."""
+        return self._port(lib.mrc_sim_last_hop, host, plane)
+
+    def first_hop(self, host: int, plane: int) -> PortInfo:
+        """A host's own port."""
+        return self._port(lib.mrc_sim_first_hop, host, plane)
+
+    def _port(self, query: Callable[..., int], host: int, plane: int) -> PortInfo:
+        struct = ffi.new("struct mrc_sim_port_info *")
+        if query(self._sim, host, plane, struct) < 0:
+            raise IndexError((host, plane))
+        info: PortInfo = _read(PortInfo, struct)
+        return info
+
+    def samples(self) -> list[Sample]:
+        return self._rows(Sample, lib.mrc_sim_samples, "struct mrc_sim_sample[]")
+
+    def events(self) -> list[Event]:
+        return self._rows(Event, lib.mrc_sim_events, "struct mrc_sim_event[]")
+
+    def messages(self) -> list[Message]:
+        return self._rows(Message, lib.mrc_sim_messages, "struct mrc_sim_message[]")
+
+    def _rows(self, kind: type[_Row], query: Callable[..., int], array: str) -> list[_Row]:
+        count = query(self._sim, ffi.NULL, 0)
+        rows = ffi.new(array, max(count, 1))
+        query(self._sim, rows, count)
+        return [_read(kind, rows[i]) for i in range(count)]

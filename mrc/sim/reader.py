@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads scenarios from TOML.
+
+Every key that a file may hold is read in one of the functions below, with its range and default;
+an unknown key, a wrong unit or a target outside the topology is an error that names file and key.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from mrc.enums import CcKind
+from mrc.errors import ConfigError
+from mrc.sim import native, units
+from mrc.sim.scenario import (
+    MEASURES,
+    TRAFFIC_KINDS,
+    Check,
+    Fault,
+    Reference,
+    Scenario,
+    Topology,
+    Traffic,
+    Transport,
+    base_rtt_ns,
+    parse_target,
+)
+from mrc.sim.table import Table
+
+
+def names() -> list[str]:
+    """The built-in scenarios."""
+    return sorted(path.name[:-5] for path in _folder().iterdir() if path.name.endswith(".toml"))
+
+
+def _folder() -> Any:
+    return files("mrc.sim") / "scenarios"
+
+
+def load(name: str, settings: Mapping[str, Any] | None = None) -> Scenario:
+    """Reads a built-in scenario or, when `name` looks like a path, a file.
+
+    `settings` replaces values: {"topology.hosts": 8, "traffic.0.writes": 2}.
+    """
+    if name in names():
+        text, place = (_folder() / f"{name}.toml").read_text("utf-8"), name
+    elif "/" in name or name.endswith(".toml"):
+        try:
+            text, place = Path(name).read_text("utf-8"), name
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"{name}: {error}") from error
+    else:
+        raise ConfigError(f"no scenario {name!r}; there are {', '.join(names())}, or name a file")
+    try:
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{place}: {error}") from error
+    for key, value in (settings or {}).items():
+        replace(values, key, value)
+    return parse(values, name if name in names() else Path(name).stem, place)
+
+
+def replace(values: Any, key: str, value: Any) -> None:
+    """Sets the value that a dotted key names in a document; numbers name members of arrays."""
+    *parents, last = key.split(".")
+    at = values
+    for name in parents:
+        if isinstance(at, list) and name.isdigit() and int(name) < len(at):
+            at = at[int(name)]
+        elif isinstance(at, dict):
+            at = at.setdefault(name, {})
+        else:
+            raise ConfigError(f"{key}: there is no {name}")
+    if not isinstance(at, dict):
+        raise ConfigError(f"{key}: names no table")
+    at[last] = value
+
+
+def parse(values: Mapping[str, Any], name: str, place: str) -> Scenario:
+    """Makes a scenario of a document; raises ConfigError."""
+    table = Table(values, place)
+    topology = _topology(table.table("topology"))
+    transport = _transport(table.table("transport"))
+    rtt_ns = base_rtt_ns(topology, transport)
+    run = table.table("run")
+    scenario = Scenario(
+        name=name,
+        title=table.text("title"),
+        topology=topology,
+        transport=transport,
+        traffic=tuple(_traffic(item, topology, rtt_ns) for item in table.tables("traffic")),
+        faults=tuple(_fault(item, topology, rtt_ns) for item in table.tables("faults")),
+        checks=tuple(_check(item, rtt_ns) for item in table.tables("checks")),
+        reference=_reference(table.table("reference")),
+        until_ns=run.parsed("until", units.parse_time, "100ms"),
+        sample_ns=run.parsed("sample", units.parse_time, "10us"),
+    )
+    run.close()
+    table.close()
+    if not scenario.traffic:
+        raise table.error("traffic", "is missing: nothing would be sent")
+    _check_groups(table, scenario)
+    return scenario
+
+
+def _check_groups(table: Table, scenario: Scenario) -> None:
+    known = {traffic.group for traffic in scenario.traffic} | {""}
+    named = [("checks", check.group) for check in scenario.checks]
+    for key, group in [*named, *(("reference", group) for group in scenario.reference.groups)]:
+        if group not in known:
+            raise table.error(key, f"no traffic has the group {group!r}")
+
+
+def _topology(table: Table) -> Topology:
+    topology = Topology(
+        hosts=table.integer("hosts", 2, native.MAX_HOSTS),
+        planes=table.integer("planes", 1, native.MAX_PLANES),
+        t0=table.integer("t0", 1, native.MAX_T0),
+        t1=table.integer("t1", 1, native.MAX_T1),
+        routing=table.choice("routing", native.ROUTING, "source-routes"),
+        host_rate_bps=table.parsed("host_rate", units.parse_rate, "100Gbit/s"),
+        fabric_rate_bps=table.parsed("fabric_rate", units.parse_rate, "100Gbit/s"),
+        host_delay_ns=table.parsed("host_delay", units.parse_time, "500ns"),
+        fabric_delay_ns=table.parsed("fabric_delay", units.parse_time, "500ns"),
+        jitter_ns=table.parsed("jitter", units.parse_time, "0ns"),
+        buffer_bytes=table.parsed("buffer", units.parse_size, "1MiB"),
+        ecn_low_bytes=table.parsed("ecn_low", units.parse_size, "100KiB"),
+        ecn_high_bytes=table.parsed("ecn_high", units.parse_size, "400KiB"),
+        trimming=table.boolean("trimming", True),
+        wake_ns=table.parsed("wake", units.parse_time, "1us"),
+        sndbuf_bytes=table.parsed("send_buffer", units.parse_size, "64KiB"),
+    )
+    table.close()
+    if topology.hosts % topology.t0:
+        raise table.error("hosts", f"{topology.hosts} is no multiple of t0 ({topology.t0})")
+    if not topology.host_rate_bps or not topology.fabric_rate_bps:
+        raise table.error("host_rate", "a link without a rate carries nothing")
+    if 0 < topology.ecn_high_bytes <= topology.ecn_low_bytes:
+        raise table.error("ecn_high", "is not above ecn_low")
+    return topology
+
+
+def _transport(table: Table) -> Transport:
+    transport = Transport(
+        path_mtu=table.integer("path_mtu", 256, 16384, 4096),
+        mpr=table.integer("mpr", 128, 4096, 1024),
+        spray=table.integer("spray", 0, 64, 1),
+        evs_per_plane=table.integer("evs_per_plane", 0, native.MAX_T1, 0),
+        timeout=table.integer("timeout", 1, 24, 10),
+        retry_linear=table.integer("retry_linear", 0, 7, 7),
+        retry_exp=table.integer("retry_exp", 0, 25, 7),
+        cc=CcKind[table.choice("cc", [kind.name.lower() for kind in CcKind], "delay").upper()],
+        sack_threshold_bytes=table.parsed("sack_threshold", units.parse_size, "16KiB"),
+        sack_delay_ns=table.parsed("sack_delay", units.parse_time, "10us"),
+    )
+    table.close()
+    if transport.path_mtu % 4:
+        raise table.error("path_mtu", f"{transport.path_mtu} is no multiple of 4")
+    if transport.mpr % 128:
+        raise table.error("mpr", f"{transport.mpr} is no multiple of 128")
+    return transport
+
+
+def _traffic(table: Table, topology: Topology, rtt_ns: int) -> Traffic:
+    kind = table.choice("kind", TRAFFIC_KINDS)
+    last = topology.hosts - 1
+    traffic = Traffic(
+        kind=kind,
+        group=table.text("group", kind),
+        bytes=table.parsed("write", units.parse_size),
+        writes=1 if kind == "ring" else table.integer("writes", 1, 10**7, 1),
+        depth=table.integer("depth", 1, 4096, 4),
+        start_ns=_time(table, "start", rtt_ns, "0ns"),
+        interval_ns=0 if kind == "ring" else _time(table, "interval", rtt_ns, "0ns"),
+        to=table.integer("to", 0, last, 0) if kind == "incast" else 0,
+        senders=table.integers("from", 0, last) if kind == "incast" else (),
+        pairs=table.pairs("pairs") if kind == "pairs" else (),
+    )
+    if not 0 < traffic.bytes < 1 << 32:
+        raise table.error("write", "a write has 1 byte to 4 GiB - 1")
+    for pair in traffic.pairs:
+        if not all(0 <= host <= last for host in pair) or pair[0] == pair[1]:
+            raise table.error("pairs", f"{list(pair)} are not two hosts of 0..{last}")
+    table.close()
+    return traffic
+
+
+def _time(table: Table, key: str, rtt_ns: int, default: str | None = None) -> int:
+    return table.parsed(key, lambda text: units.parse_time(text, rtt_ns), default)
+
+
+def _fault(table: Table, topology: Topology, rtt_ns: int) -> Fault:
+    target = table.text("target")
+    try:
+        parse_target(target, topology)
+    except ValueError as error:
+        raise table.error("target", str(error)) from error
+    kind = table.choice("kind", native.KINDS)
+    a, b = _degree(table, kind)
+    fault = Fault(
+        target=target,
+        kind=kind,
+        packets=table.choice("packets", native.CLASSES, "all"),
+        at_ns=_time(table, "at", rtt_ns, "0ns"),
+        until_ns=_time(table, "until", rtt_ns) if table.has("until") else native.NEVER,
+        a=a,
+        b=b,
+    )
+    table.close()
+    if fault.until_ns <= fault.at_ns:
+        raise table.error("until", "is not after at")
+    return fault
+
+
+def _degree(table: Table, kind: str) -> tuple[int, int]:
+    """The two numbers of a fault, from the keys that its kind has."""
+    match kind:
+        case "silent" | "down":
+            return 0, 0
+        case "loss" | "corrupt":
+            return table.parsed("share", units.parse_share), 0
+        case "lose":
+            return table.integer("n", 1, 10**6), table.integer("of", 1, 10**6)
+        case "mask":
+            return table.integer("mask", 1, (1 << 63) - 1), 0
+        case "burst":
+            return table.parsed("share", units.parse_share), table.integer("length", 1, 10**6)
+        case "duplicate" | "reorder":
+            return table.parsed("share", units.parse_share), table.parsed("by", units.parse_time)
+        case "delay" | "jitter":
+            return table.parsed(kind, units.parse_time), 0
+        case _:
+            rate = table.parsed("rate", units.parse_rate)
+            if rate == 0:
+                raise table.error("rate", "a link without a rate carries nothing: say silent")
+            return rate, 0
+
+
+def _check(table: Table, rtt_ns: int) -> Check:
+    measure = table.choice("measure", MEASURES)
+    at_least, at_most = _fraction(table, "at_least"), _fraction(table, "at_most")
+    if (at_least is None) == (at_most is None):
+        raise table.error("at_least", "a check has at_least or at_most, one of the two")
+    share = _fraction(table, "share")
+    check = Check(
+        name=table.text("name", measure),
+        measure=measure,
+        group=table.text("group", ""),
+        from_ns=_time(table, "from", rtt_ns, "0ns"),
+        to_ns=_time(table, "to", rtt_ns) if table.has("to") else native.NEVER,
+        of=table.choice("of", ("line", "reference"), "line"),
+        share=1.0 if share is None else share,
+        relation="<=" if at_least is None else ">=",
+        target=at_most if at_most is not None else at_least or 0.0,
+    )
+    table.close()
+    if check.to_ns <= check.from_ns:
+        raise table.error("to", "is not after from")
+    if check.share <= 0:
+        raise table.error("share", "is not above 0")
+    return check
+
+
+def _fraction(table: Table, key: str) -> float | None:
+    """A number, or a share such as "97%" or "7/8"; None when it is missing."""
+    if not table.has(key):
+        return None
+    value = table.text_or_number(key)
+    if isinstance(value, (int, float)):
+        return float(value)
+    try:
+        above, _, below = value.partition("/")
+        return int(above) / int(below) if below else units.parse_share(value) / 1e6
+    except (ValueError, ZeroDivisionError) as error:
+        raise table.error(key, f'{value!r} is no number, nor one such as "97%" or "7/8"') from error
+
+
+def _reference(table: Table) -> Reference:
+    reference = Reference(
+        faults=table.boolean("faults", False),
+        groups=tuple(table.text("groups").split()) if table.has("groups") else (),
+    )
+    table.close()
+    return reference

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs a scenario in the simulator and holds what came of it."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+
+from mrc.sim import native
+from mrc.sim.native import Event, FlowInfo, Message, PortInfo, Simulation, Stats
+from mrc.sim.scenario import Fault, Scenario, parse_target
+from mrc.sim.traffic import Flow, make_flows
+
+SLICES = 200
+"""Of the time that a run may take, for those who watch its progress."""
+
+Progress = Callable[[float, int], None]
+"""Called with the share of the work that is done and the virtual time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Payload bytes of a flow that have arrived, over time."""
+
+    times_ns: tuple[int, ...]
+    bytes: tuple[int, ...]
+
+    def at(self, now_ns: int) -> float:
+        """Bytes at a time; between two samples as if they came evenly."""
+        i = bisect_right(self.times_ns, now_ns)
+        if i == len(self.times_ns):
+            return self.bytes[-1]
+        before_ns, before = (self.times_ns[i - 1], self.bytes[i - 1]) if i else (0, 0)
+        part = (now_ns - before_ns) / (self.times_ns[i] - before_ns)
+        return before + part * (self.bytes[i] - before)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One run."""
+
+    scenario: Scenario
+    seed: int
+    flows: tuple[Flow, ...]
+    infos: tuple[FlowInfo, ...]  # of the flows
+    curves: tuple[Curve, ...]  # of the flows
+    retransmitted: tuple[tuple[int, ...], ...]  # of the flows, at the times of their curves
+    events: tuple[Event, ...]
+    messages: tuple[Message, ...]
+    last_hops: dict[tuple[int, int], PortInfo]  # by receiving host and plane
+    stats: Stats
+
+    def of_group(self, group: str) -> list[int]:
+        """Numbers of the flows of a group; of all when it is empty."""
+        return [i for i, flow in enumerate(self.flows) if group in ("", flow.traffic.group)]
+
+
+def run(
+    scenario: Scenario, seed: int, *, trace: str | None = None, progress: Progress | None = None
+) -> Result:
+    """Runs a scenario once. `trace` names a file for a line per packet."""
+    flows = make_flows(scenario, seed)
+    with Simulation(_config(scenario, flows, seed)) as sim:
+        for flow in flows:
+            sim.add_flow(flow.native())
+        for fault in scenario.faults:
+            sim.add_fault(_native_fault(fault, scenario))
+        if trace is not None:
+            sim.trace_to(trace)
+        _advance(sim, scenario, sum(flow.writes for flow in flows), progress)
+        return _result(sim, scenario, seed, flows)
+
+
+def reference_of(scenario: Scenario) -> Scenario:
+    """The scenario that goodput is compared with."""
+    groups = scenario.reference.groups
+    return replace(
+        scenario,
+        traffic=tuple(t for t in scenario.traffic if not groups or t.group in groups),
+        faults=scenario.faults if scenario.reference.faults else (),
+        checks=(),
+    )
+
+
+def _config(scenario: Scenario, flows: list[Flow], seed: int) -> dict[str, int]:
+    topology, transport = asdict(scenario.topology), asdict(scenario.transport)
+    topology["routing"] = native.ROUTING[scenario.topology.routing]
+    topology["trims"] = int(topology.pop("trimming"))
+    ends = [host for flow in flows for host in (flow.sender, flow.receiver)]
+    return {
+        "seed": seed,
+        **topology,
+        **transport,
+        "sample_ns": scenario.sample_ns,
+        "memory_bytes": max(flow.traffic.bytes for flow in flows),
+        "qps_per_host": max(ends.count(host) for host in set(ends)),
+    }
+
+
+def _native_fault(fault: Fault, scenario: Scenario) -> dict[str, int]:
+    return {
+        **parse_target(fault.target, scenario.topology),
+        "at_ns": fault.at_ns,
+        "until_ns": fault.until_ns,
+        "kind": native.KINDS[fault.kind],
+        "class": native.CLASSES[fault.packets],
+        "a": fault.a,
+        "b": fault.b,
+    }
+
+
+def _advance(sim: Simulation, scenario: Scenario, writes: int, progress: Progress | None) -> None:
+    for i in range(1, SLICES + 1):
+        now_ns = scenario.until_ns * i // SLICES
+        ended = sim.run(now_ns)
+        if progress is not None:
+            progress(max(i / SLICES, sim.stats().writes_done / writes), sim.stats().now_ns)
+        if ended:
+            return
+
+
+def _result(sim: Simulation, scenario: Scenario, seed: int, flows: list[Flow]) -> Result:
+    infos = [sim.flow(i) for i in range(len(flows))]
+    stats = sim.stats()
+    times: list[list[int]] = [[] for _ in flows]
+    arrived: list[list[int]] = [[] for _ in flows]
+    again: list[list[int]] = [[] for _ in flows]
+    for sample in sim.samples():
+        times[sample.flow].append(sample.now_ns)
+        arrived[sample.flow].append(sample.bytes_received)
+        again[sample.flow].append(sample.packets_retransmitted)
+    for i, info in enumerate(infos):  # the end is a sample too
+        if not times[i] or times[i][-1] < stats.now_ns:
+            times[i].append(stats.now_ns)
+            arrived[i].append(info.bytes_received)
+            again[i].append(info.packets_retransmitted)
+    receivers = sorted({flow.receiver for flow in flows})
+    planes = range(1, scenario.topology.planes + 1)
+    return Result(
+        scenario=scenario,
+        seed=seed,
+        flows=tuple(flows),
+        infos=tuple(infos),
+        curves=tuple(Curve(tuple(t), tuple(b)) for t, b in zip(times, arrived, strict=True)),
+        retransmitted=tuple(tuple(counts) for counts in again),
+        events=tuple(sim.events()),
+        messages=tuple(sim.messages()),
+        last_hops={(host, p): sim.last_hop(host, p) for host in receivers for p in planes},
+        stats=stats,
+    )

@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scenarios: topology, transport, traffic, faults and checks of an experiment. Pure.
+
+Planes count from 1; hosts, T0s, T1s and flows from 0. Times are nanoseconds from the start.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from mrc.enums import CcKind
+from mrc.sim import native
+
+OVERHEAD_BYTES = 126  # of a packet on a link, around the UDP payload; csrc/sim/frame.h
+DATA_HEADER_BYTES = 44  # of a write in the middle of a message, ICRC included
+SACK_BYTES = 52  # UDP payload of a SACK
+
+TARGET_FORMS = "all, plane:P, t0:P.N, t1:P.N, uplink:P.T0.T1 or link:hH.P"
+_TARGET = re.compile(
+    r"all|plane:(?P<plane>\d+)|t0:(?P<t0>\d+\.\d+)|t1:(?P<t1>\d+\.\d+)"
+    r"|uplink:(?P<uplink>\d+\.\d+\.\d+)|link:h(?P<link>\d+\.\d+)"
+)
+TRAFFIC_KINDS = ("permutation", "incast", "all-to-all", "ring", "pairs")
+MEASURES = (
+    "completed", "qp_errors", "goodput", "slowest_flow", "fairness", "last_hop_busy",
+    "retransmitted", "spurious", "lost_per_dead_path", "ev_bad_after",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """The fabric, in which every plane is the same."""
+
+    hosts: int
+    planes: int
+    t0: int  # of each plane
+    t1: int  # of each plane
+    routing: str  # "source-routes" or "ecmp"
+    host_rate_bps: int
+    fabric_rate_bps: int
+    host_delay_ns: int
+    fabric_delay_ns: int
+    jitter_ns: int
+    buffer_bytes: int  # of a switch port, for data and for control; 0: no limit
+    ecn_low_bytes: int
+    ecn_high_bytes: int  # 0: no marking
+    trimming: bool
+    wake_ns: int  # from the arrival of a packet to the run of the host's driver
+    sndbuf_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Transport:
+    """Every QP."""
+
+    path_mtu: int
+    mpr: int
+    spray: int
+    evs_per_plane: int  # 0: all paths
+    timeout: int
+    retry_linear: int
+    retry_exp: int
+    cc: CcKind
+    sack_threshold_bytes: int
+    sack_delay_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Flows of one kind; mrc.sim.traffic says which."""
+
+    kind: str
+    group: str  # name that checks use
+    bytes: int  # of a write
+    writes: int  # of each flow
+    depth: int  # writes in the send queue at most
+    start_ns: int
+    interval_ns: int  # open loop: mean time between writes; 0: closed loop
+    to: int  # incast: the host that all send to
+    senders: tuple[int, ...]  # incast: empty for all other hosts
+    pairs: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What befalls a part of the fabric, from one time to another."""
+
+    target: str
+    kind: str
+    packets: str  # "all", "control" or "data"
+    at_ns: int
+    until_ns: int
+    a: int  # see enum mrc_sim_fault_kind
+    b: int
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A value computed from a run, and what it must be."""
+
+    name: str
+    measure: str
+    group: str  # empty: all flows
+    from_ns: int
+    to_ns: int  # native.NEVER: to the end
+    of: str  # "line" or "reference": what a goodput is a share of
+    share: float  # part of that which can be expected, such as 7/8
+    relation: str  # ">=" or "<=": how the value must stand to the target
+    target: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """The run that goodput is compared with: the same, without faults or without some traffic."""
+
+    faults: bool
+    groups: tuple[str, ...]  # empty: all
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One experiment."""
+
+    name: str
+    title: str
+    topology: Topology
+    transport: Transport
+    traffic: tuple[Traffic, ...]
+    faults: tuple[Fault, ...]
+    checks: tuple[Check, ...]
+    reference: Reference
+    until_ns: int  # the run ends here, if its writes have not
+    sample_ns: int
+
+    @property
+    def base_rtt_ns(self) -> int:
+        return base_rtt_ns(self.topology, self.transport)
+
+
+def packet_bytes(transport: Transport) -> int:
+    """Bytes that a full packet takes on a link."""
+    return transport.path_mtu + DATA_HEADER_BYTES + OVERHEAD_BYTES
+
+
+def base_rtt_ns(topology: Topology, transport: Transport) -> int:
+    """From the sending of a full packet over a T1 to its SACK, in an empty fabric."""
+    ways = 2 * (topology.host_delay_ns + topology.fabric_delay_ns) + topology.wake_ns
+    sent = packet_bytes(transport) + SACK_BYTES + OVERHEAD_BYTES
+    per_byte = 2 * 8e9 / topology.host_rate_bps + 2 * 8e9 / topology.fabric_rate_bps
+    return round(2 * ways + sent * per_byte)
+
+
+def parse_target(text: str, topology: Topology) -> dict[str, int]:
+    """The members of a `struct mrc_sim_fault` that say where; raises ValueError."""
+    found = _TARGET.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text!r} is none of {TARGET_FORMS}")
+    kind = found.lastgroup or "all"
+    numbers = [int(part) for part in (found[kind] if found.lastgroup else "").split(".") if part]
+    if kind == "link":
+        numbers.reverse()
+    limits = {
+        "all": (),
+        "plane": (topology.planes,),
+        "t0": (topology.planes, topology.t0 - 1),
+        "t1": (topology.planes, topology.t1 - 1),
+        "uplink": (topology.planes, topology.t0 - 1, topology.t1 - 1),
+        "link": (topology.planes, topology.hosts - 1),
+    }[kind]
+    if numbers and numbers[0] == 0:
+        raise ValueError(f"{text!r}: planes count from 1")
+    if any(number > limit for number, limit in zip(numbers, limits, strict=True)):
+        raise ValueError(f"{text!r} is not in this topology")
+    plane, index, t1 = (*numbers, 0, 0, 0)[:3]
+    return {"target": native.TARGETS[kind], "plane": plane, "index": index, "t1": t1}
+
+
+def dead_paths(scenario: Scenario, sender: int, receiver: int) -> int:
+    """Paths between two hosts, over all planes, that are silent from the start to the end."""
+    topology = scenario.topology
+    ends = {host // (topology.hosts // topology.t0) for host in (sender, receiver)}
+    dead: set[tuple[int, int]] = set()
+    for fault in scenario.faults:
+        where = parse_target(fault.target, topology)
+        if fault.kind not in ("silent", "down") or fault.at_ns > 0 or fault.until_ns < native.NEVER:
+            continue
+        if where["target"] == native.TARGETS["t1"]:
+            dead.add((where["plane"], where["index"]))
+        if where["target"] == native.TARGETS["uplink"] and where["index"] in ends:
+            dead.add((where["plane"], where["t1"]))
+    return len(dead)

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which flows the traffic of a scenario consists of. Pure: a seed decides what is random."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from mrc.sim.scenario import Scenario, Traffic, packet_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """Writes from one host to another, over a QP of their own."""
+
+    sender: int
+    receiver: int
+    traffic: Traffic
+    writes: int
+    after: int | None = None  # number of the flow whose n-th arrival lets write n + 1 go
+
+    def native(self) -> dict[str, int]:
+        """The flow as a `struct mrc_sim_flow_config`."""
+        return {
+            "from": self.sender,
+            "to": self.receiver,
+            "start_ns": self.traffic.start_ns,
+            "interval_ns": self.traffic.interval_ns,
+            "bytes": self.traffic.bytes,
+            "writes": self.writes,
+            "depth": self.traffic.depth,
+            "after": 0 if self.after is None else self.after + 1,
+        }
+
+
+def make_flows(scenario: Scenario, seed: int) -> list[Flow]:
+    """All flows of a scenario; the number of a flow is its place."""
+    flows: list[Flow] = []
+    for traffic in scenario.traffic:
+        if traffic.kind == "ring":
+            flows += _ring(scenario.topology.hosts, traffic, first=len(flows))
+            continue
+        pairs = _pairs(scenario.topology.hosts, traffic, random.Random(seed))
+        flows += [Flow(a, b, traffic, traffic.writes) for a, b in pairs]
+    return flows
+
+
+def _pairs(hosts: int, traffic: Traffic, rng: random.Random) -> list[tuple[int, int]]:
+    match traffic.kind:
+        case "permutation":
+            return _permutation(hosts, rng)
+        case "all-to-all":
+            return [(a, b) for a in range(hosts) for b in range(hosts) if a != b]
+        case "incast":
+            return [(a, traffic.to) for a in traffic.senders or range(hosts) if a != traffic.to]
+        case _:
+            return list(traffic.pairs)
+
+
+def _permutation(hosts: int, rng: random.Random) -> list[tuple[int, int]]:
+    """Every host sends to one other and receives from one other: a random cycle."""
+    order = list(range(hosts))
+    rng.shuffle(order)
+    return sorted(zip(order, [*order[1:], order[0]], strict=True))
+
+
+def _ring(hosts: int, traffic: Traffic, first: int) -> list[Flow]:
+    """Ring all-reduce: 2 (n - 1) steps; a step goes on what the step before brought."""
+    return [
+        Flow(
+            host,
+            (host + 1) % hosts,
+            traffic,
+            writes=2 * (hosts - 1),
+            after=first + (host - 1) % hosts,
+        )
+        for host in range(hosts)
+    ]
+
+
+def line_rate_bps(scenario: Scenario, flows: list[Flow]) -> float:
+    """Goodput that the links of senders and receivers allow to these flows together."""
+    hosts = min(len({flow.sender for flow in flows}), len({flow.receiver for flow in flows}))
+    payload = scenario.transport.path_mtu / packet_bytes(scenario.transport)
+    return hosts * scenario.topology.planes * scenario.topology.host_rate_bps * payload

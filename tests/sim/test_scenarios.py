@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scenarios run end to end: the simulator from Python, its checks, and `mrc sim`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mrc.cli.main import main
+from mrc.sim import checks, reader
+from mrc.sim.checks import Outcome, evaluate
+from mrc.sim.run import Curve, Result, reference_of, run
+from mrc.sim.scenario import Scenario
+
+SMALL = {"title": "small", "topology": {"hosts": 8, "planes": 2, "t0": 2, "t1": 4}}
+
+
+def make(*traffic: dict[str, Any], **tables: Any) -> Scenario:
+    return reader.parse(SMALL | {"traffic": list(traffic)} | tables, "small", "small.toml")
+
+
+def by_name(scenario: Scenario, seed: int = 1) -> dict[str, Outcome]:
+    reference = run(reference_of(scenario), seed) if checks.needs_reference(scenario) else None
+    return {o.name: o for o in evaluate([(run(scenario, seed), reference)])}
+
+
+@pytest.mark.parametrize("kind", ["permutation", "incast", "all-to-all", "ring"])
+def test_run__every_kind_of_traffic_completes(kind: str) -> None:
+    result = run(make({"kind": kind, "write": "128KiB"}), seed=1)
+    for flow, info in zip(result.flows, result.infos, strict=True):
+        assert (info.completed, info.failed) == (flow.writes, 0)
+        assert info.bytes_received == flow.writes * 128 * 1024
+        assert info.packets_spurious == 0
+    assert result.stats.lost == result.stats.dropped == result.stats.unroutable == 0
+    assert len(result.messages) == result.stats.writes_done
+
+
+def test_run__open_loop_measures_from_when_a_write_was_wanted() -> None:
+    traffic = {"kind": "pairs", "pairs": [[0, 4]], "write": "64KiB", "interval": "20us"}
+    result = run(make(traffic | {"writes": 200}), seed=1)
+    times = [message.done_ns - message.wanted_ns for message in result.messages]
+    assert len(times) == 200
+    assert min(times) > result.scenario.base_rtt_ns
+    span_ns = result.messages[-1].wanted_ns - result.messages[0].wanted_ns
+    assert 3_000_000 < span_ns < 5_000_000
+
+
+def test_run__same_seed_same_result(tmp_path: Path) -> None:
+    scenario = make(
+        {"kind": "permutation", "write": "256KiB"},
+        faults=[{"target": "all", "kind": "loss", "share": "1%"}],
+    )
+    traces = [tmp_path / "a", tmp_path / "b"]
+    first, second = (run(scenario, seed=5, trace=str(trace)) for trace in traces)
+    assert first == second
+    assert traces[0].read_bytes() == traces[1].read_bytes()
+    assert traces[0].read_text().startswith("0 send h0>t0:1.0 op=c6 qp=")
+    assert run(scenario, seed=6).stats.trace != first.stats.trace
+
+
+def test_run__ecmp_puts_flows_on_the_same_uplinks() -> None:
+    """One path per plane, by hash: flows collide, where spraying over source routes does not."""
+    traffic = {"kind": "pairs", "pairs": [[0, 4], [1, 5], [2, 6], [3, 7]], "write": "4MiB"}
+    sprayed = run(make(traffic), seed=1)
+    topology = SMALL["topology"] | {"routing": "ecmp"}  # type: ignore[operator]
+    hashed = run(make(traffic, topology=topology, transport={"evs_per_plane": 1}), seed=1)
+    assert checks.flow_goodput_bps(sprayed, 0) > 150e9
+    slowest = min(checks.flow_goodput_bps(hashed, i) for i in range(4))
+    assert slowest < 0.7 * min(checks.flow_goodput_bps(sprayed, i) for i in range(4))
+
+
+def test_reference_of__leaves_out_faults_and_other_traffic() -> None:
+    scenario = reader.load("incast-victim")
+    assert [traffic.group for traffic in reference_of(scenario).traffic] == ["victim"]
+    assert reference_of(reader.load("lossy-ev")).faults == ()
+
+
+def test_lossy_ev__is_left_at_once() -> None:
+    outcomes = by_name(reader.load("lossy-ev", {"traffic.0.writes": 4}))
+    assert outcomes["writes completed"].met
+    [bad] = [outcome for name, outcome in outcomes.items() if "ASSUMED_BAD" in name]
+    assert bad.met and bad.value is not None and 0 < bad.value < 3
+
+
+def test_loss_of_control__completes() -> None:
+    scenario = reader.load("loss-of-control", {"traffic.0.writes": 16})
+    result = run(scenario, seed=1)
+    assert result.stats.lost > 0
+    assert result.infos[0].completed == 16
+
+
+def test_evaluate__what_never_happened_is_not_met() -> None:
+    scenario = reader.load("lossy-ev", {"traffic.0.writes": 1, "faults": []})
+    [bad] = [o for name, o in by_name(scenario).items() if "ASSUMED_BAD" in name]
+    assert (bad.value, bad.met) == (None, False)
+
+
+def test_evaluate__median_of_the_seeds() -> None:
+    scenario = make(
+        {"kind": "pairs", "pairs": [[0, 4]], "write": "64KiB"},
+        checks=[{"measure": "spurious", "at_most": 5}],
+    )
+    result = run(scenario, seed=1)
+
+    def with_spurious(count: int) -> tuple[Result, None]:
+        return replace(result, infos=(replace(result.infos[0], packets_spurious=count),)), None
+
+    [outcome] = evaluate([with_spurious(count) for count in (9, 0, 4)])
+    assert (outcome.value, outcome.relation, outcome.target, outcome.met) == (4, "<=", 5, True)
+
+
+def test_curve__between_samples() -> None:
+    curve = Curve((10, 20), (100, 300))
+    assert [curve.at(now_ns) for now_ns in (0, 5, 10, 15, 20, 99)] == [0, 50, 100, 200, 300, 300]
+
+
+def test_command__json(capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["sim", "lossy-ev", "--set", "traffic.0.writes=4", "--json"])
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["scenario"]["name"] == "lossy-ev"
+    assert {"scenario", "name", "value", "relation", "target", "met"} == set(printed["checks"][0])
+    assert code == (0 if all(check["met"] for check in printed["checks"]) else 1)
+    [result] = printed["runs"]
+    assert result["flows"][0]["bytes_received"] == 4 << 24
+    assert result["flows"][0]["samples"]["bytes_received"][-1] == 4 << 24
+    assert {(event["event"], event["plane"], event["path"]) for event in result["ev_events"]} == {
+        ("ASSUMED_BAD", 1, 0)
+    }
+
+
+def test_command__text(capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["sim", "loss-of-control", "--set", "traffic.0.writes=8", "--seeds", "2"])
+    text = capsys.readouterr().out
+    assert "writes completed" in text
+    assert code == (1 if " NO\n" in text else 0)
+
+
+def test_command__list(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sim", "list"]) == 0
+    assert "permutation       64 hosts" in capsys.readouterr().out
+    assert main(["sim", "list", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)["scenarios"]
+    assert [scenario["name"] for scenario in listed] == reader.names()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "cause"),
+    [
+        (["nowhere"], "no scenario 'nowhere'"),
+        (["lossy-ev", "--set", "run"], "'run' is not KEY=VALUE"),
+        (["lossy-ev", "--set", "run.until=soon"], "lossy-ev: run.until: 'soon' is no time"),
+        (["lossy-ev", "--seeds", "2", "--trace", "x"], "--trace is for one seed"),
+        (["lossy-ev", "--seed", "-1"], "--seed"),
+    ],
+)
+def test_command__wrong_usage(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], cause: str
+) -> None:
+    assert main(["sim", *arguments]) == 2
+    assert cause in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", reader.names())
+def test_built_in__ends_and_computes_its_checks(name: str) -> None:
+    """Whether the checks are met is what `mrc sim` reports; here they must only be there."""
+    scenario = reader.load(name)
+    outcomes = by_name(scenario)
+    assert len(outcomes) == len(scenario.checks)

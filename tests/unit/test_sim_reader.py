@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scenarios from TOML: every built-in one is sound, and every error names file, key and cause."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mrc.errors import ConfigError
+from mrc.sim import native, reader
+from mrc.sim.scenario import base_rtt_ns, dead_paths, parse_target
+
+SMALL = """
+title = "small"
+[topology]
+hosts = 4
+planes = 2
+t0 = 2
+t1 = 2
+[[traffic]]
+kind = "pairs"
+pairs = [[0, 2]]
+write = "64KiB"
+[[faults]]
+target = "link:h3.2"
+kind = "burst"
+share = "1%"
+length = 5
+at = "10us"
+[[checks]]
+name = "goodput"
+measure = "goodput"
+from = "2rtt"
+share = "7/8"
+at_least = "99%"
+"""
+
+
+def load(tmp_path: Path, text: str = SMALL, **settings: Any) -> Any:
+    path = tmp_path / "small.toml"
+    path.write_text(text)
+    return reader.load(str(path), {key.replace("__", "."): v for key, v in settings.items()})
+
+
+@pytest.mark.parametrize("name", reader.names())
+def test_load__built_in(name: str) -> None:
+    scenario = reader.load(name)
+    assert scenario.name == name
+    assert scenario.title and scenario.checks
+
+
+def test_load__values_and_defaults(tmp_path: Path) -> None:
+    scenario = load(tmp_path)
+    assert scenario.name == "small"
+    assert scenario.topology.host_rate_bps == 100 * 10**9
+    assert scenario.traffic[0].pairs == ((0, 2),)
+    fault = scenario.faults[0]
+    assert (fault.a, fault.b, fault.at_ns, fault.until_ns) == (10_000, 5, 10_000, native.NEVER)
+    check = scenario.checks[0]
+    assert (check.share, check.relation, check.target) == (7 / 8, ">=", 0.99)
+    assert check.from_ns == 2 * base_rtt_ns(scenario.topology, scenario.transport)
+
+
+def test_load__settings_replace_values(tmp_path: Path) -> None:
+    scenario = load(tmp_path, topology__hosts=8, traffic__0__writes=3, transport__cc="null")
+    assert scenario.topology.hosts == 8
+    assert scenario.traffic[0].writes == 3
+    assert scenario.transport.cc.name == "NULL"
+
+
+@pytest.mark.parametrize(
+    ("settings", "cause"),
+    [
+        ({"topology.hosts": 5}, "topology.hosts: 5 is no multiple of t0 (2)"),
+        ({"topology.planes": 33}, "topology.planes: 33 is not within 1..32"),
+        ({"topology.host_rate": "100"}, "topology.host_rate: '100' is no rate"),
+        ({"topology.color": "red"}, "topology.color: is unknown; known are buffer, ecn_high"),
+        ({"topology.hosts": "four"}, "topology.hosts: 'four' is no integer"),
+        ({"topology.trimming": 1}, "topology.trimming: 1 is neither true nor false"),
+        ({"transport.cc": "bbr"}, "transport.cc: 'bbr' is none of delay"),
+        ({"traffic.0.kind": "flood"}, "traffic[0].kind: 'flood' is none of permutation"),
+        ({"traffic.0.pairs": [[0, 4]]}, "traffic[0].pairs: [0, 4] are not two hosts of 0..3"),
+        ({"traffic.0.pairs": [0, 1]}, "traffic[0].pairs: is no list of pairs"),
+        ({"traffic": []}, "traffic: is missing: nothing would be sent"),
+        ({"faults.0.target": "t1:1.2"}, "faults[0].target: 't1:1.2' is not in this topology"),
+        ({"faults.0.target": "t2:1"}, "faults[0].target: 't2:1' is none of all, plane:P"),
+        ({"faults.0.target": "plane:0"}, "faults[0].target: 'plane:0': planes count from 1"),
+        ({"faults.0.until": "1us"}, "faults[0].until: is not after at"),
+        ({"faults.0.share": "200%"}, "faults[0].share: '200%' is more than all"),
+        ({"faults.0.by": "1us"}, "faults[0].by: is unknown"),
+        ({"checks.0.at_most": 1}, "checks[0].at_least: a check has at_least or at_most"),
+        ({"checks.0.share": "x"}, "checks[0].share: 'x' is no number"),
+        ({"checks.0.group": "y"}, "checks: no traffic has the group 'y'"),
+        ({"title": 5}, "title: 5 is no text"),
+        ({"faults.7.at": "1us"}, "faults.7.at: there is no 7"),
+    ],
+)
+def test_load__refused(tmp_path: Path, settings: dict[str, Any], cause: str) -> None:
+    path = tmp_path / "small.toml"
+    path.write_text(SMALL)
+    with pytest.raises(ConfigError) as error:
+        reader.load(str(path), settings)
+    assert cause in str(error.value)
+
+
+def test_load__no_such_scenario_or_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no scenario 'nowhere'; there are cold-start,"):
+        reader.load("nowhere")
+    with pytest.raises(ConfigError, match="No such file"):
+        reader.load(str(tmp_path / "none.toml"))
+    with pytest.raises(ConfigError, match=r"small\.toml: Invalid value"):
+        load(tmp_path, "title = ")
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        ("all", (0, 0, 0)),
+        ("plane:2", (2, 0, 0)),
+        ("t0:1.1", (1, 1, 0)),
+        ("t1:2.1", (2, 1, 0)),
+        ("uplink:1.0.1", (1, 0, 1)),
+        ("link:h3.2", (2, 3, 0)),
+    ],
+)
+def test_parse_target__numbers(tmp_path: Path, text: str, numbers: tuple[int, int, int]) -> None:
+    where = parse_target(text, load(tmp_path).topology)
+    assert (where["plane"], where["index"], where["t1"]) == numbers
+
+
+def test_dead_paths__of_either_end_once(tmp_path: Path) -> None:
+    text = SMALL[: SMALL.index("[[faults]]")] + "".join(
+        f'[[faults]]\ntarget = "{target}"\nkind = "silent"\n'
+        for target in ("uplink:1.0.0", "uplink:1.1.0", "t1:2.1", "plane:2")
+    )
+    scenario = load(tmp_path, text)
+    assert dead_paths(scenario, 0, 2) == 2
+    assert dead_paths(load(tmp_path), 0, 2) == 0
