@@ -22,6 +22,11 @@ void mrc_requester_free(struct mrc_qp *qp) {
   mrc_txwin_free(&qp->req.win);
 }
 
+static uint64_t probe_patience_ns(const struct mrc_requester *req) {
+  if (!mrc_rtt_known(&req->rtt)) return MRC_PROBE_FIRST_NS;
+  return mrc_rtt_overdue_ns(&req->rtt, MRC_PROBE_FLOOR_NS) + req->rtt.smooth_ns;
+}
+
 int mrc_requester_start(struct mrc_qp *qp, uint64_t now_ns) {
   struct mrc_requester *req = &qp->req;
   const struct mrc_qp_attr *attr = &qp->attr;
@@ -42,7 +47,7 @@ int mrc_requester_start(struct mrc_qp *qp, uint64_t now_ns) {
   mrc_txwin_start(&req->win, attr->sq_psn);
   req->peer_next_psn = attr->sq_psn;
   req->progress_ns = now_ns;
-  req->probe_wait_ns = MRC_PROBE_FIRST_NS;
+  req->probe_wait_ns = probe_patience_ns(req);
   return 0;
 }
 
@@ -173,15 +178,15 @@ static void on_rtt(struct mrc_qp *qp, uint16_t ev, uint64_t rtt_ns, struct mrc_c
   ack->plane = plane;
 }
 
-/* Round trip since `sent_ns`, by a timestamp that the peer shifted by its service time; 0 when the
-   timestamp makes no sense. Both ends' waiting is left out: what remains is the network. */
+/* Round trip of what was sent at `sent_ns`; 0 when the reflected timestamp makes no sense. The peer
+   shifted it by its service time, which is taken off: what remains is the network. The timestamp
+   measures only that, so that its 16 bits limit the service time and not the round trip. */
 static uint64_t round_trip_ns(const struct mrc_meta *meta, uint16_t reflected, uint64_t sent_ns) {
-  const uint16_t units = (uint16_t)(mrc_timestamp(meta->arrived_ns) - reflected);
-  const uint64_t rtt_ns = (uint64_t)units << 10;
+  const uint16_t service_units = (uint16_t)(reflected - mrc_timestamp(sent_ns));
+  const uint64_t service_ns = (uint64_t)service_units << 10;
   const uint64_t whole_ns = meta->arrived_ns > sent_ns ? meta->arrived_ns - sent_ns : 0;
-  /* Samples older than half a wrap of 16 bits cannot be told from young ones. */
-  if (units > INT16_MAX || rtt_ns > whole_ns + 2048) return 0;
-  return mrc_max_u64(rtt_ns, 1024);
+  if (service_units > INT16_MAX || service_ns > whole_ns) return 0;
+  return mrc_max_u64(whole_ns - service_ns, 1);
 }
 
 /* The answer to the reliability probe stands for a packet sent when the probe was. */
@@ -267,10 +272,7 @@ int mrc_requester_on_sack(struct mrc_engine *engine, struct mrc_qp *qp,
   if (mrc_psn_before(req->peer_next_psn, next)) req->peer_next_psn = next;
   if (ack.bytes > 0) {
     on_progress(qp, now_ns);
-    req->probe_wait_ns =
-        mrc_rtt_known(&req->rtt)
-            ? mrc_rtt_overdue_ns(&req->rtt, MRC_PROBE_FLOOR_NS) + req->rtt.smooth_ns
-            : MRC_PROBE_FIRST_NS;
+    req->probe_wait_ns = probe_patience_ns(req);
   }
   mrc_cc_on_ack(&req->cc, &ack, now_ns);
   mrc_loss_on_holes(engine, qp, base, sack->bitmap, now_ns);
