@@ -44,6 +44,7 @@ struct mrc_sim_config {
   uint64_t sndbuf_bytes;   /* a host's port is blocked while more than this waits in it */
   uint64_t wake_ns;        /* from the arrival of a packet to the run of its host's driver */
   uint64_t sample_ns;      /* between two samples of each flow; 0: none */
+  uint64_t cc_base_rtt_ns; /* round trip of the empty fabric */
   uint64_t memory_bytes;   /* of the memory region that all hosts share, at least a write long */
   uint32_t trims;          /* 1: a full buffer trims writes to their header */
   uint32_t copies_payload; /* 1: bytes really travel, from the first half of the memory to the
@@ -56,7 +57,7 @@ struct mrc_sim_config {
   uint32_t timeout;
   uint32_t retry_linear;
   uint32_t retry_exp;
-  uint32_t cc; /* enum mrc_cc_kind */
+  uint32_t cc; /* enum mrc_cc_kind; NSCC is told host_rate_bps and cc_base_rtt_ns */
   uint32_t sack_threshold_bytes;
   uint32_t sack_delay_ns;
 };

@@ -84,20 +84,22 @@ static void set_paths(struct mrc_sim *sim, const struct mrc_sim_flow *flow, uint
 static void connect_end(struct mrc_sim *sim, uint32_t index, uint32_t end) {
   const struct mrc_sim_config *config = &sim->config;
   struct mrc_sim_flow *flow = &sim->traffic.flows[index];
-  const struct mrc_qp_attr attr = {.qpn = mrc_traffic_qpn(index, end),
-                                   .sq_depth = flow->config.depth,
-                                   .mpr = config->mpr,
-                                   .max_wimm = MAX_WIMM,
-                                   .dest_qpn = mrc_traffic_qpn(index, 1 - end),
-                                   .integrity = MRC_INTEGRITY_UDP,
-                                   .path_mtu = config->path_mtu,
-                                   .peer_mpr = config->mpr,
-                                   .peer_max_wimm = MAX_WIMM,
-                                   .spray = config->spray,
-                                   .timeout = (uint8_t)config->timeout,
-                                   .retry_linear = (uint8_t)config->retry_linear,
-                                   .retry_exp = (uint8_t)config->retry_exp,
-                                   .cc = (uint8_t)config->cc};
+  const struct mrc_qp_attr attr = {
+      .qpn = mrc_traffic_qpn(index, end),
+      .sq_depth = flow->config.depth,
+      .mpr = config->mpr,
+      .max_wimm = MAX_WIMM,
+      .dest_qpn = mrc_traffic_qpn(index, 1 - end),
+      .integrity = MRC_INTEGRITY_UDP,
+      .path_mtu = config->path_mtu,
+      .peer_mpr = config->mpr,
+      .peer_max_wimm = MAX_WIMM,
+      .spray = config->spray,
+      .timeout = (uint8_t)config->timeout,
+      .retry_linear = (uint8_t)config->retry_linear,
+      .retry_exp = (uint8_t)config->retry_exp,
+      .cc = (uint8_t)config->cc,
+      .cc_profile = {.link_bps = config->host_rate_bps, .base_rtt_ns = config->cc_base_rtt_ns}};
   mrc_engine *engine = sim->hosts[host_of(flow, end)].engine;
   mrc_assert(mrc_qp_create(engine, &attr) == 0);
   mrc_assert(mrc_qp_modify(engine, attr.qpn, MRC_QP_INIT, &attr, sim->now_ns) == 0);

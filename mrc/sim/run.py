@@ -93,6 +93,7 @@ def _config(scenario: Scenario, flows: list[Flow], seed: int) -> dict[str, int]:
         **topology,
         **transport,
         "sample_ns": scenario.sample_ns,
+        "cc_base_rtt_ns": scenario.transport.cc_base_rtt_ns or scenario.base_rtt_ns,
         "memory_bytes": max(flow.traffic.bytes for flow in flows),
         "qps_per_host": max(ends.count(host) for host in set(ends)),
     }

@@ -62,6 +62,7 @@ class Transport:
     retry_linear: int
     retry_exp: int
     cc: CcKind
+    cc_base_rtt_ns: int  # what NSCC is told; 0: the base RTT of the topology
     sack_threshold_bytes: int
     sack_delay_ns: int
 
