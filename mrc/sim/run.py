@@ -12,11 +12,11 @@ from mrc.sim.native import Event, FlowInfo, Message, PortInfo, Simulation, Stats
 from mrc.sim.scenario import Fault, Scenario, parse_target
 from mrc.sim.traffic import Flow, make_flows
 
-SLICES = 200
-"""Of the time that a run may take, for those who watch its progress."""
+MAX_SLICES = 2000
+"""A run is cut into slices of virtual time, between which it can be interrupted and watched."""
 
 Progress = Callable[[float, int], None]
-"""Called with the share of the work that is done and the virtual time."""
+"""Called with the share of the bytes that have arrived and the virtual time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def run(
             sim.add_fault(_native_fault(fault, scenario))
         if trace is not None:
             sim.trace_to(trace)
-        _advance(sim, scenario, sum(flow.writes for flow in flows), progress)
+        _advance(sim, scenario, flows, progress)
         return _result(sim, scenario, seed, flows)
 
 
@@ -111,14 +111,18 @@ def _native_fault(fault: Fault, scenario: Scenario) -> dict[str, int]:
     }
 
 
-def _advance(sim: Simulation, scenario: Scenario, writes: int, progress: Progress | None) -> None:
-    for i in range(1, SLICES + 1):
-        now_ns = scenario.until_ns * i // SLICES
+def _advance(
+    sim: Simulation, scenario: Scenario, flows: list[Flow], progress: Progress | None
+) -> None:
+    slice_ns = max(scenario.until_ns // MAX_SLICES, scenario.sample_ns, 1)
+    total = sum(flow.traffic.bytes * flow.writes for flow in flows)
+    now_ns, ended = 0, False
+    while not ended and now_ns < scenario.until_ns:
+        now_ns = min(now_ns + slice_ns, scenario.until_ns)
         ended = sim.run(now_ns)
         if progress is not None:
-            progress(max(i / SLICES, sim.stats().writes_done / writes), sim.stats().now_ns)
-        if ended:
-            return
+            arrived = sum(sim.flow(i).bytes_received for i in range(len(flows)))
+            progress(arrived / total, now_ns)
 
 
 def _result(sim: Simulation, scenario: Scenario, seed: int, flows: list[Flow]) -> Result:
