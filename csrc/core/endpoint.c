@@ -4,6 +4,8 @@
 #include <string.h>
 
 #include "burst.h"
+#include "loss.h"
+#include "port_status.h"
 #include "probe.h"
 
 static uint32_t source_key(const uint8_t address[16], uint16_t sport) {
@@ -28,15 +30,34 @@ struct mrc_qp *mrc_endpoint_find_qp(const struct mrc_engine *engine, const uint8
   return has_source(qp, address, sport) ? qp : NULL;
 }
 
-void mrc_endpoint_add_sources(struct mrc_engine *engine, const struct mrc_qp *qp) {
-  for (uint32_t i = 0; i < qp->n_peer_sources; i++) {
-    const uint32_t key = source_key(qp->peer_sources[i].address, qp->peer_sources[i].sport);
-    /* A source that another QP of the same peer brought, or no room: the first one answers. */
-    if (mrc_keymap_put(&engine->by_source, key, qp->index) != 0) continue;
-  }
+static bool is_live(const struct mrc_qp *qp) {
+  return qp->state == MRC_QP_RTR || qp->state == MRC_QP_RTS;
 }
 
-void mrc_endpoint_drop_sources(struct mrc_engine *engine, const struct mrc_qp *qp) {
+struct mrc_qp *mrc_endpoint_speaker(const struct mrc_engine *engine, struct mrc_qp *qp) {
+  if (qp->n_peer_sources == 0) return NULL;
+  struct mrc_qp *speaker =
+      mrc_endpoint_find_qp(engine, qp->peer_sources[0].address, qp->peer_sources[0].sport);
+  return speaker != NULL ? speaker : qp; /* the map had no room for its peer */
+}
+
+void mrc_endpoint_add_sources(struct mrc_engine *engine, struct mrc_qp *qp) {
+  struct mrc_qp *before = mrc_endpoint_speaker(engine, qp);
+  for (uint32_t i = 0; i < qp->n_peer_sources; i++) {
+    const uint32_t key = source_key(qp->peer_sources[i].address, qp->peer_sources[i].sport);
+    const uint32_t holder = mrc_keymap_get(&engine->by_source, key);
+    /* A source that another QP of the same peer brought, or no room: the first one answers, as long
+       as it lives. */
+    if (holder != MRC_KEYMAP_NONE && engine->qps[holder]->state == MRC_QP_ERROR)
+      mrc_keymap_remove(&engine->by_source, key);
+    if (mrc_keymap_put(&engine->by_source, key, qp->index) != 0) continue;
+  }
+  if (before != NULL && before != qp && mrc_endpoint_speaker(engine, qp) == qp)
+    mrc_port_status_take_over(engine, qp, before);
+}
+
+void mrc_endpoint_drop_sources(struct mrc_engine *engine, struct mrc_qp *qp) {
+  const bool spoke = mrc_endpoint_speaker(engine, qp) == qp;
   bool removed = false;
   for (uint32_t i = 0; i < qp->n_peer_sources; i++) {
     const uint32_t key = source_key(qp->peer_sources[i].address, qp->peer_sources[i].sport);
@@ -49,22 +70,62 @@ void mrc_endpoint_drop_sources(struct mrc_engine *engine, const struct mrc_qp *q
   for (uint32_t i = 0; i < engine->config.max_qps; i++)
     if (engine->qps[i] != NULL && engine->qps[i] != qp)
       mrc_endpoint_add_sources(engine, engine->qps[i]);
+  struct mrc_qp *next = mrc_endpoint_speaker(engine, qp);
+  if (spoke && next != qp) mrc_port_status_take_over(engine, next, qp);
 }
 
-static void set_peer_ports(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t mask) {
-  for (uint32_t planes = qp->evset.plane_mask; planes != 0; planes &= planes - 1) {
-    const uint32_t plane = (uint32_t)__builtin_ctz(planes);
-    qp->planes[plane].peer_down = (mask >> plane & 1) == 0;
+void mrc_endpoint_yield(struct mrc_engine *engine, struct mrc_qp *qp) {
+  if (mrc_endpoint_speaker(engine, qp) != qp) return;
+  for (uint32_t i = 0; i < engine->config.max_qps; i++) {
+    struct mrc_qp *other = engine->qps[i];
+    if (other == NULL || !is_live(other)) continue;
+    if (!has_source(other, qp->peer_sources[0].address, qp->peer_sources[0].sport)) continue;
+    mrc_endpoint_add_sources(engine, other);
+    return;
+  }
+}
+
+void mrc_endpoint_take_peer_ports(const struct mrc_engine *engine, struct mrc_qp *qp) {
+  const struct mrc_qp *speaker = mrc_endpoint_speaker(engine, qp);
+  if (speaker == NULL || speaker == qp || !is_live(speaker)) return;
+  for (int i = 0; i < MRC_MAX_PORTS; i++)
+    qp->planes[i].peer_down = speaker->planes[i].peer_down;
+}
+
+static uint32_t peer_ports_up(const struct mrc_qp *qp) {
+  uint32_t mask = 0;
+  for (uint32_t i = 0; i < MRC_MAX_PORTS; i++)
+    mask |= (uint32_t)!qp->planes[i].peer_down << i;
+  return mask;
+}
+
+static void set_peer_ports(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t mask,
+                           uint64_t now_ns) {
+  for (uint32_t changed = peer_ports_up(qp) ^ mask; changed != 0; changed &= changed - 1) {
+    const uint32_t plane = (uint32_t)__builtin_ctz(changed);
+    const bool down = (mask >> plane & 1) == 0;
+    qp->planes[plane].peer_down = down;
+    if (qp->state != MRC_QP_RTS || (qp->evset.plane_mask >> plane & 1) == 0) continue;
+    if (down)
+      mrc_loss_suspend_plane(engine, qp, plane, now_ns);
+    else
+      mrc_loss_retry_plane(engine, qp, plane, now_ns);
   }
   mrc_qp_touch(engine, qp);
 }
 
-/* The status holds for every QP with that peer. */
-static void take_port_status(struct mrc_engine *engine, const struct mrc_meta *meta,
-                             uint32_t mask) {
+/* The status holds for every QP with that peer. `qp` stands for them: what is no news to it is none
+   to the others, so repetitions cost nothing. */
+static void take_port_status(struct mrc_engine *engine, struct mrc_qp *qp,
+                             const struct mrc_wire *packet, const struct mrc_meta *meta,
+                             uint64_t now_ns) {
+  const uint32_t mask = packet->endpoint.port_status_mask;
+  if (mask == peer_ports_up(qp)) return;
+  mrc_count(engine, MRC_COUNTER_RX_PORT_STATUS, 1);
+  mrc_trace(engine, MRC_TRACE_PORT_STATUS_IN, qp->qpn, packet->psn, mask);
   for (uint32_t i = 0; i < engine->config.max_qps; i++)
     if (engine->qps[i] != NULL && has_source(engine->qps[i], meta->src, meta->sport))
-      set_peer_ports(engine, engine->qps[i], mask);
+      set_peer_ports(engine, engine->qps[i], mask, now_ns);
 }
 
 static void queue_answer(struct mrc_engine *engine, struct mrc_answer answer) {
@@ -74,7 +135,7 @@ static void queue_answer(struct mrc_engine *engine, struct mrc_answer answer) {
 }
 
 int mrc_endpoint_on_request(struct mrc_engine *engine, const struct mrc_wire *packet,
-                            const struct mrc_meta *meta) {
+                            const struct mrc_meta *meta, uint64_t now_ns) {
   struct mrc_qp *qp = mrc_endpoint_find_qp(engine, meta->src, meta->sport);
   if (qp == NULL || qp->state == MRC_QP_RESET)
     return mrc_drop(engine, MRC_DROP_SOURCE, MRC_ENDPOINT_QPN, 0);
@@ -83,7 +144,7 @@ int mrc_endpoint_on_request(struct mrc_engine *engine, const struct mrc_wire *pa
     return mrc_drop(engine, MRC_DROP_RATE, MRC_ENDPOINT_QPN, 0);
   }
   if (packet->endpoint.op == MRC_ENDPOINT_PORT_STATUS)
-    take_port_status(engine, meta, packet->endpoint.port_status_mask);
+    take_port_status(engine, qp, packet, meta, now_ns);
   queue_answer(engine, (struct mrc_answer){.qp = qp->index,
                                            .id = (uint16_t)packet->psn,
                                            .tx_timestamp = packet->endpoint.tx_timestamp,

@@ -9,6 +9,7 @@
 #include "burst.h"
 #include "icrc.h"
 #include "loss.h"
+#include "port_status.h"
 #include "probe.h"
 #include "requester.h"
 #include "responder.h"
@@ -48,7 +49,7 @@ struct mrc_engine *mrc_engine_create(const struct mrc_engine_config *config) {
   }
   config = &engine->config;
   engine->prng.state = config->seed;
-  engine->ports_up = config->ports == 32 ? UINT32_MAX : (1u << config->ports) - 1;
+  engine->ports_up = mrc_all_ports(config->ports);
   engine->qps = calloc(config->max_qps, sizeof *engine->qps);
   engine->ev_probes = calloc(MRC_MAX_EV_PROBES, sizeof *engine->ev_probes);
   engine->arena = calloc(MRC_ARENA_PACKETS, sizeof *engine->arena);
@@ -224,7 +225,8 @@ static bool icrc_is_good(const uint8_t *packet, size_t bytes, const struct mrc_m
 
 static int to_endpoint(struct mrc_engine *engine, const struct mrc_wire *wire,
                        const struct mrc_meta *meta, uint64_t now_ns) {
-  if (wire->opcode == MRC_OP_ENDPOINT_REQUEST) return mrc_endpoint_on_request(engine, wire, meta);
+  if (wire->opcode == MRC_OP_ENDPOINT_REQUEST)
+    return mrc_endpoint_on_request(engine, wire, meta, now_ns);
   return mrc_endpoint_on_response(engine, wire, meta, now_ns);
 }
 
@@ -292,6 +294,7 @@ int mrc_engine_receive(struct mrc_engine *engine, const uint8_t *packet, size_t 
 static uint64_t qp_deadline(const struct mrc_qp *qp) {
   uint64_t deadline = mrc_responder_deadline(qp);
   deadline = mrc_min_u64(deadline, mrc_loss_deadline(qp));
+  deadline = mrc_min_u64(deadline, mrc_port_status_deadline(qp));
   return qp->state == MRC_QP_RTS ? mrc_min_u64(deadline, qp->ev_probe_ns) : deadline;
 }
 
@@ -336,6 +339,7 @@ int mrc_engine_transmit(struct mrc_engine *engine, struct mrc_burst *bursts, int
     struct mrc_qp *qp = pop_ready(engine);
     const int before = engine->n_bursts;
     mrc_ev_probe_on_deadline(engine, qp, now_ns);
+    mrc_port_status_on_deadline(engine, qp, now_ns);
     const bool done =
         mrc_responder_transmit(engine, qp, now_ns) && mrc_requester_transmit(engine, qp, now_ns);
     room = done || mrc_burst_may_open(engine);
@@ -424,16 +428,18 @@ void mrc_engine_port_blocked(struct mrc_engine *engine, int port, bool blocked, 
 void mrc_engine_port_up(struct mrc_engine *engine, int port, bool up, uint64_t now_ns) {
   engine->now_ns = now_ns;
   mrc_assert(port >= 1 && (uint32_t)port <= engine->config.ports);
-  const uint32_t bit = 1u << (port - 1);
-  if (up)
-    engine->ports_up |= bit;
-  else
-    engine->ports_up &= ~bit;
+  const uint32_t bit = 1u << (port - 1), plane = (uint32_t)port - 1;
+  if (((engine->ports_up & bit) != 0) == up) return;
+  engine->ports_up ^= bit;
   for (uint32_t i = 0; i < engine->config.max_qps; i++) {
     struct mrc_qp *qp = engine->qps[i];
-    if (qp == NULL || qp->state != MRC_QP_RTS || (qp->evset.plane_mask & bit) == 0) continue;
-    if (!up) mrc_loss_suspend_plane(engine, qp, (uint32_t)port - 1, now_ns);
-    mrc_qp_touch(engine, qp);
+    if (qp == NULL) continue;
+    mrc_port_status_on_change(engine, qp);
+    if (qp->state != MRC_QP_RTS || (qp->evset.plane_mask & bit) == 0) continue;
+    if (up)
+      mrc_loss_retry_plane(engine, qp, plane, now_ns);
+    else
+      mrc_loss_suspend_plane(engine, qp, plane, now_ns);
   }
 }
 

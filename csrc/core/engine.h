@@ -40,15 +40,18 @@ enum mrc_ev_probe_purpose {
   MRC_EV_PROBE_FREE,
   MRC_EV_PROBE_COMMAND,
   MRC_EV_PROBE_EV,
-  MRC_EV_PROBE_PLANE
+  MRC_EV_PROBE_PLANE,
+  MRC_EV_PROBE_PORT_STATUS /* no probe, but a message that is answered in the same way */
 };
 
+/* An endpoint request of ours. */
 struct mrc_ev_probe {
   uint64_t cookie;
   uint64_t sent_ns;
   uint64_t timeout_ns;
-  uint32_t qp;    /* index */
-  uint32_t bytes; /* UDP payload wanted, 0: not padded */
+  uint32_t qp;       /* index */
+  uint32_t bytes;    /* UDP payload wanted, 0: not padded */
+  uint32_t ports_up; /* what a port status told */
   uint16_t ev;
   uint16_t id;     /* private id on the wire */
   uint8_t purpose; /* enum mrc_ev_probe_purpose */
@@ -119,6 +122,9 @@ void mrc_event_push(struct mrc_engine *engine, const struct mrc_event *event);
 struct mrc_qp *mrc_engine_qp(const struct mrc_engine *engine, uint32_t qpn);
 /* Takes the QP out of every list of the engine (it is about to be freed). */
 void mrc_engine_forget(struct mrc_engine *engine, struct mrc_qp *qp);
+
+/* Bits of the ports 1..n. */
+static inline uint32_t mrc_all_ports(uint32_t n) { return UINT32_MAX >> (MRC_MAX_PORTS - n); }
 
 /* Whether the port can be sent on now. */
 static inline bool mrc_port_usable(const struct mrc_engine *engine, uint32_t plane) {

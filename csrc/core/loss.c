@@ -181,9 +181,18 @@ void mrc_loss_suspend_plane(struct mrc_engine *engine, struct mrc_qp *qp, uint32
   report_plane(engine, qp, index, false);
 }
 
+void mrc_loss_retry_plane(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t index,
+                          uint64_t now_ns) {
+  struct mrc_plane *plane = &qp->planes[index];
+  if (plane->suspended) mrc_probation_on_mend(&plane->probation, now_ns);
+  qp->ev_probe_ns = 0;
+  mrc_qp_touch(engine, qp);
+}
+
 void mrc_loss_resume_plane(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t index) {
   struct mrc_plane *plane = &qp->planes[index];
   if (!plane->suspended) return;
+  if (plane->peer_down || !(engine->ports_up >> index & 1)) return; /* not before the port is up */
   plane->suspended = false;
   plane->strikes = 0;
   plane->probation.next_ns = MRC_NEVER;

@@ -32,6 +32,9 @@ uint64_t mrc_loss_deadline(const struct mrc_qp *qp);
 void mrc_loss_resume_plane(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t plane);
 void mrc_loss_suspend_plane(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t plane,
                             uint64_t now_ns);
+/* What suspended the plane is over: it is probed without further waiting. */
+void mrc_loss_retry_plane(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t plane,
+                          uint64_t now_ns);
 /* An EV lost a packet, or the peer calls it bad: it goes, and probes decide on its return. */
 void mrc_loss_distrust_ev(struct mrc_engine *engine, struct mrc_qp *qp, uint16_t ev,
                           uint64_t now_ns);

@@ -48,6 +48,12 @@ static inline void mrc_probation_on_timeout(struct mrc_probation *p, uint64_t no
   p->next_ns = now_ns + p->interval_ns;
 }
 
+/* What made it fail is known to be over: probes may begin, without the wait that has grown. */
+static inline void mrc_probation_on_mend(struct mrc_probation *p, uint64_t now_ns) {
+  p->successes = 0;
+  p->next_ns = now_ns;
+}
+
 /* Returns true when trust is back. */
 static inline bool mrc_probation_on_success(struct mrc_probation *p, uint64_t now_ns) {
   if (++p->successes < MRC_PROBATION_SUCCESSES) {

@@ -6,6 +6,7 @@
 
 #include "burst.h"
 #include "loss.h"
+#include "port_status.h"
 
 #define HEALTH_TIMEOUT_FLOOR_NS 10000000ull /* patience of a probe of ours */
 
@@ -28,11 +29,13 @@ static void enqueue(struct mrc_engine *engine, uint16_t slot) {
   engine->ev_probe_queue[tail % MRC_MAX_EV_PROBES] = slot;
 }
 
-static int start(struct mrc_engine *engine, struct mrc_qp *qp, uint16_t ev, uint32_t bytes,
-                 uint64_t timeout_ns, uint8_t purpose, uint64_t cookie) {
-  if (engine->n_unsent_ev_probes == MRC_MAX_EV_PROBES) return -EAGAIN;
+/* 0 when there are too many. */
+static struct mrc_ev_probe *start(struct mrc_engine *engine, struct mrc_qp *qp, uint16_t ev,
+                                  uint32_t bytes, uint64_t timeout_ns, uint8_t purpose,
+                                  uint64_t cookie) {
+  if (engine->n_unsent_ev_probes == MRC_MAX_EV_PROBES) return NULL;
   struct mrc_ev_probe *probe = new_probe(engine);
-  if (probe == NULL) return -EAGAIN;
+  if (probe == NULL) return NULL;
   probe->qp = qp->index;
   probe->ev = ev;
   probe->bytes = bytes;
@@ -40,14 +43,21 @@ static int start(struct mrc_engine *engine, struct mrc_qp *qp, uint16_t ev, uint
   probe->purpose = purpose;
   probe->cookie = cookie;
   enqueue(engine, probe->id % MRC_MAX_EV_PROBES);
-  return 0;
+  return probe;
 }
 
 int mrc_ev_probe_command(struct mrc_engine *engine, struct mrc_qp *qp, uint16_t ev, uint32_t bytes,
                          uint64_t timeout_ns, uint64_t cookie) {
   if (ev >= qp->evset.n || qp->evset.evs[ev].state == MRC_EV_DENIED) return -EINVAL;
   if (bytes > MRC_MAX_MTU + MRC_DATA_OVERHEAD_BYTES || timeout_ns == 0) return -EINVAL;
-  return start(engine, qp, ev, bytes, timeout_ns, MRC_EV_PROBE_COMMAND, cookie);
+  const struct mrc_ev_probe *probe =
+      start(engine, qp, ev, bytes, timeout_ns, MRC_EV_PROBE_COMMAND, cookie);
+  return probe != NULL ? 0 : -EAGAIN;
+}
+
+const struct mrc_ev_probe *mrc_port_status_message(struct mrc_engine *engine, struct mrc_qp *qp,
+                                                   uint16_t ev, uint64_t timeout_ns) {
+  return start(engine, qp, ev, 0, timeout_ns, MRC_EV_PROBE_PORT_STATUS, 0);
 }
 
 /* Probes of ours are as large as a full packet, so that a path that shrank is not trusted. */
@@ -56,7 +66,7 @@ static void probe_for(struct mrc_engine *engine, struct mrc_qp *qp, uint16_t ev,
   const uint64_t patience =
       mrc_max_u64(2 * mrc_rtt_overdue_ns(&qp->req.rtt, 0), HEALTH_TIMEOUT_FLOOR_NS);
   const uint32_t bytes = qp->attr.path_mtu + MRC_DATA_OVERHEAD_BYTES;
-  if (ev != MRC_EV_NONE && start(engine, qp, ev, bytes, patience, purpose, 0) == 0)
+  if (ev != MRC_EV_NONE && start(engine, qp, ev, bytes, patience, purpose, 0) != NULL)
     mrc_probation_on_probe(probation);
   else
     mrc_probation_on_timeout(probation, now_ns);
@@ -68,7 +78,7 @@ void mrc_ev_probe_on_deadline(struct mrc_engine *engine, struct mrc_qp *qp, uint
   for (uint32_t planes = qp->evset.plane_mask; planes != 0; planes &= planes - 1) {
     const uint32_t index = (uint32_t)__builtin_ctz(planes);
     struct mrc_plane *plane = &qp->planes[index];
-    if (!plane->suspended) continue;
+    if (!plane->suspended || plane->peer_down || !(engine->ports_up >> index & 1)) continue;
     if (now_ns >= plane->probation.next_ns)
       probe_for(engine, qp, mrc_evset_any(&qp->evset, index), MRC_EV_PROBE_PLANE, &plane->probation,
                 now_ns);
@@ -110,6 +120,8 @@ static void fail(struct mrc_engine *engine, struct mrc_ev_probe *probe, int erro
   if (probe->purpose == MRC_EV_PROBE_COMMAND) end_command(engine, probe, qp, error, now_ns);
   if (probe->purpose == MRC_EV_PROBE_EV) mrc_probation_on_timeout(&ev->probation, now_ns);
   if (probe->purpose == MRC_EV_PROBE_PLANE) mrc_probation_on_timeout(&plane->probation, now_ns);
+  if (probe->purpose == MRC_EV_PROBE_PORT_STATUS)
+    mrc_port_status_on_failure(qp, probe, error, now_ns);
   qp->ev_probe_ns = 0; /* look again at once */
   release(engine, probe);
   mrc_qp_touch(engine, qp);
@@ -120,7 +132,12 @@ static void succeed(struct mrc_engine *engine, struct mrc_ev_probe *probe, struc
   struct mrc_ev *ev = &qp->evset.evs[probe->ev];
   const uint32_t index = ev->attr.port - 1u;
   struct mrc_plane *plane = &qp->planes[index];
-  mrc_rtt_sample(&ev->rtt, now_ns - probe->sent_ns);
+  const uint64_t rtt_ns = now_ns - probe->sent_ns;
+  mrc_rtt_sample(&ev->rtt, rtt_ns);
+  if (qp->state == MRC_QP_RTR) { /* the first data must not be impatient on a long way */
+    mrc_rtt_sample(&plane->rtt, rtt_ns);
+    mrc_rtt_sample(&qp->req.rtt, rtt_ns);
+  }
   if (probe->purpose == MRC_EV_PROBE_COMMAND) end_command(engine, probe, qp, 0, now_ns);
   if (probe->purpose == MRC_EV_PROBE_EV && ev->state == MRC_EV_ASSUMED_BAD &&
       mrc_probation_on_success(&ev->probation, now_ns)) {
@@ -131,6 +148,8 @@ static void succeed(struct mrc_engine *engine, struct mrc_ev_probe *probe, struc
   if (probe->purpose == MRC_EV_PROBE_PLANE && plane->suspended &&
       mrc_probation_on_success(&plane->probation, now_ns))
     mrc_loss_resume_plane(engine, qp, index);
+  if (probe->purpose == MRC_EV_PROBE_PORT_STATUS)
+    mrc_port_status_on_answer(engine, qp, probe, now_ns);
   qp->ev_probe_ns = 0;
   release(engine, probe);
   mrc_qp_touch(engine, qp);
@@ -169,18 +188,27 @@ void mrc_ev_probe_drop_qp(struct mrc_engine *engine, const struct mrc_qp *qp) {
   engine->n_answers_stuck = 0;
 }
 
+static uint8_t op_of(const struct mrc_ev_probe *probe) {
+  return probe->purpose == MRC_EV_PROBE_PORT_STATUS ? MRC_ENDPOINT_PORT_STATUS
+                                                    : MRC_ENDPOINT_EV_PROBE;
+}
+
 static bool send_probe(struct mrc_engine *engine, struct mrc_ev_probe *probe, uint64_t now_ns) {
   struct mrc_qp *qp = engine->qps[probe->qp];
   struct mrc_burst *burst = mrc_burst_open(engine, qp, probe->ev, MRC_TCLASS_DATA);
   if (burst == NULL) return false;
-  struct mrc_wire wire = {
-      .opcode = MRC_OP_ENDPOINT_REQUEST,
-      .dest_qpn = MRC_ENDPOINT_QPN,
-      .psn = probe->id,
-      .endpoint = {
-          .op = MRC_ENDPOINT_EV_PROBE, .tx_timestamp = mrc_timestamp(now_ns), .tsr = true}};
+  const bool port_status = probe->purpose == MRC_EV_PROBE_PORT_STATUS;
+  probe->ports_up = engine->ports_up;
+  struct mrc_wire wire = {.opcode = MRC_OP_ENDPOINT_REQUEST,
+                          .dest_qpn = MRC_ENDPOINT_QPN,
+                          .psn = probe->id,
+                          .endpoint = {.op = op_of(probe),
+                                       .port_status_mask = port_status ? probe->ports_up : 0,
+                                       .tx_timestamp = mrc_timestamp(now_ns),
+                                       .tsr = true}};
   mrc_burst_add_padded(engine, burst, &wire, probe->id % MRC_MAX_EV_PROBES, probe->bytes);
-  mrc_trace(engine, MRC_TRACE_EV_PROBE_OUT, qp->qpn, probe->id, probe->ev);
+  mrc_trace(engine, port_status ? MRC_TRACE_PORT_STATUS_OUT : MRC_TRACE_EV_PROBE_OUT, qp->qpn,
+            probe->id, port_status ? probe->ports_up : probe->ev);
   return true;
 }
 
@@ -220,9 +248,13 @@ void mrc_ev_probe_on_commit(struct mrc_engine *engine, uint32_t slot, int taken,
   } else {
     probe->sent = true;
     probe->sent_ns = now_ns;
-    engine->qps[probe->qp]->evset.evs[probe->ev].probes++;
     mrc_timers_set(&engine->ev_probe_timers, slot, now_ns + probe->timeout_ns);
-    mrc_count(engine, MRC_COUNTER_TX_EV_PROBES, 1);
+    if (probe->purpose == MRC_EV_PROBE_PORT_STATUS) {
+      mrc_count(engine, MRC_COUNTER_TX_PORT_STATUS, 1);
+    } else {
+      engine->qps[probe->qp]->evset.evs[probe->ev].probes++;
+      mrc_count(engine, MRC_COUNTER_TX_EV_PROBES, 1);
+    }
   }
 }
 
@@ -230,12 +262,14 @@ int mrc_endpoint_on_response(struct mrc_engine *engine, const struct mrc_wire *p
                              const struct mrc_meta *meta, uint64_t now_ns) {
   const uint16_t id = (uint16_t)packet->psn;
   struct mrc_ev_probe *probe = &engine->ev_probes[id % MRC_MAX_EV_PROBES];
-  if (probe->purpose == MRC_EV_PROBE_FREE || probe->id != id || !probe->sent)
+  if (probe->purpose == MRC_EV_PROBE_FREE || probe->id != id || !probe->sent ||
+      packet->endpoint.op != op_of(probe))
     return mrc_drop(engine, MRC_DROP_UNKNOWN_ID, MRC_ENDPOINT_QPN, 0);
   struct mrc_qp *qp = engine->qps[probe->qp];
   if (!mrc_qp_knows_source(qp, meta->src))
     return mrc_drop(engine, MRC_DROP_SOURCE, MRC_ENDPOINT_QPN, 0);
-  mrc_trace(engine, MRC_TRACE_EV_PROBE_IN, qp->qpn, id, now_ns - probe->sent_ns);
+  if (probe->purpose != MRC_EV_PROBE_PORT_STATUS)
+    mrc_trace(engine, MRC_TRACE_EV_PROBE_IN, qp->qpn, id, now_ns - probe->sent_ns);
   succeed(engine, probe, qp, now_ns);
   return MRC_DROP_NONE;
 }

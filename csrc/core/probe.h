@@ -13,11 +13,14 @@ int mrc_ev_probe_command(struct mrc_engine *engine, struct mrc_qp *qp, uint16_t 
 void mrc_ev_probe_on_deadline(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns);
 /* Ends the probes whose time is over. */
 void mrc_ev_probe_expire(struct mrc_engine *engine, uint64_t now_ns);
+/* A port status message on this EV; 0 when there are too many of all kinds. */
+const struct mrc_ev_probe *mrc_port_status_message(struct mrc_engine *engine, struct mrc_qp *qp,
+                                                   uint16_t ev, uint64_t timeout_ns);
 /* Forgets every probe of the QP. */
 void mrc_ev_probe_drop_qp(struct mrc_engine *engine, const struct mrc_qp *qp);
 
 int mrc_endpoint_on_request(struct mrc_engine *engine, const struct mrc_wire *packet,
-                            const struct mrc_meta *meta);
+                            const struct mrc_meta *meta, uint64_t now_ns);
 int mrc_endpoint_on_response(struct mrc_engine *engine, const struct mrc_wire *packet,
                              const struct mrc_meta *meta, uint64_t now_ns);
 /* Adds answers that wait, to half of the transmit; false when that is full. */
@@ -32,7 +35,13 @@ void mrc_ev_probe_on_commit(struct mrc_engine *engine, uint32_t slot, int taken,
 /* The QP whose peer sends from this address and port, or 0. */
 struct mrc_qp *mrc_endpoint_find_qp(const struct mrc_engine *engine, const uint8_t address[16],
                                     uint16_t sport);
-void mrc_endpoint_add_sources(struct mrc_engine *engine, const struct mrc_qp *qp);
-void mrc_endpoint_drop_sources(struct mrc_engine *engine, const struct mrc_qp *qp);
+/* The QP that speaks for the peer of this one, among all that share the peer. */
+struct mrc_qp *mrc_endpoint_speaker(const struct mrc_engine *engine, struct mrc_qp *qp);
+void mrc_endpoint_add_sources(struct mrc_engine *engine, struct mrc_qp *qp);
+void mrc_endpoint_drop_sources(struct mrc_engine *engine, struct mrc_qp *qp);
+/* Takes over what other QPs with the same peer know of its ports. */
+void mrc_endpoint_take_peer_ports(const struct mrc_engine *engine, struct mrc_qp *qp);
+/* The QP has failed: if it spoke for its peer, another that lives does so from now on. */
+void mrc_endpoint_yield(struct mrc_engine *engine, struct mrc_qp *qp);
 
 #endif

@@ -8,6 +8,7 @@
 
 #include "engine.h"
 #include "loss.h"
+#include "port_status.h"
 #include "probe.h"
 #include "requester.h"
 #include "responder.h"
@@ -61,6 +62,7 @@ int mrc_qp_create(struct mrc_engine *engine, const struct mrc_qp_attr *attr) {
   qp->qpn = attr->qpn;
   qp->attr = *attr;
   qp->ev_probe_ns = MRC_NEVER;
+  mrc_port_status_init(engine, qp);
   for (int i = 0; i < MRC_MAX_PORTS; i++)
     mrc_probation_init(&qp->planes[i].probation);
   if (mrc_requester_init(qp) != 0 || mrc_responder_init(qp) != 0) {
@@ -113,6 +115,7 @@ int mrc_qp_set_peer(struct mrc_engine *engine, uint32_t qpn, const struct mrc_pe
     if (!known_address(qp, sources[i].address, &index))
       memcpy(qp->peer_addresses[qp->n_peer_addresses++], sources[i].address, 16);
   mrc_endpoint_add_sources(engine, qp);
+  mrc_endpoint_take_peer_ports(engine, qp);
   return 0;
 }
 
@@ -125,6 +128,7 @@ bool mrc_qp_knows_source(struct mrc_qp *qp, const uint8_t address[16]) {
 /* Back to what mrc_qp_create made. */
 static void to_reset(struct mrc_engine *engine, struct mrc_qp *qp) {
   mrc_endpoint_drop_sources(engine, qp);
+  mrc_port_status_init(engine, qp);
   forget_peer(qp);
   mrc_evset_free(&qp->evset);
   for (int i = 0; i < MRC_MAX_PORTS; i++)
@@ -175,6 +179,11 @@ static int to_rts(struct mrc_engine *engine, struct mrc_qp *qp, const struct mrc
   }
   mrc_evset_start(&qp->evset, merged.ev_active_per_plane, &engine->prng);
   take_base_rtts(engine, qp);
+  for (uint32_t planes = qp->evset.plane_mask; planes != 0; planes &= planes - 1) {
+    const uint32_t plane = (uint32_t)__builtin_ctz(planes);
+    if (qp->planes[plane].peer_down || !(engine->ports_up >> plane & 1))
+      mrc_loss_suspend_plane(engine, qp, plane, now_ns);
+  }
   return 0;
 }
 
@@ -196,6 +205,7 @@ int mrc_qp_modify(struct mrc_engine *engine, uint32_t qpn, uint32_t state,
   mrc_trace(engine, MRC_TRACE_QP_STATE, qpn, qp->state, state);
   qp->state = (uint8_t)state;
   if (state == MRC_QP_RTS) qp->ev_probe_ns = 0; /* EVs that failed at connect want probes */
+  if (state == MRC_QP_RTR) mrc_port_status_on_change(engine, qp);
   mrc_qp_touch(engine, qp);
   return 0;
 }
@@ -214,6 +224,7 @@ void mrc_qp_fail(struct mrc_engine *engine, struct mrc_qp *qp, uint8_t status,
   qp->resp.sack_deadline_ns = MRC_NEVER;
   if (qp->resp.held) engine->n_held--;
   qp->resp.held = false;
+  mrc_endpoint_yield(engine, qp);
   const struct mrc_event event = {.type = MRC_EVENT_QP_ERROR, .qpn = qp->qpn, .status = status};
   mrc_event_push(engine, &event);
 }

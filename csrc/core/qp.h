@@ -41,6 +41,16 @@ struct mrc_plane {
   bool peer_down;       /* the peer reported its port down */
 };
 
+/* What the peer knows of this host's ports; kept by the QP that speaks for its peer. */
+struct mrc_port_status {
+  uint64_t next_ns;       /* when to tell; MRC_NEVER: it knows, or a message is on its way */
+  uint64_t interval_ns;   /* patience with the next message */
+  uint32_t told;          /* the ports that are up, as the peer last confirmed; bit n - 1: port n */
+  uint16_t id;            /* of the newest message */
+  uint8_t plane;          /* it left on */
+  uint8_t answers_wanted; /* until the peer's view is certain */
+};
+
 struct mrc_reliability_probe {
   uint64_t sent_ns;
   uint16_t id;
@@ -154,6 +164,7 @@ struct mrc_qp {
   struct mrc_requester req;
   struct mrc_responder resp;
   uint64_t ev_probe_ns; /* next time an EV or plane on probation wants a probe */
+  struct mrc_port_status port_status;
 };
 
 /* Whether the move is legal. */

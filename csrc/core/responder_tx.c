@@ -6,13 +6,14 @@
 /* The EV on which to answer what came in on `port`: a plane that just delivered works. Any other
    plane serves when that one cannot be sent on. */
 static uint16_t reverse_ev(struct mrc_engine *engine, struct mrc_qp *qp, uint8_t port) {
-  if (port != 0 && mrc_port_usable(engine, port - 1u)) {
+  if (port != 0 && mrc_port_usable(engine, port - 1u) && !qp->planes[port - 1].peer_down) {
     const uint16_t ev = mrc_evset_any(&qp->evset, port - 1u);
     if (ev != MRC_EV_NONE) return ev;
   }
   for (uint32_t planes = qp->evset.plane_mask; planes != 0; planes &= planes - 1) {
     const uint32_t plane = (uint32_t)__builtin_ctz(planes);
-    if (!mrc_port_usable(engine, plane) || qp->planes[plane].suspended) continue;
+    if (!mrc_port_usable(engine, plane) || qp->planes[plane].peer_down) continue;
+    if (qp->planes[plane].suspended) continue;
     const uint16_t ev = mrc_evset_any(&qp->evset, plane);
     if (ev != MRC_EV_NONE) return ev;
   }

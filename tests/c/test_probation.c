@@ -57,6 +57,23 @@ static void test_on_failure__relapses_double_the_wait(void) {
   CHECK_EQ(p.next_ns - now_ns, 2 * MS);
 }
 
+/* What was wrong is over: no more waiting, but three successes at the spacing that relapses gave.
+ */
+static void test_on_mend__probes_begin_at_once(void) {
+  struct mrc_probation p;
+  mrc_probation_init(&p);
+  mrc_probation_on_failure(&p, 0);
+  for (int i = 0; i < 5; i++)
+    mrc_probation_on_timeout(&p, 0);
+  mrc_probation_on_probe(&p);
+  mrc_probation_on_mend(&p, 7 * MS);
+  CHECK_EQ(p.next_ns, 7 * MS);
+  CHECK(!mrc_probation_on_success(&p, 8 * MS));
+  CHECK_EQ(p.next_ns, 10 * MS);
+  CHECK(!mrc_probation_on_success(&p, 10 * MS));
+  CHECK(mrc_probation_on_success(&p, 12 * MS));
+}
+
 CHECK_MAIN(RUN(test_on_success__trust_needs_a_row),
            RUN(test_on_timeout__spacing_doubles_to_a_limit),
-           RUN(test_on_failure__relapses_double_the_wait))
+           RUN(test_on_failure__relapses_double_the_wait), RUN(test_on_mend__probes_begin_at_once))

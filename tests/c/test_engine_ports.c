@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Port status: what a host tells its peers of ports that go down and up, and what they make of it.
+   The silence of the dead links is what they would have to find out otherwise. */
+#include <errno.h>
+
+#include "core/engine.h"
+#include "core/port_status.h"
+#include "core/wire.h"
+#include "scenario.h"
+#include "sim/connect.h"
+
+#define RATE 500000000
+
+static const struct mrc_qp *inside(const struct mrc_pair *p, int end) {
+  return mrc_engine_qp(p->hosts[p->ends[end]->host].engine, p->ends[end]->qpn);
+}
+
+static bool peer_down(const struct mrc_pair *p, int end, int plane) {
+  return inside(p, end)->planes[plane - 1].peer_down;
+}
+
+static bool suspended(const struct mrc_pair *p, int end, int plane) {
+  return mrc_pair_info(p, end).planes[plane - 1].suspended;
+}
+
+static uint64_t told(const struct mrc_pair *p, int host) {
+  return counter(p, host, MRC_COUNTER_TX_PORT_STATUS);
+}
+
+static int peer_of(const struct mrc_pair *p, int end) { return p->ends[end]->peer; }
+
+/* Messages of host 0 that are lost; nothing else that it sends in these tests is a request. */
+static void lose_messages(struct mrc_pair *p, uint32_t times) {
+  lose_kind(p, 0, MRC_OP_ENDPOINT_REQUEST, times);
+}
+
+static void set_delays(struct mrc_pair *p, uint64_t delay_ns) {
+  for (int plane = 1; plane <= p->config.planes; plane++)
+    for (int path = 0; path < p->config.paths; path++)
+      mrc_pair_path(p, 0, 1, plane, path)->config.delay_ns = delay_ns;
+}
+
+/* The host that sends learns from the peer that a port is down: no packet more goes there, what was
+   in flight goes by the other planes, and no timer was needed. */
+static void test_status__the_peer_leaves_the_plane_at_once(void) {
+  struct mrc_pair *p = open_pair(.planes = 4, .paths = 2, .port_out.rate_bps = RATE);
+  const int end = open_qp(p, .memory_bytes = 16u << 20, .mpr = 4096);
+  for (int i = 0; i < 16; i++)
+    CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
+  run_for(p, 20 * MS);
+  mrc_pair_port_up(p, 1, 3, false);
+  run_for(p, 3 * PATH_DELAY);
+  CHECK(peer_down(p, end, 3) && suspended(p, end, 3));
+  CHECK_EQ(inside(p, end)->req.win.lists[2].bytes, 0);
+  CHECK_EQ(n_events(p, 0, MRC_EVENT_PLANE, 0), 1);
+  const uint64_t packets = p->hosts[0].plane_packets[2];
+  const uint64_t acked = mrc_pair_info(p, end).bytes_acked;
+  run_for(p, 20 * MS);
+  CHECK_EQ(p->hosts[0].plane_packets[2], packets);            /* and no probe either */
+  CHECK(mrc_pair_info(p, end).bytes_acked - acked > 3000000); /* of 3.75 MB over three planes */
+  CHECK_EQ(counter(p, 0, MRC_COUNTER_EVS_BAD), 0);
+  CHECK_EQ(told(p, 1), 1);
+  CHECK_EQ(counter(p, 0, MRC_COUNTER_RX_PORT_STATUS), 1);
+  mrc_pair_destroy(p);
+}
+
+/* The way back: the peer probes the plane at once, trusts it and gives it its share. */
+static void test_status__the_way_back(void) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .port_out.rate_bps = RATE);
+  const int end = open_qp(p, .memory_bytes = 16u << 20);
+  for (int i = 0; i < 16; i++)
+    CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
+  mrc_pair_port_up(p, 1, 2, false);
+  run_for(p, 50 * MS);
+  mrc_pair_port_up(p, 1, 2, true);
+  run_for(p, 10 * MS); /* three probes, 2 ms apart */
+  CHECK(!peer_down(p, end, 2) && !suspended(p, end, 2));
+  CHECK(!suspended(p, peer_of(p, end), 2));
+  const uint64_t one = p->hosts[0].plane_bytes[0], two = p->hosts[0].plane_bytes[1];
+  run_for(p, 20 * MS);
+  const uint64_t more_one = p->hosts[0].plane_bytes[0] - one;
+  const uint64_t more_two = p->hosts[0].plane_bytes[1] - two;
+  CHECK(more_two > more_one * 9 / 10 && more_two < more_one * 11 / 10);
+  CHECK_EQ(told(p, 1), 2);
+  mrc_pair_destroy(p);
+}
+
+/* The local timeout tries every plane again, but not one whose port is known to be down. */
+static void test_status__outlasts_the_local_timeout(void) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
+  const int end = open_qp(p, .memory_bytes = 1u << 20, .timeout = 10, .retry_exp = 8);
+  mrc_pair_port_up(p, 1, 2, false);
+  run_for(p, 1 * MS);
+  mrc_pair_silence(p, 1, true);
+  CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
+  run_for(p, 50 * MS);
+  CHECK(counter(p, 0, MRC_COUNTER_TIMEOUTS) > 2);
+  CHECK(suspended(p, end, 2));
+  CHECK_EQ(p->hosts[0].plane_bytes[1], 0);
+  mrc_pair_silence(p, 1, false);
+  mrc_pair_port_up(p, 1, 2, true);
+  CHECK(mrc_pair_finish(p, SECOND));
+  run_for(p, 20 * MS);
+  CHECK(!suspended(p, end, 2) && !suspended(p, peer_of(p, end), 2));
+  mrc_pair_destroy(p);
+}
+
+/* One message for each peer, however many QPs there are. */
+static void test_status__one_message_for_each_peer(void) {
+  struct mrc_pair *p = open_pair(.hosts = 3, .planes = 2, .paths = 2);
+  int ends[8];
+  for (int i = 0; i < 8; i++)
+    ends[i] = open_qp(p, .from = 0, .to = 1 + i % 2);
+  mrc_pair_port_up(p, 0, 2, false);
+  run_for(p, 200 * MS);
+  CHECK_EQ(told(p, 0), 2);
+  for (int i = 0; i < 8; i++)
+    CHECK(peer_down(p, peer_of(p, ends[i]), 2));
+  mrc_pair_port_up(p, 0, 2, true);
+  run_for(p, 200 * MS);
+  CHECK_EQ(told(p, 0), 4);
+  for (int i = 0; i < 8; i++)
+    CHECK(!peer_down(p, peer_of(p, ends[i]), 2));
+  mrc_pair_destroy(p);
+}
+
+static void test_status__the_same_again_is_no_news(void) {
+  struct mrc_pair *p = open_pair(.planes = 2);
+  open_qp(p, .memory_bytes = 0);
+  mrc_pair_port_up(p, 0, 2, true);
+  run_for(p, 10 * MS);
+  CHECK_EQ(told(p, 0), 0);
+  mrc_pair_destroy(p);
+}
+
+/* Messages or answers that get lost: it is told again, and once more when nothing older can be on
+   its way. */
+static void test_status__is_repeated_until_answered(void) {
+  for (int answers = 0; answers < 2; answers++) {
+    CHECK_ROW(answers);
+    struct mrc_pair *p = open_pair(.planes = 3, .paths = 2);
+    const int end = open_qp(p, .memory_bytes = 0);
+    if (answers)
+      lose_kind(p, 1, MRC_OP_ENDPOINT_RESPONSE, 3);
+    else
+      lose_messages(p, 3);
+    mrc_pair_port_up(p, 0, 2, false);
+    run_for(p, 40 * MS); /* 5 + 10 + 20 ms */
+    CHECK(peer_down(p, peer_of(p, end), 2));
+    CHECK_EQ(told(p, 0), 4);
+    run_for(p, SECOND);
+    CHECK_EQ(told(p, 0), 5);
+    CHECK_EQ(inside(p, end)->port_status.answers_wanted, 0);
+    CHECK_EQ(counter(p, 1, MRC_COUNTER_RX_PORT_STATUS), 1);
+    mrc_pair_destroy(p);
+  }
+}
+
+/* A peer that is gone: the messages become rare. */
+static void test_status__backs_off(void) {
+  struct mrc_pair *p = open_pair(.planes = 2);
+  open_qp(p, .memory_bytes = 0);
+  mrc_pair_silence(p, 1, true);
+  mrc_pair_port_up(p, 0, 2, false);
+  run_for(p, 10 * SECOND);
+  CHECK(told(p, 0) > 10 && told(p, 0) < 20); /* 5 ms doubling to a second, then one a second */
+  mrc_pair_destroy(p);
+}
+
+/* Down and up again before the peer has said anything: it ends with what is true, and does so too
+   when the old message arrives last. */
+static void test_status__old_news_do_not_stay(void) {
+  struct mrc_pair *p = open_pair(.planes = 3, .paths = 2);
+  const int end = open_qp(p, .memory_bytes = 0);
+  set_delays(p, 40 * MS);
+  mrc_pair_port_up(p, 0, 2, false);
+  run_for(p, 1 * MS);
+  set_delays(p, PATH_DELAY);
+  mrc_pair_port_up(p, 0, 2, true);
+  run_for(p, 20 * MS);
+  CHECK(!peer_down(p, peer_of(p, end), 2));
+  run_for(p, 30 * MS);
+  CHECK(peer_down(p, peer_of(p, end), 2)); /* the old message */
+  run_for(p, 100 * MS);
+  CHECK(!peer_down(p, peer_of(p, end), 2));
+  CHECK_EQ(inside(p, end)->port_status.answers_wanted, 0);
+  mrc_pair_destroy(p);
+}
+
+/* QPs that are made while a port is down, the first of their peer and later ones. */
+static void test_status__new_qps_start_with_what_is_true(void) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
+  mrc_pair_port_up(p, 0, 2, false);
+  for (int i = 0; i < 2; i++) {
+    CHECK_ROW(i);
+    const int end = open_qp(p, .memory_bytes = 1u << 20);
+    CHECK(suspended(p, end, 2));
+    run_for(p, 1 * MS);
+    CHECK(peer_down(p, peer_of(p, end), 2) && suspended(p, peer_of(p, end), 2));
+    CHECK_EQ(mrc_pair_write(p, end, 1u << 19), 0);
+    CHECK_EQ(mrc_pair_write(p, peer_of(p, end), 1u << 19), 0);
+    CHECK(mrc_pair_finish(p, 100 * MS));
+    CHECK_EQ(told(p, 0), 1);
+    CHECK_EQ(p->hosts[1].plane_bytes[1], 0);
+    CHECK_EQ(mrc_pair_info(p, peer_of(p, end)).packets_retransmitted, 0);
+  }
+  mrc_pair_port_up(p, 0, 2, true);
+  run_for(p, 20 * MS);
+  for (int end = 0; end < 4; end++)
+    CHECK(!suspended(p, end, 2) && !peer_down(p, end, 2));
+  mrc_pair_destroy(p);
+}
+
+/* The QP that speaks for its peer ends before the peer has answered: another goes on. */
+static void test_status__survives_the_qp_that_speaks(void) {
+  for (int destroy = 0; destroy < 2; destroy++) {
+    CHECK_ROW(destroy);
+    struct mrc_pair *p = open_pair(.planes = 3, .paths = 2);
+    const int first = open_qp(p, .memory_bytes = 0), second = open_qp(p, .memory_bytes = 0);
+    lose_messages(p, 1);
+    mrc_pair_port_up(p, 0, 2, false);
+    run_for(p, 1 * MS);
+    CHECK_EQ(told(p, 0), 1);
+    CHECK(!peer_down(p, peer_of(p, second), 2));
+    if (destroy)
+      mrc_pair_destroy_qp(p, first);
+    else
+      mrc_pair_modify(p, first, MRC_QP_ERROR);
+    run_for(p, 1 * MS);
+    CHECK(peer_down(p, peer_of(p, second), 2));
+    mrc_pair_port_up(p, 0, 2, true);
+    run_for(p, 200 * MS);
+    CHECK(!peer_down(p, peer_of(p, second), 2));
+    CHECK_EQ(inside(p, second)->port_status.answers_wanted, 0);
+    mrc_pair_destroy(p);
+  }
+}
+
+/* After the last QP of a peer has failed, a new one tells what changed in between. */
+static void test_status__a_new_qp_takes_over_from_a_failed_one(void) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
+  const int first = open_qp(p, .memory_bytes = 0);
+  mrc_pair_port_up(p, 0, 2, false);
+  run_for(p, 1 * MS);
+  mrc_pair_modify(p, first, MRC_QP_ERROR); /* the peer's end lives on */
+  mrc_pair_port_up(p, 0, 2, true);
+  run_for(p, 1 * MS);
+  CHECK(peer_down(p, peer_of(p, first), 2));
+  const int second = open_qp(p, .memory_bytes = 0);
+  run_for(p, 20 * MS);
+  CHECK(!peer_down(p, peer_of(p, first), 2) && !peer_down(p, peer_of(p, second), 2));
+  mrc_pair_destroy(p);
+}
+
+/* The kernel refuses the message, or its plane is down by then: another plane is tried. */
+static void test_status__leaves_on_a_plane_that_works(void) {
+  struct mrc_pair *p = open_pair(.planes = 3, .paths = 2);
+  const int end = open_qp(p, .memory_bytes = 0);
+  p->hosts[0].errors[0] = -ENETUNREACH;
+  mrc_pair_port_up(p, 0, 2, false);
+  run_for(p, 20 * MS);
+  CHECK(peer_down(p, peer_of(p, end), 2));
+  CHECK_EQ(p->hosts[0].plane_packets[1], 0);
+  p->hosts[0].errors[0] = 0;
+  mrc_pair_port_up(p, 0, 1, false);
+  mrc_pair_port_up(p, 0, 3, false); /* nobody can be told */
+  run_for(p, 20 * MS);
+  mrc_pair_port_up(p, 0, 1, true);
+  run_for(p, 100 * MS);
+  CHECK(!peer_down(p, peer_of(p, end), 1));
+  CHECK(peer_down(p, peer_of(p, end), 2) && peer_down(p, peer_of(p, end), 3));
+  mrc_pair_destroy(p);
+}
+
+CHECK_MAIN(RUN(test_status__the_peer_leaves_the_plane_at_once), RUN(test_status__the_way_back),
+           RUN(test_status__outlasts_the_local_timeout),
+           RUN(test_status__one_message_for_each_peer), RUN(test_status__the_same_again_is_no_news),
+           RUN(test_status__is_repeated_until_answered), RUN(test_status__backs_off),
+           RUN(test_status__old_news_do_not_stay),
+           RUN(test_status__new_qps_start_with_what_is_true),
+           RUN(test_status__survives_the_qp_that_speaks),
+           RUN(test_status__a_new_qp_takes_over_from_a_failed_one),
+           RUN(test_status__leaves_on_a_plane_that_works))
