@@ -366,7 +366,8 @@ int mrc_qp_destroy(mrc_engine *engine, uint32_t qpn);
 /* -ENOENT, -EINVAL, -EPERM (not RTS), -ENOBUFS (queue full), -EACCES (local memory). */
 int mrc_qp_post(mrc_engine *engine, uint32_t qpn, const struct mrc_wr *wr, uint64_t now_ns);
 /* Sends one EV probe padded to `bytes` of UDP payload (0: not padded); its end is an
-   MRC_EVENT_PROBE with `cookie`. RTR and RTS. -ENOENT, -EINVAL, -EAGAIN (too many). */
+   MRC_EVENT_PROBE with `cookie`, unless the QP is destroyed first. RTR and RTS. -ENOENT, -EINVAL,
+   -EAGAIN (too many). */
 int mrc_qp_probe_ev(mrc_engine *engine, uint32_t qpn, uint32_t ev_index, uint32_t bytes,
                     uint64_t timeout_ns, uint64_t cookie, uint64_t now_ns);
 /* The controller's word: MRC_EV_DENIED, or MRC_EV_GOOD to lift it, or MRC_EV_ASSUMED_BAD. */

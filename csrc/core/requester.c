@@ -132,6 +132,13 @@ static bool is_of_original(const struct mrc_qp *qp, const struct mrc_txslot *slo
   return now_ns - slot->sent_ns < qp->planes[slot->plane].rtt.base_ns / 2;
 }
 
+/* Whether this acknowledgement tells when and where the packet got through. Of one that was sent
+   again it may be the original that arrived, as long as the answer comes no later than answers
+   usually do. */
+static bool is_evidence(const struct mrc_qp *qp, const struct mrc_txslot *slot, uint64_t now_ns) {
+  return slot->tries < 2 || now_ns - slot->sent_ns >= qp->planes[slot->plane].rtt.smooth_ns;
+}
+
 /* One PSN was received by the peer; returns the bytes that this newly acknowledges. */
 static uint32_t acknowledge(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t psn,
                             uint64_t now_ns) {
@@ -139,10 +146,11 @@ static uint32_t acknowledge(struct mrc_engine *engine, struct mrc_qp *qp, uint32
   const struct mrc_txslot slot = *mrc_txwin_slot(&req->win, psn);
   if (slot.state == MRC_TX_ACKED || slot.state == MRC_TX_UNSENT) return 0;
   mrc_txwin_on_acked(&req->win, psn);
-  if (is_of_original(qp, &slot, now_ns)) {
-    mrc_txwin_slot(&req->win, psn)->of_original = slot.state == MRC_TX_INFLIGHT;
-    mrc_loss_on_spurious(engine, qp, &slot, psn);
-  } else {
+  const bool original = is_of_original(qp, &slot, now_ns);
+  const bool evidence = !original && is_evidence(qp, &slot, now_ns);
+  mrc_txwin_slot(&req->win, psn)->of_original = slot.state == MRC_TX_INFLIGHT && !evidence;
+  if (original) mrc_loss_on_spurious(engine, qp, &slot, psn);
+  if (evidence) {
     struct mrc_plane *plane = &qp->planes[slot.plane];
     plane->rack_ns = mrc_max_u64(plane->rack_ns, slot.sent_ns);
     plane->heard_ns = now_ns;
@@ -207,13 +215,21 @@ static void on_probe_answer(struct mrc_engine *engine, struct mrc_qp *qp,
   mrc_trace(engine, MRC_TRACE_PROBE_IN, qp->qpn, id, rtt_ns);
 }
 
-/* The triggering packet gives a round trip when it was sent only once. */
+/* The triggering packet gives a round trip when it was sent only once. It may be acknowledged
+   already, by another SACK that came with this one: what was sent stands in its slot until the ring
+   of slots comes around. */
 static void on_trigger(struct mrc_qp *qp, const struct mrc_sack *sack, const struct mrc_meta *meta,
                        struct mrc_cc_ack *ack) {
+  const struct mrc_txwin *win = &qp->req.win;
   const uint32_t psn = (sack->cum_psn + (uint32_t)(int32_t)sack->ack_psn_offset) & MRC_PSN_MASK;
-  if (!mrc_txwin_holds(&qp->req.win, psn)) return;
-  const struct mrc_txslot *slot = mrc_txwin_slot(&qp->req.win, psn);
-  if (slot->state != MRC_TX_INFLIGHT || slot->tries != 1) return;
+  const uint32_t ago = mrc_psn_sub(win->next_psn, psn);
+  if (ago == 0 || ago > win->mask + 1) return;
+  const struct mrc_txslot *slot = mrc_txwin_slot(win, psn);
+  if (slot->tries != 1 || slot->state == MRC_TX_LOST) return;
+  mrc_assert(slot->ev < qp->evset.n);
+  /* A SACK that repeats an old trigger may have kept it for longer than its timestamp can say. */
+  const bool old = meta->arrived_ns - slot->sent_ns > (uint64_t)INT16_MAX << 10;
+  if (slot->state != MRC_TX_INFLIGHT && old) return;
   const uint64_t rtt_ns = round_trip_ns(meta, sack->tx_timestamp, slot->sent_ns);
   if (rtt_ns != 0) on_rtt(qp, slot->ev, rtt_ns, ack);
 }

@@ -31,7 +31,7 @@ struct mrc_txslot {
   uint8_t state;        /* enum mrc_tx_state */
   uint8_t plane;        /* index of the plane it left on */
   uint8_t tries;        /* transmissions that the kernel took, saturating */
-  bool of_original : 1; /* acknowledged, but too soon for its newest transmission */
+  bool of_original : 1; /* acknowledged, maybe for an earlier transmission */
   bool by_timeout : 1;  /* taken for lost by the local timeout, without evidence of its own */
 };
 
