@@ -282,7 +282,9 @@ void mrc_loss_on_deadline(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t
   } else if (now_ns >= probe_deadline_ns(qp)) {
     req->probe.wanted = true;
     req->probed_ns = now_ns;
-    req->probe_wait_ns = mrc_min_u64(2 * req->probe_wait_ns, 1024ull << qp->attr.timeout);
+    /* never sooner than an answer can come: a new probe takes the place of the last */
+    const uint64_t longest_ns = mrc_max_u64(1024ull << qp->attr.timeout, mrc_loss_patience_ns(req));
+    req->probe_wait_ns = mrc_min_u64(2 * req->probe_wait_ns, longest_ns);
   }
   mrc_qp_touch(engine, qp);
 }

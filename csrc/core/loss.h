@@ -13,6 +13,12 @@
 #define MRC_PROBE_FIRST_NS 5000000ull        /* patience before any RTT is known */
 #define MRC_PROBE_FLOOR_NS 1000000ull
 
+/* How long nothing may be heard before a reliability probe asks. */
+static inline uint64_t mrc_loss_patience_ns(const struct mrc_requester *req) {
+  if (!mrc_rtt_known(&req->rtt)) return MRC_PROBE_FIRST_NS;
+  return mrc_rtt_overdue_ns(&req->rtt, MRC_PROBE_FLOOR_NS) + req->rtt.smooth_ns;
+}
+
 /* Takes one packet for lost; `why` is one of the LOST_BY counters. */
 void mrc_loss_mark(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t psn, enum mrc_counter why,
                    uint64_t now_ns);

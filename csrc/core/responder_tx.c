@@ -26,8 +26,10 @@ static void add_sack(struct mrc_engine *engine, struct mrc_burst *burst, struct 
                      const struct mrc_sack_trigger *t, uint32_t base, uint64_t bitmap) {
   const struct mrc_rxwin *win = &qp->resp.win;
   const uint32_t cum_psn = mrc_psn_sub(win->next_psn, 1);
-  /* The reflected timestamp is shifted by the time that the packet waited here. */
-  const uint16_t service_time = mrc_timestamp(engine->now_ns - t->arrived_ns);
+  /* The reflected timestamp is shifted by the time that the packet waited here. What waited longer
+     than 15 bits can say gives the peer no round trip. */
+  const uint64_t waited_units = (engine->now_ns - t->arrived_ns) >> 10;
+  const uint16_t service_time = (uint16_t)mrc_min_u64(waited_units, INT16_MAX + 1);
   const int32_t out_of_order = mrc_psn_diff(win->end_psn, win->next_psn);
   struct mrc_wire wire = {
       .opcode = MRC_OP_SACK,
