@@ -22,11 +22,6 @@ void mrc_requester_free(struct mrc_qp *qp) {
   mrc_txwin_free(&qp->req.win);
 }
 
-static uint64_t probe_patience_ns(const struct mrc_requester *req) {
-  if (!mrc_rtt_known(&req->rtt)) return MRC_PROBE_FIRST_NS;
-  return mrc_rtt_overdue_ns(&req->rtt, MRC_PROBE_FLOOR_NS) + req->rtt.smooth_ns;
-}
-
 int mrc_requester_start(struct mrc_qp *qp, uint64_t now_ns) {
   struct mrc_requester *req = &qp->req;
   const struct mrc_qp_attr *attr = &qp->attr;
@@ -47,7 +42,7 @@ int mrc_requester_start(struct mrc_qp *qp, uint64_t now_ns) {
   mrc_txwin_start(&req->win, attr->sq_psn);
   req->peer_next_psn = attr->sq_psn;
   req->progress_ns = now_ns;
-  req->probe_wait_ns = probe_patience_ns(req);
+  req->probe_wait_ns = mrc_loss_patience_ns(req);
   return 0;
 }
 
@@ -172,6 +167,7 @@ static void on_progress(struct mrc_qp *qp, uint64_t now_ns) {
   struct mrc_requester *req = &qp->req;
   req->progress_ns = now_ns;
   req->timeouts = 0;
+  req->refused = false;
 }
 
 /* A round trip of something that left on this EV. */
@@ -288,7 +284,7 @@ int mrc_requester_on_sack(struct mrc_engine *engine, struct mrc_qp *qp,
   if (mrc_psn_before(req->peer_next_psn, next)) req->peer_next_psn = next;
   if (ack.bytes > 0) {
     on_progress(qp, now_ns);
-    req->probe_wait_ns = probe_patience_ns(req);
+    req->probe_wait_ns = mrc_loss_patience_ns(req);
   }
   mrc_cc_on_ack(&req->cc, &ack, now_ns);
   mrc_loss_on_holes(engine, qp, base, sack->bitmap, now_ns);
@@ -315,6 +311,7 @@ int mrc_requester_on_nack(struct mrc_engine *engine, struct mrc_qp *qp,
   if (nack->reason == MRC_NACK_TRIMMED && mrc_evset_on_skip(&qp->evset, slot->ev))
     mrc_loss_report_ev(engine, qp, slot->ev);
   mrc_loss_mark(engine, qp, nack->nack_psn, MRC_COUNTER_LOST_BY_NACK, now_ns);
+  if (!trimmed) mrc_loss_on_refusal(engine, qp, nack->nack_psn);
   if (trimmed) {
     const struct mrc_cc_loss loss = {
         .cause = MRC_CC_LOSS_TRIMMED, .bytes = bytes, .inflight_bytes = win->inflight_bytes};
