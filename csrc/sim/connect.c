@@ -7,6 +7,8 @@
 #include "core/psn.h"
 #include "sim/address.h"
 
+#define PROBE_TIMEOUT_NS UINT64_C(2000000000)
+
 static uint32_t or_default(uint32_t value, uint32_t otherwise) { return value ? value : otherwise; }
 
 static struct mrc_qp_attr make_attr(const struct mrc_pair_qp_config *config) {
@@ -119,12 +121,29 @@ void mrc_pair_modify(struct mrc_pair *pair, int index, uint32_t state) {
   mrc_pair_kick(pair, end->host);
 }
 
+/* Probes every EV of an end at full size; takes as long as the slowest answer. */
+static void probe_evs(struct mrc_pair *pair, int index) {
+  const struct mrc_pair_end *end = pair->ends[index];
+  const int n = pair->config.planes * pair->config.paths;
+  for (int ev = 0; ev < n; ev++)
+    mrc_assert(mrc_qp_probe_ev(pair->hosts[end->host].engine, end->qpn, (uint32_t)ev,
+                               end->attr.path_mtu + MRC_DATA_OVERHEAD_BYTES, PROBE_TIMEOUT_NS, 0,
+                               pair->now_ns) == 0);
+  mrc_pair_kick(pair, end->host);
+}
+
 int mrc_pair_connect(struct mrc_pair *pair, const struct mrc_pair_qp_config *config) {
   const int end = mrc_pair_create_qp(pair, config);
-  for (uint32_t state = MRC_QP_RTR; state <= MRC_QP_RTS; state++) {
-    mrc_pair_modify(pair, end, state);
-    mrc_pair_modify(pair, pair->ends[end]->peer, state);
+  const int peer = pair->ends[end]->peer;
+  mrc_pair_modify(pair, end, MRC_QP_RTR);
+  mrc_pair_modify(pair, peer, MRC_QP_RTR);
+  if (config->probe) {
+    probe_evs(pair, end);
+    probe_evs(pair, peer);
+    mrc_pair_run(pair, pair->now_ns + PROBE_TIMEOUT_NS);
   }
+  mrc_pair_modify(pair, end, MRC_QP_RTS);
+  mrc_pair_modify(pair, peer, MRC_QP_RTS);
   return end;
 }
 

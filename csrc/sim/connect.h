@@ -23,10 +23,12 @@ struct mrc_pair_qp_config {
   uint8_t retry_linear;         /* as they are */
   uint8_t retry_exp;
   uint8_t cc; /* enum mrc_cc_kind */
+  bool probe; /* every EV before RTS */
   struct mrc_cc_profile cc_profile;
 };
 
-/* Returns the end at `from`; both ends are in RTS. */
+/* Returns the end at `from`; both ends are in RTS, and have probed their EVs in RTR, as in the real
+   exchange, when `probe` is set. */
 int mrc_pair_connect(struct mrc_pair *pair, const struct mrc_pair_qp_config *config);
 /* Only creates both ends: they are in INIT. */
 int mrc_pair_create_qp(struct mrc_pair *pair, const struct mrc_pair_qp_config *config);

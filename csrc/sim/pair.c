@@ -34,19 +34,12 @@ static void schedule(struct mrc_pair *pair, uint64_t at_ns, enum event_kind kind
                                  .at_ns = at_ns, .kind = kind, .index = index, .pointer = pointer});
 }
 
-/* A host that is busy runs its driver late; what is scheduled after that waits with it. */
-static uint64_t stall(struct mrc_pair *pair, struct mrc_pair_host *host, uint64_t at_ns) {
-  const struct mrc_pair_driver *driver = &host->driver;
-  if (driver->stall_ppm && mrc_prng_below(&pair->prng, 1000000) < driver->stall_ppm)
-    host->busy_until_ns = at_ns + mrc_prng_below(&pair->prng, (uint32_t)driver->stall_ns);
-  return mrc_max_u64(at_ns, host->busy_until_ns);
-}
-
 void mrc_pair_run_at(struct mrc_pair *pair, int index, uint64_t at_ns) {
   struct mrc_pair_host *host = &pair->hosts[index];
-  if (mrc_max_u64(at_ns, host->busy_until_ns) >= host->run_at_ns) return;
-  host->run_at_ns = stall(pair, host, at_ns);
-  schedule(pair, host->run_at_ns, EVENT_RUN, (uint32_t)index, NULL);
+  at_ns = mrc_max_u64(at_ns, host->busy_until_ns);
+  if (at_ns >= host->run_at_ns) return;
+  host->run_at_ns = at_ns;
+  schedule(pair, at_ns, EVENT_RUN, (uint32_t)index, NULL);
 }
 
 void mrc_pair_unblock_at(struct mrc_pair *pair, int host, int port, uint64_t at_ns) {
@@ -126,15 +119,27 @@ void mrc_pair_send(struct mrc_pair *pair, struct mrc_sim_packet *packet,
 
 /* ---- time ---- */
 
+/* Runs the driver, or finds the host busy with something else for a while. */
+static void run(struct mrc_pair *pair, int index) {
+  struct mrc_pair_host *host = &pair->hosts[index];
+  const struct mrc_pair_driver *driver = &host->driver;
+  host->run_at_ns = MRC_NEVER;
+  if (driver->stall_ppm && mrc_prng_below(&pair->prng, 1000000) < driver->stall_ppm) {
+    host->busy_until_ns =
+        pair->now_ns + 1 + mrc_prng_below(&pair->prng, (uint32_t)driver->stall_ns);
+    mrc_pair_run_at(pair, index, host->busy_until_ns);
+    return;
+  }
+  mrc_driver_run(pair, index);
+}
+
 static void handle(struct mrc_pair *pair, const struct mrc_heap_entry *event) {
   switch (event->kind) {
     case EVENT_PACKET:
       forward(pair, event->pointer);
       break;
     case EVENT_RUN:
-      if (pair->hosts[event->index].run_at_ns != event->at_ns) break; /* replaced by another */
-      pair->hosts[event->index].run_at_ns = MRC_NEVER;
-      mrc_driver_run(pair, (int)event->index);
+      if (pair->hosts[event->index].run_at_ns == event->at_ns) run(pair, (int)event->index);
       break;
     default:
       mrc_driver_unblock(pair, (int)event->index / MRC_PAIR_MAX_PLANES,

@@ -52,6 +52,12 @@ static struct mrc_link_config draw_path(struct mrc_prng *prng) {
   if (path.rate_bps && one_in(prng, 2)) path.queue_bytes = 20000 + below(prng, 300000);
   if (path.rate_bps && one_in(prng, 2)) path.ecn_bytes = 1 + below(prng, 30000);
   path.trim = path.queue_bytes && one_in(prng, 3);
+  if (one_in(prng, 12)) { /* a long way; with much loss as well it would take for ever */
+    path.delay_ns += below(prng, 200 * MS);
+    path.loss_ppm /= 20;
+    path.corrupt_ppm = 0;
+    path.loss_mask = 0;
+  }
   return path;
 }
 
@@ -101,6 +107,10 @@ static struct mrc_pair_qp_config draw_qp(struct mrc_prng *prng, const struct mrc
       .retry_exp = dies ? 3 : 25, /* 25 never gives up: what heals must complete */
       .cc = one_in(prng, 3) ? MRC_CC_NSCC : MRC_CC_DELAY,
   };
+  /* On a long way the round trip must be known before data, or timeouts come before answers. */
+  const bool is_far = pair->config.path.delay_ns > 5 * MS;
+  config.probe = is_far || one_in(prng, 4);
+  if (is_far) config.cc = MRC_CC_DELAY; /* NSCC's defaults are for short ways */
   /* Without congestion control a slow link with an endless queue is a storm, not a test. */
   if (one_in(prng, 5) && !pair->config.path.rate_bps) config.cc = MRC_CC_NULL;
   if (one_in(prng, 8)) config.integrity = MRC_INTEGRITY_UDP;
@@ -305,7 +315,9 @@ static uint64_t run_once(void) {
   else
     heal(run.pair);
   const uint64_t healed_ns = run.pair->now_ns;
-  mrc_assert(mrc_pair_finish(run.pair, 60 * SECOND));
+  const bool finished = mrc_pair_finish(run.pair, 300 * SECOND);
+  if (!finished) tell(run.pair);
+  mrc_assert(finished);
   check_statuses(&run);
   if (verbose) {
     tell(run.pair);

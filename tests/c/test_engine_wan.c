@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Ways that are no data centre's: long, slow, lossy, with small buffers; connected as in real life,
+   where every EV is probed before data. */
+#include "core/engine.h"
+
+#include "scenario.h"
+#include "sim/connect.h"
+
+/* How long it takes to write and acknowledge `n` messages of `bytes`. */
+static uint64_t time_of(struct mrc_pair *p, int end, uint32_t bytes, int n) {
+  const uint64_t start_ns = p->now_ns;
+  for (int i = 0; i < n; i++)
+    CHECK_EQ(mrc_pair_write(p, end, bytes), 0);
+  CHECK(mrc_pair_finish(p, 100 * SECOND));
+  CHECK_EQ(succeeded(p, end), n);
+  return p->now_ns - start_ns;
+}
+
+/* 40 ms is more than half a wrap of the 16-bit timestamps. */
+static void test_wan__of_40_ms(void) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .path.delay_ns = 20 * MS,
+                                 .port_out.rate_bps = 100000000, .port_out.queue_bytes = 2000000);
+  int end = open_qp(p, .memory_bytes = 32u << 20, .path_mtu = 8844, .probe = true);
+  const uint64_t ns = time_of(p, end, 1u << 20, 32);
+  CHECK(ns < 1800 * MS); /* 1.34 s at 200 Mbit/s */
+  CHECK_EQ(retransmitted(p, end), 0);
+  CHECK(mrc_pair_info(p, end).rtt_ns > (int64_t)(40 * MS));
+  mrc_pair_destroy(p);
+}
+
+/* A round trip of 600 ms, nine times the local timeout. */
+static void test_wan__longer_than_the_timeout(void) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .path.delay_ns = 300 * MS);
+  int end = open_qp(p, .memory_bytes = 8u << 20, .path_mtu = 8844, .timeout = 16, .probe = true);
+  const uint64_t ns = time_of(p, end, 1u << 20, 8);
+  CHECK(ns < 7 * 600 * MS);
+  CHECK_EQ(retransmitted(p, end), 0);
+  mrc_pair_destroy(p);
+}
+
+/* A jumbo frame takes 71 ms on the wire, and many wait before it. */
+static void test_slow__link_of_1_mbit(void) {
+  struct mrc_pair *p = open_pair(.path.delay_ns = 1 * MS, .path.rate_bps = 1000000);
+  int end = open_qp(p, .memory_bytes = 400000, .path_mtu = 8844, .timeout = 16, .retry_linear = 7,
+                    .retry_exp = 6, .probe = true);
+  const uint64_t ns = time_of(p, end, 100000, 4);
+  CHECK(ns < 3600 * MS); /* 3.2 s at 1 Mbit/s */
+  CHECK_EQ(retransmitted(p, end), 0);
+  mrc_pair_destroy(p);
+}
+
+/* A home line: little rate, little buffer. Overflow is congestion, not a dead path. */
+static void test_slow__link_with_a_small_buffer(void) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .path.delay_ns = 5 * MS,
+                                 .port_out.rate_bps = 10000000, .port_out.queue_bytes = 64000);
+  int end = open_qp(p, .memory_bytes = 4u << 20, .path_mtu = 1408, .timeout = 16, .probe = true);
+  const uint64_t ns = time_of(p, end, 1u << 20, 4);
+  CHECK(ns < 3 * SECOND); /* 1.8 s at 20 Mbit/s */
+  CHECK(retransmitted(p, end) < 300);
+  CHECK_EQ(n_events(p, 0, MRC_EVENT_PLANE, MRC_PAIR_ANY), 0);
+  mrc_pair_destroy(p);
+}
+
+/* 1 % of loss everywhere costs about what was lost (T5, T6 of the papers: go-back-N collapses). */
+static void test_lossy__one_percent_costs_little(void) {
+  struct mrc_pair *p =
+      open_pair(.planes = 4, .paths = 2, .path.delay_ns = 50 * US, .path.loss_ppm = 10000,
+                .port_out.rate_bps = 500000000, .port_out.queue_bytes = 1000000);
+  int end = open_qp(p, .memory_bytes = 64u << 20, .path_mtu = 8844, .timeout = 16, .probe = true);
+  const uint64_t ns = time_of(p, end, 1u << 20, 64);
+  CHECK(ns < 350 * MS);               /* 0.27 s at 2 Gbit/s */
+  CHECK(retransmitted(p, end) < 120); /* of 7616 packets, 76 of them lost */
+  CHECK_EQ(n_events(p, 0, MRC_EVENT_PLANE, MRC_PAIR_ANY), 0);
+  mrc_pair_destroy(p);
+}
+
+CHECK_MAIN(RUN(test_wan__of_40_ms), RUN(test_wan__longer_than_the_timeout),
+           RUN(test_slow__link_of_1_mbit), RUN(test_slow__link_with_a_small_buffer),
+           RUN(test_lossy__one_percent_costs_little))
