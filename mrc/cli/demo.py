@@ -176,7 +176,10 @@ def _recovery(result: DemoResult) -> str:
     if not result.dips:
         return f"goodput was never below {level}"
     seconds = result.recovery_seconds
-    back = (
-        "it stayed there" if seconds is None else f"back {format_seconds(seconds)} after the fault"
-    )
+    if seconds is None:
+        back = "it stayed there"
+    elif seconds == 0:
+        back = "none of it at the fault"
+    else:
+        back = f"back {format_seconds(seconds)} after the fault"
     return f"goodput was below {level} for {format_seconds(result.below_seconds)} in all; {back}"
