@@ -299,7 +299,7 @@ struct mrc_qp_info {
   uint64_t inflight_bytes;
   int64_t rtt_ns; /* smoothed over all planes; -1 before the first sample */
   uint32_t path_mtu;
-  uint32_t timeouts;                /* expiries of the local timeout in a row */
+  uint32_t timeouts;                /* expiries of the local timeout and refusals in a row */
   struct mrc_plane_info planes[32]; /* planes[n - 1] is plane n */
 };
 

@@ -241,6 +241,16 @@ static bool retries_exhausted(const struct mrc_qp *qp) {
   return qp->req.timeouts > (uint32_t)qp->attr.retry_linear + qp->attr.retry_exp;
 }
 
+void mrc_loss_on_refusal(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t psn) {
+  struct mrc_requester *req = &qp->req;
+  /* The whole window may be refused in one round trip: only the packet that was first counts. */
+  if (req->refused && req->refused_psn != psn) return;
+  req->refused = true;
+  req->refused_psn = psn;
+  req->timeouts++;
+  if (retries_exhausted(qp)) mrc_qp_fail(engine, qp, MRC_WC_RETRY_EXC_ERR, MRC_WC_RETRY_EXC_ERR);
+}
+
 static uint64_t timeout_deadline_ns(const struct mrc_qp *qp) {
   return qp->req.progress_ns + timeout_ns(qp);
 }

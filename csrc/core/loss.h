@@ -25,6 +25,9 @@ void mrc_loss_mark(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t psn, e
 /* A packet taken for lost had arrived after all. */
 void mrc_loss_on_spurious(struct mrc_engine *engine, struct mrc_qp *qp,
                           const struct mrc_txslot *slot, uint32_t psn);
+/* The peer has no room for a packet, which has been marked as lost: a retry, of which there are as
+   many as of expiries of the local timeout. May fail the QP. */
+void mrc_loss_on_refusal(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t psn);
 /* The holes that a SACK shows, against the order on their EVs. What proves a loss must stand in the
    same SACK: SACKs travel on several planes, and an old one knows less than a newer one that came
    first. */

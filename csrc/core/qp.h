@@ -80,7 +80,9 @@ struct mrc_requester {
   uint64_t progress_ns;   /* last sign of life of the peer, or when work began */
   uint64_t probed_ns;     /* when the last reliability probe was asked for */
   uint64_t probe_wait_ns; /* current patience before that probe; doubles */
-  uint32_t timeouts;      /* expiries in a row */
+  uint32_t timeouts;      /* expiries in a row, and refusals */
+  uint32_t refused_psn;   /* first PSN that the peer refused since it last made progress */
+  bool refused;           /* there is one */
   uint32_t sack_serial;   /* of the SACK at hand; marks EVs in mrc_loss_on_holes */
   uint64_t packets_sent;
   uint64_t packets_retransmitted;

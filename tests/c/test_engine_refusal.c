@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A peer that refuses packets for want of room: they are sent again, but not without end. */
+#include "core/engine.h"
+#include "forge.h"
+#include "scenario.h"
+#include "sim/connect.h"
+
+enum { RETRIES = 7 }; /* 3 + 4, as in scenario.h */
+
+static const uint8_t nothing[4];
+
+static const struct mrc_qp *inside(const struct mrc_pair *p, int end) {
+  return mrc_engine_qp(p->hosts[p->ends[end]->host].engine, p->ends[end]->qpn);
+}
+
+/* Host 1 writes and hears nothing but what is forged. Returns host 0's end. */
+static int open_silent(struct mrc_pair *p, uint8_t retry_exp) {
+  const int end = open_qp(p, .memory_bytes = 64 * MTU, .retry_exp = retry_exp);
+  CHECK_EQ(mrc_pair_write(p, end, MTU), 0);
+  CHECK(mrc_pair_finish(p, 10 * MS));
+  mrc_pair_silence(p, 1, true);
+  CHECK_EQ(mrc_pair_write(p, p->ends[end]->peer, 2 * MTU), 0);
+  run_for(p, 10 * US);
+  return end;
+}
+
+/* Refuses the n-th packet of host 1 that is in flight, and lets it be sent again. */
+static void refuse(struct mrc_pair *p, int end, uint32_t n, uint8_t reason) {
+  const struct mrc_qp *qp = inside(p, p->ends[end]->peer);
+  const uint32_t psn = mrc_psn_add(qp->req.win.una_psn, n);
+  const struct mrc_txslot *slot = mrc_txwin_slot(&qp->req.win, psn);
+  CHECK_EQ(slot->state, MRC_TX_INFLIGHT);
+  struct forge forge = make_forge(p, end, nothing);
+  forge.wire = (struct mrc_wire){
+      .opcode = MRC_OP_NACK,
+      .dest_qpn = qp->qpn,
+      .psn = psn,
+      .nack = {
+          .reason = reason, .ev = qp->evset.evs[slot->ev].attr.ev, .nack_psn = psn, .cc_type = 2}};
+  CHECK_EQ(send_forge(p, &forge), MRC_DROP_NONE);
+  run_for(p, 10 * US);
+}
+
+static void test_refusal__counts_as_a_retry(void) {
+  static const uint8_t reasons[] = {MRC_NACK_NO_BITMAP, MRC_NACK_NO_PKT_BUFFER,
+                                    MRC_NACK_NO_RESOURCE, MRC_NACK_PSN_OOR_WINDOW};
+  for (size_t row = 0; row < sizeof reasons; row++) {
+    CHECK_ROW(row);
+    struct mrc_pair *p = open_pair(.paths = 4);
+    const int end = open_silent(p, RETRIES - 3), peer = p->ends[end]->peer;
+    for (int i = 0; i < RETRIES; i++)
+      refuse(p, end, 0, reasons[row]);
+    CHECK_EQ(mrc_pair_info(p, peer).state, MRC_QP_RTS);
+    CHECK_EQ(mrc_pair_info(p, peer).timeouts, RETRIES);
+    refuse(p, end, 0, reasons[row]);
+    CHECK_EQ(mrc_pair_info(p, peer).state, MRC_QP_ERROR);
+    CHECK_EQ(mrc_pair_info(p, peer).status, MRC_WC_RETRY_EXC_ERR);
+    mrc_pair_destroy(p);
+  }
+}
+
+/* Refusals of the whole window are one retry. */
+static void test_refusal__of_several_packets_counts_once(void) {
+  struct mrc_pair *p = open_pair(.paths = 4);
+  const int end = open_silent(p, RETRIES - 3), peer = p->ends[end]->peer;
+  for (int i = 0; i < RETRIES; i++) {
+    refuse(p, end, 1, MRC_NACK_NO_RESOURCE);
+    refuse(p, end, 0, MRC_NACK_NO_RESOURCE);
+  }
+  CHECK_EQ(mrc_pair_info(p, peer).timeouts, RETRIES);
+  CHECK_EQ(mrc_pair_info(p, peer).state, MRC_QP_RTS);
+  mrc_pair_destroy(p);
+}
+
+/* It is one counter: expiries of the local timeout and refusals together. */
+static void test_refusal__shares_the_counter_with_timeouts(void) {
+  struct mrc_pair *p = open_pair(.paths = 4);
+  const int end = open_silent(p, RETRIES - 3), peer = p->ends[end]->peer;
+  for (int i = 0; i < RETRIES; i++)
+    refuse(p, end, 0, MRC_NACK_NO_RESOURCE);
+  run_for(p, 3 * SECOND); /* the next expiry, after a doubled interval, is one too many */
+  CHECK_EQ(mrc_pair_info(p, peer).status, MRC_WC_RETRY_EXC_ERR);
+  CHECK_EQ(counter(p, 1, MRC_COUNTER_TIMEOUTS), 1);
+  mrc_pair_destroy(p);
+}
+
+static void test_refusal__progress_starts_anew(void) {
+  struct mrc_pair *p = open_pair(.paths = 4);
+  const int end = open_silent(p, RETRIES - 3), peer = p->ends[end]->peer;
+  for (int i = 0; i < RETRIES; i++)
+    refuse(p, end, 0, MRC_NACK_NO_RESOURCE);
+  mrc_pair_silence(p, 1, false);
+  CHECK(mrc_pair_finish(p, 3 * SECOND));
+  CHECK_EQ(mrc_pair_info(p, peer).timeouts, 0);
+  CHECK(!inside(p, peer)->req.refused);
+  CHECK_EQ(succeeded(p, peer), 1);
+  mrc_pair_destroy(p);
+}
+
+/* Trims are congestion and no refusal; and retries may be without end. */
+static void test_refusal__what_does_not_count(void) {
+  static const struct {
+    uint8_t reason, retry_exp;
+  } rows[] = {{MRC_NACK_TRIMMED, 4}, {MRC_NACK_TRIMMED_LASTHOP, 4}, {MRC_NACK_NO_RESOURCE, 25}};
+  for (size_t row = 0; row < sizeof rows / sizeof rows[0]; row++) {
+    CHECK_ROW(row);
+    struct mrc_pair *p = open_pair(.paths = 4);
+    const int end = open_silent(p, rows[row].retry_exp);
+    for (int i = 0; i < 30; i++)
+      refuse(p, end, 0, rows[row].reason);
+    CHECK_EQ(mrc_pair_info(p, p->ends[end]->peer).state, MRC_QP_RTS);
+    mrc_pair_destroy(p);
+  }
+}
+
+CHECK_MAIN(RUN(test_refusal__counts_as_a_retry), RUN(test_refusal__of_several_packets_counts_once),
+           RUN(test_refusal__shares_the_counter_with_timeouts),
+           RUN(test_refusal__progress_starts_anew), RUN(test_refusal__what_does_not_count))
