@@ -52,6 +52,7 @@ def make_sdist(checkout: Path) -> Path:
 def check_installed(bin_folder: Path, elsewhere: Path) -> None:
     run(bin_folder / "python", "-c", PROBE, cwd=elsewhere)
     assert "send" in run(bin_folder / "mrc", "--help", cwd=elsewhere)
+    assert "lossy-ev" in run(bin_folder / "mrc", "sim", "list", cwd=elsewhere)
 
 
 def test_pip_install__from_a_checkout(checkout: Path, clean_venv: Path, tmp_path: Path) -> None:
