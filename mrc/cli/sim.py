@@ -8,6 +8,7 @@ import sys
 import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -16,7 +17,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from mrc.cli.exits import Exit, UsageError
 from mrc.cli.output import Output, add_options, format_rate, format_seconds, format_table
 from mrc.errors import ConfigError
-from mrc.sim import checks, reader, report
+from mrc.sim import checks, page, plot, reader, report
 from mrc.sim.checks import Outcome
 from mrc.sim.run import Progress as OnProgress
 from mrc.sim.run import Result, reference_of, run
@@ -28,7 +29,8 @@ examples:
   mrc sim lossy-ev
   mrc sim incast-victim --seeds 20 --json
   mrc sim permutation --set topology.hosts=16 --set topology.routing=ecmp
-  mrc sim my.toml --seed 7 --trace packets.txt
+  mrc sim my.toml --seed 7 --trace packets.txt --plot goodput.svg
+  mrc sim report --output report.html --seeds 20
 """
 
 
@@ -41,7 +43,9 @@ def add_parser(subparsers: Any) -> None:
         examples=EXAMPLES,
     )
     parser.add_argument(
-        "scenario", metavar="NAME|FILE", help="a scenario, a TOML file, or list for their names"
+        "scenario",
+        metavar="NAME|FILE",
+        help="a scenario or a TOML file; list for all names, report for a page about all of them",
     )
     parser.add_argument(
         "--seed",
@@ -61,6 +65,8 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--trace", metavar="FILE", help="write a line for every packet sent, lost or delivered"
     )
+    parser.add_argument("--plot", metavar="FILE", help="draw the first seed's goodput, as SVG")
+    parser.add_argument("--output", metavar="FILE", help="the page that report writes, as HTML")
     add_options(parser)
     parser.set_defaults(run=run_command)
 
@@ -94,17 +100,41 @@ def run_command(args: argparse.Namespace) -> int:
     out = Output.of(args)
     if args.scenario == "list":
         return _list(out)
-    if args.trace is not None and args.seeds > 1:
-        raise UsageError(args.prog, "--trace is for one seed")
+    if (args.scenario == "report") != (args.output is not None):
+        raise UsageError(args.prog, "report and --output FILE go together")
+    if args.trace is not None and (args.seeds > 1 or args.scenario == "report"):
+        raise UsageError(args.prog, "--trace is for one scenario and one seed")
+    seeds = range(args.seed, args.seed + args.seeds)
+    return _report(out, args, seeds) if args.scenario == "report" else _one(out, args, seeds)
+
+
+def _one(out: Output, args: argparse.Namespace, seeds: Sequence[int]) -> int:
+    scenario = _load(args, args.scenario)
+    results, outcomes = _run(out, scenario, seeds, args.trace)
+    _print(out, results, outcomes)
+    if args.plot is not None:
+        Path(args.plot).write_text(plot.goodput_svg(results[0]), encoding="utf-8")
+    return Exit.OK if all(outcome.met for outcome in outcomes) else Exit.FAILED
+
+
+def _report(out: Output, args: argparse.Namespace, seeds: Sequence[int]) -> int:
+    """Runs all built-in scenarios; what is not met is told on the page, and is no failure."""
+    experiments = []
+    for name in reader.names():
+        results, outcomes = _run(out, _load(args, name), seeds, None)
+        experiments.append(page.Experiment(results[0], outcomes))
+    Path(args.output).write_text(page.render(experiments, seeds), encoding="utf-8")
+    outcomes = [outcome for experiment in experiments for outcome in experiment.outcomes]
+    out.text(_check_table(outcomes, with_scenario=True))
+    out.result({"seeds": list(seeds), "checks": report.checks_json(outcomes)})
+    return Exit.OK
+
+
+def _load(args: argparse.Namespace, name: str) -> Scenario:
     try:
-        settings = dict(parse_setting(text) for text in args.settings)
-        scenario = reader.load(args.scenario, settings)
+        return reader.load(name, dict(parse_setting(text) for text in args.settings))
     except (ValueError, ConfigError) as error:
         raise UsageError(args.prog, str(error)) from error
-    seeds = range(args.seed, args.seed + args.seeds)
-    results, outcomes = _run(out, scenario, seeds, args.trace)
-    _print(out, scenario, results, outcomes)
-    return Exit.OK if all(outcome.met for outcome in outcomes) else Exit.FAILED
 
 
 def _list(out: Output) -> int:
@@ -150,33 +180,22 @@ def _bar(out: Output, name: str, n_runs: int) -> Iterator[OnProgress | None]:
         yield show
 
 
-def _print(
-    out: Output, scenario: Scenario, results: Sequence[Result], outcomes: Sequence[Outcome]
-) -> None:
-    out.text(f"{scenario.name}: {scenario.title}\n")
+def _print(out: Output, results: Sequence[Result], outcomes: Sequence[Outcome]) -> None:
     first = results[0]
-    stats = first.stats
+    scenario, stats = first.scenario, first.stats
     out.text(
+        f"{scenario.name}: {scenario.title}\n\n"
         f"seed {first.seed}: {format_seconds(stats.now_ns / 1e9)}, {stats.packets} packets;"
         f" {stats.lost} lost by faults, {stats.trimmed} trimmed, {stats.dropped} dropped,"
         f" {stats.marked} marked"
     )
-    flows = [
+    rows = [
         [g.name, g.flows, format_rate(g.slowest_bps), format_rate(g.mean_bps), g.retransmitted]
         for g in report.groups(first)
     ]
     head = ["traffic", "flows", "slowest", "mean", "packets retransmitted"]
-    out.text(format_table(head, flows) + "\n")
-    rows = [
-        [
-            outcome.name,
-            _value(outcome.value),
-            f"{outcome.relation} {outcome.target:g}",
-            "yes" if outcome.met else "NO",
-        ]
-        for outcome in outcomes
-    ]
-    out.text(format_table(["check", "value", "target", "met"], rows))
+    out.text(format_table(head, rows) + "\n")
+    out.text(_check_table(outcomes, with_scenario=False))
     out.result(
         {
             "scenario": report.scenario_json(scenario),
@@ -186,5 +205,17 @@ def _print(
     )
 
 
-def _value(value: float | None) -> str:
-    return "none" if value is None else f"{value:.4g}"
+def _check_table(outcomes: Sequence[Outcome], *, with_scenario: bool) -> str:
+    head = ["scenario", "check", "value", "target", "met"]
+    rows = [
+        [
+            outcome.scenario,
+            outcome.name,
+            "none" if outcome.value is None else f"{outcome.value:.4g}",
+            f"{outcome.relation} {outcome.target:g}",
+            "yes" if outcome.met else "NO",
+        ]
+        for outcome in outcomes
+    ]
+    first = 0 if with_scenario else 1
+    return format_table(head[first:], [row[first:] for row in rows])

@@ -90,6 +90,7 @@ def parse(values: Mapping[str, Any], name: str, place: str) -> Scenario:
     scenario = Scenario(
         name=name,
         title=table.text("title"),
+        claim=table.text("claim", ""),
         topology=topology,
         transport=transport,
         traffic=tuple(_traffic(item, topology, rtt_ns) for item in table.tables("traffic")),

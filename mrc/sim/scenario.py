@@ -125,6 +125,7 @@ class Scenario:
 
     name: str
     title: str
+    claim: str  # what the paper says of such an experiment; empty: nothing
     topology: Topology
     transport: Transport
     traffic: tuple[Traffic, ...]

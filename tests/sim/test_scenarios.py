@@ -139,6 +139,24 @@ def test_command__text(capsys: pytest.CaptureFixture[str]) -> None:
     assert code == (1 if " NO\n" in text else 0)
 
 
+def test_command__plot(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "goodput.svg"
+    main(["sim", "loss-of-control", "--set", "traffic.0.writes=8", "--plot", str(path)])
+    assert path.read_text().startswith("<svg ")
+
+
+def test_command__report(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reader, "names", lambda: ["loss-of-control", "lossy-ev"])
+    path = tmp_path / "report.html"
+    settings = ["--set", "traffic.0.writes=2", "--seeds", "2"]
+    assert main(["sim", "report", "--output", str(path), "--json", *settings]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert {check["scenario"] for check in printed["checks"]} == {"loss-of-control", "lossy-ev"}
+    assert path.read_text().count("<svg ") == 2
+
+
 def test_command__list(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sim", "list"]) == 0
     assert "permutation       64 hosts" in capsys.readouterr().out
@@ -153,7 +171,9 @@ def test_command__list(capsys: pytest.CaptureFixture[str]) -> None:
         (["nowhere"], "no scenario 'nowhere'"),
         (["lossy-ev", "--set", "run"], "'run' is not KEY=VALUE"),
         (["lossy-ev", "--set", "run.until=soon"], "lossy-ev: run.until: 'soon' is no time"),
-        (["lossy-ev", "--seeds", "2", "--trace", "x"], "--trace is for one seed"),
+        (["lossy-ev", "--seeds", "2", "--trace", "x"], "--trace is for one scenario and one seed"),
+        (["lossy-ev", "--output", "x"], "report and --output FILE go together"),
+        (["report"], "report and --output FILE go together"),
         (["lossy-ev", "--seed", "-1"], "--seed"),
     ],
 )
