@@ -239,7 +239,6 @@ def test_imports__one_importer_each() -> None:
         "_cffi_backend": set(),
         "mrc._core": {"mrc/_native.py"},
         "mrc._sim": {"mrc/sim/native.py"},
-        "mrc._sim": {"mrc/sim/native.py"},
         "pyroute2": {"mrc/netlink.py"},
         "scapy": set(),
     }  # fmt: skip
