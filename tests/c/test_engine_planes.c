@@ -153,6 +153,27 @@ static void test_silence__of_all_planes_for_a_while(void) {
   mrc_pair_destroy(p);
 }
 
+/* A plane that dies and heals every 50 ms: each relapse doubles its probation, so after a few it is
+   left alone, and costs nothing any more. */
+static void test_silence__of_a_flapping_plane(void) {
+  struct mrc_pair *p = open_pair(.planes = 4, .paths = 2, .port_out.rate_bps = 25000000);
+  int end = open_qp(p, .memory_bytes = 40u << 20, .path_mtu = 4096);
+  write_all(p, end, 1u << 20, 40);
+  uint64_t lost[2] = {0};
+  for (int half = 0; half < 2; half++) {
+    for (int i = 0; i < 30; i++) {
+      mrc_pair_silence(p, 2, i % 2 == 0);
+      run_for(p, 50 * MS);
+    }
+    lost[half] = mrc_pair_info(p, end).planes[1].lost;
+  }
+  CHECK(lost[0] > 0);
+  CHECK_EQ(lost[1], lost[0]);
+  CHECK(counter(p, 0, MRC_COUNTER_PLANES_SUSPENDED) <= 8);
+  CHECK(acked_bytes(p, end) > 3 * 9375000 / 100 * 95); /* three planes of 3.1 MB/s for 3 s */
+  mrc_pair_destroy(p);
+}
+
 /* What the kernel refuses was never sent: no loss, no retransmission, every byte in place. */
 static void test_refused__is_not_lost(void) {
   for (int every = 2; every <= 5; every++) {
@@ -361,7 +382,7 @@ static void test_silence__costs_hardly_any_goodput(void) {
 CHECK_MAIN(RUN(test_silence__costs_hardly_any_goodput), RUN(test_silence__of_one_plane),
            RUN(test_silence__of_two_of_four), RUN(test_silence__of_one_direction),
            RUN(test_silence__from_the_start), RUN(test_silence__of_one_path),
-           RUN(test_silence__of_all_planes_ends_the_qp),
+           RUN(test_silence__of_a_flapping_plane), RUN(test_silence__of_all_planes_ends_the_qp),
            RUN(test_silence__of_all_planes_for_a_while), RUN(test_refused__is_not_lost),
            RUN(test_transmit__one_burst_at_a_time), RUN(test_blocked__ports_wait_for_their_socket),
            RUN(test_blocked__one_port_for_long), RUN(test_error__of_the_kernel_suspends_the_plane),
