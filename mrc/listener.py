@@ -86,7 +86,6 @@ class Listener:
             self._changed.notify_all()
         while self._ready:
             await self._ready.popleft().close()
-        await server.wait_closed()
 
     async def _on_peer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
