@@ -221,13 +221,14 @@ struct mrc_qp_attr {
   uint32_t max_wimm; /* immediates outstanding, both directions, 1..1024 */
   /* to INIT: nothing more */
   /* to RTR */
-  uint32_t dest_qpn;  /* 24 bits */
-  uint32_t rq_psn;    /* first PSN of the peer, 24 bits */
-  uint32_t integrity; /* enum mrc_integrity, agreed */
+  uint32_t dest_qpn;    /* 24 bits */
+  uint32_t rq_psn;      /* first PSN of the peer, 24 bits */
+  uint32_t integrity;   /* enum mrc_integrity, agreed */
+  uint32_t dynamic_mpr; /* 1: agreed that either side may narrow its window, see mrc_qp_set_mpr */
   /* to RTS */
   uint32_t sq_psn;        /* our first PSN, 24 bits */
   uint32_t path_mtu;      /* payload bytes of a full packet, a multiple of 4, agreed and proved */
-  uint32_t peer_mpr;      /* window of the peer, PSNs */
+  uint32_t peer_mpr;      /* window of the peer, PSNs; the widest, when it is dynamic */
   uint32_t peer_max_wimm; /* immediates that the peer accepts in flight */
   uint32_t spray; /* packets of a burst at most; 0 leaves it to the grain policy, 1 is MRC's own */
   uint32_t ev_active_per_plane;     /* EVs in rotation per plane, the rest are backups; 0: all */
@@ -299,7 +300,9 @@ struct mrc_qp_info {
   uint64_t inflight_bytes;
   int64_t rtt_ns; /* smoothed over all planes; -1 before the first sample */
   uint32_t path_mtu;
-  uint32_t timeouts;                /* expiries of the local timeout and refusals in a row */
+  uint32_t timeouts; /* expiries of the local timeout and refusals in a row */
+  uint32_t peer_mpr; /* PSNs that the peer grants now */
+  uint32_t reserved;
   struct mrc_plane_info planes[32]; /* planes[n - 1] is plane n */
 };
 
@@ -373,6 +376,9 @@ int mrc_qp_probe_ev(mrc_engine *engine, uint32_t qpn, uint32_t ev_index, uint32_
 /* The controller's word: MRC_EV_DENIED, or MRC_EV_GOOD to lift it, or MRC_EV_ASSUMED_BAD. */
 int mrc_qp_set_ev_state(mrc_engine *engine, uint32_t qpn, uint32_t ev_index, uint32_t state,
                         uint64_t now_ns);
+/* Narrows or widens the window that the peer is granted: a multiple of 128 up to the attribute mpr.
+   What it sent before is taken in any case. -ENOENT, -EINVAL (also: no dynamic MPR was agreed). */
+int mrc_qp_set_mpr(mrc_engine *engine, uint32_t qpn, uint32_t mpr, uint64_t now_ns);
 int mrc_qp_query(const mrc_engine *engine, uint32_t qpn, struct mrc_qp_info *info);
 /* Returns the number of EVs of the QP, and fills up to `capacity`; -ENOENT. */
 int mrc_qp_query_evs(const mrc_engine *engine, uint32_t qpn, struct mrc_ev_info *infos,
@@ -426,7 +432,8 @@ enum mrc_command_op {
   MRC_COMMAND_COUNTERS,        /* pointer = uint64_t[value]; result = count */
   MRC_COMMAND_DROPS,           /* pointer = uint64_t[value]; result = count */
   MRC_COMMAND_TRACE,           /* pointer = struct mrc_trace_entry[value]; result = count */
-  MRC_COMMAND_PORT_UP          /* value = port, key = 1 up or 0 down */
+  MRC_COMMAND_PORT_UP,         /* value = port, key = 1 up or 0 down */
+  MRC_COMMAND_QP_SET_MPR       /* qpn, value = PSNs */
 };
 
 /* One command for the datapath thread. Memory behind `pointer` must live until the reply. */

@@ -98,6 +98,7 @@ class ContextConfig:
     udp_port: int = 0  # 0: 4791 when free, another otherwise
     evs_per_pair: int = 8  # EVs for each pair of addresses, without SRv6
     mpr: int = 1024  # window in PSNs
+    dynamic_mpr: bool = False  # offers peers that either side may narrow it (`QP.set_mpr`)
     sq_depth: int = 1024  # work requests of one QP that the engine holds
     max_wimm: int = 128  # immediates in flight, each way
     timeout: int = 16  # local timeout is 1.024 us << timeout

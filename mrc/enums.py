@@ -143,3 +143,4 @@ class CommandOp(IntEnum):
     DROPS = lib.MRC_COMMAND_DROPS
     TRACE = lib.MRC_COMMAND_TRACE
     PORT_UP = lib.MRC_COMMAND_PORT_UP
+    QP_SET_MPR = lib.MRC_COMMAND_QP_SET_MPR

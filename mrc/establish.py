@@ -67,6 +67,7 @@ class _Plan:
     sources: list[PeerSource]
     path_mtu: int
     integrity: Integrity
+    dynamic_mpr: bool
 
 
 async def establish(
@@ -172,6 +173,7 @@ def _hello(local: Local, channel: Channel, queue: QueuePair, private: dict[str, 
         integrity=local.config.integrity,
         udp_port=local.dispatcher.device.udp_port,
         ports=tuple(ports),
+        dynamic_mpr=local.config.dynamic_mpr,
     )
     return Hello(local.name, attributes, private)
 
@@ -217,7 +219,13 @@ def _plan(local: Local, channel: Channel, peer: Hello) -> _Plan:
     if path_mtu < paths.MIN_MTU:
         raise PathError(f"an interface to {peer.host} has too small an MTU for any packet")
     sources = paths.peer_sources((port.address.ip, port.sports) for port in theirs.ports)
-    return _Plan(evs, sources, path_mtu, _integrity(local.config.integrity, theirs.integrity))
+    return _Plan(
+        evs,
+        sources,
+        path_mtu,
+        integrity=_integrity(local.config.integrity, theirs.integrity),
+        dynamic_mpr=local.config.dynamic_mpr and theirs.dynamic_mpr,
+    )
 
 
 def _configured_peer(host: HostConfig, peer: Hello) -> HostPeer:
@@ -281,7 +289,9 @@ async def _prove(channel: Channel, qp: QP, plan: _Plan, peer: Hello, *, first: b
 
 async def _receive_ready(local: Local, queue: QueuePair, plan: _Plan, peer: Hello) -> None:
     """INIT to RTR."""
-    attributes = RtrAttributes(peer.attributes.qpn, peer.attributes.first_psn, plan.integrity)
+    attributes = RtrAttributes(
+        peer.attributes.qpn, peer.attributes.first_psn, plan.integrity, plan.dynamic_mpr
+    )
     call = local.dispatcher.call
     await call(queue.set_evs([ev.attr for ev in plan.evs]), "set EVs")
     await call(queue.set_peer(plan.sources), "set the peer's addresses")

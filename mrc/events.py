@@ -130,6 +130,7 @@ class QpInfo:
     rtt_ns: int
     path_mtu: int
     timeouts: int
+    peer_mpr: int
     planes: tuple[PlaneInfo, ...]
 
 

@@ -80,7 +80,7 @@ def decode_body(body: bytes) -> dict[str, Any]:
 class Attributes:
     """What a side says of its QP: the attribute table of the specification.
 
-    Capabilities are those of the table; this version has none of the optional ones.
+    Capabilities are those of the table; of the optional ones this version has dynamic MPR.
     """
 
     qpn: int

@@ -256,6 +256,13 @@ class QP:
         command = self._queue.set_ev_state(index, state)
         await self._dispatcher.call(command, f"QP {self.qpn:#x}: set state of EV {index}")
 
+    async def set_mpr(self, mpr: int) -> None:
+        """Narrows or widens the window, in PSNs, that the peer may use from now on.
+
+        A multiple of 128, up to `ContextConfig.mpr`; both sides must have `dynamic_mpr` set.
+        """
+        await self._dispatcher.call(self._queue.set_mpr(mpr), f"QP {self.qpn:#x}: set MPR")
+
     # ---- The peer's end -------------------------------------------------------------------
 
     def start(self, path_mtu: int) -> None:

@@ -85,6 +85,7 @@ class RtrAttributes:
     dest_qpn: int
     rq_psn: int
     integrity: Integrity
+    dynamic_mpr: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +230,7 @@ class QueuePair:
     qpn: int = field(default_factory=random_qpn)
     state: QpState = QpState.RESET
     outstanding: int = 0
+    dynamic_mpr: bool = False  # agreed with the peer
 
     def _command(self, op: CommandOp, keep: object = None, **fields: Any) -> Command:
         return Command({"op": op, "qpn": self.qpn, **fields}, keep)
@@ -255,12 +257,8 @@ class QueuePair:
 
     def to_rtr(self, attributes: RtrAttributes) -> Command:
         """INIT to RTR, after `set_evs` and `set_peer`."""
-        attr = {
-            "dest_qpn": attributes.dest_qpn,
-            "rq_psn": attributes.rq_psn,
-            "integrity": int(attributes.integrity),
-        }
-        return self._move(QpState.RTR, attr)
+        self.dynamic_mpr = attributes.dynamic_mpr
+        return self._move(QpState.RTR, asdict(attributes))
 
     def to_rts(self, attributes: RtsAttributes) -> Command:
         """RTR to RTS."""
@@ -337,6 +335,14 @@ class QueuePair:
     def set_ev_state(self, index: int, state: EvState) -> Command:
         """Tells the engine what is known of an EV: DENIED, GOOD or ASSUMED_BAD."""
         return self._command(CommandOp.QP_SET_EV_STATE, value=index, key=int(state))
+
+    def set_mpr(self, mpr: int) -> Command:
+        """Changes the window that the peer is granted."""
+        if not self.dynamic_mpr:
+            raise StateError(f"QP {self.qpn:#x}: no dynamic MPR was agreed")
+        if not 0 < mpr <= self.mpr or mpr % _native.lib.MRC_MPR_UNIT:
+            raise ArgumentError(f"mpr: {mpr} is not a multiple of 128 up to {self.mpr}")
+        return self._command(CommandOp.QP_SET_MPR, value=mpr)
 
     def query(self) -> tuple[Command, Any]:
         """The command that fills the returned `struct mrc_qp_info`."""

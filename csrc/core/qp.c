@@ -139,9 +139,11 @@ static int to_rtr(struct mrc_qp *qp, const struct mrc_qp_attr *attr) {
   if (qp->evset.n == 0 || qp->n_peer_sources == 0) return -EINVAL;
   if (attr->dest_qpn <= MRC_ENDPOINT_QPN || attr->dest_qpn > 0xFFFFFF) return -EINVAL;
   if (attr->rq_psn > MRC_PSN_MASK || attr->integrity > MRC_INTEGRITY_UDP) return -EINVAL;
+  if (attr->dynamic_mpr > 1) return -EINVAL;
   qp->attr.dest_qpn = attr->dest_qpn;
   qp->attr.rq_psn = attr->rq_psn;
   qp->attr.integrity = attr->integrity;
+  qp->attr.dynamic_mpr = attr->dynamic_mpr;
   mrc_rxwin_start(&qp->resp.win, attr->rq_psn);
   return 0;
 }
@@ -170,6 +172,7 @@ static int to_rts(struct mrc_engine *engine, struct mrc_qp *qp, const struct mrc
   merged.dest_qpn = qp->attr.dest_qpn;
   merged.rq_psn = qp->attr.rq_psn;
   merged.integrity = qp->attr.integrity;
+  merged.dynamic_mpr = qp->attr.dynamic_mpr;
   const struct mrc_qp_attr before = qp->attr;
   qp->attr = merged;
   const int error = mrc_requester_start(qp, now_ns);
@@ -261,6 +264,19 @@ int mrc_qp_probe_ev(struct mrc_engine *engine, uint32_t qpn, uint32_t ev_index, 
     return -EINVAL;
   mrc_qp_touch(engine, qp); /* something is to be sent, or waits for its port */
   return mrc_ev_probe_command(engine, qp, (uint16_t)ev_index, bytes, timeout_ns, cookie);
+}
+
+int mrc_qp_set_mpr(struct mrc_engine *engine, uint32_t qpn, uint32_t mpr, uint64_t now_ns) {
+  engine->now_ns = now_ns;
+  struct mrc_qp *qp = mrc_engine_qp(engine, qpn);
+  if (qp == NULL) return -ENOENT;
+  if ((qp->state != MRC_QP_RTR && qp->state != MRC_QP_RTS) || qp->attr.dynamic_mpr == 0)
+    return -EINVAL;
+  if (mpr < MRC_MPR_UNIT || mpr > qp->attr.mpr || mpr % MRC_MPR_UNIT != 0) return -EINVAL;
+  qp->resp.mpr = mpr;
+  qp->resp.sack_now = true;
+  mrc_qp_touch(engine, qp);
+  return 0;
 }
 
 int mrc_qp_set_ev_state(struct mrc_engine *engine, uint32_t qpn, uint32_t ev_index, uint32_t state,

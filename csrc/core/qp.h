@@ -71,6 +71,7 @@ struct mrc_requester {
   uint32_t sharing;       /* planes that took equal shares at the last choice, as a mask */
   uint32_t wimm_inflight; /* immediates opened and not completed */
   uint32_t peer_next_psn; /* the peer's cumulative PSN + 1, as last heard */
+  uint32_t peer_mpr;      /* PSNs from there on that it grants now, at most attr.peer_mpr */
   uint16_t next_msn;
   uint16_t next_rqmsn;
   uint32_t acked_msn; /* messages completed, modulo 2^24 */
@@ -126,6 +127,7 @@ struct mrc_wimm {
 
 struct mrc_responder {
   struct mrc_rxwin win;
+  uint32_t mpr;           /* PSNs granted to the peer now; all of the window are taken */
   struct mrc_wimm *wimms; /* ring of max_wimm; index rqmsn modulo its power-of-two size */
   uint32_t wimm_mask;
   uint32_t next_rqmsn;    /* next immediate to deliver; free-running */

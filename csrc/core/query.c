@@ -27,7 +27,8 @@ int mrc_qp_query(const struct mrc_engine *engine, uint32_t qpn, struct mrc_qp_in
                                .inflight_bytes = req->win.inflight_bytes,
                                .rtt_ns = ns_or_unknown(&req->rtt, req->rtt.smooth_ns),
                                .path_mtu = qp->attr.path_mtu,
-                               .timeouts = req->timeouts};
+                               .timeouts = req->timeouts,
+                               .peer_mpr = req->peer_mpr};
   for (int i = 0; i < MRC_MAX_PORTS; i++) {
     const struct mrc_plane *plane = &qp->planes[i];
     info->planes[i] =

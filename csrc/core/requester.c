@@ -41,6 +41,7 @@ int mrc_requester_start(struct mrc_qp *qp, uint64_t now_ns) {
   if (error != 0) return error;
   mrc_txwin_start(&req->win, attr->sq_psn);
   req->peer_next_psn = attr->sq_psn;
+  req->peer_mpr = attr->peer_mpr;
   req->progress_ns = now_ns;
   req->probe_wait_ns = mrc_loss_patience_ns(req);
   return 0;
@@ -255,6 +256,18 @@ static uint64_t take_acks(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t
   return bytes;
 }
 
+/* A window that the peer narrows pauses us; what has left stays as it is. An older SACK, which a
+   newer one passed on another plane, says nothing of it. */
+static void on_peer_mpr(struct mrc_engine *engine, struct mrc_qp *qp, const struct mrc_sack *sack) {
+  struct mrc_requester *req = &qp->req;
+  if (qp->attr.dynamic_mpr == 0 || sack->mpr == 0) return;
+  if (mrc_psn_before(mrc_psn_add(sack->cum_psn, 1), req->peer_next_psn)) return;
+  const uint32_t psns = mrc_min_u32((uint32_t)sack->mpr * MRC_MPR_UNIT, qp->attr.peer_mpr);
+  if (psns == req->peer_mpr) return;
+  mrc_trace(engine, MRC_TRACE_PEER_MPR, qp->qpn, req->peer_mpr, psns);
+  req->peer_mpr = psns;
+}
+
 int mrc_requester_on_sack(struct mrc_engine *engine, struct mrc_qp *qp,
                           const struct mrc_wire *packet, const struct mrc_meta *meta,
                           uint64_t now_ns) {
@@ -282,6 +295,7 @@ int mrc_requester_on_sack(struct mrc_engine *engine, struct mrc_qp *qp,
   ack.bytes = take_acks(engine, qp, sack->cum_psn, base, sack->bitmap, now_ns);
   const uint32_t next = mrc_psn_add(sack->cum_psn, 1);
   if (mrc_psn_before(req->peer_next_psn, next)) req->peer_next_psn = next;
+  on_peer_mpr(engine, qp, sack);
   if (ack.bytes > 0) {
     on_progress(qp, now_ns);
     req->probe_wait_ns = mrc_loss_patience_ns(req);

@@ -119,7 +119,7 @@ static uint32_t burst_packets(const struct mrc_engine *engine, const struct mrc_
 static bool next_new(const struct mrc_qp *qp, uint32_t *bytes) {
   const struct mrc_requester *req = &qp->req;
   if (req->sq_send == req->sq_tail) return false;
-  if (mrc_psn_sub(req->win.next_psn, req->peer_next_psn) >= qp->attr.peer_mpr) return false;
+  if (mrc_psn_sub(req->win.next_psn, req->peer_next_psn) >= req->peer_mpr) return false;
   if (mrc_txwin_outstanding(&req->win) >= qp->attr.mpr) return false;
   const struct mrc_wqe *wqe = &req->sq[req->sq_send & req->sq_mask];
   if (wqe->wr.opcode == MRC_WR_WRITE_IMM && wqe->opened == 0 &&

@@ -20,6 +20,7 @@ int mrc_responder_init(struct mrc_qp *qp) {
                                  .wimm_mask = size - 1,
                                  .sack_deadline_ns = MRC_NEVER};
   if (resp->wimms == NULL) return -ENOMEM;
+  resp->mpr = qp->attr.mpr;
   return mrc_rxwin_init(&resp->win, qp->attr.mpr);
 }
 

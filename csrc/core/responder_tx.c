@@ -43,6 +43,7 @@ static void add_sack(struct mrc_engine *engine, struct mrc_burst *burst, struct 
           .spdcid = (uint16_t)qp->qpn,
           .dpdcid = (uint16_t)qp->attr.dest_qpn,
           .cum_psn = cum_psn,
+          .mpr = qp->attr.dynamic_mpr != 0 ? (uint8_t)(qp->resp.mpr / MRC_MPR_UNIT) : 0,
           .sack_offset = (int16_t)mrc_psn_diff(base, cum_psn),
           .bitmap = bitmap,
           .tx_timestamp = (uint16_t)(t->tx_timestamp + service_time),

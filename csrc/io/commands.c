@@ -127,6 +127,11 @@ static int run_port_up(struct mrc_datapath *datapath, const struct mrc_command *
   return 0;
 }
 
+static int run_qp_set_mpr(struct mrc_datapath *datapath, const struct mrc_command *command,
+                          uint64_t now_ns) {
+  return mrc_qp_set_mpr(datapath->engine, command->qpn, command->value, now_ns);
+}
+
 static const struct {
   run_fn *run;
   bool has_pointer;   /* command.pointer must be set */
@@ -149,6 +154,7 @@ static const struct {
     [MRC_COMMAND_DROPS] = {.run = run_drops, .has_pointer = true, .counts = true},
     [MRC_COMMAND_TRACE] = {.run = run_trace, .has_pointer = true, .counts = true},
     [MRC_COMMAND_PORT_UP] = {.run = run_port_up},
+    [MRC_COMMAND_QP_SET_MPR] = {.run = run_qp_set_mpr},
 };
 
 static bool is_known(const struct mrc_command *command) {

@@ -19,6 +19,7 @@ static struct mrc_qp_attr make_attr(const struct mrc_pair_qp_config *config) {
       .mpr = mpr,
       .max_wimm = max_wimm,
       .integrity = config->integrity,
+      .dynamic_mpr = config->dynamic_mpr,
       .path_mtu = or_default(config->path_mtu, 1024),
       .peer_mpr = mpr,
       .peer_max_wimm = max_wimm,

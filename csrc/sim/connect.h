@@ -19,6 +19,7 @@ struct mrc_pair_qp_config {
   uint32_t ev_active_per_plane; /* [all] */
   uint32_t sq_psn;              /* of `from`; the peer's is its complement */
   uint32_t integrity;           /* enum mrc_integrity */
+  uint32_t dynamic_mpr;         /* 1: the window may change */
   uint8_t timeout;              /* [10: 1.05 ms] */
   uint8_t retry_linear;         /* as they are */
   uint8_t retry_exp;

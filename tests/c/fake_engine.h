@@ -214,6 +214,12 @@ int mrc_qp_set_ev_state(mrc_engine *engine, uint32_t qpn, uint32_t ev_index, uin
   return qpn == 77 && ev_index == 3 && state == MRC_EV_DENIED ? 0 : -EINVAL;
 }
 
+int mrc_qp_set_mpr(mrc_engine *engine, uint32_t qpn, uint32_t mpr, uint64_t now_ns) {
+  (void)engine;
+  (void)now_ns;
+  return qpn == 77 && mpr == 256 ? 0 : -EINVAL;
+}
+
 int mrc_qp_query(const mrc_engine *engine, uint32_t qpn, struct mrc_qp_info *info) {
   (void)engine;
   info->qpn = qpn;

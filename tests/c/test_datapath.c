@@ -130,7 +130,8 @@ static void test_commands__each_reaches_its_engine_function(void) {
       {{.op = MRC_COMMAND_PORT_UP, .value = 0, .key = 1}, -EINVAL},
       {{.op = MRC_COMMAND_PORT_UP, .value = 2, .key = 1}, -EINVAL},
       {{.op = MRC_COMMAND_PORT_UP, .value = 1, .key = 0}, 0},
-      {{.op = MRC_COMMAND_PORT_UP + 1}, -EINVAL},
+      {{.op = MRC_COMMAND_QP_SET_MPR, .qpn = 77, .value = 256}, 0},
+      {{.op = MRC_COMMAND_QP_SET_MPR + 1}, -EINVAL},
       {{.op = UINT32_MAX}, -EINVAL},
   };
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {

@@ -72,6 +72,25 @@ async def test_write__under_other_policies(options: dict[str, Any]) -> None:
         assert [(await anext(immediates)).imm for _ in range(8)] == list(range(8))
 
 
+async def test_set_mpr__the_peer_keeps_within_it() -> None:
+    data = pattern(2_000_000)
+    async with connected_pair(dynamic_mpr=True, mtu_limit=256) as pair:
+        assert await transfer(pair, data) == data
+        assert (await pair.near.query()).peer_mpr == 1024
+        await pair.far.set_mpr(128)
+        assert await transfer(pair, data) == data
+        assert (await pair.near.query()).peer_mpr == 128
+        await pair.far.set_mpr(1024)
+        assert await transfer(pair, data) == data
+        assert (await pair.near.query()).peer_mpr == 1024
+
+
+async def test_set_mpr__must_be_agreed() -> None:
+    async with connected_pair() as pair:
+        with pytest.raises(StateError, match="dynamic MPR"):
+            await pair.far.set_mpr(128)
+
+
 async def test_write__offsets_touch_nothing_else() -> None:
     async with connected_pair() as pair:
         data, target = pattern(1000), bytearray(b"." * 1000)

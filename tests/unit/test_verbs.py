@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -63,10 +64,27 @@ def test_move__only_legal_ones(state: QpState, target: QpState) -> None:
 
 def test_move__attributes_travel() -> None:
     queue = queue_pair(QpState.INIT)
-    assert queue.to_rtr(RTR).fields["attr"] == {"dest_qpn": 9, "rq_psn": 8, "integrity": 1}
+    assert queue.to_rtr(RTR).fields["attr"] == {
+        "dest_qpn": 9,
+        "rq_psn": 8,
+        "integrity": Integrity.UDP,
+        "dynamic_mpr": False,
+    }
     attr = queue.to_rts(RTS).fields["attr"]
     assert (attr["sq_psn"], attr["path_mtu"], attr["cc"]) == (5, 1024, CcKind.NULL)
     assert attr["cc_profile"] == {"base_rtt_ns": 7}
+
+
+def test_set_mpr__when_it_was_agreed() -> None:
+    queue = queue_pair(QpState.INIT)
+    with pytest.raises(StateError, match="no dynamic MPR"):
+        queue.set_mpr(128)
+    queue.to_rtr(replace(RTR, dynamic_mpr=True))
+    fields = queue.set_mpr(512).fields
+    assert (fields["op"], fields["qpn"], fields["value"]) == (CommandOp.QP_SET_MPR, 77, 512)
+    for mpr in (-128, 0, 100, 1152):
+        with pytest.raises(ArgumentError, match="mpr"):
+            queue.set_mpr(mpr)
 
 
 def test_post__a_write() -> None:
