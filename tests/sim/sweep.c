@@ -112,7 +112,9 @@ static struct mrc_pair_qp_config draw_qp(struct mrc_prng *prng, const struct mrc
   config.probe = is_far || one_in(prng, 4);
   if (is_far) config.cc = MRC_CC_DELAY; /* NSCC's defaults are for short ways */
   /* Without congestion control a slow link with an endless queue is a storm, not a test. */
-  if (one_in(prng, 5) && !pair->config.path.rate_bps) config.cc = MRC_CC_NULL;
+  const bool is_slow =
+      pair->config.path.rate_bps || pair->config.port_out.rate_bps || pair->config.port_in.rate_bps;
+  if (!is_slow && one_in(prng, 5)) config.cc = MRC_CC_NULL;
   if (one_in(prng, 8)) config.integrity = MRC_INTEGRITY_UDP;
   return config;
 }
