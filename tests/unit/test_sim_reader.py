@@ -106,7 +106,7 @@ def test_load__refused(tmp_path: Path, settings: dict[str, Any], cause: str) -> 
 
 
 def test_load__no_such_scenario_or_file(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="no scenario 'nowhere'; there are .*, lossy-ev,"):
+    with pytest.raises(ConfigError, match=r"no scenario 'nowhere'; there are .*, lossy-ev,"):
         reader.load("nowhere")
     with pytest.raises(ConfigError, match="No such file"):
         reader.load(str(tmp_path / "none.toml"))
