@@ -27,15 +27,21 @@ static uint32_t host_of(const struct mrc_sim_flow *flow, uint32_t end) {
 
 /* ---- connecting ---- */
 
-/* Shuffles the paths, so that the first ones are a random choice. */
-static void choose_paths(struct mrc_sim *sim, uint32_t *paths, uint32_t n) {
-  for (uint32_t i = 0; i < n; i++)
-    paths[i] = i;
+/* Shuffles the paths that the flow may use, so that the first ones are a random choice. Returns how
+   many there are. */
+static uint32_t choose_paths(struct mrc_sim *sim, const struct mrc_sim_flow *flow,
+                             uint32_t *paths) {
+  const uint64_t allowed = flow->config.paths;
+  const uint32_t candidates = mrc_fabric_n_paths(sim, flow->config.from, flow->config.to);
+  uint32_t n = 0;
+  for (uint32_t path = 0; path < candidates; path++)
+    if (allowed == 0 || (path < 64 && allowed >> path & 1)) paths[n++] = path;
   for (uint32_t i = n - 1; i > 0; i--) {
     const uint32_t other = mrc_prng_below(&sim->prng, i + 1), path = paths[i];
     paths[i] = paths[other];
     paths[other] = path;
   }
+  return sim->config.evs_per_plane ? mrc_min_u32(n, sim->config.evs_per_plane) : n;
 }
 
 /* Under source routes the label only tells the EVs of a plane apart; under ECMP it is what the
@@ -46,16 +52,14 @@ static uint32_t label_of(const struct mrc_sim *sim, uint32_t salt, uint32_t path
 
 static void make_evs(struct mrc_sim *sim, struct mrc_sim_flow *flow, uint32_t end) {
   const uint32_t from = host_of(flow, end), to = host_of(flow, 1 - end);
-  const uint32_t candidates = mrc_fabric_n_paths(sim, from, to);
-  const uint32_t wanted = sim->config.evs_per_plane ? sim->config.evs_per_plane : candidates;
-  const uint32_t n = mrc_min_u32(wanted, candidates);
-  struct mrc_ev_attr *evs = calloc((size_t)sim->config.planes * n, sizeof(*evs));
+  struct mrc_ev_attr *evs =
+      calloc((size_t)sim->config.planes * mrc_fabric_n_paths(sim, from, to), sizeof(*evs));
   mrc_assert(evs);
   flow->n_evs = 0;
   flow->evs[end] = evs;
   for (uint32_t plane = 0; plane < sim->config.planes; plane++) {
     uint32_t paths[MRC_SIM_MAX_T1];
-    choose_paths(sim, paths, candidates);
+    const uint32_t n = choose_paths(sim, flow, paths);
     const uint32_t salt = (uint32_t)mrc_prng_next(&sim->prng);
     for (uint32_t i = 0; i < n; i++) {
       struct mrc_ev_attr *ev = &evs[flow->n_evs++];
@@ -226,6 +230,8 @@ int mrc_traffic_add(struct mrc_sim *sim, const struct mrc_sim_flow_config *confi
       config->from == config->to || config->writes == 0 || config->depth == 0 ||
       config->depth > 4096)
     return -EINVAL;
+  const uint32_t n_paths = mrc_fabric_n_paths(sim, config->from, config->to);
+  if (config->paths && n_paths < 64 && config->paths >> n_paths) return -EINVAL;
   const uint64_t room = sim->config.memory_bytes / (sim->config.copies_payload ? 2 : 1);
   if (config->offset > room || config->bytes > room - config->offset) return -EINVAL;
   if (traffic->n_flows == traffic->capacity) {

@@ -181,12 +181,17 @@ def _traffic(table: Table, topology: Topology, rtt_ns: int) -> Traffic:
         to=table.integer("to", 0, last, 0) if kind == "incast" else 0,
         senders=table.integers("from", 0, last) if kind == "incast" else (),
         pairs=table.pairs("pairs") if kind == "pairs" else (),
+        paths=table.integers("paths", 0, min(topology.t1, 64) - 1),
     )
     if not 0 < traffic.bytes < 1 << 32:
         raise table.error("write", "a write has 1 byte to 4 GiB - 1")
     for pair in traffic.pairs:
         if not all(0 <= host <= last for host in pair) or pair[0] == pair[1]:
             raise table.error("pairs", f"{list(pair)} are not two hosts of 0..{last}")
+        if traffic.paths and len({host * topology.t0 // topology.hosts for host in pair}) == 1:
+            raise table.error("paths", f"{list(pair)} are below one T0, no T1 is on their way")
+    if traffic.paths and kind != "pairs":
+        raise table.error("paths", "is for pairs")
     table.close()
     return traffic
 

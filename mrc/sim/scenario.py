@@ -81,6 +81,7 @@ class Traffic:
     to: int  # incast: the host that all send to
     senders: tuple[int, ...]  # incast: empty for all other hosts
     pairs: tuple[tuple[int, int], ...]
+    paths: tuple[int, ...]  # T1s that the QPs may use in every plane; empty: all
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ class Flow:
             "to": self.receiver,
             "start_ns": self.traffic.start_ns,
             "interval_ns": self.traffic.interval_ns,
+            "paths": sum(1 << path for path in set(self.traffic.paths)),
             "bytes": self.traffic.bytes,
             "writes": self.writes,
             "depth": self.traffic.depth,

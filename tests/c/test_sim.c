@@ -34,6 +34,8 @@ static void test_add__refuses_nonsense(void) {
   CHECK_EQ(add_flow(sim, .to = 0), -EINVAL);
   CHECK_EQ(add_flow(sim, .bytes = (1 << 20) + 1), -EINVAL);
   CHECK_EQ(add_flow(sim, .writes = 0), -EINVAL);
+  CHECK_EQ(add_flow(sim, .paths = 4), -EINVAL);          /* there are paths 0 and 1 */
+  CHECK_EQ(add_flow(sim, .to = 1, .paths = 2), -EINVAL); /* below one T0 there is path 0 */
   CHECK_EQ(add_fault(sim, .plane = 2, .target = MRC_SIM_PLANE), -EINVAL);
   CHECK_EQ(add_fault(sim, .target = MRC_SIM_PORT, .index = 4), -EINVAL);
   CHECK_EQ(add_fault(sim, .target = MRC_SIM_UPLINK, .t1 = 2), -EINVAL);
@@ -192,6 +194,17 @@ static void test_traffic__open_loop_keeps_its_mean(void) {
   mrc_sim_destroy(sim);
 }
 
+static void test_traffic__keeps_to_its_paths(void) {
+  mrc_sim *sim = open_sim(.planes = 2, .t1 = 4);
+  CHECK_EQ(add_fault(sim, .target = MRC_SIM_T1, .index = 0, .kind = MRC_SIM_SILENT), 0);
+  CHECK_EQ(add_fault(sim, .target = MRC_SIM_T1, .index = 3, .plane = 2, .kind = MRC_SIM_SILENT), 0);
+  CHECK_EQ(add_flow(sim, .paths = 0x6), 0);
+  CHECK_EQ(mrc_sim_run(sim, 500 * MS), 1);
+  CHECK_EQ(stats_of(sim).lost, 0);
+  CHECK_EQ(stats_of(sim).writes_done, 1);
+  mrc_sim_destroy(sim);
+}
+
 static void test_incast__trims_at_the_last_hop(void) {
   mrc_sim *sim = open_sim(.hosts = 8, .t0 = 2, .t1 = 4, .buffer_bytes = 200000);
   for (uint32_t from = 1; from < 8; from++)
@@ -213,4 +226,4 @@ CHECK_MAIN(RUN(test_create__refuses_nonsense), RUN(test_add__refuses_nonsense),
            RUN(test_run__faults_have_their_time), RUN(test_run__loss_of_control_spares_data),
            RUN(test_run__a_host_sees_its_port_down), RUN(test_run__no_path_ends_the_flow),
            RUN(test_traffic__after_another_flow), RUN(test_traffic__open_loop_keeps_its_mean),
-           RUN(test_incast__trims_at_the_last_hop))
+           RUN(test_traffic__keeps_to_its_paths), RUN(test_incast__trims_at_the_last_hop))

@@ -83,6 +83,11 @@ def test_load__settings_replace_values(tmp_path: Path) -> None:
         ({"traffic.0.kind": "flood"}, "traffic[0].kind: 'flood' is none of permutation"),
         ({"traffic.0.pairs": [[0, 4]]}, "traffic[0].pairs: [0, 4] are not two hosts of 0..3"),
         ({"traffic.0.pairs": [0, 1]}, "traffic[0].pairs: is no list of pairs"),
+        ({"traffic.0.paths": [2]}, "traffic[0].paths: 2 is not within 0..1"),
+        (
+            {"traffic.0.paths": [0], "traffic.0.pairs": [[2, 3]]},
+            "traffic[0].paths: [2, 3] are below one T0",
+        ),
         ({"traffic": []}, "traffic: is missing: nothing would be sent"),
         ({"faults.0.target": "t1:1.2"}, "faults[0].target: 't1:1.2' is not in this topology"),
         ({"faults.0.target": "t2:1"}, "faults[0].target: 't2:1' is none of all, plane:P"),
