@@ -107,6 +107,7 @@ static struct mrc_pair_qp_config draw_qp(struct mrc_prng *prng, const struct mrc
       .retry_exp = dies ? 3 : 25, /* 25 never gives up: what heals must complete */
       .cc = one_in(prng, 3) ? MRC_CC_NSCC : MRC_CC_DELAY,
   };
+  config.dynamic_mpr = one_in(prng, 3);
   /* On a long way the round trip must be known before data, or timeouts come before answers. */
   const bool is_far = pair->config.path.delay_ns > 5 * MS;
   config.probe = is_far || one_in(prng, 4);
@@ -154,6 +155,16 @@ static void post(struct run *run) {
   const int error = one_in(&run->prng, 3) ? mrc_pair_write_imm(run->pair, end, bytes)
                                           : mrc_pair_write(run->pair, end, bytes);
   mrc_assert(error == 0 || error == -ENOBUFS || (error == -EPERM && (e->ended || run->dies)));
+}
+
+/* A responder grants another window, if that was agreed. */
+static void regrant(struct run *run) {
+  const struct mrc_pair_end *end = run->pair->ends[below(&run->prng, (uint32_t)run->pair->n_ends)];
+  if (end->done || end->ended || !end->attr.dynamic_mpr || run->dies) return;
+  const uint32_t mpr = MRC_MPR_UNIT * (1 + below(&run->prng, end->attr.mpr / MRC_MPR_UNIT));
+  mrc_assert(mrc_qp_set_mpr(run->pair->hosts[end->host].engine, end->qpn, mpr, run->pair->now_ns) ==
+             0);
+  mrc_pair_kick(run->pair, end->host);
 }
 
 /* Ends a QP at both ends, in one of two ways. */
@@ -308,6 +319,7 @@ static uint64_t run_once(void) {
       run.faults--;
       fault(&run);
     }
+    if (one_in(&run.prng, 10)) regrant(&run);
     if (one_in(&run.prng, 4))
       mrc_pair_run(run.pair,
                    run.pair->now_ns + below(&run.prng, one_in(&run.prng, 10) ? 50 * MS : MS));
