@@ -126,10 +126,13 @@ static void fill_data(struct mrc_wire *wire, uint8_t *payload) {
 static void fill_sack(struct mrc_wire *wire) {
   wire->opcode = MRC_OP_SACK;
   wire->psn = mrc_psn_add(SQ_PSN - 1, (uint32_t)take(1));
+  const int16_t ack_psn_offset = (int16_t)take(2);
+  const uint8_t m_and_mpr = (uint8_t)take(1);
   wire->sack =
       (struct mrc_sack){.cum_psn = wire->psn,
-                        .ack_psn_offset = (int16_t)take(2),
-                        .m = take(1) % 3,
+                        .ack_psn_offset = ack_psn_offset,
+                        .m = m_and_mpr % 3,
+                        .mpr = m_and_mpr / 3,
                         .pr = take(1) & 1,
                         .ev = (uint32_t)(50001 + take(1) % 3) << 16 | (uint32_t)take(1) % 5,
                         .sack_offset = (int16_t)take(2),
@@ -246,8 +249,11 @@ static void command(uint8_t variant) {
     case 5:
       mrc_qp_modify(engine, QPN, MRC_QP_ERROR, &(struct mrc_qp_attr){0}, now_ns);
       break;
-    default:
+    case 6:
       mrc_qp_destroy(engine, QPN);
+      break;
+    default:
+      mrc_qp_set_mpr(engine, QPN, value * 64u, now_ns);
   }
 }
 
@@ -320,13 +326,14 @@ static void create(void) {
       .seed = 1, .max_qps = 2, .max_mrs = 4, .ports = PORTS, .cq_depth = 16, .trace_entries = 64};
   const struct mrc_qp_attr attr = {.qpn = QPN,
                                    .sq_depth = DEPTH,
-                                   .mpr = 128,
+                                   .mpr = 256,
                                    .max_wimm = 4,
+                                   .dynamic_mpr = 1,
                                    .dest_qpn = PEER_QPN,
                                    .rq_psn = RQ_PSN,
                                    .sq_psn = SQ_PSN,
                                    .path_mtu = MTU,
-                                   .peer_mpr = 128,
+                                   .peer_mpr = 256,
                                    .peer_max_wimm = 4,
                                    .timeout = 10,
                                    .retry_linear = 2,
