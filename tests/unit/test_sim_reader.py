@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from mrc.errors import ConfigError
 from mrc.sim import native, reader
-from mrc.sim.scenario import base_rtt_ns, dead_paths, parse_target
+from mrc.sim.scenario import MEASURES, base_rtt_ns, dead_paths, parse_target
 
 SMALL = """
 title = "small"
@@ -42,6 +43,20 @@ def load(tmp_path: Path, text: str = SMALL, **settings: Any) -> Any:
     path = tmp_path / "small.toml"
     path.write_text(text)
     return reader.load(str(path), {key.replace("__", "."): v for key, v in settings.items()})
+
+
+def test_load__the_example_of_the_description(tmp_path: Path) -> None:
+    """Each key that it shows is known, and what it gives as defaults are the defaults."""
+    text = (Path(reader.__file__).parent / "scenarios" / "README.md").read_text()
+    example = load(tmp_path, text.split("```toml\n")[1].split("```")[0])
+    bare = load(tmp_path, topology__hosts=16, topology__planes=4, topology__t1=4)
+    assert (example.topology, example.transport) == (bare.topology, bare.transport)
+    assert (example.until_ns, example.sample_ns) == (bare.until_ns, bare.sample_ns)
+    assert replace(example.traffic[0], pairs=(), bytes=0) == replace(
+        bare.traffic[0], pairs=(), bytes=0
+    )
+    assert all(f"`{measure}`" in text for measure in MEASURES)
+    assert all(f"`{kind}`" in text for kind in native.KINDS)
 
 
 @pytest.mark.parametrize("name", reader.names())
