@@ -34,15 +34,20 @@ static void set_default(uint64_t *field, uint64_t value) {
   if (*field == 0) *field = value;
 }
 
+/* What all planes together hold when no queue has formed. */
+static uint64_t bdp_bytes(const struct mrc_cc_profile *p, uint32_t planes) {
+  return mul_div(p->link_bps, p->base_rtt_ns, 8000000000ull) * planes;
+}
+
 /* Fills what the caller left open, by UET's formulas: a scales with what the network holds, b with
    the target. The target suits switches that trim; without them it may be a whole base RTT. */
 static void fill(struct mrc_cc_profile *p, uint32_t mtu_bytes, uint32_t planes) {
   set_default(&p->link_bps, MRC_CC_LINK_BPS);
   set_default(&p->base_rtt_ns, MRC_CC_BASE_RTT_NS);
-  const uint64_t bdp_bytes = mul_div(p->link_bps, p->base_rtt_ns, 8000000000ull) * planes;
-  const uint64_t mtu_a = mul_div(mtu_bytes, bdp_bytes, REFERENCE_BDP_BYTES);
-  const uint64_t a = mul_div(MRC_CC_UNIT, bdp_bytes, REFERENCE_BDP_BYTES);
-  set_default(&p->max_cwnd, mrc_max_u64(bdp_bytes + bdp_bytes / 2, mtu_bytes));
+  const uint64_t bdp = bdp_bytes(p, planes);
+  const uint64_t mtu_a = mul_div(mtu_bytes, bdp, REFERENCE_BDP_BYTES);
+  const uint64_t a = mul_div(MRC_CC_UNIT, bdp, REFERENCE_BDP_BYTES);
+  set_default(&p->max_cwnd, mrc_max_u64(bdp + bdp / 2, mtu_bytes));
   set_default(&p->target_delay_ns, p->base_rtt_ns * 3 / 4);
   set_default(&p->fi, mrc_max_u64(5 * mtu_a, 1));
   set_default(&p->eta, mrc_max_u64(mtu_a * 15 / 100, 1));
@@ -86,8 +91,7 @@ static int init(struct mrc_cc *cc, const struct mrc_cc_config *config) {
   profile->eta = mrc_min_u64(profile->eta, cc->max_bytes);
   const uint64_t mtu_4b =
       mul_div(4ull * config->mtu_bytes, profile->target_delay_ns, REFERENCE_RTT_NS);
-  const uint64_t bdp_bytes = mul_div(profile->link_bps, profile->base_rtt_ns, 8000000000ull);
-  nscc->alpha = mul_div(mtu_4b, bdp_bytes * config->planes, REFERENCE_BDP_BYTES);
+  nscc->alpha = mul_div(mtu_4b, bdp_bytes(profile, config->planes), REFERENCE_BDP_BYTES);
   nscc->alpha = mrc_min_u64(nscc->alpha, cc->max_bytes);
   return 0;
 }
@@ -231,6 +235,8 @@ static void on_ack(struct mrc_cc *cc, const struct mrc_cc_ack *ack, uint64_t now
   const uint64_t left_bytes = ack->inflight_bytes - mrc_min_u64(ack->inflight_bytes, ack->bytes);
   if (!is_ignored(nscc, ack->bytes) && !quick_adapt(cc, delay_ns, left_bytes, now_ns))
     react(cc, ack, delay_ns, now_ns);
+  /* With nothing in flight the application is the limit, and the period measures no network. */
+  if (left_bytes == 0) nscc->qa_end_ns = 0;
   penalize(cc, ack);
 }
 

@@ -123,7 +123,7 @@ struct mrc_wimm {
 };
 
 #define MRC_MAX_TRIGGERS 32 /* SACKs waiting; beyond that the newest absorbs */
-#define MRC_MAX_NACKS 16    /* NACKs waiting; beyond that they are not sent */
+#define MRC_MAX_NACKS 64    /* NACKs waiting; beyond that they are not sent */
 
 struct mrc_responder {
   struct mrc_rxwin win;

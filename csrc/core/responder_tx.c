@@ -116,13 +116,20 @@ static bool flush_sacks(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t n
   return true;
 }
 
+/* The burst at hand, when another NACK for this port fits; otherwise a new one, or 0. */
+static struct mrc_burst *burst_for_nack(struct mrc_engine *engine, struct mrc_qp *qp,
+                                        struct mrc_burst *burst, uint8_t port) {
+  if (burst != NULL && burst->port == port && mrc_burst_has_room(engine, burst)) return burst;
+  const uint16_t ev = reverse_ev(engine, qp, port);
+  return ev == MRC_EV_NONE ? NULL : mrc_burst_open(engine, qp, ev, MRC_TCLASS_CONTROL);
+}
+
 static bool flush_nacks(struct mrc_engine *engine, struct mrc_qp *qp) {
   struct mrc_responder *resp = &qp->resp;
+  struct mrc_burst *burst = NULL;
   while (resp->n_nacks > 0) {
     const struct mrc_nack_out *nack = &resp->nacks[resp->n_nacks - 1];
-    const uint16_t ev = reverse_ev(engine, qp, nack->port);
-    struct mrc_burst *burst =
-        ev == MRC_EV_NONE ? NULL : mrc_burst_open(engine, qp, ev, MRC_TCLASS_CONTROL);
+    burst = burst_for_nack(engine, qp, burst, nack->port);
     if (burst == NULL) return false;
     struct mrc_wire wire = {.opcode = MRC_OP_NACK,
                             .dest_qpn = qp->attr.dest_qpn,

@@ -347,6 +347,17 @@ static void test_quick_adapt__not_in_the_first_period(void) {
   CHECK_EQ(cc.nscc.qa_end_ns, START + BASE + TARGET);
 }
 
+/* A QP that ran dry has not been measured: the first trim after a pause says nothing yet. */
+static void test_quick_adapt__not_after_a_pause(void) {
+  struct mrc_cc cc = with_window(MAX);
+  acked(&cc, 0, 0, false, START);
+  acked(&cc, 100000, 0, false, START + 1); /* all that was in flight */
+  lost(&cc, MRC_CC_LOSS_TRIMMED, START + 100 * BASE);
+  CHECK_EQ(cc.cwnd_bytes, MAX - MTU);
+  lost(&cc, MRC_CC_LOSS_TRIMMED, START + 101 * BASE + TARGET); /* a period later it does */
+  CHECK_EQ(cc.cwnd_bytes, MTU);
+}
+
 /* What was in flight then has had its effect: only what is sent later counts again. */
 static void test_quick_adapt__ignores_what_was_in_flight(void) {
   struct mrc_cc cc = with_window(MAX);
@@ -456,7 +467,7 @@ CHECK_MAIN(RUN(test_init__defaults_from_base_rtt_and_rate), RUN(test_init__keeps
            RUN(test_decrease__once_in_a_base_rtt),
            RUN(test_decrease__only_when_the_average_is_high_too), RUN(test_decrease__bounded),
            RUN(test_on_loss__costs_the_packet), RUN(test_quick_adapt__fires_or_not),
-           RUN(test_quick_adapt__not_in_the_first_period),
+           RUN(test_quick_adapt__not_in_the_first_period), RUN(test_quick_adapt__not_after_a_pause),
            RUN(test_quick_adapt__ignores_what_was_in_flight),
            RUN(test_quick_adapt__never_raises_the_window),
            RUN(test_penalty__from_what_is_in_flight), RUN(test_penalty__is_taken_back),
