@@ -39,6 +39,10 @@ static bool fill_config(struct mrc_engine_config *config) {
          config->trace_entries <= 1u << 24;
 }
 
+static uint32_t max_sources(const struct mrc_engine_config *config) {
+  return mrc_min_u32(MAX_SOURCES, config->max_qps * MRC_MAX_PEER_SOURCES);
+}
+
 struct mrc_engine *mrc_engine_create(const struct mrc_engine_config *config) {
   struct mrc_engine *engine = calloc(1, sizeof *engine);
   if (engine == NULL) return NULL;
@@ -58,7 +62,7 @@ struct mrc_engine *mrc_engine_create(const struct mrc_engine_config *config) {
   const bool ok = engine->qps != NULL && engine->ev_probes != NULL && engine->arena != NULL &&
                   engine->trace != NULL && engine->events != NULL &&
                   mrc_keymap_init(&engine->by_qpn, config->max_qps) == 0 &&
-                  mrc_keymap_init(&engine->by_source, MAX_SOURCES) == 0 &&
+                  mrc_keymap_init(&engine->by_source, max_sources(config)) == 0 &&
                   mrc_mr_table_init(&engine->mrs, config->max_mrs) == 0 &&
                   mrc_cq_init(&engine->cq, config->cq_depth) == 0 &&
                   mrc_timers_init(&engine->timers, config->max_qps) == 0 &&
