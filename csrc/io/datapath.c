@@ -245,6 +245,9 @@ static void *run(void *argument) {
     uint64_t now_ns = clock_ns();
     set_blocked(datapath, mrc_udp_retry(&datapath->udp, now_ns), false, now_ns);
     expire(datapath, now_ns);
+    /* First what is complete, then the answers that let the peer know: one that closes as soon as
+       it has them must find that ours has the completions. */
+    datapath->more |= publish(datapath);
     datapath->more |= transmit(datapath);
     datapath->more |= publish(datapath);
   }

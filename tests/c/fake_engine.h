@@ -34,6 +34,7 @@ static struct {
   uint32_t keys[4];
   int n_keys;
   bool destroyed;
+  bool sent_before_told; /* bursts were given while completions waited to be polled */
 } fake;
 
 static struct mrc_packet fake_packet;
@@ -69,6 +70,7 @@ int mrc_engine_transmit(mrc_engine *engine, struct mrc_burst *bursts, int capaci
   (void)now_ns;
   bool blocked = fake.n_blocks > 0 && fake.blocks[fake.n_blocks - 1] > 0;
   int n = blocked ? 0 : (int)mrc_min_u32((uint32_t)fake.bursts_wanted, (uint32_t)capacity);
+  if (n > 0 && fake.wc_head < fake.wc_tail) fake.sent_before_told = true;
   for (int i = 0; i < n; i++) {
     bursts[i] = (struct mrc_burst){.family = 6,
                                    .port = 1,

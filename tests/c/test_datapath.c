@@ -262,8 +262,11 @@ static void check_bursts_arrive(int n, int failing, int with) {
   fake_dport = mrc_ctx_udp_port(ctx);
   failures_left = failing;
   failure = with;
-  struct mrc_command command = post(BURST_QPN, (uint64_t)n);
-  CHECK_EQ(mrc_ctx_submit(ctx, &command, 1), 1);
+  /* A completion and bursts in one turn. */
+  const struct mrc_command posts[] = {post(77, 1), post(BURST_QPN, (uint64_t)n)};
+  CHECK_EQ(mrc_ctx_submit(ctx, posts, 2), 2);
+  CHECK_EQ(next_event(ctx).type, MRC_EVENT_WC);
+  struct mrc_command command;
   uint64_t values[MRC_COUNTERS + MRC_IO_COUNTERS] = {0};
   uint64_t *received = &values[MRC_COUNTERS + MRC_IO_RX_DATAGRAMS];
   command = (struct mrc_command){
@@ -273,6 +276,7 @@ static void check_bursts_arrive(int n, int failing, int with) {
   mrc_ctx_destroy(ctx);
   CHECK_EQ(fake.n_received, n);
   CHECK_EQ(values[MRC_COUNTERS + MRC_IO_TX_BURSTS], n);
+  CHECK(!fake.sent_before_told);
 }
 
 static void test_run__transmits_and_receives(void) {
