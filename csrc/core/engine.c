@@ -274,10 +274,7 @@ int mrc_engine_receive(struct mrc_engine *engine, const uint8_t *packet, size_t 
   const bool endpoint =
       wire.opcode == MRC_OP_ENDPOINT_REQUEST || wire.opcode == MRC_OP_ENDPOINT_RESPONSE;
   struct mrc_qp *qp = NULL;
-  if (endpoint) {
-    if (wire.dest_qpn != MRC_ENDPOINT_QPN)
-      return mrc_drop(engine, MRC_DROP_QPN, wire.dest_qpn, bytes);
-  } else {
+  if (!endpoint) {
     /* Cheap refusals first: a flood of rubbish costs no CRC. */
     qp = mrc_engine_qp(engine, wire.dest_qpn);
     if (qp == NULL) return mrc_drop(engine, MRC_DROP_QPN, wire.dest_qpn, bytes);

@@ -125,14 +125,6 @@ void mrc_responder_resume(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t
   mrc_qp_touch(engine, qp);
 }
 
-/* Whether the message fits the format: enough payload for its opcode, inside its own length. */
-static bool well_formed(const struct mrc_wire *packet) {
-  if (packet->payload_bytes > MRC_MAX_MTU || packet->payload_bytes > packet->dma_bytes)
-    return false;
-  const bool only = packet->opcode == MRC_OP_WRITE_ONLY || packet->opcode == MRC_OP_WRITE_ONLY_IMM;
-  return !only || packet->payload_bytes == packet->dma_bytes;
-}
-
 /* Checks the immediate's number and keeps it until its turn. */
 static bool stash(struct mrc_qp *qp, const struct mrc_wire *packet) {
   struct mrc_responder *resp = &qp->resp;
@@ -199,9 +191,6 @@ int mrc_responder_on_data(struct mrc_engine *engine, struct mrc_qp *qp,
   const enum mrc_rx_verdict verdict = mrc_rxwin_judge(&resp->win, packet->psn);
   if (verdict == MRC_RX_DUPLICATE) return on_duplicate(engine, qp, packet, meta);
   if (verdict == MRC_RX_BEYOND) return on_beyond(engine, qp, packet, meta, now_ns);
-  if (!well_formed(packet))
-    return refuse(engine, qp, MRC_SYNDROME_NAK_INV_REQ, MRC_WC_REM_INV_REQ_ERR, MRC_DROP_LENGTH,
-                  packet, meta);
   if (packet->payload_bytes > 0 &&
       mrc_mr_find(&engine->mrs, packet->rkey, packet->va, packet->payload_bytes,
                   MRC_ACCESS_REMOTE_WRITE) == NULL)
