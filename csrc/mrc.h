@@ -170,6 +170,8 @@ struct mrc_engine_config {
   uint32_t max_burst_bytes;      /* UDP payload bytes of one burst [63488] */
   uint32_t sack_threshold_bytes; /* received bytes that trigger a SACK [16384] */
   uint32_t sack_delay_ns;        /* longest wait of a SACK below the threshold [200000] */
+  uint32_t noise_ns; /* how late this host and its peers may run without a cause on the network,
+                        1 us to 1 s; the floors of all patience follow from it [500000] */
 };
 
 /* An entropy value: the name of a path, and how the driver reaches it. */

@@ -20,6 +20,12 @@ void mrc_assert_failed(const char *expression, const char *file, int line)
 
 #define MRC_NEVER UINT64_MAX /* a deadline that does not come */
 
+/* What a floor of patience is for hosts of this noise; floors are stated for MRC_NOISE_NS. */
+#define MRC_NOISE_NS 500000u
+static inline uint64_t mrc_floor_ns(uint64_t ns, uint32_t noise_ns) {
+  return ns * noise_ns / MRC_NOISE_NS;
+}
+
 static inline uint64_t mrc_min_u64(uint64_t a, uint64_t b) { return a < b ? a : b; }
 static inline uint64_t mrc_max_u64(uint64_t a, uint64_t b) { return a > b ? a : b; }
 static inline uint32_t mrc_min_u32(uint32_t a, uint32_t b) { return a < b ? a : b; }

@@ -33,8 +33,10 @@ static bool fill_config(struct mrc_engine_config *config) {
   config->max_burst_bytes = or_default(config->max_burst_bytes, 63488);
   config->sack_threshold_bytes = or_default(config->sack_threshold_bytes, 16384);
   config->sack_delay_ns = or_default(config->sack_delay_ns, 200000);
+  config->noise_ns = or_default(config->noise_ns, MRC_NOISE_NS);
   return config->ports <= MRC_MAX_PORTS && config->max_qps <= 1u << 20 &&
-         config->max_mrs <= 1u << 20 && config->cq_depth <= 1u << 24 &&
+         config->max_mrs <= 1u << 20 && config->noise_ns >= 1000 &&
+         config->noise_ns <= 1000000000u && config->cq_depth <= 1u << 24 &&
          (config->trace_entries & (config->trace_entries - 1)) == 0 &&
          config->trace_entries <= 1u << 24;
 }
@@ -308,7 +310,8 @@ static void settle(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns
   }
   /* No port can be sent on, or an answer is due that no EV may carry. */
   const bool stuck = (qp->evset.plane_mask & usable) == 0 || mrc_responder_deadline(qp) <= now_ns;
-  const uint64_t soonest = now_ns + (stuck ? STUCK_WAIT_NS : MIN_WAIT_NS);
+  const uint64_t soonest =
+      now_ns + mrc_floor_ns(stuck ? STUCK_WAIT_NS : MIN_WAIT_NS, engine->config.noise_ns);
   uint64_t deadline = qp_deadline(qp);
   if ((qp->evset.plane_mask & engine->ports_blocked) != 0 && mrc_requester_is_busy(qp))
     deadline = mrc_min_u64(deadline, now_ns + MRC_BLOCKED_PATIENCE_NS);

@@ -5,13 +5,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int add_evs(struct mrc_evset *set, const struct mrc_ev_attr *attrs, uint32_t ports) {
+static int add_evs(struct mrc_evset *set, const struct mrc_ev_attr *attrs, uint32_t ports,
+                   uint32_t noise_ns) {
   for (uint16_t i = 0; i < set->n; i++) {
     if (attrs[i].port < 1 || attrs[i].port > ports) return -EINVAL;
     if (attrs[i].family != 4 && attrs[i].family != 6) return -EINVAL;
     if (mrc_keymap_put(&set->by_value, attrs[i].ev, i) != 0) return -EINVAL;
     set->evs[i].attr = attrs[i];
-    mrc_probation_init(&set->evs[i].probation);
+    mrc_probation_init(&set->evs[i].probation, noise_ns);
     set->planes[attrs[i].port - 1].n++;
     set->plane_mask |= 1u << (attrs[i].port - 1);
   }
@@ -29,7 +30,8 @@ static int add_evs(struct mrc_evset *set, const struct mrc_ev_attr *attrs, uint3
   return 0;
 }
 
-int mrc_evset_init(struct mrc_evset *set, const struct mrc_ev_attr *attrs, int n, uint32_t ports) {
+int mrc_evset_init(struct mrc_evset *set, const struct mrc_ev_attr *attrs, int n, uint32_t ports,
+                   uint32_t noise_ns) {
   *set = (struct mrc_evset){0};
   if (n < 1 || n > MRC_MAX_EVS) return -EINVAL;
   set->n = (uint16_t)n;
@@ -40,7 +42,7 @@ int mrc_evset_init(struct mrc_evset *set, const struct mrc_ev_attr *attrs, int n
     mrc_evset_free(set);
     return -ENOMEM;
   }
-  const int error = add_evs(set, attrs, ports);
+  const int error = add_evs(set, attrs, ports, noise_ns);
   if (error != 0) mrc_evset_free(set);
   return error;
 }

@@ -47,8 +47,8 @@ struct mrc_evset {
 };
 
 /* 0, -EINVAL (a port out of range, a value twice, none at all), -ENOMEM. */
-int mrc_evset_init(struct mrc_evset *set, const struct mrc_ev_attr *attrs, int n,
-                   uint32_t ports) MRC_MUST_CHECK;
+int mrc_evset_init(struct mrc_evset *set, const struct mrc_ev_attr *attrs, int n, uint32_t ports,
+                   uint32_t noise_ns) MRC_MUST_CHECK;
 void mrc_evset_free(struct mrc_evset *set);
 /* Sets the size of each plane's rotation (0: all EVs) and shuffles it. */
 void mrc_evset_start(struct mrc_evset *set, uint32_t active_per_plane, struct mrc_prng *prng);

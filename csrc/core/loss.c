@@ -73,7 +73,8 @@ void mrc_loss_on_spurious(struct mrc_engine *engine, struct mrc_qp *qp,
     return;
   }
   struct mrc_plane *plane = &qp->planes[qp->evset.evs[slot->ev_lost].attr.port - 1];
-  const uint64_t wider_ns = mrc_max_u64(2 * plane->reorder_ns, MRC_LOSS_REORDER_FLOOR_NS / 4);
+  const uint64_t least_ns = mrc_floor_ns(MRC_LOSS_REORDER_FLOOR_NS / 4, qp->noise_ns);
+  const uint64_t wider_ns = mrc_max_u64(2 * plane->reorder_ns, least_ns);
   plane->reorder_ns = mrc_min_u64(wider_ns, 4 * mrc_max_u64(plane->rtt.smooth_ns, 1));
   trust_ev(engine, qp, slot->ev_lost);
 }
@@ -128,8 +129,10 @@ void mrc_loss_on_holes(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t ba
    that were sent a good while later and did arrive. */
 
 /* Whether something sent clearly later on the same plane arrived. */
-static bool lost_by_time(const struct mrc_plane *plane, const struct mrc_txslot *oldest) {
-  uint64_t spread_ns = mrc_max_u64(MRC_LOSS_REORDER_FLOOR_NS, plane->rtt.smooth_ns / 4);
+static bool lost_by_time(const struct mrc_qp *qp, uint32_t index, const struct mrc_txslot *oldest) {
+  const struct mrc_plane *plane = &qp->planes[index];
+  const uint64_t floor_ns = mrc_floor_ns(MRC_LOSS_REORDER_FLOOR_NS, qp->noise_ns);
+  uint64_t spread_ns = mrc_max_u64(floor_ns, plane->rtt.smooth_ns / 4);
   spread_ns = mrc_max_u64(spread_ns, 2 * plane->rtt.var_ns);
   return plane->rack_ns > oldest->sent_ns + spread_ns + plane->reorder_ns;
 }
@@ -140,8 +143,9 @@ static bool lost_by_silence(const struct mrc_qp *qp, uint32_t index,
   const struct mrc_plane *plane = &qp->planes[index];
   const uint64_t since_ns = mrc_max_u64(oldest->sent_ns, plane->rack_ns);
   const struct mrc_rtt *rtt = mrc_rtt_known(&plane->rtt) ? &plane->rtt : &qp->req.rtt;
+  const uint64_t floor_ns = mrc_floor_ns(MRC_LOSS_SILENCE_FLOOR_NS, qp->noise_ns);
   const uint64_t patience_ns =
-      mrc_max_u64(MRC_LOSS_SILENCE_FLOOR_NS, mrc_rtt_overdue_ns(rtt, 0)) + plane->reorder_ns;
+      mrc_max_u64(floor_ns, mrc_rtt_overdue_ns(rtt, 0)) + plane->reorder_ns;
   for (uint32_t planes = qp->evset.plane_mask & ~(1u << index); planes != 0; planes &= planes - 1)
     if (qp->planes[__builtin_ctz(planes)].rack_ns > since_ns + patience_ns) return true;
   return false;
@@ -209,7 +213,7 @@ static void detect_plane(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t 
   const struct mrc_txlist *list = &win->lists[index];
   while (list->oldest != MRC_TX_NONE) {
     const struct mrc_txslot *oldest = &win->slots[list->oldest];
-    if (lost_by_time(plane, oldest)) {
+    if (lost_by_time(qp, index, oldest)) {
       lose_oldest_burst(engine, qp, index, MRC_COUNTER_LOST_BY_TIME, now_ns);
     } else if (lost_by_silence(qp, index, oldest)) {
       lose_oldest_burst(engine, qp, index, MRC_COUNTER_LOST_BY_SILENCE, now_ns);
@@ -293,7 +297,7 @@ void mrc_loss_on_deadline(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t
     req->probe.wanted = true;
     req->probed_ns = now_ns;
     /* never sooner than an answer can come: a new probe takes the place of the last */
-    const uint64_t longest_ns = mrc_max_u64(1024ull << qp->attr.timeout, mrc_loss_patience_ns(req));
+    const uint64_t longest_ns = mrc_max_u64(1024ull << qp->attr.timeout, mrc_loss_patience_ns(qp));
     req->probe_wait_ns = mrc_min_u64(2 * req->probe_wait_ns, longest_ns);
   }
   mrc_qp_touch(engine, qp);
@@ -306,7 +310,7 @@ uint64_t mrc_loss_deadline(const struct mrc_qp *qp) {
     const struct mrc_txwin *win = &qp->req.win;
     if (win->lists[plane].oldest == MRC_TX_NONE) continue;
     const struct mrc_txslot *oldest = &win->slots[win->lists[plane].oldest];
-    if (lost_by_time(&qp->planes[plane], oldest) || lost_by_silence(qp, plane, oldest)) return 0;
+    if (lost_by_time(qp, plane, oldest) || lost_by_silence(qp, plane, oldest)) return 0;
   }
   return mrc_min_u64(timeout_deadline_ns(qp), probe_deadline_ns(qp));
 }

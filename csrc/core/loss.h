@@ -14,9 +14,10 @@
 #define MRC_PROBE_FLOOR_NS 1000000ull
 
 /* How long nothing may be heard before a reliability probe asks. */
-static inline uint64_t mrc_loss_patience_ns(const struct mrc_requester *req) {
-  if (!mrc_rtt_known(&req->rtt)) return MRC_PROBE_FIRST_NS;
-  return mrc_rtt_overdue_ns(&req->rtt, MRC_PROBE_FLOOR_NS) + req->rtt.smooth_ns;
+static inline uint64_t mrc_loss_patience_ns(const struct mrc_qp *qp) {
+  const struct mrc_rtt *rtt = &qp->req.rtt;
+  if (!mrc_rtt_known(rtt)) return mrc_floor_ns(MRC_PROBE_FIRST_NS, qp->noise_ns);
+  return mrc_rtt_overdue_ns(rtt, mrc_floor_ns(MRC_PROBE_FLOOR_NS, qp->noise_ns)) + rtt->smooth_ns;
 }
 
 /* Takes one packet for lost; `why` is one of the LOST_BY counters. */

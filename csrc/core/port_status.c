@@ -22,8 +22,8 @@ static bool can_send(const struct mrc_qp *qp) {
 static void tell(struct mrc_engine *engine, struct mrc_qp *qp, uint8_t answers) {
   struct mrc_port_status *status = &qp->port_status;
   status->answers_wanted = answers;
-  status->interval_ns =
-      mrc_max_u64(MRC_PORT_STATUS_FIRST_NS, 2 * mrc_rtt_overdue_ns(&qp->req.rtt, 0));
+  status->interval_ns = mrc_max_u64(mrc_floor_ns(MRC_PORT_STATUS_FIRST_NS, qp->noise_ns),
+                                    2 * mrc_rtt_overdue_ns(&qp->req.rtt, 0));
   status->next_ns = 0;
   mrc_qp_touch(engine, qp);
 }

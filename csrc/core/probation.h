@@ -20,12 +20,18 @@ struct mrc_probation {
   uint64_t next_ns;     /* when to probe next; MRC_NEVER when trusted or a probe is out */
   uint64_t interval_ns; /* current spacing */
   uint64_t returned_ns; /* when trust last came back; 0: never */
+  uint32_t noise_ns;    /* that the spacing follows from */
   uint8_t successes;    /* in a row */
   uint8_t relapses;
 };
 
-static inline void mrc_probation_init(struct mrc_probation *p) {
-  *p = (struct mrc_probation){.next_ns = MRC_NEVER};
+static inline void mrc_probation_init(struct mrc_probation *p, uint32_t noise_ns) {
+  *p = (struct mrc_probation){.next_ns = MRC_NEVER, .noise_ns = noise_ns};
+}
+
+/* Spacing of probes after so many relapses. */
+static inline uint64_t mrc_probation_first_ns(const struct mrc_probation *p) {
+  return mrc_floor_ns(MRC_PROBATION_FIRST_NS, p->noise_ns) << p->relapses;
 }
 
 static inline void mrc_probation_on_failure(struct mrc_probation *p, uint64_t now_ns) {
@@ -34,7 +40,7 @@ static inline void mrc_probation_on_failure(struct mrc_probation *p, uint64_t no
                 : p->relapses < MRC_PROBATION_MAX_RELAPSES ? p->relapses + 1
                                                            : p->relapses;
   p->successes = 0;
-  p->interval_ns = MRC_PROBATION_FIRST_NS << p->relapses;
+  p->interval_ns = mrc_probation_first_ns(p);
   p->next_ns = now_ns + p->interval_ns;
 }
 
@@ -42,9 +48,9 @@ static inline void mrc_probation_on_probe(struct mrc_probation *p) { p->next_ns 
 
 static inline void mrc_probation_on_timeout(struct mrc_probation *p, uint64_t now_ns) {
   p->successes = 0;
-  p->interval_ns =
-      mrc_min_u64(2 * p->interval_ns,
-                  mrc_max_u64(MRC_PROBATION_SLOWEST_NS, MRC_PROBATION_FIRST_NS << p->relapses));
+  p->interval_ns = mrc_min_u64(
+      2 * p->interval_ns,
+      mrc_max_u64(mrc_floor_ns(MRC_PROBATION_SLOWEST_NS, p->noise_ns), mrc_probation_first_ns(p)));
   p->next_ns = now_ns + p->interval_ns;
 }
 
@@ -57,7 +63,7 @@ static inline void mrc_probation_on_mend(struct mrc_probation *p, uint64_t now_n
 /* Returns true when trust is back. */
 static inline bool mrc_probation_on_success(struct mrc_probation *p, uint64_t now_ns) {
   if (++p->successes < MRC_PROBATION_SUCCESSES) {
-    p->interval_ns = MRC_PROBATION_FIRST_NS << p->relapses;
+    p->interval_ns = mrc_probation_first_ns(p);
     p->next_ns = now_ns + p->interval_ns;
     return false;
   }

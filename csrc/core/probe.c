@@ -63,8 +63,8 @@ const struct mrc_ev_probe *mrc_port_status_message(struct mrc_engine *engine, st
 /* Probes of ours are as large as a full packet, so that a path that shrank is not trusted. */
 static void probe_for(struct mrc_engine *engine, struct mrc_qp *qp, uint16_t ev, uint8_t purpose,
                       struct mrc_probation *probation, uint64_t now_ns) {
-  const uint64_t patience =
-      mrc_max_u64(2 * mrc_rtt_overdue_ns(&qp->req.rtt, 0), HEALTH_TIMEOUT_FLOOR_NS);
+  const uint64_t patience = mrc_max_u64(2 * mrc_rtt_overdue_ns(&qp->req.rtt, 0),
+                                        mrc_floor_ns(HEALTH_TIMEOUT_FLOOR_NS, qp->noise_ns));
   const uint32_t bytes = qp->attr.path_mtu + MRC_DATA_OVERHEAD_BYTES;
   if (ev != MRC_EV_NONE && start(engine, qp, ev, bytes, patience, purpose, 0) != NULL)
     mrc_probation_on_probe(probation);

@@ -61,10 +61,11 @@ int mrc_qp_create(struct mrc_engine *engine, const struct mrc_qp_attr *attr) {
   qp->index = index;
   qp->qpn = attr->qpn;
   qp->attr = *attr;
+  qp->noise_ns = engine->config.noise_ns;
   qp->ev_probe_ns = MRC_NEVER;
   mrc_port_status_init(engine, qp);
   for (int i = 0; i < MRC_MAX_PORTS; i++)
-    mrc_probation_init(&qp->planes[i].probation);
+    mrc_probation_init(&qp->planes[i].probation, qp->noise_ns);
   if (mrc_requester_init(qp) != 0 || mrc_responder_init(qp) != 0) {
     free_qp(qp);
     return -ENOMEM;
@@ -80,7 +81,7 @@ int mrc_qp_set_evs(struct mrc_engine *engine, uint32_t qpn, const struct mrc_ev_
   if (qp == NULL) return -ENOENT;
   if (qp->state != MRC_QP_INIT) return -EINVAL;
   struct mrc_evset set;
-  const int error = mrc_evset_init(&set, evs, n, engine->config.ports);
+  const int error = mrc_evset_init(&set, evs, n, engine->config.ports, qp->noise_ns);
   if (error != 0) return error;
   mrc_evset_free(&qp->evset);
   qp->evset = set;

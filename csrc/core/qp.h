@@ -168,6 +168,7 @@ struct mrc_qp {
   struct mrc_requester req;
   struct mrc_responder resp;
   uint64_t ev_probe_ns; /* next time an EV or plane on probation wants a probe */
+  uint32_t noise_ns;    /* of the hosts, as the engine's configuration has it */
   struct mrc_port_status port_status;
 };
 

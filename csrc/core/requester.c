@@ -43,7 +43,7 @@ int mrc_requester_start(struct mrc_qp *qp, uint64_t now_ns) {
   req->peer_next_psn = attr->sq_psn;
   req->peer_mpr = attr->peer_mpr;
   req->progress_ns = now_ns;
-  req->probe_wait_ns = mrc_loss_patience_ns(req);
+  req->probe_wait_ns = mrc_loss_patience_ns(qp);
   return 0;
 }
 
@@ -298,7 +298,7 @@ int mrc_requester_on_sack(struct mrc_engine *engine, struct mrc_qp *qp,
   on_peer_mpr(engine, qp, sack);
   if (ack.bytes > 0) {
     on_progress(qp, now_ns);
-    req->probe_wait_ns = mrc_loss_patience_ns(req);
+    req->probe_wait_ns = mrc_loss_patience_ns(qp);
   }
   mrc_cc_on_ack(&req->cc, &ack, now_ns);
   mrc_loss_on_holes(engine, qp, base, sack->bitmap, now_ns);

@@ -17,7 +17,7 @@ static struct mrc_evset make_set(uint32_t active) {
   for (uint32_t i = 0; i < N; i++)
     attrs[i] =
         (struct mrc_ev_attr){.ev = 100 + i, .port = (uint8_t)(1 + i / PER_PLANE), .family = 6};
-  CHECK_EQ(mrc_evset_init(&set, attrs, N, PLANES), 0);
+  CHECK_EQ(mrc_evset_init(&set, attrs, N, PLANES, MRC_NOISE_NS), 0);
   mrc_evset_start(&set, active, &prng);
   return set;
 }
@@ -50,7 +50,8 @@ static void test_init__refuses(void) {
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
     struct mrc_evset set;
     CHECK_ROW(i);
-    CHECK_EQ(mrc_evset_init(&set, rows[i].evs, rows[i].n, rows[i].ports), rows[i].error);
+    CHECK_EQ(mrc_evset_init(&set, rows[i].evs, rows[i].n, rows[i].ports, MRC_NOISE_NS),
+             rows[i].error);
     if (rows[i].error == 0) mrc_evset_free(&set);
   }
 }

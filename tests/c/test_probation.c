@@ -7,7 +7,7 @@ enum { MS = 1000000 };
 
 static void test_on_success__trust_needs_a_row(void) {
   struct mrc_probation p;
-  mrc_probation_init(&p);
+  mrc_probation_init(&p, MRC_NOISE_NS);
   CHECK_EQ(p.next_ns, MRC_NEVER);
   mrc_probation_on_failure(&p, 100 * MS);
   CHECK_EQ(p.next_ns, 102 * MS);
@@ -27,7 +27,7 @@ static void test_on_success__trust_needs_a_row(void) {
 static void test_on_timeout__spacing_doubles_to_a_limit(void) {
   static const uint64_t spacing_ms[] = {4, 8, 16, 32, 64, 64, 64};
   struct mrc_probation p;
-  mrc_probation_init(&p);
+  mrc_probation_init(&p, MRC_NOISE_NS);
   mrc_probation_on_failure(&p, 0);
   for (size_t i = 0; i < sizeof spacing_ms / sizeof spacing_ms[0]; i++) {
     CHECK_ROW(i);
@@ -40,7 +40,7 @@ static void test_on_timeout__spacing_doubles_to_a_limit(void) {
 static void test_on_failure__relapses_double_the_wait(void) {
   struct mrc_probation p;
   uint64_t now_ns = 1000ull * MS;
-  mrc_probation_init(&p);
+  mrc_probation_init(&p, MRC_NOISE_NS);
   for (unsigned relapse = 0; relapse < 12; relapse++) {
     CHECK_ROW(relapse);
     const unsigned doublings = relapse < 9 ? relapse : 9;
@@ -61,7 +61,7 @@ static void test_on_failure__relapses_double_the_wait(void) {
  */
 static void test_on_mend__probes_begin_at_once(void) {
   struct mrc_probation p;
-  mrc_probation_init(&p);
+  mrc_probation_init(&p, MRC_NOISE_NS);
   mrc_probation_on_failure(&p, 0);
   for (int i = 0; i < 5; i++)
     mrc_probation_on_timeout(&p, 0);
@@ -74,6 +74,17 @@ static void test_on_mend__probes_begin_at_once(void) {
   CHECK(mrc_probation_on_success(&p, 12 * MS));
 }
 
+static void test_init__spacing_follows_the_noise_of_hosts(void) {
+  struct mrc_probation p;
+  mrc_probation_init(&p, MRC_NOISE_NS / 100);
+  mrc_probation_on_failure(&p, 0);
+  CHECK_EQ(p.next_ns, 20000);
+  for (int i = 0; i < 10; i++)
+    mrc_probation_on_timeout(&p, 0);
+  CHECK_EQ(p.next_ns, 640000);
+}
+
 CHECK_MAIN(RUN(test_on_success__trust_needs_a_row),
            RUN(test_on_timeout__spacing_doubles_to_a_limit),
-           RUN(test_on_failure__relapses_double_the_wait), RUN(test_on_mend__probes_begin_at_once))
+           RUN(test_on_failure__relapses_double_the_wait), RUN(test_on_mend__probes_begin_at_once),
+           RUN(test_init__spacing_follows_the_noise_of_hosts))
