@@ -224,7 +224,8 @@ void mrc_sim_host_create(struct mrc_sim *sim, uint32_t index) {
                                            .cq_depth = 4096 + 4 * config->qps_per_host,
                                            .trace_entries = TRACE_ENTRIES,
                                            .sack_threshold_bytes = config->sack_threshold_bytes,
-                                           .sack_delay_ns = config->sack_delay_ns};
+                                           .sack_delay_ns = config->sack_delay_ns,
+                                           .noise_ns = config->noise_ns};
   struct mrc_sim_host *host = &sim->hosts[index];
   *host = (struct mrc_sim_host){.engine = mrc_engine_create(&engine), .run_at_ns = MRC_NEVER};
   mrc_assert(host->engine);

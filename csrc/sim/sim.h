@@ -60,6 +60,7 @@ struct mrc_sim_config {
   uint32_t cc; /* enum mrc_cc_kind; NSCC is told host_rate_bps and cc_base_rtt_ns */
   uint32_t sack_threshold_bytes;
   uint32_t sack_delay_ns;
+  uint32_t noise_ns;
 };
 
 /* Writes from one host to another over a QP of their own. */

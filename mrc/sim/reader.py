@@ -158,8 +158,11 @@ def _transport(table: Table) -> Transport:
         cc_base_rtt_ns=table.parsed("cc_base_rtt", units.parse_time, "0ns"),
         sack_threshold_bytes=table.parsed("sack_threshold", units.parse_size, "16KiB"),
         sack_delay_ns=table.parsed("sack_delay", units.parse_time, "10us"),
+        noise_ns=table.parsed("noise", units.parse_time, "2us"),
     )
     table.close()
+    if not 1000 <= transport.noise_ns <= 10**9:
+        raise table.error("noise", "is not within 1 us and 1 s")
     if transport.path_mtu % 4:
         raise table.error("path_mtu", f"{transport.path_mtu} is no multiple of 4")
     if transport.mpr % 128:

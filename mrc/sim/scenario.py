@@ -65,6 +65,7 @@ class Transport:
     cc_base_rtt_ns: int  # what NSCC is told; 0: the base RTT of the topology
     sack_threshold_bytes: int
     sack_delay_ns: int
+    noise_ns: int  # how late hosts may run; floors of patience follow from it
 
 
 @dataclass(frozen=True, slots=True)

@@ -161,6 +161,24 @@ static void test_run__no_path_ends_the_flow(void) {
 }
 
 /* Write n + 1 of the second flow leaves its host once write n of the first has come. */
+/* A plane falls silent for good: how long hosts wait depends on how late they know hosts to run. */
+static void test_run__patience_follows_the_noise_of_hosts(void) {
+  static const struct {
+    uint32_t noise_ns;
+    uint64_t soonest_ns, latest_ns;
+  } rows[] = {{0, 5 * MS, 20 * MS}, {50000, 500 * US, 3 * MS}, {2000, 150 * US, 400 * US}};
+  for (int i = 0; i < (int)(sizeof rows / sizeof *rows); i++) {
+    CHECK_ROW(i);
+    mrc_sim *sim = open_sim(.planes = 2, .timeout = 16, .noise_ns = rows[i].noise_ns);
+    CHECK_EQ(add_fault(sim, .at_ns = 20 * US, .target = MRC_SIM_PLANE, .plane = 2), 0);
+    CHECK_EQ(add_flow(sim, .bytes = 1 << 20, .writes = 2), 0);
+    CHECK_EQ(mrc_sim_run(sim, 500 * MS), 1);
+    const uint64_t end_ns = stats_of(sim).now_ns;
+    CHECK(end_ns >= rows[i].soonest_ns && end_ns <= rows[i].latest_ns);
+    mrc_sim_destroy(sim);
+  }
+}
+
 static void test_traffic__after_another_flow(void) {
   mrc_sim *sim = open_sim();
   CHECK_EQ(add_flow(sim, .from = 0, .to = 2, .writes = 3, .interval_ns = 500 * US), 0);
@@ -225,5 +243,6 @@ CHECK_MAIN(RUN(test_create__refuses_nonsense), RUN(test_add__refuses_nonsense),
            RUN(test_run__contents), RUN(test_run__same_seed_same_trace),
            RUN(test_run__faults_have_their_time), RUN(test_run__loss_of_control_spares_data),
            RUN(test_run__a_host_sees_its_port_down), RUN(test_run__no_path_ends_the_flow),
+           RUN(test_run__patience_follows_the_noise_of_hosts),
            RUN(test_traffic__after_another_flow), RUN(test_traffic__open_loop_keeps_its_mean),
            RUN(test_traffic__keeps_to_its_paths), RUN(test_incast__trims_at_the_last_hop))
