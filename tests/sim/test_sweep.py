@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
 import cbuild
@@ -32,6 +33,13 @@ def test_sweep__every_write_arrives(first: int) -> None:
 
 def test_sweep__under_the_sanitizers() -> None:
     run(cbuild.ASAN, 1000, 20)
+
+
+def test_tool__sweeps_what_it_is_told_to() -> None:
+    tool = Path(__file__).parents[2] / "tools" / "sweep"
+    command = [sys.executable, str(tool), "--seeds", "21", "--first", "500"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "21 seeds passed\n", "")
 
 
 @pytest.mark.slow
