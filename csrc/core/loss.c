@@ -259,7 +259,36 @@ static uint64_t timeout_deadline_ns(const struct mrc_qp *qp) {
   return qp->req.progress_ns + timeout_ns(qp);
 }
 
-/* Nothing is known any more: everything in flight may be lost, and every plane may be tried. */
+/* Whether others delivered something sent after all that this plane delivered, and after its oldest
+   packet in flight: it is then the plane that fails, and not the peer or all the network. */
+static bool falls_behind(const struct mrc_qp *qp, uint32_t index) {
+  const struct mrc_txlist *list = &qp->req.win.lists[index];
+  uint64_t since_ns = qp->planes[index].rack_ns;
+  if (list->oldest != MRC_TX_NONE)
+    since_ns = mrc_max_u64(since_ns, qp->req.win.slots[list->oldest].sent_ns);
+  else if (!qp->planes[index].suspended)
+    return false; /* nothing was sent on it: nothing is missing */
+  for (uint32_t planes = qp->evset.plane_mask & ~(1u << index); planes != 0; planes &= planes - 1)
+    if (qp->planes[__builtin_ctz(planes)].rack_ns > since_ns) return true;
+  return false;
+}
+
+/* The local timeout for one plane. At the first expiry the others may still know better; at the
+   next nothing is known any more, and every plane may be tried. */
+static void time_out_plane(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t index,
+                           uint64_t now_ns) {
+  struct mrc_plane *plane = &qp->planes[index];
+  const struct mrc_txlist *list = &qp->req.win.lists[index];
+  const bool behind = qp->req.timeouts == 1 && falls_behind(qp, index);
+  if (behind && !plane->suspended && ++plane->strikes >= MRC_LOSS_STRIKES)
+    mrc_loss_suspend_plane(engine, qp, index, now_ns);
+  while (list->oldest != MRC_TX_NONE)
+    mrc_loss_mark(engine, qp, mrc_txwin_psn_of(&qp->req.win, list->oldest),
+                  MRC_COUNTER_LOST_BY_TIMEOUT, now_ns);
+  if (!behind) mrc_loss_resume_plane(engine, qp, index);
+}
+
+/* Everything in flight may be lost. */
 static void on_timeout(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns) {
   struct mrc_requester *req = &qp->req;
   req->timeouts++;
@@ -269,14 +298,8 @@ static void on_timeout(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t no
     return;
   }
   mrc_trace(engine, MRC_TRACE_TIMEOUT, qp->qpn, req->timeouts, timeout_ns(qp));
-  for (uint32_t planes = qp->evset.plane_mask; planes != 0; planes &= planes - 1) {
-    const uint32_t plane = (uint32_t)__builtin_ctz(planes);
-    const struct mrc_txlist *list = &req->win.lists[plane];
-    while (list->oldest != MRC_TX_NONE)
-      mrc_loss_mark(engine, qp, mrc_txwin_psn_of(&req->win, list->oldest),
-                    MRC_COUNTER_LOST_BY_TIMEOUT, now_ns);
-    mrc_loss_resume_plane(engine, qp, plane);
-  }
+  for (uint32_t planes = qp->evset.plane_mask; planes != 0; planes &= planes - 1)
+    time_out_plane(engine, qp, (uint32_t)__builtin_ctz(planes), now_ns);
   mrc_cc_on_timeout(&req->cc);
   req->progress_ns = now_ns; /* the next interval starts here */
   req->probe.wanted = true;

@@ -43,6 +43,26 @@ static void test_silence__of_one_plane(void) {
   mrc_pair_destroy(p);
 }
 
+/* A local timeout so short that it comes before the silence is noticed: the plane is found out all
+   the same, by what the others deliver between the timeouts. */
+static void test_silence__with_a_short_timeout(void) {
+  struct mrc_pair *p = open_pair(.planes = 4, .paths = 2, .port_out.rate_bps = 500000000);
+  int end = open_qp(p, .memory_bytes = 16u << 20, .mpr = 128, .timeout = 10, .retry_linear = 7,
+                    .retry_exp = 8, .path_mtu = 4096);
+  write_all(p, end, 1u << 20, 16);
+  run_for(p, 20 * MS);
+  mrc_pair_silence(p, 2, true);
+  run_for(p, 40 * MS);
+  CHECK_EQ(mrc_pair_info(p, end).planes[1].suspended, 1);
+  uint64_t before = acked_bytes(p, end);
+  run_for(p, 10 * MS);
+  CHECK(acked_bytes(p, end) - before > 1000000); /* three planes carry 1.8 MB in this time */
+  mrc_pair_silence(p, 2, false);
+  CHECK(mrc_pair_finish(p, 500 * MS));
+  CHECK_EQ(succeeded(p, end), 16);
+  mrc_pair_destroy(p);
+}
+
 /* Two of four planes at once; then the write of a new message uses the others at once. */
 static void test_silence__of_two_of_four(void) {
   struct mrc_pair *p = open_pair(.planes = 4, .paths = 2, .port_out.rate_bps = 500000000);
@@ -380,9 +400,10 @@ static void test_silence__costs_hardly_any_goodput(void) {
 }
 
 CHECK_MAIN(RUN(test_silence__costs_hardly_any_goodput), RUN(test_silence__of_one_plane),
-           RUN(test_silence__of_two_of_four), RUN(test_silence__of_one_direction),
-           RUN(test_silence__from_the_start), RUN(test_silence__of_one_path),
-           RUN(test_silence__of_a_flapping_plane), RUN(test_silence__of_all_planes_ends_the_qp),
+           RUN(test_silence__with_a_short_timeout), RUN(test_silence__of_two_of_four),
+           RUN(test_silence__of_one_direction), RUN(test_silence__from_the_start),
+           RUN(test_silence__of_one_path), RUN(test_silence__of_a_flapping_plane),
+           RUN(test_silence__of_all_planes_ends_the_qp),
            RUN(test_silence__of_all_planes_for_a_while), RUN(test_refused__is_not_lost),
            RUN(test_transmit__one_burst_at_a_time), RUN(test_blocked__ports_wait_for_their_socket),
            RUN(test_blocked__one_port_for_long), RUN(test_error__of_the_kernel_suspends_the_plane),
