@@ -31,4 +31,12 @@ static inline uint64_t mrc_max_u64(uint64_t a, uint64_t b) { return a > b ? a : 
 static inline uint32_t mrc_min_u32(uint32_t a, uint32_t b) { return a < b ? a : b; }
 static inline uint32_t mrc_max_u32(uint32_t a, uint32_t b) { return a > b ? a : b; }
 
+/* The power of two that is n or the next above; n is 1 .. 2^31. */
+static inline uint32_t mrc_ceil_pow2(uint32_t n) {
+  uint32_t size = 1;
+  while (size < n)
+    size *= 2;
+  return size;
+}
+
 #endif

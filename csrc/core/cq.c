@@ -7,9 +7,7 @@
 #define ORPHAN 1 /* in the reserved field of a completion whose QP is gone; 0 when polled */
 
 int mrc_cq_init(struct mrc_cq *cq, uint32_t capacity) {
-  uint32_t size = 1;
-  while (size < capacity)
-    size *= 2;
+  const uint32_t size = mrc_ceil_pow2(capacity);
   *cq = (struct mrc_cq){.wcs = calloc(size, sizeof *cq->wcs), .mask = size - 1};
   return cq->wcs == NULL ? -ENOMEM : 0;
 }

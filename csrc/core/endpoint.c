@@ -30,10 +30,6 @@ struct mrc_qp *mrc_endpoint_find_qp(const struct mrc_engine *engine, const uint8
   return has_source(qp, address, sport) ? qp : NULL;
 }
 
-static bool is_live(const struct mrc_qp *qp) {
-  return qp->state == MRC_QP_RTR || qp->state == MRC_QP_RTS;
-}
-
 struct mrc_qp *mrc_endpoint_speaker(const struct mrc_engine *engine, struct mrc_qp *qp) {
   if (qp->n_peer_sources == 0) return NULL;
   struct mrc_qp *speaker =
@@ -78,7 +74,7 @@ void mrc_endpoint_yield(struct mrc_engine *engine, struct mrc_qp *qp) {
   if (mrc_endpoint_speaker(engine, qp) != qp) return;
   for (uint32_t i = 0; i < engine->config.max_qps; i++) {
     struct mrc_qp *other = engine->qps[i];
-    if (other == NULL || !is_live(other)) continue;
+    if (other == NULL || !mrc_qp_is_live(other)) continue;
     if (!has_source(other, qp->peer_sources[0].address, qp->peer_sources[0].sport)) continue;
     mrc_endpoint_add_sources(engine, other);
     return;
@@ -87,7 +83,7 @@ void mrc_endpoint_yield(struct mrc_engine *engine, struct mrc_qp *qp) {
 
 void mrc_endpoint_take_peer_ports(const struct mrc_engine *engine, struct mrc_qp *qp) {
   const struct mrc_qp *speaker = mrc_endpoint_speaker(engine, qp);
-  if (speaker == NULL || speaker == qp || !is_live(speaker)) return;
+  if (speaker == NULL || speaker == qp || !mrc_qp_is_live(speaker)) return;
   for (int i = 0; i < MRC_MAX_PORTS; i++)
     qp->planes[i].peer_down = speaker->planes[i].peer_down;
 }

@@ -144,7 +144,7 @@ int mrc_cq_poll(struct mrc_engine *engine, struct mrc_wc *wcs, int capacity) {
   }
   if (n > 0 && engine->n_held > 0)
     for (uint32_t i = 0; i < engine->config.max_qps; i++)
-      if (engine->qps[i] != NULL) mrc_responder_resume(engine, engine->qps[i], engine->now_ns);
+      if (engine->qps[i] != NULL) mrc_responder_resume(engine, engine->qps[i]);
   return n;
 }
 
@@ -243,10 +243,10 @@ static int to_qp(struct mrc_engine *engine, struct mrc_qp *qp, const struct mrc_
     return mrc_drop(engine, MRC_DROP_QP_STATE, qp->qpn, 0);
   }
   if (mrc_opcode_is_data(wire->opcode)) {
-    if (meta->trimmed) return mrc_responder_on_trimmed(engine, qp, wire, meta, now_ns);
+    if (meta->trimmed) return mrc_responder_on_trimmed(engine, qp, wire, meta);
     return mrc_responder_on_data(engine, qp, wire, meta, now_ns);
   }
-  if (wire->opcode == MRC_OP_PROBE) return mrc_responder_on_probe(engine, qp, wire, meta, now_ns);
+  if (wire->opcode == MRC_OP_PROBE) return mrc_responder_on_probe(engine, qp, wire, meta);
   if (qp->state != MRC_QP_RTS) return mrc_drop(engine, MRC_DROP_QP_STATE, qp->qpn, 0);
   switch (wire->opcode) {
     case MRC_OP_SACK:
@@ -285,7 +285,7 @@ int mrc_engine_receive(struct mrc_engine *engine, const uint8_t *packet, size_t 
       return mrc_drop(engine, MRC_DROP_SOURCE, qp->qpn, bytes);
   }
   const bool cut_off = meta->trimmed && mrc_opcode_is_data(wire.opcode); /* the ICRC went too */
-  const bool checked = endpoint || (qp->attr.integrity == MRC_INTEGRITY_ICRC && !cut_off);
+  const bool checked = endpoint || (mrc_qp_has_icrc(qp) && !cut_off);
   if (checked && !icrc_is_good(packet, bytes, meta))
     return mrc_drop(engine, MRC_DROP_ICRC, wire.dest_qpn, bytes);
   return endpoint ? to_endpoint(engine, &wire, meta, now_ns)
@@ -379,7 +379,7 @@ static void commit_packet(struct mrc_engine *engine, struct mrc_qp *qp,
     mrc_ev_probe_on_commit(engine, packet->_slot, taken, now_ns);
   } else if (taken == 1) {
     if (packet->_kind == MRC_KIND_DATA)
-      mrc_requester_on_taken(engine, qp, packet, now_ns);
+      mrc_requester_on_taken(engine, qp, packet);
     else
       mrc_count(engine, counter_of[packet->_kind], 1);
   } else if (is_tried_again(qp, burst, packet, taken)) {

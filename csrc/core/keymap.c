@@ -6,9 +6,7 @@
 
 int mrc_keymap_init(struct mrc_keymap *map, uint32_t capacity) {
   mrc_assert(capacity > 0 && capacity <= 1u << 24);
-  uint32_t cells = 4;
-  while (cells < 2 * capacity)
-    cells *= 2;
+  const uint32_t cells = mrc_ceil_pow2(mrc_max_u32(4, 2 * capacity));
   *map = (struct mrc_keymap){.cells = malloc(cells * sizeof(struct mrc_keymap_cell)),
                              .mask = cells - 1,
                              .capacity = capacity};

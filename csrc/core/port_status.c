@@ -15,10 +15,6 @@ void mrc_port_status_init(const struct mrc_engine *engine, struct mrc_qp *qp) {
       (struct mrc_port_status){.next_ns = MRC_NEVER, .told = mrc_all_ports(engine->config.ports)};
 }
 
-static bool can_send(const struct mrc_qp *qp) {
-  return qp->state == MRC_QP_RTR || qp->state == MRC_QP_RTS;
-}
-
 static void tell(struct mrc_engine *engine, struct mrc_qp *qp, uint8_t answers) {
   struct mrc_port_status *status = &qp->port_status;
   status->answers_wanted = answers;
@@ -76,7 +72,7 @@ void mrc_port_status_on_deadline(struct mrc_engine *engine, struct mrc_qp *qp, u
 }
 
 uint64_t mrc_port_status_deadline(const struct mrc_qp *qp) {
-  return can_send(qp) ? qp->port_status.next_ns : MRC_NEVER;
+  return mrc_qp_is_live(qp) ? qp->port_status.next_ns : MRC_NEVER;
 }
 
 void mrc_port_status_on_answer(struct mrc_engine *engine, struct mrc_qp *qp,

@@ -261,8 +261,7 @@ int mrc_qp_probe_ev(struct mrc_engine *engine, uint32_t qpn, uint32_t ev_index, 
   engine->now_ns = now_ns;
   struct mrc_qp *qp = mrc_engine_qp(engine, qpn);
   if (qp == NULL) return -ENOENT;
-  if ((qp->state != MRC_QP_RTR && qp->state != MRC_QP_RTS) || ev_index >= qp->evset.n)
-    return -EINVAL;
+  if (!mrc_qp_is_live(qp) || ev_index >= qp->evset.n) return -EINVAL;
   mrc_qp_touch(engine, qp); /* something is to be sent, or waits for its port */
   return mrc_ev_probe_command(engine, qp, (uint16_t)ev_index, bytes, timeout_ns, cookie);
 }
@@ -271,8 +270,7 @@ int mrc_qp_set_mpr(struct mrc_engine *engine, uint32_t qpn, uint32_t mpr, uint64
   engine->now_ns = now_ns;
   struct mrc_qp *qp = mrc_engine_qp(engine, qpn);
   if (qp == NULL) return -ENOENT;
-  if ((qp->state != MRC_QP_RTR && qp->state != MRC_QP_RTS) || qp->attr.dynamic_mpr == 0)
-    return -EINVAL;
+  if (!mrc_qp_is_live(qp) || qp->attr.dynamic_mpr == 0) return -EINVAL;
   if (mpr < MRC_MPR_UNIT || mpr > qp->attr.mpr || mpr % MRC_MPR_UNIT != 0) return -EINVAL;
   qp->resp.mpr = mpr;
   qp->resp.sack_now = true;

@@ -172,6 +172,15 @@ struct mrc_qp {
   struct mrc_port_status port_status;
 };
 
+/* Whether the QP may send probes and endpoint messages: its peer is known and it has not failed. */
+static inline bool mrc_qp_is_live(const struct mrc_qp *qp) {
+  return qp->state == MRC_QP_RTR || qp->state == MRC_QP_RTS;
+}
+/* Whether its packets carry an ICRC. */
+static inline bool mrc_qp_has_icrc(const struct mrc_qp *qp) {
+  return qp->attr.integrity == MRC_INTEGRITY_ICRC;
+}
+
 /* Whether the move is legal. */
 bool mrc_qp_may_move(uint8_t from, uint8_t to);
 

@@ -9,9 +9,7 @@
 
 int mrc_requester_init(struct mrc_qp *qp) {
   struct mrc_requester *req = &qp->req;
-  uint32_t size = 1;
-  while (size < qp->attr.sq_depth)
-    size *= 2;
+  const uint32_t size = mrc_ceil_pow2(qp->attr.sq_depth);
   *req = (struct mrc_requester){.sq = calloc(size, sizeof *req->sq), .sq_mask = size - 1};
   if (req->sq == NULL) return -ENOMEM;
   return mrc_txwin_init(&req->win, qp->attr.mpr);
@@ -135,6 +133,13 @@ static bool is_evidence(const struct mrc_qp *qp, const struct mrc_txslot *slot, 
   return slot->tries < 2 || now_ns - slot->sent_ns >= qp->planes[slot->plane].rtt.smooth_ns;
 }
 
+/* The plane delivered something that was sent at `sent_ns`. */
+static void on_delivered(struct mrc_plane *plane, uint64_t sent_ns, uint64_t now_ns) {
+  plane->rack_ns = mrc_max_u64(plane->rack_ns, sent_ns);
+  plane->heard_ns = now_ns;
+  plane->strikes = 0;
+}
+
 /* One PSN was received by the peer; returns the bytes that this newly acknowledges. */
 static uint32_t acknowledge(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t psn,
                             uint64_t now_ns) {
@@ -146,17 +151,12 @@ static uint32_t acknowledge(struct mrc_engine *engine, struct mrc_qp *qp, uint32
   const bool evidence = !original && is_evidence(qp, &slot, now_ns);
   mrc_txwin_slot(&req->win, psn)->of_original = slot.state == MRC_TX_INFLIGHT && !evidence;
   if (original) mrc_loss_on_spurious(engine, qp, &slot, psn);
-  if (evidence) {
-    struct mrc_plane *plane = &qp->planes[slot.plane];
-    plane->rack_ns = mrc_max_u64(plane->rack_ns, slot.sent_ns);
-    plane->heard_ns = now_ns;
-    plane->strikes = 0;
-  }
+  if (evidence) on_delivered(&qp->planes[slot.plane], slot.sent_ns, now_ns);
   req->bytes_acked += slot.bytes;
   return slot.bytes;
 }
 
-/* Whether [first, last] holds a PSN that never left: a peer that acknowledges it lies. */
+/* Whether a PSN up to `last_psn` never left: a peer that acknowledges it lies. */
 static bool names_unsent(const struct mrc_txwin *win, uint32_t last_psn) {
   if (win->n_tosend == 0) return false;
   for (uint32_t psn = win->una_psn; !mrc_psn_before(last_psn, psn); psn = mrc_psn_add(psn, 1))
@@ -202,10 +202,7 @@ static void on_probe_answer(struct mrc_engine *engine, struct mrc_qp *qp,
   const uint16_t id = (uint16_t)sack->ack_psn_offset;
   if (!probe->outstanding || probe->id != id) return;
   probe->outstanding = false;
-  struct mrc_plane *plane = &qp->planes[probe->plane];
-  plane->rack_ns = mrc_max_u64(plane->rack_ns, probe->sent_ns);
-  plane->heard_ns = now_ns;
-  plane->strikes = 0;
+  on_delivered(&qp->planes[probe->plane], probe->sent_ns, now_ns);
   const uint64_t rtt_ns = round_trip_ns(meta, sack->tx_timestamp, probe->sent_ns);
   if (rtt_ns != 0) on_rtt(qp, probe->ev, rtt_ns, ack);
   on_progress(qp, now_ns);

@@ -32,7 +32,7 @@ int mrc_requester_on_ack(struct mrc_engine *engine, struct mrc_qp *qp,
 bool mrc_requester_transmit(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns);
 /* The fate of one packet of ours. */
 void mrc_requester_on_taken(struct mrc_engine *engine, struct mrc_qp *qp,
-                            const struct mrc_packet *packet, uint64_t now_ns);
+                            const struct mrc_packet *packet);
 void mrc_requester_on_refused(struct mrc_engine *engine, struct mrc_qp *qp,
                               const struct mrc_packet *packet);
 

@@ -237,8 +237,7 @@ static void add_data(struct mrc_engine *engine, struct mrc_qp *qp, struct mrc_bu
   next->wire.ack_req = stops_after(engine, qp, next->wire.payload_bytes);
   mrc_txwin_on_send(&req->win, next->wire.psn, (uint16_t)burst->_ev, plane, now_ns);
   qp->planes[plane].share_bytes += next->wire.payload_bytes + MRC_DATA_OVERHEAD_BYTES;
-  mrc_burst_add(engine, burst, &next->wire, MRC_KIND_DATA, next->wire.psn,
-                qp->attr.integrity == MRC_INTEGRITY_ICRC);
+  mrc_burst_add(engine, burst, &next->wire, MRC_KIND_DATA, next->wire.psn, mrc_qp_has_icrc(qp));
   mrc_trace(engine, next->wire.rtx ? MRC_TRACE_RESEND : MRC_TRACE_SEND, qp->qpn, next->wire.psn,
             burst->_ev);
 }
@@ -304,7 +303,7 @@ static bool send_probe(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t no
                                     .dpdcid = (uint16_t)qp->attr.dest_qpn,
                                     .tx_timestamp = mrc_timestamp(now_ns),
                                     .tsr = true}};
-  mrc_burst_add(engine, burst, &wire, MRC_KIND_PROBE, 0, qp->attr.integrity == MRC_INTEGRITY_ICRC);
+  mrc_burst_add(engine, burst, &wire, MRC_KIND_PROBE, 0, mrc_qp_has_icrc(qp));
   mrc_trace(engine, MRC_TRACE_PROBE_OUT, qp->qpn, probe->id, probe->plane);
   return true;
 }
@@ -322,8 +321,7 @@ bool mrc_requester_transmit(struct mrc_engine *engine, struct mrc_qp *qp, uint64
 }
 
 void mrc_requester_on_taken(struct mrc_engine *engine, struct mrc_qp *qp,
-                            const struct mrc_packet *packet, uint64_t now_ns) {
-  (void)now_ns;
+                            const struct mrc_packet *packet) {
   struct mrc_requester *req = &qp->req;
   if (!mrc_txwin_holds(&req->win, packet->_slot)) return;
   const struct mrc_txslot *slot = mrc_txwin_slot(&req->win, packet->_slot);

@@ -7,15 +7,12 @@
 
 #include "burst.h"
 
-#define NACK_INTERVAL_NS \
-  1000000ull                     /* at most one out-of-window NACK or repeated NAK in this time */
-#define SACK_MIN_ADD_BYTES 1024u /* what a small packet counts towards the SACK threshold */
+#define NACK_INTERVAL_NS 1000000ull /* of out-of-window NACKs, and of repeated NAKs, at least */
+#define SACK_MIN_ADD_BYTES 1024u    /* what a small packet counts towards the SACK threshold */
 
 int mrc_responder_init(struct mrc_qp *qp) {
   struct mrc_responder *resp = &qp->resp;
-  uint32_t size = 1;
-  while (size < qp->attr.max_wimm)
-    size *= 2;
+  const uint32_t size = mrc_ceil_pow2(qp->attr.max_wimm);
   *resp = (struct mrc_responder){.wimms = calloc(size, sizeof *resp->wimms),
                                  .wimm_mask = size - 1,
                                  .sack_deadline_ns = MRC_NEVER};
@@ -27,6 +24,11 @@ int mrc_responder_init(struct mrc_qp *qp) {
 void mrc_responder_free(struct mrc_qp *qp) {
   free(qp->resp.wimms);
   mrc_rxwin_free(&qp->resp.win);
+}
+
+/* The EV as it was seen on the wire. */
+static uint32_t ev_of(const struct mrc_meta *meta) {
+  return (uint32_t)meta->sport << 16 | (meta->flow_label & 0xFFFF);
 }
 
 /* Remembers that this packet wants a SACK: one per EV, the newest packet standing for it. */
@@ -54,12 +56,11 @@ static void queue_nack(struct mrc_qp *qp, const struct mrc_wire *packet,
                        const struct mrc_meta *meta, uint8_t reason) {
   struct mrc_responder *resp = &qp->resp;
   if (resp->n_nacks == MRC_MAX_NACKS) return;
-  resp->nacks[resp->n_nacks++] =
-      (struct mrc_nack_out){.psn = packet->psn,
-                            .ev = (uint32_t)meta->sport << 16 | (meta->flow_label & 0xFFFF),
-                            .tx_timestamp = packet->tx_timestamp,
-                            .reason = reason,
-                            .port = meta->port};
+  resp->nacks[resp->n_nacks++] = (struct mrc_nack_out){.psn = packet->psn,
+                                                       .ev = ev_of(meta),
+                                                       .tx_timestamp = packet->tx_timestamp,
+                                                       .reason = reason,
+                                                       .port = meta->port};
 }
 
 /* Ends the QP because of what the peer asked; the NAK tells it why. */
@@ -115,8 +116,7 @@ static void advance(struct mrc_engine *engine, struct mrc_qp *qp) {
   resp->held = held;
 }
 
-void mrc_responder_resume(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns) {
-  (void)now_ns;
+void mrc_responder_resume(struct mrc_engine *engine, struct mrc_qp *qp) {
   if (!qp->resp.held) return;
   const uint32_t before = qp->resp.win.next_psn;
   advance(engine, qp);
@@ -140,7 +140,7 @@ static bool stash(struct mrc_qp *qp, const struct mrc_wire *packet) {
 static struct mrc_sack_trigger trigger_of(const struct mrc_wire *packet,
                                           const struct mrc_meta *meta) {
   return (struct mrc_sack_trigger){.psn = packet->psn,
-                                   .ev = (uint32_t)meta->sport << 16 | (meta->flow_label & 0xFFFF),
+                                   .ev = ev_of(meta),
                                    .tx_timestamp = packet->tx_timestamp,
                                    .arrived_ns = meta->arrived_ns,
                                    .port = meta->port,
@@ -212,9 +212,7 @@ int mrc_responder_on_data(struct mrc_engine *engine, struct mrc_qp *qp,
 }
 
 int mrc_responder_on_trimmed(struct mrc_engine *engine, struct mrc_qp *qp,
-                             const struct mrc_wire *packet, const struct mrc_meta *meta,
-                             uint64_t now_ns) {
-  (void)now_ns;
+                             const struct mrc_wire *packet, const struct mrc_meta *meta) {
   if (mrc_rxwin_judge(&qp->resp.win, packet->psn) == MRC_RX_NEW) {
     queue_nack(qp, packet, meta, MRC_NACK_TRIMMED);
     mrc_qp_touch(engine, qp);
@@ -223,9 +221,7 @@ int mrc_responder_on_trimmed(struct mrc_engine *engine, struct mrc_qp *qp,
 }
 
 int mrc_responder_on_probe(struct mrc_engine *engine, struct mrc_qp *qp,
-                           const struct mrc_wire *packet, const struct mrc_meta *meta,
-                           uint64_t now_ns) {
-  (void)now_ns;
+                           const struct mrc_wire *packet, const struct mrc_meta *meta) {
   struct mrc_sack_trigger news = trigger_of(packet, meta);
   news.psn = mrc_psn_sub(qp->resp.win.next_psn, 1);
   news.pr = true;

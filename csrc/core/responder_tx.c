@@ -20,8 +20,6 @@ static uint16_t reverse_ev(struct mrc_engine *engine, struct mrc_qp *qp, uint8_t
   return MRC_EV_NONE;
 }
 
-static bool wants_icrc(const struct mrc_qp *qp) { return qp->attr.integrity == MRC_INTEGRITY_ICRC; }
-
 static void add_sack(struct mrc_engine *engine, struct mrc_burst *burst, struct mrc_qp *qp,
                      const struct mrc_sack_trigger *t, uint32_t base, uint64_t bitmap) {
   const struct mrc_rxwin *win = &qp->resp.win;
@@ -49,7 +47,7 @@ static void add_sack(struct mrc_engine *engine, struct mrc_burst *burst, struct 
           .tx_timestamp = (uint16_t)(t->tx_timestamp + service_time),
           .ooo_count = (uint16_t)(out_of_order > 0 ? out_of_order : 0),
           .rcvd_bytes = (uint32_t)((qp->resp.bytes_received + 255) / 256) & 0xFFFFFF}};
-  mrc_burst_add(engine, burst, &wire, MRC_KIND_SACK, base, wants_icrc(qp));
+  mrc_burst_add(engine, burst, &wire, MRC_KIND_SACK, base, mrc_qp_has_icrc(qp));
   mrc_trace(engine, MRC_TRACE_SACK_OUT, qp->qpn, cum_psn, bitmap);
 }
 
@@ -141,7 +139,7 @@ static bool flush_nacks(struct mrc_engine *engine, struct mrc_qp *qp) {
                                      .nack_psn = nack->psn,
                                      .cc_type = 2,
                                      .tx_timestamp = nack->tx_timestamp}};
-    mrc_burst_add(engine, burst, &wire, MRC_KIND_NACK, 0, wants_icrc(qp));
+    mrc_burst_add(engine, burst, &wire, MRC_KIND_NACK, 0, mrc_qp_has_icrc(qp));
     mrc_trace(engine, MRC_TRACE_NACK_OUT, qp->qpn, nack->psn, nack->reason);
     resp->n_nacks--;
   }
@@ -167,7 +165,7 @@ static bool flush_ack(struct mrc_engine *engine, struct mrc_qp *qp, int first_bu
     if (ev != MRC_EV_NONE) burst = mrc_burst_open(engine, qp, ev, MRC_TCLASS_CONTROL);
   }
   if (burst == NULL) return false;
-  mrc_burst_add(engine, burst, &wire, MRC_KIND_ACK, 0, wants_icrc(qp));
+  mrc_burst_add(engine, burst, &wire, MRC_KIND_ACK, 0, mrc_qp_has_icrc(qp));
   mrc_trace(engine, MRC_TRACE_ACK_OUT, qp->qpn, syndrome, resp->done_msn);
   resp->ack_wanted = false;
   return true;

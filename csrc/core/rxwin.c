@@ -9,9 +9,7 @@ int mrc_rxwin_init(struct mrc_rxwin *win, uint32_t psns) {
   mrc_assert(psns >= 64 && psns % 64 == 0 && psns <= MRC_RXWIN_MAX_PSNS);
   /* A spare word keeps the window's end out of its first word, so that a word means one place; the
      widest window goes without, and may report its last PSNs only when asked by a probe. */
-  uint32_t size = 64;
-  while (size < psns + 64 && size < MRC_RXWIN_MAX_PSNS)
-    size *= 2;
+  const uint32_t size = mrc_min_u32(mrc_ceil_pow2(psns + 64), MRC_RXWIN_MAX_PSNS);
   uint64_t *words = calloc(2u * size / 64, sizeof *words);
   if (words == NULL) return -ENOMEM;
   *win = (struct mrc_rxwin){.received = {.words = words, .mask = size - 1},

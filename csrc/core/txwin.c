@@ -7,9 +7,7 @@
 
 int mrc_txwin_init(struct mrc_txwin *win, uint32_t psns) {
   mrc_assert(psns >= 1 && psns < MRC_TX_NONE);
-  uint32_t size = 64;
-  while (size < psns)
-    size *= 2;
+  const uint32_t size = mrc_ceil_pow2(mrc_max_u32(64, psns));
   *win =
       (struct mrc_txwin){.slots = calloc(size, sizeof *win->slots),
                          .tosend = {.words = calloc(size / 64, sizeof(uint64_t)), .mask = size - 1},
