@@ -395,7 +395,8 @@ const char *mrc_trace_name(int point);
 /* Drops per reason, indexed by reason. */
 int mrc_engine_drops(const mrc_engine *engine, uint64_t *values, int capacity);
 
-/* ---- The context: one engine, one datapath thread, one UDP socket set per port. ---- */
+/* ---- The context: one engine, one UDP socket set per port, and a thread that drives them. A
+   polled context has no thread: one thread of the caller at a time makes all calls. ---- */
 
 typedef struct mrc_ctx mrc_ctx;
 
@@ -416,6 +417,7 @@ struct mrc_ctx_config {
   uint32_t rcvbuf_bytes; /* wanted per port [8 MiB]; a warning event tells when less was granted */
   uint32_t sndbuf_bytes; /* wanted per transmit socket [4 MiB] */
   uint32_t ring_entries; /* of command and completion ring, a power of two [8192] */
+  uint32_t polled;       /* 1: no thread, the caller runs the datapath by mrc_ctx_run */
 };
 
 enum mrc_command_op {
@@ -455,8 +457,8 @@ struct mrc_command {
   struct mrc_wr wr;
 };
 
-/* Opens the sockets and starts the datapath thread. On failure returns 0 and writes -errno to
- *error and one line of cause to message. */
+/* Opens the sockets and, unless it is polled, starts the datapath thread. On failure returns 0 and
+ * writes -errno to error and one line of cause to message. */
 mrc_ctx *mrc_ctx_create(const struct mrc_ctx_config *config, int *error, char *message,
                         int message_bytes);
 /* Stops and joins the thread, closes the sockets. Registered memory is not touched afterwards. */
@@ -465,12 +467,19 @@ uint16_t mrc_ctx_udp_port(const mrc_ctx *ctx);
 /* UDP source port of one transmit socket; 0 when there is none. */
 uint16_t mrc_ctx_source_port(const mrc_ctx *ctx, int port, int tx_index);
 /* Readable when mrc_ctx_poll has something, or a submit that was cut short may go on; the poll
-   clears it. */
+   clears it. Of a polled context: see mrc_ctx_arm. */
 int mrc_ctx_fd(const mrc_ctx *ctx);
 /* Queues up to n commands, returns how many were taken. One thread only. Never blocks. */
 int mrc_ctx_submit(mrc_ctx *ctx, const struct mrc_command *commands, int n);
 /* Takes up to n events. One thread only. Never blocks. */
 int mrc_ctx_poll(mrc_ctx *ctx, struct mrc_event *events, int n);
+/* A polled context: sends what is due, then takes what has arrived; without either it sleeps until
+   input or the next deadline, for timeout_ns at most. Returns the number of events for
+   mrc_ctx_poll. What arrived is answered by the next call, behind what is submitted until then. */
+int mrc_ctx_run(mrc_ctx *ctx, uint64_t timeout_ns);
+/* A polled context: makes mrc_ctx_fd readable when a call of mrc_ctx_run has something to do, for
+   callers that sleep on the descriptor. To be called before each such sleep. */
+void mrc_ctx_arm(mrc_ctx *ctx);
 
 /* cdef end */
 

@@ -19,7 +19,7 @@ static mrc_ctx *open_ctx(const struct mrc_ctx_config *config, struct mrc_cause *
     return NULL;
   }
   if (mrc_datapath_open(&ctx->datapath, config, cause) == 0) {
-    if (mrc_datapath_start(&ctx->datapath, cause) == 0) {
+    if (ctx->datapath.polled || mrc_datapath_start(&ctx->datapath, cause) == 0) {
       *cause = (struct mrc_cause){0}; /* of a UDP port that was taken and is not needed */
       return ctx;
     }
@@ -40,7 +40,7 @@ mrc_ctx *mrc_ctx_create(const struct mrc_ctx_config *config, int *error, char *m
 }
 
 void mrc_ctx_destroy(mrc_ctx *ctx) {
-  mrc_datapath_stop(&ctx->datapath);
+  if (!ctx->datapath.polled) mrc_datapath_stop(&ctx->datapath);
   mrc_datapath_close(&ctx->datapath);
   free(ctx);
 }
@@ -55,7 +55,9 @@ uint16_t mrc_ctx_source_port(const mrc_ctx *ctx, int port, int tx_index) {
   return own->transmitters[tx_index].sport;
 }
 
-int mrc_ctx_fd(const mrc_ctx *ctx) { return ctx->datapath.event_fd; }
+int mrc_ctx_fd(const mrc_ctx *ctx) {
+  return ctx->datapath.polled ? ctx->datapath.epoll_fd : ctx->datapath.event_fd;
+}
 
 /* After a submit that was cut short the descriptor becomes readable when another may succeed. */
 int mrc_ctx_submit(mrc_ctx *ctx, const struct mrc_command *commands, int n) {
@@ -69,17 +71,29 @@ int mrc_ctx_submit(mrc_ctx *ctx, const struct mrc_command *commands, int n) {
   return (int)taken;
 }
 
+static int take(struct mrc_datapath *datapath, struct mrc_event *events, int n) {
+  uint32_t popped = mrc_spsc_pop(&datapath->events, events, (uint32_t)n);
+  if (mrc_spsc_starved(&datapath->events)) mrc_datapath_wake(datapath);
+  return (int)popped;
+}
+
 int mrc_ctx_poll(mrc_ctx *ctx, struct mrc_event *events, int n) {
   struct mrc_datapath *datapath = &ctx->datapath;
+  if (datapath->polled) return take(datapath, events, n);
   uint64_t value = 0;
   /* Cleared before the pop: what is published behind the pop makes it readable again. */
   ssize_t bytes = read(datapath->event_fd, &value, sizeof value);
   (void)bytes; /* nothing to clear is fine */
-  uint32_t popped = mrc_spsc_pop(&datapath->events, events, (uint32_t)n);
-  if (mrc_spsc_starved(&datapath->events)) mrc_datapath_wake(datapath);
+  int taken = take(datapath, events, n);
   if (mrc_spsc_used(&datapath->events) > 0) {
     value = 1;
     bytes = write(datapath->event_fd, &value, sizeof value);
   }
-  return (int)popped;
+  return taken;
 }
+
+int mrc_ctx_run(mrc_ctx *ctx, uint64_t timeout_ns) {
+  return mrc_datapath_run(&ctx->datapath, timeout_ns);
+}
+
+void mrc_ctx_arm(mrc_ctx *ctx) { mrc_datapath_arm(&ctx->datapath); }

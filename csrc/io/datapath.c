@@ -8,6 +8,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/prctl.h>
+#include <sys/timerfd.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -31,7 +32,7 @@ enum {
 #define STOP (1ull << 32) /* added to command_fd; no number of commands gets there */
 
 /* What an epoll event stands for. */
-enum source { SOURCE_COMMANDS, SOURCE_RECEIVE, SOURCE_TRANSMIT };
+enum source { SOURCE_COMMANDS, SOURCE_RECEIVE, SOURCE_TRANSMIT, SOURCE_TIMER };
 
 static uint64_t source_tag(enum source source, int port, int tx_index) {
   return (uint64_t)source << 32 | (uint64_t)port << 16 | (uint64_t)tx_index;
@@ -105,22 +106,29 @@ static void on_ready(struct mrc_datapath *datapath, const struct epoll_event *ev
     case SOURCE_TRANSMIT:
       on_transmitter(datapath, port, tx_index, event->events);
       break;
+    case SOURCE_TIMER:
+      break; /* every turn looks at the deadlines */
   }
+}
+
+/* When there is work without further input; 0: now. */
+static uint64_t deadline_ns_of(const struct mrc_datapath *datapath) {
+  if (datapath->more) return 0;
+  return mrc_min_u64(mrc_engine_deadline(datapath->engine), mrc_udp_deadline(&datapath->udp));
 }
 
 /* Time to sleep at most; 0 while there is work or it is worth to spin. */
 static uint64_t sleep_ns(const struct mrc_datapath *datapath) {
   uint64_t now_ns = clock_ns();
-  uint64_t deadline_ns =
-      mrc_min_u64(mrc_engine_deadline(datapath->engine), mrc_udp_deadline(&datapath->udp));
-  if (datapath->more || deadline_ns <= now_ns) return 0;
+  uint64_t deadline_ns = deadline_ns_of(datapath);
+  if (deadline_ns <= now_ns) return 0;
   if (now_ns - datapath->last_work_ns < datapath->spin_ns) return 0;
   return deadline_ns == MRC_NEVER ? MRC_NEVER : deadline_ns - now_ns;
 }
 
-static void wait_and_receive(struct mrc_datapath *datapath) {
+static void wait_and_receive(struct mrc_datapath *datapath, uint64_t ns) {
   struct epoll_event ready[READY_AT_ONCE];
-  uint64_t ns = sleep_ns(datapath);
+  datapath->backlog = false;
   struct timespec timeout = {.tv_sec = (time_t)(ns / 1000000000u),
                              .tv_nsec = (long)(ns % 1000000000u)};
   int n = epoll_pwait2(datapath->epoll_fd, ready, READY_AT_ONCE, ns == MRC_NEVER ? NULL : &timeout,
@@ -219,12 +227,12 @@ static bool publish(struct mrc_datapath *datapath) {
   bool more = true;
   for (int i = 0; more && i < PUBLISH_ROUNDS; i++)
     more = publish_faults(datapath) + publish_some(datapath) > 0;
-  if (datapath->published) signal_eventfd(datapath->event_fd, 1);
+  if (datapath->published && !datapath->polled) signal_eventfd(datapath->event_fd, 1);
   datapath->published = false;
   return more;
 }
 
-/* ---- The thread ---- */
+/* ---- The turn ---- */
 
 /* What is overdue may have been answered already: as long as packets wait in a socket, deadlines
    wait too, but not for ever. */
@@ -235,21 +243,52 @@ static void expire(struct mrc_datapath *datapath, uint64_t now_ns) {
   datapath->expired_ns = now_ns;
 }
 
+/* Everything of a turn but to wait for input and to take it. */
+static void work(struct mrc_datapath *datapath) {
+  datapath->more = run_commands(datapath);
+  uint64_t now_ns = clock_ns();
+  set_blocked(datapath, mrc_udp_retry(&datapath->udp, now_ns), false, now_ns);
+  expire(datapath, now_ns);
+  /* First what is complete, then the answers that let the peer know: one that closes as soon as
+     it has them must find that ours has the completions. */
+  datapath->more |= publish(datapath);
+  datapath->more |= transmit(datapath);
+  datapath->more |= publish(datapath);
+}
+
+/* The caller gets what arrived before it is answered: a send costs more than all the rest, and what
+   the caller replies is worth more than an acknowledgement. */
+int mrc_datapath_run(struct mrc_datapath *datapath, uint64_t timeout_ns) {
+  mrc_assert(datapath->polled);
+  work(datapath);
+  bool waits = mrc_spsc_used(&datapath->events) == 0;
+  wait_and_receive(datapath, waits ? mrc_min_u64(timeout_ns, sleep_ns(datapath)) : 0);
+  datapath->more |= publish(datapath);
+  return (int)mrc_spsc_used(&datapath->events);
+}
+
+void mrc_datapath_arm(struct mrc_datapath *datapath) {
+  mrc_assert(datapath->polled);
+  uint64_t now_ns = clock_ns();
+  bool waiting = mrc_spsc_used(&datapath->events) > 0 || mrc_spsc_used(&datapath->commands) > 0;
+  uint64_t deadline_ns = waiting ? 0 : deadline_ns_of(datapath);
+  bool armed = datapath->armed_ns > now_ns && datapath->armed_ns <= deadline_ns;
+  if (armed || deadline_ns == MRC_NEVER) return;
+  datapath->armed_ns = mrc_max_u64(deadline_ns, now_ns);
+  struct itimerspec timer = {.it_value = {.tv_sec = (time_t)(datapath->armed_ns / 1000000000u),
+                                          .tv_nsec = (long)(datapath->armed_ns % 1000000000u)}};
+  int error = timerfd_settime(datapath->timer_fd, TFD_TIMER_ABSTIME, &timer, NULL);
+  mrc_assert(error == 0);
+}
+
+/* ---- The thread ---- */
+
 static void *run(void *argument) {
   struct mrc_datapath *datapath = argument;
   prctl(PR_SET_TIMERSLACK, 1ul); /* deadlines are microseconds, the default slack is fifty */
   while (!datapath->stopping) {
-    datapath->backlog = false;
-    wait_and_receive(datapath);
-    datapath->more = run_commands(datapath);
-    uint64_t now_ns = clock_ns();
-    set_blocked(datapath, mrc_udp_retry(&datapath->udp, now_ns), false, now_ns);
-    expire(datapath, now_ns);
-    /* First what is complete, then the answers that let the peer know: one that closes as soon as
-       it has them must find that ours has the completions. */
-    datapath->more |= publish(datapath);
-    datapath->more |= transmit(datapath);
-    datapath->more |= publish(datapath);
+    wait_and_receive(datapath, sleep_ns(datapath));
+    work(datapath);
   }
   return NULL;
 }
@@ -274,7 +313,9 @@ void mrc_datapath_stop(struct mrc_datapath *datapath) {
   pthread_join(datapath->thread, NULL);
 }
 
-void mrc_datapath_wake(struct mrc_datapath *datapath) { signal_eventfd(datapath->command_fd, 1); }
+void mrc_datapath_wake(struct mrc_datapath *datapath) {
+  if (!datapath->polled) signal_eventfd(datapath->command_fd, 1);
+}
 
 /* ---- Opening and closing ---- */
 
@@ -312,6 +353,8 @@ static int watch(struct mrc_datapath *datapath, int fd, uint32_t events, uint64_
 /* Transmit sockets are watched for errors always, and for room only while they have none. */
 static int watch_sockets(struct mrc_datapath *datapath) {
   int error = watch(datapath, datapath->command_fd, EPOLLIN, source_tag(SOURCE_COMMANDS, 0, 0));
+  if (error == 0) /* by edge: nobody has to read it */
+    error = watch(datapath, datapath->timer_fd, EPOLLIN | EPOLLET, source_tag(SOURCE_TIMER, 0, 0));
   for (int port = 1; error == 0 && port <= datapath->udp.n_ports; port++) {
     const struct mrc_udp_port *own = mrc_udp_port(&datapath->udp, port);
     error = watch(datapath, own->receive_fd, EPOLLIN, source_tag(SOURCE_RECEIVE, port, 0));
@@ -325,8 +368,10 @@ static int open_descriptors(struct mrc_datapath *datapath, struct mrc_cause *cau
   datapath->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
   datapath->command_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
   datapath->event_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-  if (datapath->epoll_fd < 0 || datapath->command_fd < 0 || datapath->event_fd < 0)
-    return mrc_cause_errno(cause, errno, "cannot open an eventfd or epoll descriptor");
+  datapath->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
+  if (datapath->epoll_fd < 0 || datapath->command_fd < 0 || datapath->event_fd < 0 ||
+      datapath->timer_fd < 0)
+    return mrc_cause_errno(cause, errno, "cannot open an eventfd, timerfd or epoll descriptor");
   int error = watch_sockets(datapath);
   if (error != 0) return mrc_cause_errno(cause, -error, "cannot watch the sockets");
   struct epoll_event ready;
@@ -350,7 +395,9 @@ static void warn_small_buffers(struct mrc_datapath *datapath) {
 
 int mrc_datapath_open(struct mrc_datapath *datapath, const struct mrc_ctx_config *config,
                       struct mrc_cause *cause) {
-  *datapath = (struct mrc_datapath){.epoll_fd = -1, .command_fd = -1, .event_fd = -1};
+  *datapath =
+      (struct mrc_datapath){.epoll_fd = -1, .command_fd = -1, .event_fd = -1, .timer_fd = -1};
+  datapath->polled = config->polled != 0;
   datapath->spin_ns = config->spin_us * 1000ull;
   int error = mrc_udp_open(&datapath->udp, config, cause);
   if (error == 0) error = open_rings(datapath, config->ring_entries, cause);
@@ -373,6 +420,7 @@ void mrc_datapath_close(struct mrc_datapath *datapath) {
   close_descriptor(datapath->epoll_fd);
   close_descriptor(datapath->command_fd);
   close_descriptor(datapath->event_fd);
+  close_descriptor(datapath->timer_fd);
   if (datapath->engine) mrc_engine_destroy(datapath->engine);
   mrc_spsc_free(&datapath->commands);
   mrc_spsc_free(&datapath->events);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The driver of one engine over UDP sockets: the thread that receives, transmits, runs commands and
- * publishes what came of them. It owns the engine, the sockets, both rings and all descriptors.
- * What the thread uses nobody else touches while it runs, but for the other ends of the rings.
+ * The driver of one engine over UDP sockets: it receives, transmits, runs commands and publishes
+ * what came of them, in a thread of its own or in its caller's. It owns the engine, the sockets,
+ * both rings and all descriptors. What the thread uses nobody else touches while it runs, but for
+ * the other ends of the rings.
  */
 #ifndef MRC_IO_DATAPATH_H
 #define MRC_IO_DATAPATH_H
@@ -27,6 +28,8 @@ struct mrc_datapath {
   int epoll_fd;
   int command_fd;        /* eventfd: wakes the thread */
   int event_fd;          /* eventfd: readable when events wait */
+  int timer_fd;          /* polled: makes epoll_fd readable at the deadline */
+  uint64_t armed_ns;     /* when timer_fd fires; in the past: it does not */
   uint32_t blocked;      /* ports that the engine was told not to use, bit n - 1 for port n */
   uint64_t spin_ns;      /* poll so long without sleeping after the last input */
   uint64_t last_work_ns; /* time of the last input or output */
@@ -35,6 +38,7 @@ struct mrc_datapath {
   bool backlog;          /* this turn left received packets in a socket */
   bool more;             /* the last turn ended at a bound: do not sleep */
   bool stopping;
+  bool polled; /* no thread: the caller runs it */
 };
 
 /* Opens everything; the thread does not run yet. On failure nothing stays open. */
@@ -43,9 +47,12 @@ int mrc_datapath_open(struct mrc_datapath *datapath, const struct mrc_ctx_config
 int mrc_datapath_start(struct mrc_datapath *datapath, struct mrc_cause *cause) MRC_MUST_CHECK;
 /* Ends the thread and waits for that. Another thread. */
 void mrc_datapath_stop(struct mrc_datapath *datapath);
+/* Instead of the thread: mrc_ctx_run and mrc_ctx_arm. */
+int mrc_datapath_run(struct mrc_datapath *datapath, uint64_t timeout_ns);
+void mrc_datapath_arm(struct mrc_datapath *datapath);
 void mrc_datapath_close(struct mrc_datapath *datapath);
 
-/* Makes a sleeping thread look at its rings. Another thread. */
+/* Makes a sleeping thread look at its rings. Another thread. Nothing to do when polled. */
 void mrc_datapath_wake(struct mrc_datapath *datapath);
 
 #endif

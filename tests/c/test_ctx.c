@@ -46,6 +46,7 @@ struct setup {
   uint32_t path_mtu;
   uint8_t timeout;
   uint8_t retry_exp;
+  bool polled;
 };
 
 static const struct setup one_plane_v6 = {.addresses = {"::1"},
@@ -110,9 +111,15 @@ static void take_event(struct side *side, const struct mrc_event *event) {
 
 static void take_events(struct side *side) {
   struct mrc_event events[32];
+  if (side->config.polled) mrc_ctx_run(side->ctx, 0);
   int n = mrc_ctx_poll(side->ctx, events, 32);
   for (int i = 0; i < n; i++)
     take_event(side, &events[i]);
+}
+
+/* Prepares for a sleep on the descriptor of the context. */
+static void arm(const struct side *side) {
+  if (side->config.polled) mrc_ctx_arm(side->ctx);
 }
 
 /* Takes events of both sides until the condition holds; false when nothing came for long. */
@@ -120,6 +127,8 @@ static bool wait_until(struct side *sides, bool (*holds)(const struct side *side
   struct pollfd ready[2] = {{.fd = mrc_ctx_fd(sides[0].ctx), .events = POLLIN},
                             {.fd = mrc_ctx_fd(sides[1].ctx), .events = POLLIN}};
   while (!holds(sides)) {
+    arm(&sides[0]);
+    arm(&sides[1]);
     if (poll(ready, 2, WAIT_MS) <= 0) return false;
     take_events(&sides[0]);
     take_events(&sides[1]);
@@ -133,6 +142,7 @@ static int run(struct side *side, struct mrc_command command) {
   command.cookie = ++side->cookie;
   CHECK_EQ(mrc_ctx_submit(side->ctx, &command, 1), 1);
   while (side->reply.cookie != side->cookie) {
+    arm(side);
     if (poll(&ready, 1, WAIT_MS) != 1) {
       CHECK_FAIL("no reply to command %u", command.op);
       return -ETIMEDOUT;
@@ -152,7 +162,8 @@ static void set_address(uint8_t address[16], const char *text) {
 
 static bool create(struct side *side, const struct setup *setup, uint32_t qpn) {
   *side = (struct side){.qpn = qpn, .key = qpn ^ 0xabcdef};
-  side->config = (struct mrc_ctx_config){.n_ports = (uint32_t)setup->n_ports};
+  side->config =
+      (struct mrc_ctx_config){.n_ports = (uint32_t)setup->n_ports, .polled = setup->polled};
   for (int i = 0; i < setup->n_ports; i++) {
     struct mrc_port_config *port = &side->config.ports[i];
     port->family = strchr(setup->addresses[i], ':') ? 6 : 4;
@@ -369,6 +380,49 @@ static void test_write_imm__both_ways_over_two_planes_of_ipv4(void) {
   close_sides(sides);
 }
 
+static bool immediate_came(const struct side *sides) {
+  return sides[0].n_wcs == 1 && sides[1].n_immediates == 1;
+}
+
+/* The same without threads: this one drives both sides, and sleeps on their descriptors. */
+static void test_polled__both_ways_and_an_idle_sleep(void) {
+  struct setup setup = two_planes_v4;
+  setup.polled = true;
+  struct side sides[2];
+  if (!open_sides(sides, &setup, 8 * MIB)) return;
+  for (int i = 0; i < 2; i++) {
+    fill(sides[i].memory + i * 4 * MIB, 4 * MIB, (uint32_t)i);
+    for (uint64_t n = 0; n < 4; n++)
+      post(&sides[i], &sides[1 - i], n, ((size_t)i * 4 + n) * MIB, MIB, MRC_WR_WRITE_IMM);
+  }
+  CHECK(wait_until(sides, all_completed));
+  for (int i = 0; i < 2; i++) {
+    check_wcs(&sides[i], 4);
+    for (int n = 0; n < 4; n++)
+      CHECK_EQ(sides[i].immediates[n].imm, 0x1000 + n);
+  }
+  CHECK_MEM_EQ(sides[1].memory, sides[0].memory, 8 * (size_t)MIB);
+  close_sides(sides);
+}
+
+/* What arrived is given to the caller first, and answered together with what he replies. */
+static void test_run__events_before_answers(void) {
+  struct setup setup = one_plane_v6;
+  setup.polled = true;
+  struct side sides[2];
+  if (!open_sides(sides, &setup, MIB)) return;
+  post(&sides[0], &sides[1], 0, 0, 2, MRC_WR_WRITE_IMM);
+  CHECK_EQ(mrc_ctx_run(sides[0].ctx, 0), 0);
+  CHECK_EQ(mrc_ctx_run(sides[1].ctx, 1000000000), 1);
+  CHECK_EQ(mrc_ctx_run(sides[0].ctx, 0), 0); /* no acknowledgement yet */
+  CHECK_EQ(mrc_ctx_run(sides[1].ctx, 0), 1); /* it leaves, the event stays */
+  CHECK_EQ(mrc_ctx_run(sides[0].ctx, 1000000000), 1);
+  CHECK(wait_until(sides, immediate_came));
+  check_wcs(&sides[0], 1);
+  CHECK_EQ(sides[1].immediates[0].bytes, 2);
+  close_sides(sides);
+}
+
 static bool probe_ended(const struct side *sides) { return sides[0].probe.type == MRC_EVENT_PROBE; }
 
 static struct mrc_event probe(struct side *sides, uint32_t ev_index, uint64_t bytes,
@@ -399,10 +453,6 @@ static void test_probe_ev__answered_and_not(void) {
            0);
   CHECK_EQ(probe(sides, 0, 0, 5000000).result, -ETIMEDOUT);
   close_sides(sides);
-}
-
-static bool immediate_came(const struct side *sides) {
-  return sides[0].n_wcs == 1 && sides[1].n_immediates == 1;
 }
 
 /* The file behind the sender's memory is cut: what is gone arrives as zeros, and a warning tells.
@@ -489,6 +539,7 @@ static void test_destroy__in_the_middle_of_a_write(void) {
 
 CHECK_MAIN(RUN(test_write__one_mebibyte_over_ipv6),
            RUN(test_write_imm__both_ways_over_two_planes_of_ipv4),
+           RUN(test_polled__both_ways_and_an_idle_sleep), RUN(test_run__events_before_answers),
            RUN(test_probe_ev__answered_and_not), RUN(test_write__a_source_that_shrank),
            RUN(test_write__over_the_plane_that_has_a_route), RUN(test_write__without_any_route),
            RUN(test_destroy__in_the_middle_of_a_write))
