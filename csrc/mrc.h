@@ -89,7 +89,8 @@ enum mrc_event_type {
   MRC_EVENT_QP_ERROR, /* the QP went to ERROR; `status` is an enum mrc_wc_status */
   MRC_EVENT_EV_STATE, /* an EV changed state; `status` is an enum mrc_ev_state */
   MRC_EVENT_PLANE,    /* a plane of a QP was suspended (`status` 0) or resumed (`status` 1) */
-  MRC_EVENT_PROBE, /* a commanded EV probe ended; `result` 0, -ETIMEDOUT, -EMSGSIZE, -ENETUNREACH */
+  MRC_EVENT_PROBE,  /* a commanded EV probe ended; `result` 0, -ETIMEDOUT, -EMSGSIZE, -ENETUNREACH;
+                       `status` 1: it was answered, and met congestion on its way (CE) */
   MRC_EVENT_WARNING /* context only: `status` is an enum mrc_warning */
 };
 
@@ -260,6 +261,17 @@ struct mrc_wr {
   uint8_t reserved[7]; /* 0 */
 };
 
+/* One EV probe. */
+struct mrc_probe_attr {
+  uint64_t cookie; /* comes back in its MRC_EVENT_PROBE */
+  uint64_t timeout_ns;
+  uint32_t qpn;
+  uint32_t ev_index;
+  uint32_t bytes;      /* UDP payload to be padded to; 0: not padded */
+  uint8_t dscp;        /* of the probe, 0..63; the answer has its own */
+  uint8_t reserved[3]; /* 0 */
+};
+
 /* State of one EV. */
 struct mrc_ev_info {
   uint32_t ev;
@@ -370,9 +382,15 @@ int mrc_qp_set_peer(mrc_engine *engine, uint32_t qpn, const struct mrc_peer_sour
 int mrc_qp_destroy(mrc_engine *engine, uint32_t qpn);
 /* -ENOENT, -EINVAL, -EPERM (not RTS), -ENOBUFS (queue full), -EACCES (local memory). */
 int mrc_qp_post(mrc_engine *engine, uint32_t qpn, const struct mrc_wr *wr, uint64_t now_ns);
-/* Sends one EV probe padded to `bytes` of UDP payload (0: not padded); its end is an
-   MRC_EVENT_PROBE with `cookie`, unless the QP is destroyed first. RTR and RTS. -ENOENT, -EINVAL,
-   -EAGAIN (too many). */
+/* Probes EVs, of QPs in RTR or RTS and in any order. Takes the first so many as there is room for
+   and returns how many; the rest may be tried again when some have ended. -ENOENT (no such QP) or
+   -EINVAL when one of them is wrong: then none was taken. Each one taken ends in one
+   MRC_EVENT_PROBE, as it is answered or its time is over, in this order and not in that of the
+   array; but none comes when its QP is destroyed first. The time begins when the kernel has taken
+   the probe. */
+int mrc_engine_probe_evs(mrc_engine *engine, const struct mrc_probe_attr *probes, int n,
+                         uint64_t now_ns);
+/* A batch of one: 0, -ENOENT, -EINVAL, -EAGAIN (no room). */
 int mrc_qp_probe_ev(mrc_engine *engine, uint32_t qpn, uint32_t ev_index, uint32_t bytes,
                     uint64_t timeout_ns, uint64_t cookie, uint64_t now_ns);
 /* The controller's word: MRC_EV_DENIED, or MRC_EV_GOOD to lift it, or MRC_EV_ASSUMED_BAD. */
@@ -437,7 +455,8 @@ enum mrc_command_op {
   MRC_COMMAND_DROPS,           /* pointer = uint64_t[value]; result = count */
   MRC_COMMAND_TRACE,           /* pointer = struct mrc_trace_entry[value]; result = count */
   MRC_COMMAND_PORT_UP,         /* value = port, key = 1 up or 0 down */
-  MRC_COMMAND_QP_SET_MPR       /* qpn, value = PSNs */
+  MRC_COMMAND_QP_SET_MPR,      /* qpn, value = PSNs */
+  MRC_COMMAND_PROBE_EVS        /* pointer = struct mrc_probe_attr[value]; result = number taken */
 };
 
 /* One command for the datapath thread. Memory behind `pointer` must live until the reply. */

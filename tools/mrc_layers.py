@@ -236,7 +236,9 @@ class EETH(Packet):
 
     name = "EETH"
     fields_desc = [
-        BitField("type_nh", 0, 12),
+        BitField("type_nh", 0, 9),
+        BitEnumField("m", 0, 2, M_VALUES),
+        BitField("res0", 0, 1),
         BitEnumField("op", 0, 2, ENDPOINT_OPS),
         BitField("res1", 0, 2),
         XStrFixedLenField("res2", bytes(26), 26),

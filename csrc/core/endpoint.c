@@ -145,7 +145,8 @@ int mrc_endpoint_on_request(struct mrc_engine *engine, const struct mrc_wire *pa
                                            .id = (uint16_t)packet->psn,
                                            .tx_timestamp = packet->endpoint.tx_timestamp,
                                            .op = packet->endpoint.op,
-                                           .port = meta->port});
+                                           .port = meta->port,
+                                           .m = meta->ecn == 3 ? MRC_M_SKIP_ONCE : MRC_M_NONE});
   return MRC_DROP_NONE;
 }
 
@@ -156,10 +157,11 @@ static bool send_answer(struct mrc_engine *engine, const struct mrc_answer *answ
   if (ev == MRC_EV_NONE) return true;
   struct mrc_burst *burst = mrc_burst_open(engine, qp, ev, MRC_TCLASS_CONTROL);
   if (burst == NULL) return false;
-  struct mrc_wire wire = {.opcode = MRC_OP_ENDPOINT_RESPONSE,
-                          .dest_qpn = MRC_ENDPOINT_QPN,
-                          .psn = answer->id,
-                          .endpoint = {.op = answer->op, .tx_timestamp = answer->tx_timestamp}};
+  struct mrc_wire wire = {
+      .opcode = MRC_OP_ENDPOINT_RESPONSE,
+      .dest_qpn = MRC_ENDPOINT_QPN,
+      .psn = answer->id,
+      .endpoint = {.op = answer->op, .m = answer->m, .tx_timestamp = answer->tx_timestamp}};
   mrc_burst_add(engine, burst, &wire, MRC_KIND_ANSWER, engine->answer_head % MRC_MAX_ANSWERS, true);
   return true;
 }

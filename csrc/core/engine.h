@@ -55,7 +55,8 @@ struct mrc_ev_probe {
   uint16_t ev;
   uint16_t id;     /* private id on the wire */
   uint8_t purpose; /* enum mrc_ev_probe_purpose */
-  bool sent;       /* taken by the kernel */
+  uint8_t dscp;
+  bool sent; /* taken by the kernel */
 };
 
 /* An endpoint request that waits for its response. */
@@ -65,6 +66,7 @@ struct mrc_answer {
   uint16_t tx_timestamp;
   uint8_t op;
   uint8_t port;
+  uint8_t m; /* enum mrc_sack_m */
 };
 
 struct mrc_engine {
@@ -85,6 +87,7 @@ struct mrc_engine {
   uint32_t n_held;                    /* QPs whose cumulative PSN waits for the CQ */
   struct mrc_ev_probe *ev_probes;     /* slot of a probe: id modulo MRC_MAX_EV_PROBES */
   struct mrc_timers ev_probe_timers;
+  uint32_t n_commanded; /* of these, so many by command */
   uint16_t next_ev_probe_id;
   uint32_t n_unsent_ev_probes;                /* queued and not yet sent */
   uint16_t ev_probe_queue[MRC_MAX_EV_PROBES]; /* ring of slots to send */

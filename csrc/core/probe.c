@@ -46,13 +46,49 @@ static struct mrc_ev_probe *start(struct mrc_engine *engine, struct mrc_qp *qp, 
   return probe;
 }
 
-int mrc_ev_probe_command(struct mrc_engine *engine, struct mrc_qp *qp, uint16_t ev, uint32_t bytes,
-                         uint64_t timeout_ns, uint64_t cookie) {
-  if (ev >= qp->evset.n || qp->evset.evs[ev].state == MRC_EV_DENIED) return -EINVAL;
-  if (bytes > MRC_MAX_MTU + MRC_DATA_OVERHEAD_BYTES || timeout_ns == 0) return -EINVAL;
-  const struct mrc_ev_probe *probe =
-      start(engine, qp, ev, bytes, timeout_ns, MRC_EV_PROBE_COMMAND, cookie);
-  return probe != NULL ? 0 : -EAGAIN;
+/* Commands leave half of the slots to probes of the engine's own, and find room for their events
+   even when nobody polls: there is a place for each that is outstanding. */
+static bool has_room_for_command(const struct mrc_engine *engine) {
+  const uint32_t events = engine->event_tail - engine->event_head + engine->n_commanded;
+  return engine->n_commanded < MRC_MAX_EV_PROBES / 2 && events < MRC_EVENT_RING / 4 * 3;
+}
+
+static int check_command(const struct mrc_engine *engine, const struct mrc_probe_attr *attr) {
+  const struct mrc_qp *qp = mrc_engine_qp(engine, attr->qpn);
+  if (qp == NULL) return -ENOENT;
+  if (!mrc_qp_is_live(qp) || attr->ev_index >= qp->evset.n) return -EINVAL;
+  if (qp->evset.evs[attr->ev_index].state == MRC_EV_DENIED) return -EINVAL;
+  if (attr->bytes > MRC_MAX_MTU + MRC_DATA_OVERHEAD_BYTES || attr->timeout_ns == 0) return -EINVAL;
+  return attr->dscp <= 63 ? 0 : -EINVAL;
+}
+
+int mrc_engine_probe_evs(struct mrc_engine *engine, const struct mrc_probe_attr *probes, int n,
+                         uint64_t now_ns) {
+  engine->now_ns = now_ns;
+  for (int i = 0; i < n; i++) {
+    const int error = check_command(engine, &probes[i]);
+    if (error != 0) return error;
+  }
+  int taken = 0;
+  for (; taken < n && has_room_for_command(engine); taken++) {
+    const struct mrc_probe_attr *attr = &probes[taken];
+    struct mrc_qp *qp = mrc_engine_qp(engine, attr->qpn);
+    struct mrc_ev_probe *probe = start(engine, qp, (uint16_t)attr->ev_index, attr->bytes,
+                                       attr->timeout_ns, MRC_EV_PROBE_COMMAND, attr->cookie);
+    if (probe == NULL) break;
+    probe->dscp = attr->dscp;
+    engine->n_commanded++;
+    mrc_qp_touch(engine, qp); /* something is to be sent, or waits for its port */
+  }
+  return taken;
+}
+
+int mrc_qp_probe_ev(struct mrc_engine *engine, uint32_t qpn, uint32_t ev_index, uint32_t bytes,
+                    uint64_t timeout_ns, uint64_t cookie, uint64_t now_ns) {
+  const struct mrc_probe_attr probe = {
+      .cookie = cookie, .timeout_ns = timeout_ns, .qpn = qpn, .ev_index = ev_index, .bytes = bytes};
+  const int taken = mrc_engine_probe_evs(engine, &probe, 1, now_ns);
+  return taken < 0 ? taken : taken == 1 ? 0 : -EAGAIN;
 }
 
 const struct mrc_ev_probe *mrc_port_status_message(struct mrc_engine *engine, struct mrc_qp *qp,
@@ -96,17 +132,19 @@ void mrc_ev_probe_on_deadline(struct mrc_engine *engine, struct mrc_qp *qp, uint
 
 static void release(struct mrc_engine *engine, struct mrc_ev_probe *probe) {
   mrc_timers_set(&engine->ev_probe_timers, probe->id % MRC_MAX_EV_PROBES, MRC_NEVER);
+  if (probe->purpose == MRC_EV_PROBE_COMMAND) engine->n_commanded--;
   probe->purpose = MRC_EV_PROBE_FREE;
 }
 
 static void end_command(struct mrc_engine *engine, const struct mrc_ev_probe *probe,
-                        const struct mrc_qp *qp, int result, uint64_t now_ns) {
+                        const struct mrc_qp *qp, int result, bool ce, uint64_t now_ns) {
   const struct mrc_event event = {.type = MRC_EVENT_PROBE,
                                   .cookie = probe->cookie,
                                   .qpn = qp->qpn,
                                   .ev_index = probe->ev,
                                   .port = qp->evset.evs[probe->ev].attr.port,
                                   .result = result,
+                                  .status = ce,
                                   .rtt_ns = result == 0 ? (int64_t)(now_ns - probe->sent_ns) : 0};
   mrc_event_push(engine, &event);
 }
@@ -117,7 +155,7 @@ static void fail(struct mrc_engine *engine, struct mrc_ev_probe *probe, int erro
   mrc_assert(qp != NULL);
   struct mrc_ev *ev = &qp->evset.evs[probe->ev];
   struct mrc_plane *plane = &qp->planes[ev->attr.port - 1];
-  if (probe->purpose == MRC_EV_PROBE_COMMAND) end_command(engine, probe, qp, error, now_ns);
+  if (probe->purpose == MRC_EV_PROBE_COMMAND) end_command(engine, probe, qp, error, false, now_ns);
   if (probe->purpose == MRC_EV_PROBE_EV) mrc_probation_on_timeout(&ev->probation, now_ns);
   if (probe->purpose == MRC_EV_PROBE_PLANE) mrc_probation_on_timeout(&plane->probation, now_ns);
   if (probe->purpose == MRC_EV_PROBE_PORT_STATUS)
@@ -128,7 +166,7 @@ static void fail(struct mrc_engine *engine, struct mrc_ev_probe *probe, int erro
 }
 
 static void succeed(struct mrc_engine *engine, struct mrc_ev_probe *probe, struct mrc_qp *qp,
-                    uint64_t now_ns) {
+                    bool ce, uint64_t now_ns) {
   struct mrc_ev *ev = &qp->evset.evs[probe->ev];
   const uint32_t index = ev->attr.port - 1u;
   struct mrc_plane *plane = &qp->planes[index];
@@ -138,11 +176,12 @@ static void succeed(struct mrc_engine *engine, struct mrc_ev_probe *probe, struc
     mrc_rtt_sample(&plane->rtt, rtt_ns);
     mrc_rtt_sample(&qp->req.rtt, rtt_ns);
   }
-  if (probe->purpose == MRC_EV_PROBE_COMMAND) end_command(engine, probe, qp, 0, now_ns);
+  if (probe->purpose == MRC_EV_PROBE_COMMAND) end_command(engine, probe, qp, 0, ce, now_ns);
   if (probe->purpose == MRC_EV_PROBE_EV && ev->state == MRC_EV_ASSUMED_BAD &&
       mrc_probation_on_success(&ev->probation, now_ns)) {
     mrc_evset_on_trust(&qp->evset, probe->ev);
     mrc_count(engine, MRC_COUNTER_EVS_TRUSTED, 1);
+    if (ce) mrc_evset_on_skip(&qp->evset, probe->ev); /* alive, but congested */
     mrc_loss_report_ev(engine, qp, probe->ev);
   }
   if (probe->purpose == MRC_EV_PROBE_PLANE && plane->suspended &&
@@ -195,7 +234,8 @@ static uint8_t op_of(const struct mrc_ev_probe *probe) {
 
 static bool send_probe(struct mrc_engine *engine, struct mrc_ev_probe *probe, uint64_t now_ns) {
   struct mrc_qp *qp = engine->qps[probe->qp];
-  struct mrc_burst *burst = mrc_burst_open(engine, qp, probe->ev, MRC_TCLASS_DATA);
+  struct mrc_burst *burst =
+      mrc_burst_open(engine, qp, probe->ev, (uint8_t)(probe->dscp << 2 | MRC_TCLASS_DATA));
   if (burst == NULL) return false;
   const bool port_status = probe->purpose == MRC_EV_PROBE_PORT_STATUS;
   probe->ports_up = engine->ports_up;
@@ -270,6 +310,6 @@ int mrc_endpoint_on_response(struct mrc_engine *engine, const struct mrc_wire *p
     return mrc_drop(engine, MRC_DROP_SOURCE, MRC_ENDPOINT_QPN, 0);
   if (probe->purpose != MRC_EV_PROBE_PORT_STATUS)
     mrc_trace(engine, MRC_TRACE_EV_PROBE_IN, qp->qpn, id, now_ns - probe->sent_ns);
-  succeed(engine, probe, qp, now_ns);
+  succeed(engine, probe, qp, packet->endpoint.m == MRC_M_SKIP_ONCE, now_ns);
   return MRC_DROP_NONE;
 }

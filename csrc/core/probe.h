@@ -6,9 +6,6 @@
 
 #include "engine.h"
 
-/* A commanded probe. 0, -EINVAL, -EAGAIN. */
-int mrc_ev_probe_command(struct mrc_engine *engine, struct mrc_qp *qp, uint16_t ev, uint32_t bytes,
-                         uint64_t timeout_ns, uint64_t cookie);
 /* Queues the probes that EVs and planes on probation want now, and sets qp->ev_probe_ns. */
 void mrc_ev_probe_on_deadline(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns);
 /* Ends the probes whose time is over. */

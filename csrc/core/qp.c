@@ -256,16 +256,6 @@ int mrc_qp_post(struct mrc_engine *engine, uint32_t qpn, const struct mrc_wr *wr
   return qp == NULL ? -ENOENT : mrc_requester_post(engine, qp, wr, now_ns);
 }
 
-int mrc_qp_probe_ev(struct mrc_engine *engine, uint32_t qpn, uint32_t ev_index, uint32_t bytes,
-                    uint64_t timeout_ns, uint64_t cookie, uint64_t now_ns) {
-  engine->now_ns = now_ns;
-  struct mrc_qp *qp = mrc_engine_qp(engine, qpn);
-  if (qp == NULL) return -ENOENT;
-  if (!mrc_qp_is_live(qp) || ev_index >= qp->evset.n) return -EINVAL;
-  mrc_qp_touch(engine, qp); /* something is to be sent, or waits for its port */
-  return mrc_ev_probe_command(engine, qp, (uint16_t)ev_index, bytes, timeout_ns, cookie);
-}
-
 int mrc_qp_set_mpr(struct mrc_engine *engine, uint32_t qpn, uint32_t mpr, uint64_t now_ns) {
   engine->now_ns = now_ns;
   struct mrc_qp *qp = mrc_engine_qp(engine, qpn);

@@ -296,18 +296,22 @@ static int decode_request(const uint8_t *p, struct mrc_wire *packet) {
   return known ? check_endpoint(packet) : MRC_DROP_FIELD;
 }
 
-/* The op of a response stands at bits 3:2: of three readers of the specification two say so. */
+/* The op of a response stands at bits 3:2: of three readers of the specification two say so. Its
+   other fields are said to be reserved; it is laid out like a SACK, and m stands where a SACK has
+   it. */
 static void encode_response(const struct mrc_wire *packet, uint8_t *p) {
   mrc_assert(packet->dest_qpn == MRC_ENDPOINT_QPN && packet->psn <= PRIVATE_ID_MASK);
   mrc_assert(packet->endpoint.op <= MRC_ENDPOINT_EV_PROBE);
-  p[EETH_BITS] = (uint8_t)(packet->endpoint.op << 2);
+  mrc_assert(packet->endpoint.m <= MRC_M_ALWAYS_SKIP);
+  p[EETH_BITS] = (uint8_t)(packet->endpoint.m << 5 | packet->endpoint.op << 2);
   put_u16(p + EETH_TX_TIMESTAMP, packet->endpoint.tx_timestamp);
 }
 
 static int decode_response(const uint8_t *p, struct mrc_wire *packet) {
   packet->endpoint.op = p[EETH_BITS] >> 2 & 3;
+  packet->endpoint.m = p[EETH_BITS] >> 5 & 3;
   packet->endpoint.tx_timestamp = get_u16(p + EETH_TX_TIMESTAMP);
-  return check_endpoint(packet);
+  return packet->endpoint.m <= MRC_M_ALWAYS_SKIP ? check_endpoint(packet) : MRC_DROP_FIELD;
 }
 
 /* ---- Transport ACK and NAK: AETH ---- */

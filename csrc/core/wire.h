@@ -115,6 +115,7 @@ struct mrc_probe {
 struct mrc_endpoint {
   uint8_t op;                /* enum mrc_endpoint_op */
   uint32_t port_status_mask; /* request only: bit n - 1 is port n, 1 = reachable */
+  uint8_t m;                 /* response: enum mrc_sack_m, of the request */
   uint16_t tx_timestamp;     /* response: reflected */
   bool tsr;
 };

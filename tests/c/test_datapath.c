@@ -96,6 +96,7 @@ static void test_commands__each_reaches_its_engine_function(void) {
   struct mrc_ev_attr evs[2] = {{.ev = 9, .port = 1, .tx_index = 1, .family = 6},
                                {.ev = 9, .port = 1, .tx_index = 2, .family = 6}};
   struct mrc_peer_source source = {.sport = 8};
+  struct mrc_probe_attr probes[2] = {{.cookie = 6}, {.cookie = 7}};
   struct mrc_qp_info qp_info = {0};
   struct mrc_ev_info ev_info = {0};
   struct mrc_trace_entry trace;
@@ -131,7 +132,9 @@ static void test_commands__each_reaches_its_engine_function(void) {
       {{.op = MRC_COMMAND_PORT_UP, .value = 2, .key = 1}, -EINVAL},
       {{.op = MRC_COMMAND_PORT_UP, .value = 1, .key = 0}, 0},
       {{.op = MRC_COMMAND_QP_SET_MPR, .qpn = 77, .value = 256}, 0},
-      {{.op = MRC_COMMAND_QP_SET_MPR + 1}, -EINVAL},
+      {{.op = MRC_COMMAND_PROBE_EVS, .value = 2, .pointer = probes}, 1},
+      {{.op = MRC_COMMAND_PROBE_EVS, .value = 2}, -EINVAL},
+      {{.op = MRC_COMMAND_PROBE_EVS + 1}, -EINVAL},
       {{.op = UINT32_MAX}, -EINVAL},
   };
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {

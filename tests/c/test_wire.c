@@ -212,6 +212,8 @@ static void test_decode__forbidden_values(void) {
       {MRC_OP_ENDPOINT_RESPONSE, 7, 0, MRC_DROP_FIELD},
       {MRC_OP_ENDPOINT_RESPONSE, 13, 0x08, MRC_DROP_FIELD},
       {MRC_OP_ENDPOINT_RESPONSE, 13, 0x0C, MRC_DROP_FIELD},
+      {MRC_OP_ENDPOINT_RESPONSE, 13, 0x64, MRC_DROP_FIELD}, /* m = 3 */
+      {MRC_OP_ENDPOINT_RESPONSE, 13, 0x44, MRC_DROP_NONE},
       {MRC_OP_SACK, 8, 0x10, MRC_DROP_FIELD},
       {MRC_OP_SACK, 12, 0x01, MRC_DROP_FIELD}, /* type and next header */
       {MRC_OP_SACK, 12, 0x10, MRC_DROP_FIELD},
@@ -272,7 +274,7 @@ static void test_decode__reserved_bits_are_ignored(void) {
       {MRC_OP_ENDPOINT_REQUEST, 13, 0xFC},
       {MRC_OP_ENDPOINT_REQUEST, 20, 0xFF},
       {MRC_OP_ENDPOINT_RESPONSE, 9, 0xFF},
-      {MRC_OP_ENDPOINT_RESPONSE, 13, 0xF3},
+      {MRC_OP_ENDPOINT_RESPONSE, 13, 0x93},
       {MRC_OP_ENDPOINT_RESPONSE, 16, 0xFF},
       {MRC_OP_ENDPOINT_RESPONSE, 42, 0xFF},
   };

@@ -249,7 +249,13 @@ GOLDEN = (
             "opcode": 0xD8,
             "dest_qpn": 2,
             "psn": 0xBEEF,
-            "endpoint": {"op": 0, "port_status_mask": 0x0D, "tx_timestamp": 0x0200, "tsr": True},
+            "endpoint": {
+                "op": 0,
+                "port_status_mask": 0x0D,
+                "m": 0,
+                "tx_timestamp": 0x0200,
+                "tsr": True,
+            },
         },
     ),
     Golden(
@@ -264,7 +270,13 @@ GOLDEN = (
             "opcode": 0xD8,
             "dest_qpn": 2,
             "psn": 1,
-            "endpoint": {"op": 1, "port_status_mask": 0, "tx_timestamp": 0x0300, "tsr": False},
+            "endpoint": {
+                "op": 1,
+                "port_status_mask": 0,
+                "m": 0,
+                "tx_timestamp": 0x0300,
+                "tsr": False,
+            },
         },
     ),
     Golden(
@@ -280,7 +292,13 @@ GOLDEN = (
             "opcode": 0xD8,
             "dest_qpn": 2,
             "psn": 2,
-            "endpoint": {"op": 1, "port_status_mask": 0, "tx_timestamp": 0x0300, "tsr": False},
+            "endpoint": {
+                "op": 1,
+                "port_status_mask": 0,
+                "m": 0,
+                "tx_timestamp": 0x0300,
+                "tsr": False,
+            },
             "payload": bytes(16),
         },
     ),
@@ -296,22 +314,34 @@ GOLDEN = (
             "opcode": 0xD9,
             "dest_qpn": 2,
             "psn": 0xBEEF,
-            "endpoint": {"op": 0, "port_status_mask": 0, "tx_timestamp": 0x0200, "tsr": False},
+            "endpoint": {
+                "op": 0,
+                "port_status_mask": 0,
+                "m": 0,
+                "tx_timestamp": 0x0200,
+                "tsr": False,
+            },
         },
     ),
     Golden(
         "ev-probe-answer",
         """
         d9 00 ffff  00 000002  00 000001        | BTH   Endpoint Response
-        00 04 0000 000000000000000000000000000000000000000000000000 | EETH  op 1 at bits 3:2
+        00 24 0000 000000000000000000000000000000000000000000000000 | EETH  m SKIP_ONCE, op 1 at 3:2
         0300 0000 00000000                      | EETH
-        60ad2f67                                | ICRC
+        f625dbf8                                | ICRC
         """,
         {
             "opcode": 0xD9,
             "dest_qpn": 2,
             "psn": 1,
-            "endpoint": {"op": 1, "port_status_mask": 0, "tx_timestamp": 0x0300, "tsr": False},
+            "endpoint": {
+                "op": 1,
+                "port_status_mask": 0,
+                "m": 1,
+                "tx_timestamp": 0x0300,
+                "tsr": False,
+            },
         },
     ),
     Golden(

@@ -111,6 +111,7 @@ def request() -> st.SearchStrategy[Fields]:
     members = {
         "op": st.integers(0, 1),
         "port_status_mask": unsigned(32),
+        "m": st.just(0),
         "tx_timestamp": unsigned(16),
         "tsr": st.booleans(),
     }
@@ -121,6 +122,7 @@ def response() -> st.SearchStrategy[Fields]:
     members = {
         "op": st.integers(0, 1),
         "port_status_mask": st.just(0),
+        "m": st.integers(0, 2),
         "tx_timestamp": unsigned(16),
         "tsr": st.just(False),
     }

@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* EV probes: batches by command, and how all that probes shares what there is. */
+#include <errno.h>
+
+#include "core/engine.h"
+#include "scenario.h"
+#include "sim/connect.h"
+
+enum { COMMANDS = MRC_MAX_EV_PROBES / 2 };
+
+static const struct mrc_event *probe_event(const struct mrc_pair *p, int host, int nth) {
+  for (int i = 0; i < p->hosts[host].n_events; i++)
+    if (p->hosts[host].events[i].type == MRC_EVENT_PROBE && nth-- == 0)
+      return &p->hosts[host].events[i];
+  static const struct mrc_event none = {.result = -ENOENT};
+  return &none;
+}
+
+static int n_probe_events(const struct mrc_pair *p, int host) {
+  return n_events(p, host, MRC_EVENT_PROBE, MRC_PAIR_ANY);
+}
+
+/* The EVs of one end, and of another, each with its index for a cookie. */
+static int probe_all(struct mrc_pair *p, int host, const uint32_t *qpns, int n_qps, int n_evs) {
+  static struct mrc_probe_attr probes[COMMANDS * 4];
+  int n = 0;
+  for (int q = 0; q < n_qps; q++)
+    for (int ev = 0; ev < n_evs; ev++, n++)
+      probes[n] = (struct mrc_probe_attr){
+          .cookie = (uint64_t)n, .timeout_ns = 5 * MS, .qpn = qpns[q], .ev_index = (uint32_t)ev};
+  const int taken = mrc_engine_probe_evs(p->hosts[host].engine, probes, n, p->now_ns);
+  mrc_pair_kick(p, host);
+  return taken;
+}
+
+/* One event for each EV: what was answered comes in the order of the answers, with its round trip,
+   and what was not at the end. */
+static void test_batch__one_event_for_each(void) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
+  const uint32_t qpn = p->ends[open_qp(p)]->qpn;
+  mrc_pair_path(p, 0, 1, 1, 0)->config.delay_ns = 2 * PATH_DELAY;
+  mrc_pair_silence(p, 2, true);
+  CHECK_EQ(probe_all(p, 0, &qpn, 1, 4), 4);
+  run_for(p, 10 * MS);
+  CHECK_EQ(n_probe_events(p, 0), 4);
+  bool seen[4] = {false};
+  for (int i = 0; i < 4; i++) {
+    CHECK_ROW(i);
+    const struct mrc_event *event = probe_event(p, 0, i);
+    CHECK(event->cookie == event->ev_index && !seen[event->cookie & 3]);
+    seen[event->cookie & 3] = true;
+    CHECK_EQ(event->qpn, qpn);
+    CHECK_EQ(event->port, event->ev_index < 2 ? 1 : 2);
+    CHECK_EQ(event->result, event->port == 1 ? 0 : -ETIMEDOUT);
+    CHECK_EQ(event->status, 0);
+    if (event->port != 1) continue;
+    CHECK_EQ(event->ev_index, i == 0 ? 1 : 0); /* the shorter path first */
+    CHECK(event->rtt_ns >= (int64_t)((i == 0 ? 2 : 3) * PATH_DELAY));
+    CHECK(event->rtt_ns < (int64_t)(4 * PATH_DELAY));
+  }
+  mrc_pair_destroy(p);
+}
+
+/* As many as there is room for, from the front; the rest when some have ended. A QP more does not
+   make more room, and probes of the engine's own have theirs. */
+static void test_batch__takes_what_there_is_room_for(void) {
+  struct mrc_pair *p = open_pair(.planes = 8, .paths = 32);
+  uint32_t qpns[3];
+  for (int i = 0; i < 3; i++)
+    qpns[i] = p->ends[open_qp(p)]->qpn;
+  CHECK_EQ(probe_all(p, 0, qpns, 3, 256), COMMANDS);
+  CHECK_EQ(probe_all(p, 0, qpns, 1, 1), 0);
+  CHECK_EQ(mrc_qp_probe_ev(p->hosts[0].engine, qpns[0], 0, 0, MS, 0, p->now_ns), -EAGAIN);
+  run_for(p, 10 * MS);
+  CHECK_EQ(n_probe_events(p, 0), COMMANDS);
+  CHECK_EQ(probe_all(p, 0, qpns + 2, 1, 256), 256);
+  run_for(p, 10 * MS);
+  CHECK_EQ(n_probe_events(p, 0), COMMANDS + 256);
+  mrc_pair_destroy(p);
+}
+
+/* A wrong one takes all others with it, whatever its place. */
+static void test_batch__is_refused_as_a_whole(void) {
+  static const struct {
+    struct mrc_probe_attr probe;
+    int error;
+  } rows[] = {
+      {{.qpn = 3, .timeout_ns = MS}, -ENOENT},
+      {{.ev_index = 2, .timeout_ns = MS}, -EINVAL},
+      {{.ev_index = 1, .timeout_ns = MS}, -EINVAL}, /* DENIED */
+      {{.timeout_ns = 0}, -EINVAL},
+      {{.timeout_ns = MS, .bytes = 65536}, -EINVAL},
+      {{.timeout_ns = MS, .dscp = 64}, -EINVAL},
+  };
+  struct mrc_pair *p = open_pair(.paths = 2);
+  const int end = open_qp(p);
+  const uint32_t qpn = p->ends[end]->qpn;
+  mrc_pair_deny(p, end, 1, 1, true);
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    for (int place = 0; place < 2; place++) {
+      CHECK_ROW(i * 10 + (size_t)place);
+      struct mrc_probe_attr probes[2] = {{.qpn = qpn, .timeout_ns = MS},
+                                         {.qpn = qpn, .timeout_ns = MS}};
+      probes[place] = rows[i].probe;
+      if (rows[i].probe.qpn == 0) probes[place].qpn = qpn;
+      CHECK_EQ(mrc_engine_probe_evs(p->hosts[0].engine, probes, 2, p->now_ns), rows[i].error);
+    }
+  }
+  run_for(p, 10 * MS);
+  CHECK_EQ(counter(p, 0, MRC_COUNTER_TX_EV_PROBES), 0);
+  CHECK_EQ(mrc_engine_probe_evs(p->hosts[0].engine, NULL, 0, p->now_ns), 0);
+  mrc_pair_destroy(p);
+}
+
+/* Nobody polls: probes are refused while there is still a place for the event of each. */
+static void test_batch__finds_room_for_its_events(void) {
+  struct mrc_pair *p = open_pair(.planes = 8, .paths = 32);
+  const uint32_t qpn = p->ends[open_qp(p)]->qpn;
+  p->hosts[0].stops_polling = true;
+  int taken = 0;
+  for (int round = 0; round < 40; round++) {
+    taken += probe_all(p, 0, &qpn, 1, 256);
+    run_for(p, 10 * MS);
+  }
+  CHECK(taken > COMMANDS && taken <= MRC_EVENT_RING);
+  CHECK_EQ(counter(p, 0, MRC_COUNTER_EVENTS_DROPPED), 0);
+  CHECK_EQ(p->hosts[0].engine->event_tail - p->hosts[0].engine->event_head, taken);
+  mrc_pair_destroy(p);
+}
+
+/* A probe that met a mark is answered all the same, and its event tells. */
+static void test_batch__tells_of_congestion(void) {
+  struct mrc_pair *p = open_pair(.port_out.rate_bps = 100000000, .port_out.ecn_bytes = 1);
+  const uint32_t qpn = p->ends[open_qp(p)]->qpn;
+  struct mrc_probe_attr probes[2] = {{.qpn = qpn, .timeout_ns = 5 * MS, .bytes = 1000},
+                                     {.qpn = qpn, .timeout_ns = 5 * MS, .bytes = 1000}};
+  CHECK_EQ(mrc_engine_probe_evs(p->hosts[0].engine, probes, 2, p->now_ns), 2);
+  mrc_pair_kick(p, 0);
+  run_for(p, 10 * MS);
+  CHECK_EQ(n_probe_events(p, 0), 2);
+  CHECK_EQ(probe_event(p, 0, 0)->status, 0);
+  CHECK_EQ(probe_event(p, 0, 1)->result, 0);
+  CHECK_EQ(probe_event(p, 0, 1)->status, 1); /* it stood behind the first */
+  mrc_pair_destroy(p);
+}
+
+CHECK_MAIN(RUN(test_batch__one_event_for_each), RUN(test_batch__takes_what_there_is_room_for),
+           RUN(test_batch__is_refused_as_a_whole), RUN(test_batch__finds_room_for_its_events),
+           RUN(test_batch__tells_of_congestion))
