@@ -390,9 +390,6 @@ int mrc_qp_post(mrc_engine *engine, uint32_t qpn, const struct mrc_wr *wr, uint6
    the probe. */
 int mrc_engine_probe_evs(mrc_engine *engine, const struct mrc_probe_attr *probes, int n,
                          uint64_t now_ns);
-/* A batch of one: 0, -ENOENT, -EINVAL, -EAGAIN (no room). */
-int mrc_qp_probe_ev(mrc_engine *engine, uint32_t qpn, uint32_t ev_index, uint32_t bytes,
-                    uint64_t timeout_ns, uint64_t cookie, uint64_t now_ns);
 /* The controller's word: MRC_EV_DENIED, or MRC_EV_GOOD to lift it, or MRC_EV_ASSUMED_BAD. */
 int mrc_qp_set_ev_state(mrc_engine *engine, uint32_t qpn, uint32_t ev_index, uint32_t state,
                         uint64_t now_ns);

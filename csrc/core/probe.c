@@ -83,14 +83,6 @@ int mrc_engine_probe_evs(struct mrc_engine *engine, const struct mrc_probe_attr 
   return taken;
 }
 
-int mrc_qp_probe_ev(struct mrc_engine *engine, uint32_t qpn, uint32_t ev_index, uint32_t bytes,
-                    uint64_t timeout_ns, uint64_t cookie, uint64_t now_ns) {
-  const struct mrc_probe_attr probe = {
-      .cookie = cookie, .timeout_ns = timeout_ns, .qpn = qpn, .ev_index = ev_index, .bytes = bytes};
-  const int taken = mrc_engine_probe_evs(engine, &probe, 1, now_ns);
-  return taken < 0 ? taken : taken == 1 ? 0 : -EAGAIN;
-}
-
 const struct mrc_ev_probe *mrc_port_status_message(struct mrc_engine *engine, struct mrc_qp *qp,
                                                    uint16_t ev, uint64_t timeout_ns) {
   return start(engine, qp, ev, 0, timeout_ns, MRC_EV_PROBE_PORT_STATUS, 0);

@@ -81,8 +81,13 @@ static int run_qp_post(struct mrc_datapath *datapath, const struct mrc_command *
 static int run_qp_probe_ev(struct mrc_datapath *datapath, const struct mrc_command *command,
                            uint64_t now_ns) {
   if (command->bytes > UINT16_MAX) return -EMSGSIZE;
-  return mrc_qp_probe_ev(datapath->engine, command->qpn, command->value, (uint32_t)command->bytes,
-                         command->timeout_ns, command->cookie, now_ns);
+  const struct mrc_probe_attr probe = {.cookie = command->cookie,
+                                       .timeout_ns = command->timeout_ns,
+                                       .qpn = command->qpn,
+                                       .ev_index = command->value,
+                                       .bytes = (uint32_t)command->bytes};
+  const int taken = mrc_engine_probe_evs(datapath->engine, &probe, 1, now_ns);
+  return taken < 0 ? taken : taken == 1 ? 0 : -EAGAIN;
 }
 
 static int run_probe_evs(struct mrc_datapath *datapath, const struct mrc_command *command,

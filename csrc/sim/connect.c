@@ -126,10 +126,13 @@ void mrc_pair_modify(struct mrc_pair *pair, int index, uint32_t state) {
 static void probe_evs(struct mrc_pair *pair, int index) {
   const struct mrc_pair_end *end = pair->ends[index];
   const int n = pair->config.planes * pair->config.paths;
-  for (int ev = 0; ev < n; ev++)
-    mrc_assert(mrc_qp_probe_ev(pair->hosts[end->host].engine, end->qpn, (uint32_t)ev,
-                               end->attr.path_mtu + MRC_DATA_OVERHEAD_BYTES, PROBE_TIMEOUT_NS, 0,
-                               pair->now_ns) == 0);
+  for (int ev = 0; ev < n; ev++) {
+    const struct mrc_probe_attr probe = {.qpn = end->qpn,
+                                         .ev_index = (uint32_t)ev,
+                                         .bytes = end->attr.path_mtu + MRC_DATA_OVERHEAD_BYTES,
+                                         .timeout_ns = PROBE_TIMEOUT_NS};
+    mrc_assert(mrc_engine_probe_evs(pair->hosts[end->host].engine, &probe, 1, pair->now_ns) == 1);
+  }
   mrc_pair_kick(pair, end->host);
 }
 

@@ -15,6 +15,8 @@
 #ifndef MRC_TESTS_SCENARIO_H
 #define MRC_TESTS_SCENARIO_H
 
+#include <errno.h>
+
 #include "check.h"
 #include "core/counters.h"
 #include "core/drops.h"
@@ -70,6 +72,16 @@ __attribute__((unused)) static uint64_t counter(const struct mrc_pair *pair, int
   uint64_t values[MRC_COUNTERS];
   CHECK_EQ(mrc_engine_counters(pair->hosts[host].engine, values, MRC_COUNTERS), MRC_COUNTERS);
   return values[index];
+}
+
+/* A batch of one EV probe: 0, or why not; -EAGAIN when there is no room. */
+__attribute__((unused)) static int probe_ev(mrc_engine *engine, uint32_t qpn, uint32_t ev,
+                                            uint32_t bytes, uint64_t timeout_ns, uint64_t cookie,
+                                            uint64_t now_ns) {
+  const struct mrc_probe_attr probe = {
+      .cookie = cookie, .timeout_ns = timeout_ns, .qpn = qpn, .ev_index = ev, .bytes = bytes};
+  const int taken = mrc_engine_probe_evs(engine, &probe, 1, now_ns);
+  return taken < 0 ? taken : taken == 1 ? 0 : -EAGAIN;
 }
 
 /* How many events of a type a host saw; status MRC_PAIR_ANY takes all. */

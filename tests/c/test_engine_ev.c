@@ -16,8 +16,8 @@ static int open_rtr(struct mrc_pair *p) {
 }
 
 static int probe(struct mrc_pair *p, int end, uint32_t ev, uint32_t bytes, uint64_t cookie) {
-  int error = mrc_qp_probe_ev(p->hosts[p->ends[end]->host].engine, p->ends[end]->qpn, ev, bytes,
-                              5 * MS, cookie, p->now_ns);
+  int error = probe_ev(p->hosts[p->ends[end]->host].engine, p->ends[end]->qpn, ev, bytes, 5 * MS,
+                       cookie, p->now_ns);
   mrc_pair_kick(p, p->ends[end]->host);
   return error;
 }
@@ -80,7 +80,7 @@ static void test_probe__refuses(void) {
   uint32_t qpn = p->ends[end]->qpn;
   CHECK_EQ(probe(p, end, 0, 0, 1), -EINVAL); /* in INIT the peer is not known */
   mrc_pair_modify(p, end, MRC_QP_RTR);
-  CHECK_EQ(mrc_qp_probe_ev(engine, qpn + 1, 0, 0, MS, 1, p->now_ns), -ENOENT);
+  CHECK_EQ(probe_ev(engine, qpn + 1, 0, 0, MS, 1, p->now_ns), -ENOENT);
   CHECK_EQ(probe(p, end, 2, 0, 1), -EINVAL);        /* no such EV */
   CHECK_EQ(probe(p, end, 0, 1u << 20, 1), -EINVAL); /* larger than any packet */
   CHECK_EQ(probe(p, end, 0, 0, 1), 0);

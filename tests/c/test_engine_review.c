@@ -124,7 +124,7 @@ static void test_probe_ev__is_due_at_once(void) {
   add_qp(engine);
   CHECK_EQ(mrc_engine_transmit(engine, bursts, 8, 2), 0);
   CHECK(mrc_engine_deadline(engine) > 2);
-  CHECK_EQ(mrc_qp_probe_ev(engine, attr_of_4.qpn, 0, 0, MS, 1, 2), 0);
+  CHECK_EQ(probe_ev(engine, attr_of_4.qpn, 0, 0, MS, 1, 2), 0);
   CHECK_EQ(mrc_engine_deadline(engine), 0);
   mrc_engine_destroy(engine);
 }

@@ -246,13 +246,13 @@ static void test_qp_destroy__with_probes_out(void) {
   int end = open_qp(p);
   mrc_engine *engine = p->hosts[0].engine;
   for (uint32_t i = 0; i < 100; i++)
-    CHECK_EQ(mrc_qp_probe_ev(engine, p->ends[end]->qpn, i % 4, 0, MS, i, p->now_ns), 0);
+    CHECK_EQ(probe_ev(engine, p->ends[end]->qpn, i % 4, 0, MS, i, p->now_ns), 0);
   run_for(p, PATH_DELAY / 2);
   for (uint32_t i = 0; i < 100; i++) /* these are not even sent */
-    CHECK_EQ(mrc_qp_probe_ev(engine, p->ends[end]->qpn, i % 4, 0, MS, i, p->now_ns), 0);
+    CHECK_EQ(probe_ev(engine, p->ends[end]->qpn, i % 4, 0, MS, i, p->now_ns), 0);
   mrc_pair_destroy_qp(p, end);
   int next = open_qp(p);
-  CHECK_EQ(mrc_qp_probe_ev(engine, p->ends[next]->qpn, 0, 0, MS, 7777, p->now_ns), 0);
+  CHECK_EQ(probe_ev(engine, p->ends[next]->qpn, 0, 0, MS, 7777, p->now_ns), 0);
   mrc_pair_kick(p, 0);
   run_for(p, 5 * MS);
   CHECK_EQ(n_events(p, 0, MRC_EVENT_PROBE, MRC_PAIR_ANY), 1);

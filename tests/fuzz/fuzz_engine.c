@@ -238,7 +238,13 @@ static void command(uint8_t variant) {
       mrc_engine_port_up(engine, 1 + value % PORTS, value & 4, now_ns);
       break;
     case 2:
-      mrc_qp_probe_ev(engine, QPN, value % 5, (uint32_t)take(2), 1000000, value, now_ns);
+      mrc_engine_probe_evs(engine,
+                           &(struct mrc_probe_attr){.cookie = value,
+                                                    .timeout_ns = 1000000,
+                                                    .qpn = QPN,
+                                                    .ev_index = value % 5,
+                                                    .bytes = (uint32_t)take(2)},
+                           1, now_ns);
       break;
     case 3:
       mrc_qp_set_ev_state(engine, QPN, value % 5, (uint32_t)take(1) % 5, now_ns);
