@@ -7,6 +7,7 @@
 #include <stdio.h>
 
 #include "mrc.h"
+#include "sim/gbn_host.h"
 #include "sim/heap.h"
 #include "sim/hop.h"
 #include "sim/host.h"

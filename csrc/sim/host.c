@@ -148,6 +148,8 @@ static void receive(struct mrc_sim *sim, uint32_t index) {
     struct mrc_frame *next = packet->next;
     if (packet->corrupt)
       sim->record.stats.corrupt++;
+    else if (sim->config.transport == MRC_SIM_GO_BACK_N)
+      mrc_gbn_host_receive(sim, packet);
     else
       receive_packet(sim, index, packet);
     mrc_frame_pool_put(&sim->pool, packet);
@@ -181,7 +183,15 @@ static void take_results(struct mrc_sim *sim, uint32_t index) {
       mrc_traffic_on_event(sim, &events[i]);
 }
 
-/* The driver loop, the same as a real one's. */
+/* One turn of the driver loop, the same as a real one's; returns when the next is due. */
+static uint64_t run_engine(struct mrc_sim *sim, uint32_t index) {
+  mrc_engine *engine = sim->hosts[index].engine;
+  if (mrc_engine_deadline(engine) <= sim->now_ns) mrc_engine_expire(engine, sim->now_ns);
+  transmit(sim, index);
+  take_results(sim, index);
+  return mrc_engine_deadline(engine);
+}
+
 void mrc_sim_host_run(struct mrc_sim *sim, uint32_t index) {
   struct mrc_sim_host *host = &sim->hosts[index];
   if (host->run_at_ns != sim->now_ns) return; /* an earlier run came since this was scheduled */
@@ -191,11 +201,8 @@ void mrc_sim_host_run(struct mrc_sim *sim, uint32_t index) {
   do {
     mrc_assert(turns++ < MAX_TURNS);
     receive(sim, index);
-    if (mrc_engine_deadline(host->engine) <= sim->now_ns)
-      mrc_engine_expire(host->engine, sim->now_ns);
-    transmit(sim, index);
-    take_results(sim, index);
-    deadline_ns = mrc_engine_deadline(host->engine);
+    deadline_ns = sim->config.transport == MRC_SIM_GO_BACK_N ? mrc_gbn_host_turn(sim, index)
+                                                             : run_engine(sim, index);
   } while (deadline_ns <= sim->now_ns);
   if (deadline_ns >= host->run_at_ns) return;
   host->run_at_ns = deadline_ns;

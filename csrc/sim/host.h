@@ -17,8 +17,10 @@ struct mrc_sim_host {
   mrc_engine *engine;
   struct mrc_frame *inbox; /* arrived, not yet taken by the driver; the oldest first */
   struct mrc_frame *inbox_last;
-  uint64_t run_at_ns; /* the earliest run that is scheduled */
-  uint32_t blocked;   /* bit p: the port of plane p holds more than the send buffer does */
+  uint64_t run_at_ns;    /* the earliest run that is scheduled */
+  uint32_t gbn_first[2]; /* number + 1 of the first go-back-N flow that begins, and that ends, here
+                          */
+  uint32_t blocked;      /* bit p: the port of plane p holds more than the send buffer does */
 };
 
 /* Addresses of the hosts: what a QP must know to be connected. Planes count from 0 here. */

@@ -23,7 +23,8 @@ static bool is_sound(const struct mrc_sim_config *config) {
          is_within(config->t0, 1, MRC_SIM_MAX_T0) && is_within(config->t1, 1, MRC_SIM_MAX_T1) &&
          config->hosts % config->t0 == 0 && config->host_rate_bps > 0 &&
          config->fabric_rate_bps > 0 && config->qps_per_host > 0 && config->memory_bytes > 0 &&
-         config->routing <= MRC_SIM_ECMP &&
+         config->routing <= MRC_SIM_ECMP && config->transport <= MRC_SIM_GO_BACK_N &&
+         (config->transport == MRC_SIM_MRC || config->routing == MRC_SIM_ECMP) &&
          (config->ecn_high_bytes == 0 || config->ecn_high_bytes > config->ecn_low_bytes) &&
          is_within(config->path_mtu, MRC_MIN_MTU, MRC_MAX_MTU) && config->path_mtu % 4 == 0;
 }
@@ -188,25 +189,33 @@ void mrc_sim_stats(const mrc_sim *sim, struct mrc_sim_stats *stats) {
   }
 }
 
+/* What the engines at both ends say of a flow. */
+static void qp_info(const mrc_sim *sim, uint32_t index, struct mrc_sim_flow_info *info) {
+  const struct mrc_sim_flow_config *flow = &sim->traffic.flows[index].config;
+  struct mrc_qp_info from, to;
+  mrc_assert(mrc_qp_query(sim->hosts[flow->from].engine, mrc_traffic_qpn(index, 0), &from) == 0);
+  mrc_assert(mrc_qp_query(sim->hosts[flow->to].engine, mrc_traffic_qpn(index, 1), &to) == 0);
+  info->bytes_received = to.bytes_received;
+  info->packets_sent = from.packets_sent;
+  info->packets_retransmitted = from.packets_retransmitted;
+  info->packets_spurious = from.packets_spurious;
+  info->rtt_ns = from.rtt_ns;
+  for (uint32_t plane = 0; plane < sim->config.planes; plane++)
+    info->packets_lost += from.planes[plane].lost;
+}
+
 int mrc_sim_flow(const mrc_sim *sim, uint32_t index, struct mrc_sim_flow_info *info) {
   if (index >= sim->traffic.n_flows || !sim->started) return -EINVAL;
   const struct mrc_sim_flow *flow = &sim->traffic.flows[index];
-  struct mrc_qp_info from, to;
-  mrc_assert(mrc_qp_query(sim->hosts[flow->config.from].engine, mrc_traffic_qpn(index, 0), &from) ==
-             0);
-  mrc_assert(mrc_qp_query(sim->hosts[flow->config.to].engine, mrc_traffic_qpn(index, 1), &to) == 0);
   *info = (struct mrc_sim_flow_info){.first_ns = flow->first_ns,
                                      .last_ns = flow->last_ns,
                                      .posted = flow->posted,
                                      .completed = flow->completed,
-                                     .failed = flow->failed,
-                                     .bytes_received = to.bytes_received,
-                                     .packets_sent = from.packets_sent,
-                                     .packets_retransmitted = from.packets_retransmitted,
-                                     .packets_spurious = from.packets_spurious,
-                                     .rtt_ns = from.rtt_ns};
-  for (uint32_t plane = 0; plane < sim->config.planes; plane++)
-    info->packets_lost += from.planes[plane].lost;
+                                     .failed = flow->failed};
+  if (flow->gbn)
+    mrc_gbn_host_info(flow->gbn, info);
+  else
+    qp_info(sim, index, info);
   return 0;
 }
 

@@ -25,6 +25,11 @@ enum mrc_sim_routing {
   MRC_SIM_ECMP           /* switches choose the uplink by a hash of addresses, ports, flow label */
 };
 
+enum mrc_sim_transport {
+  MRC_SIM_MRC,
+  MRC_SIM_GO_BACK_N /* a baseline: in order, on one path that switches choose */
+};
+
 struct mrc_sim_config {
   uint64_t seed;
   uint32_t hosts; /* a multiple of t0 */
@@ -32,7 +37,9 @@ struct mrc_sim_config {
   uint32_t t0;              /* of each plane */
   uint32_t t1;              /* of each plane */
   uint32_t routing;         /* enum mrc_sim_routing */
+  uint32_t transport;       /* enum mrc_sim_transport; go-back-N needs ECMP */
   uint32_t evs_per_plane;   /* of each QP, chosen at random; 0: all paths */
+  uint32_t single_path;     /* 1: each QP has one path, in a plane chosen at random */
   uint64_t host_rate_bps;   /* of a link between host and T0 */
   uint64_t fabric_rate_bps; /* of a link between T0 and T1 */
   uint64_t host_delay_ns;

@@ -17,7 +17,7 @@ enum {
 
 uint32_t mrc_traffic_qpn(uint32_t flow, uint32_t end) { return FIRST_QPN + 2 * flow + end; }
 
-static uint32_t flow_of(uint32_t qpn) { return (qpn - FIRST_QPN) / 2; }
+uint32_t mrc_traffic_flow_of(uint32_t qpn) { return (qpn - FIRST_QPN) / 2; }
 
 static uint32_t end_of(uint32_t qpn) { return (qpn - FIRST_QPN) % 2; }
 
@@ -41,7 +41,8 @@ static uint32_t choose_paths(struct mrc_sim *sim, const struct mrc_sim_flow *flo
     paths[i] = paths[other];
     paths[other] = path;
   }
-  return sim->config.evs_per_plane ? mrc_min_u32(n, sim->config.evs_per_plane) : n;
+  const uint32_t wanted = sim->config.single_path ? 1 : sim->config.evs_per_plane;
+  return wanted ? mrc_min_u32(n, wanted) : n;
 }
 
 /* Under source routes the label only tells the EVs of a plane apart; under ECMP it is what the
@@ -57,7 +58,10 @@ static void make_evs(struct mrc_sim *sim, struct mrc_sim_flow *flow, uint32_t en
   mrc_assert(evs);
   flow->n_evs = 0;
   flow->evs[end] = evs;
+  if (sim->config.single_path && end == FROM)
+    flow->plane = mrc_prng_below(&sim->prng, sim->config.planes);
   for (uint32_t plane = 0; plane < sim->config.planes; plane++) {
+    if (sim->config.single_path && plane != flow->plane) continue;
     uint32_t paths[MRC_SIM_MAX_T1];
     const uint32_t n = choose_paths(sim, flow, paths);
     const uint32_t salt = (uint32_t)mrc_prng_next(&sim->prng);
@@ -113,6 +117,15 @@ static void connect_end(struct mrc_sim *sim, uint32_t index, uint32_t end) {
   mrc_assert(mrc_qp_modify(engine, attr.qpn, MRC_QP_RTS, &attr, sim->now_ns) == 0);
 }
 
+static void connect(struct mrc_sim *sim, uint32_t index) {
+  if (sim->config.transport == MRC_SIM_GO_BACK_N) {
+    mrc_gbn_host_connect(sim, index);
+    return;
+  }
+  connect_end(sim, index, FROM);
+  connect_end(sim, index, TO);
+}
+
 /* ---- posting ---- */
 
 static uint8_t opcode_of(const struct mrc_sim_flow *flow) {
@@ -124,22 +137,30 @@ static void end_writes(struct mrc_sim *sim, struct mrc_sim_flow *flow, uint32_t 
   if (flow->completed + flow->failed == flow->config.writes) sim->traffic.n_unfinished--;
 }
 
+/* Hands the next write over to the transport; an error when the QP has failed. */
+static int post_write(struct mrc_sim *sim, uint32_t index) {
+  const struct mrc_sim_flow *flow = &sim->traffic.flows[index];
+  const struct mrc_sim_flow_config *config = &flow->config;
+  if (flow->gbn) return mrc_gbn_host_post(sim, index);
+  const uint64_t target = sim->config.copies_payload ? sim->config.memory_bytes / 2 : 0;
+  const struct mrc_wr wr = {.wr_id = flow->posted,
+                            .local = (uintptr_t)sim->memory + config->offset,
+                            .va = (uintptr_t)sim->memory + target + config->offset,
+                            .lkey = KEY,
+                            .rkey = KEY,
+                            .bytes = config->bytes,
+                            .imm = flow->posted,
+                            .opcode = opcode_of(flow)};
+  mrc_engine *engine = sim->hosts[config->from].engine;
+  return mrc_qp_post(engine, mrc_traffic_qpn(index, FROM), &wr, sim->now_ns);
+}
+
 static void post(struct mrc_sim *sim, uint32_t index) {
   struct mrc_sim_flow *flow = &sim->traffic.flows[index];
   const struct mrc_sim_flow_config *config = &flow->config;
-  const uint64_t target = sim->config.copies_payload ? sim->config.memory_bytes / 2 : 0;
   while (flow->posted < flow->wanted &&
          flow->posted - flow->completed - flow->failed < config->depth) {
-    const struct mrc_wr wr = {.wr_id = flow->posted,
-                              .local = (uintptr_t)sim->memory + config->offset,
-                              .va = (uintptr_t)sim->memory + target + config->offset,
-                              .lkey = KEY,
-                              .rkey = KEY,
-                              .bytes = config->bytes,
-                              .imm = flow->posted,
-                              .opcode = opcode_of(flow)};
-    mrc_engine *engine = sim->hosts[config->from].engine;
-    if (mrc_qp_post(engine, mrc_traffic_qpn(index, FROM), &wr, sim->now_ns) != 0) {
+    if (post_write(sim, index) != 0) {
       const uint32_t left = config->writes - flow->posted; /* the QP is in ERROR */
       flow->wanted = flow->posted = config->writes;
       end_writes(sim, flow, left);
@@ -190,7 +211,7 @@ static void on_arrival(struct mrc_sim *sim, struct mrc_sim_flow *flow) {
 }
 
 void mrc_traffic_on_completion(struct mrc_sim *sim, const struct mrc_wc *wc) {
-  const uint32_t index = flow_of(wc->qpn);
+  const uint32_t index = mrc_traffic_flow_of(wc->qpn);
   struct mrc_sim_flow *flow = &sim->traffic.flows[index];
   if (wc->opcode == MRC_WC_RECV_IMM) {
     on_arrival(sim, flow);
@@ -210,10 +231,10 @@ void mrc_traffic_on_event(struct mrc_sim *sim, const struct mrc_event *event) {
                                   [MRC_EVENT_PLANE] = MRC_SIM_PLANE_STATE + 1,
                                   [MRC_EVENT_QP_ERROR] = MRC_SIM_QP_ERROR + 1};
   if (event->type >= sizeof(types) || types[event->type] == 0) return;
-  const struct mrc_sim_flow *flow = &sim->traffic.flows[flow_of(event->qpn)];
+  const struct mrc_sim_flow *flow = &sim->traffic.flows[mrc_traffic_flow_of(event->qpn)];
   const struct mrc_ev_attr *evs = flow->evs[end_of(event->qpn)];
   struct mrc_sim_event news = {.now_ns = sim->now_ns,
-                               .flow = flow_of(event->qpn),
+                               .flow = mrc_traffic_flow_of(event->qpn),
                                .plane = event->port,
                                .type = types[event->type] - 1,
                                .status = event->status,
@@ -255,8 +276,7 @@ void mrc_traffic_start(struct mrc_sim *sim) {
   traffic->n_unfinished = traffic->n_flows;
   for (uint32_t i = 0; i < traffic->n_flows; i++) {
     struct mrc_sim_flow *flow = &traffic->flows[i];
-    connect_end(sim, i, FROM);
-    connect_end(sim, i, TO);
+    connect(sim, i);
     mrc_sim_schedule(sim, flow->config.start_ns, MRC_SIM_ON_POST, i, NULL);
     if (flow->config.after == 0) continue;
     mrc_assert(flow->config.after <= traffic->n_flows);
@@ -271,6 +291,7 @@ void mrc_traffic_free(struct mrc_sim *sim) {
     free(sim->traffic.flows[i].wanted_ns);
     free(sim->traffic.flows[i].evs[FROM]);
     free(sim->traffic.flows[i].evs[TO]);
+    mrc_gbn_host_free(sim->traffic.flows[i].gbn);
   }
   free(sim->traffic.flows);
 }

@@ -6,8 +6,9 @@ from __future__ import annotations
 import argparse
 import sys
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from os import cpu_count
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,11 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from mrc.cli.exits import Exit, UsageError
 from mrc.cli.output import Output, add_options, format_rate, format_seconds, format_table
 from mrc.errors import ConfigError
-from mrc.sim import checks, page, plot, reader, report
+from mrc.sim import page, plot, reader, report
 from mrc.sim.checks import Outcome
 from mrc.sim.run import Progress as OnProgress
-from mrc.sim.run import Result, reference_of, run
 from mrc.sim.scenario import Scenario
+from mrc.sim.trial import Trial, full_trial, n_runs, run_all, run_trial, summarize, summary_of
 
 EXAMPLES = """\
 examples:
@@ -65,7 +66,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--trace", metavar="FILE", help="write a line for every packet sent, lost or delivered"
     )
-    parser.add_argument("--plot", metavar="FILE", help="draw the first seed's goodput, as SVG")
+    parser.add_argument("--plot", metavar="FILE", help="draw what the runs showed, as SVG")
     parser.add_argument("--output", metavar="FILE", help="the page that report writes, as HTML")
     add_options(parser)
     parser.set_defaults(run=run_command)
@@ -110,23 +111,56 @@ def run_command(args: argparse.Namespace) -> int:
 
 def _one(out: Output, args: argparse.Namespace, seeds: Sequence[int]) -> int:
     scenario = _load(args, args.scenario)
-    results, outcomes = _run(out, scenario, seeds, args.trace)
-    _print(out, results, outcomes)
+    if args.trace is not None and scenario.variants:
+        raise UsageError(args.prog, "--trace is for one run: add --set variants=[]")
+    trials = _run(out, scenario, seeds, args.trace)
+    n = len(seeds)
+    summaries = [summarize(trial) for trial in trials]
+    experiment = page.Experiment(
+        scenario, [summaries[i : i + n] for i in range(0, len(summaries), n)]
+    )
+    outcomes = page.flat([experiment])
+    for first in trials[::n]:
+        _print(out, first)
+    out.text(_check_table(outcomes, with_scenario=False))
+    out.result(
+        {
+            "scenario": report.scenario_json(scenario),
+            **report.checks_json(outcomes),
+            "runs": [report.result_json(result) for trial in trials for result in trial.results],
+        }
+    )
     if args.plot is not None:
-        Path(args.plot).write_text(plot.goodput_svg(results[0]), encoding="utf-8")
-    return Exit.OK if all(outcome.met for outcome in outcomes) else Exit.FAILED
+        Path(args.plot).write_text(plot.standalone(experiment.plot()), encoding="utf-8")
+    return Exit.OK if all(outcome.met is not False for outcome in outcomes) else Exit.FAILED
+
+
+def _run(
+    out: Output, scenario: Scenario, seeds: Sequence[int], trace: str | None
+) -> Sequence[Trial]:
+    """Every part and seed; many are shared out over all cores."""
+    jobs = [(part, seed) for part in scenario.parts for seed in seeds]
+    if len(jobs) == 1:
+        with _bar(out, scenario.name, n_runs(scenario)) as bar:
+            show = None if bar is None else _by_run(bar)
+            return [run_trial(*jobs[0], trace=trace, progress=show)]
+    with _bar(out, scenario.name, len(jobs)) as bar:
+        return run_all(full_trial, jobs, cpu_count() or 1, _by_job(bar))
 
 
 def _report(out: Output, args: argparse.Namespace, seeds: Sequence[int]) -> int:
     """Runs all built-in scenarios; what is not met is told on the page, and is no failure."""
-    experiments = []
-    for name in reader.names():
-        results, outcomes = _run(out, _load(args, name), seeds, None)
-        experiments.append(page.Experiment(results[0], outcomes))
+    scenarios = [_load(args, name) for name in reader.names()]
+    jobs = [(part, seed) for s in scenarios for part in s.parts for seed in seeds]
+    with _bar(out, "report", len(jobs)) as bar:
+        summaries = iter(run_all(summary_of, jobs, cpu_count() or 1, _by_job(bar)))
+    experiments = [
+        page.Experiment(s, [[next(summaries) for _ in seeds] for _ in s.parts]) for s in scenarios
+    ]
     Path(args.output).write_text(page.render(experiments, seeds), encoding="utf-8")
-    outcomes = [outcome for experiment in experiments for outcome in experiment.outcomes]
+    outcomes = page.flat(experiments)
     out.text(_check_table(outcomes, with_scenario=True))
-    out.result({"seeds": list(seeds), "checks": report.checks_json(outcomes)})
+    out.result({"seeds": list(seeds), **report.checks_json(outcomes)})
     return Exit.OK
 
 
@@ -145,75 +179,69 @@ def _list(out: Output) -> int:
     return Exit.OK
 
 
-def _run(
-    out: Output, scenario: Scenario, seeds: Sequence[int], trace: str | None
-) -> tuple[list[Result], list[Outcome]]:
-    """Every seed, and beside each its reference where a check compares with one."""
-    runs: list[tuple[Result, Result | None]] = []
-    reference = reference_of(scenario) if checks.needs_reference(scenario) else None
-    with _bar(out, scenario.name, len(seeds) * (2 if reference else 1)) as progress:
-        for seed in seeds:
-            result = run(scenario, seed, trace=trace, progress=progress)
-            beside = run(reference, seed, progress=progress) if reference else None
-            runs.append((result, beside))
-    return [result for result, _ in runs], checks.evaluate(runs)
+Bar = Callable[[float, str], None]
+"""Takes how much is done, and a word about it."""
 
 
 @contextmanager
-def _bar(out: Output, name: str, n_runs: int) -> Iterator[OnProgress | None]:
-    """Progress over all runs on stderr, when that is a terminal."""
+def _bar(out: Output, name: str, total: int) -> Iterator[Bar | None]:
+    """Progress on stderr, when that is a terminal."""
     if out.quiet or not sys.stderr.isatty():
         yield None
         return
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[now]}"))
-    done = last = 0.0
     with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as bar:
-        task = bar.add_task(name, total=n_runs, now="")
-
-        def show(part: float, now_ns: int) -> None:
-            nonlocal done, last
-            if part < last:  # the next run
-                done += 1
-            last = part
-            bar.update(task, completed=done + part, now=format_seconds(now_ns / 1e9))
-
-        yield show
+        task = bar.add_task(name, total=total, now="")
+        yield lambda done, now: bar.update(task, completed=done, now=now)
 
 
-def _print(out: Output, results: Sequence[Result], outcomes: Sequence[Outcome]) -> None:
-    first = results[0]
-    scenario, stats = first.scenario, first.stats
+def _by_job(bar: Bar | None) -> Callable[[int, str], None]:
+    """Shows runs that ended, wherever they ran."""
+    return lambda done, name: None if bar is None else bar(done, name)
+
+
+def _by_run(bar: Bar) -> OnProgress:
+    """Shows how far the run at hand is, of several in a row."""
+    done = last = 0.0
+
+    def show(part: float, now_ns: int) -> None:
+        nonlocal done, last
+        done, last = done + (part < last), part  # it fell: the next run has begun
+        bar(done + part, format_seconds(now_ns / 1e9))
+
+    return show
+
+
+def _print(out: Output, trial: Trial) -> None:
+    scenario, stats = trial.result.scenario, trial.result.stats
+    title = ", ".join(filter(None, (scenario.title, scenario.variant)))
     out.text(
-        f"{scenario.name}: {scenario.title}\n\n"
-        f"seed {first.seed}: {format_seconds(stats.now_ns / 1e9)}, {stats.packets} packets;"
+        f"{scenario.name}: {title}\n\n"
+        f"seed {trial.result.seed}: {format_seconds(stats.now_ns / 1e9)}, {stats.packets} packets;"
         f" {stats.lost} lost by faults, {stats.trimmed} trimmed, {stats.dropped} dropped,"
         f" {stats.marked} marked"
     )
     rows = [
-        [g.name, g.flows, format_rate(g.slowest_bps), format_rate(g.mean_bps), g.retransmitted]
-        for g in report.groups(first)
-    ]
-    head = ["traffic", "flows", "slowest", "mean", "packets retransmitted"]
+        [g.name, result.scenario.transport.kind, g.flows, format_rate(g.slowest_bps),
+         format_rate(g.mean_bps), g.retransmitted]
+        for result in trial.results
+        for g in report.groups(result)
+    ]  # fmt: skip
+    head = ["traffic", "transport", "flows", "slowest", "mean", "packets retransmitted"]
     out.text(format_table(head, rows) + "\n")
-    out.text(_check_table(outcomes, with_scenario=False))
-    out.result(
-        {
-            "scenario": report.scenario_json(scenario),
-            "checks": report.checks_json(outcomes),
-            "runs": [report.result_json(result) for result in results],
-        }
-    )
 
 
 def _check_table(outcomes: Sequence[Outcome], *, with_scenario: bool) -> str:
-    head = ["scenario", "check", "value", "target", "met"]
+    kinds = list(dict.fromkeys(kind for outcome in outcomes for kind in outcome.baselines))
+    head = ["scenario", "check", "value", *kinds, "target", "met"]
     rows = [
         [
             outcome.scenario,
             outcome.name,
-            "none" if outcome.value is None else f"{outcome.value:.4g}",
-            f"{outcome.relation} {outcome.target:g}",
-            "yes" if outcome.met else "NO",
+            page.number(outcome.value),
+            *(page.number(outcome.baselines[k]) if k in outcome.baselines else "" for k in kinds),
+            "" if outcome.target is None else f"{outcome.relation} {outcome.target:g}",
+            "" if outcome.met is None else "yes" if outcome.met else "NO",
         ]
         for outcome in outcomes
     ]

@@ -16,41 +16,78 @@ from mrc.sim.run import Result
 from mrc.sim.scenario import Check, Scenario, dead_paths
 from mrc.sim.traffic import line_rate_bps
 
+Values = tuple[float | None, ...]
+"""One for each check of a scenario."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """The checks of one seed: of the run, and of every baseline that ran beside it."""
+
+    seed: int
+    values: Values
+    baselines: dict[str, Values]
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A check after the run: what JSON carries."""
+    """A check after the runs: what JSON carries. Values are medians of the seeds."""
 
     scenario: str
     name: str
     value: float | None
     relation: str  # ">=" or "<="
-    target: float
-    met: bool
+    target: float | None  # None: the value is only shown
+    met: bool | None
+    low: float | None  # a quarter of the seeds gave less,
+    high: float | None  # and a quarter more
+    baselines: dict[str, float | None]
 
 
 def needs_reference(scenario: Scenario) -> bool:
     return any(check.of == "reference" for check in scenario.checks)
 
 
-def evaluate(runs: Sequence[tuple[Result, Result | None]]) -> list[Outcome]:
-    """The checks of a scenario over its runs, each with the run it is compared with.
-
-    The value of a check is the median of the runs; None counts as the worst there is.
-    """
-    scenario = runs[0][0].scenario
-    return [
-        _outcome(scenario.name, check, [_value(check, *results) for results in runs])
-        for check in scenario.checks
-    ]
+def values(scenario: Scenario, result: Result, reference: Result | None) -> Values:
+    """The values of a scenario's checks in a run of it, or of a baseline."""
+    return tuple(_value(check, result, reference) for check in scenario.checks)
 
 
-def _outcome(scenario: str, check: Check, values: Sequence[float | None]) -> Outcome:
+def evaluate(scenario: Scenario, runs: Sequence[Measured]) -> list[Outcome]:
+    """The checks of a scenario over its seeds; None counts as the worst there is."""
+    return [_outcome(scenario, number, runs) for number in range(len(scenario.checks))]
+
+
+def _outcome(scenario: Scenario, number: int, runs: Sequence[Measured]) -> Outcome:
+    check = scenario.checks[number]
+    low, middle, high = _quartiles(check, [one.values[number] for one in runs])
+    is_demanded = not check.variants or scenario.variant in check.variants
+    met = middle is not None and (
+        middle >= check.target if check.relation == ">=" else middle <= check.target
+    )
+    return Outcome(
+        scenario=scenario.name,
+        name=", ".join(filter(None, (check.name, scenario.variant))),
+        value=middle,
+        relation=check.relation,
+        target=check.target if is_demanded else None,
+        met=met if is_demanded else None,
+        low=low,
+        high=high,
+        baselines={
+            kind: _quartiles(check, [one.baselines[kind][number] for one in runs])[1]
+            for kind in scenario.baselines
+        },
+    )
+
+
+def _quartiles(check: Check, found: Sequence[float | None]) -> tuple[float | None, ...]:
+    """Lower quartile, median and upper quartile."""
     worst = float("-inf") if check.relation == ">=" else float("inf")
-    middle = median(worst if value is None else value for value in values)
-    met = middle >= check.target if check.relation == ">=" else middle <= check.target
-    value = None if middle == worst else middle
-    return Outcome(scenario, check.name, value, check.relation, check.target, met)
+    ordered = sorted(worst if value is None else value for value in found)
+    last = len(ordered) - 1
+    three = ordered[last // 4], median(ordered), ordered[last - last // 4]
+    return tuple(None if value in (worst, -worst) else value for value in three)
 
 
 def _value(check: Check, result: Result, reference: Result | None) -> float | None:

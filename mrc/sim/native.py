@@ -24,6 +24,8 @@ PLANE_STATE: int = lib.MRC_SIM_PLANE_STATE
 QP_ERROR: int = lib.MRC_SIM_QP_ERROR
 
 ROUTING = {"source-routes": lib.MRC_SIM_SOURCE_ROUTES, "ecmp": lib.MRC_SIM_ECMP}
+MRC: int = lib.MRC_SIM_MRC
+TRANSPORTS = {"go-back-n": lib.MRC_SIM_GO_BACK_N}  # all others are MRC
 CLASSES = {
     "all": lib.MRC_SIM_EVERY_CLASS,
     "control": lib.MRC_SIM_CONTROL_CLASS,

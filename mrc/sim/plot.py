@@ -1,92 +1,140 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Goodput over time as SVG: a line for each traffic group, a grey band for each fault. Pure."""
+"""What runs of a scenario showed, as SVG: medians of the seeds, with bands between quartiles. Pure.
+
+Colours are CSS variables with a value for light and one for dark, so that a plot suits its reader.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
+from statistics import median
 
-from mrc.sim.run import Result
-from mrc.sim.traffic import line_rate_bps
+from mrc.sim.axes import STYLE, Chart, Line, Point
+from mrc.sim.checks import Outcome
+from mrc.sim.scenario import Scenario
+from mrc.sim.trial import Series, Summary
 
-WIDTH, HEIGHT = 640, 240
-_LEFT, _RIGHT, _TOP, _BOTTOM = 48, 12, 28, 32
-_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
-_MAX_POINTS = 240
+_MAX_POINTS = 200
 _TOP_SHARE = 1.05
 
 
-def goodput_svg(result: Result) -> str:
-    """The goodput of every group, as a share of its line rate."""
-    end_ns = max(result.stats.now_ns, 1)
-    groups = list(dict.fromkeys(flow.traffic.group for flow in result.flows))
-    body = [*_bands(result, end_ns), *_axes(end_ns)]
-    for number, group in enumerate(groups):
-        colour = _COLOURS[number % len(_COLOURS)]
-        points = " ".join(
-            f"{_x(now_ns, end_ns):.1f},{_y(share):.1f}"
-            for now_ns, share in shares(result, group, end_ns)
-        )
-        body.append(f'<polyline fill="none" stroke="{colour}" points="{points}"/>')
-        body.append(_text(_LEFT + 150 * number, 16, group, colour, anchor="start"))
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}"'
-        f' height="{HEIGHT}" font-family="sans-serif" font-size="11">'
-        + "".join(f"\n  {element}" for element in body)
-        + "\n</svg>\n"
+def standalone(svg: str) -> str:
+    """A plot as a file of its own."""
+    return svg.replace(">", f">\n<style>{STYLE}</style>", 1)
+
+
+def draw(scenario: Scenario, summaries: Sequence[Summary]) -> str:
+    """The plot of a scenario that has no variants."""
+    return flows_svg(summaries) if scenario.plot == "flows" else time_svg(scenario, summaries)
+
+
+def _label(series: Series) -> str:
+    return series.group if series.kind == "mrc" else f"{series.group}, {series.kind}"
+
+
+def _by_line(summaries: Sequence[Summary]) -> dict[str, list[tuple[Series, int]]]:
+    """The series of all seeds by the name of their line, with the end of their run."""
+    found: dict[str, list[tuple[Series, int]]] = {}
+    for summary in summaries:
+        for series in summary.series:
+            found.setdefault(_label(series), []).append((series, summary.end_ns))
+    return found
+
+
+def _quartiles(x: float, values: Sequence[float]) -> Point:
+    ordered = sorted(values)
+    last = len(ordered) - 1
+    return Point(x, ordered[last // 4], median(ordered), ordered[last - last // 4])
+
+
+# ---- goodput over time ----
+
+
+def time_svg(scenario: Scenario, summaries: Sequence[Summary]) -> str:
+    """Goodput of every group over time; grey is a fault."""
+    end_ns = max(1, *(summary.end_ns for summary in summaries))
+    unit, unit_ns = ("ms", 1e6) if end_ns >= 2e6 else ("us", 1e3)
+    chart = Chart(
+        x_title=f"time, {unit}",
+        y_title="goodput, % of line rate",
+        x_end=end_ns / unit_ns,
+        y_end=_TOP_SHARE * 100,
     )
+    for fault in scenario.faults:
+        if fault.at_ns < end_ns:
+            last_ns = min(fault.until_ns, end_ns)
+            title = f"{fault.target}: {fault.kind}"
+            chart.band(fault.at_ns / unit_ns, last_ns / unit_ns, title)
+    step_ns = max(end_ns / _MAX_POINTS, scenario.sample_ns)
+    for label, series in _by_line(summaries).items():
+        points = shares(series, end_ns, step_ns)
+        scaled = [
+            Point(p.x / unit_ns, *(100 * y for y in (p.low, p.middle, p.high))) for p in points
+        ]
+        chart.line(Line(label, scaled, dashed=series[0][0].kind != "mrc"))
+    return chart.svg()
 
 
-def shares(result: Result, group: str, end_ns: int) -> Sequence[tuple[float, float]]:
-    """(time, goodput as a share of line rate) of a group, in steps no finer than its samples."""
-    numbers = result.of_group(group)
-    line_bps = line_rate_bps(result.scenario, [result.flows[i] for i in numbers])
-    step_ns = max(end_ns / _MAX_POINTS, result.scenario.sample_ns, 1)
+def shares(runs: Sequence[tuple[Series, int]], end_ns: int, step_ns: float) -> list[Point]:
+    """Goodput as a share of line rate, step by step, of the seeds whose run had not ended."""
     points = []
-    for i in range(int(end_ns / step_ns)):
+    for i in range(max(1, int(end_ns / step_ns))):
         start_ns, stop_ns = int(i * step_ns), int((i + 1) * step_ns)
-        arrived = sum(result.curves[k].at(stop_ns) - result.curves[k].at(start_ns) for k in numbers)
-        points.append((stop_ns, arrived * 8e9 / (stop_ns - start_ns) / line_bps))
+        rates = [
+            (series.curve.at(stop_ns) - series.curve.at(start_ns))
+            * 8e9
+            / ((stop_ns - start_ns) * series.line_bps)
+            for series, over_ns in runs
+            if stop_ns <= over_ns
+        ]
+        if rates:
+            points.append(_quartiles(stop_ns, rates))
     return points
 
 
-def _x(now_ns: float, end_ns: int) -> float:
-    return _LEFT + (WIDTH - _LEFT - _RIGHT) * now_ns / end_ns
+# ---- goodput of each flow ----
 
 
-def _y(share: float) -> float:
-    return HEIGHT - _BOTTOM - (HEIGHT - _TOP - _BOTTOM) * min(share, _TOP_SHARE) / _TOP_SHARE
+def flows_svg(summaries: Sequence[Summary]) -> str:
+    """Goodput of all flows, the slowest first: the n-th slowest of each seed, over the seeds."""
+    chart = Chart(
+        x_title="flows, the slowest first, %",
+        y_title="goodput, % of line rate",
+        x_end=100,
+        y_end=_TOP_SHARE * 100,
+    )
+    for label, runs in _by_line(summaries).items():
+        n = len(runs[0][0].flows)
+        points = [
+            _quartiles(100 * (i + 1) / n, [100 * series.flows[i] for series, _ in runs])
+            for i in range(n)
+        ]
+        chart.line(Line(label, points, dashed=runs[0][0].kind != "mrc"))
+    return chart.svg()
 
 
-def _text(x: float, y: float, text: str, colour: str = "#333", anchor: str = "middle") -> str:
-    place = f'x="{x:.0f}" y="{y:.0f}" fill="{colour}" text-anchor="{anchor}"'
-    return f"<text {place}>{escape(text)}</text>"
+# ---- one value of each variant ----
 
 
-def _bands(result: Result, end_ns: int) -> list[str]:
-    bands = []
-    for fault in result.scenario.faults:
-        first, last = _x(fault.at_ns, end_ns), _x(min(fault.until_ns, end_ns), end_ns)
-        if first >= last:
-            continue
-        title = escape(f"{fault.target}: {fault.kind}")
-        bands.append(
-            f'<rect x="{first:.1f}" y="{_TOP}" width="{last - first:.1f}"'
-            f' height="{HEIGHT - _TOP - _BOTTOM}" fill="#000" fill-opacity="0.06">'
-            f"<title>{title}</title></rect>"
-        )
-    return bands
-
-
-def _axes(end_ns: int) -> list[str]:
-    elements = []
-    for quarter in range(5):
-        share = quarter / 4
-        y, x = _y(share), _x(share * end_ns, end_ns)
-        elements.append(
-            f'<line x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}" stroke="#ddd"/>'
-        )
-        elements.append(_text(_LEFT - 6, y + 4, f"{share:.0%}", anchor="end"))
-        elements.append(_text(x, HEIGHT - 14, f"{share * end_ns / 1e6:.3g}"))
-    elements.append(_text((_LEFT + WIDTH) / 2, HEIGHT - 2, "ms; goodput of line rate"))
-    return elements
+def variants_svg(outcomes: Sequence[Sequence[Outcome]], variants: Sequence[str]) -> str:
+    """The first check of every variant, side by side; its target as a line."""
+    first = [row[0] for row in outcomes]
+    chart = Chart(
+        x_title="", y_title=first[0].name.removesuffix(f", {variants[0]}") + ", %",
+        x_end=len(variants), y_end=_TOP_SHARE * 100, x_names=variants,
+    )  # fmt: skip
+    points = [
+        Point(i + 0.5, *(100 * (value or 0) for value in (o.low, o.value, o.high)))
+        for i, o in enumerate(first)
+    ]
+    chart.line(Line("mrc", points, marked=True))
+    for kind in first[0].baselines:
+        beside = [100 * (outcome.baselines[kind] or 0) for outcome in first]
+        line = [Point(i + 0.5, y, y, y) for i, y in enumerate(beside)]
+        chart.line(Line(kind, line, dashed=True, marked=True))
+    demanded = [(i, o.target) for i, o in enumerate(first) if o.target is not None]
+    if demanded:
+        target = 100 * demanded[0][1]
+        line = [Point(x, target, target, target) for x in (demanded[0][0], demanded[-1][0] + 1)]
+        chart.line(Line(f"target, {target:g}%", line, thin=True))
+    return chart.svg()

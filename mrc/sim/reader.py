@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
+from copy import deepcopy
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,9 @@ from mrc.errors import ConfigError
 from mrc.sim import native, units
 from mrc.sim.scenario import (
     MEASURES,
+    PLOTS,
     TRAFFIC_KINDS,
+    TRANSPORTS,
     Check,
     Fault,
     Reference,
@@ -80,9 +83,10 @@ def replace(values: Any, key: str, value: Any) -> None:
     at[last] = value
 
 
-def parse(values: Mapping[str, Any], name: str, place: str) -> Scenario:
+def parse(values: Mapping[str, Any], name: str, place: str, variant: str = "") -> Scenario:
     """Makes a scenario of a document; raises ConfigError."""
     table = Table(values, place)
+    variants = _variants(table.tables("variants"), values, name, place)
     topology = _topology(table.table("topology"))
     transport = _transport(table.table("transport"))
     rtt_ns = base_rtt_ns(topology, transport)
@@ -99,6 +103,10 @@ def parse(values: Mapping[str, Any], name: str, place: str) -> Scenario:
         reference=_reference(table.table("reference")),
         until_ns=run.parsed("until", units.parse_time, "100ms"),
         sample_ns=run.parsed("sample", units.parse_time, "10us"),
+        baselines=table.texts("baselines", TRANSPORTS[1:]),
+        plot=table.choice("plot", PLOTS, PLOTS[0]),
+        variant=variant,
+        variants=variants,
     )
     run.close()
     table.close()
@@ -108,12 +116,31 @@ def parse(values: Mapping[str, Any], name: str, place: str) -> Scenario:
     return scenario
 
 
+def _variants(
+    tables: list[Table], values: Mapping[str, Any], name: str, place: str
+) -> tuple[Scenario, ...]:
+    """The document once for each variant, with the values that the variant sets."""
+    found = []
+    for table in tables:
+        title = table.text("name")
+        document = deepcopy({key: value for key, value in values.items() if key != "variants"})
+        for key, value in table.mapping("set").items():
+            replace(document, key, value)
+        table.close()
+        found.append(parse(document, name, f"{place} ({title})", variant=title))
+    return tuple(found)
+
+
 def _check_groups(table: Table, scenario: Scenario) -> None:
     known = {traffic.group for traffic in scenario.traffic} | {""}
     named = [("checks", check.group) for check in scenario.checks]
     for key, group in [*named, *(("reference", group) for group in scenario.reference.groups)]:
         if group not in known:
             raise table.error(key, f"no traffic has the group {group!r}")
+    variants = {part.variant for part in scenario.variants}
+    for check in scenario.checks:
+        if not scenario.variant and not variants.issuperset(check.variants):
+            raise table.error("checks", f"{list(check.variants)} are not names of variants")
 
 
 def _topology(table: Table) -> Topology:
@@ -147,6 +174,7 @@ def _topology(table: Table) -> Topology:
 
 def _transport(table: Table) -> Transport:
     transport = Transport(
+        kind=table.choice("kind", TRANSPORTS, TRANSPORTS[0]),
         path_mtu=table.integer("path_mtu", 256, 16384, 4096),
         mpr=table.integer("mpr", 128, 4096, 1024),
         spray=table.integer("spray", 0, 64, 1),
@@ -266,6 +294,7 @@ def _check(table: Table, rtt_ns: int) -> Check:
         share=1.0 if share is None else share,
         relation="<=" if at_least is None else ">=",
         target=at_most if at_most is not None else at_least or 0.0,
+        variants=table.texts("variants"),
     )
     table.close()
     if check.to_ns <= check.from_ns:

@@ -19,6 +19,7 @@ from mrc.sim.traffic import line_rate_bps
 def scenario_json(scenario: Scenario) -> dict[str, Any]:
     """Every parameter of an experiment, defaults included."""
     values = asdict(scenario)
+    values["variants"] = [part.variant for part in scenario.variants]
     values["transport"]["cc"] = scenario.transport.cc.name.lower()
     for fault in values["faults"]:
         fault["until_ns"] = None if fault["until_ns"] == native.NEVER else fault["until_ns"]
@@ -26,8 +27,17 @@ def scenario_json(scenario: Scenario) -> dict[str, Any]:
     return values | {"base_rtt_ns": scenario.base_rtt_ns}
 
 
-def checks_json(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
-    return [asdict(outcome) for outcome in outcomes]
+def checks_json(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """The checks, and apart from them the values that need not meet anything."""
+    shown = ("scenario", "name", "value", "low", "high", "baselines")
+    return {
+        "checks": [asdict(outcome) for outcome in outcomes if outcome.target is not None],
+        "values": [
+            {name: getattr(outcome, name) for name in shown}
+            for outcome in outcomes
+            if outcome.target is None
+        ],
+    }
 
 
 def result_json(result: Result) -> dict[str, Any]:
@@ -35,6 +45,8 @@ def result_json(result: Result) -> dict[str, Any]:
     stats = asdict(result.stats) | {"trace": f"{result.stats.trace:016x}"}
     return {
         "seed": result.seed,
+        "transport": result.scenario.transport.kind,
+        "variant": result.scenario.variant,
         "stats": stats,
         "flows": [flow_json(result, i) for i in range(len(result.flows))],
         "ev_events": [event_json(event) for event in result.events],

@@ -72,6 +72,11 @@ def run(
         return _result(sim, scenario, seed, flows)
 
 
+def baseline_of(scenario: Scenario, kind: str) -> Scenario:
+    """The scenario with another transport."""
+    return replace(scenario, transport=replace(scenario.transport, kind=kind), baselines=())
+
+
 def reference_of(scenario: Scenario) -> Scenario:
     """The scenario that goodput is compared with."""
     groups = scenario.reference.groups
@@ -80,18 +85,25 @@ def reference_of(scenario: Scenario) -> Scenario:
         traffic=tuple(t for t in scenario.traffic if not groups or t.group in groups),
         faults=scenario.faults if scenario.reference.faults else (),
         checks=(),
+        baselines=(),
     )
 
 
 def _config(scenario: Scenario, flows: list[Flow], seed: int) -> dict[str, int]:
     topology, transport = asdict(scenario.topology), asdict(scenario.transport)
-    topology["routing"] = native.ROUTING[scenario.topology.routing]
+    kind = transport.pop("kind")
+    hashed = scenario.topology.routing if kind == "mrc" else "ecmp"
+    topology["routing"] = native.ROUTING[hashed]
     topology["trims"] = int(topology.pop("trimming"))
+    if kind == "ecmp-planes":
+        transport["evs_per_plane"] = 1
     ends = [host for flow in flows for host in (flow.sender, flow.receiver)]
     return {
         "seed": seed,
         **topology,
         **transport,
+        "transport": native.TRANSPORTS.get(kind, native.MRC),
+        "single_path": int(kind == "ecmp"),
         "sample_ns": scenario.sample_ns,
         "cc_base_rtt_ns": scenario.transport.cc_base_rtt_ns or scenario.base_rtt_ns,
         "memory_bytes": max(flow.traffic.bytes for flow in flows),

@@ -21,6 +21,13 @@ _TARGET = re.compile(
     r"all|plane:(?P<plane>\d+)|t0:(?P<t0>\d+\.\d+)|t1:(?P<t1>\d+\.\d+)"
     r"|uplink:(?P<uplink>\d+\.\d+\.\d+)|link:h(?P<link>\d+\.\d+)"
 )
+TRANSPORTS = ("mrc", "ecmp", "ecmp-planes", "go-back-n")
+"""What QPs run on; all but the first are baselines.
+
+ecmp: the same reliability over one path, which switches choose by a hash; ecmp-planes: over one
+such path in every plane; go-back-n: in order over one path, as RoCE does it.
+"""
+PLOTS = ("time", "flows")
 TRAFFIC_KINDS = ("permutation", "incast", "all-to-all", "ring", "pairs")
 MEASURES = (
     "completed", "qp_errors", "goodput", "slowest_flow", "fairness", "last_hop_busy",
@@ -54,6 +61,7 @@ class Topology:
 class Transport:
     """Every QP."""
 
+    kind: str  # of TRANSPORTS
     path_mtu: int
     mpr: int
     spray: int
@@ -111,6 +119,7 @@ class Check:
     share: float  # part of that which can be expected, such as 7/8
     relation: str  # ">=" or "<=": how the value must stand to the target
     target: float
+    variants: tuple[str, ...]  # that must meet it, the others only show it; empty: all
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +145,15 @@ class Scenario:
     reference: Reference
     until_ns: int  # the run ends here, if its writes have not
     sample_ns: int
+    baselines: tuple[str, ...] = ()  # of TRANSPORTS: run along, their values stand beside
+    plot: str = "time"  # goodput over "time", or of all "flows"
+    variant: str = ""  # which one of another scenario's this is; empty: none
+    variants: tuple[Scenario, ...] = ()  # run instead of this one; empty: it is run itself
+
+    @property
+    def parts(self) -> tuple[Scenario, ...]:
+        """What is run: the variants, or the scenario itself."""
+        return self.variants or (self,)
 
     @property
     def base_rtt_ns(self) -> int:

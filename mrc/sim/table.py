@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from mrc.errors import ConfigError
@@ -83,6 +83,23 @@ class Table:
             if not low <= item <= high:
                 raise self.error(key, f"{item} is not within {low}..{high}")
         return tuple(value)
+
+    def texts(self, key: str, choices: Sequence[str] = ()) -> tuple[str, ...]:
+        """A list of texts, perhaps out of some choices; empty when it is missing."""
+        value = self._get(key, [])
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise self.error(key, f'{value!r} is no list of texts such as ["a", "b"]')
+        for item in value:
+            if choices and item not in choices:
+                raise self.error(key, f"{item!r} is none of {', '.join(choices)}")
+        return tuple(value)
+
+    def mapping(self, key: str) -> Mapping[str, Any]:
+        """An inner table whose keys are the caller's."""
+        value = self._get(key, {})
+        if not isinstance(value, Mapping):
+            raise self.error(key, "is no table")
+        return value
 
     def pairs(self, key: str) -> tuple[tuple[int, int], ...]:
         """A list of pairs of numbers."""

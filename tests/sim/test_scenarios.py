@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,10 @@ import pytest
 
 from mrc.cli.main import main
 from mrc.sim import checks, reader
-from mrc.sim.checks import Outcome, evaluate
-from mrc.sim.run import Curve, Result, reference_of, run
+from mrc.sim.checks import Measured, Outcome, evaluate
+from mrc.sim.run import Curve, baseline_of, reference_of, run
 from mrc.sim.scenario import Scenario
+from mrc.sim.trial import run_trial, summarize
 
 SMALL = {"title": "small", "topology": {"hosts": 8, "planes": 2, "t0": 2, "t1": 4}}
 
@@ -24,8 +24,7 @@ def make(*traffic: dict[str, Any], **tables: Any) -> Scenario:
 
 
 def by_name(scenario: Scenario, seed: int = 1) -> dict[str, Outcome]:
-    reference = run(reference_of(scenario), seed) if checks.needs_reference(scenario) else None
-    return {o.name: o for o in evaluate([(run(scenario, seed), reference)])}
+    return {o.name: o for o in evaluate(scenario, [summarize(run_trial(scenario, seed)).measured])}
 
 
 @pytest.mark.parametrize("kind", ["permutation", "incast", "all-to-all", "ring"])
@@ -99,18 +98,50 @@ def test_evaluate__what_never_happened_is_not_met() -> None:
     assert (bad.value, bad.met) == (None, False)
 
 
-def test_evaluate__median_of_the_seeds() -> None:
+def test_evaluate__median_and_quartiles_of_the_seeds() -> None:
     scenario = make(
         {"kind": "pairs", "pairs": [[0, 4]], "write": "64KiB"},
         checks=[{"measure": "spurious", "at_most": 5}],
+        baselines=["ecmp"],
     )
-    result = run(scenario, seed=1)
+    found = [9, 0, 4, None, 2]
+    [outcome] = evaluate(scenario, [Measured(1, (v,), {"ecmp": (1.0,)}) for v in found])
+    assert (outcome.low, outcome.value, outcome.high) == (2, 4, 9)
+    assert (outcome.relation, outcome.target, outcome.met) == ("<=", 5, True)
+    assert outcome.baselines == {"ecmp": 1.0}
 
-    def with_spurious(count: int) -> tuple[Result, None]:
-        return replace(result, infos=(replace(result.infos[0], packets_spurious=count),)), None
 
-    [outcome] = evaluate([with_spurious(count) for count in (9, 0, 4)])
-    assert (outcome.value, outcome.relation, outcome.target, outcome.met) == (4, "<=", 5, True)
+def test_baselines__run_beside_on_one_path() -> None:
+    scenario = make({"kind": "permutation", "write": "1MiB"}, baselines=["ecmp", "go-back-n"])
+    trial = run_trial(scenario, seed=1)
+    sprayed, *others = (
+        max(checks.flow_goodput_bps(result, i) for i in range(8)) for result in trial.results
+    )
+    assert sprayed > 150e9  # two planes
+    assert all(60e9 < fastest < 100e9 for fastest in others)  # one of them
+    for result in trial.results:
+        assert result.stats.writes_done == 8
+
+
+def test_baselines__go_back_n_suffers_from_loss_where_mrc_does_not() -> None:
+    scenario = make(
+        {"kind": "pairs", "pairs": [[0, 4]], "write": "1MiB", "writes": 8},
+        faults=[{"target": "all", "kind": "loss", "share": "1%"}],
+        checks=[{"measure": "goodput", "of": "reference", "at_least": "90%"}],
+        baselines=["go-back-n"],
+        transport={"timeout": 5},
+    )
+    [outcome] = by_name(scenario).values()
+    assert outcome.met
+    beside = outcome.baselines["go-back-n"]
+    assert beside is not None and 0.05 < beside < 0.8
+
+
+def test_baseline_of__leaves_all_else() -> None:
+    scenario = reader.load("permutation")
+    baseline = baseline_of(scenario, "ecmp")
+    assert baseline.transport.kind == "ecmp"
+    assert (baseline.topology, baseline.traffic) == (scenario.topology, scenario.traffic)
 
 
 def test_curve__between_samples() -> None:
@@ -122,7 +153,9 @@ def test_command__json(capsys: pytest.CaptureFixture[str]) -> None:
     code = main(["sim", "lossy-ev", "--set", "traffic.0.writes=4", "--json"])
     printed = json.loads(capsys.readouterr().out)
     assert printed["scenario"]["name"] == "lossy-ev"
-    assert {"scenario", "name", "value", "relation", "target", "met"} == set(printed["checks"][0])
+    assert set(printed["checks"][0]) == {
+        "scenario", "name", "value", "relation", "target", "met", "low", "high", "baselines",
+    }  # fmt: skip
     assert code == (0 if all(check["met"] for check in printed["checks"]) else 1)
     [result] = printed["runs"]
     assert result["flows"][0]["bytes_received"] == 4 << 24
@@ -138,6 +171,23 @@ def test_command__text(capsys: pytest.CaptureFixture[str]) -> None:
     text = capsys.readouterr().out
     assert "writes completed" in text
     assert code == (1 if " NO\n" in text else 0)
+
+
+def test_command__variants_and_baselines(capsys: pytest.CaptureFixture[str]) -> None:
+    settings = ["--set", "run.until=2ms", "--set", "baselines=['go-back-n']"]
+    main(["sim", "uniform-loss-1", *settings, "--seeds", "2", "--json"])
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["scenario"]["variants"] == ["64 KiB", "1 MiB", "16 MiB", "64 MiB"]
+    assert [value["name"] for value in printed["values"]] == ["goodput, of loss-free, 64 KiB"]
+    assert "goodput, of loss-free, 1 MiB" in {check["name"] for check in printed["checks"]}
+    runs = [(run["variant"], run["seed"], run["transport"]) for run in printed["runs"]]
+    assert runs[:4] == [
+        ("64 KiB", 1, "mrc"),
+        ("64 KiB", 1, "go-back-n"),
+        ("64 KiB", 2, "mrc"),
+        ("64 KiB", 2, "go-back-n"),
+    ]
+    assert len(runs) == 16
 
 
 def test_command__plot(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -173,6 +223,7 @@ def test_command__list(capsys: pytest.CaptureFixture[str]) -> None:
         (["lossy-ev", "--set", "run"], "'run' is not KEY=VALUE"),
         (["lossy-ev", "--set", "run.until=soon"], "lossy-ev: run.until: 'soon' is no time"),
         (["lossy-ev", "--seeds", "2", "--trace", "x"], "--trace is for one scenario and one seed"),
+        (["uniform-loss-1", "--trace", "x"], "--trace is for one run: add --set variants=[]"),
         (["lossy-ev", "--output", "x"], "report and --output FILE go together"),
         (["report"], "report and --output FILE go together"),
         (["lossy-ev", "--seed", "-1"], "--seed"),
@@ -190,5 +241,5 @@ def test_command__wrong_usage(
 def test_built_in__ends_and_computes_its_checks(name: str) -> None:
     """Whether the checks are met is what `mrc sim` reports; here they must only be there."""
     scenario = reader.load(name)
-    outcomes = by_name(scenario)
-    assert len(outcomes) == len(scenario.checks)
+    for part in scenario.parts:
+        assert len(by_name(part)) == len(part.checks)

@@ -8,59 +8,114 @@ from xml.etree import ElementTree
 
 import pytest
 
-from mrc.sim import page, plot, reader
-from mrc.sim.checks import Outcome
-from mrc.sim.run import Result, run
+from mrc.sim import axes, page, plot, reader
+from mrc.sim.scenario import Scenario
+from mrc.sim.trial import Summary, run_trial, summarize
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
+VALUES = {
+    "title": "a & b",
+    "claim": "x < y",
+    "topology": {"hosts": 4, "planes": 1, "t0": 2, "t1": 2},
+    "run": {"sample": "5us"},
+    "traffic": [
+        {"kind": "pairs", "pairs": [[0, 2]], "write": "1MiB", "group": "a<b"},
+        {"kind": "pairs", "pairs": [[1, 3]], "write": "1MiB", "start": "1ms"},
+    ],
+    "faults": [
+        {"target": "t1:1.0", "kind": "delay", "delay": "1us", "at": "20us", "until": "40us"},
+        {"target": "t1:1.1", "kind": "silent", "at": "2s"},
+    ],
+    "checks": [
+        {"name": "c < d", "measure": "ev_bad_after", "at_most": 3},
+        {"measure": "qp_errors", "at_most": 0},
+    ],
+}
+
+
+def parse(**tables: object) -> Scenario:
+    return reader.parse(VALUES | tables, "small", "small.toml")
+
+
+def summaries_of(scenario: Scenario, seeds: int = 1) -> list[Summary]:
+    return [summarize(run_trial(scenario, seed)) for seed in range(1, seeds + 1)]
+
+
 @pytest.fixture(scope="module")
-def result() -> Result:
-    values = {
-        "title": "a & b",
-        "claim": "x < y",
-        "topology": {"hosts": 4, "planes": 1, "t0": 2, "t1": 2},
-        "run": {"sample": "5us"},
-        "traffic": [
-            {"kind": "pairs", "pairs": [[0, 2]], "write": "1MiB", "group": "a<b"},
-            {"kind": "pairs", "pairs": [[1, 3]], "write": "1MiB", "start": "1ms"},
-        ],
-        "faults": [
-            {"target": "t1:1.0", "kind": "delay", "delay": "1us", "at": "20us", "until": "40us"},
-            {"target": "t1:1.1", "kind": "silent", "at": "2s"},
-        ],
-    }
-    return run(reader.parse(values, "small", "small.toml"), seed=1)
+def summaries() -> list[Summary]:
+    return summaries_of(parse(), seeds=2)
 
 
-def test_goodput_svg__is_well_formed_and_to_scale(result: Result) -> None:
-    root = ElementTree.fromstring(plot.goodput_svg(result))
+def check_lines(root: ElementTree.Element, count: int) -> None:
     lines = root.findall(f"{SVG}polyline")
-    assert len(lines) == 2
+    assert len(lines) == count
+    height = float(root.attrib["height"])
     for line in lines:
         points = [tuple(map(float, p.split(","))) for p in line.attrib["points"].split()]
-        assert all(0 <= x <= plot.WIDTH and 0 <= y <= plot.HEIGHT for x, y in points)
+        assert all(0 <= x <= axes.WIDTH and 0 <= y <= height for x, y in points)
         assert [x for x, _ in points] == sorted(x for x, _ in points)
+
+
+def texts(root: ElementTree.Element) -> list[str | None]:
+    return [element.text for element in root.findall(f"{SVG}text")]
+
+
+def test_time_svg__is_well_formed_and_to_scale(summaries: list[Summary]) -> None:
+    root = ElementTree.fromstring(plot.standalone(plot.draw(parse(), summaries)))
+    check_lines(root, 2)
+    assert {"a<b", "pairs", "time, us", "goodput, % of line rate", "100", "1000"} <= set(
+        texts(root)
+    )
     [band] = root.findall(f"{SVG}rect")  # the other fault comes after the end
     assert band.findtext(f"{SVG}title") == "t1:1.0: delay"
 
 
-def test_shares__a_group_that_has_not_begun_has_none(result: Result) -> None:
-    end_ns = result.stats.now_ns
-    early = [share for now_ns, share in plot.shares(result, "pairs", end_ns) if now_ns < 1e6]
+def test_shares__a_group_that_has_not_begun_has_none(summaries: list[Summary]) -> None:
+    runs = {s.group: [(s, summaries[0].end_ns)] for s in summaries[0].series}
+    end_ns = summaries[0].end_ns
+    early = [p.middle for p in plot.shares(runs["pairs"], end_ns, 5000) if p.x < 1e6]
     assert early and set(early) == {0}
-    busy = [share for now_ns, share in plot.shares(result, "a<b", end_ns) if 30e3 < now_ns < 70e3]
+    busy = [p.middle for p in plot.shares(runs["a<b"], end_ns, 5000) if 30e3 < p.x < 70e3]
     assert all(0.8 < share < 1.05 for share in busy)
 
 
-def test_render__says_what_is_not_met(result: Result) -> None:
-    outcomes = [
-        Outcome("small", "c < d", None, ">=", 0.99, False),
-        Outcome("small", "errors", 0, "<=", 0, True),
-    ]
-    text = page.render([page.Experiment(result, outcomes)], range(1, 21))
-    assert "1 of 2 checks met; virtual time, median of seeds 1 to 20" in text
-    assert "<td>c &lt; d<td>none<td>&gt;= 0.99<td" in text
+def test_flows_svg__has_a_dashed_line_for_each_baseline() -> None:
+    scenario = parse(baselines=["ecmp", "go-back-n"], plot="flows", faults=[])
+    root = ElementTree.fromstring(plot.draw(scenario, summaries_of(scenario)))
+    check_lines(root, 6)
+    assert "a<b, go-back-n" in texts(root)
+    assert sum("stroke-dasharray" in line.attrib for line in root.findall(f"{SVG}polyline")) == 4
+
+
+def test_variants_svg__shows_values_and_target() -> None:
+    check = {"name": "share", "measure": "completed", "at_least": "90%", "variants": ["two"]}
+    variants = [{"name": "one"}, {"name": "two", "set": {"traffic.0.writes": 2}}]
+    scenario = parse(checks=[check], variants=variants, baselines=["go-back-n"])
+    experiment = page.Experiment(scenario, [summaries_of(part) for part in scenario.parts])
+    root = ElementTree.fromstring(experiment.plot())
+    check_lines(root, 3)
+    assert {"one", "two", "mrc", "go-back-n", "target, 90%", "share, %"} <= set(texts(root))
+    text = page.render([experiment], range(1, 2))
+    assert "1 of 1 checks met; virtual time, seed 1" in text
+    assert '<td>share, one<td class="number">1<td class="note">[1, 1]' in text
+
+
+def test_render__says_what_is_not_met(summaries: list[Summary]) -> None:
+    text = page.render([page.Experiment(parse(), [summaries])], range(1, 3))
+    assert "1 of 2 checks met; virtual time, median of seeds 1 to 2" in text
+    assert '<td>c &lt; d<td class="number">none<td' in text
+    assert "&lt;= 3" in text and "1 not met" in text
     assert "The paper: x &lt; y" in text
-    assert not re.search(r"(src|href)=", text)  # nothing to fetch
+    assert not re.search(r'(src|href)="[^#]', text)  # nothing to fetch
+
+
+@pytest.mark.parametrize(
+    ("end", "last", "count"),
+    [(105, 100, 5), (100, 100, 6), (3.9, 3, 4), (0.7, 0.6, 4), (744, 600, 4)],
+)
+def test_ticks__are_round(end: float, last: float, count: int) -> None:
+    ticks = axes.ticks(end)
+    assert ticks[-1] == pytest.approx(last)
+    assert len(ticks) == count

@@ -85,6 +85,14 @@ def test_load__settings_replace_values(tmp_path: Path) -> None:
     assert scenario.transport.cc.name == "NULL"
 
 
+def test_load__variants_set_values(tmp_path: Path) -> None:
+    big = {"name": "big", "set": {"traffic.0.write": "1MiB"}}
+    scenario = load(tmp_path, variants=[{"name": "small"}, big])
+    assert [part.variant for part in scenario.parts] == ["small", "big"]
+    assert [part.traffic[0].bytes for part in scenario.parts] == [1 << 16, 1 << 20]
+    assert load(tmp_path).parts == (load(tmp_path),)
+
+
 @pytest.mark.parametrize(
     ("settings", "cause"),
     [
@@ -113,6 +121,16 @@ def test_load__settings_replace_values(tmp_path: Path) -> None:
         ({"checks.0.at_most": 1}, "checks[0].at_least: a check has at_least or at_most"),
         ({"checks.0.share": "x"}, "checks[0].share: 'x' is no number"),
         ({"checks.0.group": "y"}, "checks: no traffic has the group 'y'"),
+        ({"baselines": ["tcp"]}, "baselines: 'tcp' is none of ecmp, ecmp-planes, go-back-n"),
+        ({"transport.kind": "tcp"}, "transport.kind: 'tcp' is none of mrc, ecmp"),
+        ({"plot": "pie"}, "plot: 'pie' is none of time, flows"),
+        ({"variants": [{}]}, "variants[0].name: is missing"),
+        ({"variants": [{"name": "a", "set": 5}]}, "variants[0].set: is no table"),
+        (
+            {"variants": [{"name": "a", "set": {"topology.planes": 33}}]},
+            "small.toml (a): topology.planes: 33 is not within 1..32",
+        ),
+        ({"checks.0.variants": ["b"]}, "checks: ['b'] are not names of variants"),
         ({"title": 5}, "title: 5 is no text"),
         ({"faults.7.at": "1us"}, "faults.7.at: there is no 7"),
     ],

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One seed of a scenario: its run, and beside it the runs that it is compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from typing import TypeVar
+
+from mrc.sim import checks
+from mrc.sim.checks import Measured
+from mrc.sim.run import Curve, Progress, Result, baseline_of, reference_of, run
+from mrc.sim.scenario import Scenario
+from mrc.sim.traffic import line_rate_bps
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """The runs of one seed. A reference is there where a check compares with one."""
+
+    result: Result
+    reference: Result | None
+    baselines: dict[str, tuple[Result, Result | None]]  # by name, each with its own reference
+
+    @property
+    def results(self) -> list[Result]:
+        """The run itself, then the baselines."""
+        return [self.result, *(result for result, _ in self.baselines.values())]
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """What a plot draws of one traffic group in one run."""
+
+    group: str
+    kind: str  # of scenario.TRANSPORTS
+    curve: Curve  # bytes of all flows of the group
+    line_bps: float  # what the links allow it
+    flows: tuple[float, ...]  # goodput of each, of its line rate; the slowest first
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A trial without its details: small enough to be kept for every seed."""
+
+    measured: Measured
+    series: tuple[Series, ...]
+    end_ns: int  # of the run itself, not of the baselines
+
+
+def run_trial(
+    scenario: Scenario, seed: int, *, trace: str | None = None, progress: Progress | None = None
+) -> Trial:
+    """Runs a scenario, its reference, its baselines and theirs, all from one seed."""
+    return Trial(
+        result=run(scenario, seed, trace=trace, progress=progress),
+        reference=_reference(scenario, seed, progress),
+        baselines={
+            kind: (
+                run(baseline_of(scenario, kind), seed, progress=progress),
+                _reference(baseline_of(scenario, kind), seed, progress),
+            )
+            for kind in scenario.baselines
+        },
+    )
+
+
+def n_runs(scenario: Scenario) -> int:
+    """Runs of one trial."""
+    return (1 + len(scenario.baselines)) * (2 if checks.needs_reference(scenario) else 1)
+
+
+def _reference(scenario: Scenario, seed: int, progress: Progress | None) -> Result | None:
+    if not checks.needs_reference(scenario):
+        return None
+    return run(reference_of(scenario), seed, progress=progress)
+
+
+def summarize(trial: Trial) -> Summary:
+    """The values of all checks, and what plots need."""
+    scenario = trial.result.scenario
+    pairs = {
+        kind: checks.values(scenario, result, reference)
+        for kind, (result, reference) in trial.baselines.items()
+    }
+    values = checks.values(scenario, trial.result, trial.reference)
+    return Summary(
+        measured=Measured(seed=trial.result.seed, values=values, baselines=pairs),
+        series=tuple(series for result in trial.results for series in _series(result)),
+        end_ns=trial.result.stats.now_ns,
+    )
+
+
+def _series(result: Result) -> Iterator[Series]:
+    scenario = result.scenario
+    for group in dict.fromkeys(flow.traffic.group for flow in result.flows):
+        numbers = result.of_group(group)
+        times = result.curves[numbers[0]].times_ns
+        arrived = [
+            sum(column) for column in zip(*(result.curves[i].bytes for i in numbers), strict=True)
+        ]
+        shares = (
+            checks.flow_goodput_bps(result, i) / line_rate_bps(scenario, [result.flows[i]])
+            for i in numbers
+        )
+        yield Series(
+            group=group,
+            kind=scenario.transport.kind,
+            curve=Curve(times, tuple(arrived)),
+            line_bps=line_rate_bps(scenario, [result.flows[i] for i in numbers]),
+            flows=tuple(sorted(shares)),
+        )
+
+
+Job = tuple[Scenario, int]
+"""A scenario and a seed."""
+
+_T = TypeVar("_T")
+
+
+def full_trial(job: Job) -> Trial:
+    return run_trial(*job)
+
+
+def summary_of(job: Job) -> Summary:
+    return summarize(run_trial(*job))
+
+
+def run_all(
+    work: Callable[[Job], _T], jobs: Sequence[Job], workers: int, done: Callable[[int, str], None]
+) -> list[_T]:
+    """What `work` makes of each job, in their order, in so many processes.
+
+    `done` hears how many are done and the name of the last one.
+    """
+    # A fresh interpreter holds no lock of ours, whatever threads a terminal's progress bar has.
+    pool = ProcessPoolExecutor(min(workers, len(jobs)), mp_context=get_context("spawn"))
+    results = []
+    try:
+        for (scenario, _), result in zip(jobs, pool.map(work, jobs), strict=True):
+            results.append(result)
+            done(len(results), scenario.name)
+    finally:
+        pool.shutdown(cancel_futures=True)
+    return results
