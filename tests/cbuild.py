@@ -47,12 +47,17 @@ class BuildError(Exception):
     """The compiler refused; the message holds the command and what it said."""
 
 
-@functools.cache
 def has_isal() -> bool:
-    """Whether ISA-L's header is installed, so that the ICRC can come from it."""
+    """Whether ISA-L is installed, so that the ICRC can come from it."""
+    return has_header("isa-l/crc.h")
+
+
+@functools.cache
+def has_header(name: str) -> bool:
+    """Whether the compiler finds a header."""
     probe = subprocess.run(
         ["gcc", "-E", "-x", "c", "-"],
-        input="#include <isa-l/crc.h>\n",
+        input=f"#include <{name}>\n",
         capture_output=True,
         text=True,
         check=False,

@@ -1,0 +1,578 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the engine alone costs: two engines joined by nothing but memory, in virtual time, and the
+ * parts that they are made of. Prints a line for each measurement:
+ *
+ *     OPERATION QPS EVS OPERATIONS NANOSECONDS
+ *
+ * with the number of operations measured and the time they took together; for `memory` it is the
+ * number of QPs and their bytes. Under callgrind, with `core --instructions`, it dumps a profile
+ * for each line, of the same name. The script `core` builds it, runs it and judges.
+ *
+ * Copies of payload are left out: a memcpy of ours stands in for the library's. The integrity is
+ * UDP's, so there is no CRC either. `copy` and `crc` measure both apart.
+ */
+#include <malloc.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "core/cc.h"
+#include "core/engine.h"
+#include "core/ev.h"
+#include "core/icrc.h"
+#include "core/rxwin.h"
+#include "core/txwin.h"
+#include "core/wire.h"
+#include "mrc.h"
+
+#if __has_include(<valgrind/callgrind.h>)
+#include <valgrind/callgrind.h>
+#define HAVE_CALLGRIND 1
+#else
+#define CALLGRIND_TOGGLE_COLLECT
+#define CALLGRIND_START_INSTRUMENTATION
+#define CALLGRIND_STOP_INSTRUMENTATION
+#define CALLGRIND_ZERO_STATS
+#define CALLGRIND_DUMP_STATS_AT(name) ((void)(name))
+#define HAVE_CALLGRIND 0
+#endif
+
+enum {
+  PLANES = 4,
+  PAYLOAD = 4096,
+  FRAME = PAYLOAD + 128,
+  BURSTS = 8, /* of one transmit, as the UDP driver asks for */
+  BURST_PACKETS = 64,
+  FRAMES = BURSTS * BURST_PACKETS,
+  MESSAGE = 1 << 20,
+  SMALL = 64,
+  PACKET_NS = 1300, /* of virtual time: 25 Gbit/s */
+  KEY = 77,
+  UDP_PORT = 4791,
+  TURNS = 256,        /* of one measurement */
+  COUNTED_TURNS = 64, /* when instructions are counted */
+  BEST_OF = 20,
+  WARM_VISITS = 4, /* turns of each QP before the measurement */
+};
+
+static bool instructions; /* count them: callgrind does */
+
+static uint64_t clock_ns(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* The payload's way into memory is not the engine's: see `copy`. */
+void *memcpy(void *to, const void *from, size_t bytes) {
+  return bytes == PAYLOAD ? to : memmove(to, from, bytes);
+}
+
+/* ---- What is measured ---- */
+
+enum part { PART_SEND, PART_SACK, PART_PLACE, PART_ANSWER, PARTS };
+
+static const char *const part_names[] = {[PART_SEND] = "send",
+                                         [PART_SACK] = "take-sack",
+                                         [PART_PLACE] = "place",
+                                         [PART_ANSWER] = "answer"};
+
+/* Time of each part; with callgrind one part alone is measured in a run. */
+static struct {
+  uint64_t ns[PARTS];
+  uint64_t begun_ns;
+  enum part only;
+  bool on;
+} meter;
+
+static void begin(enum part part) {
+  if (!meter.on) return;
+  if (!instructions)
+    meter.begun_ns = clock_ns();
+  else if (part == meter.only)
+    CALLGRIND_TOGGLE_COLLECT;
+}
+
+static void end(enum part part) {
+  if (!meter.on) return;
+  if (!instructions)
+    meter.ns[part] += clock_ns() - meter.begun_ns;
+  else if (part == meter.only)
+    CALLGRIND_TOGGLE_COLLECT;
+}
+
+static void report(const char *operation, uint32_t qps, uint32_t evs, uint64_t n, uint64_t ns) {
+  char name[64];
+  snprintf(name, sizeof name, "%s/%u/%u", operation, qps, evs);
+  printf("%s %u %u %llu %llu\n", operation, qps, evs, (unsigned long long)n,
+         (unsigned long long)ns);
+  fflush(stdout);
+  if (instructions) CALLGRIND_DUMP_STATS_AT(name);
+}
+
+/* ---- Two hosts ---- */
+
+struct frame {
+  struct mrc_meta meta;
+  uint32_t bytes;
+  uint8_t packet[FRAME];
+};
+
+struct host {
+  mrc_engine *engine;
+  uint8_t number; /* last byte of its addresses */
+};
+
+struct world {
+  struct host near; /* requester of every QP */
+  struct host far;
+  uint32_t qps;
+  uint32_t message_bytes;
+  uint64_t now_ns;
+  uint64_t packets;  /* data packets sent */
+  uint64_t qp_bytes; /* memory of all QPs of both */
+  uint8_t *memory;
+  struct frame *frames;
+};
+
+static void set_address(uint8_t address[16], uint8_t host, uint32_t path) {
+  memset(address, 0, 16);
+  address[0] = 0xfd;
+  address[7] = host;
+  address[14] = (uint8_t)(path >> 8);
+  address[15] = (uint8_t)path;
+}
+
+static struct mrc_ev_attr ev_of(uint32_t index, uint8_t from, uint8_t to) {
+  const uint8_t port = (uint8_t)(index % PLANES + 1);
+  struct mrc_ev_attr attr = {.ev = (40000u + port) << 16 | (index / PLANES + 1),
+                             .dport = UDP_PORT,
+                             .port = port,
+                             .family = 6};
+  set_address(attr.src, from, 0);
+  set_address(attr.dst, to, index + 1);
+  return attr;
+}
+
+static struct mrc_qp_attr qp_attr(uint32_t qpn, uint32_t spray) {
+  return (struct mrc_qp_attr){.qpn = qpn,
+                              .dest_qpn = qpn,
+                              .sq_depth = 1024,
+                              .mpr = 1024,
+                              .max_wimm = 128,
+                              .integrity = MRC_INTEGRITY_UDP,
+                              .path_mtu = PAYLOAD,
+                              .peer_mpr = 1024,
+                              .peer_max_wimm = 128,
+                              .spray = spray,
+                              .timeout = 16,
+                              .retry_linear = 7,
+                              .retry_exp = 6,
+                              .cc = MRC_CC_NULL}; /* so that all bursts are whole */
+}
+
+static void add_qp(struct host *host, const struct host *peer, uint32_t qpn, uint32_t evs,
+                   uint32_t spray, uint64_t now_ns) {
+  struct mrc_ev_attr attrs[MRC_MAX_EVS];
+  struct mrc_peer_source sources[PLANES];
+  struct mrc_qp_attr attr = qp_attr(qpn, spray);
+  for (uint32_t i = 0; i < evs; i++)
+    attrs[i] = ev_of(i, host->number, peer->number);
+  for (uint32_t i = 0; i < PLANES; i++) {
+    sources[i] = (struct mrc_peer_source){.sport = (uint16_t)(40001 + i)};
+    set_address(sources[i].address, peer->number, 0);
+  }
+  int error = mrc_qp_create(host->engine, &attr);
+  if (error == 0) error = mrc_qp_modify(host->engine, qpn, MRC_QP_INIT, &attr, now_ns);
+  if (error == 0) error = mrc_qp_set_evs(host->engine, qpn, attrs, (int)evs);
+  if (error == 0) error = mrc_qp_set_peer(host->engine, qpn, sources, PLANES);
+  if (error == 0) error = mrc_qp_modify(host->engine, qpn, MRC_QP_RTR, &attr, now_ns);
+  if (error == 0) error = mrc_qp_modify(host->engine, qpn, MRC_QP_RTS, &attr, now_ns);
+  mrc_assert(error == 0);
+}
+
+static void post(struct world *world, uint32_t qpn) {
+  const struct mrc_wr wr = {.wr_id = qpn,
+                            .local = (uintptr_t)world->memory,
+                            .va = (uintptr_t)world->memory,
+                            .lkey = KEY,
+                            .rkey = KEY,
+                            .bytes = world->message_bytes,
+                            .opcode = MRC_WR_WRITE};
+  const int error = mrc_qp_post(world->near.engine, qpn, &wr, world->now_ns);
+  mrc_assert(error == 0);
+}
+
+static void open_host(struct host *host, uint8_t number, uint32_t qps, uint8_t *memory) {
+  const struct mrc_engine_config config = {.seed = number, .max_qps = qps, .ports = PLANES};
+  host->number = number;
+  host->engine = mrc_engine_create(&config);
+  mrc_assert(host->engine != NULL);
+  const int error = mrc_mr_register(host->engine, (uintptr_t)memory, MESSAGE, KEY,
+                                    MRC_ACCESS_LOCAL_READ | MRC_ACCESS_REMOTE_WRITE);
+  mrc_assert(error == 0);
+}
+
+static uint64_t allocated_bytes(void) {
+  const struct mallinfo2 info = mallinfo2();
+  return info.uordblks + info.hblkhd;
+}
+
+/* Every QP has enough posted to be busy for ever: a completion brings the next message. */
+static struct world open_world(uint32_t qps, uint32_t evs, uint32_t spray, uint32_t message_bytes) {
+  struct world world = {.qps = qps,
+                        .message_bytes = message_bytes,
+                        .now_ns = 1000000000,
+                        .memory = calloc(1, MESSAGE),
+                        .frames = calloc(FRAMES, sizeof *world.frames)};
+  open_host(&world.near, 1, qps, world.memory);
+  open_host(&world.far, 2, qps, world.memory);
+  const uint64_t before = allocated_bytes();
+  for (uint32_t i = 0; i < qps; i++) {
+    add_qp(&world.near, &world.far, 1000 + i, evs, spray, world.now_ns);
+    add_qp(&world.far, &world.near, 1000 + i, evs, spray, world.now_ns);
+  }
+  world.qp_bytes = allocated_bytes() - before;
+  const uint32_t depth = message_bytes == SMALL ? 1000 : 8;
+  for (uint32_t n = 0; n < depth; n++)
+    for (uint32_t i = 0; i < qps; i++)
+      post(&world, 1000 + i);
+  return world;
+}
+
+static void close_world(struct world *world) {
+  mrc_engine_destroy(world->near.engine);
+  mrc_engine_destroy(world->far.engine);
+  free(world->memory);
+  free(world->frames);
+}
+
+/* Puts the packets of bursts where the other side finds them; the payload stays what it is. */
+static int flatten(const struct mrc_burst *bursts, int n, struct frame *frames, uint64_t now_ns) {
+  int at = 0;
+  for (int i = 0; i < n; i++) {
+    const struct mrc_burst *burst = &bursts[i];
+    struct mrc_meta meta = {.arrived_ns = now_ns,
+                            .flow_label = burst->flow_label,
+                            .sport = burst->sport,
+                            .dport = burst->dport,
+                            .family = burst->family,
+                            .port = burst->port,
+                            .ecn = burst->tclass & 3};
+    memmove(meta.src, burst->src, 16);
+    memmove(meta.dst, burst->dst, 16);
+    for (int k = 0; k < burst->n_packets; k++, at++) {
+      const struct mrc_packet *packet = &burst->packets[k];
+      mrc_assert(at < FRAMES);
+      frames[at].meta = meta;
+      frames[at].bytes = packet->header_bytes + packet->payload_bytes + packet->trailer_bytes;
+      memmove(frames[at].packet, packet->header, packet->header_bytes);
+    }
+  }
+  return at;
+}
+
+/* One transmit of a host, if there is something; returns the number of packets. */
+static int transmit(struct world *world, struct host *host, enum part part) {
+  struct mrc_burst bursts[BURSTS];
+  int taken[BURSTS];
+  begin(part);
+  if (mrc_engine_deadline(host->engine) <= world->now_ns)
+    mrc_engine_expire(host->engine, world->now_ns);
+  const int n = mrc_engine_transmit(host->engine, bursts, BURSTS, world->now_ns);
+  end(part);
+  if (n == 0) return 0;
+  const int packets = flatten(bursts, n, world->frames, world->now_ns);
+  for (int i = 0; i < n; i++)
+    taken[i] = 1;
+  begin(part);
+  mrc_engine_commit(host->engine, bursts, taken, n, world->now_ns);
+  end(part);
+  return packets;
+}
+
+static void receive(struct world *world, struct host *host, int packets, enum part part) {
+  begin(part);
+  for (int i = 0; i < packets; i++)
+    mrc_engine_receive(host->engine, world->frames[i].packet, world->frames[i].bytes,
+                       &world->frames[i].meta, world->now_ns);
+  end(part);
+}
+
+static void post_again(struct world *world) {
+  struct mrc_wc wcs[256];
+  begin(PART_SEND);
+  const int n = mrc_cq_poll(world->near.engine, wcs, 256);
+  for (int i = 0; i < n; i++) {
+    mrc_assert(wcs[i].status == MRC_WC_SUCCESS);
+    post(world, wcs[i].qpn);
+  }
+  end(PART_SEND);
+}
+
+/* A transmit of data, and whatever answers it. */
+static void turn(struct world *world) {
+  const int packets = transmit(world, &world->near, PART_SEND);
+  world->packets += (uint64_t)packets;
+  world->now_ns += (uint64_t)packets * PACKET_NS + 1000;
+  receive(world, &world->far, packets, PART_PLACE);
+  for (int answers = 1; answers > 0;) {
+    answers = transmit(world, &world->far, PART_ANSWER);
+    receive(world, &world->near, answers, PART_SACK);
+  }
+  post_again(world);
+}
+
+/* Runs so many turns; the cost of each part goes to the meter. Returns the data packets. */
+static uint64_t run(struct world *world, uint64_t turns) {
+  const uint64_t before = world->packets;
+  memset(meter.ns, 0, sizeof meter.ns);
+  meter.on = true;
+  for (uint64_t i = 0; i < turns; i++)
+    turn(world);
+  meter.on = false;
+  return world->packets - before;
+}
+
+static void measure_parts(struct world *world, const char *prefix, uint32_t evs, uint64_t turns) {
+  uint64_t best[PARTS], packets = 0;
+  memset(best, 0xff, sizeof best);
+  for (int i = 0; i < (instructions ? (int)PARTS : (int)BEST_OF); i++) {
+    meter.only = (enum part)i;
+    if (instructions) CALLGRIND_ZERO_STATS;
+    packets = run(world, turns);
+    char name[64];
+    snprintf(name, sizeof name, "%s%s", prefix, part_names[i % PARTS]);
+    if (instructions) report(name, world->qps, evs, packets, 0);
+    for (int part = 0; part < PARTS && !instructions; part++)
+      best[part] = meter.ns[part] < best[part] ? meter.ns[part] : best[part];
+  }
+  for (int part = 0; part < PARTS && !instructions; part++) {
+    char name[64];
+    snprintf(name, sizeof name, "%s%s", prefix, part_names[part]);
+    report(name, world->qps, evs, packets, best[part]);
+  }
+}
+
+static void measure_world(const char *prefix, uint32_t qps, uint32_t evs, uint32_t spray,
+                          uint32_t message_bytes) {
+  struct world world = open_world(qps, evs, spray, message_bytes);
+  if (!instructions && prefix[0] == '\0') report("memory", qps, evs, 2 * qps, world.qp_bytes);
+  const uint64_t visits = qps > 2 ? qps / 2 : 1; /* turns until each QP had one */
+  for (uint64_t i = 0; i < visits * WARM_VISITS; i++)
+    turn(&world);
+  CALLGRIND_START_INSTRUMENTATION;
+  measure_parts(&world, prefix, evs, instructions ? COUNTED_TURNS : TURNS);
+  CALLGRIND_STOP_INSTRUMENTATION;
+  mrc_assert(world.near.engine->counters[MRC_COUNTER_TX_RETRANSMITTED] == 0);
+  close_world(&world);
+}
+
+/* ---- Parts of the engine ---- */
+
+enum { ROUNDS = 1000 };
+
+static struct mrc_wire data_wire(void) {
+  static uint8_t payload[PAYLOAD];
+  return (struct mrc_wire){.opcode = MRC_OP_WRITE_MIDDLE,
+                           .dest_qpn = 0x123456,
+                           .ts = true,
+                           .tsr = true,
+                           .rkey = KEY,
+                           .va = 1 << 20,
+                           .dma_bytes = MESSAGE,
+                           .payload = payload,
+                           .payload_bytes = PAYLOAD};
+}
+
+static struct mrc_wire sack_wire(void) {
+  return (struct mrc_wire){
+      .opcode = MRC_OP_SACK,
+      .dest_qpn = 0x123456,
+      .psn = 99,
+      .sack = {.ev = 0x9c410001, .cum_psn = 99, .sack_offset = 1, .bitmap = 0xfffffff0}};
+}
+
+static void encode(struct mrc_wire *wire) {
+  uint8_t out[MRC_MAX_HEADER];
+  for (uint32_t i = 0; i < ROUNDS; i++) {
+    wire->psn = i;
+    mrc_wire_encode(wire, out);
+    __asm__ volatile("" ::"r"(out) : "memory");
+  }
+}
+
+static void decode(struct mrc_wire *wire, uint32_t bytes) {
+  uint8_t packet[FRAME] = {0};
+  mrc_wire_encode(wire, packet);
+  for (uint32_t i = 0; i < ROUNDS; i++) {
+    struct mrc_wire decoded;
+    const int reason = mrc_wire_decode(packet, bytes, false, &decoded);
+    mrc_assert(reason == 0);
+  }
+}
+
+static void encode_data(void *unused) {
+  (void)unused;
+  struct mrc_wire wire = data_wire();
+  encode(&wire);
+}
+
+static void encode_sack(void *unused) {
+  (void)unused;
+  struct mrc_wire wire = sack_wire();
+  encode(&wire);
+}
+
+static void decode_data(void *unused) {
+  (void)unused;
+  struct mrc_wire wire = data_wire();
+  uint8_t header[MRC_MAX_HEADER];
+  decode(&wire, (uint32_t)mrc_wire_encode(&wire, header) + PAYLOAD + MRC_ICRC_BYTES);
+}
+
+static void decode_sack(void *unused) {
+  (void)unused;
+  struct mrc_wire wire = sack_wire();
+  uint8_t header[MRC_MAX_HEADER];
+  decode(&wire, (uint32_t)mrc_wire_encode(&wire, header) + MRC_ICRC_BYTES);
+}
+
+/* A packet's life in the send window, 60 in flight at a time. */
+static void txwin(void *argument) {
+  struct mrc_txwin *win = argument;
+  enum { IN_FLIGHT = 60 };
+  for (uint32_t i = 0; i < ROUNDS; i += IN_FLIGHT / 2) {
+    while (mrc_txwin_outstanding(win) < IN_FLIGHT) {
+      const uint32_t psn = mrc_txwin_open(win, 0, PAYLOAD);
+      mrc_txwin_on_send(win, psn, 0, (uint8_t)(psn % PLANES), i);
+    }
+    for (uint32_t k = 0; k < IN_FLIGHT / 2; k++)
+      mrc_txwin_on_acked(win, win->una_psn);
+  }
+}
+
+/* A packet's life in the receive window, each two of them swapped. */
+static void rxwin(void *argument) {
+  struct mrc_rxwin *win = argument;
+  for (uint32_t i = 0; i < ROUNDS; i++) {
+    const uint32_t psn = win->next_psn ^ (mrc_rxwin_ready(win) ? 0 : 1) ^ (i & 1);
+    if (mrc_rxwin_judge(win, psn) == MRC_RX_NEW) mrc_rxwin_add(win, psn, false);
+    while (mrc_rxwin_ready(win))
+      mrc_rxwin_advance(win);
+  }
+}
+
+static void choose_ev(void *argument) {
+  static struct mrc_prng prng;
+  for (uint32_t i = 0; i < ROUNDS; i++)
+    mrc_evset_next(argument, i % PLANES, &prng);
+}
+
+/* The delay-based window, at its SACKs. */
+static void control(void *argument) {
+  for (uint32_t i = 0; i < ROUNDS; i++) {
+    const struct mrc_cc_ack ack = {.bytes = 4 * PAYLOAD,
+                                   .inflight_bytes = MESSAGE,
+                                   .rtt_ns = 100000 + i % 64 * 1000,
+                                   .base_rtt_ns = 100000,
+                                   .smooth_rtt_ns = 130000,
+                                   .plane = i % PLANES};
+    mrc_cc_on_ack(argument, &ack, i * 5000ull);
+  }
+}
+
+static void copy(void *argument) {
+  uint8_t *memory = argument;
+  for (uint32_t i = 0; i < ROUNDS; i++) {
+    memmove(memory + i % 64 * PAYLOAD, memory + (64 + i % 64) * PAYLOAD, PAYLOAD);
+    __asm__ volatile("" ::: "memory");
+  }
+}
+
+static void crc(void *argument) {
+  const uint8_t *memory = argument;
+  uint32_t sum = 0;
+  for (uint32_t i = 0; i < ROUNDS; i++)
+    sum = mrc_icrc_update(sum, memory + i % 64 * PAYLOAD, PAYLOAD);
+  __asm__ volatile("" ::"r"(sum));
+}
+
+static void measure(const char *name, uint32_t evs, void (*operation)(void *), void *argument) {
+  uint64_t best_ns = UINT64_MAX;
+  operation(argument); /* warm */
+  CALLGRIND_START_INSTRUMENTATION;
+  CALLGRIND_ZERO_STATS;
+  for (int i = 0; i < (instructions ? 1 : 20); i++) {
+    const uint64_t begun_ns = clock_ns();
+    CALLGRIND_TOGGLE_COLLECT;
+    operation(argument);
+    CALLGRIND_TOGGLE_COLLECT;
+    const uint64_t ns = clock_ns() - begun_ns;
+    best_ns = ns < best_ns ? ns : best_ns;
+  }
+  report(name, 1, evs, ROUNDS, best_ns);
+  CALLGRIND_STOP_INSTRUMENTATION;
+}
+
+static void measure_evs(uint32_t evs) {
+  struct mrc_ev_attr attrs[MRC_MAX_EVS];
+  struct mrc_evset set;
+  struct mrc_prng prng = {.state = 1};
+  for (uint32_t i = 0; i < evs; i++)
+    attrs[i] = ev_of(i, 1, 2);
+  const int error = mrc_evset_init(&set, attrs, (int)evs, PLANES, 500000);
+  mrc_assert(error == 0);
+  mrc_evset_start(&set, 0, &prng);
+  measure("choose-ev", evs, choose_ev, &set);
+  mrc_evset_free(&set);
+}
+
+static void measure_components(void) {
+  struct mrc_txwin tx;
+  struct mrc_rxwin rx;
+  const int error = mrc_txwin_init(&tx, 1024) + mrc_rxwin_init(&rx, 1024);
+  mrc_assert(error == 0);
+  mrc_txwin_start(&tx, 0);
+  mrc_rxwin_start(&rx, 0);
+  measure("encode-data", 0, encode_data, NULL);
+  measure("encode-sack", 0, encode_sack, NULL);
+  measure("decode-data", 0, decode_data, NULL);
+  measure("decode-sack", 0, decode_sack, NULL);
+  measure("txwin", 0, txwin, &tx);
+  measure("rxwin", 0, rxwin, &rx);
+  mrc_txwin_free(&tx);
+  mrc_rxwin_free(&rx);
+  struct mrc_cc cc;
+  const struct mrc_cc_config config = {
+      .kind = MRC_CC_DELAY, .mtu_bytes = PAYLOAD, .max_bytes = 4 * MESSAGE};
+  const int refused = mrc_cc_init(&cc, &config);
+  mrc_assert(refused == 0);
+  measure("control", 0, control, &cc);
+  for (uint32_t evs = 8; evs <= 256; evs = evs == 8 ? 64 : evs * 4)
+    measure_evs(evs);
+  if (instructions) return; /* of these time counts, not instructions */
+  uint8_t *memory = calloc(128, PAYLOAD);
+  measure("copy", 0, copy, memory);
+  measure("crc", 0, crc, memory);
+  free(memory);
+}
+
+int main(int argc, char **argv) {
+  instructions = argc > 1 && strcmp(argv[1], "--instructions") == 0;
+  if (instructions && !HAVE_CALLGRIND) {
+    fprintf(stderr, "built without valgrind/callgrind.h\n");
+    return 2;
+  }
+  measure_components();
+  /* Caches are all that 4096 QPs change; under callgrind they would take ten seconds to make. */
+  for (uint32_t qps = 1; qps <= (instructions ? 256 : 4096); qps *= 16)
+    measure_world("", qps, 8, 0, MESSAGE);
+  measure_world("", 1, 64, 0, MESSAGE);
+  measure_world("", 1, 256, 0, MESSAGE);
+  measure_world("sprayed-", 1, 8, 1, MESSAGE);
+  measure_world("small-", 1, 8, 0, SMALL);
+  return 0;
+}
