@@ -85,21 +85,59 @@ void mrc_evset_start(struct mrc_evset *set, uint32_t active_per_plane, struct mr
   }
 }
 
+/* The turns that an EV of this skip level sits out after each that it takes. */
+static void set_skip(struct mrc_ev *ev) {
+  ev->state = MRC_EV_SKIP;
+  ev->skip_turns = (uint8_t)((1u << ev->skip_level) - 1);
+}
+
+static void set_skip_level(struct mrc_evset *set, struct mrc_ev *ev, uint8_t level) {
+  struct mrc_ev_plane *plane = &set->planes[ev->attr.port - 1];
+  plane->n_skip = (uint16_t)(plane->n_skip + (level > 0) - (ev->skip_level > 0));
+  ev->skip_level = level;
+}
+
+/* One turn of this EV; returns whether it takes it. */
+static bool take_turn(struct mrc_ev *ev) {
+  if (ev->state == MRC_EV_SKIP) {
+    if (--ev->skip_turns == 0) ev->state = MRC_EV_GOOD;
+    return false;
+  }
+  mrc_assert(ev->state == MRC_EV_GOOD);
+  if (ev->skip_level > 0) set_skip(ev);
+  return true;
+}
+
 uint16_t mrc_evset_next(struct mrc_evset *set, uint32_t plane_index, struct mrc_prng *prng) {
   struct mrc_ev_plane *plane = &set->planes[plane_index];
-  /* Twice around at most: the first turn may lift every skip. */
+  /* Twice around at most: the first turn lifts every skip of one turn. */
   for (uint32_t turn = 0; turn < 2u * plane->n_active; turn++) {
     if (plane->next >= plane->n_active) {
       shuffle(set, plane, plane->n_active, prng);
       plane->next = 0;
     }
     const uint16_t index = plane->order[plane->next++];
-    struct mrc_ev *ev = &set->evs[index];
-    if (ev->state == MRC_EV_GOOD) return index;
-    mrc_assert(ev->state == MRC_EV_SKIP);
-    ev->state = MRC_EV_GOOD; /* it sat out this turn */
+    if (take_turn(&set->evs[index])) return index;
   }
-  return MRC_EV_NONE;
+  /* The others have left, and those that stay are all marked: none is busier than the rest. */
+  for (uint16_t i = 0; i < plane->n_active; i++) {
+    struct mrc_ev *ev = &set->evs[plane->order[i]];
+    set_skip_level(set, ev, 0);
+    ev->state = MRC_EV_GOOD;
+  }
+  return plane->n_active > 0 ? plane->order[0] : MRC_EV_NONE;
+}
+
+uint16_t mrc_evset_other(const struct mrc_evset *set, uint32_t plane_index, uint16_t avoid) {
+  const struct mrc_ev_plane *plane = &set->planes[plane_index];
+  uint16_t best = MRC_EV_NONE;
+  for (uint16_t i = 0; i < plane->n_active; i++) {
+    const uint16_t index = plane->order[(plane->next + i) % plane->n_active];
+    if (index == avoid) continue;
+    if (set->evs[index].state == MRC_EV_GOOD) return index;
+    if (best == MRC_EV_NONE || set->evs[index].skip_turns < set->evs[best].skip_turns) best = index;
+  }
+  return best;
 }
 
 uint16_t mrc_evset_any(struct mrc_evset *set, uint32_t plane_index) {
@@ -113,12 +151,31 @@ uint16_t mrc_evset_any(struct mrc_evset *set, uint32_t plane_index) {
   return MRC_EV_NONE;
 }
 
-bool mrc_evset_on_skip(struct mrc_evset *set, uint16_t index) {
+bool mrc_evset_on_skip(struct mrc_evset *set, uint16_t index, uint64_t sent_ns, uint64_t now_ns) {
   struct mrc_ev *ev = &set->evs[index];
-  if (ev->state != MRC_EV_GOOD) return false; /* re-marks do not re-arm within a rotation */
-  if (ev->place >= set->planes[ev->attr.port - 1].n_active) return false; /* a backup is not used */
-  ev->state = MRC_EV_SKIP;
-  return true;
+  const struct mrc_ev_plane *plane = &set->planes[ev->attr.port - 1];
+  if (ev->place >= plane->n_active) return false; /* not in use */
+  const bool was_good = ev->state == MRC_EV_GOOD;
+  /* What left before the last change says nothing about it. And where half of the paths are busy,
+     this one is not busier than the others. */
+  const bool counts = sent_ns > ev->steered_ns && ev->skip_level < MRC_EV_MAX_SKIP_LEVEL;
+  if (counts && (ev->skip_level > 0 || plane->n_skip < plane->n_active / 2)) {
+    set_skip_level(set, ev, (uint8_t)(ev->skip_level + 1));
+    set_skip(ev);
+    ev->steered_ns = now_ns;
+  } else if (was_good) {
+    ev->state = MRC_EV_SKIP;
+    ev->skip_turns = 1; /* marks within a rotation do not extend it */
+  }
+  return was_good;
+}
+
+void mrc_evset_on_clear(struct mrc_evset *set, uint16_t index, uint64_t sent_ns, uint64_t now_ns) {
+  struct mrc_ev *ev = &set->evs[index];
+  if (ev->skip_level == 0 || sent_ns <= ev->steered_ns) return;
+  set_skip_level(set, ev, (uint8_t)(ev->skip_level - 1));
+  ev->steered_ns = now_ns;
+  if (ev->skip_level == 0) ev->state = MRC_EV_GOOD;
 }
 
 /* The first GOOD backup, or else n. */
@@ -145,6 +202,7 @@ static void retire(struct mrc_evset *set, uint16_t index) {
   struct mrc_ev *ev = &set->evs[index];
   struct mrc_ev_plane *plane = &set->planes[ev->attr.port - 1];
   if (ev->place >= plane->n_active) return;
+  set_skip_level(set, ev, 0);
   const uint16_t backup = find_backup(set, plane);
   if (backup < plane->n) {
     swap_places(set, plane, ev->place, backup);

@@ -11,12 +11,14 @@
 #include "rtt.h"
 
 #define MRC_EV_NONE UINT16_MAX
+#define MRC_EV_MAX_SKIP_LEVEL 6 /* the longest skip is one turn in 64 */
 
 struct mrc_ev {
   struct mrc_ev_attr attr;
   struct mrc_probation probation; /* while ASSUMED_BAD */
   struct mrc_rtt rtt;
   uint64_t bad_since_ns; /* when it last went ASSUMED_BAD */
+  uint64_t steered_ns;   /* when the skip level last changed */
   uint64_t packets;      /* data packets that the kernel took */
   uint64_t bytes;        /* their payload */
   uint64_t lost;
@@ -24,6 +26,8 @@ struct mrc_ev {
   uint32_t sack_order;  /* newest send order on this EV that the SACK at hand shows as received */
   uint32_t sack_serial; /* which SACK that was */
   uint8_t state;        /* enum mrc_ev_state */
+  uint8_t skip_level;   /* marked again and again: takes one turn in 1 << skip_level */
+  uint8_t skip_turns;   /* to sit out yet, while SKIP */
   uint16_t place;       /* index in its plane's order array */
 };
 
@@ -35,6 +39,7 @@ struct mrc_ev_plane {
   uint16_t target; /* wanted size of the rotation */
   uint16_t floor;  /* the rotation does not shrink below this through losses */
   uint16_t next;   /* position in the rotation */
+  uint16_t n_skip; /* EVs with a skip level */
 };
 
 struct mrc_evset {
@@ -55,11 +60,17 @@ void mrc_evset_start(struct mrc_evset *set, uint32_t active_per_plane, struct mr
 
 /* The next EV of the plane's rotation, or MRC_EV_NONE. A skipped EV sits out one turn. */
 uint16_t mrc_evset_next(struct mrc_evset *set, uint32_t plane, struct mrc_prng *prng);
+/* Whose turn is next but for `avoid`, skipped only if all are; MRC_EV_NONE when there is no other.
+   No turn is taken. */
+uint16_t mrc_evset_other(const struct mrc_evset *set, uint32_t plane, uint16_t avoid);
 /* Any EV of the plane that is not DENIED, for answers and probes; rotates; MRC_EV_NONE if none. */
 uint16_t mrc_evset_any(struct mrc_evset *set, uint32_t plane);
 
-/* Events. Each returns true when the state changed. */
-bool mrc_evset_on_skip(struct mrc_evset *set, uint16_t ev);
+/* Events. Each that has a result returns true when the state changed. */
+/* The network marked or trimmed a packet that left at `sent_ns` on this EV (0: not known when). */
+bool mrc_evset_on_skip(struct mrc_evset *set, uint16_t ev, uint64_t sent_ns, uint64_t now_ns);
+/* A packet that left at `sent_ns` on this EV met no mark. */
+void mrc_evset_on_clear(struct mrc_evset *set, uint16_t ev, uint64_t sent_ns, uint64_t now_ns);
 bool mrc_evset_on_loss(struct mrc_evset *set, uint16_t ev, uint64_t now_ns);
 bool mrc_evset_on_trust(struct mrc_evset *set, uint16_t ev);
 bool mrc_evset_on_deny(struct mrc_evset *set, uint16_t ev);

@@ -51,7 +51,8 @@ void mrc_loss_mark(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t psn, e
   if (plane->suspended) return; /* the plane is to blame, not this EV */
   if (overflow) {
     mrc_count(engine, MRC_COUNTER_LOST_TO_CONGESTION, 1);
-    if (mrc_evset_on_skip(&qp->evset, slot->ev)) mrc_loss_report_ev(engine, qp, slot->ev);
+    if (mrc_evset_on_skip(&qp->evset, slot->ev, slot->sent_ns, now_ns))
+      mrc_loss_report_ev(engine, qp, slot->ev);
     return;
   }
   mrc_loss_distrust_ev(engine, qp, slot->ev, now_ns);

@@ -228,14 +228,29 @@ static void on_trigger(struct mrc_qp *qp, const struct mrc_sack *sack, const str
   if (rtt_ns != 0) on_rtt(qp, slot->ev, rtt_ns, ack);
 }
 
+/* When that which triggered the SACK left on this EV; 0 when it is not known. */
+static uint64_t trigger_sent_ns(const struct mrc_qp *qp, const struct mrc_sack *sack, uint32_t ev) {
+  const struct mrc_txwin *win = &qp->req.win;
+  if (sack->pr) return 0;
+  const uint32_t psn = (sack->cum_psn + (uint32_t)(int32_t)sack->ack_psn_offset) & MRC_PSN_MASK;
+  const uint32_t ago = mrc_psn_sub(win->next_psn, psn);
+  if (ago == 0 || ago > win->mask + 1) return 0;
+  const struct mrc_txslot *slot = mrc_txwin_slot(win, psn);
+  return slot->ev == ev && slot->state != MRC_TX_LOST ? slot->sent_ns : 0;
+}
+
 static void on_ev_feedback(struct mrc_engine *engine, struct mrc_qp *qp,
                            const struct mrc_sack *sack, uint64_t now_ns) {
-  if (sack->m == MRC_M_NONE) return;
   const uint32_t ev = mrc_keymap_get(&qp->evset.by_value, sack->ev);
   if (ev == MRC_KEYMAP_NONE) return;
-  if (sack->m == MRC_M_ALWAYS_SKIP)
+  if (sack->m == MRC_M_ALWAYS_SKIP) {
     mrc_loss_distrust_ev(engine, qp, (uint16_t)ev, now_ns);
-  else if (mrc_evset_on_skip(&qp->evset, (uint16_t)ev))
+    return;
+  }
+  const uint64_t sent_ns = trigger_sent_ns(qp, sack, ev);
+  if (sack->m == MRC_M_NONE)
+    mrc_evset_on_clear(&qp->evset, (uint16_t)ev, sent_ns, now_ns);
+  else if (mrc_evset_on_skip(&qp->evset, (uint16_t)ev, sent_ns, now_ns))
     mrc_loss_report_ev(engine, qp, (uint16_t)ev);
 }
 
@@ -319,7 +334,8 @@ int mrc_requester_on_nack(struct mrc_engine *engine, struct mrc_qp *qp,
   }
   const bool trimmed = nack->reason == MRC_NACK_TRIMMED || nack->reason == MRC_NACK_TRIMMED_LASTHOP;
   const uint32_t bytes = slot->bytes;
-  if (nack->reason == MRC_NACK_TRIMMED && mrc_evset_on_skip(&qp->evset, slot->ev))
+  if (nack->reason == MRC_NACK_TRIMMED &&
+      mrc_evset_on_skip(&qp->evset, slot->ev, slot->sent_ns, now_ns))
     mrc_loss_report_ev(engine, qp, slot->ev);
   mrc_loss_mark(engine, qp, nack->nack_psn, MRC_COUNTER_LOST_BY_NACK, now_ns);
   if (!trimmed) mrc_loss_on_refusal(engine, qp, nack->nack_psn);

@@ -79,12 +79,8 @@ static int choose_plane(const struct mrc_engine *engine, const struct mrc_qp *qp
 /* The next EV of the plane that is not `avoid`, or MRC_EV_NONE. */
 static uint16_t other_ev(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t plane,
                          uint16_t avoid) {
-  /* A reshuffle between two turns can name the same EV again, so two turns are not enough. */
-  for (uint32_t turn = 0; turn <= 2u * qp->evset.planes[plane].n_active; turn++) {
-    const uint16_t ev = mrc_evset_next(&qp->evset, plane, &engine->prng);
-    if (ev != avoid) return ev;
-  }
-  return MRC_EV_NONE;
+  const uint16_t ev = mrc_evset_next(&qp->evset, plane, &engine->prng);
+  return ev != avoid || ev == MRC_EV_NONE ? ev : mrc_evset_other(&qp->evset, plane, avoid);
 }
 
 /* An EV for this packet: the next of the chosen plane, and for a retransmission not the one that

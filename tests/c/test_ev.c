@@ -80,9 +80,10 @@ static void test_next__leaves_backups_alone(void) {
 static void test_on_skip__sits_out_one_turn(void) {
   struct mrc_evset set = make_set(0);
   int counts[N];
-  CHECK(mrc_evset_on_skip(&set, 1));
+  CHECK(mrc_evset_on_skip(&set, 1, 0, 10));
   CHECK_EQ(set.evs[1].state, MRC_EV_SKIP);
-  CHECK(!mrc_evset_on_skip(&set, 1)); /* marked again in the same rotation: no longer pause */
+  CHECK(
+      !mrc_evset_on_skip(&set, 1, 0, 10)); /* marked again in the same rotation: no longer pause */
   count_turns(&set, 0, PER_PLANE - 1, counts);
   CHECK_EQ(counts[1], 0);
   count_turns(&set, 0, PER_PLANE, counts);
@@ -91,10 +92,62 @@ static void test_on_skip__sits_out_one_turn(void) {
   mrc_evset_free(&set);
 }
 
+/* Each mark of a packet that left after the last one took effect doubles the pause, each such
+   packet without a mark halves it. */
+static void test_on_skip__lasts_longer_when_marks_repeat(void) {
+  static const struct {
+    bool mark;
+    uint64_t sent_ns, now_ns;
+    uint8_t level;
+  } rows[] = {
+      {true, 5, 10, 1},     {true, 10, 15, 1}, /* left before the first mark came back */
+      {true, 11, 20, 2},    {false, 20, 25, 2},   {true, 0, 30, 2}, /* left nobody knows when */
+      {true, 21, 30, 3},    {true, 31, 40, 4},    {true, 41, 50, 5},
+      {true, 51, 60, 6},    {true, 61, 70, 6}, /* as long as it gets */
+      {false, 61, 80, 5},   {false, 81, 90, 4},   {false, 91, 100, 3},
+      {false, 101, 110, 2}, {false, 111, 120, 1},
+  };
+  struct mrc_evset set = make_set(0);
+  int counts[N];
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    CHECK_ROW(i);
+    if (rows[i].mark)
+      mrc_evset_on_skip(&set, 1, rows[i].sent_ns, rows[i].now_ns);
+    else
+      mrc_evset_on_clear(&set, 1, rows[i].sent_ns, rows[i].now_ns);
+    CHECK_EQ(set.evs[1].skip_level, rows[i].level);
+    count_turns(&set, 0, 8 * PER_PLANE << rows[i].level, counts); /* whatever was left of a pause */
+    count_turns(&set, 0, 64 * PER_PLANE, counts);
+    const int turns = 64 * PER_PLANE / ((PER_PLANE - 1) * (1 << rows[i].level) + 1);
+    CHECK(counts[1] >= turns - 1 && counts[1] <= turns + 1); /* of those of the other three */
+  }
+  mrc_evset_on_clear(&set, 1, 121, 130);
+  CHECK_EQ(set.evs[1].state, MRC_EV_GOOD);
+  CHECK_EQ(set.evs[1].skip_level, 0);
+  mrc_evset_free(&set);
+}
+
+/* Where half of a plane is marked, the rest only pauses for a turn; and nothing is left to avoid
+   when those that were not marked have gone. */
+static void test_on_skip__avoids_no_more_than_half_of_a_plane(void) {
+  struct mrc_evset set = make_set(0);
+  for (uint16_t i = 0; i < PER_PLANE; i++) {
+    CHECK(mrc_evset_on_skip(&set, i, 5, 10));
+    CHECK_EQ(set.evs[i].skip_level, i < PER_PLANE / 2);
+  }
+  for (uint16_t i = 0; i < PER_PLANE / 2; i++)
+    CHECK(!mrc_evset_on_skip(&set, i, 15, 20));
+  for (uint16_t i = PER_PLANE / 2; i < PER_PLANE; i++)
+    CHECK(mrc_evset_on_loss(&set, i, 20));
+  CHECK(mrc_evset_next(&set, 0, &prng) < PER_PLANE / 2);
+  CHECK_EQ(set.planes[0].n_skip, 0);
+  mrc_evset_free(&set);
+}
+
 static void test_next__when_all_are_skipped_one_comes_back(void) {
   struct mrc_evset set = make_set(0);
   for (uint16_t i = 0; i < PER_PLANE; i++)
-    mrc_evset_on_skip(&set, i);
+    mrc_evset_on_skip(&set, i, 5, 10);
   CHECK(mrc_evset_next(&set, 0, &prng) < PER_PLANE);
   mrc_evset_free(&set);
 }
@@ -159,13 +212,29 @@ static void test_on_deny__outlives_losses_and_empties_a_plane(void) {
     CHECK(mrc_evset_on_deny(&set, i));
   CHECK(!mrc_evset_on_deny(&set, 0));
   CHECK(!mrc_evset_on_loss(&set, 0, 10));
-  CHECK(!mrc_evset_on_skip(&set, 0));
+  CHECK(!mrc_evset_on_skip(&set, 0, 5, 10));
   CHECK_EQ(set.evs[0].state, MRC_EV_DENIED);
   CHECK_EQ(mrc_evset_next(&set, 0, &prng), MRC_EV_NONE);
   CHECK_EQ(mrc_evset_any(&set, 0), MRC_EV_NONE);
   CHECK(mrc_evset_next(&set, 1, &prng) >= PER_PLANE);
   CHECK(mrc_evset_on_trust(&set, 2)); /* the controller lifts it */
   CHECK_EQ(mrc_evset_next(&set, 0, &prng), 2);
+  mrc_evset_free(&set);
+}
+
+static void test_other__is_skipped_only_when_all_are(void) {
+  struct mrc_evset set = make_set(2);
+  const uint16_t a = mrc_evset_next(&set, 0, &prng), b = mrc_evset_other(&set, 0, a);
+  CHECK(b < PER_PLANE && b != a);
+  CHECK_EQ(mrc_evset_other(&set, 0, b), a);
+  CHECK(mrc_evset_on_skip(&set, b, 5, 10));
+  CHECK_EQ(mrc_evset_other(&set, 0, a), b);
+  CHECK(mrc_evset_on_loss(&set, b, 20)); /* a backup takes its place */
+  CHECK(mrc_evset_other(&set, 0, a) != b);
+  mrc_evset_free(&set);
+
+  set = make_set(1);
+  CHECK_EQ(mrc_evset_other(&set, 0, mrc_evset_next(&set, 0, &prng)), MRC_EV_NONE);
   mrc_evset_free(&set);
 }
 
@@ -183,9 +252,12 @@ static void test_any__answers_from_a_plane_whose_evs_are_all_bad(void) {
 
 CHECK_MAIN(RUN(test_init__refuses), RUN(test_next__turns_evenly_in_its_plane),
            RUN(test_next__leaves_backups_alone), RUN(test_on_skip__sits_out_one_turn),
+           RUN(test_on_skip__lasts_longer_when_marks_repeat),
+           RUN(test_on_skip__avoids_no_more_than_half_of_a_plane),
            RUN(test_next__when_all_are_skipped_one_comes_back),
            RUN(test_on_loss__is_replaced_in_the_same_plane),
            RUN(test_on_loss__at_the_floor_takes_back_the_oldest),
            RUN(test_on_trust__returns_to_the_rotation_or_the_backups),
            RUN(test_on_deny__outlives_losses_and_empties_a_plane),
+           RUN(test_other__is_skipped_only_when_all_are),
            RUN(test_any__answers_from_a_plane_whose_evs_are_all_bad))
