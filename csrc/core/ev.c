@@ -212,18 +212,19 @@ static void retire(struct mrc_evset *set, uint16_t index) {
   plane->n_active--;
 }
 
-bool mrc_evset_on_loss(struct mrc_evset *set, uint16_t index, uint64_t now_ns) {
+bool mrc_evset_on_loss(struct mrc_evset *set, uint16_t index, uint16_t *back, uint64_t now_ns) {
   struct mrc_ev *ev = &set->evs[index];
   struct mrc_ev_plane *plane = &set->planes[ev->attr.port - 1];
+  *back = MRC_EV_NONE;
   if (ev->state == MRC_EV_DENIED || ev->state == MRC_EV_ASSUMED_BAD) return false;
   if (ev->place < plane->n_active && plane->n_active <= plane->floor &&
       find_backup(set, plane) == plane->n) {
     /* At the floor: swap with the EV that has been bad for longest, or keep the only one. */
     const uint16_t oldest = find_oldest_bad(set, plane);
     if (oldest == plane->n) return false;
-    struct mrc_ev *back = &set->evs[plane->order[oldest]];
-    back->state = MRC_EV_GOOD;
-    back->probation.next_ns = MRC_NEVER;
+    *back = plane->order[oldest];
+    set->evs[*back].state = MRC_EV_GOOD;
+    set->evs[*back].probation.next_ns = MRC_NEVER;
   }
   ev->state = MRC_EV_ASSUMED_BAD;
   ev->bad_since_ns = now_ns;

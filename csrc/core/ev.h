@@ -71,7 +71,8 @@ uint16_t mrc_evset_any(struct mrc_evset *set, uint32_t plane);
 bool mrc_evset_on_skip(struct mrc_evset *set, uint16_t ev, uint64_t sent_ns, uint64_t now_ns);
 /* A packet that left at `sent_ns` on this EV met no mark. */
 void mrc_evset_on_clear(struct mrc_evset *set, uint16_t ev, uint64_t sent_ns, uint64_t now_ns);
-bool mrc_evset_on_loss(struct mrc_evset *set, uint16_t ev, uint64_t now_ns);
+/* `back`: the EV that is GOOD again in exchange, at the floor, or MRC_EV_NONE. */
+bool mrc_evset_on_loss(struct mrc_evset *set, uint16_t ev, uint16_t *back, uint64_t now_ns);
 bool mrc_evset_on_trust(struct mrc_evset *set, uint16_t ev);
 bool mrc_evset_on_deny(struct mrc_evset *set, uint16_t ev);
 

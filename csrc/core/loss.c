@@ -23,9 +23,11 @@ static void report_plane(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t 
 
 void mrc_loss_distrust_ev(struct mrc_engine *engine, struct mrc_qp *qp, uint16_t ev,
                           uint64_t now_ns) {
-  if (!mrc_evset_on_loss(&qp->evset, ev, now_ns)) return;
+  uint16_t back;
+  if (!mrc_evset_on_loss(&qp->evset, ev, &back, now_ns)) return;
   mrc_count(engine, MRC_COUNTER_EVS_BAD, 1);
   mrc_loss_report_ev(engine, qp, ev);
+  if (back != MRC_EV_NONE) mrc_loss_report_ev(engine, qp, back);
   qp->ev_probe_ns = mrc_min_u64(qp->ev_probe_ns, qp->evset.evs[ev].probation.next_ns);
 }
 

@@ -275,7 +275,7 @@ int mrc_qp_set_ev_state(struct mrc_engine *engine, uint32_t qpn, uint32_t ev_ind
   if (qp == NULL) return -ENOENT;
   if (ev_index >= qp->evset.n) return -EINVAL;
   const uint16_t ev = (uint16_t)ev_index;
-  bool changed;
+  bool changed = false;
   switch (state) {
     case MRC_EV_GOOD:
       changed = mrc_evset_on_trust(&qp->evset, ev);
@@ -284,7 +284,7 @@ int mrc_qp_set_ev_state(struct mrc_engine *engine, uint32_t qpn, uint32_t ev_ind
       changed = mrc_evset_on_deny(&qp->evset, ev);
       break;
     case MRC_EV_ASSUMED_BAD:
-      changed = mrc_evset_on_loss(&qp->evset, ev, now_ns);
+      mrc_loss_distrust_ev(engine, qp, ev, now_ns);
       break;
     default:
       return -EINVAL;

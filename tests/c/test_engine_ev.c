@@ -280,9 +280,33 @@ static void test_query_evs__counts_and_fills(void) {
   mrc_pair_destroy(p);
 }
 
-CHECK_MAIN(RUN(test_probe__of_every_ev_in_rtr), RUN(test_probe__proves_the_path_mtu),
-           RUN(test_probe__refuses), RUN(test_probe__too_many),
-           RUN(test_probe__answers_are_refused_at_first),
+/* Every path loses much, so that the rotation is at its floor and bad EVs come back in exchange:
+   for each EV, an event tells of every change of state, and of nothing else. */
+static void test_events__of_each_ev_alternate(void) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 4, .path.loss_ppm = 300000);
+  int end = open_qp(p, .memory_bytes = 400 * MTU, .retry_exp = 25);
+  uint8_t states[8] = {0};
+  CHECK_EQ(mrc_pair_write(p, end, 400 * MTU), 0);
+  CHECK(mrc_pair_finish(p, 100 * SECOND));
+  for (int i = 0; i < p->hosts[0].n_events; i++) {
+    const struct mrc_event *event = &p->hosts[0].events[i];
+    if (event->type != MRC_EVENT_EV_STATE) continue;
+    CHECK_ROW(i);
+    CHECK_EQ(event->status,
+             states[event->ev_index] == MRC_EV_GOOD ? MRC_EV_ASSUMED_BAD : MRC_EV_GOOD);
+    states[event->ev_index] = event->status;
+  }
+  struct mrc_ev_info infos[8];
+  CHECK_EQ(mrc_qp_query_evs(p->hosts[0].engine, p->ends[end]->qpn, infos, 8), 8);
+  for (int i = 0; i < 8; i++)
+    CHECK_EQ(infos[i].state, states[i]);
+  CHECK(n_events(p, 0, MRC_EVENT_EV_STATE, MRC_EV_ASSUMED_BAD) > 8);
+  mrc_pair_destroy(p);
+}
+
+CHECK_MAIN(RUN(test_events__of_each_ev_alternate), RUN(test_probe__of_every_ev_in_rtr),
+           RUN(test_probe__proves_the_path_mtu), RUN(test_probe__refuses),
+           RUN(test_probe__too_many), RUN(test_probe__answers_are_refused_at_first),
            RUN(test_probe__answers_wait_for_a_blocked_port),
            RUN(test_probe__on_a_port_that_is_down), RUN(test_probe__that_cannot_be_sent),
            RUN(test_set_ev_state__assumed_bad), RUN(test_probation__of_a_dead_path),

@@ -8,6 +8,7 @@
 enum { PLANES = 2, PER_PLANE = 4, N = PLANES * PER_PLANE };
 
 static struct mrc_prng prng;
+static uint16_t back; /* at the floor */
 
 /* EV i lies in plane i / PER_PLANE; `active` of each plane rotate. */
 static struct mrc_evset make_set(uint32_t active) {
@@ -138,7 +139,7 @@ static void test_on_skip__avoids_no_more_than_half_of_a_plane(void) {
   for (uint16_t i = 0; i < PER_PLANE / 2; i++)
     CHECK(!mrc_evset_on_skip(&set, i, 15, 20));
   for (uint16_t i = PER_PLANE / 2; i < PER_PLANE; i++)
-    CHECK(mrc_evset_on_loss(&set, i, 20));
+    CHECK(mrc_evset_on_loss(&set, i, &back, 20));
   CHECK(mrc_evset_next(&set, 0, &prng) < PER_PLANE / 2);
   CHECK_EQ(set.planes[0].n_skip, 0);
   mrc_evset_free(&set);
@@ -156,12 +157,12 @@ static void test_on_loss__is_replaced_in_the_same_plane(void) {
   struct mrc_evset set = make_set(2);
   const uint16_t bad = mrc_evset_next(&set, 1, &prng);
   int counts[N], used = 0;
-  CHECK(mrc_evset_on_loss(&set, bad, 1000));
+  CHECK(mrc_evset_on_loss(&set, bad, &back, 1000));
   CHECK_EQ(set.evs[bad].state, MRC_EV_ASSUMED_BAD);
   CHECK_EQ(set.evs[bad].probation.next_ns, 1000 + MRC_PROBATION_FIRST_NS);
   CHECK_EQ(set.planes[1].n_active, 2); /* the planes stay equal */
   CHECK_EQ(set.planes[0].n_active, 2);
-  CHECK(!mrc_evset_on_loss(&set, bad, 2000)); /* it is bad already */
+  CHECK(!mrc_evset_on_loss(&set, bad, &back, 2000)); /* it is bad already */
   CHECK_EQ(set.evs[bad].bad_since_ns, 1000);
   count_turns(&set, 1, 10, counts);
   CHECK_EQ(counts[bad], 0);
@@ -174,10 +175,12 @@ static void test_on_loss__is_replaced_in_the_same_plane(void) {
 static void test_on_loss__at_the_floor_takes_back_the_oldest(void) {
   struct mrc_evset set = make_set(0); /* 4 rotate, so the floor is 1 */
   for (uint16_t i = 0; i < 3; i++)
-    CHECK(mrc_evset_on_loss(&set, i, 10u * (i + 1)));
+    CHECK(mrc_evset_on_loss(&set, i, &back, 10u * (i + 1)));
   CHECK_EQ(set.planes[0].n_active, 1);
   CHECK_EQ(mrc_evset_next(&set, 0, &prng), 3);
-  CHECK(mrc_evset_on_loss(&set, 3, 100));
+  CHECK_EQ(back, MRC_EV_NONE);
+  CHECK(mrc_evset_on_loss(&set, 3, &back, 100));
+  CHECK_EQ(back, 0);
   CHECK_EQ(set.planes[0].n_active, 1);
   CHECK_EQ(mrc_evset_next(&set, 0, &prng), 0); /* bad for longest */
   CHECK_EQ(set.evs[0].state, MRC_EV_GOOD);
@@ -188,7 +191,7 @@ static void test_on_trust__returns_to_the_rotation_or_the_backups(void) {
   struct mrc_evset set = make_set(0);
   int counts[N];
   CHECK(!mrc_evset_on_trust(&set, 0)); /* never lost it */
-  CHECK(mrc_evset_on_loss(&set, 0, 10));
+  CHECK(mrc_evset_on_loss(&set, 0, &back, 10));
   CHECK_EQ(set.planes[0].n_active, PER_PLANE - 1);
   CHECK(mrc_evset_on_trust(&set, 0));
   CHECK_EQ(set.planes[0].n_active, PER_PLANE);
@@ -198,7 +201,7 @@ static void test_on_trust__returns_to_the_rotation_or_the_backups(void) {
 
   set = make_set(2);
   const uint16_t bad = mrc_evset_next(&set, 0, &prng);
-  CHECK(mrc_evset_on_loss(&set, bad, 10));
+  CHECK(mrc_evset_on_loss(&set, bad, &back, 10));
   CHECK(mrc_evset_on_trust(&set, bad)); /* its place is taken: a backup from now on */
   CHECK_EQ(set.planes[0].n_active, 2);
   count_turns(&set, 0, 10, counts);
@@ -211,7 +214,7 @@ static void test_on_deny__outlives_losses_and_empties_a_plane(void) {
   for (uint16_t i = 0; i < PER_PLANE; i++)
     CHECK(mrc_evset_on_deny(&set, i));
   CHECK(!mrc_evset_on_deny(&set, 0));
-  CHECK(!mrc_evset_on_loss(&set, 0, 10));
+  CHECK(!mrc_evset_on_loss(&set, 0, &back, 10));
   CHECK(!mrc_evset_on_skip(&set, 0, 5, 10));
   CHECK_EQ(set.evs[0].state, MRC_EV_DENIED);
   CHECK_EQ(mrc_evset_next(&set, 0, &prng), MRC_EV_NONE);
@@ -229,7 +232,7 @@ static void test_other__is_skipped_only_when_all_are(void) {
   CHECK_EQ(mrc_evset_other(&set, 0, b), a);
   CHECK(mrc_evset_on_skip(&set, b, 5, 10));
   CHECK_EQ(mrc_evset_other(&set, 0, a), b);
-  CHECK(mrc_evset_on_loss(&set, b, 20)); /* a backup takes its place */
+  CHECK(mrc_evset_on_loss(&set, b, &back, 20)); /* a backup takes its place */
   CHECK(mrc_evset_other(&set, 0, a) != b);
   mrc_evset_free(&set);
 
@@ -241,7 +244,7 @@ static void test_other__is_skipped_only_when_all_are(void) {
 static void test_any__answers_from_a_plane_whose_evs_are_all_bad(void) {
   struct mrc_evset set = make_set(0);
   for (uint16_t i = 0; i < PER_PLANE; i++)
-    mrc_evset_on_loss(&set, i, 10u * i);
+    mrc_evset_on_loss(&set, i, &back, 10u * i);
   mrc_evset_on_deny(&set, 0);
   for (int i = 0; i < 2 * PER_PLANE; i++) {
     const uint16_t ev = mrc_evset_any(&set, 0);
