@@ -173,7 +173,8 @@ static void succeed(struct mrc_engine *engine, struct mrc_ev_probe *probe, struc
       mrc_probation_on_success(&ev->probation, now_ns)) {
     mrc_evset_on_trust(&qp->evset, probe->ev);
     mrc_count(engine, MRC_COUNTER_EVS_TRUSTED, 1);
-    if (ce) mrc_evset_on_skip(&qp->evset, probe->ev); /* alive, but congested */
+    if (ce)
+      mrc_evset_on_skip(&qp->evset, probe->ev, probe->sent_ns, now_ns); /* alive, but congested */
     mrc_loss_report_ev(engine, qp, probe->ev);
   }
   if (probe->purpose == MRC_EV_PROBE_PLANE && plane->suspended &&
