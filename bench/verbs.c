@@ -1,0 +1,401 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * mrc through its C interface: one of two ends, each a context with QPs to the other. There is no
+ * out-of-band exchange here; who starts both ends carries the few numbers between them.
+ *
+ *   verbs POLLED QPS INTEGRITY SPRAY PATH_MTU ARENA_BYTES SPIN_US SOURCE PEER IFNAME=ADDRESS,... ...
+ *
+ * It prints its UDP port, its source ports and the address of its memory. Jobs:
+ *
+ *   peer UDP_PORT ADDRESS SPORT...   makes the QPs; once, first
+ *   write BYTES DEPTH MS             WRITEs, DEPTH of them outstanding over all QPs
+ *   ping BYTES MS                    half round trips of WRITE_IMM
+ *   echo BYTES                       answers pings until the next job comes
+ *   serve                            drives a polled context until the next job comes
+ *   counters                         of the context, by name
+ */
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include "job.h"
+#include "latency.h"
+#include "mrc.h"
+
+enum {
+  MAX_PLANES = 32,
+  MAX_PATHS = 256,
+  MAX_QPS = 256,
+  MAX_DEPTH = 4096,
+  FIRST_QPN = 0x100,
+  KEY = 7, /* rkey and lkey of both arenas: there is no stranger on this fabric */
+  BATCH = 256,
+  SQ_DEPTH = 1024,
+  MPR = 1024,
+  WIMM = 128,
+  PATIENCE_NS = 1000000, /* of a turn, between looks at the next job */
+};
+
+struct end {
+  mrc_ctx *ctx;
+  struct mrc_ctx_config config;
+  struct mrc_ev_attr evs[MAX_PATHS];
+  struct mrc_peer_source sources[MAX_PLANES];
+  uint8_t peer[16];
+  uint8_t *arena;
+  uint64_t arena_bytes;
+  uint64_t peer_arena;
+  uint64_t cookie; /* of the last command that is answered */
+  uint32_t integrity;
+  uint32_t spray;
+  uint32_t path_mtu;
+  int n_qps;
+  int n_evs;
+  bool replied;
+  int32_t result;
+};
+
+static struct latency latency;
+
+/* ---- Events ---- */
+
+/* What a job wants to know of an event that no command asked for. */
+typedef void on_wc(void *job, const struct mrc_wc *wc);
+
+static void take_event(struct end *end, const struct mrc_event *event, on_wc *on, void *job) {
+  if (event->type == MRC_EVENT_REPLY && event->cookie == end->cookie) {
+    end->replied = true;
+    end->result = event->result;
+  } else if (event->type == MRC_EVENT_REPLY && event->result != 0) {
+    fail(-event->result, "a post was refused");
+  } else if (event->type == MRC_EVENT_QP_ERROR) {
+    fail(0, "a QP failed");
+  } else if (event->type == MRC_EVENT_WC && on) {
+    on(job, &event->wc);
+  }
+}
+
+/* Waits for events, for a moment at most, and takes them. A polled context is run meanwhile. */
+static void turn(struct end *end, on_wc *on, void *job) {
+  struct mrc_event events[BATCH];
+  if (end->config.polled) {
+    mrc_ctx_run(end->ctx, PATIENCE_NS);
+  } else {
+    struct pollfd ready = {.fd = mrc_ctx_fd(end->ctx), .events = POLLIN};
+    poll(&ready, 1, PATIENCE_NS / 1000000);
+  }
+  int n = mrc_ctx_poll(end->ctx, events, BATCH);
+  for (int i = 0; i < n; i++)
+    take_event(end, &events[i], on, job);
+}
+
+static int call(struct end *end, struct mrc_command command) {
+  command.cookie = ++end->cookie;
+  end->replied = false;
+  if (mrc_ctx_submit(end->ctx, &command, 1) != 1) fail(0, "the command ring is full");
+  while (!end->replied)
+    turn(end, NULL, NULL);
+  return end->result;
+}
+
+static void must(struct end *end, struct mrc_command command, const char *what) {
+  int result = call(end, command);
+  if (result < 0) fail(-result, what);
+}
+
+/* ---- Set-up ---- */
+
+static void add_plane(struct end *end, char *argument, const uint8_t source[16]) {
+  uint32_t plane = end->config.n_ports++;
+  struct mrc_port_config *port = &end->config.ports[plane];
+  *port = (struct mrc_port_config){.family = 6, .any = 1, .tx_sockets = 1};
+  memcpy(port->address, source, 16);
+  snprintf(port->ifname, sizeof port->ifname, "%s", strtok(argument, "="));
+  for (char *text = strtok(NULL, ","); text && end->n_evs < MAX_PATHS; text = strtok(NULL, ",")) {
+    struct mrc_ev_attr *ev = &end->evs[end->n_evs++];
+    *ev = (struct mrc_ev_attr){.family = 6, .port = (uint8_t)(plane + 1)};
+    memcpy(ev->src, source, 16);
+    memcpy(ev->dst, &parse_address(text, 0).sin6_addr, 16);
+  }
+}
+
+static uint64_t number(const char *text) { return strtoull(text, NULL, 10); }
+
+static void open_end(struct end *end, int argc, char **argv) {
+  if (argc < 11 || argc - 10 > MAX_PLANES) fail(0, "usage: see verbs.c");
+  end->config.polled = number(argv[1]) != 0;
+  end->n_qps = (int)number(argv[2]);
+  end->integrity = (uint32_t)number(argv[3]);
+  end->spray = (uint32_t)number(argv[4]);
+  end->path_mtu = (uint32_t)number(argv[5]);
+  end->arena_bytes = number(argv[6]);
+  end->config.spin_us = (uint16_t)number(argv[7]);
+  if (end->n_qps < 1 || end->n_qps > MAX_QPS) fail(0, "that many QPs cannot be");
+  struct sockaddr_in6 source = parse_address(argv[8], 0);
+  memcpy(end->peer, &parse_address(argv[9], 0).sin6_addr, 16);
+  for (int i = 10; i < argc; i++)
+    add_plane(end, argv[i], source.sin6_addr.s6_addr);
+  end->config.engine = (struct mrc_engine_config){.seed = 1, .ports = end->config.n_ports};
+  int error = 0;
+  char message[256] = "";
+  end->ctx = mrc_ctx_create(&end->config, &error, message, sizeof message);
+  if (!end->ctx) fail(-error, message);
+  /* Its pages come with the first touch, so that a job pays only for what it uses. */
+  end->arena = mmap(NULL, end->arena_bytes, PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (end->arena == MAP_FAILED) fail(errno, "memory");
+}
+
+static void print_hello(const struct end *end) {
+  printf("{\"udp_port\": %u, \"arena\": %lu, \"sports\": [", mrc_ctx_udp_port(end->ctx),
+         (uint64_t)(uintptr_t)end->arena);
+  for (int port = 1; port <= (int)end->config.n_ports; port++)
+    printf("%s%u", port > 1 ? ", " : "", mrc_ctx_source_port(end->ctx, port, 0));
+  printf("]}\n");
+  fflush(stdout);
+}
+
+static void make_qp(struct end *end, uint32_t qpn) {
+  struct mrc_qp_attr attr = {.qpn = qpn,
+                             .sq_depth = SQ_DEPTH,
+                             .mpr = MPR,
+                             .max_wimm = WIMM,
+                             .dest_qpn = qpn,
+                             .integrity = end->integrity,
+                             .path_mtu = end->path_mtu,
+                             .peer_mpr = MPR,
+                             .peer_max_wimm = WIMM,
+                             .spray = end->spray,
+                             .timeout = 16,
+                             .retry_linear = 7,
+                             .retry_exp = 6,
+                             .cc = MRC_CC_DELAY};
+  struct mrc_command modify = {.op = MRC_COMMAND_QP_MODIFY, .qpn = qpn, .attr = attr};
+  must(end, (struct mrc_command){.op = MRC_COMMAND_QP_CREATE, .attr = attr}, "create QP");
+  modify.value = MRC_QP_INIT;
+  must(end, modify, "QP to INIT");
+  must(end,
+       (struct mrc_command){.op = MRC_COMMAND_QP_SET_EVS,
+                            .qpn = qpn,
+                            .pointer = end->evs,
+                            .value = (uint32_t)end->n_evs},
+       "set EVs");
+  must(end,
+       (struct mrc_command){.op = MRC_COMMAND_QP_SET_PEER,
+                            .qpn = qpn,
+                            .pointer = end->sources,
+                            .value = end->config.n_ports},
+       "set peer");
+  modify.value = MRC_QP_RTR;
+  must(end, modify, "QP to RTR");
+  modify.value = MRC_QP_RTS;
+  must(end, modify, "QP to RTS");
+}
+
+static void meet(struct end *end, const struct job *job) {
+  uint16_t udp_port = (uint16_t)job_number(job, 1);
+  end->peer_arena = job_number(job, 2);
+  for (uint32_t i = 0; i < end->config.n_ports; i++) {
+    end->sources[i] = (struct mrc_peer_source){.sport = (uint16_t)job_number(job, (int)i + 3)};
+    memcpy(end->sources[i].address, end->peer, 16);
+  }
+  for (int i = 0; i < end->n_evs; i++) {
+    end->evs[i].dport = udp_port;
+    end->evs[i].ev = (uint32_t)mrc_ctx_source_port(end->ctx, end->evs[i].port, 0) << 16;
+    end->evs[i].ev |= (uint32_t)i + 1;
+  }
+  must(end,
+       (struct mrc_command){.op = MRC_COMMAND_MR_REGISTER,
+                            .address = (uint64_t)(uintptr_t)end->arena,
+                            .bytes = end->arena_bytes,
+                            .key = KEY,
+                            .access = MRC_ACCESS_LOCAL_READ | MRC_ACCESS_REMOTE_WRITE},
+       "register the arena");
+  for (int i = 0; i < end->n_qps; i++)
+    make_qp(end, FIRST_QPN + (uint32_t)i);
+  printf("{}\n");
+}
+
+/* ---- Jobs ---- */
+
+struct writes {
+  struct end *end;
+  uint32_t bytes;
+  int depth;
+  uint64_t end_ns;
+  uint64_t done;
+  int outstanding;
+  int n; /* commands to submit */
+  struct mrc_command commands[MAX_DEPTH];
+  uint64_t posted_ns[MAX_DEPTH];
+};
+
+/* Each of the outstanding ones has a place of its own in both arenas, and a QP. */
+static struct mrc_command write_command(const struct end *end, uint64_t slot, uint32_t bytes) {
+  uint64_t places = bytes ? end->arena_bytes / bytes : 1;
+  uint64_t offset = slot % places * bytes;
+  return (struct mrc_command){.op = MRC_COMMAND_QP_POST,
+                              .qpn = FIRST_QPN + (uint32_t)(slot % (uint64_t)end->n_qps),
+                              .wr = {.wr_id = slot,
+                                     .opcode = MRC_WR_WRITE,
+                                     .bytes = bytes,
+                                     .local = (uint64_t)(uintptr_t)end->arena + offset,
+                                     .lkey = KEY,
+                                     .va = end->peer_arena + offset,
+                                     .rkey = KEY}};
+}
+
+static void post(struct writes *writes, uint64_t slot, uint64_t now_ns) {
+  writes->commands[writes->n++] = write_command(writes->end, slot, writes->bytes);
+  writes->posted_ns[slot] = now_ns;
+  writes->outstanding++;
+}
+
+static void on_written(void *job, const struct mrc_wc *wc) {
+  struct writes *writes = job;
+  if (wc->status != MRC_WC_SUCCESS) fail(0, "a WRITE failed");
+  uint64_t now_ns = clock_ns();
+  latency_add(&latency, now_ns - writes->posted_ns[wc->wr_id]);
+  writes->outstanding--;
+  writes->done++;
+  if (now_ns < writes->end_ns) post(writes, wc->wr_id, now_ns);
+}
+
+static void write_for(struct end *end, const struct job *job) {
+  static struct writes writes;
+  writes = (struct writes){
+      .end = end, .bytes = (uint32_t)job_number(job, 1), .depth = (int)job_number(job, 2)};
+  if (writes.depth < 1 || writes.depth > MAX_DEPTH ||
+      (uint64_t)writes.depth * writes.bytes > end->arena_bytes)
+    fail(0, "so many WRITEs do not fit");
+  uint64_t start_ns = clock_ns();
+  writes.end_ns = start_ns + job_number(job, 3) * 1000000u;
+  for (int i = 0; i < writes.depth; i++)
+    post(&writes, (uint64_t)i, start_ns);
+  while (writes.outstanding > 0) {
+    int taken = mrc_ctx_submit(end->ctx, writes.commands, writes.n);
+    memmove(writes.commands, writes.commands + taken,
+            (size_t)(writes.n - taken) * sizeof writes.commands[0]);
+    writes.n -= taken;
+    turn(end, on_written, &writes);
+  }
+  printf("{\"messages\": %lu, \"bytes\": %lu, \"ns\": %lu, ", writes.done,
+         writes.done * writes.bytes, clock_ns() - start_ns);
+  latency_print(&latency);
+  printf("}\n");
+}
+
+struct immediates {
+  uint64_t taken;
+  uint64_t completed;
+};
+
+static void on_immediate(void *job, const struct mrc_wc *wc) {
+  struct immediates *immediates = job;
+  if (wc->status != MRC_WC_SUCCESS) fail(0, "a WRITE_IMM failed");
+  if (wc->opcode == MRC_WC_RECV_IMM)
+    immediates->taken++;
+  else
+    immediates->completed++;
+}
+
+static void post_immediate(struct end *end, uint32_t bytes) {
+  struct mrc_command command = write_command(end, 0, bytes);
+  command.wr.opcode = MRC_WR_WRITE_IMM;
+  if (mrc_ctx_submit(end->ctx, &command, 1) != 1) fail(0, "the command ring is full");
+}
+
+static void ping(struct end *end, const struct job *job) {
+  uint32_t bytes = (uint32_t)job_number(job, 1);
+  uint64_t start_ns = clock_ns();
+  uint64_t end_ns = start_ns + job_number(job, 2) * 1000000u;
+  uint64_t now_ns = start_ns;
+  struct immediates answers = {0};
+  while (now_ns < end_ns) {
+    uint64_t sent_ns = now_ns;
+    uint64_t before = answers.taken;
+    post_immediate(end, bytes);
+    while (answers.taken == before)
+      turn(end, on_immediate, &answers);
+    now_ns = clock_ns();
+    latency_add(&latency, (now_ns - sent_ns) / 2);
+  }
+  printf("{\"messages\": %lu, \"ns\": %lu, ", answers.taken, now_ns - start_ns);
+  latency_print(&latency);
+  printf("}\n");
+}
+
+/* Whether the next job waits. A look costs a system call, so it is taken now and then only. */
+static bool is_over(uint64_t *looked_ns) {
+  uint64_t now_ns = clock_ns();
+  if (now_ns - *looked_ns < PATIENCE_NS) return false;
+  *looked_ns = now_ns;
+  return job_waits();
+}
+
+/* At the end the peer must still drive its context, to acknowledge the last answer. */
+static void echo(struct end *end, const struct job *job) {
+  uint32_t bytes = (uint32_t)job_number(job, 1);
+  struct immediates asked = {0};
+  uint64_t answered = 0;
+  uint64_t looked_ns = clock_ns();
+  while (!is_over(&looked_ns) || asked.completed < answered) {
+    turn(end, on_immediate, &asked);
+    for (; answered < asked.taken; answered++)
+      post_immediate(end, bytes);
+  }
+  printf("{}\n");
+}
+
+static void serve(struct end *end) {
+  struct pollfd job = {.fd = STDIN_FILENO, .events = POLLIN};
+  if (!end->config.polled) poll(&job, 1, -1);
+  for (uint64_t looked_ns = clock_ns(); !is_over(&looked_ns);)
+    turn(end, NULL, NULL);
+  printf("{}\n");
+}
+
+static void print_counters(struct end *end) {
+  uint64_t values[256];
+  int n = call(end, (struct mrc_command){
+                        .op = MRC_COMMAND_COUNTERS, .pointer = values, .value = 256});
+  printf("{");
+  for (int i = 0; i < n; i++)
+    printf("%s\"%s\": %lu", i ? ", " : "", mrc_counter_name(i), values[i]);
+  printf("}\n");
+}
+
+static void run(struct end *end, const struct job *job) {
+  if (job_is(job, "peer"))
+    meet(end, job);
+  else if (job_is(job, "write"))
+    write_for(end, job);
+  else if (job_is(job, "ping"))
+    ping(end, job);
+  else if (job_is(job, "echo"))
+    echo(end, job);
+  else if (job_is(job, "serve"))
+    serve(end);
+  else if (job_is(job, "counters"))
+    print_counters(end);
+  else if (!job_is(job, "end")) /* which ended the job before */
+    fail(0, "unknown job");
+  fflush(stdout);
+}
+
+int main(int argc, char **argv) {
+  static struct end end;
+  static struct job job;
+  prctl(PR_SET_PDEATHSIG, 9);
+  open_end(&end, argc, argv);
+  print_hello(&end);
+  while (job_read(&job))
+    run(&end, &job);
+  mrc_ctx_destroy(end.ctx);
+  return 0;
+}
