@@ -27,8 +27,8 @@
 
 enum {
   MAX_PLANES = 32,
-  MAX_PATHS = 64,     /* of a plane */
-  AT_ONCE = 8,        /* messages of one sendmmsg, as mrc's driver */
+  MAX_PATHS = 64, /* of a plane */
+  AT_ONCE = 8,    /* messages of one sendmmsg, as mrc's driver */
   RECEIVE_AT_ONCE = 16,
   MESSAGE_BYTES = 65536,
   BUFFER_BYTES = 8 << 20, /* of a receive socket, mrc's default */

@@ -84,7 +84,8 @@ static void take(int listener, const struct job *job) {
   nfds_t n = (nfds_t)job_number(job, 1);
   if (n > MAX_FLOWS) fail(0, "too many flows");
   int file = -1;
-  if (job->n > 2 && (file = open(job->words[2], O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)) < 0)
+  if (job->n > 2 &&
+      (file = open(job->words[2], O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)) < 0)
     fail(errno, job->words[2]);
   for (nfds_t i = 0; i < n; i++) {
     flows[i] = (struct pollfd){.fd = accept(listener, NULL, NULL), .events = POLLIN};
@@ -168,9 +169,10 @@ static void finish(struct sending *sending, uint64_t start_ns) {
     count(sending, sending->flows[i].fd);
     close(sending->flows[i].fd);
   }
-  printf("{\"bytes\": %lu, \"packets\": %lu, \"syscalls\": %lu, \"retransmissions\": %lu, "
-         "\"ns\": %lu}\n",
-         sending->bytes, sending->packets, sending->syscalls, sending->retransmissions, ns);
+  printf(
+      "{\"bytes\": %lu, \"packets\": %lu, \"syscalls\": %lu, \"retransmissions\": %lu, "
+      "\"ns\": %lu}\n",
+      sending->bytes, sending->packets, sending->syscalls, sending->retransmissions, ns);
 }
 
 static int memory_file(void) {

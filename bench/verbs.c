@@ -3,7 +3,8 @@
  * mrc through its C interface: one of two ends, each a context with QPs to the other. There is no
  * out-of-band exchange here; who starts both ends carries the few numbers between them.
  *
- *   verbs POLLED QPS INTEGRITY SPRAY PATH_MTU ARENA_BYTES SPIN_US SOURCE PEER IFNAME=ADDRESS,... ...
+ *   verbs POLLED QPS INTEGRITY SPRAY PATH_MTU ARENA_BYTES SPIN_US SOURCE PEER IFNAME=ADDRESS,...
+ * ...
  *
  * It prints its UDP port, its source ports and the address of its memory. Jobs:
  *
@@ -120,7 +121,7 @@ static void add_plane(struct end *end, char *argument, const uint8_t source[16])
     struct mrc_ev_attr *ev = &end->evs[end->n_evs++];
     *ev = (struct mrc_ev_attr){.family = 6, .port = (uint8_t)(plane + 1)};
     memcpy(ev->src, source, 16);
-    memcpy(ev->dst, &parse_address(text, 0).sin6_addr, 16);
+    memcpy(ev->dst, parse_address(text, 0).sin6_addr.s6_addr, 16);
   }
 }
 
@@ -137,7 +138,7 @@ static void open_end(struct end *end, int argc, char **argv) {
   end->config.spin_us = (uint16_t)number(argv[7]);
   if (end->n_qps < 1 || end->n_qps > MAX_QPS) fail(0, "that many QPs cannot be");
   struct sockaddr_in6 source = parse_address(argv[8], 0);
-  memcpy(end->peer, &parse_address(argv[9], 0).sin6_addr, 16);
+  memcpy(end->peer, parse_address(argv[9], 0).sin6_addr.s6_addr, 16);
   for (int i = 10; i < argc; i++)
     add_plane(end, argv[i], source.sin6_addr.s6_addr);
   end->config.engine = (struct mrc_engine_config){.seed = 1, .ports = end->config.n_ports};
@@ -362,8 +363,8 @@ static void serve(struct end *end) {
 
 static void print_counters(struct end *end) {
   uint64_t values[256];
-  int n = call(end, (struct mrc_command){
-                        .op = MRC_COMMAND_COUNTERS, .pointer = values, .value = 256});
+  int n =
+      call(end, (struct mrc_command){.op = MRC_COMMAND_COUNTERS, .pointer = values, .value = 256});
   printf("{");
   for (int i = 0; i < n; i++)
     printf("%s\"%s\": %lu", i ? ", " : "", mrc_counter_name(i), values[i]);

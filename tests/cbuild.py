@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles C for the tests: objects, archives, programs and shared libraries under build/tests.
+"""Compiles C for tests and benchmarks: objects, archives, programs, libraries under build/tests.
 
 Everything is cached by content, so that the core is compiled once for all programs and a second run
 compiles nothing. Several test runs at once are safe: a result appears under its name when complete.
@@ -82,7 +82,8 @@ def shared_library(sources: Iterable[Path], name: str, flavour: Flavour = SHARED
 def parts(sources: Sequence[Path]) -> list[str]:
     """Folders of csrc to link, users before what they use."""
     text = "\n".join(path.read_text() for path in sources)
-    used = [part for part in ("io", "sim") if re.search(rf'^#include "{part}/', text, re.MULTILINE)]
+    signs = {"io": r'^#include "io/|\bmrc_ctx_create\(', "sim": r'^#include "sim/'}
+    used = [part for part, sign in signs.items() if re.search(sign, text, re.MULTILINE)]
     return [*used, "core"]
 
 
@@ -103,7 +104,7 @@ def _key(flags: Iterable[str], *parts: bytes) -> str:
 
 
 def _headers() -> list[Path]:
-    places = (CSRC, ROOT / "tests" / "c", ROOT / "tests" / "fuzz")
+    places = (CSRC, ROOT / "tests" / "c", ROOT / "tests" / "fuzz", ROOT / "bench")
     return sorted(p for place in places for p in place.rglob("*") if p.suffix in (".h", ".def"))
 
 

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The test bed of a benchmark: the fabric of `mrc testbed`, and what peers of mrc need in it.
+
+TCP, MPTCP, UCX and libfabric pick their path by address, so every interface of a host gets one
+whose routes stay in its plane, both ways. mrc does not use them.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from ipaddress import IPv6Interface, IPv6Network
+from pathlib import Path
+
+from mrc import netns, topology
+from mrc.netlink import Netlink
+from mrc.paths import ENCAPSULATION, TRANSPORT, payload_mtu
+from mrc.srv6 import EncapRed, Route
+from mrc.testbed import Testbed
+
+HOSTS = (0, 1)  # the sender's number, the receiver's
+_UPPER = "fe80::1"
+_BUFFERS = "4096 1048576 67108864"  # of TCP: it may grow to what any of its rates can fill
+_WIRE_OVERHEAD = 14 + 40 + 40 + 8  # Ethernet, outer and inner IPv6, UDP: as tbf counts a packet
+
+
+class Bed:
+    """Two hosts, up as long as the context manager is open."""
+
+    def __init__(self, name: str, *, planes: int, t1: int, rate: str, mtu: int) -> None:
+        self.testbed = Testbed(name, hosts=2, planes=planes, t1=t1, rate=rate, mtu=mtu)
+        self.planes = planes
+        self.mtu = mtu
+        self.rate = rate
+        self.path_mtu = payload_mtu(mtu, 6, encapsulation=ENCAPSULATION)
+        self.packet_bytes = self.path_mtu + TRANSPORT
+
+    def __enter__(self) -> Bed:
+        self.testbed.up()
+        try:
+            for host in HOSTS:
+                self._dress(host)
+        except BaseException:
+            self.testbed.down()
+            raise
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.testbed.down()
+
+    def namespace(self, host: int) -> str:
+        return self.testbed.plan.nodes[f"h{host}"].namespace
+
+    def command(self, host: int, argv: list[str]) -> tuple[list[str], dict[str, str]]:
+        """Arguments and environment that run a program in a host, on that side's core."""
+        pinned = ["taskset", "-c", str(core(host)), *argv]
+        return self.testbed.host_command(f"h{host}", pinned)
+
+    def address(self, host: int) -> str:
+        return str(topology.host_address(host))
+
+    def plane_address(self, host: int, plane: int) -> str:
+        """The address of a host's interface: it is reached over T1 0 of the plane."""
+        return str(topology.path_address(host, plane, 0))
+
+    def plane_arguments(self, host: int) -> list[str]:
+        """`p1=ADDRESS,ADDRESS p2=...`: the peer's address on every path, as C ends take them."""
+        paths = self.testbed.shape.topology.paths(1 - host)
+        return [
+            f"p{plane}=" + ",".join(str(path.dst) for path in paths if path.plane == plane)
+            for plane in range(1, self.planes + 1)
+        ]
+
+    def flows(self, planes: int) -> list[str]:
+        """Addresses from and to of one TCP flow for each of the first planes."""
+        return [self.plane_address(host, plane) for plane in range(1, planes + 1) for host in HOSTS]
+
+    def sent_bytes(self) -> list[int]:
+        """What the sender's interfaces have sent, plane by plane."""
+        with netns.inside(self.namespace(0)):
+            lines = Path("/proc/thread-self/net/dev").read_text().splitlines()[2:]
+        counts = {
+            name.strip(): int(rest.split()[8]) for name, rest in (x.split(":") for x in lines)
+        }
+        return [counts[f"p{plane}"] for plane in range(1, self.planes + 1)]
+
+    def payload_capacity_bps(self) -> float | None:
+        """What full packets of mrc leave for payload on all planes; None without a limit."""
+        rate_bps = self.testbed.shape.rate_bps
+        if rate_bps is None:
+            return None
+        wire_bytes = self.packet_bytes + _WIRE_OVERHEAD
+        return self.planes * rate_bps * self.path_mtu / wire_bytes
+
+    def _dress(self, host: int) -> None:
+        fabric, peer = self.testbed.shape.topology, 1 - host
+        with netns.inside(self.namespace(host)):
+            for name in ("tcp_rmem", "tcp_wmem"):
+                Path("/proc/sys/net/ipv4", name).write_text(_BUFFERS)
+        with Netlink(self.namespace(host)) as netlink:
+            netlink.add_addresses(
+                (f"p{plane}", IPv6Interface((self.plane_address(host, plane), 128)))
+                for plane in fabric.plane_numbers()
+            )
+            netlink.add_routes(
+                [
+                    Route(
+                        IPv6Network(path.dst),
+                        f"p{path.plane}",
+                        via=topology.IPv6Address(_UPPER),
+                        src=topology.path_address(host, path.plane, 0),
+                        action=EncapRed(path.segments),
+                    )
+                    for path in fabric.paths(peer)
+                ]
+            )
+        self._announce(host)
+
+    def _announce(self, host: int) -> None:
+        """MPTCP: the receiver announces its addresses, and the sender joins each over its plane."""
+        extra = str(self.planes - 1)
+        limits = ["limits", "set", "subflows", extra, "add_addr_accepted", extra]
+        ip = ["ip", "-n", self.namespace(host), "mptcp"]
+        subprocess.run([*ip, *limits], check=True)
+        if host == HOSTS[1]:
+            for plane in range(2, self.planes + 1):
+                address = self.plane_address(host, plane)
+                subprocess.run([*ip, "endpoint", "add", address, "signal"], check=True)
+
+
+def core(host: int) -> int:
+    """The core of one side. What the sender's kernel forwards runs on the sender's."""
+    cores = sorted(os.sched_getaffinity(0))
+    return cores[host % len(cores)]

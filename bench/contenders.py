@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who takes part: raw UDP, TCP, MPTCP and mrc, each as a pair of ends that stay up between rounds.
+
+A method measures once and returns what it saw: `bytes` of payload that arrived in `ns`, and what
+else the contender can tell: `messages`, percentiles, `packets`, `syscalls`, `retransmissions`.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from bed import HOSTS, Bed
+from build import program
+from end import End
+
+Raw = dict[str, Any]
+
+GSO_BYTES = 65527  # UDP payload of one UDP_SEGMENT message at most
+GSO_PACKETS = 64  # packets in it at most, on kernels before 6.9; mrc keeps to it
+_FLOOR_PORT = 7000
+_UDP_PORT = 7100
+_FLOW_PORTS = {False: 5001, True: 5002}
+_ENDPOINT = str(Path(__file__).resolve().with_name("endpoint"))
+_PERCENTILES = ("p50_ns", "p99_ns", "p999_ns")
+
+
+class Pair:
+    """Two ends; a context manager that stops them."""
+
+    def __init__(self, sender: End, receiver: End) -> None:
+        self.sender = sender
+        self.receiver = receiver
+
+    def __enter__(self) -> Pair:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.sender.close()
+        self.receiver.close()
+
+    @property
+    def pids(self) -> list[list[int]]:
+        return [[self.sender.process.pid], [self.receiver.process.pid]]
+
+    def while_receiver(self, *job: object, sender: tuple[object, ...]) -> tuple[Raw, Raw]:
+        """Runs a job of the sender during one of the receiver that lasts until the next."""
+        self.receiver.start(*job)
+        sent = self.sender.run(*sender)
+        self.receiver.start("end")
+        return sent, self.receiver.result()
+
+
+class Floor(Pair):
+    """Raw UDP over the same routes."""
+
+    def __init__(self, bed: Bed) -> None:
+        floor = program("floor")
+        ends = [
+            End(bed, host, floor, _FLOOR_PORT, bed.address(host), *bed.plane_arguments(host))
+            for host in HOSTS
+        ]
+        super().__init__(*ends)
+
+    def bursts(self, packet_bytes: int, packets: int, ms: int) -> Raw:
+        job = ("send", packet_bytes, packets, ms)
+        sent, got = self.while_receiver("receive", sender=job)
+        syscalls = sent["syscalls"] + got["syscalls"]
+        return {**got, "messages": got["packets"], "syscalls": syscalls}
+
+    def ping(self, size: int, ms: int, *, spin: bool) -> Raw:
+        return self.while_receiver("echo", int(spin), sender=("ping", size, ms, int(spin)))[0]
+
+
+def full_burst(packet_bytes: int) -> int:
+    """Packets of the largest burst."""
+    return min(GSO_BYTES // packet_bytes, GSO_PACKETS)
+
+
+class UdpPython(Pair):
+    """Datagrams on asyncio with uvloop."""
+
+    def __init__(self, bed: Bed) -> None:
+        ends = []
+        for host in reversed(HOSTS):
+            here, there = bed.plane_address(host, 1), bed.plane_address(1 - host, 1)
+            ends.append(
+                End(bed, host, sys.executable, _ENDPOINT, "udp", "p1", here, there, _UDP_PORT)
+            )
+        super().__init__(ends[1], ends[0])
+
+    def ping(self, size: int, ms: int) -> Raw:
+        return self.while_receiver("echo", sender=("ping", size, ms))[0]
+
+
+class Flows(Pair):
+    """TCP or MPTCP, a program of ours that does nothing else."""
+
+    def __init__(self, bed: Bed, *, mptcp: bool = False) -> None:
+        self.bed = bed
+        port, kind = _FLOW_PORTS[mptcp], "mptcp" if mptcp else "tcp"
+        receiver = End(bed, HOSTS[1], program("flow"), "receive", port, kind)
+        super().__init__(End(bed, HOSTS[0], program("flow"), "send", port, kind), receiver)
+
+    def stream(self, cc: str, mode: str, ms: int, *, flows: int = 1) -> Raw:
+        self.receiver.start("take", flows)
+        sent = self.sender.run("send", cc, mode, ms, *self.bed.flows(flows))
+        return self._both(sent)
+
+    def file(self, cc: str, source: Path, target: Path) -> Raw:
+        self.receiver.start("take", 1, target)
+        return self._both(self.sender.run("file", cc, source, *self.bed.flows(1)))
+
+    def _both(self, sent: Raw) -> Raw:
+        got = self.receiver.result()
+        assert got["bytes"] == sent["bytes"]
+        return {**sent, "syscalls": sent["syscalls"] + got["syscalls"]}
+
+
+class Mrc(Pair):
+    """What both ways to drive mrc share: jobs, and the counters of both ends around them."""
+
+    def write(self, size: int, depth: int, ms: int) -> Raw:
+        return self._counted(("serve",), ("write", size, depth, ms))
+
+    def ping(self, size: int, ms: int) -> Raw:
+        return self._counted(("echo", size), ("ping", size, ms))
+
+    def _counted(self, receiver: tuple[object, ...], sender: tuple[object, ...]) -> Raw:
+        before = self._counters()
+        self.receiver.start(*receiver)
+        sent = self.sender.run(*sender)
+        # A polled context acknowledges only while it is run: the sender's goes on until the
+        # receiver is done.
+        self.sender.start("serve")
+        for each in (self.receiver, self.sender):
+            each.start("end")
+            each.result()
+        here, there = (
+            {name: after[name] - was[name] for name in after}
+            for was, after in zip(before, self._counters(), strict=True)
+        )
+        return {
+            **sent,
+            "packets": here["RX_PACKETS"] + there["RX_PACKETS"],
+            "syscalls": sum(x["RX_SYSCALLS"] + x["TX_SYSCALLS"] for x in (here, there)),
+            "retransmissions": here["TX_RETRANSMITTED"],
+            "counters": [here, there],
+        }
+
+    def _counters(self) -> list[dict[str, int]]:
+        return [self.sender.run("counters"), self.receiver.run("counters")]
+
+
+class MrcVerbs(Mrc):
+    """mrc by its C interface: with a datapath thread, or polled, that is run to completion."""
+
+    def __init__(
+        self,
+        bed: Bed,
+        *,
+        polled: bool = False,
+        qps: int = 1,
+        integrity: str = "ICRC",
+        spray: int = 0,
+        spin_us: int = 0,
+        arena_mib: int = 160,
+    ) -> None:
+        number = {"ICRC": 0, "UDP": 1}[integrity]
+        settings = [int(polled), qps, number, spray, bed.path_mtu, arena_mib << 20, spin_us]
+        ends = [
+            End(
+                bed,
+                host,
+                program("verbs"),
+                *settings,
+                bed.address(host),
+                bed.address(1 - host),
+                *bed.plane_arguments(host),
+            )
+            for host in HOSTS
+        ]
+        super().__init__(*ends)
+        for end, peer in ((ends[0], ends[1]), (ends[1], ends[0])):
+            end.run("peer", peer.hello["udp_port"], peer.hello["arena"], *peer.hello["sports"])
+
+
+class MrcPython(Mrc):
+    """mrc through asyncio."""
+
+    def __init__(self, bed: Bed, *, integrity: str = "ICRC", arena_mib: int = 160) -> None:
+        command = (sys.executable, _ENDPOINT, "mrc")
+        options = (integrity, arena_mib << 20)
+        receiver = End(bed, HOSTS[1], *command, "listen", *options)
+        try:
+            sender = End(bed, HOSTS[0], *command, "connect", *options)
+        except BaseException:
+            receiver.close()
+            raise
+        super().__init__(sender, receiver)
+        assert sender.hello["path_mtu"] == bed.path_mtu  # which every other contender is given

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The processes of a contender, pinned, one in each host, and what they cost.
+
+An `End` lives as long as its pipe: jobs go in as lines, JSON comes back. A `run_once` is a program
+that was not written for this, such as a peer's own benchmark.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from bed import HOSTS, Bed, core
+
+PATIENCE = 60  # seconds for any answer: a hang, not slowness, ends a benchmark
+
+
+class BenchError(Exception):
+    """A contender failed; the message is one line."""
+
+
+class End:
+    """One process in a host. Every job is answered by one line."""
+
+    def __init__(self, bed: Bed, host: int, *argv: object) -> None:
+        words = [str(word) for word in argv]
+        command, environment = bed.command(host, words)
+        pipe = subprocess.PIPE
+        self.what = " ".join(Path(word).name for word in words[:3])
+        self.process = subprocess.Popen(
+            command, env=environment, stdin=pipe, stdout=pipe, stderr=pipe, text=True
+        )
+        try:
+            self.hello = self.result()
+        except BaseException:
+            self.close()
+            raise
+
+    def start(self, *words: object) -> None:
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(" ".join(map(str, words)) + "\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            raise BenchError(f"{self.what}: {self._last_words()}") from None
+
+    def result(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        if not select.select([self.process.stdout], [], [], PATIENCE)[0]:
+            raise BenchError(f"{self.what}: no answer in {PATIENCE} s")
+        line = self.process.stdout.readline()
+        if not line:
+            raise BenchError(f"{self.what}: {self._last_words()}")
+        return json.loads(line)
+
+    def run(self, *words: object) -> dict[str, Any]:
+        self.start(*words)
+        return self.result()
+
+    def close(self) -> None:
+        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
+            assert stream is not None
+            try:
+                stream.close()
+            except BrokenPipeError:
+                pass
+        try:
+            self.process.wait(5)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def _last_words(self) -> str:
+        assert self.process.stderr is not None
+        self.process.kill()
+        said = self.process.stderr.read().strip().splitlines()
+        return said[-1] if said else f"ended with {self.process.wait()}"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What a program printed, and its CPU time with that of its children."""
+
+    output: str
+    cpu_seconds: float
+
+
+def run_once(bed: Bed, host: int, argv: Sequence[str], **environment: str) -> Ended:
+    """Runs a program to its end; BenchError when it fails or hangs."""
+    return wait_for(start_once(bed, host, argv, **environment))
+
+
+def start_once(
+    bed: Bed, host: int, argv: Sequence[str], **environment: str
+) -> subprocess.Popen[str]:
+    command, inherited = bed.command(host, list(argv))
+    pipe, both = subprocess.PIPE, subprocess.STDOUT
+    return subprocess.Popen(
+        command, env={**inherited, **environment}, stdout=pipe, stderr=both, text=True
+    )
+
+
+def wait_for(process: subprocess.Popen[str]) -> Ended:
+    assert process.stdout is not None
+    watchdog = threading.Timer(PATIENCE, process.kill)
+    watchdog.start()
+    try:
+        with process.stdout:
+            output = process.stdout.read()
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    finally:
+        watchdog.cancel()
+    if process.returncode != 0:
+        said = output.strip().splitlines()
+        last = said[-1] if said else f"ended with {process.returncode}"
+        raise BenchError(f"{Path(str(process.args[-1])).name}: {last}")
+    return Ended(output, usage.ru_utime + usage.ru_stime)
+
+
+# ---- CPU time -------------------------------------------------------------------------------
+
+
+def cpu_ns(pids: Sequence[Sequence[int]]) -> list[int]:
+    """CPU time of each side so far: its processes, and the softirq thread of its core."""
+    return [
+        sum(_run_ns(pid) for pid in (*side, *_softirq_pids(core(host))))
+        for host, side in zip(HOSTS, pids, strict=True)
+    ]
+
+
+def _run_ns(pid: int) -> int:
+    """Time on a core of all threads of a process, the interrupts that hit it included."""
+    total = 0
+    for task in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+        try:
+            total += int(task.read_text().split()[0])
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # a thread that just ended
+    return total
+
+
+@cache
+def _softirq_pids(number: int) -> tuple[int, ...]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/comm"):
+        try:
+            if path.read_text().strip() == f"ksoftirqd/{number}":
+                found.append(int(path.parent.name))
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return tuple(found)
