@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from bed import HOSTS, Bed
-from build import program
+from compiled import program
 from end import End
 
 Raw = dict[str, Any]
@@ -23,7 +23,6 @@ _FLOOR_PORT = 7000
 _UDP_PORT = 7100
 _FLOW_PORTS = {False: 5001, True: 5002}
 _ENDPOINT = str(Path(__file__).resolve().with_name("endpoint"))
-_PERCENTILES = ("p50_ns", "p99_ns", "p999_ns")
 
 
 class Pair:
@@ -33,7 +32,7 @@ class Pair:
         self.sender = sender
         self.receiver = receiver
 
-    def __enter__(self) -> Pair:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -121,6 +120,8 @@ class Flows(Pair):
 class Mrc(Pair):
     """What both ways to drive mrc share: jobs, and the counters of both ends around them."""
 
+    settings: dict[str, object]
+
     def write(self, size: int, depth: int, ms: int) -> Raw:
         return self._counted(("serve",), ("write", size, depth, ms))
 
@@ -167,6 +168,13 @@ class MrcVerbs(Mrc):
         spin_us: int = 0,
         arena_mib: int = 160,
     ) -> None:
+        self.settings = {
+            "polled": polled,
+            "qps": qps,
+            "integrity": integrity,
+            "spray": spray,
+            "spin_us": spin_us,
+        }
         number = {"ICRC": 0, "UDP": 1}[integrity]
         settings = [int(polled), qps, number, spray, bed.path_mtu, arena_mib << 20, spin_us]
         ends = [
@@ -190,6 +198,7 @@ class MrcPython(Mrc):
     """mrc through asyncio."""
 
     def __init__(self, bed: Bed, *, integrity: str = "ICRC", arena_mib: int = 160) -> None:
+        self.settings = {"asyncio": True, "qps": 1, "integrity": integrity}
         command = (sys.executable, _ENDPOINT, "mrc")
         options = (integrity, arena_mib << 20)
         receiver = End(bed, HOSTS[1], *command, "listen", *options)

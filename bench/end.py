@@ -122,7 +122,7 @@ def wait_for(process: subprocess.Popen[str]) -> Ended:
     if process.returncode != 0:
         said = output.strip().splitlines()
         last = said[-1] if said else f"ended with {process.returncode}"
-        raise BenchError(f"{Path(str(process.args[-1])).name}: {last}")
+        raise BenchError(last)
     return Ended(output, usage.ru_utime + usage.ru_stime)
 
 

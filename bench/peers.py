@@ -7,6 +7,7 @@ Each is started anew for every measurement. A peer that is missing is skipped; `
 from __future__ import annotations
 
 import csv
+import filecmp
 import json
 import shutil
 import subprocess
@@ -23,8 +24,13 @@ PACKAGES = {
     "fi_pingpong": "libfabric-bin",
     "socat": "socat",
 }
-_UCX_PORT, _FI_PORT, _SOCAT_PORT = 13337, 14500, 5003
+_UCX_PORT, _FI_PORT, _SOCAT_PORT, _MRC_PORT = 13337, 14500, 5003, 4791
+MIB = 1 << 20
 _MRC = [sys.executable, "-m", "mrc"]
+
+
+class CopyError(Exception):
+    """A file arrived, and is not what was sent."""
 
 
 def missing() -> dict[str, str]:
@@ -46,19 +52,25 @@ def install() -> None:
             raise BenchError(f"apt-get: {done.stderr.strip().splitlines()[-1]}")
 
 
-def with_server(
+def serve_and_run(
     bed: Bed, server: list[str], client: list[str], port: int, **environment: str
-) -> tuple[Ended, Ended]:
-    """Runs a server in the receiver's host and a client in the sender's, to their ends."""
+) -> tuple[Ended, Raw]:
+    """Runs a server in the receiver's host and then a client in the sender's, both to their ends.
+
+    Returns what the client printed, and the time from its start to the end of both.
+    """
     process = start_once(bed, HOSTS[1], server, **environment)
     try:
         until_listening(bed, process, port)
+        start = time.monotonic_ns()
         sent = run_once(bed, HOSTS[0], client, **environment)
-        return sent, wait_for(process)
+        got = wait_for(process)
+        ns = time.monotonic_ns() - start
     finally:
         if process.poll() is None:
             process.kill()
             process.wait()
+    return sent, {"ns": ns, "cpu_seconds": [sent.cpu_seconds, got.cpu_seconds]}
 
 
 def until_listening(bed: Bed, process: subprocess.Popen[str], port: int) -> None:
@@ -84,30 +96,27 @@ def until_listening(bed: Bed, process: subprocess.Popen[str], port: int) -> None
         time.sleep(0.005)
 
 
-def _raw(sent: Ended, got: Ended, size: int, ns: float) -> Raw:
-    return {"bytes": size, "ns": ns, "cpu_seconds": [sent.cpu_seconds, got.cpu_seconds]}
-
-
-def ucx_put(bed: Bed, size: int, ms: int) -> Raw:
-    """UCX 1.x: puts over TCP, a connection on every interface."""
+def ucx(bed: Bed, test: str, size: int, ms: int) -> Raw:
+    """UCX over TCP. Every interface may be used: tags are spread over all, puts keep to one."""
+    rails = str(min(bed.planes, 4))
     environment = {
         "UCX_TLS": "tcp",
         "UCX_NET_DEVICES": ",".join(f"p{plane}" for plane in range(1, bed.planes + 1)),
-        "UCX_AF_PRIO": "inet6",
-        "UCX_MAX_RNDV_RAILS": str(min(bed.planes, 4)),
-        "UCX_MAX_EAGER_RAILS": str(min(bed.planes, 4)),
-        "UCX_WARN_UNUSED_ENV_VARS": "n",
+        "UCX_TCP_AF_PRIO": "inet6",
+        "UCX_MAX_RNDV_RAILS": rails,
+        "UCX_MAX_EAGER_RAILS": rails,
     }
-    count = max(ms * 1_000_000 // size, 20)  # about a GB/s
+    count = max(ms * 500_000 // size, 20)  # at half a GB/s
     common = ["ucx_perftest", "-p", str(_UCX_PORT), "-6"]
-    job = ["-t", "ucp_put_bw", "-s", str(size), "-n", str(count), "-w", "5", "-f", "-v"]
+    job = ["-t", test, "-s", str(size), "-n", str(count), "-w", "5", "-f", "-v"]
     target = bed.plane_address(HOSTS[1], 1)
-    sent, got = with_server(bed, common, [*common, target, *job], _UCX_PORT, **environment)
-    rows = [row for row in csv.reader(sent.output.splitlines()) if row and row[0].isdigit()]
+    sent, raw = serve_and_run(bed, common, [*common, target, *job], _UCX_PORT, **environment)
+    rows = [row for row in csv.reader(sent.output.splitlines()) if row[0].strip() == str(count)]
     if not rows:
         raise BenchError(f"ucx_perftest: {sent.output.strip().splitlines()[-1]}")
     mib_per_second = float(rows[-1][5])
-    return _raw(sent, got, count * size, count * size / (mib_per_second * 2**20) * 1e9)
+    total = count * size
+    return {**raw, "bytes": total, "ns": total / (mib_per_second * MIB) * 1e9}
 
 
 def libfabric(bed: Bed, size: int, ms: int) -> Raw:
@@ -116,33 +125,30 @@ def libfabric(bed: Bed, size: int, ms: int) -> Raw:
     common = ["fi_pingpong", "-p", "udp;ofi_rxd", "-e", "rdm", "-I", str(count), "-S", str(size)]
     server = [*common, "-B", str(_FI_PORT)]
     target = bed.plane_address(HOSTS[1], 1)
-    sent, got = with_server(bed, server, [*common, "-P", str(_FI_PORT), target], _FI_PORT)
-    last = sent.output.strip().splitlines()[-1].split()
-    half_us = float(last[6])
-    return {**_raw(sent, got, size * count * 2, half_us * 2e3 * count), "p50_ns": half_us * 1e3}
+    client = [*common, "-P", str(_FI_PORT), target]
+    sent, raw = serve_and_run(bed, server, client, _FI_PORT)
+    half_us = float(sent.output.strip().splitlines()[-1].split()[6])
+    total = {"bytes": size * count * 2, "ns": half_us * 2e3 * count}
+    return {**raw, **total, "p50_ns": half_us * 1e3}
 
 
 # ---- Files --------------------------------------------------------------------------------------
 
 
+def compare_files(source: Path, copy: Path) -> None:
+    """Raises CopyError when they differ."""
+    if not filecmp.cmp(source, copy, shallow=False):
+        raise CopyError(f"{copy.name} differs from its source")
+
+
 def mrc_file(bed: Bed, source: Path, folder: Path) -> Raw:
-    """`mrc send` to `mrc recv`: until the receiver has verified the digest."""
-    command = [*_MRC, "recv", "--output", str(folder), "--once", "--overwrite"]
-    receiver = start_once(bed, HOSTS[1], command)
-    try:
-        until_listening(bed, receiver, 4791)
-        sent = run_once(bed, HOSTS[0], [*_MRC, "send", "--json", "--quiet", str(source), "h1"])
-        got = wait_for(receiver)
-    finally:
-        if receiver.poll() is None:
-            receiver.kill()
-            receiver.wait()
+    """`mrc send` to `mrc recv`, as it counts: until the receiver has verified the digest."""
+    server = [*_MRC, "recv", "--output", str(folder), "--once", "--overwrite"]
+    client = [*_MRC, "send", "--json", "--quiet", str(source), "h1"]
+    sent, raw = serve_and_run(bed, server, client, _MRC_PORT)
     told = json.loads(sent.output)
     size = source.stat().st_size
-    return {
-        **_raw(sent, got, size, 8e9 * size / told["goodput_bits_per_second"]),
-        "planes_bytes": [plane["bytes"] for plane in told["planes"]],
-    }
+    return {**raw, "bytes": size, "ns": 8e9 * size / told["goodput_bits_per_second"]}
 
 
 def socat_file(bed: Bed, source: Path, target: Path) -> Raw:
@@ -152,15 +158,4 @@ def socat_file(bed: Bed, source: Path, target: Path) -> Raw:
     here, there = bed.flows(1)
     to = f"TCP6:[{there}]:{_SOCAT_PORT},bind=[{here}]"
     client = ["socat", "-u", "-b", "1048576", f"OPEN:{source}", to]
-    process = start_once(bed, HOSTS[1], server)
-    try:
-        until_listening(bed, process, _SOCAT_PORT)
-        start = time.monotonic()
-        sent = run_once(bed, HOSTS[0], client)
-        got = wait_for(process)
-        seconds = time.monotonic() - start
-    finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
-    return _raw(sent, got, source.stat().st_size, seconds * 1e9)
+    return {**serve_and_run(bed, server, client, _SOCAT_PORT)[1], "bytes": source.stat().st_size}

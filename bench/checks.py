@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What mrc must reach beside the others in one run. Pure.
+
+A ratio is taken round by round, between neighbours, and its median counts: what slows a whole round
+slows both. A check whose rows were not measured is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+Rounds = Mapping[str, Sequence[Mapping[str, Any]]]
+
+GOODPUT = "goodput_bits_per_second"
+RATE = "messages_per_second"
+_CPU = ("sender_cpu_seconds_per_gib", "receiver_cpu_seconds_per_gib")
+_ONE_TCP = tuple(f"TCP, {cc}, {mode}" for cc in ("cubic", "bbr") for mode in ("write", "sendfile"))
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A value of the run beside its target."""
+
+    name: str
+    value: float
+    relation: str  # ">=" or "<="
+    target: float
+
+    @property
+    def met(self) -> bool:
+        return self.value >= self.target if self.relation == ">=" else self.value <= self.target
+
+
+def evaluate(beds: Mapping[str, Rounds], capacity_bps: float | None) -> list[Check]:
+    """Every check that the rows of the beds allow. The capacity is that of the limited bed."""
+    found: list[Check] = []
+    if rounds := beds.get("9000"):
+        found += [*_bulk(rounds), *_cpu(rounds), *_files(rounds), *_small(rounds)]
+        found += _latency(rounds)
+    if rounds := beds.get("1500"):
+        found += _ratio(rounds, "1500 B MTU, of floor", "mrc, WRITE 1 MiB", ">=", 0.65)
+    if (rounds := beds.get("500mbit")) and capacity_bps:
+        found += _limited(rounds, capacity_bps)
+    return found
+
+
+def _bulk(rounds: Rounds) -> Iterator[Check]:
+    for what, targets in (
+        ("mrc", (0.78, 0.9, 1.1)),
+        ("mrc, integrity=udp", (0.88, 1.0, 1.25)),
+    ):
+        best = _best(rounds, _ONE_TCP)
+        for size in ("1 MiB", "64 MiB"):
+            row = f"{what}, WRITE {size}"
+            for name, other, target in zip(
+                ("floor", "best TCP flow", "MPTCP"), ("UDP floor", best, "MPTCP"), targets,
+                strict=True,
+            ):  # fmt: skip
+                yield from _ratio(rounds, f"{row}, of {name}", row, ">=", target, other)
+    yield from _ratio(rounds, "spray=1, of floor a packet a send", "mrc, spray=1, WRITE 1 MiB",
+                      ">=", 0.85, "UDP floor, a packet a send")  # fmt: skip
+
+
+def _cpu(rounds: Rounds) -> Iterator[Check]:
+    best = _best(rounds, _ONE_TCP)
+    for metric, side in zip(_CPU, ("sender", "receiver"), strict=True):
+        name = f"CPU a GiB, {side}, of TCP"
+        yield from _ratio(rounds, name, "mrc, WRITE 1 MiB", "<=", 1.15, best, metric)
+
+
+def _files(rounds: Rounds) -> Iterator[Check]:
+    row = "file, mrc send"
+    yield from _ratio(rounds, "file, of bulk WRITE", row, ">=", 0.75, "mrc, WRITE 1 MiB")
+    best = _best(rounds, ("file, one TCP flow", "file, socat"))
+    yield from _ratio(rounds, "file, of the file over one TCP flow", row, ">=", 1.3, best)
+
+
+def _small(rounds: Rounds) -> Iterator[Check]:
+    best = _best(rounds, ("mrc, WRITE 64 B", "mrc, polled, WRITE 64 B"), RATE)
+    yield from _ratio(rounds, "64 B WRITE rate, of floor", best, ">=", 0.3, "UDP floor, 64 B", RATE)
+
+
+def _latency(rounds: Rounds) -> Iterator[Check]:
+    for how in ("spinning", "sleeping"):
+        row, other = f"mrc, polled, {how}, WRITE_IMM 2 B", f"UDP ping-pong, {how}, 2 B"
+        for metric, target in (("p50_ns", 1.25), ("p99_ns", 1.5)):
+            name = f"WRITE_IMM 2 B, {how}, {metric[:3]}, of UDP"
+            yield from _ratio(rounds, name, row, "<=", target, other, metric)
+    name, row = "WRITE_IMM 2 B, asyncio, p50, of UDP", "mrc, asyncio, WRITE_IMM 2 B"
+    yield from _ratio(rounds, name, row, "<=", 2.0, "UDP ping-pong, asyncio, 2 B", "p50_ns")
+
+
+def _limited(rounds: Rounds, capacity_bps: float) -> Iterator[Check]:
+    found = rounds.get("mrc, WRITE 1 MiB")
+    if not found:
+        return
+    share = median(metrics[GOODPUT] for metrics in found) / capacity_bps
+    yield Check("rate-limited, of payload capacity", share, ">=", 0.97)
+    uneven = median(
+        max(abs(share * len(metrics["plane_shares"]) - 1) for share in metrics["plane_shares"])
+        for metrics in found
+    )
+    yield Check("rate-limited, worst plane's distance from an equal share", uneven, "<=", 0.02)
+
+
+def _ratio(
+    rounds: Rounds,
+    name: str,
+    row: str,
+    relation: str,
+    target: float,
+    other: str = "UDP floor",
+    metric: str = GOODPUT,
+) -> Iterator[Check]:
+    pairs = list(zip(rounds.get(row, ()), rounds.get(other, ()), strict=False))
+    if pairs:
+        value = median(mine[metric] / theirs[metric] for mine, theirs in pairs)
+        yield Check(name, value, relation, target)
+
+
+def _best(rounds: Rounds, names: Sequence[str], metric: str = GOODPUT) -> str:
+    """The row with the highest median; the first where none was measured."""
+
+    def middle(name: str) -> float:
+        return median([metrics[metric] for metrics in rounds.get(name, ())] or [0.0])
+
+    key: Callable[[str], float] = middle
+    return max(names, key=key)

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs rows in turn, round after round, and turns what they saw into metrics."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from bed import Bed
+from contenders import Raw
+from end import BenchError, cpu_ns
+from rows import Row
+
+GIB = 1 << 30
+Metrics = dict[str, Any]
+# What the rounds of a row gave, under the row's name.
+Rounds = dict[str, list[Metrics]]
+
+
+def run_rounds(
+    bed: Bed, rows: Sequence[Row], repeats: int, warm_up: bool, note: Callable[[str], None]
+) -> tuple[Rounds, dict[str, str]]:
+    """Every row once a round, so that a slow moment of the machine hits neighbours alike.
+
+    Returns what was measured, and why rows of peers are missing.
+    """
+    rounds: Rounds = {row.name: [] for row in rows}
+    failed: dict[str, str] = {}
+    for number in range(repeats + warm_up):
+        for row in rows:
+            if row.name in failed:
+                continue
+            try:
+                metrics = measure(bed, row)
+            except BenchError as error:
+                if not row.peer:
+                    raise BenchError(f"{row.name}: {error}") from error
+                failed[row.name] = str(error)
+                continue
+            if number >= warm_up:
+                rounds[row.name].append(metrics)
+            note(f"round {number + 1 - warm_up}: {row.name}: {brief(metrics)}")
+    return {name: found for name, found in rounds.items() if found}, failed
+
+
+def measure(bed: Bed, row: Row) -> Metrics:
+    """One row once."""
+    planes, cpu = bed.sent_bytes(), cpu_ns(row.pids)
+    raw = row.measure()
+    cpu = [after - before for before, after in zip(cpu, cpu_ns(row.pids), strict=True)]
+    planes = [after - before for before, after in zip(planes, bed.sent_bytes(), strict=True)]
+    # A program that came and went has told its own share; the rest is the softirq thread's.
+    raw["cpu_seconds"] = [
+        ns / 1e9 + own for ns, own in zip(cpu, raw.get("cpu_seconds", (0, 0)), strict=True)
+    ]
+    return metrics_of(raw, planes)
+
+
+def metrics_of(raw: Raw, planes_bytes: Sequence[int]) -> Metrics:
+    """Rates and costs; a row has those that its contender can tell."""
+    seconds = raw["ns"] / 1e9
+    metrics: Metrics = {name: raw[name] for name in ("p50_ns", "p99_ns", "p999_ns") if name in raw}
+    if "messages" in raw:
+        metrics["messages_per_second"] = raw["messages"] / seconds
+    if "retransmissions" in raw:
+        metrics["retransmissions"] = raw["retransmissions"]
+    if raw.get("bytes"):
+        gib = raw["bytes"] / GIB
+        metrics["goodput_bits_per_second"] = 8 * raw["bytes"] / seconds
+        metrics["sender_cpu_seconds_per_gib"] = raw["cpu_seconds"][0] / gib
+        metrics["receiver_cpu_seconds_per_gib"] = raw["cpu_seconds"][1] / gib
+        metrics |= {f"{name}_per_gib": raw[name] / gib for name in ("packets", "syscalls")
+                    if name in raw}  # fmt: skip
+        total = sum(planes_bytes)
+        metrics["plane_shares"] = [count / total for count in planes_bytes]
+    return metrics
+
+
+def summary(rounds: Sequence[Metrics]) -> dict[str, Any]:
+    """Median, smallest and largest of every metric, and all of them in order."""
+    found: dict[str, Any] = {}
+    for name in rounds[0]:
+        values = [metrics[name] for metrics in rounds]
+        if name == "plane_shares":
+            found[name] = [statistics.median(plane) for plane in zip(*values, strict=True)]
+            continue
+        found[name] = {
+            "median": statistics.median(values),
+            "min": min(values),
+            "max": max(values),
+            "rounds": values,
+        }
+    return found
+
+
+def brief(metrics: Metrics) -> str:
+    if "goodput_bits_per_second" in metrics:
+        return f"{metrics['goodput_bits_per_second'] / 1e9:.3g} Gbit/s"
+    return f"p50 {metrics['p50_ns'] / 1e3:.3g} us"

@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rows of the comparison: which contender does what on which bed, in the order of a round."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import peers
+from bed import Bed
+from contenders import (
+    GSO_PACKETS,
+    Floor,
+    Flows,
+    Mrc,
+    MrcPython,
+    MrcVerbs,
+    Pair,
+    Raw,
+    UdpPython,
+    full_burst,
+)
+
+from mrc.paths import TRANSPORT
+
+KIB, MIB = 1 << 10, 1 << 20
+SPIN_US = 200  # of the rows that spin: longer than any round trip here
+BEDS = {
+    "9000": {"rate": "none", "mtu": 9000},
+    "1500": {"rate": "none", "mtu": 1500},
+    "500mbit": {"rate": "500mbit", "mtu": 9000},
+}
+# WRITEs outstanding over all QPs: enough that none waits for a round trip.
+_DEPTH = {64: 512, KIB: 512, 4 * KIB: 512, 64 * KIB: 32, MIB: 8, 64 * MIB: 2}
+_SIZE_NAMES = {2: "2 B", 64: "64 B", KIB: "1 KiB", 4 * KIB: "4 KiB", 64 * KIB: "64 KiB",
+               MIB: "1 MiB", 64 * MIB: "64 MiB"}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table."""
+
+    name: str
+    measure: Callable[[], Raw]
+    pids: list[list[int]] = field(default_factory=lambda: [[], []])  # of ends that stay up
+    peer: bool = False  # somebody else's program: its failure ends its row, not the run
+    parameters: dict[str, object] = field(default_factory=dict)
+
+
+def rows_of(kind: str, bed: Bed, stack: ExitStack, ms: int, folder: Path, file: Path) -> list[Row]:
+    """The rows of one of BEDS; their ends live as long as the stack."""
+    makers = {"9000": _full, "1500": _small_packets, "500mbit": _limited}
+    return list(makers[kind](_Maker(bed, stack, ms, folder, file)))
+
+
+class _Maker:
+    """Makes rows, and starts the ends that they need."""
+
+    def __init__(self, bed: Bed, stack: ExitStack, ms: int, folder: Path, file: Path) -> None:
+        self.bed = bed
+        self.stack = stack
+        self.ms = ms
+        self.folder = folder
+        self.file = file
+
+    def floor(self, pair: Floor, name: str, packet_bytes: int, packets: int) -> Row:
+        parameters: dict[str, object] = {"packet_bytes": packet_bytes, "burst_packets": packets}
+
+        def measure() -> Raw:
+            return pair.bursts(packet_bytes, packets, self.ms)
+
+        return Row(name, measure, pair.pids, parameters=parameters)
+
+    def pings(self, pair: Floor) -> Iterator[Row]:
+        """Datagrams as large as the packets that mrc sends for so many bytes."""
+        for spin, how in ((True, "spinning"), (False, "sleeping")):
+            for size in (2, 4 * KIB):
+                name = f"UDP ping-pong, {how}, {_SIZE_NAMES[size]}"
+                packet_bytes = size + TRANSPORT
+                yield Row(
+                    name,
+                    lambda n=packet_bytes, s=spin: pair.ping(n, self.ms, spin=s),
+                    pair.pids,
+                    parameters={"packet_bytes": packet_bytes},
+                )
+
+    def flow(self, pair: Flows, name: str, cc: str, mode: str, flows: int = 1) -> Row:
+        parameters: dict[str, object] = {"congestion_control": cc, "mode": mode, "flows": flows}
+
+        def measure() -> Raw:
+            return pair.stream(cc, mode, self.ms, flows=flows)
+
+        return Row(name, measure, pair.pids, parameters=parameters)
+
+    def write(self, pair: Mrc, what: str, size: int, depth: int | None = None) -> Row:
+        depth = depth or _DEPTH[size]
+        parameters: dict[str, object] = {"bytes": size, "outstanding": depth, **pair.settings}
+        name = f"{what}, WRITE {_SIZE_NAMES[size]}"
+        return Row(name, lambda: pair.write(size, depth, self.ms), pair.pids, parameters=parameters)
+
+    def imm(self, pair: Mrc, what: str, size: int) -> Row:
+        name = f"{what}, WRITE_IMM {_SIZE_NAMES[size]}"
+        parameters: dict[str, object] = {"bytes": size, **pair.settings}
+        return Row(name, lambda: pair.ping(size, self.ms), pair.pids, parameters=parameters)
+
+    def enter(self, pair: Pair) -> Pair:
+        self.stack.enter_context(pair)
+        return pair
+
+
+def _full(make: _Maker) -> Iterator[Row]:
+    bed = make.bed
+    floor = make.enter(Floor(bed))
+    tcp, mptcp = make.enter(Flows(bed)), make.enter(Flows(bed, mptcp=True))
+    mrc = make.enter(MrcVerbs(bed))
+    yield from _bulk(make, floor, tcp, mptcp, mrc)
+    spray = make.enter(MrcVerbs(bed, spray=1))
+    yield make.floor(floor, "UDP floor, a packet a send", bed.packet_bytes, 1)
+    yield make.write(spray, "mrc, spray=1", MIB)
+    yield from _small(make, floor, mrc)
+    yield from _latency(make, floor, mrc)
+    yield from _files(make, tcp)
+    if shutil.which("ucx_perftest"):
+        for what, test in (("put", "ucp_put_bw"), ("tag, every plane", "tag_bw")):
+            yield Row(
+                f"UCX over TCP, {what}, 1 MiB",
+                lambda test=test: peers.ucx(bed, test, MIB, make.ms),
+                peer=True,
+            )
+    if shutil.which("fi_pingpong"):
+        yield Row(
+            "libfabric udp;ofi_rxd, ping-pong 64 KiB",
+            lambda: peers.libfabric(bed, 64 * KIB, make.ms),
+            peer=True,
+        )
+
+
+def _bulk(make: _Maker, floor: Floor, tcp: Flows, mptcp: Flows, mrc: Mrc) -> Iterator[Row]:
+    bed = make.bed
+    unchecked = make.enter(MrcVerbs(bed, integrity="UDP"))
+    polled = make.enter(MrcVerbs(bed, polled=True))
+    many = make.enter(MrcVerbs(bed, qps=16))
+    python = make.enter(MrcPython(bed))
+    yield make.floor(floor, "UDP floor", bed.packet_bytes, full_burst(bed.packet_bytes))
+    yield make.write(mrc, "mrc", MIB)
+    yield make.write(unchecked, "mrc, integrity=udp", MIB)
+    for cc in ("cubic", "bbr"):
+        for mode in ("write", "sendfile"):
+            yield make.flow(tcp, f"TCP, {cc}, {mode}", cc, mode)
+    yield make.flow(tcp, "TCP, a flow a plane", "cubic", "write", bed.planes)
+    yield make.flow(mptcp, "MPTCP", "cubic", "write")
+    yield make.write(mrc, "mrc", 64 * MIB)
+    yield make.write(unchecked, "mrc, integrity=udp", 64 * MIB)
+    yield make.write(mrc, "mrc", 64 * KIB)
+    yield make.write(polled, "mrc, polled", MIB)
+    yield make.write(many, "mrc, 16 QPs", MIB, 32)
+    yield make.write(python, "mrc, asyncio", MIB)
+    yield make.write(many, "mrc, 16 QPs", 64, 1024)
+    yield make.write(python, "mrc, asyncio", 64)
+    yield make.imm(python, "mrc, asyncio", 2)
+    yield make.imm(python, "mrc, asyncio", 4 * KIB)
+    datagrams = make.enter(UdpPython(bed))
+    yield Row(
+        "UDP ping-pong, asyncio, 2 B",
+        lambda: datagrams.ping(2 + TRANSPORT, make.ms),
+        datagrams.pids,
+    )
+
+
+def _small(make: _Maker, floor: Floor, mrc: Mrc) -> Iterator[Row]:
+    polled = make.enter(MrcVerbs(make.bed, polled=True))
+    yield make.floor(floor, "UDP floor, 64 B", 64 + TRANSPORT, GSO_PACKETS)
+    for size in (64, KIB, 4 * KIB):
+        yield make.write(mrc, "mrc", size)
+        yield make.write(polled, "mrc, polled", size)
+
+
+def _latency(make: _Maker, floor: Floor, mrc: Mrc) -> Iterator[Row]:
+    spinning = make.enter(MrcVerbs(make.bed, polled=True, spin_us=SPIN_US))
+    sleeping = make.enter(MrcVerbs(make.bed, polled=True))
+    yield from make.pings(floor)
+    for size in (2, 4 * KIB):
+        yield make.imm(spinning, "mrc, polled, spinning", size)
+        yield make.imm(sleeping, "mrc, polled, sleeping", size)
+        yield make.imm(mrc, "mrc", size)
+
+
+def _files(make: _Maker, tcp: Flows) -> Iterator[Row]:
+    bed, source, target = make.bed, make.file, make.folder / "copy"
+
+    def checked(measure: Callable[[], Raw], copy: Path) -> Callable[[], Raw]:
+        def run() -> Raw:
+            raw = measure()
+            peers.compare_files(source, copy)
+            copy.unlink()
+            return raw
+
+        return run
+
+    mrc = checked(lambda: peers.mrc_file(bed, source, make.folder), make.folder / source.name)
+    yield Row("file, mrc send", mrc)
+    flow = checked(lambda: tcp.file("cubic", source, target), target)
+    yield Row("file, one TCP flow", flow, tcp.pids)
+    if shutil.which("socat"):
+        socat = checked(lambda: peers.socat_file(bed, source, target), target)
+        yield Row("file, socat", socat, peer=True)
+
+
+def _small_packets(make: _Maker) -> Iterator[Row]:
+    bed = make.bed
+    floor = make.enter(Floor(bed))
+    tcp, mrc = make.enter(Flows(bed)), make.enter(MrcVerbs(bed))
+    yield make.floor(floor, "UDP floor", bed.packet_bytes, full_burst(bed.packet_bytes))
+    yield make.write(mrc, "mrc", MIB)
+    yield make.flow(tcp, "TCP, cubic, write", "cubic", "write")
+
+
+def _limited(make: _Maker) -> Iterator[Row]:
+    bed = make.bed
+    tcp, mptcp = make.enter(Flows(bed)), make.enter(Flows(bed, mptcp=True))
+    mrc = make.enter(MrcVerbs(bed))
+    yield make.write(mrc, "mrc", MIB)
+    yield make.flow(tcp, "TCP, cubic, write", "cubic", "write")
+    yield make.flow(tcp, "TCP, a flow a plane", "cubic", "write", bed.planes)
+    yield make.flow(mptcp, "MPTCP", "cubic", "write")
+    yield from _files(make, tcp)
