@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import peers
 from bed import Bed
@@ -25,6 +26,8 @@ from contenders import (
 )
 
 from mrc.paths import TRANSPORT
+
+P = TypeVar("P", bound=Pair)
 
 KIB, MIB = 1 << 10, 1 << 20
 SPIN_US = 200  # of the rows that spin: longer than any round trip here
@@ -50,21 +53,21 @@ class Row:
     parameters: dict[str, object] = field(default_factory=dict)
 
 
-def rows_of(kind: str, bed: Bed, stack: ExitStack, ms: int, folder: Path, file: Path) -> list[Row]:
-    """The rows of one of BEDS; their ends live as long as the stack."""
-    makers = {"9000": _full, "1500": _small_packets, "500mbit": _limited}
-    return list(makers[kind](_Maker(bed, stack, ms, folder, file)))
+@dataclass(frozen=True)
+class Maker:
+    """Makes rows, and starts the ends that they need: they live as long as the stack."""
 
+    bed: Bed
+    stack: ExitStack
+    ms: int  # of one measurement
+    file: Path  # what is sent
+    folder: Path  # where it arrives
+    quick: bool
 
-class _Maker:
-    """Makes rows, and starts the ends that they need."""
-
-    def __init__(self, bed: Bed, stack: ExitStack, ms: int, folder: Path, file: Path) -> None:
-        self.bed = bed
-        self.stack = stack
-        self.ms = ms
-        self.folder = folder
-        self.file = file
+    def rows(self, kind: str) -> list[Row]:
+        """The rows of one of BEDS."""
+        makers = {"9000": _full, "1500": _small_packets, "500mbit": _limited}
+        return list(makers[kind](self))
 
     def floor(self, pair: Floor, name: str, packet_bytes: int, packets: int) -> Row:
         parameters: dict[str, object] = {"packet_bytes": packet_bytes, "burst_packets": packets}
@@ -74,18 +77,15 @@ class _Maker:
 
         return Row(name, measure, pair.pids, parameters=parameters)
 
-    def pings(self, pair: Floor) -> Iterator[Row]:
+    def ping(self, pair: Floor, how: str, size: int) -> Row:
         """Datagrams as large as the packets that mrc sends for so many bytes."""
-        for spin, how in ((True, "spinning"), (False, "sleeping")):
-            for size in (2, 4 * KIB):
-                name = f"UDP ping-pong, {how}, {_SIZE_NAMES[size]}"
-                packet_bytes = size + TRANSPORT
-                yield Row(
-                    name,
-                    lambda n=packet_bytes, s=spin: pair.ping(n, self.ms, spin=s),
-                    pair.pids,
-                    parameters={"packet_bytes": packet_bytes},
-                )
+        parameters: dict[str, object] = {"packet_bytes": size + TRANSPORT}
+
+        def measure() -> Raw:
+            return pair.ping(size + TRANSPORT, self.ms, spin=how == "spinning")
+
+        name = f"UDP ping-pong, {how}, {_SIZE_NAMES[size]}"
+        return Row(name, measure, pair.pids, parameters=parameters)
 
     def flow(self, pair: Flows, name: str, cc: str, mode: str, flows: int = 1) -> Row:
         parameters: dict[str, object] = {"congestion_control": cc, "mode": mode, "flows": flows}
@@ -106,22 +106,22 @@ class _Maker:
         parameters: dict[str, object] = {"bytes": size, **pair.settings}
         return Row(name, lambda: pair.ping(size, self.ms), pair.pids, parameters=parameters)
 
-    def enter(self, pair: Pair) -> Pair:
+    def enter(self, pair: P) -> P:
         self.stack.enter_context(pair)
         return pair
 
 
-def _full(make: _Maker) -> Iterator[Row]:
+def _full(make: Maker) -> Iterator[Row]:
     bed = make.bed
     floor = make.enter(Floor(bed))
-    tcp, mptcp = make.enter(Flows(bed)), make.enter(Flows(bed, mptcp=True))
-    mrc = make.enter(MrcVerbs(bed))
-    yield from _bulk(make, floor, tcp, mptcp, mrc)
+    tcp, mrc = make.enter(Flows(bed)), make.enter(MrcVerbs(bed))
+    polled = make.enter(MrcVerbs(bed, polled=True))
+    yield from _bulk(make, floor, tcp, mrc, polled)
     spray = make.enter(MrcVerbs(bed, spray=1))
     yield make.floor(floor, "UDP floor, a packet a send", bed.packet_bytes, 1)
     yield make.write(spray, "mrc, spray=1", MIB)
-    yield from _small(make, floor, mrc)
-    yield from _latency(make, floor, mrc)
+    yield from _small(make, floor, mrc, polled)
+    yield from _latency(make, floor, mrc, polled)
     yield from _files(make, tcp)
     if shutil.which("ucx_perftest"):
         for what, test in (("put", "ucp_put_bw"), ("tag, every plane", "tag_bw")):
@@ -138,10 +138,10 @@ def _full(make: _Maker) -> Iterator[Row]:
         )
 
 
-def _bulk(make: _Maker, floor: Floor, tcp: Flows, mptcp: Flows, mrc: Mrc) -> Iterator[Row]:
+def _bulk(make: Maker, floor: Floor, tcp: Flows, mrc: Mrc, polled: Mrc) -> Iterator[Row]:
     bed = make.bed
+    mptcp = make.enter(Flows(bed, mptcp=True))
     unchecked = make.enter(MrcVerbs(bed, integrity="UDP"))
-    polled = make.enter(MrcVerbs(bed, polled=True))
     many = make.enter(MrcVerbs(bed, qps=16))
     python = make.enter(MrcPython(bed))
     yield make.floor(floor, "UDP floor", bed.packet_bytes, full_burst(bed.packet_bytes))
@@ -170,25 +170,24 @@ def _bulk(make: _Maker, floor: Floor, tcp: Flows, mptcp: Flows, mrc: Mrc) -> Ite
     )
 
 
-def _small(make: _Maker, floor: Floor, mrc: Mrc) -> Iterator[Row]:
-    polled = make.enter(MrcVerbs(make.bed, polled=True))
+def _small(make: Maker, floor: Floor, mrc: Mrc, polled: Mrc) -> Iterator[Row]:
     yield make.floor(floor, "UDP floor, 64 B", 64 + TRANSPORT, GSO_PACKETS)
     for size in (64, KIB, 4 * KIB):
         yield make.write(mrc, "mrc", size)
         yield make.write(polled, "mrc, polled", size)
 
 
-def _latency(make: _Maker, floor: Floor, mrc: Mrc) -> Iterator[Row]:
+def _latency(make: Maker, floor: Floor, mrc: Mrc, polled: Mrc) -> Iterator[Row]:
     spinning = make.enter(MrcVerbs(make.bed, polled=True, spin_us=SPIN_US))
-    sleeping = make.enter(MrcVerbs(make.bed, polled=True))
-    yield from make.pings(floor)
     for size in (2, 4 * KIB):
+        yield make.ping(floor, "spinning", size)
         yield make.imm(spinning, "mrc, polled, spinning", size)
-        yield make.imm(sleeping, "mrc, polled, sleeping", size)
+        yield make.ping(floor, "sleeping", size)
+        yield make.imm(polled, "mrc, polled, sleeping", size)
         yield make.imm(mrc, "mrc", size)
 
 
-def _files(make: _Maker, tcp: Flows) -> Iterator[Row]:
+def _files(make: Maker, tcp: Flows) -> Iterator[Row]:
     bed, source, target = make.bed, make.file, make.folder / "copy"
 
     def checked(measure: Callable[[], Raw], copy: Path) -> Callable[[], Raw]:
@@ -209,7 +208,7 @@ def _files(make: _Maker, tcp: Flows) -> Iterator[Row]:
         yield Row("file, socat", socat, peer=True)
 
 
-def _small_packets(make: _Maker) -> Iterator[Row]:
+def _small_packets(make: Maker) -> Iterator[Row]:
     bed = make.bed
     floor = make.enter(Floor(bed))
     tcp, mrc = make.enter(Flows(bed)), make.enter(MrcVerbs(bed))
@@ -218,7 +217,7 @@ def _small_packets(make: _Maker) -> Iterator[Row]:
     yield make.flow(tcp, "TCP, cubic, write", "cubic", "write")
 
 
-def _limited(make: _Maker) -> Iterator[Row]:
+def _limited(make: Maker) -> Iterator[Row]:
     bed = make.bed
     tcp, mptcp = make.enter(Flows(bed)), make.enter(Flows(bed, mptcp=True))
     mrc = make.enter(MrcVerbs(bed))
@@ -226,4 +225,5 @@ def _limited(make: _Maker) -> Iterator[Row]:
     yield make.flow(tcp, "TCP, cubic, write", "cubic", "write")
     yield make.flow(tcp, "TCP, a flow a plane", "cubic", "write", bed.planes)
     yield make.flow(mptcp, "MPTCP", "cubic", "write")
-    yield from _files(make, tcp)
+    if not make.quick:
+        yield from _files(make, tcp)

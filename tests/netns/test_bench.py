@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmarks in small: that they run, measure every contender and clean up."""
+"""The benchmarks in small: that they run, measure every contender, and clean up."""
 
 from __future__ import annotations
 
@@ -7,23 +7,61 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from mrc import netns
 
 ROOT = Path(__file__).parents[2]
-SMALL = ("--planes", "2", "--t1", "1", "--mib", "1", "--repeats", "1")
+LIMITED_BPS = 4 * 500e6
 
 
-def test_goodput__measures_every_contender() -> None:
-    command = [sys.executable, str(ROOT / "bench" / "goodput"), "--json", *SMALL]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+def row(bed: dict[str, Any], name: str) -> dict[str, Any]:
+    (found,) = [row for row in bed["rows"] if row["name"] == name]
+    return found["metrics"]
+
+
+def test_compare__quick(tmp_path: Path) -> None:
+    files = {"--json": tmp_path / "run.json", "--plot": tmp_path / "run.html"}
+    options = [str(word) for pair in files.items() for word in pair]
+    command = [sys.executable, str(ROOT / "bench" / "compare"), "--quick", *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
     assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
+    result = json.loads(files["--json"].read_text())
     assert result["schema"] == 1
-    assert set(result["results"]) == {"mrc", "tcp, one flow", "tcp, a flow a plane"}
-    wire_rate = 2 * 500e6
-    for contender in result["results"].values():
-        assert len(contender["rounds_bits_per_second"]) == 1
-        # One MiB fits the shapers' buckets in part, so it may pass the rate for a moment.
-        assert 0 < contender["median_bits_per_second"] < 4 * wire_rate
+    assert result["machine"]["kernel"] and result["commit"]
+    full, small, limited = result["beds"]
+    assert [bed["bed"] for bed in result["beds"]] == ["9000", "1500", "500mbit"]
+    assert full["path_mtu"] > small["path_mtu"]
+    check_rows(full)
+    check_limited(limited)
+    names = [check["name"] for check in result["checks"]]
+    assert len(names) == len(set(names)) == 26
+    assert set(result["checks"][0]) == {"name", "value", "relation", "target", "met"}
+    assert files["--plot"].read_text().count("<svg") == 3
+    assert "Checks" in done.stdout
     assert not [name for name in netns.names() if "bench" in name]
+
+
+def check_rows(bed: dict[str, Any]) -> None:
+    """Every contender is there, with what only it can tell."""
+    mrc, floor = row(bed, "mrc, WRITE 1 MiB"), row(bed, "UDP floor")
+    for metrics in (mrc, floor, row(bed, "TCP, cubic, write"), row(bed, "file, mrc send")):
+        assert 1e6 < metrics["goodput_bits_per_second"]["median"] < 1e12
+        assert 0.01 < metrics["sender_cpu_seconds_per_gib"]["median"] < 1000
+    # A GiB takes so many full packets, and less than half as many again that only control.
+    full = (1 << 30) / bed["path_mtu"]
+    assert full < mrc["packets_per_gib"]["median"] < 1.5 * full
+    assert len(mrc["plane_shares"]) == 4
+    for share in mrc["plane_shares"]:
+        assert 0.2 < share < 0.3
+    assert max(row(bed, "TCP, cubic, write")["plane_shares"]) > 0.99
+    ping = row(bed, "mrc, polled, sleeping, WRITE_IMM 2 B")
+    assert 1e3 < ping["p50_ns"]["median"] <= ping["p99_ns"]["median"] < 1e9
+    assert mrc["goodput_bits_per_second"]["rounds"] == [mrc["goodput_bits_per_second"]["median"]]
+
+
+def check_limited(bed: dict[str, Any]) -> None:
+    """The payload capacity leaves room for headers, and one TCP flow has one plane."""
+    assert 0.95 * LIMITED_BPS < bed["payload_capacity_bits_per_second"] < LIMITED_BPS
+    one = row(bed, "TCP, cubic, write")["goodput_bits_per_second"]["median"]
+    assert one < 1.5 * LIMITED_BPS / 4  # a short run passes it: the shapers' buckets start full

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a comparison computes from its rounds: metrics, medians, checks, bars."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+BENCH = Path(__file__).parents[2] / "bench"
+
+
+@pytest.fixture(scope="module")
+def modules() -> dict[str, ModuleType]:
+    """The pure modules, under names that no installed package has."""
+    found = {}
+    for name in ("checks", "chart"):
+        spec = importlib.util.spec_from_file_location(f"bench_{name}", BENCH / f"{name}.py")
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module
+        spec.loader.exec_module(module)
+        found[name] = module
+    return found
+
+
+def goodputs(*values: float) -> list[dict[str, Any]]:
+    return [{"goodput_bits_per_second": value, "plane_shares": [0.5, 0.5]} for value in values]
+
+
+def by_name(found: list[Any]) -> dict[str, Any]:
+    return {check.name: check for check in found}
+
+
+def test_evaluate__ratios_are_taken_round_by_round(modules: dict[str, ModuleType]) -> None:
+    """The second round was slow for both, the third for one alone."""
+    rounds = {"UDP floor": goodputs(10, 5, 10), "mrc, WRITE 1 MiB": goodputs(8, 4, 1)}
+    (check,) = modules["checks"].evaluate({"9000": rounds}, None)
+    assert check.name == "mrc, WRITE 1 MiB, of floor"
+    assert check.value == 0.8
+    assert check.met
+
+
+def test_evaluate__the_best_tcp_flow_counts(modules: dict[str, ModuleType]) -> None:
+    rounds = {
+        "mrc, WRITE 1 MiB": goodputs(8, 8, 8),
+        "TCP, cubic, write": goodputs(9, 9, 9),
+        "TCP, bbr, sendfile": goodputs(10, 10, 1),
+    }
+    for each in rounds.values():
+        for metrics in each:
+            metrics |= {f"{side}_cpu_seconds_per_gib": 1.0 for side in ("sender", "receiver")}
+    found = by_name(modules["checks"].evaluate({"9000": rounds}, None))
+    check = found["mrc, WRITE 1 MiB, of best TCP flow"]
+    assert check.value == 0.8
+    assert not check.met
+    assert found["CPU a GiB, sender, of TCP"].met
+
+
+def test_evaluate__rate_limited(modules: dict[str, ModuleType]) -> None:
+    rounds = {"mrc, WRITE 1 MiB": goodputs(95, 97, 98)}
+    rounds["mrc, WRITE 1 MiB"][1]["plane_shares"] = [0.52, 0.48]
+    rounds["mrc, WRITE 1 MiB"][2]["plane_shares"] = [0.515, 0.485]
+    share, even = modules["checks"].evaluate({"500mbit": rounds}, 100.0)
+    assert (share.value, share.met) == (0.97, True)
+    assert (round(even.value, 6), even.met) == (0.03, False)
+
+
+def test_evaluate__nothing_measured(modules: dict[str, ModuleType]) -> None:
+    assert modules["checks"].evaluate({"9000": {}, "1500": {}, "500mbit": {}}, 1.0) == []
+
+
+def test_goodput_svg__a_bar_for_each_row_that_moved_bytes(modules: dict[str, ModuleType]) -> None:
+    spread = {"median": 2e9, "min": 1e9, "max": 4e9}
+    rows = [
+        {"name": "mrc <1>", "metrics": {"goodput_bits_per_second": spread}},
+        {"name": "ping", "metrics": {"p50_ns": spread}},
+    ]
+    svg = modules["chart"].goodput_svg("a bed", rows)
+    assert svg.count("<rect") == 1
+    assert "mrc &lt;1&gt;" in svg
+    assert "ping" not in svg
+    assert ">2</text>" in svg
