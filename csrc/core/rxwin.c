@@ -110,7 +110,12 @@ uint64_t mrc_rxwin_report(struct mrc_rxwin *win, uint64_t *wanted, uint32_t *bas
 }
 
 void mrc_rxwin_on_refused(struct mrc_rxwin *win, uint32_t base) {
-  if (mrc_psn_before(base, win->end_psn)) win->unreported |= mrc_rxwin_word(win, base);
+  /* The view began where the window did and showed a part of the next word, or it was one word. */
+  const uint32_t last = mrc_psn_sub(win->end_psn, 1);
+  const uint32_t top = mrc_psn_add(base, 63);
+  if (!mrc_psn_before(base, win->end_psn)) return;
+  win->unreported |= mrc_rxwin_word(win, base);
+  win->unreported |= mrc_rxwin_word(win, mrc_psn_before(last, top) ? last : top);
 }
 
 bool mrc_rxwin_has_news(const struct mrc_rxwin *win) {

@@ -6,7 +6,7 @@
 #include <string.h>
 
 int mrc_txwin_init(struct mrc_txwin *win, uint32_t psns) {
-  mrc_assert(psns >= 1 && psns < MRC_TX_NONE);
+  mrc_assert(psns >= 1 && psns <= MRC_TXWIN_MAX_PSNS);
   const uint32_t size = mrc_ceil_pow2(mrc_max_u32(64, psns));
   *win =
       (struct mrc_txwin){.slots = calloc(size, sizeof *win->slots),

@@ -9,7 +9,8 @@
 #include "bitmap.h"
 #include "psn.h"
 
-#define MRC_TX_NONE UINT16_MAX /* no slot, no EV */
+#define MRC_TX_NONE UINT16_MAX   /* no slot, no EV */
+#define MRC_TXWIN_MAX_PSNS 32768 /* so that no slot of the ring is MRC_TX_NONE */
 
 enum mrc_tx_state {
   MRC_TX_FREE,
@@ -56,7 +57,7 @@ struct mrc_txwin {
   uint32_t mask;
 };
 
-/* psns: most PSNs outstanding. 0 or -ENOMEM. */
+/* psns: most PSNs outstanding, 1 to MRC_TXWIN_MAX_PSNS. 0 or -ENOMEM. */
 int mrc_txwin_init(struct mrc_txwin *win, uint32_t psns) MRC_MUST_CHECK;
 void mrc_txwin_free(struct mrc_txwin *win);
 void mrc_txwin_start(struct mrc_txwin *win, uint32_t first_psn);

@@ -110,6 +110,28 @@ static void test_report__without_news_shows_the_start(void) {
   mrc_rxwin_free(&win);
 }
 
+/* A SACK that shows two words is refused; then the window's start leaves the first of them, and
+   more arrives than one SACK can show. What stood in the second word is still news. */
+static void test_on_refused__takes_back_both_words(void) {
+  struct mrc_rxwin win;
+  uint32_t base;
+  bool told = false;
+  CHECK_EQ(mrc_rxwin_init(&win, 256), 0);
+  mrc_rxwin_start(&win, 60);
+  arrive(&win, 70);
+  CHECK_EQ(mrc_rxwin_report(&win, &(uint64_t){0}, &base), 1 << 10);
+  mrc_rxwin_on_refused(&win, base);
+  for (uint32_t psn = 60; psn < 64; psn++)
+    arrive(&win, psn);
+  arrive(&win, 200);
+  while (mrc_rxwin_has_news(&win)) {
+    const uint64_t bits = mrc_rxwin_report(&win, &(uint64_t){0}, &base);
+    told |= base <= 70 && 70 - base < 64 && (bits >> (70 - base) & 1);
+  }
+  CHECK(told);
+  mrc_rxwin_free(&win);
+}
+
 /* Beside a plain array of flags: whatever arrives in whatever order, no SACK tells of a PSN that
    did not arrive, and the window's start is the first that did not. */
 static void test_add__agrees_with_a_set(void) {
@@ -142,4 +164,4 @@ static void test_add__agrees_with_a_set(void) {
 
 CHECK_MAIN(RUN(test_judge__truth_table), RUN(test_advance__tells_the_ends_of_messages),
            RUN(test_report__tells_every_psn_twice), RUN(test_report__without_news_shows_the_start),
-           RUN(test_add__agrees_with_a_set))
+           RUN(test_on_refused__takes_back_both_words), RUN(test_add__agrees_with_a_set))

@@ -19,6 +19,23 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* What is left of the input. */
+struct fuzz_input {
+  const uint8_t *bytes;
+  size_t n;
+};
+
+/* The next n bytes as one number, most significant first; missing bytes are 0. */
+static inline uint64_t fuzz_take(struct fuzz_input *input, size_t n) {
+  uint64_t value = 0;
+  for (size_t i = 0; i < n; i++) {
+    value = value << 8 | (input->n > 0 ? *input->bytes : 0);
+    input->bytes += input->n > 0;
+    input->n -= input->n > 0;
+  }
+  return value;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 #endif

@@ -1,0 +1,175 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Invariant: beside a plain array of what arrived, the receive window judges every PSN alike, moves
+ * its start and its end alike, and a SACK's bits are the array's. A PSN that no SACK has told,
+ * those aside which the kernel refused, is news; every report makes less of the news. (The widest
+ * window may forget to tell what arrived in the word in which it also starts.)
+ *
+ * The input is the width, the first PSN, and a stream of operations, each a byte and what it takes.
+ */
+#include <stdbool.h>
+#include <string.h>
+
+#include "core/base.h"
+#include "core/rxwin.h"
+#include "fuzz.h"
+
+enum { MAX_REPORTS = 4 }; /* between two arrivals */
+
+/* One PSN of the window. */
+struct place {
+  bool arrived;
+  bool last;
+  bool shared;  /* its word was that of the window's start too */
+  uint8_t told; /* SACKs that the kernel took */
+};
+
+static struct fuzz_input input;
+static struct mrc_rxwin win;
+static struct {
+  struct place places[MRC_RXWIN_MAX_PSNS + 64]; /* [0] is the window's start; beyond it: empty */
+  uint32_t first_psn, start, end;               /* start, end: PSNs since the first, unwrapped */
+} model;
+
+static uint32_t psn_of(uint32_t ahead) { return mrc_psn_add(model.first_psn, model.start + ahead); }
+
+static uint64_t model_bits(uint32_t ahead) {
+  uint64_t bits = 0;
+  for (uint32_t i = 0; i < 64; i++)
+    bits |= (uint64_t)model.places[ahead + i].arrived << i;
+  return bits;
+}
+
+static void tell(uint32_t ahead, uint64_t bits, int by) {
+  for (; bits != 0; bits &= bits - 1) {
+    struct place *place = &model.places[ahead + (uint32_t)__builtin_ctzll(bits)];
+    if (place->told < UINT8_MAX) place->told = (uint8_t)(place->told + by);
+  }
+}
+
+static void arrive(uint32_t ahead, bool last) {
+  const uint32_t psn = psn_of(ahead);
+  const enum mrc_rx_verdict verdict = mrc_rxwin_judge(&win, psn);
+  if (ahead >= win.psns) {
+    mrc_assert(verdict == MRC_RX_BEYOND);
+    return;
+  }
+  mrc_assert(verdict == (model.places[ahead].arrived ? MRC_RX_DUPLICATE : MRC_RX_NEW));
+  if (verdict != MRC_RX_NEW) return;
+  mrc_rxwin_add(&win, psn, last);
+  model.places[ahead] = (struct place){
+      .arrived = true,
+      .last = last,
+      .shared = ahead >= 64 && mrc_rxwin_word(&win, psn) == mrc_rxwin_word(&win, win.next_psn)};
+  if (model.start + ahead >= model.end) model.end = model.start + ahead + 1;
+}
+
+static void advance(uint32_t most) {
+  uint32_t n = 0;
+  for (; n < most && model.places[n].arrived; n++) {
+    mrc_assert(mrc_rxwin_ready(&win));
+    mrc_assert(mrc_rxwin_ready_is_last(&win) == model.places[n].last);
+    mrc_rxwin_advance(&win);
+  }
+  memmove(model.places, model.places + n, (win.psns - n) * sizeof model.places[0]);
+  memset(model.places + (win.psns - n), 0, n * sizeof model.places[0]);
+  model.start += n;
+  mrc_assert(n == most || !mrc_rxwin_ready(&win));
+}
+
+/* One report beside the model; returns how far ahead its base is. */
+static uint32_t report(uint64_t *wanted) {
+  const int news = __builtin_popcountll(win.unreported);
+  const bool fits_one = mrc_rxwin_fits_one(&win), wanted_none = *wanted == 0;
+  uint32_t base;
+  const uint64_t bits = mrc_rxwin_report(&win, wanted, &base);
+  const uint32_t ahead = mrc_psn_sub(base, win.next_psn);
+  mrc_assert(ahead < win.psns && bits == model_bits(ahead));
+  tell(ahead, bits, 1);
+  const int left = __builtin_popcountll(win.unreported);
+  mrc_assert(left <= news && (!fits_one || left == 0));
+  mrc_assert(!wanted_none || news == 0 || left < news);
+  return ahead;
+}
+
+/* What one transmit of the responder does: reports, some of which the kernel then refuses. */
+static void transmit(uint8_t variant, uint64_t wanted) {
+  const uint32_t n = 1 + variant % MAX_REPORTS;
+  uint32_t ahead[MAX_REPORTS];
+  for (uint32_t i = 0; i < n; i++)
+    ahead[i] = report(&wanted);
+  for (uint32_t i = 0; i < n; i++) {
+    if (!(variant >> (2 + i) & 1)) continue;
+    mrc_rxwin_on_refused(&win, psn_of(ahead[i]));
+    tell(ahead[i], model_bits(ahead[i]), -1);
+  }
+}
+
+/* The answer to a reliability probe shows all there is, and counts as no report. */
+static void view_all(uint8_t refused) {
+  for (uint32_t ahead = 0; ahead < win.psns; ahead += 64) {
+    mrc_assert(mrc_rxwin_view(&win, psn_of(ahead)) == model_bits(ahead));
+    if (refused >> (ahead / 64 % 8) & 1) mrc_rxwin_on_refused(&win, psn_of(ahead));
+  }
+}
+
+static void check(void) {
+  mrc_assert(win.next_psn == psn_of(0));
+  mrc_assert(win.end_psn == mrc_psn_add(model.first_psn, model.end));
+  mrc_assert(mrc_rxwin_fits_one(&win) == (model.end - model.start <= 64));
+  for (uint32_t i = 0; i < model.end - model.start; i++) {
+    const struct place *place = &model.places[i];
+    mrc_assert(!place->shared || win.psns == MRC_RXWIN_MAX_PSNS);
+    if (place->arrived && place->told == 0 && !place->shared)
+      mrc_assert(win.unreported & mrc_rxwin_word(&win, psn_of(i)));
+  }
+}
+
+static void operate(void) {
+  const uint8_t byte = (uint8_t)fuzz_take(&input, 1), variant = byte >> 3;
+  switch (byte & 7) {
+    case 0: /* the next packets in order but for a few */
+      arrive(variant & 15, variant & 16);
+      break;
+    case 1:
+      arrive((uint32_t)fuzz_take(&input, 2) % (2 * win.psns), variant & 1);
+      break;
+    case 2:
+      mrc_assert(
+          mrc_rxwin_judge(&win, mrc_psn_sub(win.next_psn, 1 + (uint32_t)fuzz_take(&input, 2))) ==
+          MRC_RX_DUPLICATE);
+      break;
+    case 3: { /* a run */
+      const uint32_t first = (uint32_t)fuzz_take(&input, 1) * (1 + variant);
+      for (uint32_t n = (uint32_t)fuzz_take(&input, 1), i = 0; i < n; i++)
+        arrive(first + i, i % 32 == 31);
+      break;
+    }
+    case 4:
+      advance(variant & 1 ? win.psns : 1u + variant);
+      break;
+    case 5:
+      transmit((uint8_t)fuzz_take(&input, 1), 0);
+      break;
+    case 6:
+      transmit((uint8_t)fuzz_take(&input, 1), fuzz_take(&input, 1 + variant % 8));
+      break;
+    default:
+      view_all(variant & 1 ? (uint8_t)fuzz_take(&input, 1) : 0);
+  }
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  static const uint32_t widths[] = {64, 128, 192, 256, 512, 1024, 4032, 4096};
+  input = (struct fuzz_input){data, size};
+  mrc_assert(mrc_rxwin_init(&win, widths[fuzz_take(&input, 1) % 8]) == 0);
+  memset(&model, 0, sizeof model);
+  model.first_psn = (uint32_t)fuzz_take(&input, 3);
+  mrc_rxwin_start(&win, model.first_psn);
+  while (input.n > 0) {
+    operate();
+    check();
+  }
+  mrc_rxwin_free(&win);
+  return 0;
+}
