@@ -4,14 +4,17 @@
  * writes only into memory registered for remote writes, allocates nothing after create, keeps to
  * its queue depth, runs dry, and never leaves a deadline behind.
  *
- * The input is a stream of operations, each a byte (the operation in its low 3 bits, variants in
- * the rest) and the bytes that the operation takes; missing bytes are 0.
+ * The input is a byte of configuration and a stream of operations, each a byte (the operation in
+ * its low 3 bits, variants in the rest) and the bytes that the operation takes; missing bytes are
+ * 0. One operation answers as an honest peer does, over a network that loses what it likes: without
+ * it nothing would ever be measured, trusted again or acknowledged for good.
  */
 #include <errno.h>
 #include <stdbool.h>
 #include <string.h>
 
 #include "core/base.h"
+#include "core/drops.h"
 #include "core/icrc.h"
 #include "core/psn.h"
 #include "core/wire.h"
@@ -19,7 +22,8 @@
 #include "mrc.h"
 
 enum {
-  QPN = 0x100,
+  QPN = 0x100, /* and the next: a second QP with the same peer, when the input wants it */
+  QPS = 2,
   PEER_QPN = 0x200,
   PORTS = 2,
   EVS = 4,
@@ -32,12 +36,30 @@ enum {
   RKEY = 2,
   RQ_PSN = 0xFFFFF0, /* both near the wrap */
   SQ_PSN = 0xFFFFF8,
-  MAX_TURNS = 64 /* transmits, and turns of the driver loop, at one instant */
+  SENT = 8,             /* packets that the peer may answer */
+  MAX_PSNS = 4096,      /* of one QP in one run that the honest peer keeps count of */
+  MAX_TRANSMITS = 2048, /* at one instant: one for each probe, answer and packet that may wait */
+  MAX_TURNS = 64        /* of the driver loop at one instant */
 };
 
 static struct fuzz_input input;
 static mrc_engine *engine;
+static uint8_t configuration;
 static uint64_t now_ns;
+static uint32_t qp; /* index of the QP that operations are about */
+static uint64_t n_posted, n_completed;
+
+/* What the honest peer knows. */
+static struct {
+  struct {
+    struct mrc_wire wire;
+    uint32_t ev;
+    uint8_t port;
+  } sent[SENT]; /* the newest packets that the kernel took; ring */
+  uint32_t n_sent;
+  bool got[QPS][MAX_PSNS]; /* PSN - SQ_PSN */
+} peer;
+
 static uint8_t source[MEMORY];
 static uint8_t target[GUARD + MEMORY + GUARD];
 static bool allocation_is_wrong;
@@ -113,21 +135,27 @@ static void fill_data(struct mrc_wire *wire, uint8_t *payload) {
   wire->imm = (uint32_t)take(1);
 }
 
+/* An EV of ours, or one that never was. */
+static uint32_t take_ev(void) {
+  const uint32_t port = (uint32_t)take(1) % 3;
+  return (50001 + port) << 16 | (uint32_t)take(1) % 5;
+}
+
 static void fill_sack(struct mrc_wire *wire) {
   wire->opcode = MRC_OP_SACK;
   wire->psn = mrc_psn_add(SQ_PSN - 1, (uint32_t)take(1));
-  const int16_t ack_psn_offset = (int16_t)take(2);
-  const uint8_t m_and_mpr = (uint8_t)take(1);
-  wire->sack =
-      (struct mrc_sack){.cum_psn = wire->psn,
-                        .ack_psn_offset = ack_psn_offset,
-                        .m = m_and_mpr % 3,
-                        .mpr = m_and_mpr / 3,
-                        .pr = take(1) & 1,
-                        .ev = (uint32_t)(50001 + take(1) % 3) << 16 | (uint32_t)take(1) % 5,
-                        .sack_offset = (int16_t)take(2),
-                        .bitmap = take(8),
-                        .tx_timestamp = (uint16_t)(now_ns >> 10)};
+  wire->sack.cum_psn = wire->psn;
+  wire->sack.ack_psn_offset = (int16_t)take(2);
+  const uint8_t m_and_mpr = (uint8_t)take(1), state = (uint8_t)take(1);
+  wire->sack.m = m_and_mpr % 3;
+  wire->sack.mpr = m_and_mpr / 3;
+  wire->sack.pr = state & 1;
+  wire->sack.tx_timestamp = (uint16_t)((now_ns >> 10) - (state >> 1 & 7) * 1000u);
+  wire->sack.restore_cwnd = state & 0x10;
+  wire->sack.rcv_cwnd_pen = state >> 5 << 4;
+  wire->sack.ev = take_ev();
+  wire->sack.sack_offset = (int16_t)take(2);
+  wire->sack.bitmap = take(8);
 }
 
 static void fill_answer(struct mrc_wire *wire, uint8_t variant) {
@@ -143,11 +171,10 @@ static void fill_answer(struct mrc_wire *wire, uint8_t variant) {
   wire->psn = mrc_psn_add(SQ_PSN, (uint32_t)take(1));
   if (variant & 0x20) {
     wire->opcode = MRC_OP_NACK;
-    wire->nack =
-        (struct mrc_nack){.reason = reasons[take(1) % sizeof reasons],
-                          .nack_psn = wire->psn,
-                          .ev = (uint32_t)(50001 + take(1) % 3) << 16 | (uint32_t)take(1) % 5,
-                          .cc_type = 2};
+    wire->nack.reason = reasons[take(1) % sizeof reasons];
+    wire->nack.nack_psn = wire->psn;
+    wire->nack.ev = take_ev();
+    wire->nack.cc_type = 2;
   } else {
     wire->opcode = MRC_OP_ACK;
     wire->aeth.syndrome = syndromes[take(1) % sizeof syndromes];
@@ -171,7 +198,7 @@ static void fill_probe(struct mrc_wire *wire, uint8_t variant) {
 /* A packet with a right form and a right ICRC, whose fields come near to what makes sense. */
 static void receive_formed(uint8_t operation, uint8_t variant) {
   uint8_t packet[MRC_MAX_HEADER + 260 + MRC_ICRC_BYTES], payload[260]; /* 255 and pad */
-  struct mrc_wire wire = {.dest_qpn = QPN};
+  struct mrc_wire wire = {.dest_qpn = QPN + qp};
   const struct mrc_meta meta = make_meta(variant);
   memset(payload, 0x55, sizeof payload);
   if (operation == 1) fill_data(&wire, payload);
@@ -190,19 +217,142 @@ static void receive_formed(uint8_t operation, uint8_t variant) {
   receive(packet, n + MRC_ICRC_BYTES, true, &meta);
 }
 
+/* ---- the honest peer ---- */
+
+/* What leaves can be read, and carries what is registered. */
+static void note_sent(const struct mrc_burst *burst, const struct mrc_packet *packet) {
+  const uint32_t place = peer.n_sent++ % SENT;
+  struct mrc_wire *wire = &peer.sent[place].wire;
+  mrc_assert(mrc_wire_decode(packet->header, packet->header_bytes, true, wire) == MRC_DROP_NONE);
+  if (mrc_opcode_is_data(wire->opcode) && packet->payload_bytes > 0) {
+    mrc_assert(packet->payload >= source && packet->payload_bytes <= MTU);
+    mrc_assert(packet->payload + packet->payload_bytes <= source + MEMORY);
+  }
+  peer.sent[place].ev = (uint32_t)burst->sport << 16 | burst->flow_label;
+  peer.sent[place].port = burst->port;
+}
+
+static void send_answer(const struct mrc_wire *wire, uint8_t port) {
+  uint8_t packet[MRC_MAX_HEADER + MRC_ICRC_BYTES];
+  const struct mrc_meta meta = make_meta(port == 2);
+  receive(packet, mrc_wire_encode(wire, packet) + MRC_ICRC_BYTES, true, &meta);
+}
+
+static void send_sack(uint32_t to, const struct mrc_wire *about, uint32_t ev, uint8_t port) {
+  const bool *got = peer.got[to];
+  uint32_t cum = 0;
+  while (cum < MAX_PSNS && got[cum])
+    cum++;
+  uint64_t bitmap = 0;
+  for (uint32_t i = 0; i < 64 && cum + i < MAX_PSNS; i++)
+    bitmap |= (uint64_t)got[cum + i] << i;
+  const bool pr = about->opcode == MRC_OP_PROBE;
+  const uint32_t cum_psn = mrc_psn_add(SQ_PSN - 1, cum);
+  const struct mrc_wire wire = {
+      .opcode = MRC_OP_SACK,
+      .dest_qpn = QPN + to,
+      .psn = cum_psn,
+      .sack = {.cum_psn = cum_psn,
+               .ack_psn_offset = (int16_t)(pr ? about->probe.probe_id
+                                              : (uint32_t)mrc_psn_diff(about->psn, cum_psn)),
+               .pr = pr,
+               .ev = ev,
+               .sack_offset = 1,
+               .mpr = 2,
+               .bitmap = bitmap,
+               .tx_timestamp = pr ? about->probe.tx_timestamp : about->tx_timestamp}};
+  send_answer(&wire, port);
+}
+
+/* Answers of the newest packets those that the mask names; the others are lost. */
+static void answer(uint8_t mask) {
+  const uint32_t n = peer.n_sent < SENT ? peer.n_sent : SENT, first = peer.n_sent - n;
+  for (uint32_t i = 0; i < n; i++) {
+    const struct mrc_wire wire = peer.sent[(first + i) % SENT].wire;
+    const uint32_t ev = peer.sent[(first + i) % SENT].ev, to = wire.dest_qpn - PEER_QPN;
+    const uint8_t port = peer.sent[(first + i) % SENT].port;
+    if (!(mask >> i & 1)) continue;
+    if (wire.opcode == MRC_OP_ENDPOINT_REQUEST) {
+      const struct mrc_wire response = {.opcode = MRC_OP_ENDPOINT_RESPONSE,
+                                        .dest_qpn = MRC_ENDPOINT_QPN,
+                                        .psn = wire.psn,
+                                        .endpoint = wire.endpoint};
+      send_answer(&response, port);
+    }
+    const uint32_t ahead = mrc_psn_sub(wire.psn, SQ_PSN);
+    if (mrc_opcode_is_data(wire.opcode) && ahead < MAX_PSNS) peer.got[to][ahead] = true;
+    if (mrc_opcode_is_data(wire.opcode) || wire.opcode == MRC_OP_PROBE)
+      send_sack(to, &wire, ev, port);
+  }
+  peer.n_sent = 0;
+}
+
 /* ---- what the driver and the application do ---- */
+
+static struct mrc_qp_attr make_attr(void) {
+  return (struct mrc_qp_attr){.qpn = QPN + qp,
+                              .sq_depth = DEPTH,
+                              .mpr = 256,
+                              .max_wimm = 4,
+                              .dynamic_mpr = !(configuration & 0x80),
+                              .dest_qpn = PEER_QPN + qp,
+                              .rq_psn = RQ_PSN,
+                              .sq_psn = SQ_PSN,
+                              .integrity = configuration & 8 ? MRC_INTEGRITY_UDP : 0,
+                              .path_mtu = MTU,
+                              .peer_mpr = 256,
+                              .peer_max_wimm = 4,
+                              .timeout = 10,
+                              .retry_linear = 2,
+                              .retry_exp = configuration & 0x40 ? 25 : 4,
+                              .spray = configuration & 4 ? 1 : 0,
+                              .ev_active_per_plane = configuration & 0x10 ? 1 : 0,
+                              .cc = (configuration & 3) % 3};
+}
+
+/* Makes the QP, if it is not there, and moves it on towards RTS by so many states. */
+static void raise_qp(uint32_t moves) {
+  const struct mrc_qp_attr attr = make_attr();
+  struct mrc_ev_attr evs[EVS];
+  struct mrc_peer_source sources[PORTS];
+  struct mrc_qp_info info;
+  for (int i = 0; i < EVS; i++)
+    evs[i] = (struct mrc_ev_attr){.src = {0xFD, [14] = 1, [15] = (uint8_t)(1 + i % PORTS)},
+                                  .dst = {0xFD, [13] = 1, [15] = (uint8_t)i},
+                                  .ev = (uint32_t)(50001 + i % PORTS) << 16 | (uint32_t)i,
+                                  .dport = MRC_UDP_PORT,
+                                  .port = (uint8_t)(1 + i % PORTS),
+                                  .family = 6};
+  for (int i = 0; i < PORTS; i++)
+    sources[i] = (struct mrc_peer_source){.address = {0xFD, [15] = (uint8_t)(1 + i)},
+                                          .sport = (uint16_t)(50001 + i)};
+  allocation_is_wrong = false;
+  if (mrc_qp_create(engine, &attr) == 0) memset(peer.got[qp], 0, sizeof peer.got[qp]);
+  for (uint32_t i = 0; i < moves; i++) {
+    mrc_assert(mrc_qp_query(engine, QPN + qp, &info) == 0);
+    if (info.state >= MRC_QP_RTS) break;
+    mrc_assert(mrc_qp_modify(engine, QPN + qp, info.state + 1, &attr, now_ns) == 0);
+    if (info.state != MRC_QP_RESET) continue;
+    mrc_assert(mrc_qp_set_evs(engine, QPN + qp, evs, EVS) == 0);
+    mrc_assert(mrc_qp_set_peer(engine, QPN + qp, sources, PORTS) == 0);
+  }
+  allocation_is_wrong = true;
+}
 
 /* Transmits until dry; `refusals` says bit by bit which bursts the kernel refuses at first. */
 static void transmit(uint8_t refusals) {
   struct mrc_burst bursts[8];
   int taken[8];
-  for (int turn = 0; turn < MAX_TURNS; turn++, refusals = 0) {
-    const int n = mrc_engine_transmit(engine, bursts, 1 + refusals % 8, now_ns);
+  const int capacity = 1 + refusals % 8;
+  for (int turn = 0; turn < MAX_TRANSMITS; turn++, refusals = 0) {
+    const int n = mrc_engine_transmit(engine, bursts, capacity, now_ns);
     if (n == 0) return;
     for (int i = 0; i < n; i++) {
       mrc_assert(bursts[i].n_packets >= 1 && bursts[i].n_packets <= MRC_MAX_BURST_PACKETS);
       taken[i] = !(refusals >> i & 1);
       if (refusals == 0xFF) taken[i] = -ENETUNREACH;
+      for (uint16_t k = 0; k < bursts[i].n_packets && taken[i] == 1; k++)
+        note_sent(&bursts[i], &bursts[i].packets[k]);
     }
     mrc_engine_commit(engine, bursts, taken, n, now_ns);
   }
@@ -218,8 +368,16 @@ static void run_driver(void) {
   mrc_assert(!"a deadline stays behind");
 }
 
+static void change_qp(uint8_t variant, uint8_t value) {
+  if (variant % 8 == 0) qp = value % QPS;
+  if (variant % 8 == 1) raise_qp(value % 4);
+  if (variant % 8 == 2)
+    mrc_qp_modify(engine, QPN + qp, value % 6, &(struct mrc_qp_attr){0}, now_ns);
+}
+
 static void command(uint8_t variant) {
   const uint8_t value = (uint8_t)take(1);
+  if (variant & 16) return change_qp(variant, value);
   switch (variant % 8) {
     case 0:
       mrc_engine_port_blocked(engine, 1 + value % PORTS, value & 4, now_ns);
@@ -231,46 +389,52 @@ static void command(uint8_t variant) {
       mrc_engine_probe_evs(engine,
                            &(struct mrc_probe_attr){.cookie = value,
                                                     .timeout_ns = 1000000,
-                                                    .qpn = QPN,
+                                                    .qpn = QPN + qp,
                                                     .ev_index = value % 5,
                                                     .bytes = (uint32_t)take(2)},
                            1, now_ns);
       break;
     case 3:
-      mrc_qp_set_ev_state(engine, QPN, value % 5, (uint32_t)take(1) % 5, now_ns);
+      mrc_qp_set_ev_state(engine, QPN + qp, value % 5, (uint32_t)take(1) % 5, now_ns);
       break;
     case 4:
       mrc_mr_deregister(engine, value & 1 ? LKEY : RKEY);
       break;
     case 5:
-      mrc_qp_modify(engine, QPN, MRC_QP_ERROR, &(struct mrc_qp_attr){0}, now_ns);
+      mrc_qp_modify(engine, QPN + qp, MRC_QP_ERROR, &(struct mrc_qp_attr){0}, now_ns);
       break;
     case 6:
-      mrc_qp_destroy(engine, QPN);
+      mrc_qp_destroy(engine, QPN + qp);
       break;
     default:
-      mrc_qp_set_mpr(engine, QPN, value * 64u, now_ns);
+      mrc_qp_set_mpr(engine, QPN + qp, value * 64u, now_ns);
   }
 }
 
 static void post(uint8_t variant) {
-  const struct mrc_wr wr = {.local = (uintptr_t)source + take(1),
-                            .va = take(2),
-                            .lkey = LKEY,
-                            .rkey = RKEY,
-                            .bytes = (uint32_t)take(2),
-                            .opcode = variant & 1 ? MRC_WR_WRITE_IMM : MRC_WR_WRITE};
-  const int error = mrc_qp_post(engine, QPN, &wr, now_ns);
+  struct mrc_wr wr = {.wr_id = n_posted,
+                      .lkey = LKEY,
+                      .rkey = RKEY,
+                      .opcode = variant & 1 ? MRC_WR_WRITE_IMM : MRC_WR_WRITE};
+  wr.local = (uintptr_t)source + take(1);
+  wr.va = take(2);
+  wr.bytes = (uint32_t)take(2);
+  const int error = mrc_qp_post(engine, QPN + qp, &wr, now_ns);
   mrc_assert(error == 0 || error == -ENOBUFS || error == -EACCES || error == -EPERM ||
              error == -ENOENT);
+  n_posted += error == 0;
 }
 
 static void poll(void) {
   struct mrc_wc wcs[4];
   struct mrc_event events[4];
   const int n = mrc_cq_poll(engine, wcs, 4);
-  for (int i = 0; i < n; i++)
-    mrc_assert(wcs[i].qpn == QPN && wcs[i].status <= MRC_WC_RETRY_EXC_ERR);
+  for (int i = 0; i < n; i++) {
+    mrc_assert(wcs[i].qpn - QPN < QPS && wcs[i].status <= MRC_WC_RETRY_EXC_ERR);
+    if (wcs[i].opcode == MRC_WC_RECV_IMM) continue;
+    mrc_assert(wcs[i].wr_id < n_posted && n_completed < n_posted);
+    n_completed++;
+  }
   mrc_engine_events(engine, events, 4);
 }
 
@@ -278,7 +442,12 @@ static void operate(void) {
   const uint8_t byte = (uint8_t)take(1), operation = byte & 7, variant = byte >> 3;
   switch (operation) {
     case 0:
-      receive_raw(variant);
+      if (variant & 16) {
+        now_ns += (variant & 15ull) << 14;
+        answer((uint8_t)take(1));
+      } else {
+        receive_raw(variant);
+      }
       break;
     case 1:
     case 2:
@@ -311,66 +480,49 @@ static void check(void) {
     mrc_assert(target[i] == FILL);
     mrc_assert(target[GUARD + MEMORY + i] == FILL);
   }
-  if (mrc_qp_query(engine, QPN, &info) != 0) return;
-  uint64_t inflight = 0;
-  for (int i = 0; i < PORTS; i++)
-    inflight += info.planes[i].inflight_bytes;
-  mrc_assert(info.inflight_bytes == inflight && info.outstanding <= DEPTH);
+  for (uint32_t k = 0; k < QPS; k++) {
+    if (mrc_qp_query(engine, QPN + k, &info) != 0) continue;
+    uint64_t inflight = 0;
+    for (int i = 0; i < PORTS; i++)
+      inflight += info.planes[i].inflight_bytes;
+    mrc_assert(info.inflight_bytes == inflight && info.outstanding <= DEPTH);
+  }
 }
 
 static void create(void) {
-  const struct mrc_engine_config config = {
-      .seed = 1, .max_qps = 2, .max_mrs = 4, .ports = PORTS, .cq_depth = 16, .trace_entries = 64};
-  const struct mrc_qp_attr attr = {.qpn = QPN,
-                                   .sq_depth = DEPTH,
-                                   .mpr = 256,
-                                   .max_wimm = 4,
-                                   .dynamic_mpr = 1,
-                                   .dest_qpn = PEER_QPN,
-                                   .rq_psn = RQ_PSN,
-                                   .sq_psn = SQ_PSN,
-                                   .path_mtu = MTU,
-                                   .peer_mpr = 256,
-                                   .peer_max_wimm = 4,
-                                   .timeout = 10,
-                                   .retry_linear = 2,
-                                   .retry_exp = 4};
-  struct mrc_ev_attr evs[EVS];
-  struct mrc_peer_source sources[PORTS];
-  for (int i = 0; i < EVS; i++)
-    evs[i] = (struct mrc_ev_attr){.src = {0xFD, [14] = 1, [15] = (uint8_t)(1 + i % PORTS)},
-                                  .dst = {0xFD, [13] = 1, [15] = (uint8_t)i},
-                                  .ev = (uint32_t)(50001 + i % PORTS) << 16 | (uint32_t)i,
-                                  .dport = MRC_UDP_PORT,
-                                  .port = (uint8_t)(1 + i % PORTS),
-                                  .family = 6};
-  for (int i = 0; i < PORTS; i++)
-    sources[i] = (struct mrc_peer_source){.address = {0xFD, [15] = (uint8_t)(1 + i)},
-                                          .sport = (uint16_t)(50001 + i)};
+  const struct mrc_engine_config config = {.seed = 1,
+                                           .max_qps = QPS,
+                                           .max_mrs = 4,
+                                           .ports = PORTS,
+                                           .cq_depth = configuration & 0x20 ? DEPTH + 1 : 2 * DEPTH,
+                                           .trace_entries = 64};
   engine = mrc_engine_create(&config);
-  mrc_assert(engine != NULL && mrc_qp_create(engine, &attr) == 0);
-  mrc_assert(mrc_qp_modify(engine, QPN, MRC_QP_INIT, &attr, now_ns) == 0);
-  mrc_assert(mrc_qp_set_evs(engine, QPN, evs, EVS) == 0);
-  mrc_assert(mrc_qp_set_peer(engine, QPN, sources, PORTS) == 0);
-  mrc_assert(mrc_qp_modify(engine, QPN, MRC_QP_RTR, &attr, now_ns) == 0);
-  mrc_assert(mrc_qp_modify(engine, QPN, MRC_QP_RTS, &attr, now_ns) == 0);
+  mrc_assert(engine != NULL);
   mrc_assert(mrc_mr_register(engine, (uintptr_t)source, MEMORY, LKEY, MRC_ACCESS_LOCAL_READ) == 0);
   mrc_assert(mrc_mr_register(engine, (uintptr_t)target + GUARD, MEMORY, RKEY,
                              MRC_ACCESS_REMOTE_WRITE) == 0);
+  raise_qp(3);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   input = (struct fuzz_input){data, size};
   now_ns = 1000000000;
+  qp = 0;
+  n_posted = n_completed = 0;
+  allocations = 0;
+  memset(&peer, 0, sizeof peer);
   memset(target, FILL, sizeof target);
+  memset(source, FILL, sizeof source);
+  configuration = (uint8_t)take(1);
   create();
-  allocation_is_wrong = true;
   while (input.n > 0) {
     operate();
     check();
   }
   run_driver();
   check();
+  for (int i = 0; i < MEMORY; i++)
+    mrc_assert(source[i] == FILL);
   allocation_is_wrong = false;
   mrc_engine_destroy(engine);
   return 0;

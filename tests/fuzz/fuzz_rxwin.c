@@ -93,7 +93,9 @@ static uint32_t report(uint64_t *wanted) {
 }
 
 /* What one transmit of the responder does: reports, some of which the kernel then refuses. */
-static void transmit(uint8_t variant, uint64_t wanted) {
+static void transmit(size_t wanted_bytes) {
+  const uint8_t variant = (uint8_t)fuzz_take(&input, 1);
+  uint64_t wanted = fuzz_take(&input, wanted_bytes);
   const uint32_t n = 1 + variant % MAX_REPORTS;
   uint32_t ahead[MAX_REPORTS];
   for (uint32_t i = 0; i < n; i++)
@@ -149,10 +151,10 @@ static void operate(void) {
       advance(variant & 1 ? win.psns : 1u + variant);
       break;
     case 5:
-      transmit((uint8_t)fuzz_take(&input, 1), 0);
+      transmit(0);
       break;
     case 6:
-      transmit((uint8_t)fuzz_take(&input, 1), fuzz_take(&input, 1 + variant % 8));
+      transmit(1 + variant % 8);
       break;
     default:
       view_all(variant & 1 ? (uint8_t)fuzz_take(&input, 1) : 0);

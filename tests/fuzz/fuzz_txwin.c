@@ -34,11 +34,9 @@ static bool waits(const struct mrc_txslot *packet) {
 
 static void open_some(uint32_t count) {
   for (uint32_t i = 0; i < count && model.n < win.mask + 1; i++) {
-    const struct mrc_txslot packet = {.wqe = (uint32_t)fuzz_take(&input, 1),
-                                      .bytes = (uint32_t)fuzz_take(&input, 1),
-                                      .state = MRC_TX_UNSENT,
-                                      .ev = MRC_TX_NONE,
-                                      .ev_lost = MRC_TX_NONE};
+    struct mrc_txslot packet = {.state = MRC_TX_UNSENT, .ev = MRC_TX_NONE, .ev_lost = MRC_TX_NONE};
+    packet.wqe = (uint32_t)fuzz_take(&input, 1);
+    packet.bytes = (uint32_t)fuzz_take(&input, 1);
     mrc_assert(mrc_txwin_open(&win, packet.wqe, packet.bytes) == psn_of(model.n));
     model.packets[model.n++] = packet;
   }
