@@ -331,10 +331,12 @@ static void raise_qp(uint32_t moves) {
   for (uint32_t i = 0; i < moves; i++) {
     mrc_assert(mrc_qp_query(engine, QPN + qp, &info) == 0);
     if (info.state >= MRC_QP_RTS) break;
+    if (info.state == MRC_QP_INIT) {
+      mrc_assert(mrc_qp_set_evs(engine, QPN + qp, evs, EVS) == 0);
+      const int error = mrc_qp_set_peer(engine, QPN + qp, sources, PORTS);
+      mrc_assert(error == 0 || error == -EINVAL); /* it is set */
+    }
     mrc_assert(mrc_qp_modify(engine, QPN + qp, info.state + 1, &attr, now_ns) == 0);
-    if (info.state != MRC_QP_RESET) continue;
-    mrc_assert(mrc_qp_set_evs(engine, QPN + qp, evs, EVS) == 0);
-    mrc_assert(mrc_qp_set_peer(engine, QPN + qp, sources, PORTS) == 0);
   }
   allocation_is_wrong = true;
 }
