@@ -89,9 +89,29 @@ enum mrc_event_type {
   MRC_EVENT_QP_ERROR, /* the QP went to ERROR; `status` is an enum mrc_wc_status */
   MRC_EVENT_EV_STATE, /* an EV changed state; `status` is an enum mrc_ev_state */
   MRC_EVENT_PLANE,    /* a plane of a QP was suspended (`status` 0) or resumed (`status` 1) */
-  MRC_EVENT_PROBE,  /* a commanded EV probe ended; `result` 0, -ETIMEDOUT, -EMSGSIZE, -ENETUNREACH;
-                       `status` 1: it was answered, and met congestion on its way (CE) */
-  MRC_EVENT_WARNING /* context only: `status` is an enum mrc_warning */
+  MRC_EVENT_PROBE,   /* a commanded EV probe ended; `result` 0, -ETIMEDOUT, -EMSGSIZE, -ENETUNREACH;
+                        `status` 1: it was answered, and met congestion on its way (CE) */
+  MRC_EVENT_WARNING, /* context only: `status` is an enum mrc_warning */
+  MRC_EVENT_PORT,    /* a port that a QP uses went down (`status` 0) or came up (`status` 1): ours
+                        or the peer's, as `reason` says */
+  MRC_EVENT_LOST     /* `cookie` events, of any QP, found no room: they would stand here */
+};
+
+/* Why an EV, a plane or a port changed. */
+enum mrc_event_reason {
+  MRC_REASON_NONE,
+  MRC_REASON_CONTROLLER, /* told by mrc_qp_set_ev_state */
+  MRC_REASON_LOSS,       /* it lost a packet */
+  MRC_REASON_PEER,       /* the peer calls it bad: SACK with ALWAYS_SKIP */
+  MRC_REASON_SPURIOUS,   /* what it lost had arrived after all */
+  MRC_REASON_PLANE,      /* not the EV, but its whole plane is silent */
+  MRC_REASON_FLOOR,      /* back unproved: the rotation may not get any smaller */
+  MRC_REASON_PROBES,     /* probes were answered in a row */
+  MRC_REASON_SILENCE,    /* other planes delivered what was sent later */
+  MRC_REASON_TIMEOUT,    /* no plane is heard: every one is tried */
+  MRC_REASON_SEND,       /* the system could not send there */
+  MRC_REASON_OWN_PORT,   /* the port of this host */
+  MRC_REASON_PEER_PORT   /* the port of the peer, as it reported */
 };
 
 enum mrc_warning {
@@ -102,16 +122,16 @@ enum mrc_warning {
 
 /* One asynchronous event. Fields that an event does not name are 0. */
 struct mrc_event {
-  uint64_t cookie;   /* of the command that asked, for REPLY and PROBE */
+  uint64_t cookie;   /* of the command that asked, for REPLY and PROBE; for LOST a count */
   int64_t rtt_ns;    /* PROBE: round trip */
   struct mrc_wc wc;  /* WC */
   uint32_t qpn;      /* local QP number */
   uint32_t ev_index; /* index in the QP's EV array, for EV_STATE and PROBE */
   int32_t result;    /* 0 or -errno */
   uint8_t type;      /* enum mrc_event_type */
-  uint8_t port;      /* plane, for PLANE, PROBE, WARNING */
+  uint8_t port;      /* plane, for EV_STATE, PLANE, PORT, PROBE, WARNING */
   uint8_t status;    /* see the type */
-  uint8_t reserved;  /* 0 */
+  uint8_t reason;    /* enum mrc_event_reason, for EV_STATE, PLANE, PORT */
 };
 
 /* Where a packet came from, as the driver saw it. */

@@ -13,6 +13,7 @@ from mrc.endpoint import Context
 from mrc.enums import (
     Access,
     CcKind,
+    EventReason,
     EvState,
     Integrity,
     QpState,
@@ -37,11 +38,13 @@ from mrc.errors import (
 )
 from mrc.events import (
     Completion,
+    EventsLost,
     EvEvent,
     EvInfo,
     Immediate,
     PlaneEvent,
     PlaneInfo,
+    PortEvent,
     ProbeResult,
     QpErrorEvent,
     QpEvent,
@@ -64,6 +67,7 @@ __all__ = [
     "RemoteMemory",
     "Access",
     "CcKind",
+    "EventReason",
     "EvState",
     "Integrity",
     "QpState",
@@ -74,6 +78,8 @@ __all__ = [
     "Immediate",
     "EvEvent",
     "PlaneEvent",
+    "PortEvent",
+    "EventsLost",
     "QpErrorEvent",
     "QpEvent",
     "QpInfo",

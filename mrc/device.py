@@ -10,7 +10,7 @@ from typing import Any
 
 from mrc import _native
 from mrc._native import Command, IpAddress, lib, pack_address
-from mrc.enums import CommandOp, EventType, WarningKind, WcOpcode, WcStatus
+from mrc.enums import CommandOp, EventReason, EventType, WarningKind, WcOpcode, WcStatus
 from mrc.errors import ArgumentError
 from mrc.events import Completion, Immediate, ProbeResult, Warning
 
@@ -65,16 +65,24 @@ class Probed:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A change of state of a QP, an EV or a plane; see enum mrc_event_type."""
+    """A change of state of a QP, an EV, a plane or a port; see enum mrc_event_type."""
 
     type: EventType
     qpn: int
     ev_index: int
     port: int
     status: int
+    reason: EventReason = EventReason.NONE
 
 
-DeviceEvent = Reply | Completion | Received | Probed | Notice | Warning
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The engine had no room for `count` events."""
+
+    count: int
+
+
+DeviceEvent = Reply | Completion | Received | Probed | Notice | Lost | Warning
 
 
 def _decode_wc(wc: Any) -> Completion | Received:
@@ -95,7 +103,16 @@ def _decode(event: Any) -> DeviceEvent:
         kind = WarningKind(event.status)
         fault = kind is WarningKind.MEMORY_FAULT
         return Warning(kind, event.port, event.cookie if fault else event.result)
-    return Notice(EventType(event.type), event.qpn, event.ev_index, event.port, event.status)
+    if event.type == EventType.LOST:
+        return Lost(event.cookie)
+    return Notice(
+        EventType(event.type),
+        event.qpn,
+        event.ev_index,
+        event.port,
+        event.status,
+        EventReason(event.reason),
+    )
 
 
 class Device:

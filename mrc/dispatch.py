@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from mrc._native import POLL_BATCH, Command, check
-from mrc.device import Device, DeviceEvent, Notice, Probed, Received, Reply
+from mrc.device import Device, DeviceEvent, Lost, Notice, Probed, Received, Reply
 from mrc.enums import WarningKind, WcStatus
 from mrc.errors import CompletionError, MrcError, StateError
 from mrc.events import Completion, Immediate, ProbeResult, Warning
@@ -33,7 +33,10 @@ class Sink(Protocol):
         """The peer's next immediate."""
 
     def on_notice(self, notice: Notice) -> None:
-        """A change of state of the QP, an EV or a plane."""
+        """A change of state of the QP, an EV, a plane or a port."""
+
+    def on_lost(self, count: int) -> None:
+        """So many events, of any QP, were lost at this point."""
 
 
 @dataclass(slots=True)
@@ -185,6 +188,9 @@ class Dispatcher:
             case Notice():
                 if sink := self._sinks.get(event.qpn):
                     sink.on_notice(event)
+            case Lost():
+                for sink in self._sinks.values():
+                    sink.on_lost(event.count)
             case Warning():
                 self._on_warning(event)
 

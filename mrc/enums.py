@@ -87,6 +87,48 @@ class EventType(IntEnum):
     PLANE = lib.MRC_EVENT_PLANE
     PROBE = lib.MRC_EVENT_PROBE
     WARNING = lib.MRC_EVENT_WARNING
+    PORT = lib.MRC_EVENT_PORT
+    LOST = lib.MRC_EVENT_LOST
+
+
+class EventReason(IntEnum):
+    """Why an EV, a plane or a port changed its state."""
+
+    NONE = lib.MRC_REASON_NONE
+    CONTROLLER = lib.MRC_REASON_CONTROLLER
+    LOSS = lib.MRC_REASON_LOSS
+    PEER = lib.MRC_REASON_PEER
+    SPURIOUS = lib.MRC_REASON_SPURIOUS
+    PLANE = lib.MRC_REASON_PLANE
+    FLOOR = lib.MRC_REASON_FLOOR
+    PROBES = lib.MRC_REASON_PROBES
+    SILENCE = lib.MRC_REASON_SILENCE
+    TIMEOUT = lib.MRC_REASON_TIMEOUT
+    SEND = lib.MRC_REASON_SEND
+    OWN_PORT = lib.MRC_REASON_OWN_PORT
+    PEER_PORT = lib.MRC_REASON_PEER_PORT
+
+    @property
+    def explanation(self) -> str:
+        """What the reason means, in a few words."""
+        return _REASONS[self]
+
+
+_REASONS = {
+    EventReason.NONE: "no reason given",
+    EventReason.CONTROLLER: "the controller said so",
+    EventReason.LOSS: "it lost a packet",
+    EventReason.PEER: "the peer calls it bad",
+    EventReason.SPURIOUS: "what it lost had arrived after all",
+    EventReason.PLANE: "its whole plane is silent, and to blame",
+    EventReason.FLOOR: "too few others are left",
+    EventReason.PROBES: "probes were answered in a row",
+    EventReason.SILENCE: "other planes delivered what was sent later",
+    EventReason.TIMEOUT: "no plane is heard, and every one is tried",
+    EventReason.SEND: "the system could not send there",
+    EventReason.OWN_PORT: "the port of this host",
+    EventReason.PEER_PORT: "the port of the peer, as it reported",
+}
 
 
 class WarningKind(IntEnum):

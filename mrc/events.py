@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mrc.enums import EvState, QpState, WarningKind, WcOpcode, WcStatus
+from mrc.enums import EventReason, EvState, QpState, WarningKind, WcOpcode, WcStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,20 +30,48 @@ class Immediate:
 
 @dataclass(frozen=True, slots=True)
 class EvEvent:
-    """An EV changed state. `index` is its place in `QP.evs()`."""
+    """An EV went to GOOD, ASSUMED_BAD or DENIED; SKIP, which lasts one turn, is not told.
+
+    `index` is its place in `QP.evs()`.
+    """
 
     index: int
     plane: int
     path: str
     state: EvState
+    reason: EventReason
 
 
 @dataclass(frozen=True, slots=True)
 class PlaneEvent:
-    """A plane fell silent and was suspended, or answers again."""
+    """A plane was suspended, or carries data again."""
 
     plane: int
     suspended: bool
+    reason: EventReason
+
+
+@dataclass(frozen=True, slots=True)
+class PortEvent:
+    """The port of a plane went down or came up: this host's (OWN_PORT) or the peer's (PEER_PORT).
+
+    What that means for the plane comes as a PlaneEvent.
+    """
+
+    plane: int
+    up: bool
+    reason: EventReason
+
+
+@dataclass(frozen=True, slots=True)
+class EventsLost:
+    """`count` events that stood here are gone: the reader, or this process, was too slow.
+
+    Those that the engine lost may have been of any QP. `QP.evs()` and `QP.query()` tell how things
+    stand now.
+    """
+
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +81,7 @@ class QpErrorEvent:
     status: WcStatus
 
 
-QpEvent = EvEvent | PlaneEvent | QpErrorEvent
+QpEvent = EvEvent | PlaneEvent | PortEvent | EventsLost | QpErrorEvent
 
 
 @dataclass(frozen=True, slots=True)

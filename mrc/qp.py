@@ -24,11 +24,13 @@ from mrc.errors import (
 )
 from mrc.events import (
     Completion,
+    EventsLost,
     EvEvent,
     EvInfo,
     Immediate,
     PlaneEvent,
     PlaneInfo,
+    PortEvent,
     ProbeResult,
     QpErrorEvent,
     QpEvent,
@@ -36,12 +38,12 @@ from mrc.events import (
 )
 from mrc.oob import Channel, Hello
 from mrc.paths import TRANSPORT, PathEv
-from mrc.stream import Stream
+from mrc.stream import Journal, Stream
 from mrc.verbs import MR, QueuePair, RemoteMemory, WorkRequest
 
 logger = logging.getLogger("mrc.qp")
 
-_MAX_UNREAD_EVENTS = 4096
+_EVENTS_KEPT = 4096
 
 
 class QP:
@@ -71,7 +73,7 @@ class QP:
         self._config = config
         self._places = asyncio.Semaphore(queue.sq_depth)
         self._immediates: Stream[Immediate] = Stream(config.max_unread)
-        self._events: Stream[QpEvent] = Stream(_MAX_UNREAD_EVENTS)
+        self._events: Journal[QpEvent] = Journal(_EVENTS_KEPT, EventsLost)
         self._status: WcStatus | None = None
         self._bye_ok = asyncio.Event()
         self._idle = asyncio.Event()
@@ -194,8 +196,13 @@ class QP:
         return self._immediates.__aiter__()
 
     def events(self) -> AsyncIterator[QpEvent]:
-        """Changes of EVs and planes, and the end of the QP. Old ones are dropped if unread."""
-        return self._events.__aiter__()
+        """What happened to EVs, planes, ports and at last to the QP, in order.
+
+        Every iterator begins with the QP and has a place of its own; it ends when the QP fails or
+        is closed. The newest 4096 events are kept, and one that falls behind them is told by an
+        EventsLost how many it missed.
+        """
+        return self._events.reader()
 
     def on_immediate(self, immediate: Immediate) -> None:
         """For the dispatcher: the next immediate of the peer."""
@@ -210,11 +217,18 @@ class QP:
         if notice.type is EventType.QP_ERROR:
             self._on_error(WcStatus(notice.status))
         elif notice.type is EventType.PLANE:
-            self._events.push(PlaneEvent(notice.port, suspended=notice.status == 0))
+            self._events.push(PlaneEvent(notice.port, notice.status == 0, notice.reason))
+        elif notice.type is EventType.PORT:
+            self._events.push(PortEvent(notice.port, notice.status == 1, notice.reason))
         elif notice.type is EventType.EV_STATE:
             ev = self._evs[notice.ev_index]
             state = EvState(notice.status)
-            self._events.push(EvEvent(notice.ev_index, ev.attr.port, ev.name, state))
+            event = EvEvent(notice.ev_index, ev.attr.port, ev.name, state, notice.reason)
+            self._events.push(event)
+
+    def on_lost(self, count: int) -> None:
+        """For the dispatcher: the engine lost events."""
+        self._events.push(EventsLost(count))
 
     def _on_error(self, status: WcStatus) -> None:
         if self._closer is not None or self._status is not None:

@@ -1,14 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A bounded queue with an end, read by `async for`."""
+"""Bounded sequences with an end, read by `async for`: a queue, and a journal for all readers."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
+
+
+class _Waiters:
+    """Those that wait for the next item."""
+
+    def __init__(self) -> None:
+        self._futures: deque[asyncio.Future[None]] = deque()
+
+    def wake(self, count: int) -> None:
+        """Wakes so many of them, if there are."""
+        while count and self._futures:
+            future = self._futures.popleft()
+            if not future.done():
+                future.set_result(None)
+                count -= 1
+
+    def wake_all(self) -> None:
+        self.wake(len(self._futures))
+
+    async def wait(self) -> None:
+        future = asyncio.get_running_loop().create_future()
+        self._futures.append(future)
+        try:
+            await future
+        except asyncio.CancelledError:
+            # A wake-up that came with the cancellation belongs to the next reader.
+            if future.done() and not future.cancelled():
+                self.wake(1)
+            raise
 
 
 class Stream(Generic[T]):
@@ -22,7 +51,7 @@ class Stream(Generic[T]):
         self._limit = limit
         self._finished = False
         self._error: Exception | None = None
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._waiting = _Waiters()
 
     @property
     def full(self) -> bool:
@@ -36,20 +65,13 @@ class Stream(Generic[T]):
         if self.full:
             self._items.popleft()
         self._items.append(item)
-        self._wake(1)
+        self._waiting.wake(1)
 
     def finish(self, error: Exception | None = None) -> None:
         """Ends the stream; only the first call counts."""
         if not self._finished:
             self._finished, self._error = True, error
-            self._wake(len(self._waiting))
-
-    def _wake(self, readers: int) -> None:
-        while readers and self._waiting:
-            future = self._waiting.popleft()
-            if not future.done():
-                future.set_result(None)
-                readers -= 1
+            self._waiting.wake_all()
 
     def __aiter__(self) -> AsyncIterator[T]:
         return self
@@ -60,16 +82,59 @@ class Stream(Generic[T]):
                 if self._error is not None:
                     raise self._error
                 raise StopAsyncIteration
-            await self._wait()
+            await self._waiting.wait()
         return self._items.popleft()
 
-    async def _wait(self) -> None:
-        future = asyncio.get_running_loop().create_future()
-        self._waiting.append(future)
-        try:
-            await future
-        except asyncio.CancelledError:
-            # A wake-up that came with the cancellation belongs to the next reader.
-            if future.done() and not future.cancelled():
-                self._wake(1)
-            raise
+
+class Journal(Generic[T]):
+    """The newest items, for any number of readers: each sees all, from the first one kept.
+
+    A reader that falls behind is told with `lost(count)` in place of what it missed. A journal is
+    never longer than `limit`, however many read it. A finished one only ends its readers.
+    """
+
+    def __init__(self, limit: int, lost: Callable[[int], T]) -> None:
+        self._items: deque[T] = deque(maxlen=limit)
+        self._pushed = 0
+        self._lost = lost
+        self._finished = False
+        self._waiting = _Waiters()
+
+    def push(self, item: T) -> None:
+        """Adds an item, in place of the oldest when there are too many; none after the end."""
+        if self._finished:
+            return
+        self._items.append(item)
+        self._pushed += 1
+        self._waiting.wake_all()
+
+    def finish(self) -> None:
+        """Ends the journal."""
+        self._finished = True
+        self._waiting.wake_all()
+
+    def reader(self) -> AsyncIterator[T]:
+        """Iterates over the items, and then ends."""
+        return _Reader(self)
+
+    async def take(self, position: int) -> tuple[T, int]:
+        """The item at `position`, or word of how many are gone there, and the next position."""
+        while position == self._pushed:
+            if self._finished:
+                raise StopAsyncIteration
+            await self._waiting.wait()
+        first = self._pushed - len(self._items)
+        if position < first:
+            return self._lost(first - position), first
+        return self._items[position - first], position + 1
+
+
+class _Reader(AsyncIterator[T]):
+    # No generator, which would end for good when one wait for an item is cancelled.
+    def __init__(self, journal: Journal[T]) -> None:
+        self._journal = journal
+        self._position = 0
+
+    async def __anext__(self) -> T:
+        item, self._position = await self._journal.take(self._position)
+        return item

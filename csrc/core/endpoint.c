@@ -101,9 +101,11 @@ static void set_peer_ports(struct mrc_engine *engine, struct mrc_qp *qp, uint32_
     const uint32_t plane = (uint32_t)__builtin_ctz(changed);
     const bool down = (mask >> plane & 1) == 0;
     qp->planes[plane].peer_down = down;
-    if (qp->state != MRC_QP_RTS || (qp->evset.plane_mask >> plane & 1) == 0) continue;
+    if ((qp->evset.plane_mask >> plane & 1) == 0) continue;
+    mrc_loss_report_port(engine, qp, plane, !down, MRC_REASON_PEER_PORT);
+    if (qp->state != MRC_QP_RTS) continue;
     if (down)
-      mrc_loss_suspend_plane(engine, qp, plane, now_ns);
+      mrc_loss_suspend_plane(engine, qp, plane, MRC_REASON_PEER_PORT, now_ns);
     else
       mrc_loss_retry_plane(engine, qp, plane, now_ns);
   }

@@ -108,14 +108,27 @@ int mrc_drop(struct mrc_engine *engine, enum mrc_drop reason, uint32_t qpn, size
   return (int)reason;
 }
 
+static struct mrc_event take_lost(struct mrc_engine *engine) {
+  const struct mrc_event lost = {.type = MRC_EVENT_LOST, .cookie = engine->events_lost};
+  engine->events_lost = 0;
+  return lost;
+}
+
 void mrc_event_push(struct mrc_engine *engine, const struct mrc_event *event) {
   /* The last part of the ring is kept for what nobody may miss. */
-  const bool news = event->type == MRC_EVENT_EV_STATE || event->type == MRC_EVENT_PLANE;
+  const bool news = event->type == MRC_EVENT_EV_STATE || event->type == MRC_EVENT_PLANE ||
+                    event->type == MRC_EVENT_PORT;
   const uint32_t limit = news ? MRC_EVENT_RING / 2 : MRC_EVENT_RING;
-  if (engine->event_tail - engine->event_head >= limit) {
+  const uint32_t used = engine->event_tail - engine->event_head;
+  const uint32_t room = used < limit ? limit - used : 0;
+  if (room < (news && engine->events_lost > 0 ? 2 : 1)) {
     mrc_count(engine, MRC_COUNTER_EVENTS_DROPPED, 1);
+    engine->events_lost++;
     return;
   }
+  /* What was lost is told before, but not at the cost of the last quarter of the ring. */
+  if (engine->events_lost > 0 && room > (news ? 1 : MRC_EVENT_RING / 4))
+    engine->events[engine->event_tail++ % MRC_EVENT_RING] = take_lost(engine);
   engine->events[engine->event_tail++ % MRC_EVENT_RING] = *event;
 }
 
@@ -123,6 +136,7 @@ int mrc_engine_events(struct mrc_engine *engine, struct mrc_event *events, int c
   int n = 0;
   while (n < capacity && engine->event_head != engine->event_tail)
     events[n++] = engine->events[engine->event_head++ % MRC_EVENT_RING];
+  if (n < capacity && engine->events_lost > 0) events[n++] = take_lost(engine);
   return n;
 }
 
@@ -410,7 +424,7 @@ void mrc_engine_commit(struct mrc_engine *engine, const struct mrc_burst *bursts
   for (int i = 0; i < n; i++) {
     struct mrc_qp *qp = engine->qps[bursts[i]._qp];
     if (taken[i] >= 0 || qp->state != MRC_QP_RTS) continue;
-    mrc_loss_suspend_plane(engine, qp, bursts[i].port - 1u, now_ns);
+    mrc_loss_suspend_plane(engine, qp, bursts[i].port - 1u, MRC_REASON_SEND, now_ns);
     mrc_qp_touch(engine, qp);
   }
 }
@@ -439,11 +453,13 @@ void mrc_engine_port_up(struct mrc_engine *engine, int port, bool up, uint64_t n
     struct mrc_qp *qp = engine->qps[i];
     if (qp == NULL) continue;
     mrc_port_status_on_change(engine, qp);
-    if (qp->state != MRC_QP_RTS || (qp->evset.plane_mask & bit) == 0) continue;
+    if ((qp->evset.plane_mask & bit) == 0) continue;
+    mrc_loss_report_port(engine, qp, plane, up, MRC_REASON_OWN_PORT);
+    if (qp->state != MRC_QP_RTS) continue;
     if (up)
       mrc_loss_retry_plane(engine, qp, plane, now_ns);
     else
-      mrc_loss_suspend_plane(engine, qp, plane, now_ns);
+      mrc_loss_suspend_plane(engine, qp, plane, MRC_REASON_OWN_PORT, now_ns);
   }
 }
 

@@ -111,7 +111,8 @@ struct mrc_engine {
   struct mrc_event *events; /* ring of MRC_EVENT_RING */
   uint32_t event_head;
   uint32_t event_tail;
-  uint64_t now_ns; /* the time of the call in progress, for trace entries */
+  uint64_t events_lost; /* dropped since the last MRC_EVENT_LOST */
+  uint64_t now_ns;      /* the time of the call in progress, for trace entries */
 };
 
 static inline void mrc_count(struct mrc_engine *engine, enum mrc_counter counter, uint64_t n) {

@@ -3,7 +3,8 @@
 
 #include "requester.h"
 
-void mrc_loss_report_ev(struct mrc_engine *engine, struct mrc_qp *qp, uint16_t index) {
+void mrc_loss_report_ev(struct mrc_engine *engine, struct mrc_qp *qp, uint16_t index,
+                        enum mrc_event_reason reason) {
   const struct mrc_ev *ev = &qp->evset.evs[index];
   mrc_trace(engine, MRC_TRACE_EV_STATE, qp->qpn, index, ev->state);
   if (ev->state == MRC_EV_SKIP) return; /* the controller knows GOOD, ASSUMED_BAD and DENIED only */
@@ -11,23 +12,33 @@ void mrc_loss_report_ev(struct mrc_engine *engine, struct mrc_qp *qp, uint16_t i
                                   .qpn = qp->qpn,
                                   .ev_index = index,
                                   .port = ev->attr.port,
-                                  .status = ev->state};
+                                  .status = ev->state,
+                                  .reason = reason};
   mrc_event_push(engine, &event);
 }
 
-static void report_plane(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t plane, bool alive) {
-  const struct mrc_event event = {
-      .type = MRC_EVENT_PLANE, .qpn = qp->qpn, .port = (uint8_t)(plane + 1), .status = alive};
+static void report_plane(struct mrc_engine *engine, const struct mrc_qp *qp, uint32_t plane,
+                         enum mrc_event_type type, bool alive, enum mrc_event_reason reason) {
+  const struct mrc_event event = {.type = type,
+                                  .qpn = qp->qpn,
+                                  .port = (uint8_t)(plane + 1),
+                                  .status = alive,
+                                  .reason = reason};
   mrc_event_push(engine, &event);
+}
+
+void mrc_loss_report_port(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t plane, bool up,
+                          enum mrc_event_reason reason) {
+  report_plane(engine, qp, plane, MRC_EVENT_PORT, up, reason);
 }
 
 void mrc_loss_distrust_ev(struct mrc_engine *engine, struct mrc_qp *qp, uint16_t ev,
-                          uint64_t now_ns) {
+                          enum mrc_event_reason reason, uint64_t now_ns) {
   uint16_t back;
   if (!mrc_evset_on_loss(&qp->evset, ev, &back, now_ns)) return;
   mrc_count(engine, MRC_COUNTER_EVS_BAD, 1);
-  mrc_loss_report_ev(engine, qp, ev);
-  if (back != MRC_EV_NONE) mrc_loss_report_ev(engine, qp, back);
+  mrc_loss_report_ev(engine, qp, ev, reason);
+  if (back != MRC_EV_NONE) mrc_loss_report_ev(engine, qp, back, MRC_REASON_FLOOR);
   qp->ev_probe_ns = mrc_min_u64(qp->ev_probe_ns, qp->evset.evs[ev].probation.next_ns);
 }
 
@@ -54,15 +65,16 @@ void mrc_loss_mark(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t psn, e
   if (overflow) {
     mrc_count(engine, MRC_COUNTER_LOST_TO_CONGESTION, 1);
     if (mrc_evset_on_skip(&qp->evset, slot->ev, slot->sent_ns, now_ns))
-      mrc_loss_report_ev(engine, qp, slot->ev);
+      mrc_loss_report_ev(engine, qp, slot->ev, MRC_REASON_LOSS);
     return;
   }
-  mrc_loss_distrust_ev(engine, qp, slot->ev, now_ns);
+  mrc_loss_distrust_ev(engine, qp, slot->ev, MRC_REASON_LOSS, now_ns);
 }
 
-static void trust_ev(struct mrc_engine *engine, struct mrc_qp *qp, uint16_t ev) {
+static void trust_ev(struct mrc_engine *engine, struct mrc_qp *qp, uint16_t ev,
+                     enum mrc_event_reason reason) {
   if (qp->evset.evs[ev].state != MRC_EV_ASSUMED_BAD) return;
-  if (mrc_evset_on_trust(&qp->evset, ev)) mrc_loss_report_ev(engine, qp, ev);
+  if (mrc_evset_on_trust(&qp->evset, ev)) mrc_loss_report_ev(engine, qp, ev, reason);
 }
 
 void mrc_loss_on_spurious(struct mrc_engine *engine, struct mrc_qp *qp,
@@ -79,7 +91,7 @@ void mrc_loss_on_spurious(struct mrc_engine *engine, struct mrc_qp *qp,
   const uint64_t least_ns = mrc_floor_ns(MRC_LOSS_REORDER_FLOOR_NS / 4, qp->noise_ns);
   const uint64_t wider_ns = mrc_max_u64(2 * plane->reorder_ns, least_ns);
   plane->reorder_ns = mrc_min_u64(wider_ns, 4 * mrc_max_u64(plane->rtt.smooth_ns, 1));
-  trust_ev(engine, qp, slot->ev_lost);
+  trust_ev(engine, qp, slot->ev_lost, MRC_REASON_SPURIOUS);
 }
 
 /* Notes the newest packet per EV that this SACK shows as received. What it shows of an original
@@ -168,7 +180,7 @@ static void lose_oldest_burst(struct mrc_engine *engine, struct mrc_qp *qp, uint
 }
 
 void mrc_loss_suspend_plane(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t index,
-                            uint64_t now_ns) {
+                            enum mrc_event_reason reason, uint64_t now_ns) {
   struct mrc_plane *plane = &qp->planes[index];
   struct mrc_txlist *list = &qp->req.win.lists[index];
   if (plane->suspended) return;
@@ -181,11 +193,12 @@ void mrc_loss_suspend_plane(struct mrc_engine *engine, struct mrc_qp *qp, uint32
   /* EVs blamed since the plane was last heard fell with it: the plane is on probation, not they. */
   for (uint16_t i = 0; i < qp->evset.planes[index].n; i++) {
     const uint16_t ev = qp->evset.planes[index].order[i];
-    if (qp->evset.evs[ev].bad_since_ns >= plane->heard_ns) trust_ev(engine, qp, ev);
+    if (qp->evset.evs[ev].bad_since_ns >= plane->heard_ns)
+      trust_ev(engine, qp, ev, MRC_REASON_PLANE);
   }
   mrc_probation_on_failure(&plane->probation, now_ns);
   qp->ev_probe_ns = mrc_min_u64(qp->ev_probe_ns, plane->probation.next_ns);
-  report_plane(engine, qp, index, false);
+  report_plane(engine, qp, index, MRC_EVENT_PLANE, false, reason);
 }
 
 void mrc_loss_retry_plane(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t index,
@@ -196,7 +209,8 @@ void mrc_loss_retry_plane(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t
   mrc_qp_touch(engine, qp);
 }
 
-void mrc_loss_resume_plane(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t index) {
+void mrc_loss_resume_plane(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t index,
+                           enum mrc_event_reason reason) {
   struct mrc_plane *plane = &qp->planes[index];
   if (!plane->suspended) return;
   if (plane->peer_down || !(engine->ports_up >> index & 1)) return; /* not before the port is up */
@@ -205,7 +219,7 @@ void mrc_loss_resume_plane(struct mrc_engine *engine, struct mrc_qp *qp, uint32_
   plane->probation.next_ns = MRC_NEVER;
   mrc_count(engine, MRC_COUNTER_PLANES_RESUMED, 1);
   mrc_trace(engine, MRC_TRACE_PLANE_RESUME, qp->qpn, index + 1, plane->probation.relapses);
-  report_plane(engine, qp, index, true);
+  report_plane(engine, qp, index, MRC_EVENT_PLANE, true, reason);
   mrc_qp_touch(engine, qp);
 }
 
@@ -220,7 +234,8 @@ static void detect_plane(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t 
       lose_oldest_burst(engine, qp, index, MRC_COUNTER_LOST_BY_TIME, now_ns);
     } else if (lost_by_silence(qp, index, oldest)) {
       lose_oldest_burst(engine, qp, index, MRC_COUNTER_LOST_BY_SILENCE, now_ns);
-      if (++plane->strikes >= MRC_LOSS_STRIKES) mrc_loss_suspend_plane(engine, qp, index, now_ns);
+      if (++plane->strikes >= MRC_LOSS_STRIKES)
+        mrc_loss_suspend_plane(engine, qp, index, MRC_REASON_SILENCE, now_ns);
     } else {
       return;
     }
@@ -284,11 +299,11 @@ static void time_out_plane(struct mrc_engine *engine, struct mrc_qp *qp, uint32_
   const struct mrc_txlist *list = &qp->req.win.lists[index];
   const bool behind = qp->req.timeouts == 1 && falls_behind(qp, index);
   if (behind && !plane->suspended && ++plane->strikes >= MRC_LOSS_STRIKES)
-    mrc_loss_suspend_plane(engine, qp, index, now_ns);
+    mrc_loss_suspend_plane(engine, qp, index, MRC_REASON_SILENCE, now_ns);
   while (list->oldest != MRC_TX_NONE)
     mrc_loss_mark(engine, qp, mrc_txwin_psn_of(&qp->req.win, list->oldest),
                   MRC_COUNTER_LOST_BY_TIMEOUT, now_ns);
-  if (!behind) mrc_loss_resume_plane(engine, qp, index);
+  if (!behind) mrc_loss_resume_plane(engine, qp, index, MRC_REASON_TIMEOUT);
 }
 
 /* Everything in flight may be lost. */

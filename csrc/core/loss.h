@@ -38,17 +38,22 @@ void mrc_loss_on_holes(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t ba
    the QP. To be called only when everything that has come in was taken. */
 void mrc_loss_on_deadline(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns);
 uint64_t mrc_loss_deadline(const struct mrc_qp *qp);
-/* A plane answers its probes again. */
-void mrc_loss_resume_plane(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t plane);
+/* A plane answers its probes again, or is tried again; the controller is told the reason. */
+void mrc_loss_resume_plane(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t plane,
+                           enum mrc_event_reason reason);
 void mrc_loss_suspend_plane(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t plane,
-                            uint64_t now_ns);
+                            enum mrc_event_reason reason, uint64_t now_ns);
 /* What suspended the plane is over: it is probed without further waiting. */
 void mrc_loss_retry_plane(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t plane,
                           uint64_t now_ns);
-/* An EV lost a packet, or the peer calls it bad: it goes, and probes decide on its return. */
+/* An EV lost a packet, or somebody calls it bad: it goes, and probes decide on its return. */
 void mrc_loss_distrust_ev(struct mrc_engine *engine, struct mrc_qp *qp, uint16_t ev,
-                          uint64_t now_ns);
+                          enum mrc_event_reason reason, uint64_t now_ns);
 /* Tells the controller about an EV. */
-void mrc_loss_report_ev(struct mrc_engine *engine, struct mrc_qp *qp, uint16_t ev);
+void mrc_loss_report_ev(struct mrc_engine *engine, struct mrc_qp *qp, uint16_t ev,
+                        enum mrc_event_reason reason);
+/* Tells the controller about a port of a plane, ours or the peer's. */
+void mrc_loss_report_port(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t plane, bool up,
+                          enum mrc_event_reason reason);
 
 #endif

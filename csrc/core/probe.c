@@ -173,13 +173,13 @@ static void succeed(struct mrc_engine *engine, struct mrc_ev_probe *probe, struc
       mrc_probation_on_success(&ev->probation, now_ns)) {
     mrc_evset_on_trust(&qp->evset, probe->ev);
     mrc_count(engine, MRC_COUNTER_EVS_TRUSTED, 1);
+    mrc_loss_report_ev(engine, qp, probe->ev, MRC_REASON_PROBES);
     if (ce)
       mrc_evset_on_skip(&qp->evset, probe->ev, probe->sent_ns, now_ns); /* alive, but congested */
-    mrc_loss_report_ev(engine, qp, probe->ev);
   }
   if (probe->purpose == MRC_EV_PROBE_PLANE && plane->suspended &&
       mrc_probation_on_success(&plane->probation, now_ns))
-    mrc_loss_resume_plane(engine, qp, index);
+    mrc_loss_resume_plane(engine, qp, index, MRC_REASON_PROBES);
   if (probe->purpose == MRC_EV_PROBE_PORT_STATUS)
     mrc_port_status_on_answer(engine, qp, probe, now_ns);
   qp->ev_probe_ns = 0;

@@ -185,8 +185,10 @@ static int to_rts(struct mrc_engine *engine, struct mrc_qp *qp, const struct mrc
   take_base_rtts(engine, qp);
   for (uint32_t planes = qp->evset.plane_mask; planes != 0; planes &= planes - 1) {
     const uint32_t plane = (uint32_t)__builtin_ctz(planes);
-    if (qp->planes[plane].peer_down || !(engine->ports_up >> plane & 1))
-      mrc_loss_suspend_plane(engine, qp, plane, now_ns);
+    if (!(engine->ports_up >> plane & 1))
+      mrc_loss_suspend_plane(engine, qp, plane, MRC_REASON_OWN_PORT, now_ns);
+    else if (qp->planes[plane].peer_down)
+      mrc_loss_suspend_plane(engine, qp, plane, MRC_REASON_PEER_PORT, now_ns);
   }
   return 0;
 }
@@ -284,12 +286,12 @@ int mrc_qp_set_ev_state(struct mrc_engine *engine, uint32_t qpn, uint32_t ev_ind
       changed = mrc_evset_on_deny(&qp->evset, ev);
       break;
     case MRC_EV_ASSUMED_BAD:
-      mrc_loss_distrust_ev(engine, qp, ev, now_ns);
+      mrc_loss_distrust_ev(engine, qp, ev, MRC_REASON_CONTROLLER, now_ns);
       break;
     default:
       return -EINVAL;
   }
-  if (changed) mrc_loss_report_ev(engine, qp, ev);
+  if (changed) mrc_loss_report_ev(engine, qp, ev, MRC_REASON_CONTROLLER);
   if (qp->state == MRC_QP_RTS) qp->ev_probe_ns = 0;
   mrc_qp_touch(engine, qp);
   return 0;

@@ -244,14 +244,14 @@ static void on_ev_feedback(struct mrc_engine *engine, struct mrc_qp *qp,
   const uint32_t ev = mrc_keymap_get(&qp->evset.by_value, sack->ev);
   if (ev == MRC_KEYMAP_NONE) return;
   if (sack->m == MRC_M_ALWAYS_SKIP) {
-    mrc_loss_distrust_ev(engine, qp, (uint16_t)ev, now_ns);
+    mrc_loss_distrust_ev(engine, qp, (uint16_t)ev, MRC_REASON_PEER, now_ns);
     return;
   }
   const uint64_t sent_ns = trigger_sent_ns(qp, sack, ev);
   if (sack->m == MRC_M_NONE)
     mrc_evset_on_clear(&qp->evset, (uint16_t)ev, sent_ns, now_ns);
   else if (mrc_evset_on_skip(&qp->evset, (uint16_t)ev, sent_ns, now_ns))
-    mrc_loss_report_ev(engine, qp, (uint16_t)ev);
+    mrc_loss_report_ev(engine, qp, (uint16_t)ev, MRC_REASON_PEER);
 }
 
 /* Acknowledges everything up to the cumulative PSN and in the bitmap; returns the new bytes. */
@@ -336,7 +336,7 @@ int mrc_requester_on_nack(struct mrc_engine *engine, struct mrc_qp *qp,
   const uint32_t bytes = slot->bytes;
   if (nack->reason == MRC_NACK_TRIMMED &&
       mrc_evset_on_skip(&qp->evset, slot->ev, slot->sent_ns, now_ns))
-    mrc_loss_report_ev(engine, qp, slot->ev);
+    mrc_loss_report_ev(engine, qp, slot->ev, MRC_REASON_PEER);
   mrc_loss_mark(engine, qp, nack->nack_psn, MRC_COUNTER_LOST_BY_NACK, now_ns);
   if (!trimmed) mrc_loss_on_refusal(engine, qp, nack->nack_psn);
   if (trimmed) {

@@ -95,4 +95,15 @@ __attribute__((unused)) static int n_events(const struct mrc_pair *pair, int hos
   return n;
 }
 
+/* How many events of a type and status a host saw for this reason. */
+__attribute__((unused)) static int n_reasons(const struct mrc_pair *pair, int host, int type,
+                                             uint32_t status, enum mrc_event_reason reason) {
+  int n = 0;
+  for (int i = 0; i < pair->hosts[host].n_events; i++) {
+    const struct mrc_event *event = &pair->hosts[host].events[i];
+    n += event->type == type && event->status == status && event->reason == reason;
+  }
+  return n;
+}
+
 #endif

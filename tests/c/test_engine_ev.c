@@ -177,6 +177,27 @@ static void test_set_ev_state__assumed_bad(void) {
 }
 
 /* An EV that is really dead stays away, is probed, and comes back when it heals, not before. */
+/* At the floor a loss brings another EV back, and the controller hears of both. */
+static void test_set_ev_state__at_the_floor_tells_of_both(void) {
+  struct mrc_pair *p = open_pair(.planes = 1, .paths = 2);
+  const int end = open_qp(p);
+  for (uint32_t ev = 0; ev < 2; ev++)
+    CHECK_EQ(mrc_qp_set_ev_state(p->hosts[0].engine, p->ends[end]->qpn, ev, MRC_EV_ASSUMED_BAD,
+                                 p->now_ns),
+             0);
+  struct mrc_event events[4];
+  CHECK_EQ(mrc_engine_events(p->hosts[0].engine, events, 4), 3);
+  for (uint32_t i = 0; i < 2; i++) {
+    CHECK_EQ(events[i].ev_index, i);
+    CHECK_EQ(events[i].status, MRC_EV_ASSUMED_BAD);
+    CHECK_EQ(events[i].reason, MRC_REASON_CONTROLLER);
+  }
+  CHECK_EQ(events[2].ev_index, 0);
+  CHECK_EQ(events[2].status, MRC_EV_GOOD);
+  CHECK_EQ(events[2].reason, MRC_REASON_FLOOR);
+  mrc_pair_destroy(p);
+}
+
 static void test_probation__of_a_dead_path(void) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 4);
   int end = open_qp(p, .memory_bytes = 4u << 20, .timeout = 14);
@@ -309,7 +330,8 @@ CHECK_MAIN(RUN(test_events__of_each_ev_alternate), RUN(test_probe__of_every_ev_i
            RUN(test_probe__too_many), RUN(test_probe__answers_are_refused_at_first),
            RUN(test_probe__answers_wait_for_a_blocked_port),
            RUN(test_probe__on_a_port_that_is_down), RUN(test_probe__that_cannot_be_sent),
-           RUN(test_set_ev_state__assumed_bad), RUN(test_probation__of_a_dead_path),
+           RUN(test_set_ev_state__assumed_bad),
+           RUN(test_set_ev_state__at_the_floor_tells_of_both), RUN(test_probation__of_a_dead_path),
            RUN(test_probation__of_a_flapping_path), RUN(test_deny__an_ev_in_mid_transfer),
            RUN(test_deny__a_whole_plane), RUN(test_set_ev_state__refuses),
            RUN(test_query_evs__counts_and_fills))

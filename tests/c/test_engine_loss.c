@@ -48,12 +48,13 @@ static void test_loss__one_packet(void) {
   CHECK_EQ(lossy.active, 0);
   CHECK_EQ(n_active(p, end, 1), 2);
   CHECK_EQ(n_active(p, end, 2), 2);
-  CHECK_EQ(n_events(p, 0, MRC_EVENT_EV_STATE, MRC_EV_ASSUMED_BAD), 1);
-  CHECK_EQ(n_events(p, 0, MRC_EVENT_EV_STATE, MRC_EV_GOOD), 0);
+  CHECK_EQ(n_reasons(p, 0, MRC_EVENT_EV_STATE, MRC_EV_ASSUMED_BAD, MRC_REASON_LOSS), 1);
+  CHECK_EQ(n_events(p, 0, MRC_EVENT_EV_STATE, MRC_PAIR_ANY), 1);
   run_for(p, 50 * MS);
   CHECK_EQ(mrc_pair_ev(p, end, plane, path).state, MRC_EV_GOOD);
   CHECK(mrc_pair_ev(p, end, plane, path).probes >= 3);
-  CHECK_EQ(n_events(p, 0, MRC_EVENT_EV_STATE, MRC_EV_GOOD), 1);
+  CHECK_EQ(n_reasons(p, 0, MRC_EVENT_EV_STATE, MRC_EV_GOOD, MRC_REASON_PROBES), 1);
+  CHECK_EQ(n_events(p, 0, MRC_EVENT_EV_STATE, MRC_PAIR_ANY), 2);
   mrc_pair_destroy(p);
 }
 

@@ -29,14 +29,15 @@ static void test_silence__of_one_plane(void) {
   while (!mrc_pair_info(p, end).planes[1].suspended && p->now_ns < silent_ns + 100 * MS)
     mrc_pair_step(p, p->now_ns + MS);
   CHECK(p->now_ns - silent_ns < 30 * MS);
-  CHECK_EQ(n_events(p, 0, MRC_EVENT_PLANE, 0), 1);
+  CHECK_EQ(n_reasons(p, 0, MRC_EVENT_PLANE, 0, MRC_REASON_SILENCE), 1);
   uint64_t before = acked_bytes(p, end);
   run_for(p, 40 * MS); /* three planes carry 7.5 MB in this time */
   CHECK(acked_bytes(p, end) - before > 6000000);
   mrc_pair_silence(p, 2, false);
   run_for(p, 100 * MS);
   CHECK_EQ(mrc_pair_info(p, end).planes[1].suspended, 0);
-  CHECK_EQ(n_events(p, 0, MRC_EVENT_PLANE, 1), 1);
+  CHECK_EQ(n_reasons(p, 0, MRC_EVENT_PLANE, 1, MRC_REASON_PROBES), 1);
+  CHECK_EQ(n_events(p, 0, MRC_EVENT_PLANE, MRC_PAIR_ANY), 2);
   CHECK(mrc_pair_finish(p, 200 * MS));
   CHECK_EQ(succeeded(p, end), 32);
   CHECK_EQ(mrc_pair_info(p, end).packets_spurious, 0);

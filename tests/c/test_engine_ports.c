@@ -52,7 +52,11 @@ static void test_status__the_peer_leaves_the_plane_at_once(void) {
   run_for(p, 3 * PATH_DELAY);
   CHECK(peer_down(p, end, 3) && suspended(p, end, 3));
   CHECK_EQ(inside(p, end)->req.win.lists[2].bytes, 0);
-  CHECK_EQ(n_events(p, 0, MRC_EVENT_PLANE, 0), 1);
+  CHECK_EQ(n_events(p, 0, MRC_EVENT_PORT, 0), 1);
+  CHECK_EQ(n_reasons(p, 0, MRC_EVENT_PORT, 0, MRC_REASON_PEER_PORT), 1);
+  CHECK_EQ(n_reasons(p, 0, MRC_EVENT_PLANE, 0, MRC_REASON_PEER_PORT), 1);
+  CHECK_EQ(n_reasons(p, 1, MRC_EVENT_PORT, 0, MRC_REASON_OWN_PORT), 1);
+  CHECK_EQ(n_reasons(p, 1, MRC_EVENT_PLANE, 0, MRC_REASON_OWN_PORT), 1);
   const uint64_t packets = p->hosts[0].plane_packets[2];
   const uint64_t acked = mrc_pair_info(p, end).bytes_acked;
   run_for(p, 20 * MS);
@@ -76,6 +80,8 @@ static void test_status__the_way_back(void) {
   run_for(p, 10 * MS); /* three probes, 2 ms apart */
   CHECK(!peer_down(p, end, 2) && !suspended(p, end, 2));
   CHECK(!suspended(p, peer_of(p, end), 2));
+  CHECK_EQ(n_reasons(p, 0, MRC_EVENT_PORT, 1, MRC_REASON_PEER_PORT), 1);
+  CHECK_EQ(n_reasons(p, 1, MRC_EVENT_PORT, 1, MRC_REASON_OWN_PORT), 1);
   const uint64_t one = p->hosts[0].plane_bytes[0], two = p->hosts[0].plane_bytes[1];
   run_for(p, 20 * MS);
   const uint64_t more_one = p->hosts[0].plane_bytes[0] - one;

@@ -53,7 +53,7 @@ static void test_trace__keeps_the_newest(void) {
   mrc_pair_destroy(p);
 }
 
-/* EV events that nobody takes are counted and forgotten; the end of the QP is still told. */
+/* EV events that nobody takes are counted and forgotten; that, and the end of the QP, is told. */
 static void test_events__overflow_keeps_room_for_what_matters(void) {
   struct mrc_pair *p = open_pair(.planes = 1, .paths = 2);
   int end = open_qp(p);
@@ -65,14 +65,40 @@ static void test_events__overflow_keeps_room_for_what_matters(void) {
   CHECK_EQ(counter(p, 0, MRC_COUNTER_EVENTS_DROPPED), MRC_EVENT_RING / 2);
   mrc_pair_modify(p, end, MRC_QP_ERROR);
   struct mrc_event event;
-  int n = 0;
-  while (mrc_engine_events(engine, &event, 1) == 1)
-    n++;
-  CHECK_EQ(n, MRC_EVENT_RING / 2 + 1);
+  for (int i = 0; i < MRC_EVENT_RING / 2; i++) {
+    CHECK_EQ(mrc_engine_events(engine, &event, 1), 1);
+    CHECK_EQ(event.type, MRC_EVENT_EV_STATE);
+    CHECK_EQ(event.reason, MRC_REASON_CONTROLLER);
+  }
+  CHECK_EQ(mrc_engine_events(engine, &event, 1), 1);
+  CHECK_EQ(event.type, MRC_EVENT_LOST);
+  CHECK_EQ(event.cookie, MRC_EVENT_RING / 2);
+  CHECK_EQ(mrc_engine_events(engine, &event, 1), 1);
   CHECK_EQ(event.type, MRC_EVENT_QP_ERROR);
+  CHECK_EQ(mrc_engine_events(engine, &event, 1), 0);
+  mrc_pair_destroy(p);
+}
+
+/* What was lost is told when all before it was taken, though nothing follows. */
+static void test_events__what_was_lost_is_told_last(void) {
+  struct mrc_pair *p = open_pair(.planes = 1, .paths = 2);
+  int end = open_qp(p);
+  mrc_engine *engine = p->hosts[0].engine;
+  for (int i = 0; i < MRC_EVENT_RING / 2 + 3; i++)
+    CHECK_EQ(mrc_qp_set_ev_state(engine, p->ends[end]->qpn, 0, i % 2 ? MRC_EV_GOOD : MRC_EV_DENIED,
+                                 p->now_ns),
+             0);
+  struct mrc_event events[64];
+  for (int i = 0; i < MRC_EVENT_RING / 2 / 64; i++)
+    CHECK_EQ(mrc_engine_events(engine, events, 64), 64);
+  CHECK_EQ(mrc_engine_events(engine, events, 64), 1);
+  CHECK_EQ(events[0].type, MRC_EVENT_LOST);
+  CHECK_EQ(events[0].cookie, 3);
+  CHECK_EQ(mrc_engine_events(engine, events, 64), 0);
   mrc_pair_destroy(p);
 }
 
 CHECK_MAIN(RUN(test_names__end_with_the_lists), RUN(test_counters__fill_what_there_is_room_for),
            RUN(test_trace__keeps_the_newest),
-           RUN(test_events__overflow_keeps_room_for_what_matters))
+           RUN(test_events__overflow_keeps_room_for_what_matters),
+           RUN(test_events__what_was_lost_is_told_last))

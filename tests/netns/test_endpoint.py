@@ -28,6 +28,7 @@ from mrc import (
     ConnectError,
     Context,
     ContextConfig,
+    EventReason,
     EvInfo,
     HostConfig,
     HostPath,
@@ -35,6 +36,7 @@ from mrc import (
     HostPort,
     PathError,
     PlaneEvent,
+    PortEvent,
     QpInfo,
     RemoteMemory,
     netns,
@@ -356,13 +358,23 @@ def test_monitor__a_link_that_goes_down_is_known_at_once(two_links: None) -> Non
         ):
             events = qp.events()
             await asyncio.to_thread(ip, f"-n {A} link set x2 down")
-            assert await anext(events) == PlaneEvent(2, suspended=True)
+            told = [await anext(events)]
+            while not isinstance(told[-1], PlaneEvent):
+                told.append(await anext(events))
+            # The peer lost its carrier too: its word and our own may come in either order.
+            suspended = told[-1]
+            assert suspended == PlaneEvent(2, True, suspended.reason)
+            assert PortEvent(2, False, suspended.reason) in told
+            assert suspended.reason in (EventReason.OWN_PORT, EventReason.PEER_PORT)
             before = (await qp.query()).planes[1].packets
             await qp.write(mr, RemoteMemory.from_json(qp.private["mr"]))
             used = (await qp.query()).planes[1].packets - before
             await asyncio.to_thread(ip, f"-n {A} link set x2 up")
-            while await anext(events) != PlaneEvent(2, suspended=False):
-                pass
+            while told[-1] != PlaneEvent(2, False, EventReason.PROBES):
+                told.append(await anext(events))
+            for reason in (EventReason.OWN_PORT, EventReason.PEER_PORT):
+                ports = [e for e in told if isinstance(e, PortEvent) and e.reason is reason]
+                assert ports == [PortEvent(2, False, reason), PortEvent(2, True, reason)]
             return [used, (await qp.query()).packets_retransmitted]
 
     listening = threading.Event()

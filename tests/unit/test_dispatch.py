@@ -14,11 +14,11 @@ from typing import Any, cast
 import pytest
 
 from mrc._native import Command
-from mrc.device import Device, DeviceEvent, Probed, Reply
+from mrc.device import Device, DeviceEvent, Lost, Notice, Probed, Reply
 from mrc.dispatch import Dispatcher, Work
-from mrc.enums import CommandOp, QpState, WarningKind, WcOpcode, WcStatus
+from mrc.enums import CommandOp, EventReason, EventType, QpState, WarningKind, WcOpcode, WcStatus
 from mrc.errors import ArgumentError, CompletionError, QueueFullError, StateError
-from mrc.events import Completion, ProbeResult, Warning
+from mrc.events import Completion, Immediate, ProbeResult, Warning
 from mrc.verbs import QueuePair, WorkRequest
 
 
@@ -226,3 +226,36 @@ async def test_warnings__of_buffers_are_logged_once(caplog: pytest.LogCaptureFix
     messages = [record.getMessage() for record in caplog.records]
     assert len(messages) == 3
     assert "net.core.rmem_max (212992)" in messages[0]
+
+
+class Recorder:
+    """Writes down what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[object] = []
+
+    def on_immediate(self, immediate: Immediate) -> None:
+        self.told.append(immediate)
+
+    def on_notice(self, notice: Notice) -> None:
+        self.told.append(notice)
+
+    def on_lost(self, count: int) -> None:
+        self.told.append(count)
+
+
+async def test_notices__go_to_their_qp_and_losses_to_every_one() -> None:
+    first = Notice(EventType.PLANE, 5, 0, 2, 0, EventReason.SILENCE)
+    second = Notice(EventType.PLANE, 5, 0, 2, 1, EventReason.PROBES)
+    async with dispatcher_over() as (dispatcher, device):
+        one, other = Recorder(), Recorder()
+        dispatcher.attach(5, one)
+        dispatcher.attach(6, other)
+        device.say(first, Lost(3), second)
+        dispatcher.drain()
+        assert one.told == [first, 3, second]
+        assert other.told == [3]
+        dispatcher.detach(5)
+        device.say(first)
+        dispatcher.drain()
+        assert len(one.told) == 3

@@ -23,6 +23,7 @@ PREFIXES: dict[str, tuple[type[IntEnum | IntFlag], str]] = {
     "mrc_integrity": (enums.Integrity, "MRC_INTEGRITY_"),
     "mrc_wc_opcode": (enums.WcOpcode, "MRC_WC_"),
     "mrc_event_type": (enums.EventType, "MRC_EVENT_"),
+    "mrc_event_reason": (enums.EventReason, "MRC_REASON_"),
     "mrc_warning": (enums.WarningKind, "MRC_WARNING_"),
     "mrc_cc_kind": (enums.CcKind, "MRC_CC_"),
     "mrc_command_op": (enums.CommandOp, "MRC_COMMAND_"),
@@ -51,6 +52,8 @@ def test_enums__members_and_values_match_c(name: str) -> None:
     }
 
 
-@pytest.mark.parametrize("member", [*enums.WcStatus, *enums.WarningKind])
-def test_explanation__every_member_has_one(member: enums.WcStatus | enums.WarningKind) -> None:
+@pytest.mark.parametrize("member", [*enums.WcStatus, *enums.WarningKind, *enums.EventReason])
+def test_explanation__every_member_has_one(
+    member: enums.WcStatus | enums.WarningKind | enums.EventReason,
+) -> None:
     assert member.explanation

@@ -24,6 +24,8 @@ from mrc import (
     CcProfile,
     CompletionError,
     Context,
+    EventReason,
+    EvEvent,
     EvState,
     Integrity,
     PeerGoneError,
@@ -287,13 +289,20 @@ async def test_set_ev_state__a_denied_ev_carries_nothing_until_it_is_lifted() ->
     async with connected_pair(evs_per_pair=4) as pair:
         events = pair.near.events()
         await pair.near.set_ev_state(2, EvState.DENIED)
-        event = await anext(events)
-        assert (event.index, event.state, event.plane) == (2, EvState.DENIED, 1)
+        path = "lo>127.0.0.1#3"
+        denied = EvEvent(2, 1, path, EvState.DENIED, EventReason.CONTROLLER)
+        assert await anext(events) == denied
         before = (await pair.near.evs())[2].packets
         await transfer(pair, pattern(1 << 20))
         assert (await pair.near.evs())[2].packets == before
         await pair.near.set_ev_state(2, EvState.GOOD)
         assert (await pair.near.evs())[2].state is EvState.GOOD
+        lifted = EvEvent(2, 1, path, EvState.GOOD, EventReason.CONTROLLER)
+        assert await anext(events) == lifted
+        other = pair.near.events()
+        assert [await anext(other), await anext(other)] == [denied, lifted]
+        await pair.near.close()
+        assert [event async for event in events] == []
 
 
 async def test_probe_ev__a_small_and_a_full_one() -> None:

@@ -6,7 +6,7 @@ import asyncio
 import pytest
 
 from mrc.errors import StateError
-from mrc.stream import Stream
+from mrc.stream import Journal, Stream
 
 
 async def test_stream__items_in_order_then_the_end() -> None:
@@ -66,3 +66,64 @@ async def test_stream__a_wake_up_is_not_lost_with_a_cancelled_reader() -> None:
     cancelled.cancel()
     assert await other == 1
     assert cancelled.cancelled()
+
+
+def journal(limit: int = 8) -> Journal[int]:
+    """One in which -n stands for n items that were missed."""
+    return Journal(limit, lambda count: -count)
+
+
+async def test_journal__every_reader_sees_all_in_order_then_the_end() -> None:
+    items = journal()
+    early = items.reader()
+    items.push(1)
+    items.push(2)
+    assert await anext(early) == 1
+    late = items.reader()
+    items.push(3)
+    items.finish()
+    items.push(4)
+    assert [item async for item in early] == [2, 3]
+    assert [item async for item in late] == [1, 2, 3]
+    assert [item async for item in early] == []
+
+
+async def test_journal__what_a_reader_missed_is_counted_and_told_in_place() -> None:
+    items = journal(limit=2)
+    slow, quick = items.reader(), items.reader()
+    for item in (1, 2):
+        items.push(item)
+    assert [await anext(quick), await anext(quick)] == [1, 2]
+    for item in (3, 4, 5):
+        items.push(item)
+    assert [await anext(quick) for _ in range(3)] == [-1, 4, 5]
+    items.push(6)
+    items.finish()
+    assert [item async for item in slow] == [-4, 5, 6]
+    assert [item async for item in quick] == [6]
+
+
+async def test_journal__one_item_wakes_every_reader_and_the_end_too() -> None:
+    items = journal()
+    readers = [items.reader() for _ in range(3)]
+    waiting = [asyncio.ensure_future(anext(reader)) for reader in readers]
+    await asyncio.sleep(0)
+    items.push(1)
+    assert await asyncio.gather(*waiting) == [1, 1, 1]
+    waiting = [asyncio.ensure_future(anext(reader)) for reader in readers]
+    await asyncio.sleep(0)
+    items.finish()
+    results = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(result) for result in results] == [StopAsyncIteration] * 3
+
+
+async def test_journal__a_reader_outlives_a_cancelled_wait_and_misses_nothing() -> None:
+    items = journal()
+    reader = items.reader()
+    waiting = asyncio.ensure_future(anext(reader))
+    await asyncio.sleep(0)
+    items.push(1)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    assert waiting.cancelled()
+    assert await anext(reader) == 1
