@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from mrc import QP, Access, Context, ContextConfig, Listener, WcStatus
+from mrc import QP, Access, Context, ContextConfig, Listener, WcStatus, device
 
 READ, WRITE = Access.LOCAL_READ, Access.REMOTE_WRITE
 LOOPBACK = {4: "127.0.0.1", 6: "::1"}
@@ -28,9 +28,20 @@ class Pair:
     far: QP
 
 
+def two_planes(**options: Any) -> dict[str, Any]:
+    """Options of two planes over loopback."""
+    return {"interfaces": (LOOPBACK[4], "127.0.0.2"), **options}
+
+
+async def set_port(context: Context, plane: int, *, up: bool) -> None:
+    """Tells a Context that the link of a port went down or came up, as its monitor would."""
+    dispatcher = context._opened().dispatcher
+    await dispatcher.call(device.port_up(plane, up=up), "port")
+
+
 def loopback_config(version: int = 4, **options: Any) -> ContextConfig:
     """One loopback port, and nothing of this host's real interfaces."""
-    return ContextConfig(interfaces=(LOOPBACK[version],), **options)
+    return ContextConfig(**{"interfaces": (LOOPBACK[version],), **options})
 
 
 @asynccontextmanager

@@ -14,8 +14,10 @@ from endpoints import (
     connected_pair,
     loopback_config,
     pattern,
+    set_port,
     spawn,
     transfer,
+    two_planes,
 )
 
 from mrc import (
@@ -29,6 +31,8 @@ from mrc import (
     EvState,
     Integrity,
     PeerGoneError,
+    PlaneEvent,
+    PortEvent,
     QpErrorEvent,
     QpState,
     QueueFullError,
@@ -303,6 +307,24 @@ async def test_set_ev_state__a_denied_ev_carries_nothing_until_it_is_lifted() ->
         assert [await anext(other), await anext(other)] == [denied, lifted]
         await pair.near.close()
         assert [event async for event in events] == []
+
+
+async def test_events__a_port_that_goes_and_comes_back_at_both_ends() -> None:
+    async with connected_pair(**two_planes()) as pair:
+        streams = {
+            EventReason.OWN_PORT: pair.far.events(),
+            EventReason.PEER_PORT: pair.near.events(),
+        }
+        await set_port(pair.far_context, 2, up=False)
+        for whose, events in streams.items():
+            assert await anext(events) == PortEvent(2, False, whose)
+            assert await anext(events) == PlaneEvent(2, True, whose)
+        await set_port(pair.far_context, 2, up=True)
+        for whose, events in streams.items():
+            assert await anext(events) == PortEvent(2, True, whose)
+            assert await anext(events) == PlaneEvent(2, False, EventReason.PROBES)
+        await pair.near.close()
+        assert [event async for event in streams[EventReason.PEER_PORT]] == []
 
 
 async def test_probe_ev__a_small_and_a_full_one() -> None:
