@@ -8,7 +8,7 @@
 Everything of the public interface is here; the modules below may be arranged anew.
 """
 
-from mrc.config import CcProfile, ContextConfig
+from mrc.config import CcParameters, ContextConfig
 from mrc.endpoint import Context
 from mrc.enums import (
     Access,
@@ -54,13 +54,19 @@ from mrc.events import (
 )
 from mrc.hostconfig import HostConfig, HostPath, HostPeer, HostPort
 from mrc.listener import Listener
+from mrc.profiles import CcProfile, CcSettings, EvProfile, EvSelection, ProfileState
 from mrc.qp import QP
 from mrc.verbs import MR, RemoteMemory
 
 __all__ = [
     "Context",
     "ContextConfig",
+    "EvProfile",
+    "EvSelection",
     "CcProfile",
+    "CcParameters",
+    "CcSettings",
+    "ProfileState",
     "Listener",
     "QP",
     "MR",

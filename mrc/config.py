@@ -28,7 +28,7 @@ _RANGES = {
 _TIME = (0, lib.MRC_CC_MAX_NS)
 _BYTES = (0, lib.MRC_CC_MAX_BYTES)
 _FRACTION = (0, lib.MRC_CC_UNIT)
-_PROFILE_RANGES = {
+_CC_RANGES = {
     "link_bps": (0, lib.MRC_CC_MAX_BPS),
     "base_rtt_ns": _TIME,
     "target_delay_ns": _TIME,
@@ -53,10 +53,11 @@ def _check_ranges(config: object, ranges: Mapping[str, tuple[int, int]]) -> None
 
 
 @dataclass(frozen=True, slots=True)
-class CcProfile:
-    """Parameters of CcKind.NSCC, by OCP's names; `struct mrc_cc_profile` says what each means.
+class CcParameters:
+    """What a CC profile sets for CcKind.NSCC, by OCP's names.
 
-    0 takes the default, which follows from `base_rtt_ns` and `link_bps` by UET's formulas. The
+    Times are in ns, windows and increases in bytes; `struct mrc_cc_profile` says what each means. 0
+    takes the default, which follows from `base_rtt_ns` and `link_bps` by UET's formulas. The
     fractions `fi_scale`, `gamma` and `max_md_jump` are in millionths.
     """
 
@@ -76,11 +77,16 @@ class CcProfile:
     disable_qa: bool = False
 
     def __post_init__(self) -> None:
-        _check_ranges(self, _PROFILE_RANGES)
+        _check_ranges(self, _CC_RANGES)
         if 0 < self.base_rtt_ns < lib.MRC_CC_MIN_BASE_RTT_NS:
             raise ConfigError(f"base_rtt_ns: {self.base_rtt_ns} is below a microsecond")
-        if 0 < self.qa_threshold_ns < self.target_delay_ns:
-            raise ConfigError("qa_threshold_ns: is below target_delay_ns")
+        base_rtt_ns = self.base_rtt_ns or lib.MRC_CC_BASE_RTT_NS
+        target_delay_ns = self.target_delay_ns or base_rtt_ns * 3 // 4
+        if 0 < self.qa_threshold_ns < target_delay_ns:
+            wrong = f"{self.qa_threshold_ns} is below target_delay_ns, which is {target_delay_ns}"
+            raise ConfigError(f"qa_threshold_ns: {wrong}")
+        if 0 < self.max_cwnd < lib.MRC_MIN_MTU:
+            raise ConfigError(f"max_cwnd: {self.max_cwnd} is below the smallest path MTU")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +111,7 @@ class ContextConfig:
     retry_linear: int = 7
     retry_exp: int = 6  # with the two above: gives up after about 9.0 s
     cc: CcKind = CcKind.DELAY
-    cc_profile: CcProfile = CcProfile()  # for CcKind.NSCC
+    cc_parameters: CcParameters = CcParameters()  # for CcKind.NSCC
     integrity: Integrity = Integrity.ICRC
     spray: int = 0  # packets of a burst at most; 0 leaves it to the engine
     ev_active_per_plane: int = 0  # 0: all

@@ -11,17 +11,17 @@ import os
 import random
 import secrets
 import socket
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 from weakref import WeakSet
 
 from mrc import device, hostconfig, netlink, paths
 from mrc._native import names_of
-from mrc.config import ContextConfig
+from mrc.config import CcParameters, ContextConfig
 from mrc.device import Device, DeviceConfig, PortConfig
 from mrc.dispatch import Dispatcher
-from mrc.enums import Access, CommandOp
+from mrc.enums import Access, CcKind, CommandOp
 from mrc.errors import (
     ArgumentError,
     ConnectError,
@@ -29,13 +29,22 @@ from mrc.errors import (
     ResolveError,
     StateError,
 )
-from mrc.establish import Local, establish
+from mrc.establish import Local, Terms, establish
 from mrc.events import TraceEntry, Warning
 from mrc.hostconfig import HostConfig, Source
 from mrc.listener import Listener
 from mrc.monitor import link_snapshots, watch_links
 from mrc.oob import Channel
 from mrc.paths import LocalPort, SourcePorts
+from mrc.profiles import (
+    DEFAULT,
+    CcProfile,
+    CcSettings,
+    EvProfile,
+    EvSelection,
+    Operation,
+    Profiles,
+)
 from mrc.qp import QP
 from mrc.verbs import MR
 
@@ -101,6 +110,10 @@ class Context:
             sports=_source_ports(opened, ports),
             dispatcher=Dispatcher(opened),
             rng=random.Random(secrets.randbits(64)),
+            ev_profiles=Profiles(
+                EvProfile(DEFAULT, EvSelection(active_per_plane=config.ev_active_per_plane))
+            ),
+            cc_profiles=Profiles(CcProfile(DEFAULT, CcSettings(config.cc, config.cc_parameters))),
         )
         if any(port.ifname for port in ports):
             self._monitor = asyncio.get_running_loop().create_task(self._watch_links(ports))
@@ -211,6 +224,62 @@ class Context:
         ended.add_done_callback(functools.partial(_release, dispatcher, mr))
         await asyncio.shield(ended)
 
+    # ---- Profiles -------------------------------------------------------------------------
+
+    @property
+    def ev_profiles(self) -> Mapping[str, EvProfile]:
+        """The EV profiles by name; "default", which is ONLINE, takes every path."""
+        return self._opened().ev_profiles
+
+    @property
+    def cc_profiles(self) -> Mapping[str, CcProfile]:
+        """The CC profiles by name; "default", which is ONLINE, is as ContextConfig says."""
+        return self._opened().cc_profiles
+
+    def ev_profile(
+        self,
+        name: str,
+        *,
+        paths: Sequence[str] = ("*",),
+        planes: Sequence[int] = (),
+        active_per_plane: int = 0,
+        denied: Sequence[str] = (),
+    ) -> EvProfile:
+        """Makes an EV profile, in INIT; its arguments are the fields of EvSelection.
+
+        Raises ConfigError for a wrong argument and InUseError for a name that is taken.
+        """
+        _check_not_text(paths=paths, denied=denied)
+        selection = EvSelection(tuple(paths), tuple(planes), active_per_plane, tuple(denied))
+        return self._opened().ev_profiles.add(EvProfile(name, selection))
+
+    def cc_profile(
+        self, name: str, *, kind: CcKind = CcKind.NSCC, parameters: CcParameters | None = None
+    ) -> CcProfile:
+        """Makes a CC profile, in INIT. Raises InUseError for a name that is taken."""
+        settings = CcSettings(kind, parameters or CcParameters())
+        return self._opened().cc_profiles.add(CcProfile(name, settings))
+
+    def destroy_profile(self, profile: EvProfile | CcProfile) -> None:
+        """Ends a profile, which must be in INIT: so no QP uses it. Its name is free again."""
+        if isinstance(profile, EvProfile):
+            self._opened().ev_profiles.destroy(profile)
+        else:
+            self._opened().cc_profiles.destroy(profile)
+
+    def _terms(
+        self,
+        private: dict[str, Any] | None,
+        ev_profile: EvProfile | None,
+        cc_profile: CcProfile | None,
+    ) -> Terms:
+        local = self._opened()
+        return Terms(
+            _checked_private(private),
+            local.ev_profiles.find(ev_profile),
+            local.cc_profiles.find(cc_profile),
+        )
+
     # ---- Peers ----------------------------------------------------------------------------
 
     async def listen(
@@ -219,9 +288,16 @@ class Context:
         port: int = OOB_PORT,
         *,
         private: dict[str, Any] | None = None,
+        ev_profile: EvProfile | None = None,
+        cc_profile: CcProfile | None = None,
     ) -> Listener:
-        """Waits for peers on a TCP port; None listens on every address, port 0 on a free port."""
-        listener = Listener(self._opened(), _checked_private(private), self._qps.add)
+        """Waits for peers on a TCP port; None listens on every address, port 0 on a free port.
+
+        The profiles are those of every QP that it makes, and must be ONLINE when a peer comes: it
+        is refused otherwise. None takes the default ones.
+        """
+        terms = self._terms(private, ev_profile, cc_profile)
+        listener = Listener(self._opened(), terms, self._qps.add)
         await listener.open(host, port)
         self._listeners.add(listener)
         return listener
@@ -233,20 +309,25 @@ class Context:
         *,
         private: dict[str, Any] | None = None,
         timeout: float = 5.0,
+        ev_profile: EvProfile | None = None,
+        cc_profile: CcProfile | None = None,
     ) -> QP:
         """Returns a QP to the peer that listens at `host`, ready to use; the caller closes it.
 
-        `host` is a configured peer, a name or an address. Raises ResolveError, ConnectError or
-        PathError.
+        `host` is a configured peer, a name or an address. The profiles must be ONLINE; None takes
+        the default ones. `timeout` is in seconds. Raises ResolveError, ConnectError, PathError or,
+        for a profile, StateError.
         """
         local = self._opened()
-        checked = _checked_private(private)
+        terms = self._terms(private, ev_profile, cc_profile)
+        terms.ev_profile.check(Operation.USE)
+        terms.cc_profile.check(Operation.USE)
         channel: Channel | None = None
         expected = host if local.srv6 and host in local.srv6.peers else ""
         try:
             async with asyncio.timeout(timeout):
                 channel = await _open_channel(local, host, port)
-                qp = await establish(local, channel, first=True, private=checked, expected=expected)
+                qp = await establish(local, channel, terms, first=True, expected=expected)
         except TimeoutError as error:
             step = "connection" if channel is None else "end of the exchange"
             if channel is not None:
@@ -332,6 +413,12 @@ def _source_ports(opened: Device, ports: Sequence[LocalPort]) -> SourcePorts:
             for port in ports
         }
     )
+
+
+def _check_not_text(**lists: Sequence[str]) -> None:
+    for name, value in lists.items():
+        if isinstance(value, str):
+            raise ArgumentError(f"{name}: is one text, not a sequence of them")
 
 
 def _checked_private(private: dict[str, Any] | None) -> dict[str, Any]:

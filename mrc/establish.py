@@ -21,6 +21,7 @@ from mrc.config import ContextConfig
 from mrc.dispatch import Dispatcher
 from mrc.enums import EvState, Integrity
 from mrc.errors import (
+    ConfigError,
     ConnectError,
     InUseError,
     PathError,
@@ -32,6 +33,7 @@ from mrc.events import ProbeResult
 from mrc.hostconfig import HostConfig, HostPeer, Source
 from mrc.oob import Attributes, Channel, Hello, hello_from_json, hello_to_json
 from mrc.paths import LocalPort, PathEv, RemotePort, SourcePorts
+from mrc.profiles import CcProfile, EvProfile, Profiles
 from mrc.proof import prove
 from mrc.qp import QP
 from mrc.verbs import PeerSource, QueuePair, RtrAttributes, RtsAttributes
@@ -52,6 +54,8 @@ class Local:
     sports: SourcePorts
     dispatcher: Dispatcher
     rng: random.Random
+    ev_profiles: Profiles[EvProfile]
+    cc_profiles: Profiles[CcProfile]
 
     @property
     def srv6(self) -> HostConfig | None:
@@ -70,30 +74,62 @@ class _Plan:
     dynamic_mpr: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What the caller wants of a QP."""
+
+    private: dict[str, Any]
+    ev_profile: EvProfile
+    cc_profile: CcProfile
+
+
 async def establish(
-    local: Local, channel: Channel, *, first: bool, private: dict[str, Any], expected: str = ""
+    local: Local, channel: Channel, terms: Terms, *, first: bool, expected: str = ""
 ) -> QP:
     """Returns a QP that is ready on both sides. `first` tells which side speaks first.
 
     On failure the QP is gone again, and the caller tells the peer. `expected` names the peer that
     must answer; empty: any.
     """
-    queue = await _create(local)
+    terms.ev_profile.take()
     try:
-        mine = _hello(local, channel, queue, private)
+        terms.cc_profile.take()
+        try:
+            return await _establish(local, channel, terms, first=first, expected=expected)
+        except BaseException:
+            terms.cc_profile.give_back()
+            raise
+    except BaseException:
+        terms.ev_profile.give_back()
+        raise
+
+
+async def _establish(
+    local: Local, channel: Channel, terms: Terms, *, first: bool, expected: str
+) -> QP:
+    queue = await _create(local)
+    qp: QP | None = None
+    try:
+        mine = _hello(local, channel, queue, terms.private)
         peer = await _exchange_hellos(channel, mine, first=first)
         if expected and peer.host != expected:
             raise ConnectError(f"{channel.remote} is host {peer.host}, not {expected}")
-        plan = _plan(local, channel, peer)
-        qp = QP(local.dispatcher, queue, plan.evs, channel, peer, local.config)
+        plan = _plan(local, channel, peer, terms.ev_profile)
+        qp = QP(
+            local.dispatcher, queue, plan.evs, channel, peer, local.config,
+            terms.ev_profile, terms.cc_profile,
+        )  # fmt: skip
         await _receive_ready(local, queue, plan, peer)
+        allowed = await qp.deny_at_start()
         await _turn(channel, "rtr", first=first)
-        path_mtu = await _prove(channel, qp, plan, peer, first=first)
-        await _send_ready(local, queue, mine, peer, path_mtu)
+        path_mtu = await _prove(channel, qp, plan, peer, allowed, first=first)
+        await _send_ready(local, queue, mine, peer, path_mtu, terms)
         await _turn(channel, "rts", first=first)
         qp.start(path_mtu)
         return qp
     except BaseException:
+        if qp is not None:
+            qp.give_up()
         _forget(local, queue)
         raise
 
@@ -197,7 +233,7 @@ async def _turn(channel: Channel, kind: str, *, first: bool, **fields: Any) -> d
 # ---- Paths ----------------------------------------------------------------------------------
 
 
-def _plan(local: Local, channel: Channel, peer: Hello) -> _Plan:
+def _plan(local: Local, channel: Channel, peer: Hello, profile: EvProfile) -> _Plan:
     """Chooses EVs and the largest path MTU from what both sides said."""
     ports = _ports(local, channel)
     theirs = peer.attributes
@@ -215,6 +251,9 @@ def _plan(local: Local, channel: Channel, peer: Hello) -> _Plan:
         mtus = [min(ours.mtu, other.mtu) for ours, other in pairs]
     if not evs:
         raise PathError(f"host {peer.host} and this host have no IP version in common")
+    evs = profile.settings.choose(evs)
+    if not evs:
+        raise PathError(f"EV profile {profile.name} has no path to host {peer.host}")
     path_mtu = min(local.config.mtu_limit, theirs.path_mtu, *mtus)
     if path_mtu < paths.MIN_MTU:
         raise PathError(f"an interface to {peer.host} has too small an MTU for any packet")
@@ -250,26 +289,37 @@ def _integrity(ours: Integrity, theirs: Integrity) -> Integrity:
     return Integrity.UDP if ours is theirs is Integrity.UDP else Integrity.ICRC
 
 
-async def _prove(channel: Channel, qp: QP, plan: _Plan, peer: Hello, *, first: bool) -> int:
-    """Proves the EVs from both sides and returns the path MTU that holds for both."""
+async def _prove(
+    channel: Channel,
+    qp: QP,
+    plan: _Plan,
+    peer: Hello,
+    allowed: Sequence[int],
+    *,
+    first: bool,
+) -> int:
+    """Proves the EVs that may be used, from both sides, and returns the path MTU for both."""
+    if not allowed:
+        raise PathError(f"EV profile {qp.ev_profile.name} denies every path to host {peer.host}")
 
-    async def probe(index: int, payload: int, timeout: float) -> ProbeResult:
-        return await qp.probe_ev(index, payload=payload, timeout=timeout)
+    async def probe(place: int, payload: int, timeout: float) -> ProbeResult:
+        return await qp.probe_ev(allowed[place], payload=payload, timeout=timeout)
 
-    proof = await prove(probe, len(plan.evs), plan.path_mtu)
+    proof = await prove(probe, len(allowed), plan.path_mtu)
     if not proof.mtu:
-        targets = sorted({str(ev.attr.destination) for ev in plan.evs})
+        targets = sorted({str(plan.evs[index].attr.destination) for index in allowed})
         raise PathError(
             f"no path to {peer.host} ({', '.join(targets[:4])}{', ...' * (len(targets) > 4)}) "
             f"answers on UDP port {peer.attributes.udp_port}: is UDP blocked?"
         )
-    for index in proof.dead:
+    dead = [allowed[place] for place in proof.dead]
+    for index in dead:
         await qp.set_ev_state(index, EvState.ASSUMED_BAD)
-    if proof.dead:
-        planes = sorted({plan.evs[index].attr.port for index in proof.dead})
+    if dead:
+        planes = sorted({plan.evs[index].attr.port for index in dead})
         logger.warning(
             "%d of %d EVs to %s do not answer, on planes %s",
-            len(proof.dead), len(plan.evs), peer.host, planes,
+            len(dead), len(plan.evs), peer.host, planes,
         )  # fmt: skip
     answer = await _turn(channel, "proved", first=first, mtu=proof.mtu)
     theirs = answer.get("mtu")
@@ -299,10 +349,14 @@ async def _receive_ready(local: Local, queue: QueuePair, plan: _Plan, peer: Hell
 
 
 async def _send_ready(
-    local: Local, queue: QueuePair, mine: Hello, peer: Hello, path_mtu: int
+    local: Local, queue: QueuePair, mine: Hello, peer: Hello, path_mtu: int, terms: Terms
 ) -> None:
     """RTR to RTS."""
     config = local.config
+    cc = terms.cc_profile.settings
+    if 0 < cc.parameters.max_cwnd < path_mtu:
+        wrong = f"max_cwnd {cc.parameters.max_cwnd} is below the path MTU, {path_mtu}"
+        raise ConfigError(f"CC profile {terms.cc_profile.name}: {wrong}")
     attributes = RtsAttributes(
         sq_psn=mine.attributes.first_psn,
         path_mtu=path_mtu,
@@ -311,9 +365,9 @@ async def _send_ready(
         timeout=config.timeout,
         retry_linear=config.retry_linear,
         retry_exp=config.retry_exp,
-        cc=config.cc,
-        cc_profile=asdict(config.cc_profile),
+        cc=cc.kind,
+        cc_profile=asdict(cc.parameters),
         spray=config.spray,
-        ev_active_per_plane=config.ev_active_per_plane,
+        ev_active_per_plane=terms.ev_profile.settings.active_per_plane,
     )
     await local.dispatcher.call(queue.to_rts(attributes), "QP to RTS")

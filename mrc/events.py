@@ -98,11 +98,21 @@ class Warning:
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """The end of an EV probe: `error` is 0 or an errno value."""
+    """The end of an EV probe.
+
+    `error` is 0 when it was answered, or an errno value: ETIMEDOUT; EMSGSIZE and ENETUNREACH when
+    it could not be sent; EPERM when the EV is DENIED, on which nothing is sent. `rtt_ns` is 0
+    without an answer.
+    """
 
     index: int
     error: int
     rtt_ns: int
+
+    @property
+    def answered(self) -> bool:
+        """True when the path carried the probe there and the answer came back."""
+        return self.error == 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,10 @@ import socket
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from mrc.errors import InUseError, MrcError, PeerGoneError, ResolveError, StateError
-from mrc.establish import Local, establish
+from mrc.establish import Local, Terms, establish
 from mrc.oob import Channel
 from mrc.qp import QP
 
@@ -28,9 +28,9 @@ _BACKLOG = 128
 class Listener:
     """Accepts peers. An async context manager, and an async iterator over their QPs."""
 
-    def __init__(self, local: Local, private: dict[str, Any], adopt: Callable[[QP], None]) -> None:
+    def __init__(self, local: Local, terms: Terms, adopt: Callable[[QP], None]) -> None:
         self._local = local
-        self._private = private
+        self._terms = terms
         self._adopt = adopt
         self._server: asyncio.Server | None = None
         self._exchanges: set[asyncio.Task[None]] = set()
@@ -106,7 +106,7 @@ class Listener:
             return
         try:
             async with asyncio.timeout(config.exchange_timeout):
-                qp = await establish(self._local, channel, first=False, private=self._private)
+                qp = await establish(self._local, channel, self._terms, first=False)
         except TimeoutError:
             await self._refuse(channel, f"not done within {config.exchange_timeout:g} s")
         except PeerGoneError as error:

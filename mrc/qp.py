@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
 from mrc.config import ContextConfig
+from mrc.controller import EvController
 from mrc.device import Notice
 from mrc.dispatch import Dispatcher, Work
 from mrc.enums import EventType, EvState, QpState, WcStatus
@@ -37,7 +38,8 @@ from mrc.events import (
     QpInfo,
 )
 from mrc.oob import Channel, Hello
-from mrc.paths import TRANSPORT, PathEv
+from mrc.paths import PathEv
+from mrc.profiles import CcProfile, EvProfile
 from mrc.stream import Journal, Stream
 from mrc.verbs import MR, QueuePair, RemoteMemory, WorkRequest
 
@@ -61,14 +63,19 @@ class QP:
         channel: Channel,
         peer: Hello,
         config: ContextConfig,
+        ev_profile: EvProfile,
+        cc_profile: CcProfile,
     ) -> None:
         self.peer_host = peer.host
         self.private = peer.private
+        self.ev_profile = ev_profile
+        self.cc_profile = cc_profile
         self.path_mtu = 0
         self.peer_gone = asyncio.Event()
         self._dispatcher = dispatcher
         self._queue = queue
         self._evs = tuple(evs)
+        self._controller = EvController(dispatcher, queue, self._evs, ev_profile)
         self._channel = channel
         self._config = config
         self._places = asyncio.Semaphore(queue.sq_depth)
@@ -259,16 +266,48 @@ class QP:
         assert count == len(self._evs)
         return tuple(_ev_info(i, ev, infos[i]) for i, ev in enumerate(self._evs))
 
-    async def probe_ev(self, index: int, *, payload: int = 0, timeout: float = 0.25) -> ProbeResult:
-        """Sends one EV probe, as large as a data packet of `payload` bytes (0: small)."""
-        size = payload + TRANSPORT if payload else 0
-        command = self._queue.probe_ev(index, bytes=size, timeout_ns=int(timeout * 1e9))
-        return await self._dispatcher.probe(command, f"QP {self.qpn:#x}: probe EV {index}")
+    async def probe_ev(self, ev: int, *, payload: int = 0, timeout: float = 0.25) -> ProbeResult:
+        """Sends one EV probe, as large as a data packet of `payload` bytes (0: small).
 
-    async def set_ev_state(self, index: int, state: EvState) -> None:
+        `timeout` is in seconds. Raises ArgumentError when there is no such EV or payload.
+        """
+        return await self._controller.probe(ev, payload, timeout)
+
+    async def probe_evs(
+        self,
+        evs: Iterable[int | str] | None = None,
+        *,
+        payload: int = 0,
+        timeout: float = 0.25,
+        concurrency: int = 32,
+    ) -> tuple[ProbeResult, ...]:
+        """Sends a batch of EV probes, `concurrency` at a time, and returns one result for each.
+
+        `evs` are indices, names of paths or patterns; None probes all. Each EV is probed once, in
+        the order given. `payload` is in bytes (0: small probes), `timeout` in seconds for each.
+        """
+        indices = self._controller.named(*evs) if evs is not None else range(len(self._evs))
+        return await self._controller.probe_all(indices, payload, timeout, concurrency)
+
+    async def deny(self, *evs: int | str) -> tuple[int, ...]:
+        """Denies EVs, by index, name of the path or pattern, until `allow`; returns their indices.
+
+        Nothing more is sent on a DENIED EV; what was sent may still be acknowledged. A QP of which
+        every EV is denied fails like one that lost all its paths. Raises ArgumentError when a name
+        fits no EV.
+        """
+        return await self._controller.deny(*evs)
+
+    async def allow(self, *evs: int | str) -> tuple[int, ...]:
+        """Takes `deny` back: the EVs are GOOD again. Raises StateError when the profile denies one.
+
+        Those that were not denied stay as they are.
+        """
+        return await self._controller.allow(*evs)
+
+    async def set_ev_state(self, ev: int, state: EvState) -> None:
         """Denies an EV (DENIED), lifts that (GOOD), or declares it lost (ASSUMED_BAD)."""
-        command = self._queue.set_ev_state(index, state)
-        await self._dispatcher.call(command, f"QP {self.qpn:#x}: set state of EV {index}")
+        await self._controller.set_state(ev, state)
 
     async def set_mpr(self, mpr: int) -> None:
         """Narrows or widens the window, in PSNs, that the peer may use from now on.
@@ -278,6 +317,14 @@ class QP:
         await self._dispatcher.call(self._queue.set_mpr(mpr), f"QP {self.qpn:#x}: set MPR")
 
     # ---- The peer's end -------------------------------------------------------------------
+
+    async def deny_at_start(self) -> tuple[int, ...]:
+        """For the exchange: the EVs are set; denies those of the profile, returns what is left."""
+        return await self._controller.start()
+
+    def give_up(self) -> None:
+        """For the exchange: it failed, and the QP with it."""
+        self._controller.close()
 
     def start(self, path_mtu: int) -> None:
         """For the exchange: the QP is RTS, from now on the peer's end of TCP is watched."""
@@ -345,6 +392,7 @@ class QP:
     async def _end(self, *, orderly: bool) -> None:
         self._immediates.finish()
         self._events.finish()
+        self._controller.close()
         if orderly:
             await self._say_bye()
         if self._watcher is not None:
@@ -356,6 +404,8 @@ class QP:
         except StateError as error:
             logger.debug("QP %#x: %s", self.qpn, error)  # the Context ended first
         self._dispatcher.detach(self.qpn)
+        self.ev_profile.give_back()
+        self.cc_profile.give_back()
         if orderly:
             await self._channel.close()
         else:

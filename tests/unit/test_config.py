@@ -4,7 +4,7 @@ from __future__ import annotations
 import pytest
 
 from mrc import _native
-from mrc.config import CcProfile, ContextConfig
+from mrc.config import CcParameters, ContextConfig
 from mrc.errors import ConfigError
 
 
@@ -63,15 +63,15 @@ def test_config__each_value_out_of_range_is_named(name: str, values: list[int]) 
 def test_profile__each_value_out_of_range_is_named(name: str, values: list[int]) -> None:
     for value in values:
         with pytest.raises(ConfigError, match=name):
-            CcProfile(**{name: value})
+            CcParameters(**{name: value})
 
 
 def test_profile__quick_adapt_waits_for_more_than_the_target() -> None:
-    assert CcProfile(target_delay_ns=5000, qa_threshold_ns=5000).fi == 0
+    assert CcParameters(target_delay_ns=5000, qa_threshold_ns=5000).fi == 0
     with pytest.raises(ConfigError, match="qa_threshold_ns"):
-        CcProfile(target_delay_ns=5000, qa_threshold_ns=4999)
+        CcParameters(target_delay_ns=5000, qa_threshold_ns=4999)
 
 
 def test_profile__names_are_those_of_the_struct() -> None:
     native = {name for name, _ in _native.ffi.typeof("struct mrc_cc_profile").fields}
-    assert set(CcProfile.__dataclass_fields__) | {"reserved"} == native
+    assert set(CcParameters.__dataclass_fields__) | {"reserved"} == native

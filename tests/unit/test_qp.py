@@ -23,7 +23,7 @@ from endpoints import (
 from mrc import (
     ArgumentError,
     CcKind,
-    CcProfile,
+    CcParameters,
     CompletionError,
     Context,
     EventReason,
@@ -59,7 +59,7 @@ async def test_write__bytes_arrive_in_place(version: int) -> None:
     [
         {"integrity": Integrity.UDP},
         {"cc": CcKind.NULL},
-        {"cc": CcKind.NSCC, "cc_profile": CcProfile(base_rtt_ns=1_000_000, disable_qa=True)},
+        {"cc": CcKind.NSCC, "cc_parameters": CcParameters(base_rtt_ns=1_000_000, disable_qa=True)},
         {"spray": 1},
         {"mtu_limit": 256},
         {"mpr": 128, "sq_depth": 1, "max_wimm": 1},
