@@ -97,7 +97,7 @@ def _decode(event: Any) -> DeviceEvent:
     if event.type == EventType.REPLY:
         return Reply(event.cookie, event.result)
     if event.type == EventType.PROBE:
-        probe = ProbeResult(event.ev_index, -event.result, event.rtt_ns)
+        probe = ProbeResult(event.ev_index, -event.result, event.rtt_ns, event.status == 1)
         return Probed(event.cookie, probe)
     if event.type == EventType.WARNING:
         kind = WarningKind(event.status)

@@ -102,12 +102,13 @@ class ProbeResult:
 
     `error` is 0 when it was answered, or an errno value: ETIMEDOUT; EMSGSIZE and ENETUNREACH when
     it could not be sent; EPERM when the EV is DENIED, on which nothing is sent. `rtt_ns` is 0
-    without an answer.
+    without an answer; `ce` says that the probe met congestion on its way.
     """
 
     index: int
     error: int
     rtt_ns: int
+    ce: bool = False
 
     @property
     def answered(self) -> bool:
