@@ -330,8 +330,7 @@ CHECK_MAIN(RUN(test_events__of_each_ev_alternate), RUN(test_probe__of_every_ev_i
            RUN(test_probe__too_many), RUN(test_probe__answers_are_refused_at_first),
            RUN(test_probe__answers_wait_for_a_blocked_port),
            RUN(test_probe__on_a_port_that_is_down), RUN(test_probe__that_cannot_be_sent),
-           RUN(test_set_ev_state__assumed_bad),
-           RUN(test_set_ev_state__at_the_floor_tells_of_both), RUN(test_probation__of_a_dead_path),
-           RUN(test_probation__of_a_flapping_path), RUN(test_deny__an_ev_in_mid_transfer),
-           RUN(test_deny__a_whole_plane), RUN(test_set_ev_state__refuses),
-           RUN(test_query_evs__counts_and_fills))
+           RUN(test_set_ev_state__assumed_bad), RUN(test_set_ev_state__at_the_floor_tells_of_both),
+           RUN(test_probation__of_a_dead_path), RUN(test_probation__of_a_flapping_path),
+           RUN(test_deny__an_ev_in_mid_transfer), RUN(test_deny__a_whole_plane),
+           RUN(test_set_ev_state__refuses), RUN(test_query_evs__counts_and_fills))
