@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import logging
 import os
@@ -22,6 +23,7 @@ from mrc.cli.demo import planes, rate, size
 from mrc.cli.exits import Exit, Interrupted, UsageError, exit_code
 from mrc.cli.main import main
 from mrc.cli.output import format_bytes, format_rate, format_seconds, format_table
+from mrc.cli.paths import _outcome
 from mrc.enums import WcStatus
 from mrc.errors import (
     CompletionError,
@@ -32,6 +34,7 @@ from mrc.errors import (
     PeerGoneError,
     ResolveError,
 )
+from mrc.events import ProbeResult
 from mrc.transfer import FileError, VerificationError
 
 
@@ -285,6 +288,41 @@ def test_paths__nobody_listens(mrc: Mrc) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     assert "nobody listens" in complaint(mrc("paths", f"127.0.0.1:{port}"), 3)
+
+
+def test_paths__probes_every_ev_when_asked(mrc: Mrc, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mrc", "recv", "--port", "0", "--output", tmp_path]
+    with subprocess.Popen(command, stdout=-1, stderr=-1, text=True) as receiver:
+        assert receiver.stderr is not None
+        ports = re.search(r"TCP port (\d+), UDP port (\d+)", receiver.stderr.readline())
+        assert ports is not None
+        host = f"127.0.0.1:{ports[1]}"
+        plain, probed = mrc("paths", "--json", host), mrc("paths", "--json", "--probe", host)
+        table = mrc("paths", "--probe", host)
+        receiver.terminate()
+    evs = json.loads(probed.stdout)["evs"]
+    assert len(evs) == 8
+    for ev in evs:
+        probe = ev.pop("probe")
+        assert (probe["answered"], probe["ce"]) == (True, False)
+        assert probe["rtt_ns"] > 0
+        assert ev.keys() == json.loads(plain.stdout)["evs"][0].keys()
+    assert table.stdout.splitlines()[0].split()[4:6] == ["RTT", "probe"]
+    assert len(table.stdout.splitlines()) == 1 + 8
+
+
+@pytest.mark.parametrize(
+    ("probe", "text"),
+    [
+        (ProbeResult(0, 0, 132_000), "132 us"),
+        (ProbeResult(0, 0, 132_000, ce=True), "132 us, CE"),
+        (ProbeResult(0, errno.ETIMEDOUT, 0), "no answer"),
+        (ProbeResult(0, errno.EPERM, 0), "denied"),
+        (ProbeResult(0, errno.EMSGSIZE, 0), "not sent"),
+    ],
+)
+def test_paths__outcome_of_a_probe(probe: ProbeResult, text: str) -> None:
+    assert _outcome(probe) == text
 
 
 def test_recv__port_taken(mrc: Mrc, tmp_path: Path) -> None:
