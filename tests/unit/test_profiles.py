@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,6 +31,7 @@ from mrc.profiles import (
 )
 from mrc.verbs import EvAttr
 
+ROOT = Path(__file__).resolve().parent.parent.parent
 INIT, OFFLINE, ONLINE = ProfileState
 
 # Written out once more, so that the tables of the source do not check themselves.
@@ -74,6 +76,14 @@ def in_state(state: ProfileState, **selection: Any) -> EvProfile:
 def test_tables__are_those_of_this_test() -> None:
     assert {(a, b) for a, targets in LEGAL_MOVES.items() for b in targets} == MOVES
     assert {(state, op) for state, ops in ALLOWED.items() for op in ops} == MAY
+
+
+def test_tables__are_those_of_the_documentation() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    for state in ProfileState:
+        moves = ", ".join(to.name for to in ProfileState if to in LEGAL_MOVES[state])
+        may = ", ".join(op.value for op in Operation if op in ALLOWED[state])
+        assert f"| {state.name} | {moves} | {may} |" in text
 
 
 @pytest.mark.parametrize("start", ProfileState)

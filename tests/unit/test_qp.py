@@ -27,6 +27,7 @@ from mrc import (
     CompletionError,
     Context,
     EventReason,
+    EventsLost,
     EvEvent,
     EvState,
     Integrity,
@@ -307,6 +308,23 @@ async def test_set_ev_state__a_denied_ev_carries_nothing_until_it_is_lifted() ->
         assert [await anext(other), await anext(other)] == [denied, lifted]
         await pair.near.close()
         assert [event async for event in events] == []
+
+
+async def test_events__what_a_reader_or_the_engine_lost_is_told_in_its_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("mrc.qp._EVENTS_KEPT", 4)
+    async with connected_pair(evs_per_pair=2) as pair:
+        events = pair.near.events()
+        for _ in range(5):
+            await pair.near.deny(1)
+            await pair.near.allow(1)
+        pair.near.on_lost(3)
+        await pair.near.deny(1)
+        told = [await anext(events) for _ in range(5)]
+        states = [event.state for event in told if isinstance(event, EvEvent)]
+        assert states == [EvState.DENIED, EvState.GOOD, EvState.DENIED]
+        assert (told[0], told[3]) == (EventsLost(8), EventsLost(3))
 
 
 async def test_events__a_port_that_goes_and_comes_back_at_both_ends() -> None:
