@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import os
 import subprocess
-from ipaddress import IPv6Interface, IPv6Network
+from ipaddress import IPv6Address, IPv6Interface, IPv6Network
 from pathlib import Path
 
 from mrc import netns, topology
 from mrc.netlink import Netlink
 from mrc.paths import ENCAPSULATION, TRANSPORT, payload_mtu
-from mrc.srv6 import EncapRed, Route
-from mrc.testbed import Testbed
+from mrc.srv6 import EncapRed, Route, locator, segments
+from mrc.testbed import Testbed, plan
 
 HOSTS = (0, 1)  # the sender's number, the receiver's
-_UPPER = "fe80::1"
+_UPPER, _LOWER = "fe80::1", "fe80::2"
+_IPV4_USID = 0xE004
+_END_DX4 = "encap seg6local action End.DX4 nh4 0.0.0.0"  # to whom the packet is for, so to us
 _BUFFERS = "4096 1048576 67108864"  # of TCP: it may grow to what any of its rates can fill
 _WIRE_OVERHEAD = 14 + 40 + 40 + 8  # Ethernet, outer and inner IPv6, UDP: as tbf counts a packet
 
@@ -107,7 +109,7 @@ class Bed:
                     Route(
                         IPv6Network(path.dst),
                         f"p{path.plane}",
-                        via=topology.IPv6Address(_UPPER),
+                        via=IPv6Address(_UPPER),
                         src=topology.path_address(host, path.plane, 0),
                         action=EncapRed(path.segments),
                     )
@@ -115,6 +117,30 @@ class Bed:
                 ]
             )
         self._announce(host)
+
+    def add_ipv4(self) -> None:
+        """A path for IPv4 in plane 1, encapsulated alike, for programs that know nothing else.
+
+        Its uSID stands beside that of the host, since one for IPv6 cannot end carriers of IPv4.
+        """
+        block = topology.block(1)
+        end = f"{locator(block, _IPV4_USID)}"
+        for host in HOSTS:
+            usids = (topology.t1_usid(0), topology.t0_usid(1 - host), _IPV4_USID)
+            (carrier,) = segments(block, usids)
+            here, there = self.ipv4_address(host), self.ipv4_address(1 - host)
+            encap = f"encap seg6 mode encap.red segs {carrier}"
+            t0 = self.testbed.plan.nodes[plan.t0_name(1, host)].namespace
+            for namespace, line in (
+                (self.namespace(host), f"addr add {here}/32 dev p1"),
+                (self.namespace(host), f"route add {there}/32 {encap} dev p1 src {here}"),
+                (self.namespace(host), f"-6 route add {end} {_END_DX4} dev p1"),
+                (t0, f"-6 route add {end} via {_LOWER} dev h{host}"),
+            ):
+                subprocess.run(["ip", "-n", namespace, *line.split()], check=True)
+
+    def ipv4_address(self, host: int) -> str:
+        return f"10.0.0.{host + 1}"
 
     def _announce(self, host: int) -> None:
         """MPTCP: the receiver announces its addresses, and the sender joins each over its plane."""

@@ -8,7 +8,7 @@ from html import escape
 from typing import Any
 
 _WIDTH, _LEFT, _RIGHT, _TOP, _STEP = 760, 260, 60, 30, 18
-_OURS, _THEIRS = "#0072b2", "#d55e00"
+_OURS, _THEIRS = "var(--line-0)", "var(--line-1)"  # of mrc.sim.axes.STYLE
 
 
 def goodput_svg(title: str, rows: Sequence[Mapping[str, Any]]) -> str:
@@ -20,8 +20,8 @@ def goodput_svg(title: str, rows: Sequence[Mapping[str, Any]]) -> str:
         body += _bar(row, _TOP + number * _STEP, (_WIDTH - _LEFT - _RIGHT) / most)
     height = _TOP + len(bars) * _STEP + 10
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}"'
-        f' height="{height}" font-family="sans-serif" font-size="11">'
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="chart" viewBox="0 0 {_WIDTH} {height}"'
+        f' width="{_WIDTH}" height="{height}" role="img">'
         + "".join(f"\n  {element}" for element in body)
         + "\n</svg>\n"
     )
@@ -37,11 +37,10 @@ def _bar(row: Mapping[str, Any], y: float, scale: float) -> list[str]:
         f'<rect x="{_LEFT}" y="{y + 2:.1f}" width="{middle:.1f}" height="{_STEP - 6}"'
         f' fill="{colour}" fill-opacity="0.7"/>',
         f'<line x1="{_LEFT + low:.1f}" x2="{_LEFT + high:.1f}" y1="{line:.1f}" y2="{line:.1f}"'
-        ' stroke="#333"/>',
+        ' stroke="var(--ink)"/>',
         _text(_LEFT + high + 6, y + 12, f"{goodput['median'] / 1e9:.3g}", "start"),
     ]
 
 
 def _text(x: float, y: float, text: str, anchor: str) -> str:
-    place = f'x="{x:.0f}" y="{y:.0f}" text-anchor="{anchor}"'
-    return f'<text {place} fill="#333">{escape(text)}</text>'
+    return f'<text x="{x:.0f}" y="{y:.0f}" text-anchor="{anchor}">{escape(text)}</text>'

@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
@@ -18,6 +19,8 @@ from checks import Check
 from compiled import ROOT
 from rich.console import Console
 from rich.table import Table
+
+from mrc.sim.axes import STYLE
 
 SCHEMA = 1
 _SYSCTLS = ("net/core/rmem_max", "net/core/wmem_max", "net/ipv4/tcp_rmem", "net/ipv4/tcp_wmem")
@@ -73,16 +76,7 @@ def document(
         "machine": where,
         "parameters": parameters,
         "beds": beds,
-        "checks": [
-            {
-                "name": check.name,
-                "value": check.value,
-                "relation": check.relation,
-                "target": check.target,
-                "met": check.met,
-            }
-            for check in checks
-        ],
+        "checks": [{**asdict(check), "met": check.met} for check in checks],
         "skipped": skipped,
     }
 
@@ -111,7 +105,9 @@ def _cell(metrics: Mapping[str, Any], name: str, heading: str, divisor: float, d
     if name not in metrics:
         return ""
     median, low, high = (metrics[name][key] / divisor for key in ("median", "min", "max"))
-    spread = f" ±{(high - low) / 2 / median:.0%}" if name.startswith("goodput") and median else ""
+    rounds = len(metrics[name]["rounds"])
+    shown = rounds > 1 and name == "goodput_bits_per_second"
+    spread = f" ±{(high - low) / 2 / median:.0%}" if shown else ""
     return f"{median:,.{digits}f}{spread}"
 
 
@@ -127,6 +123,7 @@ def page(result: Mapping[str, Any]) -> str:
     where = f"{result['commit']}, Linux {result['machine']['kernel']}, {result['machine']['cpu']}"
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<meta charset="utf-8">\n<title>mrc</title>\n'
+        f"<style>{STYLE}</style>\n"
         f"<h1>mrc beside others</h1>\n<p>{escape(where)}</p>\n{plots}\n"
         f"<table>\n<tr><th>check<th>value<th>target<th></tr>\n{rows}\n</table>\n</html>\n"
     )

@@ -131,6 +131,7 @@ def _full(make: Maker) -> Iterator[Row]:
                 peer=True,
             )
     if shutil.which("fi_pingpong"):
+        bed.add_ipv4()
         yield Row(
             "libfabric udp;ofi_rxd, ping-pong 64 KiB",
             lambda: peers.libfabric(bed, 64 * KIB, make.ms),
