@@ -44,6 +44,12 @@ static uint64_t clock_ns(void) {
   return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
+/* Reads the clock; whoever needs no better time takes datapath->now_ns. */
+static uint64_t look_at_clock(struct mrc_datapath *datapath) {
+  datapath->now_ns = clock_ns();
+  return datapath->now_ns;
+}
+
 static void signal_eventfd(int fd, uint64_t value) {
   ssize_t written = write(fd, &value, sizeof value);
   (void)written; /* a full eventfd is readable all the same */
@@ -59,7 +65,7 @@ static void put_event(struct mrc_datapath *datapath, const struct mrc_event *eve
 
 static void receive(struct mrc_datapath *datapath, int port) {
   int n = mrc_udp_receive(&datapath->udp, port);
-  if (n > 0) mrc_udp_deliver(&datapath->udp, port, datapath->engine, clock_ns());
+  if (n > 0) mrc_udp_deliver(&datapath->udp, port, datapath->engine, look_at_clock(datapath));
   if (n == MRC_UDP_RECEIVED_AT_ONCE) datapath->backlog = true;
 }
 
@@ -84,7 +90,7 @@ static void on_transmitter(struct mrc_datapath *datapath, int port, int tx_index
   if (!(events & EPOLLOUT)) return;
   watch_transmitter(datapath, port, tx_index, 0);
   if (mrc_udp_on_room(&datapath->udp, port, tx_index))
-    set_blocked(datapath, 1u << (port - 1), false, clock_ns());
+    set_blocked(datapath, 1u << (port - 1), false, look_at_clock(datapath));
 }
 
 static void on_command_fd(struct mrc_datapath *datapath) {
@@ -118,31 +124,35 @@ static uint64_t deadline_ns_of(const struct mrc_datapath *datapath) {
 }
 
 /* Time to sleep at most; 0 while there is work or it is worth to spin. */
-static uint64_t sleep_ns(const struct mrc_datapath *datapath) {
-  uint64_t now_ns = clock_ns();
+static uint64_t sleep_ns(struct mrc_datapath *datapath) {
+  uint64_t now_ns = look_at_clock(datapath);
   uint64_t deadline_ns = deadline_ns_of(datapath);
   if (deadline_ns <= now_ns) return 0;
   if (now_ns - datapath->last_work_ns < datapath->spin_ns) return 0;
   return deadline_ns == MRC_NEVER ? MRC_NEVER : deadline_ns - now_ns;
 }
 
+static int wait_for(int epoll_fd, struct epoll_event *ready, uint64_t ns) {
+  if (ns == 0) return epoll_wait(epoll_fd, ready, READY_AT_ONCE, 0); /* a look is cheaper */
+  struct timespec timeout = {.tv_sec = (time_t)(ns / 1000000000u),
+                             .tv_nsec = (long)(ns % 1000000000u)};
+  return epoll_pwait2(epoll_fd, ready, READY_AT_ONCE, ns == MRC_NEVER ? NULL : &timeout, NULL);
+}
+
 static void wait_and_receive(struct mrc_datapath *datapath, uint64_t ns) {
   struct epoll_event ready[READY_AT_ONCE];
   datapath->backlog = false;
-  struct timespec timeout = {.tv_sec = (time_t)(ns / 1000000000u),
-                             .tv_nsec = (long)(ns % 1000000000u)};
-  int n = epoll_pwait2(datapath->epoll_fd, ready, READY_AT_ONCE, ns == MRC_NEVER ? NULL : &timeout,
-                       NULL);
+  int n = wait_for(datapath->epoll_fd, ready, ns);
   mrc_assert(n >= 0 || errno == EINTR);
   for (int i = 0; i < n; i++)
     on_ready(datapath, &ready[i]);
-  if (n > 0) datapath->last_work_ns = clock_ns();
+  if (n > 0) datapath->last_work_ns = look_at_clock(datapath);
 }
 
 /* ---- Commands ---- */
 
 static void run_command(struct mrc_datapath *datapath, const struct mrc_command *command) {
-  int result = mrc_command_run(datapath, command, clock_ns());
+  int result = mrc_command_run(datapath, command, datapath->now_ns);
   if (!mrc_command_is_answered(command, result)) return;
   put_event(datapath, &(struct mrc_event){.type = MRC_EVENT_REPLY,
                                           .cookie = command->cookie,
@@ -181,13 +191,14 @@ static bool transmit(struct mrc_datapath *datapath) {
   struct mrc_burst bursts[MRC_UDP_BURSTS];
   int taken[MRC_UDP_BURSTS];
   for (int i = 0; i < TRANSMITS_AT_ONCE; i++) {
-    uint64_t now_ns = clock_ns();
+    uint64_t now_ns = i > 0 ? look_at_clock(datapath) : datapath->now_ns; /* a send takes long */
     int n = mrc_engine_transmit(datapath->engine, bursts, MRC_UDP_BURSTS, now_ns);
     if (n == 0) return false;
     uint32_t waiting = mrc_udp_send(&datapath->udp, bursts, n, taken, now_ns);
     mrc_engine_commit(datapath->engine, bursts, taken, n, now_ns);
     if (waiting != 0) block_ports(datapath, waiting, now_ns);
     datapath->last_work_ns = now_ns;
+    if (n < MRC_UDP_BURSTS) return false; /* what is left has its deadline */
   }
   return true;
 }
@@ -245,8 +256,8 @@ static void expire(struct mrc_datapath *datapath, uint64_t now_ns) {
 
 /* Everything of a turn but to wait for input and to take it. */
 static void work(struct mrc_datapath *datapath) {
+  uint64_t now_ns = look_at_clock(datapath);
   datapath->more = run_commands(datapath);
-  uint64_t now_ns = clock_ns();
   set_blocked(datapath, mrc_udp_retry(&datapath->udp, now_ns), false, now_ns);
   expire(datapath, now_ns);
   /* First what is complete, then the answers that let the peer know: one that closes as soon as
@@ -269,7 +280,7 @@ int mrc_datapath_run(struct mrc_datapath *datapath, uint64_t timeout_ns) {
 
 void mrc_datapath_arm(struct mrc_datapath *datapath) {
   mrc_assert(datapath->polled);
-  uint64_t now_ns = clock_ns();
+  uint64_t now_ns = look_at_clock(datapath);
   bool waiting = mrc_spsc_used(&datapath->events) > 0 || mrc_spsc_used(&datapath->commands) > 0;
   uint64_t deadline_ns = waiting ? 0 : deadline_ns_of(datapath);
   bool armed = datapath->armed_ns > now_ns && datapath->armed_ns <= deadline_ns;

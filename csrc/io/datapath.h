@@ -31,6 +31,7 @@ struct mrc_datapath {
   int timer_fd;          /* polled: makes epoll_fd readable at the deadline */
   uint64_t armed_ns;     /* when timer_fd fires; in the past: it does not */
   uint32_t blocked;      /* ports that the engine was told not to use, bit n - 1 for port n */
+  uint64_t now_ns;       /* when the clock was last read */
   uint64_t spin_ns;      /* poll so long without sleeping after the last input */
   uint64_t last_work_ns; /* time of the last input or output */
   bool published;        /* something entered `events` in this turn */

@@ -277,30 +277,50 @@ static void count_fates(struct mrc_udp *udp, const int *taken, int n) {
   }
 }
 
+static bool is_control(const struct mrc_burst *burst) { return (burst->tclass & 3) == 0; }
+
+/* Order of sending: as given, but that acknowledgements let single packets of data go first. A send
+   takes longer than all else, and who waits for a short message waits for every send before it. The
+   order of data among themselves stays: to the engine it means what was lost. */
+static void put_in_order(const struct mrc_burst *bursts, int n, int *order) {
+  bool short_data = true;
+  for (int i = 0; i < n; i++)
+    short_data &= is_control(&bursts[i]) || bursts[i].n_packets == 1;
+  int placed = 0;
+  for (int i = 0; i < n; i++)
+    if (!short_data || !is_control(&bursts[i])) order[placed++] = i;
+  for (int i = 0; i < n && short_data; i++)
+    if (is_control(&bursts[i])) order[placed++] = i;
+  mrc_assert(placed == n);
+}
+
 /* Bursts of one socket are collected from the whole batch: one socket is one plane, and spraying
-   over planes would otherwise make every burst a system call. Their order on a socket stays. */
+   over planes would otherwise make every burst a system call. */
 uint32_t mrc_udp_send(struct mrc_udp *udp, const struct mrc_burst *bursts, int n, int *taken,
                       uint64_t now_ns) {
   mrc_assert(n >= 0 && n <= MRC_UDP_BURSTS);
   uint32_t waiting = 0;
+  int order[MRC_UDP_BURSTS];
   for (int i = 0; i < n; i++) {
     check_burst(udp, &bursts[i]);
     taken[i] = FATE_UNKNOWN;
   }
-  for (int i = 0; i < n; i++) {
-    if (taken[i] != FATE_UNKNOWN) continue;
-    struct mrc_udp_port *port = mrc_udp_port(udp, bursts[i].port);
+  put_in_order(bursts, n, order);
+  for (int at = 0; at < n; at++) {
+    const struct mrc_burst *first = &bursts[order[at]];
+    if (taken[order[at]] != FATE_UNKNOWN) continue;
+    struct mrc_udp_port *port = mrc_udp_port(udp, first->port);
     struct group group = {.udp = udp,
                           .port = port,
-                          .transmitter = &port->transmitters[bursts[i].tx_index],
+                          .transmitter = &port->transmitters[first->tx_index],
                           .bursts = bursts,
                           .taken = taken,
                           .now_ns = now_ns};
-    for (int j = i; j < n; j++)
-      if (taken[j] == FATE_UNKNOWN && same_socket(&bursts[i], &bursts[j]))
-        group.indices[group.n++] = j;
+    for (int i = at; i < n; i++)
+      if (taken[order[i]] == FATE_UNKNOWN && same_socket(first, &bursts[order[i]]))
+        group.indices[group.n++] = order[i];
     send_group(&group);
-    if (waits(port)) waiting |= 1u << (bursts[i].port - 1);
+    if (waits(port)) waiting |= 1u << (first->port - 1);
   }
   count_fates(udp, taken, n);
   return waiting;

@@ -45,6 +45,42 @@ static void test_send__groups_by_socket(void) {
   mrc_udp_close(&to);
 }
 
+/* Acknowledgements let short data go first, but not a whole burst; data keep their order. */
+static void test_send__short_data_before_control(void) {
+  static const struct {
+    int packets[3];
+    bool control[3];
+    int arrive[3];
+  } rows[] = {
+      {{2, 1, 1}, {true, false, false}, {1, 2, 0}},
+      {{1, 2, 1}, {false, true, false}, {0, 2, 1}},
+      {{2, 1, 4}, {true, false, false}, {0, 1, 2}},
+      {{2, 1, 1}, {true, true, true}, {0, 1, 2}},
+  };
+  struct mrc_udp from;
+  struct mrc_udp to;
+  fill_payload();
+  if (!open_one(&from, "::1", 1) || !open_one(&to, "::1", 1)) return;
+  for (int row = 0; row < (int)(sizeof rows / sizeof rows[0]); row++) {
+    static struct traffic traffic;
+    traffic.n = 0;
+    int packets = 0;
+    for (int i = 0; i < 3; i++) {
+      struct mrc_burst *burst = add_burst(&traffic, &from, 1, 0, &to, rows[row].packets[i], 500, 0);
+      burst->tclass = rows[row].control[i] ? 0 : 2;
+      packets += rows[row].packets[i];
+    }
+    PLAY(0);
+    CHECK_EQ(send_traffic(&traffic, &from), 0);
+    CHECK_EQ(n_sends, 1);
+    receive_packets(&to, 1, packets);
+    for (int i = 0, at = 0; i < 3; i++)
+      at = check_burst_arrived(&traffic, rows[row].arrive[i], at, &from, &to);
+  }
+  mrc_udp_close(&from);
+  mrc_udp_close(&to);
+}
+
 /* Bursts of 1, 2, 3 and 4 packets through one socket, under a script of sendmmsg. `arrived` is the
    set of bursts whose packets arrive. */
 static void test_send__fates(void) {
@@ -314,9 +350,9 @@ static void test_send__the_kernels_own_refusals(void) {
   CHECK_EQ(status, 0);
 }
 
-CHECK_MAIN(RUN(test_send__groups_by_socket), RUN(test_send__fates),
-           RUN(test_send__a_full_socket_blocks_its_port_only), RUN(test_retry__after_a_full_queue),
-           RUN(test_send__a_refusal_that_lasts_is_an_error),
+CHECK_MAIN(RUN(test_send__groups_by_socket), RUN(test_send__short_data_before_control),
+           RUN(test_send__fates), RUN(test_send__a_full_socket_blocks_its_port_only),
+           RUN(test_retry__after_a_full_queue), RUN(test_send__a_refusal_that_lasts_is_an_error),
            RUN(test_send__without_gso_a_cut_burst_counts_as_taken),
            RUN(test_send__an_icmp_error_is_not_the_next_bursts_fault),
            RUN(test_send__a_shrunk_file_is_sent_as_zeros), RUN(test_send__the_kernels_own_refusals))
