@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from mrc import oob
 from mrc._native import lib
-from mrc.cli import demo, paths, recv, send, sim, testbed
+from mrc.cli import demo, paths, perf, recv, send, sim, testbed
 from mrc.cli.exits import Exit, Interrupted, UsageError, exit_code
 from mrc.cli.output import print_error, version_of
 from mrc.errors import MrcError
@@ -25,6 +25,7 @@ examples:
   mrc send a.bin b.bin h1              send two files there
   mrc send a.bin '[2001:db8::1]:7000'  to an address and a port
   mrc paths h1                         which paths answer, and how fast
+  mrc perf h1                          how fast writes go there (mrc perf --server, at h1)
   sudo mrc testbed up                  two hosts, four planes, on this machine
   sudo mrc demo                        a file crosses it, and a plane dies on the way
   mrc sim list                         experiments in a simulated fabric
@@ -70,7 +71,7 @@ def build_parser() -> Parser:
     subparsers = parser.add_subparsers(
         title="subcommands", metavar="COMMAND", dest="command", parser_class=Parser
     )
-    for subcommand in (send, recv, paths, testbed, demo, sim):
+    for subcommand in (send, recv, perf, paths, testbed, demo, sim):
         subcommand.add_parser(subparsers)
     return parser
 
@@ -90,7 +91,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command line and returns its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     # What follows "--" is another program's, as in `mrc testbed exec h0 -- mrc paths --json h1`.
-    as_json = "--json" in words[: words.index("--") if "--" in words else len(words)]
+    ours = words[: words.index("--") if "--" in words else len(words)]
+    as_json = not {"--json", "--json-stream", "-J"}.isdisjoint(ours)
     prog = "mrc"
     try:
         parser = build_parser()

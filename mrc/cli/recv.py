@@ -18,6 +18,7 @@ from mrc.cli.runner import run_async
 from mrc.endpoint import Context, Listener
 from mrc.errors import MrcError
 from mrc.qp import QP
+from mrc.session import let_look
 from mrc.transfer import SERVICE, OutputDirectory, Session, accept_session, receive_files
 
 EXAMPLES = """\
@@ -27,7 +28,6 @@ examples:
   mrc recv --once --json               one sender, then the result as JSON
   mrc recv --json                      a line of JSON for each sender
 """
-VISIT_SECONDS = 60.0  # a peer that only looks at paths is let in for so long
 
 
 def add_parser(subparsers: Any) -> None:
@@ -62,7 +62,11 @@ async def _recv(args: argparse.Namespace, out: Output) -> int:
         swept = directory.sweep()
         if swept:
             out.note(f"removed {len(swept)} unfinished files of an mrc recv that was killed")
-        async with mrc.Context() as ctx, await ctx.listen(port=args.port) as listener:
+        about = {"service": SERVICE.name}
+        async with (
+            mrc.Context() as ctx,
+            await ctx.listen(port=args.port, private=about) as listener,
+        ):
             out.note(f"listening on TCP port {listener.port}, UDP port {ctx.udp_port}")
             server = _Server(ctx, listener, directory, out, meter)
             return await (server.serve_once() if args.once else server.serve_on())
@@ -98,7 +102,7 @@ class _Server:
                 if not _is_visit(qp):
                     await self._listener.close()  # who comes now finds nobody, at once
                     return await self._serve(qp)
-                visits.add(asyncio.create_task(_let_look(qp)))
+                visits.add(asyncio.create_task(let_look(qp)))
         finally:
             for visit in visits:
                 visit.cancel()
@@ -108,7 +112,7 @@ class _Server:
     async def _serve(self, qp: QP) -> int:
         """One sender from its first file to its last; returns the exit code of that."""
         if _is_visit(qp):
-            await _let_look(qp)
+            await let_look(qp)
             return 0
         try:
             async with accept_session(self._ctx, qp) as session:
@@ -137,14 +141,4 @@ class _Server:
 
 
 def _is_visit(qp: QP) -> bool:
-    return qp.private.get("service") != SERVICE
-
-
-async def _let_look(qp: QP) -> None:
-    """Keeps a QP open for a peer that wants to see its paths, not to send."""
-    async with qp:
-        try:
-            async with asyncio.timeout(VISIT_SECONDS):
-                await qp.peer_gone.wait()
-        except TimeoutError:
-            pass
+    return qp.private.get("service") != SERVICE.name

@@ -190,6 +190,15 @@ def test_format_table__numbers_to_the_right() -> None:
         (["recv", "--port", "70000"], "'70000' is not a port number"),
         (["paths"], "arguments are required: HOST"),
         (["demo", "--planes", "1"], "one of them dies"),
+        (["perf"], "name a HOST, or say --server"),
+        (["perf", "--server", "h1"], "--server takes no HOST"),
+        (["perf", "h1", "-t", "0"], "'0' is not a time"),
+        (["perf", "h1", "-b", "fast"], "'fast' is not a rate"),
+        (["perf", "h1", "--size", "x"], "'x' is not a size"),
+        (["perf", "h1", "-R", "--bidir"], "-R and --bidir: one of them"),
+        (["perf", "h1", "-a", "-n", "1G"], "neither --size nor -n"),
+        (["perf", "h1", "--lat", "-P", "2"], "--lat: takes one QP"),
+        (["perf", "h1", "-P", "1000"], "qps: 1000 is not within 1..256"),
     ],
 )
 def test_main__wrong_usage(mrc: Mrc, arguments: list[str], part: str) -> None:
@@ -203,7 +212,7 @@ def test_main__no_subcommand_shows_the_help(mrc: Mrc) -> None:
     assert done.stderr.startswith("examples:") and not done.stdout
 
 
-@pytest.mark.parametrize("subcommand", ["send", "recv", "paths", "testbed", "demo"])
+@pytest.mark.parametrize("subcommand", ["send", "recv", "perf", "paths", "testbed", "demo"])
 def test_main__help_begins_with_examples(mrc: Mrc, subcommand: str) -> None:
     done = mrc(subcommand, "--help")
     assert done.returncode == 0
@@ -230,6 +239,13 @@ def test_main__error_as_json(mrc: Mrc) -> None:
 
 def test_main__usage_error_as_json(mrc: Mrc) -> None:
     done = mrc("recv", "--json", "--port", "x")
+    complaint(done, 2)
+    assert json.loads(done.stdout)["exit_code"] == 2
+
+
+@pytest.mark.parametrize("option", ["-J", "--json", "--json-stream"])
+def test_perf__usage_error_as_json(mrc: Mrc, option: str) -> None:
+    done = mrc("perf", option, "h1", "-t", "-1")
     complaint(done, 2)
     assert json.loads(done.stdout)["exit_code"] == 2
 

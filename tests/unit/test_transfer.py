@@ -18,6 +18,7 @@ from fake_qp import FakeContext, FakeQp, qp_pair
 
 from mrc.enums import WcStatus
 from mrc.errors import MrcError, PathError, ProtocolError
+from mrc.session import SessionError
 from mrc.transfer import (
     FileChangedError,
     FileError,
@@ -46,6 +47,7 @@ class ConnectingContext(FakeContext):
 
     async def connect(self, host: str, port: int, *, private: Any, timeout: float) -> FakeQp:
         self._qp.peer.private = private
+        self._qp.private = {"service": "files"}
         return self._qp
 
 
@@ -302,7 +304,7 @@ async def test_transfer__peer_breaks_the_qp(tmp_path: Path, inbox: Path) -> None
         ends.out.fail(WcStatus.REM_ACCESS_ERR)
         ends.back.close()
         outcomes = await both(sent, received)
-    assert isinstance(outcomes[0], TransferError)
+    assert isinstance(outcomes[0], SessionError)
     assert "the peer's memory region does not allow" in str(outcomes[0])
     assert isinstance(outcomes[1], MrcError)
     assert names(inbox) == []

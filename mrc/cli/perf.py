@@ -1,0 +1,275 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`mrc perf`: how fast two hosts can move data, by the letters of iperf3 and perftest."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import re
+from typing import Any
+
+import mrc
+from mrc.cli import perf_report
+from mrc.cli.address import DEFAULT_PORT, host_and_port, port_number
+from mrc.cli.exits import Exit, UsageError, exit_code
+from mrc.cli.output import Output, print_error
+from mrc.cli.runner import run_async
+from mrc.config import ContextConfig
+from mrc.enums import Integrity
+from mrc.errors import ArgumentError, ConfigError, MrcError
+from mrc.perf import Direction, Outcome, Pattern, Plan, Server, connect
+from mrc.qp import QP
+
+EXAMPLES = """\
+examples:
+  mrc perf --server                    wait for clients, at h1
+  mrc perf h1                          ten seconds of 1 MiB writes there
+  mrc perf h1 -t 30 -i 0.1 -P 4        30 s, a line each 100 ms, over 4 QPs
+  mrc perf h1 -R                       the other way;  --bidir: both ways at once
+  mrc perf h1 --lat --size 2           half round trip of a WRITE_IMM of 2 bytes
+  mrc perf h1 -a -J > sweep.json       every power of two, as JSON
+"""
+SWEEP_SIZES = tuple(2**power for power in range(1, 24))
+SWEEP_SECONDS = 1.0
+DEFAULT_SIZE = 1 << 20
+DEFAULT_SECONDS = 10.0
+
+_COUNT = re.compile(r"(\d+(?:\.\d+)?)([kmgt]?)(?:i?b)?", re.IGNORECASE)
+_BIT_RATE = re.compile(r"(\d+(?:\.\d+)?)([kmgt]?)(?:bit(?:/s)?)?", re.IGNORECASE)
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+
+
+def byte_count(text: str) -> int:
+    """An argparse type: bytes, with K, M, G and T of 1024, as in iperf3."""
+    match = _COUNT.fullmatch(text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 65536, 64K or 1.5M")
+    return int(float(match[1]) * 1024 ** _POWERS[match[2].lower()])
+
+
+def bit_rate(text: str) -> float:
+    """An argparse type: bit/s, with K, M, G and T of 1000, as in iperf3."""
+    match = _BIT_RATE.fullmatch(text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a rate such as 500M or 2.5G")
+    return float(match[1]) * 1000.0 ** _POWERS[match[2].lower()]
+
+
+def positive_seconds(text: str) -> float:
+    """An argparse type: a time above 0."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds <= 86400:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time in seconds, at most a day")
+    return seconds
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "perf", help="measure goodput and latency between two hosts", examples=EXAMPLES
+    )
+    parser.add_argument(
+        "host", nargs="?", type=host_and_port, metavar="HOST[:PORT]", help="where a server waits"
+    )
+    ends = parser.add_argument_group("which end")
+    ends.add_argument("-s", "--server", action="store_true", help="wait for clients")
+    ends.add_argument(
+        "-c", "--client", type=host_and_port, metavar="HOST", help="the same as HOST alone"
+    )
+    ends.add_argument(
+        "-p", "--port", type=port_number, help=f"TCP port of the server [{DEFAULT_PORT}]"
+    )
+    ends.add_argument("-1", "--one-off", action="store_true", help="a server ends after a client")
+    ends.add_argument(
+        "-B", "--bind", action="append", default=[], metavar="IFACE",
+        help="use this interface or address only; once for each port",
+    )  # fmt: skip
+    ends.add_argument(
+        "--timeout", type=positive_seconds, default=5.0, metavar="SECONDS",
+        help="for connecting [%(default)s]",
+    )  # fmt: skip
+    _add_test_options(parser.add_argument_group("what to measure (client)"))
+    _add_output_options(parser.add_argument_group("output"))
+    parser.set_defaults(run=run)
+
+
+def _add_test_options(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "-t", "--time", type=positive_seconds, metavar="SECONDS",
+        help=f"how long [{DEFAULT_SECONDS:g}; {SWEEP_SECONDS:g} for each size of a sweep]",
+    )  # fmt: skip
+    group.add_argument("-n", "--bytes", type=byte_count, help="until so many bytes are written")
+    group.add_argument(
+        "-O", "--omit", type=positive_seconds, default=0.0, metavar="SECONDS",
+        help="leave out the start",
+    )  # fmt: skip
+    group.add_argument("-P", "--parallel", "--qps", type=int, default=1, help="QPs [%(default)s]")
+    group.add_argument("-R", "--reverse", action="store_true", help="the server writes")
+    group.add_argument("--bidir", action="store_true", help="both write")
+    group.add_argument("-b", "--bitrate", type=bit_rate, default=0.0, help="limit of each writer")
+    group.add_argument(
+        "-l", "--size", type=byte_count, help="bytes of a message [1M; 2 with --lat]"
+    )
+    group.add_argument(
+        "-a", "--all", action="store_true", help="all sizes from 2 B to 8 MiB, one after the other"
+    )
+    group.add_argument(
+        "--depth", type=int, default=8, help="messages in flight on each QP [%(default)s]"
+    )
+    group.add_argument(
+        "--lat", action="store_true", help="half round trip of one WRITE_IMM at a time"
+    )
+    group.add_argument(
+        "--integrity", choices=("icrc", "udp"), default="icrc",
+        help="ICRC over each packet, or UDP's checksum alone [%(default)s]",
+    )  # fmt: skip
+    group.add_argument(
+        "--spray", type=int, default=0, metavar="PACKETS",
+        help="packets of a burst at most; 1 is MRC's own grain [the engine's choice]",
+    )  # fmt: skip
+
+
+def _add_output_options(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "-i", "--interval", type=positive_seconds, default=1.0, metavar="SECONDS",
+        help="between lines [%(default)s]",
+    )  # fmt: skip
+    group.add_argument("-J", "--json", action="store_true", help="one JSON object on stdout")
+    group.add_argument(
+        "--json-stream", action="store_true", help="a JSON object a line: start, intervals, end"
+    )
+    group.add_argument("--quiet", action="store_true", help="no notes on stderr")
+
+
+def run(args: argparse.Namespace) -> int:
+    args.json = args.json or args.json_stream
+    out = Output.of(args)
+    host = args.host or args.client
+    if args.server:
+        if host is not None:
+            raise UsageError(args.prog, "--server takes no HOST; see mrc perf --help")
+        return run_async(_serve(args, out))
+    if host is None:
+        raise UsageError(args.prog, "name a HOST, or say --server; see mrc perf --help")
+    try:
+        plans, config = _plans(args), _config(args)
+    except (ArgumentError, ConfigError) as error:
+        raise UsageError(args.prog, f"{error}; see mrc perf --help") from error
+    return run_async(_measure(args, out, host[0], args.port or host[1], plans, config))
+
+
+def _config(args: argparse.Namespace) -> ContextConfig:
+    return ContextConfig(
+        interfaces=tuple(args.bind),
+        integrity=Integrity[args.integrity.upper()],
+        spray=args.spray,
+    )
+
+
+def _plans(args: argparse.Namespace) -> list[Plan]:
+    if args.time and args.bytes:
+        raise ArgumentError("-t and -n: one of them ends a test")
+    if args.reverse and args.bidir:
+        raise ArgumentError("-R and --bidir: one of them")
+    if args.all and (args.size is not None or args.bytes):
+        raise ArgumentError("-a: takes every size for a time; neither --size nor -n go with it")
+    if args.lat and (args.reverse or args.bidir or args.parallel != 1):
+        raise ArgumentError("--lat: takes one QP, and goes both ways anyway")
+    default = 2 if args.lat else DEFAULT_SIZE
+    sizes = SWEEP_SIZES if args.all else (default if args.size is None else args.size,)
+    seconds = args.time or (SWEEP_SECONDS if args.all else DEFAULT_SECONDS)
+    reverse = Direction.REVERSE if args.reverse else Direction.FORWARD
+    return [
+        Plan(
+            pattern=Pattern.PING_PONG if args.lat else Pattern.STREAM,
+            direction=Direction.BOTH if args.bidir else reverse,
+            size=size,
+            qps=args.parallel,
+            depth=args.depth,
+            seconds=0.0 if args.bytes else seconds,
+            total_bytes=args.bytes or 0,
+            omit_seconds=args.omit,
+            rate_bits_per_second=args.bitrate,
+        )
+        for size in sizes
+    ]
+
+
+# ---- client ---------------------------------------------------------------------------------
+
+
+async def _measure(
+    args: argparse.Namespace,
+    out: Output,
+    host: str,
+    port: int,
+    plans: list[Plan],
+    config: ContextConfig,
+) -> int:
+    async with (
+        mrc.Context(config) as ctx,
+        connect(ctx, host, port, timeout=args.timeout) as client,
+    ):
+        settings = perf_report.settings_json(ctx, client.session.qp, tcp_port=port)
+        report = perf_report.Report(out, plans, settings, stream=args.json_stream)
+        report.start()
+        interrupted = False
+        for plan in plans:
+            result = await client.run(
+                plan, interval_seconds=args.interval, on_interval=report.interval(plan)
+            )
+            report.add(result)
+            interrupted = result.interrupted
+            if interrupted:
+                break
+        report.end()
+    return Exit.INTERRUPTED if interrupted else Exit.OK
+
+
+# ---- server ---------------------------------------------------------------------------------
+
+
+async def _serve(args: argparse.Namespace, out: Output) -> int:
+    port = DEFAULT_PORT if args.port is None else args.port
+    config = ContextConfig(interfaces=tuple(args.bind))
+    async with mrc.Context(config) as ctx:
+        service = _Service(ctx, out, one_off=args.one_off)
+        async with await ctx.listen(port=port, private=service.private) as listener:
+            out.note(f"listening on TCP port {listener.port}, UDP port {ctx.udp_port}")
+            return await service.run(listener)
+
+
+class _Service:
+    """Serves clients until it is stopped, or one of them has been served."""
+
+    def __init__(self, ctx: mrc.Context, out: Output, *, one_off: bool) -> None:
+        self._out = out
+        self._one_off = one_off
+        self._server = Server(ctx, self._on_outcome)
+        self._exit = Exit.OK
+        self.private = self._server.private
+
+    async def run(self, listener: mrc.Listener) -> int:
+        async with asyncio.TaskGroup() as serving:
+            async for qp in listener:
+                serving.create_task(self._serve(listener, qp))
+        return self._exit
+
+    async def _serve(self, listener: mrc.Listener, qp: QP) -> None:
+        code = 0
+        session = self._server.is_session(qp)
+        try:
+            await self._server.serve(qp)
+        except (MrcError, OSError) as error:
+            code = exit_code(error)
+            line = f"{qp.peer_host}: {error}"
+            print_error(self._out.prog, line, code, as_json=self._out.as_json)
+        if session and self._one_off:
+            self._exit = Exit(code)
+            await listener.close()
+
+    def _on_outcome(self, client: str, plan: Plan, outcome: Outcome) -> None:
+        self._out.text(perf_report.server_line(client, plan, outcome))
+        self._out.result(perf_report.server_json(client, plan, outcome))

@@ -1,0 +1,265 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `mrc perf` prints: lines while a test runs, a summary, tables of sweeps, and JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from mrc.cli.output import (
+    SCHEMA,
+    Output,
+    format_bytes,
+    format_rate,
+    format_seconds,
+    format_table,
+    version_of,
+)
+from mrc.endpoint import Context
+from mrc.perf import Interval, Latency, Outcome, Pattern, Plan, TestResult
+from mrc.qp import QP
+
+
+def settings_json(ctx: Context, qp: QP, *, tcp_port: int) -> dict[str, Any]:
+    """Every parameter of the Context that has a say in the result."""
+    config = ctx.config
+    return {
+        "mrc_version": version_of("mrc-transport"),
+        "peer": qp.peer_host,
+        "tcp_port": tcp_port,
+        "udp_port": ctx.udp_port,
+        "path_mtu_bytes": qp.path_mtu,
+        "planes": list(qp.planes),
+        "mpr": config.mpr,
+        "sq_depth": config.sq_depth,
+        "timeout": config.timeout,
+        "spray": config.spray,
+        "cc": config.cc.name,
+        "integrity": config.integrity.name,
+    }
+
+
+# ---- JSON -----------------------------------------------------------------------------------
+
+
+def interval_json(interval: Interval) -> dict[str, Any]:
+    return asdict(interval) | {
+        "written_bits_per_second": interval.written_bits_per_second,
+        "received_bits_per_second": interval.received_bits_per_second,
+        "planes": [{"plane": plane, "bytes": sent} for plane, sent in interval.planes.items()],
+    }
+
+
+def outcome_json(outcome: Outcome | None) -> dict[str, Any] | None:
+    if outcome is None:
+        return None
+    seconds = outcome.total.seconds
+    return interval_json(outcome.total) | {
+        "messages": outcome.messages,
+        "messages_per_second": outcome.messages / seconds if seconds > 0 else 0.0,
+        "latency": asdict(outcome.latency),
+    }
+
+
+def result_json(result: TestResult) -> dict[str, Any]:
+    return {
+        "plan": result.plan.to_json(),
+        "interrupted": result.interrupted,
+        "goodput_bits_per_second": _goodput(result),
+        "intervals": [interval_json(interval) for interval in result.intervals],
+        "client": outcome_json(result.client),
+        "server": outcome_json(result.server),
+    }
+
+
+def server_json(client: str, plan: Plan, outcome: Outcome) -> dict[str, Any]:
+    return {"peer": client, "plan": plan.to_json(), "server": outcome_json(outcome)}
+
+
+def _goodput(result: TestResult) -> float:
+    """Both ways together, as the end that asked saw it."""
+    total = result.client.total
+    return total.written_bits_per_second + total.received_bits_per_second
+
+
+# ---- text -----------------------------------------------------------------------------------
+
+
+def _shares(planes: Mapping[int, int]) -> str:
+    total = sum(planes.values())
+    if total == 0:
+        return ""
+    return "planes " + " ".join(f"{plane}: {sent / total:.0%}" for plane, sent in planes.items())
+
+
+def _span(interval: Interval) -> str:
+    end = interval.start_seconds + interval.seconds
+    return f"{interval.start_seconds:7.2f}-{end:<7.2f} s"
+
+
+def _rates(plan: Plan, interval: Interval) -> str:
+    """Goodput in the directions in which anything is written."""
+    parts = []
+    if plan.client_writes:
+        parts.append(f"{format_rate(interval.written_bits_per_second):>11}")
+    if plan.server_writes or plan.pattern is Pattern.PING_PONG:
+        mark = " back" if parts else ""
+        parts.append(f"{format_rate(interval.received_bits_per_second):>11}{mark}")
+    return "  ".join(parts)
+
+
+def interval_line(plan: Plan, interval: Interval) -> str:
+    return (
+        f"{_span(interval)}  {_rates(plan, interval)}  {interval.packets_retransmitted:6} rtx"
+        f"  {interval.ev_changes:4} EV changes  {_shares(interval.planes)}"
+    ).rstrip()
+
+
+def _latency_line(title: str, latency: Latency) -> str:
+    words = [
+        f"{name} {format_seconds(value / 1e9)}"
+        for name, value in (
+            ("p50", latency.p50_ns),
+            ("p99", latency.p99_ns),
+            ("p99.9", latency.p999_ns),
+            ("max", latency.max_ns),
+        )
+    ]
+    return f"{title:<10} {'  '.join(words)}  ({latency.count} of them)"
+
+
+def summary_lines(result: TestResult) -> list[str]:
+    """What one test showed."""
+    plan, client, server = result.plan, result.client, result.server
+    lines = ["-" * 72]
+    if result.interrupted:
+        lines.append("interrupted; up to then:")
+    lines.append(interval_line(plan, client.total))
+    seconds = client.total.seconds
+    writers = [("sent", client)] if client.messages else []
+    writers += [("returned", server)] if server is not None and server.messages else []
+    title = "half RTT" if plan.pattern is Pattern.PING_PONG else "completion"
+    for word, end in writers:
+        rate = end.messages / seconds if seconds > 0 else 0.0
+        lines.append(
+            f"{word:<10} {end.messages} messages of {format_bytes(plan.size)}, {rate:.0f} a second"
+        )
+        lines.append(_latency_line(title, end.latency))
+    lines.append(f"{'client':<10} {_cost(plan, client.total)}")
+    if server is not None:
+        lines.append(f"{'server':<10} {_cost(plan, server.total)}")
+    return lines
+
+
+def _cost(plan: Plan, total: Interval) -> str:
+    moved = total.written_bytes + total.received_bytes
+    share = total.cpu_seconds / total.seconds if total.seconds > 0 else 0.0
+    per_gib = ""
+    if moved and plan.pattern is Pattern.STREAM:
+        per_gib = f", {total.cpu_seconds / moved * 2**30:.3g} s for each GiB"
+    return (
+        f"{share:.0%} of a CPU{per_gib}; {total.packets_sent} packets sent,"
+        f" {total.packets_retransmitted} of them retransmissions"
+    )
+
+
+def server_line(client: str, plan: Plan, outcome: Outcome) -> str:
+    total = outcome.total
+    return (
+        f"{client}: {plan.pattern} {plan.direction}, {format_bytes(plan.size)} messages,"
+        f" {plan.qps} QP, {format_seconds(total.seconds)}: received"
+        f" {format_rate(total.received_bits_per_second)}, wrote"
+        f" {format_rate(total.written_bits_per_second)}"
+    )
+
+
+def sweep_table(results: Sequence[TestResult]) -> str:
+    """OCP's columns: 1 Gbps is 10^9 bit/s, 1 Mpps is 10^6 messages a second."""
+    head = ("MsgSize", "TotalOps", "BW_avg(Gbps)", "MsgRate(Mpps)", "p50(us)", "p99(us)")
+    rows = []
+    for result in results:
+        end = result.client if result.client.messages else result.server
+        if end is None:
+            continue
+        rate = end.messages / result.client.total.seconds / 1e6
+        rows.append(
+            (
+                result.plan.size,
+                end.messages,
+                _Number(_goodput(result) / 1e9, 3),
+                _Number(rate, 6),
+                _Number(end.latency.p50_ns / 1e3, 1),
+                _Number(end.latency.p99_ns / 1e3, 1),
+            )
+        )
+    return format_table(head, rows)
+
+
+class _Number(float):
+    """A number that prints with so many decimals, so that a table sets it to the right."""
+
+    def __new__(cls, value: float, decimals: int) -> _Number:
+        number = super().__new__(cls, value)
+        number.decimals = decimals
+        return number
+
+    decimals: int
+
+    def __str__(self) -> str:
+        return f"{float(self):.{self.decimals}f}"
+
+
+class Report:
+    """Prints the tests of one client as they go, in the form that was asked for."""
+
+    def __init__(
+        self, out: Output, plans: Sequence[Plan], settings: Mapping[str, Any], *, stream: bool
+    ) -> None:
+        self._out = out
+        self._sweep = len(plans) > 1
+        self._settings = dict(settings)
+        self._stream = stream
+        self._results: list[TestResult] = []
+
+    def start(self) -> None:
+        settings = self._settings
+        self._out.text(
+            f"to {settings['peer']}: planes {', '.join(map(str, settings['planes']))}, path MTU"
+            f" {settings['path_mtu_bytes']} B, cc {settings['cc']},"
+            f" integrity {settings['integrity']}"
+        )
+        self._emit("start", settings)
+
+    def interval(self, plan: Plan) -> Callable[[Interval], None]:
+        """What is to be done with each interval of this plan."""
+
+        def show(interval: Interval) -> None:
+            if not self._sweep:
+                self._out.text(interval_line(plan, interval))
+            self._emit("interval", interval_json(interval))
+
+        return show
+
+    def add(self, result: TestResult) -> None:
+        self._results.append(result)
+        if not self._sweep:
+            self._out.text("\n".join(summary_lines(result)))
+        elif sys.stderr.isatty():
+            self._out.note(f"{format_bytes(result.plan.size)}: {format_rate(_goodput(result))}")
+        self._emit("result", result_json(result))
+
+    def end(self) -> None:
+        if self._sweep:
+            self._out.text(sweep_table(self._results))
+        whole = {**self._settings, "results": [result_json(each) for each in self._results]}
+        if self._stream:
+            self._emit("end", whole)
+        else:
+            self._out.result(whole)
+
+    def _emit(self, event: str, body: Mapping[str, Any]) -> None:
+        if self._stream:
+            print(json.dumps({"schema": SCHEMA, "event": event, **body}), flush=True)

@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Performance tests between two hosts: what `mrc perf` does, for programs."""
+
+from mrc.perf.client import Client, TestResult, connect
+from mrc.perf.histogram import Histogram, Latency
+from mrc.perf.messages import Outcome, RefusedError
+from mrc.perf.meter import Interval
+from mrc.perf.plan import Direction, Pattern, Plan
+from mrc.perf.server import Server
+
+__all__ = [
+    "Client",
+    "Direction",
+    "Histogram",
+    "Interval",
+    "Latency",
+    "Outcome",
+    "Pattern",
+    "Plan",
+    "RefusedError",
+    "Server",
+    "TestResult",
+    "connect",
+]

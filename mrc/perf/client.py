@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The end that asks: connects to a server and has it carry out plans, one after the other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from mrc.endpoint import Context
+from mrc.perf.load import Load, Memory, PingPong, Tally
+from mrc.perf.memory import Regions, regions
+from mrc.perf.messages import QP_SERVICE, SERVICE, Outcome, hear, say
+from mrc.perf.meter import Interval, Meter
+from mrc.perf.plan import Pattern, Plan
+from mrc.perf.work import failing, stopped
+from mrc.qp import QP
+from mrc.session import Session, connect_session
+from mrc.verbs import RemoteMemory
+
+LAST_WORDS_SECONDS = 2.0  # for the peer's result after an interruption
+
+
+@dataclass(frozen=True, slots=True)
+class TestResult:
+    """What both ends did. An interrupted test may lack the peer's word."""
+
+    plan: Plan
+    client: Outcome
+    server: Outcome | None
+    intervals: tuple[Interval, ...]
+    interrupted: bool
+
+
+@asynccontextmanager
+async def connect(ctx: Context, host: str, port: int, *, timeout: float) -> AsyncIterator[Client]:
+    """A client of the server at `host`; raises ConnectError, PathError or ResolveError."""
+    async with connect_session(ctx, host, port, SERVICE, timeout=timeout) as session:
+        yield Client(ctx, session, host, port, timeout)
+
+
+class Client:
+    """Carries out one plan at a time."""
+
+    def __init__(
+        self, ctx: Context, session: Session, host: str, port: int, timeout: float
+    ) -> None:
+        self.session = session
+        self._ctx = ctx
+        self._host = host
+        self._port = port
+        self._timeout = timeout
+
+    async def run(
+        self,
+        plan: Plan,
+        *,
+        interval_seconds: float = 1.0,
+        on_interval: Callable[[Interval], None] = lambda _: None,
+    ) -> TestResult:
+        """Carries out `plan`. Cancelled while it runs, it ends the test early and returns what was
+        measured, `interrupted`."""
+        async with regions(self._ctx, plan.memory_bytes) as memory, AsyncExitStack() as stack:
+            target = memory.target.remote.to_json()
+            await say(self.session, "plan", plan=plan.to_json(), memory=target)
+            ready = await hear(self.session, "ready")
+            theirs = RemoteMemory.from_json(ready.get("memory"))
+            qps = [await self._connect(stack, ready.get("token")) for _ in range(plan.qps)]
+            await hear(self.session, "connected")
+            meter = await stack.enter_async_context(Meter(qps))
+            test = _Test(self.session, plan, qps, memory, theirs, meter)
+            return await test.run(interval_seconds, on_interval)
+
+    async def _connect(self, stack: AsyncExitStack, token: object) -> QP:
+        private = {"service": QP_SERVICE, "token": token}
+        qp = await self._ctx.connect(self._host, self._port, private=private, timeout=self._timeout)
+        return await stack.enter_async_context(qp)
+
+
+class _Test:
+    """One test under way."""
+
+    def __init__(
+        self,
+        session: Session,
+        plan: Plan,
+        qps: list[QP],
+        memory: Regions,
+        theirs: RemoteMemory,
+        meter: Meter,
+    ) -> None:
+        self._session = session
+        self._plan = plan
+        self._meter = meter
+        self._load: Load | PingPong | None = None
+        ours = Memory(memory.source, theirs)
+        if plan.pattern is Pattern.PING_PONG:
+            self._load = PingPong(qps[0], ours, plan)
+        elif plan.client_writes:
+            self._load = Load(qps, ours, plan)
+        self._intervals: list[Interval] = []
+
+    async def run(
+        self, interval_seconds: float, on_interval: Callable[[Interval], None]
+    ) -> TestResult:
+        await self._meter.begin()
+        await say(self._session, "start")
+        work = asyncio.create_task(self._load.run()) if self._load is not None else None
+        try:
+            interrupted = await self._until_interrupted(
+                self._session.watched(
+                    self._measure(work, interval_seconds, on_interval), failing(work)
+                )
+            )
+            if self._load is not None:
+                self._load.stop()
+            client, server = await self._finish(work, LAST_WORDS_SECONDS if interrupted else None)
+        finally:
+            if work is not None:
+                work.cancel()
+                await asyncio.gather(work, return_exceptions=True)
+        return TestResult(self._plan, client, server, tuple(self._intervals), interrupted)
+
+    async def _until_interrupted(self, work: Coroutine[Any, Any, None]) -> bool:
+        """Runs `work`; true when it was cancelled before its end."""
+        try:
+            await work
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            assert task is not None
+            task.uncancel()
+            return True
+        return False
+
+    async def _finish(
+        self, work: asyncio.Task[None] | None, seconds: float | None
+    ) -> tuple[Outcome, Outcome | None]:
+        """Lets what is in flight end, and asks for the server's outcome."""
+        try:
+            async with asyncio.timeout(seconds):
+                if work is not None:
+                    await self._session.watched(stopped(work))
+                client = await self._outcome()
+                await say(self._session, "stop")
+                return client, await self._result()
+        except TimeoutError:
+            return await self._outcome(), None
+
+    async def _outcome(self) -> Outcome:
+        tally = self._load.tally if self._load is not None else Tally()
+        return Outcome(await self._meter.total(), tally.messages, tally.latency.summary())
+
+    async def _result(self) -> Outcome:
+        """The server's outcome; that it has finished may come before."""
+        message = await hear(self._session, "result", "finished")
+        while message["type"] != "result":
+            message = await hear(self._session, "result", "finished")
+        return Outcome.from_json(message.get("outcome"))
+
+    async def _measure(
+        self,
+        work: asyncio.Task[None] | None,
+        interval_seconds: float,
+        on_interval: Callable[[Interval], None],
+    ) -> None:
+        """From the start until the measured part is over."""
+        if self._plan.omit_seconds:
+            await asyncio.sleep(self._plan.omit_seconds)
+            await say(self._session, "mark")
+            await self._meter.begin()
+            if self._load is not None:
+                self._load.tally = Tally()
+        laps = asyncio.create_task(self._laps(interval_seconds, on_interval))
+        try:
+            await self._until_over(work)
+        finally:
+            laps.cancel()
+            await asyncio.gather(laps, return_exceptions=True)
+
+    async def _until_over(self, work: asyncio.Task[None] | None) -> None:
+        if self._plan.seconds:
+            await asyncio.sleep(self._plan.seconds)
+            return
+        if work is not None:
+            await stopped(work)
+        if self._plan.server_writes and self._plan.pattern is Pattern.STREAM:
+            await hear(self._session, "finished")
+
+    async def _laps(self, interval_seconds: float, on_interval: Callable[[Interval], None]) -> None:
+        loop = asyncio.get_running_loop()
+        due = loop.time()
+        while True:
+            due += interval_seconds
+            await asyncio.sleep(due - loop.time())
+            interval = await self._meter.lap()
+            self._intervals.append(interval)
+            on_interval(interval)

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes, kept in flight: what the writing end of a test does."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from mrc.perf.histogram import Histogram
+from mrc.perf.plan import Plan
+from mrc.qp import QP
+from mrc.verbs import MR, RemoteMemory
+
+CATCH_UP_SECONDS = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What a writing end reads from, and where at the peer it writes."""
+
+    source: MR
+    target: RemoteMemory
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a writing end has done; `latency` is of each message, or half of each round trip."""
+
+    messages: int = 0
+    bytes: int = 0
+    latency: Histogram = field(default_factory=Histogram)
+
+    def add(self, size: int, duration_ns: int) -> None:
+        """Counts a message that the peer has."""
+        self.messages += 1
+        self.bytes += size
+        self.latency.add(duration_ns)
+
+
+class Load:
+    """Keeps `plan.depth` writes in flight on every QP until it is told to stop."""
+
+    def __init__(self, qps: Sequence[QP], memory: Memory, plan: Plan) -> None:
+        self._qps = tuple(qps)
+        self._memory = memory
+        self._plan = plan
+        self._left = plan.total_bytes
+        self._due = 0.0  # when the next write may start, under a rate
+        self._stopped = False
+        self.tally = Tally()
+
+    def stop(self) -> None:
+        """No write starts any more; `run` returns when those in flight have ended."""
+        self._stopped = True
+
+    async def run(self) -> None:
+        """Raises CompletionError when a QP fails."""
+        self._due = time.monotonic()
+        async with asyncio.TaskGroup() as pumps:
+            place = 0
+            for _ in range(self._plan.depth):
+                for qp in self._qps:
+                    pumps.create_task(self._pump(qp, place % self._plan.places * self._plan.size))
+                    place += 1
+
+    async def _pump(self, qp: QP, offset: int) -> None:
+        while (size := self._take()) is not None:
+            if self._plan.rate_bits_per_second:
+                await self._pace(size)
+            start = time.monotonic_ns()
+            await qp.write(
+                self._memory.source,
+                self._memory.target,
+                length=size,
+                local_offset=offset,
+                remote_offset=offset,
+            )
+            self.tally.add(size, time.monotonic_ns() - start)
+
+    def _take(self) -> int | None:
+        """Bytes of the next write; None when there is no next one."""
+        if self._stopped:
+            return None
+        if not self._plan.total_bytes:
+            return self._plan.size
+        size = min(self._plan.size, self._left)
+        self._left -= size
+        return size or None
+
+    async def _pace(self, size: int) -> None:
+        """Waits for this write's turn. A writer that is late for long does not catch up."""
+        now = time.monotonic()
+        start = max(self._due, now - CATCH_UP_SECONDS)
+        self._due = start + 8 * size / self._plan.rate_bits_per_second
+        if start > now:
+            await asyncio.sleep(start - now)
+
+
+class PingPong:
+    """One WRITE_IMM of the client, answered by one of the server, and so on."""
+
+    def __init__(self, qp: QP, memory: Memory, plan: Plan) -> None:
+        self._qp = qp
+        self._memory = memory
+        self._plan = plan
+        self._stopped = False
+        self.tally = Tally()
+
+    def stop(self) -> None:
+        """The round trip under way is the last."""
+        self._stopped = True
+
+    async def run(self) -> None:
+        """The client's end."""
+        answers = self._qp.immediates()
+        left = self._plan.total_bytes or -1
+        while not self._stopped and left != 0:
+            start = time.monotonic_ns()
+            await self._say()
+            await anext(answers)
+            self.tally.add(self._plan.size, (time.monotonic_ns() - start) // 2)
+            left = max(0, left - self._plan.size) if left > 0 else left
+
+    async def answer(self) -> None:
+        """The server's end; runs until it is cancelled."""
+        async for _ in self._qp.immediates():
+            await self._say()
+
+    async def _say(self) -> None:
+        if self._plan.size:
+            memory = self._memory
+            await self._qp.write_imm(0, memory.source, memory.target, length=self._plan.size)
+        else:
+            await self._qp.write_imm(0)

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The memory of a test: what is written, and what is written over."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from mrc.endpoint import Context
+from mrc.enums import Access
+from mrc.verbs import MR
+
+_TILE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Regions:
+    """The two memory regions of one end of a test."""
+
+    source: MR
+    target: MR
+
+
+@asynccontextmanager
+async def regions(ctx: Context, size: int) -> AsyncIterator[Regions]:
+    """Two regions of `size` bytes, all their pages present: faults are not what is measured."""
+    source, target = _present(size, os.urandom(_TILE_BYTES)), _present(size, bytes(_TILE_BYTES))
+    async with (
+        ctx.register(source, access=Access.LOCAL_READ) as source_mr,
+        ctx.register(target, access=Access.REMOTE_WRITE) as target_mr,
+    ):
+        yield Regions(source_mr, target_mr)
+
+
+def _present(size: int, tile: bytes) -> mmap.mmap:
+    memory = mmap.mmap(-1, size)
+    for offset in range(0, size, len(tile)):
+        memory[offset : offset + len(tile)] = tile[: size - offset]
+    return memory

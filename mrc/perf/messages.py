@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the two ends of a test say to each other over the mailbox of its first QP.
+
+client: plan                    server: ready (its memory) | refuse
+client: connects the QPs of the test, each with the token of its plan as private data
+                                server: connected
+client: start                   both: whoever writes begins
+client: mark                    both: counting begins anew, once the omitted start is over
+                                server: finished, if it had a number of bytes to write
+client: stop                    server: result
+client: plan, for the next test, or the end of the session
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from mrc.errors import MrcError, ProtocolError
+from mrc.perf.histogram import Latency
+from mrc.perf.meter import Interval
+from mrc.session import Service, Session
+
+SERVICE = Service("perf", "performance test", 1)
+QP_SERVICE = "perf-qp"  # of the QPs of a test
+_MAX_TEXT = 4096
+
+Message = dict[str, Any]
+
+
+class RefusedError(MrcError):
+    """The peer will not, or cannot, carry out the plan."""
+
+
+async def say(session: Session, kind: str, **body: Any) -> None:
+    """Returns when the peer has the message."""
+    await session.watched(session.mailbox.send({"type": kind, **body}))
+
+
+async def hear(session: Session, *kinds: str) -> Message:
+    """The peer's next message, which must be one of `kinds`; a refusal is raised."""
+    message = await session.watched(session.mailbox.receive())
+    kind = None if isinstance(message, int) else message.get("type")
+    if isinstance(message, dict) and kind == "refuse":
+        raise RefusedError(f"{session.qp.peer_host}: {str(message.get('error'))[:_MAX_TEXT]}")
+    if isinstance(message, int) or kind not in kinds:
+        raise ProtocolError(f"{session.qp.peer_host} sent {kind!r:.40}, not {' or '.join(kinds)}")
+    return message
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one end did in a test; `messages` are those that it wrote itself."""
+
+    total: Interval
+    messages: int
+    latency: Latency
+
+    @classmethod
+    def from_json(cls, value: Any) -> Outcome:
+        """The inverse of `dataclasses.asdict`; raises ProtocolError."""
+        try:
+            latency = Latency(**{f.name: int(value["latency"][f.name]) for f in fields(Latency)})
+            return cls(Interval.from_json(value["total"]), int(value["messages"]), latency)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ProtocolError("the peer sent a result that cannot be read") from error

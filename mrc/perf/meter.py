@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the QPs of a test moved between two moments, as one end sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Self
+
+from mrc.errors import MrcError
+from mrc.events import EvEvent, QpInfo
+from mrc.qp import QP
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """What happened between two moments at one end."""
+
+    start_seconds: float  # since counting began
+    seconds: float
+    written_bytes: int  # payload that the peer acknowledged
+    received_bytes: int  # payload that the peer wrote here
+    packets_sent: int
+    packets_retransmitted: int
+    ev_changes: int
+    cpu_seconds: float  # of this process, all its threads
+    planes: Mapping[int, int]  # plane -> payload bytes sent there
+
+    @property
+    def written_bits_per_second(self) -> float:
+        """Goodput of what this end writes."""
+        return 8 * self.written_bytes / self.seconds if self.seconds > 0 else 0.0
+
+    @property
+    def received_bits_per_second(self) -> float:
+        """Goodput of what the peer writes."""
+        return 8 * self.received_bytes / self.seconds if self.seconds > 0 else 0.0
+
+    @classmethod
+    def from_json(cls, value: Any) -> Interval:
+        """The inverse of `dataclasses.asdict`; raises KeyError, TypeError or ValueError."""
+        numbers = {f.name: float(value[f.name]) for f in fields(cls) if "seconds" in f.name}
+        counts = {
+            f.name: int(value[f.name])
+            for f in fields(cls)
+            if f.name not in numbers and f.name != "planes"
+        }
+        planes = {int(plane): int(sent) for plane, sent in dict(value["planes"]).items()}
+        return cls(**numbers, **counts, planes=planes)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    seconds: float
+    cpu_seconds: float
+    ev_changes: int
+    infos: tuple[QpInfo, ...]
+
+    def total(self, name: str) -> int:
+        return sum(getattr(info, name) for info in self.infos)
+
+    def planes(self) -> dict[int, int]:
+        planes: dict[int, int] = {}
+        for info in self.infos:
+            for plane in info.planes:
+                planes[plane.plane] = planes.get(plane.plane, 0) + plane.bytes
+        return dict(sorted(planes.items()))
+
+
+class Meter:
+    """Reads the QPs of a test. An async context manager, for it follows their events."""
+
+    def __init__(self, qps: Sequence[QP]) -> None:
+        self._qps = tuple(qps)
+        self._ev_changes = 0
+        self._followers: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Self:
+        self._followers = [asyncio.create_task(self._follow(qp)) for qp in self._qps]
+        self._first = self._last = await self._read()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for follower in self._followers:
+            follower.cancel()
+        await asyncio.gather(*self._followers, return_exceptions=True)
+
+    async def _follow(self, qp: QP) -> None:
+        async for event in qp.events():
+            self._ev_changes += isinstance(event, EvEvent)
+
+    async def _read(self) -> _Reading:
+        infos = await asyncio.gather(*(qp.query() for qp in self._qps))
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        cpu = usage.ru_utime + usage.ru_stime
+        return _Reading(time.monotonic(), cpu, self._ev_changes, tuple(infos))
+
+    async def begin(self) -> None:
+        """The measured part begins here."""
+        self._first = self._last = await self._read()
+
+    async def lap(self) -> Interval:
+        """What happened since the lap before."""
+        now = await self._read()
+        interval = self._between(self._last, now)
+        self._last = now
+        return interval
+
+    async def total(self) -> Interval:
+        """What happened since `begin`; where a QP is gone, up to the last lap."""
+        try:
+            self._last = await self._read()
+        except MrcError:
+            pass
+        return self._between(self._first, self._last)
+
+    def _between(self, start: _Reading, end: _Reading) -> Interval:
+        def moved(name: str) -> int:
+            return end.total(name) - start.total(name)
+
+        before, now = start.planes(), end.planes()
+        return Interval(
+            start_seconds=start.seconds - self._first.seconds,
+            seconds=end.seconds - start.seconds,
+            written_bytes=moved("bytes_acked"),
+            received_bytes=moved("bytes_received"),
+            packets_sent=moved("packets_sent"),
+            packets_retransmitted=moved("packets_retransmitted"),
+            ev_changes=end.ev_changes - start.ev_changes,
+            cpu_seconds=end.cpu_seconds - start.cpu_seconds,
+            planes={plane: now[plane] - before.get(plane, 0) for plane in now},
+        )

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The end that waits: carries out the plans of clients, any number of clients at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from mrc.endpoint import Context
+from mrc.errors import MrcError
+from mrc.mailbox import MailboxClosedError
+from mrc.perf.load import Load, Memory, PingPong, Tally
+from mrc.perf.memory import Regions, regions
+from mrc.perf.messages import QP_SERVICE, SERVICE, Message, Outcome, hear, say
+from mrc.perf.meter import Meter
+from mrc.perf.plan import Pattern, Plan
+from mrc.perf.work import failing, stopped
+from mrc.qp import QP
+from mrc.session import Session, accept_session, let_look
+from mrc.verbs import RemoteMemory
+
+CONNECT_SECONDS = 30.0  # for all QPs of a test
+
+
+@dataclass(slots=True)
+class _Test:
+    """A test whose QPs connect, or that runs."""
+
+    plan: Plan
+    qps: list[QP] = field(default_factory=list)
+    complete: asyncio.Event = field(default_factory=asyncio.Event)
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Server:
+    """Serves connected QPs. `on_outcome` is told the client, the plan and what this end did."""
+
+    def __init__(self, ctx: Context, on_outcome: Callable[[str, Plan, Outcome], None]) -> None:
+        self._ctx = ctx
+        self._on_outcome = on_outcome
+        self._tests: dict[str, _Test] = {}
+
+    def is_session(self, qp: QP) -> bool:
+        """Whether a client opens a session with this QP, in which it will ask for tests."""
+        return qp.private.get("service") == SERVICE.name
+
+    @property
+    def private(self) -> dict[str, Any]:
+        """What a listener must say to clients."""
+        return {"service": SERVICE.name}
+
+    async def serve(self, qp: QP) -> None:
+        """Until the peer is done with this QP; raises what ended a session before that."""
+        if self.is_session(qp):
+            async with accept_session(self._ctx, qp, SERVICE) as session:
+                await self._serve_session(session)
+        elif qp.private.get("service") == QP_SERVICE:
+            await self._join(qp)
+        else:
+            await let_look(qp)
+
+    async def _join(self, qp: QP) -> None:
+        """Adds a QP to the test that it names, until that ends."""
+        test = self._tests.get(str(qp.private.get("token")))
+        if test is None or test.complete.is_set():
+            await qp.abort()
+            return
+        async with qp:
+            test.qps.append(qp)
+            if len(test.qps) == test.plan.qps:
+                test.complete.set()
+            await test.ended.wait()
+
+    async def _serve_session(self, session: Session) -> None:
+        while True:
+            try:
+                message = await hear(session, "plan")
+            except MailboxClosedError:
+                return
+            try:
+                plan = Plan.from_json(message.get("plan"))
+                async with regions(self._ctx, plan.memory_bytes) as memory:
+                    outcome = await self._carry_out(session, plan, memory, message)
+            except (MemoryError, OSError) as error:
+                await say(session, "refuse", error=f"no memory for the test: {error}")
+                continue
+            self._on_outcome(session.qp.peer_host, plan, outcome)
+
+    async def _carry_out(
+        self, session: Session, plan: Plan, memory: Regions, message: Message
+    ) -> Outcome:
+        theirs = RemoteMemory.from_json(message.get("memory"))
+        async with self._connected(session, plan, memory) as qps, Meter(qps) as meter:
+            await say(session, "connected")
+            await hear(session, "start")
+            load = _load(qps, Memory(memory.source, theirs), plan)
+            tally = await _run(session, load, meter)
+            outcome = Outcome(await meter.total(), tally.messages, tally.latency.summary())
+            await say(session, "result", outcome=asdict(outcome))
+            return outcome
+
+    @asynccontextmanager
+    async def _connected(
+        self, session: Session, plan: Plan, memory: Regions
+    ) -> AsyncIterator[list[QP]]:
+        """The QPs that the client connects for this plan."""
+        token, test = secrets.token_hex(8), _Test(plan)
+        self._tests[token] = test
+        try:
+            await say(session, "ready", token=token, memory=memory.target.remote.to_json())
+            async with asyncio.timeout(CONNECT_SECONDS):
+                await session.watched(test.complete.wait())
+            yield test.qps
+        except TimeoutError:
+            raise MrcError(f"{session.qp.peer_host} did not connect the QPs of its plan") from None
+        finally:
+            del self._tests[token]
+            test.ended.set()
+
+
+def _load(qps: list[QP], memory: Memory, plan: Plan) -> Load | PingPong | None:
+    if plan.pattern is Pattern.PING_PONG:
+        return PingPong(qps[0], memory, plan)
+    return Load(qps, memory, plan) if plan.server_writes else None
+
+
+async def _run(session: Session, load: Load | PingPong | None, meter: Meter) -> Tally:
+    """From start to stop; returns what this end wrote in the measured part."""
+    idle = Tally()
+    work: asyncio.Task[None] | None = None
+    if isinstance(load, PingPong):
+        work = asyncio.create_task(load.answer())
+    elif load is not None:
+        work = asyncio.create_task(_write(session, load))
+    try:
+        while (await session.watched(hear(session, "mark", "stop"), failing(work)))[
+            "type"
+        ] != "stop":
+            if load is not None:
+                load.tally = Tally()
+            await meter.begin()
+        if isinstance(load, Load) and work is not None:
+            load.stop()
+            await session.watched(stopped(work))
+    finally:
+        if work is not None:
+            work.cancel()
+            await asyncio.gather(work, return_exceptions=True)
+    return load.tally if load is not None else idle
+
+
+async def _write(session: Session, load: Load) -> None:
+    await load.run()
+    await say(session, "finished")

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`mrc perf` as processes in two hosts of a test bed with two planes of 200 Mbit/s each."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from netns.processes import Hosts, Mrc
+
+from mrc.testbed import Testbed
+
+PLANES = 2
+CAPACITY = PLANES * 200e6
+
+
+@pytest.fixture(scope="module")
+def bed() -> Iterator[Testbed]:
+    with Testbed(f"perf-{os.getpid()}", planes=PLANES, t1=2, rate="200mbit") as bed:
+        yield bed
+
+
+@pytest.fixture
+def hosts(bed: Testbed, tmp_path: Path) -> Iterator[Hosts]:
+    hosts = Hosts(bed, tmp_path)
+    yield hosts
+    hosts.end()
+
+
+def server(hosts: Hosts, *options: str) -> Mrc:
+    return hosts.start("h1", "perf", "--server", *options).until_listening()
+
+
+def measure(hosts: Hosts, *options: str) -> dict[str, Any]:
+    done = hosts.start("h0", "perf", "h1", "--json", *options).ends(0)
+    result: dict[str, Any] = json.loads(done)
+    assert result["schema"] == 1 and result["peer"] == "h1" and result["planes"] == [1, 2]
+    return result
+
+
+def test_perf__goodput_and_shares(hosts: Hosts) -> None:
+    waiting = server(hosts, "--one-off")
+    (result,) = measure(hosts, "-t", "1.5", "-i", "0.5")["results"]
+    assert 0.5 * CAPACITY < result["goodput_bits_per_second"] < CAPACITY
+    sent = [plane["bytes"] for plane in result["client"]["planes"]]
+    assert len(sent) == PLANES and min(sent) > 0.4 * sum(sent)
+    assert len(result["intervals"]) >= 2
+    assert result["server"]["received_bytes"] == result["client"]["written_bytes"]
+    lines = waiting.ends(0).splitlines()
+    assert len(lines) == 1 and "stream forward, 1 MiB messages" in lines[0]
+
+
+def test_perf__sweep_both_ways(hosts: Hosts) -> None:
+    server(hosts)
+    results = measure(hosts, "-a", "-t", "0.02", "--bidir")["results"]
+    assert [result["plan"]["size"] for result in results] == [2**power for power in range(1, 24)]
+    for result in results:
+        assert result["client"]["messages"] > 0 and result["server"]["messages"] > 0
+
+
+def test_perf__half_round_trip(hosts: Hosts) -> None:
+    server(hosts)
+    (result,) = measure(hosts, "--lat", "-t", "0.3", "--integrity", "udp")["results"]
+    latency = result["client"]["latency"]
+    assert 0 < latency["min_ns"] <= latency["p50_ns"] <= latency["p99_ns"] <= latency["max_ns"]
+
+
+def test_perf__interrupted(hosts: Hosts) -> None:
+    server(hosts)
+    client = hosts.start("h0", "perf", "h1", "--json-stream", "-i", "0.1", "-t", "60")
+    assert client.process.stdout is not None
+    events = [json.loads(client.process.stdout.readline())["event"] for _ in range(3)]
+    assert events == ["start", "interval", "interval"]
+    client.process.send_signal(signal.SIGINT)
+    last = [json.loads(line) for line in client.ends(130).splitlines()]
+    assert last[-1]["event"] == "end"
+    (result,) = last[-1]["results"]
+    assert result["interrupted"] and result["goodput_bits_per_second"] > 0
+
+
+def test_perf__nobody_there(hosts: Hosts) -> None:
+    client = hosts.start("h0", "perf", "h1", "-J")
+    assert json.loads(client.ends(3))["exit_code"] == 3
+    assert client.complaint() == "mrc perf: h1: nobody listens on TCP port 4791"
+
+
+def test_perf__no_perf_server(hosts: Hosts, tmp_path: Path) -> None:
+    hosts.recv(tmp_path)
+    client = hosts.start("h0", "perf", "h1", "-t", "1")
+    client.ends(1)
+    assert client.complaint().endswith("serves 'files', not 'perf': the wrong port?")

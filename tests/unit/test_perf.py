@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Performance tests: their plans, what they count, and both ends of them over loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+
+import pytest
+from endpoints import BUDGET_SECONDS, LOOPBACK, loopback_config, spawn
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mrc import Context, PeerGoneError, ProtocolError
+from mrc.errors import ArgumentError
+from mrc.perf import (
+    Client,
+    Direction,
+    Histogram,
+    Interval,
+    Latency,
+    Outcome,
+    Pattern,
+    Plan,
+    Server,
+    connect,
+)
+
+MIB = 1 << 20
+SERVED = {"service": "perf"}
+
+# ---- counting -------------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(0, 10**12), min_size=1, max_size=200), st.floats(0.01, 1.0))
+def test_histogram__percentiles(durations: list[int], fraction: float) -> None:
+    histogram = Histogram()
+    for duration in durations:
+        histogram.add(duration)
+    wanted = fraction * len(durations)
+    exact = next(value for seen, value in enumerate(sorted(durations), 1) if seen >= wanted)
+    found = histogram.percentile(fraction)
+    assert exact <= found <= exact + exact // 64
+
+
+def test_histogram__summary() -> None:
+    histogram = Histogram()
+    assert histogram.summary() == Latency(0, 0, 0, 0, 0, 0, 0)
+    for duration in range(1, 101):
+        histogram.add(duration)
+    assert histogram.summary() == Latency(100, 1, 50, 50, 99, 100, 100)
+
+
+def test_histogram__size_is_bounded() -> None:
+    histogram = Histogram()
+    rng = random.Random(1)
+    for _ in range(20000):
+        histogram.add(rng.randrange(1 << rng.randrange(1, 40)))
+    assert len(histogram._buckets) <= 40 * 64
+
+
+# ---- plans ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"size": -1}, "size"),
+        ({"size": (1 << 30) + 1}, "size"),
+        ({"size": 1.5}, "size"),
+        ({"qps": 0}, "qps"),
+        ({"depth": 2000}, "depth"),
+        ({"seconds": -1.0}, "seconds"),
+        ({"seconds": 0.0}, "seconds, total_bytes"),
+        ({"total_bytes": 1}, "seconds, total_bytes"),
+        ({"seconds": 0.0, "total_bytes": 1, "size": 0}, "total_bytes"),
+        ({"seconds": 0.0, "total_bytes": 1, "omit_seconds": 1.0}, "omit_seconds"),
+        ({"rate_bits_per_second": float("nan")}, "rate_bits_per_second"),
+        ({"qps": True}, "qps"),
+    ],
+)
+def test_plan__refuses(options: dict[str, float], name: str) -> None:
+    with pytest.raises(ArgumentError, match=f"^{name}: "):
+        Plan(**options)  # type: ignore[arg-type]
+
+
+def test_plan__travels() -> None:
+    plan = Plan(Pattern.STREAM, Direction.BOTH, 4096, 3, 5, 1.5, 0, 0.25, 1e9)
+    assert Plan.from_json(plan.to_json()) == plan
+    for broken in ({}, None, plan.to_json() | {"qps": 1000}, plan.to_json() | {"pattern": "x"}):
+        with pytest.raises(ProtocolError, match="plan"):
+            Plan.from_json(broken)
+
+
+def test_plan__memory_is_bounded() -> None:
+    assert Plan(size=1 << 30, qps=256, depth=1024).memory_bytes == 1 << 30
+    assert Plan(size=4096, qps=2, depth=8).memory_bytes == 16 * 4096
+    assert Plan(size=0).memory_bytes == 1
+
+
+def test_outcome__travels() -> None:
+    interval = Interval(0.0, 2.0, 1000, 500, 10, 1, 3, 0.5, {1: 600, 2: 400})
+    outcome = Outcome(interval, 7, Latency(7, 1, 2, 3, 4, 5, 6))
+    assert Outcome.from_json(asdict(outcome)) == outcome
+    assert interval.written_bits_per_second == 4000
+    with pytest.raises(ProtocolError, match="result"):
+        Outcome.from_json({"total": {}})
+
+
+# ---- both ends ------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def ends() -> AsyncIterator[tuple[Client, list[Outcome]]]:
+    """A client, and what the server says of each test."""
+    outcomes: list[Outcome] = []
+    async with (
+        asyncio.timeout(BUDGET_SECONDS),
+        Context(loopback_config()) as near,
+        Context(loopback_config()) as far,
+        await far.listen(LOOPBACK[4], 0, private=SERVED) as listener,
+    ):
+        server = Server(far, lambda _client, _plan, outcome: outcomes.append(outcome))
+
+        async def serve() -> None:
+            async with asyncio.TaskGroup() as serving:
+                async for qp in listener:
+                    serving.create_task(server.serve(qp))
+
+        serving = spawn(serve())
+        try:
+            async with connect(near, LOOPBACK[4], listener.port, timeout=5.0) as client:
+                yield client, outcomes
+        finally:
+            await listener.close()
+            await asyncio.gather(serving)
+
+
+@pytest.mark.parametrize("direction", Direction)
+async def test_stream__writes_what_the_plan_says(direction: Direction) -> None:
+    plan = Plan(direction=direction, size=65536, qps=2, depth=3, seconds=0.0, total_bytes=10 * MIB)
+    async with ends() as (client, outcomes):
+        result = await client.run(plan)
+    assert result.server is not None and not result.interrupted
+    assert asdict(result.server) == asdict(outcomes[0])
+    for end, writes in ((result.client, plan.client_writes), (result.server, plan.server_writes)):
+        assert end.messages == (160 if writes else 0)
+        assert end.latency.count == end.messages
+        assert end.total.written_bytes == (10 * MIB if writes else 0)
+        assert sum(end.total.planes.values()) >= end.total.written_bytes
+    assert result.server.total.received_bytes == result.client.total.written_bytes
+    assert result.client.total.received_bytes == result.server.total.written_bytes
+
+
+async def test_stream__odd_rest() -> None:
+    plan = Plan(size=1000, seconds=0.0, total_bytes=2500)
+    async with ends() as (client, _):
+        result = await client.run(plan)
+    assert (result.client.messages, result.client.total.written_bytes) == (3, 2500)
+
+
+async def test_stream__rate_is_kept() -> None:
+    plan = Plan(size=16384, seconds=0.5, omit_seconds=0.1, rate_bits_per_second=40e6)
+    async with ends() as (client, _):
+        result = await client.run(plan)
+    # A slow machine may write less, none may write more than the rate and what it may catch up.
+    assert 0 < result.client.total.written_bits_per_second < 40e6 * 1.1
+
+
+async def test_stream__intervals_add_up() -> None:
+    seen: list[Interval] = []
+    async with ends() as (client, _):
+        result = await client.run(
+            Plan(size=4096, seconds=0.5), interval_seconds=0.1, on_interval=seen.append
+        )
+    assert result.intervals == tuple(seen) and len(seen) >= 2
+    assert seen[0].start_seconds == 0
+    for before, after in itertools.pairwise(seen):
+        assert after.start_seconds == pytest.approx(before.start_seconds + before.seconds)
+    written = sum(interval.written_bytes for interval in seen)
+    assert 0 < written <= result.client.total.written_bytes
+
+
+async def test_ping_pong() -> None:
+    plan = Plan(pattern=Pattern.PING_PONG, size=64, seconds=0.0, total_bytes=6400)
+    async with ends() as (client, _):
+        result = await client.run(plan)
+    assert result.client.messages == 100 and result.client.latency.count == 100
+    assert 0 < result.client.latency.p50_ns <= result.client.latency.max_ns
+    assert result.client.total.received_bytes == 6400
+
+
+async def test_plans__one_after_the_other() -> None:
+    async with ends() as (client, outcomes):
+        for size in (1, 4096, MIB):
+            result = await client.run(Plan(size=size, seconds=0.0, total_bytes=4 * size))
+            assert result.client.messages == 4
+    assert [outcome.total.received_bytes for outcome in outcomes] == [4, 16384, 4 * MIB]
+
+
+async def test_interrupted__keeps_what_was_measured() -> None:
+    async with ends() as (client, outcomes):
+        started = asyncio.Event()
+        running = spawn(
+            client.run(
+                Plan(size=4096, seconds=60.0),
+                interval_seconds=0.05,
+                on_interval=lambda _: started.set(),
+            )
+        )
+        await started.wait()
+        running.cancel()
+        result = await running
+        assert result.interrupted and result.server is not None
+        assert 0 < result.client.total.seconds < BUDGET_SECONDS
+        assert result.client.total.written_bytes == result.server.total.received_bytes > 0
+        assert (await client.run(Plan(size=1, seconds=0.0, total_bytes=1))).client.messages == 1
+    assert len(outcomes) == 2
+
+
+async def test_server_vanishes() -> None:
+    async with (
+        asyncio.timeout(BUDGET_SECONDS),
+        Context(loopback_config()) as near,
+        Context(loopback_config()) as far,
+        await far.listen(LOOPBACK[4], 0, private=SERVED) as listener,
+    ):
+        server = Server(far, lambda *_: None)
+        serving: list[asyncio.Task[None]] = []
+        qps = []
+
+        async def serve() -> None:
+            async for qp in listener:
+                qps.append(qp)
+                serving.append(spawn(server.serve(qp)))
+
+        accepting = spawn(serve())
+        with pytest.raises(PeerGoneError, match="ended without closing the QP"):
+            async with connect(near, LOOPBACK[4], listener.port, timeout=5.0) as client:
+                await client.run(
+                    Plan(size=4096, seconds=60.0),
+                    interval_seconds=0.02,
+                    on_interval=lambda _: [spawn(qp.abort()) for qp in qps] and None,
+                )
+        await listener.close()
+        await accepting
+        await asyncio.gather(*serving, return_exceptions=True)
