@@ -34,6 +34,7 @@ class Flavour:
     name: str  # of the directory under build/tests
     flags: tuple[str, ...]
     isal: bool = True  # CRC-32 from ISA-L where it is installed, else from zlib
+    compiler: str = "gcc"
 
 
 ASAN = Flavour("asan", SANITIZE)
@@ -63,6 +64,23 @@ def has_header(name: str) -> bool:
         check=False,
     )
     return probe.returncode == 0
+
+
+@functools.cache
+def libfuzzer() -> Flavour:
+    """What builds a target that fuzzes by itself; a BuildError says what is not installed."""
+    names = ["clang", *(f"clang-{version}" for version in range(30, 10, -1))]
+    clang = next((name for name in names if shutil.which(name)), None)
+    install = "apt-get install clang libclang-rt-dev"
+    if clang is None:
+        raise BuildError(f"clang is not installed: {install}")
+    flags = ("-O1", "-fno-omit-frame-pointer", "-fsanitize=fuzzer,address,undefined")
+    empty = "int LLVMFuzzerTestOneInput(const char *input, unsigned long n) { return !input * !n; }"
+    probe = [clang, *flags, "-x", "c", "-", "-o", os.devnull]
+    done = subprocess.run(probe, input=empty, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise BuildError(f"{clang} has no fuzzer: {install}\n{done.stderr}")
+    return Flavour("libfuzzer", (*flags, "-fno-sanitize-recover=all"), compiler=clang)
 
 
 def program(source: Path, flavour: Flavour = ASAN, extra: Sequence[Path] = ()) -> Path:
@@ -118,7 +136,7 @@ def _object(source: Path, flavour: Flavour) -> Path:
     flags = _flags(flavour)
     key = _key(flags, source.read_bytes(), _headers_digest())
     target = BUILD / flavour.name / "obj" / f"{source.stem}-{key}.o"
-    _make(target, ["gcc", *flags, "-c", str(source), "-o"])
+    _make(target, [flavour.compiler, *flags, "-c", str(source), "-o"])
     return target
 
 
@@ -142,7 +160,7 @@ def _link(
     keyed = target.with_name(f".{name}-{_key(flags, *(i.encode() for i in inputs))}")
     if not keyed.exists():
         libraries = [*inputs, *_link_flags(flavour)]
-        _make(keyed, ["gcc", *flags, "-o"], libraries)
+        _make(keyed, [flavour.compiler, *flags, "-o"], libraries)
     if not target.exists() or not target.samefile(keyed):
         _replace(target, keyed)
     return keyed
@@ -159,7 +177,7 @@ def _make(target: Path, command: Sequence[str], inputs: Sequence[str] = ()) -> N
     if target.exists():
         return
     if shutil.which(command[0]) is None:
-        raise BuildError(f"{command[0]} is not installed: apt-get install gcc")
+        raise BuildError(f"{command[0]} is not installed: apt-get install {command[0]}")
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f"{target.name}.{os.getpid()}.tmp")
     full = [*command, str(temporary), *inputs]

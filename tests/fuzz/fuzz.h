@@ -7,11 +7,8 @@
  *
  *   build/tests/asan/bin/fuzz_wire 100000 tests/fuzz/corpus/wire/sack
  *
- * With clang there is libFuzzer itself, which finds what a blind mutation does not:
- *
- *   clang -g -fsanitize=fuzzer,address,undefined -Icsrc tests/fuzz/fuzz_wire.c \
- *     csrc/core/wire.c csrc/core/base.c -o build/fuzz_wire && build/fuzz_wire
- * tests/fuzz/corpus/wire
+ * Where there is clang, `tools/fuzz wire` runs libFuzzer, which finds what a blind mutation does
+ * not. What it finds becomes a test in tests/c and a seed.
  */
 #ifndef MRC_TESTS_FUZZ_H
 #define MRC_TESTS_FUZZ_H

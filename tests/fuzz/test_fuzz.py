@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 from pathlib import Path
 
 import cbuild
@@ -13,6 +15,7 @@ from wire.golden import GOLDEN
 HERE = Path(__file__).parent
 CORPUS = HERE / "corpus"
 MUTATIONS = 500  # of each file
+TOOL = HERE.parents[1] / "tools" / "fuzz"
 CANARY = HERE / "fuzz_canary.c"
 TARGETS = sorted(set(HERE.glob("fuzz_*.c")) - {CANARY})
 
@@ -37,6 +40,33 @@ def test_canary__must_fail() -> None:
     assert "assertion failed" in done.stderr
     assert "failed on an input made from" in done.stderr
     assert "\nca80" in done.stderr
+
+
+def run_tool(work: Path, path: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(TOOL), "canary", "--seconds", "60", "--work", str(work)]
+    environment = {**os.environ, "PATH": path}
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=False, timeout=110
+    )
+
+
+@pytest.mark.slow
+def test_tool__finds_and_reduces_the_canary(tmp_path: Path) -> None:
+    try:
+        cbuild.libfuzzer()
+    except cbuild.BuildError as error:
+        pytest.skip(str(error).splitlines()[0])
+    done = run_tool(tmp_path, os.environ["PATH"])
+    assert done.returncode == 1, done.stderr
+    assert "assertion failed" in done.stdout
+    assert "\nca80\n" in done.stdout
+    assert list((tmp_path / "canary" / "found").glob("reduced-*"))
+
+
+def test_tool__without_clang_says_what_to_install(tmp_path: Path) -> None:
+    done = run_tool(tmp_path, str(tmp_path))
+    assert done.returncode == 1
+    assert done.stderr == ("fuzz: clang is not installed: apt-get install clang libclang-rt-dev\n")
 
 
 @pytest.mark.parametrize("target", [*TARGETS, CANARY], ids=lambda target: target.stem)
