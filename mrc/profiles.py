@@ -169,7 +169,7 @@ class Profile(Generic[Settings]):
 
     def _check_unused(self) -> None:
         if self._qps:
-            raise InUseError(f"profile {self.name}: {self._qps} QPs use it")
+            raise InUseError(f"profile {self.name}: in use by QPs ({self._qps})")
 
     def take(self) -> None:
         """For a new QP: refers to the profile until `give_back`."""
@@ -256,6 +256,7 @@ class Profiles(Mapping[str, AnyProfile]):
     """The profiles of one kind that a Context has, by name, the default one first."""
 
     def __init__(self, default: AnyProfile) -> None:
+        self._default = default
         self._profiles = {default.name: default}
         default.to_offline()
         default.to_online()
@@ -281,13 +282,15 @@ class Profiles(Mapping[str, AnyProfile]):
     def destroy(self, profile: AnyProfile) -> None:
         """Ends a profile that is in INIT, and so has no QP."""
         self.find(profile)
+        if profile is self._default:
+            raise ArgumentError(f"profile {profile.name}: is the one of those that name none")
         profile.check(Operation.DESTROY)
         del self._profiles[profile.name]
 
     def find(self, profile: AnyProfile | None) -> AnyProfile:
         """The profile itself, or the default for None; raises ArgumentError for a strange one."""
         if profile is None:
-            return self._profiles[DEFAULT]
+            return self._default
         if self._profiles.get(profile.name) is not profile:
             raise ArgumentError(f"profile {profile.name}: does not belong to this Context")
         return profile

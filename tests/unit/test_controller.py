@@ -11,6 +11,9 @@ import asyncio
 import errno
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from fnmatch import fnmatchcase
+from ipaddress import ip_address
+from typing import cast
 
 import pytest
 from endpoints import (
@@ -23,6 +26,8 @@ from endpoints import (
     transfer,
     two_planes,
 )
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from mrc import (
     QP,
@@ -37,6 +42,7 @@ from mrc import (
     EventReason,
     EvEvent,
     EvProfile,
+    EvSelection,
     EvState,
     InUseError,
     PathError,
@@ -44,6 +50,11 @@ from mrc import (
     StateError,
     WcStatus,
 )
+from mrc._native import Command
+from mrc.controller import EvController
+from mrc.dispatch import Dispatcher
+from mrc.paths import PathEv
+from mrc.verbs import EvAttr, QueuePair
 
 PATHS = ("lo>127.0.0.1#1", "lo>127.0.0.1#2", "lo>127.0.0.2#1", "lo>127.0.0.2#2")
 
@@ -124,7 +135,7 @@ async def test_ev_profile__only_an_online_one_makes_qps() -> None:
                 assert other.ev_profile is profile
                 assert qp.ev_profile is near.ev_profiles["default"]
                 profile.to_offline()
-                with pytest.raises(InUseError, match="1 QPs use it"):
+                with pytest.raises(InUseError, match=r"in use by QPs \(1\)"):
                     profile.to_init()
                 await other.close()
             profile.to_init()
@@ -307,6 +318,85 @@ async def test_set_ev_state__goes_with_the_denylist() -> None:
         await near.ev_profiles["default"].deny(PATHS[0])
         with pytest.raises(StateError, match="denied by profile default"):
             await pair.near.set_ev_state(0, GOOD)
+
+
+WORDS = ["*", "*1", "*2", *PATHS]
+CALLS = st.lists(
+    st.tuples(
+        st.sampled_from(["deny", "allow"]),
+        st.sampled_from(["profile", "one", "two"]),
+        st.sampled_from(WORDS),
+        st.integers(0, 3),  # turns of the loop before the next call
+    ),
+    max_size=12,
+)
+
+
+class SlowEngine:
+    """Stands for the dispatcher of one QP: carries commands out in order, replies a turn later."""
+
+    def __init__(self) -> None:
+        self.states = [GOOD] * len(PATHS)
+
+    def call(self, command: Command, what: str) -> asyncio.Future[int]:
+        fields = command.fields
+        assert self.states[fields["value"]] is not fields["key"], f"{what}: told twice"
+        self.states[fields["value"]] = EvState(fields["key"])
+        loop = asyncio.get_running_loop()
+        reply: asyncio.Future[int] = loop.create_future()
+        loop.call_soon(reply.set_result, 0)
+        return reply
+
+
+async def play(calls: list[tuple[str, str, str, int]]) -> None:
+    """Makes the calls, some while others are under way, and compares with two sets of words."""
+    profile = online(EvProfile("p", EvSelection()))
+    address = ip_address("127.0.0.1")
+    attr = EvAttr(1, 0, address, address, 1, 0, 4791)
+    evs = [PathEv(attr, name) for name in PATHS]
+    engines = {name: SlowEngine() for name in ("one", "two")}
+    controllers = {
+        name: EvController(cast(Dispatcher, engine), QueuePair(1, 128, 1), evs, profile)
+        for name, engine in engines.items()
+    }
+    for controller in controllers.values():
+        await controller.start()
+    by_profile: set[str] = set()
+    own: dict[str, set[str]] = {"one": set(), "two": set()}
+    under_way = []
+    for verb, who, word, turns in calls:
+        fits = {path for path in PATHS if fnmatchcase(path, word)}
+        if who == "profile":
+            legal = verb == "deny" or word in by_profile
+            by_profile = by_profile | {word} if verb == "deny" else by_profile - {word}
+        else:
+            denied = {p for p in PATHS if any(fnmatchcase(p, w) for w in by_profile)}
+            legal = verb == "deny" or not fits & denied
+            if legal:
+                own[who] = own[who] | fits if verb == "deny" else own[who] - fits
+        target = profile if who == "profile" else controllers[who]
+        under_way.append((spawn(getattr(target, verb)(word)), legal))
+        await asyncio.sleep(0)  # what the call decides, it decides at once
+        for _ in range(turns):
+            await asyncio.sleep(0)
+    for task, legal in under_way:
+        if legal:
+            await task
+        else:
+            with pytest.raises((ArgumentError, StateError)):
+                await task
+    for name, engine in engines.items():
+        denied = {p for p in PATHS if any(fnmatchcase(p, word) for word in by_profile)}
+        wanted = [DENIED if p in denied | own[name] else GOOD for p in PATHS]
+        assert engine.states == wanted, name
+
+
+@settings(max_examples=150, deadline=None)
+@given(CALLS)
+def test_denylist__any_calls_at_once_leave_what_qp_or_profile_deny(
+    calls: list[tuple[str, str, str, int]],
+) -> None:
+    asyncio.run(play(calls))
 
 
 # ---- Probes ---------------------------------------------------------------------------------

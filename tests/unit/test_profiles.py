@@ -118,10 +118,10 @@ def test_take__holds_the_profile_until_the_last_qp_is_gone() -> None:
     with pytest.raises(StateError, match="be used by a new QP"):
         profile.take()
     for change in (profile.to_init, lambda: profile.modify(paths=("a",))):
-        with pytest.raises(InUseError, match="2 QPs use it"):
+        with pytest.raises(InUseError, match=r"in use by QPs \(2\)"):
             change()
     profile.give_back()
-    with pytest.raises(InUseError, match="1 QPs use it"):
+    with pytest.raises(InUseError, match=r"in use by QPs \(1\)"):
         profile.to_init()
     profile.give_back()
     profile.modify(paths=("a",))
@@ -172,6 +172,10 @@ def test_profiles__names_are_unique_and_free_again_after_the_end() -> None:
     with pytest.raises(ArgumentError, match="p: does not belong to this Context"):
         profiles.destroy(profile)
     profiles.add(EvProfile("p", EvSelection()))
+    moved(default, OFFLINE, INIT)
+    with pytest.raises(ArgumentError, match="the one of those that name none"):
+        profiles.destroy(default)
+    assert profiles.find(None) is default
 
 
 def test_find__the_default_its_own_and_no_other() -> None:
