@@ -326,7 +326,7 @@ struct mrc_qp_info {
   uint32_t outstanding;  /* work requests posted and not completed */
   uint64_t packets_sent; /* data packets, retransmissions included */
   uint64_t packets_retransmitted;
-  uint64_t packets_spurious; /* retransmissions of packets that had arrived after all */
+  uint64_t packets_spurious; /* taken for lost, and had arrived after all */
   uint64_t bytes_sent;       /* payload of first transmissions */
   uint64_t bytes_acked;      /* payload acknowledged, each byte once */
   uint64_t bytes_received;   /* payload placed, each byte once */

@@ -92,9 +92,11 @@ struct mrc_requester {
   uint64_t bytes_acked;
 };
 
-/* What calls for a SACK: the newest packet of one EV since the last SACK for it. */
+/* What calls for a SACK: the newest packet of one plane since the last SACK for it, or of one EV
+   where there is something to say of that EV. */
 struct mrc_sack_trigger {
-  uint64_t words; /* words of the receive bitmap with news of this EV */
+  uint64_t words;    /* words of the receive bitmap with news of this plane or EV */
+  uint64_t first_ns; /* since when the news waits */
   uint64_t
       arrived_ns; /* when that packet arrived; the wait since then is taken off the round trip */
   uint32_t psn;
@@ -104,6 +106,7 @@ struct mrc_sack_trigger {
   uint8_t port;
   uint8_t m; /* enum mrc_sack_m */
   bool pr;   /* answers a reliability probe */
+  bool now;  /* waits for no more to report */
 };
 
 struct mrc_nack_out {
@@ -133,17 +136,17 @@ struct mrc_responder {
   uint32_t next_rqmsn;    /* next immediate to deliver; free-running */
   uint32_t wimm_unpolled; /* delivered and not yet polled */
   uint32_t done_msn;      /* messages completed in order, modulo 2^24 */
-  struct mrc_sack_trigger triggers[MRC_MAX_TRIGGERS];
+  struct mrc_sack_trigger triggers[MRC_MAX_TRIGGERS]; /* whose news waits longest first */
   struct mrc_nack_out nacks[MRC_MAX_NACKS];
   uint8_t n_triggers;
   uint8_t n_nacks;
   uint8_t last_port;              /* port of the newest packet; 0: none yet */
   uint8_t nak_syndrome;           /* what ended the QP, answered to whatever still comes; 0: none */
   bool ack_wanted;                /* a transport ACK (or the NAK) is due */
-  bool sack_now;                  /* a SACK is due without further waiting */
+  bool sack_now;                  /* all that there is to report is due */
   bool held;                      /* the cumulative PSN waits for room in the CQ */
   struct mrc_sack_trigger newest; /* the last trigger used, for SACKs that nothing triggered */
-  uint32_t unsacked_bytes;        /* received since the last SACK */
+  uint32_t unsacked_bytes;        /* received and not yet paid for by a SACK */
   uint64_t sack_deadline_ns;
   uint64_t nack_ns; /* when the last rate-limited NACK or NAK was queued */
   uint64_t bytes_received;

@@ -31,24 +31,34 @@ static uint32_t ev_of(const struct mrc_meta *meta) {
   return (uint32_t)meta->sport << 16 | (meta->flow_label & 0xFFFF);
 }
 
-/* Remembers that this packet wants a SACK: one per EV, the newest packet standing for it. */
+/* One SACK stands for all that came by a plane: the requester knows which EV each packet took. Only
+   a mark says something of its EV that the bitmap does not. */
+static bool share_a_sack(const struct mrc_sack_trigger *a, const struct mrc_sack_trigger *b) {
+  if (a->pr || b->pr || a->port != b->port || a->m != b->m) return false;
+  return a->m == MRC_M_NONE || a->ev == b->ev;
+}
+
+/* Remembers that this packet wants a SACK; of those that share one the newest stands for it. */
 static void trigger(struct mrc_responder *resp, const struct mrc_sack_trigger *news) {
   resp->newest = *news;
   resp->newest.pr = false;
   resp->newest.m = MRC_M_NONE;
   resp->newest.words = 0;
   resp->last_port = news->port;
-  for (int i = resp->n_triggers - 1; i >= 0 && !news->pr; i--) {
+  for (int i = resp->n_triggers - 1; i >= 0; i--) {
     struct mrc_sack_trigger *old = &resp->triggers[i];
-    if (old->pr || old->ev != news->ev || old->port != news->port) continue;
-    const uint8_t m = old->m > news->m ? old->m : news->m;
-    const uint64_t words = old->words | news->words;
+    if (!share_a_sack(old, news)) continue;
+    const struct mrc_sack_trigger before = *old;
     *old = *news;
-    old->m = m;
-    old->words = words;
+    old->words |= before.words;
+    old->first_ns = before.first_ns;
+    old->now |= before.now;
     return;
   }
-  if (resp->n_triggers < MRC_MAX_TRIGGERS) resp->n_triggers++;
+  if (resp->n_triggers < MRC_MAX_TRIGGERS)
+    resp->n_triggers++;
+  else
+    resp->sack_now = true; /* what the last one stood for is reported with no trigger of its own */
   resp->triggers[resp->n_triggers - 1] = *news;
 }
 
@@ -137,11 +147,13 @@ static bool stash(struct mrc_qp *qp, const struct mrc_wire *packet) {
   return true;
 }
 
-static struct mrc_sack_trigger trigger_of(const struct mrc_wire *packet,
+static struct mrc_sack_trigger trigger_of(const struct mrc_engine *engine,
+                                          const struct mrc_wire *packet,
                                           const struct mrc_meta *meta) {
   return (struct mrc_sack_trigger){.psn = packet->psn,
                                    .ev = ev_of(meta),
                                    .tx_timestamp = packet->tx_timestamp,
+                                   .first_ns = engine->now_ns,
                                    .arrived_ns = meta->arrived_ns,
                                    .port = meta->port,
                                    .m = meta->ecn == 3 ? MRC_M_SKIP_ONCE : MRC_M_NONE};
@@ -149,9 +161,9 @@ static struct mrc_sack_trigger trigger_of(const struct mrc_wire *packet,
 
 static int on_duplicate(struct mrc_engine *engine, struct mrc_qp *qp, const struct mrc_wire *packet,
                         const struct mrc_meta *meta) {
-  const struct mrc_sack_trigger news = trigger_of(packet, meta);
+  struct mrc_sack_trigger news = trigger_of(engine, packet, meta);
+  news.now = true;
   trigger(&qp->resp, &news);
-  qp->resp.sack_now = true;
   qp->resp.ack_wanted = true; /* the transport ACK may be what got lost */
   mrc_count(engine, MRC_COUNTER_RX_DUPLICATES, 1);
   mrc_qp_touch(engine, qp);
@@ -170,17 +182,15 @@ static int on_beyond(struct mrc_engine *engine, struct mrc_qp *qp, const struct 
 
 /* Decides when the packet just placed is reported. */
 static void want_sack(struct mrc_engine *engine, struct mrc_qp *qp, const struct mrc_wire *packet,
-                      const struct mrc_meta *meta, uint64_t now_ns) {
+                      const struct mrc_meta *meta) {
   struct mrc_responder *resp = &qp->resp;
-  struct mrc_sack_trigger news = trigger_of(packet, meta);
+  struct mrc_sack_trigger news = trigger_of(engine, packet, meta);
   news.words = mrc_rxwin_word(&resp->win, packet->psn);
+  news.now = news.m != MRC_M_NONE || packet->rtx || packet->ack_req;
   trigger(resp, &news);
   resp->unsacked_bytes += mrc_max_u32(packet->payload_bytes, SACK_MIN_ADD_BYTES);
-  if (news.m != MRC_M_NONE || packet->rtx || packet->ack_req ||
-      resp->unsacked_bytes >= engine->config.sack_threshold_bytes)
-    resp->sack_now = true;
   if (resp->sack_deadline_ns == MRC_NEVER)
-    resp->sack_deadline_ns = now_ns + engine->config.sack_delay_ns;
+    resp->sack_deadline_ns = news.first_ns + engine->config.sack_delay_ns;
   mrc_qp_touch(engine, qp);
 }
 
@@ -207,7 +217,7 @@ int mrc_responder_on_data(struct mrc_engine *engine, struct mrc_qp *qp,
   mrc_count(engine, MRC_COUNTER_RX_BYTES, packet->payload_bytes);
   resp->bytes_received += packet->payload_bytes;
   advance(engine, qp);
-  want_sack(engine, qp, packet, meta, now_ns);
+  want_sack(engine, qp, packet, meta);
   return MRC_DROP_NONE;
 }
 
@@ -222,13 +232,13 @@ int mrc_responder_on_trimmed(struct mrc_engine *engine, struct mrc_qp *qp,
 
 int mrc_responder_on_probe(struct mrc_engine *engine, struct mrc_qp *qp,
                            const struct mrc_wire *packet, const struct mrc_meta *meta) {
-  struct mrc_sack_trigger news = trigger_of(packet, meta);
+  struct mrc_sack_trigger news = trigger_of(engine, packet, meta);
   news.psn = mrc_psn_sub(qp->resp.win.next_psn, 1);
   news.pr = true;
   news.probe_id = packet->probe.probe_id;
   news.tx_timestamp = packet->probe.tx_timestamp;
+  news.now = true;
   trigger(&qp->resp, &news);
-  qp->resp.sack_now = true;
   qp->resp.ack_wanted = true;
   mrc_qp_touch(engine, qp);
   return MRC_DROP_NONE;

@@ -49,6 +49,8 @@ static void add_sack(struct mrc_engine *engine, struct mrc_burst *burst, struct 
           .rcvd_bytes = (uint32_t)((qp->resp.bytes_received + 255) / 256) & 0xFFFFFF}};
   mrc_burst_add(engine, burst, &wire, MRC_KIND_SACK, base, mrc_qp_has_icrc(qp));
   mrc_trace(engine, MRC_TRACE_SACK_OUT, qp->qpn, cum_psn, bitmap);
+  qp->resp.unsacked_bytes -=
+      mrc_min_u32(qp->resp.unsacked_bytes, engine->config.sack_threshold_bytes);
 }
 
 /* Answers a reliability probe with all there is to tell. */
@@ -62,8 +64,8 @@ static void add_full_report(struct mrc_engine *engine, struct mrc_burst *burst, 
   } while (mrc_psn_before(base, win->end_psn) && mrc_burst_has_room(engine, burst));
 }
 
-/* Says what this EV delivered, on the plane by which it came: a slow plane must not delay the news
-   of a fast one, for what is late looks lost. */
+/* Says what the plane delivered, on that plane: a slow one must not delay the news of a fast one,
+   for what is late looks lost. */
 static void add_reports(struct mrc_engine *engine, struct mrc_burst *burst, struct mrc_qp *qp,
                         const struct mrc_sack_trigger *t) {
   uint64_t words = t->words;
@@ -97,10 +99,9 @@ static bool flush_port(struct mrc_engine *engine, struct mrc_qp *qp, uint8_t por
   return true;
 }
 
-static bool flush_sacks(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns) {
+/* All that there is to report, whether or not a trigger stands for it. */
+static bool flush_all(struct mrc_engine *engine, struct mrc_qp *qp) {
   struct mrc_responder *resp = &qp->resp;
-  if (now_ns >= resp->sack_deadline_ns) resp->sack_now = true;
-  if (!resp->sack_now || resp->last_port == 0) return true;
   do {
     if (resp->n_triggers == 0) {
       resp->newest.words = resp->win.unreported; /* news for which no trigger stands any more */
@@ -109,8 +110,28 @@ static bool flush_sacks(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t n
     if (!flush_port(engine, qp, resp->triggers[0].port)) return false;
   } while (resp->n_triggers > 0 || mrc_rxwin_has_news(&resp->win));
   resp->sack_now = false;
-  resp->unsacked_bytes = 0;
-  resp->sack_deadline_ns = MRC_NEVER;
+  return true;
+}
+
+/* The port whose SACK is due, or 0. When enough has come for a SACK the planes take turns. */
+static uint8_t due_port(const struct mrc_engine *engine, const struct mrc_responder *resp) {
+  for (uint8_t i = 0; i < resp->n_triggers; i++)
+    if (resp->triggers[i].now) return resp->triggers[i].port;
+  const bool enough = resp->unsacked_bytes >= engine->config.sack_threshold_bytes;
+  return resp->n_triggers > 0 && enough ? resp->triggers[0].port : 0;
+}
+
+static bool flush_sacks(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns) {
+  struct mrc_responder *resp = &qp->resp;
+  if (now_ns >= resp->sack_deadline_ns) resp->sack_now = true;
+  if (resp->last_port == 0) return true;
+  if (resp->sack_now && !flush_all(engine, qp)) return false;
+  for (uint8_t port; (port = due_port(engine, resp)) != 0;)
+    if (!flush_port(engine, qp, port)) return false;
+  if (resp->n_triggers == 0) resp->unsacked_bytes = 0;
+  resp->sack_deadline_ns = resp->n_triggers == 0
+                               ? MRC_NEVER
+                               : resp->triggers[0].first_ns + engine->config.sack_delay_ns;
   return true;
 }
 

@@ -83,6 +83,18 @@ static uint32_t nearest_word(const struct mrc_rxwin *win, uint64_t mask) {
   return (uint32_t)__builtin_ctzll(from_first != 0 ? from_first : mask);
 }
 
+/* The words that hold the PSNs from the window's start to the highest received. */
+static uint64_t words_in_use(const struct mrc_rxwin *win) {
+  const uint32_t words = (win->received.mask >> 6) + 1;
+  const uint32_t first = (win->next_psn & win->received.mask) >> 6;
+  const int32_t psns = mrc_psn_diff(win->end_psn, win->next_psn);
+  if (psns <= 0) return 0;
+  const uint32_t n = ((win->next_psn & 63) + (uint32_t)psns + 63) / 64;
+  const uint64_t run = n >= 64 ? UINT64_MAX : (1ull << n) - 1;
+  const uint64_t all = words == 64 ? UINT64_MAX : (1ull << words) - 1;
+  return (run << first | (first == 0 ? 0 : run >> (words - first))) & all;
+}
+
 uint64_t mrc_rxwin_report(struct mrc_rxwin *win, uint64_t *wanted, uint32_t *base) {
   if (mrc_rxwin_fits_one(win)) {
     *wanted = 0;
@@ -90,7 +102,7 @@ uint64_t mrc_rxwin_report(struct mrc_rxwin *win, uint64_t *wanted, uint32_t *bas
     win->reported_once = 0;
   }
   /* Words behind the cumulative PSN carry no news, whoever wanted them. */
-  *wanted &= win->unreported | win->reported_once;
+  *wanted &= words_in_use(win);
   uint64_t choice = *wanted;
   if (choice == 0) choice = win->unreported;
   if (choice == 0) choice = win->reported_once;
@@ -105,12 +117,14 @@ uint64_t mrc_rxwin_report(struct mrc_rxwin *win, uint64_t *wanted, uint32_t *bas
   win->unreported &= ~bit;
   *wanted &= ~bit;
   *base = word_psn(win, word);
+  /* The newest word is told with what came before it, so that one lost SACK costs nothing. */
+  if (mrc_psn_diff(win->end_psn, *base) < 64) *base = mrc_psn_sub(win->end_psn, 64);
   if (mrc_psn_before(*base, win->next_psn)) *base = win->next_psn;
   return mrc_rxwin_view(win, *base);
 }
 
 void mrc_rxwin_on_refused(struct mrc_rxwin *win, uint32_t base) {
-  /* The view began where the window did and showed a part of the next word, or it was one word. */
+  /* The view showed parts of two words, or it was one word. */
   const uint32_t last = mrc_psn_sub(win->end_psn, 1);
   const uint32_t top = mrc_psn_add(base, 63);
   if (!mrc_psn_before(base, win->end_psn)) return;

@@ -48,9 +48,10 @@ static inline bool mrc_rxwin_fits_one(const struct mrc_rxwin *win) {
   return mrc_psn_diff(win->end_psn, win->next_psn) <= 64;
 }
 /* One SACK's view: bit i of the result says that PSN *base + i arrived. Shows the nearest of the
-   words in `wanted` that lie in the window, takes it out of the mask and counts it as reported.
-   With none left it shows news of any kind, first what no SACK has told yet, then what only one has
-   told, and without news the 64 PSNs after the cumulative one. */
+   words in `wanted` that lie in the window, takes it out of the mask and counts it as reported; the
+   newest word is shown together with the PSNs before it, as many as there is room for. With none
+   left it shows news of any kind, first what no SACK has told yet, then what only one has told, and
+   without news the 64 PSNs after the cumulative one. */
 uint64_t mrc_rxwin_report(struct mrc_rxwin *win, uint64_t *wanted, uint32_t *base);
 /* Takes back a report from `base`: the kernel refused it, so its news is still news. */
 void mrc_rxwin_on_refused(struct mrc_rxwin *win, uint32_t base);

@@ -53,7 +53,7 @@ static void test_silence__with_a_short_timeout(void) {
   write_all(p, end, 1u << 20, 16);
   run_for(p, 20 * MS);
   mrc_pair_silence(p, 2, true);
-  run_for(p, 40 * MS);
+  run_for(p, 60 * MS);
   CHECK_EQ(mrc_pair_info(p, end).planes[1].suspended, 1);
   uint64_t before = acked_bytes(p, end);
   run_for(p, 10 * MS);

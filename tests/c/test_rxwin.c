@@ -95,6 +95,47 @@ static void test_report__tells_every_psn_twice(void) {
   mrc_rxwin_free(&win);
 }
 
+/* A lost SACK costs nothing where the next one tells its news again: the newest word comes with the
+   PSNs before it. */
+static void test_report__shows_the_newest_with_those_before(void) {
+  struct mrc_rxwin win;
+  uint32_t base;
+  CHECK_EQ(mrc_rxwin_init(&win, 256), 0);
+  mrc_rxwin_start(&win, 0);
+  for (uint32_t psn = 1; psn < 130; psn++)
+    arrive(&win, psn);
+  uint64_t words = mrc_rxwin_word(&win, 129);
+  CHECK_EQ(mrc_rxwin_report(&win, &words, &base), UINT64_MAX);
+  CHECK_EQ(base, 66);
+  CHECK_EQ(words, 0);
+  CHECK_EQ(win.unreported, mrc_rxwin_word(&win, 1) | mrc_rxwin_word(&win, 64));
+  words = win.unreported;
+  CHECK_EQ(mrc_rxwin_report(&win, &words, &base), UINT64_MAX - 1); /* PSN 0 is missing */
+  CHECK_EQ(base, 0);
+  CHECK_EQ(mrc_rxwin_report(&win, &words, &base), UINT64_MAX);
+  CHECK_EQ(base, 64);
+  CHECK(!mrc_rxwin_has_news(&win));
+  mrc_rxwin_on_refused(&win, 66);
+  CHECK_EQ(win.unreported, mrc_rxwin_word(&win, 66) | mrc_rxwin_word(&win, 129));
+  mrc_rxwin_free(&win);
+}
+
+/* What came by a plane is told on that plane, however often others have told it. */
+static void test_report__repeats_what_is_wanted(void) {
+  struct mrc_rxwin win;
+  CHECK_EQ(mrc_rxwin_init(&win, 256), 0);
+  mrc_rxwin_start(&win, 0);
+  for (uint32_t psn = 1; psn < 192; psn++)
+    arrive(&win, psn);
+  for (int i = 0; i < 4; i++) {
+    uint32_t base;
+    uint64_t words = mrc_rxwin_word(&win, 64);
+    CHECK_EQ(mrc_rxwin_report(&win, &words, &base), UINT64_MAX);
+    CHECK_EQ(base, 64);
+  }
+  mrc_rxwin_free(&win);
+}
+
 static void test_report__without_news_shows_the_start(void) {
   struct mrc_rxwin win;
   uint32_t base;
@@ -163,5 +204,7 @@ static void test_add__agrees_with_a_set(void) {
 }
 
 CHECK_MAIN(RUN(test_judge__truth_table), RUN(test_advance__tells_the_ends_of_messages),
-           RUN(test_report__tells_every_psn_twice), RUN(test_report__without_news_shows_the_start),
+           RUN(test_report__tells_every_psn_twice),
+           RUN(test_report__shows_the_newest_with_those_before),
+           RUN(test_report__repeats_what_is_wanted), RUN(test_report__without_news_shows_the_start),
            RUN(test_on_refused__takes_back_both_words), RUN(test_add__agrees_with_a_set))
