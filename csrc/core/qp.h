@@ -133,9 +133,9 @@ struct mrc_responder {
   uint32_t mpr;           /* PSNs granted to the peer now; all of the window are taken */
   struct mrc_wimm *wimms; /* ring of max_wimm; index rqmsn modulo its power-of-two size */
   uint32_t wimm_mask;
-  uint32_t next_rqmsn;    /* next immediate to deliver; free-running */
-  uint32_t wimm_unpolled; /* delivered and not yet polled */
-  uint32_t done_msn;      /* messages completed in order, modulo 2^24 */
+  uint32_t next_rqmsn;                                /* next immediate to deliver; free-running */
+  uint32_t wimm_unpolled;                             /* delivered and not yet polled */
+  uint32_t done_msn;                                  /* messages completed in order, modulo 2^24 */
   struct mrc_sack_trigger triggers[MRC_MAX_TRIGGERS]; /* whose news waits longest first */
   struct mrc_nack_out nacks[MRC_MAX_NACKS];
   uint8_t n_triggers;

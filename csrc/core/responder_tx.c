@@ -129,9 +129,8 @@ static bool flush_sacks(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t n
   for (uint8_t port; (port = due_port(engine, resp)) != 0;)
     if (!flush_port(engine, qp, port)) return false;
   if (resp->n_triggers == 0) resp->unsacked_bytes = 0;
-  resp->sack_deadline_ns = resp->n_triggers == 0
-                               ? MRC_NEVER
-                               : resp->triggers[0].first_ns + engine->config.sack_delay_ns;
+  resp->sack_deadline_ns =
+      resp->n_triggers == 0 ? MRC_NEVER : resp->triggers[0].first_ns + engine->config.sack_delay_ns;
   return true;
 }
 
