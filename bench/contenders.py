@@ -8,6 +8,7 @@ else the contender can tell: `messages`, percentiles, `packets`, `syscalls`, `re
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,6 +22,7 @@ GSO_BYTES = 65527  # UDP payload of one UDP_SEGMENT message at most
 GSO_PACKETS = 64  # packets in it at most, on kernels before 6.9; mrc keeps to it
 _FLOOR_PORT = 7000
 _UDP_PORT = 7100
+_ARENA_BYTES = 1 << 20
 _FLOW_PORTS = {False: 5001, True: 5002}
 _ENDPOINT = str(Path(__file__).resolve().with_name("endpoint"))
 
@@ -120,7 +122,7 @@ class Flows(Pair):
 class Mrc(Pair):
     """What both ways to drive mrc share: jobs, and the counters of both ends around them."""
 
-    settings: dict[str, object]
+    settings: Mapping[str, object]
 
     def write(self, size: int, depth: int, ms: int) -> Raw:
         return self._counted(("serve",), ("write", size, depth, ms))
@@ -155,40 +157,18 @@ class Mrc(Pair):
 
 
 class MrcVerbs(Mrc):
-    """mrc by its C interface: with a datapath thread, or polled, that is run to completion."""
+    """mrc by its C interface: with a datapath thread, or polled, that is run to completion.
 
-    def __init__(
-        self,
-        bed: Bed,
-        *,
-        polled: bool = False,
-        qps: int = 1,
-        integrity: str = "ICRC",
-        spray: int = 0,
-        spin_us: int = 0,
-        arena_mib: int = 160,
-    ) -> None:
-        self.settings = {
-            "polled": polled,
-            "qps": qps,
-            "integrity": integrity,
-            "spray": spray,
-            "spin_us": spin_us,
-        }
-        number = {"ICRC": 0, "UDP": 1}[integrity]
-        settings = [int(polled), qps, number, spray, bed.path_mtu, arena_mib << 20, spin_us]
-        ends = [
-            End(
-                bed,
-                host,
-                program("verbs"),
-                *settings,
-                bed.address(host),
-                bed.address(1 - host),
-                *bed.plane_arguments(host),
-            )
-            for host in HOSTS
-        ]
+    The settings are those of verbs.c.
+    """
+
+    def __init__(self, bed: Bed, **settings: int) -> None:
+        self.settings = {"path_mtu": bed.path_mtu, **settings}
+        words = [f"{name}={int(value)}" for name, value in self.settings.items()]
+        ends = []
+        for host in HOSTS:
+            addresses = [bed.address(host), bed.address(1 - host), *bed.plane_arguments(host)]
+            ends.append(End(bed, host, program("verbs"), *addresses, "--", *words))
         super().__init__(*ends)
         for end, peer in ((ends[0], ends[1]), (ends[1], ends[0])):
             end.run("peer", peer.hello["udp_port"], peer.hello["arena"], *peer.hello["sports"])
@@ -197,10 +177,10 @@ class MrcVerbs(Mrc):
 class MrcPython(Mrc):
     """mrc through asyncio."""
 
-    def __init__(self, bed: Bed, *, integrity: str = "ICRC", arena_mib: int = 160) -> None:
+    def __init__(self, bed: Bed, *, integrity: str = "ICRC") -> None:
         self.settings = {"asyncio": True, "qps": 1, "integrity": integrity}
         command = (sys.executable, _ENDPOINT, "mrc")
-        options = (integrity, arena_mib << 20)
+        options = (integrity, _ARENA_BYTES)
         receiver = End(bed, HOSTS[1], *command, "listen", *options)
         try:
             sender = End(bed, HOSTS[0], *command, "connect", *options)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * TCP or MPTCP at its best: one of two ends, for one flow or several at once. What is sent comes
- * from a file (or from memory that is never touched twice by us), what arrives goes to a file or to
- * a buffer that stays in the cache.
+ * from a file or from one MiB of memory, what arrives goes to a file or to a buffer that stays in
+ * the cache.
  *
  *   flow receive PORT mptcp|tcp
  *   flow send PORT mptcp|tcp
@@ -220,6 +220,7 @@ static void send_file(const struct job *job, uint16_t port, bool mptcp) {
 int main(int argc, char **argv) {
   static struct job job;
   prctl(PR_SET_PDEATHSIG, 9);
+  memset(buffer, 1, sizeof buffer); /* pages of its own, not the one of zeros */
   if (argc != 4) fail(0, "usage: flow receive|send PORT mptcp|tcp");
   uint16_t port = (uint16_t)atoi(argv[2]);
   bool mptcp = strcmp(argv[3], "mptcp") == 0;

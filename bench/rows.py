@@ -25,6 +25,7 @@ from contenders import (
     full_burst,
 )
 
+from mrc.enums import Integrity
 from mrc.paths import TRANSPORT
 
 P = TypeVar("P", bound=Pair)
@@ -114,7 +115,7 @@ class Maker:
 def _full(make: Maker) -> Iterator[Row]:
     bed = make.bed
     floor = make.enter(Floor(bed))
-    tcp, mrc = make.enter(Flows(bed)), make.enter(MrcVerbs(bed))
+    tcp, mrc = make.enter(Flows(bed)), make.enter(MrcVerbs(bed, arena_mib=64))
     polled = make.enter(MrcVerbs(bed, polled=True))
     yield from _bulk(make, floor, tcp, mrc, polled)
     spray = make.enter(MrcVerbs(bed, spray=1))
@@ -142,7 +143,7 @@ def _full(make: Maker) -> Iterator[Row]:
 def _bulk(make: Maker, floor: Floor, tcp: Flows, mrc: Mrc, polled: Mrc) -> Iterator[Row]:
     bed = make.bed
     mptcp = make.enter(Flows(bed, mptcp=True))
-    unchecked = make.enter(MrcVerbs(bed, integrity="UDP"))
+    unchecked = make.enter(MrcVerbs(bed, integrity=Integrity.UDP, arena_mib=64))
     many = make.enter(MrcVerbs(bed, qps=16))
     python = make.enter(MrcPython(bed))
     yield make.floor(floor, "UDP floor", bed.packet_bytes, full_burst(bed.packet_bytes))

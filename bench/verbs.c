@@ -3,8 +3,7 @@
  * mrc through its C interface: one of two ends, each a context with QPs to the other. There is no
  * out-of-band exchange here; who starts both ends carries the few numbers between them.
  *
- *   verbs POLLED QPS INTEGRITY SPRAY PATH_MTU ARENA_BYTES SPIN_US SOURCE PEER IFNAME=ADDRESS,...
- * ...
+ *   verbs SOURCE PEER IFNAME=ADDRESS,... ... [-- NAME=NUMBER ...]     see `settings` for names
  *
  * It prints its UDP port, its source ports and the address of its memory. Jobs:
  *
@@ -37,13 +36,37 @@ enum {
   KEY = 7, /* rkey and lkey of both arenas: there is no stranger on this fabric */
   BATCH = 256,
   SQ_DEPTH = 1024,
-  MPR = 1024,
   WIMM = 128,
+  PLACE_BYTES = 1 << 20, /* WRITEs of a QP share a place at least so large, as in perftest */
   PATIENCE_NS = 1000000, /* of a turn, between looks at the next job */
+};
+
+/* What a benchmark may vary, with the defaults of mrc.ContextConfig; 0 leaves it to mrc.h. */
+#define SETTINGS(X)                \
+  X(polled, 0)                     \
+  X(qps, 1)                        \
+  X(integrity, MRC_INTEGRITY_ICRC) \
+  X(spray, 0)                      \
+  X(path_mtu, 4096)                \
+  X(mpr, 1024)                     \
+  X(cc, MRC_CC_DELAY)              \
+  X(spin_us, 0)                    \
+  X(arena_mib, 16)                 \
+  X(max_burst_bytes, 0)            \
+  X(sack_threshold_bytes, 0)       \
+  X(sack_delay_ns, 0)              \
+  X(rcvbuf_bytes, 0)               \
+  X(sndbuf_bytes, 0)
+
+struct settings {
+#define X(name, standard) uint32_t name;
+  SETTINGS(X)
+#undef X
 };
 
 struct end {
   mrc_ctx *ctx;
+  struct settings settings;
   struct mrc_ctx_config config;
   struct mrc_ev_attr evs[MAX_PATHS];
   struct mrc_peer_source sources[MAX_PLANES];
@@ -52,10 +75,6 @@ struct end {
   uint64_t arena_bytes;
   uint64_t peer_arena;
   uint64_t cookie; /* of the last command that is answered */
-  uint32_t integrity;
-  uint32_t spray;
-  uint32_t path_mtu;
-  int n_qps;
   int n_evs;
   bool replied;
   int32_t result;
@@ -125,30 +144,65 @@ static void add_plane(struct end *end, char *argument, const uint8_t source[16])
   }
 }
 
-static uint64_t number(const char *text) { return strtoull(text, NULL, 10); }
+static void set(struct settings *settings, const char *argument) {
+  struct {
+    const char *name;
+    uint32_t *value;
+  } known[] = {
+#define X(name, standard) {#name, &settings->name},
+      SETTINGS(X)
+#undef X
+  };
+  size_t length = strcspn(argument, "=");
+  for (size_t i = 0; i < sizeof known / sizeof known[0]; i++) {
+    if (strlen(known[i].name) != length || memcmp(argument, known[i].name, length) != 0) continue;
+    char *end = NULL;
+    if (argument[length] != '=') break;
+    *known[i].value = (uint32_t)strtoul(argument + length + 1, &end, 10);
+    if (*end != '\0') break;
+    return;
+  }
+  fail(0, argument);
+}
 
-static void open_end(struct end *end, int argc, char **argv) {
-  if (argc < 11 || argc - 10 > MAX_PLANES) fail(0, "usage: see verbs.c");
-  end->config.polled = number(argv[1]) != 0;
-  end->n_qps = (int)number(argv[2]);
-  end->integrity = (uint32_t)number(argv[3]);
-  end->spray = (uint32_t)number(argv[4]);
-  end->path_mtu = (uint32_t)number(argv[5]);
-  end->arena_bytes = number(argv[6]);
-  end->config.spin_us = (uint16_t)number(argv[7]);
-  if (end->n_qps < 1 || end->n_qps > MAX_QPS) fail(0, "that many QPs cannot be");
-  struct sockaddr_in6 source = parse_address(argv[8], 0);
-  memcpy(end->peer, parse_address(argv[9], 0).sin6_addr.s6_addr, 16);
-  for (int i = 10; i < argc; i++)
+static void configure(struct end *end, int argc, char **argv) {
+  end->settings = (struct settings){
+#define X(name, standard) .name = standard,
+      SETTINGS(X)
+#undef X
+  };
+  if (argc < 4) fail(0, "usage: verbs SOURCE PEER IFNAME=ADDRESS,... ... [-- NAME=NUMBER ...]");
+  struct sockaddr_in6 source = parse_address(argv[1], 0);
+  memcpy(end->peer, parse_address(argv[2], 0).sin6_addr.s6_addr, 16);
+  int i = 3;
+  for (; i < argc && strcmp(argv[i], "--") != 0; i++)
     add_plane(end, argv[i], source.sin6_addr.s6_addr);
-  end->config.engine = (struct mrc_engine_config){.seed = 1, .ports = end->config.n_ports};
+  for (i++; i < argc; i++)
+    set(&end->settings, argv[i]);
+  if (end->settings.qps < 1 || end->settings.qps > MAX_QPS) fail(0, "that many QPs cannot be");
+}
+
+static void open_end(struct end *end) {
+  const struct settings *settings = &end->settings;
+  end->config.polled = settings->polled;
+  end->config.spin_us = (uint16_t)settings->spin_us;
+  end->config.rcvbuf_bytes = settings->rcvbuf_bytes;
+  end->config.sndbuf_bytes = settings->sndbuf_bytes;
+  end->config.engine =
+      (struct mrc_engine_config){.seed = 1,
+                                 .ports = end->config.n_ports,
+                                 .max_burst_bytes = settings->max_burst_bytes,
+                                 .sack_threshold_bytes = settings->sack_threshold_bytes,
+                                 .sack_delay_ns = settings->sack_delay_ns};
   int error = 0;
   char message[256] = "";
   end->ctx = mrc_ctx_create(&end->config, &error, message, sizeof message);
   if (!end->ctx) fail(-error, message);
-  /* Its pages come with the first touch, so that a job pays only for what it uses. */
+  /* Pages of its own, not the one page of zeros that memory starts from: that stays in the cache.
+   */
+  end->arena_bytes = (uint64_t)settings->arena_mib << 20;
   end->arena = mmap(NULL, end->arena_bytes, PROT_READ | PROT_WRITE,
-                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
   if (end->arena == MAP_FAILED) fail(errno, "memory");
 }
 
@@ -162,20 +216,21 @@ static void print_hello(const struct end *end) {
 }
 
 static void make_qp(struct end *end, uint32_t qpn) {
+  const struct settings *settings = &end->settings;
   struct mrc_qp_attr attr = {.qpn = qpn,
                              .sq_depth = SQ_DEPTH,
-                             .mpr = MPR,
+                             .mpr = settings->mpr,
                              .max_wimm = WIMM,
                              .dest_qpn = qpn,
-                             .integrity = end->integrity,
-                             .path_mtu = end->path_mtu,
-                             .peer_mpr = MPR,
+                             .integrity = settings->integrity,
+                             .path_mtu = settings->path_mtu,
+                             .peer_mpr = settings->mpr,
                              .peer_max_wimm = WIMM,
-                             .spray = end->spray,
+                             .spray = settings->spray,
                              .timeout = 16,
                              .retry_linear = 7,
                              .retry_exp = 6,
-                             .cc = MRC_CC_DELAY};
+                             .cc = (uint8_t)settings->cc};
   struct mrc_command modify = {.op = MRC_COMMAND_QP_MODIFY, .qpn = qpn, .attr = attr};
   must(end, (struct mrc_command){.op = MRC_COMMAND_QP_CREATE, .attr = attr}, "create QP");
   modify.value = MRC_QP_INIT;
@@ -217,8 +272,8 @@ static void meet(struct end *end, const struct job *job) {
                             .key = KEY,
                             .access = MRC_ACCESS_LOCAL_READ | MRC_ACCESS_REMOTE_WRITE},
        "register the arena");
-  for (int i = 0; i < end->n_qps; i++)
-    make_qp(end, FIRST_QPN + (uint32_t)i);
+  for (uint32_t i = 0; i < end->settings.qps; i++)
+    make_qp(end, FIRST_QPN + i);
   printf("{}\n");
 }
 
@@ -236,12 +291,12 @@ struct writes {
   uint64_t posted_ns[MAX_DEPTH];
 };
 
-/* Each of the outstanding ones has a place of its own in both arenas, and a QP. */
+/* WRITEs that are outstanding share a place in the arenas, one for each QP if they are large. */
 static struct mrc_command write_command(const struct end *end, uint64_t slot, uint32_t bytes) {
-  uint64_t places = bytes ? end->arena_bytes / bytes : 1;
-  uint64_t offset = slot % places * bytes;
+  uint64_t place = bytes > PLACE_BYTES ? bytes : PLACE_BYTES;
+  uint64_t offset = slot * bytes % (place * end->settings.qps);
   return (struct mrc_command){.op = MRC_COMMAND_QP_POST,
-                              .qpn = FIRST_QPN + (uint32_t)(slot % (uint64_t)end->n_qps),
+                              .qpn = FIRST_QPN + (uint32_t)(slot % end->settings.qps),
                               .wr = {.wr_id = slot,
                                      .opcode = MRC_WR_WRITE,
                                      .bytes = bytes,
@@ -271,9 +326,9 @@ static void write_for(struct end *end, const struct job *job) {
   static struct writes writes;
   writes = (struct writes){
       .end = end, .bytes = (uint32_t)job_number(job, 1), .depth = (int)job_number(job, 2)};
-  if (writes.depth < 1 || writes.depth > MAX_DEPTH ||
-      (uint64_t)writes.depth * writes.bytes > end->arena_bytes)
-    fail(0, "so many WRITEs do not fit");
+  if (writes.depth < 1 || writes.depth > MAX_DEPTH) fail(0, "that many WRITEs cannot be");
+  uint64_t place = writes.bytes > PLACE_BYTES ? writes.bytes : PLACE_BYTES;
+  if (place * end->settings.qps > end->arena_bytes) fail(0, "the arena is too small");
   uint64_t start_ns = clock_ns();
   writes.end_ns = start_ns + job_number(job, 3) * 1000000u;
   for (int i = 0; i < writes.depth; i++)
@@ -393,7 +448,8 @@ int main(int argc, char **argv) {
   static struct end end;
   static struct job job;
   prctl(PR_SET_PDEATHSIG, 9);
-  open_end(&end, argc, argv);
+  configure(&end, argc, argv);
+  open_end(&end);
   print_hello(&end);
   while (job_read(&job))
     run(&end, &job);
