@@ -7,6 +7,7 @@
 #include <stdio.h>
 
 #include "mrc.h"
+#include "sim/fabric_watch.h"
 #include "sim/gbn_host.h"
 #include "sim/heap.h"
 #include "sim/hop.h"
@@ -39,7 +40,10 @@ struct mrc_sim {
   struct mrc_sim_fault *faults;
   uint32_t n_faults;
   uint8_t *memory;
-  uint8_t *scratch; /* a packet in one piece, for the engine that receives it */
+  uint8_t *scratch;  /* a packet in one piece, for the engine that receives it */
+  uint32_t *touched; /* QP numbers whose state the auditors have not looked at yet */
+  uint32_t n_touched;
+  uint32_t touched_capacity;
   bool started;
 };
 

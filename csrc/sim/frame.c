@@ -20,9 +20,11 @@ struct mrc_frame *mrc_frame_pool_get(struct mrc_frame_pool *pool) {
     pool->blocks = block;
     for (int i = 0; i < BLOCK_PACKETS; i++)
       mrc_frame_pool_put(pool, &block->packets[i]);
+    pool->n_used += BLOCK_PACKETS;
   }
   struct mrc_frame *packet = pool->free;
   pool->free = packet->next;
+  pool->n_used++;
   *packet = (struct mrc_frame){0};
   return packet;
 }
@@ -30,6 +32,7 @@ struct mrc_frame *mrc_frame_pool_get(struct mrc_frame_pool *pool) {
 void mrc_frame_pool_put(struct mrc_frame_pool *pool, struct mrc_frame *packet) {
   packet->next = pool->free;
   pool->free = packet;
+  pool->n_used--;
 }
 
 void mrc_frame_pool_free(struct mrc_frame_pool *pool) {

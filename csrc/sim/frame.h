@@ -37,6 +37,7 @@ struct mrc_frame {
 
 struct mrc_frame_pool {
   struct mrc_frame *free;
+  uint64_t n_used;                /* packets that were got and not put back */
   struct mrc_frame_block *blocks; /* what was allocated, for the end */
 };
 

@@ -42,6 +42,23 @@ uint16_t mrc_sim_path_of(const uint8_t address[16]) {
 
 uint16_t mrc_sim_source_port(uint32_t plane) { return (uint16_t)(FIRST_SPORT + plane); }
 
+/* Puts the packet together in one piece. Where no payload travels it is zeros, and so it stays. */
+static const uint8_t *assemble(struct mrc_sim *sim, const struct mrc_frame *packet) {
+  uint8_t *at = sim->scratch;
+  memset(at, 0, MRC_MAX_HEADER);
+  memcpy(at, packet->header, packet->header_bytes);
+  at += packet->header_bytes;
+  if ((sim->config.copies_payload || sim->config.audit) && packet->payload_bytes)
+    memcpy(at, packet->payload, packet->payload_bytes);
+  memcpy(at + packet->payload_bytes, packet->trailer, packet->trailer_bytes);
+  return sim->scratch;
+}
+
+static void clear_scratch(struct mrc_sim *sim, const struct mrc_frame *packet) {
+  const uint32_t bytes = mrc_frame_udp_bytes(packet);
+  memset(sim->scratch + bytes - packet->trailer_bytes, 0, packet->trailer_bytes);
+}
+
 /* ---- sending ---- */
 
 static void send_packet(struct mrc_sim *sim, uint32_t from, const struct mrc_burst *burst,
@@ -63,6 +80,10 @@ static void send_packet(struct mrc_sim *sim, uint32_t from, const struct mrc_bur
   memcpy(packet->header, piece->header, piece->header_bytes);
   memcpy(packet->trailer, piece->trailer, piece->trailer_bytes);
   sim->record.stats.packets++;
+  if (sim->config.audit) {
+    mrc_fabric_watch_sent(sim, packet, assemble(sim, packet));
+    clear_scratch(sim, packet);
+  }
   mrc_fabric_enter(sim, mrc_fabric_host_up(sim, packet->plane, from), packet);
 }
 
@@ -113,18 +134,6 @@ void mrc_sim_host_drained(struct mrc_sim *sim, uint32_t index, const struct mrc_
 
 /* ---- receiving ---- */
 
-/* Puts the packet together in one piece. Where no payload travels it is zeros, and so it stays. */
-static const uint8_t *assemble(struct mrc_sim *sim, const struct mrc_frame *packet) {
-  uint8_t *at = sim->scratch;
-  memset(at, 0, MRC_MAX_HEADER);
-  memcpy(at, packet->header, packet->header_bytes);
-  at += packet->header_bytes;
-  if (sim->config.copies_payload && packet->payload_bytes)
-    memcpy(at, packet->payload, packet->payload_bytes);
-  memcpy(at + packet->payload_bytes, packet->trailer, packet->trailer_bytes);
-  return sim->scratch;
-}
-
 static void receive_packet(struct mrc_sim *sim, uint32_t index, const struct mrc_frame *packet) {
   struct mrc_meta meta = {.flow_label = packet->flow_label,
                           .sport = packet->sport,
@@ -135,9 +144,11 @@ static void receive_packet(struct mrc_sim *sim, uint32_t index, const struct mrc
                           .trimmed = packet->trimmed};
   mrc_sim_host_address(meta.src, packet->from, packet->plane);
   mrc_sim_path_address(meta.dst, packet->to, packet->plane, packet->path);
-  const uint32_t bytes = mrc_frame_udp_bytes(packet);
-  mrc_engine_receive(sim->hosts[index].engine, assemble(sim, packet), bytes, &meta, sim->now_ns);
-  memset(sim->scratch + bytes - packet->trailer_bytes, 0, packet->trailer_bytes);
+  const uint8_t *bytes = assemble(sim, packet);
+  const int drop = mrc_engine_receive(sim->hosts[index].engine, bytes, mrc_frame_udp_bytes(packet),
+                                      &meta, sim->now_ns);
+  if (sim->config.audit) mrc_fabric_watch_received(sim, packet, bytes, drop);
+  clear_scratch(sim, packet);
 }
 
 static void receive(struct mrc_sim *sim, uint32_t index) {
@@ -204,6 +215,7 @@ void mrc_sim_host_run(struct mrc_sim *sim, uint32_t index) {
     deadline_ns = sim->config.transport == MRC_SIM_GO_BACK_N ? mrc_gbn_host_turn(sim, index)
                                                              : run_engine(sim, index);
   } while (deadline_ns <= sim->now_ns);
+  if (sim->config.audit) mrc_fabric_watch_state(sim);
   if (deadline_ns >= host->run_at_ns) return;
   host->run_at_ns = deadline_ns;
   mrc_sim_schedule(sim, deadline_ns, MRC_SIM_ON_RUN, index, NULL);
@@ -216,6 +228,8 @@ void mrc_sim_host_kick(struct mrc_sim *sim, uint32_t index) {
 }
 
 void mrc_sim_host_port_up(struct mrc_sim *sim, uint32_t index, uint32_t port, bool up) {
+  const uint32_t bit = 1u << (port - 1);
+  sim->hosts[index].down = (sim->hosts[index].down & ~bit) | (up ? 0 : bit);
   mrc_engine_port_up(sim->hosts[index].engine, (int)port, up, sim->now_ns);
   mrc_sim_host_kick(sim, index);
 }
@@ -226,7 +240,7 @@ void mrc_sim_host_create(struct mrc_sim *sim, uint32_t index) {
   const struct mrc_sim_config *config = &sim->config;
   const struct mrc_engine_config engine = {.seed = mrc_prng_next(&sim->prng),
                                            .max_qps = config->qps_per_host,
-                                           .max_mrs = 4,
+                                           .max_mrs = 4 + 2 * config->qps_per_host,
                                            .ports = config->planes,
                                            .cq_depth = 4096 + 4 * config->qps_per_host,
                                            .trace_entries = TRACE_ENTRIES,

@@ -21,6 +21,7 @@ struct mrc_sim_host {
   uint32_t gbn_first[2]; /* number + 1 of the first go-back-N flow that begins, and that ends, here
                           */
   uint32_t blocked;      /* bit p: the port of plane p holds more than the send buffer does */
+  uint32_t down;         /* bit p: the port of plane p has no carrier */
 };
 
 /* Addresses of the hosts: what a QP must know to be connected. Planes count from 0 here. */

@@ -24,7 +24,8 @@ static bool is_sound(const struct mrc_sim_config *config) {
          config->hosts % config->t0 == 0 && config->host_rate_bps > 0 &&
          config->fabric_rate_bps > 0 && config->qps_per_host > 0 && config->memory_bytes > 0 &&
          config->routing <= MRC_SIM_ECMP && config->transport <= MRC_SIM_GO_BACK_N &&
-         (config->transport == MRC_SIM_MRC || config->routing == MRC_SIM_ECMP) &&
+         (config->transport == MRC_SIM_MRC ||
+          (config->routing == MRC_SIM_ECMP && !config->audit)) &&
          (config->ecn_high_bytes == 0 || config->ecn_high_bytes > config->ecn_low_bytes) &&
          is_within(config->path_mtu, MRC_MIN_MTU, MRC_MAX_MTU) && config->path_mtu % 4 == 0;
 }
@@ -57,12 +58,14 @@ mrc_sim *mrc_sim_create(const struct mrc_sim_config *config) {
 
 void mrc_sim_destroy(mrc_sim *sim) {
   if (sim == NULL) return;
+  if (sim->config.audit) mrc_fabric_watch_end(sim);
   for (uint32_t i = 0; i < sim->config.hosts; i++)
     mrc_sim_host_destroy(sim, i);
   mrc_traffic_free(sim);
   mrc_record_free(sim);
   mrc_heap_free(&sim->heap);
   mrc_frame_pool_free(&sim->pool);
+  free(sim->touched);
   free(sim->faults);
   free(sim->hops);
   free(sim->hosts);

@@ -54,6 +54,8 @@ struct mrc_sim_config {
   uint64_t cc_base_rtt_ns; /* round trip of the empty fabric */
   uint64_t memory_bytes;   /* of the memory region that all hosts share, at least a write long */
   uint32_t trims;          /* 1: a full buffer trims writes to their header */
+  uint32_t audit;          /* 1: check every invariant after every event, with content and memory of
+                              each flow's own; MRC only, some five times the cost */
   uint32_t copies_payload; /* 1: bytes really travel, from the first half of the memory to the
                               second; 0: every write is of the same zeros, which costs less */
   /* of every engine and QP; see mrc.h */
@@ -61,6 +63,8 @@ struct mrc_sim_config {
   uint32_t path_mtu;
   uint32_t mpr;
   uint32_t spray;
+  uint32_t ev_active_per_plane; /* 0: all */
+  uint32_t first_psn;           /* of every QP, both ways */
   uint32_t timeout;
   uint32_t retry_linear;
   uint32_t retry_exp;
@@ -80,9 +84,10 @@ struct mrc_sim_flow_config {
   uint64_t offset;      /* into each half of the memory, when payload is copied */
   uint32_t bytes;       /* of each write */
   uint32_t writes;
-  uint32_t depth; /* writes in the send queue at most */
-  uint32_t after; /* number + 1 of the flow whose n-th write must arrive at `from` before write
-                     n + 1 is posted; 0: none */
+  uint32_t immediate; /* 1: every write carries one; also when another flow waits for this one */
+  uint32_t depth;     /* writes in the send queue at most */
+  uint32_t after;     /* number + 1 of the flow whose n-th write must arrive at `from` before write
+                         n + 1 is posted; 0: none */
 };
 
 enum mrc_sim_target {

@@ -19,7 +19,7 @@ uint32_t mrc_traffic_qpn(uint32_t flow, uint32_t end) { return FIRST_QPN + 2 * f
 
 uint32_t mrc_traffic_flow_of(uint32_t qpn) { return (qpn - FIRST_QPN) / 2; }
 
-static uint32_t end_of(uint32_t qpn) { return (qpn - FIRST_QPN) % 2; }
+uint32_t mrc_traffic_end_of(uint32_t qpn) { return (qpn - FIRST_QPN) % 2; }
 
 static uint32_t host_of(const struct mrc_sim_flow *flow, uint32_t end) {
   return end == FROM ? flow->config.from : flow->config.to;
@@ -99,7 +99,10 @@ static void connect_end(struct mrc_sim *sim, uint32_t index, uint32_t end) {
       .max_wimm = MAX_WIMM,
       .dest_qpn = mrc_traffic_qpn(index, 1 - end),
       .integrity = MRC_INTEGRITY_UDP,
+      .sq_psn = config->first_psn,
+      .rq_psn = config->first_psn,
       .path_mtu = config->path_mtu,
+      .ev_active_per_plane = config->ev_active_per_plane,
       .peer_mpr = config->mpr,
       .peer_max_wimm = MAX_WIMM,
       .spray = config->spray,
@@ -111,6 +114,7 @@ static void connect_end(struct mrc_sim *sim, uint32_t index, uint32_t end) {
   mrc_engine *engine = sim->hosts[host_of(flow, end)].engine;
   mrc_assert(mrc_qp_create(engine, &attr) == 0);
   mrc_assert(mrc_qp_modify(engine, attr.qpn, MRC_QP_INIT, &attr, sim->now_ns) == 0);
+  if (config->audit) mrc_fabric_watch_connect(sim, index, end, &attr);
   make_evs(sim, flow, end);
   set_paths(sim, flow, end, attr.qpn);
   mrc_assert(mrc_qp_modify(engine, attr.qpn, MRC_QP_RTR, &attr, sim->now_ns) == 0);
@@ -129,7 +133,8 @@ static void connect(struct mrc_sim *sim, uint32_t index) {
 /* ---- posting ---- */
 
 static uint8_t opcode_of(const struct mrc_sim_flow *flow) {
-  return flow->dependents ? MRC_WR_WRITE_IMM : MRC_WR_WRITE; /* the immediate tells of arrival */
+  const bool tells = flow->dependents || flow->config.immediate;
+  return tells ? MRC_WR_WRITE_IMM : MRC_WR_WRITE; /* the immediate tells of arrival */
 }
 
 static void end_writes(struct mrc_sim *sim, struct mrc_sim_flow *flow, uint32_t failed) {
@@ -143,16 +148,20 @@ static int post_write(struct mrc_sim *sim, uint32_t index) {
   const struct mrc_sim_flow_config *config = &flow->config;
   if (flow->gbn) return mrc_gbn_host_post(sim, index);
   const uint64_t target = sim->config.copies_payload ? sim->config.memory_bytes / 2 : 0;
-  const struct mrc_wr wr = {.wr_id = flow->posted,
-                            .local = (uintptr_t)sim->memory + config->offset,
-                            .va = (uintptr_t)sim->memory + target + config->offset,
-                            .lkey = KEY,
-                            .rkey = KEY,
-                            .bytes = config->bytes,
-                            .imm = flow->posted,
-                            .opcode = opcode_of(flow)};
+  struct mrc_wr wr = {.wr_id = flow->posted,
+                      .local = (uintptr_t)sim->memory + config->offset,
+                      .va = (uintptr_t)sim->memory + target + config->offset,
+                      .lkey = KEY,
+                      .rkey = KEY,
+                      .bytes = config->bytes,
+                      .imm = flow->posted,
+                      .opcode = opcode_of(flow)};
   mrc_engine *engine = sim->hosts[config->from].engine;
-  return mrc_qp_post(engine, mrc_traffic_qpn(index, FROM), &wr, sim->now_ns);
+  if (flow->watch) mrc_fabric_watch_place(flow->watch, &wr);
+  const int error = mrc_qp_post(engine, mrc_traffic_qpn(index, FROM), &wr, sim->now_ns);
+  if (error == 0 && flow->watch)
+    mrc_audit_posted(&flow->watch->ends[FROM], wr.bytes, wr.opcode == MRC_WR_WRITE_IMM, wr.imm);
+  return error;
 }
 
 static void post(struct mrc_sim *sim, uint32_t index) {
@@ -193,7 +202,9 @@ void mrc_traffic_on_time(struct mrc_sim *sim, uint32_t index) {
   struct mrc_sim_flow *flow = &sim->traffic.flows[index];
   const struct mrc_sim_flow_config *config = &flow->config;
   if (config->interval_ns == 0) {
-    want(sim, index, config->after ? 1 : config->writes);
+    /* Some of what it waits for may have arrived before it begins. */
+    want(sim, index,
+         config->after ? sim->traffic.flows[config->after - 1].arrived + 1 : config->writes);
     return;
   }
   want(sim, index, flow->wanted + 1);
@@ -213,6 +224,7 @@ static void on_arrival(struct mrc_sim *sim, struct mrc_sim_flow *flow) {
 void mrc_traffic_on_completion(struct mrc_sim *sim, const struct mrc_wc *wc) {
   const uint32_t index = mrc_traffic_flow_of(wc->qpn);
   struct mrc_sim_flow *flow = &sim->traffic.flows[index];
+  if (flow->watch) mrc_fabric_watch_completion(sim, wc);
   if (wc->opcode == MRC_WC_RECV_IMM) {
     on_arrival(sim, flow);
     return;
@@ -232,15 +244,17 @@ void mrc_traffic_on_event(struct mrc_sim *sim, const struct mrc_event *event) {
                                   [MRC_EVENT_QP_ERROR] = MRC_SIM_QP_ERROR + 1};
   if (event->type >= sizeof(types) || types[event->type] == 0) return;
   const struct mrc_sim_flow *flow = &sim->traffic.flows[mrc_traffic_flow_of(event->qpn)];
-  const struct mrc_ev_attr *evs = flow->evs[end_of(event->qpn)];
+  const struct mrc_ev_attr *evs = flow->evs[mrc_traffic_end_of(event->qpn)];
   struct mrc_sim_event news = {.now_ns = sim->now_ns,
                                .flow = mrc_traffic_flow_of(event->qpn),
                                .plane = event->port,
                                .type = types[event->type] - 1,
                                .status = event->status,
-                               .receiver = (uint8_t)end_of(event->qpn)};
+                               .receiver = (uint8_t)mrc_traffic_end_of(event->qpn)};
   if (event->type == MRC_EVENT_EV_STATE) news.path = mrc_sim_path_of(evs[event->ev_index].dst);
   mrc_record_event(sim, &news);
+  if (flow->watch && event->type == MRC_EVENT_EV_STATE)
+    mrc_fabric_watch_rotation(sim, news.flow, news.receiver);
 }
 
 /* ---- life ---- */
@@ -255,6 +269,8 @@ int mrc_traffic_add(struct mrc_sim *sim, const struct mrc_sim_flow_config *confi
   if (config->paths && n_paths < 64 && config->paths >> n_paths) return -EINVAL;
   const uint64_t room = sim->config.memory_bytes / (sim->config.copies_payload ? 2 : 1);
   if (config->offset > room || config->bytes > room - config->offset) return -EINVAL;
+  if (sim->config.audit && (uint64_t)config->bytes * config->writes > MRC_FABRIC_WATCH_MAX_BYTES)
+    return -EINVAL;
   if (traffic->n_flows == traffic->capacity) {
     traffic->capacity = traffic->capacity ? 2 * traffic->capacity : 64;
     traffic->flows = realloc(traffic->flows, traffic->capacity * sizeof(*traffic->flows));
@@ -291,6 +307,7 @@ void mrc_traffic_free(struct mrc_sim *sim) {
     free(sim->traffic.flows[i].wanted_ns);
     free(sim->traffic.flows[i].evs[FROM]);
     free(sim->traffic.flows[i].evs[TO]);
+    mrc_fabric_watch_free(sim->traffic.flows[i].watch);
     mrc_gbn_host_free(sim->traffic.flows[i].gbn);
   }
   free(sim->traffic.flows);

@@ -9,6 +9,7 @@
 #include "mrc.h"
 #include "sim/sim.h"
 
+struct mrc_fabric_watch;
 struct mrc_gbn_flow;
 struct mrc_sim;
 
@@ -16,11 +17,12 @@ struct mrc_sim_flow {
   struct mrc_sim_flow_config config;
   struct mrc_ev_attr *evs[2]; /* of the QP at `from` and of the one at `to` */
   int n_evs;
-  struct mrc_gbn_flow *gbn; /* both ends, when the transport is go-back-N; 0 otherwise */
-  uint32_t plane;           /* the only one, from 0, when a QP has a single path */
-  uint32_t next_after;      /* number + 1 of another flow that waits for the same one */
-  uint32_t dependents;      /* number + 1 of the first flow whose writes wait for ours; 0: none */
-  uint32_t wanted;          /* writes that the traffic asked for, posted or not */
+  struct mrc_gbn_flow *gbn;       /* both ends, when the transport is go-back-N; 0 otherwise */
+  struct mrc_fabric_watch *watch; /* its auditors; 0: none */
+  uint32_t plane;                 /* the only one, from 0, when a QP has a single path */
+  uint32_t next_after;            /* number + 1 of another flow that waits for the same one */
+  uint32_t dependents; /* number + 1 of the first flow whose writes wait for ours; 0: none */
+  uint32_t wanted;     /* writes that the traffic asked for, posted or not */
   uint32_t posted;
   uint32_t completed;
   uint32_t failed;
@@ -51,5 +53,6 @@ void mrc_traffic_on_event(struct mrc_sim *sim, const struct mrc_event *event);
 uint32_t mrc_traffic_qpn(uint32_t flow, uint32_t end);
 /* And back: the flow that a QP number belongs to. */
 uint32_t mrc_traffic_flow_of(uint32_t qpn);
+uint32_t mrc_traffic_end_of(uint32_t qpn);
 
 #endif

@@ -104,6 +104,7 @@ def _config(scenario: Scenario, flows: list[Flow], seed: int) -> dict[str, int]:
         **transport,
         "transport": native.TRANSPORTS.get(kind, native.MRC),
         "single_path": int(kind == "ecmp"),
+        "audit": int(scenario.audit and kind != "go-back-n"),
         "sample_ns": scenario.sample_ns,
         "cc_base_rtt_ns": scenario.transport.cc_base_rtt_ns or scenario.base_rtt_ns,
         "memory_bytes": max(flow.traffic.bytes for flow in flows),

@@ -66,6 +66,7 @@ class Transport:
     mpr: int
     spray: int
     evs_per_plane: int  # 0: all paths
+    ev_active_per_plane: int  # of these, in rotation; 0: all
     timeout: int
     retry_linear: int
     retry_exp: int
@@ -145,6 +146,7 @@ class Scenario:
     reference: Reference
     until_ns: int  # the run ends here, if its writes have not
     sample_ns: int
+    audit: bool = False  # check the invariants after every event
     baselines: tuple[str, ...] = ()  # of TRANSPORTS: run along, their values stand beside
     plot: str = "time"  # goodput over "time", or of all "flows"
     variant: str = ""  # which one of another scenario's this is; empty: none

@@ -161,7 +161,6 @@ static void test_run__no_path_ends_the_flow(void) {
   mrc_sim_destroy(sim);
 }
 
-/* Write n + 1 of the second flow leaves its host once write n of the first has come. */
 /* A plane falls silent for good: how long hosts wait depends on how late they know hosts to run. */
 static void test_run__patience_follows_the_noise_of_hosts(void) {
   static const struct {
@@ -180,6 +179,7 @@ static void test_run__patience_follows_the_noise_of_hosts(void) {
   }
 }
 
+/* Write n + 1 of the second flow leaves its host once write n of the first has come. */
 static void test_traffic__after_another_flow(void) {
   mrc_sim *sim = open_sim();
   CHECK_EQ(add_flow(sim, .from = 0, .to = 2, .writes = 3, .interval_ns = 500 * US), 0);
@@ -195,6 +195,15 @@ static void test_traffic__after_another_flow(void) {
     CHECK(gap_ns < 10 * US);
   }
   CHECK(gap_ns > 0);
+  mrc_sim_destroy(sim);
+}
+
+static void test_traffic__begins_after_what_it_waits_for(void) {
+  mrc_sim *sim = open_sim();
+  CHECK_EQ(add_flow(sim, .from = 0, .to = 2, .writes = 3), 0);
+  CHECK_EQ(add_flow(sim, .from = 2, .to = 0, .writes = 4, .after = 1, .start_ns = MS), 1);
+  CHECK_EQ(mrc_sim_run(sim, 500 * MS), 1);
+  CHECK_EQ(info_of(sim, 1).completed, 4);
   mrc_sim_destroy(sim);
 }
 
@@ -245,5 +254,6 @@ CHECK_MAIN(RUN(test_create__refuses_nonsense), RUN(test_add__refuses_nonsense),
            RUN(test_run__faults_have_their_time), RUN(test_run__loss_of_control_spares_data),
            RUN(test_run__a_host_sees_its_port_down), RUN(test_run__no_path_ends_the_flow),
            RUN(test_run__patience_follows_the_noise_of_hosts),
-           RUN(test_traffic__after_another_flow), RUN(test_traffic__open_loop_keeps_its_mean),
-           RUN(test_traffic__keeps_to_its_paths), RUN(test_incast__trims_at_the_last_hop))
+           RUN(test_traffic__after_another_flow), RUN(test_traffic__begins_after_what_it_waits_for),
+           RUN(test_traffic__open_loop_keeps_its_mean), RUN(test_traffic__keeps_to_its_paths),
+           RUN(test_incast__trims_at_the_last_hop))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mrc.cli.main import main
-from mrc.sim import checks, reader
+from mrc.sim import checks, native, reader
 from mrc.sim.checks import Measured, Outcome, evaluate
 from mrc.sim.run import Curve, baseline_of, reference_of, run
 from mrc.sim.scenario import Scenario
@@ -36,6 +36,18 @@ def test_run__every_kind_of_traffic_completes(kind: str) -> None:
         assert info.packets_spurious == 0
     assert result.stats.lost == result.stats.dropped == result.stats.unroutable == 0
     assert len(result.messages) == result.stats.writes_done
+
+
+def test_run__auditors_look_at_every_event() -> None:
+    scenario = make(
+        {"kind": "permutation", "write": "256KiB", "writes": 4},
+        run={"audit": True},
+        transport={"ev_active_per_plane": 2},
+        faults=[{"target": "t1:1.0", "kind": "silent", "at": "5us", "until": "100us"}],
+    )
+    result = run(scenario, seed=1)
+    assert result.stats.writes_done == 32
+    assert any(event.type == native.EV_STATE for event in result.events)
 
 
 def test_run__open_loop_measures_from_when_a_write_was_wanted() -> None:

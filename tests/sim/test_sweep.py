@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the sweep of random scenarios (sweep.c): a few hundred seeds, and thousands when slow."""
+"""Runs the sweeps of random scenarios over a pair of hosts (sweep.c) and over fabrics
+(sweep_fabric.c): a few hundred seeds, and thousands when slow."""
 
 from __future__ import annotations
 
@@ -10,12 +11,13 @@ from pathlib import Path
 import cbuild
 import pytest
 
-SWEEP = Path(__file__).with_name("sweep.c")
+PAIR = Path(__file__).with_name("sweep.c")
+FABRIC = Path(__file__).with_name("sweep_fabric.c")
 
 
-def run(flavour: cbuild.Flavour, first: int, count: int) -> None:
+def run(sweep: Path, flavour: cbuild.Flavour, first: int, count: int) -> None:
     try:
-        program = cbuild.program(SWEEP, flavour)
+        program = cbuild.program(sweep, flavour)
     except cbuild.BuildError as error:
         pytest.fail(str(error), pytrace=False)
     command = [str(program), str(first), str(count)]
@@ -27,23 +29,42 @@ def run(flavour: cbuild.Flavour, first: int, count: int) -> None:
 
 
 @pytest.mark.parametrize("first", range(0, 200, 50))
-def test_sweep__every_write_arrives(first: int) -> None:
-    run(cbuild.FAST, first, 50)
+def test_sweep__pair(first: int) -> None:
+    run(PAIR, cbuild.FAST, first, 50)
 
 
-def test_sweep__under_the_sanitizers() -> None:
-    run(cbuild.ASAN, 1000, 20)
+@pytest.mark.parametrize("first", range(0, 200, 100))
+def test_sweep__fabric(first: int) -> None:
+    run(FABRIC, cbuild.FAST, first, 100)
+
+
+@pytest.mark.parametrize("sweep", [PAIR, FABRIC], ids=["pair", "fabric"])
+def test_sweep__under_the_sanitizers(sweep: Path) -> None:
+    run(sweep, cbuild.ASAN, 1000, 20)
+
+
+def tool(*arguments: str) -> subprocess.CompletedProcess[str]:
+    program = Path(__file__).parents[2] / "tools" / "sweep"
+    command = [sys.executable, str(program), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def test_tool__sweeps_what_it_is_told_to() -> None:
-    tool = Path(__file__).parents[2] / "tools" / "sweep"
-    command = [sys.executable, str(tool), "--seeds", "21", "--first", "500"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = tool("--seeds", "21", "--first", "500")
     assert (done.returncode, done.stdout, done.stderr) == (0, "21 seeds passed\n", "")
+    done = tool("--seeds", "1", "--first", "500", "--over", "fabric", "-v")
+    assert "Gbit/s" in done.stdout and "  flow 0: " in done.stdout
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("first", range(10000, 13000, 250))
-def test_sweep__thousands(first: int) -> None:
-    run(cbuild.FAST, first, 250)
+def test_sweep__thousands_of_pairs(first: int) -> None:
+    run(PAIR, cbuild.FAST, first, 250)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("first", range(10000, 12000, 500))
+def test_sweep__thousands_of_fabrics(first: int) -> None:
+    run(FABRIC, cbuild.FAST, first, 500)

@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Random fabrics, each drawn from its seed: topology, links, switches, transport, traffic, faults
+ * with their times. Every fault heals, so every write must complete, with every byte in its place;
+ * in some runs all falls silent for good instead, and every write must end. The auditors look at
+ * every event, and each seed runs twice to the same trace.
+ *
+ *   sweep_fabric FIRST COUNT      runs seeds FIRST .. FIRST + COUNT - 1
+ *   sweep_fabric SEED 1 -v        one of them, telling what was drawn
+ *
+ * A failure prints its seed. A seed that found something becomes a test with a name.
+ */
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "core/base.h"
+#include "core/prng.h"
+#include "mrc.h"
+#include "sim/sim.h"
+
+#define US UINT64_C(1000)
+#define MS UINT64_C(1000000)
+#define SECOND UINT64_C(1000000000)
+#define GBIT UINT64_C(1000000000)
+
+enum { MAX_FLOWS = 12, MAX_FAULTS = 8, MAX_FLOW_BYTES = 400000 };
+
+static uint64_t seed;
+static bool verbose;
+
+static uint32_t below(struct mrc_prng *prng, uint32_t n) { return mrc_prng_below(prng, n); }
+static bool one_in(struct mrc_prng *prng, uint32_t n) { return below(prng, n) == 0; }
+#define PICK(prng, ...) \
+  (((const uint64_t[]){ \
+      __VA_ARGS__})[below(prng, sizeof((const uint64_t[]){__VA_ARGS__}) / sizeof(uint64_t))])
+
+/* ---- what is drawn ---- */
+
+static void draw_topology(struct mrc_prng *prng, struct mrc_sim_config *config) {
+  config->planes = 1 + below(prng, 4);
+  config->t0 = 1 + below(prng, 3);
+  config->t1 = 1 + below(prng, 5);
+  config->hosts = config->t0 * (1 + below(prng, 4));
+  if (config->hosts == 1) config->hosts = 2;
+  config->routing = one_in(prng, 4) ? MRC_SIM_ECMP : MRC_SIM_SOURCE_ROUTES;
+  config->host_rate_bps = PICK(prng, 1, 10, 100, 400) * GBIT;
+  config->fabric_rate_bps = PICK(prng, 1, 10, 100, 400) * GBIT;
+  config->host_delay_ns = below(prng, 5 * US);
+  config->fabric_delay_ns = below(prng, one_in(prng, 4) ? 200 * US : 5 * US);
+  if (one_in(prng, 3)) config->jitter_ns = below(prng, 20 * US);
+  if (!one_in(prng, 3)) config->buffer_bytes = 20000 + below(prng, 500000);
+  config->trims = !one_in(prng, 3);
+  if (!one_in(prng, 3)) {
+    config->ecn_low_bytes = below(prng, 100000);
+    config->ecn_high_bytes = config->ecn_low_bytes + 1 + below(prng, 200000);
+  }
+  config->sndbuf_bytes = (uint32_t)PICK(prng, 0, 8000, 65536, 1000000);
+  config->wake_ns = below(prng, one_in(prng, 4) ? 50 * US : 2 * US);
+}
+
+static void draw_transport(struct mrc_prng *prng, struct mrc_sim_config *config, bool dies) {
+  config->evs_per_plane = one_in(prng, 3) ? 1 + below(prng, 3) : 0;
+  config->ev_active_per_plane = one_in(prng, 3) ? 1 + below(prng, 3) : 0;
+  config->single_path = one_in(prng, 10);
+  config->path_mtu = (uint32_t)PICK(prng, 256, 1024, 4096, 8844);
+  config->mpr = (uint32_t)PICK(prng, 128, 256, 1024, 4096);
+  config->spray = (uint32_t)PICK(prng, 0, 1, 1, 3);
+  config->first_psn = one_in(prng, 2) ? 0xFFFFFF - below(prng, 200) : below(prng, 1u << 24);
+  config->timeout = 8 + below(prng, 7);
+  config->retry_linear = 7;
+  config->retry_exp = dies ? 3 : 25; /* 25 never gives up: what heals must complete */
+  config->cc = (uint32_t)PICK(prng, MRC_CC_NSCC, MRC_CC_NSCC, MRC_CC_DELAY, MRC_CC_NULL);
+  /* Without congestion control a slow link is a storm, not a test. */
+  const uint64_t slowest_bps = mrc_min_u64(config->host_rate_bps, config->fabric_rate_bps);
+  if (config->cc == MRC_CC_NULL && slowest_bps < 10 * GBIT) config->cc = MRC_CC_DELAY;
+  config->cc_base_rtt_ns =
+      2 * (2 * config->host_delay_ns + 2 * config->fabric_delay_ns) + config->wake_ns + 2000;
+  config->sack_threshold_bytes = (uint32_t)PICK(prng, 1, 16384, 100000);
+  config->sack_delay_ns = 1000 + below(prng, 100 * US);
+  config->noise_ns = (uint32_t)PICK(prng, 1000, 2000, 50000, 500000);
+}
+
+static void add_flow(struct mrc_prng *prng, mrc_sim *sim, uint32_t hosts, uint32_t n,
+                     uint32_t *writes, bool dies) {
+  const uint32_t from = below(prng, hosts);
+  struct mrc_sim_flow_config flow = {.from = from,
+                                     .to = (from + 1 + below(prng, hosts - 1)) % hosts,
+                                     .start_ns = one_in(prng, 2) ? 0 : below(prng, 300 * US),
+                                     .interval_ns = one_in(prng, 3) ? 1 + below(prng, 100 * US) : 0,
+                                     .bytes = (uint32_t)PICK(prng, 0, 1, 4096, 5000, 65536, 300001),
+                                     .immediate = one_in(prng, 2),
+                                     .depth = 1 + below(prng, 16)};
+  flow.writes = 1 + below(prng, flow.bytes ? mrc_min_u32(40, MAX_FLOW_BYTES / flow.bytes) : 40);
+  if (n > 0 && !dies && one_in(prng, 6)) { /* no more writes than the other lets go */
+    flow.after = 1 + below(prng, n);
+    flow.writes = mrc_min_u32(flow.writes, writes[flow.after - 1] + 1);
+  }
+  writes[n] = flow.writes;
+  mrc_assert(mrc_sim_add_flow(sim, &flow) == (int)n);
+}
+
+/* The two numbers of a fault of this kind. */
+static void draw_degree(struct mrc_prng *prng, struct mrc_sim_fault *fault) {
+  fault->a = PICK(prng, 100, 10000, 100000, 500000); /* a chance, unless the kind says otherwise */
+  fault->b = 1 + below(prng, 50 * US);
+  if (fault->kind == MRC_SIM_LOSE) {
+    fault->b = 2 + below(prng, 30);
+    fault->a = 1 + below(prng, (uint32_t)fault->b - 1);
+  }
+  if (fault->kind == MRC_SIM_MASK) fault->a = mrc_prng_next(prng) & mrc_prng_next(prng);
+  if (fault->kind == MRC_SIM_BURST) fault->b = 1 + below(prng, 50);
+  if (fault->kind == MRC_SIM_BURST) fault->a /= 10;
+  if (fault->kind == MRC_SIM_DELAY || fault->kind == MRC_SIM_JITTER) fault->a = below(prng, MS);
+  if (fault->kind == MRC_SIM_RATE) fault->a = PICK(prng, 1, 2, 10) * GBIT;
+}
+
+static void add_fault(struct mrc_prng *prng, mrc_sim *sim, const struct mrc_sim_config *config) {
+  struct mrc_sim_fault fault = {.target = below(prng, MRC_SIM_PORT + 1),
+                                .plane = 1 + below(prng, config->planes),
+                                .t1 = below(prng, config->t1),
+                                .kind = below(prng, MRC_SIM_RATE + 1),
+                                .class = one_in(prng, 2) ? 0 : below(prng, 3),
+                                .at_ns = below(prng, MS)};
+  const uint32_t many[] = {1, 1, config->t0, config->t1, config->t0, config->hosts};
+  fault.index = below(prng, many[fault.target]);
+  fault.until_ns = fault.at_ns + 1 + below(prng, one_in(prng, 4) ? 100 * MS : 2 * MS);
+  draw_degree(prng, &fault);
+  mrc_assert(mrc_sim_add_fault(sim, &fault) == 0);
+  if (verbose)
+    printf("  fault %u of %u on target %u plane %u index %u t1 %u: %" PRIu64 " %" PRIu64
+           ", %" PRIu64 " to %" PRIu64 " us\n",
+           fault.kind, fault.class, fault.target, fault.plane, fault.index, fault.t1, fault.a,
+           fault.b, fault.at_ns / US, fault.until_ns / US);
+}
+
+static void tell(const struct mrc_sim_config *c) {
+  printf("%u hosts, %u planes, %u T0s, %u T1s, routing %u; %" PRIu64 " and %" PRIu64
+         " Gbit/s, %" PRIu64 " and %" PRIu64 " ns, jitter %" PRIu64 "; buffer %" PRIu64
+         "%s, ECN %" PRIu64 " to %" PRIu64 ", send buffer %" PRIu64 ", wake %" PRIu64 "\n",
+         c->hosts, c->planes, c->t0, c->t1, c->routing, c->host_rate_bps / GBIT,
+         c->fabric_rate_bps / GBIT, c->host_delay_ns, c->fabric_delay_ns, c->jitter_ns,
+         c->buffer_bytes, c->trims ? " trims" : "", c->ecn_low_bytes, c->ecn_high_bytes,
+         c->sndbuf_bytes, c->wake_ns);
+  printf(
+      "  EVs %u, active %u%s, MTU %u, MPR %u, spray %u, timeout %u, cc %u, SACK %u B %u ns,"
+      " noise %u\n",
+      c->evs_per_plane, c->ev_active_per_plane, c->single_path ? ", one path" : "", c->path_mtu,
+      c->mpr, c->spray, c->timeout, c->cc, c->sack_threshold_bytes, c->sack_delay_ns, c->noise_ns);
+}
+
+/* ---- what happens ---- */
+
+static void check_flows(const mrc_sim *sim, uint32_t n_flows, bool dies) {
+  for (uint32_t i = 0; i < n_flows; i++) {
+    struct mrc_sim_flow_info info;
+    mrc_assert(mrc_sim_flow(sim, i, &info) == 0);
+    mrc_assert(dies || info.failed == 0);
+    if (verbose)
+      printf("  flow %u: %" PRIu64 " writes, %" PRIu64 " failed, %" PRIu64 " packets, %" PRIu64
+             " again, %" PRIu64 " spurious\n",
+             i, info.completed, info.failed, info.packets_sent, info.packets_retransmitted,
+             info.packets_spurious);
+  }
+}
+
+static uint64_t run_once(void) {
+  struct mrc_prng prng = {.state = seed};
+  struct mrc_sim_config config = {.seed = mrc_prng_next(&prng),
+                                  .memory_bytes = 1 << 20,
+                                  .qps_per_host = 2 * MAX_FLOWS,
+                                  .audit = 1};
+  const bool dies = one_in(&prng, 8);
+  draw_topology(&prng, &config);
+  draw_transport(&prng, &config, dies);
+  if (verbose) tell(&config);
+  mrc_sim *sim = mrc_sim_create(&config);
+  mrc_assert(sim);
+  const uint32_t n_flows = 1 + below(&prng, MAX_FLOWS);
+  uint32_t writes[MAX_FLOWS]; /* of each flow */
+  for (uint32_t i = 0; i < n_flows; i++)
+    add_flow(&prng, sim, config.hosts, i, writes, dies);
+  for (uint32_t n = one_in(&prng, 4) ? 0 : below(&prng, MAX_FAULTS); n > 0; n--)
+    add_fault(&prng, sim, &config);
+  if (dies) {
+    const struct mrc_sim_fault end = {.at_ns = below(&prng, MS), .until_ns = UINT64_MAX};
+    mrc_assert(mrc_sim_add_fault(sim, &end) == 0);
+  }
+  const bool finished = mrc_sim_run(sim, 300 * SECOND);
+  struct mrc_sim_stats stats;
+  mrc_sim_stats(sim, &stats);
+  if (verbose)
+    printf("  %s after %" PRIu64 " us, %" PRIu64 " packets\n", finished ? "done" : "NOT done",
+           stats.now_ns / US, stats.packets);
+  check_flows(sim, n_flows, dies);
+  mrc_assert(finished);
+  mrc_assert(stats.unroutable == 0);
+  mrc_sim_destroy(sim);
+  return stats.trace;
+}
+
+static void on_abort(int number) {
+  (void)number;
+  fprintf(stderr, "seed %" PRIu64 " failed; again: sweep_fabric %" PRIu64 " 1 -v\n", seed, seed);
+}
+
+int main(int argc, char **argv) {
+  if (argc < 3) {
+    fprintf(stderr, "usage: sweep_fabric FIRST COUNT [-v]\n");
+    return 2;
+  }
+  const uint64_t first = strtoull(argv[1], NULL, 0), count = strtoull(argv[2], NULL, 0);
+  verbose = argc > 3;
+  setvbuf(stdout, NULL, _IOLBF, 0);
+  signal(SIGABRT, on_abort);
+  for (seed = first; seed < first + count; seed++) {
+    const uint64_t trace = run_once();
+    mrc_assert(run_once() == trace);
+  }
+  printf("%" PRIu64 " seeds passed\n", count);
+  return 0;
+}
