@@ -7,6 +7,9 @@
  *   no ECN      fast or proportional increase         fair increase
  *   ECN         nothing                               multiplicative decrease
  *
+ * Switches do not mark on the last hop, so that nothing but the delay tells of an incast there. A
+ * delay that would call for quick adapt (qa_threshold_ns) decreases the window like a mark.
+ *
  * All arithmetic is in integers, so that the same seed gives the same trace on every machine.
  *
  * Bytes are those of payload newly acknowledged, each once. UET counts from rcvd_bytes of the SACK
@@ -167,10 +170,12 @@ static void react(struct mrc_cc *cc, const struct mrc_cc_ack *ack, uint64_t dela
       nscc->gathered += mul_div(nscc->alpha, target_ns - delay_ns, target_ns) * ack->bytes;
   } else {
     nscc->calm_bytes = 0;
-    if (!ack->ce)
-      nscc->gathered += nscc->profile.fi * ack->bytes;
-    else if (delay_ns >= target_ns)
+    if (ack->ce && delay_ns >= target_ns)
       multiplicative_decrease(cc, base_rtt_ns(nscc, ack), now_ns);
+    else if (!ack->ce && delay_ns > nscc->profile.qa_threshold_ns)
+      multiplicative_decrease(cc, base_rtt_ns(nscc, ack) + delay_ns, now_ns);
+    else if (!ack->ce)
+      nscc->gathered += nscc->profile.fi * ack->bytes;
   }
   adjust(cc, ack->bytes, now_ns);
 }
@@ -186,8 +191,13 @@ static bool quick_adapt(struct mrc_cc *cc, uint64_t delay_ns, uint64_t inflight_
   if (profile->disable_qa != 0 || now_ns < nscc->qa_end_ns) return false;
   const bool measured = nscc->qa_end_ns != 0;
   const bool crowded = nscc->qa_armed || delay_ns > profile->qa_threshold_ns;
+  /* Where delay alone tells, the period is a round trip: the pause that a decrease makes in the
+     acknowledgements is shorter, and does not pass for starvation. */
+  const uint64_t target_ns = profile->target_delay_ns;
+  const uint64_t longer_ns = delay_ns > target_ns ? delay_ns - target_ns : 0;
+  if (measured && !nscc->qa_armed && now_ns < nscc->qa_end_ns + longer_ns) return false;
   const uint64_t achieved_bytes = nscc->achieved_bytes;
-  nscc->qa_end_ns = now_ns + profile->base_rtt_ns + profile->target_delay_ns;
+  nscc->qa_end_ns = now_ns + profile->base_rtt_ns + target_ns;
   nscc->achieved_bytes = 0;
   nscc->qa_armed = false;
   if (!measured || !crowded || achieved_bytes >= cc->max_bytes >> profile->qa_gate) return false;

@@ -164,13 +164,14 @@ static void test_on_ack__four_cases(void) {
     uint64_t bytes;
     uint64_t cwnd_bytes;
   } rows[] = {
-      {20 * US, false, 50000, 100000 + 511 + 62577 / 2},     /* alpha (75 - 20) / 75 = 62577 */
-      {TARGET - 1, false, 50000, 100000 + 511},              /* next to nothing */
-      {TARGET, false, 50000, 100000 + 511 + 17065 / 2},      /* fair increase: fi */
-      {10 * TARGET, false, 50000, 100000 + 511 + 17065 / 2}, /* the same, however long */
-      {0, true, 50000, 100000 + 511},                        /* nothing */
-      {TARGET - 1, true, 50000, 100000 + 511},               /* nothing */
-      {150 * US, true, 4096, 60000 + 511},                   /* 1 - 0.8 (150 - 75) / 150 = 0.6 */
+      {20 * US, false, 50000, 100000 + 511 + 62577 / 2},    /* alpha (75 - 20) / 75 = 62577 */
+      {TARGET - 1, false, 50000, 100000 + 511},             /* next to nothing */
+      {TARGET, false, 50000, 100000 + 511 + 17065 / 2},     /* fair increase: fi */
+      {4 * TARGET, false, 50000, 100000 + 511 + 17065 / 2}, /* the same for all of them */
+      {4 * TARGET + 1, false, 4096, 59506 + 511},           /* qa_threshold_ns: as if marked */
+      {0, true, 50000, 100000 + 511},                       /* nothing */
+      {TARGET - 1, true, 50000, 100000 + 511},              /* nothing */
+      {150 * US, true, 4096, 60000 + 511},                  /* 1 - 0.8 (150 - 75) / 150 = 0.6 */
   };
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
     CHECK_ROW(i);
@@ -255,6 +256,21 @@ static void test_decrease__once_in_a_base_rtt(void) {
   CHECK_EQ(cc.cwnd_bytes, 36000 + 511);
 }
 
+/* By delay alone: once in the round trip that it makes. */
+static void test_decrease__by_delay_once_in_a_round_trip(void) {
+  struct mrc_cc cc = with_window(100000);
+  cc.nscc.profile.disable_qa = 1;
+  cc.nscc.avg_delay_ns = 400 * US;
+  acked(&cc, 0, 400 * US, false, START);
+  CHECK_EQ(cc.cwnd_bytes, 50000);
+  cc.nscc.adjusted_ns = START + 2 * BASE;
+  acked(&cc, 0, 400 * US, false, START + BASE + 400 * US - 1);
+  CHECK(cc.cwnd_bytes >= 50000);
+  cc.cwnd_bytes = 50000;
+  acked(&cc, 0, 400 * US, false, START + BASE + 400 * US);
+  CHECK_EQ(cc.cwnd_bytes, 25000);
+}
+
 static void test_decrease__only_when_the_average_is_high_too(void) {
   struct mrc_cc cc = with_window(100000);
   cc.nscc.profile.disable_qa = 1;
@@ -309,11 +325,13 @@ static void test_quick_adapt__fires_or_not(void) {
     bool loss_before, trim_at_end, disabled;
     bool fires;
   } rows[] = {
-      {20000, 301 * US, BASE + TARGET, false, false, false, true},
-      {20000, 300 * US, BASE + TARGET, false, false, false, false},     /* the threshold itself */
-      {20000, 301 * US, BASE + TARGET - 1, false, false, false, false}, /* too early */
-      {20000, 301 * US, BASE + TARGET, false, false, true, false},
-      {24000, 301 * US, BASE + TARGET, false, false, false, false}, /* enough arrived */
+      {20000, 301 * US, BASE + 301 * US, false, false, false, true},
+      {20000, 300 * US, BASE + 301 * US, false, false, false, false},     /* the threshold itself */
+      {20000, 301 * US, BASE + 301 * US - 1, false, false, false, false}, /* no round trip yet */
+      {20000, 301 * US, BASE + TARGET, true, false, false, true}, /* a loss is evidence enough */
+      {20000, 301 * US, BASE + TARGET - 1, true, false, false, false}, /* too early */
+      {20000, 301 * US, BASE + 301 * US, false, false, true, false},
+      {24000, 301 * US, BASE + 301 * US, false, false, false, false}, /* enough arrived */
       {20000, 0, BASE + TARGET, true, false, false, true},
       {20000, 0, BASE + TARGET, false, true, false, true},
       {24000, 0, BASE + TARGET, false, true, false, false},
@@ -362,7 +380,7 @@ static void test_quick_adapt__not_after_a_pause(void) {
 static void test_quick_adapt__ignores_what_was_in_flight(void) {
   struct mrc_cc cc = with_window(MAX);
   acked(&cc, 0, 0, false, START);
-  acked(&cc, 20000, 400 * US, false, START + BASE + TARGET);
+  acked(&cc, 20000, 400 * US, false, START + BASE + 400 * US);
   CHECK_EQ(cc.cwnd_bytes, 20000);
   CHECK_EQ(cc.nscc.ignore_bytes, 80000);
   uint64_t now_ns = START + 10 * BASE;
@@ -378,7 +396,7 @@ static void test_quick_adapt__ignores_what_was_in_flight(void) {
 static void test_quick_adapt__never_raises_the_window(void) {
   struct mrc_cc cc = with_window(2 * MTU);
   acked(&cc, 0, 0, true, START);
-  acked(&cc, 20000, 400 * US, true, START + BASE + TARGET);
+  acked(&cc, 20000, 400 * US, true, START + BASE + 400 * US);
   CHECK_EQ(cc.cwnd_bytes, 2 * MTU);
 }
 
@@ -465,6 +483,7 @@ CHECK_MAIN(RUN(test_init__defaults_from_base_rtt_and_rate), RUN(test_init__keeps
            RUN(test_on_ack__grows_to_the_largest_window_only),
            RUN(test_adjust__by_bytes_and_by_time), RUN(test_average__by_packets),
            RUN(test_decrease__once_in_a_base_rtt),
+           RUN(test_decrease__by_delay_once_in_a_round_trip),
            RUN(test_decrease__only_when_the_average_is_high_too), RUN(test_decrease__bounded),
            RUN(test_on_loss__costs_the_packet), RUN(test_quick_adapt__fires_or_not),
            RUN(test_quick_adapt__not_in_the_first_period), RUN(test_quick_adapt__not_after_a_pause),
