@@ -106,7 +106,7 @@ class HeldBuffer:
 
 
 class NativeContext:
-    """Owns one `mrc_ctx`: its sockets, its datapath thread and its rings."""
+    """Owns one `mrc_ctx`: its sockets, its rings, and its datapath thread unless it is polled."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         """Opens the context of a `struct mrc_ctx_config` given as a dict; raises OSError."""
@@ -132,7 +132,7 @@ class NativeContext:
         return self._ctx
 
     def fd(self) -> int:
-        """The eventfd that is readable when `poll` has something."""
+        """The descriptor that is readable when `poll` has something, or `run` when polled."""
         return int(lib.mrc_ctx_fd(self._open()))
 
     def udp_port(self) -> int:
@@ -147,6 +147,14 @@ class NativeContext:
         """Queues commands in order and returns how many the ring took."""
         batch = ffi.new("struct mrc_command[]", [command.fields for command in commands])
         return check(lib.mrc_ctx_submit(self._open(), batch, len(commands)), "submit")
+
+    def run(self) -> None:
+        """A turn of a polled context, which never sleeps."""
+        lib.mrc_ctx_run(self._open(), 0)
+
+    def arm(self) -> None:
+        """Makes the descriptor of a polled context readable when `run` has something to do."""
+        lib.mrc_ctx_arm(self._open())
 
     def poll(self) -> Iterator[CData]:
         """Yields what came, at most POLL_BATCH events; each is valid until the next poll."""

@@ -32,6 +32,7 @@ class DeviceConfig:
     ports: tuple[PortConfig, ...]
     udp_port: int = 0
     spin_us: int = 0
+    polled: bool = False
     rcvbuf_bytes: int = 0
     sndbuf_bytes: int = 0
     ring_entries: int = 0
@@ -116,7 +117,7 @@ def _decode(event: Any) -> DeviceEvent:
 
 
 class Device:
-    """One open context: a set of ports, an engine and its datapath thread."""
+    """One open context: a set of ports, an engine and, unless polled, its datapath thread."""
 
     def __init__(self, config: DeviceConfig) -> None:
         """Opens the sockets; raises OSError with a line of cause."""
@@ -143,8 +144,15 @@ class Device:
             for name in ("udp_port", "spin_us", "rcvbuf_bytes", "sndbuf_bytes", "ring_entries")
         }
         self._native = _native.NativeContext(
-            {"engine": engine, "ports": ports, "n_ports": len(ports), **sizes}
+            {
+                "engine": engine,
+                "ports": ports,
+                "n_ports": len(ports),
+                "polled": config.polled,
+                **sizes,
+            }
         )
+        self.polled = config.polled
         self.fd = self._native.fd()
         self.udp_port = self._native.udp_port()
 
@@ -156,8 +164,18 @@ class Device:
         """Queues commands in order and returns how many fitted."""
         return self._native.submit(commands)
 
+    def arm(self) -> None:
+        """To be called when the event loop is about to wait for `fd`."""
+        if self.polled:
+            self._native.arm()
+
     def poll(self) -> list[DeviceEvent]:
-        """Returns what came; as many as POLL_BATCH means that there may be more."""
+        """Runs the datapath if it has no thread, and returns what came.
+
+        As many events as POLL_BATCH mean that there may be more.
+        """
+        if self.polled:
+            self._native.run()
         return [_decode(event) for event in self._native.poll()]
 
     def close(self) -> None:

@@ -132,6 +132,11 @@ class Dispatcher:
 
     def _flush(self) -> None:
         self._flush_due = False
+        self._submit()
+        if self.device.polled:
+            self._on_readable()  # nobody else sends what was asked for
+
+    def _submit(self) -> None:
         while self._outgoing and not self._closed:
             batch = list(itertools.islice(self._outgoing, _SUBMIT_BATCH))
             taken = self.device.submit(batch)
@@ -160,10 +165,13 @@ class Dispatcher:
             pass
 
     def _on_readable(self) -> None:
-        if self._outgoing and not self._flush_due:
-            self._flush()
-        if self._take_batch():
+        if self.device.polled or not self._flush_due:
+            self._submit()
+        more = self._take_batch() or (self.device.polled and self._outgoing)
+        if more:
             self._loop.call_soon(self._on_readable)  # let others run between batches
+        elif not self._closed:
+            self.device.arm()
 
     def _take_batch(self) -> bool:
         """Handles a batch of events; true when there may be more."""

@@ -81,7 +81,7 @@ class Registration:
 
 
 class Context:
-    """One datapath thread with its sockets, and everything made with it. An async context manager.
+    """One datapath with its sockets, and everything made with it. An async context manager.
 
     Leaving it closes its listeners and QPs and releases its memory regions, in that order.
     """
@@ -401,6 +401,7 @@ def _device_config(config: ContextConfig, ports: Sequence[LocalPort]) -> DeviceC
         ),
         udp_port=config.udp_port,
         spin_us=config.spin_us,
+        polled=config.polled,
         rcvbuf_bytes=config.rcvbuf_bytes,
         sndbuf_bytes=config.sndbuf_bytes,
     )

@@ -28,6 +28,8 @@ class FakeDevice:
     def __init__(self) -> None:
         self.fd, self._write = os.pipe()
         os.set_blocking(self.fd, False)
+        self.polled = False
+        self.armed = 0
         self.room = 1000
         self.batches: list[list[Command]] = []
         self.events: list[DeviceEvent] = []
@@ -39,6 +41,9 @@ class FakeDevice:
         self.batches.append(taken)
         self.submitted.set()
         return len(taken)
+
+    def arm(self) -> None:
+        self.armed += 1
 
     def say(self, *events: DeviceEvent) -> None:
         self.events += events

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import mmap
 import os
@@ -11,7 +12,9 @@ import random
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import uvloop
@@ -267,6 +270,30 @@ def test_context__on_uvloop() -> None:
             assert (await anext(pair.far.immediates())).imm == 1
 
     uvloop.run(work())
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_context__polled_by_the_event_loop(run: Callable[[Any], None]) -> None:
+    """No thread but ours moves anything: bulk, more posts than a ring holds, answers, a probe."""
+
+    async def work() -> None:
+        async with connected_pair(polled=True) as pair:
+            assert "mrc-datapath" not in thread_names()
+            data = pattern(3_000_000)
+            assert await transfer(pair, data) == data
+            await asyncio.gather(*(pair.near.write_imm(n) for n in range(20_000)))
+            received = [await anext(pair.far.immediates()) for _ in range(20_000)]
+            assert [immediate.imm for immediate in received] == list(range(20_000))
+            await pair.far.write_imm(7)
+            assert (await anext(pair.near.immediates())).imm == 7
+            await pair.far.abort()
+            assert (await pair.near.probe_ev(0, timeout=0.01)).error == errno.ETIMEDOUT
+
+    run(work())
+
+
+def thread_names() -> set[str]:
+    return {path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")}
 
 
 def test_context__forgotten_at_exit() -> None:
