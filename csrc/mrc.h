@@ -513,9 +513,9 @@ int mrc_ctx_poll(mrc_ctx *ctx, struct mrc_event *events, int n);
    input or the next deadline, for timeout_ns at most. Returns the number of events for
    mrc_ctx_poll. What arrived is answered by the next call, behind what is submitted until then. */
 int mrc_ctx_run(mrc_ctx *ctx, uint64_t timeout_ns);
-/* A polled context: makes mrc_ctx_fd readable when a call of mrc_ctx_run has something to do, for
-   callers that sleep on the descriptor. To be called before each such sleep. */
-void mrc_ctx_arm(mrc_ctx *ctx);
+/* A polled context, before its caller sleeps on mrc_ctx_fd: makes it readable as soon as a call of
+   mrc_ctx_run has something to do. False when that is now: call it instead of sleeping. */
+bool mrc_ctx_arm(mrc_ctx *ctx);
 
 /* cdef end */
 

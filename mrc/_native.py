@@ -148,13 +148,13 @@ class NativeContext:
         batch = ffi.new("struct mrc_command[]", [command.fields for command in commands])
         return check(lib.mrc_ctx_submit(self._open(), batch, len(commands)), "submit")
 
-    def run(self) -> None:
-        """A turn of a polled context, which never sleeps."""
-        lib.mrc_ctx_run(self._open(), 0)
+    def run(self) -> int:
+        """A turn of a polled context, which never sleeps; returns the number of events."""
+        return int(lib.mrc_ctx_run(self._open(), 0))
 
-    def arm(self) -> None:
-        """Makes the descriptor of a polled context readable when `run` has something to do."""
-        lib.mrc_ctx_arm(self._open())
+    def arm(self) -> bool:
+        """True when one may sleep on a polled context's descriptor; False when `run` is due."""
+        return bool(lib.mrc_ctx_arm(self._open()))
 
     def poll(self) -> Iterator[CData]:
         """Yields what came, at most POLL_BATCH events; each is valid until the next poll."""

@@ -86,10 +86,15 @@ class Lost:
 DeviceEvent = Reply | Completion | Received | Probed | Notice | Lost | Warning
 
 
+# Both count from 0; to call an enum takes longer than all the rest of a completion.
+_STATUSES = tuple(WcStatus)
+_OPCODES = tuple(WcOpcode)
+
+
 def _decode_wc(wc: Any) -> Completion | Received:
     if wc.opcode == WcOpcode.RECV_IMM:
         return Received(wc.qpn, Immediate(wc.imm, wc.bytes, wc.wr_id))
-    return Completion(wc.wr_id, wc.qpn, wc.bytes, WcStatus(wc.status), WcOpcode(wc.opcode))
+    return Completion(wc.wr_id, wc.qpn, wc.bytes, _STATUSES[wc.status], _OPCODES[wc.opcode])
 
 
 def _decode(event: Any) -> DeviceEvent:
@@ -164,18 +169,21 @@ class Device:
         """Queues commands in order and returns how many fitted."""
         return self._native.submit(commands)
 
-    def arm(self) -> None:
-        """To be called when the event loop is about to wait for `fd`."""
-        if self.polled:
-            self._native.arm()
+    def run(self) -> int:
+        """Runs the datapath, which must have no thread; returns how many events it has."""
+        return self._native.run()
+
+    def may_sleep(self) -> bool:
+        """Whether the event loop may wait for `fd`; when not, `poll` has something to do."""
+        return not self.polled or self._native.arm()
 
     def poll(self) -> list[DeviceEvent]:
         """Runs the datapath if it has no thread, and returns what came.
 
         As many events as POLL_BATCH mean that there may be more.
         """
-        if self.polled:
-            self._native.run()
+        if self.polled and self.run() == 0:
+            return []
         return [_decode(event) for event in self._native.poll()]
 
     def close(self) -> None:

@@ -24,6 +24,7 @@ from mrc.verbs import MR, QueuePair
 logger = logging.getLogger("mrc.dispatch")
 
 _SUBMIT_BATCH = 256
+_TURNS_TO_REPLY = 2  # of the event loop, from an event to what a task posts because of it
 
 
 class Sink(Protocol):
@@ -78,6 +79,7 @@ class Dispatcher:
         self._cookies = itertools.count(1)
         self._outgoing: deque[Command] = deque()
         self._flush_due = False
+        self._turn_due = False
         self._calls: dict[int, _Call] = {}
         self._works: dict[int, Work] = {}
         self._sinks: dict[int, Sink] = {}
@@ -129,6 +131,9 @@ class Dispatcher:
             # Everything that one turn of the loop asks for goes down in one call.
             self._flush_due = True
             self._loop.call_soon(self._flush)
+            if self.device.polled:
+                self._submit()  # the first of them does not wait for the others
+                self.device.run()
 
     def _flush(self) -> None:
         self._flush_due = False
@@ -167,11 +172,19 @@ class Dispatcher:
     def _on_readable(self) -> None:
         if self.device.polled or not self._flush_due:
             self._submit()
-        more = self._take_batch() or (self.device.polled and self._outgoing)
-        if more:
+        if self._take_batch() or (self.device.polled and self._outgoing):
             self._loop.call_soon(self._on_readable)  # let others run between batches
-        elif not self._closed:
-            self.device.arm()
+        elif not (self._closed or self.device.may_sleep() or self._turn_due):
+            self._turn_due = True
+            self._loop.call_soon(self._turn_after, _TURNS_TO_REPLY)
+
+    def _turn_after(self, turns: int) -> None:
+        """Acknowledges what came, but lets the reply of a task that it woke leave before."""
+        if turns > 0:
+            self._loop.call_soon(self._turn_after, turns - 1)
+            return
+        self._turn_due = False
+        self._on_readable()
 
     def _take_batch(self) -> bool:
         """Handles a batch of events; true when there may be more."""

@@ -96,4 +96,4 @@ int mrc_ctx_run(mrc_ctx *ctx, uint64_t timeout_ns) {
   return mrc_datapath_run(&ctx->datapath, timeout_ns);
 }
 
-void mrc_ctx_arm(mrc_ctx *ctx) { mrc_datapath_arm(&ctx->datapath); }
+bool mrc_ctx_arm(mrc_ctx *ctx) { return mrc_datapath_arm(&ctx->datapath); }

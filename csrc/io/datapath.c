@@ -278,18 +278,21 @@ int mrc_datapath_run(struct mrc_datapath *datapath, uint64_t timeout_ns) {
   return (int)mrc_spsc_used(&datapath->events);
 }
 
-void mrc_datapath_arm(struct mrc_datapath *datapath) {
+bool mrc_datapath_arm(struct mrc_datapath *datapath) {
   mrc_assert(datapath->polled);
+  if (mrc_spsc_used(&datapath->events) > 0 || mrc_spsc_used(&datapath->commands) > 0) return false;
   uint64_t now_ns = look_at_clock(datapath);
-  bool waiting = mrc_spsc_used(&datapath->events) > 0 || mrc_spsc_used(&datapath->commands) > 0;
-  uint64_t deadline_ns = waiting ? 0 : deadline_ns_of(datapath);
+  uint64_t deadline_ns = deadline_ns_of(datapath);
+  if (deadline_ns <= now_ns) return false;
+  /* One that fires too early does no harm, and setting it again costs more than a turn. */
   bool armed = datapath->armed_ns > now_ns && datapath->armed_ns <= deadline_ns;
-  if (armed || deadline_ns == MRC_NEVER) return;
-  datapath->armed_ns = mrc_max_u64(deadline_ns, now_ns);
-  struct itimerspec timer = {.it_value = {.tv_sec = (time_t)(datapath->armed_ns / 1000000000u),
-                                          .tv_nsec = (long)(datapath->armed_ns % 1000000000u)}};
+  if (armed || deadline_ns == MRC_NEVER) return true;
+  datapath->armed_ns = deadline_ns;
+  struct itimerspec timer = {.it_value = {.tv_sec = (time_t)(deadline_ns / 1000000000u),
+                                          .tv_nsec = (long)(deadline_ns % 1000000000u)}};
   int error = timerfd_settime(datapath->timer_fd, TFD_TIMER_ABSTIME, &timer, NULL);
   mrc_assert(error == 0);
+  return true;
 }
 
 /* ---- The thread ---- */

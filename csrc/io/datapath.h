@@ -29,7 +29,7 @@ struct mrc_datapath {
   int command_fd;        /* eventfd: wakes the thread */
   int event_fd;          /* eventfd: readable when events wait */
   int timer_fd;          /* polled: makes epoll_fd readable at the deadline */
-  uint64_t armed_ns;     /* when timer_fd fires; in the past: it does not */
+  uint64_t armed_ns;     /* when timer_fd fires; in the past: it has */
   uint32_t blocked;      /* ports that the engine was told not to use, bit n - 1 for port n */
   uint64_t now_ns;       /* when the clock was last read */
   uint64_t spin_ns;      /* poll so long without sleeping after the last input */
@@ -50,7 +50,7 @@ int mrc_datapath_start(struct mrc_datapath *datapath, struct mrc_cause *cause) M
 void mrc_datapath_stop(struct mrc_datapath *datapath);
 /* Instead of the thread: mrc_ctx_run and mrc_ctx_arm. */
 int mrc_datapath_run(struct mrc_datapath *datapath, uint64_t timeout_ns);
-void mrc_datapath_arm(struct mrc_datapath *datapath);
+bool mrc_datapath_arm(struct mrc_datapath *datapath);
 void mrc_datapath_close(struct mrc_datapath *datapath);
 
 /* Makes a sleeping thread look at its rings. Another thread. Nothing to do when polled. */

@@ -29,7 +29,6 @@ class FakeDevice:
         self.fd, self._write = os.pipe()
         os.set_blocking(self.fd, False)
         self.polled = False
-        self.armed = 0
         self.room = 1000
         self.batches: list[list[Command]] = []
         self.events: list[DeviceEvent] = []
@@ -42,8 +41,8 @@ class FakeDevice:
         self.submitted.set()
         return len(taken)
 
-    def arm(self) -> None:
-        self.armed += 1
+    def may_sleep(self) -> bool:
+        return True
 
     def say(self, *events: DeviceEvent) -> None:
         self.events += events
