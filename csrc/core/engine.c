@@ -13,6 +13,7 @@
 #include "probe.h"
 #include "requester.h"
 #include "responder.h"
+#include "reverse.h"
 
 #define MIN_WAIT_NS 20000ull     /* a timer never comes sooner than this after a visit */
 #define STUCK_WAIT_NS 1000000ull /* nor sooner than this while it is stuck */
@@ -64,10 +65,11 @@ struct mrc_engine *mrc_engine_create(const struct mrc_engine_config *config) {
   const bool ok = engine->qps != NULL && engine->ev_probes != NULL && engine->arena != NULL &&
                   engine->trace != NULL && engine->events != NULL &&
                   mrc_keymap_init(&engine->by_qpn, config->max_qps) == 0 &&
-                  mrc_keymap_init(&engine->by_source, max_sources(config)) == 0 &&
+                  mrc_peers_init(&engine->peers, config->max_qps, max_sources(config)) == 0 &&
                   mrc_mr_table_init(&engine->mrs, config->max_mrs) == 0 &&
                   mrc_cq_init(&engine->cq, config->cq_depth) == 0 &&
                   mrc_timers_init(&engine->timers, config->max_qps) == 0 &&
+                  mrc_timers_init(&engine->peer_timers, config->max_qps + 1) == 0 &&
                   mrc_timers_init(&engine->ev_probe_timers, MRC_MAX_EV_PROBES) == 0;
   if (ok) return engine;
   mrc_engine_destroy(engine);
@@ -85,11 +87,12 @@ void mrc_engine_destroy(struct mrc_engine *engine) {
   free(engine->trace);
   free(engine->events);
   mrc_keymap_free(&engine->by_qpn);
-  mrc_keymap_free(&engine->by_source);
+  mrc_peers_free(&engine->peers);
   mrc_mr_table_free(&engine->mrs);
   mrc_cq_free(&engine->cq);
   mrc_timers_free(&engine->timers);
   mrc_timers_free(&engine->ev_probe_timers);
+  mrc_timers_free(&engine->peer_timers);
   free(engine);
 }
 
@@ -295,7 +298,7 @@ int mrc_engine_receive(struct mrc_engine *engine, const uint8_t *packet, size_t 
     qp = mrc_engine_qp(engine, wire.dest_qpn);
     if (qp == NULL) return mrc_drop(engine, MRC_DROP_QPN, wire.dest_qpn, bytes);
     if (qp->state < MRC_QP_RTR) return mrc_drop(engine, MRC_DROP_QP_STATE, qp->qpn, bytes);
-    if (!mrc_qp_knows_source(qp, meta->src))
+    if (!mrc_peer_knows(&engine->peers, qp->peer, meta->src))
       return mrc_drop(engine, MRC_DROP_SOURCE, qp->qpn, bytes);
   }
   const bool cut_off = meta->trimmed && mrc_opcode_is_data(wire.opcode); /* the ICRC went too */
@@ -311,7 +314,6 @@ int mrc_engine_receive(struct mrc_engine *engine, const uint8_t *packet, size_t 
 static uint64_t qp_deadline(const struct mrc_qp *qp) {
   uint64_t deadline = mrc_responder_deadline(qp);
   deadline = mrc_min_u64(deadline, mrc_loss_deadline(qp));
-  deadline = mrc_min_u64(deadline, mrc_port_status_deadline(qp));
   return qp->state == MRC_QP_RTS ? mrc_min_u64(deadline, qp->ev_probe_ns) : deadline;
 }
 
@@ -357,7 +359,7 @@ int mrc_engine_transmit(struct mrc_engine *engine, struct mrc_burst *bursts, int
     struct mrc_qp *qp = pop_ready(engine);
     const int before = engine->n_bursts;
     mrc_ev_probe_on_deadline(engine, qp, now_ns);
-    mrc_port_status_on_deadline(engine, qp, now_ns);
+    mrc_reverse_on_visit(engine, qp, now_ns);
     const bool done =
         mrc_responder_transmit(engine, qp, now_ns) && mrc_requester_transmit(engine, qp, now_ns);
     room = done || mrc_burst_may_open(engine);
@@ -438,7 +440,7 @@ void mrc_engine_port_blocked(struct mrc_engine *engine, int port, bool blocked, 
   if (blocked) {
     engine->blocked_ns[port - 1] = now_ns;
   } else {
-    engine->n_answers_stuck = 0;
+    engine->n_answers_stuck = engine->n_ev_probes_stuck = 0;
     wake_waiting(engine);
   }
 }
@@ -449,10 +451,14 @@ void mrc_engine_port_up(struct mrc_engine *engine, int port, bool up, uint64_t n
   const uint32_t bit = 1u << (port - 1), plane = (uint32_t)port - 1;
   if (((engine->ports_up & bit) != 0) == up) return;
   engine->ports_up ^= bit;
+  engine->port_was_down = true;
+  engine->n_ev_probes_stuck = 0; /* probes may be in vain now, or messages may leave here */
+  for (uint32_t i = 0; i < engine->peers.n_peers; i++)
+    if (engine->peers.peers[i].qps != NULL)
+      mrc_port_status_on_change(engine, &engine->peers.peers[i]);
   for (uint32_t i = 0; i < engine->config.max_qps; i++) {
     struct mrc_qp *qp = engine->qps[i];
     if (qp == NULL) continue;
-    mrc_port_status_on_change(engine, qp);
     if ((qp->evset.plane_mask & bit) == 0) continue;
     mrc_loss_report_port(engine, qp, plane, up, MRC_REASON_OWN_PORT);
     if (qp->state != MRC_QP_RTS) continue;
@@ -466,15 +472,19 @@ void mrc_engine_port_up(struct mrc_engine *engine, int port, bool up, uint64_t n
 /* ---- time ---- */
 
 uint64_t mrc_engine_deadline(const struct mrc_engine *engine) {
-  if (engine->ready_first != NULL || engine->n_answers > engine->n_answers_stuck)
+  if (engine->ready_first != NULL || engine->n_answers > engine->n_answers_stuck ||
+      engine->n_unsent_ev_probes > engine->n_ev_probes_stuck)
     return 0; /* there is something to send */
-  return mrc_min_u64(mrc_timers_next(&engine->timers), mrc_timers_next(&engine->ev_probe_timers));
+  const uint64_t probe_ns = mrc_timers_next(&engine->ev_probe_timers);
+  const uint64_t peer_ns = mrc_timers_next(&engine->peer_timers);
+  return mrc_min_u64(mrc_timers_next(&engine->timers), mrc_min_u64(probe_ns, peer_ns));
 }
 
 void mrc_engine_expire(struct mrc_engine *engine, uint64_t now_ns) {
   mrc_assert(!engine->committing);
   engine->now_ns = now_ns;
   mrc_ev_probe_expire(engine, now_ns);
+  mrc_port_status_expire(engine, now_ns);
   for (;;) {
     const uint32_t index = mrc_timers_pop(&engine->timers, now_ns);
     if (index == UINT32_MAX) return;

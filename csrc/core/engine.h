@@ -9,6 +9,7 @@
 #include "cq.h"
 #include "drops.h"
 #include "mr.h"
+#include "peer.h"
 #include "prng.h"
 #include "qp.h"
 #include "timer.h"
@@ -41,6 +42,7 @@ enum mrc_ev_probe_purpose {
   MRC_EV_PROBE_COMMAND,
   MRC_EV_PROBE_EV,
   MRC_EV_PROBE_PLANE,
+  MRC_EV_PROBE_REVERSE,
   MRC_EV_PROBE_PORT_STATUS /* no probe, but a message that is answered in the same way */
 };
 
@@ -49,7 +51,8 @@ struct mrc_ev_probe {
   uint64_t cookie;
   uint64_t sent_ns;
   uint64_t timeout_ns;
-  uint32_t qp;       /* index */
+  uint32_t qp;       /* index; of a port status the one that carries it, once it leaves */
+  uint32_t peer;     /* index, of a port status */
   uint32_t bytes;    /* UDP payload wanted, 0: not padded */
   uint32_t ports_up; /* what a port status told */
   uint16_t ev;
@@ -61,7 +64,7 @@ struct mrc_ev_probe {
 
 /* An endpoint request that waits for its response. */
 struct mrc_answer {
-  uint32_t qp; /* index of a QP whose peer asked */
+  uint32_t peer; /* index of the one who asked */
   uint16_t id;
   uint16_t tx_timestamp;
   uint8_t op;
@@ -72,24 +75,31 @@ struct mrc_answer {
 struct mrc_engine {
   struct mrc_engine_config config;
   struct mrc_prng prng;
-  struct mrc_keymap by_qpn;    /* QPN -> index */
-  struct mrc_keymap by_source; /* hash of a peer's (address, source port) -> index of one QP */
-  struct mrc_qp **qps;         /* by index; 0: free */
+  struct mrc_keymap by_qpn; /* QPN -> index */
+  struct mrc_qp **qps;      /* by index; 0: free */
+  struct mrc_peers peers;
   struct mrc_mr_table mrs;
   struct mrc_cq cq;
   struct mrc_timers timers;   /* one per QP */
   struct mrc_qp *ready_first; /* round robin */
   struct mrc_qp *ready_last;
+  struct mrc_timers peer_timers;   /* port status, one per peer */
+  struct mrc_peer *status_waiting; /* list of peers whose message waits for a slot */
+  struct mrc_qp *slot_first;       /* QPs whose EV probes wait for a slot, in turn */
+  struct mrc_qp *slot_last;
   uint32_t n_waiting; /* QPs that wait for a port */
   uint32_t ports_up;  /* bit n - 1: port n */
   uint32_t ports_blocked;
+  bool port_was_down;                 /* one of them, ever */
   uint64_t blocked_ns[MRC_MAX_PORTS]; /* since when, by plane index */
   uint32_t n_held;                    /* QPs whose cumulative PSN waits for the CQ */
   struct mrc_ev_probe *ev_probes;     /* slot of a probe: id modulo MRC_MAX_EV_PROBES */
   struct mrc_timers ev_probe_timers;
+  uint32_t n_ev_probes; /* slots taken */
   uint32_t n_commanded; /* of these, so many by command */
   uint16_t next_ev_probe_id;
-  uint32_t n_unsent_ev_probes;                /* queued and not yet sent */
+  uint32_t n_unsent_ev_probes; /* queued and not yet sent */
+  uint32_t n_ev_probes_stuck;  /* of these, so many waited for a port's socket at the last look */
   uint16_t ev_probe_queue[MRC_MAX_EV_PROBES]; /* ring of slots to send */
   uint32_t ev_probe_head;
   struct mrc_answer answers[MRC_MAX_ANSWERS]; /* ring */

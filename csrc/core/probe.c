@@ -7,8 +7,16 @@
 #include "burst.h"
 #include "loss.h"
 #include "port_status.h"
+#include "reverse.h"
 
 #define HEALTH_TIMEOUT_FLOOR_NS 10000000ull /* patience of a probe of ours */
+
+/* How the slots are shared: commands take half of them at most; a QP's own probes an eighth of what
+   is free, so that a QP with many bad EVs leaves room for the next; the last few are for port
+   status. */
+#define MAX_COMMANDED (MRC_MAX_EV_PROBES / 2)
+#define QP_SHARE 8
+#define KEPT_FOR_STATUS 64
 
 _Static_assert(65536 % MRC_MAX_EV_PROBES == 0, "an id names its slot");
 
@@ -29,28 +37,98 @@ static void enqueue(struct mrc_engine *engine, uint16_t slot) {
   engine->ev_probe_queue[tail % MRC_MAX_EV_PROBES] = slot;
 }
 
-/* 0 when there are too many. */
-static struct mrc_ev_probe *start(struct mrc_engine *engine, struct mrc_qp *qp, uint16_t ev,
-                                  uint32_t bytes, uint64_t timeout_ns, uint8_t purpose,
-                                  uint64_t cookie) {
-  if (engine->n_unsent_ev_probes == MRC_MAX_EV_PROBES) return NULL;
+static bool is_own(uint8_t purpose) {
+  return purpose == MRC_EV_PROBE_EV || purpose == MRC_EV_PROBE_PLANE ||
+         purpose == MRC_EV_PROBE_REVERSE;
+}
+
+static bool has_room(const struct mrc_engine *engine, const struct mrc_qp *qp, uint8_t purpose) {
+  const uint32_t free_slots = MRC_MAX_EV_PROBES - engine->n_ev_probes;
+  if (purpose == MRC_EV_PROBE_PORT_STATUS) return free_slots > 0;
+  if (free_slots <= KEPT_FOR_STATUS) return false;
+  if (purpose == MRC_EV_PROBE_COMMAND) return engine->n_commanded < MAX_COMMANDED;
+  return qp->n_ev_probes < mrc_max_u32(1, (free_slots - KEPT_FOR_STATUS) / QP_SHARE);
+}
+
+/* A probe of the kind that `like` describes; 0 when there is no room for it. `qp` is 0 for a port
+   status. */
+static struct mrc_ev_probe *start(struct mrc_engine *engine, struct mrc_qp *qp,
+                                  const struct mrc_ev_probe *like) {
+  if (!has_room(engine, qp, like->purpose)) return NULL;
   struct mrc_ev_probe *probe = new_probe(engine);
-  if (probe == NULL) return NULL;
-  probe->qp = qp->index;
-  probe->ev = ev;
-  probe->bytes = bytes;
-  probe->timeout_ns = timeout_ns;
-  probe->purpose = purpose;
-  probe->cookie = cookie;
-  enqueue(engine, probe->id % MRC_MAX_EV_PROBES);
+  mrc_assert(probe != NULL);
+  const uint16_t id = probe->id;
+  *probe = *like;
+  probe->id = id;
+  if (qp != NULL) probe->qp = qp->index;
+  engine->n_ev_probes++;
+  if (like->purpose == MRC_EV_PROBE_PORT_STATUS) engine->peers.peers[like->peer].status.messages++;
+  if (is_own(like->purpose)) qp->n_ev_probes++;
+  if (like->purpose == MRC_EV_PROBE_COMMAND) {
+    engine->n_commanded++;
+    qp->n_commanded++;
+  }
+  enqueue(engine, id % MRC_MAX_EV_PROBES);
   return probe;
 }
 
-/* Commands leave half of the slots to probes of the engine's own, and find room for their events
-   even when nobody polls: there is a place for each that is outstanding. */
-static bool has_room_for_command(const struct mrc_engine *engine) {
-  const uint32_t events = engine->event_tail - engine->event_head + engine->n_commanded;
-  return engine->n_commanded < MRC_MAX_EV_PROBES / 2 && events < MRC_EVENT_RING / 4 * 3;
+/* ---- QPs that wait for a slot, in turn ---- */
+
+static void wait_for_slot(struct mrc_engine *engine, struct mrc_qp *qp) {
+  if (qp->waits_for_slot) return;
+  qp->waits_for_slot = true;
+  qp->slot_next = NULL;
+  if (engine->slot_last != NULL)
+    engine->slot_last->slot_next = qp;
+  else
+    engine->slot_first = qp;
+  engine->slot_last = qp;
+}
+
+static void leave_wait(struct mrc_engine *engine, struct mrc_qp *qp) {
+  if (!qp->waits_for_slot) return;
+  struct mrc_qp *before = NULL;
+  for (struct mrc_qp *at = engine->slot_first; at != qp; at = at->slot_next)
+    before = at;
+  if (before != NULL)
+    before->slot_next = qp->slot_next;
+  else
+    engine->slot_first = qp->slot_next;
+  if (engine->slot_last == qp) engine->slot_last = before;
+  qp->waits_for_slot = false;
+}
+
+/* A slot came free. */
+static void wake(struct mrc_engine *engine) {
+  if (mrc_port_status_on_room(engine)) return;
+  struct mrc_qp *qp = engine->slot_first;
+  if (qp == NULL) return;
+  leave_wait(engine, qp);
+  qp->ev_probe_ns = 0;
+  mrc_qp_touch(engine, qp);
+}
+
+static void release(struct mrc_engine *engine, struct mrc_ev_probe *probe) {
+  struct mrc_qp *qp = engine->qps[probe->qp];
+  mrc_timers_set(&engine->ev_probe_timers, probe->id % MRC_MAX_EV_PROBES, MRC_NEVER);
+  if (probe->purpose == MRC_EV_PROBE_PORT_STATUS)
+    engine->peers.peers[probe->peer].status.messages--;
+  if (is_own(probe->purpose)) qp->n_ev_probes--;
+  if (probe->purpose == MRC_EV_PROBE_COMMAND) {
+    engine->n_commanded--;
+    qp->n_commanded--;
+  }
+  engine->n_ev_probes--;
+  probe->purpose = MRC_EV_PROBE_FREE;
+  wake(engine);
+}
+
+/* ---- who wants probes ---- */
+
+/* Commands find room for their events even when nobody polls: there is a place for each that is
+   outstanding. */
+static bool has_room_for_event(const struct mrc_engine *engine) {
+  return engine->event_tail - engine->event_head + engine->n_commanded < MRC_EVENT_RING / 4 * 3;
 }
 
 static int check_command(const struct mrc_engine *engine, const struct mrc_probe_attr *attr) {
@@ -70,63 +148,108 @@ int mrc_engine_probe_evs(struct mrc_engine *engine, const struct mrc_probe_attr 
     if (error != 0) return error;
   }
   int taken = 0;
-  for (; taken < n && has_room_for_command(engine); taken++) {
+  for (; taken < n && has_room_for_event(engine); taken++) {
     const struct mrc_probe_attr *attr = &probes[taken];
-    struct mrc_qp *qp = mrc_engine_qp(engine, attr->qpn);
-    struct mrc_ev_probe *probe = start(engine, qp, (uint16_t)attr->ev_index, attr->bytes,
-                                       attr->timeout_ns, MRC_EV_PROBE_COMMAND, attr->cookie);
-    if (probe == NULL) break;
-    probe->dscp = attr->dscp;
-    engine->n_commanded++;
-    mrc_qp_touch(engine, qp); /* something is to be sent, or waits for its port */
+    const struct mrc_ev_probe like = {.ev = (uint16_t)attr->ev_index,
+                                      .bytes = attr->bytes,
+                                      .timeout_ns = attr->timeout_ns,
+                                      .purpose = MRC_EV_PROBE_COMMAND,
+                                      .cookie = attr->cookie,
+                                      .dscp = attr->dscp};
+    if (start(engine, mrc_engine_qp(engine, attr->qpn), &like) == NULL) break;
   }
   return taken;
 }
 
-const struct mrc_ev_probe *mrc_port_status_message(struct mrc_engine *engine, struct mrc_qp *qp,
-                                                   uint16_t ev, uint64_t timeout_ns) {
-  return start(engine, qp, ev, 0, timeout_ns, MRC_EV_PROBE_PORT_STATUS, 0);
+const struct mrc_ev_probe *mrc_port_status_message(struct mrc_engine *engine,
+                                                   const struct mrc_peer *peer,
+                                                   uint64_t timeout_ns) {
+  const struct mrc_ev_probe like = {
+      .peer = peer->index, .timeout_ns = timeout_ns, .purpose = MRC_EV_PROBE_PORT_STATUS};
+  return start(engine, NULL, &like);
 }
 
-/* Probes of ours are as large as a full packet, so that a path that shrank is not trusted. */
-static void probe_for(struct mrc_engine *engine, struct mrc_qp *qp, uint16_t ev, uint8_t purpose,
+bool mrc_ev_probe_is_queued(const struct mrc_engine *engine, const struct mrc_peer *peer,
+                            uint16_t id) {
+  const struct mrc_ev_probe *probe = &engine->ev_probes[id % MRC_MAX_EV_PROBES];
+  return probe->purpose == MRC_EV_PROBE_PORT_STATUS && probe->peer == peer->index &&
+         probe->id == id && !probe->sent;
+}
+
+bool mrc_ev_probe_reverse(struct mrc_engine *engine, struct mrc_qp *qp, uint16_t ev,
+                          uint64_t timeout_ns) {
+  const struct mrc_ev_probe like = {
+      .ev = ev, .timeout_ns = timeout_ns, .purpose = MRC_EV_PROBE_REVERSE};
+  return start(engine, qp, &like) != NULL;
+}
+
+/* Probes of ours are as large as a full packet, so that a path that shrank is not trusted. False
+   when there is no slot: it stays due. */
+static bool probe_for(struct mrc_engine *engine, struct mrc_qp *qp, uint16_t ev, uint8_t purpose,
                       struct mrc_probation *probation, uint64_t now_ns) {
-  const uint64_t patience = mrc_max_u64(2 * mrc_rtt_overdue_ns(&qp->req.rtt, 0),
-                                        mrc_floor_ns(HEALTH_TIMEOUT_FLOOR_NS, qp->noise_ns));
-  const uint32_t bytes = qp->attr.path_mtu + MRC_DATA_OVERHEAD_BYTES;
-  if (ev != MRC_EV_NONE && start(engine, qp, ev, bytes, patience, purpose, 0) != NULL)
-    mrc_probation_on_probe(probation);
-  else
+  if (ev == MRC_EV_NONE) { /* all are DENIED */
     mrc_probation_on_timeout(probation, now_ns);
+    return true;
+  }
+  const struct mrc_ev_probe like = {
+      .ev = ev,
+      .bytes = qp->attr.path_mtu + MRC_DATA_OVERHEAD_BYTES,
+      .timeout_ns = mrc_max_u64(2 * mrc_rtt_overdue_ns(&qp->req.rtt, 0),
+                                mrc_floor_ns(HEALTH_TIMEOUT_FLOOR_NS, qp->noise_ns)),
+      .purpose = purpose};
+  if (start(engine, qp, &like) == NULL) return false;
+  mrc_probation_on_probe(probation);
+  return true;
 }
 
-void mrc_ev_probe_on_deadline(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns) {
-  if (qp->state != MRC_QP_RTS || now_ns < qp->ev_probe_ns) return;
+/* The planes that want a probe now get one; returns when the next wants one. */
+static uint64_t probe_planes(struct mrc_engine *engine, struct mrc_qp *qp, bool *room,
+                             uint64_t now_ns) {
   uint64_t next_ns = MRC_NEVER;
   for (uint32_t planes = qp->evset.plane_mask; planes != 0; planes &= planes - 1) {
     const uint32_t index = (uint32_t)__builtin_ctz(planes);
     struct mrc_plane *plane = &qp->planes[index];
     if (!plane->suspended || plane->peer_down || !(engine->ports_up >> index & 1)) continue;
-    if (now_ns >= plane->probation.next_ns)
-      probe_for(engine, qp, mrc_evset_any(&qp->evset, index), MRC_EV_PROBE_PLANE, &plane->probation,
-                now_ns);
-    next_ns = mrc_min_u64(next_ns, plane->probation.next_ns);
+    if (now_ns >= plane->probation.next_ns && *room)
+      *room = probe_for(engine, qp, mrc_evset_any(&qp->evset, index), MRC_EV_PROBE_PLANE,
+                        &plane->probation, now_ns);
+    if (plane->probation.next_ns > now_ns) next_ns = mrc_min_u64(next_ns, plane->probation.next_ns);
   }
-  for (uint16_t i = 0; i < qp->evset.n; i++) {
-    struct mrc_ev *ev = &qp->evset.evs[i];
-    if (ev->state != MRC_EV_ASSUMED_BAD || qp->planes[ev->attr.port - 1].suspended) continue;
-    if (now_ns >= ev->probation.next_ns)
-      probe_for(engine, qp, i, MRC_EV_PROBE_EV, &ev->probation, now_ns);
-    next_ns = mrc_min_u64(next_ns, ev->probation.next_ns);
-  }
-  qp->ev_probe_ns = next_ns;
+  return next_ns;
 }
 
-static void release(struct mrc_engine *engine, struct mrc_ev_probe *probe) {
-  mrc_timers_set(&engine->ev_probe_timers, probe->id % MRC_MAX_EV_PROBES, MRC_NEVER);
-  if (probe->purpose == MRC_EV_PROBE_COMMAND) engine->n_commanded--;
-  probe->purpose = MRC_EV_PROBE_FREE;
+/* Likewise the EVs. It begins where the slots gave out the last time, so that all have their turn.
+ */
+static uint64_t probe_evs(struct mrc_engine *engine, struct mrc_qp *qp, bool *room,
+                          uint64_t now_ns) {
+  uint64_t next_ns = MRC_NEVER;
+  const uint16_t first = qp->next_ev_probe;
+  for (uint16_t k = 0; k < qp->evset.n; k++) {
+    const uint16_t i = (uint16_t)((first + k) % qp->evset.n);
+    struct mrc_ev *ev = &qp->evset.evs[i];
+    if (ev->state != MRC_EV_ASSUMED_BAD || qp->planes[ev->attr.port - 1].suspended) continue;
+    if (now_ns >= ev->probation.next_ns && *room) {
+      *room = probe_for(engine, qp, i, MRC_EV_PROBE_EV, &ev->probation, now_ns);
+      if (!*room) qp->next_ev_probe = i;
+    }
+    if (ev->probation.next_ns > now_ns) next_ns = mrc_min_u64(next_ns, ev->probation.next_ns);
+  }
+  return next_ns;
 }
+
+void mrc_ev_probe_on_deadline(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns) {
+  if (qp->state != MRC_QP_RTS || now_ns < qp->ev_probe_ns) return;
+  bool room = true;
+  const uint64_t plane_ns = probe_planes(engine, qp, &room, now_ns);
+  qp->ev_probe_ns = mrc_min_u64(plane_ns, probe_evs(engine, qp, &room, now_ns));
+  if (room) return;
+  wait_for_slot(engine, qp);
+  /* The turn may pass to one that needs it no more: then this one is not forgotten for long. */
+  const uint64_t longest_ns = mrc_floor_ns(MRC_PROBATION_SLOWEST_NS, qp->noise_ns);
+  qp->ev_probe_ns = mrc_min_u64(qp->ev_probe_ns, now_ns + longest_ns);
+}
+
+/* ---- how they end ---- */
 
 static void end_command(struct mrc_engine *engine, const struct mrc_ev_probe *probe,
                         const struct mrc_qp *qp, int result, bool ce, uint64_t now_ns) {
@@ -141,34 +264,36 @@ static void end_command(struct mrc_engine *engine, const struct mrc_ev_probe *pr
   mrc_event_push(engine, &event);
 }
 
-static void fail(struct mrc_engine *engine, struct mrc_ev_probe *probe, int error,
-                 uint64_t now_ns) {
+/* The rest of what a failure means, but for a port status. */
+static void on_failure(struct mrc_engine *engine, const struct mrc_ev_probe *probe, int error,
+                       uint64_t now_ns) {
   struct mrc_qp *qp = engine->qps[probe->qp];
-  mrc_assert(qp != NULL);
   struct mrc_ev *ev = &qp->evset.evs[probe->ev];
   struct mrc_plane *plane = &qp->planes[ev->attr.port - 1];
   if (probe->purpose == MRC_EV_PROBE_COMMAND) end_command(engine, probe, qp, error, false, now_ns);
+  if (probe->purpose == MRC_EV_PROBE_REVERSE) mrc_reverse_on_failure(qp, probe->ev, error);
   if (probe->purpose == MRC_EV_PROBE_EV) mrc_probation_on_timeout(&ev->probation, now_ns);
   if (probe->purpose == MRC_EV_PROBE_PLANE) mrc_probation_on_timeout(&plane->probation, now_ns);
-  if (probe->purpose == MRC_EV_PROBE_PORT_STATUS)
-    mrc_port_status_on_failure(qp, probe, error, now_ns);
   qp->ev_probe_ns = 0; /* look again at once */
-  release(engine, probe);
   mrc_qp_touch(engine, qp);
 }
 
-static void succeed(struct mrc_engine *engine, struct mrc_ev_probe *probe, struct mrc_qp *qp,
-                    bool ce, uint64_t now_ns) {
+static void fail(struct mrc_engine *engine, struct mrc_ev_probe *probe, int error,
+                 uint64_t now_ns) {
+  const struct mrc_ev_probe ended = *probe;
+  release(engine, probe);
+  if (ended.purpose == MRC_EV_PROBE_PORT_STATUS)
+    mrc_port_status_on_failure(engine, &engine->peers.peers[ended.peer], &ended, error, now_ns);
+  else
+    on_failure(engine, &ended, error, now_ns);
+}
+
+/* A path answered: what that means to the EV or the plane on probation. */
+static void on_alive(struct mrc_engine *engine, const struct mrc_ev_probe *probe, struct mrc_qp *qp,
+                     bool ce, uint64_t now_ns) {
   struct mrc_ev *ev = &qp->evset.evs[probe->ev];
   const uint32_t index = ev->attr.port - 1u;
   struct mrc_plane *plane = &qp->planes[index];
-  const uint64_t rtt_ns = now_ns - probe->sent_ns;
-  mrc_rtt_sample(&ev->rtt, rtt_ns);
-  if (qp->state == MRC_QP_RTR) { /* the first data must not be impatient on a long way */
-    mrc_rtt_sample(&plane->rtt, rtt_ns);
-    mrc_rtt_sample(&qp->req.rtt, rtt_ns);
-  }
-  if (probe->purpose == MRC_EV_PROBE_COMMAND) end_command(engine, probe, qp, 0, ce, now_ns);
   if (probe->purpose == MRC_EV_PROBE_EV && ev->state == MRC_EV_ASSUMED_BAD &&
       mrc_probation_on_success(&ev->probation, now_ns)) {
     mrc_evset_on_trust(&qp->evset, probe->ev);
@@ -180,10 +305,32 @@ static void succeed(struct mrc_engine *engine, struct mrc_ev_probe *probe, struc
   if (probe->purpose == MRC_EV_PROBE_PLANE && plane->suspended &&
       mrc_probation_on_success(&plane->probation, now_ns))
     mrc_loss_resume_plane(engine, qp, index, MRC_REASON_PROBES);
-  if (probe->purpose == MRC_EV_PROBE_PORT_STATUS)
-    mrc_port_status_on_answer(engine, qp, probe, now_ns);
   qp->ev_probe_ns = 0;
+}
+
+static void succeed(struct mrc_engine *engine, struct mrc_ev_probe *probe, bool ce,
+                    uint64_t now_ns) {
+  const struct mrc_ev_probe ended = *probe;
+  const uint64_t rtt_ns = now_ns - ended.sent_ns;
   release(engine, probe);
+  if (ended.purpose == MRC_EV_PROBE_PORT_STATUS) {
+    mrc_port_status_on_answer(engine, &engine->peers.peers[ended.peer], &ended, now_ns);
+    return;
+  }
+  struct mrc_qp *qp = engine->qps[ended.qp];
+  struct mrc_ev *ev = &qp->evset.evs[ended.ev];
+  mrc_trace(engine, MRC_TRACE_EV_PROBE_IN, qp->qpn, ended.id, rtt_ns);
+  mrc_rtt_sample(&ev->rtt, rtt_ns);
+  if (qp->state == MRC_QP_RTR) { /* the first data must not be impatient on a long way */
+    mrc_rtt_sample(&qp->planes[ev->attr.port - 1].rtt, rtt_ns);
+    mrc_rtt_sample(&qp->req.rtt, rtt_ns);
+  }
+  if (ended.purpose == MRC_EV_PROBE_COMMAND)
+    end_command(engine, &ended, qp, 0, ce, now_ns);
+  else if (ended.purpose == MRC_EV_PROBE_REVERSE)
+    mrc_reverse_on_answer(qp, ended.ev, rtt_ns);
+  else
+    on_alive(engine, &ended, qp, ce, now_ns);
   mrc_qp_touch(engine, qp);
 }
 
@@ -204,21 +351,28 @@ static void drop_freed_from_queue(struct mrc_engine *engine) {
   }
 }
 
-void mrc_ev_probe_drop_qp(struct mrc_engine *engine, const struct mrc_qp *qp) {
+void mrc_ev_probe_drop_qp(struct mrc_engine *engine, struct mrc_qp *qp) {
+  leave_wait(engine, qp);
+  if (qp->n_ev_probes + qp->n_commanded == 0) return;
   for (uint32_t slot = 0; slot < MRC_MAX_EV_PROBES; slot++) {
     struct mrc_ev_probe *probe = &engine->ev_probes[slot];
-    if (probe->purpose != MRC_EV_PROBE_FREE && probe->qp == qp->index) release(engine, probe);
+    const bool of_qp = is_own(probe->purpose) || probe->purpose == MRC_EV_PROBE_COMMAND;
+    if (of_qp && probe->qp == qp->index) release(engine, probe);
   }
   drop_freed_from_queue(engine);
-  uint32_t kept = 0;
-  for (uint32_t i = 0; i < engine->n_answers; i++) {
-    const struct mrc_answer answer = engine->answers[(engine->answer_head + i) % MRC_MAX_ANSWERS];
-    if (answer.qp == qp->index) continue;
-    engine->answers[(engine->answer_head + kept++) % MRC_MAX_ANSWERS] = answer;
-  }
-  engine->n_answers = kept;
-  engine->n_answers_stuck = 0;
 }
+
+void mrc_ev_probe_drop_messages(struct mrc_engine *engine, const struct mrc_peer *peer) {
+  if (peer->status.messages == 0) return;
+  for (uint32_t slot = 0; slot < MRC_MAX_EV_PROBES; slot++) {
+    struct mrc_ev_probe *probe = &engine->ev_probes[slot];
+    if (probe->purpose == MRC_EV_PROBE_PORT_STATUS && probe->peer == peer->index)
+      release(engine, probe);
+  }
+  drop_freed_from_queue(engine);
+}
+
+/* ---- out and in ---- */
 
 static uint8_t op_of(const struct mrc_ev_probe *probe) {
   return probe->purpose == MRC_EV_PROBE_PORT_STATUS ? MRC_ENDPOINT_PORT_STATUS
@@ -245,24 +399,41 @@ static bool send_probe(struct mrc_engine *engine, struct mrc_ev_probe *probe, ui
   return true;
 }
 
-/* Every probe waiting is looked at once; those whose port is full wait for the next transmit. */
+/* Whether the probe may leave now: 1, 0 when its port's socket is full, or a negative errno. A port
+   status takes whichever port is free. */
+static int aim(struct mrc_engine *engine, struct mrc_ev_probe *probe) {
+  if (probe->purpose == MRC_EV_PROBE_PORT_STATUS) {
+    struct mrc_peer *peer = &engine->peers.peers[probe->peer];
+    const uint32_t usable = engine->ports_up & ~engine->ports_blocked;
+    struct mrc_qp *qp;
+    const bool now = mrc_port_status_choose(engine, peer, usable, &qp, &probe->ev);
+    if (!now && !mrc_port_status_choose(engine, peer, engine->ports_up, &qp, &probe->ev))
+      return -ENETUNREACH;
+    probe->qp = qp->index;
+    return now;
+  }
+  const struct mrc_ev *ev = &engine->qps[probe->qp]->evset.evs[probe->ev];
+  const uint32_t plane = ev->attr.port - 1u;
+  if (ev->state == MRC_EV_DENIED || !(engine->ports_up >> plane & 1)) return -ENETUNREACH;
+  return mrc_port_usable(engine, plane);
+}
+
+/* Every probe waiting is looked at once; those whose port is full wait until it is not. */
 bool mrc_ev_probe_transmit(struct mrc_engine *engine, uint64_t now_ns) {
+  engine->n_ev_probes_stuck = 0;
   for (uint32_t n = engine->n_unsent_ev_probes; n > 0; n--) {
     const uint16_t slot = engine->ev_probe_queue[engine->ev_probe_head % MRC_MAX_EV_PROBES];
     struct mrc_ev_probe *probe = &engine->ev_probes[slot];
     engine->ev_probe_head++;
     engine->n_unsent_ev_probes--;
     mrc_assert(probe->purpose != MRC_EV_PROBE_FREE);
-    const struct mrc_ev *ev = &engine->qps[probe->qp]->evset.evs[probe->ev];
-    if (ev->state == MRC_EV_DENIED || !(engine->ports_up >> (ev->attr.port - 1) & 1)) {
-      fail(engine, probe, -ENETUNREACH, now_ns);
-      continue;
-    }
-    if (!mrc_port_usable(engine, ev->attr.port - 1u)) {
+    const int aimed = aim(engine, probe);
+    if (aimed < 0) {
+      fail(engine, probe, aimed, now_ns);
+    } else if (aimed == 0) {
       enqueue(engine, slot);
-      continue;
-    }
-    if (!send_probe(engine, probe, now_ns)) {
+      engine->n_ev_probes_stuck++;
+    } else if (!send_probe(engine, probe, now_ns)) {
       enqueue(engine, slot);
       return false;
     }
@@ -298,11 +469,11 @@ int mrc_endpoint_on_response(struct mrc_engine *engine, const struct mrc_wire *p
   if (probe->purpose == MRC_EV_PROBE_FREE || probe->id != id || !probe->sent ||
       packet->endpoint.op != op_of(probe))
     return mrc_drop(engine, MRC_DROP_UNKNOWN_ID, MRC_ENDPOINT_QPN, 0);
-  struct mrc_qp *qp = engine->qps[probe->qp];
-  if (!mrc_qp_knows_source(qp, meta->src))
+  struct mrc_peer *peer = probe->purpose == MRC_EV_PROBE_PORT_STATUS
+                              ? &engine->peers.peers[probe->peer]
+                              : engine->qps[probe->qp]->peer;
+  if (!mrc_peer_knows(&engine->peers, peer, meta->src))
     return mrc_drop(engine, MRC_DROP_SOURCE, MRC_ENDPOINT_QPN, 0);
-  if (probe->purpose != MRC_EV_PROBE_PORT_STATUS)
-    mrc_trace(engine, MRC_TRACE_EV_PROBE_IN, qp->qpn, id, now_ns - probe->sent_ns);
-  succeed(engine, probe, qp, packet->endpoint.m == MRC_M_SKIP_ONCE, now_ns);
+  succeed(engine, probe, packet->endpoint.m == MRC_M_SKIP_ONCE, now_ns);
   return MRC_DROP_NONE;
 }

@@ -12,6 +12,7 @@
 #include "probe.h"
 #include "requester.h"
 #include "responder.h"
+#include "reverse.h"
 
 /* Legal moves, row from, column to: RESET INIT RTR RTS ERROR. */
 static const bool moves[5][5] = {
@@ -33,19 +34,10 @@ static bool valid_create(const struct mrc_qp_attr *attr) {
   return attr->max_wimm >= 1 && attr->max_wimm <= 1024;
 }
 
-static void forget_peer(struct mrc_qp *qp) {
-  free(qp->peer_sources);
-  free(qp->peer_addresses);
-  qp->peer_sources = NULL;
-  qp->peer_addresses = NULL;
-  qp->n_peer_sources = qp->n_peer_addresses = qp->peer_hint = 0;
-}
-
 static void free_qp(struct mrc_qp *qp) {
   mrc_requester_free(qp);
   mrc_responder_free(qp);
   mrc_evset_free(&qp->evset);
-  forget_peer(qp);
   free(qp);
 }
 
@@ -63,7 +55,7 @@ int mrc_qp_create(struct mrc_engine *engine, const struct mrc_qp_attr *attr) {
   qp->attr = *attr;
   qp->noise_ns = engine->config.noise_ns;
   qp->ev_probe_ns = MRC_NEVER;
-  mrc_port_status_init(engine, qp);
+  mrc_reverse_init(qp);
   for (int i = 0; i < MRC_MAX_PORTS; i++)
     mrc_probation_init(&qp->planes[i].probation, qp->noise_ns);
   if (mrc_requester_init(qp) != 0 || mrc_responder_init(qp) != 0) {
@@ -88,56 +80,25 @@ int mrc_qp_set_evs(struct mrc_engine *engine, uint32_t qpn, const struct mrc_ev_
   return 0;
 }
 
-static bool known_address(const struct mrc_qp *qp, const uint8_t address[16], uint32_t *index) {
-  for (uint32_t i = 0; i < qp->n_peer_addresses; i++) {
-    if (memcmp(qp->peer_addresses[i], address, 16) != 0) continue;
-    *index = i;
-    return true;
-  }
-  return false;
-}
-
 int mrc_qp_set_peer(struct mrc_engine *engine, uint32_t qpn, const struct mrc_peer_source *sources,
                     int n) {
   struct mrc_qp *qp = mrc_engine_qp(engine, qpn);
   if (qp == NULL) return -ENOENT;
-  if (qp->state != MRC_QP_INIT || n < 1 || n > MRC_MAX_PEER_SOURCES || qp->peer_sources != NULL)
+  if (qp->state != MRC_QP_INIT || n < 1 || n > MRC_MAX_PEER_SOURCES || qp->peer != NULL)
     return -EINVAL;
-  qp->peer_sources = malloc((size_t)n * sizeof *sources);
-  qp->peer_addresses = malloc((size_t)n * sizeof *qp->peer_addresses);
-  if (qp->peer_sources == NULL || qp->peer_addresses == NULL) {
-    forget_peer(qp);
-    return -ENOMEM;
-  }
-  memcpy(qp->peer_sources, sources, (size_t)n * sizeof *sources);
-  qp->n_peer_sources = (uint32_t)n;
-  uint32_t index;
-  for (int i = 0; i < n; i++)
-    if (!known_address(qp, sources[i].address, &index))
-      memcpy(qp->peer_addresses[qp->n_peer_addresses++], sources[i].address, 16);
-  mrc_endpoint_add_sources(engine, qp);
-  mrc_endpoint_take_peer_ports(engine, qp);
-  return 0;
-}
-
-bool mrc_qp_knows_source(struct mrc_qp *qp, const uint8_t address[16]) {
-  if (qp->n_peer_addresses == 0) return false;
-  if (memcmp(qp->peer_addresses[qp->peer_hint], address, 16) == 0) return true;
-  return known_address(qp, address, &qp->peer_hint);
+  return mrc_endpoint_add_qp(engine, qp, sources, n);
 }
 
 /* Back to what mrc_qp_create made. */
 static void to_reset(struct mrc_engine *engine, struct mrc_qp *qp) {
-  mrc_endpoint_drop_sources(engine, qp);
-  mrc_port_status_init(engine, qp);
-  forget_peer(qp);
+  mrc_endpoint_drop_qp(engine, qp);
   mrc_evset_free(&qp->evset);
   for (int i = 0; i < MRC_MAX_PORTS; i++)
     qp->planes[i].peer_down = false;
 }
 
 static int to_rtr(struct mrc_qp *qp, const struct mrc_qp_attr *attr) {
-  if (qp->evset.n == 0 || qp->n_peer_sources == 0) return -EINVAL;
+  if (qp->evset.n == 0 || qp->peer == NULL) return -EINVAL;
   if (attr->dest_qpn <= MRC_ENDPOINT_QPN || attr->dest_qpn > 0xFFFFFF) return -EINVAL;
   if (attr->rq_psn > MRC_PSN_MASK || attr->integrity > MRC_INTEGRITY_UDP) return -EINVAL;
   if (attr->dynamic_mpr > 1) return -EINVAL;
@@ -150,11 +111,9 @@ static int to_rtr(struct mrc_qp *qp, const struct mrc_qp_attr *attr) {
 }
 
 /* Takes over the base RTTs of other QPs with the same peer. */
-static void take_base_rtts(const struct mrc_engine *engine, struct mrc_qp *qp) {
-  for (uint32_t i = 0; i < engine->config.max_qps; i++) {
-    const struct mrc_qp *other = engine->qps[i];
-    if (other == NULL || other == qp || other->n_peer_addresses == 0) continue;
-    if (memcmp(other->peer_addresses[0], qp->peer_addresses[0], 16) != 0) continue;
+static void take_base_rtts(struct mrc_qp *qp) {
+  for (const struct mrc_qp *other = qp->peer->qps; other != NULL; other = other->peer_next) {
+    if (other == qp) continue;
     for (uint32_t planes = other->evset.plane_mask; planes != 0; planes &= planes - 1) {
       const int plane = __builtin_ctz(planes);
       const struct mrc_rtt *rtt = &other->planes[plane].rtt;
@@ -182,7 +141,7 @@ static int to_rts(struct mrc_engine *engine, struct mrc_qp *qp, const struct mrc
     return error;
   }
   mrc_evset_start(&qp->evset, merged.ev_active_per_plane, &engine->prng);
-  take_base_rtts(engine, qp);
+  take_base_rtts(qp);
   for (uint32_t planes = qp->evset.plane_mask; planes != 0; planes &= planes - 1) {
     const uint32_t plane = (uint32_t)__builtin_ctz(planes);
     if (!(engine->ports_up >> plane & 1))
@@ -211,7 +170,7 @@ int mrc_qp_modify(struct mrc_engine *engine, uint32_t qpn, uint32_t state,
   mrc_trace(engine, MRC_TRACE_QP_STATE, qpn, qp->state, state);
   qp->state = (uint8_t)state;
   if (state == MRC_QP_RTS) qp->ev_probe_ns = 0; /* EVs that failed at connect want probes */
-  if (state == MRC_QP_RTR) mrc_port_status_on_change(engine, qp);
+  if (state == MRC_QP_RTR) mrc_port_status_on_change(engine, qp->peer);
   mrc_qp_touch(engine, qp);
   return 0;
 }
@@ -230,7 +189,6 @@ void mrc_qp_fail(struct mrc_engine *engine, struct mrc_qp *qp, uint8_t status,
   qp->resp.sack_deadline_ns = MRC_NEVER;
   if (qp->resp.held) engine->n_held--;
   qp->resp.held = false;
-  mrc_endpoint_yield(engine, qp);
   const struct mrc_event event = {.type = MRC_EVENT_QP_ERROR, .qpn = qp->qpn, .status = status};
   mrc_event_push(engine, &event);
 }
@@ -243,7 +201,7 @@ int mrc_qp_destroy(struct mrc_engine *engine, uint32_t qpn) {
   mrc_requester_flush(engine, qp, MRC_WC_WR_FLUSH_ERR);
   mrc_cq_orphan(&engine->cq, qpn);
   mrc_ev_probe_drop_qp(engine, qp);
-  mrc_endpoint_drop_sources(engine, qp);
+  mrc_endpoint_drop_qp(engine, qp);
   mrc_keymap_remove(&engine->by_qpn, qpn);
   mrc_timers_set(&engine->timers, qp->index, MRC_NEVER);
   mrc_engine_forget(engine, qp);

@@ -13,6 +13,7 @@
 #include "txwin.h"
 
 struct mrc_engine;
+struct mrc_peer;
 
 /* A work request in the send queue. */
 struct mrc_wqe {
@@ -41,14 +42,15 @@ struct mrc_plane {
   bool peer_down;       /* the peer reported its port down */
 };
 
-/* What the peer knows of this host's ports; kept by the QP that speaks for its peer. */
-struct mrc_port_status {
-  uint64_t next_ns;       /* when to tell; MRC_NEVER: it knows, or a message is on its way */
-  uint64_t interval_ns;   /* patience with the next message */
-  uint32_t told;          /* the ports that are up, as the peer last confirmed; bit n - 1: port n */
-  uint16_t id;            /* of the newest message */
-  uint8_t plane;          /* it left on */
-  uint8_t answers_wanted; /* until the peer's view is certain */
+/* By which EVs the answers of a QP that only receives get through; see reverse.h. */
+struct mrc_reverse {
+  struct mrc_rtt rtt;              /* of its probes */
+  uint64_t next_ns;                /* no probe before */
+  uint64_t seen_ns;                /* arrival of the newest packet at the last probe */
+  uint32_t probing;                /* planes with a probe on its way, as a mask */
+  uint16_t evs[MRC_MAX_PORTS];     /* that answered last on each plane, or MRC_EV_NONE */
+  uint8_t failures[MRC_MAX_PORTS]; /* in a row on each plane */
+  uint8_t plane;                   /* probed last */
 };
 
 struct mrc_reliability_probe {
@@ -163,16 +165,19 @@ struct mrc_qp {
   struct mrc_qp_attr attr;
   struct mrc_evset evset;
   struct mrc_plane planes[MRC_MAX_PORTS];
-  uint8_t (*peer_addresses)[16]; /* distinct source addresses of the peer */
-  uint32_t n_peer_addresses;
-  uint32_t peer_hint; /* index of the address that matched last */
-  struct mrc_peer_source *peer_sources;
-  uint32_t n_peer_sources;
+  struct mrc_peer *peer;
+  struct mrc_qp *peer_next; /* among the QPs of that peer */
+  struct mrc_qp *peer_prev;
   struct mrc_requester req;
   struct mrc_responder resp;
-  uint64_t ev_probe_ns; /* next time an EV or plane on probation wants a probe */
-  uint32_t noise_ns;    /* of the hosts, as the engine's configuration has it */
-  struct mrc_port_status port_status;
+  uint64_t ev_probe_ns;     /* next time an EV or plane on probation wants a probe */
+  uint32_t noise_ns;        /* of the hosts, as the engine's configuration has it */
+  uint16_t next_ev_probe;   /* EV whose turn it is to be probed, when slots are short */
+  uint32_t n_ev_probes;     /* slots taken by probes of its own */
+  uint32_t n_commanded;     /* and by commanded ones */
+  struct mrc_qp *slot_next; /* among those that wait for a slot */
+  bool waits_for_slot;
+  struct mrc_reverse reverse;
 };
 
 /* Whether the QP may send probes and endpoint messages: its peer is known and it has not failed. */
@@ -193,7 +198,5 @@ void mrc_qp_touch(struct mrc_engine *engine, struct mrc_qp *qp);
    with `oldest_status`, the rest flushed. */
 void mrc_qp_fail(struct mrc_engine *engine, struct mrc_qp *qp, uint8_t status,
                  uint8_t oldest_status);
-/* Whether packets from this address belong to the QP's peer. */
-bool mrc_qp_knows_source(struct mrc_qp *qp, const uint8_t address[16]);
 
 #endif

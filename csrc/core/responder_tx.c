@@ -2,22 +2,28 @@
 /* What the responder says: SACKs, NACKs and transport ACKs, several of them in one burst. */
 #include "burst.h"
 #include "responder.h"
+#include "reverse.h"
 
-/* The EV on which to answer what came in on `port`: a plane that just delivered works. Any other
-   plane serves when that one cannot be sent on. */
+static uint16_t ev_of_plane(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t plane) {
+  if (!mrc_port_usable(engine, plane) || qp->planes[plane].peer_down) return MRC_EV_NONE;
+  return mrc_reverse_ev(qp, plane);
+}
+
+/* The EV on which to answer what came in on `port`: a plane that just delivered works, unless it is
+   known that answers get lost there. Any other plane serves when that one cannot be sent on. */
 static uint16_t reverse_ev(struct mrc_engine *engine, struct mrc_qp *qp, uint8_t port) {
-  if (port != 0 && mrc_port_usable(engine, port - 1u) && !qp->planes[port - 1].peer_down) {
-    const uint16_t ev = mrc_evset_any(&qp->evset, port - 1u);
-    if (ev != MRC_EV_NONE) return ev;
+  uint16_t ev = MRC_EV_NONE;
+  if (port != 0 && mrc_reverse_works(qp, port - 1u)) ev = ev_of_plane(engine, qp, port - 1u);
+  for (int lossy = 0; lossy < 2 && ev == MRC_EV_NONE; lossy++) {
+    for (uint32_t planes = qp->evset.plane_mask; planes != 0; planes &= planes - 1) {
+      const uint32_t plane = (uint32_t)__builtin_ctz(planes);
+      if (qp->planes[plane].suspended || mrc_reverse_works(qp, plane) == lossy) continue;
+      ev = ev_of_plane(engine, qp, plane);
+      if (ev != MRC_EV_NONE) break;
+    }
+    if (ev == MRC_EV_NONE && port != 0) ev = ev_of_plane(engine, qp, port - 1u);
   }
-  for (uint32_t planes = qp->evset.plane_mask; planes != 0; planes &= planes - 1) {
-    const uint32_t plane = (uint32_t)__builtin_ctz(planes);
-    if (!mrc_port_usable(engine, plane) || qp->planes[plane].peer_down) continue;
-    if (qp->planes[plane].suspended) continue;
-    const uint16_t ev = mrc_evset_any(&qp->evset, plane);
-    if (ev != MRC_EV_NONE) return ev;
-  }
-  return MRC_EV_NONE;
+  return ev;
 }
 
 static void add_sack(struct mrc_engine *engine, struct mrc_burst *burst, struct mrc_qp *qp,

@@ -156,7 +156,7 @@ static void test_status__is_repeated_until_answered(void) {
     CHECK_EQ(told(p, 0), 4);
     run_for(p, SECOND);
     CHECK_EQ(told(p, 0), 5);
-    CHECK_EQ(inside(p, end)->port_status.answers_wanted, 0);
+    CHECK_EQ(inside(p, end)->peer->status.answers_wanted, 0);
     CHECK_EQ(counter(p, 1, MRC_COUNTER_RX_PORT_STATUS), 1);
     mrc_pair_destroy(p);
   }
@@ -189,7 +189,7 @@ static void test_status__old_news_do_not_stay(void) {
   CHECK(peer_down(p, peer_of(p, end), 2)); /* the old message */
   run_for(p, 100 * MS);
   CHECK(!peer_down(p, peer_of(p, end), 2));
-  CHECK_EQ(inside(p, end)->port_status.answers_wanted, 0);
+  CHECK_EQ(inside(p, end)->peer->status.answers_wanted, 0);
   mrc_pair_destroy(p);
 }
 
@@ -237,7 +237,7 @@ static void test_status__survives_the_qp_that_speaks(void) {
     mrc_pair_port_up(p, 0, 2, true);
     run_for(p, 200 * MS);
     CHECK(!peer_down(p, peer_of(p, second), 2));
-    CHECK_EQ(inside(p, second)->port_status.answers_wanted, 0);
+    CHECK_EQ(inside(p, second)->peer->status.answers_wanted, 0);
     mrc_pair_destroy(p);
   }
 }

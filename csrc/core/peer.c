@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "peer.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "qp.h"
+
+int mrc_peers_init(struct mrc_peers *peers, uint32_t max_peers, uint32_t max_sources) {
+  mrc_assert(max_peers > 0 && max_sources > 0);
+  /* Room for one peer more: its sources are entered before an equal peer is looked for. */
+  const uint32_t max_entries = 1 + max_sources + MRC_MAX_PEER_SOURCES;
+  const uint32_t heads = mrc_ceil_pow2(max_entries);
+  *peers = (struct mrc_peers){.peers = calloc(max_peers + 1, sizeof *peers->peers),
+                              .entries = calloc(max_entries, sizeof *peers->entries),
+                              .heads = calloc(heads, sizeof *peers->heads),
+                              .head_mask = heads - 1,
+                              .max_peers = max_peers + 1,
+                              .free_peers = MRC_PEER_NONE,
+                              .max_entries = max_entries,
+                              .n_entries = 1};
+  if (peers->peers != NULL && peers->entries != NULL && peers->heads != NULL) return 0;
+  mrc_peers_free(peers);
+  return -ENOMEM;
+}
+
+void mrc_peers_free(struct mrc_peers *peers) {
+  free(peers->peers);
+  free(peers->entries);
+  free(peers->heads);
+  *peers = (struct mrc_peers){0};
+}
+
+static uint32_t *head_of(const struct mrc_peers *peers, const uint8_t address[16], uint16_t sport) {
+  uint64_t hash = sport + 0x9E3779B97F4A7C15ull;
+  for (int i = 0; i < 16; i++)
+    hash = (hash ^ address[i]) * 0x100000001B3ull;
+  return &peers->heads[(hash >> 32) & peers->head_mask];
+}
+
+uint32_t mrc_peers_find(const struct mrc_peers *peers, const uint8_t address[16], uint16_t sport,
+                        uint32_t entry) {
+  uint32_t i = entry == 0 ? *head_of(peers, address, sport) : peers->entries[entry].next;
+  for (; i != 0; i = peers->entries[i].next) {
+    const struct mrc_peer_source *source = &peers->entries[i].source;
+    if (source->sport == sport && memcmp(source->address, address, 16) == 0) return i;
+  }
+  return 0;
+}
+
+struct mrc_peer *mrc_peers_at(const struct mrc_peers *peers, uint32_t entry) {
+  return &peers->peers[peers->entries[entry].peer];
+}
+
+static bool has_source(const struct mrc_peers *peers, const struct mrc_peer *peer,
+                       const struct mrc_peer_source *source) {
+  uint32_t entry = 0;
+  while ((entry = mrc_peers_find(peers, source->address, source->sport, entry)) != 0)
+    if (peers->entries[entry].peer == peer->index) return true;
+  return false;
+}
+
+/* ---- entries ---- */
+
+static uint32_t new_entry(struct mrc_peers *peers) {
+  const uint32_t entry = peers->free_entries;
+  if (entry != 0) {
+    peers->free_entries = peers->entries[entry].next;
+    return entry;
+  }
+  return peers->n_entries < peers->max_entries ? peers->n_entries++ : 0;
+}
+
+static bool knows_address(const struct mrc_peers *peers, const struct mrc_peer *peer,
+                          const uint8_t address[16], uint32_t *entry) {
+  for (uint32_t i = peer->addresses; i != 0; i = peers->entries[i].next_address) {
+    if (memcmp(peers->entries[i].source.address, address, 16) != 0) continue;
+    *entry = i;
+    return true;
+  }
+  return false;
+}
+
+static bool add_source(struct mrc_peers *peers, struct mrc_peer *peer,
+                       const struct mrc_peer_source *source) {
+  if (has_source(peers, peer, source)) return true;
+  const uint32_t entry = new_entry(peers);
+  if (entry == 0) return false;
+  uint32_t *head = head_of(peers, source->address, source->sport);
+  uint32_t known;
+  const bool known_address = knows_address(peers, peer, source->address, &known);
+  peers->entries[entry] =
+      (struct mrc_peer_entry){.source = *source,
+                              .peer = peer->index,
+                              .next = *head,
+                              .next_of_peer = peer->sources,
+                              .next_address = known_address ? 0 : peer->addresses};
+  *head = entry;
+  peer->sources = entry;
+  peer->n_sources++;
+  if (!known_address) peer->addresses = peer->matched = entry;
+  return true;
+}
+
+static void remove_entry(struct mrc_peers *peers, uint32_t entry) {
+  struct mrc_peer_entry *gone = &peers->entries[entry];
+  uint32_t *at = head_of(peers, gone->source.address, gone->source.sport);
+  while (*at != entry)
+    at = &peers->entries[*at].next;
+  *at = gone->next;
+  gone->next = peers->free_entries;
+  peers->free_entries = entry;
+}
+
+/* ---- peers ---- */
+
+static struct mrc_peer *new_peer(struct mrc_peers *peers) {
+  uint32_t index = peers->free_peers;
+  if (index != MRC_PEER_NONE)
+    peers->free_peers = peers->peers[index].sources;
+  else
+    index = peers->n_peers++;
+  mrc_assert(index < peers->max_peers); /* one for each QP, and one to compare with */
+  struct mrc_peer *peer = &peers->peers[index];
+  *peer = (struct mrc_peer){.index = index, .ports_up = UINT32_MAX};
+  return peer;
+}
+
+static void give_up(struct mrc_peers *peers, struct mrc_peer *peer) {
+  for (uint32_t entry = peer->sources, next; entry != 0; entry = next) {
+    next = peers->entries[entry].next_of_peer;
+    remove_entry(peers, entry);
+  }
+  peer->sources = peers->free_peers;
+  peers->free_peers = peer->index;
+}
+
+static bool same_sources(const struct mrc_peers *peers, const struct mrc_peer *one,
+                         const struct mrc_peer *other) {
+  if (one->n_sources != other->n_sources) return false;
+  for (uint32_t i = one->sources; i != 0; i = peers->entries[i].next_of_peer)
+    if (!has_source(peers, other, &peers->entries[i].source)) return false;
+  return true;
+}
+
+/* An older peer with the same sources, or the peer itself. */
+static struct mrc_peer *find_equal(const struct mrc_peers *peers, struct mrc_peer *peer) {
+  const struct mrc_peer_source *source = &peers->entries[peer->sources].source;
+  uint32_t entry = 0;
+  while ((entry = mrc_peers_find(peers, source->address, source->sport, entry)) != 0) {
+    struct mrc_peer *other = mrc_peers_at(peers, entry);
+    if (other != peer && same_sources(peers, peer, other)) return other;
+  }
+  return peer;
+}
+
+int mrc_peer_join(struct mrc_peers *peers, struct mrc_qp *qp, const struct mrc_peer_source *sources,
+                  int n) {
+  mrc_assert(qp->peer == NULL && n >= 1);
+  struct mrc_peer *peer = new_peer(peers);
+  for (int i = 0; i < n; i++) {
+    if (add_source(peers, peer, &sources[i])) continue;
+    give_up(peers, peer);
+    return -ENOSPC;
+  }
+  struct mrc_peer *equal = find_equal(peers, peer);
+  if (equal != peer) give_up(peers, peer);
+  qp->peer = equal;
+  qp->peer_prev = NULL;
+  qp->peer_next = equal->qps;
+  if (equal->qps != NULL) equal->qps->peer_prev = qp;
+  equal->qps = qp;
+  return 0;
+}
+
+void mrc_peer_leave(struct mrc_peers *peers, struct mrc_qp *qp) {
+  struct mrc_peer *peer = qp->peer;
+  if (qp->peer_prev != NULL)
+    qp->peer_prev->peer_next = qp->peer_next;
+  else
+    peer->qps = qp->peer_next;
+  if (qp->peer_next != NULL) qp->peer_next->peer_prev = qp->peer_prev;
+  qp->peer = NULL;
+  if (peer->qps == NULL) give_up(peers, peer);
+}
+
+bool mrc_peer_knows(const struct mrc_peers *peers, struct mrc_peer *peer,
+                    const uint8_t address[16]) {
+  if (peer == NULL) return false;
+  if (memcmp(peers->entries[peer->matched].source.address, address, 16) == 0) return true;
+  return knows_address(peers, peer, address, &peer->matched);
+}
+
+struct mrc_qp *mrc_peer_live_qp(const struct mrc_peer *peer) {
+  struct mrc_qp *qp = peer->qps;
+  while (qp != NULL && !mrc_qp_is_live(qp))
+    qp = qp->peer_next;
+  return qp;
+}

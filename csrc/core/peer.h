@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The hosts that QPs of ours talk to. A peer is the set of sources that its packets come from; QPs
+   with the same set share it, and with it what it knows of our ports and we of its. It sends
+   nothing. */
+#ifndef MRC_CORE_PEER_H
+#define MRC_CORE_PEER_H
+
+#include "../mrc.h"
+#include "base.h"
+
+struct mrc_qp;
+
+/* What the peer knows of this host's ports. */
+struct mrc_port_status {
+  struct mrc_peer *next;  /* in the list of those that wait for a slot for their message */
+  uint64_t interval_ns;   /* patience with the next message */
+  uint32_t told;          /* the ports that are up, as the peer last confirmed; bit n - 1: port n */
+  uint32_t messages;      /* on their way, answered or not */
+  uint16_t id;            /* of the newest message */
+  uint8_t plane;          /* it left on */
+  uint8_t answers_wanted; /* until the peer's view is certain */
+  bool in_doubt;          /* what it knows may stem from QPs that are gone */
+  bool waits;             /* in that list */
+};
+
+struct mrc_peer {
+  struct mrc_qp *qps;            /* those that share it, newest first; 0: the peer is free */
+  struct mrc_port_status status; /* what it knows of our ports */
+  uint32_t ports_up;             /* its ports, as it last told */
+  uint32_t index;                /* in the table; timer id */
+  uint32_t sources;              /* list in the table; of a free peer the next free one */
+  uint32_t n_sources;
+  uint32_t addresses; /* those of the list whose addresses differ */
+  uint32_t matched;   /* the one of them that matched last */
+};
+
+/* A source of one peer. References are indices, 0 is none. */
+struct mrc_peer_entry {
+  struct mrc_peer_source source;
+  uint32_t peer;
+  uint32_t next; /* with the same hash */
+  uint32_t next_of_peer;
+  uint32_t next_address;
+};
+
+struct mrc_peers {
+  struct mrc_peer *peers;
+  struct mrc_peer_entry *entries;
+  uint32_t *heads; /* by hash of a source; two peers may claim the same one */
+  uint32_t head_mask;
+  uint32_t max_peers;
+  uint32_t n_peers;    /* ever used: the others were never touched */
+  uint32_t free_peers; /* list of those given back; MRC_PEER_NONE ends it */
+  uint32_t max_entries;
+  uint32_t n_entries; /* ever used, entry 0 included */
+  uint32_t free_entries;
+};
+
+#define MRC_PEER_NONE UINT32_MAX
+
+/* 0 or -ENOMEM. */
+int mrc_peers_init(struct mrc_peers *peers, uint32_t max_peers,
+                   uint32_t max_sources) MRC_MUST_CHECK;
+void mrc_peers_free(struct mrc_peers *peers);
+/* The QP joins the peer with these sources, which is made when there is none. 0, or -ENOSPC when
+   there is no room for the sources. */
+int mrc_peer_join(struct mrc_peers *peers, struct mrc_qp *qp, const struct mrc_peer_source *sources,
+                  int n) MRC_MUST_CHECK;
+/* The QP leaves its peer, which is given up with its last QP. */
+void mrc_peer_leave(struct mrc_peers *peers, struct mrc_qp *qp);
+
+/* The entry after `entry` (0: the first) that holds this source, one for each peer that claims it;
+   0 at the end. */
+uint32_t mrc_peers_find(const struct mrc_peers *peers, const uint8_t address[16], uint16_t sport,
+                        uint32_t entry);
+/* The peer of an entry. */
+struct mrc_peer *mrc_peers_at(const struct mrc_peers *peers, uint32_t entry);
+/* Whether packets from this address may be the peer's, whatever their source port. */
+bool mrc_peer_knows(const struct mrc_peers *peers, struct mrc_peer *peer,
+                    const uint8_t address[16]);
+/* A QP of the peer that may send endpoint messages, or 0. */
+struct mrc_qp *mrc_peer_live_qp(const struct mrc_peer *peer);
+
+#endif

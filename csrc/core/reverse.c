@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "reverse.h"
+
+#include <errno.h>
+
+#include "probe.h"
+#include "requester.h"
+
+#define TIMEOUT_FLOOR_NS 5000000ull /* patience with a probe */
+
+void mrc_reverse_init(struct mrc_qp *qp) {
+  qp->reverse = (struct mrc_reverse){0};
+  for (int i = 0; i < MRC_MAX_PORTS; i++)
+    qp->reverse.evs[i] = MRC_EV_NONE;
+}
+
+/* With data on its way, its SACKs tell about the planes; and what was learnt before is old. */
+static bool is_in_use(const struct mrc_qp *qp) { return !mrc_requester_is_busy(qp); }
+
+static uint64_t interval_ns(const struct mrc_qp *qp) {
+  const struct mrc_rtt *own = &qp->reverse.rtt, *data = &qp->req.rtt;
+  const uint64_t rtt_ns = mrc_rtt_known(own) ? own->base_ns : data->base_ns;
+  return mrc_max_u64(qp->noise_ns,
+                     rtt_ns != 0 ? rtt_ns : mrc_floor_ns(MRC_REVERSE_FIRST_NS, qp->noise_ns));
+}
+
+static bool may_probe(const struct mrc_engine *engine, const struct mrc_qp *qp, uint32_t plane) {
+  return mrc_port_usable(engine, plane) && !qp->planes[plane].peer_down &&
+         !qp->planes[plane].suspended && (qp->reverse.probing >> plane & 1) == 0;
+}
+
+/* The next plane in turn that has no probe out, or MRC_MAX_PORTS. */
+static uint32_t next_plane(const struct mrc_engine *engine, const struct mrc_qp *qp) {
+  for (uint32_t turn = 1; turn <= MRC_MAX_PORTS; turn++) {
+    const uint32_t plane = (qp->reverse.plane + turn) % MRC_MAX_PORTS;
+    if (qp->evset.plane_mask >> plane & 1 && may_probe(engine, qp, plane)) return plane;
+  }
+  return MRC_MAX_PORTS;
+}
+
+void mrc_reverse_on_visit(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns) {
+  struct mrc_reverse *reverse = &qp->reverse;
+  const uint64_t arrived_ns = qp->resp.newest.arrived_ns;
+  if (arrived_ns == reverse->seen_ns || now_ns < reverse->next_ns) return;
+  if (!mrc_qp_is_live(qp) || !is_in_use(qp)) return;
+  reverse->seen_ns = arrived_ns;
+  reverse->next_ns = now_ns + interval_ns(qp);
+  const uint32_t plane = next_plane(engine, qp);
+  if (plane == MRC_MAX_PORTS) return;
+  const uint16_t ev = mrc_evset_any(&qp->evset, plane);
+  const uint64_t patience_ns = mrc_max_u64(2 * mrc_rtt_overdue_ns(&reverse->rtt, 0),
+                                           mrc_floor_ns(TIMEOUT_FLOOR_NS, qp->noise_ns));
+  if (ev == MRC_EV_NONE || !mrc_ev_probe_reverse(engine, qp, ev, patience_ns)) return;
+  reverse->plane = (uint8_t)plane;
+  reverse->probing |= 1u << plane;
+}
+
+void mrc_reverse_on_answer(struct mrc_qp *qp, uint16_t ev, uint64_t rtt_ns) {
+  const uint32_t plane = qp->evset.evs[ev].attr.port - 1u;
+  mrc_rtt_sample(&qp->reverse.rtt, rtt_ns);
+  qp->reverse.evs[plane] = ev;
+  qp->reverse.failures[plane] = 0;
+  qp->reverse.probing &= ~(1u << plane);
+}
+
+void mrc_reverse_on_failure(struct mrc_qp *qp, uint16_t ev, int error) {
+  const uint32_t plane = qp->evset.evs[ev].attr.port - 1u;
+  struct mrc_reverse *reverse = &qp->reverse;
+  reverse->probing &= ~(1u << plane);
+  if (error != -ETIMEDOUT) return; /* it never left: that says nothing about the way */
+  if (reverse->evs[plane] == ev) reverse->evs[plane] = MRC_EV_NONE;
+  if (reverse->failures[plane] < MRC_REVERSE_FAILURES) reverse->failures[plane]++;
+}
+
+bool mrc_reverse_works(const struct mrc_qp *qp, uint32_t plane) {
+  return !is_in_use(qp) || qp->reverse.failures[plane] < MRC_REVERSE_FAILURES;
+}
+
+uint16_t mrc_reverse_ev(struct mrc_qp *qp, uint32_t plane) {
+  const uint16_t ev = qp->reverse.evs[plane];
+  if (is_in_use(qp) && ev != MRC_EV_NONE && qp->evset.evs[ev].state != MRC_EV_DENIED) return ev;
+  return mrc_evset_any(&qp->evset, plane);
+}
