@@ -51,6 +51,7 @@ struct mrc_reverse {
   uint16_t evs[MRC_MAX_PORTS];     /* that answered last on each plane, or MRC_EV_NONE */
   uint8_t failures[MRC_MAX_PORTS]; /* in a row on each plane */
   uint8_t plane;                   /* probed last */
+  uint8_t backoff;                 /* probes that failed since one was answered, at most 6 */
 };
 
 struct mrc_reliability_probe {

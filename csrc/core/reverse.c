@@ -6,7 +6,8 @@
 #include "probe.h"
 #include "requester.h"
 
-#define TIMEOUT_FLOOR_NS 5000000ull /* patience with a probe */
+#define TIMEOUT_FLOOR_NS 5000000ull /* patience with a probe, beyond the round trip */
+#define MAX_BACKOFF 6 /* doublings of patience and interval while no probe is answered */
 
 void mrc_reverse_init(struct mrc_qp *qp) {
   qp->reverse = (struct mrc_reverse){0};
@@ -17,11 +18,22 @@ void mrc_reverse_init(struct mrc_qp *qp) {
 /* With data on its way, its SACKs tell about the planes; and what was learnt before is old. */
 static bool is_in_use(const struct mrc_qp *qp) { return !mrc_requester_is_busy(qp); }
 
+/* Before a probe of its own was answered, what the probes at connecting have found. */
+static const struct mrc_rtt *rtt_of(const struct mrc_qp *qp) {
+  return mrc_rtt_known(&qp->reverse.rtt) ? &qp->reverse.rtt : &qp->req.rtt;
+}
+
 static uint64_t interval_ns(const struct mrc_qp *qp) {
-  const struct mrc_rtt *own = &qp->reverse.rtt, *data = &qp->req.rtt;
-  const uint64_t rtt_ns = mrc_rtt_known(own) ? own->base_ns : data->base_ns;
-  return mrc_max_u64(qp->noise_ns,
-                     rtt_ns != 0 ? rtt_ns : mrc_floor_ns(MRC_REVERSE_FIRST_NS, qp->noise_ns));
+  const struct mrc_rtt *rtt = rtt_of(qp), *data = &qp->req.rtt;
+  uint64_t base_ns = mrc_floor_ns(MRC_REVERSE_FIRST_NS, qp->noise_ns);
+  if (mrc_rtt_known(rtt)) base_ns = rtt->base_ns;
+  if (mrc_rtt_known(data)) base_ns = mrc_min_u64(base_ns, data->base_ns);
+  return mrc_max_u64(qp->noise_ns, base_ns) << qp->reverse.backoff;
+}
+
+static uint64_t patience_ns(const struct mrc_qp *qp) {
+  const uint64_t floor_ns = mrc_floor_ns(TIMEOUT_FLOOR_NS, qp->noise_ns);
+  return mrc_rtt_overdue_ns(rtt_of(qp), floor_ns) << qp->reverse.backoff;
 }
 
 static bool may_probe(const struct mrc_engine *engine, const struct mrc_qp *qp, uint32_t plane) {
@@ -48,9 +60,7 @@ void mrc_reverse_on_visit(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t
   const uint32_t plane = next_plane(engine, qp);
   if (plane == MRC_MAX_PORTS) return;
   const uint16_t ev = mrc_evset_any(&qp->evset, plane);
-  const uint64_t patience_ns = mrc_max_u64(2 * mrc_rtt_overdue_ns(&reverse->rtt, 0),
-                                           mrc_floor_ns(TIMEOUT_FLOOR_NS, qp->noise_ns));
-  if (ev == MRC_EV_NONE || !mrc_ev_probe_reverse(engine, qp, ev, patience_ns)) return;
+  if (ev == MRC_EV_NONE || !mrc_ev_probe_reverse(engine, qp, ev, patience_ns(qp))) return;
   reverse->plane = (uint8_t)plane;
   reverse->probing |= 1u << plane;
 }
@@ -60,6 +70,7 @@ void mrc_reverse_on_answer(struct mrc_qp *qp, uint16_t ev, uint64_t rtt_ns) {
   mrc_rtt_sample(&qp->reverse.rtt, rtt_ns);
   qp->reverse.evs[plane] = ev;
   qp->reverse.failures[plane] = 0;
+  qp->reverse.backoff = 0;
   qp->reverse.probing &= ~(1u << plane);
 }
 
@@ -70,6 +81,7 @@ void mrc_reverse_on_failure(struct mrc_qp *qp, uint16_t ev, int error) {
   if (error != -ETIMEDOUT) return; /* it never left: that says nothing about the way */
   if (reverse->evs[plane] == ev) reverse->evs[plane] = MRC_EV_NONE;
   if (reverse->failures[plane] < MRC_REVERSE_FAILURES) reverse->failures[plane]++;
+  if (reverse->backoff < MAX_BACKOFF) reverse->backoff++;
 }
 
 bool mrc_reverse_works(const struct mrc_qp *qp, uint32_t plane) {

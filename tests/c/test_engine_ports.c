@@ -217,7 +217,8 @@ static void test_status__new_qps_start_with_what_is_true(void) {
   mrc_pair_destroy(p);
 }
 
-/* The QP that speaks for its peer ends before the peer has answered: another goes on. */
+/* The QP that carried the message ends before the peer has answered: another one carries the next,
+   when it is time. */
 static void test_status__survives_the_qp_that_speaks(void) {
   for (int destroy = 0; destroy < 2; destroy++) {
     CHECK_ROW(destroy);
@@ -232,7 +233,8 @@ static void test_status__survives_the_qp_that_speaks(void) {
       mrc_pair_destroy_qp(p, first);
     else
       mrc_pair_modify(p, first, MRC_QP_ERROR);
-    run_for(p, 1 * MS);
+    run_for(p, 5 * MS);
+    CHECK_EQ(told(p, 0), 2);
     CHECK(peer_down(p, peer_of(p, second), 2));
     mrc_pair_port_up(p, 0, 2, true);
     run_for(p, 200 * MS);
@@ -278,7 +280,51 @@ static void test_status__leaves_on_a_plane_that_works(void) {
   mrc_pair_destroy(p);
 }
 
-CHECK_MAIN(RUN(test_status__the_peer_leaves_the_plane_at_once), RUN(test_status__the_way_back),
+/* All ports that are up are full: the message leaves by the first that is not, at once, and until
+   then the engine sleeps. What changes meanwhile goes with it. */
+static void test_status__waits_for_a_port_with_room(void) {
+  struct mrc_pair *p = open_pair(.planes = 4, .paths = 2);
+  const int end = open_qp(p, .memory_bytes = 0);
+  mrc_engine *engine = p->hosts[0].engine;
+  for (int port = 1; port <= 4; port++)
+    mrc_engine_port_blocked(engine, port, true, p->now_ns);
+  mrc_pair_port_up(p, 0, 2, false);
+  run_for(p, 1 * MS);
+  mrc_pair_port_up(p, 0, 3, false);
+  run_for(p, 1 * MS);
+  CHECK_EQ(told(p, 0), 0);
+  CHECK(mrc_engine_deadline(engine) > p->now_ns + MS);
+  mrc_engine_port_blocked(engine, 4, false, p->now_ns);
+  CHECK_EQ(mrc_engine_deadline(engine), 0);
+  mrc_pair_kick(p, 0);
+  run_for(p, 2 * PATH_DELAY);
+  CHECK(peer_down(p, peer_of(p, end), 2) && peer_down(p, peer_of(p, end), 3));
+  CHECK_EQ(told(p, 0), 1);
+  CHECK_EQ(p->hosts[0].plane_packets[3], 1);
+  mrc_pair_destroy(p);
+}
+
+/* The last QP went while a port was down, and the peer's ends stayed: the next QP, for which the
+   port is up, does not leave them with the old news. */
+static void test_status__a_new_peer_is_told_what_has_changed(void) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
+  const int first = open_qp(p, .memory_bytes = 0);
+  const int other = peer_of(p, first);
+  mrc_pair_port_up(p, 0, 2, false);
+  run_for(p, 1 * MS);
+  mrc_pair_destroy_qp(p, first);
+  mrc_pair_port_up(p, 0, 2, true);
+  run_for(p, 1 * MS);
+  CHECK(peer_down(p, other, 2));
+  const int second = open_qp(p, .memory_bytes = 0);
+  run_for(p, 1 * MS);
+  CHECK(!peer_down(p, other, 2) && !peer_down(p, peer_of(p, second), 2));
+  mrc_pair_destroy(p);
+}
+
+CHECK_MAIN(RUN(test_status__waits_for_a_port_with_room),
+           RUN(test_status__a_new_peer_is_told_what_has_changed),
+           RUN(test_status__the_peer_leaves_the_plane_at_once), RUN(test_status__the_way_back),
            RUN(test_status__outlasts_the_local_timeout),
            RUN(test_status__one_message_for_each_peer), RUN(test_status__the_same_again_is_no_news),
            RUN(test_status__is_repeated_until_answered), RUN(test_status__backs_off),

@@ -143,6 +143,119 @@ static void test_batch__tells_of_congestion(void) {
   mrc_pair_destroy(p);
 }
 
-CHECK_MAIN(RUN(test_batch__one_event_for_each), RUN(test_batch__takes_what_there_is_room_for),
-           RUN(test_batch__is_refused_as_a_whole), RUN(test_batch__finds_room_for_its_events),
-           RUN(test_batch__tells_of_congestion))
+/* A probe whose port is full, or that the kernel refuses, leaves when there is room, although its
+   QP has nothing else to do; until then the engine sleeps. */
+static void test_unsent__leaves_when_there_is_room(void) {
+  struct mrc_pair *p = open_pair(.planes = 2);
+  const uint32_t qpn = p->ends[open_qp(p, .memory_bytes = 0)]->qpn;
+  mrc_engine *engine = p->hosts[0].engine;
+  run_for(p, MS);
+  mrc_engine_port_blocked(engine, 2, true, p->now_ns);
+  CHECK_EQ(probe_all(p, 0, &qpn, 1, 2), 2);
+  run_for(p, 50 * MS); /* longer than its timeout, which has not begun */
+  CHECK_EQ(n_probe_events(p, 0), 1);
+  CHECK(mrc_engine_deadline(engine) > p->now_ns);
+  mrc_engine_port_blocked(engine, 2, false, p->now_ns);
+  CHECK_EQ(mrc_engine_deadline(engine), 0);
+  mrc_pair_kick(p, 0);
+  run_for(p, 3 * PATH_DELAY);
+  CHECK_EQ(n_probe_events(p, 0), 2);
+  CHECK_EQ(probe_event(p, 0, 1)->result, 0);
+  mrc_pair_destroy(p);
+}
+
+/* The kernel says no, and the port is not called full: the engine has work at once. */
+static void test_unsent__a_refused_one_is_due_at_once(void) {
+  struct mrc_pair *p = open_pair();
+  const uint32_t qpn = p->ends[open_qp(p, .memory_bytes = 0)]->qpn;
+  mrc_engine *engine = p->hosts[0].engine;
+  run_for(p, MS);
+  struct mrc_burst burst;
+  const struct mrc_probe_attr probe = {.timeout_ns = MS, .qpn = qpn};
+  CHECK_EQ(mrc_engine_probe_evs(engine, &probe, 1, p->now_ns), 1);
+  CHECK_EQ(mrc_engine_transmit(engine, &burst, 1, p->now_ns), 1);
+  mrc_engine_commit(engine, &burst, &(int){0}, 1, p->now_ns);
+  CHECK_EQ(mrc_engine_deadline(engine), 0);
+  mrc_pair_kick(p, 0);
+  run_for(p, 3 * PATH_DELAY);
+  CHECK_EQ(probe_event(p, 0, 0)->result, 0);
+  mrc_pair_destroy(p);
+}
+
+/* Takes every EV of an end for bad, as far as the floor allows. */
+static void distrust_all(struct mrc_pair *p, int end) {
+  const int n = p->config.planes * p->config.paths;
+  for (int ev = 0; ev < n; ev++)
+    CHECK_EQ(mrc_qp_set_ev_state(p->hosts[0].engine, p->ends[end]->qpn, (uint32_t)ev,
+                                 MRC_EV_ASSUMED_BAD, p->now_ns),
+             0);
+}
+
+static int n_bad(const struct mrc_pair *p, int end) {
+  int n = 0;
+  for (int plane = 1; plane <= p->config.planes; plane++)
+    for (int path = 0; path < p->config.paths; path++)
+      n += mrc_pair_ev(p, end, plane, path).state == MRC_EV_ASSUMED_BAD;
+  return n;
+}
+
+/* More bad EVs than slots, of QPs whose probes nobody answers: the bad EV of another is probed when
+   it is time, and so is each of theirs, though never all at once. */
+static void test_slots__are_shared_by_qps(void) {
+  enum { GREEDY = 8 };
+  struct mrc_pair *p = open_pair(.hosts = 3, .planes = 8, .paths = 32);
+  int greedy[GREEDY];
+  for (int i = 0; i < GREEDY; i++)
+    greedy[i] = open_qp(p, .memory_bytes = 0, .to = 1);
+  const int modest = open_qp(p, .memory_bytes = 0, .to = 2);
+  for (int plane = 1; plane <= 8; plane++)
+    for (int path = 0; path < 32; path++)
+      mrc_pair_path(p, 0, 1, plane, path)->config.silent = true;
+  int bad = 0;
+  for (int i = 0; i < GREEDY; i++) {
+    distrust_all(p, greedy[i]);
+    bad += n_bad(p, greedy[i]);
+  }
+  CHECK(bad > MRC_MAX_EV_PROBES);
+  run_for(p, 3 * MS);
+  const struct mrc_engine *engine = p->hosts[0].engine;
+  CHECK(engine->n_ev_probes > MRC_MAX_EV_PROBES / 4);
+  CHECK(engine->n_ev_probes <= MRC_MAX_EV_PROBES - 64);
+  CHECK_EQ(mrc_qp_set_ev_state(p->hosts[0].engine, p->ends[modest]->qpn, 0, MRC_EV_ASSUMED_BAD,
+                               p->now_ns),
+           0);
+  mrc_pair_kick(p, 0);
+  run_for(p, 7 * MS); /* three probes, 2 ms apart */
+  CHECK_EQ(n_bad(p, modest), 0);
+  run_for(p, 300 * MS);
+  for (int i = 0; i < GREEDY; i++)
+    for (int path = 0; path < 32; path++) {
+      const struct mrc_ev_info ev = mrc_pair_ev(p, greedy[i], 8, path);
+      CHECK(ev.state != MRC_EV_ASSUMED_BAD || ev.probes > 0);
+    }
+  mrc_pair_destroy(p);
+}
+
+/* The slots are full of commands' probes that nobody answers: port status goes out at once. */
+static void test_slots__leave_room_for_port_status(void) {
+  struct mrc_pair *p = open_pair(.planes = 8, .paths = 32);
+  uint32_t qpns[2];
+  int end = 0;
+  for (int i = 0; i < 2; i++)
+    qpns[i] = p->ends[end = open_qp(p, .memory_bytes = 0)]->qpn;
+  for (int plane = 1; plane <= 7; plane++)
+    mrc_pair_silence(p, plane, true);
+  distrust_all(p, end);
+  CHECK_EQ(probe_all(p, 0, qpns, 2, 256), COMMANDS);
+  run_for(p, 2 * MS);
+  mrc_pair_port_up(p, 0, 1, false);
+  run_for(p, 1 * MS);
+  CHECK(counter(p, 0, MRC_COUNTER_TX_PORT_STATUS) >= 1);
+  mrc_pair_destroy(p);
+}
+
+CHECK_MAIN(RUN(test_unsent__leaves_when_there_is_room),
+           RUN(test_unsent__a_refused_one_is_due_at_once), RUN(test_slots__are_shared_by_qps),
+           RUN(test_slots__leave_room_for_port_status), RUN(test_batch__one_event_for_each),
+           RUN(test_batch__takes_what_there_is_room_for), RUN(test_batch__is_refused_as_a_whole),
+           RUN(test_batch__finds_room_for_its_events), RUN(test_batch__tells_of_congestion))

@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A QP that only receives probes its reverse EVs, and answers where answers get through. */
+#include "core/engine.h"
+#include "core/reverse.h"
+#include "scenario.h"
+#include "sim/connect.h"
+
+#define RATE 500000000
+
+static const struct mrc_qp *inside(const struct mrc_pair *p, int end) {
+  return mrc_engine_qp(p->hosts[p->ends[end]->host].engine, p->ends[end]->qpn);
+}
+
+static uint64_t probes(const struct mrc_pair *p, int host) {
+  return counter(p, host, MRC_COUNTER_TX_EV_PROBES);
+}
+
+/* The way from host 1 to host 0 by one plane. */
+static void silence_back(struct mrc_pair *p, int plane, bool silent) {
+  for (int path = 0; path < p->config.paths; path++)
+    mrc_pair_path(p, 1, 0, plane, path)->config.silent = silent;
+}
+
+static int start_writing(struct mrc_pair *p, int n) {
+  const int end = open_qp(p, .memory_bytes = (uint64_t)n << 20, .mpr = 128, .probe = true);
+  for (int i = 0; i < n; i++)
+    CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
+  return end;
+}
+
+/* About one probe a round trip, but not more often than hosts are noisy; by the side that receives,
+   and only while it does. */
+static void test_probes__once_a_round_trip_while_receiving(void) {
+  static const struct {
+    uint32_t noise_ns;
+    uint64_t delay_ns;
+    uint64_t most_in_10_ms;
+  } rows[] = {{2000, 50 * US, 100}, {500000, 50 * US, 20}, {2000, 500 * US, 10}};
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    CHECK_ROW(i);
+    struct mrc_pair *p =
+        open_pair(.planes = 2, .paths = 2, .engine.noise_ns = rows[i].noise_ns,
+                  .path.delay_ns = rows[i].delay_ns); /* no queues: the window is the limit */
+    start_writing(p, 32);
+    run_for(p, 5 * MS);
+    const uint64_t before = probes(p, 1);
+    run_for(p, 10 * MS);
+    const uint64_t sent = probes(p, 1) - before;
+    CHECK(sent <= rows[i].most_in_10_ms + 1);
+    CHECK(sent >= rows[i].most_in_10_ms / 2);
+    CHECK_EQ(probes(p, 0), 4); /* at connecting */
+    CHECK(mrc_pair_finish(p, SECOND));
+    run_for(p, 5 * MS);
+    const uint64_t at_end = probes(p, 1);
+    run_for(p, SECOND);
+    CHECK_EQ(probes(p, 1), at_end); /* idle */
+    mrc_pair_destroy(p);
+  }
+}
+
+/* Both sides send: their SACKs tell, and nobody probes. */
+static void test_probes__none_when_data_goes_both_ways(void) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .port_out.rate_bps = RATE);
+  const int end = open_qp(p, .memory_bytes = 4u << 20);
+  for (int i = 0; i < 4; i++) {
+    CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
+    CHECK_EQ(mrc_pair_write(p, p->ends[end]->peer, 1u << 20), 0);
+  }
+  run_for(p, 20 * MS);
+  CHECK_EQ(probes(p, 0) + probes(p, 1), 0);
+  mrc_pair_destroy(p);
+}
+
+/* The way back is dead on one plane: answers leave it and come back to it when it heals, and the
+   data goes on in both cases. */
+static void test_answers__leave_a_plane_whose_way_back_is_dead(void) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .port_out.rate_bps = RATE);
+  const int end = start_writing(p, 16);
+  const int peer = p->ends[end]->peer;
+  run_for(p, 5 * MS);
+  silence_back(p, 2, true);
+  run_for(p, 20 * MS);
+  CHECK(!mrc_reverse_works(inside(p, peer), 1) && mrc_reverse_works(inside(p, peer), 0));
+  CHECK_EQ(inside(p, peer)->reverse.evs[1], MRC_EV_NONE);
+  const uint64_t packets = p->hosts[1].plane_packets[1], before = probes(p, 1);
+  const uint64_t by_plane_2 = p->hosts[0].plane_bytes[1];
+  run_for(p, 20 * MS);
+  CHECK(p->hosts[1].plane_packets[1] - packets <= probes(p, 1) - before); /* probes only */
+  CHECK(p->hosts[0].plane_bytes[1] - by_plane_2 > 1000000);               /* of 1.25 MB */
+  CHECK(!mrc_pair_info(p, end).planes[1].suspended);
+  silence_back(p, 2, false);
+  run_for(p, 20 * MS);
+  CHECK(mrc_reverse_works(inside(p, peer), 1));
+  CHECK(mrc_pair_finish(p, SECOND));
+  CHECK_EQ(mrc_pair_info(p, end).timeouts, 0);
+  mrc_pair_destroy(p);
+}
+
+/* One EV of a plane is dead on the way back: after its probe failed, answers use the others. */
+static void test_answers__use_evs_that_answered(void) {
+  struct mrc_pair *p = open_pair(.paths = 4, .port_out.rate_bps = RATE, .engine.noise_ns = 20000);
+  const int end = start_writing(p, 8);
+  const int peer = p->ends[end]->peer;
+  run_for(p, 5 * MS);
+  mrc_pair_path(p, 1, 0, 1, 3)->config.silent = true;
+  run_for(p, 10 * MS);
+  const struct mrc_link *dead = mrc_pair_path(p, 1, 0, 1, 3);
+  const uint64_t on_dead = dead->entered, probed = probes(p, 1);
+  for (int i = 0; i < 30; i++) {
+    run_for(p, 1 * MS);
+    const uint16_t ev = inside(p, peer)->reverse.evs[0];
+    CHECK(ev < 3);
+  }
+  CHECK(dead->entered - on_dead <= probes(p, 1) - probed); /* its probes, and no answers */
+  CHECK(mrc_pair_finish(p, SECOND));
+  mrc_pair_destroy(p);
+}
+
+/* Every way back is dead for a while: answers go on by what there is, and the transfer recovers. */
+static void test_answers__try_all_when_none_works(void) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .port_out.rate_bps = RATE);
+  const int end = start_writing(p, 8);
+  run_for(p, 5 * MS);
+  silence_back(p, 1, true);
+  silence_back(p, 2, true);
+  run_for(p, 40 * MS);
+  CHECK(!mrc_reverse_works(inside(p, p->ends[end]->peer), 0));
+  silence_back(p, 1, false);
+  silence_back(p, 2, false);
+  CHECK(mrc_pair_finish(p, 2 * SECOND));
+  mrc_pair_destroy(p);
+}
+
+CHECK_MAIN(RUN(test_probes__once_a_round_trip_while_receiving),
+           RUN(test_probes__none_when_data_goes_both_ways),
+           RUN(test_answers__leave_a_plane_whose_way_back_is_dead),
+           RUN(test_answers__use_evs_that_answered), RUN(test_answers__try_all_when_none_works))

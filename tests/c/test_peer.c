@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/peer.h"
+
+#include <errno.h>
+
+#include "check.h"
+#include "core/prng.h"
+#include "core/qp.h"
+
+static struct mrc_peer_source source(uint32_t address, uint16_t sport) {
+  struct mrc_peer_source made = {.sport = sport};
+  memcpy(made.address + 12, &address, sizeof address);
+  return made;
+}
+
+static struct mrc_peer *find(const struct mrc_peers *peers, struct mrc_peer_source wanted) {
+  const uint32_t entry = mrc_peers_find(peers, wanted.address, wanted.sport, 0);
+  return entry == 0 ? NULL : mrc_peers_at(peers, entry);
+}
+
+static int n_claims(const struct mrc_peers *peers, struct mrc_peer_source wanted) {
+  int n = 0;
+  uint32_t entry = 0;
+  while ((entry = mrc_peers_find(peers, wanted.address, wanted.sport, entry)) != 0)
+    n++;
+  return n;
+}
+
+/* The order of the sources and repetitions make no difference; a source more or less does. */
+static void test_join__the_same_set_is_the_same_peer(void) {
+  const struct mrc_peer_source a = source(1, 1), b = source(1, 2), c = source(2, 1);
+  const struct {
+    struct mrc_peer_source sources[3];
+    int n;
+    bool same;
+  } rows[] = {
+      {{a, b}, 2, true},  {{b, a}, 2, true},     {{b, a, b}, 3, true}, {{a}, 1, false},
+      {{a, a}, 2, false}, {{a, b, c}, 3, false}, {{b, c}, 2, false},   {{a, c}, 2, false},
+  };
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    CHECK_ROW(i);
+    struct mrc_peers peers;
+    CHECK_EQ(mrc_peers_init(&peers, 2, 5), 0);
+    struct mrc_qp one = {0}, two = {0};
+    CHECK_EQ(mrc_peer_join(&peers, &one, rows[0].sources, 2), 0);
+    CHECK_EQ(mrc_peer_join(&peers, &two, rows[i].sources, rows[i].n), 0);
+    CHECK_EQ(one.peer == two.peer, rows[i].same);
+    CHECK_PTR_EQ(two.peer->qps, &two);
+    CHECK_EQ(n_claims(&peers, b), rows[i].same || i == 3 || i == 4 || i == 7 ? 1 : 2);
+    mrc_peer_leave(&peers, &one);
+    CHECK_PTR_EQ(two.peer->qps, &two);
+    CHECK_PTR_EQ(find(&peers, rows[i].sources[0]), two.peer);
+    mrc_peer_leave(&peers, &two);
+    CHECK_EQ(n_claims(&peers, a) + n_claims(&peers, b) + n_claims(&peers, c), 0);
+    mrc_peers_free(&peers);
+  }
+}
+
+/* Addresses of a peer are known without regard to the port; the whole key counts for a source. */
+static void test_knows__addresses_and_sources(void) {
+  struct mrc_peers peers;
+  CHECK_EQ(mrc_peers_init(&peers, 2, 8), 0);
+  struct mrc_qp qp = {0};
+  const struct mrc_peer_source sources[] = {source(1, 1), source(1, 2), source(2, 1)};
+  CHECK(!mrc_peer_knows(&peers, NULL, sources[0].address));
+  CHECK_EQ(mrc_peer_join(&peers, &qp, sources, 3), 0);
+  for (int round = 0; round < 2; round++)
+    for (int i = 0; i < 3; i++)
+      CHECK(mrc_peer_knows(&peers, qp.peer, sources[i].address));
+  CHECK(!mrc_peer_knows(&peers, qp.peer, source(3, 1).address));
+  CHECK(mrc_peer_knows(&peers, qp.peer, source(2, 9).address));
+  CHECK(find(&peers, source(2, 2)) == NULL);
+  CHECK_PTR_EQ(find(&peers, source(2, 1)), qp.peer);
+  mrc_peer_leave(&peers, &qp);
+  mrc_peers_free(&peers);
+}
+
+/* A peer that does not fit leaves nothing behind, and room that was given back serves again. */
+static void test_join__full(void) {
+  enum { SOURCES = 256, ROOM = 2 * SOURCES };
+  struct mrc_peers peers;
+  struct mrc_peer_source sources[SOURCES];
+  CHECK_EQ(mrc_peers_init(&peers, 8, ROOM), 0);
+  struct mrc_qp qps[4] = {0};
+  for (int q = 0; q < 4; q++) {
+    for (int i = 0; i < SOURCES; i++)
+      sources[i] = source((uint32_t)q, (uint16_t)i);
+    CHECK_ROW(q);
+    CHECK_EQ(mrc_peer_join(&peers, &qps[q], sources, SOURCES), q < 3 ? 0 : -ENOSPC);
+  }
+  CHECK(qps[3].peer == NULL && find(&peers, sources[0]) == NULL);
+  mrc_peer_leave(&peers, &qps[1]);
+  CHECK_EQ(mrc_peer_join(&peers, &qps[3], sources, SOURCES), 0);
+  CHECK_PTR_EQ(find(&peers, sources[SOURCES - 1]), qps[3].peer);
+  CHECK_EQ(qps[3].peer->n_sources, SOURCES);
+  mrc_peers_free(&peers);
+}
+
+/* Random joins and leaves beside a plain model: who has which set. */
+static void test_join__and_leave_at_random(void) {
+  enum { QPS = 16, STEPS = 20000 };
+  struct mrc_peers peers;
+  CHECK_EQ(mrc_peers_init(&peers, QPS, QPS * 4), 0);
+  struct mrc_qp qps[QPS] = {0};
+  uint32_t sets[QPS] = {0}; /* bit i: source i of 6; 0: it has left */
+  struct mrc_prng prng = {.state = 1};
+  for (int step = 0; step < STEPS; step++) {
+    CHECK_ROW(step);
+    const uint32_t q = mrc_prng_below(&prng, QPS);
+    struct mrc_peer_source sources[6];
+    if (sets[q] != 0) {
+      mrc_peer_leave(&peers, &qps[q]);
+      sets[q] = 0;
+    } else {
+      sets[q] = 1 + mrc_prng_below(&prng, 63);
+      int n = 0;
+      for (uint32_t i = 0; i < 6; i++)
+        if (sets[q] >> i & 1) sources[n++] = source(i / 2, (uint16_t)(i % 2));
+      CHECK_EQ(mrc_peer_join(&peers, &qps[q], sources, n), 0);
+    }
+    for (uint32_t i = 0; i < QPS; i++)
+      if (sets[q] != 0 && sets[i] != 0) CHECK_EQ(qps[i].peer == qps[q].peer, sets[i] == sets[q]);
+    uint32_t distinct = 0;
+    for (uint32_t i = 0; i < QPS; i++) {
+      bool first = sets[i] & 1;
+      for (uint32_t k = 0; k < i; k++)
+        first &= sets[k] != sets[i];
+      distinct += first;
+    }
+    CHECK_EQ(n_claims(&peers, source(0, 0)), distinct);
+  }
+  mrc_peers_free(&peers);
+}
+
+CHECK_MAIN(RUN(test_join__the_same_set_is_the_same_peer), RUN(test_knows__addresses_and_sources),
+           RUN(test_join__full), RUN(test_join__and_leave_at_random))
