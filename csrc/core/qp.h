@@ -47,6 +47,7 @@ struct mrc_reverse {
   struct mrc_rtt rtt;              /* of its probes */
   uint64_t next_ns;                /* no probe before */
   uint64_t seen_ns;                /* arrival of the newest packet at the last probe */
+  uint64_t seen_bytes;             /* received by then */
   uint32_t probing;                /* planes with a probe on its way, as a mask */
   uint16_t evs[MRC_MAX_PORTS];     /* that answered last on each plane, or MRC_EV_NONE */
   uint8_t failures[MRC_MAX_PORTS]; /* in a row on each plane */

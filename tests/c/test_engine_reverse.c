@@ -123,7 +123,7 @@ static void test_answers__try_all_when_none_works(void) {
   run_for(p, 5 * MS);
   silence_back(p, 1, true);
   silence_back(p, 2, true);
-  run_for(p, 40 * MS);
+  run_for(p, 200 * MS);
   CHECK(!mrc_reverse_works(inside(p, p->ends[end]->peer), 0));
   silence_back(p, 1, false);
   silence_back(p, 2, false);
