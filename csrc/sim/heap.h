@@ -18,7 +18,7 @@ struct mrc_heap_entry {
 };
 
 struct mrc_heap {
-  struct mrc_heap_entry *entries; /* binary heap, the next event first */
+  struct mrc_heap_entry *entries; /* the next event first */
   size_t n;
   size_t capacity;
   uint64_t pushed; /* entries pushed ever */

@@ -31,8 +31,9 @@ examples:
   mrc sim incast-victim --seeds 20 --json
   mrc sim permutation --set topology.hosts=16 --set topology.routing=ecmp
   mrc sim my.toml --seed 7 --trace packets.txt --plot goodput.svg
-  mrc sim report --output report.html --seeds 20
+  mrc sim report --output report.html   # all of them, 20 seeds each
 """
+REPORT_SEEDS = 20
 
 
 def add_parser(subparsers: Any) -> None:
@@ -56,8 +57,8 @@ def add_parser(subparsers: Any) -> None:
         help="decides all that is random [%(default)s]",
     )
     parser.add_argument(
-        "--seeds", type=_count, default=1, metavar="N",
-        help="run so many seeds, from --seed on; checks take the median [%(default)s]",
+        "--seeds", type=_count, metavar="N",
+        help="run so many seeds, from --seed on; checks take the median [1; report: 20]",
     )  # fmt: skip
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", dest="settings",
@@ -103,6 +104,8 @@ def run_command(args: argparse.Namespace) -> int:
         return _list(out)
     if (args.scenario == "report") != (args.output is not None):
         raise UsageError(args.prog, "report and --output FILE go together")
+    if args.seeds is None:
+        args.seeds = REPORT_SEEDS if args.scenario == "report" else 1
     if args.trace is not None and (args.seeds > 1 or args.scenario == "report"):
         raise UsageError(args.prog, "--trace is for one scenario and one seed")
     seeds = range(args.seed, args.seed + args.seeds)
