@@ -146,7 +146,7 @@ struct mrc_meta {
   uint8_t family;      /* 4 or 6 */
   uint8_t port;        /* port of this machine that received it, 1-based */
   uint8_t ecn;         /* the two ECN bits: 3 is CE */
-  uint8_t trimmed;     /* 1: the payload was cut off in flight */
+  uint8_t trimmed;     /* enum mrc_trimmed */
 };
 
 /* One packet of a burst: header bytes, a piece of a memory region, trailer bytes (pad and ICRC). */
@@ -518,5 +518,12 @@ int mrc_ctx_run(mrc_ctx *ctx, uint64_t timeout_ns);
 bool mrc_ctx_arm(mrc_ctx *ctx);
 
 /* cdef end */
+
+/* Whether a switch cut the payload of a packet off, as its code point (or the fabric) says. */
+enum mrc_trimmed {
+  MRC_UNTRIMMED,
+  MRC_TRIMMED,        /* inside the fabric: another path has room */
+  MRC_TRIMMED_LASTHOP /* at the port towards this host: no other path would help */
+};
 
 #endif

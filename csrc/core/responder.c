@@ -224,7 +224,8 @@ int mrc_responder_on_data(struct mrc_engine *engine, struct mrc_qp *qp,
 int mrc_responder_on_trimmed(struct mrc_engine *engine, struct mrc_qp *qp,
                              const struct mrc_wire *packet, const struct mrc_meta *meta) {
   if (mrc_rxwin_judge(&qp->resp.win, packet->psn) == MRC_RX_NEW) {
-    queue_nack(qp, packet, meta, MRC_NACK_TRIMMED);
+    const bool last_hop = meta->trimmed == MRC_TRIMMED_LASTHOP;
+    queue_nack(qp, packet, meta, last_hop ? MRC_NACK_TRIMMED_LASTHOP : MRC_NACK_TRIMMED);
     mrc_qp_touch(engine, qp);
   }
   return mrc_drop(engine, MRC_DROP_TRIMMED, qp->qpn, 0);

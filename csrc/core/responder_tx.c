@@ -10,7 +10,8 @@ static uint16_t ev_of_plane(struct mrc_engine *engine, struct mrc_qp *qp, uint32
 }
 
 /* The EV on which to answer what came in on `port`: a plane that just delivered works, unless it is
-   known that answers get lost there. Any other plane serves when that one cannot be sent on. */
+   known that answers get lost there. Any other plane serves when that one cannot be sent on, a
+   suspended one before none at all. */
 static uint16_t reverse_ev(struct mrc_engine *engine, struct mrc_qp *qp, uint8_t port) {
   uint16_t ev = MRC_EV_NONE;
   if (port != 0 && mrc_reverse_works(qp, port - 1u)) ev = ev_of_plane(engine, qp, port - 1u);
@@ -23,6 +24,9 @@ static uint16_t reverse_ev(struct mrc_engine *engine, struct mrc_qp *qp, uint8_t
     }
     if (ev == MRC_EV_NONE && port != 0) ev = ev_of_plane(engine, qp, port - 1u);
   }
+  for (uint32_t planes = qp->evset.plane_mask; planes != 0 && ev == MRC_EV_NONE;
+       planes &= planes - 1)
+    ev = ev_of_plane(engine, qp, (uint32_t)__builtin_ctz(planes));
   return ev;
 }
 

@@ -172,7 +172,8 @@ static void make_hop(struct mrc_sim *sim, uint32_t index, const struct mrc_hop *
   if (shape->from_host) return; /* its own host never overruns it: the port is blocked before */
   hop->queue.config =
       (struct mrc_queue_config){.buffer_bytes = config->buffer_bytes, .trims = config->trims};
-  if (shape->to_kind == MRC_NODE_HOST) return; /* ECN is off on the last hop */
+  hop->queue.config.last_hop = shape->to_kind == MRC_NODE_HOST;
+  if (hop->queue.config.last_hop) return; /* ECN is off there */
   hop->queue.config.ecn_low_bytes = config->ecn_low_bytes;
   hop->queue.config.ecn_high_bytes = config->ecn_high_bytes;
 }

@@ -46,7 +46,7 @@ struct mrc_sim_packet *mrc_sim_packet_copy(const struct mrc_sim_packet *packet) 
 void mrc_sim_packet_suffer(struct mrc_sim_packet *packet, const struct mrc_link_fate *fate) {
   if (fate->ce) packet->meta.ecn = ECN_CE;
   if (fate->trimmed && packet->n > MRC_LINK_TRIM_BYTES) {
-    packet->meta.trimmed = 1;
+    packet->meta.trimmed = MRC_TRIMMED;
     packet->n = MRC_LINK_TRIM_BYTES;
   }
   if (fate->corrupt) {

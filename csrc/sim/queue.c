@@ -25,10 +25,10 @@ static bool is_trimmable(const struct mrc_frame *packet) {
   return packet->payload_bytes > 0 && mrc_opcode_is_data(packet->header[0]);
 }
 
-static void trim(struct mrc_frame *packet) {
+static void trim(struct mrc_frame *packet, bool last_hop) {
   packet->payload_bytes = 0;
   packet->trailer_bytes = 0;
-  packet->trimmed = true;
+  packet->trimmed = last_hop ? MRC_TRIMMED_LASTHOP : MRC_TRIMMED;
   packet->control = true;
 }
 
@@ -39,7 +39,7 @@ bool mrc_queue_push(struct mrc_queue *queue, struct mrc_frame *packet) {
   }
   if (!packet->control && !has_room(queue, &queue->data, packet) && queue->config.trims &&
       is_trimmable(packet)) {
-    trim(packet);
+    trim(packet, queue->config.last_hop);
     queue->trimmed++;
   }
   struct mrc_queue_class *class = packet->control ? &queue->control : &queue->data;

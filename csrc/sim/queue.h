@@ -12,6 +12,7 @@ struct mrc_queue_config {
   uint64_t ecn_low_bytes;  /* data that finds less waiting is never marked */
   uint64_t ecn_high_bytes; /* that finds so much, always; in between by chance; 0: never marked */
   bool trims;              /* data that finds no room loses its payload and goes as control */
+  bool last_hop;           /* towards a host: what is trimmed says so */
 };
 
 struct mrc_queue_class {

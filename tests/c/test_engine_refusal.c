@@ -113,6 +113,27 @@ static void test_refusal__what_does_not_count(void) {
   }
 }
 
-CHECK_MAIN(RUN(test_refusal__counts_as_a_retry), RUN(test_refusal__of_several_packets_counts_once),
+/* A trim inside the fabric is a reason to take other paths for a while; at the last hop no path is
+   to blame. */
+static void test_trim__at_the_last_hop_blames_no_path(void) {
+  static const uint8_t reasons[] = {MRC_NACK_TRIMMED, MRC_NACK_TRIMMED_LASTHOP};
+  for (int row = 0; row < 2; row++) {
+    CHECK_ROW(row);
+    struct mrc_pair *p = open_pair(.paths = 4);
+    const int end = open_silent(p, 4);
+    refuse(p, end, 0, reasons[row]);
+    static struct mrc_trace_entry entries[4096];
+    const int n = mrc_engine_trace(p->hosts[1].engine, entries, 4096);
+    int skips = 0;
+    for (int i = 0; i < n; i++)
+      skips += entries[i].point == MRC_TRACE_EV_STATE && entries[i].b == MRC_EV_SKIP;
+    CHECK_EQ(skips, reasons[row] == MRC_NACK_TRIMMED);
+    CHECK_EQ(mrc_pair_info(p, p->ends[end]->peer).packets_retransmitted, 1);
+    mrc_pair_destroy(p);
+  }
+}
+
+CHECK_MAIN(RUN(test_trim__at_the_last_hop_blames_no_path), RUN(test_refusal__counts_as_a_retry),
+           RUN(test_refusal__of_several_packets_counts_once),
            RUN(test_refusal__shares_the_counter_with_timeouts),
            RUN(test_refusal__progress_starts_anew), RUN(test_refusal__what_does_not_count))

@@ -216,6 +216,40 @@ static void test_receive__checks_control_marked_as_trimmed(void) {
   mrc_pair_destroy(p);
 }
 
+/* An answer that may arrive beats none: a suspended plane carries it when there is no other. */
+static void test_answer__over_a_suspended_plane_at_last(void) {
+  struct mrc_pair *p = open_pair(.planes = 2);
+  const int end = open_qp(p, .memory_bytes = 64 * MTU), peer = p->ends[end]->peer;
+  mrc_engine_port_blocked(p->hosts[1].engine, 1, true, p->now_ns);
+  mrc_engine_qp(p->hosts[1].engine, p->ends[peer]->qpn)->planes[1].suspended = true;
+  CHECK_EQ(mrc_pair_write(p, end, MTU), 0);
+  run_for(p, MS);
+  CHECK_EQ(succeeded(p, end), 1);
+  mrc_pair_destroy(p);
+}
+
+/* The NACK says where the payload was cut off. */
+static void test_receive__trimmed_where(void) {
+  static const uint8_t reasons[] = {[MRC_TRIMMED] = MRC_NACK_TRIMMED,
+                                    [MRC_TRIMMED_LASTHOP] = MRC_NACK_TRIMMED_LASTHOP};
+  for (uint8_t trimmed = MRC_TRIMMED; trimmed <= MRC_TRIMMED_LASTHOP; trimmed++) {
+    CHECK_ROW(trimmed);
+    struct mrc_pair *p = open_pair();
+    struct forge forge = make_forge(p, open_qp(p, .memory_bytes = 64), four);
+    forge.meta.trimmed = trimmed;
+    CHECK_EQ(send_forge(p, &forge), MRC_DROP_TRIMMED);
+    run_for(p, MS);
+    CHECK_EQ(counter(p, 1, MRC_COUNTER_TX_NACKS), 1);
+    struct mrc_trace_entry entries[64];
+    const int n = mrc_engine_trace(p->hosts[1].engine, entries, 64);
+    uint64_t reason = 0;
+    for (int i = 0; i < n; i++)
+      if (entries[i].point == MRC_TRACE_NACK_OUT) reason = entries[i].b;
+    CHECK_EQ(reason, reasons[trimmed]);
+    mrc_pair_destroy(p);
+  }
+}
+
 /* Transmits once by hand, all taken; returns how many bursts begin with data. */
 static int data_bursts(struct mrc_pair *p, int host) {
   struct mrc_burst bursts[8];
@@ -408,7 +442,8 @@ CHECK_MAIN(RUN(test_qpn__reused_before_the_old_completions_are_polled),
            RUN(test_ack__of_a_message_half_the_psn_space_ago),
            RUN(test_loss__before_the_first_round_trip_is_no_congestion),
            RUN(test_sack__always_skip_puts_on_probation),
-           RUN(test_receive__checks_control_marked_as_trimmed),
+           RUN(test_receive__checks_control_marked_as_trimmed), RUN(test_receive__trimmed_where),
+           RUN(test_answer__over_a_suspended_plane_at_last),
            RUN(test_endpoint__requests_do_not_starve_data),
            RUN(test_probe__requests_do_not_starve_other_qps),
            RUN(test_planes__return_without_catching_up),

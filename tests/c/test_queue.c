@@ -50,6 +50,17 @@ static void test_push__room_and_trimming(void) {
   }
 }
 
+static void test_push__trimmed_at_the_last_hop(void) {
+  for (int last_hop = 0; last_hop <= 1; last_hop++) {
+    struct mrc_queue queue = {
+        .config = {.buffer_bytes = 3000, .trims = true, .last_hop = last_hop}};
+    struct mrc_frame packet = write_of(1000);
+    queue.data.bytes = 3000;
+    CHECK(mrc_queue_push(&queue, &packet));
+    CHECK_EQ(packet.trimmed, last_hop ? MRC_TRIMMED_LASTHOP : MRC_TRIMMED);
+  }
+}
+
 static void test_push__only_writes_are_trimmed(void) {
   struct mrc_queue queue = {.config = {.buffer_bytes = 3000, .trims = true}};
   struct mrc_frame probe = write_of(1000);
@@ -125,6 +136,7 @@ static void test_pop__control_and_trimmed_first(void) {
   CHECK_EQ(mrc_queue_bytes(&queue), 0);
 }
 
-CHECK_MAIN(RUN(test_push__room_and_trimming), RUN(test_push__only_writes_are_trimmed),
-           RUN(test_push__control_has_room_of_its_own), RUN(test_push__ecn_ramp),
-           RUN(test_push__control_is_never_marked), RUN(test_pop__control_and_trimmed_first))
+CHECK_MAIN(RUN(test_push__room_and_trimming), RUN(test_push__trimmed_at_the_last_hop),
+           RUN(test_push__only_writes_are_trimmed), RUN(test_push__control_has_room_of_its_own),
+           RUN(test_push__ecn_ramp), RUN(test_push__control_is_never_marked),
+           RUN(test_pop__control_and_trimmed_first))
