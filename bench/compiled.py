@@ -11,14 +11,8 @@ sys.path.insert(0, str(ROOT / "tests"))
 import cbuild  # noqa: E402  it lies with the tests that it builds
 
 _HERE = Path(__file__).resolve().parent
-_PARTS = {
-    "floor": ("job", "latency"),
-    "flow": ("job",),
-    "verbs": ("job", "latency"),
-}
 
 
 def program(name: str) -> str:
     """The path of a compiled end."""
-    extra = [_HERE / f"{part}.c" for part in _PARTS[name]]
-    return str(cbuild.program(_HERE / f"{name}.c", cbuild.FAST, extra))
+    return str(cbuild.program(_HERE / f"{name}.c", cbuild.FAST, [_HERE / "job.c"]))

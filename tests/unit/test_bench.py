@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import sys
 from pathlib import Path
@@ -26,6 +27,14 @@ def modules() -> dict[str, ModuleType]:
         spec.loader.exec_module(module)
         found[name] = module
     return found
+
+
+def test_missing__says_how_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(BENCH)
+    peers = importlib.import_module("peers")
+    monkeypatch.setattr(peers.shutil, "which", lambda name: None)
+    assert set(peers.missing()) == {"ucx_perftest", "fi_pingpong", "socat"}
+    assert "apt-get install ucx-utils" in peers.missing()["ucx_perftest"]
 
 
 def goodputs(*values: float) -> list[dict[str, Any]]:
