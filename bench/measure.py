@@ -9,7 +9,7 @@ from typing import Any
 
 from bed import Bed
 from contenders import Raw
-from end import BenchError, cpu_ns
+from end import BenchError, core_ns, cpu_ns
 from rows import Row
 
 GIB = 1 << 30
@@ -46,10 +46,14 @@ def run_rounds(
 
 def measure(bed: Bed, row: Row) -> Metrics:
     """One row once."""
-    planes, cpu = bed.sent_bytes(), cpu_ns(row.pids)
+    before = bed.sent_bytes(), cpu_ns(row.pids), core_ns()
     raw = row.measure()
-    cpu = [after - before for before, after in zip(cpu, cpu_ns(row.pids), strict=True)]
-    planes = [after - before for before, after in zip(planes, bed.sent_bytes(), strict=True)]
+    after = bed.sent_bytes(), cpu_ns(row.pids), core_ns()
+    planes, cpu, cores = (
+        [now - then for then, now in zip(*both, strict=True)]
+        for both in zip(before, after, strict=True)
+    )
+    raw["core_seconds"] = [ns / 1e9 for ns in cores]
     # A program that came and went has told its own share; the rest is the softirq thread's.
     raw["cpu_seconds"] = [
         ns / 1e9 + own for ns, own in zip(cpu, raw.get("cpu_seconds", (0, 0)), strict=True)
@@ -68,8 +72,9 @@ def metrics_of(raw: Raw, planes_bytes: Sequence[int]) -> Metrics:
     if raw.get("bytes"):
         gib = raw["bytes"] / GIB
         metrics["goodput_bits_per_second"] = 8 * raw["bytes"] / seconds
-        metrics["sender_cpu_seconds_per_gib"] = raw["cpu_seconds"][0] / gib
-        metrics["receiver_cpu_seconds_per_gib"] = raw["cpu_seconds"][1] / gib
+        for kind in ("cpu", "core"):
+            for side, spent in zip(("sender", "receiver"), raw[f"{kind}_seconds"], strict=True):
+                metrics[f"{side}_{kind}_seconds_per_gib"] = spent / gib
         metrics |= {f"{name}_per_gib": raw[name] / gib for name in ("packets", "syscalls")
                     if name in raw}  # fmt: skip
         total = sum(planes_bytes)

@@ -67,7 +67,7 @@ def test_evaluate__the_best_tcp_flow_counts(modules: dict[str, ModuleType]) -> N
     check = found["mrc, WRITE 1 MiB, of best TCP flow"]
     assert check.value == 0.8
     assert not check.met
-    assert found["CPU a GiB, sender, of TCP"].met
+    assert found["CPU a GiB, both sides, of best TCP flow"].met
 
 
 def test_evaluate__rate_limited(modules: dict[str, ModuleType]) -> None:
