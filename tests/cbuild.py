@@ -41,6 +41,11 @@ ASAN = Flavour("asan", SANITIZE)
 TSAN = Flavour("tsan", THREAD)
 FAST = Flavour("fast", ("-O2",))
 SHARED = Flavour("shared", ("-O2", "-fPIC"))
+# Into Python comes no runtime of a sanitizer: what is undefined traps.
+SHARED_TRAP = Flavour(
+    "shared-trap",
+    ("-O1", "-fPIC", "-fsanitize=undefined", "-fsanitize-undefined-trap-on-error"),
+)
 SHARED_ZLIB = Flavour("shared-zlib", ("-O2", "-fPIC"), isal=False)
 
 

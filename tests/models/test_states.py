@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tables of states in ARCHITECTURE.md are the engine's."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TOOL = Path(__file__).parents[2] / "tools" / "states"
+
+
+@pytest.fixture
+def states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The tool as a module, at work on a copy of the page."""
+    loader = SourceFileLoader("states_tool", str(TOOL))
+    spec = importlib.util.spec_from_loader(loader.name, loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    copy = tmp_path / "page.md"
+    copy.write_text(module.PAGE.read_text())
+    monkeypatch.setattr(module, "PAGE", copy)
+    return module
+
+
+def test_page__is_true() -> None:
+    done = subprocess.run(
+        [sys.executable, str(TOOL), "--check"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("true", "false"),
+    [
+        ("| RTS | - | - | - | - | yes |", "| RTS | yes | - | - | - | yes |"),
+        ("| DENIED | - | - | - | GOOD |", "| DENIED | SKIP | - | - | GOOD |"),
+    ],
+)
+def test_check__finds_a_cell_that_is_wrong(
+    states: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    true: str,
+    false: str,
+) -> None:
+    page = states.PAGE.read_text()
+    assert page.count(true) == 1
+    states.PAGE.write_text(page.replace(true, false))
+    monkeypatch.setattr(sys, "argv", ["states", "--check"])
+    assert states.main() == 1
+    assert "is not true any more: run tools/states" in capsys.readouterr().out
+    assert false in states.PAGE.read_text()
+    monkeypatch.setattr(sys, "argv", ["states"])
+    assert states.main() == 0
+    assert states.PAGE.read_text() == page
+
+
+def test_tables__without_their_place_stop_the_tool(
+    states: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["states"])
+    states.PAGE.write_text("no markers")
+    with pytest.raises(SystemExit, match="has 0 places for the table 'qp'"):
+        states.main()
