@@ -17,7 +17,11 @@ Rounds = Mapping[str, Sequence[Mapping[str, Any]]]
 GOODPUT = "goodput_bits_per_second"
 RATE = "messages_per_second"
 _CPU = ("sender_cpu_seconds_per_gib", "receiver_cpu_seconds_per_gib")
-_ONE_TCP = tuple(f"TCP, {cc}, {mode}" for cc in ("cubic", "bbr") for mode in ("write", "sendfile"))
+_ONE_TCP = (
+    *(f"TCP, {cc}, {mode}" for cc in ("cubic", "bbr") for mode in ("write", "sendfile")),
+    "TCP, iperf3",
+    "TCP, iperf3 -Z",
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,6 @@
 enum {
   MAX_FLOWS = 32,
   CHUNK_BYTES = 1 << 20,
-  TAKE_BYTES = 256 << 10, /* what fits a core's own cache with room to spare */
 };
 
 static uint8_t buffer[CHUNK_BYTES];
@@ -70,7 +69,7 @@ static void store(int file, const uint8_t *data, size_t n) {
 
 /* False at the end of the flow. */
 static bool take_some(int fd, int file, struct taken *taken) {
-  ssize_t n = recv(fd, buffer, TAKE_BYTES, 0);
+  ssize_t n = recv(fd, buffer, CHUNK_BYTES, 0);
   if (n < 0) fail(errno, "recv");
   taken->syscalls += file < 0 ? 1 : 2;
   taken->bytes += (uint64_t)n;

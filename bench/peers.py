@@ -23,8 +23,9 @@ PACKAGES = {
     "ucx_perftest": "ucx-utils",
     "fi_pingpong": "libfabric-bin",
     "socat": "socat",
+    "iperf3": "iperf3",
 }
-_UCX_PORT, _FI_PORT, _SOCAT_PORT, _MRC_PORT = 13337, 14500, 5003, 4791
+_UCX_PORT, _FI_PORT, _SOCAT_PORT, _IPERF_PORT, _MRC_PORT = 13337, 14500, 5003, 5201, 4791
 MIB = 1 << 20
 _MRC = [sys.executable, "-m", "mrc"]
 
@@ -94,6 +95,18 @@ def until_listening(bed: Bed, process: subprocess.Popen[str], port: int) -> None
         if process.poll() is not None or time.monotonic() > deadline:
             raise BenchError(f"nothing listens on TCP port {port}")
         time.sleep(0.005)
+
+
+def iperf3(bed: Bed, ms: int, *options: str) -> Raw:
+    """One TCP flow, as everybody measures it."""
+    here, there = bed.flows(1)
+    total = max(ms * 2 * MIB, 16 * MIB)  # at 2 GB/s
+    server = ["iperf3", "-s", "-1", "-p", str(_IPERF_PORT)]
+    job = ["-n", str(total), "-l", "1M", "-C", "cubic", "-J", *options]
+    client = ["iperf3", "-c", there, "-B", here, "-p", str(_IPERF_PORT), *job]
+    sent, raw = serve_and_run(bed, server, client, _IPERF_PORT)
+    told = json.loads(sent.output)["end"]["sum_received"]
+    return {**raw, "bytes": told["bytes"], "ns": told["seconds"] * 1e9}
 
 
 def ucx(bed: Bed, test: str, size: int, ms: int) -> Raw:

@@ -88,8 +88,10 @@ def print_tables(console: Console, result: Mapping[str, Any]) -> None:
         table.add_column("", no_wrap=True)
         for _, heading, _, _ in _COLUMNS:
             table.add_column(heading, justify="right")
+        table.add_column("a plane", justify="right")
         for row in bed["rows"]:
-            table.add_row(row["name"], *(_cell(row["metrics"], *column) for column in _COLUMNS))
+            cells = [_cell(row["metrics"], *column) for column in _COLUMNS]
+            table.add_row(row["name"], *cells, _shares(row["metrics"]))
         console.print(table)
     table = Table(title="Checks")
     for heading in ("", "value", "target", ""):
@@ -109,6 +111,12 @@ def _cell(metrics: Mapping[str, Any], name: str, heading: str, divisor: float, d
     shown = rounds > 1 and name == "goodput_bits_per_second"
     spread = f" ±{(high - low) / 2 / median:.0%}" if shown else ""
     return f"{median:,.{digits}f}{spread}"
+
+
+def _shares(metrics: Mapping[str, Any]) -> str:
+    """The smallest and the largest plane's share of what was sent."""
+    shares = metrics.get("plane_shares")
+    return f"{min(shares):.0%}-{max(shares):.0%}" if shares else ""
 
 
 def page(result: Mapping[str, Any]) -> str:

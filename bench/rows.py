@@ -152,6 +152,9 @@ def _bulk(make: Maker, floor: Floor, tcp: Flows, mrc: Mrc, polled: Mrc) -> Itera
     for cc in ("cubic", "bbr"):
         for mode in ("write", "sendfile"):
             yield make.flow(tcp, f"TCP, {cc}, {mode}", cc, mode)
+    if shutil.which("iperf3"):
+        yield Row("TCP, iperf3", lambda: peers.iperf3(bed, make.ms), peer=True)
+        yield Row("TCP, iperf3 -Z", lambda: peers.iperf3(bed, make.ms, "-Z"), peer=True)
     yield make.flow(tcp, "TCP, a flow a plane", "cubic", "write", bed.planes)
     yield make.flow(mptcp, "MPTCP", "cubic", "write")
     yield make.write(mrc, "mrc", 64 * MIB)

@@ -33,7 +33,7 @@ def test_missing__says_how_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(BENCH)
     peers = importlib.import_module("peers")
     monkeypatch.setattr(peers.shutil, "which", lambda name: None)
-    assert set(peers.missing()) == {"ucx_perftest", "fi_pingpong", "socat"}
+    assert set(peers.missing()) == {"ucx_perftest", "fi_pingpong", "socat", "iperf3"}
     assert "apt-get install ucx-utils" in peers.missing()["ucx_perftest"]
 
 
