@@ -72,7 +72,7 @@ def document(
     return {
         "schema": SCHEMA,
         "commit": commit(),
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "ended": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": where,
         "parameters": parameters,
         "beds": beds,

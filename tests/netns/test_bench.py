@@ -48,6 +48,7 @@ def check_rows(bed: dict[str, Any]) -> None:
     for metrics in (mrc, floor, row(bed, "TCP, cubic, write"), row(bed, "file, mrc send")):
         assert 1e6 < metrics["goodput_bits_per_second"]["median"] < 1e12
         assert 0.01 < metrics["sender_cpu_seconds_per_gib"]["median"] < 1000
+        assert metrics["sender_core_seconds_per_gib"]["median"] >= 0
     # A GiB takes so many full packets, and less than half as many again that only control.
     full = (1 << 30) / bed["path_mtu"]
     assert full < mrc["packets_per_gib"]["median"] < 1.5 * full

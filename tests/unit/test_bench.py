@@ -37,6 +37,30 @@ def test_missing__says_how_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "apt-get install ucx-utils" in peers.missing()["ucx_perftest"]
 
 
+def test_metrics_of__rates_and_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(BENCH)
+    measure = importlib.import_module("measure")
+    spent = {"cpu_seconds": [0.25, 0.5], "core_seconds": [0.3, 0.6]}
+    raw = {"bytes": 1 << 29, "ns": 2e9, "messages": 512, "packets": 1000, "p50_ns": 7, **spent}
+    found = measure.metrics_of(raw, [300, 100])
+    assert found["goodput_bits_per_second"] == 1 << 31
+    assert found["messages_per_second"] == 256
+    assert found["sender_cpu_seconds_per_gib"] == 0.5
+    assert found["receiver_core_seconds_per_gib"] == 1.2
+    assert found["packets_per_gib"] == 2000
+    assert "syscalls_per_gib" not in found
+    assert found["plane_shares"] == [0.75, 0.25]
+
+
+def test_summary__medians_of_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(BENCH)
+    measure = importlib.import_module("measure")
+    rounds = [{"p50_ns": value, "plane_shares": [value, 1]} for value in (3, 1, 2)]
+    found = measure.summary(rounds)
+    assert found["p50_ns"] == {"median": 2, "min": 1, "max": 3, "rounds": [3, 1, 2]}
+    assert found["plane_shares"] == [2, 1]
+
+
 def goodputs(*values: float) -> list[dict[str, Any]]:
     return [{"goodput_bits_per_second": value, "plane_shares": [0.5, 0.5]} for value in values]
 
