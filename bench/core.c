@@ -159,7 +159,7 @@ static struct mrc_ev_attr ev_of(uint32_t index, uint8_t from, uint8_t to) {
 static struct mrc_qp_attr qp_attr(uint32_t qpn, uint32_t spray) {
   return (struct mrc_qp_attr){.qpn = qpn,
                               .dest_qpn = qpn,
-                              .sq_depth = 1024,
+                              .sq_depth = 256,
                               .mpr = 1024,
                               .max_wimm = 128,
                               .integrity = MRC_INTEGRITY_UDP,

@@ -337,7 +337,7 @@ struct mrc_qp_info {
   uint32_t timeouts; /* expiries of the local timeout and refusals in a row */
   uint32_t peer_mpr; /* PSNs that the peer grants now */
   uint32_t reserved;
-  struct mrc_plane_info planes[32]; /* planes[n - 1] is plane n */
+  struct mrc_plane_info planes[32]; /* planes[n - 1] is plane n; 0 where there is no port */
 };
 
 struct mrc_trace_entry {

@@ -105,7 +105,7 @@ class ContextConfig:
     evs_per_pair: int = 8  # EVs for each pair of addresses, without SRv6
     mpr: int = 1024  # window in PSNs
     dynamic_mpr: bool = False  # offers peers that either side may narrow it (`QP.set_mpr`)
-    sq_depth: int = 1024  # work requests of one QP that the engine holds
+    sq_depth: int = 256  # work requests of one QP that the engine holds; more wait outside it
     max_wimm: int = 128  # immediates in flight, each way
     timeout: int = 16  # local timeout is 1.024 us << timeout
     retry_linear: int = 7

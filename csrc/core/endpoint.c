@@ -27,7 +27,7 @@ int mrc_endpoint_add_qp(struct mrc_engine *engine, struct mrc_qp *qp,
   if (qp->peer_next == NULL) mrc_port_status_init(engine, peer);
   /* What it told QPs of which none is left may be old: it tells no others. */
   if (mrc_peer_live_qp(peer) == NULL) peer->ports_up = UINT32_MAX;
-  for (uint32_t i = 0; i < MRC_MAX_PORTS; i++)
+  for (uint32_t i = 0; i < engine->config.ports; i++)
     qp->planes[i].peer_down = (peer->ports_up >> i & 1) == 0;
   return 0;
 }
@@ -45,7 +45,8 @@ void mrc_endpoint_drop_qp(struct mrc_engine *engine, struct mrc_qp *qp) {
 
 static void set_peer_ports(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t changed,
                            uint32_t mask, uint64_t now_ns) {
-  for (; changed != 0; changed &= changed - 1) {
+  /* A peer with more ports than we have shares no plane on those. */
+  for (changed &= mrc_all_ports(engine->config.ports); changed != 0; changed &= changed - 1) {
     const uint32_t plane = (uint32_t)__builtin_ctz(changed);
     const bool down = (mask >> plane & 1) == 0;
     qp->planes[plane].peer_down = down;

@@ -208,6 +208,7 @@ static struct mrc_qp *pop_ready(struct mrc_engine *engine) {
   engine->ready_first = qp->ready_next;
   if (engine->ready_first == NULL) engine->ready_last = NULL;
   qp->ready = false;
+  if (engine->ready_first != NULL) mrc_qp_prefetch(engine->ready_first);
   return qp;
 }
 
@@ -297,6 +298,7 @@ int mrc_engine_receive(struct mrc_engine *engine, const uint8_t *packet, size_t 
     /* Cheap refusals first: a flood of rubbish costs no CRC. */
     qp = mrc_engine_qp(engine, wire.dest_qpn);
     if (qp == NULL) return mrc_drop(engine, MRC_DROP_QPN, wire.dest_qpn, bytes);
+    if (!qp->ready) mrc_qp_prefetch(qp); /* the first packet since its last turn */
     if (qp->state < MRC_QP_RTR) return mrc_drop(engine, MRC_DROP_QP_STATE, qp->qpn, bytes);
     if (!mrc_peer_knows(&engine->peers, qp->peer, meta->src))
       return mrc_drop(engine, MRC_DROP_SOURCE, qp->qpn, bytes);

@@ -16,13 +16,13 @@
 struct mrc_ev {
   struct mrc_ev_attr attr;
   struct mrc_probation probation; /* while ASSUMED_BAD */
-  struct mrc_rtt rtt;
-  uint64_t bad_since_ns; /* when it last went ASSUMED_BAD */
-  uint64_t steered_ns;   /* when the skip level last changed */
-  uint64_t packets;      /* data packets that the kernel took */
-  uint64_t bytes;        /* their payload */
-  uint64_t lost;
-  uint64_t probes;
+  uint64_t bad_since_ns;          /* when it last went ASSUMED_BAD */
+  uint64_t steered_ns;            /* when the skip level last changed */
+  uint64_t packets;               /* data packets that the kernel took */
+  uint64_t bytes;                 /* their payload */
+  uint32_t lost;
+  uint32_t probes;
+  uint32_t rtt_ns;      /* smoothed; 0 before the first sample */
   uint32_t sack_order;  /* newest send order on this EV that the SACK at hand shows as received */
   uint32_t sack_serial; /* which SACK that was */
   uint8_t state;        /* enum mrc_ev_state */

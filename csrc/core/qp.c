@@ -26,6 +26,20 @@ bool mrc_qp_may_move(uint8_t from, uint8_t to) {
   return from <= MRC_QP_ERROR && to <= MRC_QP_ERROR && moves[from][to];
 }
 
+static void prefetch(const void *first, const void *end) {
+  for (const char *at = first; at < (const char *)end; at += 64)
+    __builtin_prefetch(at, 1);
+}
+
+void mrc_qp_prefetch(const struct mrc_qp *qp) {
+  enum { PLANES = 4, TRIGGERS = 4 }; /* of them, the first ones */
+  prefetch(qp, &qp->evset.planes[PLANES]);
+  prefetch(&qp->evset.plane_mask, &qp->req.win.lists[PLANES]);
+  prefetch(&qp->req.win.inflight_bytes, &qp->req.cc.delay + 1);
+  prefetch(&qp->req.rtt, &qp->resp.triggers[TRIGGERS]);
+  prefetch(&qp->resp.n_triggers, &qp->planes[PLANES]);
+}
+
 static bool valid_create(const struct mrc_qp_attr *attr) {
   if (attr->qpn <= MRC_ENDPOINT_QPN || attr->qpn > 0xFFFFFF) return false;
   if (attr->sq_depth < 1 || attr->sq_depth > 65536) return false;
@@ -48,7 +62,8 @@ int mrc_qp_create(struct mrc_engine *engine, const struct mrc_qp_attr *attr) {
     index++;
   if (index == engine->config.max_qps) return -ENOSPC;
   if (mrc_keymap_get(&engine->by_qpn, attr->qpn) != MRC_KEYMAP_NONE) return -EEXIST;
-  struct mrc_qp *qp = calloc(1, sizeof *qp);
+  const uint32_t ports = engine->config.ports;
+  struct mrc_qp *qp = calloc(1, sizeof *qp + ports * sizeof qp->planes[0]);
   if (qp == NULL) return -ENOMEM;
   qp->index = index;
   qp->qpn = attr->qpn;
@@ -56,7 +71,7 @@ int mrc_qp_create(struct mrc_engine *engine, const struct mrc_qp_attr *attr) {
   qp->noise_ns = engine->config.noise_ns;
   qp->ev_probe_ns = MRC_NEVER;
   mrc_reverse_init(qp);
-  for (int i = 0; i < MRC_MAX_PORTS; i++)
+  for (uint32_t i = 0; i < ports; i++)
     mrc_probation_init(&qp->planes[i].probation, qp->noise_ns);
   if (mrc_requester_init(qp) != 0 || mrc_responder_init(qp) != 0) {
     free_qp(qp);
@@ -93,7 +108,7 @@ int mrc_qp_set_peer(struct mrc_engine *engine, uint32_t qpn, const struct mrc_pe
 static void to_reset(struct mrc_engine *engine, struct mrc_qp *qp) {
   mrc_endpoint_drop_qp(engine, qp);
   mrc_evset_free(&qp->evset);
-  for (int i = 0; i < MRC_MAX_PORTS; i++)
+  for (uint32_t i = 0; i < engine->config.ports; i++)
     qp->planes[i].peer_down = false;
 }
 

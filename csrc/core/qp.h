@@ -15,16 +15,24 @@
 struct mrc_engine;
 struct mrc_peer;
 
-/* A work request in the send queue. */
+/* A work request in the send queue. The first members are those of struct mrc_wr. */
 struct mrc_wqe {
-  struct mrc_wr wr;
-  struct mrc_mr *mr;  /* what it reads from; 0 when empty */
+  uint64_t wr_id;
+  uint64_t local;
+  uint64_t va;
+  struct mrc_mr *mr; /* what it reads from; 0 when empty */
+  uint32_t rkey;
+  uint32_t bytes;
+  uint32_t imm;
   uint32_t first_psn; /* once its first packet was given a PSN */
   uint32_t n_packets;
   uint32_t opened; /* packets that have a PSN */
   uint16_t msn;    /* counts every message of the QP, from 0 */
   uint16_t rqmsn;  /* counts messages with immediate, from 0 */
+  uint8_t opcode;  /* enum mrc_wr_opcode */
 };
+
+_Static_assert(sizeof(struct mrc_wqe) == 64, "as many bytes as a cache line");
 
 /* A plane as this QP sees it. */
 struct mrc_plane {
@@ -166,7 +174,6 @@ struct mrc_qp {
   uint32_t qpn;
   struct mrc_qp_attr attr;
   struct mrc_evset evset;
-  struct mrc_plane planes[MRC_MAX_PORTS];
   struct mrc_peer *peer;
   struct mrc_qp *peer_next; /* among the QPs of that peer */
   struct mrc_qp *peer_prev;
@@ -180,6 +187,7 @@ struct mrc_qp {
   struct mrc_qp *slot_next; /* among those that wait for a slot */
   bool waits_for_slot;
   struct mrc_reverse reverse;
+  struct mrc_plane planes[]; /* of each port of the engine; index: port - 1 */
 };
 
 /* Whether the QP may send probes and endpoint messages: its peer is known and it has not failed. */
@@ -196,6 +204,9 @@ bool mrc_qp_may_move(uint8_t from, uint8_t to);
 
 /* Marks the QP as having something to send or to re-time; the next transmit visits it. */
 void mrc_qp_touch(struct mrc_engine *engine, struct mrc_qp *qp);
+/* Asks the cache for what a turn of the QP or a packet for it will touch: with thousands of QPs all
+   of it lies in memory, and to fetch one line after the other costs more than the turn. */
+void mrc_qp_prefetch(const struct mrc_qp *qp);
 /* Ends the QP for the reason `status`: everything outstanding completes, the oldest work request
    with `oldest_status`, the rest flushed. */
 void mrc_qp_fail(struct mrc_engine *engine, struct mrc_qp *qp, uint8_t status,

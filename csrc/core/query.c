@@ -29,7 +29,7 @@ int mrc_qp_query(const struct mrc_engine *engine, uint32_t qpn, struct mrc_qp_in
                                .path_mtu = qp->attr.path_mtu,
                                .timeouts = req->timeouts,
                                .peer_mpr = req->peer_mpr};
-  for (int i = 0; i < MRC_MAX_PORTS; i++) {
+  for (uint32_t i = 0; i < engine->config.ports; i++) {
     const struct mrc_plane *plane = &qp->planes[i];
     info->planes[i] =
         (struct mrc_plane_info){.packets = plane->packets,
@@ -58,7 +58,7 @@ int mrc_qp_query_evs(const struct mrc_engine *engine, uint32_t qpn, struct mrc_e
                              .bytes = ev->bytes,
                              .lost = ev->lost,
                              .probes = ev->probes,
-                             .rtt_ns = ns_or_unknown(&ev->rtt, ev->rtt.smooth_ns)};
+                             .rtt_ns = ev->rtt_ns != 0 ? (int64_t)ev->rtt_ns : -1};
   }
   return qp->evset.n;
 }

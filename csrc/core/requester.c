@@ -70,8 +70,14 @@ int mrc_requester_post(struct mrc_engine *engine, struct mrc_qp *qp, const struc
   if (mr != NULL) mr->refs++;
   struct mrc_wqe *wqe = &req->sq[req->sq_tail & req->sq_mask];
   const uint32_t mtu = qp->attr.path_mtu;
-  *wqe = (struct mrc_wqe){.wr = *wr,
+  *wqe = (struct mrc_wqe){.wr_id = wr->wr_id,
+                          .local = wr->local,
+                          .va = wr->va,
                           .mr = mr,
+                          .rkey = wr->rkey,
+                          .bytes = wr->bytes,
+                          .imm = wr->imm,
+                          .opcode = wr->opcode,
                           .n_packets = wr->bytes == 0 ? 1 : (wr->bytes - 1) / mtu + 1,
                           .msn = req->next_msn++,
                           .rqmsn = req->next_rqmsn};
@@ -91,18 +97,18 @@ static void complete(struct mrc_engine *engine, struct mrc_qp *qp, uint8_t statu
     mrc_assert(wqe->mr->refs > 0);
     wqe->mr->refs--;
   }
-  const bool imm = wqe->wr.opcode == MRC_WR_WRITE_IMM;
+  const bool imm = wqe->opcode == MRC_WR_WRITE_IMM;
   if (imm && wqe->opened > 0) {
     mrc_assert(req->wimm_inflight > 0);
     req->wimm_inflight--;
   }
-  const struct mrc_wc wc = {.wr_id = wqe->wr.wr_id,
+  const struct mrc_wc wc = {.wr_id = wqe->wr_id,
                             .qpn = qp->qpn,
-                            .bytes = wqe->wr.bytes,
+                            .bytes = wqe->bytes,
                             .status = status,
                             .opcode = imm ? MRC_WC_WRITE_IMM : MRC_WC_WRITE};
   mrc_cq_push(&engine->cq, &wc);
-  mrc_trace(engine, MRC_TRACE_COMPLETE, qp->qpn, wqe->wr.wr_id, status);
+  mrc_trace(engine, MRC_TRACE_COMPLETE, qp->qpn, wqe->wr_id, status);
   req->sq_head++;
 }
 
@@ -174,7 +180,7 @@ static void on_progress(struct mrc_qp *qp, uint64_t now_ns) {
 /* A round trip of something that left on this EV. */
 static void on_rtt(struct mrc_qp *qp, uint16_t ev, uint64_t rtt_ns, struct mrc_cc_ack *ack) {
   const uint32_t plane = qp->evset.evs[ev].attr.port - 1u;
-  mrc_rtt_sample(&qp->evset.evs[ev].rtt, rtt_ns);
+  mrc_rtt_smooth(&qp->evset.evs[ev].rtt_ns, rtt_ns);
   mrc_rtt_sample(&qp->planes[plane].rtt, rtt_ns);
   mrc_rtt_sample(&qp->req.rtt, rtt_ns);
   ack->rtt_ns = rtt_ns;

@@ -118,11 +118,11 @@ static bool next_new(const struct mrc_qp *qp, uint32_t *bytes) {
   if (mrc_psn_sub(req->win.next_psn, req->peer_next_psn) >= req->peer_mpr) return false;
   if (mrc_txwin_outstanding(&req->win) >= qp->attr.mpr) return false;
   const struct mrc_wqe *wqe = &req->sq[req->sq_send & req->sq_mask];
-  if (wqe->wr.opcode == MRC_WR_WRITE_IMM && wqe->opened == 0 &&
+  if (wqe->opcode == MRC_WR_WRITE_IMM && wqe->opened == 0 &&
       req->wimm_inflight >= qp->attr.peer_max_wimm)
     return false;
   const uint64_t offset = (uint64_t)wqe->opened * qp->attr.path_mtu;
-  *bytes = (uint32_t)mrc_min_u64(wqe->wr.bytes - offset, qp->attr.path_mtu);
+  *bytes = (uint32_t)mrc_min_u64(wqe->bytes - offset, qp->attr.path_mtu);
   return true;
 }
 
@@ -132,14 +132,14 @@ static uint32_t open_new(struct mrc_qp *qp, uint32_t bytes) {
   const uint32_t psn = mrc_txwin_open(&req->win, req->sq_send, bytes);
   if (wqe->opened == 0) {
     wqe->first_psn = psn;
-    if (wqe->wr.opcode == MRC_WR_WRITE_IMM) req->wimm_inflight++;
+    if (wqe->opcode == MRC_WR_WRITE_IMM) req->wimm_inflight++;
   }
   if (++wqe->opened == wqe->n_packets) req->sq_send++;
   return psn;
 }
 
 static uint8_t opcode_of(const struct mrc_wqe *wqe, uint32_t k) {
-  const bool imm = wqe->wr.opcode == MRC_WR_WRITE_IMM;
+  const bool imm = wqe->opcode == MRC_WR_WRITE_IMM;
   if (wqe->n_packets == 1) return imm ? MRC_OP_WRITE_ONLY_IMM : MRC_OP_WRITE_ONLY;
   if (k == 0) return MRC_OP_WRITE_FIRST;
   if (k + 1 < wqe->n_packets) return MRC_OP_WRITE_MIDDLE;
@@ -157,11 +157,11 @@ static struct mrc_wire data_packet(const struct mrc_qp *qp, const struct mrc_wqe
                            .tx_timestamp = mrc_timestamp(now_ns),
                            .rqmsn = wqe->rqmsn,
                            .msn = wqe->msn,
-                           .va = wqe->wr.va + offset,
-                           .rkey = wqe->wr.rkey,
-                           .dma_bytes = wqe->wr.bytes,
-                           .imm = wqe->wr.imm,
-                           .payload = (const uint8_t *)(uintptr_t)(wqe->wr.local + offset),
+                           .va = wqe->va + offset,
+                           .rkey = wqe->rkey,
+                           .dma_bytes = wqe->bytes,
+                           .imm = wqe->imm,
+                           .payload = (const uint8_t *)(uintptr_t)(wqe->local + offset),
                            .payload_bytes = bytes};
 }
 

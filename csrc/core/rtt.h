@@ -32,6 +32,12 @@ static inline void mrc_rtt_sample(struct mrc_rtt *rtt, uint64_t sample_ns) {
   rtt->base_ns = mrc_min_u64(rtt->base_ns, sample_ns);
 }
 
+/* The smoothed value alone; 4 s stands for whatever is longer, 0 for no sample yet. */
+static inline void mrc_rtt_smooth(uint32_t *smooth_ns, uint64_t sample_ns) {
+  const uint64_t sample = mrc_min_u64(mrc_max_u64(sample_ns, 1), UINT32_MAX);
+  *smooth_ns = (uint32_t)(*smooth_ns == 0 ? sample : (7ull * *smooth_ns + sample) / 8);
+}
+
 /* What others measured on the same way: a newcomer to a busy queue cannot see it empty. */
 static inline void mrc_rtt_hint(struct mrc_rtt *rtt, uint64_t base_ns) {
   rtt->base_ns = rtt->base_ns == 0 ? base_ns : mrc_min_u64(rtt->base_ns, base_ns);
