@@ -235,7 +235,7 @@ static struct world open_world(uint32_t qps, uint32_t evs, uint32_t spray, uint3
     add_qp(&world.far, &world.near, 1000 + i, evs, spray, world.now_ns);
   }
   world.qp_bytes = allocated_bytes() - before;
-  const uint32_t depth = message_bytes == SMALL ? 1000 : 8;
+  const uint32_t depth = message_bytes == SMALL ? 250 : 8;
   for (uint32_t n = 0; n < depth; n++)
     for (uint32_t i = 0; i < qps; i++)
       post(&world, 1000 + i);
