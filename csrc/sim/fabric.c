@@ -5,8 +5,9 @@
 
 #include "core/base.h"
 
-/* uSIDs, as the test bed has them (mrc/topology.py), but for the port that the last one names. */
-enum { USID_T1 = 0x0100, USID_T0 = 0x0200, USID_PORT = 0x4000, USID_BITS = 16 };
+/* uSIDs, as the test bed has them (mrc/topology.py). Where a T0 serves several hosts, the last one
+   counts them. */
+enum { USID_T1 = 0x0100, USID_T0 = 0x0200, USID_PORT = 0xE000, USID_BITS = 16 };
 
 #define NO_HOP UINT32_MAX
 
@@ -50,16 +51,23 @@ uint64_t mrc_fabric_usids(const struct mrc_sim *sim, uint32_t from, uint32_t to,
   return prepend(USID_T1 + path, usids);
 }
 
-/* The next uSID of the packet, which is shifted out: Linux calls it NEXT-C-SID. */
-static uint32_t shift_usid(struct mrc_frame *packet) {
-  const uint32_t usid = (uint32_t)(packet->usids >> (64 - USID_BITS));
-  packet->usids <<= USID_BITS;
-  return usid;
+static uint32_t first_usid(const struct mrc_frame *packet) {
+  return (uint32_t)(packet->usids >> (64 - USID_BITS));
+}
+
+/* The uSID that a switch goes by. Its own, when it is the first, is shifted out before, as Linux
+   does in End with the flavour NEXT-C-SID. */
+static uint32_t usid_at(uint32_t own, struct mrc_frame *packet) {
+  while (first_usid(packet) == own) {
+    packet->usids = packet->usids << USID_BITS | packet->usids_beyond >> (32 - USID_BITS);
+    packet->usids_beyond <<= USID_BITS;
+  }
+  return first_usid(packet);
 }
 
 static uint32_t hop_of_t0(const struct mrc_sim *sim, uint32_t plane, uint32_t t0,
                           struct mrc_frame *packet) {
-  const uint32_t usid = shift_usid(packet);
+  const uint32_t usid = usid_at(USID_T0 + t0, packet);
   if (usid >= USID_T1 && usid - USID_T1 < sim->config.t1)
     return mrc_fabric_t0_up(sim, plane, t0, usid - USID_T1);
   if (usid >= USID_PORT && usid - USID_PORT < hosts_per_t0(sim))
@@ -69,7 +77,7 @@ static uint32_t hop_of_t0(const struct mrc_sim *sim, uint32_t plane, uint32_t t0
 
 static uint32_t hop_of_t1(const struct mrc_sim *sim, uint32_t plane, uint32_t t1,
                           struct mrc_frame *packet) {
-  const uint32_t usid = shift_usid(packet);
+  const uint32_t usid = usid_at(USID_T1 + t1, packet);
   if (usid < USID_T0 || usid - USID_T0 >= sim->config.t0) return NO_HOP;
   return mrc_fabric_t1_down(sim, plane, usid - USID_T0, t1);
 }
@@ -92,9 +100,10 @@ static uint32_t hop_by_ecmp(const struct mrc_sim *sim, const struct mrc_hop *in,
 void mrc_fabric_arrive(struct mrc_sim *sim, uint32_t index, struct mrc_frame *packet) {
   const struct mrc_hop *in = &sim->hops[index];
   if (in->to_kind == MRC_NODE_HOST) {
-    mrc_sim_host_arrive(sim, in->to, packet);
+    sim->edge->arrive(sim, in->to, packet);
     return;
   }
+  packet->switches++;
   uint32_t out;
   if (sim->config.routing == MRC_SIM_ECMP)
     out = hop_by_ecmp(sim, in, packet);
@@ -112,12 +121,6 @@ void mrc_fabric_arrive(struct mrc_sim *sim, uint32_t index, struct mrc_frame *pa
 
 /* ---- hops ---- */
 
-static struct mrc_frame *copy_of(struct mrc_sim *sim, const struct mrc_frame *packet) {
-  struct mrc_frame *copy = mrc_frame_pool_get(&sim->pool);
-  *copy = *packet;
-  return copy;
-}
-
 /* Sends the first packet that waits. */
 static void send_next(struct mrc_sim *sim, uint32_t index) {
   struct mrc_hop *hop = &sim->hops[index];
@@ -131,10 +134,11 @@ static void send_next(struct mrc_sim *sim, uint32_t index) {
   } else {
     packet->corrupt |= fate.corrupt;
     if (fate.copies == 2)
-      mrc_sim_schedule(sim, fate.at_ns[1], MRC_SIM_ON_ARRIVAL, index, copy_of(sim, packet));
+      mrc_sim_schedule(sim, fate.at_ns[1], MRC_SIM_ON_ARRIVAL, index,
+                       mrc_frame_pool_copy(&sim->pool, packet));
     mrc_sim_schedule(sim, fate.at_ns[0], MRC_SIM_ON_ARRIVAL, index, packet);
   }
-  if (hop->from_host) mrc_sim_host_drained(sim, hop->from_host - 1u, hop);
+  if (hop->from_host) sim->edge->drained(sim, hop->from_host - 1u, hop);
 }
 
 void mrc_fabric_enter(struct mrc_sim *sim, uint32_t index, struct mrc_frame *packet) {

@@ -26,8 +26,17 @@ enum mrc_sim_event_kind {
   MRC_SIM_ON_SAMPLE
 };
 
+/* What stands at the edge of the fabric: simulated hosts, or the ports to real ones. */
+struct mrc_fabric_edge {
+  /* A packet has reached a host, and is its own from now on. */
+  void (*arrive)(struct mrc_sim *sim, uint32_t host, struct mrc_frame *packet);
+  /* The host's end of a hop has sent a packet. */
+  void (*drained)(struct mrc_sim *sim, uint32_t host, const struct mrc_hop *hop);
+};
+
 struct mrc_sim {
   struct mrc_sim_config config;
+  const struct mrc_fabric_edge *edge;
   uint64_t now_ns;
   struct mrc_prng prng;
   struct mrc_heap heap;
@@ -72,6 +81,8 @@ void mrc_fabric_enter(struct mrc_sim *sim, uint32_t hop, struct mrc_frame *packe
 void mrc_fabric_arrive(struct mrc_sim *sim, uint32_t hop, struct mrc_frame *packet);
 /* A hop has sent its last packet and takes the next. */
 void mrc_fabric_drain(struct mrc_sim *sim, uint32_t hop);
+/* Adds a fault to a hop; those of other kinds stay. */
+void mrc_fabric_afflict(struct mrc_hop *hop, const struct mrc_sim_fault *fault);
 /* A fault begins or ends. */
 void mrc_fabric_fault(struct mrc_sim *sim, const struct mrc_sim_fault *fault, bool begins);
 

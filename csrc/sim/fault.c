@@ -58,6 +58,12 @@ static void restore(struct mrc_hop_config *config, const struct mrc_hop_config *
   if (fault->kind == MRC_SIM_SILENT || fault->kind == MRC_SIM_DOWN) config->link.silent = false;
 }
 
+void mrc_fabric_afflict(struct mrc_hop *hop, const struct mrc_sim_fault *fault) {
+  struct mrc_hop_config config = hop->config;
+  change(&config, fault);
+  mrc_hop_configure(hop, &config);
+}
+
 static void apply(struct mrc_sim *sim, uint32_t index, const struct mrc_sim_fault *fault,
                   bool begins) {
   struct mrc_hop *hop = &sim->hops[index];

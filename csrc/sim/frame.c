@@ -2,6 +2,7 @@
 #include "sim/frame.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "core/base.h"
 
@@ -9,24 +10,38 @@
 
 struct mrc_frame_block {
   struct mrc_frame_block *next;
-  struct mrc_frame packets[BLOCK_PACKETS];
+  _Alignas(struct mrc_frame) uint8_t packets[]; /* each with the room behind it */
 };
 
+/* From one frame to the next: so much that all are aligned. */
+static size_t stride(const struct mrc_frame_pool *pool) {
+  const size_t align = _Alignof(struct mrc_frame);
+  return sizeof(struct mrc_frame) + (pool->room_bytes + align - 1) / align * align;
+}
+
+static void add_block(struct mrc_frame_pool *pool) {
+  struct mrc_frame_block *block = malloc(sizeof(*block) + BLOCK_PACKETS * stride(pool));
+  mrc_assert(block);
+  block->next = pool->blocks;
+  pool->blocks = block;
+  for (int i = 0; i < BLOCK_PACKETS; i++)
+    mrc_frame_pool_put(pool, (struct mrc_frame *)(block->packets + (size_t)i * stride(pool)));
+  pool->n_used += BLOCK_PACKETS;
+}
+
 struct mrc_frame *mrc_frame_pool_get(struct mrc_frame_pool *pool) {
-  if (pool->free == NULL) {
-    struct mrc_frame_block *block = malloc(sizeof(*block));
-    mrc_assert(block);
-    block->next = pool->blocks;
-    pool->blocks = block;
-    for (int i = 0; i < BLOCK_PACKETS; i++)
-      mrc_frame_pool_put(pool, &block->packets[i]);
-    pool->n_used += BLOCK_PACKETS;
-  }
+  if (pool->free == NULL) add_block(pool);
   struct mrc_frame *packet = pool->free;
   pool->free = packet->next;
   pool->n_used++;
   *packet = (struct mrc_frame){0};
   return packet;
+}
+
+struct mrc_frame *mrc_frame_pool_copy(struct mrc_frame_pool *pool, const struct mrc_frame *packet) {
+  struct mrc_frame *copy = mrc_frame_pool_get(pool);
+  memcpy(copy, packet, sizeof(*packet) + pool->room_bytes);
+  return copy;
 }
 
 void mrc_frame_pool_put(struct mrc_frame_pool *pool, struct mrc_frame *packet) {

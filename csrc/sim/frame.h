@@ -18,31 +18,36 @@ struct mrc_frame {
   struct mrc_frame *next; /* in a queue, an inbox or the pool */
   const uint8_t *payload; /* in the sender's memory region */
   uint64_t usids;         /* what is left of the uSID list, the next in the top 16 bits */
+  uint32_t usids_beyond;  /* the list goes on */
   uint32_t payload_bytes;
   uint32_t flow_label;
   uint16_t header_bytes;
   uint16_t trailer_bytes;
   uint16_t sport;
-  uint16_t from;   /* host */
-  uint16_t to;     /* host */
-  uint16_t path;   /* as the sender's EV names it */
-  uint8_t plane;   /* from 0 */
-  uint8_t ecn;     /* the two ECN bits: 3 is CE */
-  bool control;    /* of the control class, or trimmed: before all data */
-  uint8_t trimmed; /* enum mrc_trimmed */
-  bool corrupt;    /* the UDP checksum of the host that it reaches is wrong */
+  uint16_t from;    /* host */
+  uint16_t to;      /* host */
+  uint16_t path;    /* as the sender's EV names it */
+  uint8_t plane;    /* from 0 */
+  uint8_t ecn;      /* the two ECN bits: 3 is CE */
+  bool control;     /* of the control class, or trimmed: before all data */
+  uint8_t trimmed;  /* enum mrc_trimmed */
+  bool corrupt;     /* the UDP checksum of the host that it reaches is wrong */
+  uint8_t switches; /* passed */
   uint8_t header[MRC_MAX_HEADER];
   uint8_t trailer[8];
 };
 
 struct mrc_frame_pool {
+  uint32_t room_bytes; /* behind each frame, for whoever set it before the first get */
   struct mrc_frame *free;
   uint64_t n_used;                /* packets that were got and not put back */
   struct mrc_frame_block *blocks; /* what was allocated, for the end */
 };
 
-/* A packet with every field 0. */
+/* A packet with every field 0; what is in the room behind it is undefined. */
 struct mrc_frame *mrc_frame_pool_get(struct mrc_frame_pool *pool);
+/* The same packet once more, with what is behind it. */
+struct mrc_frame *mrc_frame_pool_copy(struct mrc_frame_pool *pool, const struct mrc_frame *packet);
 void mrc_frame_pool_put(struct mrc_frame_pool *pool, struct mrc_frame *packet);
 /* Frees every packet of the pool, wherever it is. */
 void mrc_frame_pool_free(struct mrc_frame_pool *pool);

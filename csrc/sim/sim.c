@@ -21,9 +21,10 @@ static bool is_sound(const struct mrc_sim_config *config) {
   return is_within(config->hosts, 2, MRC_SIM_MAX_HOSTS) &&
          is_within(config->planes, 1, MRC_SIM_MAX_PLANES) &&
          is_within(config->t0, 1, MRC_SIM_MAX_T0) && is_within(config->t1, 1, MRC_SIM_MAX_T1) &&
-         config->hosts % config->t0 == 0 && config->host_rate_bps > 0 &&
-         config->fabric_rate_bps > 0 && config->qps_per_host > 0 && config->memory_bytes > 0 &&
-         config->routing <= MRC_SIM_ECMP && config->transport <= MRC_SIM_GO_BACK_N &&
+         config->hosts % config->t0 == 0 && config->hosts / config->t0 <= MRC_SIM_MAX_PER_T0 &&
+         config->host_rate_bps > 0 && config->fabric_rate_bps > 0 && config->qps_per_host > 0 &&
+         config->memory_bytes > 0 && config->routing <= MRC_SIM_ECMP &&
+         config->transport <= MRC_SIM_GO_BACK_N &&
          (config->transport == MRC_SIM_MRC ||
           (config->routing == MRC_SIM_ECMP && !config->audit)) &&
          (config->ecn_high_bytes == 0 || config->ecn_high_bytes > config->ecn_low_bytes) &&
@@ -39,11 +40,15 @@ static void fill_memory(struct mrc_sim *sim) {
   memset(sim->memory + half, FILL, half);
 }
 
+static const struct mrc_fabric_edge hosts = {.arrive = mrc_sim_host_arrive,
+                                             .drained = mrc_sim_host_drained};
+
 mrc_sim *mrc_sim_create(const struct mrc_sim_config *config) {
   if (!is_sound(config)) return NULL;
   struct mrc_sim *sim = calloc(1, sizeof(*sim));
   mrc_assert(sim);
   sim->config = *config;
+  sim->edge = &hosts;
   sim->prng.state = config->seed;
   sim->memory = calloc(1, config->memory_bytes);
   sim->scratch = calloc(1, MRC_MAX_HEADER + MRC_MAX_MTU + MRC_MAX_HEADER);

@@ -17,8 +17,9 @@
 
 #define MRC_SIM_MAX_HOSTS 16384
 #define MRC_SIM_MAX_PLANES 32
-#define MRC_SIM_MAX_T0 4096 /* of a plane */
-#define MRC_SIM_MAX_T1 256  /* of a plane: a path number fills a byte of the EV */
+#define MRC_SIM_MAX_T0 4096     /* of a plane */
+#define MRC_SIM_MAX_PER_T0 8192 /* hosts: so many uSIDs are left for the ports of a T0 */
+#define MRC_SIM_MAX_T1 256      /* of a plane: a path number fills a byte of the EV */
 
 enum mrc_sim_routing {
   MRC_SIM_SOURCE_ROUTES, /* each EV holds the uSIDs of its path */

@@ -32,9 +32,9 @@ static int walk(mrc_sim *sim, struct mrc_frame *packet, uint32_t *hops, int capa
 
 static void test_usids__are_those_of_the_path(void) {
   mrc_sim *sim = open_sim();
-  CHECK(mrc_fabric_usids(sim, 0, 2, 1) == 0x0101020140000000ull); /* T1 1, T0 1, its port 0 */
-  CHECK(mrc_fabric_usids(sim, 0, 3, 0) == 0x0100020140010000ull);
-  CHECK(mrc_fabric_usids(sim, 0, 1, 0) == 0x4001000000000000ull); /* below the same T0 */
+  CHECK(mrc_fabric_usids(sim, 0, 2, 1) == 0x01010201E0000000ull); /* T1 1, T0 1, its port 0 */
+  CHECK(mrc_fabric_usids(sim, 0, 3, 0) == 0x01000201E0010000ull);
+  CHECK(mrc_fabric_usids(sim, 0, 1, 0) == 0xE001000000000000ull); /* below the same T0 */
   mrc_sim_destroy(sim);
 }
 
@@ -63,7 +63,7 @@ static void test_arrive__follows_the_usids(void) {
 }
 
 static void test_arrive__usid_of_nobody(void) {
-  static const uint64_t lists[] = {0, 0x0102ull << 48, 0x4002ull << 48, 0x0100020200000000ull};
+  static const uint64_t lists[] = {0, 0x0102ull << 48, 0xE002ull << 48, 0x0100020200000000ull};
   for (int i = 0; i < (int)(sizeof lists / sizeof *lists); i++) {
     CHECK_ROW(i);
     mrc_sim *sim = open_sim();
