@@ -3,4 +3,10 @@
 
 from setuptools import setup
 
-setup(cffi_modules=["mrc/_ffi_build.py:builder", "mrc/_ffi_build.py:sim_builder"])
+setup(
+    cffi_modules=[
+        "mrc/_ffi_build.py:builder",
+        "mrc/_ffi_build.py:sim_builder",
+        "mrc/_ffi_build.py:emu_builder",
+    ]
+)

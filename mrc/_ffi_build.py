@@ -2,9 +2,9 @@
 """Describes the compiled modules to cffi: what to declare, compile and link.
 
 setup.py names the two builders of this file in `cffi_modules`: `mrc._core` is the engine with the
-socket driver, `mrc._sim` the engine in the simulated fabric. The declarations are the part of
-csrc/mrc.h and of csrc/sim/sim.h between the two cdef markers, so that C and Python cannot drift
-apart.
+socket driver, `mrc._sim` the engine in the simulated fabric, `mrc._emu` the same fabric between
+real hosts. The declarations are the part of csrc/mrc.h, csrc/sim/sim.h and csrc/emu/emu.h between
+the two cdef markers, so that C and Python cannot drift apart.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from cffi import FFI
 
 MODULE = "mrc._core"
 SIM_MODULE = "mrc._sim"
+EMU_MODULE = "mrc._emu"
 BEGIN = "/* cdef begin */"
 END = "/* cdef end */"
 SOURCE_FOLDERS = ("csrc/core", "csrc/io")
@@ -65,6 +66,18 @@ def sim_headers(root: Path) -> list[str]:
     core = [name for name in headers(root) if not name.startswith("csrc/io/")]
     found = [f"csrc/sim/{part}.h" for part in SIM_PARTS]
     return [*core, *(name for name in found if (root / name).exists())]
+
+
+def emu_sources(root: Path) -> list[str]:
+    """Returns the C files of `mrc._emu`, relative to `root`."""
+    own = sorted((root / "csrc/emu").glob("*.c"))
+    return [*sim_sources(root), *(str(path.relative_to(root)) for path in own)]
+
+
+def emu_headers(root: Path) -> list[str]:
+    """Returns what the C files of `mrc._emu` include."""
+    own = sorted((root / "csrc/emu").glob("*.h"))
+    return [*sim_headers(root), *(str(path.relative_to(root)) for path in own)]
 
 
 def links(code: str, *libraries: str) -> bool:
@@ -132,3 +145,9 @@ def sim_builder() -> FFI:
     """The engine in the simulated fabric."""
     root = Path(__file__).resolve().parent.parent
     return describe(SIM_MODULE, "sim/sim.h", sim_sources(root), sim_headers(root), [])
+
+
+def emu_builder() -> FFI:
+    """The simulated fabric in real time, between interfaces."""
+    root = Path(__file__).resolve().parent.parent
+    return describe(EMU_MODULE, "emu/emu.h", emu_sources(root), emu_headers(root), ["-pthread"])

@@ -149,6 +149,8 @@ class Veth:
     mtu: int
     mac: str
     peer_mac: str
+    gso_max_segs: int | None = None
+    """packets that it takes from the stack in one piece; None: as many as come"""
 
 
 def interfaces(namespace: str | None = None) -> list[Interface]:
@@ -379,6 +381,8 @@ def _veth_request(veth: Veth, peer_namespace: int) -> Request:
             },
         ),
     ]
+    if veth.gso_max_segs is not None:
+        message["attrs"].append(("IFLA_GSO_MAX_SEGS", veth.gso_max_segs))
     what = f"make veth {veth.name} to {veth.peer_name} in {veth.peer_namespace}"
     return Request(what, _RTM_NEWLINK, message, NLM_F_CREATE | NLM_F_EXCL, "CONFIG_VETH")
 

@@ -105,7 +105,11 @@ def shared_library(sources: Iterable[Path], name: str, flavour: Flavour = SHARED
 def parts(sources: Sequence[Path]) -> list[str]:
     """Folders of csrc to link, users before what they use."""
     text = "\n".join(path.read_text() for path in sources)
-    signs = {"io": r'^#include "io/|\bmrc_ctx_create\(', "sim": r'^#include "sim/'}
+    signs = {
+        "io": r'^#include "io/|\bmrc_ctx_create\(',
+        "emu": r'^#include "emu/',
+        "sim": r'^#include "(sim|emu)/',
+    }
     used = [part for part, sign in signs.items() if re.search(sign, text, re.MULTILINE)]
     return [*used, "core"]
 

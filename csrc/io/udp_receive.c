@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 #include <time.h>
 
+#include "core/dscp.h"
 #include "io/socket.h"
 #include "io/udp.h"
 
@@ -103,6 +104,7 @@ static void read_control_v6(const struct cmsghdr *control, struct mrc_meta *meta
     memcpy(meta->dst, &info.ipi6_addr, sizeof meta->dst);
   } else if (control->cmsg_type == IPV6_TCLASS) {
     meta->ecn = int_of(control) & 3;
+    meta->trimmed = mrc_dscp_trimmed((uint32_t)int_of(control));
   } else if (control->cmsg_type == IPV6_FLOWINFO) {
     meta->flow_label = ntohl((uint32_t)int_of(control)) & 0xfffff;
   }
@@ -115,6 +117,7 @@ static void read_control_v4(const struct cmsghdr *control, struct mrc_meta *meta
     set_mapped(meta->dst, &info.ipi_addr);
   } else if (control->cmsg_type == IP_TOS) {
     meta->ecn = *CMSG_DATA(control) & 3;
+    meta->trimmed = mrc_dscp_trimmed(*CMSG_DATA(control));
   }
 }
 

@@ -14,6 +14,8 @@ static void serialize(struct mrc_hop *hop, uint32_t bytes, uint64_t now_ns) {
   const uint64_t work = (uint64_t)bytes * 8 * SECOND_NS + hop->remainder;
   const uint64_t ns = work / hop->config.rate_bps;
   hop->remainder = work % hop->config.rate_bps;
+  hop->packets++;
+  hop->bytes += bytes;
   hop->busy_ns += ns;
   hop->free_at_ns = now_ns + ns;
 }

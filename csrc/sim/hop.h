@@ -28,6 +28,8 @@ struct mrc_hop {
   struct mrc_link link;
   uint64_t free_at_ns;    /* when the packet being sent has left */
   uint64_t remainder;     /* of the division by the rate: rounding errors do not add up */
+  uint64_t packets;       /* sent, or lost by fault */
+  uint64_t bytes;         /* of these, on the wire */
   uint64_t busy_ns;       /* time spent sending */
   uint64_t last_at_ns;    /* latest arrival so far, for jitter without reordering */
   uint64_t lost;          /* packets, by fault */

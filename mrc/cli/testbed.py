@@ -13,7 +13,16 @@ from mrc import topology
 from mrc.cli.exits import UsageError
 from mrc.cli.output import Output, add_options, format_rate, print_error
 from mrc.errors import ArgumentError
-from mrc.testbed import DEFAULT_NAME, DEFAULT_RATE, Fault, Mode, Testbed, parse_loss, picture
+from mrc.testbed import (
+    DEFAULT_NAME,
+    DEFAULT_RATE,
+    Fabric,
+    Fault,
+    Mode,
+    Testbed,
+    parse_loss,
+    picture,
+)
 from mrc.testbed import state as stored
 from mrc.testbed.rootless import require_root
 from mrc.testbed.targets import FORMS
@@ -90,6 +99,11 @@ def _add_shape(parser: argparse.ArgumentParser) -> None:
         "--rate", default=DEFAULT_RATE, metavar="RATE",
         help="of every link of the fabric, such as 10gbit; none for no limit [%(default)s]",
     )  # fmt: skip
+    parser.add_argument(
+        "--fabric", choices=[*Fabric], default=Fabric.KERNEL,
+        help="kernel: a namespace for each switch; emulated: the simulator's switches in real "
+        "time, which queue, mark and trim [%(default)s]",
+    )  # fmt: skip
 
 
 def _share(text: str) -> float:
@@ -111,7 +125,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _up(args: argparse.Namespace) -> int:
     out = Output.of(args)
-    shape = {key: getattr(args, key) for key in ("hosts", "planes", "t1", "rate", "mtu")}
+    shape = {key: getattr(args, key) for key in ("hosts", "planes", "t1", "rate", "mtu", "fabric")}
     bed = Testbed(args.name, **shape)
     built = bed.up()
     out.text(f"{args.name} {'is up' if built else 'was up already'}: {_summary(bed)}")

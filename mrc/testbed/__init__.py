@@ -4,7 +4,16 @@
 from __future__ import annotations
 
 from mrc.testbed.bed import Testbed
-from mrc.testbed.plan import DEFAULT_NAME, DEFAULT_RATE, Shape
+from mrc.testbed.plan import DEFAULT_NAME, DEFAULT_RATE, Fabric, Shape
 from mrc.testbed.targets import Fault, Mode, parse_loss
 
-__all__ = ["Testbed", "Shape", "Fault", "Mode", "parse_loss", "DEFAULT_NAME", "DEFAULT_RATE"]
+__all__ = [
+    "Testbed",
+    "Shape",
+    "Fabric",
+    "Fault",
+    "Mode",
+    "parse_loss",
+    "DEFAULT_NAME",
+    "DEFAULT_RATE",
+]

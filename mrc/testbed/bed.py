@@ -10,11 +10,21 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from mrc.errors import ArgumentError, StateError
-from mrc.testbed import build, nft, state, targets
-from mrc.testbed.plan import DEFAULT_NAME, DEFAULT_RATE, Plan, Shape, make_plan, parse_rate
+from mrc.testbed import build, control, hops, nft, state, targets
+from mrc.testbed.plan import (
+    DEFAULT_NAME,
+    DEFAULT_RATE,
+    FABRIC,
+    Fabric,
+    Plan,
+    Shape,
+    emulator_config,
+    make_plan,
+    parse_rate,
+)
 from mrc.testbed.state import State
 from mrc.testbed.targets import Fault, Mode, Target
 
@@ -42,9 +52,12 @@ class Testbed:
         t1: int = 2,
         rate: str = DEFAULT_RATE,
         mtu: int = 9000,
+        fabric: str = Fabric.KERNEL,
+        **emulated: Any,
     ) -> None:
+        """`emulated`: the fields of Shape from delay_ns on."""
         try:
-            shape = Shape(hosts, planes, t1, parse_rate(rate), mtu)
+            shape = Shape(hosts, planes, t1, parse_rate(rate), mtu, Fabric(fabric), **emulated)
             make_plan(name, replace(shape, hosts=2, planes=1, t1=1))  # checks the name
         except ValueError as exc:
             raise ArgumentError(str(exc)) from exc
@@ -76,7 +89,7 @@ class Testbed:
         """
         with state.lock():
             before = state.load(self.name)
-            if before is not None and before.up and not build.missing(_plan(self.name, before)):
+            if before is not None and before.up and not _missing(_plan(self.name, before)):
                 if before.shape == self.shape:
                     return False
                 raise StateError(
@@ -88,6 +101,9 @@ class Testbed:
                 state.save(self.name, State(self.shape))
                 state.write_files(self.plan)
                 build.build(self.plan)
+                if self.shape.fabric is Fabric.EMULATED:
+                    namespace = self.plan.nodes[FABRIC].namespace
+                    control.start(state.folder(self.name), namespace, emulator_config(self.shape))
                 state.save(self.name, State(self.shape, up=True))
             except BaseException:
                 self._remove()
@@ -117,8 +133,10 @@ class Testbed:
             # Written down first: what is cut off in the middle can still be healed.
             state.save(self.name, now.with_fault(str(where), fault))
             if fault.mode is Mode.DOWN:
-                build.set_down(self.plan, targets.links(where, self.shape.topology))
-            else:
+                build.set_down(self.plan, self._links(where))
+            if self.shape.fabric is Fabric.EMULATED:
+                self._place(now.with_fault(str(where), fault))
+            elif fault.mode is Mode.SILENT:
                 self._apply(where, fault)
 
     def heal(self, target: str = "all") -> list[str]:
@@ -135,8 +153,26 @@ class Testbed:
         return self._state().faults
 
     def missing(self) -> list[str]:
-        """Nodes whose namespaces are gone, though nobody took the test bed down."""
-        return build.missing(self.plan)
+        """Nodes that are gone, though nobody took the test bed down."""
+        return _missing(self.plan)
+
+    def counters(self) -> dict[str, Any]:
+        """Of an emulated fabric since it is up: the fields of `struct mrc_emu_stats`."""
+        return self._ask_status([])[0]
+
+    def links(self) -> dict[str, dict[str, int]]:
+        """Of an emulated fabric: each direction of each link, as `h0>t0:1.0`, with the fields of
+        `struct mrc_emu_hop`.
+        """
+        found = hops.all_hops(self.shape.topology)
+        return dict(zip(map(str, found), self._ask_status(found)[1], strict=True))
+
+    def _ask_status(self, wanted: list[hops.Hop]) -> tuple[dict[str, Any], list[dict[str, int]]]:
+        self._state()
+        if self.shape.fabric is Fabric.KERNEL:
+            raise StateError(f"test bed {self.name} has a kernel fabric: only emulated ones count")
+        answer = control.ask(state.folder(self.name), {"do": "status", "hops": wanted})
+        return answer["stats"], answer["hops"]
 
     def host_command(
         self, host: str, command: Sequence[str], *, user: str | None = None
@@ -177,6 +213,17 @@ class Testbed:
         except ValueError as exc:
             raise ArgumentError(str(exc)) from exc
 
+    def _links(self, target: Target) -> list[build.LinkEnd]:
+        if self.shape.fabric is Fabric.EMULATED:
+            return hops.links(target, self.shape.topology)
+        return targets.links(target, self.shape.topology)
+
+    def _place(self, now: State) -> None:
+        """Tell the emulator all faults there are."""
+        faults = {self._target(name): fault for name, fault in now.faults.items()}
+        placed = hops.encode_faults(hops.place(faults, self.shape.topology))
+        control.ask(state.folder(self.name), {"do": "faults", "hops": placed})
+
     def _apply(self, target: Target, fault: Fault) -> None:
         nft.apply(
             {
@@ -194,22 +241,25 @@ class Testbed:
             end
             for name, fault in after.faults.items()
             if fault.mode is Mode.DOWN
-            for end in targets.links(self._target(name), fabric)
+            for end in self._links(self._target(name))
         }
         revived: dict[tuple[str, str], None] = {}
         for target in healed:
             if now.faults[str(target)].mode is Mode.DOWN:
-                revived |= dict.fromkeys(targets.links(target, fabric))
-            else:
+                revived |= dict.fromkeys(self._links(target))
+            elif self.shape.fabric is Fabric.KERNEL:
                 where = targets.filters(target, fabric)
                 nft.apply(
                     {self.plan.nodes[node].namespace: targets.no_rules(target) for node in where}
                 )
+        if self.shape.fabric is Fabric.EMULATED:
+            self._place(after)
         build.set_up(self.plan, [end for end in revived if end not in still_down], still_down)
         return after
 
     def _remove(self) -> bool:
         there = state.folder(self.name).exists()
+        control.stop(state.folder(self.name))
         removed = build.remove(self.name)
         state.forget(self.name)
         return there or bool(removed)
@@ -217,6 +267,13 @@ class Testbed:
 
 def _plan(name: str, stored: State) -> Plan:
     return make_plan(name, stored.shape)
+
+
+def _missing(plan: Plan) -> list[str]:
+    gone = build.missing(plan)
+    if plan.shape.fabric is Fabric.EMULATED and FABRIC not in gone:
+        gone += [] if control.is_running(state.folder(plan.name)) else [FABRIC]
+    return gone
 
 
 def _difference(stored: Shape, wanted: Shape) -> str:

@@ -121,6 +121,7 @@ def _add_links(plan: Plan, nodes: dict[str, Netlink]) -> None:
                 peer_namespace=plan.nodes[link.upper].namespace,
                 mtu=link.mtu,
                 mac=LOWER_MAC,
+                gso_max_segs=1 if link.is_emulated else None,
                 peer_mac=UPPER_MAC,
             )
             for link in plan.links
@@ -128,7 +129,8 @@ def _add_links(plan: Plan, nodes: dict[str, Netlink]) -> None:
         )
     for link in plan.links:
         if link.shaper is not None:
-            for name, interface in ((link.lower, link.lower_name), (link.upper, link.upper_name)):
+            ends = [(link.lower, link.lower_name), (link.upper, link.upper_name)]
+            for name, interface in ends[:1] if link.is_emulated else ends:
                 nodes[name].add_shaper(
                     interface,
                     rate_bps=link.shaper.rate_bps,

@@ -9,6 +9,11 @@ management interfaces, as the front-end network of a cluster does. Plane P, T1 S
     mrc-NAME-t1-P-S     t0-H down to each T0
     mrc-NAME-mgmt       hH to each host
 
+In an emulated fabric one namespace stands for all T0s and T1s, and the emulator moves packets
+between its interfaces:
+
+    mrc-NAME-fabric     hH-P to each host in each plane
+
 A link's upper end is fe80::1 and its lower end fe80::2, so every next hop is one of the two. Both
 know the other's MAC address from the start: neighbour discovery may take a second when a link comes
 back, which would pass for the slowness of something else.
@@ -19,6 +24,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from ipaddress import IPv6Address, IPv6Interface, IPv6Network
 
 from mrc import topology
@@ -26,10 +32,12 @@ from mrc.srv6 import LOCAL_TABLE, EncapRed, End, EndDT6, Route, format_usid, loc
 from mrc.topology import Topology
 
 DEFAULT_NAME = "lab"
+FABRIC = "fabric"
 DEFAULT_RATE = "500mbit"
 
 MIN_MTU, MAX_MTU = 1400, 65535
 MAX_RATE_BPS = 30_000_000_000  # tbf counts bytes per second in 32 bits
+_NO_RATE_BPS = 1_000_000_000_000  # the emulator's links have one: 4 KiB take 33 ns
 
 # The largest UDP_SEGMENT message with its IPv6 headers, and a header more for each of its up to
 # 128 packets, as the kernel counts it: below this tbf would cut the message into packets.
@@ -71,9 +79,18 @@ table ip6 mrc {
 """
 
 
+class Fabric(StrEnum):
+    """Who forwards packets between the hosts."""
+
+    KERNEL = "kernel"
+    """a namespace for each switch, in which Linux does the uSID forwarding"""
+    EMULATED = "emulated"
+    """one process: the simulator's switches, in real time"""
+
+
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The parameters of a test bed."""
+    """The parameters of a test bed. Those from delay_ns on are of an emulated fabric only."""
 
     hosts: int = 2
     planes: int = 4
@@ -82,6 +99,19 @@ class Shape:
     rate_bps: int | None = 500_000_000
     """of every link of the fabric, each way; None: as fast as the machine can"""
     mtu: int = 9000
+    fabric: Fabric = Fabric.KERNEL
+    delay_ns: int = 0
+    """of every link of the fabric"""
+    jitter_ns: int = 0
+    """added to it by chance, up to this; order is kept"""
+    buffer_bytes: int = 0
+    """of a switch port, for data and for control; 0: 10 ms at the rate, at least 256 KiB"""
+    ecn_low_bytes: int = 0
+    """data is marked by chance from here on; 0: a tenth of the buffer"""
+    ecn_high_bytes: int = 0
+    """and always from here on; 0: four tenths of the buffer"""
+    trim: bool = True
+    """what finds no room loses its payload; False: it is dropped"""
 
     def __post_init__(self) -> None:
         Topology(self.hosts, self.planes, self.t1)
@@ -89,6 +119,11 @@ class Shape:
             raise ValueError(f"mtu is {self.mtu}, not in {MIN_MTU}..{MAX_MTU}")
         if self.rate_bps is not None and not 1000 <= self.rate_bps <= MAX_RATE_BPS:
             raise ValueError(f"rate is {self.rate_bps} bit/s, not in 1kbit..30gbit (or none)")
+        object.__setattr__(self, "fabric", Fabric(self.fabric))
+        times = (self.delay_ns, self.jitter_ns)
+        sizes = (self.buffer_bytes, self.ecn_low_bytes, self.ecn_high_bytes)
+        if self.fabric is Fabric.KERNEL and (any((*times, *sizes)) or not self.trim):
+            raise ValueError("delay, jitter, buffer, ECN and trimming are of an emulated fabric")
 
     @property
     def topology(self) -> Topology:
@@ -107,7 +142,7 @@ class Shaper:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A veth between two nodes, named from below; both ends have the same MTU and shaper."""
+    """A veth between two nodes, named from below; both ends have the same MTU."""
 
     lower: str
     lower_name: str
@@ -115,6 +150,8 @@ class Link:
     upper_name: str
     mtu: int
     shaper: Shaper | None
+    is_emulated: bool = False
+    """the upper end is the emulator's: without a shaper, and given packets one by one"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,17 +190,15 @@ def make_plan(name: str, shape: Shape) -> Plan:
     links = tuple(_links(shape))
     nodes = [
         *(_host(name, shape.topology, host) for host in range(shape.hosts)),
-        *(
-            node
-            for plane in shape.topology.plane_numbers()
-            for node in _switches(name, shape, plane)
-        ),
+        *_fabric(name, shape),
         _management(name, shape),
     ]
     return Plan(
         name=name,
         shape=shape,
-        nodes={node.name: _on_links(node, links) for node in nodes},
+        nodes={
+            node.name: node if node.name == FABRIC else _on_links(node, links) for node in nodes
+        },
         links=links,
         hosts_file=_hosts_file(shape),
         configs={f"h{host}": _config(shape, host) for host in range(shape.hosts)},
@@ -186,7 +221,7 @@ def namespace(name: str, node: str) -> str:
 
 def is_namespace_of(name: str, candidate: str) -> bool:
     """Whether a namespace belongs to the test bed of this name, and not to `NAME-more`."""
-    node = r"(h\d+|t[01]-\d+-\d+|mgmt)"
+    node = r"(h\d+|t[01]-\d+-\d+|mgmt|fabric)"
     return re.fullmatch(re.escape(namespace(name, "")) + node, candidate) is not None
 
 
@@ -198,10 +233,38 @@ def t1_name(plane: int, number: int) -> str:
     return f"t1-{plane}-{number}"
 
 
+def interface_name(host: int, plane: int) -> str:
+    """The emulator's end of a host's link."""
+    return f"h{host}-{plane}"
+
+
 def shaper(rate_bps: int) -> Shaper:
     """A queue of about 10 ms behind a bucket that lets any one message pass whole."""
-    queue = max(round(rate_bps / 8 * _QUEUE_SECONDS), _MIN_QUEUE_BYTES)
-    return Shaper(rate_bps, _BURST_BYTES, _BURST_BYTES + queue)
+    return Shaper(rate_bps, _BURST_BYTES, _BURST_BYTES + _queue_bytes(rate_bps))
+
+
+def emulator_config(shape: Shape) -> dict[str, int]:
+    """The fields of `struct mrc_emu_config`."""
+    rate_bps = shape.rate_bps or _NO_RATE_BPS
+    buffer_bytes = shape.buffer_bytes or _queue_bytes(rate_bps)
+    return {
+        "seed": 1,
+        "hosts": shape.hosts,
+        "planes": shape.planes,
+        "t1": shape.t1,
+        "mtu": shape.mtu,
+        "rate_bps": rate_bps,
+        "delay_ns": shape.delay_ns,
+        "jitter_ns": shape.jitter_ns,
+        "buffer_bytes": buffer_bytes,
+        "ecn_low_bytes": shape.ecn_low_bytes or buffer_bytes // 10,
+        "ecn_high_bytes": shape.ecn_high_bytes or buffer_bytes * 4 // 10,
+        "trims": int(shape.trim),
+    }
+
+
+def _queue_bytes(rate_bps: int) -> int:
+    return max(round(rate_bps / 8 * _QUEUE_SECONDS), _MIN_QUEUE_BYTES)
 
 
 def _links(shape: Shape) -> Iterator[Link]:
@@ -209,6 +272,10 @@ def _links(shape: Shape) -> Iterator[Link]:
     for host in range(shape.hosts):
         yield Link(f"h{host}", "mgmt", "mgmt", f"h{host}", 1500, None)
         for plane in shape.topology.plane_numbers():
+            if shape.fabric is Fabric.EMULATED:
+                upper = (FABRIC, interface_name(host, plane))
+                yield Link(f"h{host}", f"p{plane}", *upper, *fabric, is_emulated=True)
+                continue
             below = t0_name(plane, host)
             yield Link(f"h{host}", f"p{plane}", below, f"h{host}", *fabric)
             for number in range(shape.t1):
@@ -268,6 +335,15 @@ def _host(name: str, fabric: Topology, host: int) -> Node:
         routes=tuple(routes),
         rules=_ECN_RULES,
     )
+
+
+def _fabric(name: str, shape: Shape) -> Iterator[Node]:
+    if shape.fabric is Fabric.KERNEL:
+        for plane in shape.topology.plane_numbers():
+            yield from _switches(name, shape, plane)
+    else:  # the kernel there is to leave all packets to the emulator
+        sysctls = {f"net/ipv6/conf/{scope}/disable_ipv6": "1" for scope in ("all", "default")}
+        yield Node(FABRIC, namespace(name, FABRIC), sysctls, routes=())
 
 
 def _switches(name: str, shape: Shape, plane: int) -> Iterator[Node]:

@@ -1,0 +1,357 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE 1
+#include "emu/emu.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/prctl.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "core/base.h"
+#include "emu/outbox.h"
+#include "emu/packet.h"
+#include "emu/ring.h"
+#include "sim/fabric.h"
+
+enum {
+  BATCH = 64, /* packets taken before the fabric gets its turn */
+  SECOND_NS = 1000000000,
+  MAX_MTU = 65535
+};
+#define MAX_FRAMES_BYTES (512ull << 20) /* all packets in the fabric; more is overload */
+
+struct mrc_emu {
+  struct mrc_sim fabric; /* first: its edge finds us by it */
+  struct mrc_emu_ring ring;
+  struct mrc_emu_outbox outbox;
+  int *ifindices; /* [plane * hosts + host] */
+  int *port_of;   /* [ifindex]: place in ifindices; -1: none of ours */
+  int n_port_of;
+  uint32_t frame_bytes;
+  uint64_t received;
+  uint64_t offloaded;
+  uint64_t overloaded;
+  bool stopped;
+  pthread_mutex_t lock; /* held by whoever looks at anything above */
+  pthread_mutex_t turn; /* passed through before `lock`: a busy loop lets others in */
+  int wake;             /* eventfd: stopped */
+};
+
+static uint64_t clock_ns(clockid_t clock) {
+  struct timespec time;
+  clock_gettime(clock, &time);
+  return (uint64_t)time.tv_sec * SECOND_NS + (uint64_t)time.tv_nsec;
+}
+
+static void enter(struct mrc_emu *emu) {
+  pthread_mutex_lock(&emu->turn);
+  pthread_mutex_lock(&emu->lock);
+  pthread_mutex_unlock(&emu->turn);
+}
+
+static void leave(struct mrc_emu *emu) { pthread_mutex_unlock(&emu->lock); }
+
+/* ---- the edge ---- */
+
+static void flush(struct mrc_emu *emu) {
+  mrc_emu_outbox_flush(&emu->outbox, &emu->fabric.pool, clock_ns(CLOCK_MONOTONIC));
+}
+
+static void on_arrive(struct mrc_sim *fabric, uint32_t host, struct mrc_frame *packet) {
+  struct mrc_emu *emu = (struct mrc_emu *)fabric;
+  if (!mrc_emu_packet_write(packet, (uint32_t)mrc_prng_next(&fabric->prng))) {
+    fabric->record.stats.unroutable++;
+    mrc_frame_pool_put(&fabric->pool, packet);
+    return;
+  }
+  const int ifindex = emu->ifindices[packet->plane * fabric->config.hosts + host];
+  if (mrc_emu_outbox_put(&emu->outbox, packet, ifindex, fabric->now_ns)) flush(emu);
+}
+
+/* Nothing waits for room in a port of ours: hosts have queues of their own before it. */
+static void on_drained(struct mrc_sim *fabric, uint32_t host, const struct mrc_hop *hop) {
+  (void)fabric, (void)host, (void)hop;
+}
+
+static const struct mrc_fabric_edge edge = {.arrive = on_arrive, .drained = on_drained};
+
+/* ---- create ---- */
+
+static bool is_sound(const struct mrc_emu_config *config) {
+  return config->hosts >= 2 && config->hosts <= MRC_SIM_MAX_T0 && config->planes >= 1 &&
+         config->planes <= MRC_SIM_MAX_PLANES && config->t1 >= 1 && config->t1 <= MRC_SIM_MAX_T1 &&
+         config->rate_bps > 0 && config->mtu <= MAX_MTU &&
+         (config->ecn_high_bytes == 0 || config->ecn_high_bytes > config->ecn_low_bytes);
+}
+
+static void build_fabric(struct mrc_emu *emu, const struct mrc_emu_config *config) {
+  struct mrc_sim *fabric = &emu->fabric;
+  fabric->config = (struct mrc_sim_config){.seed = config->seed,
+                                           .hosts = config->hosts,
+                                           .planes = config->planes,
+                                           .t0 = config->hosts,
+                                           .t1 = config->t1,
+                                           .host_rate_bps = config->rate_bps,
+                                           .fabric_rate_bps = config->rate_bps,
+                                           .host_delay_ns = config->delay_ns,
+                                           .fabric_delay_ns = config->delay_ns,
+                                           .jitter_ns = config->jitter_ns,
+                                           .buffer_bytes = config->buffer_bytes,
+                                           .ecn_low_bytes = config->ecn_low_bytes,
+                                           .ecn_high_bytes = config->ecn_high_bytes,
+                                           .trims = config->trims};
+  fabric->edge = &edge;
+  fabric->prng.state = config->seed;
+  emu->frame_bytes = MRC_EMU_ETHERNET_BYTES + config->mtu;
+  fabric->pool.room_bytes = mrc_emu_room_bytes(emu->frame_bytes);
+  mrc_fabric_build(fabric);
+}
+
+static void learn_ports(struct mrc_emu *emu, const int *ifindices) {
+  const int n = (int)(emu->fabric.config.hosts * emu->fabric.config.planes);
+  emu->ifindices = malloc((size_t)n * sizeof(*ifindices));
+  mrc_assert(emu->ifindices);
+  memcpy(emu->ifindices, ifindices, (size_t)n * sizeof(*ifindices));
+  for (int i = 0; i < n; i++)
+    if (ifindices[i] >= emu->n_port_of) emu->n_port_of = ifindices[i] + 1;
+  emu->port_of = malloc((size_t)emu->n_port_of * sizeof(*emu->port_of));
+  mrc_assert(emu->port_of);
+  for (int i = 0; i < emu->n_port_of; i++)
+    emu->port_of[i] = -1;
+  for (int i = 0; i < n; i++)
+    emu->port_of[ifindices[i]] = i;
+}
+
+static int open_sockets(struct mrc_emu *emu) {
+  int error = mrc_emu_ring_open(&emu->ring, emu->frame_bytes);
+  if (error != 0) return error;
+  error = mrc_emu_outbox_open(&emu->outbox);
+  if (error == 0) {
+    emu->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (emu->wake >= 0) return 0;
+    error = -errno;
+    mrc_emu_outbox_close(&emu->outbox);
+  }
+  mrc_emu_ring_close(&emu->ring);
+  return error;
+}
+
+static void free_memory(struct mrc_emu *emu) {
+  mrc_heap_free(&emu->fabric.heap);
+  mrc_frame_pool_free(&emu->fabric.pool);
+  free(emu->fabric.hops);
+  free(emu->ifindices);
+  free(emu->port_of);
+  free(emu);
+}
+
+int mrc_emu_create(const struct mrc_emu_config *config, const int *ifindices, mrc_emu **out) {
+  if (!is_sound(config)) return -EINVAL;
+  struct mrc_emu *emu = calloc(1, sizeof(*emu));
+  mrc_assert(emu);
+  build_fabric(emu, config);
+  learn_ports(emu, ifindices);
+  const int error = open_sockets(emu);
+  if (error != 0) {
+    free_memory(emu);
+    return error;
+  }
+  pthread_mutex_init(&emu->lock, NULL);
+  pthread_mutex_init(&emu->turn, NULL);
+  emu->fabric.now_ns = clock_ns(CLOCK_MONOTONIC);
+  *out = emu;
+  return 0;
+}
+
+void mrc_emu_destroy(mrc_emu *emu) {
+  close(emu->wake);
+  mrc_emu_outbox_close(&emu->outbox);
+  mrc_emu_ring_close(&emu->ring);
+  pthread_mutex_destroy(&emu->lock);
+  pthread_mutex_destroy(&emu->turn);
+  free_memory(emu);
+}
+
+/* ---- run ---- */
+
+/* Lets the fabric do all that is due by then. Each event has its own time, however late it is. */
+static void advance(struct mrc_sim *fabric, uint64_t until_ns) {
+  struct mrc_heap_entry event;
+  while (mrc_heap_next_ns(&fabric->heap) <= until_ns) {
+    mrc_assert(mrc_heap_pop(&fabric->heap, &event));
+    fabric->now_ns = event.at_ns;
+    if (event.kind == MRC_SIM_ON_ARRIVAL)
+      mrc_fabric_arrive(fabric, event.index, event.pointer);
+    else
+      mrc_fabric_drain(fabric, event.index);
+  }
+  fabric->now_ns = mrc_max_u64(fabric->now_ns, until_ns);
+}
+
+/* A packet in the ring enters the fabric, unless there is a reason that it cannot. */
+static void admit(struct mrc_emu *emu, const struct mrc_emu_arrival *arrival) {
+  struct mrc_sim *fabric = &emu->fabric;
+  const int port = arrival->ifindex < emu->n_port_of ? emu->port_of[arrival->ifindex] : -1;
+  if (port < 0) return;
+  emu->received++;
+  if (arrival->cut || arrival->n > emu->frame_bytes) {
+    emu->offloaded++;
+    return;
+  }
+  if (fabric->pool.n_used * emu->frame_bytes > MAX_FRAMES_BYTES) {
+    emu->overloaded++;
+    return;
+  }
+  const uint32_t plane = (uint32_t)port / fabric->config.hosts;
+  const uint32_t host = (uint32_t)port % fabric->config.hosts;
+  struct mrc_frame *packet = mrc_frame_pool_get(&fabric->pool);
+  struct mrc_emu_bytes *bytes = mrc_emu_bytes_of(packet);
+  memcpy(bytes->at, arrival->bytes, arrival->n);
+  bytes->n = arrival->n;
+  packet->from = (uint16_t)host;
+  if (arrival->unfinished && !mrc_emu_packet_finish(packet)) {
+    emu->offloaded++;
+    mrc_frame_pool_put(&fabric->pool, packet);
+    return;
+  }
+  if (mrc_emu_packet_read(packet, plane)) {
+    mrc_fabric_enter(fabric, mrc_fabric_host_up(fabric, plane, host), packet);
+    return;
+  }
+  fabric->record.stats.unroutable++;
+  mrc_frame_pool_put(&fabric->pool, packet);
+}
+
+/* Takes what has arrived, each at its time; false when the ring is empty. */
+static bool take(struct mrc_emu *emu) {
+  struct mrc_emu_arrival arrival;
+  const uint64_t now_ns = clock_ns(CLOCK_MONOTONIC);
+  const uint64_t lead_ns = clock_ns(CLOCK_REALTIME) - now_ns;
+  for (int i = 0; i < BATCH; i++) {
+    if (!mrc_emu_ring_peek(&emu->ring, &arrival)) return false;
+    advance(&emu->fabric, mrc_min_u64(arrival.real_ns - lead_ns, now_ns));
+    admit(emu, &arrival);
+    mrc_emu_ring_release(&emu->ring);
+  }
+  return true;
+}
+
+/* Until a packet arrives or one is due. */
+static void wait(const struct mrc_emu *emu, uint64_t due_ns) {
+  struct pollfd fds[] = {{.fd = emu->ring.fd, .events = POLLIN},
+                         {.fd = emu->wake, .events = POLLIN}};
+  const uint64_t now_ns = clock_ns(CLOCK_MONOTONIC);
+  const uint64_t left_ns = due_ns > now_ns ? due_ns - now_ns : 0;
+  const struct timespec timeout = {.tv_sec = (time_t)(left_ns / SECOND_NS),
+                                   .tv_nsec = (long)(left_ns % SECOND_NS)};
+  ppoll(fds, 2, due_ns == MRC_NEVER ? NULL : &timeout, NULL);
+}
+
+void mrc_emu_run(mrc_emu *emu) {
+  prctl(PR_SET_TIMERSLACK, 1); /* ns; or the kernel may sleep 50 us longer than asked */
+  for (bool stopped = false; !stopped;) {
+    enter(emu);
+    stopped = emu->stopped;
+    const bool more = take(emu);
+    advance(&emu->fabric, clock_ns(CLOCK_MONOTONIC));
+    flush(emu);
+    const uint64_t due_ns = mrc_heap_next_ns(&emu->fabric.heap);
+    leave(emu);
+    if (!more) wait(emu, due_ns);
+  }
+}
+
+void mrc_emu_stop(mrc_emu *emu) {
+  enter(emu);
+  emu->stopped = true;
+  leave(emu);
+  const uint64_t one = 1;
+  const ssize_t written = write(emu->wake, &one, sizeof one);
+  mrc_assert(written == sizeof one);
+}
+
+/* ---- ask and change ---- */
+
+int mrc_emu_hop_number(mrc_emu *emu, int kind, int plane, int a, int b) {
+  const struct mrc_sim *fabric = &emu->fabric;
+  const uint32_t p = (uint32_t)plane - 1, host = (uint32_t)a, t1 = (uint32_t)b;
+  if (p >= fabric->config.planes || host >= fabric->config.hosts || t1 >= fabric->config.t1)
+    return -EINVAL;
+  switch (kind) {
+    case MRC_EMU_HOST_UP:
+      return (int)mrc_fabric_host_up(fabric, p, host);
+    case MRC_EMU_HOST_DOWN:
+      return (int)mrc_fabric_host_down(fabric, p, host);
+    case MRC_EMU_T0_UP:
+      return (int)mrc_fabric_t0_up(fabric, p, host, t1);
+    case MRC_EMU_T1_DOWN:
+      return (int)mrc_fabric_t1_down(fabric, p, host, t1);
+    default:
+      return -EINVAL;
+  }
+}
+
+static const uint32_t fault_kinds[] = {
+    [MRC_EMU_SILENT] = MRC_SIM_SILENT,   [MRC_EMU_LOSS] = MRC_SIM_LOSS,
+    [MRC_EMU_CORRUPT] = MRC_SIM_CORRUPT, [MRC_EMU_DUPLICATE] = MRC_SIM_DUPLICATE,
+    [MRC_EMU_REORDER] = MRC_SIM_REORDER, [MRC_EMU_DELAY] = MRC_SIM_DELAY,
+    [MRC_EMU_JITTER] = MRC_SIM_JITTER,   [MRC_EMU_RATE] = MRC_SIM_RATE};
+
+int mrc_emu_set_faults(mrc_emu *emu, int number, const struct mrc_emu_fault *faults, int n) {
+  if (number < 0 || (uint32_t)number >= emu->fabric.n_hops) return -EINVAL;
+  for (int i = 0; i < n; i++)
+    if (faults[i].kind > MRC_EMU_RATE || (faults[i].kind == MRC_EMU_RATE && faults[i].a == 0))
+      return -EINVAL;
+  struct mrc_hop *hop = &emu->fabric.hops[number];
+  enter(emu);
+  mrc_hop_configure(hop, &hop->base);
+  for (int i = 0; i < n; i++) {
+    const struct mrc_sim_fault fault = {
+        .kind = fault_kinds[faults[i].kind], .a = faults[i].a, .b = faults[i].b};
+    mrc_fabric_afflict(hop, &fault);
+  }
+  leave(emu);
+  return 0;
+}
+
+void mrc_emu_ask(mrc_emu *emu, struct mrc_emu_stats *stats) {
+  enter(emu);
+  *stats = (struct mrc_emu_stats){
+      .received = emu->received,
+      .sent = emu->outbox.sent,
+      .unroutable = emu->fabric.record.stats.unroutable,
+      .refused = emu->outbox.refused,
+      .offloaded = emu->offloaded,
+      .overloaded = emu->overloaded + emu->outbox.overloaded + mrc_emu_ring_overflowed(&emu->ring)};
+  memcpy(stats->late, emu->outbox.late, sizeof stats->late);
+  for (uint32_t i = 0; i < emu->fabric.n_hops; i++) {
+    const struct mrc_hop *hop = &emu->fabric.hops[i];
+    stats->lost += hop->lost;
+    stats->dropped += hop->queue.dropped;
+    stats->trimmed += hop->queue.trimmed;
+    stats->marked += hop->queue.marked;
+  }
+  leave(emu);
+}
+
+int mrc_emu_ask_hop(mrc_emu *emu, int number, struct mrc_emu_hop *info) {
+  if (number < 0 || (uint32_t)number >= emu->fabric.n_hops) return -EINVAL;
+  const struct mrc_hop *hop = &emu->fabric.hops[number];
+  enter(emu);
+  *info = (struct mrc_emu_hop){.packets = hop->packets,
+                               .bytes = hop->bytes,
+                               .busy_ns = hop->busy_ns,
+                               .queue_bytes = mrc_queue_bytes(&hop->queue),
+                               .peak_bytes = hop->queue.peak_bytes,
+                               .lost = hop->lost,
+                               .dropped = hop->queue.dropped,
+                               .trimmed = hop->queue.trimmed,
+                               .marked = hop->queue.marked};
+  leave(emu);
+  return 0;
+}

@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The emulated fabric: the simulator's switches, queues and faults, in real time, between the
+ * interfaces of real hosts. The part between the two cdef markers is what Python sees.
+ *
+ * It runs in a network namespace in which each host has an interface for each plane. One thread
+ * moves packets (mrc_emu_run); any other may ask and change while it does. Hosts, T0s and T1s are
+ * numbered from 0, planes from 1; T0 H serves host H.
+ */
+#ifndef MRC_EMU_EMU_H
+#define MRC_EMU_EMU_H
+
+#include <stdint.h>
+
+/* cdef begin */
+
+enum mrc_emu_hop_kind {
+  MRC_EMU_HOST_UP,   /* host a to its T0 */
+  MRC_EMU_HOST_DOWN, /* and back */
+  MRC_EMU_T0_UP,     /* T0 a to T1 b */
+  MRC_EMU_T1_DOWN    /* T1 b to T0 a */
+};
+
+enum mrc_emu_fault_kind {
+  MRC_EMU_SILENT,    /* loses all */
+  MRC_EMU_LOSS,      /* loses by chance: `a` ppm */
+  MRC_EMU_CORRUPT,   /* flips a bit by chance: `a` ppm */
+  MRC_EMU_DUPLICATE, /* delivers twice by chance: `a` ppm, the second `b` ns later */
+  MRC_EMU_REORDER,   /* delays by chance: `a` ppm, by up to `b` ns */
+  MRC_EMU_DELAY,     /* propagation takes `a` ns */
+  MRC_EMU_JITTER,    /* and up to `a` ns more */
+  MRC_EMU_RATE       /* sends at `a` bits a second */
+};
+
+struct mrc_emu_config {
+  uint64_t seed; /* of all chances */
+  uint32_t hosts;
+  uint32_t planes;
+  uint32_t t1; /* of each plane */
+  uint32_t mtu;
+  uint64_t rate_bps; /* of every hop */
+  uint64_t delay_ns;
+  uint64_t jitter_ns;
+  uint64_t buffer_bytes;   /* of each class of a switch port; 0: no limit */
+  uint64_t ecn_low_bytes;  /* the ramp of ECN marking, on all ports but those to hosts */
+  uint64_t ecn_high_bytes; /* 0: no marking */
+  uint32_t trims;          /* 1: a full buffer trims writes to their header */
+};
+
+struct mrc_emu_fault {
+  uint64_t a;
+  uint64_t b;
+  uint32_t kind; /* enum mrc_emu_fault_kind */
+};
+
+/* Counts since the start. */
+struct mrc_emu_stats {
+  uint64_t received; /* packets from hosts */
+  uint64_t sent;     /* to hosts */
+  uint64_t lost;     /* by faults */
+  uint64_t dropped;  /* by full buffers */
+  uint64_t trimmed;
+  uint64_t marked;
+  uint64_t unroutable; /* no switch has a route, or the hop limit ran out */
+  uint64_t refused;    /* the host's interface was down */
+  uint64_t offloaded;  /* dropped: the host left it to its interface to cut or to sum them */
+  uint64_t overloaded; /* dropped by the emulator or the kernel: none is the scenario's doing */
+  uint64_t late[64];   /* packets sent 2^(n-1) .. 2^n ns after they were due */
+};
+
+struct mrc_emu_hop {
+  uint64_t packets; /* sent, or lost by a fault */
+  uint64_t bytes;   /* on the wire */
+  uint64_t busy_ns;
+  uint64_t queue_bytes; /* now */
+  uint64_t peak_bytes;
+  uint64_t lost;
+  uint64_t dropped;
+  uint64_t trimmed;
+  uint64_t marked;
+};
+
+typedef struct mrc_emu mrc_emu;
+
+/* `ifindices` has the interface of each host in each plane, plane by plane. 0 or -errno: -EINVAL
+   when the configuration makes no sense. */
+int mrc_emu_create(const struct mrc_emu_config *config, const int *ifindices, mrc_emu **out);
+void mrc_emu_destroy(mrc_emu *emu);
+/* Moves packets until mrc_emu_stop. */
+void mrc_emu_run(mrc_emu *emu);
+void mrc_emu_stop(mrc_emu *emu);
+
+/* The number of a hop, or -EINVAL. */
+int mrc_emu_hop_number(mrc_emu *emu, int kind, int plane, int a, int b);
+/* From now on the hop has these faults and no others. 0 or -EINVAL. */
+int mrc_emu_set_faults(mrc_emu *emu, int hop, const struct mrc_emu_fault *faults, int n);
+void mrc_emu_ask(mrc_emu *emu, struct mrc_emu_stats *stats);
+/* 0 or -EINVAL. */
+int mrc_emu_ask_hop(mrc_emu *emu, int hop, struct mrc_emu_hop *info);
+
+/* cdef end */
+
+#endif

@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "emu/packet.h"
+
+#include <arpa/inet.h>
+#include <string.h>
+
+#include "core/base.h"
+#include "core/dscp.h"
+#include "core/wire.h"
+#include "sim/link.h"
+
+enum {
+  ETHERTYPE_AT = 12,
+  ETHERTYPE_IPV6 = 0x86DD,
+  OUTER_AT = MRC_EMU_ETHERNET_BYTES,
+  IPV6_BYTES = 40,
+  LENGTH_AT = 4, /* in an IPv6 header, as the others */
+  NEXT_AT = 6,
+  HOP_LIMIT_AT = 7,
+  ADDRESSES_AT = 8,
+  DST_AT = 24,
+  USIDS_AT = DST_AT + 4, /* behind the locator block, fcbb:P */
+  BLOCK = 0xFCBB,
+  PROTOCOL_TCP = 6,
+  PROTOCOL_UDP = 17,
+  PROTOCOL_IPV6 = 41,
+  UDP_BYTES = 8,
+  UDP_LENGTH_AT = 4,
+  UDP_CHECKSUM_AT = 6,
+  TCP_CHECKSUM_AT = 16,
+  ECN_CE = 3,
+  /* what MRC_FRAME_OVERHEAD_BYTES counts of the packet itself */
+  INSIDE_BYTES = 2 * IPV6_BYTES + UDP_BYTES
+};
+
+/* The link ends have these, see mrc/testbed/plan.py: the host's is the lower one. */
+static const uint8_t ethernet[ETHERTYPE_AT] = {2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1};
+
+static uint32_t get_u16(const uint8_t *at) { return (uint32_t)at[0] << 8 | at[1]; }
+
+static void put_u16(uint8_t *at, uint32_t value) {
+  at[0] = (uint8_t)(value >> 8);
+  at[1] = (uint8_t)value;
+}
+
+static uint64_t get_be(const uint8_t *at, int bytes) {
+  uint64_t value = 0;
+  for (int i = 0; i < bytes; i++)
+    value = value << 8 | at[i];
+  return value;
+}
+
+static void put_be(uint8_t *at, uint64_t value, int bytes) {
+  for (int i = bytes; i-- > 0; value >>= 8)
+    at[i] = (uint8_t)value;
+}
+
+static uint32_t tclass_of(const uint8_t *ipv6) { return get_u16(ipv6) >> 4 & 0xFF; }
+
+static void set_tclass(uint8_t *ipv6, uint32_t tclass) {
+  put_u16(ipv6, (get_u16(ipv6) & 0xF00F) | tclass << 4);
+}
+
+/* ---- checksums ---- */
+
+/* Of 32-bit words as they lie in memory: the Internet checksum is the same in any byte order. */
+static uint64_t sum_of(const uint8_t *at, uint32_t n) {
+  uint64_t sum = 0;
+  uint32_t word;
+  for (; n >= sizeof word; at += sizeof word, n -= (uint32_t)sizeof word) {
+    memcpy(&word, at, sizeof word);
+    sum += word;
+  }
+  word = 0;
+  memcpy(&word, at, n);
+  return sum + word;
+}
+
+static void put_checksum(uint8_t *at, uint64_t sum) {
+  while (sum >> 16)
+    sum = (sum & 0xFFFF) + (sum >> 16);
+  const uint16_t checksum = sum == 0xFFFF ? 0xFFFF : (uint16_t)~sum; /* 0 would say: none */
+  memcpy(at, &checksum, sizeof checksum);
+}
+
+bool mrc_emu_packet_finish(struct mrc_frame *packet) {
+  struct mrc_emu_bytes *bytes = mrc_emu_bytes_of(packet);
+  uint32_t at = OUTER_AT;
+  if (bytes->n > at + NEXT_AT && bytes->at[at + NEXT_AT] == PROTOCOL_IPV6) at += IPV6_BYTES;
+  if (bytes->n < at + IPV6_BYTES + UDP_BYTES) return false;
+  const uint8_t protocol = bytes->at[at + NEXT_AT];
+  if (protocol != PROTOCOL_UDP && protocol != PROTOCOL_TCP) return false;
+  at += IPV6_BYTES;
+  const uint32_t checksum_at = protocol == PROTOCOL_UDP ? UDP_CHECKSUM_AT : TCP_CHECKSUM_AT;
+  if (bytes->n < at + checksum_at + 2) return false;
+  put_checksum(bytes->at + at + checksum_at, sum_of(bytes->at + at, bytes->n - at));
+  return true;
+}
+
+/* ---- read ---- */
+
+/* Whether so many bytes are a whole IPv6 packet; cuts what Ethernet padded. */
+static bool is_whole(struct mrc_emu_bytes *bytes) {
+  const uint8_t *outer = bytes->at + OUTER_AT;
+  if (bytes->n < OUTER_AT + IPV6_BYTES) return false;
+  if (get_u16(bytes->at + ETHERTYPE_AT) != ETHERTYPE_IPV6 || outer[0] >> 4 != 6) return false;
+  const uint32_t n = OUTER_AT + IPV6_BYTES + get_u16(outer + LENGTH_AT);
+  if (n > bytes->n) return false;
+  bytes->n = n;
+  return true;
+}
+
+/* Where the innermost packet's UDP header begins; 0 when that is no whole UDP datagram. */
+static uint16_t find_udp(const struct mrc_emu_bytes *bytes) {
+  uint32_t at = OUTER_AT;
+  if (bytes->at[at + NEXT_AT] == PROTOCOL_IPV6) at += IPV6_BYTES;
+  if (bytes->n < at + IPV6_BYTES + UDP_BYTES || bytes->at[at + NEXT_AT] != PROTOCOL_UDP) return 0;
+  at += IPV6_BYTES;
+  return get_u16(bytes->at + at + UDP_LENGTH_AT) == bytes->n - at ? (uint16_t)at : 0;
+}
+
+/* All that a switch can go by: opcodes stand in a range of their own, see core/wire.h. */
+static bool is_mrc(uint8_t opcode) {
+  return opcode >= MRC_OP_WRITE_FIRST && opcode <= MRC_OP_PROBE;
+}
+
+static void read_udp(struct mrc_frame *packet, const struct mrc_emu_bytes *bytes) {
+  const uint8_t *payload = bytes->at + bytes->udp_at + UDP_BYTES;
+  const uint32_t n = bytes->n - bytes->udp_at - UDP_BYTES;
+  if (n == 0 || !is_mrc(payload[0])) return;
+  packet->header_bytes = (uint16_t)mrc_min_u32(n, MRC_LINK_TRIM_BYTES);
+  memcpy(packet->header, payload, packet->header_bytes);
+  packet->payload_bytes -= mrc_min_u32(packet->header_bytes, packet->payload_bytes);
+  packet->control = packet->ecn == 0 && !mrc_opcode_is_data(payload[0]);
+}
+
+bool mrc_emu_packet_read(struct mrc_frame *packet, uint32_t plane) {
+  struct mrc_emu_bytes *bytes = mrc_emu_bytes_of(packet);
+  const uint8_t *outer = bytes->at + OUTER_AT;
+  if (!is_whole(bytes)) return false;
+  if (get_be(outer + DST_AT, 4) != ((uint64_t)BLOCK << 16 | (plane + 1))) return false;
+  packet->usids = get_be(outer + USIDS_AT, 8);
+  packet->usids_beyond = (uint32_t)get_be(outer + USIDS_AT + 8, 4);
+  packet->plane = (uint8_t)plane;
+  packet->ecn = tclass_of(outer) & 3;
+  packet->flow_label = (uint32_t)get_be(outer, 4) & 0xFFFFF;
+  packet->payload_bytes = bytes->n - mrc_min_u32(bytes->n, OUTER_AT + INSIDE_BYTES);
+  bytes->udp_at = find_udp(bytes);
+  if (bytes->udp_at) read_udp(packet, bytes);
+  return true;
+}
+
+/* ---- write ---- */
+
+/* A switch that trims makes the checksum anew: hosts need not take packets without. */
+static void set_checksum(uint8_t *ipv6, uint8_t *udp, uint32_t n) {
+  const uint32_t rest[] = {htonl(PROTOCOL_UDP), htonl(n)};
+  memset(udp + UDP_CHECKSUM_AT, 0, 2);
+  put_checksum(udp + UDP_CHECKSUM_AT,
+               sum_of(ipv6 + ADDRESSES_AT, 32) + rest[0] + rest[1] + sum_of(udp, n));
+}
+
+static void trim(const struct mrc_frame *packet, struct mrc_emu_bytes *bytes) {
+  const uint32_t dscp =
+      packet->trimmed == MRC_TRIMMED_LASTHOP ? MRC_DSCP_TRIMMED_LASTHOP : MRC_DSCP_TRIMMED;
+  uint8_t *udp = bytes->at + bytes->udp_at;
+  uint8_t *inner = udp - IPV6_BYTES;
+  bytes->n = bytes->udp_at + UDP_BYTES + packet->header_bytes;
+  for (uint32_t at = OUTER_AT; at < bytes->udp_at; at += IPV6_BYTES) {
+    uint8_t *ipv6 = bytes->at + at;
+    set_tclass(ipv6, dscp << 2 | (tclass_of(ipv6) & 3));
+    put_u16(ipv6 + LENGTH_AT, bytes->n - at - IPV6_BYTES);
+  }
+  put_u16(udp + UDP_LENGTH_AT, UDP_BYTES + packet->header_bytes);
+  set_checksum(inner, udp, UDP_BYTES + packet->header_bytes);
+}
+
+bool mrc_emu_packet_write(struct mrc_frame *packet, uint32_t random) {
+  struct mrc_emu_bytes *bytes = mrc_emu_bytes_of(packet);
+  uint8_t *outer = bytes->at + OUTER_AT;
+  if (outer[HOP_LIMIT_AT] <= packet->switches) return false;
+  outer[HOP_LIMIT_AT] = (uint8_t)(outer[HOP_LIMIT_AT] - packet->switches);
+  memcpy(bytes->at, ethernet, sizeof ethernet);
+  put_be(outer + USIDS_AT, packet->usids, 8);
+  put_be(outer + USIDS_AT + 8, packet->usids_beyond, 4);
+  if (packet->ecn == ECN_CE) set_tclass(outer, tclass_of(outer) | ECN_CE);
+  if (packet->trimmed) trim(packet, bytes);
+  if (packet->corrupt) {
+    const uint32_t from = bytes->udp_at ? bytes->udp_at + UDP_BYTES : OUTER_AT + IPV6_BYTES;
+    if (bytes->n > from) bytes->at[from + random % (bytes->n - from)] ^= 1u << random % 8;
+  }
+  return true;
+}

@@ -1,0 +1,6 @@
+# SPDX-License-Identifier: Apache-2.0
+# The compiled module has no types of its own: mrc.testbed.emulator gives them.
+from typing import Any
+
+ffi: Any
+lib: Any

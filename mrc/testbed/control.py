@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Starts, asks and ends the process that is an emulated fabric."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from mrc import netns
+from mrc.errors import StateError
+from mrc.testbed.hops import SOCKET
+
+# It answers in milliseconds, unless the machine is busy.
+_ANSWER_SECONDS = 5.0
+_MODULE = "mrc.testbed.emulator"
+
+
+def start(folder: Path, namespace: str, config: dict[str, int]) -> None:
+    """Start the emulator of a test bed; it listens when this returns.
+
+    Raises StateError.
+    """
+    (folder / "fabric.json").write_text(json.dumps(config))
+    with netns.inside(namespace):
+        done = subprocess.run(
+            [sys.executable, "-m", _MODULE, str(folder)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    if done.returncode != 0:
+        reason = done.stderr.strip().splitlines()
+        raise StateError(f"the fabric does not start: {reason[-1] if reason else 'no reason'}")
+
+
+def ask(folder: Path, request: dict[str, Any]) -> dict[str, Any]:
+    """One request; raises StateError when nobody answers, or not as was hoped."""
+    try:
+        with _connect(folder) as connection, connection.makefile("rwb") as stream:
+            stream.write(json.dumps(request).encode() + b"\n")
+            stream.flush()
+            answer: dict[str, Any] = json.loads(stream.readline() or b"{}")
+    except OSError as exc:
+        raise StateError(f"the emulated fabric in {folder} does not answer: {exc}") from exc
+    if "error" in answer:
+        raise StateError(f"the emulated fabric in {folder}: {answer['error']}")
+    return answer
+
+
+def is_running(folder: Path) -> bool:
+    try:
+        with _connect(folder):
+            return True
+    except OSError:
+        return False
+
+
+def stop(folder: Path) -> None:
+    """End the emulator of a test bed, if there is one; by force if it does not obey."""
+    try:
+        with _connect(folder) as connection:
+            pidfd = _pidfd(connection)
+            try:
+                connection.sendall(b'{"do": "stop"}\n')
+                if not select.select([pidfd], [], [], _ANSWER_SECONDS)[0]:
+                    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+                    select.select([pidfd], [], [])
+            finally:
+                os.close(pidfd)
+    except (OSError, ProcessLookupError):
+        return  # it has ended already
+
+
+def _pidfd(connection: socket.socket) -> int:
+    credentials = connection.getsockopt(
+        socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")
+    )
+    return os.pidfd_open(struct.unpack("3i", credentials)[0])
+
+
+@contextlib.contextmanager
+def _connect(folder: Path) -> Iterator[socket.socket]:
+    """By the folder's descriptor, since the path of a Unix socket may not be long."""
+    where = os.open(folder, os.O_PATH | os.O_CLOEXEC)
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(_ANSWER_SECONDS)
+            connection.connect(f"/proc/self/fd/{where}/{SOCKET}")
+            yield connection
+    finally:
+        os.close(where)

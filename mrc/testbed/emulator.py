@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The process that is an emulated fabric: the only importer of the compiled emulator.
+
+It is started inside the fabric's namespace with the test bed's folder as its argument, and leaves
+its parent as soon as it listens on a Unix socket there. One thread moves packets, in C; this one
+answers requests: a line of JSON each, answered by a line of JSON (`mrc.testbed.control` asks).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import selectors
+import socket
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mrc._emu import ffi, lib
+from mrc.testbed.hops import FAULT_KINDS, HOP_KINDS, SOCKET, Hop, decode_faults
+from mrc.testbed.plan import interface_name
+
+_WATCH_SECONDS = 1.0
+_REQUEST_BYTES = 1 << 24
+
+_log = logging.getLogger("mrc.testbed")
+
+
+class Emulator:
+    """Owns one `mrc_emu` and the thread that runs it. A context manager."""
+
+    def __init__(self, config: dict[str, int]) -> None:
+        planes, hosts = range(1, config["planes"] + 1), range(config["hosts"])
+        names = [interface_name(host, plane) for plane in planes for host in hosts]
+        self._names = names
+        self._failing: set[int] = set()
+        out = ffi.new("mrc_emu **")
+        code = lib.mrc_emu_create(
+            ffi.new("struct mrc_emu_config *", config),
+            [socket.if_nametoindex(name) for name in names],
+            out,
+        )
+        if code < 0:
+            raise OSError(-code, os.strerror(-code))
+        self._emu = out[0]
+        self._thread = threading.Thread(target=lib.mrc_emu_run, args=(self._emu,))
+
+    def __enter__(self) -> Emulator:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        lib.mrc_emu_stop(self._emu)
+        self._thread.join()
+        lib.mrc_emu_destroy(self._emu)
+
+    def set_faults(self, wanted: dict[Hop, list[tuple[str, int, int]]]) -> None:
+        """Let these hops have these faults, and all others none."""
+        numbered = {self._number(hop): faults for hop, faults in wanted.items()}
+        for number in self._failing - set(numbered):
+            lib.mrc_emu_set_faults(self._emu, number, ffi.NULL, 0)
+        for number, faults in numbered.items():
+            rows = [{"kind": FAULT_KINDS.index(kind), "a": a, "b": b} for kind, a, b in faults]
+            array = ffi.new("struct mrc_emu_fault[]", rows)
+            if lib.mrc_emu_set_faults(self._emu, number, array, len(rows)) < 0:
+                raise ValueError(f"the emulator refuses {faults}")
+        self._failing = set(numbered)
+
+    def stats(self) -> dict[str, Any]:
+        """The fields of `struct mrc_emu_stats`, and what host stacks dropped unseen by it."""
+        stats = ffi.new("struct mrc_emu_stats *")
+        lib.mrc_emu_ask(self._emu, stats)
+        found = _fields(stats)
+        found["late"] = list(found["late"])
+        found["overloaded"] += sum(_dropped(self._names))
+        return found
+
+    def hop(self, hop: Hop) -> dict[str, int]:
+        """The fields of `struct mrc_emu_hop`."""
+        info = ffi.new("struct mrc_emu_hop *")
+        lib.mrc_emu_ask_hop(self._emu, self._number(hop), info)
+        return _fields(info)
+
+    def _number(self, hop: Hop) -> int:
+        kind = HOP_KINDS.index(hop.kind)
+        number = int(lib.mrc_emu_hop_number(self._emu, kind, hop.plane, hop.host, hop.t1))
+        if number < 0:
+            raise ValueError(f"no {hop} in this fabric")
+        return number
+
+
+def _fields(struct: Any) -> dict[str, Any]:
+    return {name: getattr(struct, name) for name, _ in ffi.typeof(struct).item.fields}
+
+
+def _dropped(names: list[str]) -> list[int]:
+    """Packets that each interface could not hand to its host."""
+    lines = Path("/proc/thread-self/net/dev").read_text().splitlines()[2:]
+    rows = (line.replace(":", " ").split() for line in lines)
+    return [int(row[12]) for row in rows if row[0] in names]
+
+
+@dataclass
+class _Server:
+    """Answers requests until it is told to stop, or nobody is left who could."""
+
+    emulator: Emulator
+    listener: socket.socket
+    guardian: int | None
+    overloaded: int = 0
+
+    def serve(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.listener, selectors.EVENT_READ)
+            if self.guardian is not None:
+                selector.register(self.guardian, selectors.EVENT_READ)
+            while True:
+                ready = [key.fileobj for key, _ in selector.select(_WATCH_SECONDS)]
+                self._warn()
+                if self.guardian in ready:
+                    return
+                if self.listener in ready and not self._accept():
+                    return
+
+    def _warn(self) -> None:
+        overloaded = self.emulator.stats()["overloaded"]
+        if overloaded > self.overloaded:
+            lost = overloaded - self.overloaded
+            _log.warning("overloaded: lost %d packets that no fault was to lose", lost)
+        self.overloaded = overloaded
+
+    def _accept(self) -> bool:
+        """One connection, one request; False when it was to stop."""
+        connection, _ = self.listener.accept()
+        with connection, contextlib.suppress(OSError), connection.makefile("rwb") as stream:
+            connection.settimeout(_WATCH_SECONDS)
+            line = stream.readline(_REQUEST_BYTES)
+            if not line:
+                return True  # somebody looked whether we are there
+            try:
+                request = json.loads(line)
+                if request["do"] == "stop":
+                    return False
+                answer = self._answer(request)
+            except (ValueError, KeyError, TypeError) as exc:
+                answer = {"error": f"{type(exc).__name__}: {exc}"}
+            stream.write(json.dumps(answer).encode() + b"\n")
+        return True
+
+    def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        match request["do"]:
+            case "faults":
+                self.emulator.set_faults(decode_faults(request["hops"]))
+                return {}
+            case "status":
+                wanted = [Hop(*each) for each in request["hops"]]
+                hops = [self.emulator.hop(hop) for hop in wanted]
+                return {"pid": os.getpid(), "stats": self.emulator.stats(), "hops": hops}
+        return {"error": f"cannot do {request['do']}"}
+
+
+def _find_guardian() -> int | None:
+    """A pidfd of the process that a user namespace began with; None outside of one.
+
+    Whoever leaves a shell of a namespace of their own leaves the test bed, and what keeps it up
+    has to go as well.
+    """
+    user = os.stat("/proc/self/ns/user").st_ino
+    found, pid = None, os.getppid()
+    while pid > 0:
+        try:
+            if os.stat(f"/proc/{pid}/ns/user").st_ino != user:
+                return None if found is None else os.pidfd_open(found)
+        except PermissionError:  # outside of ours
+            return None if found is None else os.pidfd_open(found)
+        found = pid
+        status = Path(f"/proc/{pid}/status").read_text()
+        pid = int(status.split("PPid:")[1].split()[0])
+    return None
+
+
+def _leave_parent(folder: Path, listener: socket.socket) -> None:
+    """Go on in a child; the parent ends once it listens, and so its caller knows."""
+    reader, writer = os.pipe()
+    if os.fork() > 0:
+        os.close(writer)
+        os._exit(0 if os.read(reader, 1) else 1)
+    os.close(reader)
+    os.setsid()
+    log = os.open(folder / "fabric.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    null = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((null, 0), (log, 1), (log, 2)):
+        os.dup2(source, target)
+    listener.listen()
+    os.write(writer, b"!")
+    os.close(writer)
+
+
+def main(folder: Path) -> None:
+    logging.basicConfig(format="%(asctime)s %(message)s")
+    config = json.loads((folder / "fabric.json").read_text())
+    guardian = _find_guardian()
+    emulator = Emulator(config)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        os.chdir(folder)  # the path of a Unix socket may not be long
+        Path(SOCKET).unlink(missing_ok=True)
+        listener.bind(SOCKET)
+        os.chmod(SOCKET, 0o600)
+        _leave_parent(folder, listener)
+        with emulator:
+            _Server(emulator, listener, guardian).serve()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
