@@ -111,7 +111,7 @@ class RxwinMachine(RuleBasedStateMachine):
         assert seen.end_psn == self.psn(max(end, self.next))
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Packet:
     """What the send window should know of one PSN."""
 
