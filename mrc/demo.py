@@ -320,8 +320,8 @@ async def _transfer(
         sent, received = await sender.result(), await receiver.result()
     samples = [Sample(each["monotonic_seconds"], each["bytes"]) for each in receiver.samples]
     timeline = Timeline(samples)
-    began, ended = timeline.reached(_FIRST_BYTES), timeline.reached(plan.bytes)
-    assert began is not None and ended is not None, "the receiver sampled the end of its transfer"
+    began, ended = timeline.last_below(_FIRST_BYTES), timeline.reached(plan.bytes)
+    assert ended is not None, "the receiver sampled the end of its transfer"
     moments.plane_bytes.append(_plane_bytes(sender))
     return DemoResult(
         plan=plan,

@@ -62,6 +62,10 @@ class Timeline:
         index = bisect_left(self._bytes, count)
         return self._seconds[index] if index < len(self._seconds) else None
 
+    def last_below(self, count: int) -> float:
+        """The moment of the last sample that shows fewer than `count` bytes, else of the first."""
+        return self._seconds[max(0, bisect_left(self._bytes, count) - 1)]
+
     def goodput(self, start: float, end: float) -> float:
         """Mean bits per second between two moments; 0 for none between them."""
         if end <= start:

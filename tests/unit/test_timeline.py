@@ -28,6 +28,13 @@ def test_reached__first_sample_that_shows_it() -> None:
     assert LINE.reached(1751) is None
 
 
+def test_last_below__the_sample_before_it_is_reached() -> None:
+    assert LINE.last_below(0) == 0
+    assert LINE.last_below(1) == 0
+    assert LINE.last_below(101) == pytest.approx(0.1)
+    assert LINE.last_below(1751) == pytest.approx(2.3)
+
+
 @pytest.mark.parametrize(
     ("start", "end", "rate"),
     [(0, 1, 8000), (0.95, 1.05, 4000), (1, 1.3, 0), (1.3, 2.3, 6000), (1, 1, 0), (2, 1, 0)],
