@@ -57,6 +57,10 @@ struct mrc_engine *mrc_engine_create(const struct mrc_engine_config *config) {
   config = &engine->config;
   engine->prng.state = config->seed;
   engine->ports_up = mrc_all_ports(config->ports);
+  mrc_list_init(&engine->ready);
+  mrc_list_init(&engine->answering);
+  mrc_list_init(&engine->waiting);
+  mrc_list_init(&engine->held);
   engine->qps = calloc(config->max_qps, sizeof *engine->qps);
   engine->ev_probes = calloc(MRC_MAX_EV_PROBES, sizeof *engine->ev_probes);
   engine->arena = calloc(MRC_ARENA_PACKETS, sizeof *engine->arena);
@@ -111,41 +115,23 @@ int mrc_drop(struct mrc_engine *engine, enum mrc_drop reason, uint32_t qpn, size
   return (int)reason;
 }
 
-static struct mrc_event take_lost(struct mrc_engine *engine) {
-  const struct mrc_event lost = {.type = MRC_EVENT_LOST, .cookie = engine->events_lost};
-  engine->events_lost = 0;
-  return lost;
-}
-
-void mrc_event_push(struct mrc_engine *engine, const struct mrc_event *event) {
-  /* The last part of the ring is kept for what nobody may miss. */
-  const bool news = event->type == MRC_EVENT_EV_STATE || event->type == MRC_EVENT_PLANE ||
-                    event->type == MRC_EVENT_PORT;
-  const uint32_t limit = news ? MRC_EVENT_RING / 2 : MRC_EVENT_RING;
-  const uint32_t used = engine->event_tail - engine->event_head;
-  const uint32_t room = used < limit ? limit - used : 0;
-  if (room < (news && engine->events_lost > 0 ? 2 : 1)) {
-    mrc_count(engine, MRC_COUNTER_EVENTS_DROPPED, 1);
-    engine->events_lost++;
-    return;
-  }
-  /* What was lost is told before, but not at the cost of the last quarter of the ring. */
-  if (engine->events_lost > 0 && room > (news ? 1 : MRC_EVENT_RING / 4))
-    engine->events[engine->event_tail++ % MRC_EVENT_RING] = take_lost(engine);
-  engine->events[engine->event_tail++ % MRC_EVENT_RING] = *event;
-}
-
-int mrc_engine_events(struct mrc_engine *engine, struct mrc_event *events, int capacity) {
-  int n = 0;
-  while (n < capacity && engine->event_head != engine->event_tail)
-    events[n++] = engine->events[engine->event_head++ % MRC_EVENT_RING];
-  if (n < capacity && engine->events_lost > 0) events[n++] = take_lost(engine);
-  return n;
-}
-
 struct mrc_qp *mrc_engine_qp(const struct mrc_engine *engine, uint32_t qpn) {
   const uint32_t index = mrc_keymap_get(&engine->by_qpn, qpn);
   return index == MRC_KEYMAP_NONE ? NULL : engine->qps[index];
+}
+
+/* Each of them once; who got something and wants more stands behind who got nothing. */
+static void resume_held(struct mrc_engine *engine) {
+  const struct mrc_node *const last = engine->held.prev;
+  struct mrc_node *at = &engine->held, *next = engine->held.next;
+  while (at != last) {
+    at = next;
+    next = at->next;
+    const bool went_on = mrc_responder_resume(engine, MRC_NODE_OWNER(at, struct mrc_qp, held));
+    if (!went_on || !mrc_node_joined(at)) continue;
+    mrc_node_leave(at);
+    mrc_list_append(&engine->held, at);
+  }
 }
 
 int mrc_cq_poll(struct mrc_engine *engine, struct mrc_wc *wcs, int capacity) {
@@ -159,9 +145,7 @@ int mrc_cq_poll(struct mrc_engine *engine, struct mrc_wc *wcs, int capacity) {
     mrc_assert(*places > 0);
     --*places;
   }
-  if (n > 0 && engine->n_held > 0)
-    for (uint32_t i = 0; i < engine->config.max_qps; i++)
-      if (engine->qps[i] != NULL) mrc_responder_resume(engine, engine->qps[i]);
+  if (n > 0 && !mrc_list_is_empty(&engine->held)) resume_held(engine);
   return n;
 }
 
@@ -177,56 +161,32 @@ int mrc_mr_deregister(struct mrc_engine *engine, uint32_t key) {
 
 /* ---- lists: who may have something to send ---- */
 
+static struct mrc_qp *first_ready(const struct mrc_engine *engine) {
+  return MRC_NODE_OWNER(engine->ready.next, struct mrc_qp, ready);
+}
+
 void mrc_engine_forget(struct mrc_engine *engine, struct mrc_qp *qp) {
-  if (qp->waits_for_port) engine->n_waiting--;
-  qp->waits_for_port = false;
-  if (!qp->ready) return;
-  struct mrc_qp *before = NULL;
-  for (struct mrc_qp *at = engine->ready_first; at != qp; at = at->ready_next)
-    before = at;
-  if (before == NULL)
-    engine->ready_first = qp->ready_next;
-  else
-    before->ready_next = qp->ready_next;
-  if (engine->ready_last == qp) engine->ready_last = before;
-  qp->ready = false;
+  (void)engine;
+  mrc_node_leave(&qp->ready);
+  mrc_node_leave(&qp->answering);
+  mrc_node_leave(&qp->waiting);
+  mrc_node_leave(&qp->held);
 }
 
 void mrc_qp_touch(struct mrc_engine *engine, struct mrc_qp *qp) {
-  if (qp->ready) return;
-  qp->ready = true;
-  qp->ready_next = NULL;
-  if (engine->ready_last != NULL)
-    engine->ready_last->ready_next = qp;
-  else
-    engine->ready_first = qp;
-  engine->ready_last = qp;
+  mrc_list_append(&engine->ready, &qp->ready);
 }
 
-static struct mrc_qp *pop_ready(struct mrc_engine *engine) {
-  struct mrc_qp *qp = engine->ready_first;
-  engine->ready_first = qp->ready_next;
-  if (engine->ready_first == NULL) engine->ready_last = NULL;
-  qp->ready = false;
-  if (engine->ready_first != NULL) mrc_qp_prefetch(engine->ready_first);
-  return qp;
-}
-
-static void push_front(struct mrc_engine *engine, struct mrc_qp *qp) {
-  if (qp->ready) return;
-  qp->ready = true;
-  qp->ready_next = engine->ready_first;
-  engine->ready_first = qp;
-  if (engine->ready_last == NULL) engine->ready_last = qp;
+void mrc_qp_touch_to_answer(struct mrc_engine *engine, struct mrc_qp *qp) {
+  mrc_list_append(&engine->ready, &qp->ready);
+  mrc_list_append(&engine->answering, &qp->answering);
 }
 
 /* A port can be sent on again: whoever had to do without it gets a turn. */
 static void wake_waiting(struct mrc_engine *engine) {
-  for (uint32_t i = 0; i < engine->config.max_qps && engine->n_waiting > 0; i++) {
-    struct mrc_qp *qp = engine->qps[i];
-    if (qp == NULL || !qp->waits_for_port) continue;
-    qp->waits_for_port = false;
-    engine->n_waiting--;
+  while (!mrc_list_is_empty(&engine->waiting)) {
+    struct mrc_qp *qp = MRC_NODE_OWNER(engine->waiting.next, struct mrc_qp, waiting);
+    mrc_node_leave(&qp->waiting);
     mrc_qp_touch(engine, qp);
   }
 }
@@ -298,7 +258,8 @@ int mrc_engine_receive(struct mrc_engine *engine, const uint8_t *packet, size_t 
     /* Cheap refusals first: a flood of rubbish costs no CRC. */
     qp = mrc_engine_qp(engine, wire.dest_qpn);
     if (qp == NULL) return mrc_drop(engine, MRC_DROP_QPN, wire.dest_qpn, bytes);
-    if (!qp->ready) mrc_qp_prefetch(qp); /* the first packet since its last turn */
+    if (!mrc_node_joined(&qp->ready))
+      mrc_qp_prefetch(qp); /* the first packet since its last turn */
     if (qp->state < MRC_QP_RTR) return mrc_drop(engine, MRC_DROP_QP_STATE, qp->qpn, bytes);
     if (!mrc_peer_knows(&engine->peers, qp->peer, meta->src))
       return mrc_drop(engine, MRC_DROP_SOURCE, qp->qpn, bytes);
@@ -322,10 +283,7 @@ static uint64_t qp_deadline(const struct mrc_qp *qp) {
 /* The QP has had its turn and is not waiting for another. */
 static void settle(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns) {
   const uint32_t usable = engine->ports_up & ~engine->ports_blocked;
-  if ((qp->evset.plane_mask & ~usable) != 0 && !qp->waits_for_port) {
-    qp->waits_for_port = true;
-    engine->n_waiting++;
-  }
+  if ((qp->evset.plane_mask & ~usable) != 0) mrc_list_append(&engine->waiting, &qp->waiting);
   /* No port can be sent on, or an answer is due that no EV may carry. */
   const bool stuck = (qp->evset.plane_mask & usable) == 0 || mrc_responder_deadline(qp) <= now_ns;
   const uint64_t soonest =
@@ -343,9 +301,36 @@ static void give_back(struct mrc_engine *engine, struct mrc_qp *qp, int n_bursts
   const int turn =
       engine->burst_capacity < MRC_QUANTUM_BURSTS ? engine->burst_capacity : MRC_QUANTUM_BURSTS;
   if (n_bursts < turn)
-    push_front(engine, qp);
+    mrc_list_prepend(&engine->ready, &qp->ready);
   else
     mrc_qp_touch(engine, qp);
+}
+
+/* What QPs owe their peers leaves before the data of any: a peer that waits for a SACK stands
+   still, or takes for lost what has arrived. At most half a transmit, so that whoever keeps us
+   answering does not keep us from sending; the rest has its turn with the data. */
+static void transmit_answers(struct mrc_engine *engine, uint64_t now_ns) {
+  const int capacity = engine->burst_capacity;
+  engine->burst_capacity = capacity / 2;
+  while (!mrc_list_is_empty(&engine->answering) && mrc_burst_may_open(engine)) {
+    struct mrc_qp *qp = MRC_NODE_OWNER(engine->answering.next, struct mrc_qp, answering);
+    mrc_node_leave(&qp->answering);
+    if (!mrc_list_is_empty(&engine->answering))
+      mrc_qp_prefetch(MRC_NODE_OWNER(engine->answering.next, struct mrc_qp, answering));
+    /* One that is not done has filled this half, or no EV may carry its answer now. */
+    mrc_responder_transmit(engine, qp, now_ns);
+  }
+  engine->burst_capacity = capacity;
+}
+
+/* The QP's turn; false when it was not done with all it had to send. */
+static bool visit(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns) {
+  mrc_node_leave(&qp->ready);
+  mrc_node_leave(&qp->answering);
+  if (!mrc_list_is_empty(&engine->ready)) mrc_qp_prefetch(first_ready(engine));
+  mrc_ev_probe_on_deadline(engine, qp, now_ns);
+  mrc_reverse_on_visit(engine, qp, now_ns);
+  return mrc_responder_transmit(engine, qp, now_ns) && mrc_requester_transmit(engine, qp, now_ns);
 }
 
 int mrc_engine_transmit(struct mrc_engine *engine, struct mrc_burst *bursts, int capacity,
@@ -357,19 +342,17 @@ int mrc_engine_transmit(struct mrc_engine *engine, struct mrc_burst *bursts, int
   engine->n_bursts = 0;
   engine->arena_used = 0;
   bool room = mrc_endpoint_transmit_answers(engine) && mrc_ev_probe_transmit(engine, now_ns);
-  while (room && engine->ready_first != NULL) {
-    struct mrc_qp *qp = pop_ready(engine);
+  if (room) transmit_answers(engine, now_ns);
+  while (room && !mrc_list_is_empty(&engine->ready)) {
+    struct mrc_qp *qp = first_ready(engine);
     const int before = engine->n_bursts;
-    mrc_ev_probe_on_deadline(engine, qp, now_ns);
-    mrc_reverse_on_visit(engine, qp, now_ns);
-    const bool done =
-        mrc_responder_transmit(engine, qp, now_ns) && mrc_requester_transmit(engine, qp, now_ns);
-    room = done || mrc_burst_may_open(engine);
+    room = visit(engine, qp, now_ns) || mrc_burst_may_open(engine);
     if (!room)
       give_back(engine, qp, engine->n_bursts - before);
-    else if (!qp->ready)
+    else if (!mrc_node_joined(&qp->ready))
       settle(engine, qp, now_ns);
-    mrc_assert(!room || !qp->ready || engine->n_bursts > before); /* else this would not end */
+    mrc_assert(!room || !mrc_node_joined(&qp->ready) ||
+               engine->n_bursts > before); /* else this would not end */
   }
   if (room) room = mrc_ev_probe_transmit(engine, now_ns);
   engine->committing = engine->n_bursts > 0;
@@ -474,7 +457,7 @@ void mrc_engine_port_up(struct mrc_engine *engine, int port, bool up, uint64_t n
 /* ---- time ---- */
 
 uint64_t mrc_engine_deadline(const struct mrc_engine *engine) {
-  if (engine->ready_first != NULL || engine->n_answers > engine->n_answers_stuck ||
+  if (!mrc_list_is_empty(&engine->ready) || engine->n_answers > engine->n_answers_stuck ||
       engine->n_unsent_ev_probes > engine->n_ev_probes_stuck)
     return 0; /* there is something to send */
   const uint64_t probe_ns = mrc_timers_next(&engine->ev_probe_timers);
@@ -493,6 +476,9 @@ void mrc_engine_expire(struct mrc_engine *engine, uint64_t now_ns) {
     struct mrc_qp *qp = engine->qps[index];
     mrc_assert(qp != NULL);
     mrc_loss_on_deadline(engine, qp, now_ns);
-    mrc_qp_touch(engine, qp);
+    if (mrc_responder_deadline(qp) <= now_ns)
+      mrc_qp_touch_to_answer(engine, qp);
+    else
+      mrc_qp_touch(engine, qp);
   }
 }

@@ -80,19 +80,19 @@ struct mrc_engine {
   struct mrc_peers peers;
   struct mrc_mr_table mrs;
   struct mrc_cq cq;
-  struct mrc_timers timers;   /* one per QP */
-  struct mrc_qp *ready_first; /* round robin */
-  struct mrc_qp *ready_last;
+  struct mrc_timers timers;        /* one per QP */
+  struct mrc_node ready;           /* QPs that may have something to send: round robin */
+  struct mrc_node answering;       /* of these, the ones that owe an answer */
+  struct mrc_node waiting;         /* QPs that a port is blocked or down for */
+  struct mrc_node held;            /* QPs whose cumulative PSN waits for the CQ */
   struct mrc_timers peer_timers;   /* port status, one per peer */
   struct mrc_peer *status_waiting; /* list of peers whose message waits for a slot */
   struct mrc_qp *slot_first;       /* QPs whose EV probes wait for a slot, in turn */
   struct mrc_qp *slot_last;
-  uint32_t n_waiting; /* QPs that wait for a port */
-  uint32_t ports_up;  /* bit n - 1: port n */
+  uint32_t ports_up; /* bit n - 1: port n */
   uint32_t ports_blocked;
   bool port_was_down;                 /* one of them, ever */
   uint64_t blocked_ns[MRC_MAX_PORTS]; /* since when, by plane index */
-  uint32_t n_held;                    /* QPs whose cumulative PSN waits for the CQ */
   struct mrc_ev_probe *ev_probes;     /* slot of a probe: id modulo MRC_MAX_EV_PROBES */
   struct mrc_timers ev_probe_timers;
   uint32_t n_ev_probes; /* slots taken */

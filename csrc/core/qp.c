@@ -202,8 +202,7 @@ void mrc_qp_fail(struct mrc_engine *engine, struct mrc_qp *qp, uint8_t status,
   qp->resp.n_nacks = 0;
   qp->resp.sack_now = false;
   qp->resp.sack_deadline_ns = MRC_NEVER;
-  if (qp->resp.held) engine->n_held--;
-  qp->resp.held = false;
+  mrc_node_leave(&qp->held);
   const struct mrc_event event = {.type = MRC_EVENT_QP_ERROR, .qpn = qp->qpn, .status = status};
   mrc_event_push(engine, &event);
 }
@@ -212,7 +211,6 @@ int mrc_qp_destroy(struct mrc_engine *engine, uint32_t qpn) {
   struct mrc_qp *qp = mrc_engine_qp(engine, qpn);
   if (qp == NULL) return -ENOENT;
   mrc_assert(!engine->committing);
-  if (qp->resp.held) engine->n_held--;
   mrc_requester_flush(engine, qp, MRC_WC_WR_FLUSH_ERR);
   mrc_cq_orphan(&engine->cq, qpn);
   mrc_ev_probe_drop_qp(engine, qp);
@@ -239,7 +237,7 @@ int mrc_qp_set_mpr(struct mrc_engine *engine, uint32_t qpn, uint32_t mpr, uint64
   if (mpr < MRC_MPR_UNIT || mpr > qp->attr.mpr || mpr % MRC_MPR_UNIT != 0) return -EINVAL;
   qp->resp.mpr = mpr;
   qp->resp.sack_now = true;
-  mrc_qp_touch(engine, qp);
+  mrc_qp_touch_to_answer(engine, qp);
   return 0;
 }
 

@@ -7,6 +7,7 @@
 #include "../mrc.h"
 #include "cc.h"
 #include "ev.h"
+#include "list.h"
 #include "mr.h"
 #include "rtt.h"
 #include "rxwin.h"
@@ -156,7 +157,6 @@ struct mrc_responder {
   uint8_t nak_syndrome;           /* what ended the QP, answered to whatever still comes; 0: none */
   bool ack_wanted;                /* a transport ACK (or the NAK) is due */
   bool sack_now;                  /* all that there is to report is due */
-  bool held;                      /* the cumulative PSN waits for room in the CQ */
   struct mrc_sack_trigger newest; /* the last trigger used, for SACKs that nothing triggered */
   uint32_t unsacked_bytes;        /* received and not yet paid for by a SACK */
   uint64_t sack_deadline_ns;
@@ -165,12 +165,13 @@ struct mrc_responder {
 };
 
 struct mrc_qp {
-  struct mrc_qp *ready_next; /* in the engine's round robin */
-  bool ready;                /* in that list */
-  bool waits_for_port;       /* a port it may use is blocked or down */
-  uint8_t state;             /* enum mrc_qp_state */
-  uint8_t status;            /* enum mrc_wc_status that ended it */
-  uint32_t index;            /* in the engine's array; timer id */
+  struct mrc_node ready;     /* in the engine's lists of these names */
+  struct mrc_node answering; /* of those in `ready` */
+  struct mrc_node waiting;
+  struct mrc_node held;
+  uint8_t state;  /* enum mrc_qp_state */
+  uint8_t status; /* enum mrc_wc_status that ended it */
+  uint32_t index; /* in the engine's array; timer id */
   uint32_t qpn;
   struct mrc_qp_attr attr;
   struct mrc_evset evset;
@@ -204,6 +205,8 @@ bool mrc_qp_may_move(uint8_t from, uint8_t to);
 
 /* Marks the QP as having something to send or to re-time; the next transmit visits it. */
 void mrc_qp_touch(struct mrc_engine *engine, struct mrc_qp *qp);
+/* The same for one that owes its peer an answer: that leaves before the data of any QP. */
+void mrc_qp_touch_to_answer(struct mrc_engine *engine, struct mrc_qp *qp);
 /* Asks the cache for what a turn of the QP or a packet for it will touch: with thousands of QPs all
    of it lies in memory, and to fetch one line after the other costs more than the turn. */
 void mrc_qp_prefetch(const struct mrc_qp *qp);

@@ -81,7 +81,7 @@ static int refuse(struct mrc_engine *engine, struct mrc_qp *qp, uint8_t syndrome
   qp->resp.ack_wanted = true;
   qp->resp.last_port = meta->port;
   mrc_qp_fail(engine, qp, status, MRC_WC_WR_FLUSH_ERR);
-  mrc_qp_touch(engine, qp);
+  mrc_qp_touch_to_answer(engine, qp);
   return mrc_drop(engine, reason, qp->qpn, packet->payload_bytes);
 }
 
@@ -121,18 +121,20 @@ static void advance(struct mrc_engine *engine, struct mrc_qp *qp) {
     }
     mrc_rxwin_advance(&resp->win);
   }
-  if (held && !resp->held) mrc_count(engine, MRC_COUNTER_WIMM_HELD, 1);
-  engine->n_held += (uint32_t)held - (uint32_t)resp->held;
-  resp->held = held;
+  if (held && !mrc_node_joined(&qp->held)) mrc_count(engine, MRC_COUNTER_WIMM_HELD, 1);
+  if (held)
+    mrc_list_append(&engine->held, &qp->held);
+  else
+    mrc_node_leave(&qp->held);
 }
 
-void mrc_responder_resume(struct mrc_engine *engine, struct mrc_qp *qp) {
-  if (!qp->resp.held) return;
+bool mrc_responder_resume(struct mrc_engine *engine, struct mrc_qp *qp) {
   const uint32_t before = qp->resp.win.next_psn;
   advance(engine, qp);
-  if (qp->resp.win.next_psn == before) return;
+  if (qp->resp.win.next_psn == before) return false;
   qp->resp.sack_now = true;
-  mrc_qp_touch(engine, qp);
+  mrc_qp_touch_to_answer(engine, qp);
+  return true;
 }
 
 /* Checks the immediate's number and keeps it until its turn. */
@@ -166,7 +168,7 @@ static int on_duplicate(struct mrc_engine *engine, struct mrc_qp *qp, const stru
   trigger(&qp->resp, &news);
   qp->resp.ack_wanted = true; /* the transport ACK may be what got lost */
   mrc_count(engine, MRC_COUNTER_RX_DUPLICATES, 1);
-  mrc_qp_touch(engine, qp);
+  mrc_qp_touch_to_answer(engine, qp);
   return mrc_drop(engine, MRC_DROP_DUPLICATE, qp->qpn, packet->payload_bytes);
 }
 
@@ -175,9 +177,16 @@ static int on_beyond(struct mrc_engine *engine, struct mrc_qp *qp, const struct 
   if (now_ns - qp->resp.nack_ns >= NACK_INTERVAL_NS || qp->resp.nack_ns == 0) {
     qp->resp.nack_ns = now_ns;
     queue_nack(qp, packet, meta, MRC_NACK_PSN_OOR_WINDOW);
-    mrc_qp_touch(engine, qp);
+    mrc_qp_touch_to_answer(engine, qp);
   }
   return mrc_drop(engine, MRC_DROP_PSN_WINDOW, qp->qpn, packet->payload_bytes);
+}
+
+/* Whether something is due now, and does not wait for more to report. */
+static bool owes_answer(const struct mrc_engine *engine, const struct mrc_responder *resp,
+                        bool now) {
+  return now || resp->ack_wanted || resp->sack_now ||
+         resp->unsacked_bytes >= engine->config.sack_threshold_bytes;
 }
 
 /* Decides when the packet just placed is reported. */
@@ -191,7 +200,10 @@ static void want_sack(struct mrc_engine *engine, struct mrc_qp *qp, const struct
   resp->unsacked_bytes += mrc_max_u32(packet->payload_bytes, SACK_MIN_ADD_BYTES);
   if (resp->sack_deadline_ns == MRC_NEVER)
     resp->sack_deadline_ns = news.first_ns + engine->config.sack_delay_ns;
-  mrc_qp_touch(engine, qp);
+  if (owes_answer(engine, resp, news.now))
+    mrc_qp_touch_to_answer(engine, qp);
+  else
+    mrc_qp_touch(engine, qp);
 }
 
 int mrc_responder_on_data(struct mrc_engine *engine, struct mrc_qp *qp,
@@ -226,7 +238,7 @@ int mrc_responder_on_trimmed(struct mrc_engine *engine, struct mrc_qp *qp,
   if (mrc_rxwin_judge(&qp->resp.win, packet->psn) == MRC_RX_NEW) {
     const bool last_hop = meta->trimmed == MRC_TRIMMED_LASTHOP;
     queue_nack(qp, packet, meta, last_hop ? MRC_NACK_TRIMMED_LASTHOP : MRC_NACK_TRIMMED);
-    mrc_qp_touch(engine, qp);
+    mrc_qp_touch_to_answer(engine, qp);
   }
   return mrc_drop(engine, MRC_DROP_TRIMMED, qp->qpn, 0);
 }
@@ -241,7 +253,7 @@ int mrc_responder_on_probe(struct mrc_engine *engine, struct mrc_qp *qp,
   news.now = true;
   trigger(&qp->resp, &news);
   qp->resp.ack_wanted = true;
-  mrc_qp_touch(engine, qp);
+  mrc_qp_touch_to_answer(engine, qp);
   return MRC_DROP_NONE;
 }
 
@@ -253,7 +265,7 @@ void mrc_responder_on_error_packet(struct mrc_engine *engine, struct mrc_qp *qp,
   resp->nack_ns = now_ns;
   resp->last_port = meta->port;
   resp->ack_wanted = true;
-  mrc_qp_touch(engine, qp);
+  mrc_qp_touch_to_answer(engine, qp);
 }
 
 uint64_t mrc_responder_deadline(const struct mrc_qp *qp) { return qp->resp.sack_deadline_ns; }

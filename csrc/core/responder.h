@@ -22,8 +22,9 @@ int mrc_responder_on_probe(struct mrc_engine *engine, struct mrc_qp *qp,
 /* A packet for a QP in ERROR: the NAK that ended it is said again. */
 void mrc_responder_on_error_packet(struct mrc_engine *engine, struct mrc_qp *qp,
                                    const struct mrc_meta *meta, uint64_t now_ns);
-/* Room came free in the CQ: goes on where an immediate had to wait. */
-void mrc_responder_resume(struct mrc_engine *engine, struct mrc_qp *qp);
+/* Room came free in the CQ: goes on where an immediate of this QP had to wait; returns
+   whether it did. */
+bool mrc_responder_resume(struct mrc_engine *engine, struct mrc_qp *qp);
 
 /* Adds the bursts that are due; false when the transmit is full. */
 bool mrc_responder_transmit(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns);

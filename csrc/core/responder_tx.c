@@ -215,5 +215,5 @@ void mrc_responder_on_refused(struct mrc_engine *engine, struct mrc_qp *qp,
     qp->resp.sack_now = true;
     mrc_rxwin_on_refused(&qp->resp.win, packet->_slot);
   }
-  mrc_qp_touch(engine, qp);
+  mrc_qp_touch_to_answer(engine, qp);
 }

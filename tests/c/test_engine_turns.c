@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Who has its turn when several QPs have something to send, or wait for room in the CQ. */
+#include "core/engine.h"
+#include "forge.h"
+#include "scenario.h"
+#include "sim/connect.h"
+
+static const uint8_t four[4] = {1, 2, 3, 4};
+
+/* One of host 1's QPs has data for many transmits and was there first; another owes an answer. */
+static void test_answers__leave_before_the_data_of_other_qps(void) {
+  struct mrc_pair *p = open_pair();
+  const int busy = open_qp(p, .from = 1, .to = 0, .memory_bytes = 256 * MTU);
+  const int asked = open_qp(p, .memory_bytes = 64);
+  struct forge forge = make_forge(p, asked, four);
+  p->ends[busy]->audit.unwatched = p->ends[p->ends[busy]->peer]->audit.unwatched = true;
+  run_for(p, MS);
+  CHECK_EQ(mrc_pair_write(p, busy, 256 * MTU), 0);
+  forge.wire = (struct mrc_wire){.opcode = MRC_OP_PROBE, .dest_qpn = forge.wire.dest_qpn};
+  CHECK_EQ(send_forge(p, &forge), 0);
+  static const int all_taken[4] = {1, 1, 1, 1};
+  mrc_engine *engine = p->hosts[1].engine;
+  struct mrc_burst bursts[4];
+  CHECK_EQ(mrc_engine_transmit(engine, bursts, 4, p->now_ns), 4);
+  CHECK_EQ(bursts[0].packets[0].header[0], MRC_OP_SACK);
+  for (int i = 1; i < 4; i++)
+    CHECK(mrc_opcode_is_data(bursts[i].packets[0].header[0]));
+  mrc_engine_commit(engine, bursts, all_taken, 4, p->now_ns);
+  mrc_pair_destroy(p);
+}
+
+/* Answers that one EV may not carry now are not tried for ever, nor forgotten. */
+static void test_answers__wait_for_a_port(void) {
+  struct mrc_pair *p = open_pair();
+  const int end = open_qp(p, .memory_bytes = 64 * MTU);
+  struct forge forge = make_forge(p, end, four);
+  mrc_engine *engine = p->hosts[1].engine;
+  struct mrc_burst burst;
+  static const int taken = 1;
+  run_for(p, MS);
+  mrc_engine_port_blocked(engine, 1, true, p->now_ns);
+  forge.wire = (struct mrc_wire){.opcode = MRC_OP_PROBE, .dest_qpn = forge.wire.dest_qpn};
+  CHECK_EQ(send_forge(p, &forge), 0);
+  CHECK_EQ(mrc_engine_transmit(engine, &burst, 1, p->now_ns), 0);
+  CHECK(mrc_engine_deadline(engine) > p->now_ns);
+  mrc_engine_port_blocked(engine, 1, false, p->now_ns);
+  CHECK_EQ(mrc_engine_transmit(engine, &burst, 1, p->now_ns), 1);
+  CHECK_EQ(burst.packets[0].header[0], MRC_OP_SACK);
+  mrc_engine_commit(engine, &burst, &taken, 1, p->now_ns);
+  mrc_pair_destroy(p);
+}
+
+/* Two QPs whose immediates find the CQ full: each place that comes free goes to the other one. */
+static void test_held__qps_take_turns_for_the_cq(void) {
+  enum { EACH = 12, DEPTH = 16 };
+  struct mrc_pair *p = open_pair(.hosts = 3, .engine.cq_depth = DEPTH);
+  const int ends[2] = {open_qp(p, .memory_bytes = EACH * 4),
+                       open_qp(p, .from = 2, .to = 1, .memory_bytes = EACH * 4)};
+  p->hosts[1].stops_polling = true;
+  for (int i = 0; i < 2; i++)
+    p->ends[ends[i]]->audit.unwatched = p->ends[p->ends[ends[i]]->peer]->audit.unwatched = true;
+  for (int k = 0; k < 2 * EACH; k++) {
+    CHECK_EQ(mrc_pair_write_imm(p, ends[k % 2], 4), 0);
+    run_for(p, MS);
+  }
+  CHECK_EQ(counter(p, 1, MRC_COUNTER_WIMM_HELD), 2);
+  uint32_t last_qpn = 0;
+  int n = 0;
+  for (struct mrc_wc wc; mrc_cq_poll(p->hosts[1].engine, &wc, 1) == 1; n++) {
+    if (n > DEPTH) CHECK(wc.qpn != last_qpn);
+    last_qpn = wc.qpn;
+  }
+  CHECK_EQ(n, 2 * EACH);
+  mrc_pair_destroy(p);
+}
+
+CHECK_MAIN(RUN(test_answers__leave_before_the_data_of_other_qps),
+           RUN(test_answers__wait_for_a_port), RUN(test_held__qps_take_turns_for_the_cq))
