@@ -308,11 +308,13 @@ struct mrc_ev_info {
 
 /* State of one plane of a QP. */
 struct mrc_plane_info {
-  uint64_t packets;
-  uint64_t bytes; /* payload */
+  uint64_t packets; /* data packets sent */
+  uint64_t bytes;   /* their payload */
   uint64_t lost;
-  int64_t rtt_ns;      /* smoothed; -1 before the first sample */
-  int64_t base_rtt_ns; /* smallest seen; -1 before the first sample */
+  uint64_t packets_received; /* data packets placed */
+  uint64_t bytes_received;   /* their payload, each byte once */
+  int64_t rtt_ns;            /* smoothed; -1 before the first sample */
+  int64_t base_rtt_ns;       /* smallest seen; -1 before the first sample */
   uint64_t inflight_bytes;
   uint8_t suspended; /* 1: silent, probed */
   uint8_t reserved[7];

@@ -118,12 +118,18 @@ class ProbeResult:
 
 @dataclass(frozen=True, slots=True)
 class PlaneInfo:
-    """Snapshot of one plane of a QP. Round trips are -1 before the first sample."""
+    """Snapshot of one plane of a QP. Round trips are -1 before the first sample.
+
+    `packets` and `bytes` are what was sent there, `packets_received` and `bytes_received` what the
+    peer wrote that came in by it, each byte once.
+    """
 
     plane: int
     packets: int
     bytes: int
     lost: int
+    packets_received: int
+    bytes_received: int
     rtt_ns: int
     base_rtt_ns: int
     inflight_bytes: int

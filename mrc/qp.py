@@ -424,6 +424,8 @@ def _plane_info(plane: int, info: Any) -> PlaneInfo:
         packets=info.packets,
         bytes=info.bytes,
         lost=info.lost,
+        packets_received=info.packets_received,
+        bytes_received=info.bytes_received,
         rtt_ns=info.rtt_ns,
         base_rtt_ns=info.base_rtt_ns,
         inflight_bytes=info.inflight_bytes,

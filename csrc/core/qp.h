@@ -42,6 +42,8 @@ struct mrc_plane {
   uint64_t packets;               /* data packets that the kernel took */
   uint64_t bytes;                 /* their payload */
   uint64_t lost;
+  uint64_t packets_received; /* data packets placed */
+  uint64_t bytes_received;   /* their payload */
   uint64_t share_bytes; /* what it was given to send, levelled when it comes back: equal shares */
   uint64_t rack_ns;     /* newest send time among what was acknowledged on this plane */
   uint64_t heard_ns;    /* when something sent on this plane was last acknowledged */

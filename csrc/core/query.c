@@ -35,6 +35,8 @@ int mrc_qp_query(const struct mrc_engine *engine, uint32_t qpn, struct mrc_qp_in
         (struct mrc_plane_info){.packets = plane->packets,
                                 .bytes = plane->bytes,
                                 .lost = plane->lost,
+                                .packets_received = plane->packets_received,
+                                .bytes_received = plane->bytes_received,
                                 .rtt_ns = ns_or_unknown(&plane->rtt, plane->rtt.smooth_ns),
                                 .base_rtt_ns = ns_or_unknown(&plane->rtt, plane->rtt.base_ns),
                                 .inflight_bytes = req->win.lists[i].bytes,

@@ -228,6 +228,8 @@ int mrc_responder_on_data(struct mrc_engine *engine, struct mrc_qp *qp,
   mrc_count(engine, MRC_COUNTER_RX_DATA, 1);
   mrc_count(engine, MRC_COUNTER_RX_BYTES, packet->payload_bytes);
   resp->bytes_received += packet->payload_bytes;
+  qp->planes[meta->port - 1].packets_received++;
+  qp->planes[meta->port - 1].bytes_received += packet->payload_bytes;
   advance(engine, qp);
   want_sack(engine, qp, packet, meta);
   return MRC_DROP_NONE;

@@ -50,6 +50,10 @@ def interval_json(interval: Interval) -> dict[str, Any]:
         "written_bits_per_second": interval.written_bits_per_second,
         "received_bits_per_second": interval.received_bits_per_second,
         "planes": [{"plane": plane, "bytes": sent} for plane, sent in interval.planes.items()],
+        "planes_received": [
+            {"plane": plane, "bytes": received}
+            for plane, received in interval.planes_received.items()
+        ],
     }
 
 
@@ -92,7 +96,7 @@ def _shares(planes: Mapping[int, int]) -> str:
     total = sum(planes.values())
     if total == 0:
         return ""
-    return "planes " + " ".join(f"{plane}: {sent / total:.0%}" for plane, sent in planes.items())
+    return "planes " + " ".join(f"{plane}: {moved / total:.0%}" for plane, moved in planes.items())
 
 
 def _span(interval: Interval) -> str:
@@ -112,9 +116,11 @@ def _rates(plan: Plan, interval: Interval) -> str:
 
 
 def interval_line(plan: Plan, interval: Interval) -> str:
+    """The shares are of what the client writes, or of what it receives when it writes nothing."""
+    planes = interval.planes if plan.client_writes else interval.planes_received
     return (
         f"{_span(interval)}  {_rates(plan, interval)}  {interval.packets_retransmitted:6} rtx"
-        f"  {interval.ev_changes:4} EV changes  {_shares(interval.planes)}"
+        f"  {interval.ev_changes:4} EV changes  {_shares(planes)}"
     ).rstrip()
 
 

@@ -48,9 +48,14 @@ def payload_bytes(role: str, info: QpInfo) -> int:
     return info.bytes_acked if role == "sender" else info.bytes_received
 
 
-def plane_shares(before: Sequence[PlaneInfo], now: Sequence[PlaneInfo]) -> str:
-    """ "planes 1: 25% 2: 25% 3: 50%" of what was sent in between."""
-    moved = [b.bytes - a.bytes for a, b in zip(before, now, strict=True)]
+def plane_bytes(role: str, plane: PlaneInfo) -> int:
+    """Payload that a sender sent by this plane, or that came in by it."""
+    return plane.bytes if role == "sender" else plane.bytes_received
+
+
+def plane_shares(role: str, before: Sequence[PlaneInfo], now: Sequence[PlaneInfo]) -> str:
+    """ "planes 1: 25% 2: 25% 3: 50%" of what moved in between."""
+    moved = [plane_bytes(role, b) - plane_bytes(role, a) for a, b in zip(before, now, strict=True)]
     total = sum(moved)
     if total <= 0:
         return ""
@@ -160,8 +165,8 @@ class ProgressMeter:
                 done = payload_bytes(self._role, info)
                 current = (done - payload_bytes(self._role, before)) * 8 / (now - then)
                 rate += _RATE_SMOOTHING * (current - rate) if rate else current
-                shares = plane_shares(before.planes, info.planes)
-                bars.update(bar, done, rate, shares if self._role == "sender" else "")
+                shares = plane_shares(self._role, before.planes, info.planes)
+                bars.update(bar, done, rate, shares)
                 before, then = info, now
         finally:
             bars.remove(bar)
@@ -189,7 +194,9 @@ def _write_sample(stream: IO[str], role: str, qp: QP, info: QpInfo, now: float) 
         "qpn": qp.qpn,
         "bytes": payload_bytes(role, info),
         "packets_retransmitted": info.packets_retransmitted,
-        "planes": [{"plane": p.plane, "bytes": p.bytes, "lost": p.lost} for p in info.planes],
+        "planes": [
+            {"plane": p.plane, "bytes": plane_bytes(role, p), "lost": p.lost} for p in info.planes
+        ],
     }
     stream.write(json.dumps(sample) + "\n")
     stream.flush()

@@ -22,6 +22,8 @@ def planes_json(planes: Sequence[PlaneInfo]) -> list[dict[str, Any]]:
             "packets": plane.packets,
             "bytes": plane.bytes,
             "lost": plane.lost,
+            "packets_received": plane.packets_received,
+            "bytes_received": plane.bytes_received,
             "rtt_ns": plane.rtt_ns,
             "base_rtt_ns": plane.base_rtt_ns,
             "suspended": plane.suspended,

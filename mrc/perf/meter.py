@@ -28,6 +28,7 @@ class Interval:
     ev_changes: int
     cpu_seconds: float  # of this process, all its threads
     planes: Mapping[int, int]  # plane -> payload bytes sent there
+    planes_received: Mapping[int, int]  # plane -> payload bytes that came in by it
 
     @property
     def written_bits_per_second(self) -> float:
@@ -46,10 +47,13 @@ class Interval:
         counts = {
             f.name: int(value[f.name])
             for f in fields(cls)
-            if f.name not in numbers and f.name != "planes"
+            if f.name not in numbers and not f.name.startswith("planes")
         }
-        planes = {int(plane): int(sent) for plane, sent in dict(value["planes"]).items()}
-        return cls(**numbers, **counts, planes=planes)  # type: ignore[arg-type]
+        planes = {
+            name: {int(plane): int(moved) for plane, moved in dict(value[name]).items()}
+            for name in ("planes", "planes_received")
+        }
+        return cls(**numbers, **counts, **planes)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +66,11 @@ class _Reading:
     def total(self, name: str) -> int:
         return sum(getattr(info, name) for info in self.infos)
 
-    def planes(self) -> dict[int, int]:
+    def planes(self, name: str) -> dict[int, int]:
         planes: dict[int, int] = {}
         for info in self.infos:
             for plane in info.planes:
-                planes[plane.plane] = planes.get(plane.plane, 0) + plane.bytes
+                planes[plane.plane] = planes.get(plane.plane, 0) + getattr(plane, name)
         return dict(sorted(planes.items()))
 
 
@@ -121,7 +125,10 @@ class Meter:
         def moved(name: str) -> int:
             return end.total(name) - start.total(name)
 
-        before, now = start.planes(), end.planes()
+        def moved_by_plane(name: str) -> dict[int, int]:
+            before, now = start.planes(name), end.planes(name)
+            return {plane: now[plane] - before.get(plane, 0) for plane in now}
+
         return Interval(
             start_seconds=start.seconds - self._first.seconds,
             seconds=end.seconds - start.seconds,
@@ -131,5 +138,6 @@ class Meter:
             packets_retransmitted=moved("packets_retransmitted"),
             ev_changes=end.ev_changes - start.ev_changes,
             cpu_seconds=end.cpu_seconds - start.cpu_seconds,
-            planes={plane: now[plane] - before.get(plane, 0) for plane in now},
+            planes=moved_by_plane("bytes"),
+            planes_received=moved_by_plane("bytes_received"),
         )

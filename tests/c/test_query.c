@@ -53,6 +53,28 @@ static void test_trace__keeps_the_newest(void) {
   mrc_pair_destroy(p);
 }
 
+/* What came in is counted by the plane that brought it, each byte once. */
+static void test_planes__count_what_they_bring(void) {
+  struct mrc_pair *p = open_pair(.planes = 2);
+  int end = open_qp(p, .memory_bytes = 100 * MTU);
+  lose_data(p, 1, 1);
+  CHECK_EQ(mrc_pair_write(p, end, 100 * MTU), 0);
+  CHECK(mrc_pair_finish(p, 10 * MS));
+  const struct mrc_qp_info writer = mrc_pair_info(p, end);
+  const struct mrc_qp_info reader = mrc_pair_info(p, p->ends[end]->peer);
+  uint64_t packets = 0, bytes = 0;
+  for (int i = 0; i < 2; i++) {
+    CHECK_EQ(writer.planes[i].packets_received, 0);
+    CHECK(reader.planes[i].bytes_received >= 20 * MTU);
+    CHECK_EQ(reader.planes[i].bytes_received, MTU * reader.planes[i].packets_received);
+    packets += reader.planes[i].packets_received;
+    bytes += reader.planes[i].bytes_received;
+  }
+  CHECK_EQ(packets, 100);
+  CHECK_EQ(bytes, reader.bytes_received);
+  mrc_pair_destroy(p);
+}
+
 /* EV events that nobody takes are counted and forgotten; that, and the end of the QP, is told. */
 static void test_events__overflow_keeps_room_for_what_matters(void) {
   struct mrc_pair *p = open_pair(.planes = 1, .paths = 2);
@@ -99,6 +121,6 @@ static void test_events__what_was_lost_is_told_last(void) {
 }
 
 CHECK_MAIN(RUN(test_names__end_with_the_lists), RUN(test_counters__fill_what_there_is_room_for),
-           RUN(test_trace__keeps_the_newest),
+           RUN(test_trace__keeps_the_newest), RUN(test_planes__count_what_they_bring),
            RUN(test_events__overflow_keeps_room_for_what_matters),
            RUN(test_events__what_was_lost_is_told_last))

@@ -51,6 +51,9 @@ def test_perf__goodput_and_shares(hosts: Hosts) -> None:
     assert len(sent) == PLANES and min(sent) > 0.4 * sum(sent)
     assert len(result["intervals"]) >= 2
     assert result["server"]["received_bytes"] == result["client"]["written_bytes"]
+    arrived = [plane["bytes"] for plane in result["server"]["planes_received"]]
+    assert sum(arrived) == result["server"]["received_bytes"]
+    assert len(arrived) == PLANES and min(arrived) > 0.4 * sum(arrived)
     lines = waiting.ends(0).splitlines()
     assert len(lines) == 1 and "stream forward, 1 MiB messages" in lines[0]
 

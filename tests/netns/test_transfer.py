@@ -107,6 +107,9 @@ def test_send__every_size(hosts: Hosts, tmp_path: Path, inbox: Path) -> None:
     assert sent["packets_sent"] >= BIG // MTU
     moved = [plane["bytes"] for plane in sent["planes"]]
     assert min(moved) > 0.8 * max(moved), "equal shares per plane"
+    arrived = [plane["bytes_received"] for plane in received["planes"]]
+    assert sum(sizes) <= sum(arrived) < 1.01 * sum(sizes), "each byte once, and some messages"
+    assert min(arrived) > 0.8 * max(arrived)
 
 
 def _check_result(result: dict[str, Any], role: str, sizes: list[int], paths: list[Path]) -> None:

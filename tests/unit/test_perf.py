@@ -103,7 +103,7 @@ def test_plan__memory_is_bounded() -> None:
 
 
 def test_outcome__travels() -> None:
-    interval = Interval(0.0, 2.0, 1000, 500, 10, 1, 3, 0.5, {1: 600, 2: 400})
+    interval = Interval(0.0, 2.0, 1000, 500, 10, 1, 3, 0.5, {1: 600, 2: 400}, {1: 500, 2: 0})
     outcome = Outcome(interval, 7, Latency(7, 1, 2, 3, 4, 5, 6))
     assert Outcome.from_json(asdict(outcome)) == outcome
     assert interval.written_bits_per_second == 4000
@@ -152,6 +152,7 @@ async def test_stream__writes_what_the_plan_says(direction: Direction) -> None:
         assert end.latency.count == end.messages
         assert end.total.written_bytes == (10 * MIB if writes else 0)
         assert sum(end.total.planes.values()) >= end.total.written_bytes
+        assert sum(end.total.planes_received.values()) == end.total.received_bytes
     assert result.server.total.received_bytes == result.client.total.written_bytes
     assert result.client.total.received_bytes == result.server.total.written_bytes
 

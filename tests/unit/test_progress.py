@@ -21,13 +21,14 @@ class Plane:
     plane: int
     bytes: int
     lost: int = 0
+    bytes_received: int = 0
 
 
 @dataclass(frozen=True)
 class Info:
     bytes_acked: int
     bytes_received: int
-    planes: tuple[Plane, ...] = (Plane(1, 0), Plane(2, 0))
+    planes: tuple[Plane, ...] = (Plane(1, 3, bytes_received=4), Plane(2, 5, bytes_received=6))
     packets_retransmitted: int = 0
 
 
@@ -62,7 +63,14 @@ def test_plane_shares__of_what_moved(
     def planes(counts: tuple[int, int]) -> Any:
         return [Plane(n, count) for n, count in enumerate(counts, 1)]
 
-    assert plane_shares(planes(before), planes(now)) == text
+    assert plane_shares("sender", planes(before), planes(now)) == text
+    assert plane_shares("receiver", planes(before), planes(now)) == ""
+
+
+def test_plane_shares__of_what_a_receiver_got() -> None:
+    before: Any = [Plane(1, 9), Plane(2, 9)]
+    now: Any = [Plane(1, 9, bytes_received=25), Plane(2, 10, bytes_received=75)]
+    assert plane_shares("receiver", before, now) == "planes 1: 25% 2: 75%"
 
 
 def test_payload_bytes__of_each_end() -> None:
@@ -84,9 +92,10 @@ async def test_watch__samples_as_ndjson(tmp_path: Path, role: str, step: int) ->
         values = [sample[key] for sample in samples]
         assert values == sorted(values)
     assert samples[0]["qpn"] == 5
+    first, second = (3, 5) if role == "sender" else (4, 6)
     assert samples[0]["planes"] == [
-        {"plane": 1, "bytes": 0, "lost": 0},
-        {"plane": 2, "bytes": 0, "lost": 0},
+        {"plane": 1, "bytes": first, "lost": 0},
+        {"plane": 2, "bytes": second, "lost": 0},
     ]
 
 
