@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mrc import Context, PeerGoneError, ProtocolError
+from mrc.cli.perf_report import interval_line
 from mrc.errors import ArgumentError
 from mrc.perf import (
     Client,
@@ -109,6 +110,19 @@ def test_outcome__travels() -> None:
     assert interval.written_bits_per_second == 4000
     with pytest.raises(ProtocolError, match="result"):
         Outcome.from_json({"total": {}})
+
+
+@pytest.mark.parametrize(
+    ("direction", "shares"),
+    [
+        (Direction.FORWARD, "planes 1: 60% 2: 40%"),
+        (Direction.BOTH, "planes 1: 60% 2: 40%"),
+        (Direction.REVERSE, "planes 1: 25% 2: 75%"),
+    ],
+)
+def test_interval_line__shares_of_what_the_plan_moves(direction: Direction, shares: str) -> None:
+    interval = Interval(0.0, 2.0, 1000, 500, 10, 1, 3, 0.5, {1: 600, 2: 400}, {1: 125, 2: 375})
+    assert interval_line(Plan(direction=direction), interval).endswith(shares)
 
 
 # ---- both ends ------------------------------------------------------------------------------
