@@ -106,6 +106,7 @@ static void build_fabric(struct mrc_emu *emu, const struct mrc_emu_config *confi
                                            .ecn_high_bytes = config->ecn_high_bytes,
                                            .trims = config->trims};
   fabric->edge = &edge;
+  mrc_agenda_init(&fabric->agenda);
   fabric->prng.state = config->seed;
   emu->frame_bytes = MRC_EMU_ETHERNET_BYTES + config->mtu;
   fabric->pool.room_bytes = mrc_emu_room_bytes(emu->frame_bytes);
@@ -142,7 +143,7 @@ static int open_sockets(struct mrc_emu *emu) {
 }
 
 static void free_memory(struct mrc_emu *emu) {
-  mrc_heap_free(&emu->fabric.heap);
+  mrc_agenda_free(&emu->fabric.agenda);
   mrc_frame_pool_free(&emu->fabric.pool);
   free(emu->fabric.hops);
   free(emu->ifindices);
@@ -182,8 +183,8 @@ void mrc_emu_destroy(mrc_emu *emu) {
 /* Lets the fabric do all that is due by then. Each event has its own time, however late it is. */
 static void advance(struct mrc_sim *fabric, uint64_t until_ns) {
   struct mrc_heap_entry event;
-  while (mrc_heap_next_ns(&fabric->heap) <= until_ns) {
-    mrc_assert(mrc_heap_pop(&fabric->heap, &event));
+  while (mrc_agenda_next_ns(&fabric->agenda) <= until_ns) {
+    mrc_assert(mrc_agenda_pop(&fabric->agenda, &event));
     fabric->now_ns = event.at_ns;
     if (event.kind == MRC_SIM_ON_ARRIVAL)
       mrc_fabric_arrive(fabric, event.index, event.pointer);
@@ -260,7 +261,7 @@ void mrc_emu_run(mrc_emu *emu) {
     const bool more = take(emu);
     advance(&emu->fabric, clock_ns(CLOCK_MONOTONIC));
     flush(emu);
-    const uint64_t due_ns = mrc_heap_next_ns(&emu->fabric.heap);
+    const uint64_t due_ns = mrc_agenda_next_ns(&emu->fabric.agenda);
     leave(emu);
     if (!more) wait(emu, due_ns);
   }

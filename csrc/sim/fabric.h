@@ -7,9 +7,9 @@
 #include <stdio.h>
 
 #include "mrc.h"
+#include "sim/agenda.h"
 #include "sim/fabric_watch.h"
 #include "sim/gbn_host.h"
-#include "sim/heap.h"
 #include "sim/hop.h"
 #include "sim/host.h"
 #include "sim/record.h"
@@ -39,7 +39,7 @@ struct mrc_sim {
   const struct mrc_fabric_edge *edge;
   uint64_t now_ns;
   struct mrc_prng prng;
-  struct mrc_heap heap;
+  struct mrc_agenda agenda;
   struct mrc_frame_pool pool;
   struct mrc_hop *hops;
   uint32_t n_hops;

@@ -180,8 +180,7 @@ static uint64_t frames_somewhere(const struct mrc_sim *sim) {
          count_frames(sim->hops[i].queue.data.first);
   for (uint32_t i = 0; i < sim->config.hosts; i++)
     n += count_frames(sim->hosts[i].inbox);
-  for (size_t i = 0; i < sim->heap.n; i++)
-    n += sim->heap.entries[i].kind == MRC_SIM_ON_ARRIVAL;
+  n += mrc_agenda_count(&sim->agenda, MRC_SIM_ON_ARRIVAL);
   return n;
 }
 

@@ -20,7 +20,8 @@ static size_t stride(const struct mrc_frame_pool *pool) {
 }
 
 static void add_block(struct mrc_frame_pool *pool) {
-  struct mrc_frame_block *block = malloc(sizeof(*block) + BLOCK_PACKETS * stride(pool));
+  struct mrc_frame_block *block =
+      aligned_alloc(_Alignof(struct mrc_frame), sizeof(*block) + BLOCK_PACKETS * stride(pool));
   mrc_assert(block);
   block->next = pool->blocks;
   pool->blocks = block;

@@ -6,6 +6,7 @@
 #define MRC_SIM_FRAME_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "mrc.h"
@@ -14,11 +15,11 @@
    IPv6, UDP. */
 #define MRC_FRAME_OVERHEAD_BYTES 126
 
+/* All that hops look at, up to the PSN in the header, fits the first cache line. */
 struct mrc_frame {
-  struct mrc_frame *next; /* in a queue, an inbox or the pool */
-  const uint8_t *payload; /* in the sender's memory region */
-  uint64_t usids;         /* what is left of the uSID list, the next in the top 16 bits */
-  uint32_t usids_beyond;  /* the list goes on */
+  _Alignas(64) struct mrc_frame *next; /* in a queue, an inbox or the pool */
+  uint64_t usids;        /* what is left of the uSID list, the next in the top 16 bits */
+  uint32_t usids_beyond; /* the list goes on */
   uint32_t payload_bytes;
   uint32_t flow_label;
   uint16_t header_bytes;
@@ -35,7 +36,10 @@ struct mrc_frame {
   uint8_t switches; /* passed */
   uint8_t header[MRC_MAX_HEADER];
   uint8_t trailer[8];
+  const uint8_t *payload; /* in the sender's memory region */
 };
+
+_Static_assert(offsetof(struct mrc_frame, header) + 12 <= 64, "one cache line");
 
 struct mrc_frame_pool {
   uint32_t room_bytes; /* behind each frame, for whoever set it before the first get */

@@ -203,9 +203,22 @@ static uint64_t run_engine(struct mrc_sim *sim, uint32_t index) {
   return mrc_engine_deadline(engine);
 }
 
+/* Deadlines move with every packet, mostly to later: one event that is early enough stands for all
+   of them, lest each leave one of its own behind. */
+static void set_timer(struct mrc_sim *sim, uint32_t index) {
+  struct mrc_sim_host *host = &sim->hosts[index];
+  if (host->run_at_ns >= host->timer_at_ns) return;
+  host->timer_at_ns = host->run_at_ns;
+  mrc_sim_schedule(sim, host->timer_at_ns, MRC_SIM_ON_RUN, index, NULL);
+}
+
 void mrc_sim_host_run(struct mrc_sim *sim, uint32_t index) {
   struct mrc_sim_host *host = &sim->hosts[index];
-  if (host->run_at_ns != sim->now_ns) return; /* an earlier run came since this was scheduled */
+  if (host->timer_at_ns == sim->now_ns) host->timer_at_ns = MRC_NEVER;
+  if (host->run_at_ns != sim->now_ns) { /* it ran before, or its deadline moved */
+    set_timer(sim, index);
+    return;
+  }
   host->run_at_ns = MRC_NEVER;
   uint64_t deadline_ns;
   int turns = 0;
@@ -218,7 +231,7 @@ void mrc_sim_host_run(struct mrc_sim *sim, uint32_t index) {
   if (sim->config.audit) mrc_fabric_watch_state(sim);
   if (deadline_ns >= host->run_at_ns) return;
   host->run_at_ns = deadline_ns;
-  mrc_sim_schedule(sim, deadline_ns, MRC_SIM_ON_RUN, index, NULL);
+  set_timer(sim, index);
 }
 
 void mrc_sim_host_kick(struct mrc_sim *sim, uint32_t index) {
@@ -248,7 +261,8 @@ void mrc_sim_host_create(struct mrc_sim *sim, uint32_t index) {
                                            .sack_delay_ns = config->sack_delay_ns,
                                            .noise_ns = config->noise_ns};
   struct mrc_sim_host *host = &sim->hosts[index];
-  *host = (struct mrc_sim_host){.engine = mrc_engine_create(&engine), .run_at_ns = MRC_NEVER};
+  *host = (struct mrc_sim_host){
+      .engine = mrc_engine_create(&engine), .run_at_ns = MRC_NEVER, .timer_at_ns = MRC_NEVER};
   mrc_assert(host->engine);
 }
 

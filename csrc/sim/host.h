@@ -17,7 +17,8 @@ struct mrc_sim_host {
   mrc_engine *engine;
   struct mrc_frame *inbox; /* arrived, not yet taken by the driver; the oldest first */
   struct mrc_frame *inbox_last;
-  uint64_t run_at_ns;    /* the earliest run that is scheduled */
+  uint64_t run_at_ns;    /* the earliest run that is due */
+  uint64_t timer_at_ns;  /* an event for a deadline comes then; no later than the deadline */
   uint32_t gbn_first[2]; /* number + 1 of the first go-back-N flow that begins, and that ends, here
                           */
   uint32_t blocked;      /* bit p: the port of plane p holds more than the send buffer does */

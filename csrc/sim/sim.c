@@ -49,6 +49,7 @@ mrc_sim *mrc_sim_create(const struct mrc_sim_config *config) {
   mrc_assert(sim);
   sim->config = *config;
   sim->edge = &hosts;
+  mrc_agenda_init(&sim->agenda);
   sim->prng.state = config->seed;
   sim->memory = calloc(1, config->memory_bytes);
   sim->scratch = calloc(1, MRC_MAX_HEADER + MRC_MAX_MTU + MRC_MAX_HEADER);
@@ -68,7 +69,7 @@ void mrc_sim_destroy(mrc_sim *sim) {
     mrc_sim_host_destroy(sim, i);
   mrc_traffic_free(sim);
   mrc_record_free(sim);
-  mrc_heap_free(&sim->heap);
+  mrc_agenda_free(&sim->agenda);
   mrc_frame_pool_free(&sim->pool);
   free(sim->touched);
   free(sim->faults);
@@ -125,8 +126,9 @@ int mrc_sim_trace_to(mrc_sim *sim, const char *path) {
 void mrc_sim_schedule(struct mrc_sim *sim, uint64_t at_ns, enum mrc_sim_event_kind kind,
                       uint32_t index, void *pointer) {
   mrc_assert(at_ns >= sim->now_ns);
-  mrc_heap_push(&sim->heap, (struct mrc_heap_entry){
-                                .at_ns = at_ns, .kind = kind, .index = index, .pointer = pointer});
+  mrc_agenda_push(
+      &sim->agenda,
+      (struct mrc_heap_entry){.at_ns = at_ns, .kind = kind, .index = index, .pointer = pointer});
 }
 
 static void start(struct mrc_sim *sim) {
@@ -172,11 +174,11 @@ int mrc_sim_run(mrc_sim *sim, uint64_t until_ns) {
   if (!sim->started) start(sim);
   struct mrc_heap_entry event;
   while (sim->traffic.n_unfinished > 0) {
-    if (mrc_heap_next_ns(&sim->heap) > until_ns) {
+    if (mrc_agenda_next_ns(&sim->agenda) > until_ns) {
       sim->now_ns = until_ns;
       return 0;
     }
-    mrc_assert(mrc_heap_pop(&sim->heap, &event));
+    mrc_assert(mrc_agenda_pop(&sim->agenda, &event));
     sim->now_ns = event.at_ns;
     sim->record.stats.events++;
     handle(sim, &event);

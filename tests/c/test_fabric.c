@@ -22,8 +22,9 @@ static int walk(mrc_sim *sim, struct mrc_frame *packet, uint32_t *hops, int capa
   struct mrc_heap_entry event;
   int n = 0;
   mrc_fabric_enter(sim, mrc_fabric_host_up(sim, 0, packet->from), packet);
-  while (mrc_heap_pop(&sim->heap, &event) && event.kind == MRC_SIM_ON_ARRIVAL && n < capacity) {
+  while (mrc_agenda_pop(&sim->agenda, &event)) {
     sim->now_ns = event.at_ns;
+    if (event.kind != MRC_SIM_ON_ARRIVAL || n == capacity) break;
     hops[n++] = event.index;
     mrc_fabric_arrive(sim, event.index, event.pointer);
   }
@@ -118,7 +119,7 @@ static void test_enter__rate_and_delay(void) {
     packet->payload_bytes = 1000 - MRC_FRAME_OVERHEAD_BYTES - 36;
     mrc_fabric_enter(sim, hop, packet);
   }
-  for (int n = 0; n < 3 && mrc_heap_pop(&sim->heap, &event);) {
+  for (int n = 0; n < 3 && mrc_agenda_pop(&sim->agenda, &event);) {
     sim->now_ns = event.at_ns;
     if (event.kind == MRC_SIM_ON_DRAIN) mrc_fabric_drain(sim, event.index);
     if (event.kind == MRC_SIM_ON_ARRIVAL) arrivals[n++] = event.at_ns;

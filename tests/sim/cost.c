@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What a packet costs in the simulator, over the number of hosts, of QPs on a host and of EVs of a
+ * QP. Host i sends one write over each of its QPs to host i + HOSTS / 2, so that every packet takes
+ * the four hops; a host sends the same number of bytes whatever the rest is.
+ *
+ *   cost HOSTS QPS EVS KIB      prints the packets sent and the CPU time that the run took, in ns
+ *
+ * callgrind counts what the run alone takes with --toggle-collect=run.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "core/base.h"
+#include "mrc.h"
+#include "sim/sim.h"
+
+enum { HOSTS_PER_T0 = 32, T1S = 8, GBIT = 1000000000, BASE_RTT_NS = 9000 };
+
+static uint64_t cpu_ns(void) {
+  struct timespec now;
+  mrc_assert(clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now) == 0);
+  return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
+}
+
+/* All of a QP's paths are its EVs, so that the number of EVs sets that of planes. */
+static mrc_sim *make(uint32_t hosts, uint32_t qps, uint32_t evs, uint32_t bytes) {
+  const struct mrc_sim_config config = {.seed = 1,
+                                        .hosts = hosts,
+                                        .planes = 8,
+                                        .t0 = hosts / HOSTS_PER_T0,
+                                        .t1 = T1S,
+                                        .evs_per_plane = evs / 8,
+                                        .host_rate_bps = (uint64_t)100 * GBIT,
+                                        .fabric_rate_bps = (uint64_t)400 * GBIT,
+                                        .host_delay_ns = 500,
+                                        .fabric_delay_ns = 500,
+                                        .sndbuf_bytes = 65536,
+                                        .wake_ns = 1000,
+                                        .cc_base_rtt_ns = BASE_RTT_NS,
+                                        .memory_bytes = bytes,
+                                        .qps_per_host = 2 * qps,
+                                        .path_mtu = 4096,
+                                        .mpr = 1024,
+                                        .spray = 1,
+                                        .timeout = 16,
+                                        .retry_linear = 7,
+                                        .retry_exp = 6,
+                                        .cc = MRC_CC_NSCC,
+                                        .sack_threshold_bytes = 16384,
+                                        .sack_delay_ns = 10000,
+                                        .noise_ns = 2000};
+  mrc_sim *sim = mrc_sim_create(&config);
+  mrc_assert(sim);
+  for (uint32_t host = 0; host < hosts; host++) {
+    const struct mrc_sim_flow_config flow = {
+        .from = host, .to = (host + hosts / 2) % hosts, .bytes = bytes, .writes = 1, .depth = 1};
+    for (uint32_t i = 0; i < qps; i++)
+      mrc_assert(mrc_sim_add_flow(sim, &flow) >= 0);
+  }
+  return sim;
+}
+
+/* What is measured: all but the start, where QPs are made and memory is touched first. */
+__attribute__((noinline)) static void run(mrc_sim *sim) {
+  mrc_assert(mrc_sim_run(sim, UINT64_C(1000000000)) == 1);
+}
+
+int main(int argc, char **argv) {
+  mrc_assert(argc == 5);
+  const uint32_t hosts = (uint32_t)atoi(argv[1]), qps = (uint32_t)atoi(argv[2]);
+  const uint32_t evs = (uint32_t)atoi(argv[3]), kib = (uint32_t)atoi(argv[4]);
+  mrc_sim *sim = make(hosts, qps, evs, kib * 1024 / qps);
+  mrc_assert(mrc_sim_run(sim, 0) == 0);
+  const uint64_t before_ns = cpu_ns();
+  run(sim);
+  const uint64_t ns = cpu_ns() - before_ns;
+  struct mrc_sim_stats stats;
+  mrc_sim_stats(sim, &stats);
+  printf("%" PRIu64 " %" PRIu64 "\n", stats.packets, ns);
+  mrc_sim_destroy(sim);
+  return 0;
+}
