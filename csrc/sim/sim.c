@@ -8,6 +8,7 @@
 
 #include "core/base.h"
 #include "sim/fabric.h"
+#include "sim/memory.h"
 
 enum { FILL = 0x5A }; /* byte of the target memory before anything was written */
 
@@ -51,10 +52,10 @@ mrc_sim *mrc_sim_create(const struct mrc_sim_config *config) {
   sim->edge = &hosts;
   mrc_agenda_init(&sim->agenda);
   sim->prng.state = config->seed;
-  sim->memory = calloc(1, config->memory_bytes);
+  sim->memory = mrc_sim_memory_new(config->memory_bytes, !config->copies_payload && !config->audit);
   sim->scratch = calloc(1, MRC_MAX_HEADER + MRC_MAX_MTU + MRC_MAX_HEADER);
   sim->hosts = calloc(config->hosts, sizeof(*sim->hosts));
-  mrc_assert(sim->memory && sim->scratch && sim->hosts);
+  mrc_assert(sim->scratch && sim->hosts);
   fill_memory(sim);
   mrc_fabric_build(sim);
   for (uint32_t i = 0; i < config->hosts; i++)
@@ -75,7 +76,7 @@ void mrc_sim_destroy(mrc_sim *sim) {
   free(sim->faults);
   free(sim->hops);
   free(sim->hosts);
-  free(sim->memory);
+  mrc_sim_memory_free(sim->memory, sim->config.memory_bytes);
   free(sim->scratch);
   free(sim);
 }
