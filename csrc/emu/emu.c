@@ -19,7 +19,7 @@
 #include "sim/fabric.h"
 
 enum {
-  BATCH = 64, /* packets taken before the fabric gets its turn */
+  BATCH = 8, /* packets taken before the fabric gets its turn */
   SECOND_NS = 1000000000,
   MAX_MTU = 65535
 };
@@ -111,6 +111,10 @@ static void build_fabric(struct mrc_emu *emu, const struct mrc_emu_config *confi
   emu->frame_bytes = MRC_EMU_ETHERNET_BYTES + config->mtu;
   fabric->pool.room_bytes = mrc_emu_room_bytes(emu->frame_bytes);
   mrc_fabric_build(fabric);
+  for (uint32_t plane = 0; plane < config->planes; plane++)
+    for (uint32_t host = 0; host < config->hosts; host++)
+      fabric->hops[mrc_fabric_host_up(fabric, plane, host)].queue.config =
+          (struct mrc_queue_config){.buffer_bytes = config->buffer_bytes, .trims = config->trims};
 }
 
 static void learn_ports(struct mrc_emu *emu, const int *ifindices) {

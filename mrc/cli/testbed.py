@@ -6,13 +6,15 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from typing import Any
 
 from mrc import topology
 from mrc.cli.exits import UsageError
 from mrc.cli.output import Output, add_options, format_rate, print_error
-from mrc.errors import ArgumentError
+from mrc.errors import ArgumentError, StateError
+from mrc.sim.units import parse_size, parse_time
 from mrc.testbed import (
     DEFAULT_NAME,
     DEFAULT_RATE,
@@ -24,6 +26,7 @@ from mrc.testbed import (
     picture,
 )
 from mrc.testbed import state as stored
+from mrc.testbed.plan import parse_rate
 from mrc.testbed.rootless import require_root
 from mrc.testbed.targets import FORMS
 
@@ -38,6 +41,8 @@ examples:
   mrc testbed fail t1:3.0 --loss 20%   one T1 of plane 3 loses every fifth packet
   mrc testbed heal all
   mrc testbed down
+  mrc testbed up --fabric emulated --delay 5us     queues that mark and trim, in real time
+  mrc testbed fail plane:2 --delay 1ms --reorder 1%
 """
 
 
@@ -73,12 +78,9 @@ def add_parser(subparsers: Any) -> None:
         help="silent: drop packets, links stay up; down: take the links down [%(default)s]",
     )  # fmt: skip
     fail.add_argument(
-        "--loss",
-        type=_share,
-        default=1.0,
-        metavar="PERCENT",
-        help="drop only so many, such as 20%%",
+        "--loss", type=_share, metavar="PERCENT", help="drop only so many, such as 20%%"
     )
+    _add_impairments(fail)
     heal = add("heal", _heal, "end a fault")
     heal.add_argument("target", metavar="TARGET", help=f"all, {FORMS}")
     for action in (up, down, status, fail, heal):
@@ -105,12 +107,51 @@ def _add_shape(parser: argparse.ArgumentParser) -> None:
         "time, which queue, mark and trim [%(default)s]",
     )  # fmt: skip
 
+    group = parser.add_argument_group("of an emulated fabric")
+    for option, metavar, text in (
+        ("--delay", "TIME", "of every link, such as 5us [0]"),
+        ("--jitter", "TIME", "added to it by chance, up to this [0]"),
+        ("--buffer", "SIZE", "of a switch port [10 ms at the rate, at least 256KiB]"),
+        ("--ecn-low", "SIZE", "data is marked by chance from here on [a tenth of the buffer]"),
+        ("--ecn-high", "SIZE", "and always from here on [four tenths of the buffer]"),
+    ):
+        parse = _time if metavar == "TIME" else _size
+        group.add_argument(option, type=parse, default=0, metavar=metavar, help=text)
+    group.add_argument(
+        "--no-trim", action="store_true", help="drop what finds no room, with its header"
+    )
 
-def _share(text: str) -> float:
-    try:
-        return parse_loss(text)
-    except ValueError as exc:
-        raise argparse.ArgumentTypeError(str(exc)) from exc
+
+def _add_impairments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("in an emulated fabric, alone or together")
+    for word, text in (
+        ("corrupt", "flip a bit in so many packets"),
+        ("duplicate", "deliver so many twice"),
+        ("reorder", "delay so many by up to 1 ms"),
+    ):
+        group.add_argument(f"--{word}", type=_share, metavar="PERCENT", help=text)
+    group.add_argument(
+        "--delay", type=_time, metavar="TIME", dest="delay_ns", help="add to all, such as 1ms"
+    )
+    group.add_argument(
+        "--jitter", type=_time, metavar="TIME", dest="jitter_ns", help="add up to this by chance"
+    )
+    group.add_argument(
+        "--rate", type=_rate, metavar="RATE", dest="rate_bps", help="of its links, such as 50mbit"
+    )
+
+
+def _unit(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    def parsed(text: str) -> Any:
+        try:
+            return parse(text)
+        except ValueError as exc:
+            raise argparse.ArgumentTypeError(str(exc)) from exc
+
+    return parsed
+
+
+_time, _size, _rate, _share = map(_unit, (parse_time, parse_size, parse_rate, parse_loss))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -126,6 +167,12 @@ def run(args: argparse.Namespace) -> int:
 def _up(args: argparse.Namespace) -> int:
     out = Output.of(args)
     shape = {key: getattr(args, key) for key in ("hosts", "planes", "t1", "rate", "mtu", "fabric")}
+    if args.fabric == Fabric.EMULATED:
+        shape |= {"delay_ns": args.delay, "jitter_ns": args.jitter, "trim": not args.no_trim}
+        shape |= {"buffer_bytes": args.buffer}
+        shape |= {"ecn_low_bytes": args.ecn_low, "ecn_high_bytes": args.ecn_high}
+    elif any((args.delay, args.jitter, args.buffer, args.ecn_low, args.ecn_high, args.no_trim)):
+        raise UsageError(args.prog, "a kernel fabric has none of these: --fabric emulated")
     bed = Testbed(args.name, **shape)
     built = bed.up()
     out.text(f"{args.name} {'is up' if built else 'was up already'}: {_summary(bed)}")
@@ -152,7 +199,10 @@ def _status(args: argparse.Namespace) -> int:
         return 1
     bed = Testbed.existing(args.name)
     out.text("\n".join([f"{args.name} is up: {_summary(bed)}", *_details(bed, found.faults)]))
-    out.result(_json(bed, found.faults))
+    measured: dict[str, Any] = {}
+    if bed.shape.fabric is Fabric.EMULATED and not bed.missing():
+        measured = {"counters": bed.counters(), "links": bed.links()}
+    out.result(_json(bed, found.faults) | measured)
     return 0
 
 
@@ -190,10 +240,12 @@ def _take_options(args: argparse.Namespace) -> None:
 def _fail(args: argparse.Namespace) -> int:
     out = Output.of(args)
     bed = Testbed.existing(args.name)
-    bed.fail(args.target, args.mode, args.loss)
+    words = ("corrupt", "duplicate", "reorder", "delay_ns", "jitter_ns", "rate_bps")
+    impairment = {word: value for word in words if (value := getattr(args, word))}
+    bed.fail(args.target, args.mode, args.loss, **impairment)
     fault = bed.faults()[args.target]
     out.text(f"{args.target} fails: {fault}")
-    out.result({"name": args.name, "target": args.target, "mode": fault.mode, "loss": fault.loss})
+    out.result({"name": args.name, "target": args.target, **asdict(fault)})
     return 0
 
 
@@ -216,17 +268,40 @@ def _summary(bed: Testbed) -> str:
     rate = "no rate limit" if shape.rate_bps is None else f"{format_rate(shape.rate_bps)} a link"
     return (
         f"{shape.hosts} hosts, {shape.planes} planes, {shape.t1} T1s a plane, {rate}, "
-        f"MTU {shape.mtu}"
+        f"MTU {shape.mtu}" + (", emulated" if shape.fabric is Fabric.EMULATED else "")
     )
 
 
 def _details(bed: Testbed, faults: dict[str, Fault]) -> list[str]:
     lines = picture.draw(bed.shape, faults)
-    lines += ["", *(f"{target} fails: {fault}" for target, fault in faults.items())]
+    lines += [
+        "",
+        *_emulated(bed),
+        *(f"{target} fails: {fault}" for target, fault in faults.items()),
+    ]
     gone = bed.missing()
     if gone:
         lines.append(f"namespaces missing: {', '.join(gone)}; mrc testbed up builds it anew")
     return lines if lines[-1] else lines[:-1]
+
+
+def _emulated(bed: Testbed) -> list[str]:
+    """What an emulated fabric counted: in all, and on each link that did not just carry."""
+    if bed.shape.fabric is Fabric.KERNEL or bed.missing():
+        return []
+    words = ("received", "sent", "marked", "trimmed", "dropped", "lost", "unroutable", "overloaded")
+    try:
+        counters = bed.counters()
+    except StateError as exc:
+        return [str(exc)]
+    lines = ["packets: " + ", ".join(f"{counters[word]} {word}" for word in words)]
+    if counters["overloaded"]:
+        lines.append("overloaded: this machine is too slow for what it carries; results are wrong")
+    for link, info in bed.links().items():
+        told = [f"{info[word]} {word}" for word in words if info.get(word)]
+        if told:
+            lines.append(f"{link:16} {', '.join(told)}, queue up to {info['peak_bytes']} bytes")
+    return [*lines, ""]
 
 
 def _json(bed: Testbed, faults: dict[str, Fault]) -> dict[str, Any]:
@@ -248,9 +323,7 @@ def _json(bed: Testbed, faults: dict[str, Fault]) -> dict[str, Any]:
         "t1": shape.t1,
         "rate_bits_per_second": shape.rate_bps,
         "mtu_bytes": shape.mtu,
-        "faults": [
-            {"target": target, "mode": fault.mode, "loss": fault.loss}
-            for target, fault in faults.items()
-        ],
+        "fabric": shape.fabric,
+        "faults": [{"target": target, **asdict(fault)} for target, fault in faults.items()],
         "missing": bed.missing(),
     }

@@ -115,15 +115,21 @@ class Testbed:
         with state.lock():
             return self._remove()
 
-    def fail(self, target: str, mode: str = Mode.SILENT, loss: float = 1.0) -> None:
+    def fail(
+        self, target: str, mode: str = Mode.SILENT, loss: float | None = None, **impairment: Any
+    ) -> None:
         """Let a target fail, in place of an earlier fault of the same target.
 
         Silent: a share of the packets, by default all, vanishes in the switch while every link
-        stays up. Down: the switch's side of the links goes down.
+        stays up. Down: the switch's side of the links goes down. `impairment`: the fields of
+        Fault from corrupt on, in an emulated fabric; then nothing is lost by default.
         """
         where = self._target(target)
         try:
-            fault = Fault(Mode(mode), loss)
+            lost = (0.0 if impairment else 1.0) if loss is None else loss
+            fault = Fault(Mode(mode), lost, **impairment)
+            if fault.is_impairment and self.shape.fabric is Fabric.KERNEL:
+                raise ValueError("a kernel fabric can only lose packets: --fabric emulated")
         except ValueError as exc:
             raise ArgumentError(str(exc)) from exc
         with state.lock():
@@ -221,7 +227,11 @@ class Testbed:
     def _place(self, now: State) -> None:
         """Tell the emulator all faults there are."""
         faults = {self._target(name): fault for name, fault in now.faults.items()}
-        placed = hops.encode_faults(hops.place(faults, self.shape.topology))
+        shape = self.shape
+        found = hops.place(
+            faults, shape.topology, delay_ns=shape.delay_ns, jitter_ns=shape.jitter_ns
+        )
+        placed = hops.encode_faults(found)
         control.ask(state.folder(self.name), {"do": "faults", "hops": placed})
 
     def _apply(self, target: Target, fault: Fault) -> None:

@@ -62,6 +62,8 @@ def is_running(folder: Path) -> bool:
     try:
         with _connect(folder):
             return True
+    except PermissionError:
+        return True  # it is root's
     except OSError:
         return False
 

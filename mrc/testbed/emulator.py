@@ -98,10 +98,10 @@ def _fields(struct: Any) -> dict[str, Any]:
 
 
 def _dropped(names: list[str]) -> list[int]:
-    """Packets that each interface could not hand to its host."""
+    """Packets that the kernel dropped at each interface, from its host and to it."""
     lines = Path("/proc/thread-self/net/dev").read_text().splitlines()[2:]
     rows = (line.replace(":", " ").split() for line in lines)
-    return [int(row[12]) for row in rows if row[0] in names]
+    return [int(row[4]) + int(row[12]) for row in rows if row[0] in names]
 
 
 @dataclass
@@ -159,7 +159,8 @@ class _Server:
             case "status":
                 wanted = [Hop(*each) for each in request["hops"]]
                 hops = [self.emulator.hop(hop) for hop in wanted]
-                return {"pid": os.getpid(), "stats": self.emulator.stats(), "hops": hops}
+                stats = self.emulator.stats() | {"pid": os.getpid()}
+                return {"stats": stats, "hops": hops}
         return {"error": f"cannot do {request['do']}"}
 
 

@@ -7,6 +7,7 @@ target once, so that 20% is 20% and 1 ms is 1 ms.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -19,6 +20,10 @@ SOCKET = "fabric.sock"
 # In the order of the enums in csrc/emu/emu.h.
 HOST_UP, HOST_DOWN, T0_UP, T1_DOWN = HOP_KINDS = ("host-up", "host-down", "t0-up", "t1-down")
 FAULT_KINDS = ("silent", "loss", "corrupt", "duplicate", "reorder", "delay", "jitter", "rate")
+
+
+_ALL_PPM = 1_000_000
+_REORDER_NS = 1_000_000  # a packet that is reordered comes so much later at most
 
 
 class Hop(NamedTuple):
@@ -77,18 +82,48 @@ def links(target: Target, fabric: Topology) -> list[tuple[str, str]]:
     return [(FABRIC, interface_name(host, target.plane)) for host in hosts]
 
 
-def place(faults: Mapping[Target, Fault], fabric: Topology) -> dict[Hop, list[FaultRow]]:
-    """What every failing hop suffers, all faults together."""
-    kept: dict[Hop, float] = {}
+def place(
+    faults: Mapping[Target, Fault], fabric: Topology, *, delay_ns: int = 0, jitter_ns: int = 0
+) -> dict[Hop, list[FaultRow]]:
+    """What every failing hop suffers, all faults together; delay and jitter are those of a link
+    without faults.
+    """
+    suffered: dict[Hop, list[Fault]] = {}
+    rates: dict[Hop, list[int]] = {}
     for target, fault in faults.items():
         for hop in hops_of(target, fabric):
-            kept[hop] = kept.get(hop, 1.0) * (1 - fault.loss)
-    return {hop: [_loss(1 - share)] for hop, share in kept.items()}
+            suffered.setdefault(hop, []).append(fault)
+        for hop in _links_of(target, fabric) if fault.rate_bps else ():
+            rates.setdefault(hop, []).append(fault.rate_bps or 0)
+    placed = {hop: _rows(found, delay_ns, jitter_ns) for hop, found in suffered.items()}
+    for hop, found in rates.items():
+        placed.setdefault(hop, []).append(("rate", min(found), 0))
+    return placed
 
 
-def _loss(share: float) -> FaultRow:
-    ppm = round(share * 1_000_000)
-    return ("silent", 0, 0) if ppm == 1_000_000 else ("loss", ppm, 0)
+def _links_of(target: Target, fabric: Topology) -> list[Hop]:
+    """Hops of the links whose rate is the target's: of a plane, those to and from hosts."""
+    found = hops_of(target, fabric)
+    if target.kind == "plane":
+        found += [hop._replace(kind=HOST_DOWN) for hop in found]
+    if target.kind == "t1":
+        found += [hop._replace(kind=T0_UP) for hop in found]
+    return found
+
+
+def _rows(faults: list[Fault], delay_ns: int, jitter_ns: int) -> list[FaultRow]:
+    """Chances are independent of each other; delays add up."""
+    rows: list[FaultRow] = []
+    for kind in ("loss", "corrupt", "duplicate", "reorder"):
+        spared = math.prod(1 - float(getattr(fault, kind)) for fault in faults)
+        ppm = round((1 - spared) * _ALL_PPM)
+        if kind == "loss" and ppm == _ALL_PPM:
+            rows.append(("silent", 0, 0))
+        elif ppm > 0:
+            rows.append((kind, ppm, _REORDER_NS))
+    delay_ns += sum(fault.delay_ns for fault in faults)
+    jitter_ns += sum(fault.jitter_ns for fault in faults)
+    return [*rows, ("delay", delay_ns, 0), ("jitter", jitter_ns, 0)]
 
 
 def encode_faults(faults: Mapping[Hop, list[FaultRow]]) -> list[Any]:

@@ -243,6 +243,13 @@ def shaper(rate_bps: int) -> Shaper:
     return Shaper(rate_bps, _BURST_BYTES, _BURST_BYTES + _queue_bytes(rate_bps))
 
 
+def _port_shaper(shape: Shape) -> Shaper | None:
+    """Of a host before an emulated fabric. Only a queue of the host's own can hold its sockets
+    back, and it counts some bytes less a packet than the emulator: 1% keeps the two apart.
+    """
+    return None if shape.rate_bps is None else shaper(shape.rate_bps * 99 // 100)
+
+
 def emulator_config(shape: Shape) -> dict[str, int]:
     """The fields of `struct mrc_emu_config`."""
     rate_bps = shape.rate_bps or _NO_RATE_BPS
@@ -273,6 +280,7 @@ def _links(shape: Shape) -> Iterator[Link]:
         yield Link(f"h{host}", "mgmt", "mgmt", f"h{host}", 1500, None)
         for plane in shape.topology.plane_numbers():
             if shape.fabric is Fabric.EMULATED:
+                fabric = (shape.mtu, _port_shaper(shape))
                 upper = (FABRIC, interface_name(host, plane))
                 yield Link(f"h{host}", f"p{plane}", *upper, *fabric, is_emulated=True)
                 continue

@@ -162,7 +162,7 @@ def _decode(stored: dict[str, Any]) -> State:
         shape=Shape(**stored["shape"]),
         up=stored["up"],
         faults={
-            target: Fault(Mode(fault["mode"]), fault["loss"])
+            target: Fault(**fault | {"mode": Mode(fault["mode"])})
             for target, fault in stored["faults"].items()
         },
     )

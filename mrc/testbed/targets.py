@@ -60,20 +60,49 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """How a target fails."""
+    """How a target fails. What follows `loss` needs an emulated fabric, and loss may be 0 then."""
 
     mode: Mode = Mode.SILENT
     loss: float = 1.0
     """share of packets lost, in steps of 0.0001; below 1 only when silent"""
+    corrupt: float = 0.0
+    """share of packets in which a bit flips"""
+    duplicate: float = 0.0
+    """share of packets that arrive twice"""
+    reorder: float = 0.0
+    """share of packets that arrive later, by up to 1 ms"""
+    delay_ns: int = 0
+    """added to every packet"""
+    jitter_ns: int = 0
+    """added at random, up to this; order is kept"""
+    rate_bps: int | None = None
+    """of every link of the target"""
 
     def __post_init__(self) -> None:
-        if not 0 < self.loss <= 1:
+        if not (0 if self.is_impairment else 1e-9) <= self.loss <= 1:
             raise ValueError(f"loss is {self.loss}, not above 0 and up to 1")
-        if self.mode is Mode.DOWN and self.loss != 1:
+        if self.mode is Mode.DOWN and (self.loss != 1 or self.is_impairment):
             raise ValueError("a target that is down loses everything: loss goes with silent")
+        for share in (self.corrupt, self.duplicate, self.reorder):
+            if not 0 <= share <= 1:
+                raise ValueError(f"a share is {share}, not in 0..1")
+
+    @property
+    def is_impairment(self) -> bool:
+        """Whether it does more than lose packets."""
+        shares = (self.corrupt, self.duplicate, self.reorder)
+        return any((*shares, self.delay_ns, self.jitter_ns, self.rate_bps))
 
     def __str__(self) -> str:
-        return self.mode if self.loss == 1 else f"loss {self.loss:.2%}"
+        if not self.is_impairment:
+            return self.mode if self.loss == 1 else f"loss {self.loss:.2%}"
+        names = ("loss", "corrupt", "duplicate", "reorder")
+        shares = [(name, getattr(self, name)) for name in names]
+        words = [f"{name} {share:.2%}" for name, share in shares if share]
+        words += [f"delay +{self.delay_ns / 1000:g} us"] if self.delay_ns else []
+        words += [f"jitter {self.jitter_ns / 1000:g} us"] if self.jitter_ns else []
+        words += [f"rate {self.rate_bps / 1e6:g} Mbit/s"] if self.rate_bps else []
+        return ", ".join(words)
 
 
 def parse_target(text: str, fabric: Topology) -> Target:

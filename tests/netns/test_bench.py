@@ -66,3 +66,16 @@ def check_limited(bed: dict[str, Any]) -> None:
     assert 0.95 * LIMITED_BPS < bed["payload_capacity_bits_per_second"] < LIMITED_BPS
     one = row(bed, "TCP, cubic, write")["goodput_bits_per_second"]["median"]
     assert one < 1.5 * LIMITED_BPS / 4  # a short run passes it: the shapers' buckets start full
+
+
+def test_fabric__quick() -> None:
+    options = ["--rates", "2000", "--seconds", "0.3", "--planes", "1", "--json"]
+    command = [sys.executable, str(ROOT / "bench" / "fabric"), *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    (found,) = json.loads(done.stdout)["rows"]
+    assert 1500 < found["offered_pps"] < 2500
+    assert found["carried_pps"] > 1500
+    assert found["overloaded"] == found["dropped"] == 0
+    assert 0 < found["late_p50_us"] <= found["late_p99_us"]
+    assert not [name for name in netns.names() if "bench" in name]

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from mrc import netns
+from mrc import netns, topology
 from mrc.cli.main import main
 from mrc.errors import StateError
 from mrc.testbed import Testbed, nft, rootless, state
@@ -250,3 +250,58 @@ def test_command__is_a_whole_test_bed_for_ordinary_users(bed_name: str) -> None:
     assert done.returncode == 0, done.stderr
     assert "1 received" in done.stdout
     assert not [each for each in netns.names() if bed_name in each]
+
+
+def test_up__emulated_takes_its_own_options(
+    bed_name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    named = ("--name", bed_name)
+    queues = ("--delay", "1ms", "--jitter", "2us", "--buffer", "1MiB", "--ecn-low", "64KiB")
+    assert typed("up", *named, *SMALL, "--fabric", "emulated", *queues, "--no-trim") == 0
+    shape = Testbed.existing(bed_name).shape
+    assert (shape.delay_ns, shape.jitter_ns, shape.buffer_bytes) == (10**6, 2000, 1 << 20)
+    assert (shape.ecn_low_bytes, shape.ecn_high_bytes, shape.trim) == (64 << 10, 0, False)
+    capsys.readouterr()
+    assert typed("fail", *named, "plane:1", "--delay", "1ms", "--rate", "50mbit") == 0
+    assert capsys.readouterr().out == "plane:1 fails: delay +1000 us, rate 50 Mbit/s\n"
+    assert typed("fail", *named, "t1:1.0") == 0
+    ping = ("ping", "-6", "-c", "1", "-W", "1", str(topology.path_address(1, 1, 0)))
+    assert execute("exec", *named, "h0", "--", *ping).returncode == 1
+    capsys.readouterr()
+    assert typed("status", *named) == 0
+    shown = capsys.readouterr().out
+    assert "500 Mbit/s a link, MTU 9000, emulated" in shown
+    assert "t1:1.0>t0:1.1    1 lost, queue up to" in shown
+    assert "0 overloaded" in shown and "too slow" not in shown
+    assert typed("status", *named, "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["fabric"] == "emulated" and told["counters"]["lost"] == 1
+    assert told["links"]["t1:1.0>t0:1.1"]["lost"] == 1
+
+
+def test_up__a_kernel_fabric_has_no_queues_to_set(
+    bed_name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert typed("up", "--name", bed_name, *SMALL, "--delay", "1ms") == 2
+    assert "a kernel fabric has none of these: --fabric emulated" in capsys.readouterr().err
+
+
+def test_up__emulated_ends_with_the_shell_of_an_ordinary_user(tmp_path: Path) -> None:
+    """Nobody takes the test bed down: the emulator keeps nothing of the namespace alive."""
+    steps = f"{sys.executable} -m mrc testbed up --fabric emulated --planes 1 --json"
+    show = "cat /run/mrc/lab/fabric.log; echo pid $(readlink /proc/self/ns/user)"
+    argv = rootless.command(["sh", "-e", "-c", f"{steps} > /dev/null; {show}"])
+    done = subprocess.run(argv, check=True, capture_output=True, text=True)
+    namespace = done.stdout.split("pid ")[1].strip()
+    while namespace in user_namespaces():
+        os.sched_yield()
+
+
+def user_namespaces() -> set[str]:
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/ns/user"):
+        try:
+            found.add(os.readlink(path))
+        except OSError:  # it has ended meanwhile
+            continue
+    return found

@@ -12,6 +12,8 @@ from mrc._ffi_build import (
     compile_flags,
     crc_library,
     cut_cdef,
+    emu_headers,
+    emu_sources,
     headers,
     links,
     sim_headers,
@@ -67,6 +69,12 @@ def test_sim_sources__are_the_engine_and_the_fabric_without_sockets() -> None:
     assert {"csrc/core/engine.c", "csrc/sim/fabric.c", "csrc/sim/sim.c"} <= set(found)
     assert not [name for name in found if name.startswith("csrc/io/")]
     assert [name for name in (*found, *sim_headers(ROOT)) if not (ROOT / name).exists()] == []
+
+
+def test_emu_sources__are_the_fabric_and_its_edge() -> None:
+    found = emu_sources(ROOT)
+    assert {"csrc/sim/fabric.c", "csrc/emu/emu.c", "csrc/emu/ring.c"} <= set(found)
+    assert [name for name in (*found, *emu_headers(ROOT)) if not (ROOT / name).exists()] == []
 
 
 def test_links__a_library_that_does_not_exist() -> None:

@@ -1,0 +1,350 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The emulated fabric: the kernel as oracle of its uSIDs, its queues, its faults, its end.
+
+h0 -- t0:1.0 --+-- t1:1.0 --+-- t0:1.1 -- h1
+h2 -- t0:1.2 --+-- t1:1.1 --+
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from ipaddress import IPv6Address
+from pathlib import Path
+
+import pytest
+
+from mrc import netns, srv6, topology
+from mrc.errors import ArgumentError, StateError
+from mrc.testbed import Fabric, Testbed, control, state
+
+from .conftest import fresh_name
+
+PORT = 4791
+WRITE = 0xC7  # the opcode of a WRITE Middle: what a switch may trim
+ETH_P_IPV6 = 0x86DD
+TRIMMED, TRIMMED_LASTHOP = 0x07, 0x0B
+MS = 1_000_000
+
+
+@pytest.fixture(scope="module")
+def bed() -> Iterator[Testbed]:
+    with Testbed(
+        fresh_name(), hosts=3, planes=1, t1=2, rate="20mbit", fabric=Fabric.EMULATED,
+        buffer_bytes=128 << 10,
+    ) as bed:  # fmt: skip
+        yield bed
+
+
+@pytest.fixture(autouse=True)
+def healed(request: pytest.FixtureRequest) -> Iterator[None]:
+    yield
+    if "bed" in request.fixturenames:
+        request.getfixturevalue("bed").heal("all")
+
+
+def udp_socket(bed: Testbed, host: str) -> socket.socket:
+    with netns.inside(bed.plan.nodes[host].namespace):
+        return socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+
+
+def receiver(bed: Testbed) -> socket.socket:
+    rx = udp_socket(bed, "h1")
+    rx.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVTCLASS, 1)
+    rx.bind(("::", PORT))
+    rx.settimeout(2)
+    return rx
+
+
+def tclass_of(control_messages: Sequence[tuple[int, int, bytes]]) -> int:
+    return int(struct.unpack("i", control_messages[0][2])[0])
+
+
+# ---- The kernel as oracle -------------------------------------------------------------------
+
+T1, T0, HERE = topology.t1_usid, topology.t0_usid, topology.HOST_USID
+
+# uSIDs that a host may put into a carrier, and a hop limit.
+CARRIERS: dict[str, tuple[list[int], int]] = {
+    "over t1 0": ([T1(0), T0(1), HERE], 64),
+    "over t1 1": ([T1(1), T0(1), HERE], 64),
+    "back to where it came from": ([T1(0), T0(0), HERE], 64),
+    "six uSIDs": ([T1(0), T0(1), HERE, 0x1234, 0x5678, 0x9ABC], 64),
+    "its own T0 first": ([T0(0), T1(1), T0(1), HERE], 64),
+    "its own T0 twice": ([T0(0), T0(0), T1(0), T0(1), HERE], 64),
+    "over two T1s": ([T1(0), T0(1), T1(1), T0(1), HERE], 64),
+    "straight down": ([HERE], 64),
+    "no such T1": ([T1(7), T0(1), HERE], 64),
+    "no such T0": ([T1(0), T0(9), HERE], 64),
+    "a T1 after a T1": ([T1(0), T1(1), T0(1), HERE], 64),
+    "nothing after the T0": ([T1(0), T0(1)], 64),
+    "unknown uSID": ([0x7777], 64),
+    "as many hops as switches": ([T1(0), T0(1), HERE], 3),
+    "one hop more": ([T1(0), T0(1), HERE], 4),
+}
+
+
+def frame(usids: Sequence[int], hop_limit: int, mark: bytes) -> bytes:
+    """Ethernet, outer IPv6 to a carrier, inner IPv6 with no next header and 8 bytes."""
+    ethernet = bytes.fromhex("020000000001020000000002") + struct.pack("!H", ETH_P_IPV6)
+    carrier = srv6.pack(topology.block(1), usids).packed
+    source = topology.host_address(0).packed
+    inner = struct.pack("!IHBB", 6 << 28 | 2 << 20, len(mark), 59, 64) + source + source + mark
+    outer = struct.pack("!IHBB", 6 << 28 | 2 << 20 | 0x4321, len(inner), 41, hop_limit)
+    return ethernet + outer + source + carrier + inner
+
+
+def raw_socket(bed: Testbed, host: str) -> socket.socket:
+    with netns.inside(bed.plan.nodes[host].namespace):
+        raw = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_IPV6))
+        raw.bind(("p1", ETH_P_IPV6))
+    raw.settimeout(5)
+    return raw
+
+
+def walk(bed: Testbed, usids: Sequence[int], hop_limit: int, mark: bytes) -> dict[str, list[bytes]]:
+    """Host -> frames with this mark that reach it before what is sent last, over each path."""
+    with raw_socket(bed, "h0") as h0, raw_socket(bed, "h1") as h1:
+        h0.send(frame(usids, hop_limit, mark))
+        last = {}
+        for host, sock in ((0, h0), (1, h1)):
+            for t1 in (0, 1):
+                last[sock, t1] = b"last%d%d  " % (host, t1)
+                h0.send(frame([T1(t1), T0(host), HERE], 64, last[sock, t1]))
+        return {
+            f"h{host}": frames_before(sock, [last[sock, 0], last[sock, 1]], mark)
+            for host, sock in ((0, h0), (1, h1))
+        }
+
+
+def frames_before(sock: socket.socket, last: list[bytes], mark: bytes) -> list[bytes]:
+    found = []
+    while last:
+        data, address = sock.recvfrom(2048)
+        if address[2] == socket.PACKET_OUTGOING:
+            continue
+        if data.endswith(mark):
+            found.append(data)
+        last = [each for each in last if not data.endswith(each)]
+    return found
+
+
+@pytest.fixture(scope="module")
+def both() -> Iterator[dict[Fabric, Testbed]]:
+    with (
+        Testbed(fresh_name(), planes=1, t1=2, fabric=Fabric.KERNEL) as kernel,
+        Testbed(fresh_name(), planes=1, t1=2, fabric=Fabric.EMULATED) as emulated,
+    ):
+        yield {Fabric.KERNEL: kernel, Fabric.EMULATED: emulated}
+
+
+@pytest.mark.parametrize("name", CARRIERS)
+def test_usids__as_the_kernel_does(both: dict[Fabric, Testbed], name: str) -> None:
+    """Every byte of what arrives, and where, is the same."""
+    usids, hop_limit = CARRIERS[name]
+    mark = b"%08d" % list(CARRIERS).index(name)
+    kernel = walk(both[Fabric.KERNEL], usids, hop_limit, mark)
+    assert walk(both[Fabric.EMULATED], usids, hop_limit, mark) == kernel
+    if name == "six uSIDs":
+        (arrived,) = kernel["h1"]
+        rest = srv6.pack(topology.block(1), usids[2:])
+        assert (IPv6Address(arrived[38:54]), arrived[21]) == (rest, 61)
+
+
+# ---- Queues ---------------------------------------------------------------------------------
+
+
+def send_all(bed: Testbed, host: str, t1: int, count: int) -> None:
+    """ECN-capable writes to h1. The host's own port holds the socket back: none is lost there."""
+    with udp_socket(bed, host) as tx:
+        tx.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_TCLASS, 2)
+        for _ in range(count):
+            tx.sendto(bytes([WRITE]).ljust(4096), (str(topology.path_address(1, 1, t1)), PORT))
+
+
+def incast(bed: Testbed, t1s: tuple[int, int], count: int) -> Counter[tuple[int, int]]:
+    """h0 and h2 send to h1, each over a T1; (traffic class, bytes) -> packets that arrived."""
+    arrived: Counter[tuple[int, int]] = Counter()
+    with receiver(bed) as rx, ThreadPoolExecutor(2) as pool:
+        sending = [
+            pool.submit(send_all, bed, host, t1, count)
+            for host, t1 in zip(("h0", "h2"), t1s, strict=True)
+        ]
+        while arrived.total() < 2 * count:
+            data, messages, _, _ = rx.recvmsg(8192, 100)
+            arrived[tclass_of(messages), len(data)] += 1
+        for each in sending:
+            each.result()
+    return arrived
+
+
+def test_queue__marks_and_trims_inside_the_fabric(bed: Testbed) -> None:
+    """Two hosts meet at one T1: its port marks, then trims, and nothing is lost."""
+    arrived = incast(bed, (0, 0), 150)
+    assert set(arrived) <= {(2, 4096), (3, 4096), (TRIMMED << 2 | 2, 64), (TRIMMED << 2 | 3, 64)}
+    assert arrived[3, 4096] > 0
+    assert sum(count for (_, size), count in arrived.items() if size == 64) > 0
+    port = bed.links()["t1:1.0>t0:1.1"]
+    assert port["marked"] > 0 and port["trimmed"] > 0 and port["dropped"] == 0
+    assert port["peak_bytes"] > 100 << 10
+    assert bed.counters()["overloaded"] == 0
+
+
+def test_queue__at_the_last_hop_trims_and_does_not_mark(bed: Testbed) -> None:
+    """Over two T1s they meet at the port to h1."""
+    before = bed.links()["t0:1.1>h1"]["trimmed"]
+    arrived = incast(bed, (0, 1), 150)
+    assert set(arrived) == {(2, 4096), (TRIMMED_LASTHOP << 2 | 2, 64)}
+    assert bed.links()["t0:1.1>h1"]["trimmed"] - before == arrived[TRIMMED_LASTHOP << 2 | 2, 64]
+
+
+def test_queue__a_transfer_lives_with_trimming(bed: Testbed, tmp_path: Path) -> None:
+    """Two files at once to one host: NACKs for what was trimmed, every byte verified."""
+    inbox = tmp_path / "inbox"
+    inbox.mkdir()
+    files = {host: tmp_path / f"{host}.bin" for host in ("h0", "h2")}
+    mrc = [sys.executable, "-m", "mrc"]
+    before = bed.counters()["trimmed"]
+    argv, env = bed.host_command("h1", [*mrc, "recv", "--output", str(inbox)])
+    with subprocess.Popen(argv, env=env, stderr=subprocess.PIPE) as receiving:
+        try:
+            assert receiving.stderr is not None
+            assert b"listening" in receiving.stderr.readline()
+            sending = []
+            for host, path in files.items():
+                path.write_bytes(os.urandom(1 << 20))
+                argv, env = bed.host_command(host, [*mrc, "send", str(path), "h1"])
+                sending.append(subprocess.Popen(argv, env=env))
+            assert [each.wait(60) for each in sending] == [0, 0]
+        finally:
+            receiving.send_signal(signal.SIGINT)
+            receiving.communicate()
+    for path in files.values():
+        assert (inbox / path.name).read_bytes() == path.read_bytes()
+    assert bed.counters()["trimmed"] > before
+
+
+# ---- Faults ---------------------------------------------------------------------------------
+
+
+def exchange(bed: Testbed, count: int) -> list[int]:
+    """Numbers of the datagrams that arrive at h1, in order; ends when none comes for 0.1 s."""
+    arrived = []
+    with receiver(bed) as rx, udp_socket(bed, "h0") as tx:
+        for number in range(count):
+            tx.sendto(number.to_bytes(4), (str(topology.path_address(1, 1, 0)), PORT))
+        rx.settimeout(0.1)
+        try:
+            while True:
+                arrived.append(int.from_bytes(rx.recv(100)))
+        except TimeoutError:
+            return arrived
+
+
+def test_fail__corrupt_is_caught_by_the_checksum(bed: Testbed) -> None:
+    bed.fail("uplink:1.0.0", corrupt=1.0)
+    assert exchange(bed, 20) == []
+    assert bed.heal("all") == ["uplink:1.0.0"]
+    assert exchange(bed, 20) == list(range(20))
+
+
+def test_fail__duplicate(bed: Testbed) -> None:
+    bed.fail("t1:1.0", duplicate=1.0)
+    assert Counter(exchange(bed, 20)) == Counter(list(range(20)) * 2)
+
+
+def test_fail__reorder(bed: Testbed) -> None:
+    bed.fail("plane:1", reorder=0.5)
+    arrived = exchange(bed, 60)
+    assert arrived != sorted(arrived) and sorted(arrived) == list(range(60))
+
+
+def test_fail__delay_is_added_once(bed: Testbed) -> None:
+    bed.fail("plane:1", delay_ns=200 * MS)
+    with receiver(bed) as rx, udp_socket(bed, "h0") as tx:
+        begin = time.monotonic()
+        tx.sendto(b"x", (str(topology.path_address(1, 1, 0)), PORT))
+        rx.recv(100)
+        assert 0.2 <= time.monotonic() - begin < 0.4
+
+
+def test_fail__rate(bed: Testbed) -> None:
+    """20 packets of 4222 bytes on the wire at 5 Mbit/s take 128 ms, the first not counted."""
+    bed.fail("t1:1.0", rate_bps=5_000_000)
+    with receiver(bed) as rx, udp_socket(bed, "h0") as tx:
+        times = []
+        for _ in range(20):
+            tx.sendto(bytes(4096), (str(topology.path_address(1, 1, 0)), PORT))
+        for _ in range(20):
+            rx.recv(8192)
+            times.append(time.monotonic())
+    assert 0.120 <= times[-1] - times[0] < 0.240
+
+
+def test_fail__two_targets_add_up(bed: Testbed) -> None:
+    bed.fail("link:h0.1", loss=0.5)
+    bed.fail("plane:1", loss=0.5)
+    assert 7 <= len(exchange(bed, 100)) <= 43  # 25 +- 18: four sigma
+    bed.heal("plane:1")
+    assert 30 <= len(exchange(bed, 100)) <= 70
+
+
+def test_fail__refuses_impairments_in_the_kernel(both: dict[Fabric, Testbed]) -> None:
+    with pytest.raises(ArgumentError, match="--fabric emulated"):
+        both[Fabric.KERNEL].fail("plane:1", delay_ns=MS)
+    with pytest.raises(StateError, match="only emulated ones count"):
+        both[Fabric.KERNEL].counters()
+
+
+# ---- Its end --------------------------------------------------------------------------------
+
+
+def has_ended(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def test_down__ends_the_emulator(bed_name: str) -> None:
+    bed = Testbed(bed_name, planes=1, t1=1, fabric=Fabric.EMULATED)
+    bed.up()
+    pid = bed.counters()["pid"]
+    assert bed.down() is True
+    assert has_ended(pid)
+    assert not [name for name in netns.names() if bed_name in name]
+    assert not state.folder(bed_name).exists()
+
+
+def test_up__again_after_the_emulator_was_killed(bed_name: str) -> None:
+    bed = Testbed(bed_name, planes=1, t1=1, fabric=Fabric.EMULATED)
+    bed.up()
+    pid = bed.counters()["pid"]
+    os.kill(pid, signal.SIGKILL)
+    while not has_ended(pid):
+        os.sched_yield()
+    assert bed.missing() == ["fabric"]
+    with pytest.raises(StateError, match="does not answer"):
+        bed.fail("plane:1")
+    assert bed.up() is True
+    assert exchange(bed, 3) == [0, 1, 2]
+    os.kill(bed.counters()["pid"], signal.SIGKILL)
+    assert bed.down() is True
+
+
+def test_down__ends_an_emulator_that_hangs(bed_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    bed = Testbed(bed_name, planes=1, t1=1, fabric=Fabric.EMULATED)
+    bed.up()
+    pid = bed.counters()["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    monkeypatch.setattr(control, "_ANSWER_SECONDS", 0.1)
+    assert bed.down() is True
+    assert has_ended(pid)
