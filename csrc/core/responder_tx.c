@@ -169,7 +169,7 @@ static bool flush_nacks(struct mrc_engine *engine, struct mrc_qp *qp) {
                                      .nack_psn = nack->psn,
                                      .cc_type = 2,
                                      .tx_timestamp = nack->tx_timestamp}};
-    mrc_burst_add(engine, burst, &wire, MRC_KIND_NACK, 0, mrc_qp_has_icrc(qp));
+    mrc_burst_add(engine, burst, &wire, MRC_KIND_NACK, resp->n_nacks - 1u, mrc_qp_has_icrc(qp));
     mrc_trace(engine, MRC_TRACE_NACK_OUT, qp->qpn, nack->psn, nack->reason);
     resp->n_nacks--;
   }
@@ -215,5 +215,8 @@ void mrc_responder_on_refused(struct mrc_engine *engine, struct mrc_qp *qp,
     qp->resp.sack_now = true;
     mrc_rxwin_on_refused(&qp->resp.win, packet->_slot);
   }
+  /* Nothing came since: what was sent stands where it stood, and the last sent comes back first. */
+  if (packet->_kind == MRC_KIND_NACK)
+    qp->resp.nacks[qp->resp.n_nacks++] = qp->resp.nacks[packet->_slot];
   mrc_qp_touch_to_answer(engine, qp);
 }

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* NACKs that the kernel refuses at first. */
+#include "core/engine.h"
+#include "forge.h"
+#include "scenario.h"
+#include "sim/connect.h"
+
+enum { CAPACITY = 16, NACKS = 3 };
+
+static const uint8_t four[4] = {0x11, 0x22, 0x33, 0x44};
+
+/* One transmit of a host, of which nothing leaves: the fate is told here. Its bursts stay readable.
+ */
+static int transmit(struct mrc_pair *p, int host, struct mrc_burst *bursts, int capacity,
+                    int fate) {
+  int taken[CAPACITY];
+  mrc_engine *engine = p->hosts[host].engine;
+  const int n = mrc_engine_transmit(engine, bursts, capacity, p->now_ns);
+  for (int i = 0; i < n; i++)
+    taken[i] = fate;
+  if (n > 0) mrc_engine_commit(engine, bursts, taken, n, p->now_ns);
+  return n;
+}
+
+/* Trims of which the NACKs are refused by the kernel, at first: they are given again, all of them
+   and as they were. */
+static void test_nack__refused_is_given_again(void) {
+  struct mrc_pair *p = open_pair();
+  const int end = open_qp(p, .memory_bytes = 64 * MTU);
+  struct forge forge = make_forge(p, end, four);
+  forge.meta.trimmed = MRC_TRIMMED;
+  for (uint32_t i = 0; i < NACKS; i++) {
+    forge.wire.psn = i + 1;
+    CHECK_EQ(send_forge(p, &forge), MRC_DROP_TRIMMED);
+  }
+  struct mrc_burst bursts[CAPACITY];
+  uint8_t headers[NACKS][MRC_MAX_HEADER];
+  CHECK_EQ(transmit(p, 1, bursts, CAPACITY, 0), 1);
+  CHECK_EQ(bursts[0].n_packets, NACKS);
+  for (int i = 0; i < NACKS; i++) {
+    CHECK_EQ(bursts[0].packets[i].header[0], MRC_OP_NACK);
+    memcpy(headers[i], bursts[0].packets[i].header, bursts[0].packets[i].header_bytes);
+  }
+  CHECK_EQ(transmit(p, 1, bursts, CAPACITY, 1), 1);
+  CHECK_EQ(bursts[0].n_packets, NACKS);
+  for (int i = 0; i < NACKS; i++)
+    CHECK_MEM_EQ(bursts[0].packets[i].header, headers[i], bursts[0].packets[i].header_bytes);
+  CHECK_EQ(counter(p, 1, MRC_COUNTER_TX_NACKS), NACKS);
+  CHECK_EQ(transmit(p, 1, bursts, CAPACITY, 1), 0);
+  mrc_pair_destroy(p);
+}
+
+CHECK_MAIN(RUN(test_nack__refused_is_given_again))
