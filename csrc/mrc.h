@@ -399,7 +399,9 @@ int mrc_qp_modify(mrc_engine *engine, uint32_t qpn, uint32_t state, const struct
                   uint64_t now_ns);
 /* Sets the EV array (in INIT); every port named must exist. -EINVAL, -ENOENT. */
 int mrc_qp_set_evs(mrc_engine *engine, uint32_t qpn, const struct mrc_ev_attr *evs, int n);
-/* Sets where the peer's packets come from (in INIT). -EINVAL, -ENOENT. */
+/* Sets where the peer's packets come from (in INIT). -EINVAL, -ENOENT, -ENOSPC (an engine knows so
+   many sources at once: 256 for each QP, and 65536 at most; QPs with the same sources share them).
+ */
 int mrc_qp_set_peer(mrc_engine *engine, uint32_t qpn, const struct mrc_peer_source *sources, int n);
 int mrc_qp_destroy(mrc_engine *engine, uint32_t qpn);
 /* -ENOENT, -EINVAL, -EPERM (not RTS), -ENOBUFS (queue full), -EACCES (local memory). */

@@ -293,7 +293,10 @@ class QueuePair:
         return self._command(CommandOp.QP_SET_EVS, array, pointer=array, value=len(evs))
 
     def set_peer(self, sources: Sequence[PeerSource]) -> Command:
-        """Sets where the peer's packets come from (in INIT)."""
+        """Sets where the peer's packets come from (in INIT).
+
+        The command fails with QueueFullError when the Context knows too many sources already.
+        """
         array = _native.new_array(
             "mrc_peer_source",
             [{"address": pack_address(s.address), "sport": s.sport} for s in sources],

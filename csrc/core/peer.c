@@ -7,19 +7,23 @@
 
 #include "qp.h"
 
+#define FIRST_ENTRIES 1024u /* before the table has to grow */
+
 int mrc_peers_init(struct mrc_peers *peers, uint32_t max_peers, uint32_t max_sources) {
   mrc_assert(max_peers > 0 && max_sources > 0);
   /* Room for one peer more: its sources are entered before an equal peer is looked for. */
   const uint32_t max_entries = 1 + max_sources + MRC_MAX_PEER_SOURCES;
-  const uint32_t heads = mrc_ceil_pow2(max_entries);
+  const uint32_t room = mrc_min_u32(max_entries, FIRST_ENTRIES);
+  const uint32_t heads = mrc_ceil_pow2(room);
   *peers = (struct mrc_peers){.peers = calloc(max_peers + 1, sizeof *peers->peers),
-                              .entries = calloc(max_entries, sizeof *peers->entries),
+                              .entries = calloc(room, sizeof *peers->entries),
                               .heads = calloc(heads, sizeof *peers->heads),
                               .head_mask = heads - 1,
                               .max_peers = max_peers + 1,
                               .free_peers = MRC_PEER_NONE,
                               .max_entries = max_entries,
-                              .n_entries = 1};
+                              .n_entries = 1,
+                              .room_entries = room};
   if (peers->peers != NULL && peers->entries != NULL && peers->heads != NULL) return 0;
   mrc_peers_free(peers);
   return -ENOMEM;
@@ -63,13 +67,40 @@ static bool has_source(const struct mrc_peers *peers, const struct mrc_peer *pee
 
 /* ---- entries ---- */
 
+/* Makes room for twice as many entries; they are named by index and keep theirs. */
+static bool grow(struct mrc_peers *peers) {
+  const uint32_t room = mrc_min_u32(peers->max_entries, 2 * peers->room_entries);
+  if (room == peers->room_entries) return false;
+  struct mrc_peer_entry *entries = realloc(peers->entries, room * sizeof *entries);
+  if (entries == NULL) return false;
+  peers->entries = entries;
+  const uint32_t n_heads = mrc_ceil_pow2(room);
+  uint32_t *heads = calloc(n_heads, sizeof *heads), *before = peers->heads;
+  if (heads == NULL) return false;
+  const uint32_t n_before = peers->head_mask + 1;
+  peers->heads = heads;
+  peers->head_mask = n_heads - 1;
+  peers->room_entries = room;
+  for (uint32_t i = 0; i < n_before; i++) {
+    for (uint32_t entry = before[i], next; entry != 0; entry = next) {
+      next = entries[entry].next;
+      uint32_t *head = head_of(peers, entries[entry].source.address, entries[entry].source.sport);
+      entries[entry].next = *head;
+      *head = entry;
+    }
+  }
+  free(before);
+  return true;
+}
+
 static uint32_t new_entry(struct mrc_peers *peers) {
   const uint32_t entry = peers->free_entries;
   if (entry != 0) {
     peers->free_entries = peers->entries[entry].next;
     return entry;
   }
-  return peers->n_entries < peers->max_entries ? peers->n_entries++ : 0;
+  if (peers->n_entries == peers->room_entries && !grow(peers)) return 0;
+  return peers->n_entries++;
 }
 
 static bool knows_address(const struct mrc_peers *peers, const struct mrc_peer *peer,

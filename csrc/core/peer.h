@@ -52,7 +52,8 @@ struct mrc_peers {
   uint32_t n_peers;    /* ever used: the others were never touched */
   uint32_t free_peers; /* list of those given back; MRC_PEER_NONE ends it */
   uint32_t max_entries;
-  uint32_t n_entries; /* ever used, entry 0 included */
+  uint32_t n_entries;    /* ever used, entry 0 included */
+  uint32_t room_entries; /* allocated; doubles up to max_entries as sources come */
   uint32_t free_entries;
 };
 
@@ -63,7 +64,7 @@ int mrc_peers_init(struct mrc_peers *peers, uint32_t max_peers,
                    uint32_t max_sources) MRC_MUST_CHECK;
 void mrc_peers_free(struct mrc_peers *peers);
 /* The QP joins the peer with these sources, which is made when there is none. 0, or -ENOSPC when
-   there is no room for the sources. */
+   there is no room for the sources, or no memory. */
 int mrc_peer_join(struct mrc_peers *peers, struct mrc_qp *qp, const struct mrc_peer_source *sources,
                   int n) MRC_MUST_CHECK;
 /* The QP leaves its peer, which is given up with its last QP. */

@@ -132,5 +132,28 @@ static void test_join__and_leave_at_random(void) {
   mrc_peers_free(&peers);
 }
 
-CHECK_MAIN(RUN(test_join__the_same_set_is_the_same_peer), RUN(test_knows__addresses_and_sources),
-           RUN(test_join__full), RUN(test_join__and_leave_at_random))
+/* The table grows with the peers, and finds those who came before. */
+static void test_join__grows_the_table(void) {
+  enum { PEERS = 32, EACH = 256 };
+  struct mrc_peers peers;
+  CHECK_EQ(mrc_peers_init(&peers, PEERS, PEERS * EACH), 0);
+  CHECK(peers.room_entries < PEERS * EACH);
+  static struct mrc_qp qps[PEERS];
+  for (uint32_t q = 0; q < PEERS; q++) {
+    struct mrc_peer_source sources[EACH];
+    for (uint32_t i = 0; i < EACH; i++)
+      sources[i] = source(q, (uint16_t)i);
+    CHECK_EQ(mrc_peer_join(&peers, &qps[q], sources, EACH), 0);
+    for (uint32_t before = 0; before <= q; before++)
+      CHECK_PTR_EQ(find(&peers, source(before, EACH - 1)), qps[before].peer);
+  }
+  CHECK_EQ(n_claims(&peers, source(0, 0)), 1);
+  for (uint32_t q = 0; q < PEERS; q++)
+    mrc_peer_leave(&peers, &qps[q]);
+  CHECK(find(&peers, source(0, 0)) == NULL);
+  mrc_peers_free(&peers);
+}
+
+CHECK_MAIN(RUN(test_join__grows_the_table), RUN(test_join__the_same_set_is_the_same_peer),
+           RUN(test_knows__addresses_and_sources), RUN(test_join__full),
+           RUN(test_join__and_leave_at_random))
