@@ -291,8 +291,10 @@ static void settle(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns
   uint64_t deadline = qp_deadline(qp);
   if ((qp->evset.plane_mask & engine->ports_blocked) != 0 && mrc_requester_is_busy(qp))
     deadline = mrc_min_u64(deadline, now_ns + MRC_BLOCKED_PATIENCE_NS);
+  /* Visits that come sooner than the wait is over do not start it again. */
+  const uint64_t wait_ns = mrc_min_u64(soonest, mrc_timers_at(&engine->timers, qp->index));
   mrc_timers_set(&engine->timers, qp->index,
-                 deadline == MRC_NEVER ? MRC_NEVER : mrc_max_u64(deadline, soonest));
+                 deadline == MRC_NEVER ? MRC_NEVER : mrc_max_u64(deadline, wait_ns));
 }
 
 /* The transmit is full before the QP was done. Whoever had no whole turn keeps its place. Not so

@@ -48,6 +48,7 @@ void mrc_loss_mark(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t psn, e
   struct mrc_plane *plane = &qp->planes[slot->plane];
   mrc_txwin_on_lost(&qp->req.win, psn);
   slot->by_timeout = why == MRC_COUNTER_LOST_BY_TIMEOUT;
+  slot->by_time = why == MRC_COUNTER_LOST_BY_TIME;
   plane->lost++;
   qp->evset.evs[slot->ev].lost++;
   mrc_count(engine, why, 1);
@@ -89,8 +90,9 @@ void mrc_loss_on_spurious(struct mrc_engine *engine, struct mrc_qp *qp,
   }
   struct mrc_plane *plane = &qp->planes[qp->evset.evs[slot->ev_lost].attr.port - 1];
   const uint64_t least_ns = mrc_floor_ns(MRC_LOSS_REORDER_FLOOR_NS / 4, qp->noise_ns);
-  const uint64_t wider_ns = mrc_max_u64(2 * plane->reorder_ns, least_ns);
-  plane->reorder_ns = mrc_min_u64(wider_ns, 4 * mrc_max_u64(plane->rtt.smooth_ns, 1));
+  uint64_t *guard_ns = slot->by_time ? &plane->spread_ns : &plane->reorder_ns;
+  const uint64_t wider_ns = mrc_max_u64(2 * *guard_ns, least_ns);
+  *guard_ns = mrc_min_u64(wider_ns, 4 * mrc_max_u64(plane->rtt.smooth_ns, 1));
   trust_ev(engine, qp, slot->ev_lost, MRC_REASON_SPURIOUS);
 }
 
@@ -147,9 +149,9 @@ void mrc_loss_on_holes(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t ba
 static bool lost_by_time(const struct mrc_qp *qp, uint32_t index, const struct mrc_txslot *oldest) {
   const struct mrc_plane *plane = &qp->planes[index];
   const uint64_t floor_ns = mrc_floor_ns(MRC_LOSS_REORDER_FLOOR_NS, qp->noise_ns);
-  uint64_t spread_ns = mrc_max_u64(floor_ns, plane->rtt.smooth_ns / 4);
+  uint64_t spread_ns = mrc_max_u64(floor_ns, plane->rtt.smooth_ns / 2);
   spread_ns = mrc_max_u64(spread_ns, 2 * plane->rtt.var_ns);
-  return plane->rack_ns > oldest->sent_ns + spread_ns + plane->reorder_ns;
+  return plane->rack_ns > oldest->sent_ns + spread_ns + plane->spread_ns + plane->reorder_ns;
 }
 
 /* Whether other planes delivered what was sent clearly later, while this one delivered nothing. */

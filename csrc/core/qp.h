@@ -48,6 +48,7 @@ struct mrc_plane {
   uint64_t rack_ns;     /* newest send time among what was acknowledged on this plane */
   uint64_t heard_ns;    /* when something sent on this plane was last acknowledged */
   uint64_t reorder_ns;  /* guard against calling reordering loss; grows with spurious losses */
+  uint64_t spread_ns;   /* by which its paths differ more than expected; grows likewise */
   uint8_t strikes;      /* bursts in a row found lost by silence; ends when it is heard */
   bool suspended;       /* silent: nothing is sent but probes */
   bool peer_down;       /* the peer reported its port down */

@@ -19,6 +19,10 @@ int mrc_timers_init(struct mrc_timers *timers, uint32_t capacity) MRC_MUST_CHECK
 void mrc_timers_free(struct mrc_timers *timers);
 /* MRC_NEVER clears. */
 void mrc_timers_set(struct mrc_timers *timers, uint32_t id, uint64_t deadline_ns);
+/* When `id` is due, or MRC_NEVER. */
+static inline uint64_t mrc_timers_at(const struct mrc_timers *timers, uint32_t id) {
+  return timers->place[id] == UINT32_MAX ? MRC_NEVER : timers->deadline_ns[id];
+}
 /* The earliest deadline, or MRC_NEVER. */
 uint64_t mrc_timers_next(const struct mrc_timers *timers);
 /* Takes the earliest id whose deadline has come, or returns UINT32_MAX. */

@@ -34,6 +34,7 @@ struct mrc_txslot {
   uint8_t tries;        /* transmissions that the kernel took, saturating */
   bool of_original : 1; /* acknowledged, maybe for an earlier transmission */
   bool by_timeout : 1;  /* taken for lost by the local timeout, without evidence of its own */
+  bool by_time : 1;     /* taken for lost because something sent later on its plane arrived */
 };
 
 _Static_assert(sizeof(struct mrc_txslot) == 32, "two slots to a cache line");

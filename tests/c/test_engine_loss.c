@@ -73,6 +73,24 @@ static void test_loss__any_one_packet_costs_one(void) {
   }
 }
 
+/* A path is silent, and the QP never rests: what arrives by the others tells, while work goes on.
+ */
+static void test_loss__is_found_while_the_qp_is_busy(void) {
+  enum { N = 200 };
+  struct mrc_pair *p = open_pair(.planes = 1, .paths = 4);
+  mrc_pair_path(p, 0, 1, 1, 2)->config.loss_mask = UINT64_MAX;
+  int end = open_qp(p, .memory_bytes = N * MTU, .sq_depth = 2 * N, .spray = 1);
+  for (int i = 0; i < N; i++) {
+    CHECK_EQ(mrc_pair_write(p, end, MTU), 0);
+    run_for(p, 10 * US);
+  }
+  CHECK(counter(p, 0, MRC_COUNTER_LOST_BY_TIME) > 0);
+  CHECK_EQ(mrc_pair_ev(p, end, 1, 2).state, MRC_EV_ASSUMED_BAD);
+  CHECK(mrc_pair_finish(p, 100 * MS));
+  CHECK_EQ(mrc_pair_info(p, end).packets_spurious, 0);
+  mrc_pair_destroy(p);
+}
+
 static void test_loss__the_only_packet(void) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
   int end = open_qp(p);
@@ -265,10 +283,11 @@ static void test_ecn__skips_the_marked_ev(void) {
 }
 
 CHECK_MAIN(RUN(test_loss__one_packet), RUN(test_loss__any_one_packet_costs_one),
-           RUN(test_loss__the_only_packet), RUN(test_loss__of_retransmissions),
-           RUN(test_loss__of_a_burst_is_one_event), RUN(test_loss__by_mask_on_every_path),
-           RUN(test_loss__of_sacks_in_mid_stream), RUN(test_loss__of_the_last_answers),
-           RUN(test_loss__of_transport_acks), RUN(test_delay__skew_between_planes_is_no_loss),
+           RUN(test_loss__is_found_while_the_qp_is_busy), RUN(test_loss__the_only_packet),
+           RUN(test_loss__of_retransmissions), RUN(test_loss__of_a_burst_is_one_event),
+           RUN(test_loss__by_mask_on_every_path), RUN(test_loss__of_sacks_in_mid_stream),
+           RUN(test_loss__of_the_last_answers), RUN(test_loss__of_transport_acks),
+           RUN(test_delay__skew_between_planes_is_no_loss),
            RUN(test_delay__skew_between_paths_of_a_plane), RUN(test_duplicates__are_placed_once),
            RUN(test_reordering__on_a_path_is_learnt), RUN(test_corruption__is_a_loss),
            RUN(test_trimming__nack_and_skip), RUN(test_ecn__skips_the_marked_ev))

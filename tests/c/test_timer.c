@@ -13,8 +13,10 @@ static void test_pop__earliest_first_and_only_when_due(void) {
   mrc_timers_set(&timers, 0, 10);
   mrc_timers_set(&timers, 3, 20);
   CHECK_EQ(mrc_timers_next(&timers), 10);
+  CHECK_EQ(mrc_timers_at(&timers, 3), 20);
   CHECK_EQ(mrc_timers_pop(&timers, 9), UINT32_MAX);
   CHECK_EQ(mrc_timers_pop(&timers, 10), 0);
+  CHECK_EQ(mrc_timers_at(&timers, 0), MRC_NEVER);
   mrc_timers_set(&timers, 3, MRC_NEVER); /* cleared */
   mrc_timers_set(&timers, 3, MRC_NEVER); /* and again */
   CHECK_EQ(mrc_timers_pop(&timers, 100), 2);
