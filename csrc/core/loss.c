@@ -159,10 +159,13 @@ static bool lost_by_silence(const struct mrc_qp *qp, uint32_t index,
                             const struct mrc_txslot *oldest) {
   const struct mrc_plane *plane = &qp->planes[index];
   const uint64_t since_ns = mrc_max_u64(oldest->sent_ns, plane->rack_ns);
-  const struct mrc_rtt *rtt = mrc_rtt_known(&plane->rtt) ? &plane->rtt : &qp->req.rtt;
+  const bool known = mrc_rtt_known(&plane->rtt);
+  const uint64_t overdue_ns = mrc_rtt_overdue_ns(known ? &plane->rtt : &qp->req.rtt, 0);
   const uint64_t floor_ns = mrc_floor_ns(MRC_LOSS_SILENCE_FLOOR_NS, qp->noise_ns);
-  const uint64_t patience_ns =
-      mrc_max_u64(floor_ns, mrc_rtt_overdue_ns(rtt, 0)) + plane->reorder_ns;
+  uint64_t patience_ns = mrc_max_u64(floor_ns, overdue_ns) + plane->reorder_ns;
+  if (!known) /* it may be much longer than the others, but the local timeout was chosen for it */
+    patience_ns = mrc_max_u64(
+        patience_ns, mrc_min_u64(MRC_LOSS_SKEW * overdue_ns, (1024ull << qp->attr.timeout) / 4));
   for (uint32_t planes = qp->evset.plane_mask & ~(1u << index); planes != 0; planes &= planes - 1)
     if (qp->planes[__builtin_ctz(planes)].rack_ns > since_ns + patience_ns) return true;
   return false;

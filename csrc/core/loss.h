@@ -9,8 +9,9 @@
 /* Choices of ours: floors below which scheduling noise of a host would look like loss. */
 #define MRC_LOSS_REORDER_FLOOR_NS 500000ull  /* spread of send times on one plane */
 #define MRC_LOSS_SILENCE_FLOOR_NS 5000000ull /* a plane must be silent for so long */
-#define MRC_LOSS_STRIKES 3                   /* bursts in a row that make a plane silent */
-#define MRC_PROBE_FIRST_NS 5000000ull        /* patience before any RTT is known */
+#define MRC_LOSS_SKEW 32   /* a plane never heard may be so many times as long as those that were */
+#define MRC_LOSS_STRIKES 3 /* bursts in a row that make a plane silent */
+#define MRC_PROBE_FIRST_NS 5000000ull /* patience before any RTT is known */
 #define MRC_PROBE_FLOOR_NS 1000000ull
 
 /* How long nothing may be heard before a reliability probe asks. */
