@@ -25,7 +25,6 @@ static uint64_t cpu_ns(void) {
   return (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
 }
 
-/* All of a QP's paths are its EVs, so that the number of EVs sets that of planes. */
 static mrc_sim *make(uint32_t hosts, uint32_t qps, uint32_t evs, uint32_t bytes) {
   const struct mrc_sim_config config = {.seed = 1,
                                         .hosts = hosts,
