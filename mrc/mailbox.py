@@ -184,12 +184,16 @@ class Mailbox:
 
         Raises what ended the mailbox once all that came before was received.
         """
+        await self.ready()
+        return self._items.popleft()
+
+    async def ready(self) -> None:
+        """Returns when `receive` would not wait, and raises what it would raise."""
         while not self._items:
             if self._failure is not None:
                 raise self._failure
             self._changed.clear()
             await self._changed.wait()
-        return self._items.popleft()
 
     async def failed(self) -> NoReturn:
         """Waits for the QP to fail or the peer to break the rules, and raises that.

@@ -17,7 +17,7 @@ from typing import Any, NoReturn, TypeVar
 from mrc.endpoint import Context
 from mrc.enums import WcStatus
 from mrc.errors import CompletionError, MrcError, PathError, PeerGoneError, ProtocolError
-from mrc.mailbox import Mailbox, MailboxMemory, mailbox_memory
+from mrc.mailbox import Mailbox, MailboxMemory, Message, mailbox_memory
 from mrc.qp import QP
 from mrc.verbs import RemoteMemory
 
@@ -63,6 +63,15 @@ class Session:
             if (await self.qp.query()).timeouts >= LOST_TIMEOUTS:
                 raise paths_lost(self.qp.peer_host) from error
             raise
+
+    async def receive(self) -> Message | int:
+        """The next item of the mailbox, unless the QP ends. Cancelled, it has taken none.
+
+        The task that waits does not take it: its result would be lost if we were cancelled before
+        we have it.
+        """
+        await self.watched(self.mailbox.ready())
+        return await self.mailbox.receive()
 
     async def _explain(self, error: CompletionError) -> MrcError:
         """What a failed work request means for the session."""

@@ -39,7 +39,7 @@ async def say(session: Session, kind: str, **body: Any) -> None:
 
 async def hear(session: Session, *kinds: str) -> Message:
     """The peer's next message, which must be one of `kinds`; a refusal is raised."""
-    message = await session.watched(session.mailbox.receive())
+    message = await session.receive()
     kind = None if isinstance(message, int) else message.get("type")
     if isinstance(message, dict) and kind == "refuse":
         raise RefusedError(f"{session.qp.peer_host}: {str(message.get('error'))[:_MAX_TEXT]}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar, TypeVarTuple
 
 import xxhash
@@ -22,7 +23,9 @@ async def in_thread(function: Callable[[*Ts], T], *args: *Ts) -> T:
     try:
         return await asyncio.shield(work)
     except asyncio.CancelledError:
-        await asyncio.wait({work})
+        while not work.done():
+            with suppress(asyncio.CancelledError):  # of a second time
+                await asyncio.wait({work})
         raise
 
 

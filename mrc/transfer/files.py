@@ -206,7 +206,10 @@ class Target:
         return self._map
 
     def commit(self) -> None:
-        """Gives the complete file its final name; raises FileError when that cannot be done."""
+        """Gives the complete file its final name; raises FileError when that cannot be done.
+
+        To be closed later: to unmap a large file takes a while.
+        """
         os.fchmod(self._fd, 0o666 & ~self._directory.umask)
         try:
             self._directory.rename(self._temporary, self.name, overwrite=self._overwrite)
@@ -217,7 +220,7 @@ class Target:
                 f"{self.path}: cannot be renamed into place: {_cause(error)}"
             ) from error
         self._temporary = ""
-        self.close()
+        self._directory.names.discard(self.name)
 
     def close(self) -> None:
         """Removes the temporary file unless it was committed. Nothing may be registered on it."""
@@ -227,10 +230,10 @@ class Target:
         if self._temporary:
             self._directory.remove(self._temporary)
             self._temporary = ""
+            self._directory.names.discard(self.name)
         if self._fd >= 0:
             os.close(self._fd)  # and with it goes the lock
             self._fd = -1
-        self._directory.names.discard(self.name)
 
 
 class OutputDirectory:

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
 from mrc.transfer.digest import in_thread
 
-AHEAD_BYTES = 64 << 20  # more than a sender has in flight
 STEP_BYTES = 4 << 20
 _POPULATE_READ = 22  # MADV_POPULATE_READ and _WRITE, which Linux has since 5.14
 _POPULATE_WRITE = 23
@@ -37,15 +37,20 @@ def populate_for_writes(address: int, length: int) -> None:
     _libc.madvise(address, length, _POPULATE_WRITE)
 
 
-class PopulateAhead:
-    """Keeps a mapping ready for writes ahead of where they are. An async context manager."""
+class Ahead:
+    """Prepares a mapping step by step, so far ahead of where the writes are and no further.
 
-    def __init__(self, address: int, length: int) -> None:
-        self._address = address
+    An async context manager; at its end no thread looks at the mapping any more.
+    """
+
+    def __init__(self, length: int, prepare: Callable[[int, int], None], ahead_bytes: int) -> None:
         self._length = length
-        self._ready = 0
-        self._wanted = AHEAD_BYTES
+        self._prepare = prepare  # of offset and length; runs in a thread
+        self._ahead_bytes = ahead_bytes
+        self._prepared = 0
+        self._wanted = ahead_bytes
         self._moved = asyncio.Event()
+        self._progress = asyncio.Event()
 
     async def __aenter__(self) -> Self:
         self._task = asyncio.create_task(self._run())
@@ -62,15 +67,22 @@ class PopulateAhead:
 
     def reached(self, offset: int) -> None:
         """All before `offset` has been written."""
-        self._wanted = offset + AHEAD_BYTES
+        self._wanted = offset + self._ahead_bytes
         self._moved.set()
 
+    async def until(self, offset: int) -> None:
+        """Returns when all before `offset` is prepared."""
+        while self._prepared < offset:
+            self._progress.clear()
+            await self._progress.wait()
+
     async def _run(self) -> None:
-        while self._ready < self._length:
-            if self._ready >= self._wanted:
+        while self._prepared < self._length:
+            if self._prepared >= self._wanted:
                 self._moved.clear()
                 await self._moved.wait()
                 continue
-            step = min(STEP_BYTES, self._length - self._ready)
-            await in_thread(populate_for_writes, self._address + self._ready, step)
-            self._ready += step
+            step = min(STEP_BYTES, self._length - self._prepared)
+            await in_thread(self._prepare, self._prepared, step)
+            self._prepared += step
+            self._progress.set()

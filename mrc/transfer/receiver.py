@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from functools import partial
 
 from mrc.enums import Access
 from mrc.errors import ProtocolError
@@ -22,8 +23,10 @@ from mrc.transfer.messages import (
     Stored,
     TransferMessage,
 )
-from mrc.transfer.populate import PopulateAhead
+from mrc.transfer.populate import Ahead, populate_for_writes
 from mrc.transfer.session import Session, TransferError, TransferredFile, VerificationError
+
+AHEAD_BYTES = 64 << 20  # more than a sender has in flight
 
 
 async def receive_files(
@@ -35,7 +38,11 @@ async def receive_files(
     """
     try:
         while (offer := await _hear_offer(session)) is not None:
-            yield await _receive_file(session, directory, offer)
+            target = directory.create(offer.name, offer.bytes)
+            # On failure the peer may still be writing: then it stays until the QP has ended.
+            session.held.callback(target.close)
+            yield await _receive_file(session, target, offer)
+            target.close()  # late, as to unmap takes a while
     except FileError as error:
         await session.say_last(Refuse("file", str(error)))
         raise
@@ -60,19 +67,14 @@ async def _hear_offer(session: Session) -> Offer | None:
     return message
 
 
-async def _receive_file(
-    session: Session, directory: OutputDirectory, offer: Offer
-) -> TransferredFile:
-    target = directory.create(offer.name, offer.bytes)
-    # On failure the peer may still be writing, so then file and region stay until the QP has ended.
-    session.held.callback(target.close)
+async def _receive_file(session: Session, target: Target, offer: Offer) -> TransferredFile:
     region = AsyncExitStack()
     session.held.push_async_callback(region.aclose)
     await in_thread(target.allocate)
     if offer.bytes:
         opened = session.ctx.register(target.map, access=Access.REMOTE_WRITE)
         mr = await region.enter_async_context(opened)
-        async with PopulateAhead(mr.address, mr.length) as pages:
+        async with Ahead(mr.length, partial(_populate, mr.address), AHEAD_BYTES) as pages:
             await session.say(Accept(mr.remote))
             digest = await _take_chunks(session, target, offer.chunk_bytes, pages)
     else:
@@ -85,9 +87,11 @@ async def _receive_file(
     return TransferredFile(target.name, target.bytes, digest, target.path)
 
 
-async def _take_chunks(
-    session: Session, target: Target, chunk_bytes: int, pages: PopulateAhead
-) -> str:
+def _populate(address: int, offset: int, length: int) -> None:
+    populate_for_writes(address + offset, length)
+
+
+async def _take_chunks(session: Session, target: Target, chunk_bytes: int, pages: Ahead) -> str:
     """Returns the digest of the file once all of it is there."""
     digest = RunningDigest()
     for index, offset in enumerate(range(0, target.bytes, chunk_bytes)):

@@ -5,29 +5,24 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
-from typing import NoReturn
+from functools import partial
+from typing import Any, NoReturn
 
 from mrc.enums import Access
 from mrc.errors import MrcError, ProtocolError
-from mrc.transfer.digest import RunningDigest, in_thread
+from mrc.qp import QP
+from mrc.transfer.digest import RunningDigest
 from mrc.transfer.files import FileError, Source, printable
 from mrc.transfer.messages import Abort, Accept, Bye, Done, Offer, Refuse, Stored, TransferMessage
-from mrc.transfer.populate import populate_for_reads
+from mrc.transfer.populate import Ahead, populate_for_reads
 from mrc.transfer.session import Session, TransferError, TransferredFile, VerificationError
 from mrc.verbs import MR, RemoteMemory
 
 CHUNK_BYTES = 4 << 20
 CHUNKS_IN_FLIGHT = 8
-
-
-@dataclass(frozen=True, slots=True)
-class _Chunk:
-    offset: int
-    length: int
-    write: asyncio.Task[object]
+AHEAD_BYTES = 256 << 20  # hashed before it is sent: page cache, not memory of ours
 
 
 def check_sources(paths: Sequence[str]) -> int:
@@ -52,8 +47,11 @@ async def send_files(session: Session, paths: Sequence[str]) -> AsyncIterator[Tr
     Raises FileError for what is wrong at this end, TransferError for what the receiver refuses.
     """
     for path in paths:
+        release = AsyncExitStack()
+        # On failure writes may still be reading the file: then it stays until the QP has ended.
+        session.held.push_async_callback(release.aclose)
         try:
-            sent = await _send_file(session, path)
+            sent = await _send_file(session, path, release)
         except FileError as error:
             await session.say_last(Abort(str(error)))
             raise
@@ -61,34 +59,46 @@ async def send_files(session: Session, paths: Sequence[str]) -> AsyncIterator[Tr
             await session.say_last(Abort("the sender was stopped"))
             raise
         yield sent
+        await release.aclose()  # late, as to unmap takes a while
     try:
         await session.say(Bye())
     except MrcError:
         pass  # every file is stored, so this is a success; the receiver will see us close
 
 
-async def _send_file(session: Session, path: str) -> TransferredFile:
-    release = AsyncExitStack()
-    # On failure writes may still be reading the file, so then it stays until the QP has ended.
-    session.held.push_async_callback(release.aclose)
+async def _send_file(session: Session, path: str, release: AsyncExitStack) -> TransferredFile:
     source = release.enter_context(Source(path))
-    await session.say(Offer(source.name, source.bytes, CHUNK_BYTES))
-    reply = await _hear(session, source)
-    if not isinstance(reply, Accept) or (reply.memory is None) != (source.bytes == 0):
-        raise ProtocolError(f"{session.qp.peer_host} did not answer an offer with an acceptance")
+    mr = None
+    if source.bytes:
+        registered = session.ctx.register(source.map, access=Access.LOCAL_READ)
+        mr = await release.enter_async_context(registered)
     digest = RunningDigest()
-    if reply.memory is not None:
-        mr = await release.enter_async_context(
-            session.ctx.register(source.map, access=Access.LOCAL_READ)
-        )
-        writing = _Writing(session, source, mr, reply.memory, digest)
-        await session.watched(writing.run(), _refusal(session, source))
+    # From now on, so while the receiver makes room too.
+    async with Ahead(source.bytes, partial(_prepare, source, mr, digest), AHEAD_BYTES) as ahead:
+        await session.say(Offer(source.name, source.bytes, CHUNK_BYTES))
+        reply = await _hear(session, source)
+        if not isinstance(reply, Accept) or (reply.memory is None) != (mr is None):
+            raise ProtocolError(
+                f"{session.qp.peer_host} did not answer an offer with an acceptance"
+            )
+        if mr is not None and reply.memory is not None:
+            writing = _Writing(session.qp, mr, reply.memory, ahead)
+            await _unless_it_speaks(session, source, writing.run())
     source.check_unchanged()
     await session.say(Done(digest.hexdigest()))
     if not isinstance(await _hear(session, source), Stored):
         raise ProtocolError(f"{session.qp.peer_host} did not say that it stored the file")
-    await release.aclose()
     return TransferredFile(source.name, source.bytes, digest.hexdigest(), path)
+
+
+def _prepare(
+    source: Source, mr: MR | None, digest: RunningDigest, offset: int, length: int
+) -> None:
+    """Hashes the mapping: it is registered, so a part that somebody cuts off gives zeros."""
+    assert mr is not None, "an empty file needs no preparation"
+    populate_for_reads(mr.address + offset, length)
+    with memoryview(source.map) as whole, whole[offset : offset + length] as step:
+        digest.update(step)
 
 
 async def _hear(session: Session, source: Source) -> TransferMessage:
@@ -107,48 +117,54 @@ async def _hear(session: Session, source: Source) -> TransferMessage:
     raise TransferError(f"{host} refused the file: {cause}")
 
 
-async def _refusal(session: Session, source: Source) -> NoReturn:
-    await _hear(session, source)
-    raise ProtocolError(f"{session.qp.peer_host} spoke in the middle of a file")
+async def _unless_it_speaks(
+    session: Session, source: Source, work: Coroutine[Any, Any, None]
+) -> None:
+    """Does `work`; raises what the receiver says meanwhile, where nothing is due."""
+    try:
+        await session.watched(work, _spoken(session))
+    except _SpokenError:
+        await _hear(session, source)
+        raise ProtocolError(f"{session.qp.peer_host} spoke in the middle of a file") from None
+
+
+async def _spoken(session: Session) -> NoReturn:
+    await session.mailbox.ready()  # and takes nothing: the work may end in the same moment
+    raise _SpokenError
+
+
+class _SpokenError(Exception):
+    pass
 
 
 class _Writing:
-    """The chunks of one file on their way, and the digest of what was read."""
+    """The chunks of one file on their way."""
 
-    def __init__(
-        self,
-        session: Session,
-        source: Source,
-        mr: MR,
-        remote: RemoteMemory,
-        digest: RunningDigest,
-    ) -> None:
-        self._qp = session.qp
-        self._source = source
+    def __init__(self, qp: QP, mr: MR, remote: RemoteMemory, ahead: Ahead) -> None:
+        self._qp = qp
         self._mr = mr
         self._remote = remote
-        self._digest = digest
-        self._buffer = memoryview(bytearray(min(CHUNK_BYTES, source.bytes)))
-        self._pending: deque[_Chunk] = deque()
+        self._ahead = ahead
+        self._pending: deque[asyncio.Task[object]] = deque()
 
     async def run(self) -> None:
         """Returns when the peer has acknowledged every chunk."""
         try:
-            for index, offset in enumerate(range(0, self._source.bytes, CHUNK_BYTES)):
+            for index, offset in enumerate(range(0, self._mr.length, CHUNK_BYTES)):
                 if len(self._pending) == CHUNKS_IN_FLIGHT:
                     await self._finish_oldest()
-                await self._start(index, offset)
+                self._ahead.reached(offset)
+                length = min(CHUNK_BYTES, self._mr.length - offset)
+                await self._ahead.until(offset + length)
+                self._start(index, offset, length)
             while self._pending:
                 await self._finish_oldest()
         finally:
-            writes = [chunk.write for chunk in self._pending]
-            for write in writes:
+            for write in self._pending:
                 write.cancel()
-            await asyncio.gather(*writes, return_exceptions=True)
+            await asyncio.gather(*self._pending, return_exceptions=True)
 
-    async def _start(self, index: int, offset: int) -> None:
-        length = min(CHUNK_BYTES, self._source.bytes - offset)
-        await in_thread(populate_for_reads, self._mr.address + offset, length)
+    def _start(self, index: int, offset: int, length: int) -> None:
         write = self._qp.write_imm(
             index,
             self._mr,
@@ -157,16 +173,8 @@ class _Writing:
             local_offset=offset,
             remote_offset=offset,
         )
-        self._pending.append(_Chunk(offset, length, asyncio.create_task(write)))
+        self._pending.append(asyncio.create_task(write))
 
     async def _finish_oldest(self) -> None:
-        chunk = self._pending[0]
-        await chunk.write
+        await self._pending[0]
         self._pending.popleft()
-        # Hashed from a copy that read() made: to look at the mapping of a file that somebody cuts
-        # short at this moment would kill the process.
-        await in_thread(self._hash, chunk.offset, self._buffer[: chunk.length])
-
-    def _hash(self, offset: int, buffer: memoryview) -> None:
-        self._source.read(offset, buffer)
-        self._digest.update(buffer)

@@ -56,7 +56,7 @@ class Session(session.Session):
 
     async def hear(self) -> TransferMessage | int:
         """The next message of the peer, or the index of the next chunk that it wrote."""
-        item = await self.watched(self.mailbox.receive())
+        item = await self.receive()
         return item if isinstance(item, int) else from_json(item)
 
 

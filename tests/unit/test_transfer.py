@@ -16,7 +16,7 @@ import pytest
 import xxhash
 from fake_qp import FakeContext, FakeQp, qp_pair
 
-from mrc.enums import WcStatus
+from mrc.enums import Access, WcStatus
 from mrc.errors import MrcError, PathError, ProtocolError
 from mrc.session import SessionError
 from mrc.transfer import (
@@ -277,6 +277,43 @@ async def test_receive_files__stopped_tells_the_sender(tmp_path: Path, inbox: Pa
     assert "h1 gave up in the middle of the transfer: the receiver was stopped" in str(outcomes[0])
     assert isinstance(outcomes[1], asyncio.CancelledError)
     assert names(inbox) == []
+
+
+@pytest.mark.parametrize("turns", range(10))
+async def test_hear__cancelled_takes_nothing(turns: int) -> None:
+    """Whenever the cancellation comes, what has arrived is heard by whoever asks next."""
+    async with sessions() as ends:
+        hearing = asyncio.create_task(ends.receiver.hear())
+        await asyncio.sleep(0)
+        ends.back.inject(7)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        hearing.cancel()
+        (heard,) = await both(hearing)
+        if isinstance(heard, asyncio.CancelledError):
+            (heard,) = await both(ends.receiver.hear())
+    assert heard == 7
+
+
+async def test_send_files__refusal_together_with_the_last_chunk(tmp_path: Path) -> None:
+    path = make(tmp_path, "a", bytes(CHUNK_BYTES))
+    memory = bytearray(CHUNK_BYTES)
+    async with sessions() as ends:
+        sent = asyncio.create_task(sending(ends.sender, [path]))
+        assert await ends.receiver.hear() == Offer("a", CHUNK_BYTES, CHUNK_BYTES)
+        async with ends.back.ctx.register(memory, Access.REMOTE_WRITE) as mr:
+            await ends.receiver.say(Accept(mr.remote))
+            ends.out.held = True
+            await until(lambda: ends.out.waiting)
+            ends.back.held = True
+            refusal = asyncio.create_task(ends.receiver.say(Refuse("stopped", "enough")))
+            await until(lambda: ends.back.waiting)
+            ends.out.held = ends.back.held = False
+            ends.out.release()
+            ends.back.release()
+            (outcome, _) = await both(sent, refusal)
+    assert isinstance(outcome, TransferError)
+    assert "h1 gave up in the middle of the transfer: enough" in str(outcome)
 
 
 async def test_transfer__all_paths_lost(tmp_path: Path, inbox: Path) -> None:
