@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from models.library import ffi, library
 
 WRAP = 1 << 24
-QUICK = settings(max_examples=25, stateful_step_count=40)
+QUICK = settings(max_examples=60, stateful_step_count=40)
 LONG = settings(max_examples=300, stateful_step_count=80)
 FIRST_PSNS = st.one_of(st.integers(WRAP - 300, WRAP - 1), st.integers(0, WRAP - 1))
 NEW, DUPLICATE, BEYOND = range(3)
