@@ -257,8 +257,15 @@ static void wait(const struct mrc_emu *emu, uint64_t due_ns) {
   ppoll(fds, 2, due_ns == MRC_NEVER ? NULL : &timeout, NULL);
 }
 
-void mrc_emu_run(mrc_emu *emu) {
+/* As punctual as it may be. Where real-time priority is refused, a busy machine makes us late. */
+static void be_punctual(void) {
+  const struct sched_param least = {.sched_priority = 1};
+  pthread_setschedparam(pthread_self(), SCHED_RR, &least);
   prctl(PR_SET_TIMERSLACK, 1); /* ns; or the kernel may sleep 50 us longer than asked */
+}
+
+void mrc_emu_run(mrc_emu *emu) {
+  be_punctual();
   for (bool stopped = false; !stopped;) {
     enter(emu);
     stopped = emu->stopped;

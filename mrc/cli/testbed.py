@@ -245,7 +245,7 @@ def _fail(args: argparse.Namespace) -> int:
     bed.fail(args.target, args.mode, args.loss, **impairment)
     fault = bed.faults()[args.target]
     out.text(f"{args.target} fails: {fault}")
-    out.result({"name": args.name, "target": args.target, **asdict(fault)})
+    out.result({"name": args.name} | _fault_json(args.target, fault))
     return 0
 
 
@@ -304,6 +304,12 @@ def _emulated(bed: Testbed) -> list[str]:
     return [*lines, ""]
 
 
+def _fault_json(target: str, fault: Fault) -> dict[str, Any]:
+    """With what it does beside losing packets only where it does that."""
+    told = {key: value for key, value in asdict(fault).items() if value}
+    return {"target": target, "mode": fault.mode, "loss": fault.loss} | told
+
+
 def _json(bed: Testbed, faults: dict[str, Fault]) -> dict[str, Any]:
     shape = bed.shape
     return {
@@ -324,6 +330,6 @@ def _json(bed: Testbed, faults: dict[str, Fault]) -> dict[str, Any]:
         "rate_bits_per_second": shape.rate_bps,
         "mtu_bytes": shape.mtu,
         "fabric": shape.fabric,
-        "faults": [{"target": target, **asdict(fault)} for target, fault in faults.items()],
+        "faults": [_fault_json(target, fault) for target, fault in faults.items()],
         "missing": bed.missing(),
     }

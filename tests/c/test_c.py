@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Builds and runs tests/c/test_*.c under the sanitizers: each C test function is a result here.
 
-Programs that include csrc/io, where the threads are, run under the thread sanitizer as well.
+Programs that include csrc/io or csrc/emu, where the threads are, run under the thread sanitizer as
+well.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def functions() -> list[object]:
 
 
 def flavours(source: Path) -> list[cbuild.Flavour]:
-    threads = "io" in cbuild.parts([source])
+    threads = {"io", "emu"} & set(cbuild.parts([source]))
     return [cbuild.ASAN, cbuild.TSAN] if threads else [cbuild.ASAN]
 
 

@@ -91,7 +91,6 @@ static void test_nscc__trims_are_no_failures(void) {
     struct mrc_pair *p =
         open_pair(.hosts = 3, .paths = 2, .path.delay_ns = BASE_RTT / 2 - 20 * US,
                   .port_out.rate_bps = faster * RATE, /* 0: no limit */
-                  .port_out.rate_bps = 8 * RATE,
                   .port_in = {
                       .rate_bps = RATE, .queue_bytes = QUEUE_BYTES(BASE_RTT / 2), .trim = true});
     const int ends[2] = {open_sender(p, 0), open_sender(p, 1)};

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE 1
+#include "core/dscp.h"
 #include "io/udp.h"
 #include "loopback.h"
 
@@ -75,6 +76,31 @@ static void test_receive__an_empty_datagram_is_a_packet(void) {
   mrc_udp_close(&udp);
 }
 
+static void test_receive__knows_trimmed_packets_by_their_dscp(void) {
+  static const struct {
+    uint8_t dscp, trimmed;
+  } rows[] = {{0, MRC_UNTRIMMED},
+              {MRC_DSCP_TRIMMED, MRC_TRIMMED},
+              {MRC_DSCP_TRIMMED_LASTHOP, MRC_TRIMMED_LASTHOP},
+              {MRC_DSCP_TRIMMED + 1, MRC_UNTRIMMED}};
+  static const char *const addresses[] = {"::1", "127.0.0.1"};
+  static struct traffic traffic;
+  fill_payload();
+  for (size_t i = 0; i < 2 * sizeof rows / sizeof rows[0]; i++) {
+    CHECK_ROW((int)i);
+    struct mrc_udp udp;
+    if (!open_one(&udp, addresses[i % 2], 1)) return;
+    traffic.n = 0;
+    struct mrc_burst *burst = add_burst(&traffic, &udp, 1, 0, &udp, 1, 100, 0);
+    burst->tclass = (uint8_t)(rows[i / 2].dscp << 2 | 3);
+    CHECK_EQ(send_traffic(&traffic, &udp), 0);
+    receive_packets(&udp, 1, 1);
+    CHECK_EQ(records[0].meta.trimmed, rows[i / 2].trimmed);
+    CHECK_EQ(records[0].meta.ecn, 3);
+    mrc_udp_close(&udp);
+  }
+}
+
 /* The kernel tells of its drops with the next packet that it does queue. */
 static void test_receive__counts_what_the_kernel_dropped(void) {
   static const char *const addresses[] = {"::1"};
@@ -101,4 +127,5 @@ static void test_receive__counts_what_the_kernel_dropped(void) {
 }
 
 CHECK_MAIN(RUN(test_send_receive__one_burst), RUN(test_receive__an_empty_datagram_is_a_packet),
+           RUN(test_receive__knows_trimmed_packets_by_their_dscp),
            RUN(test_receive__counts_what_the_kernel_dropped))
