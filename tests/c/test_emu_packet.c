@@ -5,6 +5,7 @@
 
 #include "check.h"
 #include "core/dscp.h"
+#include "core/prng.h"
 #include "core/wire.h"
 
 enum { OUTER = 14, INNER = 54, UDP = 94, PAYLOAD = 102, ROOM = 2048, ECT0 = 2, CE = 3 };
@@ -198,6 +199,28 @@ static void test_write__damage_is_seen_by_the_checksum(void) {
   mrc_frame_pool_free(&pool);
 }
 
+/* Whatever a host sends: neither beyond its bytes nor longer than they were. */
+static void test_any_bytes(void) {
+  struct mrc_prng prng = {.state = 5};
+  for (int i = 0; i < 20000; i++) {
+    struct mrc_frame *packet = make(MRC_OP_WRITE_MIDDLE, mrc_prng_below(&prng, 300));
+    struct mrc_emu_bytes *bytes = mrc_emu_bytes_of(packet);
+    for (uint32_t n = mrc_prng_below(&prng, 4); n > 0; n--)
+      bytes->at[mrc_prng_below(&prng, PAYLOAD + 2)] = (uint8_t)mrc_prng_next(&prng);
+    if (mrc_prng_below(&prng, 2)) bytes->n = mrc_prng_below(&prng, bytes->n + 1);
+    const uint32_t before = bytes->n;
+    (void)mrc_emu_packet_finish(packet);
+    if (mrc_emu_packet_read(packet, 0)) {
+      packet->corrupt = mrc_prng_below(&prng, 2);
+      if (packet->header_bytes > 0 && packet->payload_bytes > 0) packet->trimmed = MRC_TRIMMED;
+      (void)mrc_emu_packet_write(packet, (uint32_t)mrc_prng_next(&prng));
+    }
+    CHECK(bytes->n <= before);
+    mrc_frame_pool_put(&pool, packet);
+  }
+  mrc_frame_pool_free(&pool);
+}
+
 static void test_copy__has_bytes_of_its_own(void) {
   struct mrc_frame *packet = read_one(500);
   struct mrc_frame *copy = mrc_frame_pool_copy(&pool, packet);
@@ -211,4 +234,4 @@ CHECK_MAIN(RUN(test_finish__any_length), RUN(test_finish__neither_udp_nor_tcp),
            RUN(test_read__describes_the_packet), RUN(test_read__refuses),
            RUN(test_write__usids_hop_limit_and_mark), RUN(test_write__no_hops_left),
            RUN(test_write__trimmed), RUN(test_write__damage_is_seen_by_the_checksum),
-           RUN(test_copy__has_bytes_of_its_own))
+           RUN(test_any_bytes), RUN(test_copy__has_bytes_of_its_own))
