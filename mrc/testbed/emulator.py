@@ -121,7 +121,8 @@ class _Server:
             while True:
                 ready = [key.fileobj for key, _ in selector.select(_WATCH_SECONDS)]
                 self._warn()
-                if self.guardian in ready:
+                # Without its folder nobody can reach it any more.
+                if self.guardian in ready or not Path(SOCKET).exists():
                     return
                 if self.listener in ready and not self._accept():
                     return

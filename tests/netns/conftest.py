@@ -13,7 +13,7 @@ import pytest
 
 from mrc import netns
 from mrc.errors import MrcError
-from mrc.testbed import build, rootless, state
+from mrc.testbed import build, control, rootless, state
 
 # A user namespace made by an ordinary user knows no user but that one.
 HAS_USERS = int(Path("/proc/self/uid_map").read_text().split()[2]) > 1
@@ -56,6 +56,7 @@ def bed_name() -> Iterator[str]:
     """A name for a test bed, which is gone after the test."""
     name = fresh_name()
     yield name
+    control.stop(state.folder(name))
     build.remove(name)
     state.forget(name)
 

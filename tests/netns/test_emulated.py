@@ -340,6 +340,15 @@ def test_up__again_after_the_emulator_was_killed(bed_name: str) -> None:
     assert bed.down() is True
 
 
+def test_emulator__ends_when_its_folder_is_gone(bed_name: str) -> None:
+    bed = Testbed(bed_name, planes=1, t1=1, fabric=Fabric.EMULATED)
+    bed.up()
+    pid = bed.counters()["pid"]
+    state.forget(bed_name)
+    while not has_ended(pid):
+        os.sched_yield()
+
+
 def test_down__ends_an_emulator_that_hangs(bed_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     bed = Testbed(bed_name, planes=1, t1=1, fabric=Fabric.EMULATED)
     bed.up()
