@@ -7,6 +7,10 @@
 
 #include "loss.h"
 
+/* How far back an acknowledgement may be, in PSNs: further than any window over the slowest plane,
+   and a small part of all PSNs, from which each QP draws its first. */
+#define STALE_PSNS 65536
+
 int mrc_requester_init(struct mrc_qp *qp) {
   struct mrc_requester *req = &qp->req;
   const uint32_t size = mrc_ceil_pow2(qp->attr.sq_depth);
@@ -162,6 +166,12 @@ static uint32_t acknowledge(struct mrc_engine *engine, struct mrc_qp *qp, uint32
   return slot.bytes;
 }
 
+/* Whether an acknowledgement up to `cum_psn` is too far back for a packet of this QP, however slow
+   its plane: it is of an earlier QP that had this number. */
+static bool is_stale(const struct mrc_txwin *win, uint32_t cum_psn) {
+  return mrc_psn_sub(win->next_psn, mrc_psn_add(cum_psn, 1)) > STALE_PSNS;
+}
+
 /* Whether a PSN up to `last_psn` never left: a peer that acknowledges it lies. */
 static bool names_unsent(const struct mrc_txwin *win, uint32_t last_psn) {
   if (win->n_tosend == 0) return false;
@@ -299,6 +309,7 @@ int mrc_requester_on_sack(struct mrc_engine *engine, struct mrc_qp *qp,
   if (!mrc_psn_before(sack->cum_psn, win->next_psn) || !mrc_psn_before(top, win->next_psn) ||
       names_unsent(win, sack->cum_psn))
     return mrc_drop(engine, MRC_DROP_ACK_UNSENT, qp->qpn, 0);
+  if (is_stale(win, sack->cum_psn)) return mrc_drop(engine, MRC_DROP_STALE, qp->qpn, 0);
   mrc_count(engine, MRC_COUNTER_RX_SACKS, 1);
   mrc_trace(engine, MRC_TRACE_SACK_IN, qp->qpn, sack->cum_psn, sack->bitmap);
   struct mrc_cc_ack ack = {.inflight_bytes = win->inflight_bytes,
@@ -380,7 +391,8 @@ int mrc_requester_on_ack(struct mrc_engine *engine, struct mrc_qp *qp,
                          const struct mrc_wire *packet, uint64_t now_ns) {
   struct mrc_requester *req = &qp->req;
   const uint32_t done = (packet->aeth.msn - req->acked_msn) & 0xFFFFFF;
-  if (done >= 1u << 23) return mrc_drop(engine, MRC_DROP_STALE, qp->qpn, 0);
+  if (done >= 1u << 23 || is_stale(&req->win, packet->psn))
+    return mrc_drop(engine, MRC_DROP_STALE, qp->qpn, 0);
   if (done > req->sq_send - req->sq_head) return mrc_drop(engine, MRC_DROP_ACK_UNSENT, qp->qpn, 0);
   if (done > 0) {
     const struct mrc_wqe *newest = &req->sq[(req->sq_head + done - 1) & req->sq_mask];
