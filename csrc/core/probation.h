@@ -34,6 +34,12 @@ static inline uint64_t mrc_probation_first_ns(const struct mrc_probation *p) {
   return mrc_floor_ns(MRC_PROBATION_FIRST_NS, p->noise_ns) << p->relapses;
 }
 
+/* Spacing while nothing answers. Hosts of little noise find out sooner, but probes take as long on
+   the wire from them as from any: many bad EVs, probed faster, fill the link they ask about. */
+static inline uint64_t mrc_probation_slowest_ns(uint32_t noise_ns) {
+  return mrc_floor_ns(MRC_PROBATION_SLOWEST_NS, mrc_max_u32(noise_ns, MRC_NOISE_NS));
+}
+
 static inline void mrc_probation_on_failure(struct mrc_probation *p, uint64_t now_ns) {
   const bool relapse = p->returned_ns != 0 && now_ns - p->returned_ns < MRC_PROBATION_CALM_NS;
   p->relapses = !relapse                                   ? 0
@@ -48,9 +54,9 @@ static inline void mrc_probation_on_probe(struct mrc_probation *p) { p->next_ns 
 
 static inline void mrc_probation_on_timeout(struct mrc_probation *p, uint64_t now_ns) {
   p->successes = 0;
-  p->interval_ns = mrc_min_u64(
-      2 * p->interval_ns,
-      mrc_max_u64(mrc_floor_ns(MRC_PROBATION_SLOWEST_NS, p->noise_ns), mrc_probation_first_ns(p)));
+  p->interval_ns =
+      mrc_min_u64(2 * p->interval_ns,
+                  mrc_max_u64(mrc_probation_slowest_ns(p->noise_ns), mrc_probation_first_ns(p)));
   p->next_ns = now_ns + p->interval_ns;
 }
 

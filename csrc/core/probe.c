@@ -245,7 +245,7 @@ void mrc_ev_probe_on_deadline(struct mrc_engine *engine, struct mrc_qp *qp, uint
   if (room) return;
   wait_for_slot(engine, qp);
   /* The turn may pass to one that needs it no more: then this one is not forgotten for long. */
-  const uint64_t longest_ns = mrc_floor_ns(MRC_PROBATION_SLOWEST_NS, qp->noise_ns);
+  const uint64_t longest_ns = mrc_probation_slowest_ns(qp->noise_ns);
   qp->ev_probe_ns = mrc_min_u64(qp->ev_probe_ns, now_ns + longest_ns);
 }
 

@@ -254,7 +254,33 @@ static void test_slots__leave_room_for_port_status(void) {
   mrc_pair_destroy(p);
 }
 
-CHECK_MAIN(RUN(test_unsent__leaves_when_there_is_room),
+/* Hosts of little noise, a slow link, and most paths dead: the probes of these, as large
+   as full packets, do not fill the link, where data and they would wait for each other for ever. */
+static void test_own__do_not_fill_a_slow_link(void) {
+  enum { QPS = 8, PATHS = 32, BYTES = 100000 };
+  struct mrc_pair *p = open_pair(.paths = PATHS, .engine.noise_ns = 1000,
+                                 .port_out.rate_bps = 1000000000, .port_out.queue_bytes = 300000);
+  int ends[QPS];
+  for (int i = 0; i < QPS; i++) {
+    ends[i] = open_qp(p, .memory_bytes = BYTES, .path_mtu = 8844, .retry_exp = 25, .probe = true);
+    distrust_all(p, ends[i]);
+  }
+  for (int path = PATHS / 4; path < PATHS; path++)
+    mrc_pair_path(p, 0, 1, 1, path)->config.silent = true;
+  for (int i = 0; i < QPS; i++)
+    CHECK_EQ(mrc_pair_write(p, ends[i], BYTES), 0);
+  CHECK(mrc_pair_finish(p, 1 * SECOND)); /* 7 ms alone */
+  const uint64_t probes = counter(p, 0, MRC_COUNTER_TX_EV_PROBES);
+  run_for(p, 1 * SECOND);
+  CHECK(counter(p, 0, MRC_COUNTER_TX_EV_PROBES) - probes <= QPS * (PATHS - PATHS / 4) * 1000 / 64);
+  mrc_pair_silence(p, 1, false);
+  run_for(p, 1 * SECOND);
+  for (int i = 0; i < QPS; i++)
+    CHECK_EQ(n_bad(p, ends[i]), 0);
+  mrc_pair_destroy(p);
+}
+
+CHECK_MAIN(RUN(test_own__do_not_fill_a_slow_link), RUN(test_unsent__leaves_when_there_is_room),
            RUN(test_unsent__a_refused_one_is_due_at_once), RUN(test_slots__are_shared_by_qps),
            RUN(test_slots__leave_room_for_port_status), RUN(test_batch__one_event_for_each),
            RUN(test_batch__takes_what_there_is_room_for), RUN(test_batch__is_refused_as_a_whole),
