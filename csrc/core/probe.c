@@ -183,6 +183,14 @@ bool mrc_ev_probe_reverse(struct mrc_engine *engine, struct mrc_qp *qp, uint16_t
   return start(engine, qp, &like) != NULL;
 }
 
+/* The round trip of the QP is that of whatever EV answers: one on a much longer way would never be
+   waited for, and stay bad for good. What its own probes took is known beside it. */
+static uint64_t patience_ns(const struct mrc_qp *qp, const struct mrc_ev *ev) {
+  const uint64_t floor_ns = mrc_floor_ns(HEALTH_TIMEOUT_FLOOR_NS, qp->noise_ns);
+  const uint64_t overdue_ns = mrc_max_u64(mrc_rtt_overdue_ns(&qp->req.rtt, 0), ev->rtt_ns);
+  return mrc_max_u64(2 * overdue_ns, floor_ns);
+}
+
 /* Probes of ours are as large as a full packet, so that a path that shrank is not trusted. False
    when there is no slot: it stays due. */
 static bool probe_for(struct mrc_engine *engine, struct mrc_qp *qp, uint16_t ev, uint8_t purpose,
@@ -191,12 +199,10 @@ static bool probe_for(struct mrc_engine *engine, struct mrc_qp *qp, uint16_t ev,
     mrc_probation_on_timeout(probation, now_ns);
     return true;
   }
-  const struct mrc_ev_probe like = {
-      .ev = ev,
-      .bytes = qp->attr.path_mtu + MRC_DATA_OVERHEAD_BYTES,
-      .timeout_ns = mrc_max_u64(2 * mrc_rtt_overdue_ns(&qp->req.rtt, 0),
-                                mrc_floor_ns(HEALTH_TIMEOUT_FLOOR_NS, qp->noise_ns)),
-      .purpose = purpose};
+  const struct mrc_ev_probe like = {.ev = ev,
+                                    .bytes = qp->attr.path_mtu + MRC_DATA_OVERHEAD_BYTES,
+                                    .timeout_ns = patience_ns(qp, &qp->evset.evs[ev]),
+                                    .purpose = purpose};
   if (start(engine, qp, &like) == NULL) return false;
   mrc_probation_on_probe(probation);
   return true;

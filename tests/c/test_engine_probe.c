@@ -280,7 +280,28 @@ static void test_own__do_not_fill_a_slow_link(void) {
   mrc_pair_destroy(p);
 }
 
-CHECK_MAIN(RUN(test_own__do_not_fill_a_slow_link), RUN(test_unsent__leaves_when_there_is_room),
+/* Data knows but the short way; what is bad is 5000 times as long, as its probes at connecting saw:
+   they are waited for. */
+static void test_own__wait_for_an_ev_on_a_long_way(void) {
+  struct mrc_pair *p = open_pair(.paths = 2);
+  mrc_pair_path(p, 0, 1, 1, 1)->config.delay_ns = 100 * MS;
+  const int end = open_qp(p, .memory_bytes = 1000 * MTU, .timeout = 16, .probe = true);
+  CHECK_EQ(
+      mrc_qp_set_ev_state(p->hosts[0].engine, p->ends[end]->qpn, 1, MRC_EV_ASSUMED_BAD, p->now_ns),
+      0);
+  for (int i = 0; i < 100; i++) {
+    CHECK_EQ(mrc_pair_write(p, end, MTU), 0);
+    CHECK(mrc_pair_finish(p, SECOND));
+  }
+  CHECK(mrc_pair_info(p, end).rtt_ns < (int64_t)MS);
+  CHECK_EQ(n_bad(p, end), 1);
+  run_for(p, SECOND);
+  CHECK_EQ(n_bad(p, end), 0);
+  mrc_pair_destroy(p);
+}
+
+CHECK_MAIN(RUN(test_own__wait_for_an_ev_on_a_long_way), RUN(test_own__do_not_fill_a_slow_link),
+           RUN(test_unsent__leaves_when_there_is_room),
            RUN(test_unsent__a_refused_one_is_due_at_once), RUN(test_slots__are_shared_by_qps),
            RUN(test_slots__leave_room_for_port_status), RUN(test_batch__one_event_for_each),
            RUN(test_batch__takes_what_there_is_room_for), RUN(test_batch__is_refused_as_a_whole),
