@@ -99,6 +99,7 @@ static void set_skip_level(struct mrc_evset *set, struct mrc_ev *ev, uint8_t lev
 
 /* One turn of this EV; returns whether it takes it. */
 static bool take_turn(struct mrc_ev *ev) {
+  if (ev->on_trial) return false;
   if (ev->state == MRC_EV_SKIP) {
     if (--ev->skip_turns == 0) ev->state = MRC_EV_GOOD;
     return false;
@@ -110,6 +111,7 @@ static bool take_turn(struct mrc_ev *ev) {
 
 uint16_t mrc_evset_next(struct mrc_evset *set, uint32_t plane_index, struct mrc_prng *prng) {
   struct mrc_ev_plane *plane = &set->planes[plane_index];
+  if (!mrc_evset_has_next(set, plane_index)) return MRC_EV_NONE;
   /* Twice around at most: the first turn lifts every skip of one turn. */
   for (uint32_t turn = 0; turn < 2u * plane->n_active; turn++) {
     if (plane->next >= plane->n_active) {
@@ -120,12 +122,35 @@ uint16_t mrc_evset_next(struct mrc_evset *set, uint32_t plane_index, struct mrc_
     if (take_turn(&set->evs[index])) return index;
   }
   /* The others have left, and those that stay are all marked: none is busier than the rest. */
+  uint16_t first = MRC_EV_NONE;
   for (uint16_t i = 0; i < plane->n_active; i++) {
     struct mrc_ev *ev = &set->evs[plane->order[i]];
     set_skip_level(set, ev, 0);
     ev->state = MRC_EV_GOOD;
+    if (first == MRC_EV_NONE && !ev->on_trial) first = plane->order[i];
   }
-  return plane->n_active > 0 ? plane->order[0] : MRC_EV_NONE;
+  return first;
+}
+
+static void set_trial(struct mrc_evset *set, struct mrc_ev *ev, bool on_trial) {
+  struct mrc_ev_plane *plane = &set->planes[ev->attr.port - 1];
+  plane->n_on_trial = (uint16_t)(plane->n_on_trial + on_trial - ev->on_trial);
+  ev->on_trial = on_trial;
+}
+
+void mrc_evset_on_burst(struct mrc_evset *set, uint16_t index) {
+  struct mrc_ev *ev = &set->evs[index];
+  const bool rotates = ev->place < set->planes[ev->attr.port - 1].n_active;
+  if (!ev->proven && rotates) set_trial(set, ev, true);
+}
+
+void mrc_evset_on_delivered(struct mrc_evset *set, uint16_t index) {
+  set->evs[index].proven = true;
+  set_trial(set, &set->evs[index], false);
+}
+
+void mrc_evset_on_missed(struct mrc_evset *set, uint16_t index) {
+  set_trial(set, &set->evs[index], false);
 }
 
 uint16_t mrc_evset_other(const struct mrc_evset *set, uint32_t plane_index, uint16_t avoid) {
@@ -133,7 +158,7 @@ uint16_t mrc_evset_other(const struct mrc_evset *set, uint32_t plane_index, uint
   uint16_t best = MRC_EV_NONE;
   for (uint16_t i = 0; i < plane->n_active; i++) {
     const uint16_t index = plane->order[(plane->next + i) % plane->n_active];
-    if (index == avoid) continue;
+    if (index == avoid || set->evs[index].on_trial) continue;
     if (set->evs[index].state == MRC_EV_GOOD) return index;
     if (best == MRC_EV_NONE || set->evs[index].skip_turns < set->evs[best].skip_turns) best = index;
   }
@@ -203,6 +228,7 @@ static void retire(struct mrc_evset *set, uint16_t index) {
   struct mrc_ev_plane *plane = &set->planes[ev->attr.port - 1];
   if (ev->place >= plane->n_active) return;
   set_skip_level(set, ev, 0);
+  set_trial(set, ev, false);
   const uint16_t backup = find_backup(set, plane);
   if (backup < plane->n) {
     swap_places(set, plane, ev->place, backup);

@@ -28,6 +28,8 @@ struct mrc_ev {
   uint8_t state;        /* enum mrc_ev_state */
   uint8_t skip_level;   /* marked again and again: takes one turn in 1 << skip_level */
   uint8_t skip_turns;   /* to sit out yet, while SKIP */
+  bool proven;          /* has delivered something, or answered a probe */
+  bool on_trial;        /* in the rotation, not proven, and its first burst is under way */
   uint16_t place;       /* index in its plane's order array */
 };
 
@@ -40,6 +42,7 @@ struct mrc_ev_plane {
   uint16_t floor;  /* the rotation does not shrink below this through losses */
   uint16_t next;   /* position in the rotation */
   uint16_t n_skip; /* EVs with a skip level */
+  uint16_t n_on_trial;
 };
 
 struct mrc_evset {
@@ -58,7 +61,12 @@ void mrc_evset_free(struct mrc_evset *set);
 /* Sets the size of each plane's rotation (0: all EVs) and shuffles it. */
 void mrc_evset_start(struct mrc_evset *set, uint32_t active_per_plane, struct mrc_prng *prng);
 
-/* The next EV of the plane's rotation, or MRC_EV_NONE. A skipped EV sits out one turn. */
+/* Whether the plane's rotation has an EV that is not on trial. */
+static inline bool mrc_evset_has_next(const struct mrc_evset *set, uint32_t plane) {
+  return set->planes[plane].n_active > set->planes[plane].n_on_trial;
+}
+/* The next EV of the plane's rotation, or MRC_EV_NONE. A skipped EV sits out its turns, and one
+   that has not proved itself sends one burst until the answer is here. */
 uint16_t mrc_evset_next(struct mrc_evset *set, uint32_t plane, struct mrc_prng *prng);
 /* Whose turn is next but for `avoid`, skipped only if all are; MRC_EV_NONE when there is no other.
    No turn is taken. */
@@ -67,6 +75,10 @@ uint16_t mrc_evset_other(const struct mrc_evset *set, uint32_t plane, uint16_t a
 uint16_t mrc_evset_any(struct mrc_evset *set, uint32_t plane);
 
 /* Events. Each that has a result returns true when the state changed. */
+/* A burst leaves on this EV; then something of it arrived, or it did not. */
+void mrc_evset_on_burst(struct mrc_evset *set, uint16_t ev);
+void mrc_evset_on_delivered(struct mrc_evset *set, uint16_t ev);
+void mrc_evset_on_missed(struct mrc_evset *set, uint16_t ev);
 /* The network marked or trimmed a packet that left at `sent_ns` on this EV (0: not known when). */
 bool mrc_evset_on_skip(struct mrc_evset *set, uint16_t ev, uint64_t sent_ns, uint64_t now_ns);
 /* A packet that left at `sent_ns` on this EV met no mark. */

@@ -47,6 +47,7 @@ void mrc_loss_mark(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t psn, e
   struct mrc_txslot *slot = mrc_txwin_slot(&qp->req.win, psn);
   struct mrc_plane *plane = &qp->planes[slot->plane];
   mrc_txwin_on_lost(&qp->req.win, psn);
+  mrc_evset_on_missed(&qp->evset, slot->ev);
   slot->by_timeout = why == MRC_COUNTER_LOST_BY_TIMEOUT;
   slot->by_time = why == MRC_COUNTER_LOST_BY_TIME;
   plane->lost++;

@@ -161,7 +161,12 @@ static uint32_t acknowledge(struct mrc_engine *engine, struct mrc_qp *qp, uint32
   const bool evidence = !original && is_evidence(qp, &slot, now_ns);
   mrc_txwin_slot(&req->win, psn)->of_original = slot.state == MRC_TX_INFLIGHT && !evidence;
   if (original) mrc_loss_on_spurious(engine, qp, &slot, psn);
-  if (evidence) on_delivered(&qp->planes[slot.plane], slot.sent_ns, now_ns);
+  if (evidence) {
+    on_delivered(&qp->planes[slot.plane], slot.sent_ns, now_ns);
+    mrc_evset_on_delivered(&qp->evset, slot.ev);
+  } else {
+    mrc_evset_on_missed(&qp->evset, slot.ev); /* nothing of its trial is under way any more */
+  }
   req->bytes_acked += slot.bytes;
   return slot.bytes;
 }
@@ -219,6 +224,7 @@ static void on_probe_answer(struct mrc_engine *engine, struct mrc_qp *qp,
   if (!probe->outstanding || probe->id != id) return;
   probe->outstanding = false;
   on_delivered(&qp->planes[probe->plane], probe->sent_ns, now_ns);
+  mrc_evset_on_delivered(&qp->evset, probe->ev);
   const uint64_t rtt_ns = round_trip_ns(meta, sack->tx_timestamp, probe->sent_ns);
   if (rtt_ns != 0) on_rtt(qp, probe->ev, rtt_ns, ack);
   on_progress(qp, now_ns);
@@ -345,6 +351,7 @@ int mrc_requester_on_nack(struct mrc_engine *engine, struct mrc_qp *qp,
     return mrc_drop(engine, MRC_DROP_STALE, qp->qpn, 0);
   mrc_count(engine, MRC_COUNTER_RX_NACKS, 1);
   mrc_trace(engine, MRC_TRACE_NACK_IN, qp->qpn, nack->nack_psn, nack->reason);
+  mrc_evset_on_delivered(&qp->evset, slot->ev); /* the path is no dead one */
   if (nack->reason == MRC_NACK_UNEXP_EVENT) {
     mrc_qp_fail(engine, qp, MRC_WC_REM_OP_ERR, MRC_WC_REM_OP_ERR);
     return MRC_DROP_NONE;

@@ -23,6 +23,15 @@ static uint32_t eligible_planes(const struct mrc_engine *engine, const struct mr
   return alive != 0 ? alive : suspended;
 }
 
+/* Of the planes, those with an EV that may be used now: at the start, an EV that has not proved
+   itself sends one burst and waits. */
+static uint32_t ready_planes(const struct mrc_qp *qp, uint32_t planes) {
+  uint32_t ready = 0;
+  for (; planes != 0; planes &= planes - 1)
+    if (mrc_evset_has_next(&qp->evset, (uint32_t)__builtin_ctz(planes))) ready |= planes & -planes;
+  return ready;
+}
+
 /* A plane whose socket is full gets its equal share once it has drained, if that is soon. */
 static bool holds_others_back(const struct mrc_engine *engine, uint32_t plane) {
   return engine->now_ns - engine->blocked_ns[plane] < MRC_BLOCKED_PATIENCE_NS;
@@ -86,7 +95,7 @@ static uint16_t other_ev(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t 
 /* An EV for this packet: the next of the chosen plane, and for a retransmission not the one that
    lost it, unless there is no other in any plane. */
 static uint16_t choose_ev(struct mrc_engine *engine, struct mrc_qp *qp, uint16_t avoid) {
-  uint32_t planes = eligible_planes(engine, qp);
+  uint32_t planes = ready_planes(qp, eligible_planes(engine, qp));
   level_newcomers(engine, qp, planes);
   int plane = choose_plane(engine, qp, planes);
   if (plane < 0) return MRC_EV_NONE;
@@ -230,7 +239,8 @@ static void add_data(struct mrc_engine *engine, struct mrc_qp *qp, struct mrc_bu
   mrc_assert(mrc_txwin_outstanding(&req->win) <= qp->attr.mpr);
   mrc_assert(mrc_psn_sub(next->wire.psn, req->peer_next_psn) < qp->attr.peer_mpr);
   mrc_assert(req->wimm_inflight <= qp->attr.peer_max_wimm);
-  next->wire.ack_req = stops_after(engine, qp, next->wire.payload_bytes);
+  next->wire.ack_req =
+      stops_after(engine, qp, next->wire.payload_bytes) || !qp->evset.evs[burst->_ev].proven;
   mrc_txwin_on_send(&req->win, next->wire.psn, (uint16_t)burst->_ev, plane, now_ns);
   qp->planes[plane].share_bytes += next->wire.payload_bytes + MRC_DATA_OVERHEAD_BYTES;
   mrc_burst_add(engine, burst, &next->wire, MRC_KIND_DATA, next->wire.psn, mrc_qp_has_icrc(qp));
@@ -249,6 +259,7 @@ static enum fill fill_burst(struct mrc_engine *engine, struct mrc_qp *qp, uint64
   if (ev == MRC_EV_NONE) return FILL_DRY;
   struct mrc_burst *burst = mrc_burst_open(engine, qp, ev, MRC_TCLASS_DATA);
   if (burst == NULL) return FILL_FULL;
+  mrc_evset_on_burst(&qp->evset, ev);
   const uint32_t limit = burst_packets(engine, qp);
   bool shorter = false;
   while (!shorter && fits(engine, burst, &next, limit) &&
@@ -284,7 +295,7 @@ static bool send_probe(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t no
   uint32_t plane = probe->outstanding ? probe->plane + 1u : most_overdue_plane(qp);
   while ((planes >> plane % MRC_MAX_PORTS & 1) == 0)
     plane++; /* ends: one bit of the mask is set */
-  const uint16_t ev = mrc_evset_next(&qp->evset, plane % MRC_MAX_PORTS, &engine->prng);
+  const uint16_t ev = mrc_evset_any(&qp->evset, plane % MRC_MAX_PORTS);
   struct mrc_burst *burst = mrc_burst_open(engine, qp, ev, MRC_TCLASS_DATA);
   if (burst == NULL) return false;
   *probe = (struct mrc_reliability_probe){.sent_ns = now_ns,
@@ -349,6 +360,7 @@ void mrc_requester_on_refused(struct mrc_engine *engine, struct mrc_qp *qp,
     struct mrc_plane *plane = &qp->planes[slot->plane];
     plane->share_bytes -= mrc_min_u64(plane->share_bytes, slot->bytes + MRC_DATA_OVERHEAD_BYTES);
     mrc_trace(engine, MRC_TRACE_REFUSED, qp->qpn, packet->_slot, slot->ev);
+    mrc_evset_on_missed(&qp->evset, slot->ev);
     mrc_txwin_on_refused(&req->win, packet->_slot);
     mrc_cc_on_refused(&req->cc, req->win.inflight_bytes);
   }

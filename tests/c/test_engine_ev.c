@@ -240,6 +240,60 @@ static void test_probation__of_a_flapping_path(void) {
   mrc_pair_destroy(p);
 }
 
+/* Paths that are dead when the first data goes out and that nobody has probed: each loses the one
+   burst on which it was tried, though the window is worth many turns of every EV. */
+static void test_trial__a_dead_path_loses_one_burst(void) {
+  static const struct {
+    int plane, path;
+  } dead[] = {{1, 0}, {1, 5}, {2, 7}, {4, 3}};
+  const int n_dead = sizeof dead / sizeof dead[0];
+  struct mrc_pair *p = open_pair(.planes = 4, .paths = 8);
+  int end = open_qp(p, .memory_bytes = 8u << 20, .spray = 1);
+  for (int i = 0; i < n_dead; i++)
+    mrc_pair_path(p, 0, 1, dead[i].plane, dead[i].path)->config.silent = true;
+  for (int i = 0; i < 8; i++)
+    CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
+  CHECK(mrc_pair_finish(p, 5 * MS));
+  for (int i = 0; i < n_dead; i++) {
+    CHECK_ROW(i);
+    const struct mrc_ev_info ev = mrc_pair_ev(p, end, dead[i].plane, dead[i].path);
+    CHECK_EQ(ev.lost, 1);
+    CHECK_EQ(ev.packets, 1);
+    CHECK_EQ(ev.state, MRC_EV_ASSUMED_BAD);
+  }
+  CHECK_EQ(retransmitted(p, end), n_dead);
+  CHECK_EQ(mrc_pair_info(p, end).packets_spurious, 0);
+  mrc_pair_destroy(p);
+}
+
+/* Probes answered while connecting are proof: the first window goes out whole at once, where that
+   of a QP without them has a burst for each path. */
+static void test_trial__probed_paths_have_none(void) {
+  enum { PATHS = 2, PLANES = 2 };
+  for (int probed = 0; probed < 2; probed++) {
+    CHECK_ROW(probed);
+    struct mrc_pair *p = open_pair(.planes = PLANES, .paths = PATHS);
+    struct mrc_pair_qp_config config = {.memory_bytes = 1u << 20, .spray = 1};
+    int end = mrc_pair_create_qp(p, &config);
+    int ends[] = {end, p->ends[end]->peer};
+    for (int i = 0; i < 2; i++)
+      mrc_pair_modify(p, ends[i], MRC_QP_RTR);
+    for (uint32_t ev = 0; probed && ev < PLANES * PATHS; ev++)
+      CHECK_EQ(probe(p, end, ev, 0, ev), 0);
+    run_for(p, 10 * MS);
+    for (int i = 0; i < 2; i++)
+      mrc_pair_modify(p, ends[i], MRC_QP_RTS);
+    CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
+    run_for(p, PATH_DELAY); /* no answer can be here */
+    if (probed)
+      CHECK(mrc_pair_info(p, end).packets_sent >= 4 * PLANES * PATHS);
+    else
+      CHECK_EQ(mrc_pair_info(p, end).packets_sent, PLANES * PATHS);
+    CHECK(mrc_pair_finish(p, 100 * MS));
+    mrc_pair_destroy(p);
+  }
+}
+
 /* The auditor asserts that nothing leaves on a DENIED EV; here it must be quiet and then come
    back. */
 static void test_deny__an_ev_in_mid_transfer(void) {
@@ -332,5 +386,6 @@ CHECK_MAIN(RUN(test_events__of_each_ev_alternate), RUN(test_probe__of_every_ev_i
            RUN(test_probe__on_a_port_that_is_down), RUN(test_probe__that_cannot_be_sent),
            RUN(test_set_ev_state__assumed_bad), RUN(test_set_ev_state__at_the_floor_tells_of_both),
            RUN(test_probation__of_a_dead_path), RUN(test_probation__of_a_flapping_path),
+           RUN(test_trial__a_dead_path_loses_one_burst), RUN(test_trial__probed_paths_have_none),
            RUN(test_deny__an_ev_in_mid_transfer), RUN(test_deny__a_whole_plane),
            RUN(test_set_ev_state__refuses), RUN(test_query_evs__counts_and_fills))

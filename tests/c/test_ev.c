@@ -253,6 +253,70 @@ static void test_any__answers_from_a_plane_whose_evs_are_all_bad(void) {
   mrc_evset_free(&set);
 }
 
+/* The next EV of plane 0, with a burst on it. */
+static uint16_t send_burst(struct mrc_evset *set) {
+  const uint16_t ev = mrc_evset_next(set, 0, &prng);
+  if (ev != MRC_EV_NONE) mrc_evset_on_burst(set, ev);
+  return ev;
+}
+
+/* An EV that never delivered carries one burst; what comes of it decides when it has turns again.
+ */
+static void test_trial__one_burst_until_the_answer_is_here(void) {
+  struct mrc_evset set = make_set(0);
+  uint32_t used = 0;
+  for (int i = 0; i < PER_PLANE; i++)
+    used |= 1u << send_burst(&set);
+  CHECK_EQ(used, (1u << PER_PLANE) - 1);
+  CHECK(!mrc_evset_has_next(&set, 0));
+  CHECK(mrc_evset_has_next(&set, 1)); /* the other plane has its own */
+  CHECK_EQ(mrc_evset_next(&set, 0, &prng), MRC_EV_NONE);
+  CHECK_EQ(mrc_evset_other(&set, 0, 0), MRC_EV_NONE);
+  mrc_evset_on_delivered(&set, 2);
+  for (int i = 0; i < 2 * PER_PLANE; i++)
+    CHECK_EQ(send_burst(&set), 2); /* proven: as many as there are turns */
+  CHECK_EQ(mrc_evset_other(&set, 0, 2), MRC_EV_NONE);
+  CHECK_EQ(mrc_evset_other(&set, 0, 1), 2);
+  mrc_evset_on_missed(&set, 1); /* not known: another trial */
+  CHECK_EQ(mrc_evset_other(&set, 0, 2), 1);
+  int counts[N] = {0};
+  for (int i = 0; i < 4 * PER_PLANE; i++)
+    counts[send_burst(&set)]++;
+  CHECK_EQ(counts[1], 1);
+  CHECK_EQ(counts[2], 4 * PER_PLANE - 1);
+  mrc_evset_free(&set);
+}
+
+static void test_trial__ends_with_the_place_in_the_rotation(void) {
+  struct mrc_evset set = make_set(2);
+  const uint16_t a = send_burst(&set), b = send_burst(&set);
+  CHECK(!mrc_evset_has_next(&set, 0));
+  CHECK(mrc_evset_on_loss(&set, a, &back, 10)); /* its backup has its own trial */
+  CHECK_EQ(set.planes[0].n_on_trial, 1);
+  const uint16_t c = send_burst(&set);
+  CHECK(c != a && c != b && c != MRC_EV_NONE);
+  mrc_evset_on_burst(&set, a); /* outside the rotation nothing waits for it */
+  mrc_evset_on_missed(&set, a);
+  CHECK_EQ(set.planes[0].n_on_trial, 2);
+  mrc_evset_on_delivered(&set, b);
+  mrc_evset_on_delivered(&set, c);
+  CHECK_EQ(set.planes[0].n_on_trial, 0);
+  mrc_evset_free(&set);
+}
+
+/* A probe's answer before the first data is proof enough. */
+static void test_trial__none_for_what_answered_before(void) {
+  struct mrc_evset set = make_set(0);
+  int counts[N] = {0};
+  for (uint16_t i = 0; i < PER_PLANE; i++)
+    mrc_evset_on_delivered(&set, i);
+  for (int i = 0; i < 3 * PER_PLANE; i++)
+    counts[send_burst(&set)]++;
+  for (int i = 0; i < PER_PLANE; i++)
+    CHECK_EQ(counts[i], 3);
+  mrc_evset_free(&set);
+}
+
 CHECK_MAIN(RUN(test_init__refuses), RUN(test_next__turns_evenly_in_its_plane),
            RUN(test_next__leaves_backups_alone), RUN(test_on_skip__sits_out_one_turn),
            RUN(test_on_skip__lasts_longer_when_marks_repeat),
@@ -263,4 +327,7 @@ CHECK_MAIN(RUN(test_init__refuses), RUN(test_next__turns_evenly_in_its_plane),
            RUN(test_on_trust__returns_to_the_rotation_or_the_backups),
            RUN(test_on_deny__outlives_losses_and_empties_a_plane),
            RUN(test_other__is_skipped_only_when_all_are),
-           RUN(test_any__answers_from_a_plane_whose_evs_are_all_bad))
+           RUN(test_any__answers_from_a_plane_whose_evs_are_all_bad),
+           RUN(test_trial__one_burst_until_the_answer_is_here),
+           RUN(test_trial__ends_with_the_place_in_the_rotation),
+           RUN(test_trial__none_for_what_answered_before))
