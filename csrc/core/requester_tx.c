@@ -32,6 +32,13 @@ static uint32_t ready_planes(const struct mrc_qp *qp, uint32_t planes) {
   return ready;
 }
 
+/* Whether an EV of the planes may be used soon, when its first burst has been answered or lost. */
+static bool any_on_trial(const struct mrc_qp *qp, uint32_t planes) {
+  for (; planes != 0; planes &= planes - 1)
+    if (qp->evset.planes[__builtin_ctz(planes)].n_on_trial > 0) return true;
+  return false;
+}
+
 /* A plane whose socket is full gets its equal share once it has drained, if that is soon. */
 static bool holds_others_back(const struct mrc_engine *engine, uint32_t plane) {
   return engine->now_ns - engine->blocked_ns[plane] < MRC_BLOCKED_PATIENCE_NS;
@@ -95,14 +102,15 @@ static uint16_t other_ev(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t 
 /* An EV for this packet: the next of the chosen plane, and for a retransmission not the one that
    lost it, unless there is no other in any plane. */
 static uint16_t choose_ev(struct mrc_engine *engine, struct mrc_qp *qp, uint16_t avoid) {
-  uint32_t planes = ready_planes(qp, eligible_planes(engine, qp));
+  const uint32_t eligible = eligible_planes(engine, qp);
+  uint32_t planes = ready_planes(qp, eligible);
   level_newcomers(engine, qp, planes);
   int plane = choose_plane(engine, qp, planes);
   if (plane < 0) return MRC_EV_NONE;
   const uint16_t ev = other_ev(engine, qp, (uint32_t)plane, avoid);
   if (ev != MRC_EV_NONE) return ev;
   planes &= ~(1u << plane);
-  if (planes == 0) return avoid;
+  if (planes == 0) return any_on_trial(qp, eligible) ? MRC_EV_NONE : avoid;
   plane = choose_plane(engine, qp, planes);
   return plane < 0 ? MRC_EV_NONE : other_ev(engine, qp, (uint32_t)plane, avoid);
 }
@@ -240,7 +248,7 @@ static void add_data(struct mrc_engine *engine, struct mrc_qp *qp, struct mrc_bu
   mrc_assert(mrc_psn_sub(next->wire.psn, req->peer_next_psn) < qp->attr.peer_mpr);
   mrc_assert(req->wimm_inflight <= qp->attr.peer_max_wimm);
   next->wire.ack_req =
-      stops_after(engine, qp, next->wire.payload_bytes) || !qp->evset.evs[burst->_ev].proven;
+      stops_after(engine, qp, next->wire.payload_bytes) || !mrc_evset_has_next(&qp->evset, plane);
   mrc_txwin_on_send(&req->win, next->wire.psn, (uint16_t)burst->_ev, plane, now_ns);
   qp->planes[plane].share_bytes += next->wire.payload_bytes + MRC_DATA_OVERHEAD_BYTES;
   mrc_burst_add(engine, burst, &next->wire, MRC_KIND_DATA, next->wire.psn, mrc_qp_has_icrc(qp));

@@ -20,6 +20,7 @@
 #include "check.h"
 #include "core/counters.h"
 #include "core/drops.h"
+#include "core/engine.h"
 #include "core/psn.h"
 #include "sim/connect.h"
 
@@ -37,6 +38,14 @@
   mrc_pair_connect(                       \
       pair, &(struct mrc_pair_qp_config){ \
                 .path_mtu = MTU, .timeout = 14, .retry_linear = 3, .retry_exp = 4, __VA_ARGS__})
+
+/* All paths of the QP as if they had answered the probes of a connect: the window goes out whole.
+ */
+__attribute__((unused)) static void prove_paths(struct mrc_engine *engine, uint32_t qpn) {
+  struct mrc_qp *qp = mrc_engine_qp(engine, qpn);
+  for (uint16_t ev = 0; ev < qp->evset.n; ev++)
+    mrc_evset_on_delivered(&qp->evset, ev);
+}
 
 /* Loses the first transmission of data PSNs [first, first + n) of a QP that starts at PSN 0. */
 __attribute__((unused)) static void lose_data(struct mrc_pair *pair, uint32_t first, uint32_t n) {

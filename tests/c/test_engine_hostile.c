@@ -98,6 +98,7 @@ static void test_hostile__windows_that_shrink(void) {
   struct mrc_pair *p = open_pair();
   end = open_qp(p, .memory_bytes = 600 * MTU, .dynamic_mpr = 1, .cc = MRC_CC_NULL);
   victim = p->ends[end]->peer;
+  prove_paths(p->hosts[1].engine, p->ends[victim]->qpn);
   mrc_pair_silence(p, 1, true);
   CHECK_EQ(mrc_pair_write(p, victim, 300 * MTU), 0);
   run_for(p, US);

@@ -103,6 +103,7 @@ static void test_transmit__goes_on_after_a_full_arena(void) {
   static const int all_taken[MRC_MAX_BURSTS] = {[0 ... MRC_MAX_BURSTS - 1] = 1};
   mrc_engine *engine = mrc_engine_create(&(struct mrc_engine_config){.max_qps = 2});
   add_qp(engine);
+  prove_paths(engine, attr_of_4.qpn);
   const struct mrc_wr wr = {.local = (uintptr_t)memory, .va = 4096, .lkey = 7, .bytes = BYTES};
   CHECK_EQ(mrc_mr_register(engine, wr.local, BYTES, wr.lkey, MRC_ACCESS_LOCAL_READ), 0);
   CHECK_EQ(mrc_qp_post(engine, attr_of_4.qpn, &wr, 2), 0);

@@ -12,6 +12,7 @@ static void test_answers__leave_before_the_data_of_other_qps(void) {
   struct mrc_pair *p = open_pair();
   const int busy = open_qp(p, .from = 1, .to = 0, .memory_bytes = 256 * MTU);
   const int asked = open_qp(p, .memory_bytes = 64);
+  prove_paths(p->hosts[1].engine, p->ends[busy]->qpn);
   struct forge forge = make_forge(p, asked, four);
   p->ends[busy]->audit.unwatched = p->ends[p->ends[busy]->peer]->audit.unwatched = true;
   run_for(p, MS);
