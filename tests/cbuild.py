@@ -131,7 +131,8 @@ def _key(flags: Iterable[str], *parts: bytes) -> str:
 
 
 def _headers() -> list[Path]:
-    places = (CSRC, ROOT / "tests" / "c", ROOT / "tests" / "fuzz", ROOT / "bench")
+    tests = ROOT / "tests"
+    places = (CSRC, tests / "c", tests / "fuzz", tests / "sim", ROOT / "bench")
     return sorted(p for place in places for p in place.rglob("*") if p.suffix in (".h", ".def"))
 
 

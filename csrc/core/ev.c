@@ -144,7 +144,7 @@ void mrc_evset_on_burst(struct mrc_evset *set, uint16_t index) {
   if (!ev->proven && rotates) set_trial(set, ev, true);
 }
 
-void mrc_evset_on_delivered(struct mrc_evset *set, uint16_t index) {
+void mrc_evset_prove(struct mrc_evset *set, uint16_t index) {
   set->evs[index].proven = true;
   set_trial(set, &set->evs[index], false);
 }

@@ -77,7 +77,10 @@ uint16_t mrc_evset_any(struct mrc_evset *set, uint32_t plane);
 /* Events. Each that has a result returns true when the state changed. */
 /* A burst leaves on this EV; then something of it arrived, or it did not. */
 void mrc_evset_on_burst(struct mrc_evset *set, uint16_t ev);
-void mrc_evset_on_delivered(struct mrc_evset *set, uint16_t ev);
+void mrc_evset_prove(struct mrc_evset *set, uint16_t ev);
+static inline void mrc_evset_on_delivered(struct mrc_evset *set, uint16_t ev) {
+  if (!set->evs[ev].proven) mrc_evset_prove(set, ev); /* asked for every packet acknowledged */
+}
 void mrc_evset_on_missed(struct mrc_evset *set, uint16_t ev);
 /* The network marked or trimmed a packet that left at `sent_ns` on this EV (0: not known when). */
 bool mrc_evset_on_skip(struct mrc_evset *set, uint16_t ev, uint64_t sent_ns, uint64_t now_ns);

@@ -5,15 +5,17 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
 import pytest
+from netns.processes import Hosts
 
 from mrc import netns
 from mrc.errors import MrcError
-from mrc.testbed import build, control, rootless, state
+from mrc.testbed import Testbed, build, control, rootless, state
 
 # A user namespace made by an ordinary user knows no user but that one.
 HAS_USERS = int(Path("/proc/self/uid_map").read_text().split()[2]) > 1
@@ -59,6 +61,27 @@ def bed_name() -> Iterator[str]:
     control.stop(state.folder(name))
     build.remove(name)
     state.forget(name)
+
+
+@pytest.fixture
+def healed(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Afterwards no fault is left in the module's bed."""
+    yield
+    if "bed" in request.fixturenames:
+        request.getfixturevalue("bed").heal("all")
+
+
+@pytest.fixture
+def hosts(bed: Testbed, tmp_path: Path) -> Iterator[Hosts]:
+    """Runs mrc in the hosts of the module's bed."""
+    hosts = Hosts(bed, tmp_path)
+    yield hosts
+    hosts.end()
+
+
+def udp_socket(bed: Testbed, host: str) -> socket.socket:
+    with netns.inside(bed.plan.nodes[host].namespace):
+        return socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
 
 
 @pytest.fixture

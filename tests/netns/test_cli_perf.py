@@ -25,13 +25,6 @@ def bed() -> Iterator[Testbed]:
         yield bed
 
 
-@pytest.fixture
-def hosts(bed: Testbed, tmp_path: Path) -> Iterator[Hosts]:
-    hosts = Hosts(bed, tmp_path)
-    yield hosts
-    hosts.end()
-
-
 def server(hosts: Hosts, *options: str) -> Mrc:
     return hosts.start("h1", "perf", "--server", *options).until_listening()
 

@@ -26,7 +26,9 @@ from mrc import netns, srv6, topology
 from mrc.errors import ArgumentError, StateError
 from mrc.testbed import Fabric, Testbed, control, state
 
-from .conftest import fresh_name
+from .conftest import fresh_name, udp_socket
+
+pytestmark = pytest.mark.usefixtures("healed")
 
 PORT = 4791
 WRITE = 0xC7  # the opcode of a WRITE Middle: what a switch may trim
@@ -42,18 +44,6 @@ def bed() -> Iterator[Testbed]:
         buffer_bytes=128 << 10,
     ) as bed:  # fmt: skip
         yield bed
-
-
-@pytest.fixture(autouse=True)
-def healed(request: pytest.FixtureRequest) -> Iterator[None]:
-    yield
-    if "bed" in request.fixturenames:
-        request.getfixturevalue("bed").heal("all")
-
-
-def udp_socket(bed: Testbed, host: str) -> socket.socket:
-    with netns.inside(bed.plan.nodes[host].namespace):
-        return socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
 
 
 def receiver(bed: Testbed) -> socket.socket:

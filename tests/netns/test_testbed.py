@@ -29,7 +29,9 @@ from mrc import netns, topology
 from mrc.errors import ArgumentError, ConfigError, NetlinkError, StateError
 from mrc.testbed import Fabric, Fault, Mode, Testbed, build, control, nft, state
 
-from .conftest import HAS_USERS, fresh_name
+from .conftest import HAS_USERS, fresh_name, udp_socket
+
+pytestmark = pytest.mark.usefixtures("healed")
 
 PORT = 4791
 UDP_SEGMENT, UDP_GRO, SOL_UDP = 103, 104, 17
@@ -59,18 +61,6 @@ def kernel_bed(bed: Testbed) -> Testbed:
     if bed.shape.fabric is not Fabric.KERNEL:
         pytest.skip("an emulated fabric has no switches to look into")
     return bed
-
-
-@pytest.fixture(autouse=True)
-def healed(request: pytest.FixtureRequest) -> Iterator[None]:
-    yield
-    if "bed" in request.fixturenames:
-        request.getfixturevalue("bed").heal("all")
-
-
-def udp_socket(bed: Testbed, host: str) -> socket.socket:
-    with netns.inside(bed.plan.nodes[host].namespace):
-        return socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
 
 
 def probe(bed: Testbed, src: int = 0, dst: int = 1, each: int = 1) -> Counter[str]:

@@ -29,6 +29,8 @@ from mrc import netns
 from mrc.mailbox import KEEPALIVE_SECONDS
 from mrc.testbed import Testbed
 
+pytestmark = pytest.mark.usefixtures("healed")
+
 PLANES = 4
 MTU = 8844  # payload bytes at an interface MTU of 9000
 BIG = (64 << 20) + 13
@@ -47,12 +49,6 @@ def bed() -> Iterator[Testbed]:
         yield bed
 
 
-@pytest.fixture(autouse=True)
-def healthy(bed: Testbed) -> Iterator[None]:
-    yield
-    bed.heal("all")
-
-
 @pytest.fixture
 def public_folder() -> Iterator[Path]:
     """Other users may enter it, which pytest's own folders do not allow."""
@@ -66,13 +62,6 @@ def inbox(tmp_path: Path) -> Path:
     path = tmp_path / "inbox"
     path.mkdir()
     return path
-
-
-@pytest.fixture
-def hosts(bed: Testbed, tmp_path: Path) -> Iterator[Hosts]:
-    hosts = Hosts(bed, tmp_path)
-    yield hosts
-    hosts.end()
 
 
 def make(tmp_path: Path, name: str, size: int, seed: int = 1) -> Path:

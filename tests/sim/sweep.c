@@ -10,30 +10,13 @@
  * A failure prints its seed. A seed that found something becomes a test with a name.
  */
 #include <errno.h>
-#include <inttypes.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "core/base.h"
 #include "sim/address.h"
 #include "sim/connect.h"
-
-#define US UINT64_C(1000)
-#define MS UINT64_C(1000000)
-#define SECOND UINT64_C(1000000000)
+#include "sweep.h"
 
 enum { MAX_QPS = 4, MAX_FAULTS = 8, MAX_WRS = 200, MAX_QP_BYTES = 1 << 20 };
-
-static uint64_t seed;
-static bool verbose;
-
-static uint32_t below(struct mrc_prng *prng, uint32_t n) { return mrc_prng_below(prng, n); }
-static bool one_in(struct mrc_prng *prng, uint32_t n) { return below(prng, n) == 0; }
-#define PICK(prng, ...) \
-  (((const uint64_t[]){ \
-      __VA_ARGS__})[below(prng, sizeof((const uint64_t[]){__VA_ARGS__}) / sizeof(uint64_t))])
 
 /* ---- what is drawn ---- */
 
@@ -344,24 +327,4 @@ static uint64_t run_once(void) {
   return trace;
 }
 
-static void on_abort(int number) {
-  (void)number;
-  fprintf(stderr, "seed %" PRIu64 " failed; again: sweep %" PRIu64 " 1 -v\n", seed, seed);
-}
-
-int main(int argc, char **argv) {
-  if (argc < 3) {
-    fprintf(stderr, "usage: sweep FIRST COUNT [-v]\n");
-    return 2;
-  }
-  const uint64_t first = strtoull(argv[1], NULL, 0), count = strtoull(argv[2], NULL, 0);
-  verbose = argc > 3;
-  setvbuf(stdout, NULL, _IOLBF, 0);
-  signal(SIGABRT, on_abort);
-  for (seed = first; seed < first + count; seed++) {
-    const uint64_t trace = run_once();
-    mrc_assert(run_once() == trace);
-  }
-  printf("%" PRIu64 " seeds passed\n", count);
-  return 0;
-}
+int main(int argc, char **argv) { return run_seeds("sweep", argc, argv, run_once); }
