@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -120,3 +120,7 @@ def print_error(prog: str, message: str, exit_code: int, *, as_json: bool) -> No
     print(f"{prog}: {line}", file=sys.stderr, flush=True)
     if as_json:
         print_json({"error": line, "exit_code": exit_code})
+
+
+def listed(names: Iterable[str]) -> str:
+    return ", ".join(names) or "none"

@@ -6,29 +6,14 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-from collections.abc import Callable, Iterable
-from dataclasses import asdict
 from typing import Any
 
-from mrc import topology
+from mrc.cli import testbed_fault, testbed_status, testbed_up
 from mrc.cli.exits import UsageError
-from mrc.cli.output import Output, add_options, format_rate, print_error
-from mrc.errors import ArgumentError, StateError
-from mrc.sim.units import parse_size, parse_time
-from mrc.testbed import (
-    DEFAULT_NAME,
-    DEFAULT_RATE,
-    Fabric,
-    Fault,
-    Mode,
-    Testbed,
-    parse_loss,
-    picture,
-)
-from mrc.testbed import state as stored
-from mrc.testbed.plan import parse_rate
+from mrc.cli.output import Output, add_options, print_error
+from mrc.errors import ArgumentError
+from mrc.testbed import DEFAULT_NAME, Testbed
 from mrc.testbed.rootless import require_root
-from mrc.testbed.targets import FORMS
 
 NOT_FOUND = 127
 
@@ -61,101 +46,26 @@ def add_parser(subparsers: Any) -> None:
         action.set_defaults(run=run, act=act)
         return action
 
-    up = add("up", _up, "build it; nothing happens if it is up already")
-    _add_shape(up)
+    up = add("up", testbed_up.up, "build it; nothing happens if it is up already")
+    testbed_up.add_shape(up)
     down = add("down", _down, "remove it and all that belongs to it")
-    status = add("status", _status, "show what is up and what fails")
+    status = add("status", testbed_status.status, "show what is up and what fails")
     execute = add("exec", _exec, "run a command in a host, with MRC_CONFIG set")
     execute.add_argument("host", metavar="HOST", help="h0, h1, ...")
     execute.add_argument("--user", help="drop from root to this user")
     execute.add_argument(
         "words", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="the command to run"
     )
-    fail = add("fail", _fail, "let a plane, a switch or a link fail")
-    fail.add_argument("target", metavar="TARGET", help=FORMS)
-    fail.add_argument(
-        "--mode", choices=[*Mode], default=Mode.SILENT,
-        help="silent: drop packets, links stay up; down: take the links down [%(default)s]",
-    )  # fmt: skip
-    fail.add_argument(
-        "--loss", type=_share, metavar="PERCENT", help="drop only so many, such as 20%%"
-    )
-    _add_impairments(fail)
-    heal = add("heal", _heal, "end a fault")
-    heal.add_argument("target", metavar="TARGET", help=f"all, {FORMS}")
+    fail = add("fail", testbed_fault.fail, "let a plane, a switch or a link fail")
+    testbed_fault.add_fail_arguments(fail)
+    heal = add("heal", testbed_fault.heal, "end a fault")
+    testbed_fault.add_heal_arguments(heal)
     for action in (up, down, status, fail, heal):
         add_options(action)
 
 
-def _add_shape(parser: argparse.ArgumentParser) -> None:
-    for option, default, text in (
-        ("--hosts", 2, "number of hosts"),
-        ("--planes", 4, "number of planes"),
-        ("--t1", 2, "T1s per plane"),
-        ("--mtu", 9000, "of every link of the fabric, in bytes"),
-    ):
-        parser.add_argument(
-            option, type=int, default=default, metavar="N", help=f"{text} [%(default)s]"
-        )
-    parser.add_argument(
-        "--rate", default=DEFAULT_RATE, metavar="RATE",
-        help="of every link of the fabric, such as 10gbit; none for no limit [%(default)s]",
-    )  # fmt: skip
-    parser.add_argument(
-        "--fabric", choices=[*Fabric], default=Fabric.KERNEL,
-        help="kernel: a namespace for each switch; emulated: the simulator's switches in real "
-        "time, which queue, mark and trim [%(default)s]",
-    )  # fmt: skip
-
-    group = parser.add_argument_group("of an emulated fabric")
-    for option, metavar, text in (
-        ("--delay", "TIME", "of every link, such as 5us [0]"),
-        ("--jitter", "TIME", "added to it by chance, up to this [0]"),
-        ("--buffer", "SIZE", "of a switch port [10 ms at the rate, at least 256KiB]"),
-        ("--ecn-low", "SIZE", "data is marked by chance from here on [a tenth of the buffer]"),
-        ("--ecn-high", "SIZE", "and always from here on [four tenths of the buffer]"),
-    ):
-        parse = _time if metavar == "TIME" else _size
-        group.add_argument(option, type=parse, default=0, metavar=metavar, help=text)
-    group.add_argument(
-        "--no-trim", action="store_true", help="drop what finds no room, with its header"
-    )
-
-
-def _add_impairments(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("in an emulated fabric, alone or together")
-    for word, text in (
-        ("corrupt", "flip a bit in so many packets"),
-        ("duplicate", "deliver so many twice"),
-        ("reorder", "delay so many by up to 1 ms"),
-    ):
-        group.add_argument(f"--{word}", type=_share, metavar="PERCENT", help=text)
-    group.add_argument(
-        "--delay", type=_time, metavar="TIME", dest="delay_ns", help="add to all, such as 1ms"
-    )
-    group.add_argument(
-        "--jitter", type=_time, metavar="TIME", dest="jitter_ns", help="add up to this by chance"
-    )
-    group.add_argument(
-        "--rate", type=_rate, metavar="RATE", dest="rate_bps", help="of its links, such as 50mbit"
-    )
-
-
-def _unit(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    def parsed(text: str) -> Any:
-        try:
-            return parse(text)
-        except ValueError as exc:
-            raise argparse.ArgumentTypeError(str(exc)) from exc
-
-    return parsed
-
-
-_time, _size, _rate, _share = map(_unit, (parse_time, parse_size, parse_rate, parse_loss))
-
-
 def run(args: argparse.Namespace) -> int:
-    if args.act is not _status:
+    if args.act is not testbed_status.status:
         require_root()
     try:
         code: int = args.act(args)
@@ -164,45 +74,11 @@ def run(args: argparse.Namespace) -> int:
     return code
 
 
-def _up(args: argparse.Namespace) -> int:
-    out = Output.of(args)
-    shape = {key: getattr(args, key) for key in ("hosts", "planes", "t1", "rate", "mtu", "fabric")}
-    if args.fabric == Fabric.EMULATED:
-        shape |= {"delay_ns": args.delay, "jitter_ns": args.jitter, "trim": not args.no_trim}
-        shape |= {"buffer_bytes": args.buffer}
-        shape |= {"ecn_low_bytes": args.ecn_low, "ecn_high_bytes": args.ecn_high}
-    elif any((args.delay, args.jitter, args.buffer, args.ecn_low, args.ecn_high, args.no_trim)):
-        raise UsageError(args.prog, "a kernel fabric has none of these: --fabric emulated")
-    bed = Testbed(args.name, **shape)
-    built = bed.up()
-    out.text(f"{args.name} {'is up' if built else 'was up already'}: {_summary(bed)}")
-    out.result(_json(bed, {}) | {"built": built})
-    return 0
-
-
 def _down(args: argparse.Namespace) -> int:
     out = Output.of(args)
     removed = Testbed(args.name).down()
     out.text(f"{args.name} {'is down' if removed else 'was not up'}")
     out.result({"name": args.name, "state": "down", "removed": removed})
-    return 0
-
-
-def _status(args: argparse.Namespace) -> int:
-    out = Output.of(args)
-    found = stored.load(args.name)
-    if found is None or not found.up:
-        state = "down" if found is None else "half built"
-        others = _listed(name for name in stored.names() if name != args.name)
-        out.text(f"{args.name} is {state}; other test beds: {others}")
-        out.result({"name": args.name, "state": state})
-        return 1
-    bed = Testbed.existing(args.name)
-    out.text("\n".join([f"{args.name} is up: {_summary(bed)}", *_details(bed, found.faults)]))
-    measured: dict[str, Any] = {}
-    if bed.shape.fabric is Fabric.EMULATED and not bed.missing():
-        measured = {"counters": bed.counters(), "links": bed.links()}
-    out.result(_json(bed, found.faults) | measured)
     return 0
 
 
@@ -235,101 +111,3 @@ def _take_options(args: argparse.Namespace) -> None:
     if not words:
         raise UsageError(args.prog, f"what to run? {args.prog} {args.host} -- COMMAND")
     args.words = words
-
-
-def _fail(args: argparse.Namespace) -> int:
-    out = Output.of(args)
-    bed = Testbed.existing(args.name)
-    words = ("corrupt", "duplicate", "reorder", "delay_ns", "jitter_ns", "rate_bps")
-    impairment = {word: value for word in words if (value := getattr(args, word))}
-    bed.fail(args.target, args.mode, args.loss, **impairment)
-    fault = bed.faults()[args.target]
-    out.text(f"{args.target} fails: {fault}")
-    out.result({"name": args.name} | _fault_json(args.target, fault))
-    return 0
-
-
-def _heal(args: argparse.Namespace) -> int:
-    out = Output.of(args)
-    bed = Testbed.existing(args.name)
-    healed = bed.heal(args.target)
-    left = bed.faults()
-    out.text(f"healed: {_listed(healed)}; still failing: {_listed(left)}")
-    out.result({"name": args.name, "healed": healed, "failing": list(left)})
-    return 0
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(names) or "none"
-
-
-def _summary(bed: Testbed) -> str:
-    shape = bed.shape
-    rate = "no rate limit" if shape.rate_bps is None else f"{format_rate(shape.rate_bps)} a link"
-    return (
-        f"{shape.hosts} hosts, {shape.planes} planes, {shape.t1} T1s a plane, {rate}, "
-        f"MTU {shape.mtu}" + (", emulated" if shape.fabric is Fabric.EMULATED else "")
-    )
-
-
-def _details(bed: Testbed, faults: dict[str, Fault]) -> list[str]:
-    lines = picture.draw(bed.shape, faults)
-    lines += [
-        "",
-        *_emulated(bed),
-        *(f"{target} fails: {fault}" for target, fault in faults.items()),
-    ]
-    gone = bed.missing()
-    if gone:
-        lines.append(f"namespaces missing: {', '.join(gone)}; mrc testbed up builds it anew")
-    return lines if lines[-1] else lines[:-1]
-
-
-def _emulated(bed: Testbed) -> list[str]:
-    """What an emulated fabric counted: in all, and on each link that did not just carry."""
-    if bed.shape.fabric is Fabric.KERNEL or bed.missing():
-        return []
-    words = ("received", "sent", "marked", "trimmed", "dropped", "lost", "unroutable", "overloaded")
-    try:
-        counters = bed.counters()
-    except StateError as exc:
-        return [str(exc)]
-    lines = ["packets: " + ", ".join(f"{counters[word]} {word}" for word in words)]
-    if counters["overloaded"]:
-        lines.append("overloaded: this machine is too slow for what it carries; results are wrong")
-    for link, info in bed.links().items():
-        told = [f"{info[word]} {word}" for word in words if info.get(word)]
-        if told:
-            lines.append(f"{link:16} {', '.join(told)}, queue up to {info['peak_bytes']} bytes")
-    return [*lines, ""]
-
-
-def _fault_json(target: str, fault: Fault) -> dict[str, Any]:
-    """With what it does beside losing packets only where it does that."""
-    told = {key: value for key, value in asdict(fault).items() if value}
-    return {"target": target, "mode": fault.mode, "loss": fault.loss} | told
-
-
-def _json(bed: Testbed, faults: dict[str, Fault]) -> dict[str, Any]:
-    shape = bed.shape
-    return {
-        "name": bed.name,
-        "state": "up",
-        "hosts": [
-            {
-                "host": f"h{host}",
-                "namespace": bed.plan.nodes[f"h{host}"].namespace,
-                "config": str(stored.config_path(bed.name, f"h{host}")),
-                "address": str(topology.host_address(host)),
-                "oob": str(topology.oob_address(host)),
-            }
-            for host in range(shape.hosts)
-        ],
-        "planes": shape.planes,
-        "t1": shape.t1,
-        "rate_bits_per_second": shape.rate_bps,
-        "mtu_bytes": shape.mtu,
-        "fabric": shape.fabric,
-        "faults": [_fault_json(target, fault) for target, fault in faults.items()],
-        "missing": bed.missing(),
-    }

@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`mrc testbed fail` and `heal`."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from typing import Any
+
+from mrc.cli.arguments import rate_argument, share_argument, time_argument
+from mrc.cli.output import Output, listed
+from mrc.testbed import Fault, Mode, Testbed
+from mrc.testbed.targets import FORMS
+
+
+def add_fail_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("target", metavar="TARGET", help=FORMS)
+    parser.add_argument(
+        "--mode", choices=[*Mode], default=Mode.SILENT,
+        help="silent: drop packets, links stay up; down: take the links down [%(default)s]",
+    )  # fmt: skip
+    parser.add_argument(
+        "--loss", type=share_argument, metavar="PERCENT", help="drop only so many, such as 20%%"
+    )
+    _add_impairments(parser)
+
+
+def add_heal_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("target", metavar="TARGET", help=f"all, {FORMS}")
+
+
+def _add_impairments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("in an emulated fabric, alone or together")
+    for word, text in (
+        ("corrupt", "flip a bit in so many packets"),
+        ("duplicate", "deliver so many twice"),
+        ("reorder", "delay so many by up to 1 ms"),
+    ):
+        group.add_argument(f"--{word}", type=share_argument, metavar="PERCENT", help=text)
+    for word, text in (
+        ("delay", "add to all, such as 1ms"),
+        ("jitter", "add up to this by chance"),
+    ):
+        group.add_argument(
+            f"--{word}", type=time_argument, metavar="TIME", dest=f"{word}_ns", help=text
+        )
+    group.add_argument(
+        "--rate", type=rate_argument, metavar="RATE", dest="rate_bps",
+        help="of its links, such as 50mbit",
+    )  # fmt: skip
+
+
+def fail(args: argparse.Namespace) -> int:
+    out = Output.of(args)
+    bed = Testbed.existing(args.name)
+    words = ("corrupt", "duplicate", "reorder", "delay_ns", "jitter_ns", "rate_bps")
+    impairment = {word: value for word in words if (value := getattr(args, word))}
+    bed.fail(args.target, args.mode, args.loss, **impairment)
+    fault = bed.faults()[args.target]
+    out.text(f"{args.target} fails: {fault}")
+    out.result({"name": args.name} | fault_to_json(args.target, fault))
+    return 0
+
+
+def heal(args: argparse.Namespace) -> int:
+    out = Output.of(args)
+    bed = Testbed.existing(args.name)
+    healed = bed.heal(args.target)
+    left = bed.faults()
+    out.text(f"healed: {listed(healed)}; still failing: {listed(left)}")
+    out.result({"name": args.name, "healed": healed, "failing": list(left)})
+    return 0
+
+
+def fault_to_json(target: str, fault: Fault) -> dict[str, Any]:
+    """With what it does beside losing packets only where it does that."""
+    told = {key: value for key, value in asdict(fault).items() if value}
+    return {"target": target, "mode": fault.mode, "loss": fault.loss} | told
