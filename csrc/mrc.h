@@ -123,6 +123,8 @@ enum mrc_warning {
 /* One asynchronous event. Fields that an event does not name are 0. */
 struct mrc_event {
   uint64_t cookie;   /* of the command that asked, for REPLY and PROBE; for LOST a count */
+  uint64_t at_ns;    /* context only: when it was published, of CLOCK_MONOTONIC; for all that the
+                        engine told, but not for WC */
   int64_t rtt_ns;    /* PROBE: round trip */
   struct mrc_wc wc;  /* WC */
   uint32_t qpn;      /* local QP number */
@@ -342,6 +344,26 @@ struct mrc_qp_info {
   struct mrc_plane_info planes[32]; /* planes[n - 1] is plane n; 0 where there is no port */
 };
 
+/* Payload that came for some QPs over time: what MRC_COMMAND_RECORD_START begins to fill in. It is
+   the caller's memory, and the datapath's until the reply to RECORD_STOP or the end of the context.
+   Times are of CLOCK_MONOTONIC. */
+struct mrc_recording {
+  const uint32_t *qpns;
+  uint64_t *bytes; /* n_bins rows of a number for each port; starts as zeros */
+  uint32_t n_qps;
+  uint32_t n_ports;  /* of the context */
+  uint32_t n_bins;   /* even */
+  uint32_t reserved; /* 0 */
+  uint64_t width_ns; /* of a bin: when time runs past the last, pairs become one, twice as wide */
+  /* Filled in, and 0 before. */
+  uint64_t start_ns;          /* of the first bin */
+  uint64_t end_ns;            /* by RECORD_STOP */
+  uint64_t first_ns;          /* first delivery; 0 before */
+  uint64_t last_ns;           /* last one */
+  uint64_t longest_gap_ns;    /* longest time between one delivery and the next */
+  uint64_t longest_gap_at_ns; /* its beginning */
+};
+
 struct mrc_trace_entry {
   uint64_t now_ns;
   uint32_t point; /* index into trace.def */
@@ -477,7 +499,9 @@ enum mrc_command_op {
   MRC_COMMAND_TRACE,           /* pointer = struct mrc_trace_entry[value]; result = count */
   MRC_COMMAND_PORT_UP,         /* value = port, key = 1 up or 0 down */
   MRC_COMMAND_QP_SET_MPR,      /* qpn, value = PSNs */
-  MRC_COMMAND_PROBE_EVS        /* pointer = struct mrc_probe_attr[value]; result = number taken */
+  MRC_COMMAND_PROBE_EVS,       /* pointer = struct mrc_probe_attr[value]; result = number taken */
+  MRC_COMMAND_RECORD_START,    /* pointer = struct mrc_recording; one at a time, else -EBUSY */
+  MRC_COMMAND_RECORD_STOP      /* -ENOENT when there is none */
 };
 
 /* One command for the datapath thread. Memory behind `pointer` must live until the reply. */

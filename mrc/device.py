@@ -74,6 +74,7 @@ class Notice:
     port: int
     status: int
     reason: EventReason = EventReason.NONE
+    at_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +119,7 @@ def _decode(event: Any) -> DeviceEvent:
         event.port,
         event.status,
         EventReason(event.reason),
+        event.at_ns,
     )
 
 

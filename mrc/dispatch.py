@@ -19,6 +19,7 @@ from mrc.device import Device, DeviceEvent, Lost, Notice, Probed, Received, Repl
 from mrc.enums import WarningKind, WcStatus
 from mrc.errors import CompletionError, MrcError, StateError
 from mrc.events import Completion, Immediate, ProbeResult, Warning
+from mrc.recording import RecordingMemory
 from mrc.verbs import MR, QueuePair
 
 logger = logging.getLogger("mrc.dispatch")
@@ -85,6 +86,7 @@ class Dispatcher:
         self._sinks: dict[int, Sink] = {}
         self._idle: dict[int, list[asyncio.Future[None]]] = {}
         self._mrs: dict[int, MR] = {}
+        self.recording: RecordingMemory | None = None  # the datapath writes there
         self._closed = False
         self._loop.add_reader(device.fd, self._on_readable)
 

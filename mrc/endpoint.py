@@ -46,6 +46,7 @@ from mrc.profiles import (
     Profiles,
 )
 from mrc.qp import QP
+from mrc.recorder import Recorder
 from mrc.verbs import MR
 
 __all__ = ["QP", "Context", "Listener", "Registration"]
@@ -187,6 +188,15 @@ class Context:
         found = await self._opened().dispatcher.call(command, "read trace")
         entries = (array[i] for i in range(found))
         return [TraceEntry(e.now_ns, names[e.point], e.qpn, e.a, e.b) for e in entries]
+
+    def record(self, qps: Sequence[QP], *, width_ns: int = 1_000_000) -> Recorder:
+        """Records the payload that arrives for these QPs while `async with` holds the Recorder.
+
+        Bins are `width_ns` wide until they are too many (MAX_BINS), then twice as wide, and so on.
+        Entering raises InUseError while another recording runs, StateError when a QP is closed.
+        """
+        local = self._opened()
+        return Recorder(local.dispatcher, len(local.ports), qps, width_ns)
 
     # ---- Memory ---------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mrc.enums import EventReason, EvState, QpState, WarningKind, WcOpcode, WcStatus
 
@@ -32,7 +32,8 @@ class Immediate:
 class EvEvent:
     """An EV went to GOOD, ASSUMED_BAD or DENIED; SKIP, which lasts one turn, is not told.
 
-    `index` is its place in `QP.evs()`.
+    `index` is its place in `QP.evs()`, `at_ns` when the datapath told it, of CLOCK_MONOTONIC as in
+    `time.monotonic_ns()`.
     """
 
     index: int
@@ -40,27 +41,30 @@ class EvEvent:
     path: str
     state: EvState
     reason: EventReason
+    at_ns: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class PlaneEvent:
-    """A plane was suspended, or carries data again."""
+    """A plane was suspended, or carries data again; `at_ns` as in EvEvent."""
 
     plane: int
     suspended: bool
     reason: EventReason
+    at_ns: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class PortEvent:
     """The port of a plane went down or came up: this host's (OWN_PORT) or the peer's (PEER_PORT).
 
-    What that means for the plane comes as a PlaneEvent.
+    What that means for the plane comes as a PlaneEvent; `at_ns` as in EvEvent.
     """
 
     plane: int
     up: bool
     reason: EventReason
+    at_ns: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

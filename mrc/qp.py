@@ -223,15 +223,15 @@ class QP:
         """For the dispatcher: a change of state."""
         if notice.type is EventType.QP_ERROR:
             self._on_error(WcStatus(notice.status))
-        elif notice.type is EventType.PLANE:
-            self._events.push(PlaneEvent(notice.port, notice.status == 0, notice.reason))
+            return
+        plane, reason, at_ns = notice.port, notice.reason, notice.at_ns
+        if notice.type is EventType.PLANE:
+            self._events.push(PlaneEvent(plane, notice.status == 0, reason, at_ns))
         elif notice.type is EventType.PORT:
-            self._events.push(PortEvent(notice.port, notice.status == 1, notice.reason))
+            self._events.push(PortEvent(plane, notice.status == 1, reason, at_ns))
         elif notice.type is EventType.EV_STATE:
-            ev = self._evs[notice.ev_index]
-            state = EvState(notice.status)
-            event = EvEvent(notice.ev_index, ev.attr.port, ev.name, state, notice.reason)
-            self._events.push(event)
+            index, ev, state = notice.ev_index, self._evs[notice.ev_index], EvState(notice.status)
+            self._events.push(EvEvent(index, ev.attr.port, ev.name, state, reason, at_ns))
 
     def on_lost(self, count: int) -> None:
         """For the dispatcher: the engine lost events."""

@@ -3,6 +3,11 @@
 #ifndef MRC_CORE_COUNTERS_H
 #define MRC_CORE_COUNTERS_H
 
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "../mrc.h"
+
 enum mrc_counter {
 #define X(name, meaning) MRC_COUNTER_##name,
 #include "counters.def"
@@ -19,5 +24,8 @@ enum mrc_trace_point {
 
 /* 0 past the end. */
 const char *mrc_engine_counter_name(int index);
+
+/* Whether what is placed for a QP counts as RX_RECORDED too; -ENOENT. */
+int mrc_qp_record(mrc_engine *engine, uint32_t qpn, bool recorded);
 
 #endif

@@ -160,6 +160,7 @@ struct mrc_responder {
   uint8_t nak_syndrome;           /* what ended the QP, answered to whatever still comes; 0: none */
   bool ack_wanted;                /* a transport ACK (or the NAK) is due */
   bool sack_now;                  /* all that there is to report is due */
+  bool recorded;                  /* what is placed counts as RX_RECORDED too */
   struct mrc_sack_trigger newest; /* the last trigger used, for SACKs that nothing triggered */
   uint32_t unsacked_bytes;        /* received and not yet paid for by a SACK */
   uint64_t sack_deadline_ns;

@@ -65,6 +65,13 @@ int mrc_qp_query_evs(const struct mrc_engine *engine, uint32_t qpn, struct mrc_e
   return qp->evset.n;
 }
 
+int mrc_qp_record(struct mrc_engine *engine, uint32_t qpn, bool recorded) {
+  struct mrc_qp *qp = mrc_engine_qp(engine, qpn);
+  if (qp == NULL) return -ENOENT;
+  qp->resp.recorded = recorded;
+  return 0;
+}
+
 static int copy_values(uint64_t *values, int capacity, const uint64_t *from, int n) {
   for (int i = 0; i < n && i < capacity; i++)
     values[i] = from[i];

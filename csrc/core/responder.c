@@ -227,6 +227,7 @@ int mrc_responder_on_data(struct mrc_engine *engine, struct mrc_qp *qp,
   mrc_trace(engine, MRC_TRACE_PLACE, qp->qpn, packet->psn, packet->payload_bytes);
   mrc_count(engine, MRC_COUNTER_RX_DATA, 1);
   mrc_count(engine, MRC_COUNTER_RX_BYTES, packet->payload_bytes);
+  if (resp->recorded) mrc_count(engine, MRC_COUNTER_RX_RECORDED, packet->payload_bytes);
   resp->bytes_received += packet->payload_bytes;
   qp->planes[meta->port - 1].packets_received++;
   qp->planes[meta->port - 1].bytes_received += packet->payload_bytes;

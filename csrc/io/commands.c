@@ -142,6 +142,18 @@ static int run_qp_set_mpr(struct mrc_datapath *datapath, const struct mrc_comman
   return mrc_qp_set_mpr(datapath->engine, command->qpn, command->value, now_ns);
 }
 
+static int run_record_start(struct mrc_datapath *datapath, const struct mrc_command *command,
+                            uint64_t now_ns) {
+  return mrc_recorder_start(&datapath->recorder, command->pointer, datapath->engine,
+                            datapath->udp.n_ports, now_ns);
+}
+
+static int run_record_stop(struct mrc_datapath *datapath, const struct mrc_command *command,
+                           uint64_t now_ns) {
+  (void)command;
+  return mrc_recorder_stop(&datapath->recorder, datapath->engine, now_ns);
+}
+
 static const struct {
   run_fn *run;
   bool has_pointer;   /* command.pointer must be set */
@@ -166,6 +178,8 @@ static const struct {
     [MRC_COMMAND_PORT_UP] = {.run = run_port_up},
     [MRC_COMMAND_QP_SET_MPR] = {.run = run_qp_set_mpr},
     [MRC_COMMAND_PROBE_EVS] = {.run = run_probe_evs, .has_pointer = true, .counts = true},
+    [MRC_COMMAND_RECORD_START] = {.run = run_record_start, .has_pointer = true},
+    [MRC_COMMAND_RECORD_STOP] = {.run = run_record_stop},
 };
 
 static bool is_known(const struct mrc_command *command) {

@@ -65,7 +65,11 @@ static void put_event(struct mrc_datapath *datapath, const struct mrc_event *eve
 
 static void receive(struct mrc_datapath *datapath, int port) {
   int n = mrc_udp_receive(&datapath->udp, port);
-  if (n > 0) mrc_udp_deliver(&datapath->udp, port, datapath->engine, look_at_clock(datapath));
+  if (n > 0) {
+    mrc_udp_deliver(&datapath->udp, port, datapath->engine, look_at_clock(datapath));
+    if (datapath->recorder.recording)
+      mrc_recorder_look(&datapath->recorder, datapath->engine, port, datapath->now_ns);
+  }
   if (n == MRC_UDP_RECEIVED_AT_ONCE) datapath->backlog = true;
 }
 
@@ -225,7 +229,8 @@ static int publish_some(struct mrc_datapath *datapath) {
   int n = mrc_cq_poll(datapath->engine, wcs, room);
   for (int i = 0; i < n; i++)
     events[i] = (struct mrc_event){.type = MRC_EVENT_WC, .qpn = wcs[i].qpn, .wc = wcs[i]};
-  n += mrc_engine_events(datapath->engine, events + n, room - n);
+  for (int end = n + mrc_engine_events(datapath->engine, events + n, room - n); n < end; n++)
+    events[n].at_ns = datapath->now_ns;
   uint32_t pushed = mrc_spsc_push(&datapath->events, events, (uint32_t)n);
   mrc_assert(pushed == (uint32_t)n);
   if (n > 0) datapath->published = true;

@@ -14,6 +14,7 @@
 
 #include "io/cause.h"
 #include "io/guards.h"
+#include "io/recorder.h"
 #include "io/spsc.h"
 #include "io/udp.h"
 #include "mrc.h"
@@ -24,6 +25,7 @@ struct mrc_datapath {
   mrc_engine *engine;
   struct mrc_udp udp;
   struct mrc_guards guards;
+  struct mrc_recorder recorder;
   pthread_t thread;
   int epoll_fd;
   int command_fd;        /* eventfd: wakes the thread */

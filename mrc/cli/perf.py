@@ -19,6 +19,7 @@ from mrc.enums import Integrity
 from mrc.errors import ArgumentError, ConfigError, MrcError
 from mrc.perf import Direction, Outcome, Pattern, Plan, Server, connect
 from mrc.qp import QP
+from mrc.recording import MAX_BINS
 
 EXAMPLES = """\
 examples:
@@ -28,14 +29,18 @@ examples:
   mrc perf h1 -R                       the other way;  --bidir: both ways at once
   mrc perf h1 --lat --size 2           half round trip of a WRITE_IMM of 2 bytes
   mrc perf h1 -a -J > sweep.json       every power of two, as JSON
+  mrc perf h1 --bins                   what arrived in each millisecond, and the longest gap
 """
 SWEEP_SIZES = tuple(2**power for power in range(1, 24))
 SWEEP_SECONDS = 1.0
 DEFAULT_SIZE = 1 << 20
 DEFAULT_SECONDS = 10.0
+DEFAULT_BIN = "1ms"
 
 _COUNT = re.compile(r"(\d+(?:\.\d+)?)([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _BIT_RATE = re.compile(r"(\d+(?:\.\d+)?)([kmgt]?)(?:bit(?:/s)?)?", re.IGNORECASE)
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s)")
+_NS = {"us": 1e3, "ms": 1e6, "s": 1e9}
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
@@ -64,6 +69,14 @@ def positive_seconds(text: str) -> float:
     if not 0 < seconds <= 86400:
         raise argparse.ArgumentTypeError(f"{text!r} is not a time in seconds, at most a day")
     return seconds
+
+
+def bin_width(text: str) -> int:
+    """An argparse type: ns, from a time with its unit."""
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time such as 1ms, 500us or 0.1s")
+    return round(float(match[1]) * _NS[match[2]])
 
 
 def add_parser(subparsers: Any) -> None:
@@ -133,6 +146,12 @@ def _add_test_options(group: argparse._ArgumentGroup) -> None:
 
 def _add_output_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
+        "--bins", type=bin_width, nargs="?", const=bin_width(DEFAULT_BIN), default=0,
+        metavar="WIDTH",
+        help="what arrived in each bin of this width, the longest gap, and when EVs and planes"
+        f" changed [{DEFAULT_BIN}; doubled when there would be more than {MAX_BINS}]",
+    )  # fmt: skip
+    group.add_argument(
         "-i", "--interval", type=positive_seconds, default=1.0, metavar="SECONDS",
         help="between lines [%(default)s]",
     )  # fmt: skip
@@ -175,6 +194,8 @@ def _plans(args: argparse.Namespace) -> list[Plan]:
         raise ArgumentError("-R and --bidir: one of them")
     if args.all and (args.size is not None or args.bytes):
         raise ArgumentError("-a: takes every size for a time; neither --size nor -n go with it")
+    if args.all and args.bins:
+        raise ArgumentError("--bins: of one test, not of a sweep (-a)")
     if args.lat and (args.reverse or args.bidir or args.parallel != 1):
         raise ArgumentError("--lat: takes one QP, and goes both ways anyway")
     default = 2 if args.lat else DEFAULT_SIZE
@@ -192,6 +213,7 @@ def _plans(args: argparse.Namespace) -> list[Plan]:
             total_bytes=args.bytes or 0,
             omit_seconds=args.omit,
             rate_bits_per_second=args.bitrate,
+            bin_ns=args.bins,
         )
         for size in sizes
     ]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from mrc.cli import history_report
 from mrc.cli.output import (
     SCHEMA,
     Output,
@@ -57,15 +58,20 @@ def interval_json(interval: Interval) -> dict[str, Any]:
     }
 
 
-def outcome_json(outcome: Outcome | None) -> dict[str, Any] | None:
+def outcome_json(outcome: Outcome | None, *, receives: bool) -> dict[str, Any] | None:
+    """`bins` and `changes` are there under --bins; an end that is not written to has no bins."""
     if outcome is None:
         return None
-    seconds = outcome.total.seconds
-    return interval_json(outcome.total) | {
+    seconds, history = outcome.total.seconds, outcome.history
+    shown = interval_json(outcome.total) | {
         "messages": outcome.messages,
         "messages_per_second": outcome.messages / seconds if seconds > 0 else 0.0,
         "latency": asdict(outcome.latency),
     }
+    if history is not None:
+        shown["bins"] = history_report.bins_json(history.recording) if receives else None
+        shown["changes"] = history_report.changes_json(history)
+    return shown
 
 
 def result_json(result: TestResult) -> dict[str, Any]:
@@ -74,13 +80,14 @@ def result_json(result: TestResult) -> dict[str, Any]:
         "interrupted": result.interrupted,
         "goodput_bits_per_second": _goodput(result),
         "intervals": [interval_json(interval) for interval in result.intervals],
-        "client": outcome_json(result.client),
-        "server": outcome_json(result.server),
+        "client": outcome_json(result.client, receives=result.plan.client_receives),
+        "server": outcome_json(result.server, receives=result.plan.server_receives),
     }
 
 
 def server_json(client: str, plan: Plan, outcome: Outcome) -> dict[str, Any]:
-    return {"peer": client, "plan": plan.to_json(), "server": outcome_json(outcome)}
+    shown = outcome_json(outcome, receives=plan.server_receives)
+    return {"peer": client, "plan": plan.to_json(), "server": shown}
 
 
 def _goodput(result: TestResult) -> float:
@@ -157,6 +164,21 @@ def summary_lines(result: TestResult) -> list[str]:
     lines.append(f"{'client':<10} {_cost(plan, client.total)}")
     if server is not None:
         lines.append(f"{'server':<10} {_cost(plan, server.total)}")
+    return lines + _history_lines(result)
+
+
+def _history_lines(result: TestResult) -> list[str]:
+    """Nothing without --bins, or where the server's word is missing."""
+    ends = [("client", result.client, result.plan.client_receives)]
+    if result.server is not None:
+        ends.append(("server", result.server, result.plan.server_receives))
+    lines = []
+    for name, end, receives in ends:
+        if end.history is not None and receives:
+            lines += history_report.bins_lines(name, end.history.recording)
+    for name, end, _ in ends:
+        if end.history is not None:
+            lines += history_report.change_lines(name, end.history)
     return lines
 
 
@@ -169,6 +191,7 @@ def _cost(plan: Plan, total: Interval) -> str:
     return (
         f"{share:.0%} of a CPU{per_gib}; {total.packets_sent} packets sent,"
         f" {total.packets_retransmitted} of them retransmissions"
+        f" ({format_bytes(total.retransmitted_bytes)})"
     )
 
 

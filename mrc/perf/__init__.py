@@ -3,6 +3,7 @@
 
 from mrc.perf.client import Client, TestResult, connect
 from mrc.perf.histogram import Histogram, Latency
+from mrc.perf.history import EvChange, History, PlaneChange
 from mrc.perf.messages import Outcome, RefusedError
 from mrc.perf.meter import Interval
 from mrc.perf.plan import Direction, Pattern, Plan
@@ -11,12 +12,15 @@ from mrc.perf.server import Server
 __all__ = [
     "Client",
     "Direction",
+    "EvChange",
     "Histogram",
+    "History",
     "Interval",
     "Latency",
     "Outcome",
     "Pattern",
     "Plan",
+    "PlaneChange",
     "RefusedError",
     "Server",
     "TestResult",

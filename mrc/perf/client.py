@@ -12,7 +12,7 @@ from typing import Any
 from mrc.endpoint import Context
 from mrc.perf.load import Load, Memory, PingPong, Tally
 from mrc.perf.memory import Regions, regions
-from mrc.perf.messages import QP_SERVICE, SERVICE, Outcome, hear, say
+from mrc.perf.messages import QP_SERVICE, SERVICE, Outcome, hear, hear_outcome, say
 from mrc.perf.meter import Interval, Meter
 from mrc.perf.plan import Pattern, Plan
 from mrc.perf.work import failing, stopped
@@ -69,7 +69,7 @@ class Client:
             theirs = RemoteMemory.from_json(ready.get("memory"))
             qps = [await self._connect(stack, ready.get("token")) for _ in range(plan.qps)]
             await hear(self.session, "connected")
-            meter = await stack.enter_async_context(Meter(qps))
+            meter = await stack.enter_async_context(Meter(self._ctx, qps, bin_ns=plan.bin_ns))
             test = _Test(self.session, plan, qps, memory, theirs, meter)
             return await test.run(interval_seconds, on_interval)
 
@@ -144,20 +144,14 @@ class _Test:
                     await self._session.watched(stopped(work))
                 client = await self._outcome()
                 await say(self._session, "stop")
-                return client, await self._result()
+                return client, await hear_outcome(self._session)
         except TimeoutError:
             return await self._outcome(), None
 
     async def _outcome(self) -> Outcome:
         tally = self._load.tally if self._load is not None else Tally()
-        return Outcome(await self._meter.total(), tally.messages, tally.latency.summary())
-
-    async def _result(self) -> Outcome:
-        """The server's outcome; that it has finished may come before."""
-        message = await hear(self._session, "result", "finished")
-        while message["type"] != "result":
-            message = await hear(self._session, "result", "finished")
-        return Outcome.from_json(message.get("outcome"))
+        total, history = await self._meter.total(), await self._meter.history()
+        return Outcome(total, tally.messages, tally.latency.summary(), history)
 
     async def _measure(
         self,

@@ -7,21 +7,22 @@ client: connects the QPs of the test, each with the token of its plan as private
 client: start                   both: whoever writes begins
 client: mark                    both: counting begins anew, once the omitted start is over
                                 server: finished, if it had a number of bytes to write
-client: stop                    server: result
+client: stop                    server: bins, if the plan asks for them, in pieces; result
 client: plan, for the next test, or the end of the session
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from mrc.errors import MrcError, ProtocolError
 from mrc.perf.histogram import Latency
+from mrc.perf.history import Bins, History
 from mrc.perf.meter import Interval
 from mrc.session import Service, Session
 
-SERVICE = Service("perf", "performance test", 1)
+SERVICE = Service("perf", "performance test", 2)
 QP_SERVICE = "perf-qp"  # of the QPs of a test
 _MAX_TEXT = 4096
 
@@ -55,12 +56,38 @@ class Outcome:
     total: Interval
     messages: int
     latency: Latency
+    history: History | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything but the bins of the history."""
+        history = self.history.to_json() if self.history is not None else None
+        return asdict(replace(self, history=None)) | {"history": history}
 
     @classmethod
-    def from_json(cls, value: Any) -> Outcome:
-        """The inverse of `dataclasses.asdict`; raises ProtocolError."""
+    def from_json(cls, value: Any, bins: Bins) -> Outcome:
+        """The inverse of `to_json`; raises ProtocolError."""
         try:
             latency = Latency(**{f.name: int(value["latency"][f.name]) for f in fields(Latency)})
-            return cls(Interval.from_json(value["total"]), int(value["messages"]), latency)
+            told = value["history"]
+            history = History.from_json(told, bins.planes) if told is not None else None
+            total = Interval.from_json(value["total"])
+            return cls(total, int(value["messages"]), latency, history)
         except (KeyError, TypeError, ValueError) as error:
             raise ProtocolError("the peer sent a result that cannot be read") from error
+
+
+async def say_outcome(session: Session, outcome: Outcome) -> None:
+    """Tells the client what this end did."""
+    if outcome.history is not None:
+        for plane, bins in outcome.history.pieces():
+            await say(session, "bins", plane=plane, bytes=bins)
+    await say(session, "result", outcome=outcome.to_json())
+
+
+async def hear_outcome(session: Session) -> Outcome:
+    """What the server did; that it has finished may come before."""
+    bins = Bins()
+    while (message := await hear(session, "result", "finished", "bins"))["type"] != "result":
+        if message["type"] == "bins":
+            bins.add(message.get("plane"), message.get("bytes"))
+    return Outcome.from_json(message.get("outcome"), bins)

@@ -10,8 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
+from mrc.endpoint import Context
 from mrc.errors import MrcError
 from mrc.events import EvEvent, QpInfo
+from mrc.perf.history import Historian, History
 from mrc.qp import QP
 
 
@@ -25,6 +27,7 @@ class Interval:
     received_bytes: int  # payload that the peer wrote here
     packets_sent: int
     packets_retransmitted: int
+    retransmitted_bytes: int  # payload sent again
     ev_changes: int
     cpu_seconds: float  # of this process, all its threads
     planes: Mapping[int, int]  # plane -> payload bytes sent there
@@ -77,17 +80,26 @@ class _Reading:
 class Meter:
     """Reads the QPs of a test. An async context manager, for it follows their events."""
 
-    def __init__(self, qps: Sequence[QP]) -> None:
+    def __init__(self, ctx: Context, qps: Sequence[QP], *, bin_ns: int = 0) -> None:
         self._qps = tuple(qps)
+        self._historian = Historian(ctx, qps, bin_ns) if bin_ns else None
         self._ev_changes = 0
         self._followers: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
         self._followers = [asyncio.create_task(self._follow(qp)) for qp in self._qps]
-        self._first = self._last = await self._read()
+        try:
+            if self._historian is not None:
+                await self._historian.__aenter__()
+            await self.begin()
+        except BaseException:
+            await self.__aexit__()
+            raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        if self._historian is not None:
+            await self._historian.__aexit__()
         for follower in self._followers:
             follower.cancel()
         await asyncio.gather(*self._followers, return_exceptions=True)
@@ -104,6 +116,8 @@ class Meter:
 
     async def begin(self) -> None:
         """The measured part begins here."""
+        if self._historian is not None:
+            await self._historian.begin()
         self._first = self._last = await self._read()
 
     async def lap(self) -> Interval:
@@ -112,6 +126,10 @@ class Meter:
         interval = self._between(self._last, now)
         self._last = now
         return interval
+
+    async def history(self) -> History | None:
+        """What happened when since `begin`, if that was asked for; it ends here."""
+        return await self._historian.history() if self._historian is not None else None
 
     async def total(self) -> Interval:
         """What happened since `begin`; where a QP is gone, up to the last lap."""
@@ -129,6 +147,7 @@ class Meter:
             before, now = start.planes(name), end.planes(name)
             return {plane: now[plane] - before.get(plane, 0) for plane in now}
 
+        planes = moved_by_plane("bytes")
         return Interval(
             start_seconds=start.seconds - self._first.seconds,
             seconds=end.seconds - start.seconds,
@@ -136,8 +155,9 @@ class Meter:
             received_bytes=moved("bytes_received"),
             packets_sent=moved("packets_sent"),
             packets_retransmitted=moved("packets_retransmitted"),
+            retransmitted_bytes=sum(planes.values()) - moved("bytes_sent"),
             ev_changes=end.ev_changes - start.ev_changes,
             cpu_seconds=end.cpu_seconds - start.cpu_seconds,
-            planes=moved_by_plane("bytes"),
+            planes=planes,
             planes_received=moved_by_plane("bytes_received"),
         )

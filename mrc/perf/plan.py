@@ -8,11 +8,13 @@ from enum import StrEnum
 from typing import Any
 
 from mrc.errors import ArgumentError, ProtocolError
+from mrc.recorder import MIN_WIDTH_NS
 
 MAX_QPS = 256
 MAX_DEPTH = 1024
 MAX_SIZE = 1 << 30
 MAX_SECONDS = 86400.0
+MAX_BIN_NS = 10**10
 MEMORY_BYTES = 64 << 20  # of writes with places of their own; more writes in flight share places
 
 
@@ -44,6 +46,7 @@ class Plan:
     total_bytes: int = 0  # that each writing end writes; 0: as long as `seconds` says
     omit_seconds: float = 0.0  # at the start, and not counted
     rate_bits_per_second: float = 0.0  # that a writing end does not exceed; 0: no limit
+    bin_ns: int = 0  # width of the bins in which both ends record what arrives; 0: they do not
 
     def __post_init__(self) -> None:
         _check("size", self.size, 0, MAX_SIZE)
@@ -53,6 +56,7 @@ class Plan:
         _check("total_bytes", self.total_bytes, 0, 1 << 62)
         _check("omit_seconds", self.omit_seconds, 0, MAX_SECONDS)
         _check("rate_bits_per_second", self.rate_bits_per_second, 0, 1e15)
+        _check("bin_ns", self.bin_ns, MIN_WIDTH_NS if self.bin_ns else 0, MAX_BIN_NS)
         if (self.seconds > 0) == (self.total_bytes > 0):
             raise ArgumentError("seconds, total_bytes: one of them ends a test")
         if self.total_bytes and self.size == 0:
@@ -69,6 +73,16 @@ class Plan:
     def server_writes(self) -> bool:
         """Whether the server does."""
         return self.direction is not Direction.FORWARD
+
+    @property
+    def client_receives(self) -> bool:
+        """Whether payload arrives at the client."""
+        return self.server_writes or self.pattern is Pattern.PING_PONG
+
+    @property
+    def server_receives(self) -> bool:
+        """Whether payload arrives at the server."""
+        return self.client_writes or self.pattern is Pattern.PING_PONG
 
     @property
     def places(self) -> int:
@@ -96,10 +110,11 @@ class Plan:
 
 
 _NUMBERS = ("size", "qps", "depth", "seconds", "total_bytes", "omit_seconds",
-            "rate_bits_per_second")  # fmt: skip
+            "rate_bits_per_second", "bin_ns")  # fmt: skip
 
 
 def _check(name: str, value: float, low: float, high: float) -> None:
-    whole = not isinstance(value, float) or name in ("seconds", "omit_seconds", _NUMBERS[-1])
+    fractions = ("seconds", "omit_seconds", "rate_bits_per_second")
+    whole = not isinstance(value, float) or name in fractions
     if isinstance(value, bool) or not whole or not low <= value <= high:
         raise ArgumentError(f"{name}: {value} is not within {low:g}..{high:g}")

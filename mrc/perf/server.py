@@ -7,15 +7,15 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from mrc.endpoint import Context
-from mrc.errors import MrcError
+from mrc.errors import InUseError, MrcError
 from mrc.mailbox import MailboxClosedError
 from mrc.perf.load import Load, Memory, PingPong, Tally
 from mrc.perf.memory import Regions, regions
-from mrc.perf.messages import QP_SERVICE, SERVICE, Message, Outcome, hear, say
+from mrc.perf.messages import QP_SERVICE, SERVICE, Message, Outcome, hear, say, say_outcome
 from mrc.perf.meter import Meter
 from mrc.perf.plan import Pattern, Plan
 from mrc.perf.work import failing, stopped
@@ -88,19 +88,26 @@ class Server:
             except (MemoryError, OSError) as error:
                 await say(session, "refuse", error=f"no memory for the test: {error}")
                 continue
+            except InUseError as error:
+                await say(session, "refuse", error=f"another test has --bins: {error}")
+                continue
             self._on_outcome(session.qp.peer_host, plan, outcome)
 
     async def _carry_out(
         self, session: Session, plan: Plan, memory: Regions, message: Message
     ) -> Outcome:
         theirs = RemoteMemory.from_json(message.get("memory"))
-        async with self._connected(session, plan, memory) as qps, Meter(qps) as meter:
+        async with (
+            self._connected(session, plan, memory) as qps,
+            Meter(self._ctx, qps, bin_ns=plan.bin_ns) as meter,
+        ):
             await say(session, "connected")
             await hear(session, "start")
             load = _load(qps, Memory(memory.source, theirs), plan)
             tally = await _run(session, load, meter)
-            outcome = Outcome(await meter.total(), tally.messages, tally.latency.summary())
-            await say(session, "result", outcome=asdict(outcome))
+            total, history = await meter.total(), await meter.history()
+            outcome = Outcome(total, tally.messages, tally.latency.summary(), history)
+            await say_outcome(session, outcome)
             return outcome
 
     @asynccontextmanager

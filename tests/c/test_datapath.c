@@ -100,6 +100,10 @@ static void test_commands__each_reaches_its_engine_function(void) {
   struct mrc_qp_info qp_info = {0};
   struct mrc_ev_info ev_info = {0};
   struct mrc_trace_entry trace;
+  const uint32_t qpn = 77;
+  uint64_t bins[2] = {0};
+  struct mrc_recording recording = {
+      .qpns = &qpn, .n_qps = 1, .n_ports = 1, .bytes = bins, .n_bins = 2, .width_ns = 1000};
   uint64_t drops = 0;
   uint64_t memory[2];
   uint64_t address = (uintptr_t)memory;
@@ -134,7 +138,12 @@ static void test_commands__each_reaches_its_engine_function(void) {
       {{.op = MRC_COMMAND_QP_SET_MPR, .qpn = 77, .value = 256}, 0},
       {{.op = MRC_COMMAND_PROBE_EVS, .value = 2, .pointer = probes}, 1},
       {{.op = MRC_COMMAND_PROBE_EVS, .value = 2}, -EINVAL},
-      {{.op = MRC_COMMAND_PROBE_EVS + 1}, -EINVAL},
+      {{.op = MRC_COMMAND_RECORD_START, .pointer = &recording}, 0},
+      {{.op = MRC_COMMAND_RECORD_START, .pointer = &recording}, -EBUSY},
+      {{.op = MRC_COMMAND_RECORD_STOP}, 0},
+      {{.op = MRC_COMMAND_RECORD_STOP}, -ENOENT},
+      {{.op = MRC_COMMAND_RECORD_START}, -EINVAL},
+      {{.op = MRC_COMMAND_RECORD_STOP + 1}, -EINVAL},
       {{.op = UINT32_MAX}, -EINVAL},
   };
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
@@ -145,6 +154,7 @@ static void test_commands__each_reaches_its_engine_function(void) {
   CHECK_EQ(qp_info.qpn, 77);
   CHECK_EQ(ev_info.ev, 1234);
   CHECK_EQ(drops, 31);
+  CHECK(recording.end_ns >= recording.start_ns && recording.start_ns > 0);
   CHECK_EQ(fake.port_down, 1);
   CHECK(fake.destroyed);
 }

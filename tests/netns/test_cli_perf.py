@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,35 @@ def test_perf__half_round_trip(hosts: Hosts) -> None:
     (result,) = measure(hosts, "--lat", "-t", "0.3", "--integrity", "udp")["results"]
     latency = result["client"]["latency"]
     assert 0 < latency["min_ns"] <= latency["p50_ns"] <= latency["p99_ns"] <= latency["max_ns"]
+
+
+def test_perf__bins_show_a_plane_that_falls_silent(
+    hosts: Hosts, bed: Testbed, healed: None
+) -> None:
+    server(hosts)
+    client = hosts.start("h0", "perf", "h1", "--json-stream", "--bins", "-t", "1.5", "-i", "0.2")
+    assert client.process.stdout is not None
+    for _ in range(3):
+        client.process.stdout.readline()
+    before_ns = time.monotonic_ns()
+    bed.fail("plane:2")
+    after_ns = time.monotonic_ns()
+    end = json.loads(client.ends(0).splitlines()[-1])["results"][0]
+    assert end["client"]["bins"] is None
+    bins, start_ns = end["server"]["bins"], end["server"]["bins"]["start_monotonic_ns"]
+    assert bins["width_ns"] == 1_000_000
+    assert sum(bins["bytes"]) == end["server"]["received_bytes"]
+    dead = bins["planes"][1]["bytes"]
+    assert any(dead[: (before_ns - start_ns) // 1_000_000])
+    # What was queued at the fault still arrives.
+    late = (after_ns - start_ns) // 1_000_000 + 100
+    assert not any(dead[late:]) and any(bins["planes"][0]["bytes"][late:])
+    assert 0 < bins["longest_gap_ns"] < 500_000_000
+    changes = end["client"]["changes"]
+    suspended = [each for each in changes["planes"] if each["plane"] == 2 and each["suspended"]]
+    fault_ns = before_ns - changes["start_monotonic_ns"]
+    assert suspended and all(each["at_ns"] > fault_ns for each in suspended)
+    assert end["client"]["retransmitted_bytes"] > 0
 
 
 def test_perf__interrupted(hosts: Hosts) -> None:

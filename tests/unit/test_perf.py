@@ -30,6 +30,7 @@ from mrc.perf import (
     Server,
     connect,
 )
+from mrc.perf.history import Bins
 
 MIB = 1 << 20
 SERVED = {"service": "perf"}
@@ -82,6 +83,8 @@ def test_histogram__size_is_bounded() -> None:
         ({"seconds": 0.0, "total_bytes": 1, "omit_seconds": 1.0}, "omit_seconds"),
         ({"rate_bits_per_second": float("nan")}, "rate_bits_per_second"),
         ({"qps": True}, "qps"),
+        ({"bin_ns": 999}, "bin_ns"),
+        ({"bin_ns": 1e6}, "bin_ns"),
     ],
 )
 def test_plan__refuses(options: dict[str, float], name: str) -> None:
@@ -90,7 +93,7 @@ def test_plan__refuses(options: dict[str, float], name: str) -> None:
 
 
 def test_plan__travels() -> None:
-    plan = Plan(Pattern.STREAM, Direction.BOTH, 4096, 3, 5, 1.5, 0, 0.25, 1e9)
+    plan = Plan(Pattern.STREAM, Direction.BOTH, 4096, 3, 5, 1.5, 0, 0.25, 1e9, 1000000)
     assert Plan.from_json(plan.to_json()) == plan
     for broken in ({}, None, plan.to_json() | {"qps": 1000}, plan.to_json() | {"pattern": "x"}):
         with pytest.raises(ProtocolError, match="plan"):
@@ -104,12 +107,12 @@ def test_plan__memory_is_bounded() -> None:
 
 
 def test_outcome__travels() -> None:
-    interval = Interval(0.0, 2.0, 1000, 500, 10, 1, 3, 0.5, {1: 600, 2: 400}, {1: 500, 2: 0})
+    interval = Interval(0.0, 2.0, 1000, 500, 10, 1, 0, 3, 0.5, {1: 600, 2: 400}, {1: 500, 2: 0})
     outcome = Outcome(interval, 7, Latency(7, 1, 2, 3, 4, 5, 6))
-    assert Outcome.from_json(asdict(outcome)) == outcome
+    assert Outcome.from_json(outcome.to_json(), Bins()) == outcome
     assert interval.written_bits_per_second == 4000
     with pytest.raises(ProtocolError, match="result"):
-        Outcome.from_json({"total": {}})
+        Outcome.from_json({"total": {}}, Bins())
 
 
 @pytest.mark.parametrize(
@@ -121,7 +124,7 @@ def test_outcome__travels() -> None:
     ],
 )
 def test_interval_line__shares_of_what_the_plan_moves(direction: Direction, shares: str) -> None:
-    interval = Interval(0.0, 2.0, 1000, 500, 10, 1, 3, 0.5, {1: 600, 2: 400}, {1: 125, 2: 375})
+    interval = Interval(0.0, 2.0, 1000, 500, 10, 1, 0, 3, 0.5, {1: 600, 2: 400}, {1: 125, 2: 375})
     assert interval_line(Plan(direction=direction), interval).endswith(shares)
 
 

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `mrc perf --bins` prints: goodput over time, the longest gap, and what changed when."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from mrc.cli.chart import column_chart
+from mrc.cli.output import format_rate, format_seconds
+from mrc.perf import History
+from mrc.recording import Recording
+
+COLUMNS = 64
+ROWS = 8
+MAX_LINES = 12  # of changes, in text; JSON has them all
+
+
+# ---- JSON -----------------------------------------------------------------------------------
+
+
+def bins_json(recording: Recording) -> dict[str, Any]:
+    """`bytes` and those of each plane are per bin; what is named `_ns` counts from the start."""
+    return {
+        "start_monotonic_ns": recording.start_monotonic_ns,
+        "duration_ns": recording.duration_ns,
+        "width_ns": recording.width_ns,
+        "first_ns": recording.first_ns,
+        "last_ns": recording.last_ns,
+        "longest_gap_ns": recording.longest_gap_ns,
+        "longest_gap_at_ns": recording.longest_gap_at_ns,
+        "bytes": recording.bytes,
+        "planes": [
+            {"plane": plane, "bytes": bins} for plane, bins in sorted(recording.planes.items())
+        ],
+    }
+
+
+def changes_json(history: History) -> dict[str, Any]:
+    return {
+        "start_monotonic_ns": history.recording.start_monotonic_ns,
+        "evs": [asdict(change) for change in history.evs],
+        "planes": [asdict(change) for change in history.planes],
+        "changes_lost": history.changes_lost,
+    }
+
+
+# ---- text -----------------------------------------------------------------------------------
+
+
+def bins_lines(receiver: str, recording: Recording) -> list[str]:
+    """A chart of what arrived, a column for several bins, and the longest gap."""
+    bins = recording.bytes
+    if not any(bins):
+        return [f"{receiver}: nothing arrived"]
+    each = -(-len(bins) // COLUMNS)
+    column_ns = each * recording.width_ns
+    rates = [8e9 * sum(bins[i : i + each]) / column_ns for i in range(0, len(bins), each)]
+    gap_ns, at_ns = recording.longest_gap_ns, recording.longest_gap_at_ns
+    marks = {} if at_ns is None else {at_ns // column_ns: "^"}
+    title = (
+        f"goodput at the {receiver}, a column is {format_seconds(column_ns / 1e9)}"
+        f" ({each} bins of {format_seconds(recording.width_ns / 1e9)})"
+    )
+    chart = column_chart(rates, top=max(rates), rows=ROWS, marks=marks, label=format_rate)
+    return [title, *chart, *_gap_lines(recording, gap_ns, at_ns)]
+
+
+def _gap_lines(recording: Recording, gap_ns: int, at_ns: int | None) -> list[str]:
+    lines = []
+    if at_ns is not None:
+        lines.append(f"longest gap {format_seconds(gap_ns / 1e9)}, from {at_ns / 1e9:.6f} s on (^)")
+    tail_ns = recording.duration_ns - (recording.last_ns or 0)
+    if tail_ns > gap_ns:
+        lines.append(f"nothing arrived in the last {format_seconds(tail_ns / 1e9)}")
+    return lines
+
+
+def change_lines(end: str, history: History) -> list[str]:
+    """The first changes of EVs and planes at one end."""
+    told = [(ev.at_ns, f"{ev.path}: {ev.old} to {ev.new}, {ev.reason}") for ev in history.evs]
+    for plane in history.planes:
+        moved = "suspended" if plane.suspended else "resumed"
+        told.append((plane.at_ns, f"plane {plane.plane} {moved}, {plane.reason}"))
+    lines = [f"{end:<10} {at_ns / 1e9:10.6f} s  {text}" for at_ns, text in sorted(told)]
+    left_out = len(lines) - MAX_LINES + history.changes_lost
+    more = [f"{end:<10} and {left_out} changes more; --json has them"] if left_out > 0 else []
+    return [*lines[:MAX_LINES], *more]

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What happened at one end of a test, and when: payload that arrived, EVs and planes that changed.
+
+For work on failures. A plan asks for it by `bin_ns`, the width of a bin.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Self
+
+from mrc._native import lib
+from mrc.endpoint import Context
+from mrc.enums import EvState
+from mrc.errors import ProtocolError
+from mrc.events import EventsLost, EvEvent, PlaneEvent
+from mrc.qp import QP
+from mrc.recorder import Recorder
+from mrc.recording import MAX_BINS, Recording
+
+MAX_CHANGES = 4096  # of EVs, and of planes: beyond them the oldest are kept, the others counted
+_PIECE = 16384  # bins of one message
+
+
+@dataclass(frozen=True, slots=True)
+class EvChange:
+    """An EV of one QP went from one state to another, `at_ns` after the start."""
+
+    at_ns: int
+    qpn: int
+    plane: int
+    path: str
+    old: str
+    new: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlaneChange:
+    """A plane of one QP was suspended or resumed, `at_ns` after the start."""
+
+    at_ns: int
+    qpn: int
+    plane: int
+    suspended: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """All of it. `changes_lost` counts the changes that are not told."""
+
+    recording: Recording
+    evs: tuple[EvChange, ...]
+    planes: tuple[PlaneChange, ...]
+    changes_lost: int
+
+    def pieces(self) -> Iterator[tuple[int, tuple[int, ...]]]:
+        """The bins, cut for messages: plane, and the next bins of it."""
+        for plane, bins in self.recording.planes.items():
+            for start in range(0, len(bins), _PIECE):
+                yield plane, bins[start : start + _PIECE]
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything but the bins."""
+        return asdict(replace(self, recording=replace(self.recording, planes={})))
+
+    @classmethod
+    def from_json(cls, value: Any, bins: Mapping[int, Sequence[int]]) -> History:
+        """The inverse of `to_json` and `pieces`; raises KeyError, TypeError or ValueError."""
+        times = {
+            f.name: None if value["recording"][f.name] is None else int(value["recording"][f.name])
+            for f in fields(Recording)
+            if f.name != "planes"
+        }
+        planes = {plane: tuple(numbers) for plane, numbers in bins.items()}
+        return cls(
+            Recording(planes=planes, **times),  # type: ignore[arg-type]
+            tuple(EvChange(**_checked(EvChange, each)) for each in value["evs"]),
+            tuple(PlaneChange(**_checked(PlaneChange, each)) for each in value["planes"]),
+            int(value["changes_lost"]),
+        )
+
+
+def _checked(kind: type, value: Any) -> dict[str, Any]:
+    """The fields of a change that came from the peer."""
+    converters = {"str": str, "bool": bool, "int": int}
+    return {f.name: converters[str(f.type)](value[f.name]) for f in fields(kind)}
+
+
+class Bins:
+    """The pieces of the peer's bins, put together again."""
+
+    def __init__(self) -> None:
+        self.planes: dict[int, list[int]] = {}
+
+    def add(self, plane: Any, numbers: Any) -> None:
+        """Takes a piece; raises ProtocolError when it cannot be one."""
+        right = type(plane) is int and 1 <= plane <= lib.MRC_MAX_PORTS and type(numbers) is list
+        if not right or not all(type(number) is int and number >= 0 for number in numbers):
+            raise ProtocolError("the peer sent bins that cannot be read")
+        bins = self.planes.setdefault(plane, [])
+        bins += numbers
+        if len(bins) > MAX_BINS:
+            raise ProtocolError("the peer sent more bins than there can be")
+
+
+class Historian:
+    """Follows the QPs of a test. An async context manager."""
+
+    def __init__(self, ctx: Context, qps: Sequence[QP], bin_ns: int) -> None:
+        self._ctx = ctx
+        self._qps = tuple(qps)
+        self._bin_ns = bin_ns
+        self._recorder: Recorder | None = None
+        self._evs: list[EvChange] = []
+        self._planes: list[PlaneChange] = []
+        self._lost = 0
+        self._followers: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Self:
+        self._followers = [asyncio.create_task(self._follow(qp)) for qp in self._qps]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for follower in self._followers:
+            follower.cancel()
+        await asyncio.gather(*self._followers, return_exceptions=True)
+        await self._end()
+
+    async def _end(self) -> None:
+        if self._recorder is not None:
+            recorder, self._recorder = self._recorder, None
+            await recorder.__aexit__(None, None, None)
+
+    async def begin(self) -> None:
+        """The history begins here, anew."""
+        await self._end()
+        self._evs.clear()
+        self._planes.clear()
+        self._lost = 0
+        self._recorder = await self._ctx.record(self._qps, width_ns=self._bin_ns).__aenter__()
+
+    async def history(self) -> History:
+        """The history since `begin`, which ends here."""
+        assert self._recorder is not None, "it was begun"
+        recording = await self._recorder.stop()
+        start_ns = recording.start_monotonic_ns
+        return History(
+            recording,
+            tuple(replace(e, at_ns=e.at_ns - start_ns) for e in self._evs if e.at_ns >= start_ns),
+            tuple(
+                replace(e, at_ns=e.at_ns - start_ns) for e in self._planes if e.at_ns >= start_ns
+            ),
+            self._lost,
+        )
+
+    async def _follow(self, qp: QP) -> None:
+        states: dict[int, EvState] = {}  # those that ever changed; an EV starts as GOOD
+        async for event in qp.events():
+            if isinstance(event, EvEvent):
+                old = states.get(event.index, EvState.GOOD)
+                states[event.index] = event.state
+                names = (old.name, event.state.name, event.reason.name)
+                change = EvChange(event.at_ns, qp.qpn, event.plane, event.path, *names)
+                self._keep(self._evs, change)
+            elif isinstance(event, PlaneEvent):
+                reason = event.reason.name
+                self._keep(
+                    self._planes,
+                    PlaneChange(event.at_ns, qp.qpn, event.plane, event.suspended, reason),
+                )
+            elif isinstance(event, EventsLost):
+                self._lost += event.count
+
+    def _keep(self, changes: list[Any], change: EvChange | PlaneChange) -> None:
+        if len(changes) < MAX_CHANGES:
+            changes.append(change)
+        else:
+            self._lost += 1

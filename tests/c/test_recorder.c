@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Bins of delivered payload, and the longest time without any (csrc/io/recorder.c), at times that
+   the test gives; the engine is the fake one. */
+#include "io/recorder.h"
+
+#include "check.h"
+#include "fake_engine.h"
+
+enum { PORTS = 2, BINS = 4, START_NS = 5000, WIDTH_NS = 100, PACKET = 1000 };
+
+static const uint32_t qpns[] = {77, 77};
+
+/* One recording and what fills it in. */
+struct book {
+  struct mrc_recorder recorder;
+  struct mrc_recording recording;
+  mrc_engine *engine;
+  uint64_t bytes[BINS * PORTS];
+};
+
+static struct book *open_book(void) {
+  static struct book book;
+  book = (struct book){.engine = mrc_engine_create(&(struct mrc_engine_config){.ports = 1})};
+  book.recording = (struct mrc_recording){.qpns = qpns,
+                                          .n_qps = 2,
+                                          .bytes = book.bytes,
+                                          .n_ports = PORTS,
+                                          .n_bins = BINS,
+                                          .width_ns = WIDTH_NS};
+  return &book;
+}
+
+static int start(struct book *book) {
+  return mrc_recorder_start(&book->recorder, &book->recording, book->engine, PORTS, START_NS);
+}
+
+/* So many packets come by a port, so long after the start. */
+static void deliver(struct book *book, int packets, int port, uint64_t after_ns) {
+  fake.n_received += packets;
+  mrc_recorder_look(&book->recorder, book->engine, port, START_NS + after_ns);
+}
+
+static void test_look__fills_bins_by_time_and_port(void) {
+  struct book *book = open_book();
+  fake.n_received = 5; /* came before */
+  CHECK_EQ(start(book), 0);
+  deliver(book, 1, 1, 0);
+  deliver(book, 2, 2, 99);
+  deliver(book, 3, 1, 100);
+  deliver(book, 4, 1, 199);
+  deliver(book, 0, 2, 250);
+  deliver(book, 5, 2, 399);
+  static const uint64_t expected[BINS * PORTS] = {1, 2, 7, 0, 0, 0, 0, 5};
+  for (int i = 0; i < BINS * PORTS; i++) {
+    CHECK_ROW(i);
+    CHECK_EQ(book->bytes[i], expected[i] * PACKET);
+  }
+  CHECK_EQ(mrc_recorder_stop(&book->recorder, book->engine, START_NS + 450), 0);
+  CHECK_EQ(book->recording.start_ns, START_NS);
+  CHECK_EQ(book->recording.end_ns, START_NS + 450);
+  CHECK_EQ(book->recording.width_ns, WIDTH_NS);
+  CHECK(!fake.recorded);
+}
+
+static void test_look__widens_bins_rather_than_needing_more(void) {
+  struct book *book = open_book();
+  CHECK_EQ(start(book), 0);
+  for (int i = 0; i < BINS; i++)
+    deliver(book, i + 1, 1, (uint64_t)i * WIDTH_NS);
+  deliver(book, 7, 2, 1700); /* three foldings away */
+  CHECK_EQ(book->recording.width_ns, 8 * WIDTH_NS);
+  static const uint64_t expected[BINS * PORTS] = {10, 0, 0, 0, 0, 7, 0, 0};
+  for (int i = 0; i < BINS * PORTS; i++) {
+    CHECK_ROW(i);
+    CHECK_EQ(book->bytes[i], expected[i] * PACKET);
+  }
+}
+
+static void test_look__finds_the_longest_gap_between_deliveries(void) {
+  struct book *book = open_book();
+  CHECK_EQ(start(book), 0);
+  CHECK_EQ(book->recording.first_ns, 0);
+  deliver(book, 1, 1, 90); /* not a gap: nothing had come yet */
+  CHECK_EQ(book->recording.longest_gap_ns, 0);
+  deliver(book, 1, 2, 110);
+  deliver(book, 0, 1, 130); /* no payload ends no gap */
+  deliver(book, 1, 1, 147);
+  deliver(book, 1, 2, 167);
+  deliver(book, 1, 2, 204); /* as long as the longest: the first one stands */
+  CHECK_EQ(book->recording.first_ns, START_NS + 90);
+  CHECK_EQ(book->recording.last_ns, START_NS + 204);
+  CHECK_EQ(book->recording.longest_gap_ns, 37);
+  CHECK_EQ(book->recording.longest_gap_at_ns, START_NS + 110);
+}
+
+static void test_start__refuses_what_it_cannot_fill(void) {
+  static const uint32_t unknown[] = {77, 78};
+  struct book *book = open_book();
+  struct mrc_recording wrong[] = {book->recording, book->recording, book->recording,
+                                  book->recording, book->recording};
+  wrong[0].n_ports = PORTS + 1;
+  wrong[1].width_ns = 0;
+  wrong[2].n_bins = 0;
+  wrong[3].n_bins = 3;
+  wrong[4].qpns = unknown;
+  for (int i = 0; i < 5; i++) {
+    CHECK_ROW(i);
+    CHECK_EQ(mrc_recorder_start(&book->recorder, &wrong[i], book->engine, PORTS, START_NS),
+             i < 4 ? -EINVAL : -ENOENT);
+    CHECK(!fake.recorded);
+    CHECK_EQ(mrc_recorder_stop(&book->recorder, book->engine, START_NS), -ENOENT);
+  }
+  CHECK_EQ(start(book), 0);
+  CHECK_EQ(start(book), -EBUSY);
+}
+
+CHECK_MAIN(RUN(test_look__fills_bins_by_time_and_port),
+           RUN(test_look__widens_bins_rather_than_needing_more),
+           RUN(test_look__finds_the_longest_gap_between_deliveries),
+           RUN(test_start__refuses_what_it_cannot_fill))
