@@ -269,6 +269,8 @@ static int flatten(const struct mrc_burst *bursts, int n, struct frame *frames, 
       frames[at].meta = meta;
       frames[at].bytes = packet->header_bytes + packet->payload_bytes + packet->trailer_bytes;
       memmove(frames[at].packet, packet->header, packet->header_bytes);
+      if (packet->payload_bytes == 0) /* control: endpoint packets have an ICRC in any case */
+        memmove(frames[at].packet + packet->header_bytes, packet->trailer, packet->trailer_bytes);
     }
   }
   return at;

@@ -37,9 +37,12 @@ static void enqueue(struct mrc_engine *engine, uint16_t slot) {
   engine->ev_probe_queue[tail % MRC_MAX_EV_PROBES] = slot;
 }
 
+static bool is_of_probation(uint8_t purpose) {
+  return purpose == MRC_EV_PROBE_EV || purpose == MRC_EV_PROBE_PLANE;
+}
+
 static bool is_own(uint8_t purpose) {
-  return purpose == MRC_EV_PROBE_EV || purpose == MRC_EV_PROBE_PLANE ||
-         purpose == MRC_EV_PROBE_REVERSE;
+  return is_of_probation(purpose) || purpose == MRC_EV_PROBE_REVERSE;
 }
 
 static bool has_room(const struct mrc_engine *engine, const struct mrc_qp *qp, uint8_t purpose) {
@@ -280,7 +283,7 @@ static void on_failure(struct mrc_engine *engine, const struct mrc_ev_probe *pro
   if (probe->purpose == MRC_EV_PROBE_REVERSE) mrc_reverse_on_failure(qp, probe->ev, error);
   if (probe->purpose == MRC_EV_PROBE_EV) mrc_probation_on_timeout(&ev->probation, now_ns);
   if (probe->purpose == MRC_EV_PROBE_PLANE) mrc_probation_on_timeout(&plane->probation, now_ns);
-  qp->ev_probe_ns = 0; /* look again at once */
+  if (is_of_probation(probe->purpose)) qp->ev_probe_ns = 0; /* look again at once */
   mrc_qp_touch(engine, qp);
 }
 
