@@ -535,7 +535,7 @@ static void measure_evs(uint32_t evs) {
 static void measure_components(void) {
   struct mrc_txwin tx;
   struct mrc_rxwin rx;
-  const int error = mrc_txwin_init(&tx, 1024) + mrc_rxwin_init(&rx, 1024);
+  const int error = mrc_txwin_init(&tx, 1024, PLANES) + mrc_rxwin_init(&rx, 1024);
   mrc_assert(error == 0);
   mrc_txwin_start(&tx, 0);
   mrc_rxwin_start(&rx, 0);

@@ -72,6 +72,12 @@ struct mrc_answer {
   uint8_t m; /* enum mrc_sack_m */
 };
 
+/* The newest packet on an EV that a SACK shows as received. */
+struct mrc_sacked {
+  uint32_t serial; /* of that SACK */
+  uint16_t slot;   /* in the send window */
+};
+
 struct mrc_engine {
   struct mrc_engine_config config;
   struct mrc_prng prng;
@@ -113,6 +119,9 @@ struct mrc_engine {
   int burst_capacity;
   int n_bursts;
   bool committing; /* a transmit waits for its commit */
+  /* the SACK at hand */
+  uint32_t sack_serial;
+  struct mrc_sacked sacked[MRC_MAX_EVS]; /* by index of the EV */
   /* observation */
   uint64_t counters[MRC_COUNTERS];
   uint64_t drops[MRC_DROP_COUNT];

@@ -22,15 +22,13 @@ struct mrc_ev {
   uint64_t bytes;                 /* their payload */
   uint32_t lost;
   uint32_t probes;
-  uint32_t rtt_ns;      /* smoothed; 0 before the first sample */
-  uint32_t sack_order;  /* newest send order on this EV that the SACK at hand shows as received */
-  uint32_t sack_serial; /* which SACK that was */
-  uint8_t state;        /* enum mrc_ev_state */
-  uint8_t skip_level;   /* marked again and again: takes one turn in 1 << skip_level */
-  uint8_t skip_turns;   /* to sit out yet, while SKIP */
-  bool proven;          /* has delivered something, or answered a probe */
-  bool on_trial;        /* in the rotation, not proven, and its first burst is under way */
-  uint16_t place;       /* index in its plane's order array */
+  uint32_t rtt_ns;    /* smoothed; 0 before the first sample */
+  uint8_t state;      /* enum mrc_ev_state */
+  uint8_t skip_level; /* marked again and again: takes one turn in 1 << skip_level */
+  uint8_t skip_turns; /* to sit out yet, while SKIP */
+  bool proven;        /* has delivered something, or answered a probe */
+  bool on_trial;      /* in the rotation, not proven, and its first burst is under way */
+  uint16_t place;     /* index in its plane's order array */
 };
 
 /* The EVs of one plane: order[0 .. n_active) rotate, order[n_active .. n) are backups or bad. */

@@ -99,26 +99,30 @@ void mrc_loss_on_spurious(struct mrc_engine *engine, struct mrc_qp *qp,
 
 /* Notes the newest packet per EV that this SACK shows as received. What it shows of an original
    says nothing about the EV on which that packet was sent again. */
-static void note_received(struct mrc_qp *qp, uint32_t base, uint64_t bitmap) {
+static void note_received(struct mrc_engine *engine, const struct mrc_qp *qp, uint32_t base,
+                          uint64_t bitmap) {
   const struct mrc_txwin *win = &qp->req.win;
-  qp->req.sack_serial++;
+  engine->sack_serial++;
   for (uint64_t bits = bitmap; bits != 0; bits &= bits - 1) {
     const uint32_t psn = mrc_psn_add(base, (uint32_t)__builtin_ctzll(bits));
     if (!mrc_txwin_holds(win, psn)) continue;
     const struct mrc_txslot *slot = mrc_txwin_slot(win, psn);
     if (slot->state != MRC_TX_ACKED || slot->of_original) continue;
-    struct mrc_ev *ev = &qp->evset.evs[slot->ev];
-    if (ev->sack_serial != qp->req.sack_serial || (int32_t)(slot->order - ev->sack_order) > 0)
-      ev->sack_order = slot->order;
-    ev->sack_serial = qp->req.sack_serial;
+    struct mrc_sacked *newest = &engine->sacked[slot->ev];
+    if (newest->serial == engine->sack_serial && !mrc_txslot_after(slot, &win->slots[newest->slot]))
+      continue;
+    *newest =
+        (struct mrc_sacked){.serial = engine->sack_serial, .slot = (uint16_t)(slot - win->slots)};
   }
 }
 
 /* Paths are FIFO: what left on an EV before something that arrived is lost. The guard is for hosts
    that have shown that their receive side reorders. */
-static bool lost_by_order(const struct mrc_qp *qp, const struct mrc_txslot *slot, uint64_t now_ns) {
-  const struct mrc_ev *ev = &qp->evset.evs[slot->ev];
-  if (ev->sack_serial != qp->req.sack_serial || (int32_t)(ev->sack_order - slot->order) <= 0)
+static bool lost_by_order(const struct mrc_engine *engine, const struct mrc_qp *qp,
+                          const struct mrc_txslot *slot, uint64_t now_ns) {
+  const struct mrc_sacked *newest = &engine->sacked[slot->ev];
+  if (newest->serial != engine->sack_serial ||
+      !mrc_txslot_after(&qp->req.win.slots[newest->slot], slot))
     return false;
   const struct mrc_plane *plane = &qp->planes[slot->plane];
   return plane->reorder_ns == 0 ||
@@ -132,12 +136,12 @@ void mrc_loss_on_holes(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t ba
   const uint32_t top = 63 - (uint32_t)__builtin_clzll(bitmap);
   uint64_t holes = ~bitmap & ((1ull << top) - 1);
   if (holes == 0) return;
-  note_received(qp, base, bitmap);
+  note_received(engine, qp, base, bitmap);
   for (; holes != 0; holes &= holes - 1) {
     const uint32_t psn = mrc_psn_add(base, (uint32_t)__builtin_ctzll(holes));
     if (!mrc_txwin_holds(win, psn)) continue;
     const struct mrc_txslot *slot = mrc_txwin_slot(win, psn);
-    if (slot->state == MRC_TX_INFLIGHT && lost_by_order(qp, slot, now_ns))
+    if (slot->state == MRC_TX_INFLIGHT && lost_by_order(engine, qp, slot, now_ns))
       mrc_loss_mark(engine, qp, psn, MRC_COUNTER_LOST_BY_ORDER, now_ns);
   }
 }

@@ -34,8 +34,7 @@ static void prefetch(const void *first, const void *end) {
 void mrc_qp_prefetch(const struct mrc_qp *qp) {
   enum { PLANES = 4, TRIGGERS = 4 }; /* of them, the first ones */
   prefetch(qp, &qp->evset.planes[PLANES]);
-  prefetch(&qp->evset.plane_mask, &qp->req.win.lists[PLANES]);
-  prefetch(&qp->req.win.inflight_bytes, &qp->req.cc.delay + 1);
+  prefetch(&qp->evset.plane_mask, &qp->req.cc.delay + 1);
   prefetch(&qp->req.rtt, &qp->resp.triggers[TRIGGERS]);
   prefetch(&qp->resp.n_triggers, &qp->planes[PLANES]);
 }
@@ -73,7 +72,7 @@ int mrc_qp_create(struct mrc_engine *engine, const struct mrc_qp_attr *attr) {
   mrc_reverse_init(qp);
   for (uint32_t i = 0; i < ports; i++)
     mrc_probation_init(&qp->planes[i].probation, qp->noise_ns);
-  if (mrc_requester_init(qp) != 0 || mrc_responder_init(qp) != 0) {
+  if (mrc_requester_init(qp, ports) != 0 || mrc_responder_init(qp) != 0) {
     free_qp(qp);
     return -ENOMEM;
   }

@@ -100,7 +100,6 @@ struct mrc_requester {
   uint32_t timeouts;      /* expiries in a row, and refusals */
   uint32_t refused_psn;   /* first PSN that the peer refused since it last made progress */
   bool refused;           /* there is one */
-  uint32_t sack_serial;   /* of the SACK at hand; marks EVs in mrc_loss_on_holes */
   uint64_t packets_sent;
   uint64_t packets_retransmitted;
   uint64_t packets_spurious;

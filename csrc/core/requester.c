@@ -11,12 +11,12 @@
    and a small part of all PSNs, from which each QP draws its first. */
 #define STALE_PSNS 65536
 
-int mrc_requester_init(struct mrc_qp *qp) {
+int mrc_requester_init(struct mrc_qp *qp, uint32_t planes) {
   struct mrc_requester *req = &qp->req;
   const uint32_t size = mrc_ceil_pow2(qp->attr.sq_depth);
   *req = (struct mrc_requester){.sq = calloc(size, sizeof *req->sq), .sq_mask = size - 1};
   if (req->sq == NULL) return -ENOMEM;
-  return mrc_txwin_init(&req->win, qp->attr.mpr);
+  return mrc_txwin_init(&req->win, qp->attr.mpr, planes);
 }
 
 void mrc_requester_free(struct mrc_qp *qp) {

@@ -7,7 +7,7 @@
 #include "engine.h"
 
 /* Sizes come from qp->attr. 0 or -ENOMEM. */
-int mrc_requester_init(struct mrc_qp *qp) MRC_MUST_CHECK;
+int mrc_requester_init(struct mrc_qp *qp, uint32_t planes) MRC_MUST_CHECK;
 void mrc_requester_free(struct mrc_qp *qp);
 /* The QP moves to RTS: attr holds what was agreed. 0 or -EINVAL or -ENOMEM. */
 int mrc_requester_start(struct mrc_qp *qp, uint64_t now_ns) MRC_MUST_CHECK;

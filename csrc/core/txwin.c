@@ -5,14 +5,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-int mrc_txwin_init(struct mrc_txwin *win, uint32_t psns) {
+int mrc_txwin_init(struct mrc_txwin *win, uint32_t psns, uint32_t planes) {
   mrc_assert(psns >= 1 && psns <= MRC_TXWIN_MAX_PSNS);
+  mrc_assert(planes >= 1 && planes <= MRC_MAX_PORTS);
   const uint32_t size = mrc_ceil_pow2(mrc_max_u32(64, psns));
   *win =
       (struct mrc_txwin){.slots = calloc(size, sizeof *win->slots),
                          .tosend = {.words = calloc(size / 64, sizeof(uint64_t)), .mask = size - 1},
-                         .mask = size - 1};
-  if (win->slots == NULL || win->tosend.words == NULL) {
+                         .lists = calloc(planes, sizeof *win->lists),
+                         .mask = size - 1,
+                         .planes = planes};
+  if (win->slots == NULL || win->tosend.words == NULL || win->lists == NULL) {
     mrc_txwin_free(win);
     return -ENOMEM;
   }
@@ -23,6 +26,7 @@ int mrc_txwin_init(struct mrc_txwin *win, uint32_t psns) {
 void mrc_txwin_free(struct mrc_txwin *win) {
   free(win->slots);
   free(win->tosend.words);
+  free(win->lists);
   *win = (struct mrc_txwin){0};
 }
 
@@ -35,7 +39,7 @@ void mrc_txwin_start(struct mrc_txwin *win, uint32_t first_psn) {
 void mrc_txwin_clear(struct mrc_txwin *win) {
   memset(win->slots, 0, (win->mask + 1) * sizeof *win->slots);
   memset(win->tosend.words, 0, (win->mask + 1) / 8);
-  for (int plane = 0; plane < MRC_MAX_PORTS; plane++)
+  for (uint32_t plane = 0; plane < win->planes; plane++)
     win->lists[plane] = (struct mrc_txlist){.oldest = MRC_TX_NONE, .newest = MRC_TX_NONE};
   win->inflight_bytes = 0;
   win->n_tosend = 0;
@@ -51,9 +55,9 @@ uint32_t mrc_txwin_open(struct mrc_txwin *win, uint32_t wqe, uint32_t bytes) {
   mrc_assert(mrc_txwin_outstanding(win) <= win->mask);
   const uint32_t psn = win->next_psn;
   struct mrc_txslot *slot = mrc_txwin_slot(win, psn);
-  mrc_assert(slot->state == MRC_TX_FREE);
-  *slot = (struct mrc_txslot){.wqe = wqe,
-                              .bytes = bytes,
+  mrc_assert(slot->state == MRC_TX_FREE && bytes <= UINT16_MAX);
+  *slot = (struct mrc_txslot){.wqe = (uint16_t)wqe,
+                              .bytes = (uint16_t)bytes,
                               .state = MRC_TX_UNSENT,
                               .ev = MRC_TX_NONE,
                               .ev_lost = MRC_TX_NONE,
@@ -104,7 +108,7 @@ static void list_remove(struct mrc_txwin *win, struct mrc_txslot *slot) {
 }
 
 static void queue_again(struct mrc_txwin *win, struct mrc_txslot *slot, uint32_t psn,
-                        uint8_t state) {
+                        enum mrc_tx_state state) {
   list_remove(win, slot);
   slot->state = state;
   mrc_bitmap_set(&win->tosend, psn);
@@ -114,16 +118,16 @@ static void queue_again(struct mrc_txwin *win, struct mrc_txslot *slot, uint32_t
 void mrc_txwin_on_send(struct mrc_txwin *win, uint32_t psn, uint16_t ev, uint8_t plane,
                        uint64_t now_ns) {
   struct mrc_txslot *slot = mrc_txwin_slot(win, psn);
-  mrc_assert(mrc_txwin_holds(win, psn) && plane < MRC_MAX_PORTS);
+  mrc_assert(mrc_txwin_holds(win, psn) && plane < win->planes);
   mrc_assert(slot->state == MRC_TX_UNSENT || slot->state == MRC_TX_LOST);
   mrc_bitmap_clear(&win->tosend, psn);
   win->n_tosend--;
   slot->state = MRC_TX_INFLIGHT;
   slot->ev = ev;
-  slot->plane = plane;
+  slot->plane = plane & 31;
   slot->sent_ns = now_ns;
   slot->order = win->next_order++;
-  if (slot->tries < UINT8_MAX) slot->tries++;
+  if (slot->tries < MRC_TX_MAX_TRIES) slot->tries++;
   list_append(win, slot);
 }
 

@@ -11,6 +11,7 @@
 
 #define MRC_TX_NONE UINT16_MAX   /* no slot, no EV */
 #define MRC_TXWIN_MAX_PSNS 32768 /* so that no slot of the ring is MRC_TX_NONE */
+#define MRC_TX_MAX_TRIES 31      /* counted; nobody asks for more than two */
 
 enum mrc_tx_state {
   MRC_TX_FREE,
@@ -22,22 +23,23 @@ enum mrc_tx_state {
 
 struct mrc_txslot {
   uint64_t sent_ns; /* of the newest transmission */
-  uint32_t order;   /* send order of that transmission on the QP; wraps, compared signed */
-  uint32_t wqe;     /* free-running index of its work request */
-  uint32_t bytes;   /* payload */
+  uint16_t order;   /* of that transmission among those at the same time; see mrc_txslot_after */
+  uint16_t wqe;     /* free-running index of its work request, modulo 2^16 */
+  uint16_t bytes;   /* payload */
   uint16_t ev;      /* index of the EV it left on */
   uint16_t ev_lost; /* EV index that lost it last, or MRC_TX_NONE */
   uint16_t older;   /* neighbours in its plane's list of packets in flight, or MRC_TX_NONE */
   uint16_t newer;
-  uint8_t state;        /* enum mrc_tx_state */
-  uint8_t plane;        /* index of the plane it left on */
-  uint8_t tries;        /* transmissions that the kernel took, saturating */
-  bool of_original : 1; /* acknowledged, maybe for an earlier transmission */
-  bool by_timeout : 1;  /* taken for lost by the local timeout, without evidence of its own */
-  bool by_time : 1;     /* taken for lost because something sent later on its plane arrived */
+  uint8_t state : 3;       /* enum mrc_tx_state */
+  uint8_t tries : 5;       /* transmissions that the kernel took, saturating */
+  uint8_t plane : 5;       /* index of the plane it left on */
+  uint8_t of_original : 1; /* acknowledged, maybe for an earlier transmission */
+  uint8_t by_timeout : 1;  /* taken for lost by the local timeout, without evidence of its own */
+  uint8_t by_time : 1;     /* taken for lost because something sent later on its plane arrived */
 };
 
-_Static_assert(sizeof(struct mrc_txslot) == 32, "two slots to a cache line");
+_Static_assert(sizeof(struct mrc_txslot) == 24, "most of the memory of a QP");
+_Static_assert(MRC_MAX_PORTS <= 32 && MRC_MAX_MTU <= UINT16_MAX, "of a slot");
 
 /* Packets in flight on one plane, in send order. */
 struct mrc_txlist {
@@ -49,17 +51,18 @@ struct mrc_txlist {
 struct mrc_txwin {
   struct mrc_txslot *slots; /* slot of psn: psn & mask */
   struct mrc_bitmap tosend; /* UNSENT and LOST */
-  struct mrc_txlist lists[MRC_MAX_PORTS];
-  uint64_t inflight_bytes; /* equals the sum over the lists */
-  uint32_t una_psn;        /* oldest PSN not acknowledged */
-  uint32_t next_psn;       /* next PSN to give out */
-  uint32_t next_order;
+  struct mrc_txlist *lists; /* by plane */
+  uint64_t inflight_bytes;  /* equals the sum over the lists */
+  uint32_t una_psn;         /* oldest PSN not acknowledged */
+  uint32_t next_psn;        /* next PSN to give out */
   uint32_t n_tosend;
   uint32_t mask;
+  uint32_t planes;
+  uint16_t next_order;
 };
 
 /* psns: most PSNs outstanding, 1 to MRC_TXWIN_MAX_PSNS. 0 or -ENOMEM. */
-int mrc_txwin_init(struct mrc_txwin *win, uint32_t psns) MRC_MUST_CHECK;
+int mrc_txwin_init(struct mrc_txwin *win, uint32_t psns, uint32_t planes) MRC_MUST_CHECK;
 void mrc_txwin_free(struct mrc_txwin *win);
 void mrc_txwin_start(struct mrc_txwin *win, uint32_t first_psn);
 
@@ -71,6 +74,10 @@ static inline bool mrc_txwin_holds(const struct mrc_txwin *win, uint32_t psn) {
 }
 static inline struct mrc_txslot *mrc_txwin_slot(const struct mrc_txwin *win, uint32_t psn) {
   return &win->slots[psn & win->mask];
+}
+/* Whether `a` left after `b`. Fewer leave at one time than half of all orders. */
+static inline bool mrc_txslot_after(const struct mrc_txslot *a, const struct mrc_txslot *b) {
+  return a->sent_ns != b->sent_ns ? a->sent_ns > b->sent_ns : (int16_t)(a->order - b->order) > 0;
 }
 /* The PSN of a slot inside the window. */
 uint32_t mrc_txwin_psn_of(const struct mrc_txwin *win, uint16_t slot);

@@ -9,7 +9,7 @@ enum { FIRST = 0xFFFFFE, MTU = 1000 };
  */
 static struct mrc_txwin sent_window(uint32_t n) {
   struct mrc_txwin win;
-  CHECK_EQ(mrc_txwin_init(&win, 8), 0);
+  CHECK_EQ(mrc_txwin_init(&win, 8, 2), 0);
   mrc_txwin_start(&win, FIRST);
   for (uint32_t i = 0; i < n; i++)
     CHECK_EQ(mrc_txwin_open(&win, 0, MTU), mrc_psn_add(FIRST, i));
@@ -116,6 +116,24 @@ static void test_clear__forgets_all_but_the_next_psn(void) {
   mrc_txwin_free(&win);
 }
 
+static void test_after__is_by_time_then_by_order(void) {
+  struct mrc_txwin win = sent_window(0);
+  win.next_order = UINT16_MAX; /* wraps between the first and the second */
+  for (uint32_t i = 0; i < 3; i++) {
+    CHECK_EQ(mrc_txwin_open(&win, 0, MTU), mrc_psn_add(FIRST, i));
+    mrc_txwin_on_send(&win, mrc_psn_add(FIRST, i), 0, 0, i / 2);
+  }
+  win.next_order += 1 << 15; /* half of all have left in the meantime */
+  CHECK_EQ(mrc_txwin_open(&win, 0, MTU), mrc_psn_add(FIRST, 3));
+  mrc_txwin_on_send(&win, mrc_psn_add(FIRST, 3), 0, 0, 2);
+  for (uint32_t a = 0; a < 4; a++)
+    for (uint32_t b = 0; b < 4; b++) {
+      const struct mrc_txslot slots[] = {slot_of(&win, a), slot_of(&win, b)};
+      CHECK_EQ(mrc_txslot_after(&slots[0], &slots[1]), a > b);
+    }
+  mrc_txwin_free(&win);
+}
+
 CHECK_MAIN(RUN(test_open__is_unsent_until_sent), RUN(test_on_refused__takes_the_sending_back),
            RUN(test_on_lost__is_sent_again_oldest_first), RUN(test_on_acked__truth_table),
-           RUN(test_clear__forgets_all_but_the_next_psn))
+           RUN(test_clear__forgets_all_but_the_next_psn), RUN(test_after__is_by_time_then_by_order))

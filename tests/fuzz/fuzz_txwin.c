@@ -13,7 +13,7 @@
 #include "core/txwin.h"
 #include "fuzz.h"
 
-enum { MAX_PSNS = 256, PLANES = 3 };
+enum { MAX_PSNS = 256, PLANES = 3, SENT_AT_A_TIME = 20 };
 
 static struct fuzz_input input;
 static struct mrc_txwin win;
@@ -21,7 +21,7 @@ static struct {
   struct mrc_txslot packets[MAX_PSNS]; /* [0] is the oldest not acknowledged */
   uint32_t n;
   uint32_t una_psn;
-  uint32_t next_order;
+  uint64_t n_sent;
 } model;
 
 static uint32_t psn_of(uint32_t ahead) { return mrc_psn_add(model.una_psn, ahead); }
@@ -35,8 +35,8 @@ static bool waits(const struct mrc_txslot *packet) {
 static void open_some(uint32_t count) {
   for (uint32_t i = 0; i < count && model.n < win.mask + 1; i++) {
     struct mrc_txslot packet = {.state = MRC_TX_UNSENT, .ev = MRC_TX_NONE, .ev_lost = MRC_TX_NONE};
-    packet.wqe = (uint32_t)fuzz_take(&input, 1);
-    packet.bytes = (uint32_t)fuzz_take(&input, 1);
+    packet.wqe = (uint16_t)fuzz_take(&input, 1);
+    packet.bytes = (uint16_t)fuzz_take(&input, 1);
     mrc_assert(mrc_txwin_open(&win, packet.wqe, packet.bytes) == psn_of(model.n));
     model.packets[model.n++] = packet;
   }
@@ -45,11 +45,10 @@ static void open_some(uint32_t count) {
 static void send(uint32_t ahead, uint8_t variant) {
   struct mrc_txslot *packet = &model.packets[ahead];
   packet->ev = variant;
-  packet->plane = variant % PLANES;
-  packet->sent_ns++;
-  packet->order = model.next_order++;
+  packet->plane = variant % PLANES & 31;
+  packet->sent_ns = model.n_sent++ / SENT_AT_A_TIME;
   packet->state = MRC_TX_INFLIGHT;
-  if (packet->tries < UINT8_MAX) packet->tries++;
+  if (packet->tries < MRC_TX_MAX_TRIES) packet->tries++;
   mrc_txwin_on_send(&win, psn_of(ahead), packet->ev, packet->plane, packet->sent_ns);
 }
 
@@ -109,7 +108,7 @@ static void check_packet(uint32_t ahead) {
   mrc_assert(slot->state == mine->state && slot->tries == mine->tries);
   mrc_assert(slot->wqe == mine->wqe && slot->bytes == mine->bytes);
   mrc_assert(slot->ev == mine->ev && slot->ev_lost == mine->ev_lost);
-  mrc_assert(slot->order == mine->order && slot->sent_ns == mine->sent_ns);
+  mrc_assert(slot->sent_ns == mine->sent_ns);
   mrc_assert(mrc_bitmap_test(&win.tosend, psn_of(ahead)) == waits(mine));
 }
 
@@ -123,7 +122,7 @@ static uint64_t check_list(uint8_t plane, uint32_t expected) {
     const struct mrc_txslot *slot = &win.slots[at];
     mrc_assert(n < expected && slot->state == MRC_TX_INFLIGHT && slot->plane == plane);
     mrc_assert(slot->older == older);
-    mrc_assert(older == MRC_TX_NONE || (int32_t)(slot->order - win.slots[older].order) > 0);
+    mrc_assert(older == MRC_TX_NONE || mrc_txslot_after(slot, &win.slots[older]));
     bytes += slot->bytes;
     older = at;
   }
@@ -182,8 +181,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   static const uint32_t widths[] = {1, 64, 65, 256};
   input = (struct fuzz_input){data, size};
   const uint8_t byte = (uint8_t)fuzz_take(&input, 1);
-  mrc_assert(mrc_txwin_init(&win, widths[byte % 4]) == 0);
-  win.next_order = model.next_order = -(uint32_t)(byte >> 2); /* wraps soon */
+  mrc_assert(mrc_txwin_init(&win, widths[byte % 4], PLANES) == 0);
+  win.next_order = (uint16_t)-(byte >> 2); /* wraps soon */
+  model.n_sent = 0;
   start((uint32_t)fuzz_take(&input, 3));
   while (input.n > 0) {
     operate();

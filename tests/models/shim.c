@@ -55,7 +55,7 @@ void shim_rxwin_look(void *win, struct shim_rxwin *out) {
 
 void *shim_txwin_new(uint32_t psns, uint32_t first_psn) {
   struct mrc_txwin *win = allocate(sizeof *win);
-  mrc_assert(mrc_txwin_init(win, psns) == 0);
+  mrc_assert(mrc_txwin_init(win, psns, MRC_MAX_PORTS) == 0);
   mrc_txwin_start(win, first_psn);
   return win;
 }

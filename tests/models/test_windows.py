@@ -159,7 +159,7 @@ class TxwinMachine(RuleBasedStateMachine):
             library().shim_txwin_send(self.win, self.psn(index), ev, plane, self.now)
             packet = self.packets[index]
             packet.state, packet.ev, packet.plane = INFLIGHT, ev, plane
-            packet.tries = min(packet.tries + 1, 255)
+            packet.tries = min(packet.tries + 1, 31)
             self.order.append(packet)
 
     @precondition(lambda self: self.inflight())
