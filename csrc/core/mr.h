@@ -7,6 +7,8 @@
 #include "../mrc.h"
 #include "keymap.h"
 
+#define MRC_MR_NONE UINT32_MAX /* index of none */
+
 struct mrc_mr {
   uint64_t address;
   uint64_t bytes;

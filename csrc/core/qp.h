@@ -16,24 +16,26 @@
 struct mrc_engine;
 struct mrc_peer;
 
-/* A work request in the send queue. The first members are those of struct mrc_wr. */
+/* A work request in the send queue. Its MSN is its index, modulo 2^16. */
 struct mrc_wqe {
   uint64_t wr_id;
   uint64_t local;
   uint64_t va;
-  struct mrc_mr *mr; /* what it reads from; 0 when empty */
   uint32_t rkey;
   uint32_t bytes;
   uint32_t imm;
   uint32_t first_psn; /* once its first packet was given a PSN */
-  uint32_t n_packets;
-  uint32_t opened; /* packets that have a PSN */
-  uint16_t msn;    /* counts every message of the QP, from 0 */
-  uint16_t rqmsn;  /* counts messages with immediate, from 0 */
-  uint8_t opcode;  /* enum mrc_wr_opcode */
+  uint32_t mr;        /* index of what it reads from, or MRC_MR_NONE when empty */
+  uint16_t rqmsn;     /* counts messages with immediate, from 0 */
+  uint8_t opcode;     /* enum mrc_wr_opcode */
 };
 
-_Static_assert(sizeof(struct mrc_wqe) == 64, "as many bytes as a cache line");
+_Static_assert(sizeof(struct mrc_wqe) == 48, "much of the memory of a QP");
+
+/* Packets of a work request; an empty one has one too. */
+static inline uint32_t mrc_wqe_packets(const struct mrc_wqe *wqe, uint32_t mtu) {
+  return wqe->bytes == 0 ? 1 : (wqe->bytes - 1) / mtu + 1;
+}
 
 /* A plane as this QP sees it. */
 struct mrc_plane {
@@ -82,13 +84,13 @@ struct mrc_requester {
   uint32_t sq_mask;
   uint32_t sq_head;       /* oldest that has not completed; free-running */
   uint32_t sq_send;       /* first with packets that have no PSN yet; free-running */
+  uint32_t opened;        /* packets of that one that have */
   uint32_t sq_tail;       /* next to post; free-running */
   uint32_t sq_used;       /* posted and not yet polled, at most attr.sq_depth */
   uint32_t sharing;       /* planes that took equal shares at the last choice, as a mask */
   uint32_t wimm_inflight; /* immediates opened and not completed */
   uint32_t peer_next_psn; /* the peer's cumulative PSN + 1, as last heard */
   uint32_t peer_mpr;      /* PSNs from there on that it grants now, at most attr.peer_mpr */
-  uint16_t next_msn;
   uint16_t next_rqmsn;
   uint32_t acked_msn; /* messages completed, modulo 2^24 */
   struct mrc_cc cc;
@@ -136,8 +138,8 @@ struct mrc_nack_out {
 struct mrc_wimm {
   uint32_t imm;
   uint32_t bytes;
-  uint32_t psn;
-  bool present;
+  uint32_t psn : 24;
+  uint32_t present : 1;
 };
 
 #define MRC_MAX_TRIGGERS 32 /* SACKs waiting; beyond that the newest absorbs */

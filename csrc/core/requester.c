@@ -73,17 +73,14 @@ int mrc_requester_post(struct mrc_engine *engine, struct mrc_qp *qp, const struc
   }
   if (mr != NULL) mr->refs++;
   struct mrc_wqe *wqe = &req->sq[req->sq_tail & req->sq_mask];
-  const uint32_t mtu = qp->attr.path_mtu;
   *wqe = (struct mrc_wqe){.wr_id = wr->wr_id,
                           .local = wr->local,
                           .va = wr->va,
-                          .mr = mr,
+                          .mr = mr == NULL ? MRC_MR_NONE : (uint32_t)(mr - engine->mrs.mrs),
                           .rkey = wr->rkey,
                           .bytes = wr->bytes,
                           .imm = wr->imm,
                           .opcode = wr->opcode,
-                          .n_packets = wr->bytes == 0 ? 1 : (wr->bytes - 1) / mtu + 1,
-                          .msn = req->next_msn++,
                           .rqmsn = req->next_rqmsn};
   if (wr->opcode == MRC_WR_WRITE_IMM) req->next_rqmsn++;
   req->sq_tail++;
@@ -92,17 +89,24 @@ int mrc_requester_post(struct mrc_engine *engine, struct mrc_qp *qp, const struc
   return 0;
 }
 
+/* Whether packets of that work request have a PSN. */
+static bool is_opened(const struct mrc_requester *req, uint32_t index) {
+  const int32_t ahead = (int32_t)(index - req->sq_send);
+  return ahead < 0 || (ahead == 0 && req->opened > 0);
+}
+
 /* Completes the oldest work request. */
 static void complete(struct mrc_engine *engine, struct mrc_qp *qp, uint8_t status) {
   struct mrc_requester *req = &qp->req;
   mrc_assert(req->sq_head != req->sq_tail);
-  struct mrc_wqe *wqe = &req->sq[req->sq_head & req->sq_mask];
-  if (wqe->mr != NULL) {
-    mrc_assert(wqe->mr->refs > 0);
-    wqe->mr->refs--;
+  const struct mrc_wqe *wqe = &req->sq[req->sq_head & req->sq_mask];
+  if (wqe->mr != MRC_MR_NONE) {
+    struct mrc_mr *mr = &engine->mrs.mrs[wqe->mr];
+    mrc_assert(mr->refs > 0);
+    mr->refs--;
   }
   const bool imm = wqe->opcode == MRC_WR_WRITE_IMM;
-  if (imm && wqe->opened > 0) {
+  if (imm && is_opened(req, req->sq_head)) {
     mrc_assert(req->wimm_inflight > 0);
     req->wimm_inflight--;
   }
@@ -123,6 +127,7 @@ void mrc_requester_flush(struct mrc_engine *engine, struct mrc_qp *qp, uint8_t s
     status = MRC_WC_WR_FLUSH_ERR;
   }
   req->sq_send = req->sq_tail;
+  req->opened = 0;
   req->probe.outstanding = req->probe.wanted = false;
   mrc_txwin_clear(&req->win);
 }
@@ -403,7 +408,8 @@ int mrc_requester_on_ack(struct mrc_engine *engine, struct mrc_qp *qp,
   if (done > req->sq_send - req->sq_head) return mrc_drop(engine, MRC_DROP_ACK_UNSENT, qp->qpn, 0);
   if (done > 0) {
     const struct mrc_wqe *newest = &req->sq[(req->sq_head + done - 1) & req->sq_mask];
-    const uint32_t last_psn = mrc_psn_add(newest->first_psn, newest->n_packets - 1);
+    const uint32_t last_psn =
+        mrc_psn_add(newest->first_psn, mrc_wqe_packets(newest, qp->attr.path_mtu) - 1);
     /* When SACKs came and ACKs did not, the message may lie so far back that its PSNs look new. */
     if (mrc_txwin_holds(&req->win, last_psn)) {
       if (names_unsent(&req->win, last_psn))

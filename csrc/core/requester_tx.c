@@ -135,10 +135,10 @@ static bool next_new(const struct mrc_qp *qp, uint32_t *bytes) {
   if (mrc_psn_sub(req->win.next_psn, req->peer_next_psn) >= req->peer_mpr) return false;
   if (mrc_txwin_outstanding(&req->win) >= qp->attr.mpr) return false;
   const struct mrc_wqe *wqe = &req->sq[req->sq_send & req->sq_mask];
-  if (wqe->opcode == MRC_WR_WRITE_IMM && wqe->opened == 0 &&
+  if (wqe->opcode == MRC_WR_WRITE_IMM && req->opened == 0 &&
       req->wimm_inflight >= qp->attr.peer_max_wimm)
     return false;
-  const uint64_t offset = (uint64_t)wqe->opened * qp->attr.path_mtu;
+  const uint64_t offset = (uint64_t)req->opened * qp->attr.path_mtu;
   *bytes = (uint32_t)mrc_min_u64(wqe->bytes - offset, qp->attr.path_mtu);
   return true;
 }
@@ -147,33 +147,38 @@ static uint32_t open_new(struct mrc_qp *qp, uint32_t bytes) {
   struct mrc_requester *req = &qp->req;
   struct mrc_wqe *wqe = &req->sq[req->sq_send & req->sq_mask];
   const uint32_t psn = mrc_txwin_open(&req->win, req->sq_send, bytes);
-  if (wqe->opened == 0) {
+  if (req->opened == 0) {
     wqe->first_psn = psn;
     if (wqe->opcode == MRC_WR_WRITE_IMM) req->wimm_inflight++;
   }
-  if (++wqe->opened == wqe->n_packets) req->sq_send++;
+  if ((uint64_t)++req->opened * qp->attr.path_mtu >= wqe->bytes) {
+    req->opened = 0;
+    req->sq_send++;
+  }
   return psn;
 }
 
-static uint8_t opcode_of(const struct mrc_wqe *wqe, uint32_t k) {
-  const bool imm = wqe->opcode == MRC_WR_WRITE_IMM;
-  if (wqe->n_packets == 1) return imm ? MRC_OP_WRITE_ONLY_IMM : MRC_OP_WRITE_ONLY;
-  if (k == 0) return MRC_OP_WRITE_FIRST;
-  if (k + 1 < wqe->n_packets) return MRC_OP_WRITE_MIDDLE;
+static uint8_t opcode_of(const struct mrc_wqe *wqe, uint64_t offset, uint32_t bytes) {
+  const bool imm = wqe->opcode == MRC_WR_WRITE_IMM, last = offset + bytes == wqe->bytes;
+  if (offset == 0 && last) return imm ? MRC_OP_WRITE_ONLY_IMM : MRC_OP_WRITE_ONLY;
+  if (offset == 0) return MRC_OP_WRITE_FIRST;
+  if (!last) return MRC_OP_WRITE_MIDDLE;
   return imm ? MRC_OP_WRITE_LAST_IMM : MRC_OP_WRITE_LAST;
 }
 
-static struct mrc_wire data_packet(const struct mrc_qp *qp, const struct mrc_wqe *wqe, uint32_t k,
+/* Packet k of the work request at `index`. */
+static struct mrc_wire data_packet(const struct mrc_qp *qp, uint32_t index, uint32_t k,
                                    uint32_t bytes, uint64_t now_ns) {
+  const struct mrc_wqe *wqe = &qp->req.sq[index & qp->req.sq_mask];
   const uint64_t offset = (uint64_t)k * qp->attr.path_mtu;
-  return (struct mrc_wire){.opcode = opcode_of(wqe, k),
+  return (struct mrc_wire){.opcode = opcode_of(wqe, offset, bytes),
                            .dest_qpn = qp->attr.dest_qpn,
                            .psn = mrc_psn_add(wqe->first_psn, k),
                            .ts = true,
                            .tsr = true,
                            .tx_timestamp = mrc_timestamp(now_ns),
                            .rqmsn = wqe->rqmsn,
-                           .msn = wqe->msn,
+                           .msn = (uint16_t)index,
                            .va = wqe->va + offset,
                            .rkey = wqe->rkey,
                            .dma_bytes = wqe->bytes,
@@ -195,8 +200,8 @@ static bool next_candidate(const struct mrc_qp *qp, struct candidate *next, uint
   if (req->win.n_tosend > 0) {
     const uint32_t psn = mrc_txwin_first_tosend(&req->win);
     const struct mrc_txslot *slot = mrc_txwin_slot(&req->win, psn);
-    const struct mrc_wqe *wqe = &req->sq[slot->wqe & req->sq_mask];
-    next->wire = data_packet(qp, wqe, mrc_psn_sub(psn, wqe->first_psn), slot->bytes, now_ns);
+    const uint32_t first_psn = req->sq[slot->wqe & req->sq_mask].first_psn;
+    next->wire = data_packet(qp, slot->wqe, mrc_psn_sub(psn, first_psn), slot->bytes, now_ns);
     next->wire.rtx = slot->state == MRC_TX_LOST;
     next->avoid = slot->ev_lost;
     next->fresh = false;
@@ -204,9 +209,8 @@ static bool next_candidate(const struct mrc_qp *qp, struct candidate *next, uint
   }
   uint32_t bytes;
   if (!next_new(qp, &bytes)) return false;
-  const struct mrc_wqe *wqe = &req->sq[req->sq_send & req->sq_mask];
-  next->wire = data_packet(qp, wqe, wqe->opened, bytes, now_ns);
-  if (wqe->opened == 0) next->wire.psn = req->win.next_psn;
+  next->wire = data_packet(qp, req->sq_send, req->opened, bytes, now_ns);
+  if (req->opened == 0) next->wire.psn = req->win.next_psn;
   next->avoid = MRC_EV_NONE;
   next->fresh = true;
   return true;

@@ -144,8 +144,10 @@ static bool stash(struct mrc_qp *qp, const struct mrc_wire *packet) {
   if (ahead >= qp->attr.max_wimm) return false;
   struct mrc_wimm *wimm = &resp->wimms[(resp->next_rqmsn + ahead) & resp->wimm_mask];
   if (wimm->present) return false;
-  *wimm = (struct mrc_wimm){
-      .imm = packet->imm, .bytes = packet->dma_bytes, .psn = packet->psn, .present = true};
+  *wimm = (struct mrc_wimm){.imm = packet->imm,
+                            .bytes = packet->dma_bytes,
+                            .psn = packet->psn & MRC_PSN_MASK,
+                            .present = 1};
   return true;
 }
 

@@ -417,7 +417,7 @@ static void test_numbers__all_wrap(void) {
   struct mrc_requester *req = &inside(p, end)->req;
   struct mrc_responder *resp = &inside(p, p->ends[end]->peer)->resp;
   mrc_engine *engine = p->hosts[0].engine;
-  req->next_msn = req->next_rqmsn = UINT16_MAX - 20;
+  req->next_rqmsn = UINT16_MAX - 20;
   resp->next_rqmsn = UINT16_MAX - 20;
   req->acked_msn = resp->done_msn = MRC_PSN_MASK - 20;
   req->sq_head = req->sq_send = req->sq_tail = UINT32_MAX - 20;
