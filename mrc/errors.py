@@ -58,7 +58,11 @@ class ProtocolError(MrcError):
 
 
 class NetlinkError(MrcError):
-    """The kernel refused a change of routes, addresses or links."""
+    """The kernel refused a change of routes, addresses or links; code: its errno, or 0."""
+
+    def __init__(self, message: str, code: int = 0) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class CompletionError(MrcError):

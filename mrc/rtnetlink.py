@@ -179,4 +179,4 @@ def _refusal(request: Request, answer: bytes) -> NetlinkError | None:
         reason += f"; this needs {request.needs}"
     if code in (errno.EPERM, errno.EACCES):
         reason += "; this needs root, or a user namespace: unshare -Urnm"
-    return NetlinkError(f"cannot {request.what}: {reason}")
+    return NetlinkError(f"cannot {request.what}: {reason}", code)

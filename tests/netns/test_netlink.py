@@ -16,7 +16,7 @@ from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
 from mrc import netlink, netns
 from mrc.errors import NetlinkError
-from mrc.netlink import Netlink, Veth
+from mrc.netlink import Netlink, Veth, routes
 from mrc.srv6 import LOCAL_TABLE, EncapRed, End, EndDT6, Route
 
 VIA = IPv6Address("fe80::1")
@@ -203,7 +203,7 @@ def test_add_routes__notices_what_was_dropped_on_the_way(
 ) -> None:
     """Goal: pyroute2's own message, which knows neither encap.red nor flavours, is found out."""
     here, _ = pair
-    monkeypatch.setattr(netlink, "_RouteMessage", rtmsg)
+    monkeypatch.setattr(routes, "RouteMessage", rtmsg)
     route, _ = ROUTES[kind]
     with pytest.raises(NetlinkError, match=f"route {route.dst} dev p1: the kernel has action None"):
         here.add_routes([route])

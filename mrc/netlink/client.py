@@ -1,130 +1,39 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Links, addresses, routes and queues of a namespace: the only importer of pyroute2.
-
-pyroute2 encodes and decodes the messages. What pyroute2 0.9 lacks (the encap.red mode, the
-NEXT-C-SID flavour of End, tbf's burst in bytes) are message classes of ours. It drops without a
-word what it does not know, so every route is read back from the kernel and compared.
-"""
+"""One rtnetlink socket in a namespace, and what can be done with it."""
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from ipaddress import (
-    IPv4Interface,
-    IPv6Address,
-    IPv6Interface,
-    IPv6Network,
-    ip_interface,
-)
+from dataclasses import dataclass
+from ipaddress import IPv4Interface, IPv6Address, IPv6Interface, ip_interface
 from typing import Any, Self
 
-from pyroute2.netlink import nla
 from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
 from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 from pyroute2.netlink.rtnl.ndmsg import ndmsg
-from pyroute2.netlink.rtnl.rtmsg import rtmsg
-from pyroute2.netlink.rtnl.tcmsg import sched_tbf, tcmsg
 
 from mrc import netns
 from mrc.errors import NetlinkError
+from mrc.netlink import qdiscs
+from mrc.netlink.qdiscs import Counters, Netem
+from mrc.netlink.routes import SEG6_NEEDS, compare, decode, dump_request, encode, is_unicast
 from mrc.rtnetlink import NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, Request, Rtnetlink
-from mrc.srv6 import LOCAL_TABLE, EncapRed, End, EndDT6, Route
+from mrc.srv6 import Route
 
 _RTM_NEWLINK, _RTM_GETLINK, _RTM_SETLINK = 16, 18, 19
 _RTM_NEWADDR, _RTM_GETADDR = 20, 22
 _RTM_NEWROUTE, _RTM_GETROUTE = 24, 26
 _RTM_NEWNEIGH = 28
-_RTM_NEWQDISC = 36
+_RTM_NEWQDISC, _RTM_DELQDISC, _RTM_GETQDISC = 36, 37, 38
 
 _IFF_UP = 0x1
 _IFA_F_NODAD = 0x2
 _NUD_PERMANENT = 0x80
-_MAIN_TABLE = 254
-_RTN_UNICAST, _RTN_LOCAL = 1, 2
-_PROTOCOL_STATIC = 4
-_LWTUNNEL_SEG6, _LWTUNNEL_SEG6_LOCAL = 5, 7
-_ACTION_END, _ACTION_END_DT6 = 1, 7
-_NEXT_CSID = 1 << 4
-_TC_ROOT = 0xFFFFFFFF
-_LINKLAYER_ETHERNET = 1
-
-# The first release with both encap.red and NEXT-C-SID.
-_SEG6_NEEDS = "Linux 6.1 with CONFIG_IPV6_SEG6_LWTUNNEL"
-
 _POLL_SECONDS = 0.01
-
-
-class _Seg6Encap(rtmsg.seg6_encap_info):  # type: ignore[misc]
-    """With the modes of linux/seg6_iptunnel.h that pyroute2 takes for plain encap."""
-
-    __slots__ = ()
-
-    class ipv6_sr_hdr(rtmsg.seg6_encap_info.ipv6_sr_hdr):  # type: ignore[misc]
-        __slots__ = ()
-        encapmodes: Mapping[str, int] = {
-            "inline": 0,
-            "encap": 1,
-            "l2encap": 2,
-            "encap.red": 3,
-            "l2encap.red": 4,
-        }
-        r_encapmodes: Mapping[int, str] = {value: name for name, value in encapmodes.items()}
-
-
-class _Seg6Local(rtmsg.seg6local_encap_info):  # type: ignore[misc]
-    """With the attributes of linux/seg6_local.h that came after VRFTABLE."""
-
-    __slots__ = ()
-    nla_map = (
-        *rtmsg.seg6local_encap_info.nla_map,
-        ("SEG6_LOCAL_COUNTERS", "hex"),
-        ("SEG6_LOCAL_FLAVORS", "flavors"),
-    )
-
-    class flavors(nla):  # type: ignore[misc]
-        __slots__ = ()
-        nla_map = (
-            ("SEG6_LOCAL_FLV_UNSPEC", "none"),
-            ("SEG6_LOCAL_FLV_OPERATION", "uint32"),
-            ("SEG6_LOCAL_FLV_LCBLOCK_BITS", "uint8"),
-            ("SEG6_LOCAL_FLV_LCNODE_FN_BITS", "uint8"),
-        )
-
-
-class _RouteMessage(rtmsg):  # type: ignore[misc]
-    __slots__ = ()
-    encaps: Mapping[int, type] = {
-        **rtmsg.encaps,
-        _LWTUNNEL_SEG6: _Seg6Encap,
-        _LWTUNNEL_SEG6_LOCAL: _Seg6Local,
-    }
-
-
-class _TbfMessage(tcmsg):  # type: ignore[misc]
-    """A tbf whose burst is given in bytes, so that no rate table has to be computed."""
-
-    __slots__ = ()
-    nla_map = (("TCA_UNSPEC", "none"), ("TCA_KIND", "asciiz"), ("TCA_OPTIONS", "tbf"))
-
-    class tbf(nla):  # type: ignore[misc]
-        __slots__ = ()
-        nla_map = (
-            ("TCA_TBF_UNSPEC", "none"),
-            ("TCA_TBF_PARMS", "parms"),
-            ("TCA_TBF_RTAB", "hex"),
-            ("TCA_TBF_PTAB", "hex"),
-            ("TCA_TBF_RATE64", "uint64"),
-            ("TCA_TBF_PRATE64", "uint64"),
-            ("TCA_TBF_BURST", "uint32"),
-        )
-
-        class parms(nla):  # type: ignore[misc]
-            __slots__ = ()
-            fields = sched_tbf.options.tbf_parms.fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,49 +188,80 @@ class Netlink:
         self._rtnetlink.request(requests)
 
     def add_shaper(self, name: str, *, rate_bps: int, burst_bytes: int, limit_bytes: int) -> None:
-        """Limit the rate at which an interface sends; the queue holds limit_bytes (tbf)."""
-        parms = {
-            "rate___reserved": _LINKLAYER_ETHERNET,
-            "rate": rate_bps // 8,
-            "limit": limit_bytes,
-        }
-        options = [("TCA_TBF_PARMS", parms), ("TCA_TBF_BURST", burst_bytes)]
-        message = _TbfMessage()
-        message["index"] = self._index(name)
-        message["parent"] = _TC_ROOT
-        message["attrs"] = [("TCA_KIND", "tbf"), ("TCA_OPTIONS", {"attrs": options})]
-        what = f"shape {name} to {rate_bps} bit/s"
-        flags = NLM_F_CREATE | NLM_F_REPLACE
-        self._rtnetlink.request(
-            [Request(what, _RTM_NEWQDISC, message, flags, "CONFIG_NET_SCH_TBF")]
+        """Limit the rate at which an interface sends, or change the limit; the queue holds
+        limit_bytes (tbf).
+        """
+        index = self._index(name)
+        message = qdiscs.shaper(
+            index, rate_bps=rate_bps, burst_bytes=burst_bytes, limit_bytes=limit_bytes
         )
+        self._add_qdisc(f"shape {name} to {rate_bps} bit/s", message, "CONFIG_NET_SCH_TBF")
+
+    def add_netem(self, name: str, wanted: Netem, *, below_tbf: bool) -> None:
+        """Let packets suffer on their way out, in place of what they suffered before."""
+        try:
+            message = qdiscs.netem(self._index(name), wanted, below_tbf=below_tbf)
+        except ValueError as exc:
+            raise NetlinkError(str(exc)) from exc
+        self._add_qdisc(f"impair {name}", message, "CONFIG_NET_SCH_NETEM")
+
+    def remove_qdisc(self, name: str) -> None:
+        """Let an interface send as fast as it can again; what waits in its queue is lost."""
+        message = qdiscs.at_root(self._index(name))
+        self._rtnetlink.request([Request(f"free {name}", _RTM_DELQDISC, message)])
+
+    def has_qdisc(self, kind: str) -> bool:
+        """Whether the kernel has a kind of queue: lo is given one, and loses it again."""
+        index = self._index("lo")
+        message = qdiscs.empty(index, kind)
+        try:
+            self._add_qdisc(f"try {kind}", message, "")
+        except NetlinkError as exc:
+            # One that wants to be told more is there as well.
+            return exc.code not in (errno.ENOENT, errno.EOPNOTSUPP)
+        self.remove_qdisc("lo")
+        return True
+
+    def _add_qdisc(self, what: str, message: Any, needs: str) -> None:
+        flags = NLM_F_CREATE | NLM_F_REPLACE
+        self._rtnetlink.request([Request(what, _RTM_NEWQDISC, message, flags, needs)])
+
+    def counters(self) -> dict[str, Counters]:
+        """What each interface has sent so far."""
+        queues = {
+            each["index"]: each.get_attr("TCA_STATS")
+            for each in self._rtnetlink.dump(_RTM_GETQDISC, qdiscs.QdiscCounters())
+            if each["parent"] == qdiscs.ROOT and each.get_attr("TCA_KIND") == "tbf"
+        }
+        return {
+            each.get_attr("IFLA_IFNAME"): qdiscs.counters(
+                each.get_attr("IFLA_STATS64"), queues.get(each["index"])
+            )
+            for each in self._rtnetlink.dump(_RTM_GETLINK, qdiscs.LinkCounters())
+        }
 
     def add_routes(self, routes: Sequence[Route]) -> None:
         """Write routes, read them back, and insist that the kernel has what was meant."""
         requests = []
         for route in routes:
-            message = _route_message(route, self._index(route.dev))
+            message = encode(route, self._index(route.dev))
             what = f"add route {route.dst} dev {route.dev}"
             flags = NLM_F_CREATE | NLM_F_REPLACE
-            needs = "" if route.action is None else _SEG6_NEEDS
+            needs = "" if route.action is None else SEG6_NEEDS
             requests.append(Request(what, _RTM_NEWROUTE, message, flags, needs))
         self._rtnetlink.request(requests)
         found = {(route.dst, route.dev, route.local): route for route in self.routes()}
         for route in routes:
-            _compare(route, found.get((route.dst, route.dev, route.local)))
+            compare(route, found.get((route.dst, route.dev, route.local)))
 
     def routes(self) -> list[Route]:
         """The IPv6 routes of tables main and local that are for unicast."""
         self._links()
         names = {index: name for name, index in self._indices.items()}
-        message = _RouteMessage()
-        message["family"] = socket.AF_INET6
         return [
-            _route(each, names)
-            for each in self._rtnetlink.dump(_RTM_GETROUTE, message)
-            if each["table"] in (_MAIN_TABLE, LOCAL_TABLE)
-            and each["type"] in (_RTN_UNICAST, _RTN_LOCAL)
-            and each.get_attr("RTA_OIF") in names
+            decode(each, names)
+            for each in self._rtnetlink.dump(_RTM_GETROUTE, dump_request())
+            if is_unicast(each) and each.get_attr("RTA_OIF") in names
         ]
 
     def _links(self) -> list[ifinfmsg]:
@@ -385,97 +325,3 @@ def _veth_request(veth: Veth, peer_namespace: int) -> Request:
         message["attrs"].append(("IFLA_GSO_MAX_SEGS", veth.gso_max_segs))
     what = f"make veth {veth.name} to {veth.peer_name} in {veth.peer_namespace}"
     return Request(what, _RTM_NEWLINK, message, NLM_F_CREATE | NLM_F_EXCL, "CONFIG_VETH")
-
-
-def _route_message(route: Route, index: int) -> _RouteMessage:
-    message = _RouteMessage()
-    message["family"] = socket.AF_INET6
-    message["dst_len"] = route.dst.prefixlen
-    message["table"] = LOCAL_TABLE if route.local else _MAIN_TABLE
-    message["proto"] = _PROTOCOL_STATIC
-    message["type"] = _RTN_LOCAL if route.local else _RTN_UNICAST
-    attributes: list[tuple[str, Any]] = [
-        ("RTA_DST", str(route.dst.network_address)),
-        ("RTA_OIF", index),
-    ]
-    if route.via is not None:
-        attributes.append(("RTA_GATEWAY", str(route.via)))
-    if route.src is not None:
-        attributes.append(("RTA_PREFSRC", str(route.src)))
-    if route.action is not None:
-        attributes += _action_attributes(route.action)
-    message["attrs"] = attributes
-    return message
-
-
-def _action_attributes(action: EncapRed | End | EndDT6) -> list[tuple[str, Any]]:
-    if isinstance(action, EncapRed):
-        srh = {"mode": "encap.red", "segs": [str(each) for each in reversed(action.segments)]}
-        attributes: list[tuple[str, Any]] = [("SEG6_IPTUNNEL_SRH", srh)]
-        return [("RTA_ENCAP_TYPE", _LWTUNNEL_SEG6), ("RTA_ENCAP", {"attrs": attributes})]
-    if isinstance(action, EndDT6):
-        attributes = [
-            ("SEG6_LOCAL_ACTION", {"value": "End.DT6"}),
-            ("SEG6_LOCAL_TABLE", {"value": action.table}),
-        ]
-    else:
-        flavors = [
-            ("SEG6_LOCAL_FLV_OPERATION", _NEXT_CSID),
-            ("SEG6_LOCAL_FLV_LCBLOCK_BITS", action.block_bits),
-            ("SEG6_LOCAL_FLV_LCNODE_FN_BITS", action.usid_bits),
-        ]
-        attributes = [
-            ("SEG6_LOCAL_ACTION", {"value": "End"}),
-            ("SEG6_LOCAL_FLAVORS", {"attrs": flavors}),
-        ]
-    return [("RTA_ENCAP_TYPE", _LWTUNNEL_SEG6_LOCAL), ("RTA_ENCAP", {"attrs": attributes})]
-
-
-def _route(message: _RouteMessage, names: Mapping[int, str]) -> Route:
-    via, src = message.get_attr("RTA_GATEWAY"), message.get_attr("RTA_PREFSRC")
-    return Route(
-        dst=IPv6Network((message.get_attr("RTA_DST") or "::", message["dst_len"])),
-        dev=names[message.get_attr("RTA_OIF")],
-        via=None if via is None else IPv6Address(via),
-        src=None if src is None else IPv6Address(src),
-        action=_action(message),
-        local=message["type"] == _RTN_LOCAL,
-    )
-
-
-def _action(message: _RouteMessage) -> EncapRed | End | EndDT6 | None:
-    """What the kernel does on a route; None also for what is none of our three."""
-    kind, encap = message.get_attr("RTA_ENCAP_TYPE"), message.get_attr("RTA_ENCAP")
-    if kind == _LWTUNNEL_SEG6:
-        srh = encap.get_attr("SEG6_IPTUNNEL_SRH")
-        if srh["mode"] == "encap.red":
-            return EncapRed(tuple(IPv6Address(each) for each in reversed(srh["segs"])))
-    if kind == _LWTUNNEL_SEG6_LOCAL:
-        behaviour = encap.get_attr("SEG6_LOCAL_ACTION")
-        flavors = encap.get_attr("SEG6_LOCAL_FLAVORS")
-        if behaviour == _ACTION_END_DT6:
-            return EndDT6(encap.get_attr("SEG6_LOCAL_TABLE"))
-        if behaviour == _ACTION_END and flavors is not None:
-            return _end(flavors)
-    return None
-
-
-def _end(flavors: nla) -> End | None:
-    if flavors.get_attr("SEG6_LOCAL_FLV_OPERATION") != _NEXT_CSID:
-        return None
-    return End(
-        flavors.get_attr("SEG6_LOCAL_FLV_LCBLOCK_BITS"),
-        flavors.get_attr("SEG6_LOCAL_FLV_LCNODE_FN_BITS"),
-    )
-
-
-def _compare(wanted: Route, found: Route | None) -> None:
-    if found is None:
-        raise NetlinkError(f"route {wanted.dst} dev {wanted.dev} was accepted, but is not there")
-    for each in fields(Route):
-        ours, kernels = getattr(wanted, each.name), getattr(found, each.name)
-        if ours != kernels:
-            raise NetlinkError(
-                f"route {wanted.dst} dev {wanted.dev}: the kernel has {each.name} {kernels}, "
-                f"not {ours}" + (f"; this needs {_SEG6_NEEDS}" if wanted.action else "")
-            )

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Queues of interfaces as messages, and what interfaces and their queues counted.
+
+Every interface of a test bed has a tbf at its root, or nothing; a netem stands below the tbf where
+there is one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pyroute2.netlink import nla, nlmsg
+from pyroute2.netlink.rtnl.tcmsg import sched_tbf, tcmsg
+
+ROOT = 0xFFFFFFFF
+_TBF, _TBF_CHILD, _NETEM = 0x10000, 0x10001, 0x20000
+_LINKLAYER_ETHERNET = 1
+_TICK_NS = 64  # PSCHED_SHIFT of net/pkt_sched.h
+_NETEM_PACKETS = 100_000  # the queue that delay needs: 1 s at 400 Mbit/s in packets of 500 bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """What an interface sent since it exists, and what of that waits now."""
+
+    packets: int
+    """those of a burst one by one where a tbf counts them, else a burst is one"""
+    bytes: int
+    dropped: int
+    """by the queue, and by the interface since its peer could not take it"""
+    queue_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Netem:
+    """What befalls packets on their way out; shares are in parts per million."""
+
+    delay_ns: int = 0
+    jitter_ns: int = 0
+    """up to so much more; packets may pass each other then"""
+    corrupt: int = 0
+    duplicate: int = 0
+    reorder: int = 0
+    """arrive later by reorder_ns, the others at once: delay_ns has to be 0"""
+    reorder_ns: int = 0
+
+
+class TbfMessage(tcmsg):  # type: ignore[misc]
+    """A tbf whose burst is given in bytes, so that no rate table has to be computed."""
+
+    __slots__ = ()
+    nla_map = (("TCA_UNSPEC", "none"), ("TCA_KIND", "asciiz"), ("TCA_OPTIONS", "tbf"))
+
+    class tbf(nla):  # type: ignore[misc]
+        __slots__ = ()
+        nla_map = (
+            ("TCA_TBF_UNSPEC", "none"),
+            ("TCA_TBF_PARMS", "parms"),
+            ("TCA_TBF_RTAB", "hex"),
+            ("TCA_TBF_PTAB", "hex"),
+            ("TCA_TBF_RATE64", "uint64"),
+            ("TCA_TBF_PRATE64", "uint64"),
+            ("TCA_TBF_BURST", "uint32"),
+        )
+
+        class parms(nla):  # type: ignore[misc]
+            __slots__ = ()
+            fields = sched_tbf.options.tbf_parms.fields
+
+
+class QdiscCounters(tcmsg):  # type: ignore[misc]
+    """For a dump: the kind and the counters of each qdisc."""
+
+    __slots__ = ()
+    nla_map = (
+        ("TCA_UNSPEC", "none"),
+        ("TCA_KIND", "asciiz"),
+        ("TCA_OPTIONS", "hex"),
+        ("TCA_STATS", "stats"),
+    )
+
+
+class LinkCounters(nlmsg):  # type: ignore[misc]
+    """For a dump: name and counters of each interface, without the rest, which takes longer."""
+
+    __slots__ = ()
+    fields = (
+        ("family", "B"), ("pad", "B"), ("type", "H"), ("index", "i"), ("flags", "I"),
+        ("change", "I"),
+    )  # fmt: skip
+    nla_map = ((3, "IFLA_IFNAME", "asciiz"), (23, "IFLA_STATS64", "stats64"))
+
+    class stats64(nla):  # type: ignore[misc]
+        __slots__ = ()
+        fields = tuple(
+            (name, "Q")
+            for name in (
+                "rx_packets", "tx_packets", "rx_bytes", "tx_bytes", "rx_errors", "tx_errors",
+                "rx_dropped", "tx_dropped",
+            )
+        )  # fmt: skip
+
+
+def shaper(index: int, *, rate_bps: int, burst_bytes: int, limit_bytes: int) -> TbfMessage:
+    parms = {"rate___reserved": _LINKLAYER_ETHERNET, "rate": rate_bps // 8, "limit": limit_bytes}
+    options = [("TCA_TBF_PARMS", parms), ("TCA_TBF_BURST", burst_bytes)]
+    message = TbfMessage()
+    message["index"] = index
+    message["parent"] = ROOT
+    message["handle"] = _TBF
+    message["attrs"] = [("TCA_KIND", "tbf"), ("TCA_OPTIONS", {"attrs": options})]
+    return message
+
+
+def netem(index: int, wanted: Netem, *, below_tbf: bool) -> tcmsg:
+    """Raises ValueError for what netem cannot do at once."""
+    if wanted.reorder and (wanted.delay_ns or wanted.jitter_ns):
+        raise ValueError("netem can delay or reorder, not both")
+    attributes: list[tuple[str, Any]] = []
+    if wanted.reorder:  # netem says who goes at once
+        attributes.append(("TCA_NETEM_REORDER", {"prob_reorder": _chance(10**6 - wanted.reorder)}))
+    if wanted.corrupt:
+        attributes.append(("TCA_NETEM_CORRUPT", {"prob_corrupt": _chance(wanted.corrupt)}))
+    # What netem takes is the middle, and how far from there.
+    half_ns = wanted.jitter_ns // 2
+    options = {
+        "delay": _ticks(wanted.reorder_ns if wanted.reorder else wanted.delay_ns + half_ns),
+        "jitter": _ticks(half_ns),
+        "limit": _NETEM_PACKETS,
+        "gap": 1 if wanted.reorder else 0,
+        "duplicate": _chance(wanted.duplicate),
+        "attrs": attributes,
+    }
+    message = tcmsg()
+    message["index"] = index
+    message["parent"] = _TBF_CHILD if below_tbf else ROOT
+    message["handle"] = _NETEM
+    message["attrs"] = [("TCA_KIND", "netem"), ("TCA_OPTIONS", options)]
+    return message
+
+
+def empty(index: int, kind: str) -> tcmsg:
+    """A qdisc at the root with nothing said about it; to find out whether the kernel has it."""
+    message = tcmsg()
+    message["index"] = index
+    message["parent"] = ROOT
+    message["handle"] = _NETEM
+    message["attrs"] = [("TCA_KIND", kind)]
+    return message
+
+
+def at_root(index: int) -> tcmsg:
+    """Names what stands at the root, to be taken away."""
+    message = tcmsg()
+    message["index"] = index
+    message["parent"] = ROOT
+    return message
+
+
+def counters(link: Any, queue: Any) -> Counters:
+    """Of the counters of an interface and of its tbf, if it has one."""
+    if queue is None:
+        return Counters(link["tx_packets"], link["tx_bytes"], link["tx_dropped"], 0)
+    dropped = link["tx_dropped"] + queue["drop"]
+    return Counters(queue["packets"], queue["bytes"], dropped, queue["backlog"])
+
+
+def _chance(ppm: int) -> int:
+    return round(ppm * (2**32 - 1) / 10**6)
+
+
+def _ticks(ns: int) -> int:
+    return ns // _TICK_NS
