@@ -30,7 +30,13 @@ def add_heal_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_impairments(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("in an emulated fabric, alone or together")
+    parser.add_argument(
+        "--rate", type=_rate, default={}, metavar="RATE",
+        help="of its links, such as 50mbit, or what is left of it, such as 10%%",
+    )  # fmt: skip
+    group = parser.add_argument_group(
+        "in an emulated fabric, or where the kernel has netem; alone or together"
+    )
     for word, text in (
         ("corrupt", "flip a bit in so many packets"),
         ("duplicate", "deliver so many twice"),
@@ -44,18 +50,20 @@ def _add_impairments(parser: argparse.ArgumentParser) -> None:
         group.add_argument(
             f"--{word}", type=time_argument, metavar="TIME", dest=f"{word}_ns", help=text
         )
-    group.add_argument(
-        "--rate", type=rate_argument, metavar="RATE", dest="rate_bps",
-        help="of its links, such as 50mbit",
-    )  # fmt: skip
+
+
+def _rate(text: str) -> dict[str, Any]:
+    if text.endswith("%"):
+        return {"rate_share": share_argument(text)}
+    return {"rate_bps": rate_argument(text)}
 
 
 def fail(args: argparse.Namespace) -> int:
     out = Output.of(args)
     bed = Testbed.existing(args.name)
-    words = ("corrupt", "duplicate", "reorder", "delay_ns", "jitter_ns", "rate_bps")
+    words = ("corrupt", "duplicate", "reorder", "delay_ns", "jitter_ns")
     impairment = {word: value for word in words if (value := getattr(args, word))}
-    bed.fail(args.target, args.mode, args.loss, **impairment)
+    bed.fail(args.target, args.mode, args.loss, **impairment, **args.rate)
     fault = bed.faults()[args.target]
     out.text(f"{args.target} fails: {fault}")
     out.result({"name": args.name} | fault_to_json(args.target, fault))

@@ -7,11 +7,24 @@ import argparse
 from typing import Any
 
 from mrc import topology
-from mrc.cli.output import Output, format_rate, listed
+from mrc.cli.arguments import time_argument
+from mrc.cli.output import Output, format_bytes, format_rate, format_table, listed
 from mrc.cli.testbed_fault import fault_to_json
-from mrc.errors import StateError
+from mrc.errors import MrcError
 from mrc.testbed import Fabric, Fault, Testbed, picture
 from mrc.testbed import state as stored
+
+# Reports of the kernel itself, of multicast groups and neighbours, stay below.
+_QUIET_BITS_PER_SECOND = 10_000
+
+Links = dict[str, dict[str, int | None]]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--interval", type=time_argument, default="200ms", metavar="TIME",
+        help="over which rates are measured [%(default)s]",
+    )  # fmt: skip
 
 
 def status(args: argparse.Namespace) -> int:
@@ -24,11 +37,20 @@ def status(args: argparse.Namespace) -> int:
         out.result({"name": args.name, "state": state})
         return 1
     bed = Testbed.existing(args.name)
-    out.text("\n".join([f"{args.name} is up: {summary(bed)}", *_details(bed, found.faults)]))
-    measured: dict[str, Any] = {}
-    if bed.shape.fabric is Fabric.EMULATED and not bed.missing():
-        measured = {"counters": bed.counters(), "links": bed.links()}
-    out.result(to_json(bed, found.faults) | measured)
+    counters: dict[str, Any] = {}
+    links: Links = {}
+    if not bed.missing():
+        try:
+            links = bed.measure(args.interval / 1e9)
+            if bed.shape.fabric is Fabric.EMULATED:
+                counters = bed.counters()
+        except MrcError as exc:  # the rest can be told without
+            out.warn(str(exc))
+    lines = [f"{args.name} is up: {summary(bed)}", *picture.draw(bed.shape, found.faults)]
+    for part in (_counted(counters), _busy(links), _troubles(bed, found.faults)):
+        lines += ["", *part] if part else []
+    out.text("\n".join(lines))
+    out.result(to_json(bed, found.faults) | {"counters": counters, "links": links})
     return 0
 
 
@@ -41,36 +63,40 @@ def summary(bed: Testbed) -> str:
     )
 
 
-def _details(bed: Testbed, faults: dict[str, Fault]) -> list[str]:
-    lines = picture.draw(bed.shape, faults)
-    lines += [
-        "",
-        *_emulated(bed),
-        *(f"{target} fails: {fault}" for target, fault in faults.items()),
-    ]
+def _troubles(bed: Testbed, faults: dict[str, Fault]) -> list[str]:
+    lines = [f"{target} fails: {fault}" for target, fault in faults.items()]
     gone = bed.missing()
     if gone:
         lines.append(f"namespaces missing: {', '.join(gone)}; mrc testbed up builds it anew")
-    return lines if lines[-1] else lines[:-1]
+    return lines
 
 
-def _emulated(bed: Testbed) -> list[str]:
-    """What an emulated fabric counted: in all, and on each link that did not just carry."""
-    if bed.shape.fabric is Fabric.KERNEL or bed.missing():
+def _counted(counters: dict[str, Any]) -> list[str]:
+    """What an emulated fabric counted in all."""
+    if not counters:
         return []
     words = ("received", "sent", "marked", "trimmed", "dropped", "lost", "unroutable", "overloaded")
-    try:
-        counters = bed.counters()
-    except StateError as exc:
-        return [str(exc)]
     lines = ["packets: " + ", ".join(f"{counters[word]} {word}" for word in words)]
     if counters["overloaded"]:
         lines.append("overloaded: this machine is too slow for what it carries; results are wrong")
-    for link, info in bed.links().items():
-        told = [f"{info[word]} {word}" for word in words if info.get(word)]
-        if told:
-            lines.append(f"{link:16} {', '.join(told)}, queue up to {info['peak_bytes']} bytes")
-    return [*lines, ""]
+    return lines
+
+
+def _busy(links: Links) -> list[str]:
+    """The links that carry something now, or did not carry all that they were given."""
+    words = ("dropped", "lost", "trimmed", "marked")
+    rows = []
+    for name, link in links.items():
+        rate, limit, queued = (
+            link[key] or 0 for key in ("bits_per_second", "rate_bits_per_second", "queue_bytes")
+        )
+        if rate > _QUIET_BITS_PER_SECOND or queued or any(link[word] for word in words):
+            share = f"{rate / limit:.0%}" if limit else ""
+            peak = format_bytes(link.get("peak_bytes") or queued)
+            counts = [link[word] for word in ("packets", *words)]
+            rows.append((name, format_rate(rate), share, format_bytes(queued), peak, *counts))
+    head = ("link", "rate", "busy", "queue", "peak", "packets", *words)
+    return format_table(head, rows).splitlines() if rows else []
 
 
 def to_json(bed: Testbed, faults: dict[str, Fault]) -> dict[str, Any]:

@@ -199,16 +199,17 @@ class Netlink:
 
     def add_netem(self, name: str, wanted: Netem, *, below_tbf: bool) -> None:
         """Let packets suffer on their way out, in place of what they suffered before."""
-        try:
-            message = qdiscs.netem(self._index(name), wanted, below_tbf=below_tbf)
-        except ValueError as exc:
-            raise NetlinkError(str(exc)) from exc
+        message = qdiscs.netem(self._index(name), wanted, below_tbf=below_tbf)
         self._add_qdisc(f"impair {name}", message, "CONFIG_NET_SCH_NETEM")
 
     def remove_qdisc(self, name: str) -> None:
-        """Let an interface send as fast as it can again; what waits in its queue is lost."""
+        """Let an interface have no queue, if it has one; what waits there is lost."""
         message = qdiscs.at_root(self._index(name))
-        self._rtnetlink.request([Request(f"free {name}", _RTM_DELQDISC, message)])
+        try:
+            self._rtnetlink.request([Request(f"free {name}", _RTM_DELQDISC, message)])
+        except NetlinkError as exc:
+            if exc.code != errno.ENOENT:
+                raise
 
     def has_qdisc(self, kind: str) -> bool:
         """Whether the kernel has a kind of queue: lo is given one, and loses it again."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyroute2.netlink import nla, nlmsg
-from pyroute2.netlink.rtnl.tcmsg import sched_tbf, tcmsg
+from pyroute2.netlink.rtnl.tcmsg import sched_netem, sched_tbf, tcmsg
 
 ROOT = 0xFFFFFFFF
 _TBF, _TBF_CHILD, _NETEM = 0x10000, 0x10001, 0x20000
@@ -42,8 +42,12 @@ class Netem:
     corrupt: int = 0
     duplicate: int = 0
     reorder: int = 0
-    """arrive later by reorder_ns, the others at once: delay_ns has to be 0"""
+    """arrive later by reorder_ns, the others at once"""
     reorder_ns: int = 0
+
+    def __post_init__(self) -> None:
+        if self.reorder and (self.delay_ns or self.jitter_ns):
+            raise ValueError("netem can delay or reorder, not both: --fabric emulated")
 
 
 class TbfMessage(tcmsg):  # type: ignore[misc]
@@ -67,6 +71,23 @@ class TbfMessage(tcmsg):  # type: ignore[misc]
         class parms(nla):  # type: ignore[misc]
             __slots__ = ()
             fields = sched_tbf.options.tbf_parms.fields
+
+
+class NetemMessage(tcmsg):  # type: ignore[misc]
+    """pyroute2's own would do, were it not for the others here: once it is used, they inherit what
+    it has worked out about its attributes.
+    """
+
+    __slots__ = ()
+    nla_map = (("TCA_UNSPEC", "none"), ("TCA_KIND", "asciiz"), ("TCA_OPTIONS", "netem"))
+    netem = sched_netem.options
+
+
+class PlainMessage(tcmsg):  # type: ignore[misc]
+    """Says no more than the kind."""
+
+    __slots__ = ()
+    nla_map = (("TCA_UNSPEC", "none"), ("TCA_KIND", "asciiz"))
 
 
 class QdiscCounters(tcmsg):  # type: ignore[misc]
@@ -113,10 +134,7 @@ def shaper(index: int, *, rate_bps: int, burst_bytes: int, limit_bytes: int) -> 
     return message
 
 
-def netem(index: int, wanted: Netem, *, below_tbf: bool) -> tcmsg:
-    """Raises ValueError for what netem cannot do at once."""
-    if wanted.reorder and (wanted.delay_ns or wanted.jitter_ns):
-        raise ValueError("netem can delay or reorder, not both")
+def netem(index: int, wanted: Netem, *, below_tbf: bool) -> NetemMessage:
     attributes: list[tuple[str, Any]] = []
     if wanted.reorder:  # netem says who goes at once
         attributes.append(("TCA_NETEM_REORDER", {"prob_reorder": _chance(10**6 - wanted.reorder)}))
@@ -132,7 +150,7 @@ def netem(index: int, wanted: Netem, *, below_tbf: bool) -> tcmsg:
         "duplicate": _chance(wanted.duplicate),
         "attrs": attributes,
     }
-    message = tcmsg()
+    message = NetemMessage()
     message["index"] = index
     message["parent"] = _TBF_CHILD if below_tbf else ROOT
     message["handle"] = _NETEM
@@ -140,9 +158,9 @@ def netem(index: int, wanted: Netem, *, below_tbf: bool) -> tcmsg:
     return message
 
 
-def empty(index: int, kind: str) -> tcmsg:
+def empty(index: int, kind: str) -> PlainMessage:
     """A qdisc at the root with nothing said about it; to find out whether the kernel has it."""
-    message = tcmsg()
+    message = PlainMessage()
     message["index"] = index
     message["parent"] = ROOT
     message["handle"] = _NETEM
@@ -150,9 +168,9 @@ def empty(index: int, kind: str) -> tcmsg:
     return message
 
 
-def at_root(index: int) -> tcmsg:
+def at_root(index: int) -> PlainMessage:
     """Names what stands at the root, to be taken away."""
-    message = tcmsg()
+    message = PlainMessage()
     message["index"] = index
     message["parent"] = ROOT
     return message

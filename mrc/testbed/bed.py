@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import pwd
 import sys
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from mrc.errors import ArgumentError, StateError
-from mrc.testbed import build, control, hops, nft, state, targets
+from mrc.testbed import build, control, hops, nft, queues, state, targets
 from mrc.testbed.plan import (
     DEFAULT_NAME,
     DEFAULT_RATE,
@@ -122,28 +123,43 @@ class Testbed:
 
         Silent: a share of the packets, by default all, vanishes in the switch while every link
         stays up. Down: the switch's side of the links goes down. `impairment`: the fields of
-        Fault from corrupt on, in an emulated fabric; then nothing is lost by default.
+        Fault from corrupt on; then nothing is lost by default. All but the rate need an emulated
+        fabric or a kernel with netem.
         """
         where = self._target(target)
         try:
             lost = (0.0 if impairment else 1.0) if loss is None else loss
-            fault = Fault(Mode(mode), lost, **impairment)
-            if fault.is_impairment and self.shape.fabric is Fabric.KERNEL:
-                raise ValueError("a kernel fabric can only lose packets: --fabric emulated")
+            self.set_fault(where, Fault(Mode(mode), lost, **impairment))
         except ValueError as exc:
             raise ArgumentError(str(exc)) from exc
+
+    def set_fault(self, target: Target, fault: Fault) -> None:
+        """The same with a fault as it is stored. Raises ValueError for what cannot be done here."""
+        self._check(fault)
         with state.lock():
             now = self._state()
-            if str(where) in now.faults:
-                now = self._heal(now, [where])
+            after = now.with_fault(str(target), fault)
+            if self.shape.fabric is Fabric.KERNEL:
+                queues.wanted(self.plan, self._by_target(after))
+            if str(target) in now.faults:
+                now = self._heal(now, [target])
             # Written down first: what is cut off in the middle can still be healed.
-            state.save(self.name, now.with_fault(str(where), fault))
+            state.save(self.name, after)
             if fault.mode is Mode.DOWN:
-                build.set_down(self.plan, self._links(where))
-            if self.shape.fabric is Fabric.EMULATED:
-                self._place(now.with_fault(str(where), fault))
-            elif fault.mode is Mode.SILENT:
-                self._apply(where, fault)
+                build.set_down(self.plan, self._links(target))
+            self._impair(now, after)
+            if self.shape.fabric is Fabric.KERNEL and fault.mode is Mode.SILENT and fault.loss:
+                self._apply(target, fault)
+
+    def _check(self, fault: Fault) -> None:
+        fault.rate_of(self.shape.rate_bps)
+        if not fault.touches_packets or self.shape.fabric is Fabric.EMULATED:
+            return
+        if not queues.has_netem(self.plan):
+            raise ValueError(
+                "a kernel without netem (CONFIG_NET_SCH_NETEM) can lose packets and cut rates, no "
+                "more: --fabric emulated"
+            )
 
     def heal(self, target: str = "all") -> list[str]:
         """End the fault of a target, or all faults; returns the targets that were healed."""
@@ -167,11 +183,41 @@ class Testbed:
         return self._ask_status([])[0]
 
     def links(self) -> dict[str, dict[str, int]]:
-        """Of an emulated fabric: each direction of each link, as `h0>t0:1.0`, with the fields of
-        `struct mrc_emu_hop`.
+        """Each direction of each link, as `h0>t0:1.0`, since the test bed is up: the fields of
+        `struct mrc_emu_hop`, those that Linux counts too where it forwards.
         """
+        if self.shape.fabric is Fabric.KERNEL:
+            faults = self._by_target(self._state())
+            return {str(hop): told for hop, told in queues.read(self.plan, faults).items()}
         found = hops.all_hops(self.shape.topology)
         return dict(zip(map(str, found), self._ask_status(found)[1], strict=True))
+
+    def measure(self, seconds: float) -> dict[str, dict[str, int | None]]:
+        """`links` with what they may carry (rate_bits_per_second, None: no limit), and what they
+        did carry in the time that this took: bits_per_second.
+        """
+        began = time.monotonic()
+        before = self.links()
+        time.sleep(seconds)
+        elapsed = time.monotonic() - began
+        limits = self._rates()
+        return {
+            name: {
+                **now,
+                "bits_per_second": round((now["bytes"] - before[name]["bytes"]) * 8 / elapsed),
+                "rate_bits_per_second": limits[name],
+            }
+            for name, now in self.links().items()
+        }
+
+    def _rates(self) -> dict[str, int | None]:
+        usual = self.shape.rate_bps
+        fabric = self.shape.topology
+        placed = hops.place(self._by_target(self._state()), fabric, rate_bps=usual)
+        return {
+            str(hop): next((a for kind, a, _ in placed.get(hop, []) if kind == "rate"), usual)
+            for hop in hops.all_hops(fabric)
+        }
 
     def _ask_status(self, wanted: list[hops.Hop]) -> tuple[dict[str, Any], list[dict[str, int]]]:
         self._state()
@@ -224,12 +270,22 @@ class Testbed:
             return hops.links(target, self.shape.topology)
         return targets.links(target, self.shape.topology)
 
-    def _place(self, now: State) -> None:
-        """Tell the emulator all faults there are."""
-        faults = {self._target(name): fault for name, fault in now.faults.items()}
-        shape = self.shape
+    def _by_target(self, now: State) -> dict[Target, Fault]:
+        return {self._target(name): fault for name, fault in now.faults.items()}
+
+    def _impair(self, before: State, after: State) -> None:
+        """Tell the emulator all faults there are; in the kernel, change the queues they concern."""
+        shape, faults = self.shape, self._by_target(after)
+        if shape.fabric is Fabric.KERNEL:
+            was = queues.wanted(self.plan, self._by_target(before))
+            queues.change(self.plan, was, queues.wanted(self.plan, faults))
+            return
         found = hops.place(
-            faults, shape.topology, delay_ns=shape.delay_ns, jitter_ns=shape.jitter_ns
+            faults,
+            shape.topology,
+            rate_bps=shape.rate_bps,
+            delay_ns=shape.delay_ns,
+            jitter_ns=shape.jitter_ns,
         )
         placed = hops.encode_faults(found)
         control.ask(state.folder(self.name), {"do": "faults", "hops": placed})
@@ -237,8 +293,8 @@ class Testbed:
     def _apply(self, target: Target, fault: Fault) -> None:
         nft.apply(
             {
-                self.plan.nodes[node].namespace: targets.rules(target, fault, matches)
-                for node, matches in targets.filters(target, self.shape.topology).items()
+                self.plan.nodes[node].namespace: targets.rules(target, fault, tuple(matches))
+                for node, matches in hops.filters(target, self.shape.topology).items()
             }
         )
 
@@ -258,12 +314,11 @@ class Testbed:
             if now.faults[str(target)].mode is Mode.DOWN:
                 revived |= dict.fromkeys(self._links(target))
             elif self.shape.fabric is Fabric.KERNEL:
-                where = targets.filters(target, fabric)
+                where = hops.filters(target, fabric)
                 nft.apply(
                     {self.plan.nodes[node].namespace: targets.no_rules(target) for node in where}
                 )
-        if self.shape.fabric is Fabric.EMULATED:
-            self._place(after)
+        self._impair(now, after)
         build.set_up(self.plan, [end for end in revived if end not in still_down], still_down)
         return after
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hops of an emulated fabric, and which of them a fault befalls. Pure.
+"""The hops of a fabric, and which of them a fault befalls. Pure.
 
 A hop is one direction of a link with the port that feeds it. Every packet passes the hops of a
 target once, so that 20% is 20% and 1 ms is 1 ms.
@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from mrc.testbed.plan import FABRIC, interface_name
+from mrc.testbed.plan import FABRIC, interface_name, t0_name, t1_name
 from mrc.testbed.targets import Fault, Target
 from mrc.topology import Topology
 
@@ -74,8 +74,37 @@ def hops_of(target: Target, fabric: Topology) -> list[Hop]:
     return [Hop(HOST_UP, plane, host), Hop(HOST_DOWN, plane, host)]
 
 
+def port(hop: Hop) -> tuple[str, str]:
+    """Node and interface that send on a hop, where every switch is a namespace."""
+    t0 = t0_name(hop.plane, hop.host)
+    return {
+        HOST_UP: (f"h{hop.host}", f"p{hop.plane}"),
+        HOST_DOWN: (t0, f"h{hop.host}"),
+        T0_UP: (t0, f"t1-{hop.t1}"),
+        T1_DOWN: (t1_name(hop.plane, hop.t1), f"t0-{hop.host}"),
+    }[hop.kind]
+
+
+def filters(target: Target, fabric: Topology) -> dict[str, dict[str, Hop]]:
+    """Which of the packets that a switch forwards are concerned, where every switch is a namespace:
+    node -> nftables match -> the hop that these packets pass.
+
+    Never at a host: its stack would see there what is lost.
+    """
+    found: dict[str, dict[str, Hop]] = {}
+    for hop in hops_of(target, fabric):
+        node, interface = port(hop)
+        match = f"oifname {interface}"
+        if hop.kind == HOST_UP:
+            node, match = t0_name(hop.plane, hop.host), f"iifname h{hop.host}"
+        found.setdefault(node, {})[match] = hop
+    return found
+
+
 def links(target: Target, fabric: Topology) -> list[tuple[str, str]]:
-    """Node and interface of every link end that goes down with the target."""
+    """Node and interface of every link end that goes down with the target, in an emulated fabric:
+    those of hosts.
+    """
     if target.kind in ("t1", "uplink"):
         return []  # no host is at these links
     hosts = fabric.host_numbers() if target.host is None else [target.host]
@@ -83,18 +112,25 @@ def links(target: Target, fabric: Topology) -> list[tuple[str, str]]:
 
 
 def place(
-    faults: Mapping[Target, Fault], fabric: Topology, *, delay_ns: int = 0, jitter_ns: int = 0
+    faults: Mapping[Target, Fault],
+    fabric: Topology,
+    *,
+    rate_bps: int | None = None,
+    delay_ns: int = 0,
+    jitter_ns: int = 0,
 ) -> dict[Hop, list[FaultRow]]:
-    """What every failing hop suffers, all faults together; delay and jitter are those of a link
-    without faults.
+    """What every failing hop suffers, all faults together; rate, delay and jitter are those of a
+    link without faults.
+
+    Raises ValueError for a share of no rate.
     """
     suffered: dict[Hop, list[Fault]] = {}
     rates: dict[Hop, list[int]] = {}
     for target, fault in faults.items():
         for hop in hops_of(target, fabric):
             suffered.setdefault(hop, []).append(fault)
-        for hop in _links_of(target, fabric) if fault.rate_bps else ():
-            rates.setdefault(hop, []).append(fault.rate_bps or 0)
+        for hop in _links_of(target, fabric) if fault.cuts_rate else ():
+            rates.setdefault(hop, []).append(fault.rate_of(rate_bps) or 0)
     placed = {hop: _rows(found, delay_ns, jitter_ns) for hop, found in suffered.items()}
     for hop, found in rates.items():
         placed.setdefault(hop, []).append(("rate", min(found), 0))

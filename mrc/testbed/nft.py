@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from mrc import netns
 from mrc.errors import NetlinkError
@@ -20,25 +21,50 @@ def apply(scripts: Mapping[str, str]) -> None:
 
     Raises NetlinkError for the first that nft refuses, after all have ended.
     """
+    _run({namespace: (["-f", "-"], script) for namespace, script in scripts.items()})
+
+
+def dropped(namespaces: Iterable[str]) -> dict[str, dict[str, list[int]]]:
+    """Namespace -> table of IPv6 -> packets that each of its rules has counted, in their order.
+
+    Raises NetlinkError.
+    """
+    wanted = {namespace: (["-j", "list", "ruleset", "ip6"], "") for namespace in namespaces}
+    return {namespace: _counted(json.loads(text)) for namespace, text in _run(wanted).items()}
+
+
+def _counted(listed: Mapping[str, list[dict[str, dict[str, object]]]]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for rule in (each["rule"] for each in listed["nftables"] if "rule" in each):
+        expressions = rule["expr"]
+        assert isinstance(expressions, list)
+        counts = [each["counter"]["packets"] for each in expressions if "counter" in each]
+        found.setdefault(str(rule["table"]), []).extend(counts)
+    return found
+
+
+def _run(wanted: Mapping[str, tuple[list[str], str]]) -> dict[str, str]:
+    """Namespace -> arguments and standard input of nft there; returns what each one printed."""
     running = []
     try:
-        for namespace, script in scripts.items():
+        for namespace, (arguments, script) in wanted.items():
             with netns.inside(namespace):
-                running.append((namespace, script, _start()))
+                running.append((namespace, script, _start(arguments)))
     finally:
         answers = [
-            (namespace, process.communicate(script)[1], process.returncode)
+            (namespace, process.communicate(script), process.returncode)
             for namespace, script, process in running
         ]
-    for namespace, answer, code in answers:
+    for namespace, (_, complaint), code in answers:
         if code != 0:
-            reason = answer.strip().splitlines()[0] if answer.strip() else f"exit code {code}"
+            reason = complaint.strip().splitlines()[0] if complaint.strip() else f"exit code {code}"
             raise NetlinkError(f"nft in {namespace}: {reason}")
+    return {namespace: text for namespace, (text, _), _ in answers}
 
 
-def _start() -> subprocess.Popen[str]:
+def _start(arguments: list[str]) -> subprocess.Popen[str]:
     program = shutil.which("nft", path=f"{os.environ.get('PATH', os.defpath)}:{SYSTEM_PATH}")
     if program is None:
         raise NetlinkError("nft is missing: apt-get install nftables")
     pipe = subprocess.PIPE
-    return subprocess.Popen([program, "-f", "-"], stdin=pipe, stderr=pipe, text=True)
+    return subprocess.Popen([program, *arguments], stdin=pipe, stdout=pipe, stderr=pipe, text=True)

@@ -60,7 +60,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """How a target fails. What follows `loss` needs an emulated fabric, and loss may be 0 then."""
+    """How a target fails. With anything of what follows `loss`, loss may be 0."""
 
     mode: Mode = Mode.SILENT
     loss: float = 1.0
@@ -77,21 +77,44 @@ class Fault:
     """added at random, up to this; order is kept"""
     rate_bps: int | None = None
     """of every link of the target"""
+    rate_share: float = 0.0
+    """the same as a share of what these links have; 0: all"""
 
     def __post_init__(self) -> None:
         if not (0 if self.is_impairment else 1e-9) <= self.loss <= 1:
             raise ValueError(f"loss is {self.loss}, not above 0 and up to 1")
         if self.mode is Mode.DOWN and (self.loss != 1 or self.is_impairment):
             raise ValueError("a target that is down loses everything: loss goes with silent")
-        for share in (self.corrupt, self.duplicate, self.reorder):
+        for share in (self.corrupt, self.duplicate, self.reorder, self.rate_share):
             if not 0 <= share <= 1:
                 raise ValueError(f"a share is {share}, not in 0..1")
 
     @property
     def is_impairment(self) -> bool:
         """Whether it does more than lose packets."""
+        return self.touches_packets or self.cuts_rate
+
+    @property
+    def touches_packets(self) -> bool:
+        """Whether those that are not lost arrive otherwise than they were sent."""
         shares = (self.corrupt, self.duplicate, self.reorder)
-        return any((*shares, self.delay_ns, self.jitter_ns, self.rate_bps))
+        return any((*shares, self.delay_ns, self.jitter_ns))
+
+    @property
+    def cuts_rate(self) -> bool:
+        return bool(self.rate_bps or self.rate_share)
+
+    def rate_of(self, link_bps: int | None) -> int | None:
+        """Bits a second that it leaves a link of so many; None: no limit.
+
+        Raises ValueError for a share of no limit.
+        """
+        if self.rate_share:
+            if link_bps is None:
+                raise ValueError("a link without a rate has none to take a share of")
+            return max(1, round(link_bps * self.rate_share))
+        rates = [rate for rate in (self.rate_bps, link_bps) if rate]
+        return min(rates, default=None)
 
     def __str__(self) -> str:
         if not self.is_impairment:
@@ -102,6 +125,7 @@ class Fault:
         words += [f"delay +{self.delay_ns / 1000:g} us"] if self.delay_ns else []
         words += [f"jitter {self.jitter_ns / 1000:g} us"] if self.jitter_ns else []
         words += [f"rate {self.rate_bps / 1e6:g} Mbit/s"] if self.rate_bps else []
+        words += [f"rate {self.rate_share:.2%} of its own"] if self.rate_share else []
         return ", ".join(words)
 
 
@@ -141,23 +165,6 @@ def parse_loss(text: str) -> float:
     if not 0 < share <= 1:
         raise ValueError(f"loss {text!r} is not a percentage above 0% and up to 100%")
     return share
-
-
-def filters(target: Target, fabric: Topology) -> dict[str, tuple[str, ...]]:
-    """Node -> which of the packets it forwards are concerned: nftables matches, "" for all."""
-    match target.kind:
-        case "plane":  # where packets enter the fabric
-            nodes = [(host, plan.t0_name(target.plane, host)) for host in fabric.host_numbers()]
-            return {node: (f"iifname h{host}",) for host, node in nodes}
-        case "t1":
-            assert target.t1 is not None
-            return {plan.t1_name(target.plane, target.t1): ("",)}
-    assert target.host is not None
-    node = plan.t0_name(target.plane, target.host)
-    if target.kind == "t0":
-        return {node: ("",)}
-    (_, interface) = links(target, fabric)[0]
-    return {node: (f"iifname {interface}", f"oifname {interface}")}
 
 
 def links(target: Target, fabric: Topology) -> list[tuple[str, str]]:

@@ -97,10 +97,28 @@ def test_status__as_json(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert status["rate_bits_per_second"] == 500_000_000
     assert status["faults"] == [{"target": "plane:1", "mode": "down", "loss": 1.0}]
     assert status["missing"] == []
+    assert set(status["links"]["h0>t0:1.0"]) == {
+        "packets", "bytes", "queue_bytes", "lost", "dropped", "trimmed", "marked",
+        "bits_per_second", "rate_bits_per_second",
+    }  # fmt: skip
     host = status["hosts"][1]
     assert (host["host"], host["namespace"]) == ("h1", f"mrc-{name}-h1")
     assert (host["address"], host["oob"]) == ("fd00:a:1::1", "fd00:c::2")
     assert Path(host["config"]).is_file()
+
+
+def test_status__shows_links_that_carry(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    load = ("ping", "-6", "-f", "-q", "-s", "8000", "-w", "3", str(topology.path_address(1, 1, 0)))
+    argv, env = Testbed.existing(name).host_command("h0", load)
+    with subprocess.Popen(argv, env=env, stdout=subprocess.PIPE) as ping:
+        for _ in range(20):
+            assert typed("status", "--name", name, "--interval", "50ms") == 0
+            lines = capsys.readouterr().out.splitlines()
+            if rows := [line.split() for line in lines if line.startswith("h0>t0:1.0 ")]:
+                break
+        ping.terminate()
+    assert lines[5].split()[:4] == ["link", "rate", "busy", "queue"]
+    assert rows[0][2] in ("kbit/s", "Mbit/s") and rows[0][3].endswith("%")
 
 
 def test_status__of_none_names_the_others(
@@ -271,7 +289,8 @@ def test_up__emulated_takes_its_own_options(
     assert typed("status", *named) == 0
     shown = capsys.readouterr().out
     assert "500 Mbit/s a link, MTU 9000, emulated" in shown
-    assert "t1:1.0>t0:1.1    1 lost, queue up to" in shown
+    (lossy,) = (line for line in shown.splitlines() if line.startswith("t1:1.0>t0:1.1 "))
+    assert lossy.split()[-5:] == ["1", "0", "1", "0", "0"]
     assert "0 overloaded" in shown and "too slow" not in shown
     assert typed("status", *named, "--json") == 0
     told = json.loads(capsys.readouterr().out)

@@ -24,7 +24,7 @@ import pytest
 
 from mrc import netns, srv6, topology
 from mrc.errors import ArgumentError, StateError
-from mrc.testbed import Fabric, Testbed, control, state
+from mrc.testbed import Fabric, Testbed, control, queues, state
 
 from .conftest import fresh_name, udp_socket
 
@@ -287,7 +287,10 @@ def test_fail__two_targets_add_up(bed: Testbed) -> None:
     assert 30 <= len(exchange(bed, 100)) <= 70
 
 
-def test_fail__refuses_impairments_in_the_kernel(both: dict[Fabric, Testbed]) -> None:
+def test_fail__refuses_what_only_netem_could(
+    both: dict[Fabric, Testbed], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queues, "has_netem", lambda plan: False)
     with pytest.raises(ArgumentError, match="--fabric emulated"):
         both[Fabric.KERNEL].fail("plane:1", delay_ns=MS)
     with pytest.raises(StateError, match="only emulated ones count"):

@@ -7,6 +7,7 @@ namespace a                 namespace b
 
 from __future__ import annotations
 
+import socket
 import subprocess
 from collections.abc import Iterator
 from ipaddress import IPv4Interface, IPv6Address, IPv6Interface, IPv6Network
@@ -207,6 +208,43 @@ def test_add_routes__notices_what_was_dropped_on_the_way(
     route, _ = ROUTES[kind]
     with pytest.raises(NetlinkError, match=f"route {route.dst} dev p1: the kernel has action None"):
         here.add_routes([route])
+
+
+def test_add_shaper__again_changes_it_in_place(pair: Pair) -> None:
+    here, _ = pair
+    for rate in (10_000_000, 5_000_000):
+        here.add_shaper("p1", rate_bps=rate, burst_bytes=80_000, limit_bytes=100_000)
+    shown = run(here, "tc", "qdisc", "show", "dev", "p1")
+    assert shown.count("tbf") == 1 and "rate 5Mbit" in shown
+    for _ in range(2):
+        here.remove_qdisc("p1")
+    assert "tbf" not in run(here, "tc", "qdisc", "show", "dev", "p1")
+
+
+def test_counters__are_those_of_the_queue(pair: Pair) -> None:
+    """A datagram of 20 KB in one message, cut by the interface: the queue counts its packets."""
+    here, there = pair
+    netlink.wait_until_up([(here, ["p1"]), (there, ["h0"])], timeout=5)
+    here.add_shaper("p1", rate_bps=10_000_000, burst_bytes=80_000, limit_bytes=100_000)
+    here.add_neighbours([("p1", IPv6Address("fe80::1"), "02:00:00:00:00:01")])
+    (index,) = (each.index for each in here.interfaces() if each.name == "p1")
+    before = here.counters()["p1"]
+    with netns.inside(str(here.namespace)):
+        sock = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+    with sock:
+        sock.setsockopt(socket.SOL_UDP, 103, 1000)  # UDP_SEGMENT
+        sock.sendto(bytes(20_000), ("fe80::1", 9, 0, index))
+    after = here.counters()["p1"]
+    assert after.packets - before.packets >= 20
+    assert after.bytes - before.bytes >= 20 * (1000 + 62)
+    assert (after.dropped, after.queue_bytes) == (0, 0)
+
+
+def test_has_qdisc__leaves_nothing(pair: Pair) -> None:
+    here, _ = pair
+    assert here.has_qdisc("tbf")
+    assert not here.has_qdisc("nonsense")
+    assert "noqueue" in run(here, "tc", "qdisc", "show", "dev", "lo")
 
 
 def test_add_routes__names_the_route_and_the_reason(pair: Pair) -> None:

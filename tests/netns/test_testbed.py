@@ -218,6 +218,43 @@ def test_fail__loses_the_share_once(bed: Testbed, target: str) -> None:
         assert 57 <= arrived[name] <= 143
 
 
+def test_fail__a_rate(bed: Testbed) -> None:
+    """Of 180 KB the bucket of a kernel's link lets 80 KB pass at once; 100 KB take 80 ms."""
+    size = bed.shape.mtu - 112
+    bed.fail("plane:2", rate_share=0.01)
+    with udp_socket(bed, "h1") as rx, udp_socket(bed, "h0") as tx:
+        rx.bind(("::", PORT))
+        rx.settimeout(2)
+        began = time.monotonic()
+        for _ in range(20):
+            tx.sendto(bytes(size), (str(topology.path_address(1, 2, 0)), PORT))
+        for _ in range(20):
+            rx.recv(65536)
+        assert 0.07 <= time.monotonic() - began < 0.5
+    assert bed.measure(0)["h0>t0:2.0"]["rate_bits_per_second"] == 10_000_000
+    bed.heal("all")
+    assert bed.measure(0)["h0>t0:2.0"]["rate_bits_per_second"] == 1_000_000_000
+    if bed.shape.fabric is Fabric.KERNEL:
+        assert "rate 1Gbit" in run(bed, "h0", "tc", "qdisc", "show", "dev", "p2")
+
+
+def test_links__count_what_they_carry_and_lose(bed: Testbed) -> None:
+    before = bed.links()
+    probe(bed, each=5)
+    bed.fail("uplink:1.1.1")
+    probe(bed, each=5)
+    after = bed.links()
+    grown = {
+        name: {key: after[name][key] - before[name][key] for key in ("packets", "lost")}
+        for name in after
+    }
+    assert {name for name, each in grown.items() if each["lost"]} == {"t1:1.1>t0:1.1"}
+    assert grown["t1:1.1>t0:1.1"]["lost"] == 5
+    assert 20 <= grown["h0>t0:1.0"]["packets"] < 25
+    assert 10 <= grown["t0:1.0>t1:1.1"]["packets"] < 15
+    assert 15 <= grown["t0:1.1>h1"]["packets"] < 20
+
+
 def test_fail__several_at_once_heal_one_by_one(bed: Testbed) -> None:
     """A link that two faults hold down stays down until both are healed."""
     bed.fail("plane:1", Mode.DOWN)

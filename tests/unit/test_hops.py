@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where faults are put in an emulated fabric."""
+"""Where faults are put."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ from mrc.testbed.hops import (
     all_hops,
     decode_faults,
     encode_faults,
+    filters,
     hops_of,
     links,
     place,
+    port,
 )
 from mrc.testbed.targets import Fault, Mode, Target, parse_target
 from mrc.topology import Topology
@@ -77,6 +79,29 @@ def test_all_hops__are_those_of_all_ways() -> None:
     ]  # fmt: skip
 
 
+def test_port__is_where_a_packet_leaves() -> None:
+    assert [port(hop) for hop in way(1, 0, 2, 1)] == [
+        ("h0", "p1"), ("t0-1-0", "t1-1"), ("t1-1-1", "t0-2"), ("t0-1-2", "h2"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "places"),
+    [
+        ("plane:2", {f"t0-2-{host}": [f"iifname h{host}"] for host in range(3)}),
+        ("t1:1.1", {"t1-1-1": ["oifname t0-0", "oifname t0-1", "oifname t0-2"]}),
+        ("t0:2.1", {"t0-2-1": ["iifname h1", "oifname h1"]}),
+        ("link:h1.2", {"t0-2-1": ["iifname h1", "oifname h1"]}),
+        ("uplink:2.1.0", {"t0-2-1": ["oifname t1-0"], "t1-2-0": ["oifname t0-1"]}),
+    ],
+)
+def test_filters__are_in_switches(text: str, places: dict[str, list[str]]) -> None:
+    found = filters(target(text), FABRIC)
+    assert {node: list(matches) for node, matches in found.items()} == places
+    hops = [hop for matches in found.values() for hop in matches.values()]
+    assert sorted(hops) == sorted(hops_of(target(text), FABRIC))
+
+
 def test_links__only_those_of_hosts() -> None:
     assert links(target("t1:1.0"), FABRIC) == links(target("uplink:1.0.0"), FABRIC) == []
     assert links(target("link:h2.1"), FABRIC) == [("fabric", "h2-1")]
@@ -115,6 +140,12 @@ def test_place__the_smallest_rate_counts() -> None:
     assert placed[Hop(T1_DOWN, 1, 2, 0)] == [*NO_DELAY, ("rate", 5, 0)]
     assert placed[Hop(T1_DOWN, 1, 0, 0)] == [*NO_DELAY, ("rate", 10, 0)]
     assert placed[Hop(T0_UP, 1, 0, 0)] == [("rate", 10, 0)]
+
+
+def test_place__a_share_of_the_rate_is_of_the_link() -> None:
+    faults = {target("link:h0.1"): Fault(loss=0, rate_share=0.1)}
+    placed = place(faults, FABRIC, rate_bps=500)
+    assert placed[Hop(HOST_UP, 1, 0)] == [*NO_DELAY, ("rate", 50, 0)]
 
 
 def test_encode_faults__through_json() -> None:

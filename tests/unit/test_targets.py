@@ -73,20 +73,19 @@ def test_fault__refuses(mode: Mode, loss: float, complaint: str) -> None:
         Fault(mode, loss)
 
 
-@pytest.mark.parametrize(
-    ("text", "places"),
-    [
-        ("plane:2", {"t0-2-0": ("iifname h0",), "t0-2-1": ("iifname h1",)}),
-        ("t1:3.1", {"t1-3-1": ("",)}),
-        ("t0:4.1", {"t0-4-1": ("",)}),
-        ("link:h1.2", {"t0-2-1": ("iifname h1", "oifname h1")}),
-        ("uplink:2.1.0", {"t0-2-1": ("iifname t1-0", "oifname t1-0")}),
-    ],
-)
-def test_filters__each_packet_is_concerned_once(
-    text: str, places: dict[str, tuple[str, ...]]
-) -> None:
-    assert targets.filters(parse_target(text, FABRIC), FABRIC) == places
+def test_fault__leaves_a_link_a_rate() -> None:
+    assert Fault(loss=0, rate_share=0.1).rate_of(500) == 50
+    assert Fault(loss=0, rate_bps=70).rate_of(500) == 70
+    assert Fault(loss=0, rate_bps=700).rate_of(500) == 500
+    assert Fault(loss=0, rate_bps=700).rate_of(None) == 700
+    assert Fault().rate_of(None) is None
+    with pytest.raises(ValueError, match="without a rate has none to take a share of"):
+        Fault(loss=0, rate_share=0.1).rate_of(None)
+
+
+def test_fault__says_what_it_does() -> None:
+    assert str(Fault(loss=0.01, rate_share=0.1)) == "loss 1.00%, rate 10.00% of its own"
+    assert str(Fault(loss=0, rate_bps=5_000_000)) == "rate 5 Mbit/s"
 
 
 @pytest.mark.parametrize(

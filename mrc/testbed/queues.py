@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The queues of a kernel fabric: what faults make of them, and what they and the links counted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+
+from mrc.netlink import Netem, Netlink
+from mrc.testbed import hops, nft, targets
+from mrc.testbed.hops import Hop
+from mrc.testbed.plan import Plan, Shaper, shaper
+from mrc.testbed.targets import Fault, Target
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """What stands where an interface sends."""
+
+    shaper: Shaper | None
+    netem: Netem | None = None
+
+
+def wanted(plan: Plan, faults: Mapping[Target, Fault]) -> dict[Hop, Queue]:
+    """The queues that faults change, as they are to be.
+
+    Raises ValueError for what the kernel cannot do.
+    """
+    impairing = {
+        target: replace(fault, loss=0.0) for target, fault in faults.items() if fault.is_impairment
+    }
+    placed = hops.place(impairing, plan.shape.topology, rate_bps=plan.shape.rate_bps)
+    usual = _usual(plan)
+    found = {}
+    for hop, rows in placed.items():
+        told = {kind: (a, b) for kind, a, b in rows}
+        reorder, reorder_ns = told.get("reorder", (0, 0))
+        netem = Netem(
+            delay_ns=told.get("delay", (0, 0))[0],
+            jitter_ns=told.get("jitter", (0, 0))[0],
+            corrupt=told.get("corrupt", (0, 0))[0],
+            duplicate=told.get("duplicate", (0, 0))[0],
+            reorder=reorder,
+            reorder_ns=reorder_ns,
+        )
+        found[hop] = Queue(
+            shaper(told["rate"][0]) if "rate" in told else usual[hops.port(hop)],
+            None if netem == Netem() else netem,
+        )
+    return found
+
+
+def change(plan: Plan, before: Mapping[Hop, Queue], after: Mapping[Hop, Queue]) -> None:
+    """Let queues be as they are wanted, those that no fault changes any more as they were built.
+
+    Raises NetlinkError.
+    """
+    usual = _usual(plan)
+    with ExitStack() as stack:
+        links: dict[str, Netlink] = {}
+        for hop in {**before, **after}:
+            node, interface = hops.port(hop)
+            queue = Queue(usual[node, interface])
+            was, shall = before.get(hop, queue), after.get(hop, queue)
+            if was == shall:
+                continue
+            if node not in links:
+                links[node] = stack.enter_context(Netlink(plan.nodes[node].namespace))
+            _change(links[node], interface, was, shall)
+
+
+def _change(link: Netlink, interface: str, was: Queue, shall: Queue) -> None:
+    if was.netem or not shall.shaper:
+        link.remove_qdisc(interface)
+    if shall.shaper:
+        link.add_shaper(
+            interface,
+            rate_bps=shall.shaper.rate_bps,
+            burst_bytes=shall.shaper.burst_bytes,
+            limit_bytes=shall.shaper.limit_bytes,
+        )
+    if shall.netem:
+        link.add_netem(interface, shall.netem, below_tbf=shall.shaper is not None)
+
+
+def has_netem(plan: Plan) -> bool:
+    """Whether the kernel can delay, damage, duplicate and reorder."""
+    with Netlink(plan.nodes["mgmt"].namespace) as link:
+        return link.has_qdisc("netem")
+
+
+def read(plan: Plan, faults: Mapping[Target, Fault]) -> dict[Hop, dict[str, int]]:
+    """What each hop carried so far, with the keys of an emulated one.
+
+    Linux neither marks nor trims, so these are 0. Raises NetlinkError.
+    """
+    lost = _lost(plan, faults)
+    interfaces = {}
+    for node in plan.nodes.values():
+        with Netlink(node.namespace) as link:
+            interfaces[node.name] = link.counters()
+    found = {}
+    for hop in hops.all_hops(plan.shape.topology):
+        node_name, interface = hops.port(hop)
+        sent = interfaces[node_name][interface]
+        found[hop] = {
+            "packets": sent.packets,
+            "bytes": sent.bytes,
+            "queue_bytes": sent.queue_bytes,
+            "lost": lost.get(hop, 0),
+            "dropped": sent.dropped,
+            "trimmed": 0,
+            "marked": 0,
+        }
+    return found
+
+
+def _lost(plan: Plan, faults: Mapping[Target, Fault]) -> dict[Hop, int]:
+    """What faults lost on each hop, since they are there."""
+    filters = {target: hops.filters(target, plan.shape.topology) for target in faults}
+    nodes = {plan.nodes[node].namespace for found in filters.values() for node in found}
+    counted = nft.dropped(nodes)
+    lost: dict[Hop, int] = {}
+    for target, found in filters.items():
+        for node, matches in found.items():
+            counts = counted[plan.nodes[node].namespace].get(targets.table(target), [])
+            for hop, count in zip(matches.values(), counts, strict=False):
+                lost[hop] = lost.get(hop, 0) + count
+    return lost
+
+
+def _usual(plan: Plan) -> dict[tuple[str, str], Shaper | None]:
+    """Of both ends of each link."""
+    ends: dict[tuple[str, str], Shaper | None] = {}
+    for link in plan.links:
+        ends[link.lower, link.lower_name] = ends[link.upper, link.upper_name] = link.shaper
+    return ends
