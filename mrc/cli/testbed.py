@@ -8,7 +8,7 @@ import os
 import shutil
 from typing import Any
 
-from mrc.cli import testbed_fault, testbed_status, testbed_up
+from mrc.cli import testbed_capture, testbed_fault, testbed_shell, testbed_status, testbed_up
 from mrc.cli.exits import UsageError
 from mrc.cli.output import Output, add_options, print_error
 from mrc.errors import ArgumentError
@@ -25,6 +25,8 @@ examples:
   mrc testbed fail plane:2             its packets vanish, every link stays up
   mrc testbed fail t1:3.0 --loss 20%   one T1 of plane 3 loses every fifth packet
   mrc testbed heal all
+  mrc testbed shell h0                 a shell there
+  mrc testbed capture link:h0.2 a.pcap until ^C; capture h0 - | tshark -r -
   mrc testbed down
   mrc testbed up --fabric emulated --delay 5us     queues that mark and trim, in real time
   mrc testbed fail plane:2 --delay 1ms --reorder 1%
@@ -57,11 +59,15 @@ def add_parser(subparsers: Any) -> None:
     execute.add_argument(
         "words", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="the command to run"
     )
+    shell = add("shell", testbed_shell.run, "open $SHELL in a host")
+    testbed_shell.add_arguments(shell)
+    capture = add("capture", testbed_capture.run, "write what passes a host or a link as pcap")
+    testbed_capture.add_arguments(capture)
     fail = add("fail", testbed_fault.fail, "let a plane, a switch or a link fail")
     testbed_fault.add_fail_arguments(fail)
     heal = add("heal", testbed_fault.heal, "end a fault")
     testbed_fault.add_heal_arguments(heal)
-    for action in (up, down, status, fail, heal):
+    for action in (up, down, status, capture, fail, heal):
         add_options(action)
 
 

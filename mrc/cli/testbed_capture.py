@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`mrc testbed capture`: what passes a host or a link, as a pcap file."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import BinaryIO
+
+from mrc.cli.exits import UsageError
+from mrc.cli.output import Output, format_bytes
+from mrc.errors import ArgumentError
+from mrc.testbed import Testbed, capture
+from mrc.testbed.targets import FORMS
+
+_MAX_SNAP_BYTES = 1 << 18
+_BUFFER_BYTES = 1 << 20
+
+DESCRIPTION = """\
+Write what passes a host or a link into a pcap file, until SIGINT. Bursts, which the kernel moves
+whole, are cut into the packets that a wire would carry, each with its lengths and checksum; a
+packet that is seen at two interfaces is written twice. Needs no tcpdump.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = DESCRIPTION
+    parser.add_argument(
+        "where", metavar="HOST|LINK",
+        help=f"h0, h1, ... for all ports of a host, or a target of faults: {FORMS}",
+    )  # fmt: skip
+    parser.add_argument("file", metavar="FILE", help="to write; - for stdout: | tshark -r -")
+    parser.add_argument("--count", type=_count, metavar="N", help="end after so many packets")
+    parser.add_argument("--seconds", type=float, metavar="S", help="end after so long")
+    parser.add_argument(
+        "--snaplen", type=_count, default=_MAX_SNAP_BYTES, metavar="BYTES",
+        help="keep so many of each packet [all]",
+    )  # fmt: skip
+
+
+def _count(text: str) -> int:
+    if not text.isdigit() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return int(text)
+
+
+def run(args: argparse.Namespace) -> int:
+    out = Output.of(args)
+    if args.file == "-" and (args.json or sys.stdout.isatty()):
+        raise UsageError(args.prog, "packets on stdout want a pipe, and no --json beside them")
+    bed = Testbed.existing(args.name)
+    try:
+        where = capture.interfaces(bed.plan, args.where)
+    except ValueError as exc:
+        raise ArgumentError(str(exc)) from exc
+    names = " ".join(f"{node}:{interface}" for node, interface in where)
+    has_ended = _until(args.seconds)
+    with _file(args.file) as file:
+        wanted = capture.Capture(file, min(args.snaplen, _MAX_SNAP_BYTES), args.count)
+        try:
+            taken = wanted.run(
+                bed.plan, where, lambda: out.note(f"capturing at {names}"), has_ended
+            )
+        except BrokenPipeError:
+            out.note("whoever read the packets has gone")
+            return 0
+    size = format_bytes(taken.bytes)
+    out.note(f"{taken.packets} packets, {size}, {taken.dropped} dropped by the kernel")
+    out.result(
+        {"packets": taken.packets, "bytes": taken.bytes, "dropped": taken.dropped,
+         "interfaces": names.split()}
+    )  # fmt: skip
+    return 0
+
+
+def _until(seconds: float | None) -> Callable[[], bool]:
+    """Says when to end: at a signal, or after a time."""
+    signals: list[int] = []
+    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(each, lambda signum, _: signals.append(signum))
+    deadline = None if seconds is None else time.monotonic() + seconds
+    return lambda: bool(signals) or (deadline is not None and time.monotonic() >= deadline)
+
+
+@contextlib.contextmanager
+def _file(name: str) -> Iterator[BinaryIO]:
+    target = os.dup(sys.stdout.fileno()) if name == "-" else name
+    file = open(target, "wb", buffering=_BUFFER_BYTES)  # noqa: SIM115  closed below
+    try:
+        yield file
+    finally:
+        with contextlib.suppress(BrokenPipeError):
+            file.close()

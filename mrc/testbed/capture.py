@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Takes what passes interfaces of a test bed, by rings that the kernel fills."""
+
+from __future__ import annotations
+
+import mmap
+import select
+import socket
+import struct
+import time
+from bisect import bisect
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import BinaryIO, Self
+
+from mrc import netns
+from mrc.errors import NetlinkError
+from mrc.testbed import hops, pcap
+from mrc.testbed.build import LinkEnd
+from mrc.testbed.hops import HOST_UP
+from mrc.testbed.pcap import Offload
+from mrc.testbed.plan import Fabric, Plan, t0_name, t1_name
+from mrc.testbed.targets import parse_target
+
+_SOL_PACKET = 263
+_PACKET_RX_RING, _PACKET_STATISTICS, _PACKET_VERSION, _PACKET_VNET_HDR = 5, 6, 10, 15
+_TPACKET_V3 = 2
+_ETH_P_ALL = 3
+_STATUS_USER = 1
+
+_BLOCK_BYTES, _BLOCKS = 1 << 19, 16
+_FRAME_BYTES = 2048  # of a frame nothing hangs on it with this version
+_RETIRE_MS = 20
+# What is this old has come to us from every ring.
+_SETTLED_NS = 3 * _RETIRE_MS * 1_000_000
+
+_BLOCK = struct.Struct("=8xIII")  # status, packets, offset of the first
+_PACKET = struct.Struct("=IIIIIIH")  # next, seconds, ns, bytes here, bytes, status, offset
+_OFFLOAD = struct.Struct("=BBHHHH")
+
+
+@dataclass(slots=True)
+class Taken:
+    """What a capture has brought."""
+
+    packets: int = 0
+    bytes: int = 0
+    dropped: int = 0
+    """frames that found no room in a ring: this machine was too slow"""
+
+
+def interfaces(plan: Plan, where: str) -> list[LinkEnd]:
+    """Where to listen for a host (its ports) or a target of faults: node and interface.
+
+    Raises ValueError.
+    """
+    found = {hop: hops.port(hop) for hop in hops.all_hops(plan.shape.topology)}
+    if where in plan.configs:
+        return [end for end in found.values() if end[0] == where]
+    try:
+        target = parse_target(where, plan.shape.topology)
+    except ValueError as exc:
+        raise ValueError(f"{exc}, nor a host") from exc
+    concerned = hops.hops_of(target, plan.shape.topology)
+    if target.kind in ("link", "plane"):
+        return [found[hop] for hop in concerned if hop.kind == HOST_UP]
+    if plan.shape.fabric is Fabric.EMULATED:
+        raise ValueError(
+            f"{where} has no interface: the switches of an emulated fabric are one process; "
+            "capture a host or link:hH.P"
+        )
+    if target.kind == "uplink":
+        return [found[hop] for hop in concerned if hop.kind == hops.T0_UP]
+    if target.kind == "t1":
+        node = t1_name(target.plane, target.t1 or 0)
+    else:
+        node = t0_name(target.plane, target.host or 0)
+    return [end for end in found.values() if end[0] == node]
+
+
+class Ring:
+    """All that passes one interface, in and out, from now on. A context manager.
+
+    Raises NetlinkError.
+    """
+
+    def __init__(self, namespace: str, interface: str) -> None:
+        try:
+            with netns.inside(namespace):
+                self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+            try:
+                self._socket.setsockopt(_SOL_PACKET, _PACKET_VERSION, _TPACKET_V3)
+                self._socket.setsockopt(_SOL_PACKET, _PACKET_VNET_HDR, 1)
+                size = _BLOCK_BYTES * _BLOCKS
+                shape = (_BLOCK_BYTES, _BLOCKS, _FRAME_BYTES, size // _FRAME_BYTES)
+                request = struct.pack("=7I", *shape, _RETIRE_MS, 0, 0)
+                self._socket.setsockopt(_SOL_PACKET, _PACKET_RX_RING, request)
+                self._memory = mmap.mmap(self._socket.fileno(), size)
+                self._socket.bind((interface, _ETH_P_ALL))
+            except OSError:
+                self._socket.close()
+                raise
+        except OSError as exc:
+            raise NetlinkError(f"cannot capture at {interface} in {namespace}: {exc}") from exc
+        self._next = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._memory.close()
+        self._socket.close()
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def read(self) -> Iterator[tuple[int, bytes, Offload]]:
+        """Time in ns and what the kernel moved, of every block that is full or old enough."""
+        for _ in range(_BLOCKS):
+            start = self._next * _BLOCK_BYTES
+            status, count, offset = _BLOCK.unpack_from(self._memory, start)
+            if not status & _STATUS_USER:
+                return
+            at = start + offset
+            for _ in range(count):
+                following, seconds, ns, length, _, _, mac = _PACKET.unpack_from(self._memory, at)
+                frame = at + mac
+                offload = Offload(*_OFFLOAD.unpack_from(self._memory, frame - _OFFLOAD.size))
+                yield seconds * 10**9 + ns, self._memory[frame : frame + length], offload
+                at += following
+            struct.pack_into("=I", self._memory, start + 8, 0)
+            self._next = (self._next + 1) % _BLOCKS
+
+    def dropped(self) -> int:
+        """Frames that found no room since this was last asked."""
+        stats = self._socket.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, 12)
+        return int(struct.unpack("=3I", stats)[1])
+
+
+@dataclass(slots=True)
+class Capture:
+    """Writes the packets of several interfaces into one file, in the order of time."""
+
+    file: BinaryIO
+    snap_bytes: int
+    limit: int | None
+    """end after so many packets"""
+
+    def run(
+        self, plan: Plan, where: Sequence[LinkEnd], begun: Callable[[], None],
+        has_ended: Callable[[], bool],
+    ) -> Taken:  # fmt: skip
+        """Until `has_ended` says so; `begun` is called once nothing is missed any more."""
+        taken = Taken()
+        pending: list[tuple[int, bytes, Offload]] = []
+        with ExitStack() as stack:
+            rings = [
+                stack.enter_context(Ring(plan.nodes[node].namespace, interface))
+                for node, interface in where
+            ]
+            pcap.write_header(self.file, self.snap_bytes)
+            self.file.flush()
+            poll = select.poll()
+            for ring in rings:
+                poll.register(ring, select.POLLIN)
+            begun()
+            is_over = False
+            while not is_over:
+                poll.poll(_RETIRE_MS)
+                if has_ended():
+                    time.sleep(_SETTLED_NS / 1e9)  # the kernel hands over what it has begun
+                    is_over = True
+                for ring in rings:
+                    pending += ring.read()
+                pending.sort(key=lambda each: each[0])
+                oldest = time.time_ns() - (0 if is_over else _SETTLED_NS)
+                ready = bisect(pending, oldest, key=lambda each: each[0])
+                for each in pending[:ready]:
+                    self._write(taken, *each)
+                del pending[:ready]
+                self.file.flush()
+                is_over = is_over or self._is_full(taken)
+            taken.dropped = sum(ring.dropped() for ring in rings)
+        return taken
+
+    def _is_full(self, taken: Taken) -> bool:
+        return self.limit is not None and taken.packets >= self.limit
+
+    def _write(self, taken: Taken, time_ns: int, frame: bytes, offload: Offload) -> None:
+        for packet in pcap.on_the_wire(frame, offload):
+            if not self._is_full(taken):
+                pcap.write_packet(self.file, time_ns, packet, self.snap_bytes)
+                taken.packets += 1
+                taken.bytes += len(packet)

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`mrc testbed capture` and `shell` as typed.
+
+h0 -- t0:1.0 -- t1:1.0 -- t0:1.1 -- h1
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from scapy.layers.inet import UDP
+from scapy.packet import Packet
+from scapy.utils import PcapReader
+
+from mrc import topology
+from mrc.cli.main import main
+from mrc.testbed import Fabric, Testbed
+
+from .conftest import fresh_name, udp_socket
+
+PORT = 4791
+UDP_SEGMENT, SOL_UDP = 103, 17
+
+
+@pytest.fixture(scope="module")
+def bed() -> Iterator[Testbed]:
+    with Testbed(fresh_name(), planes=1, t1=1) as bed:
+        yield bed
+
+
+class Capturing:
+    """A capture under way, writing to its standard output."""
+
+    def __init__(self, bed: Testbed, *words: str) -> None:
+        argv = [sys.executable, "-m", "mrc", "testbed", "--name", bed.name, "capture", *words]
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(argv, stdout=pipe, stderr=pipe)
+        assert self.process.stderr is not None
+        self.where = self.process.stderr.readline().decode().split(" at ")[1].split()
+
+    def packets(self) -> list[Packet]:
+        """What it wrote by its end, as datagrams."""
+        with self.process, PcapReader(self.process.stdout) as reader:
+            return [packet for packet in reader if UDP in packet and packet[UDP].dport == PORT]
+
+
+def send_burst(bed: Testbed) -> list[bytes]:
+    """Five datagrams in one message, of which only the last is shorter."""
+    payload = os.urandom(4500)
+    with udp_socket(bed, "h1") as rx, udp_socket(bed, "h0") as tx:
+        rx.bind(("::", PORT))
+        rx.settimeout(5)
+        tx.setsockopt(SOL_UDP, UDP_SEGMENT, 1000)
+        tx.sendto(payload, (str(topology.path_address(1, 1, 0)), PORT))
+        return [rx.recv(65536) for _ in range(5)]
+
+
+def check_packets_of_a_burst(bed: Testbed, where: str, interfaces: list[str]) -> None:
+    """Each with its own headers, and a checksum that is that of its bytes."""
+    capturing = Capturing(bed, where, "-", "--count", "5")
+    assert capturing.where == interfaces
+    sent = send_burst(bed)
+    packets = capturing.packets()
+    assert [bytes(packet[UDP].payload) for packet in packets] == sent
+    for packet in packets:
+        again = packet.copy()
+        del again[UDP].chksum
+        assert bytes(again) == bytes(packet)
+    assert capturing.process.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("where", "interface"), [("link:h1.1", "h1:p1"), ("uplink:1.0.0", "t0-1-0:t1-0")]
+)
+def test_capture__has_the_packets_of_a_burst(bed: Testbed, where: str, interface: str) -> None:
+    check_packets_of_a_burst(bed, where, [interface])
+
+
+def test_capture__in_an_emulated_fabric(bed_name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with Testbed(bed_name, planes=1, t1=1, fabric=Fabric.EMULATED) as bed:
+        check_packets_of_a_burst(bed, "h0", ["h0:p1"])
+        assert main(["testbed", "capture", "t1:1.0", "x.pcap", "--name", bed_name]) == 2
+        assert "are one process" in capsys.readouterr().err
+
+
+def test_capture__ends_in_order_at_a_signal(bed: Testbed) -> None:
+    capturing = Capturing(bed, "h1", "-", "--snaplen", "120")
+    send_burst(bed)
+    capturing.process.send_signal(signal.SIGINT)
+    packets = capturing.packets()
+    assert len(packets) == 5 and {len(packet) for packet in packets} == {120}
+    assert capturing.process.returncode == 0
+
+
+def test_capture__counts_in_a_file(
+    bed: Testbed, tmp_path: os.PathLike[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("capture", "plane:1", f"{tmp_path}/a.pcap", "--seconds", "0.2", "--json")
+    assert main(["testbed", "--name", bed.name, *words]) == 0
+    shown = capsys.readouterr()
+    told = json.loads(shown.out)
+    assert told["interfaces"] == ["h0:p1", "h1:p1"] and told["dropped"] == 0
+    assert "packets, " in shown.err
+    with PcapReader(f"{tmp_path}/a.pcap") as reader:
+        assert len(list(reader)) == told["packets"]
+
+
+def test_capture__ends_with_its_reader(bed: Testbed) -> None:
+    capturing = Capturing(bed, "h1", "-")
+    assert capturing.process.stdout is not None
+    capturing.process.stdout.close()
+    while capturing.process.poll() is None:
+        send_burst(bed)
+    assert capturing.process.returncode == 0
+    assert capturing.process.stderr is not None
+    capturing.process.stderr.close()
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("capture", "h7", "x.pcap"), "nor a host"),
+        (("capture", "h0", "x.pcap", "--count", "0"), "not a number above 0"),
+        (("capture", "h0", "-", "--json"), "no --json beside them"),
+        (("shell", "h7"), "no host h7"),
+    ],
+)
+def test_capture__wrong_use_is_one_line(
+    bed: Testbed, words: tuple[str, ...], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["testbed", "--name", bed.name, *words]) == 2
+    error = capsys.readouterr().err
+    assert complaint in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize("shell", ["/bin/sh", "/bin/bash"])
+def test_shell__is_in_the_host_and_says_so(bed: Testbed, shell: str) -> None:
+    ours, theirs = pty.openpty()
+    argv = [sys.executable, "-m", "mrc", "testbed", "shell", "h1", "--name", bed.name]
+    env = os.environ | {"SHELL": shell, "HOME": "/nowhere"}
+    process = subprocess.Popen(
+        argv, env=env, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
+    )
+    os.close(theirs)
+    os.write(ours, b"cat $MRC_CONFIG; exit 7\n")
+    shown = b""
+    try:
+        while chunk := os.read(ours, 4096):
+            shown += chunk
+    except OSError:  # the last one at the other end has gone
+        pass
+    os.close(ours)
+    assert process.wait(10) == 7
+    assert f"(h1@{bed.name})".encode() in shown
+    assert b'host = "h1"' in shown
