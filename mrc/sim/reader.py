@@ -10,6 +10,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from copy import deepcopy
+from dataclasses import replace as replace_fields
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 from mrc.enums import CcKind
 from mrc.errors import ConfigError
 from mrc.sim import native, units
+from mrc.sim.faults import occurrences, read_fault, read_time
 from mrc.sim.scenario import (
     MEASURES,
     PLOTS,
@@ -91,6 +93,7 @@ def parse(values: Mapping[str, Any], name: str, place: str, variant: str = "") -
     transport = _transport(table.table("transport"))
     rtt_ns = base_rtt_ns(topology, transport)
     run = table.table("run")
+    until_ns = run.parsed("until", units.parse_time, "100ms")
     scenario = Scenario(
         name=name,
         title=table.text("title"),
@@ -98,10 +101,10 @@ def parse(values: Mapping[str, Any], name: str, place: str, variant: str = "") -
         topology=topology,
         transport=transport,
         traffic=tuple(_traffic(item, topology, rtt_ns) for item in table.tables("traffic")),
-        faults=tuple(_fault(item, topology, rtt_ns) for item in table.tables("faults")),
+        faults=_faults(table.tables("faults"), topology, rtt_ns, until_ns),
         checks=tuple(_check(item, rtt_ns) for item in table.tables("checks")),
         reference=_reference(table.table("reference")),
-        until_ns=run.parsed("until", units.parse_time, "100ms"),
+        until_ns=until_ns,
         sample_ns=run.parsed("sample", units.parse_time, "10us"),
         audit=run.boolean("audit", False),
         baselines=table.texts("baselines", TRANSPORTS[1:]),
@@ -209,8 +212,8 @@ def _traffic(table: Table, topology: Topology, rtt_ns: int) -> Traffic:
         bytes=table.parsed("write", units.parse_size),
         writes=1 if kind == "ring" else table.integer("writes", 1, 10**7, 1),
         depth=table.integer("depth", 1, 4096, 4),
-        start_ns=_time(table, "start", rtt_ns, "0ns"),
-        interval_ns=0 if kind == "ring" else _time(table, "interval", rtt_ns, "0ns"),
+        start_ns=read_time(table, "start", rtt_ns, "0ns"),
+        interval_ns=0 if kind == "ring" else read_time(table, "interval", rtt_ns, "0ns"),
         to=table.integer("to", 0, last, 0) if kind == "incast" else 0,
         senders=table.integers("from", 0, last) if kind == "incast" else (),
         pairs=table.pairs("pairs") if kind == "pairs" else (),
@@ -229,55 +232,29 @@ def _traffic(table: Table, topology: Topology, rtt_ns: int) -> Traffic:
     return traffic
 
 
-def _time(table: Table, key: str, rtt_ns: int, default: str | None = None) -> int:
-    return table.parsed(key, lambda text: units.parse_time(text, rtt_ns), default)
+def _faults(tables: list[Table], topology: Topology, rtt_ns: int, end_ns: int) -> tuple[Fault, ...]:
+    """Each as often as it comes until the run ends."""
+    found: list[Fault] = []
+    for table in tables:
+        fault = read_fault(table, lambda target: parse_target(target, topology), rtt_ns)
+        if fault.kind == "rate" and not fault.a:
+            fault = replace_fields(fault, a=_rate_of(table, fault, topology), b=0)
+        found += [
+            replace_fields(fault, at_ns=begin, until_ns=end, every_ns=0, for_ns=0)
+            for begin, end in occurrences(fault, end_ns)
+        ] if fault.every_ns else [fault]  # fmt: skip
+    return tuple(found)
 
 
-def _fault(table: Table, topology: Topology, rtt_ns: int) -> Fault:
-    target = table.text("target")
-    try:
-        parse_target(target, topology)
-    except ValueError as error:
-        raise table.error("target", str(error)) from error
-    kind = table.choice("kind", native.KINDS)
-    a, b = _degree(table, kind)
-    fault = Fault(
-        target=target,
-        kind=kind,
-        packets=table.choice("packets", native.CLASSES, "all"),
-        at_ns=_time(table, "at", rtt_ns, "0ns"),
-        until_ns=_time(table, "until", rtt_ns) if table.has("until") else native.NEVER,
-        a=a,
-        b=b,
-    )
-    table.close()
-    if fault.until_ns <= fault.at_ns:
-        raise table.error("until", "is not after at")
-    return fault
-
-
-def _degree(table: Table, kind: str) -> tuple[int, int]:
-    """The two numbers of a fault, from the keys that its kind has."""
-    match kind:
-        case "silent" | "down":
-            return 0, 0
-        case "loss" | "corrupt":
-            return table.parsed("share", units.parse_share), 0
-        case "lose":
-            return table.integer("n", 1, 10**6), table.integer("of", 1, 10**6)
-        case "mask":
-            return table.integer("mask", 1, (1 << 63) - 1), 0
-        case "burst":
-            return table.parsed("share", units.parse_share), table.integer("length", 1, 10**6)
-        case "duplicate" | "reorder":
-            return table.parsed("share", units.parse_share), table.parsed("by", units.parse_time)
-        case "delay" | "jitter":
-            return table.parsed(kind, units.parse_time), 0
-        case _:
-            rate = table.parsed("rate", units.parse_rate)
-            if rate == 0:
-                raise table.error("rate", "a link without a rate carries nothing: say silent")
-            return rate, 0
+def _rate_of(table: Table, fault: Fault, topology: Topology) -> int:
+    """Of a share: of the rate that the links of the target have."""
+    kind = fault.target.partition(":")[0]
+    rates = {"link": {topology.host_rate_bps}, "t1": {topology.fabric_rate_bps}}
+    rates["uplink"] = rates["t1"]
+    found = rates.get(kind, {topology.host_rate_bps, topology.fabric_rate_bps})
+    if len(found) > 1:
+        raise table.error("rate", f"the links of {fault.target} have different ones: say it")
+    return max(1, found.pop() * fault.b // 10**6)
 
 
 def _check(table: Table, rtt_ns: int) -> Check:
@@ -290,8 +267,8 @@ def _check(table: Table, rtt_ns: int) -> Check:
         name=table.text("name", measure),
         measure=measure,
         group=table.text("group", ""),
-        from_ns=_time(table, "from", rtt_ns, "0ns"),
-        to_ns=_time(table, "to", rtt_ns) if table.has("to") else native.NEVER,
+        from_ns=read_time(table, "from", rtt_ns, "0ns"),
+        to_ns=read_time(table, "to", rtt_ns) if table.has("to") else native.NEVER,
         of=table.choice("of", ("line", "reference"), "line"),
         share=1.0 if share is None else share,
         relation="<=" if at_least is None else ">=",

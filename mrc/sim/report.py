@@ -23,6 +23,7 @@ def scenario_json(scenario: Scenario) -> dict[str, Any]:
     values["transport"]["cc"] = scenario.transport.cc.name.lower()
     for fault in values["faults"]:
         fault["until_ns"] = None if fault["until_ns"] == native.NEVER else fault["until_ns"]
+        del fault["every_ns"], fault["for_ns"]  # each time it comes is one by itself here
     del values["checks"]
     return values | {"base_rtt_ns": scenario.base_rtt_ns}
 

@@ -103,8 +103,10 @@ class Fault:
     packets: str  # "all", "control" or "data"
     at_ns: int
     until_ns: int
-    a: int  # see enum mrc_sim_fault_kind
+    a: int  # see enum mrc_sim_fault_kind; a rate as a share: 0, and ppm in b
     b: int
+    every_ns: int = 0  # it comes again so often, 0: once;
+    for_ns: int = 0  # and lasts so long each time
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,14 +7,14 @@ import os
 import pwd
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
 from mrc.errors import ArgumentError, StateError
-from mrc.testbed import build, control, hops, nft, queues, state, targets
+from mrc.testbed import build, control, faults, hops, queues, state, targets
 from mrc.testbed.plan import (
     DEFAULT_NAME,
     DEFAULT_RATE,
@@ -28,6 +28,10 @@ from mrc.testbed.plan import (
 )
 from mrc.testbed.state import State
 from mrc.testbed.targets import Fault, Mode, Target
+
+
+def _at_once() -> None:
+    pass
 
 
 class Testbed:
@@ -133,41 +137,31 @@ class Testbed:
         except ValueError as exc:
             raise ArgumentError(str(exc)) from exc
 
-    def set_fault(self, target: Target, fault: Fault) -> None:
-        """The same with a fault as it is stored. Raises ValueError for what cannot be done here."""
-        self._check(fault)
+    def set_fault(self, target: Target, fault: Fault, ready: Callable[[], None] = _at_once) -> None:
+        """The same with a fault as it is stored. `ready` is called when everything is prepared, and
+        returns when it is to happen.
+
+        Raises ValueError for what cannot be done here.
+        """
         with state.lock():
             now = self._state()
             after = now.with_fault(str(target), fault)
-            if self.shape.fabric is Fabric.KERNEL:
-                queues.wanted(self.plan, self._by_target(after))
-            if str(target) in now.faults:
-                now = self._heal(now, [target])
+            faults.check(self.plan, self._by_target(after))
             # Written down first: what is cut off in the middle can still be healed.
             state.save(self.name, after)
-            if fault.mode is Mode.DOWN:
-                build.set_down(self.plan, self._links(target))
-            self._impair(now, after)
-            if self.shape.fabric is Fabric.KERNEL and fault.mode is Mode.SILENT and fault.loss:
-                self._apply(target, fault)
+            if now.faults.get(str(target)) == fault:  # carried out once more
+                now = now.without(str(target))
+            faults.change(self.plan, self._by_target(now), self._by_target(after), ready)
 
-    def _check(self, fault: Fault) -> None:
-        fault.rate_of(self.shape.rate_bps)
-        if not fault.touches_packets or self.shape.fabric is Fabric.EMULATED:
-            return
-        if not queues.has_netem(self.plan):
-            raise ValueError(
-                "a kernel without netem (CONFIG_NET_SCH_NETEM) can lose packets and cut rates, no "
-                "more: --fabric emulated"
-            )
-
-    def heal(self, target: str = "all") -> list[str]:
+    def heal(self, target: str = "all", ready: Callable[[], None] = _at_once) -> list[str]:
         """End the fault of a target, or all faults; returns the targets that were healed."""
         wanted = None if target == "all" else str(self._target(target))
         with state.lock():
             now = self._state()
             healed = [each for each in now.faults if wanted in (None, each)]
-            state.save(self.name, self._heal(now, map(self._target, healed)))
+            after = now.without(*healed)
+            faults.change(self.plan, self._by_target(now), self._by_target(after), ready)
+            state.save(self.name, after)
             return healed
 
     def faults(self) -> dict[str, Fault]:
@@ -187,8 +181,8 @@ class Testbed:
         `struct mrc_emu_hop`, those that Linux counts too where it forwards.
         """
         if self.shape.fabric is Fabric.KERNEL:
-            faults = self._by_target(self._state())
-            return {str(hop): told for hop, told in queues.read(self.plan, faults).items()}
+            failing = self._by_target(self._state())
+            return {str(hop): told for hop, told in queues.read(self.plan, failing).items()}
         found = hops.all_hops(self.shape.topology)
         return dict(zip(map(str, found), self._ask_status(found)[1], strict=True))
 
@@ -265,62 +259,8 @@ class Testbed:
         except ValueError as exc:
             raise ArgumentError(str(exc)) from exc
 
-    def _links(self, target: Target) -> list[build.LinkEnd]:
-        if self.shape.fabric is Fabric.EMULATED:
-            return hops.links(target, self.shape.topology)
-        return targets.links(target, self.shape.topology)
-
     def _by_target(self, now: State) -> dict[Target, Fault]:
         return {self._target(name): fault for name, fault in now.faults.items()}
-
-    def _impair(self, before: State, after: State) -> None:
-        """Tell the emulator all faults there are; in the kernel, change the queues they concern."""
-        shape, faults = self.shape, self._by_target(after)
-        if shape.fabric is Fabric.KERNEL:
-            was = queues.wanted(self.plan, self._by_target(before))
-            queues.change(self.plan, was, queues.wanted(self.plan, faults))
-            return
-        found = hops.place(
-            faults,
-            shape.topology,
-            rate_bps=shape.rate_bps,
-            delay_ns=shape.delay_ns,
-            jitter_ns=shape.jitter_ns,
-        )
-        placed = hops.encode_faults(found)
-        control.ask(state.folder(self.name), {"do": "faults", "hops": placed})
-
-    def _apply(self, target: Target, fault: Fault) -> None:
-        nft.apply(
-            {
-                self.plan.nodes[node].namespace: targets.rules(target, fault, tuple(matches))
-                for node, matches in hops.filters(target, self.shape.topology).items()
-            }
-        )
-
-    def _heal(self, now: State, healed: Iterable[Target]) -> State:
-        """Carry out the end of faults. A link goes up once no other fault holds it down."""
-        healed = list(healed)
-        after = now.without(*map(str, healed))
-        fabric = self.shape.topology
-        still_down = {
-            end
-            for name, fault in after.faults.items()
-            if fault.mode is Mode.DOWN
-            for end in self._links(self._target(name))
-        }
-        revived: dict[tuple[str, str], None] = {}
-        for target in healed:
-            if now.faults[str(target)].mode is Mode.DOWN:
-                revived |= dict.fromkeys(self._links(target))
-            elif self.shape.fabric is Fabric.KERNEL:
-                where = hops.filters(target, fabric)
-                nft.apply(
-                    {self.plan.nodes[node].namespace: targets.no_rules(target) for node in where}
-                )
-        self._impair(now, after)
-        build.set_up(self.plan, [end for end in revived if end not in still_down], still_down)
-        return after
 
     def _remove(self) -> bool:
         there = state.folder(self.name).exists()

@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from mrc import netns
 from mrc.errors import NetlinkError
@@ -16,12 +16,13 @@ from mrc.errors import NetlinkError
 SYSTEM_PATH = "/usr/sbin:/sbin"
 
 
-def apply(scripts: Mapping[str, str]) -> None:
-    """Carry out one script per namespace, each as one transaction.
+def apply(scripts: Mapping[str, str], ready: Callable[[], None] | None = None) -> None:
+    """Carry out one script per namespace, each as one transaction, after `ready` has returned,
+    which is called when every nft runs and waits for its script.
 
     Raises NetlinkError for the first that nft refuses, after all have ended.
     """
-    _run({namespace: (["-f", "-"], script) for namespace, script in scripts.items()})
+    _run({namespace: (["-f", "-"], script) for namespace, script in scripts.items()}, ready)
 
 
 def dropped(namespaces: Iterable[str]) -> dict[str, dict[str, list[int]]]:
@@ -43,13 +44,17 @@ def _counted(listed: Mapping[str, list[dict[str, dict[str, object]]]]) -> dict[s
     return found
 
 
-def _run(wanted: Mapping[str, tuple[list[str], str]]) -> dict[str, str]:
+def _run(
+    wanted: Mapping[str, tuple[list[str], str]], ready: Callable[[], None] | None = None
+) -> dict[str, str]:
     """Namespace -> arguments and standard input of nft there; returns what each one printed."""
     running = []
     try:
         for namespace, (arguments, script) in wanted.items():
             with netns.inside(namespace):
                 running.append((namespace, script, _start(arguments)))
+        if ready is not None:
+            ready()
     finally:
         answers = [
             (namespace, process.communicate(script), process.returncode)

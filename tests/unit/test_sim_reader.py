@@ -59,6 +59,22 @@ def test_load__the_example_of_the_description(tmp_path: Path) -> None:
     assert all(f"`{kind}`" in text for kind in native.KINDS)
 
 
+def test_load__a_fault_that_comes_again(tmp_path: Path) -> None:
+    fault = {"target": "t1:1.0", "kind": "rate", "rate": "10%", "at": "10us", "until": "40us"}
+    flapping = fault | {"every": "12us", "for": "10us"}
+    scenario = load(tmp_path, faults=[flapping, flapping | {"target": "link:h0.1"}])
+    first = [each for each in scenario.faults if each.target == "t1:1.0"]
+    assert [(each.at_ns, each.until_ns) for each in first] == [
+        (10_000, 20_000), (22_000, 32_000), (34_000, 40_000)
+    ]  # fmt: skip
+    assert {each.a for each in scenario.faults} == {10**10}
+    endless = {key: value for key, value in flapping.items() if key != "until"}
+    scenario = load(tmp_path, faults=[endless], run__until="36us")
+    assert [each.at_ns for each in scenario.faults] == [10_000, 22_000, 34_000]
+    with pytest.raises(ConfigError, match=r"faults\[0\].rate: the links of plane:1 have different"):
+        load(tmp_path, faults=[fault | {"target": "plane:1"}], topology__host_rate="1Gbit/s")
+
+
 @pytest.mark.parametrize("name", reader.names())
 def test_load__built_in(name: str) -> None:
     scenario = reader.load(name)
@@ -116,6 +132,12 @@ def test_load__variants_set_values(tmp_path: Path) -> None:
         ({"faults.0.target": "t2:1"}, "faults[0].target: 't2:1' is none of all, plane:P"),
         ({"faults.0.target": "plane:0"}, "faults[0].target: 'plane:0': planes count from 1"),
         ({"faults.0.until": "1us"}, "faults[0].until: is not after at"),
+        ({"faults.0.every": "1us"}, "faults[0].every: every goes with for"),
+        ({"faults.0.for": "1us"}, "faults[0].every: every goes with for"),
+        (
+            {"faults.0.every": "1us", "faults.0.for": "1us"},
+            "faults[0].for: is not below every",
+        ),
         ({"faults.0.share": "200%"}, "faults[0].share: '200%' is more than all"),
         ({"faults.0.by": "1us"}, "faults[0].by: is unknown"),
         ({"checks.0.at_most": 1}, "checks[0].at_least: a check has at_least or at_most"),

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes a test bed fail in one way instead of another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from mrc.testbed import build, control, hops, nft, queues, state, targets
+from mrc.testbed.build import LinkEnd
+from mrc.testbed.plan import Fabric, Plan
+from mrc.testbed.targets import Fault, Mode, Target
+
+Faults = Mapping[Target, Fault]
+
+
+def check(plan: Plan, faults: Faults) -> None:
+    """Raises ValueError for faults that this fabric or this kernel cannot have."""
+    for fault in faults.values():
+        fault.rate_of(plan.shape.rate_bps)
+    if plan.shape.fabric is Fabric.EMULATED:
+        return
+    queues.wanted(plan, faults)
+    if any(each.touches_packets for each in faults.values()) and not queues.has_netem(plan):
+        raise ValueError(
+            "a kernel without netem (CONFIG_NET_SCH_NETEM) can lose packets and cut rates, no "
+            "more: --fabric emulated"
+        )
+
+
+def change(plan: Plan, before: Faults, after: Faults, ready: Callable[[], None]) -> None:
+    """Carry out the difference. `ready` is called when everything is prepared, and returns when it
+    is to happen. A link goes up once no fault holds it down.
+    """
+    down, stay_down = _ends_down(plan, before), _ends_down(plan, after)
+    is_kernel = plan.shape.fabric is Fabric.KERNEL
+    nft.apply(_scripts(plan, before, after) if is_kernel else {}, ready)
+    build.set_down(plan, [end for end in stay_down if end not in down])
+    if is_kernel:
+        queues.change(plan, queues.wanted(plan, before), queues.wanted(plan, after))
+    else:
+        _tell_emulator(plan, after)
+    build.set_up(plan, [end for end in down if end not in stay_down], stay_down)
+
+
+def _scripts(plan: Plan, before: Faults, after: Faults) -> dict[str, str]:
+    """Namespace -> what makes nftables lose what it is to lose."""
+    scripts: dict[str, str] = {}
+    for target in {**before, **after}:
+        was, shall = before.get(target), after.get(target)
+        if was == shall or not (_loses(was) or _loses(shall)):
+            continue
+        for node, matches in hops.filters(target, plan.shape.topology).items():
+            if shall is not None and _loses(shall):
+                script = targets.rules(target, shall, tuple(matches))
+            else:
+                script = targets.no_rules(target)
+            namespace = plan.nodes[node].namespace
+            scripts[namespace] = scripts.get(namespace, "") + script
+    return scripts
+
+
+def _loses(fault: Fault | None) -> bool:
+    return fault is not None and fault.mode is Mode.SILENT and fault.loss > 0
+
+
+def _ends_down(plan: Plan, faults: Faults) -> dict[LinkEnd, None]:
+    find = hops.links if plan.shape.fabric is Fabric.EMULATED else targets.links
+    return {
+        end: None
+        for target, fault in faults.items()
+        if fault.mode is Mode.DOWN
+        for end in find(target, plan.shape.topology)
+    }
+
+
+def _tell_emulator(plan: Plan, faults: Faults) -> None:
+    shape = plan.shape
+    found = hops.place(
+        faults,
+        shape.topology,
+        rate_bps=shape.rate_bps,
+        delay_ns=shape.delay_ns,
+        jitter_ns=shape.jitter_ns,
+    )
+    placed = hops.encode_faults(found)
+    control.ask(state.folder(plan.name), {"do": "faults", "hops": placed})
