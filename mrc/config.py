@@ -124,6 +124,9 @@ class ContextConfig:
     exchange_timeout: float = 10.0  # seconds in which a connecting peer must be done
     max_unread: int = 65536  # immediates of one QP not yet taken by the caller
     linger: float = 2.0  # seconds that a closing QP waits for its peer to be done with it
+    program: str = ""  # what this process is, for those who look into it
+    local_view: bool = False  # its user may look into it by `mrc top --local`
+    remote_view: bool = False  # whoever reaches a listener of it may, by `mrc top HOST`
 
     def __post_init__(self) -> None:
         _check_ranges(self, _RANGES)

@@ -20,13 +20,13 @@ from mrc import device, hostconfig, netlink, paths
 from mrc._native import names_of
 from mrc.config import CcParameters, ContextConfig
 from mrc.device import Device, DeviceConfig, PortConfig
+from mrc.dial import dial
 from mrc.dispatch import Dispatcher
 from mrc.enums import Access, CcKind, CommandOp
 from mrc.errors import (
     ArgumentError,
     ConnectError,
     MrcError,
-    ResolveError,
     StateError,
 )
 from mrc.establish import Local, Terms, establish
@@ -34,6 +34,9 @@ from mrc.events import TraceEntry, Warning
 from mrc.hostconfig import HostConfig, Source
 from mrc.listener import Listener
 from mrc.monitor import link_snapshots, watch_links
+from mrc.observe.local import LocalView
+from mrc.observe.remote import RemoteView
+from mrc.observe.snapshot import Snapshot, snapshot
 from mrc.oob import Channel
 from mrc.paths import LocalPort, SourcePorts
 from mrc.profiles import (
@@ -95,6 +98,7 @@ class Context:
         self._listeners: WeakSet[Listener] = WeakSet()
         self._monitor: asyncio.Task[None] | None = None
         self._closer: asyncio.Task[None] | None = None
+        self._local_view = LocalView(self.snapshot)
 
     async def __aenter__(self) -> Self:
         if self._local is not None:
@@ -118,6 +122,7 @@ class Context:
         )
         if any(port.ifname for port in ports):
             self._monitor = asyncio.get_running_loop().create_task(self._watch_links(ports))
+        await self._let_look()
         return self
 
     async def __aexit__(
@@ -180,6 +185,16 @@ class Context:
         command, array = device.values(op, len(names))
         count = await self._opened().dispatcher.call(command, f"read {kind}s")
         return {name: array[i] for i, name in enumerate(names[:count])}
+
+    @property
+    def qps(self) -> tuple[QP, ...]:
+        """The QPs that are connected and not closed."""
+        self._opened()
+        return tuple(qp for qp in self._qps if not qp.closed)
+
+    async def snapshot(self) -> Snapshot:
+        """All of its state as JSON, as `mrc top` shows it."""
+        return await snapshot(self)
 
     async def trace(self, count: int = 4096) -> list[TraceEntry]:
         """The newest entries of the engine's trace, oldest first."""
@@ -307,7 +322,8 @@ class Context:
         is refused otherwise. None takes the default ones.
         """
         terms = self._terms(private, ev_profile, cc_profile)
-        listener = Listener(self._opened(), terms, self._qps.add)
+        viewers = RemoteView(self.snapshot if self.config.remote_view else None)
+        listener = Listener(self._opened(), terms, self._qps.add, viewers)
         await listener.open(host, port)
         self._listeners.add(listener)
         return listener
@@ -336,7 +352,7 @@ class Context:
         expected = host if local.srv6 and host in local.srv6.peers else ""
         try:
             async with asyncio.timeout(timeout):
-                channel = await _open_channel(local, host, port)
+                channel = await dial(local.host, host, port)
                 qp = await establish(local, channel, terms, first=True, expected=expected)
         except TimeoutError as error:
             step = "connection" if channel is None else "end of the exchange"
@@ -367,6 +383,14 @@ class Context:
         except (MrcError, OSError) as error:
             logger.warning("links are not watched: %s", error)
 
+    async def _let_look(self) -> None:
+        if not self.config.local_view:
+            return
+        try:
+            await self._local_view.open()
+        except OSError as error:
+            logger.info("mrc top --local does not see this: %s", error)
+
     async def _close(self, *, orderly: bool) -> None:
         if self._local is None:
             return
@@ -379,6 +403,7 @@ class Context:
         if self._monitor is not None:
             self._monitor.cancel()
             await asyncio.gather(self._monitor, return_exceptions=True)
+        await self._local_view.close()
         await asyncio.gather(*(listener.close() for listener in list(self._listeners)))
         await asyncio.gather(*(qp.close() if orderly else qp.abort() for qp in list(self._qps)))
         await local.dispatcher.close()
@@ -440,29 +465,6 @@ def _checked_private(private: dict[str, Any] | None) -> dict[str, Any]:
     if size > _MAX_PRIVATE_BYTES:
         raise ArgumentError(f"private: {size} bytes of JSON, at most {_MAX_PRIVATE_BYTES}")
     return private or {}
-
-
-async def _open_channel(local: Local, host: str, port: int) -> Channel:
-    """Connects to the first address of `host` that answers."""
-    name = host
-    if local.host is not None:
-        name = local.host.peers[host].oob if host in local.host.peers else host
-        name = "localhost" if host == local.host.host else name
-    loop = asyncio.get_running_loop()
-    try:
-        found = await loop.getaddrinfo(name, port, type=socket.SOCK_STREAM)
-    except socket.gaierror as error:
-        raise ResolveError(f"{host}: no such host") from error
-    failure: OSError | None = None
-    for address in dict.fromkeys(info[4][0] for info in found):
-        try:
-            return Channel(*await asyncio.open_connection(str(address), port))
-        except OSError as error:
-            failure = error
-    if isinstance(failure, ConnectionRefusedError):
-        raise ConnectError(f"{host}: nobody listens on TCP port {port}") from failure
-    cause = failure.strerror if failure is not None else "no address"
-    raise ConnectError(f"{host}: TCP port {port}: {cause}") from failure
 
 
 def _about(host: str, port: int, error: MrcError) -> MrcError:

@@ -17,6 +17,7 @@ from typing import Self
 
 from mrc.errors import InUseError, MrcError, PeerGoneError, ResolveError, StateError
 from mrc.establish import Local, Terms, establish
+from mrc.observe.remote import TOP, RemoteView
 from mrc.oob import Channel
 from mrc.qp import QP
 
@@ -28,8 +29,15 @@ _BACKLOG = 128
 class Listener:
     """Accepts peers. An async context manager, and an async iterator over their QPs."""
 
-    def __init__(self, local: Local, terms: Terms, adopt: Callable[[QP], None]) -> None:
+    def __init__(
+        self,
+        local: Local,
+        terms: Terms,
+        adopt: Callable[[QP], None],
+        viewers: RemoteView,
+    ) -> None:
         self._local = local
+        self._viewers = viewers
         self._terms = terms
         self._adopt = adopt
         self._server: asyncio.Server | None = None
@@ -84,6 +92,7 @@ class Listener:
         await asyncio.gather(*exchanges, return_exceptions=True)
         async with self._changed:
             self._changed.notify_all()
+        await self._viewers.close()
         while self._ready:
             await self._ready.popleft().close()
 
@@ -106,6 +115,9 @@ class Listener:
             return
         try:
             async with asyncio.timeout(config.exchange_timeout):
+                if await channel.peek() == TOP:
+                    await self._viewers.admit(channel)
+                    return
                 qp = await establish(self._local, channel, self._terms, first=False)
         except TimeoutError:
             await self._refuse(channel, f"not done within {config.exchange_timeout:g} s")

@@ -16,6 +16,8 @@ VERSION. The order of messages:
     rts              ------>
                      <------   rts               both may send
     bye              <----->   bye_ok            whoever closes first
+
+Who only wants to look says `top` instead of a hello, and again for each snapshot (mrc.observe).
 """
 
 from __future__ import annotations
@@ -231,6 +233,7 @@ class Channel:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
+        self._peeked: dict[str, Any] | None = None
         if writer.get_extra_info("peername") is None:
             raise ConnectionResetError("the connection ended before it began")
         self.local: str = writer.get_extra_info("sockname")[0]
@@ -250,12 +253,21 @@ class Channel:
 
     async def receive(self) -> dict[str, Any]:
         """Returns the next message; raises ProtocolError, or PeerGoneError at the end."""
+        if self._peeked is not None:
+            message, self._peeked = self._peeked, None
+            return message
         try:
             header = await self._reader.readexactly(_LENGTH.size)
             body = await self._reader.readexactly(decode_length(header))
         except (asyncio.IncompleteReadError, ConnectionError) as error:
             raise PeerGoneError("the peer closed the connection during the exchange") from error
         return decode_body(body)
+
+    async def peek(self) -> str:
+        """The type of the next message, which is still to be received; raises as `receive`."""
+        if self._peeked is None:
+            self._peeked = await self.receive()
+        return str(self._peeked["type"])
 
     async def expect(self, kind: str) -> dict[str, Any]:
         """Returns the next message, which must be of this type; a refusal is a ConnectError."""

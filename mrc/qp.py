@@ -101,6 +101,11 @@ class QP:
         """The planes that the EVs of this QP use, in order."""
         return tuple(sorted({ev.attr.port for ev in self._evs}))
 
+    @property
+    def closed(self) -> bool:
+        """Whether this end has begun to close it."""
+        return self._closer is not None
+
     async def __aenter__(self) -> Self:
         return self
 

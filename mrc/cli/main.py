@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from mrc import oob
 from mrc._native import lib
-from mrc.cli import demo, paths, perf, recv, send, sim, testbed
+from mrc.cli import demo, paths, perf, recv, send, sim, testbed, top
 from mrc.cli.exits import Exit, Interrupted, UsageError, exit_code
 from mrc.cli.output import print_error, version_of
 from mrc.errors import MrcError
@@ -25,6 +25,7 @@ examples:
   mrc send a.bin b.bin h1              send two files there
   mrc send a.bin '[2001:db8::1]:7000'  to an address and a port
   mrc paths h1                         which paths answer, and how fast
+  mrc top --local                      what the endpoints of this machine do
   mrc perf h1                          how fast writes go there (mrc perf --server, at h1)
   sudo mrc testbed up                  two hosts, four planes, on this machine
   sudo mrc demo                        a file crosses it, and a plane dies on the way
@@ -71,7 +72,7 @@ def build_parser() -> Parser:
     subparsers = parser.add_subparsers(
         title="subcommands", metavar="COMMAND", dest="command", parser_class=Parser
     )
-    for subcommand in (send, recv, perf, paths, testbed, demo, sim):
+    for subcommand in (send, recv, perf, paths, top, testbed, demo, sim):
         subcommand.add_parser(subparsers)
     return parser
 

@@ -4,22 +4,29 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import errno
+import time
 from collections.abc import Sequence
-from dataclasses import asdict
-from typing import Any
+from contextlib import nullcontext
+from dataclasses import asdict, replace
+from typing import Any, NoReturn
 
 import mrc
 from mrc.cli.address import host_and_port
+from mrc.cli.live import Block, Screen
 from mrc.cli.output import Output, add_options, format_seconds, format_table
+from mrc.cli.quantities import positive_seconds
 from mrc.cli.report import planes_json
 from mrc.cli.runner import run_async
 from mrc.events import EvInfo, ProbeResult
+from mrc.qp import QP
 
 EXAMPLES = """\
 examples:
   mrc paths h1                         needs a mrc recv there
   mrc paths --probe h1                 also sends a packet of full size over every path
+  mrc paths --watch -i 0.5 h1          how they change, until interrupted
   mrc paths --json h1 | jq '.evs[] | select(.state != "GOOD")'
 """
 
@@ -37,6 +44,13 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--probe", action="store_true", help="probe every EV once more, in a batch, at full size"
     )
+    parser.add_argument(
+        "--watch", action="store_true", help="--probe again and again, until interrupted"
+    )
+    parser.add_argument(
+        "-i", "--interval", type=positive_seconds, default=1.0, metavar="SECONDS",
+        help="with --watch [%(default)s]",
+    )  # fmt: skip
     add_options(parser)
     parser.set_defaults(run=run)
 
@@ -46,24 +60,49 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _paths(args: argparse.Namespace, out: Output) -> int:
-    host, port = args.host
     async with mrc.Context() as ctx:
-        qp = await ctx.connect(host, port, private={"service": "paths"}, timeout=args.timeout)
-        async with qp:
-            probes = await qp.probe_evs(payload=qp.path_mtu) if args.probe else ()
-            info, evs = await qp.query(), await qp.evs()
-        out.text(_table(evs, probes))
-        out.result(
-            {
-                "peer": qp.peer_host,
-                "tcp_port": port,
-                "udp_port": ctx.udp_port,
-                "path_mtu_bytes": qp.path_mtu,
-                "planes": planes_json(info.planes),
-                "evs": [_ev_json(ev, probes) for ev in evs],
-            }
-        )
+        if args.watch:
+            await _watch(args, out, ctx)
+        async with await _connect(args, ctx) as qp:
+            block, result = await _look(args, ctx, qp)
+        out.text(format_table(block.head, block.rows))
+        out.result(result)
     return 0
+
+
+async def _connect(args: argparse.Namespace, ctx: mrc.Context) -> QP:
+    host, port = args.host
+    return await ctx.connect(host, port, private={"service": "paths"}, timeout=args.timeout)
+
+
+async def _watch(args: argparse.Namespace, out: Output, ctx: mrc.Context) -> NoReturn:
+    """Shows the paths until it is cancelled; a peer that ends the visit is visited again."""
+    with nullcontext() if out.as_json else Screen(whole=False) as screen:
+        while True:
+            async with await _connect(args, ctx) as qp:
+                while not qp.peer_gone.is_set():
+                    block, result = await _look(args, ctx, qp)
+                    if screen is not None:
+                        screen.show([block])
+                    out.result(result)
+                    await asyncio.sleep(args.interval)
+
+
+async def _look(args: argparse.Namespace, ctx: mrc.Context, qp: QP) -> tuple[Block, dict[str, Any]]:
+    """The paths as a table, and as JSON."""
+    # Nothing but probes runs over an idle QP, so without them there is nothing to watch.
+    probes = await qp.probe_evs(payload=qp.path_mtu) if args.probe or args.watch else ()
+    info, evs = await qp.query(), await qp.evs()
+    result = {
+        "peer": qp.peer_host,
+        "tcp_port": args.host[1],
+        "udp_port": ctx.udp_port,
+        "path_mtu_bytes": qp.path_mtu,
+        "planes": planes_json(info.planes),
+        "evs": [_ev_json(ev, probes) for ev in evs],
+    }
+    title = f"paths to {qp.peer_host} at {time.strftime('%H:%M:%S')}"
+    return replace(_block(evs, probes), title=title), result
 
 
 def _ev_json(ev: EvInfo, probes: Sequence[ProbeResult]) -> dict[str, Any]:
@@ -75,7 +114,7 @@ def _ev_json(ev: EvInfo, probes: Sequence[ProbeResult]) -> dict[str, Any]:
     return shown
 
 
-def _table(evs: Sequence[EvInfo], probes: Sequence[ProbeResult]) -> str:
+def _block(evs: Sequence[EvInfo], probes: Sequence[ProbeResult]) -> Block:
     head = ["plane", "path", "EV", "state", "RTT", "uSIDs or destination"]
     rows = [
         [
@@ -92,7 +131,7 @@ def _table(evs: Sequence[EvInfo], probes: Sequence[ProbeResult]) -> str:
         head.insert(5, "probe")
         for row, probe in zip(rows, probes, strict=True):
             row.insert(5, _outcome(probe))
-    return format_table(head, rows)
+    return Block("", head, rows)
 
 
 def _outcome(probe: ProbeResult) -> str:

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import re
 from typing import Any
 
 import mrc
-from mrc.cli import perf_report
+from mrc.cli import perf_report, views
 from mrc.cli.address import DEFAULT_PORT, host_and_port, port_number
 from mrc.cli.exits import Exit, UsageError, exit_code
 from mrc.cli.output import Output, print_error
+from mrc.cli.quantities import bin_width, bit_rate, byte_count, positive_seconds
 from mrc.cli.runner import run_async
 from mrc.config import ContextConfig
 from mrc.enums import Integrity
@@ -37,47 +37,6 @@ DEFAULT_SIZE = 1 << 20
 DEFAULT_SECONDS = 10.0
 DEFAULT_BIN = "1ms"
 
-_COUNT = re.compile(r"(\d+(?:\.\d+)?)([kmgt]?)(?:i?b)?", re.IGNORECASE)
-_BIT_RATE = re.compile(r"(\d+(?:\.\d+)?)([kmgt]?)(?:bit(?:/s)?)?", re.IGNORECASE)
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(us|ms|s)")
-_NS = {"us": 1e3, "ms": 1e6, "s": 1e9}
-_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
-
-
-def byte_count(text: str) -> int:
-    """An argparse type: bytes, with K, M, G and T of 1024, as in iperf3."""
-    match = _COUNT.fullmatch(text)
-    if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 65536, 64K or 1.5M")
-    return int(float(match[1]) * 1024 ** _POWERS[match[2].lower()])
-
-
-def bit_rate(text: str) -> float:
-    """An argparse type: bit/s, with K, M, G and T of 1000, as in iperf3."""
-    match = _BIT_RATE.fullmatch(text)
-    if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a rate such as 500M or 2.5G")
-    return float(match[1]) * 1000.0 ** _POWERS[match[2].lower()]
-
-
-def positive_seconds(text: str) -> float:
-    """An argparse type: a time above 0."""
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds <= 86400:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time in seconds, at most a day")
-    return seconds
-
-
-def bin_width(text: str) -> int:
-    """An argparse type: ns, from a time with its unit."""
-    match = _DURATION.fullmatch(text)
-    if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time such as 1ms, 500us or 0.1s")
-    return round(float(match[1]) * _NS[match[2]])
-
 
 def add_parser(subparsers: Any) -> None:
     parser = subparsers.add_parser(
@@ -99,6 +58,7 @@ def add_parser(subparsers: Any) -> None:
         "-B", "--bind", action="append", default=[], metavar="IFACE",
         help="use this interface or address only; once for each port",
     )  # fmt: skip
+    views.add_options(ends, listens=True)
     ends.add_argument(
         "--timeout", type=positive_seconds, default=5.0, metavar="SECONDS",
         help="for connecting [%(default)s]",
@@ -170,6 +130,8 @@ def run(args: argparse.Namespace) -> int:
         if host is not None:
             raise UsageError(args.prog, "--server takes no HOST; see mrc perf --help")
         return run_async(_serve(args, out))
+    if args.top:
+        raise UsageError(args.prog, "--top: only a server can be asked; see mrc perf --help")
     if host is None:
         raise UsageError(args.prog, "name a HOST, or say --server; see mrc perf --help")
     try:
@@ -184,6 +146,7 @@ def _config(args: argparse.Namespace) -> ContextConfig:
         interfaces=tuple(args.bind),
         integrity=Integrity[args.integrity.upper()],
         spray=args.spray,
+        **views.settings(args),
     )
 
 
@@ -255,7 +218,7 @@ async def _measure(
 
 async def _serve(args: argparse.Namespace, out: Output) -> int:
     port = DEFAULT_PORT if args.port is None else args.port
-    config = ContextConfig(interfaces=tuple(args.bind))
+    config = ContextConfig(interfaces=tuple(args.bind), **views.settings(args))
     async with mrc.Context(config) as ctx:
         service = _Service(ctx, out, one_off=args.one_off)
         async with await ctx.listen(port=port, private=service.private) as listener:

@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 import mrc
-from mrc.cli import progress
+from mrc.cli import progress, views
 from mrc.cli.address import DEFAULT_PORT, port_number
 from mrc.cli.exits import exit_code
 from mrc.cli.output import Output, add_options, print_error
@@ -46,6 +46,7 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("--overwrite", action="store_true", help="replace files that exist")
     progress.add_option(parser)
+    views.add_options(parser, listens=True)
     add_options(parser)
     parser.set_defaults(run=run)
 
@@ -64,7 +65,7 @@ async def _recv(args: argparse.Namespace, out: Output) -> int:
             out.note(f"removed {len(swept)} unfinished files of an mrc recv that was killed")
         about = {"service": SERVICE.name}
         async with (
-            mrc.Context() as ctx,
+            mrc.Context(mrc.ContextConfig(**views.settings(args))) as ctx,
             await ctx.listen(port=args.port, private=about) as listener,
         ):
             out.note(f"listening on TCP port {listener.port}, UDP port {ctx.udp_port}")

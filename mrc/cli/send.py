@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 import mrc
-from mrc.cli import progress
+from mrc.cli import progress, views
 from mrc.cli.address import host_and_port
 from mrc.cli.output import Output, add_options
 from mrc.cli.report import file_line, transfer_json
@@ -36,6 +36,7 @@ def add_parser(subparsers: Any) -> None:
         "--timeout", type=float, default=5.0, metavar="SECONDS", help="for connecting [%(default)s]"
     )
     progress.add_option(parser)
+    views.add_options(parser, listens=False)
     add_options(parser)
     parser.set_defaults(run=run)
 
@@ -49,7 +50,7 @@ async def _send(args: argparse.Namespace, out: Output, total: int) -> int:
     host, port = args.host
     with progress.ProgressMeter(out, "sender", args.progress_json) as meter:
         async with (
-            mrc.Context() as ctx,
+            mrc.Context(mrc.ContextConfig(**views.settings(args))) as ctx,
             connect_session(ctx, host, port, total_bytes=total, timeout=args.timeout) as session,
             meter.watch(session.qp, f"to {host}", total),
         ):

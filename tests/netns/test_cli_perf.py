@@ -96,6 +96,27 @@ def test_perf__bins_show_a_plane_that_falls_silent(
     assert end["client"]["retransmitted_bytes"] > 0
 
 
+def test_top__of_a_host_and_of_all_on_this_machine(hosts: Hosts) -> None:
+    server(hosts, "--top")
+    client = hosts.start("h0", "perf", "h1", "--json-stream", "-t", "60", "-i", "0.1")
+    assert client.process.stdout is not None
+    for _ in range(2):
+        client.process.stdout.readline()
+    near = hosts.start("h0", "top", "--local", "--json", "-i", "0.5")
+    seen = {each["host"]: each for each in json.loads(near.ends(0))["endpoints"]}
+    far = hosts.start("h0", "top", "h1", "--json", "-i", "0.5")
+    (h1,) = json.loads(far.ends(0))["endpoints"]
+    client.process.send_signal(signal.SIGINT)
+    client.ends(130)
+    h0 = next(each for each in seen.values() if each["pid"] == client.process.pid)
+    assert h0["host"] == "h0" and seen["h1"]["pid"] == h1["pid"]
+    writes = sum(qp["acknowledged_bits_per_second"] for qp in h0["qps"])
+    comes = sum(qp["received_bits_per_second"] for qp in h1["qps"])
+    assert 0.4 * CAPACITY < writes < 1.1 * CAPACITY and 0.4 * CAPACITY < comes < 1.1 * CAPACITY
+    evs = [ev for qp in h0["qps"] for ev in qp["evs"]]
+    assert {ev["path"] for ev in evs} == {"t1:1.0", "t1:1.1", "t1:2.0", "t1:2.1"}
+
+
 def test_perf__interrupted(hosts: Hosts) -> None:
     server(hosts)
     client = hosts.start("h0", "perf", "h1", "--json-stream", "-i", "0.1", "-t", "60")

@@ -189,6 +189,9 @@ def test_format_table__numbers_to_the_right() -> None:
         (["send", "a.bin", "h1", "--frob"], "unrecognized arguments: --frob"),
         (["recv", "--port", "70000"], "'70000' is not a port number"),
         (["paths"], "arguments are required: HOST"),
+        (["top"], "name a HOST, or say --local"),
+        (["top", "h1", "--local"], "name a HOST, or say --local"),
+        (["perf", "h1", "--top"], "--top: only a server"),
         (["demo", "--planes", "1"], "one of them dies"),
         (["perf"], "name a HOST, or say --server"),
         (["perf", "--server", "h1"], "--server takes no HOST"),
@@ -215,7 +218,7 @@ def test_main__no_subcommand_shows_the_help(mrc: Mrc) -> None:
     assert done.stderr.startswith("examples:") and not done.stdout
 
 
-@pytest.mark.parametrize("subcommand", ["send", "recv", "perf", "paths", "testbed", "demo"])
+@pytest.mark.parametrize("subcommand", ["send", "recv", "perf", "paths", "top", "testbed", "demo"])
 def test_main__help_begins_with_examples(mrc: Mrc, subcommand: str) -> None:
     done = mrc(subcommand, "--help")
     assert done.returncode == 0

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`mrc top`: what endpoints do right now, on this machine or on a host that shows it."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from mrc import hostconfig
+from mrc.cli.address import host_and_port
+from mrc.cli.exits import UsageError
+from mrc.cli.live import Block, Screen, blocks_text
+from mrc.cli.output import Output, add_options
+from mrc.cli.quantities import positive_seconds
+from mrc.cli.runner import run_async
+from mrc.cli.top_view import endpoint_blocks
+from mrc.dial import dial
+from mrc.errors import ConnectError, MrcError
+from mrc.observe import local, remote
+from mrc.observe.rates import checked, with_rates
+from mrc.observe.snapshot import Snapshot
+
+EXAMPLES = """\
+examples:
+  mrc top --local                      every endpoint of this user, in all network namespaces
+  mrc top h1                           that of a host, which runs mrc recv --top
+  mrc top --local --json | jq '.endpoints[].qps[] | {peer, rtt_ns}'
+"""
+
+Look = Callable[[], Awaitable[dict[str, Snapshot]]]
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "top", help="watch QPs, planes and paths of running endpoints", examples=EXAMPLES
+    )
+    parser.add_argument(
+        "host", nargs="?", type=host_and_port, metavar="HOST[:PORT]",
+        help="where mrc recv or mrc perf --server runs with --top",
+    )  # fmt: skip
+    parser.add_argument("--local", action="store_true", help="the endpoints of this machine")
+    parser.add_argument(
+        "-i", "--interval", type=positive_seconds, default=1.0, metavar="SECONDS",
+        help="between two looks; rates are of this time [%(default)s]",
+    )  # fmt: skip
+    parser.add_argument("--once", action="store_true", help="end after one; --json does too")
+    parser.add_argument(
+        "--timeout", type=positive_seconds, default=5.0, metavar="SECONDS",
+        help="for connecting and each answer [%(default)s]",
+    )  # fmt: skip
+    add_options(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    if (args.host is None) != args.local:
+        raise UsageError(args.prog, f"name a HOST, or say --local; see {args.prog} --help")
+    return run_async(_top(args, Output.of(args)))
+
+
+async def _top(args: argparse.Namespace, out: Output) -> int:
+    source = _local() if args.local else _remote(*args.host, timeout=args.timeout)
+    async with source as look:
+        before = await look()
+        if args.once or args.json:
+            await asyncio.sleep(args.interval)
+            endpoints = _compared(before, await look())
+            out.text(blocks_text(_blocks(endpoints)))
+            out.result({"interval_seconds": args.interval, "endpoints": endpoints})
+            return 0
+        with Screen(whole=True) as screen:
+            screen.show(_blocks(_compared({}, before)))
+            while True:
+                await asyncio.sleep(args.interval)
+                now = await look()
+                screen.show(_blocks(_compared(before, now)))
+                before = now
+
+
+def _compared(before: dict[str, Snapshot], now: dict[str, Snapshot]) -> list[Snapshot]:
+    return [with_rates(before.get(name), snapshot) for name, snapshot in now.items()]
+
+
+def _blocks(endpoints: list[Snapshot]) -> list[Block]:
+    shown = [[*endpoint_blocks(snapshot), Block("")] for snapshot in endpoints]
+    if not shown:
+        return [Block("no endpoint of this user runs on this machine")]
+    return [block for blocks in shown for block in blocks]
+
+
+@asynccontextmanager
+async def _local() -> AsyncIterator[Look]:
+    yield _look_local
+
+
+async def _look_local() -> dict[str, Snapshot]:
+    """Of all that are there; those that end meanwhile are left out."""
+    found = {}
+    for path in local.sockets():
+        try:
+            found[str(path)] = checked(await local.look(path))
+        except (MrcError, OSError):
+            continue
+    return found
+
+
+@asynccontextmanager
+async def _remote(host: str, port: int, *, timeout: float) -> AsyncIterator[Look]:
+    try:
+        async with asyncio.timeout(timeout):
+            channel = await dial(hostconfig.load(os.environ), host, port)
+    except TimeoutError as error:
+        raise ConnectError(f"{host}: no connection on TCP port {port} in {timeout:g} s") from error
+
+    async def look() -> dict[str, Snapshot]:
+        try:
+            async with asyncio.timeout(timeout):
+                return {host: checked(await remote.look(channel))}
+        except TimeoutError as error:
+            raise MrcError(f"{host}: no answer in {timeout:g} s") from error
+        except MrcError as error:
+            raise type(error)(f"{host}: TCP port {port}: {error}") from error
+
+    try:
+        yield look
+    finally:
+        channel.abort()

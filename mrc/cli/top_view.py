@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `mrc top` shows of a snapshot: ports, QPs, planes and paths. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from mrc.cli.live import Block
+from mrc.cli.output import format_bytes, format_rate, format_seconds
+from mrc.observe.snapshot import Snapshot
+
+MAX_ROWS = 32  # of QPs and of paths; those with most to tell first
+_ALARMS = {"RX_OVERFLOW": "receive buffer overflows", "TIMEOUTS": "timeouts",
+           "SPURIOUS": "spurious losses", "TX_BURST_ERRORS": "send errors",
+           "MEMORY_FAULTS": "memory faults"}  # fmt: skip
+_BADNESS = ("ASSUMED_BAD", "DENIED", "SKIP", "GOOD")  # what is to be seen first
+
+
+def endpoint_blocks(snapshot: Snapshot) -> list[Block]:
+    """All of one endpoint."""
+    return [_title(snapshot), *_planes(snapshot), *_qps(snapshot), *_paths(snapshot)]
+
+
+def _title(snapshot: Snapshot) -> Block:
+    drops = sum(n for n in snapshot["drops"].values() if type(n) is int)
+    words = [
+        f"{snapshot['host']}: {snapshot['program'] or 'mrc'}",
+        f"pid {snapshot['pid']}",
+        f"UDP port {snapshot['udp_port']}",
+        f"{snapshot['qps_total']} QPs",
+        *([f"{drops} packets dropped"] if drops else []),
+        *(f"{snapshot['counters'][name]} {text}" for name, text in _ALARMS.items()
+          if name in snapshot["counters"]),
+    ]  # fmt: skip
+    return Block(", ".join(words))
+
+
+def _planes(snapshot: Snapshot) -> list[Block]:
+    """The planes that QPs use, over all of them."""
+    nics = {port["plane"]: port["nic"] for port in snapshot["ports"]}
+    shares: dict[int, list[dict[str, Any]]] = {}
+    for qp in snapshot["qps"]:
+        for plane in qp["planes"]:
+            shares.setdefault(plane["plane"], []).append(plane)
+    rows = []
+    for number, parts in sorted(shares.items()):
+        suspended = sum(part["suspended"] for part in parts)
+        rows.append((
+            number,
+            nics.get(number, "-"),
+            f"suspended by {suspended} of {len(parts)} QPs" if suspended else "up",
+            format_rate(sum(part["sent_bits_per_second"] for part in parts)),
+            format_rate(sum(part["received_bits_per_second"] for part in parts)),
+            _rtt(max(part["rtt_ns"] for part in parts)),
+            sum(part["lost_packets"] for part in parts),
+        ))  # fmt: skip
+    head = ("plane", "NIC", "state", "sends", "receives", "RTT", "lost")
+    return [Block("planes", head, rows)] if rows else []
+
+
+def _qps(snapshot: Snapshot) -> list[Block]:
+    busy = sorted(snapshot["qps"], key=_moved, reverse=True)
+    rows = [
+        (
+            f"{qp['qpn']:#08x}",
+            qp["peer"],
+            qp["state"],
+            format_rate(qp["acknowledged_bits_per_second"]),
+            format_rate(qp["received_bits_per_second"]),
+            round(qp["retransmitted_packets_per_second"]),
+            qp["outstanding"],
+            format_bytes(qp["inflight_bytes"]),
+            format_bytes(qp["cwnd_bytes"]),
+            _rtt(qp["rtt_ns"]),
+            qp["timeouts"],
+        )
+        for qp in busy[:MAX_ROWS]
+    ]
+    head = ("QP", "peer", "state", "writes", "receives", "rtx/s", "posted", "in flight", "window",
+            "RTT", "timeouts")  # fmt: skip
+    more = snapshot["qps_total"] - len(rows)
+    title = f"QPs ({more} more)" if more > 0 else "QPs"
+    return [Block(title, head, rows)] if rows else []
+
+
+def _moved(qp: dict[str, Any]) -> float:
+    return float(qp["acknowledged_bits_per_second"] + qp["received_bits_per_second"])
+
+
+def _paths(snapshot: Snapshot) -> list[Block]:
+    """One row a path: QPs to one peer share it, each with an EV of its own."""
+    paths: dict[tuple[str, int, str], list[dict[str, Any]]] = {}
+    for qp in snapshot["qps"]:
+        for ev in qp["evs"] or ():
+            paths.setdefault((qp["peer"], ev["plane"], ev["path"]), []).append(ev)
+    rows = []
+    for (peer, plane, path), evs in paths.items():
+        states = Counter(ev["state"] for ev in evs)
+        worst = sorted(states, key=_badness)
+        several = ", ".join(f"{state} {states[state]}" for state in worst)
+        rtts = [ev["rtt_ns"] for ev in evs if ev["rtt_ns"] >= 0]
+        rows.append((
+            peer,
+            plane,
+            path,
+            worst[0] if len(worst) == 1 else several,
+            _rtt(min(rtts, default=-1)),
+            sum(ev["lost_packets"] for ev in evs),
+        ))  # fmt: skip
+    rows.sort(key=lambda row: (_badness(str(row[3])), row[:3]))
+    title = f"paths (EVs), {len(rows) - MAX_ROWS} more" if len(rows) > MAX_ROWS else "paths (EVs)"
+    head = ("peer", "plane", "path", "state", "RTT", "lost")
+    return [Block(title, head, rows[:MAX_ROWS])] if rows else []
+
+
+def _badness(state: str) -> int:
+    word = state.partition(" ")[0]
+    return _BADNESS.index(word) if word in _BADNESS else 0
+
+
+def _rtt(ns: int) -> str:
+    return format_seconds(ns / 1e9) if ns >= 0 else "-"

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a Context does right now, as plain JSON: QPs with their planes and EVs, counters, drops."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from mrc.errors import MrcError
+from mrc.events import EvInfo, PlaneInfo, QpInfo
+
+if TYPE_CHECKING:
+    from mrc.endpoint import Context
+    from mrc.qp import QP
+
+SCHEMA = 1
+MAX_QPS = 128  # told of; the number of all is told as well
+MAX_EVS = 2048  # told of, of all QPs together: with MAX_QPS it fits a frame of the exchange
+
+Snapshot = dict[str, Any]
+
+
+async def snapshot(ctx: Context) -> Snapshot:
+    """A snapshot; raises StateError when the Context is closed.
+
+    Bytes are payload, packets data packets, all since the beginning of their QP. What is named
+    `_ns` is in nanoseconds: round trips are -1 before the first sample, and `monotonic_ns` is the
+    moment, for rates between two snapshots.
+    """
+    qps = sorted(ctx.qps, key=lambda qp: (qp.peer_host, qp.qpn))
+    told: list[dict[str, Any]] = []
+    n_evs = 0
+    for qp in qps[:MAX_QPS]:
+        try:
+            info, evs = await qp.query(), await qp.evs()
+        except MrcError:
+            continue  # it was closed meanwhile
+        n_evs += len(evs)
+        told.append(_qp(qp, info, evs if n_evs <= MAX_EVS else None))
+    return {
+        "schema": SCHEMA,
+        "host": ctx.name,
+        "program": ctx.config.program,
+        "pid": os.getpid(),
+        "udp_port": ctx.udp_port,
+        "monotonic_ns": time.monotonic_ns(),
+        "ports": [
+            {"plane": port.plane, "nic": port.nic, "address": str(port.address.ip)}
+            for port in ctx.ports
+        ],
+        "qps_total": len(qps),
+        "qps": told,
+        "counters": _nonzero(await ctx.counters()),
+        "drops": _nonzero(await ctx.drops()),
+    }
+
+
+def retransmitted_bytes(info: QpInfo) -> int:
+    """Payload that a QP sent again."""
+    return sum(plane.bytes for plane in info.planes) - info.bytes_sent
+
+
+def _qp(qp: QP, info: QpInfo, evs: Iterable[EvInfo] | None) -> dict[str, Any]:
+    return {
+        "qpn": info.qpn,
+        "peer": qp.peer_host,
+        "state": info.state.name,
+        "path_mtu_bytes": info.path_mtu,
+        "outstanding": info.outstanding,
+        "cwnd_bytes": info.cwnd_bytes,
+        "inflight_bytes": info.inflight_bytes,
+        "rtt_ns": info.rtt_ns,
+        "timeouts": info.timeouts,
+        "acknowledged_bytes": info.bytes_acked,
+        "received_bytes": info.bytes_received,
+        "sent_packets": info.packets_sent,
+        "retransmitted_packets": info.packets_retransmitted,
+        "retransmitted_bytes": retransmitted_bytes(info),
+        "spurious_packets": info.packets_spurious,
+        "planes": [_plane(plane) for plane in info.planes],
+        "evs": None if evs is None else [_ev(ev) for ev in evs],
+    }
+
+
+def _plane(plane: PlaneInfo) -> dict[str, Any]:
+    return {
+        "plane": plane.plane,
+        "suspended": plane.suspended,
+        "rtt_ns": plane.rtt_ns,
+        "sent_bytes": plane.bytes,
+        "received_bytes": plane.bytes_received,
+        "lost_packets": plane.lost,
+        "inflight_bytes": plane.inflight_bytes,
+    }
+
+
+def _ev(ev: EvInfo) -> dict[str, Any]:
+    return {
+        "ev": ev.ev,
+        "plane": ev.plane,
+        "path": ev.path,
+        "state": ev.state.name,
+        "active": ev.active,
+        "rtt_ns": ev.rtt_ns,
+        "sent_bytes": ev.bytes,
+        "lost_packets": ev.lost,
+    }
+
+
+def _nonzero(values: dict[str, int]) -> dict[str, int]:
+    return {name: value for name, value in values.items() if value}
