@@ -16,7 +16,8 @@ from mrc import netns, topology
 from mrc.netlink import Netlink
 from mrc.paths import ENCAPSULATION, TRANSPORT, payload_mtu
 from mrc.srv6 import EncapRed, Route, locator, segments
-from mrc.testbed import Testbed, plan
+from mrc.testbed import Testbed
+from mrc.testbed.names import t0_name
 
 HOSTS = (0, 1)  # the sender's number, the receiver's
 _UPPER, _LOWER = "fe80::1", "fe80::2"
@@ -59,15 +60,15 @@ class Bed:
         return self.testbed.host_command(f"h{host}", pinned)
 
     def address(self, host: int) -> str:
-        return str(topology.host_address(host))
+        return str(self.testbed.shape.addresses.host(host))
 
     def plane_address(self, host: int, plane: int) -> str:
         """The address of a host's interface: it is reached over T1 0 of the plane."""
-        return str(topology.path_address(host, plane, 0))
+        return str(self.testbed.shape.addresses.on_path(host, plane, 0))
 
     def plane_arguments(self, host: int) -> list[str]:
         """`p1=ADDRESS,ADDRESS p2=...`: the peer's address on every path, as C ends take them."""
-        paths = self.testbed.shape.topology.paths(1 - host)
+        paths = self.testbed.shape.topology.paths(host, 1 - host)
         return [
             f"p{plane}=" + ",".join(str(path.dst) for path in paths if path.plane == plane)
             for plane in range(1, self.planes + 1)
@@ -88,7 +89,7 @@ class Bed:
 
     def payload_capacity_bps(self) -> float | None:
         """What full packets of mrc leave for payload on all planes; None without a limit."""
-        rate_bps = self.testbed.shape.rate_bps
+        rate_bps = self.testbed.shape.host_rate_bps
         if rate_bps is None:
             return None
         wire_bytes = self.packet_bytes + _WIRE_OVERHEAD
@@ -110,10 +111,10 @@ class Bed:
                         IPv6Network(path.dst),
                         f"p{path.plane}",
                         via=IPv6Address(_UPPER),
-                        src=topology.path_address(host, path.plane, 0),
+                        src=self.testbed.shape.addresses.on_path(host, path.plane, 0),
                         action=EncapRed(path.segments),
                     )
-                    for path in fabric.paths(peer)
+                    for path in fabric.paths(host, peer)
                 ]
             )
         self._announce(host)
@@ -123,14 +124,14 @@ class Bed:
 
         Its uSID stands beside that of the host, since one for IPv6 cannot end carriers of IPv4.
         """
-        block = topology.block(1)
+        block = self.testbed.shape.addresses.locator_block(1)
         end = f"{locator(block, _IPV4_USID)}"
         for host in HOSTS:
             usids = (topology.t1_usid(0), topology.t0_usid(1 - host), _IPV4_USID)
             (carrier,) = segments(block, usids)
             here, there = self.ipv4_address(host), self.ipv4_address(1 - host)
             encap = f"encap seg6 mode encap.red segs {carrier}"
-            t0 = self.testbed.plan.nodes[plan.t0_name(1, host)].namespace
+            t0 = self.testbed.plan.nodes[t0_name(1, host)].namespace
             for namespace, line in (
                 (self.namespace(host), f"addr add {here}/32 dev p1"),
                 (self.namespace(host), f"route add {there}/32 {encap} dev p1 src {here}"),

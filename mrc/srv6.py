@@ -21,6 +21,8 @@ USIDS_PER_CARRIER = (128 - BLOCK_BITS) // USID_BITS
 
 # The routing table that holds a host's own addresses.
 LOCAL_TABLE = 255
+# What the kernel gives a route that says nothing.
+DEFAULT_METRIC = 1024
 
 _USID_MASK = (1 << USID_BITS) - 1
 _USIDS_BITS = 128 - BLOCK_BITS
@@ -131,3 +133,5 @@ class Route:
     action: EncapRed | End | EndDT6 | None = None
     local: bool = False
     """every address of dst is the host's own"""
+    metric: int = DEFAULT_METRIC
+    """of several routes to one destination the one with the smallest counts"""

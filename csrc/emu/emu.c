@@ -21,7 +21,8 @@
 enum {
   BATCH = 8, /* packets taken before the fabric gets its turn */
   SECOND_NS = 1000000000,
-  MAX_MTU = 65535
+  MAX_MTU = 65535,
+  MAX_BLOCK = 65535
 };
 #define MAX_FRAMES_BYTES (512ull << 20) /* all packets in the fabric; more is overload */
 
@@ -33,6 +34,7 @@ struct mrc_emu {
   int *port_of;   /* [ifindex]: place in ifindices; -1: none of ours */
   int n_port_of;
   uint32_t frame_bytes;
+  uint32_t block; /* see mrc_emu_config */
   uint64_t received;
   uint64_t offloaded;
   uint64_t overloaded;
@@ -83,9 +85,11 @@ static const struct mrc_fabric_edge edge = {.arrive = on_arrive, .drained = on_d
 /* ---- create ---- */
 
 static bool is_sound(const struct mrc_emu_config *config) {
-  return config->hosts >= 2 && config->hosts <= MRC_SIM_MAX_T0 && config->planes >= 1 &&
-         config->planes <= MRC_SIM_MAX_PLANES && config->t1 >= 1 && config->t1 <= MRC_SIM_MAX_T1 &&
-         config->rate_bps > 0 && config->mtu <= MAX_MTU &&
+  return config->hosts >= 2 && config->hosts <= MRC_SIM_MAX_HOSTS && config->planes >= 1 &&
+         config->planes <= MRC_SIM_MAX_PLANES && config->t0 >= 1 && config->t0 <= MRC_SIM_MAX_T0 &&
+         config->hosts % config->t0 == 0 && config->hosts / config->t0 <= MRC_SIM_MAX_PER_T0 &&
+         config->t1 >= 1 && config->t1 <= MRC_SIM_MAX_T1 && config->block <= MAX_BLOCK &&
+         config->host_rate_bps > 0 && config->fabric_rate_bps > 0 && config->mtu <= MAX_MTU &&
          (config->ecn_high_bytes == 0 || config->ecn_high_bytes > config->ecn_low_bytes);
 }
 
@@ -94,12 +98,12 @@ static void build_fabric(struct mrc_emu *emu, const struct mrc_emu_config *confi
   fabric->config = (struct mrc_sim_config){.seed = config->seed,
                                            .hosts = config->hosts,
                                            .planes = config->planes,
-                                           .t0 = config->hosts,
+                                           .t0 = config->t0,
                                            .t1 = config->t1,
-                                           .host_rate_bps = config->rate_bps,
-                                           .fabric_rate_bps = config->rate_bps,
-                                           .host_delay_ns = config->delay_ns,
-                                           .fabric_delay_ns = config->delay_ns,
+                                           .host_rate_bps = config->host_rate_bps,
+                                           .fabric_rate_bps = config->fabric_rate_bps,
+                                           .host_delay_ns = config->host_delay_ns,
+                                           .fabric_delay_ns = config->fabric_delay_ns,
                                            .jitter_ns = config->jitter_ns,
                                            .buffer_bytes = config->buffer_bytes,
                                            .ecn_low_bytes = config->ecn_low_bytes,
@@ -108,6 +112,7 @@ static void build_fabric(struct mrc_emu *emu, const struct mrc_emu_config *confi
   fabric->edge = &edge;
   mrc_agenda_init(&fabric->agenda);
   fabric->prng.state = config->seed;
+  emu->block = config->block;
   emu->frame_bytes = MRC_EMU_ETHERNET_BYTES + config->mtu;
   fabric->pool.room_bytes = mrc_emu_room_bytes(emu->frame_bytes);
   mrc_fabric_build(fabric);
@@ -224,7 +229,7 @@ static void admit(struct mrc_emu *emu, const struct mrc_emu_arrival *arrival) {
     mrc_frame_pool_put(&fabric->pool, packet);
     return;
   }
-  if (mrc_emu_packet_read(packet, plane)) {
+  if (mrc_emu_packet_read(packet, emu->block, plane)) {
     mrc_fabric_enter(fabric, mrc_fabric_host_up(fabric, plane, host), packet);
     return;
   }
@@ -289,23 +294,34 @@ void mrc_emu_stop(mrc_emu *emu) {
 
 /* ---- ask and change ---- */
 
-int mrc_emu_hop_number(mrc_emu *emu, int kind, int plane, int a, int b) {
+int mrc_emu_hop_number(mrc_emu *emu, int kind, int plane, int t0, int end) {
   const struct mrc_sim *fabric = &emu->fabric;
-  const uint32_t p = (uint32_t)plane - 1, host = (uint32_t)a, t1 = (uint32_t)b;
-  if (p >= fabric->config.planes || host >= fabric->config.hosts || t1 >= fabric->config.t1)
-    return -EINVAL;
+  const uint32_t p = (uint32_t)plane - 1, t = (uint32_t)t0, e = (uint32_t)end;
+  const bool at_host = kind == MRC_EMU_HOST_UP || kind == MRC_EMU_HOST_DOWN;
+  if (p >= fabric->config.planes || t >= fabric->config.t0) return -EINVAL;
+  if (at_host && (e >= fabric->config.hosts || mrc_fabric_t0_of(fabric, e) != t)) return -EINVAL;
+  if (!at_host && e >= fabric->config.t1) return -EINVAL;
   switch (kind) {
     case MRC_EMU_HOST_UP:
-      return (int)mrc_fabric_host_up(fabric, p, host);
+      return (int)mrc_fabric_host_up(fabric, p, e);
     case MRC_EMU_HOST_DOWN:
-      return (int)mrc_fabric_host_down(fabric, p, host);
+      return (int)mrc_fabric_host_down(fabric, p, e);
     case MRC_EMU_T0_UP:
-      return (int)mrc_fabric_t0_up(fabric, p, host, t1);
+      return (int)mrc_fabric_t0_up(fabric, p, t, e);
     case MRC_EMU_T1_DOWN:
-      return (int)mrc_fabric_t1_down(fabric, p, host, t1);
+      return (int)mrc_fabric_t1_down(fabric, p, t, e);
     default:
       return -EINVAL;
   }
+}
+
+int mrc_emu_set_link(mrc_emu *emu, int number, uint64_t rate_bps, uint64_t delay_ns) {
+  if (number < 0 || (uint32_t)number >= emu->fabric.n_hops || rate_bps == 0) return -EINVAL;
+  struct mrc_hop *hop = &emu->fabric.hops[number];
+  hop->base.rate_bps = rate_bps;
+  hop->base.link.delay_ns = delay_ns;
+  mrc_hop_configure(hop, &hop->base);
+  return 0;
 }
 
 static const uint32_t fault_kinds[] = {

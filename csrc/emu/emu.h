@@ -5,7 +5,7 @@
  *
  * It runs in a network namespace in which each host has an interface for each plane. One thread
  * moves packets (mrc_emu_run); any other may ask and change while it does. Hosts, T0s and T1s are
- * numbered from 0, planes from 1; T0 H serves host H.
+ * numbered from 0, planes from 1; every T0 serves the same number of hosts.
  */
 #ifndef MRC_EMU_EMU_H
 #define MRC_EMU_EMU_H
@@ -15,10 +15,10 @@
 /* cdef begin */
 
 enum mrc_emu_hop_kind {
-  MRC_EMU_HOST_UP,   /* host a to its T0 */
+  MRC_EMU_HOST_UP,   /* host to its T0 */
   MRC_EMU_HOST_DOWN, /* and back */
-  MRC_EMU_T0_UP,     /* T0 a to T1 b */
-  MRC_EMU_T1_DOWN    /* T1 b to T0 a */
+  MRC_EMU_T0_UP,     /* T0 to T1 */
+  MRC_EMU_T1_DOWN    /* and back */
 };
 
 enum mrc_emu_fault_kind {
@@ -33,13 +33,17 @@ enum mrc_emu_fault_kind {
 };
 
 struct mrc_emu_config {
-  uint64_t seed; /* of all chances */
-  uint32_t hosts;
+  uint64_t seed;  /* of all chances */
+  uint32_t hosts; /* a multiple of t0 */
   uint32_t planes;
-  uint32_t t1; /* of each plane */
+  uint32_t t0;    /* of each plane */
+  uint32_t t1;    /* of each plane */
+  uint32_t block; /* first 16 bits of every locator block; the plane is in the next 16 */
   uint32_t mtu;
-  uint64_t rate_bps; /* of every hop */
-  uint64_t delay_ns;
+  uint64_t host_rate_bps;   /* between host and T0, each way */
+  uint64_t fabric_rate_bps; /* between T0 and T1 */
+  uint64_t host_delay_ns;
+  uint64_t fabric_delay_ns;
   uint64_t jitter_ns;
   uint64_t buffer_bytes;   /* of each class of a switch port; 0: no limit */
   uint64_t ecn_low_bytes;  /* the ramp of ECN marking, on all ports but those to hosts */
@@ -90,8 +94,10 @@ void mrc_emu_destroy(mrc_emu *emu);
 void mrc_emu_run(mrc_emu *emu);
 void mrc_emu_stop(mrc_emu *emu);
 
-/* The number of a hop, or -EINVAL. */
-int mrc_emu_hop_number(mrc_emu *emu, int kind, int plane, int a, int b);
+/* The number of the hop between a T0 and, at its other end, a host or a T1; or -EINVAL. */
+int mrc_emu_hop_number(mrc_emu *emu, int kind, int plane, int t0, int end);
+/* Before the run: gives a hop a rate and a delay of its own. 0 or -EINVAL. */
+int mrc_emu_set_link(mrc_emu *emu, int hop, uint64_t rate_bps, uint64_t delay_ns);
 /* From now on the hop has these faults and no others. 0 or -EINVAL. */
 int mrc_emu_set_faults(mrc_emu *emu, int hop, const struct mrc_emu_fault *faults, int n);
 void mrc_emu_ask(mrc_emu *emu, struct mrc_emu_stats *stats);

@@ -19,8 +19,7 @@ enum {
   HOP_LIMIT_AT = 7,
   ADDRESSES_AT = 8,
   DST_AT = 24,
-  USIDS_AT = DST_AT + 4, /* behind the locator block, fcbb:P */
-  BLOCK = 0xFCBB,
+  USIDS_AT = DST_AT + 4, /* behind the locator block */
   PROTOCOL_TCP = 6,
   PROTOCOL_UDP = 17,
   PROTOCOL_IPV6 = 41,
@@ -134,11 +133,11 @@ static void read_udp(struct mrc_frame *packet, const struct mrc_emu_bytes *bytes
   packet->control = packet->ecn == 0 && !mrc_opcode_is_data(payload[0]);
 }
 
-bool mrc_emu_packet_read(struct mrc_frame *packet, uint32_t plane) {
+bool mrc_emu_packet_read(struct mrc_frame *packet, uint32_t block, uint32_t plane) {
   struct mrc_emu_bytes *bytes = mrc_emu_bytes_of(packet);
   const uint8_t *outer = bytes->at + OUTER_AT;
   if (!is_whole(bytes)) return false;
-  if (get_be(outer + DST_AT, 4) != ((uint64_t)BLOCK << 16 | (plane + 1))) return false;
+  if (get_be(outer + DST_AT, 4) != ((uint64_t)block << 16 | (plane + 1))) return false;
   packet->usids = get_be(outer + USIDS_AT, 8);
   packet->usids_beyond = (uint32_t)get_be(outer + USIDS_AT + 8, 4);
   packet->plane = (uint8_t)plane;

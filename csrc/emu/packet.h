@@ -29,8 +29,8 @@ static inline uint32_t mrc_emu_room_bytes(uint32_t bytes) {
    stands in its place. False when the packet is neither. */
 bool mrc_emu_packet_finish(struct mrc_frame *packet);
 /* Fills the frame from its bytes, as it came from a host on `plane` (from 0). False when the packet
-   goes by no uSID of the plane: a switch has no route for it. */
-bool mrc_emu_packet_read(struct mrc_frame *packet, uint32_t plane);
+   goes by no uSID of the plane: a switch has no route for it. Locator blocks begin with `block`. */
+bool mrc_emu_packet_read(struct mrc_frame *packet, uint32_t block, uint32_t plane);
 /* Does to the bytes what became of the frame: uSIDs, hop limit, mark, trimming, damage. False when
    the hop limit has run out. */
 bool mrc_emu_packet_write(struct mrc_frame *packet, uint32_t random);

@@ -9,7 +9,7 @@ from typing import Any
 
 from mrc.sim.units import parse_size, parse_time
 from mrc.testbed import parse_loss
-from mrc.testbed.plan import parse_rate
+from mrc.testbed.shape import parse_rate
 
 
 def _unit(parse: Callable[[str], Any]) -> Callable[[str], Any]:

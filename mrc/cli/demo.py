@@ -21,8 +21,8 @@ from mrc.cli.output import (
 from mrc.cli.runner import run_async
 from mrc.demo import FAULTY_PLANE, RECOVERED_SHARE, DemoPlan, DemoResult, run_demo
 from mrc.errors import ArgumentError
-from mrc.testbed.plan import parse_rate
 from mrc.testbed.rootless import become_root, require_root
+from mrc.testbed.shape import parse_rate
 
 EXAMPLES = """\
 examples:

@@ -8,7 +8,14 @@ import os
 import shutil
 from typing import Any
 
-from mrc.cli import testbed_capture, testbed_fault, testbed_shell, testbed_status, testbed_up
+from mrc.cli import (
+    testbed_capture,
+    testbed_fault,
+    testbed_shape,
+    testbed_shell,
+    testbed_status,
+    testbed_up,
+)
 from mrc.cli.exits import UsageError
 from mrc.cli.output import Output, add_options, print_error
 from mrc.errors import ArgumentError
@@ -49,7 +56,7 @@ def add_parser(subparsers: Any) -> None:
         return action
 
     up = add("up", testbed_up.up, "build it; nothing happens if it is up already")
-    testbed_up.add_shape(up)
+    testbed_shape.add_shape(up)
     down = add("down", _down, "remove it and all that belongs to it")
     status = add("status", testbed_status.status, "show what is up, fails and is carried")
     testbed_status.add_arguments(status)

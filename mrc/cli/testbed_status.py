@@ -6,12 +6,11 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from mrc import topology
 from mrc.cli.arguments import time_argument
 from mrc.cli.output import Output, format_bytes, format_rate, format_table, listed
 from mrc.cli.testbed_fault import fault_to_json
 from mrc.errors import MrcError
-from mrc.testbed import Fabric, Fault, Testbed, picture
+from mrc.testbed import Fabric, Fault, Shape, Testbed, picture
 from mrc.testbed import state as stored
 
 # Reports of the kernel itself, of multicast groups and neighbours, stay below.
@@ -46,7 +45,7 @@ def status(args: argparse.Namespace) -> int:
                 counters = bed.counters()
         except MrcError as exc:  # the rest can be told without
             out.warn(str(exc))
-    lines = [f"{args.name} is up: {summary(bed)}", *picture.draw(bed.shape, found.faults)]
+    lines = [f"{args.name} is up: {summary(bed.shape)}", *picture.draw(bed.shape, found.faults)]
     for part in (_counted(counters), _busy(links), _troubles(bed, found.faults)):
         lines += ["", *part] if part else []
     out.text("\n".join(lines))
@@ -54,13 +53,21 @@ def status(args: argparse.Namespace) -> int:
     return 0
 
 
-def summary(bed: Testbed) -> str:
-    shape = bed.shape
-    rate = "no rate limit" if shape.rate_bps is None else f"{format_rate(shape.rate_bps)} a link"
+def summary(shape: Shape) -> str:
+    below = "" if shape.t0 == shape.hosts else f"{shape.t0} T0s and "
+    rate = _rate(shape.host_rate_bps)
+    if shape.fabric_rate_bps != shape.host_rate_bps:
+        rate += f" a host link, {_rate(shape.fabric_rate_bps)} an uplink"
+    elif shape.host_rate_bps is not None:
+        rate += " a link"
     return (
-        f"{shape.hosts} hosts, {shape.planes} planes, {shape.t1} T1s a plane, {rate}, "
+        f"{shape.hosts} hosts, {shape.planes} planes, {below}{shape.t1} T1s a plane, {rate}, "
         f"MTU {shape.mtu}" + (", emulated" if shape.fabric is Fabric.EMULATED else "")
     )
+
+
+def _rate(rate_bps: int | None) -> str:
+    return "no rate limit" if rate_bps is None else format_rate(rate_bps)
 
 
 def _troubles(bed: Testbed, faults: dict[str, Fault]) -> list[str]:
@@ -109,14 +116,16 @@ def to_json(bed: Testbed, faults: dict[str, Fault]) -> dict[str, Any]:
                 "host": f"h{host}",
                 "namespace": bed.plan.nodes[f"h{host}"].namespace,
                 "config": str(stored.config_path(bed.name, f"h{host}")),
-                "address": str(topology.host_address(host)),
-                "oob": str(topology.oob_address(host)),
+                "address": str(shape.addresses.host(host)),
+                "oob": str(shape.addresses.oob(host)),
             }
             for host in range(shape.hosts)
         ],
         "planes": shape.planes,
+        "t0": shape.t0,
         "t1": shape.t1,
-        "rate_bits_per_second": shape.rate_bps,
+        "host_rate_bits_per_second": shape.host_rate_bps,
+        "fabric_rate_bits_per_second": shape.fabric_rate_bps,
         "mtu_bytes": shape.mtu,
         "fabric": shape.fabric,
         "faults": [fault_to_json(target, fault) for target, fault in faults.items()],

@@ -200,7 +200,8 @@ class Netlink:
     def add_netem(self, name: str, wanted: Netem, *, below_tbf: bool) -> None:
         """Let packets suffer on their way out, in place of what they suffered before."""
         message = qdiscs.netem(self._index(name), wanted, below_tbf=below_tbf)
-        self._add_qdisc(f"impair {name}", message, "CONFIG_NET_SCH_NETEM")
+        needs = "CONFIG_NET_SCH_NETEM, or --fabric emulated"
+        self._add_qdisc(f"delay or impair {name}", message, needs)
 
     def remove_qdisc(self, name: str) -> None:
         """Let an interface have no queue, if it has one; what waits there is lost."""

@@ -16,6 +16,7 @@ from pyroute2.netlink.rtnl.tcmsg import sched_netem, sched_tbf, tcmsg
 ROOT = 0xFFFFFFFF
 _TBF, _TBF_CHILD, _NETEM = 0x10000, 0x10001, 0x20000
 _LINKLAYER_ETHERNET = 1
+_MAX_RATE32 = (1 << 32) - 1  # bytes a second; says that RATE64 has the rate
 _TICK_NS = 64  # PSCHED_SHIFT of net/pkt_sched.h
 _NETEM_PACKETS = 100_000  # the queue that delay needs: 1 s at 400 Mbit/s in packets of 500 bytes
 
@@ -124,8 +125,15 @@ class LinkCounters(nlmsg):  # type: ignore[misc]
 
 
 def shaper(index: int, *, rate_bps: int, burst_bytes: int, limit_bytes: int) -> TbfMessage:
-    parms = {"rate___reserved": _LINKLAYER_ETHERNET, "rate": rate_bps // 8, "limit": limit_bytes}
+    rate = rate_bps // 8
+    parms = {
+        "rate___reserved": _LINKLAYER_ETHERNET,
+        "rate": min(rate, _MAX_RATE32),
+        "limit": limit_bytes,
+    }
     options = [("TCA_TBF_PARMS", parms), ("TCA_TBF_BURST", burst_bytes)]
+    if rate >= _MAX_RATE32:
+        options.append(("TCA_TBF_RATE64", rate))
     message = TbfMessage()
     message["index"] = index
     message["parent"] = ROOT

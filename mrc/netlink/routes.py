@@ -99,6 +99,7 @@ def encode(route: Route, index: int) -> RouteMessage:
     attributes: list[tuple[str, Any]] = [
         ("RTA_DST", str(route.dst.network_address)),
         ("RTA_OIF", index),
+        ("RTA_PRIORITY", route.metric),
     ]
     if route.via is not None:
         attributes.append(("RTA_GATEWAY", str(route.via)))
@@ -142,6 +143,7 @@ def decode(message: RouteMessage, names: Mapping[int, str]) -> Route:
         src=None if src is None else IPv6Address(src),
         action=_action(message),
         local=message["type"] == _RTN_LOCAL,
+        metric=message.get_attr("RTA_PRIORITY") or 0,
     )
 
 

@@ -7,17 +7,14 @@ an unknown key, a wrong unit or a target outside the topology is an error that n
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import replace as replace_fields
-from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 from mrc.enums import CcKind
 from mrc.errors import ConfigError
-from mrc.sim import native, units
+from mrc.sim import document, native, units
 from mrc.sim.faults import occurrences, read_fault, read_time
 from mrc.sim.scenario import (
     MEASURES,
@@ -35,15 +32,17 @@ from mrc.sim.scenario import (
     parse_target,
 )
 from mrc.sim.table import Table
+from mrc.sim.topology import read_topology
 
 
 def names() -> list[str]:
     """The built-in scenarios."""
-    return sorted(path.name[:-5] for path in _folder().iterdir() if path.name.endswith(".toml"))
+    return sorted(known())
 
 
-def _folder() -> Any:
-    return files("mrc.sim") / "scenarios"
+def known() -> dict[str, Any]:
+    """Their files, by name."""
+    return document.builtin("mrc.sim", "scenarios")
 
 
 def load(name: str, settings: Mapping[str, Any] | None = None) -> Scenario:
@@ -51,22 +50,10 @@ def load(name: str, settings: Mapping[str, Any] | None = None) -> Scenario:
 
     `settings` replaces values: {"topology.hosts": 8, "traffic.0.writes": 2}.
     """
-    if name in names():
-        text, place = (_folder() / f"{name}.toml").read_text("utf-8"), name
-    elif "/" in name or name.endswith(".toml"):
-        try:
-            text, place = Path(name).read_text("utf-8"), name
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{name}: {error}") from error
-    else:
-        raise ConfigError(f"no scenario {name!r}; there are {', '.join(names())}, or name a file")
-    try:
-        values = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{place}: {error}") from error
+    found = document.read(name, known(), "scenario")
     for key, value in (settings or {}).items():
-        replace(values, key, value)
-    return parse(values, name if name in names() else Path(name).stem, place)
+        replace(found.values, key, value)
+    return parse(found.values, found.name, found.place)
 
 
 def replace(values: Any, key: str, value: Any) -> None:
@@ -89,7 +76,7 @@ def parse(values: Mapping[str, Any], name: str, place: str, variant: str = "") -
     """Makes a scenario of a document; raises ConfigError."""
     table = Table(values, place)
     variants = _variants(table.tables("variants"), values, name, place)
-    topology = _topology(table.table("topology"))
+    topology = read_topology(table.table("topology"))
     transport = _transport(table.table("transport"))
     rtt_ns = base_rtt_ns(topology, transport)
     run = table.table("run")
@@ -145,35 +132,6 @@ def _check_groups(table: Table, scenario: Scenario) -> None:
     for check in scenario.checks:
         if not scenario.variant and not variants.issuperset(check.variants):
             raise table.error("checks", f"{list(check.variants)} are not names of variants")
-
-
-def _topology(table: Table) -> Topology:
-    topology = Topology(
-        hosts=table.integer("hosts", 2, native.MAX_HOSTS),
-        planes=table.integer("planes", 1, native.MAX_PLANES),
-        t0=table.integer("t0", 1, native.MAX_T0),
-        t1=table.integer("t1", 1, native.MAX_T1),
-        routing=table.choice("routing", native.ROUTING, "source-routes"),
-        host_rate_bps=table.parsed("host_rate", units.parse_rate, "100Gbit/s"),
-        fabric_rate_bps=table.parsed("fabric_rate", units.parse_rate, "100Gbit/s"),
-        host_delay_ns=table.parsed("host_delay", units.parse_time, "500ns"),
-        fabric_delay_ns=table.parsed("fabric_delay", units.parse_time, "500ns"),
-        jitter_ns=table.parsed("jitter", units.parse_time, "0ns"),
-        buffer_bytes=table.parsed("buffer", units.parse_size, "1MiB"),
-        ecn_low_bytes=table.parsed("ecn_low", units.parse_size, "100KiB"),
-        ecn_high_bytes=table.parsed("ecn_high", units.parse_size, "400KiB"),
-        trimming=table.boolean("trimming", True),
-        wake_ns=table.parsed("wake", units.parse_time, "1us"),
-        sndbuf_bytes=table.parsed("send_buffer", units.parse_size, "64KiB"),
-    )
-    table.close()
-    if topology.hosts % topology.t0:
-        raise table.error("hosts", f"{topology.hosts} is no multiple of t0 ({topology.t0})")
-    if not topology.host_rate_bps or not topology.fabric_rate_bps:
-        raise table.error("host_rate", "a link without a rate carries nothing")
-    if 0 < topology.ecn_high_bytes <= topology.ecn_low_bytes:
-        raise table.error("ecn_high", "is not above ecn_low")
-    return topology
 
 
 def _transport(table: Table) -> Transport:

@@ -55,6 +55,7 @@ class Topology:
     trimming: bool
     wake_ns: int  # from the arrival of a packet to the run of the host's driver
     sndbuf_bytes: int
+    mtu: int
 
 
 @dataclass(frozen=True, slots=True)

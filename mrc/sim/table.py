@@ -43,6 +43,14 @@ class Table:
             raise self.error(key, f"{value} is not within {low}..{high}")
         return value
 
+    def number(self, key: str, low: float, high: float) -> float:
+        value = self._get(key, None)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self.error(key, f"{value!r} is no number")
+        if not low <= value <= high:
+            raise self.error(key, f"{value} is not within {low:g}..{high:g}")
+        return float(value)
+
     def boolean(self, key: str, default: bool) -> bool:
         value = self._get(key, default)
         if not isinstance(value, bool):

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from mrc.testbed.bed import Testbed
-from mrc.testbed.plan import DEFAULT_NAME, DEFAULT_RATE, Fabric, Shape
+from mrc.testbed.names import DEFAULT_NAME
+from mrc.testbed.shape import DEFAULT_RATE, Fabric, Shape
 from mrc.testbed.targets import Fault, Mode, parse_loss
 
 __all__ = [

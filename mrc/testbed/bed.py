@@ -8,24 +8,16 @@ import pwd
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
 from mrc.errors import ArgumentError, StateError
 from mrc.testbed import build, control, faults, hops, queues, state, targets
-from mrc.testbed.plan import (
-    DEFAULT_NAME,
-    DEFAULT_RATE,
-    FABRIC,
-    Fabric,
-    Plan,
-    Shape,
-    emulator_config,
-    make_plan,
-    parse_rate,
-)
+from mrc.testbed.names import DEFAULT_NAME, FABRIC, check_name
+from mrc.testbed.plan import Plan, emulator_config, make_plan
+from mrc.testbed.shape import DEFAULT_RATE, Fabric, Shape, parse_rate
 from mrc.testbed.state import State
 from mrc.testbed.targets import Fault, Mode, Target
 
@@ -49,32 +41,30 @@ class Testbed:
     __test__ = False  # for pytest, which takes the name for a test
 
     def __init__(
-        self,
-        name: str = DEFAULT_NAME,
-        *,
-        hosts: int = 2,
-        planes: int = 4,
-        t1: int = 2,
-        rate: str = DEFAULT_RATE,
-        mtu: int = 9000,
-        fabric: str = Fabric.KERNEL,
-        **emulated: Any,
+        self, name: str = DEFAULT_NAME, *, rate: str = DEFAULT_RATE, delay_ns: int = 0, **shape: Any
     ) -> None:
-        """`emulated`: the fields of Shape from delay_ns on."""
+        """`shape`: the fields of Shape; `rate` and `delay_ns` are those of every link."""
         try:
-            shape = Shape(hosts, planes, t1, parse_rate(rate), mtu, Fabric(fabric), **emulated)
-            make_plan(name, replace(shape, hosts=2, planes=1, t1=1))  # checks the name
+            check_name(name)
+            rate_bps = parse_rate(rate)
+            every = {"host_rate_bps": rate_bps, "fabric_rate_bps": rate_bps}
+            every |= {"host_delay_ns": delay_ns, "fabric_delay_ns": delay_ns}
+            self.shape = Shape(**every | shape)
         except ValueError as exc:
             raise ArgumentError(str(exc)) from exc
         self.name = name
-        self.shape = shape
+
+    @classmethod
+    def of(cls, name: str, shape: Shape) -> Self:
+        """A test bed of this shape."""
+        bed = cls(name)
+        bed.shape = shape
+        return bed
 
     @classmethod
     def existing(cls, name: str = DEFAULT_NAME) -> Self:
         """The test bed of this name, which has to be up."""
-        bed = cls(name)
-        bed.shape = bed._state().shape
-        return bed
+        return cls.of(name, cls(name)._state().shape)
 
     def __enter__(self) -> Self:
         self.up()
@@ -183,7 +173,7 @@ class Testbed:
         if self.shape.fabric is Fabric.KERNEL:
             failing = self._by_target(self._state())
             return {str(hop): told for hop, told in queues.read(self.plan, failing).items()}
-        found = hops.all_hops(self.shape.topology)
+        found = list(hops.all_hops(self.shape))
         return dict(zip(map(str, found), self._ask_status(found)[1], strict=True))
 
     def measure(self, seconds: float) -> dict[str, dict[str, int | None]]:
@@ -205,12 +195,12 @@ class Testbed:
         }
 
     def _rates(self) -> dict[str, int | None]:
-        usual = self.shape.rate_bps
-        fabric = self.shape.topology
-        placed = hops.place(self._by_target(self._state()), fabric, rate_bps=usual)
+        placed = hops.place(self._by_target(self._state()), self.shape)
         return {
-            str(hop): next((a for kind, a, _ in placed.get(hop, []) if kind == "rate"), usual)
-            for hop in hops.all_hops(fabric)
+            str(hop): next(
+                (a for kind, a, _ in placed.get(hop, []) if kind == "rate"), usual.rate_bps
+            )
+            for hop, usual in hops.all_hops(self.shape).items()
         }
 
     def _ask_status(self, wanted: list[hops.Hop]) -> tuple[dict[str, Any], list[dict[str, int]]]:

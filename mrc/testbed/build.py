@@ -10,8 +10,9 @@ from pathlib import Path
 from mrc import netns
 from mrc.errors import NetlinkError
 from mrc.netlink import Netlink, Veth, wait_until_up
-from mrc.testbed import nft
-from mrc.testbed.plan import LOWER_MAC, UPPER_MAC, Node, Plan, is_namespace_of
+from mrc.testbed import nft, queues
+from mrc.testbed.names import is_namespace_of
+from mrc.testbed.plan import LOWER_MAC, UPPER_MAC, Node, Plan
 
 # A veth reports that it is up within a second, unless the machine is busy.
 _UP_SECONDS = 10.0
@@ -128,15 +129,9 @@ def _add_links(plan: Plan, nodes: dict[str, Netlink]) -> None:
             if link.lower == name
         )
     for link in plan.links:
-        if link.shaper is not None:
-            ends = [(link.lower, link.lower_name), (link.upper, link.upper_name)]
-            for name, interface in ends[:1] if link.is_emulated else ends:
-                nodes[name].add_shaper(
-                    interface,
-                    rate_bps=link.shaper.rate_bps,
-                    burst_bytes=link.shaper.burst_bytes,
-                    limit_bytes=link.shaper.limit_bytes,
-                )
+        ends = [(link.lower, link.lower_name), (link.upper, link.upper_name)]
+        for name, interface in ends[:1] if link.is_emulated else ends:
+            queues.add(nodes[name], interface, queues.of(link))
 
 
 def _interfaces(plan: Plan, node: str) -> list[str]:

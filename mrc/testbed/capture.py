@@ -19,8 +19,10 @@ from mrc.errors import NetlinkError
 from mrc.testbed import hops, pcap
 from mrc.testbed.build import LinkEnd
 from mrc.testbed.hops import HOST_UP
+from mrc.testbed.names import t0_name, t1_name
 from mrc.testbed.pcap import Offload
-from mrc.testbed.plan import Fabric, Plan, t0_name, t1_name
+from mrc.testbed.plan import Plan
+from mrc.testbed.shape import Fabric
 from mrc.testbed.targets import parse_target
 
 _SOL_PACKET = 263
@@ -55,7 +57,7 @@ def interfaces(plan: Plan, where: str) -> list[LinkEnd]:
 
     Raises ValueError.
     """
-    found = {hop: hops.port(hop) for hop in hops.all_hops(plan.shape.topology)}
+    found = {hop: hops.port(hop) for hop in hops.all_hops(plan.shape)}
     if where in plan.configs:
         return [end for end in found.values() if end[0] == where]
     try:
@@ -75,7 +77,7 @@ def interfaces(plan: Plan, where: str) -> list[LinkEnd]:
     if target.kind == "t1":
         node = t1_name(target.plane, target.t1 or 0)
     else:
-        node = t0_name(target.plane, target.host or 0)
+        node = t0_name(target.plane, target.t0 or 0)
     return [end for end in found.values() if end[0] == node]
 
 

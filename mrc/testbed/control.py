@@ -25,7 +25,7 @@ _ANSWER_SECONDS = 5.0
 _MODULE = "mrc.testbed.emulator"
 
 
-def start(folder: Path, namespace: str, config: dict[str, int]) -> None:
+def start(folder: Path, namespace: str, config: dict[str, Any]) -> None:
     """Start the emulator of a test bed; it listens when this returns.
 
     Raises StateError.

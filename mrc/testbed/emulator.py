@@ -22,7 +22,7 @@ from typing import Any
 
 from mrc._emu import ffi, lib
 from mrc.testbed.hops import FAULT_KINDS, HOP_KINDS, SOCKET, Hop, decode_faults
-from mrc.testbed.plan import interface_name
+from mrc.testbed.names import interface_name
 
 _WATCH_SECONDS = 1.0
 _REQUEST_BYTES = 1 << 24
@@ -33,7 +33,8 @@ _log = logging.getLogger("mrc.testbed")
 class Emulator:
     """Owns one `mrc_emu` and the thread that runs it. A context manager."""
 
-    def __init__(self, config: dict[str, int]) -> None:
+    def __init__(self, config: dict[str, int], links: list[Any]) -> None:
+        """`links`: hops that differ from their tier, with rate and delay."""
         planes, hosts = range(1, config["planes"] + 1), range(config["hosts"])
         names = [interface_name(host, plane) for plane in planes for host in hosts]
         self._names = names
@@ -47,6 +48,8 @@ class Emulator:
         if code < 0:
             raise OSError(-code, os.strerror(-code))
         self._emu = out[0]
+        for hop, rate_bps, delay_ns in links:
+            lib.mrc_emu_set_link(self._emu, self._number(Hop(*hop)), rate_bps, delay_ns)
         self._thread = threading.Thread(target=lib.mrc_emu_run, args=(self._emu,))
 
     def __enter__(self) -> Emulator:
@@ -87,7 +90,7 @@ class Emulator:
 
     def _number(self, hop: Hop) -> int:
         kind = HOP_KINDS.index(hop.kind)
-        number = int(lib.mrc_emu_hop_number(self._emu, kind, hop.plane, hop.host, hop.t1))
+        number = int(lib.mrc_emu_hop_number(self._emu, kind, hop.plane, hop.t0, hop.end))
         if number < 0:
             raise ValueError(f"no {hop} in this fabric")
         return number
@@ -206,7 +209,7 @@ def main(folder: Path) -> None:
     logging.basicConfig(format="%(asctime)s %(message)s")
     config = json.loads((folder / "fabric.json").read_text())
     guardian = _find_guardian()
-    emulator = Emulator(config)
+    emulator = Emulator(**config)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         os.chdir(folder)  # the path of a Unix socket may not be long
         Path(SOCKET).unlink(missing_ok=True)

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 
 from mrc.testbed import build, control, hops, nft, queues, state, targets
 from mrc.testbed.build import LinkEnd
-from mrc.testbed.plan import Fabric, Plan
+from mrc.testbed.plan import Plan
+from mrc.testbed.shape import Fabric
 from mrc.testbed.targets import Fault, Mode, Target
 
 Faults = Mapping[Target, Fault]
@@ -15,8 +16,7 @@ Faults = Mapping[Target, Fault]
 
 def check(plan: Plan, faults: Faults) -> None:
     """Raises ValueError for faults that this fabric or this kernel cannot have."""
-    for fault in faults.values():
-        fault.rate_of(plan.shape.rate_bps)
+    hops.place(faults, plan.shape)
     if plan.shape.fabric is Fabric.EMULATED:
         return
     queues.wanted(plan, faults)
@@ -74,13 +74,5 @@ def _ends_down(plan: Plan, faults: Faults) -> dict[LinkEnd, None]:
 
 
 def _tell_emulator(plan: Plan, faults: Faults) -> None:
-    shape = plan.shape
-    found = hops.place(
-        faults,
-        shape.topology,
-        rate_bps=shape.rate_bps,
-        delay_ns=shape.delay_ns,
-        jitter_ns=shape.jitter_ns,
-    )
-    placed = hops.encode_faults(found)
+    placed = hops.encode_faults(hops.place(faults, plan.shape))
     control.ask(state.folder(plan.name), {"do": "faults", "hops": placed})

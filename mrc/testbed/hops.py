@@ -11,8 +11,9 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from mrc.testbed.plan import FABRIC, interface_name, t0_name, t1_name
-from mrc.testbed.targets import Fault, Target
+from mrc.testbed.names import FABRIC, host_name, interface_name, t0_name, t1_name
+from mrc.testbed.shape import LinkProperties, Shape
+from mrc.testbed.targets import Fault, Target, links_of
 from mrc.topology import Topology
 
 SOCKET = "fabric.sock"
@@ -27,19 +28,16 @@ _REORDER_NS = 1_000_000  # a packet that is reordered comes so much later at mos
 
 
 class Hop(NamedTuple):
-    """From a host to its T0, back, from a T0 to a T1, or back; T0 H serves host H."""
+    """From a host to its T0, back, from a T0 to a T1, or back."""
 
     kind: str
     plane: int
-    host: int
-    t1: int = 0
+    t0: int
+    end: int
+    """number of the host or of the T1 at the other end"""
 
     def __str__(self) -> str:
-        host, t0, t1 = (
-            f"h{self.host}",
-            f"t0:{self.plane}.{self.host}",
-            f"t1:{self.plane}.{self.t1}",
-        )
+        t0, host, t1 = f"t0:{self.plane}.{self.t0}", f"h{self.end}", f"t1:{self.plane}.{self.end}"
         ends = {HOST_UP: (host, t0), HOST_DOWN: (t0, host), T0_UP: (t0, t1), T1_DOWN: (t1, t0)}
         return ">".join(ends[self.kind])
 
@@ -48,40 +46,45 @@ FaultRow = tuple[str, int, int]
 """kind and its two numbers, see csrc/emu/emu.h"""
 
 
-def all_hops(fabric: Topology) -> list[Hop]:
-    """Every hop, plane by plane."""
-    found = []
-    for plane in fabric.plane_numbers():
-        for host in fabric.host_numbers():
-            found += [Hop(HOST_UP, plane, host), Hop(HOST_DOWN, plane, host)]
-            for t1 in fabric.t1_numbers():
-                found += [Hop(T0_UP, plane, host, t1), Hop(T1_DOWN, plane, host, t1)]
-    return found
+def hops_of_link(link: Target, fabric: Topology) -> tuple[Hop, Hop]:
+    """Both directions of a link, up first."""
+    if link.host is not None:
+        t0 = fabric.t0_of(link.host)
+        return Hop(HOST_UP, link.plane, t0, link.host), Hop(HOST_DOWN, link.plane, t0, link.host)
+    assert link.t0 is not None and link.t1 is not None
+    return Hop(T0_UP, link.plane, link.t0, link.t1), Hop(T1_DOWN, link.plane, link.t0, link.t1)
+
+
+def all_hops(shape: Shape) -> dict[Hop, LinkProperties]:
+    """Every hop, plane by plane, as it is without faults."""
+    return {
+        hop: properties
+        for link, properties in shape.link_properties().items()
+        for hop in hops_of_link(link, shape.topology)
+    }
 
 
 def hops_of(target: Target, fabric: Topology) -> list[Hop]:
     """Hops of which each packet that the target concerns passes exactly one."""
-    plane, host, t1 = target.plane, target.host, target.t1
-    if target.kind == "plane":
-        return [Hop(HOST_UP, plane, each) for each in fabric.host_numbers()]
-    if target.kind == "t1":
-        assert t1 is not None
-        return [Hop(T1_DOWN, plane, each, t1) for each in fabric.host_numbers()]
-    assert host is not None
-    if target.kind == "uplink":
-        assert t1 is not None
-        return [Hop(T0_UP, plane, host, t1), Hop(T1_DOWN, plane, host, t1)]
-    return [Hop(HOST_UP, plane, host), Hop(HOST_DOWN, plane, host)]
+    kinds = {"plane": (HOST_UP,), "t0": (HOST_UP, T1_DOWN), "t1": (T1_DOWN,)}
+    return [
+        hop for hop in _links_of(target, fabric) if hop.kind in kinds.get(target.kind, HOP_KINDS)
+    ]
+
+
+def _links_of(target: Target, fabric: Topology) -> list[Hop]:
+    """Both directions of all links of a target."""
+    return [hop for link in links_of(target, fabric) for hop in hops_of_link(link, fabric)]
 
 
 def port(hop: Hop) -> tuple[str, str]:
     """Node and interface that send on a hop, where every switch is a namespace."""
-    t0 = t0_name(hop.plane, hop.host)
+    t0 = t0_name(hop.plane, hop.t0)
     return {
-        HOST_UP: (f"h{hop.host}", f"p{hop.plane}"),
-        HOST_DOWN: (t0, f"h{hop.host}"),
-        T0_UP: (t0, f"t1-{hop.t1}"),
-        T1_DOWN: (t1_name(hop.plane, hop.t1), f"t0-{hop.host}"),
+        HOST_UP: (host_name(hop.end), f"p{hop.plane}"),
+        HOST_DOWN: (t0, host_name(hop.end)),
+        T0_UP: (t0, f"t1-{hop.end}"),
+        T1_DOWN: (t1_name(hop.plane, hop.end), f"t0-{hop.t0}"),
     }[hop.kind]
 
 
@@ -96,7 +99,7 @@ def filters(target: Target, fabric: Topology) -> dict[str, dict[str, Hop]]:
         node, interface = port(hop)
         match = f"oifname {interface}"
         if hop.kind == HOST_UP:
-            node, match = t0_name(hop.plane, hop.host), f"iifname h{hop.host}"
+            node, match = t0_name(hop.plane, hop.t0), f"iifname {host_name(hop.end)}"
         found.setdefault(node, {})[match] = hop
     return found
 
@@ -105,46 +108,32 @@ def links(target: Target, fabric: Topology) -> list[tuple[str, str]]:
     """Node and interface of every link end that goes down with the target, in an emulated fabric:
     those of hosts.
     """
-    if target.kind in ("t1", "uplink"):
-        return []  # no host is at these links
-    hosts = fabric.host_numbers() if target.host is None else [target.host]
-    return [(FABRIC, interface_name(host, target.plane)) for host in hosts]
+    return [
+        (FABRIC, interface_name(link.host, link.plane))
+        for link in links_of(target, fabric)
+        if link.host is not None
+    ]
 
 
-def place(
-    faults: Mapping[Target, Fault],
-    fabric: Topology,
-    *,
-    rate_bps: int | None = None,
-    delay_ns: int = 0,
-    jitter_ns: int = 0,
-) -> dict[Hop, list[FaultRow]]:
-    """What every failing hop suffers, all faults together; rate, delay and jitter are those of a
-    link without faults.
+def place(faults: Mapping[Target, Fault], shape: Shape) -> dict[Hop, list[FaultRow]]:
+    """What every failing hop suffers, all faults together.
 
     Raises ValueError for a share of no rate.
     """
+    usual = all_hops(shape)
     suffered: dict[Hop, list[Fault]] = {}
     rates: dict[Hop, list[int]] = {}
     for target, fault in faults.items():
-        for hop in hops_of(target, fabric):
+        for hop in hops_of(target, shape.topology):
             suffered.setdefault(hop, []).append(fault)
-        for hop in _links_of(target, fabric) if fault.cuts_rate else ():
-            rates.setdefault(hop, []).append(fault.rate_of(rate_bps) or 0)
-    placed = {hop: _rows(found, delay_ns, jitter_ns) for hop, found in suffered.items()}
+        for hop in _links_of(target, shape.topology) if fault.cuts_rate else ():
+            rates.setdefault(hop, []).append(fault.rate_of(usual[hop].rate_bps) or 0)
+    placed = {
+        hop: _rows(found, usual[hop].delay_ns, shape.jitter_ns) for hop, found in suffered.items()
+    }
     for hop, found in rates.items():
         placed.setdefault(hop, []).append(("rate", min(found), 0))
     return placed
-
-
-def _links_of(target: Target, fabric: Topology) -> list[Hop]:
-    """Hops of the links whose rate is the target's: of a plane, those to and from hosts."""
-    found = hops_of(target, fabric)
-    if target.kind == "plane":
-        found += [hop._replace(kind=HOST_DOWN) for hop in found]
-    if target.kind == "t1":
-        found += [hop._replace(kind=T0_UP) for hop in found]
-    return found
 
 
 def _rows(faults: list[Fault], delay_ns: int, jitter_ns: int) -> list[FaultRow]:

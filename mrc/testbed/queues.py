@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from mrc.netlink import Netem, Netlink
 from mrc.testbed import hops, nft, targets
 from mrc.testbed.hops import Hop
-from mrc.testbed.plan import Plan, Shaper, shaper
+from mrc.testbed.plan import Link, Plan, Shaper, shaper
 from mrc.testbed.targets import Fault, Target
 
 
@@ -30,14 +30,16 @@ def wanted(plan: Plan, faults: Mapping[Target, Fault]) -> dict[Hop, Queue]:
     impairing = {
         target: replace(fault, loss=0.0) for target, fault in faults.items() if fault.is_impairment
     }
-    placed = hops.place(impairing, plan.shape.topology, rate_bps=plan.shape.rate_bps)
+    placed = hops.place(impairing, plan.shape)
     usual = _usual(plan)
     found = {}
     for hop, rows in placed.items():
+        queue = usual[hops.port(hop)]
+        own_delay_ns = queue.netem.delay_ns if queue.netem else 0
         told = {kind: (a, b) for kind, a, b in rows}
         reorder, reorder_ns = told.get("reorder", (0, 0))
         netem = Netem(
-            delay_ns=told.get("delay", (0, 0))[0],
+            delay_ns=told.get("delay", (own_delay_ns, 0))[0],
             jitter_ns=told.get("jitter", (0, 0))[0],
             corrupt=told.get("corrupt", (0, 0))[0],
             duplicate=told.get("duplicate", (0, 0))[0],
@@ -45,7 +47,7 @@ def wanted(plan: Plan, faults: Mapping[Target, Fault]) -> dict[Hop, Queue]:
             reorder_ns=reorder_ns,
         )
         found[hop] = Queue(
-            shaper(told["rate"][0]) if "rate" in told else usual[hops.port(hop)],
+            shaper(told["rate"][0]) if "rate" in told else queue.shaper,
             None if netem == Netem() else netem,
         )
     return found
@@ -61,18 +63,19 @@ def change(plan: Plan, before: Mapping[Hop, Queue], after: Mapping[Hop, Queue]) 
         links: dict[str, Netlink] = {}
         for hop in {**before, **after}:
             node, interface = hops.port(hop)
-            queue = Queue(usual[node, interface])
+            queue = usual[node, interface]
             was, shall = before.get(hop, queue), after.get(hop, queue)
             if was == shall:
                 continue
             if node not in links:
                 links[node] = stack.enter_context(Netlink(plan.nodes[node].namespace))
-            _change(links[node], interface, was, shall)
+            if was.netem or not shall.shaper:
+                links[node].remove_qdisc(interface)
+            add(links[node], interface, shall)
 
 
-def _change(link: Netlink, interface: str, was: Queue, shall: Queue) -> None:
-    if was.netem or not shall.shaper:
-        link.remove_qdisc(interface)
+def add(link: Netlink, interface: str, shall: Queue) -> None:
+    """Give an interface a queue. Raises NetlinkError."""
     if shall.shaper:
         link.add_shaper(
             interface,
@@ -101,7 +104,7 @@ def read(plan: Plan, faults: Mapping[Target, Fault]) -> dict[Hop, dict[str, int]
         with Netlink(node.namespace) as link:
             interfaces[node.name] = link.counters()
     found = {}
-    for hop in hops.all_hops(plan.shape.topology):
+    for hop in hops.all_hops(plan.shape):
         node_name, interface = hops.port(hop)
         sent = interfaces[node_name][interface]
         found[hop] = {
@@ -130,9 +133,14 @@ def _lost(plan: Plan, faults: Mapping[Target, Fault]) -> dict[Hop, int]:
     return lost
 
 
-def _usual(plan: Plan) -> dict[tuple[str, str], Shaper | None]:
+def of(link: Link) -> Queue:
+    """What both ends of a link have without faults."""
+    return Queue(link.shaper, Netem(delay_ns=link.delay_ns) if link.delay_ns else None)
+
+
+def _usual(plan: Plan) -> dict[tuple[str, str], Queue]:
     """Of both ends of each link."""
-    ends: dict[tuple[str, str], Shaper | None] = {}
+    ends: dict[tuple[str, str], Queue] = {}
     for link in plan.links:
-        ends[link.lower, link.lower_name] = ends[link.upper, link.upper_name] = link.shaper
+        ends[link.lower, link.lower_name] = ends[link.upper, link.upper_name] = of(link)
     return ends

@@ -21,7 +21,10 @@ from pathlib import Path
 from typing import Any, Self
 
 from mrc.errors import ConfigError
-from mrc.testbed.plan import Plan, Shape, is_namespace_of
+from mrc.testbed import shape as shapes
+from mrc.testbed.names import is_namespace_of
+from mrc.testbed.plan import Plan
+from mrc.testbed.shape import Shape
 from mrc.testbed.targets import Fault, Mode
 
 _SCHEMA = 1
@@ -150,7 +153,7 @@ def _encode(state: State) -> dict[str, Any]:
     return {
         "schema": _SCHEMA,
         "up": state.up,
-        "shape": asdict(state.shape),
+        "shape": shapes.encode(state.shape),
         "faults": {target: asdict(fault) for target, fault in state.faults.items()},
     }
 
@@ -159,7 +162,7 @@ def _decode(stored: dict[str, Any]) -> State:
     if stored["schema"] != _SCHEMA:
         raise ValueError(f"schema is {stored['schema']}, not {_SCHEMA}")
     return State(
-        shape=Shape(**stored["shape"]),
+        shape=shapes.decode(stored["shape"]),
         up=stored["up"],
         faults={
             target: Fault(**fault | {"mode": Mode(fault["mode"])})

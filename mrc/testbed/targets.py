@@ -12,10 +12,10 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
-from mrc.testbed import plan
+from mrc.testbed.names import t0_name, t1_name
 from mrc.topology import Topology
 
-FORMS = "plane:P, t1:P.S, t0:P.H, link:hH.P or uplink:P.H.S"
+FORMS = "plane:P, t0:P.N, t1:P.S, link:hH.P or uplink:P.N.S"
 
 _TARGET = re.compile(
     r"plane:(?P<plane>\d+)"
@@ -42,6 +42,7 @@ class Target:
     kind: str
     plane: int
     host: int | None = None
+    t0: int | None = None
     t1: int | None = None
 
     def __str__(self) -> str:
@@ -51,11 +52,11 @@ class Target:
             case "t1":
                 return f"t1:{self.plane}.{self.t1}"
             case "t0":
-                return f"t0:{self.plane}.{self.host}"
+                return f"t0:{self.plane}.{self.t0}"
             case "link":
                 return f"link:h{self.host}.{self.plane}"
             case _:
-                return f"uplink:{self.plane}.{self.host}.{self.t1}"
+                return f"uplink:{self.plane}.{self.t0}.{self.t1}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +141,8 @@ def parse_target(text: str, fabric: Topology) -> Target:
         raise ValueError(f"target {text}: no plane {target.plane}, they are 1..{fabric.planes}")
     if target.host is not None and target.host not in fabric.host_numbers():
         raise ValueError(f"target {text}: no host h{target.host}, they are 0..{fabric.hosts - 1}")
+    if target.t0 is not None and target.t0 not in fabric.t0_numbers():
+        raise ValueError(f"target {text}: no T0 {target.t0}, they are 0..{fabric.t0 - 1}")
     if target.t1 is not None and target.t1 not in fabric.t1_numbers():
         raise ValueError(f"target {text}: no T1 {target.t1}, they are 0..{fabric.t1 - 1}")
     return target
@@ -149,12 +152,12 @@ def _target(kind: str, numbers: list[int]) -> Target:
     match kind, numbers:
         case "t1", [plane, t1]:
             return Target(kind, plane, t1=t1)
-        case "t0", [plane, host]:
-            return Target(kind, plane, host)
+        case "t0", [plane, t0]:
+            return Target(kind, plane, t0=t0)
         case "link", [host, plane]:
             return Target(kind, plane, host)
-        case "uplink", [plane, host, t1]:
-            return Target(kind, plane, host, t1)
+        case "uplink", [plane, t0, t1]:
+            return Target(kind, plane, t0=t0, t1=t1)
     return Target(kind, numbers[0])
 
 
@@ -167,6 +170,37 @@ def parse_loss(text: str) -> float:
     return share
 
 
+def all_links(fabric: Topology) -> list[Target]:
+    """Every link: in each plane first those of the hosts, then the uplinks."""
+    found = []
+    for plane in fabric.plane_numbers():
+        found += [Target("link", plane, host) for host in fabric.host_numbers()]
+        for t0 in fabric.t0_numbers():
+            found += [Target("uplink", plane, t0=t0, t1=t1) for t1 in fabric.t1_numbers()]
+    return found
+
+
+def links_of(target: Target, fabric: Topology) -> list[Target]:
+    """The links that belong to a target."""
+    found = [link for link in all_links(fabric) if link.plane == target.plane]
+    match target.kind:
+        case "plane":
+            return found
+        case "t0":
+            return [link for link in found if _t0_of(link, fabric) == target.t0]
+        case "t1":
+            return [link for link in found if link.t1 == target.t1]
+    return [target]
+
+
+def _t0_of(link: Target, fabric: Topology) -> int:
+    """The T0 at a link's one end."""
+    if link.t0 is not None:
+        return link.t0
+    assert link.host is not None
+    return fabric.t0_of(link.host)
+
+
 def links(target: Target, fabric: Topology) -> list[tuple[str, str]]:
     """Node and interface of every link end that goes down with the target.
 
@@ -174,16 +208,15 @@ def links(target: Target, fabric: Topology) -> list[tuple[str, str]]:
     """
     if target.kind == "t1":
         assert target.t1 is not None
-        node = plan.t1_name(target.plane, target.t1)
-        return [(node, f"t0-{host}") for host in fabric.host_numbers()]
-    hosts = fabric.host_numbers() if target.host is None else [target.host]
-    down = [f"h{host}" for host in hosts]
-    up = [f"t1-{number}" for number in fabric.t1_numbers()]
-    found = []
-    for host, interface in zip(hosts, down, strict=True):
-        names = {"link": [interface], "uplink": [f"t1-{target.t1}"]}.get(target.kind)
-        found += [(plan.t0_name(target.plane, host), each) for each in names or [interface, *up]]
-    return found
+        node = t1_name(target.plane, target.t1)
+        return [(node, f"t0-{t0}") for t0 in fabric.t0_numbers()]
+    return [
+        (
+            t0_name(target.plane, _t0_of(link, fabric)),
+            f"t1-{link.t1}" if link.host is None else f"h{link.host}",
+        )
+        for link in links_of(target, fabric)
+    ]
 
 
 def table(target: Target) -> str:

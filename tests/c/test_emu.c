@@ -22,10 +22,14 @@ enum { LOOPBACK = 1, FRAME = 14 + 40 + 40, HOP_LIMIT_AT = 21 };
 static const struct mrc_emu_config config = {.seed = 1,
                                              .hosts = 2,
                                              .planes = 1,
+                                             .t0 = 2,
                                              .t1 = 1,
+                                             .block = 0xFCBB,
                                              .mtu = 1500,
-                                             .rate_bps = 1000000000,
-                                             .delay_ns = 1000,
+                                             .host_rate_bps = 1000000000,
+                                             .fabric_rate_bps = 1000000000,
+                                             .host_delay_ns = 1000,
+                                             .fabric_delay_ns = 1000,
                                              .buffer_bytes = 100000};
 static const int ifindices[] = {LOOPBACK, LOOPBACK};
 
@@ -107,7 +111,7 @@ static void test_run__until_the_hop_limit_has_run_out(void) {
 static void test_destroy__with_packets_inside(void) {
   if (!is_alone()) return;
   struct mrc_emu_config slow = config;
-  slow.delay_ns = 3600ull * 1000000000;
+  slow.host_delay_ns = 3600ull * 1000000000;
   mrc_emu *emu;
   pthread_t thread;
   struct mrc_emu_stats stats;
@@ -123,16 +127,52 @@ static void test_destroy__with_packets_inside(void) {
   mrc_emu_destroy(emu);
 }
 
+/* A hop of 1 s delay among others of 1 us: the packet waits on it. */
+static void test_set_link__delays_one_hop(void) {
+  if (!is_alone()) return;
+  mrc_emu *emu;
+  pthread_t thread;
+  struct mrc_emu_hop info;
+  CHECK_EQ(mrc_emu_create(&config, ifindices, &emu), 0);
+  const int up = mrc_emu_hop_number(emu, MRC_EMU_T0_UP, 1, 1, 0);
+  const int down = mrc_emu_hop_number(emu, MRC_EMU_T1_DOWN, 1, 0, 0);
+  CHECK_EQ(mrc_emu_set_link(emu, up, 1000, 1000000000), 0);
+  CHECK_EQ(mrc_emu_set_link(emu, up, 0, 0), -EINVAL);
+  CHECK_EQ(mrc_emu_set_link(emu, -1, 1, 0), -EINVAL);
+  CHECK_EQ(mrc_emu_set_faults(emu, up, NULL, 0), 0); /* it stays what the hop is without faults */
+  CHECK_EQ(pthread_create(&thread, NULL, run, emu), 0);
+  send_one(64);
+  do {
+    sched_yield();
+    CHECK_EQ(mrc_emu_ask_hop(emu, up, &info), 0);
+  } while (info.packets == 0);
+  CHECK_EQ(info.busy_ns, info.bytes * 8 * 1000000);
+  CHECK_EQ(mrc_emu_ask_hop(emu, down, &info), 0);
+  CHECK_EQ(info.packets, 0);
+  mrc_emu_stop(emu);
+  pthread_join(thread, NULL);
+  mrc_emu_destroy(emu);
+}
+
 static void test_create__refuses(void) {
-  static const struct mrc_emu_config rows[] = {
-      {.hosts = 1, .planes = 1, .t1 = 1, .rate_bps = 1},
-      {.hosts = 2, .planes = 33, .t1 = 1, .rate_bps = 1},
-      {.hosts = 2, .planes = 1, .t1 = 0, .rate_bps = 1},
-      {.hosts = 2, .planes = 1, .t1 = 1, .rate_bps = 0},
-      {.hosts = 2, .planes = 1, .t1 = 1, .rate_bps = 1, .mtu = 65536},
-      {.hosts = 2, .planes = 1, .t1 = 1, .rate_bps = 1, .ecn_low_bytes = 2, .ecn_high_bytes = 1},
-  };
-  for (int i = 0; i < (int)(sizeof rows / sizeof *rows); i++) {
+  struct mrc_emu_config rows[13];
+  const int n_rows = (int)(sizeof rows / sizeof *rows);
+  for (int i = 0; i < n_rows; i++)
+    rows[i] = config;
+  rows[0].hosts = 1;
+  rows[1].hosts = 3;
+  rows[2].planes = 33;
+  rows[3].t0 = 0;
+  rows[4].hosts = rows[4].t0 = 4097;
+  rows[5].t1 = 0;
+  rows[6].t1 = 257;
+  rows[7].block = 65536;
+  rows[8].host_rate_bps = 0;
+  rows[9].fabric_rate_bps = 0;
+  rows[10].mtu = 65536;
+  rows[11].ecn_low_bytes = rows[11].ecn_high_bytes = 1;
+  rows[12].hosts = 16386;
+  for (int i = 0; i < n_rows; i++) {
     CHECK_ROW(i);
     mrc_emu *emu = NULL;
     CHECK_EQ(mrc_emu_create(&rows[i], ifindices, &emu), -EINVAL);
@@ -152,6 +192,8 @@ static void test_set_faults__refuses(void) {
   CHECK_EQ(mrc_emu_ask_hop(emu, -1, &info), -EINVAL);
   CHECK_EQ(mrc_emu_hop_number(emu, MRC_EMU_HOST_UP, 2, 0, 0), -EINVAL);
   CHECK_EQ(mrc_emu_hop_number(emu, MRC_EMU_HOST_UP, 0, 0, 0), -EINVAL);
+  CHECK_EQ(mrc_emu_hop_number(emu, MRC_EMU_HOST_DOWN, 1, 0, 1), -EINVAL); /* below another T0 */
+  CHECK_EQ(mrc_emu_hop_number(emu, MRC_EMU_HOST_DOWN, 1, 0, 2), -EINVAL);
   CHECK_EQ(mrc_emu_hop_number(emu, MRC_EMU_T0_UP, 1, 2, 0), -EINVAL);
   CHECK_EQ(mrc_emu_hop_number(emu, MRC_EMU_T0_UP, 1, 1, 1), -EINVAL);
   CHECK_EQ(mrc_emu_hop_number(emu, 4, 1, 0, 0), -EINVAL);
@@ -159,4 +201,5 @@ static void test_set_faults__refuses(void) {
 }
 
 CHECK_MAIN(RUN(test_run__until_the_hop_limit_has_run_out), RUN(test_destroy__with_packets_inside),
-           RUN(test_create__refuses), RUN(test_set_faults__refuses))
+           RUN(test_set_link__delays_one_hop), RUN(test_create__refuses),
+           RUN(test_set_faults__refuses))

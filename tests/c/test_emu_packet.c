@@ -93,7 +93,7 @@ static void test_read__describes_the_packet(void) {
     struct mrc_frame *packet = make(rows[i].opcode, rows[i].payload_bytes);
     struct mrc_emu_bytes *bytes = mrc_emu_bytes_of(packet);
     put_u16(bytes->at + OUTER, 0x6001 | (uint32_t)rows[i].ecn << 4);
-    CHECK(mrc_emu_packet_read(packet, 0));
+    CHECK(mrc_emu_packet_read(packet, 0xFCBB, 0));
     CHECK(packet->usids == 0x01000201E0000000ull);
     CHECK_EQ(packet->flow_label, 0x12345);
     CHECK_EQ(packet->ecn, rows[i].ecn);
@@ -127,7 +127,7 @@ static void test_read__refuses(void) {
     struct mrc_emu_bytes *bytes = mrc_emu_bytes_of(packet);
     bytes->at[rows[i].at] = rows[i].value;
     if (rows[i].n) bytes->n = rows[i].n;
-    CHECK_EQ(mrc_emu_packet_read(packet, 0), i == n_rows - 1);
+    CHECK_EQ(mrc_emu_packet_read(packet, 0xFCBB, 0), i == n_rows - 1);
   }
   mrc_frame_pool_free(&pool);
 }
@@ -135,7 +135,7 @@ static void test_read__refuses(void) {
 static struct mrc_frame *read_one(uint32_t payload_bytes) {
   struct mrc_frame *packet = make(MRC_OP_WRITE_MIDDLE, payload_bytes);
   CHECK(mrc_emu_packet_finish(packet));
-  CHECK(mrc_emu_packet_read(packet, 0));
+  CHECK(mrc_emu_packet_read(packet, 0xFCBB, 0));
   return packet;
 }
 
@@ -210,7 +210,7 @@ static void test_any_bytes(void) {
     if (mrc_prng_below(&prng, 2)) bytes->n = mrc_prng_below(&prng, bytes->n + 1);
     const uint32_t before = bytes->n;
     (void)mrc_emu_packet_finish(packet);
-    if (mrc_emu_packet_read(packet, 0)) {
+    if (mrc_emu_packet_read(packet, 0xFCBB, 0)) {
       packet->corrupt = mrc_prng_below(&prng, 2);
       if (packet->header_bytes > 0 && packet->payload_bytes > 0) packet->trimmed = MRC_TRIMMED;
       (void)mrc_emu_packet_write(packet, (uint32_t)mrc_prng_next(&prng));

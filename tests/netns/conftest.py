@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+from collections import Counter
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -19,6 +20,8 @@ from mrc.testbed import Testbed, build, control, rootless, state
 
 # A user namespace made by an ordinary user knows no user but that one.
 HAS_USERS = int(Path("/proc/self/uid_map").read_text().split()[2]) > 1
+
+PORT = 4791
 
 _numbers = count()
 
@@ -82,6 +85,27 @@ def hosts(bed: Testbed, tmp_path: Path) -> Iterator[Hosts]:
 def udp_socket(bed: Testbed, host: str) -> socket.socket:
     with netns.inside(bed.plan.nodes[host].namespace):
         return socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+
+
+def probe(bed: Testbed, src: int = 0, dst: int = 1, each: int = 1) -> Counter[str]:
+    """Send so many datagrams over each path, as large as fits; count what arrives, by path.
+
+    Nothing says which is the last, so this ends when none has come for a tenth of a second.
+    """
+    arrived: Counter[str] = Counter()
+    with udp_socket(bed, f"h{dst}") as rx, udp_socket(bed, f"h{src}") as tx:
+        rx.bind(("::", PORT))
+        for left in reversed(range(each)):
+            for path in bed.shape.topology.paths(src, dst):
+                tx.sendto(path.name.encode().ljust(bed.shape.mtu - 112), (str(path.dst), PORT))
+            # Take what comes before there is more: no queue on the way shall overflow.
+            rx.settimeout(0.002 if left else 0.1)
+            try:
+                while True:
+                    arrived[rx.recv(65536).decode().strip()] += 1
+            except (BlockingIOError, TimeoutError):
+                pass
+    return arrived
 
 
 @pytest.fixture

@@ -19,9 +19,9 @@ from scapy.layers.inet import UDP
 from scapy.packet import Packet
 from scapy.utils import PcapReader
 
-from mrc import topology
 from mrc.cli.main import main
 from mrc.testbed import Fabric, Testbed
+from mrc.topology import Addresses
 
 from .conftest import fresh_name, udp_socket
 
@@ -58,7 +58,7 @@ def send_burst(bed: Testbed) -> list[bytes]:
         rx.bind(("::", PORT))
         rx.settimeout(5)
         tx.setsockopt(SOL_UDP, UDP_SEGMENT, 1000)
-        tx.sendto(payload, (str(topology.path_address(1, 1, 0)), PORT))
+        tx.sendto(payload, (str(Addresses().on_path(1, 1, 0)), PORT))
         return [rx.recv(65536) for _ in range(5)]
 
 

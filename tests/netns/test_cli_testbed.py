@@ -16,10 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from mrc import netns, topology
+from mrc import netns
 from mrc.cli.main import main
 from mrc.errors import StateError
 from mrc.testbed import Testbed, nft, rootless, state
+from mrc.topology import Addresses
 
 from .conftest import HAS_USERS, fresh_name
 
@@ -94,7 +95,7 @@ def test_status__as_json(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert typed("status", "--name", name, "--json") == 0
     status = json.loads(capsys.readouterr().out)
     assert status["state"] == "up"
-    assert status["rate_bits_per_second"] == 500_000_000
+    assert status["host_rate_bits_per_second"] == 500_000_000
     assert status["faults"] == [{"target": "plane:1", "mode": "down", "loss": 1.0}]
     assert status["missing"] == []
     assert set(status["links"]["h0>t0:1.0"]) == {
@@ -108,7 +109,7 @@ def test_status__as_json(name: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_status__shows_links_that_carry(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    load = ("ping", "-6", "-f", "-q", "-s", "8000", "-w", "3", str(topology.path_address(1, 1, 0)))
+    load = ("ping", "-6", "-f", "-q", "-s", "8000", "-w", "3", str(Addresses().on_path(1, 1, 0)))
     argv, env = Testbed.existing(name).host_command("h0", load)
     with subprocess.Popen(argv, env=env, stdout=subprocess.PIPE) as ping:
         for _ in range(20):
@@ -149,11 +150,11 @@ def test_heal__says_what_is_left(name: str, capsys: pytest.CaptureFixture[str]) 
     [
         ((), "ACTION"),
         (("fail", "plane:7"), "no plane 7, they are 1..1"),
-        (("fail", "everything"), "target 'everything' is not plane:P, t1:P.S"),
+        (("fail", "everything"), "target 'everything' is not plane:P, t0:P.N"),
         (("fail", "plane:1", "--loss", "0%"), "not a percentage"),
         (("fail", "plane:1", "--loss", "5%", "--mode", "down"), "loss goes with silent"),
         (("fail", "plane:1", "--mode", "half"), "invalid choice"),
-        (("heal", "t0:1.9"), "no host h9"),
+        (("heal", "t0:1.9"), "no T0 9"),
         (("up", "--planes", "0"), "planes is 0"),
         (("up", "--rate", "quick"), "rate 'quick' is not like 500mbit"),
         (("down", "--name", "a/b"), "name 'a/b'"),
@@ -277,13 +278,14 @@ def test_up__emulated_takes_its_own_options(
     queues = ("--delay", "1ms", "--jitter", "2us", "--buffer", "1MiB", "--ecn-low", "64KiB")
     assert typed("up", *named, *SMALL, "--fabric", "emulated", *queues, "--no-trim") == 0
     shape = Testbed.existing(bed_name).shape
-    assert (shape.delay_ns, shape.jitter_ns, shape.buffer_bytes) == (10**6, 2000, 1 << 20)
-    assert (shape.ecn_low_bytes, shape.ecn_high_bytes, shape.trim) == (64 << 10, 0, False)
+    assert (shape.host_delay_ns, shape.fabric_delay_ns, shape.jitter_ns) == (10**6, 10**6, 2000)
+    assert shape.buffer_bytes == 1 << 20
+    assert (shape.ecn_low_bytes, shape.ecn_high_bytes, shape.trim) == (64 << 10, None, False)
     capsys.readouterr()
     assert typed("fail", *named, "plane:1", "--delay", "1ms", "--rate", "50mbit") == 0
     assert capsys.readouterr().out == "plane:1 fails: delay +1000 us, rate 50 Mbit/s\n"
     assert typed("fail", *named, "t1:1.0") == 0
-    ping = ("ping", "-6", "-c", "1", "-W", "1", str(topology.path_address(1, 1, 0)))
+    ping = ("ping", "-6", "-c", "1", "-W", "1", str(Addresses().on_path(1, 1, 0)))
     assert execute("exec", *named, "h0", "--", *ping).returncode == 1
     capsys.readouterr()
     assert typed("status", *named) == 0
@@ -301,8 +303,8 @@ def test_up__emulated_takes_its_own_options(
 def test_up__a_kernel_fabric_has_no_queues_to_set(
     bed_name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert typed("up", "--name", bed_name, *SMALL, "--delay", "1ms") == 2
-    assert "a kernel fabric has none of these: --fabric emulated" in capsys.readouterr().err
+    assert typed("up", "--name", bed_name, *SMALL, "--ecn-low", "1MiB") == 2
+    assert "a kernel fabric neither marks nor trims: --fabric emulated" in capsys.readouterr().err
 
 
 def test_up__emulated_ends_with_the_shell_of_an_ordinary_user(tmp_path: Path) -> None:

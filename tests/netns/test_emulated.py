@@ -31,6 +31,7 @@ from .conftest import fresh_name, udp_socket
 pytestmark = pytest.mark.usefixtures("healed")
 
 PORT = 4791
+ADDRESSES = topology.Addresses()
 WRITE = 0xC7  # the opcode of a WRITE Middle: what a switch may trim
 ETH_P_IPV6 = 0x86DD
 TRIMMED, TRIMMED_LASTHOP = 0x07, 0x0B
@@ -85,8 +86,8 @@ CARRIERS: dict[str, tuple[list[int], int]] = {
 def frame(usids: Sequence[int], hop_limit: int, mark: bytes) -> bytes:
     """Ethernet, outer IPv6 to a carrier, inner IPv6 with no next header and 8 bytes."""
     ethernet = bytes.fromhex("020000000001020000000002") + struct.pack("!H", ETH_P_IPV6)
-    carrier = srv6.pack(topology.block(1), usids).packed
-    source = topology.host_address(0).packed
+    carrier = srv6.pack(ADDRESSES.locator_block(1), usids).packed
+    source = ADDRESSES.host(0).packed
     inner = struct.pack("!IHBB", 6 << 28 | 2 << 20, len(mark), 59, 64) + source + source + mark
     outer = struct.pack("!IHBB", 6 << 28 | 2 << 20 | 0x4321, len(inner), 41, hop_limit)
     return ethernet + outer + source + carrier + inner
@@ -145,7 +146,7 @@ def test_usids__as_the_kernel_does(both: dict[Fabric, Testbed], name: str) -> No
     assert walk(both[Fabric.EMULATED], usids, hop_limit, mark) == kernel
     if name == "six uSIDs":
         (arrived,) = kernel["h1"]
-        rest = srv6.pack(topology.block(1), usids[2:])
+        rest = srv6.pack(ADDRESSES.locator_block(1), usids[2:])
         assert (IPv6Address(arrived[38:54]), arrived[21]) == (rest, 61)
 
 
@@ -157,7 +158,7 @@ def send_all(bed: Testbed, host: str, t1: int, count: int) -> None:
     with udp_socket(bed, host) as tx:
         tx.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_TCLASS, 2)
         for _ in range(count):
-            tx.sendto(bytes([WRITE]).ljust(4096), (str(topology.path_address(1, 1, t1)), PORT))
+            tx.sendto(bytes([WRITE]).ljust(4096), (str(ADDRESSES.on_path(1, 1, t1)), PORT))
 
 
 def incast(bed: Testbed, t1s: tuple[int, int], count: int) -> Counter[tuple[int, int]]:
@@ -230,7 +231,7 @@ def exchange(bed: Testbed, count: int) -> list[int]:
     arrived = []
     with receiver(bed) as rx, udp_socket(bed, "h0") as tx:
         for number in range(count):
-            tx.sendto(number.to_bytes(4), (str(topology.path_address(1, 1, 0)), PORT))
+            tx.sendto(number.to_bytes(4), (str(ADDRESSES.on_path(1, 1, 0)), PORT))
         rx.settimeout(0.1)
         try:
             while True:
@@ -261,7 +262,7 @@ def test_fail__delay_is_added_once(bed: Testbed) -> None:
     bed.fail("plane:1", delay_ns=200 * MS)
     with receiver(bed) as rx, udp_socket(bed, "h0") as tx:
         begin = time.monotonic()
-        tx.sendto(b"x", (str(topology.path_address(1, 1, 0)), PORT))
+        tx.sendto(b"x", (str(ADDRESSES.on_path(1, 1, 0)), PORT))
         rx.recv(100)
         assert 0.2 <= time.monotonic() - begin < 0.4
 
@@ -272,7 +273,7 @@ def test_fail__rate(bed: Testbed) -> None:
     with receiver(bed) as rx, udp_socket(bed, "h0") as tx:
         times = []
         for _ in range(20):
-            tx.sendto(bytes(4096), (str(topology.path_address(1, 1, 0)), PORT))
+            tx.sendto(bytes(4096), (str(ADDRESSES.on_path(1, 1, 0)), PORT))
         for _ in range(20):
             rx.recv(8192)
             times.append(time.monotonic())

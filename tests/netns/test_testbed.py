@@ -25,15 +25,16 @@ from pathlib import Path
 
 import pytest
 
-from mrc import netns, topology
+from mrc import netns
 from mrc.errors import ArgumentError, ConfigError, NetlinkError, StateError
 from mrc.testbed import Fabric, Fault, Mode, Testbed, build, control, nft, state
+from mrc.topology import Addresses
 
-from .conftest import HAS_USERS, fresh_name, udp_socket
+from .conftest import HAS_USERS, PORT, fresh_name, probe, udp_socket
 
 pytestmark = pytest.mark.usefixtures("healed")
 
-PORT = 4791
+ADDRESSES = Addresses()
 UDP_SEGMENT, UDP_GRO, SOL_UDP = 103, 104, 17
 ALL = {"t1:1.0", "t1:1.1", "t1:2.0", "t1:2.1"}
 
@@ -61,27 +62,6 @@ def kernel_bed(bed: Testbed) -> Testbed:
     if bed.shape.fabric is not Fabric.KERNEL:
         pytest.skip("an emulated fabric has no switches to look into")
     return bed
-
-
-def probe(bed: Testbed, src: int = 0, dst: int = 1, each: int = 1) -> Counter[str]:
-    """Send so many datagrams over each path, as large as fits; count what arrives, by path.
-
-    Nothing says which is the last, so this ends when none has come for a tenth of a second.
-    """
-    arrived: Counter[str] = Counter()
-    with udp_socket(bed, f"h{dst}") as rx, udp_socket(bed, f"h{src}") as tx:
-        rx.bind(("::", PORT))
-        for left in reversed(range(each)):
-            for path in bed.shape.topology.paths(dst):
-                tx.sendto(path.name.encode().ljust(bed.shape.mtu - 112), (str(path.dst), PORT))
-            # Take what comes before there is more: no queue on the way shall overflow.
-            rx.settimeout(0.002 if left else 0.1)
-            try:
-                while True:
-                    arrived[rx.recv(65536).decode().strip()] += 1
-            except (BlockingIOError, TimeoutError):
-                pass
-    return arrived
 
 
 def forwarded(bed: Testbed) -> dict[str, int]:
@@ -122,7 +102,7 @@ def test_paths__all_live_in_both_directions(bed: Testbed) -> None:
 def test_paths__each_crosses_its_own_t1(bed: Testbed) -> None:
     """Method: ten datagrams over one path at a time; only that path's T1 forwards them."""
     size = bed.shape.mtu - 112
-    for path in bed.shape.topology.paths(1):
+    for path in bed.shape.topology.paths(0, 1):
         before = forwarded(bed)
         with udp_socket(bed, "h1") as rx, udp_socket(bed, "h0") as tx:
             rx.bind(("::", PORT))
@@ -141,15 +121,15 @@ def test_paths__arrive_at_the_port_and_the_address_of_the_path(bed: Testbed) -> 
         rx.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, 1)
         rx.bind(("::", PORT))
         rx.settimeout(2)
-        for path in bed.shape.topology.paths(1):
+        for path in bed.shape.topology.paths(0, 1):
             tx.sendto(path.name.encode(), (str(path.dst), PORT))
         for expected in ("t1:2.0", "t1:2.1"):
             data, control, _, source = rx.recvmsg(100, 100)
             address = socket.inet_ntop(socket.AF_INET6, control[0][2][:16])
             t1 = int(expected[-1])
             assert data.decode() == expected
-            assert address == str(topology.path_address(1, 2, t1))
-            assert source[0] == str(topology.host_address(0))
+            assert address == str(ADDRESSES.on_path(1, 2, t1))
+            assert source[0] == str(ADDRESSES.host(0))
 
 
 def test_paths__a_message_of_64_kib_passes_the_shapers_whole(kernel_bed: Testbed) -> None:
@@ -160,7 +140,7 @@ def test_paths__a_message_of_64_kib_passes_the_shapers_whole(kernel_bed: Testbed
         rx.settimeout(2)
         tx.setsockopt(SOL_UDP, UDP_SEGMENT, 1024)
         message = bytes(63 * 1024)
-        tx.sendto(message, (str(topology.path_address(1, 1, 0)), PORT))
+        tx.sendto(message, (str(ADDRESSES.on_path(1, 1, 0)), PORT))
         assert len(rx.recv(1 << 17)) == len(message)
 
 
@@ -177,7 +157,7 @@ def test_paths__a_mark_on_the_outer_header_reaches_the_socket(kernel_bed: Testbe
             tx.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_TCLASS, 2)
             marks = []
             for t1 in (0, 1):
-                tx.sendto(b"x", (str(topology.path_address(1, 1, t1)), PORT))
+                tx.sendto(b"x", (str(ADDRESSES.on_path(1, 1, t1)), PORT))
                 control = rx.recvmsg(100, 100)[1]
                 marks.append(struct.unpack("i", control[0][2])[0])
         assert marks == [3, 2]
@@ -227,7 +207,7 @@ def test_fail__a_rate(bed: Testbed) -> None:
         rx.settimeout(2)
         began = time.monotonic()
         for _ in range(20):
-            tx.sendto(bytes(size), (str(topology.path_address(1, 2, 0)), PORT))
+            tx.sendto(bytes(size), (str(ADDRESSES.on_path(1, 2, 0)), PORT))
         for _ in range(20):
             rx.recv(65536)
         assert 0.07 <= time.monotonic() - began < 0.5

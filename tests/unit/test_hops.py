@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -22,65 +23,86 @@ from mrc.testbed.hops import (
     place,
     port,
 )
+from mrc.testbed.shape import Fabric, LinkChange, Shape
 from mrc.testbed.targets import Fault, Mode, Target, parse_target
 from mrc.topology import Topology
 
-FABRIC = Topology(hosts=3, planes=2, t1=2)
-NO_DELAY = [("delay", 0, 0), ("jitter", 0, 0)]
+SHAPE = Shape(
+    hosts=3, planes=2, t1=2, host_rate_bps=5000, host_delay_ns=10, fabric_delay_ns=10, jitter_ns=1,
+    fabric=Fabric.EMULATED,
+)  # fmt: skip
+FABRIC = SHAPE.topology
+BELOW_TWO = Shape(hosts=4, planes=2, t1=2, t0=2)
+SHAPES = pytest.mark.parametrize("shape", [SHAPE, BELOW_TWO], ids=["one host a T0", "two"])
 
-# What each packet passes on its way from a host to another, over T1 S of plane P.
-WAYS = [
-    (plane, source, target, t1)
-    for plane in (1, 2)
-    for source in range(3)
-    for target in range(3)
-    for t1 in range(2)
-    if source != target
-]
+# What a packet passes on its way: plane, source, target, T1. Below one T0 there is no T1.
+Way = tuple[int, int, int, int]
+AS_USUAL = [("delay", 10, 0), ("jitter", 1, 0)]
 
-CONCERNED = {
-    "plane:2": lambda plane, source, target, t1: plane == 2,
-    "t1:1.1": lambda plane, source, target, t1: (plane, t1) == (1, 1),
-    "t0:1.0": lambda plane, source, target, t1: plane == 1 and 0 in (source, target),
-    "link:h2.2": lambda plane, source, target, t1: plane == 2 and 2 in (source, target),
-    "uplink:1.1.0": lambda plane, source, target, t1: (
-        (plane, t1) == (1, 0) and 1 in (source, target)
-    ),
-}
+
+def ways(fabric: Topology) -> list[Way]:
+    return [
+        (plane, source, target, t1)
+        for plane in fabric.plane_numbers()
+        for source in fabric.host_numbers()
+        for target in fabric.host_numbers()
+        for t1 in (range(1) if fabric.t0_of(source) == fabric.t0_of(target) else range(2))
+        if source != target
+    ]
+
+
+def hops_on(fabric: Topology, way: Way) -> list[Hop]:
+    plane, source, target, t1 = way
+    first, last = fabric.t0_of(source), fabric.t0_of(target)
+    middle = [] if first == last else [Hop(T0_UP, plane, first, t1), Hop(T1_DOWN, plane, last, t1)]
+    return [Hop(HOST_UP, plane, first, source), *middle, Hop(HOST_DOWN, plane, last, target)]
+
+
+def concerns(name: str, fabric: Topology, way: Way) -> bool:
+    plane, source, target, t1 = way
+    ends = (fabric.t0_of(source), fabric.t0_of(target))
+    far = ends[0] != ends[1]
+    return {
+        "plane:2": plane == 2,
+        "t1:1.1": far and (plane, t1) == (1, 1),
+        "t0:1.0": plane == 1 and 0 in ends,
+        "link:h2.2": plane == 2 and 2 in (source, target),
+        "uplink:1.1.0": far and (plane, t1) == (1, 0) and 1 in ends,
+    }[name]
 
 
 def target(text: str) -> Target:
     return parse_target(text, FABRIC)
 
 
-def way(plane: int, source: int, target: int, t1: int) -> list[Hop]:
-    return [
-        Hop(HOST_UP, plane, source),
-        Hop(T0_UP, plane, source, t1),
-        Hop(T1_DOWN, plane, target, t1),
-        Hop(HOST_DOWN, plane, target),
-    ]
+@SHAPES
+@pytest.mark.parametrize("name", ["plane:2", "t1:1.1", "t0:1.0", "link:h2.2", "uplink:1.1.0"])
+def test_hops_of__each_packet_passes_one(name: str, shape: Shape) -> None:
+    hit = hops_of(parse_target(name, shape.topology), shape.topology)
+    for way in ways(shape.topology):
+        passed = [hop for hop in hops_on(shape.topology, way) if hop in hit]
+        assert len(passed) == int(concerns(name, shape.topology, way)), way
 
 
-@pytest.mark.parametrize("name", CONCERNED)
-def test_hops_of__each_packet_passes_one(name: str) -> None:
-    hit = hops_of(target(name), FABRIC)
-    for each in WAYS:
-        passed = [hop for hop in way(*each) if hop in hit]
-        assert len(passed) == int(CONCERNED[name](*each)), each
+@SHAPES
+def test_all_hops__are_those_of_all_ways(shape: Shape) -> None:
+    found = all_hops(shape)
+    assert len(found) == 2 * 2 * (shape.hosts + shape.t0 * 2)
+    assert set(found) == {
+        hop for way in ways(shape.topology) for hop in hops_on(shape.topology, way)
+    }
 
 
-def test_all_hops__are_those_of_all_ways() -> None:
-    found = all_hops(FABRIC)
-    assert len(found) == len(set(found)) == 2 * (2 * 3 + 2 * 3 * 2)
-    assert set(found) == {hop for each in WAYS for hop in way(*each)}
-    assert [str(hop) for hop in way(1, 0, 2, 1)] == [
+def test_hop__is_named_by_its_ends() -> None:
+    assert [str(hop) for hop in hops_on(FABRIC, (1, 0, 2, 1))] == [
         "h0>t0:1.0", "t0:1.0>t1:1.1", "t1:1.1>t0:1.2", "t0:1.2>h2",
     ]  # fmt: skip
+    near = hops_on(BELOW_TWO.topology, (1, 2, 3, 0))
+    assert [str(hop) for hop in near] == ["h2>t0:1.1", "t0:1.1>h3"]
 
 
 def test_port__is_where_a_packet_leaves() -> None:
-    assert [port(hop) for hop in way(1, 0, 2, 1)] == [
+    assert [port(hop) for hop in hops_on(FABRIC, (1, 0, 2, 1))] == [
         ("h0", "p1"), ("t0-1-0", "t1-1"), ("t1-1-1", "t0-2"), ("t0-1-2", "h2"),
     ]  # fmt: skip
 
@@ -90,7 +112,10 @@ def test_port__is_where_a_packet_leaves() -> None:
     [
         ("plane:2", {f"t0-2-{host}": [f"iifname h{host}"] for host in range(3)}),
         ("t1:1.1", {"t1-1-1": ["oifname t0-0", "oifname t0-1", "oifname t0-2"]}),
-        ("t0:2.1", {"t0-2-1": ["iifname h1", "oifname h1"]}),
+        (
+            "t0:2.1",
+            {"t0-2-1": ["iifname h1"], "t1-2-0": ["oifname t0-1"], "t1-2-1": ["oifname t0-1"]},
+        ),
         ("link:h1.2", {"t0-2-1": ["iifname h1", "oifname h1"]}),
         ("uplink:2.1.0", {"t0-2-1": ["oifname t1-0"], "t1-2-0": ["oifname t0-1"]}),
     ],
@@ -113,21 +138,21 @@ def test_place__chances_are_independent_and_delays_add_up() -> None:
         target("plane:1"): Fault(loss=0.5, corrupt=0.1, delay_ns=1000),
         target("link:h0.1"): Fault(loss=0.5, delay_ns=500, jitter_ns=7),
     }
-    placed = place(faults, FABRIC, delay_ns=10, jitter_ns=1)
-    assert placed[Hop(HOST_UP, 1, 0)] == [
+    placed = place(faults, SHAPE)
+    assert placed[Hop(HOST_UP, 1, 0, 0)] == [
         ("loss", 750_000, 1_000_000), ("corrupt", 100_000, 1_000_000),
         ("delay", 1510, 0), ("jitter", 8, 0),
     ]  # fmt: skip
-    assert placed[Hop(HOST_DOWN, 1, 0)] == [
+    assert placed[Hop(HOST_DOWN, 1, 0, 0)] == [
         ("loss", 500_000, 1_000_000), ("delay", 510, 0), ("jitter", 8, 0)
     ]  # fmt: skip
     assert len(placed) == 4
 
 
 def test_place__what_is_silent_or_down_loses_all() -> None:
-    silent = [("silent", 0, 0), *NO_DELAY]
+    silent = [("silent", 0, 0), *AS_USUAL]
     for fault in (Fault(), Fault(Mode.DOWN)):
-        placed = place({target("uplink:2.1.0"): fault}, FABRIC)
+        placed = place({target("uplink:2.1.0"): fault}, SHAPE)
         assert placed == {Hop(T0_UP, 2, 1, 0): silent, Hop(T1_DOWN, 2, 1, 0): silent}
 
 
@@ -136,18 +161,24 @@ def test_place__the_smallest_rate_counts() -> None:
         target("t1:1.0"): Fault(loss=0, rate_bps=10),
         target("uplink:1.2.0"): Fault(loss=0, rate_bps=5),
     }
-    placed = place(faults, FABRIC)
-    assert placed[Hop(T1_DOWN, 1, 2, 0)] == [*NO_DELAY, ("rate", 5, 0)]
-    assert placed[Hop(T1_DOWN, 1, 0, 0)] == [*NO_DELAY, ("rate", 10, 0)]
+    placed = place(faults, SHAPE)
+    assert placed[Hop(T1_DOWN, 1, 2, 0)] == [*AS_USUAL, ("rate", 5, 0)]
+    assert placed[Hop(T1_DOWN, 1, 0, 0)] == [*AS_USUAL, ("rate", 10, 0)]
     assert placed[Hop(T0_UP, 1, 0, 0)] == [("rate", 10, 0)]
 
 
 def test_place__a_share_of_the_rate_is_of_the_link() -> None:
     faults = {target("link:h0.1"): Fault(loss=0, rate_share=0.1)}
-    placed = place(faults, FABRIC, rate_bps=500)
-    assert placed[Hop(HOST_UP, 1, 0)] == [*NO_DELAY, ("rate", 50, 0)]
+    placed = place(faults, SHAPE)
+    assert placed[Hop(HOST_UP, 1, 0, 0)] == [*AS_USUAL, ("rate", 500, 0)]
+
+
+def test_place__a_delay_comes_on_top_of_the_links_own() -> None:
+    shape = replace(SHAPE, links=(LinkChange("t1:1.0", delay_ns=500),))
+    placed = place({target("t1:1.0"): Fault(loss=0, delay_ns=7)}, shape)
+    assert placed[Hop(T1_DOWN, 1, 2, 0)] == [("delay", 507, 0), ("jitter", 1, 0)]
 
 
 def test_encode_faults__through_json() -> None:
-    placed = place({target("plane:1"): Fault(loss=0.2, reorder=0.1)}, FABRIC)
+    placed = place({target("plane:1"): Fault(loss=0.2, reorder=0.1)}, SHAPE)
     assert decode_faults(json.loads(json.dumps(encode_faults(placed)))) == placed

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from mrc.testbed.picture import draw
-from mrc.testbed.plan import Shape
+from mrc.testbed.shape import Shape
 
 
 def test_draw__crosses_out_what_fails() -> None:
@@ -26,4 +26,15 @@ def test_draw__more_t1s_than_hosts() -> None:
         "plane 1     h0 -- t0:1.0 --+-- t1:1.0",
         "            h1 -- t0:1.1 --+-- t1:1.1",
         "                           +-- t1:1.2",
+    ]
+
+
+def test_draw__several_hosts_below_a_t0() -> None:
+    assert draw(Shape(hosts=4, planes=1, t0=2, t1=1), {"link:h1.1"})[1:] == [
+        "plane 1     h0 h1 x -- t0:1.0 --+-- t1:1.0",
+        "            h2 h3 -- t0:1.1   --+",
+    ]
+    assert draw(Shape(hosts=16, planes=1, t0=2, t1=1), set())[1:] == [
+        "plane 1     h0..h7 -- t0:1.0  --+-- t1:1.0",
+        "            h8..h15 -- t0:1.1 --+",
     ]

@@ -11,11 +11,14 @@ import pytest
 
 from mrc.errors import ConfigError
 from mrc.testbed import state
-from mrc.testbed.plan import Shape, make_plan
+from mrc.testbed.plan import make_plan
+from mrc.testbed.shape import LinkChange, Shape
 from mrc.testbed.state import State
 from mrc.testbed.targets import Fault, Mode
 
-SHAPE = Shape(hosts=3, planes=2, t1=1, rate_bps=None, mtu=1500)
+SHAPE = Shape(
+    hosts=3, planes=2, t1=1, host_rate_bps=None, mtu=1500, links=(LinkChange("t1:1.0", 10**6),)
+)
 
 
 @pytest.fixture(autouse=True)

@@ -14,9 +14,9 @@ FABRIC = Topology(hosts=2, planes=4, t1=3)
 TARGETS = [
     ("plane:2", Target("plane", 2)),
     ("t1:3.1", Target("t1", 3, t1=1)),
-    ("t0:4.1", Target("t0", 4, host=1)),
+    ("t0:4.1", Target("t0", 4, t0=1)),
     ("link:h1.2", Target("link", 2, host=1)),
-    ("uplink:2.1.0", Target("uplink", 2, host=1, t1=0)),
+    ("uplink:2.1.0", Target("uplink", 2, t0=1, t1=0)),
 ]
 
 
@@ -37,7 +37,7 @@ def test_parse_target__every_form_and_back(text: str, target: Target) -> None:
         ("plane:0", "no plane 0, they are 1..4"),
         ("plane:5", "no plane 5"),
         ("t1:1.3", "no T1 3, they are 0..2"),
-        ("t0:1.2", "no host h2, they are 0..1"),
+        ("t0:1.2", "no T0 2, they are 0..1"),
         ("link:h2.1", "no host h2"),
         ("uplink:1.0.3", "no T1 3"),
     ],
@@ -93,8 +93,9 @@ def test_fault__says_what_it_does() -> None:
     [
         (
             "plane:2",
-            [("t0-2-0", "h0"), ("t0-2-0", "t1-0"), ("t0-2-0", "t1-1"), ("t0-2-0", "t1-2"),
-             ("t0-2-1", "h1"), ("t0-2-1", "t1-0"), ("t0-2-1", "t1-1"), ("t0-2-1", "t1-2")],
+            [("t0-2-0", "h0"), ("t0-2-1", "h1"),
+             ("t0-2-0", "t1-0"), ("t0-2-0", "t1-1"), ("t0-2-0", "t1-2"),
+             ("t0-2-1", "t1-0"), ("t0-2-1", "t1-1"), ("t0-2-1", "t1-2")],
         ),
         ("t1:3.1", [("t1-3-1", "t0-0"), ("t1-3-1", "t0-1")]),
         ("t0:4.1", [("t0-4-1", "h1"), ("t0-4-1", "t1-0"), ("t0-4-1", "t1-1"), ("t0-4-1", "t1-2")]),
@@ -130,3 +131,24 @@ def test_rules__drop_everything_without_dice() -> None:
 
 def test_table__differs_for_every_target() -> None:
     assert len({targets.table(target) for _, target in TARGETS}) == len(TARGETS)
+
+
+BELOW_TWO = Topology(hosts=4, planes=2, t1=2, t0=2)
+
+
+@pytest.mark.parametrize(
+    ("text", "ends"),
+    [
+        (
+            "plane:1",
+            [("t0-1-0", "h0"), ("t0-1-0", "h1"), ("t0-1-1", "h2"), ("t0-1-1", "h3"),
+             ("t0-1-0", "t1-0"), ("t0-1-0", "t1-1"), ("t0-1-1", "t1-0"), ("t0-1-1", "t1-1")],
+        ),
+        ("t0:2.1", [("t0-2-1", "h2"), ("t0-2-1", "h3"), ("t0-2-1", "t1-0"), ("t0-2-1", "t1-1")]),
+        ("t1:2.1", [("t1-2-1", "t0-0"), ("t1-2-1", "t0-1")]),
+        ("link:h3.1", [("t0-1-1", "h3")]),
+        ("uplink:1.1.0", [("t0-1-1", "t1-0")]),
+    ],
+)  # fmt: skip
+def test_links__with_two_hosts_below_each_t0(text: str, ends: list[tuple[str, str]]) -> None:
+    assert targets.links(parse_target(text, BELOW_TWO), BELOW_TWO) == ends

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The files that a host of a test bed has: its configuration, and /etc/hosts. Pure."""
+
+from __future__ import annotations
+
+from mrc.srv6 import format_usid
+from mrc.testbed.shape import Shape
+
+
+def hosts_file(shape: Shape) -> str:
+    """/etc/hosts inside the hosts."""
+    lines = ["127.0.0.1 localhost", "::1 localhost"]
+    lines += [f"{shape.addresses.oob(host)} h{host}" for host in range(shape.hosts)]
+    return "\n".join(lines) + "\n"
+
+
+def config(shape: Shape, host: int) -> str:
+    """The host's configuration file: its ports, its peers and the paths to them."""
+    lines = ["schema = 1", f'host = "h{host}"', 'source = "srv6"']
+    for plane in shape.topology.plane_numbers():
+        lines += [
+            "",
+            "[[ports]]",
+            f'ifname = "p{plane}"',
+            f'address = "{shape.addresses.host(host)}"',
+            f"mtu = {shape.mtu}",
+        ]
+    for peer in shape.topology.host_numbers():
+        if peer != host:
+            lines += _peer(shape, host, peer)
+    return "\n".join(lines) + "\n"
+
+
+def _peer(shape: Shape, host: int, peer: int) -> list[str]:
+    lines = [
+        "",
+        f"[peers.h{peer}]",
+        f'oob = "{shape.addresses.oob(peer)}"',
+        f'sources = ["{shape.addresses.host(peer)}"]',
+    ]
+    for path in shape.topology.paths(host, peer):
+        segments = ", ".join(f'"{segment}"' for segment in path.segments)
+        usids = ", ".join(f'"{format_usid(usid)}"' for usid in path.usids)
+        lines += [
+            "",
+            f"[[peers.h{peer}.paths]]",
+            f"plane = {path.plane}",
+            f'name = "{path.name}"',
+            f'dst = "{path.dst}"',
+            f"segments = [{segments}]",
+            f"usids = [{usids}]",
+        ]
+    return lines

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the nodes and interfaces of a test bed are called. Pure.
+
+Plane P, T0 N, T1 S, host H:
+
+    mrc-NAME-hH         p1..pP, mgmt
+    mrc-NAME-t0-P-N     hH down to each host below it, t1-S up to each T1
+    mrc-NAME-t1-P-S     t0-N down to each T0
+    mrc-NAME-mgmt       hH to each host
+
+In an emulated fabric one namespace stands for all T0s and T1s:
+
+    mrc-NAME-fabric     hH-P to each host in each plane
+"""
+
+from __future__ import annotations
+
+import re
+
+DEFAULT_NAME = "lab"
+FABRIC = "fabric"
+MANAGEMENT = "mgmt"
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
+
+
+def check_name(name: str) -> None:
+    """Raises ValueError for what cannot name a test bed."""
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"name {name!r} is not 1 to 32 letters, digits, '-' or '_'")
+
+
+def namespace(name: str, node: str) -> str:
+    return f"mrc-{name}-{node}"
+
+
+def is_namespace_of(name: str, candidate: str) -> bool:
+    """Whether a namespace belongs to the test bed of this name, and not to `NAME-more`."""
+    node = r"(h\d+|t[01]-\d+-\d+|mgmt|fabric)"
+    return re.fullmatch(re.escape(namespace(name, "")) + node, candidate) is not None
+
+
+def host_name(host: int) -> str:
+    return f"h{host}"
+
+
+def t0_name(plane: int, number: int) -> str:
+    return f"t0-{plane}-{number}"
+
+
+def t1_name(plane: int, number: int) -> str:
+    return f"t1-{plane}-{number}"
+
+
+def interface_name(host: int, plane: int) -> str:
+    """The emulator's end of a host's link."""
+    return f"h{host}-{plane}"

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parameters of a test bed. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
+from ipaddress import IPv6Network
+from typing import Any
+
+from mrc.testbed.targets import Target, all_links, links_of, parse_target
+from mrc.topology import Addresses, Topology
+
+DEFAULT_RATE = "500mbit"
+MIN_MTU, MAX_MTU = 1400, 65535
+MAX_RATE_BPS = 1_000_000_000_000
+# What a hop through the kernel takes by itself, and more: a shorter delay would not be seen.
+MIN_KERNEL_DELAY_NS = 50_000
+_RATE = re.compile(r"(\d+(?:\.\d+)?)(|k|m|g|t)(?:bit)?(?:/s)?")
+_RATE_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+
+
+class Fabric(StrEnum):
+    """Who forwards packets between the hosts."""
+
+    KERNEL = "kernel"
+    """a namespace for each switch, in which Linux does the uSID forwarding"""
+    EMULATED = "emulated"
+    """one process: the simulator's switches, in real time"""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkChange:
+    """What the links of a target have in place of what their tier has; None: the same."""
+
+    target: str
+    rate_bps: int | None = None
+    delay_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LinkProperties:
+    """Of a link, each way."""
+
+    rate_bps: int | None
+    """None: as fast as the machine can"""
+    delay_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The parameters of a test bed."""
+
+    hosts: int = 2
+    planes: int = 4
+    t0: int = 0
+    """T0s per plane; 0: one for each host"""
+    t1: int = 2
+    """T1s per plane"""
+    host_rate_bps: int | None = 500_000_000
+    """of a link between host and T0, each way; None: as fast as the machine can"""
+    fabric_rate_bps: int | None = 500_000_000
+    """of a link between T0 and T1"""
+    host_delay_ns: int = 0
+    fabric_delay_ns: int = 0
+    jitter_ns: int = 0
+    """added to every delay by chance, up to this; order is kept"""
+    links: tuple[LinkChange, ...] = ()
+    """later ones count before earlier ones"""
+    mtu: int = 9000
+    buffer_bytes: int | None = None
+    """of a switch port, for data and for control; 0: no limit; None: 10 ms at the host rate, in a
+    kernel fabric at its own, and at least 256 KiB
+    """
+    ecn_low_bytes: int | None = None
+    """data is marked by chance from here on; None: a tenth of the buffer"""
+    ecn_high_bytes: int | None = None
+    """and always from here on; 0: never; None: four tenths of the buffer"""
+    trim: bool = True
+    """what finds no room loses its payload; False: it is dropped"""
+    fabric: Fabric = Fabric.KERNEL
+    addresses: Addresses = field(default_factory=Addresses)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "fabric", Fabric(self.fabric))
+        object.__setattr__(self, "t0", self.topology.t0)
+        if not MIN_MTU <= self.mtu <= MAX_MTU:
+            raise ValueError(f"mtu is {self.mtu}, not in {MIN_MTU}..{MAX_MTU}")
+        rates = [self.host_rate_bps, self.fabric_rate_bps, *(link.rate_bps for link in self.links)]
+        for rate_bps in rates:
+            if rate_bps is not None and not 1000 <= rate_bps <= MAX_RATE_BPS:
+                raise ValueError(f"rate is {rate_bps} bit/s, not in 1kbit..1tbit (or none)")
+        if self.fabric is Fabric.KERNEL and self.jitter_ns:
+            raise ValueError("jitter would reorder in a kernel fabric: --fabric emulated")
+        for link in self.links:
+            parse_target(link.target, self.topology)
+
+    @property
+    def topology(self) -> Topology:
+        return Topology(self.hosts, self.planes, self.t1, self.t0, self.addresses)
+
+    def link_properties(self) -> dict[Target, LinkProperties]:
+        """Of every link, as the fabric has them: first those of the hosts, then the uplinks, plane
+        by plane.
+        """
+        tiers = {
+            "link": LinkProperties(self.host_rate_bps, self.host_delay_ns),
+            "uplink": LinkProperties(self.fabric_rate_bps, self.fabric_delay_ns),
+        }
+        found = {link: tiers[link.kind] for link in all_links(self.topology)}
+        for change in self.links:
+            for link in links_of(parse_target(change.target, self.topology), self.topology):
+                rate_bps = change.rate_bps or found[link].rate_bps
+                delay_ns = found[link].delay_ns if change.delay_ns is None else change.delay_ns
+                found[link] = LinkProperties(rate_bps, delay_ns)
+        if self.fabric is Fabric.KERNEL:
+            return {link: _without_short_delay(properties) for link, properties in found.items()}
+        return found
+
+
+def _without_short_delay(properties: LinkProperties) -> LinkProperties:
+    is_short = properties.delay_ns < MIN_KERNEL_DELAY_NS
+    return replace(properties, delay_ns=0) if is_short else properties
+
+
+def parse_rate(text: str) -> int | None:
+    """A rate as tc(8) or a scenario writes it: `500mbit`, `10 Gbit/s`, plain bit/s; `none` for no
+    limit.
+    """
+    if text == "none":
+        return None
+    match = _RATE.fullmatch(text.lower().replace(" ", ""))
+    if match is None:
+        raise ValueError(f"rate {text!r} is not like 500mbit, 10gbit or none")
+    return round(float(match[1]) * _RATE_UNITS[match[2]])
+
+
+def scale_rates(shape: Shape, host_rate_bps: int | None) -> Shape:
+    """With another rate of the hosts' links, to which all others keep their ratio; None: all have
+    none.
+    """
+    usual_bps = shape.host_rate_bps
+
+    def scaled(rate_bps: int | None) -> int | None:
+        if host_rate_bps is None or rate_bps is None or usual_bps is None:
+            return None
+        return max(1000, rate_bps * host_rate_bps // usual_bps)
+
+    links = tuple(replace(link, rate_bps=scaled(link.rate_bps)) for link in shape.links)
+    fabric_rate_bps = scaled(shape.fabric_rate_bps)
+    return replace(shape, links=links, host_rate_bps=host_rate_bps, fabric_rate_bps=fabric_rate_bps)
+
+
+def with_delay(shape: Shape, delay_ns: int) -> Shape:
+    """With this delay of every link."""
+    links = tuple(replace(link, delay_ns=None) for link in shape.links)
+    return replace(shape, host_delay_ns=delay_ns, fabric_delay_ns=delay_ns, links=links)
+
+
+def encode(shape: Shape) -> dict[str, Any]:
+    """For JSON."""
+    networks = {key: str(network) for key, network in asdict(shape.addresses).items()}
+    return asdict(shape) | {"addresses": networks}
+
+
+def decode(stored: dict[str, Any]) -> Shape:
+    networks = {key: IPv6Network(text) for key, text in stored["addresses"].items()}
+    links = tuple(LinkChange(**link) for link in stored["links"])
+    return Shape(**stored | {"addresses": Addresses(**networks), "links": links})
