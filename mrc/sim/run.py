@@ -95,6 +95,7 @@ def _config(scenario: Scenario, flows: list[Flow], seed: int) -> dict[str, int]:
     hashed = scenario.topology.routing if kind == "mrc" else "ecmp"
     topology["routing"] = native.ROUTING[hashed]
     topology["trims"] = int(topology.pop("trimming"))
+    topology.pop("mtu")  # packets are as long as path_mtu says
     if kind == "ecmp-planes":
         transport["evs_per_plane"] = 1
     ends = [host for flow in flows for host in (flow.sender, flow.receiver)]
