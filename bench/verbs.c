@@ -51,6 +51,7 @@ enum {
   X(mpr, 1024)                     \
   X(cc, MRC_CC_DELAY)              \
   X(spin_us, 0)                    \
+  X(coalesce_us, 100)              \
   X(arena_mib, 16)                 \
   X(max_burst_bytes, 0)            \
   X(sack_threshold_bytes, 0)       \
@@ -186,6 +187,7 @@ static void open_end(struct end *end) {
   const struct settings *settings = &end->settings;
   end->config.polled = settings->polled;
   end->config.spin_us = (uint16_t)settings->spin_us;
+  end->config.coalesce_us = (uint16_t)settings->coalesce_us;
   end->config.rcvbuf_bytes = settings->rcvbuf_bytes;
   end->config.sndbuf_bytes = settings->sndbuf_bytes;
   end->config.engine =

@@ -191,8 +191,8 @@ struct mrc_engine_config {
   uint32_t cq_depth;             /* completions held before polling [65536] */
   uint32_t trace_entries;        /* length of the trace ring, a power of two [4096] */
   uint32_t max_burst_bytes;      /* UDP payload bytes of one burst [63488] */
-  uint32_t sack_threshold_bytes; /* received bytes that trigger a SACK [16384] */
-  uint32_t sack_delay_ns;        /* longest wait of a SACK below the threshold [200000] */
+  uint32_t sack_threshold_bytes; /* received bytes that trigger a SACK [262144] */
+  uint32_t sack_delay_ns;        /* longest wait of a SACK below the threshold [500000] */
   uint32_t noise_ns; /* how late this host and its peers may run without a cause on the network,
                         1 us to 1 s; the floors of all patience follow from it [500000] */
 };
@@ -475,6 +475,7 @@ struct mrc_ctx_config {
   uint32_t n_ports;
   uint16_t udp_port;     /* wanted; 0: 4791 when free, another otherwise */
   uint16_t spin_us;      /* busy poll so long before sleeping; 0: sleep at once */
+  uint16_t coalesce_us;  /* while bursts come in, take them in one go so often; 0: each */
   uint32_t rcvbuf_bytes; /* wanted per port [8 MiB]; a warning event tells when less was granted */
   uint32_t sndbuf_bytes; /* wanted per transmit socket [4 MiB] */
   uint32_t ring_entries; /* of command and completion ring, a power of two [8192] */

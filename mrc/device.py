@@ -32,6 +32,7 @@ class DeviceConfig:
     ports: tuple[PortConfig, ...]
     udp_port: int = 0
     spin_us: int = 0
+    coalesce_us: int = 0
     polled: bool = False
     rcvbuf_bytes: int = 0
     sndbuf_bytes: int = 0
@@ -148,7 +149,14 @@ class Device:
         }
         sizes = {
             name: getattr(config, name)
-            for name in ("udp_port", "spin_us", "rcvbuf_bytes", "sndbuf_bytes", "ring_entries")
+            for name in (
+                "udp_port",
+                "spin_us",
+                "coalesce_us",
+                "rcvbuf_bytes",
+                "sndbuf_bytes",
+                "ring_entries",
+            )
         }
         self._native = _native.NativeContext(
             {

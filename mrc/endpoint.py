@@ -436,6 +436,7 @@ def _device_config(config: ContextConfig, ports: Sequence[LocalPort]) -> DeviceC
         ),
         udp_port=config.udp_port,
         spin_us=config.spin_us,
+        coalesce_us=config.coalesce_us,
         polled=config.polled,
         rcvbuf_bytes=config.rcvbuf_bytes,
         sndbuf_bytes=config.sndbuf_bytes,

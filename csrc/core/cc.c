@@ -3,6 +3,12 @@
 
 #include <errno.h>
 
+enum {
+  ASKS_A_WINDOW = 16, /* so that what is in flight never runs dry between two SACKs */
+  NSCC_SACK_BYTES =
+      16384 /* NSCC reacts to single marks: it wants to hear of them at least so often */
+};
+
 /* No control: the PSN window is the only limit. */
 static int null_init(struct mrc_cc *cc, const struct mrc_cc_config *config) {
   (void)config;
@@ -58,7 +64,10 @@ bool mrc_cc_is_congestion(const struct mrc_cc *cc, uint64_t delay_ns) {
   return delay_ns > algorithms[cc->kind]->target_delay_ns(cc) * 3 / 2;
 }
 
-bool mrc_cc_asks_for_sack(const struct mrc_cc *cc, uint64_t inflight_bytes, uint32_t sack_bytes) {
-  if (inflight_bytes + cc->mtu_bytes > cc->cwnd_bytes) return true;
-  return cc->kind == MRC_CC_NSCC && cc->cwnd_bytes < sack_bytes;
+bool mrc_cc_asks_for_sack(const struct mrc_cc *cc, uint64_t inflight_bytes, uint64_t unasked_bytes,
+                          uint32_t sack_bytes) {
+  if (cc->kind != MRC_CC_NSCC) return unasked_bytes >= cc->cwnd_bytes / ASKS_A_WINDOW;
+  const uint32_t interval = mrc_min_u32(sack_bytes, NSCC_SACK_BYTES);
+  if (inflight_bytes + cc->mtu_bytes > cc->cwnd_bytes || cc->cwnd_bytes < interval) return true;
+  return interval < sack_bytes && unasked_bytes >= interval;
 }

@@ -114,9 +114,11 @@ void mrc_cc_on_timeout(struct mrc_cc *cc);
 void mrc_cc_on_spurious_timeout(struct mrc_cc *cc);
 /* Whether a loss that saw this queueing delay is overflow rather than a failed path. */
 bool mrc_cc_is_congestion(const struct mrc_cc *cc, uint64_t delay_ns);
-/* Whether a packet that leaves so much in flight should ask for a SACK, because the sender is about
-   to wait for one. `sack_bytes`: what the receiver takes in before it sends one by itself. */
-bool mrc_cc_asks_for_sack(const struct mrc_cc *cc, uint64_t inflight_bytes, uint32_t sack_bytes);
+/* Whether a packet that leaves so much in flight, and so much of it sent since the last one that
+   asked, should ask for a SACK: the sender must not have to wait for one. `sack_bytes`: what the
+   receiver takes in before it sends one by itself. */
+bool mrc_cc_asks_for_sack(const struct mrc_cc *cc, uint64_t inflight_bytes, uint64_t unasked_bytes,
+                          uint32_t sack_bytes);
 
 /* The window, within its bounds. */
 static inline uint64_t mrc_cc_clamp(const struct mrc_cc *cc, uint64_t bytes) {

@@ -32,8 +32,8 @@ static bool fill_config(struct mrc_engine_config *config) {
   config->cq_depth = or_default(config->cq_depth, 65536);
   config->trace_entries = or_default(config->trace_entries, 4096);
   config->max_burst_bytes = or_default(config->max_burst_bytes, 63488);
-  config->sack_threshold_bytes = or_default(config->sack_threshold_bytes, 16384);
-  config->sack_delay_ns = or_default(config->sack_delay_ns, 200000);
+  config->sack_threshold_bytes = or_default(config->sack_threshold_bytes, 262144);
+  config->sack_delay_ns = or_default(config->sack_delay_ns, 500000);
   config->noise_ns = or_default(config->noise_ns, MRC_NOISE_NS);
   return config->ports <= MRC_MAX_PORTS && config->max_qps <= 1u << 20 &&
          config->max_mrs <= 1u << 20 && config->noise_ns >= 1000 &&

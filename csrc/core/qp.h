@@ -97,6 +97,7 @@ struct mrc_requester {
   struct mrc_rtt rtt; /* over all planes */
   struct mrc_reliability_probe probe;
   uint64_t progress_ns;   /* last sign of life of the peer, or when work began */
+  uint64_t unasked_bytes; /* sent since the last packet that asked for a SACK */
   uint64_t probed_ns;     /* when the last reliability probe was asked for */
   uint64_t probe_wait_ns; /* current patience before that probe; doubles */
   uint32_t timeouts;      /* expiries in a row, and refusals */

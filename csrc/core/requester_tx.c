@@ -166,25 +166,23 @@ static uint8_t opcode_of(const struct mrc_wqe *wqe, uint64_t offset, uint32_t by
   return imm ? MRC_OP_WRITE_LAST_IMM : MRC_OP_WRITE_LAST;
 }
 
-/* Packet k of the work request at `index`. */
-static struct mrc_wire data_packet(const struct mrc_qp *qp, uint32_t index, uint32_t k,
-                                   uint32_t bytes, uint64_t now_ns) {
+/* Makes it packet k of the work request at `index`. Field by field, in place: to build a packet and
+   copy it costs more than all that is computed. */
+static void set_data_packet(struct mrc_wire *wire, const struct mrc_qp *qp, uint32_t index,
+                            uint32_t k, uint32_t bytes) {
   const struct mrc_wqe *wqe = &qp->req.sq[index & qp->req.sq_mask];
   const uint64_t offset = (uint64_t)k * qp->attr.path_mtu;
-  return (struct mrc_wire){.opcode = opcode_of(wqe, offset, bytes),
-                           .dest_qpn = qp->attr.dest_qpn,
-                           .psn = mrc_psn_add(wqe->first_psn, k),
-                           .ts = true,
-                           .tsr = true,
-                           .tx_timestamp = mrc_timestamp(now_ns),
-                           .rqmsn = wqe->rqmsn,
-                           .msn = (uint16_t)index,
-                           .va = wqe->va + offset,
-                           .rkey = wqe->rkey,
-                           .dma_bytes = wqe->bytes,
-                           .imm = wqe->imm,
-                           .payload = (const uint8_t *)(uintptr_t)(wqe->local + offset),
-                           .payload_bytes = bytes};
+  wire->opcode = opcode_of(wqe, offset, bytes);
+  wire->rtx = false;
+  wire->psn = mrc_psn_add(wqe->first_psn, k);
+  wire->rqmsn = wqe->rqmsn;
+  wire->msn = (uint16_t)index;
+  wire->va = wqe->va + offset;
+  wire->rkey = wqe->rkey;
+  wire->dma_bytes = wqe->bytes;
+  wire->imm = wqe->imm;
+  wire->payload = (const uint8_t *)(uintptr_t)(wqe->local + offset);
+  wire->payload_bytes = bytes;
 }
 
 /* The next packet to send, retransmissions first; false when there is none. A new one has no PSN
@@ -195,13 +193,13 @@ struct candidate {
   bool fresh;     /* has no PSN yet */
 };
 
-static bool next_candidate(const struct mrc_qp *qp, struct candidate *next, uint64_t now_ns) {
+static bool next_candidate(const struct mrc_qp *qp, struct candidate *next) {
   const struct mrc_requester *req = &qp->req;
   if (req->win.n_tosend > 0) {
     const uint32_t psn = mrc_txwin_first_tosend(&req->win);
     const struct mrc_txslot *slot = mrc_txwin_slot(&req->win, psn);
     const uint32_t first_psn = req->sq[slot->wqe & req->sq_mask].first_psn;
-    next->wire = data_packet(qp, slot->wqe, mrc_psn_sub(psn, first_psn), slot->bytes, now_ns);
+    set_data_packet(&next->wire, qp, slot->wqe, mrc_psn_sub(psn, first_psn), slot->bytes);
     next->wire.rtx = slot->state == MRC_TX_LOST;
     next->avoid = slot->ev_lost;
     next->fresh = false;
@@ -209,7 +207,7 @@ static bool next_candidate(const struct mrc_qp *qp, struct candidate *next, uint
   }
   uint32_t bytes;
   if (!next_new(qp, &bytes)) return false;
-  next->wire = data_packet(qp, req->sq_send, req->opened, bytes, now_ns);
+  set_data_packet(&next->wire, qp, req->sq_send, req->opened, bytes);
   if (req->opened == 0) next->wire.psn = req->win.next_psn;
   next->avoid = MRC_EV_NONE;
   next->fresh = true;
@@ -230,11 +228,13 @@ static bool fits(const struct mrc_engine *engine, const struct mrc_burst *burst,
   return mrc_burst_packet_bytes(&next->wire) <= burst->packet_bytes;
 }
 
-/* Asks for a SACK with the last packet before the sender has to stop. */
-static bool stops_after(const struct mrc_engine *engine, const struct mrc_qp *qp, uint32_t bytes) {
+/* Asks for a SACK some times a window, and with the last packet before the sender has to stop. */
+static bool asks_for_sack(const struct mrc_engine *engine, const struct mrc_qp *qp,
+                          uint32_t bytes) {
   const struct mrc_requester *req = &qp->req;
-  const uint64_t inflight = req->win.inflight_bytes + bytes;
-  if (mrc_cc_asks_for_sack(&req->cc, inflight, engine->config.sack_threshold_bytes)) return true;
+  if (mrc_cc_asks_for_sack(&req->cc, req->win.inflight_bytes + bytes, req->unasked_bytes + bytes,
+                           engine->config.sack_threshold_bytes))
+    return true;
   if (req->win.n_tosend > 1) return false;
   uint32_t more;
   return req->sq_send == req->sq_tail || !next_new(qp, &more);
@@ -252,7 +252,8 @@ static void add_data(struct mrc_engine *engine, struct mrc_qp *qp, struct mrc_bu
   mrc_assert(mrc_psn_sub(next->wire.psn, req->peer_next_psn) < qp->attr.peer_mpr);
   mrc_assert(req->wimm_inflight <= qp->attr.peer_max_wimm);
   next->wire.ack_req =
-      stops_after(engine, qp, next->wire.payload_bytes) || !mrc_evset_has_next(&qp->evset, plane);
+      asks_for_sack(engine, qp, next->wire.payload_bytes) || !mrc_evset_has_next(&qp->evset, plane);
+  req->unasked_bytes = next->wire.ack_req ? 0 : req->unasked_bytes + next->wire.payload_bytes;
   mrc_txwin_on_send(&req->win, next->wire.psn, (uint16_t)burst->_ev, plane, now_ns);
   qp->planes[plane].share_bytes += next->wire.payload_bytes + MRC_DATA_OVERHEAD_BYTES;
   mrc_burst_add(engine, burst, &next->wire, MRC_KIND_DATA, next->wire.psn, mrc_qp_has_icrc(qp));
@@ -263,8 +264,11 @@ static void add_data(struct mrc_engine *engine, struct mrc_qp *qp, struct mrc_bu
 enum fill { FILL_DRY, FILL_FULL, FILL_MORE };
 
 static enum fill fill_burst(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns) {
-  struct candidate next;
-  if (!next_candidate(qp, &next, now_ns)) return FILL_DRY;
+  struct candidate next = {.wire = {.dest_qpn = qp->attr.dest_qpn,
+                                    .ts = true,
+                                    .tsr = true,
+                                    .tx_timestamp = mrc_timestamp(now_ns)}};
+  if (!next_candidate(qp, &next)) return FILL_DRY;
   if (!window_allows(qp, next.wire.payload_bytes)) return FILL_DRY;
   if (!mrc_burst_may_open(engine)) return FILL_FULL;
   const uint16_t ev = choose_ev(engine, qp, next.avoid);
@@ -278,7 +282,7 @@ static enum fill fill_burst(struct mrc_engine *engine, struct mrc_qp *qp, uint64
          window_allows(qp, next.wire.payload_bytes)) {
     shorter = burst->n_packets > 0 && mrc_burst_packet_bytes(&next.wire) < burst->packet_bytes;
     add_data(engine, qp, burst, &next, now_ns);
-    if (!next_candidate(qp, &next, now_ns)) return FILL_DRY;
+    if (!next_candidate(qp, &next)) return FILL_DRY;
   }
   return FILL_MORE;
 }
@@ -375,6 +379,7 @@ void mrc_requester_on_refused(struct mrc_engine *engine, struct mrc_qp *qp,
     mrc_evset_on_missed(&qp->evset, slot->ev);
     mrc_txwin_on_refused(&req->win, packet->_slot);
     mrc_cc_on_refused(&req->cc, req->win.inflight_bytes);
+    req->unasked_bytes = req->cc.cwnd_bytes; /* it may be the one that asked */
   }
   mrc_qp_touch(engine, qp);
 }

@@ -148,10 +148,12 @@ static void read_message(struct msghdr *message, struct delivery *delivery) {
   }
 }
 
-void mrc_udp_deliver(struct mrc_udp *udp, int port_number, mrc_engine *engine, uint64_t now_ns) {
+uint64_t mrc_udp_deliver(struct mrc_udp *udp, int port_number, mrc_engine *engine,
+                         uint64_t now_ns) {
   struct mrc_udp_port *port = mrc_udp_port(udp, port_number);
   struct mrc_udp_inbox *inbox = udp->inbox;
   const uint64_t lead_ns = clock_lead_ns(now_ns);
+  uint64_t bytes_delivered = 0;
   for (int i = 0; i < inbox->n; i++) {
     struct delivery delivery = {.clock_lead_ns = lead_ns,
                                 .meta = {.dport = udp->udp_port,
@@ -165,6 +167,7 @@ void mrc_udp_deliver(struct mrc_udp *udp, int port_number, mrc_engine *engine, u
     uint32_t total = inbox->messages[i].msg_len;
     uint32_t step = delivery.segment_bytes != 0 ? delivery.segment_bytes : MESSAGE_BYTES;
     if (step < total) udp->counters[MRC_IO_GRO_SEGMENTS] += (total + step - 1) / step;
+    bytes_delivered += total;
     uint32_t offset = 0;
     do { /* an empty datagram is a packet too: the engine counts it as too short */
       uint32_t bytes = mrc_min_u32(step, total - offset);
@@ -173,4 +176,5 @@ void mrc_udp_deliver(struct mrc_udp *udp, int port_number, mrc_engine *engine, u
     } while (offset < total);
   }
   inbox->n = 0;
+  return bytes_delivered;
 }

@@ -160,6 +160,22 @@ static void test_null__never_moves(void) {
   CHECK(!mrc_cc_is_congestion(&cc, delay_ns));
 }
 
+/* Sixteen times a window, however little of it is in flight; a small one with every packet. */
+static void test_asks_for_sack__some_times_a_window(void) {
+  static const struct {
+    uint64_t cwnd_bytes, unasked_bytes;
+    bool asks;
+  } rows[] = {
+      {1 << 20, 65535, false}, {1 << 20, 65536, true}, {16 * MTU, MTU, true}, {4 * MTU, MTU, true}};
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    CHECK_ROW(i);
+    struct mrc_cc cc;
+    init(&cc, MRC_CC_DELAY, MAX_BYTES);
+    cc.cwnd_bytes = rows[i].cwnd_bytes;
+    CHECK_EQ(mrc_cc_asks_for_sack(&cc, 0, rows[i].unasked_bytes, 262144), rows[i].asks);
+  }
+}
+
 CHECK_MAIN(RUN(test_init__bounds), RUN(test_on_ack__slow_start_doubles_while_the_queue_is_empty),
            RUN(test_on_ack__does_not_grow_what_is_not_used),
            RUN(test_on_ack__settles_near_the_target),
@@ -168,4 +184,5 @@ CHECK_MAIN(RUN(test_init__bounds), RUN(test_on_ack__slow_start_doubles_while_the
            RUN(test_on_loss__a_failed_path_costs_no_window),
            RUN(test_on_timeout__starts_again_from_the_least),
            RUN(test_on_spurious_timeout__gives_the_window_back),
-           RUN(test_init__refuses_an_unknown_kind), RUN(test_null__never_moves))
+           RUN(test_init__refuses_an_unknown_kind), RUN(test_null__never_moves),
+           RUN(test_asks_for_sack__some_times_a_window))

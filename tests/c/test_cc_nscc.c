@@ -457,16 +457,23 @@ static void test_on_spurious_timeout__not_after_a_decrease(void) {
 
 static void test_asks_for_sack__when_it_must_wait(void) {
   static const struct {
-    uint64_t cwnd_bytes, inflight_bytes;
+    uint64_t cwnd_bytes, inflight_bytes, unasked_bytes;
+    uint32_t sack_bytes;
     bool asks;
-  } rows[] = {{100000, 100000 - MTU, false},
-              {100000, 100000 - MTU + 1, true},
-              {16384, 0, false},
-              {16383, 0, true}}; /* the receiver would wait for more than may be in flight */
+  } rows[] = {
+      {100000, 100000 - MTU, 0, 16384, false},
+      {100000, 100000 - MTU + 1, 0, 16384, true},
+      {16384, 0, 0, 16384, false},
+      {16383, 0, 0, 16384, true},       /* the receiver would wait for more than may be in flight */
+      {100000, 0, 99999, 16384, false}, /* it does not wait so long */
+      {100000, 0, 16383, 16385, false},
+      {100000, 0, 16384, 16385, true}};
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
     CHECK_ROW(i);
     const struct mrc_cc cc = with_window(rows[i].cwnd_bytes);
-    CHECK_EQ(mrc_cc_asks_for_sack(&cc, rows[i].inflight_bytes, 16384), rows[i].asks);
+    CHECK_EQ(mrc_cc_asks_for_sack(&cc, rows[i].inflight_bytes, rows[i].unasked_bytes,
+                                  rows[i].sack_bytes),
+             rows[i].asks);
   }
 }
 

@@ -47,6 +47,7 @@ struct setup {
   uint8_t timeout;
   uint8_t retry_exp;
   bool polled;
+  uint16_t coalesce_us;
 };
 
 static const struct setup one_plane_v6 = {.addresses = {"::1"},
@@ -84,6 +85,19 @@ int sendmmsg(int fd, struct mmsghdr *messages, unsigned n, int flags) {
   atomic_fetch_add(&n_failed, 1);
   errno = ENETUNREACH;
   return -1;
+}
+
+/* ---- A pause that is counted ---- */
+
+static atomic_int n_pauses;
+static atomic_long longest_pause_ns;
+
+int ppoll(struct pollfd *fds, nfds_t n, const struct timespec *timeout, const sigset_t *mask) {
+  CHECK_EQ(n, 1);
+  atomic_fetch_add(&n_pauses, 1);
+  if (timeout->tv_nsec > atomic_load(&longest_pause_ns))
+    atomic_store(&longest_pause_ns, timeout->tv_nsec);
+  return (int)syscall(SYS_ppoll, fds, n, timeout, mask, sizeof *mask);
 }
 
 static void set_routes(enum routes to) {
@@ -162,8 +176,9 @@ static void set_address(uint8_t address[16], const char *text) {
 
 static bool create(struct side *side, const struct setup *setup, uint32_t qpn) {
   *side = (struct side){.qpn = qpn, .key = qpn ^ 0xabcdef};
-  side->config =
-      (struct mrc_ctx_config){.n_ports = (uint32_t)setup->n_ports, .polled = setup->polled};
+  side->config = (struct mrc_ctx_config){.n_ports = (uint32_t)setup->n_ports,
+                                         .polled = setup->polled,
+                                         .coalesce_us = setup->coalesce_us};
   for (int i = 0; i < setup->n_ports; i++) {
     struct mrc_port_config *port = &side->config.ports[i];
     port->family = strchr(setup->addresses[i], ':') ? 6 : 4;
@@ -348,6 +363,38 @@ static void test_write__one_mebibyte_over_ipv6(void) {
   CHECK_EQ(sides[1].n_immediates, 0);
   CHECK_MEM_EQ(sides[1].memory, sides[0].memory, MIB + 13);
   close_sides(sides);
+}
+
+/* Only who is told to pauses, and only while bursts come in. */
+static void test_write__takes_bursts_in_one_go(void) {
+  static const struct {
+    uint16_t coalesce_us;
+    bool polled;
+    size_t bytes;
+    bool pauses;
+  } rows[] = {{100, false, 4 * MIB, true},
+              {0, false, 4 * MIB, false},
+              {100, true, 4 * MIB, false},
+              {100, false, 8192, false}};
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    CHECK_ROW(i);
+    struct side sides[2];
+    struct setup setup = one_plane_v6;
+    setup.coalesce_us = rows[i].coalesce_us;
+    setup.polled = rows[i].polled;
+    if (!open_sides(sides, &setup, rows[i].bytes)) return;
+    atomic_store(&n_pauses, 0);
+    atomic_store(&longest_pause_ns, 0);
+    fill(sides[0].memory, rows[i].bytes, 1);
+    post(&sides[0], &sides[1], 0, 0, rows[i].bytes, MRC_WR_WRITE);
+    CHECK(wait_until(sides, first_completed));
+    check_wcs(&sides[0], 1);
+    CHECK_EQ(query(&sides[1]).bytes_received, rows[i].bytes);
+    CHECK_MEM_EQ(sides[1].memory, sides[0].memory, rows[i].bytes);
+    CHECK_EQ(atomic_load(&n_pauses) > 0, rows[i].pauses);
+    if (rows[i].pauses) CHECK(atomic_load(&longest_pause_ns) <= rows[i].coalesce_us * 1000l);
+    close_sides(sides);
+  }
 }
 
 static bool all_completed(const struct side *sides) {
@@ -537,7 +584,7 @@ static void test_destroy__in_the_middle_of_a_write(void) {
   close_sides(sides);
 }
 
-CHECK_MAIN(RUN(test_write__one_mebibyte_over_ipv6),
+CHECK_MAIN(RUN(test_write__one_mebibyte_over_ipv6), RUN(test_write__takes_bursts_in_one_go),
            RUN(test_write_imm__both_ways_over_two_planes_of_ipv4),
            RUN(test_polled__both_ways_and_an_idle_sleep), RUN(test_run__events_before_answers),
            RUN(test_probe_ev__answered_and_not), RUN(test_write__a_source_that_shrank),

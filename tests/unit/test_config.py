@@ -30,6 +30,7 @@ def test_config__the_defaults_are_valid_and_give_up_after_about_nine_seconds() -
         ("spray", [-1, 65]),
         ("mtu_limit", [0, 252, 1026, 16388]),
         ("spin_us", [-1, 65536]),
+        ("coalesce_us", [-1, 1001]),
         ("max_pending", [0]),
         ("max_unread", [0]),
         ("exchange_timeout", [0.0, -1.0]),

@@ -67,6 +67,7 @@ async def test_write__bytes_arrive_in_place(version: int) -> None:
         {"evs_per_pair": 1},
         {"ev_active_per_plane": 2},
         {"spin_us": 50},
+        {"coalesce_us": 0},
     ],
     ids=str,
 )
