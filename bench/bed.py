@@ -25,6 +25,7 @@ _IPV4_USID = 0xE004
 _END_DX4 = "encap seg6local action End.DX4 nh4 0.0.0.0"  # to whom the packet is for, so to us
 _BUFFERS = "4096 1048576 67108864"  # of TCP: it may grow to what any of its rates can fill
 _WIRE_OVERHEAD = 14 + 40 + 40 + 8  # Ethernet, outer and inner IPv6, UDP: as tbf counts a packet
+_TCP_OVERHEAD = 40 + 40 + 32  # outer and inner IPv6, TCP with timestamps
 
 
 class Bed:
@@ -37,6 +38,7 @@ class Bed:
         self.rate = rate
         self.path_mtu = payload_mtu(mtu, 6, encapsulation=ENCAPSULATION)
         self.packet_bytes = self.path_mtu + TRANSPORT
+        self.tcp_payload = mtu - _TCP_OVERHEAD  # bytes of a full segment
 
     def __enter__(self) -> Bed:
         self.testbed.up()

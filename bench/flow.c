@@ -8,6 +8,7 @@
  *   flow send PORT mptcp|tcp
  *
  * Jobs of the receiver: take FLOWS [FILE]      until every flow has ended
+ *                       watch FLOWS BINS       the same, counted in bins of 1 ms, flow by flow
  * Jobs of the sender:   send CC write|sendfile MS FROM TO [FROM TO ...]
  *                       file CC PATH FROM TO   the whole file
  */
@@ -32,6 +33,9 @@
 enum {
   MAX_FLOWS = 32,
   CHUNK_BYTES = 1 << 20,
+  BIN_NS = 1000000,
+  MPTCP_INFO = 1,               /* of linux/mptcp.h, which does not go with netinet/in.h */
+  MPTCP_INFO_BYTES_RETRANS = 6, /* the word of struct mptcp_info that has it, since Linux 6.5 */
 };
 
 static uint8_t buffer[CHUNK_BYTES];
@@ -77,19 +81,24 @@ static bool take_some(int fd, int file, struct taken *taken) {
   return n > 0;
 }
 
-static void take(int listener, const struct job *job) {
-  struct pollfd flows[MAX_FLOWS];
-  struct taken taken = {0};
+static nfds_t accept_all(int listener, const struct job *job, struct pollfd *flows) {
   nfds_t n = (nfds_t)job_number(job, 1);
   if (n > MAX_FLOWS) fail(0, "too many flows");
-  int file = -1;
-  if (job->n > 2 &&
-      (file = open(job->words[2], O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)) < 0)
-    fail(errno, job->words[2]);
   for (nfds_t i = 0; i < n; i++) {
     flows[i] = (struct pollfd){.fd = accept(listener, NULL, NULL), .events = POLLIN};
     if (flows[i].fd < 0) fail(errno, "accept");
   }
+  return n;
+}
+
+static void take(int listener, const struct job *job) {
+  struct pollfd flows[MAX_FLOWS];
+  struct taken taken = {0};
+  int file = -1;
+  if (job->n > 2 &&
+      (file = open(job->words[2], O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)) < 0)
+    fail(errno, job->words[2]);
+  nfds_t n = accept_all(listener, job, flows);
   /* One flow blocks in recv and needs no poll. */
   for (nfds_t left = n; left > 0;) {
     if (n > 1) poll(flows, n, -1), taken.syscalls++;
@@ -105,6 +114,44 @@ static void take(int listener, const struct job *job) {
   printf("{\"bytes\": %lu, \"syscalls\": %lu}\n", taken.bytes, taken.syscalls);
 }
 
+static void print_bins(const uint32_t *bins, uint64_t n) {
+  printf("[");
+  for (uint64_t i = 0; i < n; i++)
+    printf("%s%u", i ? "," : "", bins[i]);
+  printf("]");
+}
+
+/* What comes after the last bin is taken and not counted. */
+static void watch(int listener, const struct job *job) {
+  struct pollfd flows[MAX_FLOWS];
+  uint64_t n_bins = job_number(job, 2);
+  uint32_t *bins = calloc(MAX_FLOWS * n_bins, sizeof *bins);
+  if (!bins) fail(errno, "bins");
+  nfds_t n = accept_all(listener, job, flows);
+  uint64_t start_ns = clock_ns();
+  for (nfds_t left = n; left > 0;) {
+    if (poll(flows, n, -1) < 0) fail(errno, "poll");
+    for (nfds_t i = 0; i < n; i++) {
+      struct taken taken = {0};
+      if (flows[i].fd < 0 || !flows[i].revents) continue;
+      bool more = take_some(flows[i].fd, -1, &taken);
+      uint64_t bin = (clock_ns() - start_ns) / BIN_NS;
+      if (bin < n_bins) bins[i * n_bins + bin] += (uint32_t)taken.bytes;
+      if (more) continue;
+      close(flows[i].fd); /* which tells the sender that all was taken */
+      flows[i].fd = -1;
+      left--;
+    }
+  }
+  printf("{\"start_monotonic_ns\": %lu, \"width_ns\": %d, \"flows\": [", start_ns, BIN_NS);
+  for (nfds_t i = 0; i < n; i++) {
+    if (i > 0) printf(", ");
+    print_bins(bins + i * n_bins, n_bins);
+  }
+  printf("]}\n");
+  free(bins);
+}
+
 /* ---- Sending ---- */
 
 struct sending {
@@ -115,6 +162,7 @@ struct sending {
   uint64_t syscalls;
   uint64_t packets;
   uint64_t retransmissions;
+  uint64_t reinjected_bytes; /* that MPTCP sent again on another subflow */
 };
 
 static int connect_from(const char *from, const char *to, uint16_t port, const char *cc,
@@ -152,6 +200,10 @@ static void send_some(struct sending *sending, int fd) {
 static void count(struct sending *sending, int fd) {
   struct tcp_info info = {0};
   socklen_t length = sizeof info;
+  uint64_t mptcp[MPTCP_INFO_BYTES_RETRANS + 1] = {0};
+  socklen_t mptcp_length = sizeof mptcp;
+  if (getsockopt(fd, SOL_MPTCP, MPTCP_INFO, mptcp, &mptcp_length) == 0)
+    sending->reinjected_bytes += mptcp[MPTCP_INFO_BYTES_RETRANS];
   if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return; /* MPTCP may lack it */
   sending->packets += info.tcpi_data_segs_out;
   sending->retransmissions += info.tcpi_total_retrans;
@@ -170,8 +222,9 @@ static void finish(struct sending *sending, uint64_t start_ns) {
   }
   printf(
       "{\"bytes\": %lu, \"packets\": %lu, \"syscalls\": %lu, \"retransmissions\": %lu, "
-      "\"ns\": %lu}\n",
-      sending->bytes, sending->packets, sending->syscalls, sending->retransmissions, ns);
+      "\"reinjected_bytes\": %lu, \"ns\": %lu}\n",
+      sending->bytes, sending->packets, sending->syscalls, sending->retransmissions,
+      sending->reinjected_bytes, ns);
 }
 
 static int memory_file(void) {
@@ -229,6 +282,8 @@ int main(int argc, char **argv) {
   while (job_read(&job)) {
     if (job_is(&job, "take"))
       take(listener, &job);
+    else if (job_is(&job, "watch"))
+      watch(listener, &job);
     else if (job_is(&job, "send"))
       send_for(&job, port, mptcp);
     else if (job_is(&job, "file"))

@@ -109,16 +109,21 @@ def iperf3(bed: Bed, ms: int, *options: str) -> Raw:
     return {**raw, "bytes": told["bytes"], "ns": told["seconds"] * 1e9}
 
 
-def ucx(bed: Bed, test: str, size: int, ms: int) -> Raw:
-    """UCX over TCP. Every interface may be used: tags are spread over all, puts keep to one."""
+def ucx_environment(bed: Bed) -> dict[str, str]:
+    """What makes UCX use TCP over every interface."""
     rails = str(min(bed.planes, 4))
-    environment = {
+    return {
         "UCX_TLS": "tcp",
         "UCX_NET_DEVICES": ",".join(f"p{plane}" for plane in range(1, bed.planes + 1)),
         "UCX_TCP_AF_PRIO": "inet6",
         "UCX_MAX_RNDV_RAILS": rails,
         "UCX_MAX_EAGER_RAILS": rails,
     }
+
+
+def ucx(bed: Bed, test: str, size: int, ms: int) -> Raw:
+    """UCX over TCP. Every interface may be used: tags are spread over all, puts keep to one."""
+    environment = ucx_environment(bed)
     count = max(ms * 500_000 // size, 20)  # at half a GB/s
     common = ["ucx_perftest", "-p", str(_UCX_PORT), "-6"]
     job = ["-t", test, "-s", str(size), "-n", str(count), "-w", "5", "-f", "-v"]
