@@ -6,8 +6,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from mrc import netns
 
@@ -79,3 +82,54 @@ def test_fabric__quick() -> None:
     assert found["overloaded"] == found["dropped"] == 0
     assert 0 < found["late_p50_us"] <= found["late_p99_us"]
     assert not [name for name in netns.names() if "bench" in name]
+
+
+@pytest.fixture
+def failover(tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    """Runs bench/failover with options; what it wrote as JSON. Nothing of it stays behind."""
+
+    def run(*options: str) -> dict[str, Any]:
+        files = ["--json", str(tmp_path / "run.json"), "--page", str(tmp_path / "run.html")]
+        command = [sys.executable, str(ROOT / "bench" / "failover"), *options, *files]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        assert done.returncode == 0, done.stderr
+        assert "below 95% after" in done.stdout
+        assert "</html>" in (tmp_path / "run.html").read_text()
+        assert not [name for name in netns.names() if "failover" in name]
+        return json.loads((tmp_path / "run.json").read_text())
+
+    return run
+
+
+def test_failover__quick(failover: Callable[..., dict[str, Any]]) -> None:
+    """One TCP flow has nothing while its plane is silent; mrc has the others."""
+    result = failover("--quick")
+    ours, theirs = result["runs"]
+    assert (ours["contender"], theirs["contender"]) == ("mrc", "TCP, one flow")
+    for run in (ours, theirs):
+        assert [event["mode"] for event in run["events"]] == ["silent", "down", "loss"]
+        parts = run["figures"]["phases"]
+        assert [part["planes"] for part in parts] == [4, 3, 4, 3, 4, 3, 4]
+    assert ours["figures"]["delivered_bytes"] > 2 * theirs["figures"]["delivered_bytes"]
+    silent = ours["events"][0]
+    suspended = [change for change in ours["plane_changes"] if change["suspended"]]
+    assert suspended[0]["plane"] == 1
+    assert silent["at"] < suspended[0]["at_seconds"]
+    assert {check["name"] for check in result["checks"]} >= {
+        "plane 1 silent: back to 97%, s",
+        "NIC link up: capacity used again, s",
+    }
+
+
+@pytest.mark.slow
+def test_failover__what_mrc_must_reach(failover: Callable[..., dict[str, Any]]) -> None:
+    """All but the times of milliseconds, which a machine with other work cannot promise."""
+    result = failover("--only", "mrc")
+    assert [run["scenario"] for run in result["runs"]] == ["story", "far link", "one by one"]
+    checks = {check["name"]: check for check in result["checks"]}
+    again = [check for name, check in checks.items() if "used again" in name]
+    left = [check for name, check in checks.items() if "left: back" in name]
+    assert (len(again), len(left)) == (4, 5)
+    assert [check for check in again + left if not check["met"]] == []
+    assert checks["plane 1 silent: back to 97%, s"]["value"] < 0.2
+    assert checks["plane 1 silent: mean from then on"]["value"] > 0.9

@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Figures of a run through a scenario, and what mrc must reach. Pure.
+
+Goodput at a moment is the mean over the 50 ms that follow: a burst is up to 62 KiB, 1 ms of a
+plane's rate, so over much less the grain of bursts would show. Silence weighs in it: 2 ms without
+a byte are 4%.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import accumulate
+from typing import Any
+
+from checks import Check
+from failover_scenario import DOWN, LOSS, Event, Phase, phases
+
+from mrc.timeline import Sample, Timeline
+
+WINDOW_SECONDS = 0.05
+STEP_SECONDS = 0.001
+BACK_SHARE = 0.97  # of the capacity of the planes without a fault
+LOW_SHARE = 0.95
+BACK_SECONDS = {DOWN: 0.010}  # and otherwise:
+_BACK_SECONDS = 0.020
+GAP_SECONDS = 0.005
+REUSE_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Payload that arrived, in bins; seconds count from the first traffic."""
+
+    start: float
+    width: float
+    bytes: Sequence[int]
+
+    def timeline(self) -> Timeline:
+        samples = [Sample(self.start, 0)]
+        samples += [
+            Sample(self.start + (i + 1) * self.width, total)
+            for i, total in enumerate(accumulate(self.bytes))
+        ]
+        return Timeline(samples)
+
+    def stall(self, start: float, end: float) -> tuple[float, float]:
+        """The longest time without a byte in [start, end), and where it began; 0 for none.
+
+        Bins without a byte, and one more: that is the middle of what it can have been.
+        """
+        first = max(0, round((start - self.start) / self.width))
+        last = max(first, round((end - self.start) / self.width))
+        longest, longest_end, run = 0, first, 0
+        for i in range(first, last):
+            run = 0 if i < len(self.bytes) and self.bytes[i] else run + 1
+            if run > longest:
+                longest, longest_end = run, i + 1
+        at = self.start + (longest_end - longest) * self.width
+        return (longest + 1) * self.width if longest else 0.0, at
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseFigures:
+    """How goodput took what had changed."""
+
+    name: str
+    start_seconds: float
+    end_seconds: float
+    planes: int
+    back_seconds: float | None  # until goodput was at 97% of the capacity; None: it never was
+    below_seconds: float  # while it was below 95%
+    worst_share: float | None  # of the capacity, once it had time to be back
+    mean_share: float | None
+    dip_share: float | None  # the worst of the capacity of the phase before, until it was back
+    longest_gap_seconds: float
+
+
+def figures(
+    series: Series, events: Sequence[Event], seconds: float, planes: int, plane_bps: float
+) -> dict[str, Any]:
+    """All figures of a run, as JSON has them. `plane_bps` is the payload that fits a plane."""
+    timeline = series.timeline()
+    parts = phases(events, seconds, planes)
+    stall, stall_at = series.stall(0.1, seconds)
+    capacity = sum((part.end - part.start) * part.planes for part in parts) * plane_bps / 8
+    faults = {event.name: event for event in events}
+    before = [parts[0], *parts]
+    return {
+        "delivered_bytes": round(timeline.bytes_at(seconds) - timeline.bytes_at(0.0)),
+        "capacity_bytes": round(capacity),
+        "longest_stall_seconds": stall,
+        "longest_stall_at_seconds": stall_at,
+        "phases": [
+            asdict(_phase(series, timeline, earlier, part, plane_bps, faults.get(part.name)))
+            for earlier, part in zip(before, parts, strict=False)
+        ],
+    }
+
+
+def allowed_seconds(event: Event | None) -> float:
+    """In which goodput has to be back."""
+    if event is None:
+        return REUSE_SECONDS
+    return BACK_SECONDS.get(event.mode, _BACK_SECONDS)
+
+
+def _phase(
+    series: Series,
+    timeline: Timeline,
+    earlier: Phase,
+    part: Phase,
+    plane_bps: float,
+    event: Event | None,
+) -> PhaseFigures:
+    capacity = part.planes * plane_bps
+    back = _back(timeline, part, BACK_SHARE * capacity) if part.planes else None
+    settled = part.start + allowed_seconds(event)
+    until_back = part.end if back is None else part.start + back
+    return PhaseFigures(
+        name=part.name,
+        start_seconds=part.start,
+        end_seconds=part.end,
+        planes=part.planes,
+        back_seconds=back,
+        below_seconds=_below(timeline, part, LOW_SHARE * capacity),
+        worst_share=_worst(timeline, settled, part.end, capacity),
+        mean_share=timeline.goodput(settled, part.end) / capacity
+        if capacity and part.end > settled
+        else None,
+        dip_share=_worst(timeline, part.start, until_back, earlier.planes * plane_bps),
+        longest_gap_seconds=series.stall(part.start, part.end)[0],
+    )
+
+
+def _windows(start: float, end: float) -> Iterator[float]:
+    """Starts of windows that end by `end`."""
+    for i in range(int((end - WINDOW_SECONDS - start) / STEP_SECONDS + 1e-6) + 1):
+        yield start + i * STEP_SECONDS
+
+
+def _goodput(timeline: Timeline, at: float) -> float:
+    return timeline.goodput(at, at + WINDOW_SECONDS)
+
+
+def _back(timeline: Timeline, part: Phase, level: float) -> float | None:
+    for at in _windows(part.start, part.end):
+        if _goodput(timeline, at) >= level:
+            return at - part.start
+    return None
+
+
+def _below(timeline: Timeline, part: Phase, level: float) -> float:
+    """The whole of a phase counts, its last window shortened."""
+    low = 0
+    steps = int((part.end - part.start) / STEP_SECONDS + 1e-6)
+    for i in range(steps):
+        at = part.start + i * STEP_SECONDS
+        end = min(at + WINDOW_SECONDS, part.end)
+        low += timeline.goodput(at, end) < level and end - at >= WINDOW_SECONDS / 2
+    return low * STEP_SECONDS
+
+
+def _worst(timeline: Timeline, start: float, end: float, capacity: float) -> float | None:
+    """Of any window; None where there is no room for one, or nothing to reach."""
+    if not capacity or end - start < WINDOW_SECONDS:
+        return None
+    return min(_goodput(timeline, at) for at in _windows(start, end)) / capacity
+
+
+# ---- what mrc must reach ------------------------------------------------------------------------
+
+
+def checks(found: Mapping[str, Any], events: Sequence[Event]) -> Iterator[Check]:
+    """Of mrc in one scenario. A phase that is too short to be judged by has none."""
+    faults = {event.name: event for event in events}
+    many = len({event.plane for event in events}) > 1
+    for part in found["phases"][1:]:
+        event = faults.get(part["name"])
+        if part["planes"] == 0:
+            continue
+        if many:
+            yield from _capacity_followed(part)
+        elif event is None:
+            yield from _reused(part)
+        elif event.mode == LOSS:
+            yield _share(f"{part['name']}: worst 50 ms after 20 ms", part["worst_share"])
+        else:
+            yield from _survived(part, event)
+
+
+def _survived(part: Mapping[str, Any], event: Event) -> Iterator[Check]:
+    limit = allowed_seconds(event)
+    yield _in_time(f"{event.name}: back to 97%, s", part, limit)
+    yield _share(f"{event.name}: mean from then on", part["mean_share"])
+    gap = part["longest_gap_seconds"]
+    yield Check(f"{event.name}: longest gap, s", gap, "<=", GAP_SECONDS)
+
+
+def _reused(part: Mapping[str, Any]) -> Iterator[Check]:
+    yield _in_time(f"{part['name']}: capacity used again, s", part, REUSE_SECONDS)
+    dip = part["dip_share"]
+    yield _share(f"{part['name']}: worst 50 ms until then", 1.0 if dip is None else dip)
+
+
+def _capacity_followed(part: Mapping[str, Any]) -> Iterator[Check]:
+    name = f"{part['name']}, {part['planes']} left"
+    yield _in_time(f"{name}: back to 97%, s", part, REUSE_SECONDS)
+
+
+def _in_time(name: str, part: Mapping[str, Any], limit: float) -> Check:
+    back = part["back_seconds"]
+    never = part["end_seconds"] - part["start_seconds"]
+    return Check(name, never if back is None else back, "<=", limit)
+
+
+def _share(name: str, share: float | None) -> Check:
+    return Check(name, 0.0 if share is None else share, ">=", BACK_SHARE)

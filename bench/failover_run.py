@@ -1,0 +1,384 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Takes a contender through a scenario: starts it, waits for its first traffic, lets things happen.
+
+What is measured is what the receiving application got: mrc's receiver records the payload that it
+placed, TCP's what it read. UCX's own benchmark tells neither, so the interfaces of its receiver are
+read instead.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field, replace
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+import peers
+from bed import HOSTS, Bed
+from contenders import Flows
+from end import BenchError, start_once, wait_for
+from failover_figures import Series, figures
+from failover_scenario import DOWN, Event, Scenario
+
+from mrc import netns
+from mrc.testbed.targets import Fault, Mode, parse_target
+
+BIN_SECONDS = 0.01
+_TRAFFIC_BYTES = 1 << 20
+_START_SECONDS = 20.0
+_PREPARE_SECONDS = 0.15  # what a change needs before its moment
+_SPARE_SECONDS = 0.5  # that a contender sends for longer than the scenario lasts
+_MRC_BIN = "500us"  # gaps of 5 ms are to be told from shorter ones
+_MRC_PORT, _UCX_PORT = 4791, 13337
+_MRC = [sys.executable, "-m", "mrc", "perf"]
+
+
+@dataclass(slots=True)
+class Seen:
+    """What a contender got; times are those of the monotonic clock."""
+
+    start: float
+    width: float
+    streams: list[list[int]]  # bytes in bins, for each that is in order by itself
+    planes: dict[str, list[int]] = field(default_factory=dict)
+    evs: list[dict[str, Any]] = field(default_factory=list)  # plane and path of each
+    ev_changes: list[dict[str, Any]] = field(default_factory=list)
+    plane_changes: list[dict[str, Any]] = field(default_factory=list)
+    resent_bytes: int = 0
+    ended: str = ""  # why it ended before its time
+
+
+class Contender(ABC):
+    """Sends from h0 to h1 as fast as it can."""
+
+    name: str
+    what: str  # one line for people
+    measured: str
+
+    def __init__(self, bed: Bed) -> None:
+        self.bed = bed
+
+    @abstractmethod
+    def start(self, seconds: float) -> None:
+        """Begins to send, for so many seconds at least."""
+
+    @abstractmethod
+    def finish(self) -> Seen:
+        """What the receiver got."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Ends what still runs."""
+
+
+class Mrc(Contender):
+    name = "mrc"
+    what = "mrc perf, one QP, defaults"
+    measured = "payload placed by the receiver"
+
+    def start(self, seconds: float) -> None:
+        server = [*_MRC, "--server", "--one-off", "--quiet"]
+        self._server = start_once(self.bed, HOSTS[1], server)
+        peers.until_listening(self.bed, self._server, _MRC_PORT)
+        client = [*_MRC, "h1", "--json", "--quiet", "--bins", _MRC_BIN, "-t", f"{seconds:g}"]
+        self._client = start_once(self.bed, HOSTS[0], client)
+
+    def finish(self) -> Seen:
+        told = json.loads(wait_for(self._client).output)
+        wait_for(self._server)
+        paths = self.bed.testbed.shape.topology.paths(HOSTS[1])
+        evs = [{"plane": path.plane, "path": path.name} for path in paths]
+        return replace(seen_by_mrc(told), evs=evs)
+
+    def close(self) -> None:
+        for process in (self._client, self._server):
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
+
+class Tcp(Contender):
+    """TCP or MPTCP by flow.c, whose receiver counts what it reads."""
+
+    measured = "bytes read by the receiver"
+
+    def __init__(self, bed: Bed, name: str, what: str, *, flows: int = 1, mptcp: bool = False):
+        super().__init__(bed)
+        self.name, self.what = name, what
+        self._flows, self._mptcp = flows, mptcp
+
+    def start(self, seconds: float) -> None:
+        self._pair = Flows(self.bed, mptcp=self._mptcp)
+        self._resent = _resent_segments(self.bed)
+        self._pair.receiver.start("watch", self._flows, round((seconds + 1) * 1000))
+        flows = self.bed.flows(self._flows)
+        self._pair.sender.start("send", "cubic", "write", round(seconds * 1000), *flows)
+
+    def finish(self) -> Seen:
+        sent = self._pair.sender.result()
+        got = self._pair.receiver.result()
+        resent = (_resent_segments(self.bed) - self._resent) * self.bed.tcp_payload
+        return Seen(
+            start=got["start_monotonic_ns"] / 1e9,
+            width=got["width_ns"] / 1e9,
+            streams=got["flows"],
+            resent_bytes=resent + sent["reinjected_bytes"],
+        )
+
+    def close(self) -> None:
+        self._pair.__exit__()
+
+
+class Ucx(Contender):
+    """ucx_perftest, which has no bins of its own and is stopped at the end."""
+
+    name = "UCX over TCP"
+    what = "ucx_perftest, tag_bw of 1 MiB, a rail a plane"
+    measured = "bytes received by the interfaces, headers and repeats included"
+
+    def start(self, seconds: float) -> None:
+        environment = peers.ucx_environment(self.bed)
+        self._resent = _resent_segments(self.bed)
+        common = ["ucx_perftest", "-p", str(_UCX_PORT), "-6"]
+        self._server = start_once(self.bed, HOSTS[1], common, **environment)
+        peers.until_listening(self.bed, self._server, _UCX_PORT)
+        job = ["-t", "tag_bw", "-s", str(1 << 20), "-n", "1000000", "-w", "5", "-f"]
+        target = self.bed.plane_address(HOSTS[1], 1)
+        self._client = start_once(self.bed, HOSTS[0], [*common, target, *job], **environment)
+        self._sampler = Sampler(self.bed)
+        self._sampler.start()
+
+    def finish(self) -> Seen:
+        self._sampler.stop()
+        resent = (_resent_segments(self.bed) - self._resent) * self.bed.tcp_payload
+        return replace(self._sampler.seen(), resent_bytes=resent, ended=_last_words(self._client))
+
+    def close(self) -> None:
+        self._sampler.stop()
+        for process in (self._client, self._server):
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+
+
+def _last_words(process: subprocess.Popen[str]) -> str:
+    """The last line of a program that has ended; nothing of one that runs."""
+    if process.poll() is None:
+        return ""
+    assert process.stdout is not None
+    said = process.stdout.read().strip().splitlines()
+    return said[-1] if said else f"exit code {process.returncode}"
+
+
+class Sampler(threading.Thread):
+    """Reads what the receiver's interfaces have received, every 10 ms."""
+
+    def __init__(self, bed: Bed) -> None:
+        super().__init__(daemon=True)
+        self._stop_asked = threading.Event()
+        self._samples: list[tuple[float, list[int]]] = []
+        self._names = [f"p{plane}" for plane in range(1, bed.planes + 1)]
+        with netns.inside(bed.namespace(HOSTS[1])):
+            self._fd = os.open("/proc/thread-self/net/dev", os.O_RDONLY)
+
+    def run(self) -> None:
+        due = time.monotonic()
+        while not self._stop_asked.wait(max(0.0, due - time.monotonic())):
+            lines = os.pread(self._fd, 1 << 16, 0).decode().splitlines()[2:]
+            counts = {name.strip(): rest for name, rest in (x.split(":") for x in lines)}
+            self._samples.append(
+                (time.monotonic(), [int(counts[name].split()[0]) for name in self._names])
+            )
+            due += BIN_SECONDS
+
+    def stop(self) -> None:
+        if not self._stop_asked.is_set():
+            self._stop_asked.set()
+            self.join()
+            os.close(self._fd)
+
+    def seen(self) -> Seen:
+        pairs = list(zip(self._samples, self._samples[1:], strict=False))
+        planes = {
+            str(i + 1): [now[1][i] - then[1][i] for then, now in pairs]
+            for i in range(len(self._names))
+        }
+        total = [sum(counts) for counts in zip(*planes.values(), strict=True)]
+        return Seen(self._samples[0][0], BIN_SECONDS, [total], planes)
+
+
+def _resent_segments(bed: Bed) -> int:
+    """TCP segments that the sender's host has sent again so far, of all its flows."""
+    with netns.inside(bed.namespace(HOSTS[0])):
+        names, values = (
+            line.split()
+            for line in Path("/proc/thread-self/net/snmp").read_text().splitlines()
+            if line.startswith("Tcp:")
+        )
+    return int(values[names.index("RetransSegs")])
+
+
+def contenders(bed: Bed) -> list[Contender]:
+    """All that can take part here, in the order of the page."""
+    found: list[Contender] = [
+        Mrc(bed),
+        Tcp(bed, "MPTCP", "one connection, a subflow a plane", mptcp=True),
+        Tcp(bed, "TCP, a flow a plane", "what an application can do by itself",
+            flows=bed.planes),
+        Tcp(bed, "TCP, one flow", "cubic, in plane 1"),
+    ]  # fmt: skip
+    return found if "ucx_perftest" in peers.missing() else [*found, Ucx(bed)]
+
+
+def seen_by_mrc(told: Mapping[str, Any]) -> Seen:
+    """What `mrc perf --bins --json` tells of the receiver's payload and the sender's EVs."""
+    (test,) = told["results"]
+    bins, changes = test["server"]["bins"], test["client"]["changes"]
+
+    def dated(told: Any) -> list[dict[str, Any]]:
+        return [
+            {**each, "at": (changes["start_monotonic_ns"] + each["at_ns"]) / 1e9} for each in told
+        ]
+
+    return Seen(
+        start=bins["start_monotonic_ns"] / 1e9,
+        width=bins["width_ns"] / 1e9,
+        streams=[bins["bytes"]],
+        planes={str(each["plane"]): each["bytes"] for each in bins["planes"]},
+        ev_changes=dated(changes["evs"]),
+        plane_changes=dated(changes["planes"]),
+        resent_bytes=test["client"]["retransmitted_bytes"],
+    )
+
+
+# ---- one run ------------------------------------------------------------------------------------
+
+
+def run(contender: Contender, scenario: Scenario, note: Callable[[str], None]) -> dict[str, Any]:
+    """One contender through one scenario, as JSON has it."""
+    bed = contender.bed
+    with ExitStack() as stack:
+        stack.callback(contender.close)
+        contender.start(scenario.seconds + _SPARE_SECONDS)
+        zero, stolen = _first_traffic(bed), _stolen_seconds()
+        events, took = _let_happen(bed, scenario, zero, note)
+        time.sleep(max(0.0, zero + scenario.seconds - time.monotonic()))
+        stolen = _stolen_seconds() - stolen
+        seen = contender.finish()
+    found = document(contender, scenario, events, seen, zero)
+    return found | {"changes_took_seconds": took, "stolen_cpu_seconds": stolen}
+
+
+def _stolen_seconds() -> float:
+    """CPU time that a hypervisor kept from this machine so far, over all cores."""
+    words = Path("/proc/stat").read_text().split("\n", 1)[0].split()
+    return int(words[8]) / os.sysconf("SC_CLK_TCK")
+
+
+def _first_traffic(bed: Bed) -> float:
+    """Waits until the sender sends in earnest; the monotonic clock then."""
+    before, deadline = sum(bed.sent_bytes()), time.monotonic() + _START_SECONDS
+    while sum(bed.sent_bytes()) < before + _TRAFFIC_BYTES:
+        if time.monotonic() > deadline:
+            raise BenchError(f"nothing was sent in {_START_SECONDS:g} s")
+        time.sleep(0.002)
+    return time.monotonic()
+
+
+def _let_happen(
+    bed: Bed, scenario: Scenario, zero: float, note: Callable[[str], None]
+) -> tuple[list[Event], list[float]]:
+    """Every change at its moment. The events with the moments that were, and what each took."""
+    took: list[float] = []
+    begun: dict[Event, float] = {}
+    ended: dict[Event, float] = {}
+    changes = [(event.at, event, begun) for event in scenario.events]
+    changes += [(event.until, event, ended) for event in scenario.events]
+    for moment, group in groupby(sorted(changes, key=itemgetter(0)), key=itemgetter(0)):
+        together = [(event, moments) for _, event, moments in group]
+        struck: list[float] = []
+
+        def ready(due: float = zero + moment, struck: list[float] = struck) -> None:
+            time.sleep(max(0.0, due - time.monotonic()))
+            struck.append(time.monotonic())
+
+        time.sleep(max(0.0, zero + moment - _PREPARE_SECONDS - time.monotonic()))
+        _change(bed, [event for event, _ in together], together[0][1] is begun, ready)
+        took.append(time.monotonic() - struck[0])
+        for event, moments in together:
+            moments[event] = struck[0] - zero
+            note(f"{moment:5.2f} s: {event.name}{'' if moments is begun else ' is over'}")
+    return [replace(e, at=begun[e], until=ended[e]) for e in scenario.events], took
+
+
+def _change(bed: Bed, events: list[Event], begins: bool, ready: Callable[[], None]) -> None:
+    """One fault begins; or one ends, or all that there are."""
+    if begins:
+        (event,) = events
+        target = parse_target(event.target, bed.testbed.shape.topology)
+        mode = Mode.DOWN if event.mode == DOWN else Mode.SILENT
+        bed.testbed.set_fault(target, Fault(mode, event.loss), ready)
+    else:
+        bed.testbed.heal(events[0].target if len(events) == 1 else "all", ready)
+
+
+def document(
+    contender: Contender,
+    scenario: Scenario,
+    events: list[Event],
+    seen: Seen,
+    zero: float,
+) -> dict[str, Any]:
+    """A run as JSON has it; its seconds count from the first traffic."""
+    bed = contender.bed
+    total = [sum(counts) for counts in zip(*seen.streams, strict=True)]
+    series = Series(seen.start - zero, seen.width, total)
+    plane_bps = (bed.payload_capacity_bps() or 0.0) / bed.planes
+    found = figures(series, events, scenario.seconds, bed.planes, plane_bps)
+    stalls = [
+        Series(series.start, series.width, stream).stall(0.1, scenario.seconds)[0]
+        for stream in seen.streams
+    ]
+    found["longest_stall_of_a_stream_seconds"] = max(stalls)
+    found["retransmitted_bytes"] = seen.resent_bytes
+    coarse = max(1, round(BIN_SECONDS / seen.width))
+    return {
+        "contender": contender.name,
+        "what": contender.what,
+        "measured": contender.measured,
+        "ended": seen.ended,
+        "scenario": scenario.name,
+        "title": scenario.title,
+        "seconds": scenario.seconds,
+        "events": [asdict(event) for event in events],
+        "figures": found,
+        "bins": {"start_seconds": series.start, "width_seconds": seen.width, "bytes": total},
+        "planes": {
+            "start_seconds": series.start,
+            "width_seconds": seen.width * coarse,
+            "bytes": {
+                plane: [sum(counts[i : i + coarse]) for i in range(0, len(counts), coarse)]
+                for plane, counts in seen.planes.items()
+            },
+        },
+        "evs": seen.evs,
+        "ev_changes": _changes(seen.ev_changes, zero, ("plane", "path", "old", "new", "reason")),
+        "plane_changes": _changes(seen.plane_changes, zero, ("plane", "suspended", "reason")),
+    }
+
+
+def _changes(changes: list[dict[str, Any]], zero: float, names: tuple[str, ...]) -> Any:
+    return [
+        {"at_seconds": change["at"] - zero, **{name: change[name] for name in names}}
+        for change in changes
+    ]

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What happens to the fabric in `bench/failover`, and when. Pure.
+
+All that hits one plane hits plane 1, which is the plane of a single TCP flow; to the others each
+plane is as good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+SILENT, DOWN, LOSS = "silent", "down", "loss"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A fault, from one moment to another; in seconds since the first traffic."""
+
+    name: str
+    target: str  # as `mrc testbed fail` takes it
+    plane: int
+    at: float
+    until: float
+    mode: str = SILENT
+    loss: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A time in which nothing changes, and the planes that have no fault in it."""
+
+    name: str  # what has changed at its start
+    start: float
+    end: float
+    planes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """Faults over one time axis."""
+
+    name: str
+    title: str
+    events: tuple[Event, ...]
+    seconds: float
+
+    def faster(self, speed: float) -> Scenario:
+        """The same in a shorter time."""
+        events = tuple(replace(e, at=e.at / speed, until=e.until / speed) for e in self.events)
+        return replace(self, events=events, seconds=self.seconds / speed)
+
+
+STORY = Scenario(
+    "story",
+    "A plane falls silent, a link goes down, a plane loses packets",
+    (
+        Event("plane 1 silent", "plane:1", 1, 2, 6),
+        Event("NIC link down", "link:h0.1", 1, 8, 10, DOWN),
+        Event("20% loss", "plane:1", 1, 12, 14, LOSS, 0.2),
+    ),
+    16,
+)
+FAR_LINK = Scenario(
+    "far link",
+    "The link of the receiver's NIC goes down",
+    (Event("receiver's NIC link down", "link:h1.1", 1, 1, 2, DOWN),),
+    3.5,
+)
+ONE_BY_ONE = Scenario(
+    "one by one",
+    "The planes die one by one; one of them returns, then all",
+    (
+        Event("plane 1", "plane:1", 1, 1, 6.5),
+        Event("plane 3", "plane:3", 3, 2, 6.5),
+        Event("plane 4", "plane:4", 4, 3, 6.5),
+        Event("plane 2", "plane:2", 2, 4, 5),
+    ),
+    8,
+)
+
+
+def phases(events: Sequence[Event], seconds: float, planes: int) -> list[Phase]:
+    """From 0 to the end, each from one change to the next. A lossy plane counts as gone."""
+    found = [Phase("start", 0.0, seconds, planes)]
+    for moment, name in _changes(events):
+        gone = {event.plane for event in events if event.at <= moment < event.until}
+        found[-1] = replace(found[-1], end=moment)
+        if found[-1].start == moment:
+            name = found.pop().name
+        found.append(Phase(name, moment, seconds, planes - len(gone)))
+    return found
+
+
+def _changes(events: Sequence[Event]) -> list[tuple[float, str]]:
+    begun = [(event.at, event.name) for event in events]
+    return sorted(begun + [(event.until, healed(event)) for event in events])
+
+
+def healed(event: Event) -> str:
+    """What the end of a fault is called."""
+    name = event.name.replace(" down", " up").replace(" silent", "")
+    return {DOWN: name, LOSS: "loss over"}.get(event.mode, f"{name} healed")

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A result of `bench/failover` for a terminal: a chart of each run, figures, checks. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from failover_scenario import DOWN, LOSS, STORY
+from failover_svg import Axis, duration, events_of, rates, summary
+
+from mrc.cli.chart import column_chart
+from mrc.cli.output import format_rate, format_table
+
+_COLUMNS, _ROWS = 80, 4
+_LETTERS = {DOWN: ("D", "U"), LOSS: ("L", "O")}
+
+
+def lines(result: Mapping[str, Any]) -> Iterator[str]:
+    """Everything, line by line."""
+    story = [run for run in result["runs"] if run["scenario"] == STORY.name]
+    bed = result["bed"]
+    for run in story:
+        yield f"{run['contender']}: {summary(run)}"
+        yield from _chart(run, bed["planes"] * bed["plane_payload_bits_per_second"])
+    if story:
+        seconds = story[0]["seconds"]
+        yield (
+            f"{'':>14}0 to {seconds:g} s; plane 1 S: silent, H: healed, D: link down, U: link up,"
+            " L: 20% loss, O: over"
+        )
+        yield ""
+        yield _table(story)
+    yield ""
+    yield checks_table(result["checks"])
+
+
+def _chart(run: Mapping[str, Any], capacity: float) -> list[str]:
+    axis = Axis(0.0, run["seconds"], 0, _COLUMNS)
+    values = [bps for _, bps in rates(run, axis, run["seconds"] / _COLUMNS)]
+    marks = {}
+    for event in events_of(run):
+        begin, end = _LETTERS.get(event.mode, ("S", "H"))
+        marks |= {int(axis.x(event.at)): begin, int(axis.x(event.until)): end}
+    return column_chart(values, top=capacity, rows=_ROWS, marks=marks, label=format_rate)
+
+
+def _table(story: Sequence[Mapping[str, Any]]) -> str:
+    """Time below 95% of the capacity that was left, from each change to the next."""
+    names = [part["name"] for part in story[0]["figures"]["phases"][1:]]
+    rows = []
+    for run in story:
+        found = run["figures"]
+        rows.append(
+            (
+                run["contender"],
+                *(duration(part["below_seconds"]) for part in found["phases"][1:]),
+                f"{found['retransmitted_bytes'] / 1e6:.1f} MB",
+            )
+        )
+    return format_table(("below 95% after", *names, "sent again"), rows)
+
+
+def checks_table(checks: Sequence[Mapping[str, Any]]) -> str:
+    rows = [
+        (check["name"], f"{check['value']:.3g}", f"{check['relation']} {check['target']:g}",
+         "met" if check["met"] else "NOT MET")
+        for check in checks
+    ]  # fmt: skip
+    return format_table(("check", "value", "target", ""), rows)
