@@ -129,6 +129,7 @@ class ContextConfig:
     program: str = ""  # what this process is, for those who look into it
     local_view: bool = False  # its user may look into it by `mrc top --local`
     remote_view: bool = False  # whoever reaches a listener of it may, by `mrc top HOST`
+    metrics: tuple[str, int] | None = None  # address and TCP port that serve them to Prometheus
 
     def __post_init__(self) -> None:
         _check_ranges(self, _RANGES)

@@ -34,7 +34,7 @@ from mrc.events import TraceEntry, Warning
 from mrc.hostconfig import HostConfig, Source
 from mrc.listener import Listener
 from mrc.monitor import link_snapshots, watch_links
-from mrc.observe.local import LocalView
+from mrc.observe.observatory import Observatory
 from mrc.observe.remote import RemoteView
 from mrc.observe.snapshot import Snapshot, snapshot
 from mrc.oob import Channel
@@ -98,7 +98,7 @@ class Context:
         self._listeners: WeakSet[Listener] = WeakSet()
         self._monitor: asyncio.Task[None] | None = None
         self._closer: asyncio.Task[None] | None = None
-        self._local_view = LocalView(self.snapshot)
+        self._observatory = Observatory(self)
 
     async def __aenter__(self) -> Self:
         if self._local is not None:
@@ -122,7 +122,11 @@ class Context:
         )
         if any(port.ifname for port in ports):
             self._monitor = asyncio.get_running_loop().create_task(self._watch_links(ports))
-        await self._let_look()
+        try:
+            await self._observatory.open()
+        except BaseException:
+            await self.close()
+            raise
         return self
 
     async def __aexit__(
@@ -191,6 +195,11 @@ class Context:
         """The QPs that are connected and not closed."""
         self._opened()
         return tuple(qp for qp in self._qps if not qp.closed)
+
+    @property
+    def metrics_port(self) -> int:
+        """The TCP port at which metrics are served; 0 without `ContextConfig.metrics`."""
+        return self._observatory.metrics_port
 
     async def snapshot(self) -> Snapshot:
         """All of its state as JSON, as `mrc top` shows it."""
@@ -323,7 +332,7 @@ class Context:
         """
         terms = self._terms(private, ev_profile, cc_profile)
         viewers = RemoteView(self.snapshot if self.config.remote_view else None)
-        listener = Listener(self._opened(), terms, self._qps.add, viewers)
+        listener = Listener(self._opened(), terms, self._adopt, viewers)
         await listener.open(host, port)
         self._listeners.add(listener)
         return listener
@@ -367,8 +376,12 @@ class Context:
             if channel is not None:
                 channel.abort()
             raise
-        self._qps.add(qp)
+        self._adopt(qp)
         return qp
+
+    def _adopt(self, qp: QP) -> None:
+        self._qps.add(qp)
+        self._observatory.adopt(qp)
 
     # ---- Background and end ---------------------------------------------------------------
 
@@ -383,14 +396,6 @@ class Context:
         except (MrcError, OSError) as error:
             logger.warning("links are not watched: %s", error)
 
-    async def _let_look(self) -> None:
-        if not self.config.local_view:
-            return
-        try:
-            await self._local_view.open()
-        except OSError as error:
-            logger.info("mrc top --local does not see this: %s", error)
-
     async def _close(self, *, orderly: bool) -> None:
         if self._local is None:
             return
@@ -403,7 +408,7 @@ class Context:
         if self._monitor is not None:
             self._monitor.cancel()
             await asyncio.gather(self._monitor, return_exceptions=True)
-        await self._local_view.close()
+        await self._observatory.close()
         await asyncio.gather(*(listener.close() for listener in list(self._listeners)))
         await asyncio.gather(*(qp.close() if orderly else qp.abort() for qp in list(self._qps)))
         await local.dispatcher.close()

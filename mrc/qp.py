@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
@@ -72,6 +72,7 @@ class QP:
         self.cc_profile = cc_profile
         self.path_mtu = 0
         self.peer_gone = asyncio.Event()
+        self.on_end: Callable[[QP, QpInfo | None], None] | None = None  # before it is destroyed
         self._dispatcher = dispatcher
         self._queue = queue
         self._evs = tuple(evs)
@@ -403,6 +404,7 @@ class QP:
         if self._watcher is not None:
             self._watcher.cancel()
             await asyncio.gather(self._watcher, return_exceptions=True)
+        await self._tell_end()
         try:
             await self._dispatcher.call(self._queue.destroy(), f"QP {self.qpn:#x}: destroy")
             await self._until_idle()
@@ -415,6 +417,13 @@ class QP:
             await self._channel.close()
         else:
             self._channel.abort()
+
+    async def _tell_end(self) -> None:
+        if self.on_end is not None:
+            info = None
+            with suppress(MrcError):
+                info = await self.query()
+            self.on_end(self, info)
 
     async def _say_bye(self) -> None:
         with suppress(TimeoutError, PeerGoneError):

@@ -15,6 +15,18 @@ def port_number(text: str) -> int:
     return int(text)
 
 
+def listening_address(text: str) -> tuple[str, int]:
+    """An argparse type: PORT, of the loopback address, or ADDRESS:PORT."""
+    address, colon, port = text.rpartition(":")
+    if not colon:
+        return "127.0.0.1", port_number(port)
+    if address.startswith("[") and address.endswith("]"):
+        address = address[1:-1]
+    elif not address or ":" in address:
+        raise argparse.ArgumentTypeError(f"{text!r} is not PORT, ADDRESS:PORT or [ADDRESS]:PORT")
+    return address, port_number(port)
+
+
 def host_and_port(text: str) -> tuple[str, int]:
     """An argparse type. An IPv6 address needs brackets only when a port follows it."""
     host, port = text, ""

@@ -197,6 +197,7 @@ async def _measure(
         mrc.Context(config) as ctx,
         connect(ctx, host, port, timeout=args.timeout) as client,
     ):
+        views.announce(out, ctx)
         settings = perf_report.settings_json(ctx, client.session.qp, tcp_port=port)
         report = perf_report.Report(out, plans, settings, stream=args.json_stream)
         report.start()
@@ -222,6 +223,7 @@ async def _serve(args: argparse.Namespace, out: Output) -> int:
     async with mrc.Context(config) as ctx:
         service = _Service(ctx, out, one_off=args.one_off)
         async with await ctx.listen(port=port, private=service.private) as listener:
+            views.announce(out, ctx)
             out.note(f"listening on TCP port {listener.port}, UDP port {ctx.udp_port}")
             return await service.run(listener)
 

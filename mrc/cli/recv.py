@@ -68,6 +68,7 @@ async def _recv(args: argparse.Namespace, out: Output) -> int:
             mrc.Context(mrc.ContextConfig(**views.settings(args))) as ctx,
             await ctx.listen(port=args.port, private=about) as listener,
         ):
+            views.announce(out, ctx)
             out.note(f"listening on TCP port {listener.port}, UDP port {ctx.udp_port}")
             server = _Server(ctx, listener, directory, out, meter)
             return await (server.serve_once() if args.once else server.serve_on())

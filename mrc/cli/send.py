@@ -54,6 +54,7 @@ async def _send(args: argparse.Namespace, out: Output, total: int) -> int:
             connect_session(ctx, host, port, total_bytes=total, timeout=args.timeout) as session,
             meter.watch(session.qp, f"to {host}", total),
         ):
+            views.announce(out, ctx)
             sent, seconds = await _send_all(session, args.files, meter)
             out.result(await transfer_json("sender", session, sent, seconds, port))
     return 0

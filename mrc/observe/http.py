@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One page over HTTP/1.1, for a scraper: GET /metrics, and then the connection ends."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+
+from mrc.errors import InUseError, MrcError, ResolveError
+
+logger = logging.getLogger("mrc.observe")
+
+PATH = "/metrics"
+MAX_REQUEST_BYTES = 8192
+MAX_REQUESTS = 8  # at a time
+REQUEST_SECONDS = 5.0
+
+Page = Callable[[str], Awaitable[tuple[bytes, str]]]
+"""From the request's Accept header to the page and its type."""
+
+
+class MetricsServer:
+    """Serves the page on one TCP port."""
+
+    def __init__(self, page: Page) -> None:
+        self._page = page
+        self._server: asyncio.Server | None = None
+        self._requests: set[asyncio.Task[None]] = set()
+        self.port = 0
+
+    async def open(self, address: str, port: int) -> None:
+        """Port 0 takes a free one. Raises InUseError or ResolveError."""
+        try:
+            self._server = await asyncio.start_server(
+                self._on_client, address, port, limit=MAX_REQUEST_BYTES
+            )
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise InUseError(f"metrics: TCP port {port} is taken: choose another") from error
+            raise ResolveError(f"metrics: cannot listen on {address}: {error.strerror}") from error
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def close(self) -> None:
+        """Ends every request; safe to call twice."""
+        if self._server is not None:
+            self._server.close()
+        requests = list(self._requests)
+        for request in requests:
+            request.cancel()
+        await asyncio.gather(*requests, return_exceptions=True)
+
+    async def _on_client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        request = asyncio.current_task()
+        assert request is not None
+        self._requests.add(request)
+        try:
+            if len(self._requests) <= MAX_REQUESTS:
+                async with asyncio.timeout(REQUEST_SECONDS):
+                    writer.write(await self._answer(reader))
+                    await writer.drain()
+                    writer.close()
+                    await writer.wait_closed()
+        except (MrcError, OSError, ValueError, asyncio.IncompleteReadError) as error:
+            logger.debug("a request for metrics failed: %s", error)
+        finally:
+            self._requests.discard(request)
+            writer.transport.abort()
+
+    async def _answer(self, reader: asyncio.StreamReader) -> bytes:
+        try:
+            head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+        except asyncio.LimitOverrunError:
+            return _response(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+        request, *lines = head.split("\r\n")
+        words = request.split(" ")
+        if len(words) != 3 or not words[2].startswith("HTTP/1."):
+            return _response(HTTPStatus.BAD_REQUEST)
+        if words[0] != "GET":
+            return _response(HTTPStatus.METHOD_NOT_ALLOWED, "Allow: GET\r\n")
+        if words[1].partition("?")[0] != PATH:
+            return _response(HTTPStatus.NOT_FOUND)
+        fields = (line.partition(":") for line in lines)
+        headers = {name.strip().lower(): value.strip() for name, _, value in fields}
+        body, content_type = await self._page(headers.get("accept", ""))
+        return _response(HTTPStatus.OK, f"Content-Type: {content_type}\r\n", body)
+
+
+def _response(status: HTTPStatus, headers: str = "", body: bytes | None = None) -> bytes:
+    if body is None:
+        body = f"{status.phrase}; the metrics are at {PATH}\n".encode()
+        headers += "Content-Type: text/plain\r\n"
+    head = (
+        f"HTTP/1.1 {status.value} {status.phrase}\r\n{headers}"
+        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    )
+    return head.encode("latin-1") + body

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A Context's state as Prometheus metrics: names, units and labels by its conventions.
+
+Labels are `peer`, `plane`, `path`, `state` and `reason`; there is none for QPs (see mrc.observe.
+ledger), and paths beyond MAX_PATHS are left out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.process_collector import ProcessCollector
+
+from mrc.enums import EvState
+from mrc.events import EvInfo, PlaneInfo
+from mrc.observe.ledger import PEER_COUNTERS, PLANE_COUNTERS, Ledger, Live, Totals
+from mrc.observe.names import COUNTERS
+
+if TYPE_CHECKING:
+    from mrc.endpoint import Context
+
+MAX_PATHS = 1024
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reading:
+    """Everything that metrics are made of, at one moment."""
+
+    host: str
+    counters: Mapping[str, int]
+    drops: Mapping[str, int]
+    totals: Totals
+    live: Sequence[Live]
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics, for a registry."""
+        info = GaugeMetricFamily("mrc_info", "Which mrc this is.", labels=("host", "version"))
+        info.add_metric((self.host, _version()), 1)
+        yield info
+        for name, (metric, meaning) in COUNTERS.items():
+            yield CounterMetricFamily(f"mrc_{metric}", meaning, value=self.counters[name])
+        drops = CounterMetricFamily(
+            "mrc_dropped_packets", "Packets received and ignored.", labels=("reason",)
+        )
+        for reason, count in self.drops.items():
+            drops.add_metric((reason.lower(),), count)
+        yield drops
+        yield from _totals(self.totals)
+        yield from _peers(self.live)
+        yield from _planes(self.live)
+        yield from _evs(self.live)
+
+
+async def read(ctx: Context, ledger: Ledger) -> Reading:
+    """Raises StateError when the Context is closed."""
+    totals, live = await ledger.read()
+    return Reading(ctx.name, await ctx.counters(), await ctx.drops(), totals, live)
+
+
+def exposition(reading: Reading, accept: str) -> tuple[bytes, str]:
+    """The text that a scrape gets, in a format that it accepts, and the type of that."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(reading)
+    ProcessCollector(registry=registry)
+    encode, content_type = choose_encoder(accept)
+    return encode(registry), content_type
+
+
+def _version() -> str:
+    try:
+        return version("mrc-transport")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def _totals(totals: Totals) -> Iterator[Metric]:
+    for name, meaning in PEER_COUNTERS.items():
+        family = CounterMetricFamily(f"mrc_peer_{name}", meaning, labels=("peer",))
+        for (peer, key), value in totals.peers.items():
+            if key == name:
+                family.add_metric((peer,), value)
+        yield family
+    for name, meaning in PLANE_COUNTERS.items():
+        family = CounterMetricFamily(f"mrc_plane_{name}", meaning, labels=("peer", "plane"))
+        for (peer, plane, key), value in totals.planes.items():
+            if key == name:
+                family.add_metric((peer, str(plane)), value)
+        yield family
+
+
+def _gauge(
+    name: str, meaning: str, labels: Sequence[str], values: Mapping[tuple[str, ...], float]
+) -> Metric:
+    family = GaugeMetricFamily(name, meaning, labels=labels)
+    for names, value in values.items():
+        family.add_metric(names, value)
+    return family
+
+
+def _peers(live: Sequence[Live]) -> Iterator[Metric]:
+    qps: Counter[tuple[str, ...]] = Counter(
+        (each.peer, each.info.state.name.lower()) for each in live
+    )
+    yield _gauge("mrc_qps", "QPs that are not closed.", ("peer", "state"), qps)
+    sums: dict[str, Counter[tuple[str, ...]]] = defaultdict(Counter)
+    for each in live:
+        sums["outstanding"][(each.peer,)] += each.info.outstanding
+        sums["window"][(each.peer,)] += each.info.cwnd_bytes
+    yield _gauge(
+        "mrc_peer_outstanding_work_requests", "Work requests posted and not completed.",
+        ("peer",), sums["outstanding"],
+    )  # fmt: skip
+    yield _gauge(
+        "mrc_peer_congestion_window_bytes", "Congestion windows of all QPs together.",
+        ("peer",), sums["window"],
+    )  # fmt: skip
+
+
+def _planes(live: Sequence[Live]) -> Iterator[Metric]:
+    def over_qps(
+        combine: Callable[[Iterable[float]], float], value: Callable[[PlaneInfo], float]
+    ) -> dict[tuple[str, ...], float]:
+        parts: dict[tuple[str, ...], list[float]] = {}
+        for each in live:
+            for plane in each.info.planes:
+                parts.setdefault((each.peer, str(plane.plane)), []).append(value(plane))
+        return {key: combine(values) for key, values in parts.items()}
+
+    labels = ("peer", "plane")
+    suspended = over_qps(sum, lambda plane: plane.suspended)
+    yield _gauge("mrc_plane_suspended_qps", "QPs that do not use the plane.", labels, suspended)
+    inflight = over_qps(sum, lambda plane: plane.inflight_bytes)
+    yield _gauge("mrc_plane_inflight_bytes", "Payload sent and not heard of.", labels, inflight)
+    rtts = over_qps(max, lambda plane: plane.rtt_ns / 1e9)
+    known = {key: rtt for key, rtt in rtts.items() if rtt >= 0}
+    yield _gauge("mrc_plane_rtt_seconds", "Smoothed round trip, of the slowest QP.", labels, known)
+
+
+def _evs(live: Sequence[Live]) -> Iterator[Metric]:
+    states: dict[tuple[str, ...], float] = {}
+    paths: dict[tuple[str, ...], list[EvInfo]] = {}
+    for each in live:
+        for ev in each.evs:
+            for state in EvState:  # those that no EV is in stand at 0, and do not come and go
+                key = (each.peer, str(ev.plane), state.name.lower())
+                states[key] = states.get(key, 0) + (ev.state is state)
+            paths.setdefault((each.peer, str(ev.plane), ev.path), []).append(ev)
+    yield _gauge("mrc_evs", "EVs of all QPs.", ("peer", "plane", "state"), states)
+    rtts = {
+        key: min(known) / 1e9
+        for key, evs in list(paths.items())[:MAX_PATHS]
+        if (known := [ev.rtt_ns for ev in evs if ev.rtt_ns >= 0])
+    }
+    yield _gauge(
+        "mrc_path_rtt_seconds", "Smoothed round trip, of the fastest QP.",
+        ("peer", "plane", "path"), rtts,
+    )  # fmt: skip

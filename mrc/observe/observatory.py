@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All the ways to look into one Context, as its configuration has them."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from mrc.observe import metrics
+from mrc.observe.http import MetricsServer
+from mrc.observe.ledger import Ledger
+from mrc.observe.local import LocalView
+
+if TYPE_CHECKING:
+    from mrc.endpoint import Context
+    from mrc.qp import QP
+
+logger = logging.getLogger("mrc.observe")
+
+
+class Observatory:
+    """Opened and closed with its Context."""
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+        self._local = LocalView(ctx.snapshot)
+        self._ledger = Ledger()
+        self._metrics = MetricsServer(self._page)
+
+    async def open(self) -> None:
+        """Raises InUseError or ResolveError when metrics cannot be served where they should."""
+        config = self._ctx.config
+        if config.metrics is not None:
+            await self._metrics.open(*config.metrics)
+        if config.local_view:
+            try:
+                await self._local.open()
+            except OSError as error:
+                logger.info("mrc top --local does not see this: %s", error)
+
+    async def close(self) -> None:
+        """Ends every look; safe to call twice."""
+        await self._metrics.close()
+        await self._local.close()
+
+    @property
+    def metrics_port(self) -> int:
+        """The TCP port of the metrics; 0 without."""
+        return self._metrics.port
+
+    def adopt(self, qp: QP) -> None:
+        """A QP was connected."""
+        if self._ctx.config.metrics is not None:
+            self._ledger.add(qp)
+
+    async def _page(self, accept: str) -> tuple[bytes, str]:
+        return metrics.exposition(await metrics.read(self._ctx, self._ledger), accept)
