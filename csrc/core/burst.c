@@ -18,22 +18,22 @@ bool mrc_burst_may_open(const struct mrc_engine *engine) {
 struct mrc_burst *mrc_burst_open(struct mrc_engine *engine, struct mrc_qp *qp, uint16_t ev,
                                  uint8_t tclass) {
   if (!mrc_burst_may_open(engine)) return NULL;
-  mrc_assert(ev < qp->evset.n && qp->evset.evs[ev].state != MRC_EV_DENIED);
-  const struct mrc_ev_attr *attr = &qp->evset.evs[ev].attr;
-  mrc_assert(mrc_port_usable(engine, attr->port - 1u));
+  mrc_assert(ev < qp->evset.n);
+  const struct mrc_ev *from = &qp->evset.evs[ev];
+  const struct mrc_ev_ends *ends = &qp->evset.ends[from->ends];
+  mrc_assert(from->state != MRC_EV_DENIED && mrc_port_usable(engine, from->port - 1u));
   struct mrc_burst *burst = &engine->bursts[engine->n_bursts++];
-  *burst = (struct mrc_burst){.flow_label = attr->family == 6 ? attr->ev & 0xFFFF : 0,
-                              .sport = (uint16_t)(attr->ev >> 16),
-                              .dport = attr->dport,
-                              .family = attr->family,
-                              .port = attr->port,
+  *burst = (struct mrc_burst){.flow_label = ends->family == 6 ? from->value & 0xFFFF : 0,
+                              .sport = (uint16_t)(from->value >> 16),
+                              .dport = ends->dport,
+                              .family = ends->family,
+                              .port = from->port,
                               .tclass = tclass,
-                              .tx_index = attr->tx_index,
+                              .tx_index = from->tx_index,
                               .packets = &engine->arena[engine->arena_used],
                               ._qp = qp->index,
                               ._ev = ev};
-  memcpy(burst->src, attr->src, sizeof burst->src);
-  memcpy(burst->dst, attr->dst, sizeof burst->dst);
+  mrc_evset_addresses(&qp->evset, ev, burst->src, burst->dst);
   return burst;
 }
 

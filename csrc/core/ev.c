@@ -5,52 +5,111 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int add_evs(struct mrc_evset *set, const struct mrc_ev_attr *attrs, uint32_t ports,
-                   uint32_t noise_ns) {
-  for (uint16_t i = 0; i < set->n; i++) {
-    if (attrs[i].port < 1 || attrs[i].port > ports) return -EINVAL;
-    if (attrs[i].family != 4 && attrs[i].family != 6) return -EINVAL;
-    if (mrc_keymap_put(&set->by_value, attrs[i].ev, i) != 0) return -EINVAL;
-    set->evs[i].attr = attrs[i];
-    mrc_probation_init(&set->evs[i].probation, noise_ns);
-    set->planes[attrs[i].port - 1].n++;
-    set->plane_mask |= 1u << (attrs[i].port - 1);
-  }
+/* The cell of by_value that holds the EV, or the empty one where it would go. */
+static uint32_t cell_of(const struct mrc_evset *set, uint32_t value) {
+  uint32_t i = (uint32_t)((value * 0x9E3779B97F4A7C15ull) >> 32) & set->hash_mask;
+  while (set->by_value[i] != MRC_EV_NONE && set->evs[set->by_value[i]].value != value)
+    i = (i + 1) & set->hash_mask; /* ends: half the cells are empty */
+  return i;
+}
+
+uint16_t mrc_evset_find(const struct mrc_evset *set, uint32_t value) {
+  return set->by_value[cell_of(set, value)];
+}
+
+/* The index of what this EV shares with others; new for the first of them. */
+static uint16_t share_ends(struct mrc_evset *set, const struct mrc_ev_attr *attr) {
+  struct mrc_ev_ends ends = {.dport = attr->dport, .family = attr->family};
+  memcpy(ends.src, attr->src, sizeof ends.src);
+  memcpy(ends.dst, attr->dst, sizeof ends.dst);
+  uint16_t i = 0;
+  while (i < set->n_ends && memcmp(&set->ends[i], &ends, sizeof ends) != 0)
+    i++;
+  if (i == set->n_ends) set->ends[set->n_ends++] = ends;
+  return i;
+}
+
+void mrc_evset_addresses(const struct mrc_evset *set, uint16_t index, uint8_t src[16],
+                         uint8_t dst[16]) {
+  const struct mrc_ev *ev = &set->evs[index];
+  const struct mrc_ev_ends *ends = &set->ends[ev->ends];
+  memcpy(src, ends->src, sizeof ends->src);
+  memcpy(dst, ends->dst, sizeof ends->dst);
+  memcpy(dst + sizeof ends->dst, ev->dst, sizeof ev->dst);
+}
+
+static int add_ev(struct mrc_evset *set, const struct mrc_ev_attr *attr, uint16_t index) {
+  if (attr->port < 1 || attr->port > set->ports) return -EINVAL;
+  if (attr->family != 4 && attr->family != 6) return -EINVAL;
+  const uint32_t cell = cell_of(set, attr->ev);
+  if (set->by_value[cell] != MRC_EV_NONE) return -EINVAL;
+  set->by_value[cell] = index;
+  struct mrc_ev *ev = &set->evs[index];
+  *ev = (struct mrc_ev){.value = attr->ev,
+                        .ends = share_ends(set, attr),
+                        .port = attr->port,
+                        .tx_index = attr->tx_index};
+  memcpy(ev->dst, attr->dst + sizeof attr->dst - sizeof ev->dst, sizeof ev->dst);
+  mrc_probation_init(&ev->probation);
+  set->planes[attr->port - 1].n++;
+  set->plane_mask |= 1u << (attr->port - 1);
+  return 0;
+}
+
+/* Lines up the EVs of each plane. */
+static void make_orders(struct mrc_evset *set) {
   uint16_t *order = set->orders;
-  for (uint32_t p = 0; p < MRC_MAX_PORTS; p++) {
+  for (uint32_t p = 0; p < set->ports; p++) {
     set->planes[p].order = order;
     order += set->planes[p].n;
     set->planes[p].n = 0;
   }
   for (uint16_t i = 0; i < set->n; i++) {
-    struct mrc_ev_plane *plane = &set->planes[attrs[i].port - 1];
+    struct mrc_ev_plane *plane = &set->planes[set->evs[i].port - 1];
     set->evs[i].place = plane->n;
     plane->order[plane->n++] = i;
   }
+}
+
+static int allocate(struct mrc_evset *set) {
+  const uint32_t cells = mrc_ceil_pow2(2u * set->n);
+  set->hash_mask = cells - 1;
+  set->evs = calloc(set->n, sizeof *set->evs);
+  set->ends = calloc(set->n, sizeof *set->ends);
+  set->orders = calloc(set->n, sizeof *set->orders);
+  set->by_value = malloc(cells * sizeof *set->by_value);
+  set->planes = calloc(set->ports, sizeof *set->planes);
+  if (set->evs == NULL || set->ends == NULL || set->orders == NULL || set->by_value == NULL ||
+      set->planes == NULL)
+    return -ENOMEM;
+  memset(set->by_value, 0xff, cells * sizeof *set->by_value);
   return 0;
 }
 
 int mrc_evset_init(struct mrc_evset *set, const struct mrc_ev_attr *attrs, int n, uint32_t ports,
                    uint32_t noise_ns) {
-  *set = (struct mrc_evset){0};
+  *set = (struct mrc_evset){.ports = ports, .noise_ns = noise_ns};
   if (n < 1 || n > MRC_MAX_EVS) return -EINVAL;
   set->n = (uint16_t)n;
-  set->evs = calloc((size_t)n, sizeof *set->evs);
-  set->orders = calloc((size_t)n, sizeof *set->orders);
-  if (set->evs == NULL || set->orders == NULL ||
-      mrc_keymap_init(&set->by_value, (uint32_t)n) != 0) {
+  int error = allocate(set);
+  for (uint16_t i = 0; i < set->n && error == 0; i++)
+    error = add_ev(set, &attrs[i], i);
+  if (error != 0) {
     mrc_evset_free(set);
-    return -ENOMEM;
+    return error;
   }
-  const int error = add_evs(set, attrs, ports, noise_ns);
-  if (error != 0) mrc_evset_free(set);
-  return error;
+  make_orders(set);
+  struct mrc_ev_ends *fitted = realloc(set->ends, set->n_ends * sizeof *set->ends);
+  if (fitted != NULL) set->ends = fitted;
+  return 0;
 }
 
 void mrc_evset_free(struct mrc_evset *set) {
   free(set->evs);
+  free(set->ends);
   free(set->orders);
-  mrc_keymap_free(&set->by_value);
+  free(set->by_value);
+  free(set->planes);
   *set = (struct mrc_evset){0};
 }
 
@@ -70,7 +129,7 @@ static void shuffle(struct mrc_evset *set, struct mrc_ev_plane *plane, uint16_t 
 }
 
 void mrc_evset_start(struct mrc_evset *set, uint32_t active_per_plane, struct mrc_prng *prng) {
-  for (uint32_t p = 0; p < MRC_MAX_PORTS; p++) {
+  for (uint32_t p = 0; p < set->ports; p++) {
     struct mrc_ev_plane *plane = &set->planes[p];
     if (plane->n == 0) continue;
     shuffle(set, plane, plane->n, prng);
@@ -92,7 +151,7 @@ static void set_skip(struct mrc_ev *ev) {
 }
 
 static void set_skip_level(struct mrc_evset *set, struct mrc_ev *ev, uint8_t level) {
-  struct mrc_ev_plane *plane = &set->planes[ev->attr.port - 1];
+  struct mrc_ev_plane *plane = &set->planes[ev->port - 1];
   plane->n_skip = (uint16_t)(plane->n_skip + (level > 0) - (ev->skip_level > 0));
   ev->skip_level = level;
 }
@@ -133,14 +192,14 @@ uint16_t mrc_evset_next(struct mrc_evset *set, uint32_t plane_index, struct mrc_
 }
 
 static void set_trial(struct mrc_evset *set, struct mrc_ev *ev, bool on_trial) {
-  struct mrc_ev_plane *plane = &set->planes[ev->attr.port - 1];
+  struct mrc_ev_plane *plane = &set->planes[ev->port - 1];
   plane->n_on_trial = (uint16_t)(plane->n_on_trial + on_trial - ev->on_trial);
   ev->on_trial = on_trial;
 }
 
 void mrc_evset_on_burst(struct mrc_evset *set, uint16_t index) {
   struct mrc_ev *ev = &set->evs[index];
-  const bool rotates = ev->place < set->planes[ev->attr.port - 1].n_active;
+  const bool rotates = ev->place < set->planes[ev->port - 1].n_active;
   if (!ev->proven && rotates) set_trial(set, ev, true);
 }
 
@@ -166,6 +225,7 @@ uint16_t mrc_evset_other(const struct mrc_evset *set, uint32_t plane_index, uint
 }
 
 uint16_t mrc_evset_any(struct mrc_evset *set, uint32_t plane_index) {
+  if ((set->plane_mask >> plane_index & 1) == 0) return MRC_EV_NONE;
   struct mrc_ev_plane *plane = &set->planes[plane_index];
   const uint16_t pool = plane->n_active > 0 ? plane->n_active : plane->n;
   for (uint16_t turn = 0; turn < pool; turn++) {
@@ -178,7 +238,7 @@ uint16_t mrc_evset_any(struct mrc_evset *set, uint32_t plane_index) {
 
 bool mrc_evset_on_skip(struct mrc_evset *set, uint16_t index, uint64_t sent_ns, uint64_t now_ns) {
   struct mrc_ev *ev = &set->evs[index];
-  const struct mrc_ev_plane *plane = &set->planes[ev->attr.port - 1];
+  const struct mrc_ev_plane *plane = &set->planes[ev->port - 1];
   if (ev->place >= plane->n_active) return false; /* not in use */
   const bool was_good = ev->state == MRC_EV_GOOD;
   /* What left before the last change says nothing about it. And where half of the paths are busy,
@@ -225,7 +285,7 @@ static uint16_t find_oldest_bad(const struct mrc_evset *set, const struct mrc_ev
 /* Takes the EV out of the rotation; a replacement comes from the same plane, if there is one. */
 static void retire(struct mrc_evset *set, uint16_t index) {
   struct mrc_ev *ev = &set->evs[index];
-  struct mrc_ev_plane *plane = &set->planes[ev->attr.port - 1];
+  struct mrc_ev_plane *plane = &set->planes[ev->port - 1];
   if (ev->place >= plane->n_active) return;
   set_skip_level(set, ev, 0);
   set_trial(set, ev, false);
@@ -240,7 +300,7 @@ static void retire(struct mrc_evset *set, uint16_t index) {
 
 bool mrc_evset_on_loss(struct mrc_evset *set, uint16_t index, uint16_t *back, uint64_t now_ns) {
   struct mrc_ev *ev = &set->evs[index];
-  struct mrc_ev_plane *plane = &set->planes[ev->attr.port - 1];
+  struct mrc_ev_plane *plane = &set->planes[ev->port - 1];
   *back = MRC_EV_NONE;
   if (ev->state == MRC_EV_DENIED || ev->state == MRC_EV_ASSUMED_BAD) return false;
   if (ev->place < plane->n_active && plane->n_active <= plane->floor &&
@@ -254,14 +314,14 @@ bool mrc_evset_on_loss(struct mrc_evset *set, uint16_t index, uint16_t *back, ui
   }
   ev->state = MRC_EV_ASSUMED_BAD;
   ev->bad_since_ns = now_ns;
-  mrc_probation_on_failure(&ev->probation, now_ns);
+  mrc_probation_on_failure(&ev->probation, set->noise_ns, now_ns);
   retire(set, index);
   return true;
 }
 
 bool mrc_evset_on_trust(struct mrc_evset *set, uint16_t index) {
   struct mrc_ev *ev = &set->evs[index];
-  struct mrc_ev_plane *plane = &set->planes[ev->attr.port - 1];
+  struct mrc_ev_plane *plane = &set->planes[ev->port - 1];
   if (ev->state == MRC_EV_GOOD || ev->state == MRC_EV_SKIP) return false;
   ev->state = MRC_EV_GOOD;
   ev->probation.next_ns = MRC_NEVER;

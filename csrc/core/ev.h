@@ -5,7 +5,6 @@
 #define MRC_CORE_EV_H
 
 #include "../mrc.h"
-#include "keymap.h"
 #include "prng.h"
 #include "probation.h"
 #include "rtt.h"
@@ -13,23 +12,40 @@
 #define MRC_EV_NONE UINT16_MAX
 #define MRC_EV_MAX_SKIP_LEVEL 6 /* the longest skip is one turn in 64 */
 
+/* What EVs have in common: the addresses of both ends, but for what tells paths apart. */
+struct mrc_ev_ends {
+  uint8_t src[16];
+  uint8_t dst[12];
+  uint16_t dport;
+  uint8_t family;
+  uint8_t reserved; /* 0: they are compared as bytes */
+};
+
+_Static_assert(sizeof(struct mrc_ev_ends) == 32, "no padding");
+
 struct mrc_ev {
-  struct mrc_ev_attr attr;
   struct mrc_probation probation; /* while ASSUMED_BAD */
   uint64_t bad_since_ns;          /* when it last went ASSUMED_BAD */
   uint64_t steered_ns;            /* when the skip level last changed */
   uint64_t packets;               /* data packets that the kernel took */
   uint64_t bytes;                 /* their payload */
+  uint32_t value;                 /* source port and flow label */
+  uint8_t dst[4];                 /* the end of the destination address */
   uint32_t lost;
   uint32_t probes;
-  uint32_t rtt_ns;    /* smoothed; 0 before the first sample */
+  uint32_t rtt_ns; /* smoothed; 0 before the first sample */
+  uint16_t ends;   /* index of its struct mrc_ev_ends */
+  uint16_t place;  /* index in its plane's order array */
+  uint8_t port;
+  uint8_t tx_index;
   uint8_t state;      /* enum mrc_ev_state */
   uint8_t skip_level; /* marked again and again: takes one turn in 1 << skip_level */
   uint8_t skip_turns; /* to sit out yet, while SKIP */
-  bool proven;        /* has delivered something, or answered a probe */
-  bool on_trial;      /* in the rotation, not proven, and its first burst is under way */
-  uint16_t place;     /* index in its plane's order array */
+  bool proven : 1;    /* has delivered something, or answered a probe */
+  bool on_trial : 1;  /* in the rotation, not proven, and its first burst is under way */
 };
+
+_Static_assert(sizeof(struct mrc_ev) == 80, "with hundreds of EVs much of the memory of a QP");
 
 /* The EVs of one plane: order[0 .. n_active) rotate, order[n_active .. n) are backups or bad. */
 struct mrc_ev_plane {
@@ -45,11 +61,16 @@ struct mrc_ev_plane {
 
 struct mrc_evset {
   struct mrc_ev *evs;
-  uint16_t *orders;                          /* backs all planes' order arrays */
-  struct mrc_keymap by_value;                /* EV value -> index */
-  struct mrc_ev_plane planes[MRC_MAX_PORTS]; /* index: port - 1 */
-  uint32_t plane_mask;                       /* bit p: plane p has EVs */
+  struct mrc_ev_ends *ends;    /* each different one once */
+  uint16_t *orders;            /* backs all planes' order arrays */
+  uint16_t *by_value;          /* hash table of indices, MRC_EV_NONE where empty */
+  struct mrc_ev_plane *planes; /* index: port - 1 */
+  uint32_t ports;              /* number of planes */
+  uint32_t plane_mask;         /* bit p: plane p has EVs */
+  uint32_t hash_mask;          /* cells of by_value - 1 */
+  uint32_t noise_ns;           /* of the hosts */
   uint16_t n;
+  uint16_t n_ends;
 };
 
 /* 0, -EINVAL (a port out of range, a value twice, none at all), -ENOMEM. */
@@ -58,6 +79,12 @@ int mrc_evset_init(struct mrc_evset *set, const struct mrc_ev_attr *attrs, int n
 void mrc_evset_free(struct mrc_evset *set);
 /* Sets the size of each plane's rotation (0: all EVs) and shuffles it. */
 void mrc_evset_start(struct mrc_evset *set, uint32_t active_per_plane, struct mrc_prng *prng);
+
+/* The EV with this value, or MRC_EV_NONE. */
+uint16_t mrc_evset_find(const struct mrc_evset *set, uint32_t value);
+/* Source and destination as they were given. */
+void mrc_evset_addresses(const struct mrc_evset *set, uint16_t ev, uint8_t src[16],
+                         uint8_t dst[16]);
 
 /* Whether the plane's rotation has an EV that is not on trial. */
 static inline bool mrc_evset_has_next(const struct mrc_evset *set, uint32_t plane) {

@@ -11,7 +11,7 @@ void mrc_loss_report_ev(struct mrc_engine *engine, struct mrc_qp *qp, uint16_t i
   const struct mrc_event event = {.type = MRC_EVENT_EV_STATE,
                                   .qpn = qp->qpn,
                                   .ev_index = index,
-                                  .port = ev->attr.port,
+                                  .port = ev->port,
                                   .status = ev->state,
                                   .reason = reason};
   mrc_event_push(engine, &event);
@@ -89,7 +89,7 @@ void mrc_loss_on_spurious(struct mrc_engine *engine, struct mrc_qp *qp,
     mrc_cc_on_spurious_timeout(&qp->req.cc); /* the peer was late, the network is as it was */
     return;
   }
-  struct mrc_plane *plane = &qp->planes[qp->evset.evs[slot->ev_lost].attr.port - 1];
+  struct mrc_plane *plane = &qp->planes[qp->evset.evs[slot->ev_lost].port - 1];
   const uint64_t least_ns = mrc_floor_ns(MRC_LOSS_REORDER_FLOOR_NS / 4, qp->noise_ns);
   uint64_t *guard_ns = slot->by_time ? &plane->spread_ns : &plane->reorder_ns;
   const uint64_t wider_ns = mrc_max_u64(2 * *guard_ns, least_ns);
@@ -206,7 +206,7 @@ void mrc_loss_suspend_plane(struct mrc_engine *engine, struct mrc_qp *qp, uint32
     if (qp->evset.evs[ev].bad_since_ns >= plane->heard_ns)
       trust_ev(engine, qp, ev, MRC_REASON_PLANE);
   }
-  mrc_probation_on_failure(&plane->probation, now_ns);
+  mrc_probation_on_failure(&plane->probation, qp->noise_ns, now_ns);
   qp->ev_probe_ns = mrc_min_u64(qp->ev_probe_ns, plane->probation.next_ns);
   report_plane(engine, qp, index, MRC_EVENT_PLANE, false, reason);
 }

@@ -15,23 +15,25 @@
   10000000000ull                     /* a failure so long after the return is no relapse \
                                       */
 #define MRC_PROBATION_MAX_RELAPSES 9 /* doublings: 2 ms << 9 is about a second */
+#define MRC_PROBATION_MAX_DOUBLINGS 15
 
 struct mrc_probation {
-  uint64_t next_ns;     /* when to probe next; MRC_NEVER when trusted or a probe is out */
-  uint64_t interval_ns; /* current spacing */
-  uint64_t returned_ns; /* when trust last came back; 0: never */
-  uint32_t noise_ns;    /* that the spacing follows from */
-  uint8_t successes;    /* in a row */
-  uint8_t relapses;
+  uint64_t next_ns;          /* when to probe next; MRC_NEVER when trusted or a probe is out */
+  uint64_t returned_us : 48; /* when trust last came back; 0: never */
+  uint64_t successes : 4;    /* in a row */
+  uint64_t relapses : 4;
+  uint64_t doublings : 4; /* of the spacing, since a probe was answered */
 };
 
-static inline void mrc_probation_init(struct mrc_probation *p, uint32_t noise_ns) {
-  *p = (struct mrc_probation){.next_ns = MRC_NEVER, .noise_ns = noise_ns};
+_Static_assert(sizeof(struct mrc_probation) == 16, "each EV has one");
+
+static inline void mrc_probation_init(struct mrc_probation *p) {
+  *p = (struct mrc_probation){.next_ns = MRC_NEVER};
 }
 
 /* Spacing of probes after so many relapses. */
-static inline uint64_t mrc_probation_first_ns(const struct mrc_probation *p) {
-  return mrc_floor_ns(MRC_PROBATION_FIRST_NS, p->noise_ns) << p->relapses;
+static inline uint64_t mrc_probation_first_ns(const struct mrc_probation *p, uint32_t noise_ns) {
+  return mrc_floor_ns(MRC_PROBATION_FIRST_NS, noise_ns) << p->relapses;
 }
 
 /* Spacing while nothing answers. Hosts of little noise find out sooner, but probes take as long on
@@ -40,24 +42,36 @@ static inline uint64_t mrc_probation_slowest_ns(uint32_t noise_ns) {
   return mrc_floor_ns(MRC_PROBATION_SLOWEST_NS, mrc_max_u32(noise_ns, MRC_NOISE_NS));
 }
 
-static inline void mrc_probation_on_failure(struct mrc_probation *p, uint64_t now_ns) {
-  const bool relapse = p->returned_ns != 0 && now_ns - p->returned_ns < MRC_PROBATION_CALM_NS;
-  p->relapses = !relapse                                   ? 0
-                : p->relapses < MRC_PROBATION_MAX_RELAPSES ? p->relapses + 1
-                                                           : p->relapses;
+/* The spacing now. For the least noise it reaches the slowest after 14 doublings, of 15. */
+static inline uint64_t mrc_probation_interval_ns(const struct mrc_probation *p, uint32_t noise_ns) {
+  const uint64_t first_ns = mrc_probation_first_ns(p, noise_ns);
+  return mrc_min_u64(first_ns << p->doublings,
+                     mrc_max_u64(mrc_probation_slowest_ns(noise_ns), first_ns));
+}
+
+static inline void mrc_probation_wait(struct mrc_probation *p, uint32_t noise_ns, uint64_t now_ns) {
+  p->next_ns = now_ns + mrc_probation_interval_ns(p, noise_ns);
+}
+
+static inline void mrc_probation_on_failure(struct mrc_probation *p, uint32_t noise_ns,
+                                            uint64_t now_ns) {
+  const uint64_t away_us = (now_ns / 1000 - p->returned_us) & UINT64_MAX >> 16;
+  if (p->returned_us == 0 || away_us >= MRC_PROBATION_CALM_NS / 1000)
+    p->relapses = 0;
+  else if (p->relapses < MRC_PROBATION_MAX_RELAPSES)
+    p->relapses++;
   p->successes = 0;
-  p->interval_ns = mrc_probation_first_ns(p);
-  p->next_ns = now_ns + p->interval_ns;
+  p->doublings = 0;
+  mrc_probation_wait(p, noise_ns, now_ns);
 }
 
 static inline void mrc_probation_on_probe(struct mrc_probation *p) { p->next_ns = MRC_NEVER; }
 
-static inline void mrc_probation_on_timeout(struct mrc_probation *p, uint64_t now_ns) {
+static inline void mrc_probation_on_timeout(struct mrc_probation *p, uint32_t noise_ns,
+                                            uint64_t now_ns) {
   p->successes = 0;
-  p->interval_ns =
-      mrc_min_u64(2 * p->interval_ns,
-                  mrc_max_u64(mrc_probation_slowest_ns(p->noise_ns), mrc_probation_first_ns(p)));
-  p->next_ns = now_ns + p->interval_ns;
+  if (p->doublings < MRC_PROBATION_MAX_DOUBLINGS) p->doublings++;
+  mrc_probation_wait(p, noise_ns, now_ns);
 }
 
 /* What made it fail is known to be over: probes may begin, without the wait that has grown. */
@@ -67,13 +81,14 @@ static inline void mrc_probation_on_mend(struct mrc_probation *p, uint64_t now_n
 }
 
 /* Returns true when trust is back. */
-static inline bool mrc_probation_on_success(struct mrc_probation *p, uint64_t now_ns) {
+static inline bool mrc_probation_on_success(struct mrc_probation *p, uint32_t noise_ns,
+                                            uint64_t now_ns) {
+  p->doublings = 0;
   if (++p->successes < MRC_PROBATION_SUCCESSES) {
-    p->interval_ns = mrc_probation_first_ns(p);
-    p->next_ns = now_ns + p->interval_ns;
+    mrc_probation_wait(p, noise_ns, now_ns);
     return false;
   }
-  p->returned_ns = now_ns;
+  p->returned_us = (now_ns / 1000) & UINT64_MAX >> 16;
   p->next_ns = MRC_NEVER;
   return true;
 }

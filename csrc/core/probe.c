@@ -199,7 +199,7 @@ static uint64_t patience_ns(const struct mrc_qp *qp, const struct mrc_ev *ev) {
 static bool probe_for(struct mrc_engine *engine, struct mrc_qp *qp, uint16_t ev, uint8_t purpose,
                       struct mrc_probation *probation, uint64_t now_ns) {
   if (ev == MRC_EV_NONE) { /* all are DENIED */
-    mrc_probation_on_timeout(probation, now_ns);
+    mrc_probation_on_timeout(probation, qp->noise_ns, now_ns);
     return true;
   }
   const struct mrc_ev_probe like = {.ev = ev,
@@ -236,7 +236,7 @@ static uint64_t probe_evs(struct mrc_engine *engine, struct mrc_qp *qp, bool *ro
   for (uint16_t k = 0; k < qp->evset.n; k++) {
     const uint16_t i = (uint16_t)((first + k) % qp->evset.n);
     struct mrc_ev *ev = &qp->evset.evs[i];
-    if (ev->state != MRC_EV_ASSUMED_BAD || qp->planes[ev->attr.port - 1].suspended) continue;
+    if (ev->state != MRC_EV_ASSUMED_BAD || qp->planes[ev->port - 1].suspended) continue;
     if (now_ns >= ev->probation.next_ns && *room) {
       *room = probe_for(engine, qp, i, MRC_EV_PROBE_EV, &ev->probation, now_ns);
       if (!*room) qp->next_ev_probe = i;
@@ -266,7 +266,7 @@ static void end_command(struct mrc_engine *engine, const struct mrc_ev_probe *pr
                                   .cookie = probe->cookie,
                                   .qpn = qp->qpn,
                                   .ev_index = probe->ev,
-                                  .port = qp->evset.evs[probe->ev].attr.port,
+                                  .port = qp->evset.evs[probe->ev].port,
                                   .result = result,
                                   .status = ce,
                                   .rtt_ns = result == 0 ? (int64_t)(now_ns - probe->sent_ns) : 0};
@@ -278,11 +278,13 @@ static void on_failure(struct mrc_engine *engine, const struct mrc_ev_probe *pro
                        uint64_t now_ns) {
   struct mrc_qp *qp = engine->qps[probe->qp];
   struct mrc_ev *ev = &qp->evset.evs[probe->ev];
-  struct mrc_plane *plane = &qp->planes[ev->attr.port - 1];
+  struct mrc_plane *plane = &qp->planes[ev->port - 1];
   if (probe->purpose == MRC_EV_PROBE_COMMAND) end_command(engine, probe, qp, error, false, now_ns);
   if (probe->purpose == MRC_EV_PROBE_REVERSE) mrc_reverse_on_failure(qp, probe->ev, error);
-  if (probe->purpose == MRC_EV_PROBE_EV) mrc_probation_on_timeout(&ev->probation, now_ns);
-  if (probe->purpose == MRC_EV_PROBE_PLANE) mrc_probation_on_timeout(&plane->probation, now_ns);
+  if (probe->purpose == MRC_EV_PROBE_EV)
+    mrc_probation_on_timeout(&ev->probation, qp->noise_ns, now_ns);
+  if (probe->purpose == MRC_EV_PROBE_PLANE)
+    mrc_probation_on_timeout(&plane->probation, qp->noise_ns, now_ns);
   if (is_of_probation(probe->purpose)) qp->ev_probe_ns = 0; /* look again at once */
   mrc_qp_touch(engine, qp);
 }
@@ -301,10 +303,10 @@ static void fail(struct mrc_engine *engine, struct mrc_ev_probe *probe, int erro
 static void on_alive(struct mrc_engine *engine, const struct mrc_ev_probe *probe, struct mrc_qp *qp,
                      bool ce, uint64_t now_ns) {
   struct mrc_ev *ev = &qp->evset.evs[probe->ev];
-  const uint32_t index = ev->attr.port - 1u;
+  const uint32_t index = ev->port - 1u;
   struct mrc_plane *plane = &qp->planes[index];
   if (probe->purpose == MRC_EV_PROBE_EV && ev->state == MRC_EV_ASSUMED_BAD &&
-      mrc_probation_on_success(&ev->probation, now_ns)) {
+      mrc_probation_on_success(&ev->probation, qp->noise_ns, now_ns)) {
     mrc_evset_on_trust(&qp->evset, probe->ev);
     mrc_count(engine, MRC_COUNTER_EVS_TRUSTED, 1);
     mrc_loss_report_ev(engine, qp, probe->ev, MRC_REASON_PROBES);
@@ -312,7 +314,7 @@ static void on_alive(struct mrc_engine *engine, const struct mrc_ev_probe *probe
       mrc_evset_on_skip(&qp->evset, probe->ev, probe->sent_ns, now_ns); /* alive, but congested */
   }
   if (probe->purpose == MRC_EV_PROBE_PLANE && plane->suspended &&
-      mrc_probation_on_success(&plane->probation, now_ns))
+      mrc_probation_on_success(&plane->probation, qp->noise_ns, now_ns))
     mrc_loss_resume_plane(engine, qp, index, MRC_REASON_PROBES);
   qp->ev_probe_ns = 0;
 }
@@ -332,7 +334,7 @@ static void succeed(struct mrc_engine *engine, struct mrc_ev_probe *probe, bool 
   mrc_rtt_smooth(&ev->rtt_ns, rtt_ns);
   mrc_evset_on_delivered(&qp->evset, ended.ev);
   if (qp->state == MRC_QP_RTR) { /* the first data must not be impatient on a long way */
-    mrc_rtt_sample(&qp->planes[ev->attr.port - 1].rtt, rtt_ns);
+    mrc_rtt_sample(&qp->planes[ev->port - 1].rtt, rtt_ns);
     mrc_rtt_sample(&qp->req.rtt, rtt_ns);
   }
   if (ended.purpose == MRC_EV_PROBE_COMMAND)
@@ -423,7 +425,7 @@ static int aim(struct mrc_engine *engine, struct mrc_ev_probe *probe) {
     return now;
   }
   const struct mrc_ev *ev = &engine->qps[probe->qp]->evset.evs[probe->ev];
-  const uint32_t plane = ev->attr.port - 1u;
+  const uint32_t plane = ev->port - 1u;
   if (ev->state == MRC_EV_DENIED || !(engine->ports_up >> plane & 1)) return -ENETUNREACH;
   return mrc_port_usable(engine, plane);
 }

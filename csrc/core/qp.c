@@ -33,8 +33,7 @@ static void prefetch(const void *first, const void *end) {
 
 void mrc_qp_prefetch(const struct mrc_qp *qp) {
   enum { PLANES = 4, TRIGGERS = 4 }; /* of them, the first ones */
-  prefetch(qp, &qp->evset.planes[PLANES]);
-  prefetch(&qp->evset.plane_mask, &qp->req.cc.delay + 1);
+  prefetch(qp, &qp->req.cc.delay + 1);
   prefetch(&qp->req.rtt, &qp->resp.triggers[TRIGGERS]);
   prefetch(&qp->resp.n_triggers, &qp->planes[PLANES]);
 }
@@ -71,7 +70,7 @@ int mrc_qp_create(struct mrc_engine *engine, const struct mrc_qp_attr *attr) {
   qp->ev_probe_ns = MRC_NEVER;
   mrc_reverse_init(qp);
   for (uint32_t i = 0; i < ports; i++)
-    mrc_probation_init(&qp->planes[i].probation, qp->noise_ns);
+    mrc_probation_init(&qp->planes[i].probation);
   if (mrc_requester_init(qp, ports) != 0 || mrc_responder_init(qp) != 0) {
     free_qp(qp);
     return -ENOMEM;

@@ -51,16 +51,15 @@ int mrc_qp_query_evs(const struct mrc_engine *engine, uint32_t qpn, struct mrc_e
   if (qp == NULL) return -ENOENT;
   for (int i = 0; i < qp->evset.n && i < capacity; i++) {
     const struct mrc_ev *ev = &qp->evset.evs[i];
-    infos[i] =
-        (struct mrc_ev_info){.ev = ev->attr.ev,
-                             .port = ev->attr.port,
-                             .state = ev->state,
-                             .active = ev->place < qp->evset.planes[ev->attr.port - 1].n_active,
-                             .packets = ev->packets,
-                             .bytes = ev->bytes,
-                             .lost = ev->lost,
-                             .probes = ev->probes,
-                             .rtt_ns = ev->rtt_ns != 0 ? (int64_t)ev->rtt_ns : -1};
+    infos[i] = (struct mrc_ev_info){.ev = ev->value,
+                                    .port = ev->port,
+                                    .state = ev->state,
+                                    .active = ev->place < qp->evset.planes[ev->port - 1].n_active,
+                                    .packets = ev->packets,
+                                    .bytes = ev->bytes,
+                                    .lost = ev->lost,
+                                    .probes = ev->probes,
+                                    .rtt_ns = ev->rtt_ns != 0 ? (int64_t)ev->rtt_ns : -1};
   }
   return qp->evset.n;
 }

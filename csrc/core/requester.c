@@ -199,7 +199,7 @@ static void on_progress(struct mrc_qp *qp, uint64_t now_ns) {
 
 /* A round trip of something that left on this EV. */
 static void on_rtt(struct mrc_qp *qp, uint16_t ev, uint64_t rtt_ns, struct mrc_cc_ack *ack) {
-  const uint32_t plane = qp->evset.evs[ev].attr.port - 1u;
+  const uint32_t plane = qp->evset.evs[ev].port - 1u;
   mrc_rtt_smooth(&qp->evset.evs[ev].rtt_ns, rtt_ns);
   mrc_rtt_sample(&qp->planes[plane].rtt, rtt_ns);
   mrc_rtt_sample(&qp->req.rtt, rtt_ns);
@@ -256,7 +256,7 @@ static void on_trigger(struct mrc_qp *qp, const struct mrc_sack *sack, const str
 }
 
 /* When that which triggered the SACK left on this EV; 0 when it is not known. */
-static uint64_t trigger_sent_ns(const struct mrc_qp *qp, const struct mrc_sack *sack, uint32_t ev) {
+static uint64_t trigger_sent_ns(const struct mrc_qp *qp, const struct mrc_sack *sack, uint16_t ev) {
   const struct mrc_txwin *win = &qp->req.win;
   if (sack->pr) return 0;
   const uint32_t psn = (sack->cum_psn + (uint32_t)(int32_t)sack->ack_psn_offset) & MRC_PSN_MASK;
@@ -268,17 +268,17 @@ static uint64_t trigger_sent_ns(const struct mrc_qp *qp, const struct mrc_sack *
 
 static void on_ev_feedback(struct mrc_engine *engine, struct mrc_qp *qp,
                            const struct mrc_sack *sack, uint64_t now_ns) {
-  const uint32_t ev = mrc_keymap_get(&qp->evset.by_value, sack->ev);
-  if (ev == MRC_KEYMAP_NONE) return;
+  const uint16_t ev = mrc_evset_find(&qp->evset, sack->ev);
+  if (ev == MRC_EV_NONE) return;
   if (sack->m == MRC_M_ALWAYS_SKIP) {
-    mrc_loss_distrust_ev(engine, qp, (uint16_t)ev, MRC_REASON_PEER, now_ns);
+    mrc_loss_distrust_ev(engine, qp, ev, MRC_REASON_PEER, now_ns);
     return;
   }
   const uint64_t sent_ns = trigger_sent_ns(qp, sack, ev);
   if (sack->m == MRC_M_NONE)
-    mrc_evset_on_clear(&qp->evset, (uint16_t)ev, sent_ns, now_ns);
-  else if (mrc_evset_on_skip(&qp->evset, (uint16_t)ev, sent_ns, now_ns))
-    mrc_loss_report_ev(engine, qp, (uint16_t)ev, MRC_REASON_PEER);
+    mrc_evset_on_clear(&qp->evset, ev, sent_ns, now_ns);
+  else if (mrc_evset_on_skip(&qp->evset, ev, sent_ns, now_ns))
+    mrc_loss_report_ev(engine, qp, ev, MRC_REASON_PEER);
 }
 
 /* Acknowledges everything up to the cumulative PSN and in the bitmap; returns the new bytes. */
@@ -352,7 +352,7 @@ int mrc_requester_on_nack(struct mrc_engine *engine, struct mrc_qp *qp,
   struct mrc_txwin *win = &qp->req.win;
   if (!mrc_txwin_holds(win, nack->nack_psn)) return mrc_drop(engine, MRC_DROP_STALE, qp->qpn, 0);
   struct mrc_txslot *slot = mrc_txwin_slot(win, nack->nack_psn);
-  if (slot->state != MRC_TX_INFLIGHT || qp->evset.evs[slot->ev].attr.ev != nack->ev)
+  if (slot->state != MRC_TX_INFLIGHT || qp->evset.evs[slot->ev].value != nack->ev)
     return mrc_drop(engine, MRC_DROP_STALE, qp->qpn, 0);
   mrc_count(engine, MRC_COUNTER_RX_NACKS, 1);
   mrc_trace(engine, MRC_TRACE_NACK_IN, qp->qpn, nack->nack_psn, nack->reason);

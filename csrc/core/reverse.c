@@ -69,7 +69,7 @@ void mrc_reverse_on_visit(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t
 }
 
 void mrc_reverse_on_answer(struct mrc_qp *qp, uint16_t ev, uint64_t rtt_ns) {
-  const uint32_t plane = qp->evset.evs[ev].attr.port - 1u;
+  const uint32_t plane = qp->evset.evs[ev].port - 1u;
   mrc_rtt_sample(&qp->reverse.rtt, rtt_ns);
   qp->reverse.evs[plane] = ev;
   qp->reverse.failures[plane] = 0;
@@ -78,7 +78,7 @@ void mrc_reverse_on_answer(struct mrc_qp *qp, uint16_t ev, uint64_t rtt_ns) {
 }
 
 void mrc_reverse_on_failure(struct mrc_qp *qp, uint16_t ev, int error) {
-  const uint32_t plane = qp->evset.evs[ev].attr.port - 1u;
+  const uint32_t plane = qp->evset.evs[ev].port - 1u;
   struct mrc_reverse *reverse = &qp->reverse;
   reverse->probing &= ~(1u << plane);
   if (error != -ETIMEDOUT) return; /* it never left: that says nothing about the way */

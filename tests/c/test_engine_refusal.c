@@ -36,7 +36,7 @@ static void refuse(struct mrc_pair *p, int end, uint32_t n, uint8_t reason) {
       .dest_qpn = qp->qpn,
       .psn = psn,
       .nack = {
-          .reason = reason, .ev = qp->evset.evs[slot->ev].attr.ev, .nack_psn = psn, .cc_type = 2}};
+          .reason = reason, .ev = qp->evset.evs[slot->ev].value, .nack_psn = psn, .cc_type = 2}};
   CHECK_EQ(send_forge(p, &forge), MRC_DROP_NONE);
   run_for(p, 10 * US);
 }

@@ -29,7 +29,7 @@ static struct forge stale(struct mrc_pair *p, int end, enum mrc_opcode opcode, u
   const struct mrc_requester *req = &inside(p, p->ends[end]->peer)->req;
   const uint32_t psn = mrc_psn_add(req->win.una_psn, away);
   struct forge forge = make_forge(p, end, four);
-  const uint32_t ev = inside(p, p->ends[end]->peer)->evset.evs[0].attr.ev;
+  const uint32_t ev = inside(p, p->ends[end]->peer)->evset.evs[0].value;
   const struct mrc_wire data = forge.wire;
   forge.wire = (struct mrc_wire){.opcode = opcode, .dest_qpn = data.dest_qpn, .psn = psn};
   if (opcode == MRC_OP_WRITE_ONLY) {

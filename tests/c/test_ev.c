@@ -57,6 +57,34 @@ static void test_init__refuses(void) {
   }
 }
 
+/* EVs share what their addresses have in common, and keep what tells them apart. */
+static void test_addresses__are_those_given(void) {
+  enum { EVS = 6 };
+  struct mrc_ev_attr attrs[EVS];
+  struct mrc_evset set;
+  for (uint32_t i = 0; i < EVS; i++) {
+    attrs[i] = (struct mrc_ev_attr){.ev = 0x10000 * i, .port = 1, .family = 6, .dport = 4791};
+    memset(attrs[i].src, 1, 16);
+    memset(attrs[i].dst, 2, 16);
+    attrs[i].dst[15] = (uint8_t)i; /* a path */
+  }
+  attrs[3].src[0] = attrs[4].dst[11] = 9;
+  attrs[5].dport = 4792;
+  CHECK_EQ(mrc_evset_init(&set, attrs, EVS, 1, MRC_NOISE_NS), 0);
+  CHECK_EQ(set.n_ends, 4);
+  for (uint16_t i = 0; i < EVS; i++) {
+    uint8_t src[16], dst[16];
+    CHECK_ROW(i);
+    mrc_evset_addresses(&set, i, src, dst);
+    CHECK_MEM_EQ(src, attrs[i].src, 16);
+    CHECK_MEM_EQ(dst, attrs[i].dst, 16);
+    CHECK_EQ(set.ends[set.evs[i].ends].dport, attrs[i].dport);
+    CHECK_EQ(mrc_evset_find(&set, attrs[i].ev), i);
+    CHECK_EQ(mrc_evset_find(&set, attrs[i].ev + 1), MRC_EV_NONE);
+  }
+  mrc_evset_free(&set);
+}
+
 static void test_next__turns_evenly_in_its_plane(void) {
   struct mrc_evset set = make_set(0);
   int counts[N];
@@ -317,9 +345,9 @@ static void test_trial__none_for_what_answered_before(void) {
   mrc_evset_free(&set);
 }
 
-CHECK_MAIN(RUN(test_init__refuses), RUN(test_next__turns_evenly_in_its_plane),
-           RUN(test_next__leaves_backups_alone), RUN(test_on_skip__sits_out_one_turn),
-           RUN(test_on_skip__lasts_longer_when_marks_repeat),
+CHECK_MAIN(RUN(test_init__refuses), RUN(test_addresses__are_those_given),
+           RUN(test_next__turns_evenly_in_its_plane), RUN(test_next__leaves_backups_alone),
+           RUN(test_on_skip__sits_out_one_turn), RUN(test_on_skip__lasts_longer_when_marks_repeat),
            RUN(test_on_skip__avoids_no_more_than_half_of_a_plane),
            RUN(test_next__when_all_are_skipped_one_comes_back),
            RUN(test_on_loss__is_replaced_in_the_same_plane),

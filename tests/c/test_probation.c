@@ -7,31 +7,32 @@ enum { MS = 1000000 };
 
 static void test_on_success__trust_needs_a_row(void) {
   struct mrc_probation p;
-  mrc_probation_init(&p, MRC_NOISE_NS);
+  mrc_probation_init(&p);
   CHECK_EQ(p.next_ns, MRC_NEVER);
-  mrc_probation_on_failure(&p, 100 * MS);
+  mrc_probation_on_failure(&p, MRC_NOISE_NS, 100 * MS);
   CHECK_EQ(p.next_ns, 102 * MS);
   mrc_probation_on_probe(&p);
   CHECK_EQ(p.next_ns, MRC_NEVER); /* one probe out at a time */
-  CHECK(!mrc_probation_on_success(&p, 103 * MS));
+  CHECK(!mrc_probation_on_success(&p, MRC_NOISE_NS, 103 * MS));
   CHECK_EQ(p.next_ns, 105 * MS);
-  CHECK(!mrc_probation_on_success(&p, 106 * MS));
-  mrc_probation_on_timeout(&p, 110 * MS); /* breaks the row, and doubles the spacing */
+  CHECK(!mrc_probation_on_success(&p, MRC_NOISE_NS, 106 * MS));
+  mrc_probation_on_timeout(&p, MRC_NOISE_NS,
+                           110 * MS); /* breaks the row, and doubles the spacing */
   CHECK_EQ(p.next_ns, 114 * MS);
-  CHECK(!mrc_probation_on_success(&p, 115 * MS));
-  CHECK(!mrc_probation_on_success(&p, 117 * MS));
-  CHECK(mrc_probation_on_success(&p, 119 * MS));
+  CHECK(!mrc_probation_on_success(&p, MRC_NOISE_NS, 115 * MS));
+  CHECK(!mrc_probation_on_success(&p, MRC_NOISE_NS, 117 * MS));
+  CHECK(mrc_probation_on_success(&p, MRC_NOISE_NS, 119 * MS));
   CHECK_EQ(p.next_ns, MRC_NEVER);
 }
 
 static void test_on_timeout__spacing_doubles_to_a_limit(void) {
   static const uint64_t spacing_ms[] = {4, 8, 16, 32, 64, 64, 64};
   struct mrc_probation p;
-  mrc_probation_init(&p, MRC_NOISE_NS);
-  mrc_probation_on_failure(&p, 0);
+  mrc_probation_init(&p);
+  mrc_probation_on_failure(&p, MRC_NOISE_NS, 0);
   for (size_t i = 0; i < sizeof spacing_ms / sizeof spacing_ms[0]; i++) {
     CHECK_ROW(i);
-    mrc_probation_on_timeout(&p, 0);
+    mrc_probation_on_timeout(&p, MRC_NOISE_NS, 0);
     CHECK_EQ(p.next_ns, spacing_ms[i] * MS);
   }
 }
@@ -40,20 +41,21 @@ static void test_on_timeout__spacing_doubles_to_a_limit(void) {
 static void test_on_failure__relapses_double_the_wait(void) {
   struct mrc_probation p;
   uint64_t now_ns = 1000ull * MS;
-  mrc_probation_init(&p, MRC_NOISE_NS);
+  mrc_probation_init(&p);
   for (unsigned relapse = 0; relapse < 12; relapse++) {
     CHECK_ROW(relapse);
     const unsigned doublings = relapse < 9 ? relapse : 9;
-    mrc_probation_on_failure(&p, now_ns);
+    mrc_probation_on_failure(&p, MRC_NOISE_NS, now_ns);
     CHECK_EQ(p.next_ns - now_ns, (2ull * MS) << doublings);
     for (int i = 0; i < MRC_PROBATION_SUCCESSES; i++) {
-      CHECK_EQ(p.interval_ns, (2ull * MS) << doublings);
-      CHECK_EQ(mrc_probation_on_success(&p, now_ns), i == MRC_PROBATION_SUCCESSES - 1);
+      CHECK_EQ(mrc_probation_interval_ns(&p, MRC_NOISE_NS), (2ull * MS) << doublings);
+      CHECK_EQ(mrc_probation_on_success(&p, MRC_NOISE_NS, now_ns),
+               i == MRC_PROBATION_SUCCESSES - 1);
     }
     now_ns += MS;
   }
   now_ns += MRC_PROBATION_CALM_NS; /* long after the return it is no relapse */
-  mrc_probation_on_failure(&p, now_ns);
+  mrc_probation_on_failure(&p, MRC_NOISE_NS, now_ns);
   CHECK_EQ(p.next_ns - now_ns, 2 * MS);
 }
 
@@ -61,32 +63,33 @@ static void test_on_failure__relapses_double_the_wait(void) {
  */
 static void test_on_mend__probes_begin_at_once(void) {
   struct mrc_probation p;
-  mrc_probation_init(&p, MRC_NOISE_NS);
-  mrc_probation_on_failure(&p, 0);
+  mrc_probation_init(&p);
+  mrc_probation_on_failure(&p, MRC_NOISE_NS, 0);
   for (int i = 0; i < 5; i++)
-    mrc_probation_on_timeout(&p, 0);
+    mrc_probation_on_timeout(&p, MRC_NOISE_NS, 0);
   mrc_probation_on_probe(&p);
   mrc_probation_on_mend(&p, 7 * MS);
   CHECK_EQ(p.next_ns, 7 * MS);
-  CHECK(!mrc_probation_on_success(&p, 8 * MS));
+  CHECK(!mrc_probation_on_success(&p, MRC_NOISE_NS, 8 * MS));
   CHECK_EQ(p.next_ns, 10 * MS);
-  CHECK(!mrc_probation_on_success(&p, 10 * MS));
-  CHECK(mrc_probation_on_success(&p, 12 * MS));
+  CHECK(!mrc_probation_on_success(&p, MRC_NOISE_NS, 10 * MS));
+  CHECK(mrc_probation_on_success(&p, MRC_NOISE_NS, 12 * MS));
 }
 
-static void test_init__spacing_follows_the_noise_of_hosts(void) {
+static void test_spacing__follows_the_noise_of_hosts(void) {
+  const uint32_t noise_ns = 1000; /* the least that an engine takes */
   struct mrc_probation p;
-  mrc_probation_init(&p, MRC_NOISE_NS / 100);
-  mrc_probation_on_failure(&p, 0);
-  CHECK_EQ(p.next_ns, 20000);
-  mrc_probation_on_timeout(&p, 0);
-  CHECK_EQ(p.next_ns, 40000);
+  mrc_probation_init(&p);
+  mrc_probation_on_failure(&p, noise_ns, 0);
+  CHECK_EQ(p.next_ns, 4000);
+  mrc_probation_on_timeout(&p, noise_ns, 0);
+  CHECK_EQ(p.next_ns, 8000);
   for (int i = 0; i < 20; i++)
-    mrc_probation_on_timeout(&p, 0);
+    mrc_probation_on_timeout(&p, noise_ns, 0);
   CHECK_EQ(p.next_ns, 64 * MS); /* the wire is no faster: this does not follow */
 }
 
 CHECK_MAIN(RUN(test_on_success__trust_needs_a_row),
            RUN(test_on_timeout__spacing_doubles_to_a_limit),
            RUN(test_on_failure__relapses_double_the_wait), RUN(test_on_mend__probes_begin_at_once),
-           RUN(test_init__spacing_follows_the_noise_of_hosts))
+           RUN(test_spacing__follows_the_noise_of_hosts))
