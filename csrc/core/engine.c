@@ -318,18 +318,27 @@ static void transmit_answers(struct mrc_engine *engine, uint64_t now_ns) {
     struct mrc_qp *qp = MRC_NODE_OWNER(engine->answering.next, struct mrc_qp, answering);
     mrc_node_leave(&qp->answering);
     if (!mrc_list_is_empty(&engine->answering))
-      mrc_qp_prefetch(MRC_NODE_OWNER(engine->answering.next, struct mrc_qp, answering));
+      mrc_qp_prefetch_parts(MRC_NODE_OWNER(engine->answering.next, struct mrc_qp, answering));
     /* One that is not done has filled this half, or no EV may carry its answer now. */
     mrc_responder_transmit(engine, qp, now_ns);
   }
   engine->burst_capacity = capacity;
 }
 
+/* For this turn, the next and the one after that. */
+static void prefetch_ahead(const struct mrc_engine *engine, const struct mrc_qp *qp) {
+  const struct mrc_node *next = engine->ready.next;
+  mrc_qp_prefetch_evs(qp);
+  mrc_qp_prefetch_parts(MRC_NODE_OWNER(next, struct mrc_qp, ready));
+  if (next->next != &engine->ready)
+    mrc_qp_prefetch(MRC_NODE_OWNER(next->next, struct mrc_qp, ready));
+}
+
 /* The QP's turn; false when it was not done with all it had to send. */
 static bool visit(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns) {
   mrc_node_leave(&qp->ready);
   mrc_node_leave(&qp->answering);
-  if (!mrc_list_is_empty(&engine->ready)) mrc_qp_prefetch(first_ready(engine));
+  if (!mrc_list_is_empty(&engine->ready)) prefetch_ahead(engine, qp);
   mrc_ev_probe_on_deadline(engine, qp, now_ns);
   mrc_reverse_on_visit(engine, qp, now_ns);
   return mrc_responder_transmit(engine, qp, now_ns) && mrc_requester_transmit(engine, qp, now_ns);

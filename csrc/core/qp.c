@@ -12,7 +12,6 @@
 #include "probe.h"
 #include "requester.h"
 #include "responder.h"
-#include "reverse.h"
 
 /* Legal moves, row from, column to: RESET INIT RTR RTS ERROR. */
 static const bool moves[5][5] = {
@@ -36,6 +35,35 @@ void mrc_qp_prefetch(const struct mrc_qp *qp) {
   prefetch(qp, &qp->req.cc.delay + 1);
   prefetch(&qp->req.rtt, &qp->resp.triggers[TRIGGERS]);
   prefetch(&qp->resp.n_triggers, &qp->planes[PLANES]);
+}
+
+void mrc_qp_prefetch_parts(const struct mrc_qp *qp) {
+  enum { SLOTS = 10 }; /* the first ones: the cache sees where that leads */
+  const struct mrc_requester *req = &qp->req;
+  const struct mrc_evset *set = &qp->evset;
+  const uint32_t slot = req->win.next_psn & req->win.mask;
+  const struct mrc_wqe *wqe = &req->sq[req->sq_send & req->sq_mask];
+  prefetch(&req->win.slots[slot], &req->win.slots[mrc_min_u32(slot + SLOTS, req->win.mask + 1)]);
+  prefetch(wqe, wqe + 1);
+  prefetch(req->win.tosend.words, req->win.tosend.words + 1);
+  prefetch(req->win.lists, &req->win.lists[req->win.planes]);
+  if (set->n == 0) return;
+  prefetch(set->planes, &set->planes[set->ports]);
+  prefetch(set->ends, &set->ends[mrc_min_u32(set->n_ends, set->ports)]);
+  prefetch(set->orders, set->orders + 1);
+  for (uint32_t planes = set->plane_mask; planes != 0; planes &= planes - 1) {
+    const uint16_t ev = qp->planes[__builtin_ctz(planes)].reverse_ev;
+    if (ev != MRC_EV_NONE) prefetch(&set->evs[ev], &set->evs[ev + 1]);
+  }
+}
+
+void mrc_qp_prefetch_evs(const struct mrc_qp *qp) {
+  const struct mrc_evset *set = &qp->evset;
+  for (uint32_t planes = set->plane_mask; planes != 0; planes &= planes - 1) {
+    const struct mrc_ev_plane *plane = &set->planes[__builtin_ctz(planes)];
+    const uint16_t ev = plane->order[plane->next < plane->n ? plane->next : 0];
+    prefetch(&set->evs[ev], &set->evs[ev + 1]);
+  }
 }
 
 static bool valid_create(const struct mrc_qp_attr *attr) {
@@ -68,9 +96,10 @@ int mrc_qp_create(struct mrc_engine *engine, const struct mrc_qp_attr *attr) {
   qp->attr = *attr;
   qp->noise_ns = engine->config.noise_ns;
   qp->ev_probe_ns = MRC_NEVER;
-  mrc_reverse_init(qp);
-  for (uint32_t i = 0; i < ports; i++)
+  for (uint32_t i = 0; i < ports; i++) {
     mrc_probation_init(&qp->planes[i].probation);
+    qp->planes[i].reverse_ev = MRC_EV_NONE;
+  }
   if (mrc_requester_init(qp, ports) != 0 || mrc_responder_init(qp) != 0) {
     free_qp(qp);
     return -ENOMEM;

@@ -51,22 +51,22 @@ struct mrc_plane {
   uint64_t heard_ns;    /* when something sent on this plane was last acknowledged */
   uint64_t reorder_ns;  /* guard against calling reordering loss; grows with spurious losses */
   uint64_t spread_ns;   /* by which its paths differ more than expected; grows likewise */
-  uint8_t strikes;      /* bursts in a row found lost by silence; ends when it is heard */
-  bool suspended;       /* silent: nothing is sent but probes */
-  bool peer_down;       /* the peer reported its port down */
+  uint16_t reverse_ev;  /* that answered a probe last, or MRC_EV_NONE; see reverse.h */
+  uint8_t reverse_failures; /* of such probes, in a row */
+  uint8_t strikes;          /* bursts in a row found lost by silence; ends when it is heard */
+  bool suspended;           /* silent: nothing is sent but probes */
+  bool peer_down;           /* the peer reported its port down */
 };
 
 /* By which EVs the answers of a QP that only receives get through; see reverse.h. */
 struct mrc_reverse {
-  struct mrc_rtt rtt;              /* of its probes */
-  uint64_t next_ns;                /* no probe before */
-  uint64_t seen_ns;                /* arrival of the newest packet at the last probe */
-  uint64_t seen_bytes;             /* received by then */
-  uint32_t probing;                /* planes with a probe on its way, as a mask */
-  uint16_t evs[MRC_MAX_PORTS];     /* that answered last on each plane, or MRC_EV_NONE */
-  uint8_t failures[MRC_MAX_PORTS]; /* in a row on each plane */
-  uint8_t plane;                   /* probed last */
-  uint8_t backoff;                 /* probes that failed since one was answered, at most 6 */
+  struct mrc_rtt rtt;  /* of its probes */
+  uint64_t next_ns;    /* no probe before */
+  uint64_t seen_ns;    /* arrival of the newest packet at the last probe */
+  uint64_t seen_bytes; /* received by then */
+  uint32_t probing;    /* planes with a probe on its way, as a mask */
+  uint8_t plane;       /* probed last */
+  uint8_t backoff;     /* probes that failed since one was answered, at most 6 */
 };
 
 struct mrc_reliability_probe {
@@ -213,9 +213,12 @@ bool mrc_qp_may_move(uint8_t from, uint8_t to);
 void mrc_qp_touch(struct mrc_engine *engine, struct mrc_qp *qp);
 /* The same for one that owes its peer an answer: that leaves before the data of any QP. */
 void mrc_qp_touch_to_answer(struct mrc_engine *engine, struct mrc_qp *qp);
-/* Asks the cache for what a turn of the QP or a packet for it will touch: with thousands of QPs all
-   of it lies in memory, and to fetch one line after the other costs more than the turn. */
+/* Ask the cache for what a turn of the QP or a packet for it will touch: with thousands of QPs all
+   of it lies in memory, and to fetch one line after the other costs more than the turn. First the
+   QP; when that is there, what it points to; and then the EVs whose turn it is. */
 void mrc_qp_prefetch(const struct mrc_qp *qp);
+void mrc_qp_prefetch_parts(const struct mrc_qp *qp);
+void mrc_qp_prefetch_evs(const struct mrc_qp *qp);
 /* Ends the QP for the reason `status`: everything outstanding completes, the oldest work request
    with `oldest_status`, the rest flushed. */
 void mrc_qp_fail(struct mrc_engine *engine, struct mrc_qp *qp, uint8_t status,

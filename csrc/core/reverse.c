@@ -9,12 +9,6 @@
 #define TIMEOUT_FLOOR_NS 5000000ull /* patience with a probe, beyond the round trip */
 #define MAX_BACKOFF 6 /* doublings of patience and interval while no probe is answered */
 
-void mrc_reverse_init(struct mrc_qp *qp) {
-  qp->reverse = (struct mrc_reverse){0};
-  for (int i = 0; i < MRC_MAX_PORTS; i++)
-    qp->reverse.evs[i] = MRC_EV_NONE;
-}
-
 /* With data on its way, its SACKs tell about the planes; and what was learnt before is old. */
 static bool is_in_use(const struct mrc_qp *qp) { return !mrc_requester_is_busy(qp); }
 
@@ -43,11 +37,12 @@ static bool may_probe(const struct mrc_engine *engine, const struct mrc_qp *qp, 
 
 /* The next plane in turn that has no probe out, or MRC_MAX_PORTS. */
 static uint32_t next_plane(const struct mrc_engine *engine, const struct mrc_qp *qp) {
-  for (uint32_t turn = 1; turn <= MRC_MAX_PORTS; turn++) {
-    const uint32_t plane = (qp->reverse.plane + turn) % MRC_MAX_PORTS;
-    if (qp->evset.plane_mask >> plane & 1 && may_probe(engine, qp, plane)) return plane;
-  }
-  return MRC_MAX_PORTS;
+  uint32_t planes = 0;
+  for (uint32_t rest = qp->evset.plane_mask; rest != 0; rest &= rest - 1)
+    if (may_probe(engine, qp, (uint32_t)__builtin_ctz(rest))) planes |= rest & -rest;
+  const uint32_t later = planes & ~(UINT32_MAX >> (MRC_MAX_PORTS - 1 - qp->reverse.plane));
+  if (planes == 0) return MRC_MAX_PORTS;
+  return (uint32_t)__builtin_ctz(later != 0 ? later : planes);
 }
 
 void mrc_reverse_on_visit(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns) {
@@ -71,28 +66,29 @@ void mrc_reverse_on_visit(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t
 void mrc_reverse_on_answer(struct mrc_qp *qp, uint16_t ev, uint64_t rtt_ns) {
   const uint32_t plane = qp->evset.evs[ev].port - 1u;
   mrc_rtt_sample(&qp->reverse.rtt, rtt_ns);
-  qp->reverse.evs[plane] = ev;
-  qp->reverse.failures[plane] = 0;
+  qp->planes[plane].reverse_ev = ev;
+  qp->planes[plane].reverse_failures = 0;
   qp->reverse.backoff = 0;
   qp->reverse.probing &= ~(1u << plane);
 }
 
 void mrc_reverse_on_failure(struct mrc_qp *qp, uint16_t ev, int error) {
-  const uint32_t plane = qp->evset.evs[ev].port - 1u;
+  const uint32_t index = qp->evset.evs[ev].port - 1u;
   struct mrc_reverse *reverse = &qp->reverse;
-  reverse->probing &= ~(1u << plane);
+  struct mrc_plane *plane = &qp->planes[index];
+  reverse->probing &= ~(1u << index);
   if (error != -ETIMEDOUT) return; /* it never left: that says nothing about the way */
-  if (reverse->evs[plane] == ev) reverse->evs[plane] = MRC_EV_NONE;
-  if (reverse->failures[plane] < MRC_REVERSE_FAILURES) reverse->failures[plane]++;
+  if (plane->reverse_ev == ev) plane->reverse_ev = MRC_EV_NONE;
+  if (plane->reverse_failures < MRC_REVERSE_FAILURES) plane->reverse_failures++;
   if (reverse->backoff < MAX_BACKOFF) reverse->backoff++;
 }
 
 bool mrc_reverse_works(const struct mrc_qp *qp, uint32_t plane) {
-  return !is_in_use(qp) || qp->reverse.failures[plane] < MRC_REVERSE_FAILURES;
+  return !is_in_use(qp) || qp->planes[plane].reverse_failures < MRC_REVERSE_FAILURES;
 }
 
 uint16_t mrc_reverse_ev(struct mrc_qp *qp, uint32_t plane) {
-  const uint16_t ev = qp->reverse.evs[plane];
+  const uint16_t ev = qp->planes[plane].reverse_ev;
   if (is_in_use(qp) && ev != MRC_EV_NONE && qp->evset.evs[ev].state != MRC_EV_DENIED) return ev;
   return mrc_evset_any(&qp->evset, plane);
 }

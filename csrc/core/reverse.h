@@ -13,7 +13,6 @@
 #define MRC_REVERSE_SLOW 15     /* so many round trips more, so that probes stay few beside data */
 #define MRC_REVERSE_FIRST_NS 5000000ull /* between probes, before a round trip is known */
 
-void mrc_reverse_init(struct mrc_qp *qp);
 /* Something may have come in: probes the next plane, when it is time. */
 void mrc_reverse_on_visit(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns);
 void mrc_reverse_on_answer(struct mrc_qp *qp, uint16_t ev, uint64_t rtt_ns);

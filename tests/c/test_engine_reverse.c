@@ -81,7 +81,7 @@ static void test_answers__leave_a_plane_whose_way_back_is_dead(void) {
   silence_back(p, 2, true);
   run_for(p, 20 * MS);
   CHECK(!mrc_reverse_works(inside(p, peer), 1) && mrc_reverse_works(inside(p, peer), 0));
-  CHECK_EQ(inside(p, peer)->reverse.evs[1], MRC_EV_NONE);
+  CHECK_EQ(inside(p, peer)->planes[1].reverse_ev, MRC_EV_NONE);
   const uint64_t packets = p->hosts[1].plane_packets[1], before = probes(p, 1);
   const uint64_t by_plane_2 = p->hosts[0].plane_bytes[1];
   run_for(p, 20 * MS);
@@ -108,7 +108,7 @@ static void test_answers__use_evs_that_answered(void) {
   const uint64_t on_dead = dead->entered, probed = probes(p, 1);
   for (int i = 0; i < 30; i++) {
     run_for(p, 1 * MS);
-    const uint16_t ev = inside(p, peer)->reverse.evs[0];
+    const uint16_t ev = inside(p, peer)->planes[0].reverse_ev;
     CHECK(ev < 3);
   }
   CHECK(dead->entered - on_dead <= probes(p, 1) - probed); /* its probes, and no answers */
