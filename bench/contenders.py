@@ -7,6 +7,7 @@ else the contender can tell: `messages`, percentiles, `packets`, `syscalls`, `re
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,6 +25,7 @@ _FLOOR_PORT = 7000
 _UDP_PORT = 7100
 _ARENA_BYTES = 1 << 20
 _FLOW_PORTS = {False: 5001, True: 5002}
+_OOB_PORTS = itertools.count(4792)  # the default one is for `mrc recv`
 _ENDPOINT = str(Path(__file__).resolve().with_name("endpoint"))
 
 
@@ -175,12 +177,12 @@ class MrcVerbs(Mrc):
 
 
 class MrcPython(Mrc):
-    """mrc through asyncio."""
+    """mrc through asyncio: with a datapath thread, or polled, by the event loop."""
 
-    def __init__(self, bed: Bed, *, integrity: str = "ICRC") -> None:
-        self.settings = {"asyncio": True, "qps": 1, "integrity": integrity}
+    def __init__(self, bed: Bed, *, polled: bool = False, spin_us: int = 0) -> None:
+        self.settings = {"asyncio": True, "qps": 1, "polled": polled, "spin_us": spin_us}
         command = (sys.executable, _ENDPOINT, "mrc")
-        options = (integrity, _ARENA_BYTES)
+        options = (next(_OOB_PORTS), "ICRC", _ARENA_BYTES, int(polled), spin_us)
         receiver = End(bed, HOSTS[1], *command, "listen", *options)
         try:
             sender = End(bed, HOSTS[0], *command, "connect", *options)

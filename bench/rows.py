@@ -123,6 +123,7 @@ def _full(make: Maker) -> Iterator[Row]:
     yield make.write(spray, "mrc, spray=1", MIB)
     yield from _small(make, floor, mrc, polled)
     yield from _latency(make, floor, mrc, polled)
+    yield from _latency_python(make)
     yield from _files(make, tcp)
     if shutil.which("ucx_perftest"):
         for what, test in (("put", "ucp_put_bw"), ("tag, every plane", "tag_bw")):
@@ -165,14 +166,22 @@ def _bulk(make: Maker, floor: Floor, tcp: Flows, mrc: Mrc, polled: Mrc) -> Itera
     yield make.write(python, "mrc, asyncio", MIB)
     yield make.write(many, "mrc, 16 QPs", 64, 1024)
     yield make.write(python, "mrc, asyncio", 64)
-    yield make.imm(python, "mrc, asyncio", 2)
-    yield make.imm(python, "mrc, asyncio", 4 * KIB)
+
+
+def _latency_python(make: Maker) -> Iterator[Row]:
+    bed = make.bed
+    thread, polled = make.enter(MrcPython(bed)), make.enter(MrcPython(bed, polled=True))
+    spinning = make.enter(MrcPython(bed, polled=True, spin_us=SPIN_US))
     datagrams = make.enter(UdpPython(bed))
+    yield make.imm(thread, "mrc, asyncio", 2)
+    yield make.imm(polled, "mrc, asyncio, polled, sleeping", 2)
     yield Row(
         "UDP ping-pong, asyncio, 2 B",
         lambda: datagrams.ping(2 + TRANSPORT, make.ms),
         datagrams.pids,
     )
+    yield make.imm(spinning, "mrc, asyncio, polled, spinning", 2)
+    yield make.imm(polled, "mrc, asyncio, polled, sleeping", 4 * KIB)
 
 
 def _small(make: Maker, floor: Floor, mrc: Mrc, polled: Mrc) -> Iterator[Row]:

@@ -543,7 +543,8 @@ int mrc_ctx_poll(mrc_ctx *ctx, struct mrc_event *events, int n);
    mrc_ctx_poll. What arrived is answered by the next call, behind what is submitted until then. */
 int mrc_ctx_run(mrc_ctx *ctx, uint64_t timeout_ns);
 /* A polled context, before its caller sleeps on mrc_ctx_fd: makes it readable as soon as a call of
-   mrc_ctx_run has something to do. False when that is now: call it instead of sleeping. */
+   mrc_ctx_run has something to do. False when that is now, or when something came or left within
+   the last spin_us: call it instead of sleeping. */
 bool mrc_ctx_arm(mrc_ctx *ctx);
 
 /* cdef end */

@@ -113,7 +113,7 @@ class NativeContext:
         native = ffi.new("struct mrc_ctx_config *", config)
         code = ffi.new("int *")
         message = ffi.new("char[256]")
-        self._ctx: CData = lib.mrc_ctx_create(native, code, message, len(message))
+        self._ctx: CData | None = lib.mrc_ctx_create(native, code, message, len(message))
         if self._ctx == ffi.NULL:
             cause = bytes(ffi.string(message)).decode("utf-8", "replace")
             raise OSError(-code[0], cause or os.strerror(-code[0]))
@@ -124,10 +124,10 @@ class NativeContext:
     @property
     def closed(self) -> bool:
         """True after `close`."""
-        return bool(self._ctx == ffi.NULL)
+        return self._ctx is None
 
     def _open(self) -> CData:
-        if self.closed:
+        if self._ctx is None:
             raise StateError("the Context is closed")
         return self._ctx
 
@@ -163,7 +163,7 @@ class NativeContext:
 
     def close(self) -> None:
         """Stops the datapath thread and waits for it; registered memory is free afterwards."""
-        self._ctx = ffi.NULL
+        self._ctx = None
         self._end()
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from mrc import _native
 from mrc._native import Command, IpAddress, lib, pack_address
@@ -49,8 +49,7 @@ class Reply:
     result: int
 
 
-@dataclass(frozen=True, slots=True)
-class Received:
+class Received(NamedTuple):
     """An immediate of a peer arrived on the QP `qpn`."""
 
     qpn: int

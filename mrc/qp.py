@@ -40,7 +40,7 @@ from mrc.events import (
 from mrc.oob import Channel, Hello
 from mrc.paths import PathEv
 from mrc.profiles import CcProfile, EvProfile
-from mrc.stream import Journal, Stream
+from mrc.stream import Journal, Places, Stream
 from mrc.verbs import MR, QueuePair, RemoteMemory, WorkRequest
 
 logger = logging.getLogger("mrc.qp")
@@ -79,7 +79,7 @@ class QP:
         self._controller = EvController(dispatcher, queue, self._evs, ev_profile)
         self._channel = channel
         self._config = config
-        self._places = asyncio.Semaphore(queue.sq_depth)
+        self._places = Places(queue.sq_depth)
         self._immediates: Stream[Immediate] = Stream(config.max_unread)
         self._events: Journal[QpEvent] = Journal(_EVENTS_KEPT, EventsLost)
         self._status: WcStatus | None = None
@@ -137,7 +137,7 @@ class QP:
         `length` defaults to the rest of `mr`. Raises CompletionError when it fails.
         """
         request = self._request(mr, remote, length, local_offset, remote_offset)
-        return await self._post(request, mr)
+        return await self._post_in_turn(request, mr)
 
     async def write_imm(
         self,
@@ -150,23 +150,43 @@ class QP:
         remote_offset: int = 0,
     ) -> Completion:
         """As `write`, and the peer gets the 32-bit `imm`, in order. Without `mr`: no bytes."""
-        if mr is None or remote is None:
-            if mr is not None or remote is not None or length:
-                raise ArgumentError("mr, remote: needed both, or neither for an imm without bytes")
-            request = WorkRequest(self._dispatcher.next_id(), imm=imm)
-        else:
-            request = self._request(mr, remote, length, local_offset, remote_offset, imm)
-        return await self._post(request, mr)
+        request = self._request(mr, remote, length, local_offset, remote_offset, imm)
+        return await self._post_in_turn(request, mr)
+
+    def post(
+        self,
+        mr: MR | None = None,
+        remote: RemoteMemory | None = None,
+        *,
+        imm: int | None = None,
+        length: int | None = None,
+        local_offset: int = 0,
+        remote_offset: int = 0,
+    ) -> asyncio.Future[Completion]:
+        """Starts a `write`, or with `imm` a `write_imm`, and returns the future of its completion.
+
+        Without a task in between, a polled context sends it before this returns. Raises
+        QueueFullError where the others wait for a place in the send queue.
+        """
+        request = self._request(mr, remote, length, local_offset, remote_offset, imm)
+        self._check_open()
+        if not self._places.take_free():
+            raise QueueFullError(f"QP {self.qpn:#x}: all {self._queue.sq_depth} places are taken")
+        return self._post(request, mr)
 
     def _request(
         self,
-        mr: MR,
-        remote: RemoteMemory,
+        mr: MR | None,
+        remote: RemoteMemory | None,
         length: int | None,
         local_offset: int,
         remote_offset: int,
         imm: int | None = None,
     ) -> WorkRequest:
+        if mr is None or remote is None:
+            if mr is not None or remote is not None or length or imm is None:
+                raise ArgumentError("mr, remote: needed both, or neither for an imm without bytes")
+            return WorkRequest(self._dispatcher.next_id(), imm=imm)
         if length is None:
             length = mr.length - local_offset
         return WorkRequest(
@@ -179,18 +199,22 @@ class QP:
             imm=imm,
         )
 
-    async def _post(self, request: WorkRequest, mr: MR | None) -> Completion:
+    async def _post_in_turn(self, request: WorkRequest, mr: MR | None) -> Completion:
         self._check_open()
-        await self._places.acquire()  # in order of arrival; given back with the completion
+        await self._places.take()
+        return await self._post(request, mr)
+
+    def _post(self, request: WorkRequest, mr: MR | None) -> asyncio.Future[Completion]:
+        """Posts with a place that was taken; it is given back with the completion."""
         try:
             self._check_open()
             command = self._queue.post(request)
         except BaseException:
-            self._places.release()
+            self._places.give()
             raise
         done: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
         self._dispatcher.post(command, Work(self._queue, self._places, self._idle, mr, done))
-        return await done
+        return done
 
     def _check_open(self) -> None:
         if self._status is not None:

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bounded sequences with an end, read by `async for`: a queue, and a journal for all readers."""
+"""Bounded sequences with an end, read by `async for`: a queue, and a journal for all readers.
+
+Beside them the places of a bounded queue elsewhere, which its writers wait for.
+"""
 
 from __future__ import annotations
 
@@ -38,6 +41,44 @@ class _Waiters:
             if future.done() and not future.cancelled():
                 self.wake(1)
             raise
+
+
+class Places:
+    """So many places, taken in the order of asking. A semaphore of which one is taken by a call."""
+
+    def __init__(self, count: int) -> None:
+        self._free = count
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    def take_free(self) -> bool:
+        """Takes a place if one is free, which nobody waits for."""
+        if self._free == 0:
+            return False
+        self._free -= 1
+        return True
+
+    async def take(self) -> None:
+        """Takes a place when it is this caller's turn."""
+        if self.take_free():
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            # A place that came with the cancellation belongs to the next.
+            if turn.done() and not turn.cancelled():
+                self.give()
+            raise
+
+    def give(self) -> None:
+        """Gives a place back."""
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._free += 1
 
 
 class Stream(Generic[T]):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from mrc import _native
 from mrc._native import Command, HeldBuffer, IpAddress, pack_address
@@ -147,6 +147,10 @@ class MR:
     access: Access
     key: int = field(default_factory=random_key)
     outstanding: int = 0
+    readable: bool = field(init=False)  # asked for with every post, and flags are slow to test
+
+    def __post_init__(self) -> None:
+        self.readable = Access.LOCAL_READ in self.access
 
     @classmethod
     def over(cls, buffer: Any, access: Access) -> MR:
@@ -197,7 +201,7 @@ class MR:
 
     def range(self, offset: int, length: int) -> int:
         """Returns the address of a range that may be read."""
-        if Access.LOCAL_READ not in self.access:
+        if not self.readable:
             raise ArgumentError("mr: is not registered with Access.LOCAL_READ")
         if offset < 0 or length < 0 or offset + length > self.held.length:
             raise ArgumentError(
@@ -207,8 +211,7 @@ class MR:
         return self.held.address + offset
 
 
-@dataclass(frozen=True, slots=True)
-class WorkRequest:
+class WorkRequest(NamedTuple):
     """One WRITE or WRITE_IMM; `remote` is the address at the peer."""
 
     wr_id: int
@@ -322,7 +325,7 @@ class QueuePair:
             "rkey": request.rkey,
             "bytes": request.length,
             "imm": request.imm or 0,
-            "opcode": int(WrOpcode.WRITE if request.imm is None else WrOpcode.WRITE_IMM),
+            "opcode": WrOpcode.WRITE if request.imm is None else WrOpcode.WRITE_IMM,
         }
         return self._command(CommandOp.QP_POST, wr=wr)
 

@@ -311,7 +311,7 @@ bool mrc_datapath_arm(struct mrc_datapath *datapath) {
   if (mrc_spsc_used(&datapath->events) > 0 || mrc_spsc_used(&datapath->commands) > 0) return false;
   uint64_t now_ns = look_at_clock(datapath);
   uint64_t deadline_ns = deadline_ns_of(datapath);
-  if (deadline_ns <= now_ns) return false;
+  if (deadline_ns <= now_ns || now_ns - datapath->last_work_ns < datapath->spin_ns) return false;
   /* One that fires too early does no harm, and setting it again costs more than a turn. */
   bool armed = datapath->armed_ns > now_ns && datapath->armed_ns <= deadline_ns;
   if (armed || deadline_ns == MRC_NEVER) return true;

@@ -9,6 +9,7 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "check.h"
@@ -48,6 +49,7 @@ struct setup {
   uint8_t retry_exp;
   bool polled;
   uint16_t coalesce_us;
+  uint16_t spin_us;
 };
 
 static const struct setup one_plane_v6 = {.addresses = {"::1"},
@@ -178,6 +180,7 @@ static bool create(struct side *side, const struct setup *setup, uint32_t qpn) {
   *side = (struct side){.qpn = qpn, .key = qpn ^ 0xabcdef};
   side->config = (struct mrc_ctx_config){.n_ports = (uint32_t)setup->n_ports,
                                          .polled = setup->polled,
+                                         .spin_us = setup->spin_us,
                                          .coalesce_us = setup->coalesce_us};
   for (int i = 0; i < setup->n_ports; i++) {
     struct mrc_port_config *port = &side->config.ports[i];
@@ -470,6 +473,30 @@ static void test_run__events_before_answers(void) {
   close_sides(sides);
 }
 
+static uint64_t now_ns(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* One that spins does not let its caller sleep before it was idle for so long. */
+static void test_polled__spins_before_it_sleeps(void) {
+  struct setup setup = one_plane_v6;
+  setup.polled = true;
+  setup.spin_us = 20000;
+  struct side sides[2];
+  if (!open_sides(sides, &setup, MIB)) return;
+  const uint64_t posted_ns = now_ns();
+  post(&sides[0], &sides[1], 0, 0, 2, MRC_WR_WRITE_IMM);
+  CHECK(wait_until(sides, immediate_came));
+  while (!mrc_ctx_arm(sides[0].ctx)) {
+    take_events(&sides[0]);
+    take_events(&sides[1]);
+  }
+  CHECK(now_ns() - posted_ns >= setup.spin_us * 1000ull);
+  close_sides(sides);
+}
+
 static bool probe_ended(const struct side *sides) { return sides[0].probe.type == MRC_EVENT_PROBE; }
 
 static struct mrc_event probe(struct side *sides, uint32_t ev_index, uint64_t bytes,
@@ -587,6 +614,6 @@ static void test_destroy__in_the_middle_of_a_write(void) {
 CHECK_MAIN(RUN(test_write__one_mebibyte_over_ipv6), RUN(test_write__takes_bursts_in_one_go),
            RUN(test_write_imm__both_ways_over_two_planes_of_ipv4),
            RUN(test_polled__both_ways_and_an_idle_sleep), RUN(test_run__events_before_answers),
-           RUN(test_probe_ev__answered_and_not), RUN(test_write__a_source_that_shrank),
-           RUN(test_write__over_the_plane_that_has_a_route), RUN(test_write__without_any_route),
-           RUN(test_destroy__in_the_middle_of_a_write))
+           RUN(test_polled__spins_before_it_sleeps), RUN(test_probe_ev__answered_and_not),
+           RUN(test_write__a_source_that_shrank), RUN(test_write__over_the_plane_that_has_a_route),
+           RUN(test_write__without_any_route), RUN(test_destroy__in_the_middle_of_a_write))

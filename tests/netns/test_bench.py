@@ -38,7 +38,7 @@ def test_compare__quick(tmp_path: Path) -> None:
     check_rows(full)
     check_limited(limited)
     names = [check["name"] for check in result["checks"]]
-    assert len(names) == len(set(names)) == 26
+    assert len(names) == len(set(names)) == 27
     assert set(result["checks"][0]) == {"name", "value", "relation", "target", "met"}
     assert files["--plot"].read_text().count("<svg") == 3
     assert "Checks" in done.stdout

@@ -19,6 +19,7 @@ from mrc.dispatch import Dispatcher, Work
 from mrc.enums import CommandOp, EventReason, EventType, QpState, WarningKind, WcOpcode, WcStatus
 from mrc.errors import ArgumentError, CompletionError, QueueFullError, StateError
 from mrc.events import Completion, Immediate, ProbeResult, Warning
+from mrc.stream import Places
 from mrc.verbs import QueuePair, WorkRequest
 
 
@@ -82,7 +83,7 @@ def command(**fields: Any) -> Command:
 def posted(dispatcher: Dispatcher, queue: QueuePair) -> Work:
     work = Work(
         queue,
-        asyncio.Semaphore(0),
+        Places(0),
         asyncio.Event(),
         None,
         asyncio.get_running_loop().create_future(),
@@ -163,7 +164,7 @@ async def test_post__completions_give_places_back() -> None:
             await bad.done
         assert caught.value.status is WcStatus.REM_ACCESS_ERR
         assert queue.outstanding == 0
-        assert not good.places.locked()
+        assert good.places.take_free()
         assert good.idle.is_set() is False
         assert bad.idle.is_set()
 

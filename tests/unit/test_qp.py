@@ -158,6 +158,25 @@ async def test_write__beyond_the_send_queue_waits_its_turn() -> None:
         assert (await pair.near.query()).outstanding == 0
 
 
+@pytest.mark.parametrize("polled", [False, True])
+async def test_post__without_a_task(polled: bool) -> None:
+    async with connected_pair(polled=polled, sq_depth=2) as pair:
+        data, target = pattern(1000), bytearray(1000)
+        async with (
+            pair.near_context.register(data, access=READ) as source,
+            pair.far_context.register(target, access=WRITE) as mr,
+        ):
+            posted = [pair.near.post(source, mr.remote), pair.near.post(imm=7)]
+            with pytest.raises(QueueFullError, match="all 2 places"):
+                pair.near.post(imm=8)
+            with pytest.raises(ArgumentError, match="needed both"):
+                pair.near.post()
+            assert (await anext(pair.far.immediates())).imm == 7
+            assert [(await done).bytes for done in posted] == [1000, 0]
+            assert target == data
+            await pair.near.post(imm=9)
+
+
 @pytest.mark.parametrize("wrong", ["rkey", "range", "access"])
 async def test_write__what_the_peer_does_not_allow(wrong: str) -> None:
     async with connected_pair() as pair:

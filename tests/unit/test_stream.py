@@ -6,7 +6,7 @@ import asyncio
 import pytest
 
 from mrc.errors import StateError
-from mrc.stream import Journal, Stream
+from mrc.stream import Journal, Places, Stream
 
 
 async def test_stream__items_in_order_then_the_end() -> None:
@@ -127,3 +127,42 @@ async def test_journal__a_reader_outlives_a_cancelled_wait_and_misses_nothing() 
     await asyncio.gather(waiting, return_exceptions=True)
     assert waiting.cancelled()
     assert await anext(reader) == 1
+
+
+async def test_places__in_the_order_of_asking() -> None:
+    places, order = Places(1), []
+
+    async def take(number: int) -> None:
+        await places.take()
+        order.append(number)
+
+    assert places.take_free()
+    assert not places.take_free()
+    waiting = [asyncio.create_task(take(number)) for number in range(3)]
+    await asyncio.sleep(0)
+    places.give()
+    assert not places.take_free()  # it is the first one's who waits
+    places.give()
+    await asyncio.gather(*waiting[:2])
+    assert order == [0, 1]
+    places.give()
+    await waiting[2]
+    places.give()
+    assert places.take_free()
+
+
+async def test_places__a_cancelled_turn_passes_to_the_next() -> None:
+    places = Places(1)
+    await places.take()
+    first, second = (asyncio.create_task(places.take()) for _ in range(2))
+    await asyncio.sleep(0)
+    places.give()
+    first.cancel()  # the place has come, and is lost to no one
+    await second
+    assert first.cancelled()
+    third = asyncio.create_task(places.take())
+    await asyncio.sleep(0)
+    third.cancel()
+    await asyncio.sleep(0)
+    places.give()
+    assert places.take_free()
