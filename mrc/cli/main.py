@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from mrc import oob
 from mrc._native import lib
-from mrc.cli import demo, paths, perf, recv, send, sim, testbed, top
+from mrc.cli import demo, doctor, paths, perf, recv, send, sim, testbed, top
 from mrc.cli.exits import Exit, Interrupted, UsageError, exit_code
 from mrc.cli.output import print_error, version_of
 from mrc.errors import MrcError
@@ -29,6 +29,7 @@ examples:
   mrc perf h1                          how fast writes go there (mrc perf --server, at h1)
   sudo mrc testbed up                  two hosts, four planes, on this machine
   sudo mrc demo                        a file crosses it, and a plane dies on the way
+  mrc doctor                           what this machine can do
   mrc sim list                         experiments in a simulated fabric
 """
 
@@ -72,7 +73,7 @@ def build_parser() -> Parser:
     subparsers = parser.add_subparsers(
         title="subcommands", metavar="COMMAND", dest="command", parser_class=Parser
     )
-    for subcommand in (send, recv, perf, paths, top, testbed, demo, sim):
+    for subcommand in (send, recv, perf, paths, top, testbed, demo, sim, doctor):
         subcommand.add_parser(subparsers)
     return parser
 

@@ -11,6 +11,7 @@ from typing import Any
 from mrc.cli import (
     testbed_capture,
     testbed_fault,
+    testbed_run,
     testbed_shape,
     testbed_shell,
     testbed_status,
@@ -32,6 +33,7 @@ examples:
   mrc testbed fail plane:2             its packets vanish, every link stays up
   mrc testbed fail t1:3.0 --loss 20%   one T1 of plane 3 loses every fifth packet
   mrc testbed heal all
+  mrc testbed run faults.toml          faults at their times, until the last has ended
   mrc testbed shell h0                 a shell there
   mrc testbed capture link:h0.2 a.pcap until ^C; capture h0 - | tshark -r -
   mrc testbed down
@@ -63,6 +65,7 @@ def add_parser(subparsers: Any) -> None:
     execute = add("exec", _exec, "run a command in a host, with MRC_CONFIG set")
     execute.add_argument("host", metavar="HOST", help="h0, h1, ...")
     execute.add_argument("--user", help="drop from root to this user")
+    execute.add_argument("--schedule", metavar="FILE", help="with faults at times from its start")
     execute.add_argument(
         "words", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="the command to run"
     )
@@ -72,9 +75,11 @@ def add_parser(subparsers: Any) -> None:
     testbed_capture.add_arguments(capture)
     fail = add("fail", testbed_fault.fail, "let a plane, a switch or a link fail")
     testbed_fault.add_fail_arguments(fail)
+    schedule = add("run", testbed_run.run, "let it fail as a file says, at which times")
+    testbed_run.add_arguments(schedule)
     heal = add("heal", testbed_fault.heal, "end a fault")
     testbed_fault.add_heal_arguments(heal)
-    for action in (up, down, status, capture, fail, heal):
+    for action in (up, down, status, capture, fail, schedule, heal):
         add_options(action)
 
 
@@ -105,6 +110,8 @@ def _exec(args: argparse.Namespace) -> int:
         if shutil.which(program, path=environment["PATH"]) is None:
             print_error(args.prog, f"no command {program}{remedy}", NOT_FOUND, as_json=False)
             return NOT_FOUND
+    if args.schedule is not None:
+        return testbed_run.run_beside(bed, args.schedule, argv, environment, args.prog)
     return os.execvpe(argv[0], argv, environment)
 
 
@@ -113,8 +120,9 @@ def _take_options(args: argparse.Namespace) -> None:
     parser = argparse.ArgumentParser(prog=args.prog, allow_abbrev=False, add_help=False)
     parser.add_argument("--name")
     parser.add_argument("--user")
+    parser.add_argument("--schedule")
     words = args.words
-    while words and (taken := words[0].split("=")[0]) in ("--name", "--user"):
+    while words and (taken := words[0].split("=")[0]) in ("--name", "--user", "--schedule"):
         count = 1 if "=" in words[0] else 2
         if len(words) < count:
             raise UsageError(args.prog, f"argument {taken}: expected one argument")

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import os
-import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import BinaryIO
 
+from mrc.cli.ending import Ending
 from mrc.cli.exits import UsageError
 from mrc.cli.output import Output, format_bytes
 from mrc.errors import ArgumentError
@@ -59,12 +60,15 @@ def run(args: argparse.Namespace) -> int:
     except ValueError as exc:
         raise ArgumentError(str(exc)) from exc
     names = " ".join(f"{node}:{interface}" for node, interface in where)
-    has_ended = _until(args.seconds)
-    with _file(args.file) as file:
+    deadline = None if args.seconds is None else time.monotonic() + args.seconds
+    with Ending() as ending, _file(args.file) as file:
         wanted = capture.Capture(file, min(args.snaplen, _MAX_SNAP_BYTES), args.count)
         try:
             taken = wanted.run(
-                bed.plan, where, lambda: out.note(f"capturing at {names}"), has_ended
+                bed.plan,
+                where,
+                lambda: out.note(f"capturing at {names}"),
+                lambda: ending.signum is not None or (deadline or math.inf) <= time.monotonic(),
             )
         except BrokenPipeError:
             out.note("whoever read the packets has gone")
@@ -76,15 +80,6 @@ def run(args: argparse.Namespace) -> int:
          "interfaces": names.split()}
     )  # fmt: skip
     return 0
-
-
-def _until(seconds: float | None) -> Callable[[], bool]:
-    """Says when to end: at a signal, or after a time."""
-    signals: list[int] = []
-    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(each, lambda signum, _: signals.append(signum))
-    deadline = None if seconds is None else time.monotonic() + seconds
-    return lambda: bool(signals) or (deadline is not None and time.monotonic() >= deadline)
 
 
 @contextlib.contextmanager

@@ -83,4 +83,6 @@ def heal(args: argparse.Namespace) -> int:
 def fault_to_json(target: str, fault: Fault) -> dict[str, Any]:
     """With what it does beside losing packets only where it does that."""
     told = {key: value for key, value in asdict(fault).items() if value}
+    if not fault.duplicate and not fault.reorder:
+        del told["by_ns"]
     return {"target": target, "mode": fault.mode, "loss": fault.loss} | told

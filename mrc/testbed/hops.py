@@ -24,7 +24,6 @@ FAULT_KINDS = ("silent", "loss", "corrupt", "duplicate", "reorder", "delay", "ji
 
 
 _ALL_PPM = 1_000_000
-_REORDER_NS = 1_000_000  # a packet that is reordered comes so much later at most
 
 
 class Hop(NamedTuple):
@@ -145,7 +144,7 @@ def _rows(faults: list[Fault], delay_ns: int, jitter_ns: int) -> list[FaultRow]:
         if kind == "loss" and ppm == _ALL_PPM:
             rows.append(("silent", 0, 0))
         elif ppm > 0:
-            rows.append((kind, ppm, _REORDER_NS))
+            rows.append((kind, ppm, max(fault.by_ns for fault in faults)))
     delay_ns += sum(fault.delay_ns for fault in faults)
     jitter_ns += sum(fault.jitter_ns for fault in faults)
     return [*rows, ("delay", delay_ns, 0), ("jitter", jitter_ns, 0)]

@@ -72,4 +72,7 @@ def _start(arguments: list[str]) -> subprocess.Popen[str]:
     if program is None:
         raise NetlinkError("nft is missing: apt-get install nftables")
     pipe = subprocess.PIPE
-    return subprocess.Popen([program, *arguments], stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+    # A ^C at the terminal is for us: a change that was begun ends.
+    return subprocess.Popen(
+        [program, *arguments], stdin=pipe, stdout=pipe, stderr=pipe, text=True, process_group=0
+    )

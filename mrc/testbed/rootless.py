@@ -16,6 +16,7 @@ from mrc.errors import StateError
 
 _UNSHARE = ("unshare", "-Urnm")
 _PREPARE = "mount -t tmpfs tmpfs /run && "
+REMEDY = "sysctl -w user.max_user_namespaces=1000 kernel.apparmor_restrict_unprivileged_userns=0"
 SHELL = f"{' '.join(_UNSHARE)} sh -c '{_PREPARE}exec bash'"
 
 
@@ -35,13 +36,27 @@ def become_root() -> None:
         os.execvp(argv[0], argv)
 
 
+def is_allowed() -> bool:
+    """Whether an ordinary user may make user namespaces."""
+    try:
+        subprocess.run([*_UNSHARE, "true"], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        return False
+    return True
+
+
+def throw_away(argv: Sequence[str]) -> list[str]:
+    """The arguments that run a command with namespaces and a /run of its own, which end with it."""
+    if os.geteuid() != 0:
+        return command(argv)
+    return ["unshare", "-nm", "sh", "-c", f'{_PREPARE}exec "$@"', "sh", *argv]
+
+
 def command(argv: Sequence[str]) -> list[str]:
     """The arguments that run a command as root of a user namespace of its own.
 
     Raises StateError where the system forbids user namespaces.
     """
-    try:
-        subprocess.run([*_UNSHARE, "true"], check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError) as exc:
-        raise StateError("this needs root: user namespaces are not allowed here") from exc
+    if not is_allowed():
+        raise StateError(f"this needs root: user namespaces are not allowed here; {REMEDY}")
     return [*_UNSHARE, "sh", "-c", f'{_PREPARE}exec "$@"', "sh", *argv]

@@ -71,7 +71,9 @@ class Fault:
     duplicate: float = 0.0
     """share of packets that arrive twice"""
     reorder: float = 0.0
-    """share of packets that arrive later, by up to 1 ms"""
+    """share of packets that arrive later"""
+    by_ns: int = 1_000_000
+    """so much later at most comes what is reordered, or the second of two"""
     delay_ns: int = 0
     """added to every packet"""
     jitter_ns: int = 0
@@ -110,12 +112,10 @@ class Fault:
 
         Raises ValueError for a share of no limit.
         """
-        if self.rate_share:
-            if link_bps is None:
-                raise ValueError("a link without a rate has none to take a share of")
-            return max(1, round(link_bps * self.rate_share))
-        rates = [rate for rate in (self.rate_bps, link_bps) if rate]
-        return min(rates, default=None)
+        if self.rate_share and link_bps is None:
+            raise ValueError("a link without a rate has none to take a share of")
+        share = max(1, round((link_bps or 0) * self.rate_share)) if self.rate_share else None
+        return min((rate for rate in (self.rate_bps, share, link_bps) if rate), default=None)
 
     def __str__(self) -> str:
         if not self.is_impairment:
@@ -229,12 +229,16 @@ def rules(target: Target, fault: Fault, matches: tuple[str, ...]) -> str:
     steps = round(fault.loss * _LOSS_STEPS)
     chance = "" if steps == _LOSS_STEPS else f"numgen random mod {_LOSS_STEPS} < {steps} "
     drops = "".join(f"    {match} {chance}counter drop\n" for match in matches)
+    # To delete anything takes the kernel a grace period of 10 ms, even where there is nothing.
     return (
-        f"table ip6 {table(target)}\n"
-        f"delete table ip6 {table(target)}\n"
         f"table ip6 {table(target)} {{\n"
         "  chain forward {\n"
         "    type filter hook forward priority filter\n"
+        "  }\n"
+        "}\n"
+        f"flush chain ip6 {table(target)} forward\n"
+        f"table ip6 {table(target)} {{\n"
+        "  chain forward {\n"
         f"{drops}"
         "  }\n"
         "}\n"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -162,6 +163,8 @@ def test_heal__says_what_is_left(name: str, capsys: pytest.CaptureFixture[str]) 
         (("exec", "h0", "--"), "what to run?"),
         (("exec", "h0", "--user"), "--user: expected one argument"),
         (("exec", "h9", "--", "true"), "no host h9"),
+        (("exec", "h0", "--schedule"), "--schedule: expected one argument"),
+        (("run", "x.toml", "--until", "soon"), "is no time"),
     ],
 )
 def test_testbed__wrong_use_is_one_line_and_exit_2(
@@ -171,6 +174,51 @@ def test_testbed__wrong_use_is_one_line_and_exit_2(
     error = capsys.readouterr().err
     assert complaint in error
     assert error.count("\n") == 1
+
+
+@pytest.fixture
+def faults(tmp_path: Path) -> str:
+    """For good from 20 ms on, with another from the start until 40 ms."""
+    file = tmp_path / "faults.toml"
+    file.write_text(
+        '[[faults]]\ntarget = "t1:1.0"\nkind = "silent"\nat = "20ms"\n'
+        '[[faults]]\ntarget = "link:h0.1"\nkind = "loss"\nshare = "1%"\nuntil = "40ms"\n'
+    )
+    return str(file)
+
+
+def test_run__tells_and_heals(name: str, faults: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert typed("run", faults, "--name", name, "--until", "200ms", "--json") == 0
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(each["event"], each["target"], each["due_seconds"]) for each in told] == [
+        ("fail", "link:h0.1", 0), ("fail", "t1:1.0", 0.02), ("heal", "link:h0.1", 0.04)
+    ]  # fmt: skip
+    assert all(each["seconds"] >= each["due_seconds"] for each in told)
+    assert told[0]["loss"] == 0.01
+    assert Testbed.existing(name).faults() == {}
+
+
+def test_run__heals_at_a_signal(name: str, faults: str) -> None:
+    argv = [sys.executable, "-m", "mrc", "testbed", "run", "--name", name, faults]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(argv, stdout=pipe, stderr=pipe, text=True) as process:
+        assert process.stdout is not None and process.stderr is not None
+        lines = [process.stdout.readline() for _ in range(3)]
+        process.send_signal(signal.SIGINT)
+        assert process.stderr.read() == "mrc testbed run: interrupted\n"
+        assert process.wait() == 130
+    assert [line.split(" s  ")[1] for line in lines] == [
+        "link:h0.1 fails: loss 1.00%\n", "t1:1.0 fails: silent\n", "link:h0.1 healed\n"
+    ]  # fmt: skip
+    assert Testbed.existing(name).faults() == {}
+
+
+def test_exec__with_a_schedule_heals_when_the_command_ends(name: str, faults: str) -> None:
+    done = execute("exec", "h0", "--name", name, "--schedule", faults, "--", "sh", "-c",
+                   "sleep 0.1; echo $MRC_CONFIG; exit 5")  # fmt: skip
+    assert (done.returncode, done.stdout) == (5, f"{state.config_path(name, 'h0')}\n")
+    assert "t1:1.0 fails: silent" in done.stderr
+    assert Testbed.existing(name).faults() == {}
 
 
 def test_fail__needs_a_test_bed(bed_name: str, capsys: pytest.CaptureFixture[str]) -> None:

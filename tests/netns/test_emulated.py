@@ -24,7 +24,7 @@ import pytest
 
 from mrc import netns, srv6, topology
 from mrc.errors import ArgumentError, StateError
-from mrc.testbed import Fabric, Testbed, control, queues, state
+from mrc.testbed import Fabric, Testbed, control, queues, schedule, state
 
 from .conftest import fresh_name, udp_socket
 
@@ -286,6 +286,41 @@ def test_fail__two_targets_add_up(bed: Testbed) -> None:
     assert 7 <= len(exchange(bed, 100)) <= 43  # 25 +- 18: four sigma
     bed.heal("plane:1")
     assert 30 <= len(exchange(bed, 100)) <= 70
+
+
+@pytest.mark.parametrize("fabric", [*Fabric])
+def test_schedule__is_carried_out_and_healed(
+    both: dict[Fabric, Testbed], fabric: Fabric, tmp_path: Path
+) -> None:
+    """Method: what is failing is looked up when each event is told, so after it happened."""
+    bed = both[fabric]
+    file = tmp_path / "faults.toml"
+    file.write_text(
+        '[[faults]]\ntarget = "t1:1.0"\nkind = "silent"\nevery = "100ms"\nfor = "60ms"\n'
+        'until = "160ms"\n[[faults]]\ntarget = "link:h0.1"\nkind = "rate"\nrate = "10%"\n'
+        'at = "30ms"\n'
+    )
+    told: list[tuple[str, bool]] = []
+    seconds: list[float] = []
+
+    def tell(event: schedule.Event, when: float) -> None:
+        assert bed.faults().get(str(event.target)) == event.fault
+        told.append((str(event.target), event.fault is not None))
+        seconds.append(when - event.at_ns / 1e9)
+
+    def wait(until: float | None) -> bool:
+        if until is not None:
+            time.sleep(max(0.0, until - time.monotonic()))
+        return until is None
+
+    schedule.run(bed, schedule.load(str(file), bed.plan), wait, tell)
+    assert told == [
+        ("t1:1.0", True), ("link:h0.1", True), ("t1:1.0", False), ("t1:1.0", True),
+        ("t1:1.0", False),
+    ]  # fmt: skip
+    assert min(seconds) > 0
+    assert bed.faults() == {}
+    assert exchange(bed, 5) == list(range(5))
 
 
 def test_fail__refuses_what_only_netem_could(

@@ -111,11 +111,14 @@ def test_rules__drop_a_share() -> None:
     target = parse_target("link:h1.2", FABRIC)
     script = targets.rules(target, Fault(loss=0.2), ("iifname h1", "oifname h1"))
     assert script == (
-        "table ip6 mrc_fail_link_h1_2\n"
-        "delete table ip6 mrc_fail_link_h1_2\n"
         "table ip6 mrc_fail_link_h1_2 {\n"
         "  chain forward {\n"
         "    type filter hook forward priority filter\n"
+        "  }\n"
+        "}\n"
+        "flush chain ip6 mrc_fail_link_h1_2 forward\n"
+        "table ip6 mrc_fail_link_h1_2 {\n"
+        "  chain forward {\n"
         "    iifname h1 numgen random mod 10000 < 2000 counter drop\n"
         "    oifname h1 numgen random mod 10000 < 2000 counter drop\n"
         "  }\n"

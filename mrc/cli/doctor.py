@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`mrc doctor`: what this machine can do, and how to get what is missing."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from typing import Any
+
+from mrc import doctor
+from mrc.cli.exits import Exit
+from mrc.cli.output import Output, add_options
+from mrc.doctor import Finding, State
+
+EXAMPLES = """\
+examples:
+  mrc doctor                           one line for each thing; exit code 0 if mrc can run here
+  mrc doctor --json | jq '.findings[] | select(.state != "ok")'
+"""
+
+
+def add_parser(subparsers: Any) -> None:
+    parser = subparsers.add_parser(
+        "doctor", help="say what this machine can do, and what it lacks", examples=EXAMPLES
+    )
+    add_options(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    out = Output.of(args)
+    findings = doctor.examine()
+    good = doctor.can_run(findings)
+    out.text("\n".join(map(line, findings)))
+    out.text(f"\n{summary(findings, can_run=good)}")
+    out.result({"can_run": good, "findings": [asdict(each) for each in findings]})
+    return Exit.OK if good else Exit.FAILED
+
+
+def line(finding: Finding) -> str:
+    text = f"{finding.state:8} {finding.name:20} {finding.found}"
+    if finding.state is not State.OK:
+        text += f"; {finding.consequence}; remedy: {finding.remedy}"
+    return text
+
+
+def summary(findings: list[Finding], *, can_run: bool) -> str:
+    counts = {state: sum(each.state is state for each in findings) for state in State}
+    told = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
+    return f"{told}: mrc {'can' if can_run else 'CANNOT'} run here"

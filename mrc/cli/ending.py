@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ends a command that does not run an event loop in order when a signal comes."""
+
+from __future__ import annotations
+
+import select
+import signal
+import socket
+import time
+from types import FrameType
+from typing import Any, Self
+
+from mrc.cli.exits import Interrupted
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Ending:
+    """Notes that a signal came. A context manager."""
+
+    def __init__(self) -> None:
+        self.signum: int | None = None
+        """the first one that came"""
+
+    def __enter__(self) -> Self:
+        self._reader, self._writer = socket.socketpair()
+        self._writer.setblocking(False)
+        self._wakeup = signal.set_wakeup_fd(self._writer.fileno())
+        self._before: dict[int, Any] = {
+            each: signal.signal(each, self._note)
+            for each in _SIGNALS
+            if each != signal.SIGHUP or signal.getsignal(each) is not signal.SIG_IGN  # nohup
+        }
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.set_wakeup_fd(self._wakeup)
+        for signum, handler in self._before.items():
+            signal.signal(signum, handler)
+        self._reader.close()
+        self._writer.close()
+
+    def _note(self, signum: int, _: FrameType | None) -> None:
+        if self.signum is None:
+            self.signum = signum
+
+    def wait(self, until: float | None, *descriptors: int) -> bool:
+        """Sleeps until a time (of time.monotonic; None: for good), a signal, or until one of the
+        descriptors can be read; whether it was not the time.
+        """
+        left = None if until is None else max(0.0, until - time.monotonic())
+        ready, _, _ = select.select([self._reader.fileno(), *descriptors], [], [], left)
+        return bool(ready)
+
+    def check(self) -> None:
+        """Raises Interrupted if a signal came."""
+        if self.signum is not None:
+            raise Interrupted(self.signum)

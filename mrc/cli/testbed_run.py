@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`mrc testbed run`, and `exec --schedule`: faults at their times."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+
+from mrc.cli.arguments import time_argument
+from mrc.cli.ending import Ending
+from mrc.cli.output import Output
+from mrc.cli.testbed_fault import fault_to_json
+from mrc.errors import ArgumentError
+from mrc.testbed import Testbed, schedule
+from mrc.testbed.schedule import Event, Scheduled
+
+DESCRIPTION = """\
+Let a test bed fail as the [[faults]] of a TOML file say, counted from now: target, kind, at, until,
+and every with for, as in a scenario of `mrc sim`. What was set is healed in the end, which is when
+the last fault has ended, or at SIGINT.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = DESCRIPTION
+    parser.add_argument("file", metavar="FILE", help="with [[faults]]")
+    parser.add_argument(
+        "--until", type=time_argument, metavar="TIME", help="end then, whatever still fails"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    out = Output.of(args)
+    bed = Testbed.existing(args.name)
+    scheduled = schedule.load(args.file, bed.plan)
+    with Ending() as ending:
+        end = None if args.until is None else time.monotonic() + args.until / 1e9
+
+        def wait(until: float | None) -> bool:
+            times = [each for each in (until, end) if each is not None]
+            stopped = ending.wait(min(times, default=None))
+            return stopped or (end is not None and time.monotonic() >= end)
+
+        _run(bed, scheduled, wait, _teller(out))
+        ending.check()
+    return 0
+
+
+def run_beside(
+    bed: Testbed, path: str, argv: Sequence[str], environment: dict[str, str], prog: str
+) -> int:
+    """A command, and the faults from its start to its end; returns its exit code."""
+    out = Output(prog, as_json=False, quiet=False)
+    scheduled = schedule.load(path, bed.plan)
+    with Ending() as ending, subprocess.Popen(argv, env=environment) as process:
+        child = os.pidfd_open(process.pid)
+        try:
+            _run(
+                bed,
+                scheduled,
+                lambda until: ending.wait(until, child),
+                lambda event, seconds: out.note(_line(event, seconds)),
+            )
+            ending.wait(None, child)
+        finally:
+            os.close(child)
+        # A terminal has told the command itself.
+        if ending.signum and not (ending.signum == signal.SIGINT and os.isatty(0)):
+            process.send_signal(ending.signum)
+        code = process.wait()
+    return code if code >= 0 else 128 - code
+
+
+def _run(
+    bed: Testbed,
+    scheduled: Sequence[Scheduled],
+    wait: Callable[[float | None], bool],
+    told: Callable[[Event, float], None],
+) -> None:
+    try:
+        schedule.run(bed, scheduled, wait, told)
+    except ValueError as exc:  # two faults of one target that cannot be at once
+        raise ArgumentError(str(exc)) from exc
+
+
+def _teller(out: Output) -> Callable[[Event, float], None]:
+    def told(event: Event, seconds: float) -> None:
+        out.text(_line(event, seconds))
+        fault = {} if event.fault is None else fault_to_json(str(event.target), event.fault)
+        out.result(
+            {"event": "heal" if event.fault is None else "fail", "target": str(event.target),
+             "due_seconds": event.at_ns / 1e9, "seconds": round(seconds, 6)} | fault
+        )  # fmt: skip
+
+    return told
+
+
+def _line(event: Event, seconds: float) -> str:
+    what = "healed" if event.fault is None else f"fails: {event.fault}"
+    return f"{seconds:9.4f} s  {event.target} {what}"

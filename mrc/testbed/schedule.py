@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Faults of a test bed at their times: read from a file, put in order, carried out."""
+
+from __future__ import annotations
+
+import heapq
+import math
+import time
+import tomllib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+from mrc.errors import ConfigError
+from mrc.sim import native
+from mrc.sim import scenario as sim
+from mrc.sim.faults import occurrences, read_fault
+from mrc.sim.table import Table
+from mrc.testbed import faults
+from mrc.testbed.bed import Testbed
+from mrc.testbed.plan import Plan
+from mrc.testbed.targets import Fault, Mode, Target, parse_target
+
+_ALL_PPM = 1_000_000
+
+# So much earlier a fault is prepared: to start nft takes some milliseconds.
+_PREPARE_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """One table of a file."""
+
+    target: Target
+    fault: Fault
+    times: sim.Fault
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    at_ns: int
+    """since the start"""
+    target: Target
+    fault: Fault | None
+    """None: it is healed"""
+
+
+def load(path: str, plan: Plan) -> list[Scheduled]:
+    """The `[[faults]]` of a TOML file, whatever else it holds.
+
+    Raises ConfigError, also for what this test bed or this kernel cannot do.
+    """
+    try:
+        values = tomllib.loads(Path(path).read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: {error}") from error
+    fabric = plan.shape.topology
+    found = []
+    for table in Table(values, path).tables("faults"):
+        times = read_fault(table, lambda target: parse_target(target, fabric))
+        target = parse_target(times.target, fabric)
+        try:
+            fault = _fault(times)
+            faults.check(plan, {target: fault})
+        except ValueError as error:
+            raise table.error("kind", str(error)) from error
+        found.append(Scheduled(target, fault, times))
+    if not found:
+        raise ConfigError(f"{path}: no [[faults]]")
+    return found
+
+
+def _fault(times: sim.Fault) -> Fault:
+    """Raises ValueError for a kind that only simulated fabrics have."""
+    share = times.a / _ALL_PPM
+    if times.packets != "all":
+        raise ValueError(f"faults of {times.packets} packets alone are for mrc sim")
+    match times.kind:
+        case "silent":
+            return Fault()
+        case "down":
+            return Fault(Mode.DOWN)
+        case "loss":
+            return Fault(loss=share)
+        case "corrupt":
+            return Fault(loss=0, corrupt=share)
+        case "duplicate":
+            return Fault(loss=0, duplicate=share, by_ns=times.b)
+        case "reorder":
+            return Fault(loss=0, reorder=share, by_ns=times.b)
+        case "delay":
+            return Fault(loss=0, delay_ns=times.a)
+        case "jitter":
+            return Fault(loss=0, jitter_ns=times.a)
+        case "rate" if times.a:
+            return Fault(loss=0, rate_bps=times.a)
+        case "rate":
+            return Fault(loss=0, rate_share=times.b / _ALL_PPM)
+    raise ValueError(f"{times.kind} is for mrc sim")
+
+
+def events(scheduled: Sequence[Scheduled]) -> Iterator[Event]:
+    """What happens, in order; endless if a fault flaps for good."""
+    active: set[int] = set()
+    now: dict[Target, Fault] = {}
+    for at_ns, group in groupby(heapq.merge(*map(_edges, range(len(scheduled)), scheduled)),
+                                key=lambda edge: edge[0]):  # fmt: skip
+        touched: dict[Target, None] = {}
+        for _, number, begins in group:
+            (active.add if begins else active.discard)(number)
+            touched[scheduled[number].target] = None
+        for target in touched:
+            found = [scheduled[each].fault for each in active if scheduled[each].target == target]
+            fault = combined(found) if found else None
+            if fault != now.get(target):
+                yield Event(at_ns, target, fault)
+            if fault is None:
+                now.pop(target, None)
+            else:
+                now[target] = fault
+
+
+def _edges(number: int, scheduled: Scheduled) -> Iterator[tuple[int, int, bool]]:
+    for begin, end in occurrences(scheduled.times):
+        yield begin, number, True
+        if end < native.NEVER:
+            yield end, number, False
+
+
+def combined(found: Sequence[Fault]) -> Fault:
+    """What faults of one target do together: chances are independent, delays add up."""
+    if any(each.mode is Mode.DOWN for each in found):
+        return Fault(Mode.DOWN)
+
+    def chance(of: Callable[[Fault], float]) -> float:
+        return 1 - math.prod(1 - of(each) for each in found) if len(found) > 1 else of(found[0])
+
+    return Fault(
+        loss=chance(lambda each: each.loss),
+        corrupt=chance(lambda each: each.corrupt),
+        duplicate=chance(lambda each: each.duplicate),
+        reorder=chance(lambda each: each.reorder),
+        by_ns=max(each.by_ns for each in found),
+        delay_ns=sum(each.delay_ns for each in found),
+        jitter_ns=sum(each.jitter_ns for each in found),
+        rate_bps=min((each.rate_bps for each in found if each.rate_bps), default=None),
+        rate_share=min((each.rate_share for each in found if each.rate_share), default=0.0),
+    )
+
+
+def run(
+    bed: Testbed,
+    scheduled: Sequence[Scheduled],
+    wait: Callable[[float | None], bool],
+    told: Callable[[Event, float], None],
+) -> None:
+    """Let a test bed fail as scheduled, from now on; what was set is healed in the end.
+
+    `wait` sleeps until a time (of time.monotonic; None: for good) and says whether to end. `told`
+    hears of each event when it has happened, and how many seconds after the start that was.
+    """
+    begun = time.monotonic()
+    failing: dict[Target, None] = {}
+    try:
+        for event in events(scheduled):
+            due = begun + event.at_ns / 1e9
+            if wait(due - _PREPARE_SECONDS):
+                return
+            _carry_out(bed, event, due)
+            told(event, time.monotonic() - begun)
+            if event.fault is None:
+                failing.pop(event.target, None)
+            else:
+                failing[event.target] = None
+        if failing:
+            wait(None)
+    finally:
+        for target in failing:
+            bed.heal(str(target))
+
+
+def _carry_out(bed: Testbed, event: Event, due: float) -> None:
+    def ready() -> None:
+        time.sleep(max(0.0, due - time.monotonic()))
+
+    if event.fault is None:
+        bed.heal(str(event.target), ready)
+    else:
+        bed.set_fault(event.target, event.fault, ready)

@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`mrc doctor` on this machine, which can have test beds, since these tests run."""
+
+from __future__ import annotations
+
+from mrc import doctor, netns
+from mrc.doctor import State
+from mrc.testbed import probe
+
+
+def test_doctor__finds_what_these_tests_use() -> None:
+    found = {each.name: each.state for each in doctor.examine()}
+    for name in ("point to point", "veth", "seg6", "uSIDs", "packet ring", "tbf", "nftables"):
+        assert found[name] is State.OK, found
+    assert {probe.NEAR, probe.FAR}.isdisjoint(netns.names())
+
+
+def test_probe__tries_everything_that_doctor_explains() -> None:
+    assert set(probe.examine()) == set(doctor._NEEDS)
