@@ -99,7 +99,7 @@ def _point_to_point() -> Finding:
 
 
 async def _write_over_loopback() -> float:
-    config = ContextConfig(interfaces=("127.0.0.1",))
+    config = ContextConfig(interfaces=("127.0.0.1",), rcvbuf_bytes=1 << 16, sndbuf_bytes=1 << 16)
     data, target = bytearray(b"mrc"), bytearray(3)
     async with (
         asyncio.timeout(_LOOPBACK_SECONDS),

@@ -18,7 +18,7 @@ from mrc.errors import NetlinkError
 
 FOLDER = Path("/run/netns")
 
-_CLONE_NEWNET = 0x40000000
+_CLONE_NEWNS, _CLONE_NEWUSER, _CLONE_NEWNET = 0x00020000, 0x10000000, 0x40000000
 _MS_BIND = 4096
 _MS_REC = 16384
 _MS_SHARED = 1 << 20
@@ -79,6 +79,22 @@ def inside(name: str) -> Iterator[None]:
         finally:
             os.close(namespace)
         yield
+
+
+def join(pid: int) -> None:
+    """Let this process, which must have one thread, live in the user, mount and network namespaces
+    of another, where it is root if the user namespace is its user's.
+
+    Raises NetlinkError.
+    """
+    try:
+        process = os.pidfd_open(pid)
+        try:
+            _call("setns", process, _CLONE_NEWUSER | _CLONE_NEWNS | _CLONE_NEWNET)
+        finally:
+            os.close(process)
+    except OSError as exc:
+        raise NetlinkError(f"cannot join the namespaces of process {pid}: {exc}") from exc
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from mrc.cli.output import (
 from mrc.cli.runner import run_async
 from mrc.demo import FAULTY_PLANE, RECOVERED_SHARE, DemoPlan, DemoResult, run_demo
 from mrc.errors import ArgumentError
-from mrc.testbed.rootless import become_root, require_root
+from mrc.testbed.rootless import become_root, enter
 from mrc.testbed.shape import parse_rate
 
 EXAMPLES = """\
@@ -85,7 +85,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     if args.keep:
-        require_root()
+        enter(create=True)
     else:
         become_root()
     plan = DemoPlan(

@@ -19,9 +19,9 @@ from mrc.cli import (
 )
 from mrc.cli.exits import UsageError
 from mrc.cli.output import Output, add_options, print_error
-from mrc.errors import ArgumentError
-from mrc.testbed import DEFAULT_NAME, Testbed
-from mrc.testbed.rootless import require_root
+from mrc.errors import ArgumentError, StateError
+from mrc.testbed import DEFAULT_NAME, Testbed, rootless
+from mrc.testbed import state as stored
 
 NOT_FOUND = 127
 
@@ -84,8 +84,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.act is not testbed_status.status:
-        require_root()
+    _enter(args)
     try:
         code: int = args.act(args)
     except ArgumentError as exc:
@@ -93,9 +92,22 @@ def run(args: argparse.Namespace) -> int:
     return code
 
 
+def _enter(args: argparse.Namespace) -> None:
+    """Make an ordinary user root of what holds their test beds."""
+    without = (testbed_status.status, _down)
+    if rootless.enter(create=args.act is testbed_up.up) or args.act in without:
+        return
+    if stored.load(args.name) is not None:
+        raise StateError(f"test bed {args.name} is root's, and so is all that can be done with it")
+    raise StateError(f"test bed {args.name} is not up: mrc testbed up --name {args.name}")
+
+
 def _down(args: argparse.Namespace) -> int:
     out = Output.of(args)
-    removed = Testbed(args.name).down()
+    bed = Testbed(args.name)
+    removed = (os.geteuid() == 0 or stored.load(args.name) is not None) and bed.down()
+    if not stored.names():
+        rootless.leave_for_good()
     out.text(f"{args.name} {'is down' if removed else 'was not up'}")
     out.result({"name": args.name, "state": "down", "removed": removed})
     return 0

@@ -23,6 +23,7 @@ from typing import Any
 from mrc._emu import ffi, lib
 from mrc.testbed.hops import FAULT_KINDS, HOP_KINDS, SOCKET, Hop, decode_faults
 from mrc.testbed.names import interface_name
+from mrc.testbed.rootless import KEEPER
 
 _WATCH_SECONDS = 1.0
 _REQUEST_BYTES = 1 << 24
@@ -169,11 +170,14 @@ class _Server:
 
 
 def _find_guardian() -> int | None:
-    """A pidfd of the process that a user namespace began with; None outside of one.
+    """A pidfd of the process that keeps a user namespace: the keeper of the user's test beds, or
+    the one that it began with; None outside of one.
 
     Whoever leaves a shell of a namespace of their own leaves the test bed, and what keeps it up
     has to go as well.
     """
+    if KEEPER in os.environ:
+        return os.pidfd_open(int(os.environ[KEEPER]))
     user = os.stat("/proc/self/ns/user").st_ino
     found, pid = None, os.getppid()
     while pid > 0:

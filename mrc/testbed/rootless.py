@@ -1,29 +1,78 @@
 # SPDX-License-Identifier: Apache-2.0
 """Test beds for ordinary users: root of a user namespace of one's own is enough.
 
-There /run is empty and writable, so names, locks and files work as they do for root, and all of
-it disappears with the last process inside.
+There /run is empty and writable, so names, locks and files work as they do for root. A process
+that only sleeps, the keeper, holds these namespaces from the first `mrc testbed up` to the last
+`down`; every command in between joins them. Who is root already needs none of it.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
+import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
+from mrc import netns
 from mrc.errors import StateError
 
 _UNSHARE = ("unshare", "-Urnm")
 _PREPARE = "mount -t tmpfs tmpfs /run && "
-REMEDY = "sysctl -w user.max_user_namespaces=1000 kernel.apparmor_restrict_unprivileged_userns=0"
 SHELL = f"{' '.join(_UNSHARE)} sh -c '{_PREPARE}exec bash'"
+REMEDY = "sysctl -w user.max_user_namespaces=1000 kernel.apparmor_restrict_unprivileged_userns=0"
+
+KEEPER = "MRC_KEEPER"
+"""environment variable: the keeper's process id, in what has joined its namespaces"""
+
+# Locked, shared, by whoever has joined: nobody ends the keeper meanwhile.
+_lock: int | None = None
 
 
-def require_root() -> None:
-    """Raises StateError, which says how to get what is missing."""
-    if os.geteuid() != 0:
-        raise StateError(f"this needs root; without it, first open a shell with: {SHELL}")
+def enter(*, create: bool) -> bool:
+    """Become root of the namespaces that hold the user's test beds; False if there are none.
+
+    Raises StateError where the system forbids user namespaces.
+    """
+    global _lock
+    if os.geteuid() == 0:
+        return True
+    lock = os.open(_folder() / "keeper", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_SH)
+    keeper = _find(lock)
+    if keeper is None and create:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        keeper = _find(lock) or _start(lock)
+        fcntl.flock(lock, fcntl.LOCK_SH)
+    if keeper is None:
+        os.close(lock)
+        return False
+    _lock = lock
+    folder = os.getcwd()
+    netns.join(keeper)
+    if Path(folder).is_dir():
+        os.chdir(folder)
+    os.environ[KEEPER] = str(keeper)
+    return True
+
+
+def leave_for_good() -> None:
+    """End the keeper, once the last test bed is down, unless another command uses its namespaces.
+    The kernel removes them with the last process inside.
+    """
+    if _lock is None:
+        return
+    try:
+        fcntl.flock(_lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return
+    keeper = _find(_lock)
+    if keeper is not None:
+        os.kill(keeper, signal.SIGKILL)
+    os.truncate(_lock, 0)
 
 
 def become_root() -> None:
@@ -60,3 +109,59 @@ def command(argv: Sequence[str]) -> list[str]:
     if not is_allowed():
         raise StateError(f"this needs root: user namespaces are not allowed here; {REMEDY}")
     return [*_UNSHARE, "sh", "-c", f'{_PREPARE}exec "$@"', "sh", *argv]
+
+
+def _folder() -> Path:
+    """Where the user's keeper is written down, which must be nobody else's.
+
+    Raises StateError.
+    """
+    base = os.environ.get("XDG_RUNTIME_DIR")
+    folder = Path(base, "mrc") if base else Path(f"/tmp/mrc-{os.geteuid()}")
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+    except OSError as exc:
+        raise StateError(f"{folder}: {exc.strerror}; set XDG_RUNTIME_DIR") from exc
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        raise StateError(f"{folder} is not a folder of yours alone; set XDG_RUNTIME_DIR")
+    return folder
+
+
+def _find(lock: int) -> int | None:
+    """The keeper that is written down, if it still is the process that it was."""
+    words = os.pread(lock, 100, 0).decode().split()
+    if len(words) == 2 and _started(words[0]) == words[1]:
+        return int(words[0])
+    return None
+
+
+def _start(lock: int) -> int:
+    """Raises StateError where the system forbids user namespaces."""
+    null, pipe = subprocess.DEVNULL, subprocess.PIPE
+    script = f"{_PREPARE}echo ready && exec sleep infinity"
+    argv = [*_UNSHARE, "sh", "-c", script]
+    try:
+        keeper = subprocess.Popen(
+            argv, stdin=null, stdout=pipe, stderr=null, cwd="/", start_new_session=True
+        )
+    except OSError as exc:
+        raise StateError(f"cannot start {argv[0]}: apt-get install util-linux") from exc
+    assert keeper.stdout is not None
+    with keeper.stdout:
+        if keeper.stdout.readline() != b"ready\n":
+            keeper.wait()
+            raise StateError(f"this needs root: user namespaces are not allowed here; {REMEDY}")
+    keeper.returncode = 0  # it stays when we end
+    os.truncate(lock, 0)
+    os.pwrite(lock, f"{keeper.pid} {_started(str(keeper.pid))}".encode(), 0)
+    return keeper.pid
+
+
+def _started(pid: str) -> str | None:
+    """When a process began, in ticks since the machine did; None if it has ended."""
+    try:
+        words = Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if words[0] in "ZX" else words[19]

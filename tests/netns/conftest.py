@@ -82,6 +82,13 @@ def hosts(bed: Testbed, tmp_path: Path) -> Iterator[Hosts]:
     hosts.end()
 
 
+def has_ended(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
 def udp_socket(bed: Testbed, host: str) -> socket.socket:
     with netns.inside(bed.plan.nodes[host].namespace):
         return socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)

@@ -226,14 +226,6 @@ def test_fail__needs_a_test_bed(bed_name: str, capsys: pytest.CaptureFixture[str
     assert f"not up: mrc testbed up --name {bed_name}\n" in capsys.readouterr().err
 
 
-def test_up__needs_root(
-    bed_name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert typed("up", "--name", bed_name) == 1
-    assert "needs root; without it, first open a shell with: unshare" in capsys.readouterr().err
-
-
 def test_up__names_a_missing_nft(
     bed_name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,7 +26,7 @@ from mrc import netns, srv6, topology
 from mrc.errors import ArgumentError, StateError
 from mrc.testbed import Fabric, Testbed, control, queues, schedule, state
 
-from .conftest import fresh_name, udp_socket
+from .conftest import fresh_name, has_ended, udp_socket
 
 pytestmark = pytest.mark.usefixtures("healed")
 
@@ -334,13 +334,6 @@ def test_fail__refuses_what_only_netem_could(
 
 
 # ---- Its end --------------------------------------------------------------------------------
-
-
-def has_ended(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
 
 
 def test_down__ends_the_emulator(bed_name: str) -> None:

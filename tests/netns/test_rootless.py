@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`mrc testbed` as an ordinary user types it, who knows of no namespace.
+
+Method: every process here is that of a user without a name or a privilege, in a mount namespace in
+which Python can be read by everyone, wherever it is installed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from .conftest import HAS_USERS, has_ended
+
+pytestmark = pytest.mark.skipif(not HAS_USERS, reason="there is only one user here")
+
+USER = 23456
+ROOT = Path(__file__).parents[2]
+
+# $1: where Python is, $2: the first folder above that not everyone may enter, $3: an empty folder.
+SHOW_PYTHON = """\
+if [ -n "$2" ]; then
+  mount --bind "$1" "$3"
+  mount -t tmpfs -o mode=755 tmpfs "$2"
+  mkdir -p "$1"
+  mount --move "$3" "$1"
+fi
+shift 3
+exec "$@"
+"""
+
+
+@dataclass
+class User:
+    home: Path
+
+    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        python = Path(sys.executable).resolve().parents[1]
+        closed = [
+            each for each in (*reversed(python.parents), python) if not each.stat().st_mode & 1
+        ]
+        empty = self.home / "empty"
+        empty.mkdir(exist_ok=True)
+        drop = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", "--"]
+        hidden = str(closed[0]) if closed else ""
+        argv = [
+            "unshare",
+            "-m",
+            "sh",
+            "-e",
+            "-c",
+            SHOW_PYTHON,
+            "sh",
+            str(python),
+            hidden,
+            str(empty),
+        ]
+        env = os.environ | {
+            "HOME": str(self.home), "XDG_RUNTIME_DIR": str(self.home), "PYTHONPATH": str(ROOT),
+        }  # fmt: skip
+        mrc = [sys.executable, "-m", "mrc", *words]
+        return subprocess.run(
+            [*argv, *drop, *mrc],
+            check=False,
+            capture_output=True,
+            text=True,
+            env=env,
+            cwd=self.home,
+        )
+
+    def keeper(self) -> int | None:
+        """The process that holds the user's namespaces."""
+        words = (self.home / "mrc" / "keeper").read_text().split()
+        return int(words[0]) if words else None
+
+
+@pytest.fixture
+def user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[User]:
+    home = tmp_path_factory.mktemp("home")
+    for folder in (home, *list(home.parents)[:2]):
+        folder.chmod(0o755)
+    os.chown(home, USER, USER)
+    user = User(home)
+    yield user
+    for name in ("one", "two"):
+        user.run("testbed", "down", "--name", name)
+    if (keeper := user.keeper()) and not has_ended(keeper):
+        os.kill(keeper, signal.SIGKILL)
+
+
+def test_testbed__whole_life_without_root(user: User) -> None:
+    """Two test beds, one of each fabric, that outlive the commands; the last one down ends it."""
+    done = user.run("testbed", "exec", "--name", "one", "h0", "--", "true")
+    assert done.stderr == ("mrc testbed exec: test bed one is not up: mrc testbed up --name one\n")
+    shape = ("--planes", "1", "--t1", "1")
+    assert user.run("testbed", "up", "--name", "one", *shape).returncode == 0
+    done = user.run("testbed", "up", "--name", "two", *shape, "--fabric", "emulated")
+    assert done.returncode == 0, done.stderr
+    keeper = user.keeper()
+    assert keeper is not None
+    for name in ("one", "two"):
+        assert (
+            user.run("testbed", "fail", "t1:1.0", "--rate", "10%", "--name", name).returncode == 0
+        )
+        done = user.run("testbed", "status", "--name", name)
+        assert "t1:1.0 fails: rate 10.00% of its own" in done.stdout and done.stderr == ""
+        done = user.run("testbed", "exec", "--name", name, "h0", "--", "sh", "-c", "pwd; exit 7")
+        assert (done.returncode, done.stdout) == (7, f"{user.home}\n"), done.stderr
+        capture = ("testbed", "capture", "h0", "a.pcap", "--seconds", "0.1", "--name", name)
+        assert user.run(*capture).returncode == 0
+        assert user.run("testbed", "down", "--name", name).stdout == f"{name} is down\n"
+    assert user.keeper() is None
+    assert has_ended(keeper)
+    assert user.run("testbed", "down", "--name", "one").stdout == "one was not up\n"
+
+
+def test_testbed__begins_anew_when_the_keeper_was_killed(user: User) -> None:
+    up = ("testbed", "up", "--name", "one", "--planes", "1", "--fabric", "emulated")
+    assert user.run(*up).returncode == 0
+    keeper = user.keeper()
+    assert keeper is not None
+    os.kill(keeper, signal.SIGKILL)
+    assert user.run(*up).stdout.startswith("one is up")
+
+
+def test_testbed__trusts_no_folder_of_others(user: User) -> None:
+    (user.home / "mrc").mkdir()  # root's
+    done = user.run("testbed", "up", "--name", "one")
+    assert done.returncode == 1
+    assert "is not a folder of yours alone; set XDG_RUNTIME_DIR" in done.stderr
+    (user.home / "mrc" / "keeper").touch()
+
+
+def test_doctor__without_root(user: User) -> None:
+    done = user.run("doctor")
+    assert done.returncode == 0, done.stderr
+    lines = {line.split()[1]: line for line in done.stdout.splitlines() if line.strip()}
+    assert lines["seg6"].startswith("ok") and lines["uSIDs"].startswith("ok")
+    assert done.stdout.endswith("mrc can run here\n")
+    assert done.stderr == ""
