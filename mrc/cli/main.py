@@ -27,8 +27,8 @@ examples:
   mrc paths h1                         which paths answer, and how fast
   mrc top --local                      what the endpoints of this machine do
   mrc perf h1                          how fast writes go there (mrc perf --server, at h1)
-  sudo mrc testbed up                  two hosts, four planes, on this machine
-  sudo mrc demo                        a file crosses it, and a plane dies on the way
+  mrc testbed up                       two hosts, four planes, on this machine
+  mrc demo                             a file crosses it, and a plane dies on the way
   mrc doctor                           what this machine can do
   mrc sim list                         experiments in a simulated fabric
 """
