@@ -8,6 +8,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 from mrc import hostconfig
@@ -99,13 +100,16 @@ async def _local() -> AsyncIterator[Look]:
 
 async def _look_local() -> dict[str, Snapshot]:
     """Of all that are there; those that end meanwhile are left out."""
-    found = {}
-    for path in local.sockets():
-        try:
-            found[str(path)] = checked(await local.look(path))
-        except (MrcError, OSError):
-            continue
-    return found
+    paths = local.sockets()
+    found = await asyncio.gather(*map(_look_at, paths))
+    return {str(path): seen for path, seen in zip(paths, found, strict=True) if seen is not None}
+
+
+async def _look_at(path: Path) -> Snapshot | None:
+    try:
+        return checked(await local.look(path))
+    except (MrcError, OSError):
+        return None
 
 
 @asynccontextmanager

