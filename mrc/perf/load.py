@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from mrc.perf.histogram import Histogram
@@ -48,12 +49,12 @@ class Load:
         self._plan = plan
         self._left = plan.total_bytes
         self._due = 0.0  # when the next write may start, under a rate
-        self._stopped = False
+        self._stopped = asyncio.Event()
         self.tally = Tally()
 
     def stop(self) -> None:
         """No write starts any more; `run` returns when those in flight have ended."""
-        self._stopped = True
+        self._stopped.set()
 
     async def run(self) -> None:
         """Raises CompletionError when a QP fails."""
@@ -69,6 +70,8 @@ class Load:
         while (size := self._take()) is not None:
             if self._plan.rate_bits_per_second:
                 await self._pace(size)
+                if self._stopped.is_set():
+                    return
             start = time.monotonic_ns()
             await qp.write(
                 self._memory.source,
@@ -81,7 +84,7 @@ class Load:
 
     def _take(self) -> int | None:
         """Bytes of the next write; None when there is no next one."""
-        if self._stopped:
+        if self._stopped.is_set():
             return None
         if not self._plan.total_bytes:
             return self._plan.size
@@ -90,12 +93,15 @@ class Load:
         return size or None
 
     async def _pace(self, size: int) -> None:
-        """Waits for this write's turn. A writer that is late for long does not catch up."""
+        """Waits for this write's turn, or the stop. A writer that is late for long does not catch
+        up."""
         now = time.monotonic()
         start = max(self._due, now - CATCH_UP_SECONDS)
         self._due = start + 8 * size / self._plan.rate_bits_per_second
         if start > now:
-            await asyncio.sleep(start - now)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(start - now):
+                    await self._stopped.wait()
 
 
 class PingPong:
