@@ -31,11 +31,14 @@ _TCP_OVERHEAD = 40 + 40 + 32  # outer and inner IPv6, TCP with timestamps
 class Bed:
     """Two hosts, up as long as the context manager is open."""
 
-    def __init__(self, name: str, *, planes: int, t1: int, rate: str, mtu: int) -> None:
+    def __init__(
+        self, name: str, *, planes: int, t1: int, rate: str, mtu: int, pinned: bool = True
+    ) -> None:
         self.testbed = Testbed(name, hosts=2, planes=planes, t1=t1, rate=rate, mtu=mtu)
         self.planes = planes
         self.mtu = mtu
         self.rate = rate
+        self.pinned = pinned
         self.path_mtu = payload_mtu(mtu, 6, encapsulation=ENCAPSULATION)
         self.packet_bytes = self.path_mtu + TRANSPORT
         self.tcp_payload = mtu - _TCP_OVERHEAD  # bytes of a full segment
@@ -57,9 +60,9 @@ class Bed:
         return self.testbed.plan.nodes[f"h{host}"].namespace
 
     def command(self, host: int, argv: list[str]) -> tuple[list[str], dict[str, str]]:
-        """Arguments and environment that run a program in a host, on that side's core."""
-        pinned = ["taskset", "-c", str(core(host)), *argv]
-        return self.testbed.host_command(f"h{host}", pinned)
+        """Arguments and environment that run a program in a host, where pinned on its core."""
+        pinned = ["taskset", "-c", str(core(host))] if self.pinned else []
+        return self.testbed.host_command(f"h{host}", [*pinned, *argv])
 
     def address(self, host: int) -> str:
         return str(self.testbed.shape.addresses.host(host))

@@ -168,8 +168,7 @@ def _parameters(result: Mapping[str, Any]) -> str:
         "ended": result["ended"],
         "command": result["command"],
         "kernel": f"Linux {machine['kernel']}",
-        "CPU": f"{machine['cpu']}, {machine['cores']} cores; sender on core"
-        f" {machine['pinned']['h0']}, receiver on core {machine['pinned']['h1']}",
+        "CPU": f"{machine['cpu']}, {machine['cores']} cores; nothing is pinned to one",
         "load at the start": ", ".join(f"{load:.2f}" for load in machine["load_at_start"]),
         "test bed": f"{bed['planes']} planes x {bed['t1']} T1,"
         f" {bed['rate_bits_per_second'] / 1e6:g} Mbit/s a link, MTU {bed['mtu']}, Linux forwards"

@@ -96,7 +96,7 @@ class Mrc(Contender):
     def finish(self) -> Seen:
         told = json.loads(wait_for(self._client).output)
         wait_for(self._server)
-        paths = self.bed.testbed.shape.topology.paths(HOSTS[1])
+        paths = self.bed.testbed.shape.topology.paths(*HOSTS)
         evs = [{"plane": path.plane, "path": path.name} for path in paths]
         return replace(seen_by_mrc(told), evs=evs)
 

@@ -151,7 +151,7 @@ def story_svg(runs: Sequence[Run], planes: int, plane_bps: float, step: float = 
         top = _HEAD + number * (_TITLE + _ROW + _GAP)
         body += _row(run, axis, top, planes, plane_bps, step)
     for run in detailed:
-        body += _heat(run, axis, bottom, planes, plane_bps)
+        body += _heat(run, axis, bottom, planes, plane_bps, 5 * step)
         bottom += _heat_height(run, planes)
     body += _time_axis(axis, ends)
     return _svg(body, ends + 40, "Goodput of each contender over time while planes fail and return")
@@ -252,13 +252,15 @@ def _heat_height(run: Run, planes: int) -> float:
     return 2 * _TITLE + planes * (_PLANE + 6) + len(run["evs"]) * _EV
 
 
-def _heat(run: Run, axis: Axis, top: float, planes: int, plane_bps: float) -> Iterator[str]:
+def _heat(
+    run: Run, axis: Axis, top: float, planes: int, plane_bps: float, step: float
+) -> Iterator[str]:
     yield text(_LEFT, top + 13, f"{run['contender']}: planes and their EVs", kind="name")
     yield from _legend(top + 13)
     y = top + _TITLE
     for plane in range(1, planes + 1):
         yield text(_LEFT - 6, y + _PLANE - 3, f"plane {plane}", "end", "note")
-        yield from _strip(run, axis, y, str(plane), plane_bps)
+        yield from _strip(run, axis, y, str(plane), plane_bps, step)
         y += _PLANE + 1
         for path in _paths(run, plane):
             yield rectangle(axis.left, y, axis.width, _EV - 1, "var(--good)")
@@ -281,18 +283,19 @@ def _legend(y: float) -> Iterator[str]:
         yield text(x + at + 18, y, words, "start", "note")
 
 
-def _strip(run: Run, axis: Axis, y: float, plane: str, plane_bps: float) -> Iterator[str]:
+def _strip(
+    run: Run, axis: Axis, y: float, plane: str, plane_bps: float, step: float
+) -> Iterator[str]:
     """Goodput of a plane, in shades; neighbours of one shade are one piece."""
     bins = run["planes"]
-    width = bins["width_seconds"]
-    full = plane_bps / 8 * width
-    levels = [min(_LEVELS, round(_LEVELS * n / full)) for n in bins["bytes"][plane]]
-    at = 0
-    for level, group in groupby(levels):
-        count = len(list(group))
+    count = max(1, round(step / bins["width_seconds"]))
+    width, every = count * bins["width_seconds"], bins["bytes"][plane]
+    sums = [sum(every[i : i + count]) for i in range(0, len(every), count)]
+    full, at = plane_bps / 8 * width, 0
+    for level, group in groupby(min(_LEVELS, round(_LEVELS * n / full)) for n in sums):
         first = axis.x(bins["start_seconds"] + at * width)
-        last = axis.x(bins["start_seconds"] + (at + count) * width)
-        at += count
+        at += len(list(group))
+        last = axis.x(bins["start_seconds"] + at * width)
         if level and last > first:
             shade = f' fill-opacity="{level / _LEVELS:.3f}"'
             yield rectangle(first, y, last - first, _PLANE, "var(--ours)", shade)
@@ -303,13 +306,19 @@ def _paths(run: Run, plane: int) -> list[str]:
 
 
 def _ev_states(run: Run, axis: Axis, y: float, plane: int, path: str) -> Iterator[str]:
+    """What an EV was other than good; what no eye can tell apart is one piece."""
     mine = [c for c in run["ev_changes"] if (c["plane"], c["path"]) == (plane, path)]
-    ends = [*(change["at_seconds"] for change in mine[1:]), *([axis.end] if mine else [])]
-    for change, end in zip(mine, ends, strict=True):
-        colour = _STATES.get(change["new"])
+    ends = [*(change["at_seconds"] for change in mine[1:]), axis.end]
+    pieces: list[tuple[float, float, str]] = []
+    for change, end in zip(mine, ends, strict=False):
         first, last = axis.x(change["at_seconds"]), axis.x(end)
-        if colour and last > first:
-            yield rectangle(first, y, max(last - first, 0.8), _EV - 1, colour)
+        if (colour := _STATES.get(change["new"])) is None or last <= first:
+            continue
+        if pieces and pieces[-1][2] == colour and first < pieces[-1][1] + 1:
+            first = pieces.pop()[0]
+        pieces.append((first, max(last, first + 0.8), colour))
+    for first, last, colour in pieces:
+        yield rectangle(first, y, last - first, _EV - 1, colour)
 
 
 def _suspended(run: Run, axis: Axis, y: float, plane: int) -> Iterator[str]:

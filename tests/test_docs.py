@@ -49,7 +49,9 @@ def test_documents__name_files_that_exist() -> None:
     for document in DOCUMENTS:
         plain = re.sub(r"^```.*?^```", "", text(document), flags=re.DOTALL | re.MULTILINE)
         for name in re.findall(
-            r"`((?:mrc|csrc|tests|tools|bench)/[\w./]*)`|\]\(([\w./]+)[)#]", plain
+            r"`((?:mrc|csrc|tests|tools|bench)/[\w./]*)`"
+            r"|(?:\]\(|src(?:set)?=\")([\w./-]+)[)#\"]",
+            plain,
         ):
             target = (name[0] or str(document.parent / name[1])).rstrip("/")
             if target not in paths | folders:

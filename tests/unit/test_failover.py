@@ -77,7 +77,7 @@ def result_of(bench: SimpleNamespace) -> dict[str, Any]:
         "commit": "0000000",
         "ended": "2026-01-01T00:00:00+00:00",
         "command": "bench/failover",
-        "machine": {"kernel": "6.1", "cpu": "some", "cores": 2, "pinned": {"h0": 0, "h1": 1},
+        "machine": {"kernel": "6.1", "cpu": "some", "cores": 2,
                     "load_at_start": [0.5, 0.25, 0.125], "sysctls": {"net/core/rmem_max": "1"}},
         "bed": {"planes": 4, "t1": 2, "mtu": 9000, "rate_bits_per_second": 500_000_000,
                 "plane_payload_bits_per_second": PLANE_BPS},
