@@ -85,6 +85,8 @@ void mrc_fabric_drain(struct mrc_sim *sim, uint32_t hop);
 void mrc_fabric_afflict(struct mrc_hop *hop, const struct mrc_sim_fault *fault);
 /* A fault begins or ends. */
 void mrc_fabric_fault(struct mrc_sim *sim, const struct mrc_sim_fault *fault, bool begins);
+/* Rate or delay of the links of a target, when no fault befalls them, are the fault's. */
+void mrc_fabric_rebase(struct mrc_sim *sim, const struct mrc_sim_fault *fault);
 
 void mrc_sim_schedule(struct mrc_sim *sim, uint64_t at_ns, enum mrc_sim_event_kind kind,
                       uint32_t index, void *pointer);

@@ -64,30 +64,37 @@ void mrc_fabric_afflict(struct mrc_hop *hop, const struct mrc_sim_fault *fault) 
   mrc_hop_configure(hop, &config);
 }
 
-static void apply(struct mrc_sim *sim, uint32_t index, const struct mrc_sim_fault *fault,
-                  bool begins) {
+/* ---- what is done to a hop ---- */
+
+typedef void (*action)(struct mrc_sim *sim, uint32_t index, const struct mrc_sim_fault *fault);
+
+static void tell_host(struct mrc_sim *sim, const struct mrc_hop *hop,
+                      const struct mrc_sim_fault *fault, bool up) {
+  if (fault->kind == MRC_SIM_DOWN && hop->from_host)
+    mrc_sim_host_port_up(sim, hop->from_host - 1u, hop->plane + 1, up);
+}
+
+static void begin(struct mrc_sim *sim, uint32_t index, const struct mrc_sim_fault *fault) {
+  struct mrc_hop *hop = &sim->hops[index];
+  mrc_fabric_afflict(hop, fault);
+  tell_host(sim, hop, fault, false);
+}
+
+static void end(struct mrc_sim *sim, uint32_t index, const struct mrc_sim_fault *fault) {
   struct mrc_hop *hop = &sim->hops[index];
   struct mrc_hop_config config = hop->config;
-  if (begins)
-    change(&config, fault);
-  else
-    restore(&config, &hop->base, fault);
+  restore(&config, &hop->base, fault);
   mrc_hop_configure(hop, &config);
-  if (fault->kind == MRC_SIM_DOWN && hop->from_host)
-    mrc_sim_host_port_up(sim, hop->from_host - 1u, hop->plane + 1, !begins);
+  tell_host(sim, hop, fault, true);
 }
 
-static void apply_to_port(struct mrc_sim *sim, uint32_t plane, uint32_t host,
-                          const struct mrc_sim_fault *fault, bool begins) {
-  apply(sim, mrc_fabric_host_up(sim, plane, host), fault, begins);
-  apply(sim, mrc_fabric_host_down(sim, plane, host), fault, begins);
+static void rebase(struct mrc_sim *sim, uint32_t index, const struct mrc_sim_fault *fault) {
+  struct mrc_hop *hop = &sim->hops[index];
+  change(&hop->base, fault);
+  mrc_hop_configure(hop, &hop->base);
 }
 
-static void apply_to_uplink(struct mrc_sim *sim, uint32_t plane, uint32_t t0, uint32_t t1,
-                            const struct mrc_sim_fault *fault, bool begins) {
-  apply(sim, mrc_fabric_t0_up(sim, plane, t0, t1), fault, begins);
-  apply(sim, mrc_fabric_t1_down(sim, plane, t0, t1), fault, begins);
-}
+/* ---- which hops ---- */
 
 static bool is_port_hit(const struct mrc_sim *sim, const struct mrc_sim_fault *fault,
                         uint32_t host) {
@@ -120,13 +127,29 @@ static bool is_uplink_hit(const struct mrc_sim_fault *fault, uint32_t t0, uint32
   }
 }
 
-void mrc_fabric_fault(struct mrc_sim *sim, const struct mrc_sim_fault *fault, bool begins) {
+/* Both directions of every link that is hit. */
+static void each_hop(struct mrc_sim *sim, const struct mrc_sim_fault *fault, action act) {
   for (uint32_t plane = 0; plane < sim->config.planes; plane++) {
     if (fault->target != MRC_SIM_ALL && fault->plane != plane + 1) continue;
-    for (uint32_t host = 0; host < sim->config.hosts; host++)
-      if (is_port_hit(sim, fault, host)) apply_to_port(sim, plane, host, fault, begins);
-    for (uint32_t t0 = 0; t0 < sim->config.t0; t0++)
-      for (uint32_t t1 = 0; t1 < sim->config.t1; t1++)
-        if (is_uplink_hit(fault, t0, t1)) apply_to_uplink(sim, plane, t0, t1, fault, begins);
+    for (uint32_t host = 0; host < sim->config.hosts; host++) {
+      if (!is_port_hit(sim, fault, host)) continue;
+      act(sim, mrc_fabric_host_up(sim, plane, host), fault);
+      act(sim, mrc_fabric_host_down(sim, plane, host), fault);
+    }
+    for (uint32_t t0 = 0; t0 < sim->config.t0; t0++) {
+      for (uint32_t t1 = 0; t1 < sim->config.t1; t1++) {
+        if (!is_uplink_hit(fault, t0, t1)) continue;
+        act(sim, mrc_fabric_t0_up(sim, plane, t0, t1), fault);
+        act(sim, mrc_fabric_t1_down(sim, plane, t0, t1), fault);
+      }
+    }
   }
+}
+
+void mrc_fabric_fault(struct mrc_sim *sim, const struct mrc_sim_fault *fault, bool begins) {
+  each_hop(sim, fault, begins ? begin : end);
+}
+
+void mrc_fabric_rebase(struct mrc_sim *sim, const struct mrc_sim_fault *fault) {
+  each_hop(sim, fault, rebase);
 }

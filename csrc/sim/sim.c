@@ -116,6 +116,15 @@ int mrc_sim_add_fault(mrc_sim *sim, const struct mrc_sim_fault *fault) {
   return 0;
 }
 
+int mrc_sim_set_links(mrc_sim *sim, const struct mrc_sim_fault *change) {
+  const bool is_rate = change->kind == MRC_SIM_RATE && change->a > 0;
+  if (sim->started || !is_in_fabric(&sim->config, change) ||
+      !(is_rate || change->kind == MRC_SIM_DELAY))
+    return -EINVAL;
+  mrc_fabric_rebase(sim, change);
+  return 0;
+}
+
 int mrc_sim_trace_to(mrc_sim *sim, const char *path) {
   mrc_assert(sim->record.file == NULL);
   sim->record.file = fopen(path, "w");

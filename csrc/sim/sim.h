@@ -217,6 +217,9 @@ uint8_t *mrc_sim_memory(mrc_sim *sim);
 int mrc_sim_add_flow(mrc_sim *sim, const struct mrc_sim_flow_config *config);
 /* Before the first run. 0 or -EINVAL. */
 int mrc_sim_add_fault(mrc_sim *sim, const struct mrc_sim_fault *fault);
+/* Before the first run: gives the links of a target a rate or a delay of their own, as a fault of
+   that kind would, but for good. 0 or -EINVAL. */
+int mrc_sim_set_links(mrc_sim *sim, const struct mrc_sim_fault *change);
 /* Writes a line for every packet sent, lost, trimmed or delivered from now on. 0 or -errno. */
 int mrc_sim_trace_to(mrc_sim *sim, const char *path);
 /* Runs until the time has come (0) or every write is done (1). */

@@ -11,6 +11,7 @@ from typing import Any
 from mrc.cli import (
     testbed_capture,
     testbed_fault,
+    testbed_plan,
     testbed_run,
     testbed_shape,
     testbed_shell,
@@ -37,6 +38,8 @@ examples:
   mrc testbed shell h0                 a shell there
   mrc testbed capture link:h0.2 a.pcap until ^C; capture h0 - | tshark -r -
   mrc testbed down
+  mrc testbed plan clos --svg clos.svg             show what a topology file would build
+  mrc testbed up clos --rate 100mbit               a built-in topology, slower; or my.toml
   mrc testbed up --fabric emulated --delay 5us     queues that mark and trim, in real time
   mrc testbed fail plane:2 --delay 1ms --reorder 1%
 """
@@ -57,6 +60,8 @@ def add_parser(subparsers: Any) -> None:
         action.set_defaults(run=run, act=act)
         return action
 
+    plan = add("plan", testbed_plan.run, "show what up would build")
+    testbed_plan.add_arguments(plan)
     up = add("up", testbed_up.up, "build it; nothing happens if it is up already")
     testbed_shape.add_shape(up)
     down = add("down", _down, "remove it and all that belongs to it")
@@ -79,12 +84,13 @@ def add_parser(subparsers: Any) -> None:
     testbed_run.add_arguments(schedule)
     heal = add("heal", testbed_fault.heal, "end a fault")
     testbed_fault.add_heal_arguments(heal)
-    for action in (up, down, status, capture, fail, schedule, heal):
+    for action in (plan, up, down, status, capture, fail, schedule, heal):
         add_options(action)
 
 
 def run(args: argparse.Namespace) -> int:
-    _enter(args)
+    if args.act is not testbed_plan.run:
+        _enter(args)
     try:
         code: int = args.act(args)
     except ArgumentError as exc:

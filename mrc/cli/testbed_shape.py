@@ -64,7 +64,7 @@ def add_shape(parser: argparse.ArgumentParser) -> None:
 
 def shape_of(args: argparse.Namespace) -> Shape:
     """Raises ArgumentError for options that cannot be, ConfigError for a file."""
-    shape = reader.load(args.file).shape if args.file else None
+    shape = reader.load(args.file, Fabric(args.fabric)).shape if args.file else None
     wanted: dict[str, Any] = {each.name: getattr(args, each.name, None) for each in fields(Shape)}
     wanted = {key: value for key, value in wanted.items() if value is not None}
     if args.no_trim:

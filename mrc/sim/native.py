@@ -166,6 +166,11 @@ class Simulation:
             raise ConfigError(f"the simulator refuses the flow {dict(config)}")
         return number
 
+    def set_links(self, change: Mapping[str, int]) -> None:
+        """A `struct mrc_sim_fault` that says what links are without faults."""
+        if lib.mrc_sim_set_links(self._sim, ffi.new("struct mrc_sim_fault *", change)) < 0:
+            raise ConfigError("the simulator refuses a change of links")
+
     def add_fault(self, fault: Mapping[str, int]) -> None:
         """Adds a `struct mrc_sim_fault`."""
         if lib.mrc_sim_add_fault(self._sim, ffi.new("struct mrc_sim_fault *", fault)) < 0:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import replace as replace_fields
+from functools import partial
 from typing import Any
 
 from mrc.enums import CcKind
@@ -32,7 +33,7 @@ from mrc.sim.scenario import (
     parse_target,
 )
 from mrc.sim.table import Table
-from mrc.sim.topology import read_topology
+from mrc.sim.topology import read_link, read_topology
 
 
 def names() -> list[str]:
@@ -75,6 +76,7 @@ def replace(values: Any, key: str, value: Any) -> None:
 def parse(values: Mapping[str, Any], name: str, place: str, variant: str = "") -> Scenario:
     """Makes a scenario of a document; raises ConfigError."""
     table = Table(values, place)
+    table.has("addresses")  # of test beds: simulated hosts have none
     variants = _variants(table.tables("variants"), values, name, place)
     topology = read_topology(table.table("topology"))
     transport = _transport(table.table("transport"))
@@ -88,6 +90,7 @@ def parse(values: Mapping[str, Any], name: str, place: str, variant: str = "") -
         topology=topology,
         transport=transport,
         traffic=tuple(_traffic(item, topology, rtt_ns) for item in table.tables("traffic")),
+        links=tuple(change for item in table.tables("links") for change in _links(item, topology)),
         faults=_faults(table.tables("faults"), topology, rtt_ns, until_ns),
         checks=tuple(_check(item, rtt_ns) for item in table.tables("checks")),
         reference=_reference(table.table("reference")),
@@ -188,6 +191,17 @@ def _traffic(table: Table, topology: Topology, rtt_ns: int) -> Traffic:
         raise table.error("paths", "is for pairs")
     table.close()
     return traffic
+
+
+def _links(table: Table, topology: Topology) -> list[Fault]:
+    """What links of a target have beside their tier, as faults that are always there."""
+    target, *values = read_link(table, partial(parse_target, topology=topology))
+    kinds = zip(("rate", "delay"), values, strict=True)
+    return [
+        Fault(target, kind, "all", 0, native.NEVER, value, 0)
+        for kind, value in kinds
+        if isinstance(value, int)
+    ]
 
 
 def _faults(tables: list[Table], topology: Topology, rtt_ns: int, end_ns: int) -> tuple[Fault, ...]:

@@ -64,6 +64,8 @@ def run(
     with Simulation(_config(scenario, flows, seed)) as sim:
         for flow in flows:
             sim.add_flow(flow.native())
+        for change in scenario.links:
+            sim.set_links(_native_fault(change, scenario))
         for fault in scenario.faults:
             sim.add_fault(_native_fault(fault, scenario))
         if trace is not None:

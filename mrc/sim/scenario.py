@@ -151,6 +151,7 @@ class Scenario:
     sample_ns: int
     audit: bool = False  # check the invariants after every event
     baselines: tuple[str, ...] = ()  # of TRANSPORTS: run along, their values stand beside
+    links: tuple[Fault, ...] = ()  # what links have beside their tier: of kind rate or delay
     plot: str = "time"  # goodput over "time", or of all "flows"
     variant: str = ""  # which one of another scenario's this is; empty: none
     variants: tuple[Scenario, ...] = ()  # run instead of this one; empty: it is run itself

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from mrc.sim import native, units
@@ -44,6 +45,28 @@ def read_topology(table: Table) -> Topology:
     if 0 < topology.ecn_high_bytes <= topology.ecn_low_bytes:
         raise table.error("ecn_high", "is not above ecn_low")
     return topology
+
+
+def read_link(
+    table: Table, parse_target: Callable[[str], object]
+) -> tuple[str, int | None, int | None]:
+    """A table of `[[links]]`: target, rate in bits a second, delay in ns; None: that of its tier.
+
+    Raises ConfigError.
+    """
+    target = table.text("target")
+    try:
+        parse_target(target)
+    except ValueError as error:
+        raise table.error("target", str(error)) from error
+    rate_bps = table.parsed("rate", units.parse_rate) if table.has("rate") else None
+    delay_ns = table.parsed("delay", units.parse_time) if table.has("delay") else None
+    table.close()
+    if rate_bps is None and delay_ns is None:
+        raise table.error("target", "has neither rate nor delay")
+    if rate_bps == 0:
+        raise table.error("rate", "a link without a rate carries nothing")
+    return target, rate_bps, delay_ns
 
 
 def _oversubscribed(table: Table, topology: Topology) -> Topology:

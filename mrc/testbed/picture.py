@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
-from mrc.testbed.shape import Shape
+from mrc.testbed.shape import LinkProperties, Shape
 
 _ALL_NAMED = 4  # hosts below a T0; of more the first and the last
 
@@ -18,20 +18,56 @@ def draw(shape: Shape, failing: Collection[str]) -> list[str]:
     """
     lines = []
     for plane in shape.topology.plane_numbers():
-        lines.append("")
-        dead = f"plane:{plane}" in failing
-        rows = max(shape.t0, shape.t1)
-        left = [_left(shape, plane, t0, failing) for t0 in range(shape.t0)]
-        width = max(len(each) for each in left)
-        for row in range(rows):
-            label = f"plane {plane}{' x' if dead else ''}" if row == 0 else ""
-            below = left[row].ljust(width) + " --" if row < shape.t0 else " " * (width + 3)
-            above = f"-- {_crossed(f't1:{plane}.{row}', failing)}" if row < shape.t1 else ""
-            lines.append(f"{label:12}{below}+{above}")
+        label = f"plane {plane}{' x' if f'plane:{plane}' in failing else ''}"
+        lines += ["", *_draw_plane(shape, str(plane), label, failing)]
     return lines
 
 
-def _left(shape: Shape, plane: int, t0: int, failing: Collection[str]) -> str:
+def draw_plan(shape: Shape) -> list[str]:
+    """The same once for all planes that are alike, and which link is unlike the others."""
+    lines = []
+    for planes in alike(shape):
+        name = plane_name(planes)
+        label = f"plane {name}" if len(planes) == 1 else f"planes {listed(planes)}"
+        lines += ["", *_draw_plane(shape, name, label, ())]
+    return lines
+
+
+def alike(shape: Shape) -> list[list[int]]:
+    """The planes, those together whose links have the same rates and delays."""
+    links: dict[int, list[LinkProperties]] = {}
+    for link, properties in shape.link_properties().items():
+        links.setdefault(link.plane, []).append(properties)
+    groups: dict[tuple[LinkProperties, ...], list[int]] = {}
+    for plane, found in links.items():
+        groups.setdefault(tuple(found), []).append(plane)
+    return list(groups.values())
+
+
+def plane_name(planes: Sequence[int]) -> str:
+    """What stands for the plane in names of its switches."""
+    return str(planes[0]) if len(planes) == 1 else "P"
+
+
+def listed(planes: Sequence[int]) -> str:
+    """`1..4` or `1, 3, 4`."""
+    if len(planes) > 2 and planes[-1] - planes[0] == len(planes) - 1:
+        return f"{planes[0]}..{planes[-1]}"
+    return ", ".join(map(str, planes))
+
+
+def _draw_plane(shape: Shape, plane: str, label: str, failing: Collection[str]) -> list[str]:
+    lines = []
+    left = [_left(shape, plane, t0, failing) for t0 in range(shape.t0)]
+    width = max(len(each) for each in left)
+    for row in range(max(shape.t0, shape.t1)):
+        below = left[row].ljust(width) + " --" if row < shape.t0 else " " * (width + 3)
+        above = f"-- {_crossed(f't1:{plane}.{row}', failing)}" if row < shape.t1 else ""
+        lines.append(f"{'' if row else label:12}{below}+{above}")
+    return lines
+
+
+def _left(shape: Shape, plane: str, t0: int, failing: Collection[str]) -> str:
     hosts = shape.topology.hosts_below(t0)
     dead = [host for host in hosts if f"link:h{host}.{plane}" in failing]
     if len(hosts) == 1:

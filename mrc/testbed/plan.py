@@ -130,6 +130,36 @@ class Plan:
     """host -> its configuration file"""
 
 
+@dataclass(frozen=True, slots=True)
+class Census:
+    """How many of each a test bed takes."""
+
+    namespaces: int
+    links: int
+    routes: int
+    paths: int
+    """from any host to any other"""
+
+
+def census(shape: Shape) -> Census:
+    """Counts what `make_plan` would give, without making it."""
+    fabric = shape.topology
+    near = shape.hosts * (fabric.hosts_per_t0 - 1)
+    far = shape.hosts * (shape.hosts - 1) - near
+    paths = shape.planes * (near + far * shape.t1)
+    routes = shape.hosts * (3 + 2 * shape.planes) + paths  # at hosts and at mgmt
+    links = shape.hosts * (1 + shape.planes)
+    if shape.fabric is Fabric.EMULATED:
+        return Census(shape.hosts + 2, links, routes, paths)
+    uplinks = shape.t0 * shape.t1
+    return Census(
+        namespaces=shape.hosts + 1 + shape.planes * (shape.t0 + shape.t1),
+        links=links + shape.planes * uplinks,
+        routes=routes + shape.planes * (2 * shape.hosts + 2 * uplinks + shape.t1),
+        paths=paths,
+    )
+
+
 def make_plan(name: str, shape: Shape) -> Plan:
     """Work out the whole test bed."""
     check_name(name)

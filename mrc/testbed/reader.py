@@ -8,15 +8,16 @@ unread. mrc/testbed/topologies/README.md lists every key.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from ipaddress import IPv6Network
 from typing import Any
 
-from mrc.sim import document, units
+from mrc.sim import document
 from mrc.sim import reader as scenarios
 from mrc.sim import scenario as simulated
 from mrc.sim.table import Table
-from mrc.sim.topology import read_topology
-from mrc.testbed.shape import LinkChange, Shape
+from mrc.sim.topology import read_link, read_topology
+from mrc.testbed.shape import Fabric, LinkChange, Shape
 from mrc.testbed.targets import parse_target
 from mrc.topology import Addresses, Topology
 
@@ -42,31 +43,36 @@ def names() -> list[str]:
     return sorted(document.builtin("mrc.testbed", "topologies"))
 
 
-def load(name: str) -> TopologyFile:
+def load(name: str, fabric: Fabric = Fabric.KERNEL) -> TopologyFile:
     """Reads a built-in topology, a built-in scenario or, when `name` looks like a path, a file.
 
     Raises ConfigError, which names the file and the key.
     """
     known = scenarios.known() | document.builtin("mrc.testbed", "topologies")
     found = document.read(name, known, "topology")
-    return parse(found.values, found.name, found.place)
+    return parse(found.values, found.name, found.place, fabric)
 
 
-def parse(values: dict[str, Any], name: str, place: str) -> TopologyFile:
+def parse(
+    values: dict[str, Any], name: str, place: str, fabric: Fabric = Fabric.KERNEL
+) -> TopologyFile:
     """Makes sense of a document; raises ConfigError."""
     table = Table(values, place)
     for key in _SIMULATORS:
         table.has(key)
     title = table.text("title", "")
     within = table.table("topology")
-    fabric = read_topology(within)
-    if fabric.routing != "source-routes":
+    tiers = read_topology(within)
+    if tiers.routing != "source-routes":
         raise within.error("routing", "is for the simulator: hosts of a test bed choose the path")
     addresses = _addresses(table.table("addresses"))
     try:
-        topology = Topology(fabric.hosts, fabric.planes, fabric.t1, fabric.t0, addresses)
-        links = tuple(_link(item, topology) for item in table.tables("links"))
-        shape = _shape(fabric, addresses, links)
+        topology = Topology(tiers.hosts, tiers.planes, tiers.t1, tiers.t0, addresses)
+        links = tuple(
+            LinkChange(*read_link(item, partial(parse_target, fabric=topology)))
+            for item in table.tables("links")
+        )
+        shape = _shape(tiers, addresses, links, fabric)
     except ValueError as error:
         raise table.error("topology", str(error)) from error
     faults = tuple(table.tables("faults"))
@@ -75,45 +81,30 @@ def parse(values: dict[str, Any], name: str, place: str) -> TopologyFile:
 
 
 def _shape(
-    fabric: simulated.Topology, addresses: Addresses, links: tuple[LinkChange, ...]
+    tiers: simulated.Topology,
+    addresses: Addresses,
+    links: tuple[LinkChange, ...],
+    fabric: Fabric,
 ) -> Shape:
     return Shape(
-        hosts=fabric.hosts,
-        planes=fabric.planes,
-        t0=fabric.t0,
-        t1=fabric.t1,
-        host_rate_bps=fabric.host_rate_bps,
-        fabric_rate_bps=fabric.fabric_rate_bps,
-        host_delay_ns=fabric.host_delay_ns,
-        fabric_delay_ns=fabric.fabric_delay_ns,
-        jitter_ns=fabric.jitter_ns,
+        hosts=tiers.hosts,
+        planes=tiers.planes,
+        t0=tiers.t0,
+        t1=tiers.t1,
+        host_rate_bps=tiers.host_rate_bps,
+        fabric_rate_bps=tiers.fabric_rate_bps,
+        host_delay_ns=tiers.host_delay_ns,
+        fabric_delay_ns=tiers.fabric_delay_ns,
+        jitter_ns=tiers.jitter_ns,
         links=links,
-        mtu=fabric.mtu,
-        buffer_bytes=fabric.buffer_bytes,
-        ecn_low_bytes=fabric.ecn_low_bytes,
-        ecn_high_bytes=fabric.ecn_high_bytes,
-        trim=fabric.trimming,
+        mtu=tiers.mtu,
+        buffer_bytes=tiers.buffer_bytes,
+        ecn_low_bytes=tiers.ecn_low_bytes,
+        ecn_high_bytes=tiers.ecn_high_bytes,
+        trim=tiers.trimming,
+        fabric=fabric,
         addresses=addresses,
     )
-
-
-def _link(table: Table, topology: Topology) -> LinkChange:
-    target = table.text("target")
-    try:
-        parse_target(target, topology)
-    except ValueError as error:
-        raise table.error("target", str(error)) from error
-    change = LinkChange(
-        target,
-        table.parsed("rate", units.parse_rate) if table.has("rate") else None,
-        table.parsed("delay", units.parse_time) if table.has("delay") else None,
-    )
-    table.close()
-    if change.rate_bps is None and change.delay_ns is None:
-        raise table.error("target", "has neither rate nor delay")
-    if change.rate_bps == 0:
-        raise table.error("rate", "a link without a rate carries nothing")
-    return change
 
 
 def _addresses(table: Table) -> Addresses:

@@ -7,9 +7,11 @@ h1 -+           +-- t1:P.1 --+           +- h3
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,11 +19,12 @@ from pathlib import Path
 import pytest
 
 from mrc import netns
+from mrc.cli.main import main
 from mrc.errors import NetlinkError
-from mrc.testbed import Fabric, Mode, Testbed
+from mrc.testbed import Fabric, Mode, Testbed, state
 from mrc.topology import Addresses
 
-from .conftest import fresh_name, probe
+from .conftest import PORT, fresh_name, probe, udp_socket
 
 pytestmark = pytest.mark.usefixtures("healed")
 
@@ -113,3 +116,85 @@ def test_up__delays_or_says_what_the_kernel_lacks(
         with pytest.raises(NetlinkError, match="CONFIG_NET_SCH_NETEM, or --fabric emulated"):
             delayed.up()
         assert not [name for name in netns.names() if bed_name in name]
+
+
+# ---- From a file ----------------------------------------------------------------------------
+
+FILE = """
+[topology]
+hosts = 4
+planes = 2
+t0 = 2
+t1 = 1
+host_rate = "1Gbit/s"
+fabric_rate = "1Gbit/s"
+mtu = 1500
+
+[[links]]
+target = "plane:2"
+rate = "2Mbit/s"
+
+[addresses]
+block = "5f00::/16"
+hosts = "fd01:b::/32"
+management = "fd01:c::/64"
+"""
+
+
+@pytest.fixture(params=[*Fabric])
+def from_file(request: pytest.FixtureRequest, tmp_path: Path, bed_name: str) -> Testbed:
+    path = tmp_path / "bed.toml"
+    path.write_text(FILE)
+    argv = ["testbed", "up", str(path), "--name", bed_name, "--fabric", request.param]
+    assert main(argv) == 0
+    assert main(argv) == 0  # twice is harmless
+    return Testbed.existing(bed_name)
+
+
+def test_up__from_a_file(from_file: Testbed) -> None:
+    """Its addresses carry, and its planes are as fast as it says."""
+    assert probe(from_file, 0, 1) == Counter({"t0:1.0", "t0:2.0"})
+    assert probe(from_file, 0, 2) == Counter({"t1:1.0", "t1:2.0"})
+    assert from_file.measure(0)["h0>t0:2.0"]["rate_bits_per_second"] == 2_000_000
+    assert from_file.measure(0)["h0>t0:1.0"]["rate_bits_per_second"] == 10**9
+    addresses = from_file.shape.addresses
+    assert str(addresses.host(3)) == "fd01:b:3::1"
+    assert f"inet6 {addresses.oob(0)}" in run(from_file, "ip", "-6", "address")
+    # 80 KiB of the 210 kB pass a tbf in one burst, the others take 0.5 s.
+    assert seconds(from_file, 1, 150) < 0.4 < seconds(from_file, 2, 150)
+
+
+def seconds(bed: Testbed, plane: int, count: int) -> float:
+    """That so many packets take from h0 to h2. What has come is taken at once: the receiver's
+    buffer holds some 90.
+    """
+    (dst,) = [str(path.dst) for path in bed.shape.topology.paths(0, 2) if path.plane == plane]
+    with udp_socket(bed, "h2") as rx, udp_socket(bed, "h0") as tx:
+        rx.bind(("::", PORT))
+        left = count
+        began = time.monotonic()
+        for _ in range(count):
+            tx.sendto(bytes(1300), (dst, PORT))
+            rx.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                while rx.recv(2000):
+                    left -= 1
+        rx.settimeout(5)
+        for _ in range(left):
+            rx.recv(2000)
+        return time.monotonic() - began
+
+
+@pytest.mark.parametrize("fabric", [*Fabric])
+def test_down__leaves_nothing_of_an_up_that_was_killed(fabric: Fabric, bed_name: str) -> None:
+    """Method: kill `up` of a built-in topology as soon as the first namespaces are there."""
+    mrc = [sys.executable, "-m", "mrc", "testbed", "--name", bed_name]
+    with subprocess.Popen([*mrc, "up", "sixteen", "--fabric", fabric]) as process:
+        while not [name for name in netns.names() if bed_name in name]:
+            assert process.poll() is None
+            os.sched_yield()
+        process.kill()
+    assert main(["testbed", "down", "--name", bed_name]) == 0
+    assert not [name for name in netns.names() if bed_name in name]
+    assert not state.folder(bed_name).exists()
+    assert not list(Path("/etc/netns").glob(f"*{bed_name}*"))

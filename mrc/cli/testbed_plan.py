@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`mrc testbed plan`: what `up` would build, as text, JSON and a picture."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from mrc.cli.output import Output, format_bytes, format_rate, format_table
+from mrc.cli.testbed_shape import add_shape, shape_of
+from mrc.errors import ConfigError
+from mrc.testbed import Fabric, Shape, picture, reader, svg
+from mrc.testbed.plan import census, emulator_config
+from mrc.testbed.shape import MIN_KERNEL_DELAY_NS, LinkChange
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_shape(parser)
+    parser.add_argument("--svg", metavar="FILE", help="draw it into this file")
+    parser.add_argument("--list", action="store_true", help="list the built-in topologies instead")
+
+
+def run(args: argparse.Namespace) -> int:
+    out = Output.of(args)
+    if args.list:
+        found = {name: reader.load(name).title for name in reader.names()}
+        out.text(format_table(("topology", "what it is"), list(found.items())))
+        out.result({"topologies": found})
+        return 0
+    shape = shape_of(args)
+    title = reader.load(args.file, shape.fabric).title if args.file else "the usual test bed"
+    lines = [*_describe(shape), *map(_change, shape.links)]
+    if args.svg:
+        _write(args.svg, svg.draw(shape, title, lines))
+    out.text("\n".join([title, *lines, *picture.draw_plan(shape)]))
+    out.result(_json(shape, title))
+    return 0
+
+
+def _write(path: str, text: str) -> None:
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as exc:
+        raise ConfigError(f"{path}: {exc.strerror}") from exc
+
+
+def _describe(shape: Shape) -> list[str]:
+    count, addresses = census(shape), shape.addresses
+    return [
+        f"{shape.hosts} hosts, {shape.topology.hosts_per_t0} below each T0; {shape.planes} planes "
+        f"of {shape.t0} T0s and {shape.t1} T1s",
+        f"host links {_each(shape.host_rate_bps, shape.host_delay_ns)}; "
+        f"uplinks {_each(shape.fabric_rate_bps, shape.fabric_delay_ns)}; MTU {shape.mtu}",
+        *_queues(shape),
+        f"{shape.fabric} fabric: {count.namespaces} namespaces, {count.links} links, "
+        f"{count.routes} routes, {count.paths} paths",
+        f"addresses: planes in {addresses.block}, hosts in {addresses.hosts}, management "
+        f"{addresses.management}",
+    ]
+
+
+def _each(rate_bps: int | None, delay_ns: int) -> str:
+    rate = "without a limit" if rate_bps is None else format_rate(rate_bps)
+    return f"{rate}, {delay_ns / 1000:g} us"
+
+
+def _queues(shape: Shape) -> list[str]:
+    if shape.fabric is Fabric.EMULATED:
+        told = emulator_config(shape)["config"]
+        sizes = [format_bytes(told[f"{key}_bytes"]) for key in ("buffer", "ecn_low", "ecn_high")]
+        end = "trims" if shape.trim else "drops"
+        return [f"queues: mark from {sizes[1]}, always from {sizes[2]}; {end} above {sizes[0]}"]
+    shortest = f"{MIN_KERNEL_DELAY_NS // 1000} us"
+    return [f"queues neither mark nor trim, delays below {shortest} are left out: a kernel fabric"]
+
+
+def _change(change: LinkChange) -> str:
+    told = [] if change.rate_bps is None else [format_rate(change.rate_bps)]
+    told += [] if change.delay_ns is None else [f"{change.delay_ns / 1000:g} us"]
+    return f"{change.target} has {', '.join(told)}"
+
+
+def _json(shape: Shape, title: str) -> dict[str, Any]:
+    keys = ("hosts", "planes", "t0", "t1", "host_delay_ns", "fabric_delay_ns", "jitter_ns")
+    return {
+        "title": title,
+        "fabric": shape.fabric,
+        **{key: getattr(shape, key) for key in keys},
+        "host_rate_bits_per_second": shape.host_rate_bps,
+        "fabric_rate_bits_per_second": shape.fabric_rate_bps,
+        "mtu_bytes": shape.mtu,
+        "addresses": [
+            {
+                "host": f"h{host}",
+                "address": str(shape.addresses.host(host)),
+                "oob": str(shape.addresses.oob(host)),
+            }
+            for host in range(shape.hosts)
+        ],
+        "links": {
+            str(link): {"rate_bits_per_second": found.rate_bps, "delay_ns": found.delay_ns}
+            for link, found in shape.link_properties().items()
+        },
+        "built": asdict(census(shape)),
+    }

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`mrc testbed plan` as typed: it needs no privilege."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from mrc.cli.main import main
+
+
+def typed(*words: str) -> int:
+    return main(["testbed", "plan", *words])
+
+
+def test_plan__draws_planes_that_are_alike_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert typed("unequal-planes", "--planes", "5") == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert "plane:3 has 50 Mbit/s" in shown
+    assert "planes 1, 5 h0 h1 -- t0:P.0 --+-- t1:P.0" in shown
+    assert "plane 4     h0 h1 -- t0:4.0 --+-- t1:4.0" in shown
+
+
+def test_plan__options_count_more_than_the_file(capsys: pytest.CaptureFixture[str]) -> None:
+    """Rates keep their ratio, and delays are those that were asked for."""
+    words = ("oversubscribed", "--rate", "1gbit", "--delay", "1ms", "--mtu", "1500")
+    assert typed(*words, "--fabric", "emulated", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["host_rate_bits_per_second"] == 10**9
+    assert told["fabric_rate_bits_per_second"] == 5 * 10**8
+    assert (told["host_delay_ns"], told["fabric_delay_ns"], told["mtu_bytes"]) == (
+        10**6, 10**6, 1500,
+    )  # fmt: skip
+    assert told["links"]["uplink:2.1.1"] == {
+        "rate_bits_per_second": 5 * 10**8, "delay_ns": 10**6,
+    }  # fmt: skip
+    assert told["built"]["namespaces"] == 8 + 2
+
+
+def test_plan__without_a_file_is_the_usual_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert typed("--hosts", "3", "--rate", "none") == 0
+    shown = capsys.readouterr().out
+    assert "3 hosts, 1 below each T0; 4 planes of 3 T0s and 2 T1s" in shown
+    assert "host links without a limit" in shown
+
+
+def test_plan__as_svg(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "bed.svg"
+    assert typed("unequal-planes", "--svg", str(path)) == 0
+    root = ElementTree.parse(path).getroot()
+    names = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert {"h0", "t0:1.0", "t1:4.1", "plane 2"} <= set(names)
+    unlike = [line for line in root.iter() if line.get("class") == "unlike"]
+    assert len(unlike) == 2 * (4 + 4) + 1  # all links of two planes, and an uplink
+    assert "prefers-color-scheme: dark" in path.read_text()
+
+
+def test_plan__lists_the_built_in_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    assert typed("--list") == 0
+    assert "unequal-planes  four planes" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "complaint"),
+    [
+        (("nowhere",), 1, "no topology 'nowhere'"),
+        (("--hosts", "5", "--t0", "2"), 2, "hosts is 5, no multiple of t0"),
+        (("--jitter", "1us"), 2, "jitter would reorder in a kernel fabric: --fabric emulated"),
+        (("--no-trim",), 2, "a kernel fabric neither marks nor trims: --fabric emulated"),
+        (("clos", "--svg", "/nowhere/x.svg"), 1, "/nowhere/x.svg: No such file"),
+    ],
+)
+def test_plan__wrong_use_is_one_line(
+    words: tuple[str, ...], code: int, complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert typed(*words) == code
+    error = capsys.readouterr().err
+    assert complaint in error and error.count("\n") == 1

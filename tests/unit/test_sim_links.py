@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Links of a simulated fabric that are unlike their tier."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from mrc.errors import ConfigError
+from mrc.sim import native, reader
+from mrc.sim.run import run
+from mrc.sim.scenario import Fault
+
+PAIR = """
+title = "two hosts below two T0s"
+[topology]
+hosts = 2
+planes = 1
+t0 = 2
+t1 = 1
+[[traffic]]
+kind = "pairs"
+pairs = [[0, 1]]
+write = "256KiB"
+"""
+
+
+def duration_ns(links: list[dict[str, Any]], faults: list[dict[str, Any]]) -> int:
+    values = tomllib.loads(PAIR) | {"links": links, "faults": faults}
+    (flow,) = run(reader.parse(values, "pair", "pair"), 1).infos
+    return flow.last_ns - flow.first_ns
+
+
+def test_links__have_their_own_rate_and_delay() -> None:
+    usual = duration_ns([], [])
+    slow = duration_ns([{"target": "t1:1.0", "rate": "10Gbit/s"}], [])
+    assert slow > 256 * 1024 * 8 / 10  # ns at 10 Gbit/s
+    assert slow > 4 * usual
+    far = duration_ns([{"target": "uplink:1.1.0", "delay": "1ms"}], [])
+    assert far > usual + 2_000_000
+
+
+def test_links__the_last_change_counts() -> None:
+    changes = [{"target": "plane:1", "rate": "1Gbit/s"}, {"target": "plane:1", "rate": "100Gbit/s"}]
+    assert duration_ns(changes, []) == duration_ns([], [])
+
+
+def test_links__have_it_again_when_a_fault_has_ended() -> None:
+    """The fault is over before anything is sent."""
+    links = [{"target": "t1:1.0", "rate": "10Gbit/s"}]
+    fault = {"target": "t1:1.0", "kind": "rate", "rate": "1Gbit/s", "until": "1ns"}
+    assert duration_ns(links, [fault]) == duration_ns(links, [])
+
+
+@pytest.mark.parametrize(("kind", "value"), [("silent", 0), ("rate", 0)])
+def test_set_links__refuses(kind: str, value: int) -> None:
+    values = tomllib.loads(PAIR)
+    scenario = reader.parse(values, "pair", "pair")
+    change = Fault("plane:1", kind, "all", 0, native.NEVER, value, 0)
+    with pytest.raises(ConfigError, match="refuses a change of links"):
+        run(replace(scenario, links=(change,)), 1)

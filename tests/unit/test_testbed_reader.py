@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Topology files: what they say of a test bed, and what is wrong with them."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mrc.errors import ConfigError
+from mrc.sim import reader as scenarios
+from mrc.testbed import reader
+from mrc.testbed.plan import census, make_plan
+from mrc.testbed.shape import Fabric, LinkChange, LinkProperties, Shape
+from mrc.testbed.targets import Target
+
+FILE = """
+title = "one of everything"
+
+[topology]
+hosts = 4
+planes = 2
+t0 = 2
+t1 = 2
+host_rate = "1Gbit/s"
+oversubscription = 2
+host_delay = "1us"
+fabric_delay = "2us"
+jitter = "3ns"
+buffer = "1MiB"
+ecn_low = "64KiB"
+ecn_high = "128KiB"
+trimming = false
+mtu = 4000
+
+[[links]]
+target = "plane:2"
+delay = "1ms"
+
+[[links]]
+target = "uplink:2.1.0"
+rate = "10Mbit/s"
+
+[addresses]
+block = "5f00::/16"
+hosts = "fd01:1::/32"
+
+[[faults]]
+target = "t1:1.0"
+kind = "silent"
+at = "1s"
+"""
+
+
+def parsed(**changes: Any) -> reader.TopologyFile:
+    values = tomllib.loads(FILE)
+    for key, value in changes.items():
+        scenarios.replace(values, key.replace("__", "."), value)
+    fabric = Fabric.KERNEL if "topology__jitter" in changes else Fabric.EMULATED
+    return reader.parse(values, "all", "all.toml", fabric)
+
+
+def test_parse__every_key() -> None:
+    found = parsed()
+    shape = found.shape
+    assert (found.name, found.title) == ("all", "one of everything")
+    assert (shape.hosts, shape.planes, shape.t0, shape.t1) == (4, 2, 2, 2)
+    # Two hosts below each T0 send 2 Gbit/s, its two uplinks carry half of that.
+    assert (shape.host_rate_bps, shape.fabric_rate_bps) == (10**9, 5 * 10**8)
+    assert (shape.host_delay_ns, shape.fabric_delay_ns, shape.jitter_ns) == (1000, 2000, 3)
+    assert (shape.buffer_bytes, shape.ecn_low_bytes, shape.ecn_high_bytes) == (
+        1 << 20, 64 << 10, 128 << 10,
+    )  # fmt: skip
+    assert (shape.trim, shape.mtu, shape.fabric) == (False, 4000, Fabric.EMULATED)
+    assert str(shape.addresses.host(1)) == "fd01:1:1::1"
+    assert str(shape.addresses.oob(0)) == "fd00:c::1"
+
+
+def test_parse__leaves_faults_to_others() -> None:
+    (fault,) = parsed().faults
+    assert fault.text("target") == "t1:1.0"
+
+
+def test_link_properties__the_last_change_counts() -> None:
+    shape = parsed(topology__jitter="0ns").shape
+    assert shape.links == (LinkChange("plane:2", None, 10**6), LinkChange("uplink:2.1.0", 10**7))
+    found = shape.link_properties()
+    assert found[Target("link", 2, 3)] == LinkProperties(10**9, 10**6)
+    assert found[Target("uplink", 2, t0=1, t1=0)] == LinkProperties(10**7, 10**6)
+    assert found[Target("uplink", 1, t0=1, t1=0)] == LinkProperties(5 * 10**8, 0)  # too short
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"topology__colour": 1}, "all.toml: topology.colour: is unknown"),
+        ({"hue": 1}, "all.toml: hue: is unknown"),
+        ({"topology__host_rate": "5MB"}, "all.toml: topology.host_rate: '5MB' is no rate"),
+        ({"topology__host_rate": "5bit/s"}, "all.toml: topology: rate is 5 bit/s"),
+        ({"topology__t0": 3}, "all.toml: topology.hosts: 4 is no multiple of t0"),
+        ({"topology__mtu": 100}, "all.toml: topology.mtu: 100 is not within 1400..65535"),
+        ({"topology__fabric_rate": "1Gbit/s"}, "topology.oversubscription: says what fabric_rate"),
+        ({"topology__oversubscription": "2:1"}, "topology.oversubscription: '2:1' is no number"),
+        ({"topology__oversubscription": 0}, "topology.oversubscription: 0 is not within"),
+        ({"topology__routing": "ecmp"}, "topology.routing: is for the simulator"),
+        ({"links__0__target": "t1:3.0"}, r"links\[0\].target: target t1:3.0: no plane 3"),
+        ({"links__1__rate": "0bit/s"}, r"links\[1\].rate: a link without a rate"),
+        ({"links__0": {"target": "plane:1"}}, r"links\[0\].target: has neither rate nor delay"),
+        ({"addresses__block": "fcbb:1::/32"}, "addresses.block: block is fcbb:1::/32, not a /16"),
+        ({"addresses__hosts": "fd00::x"}, "addresses.hosts: "),
+    ],
+)
+def test_parse__refuses(changes: dict[str, Any], complaint: str) -> None:
+    values = tomllib.loads(FILE)
+    for key, value in changes.items():
+        if key == "links__0":
+            values["links"][0] = value
+        else:
+            scenarios.replace(values, key.replace("__", "."), value)
+    with pytest.raises(ConfigError, match=complaint):
+        reader.parse(values, "all", "all.toml", Fabric.EMULATED)
+
+
+def test_parse__jitter_is_for_an_emulated_fabric() -> None:
+    with pytest.raises(ConfigError, match=r"all.toml: topology: jitter .*: --fabric emulated"):
+        parsed(topology__jitter="1ns")
+
+
+def test_load__the_example_of_the_description() -> None:
+    """Each key that it shows is known, and what it gives as defaults are the defaults."""
+    text = (Path(reader.__file__).parent / "topologies" / "README.md").read_text()
+    example = tomllib.loads(text.split("```toml\n")[1].split("```")[0])
+    bare = {"topology": {"hosts": 8, "planes": 4, "t1": 4}}
+    found, usual = (reader.parse(each, "x", "x").shape for each in (example, bare))
+    assert replace(found, links=()) == usual
+
+
+def test_load__the_built_in_topologies() -> None:
+    assert "pair" in reader.names()
+    for name in reader.names():
+        assert reader.load(name).title
+    pair = reader.load("pair").shape
+    usual = Shape()
+    assert (pair.topology, pair.host_rate_bps) == (usual.topology, usual.host_rate_bps)
+
+
+def test_load__scenarios_mean_the_same(tmp_path: Path) -> None:
+    for name in scenarios.names():
+        simulated, shape = scenarios.load(name).topology, reader.load(name).shape
+        assert (shape.hosts, shape.planes) == (simulated.hosts, simulated.planes)
+        assert (shape.t0, shape.t1) == (simulated.t0, simulated.t1)
+        assert shape.host_rate_bps == simulated.host_rate_bps
+        assert shape.ecn_high_bytes == simulated.ecn_high_bytes
+        assert shape.topology.paths(0, shape.hosts - 1)
+
+
+def test_load__the_simulator_takes_topology_files_too(tmp_path: Path) -> None:
+    path = tmp_path / "both.toml"
+    path.write_text(FILE + '[[traffic]]\nkind = "permutation"\nwrite = "1MiB"\n')
+    simulated, shape = scenarios.load(str(path)), reader.load(str(path), Fabric.EMULATED).shape
+    assert simulated.topology.fabric_rate_bps == shape.fabric_rate_bps
+    assert [(link.target, link.kind, link.a) for link in simulated.links] == [
+        ("plane:2", "delay", 10**6),
+        ("uplink:2.1.0", "rate", 10**7),
+    ]
+
+
+def test_load__names_what_there_is() -> None:
+    with pytest.raises(ConfigError, match=r"no topology 'nowhere'; there are .*clos.* name a file"):
+        reader.load("nowhere")
+    with pytest.raises(ConfigError, match=r"/nowhere\.toml: .*No such file"):
+        reader.load("/nowhere.toml")
+
+
+@pytest.mark.parametrize("fabric", [*Fabric])
+@pytest.mark.parametrize(("hosts", "t0"), [(2, 2), (4, 2), (6, 1)])
+def test_census__counts_what_is_planned(fabric: Fabric, hosts: int, t0: int) -> None:
+    shape = Shape(hosts=hosts, planes=3, t0=t0, t1=2, fabric=fabric)
+    plan, found = make_plan("x", shape), census(shape)
+    assert found.namespaces == len(plan.nodes)
+    assert found.links == len(plan.links)
+    assert found.routes == sum(len(node.routes) for node in plan.nodes.values())
+    paths = [
+        shape.topology.paths(src, dst) for src in range(hosts) for dst in range(hosts) if src != dst
+    ]
+    assert found.paths == sum(map(len, paths))
