@@ -133,3 +133,18 @@ def test_failover__what_mrc_must_reach(failover: Callable[..., dict[str, Any]]) 
     assert [check for check in again + left if not check["met"]] == []
     assert checks["plane 1 silent: back to 97%, s"]["value"] < 0.2
     assert checks["plane 1 silent: mean from then on"]["value"] > 0.9
+
+
+def test_knee__quick(tmp_path: Path) -> None:
+    files = {name: tmp_path / name for name in ("knee.json", "knee.html")}
+    options = ["--quick", "--only", "burst", "--json", *map(str, files.values())]
+    options.insert(-1, "--plot")
+    command = [sys.executable, str(ROOT / "bench" / "knee"), *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    (axis,) = json.loads(files["knee.json"].read_text())["axes"]
+    assert [point["value"] for point in axis["points"]] == [1, 2, 3, 4, 5, 7]
+    packets = [point["metrics"]["syscalls_per_gib"]["median"] for point in axis["points"]]
+    assert packets[0] > packets[-1]
+    assert files["knee.html"].read_text().count("<circle") == len(axis["points"])
+    assert not [name for name in netns.names() if "knee" in name]
