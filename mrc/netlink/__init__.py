@@ -9,5 +9,15 @@ from __future__ import annotations
 
 from mrc.netlink.client import Interface, Netlink, Veth, interfaces, wait_until_up
 from mrc.netlink.qdiscs import Counters, Netem
+from mrc.netlink.tunsrc import set_tunnel_source
 
-__all__ = ["Counters", "Interface", "Netem", "Netlink", "Veth", "interfaces", "wait_until_up"]
+__all__ = [
+    "Counters",
+    "Interface",
+    "Netem",
+    "Netlink",
+    "Veth",
+    "interfaces",
+    "set_tunnel_source",
+    "wait_until_up",
+]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from mrc import netns
 from mrc.errors import NetlinkError
-from mrc.netlink import Netlink, Veth, wait_until_up
+from mrc.netlink import Netlink, Veth, set_tunnel_source, wait_until_up
 from mrc.testbed import nft, queues
 from mrc.testbed.names import is_namespace_of
 from mrc.testbed.plan import LOWER_MAC, UPPER_MAC, Node, Plan
@@ -43,6 +43,9 @@ def build(plan: Plan) -> None:
                 netlink.add_addresses(plan.nodes[name].addresses)
                 netlink.add_neighbours(plan.nodes[name].neighbours)
                 netlink.add_routes(plan.nodes[name].routes)
+            for node in plan.nodes.values():
+                if node.tunnel_source is not None:
+                    set_tunnel_source(node.namespace, node.tunnel_source)
             wait_until_up(
                 ((netlink, _interfaces(plan, name)) for name, netlink in nodes.items()),
                 _UP_SECONDS,

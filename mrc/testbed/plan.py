@@ -116,6 +116,8 @@ class Node:
     """interface, address, MAC address"""
     rules: str = ""
     """nftables rules"""
+    tunnel_source: IPv6Address | None = None
+    """outer source address of what it encapsulates"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,6 +325,7 @@ def _host(name: str, fabric: Topology, host: int) -> Node:
         ),
         routes=tuple(routes),
         rules=_ECN_RULES,
+        tunnel_source=own,
     )
 
 

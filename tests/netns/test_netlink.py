@@ -11,6 +11,7 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from ipaddress import IPv4Interface, IPv6Address, IPv6Interface, IPv6Network
+from pathlib import Path
 
 import pytest
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
@@ -23,6 +24,9 @@ from mrc.srv6 import LOCAL_TABLE, EncapRed, End, EndDT6, Route
 VIA = IPv6Address("fe80::1")
 OWN = IPv6Address("fd00:a::1")
 CARRIER = IPv6Address("fcbb:1:100:201:e000::")
+
+# Not that of a user namespace, which maps fewer users.
+IS_MACHINES_ROOT = Path("/proc/self/uid_map").read_text().split() == ["0", "0", str(2**32 - 1)]
 
 Pair = tuple[Netlink, Netlink]
 
@@ -267,3 +271,18 @@ def test_netlink__belongs_to_its_namespace(pair: Pair) -> None:
     with netns.inside(str(there.namespace)):
         assert {each.name for each in here.interfaces()} == {"lo", "p1"}
     assert "p1" not in {each.name for each in netlink.interfaces()}
+
+
+def test_set_tunnel_source__as_ip_shows_it(pair: Pair) -> None:
+    namespace = pair[0].namespace
+    assert namespace is not None
+    granted = netlink.set_tunnel_source(namespace, OWN)
+    command = ["ip", "netns", "exec", namespace, "ip", "sr", "tunsrc", "show"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert granted is IS_MACHINES_ROOT
+    assert f"tunsrc addr {OWN if granted else '::'}\n" == shown
+
+
+def test_set_tunnel_source__names_a_missing_namespace() -> None:
+    with pytest.raises(NetlinkError, match="no-such"):
+        netlink.set_tunnel_source("no-such", OWN)
