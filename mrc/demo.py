@@ -25,7 +25,7 @@ from typing import Any
 from mrc.errors import MrcError, StateError
 from mrc.testbed import Testbed
 from mrc.timeline import Bin, Interval, Sample, Timeline
-from mrc.transfer.digest import in_thread
+from mrc.transfer.threads import in_thread
 
 SENDER, RECEIVER = "h0", "h1"
 FAULTY_PLANE = 2

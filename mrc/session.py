@@ -54,8 +54,23 @@ class Session:
         self, work: Coroutine[Any, Any, T], *more: Coroutine[Any, Any, NoReturn]
     ) -> T:
         """The result of `work`, unless the QP ends or one of `more` raises before."""
-        try:
+        async with self._explaining():
             return await race(work, self.mailbox.failed(), *more)
+
+    async def receive(self) -> Message | int:
+        """The next item of the mailbox, unless the QP ends. Cancelled, it has taken none.
+
+        Not by `watched`: a mailbox that has failed says so itself, and two tasks for each item
+        would cost more than all else that is done for it.
+        """
+        async with self._explaining():
+            return await self.mailbox.receive()
+
+    @asynccontextmanager
+    async def _explaining(self) -> AsyncIterator[None]:
+        """Says what errors mean for the session."""
+        try:
+            yield
         except CompletionError as error:
             raise await self._explain(error) from error
         except PeerGoneError as error:
@@ -63,15 +78,6 @@ class Session:
             if (await self.qp.query()).timeouts >= LOST_TIMEOUTS:
                 raise paths_lost(self.qp.peer_host) from error
             raise
-
-    async def receive(self) -> Message | int:
-        """The next item of the mailbox, unless the QP ends. Cancelled, it has taken none.
-
-        The task that waits does not take it: its result would be lost if we were cancelled before
-        we have it.
-        """
-        await self.watched(self.mailbox.ready())
-        return await self.mailbox.receive()
 
     async def _explain(self, error: CompletionError) -> MrcError:
         """What a failed work request means for the session."""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 from collections.abc import Coroutine
 from typing import Any
@@ -15,6 +16,7 @@ from mrc.cli.exits import Interrupted
 
 def run_async(work: Coroutine[Any, Any, int]) -> int:
     """The result of `work`; SIGINT, SIGTERM and SIGHUP cancel it and raise Interrupted."""
+    gc.freeze()  # what the imports made lives for ever: never look through it again
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_with_signals(work))
 

@@ -2,8 +2,8 @@
 """Pages made ready before the datapath touches them.
 
 A page fault in a mapped file costs more than all the rest that is done for its bytes, and one that
-waits for the disk would hold up every QP of the Context. So helper threads take the faults: a call
-for many pages at a time is also several times cheaper than a fault for each.
+waits for the disk would hold up every QP of the Context. So a thread takes the faults: a call for
+many pages at a time is also several times cheaper than a fault for each.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from __future__ import annotations
 import asyncio
 import ctypes
 from collections.abc import Callable
+from concurrent.futures import Future
 from types import TracebackType
 from typing import Self
 
-from mrc.transfer.digest import in_thread
+from mrc.transfer.threads import Line
 
 STEP_BYTES = 4 << 20
 _POPULATE_READ = 22  # MADV_POPULATE_READ and _WRITE, which Linux has since 5.14
@@ -47,13 +48,15 @@ class Ahead:
         self._length = length
         self._prepare = prepare  # of offset and length; runs in a thread
         self._ahead_bytes = ahead_bytes
+        self._begun = 0
         self._prepared = 0
-        self._wanted = ahead_bytes
-        self._moved = asyncio.Event()
         self._progress = asyncio.Event()
+        self._error: BaseException | None = None
+        self._line = Line()
 
     async def __aenter__(self) -> Self:
-        self._task = asyncio.create_task(self._run())
+        self._loop = asyncio.get_running_loop()
+        self.reached(0)
         return self
 
     async def __aexit__(
@@ -62,27 +65,32 @@ class Ahead:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        await self._line.__aexit__(kind, error, trace)
 
     def reached(self, offset: int) -> None:
         """All before `offset` has been written."""
-        self._wanted = offset + self._ahead_bytes
-        self._moved.set()
+        wanted = min(self._length, offset + self._ahead_bytes)
+        while self._begun < wanted:
+            step = min(STEP_BYTES, self._length - self._begun)
+            job = self._line.put(self._prepare, self._begun, step)
+            self._begun += step
+            job.add_done_callback(self._tell)
 
     async def until(self, offset: int) -> None:
-        """Returns when all before `offset` is prepared."""
+        """Returns when all before `offset` is prepared; raises what went wrong with that."""
         while self._prepared < offset:
+            if self._error is not None:
+                raise self._error
             self._progress.clear()
             await self._progress.wait()
 
-    async def _run(self) -> None:
-        while self._prepared < self._length:
-            if self._prepared >= self._wanted:
-                self._moved.clear()
-                await self._moved.wait()
-                continue
-            step = min(STEP_BYTES, self._length - self._prepared)
-            await in_thread(self._prepare, self._prepared, step)
-            self._prepared += step
-            self._progress.set()
+    def _tell(self, job: Future[None]) -> None:
+        if not job.cancelled():
+            self._loop.call_soon_threadsafe(self._on_done, job.exception())
+
+    def _on_done(self, error: BaseException | None) -> None:
+        if error is None:
+            self._prepared = min(self._prepared + STEP_BYTES, self._length)
+        elif self._error is None:
+            self._error = error
+        self._progress.set()

@@ -11,7 +11,7 @@ from functools import partial
 from mrc.enums import Access
 from mrc.errors import ProtocolError
 from mrc.mailbox import MailboxClosedError
-from mrc.transfer.digest import RunningDigest, in_thread
+from mrc.transfer.digest import RunningDigest
 from mrc.transfer.files import FileError, OutputDirectory, Target, printable
 from mrc.transfer.messages import (
     Abort,
@@ -25,6 +25,7 @@ from mrc.transfer.messages import (
 )
 from mrc.transfer.populate import Ahead, populate_for_writes
 from mrc.transfer.session import Session, TransferError, TransferredFile, VerificationError
+from mrc.transfer.threads import Line, in_thread
 
 AHEAD_BYTES = 64 << 20  # more than a sender has in flight
 
@@ -94,13 +95,14 @@ def _populate(address: int, offset: int, length: int) -> None:
 async def _take_chunks(session: Session, target: Target, chunk_bytes: int, pages: Ahead) -> str:
     """Returns the digest of the file once all of it is there."""
     digest = RunningDigest()
-    for index, offset in enumerate(range(0, target.bytes, chunk_bytes)):
-        if await _hear(session) != index:
-            raise ProtocolError(f"{session.qp.peer_host} does not write its chunks in order")
-        pages.reached(offset + chunk_bytes)
-        with memoryview(target.map) as whole, whole[offset : offset + chunk_bytes] as chunk:
-            await in_thread(digest.update, chunk)
-    return digest.hexdigest()
+    async with Line() as hashing:
+        for index, offset in enumerate(range(0, target.bytes, chunk_bytes)):
+            if await _hear(session) != index:
+                raise ProtocolError(f"{session.qp.peer_host} does not write its chunks in order")
+            pages.reached(offset + chunk_bytes)
+            with memoryview(target.map) as whole:
+                hashing.put(digest.update, whole[offset : offset + chunk_bytes])
+        return await asyncio.wrap_future(hashing.put(digest.hexdigest))
 
 
 async def _check_digest(session: Session, target: Target, digest: str) -> None:

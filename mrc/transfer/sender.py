@@ -97,8 +97,8 @@ def _prepare(
     """Hashes the mapping: it is registered, so a part that somebody cuts off gives zeros."""
     assert mr is not None, "an empty file needs no preparation"
     populate_for_reads(mr.address + offset, length)
-    with memoryview(source.map) as whole, whole[offset : offset + length] as step:
-        digest.update(step)
+    with memoryview(source.map) as whole:
+        digest.update(whole[offset : offset + length])
 
 
 async def _hear(session: Session, source: Source) -> TransferMessage:
