@@ -102,23 +102,26 @@ def failover(tmp_path: Path) -> Callable[..., dict[str, Any]]:
 
 
 def test_failover__quick(failover: Callable[..., dict[str, Any]]) -> None:
-    """One TCP flow has nothing while its plane is silent; mrc has the others."""
-    result = failover("--quick")
-    ours, theirs = result["runs"]
-    assert (ours["contender"], theirs["contender"]) == ("mrc", "TCP, one flow")
-    for run in (ours, theirs):
-        assert [event["mode"] for event in run["events"]] == ["silent", "down", "loss"]
-        parts = run["figures"]["phases"]
-        assert [part["planes"] for part in parts] == [4, 3, 4, 3, 4, 3, 4]
-    assert ours["figures"]["delivered_bytes"] > 2 * theirs["figures"]["delivered_bytes"]
-    silent = ours["events"][0]
+    result = failover("--quick", "--only", "mrc")
+    (ours,) = result["runs"]
+    assert [event["mode"] for event in ours["events"]] == ["silent", "down", "loss"]
+    assert [part["planes"] for part in ours["figures"]["phases"]] == [4, 3, 4, 3, 4, 3, 4]
     suspended = [change for change in ours["plane_changes"] if change["suspended"]]
     assert suspended[0]["plane"] == 1
-    assert silent["at"] < suspended[0]["at_seconds"]
+    assert ours["events"][0]["at"] < suspended[0]["at_seconds"]
     assert {check["name"] for check in result["checks"]} >= {
         "plane 1 silent: back to 97%, s",
         "NIC link up: capacity used again, s",
     }
+
+
+@pytest.mark.slow  # TCP's pause before it tries again outlasts the scenario
+def test_failover__beside_tcp(failover: Callable[..., dict[str, Any]]) -> None:
+    """One TCP flow has nothing while its plane is silent; mrc has the others."""
+    ours, theirs = failover("--quick")["runs"]
+    assert (ours["contender"], theirs["contender"]) == ("mrc", "TCP, one flow")
+    assert ours["figures"]["delivered_bytes"] > 2 * theirs["figures"]["delivered_bytes"]
+    assert theirs["figures"]["phases"][1]["longest_gap_seconds"] > 0.3  # of half a second
 
 
 @pytest.mark.slow
