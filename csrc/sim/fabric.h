@@ -21,6 +21,7 @@ enum mrc_sim_event_kind {
   MRC_SIM_ON_DRAIN,   /* index: hop that is free again */
   MRC_SIM_ON_RUN,     /* index: host */
   MRC_SIM_ON_POST,    /* index: flow */
+  MRC_SIM_ON_ALLOW,   /* index: flow */
   MRC_SIM_ON_FAULT,   /* index: fault */
   MRC_SIM_ON_HEAL,    /* index: fault */
   MRC_SIM_ON_SAMPLE

@@ -167,6 +167,9 @@ static void handle(struct mrc_sim *sim, const struct mrc_heap_entry *event) {
     case MRC_SIM_ON_POST:
       mrc_traffic_on_time(sim, event->index);
       break;
+    case MRC_SIM_ON_ALLOW:
+      mrc_traffic_allow(sim, event->index);
+      break;
     case MRC_SIM_ON_FAULT:
       mrc_fabric_fault(sim, &sim->faults[event->index], true);
       break;

@@ -80,10 +80,11 @@ struct mrc_sim_flow_config {
   uint32_t from;
   uint32_t to;
   uint64_t start_ns;
-  uint64_t interval_ns; /* open loop: mean time between two writes; 0: as soon as depth allows */
-  uint64_t paths;       /* bit n: its QP may use path n of every plane; 0: all paths */
-  uint64_t offset;      /* into each half of the memory, when payload is copied */
-  uint32_t bytes;       /* of each write */
+  uint64_t interval_ns;    /* open loop: mean time between two writes; 0: as soon as depth allows */
+  uint64_t paths;          /* bit n: its QP may use path n of every plane; 0: all paths */
+  uint64_t paths_until_ns; /* until then all other paths are DENIED; 0: it has no others */
+  uint64_t offset;         /* into each half of the memory, when payload is copied */
+  uint32_t bytes;          /* of each write */
   uint32_t writes;
   uint32_t immediate; /* 1: every write carries one; also when another flow waits for this one */
   uint32_t depth;     /* writes in the send queue at most */

@@ -27,15 +27,20 @@ static uint32_t host_of(const struct mrc_sim_flow *flow, uint32_t end) {
 
 /* ---- connecting ---- */
 
+/* Whether the flow's configuration lets it use a path from the start. */
+static bool is_named(const struct mrc_sim_flow *flow, uint32_t path) {
+  const uint64_t named = flow->config.paths;
+  return named == 0 || (path < 64 && named >> path & 1);
+}
+
 /* Shuffles the paths that the flow may use, so that the first ones are a random choice. Returns how
    many there are. */
 static uint32_t choose_paths(struct mrc_sim *sim, const struct mrc_sim_flow *flow,
                              uint32_t *paths) {
-  const uint64_t allowed = flow->config.paths;
   const uint32_t candidates = mrc_fabric_n_paths(sim, flow->config.from, flow->config.to);
   uint32_t n = 0;
   for (uint32_t path = 0; path < candidates; path++)
-    if (allowed == 0 || (path < 64 && allowed >> path & 1)) paths[n++] = path;
+    if (flow->config.paths_until_ns || is_named(flow, path)) paths[n++] = path;
   for (uint32_t i = n - 1; i > 0; i--) {
     const uint32_t other = mrc_prng_below(&sim->prng, i + 1), path = paths[i];
     paths[i] = paths[other];
@@ -89,6 +94,17 @@ static void set_paths(struct mrc_sim *sim, const struct mrc_sim_flow *flow, uint
   mrc_assert(mrc_qp_set_peer(engine, qpn, sources, (int)sim->config.planes) == 0);
 }
 
+/* Denies the paths that the flow may not use yet, or allows them. */
+static void deny_others(struct mrc_sim *sim, uint32_t index, uint32_t end, bool deny) {
+  const struct mrc_sim_flow *flow = &sim->traffic.flows[index];
+  mrc_engine *engine = sim->hosts[host_of(flow, end)].engine;
+  for (uint32_t i = 0; i < (uint32_t)flow->n_evs; i++) {
+    if (is_named(flow, mrc_sim_path_of(flow->evs[end][i].dst))) continue;
+    mrc_assert(mrc_qp_set_ev_state(engine, mrc_traffic_qpn(index, end), i,
+                                   deny ? MRC_EV_DENIED : MRC_EV_GOOD, sim->now_ns) == 0);
+  }
+}
+
 static void connect_end(struct mrc_sim *sim, uint32_t index, uint32_t end) {
   const struct mrc_sim_config *config = &sim->config;
   struct mrc_sim_flow *flow = &sim->traffic.flows[index];
@@ -117,6 +133,7 @@ static void connect_end(struct mrc_sim *sim, uint32_t index, uint32_t end) {
   if (config->audit) mrc_fabric_watch_connect(sim, index, end, &attr);
   make_evs(sim, flow, end);
   set_paths(sim, flow, end, attr.qpn);
+  if (flow->config.paths_until_ns) deny_others(sim, index, end, true);
   mrc_assert(mrc_qp_modify(engine, attr.qpn, MRC_QP_RTR, &attr, sim->now_ns) == 0);
   mrc_assert(mrc_qp_modify(engine, attr.qpn, MRC_QP_RTS, &attr, sim->now_ns) == 0);
 }
@@ -213,6 +230,12 @@ void mrc_traffic_on_time(struct mrc_sim *sim, uint32_t index) {
                    MRC_SIM_ON_POST, index, NULL);
 }
 
+void mrc_traffic_allow(struct mrc_sim *sim, uint32_t index) {
+  for (uint32_t end = FROM; end <= TO; end++)
+    deny_others(sim, index, end, false);
+  mrc_sim_host_kick(sim, sim->traffic.flows[index].config.from);
+}
+
 /* ---- what engines tell ---- */
 
 static void on_arrival(struct mrc_sim *sim, struct mrc_sim_flow *flow) {
@@ -294,6 +317,8 @@ void mrc_traffic_start(struct mrc_sim *sim) {
     struct mrc_sim_flow *flow = &traffic->flows[i];
     connect(sim, i);
     mrc_sim_schedule(sim, flow->config.start_ns, MRC_SIM_ON_POST, i, NULL);
+    if (flow->config.paths_until_ns)
+      mrc_sim_schedule(sim, flow->config.paths_until_ns, MRC_SIM_ON_ALLOW, i, NULL);
     if (flow->config.after == 0) continue;
     mrc_assert(flow->config.after <= traffic->n_flows);
     struct mrc_sim_flow *first = &traffic->flows[flow->config.after - 1];

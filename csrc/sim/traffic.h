@@ -46,6 +46,8 @@ void mrc_traffic_free(struct mrc_sim *sim);
 
 /* It is time for the next write of a flow. */
 void mrc_traffic_on_time(struct mrc_sim *sim, uint32_t flow);
+/* The time is over in which a flow may use some of its paths alone. */
+void mrc_traffic_allow(struct mrc_sim *sim, uint32_t flow);
 void mrc_traffic_on_completion(struct mrc_sim *sim, const struct mrc_wc *wc);
 void mrc_traffic_on_event(struct mrc_sim *sim, const struct mrc_event *event);
 

@@ -179,6 +179,7 @@ def _traffic(table: Table, topology: Topology, rtt_ns: int) -> Traffic:
         senders=table.integers("from", 0, last) if kind == "incast" else (),
         pairs=table.pairs("pairs") if kind == "pairs" else (),
         paths=table.integers("paths", 0, min(topology.t1, 64) - 1),
+        paths_until_ns=read_time(table, "paths_until", rtt_ns, "0ns"),
     )
     if not 0 < traffic.bytes < 1 << 32:
         raise table.error("write", "a write has 1 byte to 4 GiB - 1")
@@ -189,6 +190,8 @@ def _traffic(table: Table, topology: Topology, rtt_ns: int) -> Traffic:
             raise table.error("paths", f"{list(pair)} are below one T0, no T1 is on their way")
     if traffic.paths and kind != "pairs":
         raise table.error("paths", "is for pairs")
+    if traffic.paths_until_ns and not traffic.paths:
+        raise table.error("paths_until", "goes with paths")
     table.close()
     return traffic
 
@@ -246,6 +249,7 @@ def _check(table: Table, rtt_ns: int) -> Check:
         relation="<=" if at_least is None else ">=",
         target=at_most if at_most is not None else at_least or 0.0,
         variants=table.texts("variants"),
+        note=table.text("note", ""),
     )
     table.close()
     if check.to_ns <= check.from_ns:

@@ -93,6 +93,7 @@ class Traffic:
     senders: tuple[int, ...]  # incast: empty for all other hosts
     pairs: tuple[tuple[int, int], ...]
     paths: tuple[int, ...]  # T1s that the QPs may use in every plane; empty: all
+    paths_until_ns: int = 0  # until then, and all others are DENIED; 0: to the end
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +125,7 @@ class Check:
     relation: str  # ">=" or "<=": how the value must stand to the target
     target: float
     variants: tuple[str, ...]  # that must meet it, the others only show it; empty: all
+    note: str = ""  # why hosts on an emulated fabric get another value, where they do
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ class Flow:
             "start_ns": self.traffic.start_ns,
             "interval_ns": self.traffic.interval_ns,
             "paths": sum(1 << path for path in set(self.traffic.paths)),
+            "paths_until_ns": self.traffic.paths_until_ns,
             "bytes": self.traffic.bytes,
             "writes": self.writes,
             "depth": self.traffic.depth,

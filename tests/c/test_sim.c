@@ -237,6 +237,18 @@ static void test_traffic__keeps_to_its_paths(void) {
   mrc_sim_destroy(sim);
 }
 
+static void test_traffic__other_paths_later(void) {
+  mrc_sim *sim = open_sim(.planes = 1, .t1 = 4);
+  CHECK_EQ(add_fault(sim, .target = MRC_SIM_T1, .index = 3, .kind = MRC_SIM_SILENT), 0);
+  CHECK_EQ(add_flow(sim, .paths = 0x1, .paths_until_ns = 5 * MS, .bytes = 1 << 20, .writes = 1000),
+           0);
+  CHECK_EQ(mrc_sim_run(sim, 5 * MS - 1), 0);
+  CHECK_EQ(stats_of(sim).lost, 0);
+  CHECK_EQ(mrc_sim_run(sim, 6 * MS), 0);
+  CHECK(stats_of(sim).lost > 0);
+  mrc_sim_destroy(sim);
+}
+
 static void test_incast__trims_at_the_last_hop(void) {
   mrc_sim *sim = open_sim(.hosts = 8, .t0 = 2, .t1 = 4, .buffer_bytes = 200000);
   for (uint32_t from = 1; from < 8; from++)
@@ -260,4 +272,4 @@ CHECK_MAIN(RUN(test_create__refuses_nonsense), RUN(test_add__refuses_nonsense),
            RUN(test_run__patience_follows_the_noise_of_hosts),
            RUN(test_traffic__after_another_flow), RUN(test_traffic__begins_after_what_it_waits_for),
            RUN(test_traffic__open_loop_keeps_its_mean), RUN(test_traffic__keeps_to_its_paths),
-           RUN(test_incast__trims_at_the_last_hop))
+           RUN(test_traffic__other_paths_later), RUN(test_incast__trims_at_the_last_hop))

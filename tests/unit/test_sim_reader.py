@@ -124,6 +124,7 @@ def test_load__variants_set_values(tmp_path: Path) -> None:
         ({"traffic.0.pairs": [[0, 4]]}, "traffic[0].pairs: [0, 4] are not two hosts of 0..3"),
         ({"traffic.0.pairs": [0, 1]}, "traffic[0].pairs: is no list of pairs"),
         ({"traffic.0.paths": [2]}, "traffic[0].paths: 2 is not within 0..1"),
+        ({"traffic.0.paths_until": "1ms"}, "traffic[0].paths_until: goes with paths"),
         (
             {"traffic.0.paths": [0], "traffic.0.pairs": [[2, 3]]},
             "traffic[0].paths: [2, 3] are below one T0",
