@@ -72,7 +72,7 @@ def parse(
             LinkChange(*read_link(item, partial(parse_target, fabric=topology)))
             for item in table.tables("links")
         )
-        shape = _shape(tiers, addresses, links, fabric)
+        shape = shape_of(tiers, addresses, links, fabric)
     except ValueError as error:
         raise table.error("topology", str(error)) from error
     faults = tuple(table.tables("faults"))
@@ -80,12 +80,13 @@ def parse(
     return TopologyFile(name, title, shape, faults)
 
 
-def _shape(
+def shape_of(
     tiers: simulated.Topology,
     addresses: Addresses,
     links: tuple[LinkChange, ...],
     fabric: Fabric,
 ) -> Shape:
+    """The test bed of a simulated fabric; raises ValueError."""
     return Shape(
         hosts=tiers.hosts,
         planes=tiers.planes,

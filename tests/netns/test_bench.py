@@ -151,3 +151,41 @@ def test_knee__quick(tmp_path: Path) -> None:
     assert packets[0] > packets[-1]
     assert files["knee.html"].read_text().count("<circle") == len(axis["points"])
     assert not [name for name in netns.names() if "knee" in name]
+
+
+TINY = """
+title = "one flow"
+topology = { hosts = 2, planes = 1, t1 = 2, host_rate = "50Mbit/s", fabric_rate = "50Mbit/s" }
+transport = { noise = "500us" }
+run = { until = "400ms", sample = "10ms" }
+
+[[traffic]]
+kind = "pairs"
+pairs = [[0, 1]]
+paths = [1]
+paths_until = "200ms"
+write = "64KiB"
+writes = 1000
+
+[[checks]]
+measure = "goodput"
+from = "100ms"
+at_least = "50%"
+"""
+
+
+def test_congestion__a_file(tmp_path: Path) -> None:
+    scenario = tmp_path / "tiny.toml"
+    scenario.write_text(TINY)
+    command = [sys.executable, str(ROOT / "bench" / "congestion"), str(scenario), "--json", "-"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    (check,) = result["checks"]
+    assert check["name"] == "tiny, goodput"
+    assert check["simulated"] > 0.9
+    assert 0.1 < check["value"] < 1.1
+    (part,) = result["scenarios"]
+    full = 0.1 * 50e6 * 0.4 / 8 / 4266
+    assert part["simulated"]["packets"] > full and part["emulated"][0]["packets"] > full
+    assert not [name for name in netns.names() if "congest" in name]

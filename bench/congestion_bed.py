@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A scenario over real sockets: on an emulated fabric of its shape, a process in each host.
+
+What comes of it has the simulator's form, so that the same code computes its checks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from end import BenchError, End
+
+from mrc.sim import native
+from mrc.sim.native import Event, FlowInfo, PortInfo, Stats
+from mrc.sim.run import Curve, Result
+from mrc.sim.scenario import Scenario
+from mrc.sim.traffic import Flow, make_flows
+from mrc.testbed import Testbed
+from mrc.testbed import reader as testbed
+from mrc.testbed.shape import Fabric, LinkChange, Shape
+from mrc.topology import Addresses
+
+HERE = Path(__file__).resolve().parent
+_AHEAD_NS = 200_000_000  # from the word to all hosts until their flows begin
+_PPM = 1_000_000
+_LINK_KEYS = {"rate": "rate_bps", "delay": "delay_ns"}
+_COUNTED = (
+    "received", "sent", "lost", "dropped", "trimmed", "marked", "unroutable", "overloaded",
+)  # fmt: skip
+
+Counts = dict[str, dict[str, int]]
+
+
+class Hosts:
+    """A test bed, for those who start ends in it."""
+
+    def __init__(self, bed: Testbed) -> None:
+        self.bed = bed
+
+    def command(self, host: int, argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+        return self.bed.host_command(f"h{host}", list(argv))
+
+
+def check(scenario: Scenario) -> None:
+    """Raises BenchError for what hosts and an emulated fabric do not have."""
+    wrong = [
+        (scenario.transport.kind != "mrc", f"transport.kind {scenario.transport.kind}"),
+        (scenario.transport.evs_per_plane > 0, "transport.evs_per_plane"),
+        (any(t.interval_ns for t in scenario.traffic), "traffic.interval"),
+        (any(t.kind == "ring" for t in scenario.traffic), "a ring"),
+        (scenario.topology.routing != "source-routes", "topology.routing ecmp"),
+        (any(not _lasts(scenario, number) for number in range(len(scenario.faults))),
+         "faults other than the loss of links, from the start to the end"),
+    ]  # fmt: skip
+    for is_wrong, what in wrong:
+        if is_wrong:
+            raise BenchError(f"{scenario.name}: {what}: in the simulator only")
+
+
+def _lasts(scenario: Scenario, number: int) -> bool:
+    fault = scenario.faults[number]
+    is_always = fault.at_ns == 0 and fault.until_ns >= scenario.until_ns
+    # A bed loses what a plane or a switch concerns once on its way, and not on each of its links.
+    is_link = fault.target.partition(":")[0] in ("link", "uplink")
+    return is_always and is_link and fault.kind == "loss" and fault.packets == "all"
+
+
+def shape_of(scenario: Scenario) -> Shape:
+    """The emulated fabric of a scenario."""
+    links = tuple(
+        LinkChange(change.target, **{_LINK_KEYS[change.kind]: change.a})
+        for change in scenario.links
+    )
+    return testbed.shape_of(scenario.topology, Addresses(), links, Fabric.EMULATED)
+
+
+def tasks(scenario: Scenario, flows: Sequence[Flow]) -> dict[int, dict[str, Any]]:
+    """What each host is told that has something to do, by its number."""
+    transport = scenario.transport
+    common = {
+        "until_ns": scenario.until_ns,
+        "sample_ns": scenario.sample_ns,
+        "memory_bytes": max(flow.traffic.bytes for flow in flows),
+        "context": {
+            "cc": transport.cc.name,
+            "cc_parameters": {
+                "link_bps": scenario.topology.host_rate_bps,
+                "base_rtt_ns": transport.cc_base_rtt_ns or scenario.base_rtt_ns,
+            },
+            "mpr": transport.mpr,
+            "spray": transport.spray,
+            "timeout": transport.timeout,
+            "retry_linear": transport.retry_linear,
+            "retry_exp": transport.retry_exp,
+            "ev_active_per_plane": transport.ev_active_per_plane,
+            "mtu_limit": transport.path_mtu,
+        },
+    }
+    found: dict[int, dict[str, Any]] = {}
+    for number, flow in enumerate(flows):
+        told = {
+            "number": number,
+            "to": f"h{flow.receiver}",
+            "bytes": flow.traffic.bytes,
+            "writes": flow.writes,
+            "depth": flow.traffic.depth,
+            "start_ns": flow.traffic.start_ns,
+            "denied": list(_denied(scenario, flow)),
+            "allow_ns": flow.traffic.paths_until_ns,
+        }
+        for role, host in (("senders", flow.sender), ("receivers", flow.receiver)):
+            task = found.setdefault(host, {"senders": [], "receivers": [], **common})
+            task[role].append(told)
+    return found
+
+
+def _denied(scenario: Scenario, flow: Flow) -> Iterator[str]:
+    """Names of the paths that the flow may not use from the start."""
+    for plane in range(1, scenario.topology.planes + 1):
+        for t1 in range(scenario.topology.t1) if flow.traffic.paths else ():
+            if t1 not in flow.traffic.paths:
+                yield f"t1:{plane}.{t1}"
+
+
+def run(scenario: Scenario, seed: int) -> Result:
+    """Runs a scenario once; raises BenchError, or an MrcError when there can be no test bed."""
+    check(scenario)
+    flows = make_flows(scenario, seed)
+    with ExitStack() as stack:
+        bed = stack.enter_context(Testbed.of(f"congest{os.getpid()}", shape_of(scenario)))
+        for fault in scenario.faults:
+            bed.fail(fault.target, loss=fault.a / _PPM)
+        program = [sys.executable, str(HERE / "congestion_end")]
+        ends = {}
+        for host, task in tasks(scenario, flows).items():
+            ends[host] = End(Hosts(bed), host, *program, json.dumps(task))
+            stack.callback(ends[host].close)
+        for end in ends.values():
+            end.run("connect")
+        before = _counts(bed)
+        start_ns = time.monotonic_ns() + _AHEAD_NS
+        for end in ends.values():
+            end.start("start", start_ns)
+        answers = [end.result() for end in ends.values()]
+        return _result(scenario, seed, flows, answers, _between(before, _counts(bed)))
+
+
+def _counts(bed: Testbed) -> Counts:
+    """Of the whole fabric, and of each direction of each link."""
+    fabric = bed.counters()
+    return {"fabric": {key: fabric[key] for key in _COUNTED}, **bed.links()}
+
+
+def _between(before: Counts, after: Counts) -> Counts:
+    return {
+        name: {key: count - before[name][key] for key, count in counts.items()}
+        for name, counts in after.items()
+    }
+
+
+def _result(
+    scenario: Scenario,
+    seed: int,
+    flows: list[Flow],
+    answers: Sequence[dict[str, Any]],
+    moved: Counts,
+) -> Result:
+    if moved["fabric"]["overloaded"]:
+        raise BenchError(f"too slow a machine: no time for {moved['fabric']['overloaded']} packets")
+    sent: dict[str, dict[str, int]] = {}
+    samples: dict[str, list[list[int]]] = {}
+    for answer in answers:
+        sent |= answer["sent"]
+        samples |= answer["samples"]
+    infos, curves = [], []
+    for number in map(str, range(len(flows))):
+        times, arrived = zip(*samples[number], strict=True)
+        curves.append(Curve(times, arrived))
+        infos.append(FlowInfo(**sent[number], bytes_received=arrived[-1], packets_lost=0))
+    return Result(
+        scenario=scenario,
+        seed=seed,
+        flows=tuple(flows),
+        infos=tuple(infos),
+        curves=tuple(curves),
+        retransmitted=(),
+        events=tuple(
+            Event(info.last_ns, i, 0, 0, native.QP_ERROR, 0, 0)
+            for i, info in enumerate(infos)
+            if info.failed
+        ),
+        messages=(),
+        last_hops=dict(_last_hops(scenario, flows, moved)),
+        stats=_stats(max(curve.times_ns[-1] for curve in curves), moved),
+    )
+
+
+def _last_hops(
+    scenario: Scenario, flows: Sequence[Flow], moved: Counts
+) -> Iterator[tuple[tuple[int, int], PortInfo]]:
+    topology = scenario.topology
+    for host in sorted({flow.receiver for flow in flows}):
+        t0 = host * topology.t0 // topology.hosts
+        for plane in range(1, topology.planes + 1):
+            hop = moved[f"t0:{plane}.{t0}>h{host}"]
+            counts = {key: hop[key] for key in ("busy_ns", "trimmed", "dropped", "marked")}
+            yield (host, plane), PortInfo(**counts, peak_bytes=hop["peak_bytes"])
+
+
+def _stats(now_ns: int, moved: Counts) -> Stats:
+    fabric = moved["fabric"]
+    return Stats(
+        now_ns=now_ns,
+        events=0,
+        packets=fabric["received"],
+        hops=0,
+        lost=fabric["lost"],
+        corrupt=0,
+        dropped=fabric["dropped"],
+        trimmed=fabric["trimmed"],
+        marked=fabric["marked"],
+        unroutable=fabric["unroutable"],
+        first_lost_ns=0,
+        writes_done=0,
+        trace=0,
+    )

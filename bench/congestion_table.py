@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The same check in the simulator and over real sockets, side by side. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any
+
+from mrc.sim.scenario import Check, Scenario
+
+TOLERANCE = 0.1  # a difference beyond it is marked, and wants an explanation
+# Counts and shares of packets that near zero say nothing by their ratio: they differ when they are
+# further apart than this.
+_NEGLIGIBLE = {"retransmitted": 0.005, "spurious": 5, "qp_errors": 0}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A check of a scenario. None: the run gave no such value."""
+
+    name: str
+    simulated: float | None
+    value: float | None  # of the emulated fabric: the median of its runs,
+    low: float | None  # the smallest
+    high: float | None  # and the largest
+    relation: str  # ">=" or "<="
+    target: float | None  # None: the value is only shown
+    differs: bool
+    note: str
+
+    @property
+    def ratio(self) -> float | None:
+        """Of the emulated fabric's value to the simulator's."""
+        return None if self.value is None or not self.simulated else self.value / self.simulated
+
+    @property
+    def met(self) -> bool | None:
+        """Whether both are as they must be; None: nothing is demanded."""
+        if self.target is None:
+            return None
+        return all(_is_met(value, self.relation, self.target)
+                   for value in (self.simulated, self.value))  # fmt: skip
+
+    def encode(self) -> dict[str, Any]:
+        return {**asdict(self), "ratio": self.ratio, "met": self.met}
+
+
+def rows(
+    part: Scenario,
+    simulated: Sequence[float | None],
+    emulated: Sequence[Sequence[float | None]],
+) -> list[Row]:
+    """A row for each check of a scenario or variant. `emulated` has the values of each run."""
+    columns = zip(*emulated, strict=True)
+    return [
+        _row(part, check, value, column)
+        for check, value, column in zip(part.checks, simulated, columns, strict=True)
+    ]
+
+
+def _row(
+    part: Scenario, check: Check, simulated: float | None, found: Sequence[float | None]
+) -> Row:
+    known = [value for value in found if value is not None]
+    value = median(known) if len(known) == len(found) else None
+    is_demanded = not check.variants or part.variant in check.variants
+    return Row(
+        name=", ".join(filter(None, (part.name, part.variant, check.name))),
+        simulated=simulated,
+        value=value,
+        low=min(known, default=None),
+        high=max(known, default=None),
+        relation=check.relation,
+        target=check.target if is_demanded else None,
+        differs=differs(check.measure, simulated, value),
+        note=check.note,
+    )
+
+
+def differs(measure: str, simulated: float | None, value: float | None) -> bool:
+    """Whether two values of a measure are further apart than TOLERANCE."""
+    if simulated is None or value is None:
+        return simulated is not value
+    if abs(value - simulated) <= _NEGLIGIBLE.get(measure, 0):
+        return False
+    return not math.isclose(value, simulated, rel_tol=TOLERANCE)
+
+
+def _is_met(value: float | None, relation: str, target: float) -> bool:
+    if value is None:
+        return False
+    return value >= target if relation == ">=" else value <= target
+
+
+def notes(found: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The explanation of every row that differs; one without is named."""
+    lines = [row["note"] or f"unexplained: {row['name']}" for row in found if row["differs"]]
+    return list(dict.fromkeys(lines))
