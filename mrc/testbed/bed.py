@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from mrc.errors import ArgumentError, StateError
-from mrc.testbed import build, control, faults, hops, queues, state, targets
+from mrc.testbed import build, control, faults, hops, queues, rootless, state, targets
 from mrc.testbed.names import DEFAULT_NAME, FABRIC, check_name
 from mrc.testbed.plan import Plan, emulator_config, make_plan
 from mrc.testbed.shape import DEFAULT_RATE, Fabric, Shape, parse_rate
@@ -232,6 +232,8 @@ class Testbed:
                 entry = pwd.getpwnam(user)
             except KeyError as exc:
                 raise ArgumentError(f"no user {user}") from exc
+            if not rootless.has_user(entry.pw_uid):
+                raise ArgumentError(f"only root's test beds know a user {user}: leave out --user")
             environment |= {"HOME": entry.pw_dir, "USER": user, "LOGNAME": user}
             ids = (f"--reuid={entry.pw_uid}", f"--regid={entry.pw_gid}", "--init-groups")
             argv += ["setpriv", *ids, "--"]

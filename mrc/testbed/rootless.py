@@ -75,6 +75,12 @@ def leave_for_good() -> None:
     os.truncate(_lock, 0)
 
 
+def has_user(uid: int) -> bool:
+    """Whether a process here can be a user's; in a namespace of ours there is only one."""
+    rows = (map(int, line.split()) for line in Path("/proc/self/uid_map").read_text().splitlines())
+    return any(first <= uid < first + count for first, _, count in rows)
+
+
 def become_root() -> None:
     """For a command whose test bed ends with it: start it anew in a user namespace, unless root.
 

@@ -107,6 +107,8 @@ def test_testbed__whole_life_without_root(user: User) -> None:
     assert keeper is not None
     done = user.run("testbed", "exec", "--name", "one", "h0", "--", "sh", "-c", "pwd; exit 7")
     assert (done.returncode, done.stdout) == (7, f"{user.home}\n"), done.stderr
+    done = user.run("testbed", "exec", "--name", "one", "--user", "nobody", "h0", "--", "true")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     capture = ("testbed", "capture", "h0", "a.pcap", "--seconds", "0.1", "--name", "one")
     assert user.run(*capture).returncode == 0
     assert user.run("testbed", "fail", "t1:1.0", "--rate", "10%", "--name", "two").returncode == 0
