@@ -27,6 +27,12 @@ class BenchError(Exception):
     """A contender failed; the message is one line."""
 
 
+def require_root() -> None:
+    """Raises BenchError: pinning and counting softirqs are for the machine's root."""
+    if os.geteuid() != 0:
+        raise BenchError("needs root: run it with sudo")
+
+
 class End:
     """One process in a host. Every job is answered by one line."""
 
