@@ -7,13 +7,15 @@ compiles nothing. Several test runs at once are safe: a result appears under its
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -96,10 +98,31 @@ def program(source: Path, flavour: Flavour = ASAN, extra: Sequence[Path] = ()) -
     return _link(source.stem, objects + libraries, flavour, "bin", ())
 
 
+def build_ahead(programs: Iterable[tuple[Path, Flavour]]) -> None:
+    """Compiles and links many programs on all cores. What cannot be built is left to who asks."""
+
+    def attempt(build: Callable[..., Path], *arguments: object) -> None:
+        with contextlib.suppress(BuildError):
+            build(*arguments)
+
+    programs = list(programs)
+    used = {(part, flavour) for source, flavour in programs for part in parts([source])}
+    objects = [*programs, *((path, flavour) for part, flavour in used for path in _sources(part))]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(lambda each: attempt(_object, *each), objects))
+        for each in used:
+            attempt(_archive, *each)
+        list(pool.map(lambda each: attempt(program, *each), programs))
+
+
 def shared_library(sources: Iterable[Path], name: str, flavour: Flavour = SHARED) -> Path:
     """Links C files into lib<name>.so."""
     objects = [_object(path, flavour) for path in sources]
     return _link(f"lib{name}.so", objects, flavour, "lib", ("-shared",))
+
+
+def _sources(part: str) -> list[Path]:
+    return sorted((CSRC / part).glob("*.c"))
 
 
 def parts(sources: Sequence[Path]) -> list[str]:
@@ -152,7 +175,7 @@ def _object(source: Path, flavour: Flavour) -> Path:
 
 @functools.cache
 def _archive(part: str, flavour: Flavour) -> Path:
-    objects = [_object(source, flavour) for source in sorted((CSRC / part).glob("*.c"))]
+    objects = [_object(source, flavour) for source in _sources(part)]
     key = _key([str(path) for path in objects])
     target = BUILD / flavour.name / "lib" / f"lib{part}-{key}.a"
     if not target.exists():

@@ -32,6 +32,20 @@ def flavours(source: Path) -> list[cbuild.Flavour]:
     return [cbuild.ASAN, cbuild.TSAN] if threads else [cbuild.ASAN]
 
 
+@pytest.fixture(scope="session")
+def built(request: pytest.FixtureRequest) -> None:
+    """The programs of all tests that were selected."""
+    chosen = (item.callspec.params for item in request.session.items if hasattr(item, "callspec"))
+    cbuild.build_ahead(
+        dict.fromkeys(
+            (each["source"], each["flavour"])
+            for each in chosen
+            if "flavour" in each and "name" in each
+        )
+    )
+
+
+@pytest.mark.usefixtures("built")
 @pytest.mark.parametrize(("source", "name", "flavour"), functions())
 def test_c(source: Path, name: str, flavour: cbuild.Flavour) -> None:
     try:

@@ -52,6 +52,7 @@ def test_perf__goodput_and_shares(hosts: Hosts) -> None:
     assert len(lines) == 1 and "stream forward, 1 MiB messages" in lines[0]
 
 
+@pytest.mark.slow
 def test_perf__sweep_both_ways(hosts: Hosts) -> None:
     server(hosts)
     results = measure(hosts, "-a", "-t", "0.02", "--bidir")["results"]

@@ -95,6 +95,7 @@ def user() -> Iterator[User]:
             os.kill(keeper, signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_testbed__whole_life_without_root(user: User) -> None:
     """Two test beds, one of each fabric, that outlive the commands; the last one down ends it."""
     done = user.run("testbed", "exec", "--name", "one", "h0", "--", "true")

@@ -216,6 +216,7 @@ def test_send__one_percent_lost_everywhere(
     assert same(file, inbox / "a")
 
 
+@pytest.mark.slow
 def test_send__all_planes_silent(hosts: Hosts, bed: Testbed, tmp_path: Path, inbox: Path) -> None:
     receiver = hosts.recv(inbox, "--once")
     sender = hosts.send(make(tmp_path, "a", LONG))
