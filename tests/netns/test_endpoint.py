@@ -49,7 +49,7 @@ pytestmark = [
 ]
 
 PREFIX = f"mrc-endpoint-{os.getpid()}"
-A, B, ROUTER = f"{PREFIX}-a", f"{PREFIX}-b", f"{PREFIX}-r"
+A, B, ROUTER, ROUTER_B = (f"{PREFIX}-{name}" for name in ("a", "b", "r", "rb"))
 BUDGET_SECONDS = 30.0
 T = TypeVar("T")
 DATA = os.urandom(4 << 20)
@@ -85,14 +85,14 @@ def until_running(namespace: str, *interfaces: str) -> None:
 
 @pytest.fixture
 def hosts() -> Iterator[None]:
-    """Namespaces a, b and a router between them, not yet joined."""
+    """Namespaces a, b and two routers between them, not yet joined."""
     try:
-        for name in (A, B, ROUTER):
+        for name in (A, B, ROUTER, ROUTER_B):
             netns.create(name)
             ip(f"-n {name} link set lo up")
         yield
     finally:
-        for name in (A, B, ROUTER):
+        for name in (A, B, ROUTER, ROUTER_B):
             netns.remove(name)
 
 
@@ -151,7 +151,7 @@ async def send(config: ContextConfig, host: str) -> Outcome:
     async with (
         Context(config) as context,
         context.register(DATA, access=Access.LOCAL_READ) as mr,
-        await context.connect(host, OOB_PORT, timeout=BUDGET_SECONDS) as qp,
+        await context.connect(host, OOB_PORT) as qp,
     ):
         await qp.write(mr, RemoteMemory.from_json(qp.private["mr"]))
         return Outcome(qp.path_mtu, await qp.query(), await qp.evs())
@@ -298,18 +298,27 @@ def test_srv6__another_host_than_the_one_asked_for(ipv6_link: None) -> None:
 
 
 def test_proof__a_router_with_a_smaller_mtu_that_says_nothing(hosts: None) -> None:
-    """The ends of the links to the router take 1500 B, and drop what is longer."""
-    for n, (host, interface) in enumerate(((A, "x1"), (B, "y1")), start=1):
-        join(host, interface, ROUTER, f"r{n}", mtu=9000)
-        ip(f"-n {ROUTER} link set r{n} mtu 1500")
+    """The link between two routers drops what is longer than 1500 B. On a host's own link the veth
+    would tell the host of each drop as of a full queue.
+    """
+    join(A, "x1", ROUTER, "r1", mtu=9000)
+    join(B, "y1", ROUTER_B, "r2", mtu=9000)
+    join(ROUTER, "m1", ROUTER_B, "m2", mtu=9000)
+    for router, host, interface, near, middle, n in (
+        (ROUTER, A, "x1", "r1", "m1", 1),
+        (ROUTER_B, B, "y1", "r2", "m2", 2),
+    ):
         until_running(host, interface)
+        until_running(router, near, middle)
         address(host, interface, f"10.0.{n}.1/24")
-        address(ROUTER, f"r{n}", f"10.0.{n}.254/24")
+        address(router, near, f"10.0.{n}.254/24")
+        address(router, middle, f"10.0.3.{n}/24")
         ip(f"-n {host} route add default via 10.0.{n}.254")
-    ip(f"netns exec {ROUTER} sysctl -qw net.ipv4.ip_forward=1")
-    # A veth refuses what the router's does not take as a full queue would: patience may be needed.
-    patient = ContextConfig(exchange_timeout=BUDGET_SECONDS)
-    outcome = transfer("10.0.2.1", config=patient, peer_config=patient)
+        ip(f"-n {router} route add default via 10.0.3.{3 - n} mtu lock 9000")
+        ip(f"netns exec {router} sysctl -qw net.ipv4.ip_forward=1")
+    ip(f"-n {ROUTER} link set m1 mtu 1500")
+    ip(f"-n {ROUTER_B} link set m2 mtu 1500")
+    outcome = transfer("10.0.2.1")
     assert outcome.path_mtu == 1408
 
 
