@@ -206,6 +206,7 @@ def _files(make: Maker, tcp: Flows) -> Iterator[Row]:
 
     def checked(measure: Callable[[], Raw], copy: Path) -> Callable[[], Raw]:
         def run() -> Raw:
+            peers.warm_pages(copy, source.stat().st_size)
             raw = measure()
             peers.compare_files(source, copy)
             copy.unlink()

@@ -60,18 +60,26 @@ static struct mrc_packet *add_packet(struct mrc_engine *engine, struct mrc_burst
   return packet;
 }
 
+/* The packets of a burst begin alike, but for a last one that is shorter. */
+static uint32_t begin_icrc(struct mrc_burst *burst, uint32_t bytes) {
+  if (burst->n_packets > 1 && bytes == burst->packet_bytes) return burst->_begun;
+  const struct mrc_icrc_flow flow = {.src = burst->src,
+                                     .dst = burst->dst,
+                                     .sport = burst->sport,
+                                     .dport = burst->dport,
+                                     .family = burst->family};
+  const uint32_t crc = mrc_icrc_begin(&flow, bytes);
+  if (burst->n_packets == 1) burst->_begun = crc;
+  return crc;
+}
+
 /* Padding and ICRC; then the packet's length must fit the burst. */
 static void seal(struct mrc_burst *burst, struct mrc_packet *packet, uint32_t pad, bool icrc) {
   const uint32_t total = packet->header_bytes + packet->payload_bytes + pad + MRC_ICRC_BYTES;
   memset(packet->trailer, 0, sizeof packet->trailer);
   packet->trailer_bytes = (uint16_t)(pad + MRC_ICRC_BYTES);
   if (icrc) {
-    const struct mrc_icrc_flow flow = {.src = burst->src,
-                                       .dst = burst->dst,
-                                       .sport = burst->sport,
-                                       .dport = burst->dport,
-                                       .family = burst->family};
-    uint32_t crc = mrc_icrc_begin(&flow, total, packet->header, packet->header_bytes);
+    uint32_t crc = mrc_icrc_header(begin_icrc(burst, total), packet->header, packet->header_bytes);
     if (packet->payload_bytes != 0)
       crc = mrc_icrc_update(crc, packet->payload, packet->payload_bytes);
     if (pad != 0) crc = mrc_icrc_update(crc, packet->trailer, pad);

@@ -193,18 +193,14 @@ static void wake_waiting(struct mrc_engine *engine) {
 
 /* ---- receive ---- */
 
-static bool icrc_is_good(const uint8_t *packet, size_t bytes, const struct mrc_meta *meta) {
+static bool icrc_is_good(struct mrc_engine *engine, const uint8_t *packet, size_t bytes,
+                         const struct mrc_meta *meta) {
   const struct mrc_icrc_flow flow = {.src = meta->src,
                                      .dst = meta->dst,
                                      .sport = meta->sport,
                                      .dport = meta->dport,
                                      .family = meta->family};
-  const size_t covered = bytes - MRC_ICRC_BYTES;
-  uint8_t icrc[MRC_ICRC_BYTES];
-  uint32_t crc = mrc_icrc_begin(&flow, bytes, packet, MRC_BTH_BYTES);
-  crc = mrc_icrc_update(crc, packet + MRC_BTH_BYTES, covered - MRC_BTH_BYTES);
-  mrc_icrc_store(crc, icrc);
-  return memcmp(icrc, packet + covered, sizeof icrc) == 0;
+  return mrc_icrc_is_good(&engine->begun, &flow, packet, bytes);
 }
 
 static int to_endpoint(struct mrc_engine *engine, const struct mrc_wire *wire,
@@ -266,7 +262,7 @@ int mrc_engine_receive(struct mrc_engine *engine, const uint8_t *packet, size_t 
   }
   const bool cut_off = meta->trimmed && mrc_opcode_is_data(wire.opcode); /* the ICRC went too */
   const bool checked = endpoint || (mrc_qp_has_icrc(qp) && !cut_off);
-  if (checked && !icrc_is_good(packet, bytes, meta))
+  if (checked && !icrc_is_good(engine, packet, bytes, meta))
     return mrc_drop(engine, MRC_DROP_ICRC, wire.dest_qpn, bytes);
   return endpoint ? to_endpoint(engine, &wire, meta, now_ns)
                   : to_qp(engine, qp, &wire, meta, now_ns);

@@ -8,6 +8,7 @@
 #include "counters.h"
 #include "cq.h"
 #include "drops.h"
+#include "icrc.h"
 #include "mr.h"
 #include "peer.h"
 #include "prng.h"
@@ -119,6 +120,7 @@ struct mrc_engine {
   int burst_capacity;
   int n_bursts;
   bool committing; /* a transmit waits for its commit */
+  struct mrc_icrc_begun begun; /* of the last packet received */
   /* the SACK at hand */
   uint32_t sack_serial;
   struct mrc_sacked sacked[MRC_MAX_EVS]; /* by index of the EV */

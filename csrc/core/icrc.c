@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base.h"
+#include "wire.h"
 
 /* The CRC-32 is Ethernet's, as gzip uses it: ISA-L is the fastest, zlib is everywhere. Both take
    and give the inverted state, so that 0 starts a CRC and calls chain. */
@@ -29,8 +30,7 @@ enum {
   IPV6_BYTES = 40,
   UDP_BYTES = 8,
   PROTOCOL_UDP = 17,
-  BTH_VARIANT = 4,  /* offset of the BTH byte that may change in flight */
-  GATHER_BYTES = 64 /* of the UDP payload go with IP and UDP into one call of the CRC */
+  BTH_VARIANT = 4 /* offset of the BTH byte that may change in flight */
 };
 
 /* CRC of the eight bytes of ones that stand for InfiniBand's routing header, which RoCE lacks. */
@@ -64,11 +64,9 @@ static size_t put_ipv6(uint8_t *out, const struct mrc_icrc_flow *flow, size_t ud
   return IPV6_BYTES;
 }
 
-uint32_t mrc_icrc_begin(const struct mrc_icrc_flow *flow, size_t udp_payload_bytes,
-                        const uint8_t *header, size_t header_bytes) {
+uint32_t mrc_icrc_begin(const struct mrc_icrc_flow *flow, size_t udp_payload_bytes) {
   mrc_assert(flow->family == 4 || flow->family == 6);
-  mrc_assert(header_bytes > BTH_VARIANT && header_bytes <= udp_payload_bytes);
-  uint8_t buffer[IPV6_BYTES + UDP_BYTES + GATHER_BYTES];
+  uint8_t buffer[IPV6_BYTES + UDP_BYTES];
   size_t udp_bytes = UDP_BYTES + udp_payload_bytes;
   size_t at =
       flow->family == 4 ? put_ipv4(buffer, flow, udp_bytes) : put_ipv6(buffer, flow, udp_bytes);
@@ -76,16 +74,25 @@ uint32_t mrc_icrc_begin(const struct mrc_icrc_flow *flow, size_t udp_payload_byt
   put_u16(buffer + at + 2, flow->dport);
   put_u16(buffer + at + 4, udp_bytes);
   put_u16(buffer + at + 6, 0xFFFF); /* the checksum changes in flight */
-  at += UDP_BYTES;
-  size_t gathered = mrc_min_u64(header_bytes, GATHER_BYTES);
-  memcpy(buffer + at, header, gathered);
-  buffer[at + BTH_VARIANT] = 0xFF;
-  uint32_t crc = crc32_update(CRC_OF_ONES, buffer, at + gathered);
-  return mrc_icrc_update(crc, header + gathered, header_bytes - gathered);
+  return crc32_update(CRC_OF_ONES, buffer, at + UDP_BYTES);
+}
+
+uint32_t mrc_icrc_header(uint32_t crc, const uint8_t *header, size_t n) {
+  mrc_assert(n > BTH_VARIANT && n <= MRC_ICRC_MAX_HEADER);
+  uint8_t buffer[MRC_ICRC_MAX_HEADER];
+  memcpy(buffer, header, n);
+  buffer[BTH_VARIANT] = 0xFF;
+  return crc32_update(crc, buffer, n);
 }
 
 uint32_t mrc_icrc_update(uint32_t crc, const uint8_t *bytes, size_t n) {
   return n == 0 ? crc : crc32_update(crc, bytes, n); /* zlib restarts on a null pointer */
+}
+
+uint32_t mrc_icrc_packet(uint32_t crc, const uint8_t *bytes, size_t n) {
+  const size_t header_bytes = mrc_min_u64(n, MRC_ICRC_MAX_HEADER);
+  crc = mrc_icrc_header(crc, bytes, header_bytes);
+  return mrc_icrc_update(crc, bytes + header_bytes, n - header_bytes);
 }
 
 void mrc_icrc_store(uint32_t crc, uint8_t out[4]) {
@@ -93,4 +100,29 @@ void mrc_icrc_store(uint32_t crc, uint8_t out[4]) {
   out[1] = (uint8_t)(crc >> 8);
   out[2] = (uint8_t)(crc >> 16);
   out[3] = (uint8_t)(crc >> 24);
+}
+
+static bool is_same(const struct mrc_icrc_begun *last, const struct mrc_icrc_flow *flow,
+                    size_t bytes) {
+  return bytes == last->bytes && flow->sport == last->sport && flow->dport == last->dport &&
+         flow->family == last->family && memcmp(flow->src, last->src, sizeof last->src) == 0 &&
+         memcmp(flow->dst, last->dst, sizeof last->dst) == 0;
+}
+
+bool mrc_icrc_is_good(struct mrc_icrc_begun *last, const struct mrc_icrc_flow *flow,
+                      const uint8_t *packet, size_t bytes) {
+  mrc_assert(bytes >= MRC_ICRC_BYTES);
+  if (!is_same(last, flow, bytes)) {
+    *last = (struct mrc_icrc_begun){.sport = flow->sport,
+                                    .dport = flow->dport,
+                                    .family = flow->family,
+                                    .crc = mrc_icrc_begin(flow, bytes),
+                                    .bytes = bytes};
+    memcpy(last->src, flow->src, sizeof last->src);
+    memcpy(last->dst, flow->dst, sizeof last->dst);
+  }
+  const size_t covered = bytes - MRC_ICRC_BYTES;
+  uint8_t icrc[MRC_ICRC_BYTES];
+  mrc_icrc_store(mrc_icrc_packet(last->crc, packet, covered), icrc);
+  return memcmp(icrc, packet + covered, sizeof icrc) == 0;
 }

@@ -119,11 +119,12 @@ static uint32_t n_planes(const struct mrc_engine *engine, const struct mrc_qp *q
   return mrc_max_u32(1, (uint32_t)__builtin_popcount(eligible_planes(engine, qp)));
 }
 
-/* Grain of spraying: one packet while the window is small, more as it grows, never so many that one
-   lost burst is a large part of the window or one plane runs ahead. */
-static uint32_t burst_packets(const struct mrc_engine *engine, const struct mrc_qp *qp) {
+/* Grain of spraying, in packets like the next: one while the window is small, more as it grows,
+   never so many that one lost burst is a large part of the window or one plane runs ahead. */
+static uint32_t burst_packets(const struct mrc_engine *engine, const struct mrc_qp *qp,
+                              uint32_t next_bytes) {
   const uint64_t share = qp->req.cc.cwnd_bytes / (BURSTS_PER_PLANE * n_planes(engine, qp));
-  uint64_t packets = share / qp->attr.path_mtu;
+  uint64_t packets = share / mrc_max_u32(next_bytes, MRC_DATA_OVERHEAD_BYTES);
   if (qp->attr.spray != 0) packets = mrc_min_u64(packets, qp->attr.spray);
   return (uint32_t)mrc_max_u64(1, mrc_min_u64(packets, MRC_MAX_BURST_PACKETS));
 }
@@ -276,7 +277,7 @@ static enum fill fill_burst(struct mrc_engine *engine, struct mrc_qp *qp, uint64
   struct mrc_burst *burst = mrc_burst_open(engine, qp, ev, MRC_TCLASS_DATA);
   if (burst == NULL) return FILL_FULL;
   mrc_evset_on_burst(&qp->evset, ev);
-  const uint32_t limit = burst_packets(engine, qp);
+  const uint32_t limit = burst_packets(engine, qp, next.wire.payload_bytes);
   bool shorter = false;
   while (!shorter && fits(engine, burst, &next, limit) &&
          window_allows(qp, next.wire.payload_bytes)) {

@@ -18,6 +18,9 @@ enum {
   BURST_IOVECS = MRC_MAX_BURST_PACKETS * PACKET_IOVECS,
   CONTROL_BYTES = CMSG_SPACE(sizeof(int)) + CMSG_SPACE(sizeof(uint16_t)),
   FATE_UNKNOWN = 2, /* neither taken, nor refused, nor an errno */
+  /* Packets up to this size are put side by side before they are sent. For the kernel it is cheaper
+     to copy one piece than many short ones, by more than our own copy costs. */
+  STAGED_PACKET_BYTES = 2048,
 };
 
 _Static_assert(BURST_IOVECS <= IOV_MAX, "a burst fits one message");
@@ -34,6 +37,7 @@ struct mrc_udp_outbox {
   struct control controls[MRC_UDP_BURSTS];
   union mrc_sockaddr targets[MRC_UDP_BURSTS];
   struct iovec iovecs[MRC_UDP_BURSTS][BURST_IOVECS];
+  uint8_t staged[MRC_UDP_BURSTS][UINT16_MAX];
 };
 
 /* The bursts of one batch that go through one socket. */
@@ -69,6 +73,24 @@ static int fill_iovecs(struct iovec *iovecs, const struct mrc_packet *packet) {
   return n;
 }
 
+static uint8_t *put_bytes(uint8_t *out, const void *bytes, size_t n) {
+  if (n > 0) memcpy(out, bytes, n);
+  return out + n;
+}
+
+/* Puts the packets of a burst side by side; returns their length. */
+static size_t stage(uint8_t *staged, const struct mrc_burst *burst) {
+  mrc_assert((size_t)burst->n_packets * burst->packet_bytes <= UINT16_MAX);
+  uint8_t *out = staged;
+  for (int j = 0; j < burst->n_packets; j++) {
+    const struct mrc_packet *packet = &burst->packets[j];
+    out = put_bytes(out, packet->header, packet->header_bytes);
+    out = put_bytes(out, packet->payload, packet->payload_bytes);
+    out = put_bytes(out, packet->trailer, packet->trailer_bytes);
+  }
+  return (size_t)(out - staged);
+}
+
 static size_t put_control(struct control *control, size_t offset, int level, int type,
                           const void *value, size_t bytes) {
   struct cmsghdr *header = (struct cmsghdr *)(control->bytes + offset);
@@ -95,8 +117,13 @@ static size_t fill_control(struct control *control, const struct mrc_burst *burs
 /* Makes the whole burst one message, at place `i` of the outbox. */
 static void fill_message(struct mrc_udp_outbox *outbox, int i, const struct mrc_burst *burst) {
   int n_iovecs = 0;
-  for (int j = 0; j < burst->n_packets; j++)
-    n_iovecs += fill_iovecs(outbox->iovecs[i] + n_iovecs, &burst->packets[j]);
+  if (burst->packet_bytes <= STAGED_PACKET_BYTES) {
+    const size_t bytes = stage(outbox->staged[i], burst);
+    outbox->iovecs[i][n_iovecs++] = (struct iovec){outbox->staged[i], bytes};
+  } else {
+    for (int j = 0; j < burst->n_packets; j++)
+      n_iovecs += fill_iovecs(outbox->iovecs[i] + n_iovecs, &burst->packets[j]);
+  }
   union mrc_sockaddr *target = &outbox->targets[i];
   outbox->messages[i].msg_hdr = (struct msghdr){
       .msg_name = target,

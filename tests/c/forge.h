@@ -50,7 +50,8 @@ __attribute__((unused)) static int send_forge(struct mrc_pair *p, const struct f
                                      .sport = forge->meta.sport,
                                      .dport = forge->meta.dport,
                                      .family = forge->meta.family};
-  mrc_icrc_store(mrc_icrc_begin(&flow, n + MRC_ICRC_BYTES, bytes, n), bytes + n);
+  const uint32_t crc = mrc_icrc_packet(mrc_icrc_begin(&flow, n + MRC_ICRC_BYTES), bytes, n);
+  mrc_icrc_store(crc, bytes + n);
   return mrc_pair_forge(p, 1, bytes, n + MRC_ICRC_BYTES, &forge->meta);
 }
 

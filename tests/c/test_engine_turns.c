@@ -30,6 +30,23 @@ static void test_answers__leave_before_the_data_of_other_qps(void) {
   mrc_pair_destroy(p);
 }
 
+/* The grain of spraying is bytes: a new window of whole packets holds many short ones. */
+static void test_burst__takes_many_short_packets_from_the_start(void) {
+  struct mrc_pair *p = open_pair();
+  const int end = open_qp(p, .memory_bytes = 64);
+  mrc_engine *engine = p->hosts[p->ends[end]->host].engine;
+  prove_paths(engine, p->ends[end]->qpn);
+  for (int i = 0; i < 8; i++)
+    CHECK_EQ(mrc_pair_write(p, end, 8), 0);
+  static const int all_taken[4] = {1, 1, 1, 1};
+  struct mrc_burst bursts[4];
+  const int n = mrc_engine_transmit(engine, bursts, 4, p->now_ns);
+  CHECK_EQ(n, 1);
+  CHECK_EQ(bursts[0].n_packets, 8);
+  mrc_engine_commit(engine, bursts, all_taken, n, p->now_ns);
+  mrc_pair_destroy(p);
+}
+
 /* Answers that one EV may not carry now are not tried for ever, nor forgotten. */
 static void test_answers__wait_for_a_port(void) {
   struct mrc_pair *p = open_pair();
@@ -76,4 +93,5 @@ static void test_held__qps_take_turns_for_the_cq(void) {
 }
 
 CHECK_MAIN(RUN(test_answers__leave_before_the_data_of_other_qps),
+           RUN(test_burst__takes_many_short_packets_from_the_start),
            RUN(test_answers__wait_for_a_port), RUN(test_held__qps_take_turns_for_the_cq))

@@ -98,7 +98,8 @@ static void receive(uint8_t *packet, size_t n, bool right_icrc, const struct mrc
                                        .dport = meta->dport,
                                        .family = meta->family};
     const size_t covered = n - MRC_ICRC_BYTES;
-    mrc_icrc_store(mrc_icrc_begin(&flow, n, packet, covered), packet + covered);
+    const uint32_t crc = mrc_icrc_packet(mrc_icrc_begin(&flow, n), packet, covered);
+    mrc_icrc_store(crc, packet + covered);
   }
   const int drop = mrc_engine_receive(engine, packet, n, meta, now_ns);
   mrc_assert(drop >= 0 && mrc_drop_name(drop) != NULL);

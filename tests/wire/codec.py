@@ -30,6 +30,7 @@ UNION = {
 }
 HEADER_ROOM = 64  # MRC_MAX_HEADER
 ICRC_BYTES = 4
+MAX_HEADER = 64  # bytes of a UDP payload in the first call of the CRC
 
 
 class Dropped(Exception):
@@ -107,14 +108,15 @@ class Codec:
         n = self.lib.mrc_wire_encode(wire, out)
         return bytes(self.ffi.buffer(out, n))
 
-    def icrc(self, flow: Flow, body: bytes, split: int | None = None) -> bytes:
+    def icrc(self, flow: Flow, body: bytes, split: int = MAX_HEADER) -> bytes:
         """The ICRC of a UDP payload that still lacks it; `split`: bytes in the first call."""
-        head, rest = body[:split], body[split:] if split is not None else b""
+        head, rest = body[:split], body[split:]
         src, dst = (self.ffi.new("uint8_t[]", mapped(a)) for a in (flow.src, flow.dst))
         c_flow = self.ffi.new(
             "struct mrc_icrc_flow *", [src, dst, flow.sport, flow.dport, flow.family]
         )
-        crc = self.lib.mrc_icrc_begin(c_flow, len(body) + ICRC_BYTES, head, len(head))
+        crc = self.lib.mrc_icrc_begin(c_flow, len(body) + ICRC_BYTES)
+        crc = self.lib.mrc_icrc_header(crc, head, len(head))
         crc = self.lib.mrc_icrc_update(crc, rest, len(rest))
         out = self.ffi.new("uint8_t[4]")
         self.lib.mrc_icrc_store(crc, out)
