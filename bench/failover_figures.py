@@ -9,8 +9,9 @@ a byte are 4%.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
+from statistics import median
 from typing import Any
 
 from checks import Check
@@ -219,3 +220,18 @@ def _in_time(name: str, part: Mapping[str, Any], limit: float) -> Check:
 
 def _share(name: str, share: float | None) -> Check:
     return Check(name, 0.0 if share is None else share, ">=", BACK_SHARE)
+
+
+def told(repeats: Sequence[Sequence[Check]]) -> list[dict[str, Any]]:
+    """The checks of one scenario as JSON has them: the median of its repeats, and their spread.
+
+    A host of two virtual cores stops everybody for some milliseconds now and then, so that the
+    worst moment of a single run tells little.
+    """
+    found = []
+    for same in zip(*repeats, strict=True):
+        values = [check.value for check in same]
+        check = replace(same[0], value=median(values))
+        spread = {"smallest": min(values), "largest": max(values)}
+        found.append({**asdict(check), "met": check.met, **spread})
+    return found

@@ -67,7 +67,9 @@ def page(result: Mapping[str, Any]) -> str:
     for run in others:
         parts += [f"<h2>{escape(run['title'])}</h2>",
                   _figure(svg.story_svg([run], planes, plane_bps))]  # fmt: skip
-    parts += ["<h2>What mrc must reach</h2>", _checks_table(result["checks"])]
+    parts += ["<h2>What mrc must reach</h2>",
+              f'<p class="note">{_repeats(result["repeats"])}</p>',
+              _checks_table(result["checks"])]  # fmt: skip
     parts += ["<h2>Parameters</h2>", _parameters(result), "</body>\n</html>\n"]
     return "\n".join(parts)
 
@@ -98,6 +100,15 @@ def _method() -> str:
         " drawn in bins of 10 ms. A silent plane drops every packet at the switches where packets"
         " enter it, in both directions, while all links stay up; a link that is down has lost its"
         " carrier on both sides."
+    )
+
+
+def _repeats(n: int) -> str:
+    return (
+        f"Of {n} runs of mrc: the median counts, and what is drawn above is the run that delivered"
+        " the median."
+        if n > 1
+        else "Of one run of mrc."
     )
 
 
@@ -151,12 +162,14 @@ def _table(
 def _checks_table(checks: Sequence[Mapping[str, Any]]) -> str:
     rows = "\n".join(
         f"<tr><td>{escape(check['name'])}<td>{check['value']:.3g}"
+        f"<td>{check['smallest']:.3g} - {check['largest']:.3g}"
         f"<td>{escape(check['relation'])} {check['target']:g}"
         + ('<td class="met">met' if check["met"] else '<td class="unmet">not met')
         for check in checks
     )
     return (
-        '<div class="scroll"><table>\n<thead><tr><th>check<th>value<th>target<th></tr></thead>\n'
+        '<div class="scroll"><table>\n'
+        "<thead><tr><th>check<th>median<th>from - to<th>target<th></tr></thead>\n"
         f"<tbody>{rows}</tbody>\n</table></div>"
     )
 

@@ -63,8 +63,9 @@ def _table(story: Sequence[Mapping[str, Any]]) -> str:
 
 def checks_table(checks: Sequence[Mapping[str, Any]]) -> str:
     rows = [
-        (check["name"], f"{check['value']:.3g}", f"{check['relation']} {check['target']:g}",
-         "met" if check["met"] else "NOT MET")
+        (check["name"], f"{check['value']:.3g}",
+         f"{check['smallest']:.3g} - {check['largest']:.3g}",
+         f"{check['relation']} {check['target']:g}", "met" if check["met"] else "NOT MET")
         for check in checks
     ]  # fmt: skip
-    return format_table(("check", "value", "target", ""), rows)
+    return format_table(("check", "median", "from - to", "target", ""), rows)
