@@ -87,19 +87,22 @@ class Lost:
 DeviceEvent = Reply | Completion | Received | Probed | Notice | Lost | Warning
 
 
-# Both count from 0; to call an enum takes longer than all the rest of a completion.
+# Both count from 0; to call an enum takes longer than all the rest of a completion, and to compare
+# with a member as long as to read a field.
 _STATUSES = tuple(WcStatus)
 _OPCODES = tuple(WcOpcode)
+_RECV_IMM = int(WcOpcode.RECV_IMM)
+_WC = int(EventType.WC)
 
 
 def _decode_wc(wc: Any) -> Completion | Received:
-    if wc.opcode == WcOpcode.RECV_IMM:
+    if wc.opcode == _RECV_IMM:
         return Received(wc.qpn, Immediate(wc.imm, wc.bytes, wc.wr_id))
     return Completion(wc.wr_id, wc.qpn, wc.bytes, _STATUSES[wc.status], _OPCODES[wc.opcode])
 
 
 def _decode(event: Any) -> DeviceEvent:
-    if event.type == EventType.WC:
+    if event.type == _WC:
         return _decode_wc(event.wc)
     if event.type == EventType.REPLY:
         return Reply(event.cookie, event.result)
