@@ -5,18 +5,23 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from ipaddress import IPv4Interface, IPv6Address, IPv6Interface
-from typing import Self
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Interface, IPv6Address, IPv6Interface, ip_interface
+from typing import Any, Self
+
+from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
+from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
+from pyroute2.netlink.rtnl.ndmsg import ndmsg
 
 from mrc import netns
 from mrc.errors import NetlinkError
-from mrc.netlink import links, qdiscs, routes
-from mrc.netlink.links import Interface, Veth
+from mrc.netlink import qdiscs
 from mrc.netlink.qdiscs import Counters, Netem
-from mrc.nlsocket import NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, NetlinkSocket, Request
+from mrc.netlink.routes import SEG6_NEEDS, compare, decode, dump_request, encode, is_unicast
+from mrc.rtnetlink import NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, Request, Rtnetlink
 from mrc.srv6 import Route
 
 _RTM_NEWLINK, _RTM_GETLINK, _RTM_SETLINK = 16, 18, 19
@@ -25,8 +30,36 @@ _RTM_NEWROUTE, _RTM_GETROUTE = 24, 26
 _RTM_NEWNEIGH = 28
 _RTM_NEWQDISC, _RTM_DELQDISC, _RTM_GETQDISC = 36, 37, 38
 
-_SET = NLM_F_CREATE | NLM_F_REPLACE
+_IFF_UP = 0x1
+_IFA_F_NODAD = 0x2
+_NUD_PERMANENT = 0x80
 _POLL_SECONDS = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """A network interface as the kernel has it now."""
+
+    name: str
+    index: int
+    mtu: int
+    up: bool
+    """able to carry packets: set up, and with a carrier where it knows of one"""
+    addresses: tuple[IPv4Interface | IPv6Interface, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Veth:
+    """A pair of joined interfaces: ours here, the peer's in another namespace."""
+
+    name: str
+    peer_name: str
+    peer_namespace: str
+    mtu: int
+    mac: str
+    peer_mac: str
+    gso_max_segs: int | None = None
+    """packets that it takes from the stack in one piece; None: as many as come"""
 
 
 def interfaces(namespace: str | None = None) -> list[Interface]:
@@ -60,10 +93,10 @@ class Netlink:
     def __init__(self, namespace: str | None = None) -> None:
         self.namespace = namespace
         if namespace is None:
-            self._socket = NetlinkSocket()
+            self._rtnetlink = Rtnetlink()
         else:
             with netns.inside(namespace):
-                self._socket = NetlinkSocket()
+                self._rtnetlink = Rtnetlink()
         self._indices: dict[str, int] = {}
 
     def __enter__(self) -> Self:
@@ -73,21 +106,25 @@ class Netlink:
         self.close()
 
     def close(self) -> None:
-        self._socket.close()
+        self._rtnetlink.close()
 
     def interfaces(self) -> list[Interface]:
-        known = self._links()
+        links = self._links()
         addresses: dict[int, list[IPv4Interface | IPv6Interface]] = {}
-        for body in self._socket.dump(_RTM_GETADDR, links.ALL_ADDRESSES):
-            if found := links.decode_address(body):
-                addresses.setdefault(found[0], []).append(found[1])
-        told = [replace(each, addresses=tuple(addresses.get(each.index, ()))) for each in known]
-        return sorted(told, key=lambda each: each.index)
+        for message in self._rtnetlink.dump(_RTM_GETADDR, ifaddrmsg()):
+            # IFA_ADDRESS is the far end's on a point-to-point link; IFA_LOCAL, where given, ours.
+            text = message.get_attr("IFA_LOCAL") or message.get_attr("IFA_ADDRESS")
+            if text is not None:
+                own = ip_interface(f"{text}/{message['prefixlen']}")
+                addresses.setdefault(message["index"], []).append(own)
+        found = [_interface(message, addresses) for message in links]
+        return sorted(found, key=lambda each: each.index)
 
     def is_up(self, name: str) -> bool:
         """Whether an interface can carry packets."""
-        wanted = links.by_index(self._index(name))
-        return links.decode(self._socket.get(_RTM_GETLINK, wanted, f"read the state of {name}")).up
+        message = ifinfmsg()
+        message["index"] = self._index(name)
+        return _is_up(self._rtnetlink.get(_RTM_GETLINK, message, f"read the state of {name}"))
 
     def add_veths(self, veths: Iterable[Veth]) -> None:
         """Make pairs of interfaces; both ends stay down."""
@@ -97,7 +134,7 @@ class Netlink:
                 if veth.peer_namespace not in peers:
                     path = netns.FOLDER / veth.peer_namespace
                     peers[veth.peer_namespace] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            self._socket.request(
+            self._rtnetlink.request(
                 [_veth_request(veth, peers[veth.peer_namespace]) for veth in veths]
             )
         except OSError as exc:
@@ -110,98 +147,129 @@ class Netlink:
         """Set interfaces up or down. Down takes an interface's IPv6 routes and addresses away."""
         requests = []
         for name in names:
+            message = ifinfmsg()
+            message["index"] = self._index(name)
+            message["flags"] = _IFF_UP if up else 0
+            message["change"] = _IFF_UP
             what = f"set {name} {'up' if up else 'down'}"
-            body = links.set_link(self._index(name), up=up)
-            requests.append(Request(what, _RTM_SETLINK, body))
-        self._socket.request(requests)
+            requests.append(Request(what, _RTM_SETLINK, message))
+        self._rtnetlink.request(requests)
 
     def add_addresses(self, addresses: Iterable[tuple[str, IPv6Interface]]) -> None:
         """Give interfaces addresses that are usable at once (no duplicate detection)."""
         requests = []
         for name, address in addresses:
-            body = links.address(self._index(name), address)
-            requests.append(Request(f"add address {address} to {name}", _RTM_NEWADDR, body, _SET))
-        self._socket.request(requests)
+            message = ifaddrmsg()
+            message["family"] = socket.AF_INET6
+            message["prefixlen"] = address.network.prefixlen
+            message["index"] = self._index(name)
+            message["attrs"] = [
+                ("IFA_ADDRESS", str(address.ip)),
+                ("IFA_LOCAL", str(address.ip)),
+                ("IFA_FLAGS", _IFA_F_NODAD),
+            ]
+            what = f"add address {address} to {name}"
+            flags = NLM_F_CREATE | NLM_F_REPLACE
+            requests.append(Request(what, _RTM_NEWADDR, message, flags))
+        self._rtnetlink.request(requests)
 
     def add_neighbours(self, neighbours: Iterable[tuple[str, IPv6Address, str]]) -> None:
         """Say, for an interface, which MAC address a next hop has, so that nobody has to ask."""
         requests = []
         for name, address, mac in neighbours:
-            body = links.neighbour(self._index(name), address, mac)
+            message = ndmsg()
+            message["family"] = socket.AF_INET6
+            message["ifindex"] = self._index(name)
+            message["state"] = _NUD_PERMANENT
+            message["attrs"] = [("NDA_DST", str(address)), ("NDA_LLADDR", mac)]
             what = f"add neighbour {address} to {name}"
-            requests.append(Request(what, _RTM_NEWNEIGH, body, _SET))
-        self._socket.request(requests)
+            flags = NLM_F_CREATE | NLM_F_REPLACE
+            requests.append(Request(what, _RTM_NEWNEIGH, message, flags))
+        self._rtnetlink.request(requests)
 
     def add_shaper(self, name: str, *, rate_bps: int, burst_bytes: int, limit_bytes: int) -> None:
         """Limit the rate at which an interface sends, or change the limit; the queue holds
         limit_bytes (tbf).
         """
         index = self._index(name)
-        body = qdiscs.shaper(
+        message = qdiscs.shaper(
             index, rate_bps=rate_bps, burst_bytes=burst_bytes, limit_bytes=limit_bytes
         )
-        self._add_qdisc(f"shape {name} to {rate_bps} bit/s", body, "CONFIG_NET_SCH_TBF")
+        self._add_qdisc(f"shape {name} to {rate_bps} bit/s", message, "CONFIG_NET_SCH_TBF")
 
     def add_netem(self, name: str, wanted: Netem, *, below_tbf: bool) -> None:
         """Let packets suffer on their way out, in place of what they suffered before."""
-        body = qdiscs.netem(self._index(name), wanted, below_tbf=below_tbf)
+        message = qdiscs.netem(self._index(name), wanted, below_tbf=below_tbf)
         needs = "CONFIG_NET_SCH_NETEM, or --fabric emulated"
-        self._add_qdisc(f"delay or impair {name}", body, needs)
+        self._add_qdisc(f"delay or impair {name}", message, needs)
 
     def remove_qdisc(self, name: str) -> None:
         """Let an interface have no queue, if it has one; what waits there is lost."""
-        body = qdiscs.at_root(self._index(name))
+        message = qdiscs.at_root(self._index(name))
         try:
-            self._socket.request([Request(f"free {name}", _RTM_DELQDISC, body)])
+            self._rtnetlink.request([Request(f"free {name}", _RTM_DELQDISC, message)])
         except NetlinkError as exc:
             if exc.code != errno.ENOENT:
                 raise
 
     def has_qdisc(self, kind: str) -> bool:
         """Whether the kernel has a kind of queue: lo is given one, and loses it again."""
-        body = qdiscs.empty(self._index("lo"), kind)
+        index = self._index("lo")
+        message = qdiscs.empty(index, kind)
         try:
-            self._add_qdisc(f"try {kind}", body, "")
+            self._add_qdisc(f"try {kind}", message, "")
         except NetlinkError as exc:
             # One that wants to be told more is there as well.
             return exc.code not in (errno.ENOENT, errno.EOPNOTSUPP)
         self.remove_qdisc("lo")
         return True
 
-    def _add_qdisc(self, what: str, body: bytes, needs: str) -> None:
-        self._socket.request([Request(what, _RTM_NEWQDISC, body, _SET, needs)])
+    def _add_qdisc(self, what: str, message: Any, needs: str) -> None:
+        flags = NLM_F_CREATE | NLM_F_REPLACE
+        self._rtnetlink.request([Request(what, _RTM_NEWQDISC, message, flags, needs)])
 
     def counters(self) -> dict[str, Counters]:
         """What each interface has sent so far."""
-        queues = self._socket.dump(_RTM_GETQDISC, qdiscs.ALL_QUEUES)
-        return qdiscs.counters(self._socket.dump(_RTM_GETLINK, links.ALL_LINKS), queues)
+        queues = {
+            each["index"]: each.get_attr("TCA_STATS")
+            for each in self._rtnetlink.dump(_RTM_GETQDISC, qdiscs.QdiscCounters())
+            if each["parent"] == qdiscs.ROOT and each.get_attr("TCA_KIND") == "tbf"
+        }
+        return {
+            each.get_attr("IFLA_IFNAME"): qdiscs.counters(
+                each.get_attr("IFLA_STATS64"), queues.get(each["index"])
+            )
+            for each in self._rtnetlink.dump(_RTM_GETLINK, qdiscs.LinkCounters())
+        }
 
-    def add_routes(self, wanted: Sequence[Route]) -> None:
+    def add_routes(self, routes: Sequence[Route]) -> None:
         """Write routes, read them back, and insist that the kernel has what was meant."""
         requests = []
-        for route in wanted:
-            body = routes.encode(route, self._index(route.dev))
+        for route in routes:
+            message = encode(route, self._index(route.dev))
             what = f"add route {route.dst} dev {route.dev}"
-            needs = "" if route.action is None else routes.SEG6_NEEDS
-            requests.append(Request(what, _RTM_NEWROUTE, body, _SET, needs))
-        self._socket.request(requests)
+            flags = NLM_F_CREATE | NLM_F_REPLACE
+            needs = "" if route.action is None else SEG6_NEEDS
+            requests.append(Request(what, _RTM_NEWROUTE, message, flags, needs))
+        self._rtnetlink.request(requests)
         found = {(route.dst, route.dev, route.local): route for route in self.routes()}
-        for route in wanted:
-            routes.compare(route, found.get((route.dst, route.dev, route.local)))
+        for route in routes:
+            compare(route, found.get((route.dst, route.dev, route.local)))
 
     def routes(self) -> list[Route]:
         """The IPv6 routes of tables main and local that are for unicast."""
-        names = {each.index: each.name for each in self._links()}
-        found = (
-            routes.decode(body, names)
-            for body in self._socket.dump(_RTM_GETROUTE, routes.ALL_ROUTES)
-        )
-        return [route for route in found if route is not None]
+        self._links()
+        names = {index: name for name, index in self._indices.items()}
+        return [
+            decode(each, names)
+            for each in self._rtnetlink.dump(_RTM_GETROUTE, dump_request())
+            if is_unicast(each) and each.get_attr("RTA_OIF") in names
+        ]
 
-    def _links(self) -> list[Interface]:
-        found = [links.decode(body) for body in self._socket.dump(_RTM_GETLINK, links.ALL_LINKS)]
-        self._indices = {each.name: each.index for each in found}
-        return found
+    def _links(self) -> list[ifinfmsg]:
+        links = self._rtnetlink.dump(_RTM_GETLINK, ifinfmsg())
+        self._indices = {each.get_attr("IFLA_IFNAME"): each["index"] for each in links}
+        return links
 
     def _index(self, name: str) -> int:
         if name not in self._indices:
@@ -213,7 +281,49 @@ class Netlink:
             raise NetlinkError(f"no interface {name}{where}") from None
 
 
+def _interface(
+    message: ifinfmsg, addresses: Mapping[int, list[IPv4Interface | IPv6Interface]]
+) -> Interface:
+    return Interface(
+        name=message.get_attr("IFLA_IFNAME"),
+        index=message["index"],
+        mtu=message.get_attr("IFLA_MTU"),
+        up=_is_up(message),
+        addresses=tuple(addresses.get(message["index"], ())),
+    )
+
+
+def _is_up(message: ifinfmsg) -> bool:
+    # Loopback and tunnels know of no carrier, so their state is unknown.
+    state = message.get_attr("IFLA_OPERSTATE")
+    return bool(message["flags"] & _IFF_UP) and state in ("UP", "UNKNOWN")
+
+
 def _veth_request(veth: Veth, peer_namespace: int) -> Request:
+    peer = {
+        "attrs": [
+            ("IFLA_IFNAME", veth.peer_name),
+            ("IFLA_MTU", veth.mtu),
+            ("IFLA_ADDRESS", veth.peer_mac),
+            ("IFLA_NET_NS_FD", peer_namespace),
+        ]
+    }
+    message = ifinfmsg()
+    message["attrs"] = [
+        ("IFLA_IFNAME", veth.name),
+        ("IFLA_MTU", veth.mtu),
+        ("IFLA_ADDRESS", veth.mac),
+        (
+            "IFLA_LINKINFO",
+            {
+                "attrs": [
+                    ("IFLA_INFO_KIND", "veth"),
+                    ("IFLA_INFO_DATA", {"attrs": [("VETH_INFO_PEER", peer)]}),
+                ]
+            },
+        ),
+    ]
+    if veth.gso_max_segs is not None:
+        message["attrs"].append(("IFLA_GSO_MAX_SEGS", veth.gso_max_segs))
     what = f"make veth {veth.name} to {veth.peer_name} in {veth.peer_namespace}"
-    body = links.veth(veth, peer_namespace)
-    return Request(what, _RTM_NEWLINK, body, NLM_F_CREATE | NLM_F_EXCL, "CONFIG_VETH")
+    return Request(what, _RTM_NEWLINK, message, NLM_F_CREATE | NLM_F_EXCL, "CONFIG_VETH")

@@ -1,36 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queues of interfaces, as messages and back (uapi/linux: pkt_sched.h, gen_stats.h).
+"""Queues of interfaces as messages, and what interfaces and their queues counted.
 
-Both the queue and the interface count what is sent; counters are the queue's where there is one.
+Every interface of a test bed has a tbf at its root, or nothing; a netem stands below the tbf where
+there is one.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
-from mrc.netlink import links
-from mrc.nlsocket import number, pack, read_text, text, unpack
+from pyroute2.netlink import nla, nlmsg
+from pyroute2.netlink.rtnl.tcmsg import sched_netem, sched_tbf, tcmsg
 
-_QUEUE = struct.Struct("=BxxxiIII")  # family, index, handle, parent, information
-_KIND, _OPTIONS, _STATS = 1, 2, 3
-_COUNTERS = struct.Struct("=Q7I")  # bytes, packets, drops, overlimits, two rates, length, backlog
-
-# Cell size, link layer, overhead, cell alignment, smallest packet, bytes a second.
-_RATE = struct.Struct("=BBHhHI")
-_TBF_PARMS, _TBF_RATE64, _TBF_BURST = 1, 4, 6
-_NETEM_OPTIONS = struct.Struct("=6I")  # latency, limit, loss, gap, duplicate, jitter
-_NETEM_REORDER, _NETEM_CORRUPT = 3, 4
-
-_ROOT = 0xFFFFFFFF
+ROOT = 0xFFFFFFFF
 _TBF, _TBF_CHILD, _NETEM = 0x10000, 0x10001, 0x20000
 _LINKLAYER_ETHERNET = 1
 _MAX_RATE32 = (1 << 32) - 1  # bytes a second; says that RATE64 has the rate
 _TICK_NS = 64  # PSCHED_SHIFT of net/pkt_sched.h
 _NETEM_PACKETS = 100_000  # the queue that delay needs: 1 s at 400 Mbit/s in packets of 500 bytes
-
-ALL_QUEUES = bytes(_QUEUE.size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,71 +51,145 @@ class Netem:
             raise ValueError("netem can delay or reorder, not both: --fabric emulated")
 
 
-def shaper(index: int, *, rate_bps: int, burst_bytes: int, limit_bytes: int) -> bytes:
+class TbfMessage(tcmsg):  # type: ignore[misc]
     """A tbf whose burst is given in bytes, so that no rate table has to be computed."""
+
+    __slots__ = ()
+    nla_map = (("TCA_UNSPEC", "none"), ("TCA_KIND", "asciiz"), ("TCA_OPTIONS", "tbf"))
+
+    class tbf(nla):  # type: ignore[misc]
+        __slots__ = ()
+        nla_map = (
+            ("TCA_TBF_UNSPEC", "none"),
+            ("TCA_TBF_PARMS", "parms"),
+            ("TCA_TBF_RTAB", "hex"),
+            ("TCA_TBF_PTAB", "hex"),
+            ("TCA_TBF_RATE64", "uint64"),
+            ("TCA_TBF_PRATE64", "uint64"),
+            ("TCA_TBF_BURST", "uint32"),
+        )
+
+        class parms(nla):  # type: ignore[misc]
+            __slots__ = ()
+            fields = sched_tbf.options.tbf_parms.fields
+
+
+class NetemMessage(tcmsg):  # type: ignore[misc]
+    """pyroute2's own would do, were it not for the others here: once it is used, they inherit what
+    it has worked out about its attributes.
+    """
+
+    __slots__ = ()
+    nla_map = (("TCA_UNSPEC", "none"), ("TCA_KIND", "asciiz"), ("TCA_OPTIONS", "netem"))
+    netem = sched_netem.options
+
+
+class PlainMessage(tcmsg):  # type: ignore[misc]
+    """Says no more than the kind."""
+
+    __slots__ = ()
+    nla_map = (("TCA_UNSPEC", "none"), ("TCA_KIND", "asciiz"))
+
+
+class QdiscCounters(tcmsg):  # type: ignore[misc]
+    """For a dump: the kind and the counters of each qdisc."""
+
+    __slots__ = ()
+    nla_map = (
+        ("TCA_UNSPEC", "none"),
+        ("TCA_KIND", "asciiz"),
+        ("TCA_OPTIONS", "hex"),
+        ("TCA_STATS", "stats"),
+    )
+
+
+class LinkCounters(nlmsg):  # type: ignore[misc]
+    """For a dump: name and counters of each interface, without the rest, which takes longer."""
+
+    __slots__ = ()
+    fields = (
+        ("family", "B"), ("pad", "B"), ("type", "H"), ("index", "i"), ("flags", "I"),
+        ("change", "I"),
+    )  # fmt: skip
+    nla_map = ((3, "IFLA_IFNAME", "asciiz"), (23, "IFLA_STATS64", "stats64"))
+
+    class stats64(nla):  # type: ignore[misc]
+        __slots__ = ()
+        fields = tuple(
+            (name, "Q")
+            for name in (
+                "rx_packets", "tx_packets", "rx_bytes", "tx_bytes", "rx_errors", "tx_errors",
+                "rx_dropped", "tx_dropped",
+            )
+        )  # fmt: skip
+
+
+def shaper(index: int, *, rate_bps: int, burst_bytes: int, limit_bytes: int) -> TbfMessage:
     rate = rate_bps // 8
-    usual = _RATE.pack(0, _LINKLAYER_ETHERNET, 0, 0, 0, min(rate, _MAX_RATE32))
-    parms = usual + bytes(_RATE.size) + struct.pack("=3I", limit_bytes, 0, 0)
-    options = [(_TBF_PARMS, parms), (_TBF_BURST, number(burst_bytes))]
+    parms = {
+        "rate___reserved": _LINKLAYER_ETHERNET,
+        "rate": min(rate, _MAX_RATE32),
+        "limit": limit_bytes,
+    }
+    options = [("TCA_TBF_PARMS", parms), ("TCA_TBF_BURST", burst_bytes)]
     if rate >= _MAX_RATE32:
-        options.append((_TBF_RATE64, number(rate, 8)))
-    return _queue(index, _TBF, _ROOT, (_KIND, text("tbf")), (_OPTIONS, pack(*options)))
+        options.append(("TCA_TBF_RATE64", rate))
+    message = TbfMessage()
+    message["index"] = index
+    message["parent"] = ROOT
+    message["handle"] = _TBF
+    message["attrs"] = [("TCA_KIND", "tbf"), ("TCA_OPTIONS", {"attrs": options})]
+    return message
 
 
-def netem(index: int, wanted: Netem, *, below_tbf: bool) -> bytes:
-    attributes = []
+def netem(index: int, wanted: Netem, *, below_tbf: bool) -> NetemMessage:
+    attributes: list[tuple[str, Any]] = []
     if wanted.reorder:  # netem says who goes at once
-        chance = _chance(10**6 - wanted.reorder)
-        attributes.append((_NETEM_REORDER, struct.pack("=2I", chance, 0)))
+        attributes.append(("TCA_NETEM_REORDER", {"prob_reorder": _chance(10**6 - wanted.reorder)}))
     if wanted.corrupt:
-        attributes.append((_NETEM_CORRUPT, struct.pack("=2I", _chance(wanted.corrupt), 0)))
+        attributes.append(("TCA_NETEM_CORRUPT", {"prob_corrupt": _chance(wanted.corrupt)}))
     # What netem takes is the middle, and how far from there.
     half_ns = wanted.jitter_ns // 2
-    options = _NETEM_OPTIONS.pack(
-        _ticks(wanted.reorder_ns if wanted.reorder else wanted.delay_ns + half_ns),
-        _NETEM_PACKETS,
-        0,
-        1 if wanted.reorder else 0,
-        _chance(wanted.duplicate),
-        _ticks(half_ns),
-    )
-    parent = _TBF_CHILD if below_tbf else _ROOT
-    value = (_OPTIONS, options + pack(*attributes))
-    return _queue(index, _NETEM, parent, (_KIND, text("netem")), value)
+    options = {
+        "delay": _ticks(wanted.reorder_ns if wanted.reorder else wanted.delay_ns + half_ns),
+        "jitter": _ticks(half_ns),
+        "limit": _NETEM_PACKETS,
+        "gap": 1 if wanted.reorder else 0,
+        "duplicate": _chance(wanted.duplicate),
+        "attrs": attributes,
+    }
+    message = NetemMessage()
+    message["index"] = index
+    message["parent"] = _TBF_CHILD if below_tbf else ROOT
+    message["handle"] = _NETEM
+    message["attrs"] = [("TCA_KIND", "netem"), ("TCA_OPTIONS", options)]
+    return message
 
 
-def empty(index: int, kind: str) -> bytes:
+def empty(index: int, kind: str) -> PlainMessage:
     """A qdisc at the root with nothing said about it; to find out whether the kernel has it."""
-    return _queue(index, _NETEM, _ROOT, (_KIND, text(kind)))
+    message = PlainMessage()
+    message["index"] = index
+    message["parent"] = ROOT
+    message["handle"] = _NETEM
+    message["attrs"] = [("TCA_KIND", kind)]
+    return message
 
 
-def at_root(index: int) -> bytes:
+def at_root(index: int) -> PlainMessage:
     """Names what stands at the root, to be taken away."""
-    return _queue(index, 0, _ROOT)
+    message = PlainMessage()
+    message["index"] = index
+    message["parent"] = ROOT
+    return message
 
 
-def _queue(index: int, handle: int, parent: int, *attributes: tuple[int, bytes]) -> bytes:
-    return _QUEUE.pack(0, index, handle, parent, 0) + pack(*attributes)
-
-
-def counters(of_links: Iterable[bytes], of_queues: Iterable[bytes]) -> dict[str, Counters]:
-    """By the name of the interface, from the answers about all links and all queues."""
-    tbfs = {}
-    for body in of_queues:
-        _, index, _, parent, _ = _QUEUE.unpack_from(body)
-        found = unpack(body[_QUEUE.size :])
-        if parent == _ROOT and read_text(found[_KIND]) == "tbf":
-            tbfs[index] = _COUNTERS.unpack_from(found[_STATS])
-    told = {}
-    for body in of_links:
-        link = links.decode(body)
-        packets, sent, dropped = links.decode_sent(body)
-        waiting = 0
-        if link.index in tbfs:
-            sent, packets, drops, *_, waiting = tbfs[link.index]
-            dropped += drops
-        told[link.name] = Counters(packets, sent, dropped, waiting)
-    return told
+def counters(link: Any, queue: Any) -> Counters:
+    """Of the counters of an interface and of its tbf, if it has one."""
+    if queue is None:
+        return Counters(link["tx_packets"], link["tx_bytes"], link["tx_dropped"], 0)
+    dropped = link["tx_dropped"] + queue["drop"]
+    return Counters(queue["packets"], queue["bytes"], dropped, queue["backlog"])
 
 
 def _chance(ppm: int) -> int:

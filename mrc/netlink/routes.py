@@ -1,120 +1,176 @@
 # SPDX-License-Identifier: Apache-2.0
-"""IPv6 routes with SRv6 actions, as messages and back (uapi/linux: rtnetlink.h, lwtunnel.h,
-seg6_iptunnel.h, seg6_local.h).
+"""IPv6 routes with SRv6 actions, as messages and back.
 
-A kernel may drop without a word what it does not know, so what it has is compared with what was
-meant.
+pyroute2 lacks the encap.red mode and the NEXT-C-SID flavour of End, and drops without a word what
+it does not know: they are added here, and what the kernel has is compared with what was meant.
 """
 
 from __future__ import annotations
 
 import socket
-import struct
 from collections.abc import Mapping
 from dataclasses import fields
 from ipaddress import IPv6Address, IPv6Network
+from typing import Any
+
+from pyroute2.netlink import nla
+from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
 from mrc.errors import NetlinkError
-from mrc.nlsocket import number, pack, read_number, unpack
 from mrc.srv6 import LOCAL_TABLE, EncapRed, End, EndDT6, Route
 
-# Family, lengths of destination and source, type of service, table, protocol, scope, type, flags.
-_ROUTE = struct.Struct("=8BI")
-_RTA_DST, _RTA_OIF, _RTA_GATEWAY, _RTA_PRIORITY, _RTA_PREFSRC = 1, 4, 5, 6, 7
-_RTA_ENCAP_TYPE, _RTA_ENCAP = 21, 22
 _MAIN_TABLE = 254
 _RTN_UNICAST, _RTN_LOCAL = 1, 2
 _PROTOCOL_STATIC = 4
-
-# Mode; next header, length, type, segments left, last entry, flags, tag.
-_SEG6 = struct.Struct("=i6BH")
-_LWTUNNEL_SEG6, _SEG6_IPTUNNEL_SRH, _MODE_ENCAP_RED, _ROUTING_TYPE = 5, 1, 3, 4
-
-_LWTUNNEL_SEG6_LOCAL, _SEG6_LOCAL_ACTION, _SEG6_LOCAL_TABLE, _SEG6_LOCAL_FLAVORS = 7, 1, 3, 11
+_LWTUNNEL_SEG6, _LWTUNNEL_SEG6_LOCAL = 5, 7
 _ACTION_END, _ACTION_END_DT6 = 1, 7
-_FLAVOR_OPERATION, _FLAVOR_BLOCK_BITS, _FLAVOR_USID_BITS = 1, 2, 3
 _NEXT_CSID = 1 << 4
 
 # The first release with both encap.red and NEXT-C-SID.
 SEG6_NEEDS = "Linux 6.1 with CONFIG_IPV6_SEG6_LWTUNNEL"
 
-ALL_ROUTES = _ROUTE.pack(socket.AF_INET6, *bytes(8))
+
+class _Seg6Encap(rtmsg.seg6_encap_info):  # type: ignore[misc]
+    """With the modes of linux/seg6_iptunnel.h that pyroute2 takes for plain encap."""
+
+    __slots__ = ()
+
+    class ipv6_sr_hdr(rtmsg.seg6_encap_info.ipv6_sr_hdr):  # type: ignore[misc]
+        __slots__ = ()
+        encapmodes: Mapping[str, int] = {
+            "inline": 0,
+            "encap": 1,
+            "l2encap": 2,
+            "encap.red": 3,
+            "l2encap.red": 4,
+        }
+        r_encapmodes: Mapping[int, str] = {value: name for name, value in encapmodes.items()}
 
 
-def encode(route: Route, index: int) -> bytes:
-    table, kind = (LOCAL_TABLE, _RTN_LOCAL) if route.local else (_MAIN_TABLE, _RTN_UNICAST)
-    head = (socket.AF_INET6, route.dst.prefixlen, 0, 0, table, _PROTOCOL_STATIC, 0, kind, 0)
-    attributes = [
-        (_RTA_DST, route.dst.network_address.packed),
-        (_RTA_OIF, number(index)),
-        (_RTA_PRIORITY, number(route.metric)),
+class _Seg6Local(rtmsg.seg6local_encap_info):  # type: ignore[misc]
+    """With the attributes of linux/seg6_local.h that came after VRFTABLE."""
+
+    __slots__ = ()
+    nla_map = (
+        *rtmsg.seg6local_encap_info.nla_map,
+        ("SEG6_LOCAL_COUNTERS", "hex"),
+        ("SEG6_LOCAL_FLAVORS", "flavors"),
+    )
+
+    class flavors(nla):  # type: ignore[misc]
+        __slots__ = ()
+        nla_map = (
+            ("SEG6_LOCAL_FLV_UNSPEC", "none"),
+            ("SEG6_LOCAL_FLV_OPERATION", "uint32"),
+            ("SEG6_LOCAL_FLV_LCBLOCK_BITS", "uint8"),
+            ("SEG6_LOCAL_FLV_LCNODE_FN_BITS", "uint8"),
+        )
+
+
+class RouteMessage(rtmsg):  # type: ignore[misc]
+    __slots__ = ()
+    encaps: Mapping[int, type] = {
+        **rtmsg.encaps,
+        _LWTUNNEL_SEG6: _Seg6Encap,
+        _LWTUNNEL_SEG6_LOCAL: _Seg6Local,
+    }
+
+
+def dump_request() -> RouteMessage:
+    """What asks for all IPv6 routes."""
+    message = RouteMessage()
+    message["family"] = socket.AF_INET6
+    return message
+
+
+def is_unicast(message: RouteMessage) -> bool:
+    """Whether it is one of tables main and local, for unicast."""
+    tables, types = (_MAIN_TABLE, LOCAL_TABLE), (_RTN_UNICAST, _RTN_LOCAL)
+    return message["table"] in tables and message["type"] in types
+
+
+def encode(route: Route, index: int) -> RouteMessage:
+    message = RouteMessage()
+    message["family"] = socket.AF_INET6
+    message["dst_len"] = route.dst.prefixlen
+    message["table"] = LOCAL_TABLE if route.local else _MAIN_TABLE
+    message["proto"] = _PROTOCOL_STATIC
+    message["type"] = _RTN_LOCAL if route.local else _RTN_UNICAST
+    attributes: list[tuple[str, Any]] = [
+        ("RTA_DST", str(route.dst.network_address)),
+        ("RTA_OIF", index),
+        ("RTA_PRIORITY", route.metric),
     ]
     if route.via is not None:
-        attributes.append((_RTA_GATEWAY, route.via.packed))
+        attributes.append(("RTA_GATEWAY", str(route.via)))
     if route.src is not None:
-        attributes.append((_RTA_PREFSRC, route.src.packed))
+        attributes.append(("RTA_PREFSRC", str(route.src)))
     if route.action is not None:
-        tunnel, action = _encode_action(route.action)
-        attributes += [(_RTA_ENCAP_TYPE, number(tunnel, 2)), (_RTA_ENCAP, action)]
-    return _ROUTE.pack(*head) + pack(*attributes)
+        attributes += _action_attributes(route.action)
+    message["attrs"] = attributes
+    return message
 
 
-def _encode_action(action: EncapRed | End | EndDT6) -> tuple[int, bytes]:
+def _action_attributes(action: EncapRed | End | EndDT6) -> list[tuple[str, Any]]:
     if isinstance(action, EncapRed):
-        last = len(action.segments) - 1
-        srh = _SEG6.pack(_MODE_ENCAP_RED, 0, 2 * last + 2, _ROUTING_TYPE, last, last, 0, 0)
-        srh += b"".join(each.packed for each in reversed(action.segments))
-        return _LWTUNNEL_SEG6, pack((_SEG6_IPTUNNEL_SRH, srh))
+        srh = {"mode": "encap.red", "segs": [str(each) for each in reversed(action.segments)]}
+        attributes: list[tuple[str, Any]] = [("SEG6_IPTUNNEL_SRH", srh)]
+        return [("RTA_ENCAP_TYPE", _LWTUNNEL_SEG6), ("RTA_ENCAP", {"attrs": attributes})]
     if isinstance(action, EndDT6):
-        kind = (_SEG6_LOCAL_ACTION, number(_ACTION_END_DT6))
-        return _LWTUNNEL_SEG6_LOCAL, pack(kind, (_SEG6_LOCAL_TABLE, number(action.table)))
-    flavors = pack(
-        (_FLAVOR_OPERATION, number(_NEXT_CSID)),
-        (_FLAVOR_BLOCK_BITS, number(action.block_bits, 1)),
-        (_FLAVOR_USID_BITS, number(action.usid_bits, 1)),
-    )
-    kind = (_SEG6_LOCAL_ACTION, number(_ACTION_END))
-    return _LWTUNNEL_SEG6_LOCAL, pack(kind, (_SEG6_LOCAL_FLAVORS, flavors))
+        attributes = [
+            ("SEG6_LOCAL_ACTION", {"value": "End.DT6"}),
+            ("SEG6_LOCAL_TABLE", {"value": action.table}),
+        ]
+    else:
+        flavors = [
+            ("SEG6_LOCAL_FLV_OPERATION", _NEXT_CSID),
+            ("SEG6_LOCAL_FLV_LCBLOCK_BITS", action.block_bits),
+            ("SEG6_LOCAL_FLV_LCNODE_FN_BITS", action.usid_bits),
+        ]
+        attributes = [
+            ("SEG6_LOCAL_ACTION", {"value": "End"}),
+            ("SEG6_LOCAL_FLAVORS", {"attrs": flavors}),
+        ]
+    return [("RTA_ENCAP_TYPE", _LWTUNNEL_SEG6_LOCAL), ("RTA_ENCAP", {"attrs": attributes})]
 
 
-def decode(body: bytes, names: Mapping[int, str]) -> Route | None:
-    """None for what is not for unicast, in neither table main nor local, or on no named device."""
-    _, prefix, _, _, table, _, _, kind, _ = _ROUTE.unpack_from(body)
-    if table not in (_MAIN_TABLE, LOCAL_TABLE) or kind not in (_RTN_UNICAST, _RTN_LOCAL):
-        return None
-    found = unpack(body[_ROUTE.size :])
-    dev = names.get(read_number(found.get(_RTA_OIF, b"")))
-    if dev is None:
-        return None
-    via, src = found.get(_RTA_GATEWAY), found.get(_RTA_PREFSRC)
+def decode(message: RouteMessage, names: Mapping[int, str]) -> Route:
+    via, src = message.get_attr("RTA_GATEWAY"), message.get_attr("RTA_PREFSRC")
     return Route(
-        dst=IPv6Network((found.get(_RTA_DST, bytes(16)), prefix)),
-        dev=dev,
+        dst=IPv6Network((message.get_attr("RTA_DST") or "::", message["dst_len"])),
+        dev=names[message.get_attr("RTA_OIF")],
         via=None if via is None else IPv6Address(via),
         src=None if src is None else IPv6Address(src),
-        action=_decode_action(found),
-        local=kind == _RTN_LOCAL,
-        metric=read_number(found.get(_RTA_PRIORITY, b"")),
+        action=_action(message),
+        local=message["type"] == _RTN_LOCAL,
+        metric=message.get_attr("RTA_PRIORITY") or 0,
     )
 
 
-def _decode_action(route: Mapping[int, bytes]) -> EncapRed | End | EndDT6 | None:
+def _action(message: RouteMessage) -> EncapRed | End | EndDT6 | None:
     """What the kernel does on a route; None also for what is none of our three."""
-    tunnel = read_number(route.get(_RTA_ENCAP_TYPE, b""))
-    found = unpack(route.get(_RTA_ENCAP, b""))
-    if tunnel == _LWTUNNEL_SEG6:
-        srh = found[_SEG6_IPTUNNEL_SRH]
-        if _SEG6.unpack_from(srh)[0] == _MODE_ENCAP_RED:
-            starts = range(_SEG6.size, len(srh), 16)
-            return EncapRed(tuple(IPv6Address(srh[at : at + 16]) for at in reversed(starts)))
-    if tunnel == _LWTUNNEL_SEG6_LOCAL:
-        action = read_number(found[_SEG6_LOCAL_ACTION])
-        flavors = unpack(found.get(_SEG6_LOCAL_FLAVORS, b""))
-        if action == _ACTION_END_DT6 and _SEG6_LOCAL_TABLE in found:
-            return EndDT6(read_number(found[_SEG6_LOCAL_TABLE]))
-        if action == _ACTION_END and read_number(flavors.get(_FLAVOR_OPERATION, b"")) == _NEXT_CSID:
-            return End(flavors[_FLAVOR_BLOCK_BITS][0], flavors[_FLAVOR_USID_BITS][0])
+    kind, encap = message.get_attr("RTA_ENCAP_TYPE"), message.get_attr("RTA_ENCAP")
+    if kind == _LWTUNNEL_SEG6:
+        srh = encap.get_attr("SEG6_IPTUNNEL_SRH")
+        if srh["mode"] == "encap.red":
+            return EncapRed(tuple(IPv6Address(each) for each in reversed(srh["segs"])))
+    if kind == _LWTUNNEL_SEG6_LOCAL:
+        behaviour = encap.get_attr("SEG6_LOCAL_ACTION")
+        flavors = encap.get_attr("SEG6_LOCAL_FLAVORS")
+        if behaviour == _ACTION_END_DT6:
+            return EndDT6(encap.get_attr("SEG6_LOCAL_TABLE"))
+        if behaviour == _ACTION_END and flavors is not None:
+            return _end(flavors)
     return None
+
+
+def _end(flavors: nla) -> End | None:
+    if flavors.get_attr("SEG6_LOCAL_FLV_OPERATION") != _NEXT_CSID:
+        return None
+    return End(
+        flavors.get_attr("SEG6_LOCAL_FLV_LCBLOCK_BITS"),
+        flavors.get_attr("SEG6_LOCAL_FLV_LCNODE_FN_BITS"),
+    )
 
 
 def compare(wanted: Route, found: Route | None) -> None:

@@ -4,18 +4,20 @@
 from __future__ import annotations
 
 import errno
-import struct
-from contextlib import closing
 from ipaddress import IPv6Address
+
+from pyroute2.netlink import NLM_F_ACK, NLM_F_REQUEST, genlmsg
+from pyroute2.netlink.exceptions import NetlinkError as Refused
+from pyroute2.netlink.generic import GenericNetlinkSocket
 
 from mrc import netns
 from mrc.errors import NetlinkError
-from mrc.nlsocket import NetlinkSocket, Request, pack, read_number, text, unpack
 
-_NETLINK_GENERIC = 16
-_HEAD = struct.Struct("=BBxx")  # command, version
-_CONTROL, _GET_FAMILY, _FAMILY_ID, _FAMILY_NAME = 0x10, 3, 1, 2
-_FAMILY, _VERSION, _SET_TUNSRC, _SEG6_ATTR_DST = "SEG6", 1, 3, 1
+_FAMILY, _VERSION, _SET_TUNSRC = "SEG6", 1, 3
+
+
+class _Message(genlmsg):  # type: ignore[misc]  # pyroute2 has no types
+    nla_map = (("SEG6_ATTR_UNSPEC", "none"), ("SEG6_ATTR_DST", "ip6addr"))
 
 
 def set_tunnel_source(namespace: str, address: IPv6Address) -> bool:
@@ -25,18 +27,17 @@ def set_tunnel_source(namespace: str, address: IPv6Address) -> bool:
     encapsulates, which costs a tenth of the send. False when the kernel lets only the machine's
     root do it, and not that of a user namespace. Raises NetlinkError.
     """
-    what = f"set the source of SRv6 encapsulations in {namespace}"
-    with netns.inside(namespace):
-        generic = NetlinkSocket(_NETLINK_GENERIC)
-    with closing(generic):
-        ask = _HEAD.pack(_GET_FAMILY, 1) + pack((_FAMILY_NAME, text(_FAMILY)))
-        answer = generic.get(_CONTROL, ask, what)
-        family = read_number(unpack(answer[_HEAD.size :])[_FAMILY_ID])
-        source = _HEAD.pack(_SET_TUNSRC, _VERSION) + pack((_SEG6_ATTR_DST, address.packed))
+    message = _Message()
+    message["cmd"], message["version"] = _SET_TUNSRC, _VERSION
+    message["attrs"] = [("SEG6_ATTR_DST", str(address))]
+    with netns.inside(namespace), GenericNetlinkSocket() as netlink:
         try:
-            generic.request([Request(what, family, source)])
-        except NetlinkError as exc:
+            netlink.bind(_FAMILY, _Message)
+            netlink.nlm_request(message, netlink.prid, NLM_F_REQUEST | NLM_F_ACK)
+        except Refused as exc:
             if exc.code == errno.EPERM:
                 return False
-            raise
+            raise NetlinkError(
+                f"cannot set the source of SRv6 encapsulations in {namespace}: {exc}"
+            ) from exc
     return True

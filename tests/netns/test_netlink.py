@@ -7,7 +7,6 @@ namespace a                 namespace b
 
 from __future__ import annotations
 
-import dataclasses
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from ipaddress import IPv4Interface, IPv6Address, IPv6Interface, IPv6Network
 from pathlib import Path
 
 import pytest
+from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
 from mrc import netlink, netns
 from mrc.errors import NetlinkError
@@ -212,15 +212,10 @@ def test_add_routes__many_in_one_call(pair: Pair) -> None:
 def test_add_routes__notices_what_was_dropped_on_the_way(
     pair: Pair, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Goal: a kernel that leaves out what it does not know is found out."""
+    """Goal: pyroute2's own message, which knows neither encap.red nor flavours, is found out."""
     here, _ = pair
+    monkeypatch.setattr(routes, "RouteMessage", rtmsg)
     route, _ = ROUTES[kind]
-    encoded = routes.encode
-
-    def without(route: Route, index: int) -> bytes:
-        return encoded(dataclasses.replace(route, action=None), index)
-
-    monkeypatch.setattr(routes, "encode", without)
     with pytest.raises(NetlinkError, match=f"route {route.dst} dev p1: the kernel has action None"):
         here.add_routes([route])
 
@@ -252,7 +247,7 @@ def test_counters__are_those_of_the_queue(pair: Pair) -> None:
     after = here.counters()["p1"]
     assert after.packets - before.packets >= 20
     assert after.bytes - before.bytes >= 20 * (1000 + 62)
-    assert (after.dropped - before.dropped, after.queue_bytes) == (0, 0)
+    assert (after.dropped, after.queue_bytes) == (0, 0)
 
 
 def test_has_qdisc__leaves_nothing(pair: Pair) -> None:

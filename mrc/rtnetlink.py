@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batched requests and dumps over one rtnetlink socket.
+
+Knows the framing of netlink, not what the messages say: they come and go as pyroute2's message
+objects. pyroute2 has sockets too, but they run an event loop each, and so cannot be used
+synchronously beside a running one.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mrc.errors import NetlinkError
+
+NLM_F_REPLACE, NLM_F_EXCL, NLM_F_CREATE = 0x100, 0x200, 0x400
+
+_NLM_F_REQUEST, _NLM_F_ACK, _NLM_F_DUMP = 0x1, 0x4, 0x300
+_NLM_F_DUMP_INTR = 0x10
+_NLMSG_ERROR, _NLMSG_DONE = 2, 3
+_NLMSGERR_ATTR_MSG = 1
+_SOL_NETLINK, _NETLINK_CAP_ACK, _NETLINK_EXT_ACK = 270, 10, 11
+
+# Requests in one datagram: their acknowledgements must fit the receive buffer.
+_BATCH = 64
+_REPLY_BYTES = 1 << 18
+_DUMP_TRIES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A change that the kernel carries out or refuses."""
+
+    what: str
+    """what an error message says could not be done"""
+    type: int
+    message: Any
+    flags: int = 0
+    needs: str = ""
+    """what the kernel must have to understand the request"""
+
+
+class Rtnetlink:
+    """A socket; it belongs to the namespace that the calling thread is in when it is made."""
+
+    def __init__(self) -> None:
+        self._socket = _open()
+        self._sequence = 0
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def request(self, requests: Sequence[Request]) -> None:
+        for start in range(0, len(requests), _BATCH):
+            self._exchange(requests[start : start + _BATCH])
+
+    def _exchange(self, requests: Sequence[Request]) -> None:
+        waiting: dict[int, Request] = {}
+        datagram = b""
+        for request in requests:
+            flags = _NLM_F_REQUEST | _NLM_F_ACK | request.flags
+            datagram += self._encode(request.type, request.message, flags)
+            waiting[self._sequence] = request
+        self._send(datagram)
+        refused: NetlinkError | None = None
+        while waiting:
+            for kind, sequence, _, body in _split(self._receive()):
+                if kind == _NLMSG_ERROR and sequence in waiting:
+                    refusal = _refusal(waiting.pop(sequence), body)
+                    refused = refused or refusal
+        if refused is not None:
+            raise refused
+
+    def get(self, kind: int, message: Any, what: str) -> Any:
+        """One object, as it is now."""
+        self._send(self._encode(kind, message, _NLM_F_REQUEST))
+        while True:
+            for reply, sequence, _, data in _split(self._receive()):
+                if sequence != self._sequence:
+                    continue
+                if reply == _NLMSG_ERROR:
+                    refused = _refusal(Request(what, kind, message), data)
+                    raise refused or NetlinkError(f"cannot {what}: no answer")
+                return _decode(message, data)
+
+    def dump(self, kind: int, message: Any) -> list[Any]:
+        """All objects of a kind, from a dump that no change interrupted."""
+        for _ in range(_DUMP_TRIES):
+            self._send(self._encode(kind, message, _NLM_F_REQUEST | _NLM_F_DUMP))
+            found, is_consistent = self._read_dump(message)
+            if is_consistent:
+                return found
+        raise NetlinkError("the kernel's tables change faster than they can be read")
+
+    def _read_dump(self, message: Any) -> tuple[list[Any], bool]:
+        found: list[Any] = []
+        is_consistent = True
+        while True:
+            for reply, sequence, flags, data in _split(self._receive()):
+                if sequence != self._sequence:
+                    continue
+                is_consistent = is_consistent and not flags & _NLM_F_DUMP_INTR
+                if reply == _NLMSG_ERROR:
+                    what = "read from the kernel"
+                    refused = _refusal(Request(what, reply, message), data)
+                    raise refused or NetlinkError(f"cannot {what}: no answer")
+                if reply == _NLMSG_DONE:
+                    return found, is_consistent
+                found.append(_decode(message, data))
+
+    def _encode(self, kind: int, message: Any, flags: int) -> bytes:
+        self._sequence += 1
+        message["header"]["type"] = kind
+        message["header"]["flags"] = flags
+        message["header"]["sequence_number"] = self._sequence
+        message.reset()
+        message.encode()
+        return bytes(message.data)
+
+    def _send(self, datagram: bytes) -> None:
+        try:
+            self._socket.send(datagram)
+        except OSError as exc:
+            raise NetlinkError(f"cannot write to rtnetlink: {exc}") from exc
+
+    def _receive(self) -> bytes:
+        try:
+            return self._socket.recv(_REPLY_BYTES)
+        except OSError as exc:
+            raise NetlinkError(f"cannot read from rtnetlink: {exc}") from exc
+
+
+def _open() -> socket.socket:
+    try:
+        sock = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, 0)
+        sock.setsockopt(_SOL_NETLINK, _NETLINK_CAP_ACK, 1)
+        sock.setsockopt(_SOL_NETLINK, _NETLINK_EXT_ACK, 1)
+        sock.bind((0, 0))
+    except OSError as exc:
+        raise NetlinkError(f"cannot open an rtnetlink socket: {exc}") from exc
+    return sock
+
+
+def _decode(request: Any, data: bytes) -> Any:
+    """Answers are of the class of the message that asked."""
+    message = type(request)(data)
+    message.decode()
+    return message
+
+
+def _split(datagram: bytes) -> Iterator[tuple[int, int, int, bytes]]:
+    """Type, sequence number, flags and all bytes of each message."""
+    offset = 0
+    while offset + 16 <= len(datagram):
+        length, kind, flags, sequence = struct.unpack_from("=IHHI", datagram, offset)
+        yield kind, sequence, flags, datagram[offset : offset + length]
+        offset += (length + 3) & ~3
+
+
+def _refusal(request: Request, answer: bytes) -> NetlinkError | None:
+    """What an acknowledgement says; None when the request was carried out."""
+    code = -struct.unpack_from("=i", answer, 16)[0]
+    if code == 0:
+        return None
+    reason = os.strerror(code)
+    # Behind the code stands the header of the request, then attributes: the kernel's own words.
+    offset = 36
+    while offset + 4 <= len(answer):
+        length, kind = struct.unpack_from("=HH", answer, offset)
+        if kind == _NLMSGERR_ATTR_MSG:
+            reason += f" ({answer[offset + 4 : offset + length].rstrip(bytes(1)).decode()})"
+        offset += max((length + 3) & ~3, 4)
+    if code in (errno.EOPNOTSUPP, errno.ENOENT, errno.EINVAL) and request.needs:
+        reason += f"; this needs {request.needs}"
+    if code in (errno.EPERM, errno.EACCES):
+        reason += "; this needs root, or a user namespace: unshare -Urnm"
+    return NetlinkError(f"cannot {request.what}: {reason}", code)

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What becomes of requests that the kernel refuses."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
+from pyroute2.netlink.rtnl.rtmsg import rtmsg
+
+from mrc import netns
+from mrc.errors import NetlinkError
+from mrc.rtnetlink import NLM_F_CREATE, NLM_F_EXCL, Request, Rtnetlink
+
+RTM_NEWLINK, RTM_GETLINK, RTM_NEWROUTE, RTM_GETROUTE = 16, 18, 24, 26
+LOOPBACK = 1
+
+
+@pytest.fixture
+def rtnetlink(namespace_pair: tuple[str, str]) -> Iterator[Rtnetlink]:
+    with netns.inside(namespace_pair[0]):
+        made = Rtnetlink()
+    yield made
+    made.close()
+
+
+def loopback(*, up: bool) -> Request:
+    message = ifinfmsg()
+    message["index"] = LOOPBACK
+    message["flags"], message["change"] = int(up), 1
+    return Request("set lo", RTM_NEWLINK, message)
+
+
+def route(prefix: str, *more: tuple[str, object]) -> Request:
+    message = rtmsg()
+    message["family"] = socket.AF_INET6
+    message["dst_len"] = 64
+    message["table"], message["type"], message["proto"] = 254, 1, 4
+    message["attrs"] = [("RTA_DST", prefix), ("RTA_OIF", LOOPBACK), *more]
+    flags = NLM_F_CREATE | NLM_F_EXCL
+    return Request(f"add {prefix}", RTM_NEWROUTE, message, flags, "CONFIG_SOMETHING")
+
+
+def test_request__carries_out_the_rest_and_reports_the_first(rtnetlink: Rtnetlink) -> None:
+    rtnetlink.request([loopback(up=True), route("fd00:1::")])
+    with pytest.raises(NetlinkError, match=r"^cannot add fd00:1::: File exists$"):
+        rtnetlink.request([route("fd00:1::"), route("fd00:2::"), route("fd00:1::")])
+    family = rtmsg()
+    family["family"] = socket.AF_INET6
+    found = {each.get_attr("RTA_DST") for each in rtnetlink.dump(RTM_GETROUTE, family)}
+    assert {"fd00:1::", "fd00:2::"} <= found
+
+
+def test_request__says_what_the_kernel_says_and_what_it_needs(rtnetlink: Rtnetlink) -> None:
+    rtnetlink.request([loopback(up=True)])
+    unknown = ("RTA_ENCAP_TYPE", 250), ("RTA_ENCAP", b"")
+    expected = r"^cannot add fd00:3::: .*\(.*encapsulation type.*\); this needs CONFIG_SOMETHING$"
+    with pytest.raises(NetlinkError, match=expected):
+        rtnetlink.request([route("fd00:3::", *unknown)])
+
+
+def test_get__one_object(rtnetlink: Rtnetlink) -> None:
+    message = ifinfmsg()
+    message["index"] = LOOPBACK
+    assert rtnetlink.get(RTM_GETLINK, message, "read lo").get_attr("IFLA_IFNAME") == "lo"
+
+
+def test_get__of_none_says_what_for(rtnetlink: Rtnetlink) -> None:
+    message = ifinfmsg()
+    message["index"] = 4711
+    with pytest.raises(NetlinkError, match=r"^cannot read it: No such device$"):
+        rtnetlink.get(RTM_GETLINK, message, "read it")
+
+
+def test_dump__refused_is_an_error(rtnetlink: Rtnetlink) -> None:
+    with pytest.raises(NetlinkError, match=r"^cannot read from the kernel: "):
+        rtnetlink.dump(RTM_NEWROUTE + 1000, rtmsg())
