@@ -9,15 +9,17 @@ import os
 import platform
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any, NoReturn
 
 from mrc import oob
 from mrc._native import lib
-from mrc.cli import demo, doctor, paths, perf, recv, send, sim, testbed, top
 from mrc.cli.exits import Exit, Interrupted, UsageError, exit_code
 from mrc.cli.output import print_error, version_of
 from mrc.errors import MrcError
 from mrc.transfer.messages import DIGEST, VERSION
+
+SUBCOMMANDS = ("send", "recv", "perf", "paths", "top", "testbed", "demo", "sim", "doctor")
 
 EXAMPLES = """\
 examples:
@@ -61,7 +63,8 @@ class Parser(argparse.ArgumentParser):
         return f"{self._examples}\n{text}" if self._examples else text
 
 
-def build_parser() -> Parser:
+def build_parser(names: Sequence[str] = SUBCOMMANDS) -> Parser:
+    """The parser of these subcommands; no other is loaded."""
     parser = Parser(
         prog="mrc",
         description="Moves data between Linux hosts over many paths and planes at once (MRC:"
@@ -73,8 +76,8 @@ def build_parser() -> Parser:
     subparsers = parser.add_subparsers(
         title="subcommands", metavar="COMMAND", dest="command", parser_class=Parser
     )
-    for subcommand in (send, recv, perf, paths, top, testbed, demo, sim, doctor):
-        subcommand.add_parser(subparsers)
+    for name in names:
+        import_module(f"mrc.cli.{name}").add_parser(subparsers)
     return parser
 
 
@@ -97,7 +100,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     as_json = not {"--json", "--json-stream", "-J"}.isdisjoint(ours)
     prog = "mrc"
     try:
-        parser = build_parser()
+        named = [word for word in words[:1] if word in SUBCOMMANDS]
+        parser = build_parser(named or SUBCOMMANDS)
         args = parser.parse_args(words)
         if args.command is None:
             parser.print_help(sys.stderr)

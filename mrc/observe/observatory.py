@@ -6,7 +6,6 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from mrc.observe import metrics
 from mrc.observe.http import MetricsServer
 from mrc.observe.ledger import Ledger
 from mrc.observe.local import LocalView
@@ -25,12 +24,13 @@ class Observatory:
         self._ctx = ctx
         self._local = LocalView(ctx.snapshot)
         self._ledger = Ledger()
-        self._metrics = MetricsServer(self._page)
+        self._metrics: MetricsServer | None = None
 
     async def open(self) -> None:
         """Raises InUseError or ResolveError when metrics cannot be served where they should."""
         config = self._ctx.config
         if config.metrics is not None:
+            self._metrics = self._metrics_server()
             await self._metrics.open(*config.metrics)
         if config.local_view:
             try:
@@ -40,18 +40,24 @@ class Observatory:
 
     async def close(self) -> None:
         """Ends every look; safe to call twice."""
-        await self._metrics.close()
+        if self._metrics is not None:
+            await self._metrics.close()
         await self._local.close()
 
     @property
     def metrics_port(self) -> int:
         """The TCP port of the metrics; 0 without."""
-        return self._metrics.port
+        return 0 if self._metrics is None else self._metrics.port
 
     def adopt(self, qp: QP) -> None:
         """A QP was connected."""
         if self._ctx.config.metrics is not None:
             self._ledger.add(qp)
 
-    async def _page(self, accept: str) -> tuple[bytes, str]:
-        return metrics.exposition(await metrics.read(self._ctx, self._ledger), accept)
+    def _metrics_server(self) -> MetricsServer:
+        from mrc.observe import metrics  # with its library as much to load as half of mrc
+
+        async def page(accept: str) -> tuple[bytes, str]:
+            return metrics.exposition(await metrics.read(self._ctx, self._ledger), accept)
+
+        return MetricsServer(page)

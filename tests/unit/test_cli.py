@@ -69,6 +69,15 @@ def mrc(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
     return run
 
 
+def test_subcommand__does_without_the_others() -> None:
+    """Goal: mrc starts as fast as it can."""
+    code = "import sys; from mrc.cli.main import main; main(['send']); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    loaded = set(done.stdout.split())
+    assert "mrc.cli.send" in loaded
+    assert not loaded & {"mrc.cli.recv", "mrc.sim", "mrc.testbed", "prometheus_client"}
+
+
 def complaint(done: Ended | subprocess.CompletedProcess[str], code: int) -> str:
     """The one line on stderr of a command that failed as it should."""
     assert done.returncode == code, done.stderr
