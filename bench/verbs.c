@@ -233,8 +233,8 @@ static void make_qp(struct end *end, uint32_t qpn) {
                              .retry_linear = 7,
                              .retry_exp = 6,
                              .cc = (uint8_t)settings->cc};
-  struct mrc_command modify = {.op = MRC_COMMAND_QP_MODIFY, .qpn = qpn, .attr = attr};
-  must(end, (struct mrc_command){.op = MRC_COMMAND_QP_CREATE, .attr = attr}, "create QP");
+  struct mrc_command modify = {.op = MRC_COMMAND_QP_MODIFY, .qpn = qpn, .pointer = &attr};
+  must(end, (struct mrc_command){.op = MRC_COMMAND_QP_CREATE, .pointer = &attr}, "create QP");
   modify.value = MRC_QP_INIT;
   must(end, modify, "QP to INIT");
   must(end,

@@ -486,8 +486,8 @@ struct mrc_ctx_config {
 enum mrc_command_op {
   MRC_COMMAND_MR_REGISTER,   /* address, bytes, key, access */
   MRC_COMMAND_MR_DEREGISTER, /* key */
-  MRC_COMMAND_QP_CREATE,     /* attr */
-  MRC_COMMAND_QP_MODIFY,     /* qpn, value = state, attr */
+  MRC_COMMAND_QP_CREATE,     /* pointer = struct mrc_qp_attr */
+  MRC_COMMAND_QP_MODIFY,     /* qpn, value = state, pointer = struct mrc_qp_attr */
   MRC_COMMAND_QP_SET_EVS,    /* qpn, pointer = struct mrc_ev_attr[value] */
   MRC_COMMAND_QP_SET_PEER,   /* qpn, pointer = struct mrc_peer_source[value] */
   MRC_COMMAND_QP_DESTROY,    /* qpn */
@@ -519,7 +519,6 @@ struct mrc_command {
   uint32_t value;
   uint32_t op; /* enum mrc_command_op */
   uint32_t reserved;
-  struct mrc_qp_attr attr;
   struct mrc_wr wr;
 };
 

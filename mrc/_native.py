@@ -172,9 +172,9 @@ def new_array(kind: str, items: Sequence[dict[str, Any]] | int) -> CData:
     return ffi.new(f"struct {kind}[]", items)
 
 
-def new_struct(kind: str) -> CData:
-    """Returns a zeroed `struct kind`."""
-    return ffi.new(f"struct {kind} *")
+def new_struct(kind: str, **fields: Any) -> CData:
+    """Returns a `struct kind` with these fields, zero but for them."""
+    return ffi.new(f"struct {kind} *", fields)
 
 
 def new_values(count: int) -> CData:

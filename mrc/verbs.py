@@ -240,19 +240,21 @@ class QueuePair:
 
     def create(self) -> Command:
         """The command that creates the QP in RESET."""
-        attr = {
-            "qpn": self.qpn,
-            "sq_depth": self.sq_depth,
-            "mpr": self.mpr,
-            "max_wimm": self.max_wimm,
-        }
-        return self._command(CommandOp.QP_CREATE, attr=attr)
+        attr = _native.new_struct(
+            "mrc_qp_attr",
+            qpn=self.qpn,
+            sq_depth=self.sq_depth,
+            mpr=self.mpr,
+            max_wimm=self.max_wimm,
+        )
+        return self._command(CommandOp.QP_CREATE, attr, pointer=attr)
 
-    def _move(self, state: QpState, attr: dict[str, Any] | None = None) -> Command:
+    def _move(self, state: QpState, **attributes: Any) -> Command:
         if state not in LEGAL_MOVES[self.state]:
             raise StateError(f"QP {self.qpn:#x}: no move from {self.state.name} to {state.name}")
         self.state = state
-        return self._command(CommandOp.QP_MODIFY, value=int(state), attr=attr or {})
+        attr = _native.new_struct("mrc_qp_attr", **attributes)
+        return self._command(CommandOp.QP_MODIFY, attr, pointer=attr, value=int(state))
 
     def to_init(self) -> Command:
         """RESET to INIT."""
@@ -261,11 +263,11 @@ class QueuePair:
     def to_rtr(self, attributes: RtrAttributes) -> Command:
         """INIT to RTR, after `set_evs` and `set_peer`."""
         self.dynamic_mpr = attributes.dynamic_mpr
-        return self._move(QpState.RTR, asdict(attributes))
+        return self._move(QpState.RTR, **asdict(attributes))
 
     def to_rts(self, attributes: RtsAttributes) -> Command:
         """RTR to RTS."""
-        return self._move(QpState.RTS, asdict(attributes))
+        return self._move(QpState.RTS, **asdict(attributes))
 
     def to_error(self) -> Command:
         """Any state to ERROR: everything outstanding is flushed."""

@@ -33,12 +33,12 @@ static int run_mr_deregister(struct mrc_datapath *datapath, const struct mrc_com
 static int run_qp_create(struct mrc_datapath *datapath, const struct mrc_command *command,
                          uint64_t now_ns) {
   (void)now_ns;
-  return mrc_qp_create(datapath->engine, &command->attr);
+  return mrc_qp_create(datapath->engine, command->pointer);
 }
 
 static int run_qp_modify(struct mrc_datapath *datapath, const struct mrc_command *command,
                          uint64_t now_ns) {
-  return mrc_qp_modify(datapath->engine, command->qpn, command->value, &command->attr, now_ns);
+  return mrc_qp_modify(datapath->engine, command->qpn, command->value, command->pointer, now_ns);
 }
 
 /* Whether an EV array names only transmit sockets that exist, of the family of their port: the
@@ -162,8 +162,8 @@ static const struct {
 } table[] = {
     [MRC_COMMAND_MR_REGISTER] = {.run = run_mr_register},
     [MRC_COMMAND_MR_DEREGISTER] = {.run = run_mr_deregister},
-    [MRC_COMMAND_QP_CREATE] = {.run = run_qp_create},
-    [MRC_COMMAND_QP_MODIFY] = {.run = run_qp_modify},
+    [MRC_COMMAND_QP_CREATE] = {.run = run_qp_create, .has_pointer = true},
+    [MRC_COMMAND_QP_MODIFY] = {.run = run_qp_modify, .has_pointer = true},
     [MRC_COMMAND_QP_SET_EVS] = {.run = run_qp_set_evs, .has_pointer = true, .counts = true},
     [MRC_COMMAND_QP_SET_PEER] = {.run = run_qp_set_peer, .has_pointer = true, .counts = true},
     [MRC_COMMAND_QP_DESTROY] = {.run = run_qp_destroy},

@@ -64,15 +64,12 @@ def test_move__only_legal_ones(state: QpState, target: QpState) -> None:
 
 def test_move__attributes_travel() -> None:
     queue = queue_pair(QpState.INIT)
-    assert queue.to_rtr(RTR).fields["attr"] == {
-        "dest_qpn": 9,
-        "rq_psn": 8,
-        "integrity": Integrity.UDP,
-        "dynamic_mpr": False,
-    }
-    attr = queue.to_rts(RTS).fields["attr"]
-    assert (attr["sq_psn"], attr["path_mtu"], attr["cc"]) == (5, 1024, CcKind.NULL)
-    assert attr["cc_profile"] == {"base_rtt_ns": 7}
+    attr = queue.to_rtr(RTR).fields["pointer"]
+    assert (attr.dest_qpn, attr.rq_psn, attr.dynamic_mpr) == (9, 8, False)
+    assert attr.integrity == Integrity.UDP
+    attr = queue.to_rts(RTS).fields["pointer"]
+    assert (attr.sq_psn, attr.path_mtu, attr.cc) == (5, 1024, CcKind.NULL)
+    assert attr.cc_profile.base_rtt_ns == 7
 
 
 def test_set_mpr__when_it_was_agreed() -> None:
