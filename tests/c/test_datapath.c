@@ -104,8 +104,8 @@ static void test_commands__each_reaches_its_engine_function(void) {
   uint64_t bins[2] = {0};
   struct mrc_recording recording = {
       .qpns = &qpn, .n_qps = 1, .n_ports = 1, .bytes = bins, .n_bins = 2, .width_ns = 1000};
-  uint64_t drops = 0;
-  uint64_t memory[2];
+  struct mrc_qp_attr first = {.qpn = 77}, second = {.qpn = 78}, moved = {.sq_psn = 5};
+  uint64_t drops = 0, memory[2];
   uint64_t address = (uintptr_t)memory;
   const struct {
     struct mrc_command command;
@@ -115,14 +115,10 @@ static void test_commands__each_reaches_its_engine_function(void) {
       {{.op = MRC_COMMAND_MR_REGISTER, .address = address, .key = 3, .access = 1}, -EINVAL},
       {{.op = MRC_COMMAND_MR_DEREGISTER, .key = 3}, 0},
       {{.op = MRC_COMMAND_MR_DEREGISTER, .key = 3}, -ENOENT},
-      {{.op = MRC_COMMAND_QP_CREATE, .pointer = &(struct mrc_qp_attr){.qpn = 77}}, 0},
-      {{.op = MRC_COMMAND_QP_CREATE, .pointer = &(struct mrc_qp_attr){.qpn = 78}}, -EEXIST},
+      {{.op = MRC_COMMAND_QP_CREATE, .pointer = &first}, 0},
+      {{.op = MRC_COMMAND_QP_CREATE, .pointer = &second}, -EEXIST},
       {{.op = MRC_COMMAND_QP_CREATE}, -EINVAL},
-      {{.op = MRC_COMMAND_QP_MODIFY,
-        .qpn = 77,
-        .value = MRC_QP_RTS,
-        .pointer = &(struct mrc_qp_attr){.sq_psn = 5}},
-       0},
+      {{.op = MRC_COMMAND_QP_MODIFY, .qpn = 77, .value = MRC_QP_RTS, .pointer = &moved}, 0},
       {{.op = MRC_COMMAND_QP_MODIFY, .qpn = 77, .value = MRC_QP_RTS}, -EINVAL},
       {{.op = MRC_COMMAND_QP_SET_EVS, .qpn = 77, .value = 1, .pointer = evs}, 0},
       {{.op = MRC_COMMAND_QP_SET_EVS, .qpn = 77, .value = 2, .pointer = evs}, -EINVAL},
