@@ -7,14 +7,19 @@ well.
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import cbuild
 import pytest
 
 HERE = Path(__file__).parent
+
+Test = tuple[Path, str, cbuild.Flavour]
+Done = subprocess.CompletedProcess[str]
 
 
 def functions() -> list[object]:
@@ -28,35 +33,45 @@ def functions() -> list[object]:
 
 
 def flavours(source: Path) -> list[cbuild.Flavour]:
-    threads = {"io", "emu"} & set(cbuild.parts([source]))
-    return [cbuild.ASAN, cbuild.TSAN] if threads else [cbuild.ASAN]
+    return [cbuild.ASAN, cbuild.TSAN] if has_threads(source) else [cbuild.ASAN]
+
+
+def has_threads(source: Path) -> bool:
+    return not {"io", "emu"}.isdisjoint(cbuild.parts([source]))
+
+
+def run(source: Path, name: str, flavour: cbuild.Flavour) -> Done:
+    program = cbuild.program(source, flavour)
+    return subprocess.run([program, name], capture_output=True, text=True, check=False, timeout=60)
 
 
 @pytest.fixture(scope="session")
-def built(request: pytest.FixtureRequest) -> None:
-    """The programs of all tests that were selected."""
-    chosen = (item.callspec.params for item in request.session.items if hasattr(item, "callspec"))
-    cbuild.build_ahead(
-        dict.fromkeys(
-            (each["source"], each["flavour"])
-            for each in chosen
-            if "flavour" in each and "name" in each
-        )
-    )
+def ended(request: pytest.FixtureRequest) -> dict[Test, Future[Done]]:
+    """All tests that were selected, built on all cores and, where time is virtual, run on them."""
+    chosen: list[Test] = [
+        tuple(item.callspec.params[name] for name in ("source", "name", "flavour"))
+        for item in request.session.items
+        if item.path == Path(__file__)
+    ]
+    cbuild.build_ahead(dict.fromkeys((source, flavour) for source, _, flavour in chosen))
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return {test: pool.submit(run, *test) for test in chosen if not has_threads(test[0])}
 
 
-@pytest.mark.usefixtures("built")
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(("source", "name", "flavour"), functions())
-def test_c(source: Path, name: str, flavour: cbuild.Flavour) -> None:
+def test_c(
+    source: Path, name: str, flavour: cbuild.Flavour, ended: dict[Test, Future[Done]]
+) -> None:
+    test = (source, name, flavour)
     try:
-        program = cbuild.program(source, flavour)
+        done = ended[test].result() if test in ended else run(*test)
     except cbuild.BuildError as error:
         pytest.fail(str(error), pytrace=False)
-    run = subprocess.run([program, name], capture_output=True, text=True, check=False, timeout=60)
-    if "unexpected memory mapping" in run.stderr:
+    if "unexpected memory mapping" in done.stderr:
         pytest.skip("the thread sanitizer cannot map its shadow on this kernel (mmap_rnd_bits)")
-    if run.returncode != 0:
-        pytest.fail(f"exit {run.returncode}\n{run.stdout}{run.stderr}", pytrace=False)
-    assert run.stdout.endswith("1 passed, 0 failed\n")
-    if skipped := re.search(r"^skipped: (.*)", run.stdout, re.MULTILINE):
+    if done.returncode != 0:
+        pytest.fail(f"exit {done.returncode}\n{done.stdout}{done.stderr}", pytrace=False)
+    assert done.stdout.endswith("1 passed, 0 failed\n")
+    if skipped := re.search(r"^skipped: (.*)", done.stdout, re.MULTILINE):
         pytest.skip(skipped[1])
