@@ -7,7 +7,9 @@ import os
 import shutil
 import socket
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
@@ -92,6 +94,54 @@ def has_ended(pid: int) -> bool:
 def udp_socket(bed: Testbed, host: str) -> socket.socket:
     with netns.inside(bed.plan.nodes[host].namespace):
         return socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+
+
+@dataclass
+class Probing:
+    """Datagrams over each path from one host to another, as large as fits."""
+
+    bed: Testbed
+    src: int
+    dst: int
+    rx: socket.socket
+    tx: socket.socket
+    arrived: list[Counter[str]] = field(default_factory=list)
+    """of each round the paths that it came over"""
+
+    def send(self, alive: Collection[str]) -> None:
+        """One round; ends when something came over each path that is alive, or not for long."""
+        number = len(self.arrived)
+        self.arrived.append(Counter())
+        for path in self.bed.shape.topology.paths(self.src, self.dst):
+            data = f"{number} {path.name}".encode().ljust(self.bed.shape.mtu - 112)
+            self.tx.sendto(data, (str(path.dst), PORT + self.src))
+        try:
+            while not self.arrived[number].keys() >= set(alive):
+                words = self.rx.recv(65536).decode().split()
+                self.arrived[int(words[0])][words[1]] += 1
+        except TimeoutError:
+            pass
+
+
+@contextmanager
+def probing(bed: Testbed, src: int, dst: int) -> Iterator[Probing]:
+    with udp_socket(bed, f"h{dst}") as rx, udp_socket(bed, f"h{src}") as tx:
+        rx.bind(("::", PORT + src))
+        rx.settimeout(2)
+        yield Probing(bed, src, dst, rx, tx)
+
+
+def arrivals(bed: Testbed, rounds: int, alive: Collection[str]) -> Counter[str]:
+    """How many come over each path from h0 to h1 under a fault that leaves some whole; heals it.
+
+    Method: those pace the rounds, and what the last one carried comes before what is sent then.
+    """
+    with probing(bed, 0, 1) as pair:
+        for _ in range(rounds):
+            pair.send(alive)
+        bed.heal("all")
+        pair.send([path.name for path in bed.shape.topology.paths(0, 1)])
+    return sum(pair.arrived[:rounds], Counter())
 
 
 def probe(bed: Testbed, src: int = 0, dst: int = 1, each: int = 1) -> Counter[str]:

@@ -52,14 +52,16 @@ class Capturing:
 
 
 def send_burst(bed: Testbed) -> list[bytes]:
-    """Five datagrams in one message, of which only the last is shorter."""
+    """Five datagrams in one message, of which only the last is shorter; all have arrived."""
     payload = os.urandom(4500)
     with udp_socket(bed, "h1") as rx, udp_socket(bed, "h0") as tx:
         rx.bind(("::", PORT))
         rx.settimeout(5)
         tx.setsockopt(SOL_UDP, UDP_SEGMENT, 1000)
         tx.sendto(payload, (str(Addresses().on_path(1, 1, 0)), PORT))
-        return [rx.recv(65536) for _ in range(5)]
+        burst = [payload[start : start + 1000] for start in range(0, len(payload), 1000)]
+        assert sorted(rx.recv(65536) for _ in burst) == sorted(burst)
+    return burst
 
 
 def check_packets_of_a_burst(bed: Testbed, where: str, interfaces: list[str]) -> None:

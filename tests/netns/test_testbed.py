@@ -30,7 +30,7 @@ from mrc.errors import ArgumentError, ConfigError, NetlinkError, StateError
 from mrc.testbed import Fabric, Fault, Mode, Testbed, build, control, nft, state
 from mrc.topology import Addresses
 
-from .conftest import HAS_USERS, PORT, fresh_name, probe, udp_socket
+from .conftest import HAS_USERS, PORT, arrivals, fresh_name, probe, probing, udp_socket
 
 pytestmark = pytest.mark.usefixtures("healed")
 
@@ -171,12 +171,16 @@ def test_paths__a_mark_on_the_outer_header_reaches_the_socket(kernel_bed: Testbe
 @pytest.mark.parametrize("mode", [*Mode])
 @pytest.mark.parametrize("target", FAULTS)
 def test_fail__kills_its_paths_and_no_others(bed: Testbed, target: str, mode: Mode) -> None:
-    bed.fail(target, mode)
-    assert probe(bed, 0, 1) == Counter(ALL - FAULTS[target])
-    assert probe(bed, 1, 0) == Counter(ALL - FAULTS[target])
-    assert bed.heal(target) == [target]
-    assert probe(bed, 0, 1) == Counter(ALL)
-    assert probe(bed, 1, 0) == Counter(ALL)
+    """Method: what a dead path lets through comes before what is sent over it when it healed."""
+    alive = ALL - FAULTS[target]
+    with probing(bed, 0, 1) as there, probing(bed, 1, 0) as back:
+        bed.fail(target, mode)
+        there.send(alive)
+        back.send(alive)
+        assert bed.heal(target) == [target]
+        there.send(ALL)
+        back.send(ALL)
+    assert there.arrived == back.arrived == [Counter(alive), Counter(ALL)]
 
 
 @pytest.mark.parametrize(("mode", "carrier"), [(Mode.SILENT, "1"), (Mode.DOWN, "0")])
@@ -191,7 +195,7 @@ def test_fail__only_down_is_seen_by_the_host(bed: Testbed, mode: Mode, carrier: 
 def test_fail__loses_the_share_once(bed: Testbed, target: str) -> None:
     """Half of 200 datagrams: 100 +- 43 is six sigma; tossed twice it would be 50."""
     bed.fail(target, loss=0.5)
-    arrived = probe(bed, 0, 1, each=200)
+    arrived = arrivals(bed, 200, ALL - FAULTS[target])
     for name in ALL - FAULTS[target]:
         assert arrived[name] == 200
     for name in FAULTS[target]:
