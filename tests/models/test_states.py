@@ -52,6 +52,9 @@ def test_check__finds_a_cell_that_is_wrong(
 ) -> None:
     page = states.PAGE.read_text()
     assert page.count(true) == 1
+    monkeypatch.setattr(
+        states, "SETS", states.SETS[:3]
+    )  # they show the same, in a tenth of the time
     states.PAGE.write_text(page.replace(true, false))
     monkeypatch.setattr(sys, "argv", ["states", "--check"])
     assert states.main() == 1

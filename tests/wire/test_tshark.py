@@ -85,8 +85,8 @@ def encapsulated(packet: bytes, flow: Flow) -> Packet:
     return frame(packet, to_port(flow), via=CARRIER)
 
 
-@settings(max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(flow=flows(), generated=st.lists(packets(), min_size=10, max_size=30))
+@settings(max_examples=2, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(flow=flows(), generated=st.lists(packets(), min_size=20, max_size=60))
 def test_bth__any_packet_through_srv6(
     codec: Codec, tmp_path: Path, flow: Flow, generated: Sequence[Fields]
 ) -> None:
