@@ -75,12 +75,7 @@ class Registration:
     async def __aenter__(self) -> MR:
         return await self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         await self._context.deregister(self._mr)
 
 

@@ -12,7 +12,6 @@ import logging
 import socket
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from types import TracebackType
 from typing import Self
 
 from mrc.errors import InUseError, MrcError, PeerGoneError, ResolveError, StateError
@@ -55,12 +54,7 @@ class Listener:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         await self.close()
 
     async def accept(self) -> QP:

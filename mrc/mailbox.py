@@ -25,7 +25,6 @@ from collections import deque
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, NoReturn, Self
 
 from mrc.endpoint import Context
@@ -121,12 +120,7 @@ class Mailbox:
             raise
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         await self._stop()
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:

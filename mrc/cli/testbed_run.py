@@ -14,9 +14,8 @@ from mrc.cli.arguments import time_argument
 from mrc.cli.ending import Ending
 from mrc.cli.output import Output
 from mrc.cli.testbed_fault import fault_to_json
-from mrc.errors import ArgumentError
 from mrc.testbed import Testbed, schedule
-from mrc.testbed.schedule import Event, Scheduled
+from mrc.testbed.schedule import Event
 
 DESCRIPTION = """\
 Let a test bed fail as the [[faults]] of a TOML file say, counted from now: target, kind, at, until,
@@ -45,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
             stopped = ending.wait(min(times, default=None))
             return stopped or (end is not None and time.monotonic() >= end)
 
-        _run(bed, scheduled, wait, _teller(out))
+        schedule.run(bed, scheduled, wait, _teller(out))
         ending.check()
     return 0
 
@@ -59,7 +58,7 @@ def run_beside(
     with Ending() as ending, subprocess.Popen(argv, env=environment) as process:
         child = os.pidfd_open(process.pid)
         try:
-            _run(
+            schedule.run(
                 bed,
                 scheduled,
                 lambda until: ending.wait(until, child),
@@ -73,18 +72,6 @@ def run_beside(
             process.send_signal(ending.signum)
         code = process.wait()
     return code if code >= 0 else 128 - code
-
-
-def _run(
-    bed: Testbed,
-    scheduled: Sequence[Scheduled],
-    wait: Callable[[float | None], bool],
-    told: Callable[[Event, float], None],
-) -> None:
-    try:
-        schedule.run(bed, scheduled, wait, told)
-    except ValueError as exc:  # two faults of one target that cannot be at once
-        raise ArgumentError(str(exc)) from exc
 
 
 def _teller(out: Output) -> Callable[[Event, float], None]:

@@ -39,11 +39,13 @@ def read(name: str, known: Mapping[str, Any], what: str) -> Document:
     if is_path and not ("/" in name or name.endswith(".toml")):
         there = ", ".join(sorted(known))
         raise ConfigError(f"no {what} {name!r}; there are {there}, or name a file")
+    values = load(Path(name) if is_path else known[name], name)
+    return Document(Path(name).stem if is_path else name, name, values)
+
+
+def load(file: Any, name: str) -> dict[str, Any]:
+    """What a TOML file holds; raises ConfigError."""
     try:
-        text = (Path(name) if is_path else known[name]).read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{name}: {error}") from error
-    try:
-        return Document(Path(name).stem if is_path else name, name, tomllib.loads(text))
-    except tomllib.TOMLDecodeError as error:
+        return tomllib.loads(file.read_text("utf-8"))
+    except (OSError, ValueError) as error:
         raise ConfigError(f"{name}: {error}") from error

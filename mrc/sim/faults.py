@@ -22,10 +22,7 @@ def read_fault(
     Raises ConfigError.
     """
     target = table.text("target")
-    try:
-        parse_target(target)
-    except ValueError as error:
-        raise table.error("target", str(error)) from error
+    table.parsed("target", parse_target)
     kind = table.choice("kind", native.KINDS)
     a, b = _degree(table, kind)
     fault = Fault(

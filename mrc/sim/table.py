@@ -76,7 +76,7 @@ class Table:
         return value
 
     def parsed(self, key: str, parse: Callable[[str], _T], default: str | None = None) -> _T:
-        """A text with a unit, as one of mrc.sim.units reads it."""
+        """A text that means more, such as one with a unit; `parse` raises ValueError."""
         try:
             return parse(self.text(key, default))
         except ValueError as error:

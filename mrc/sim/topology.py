@@ -55,10 +55,7 @@ def read_link(
     Raises ConfigError.
     """
     target = table.text("target")
-    try:
-        parse_target(target)
-    except ValueError as error:
-        raise table.error("target", str(error)) from error
+    table.parsed("target", parse_target)
     rate_bps = table.parsed("rate", units.parse_rate) if table.has("rate") else None
     delay_ns = table.parsed("delay", units.parse_time) if table.has("delay") else None
     table.close()

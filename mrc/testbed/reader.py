@@ -21,9 +21,10 @@ from mrc.testbed.shape import Fabric, LinkChange, Shape
 from mrc.testbed.targets import parse_target
 from mrc.topology import Addresses, Topology
 
-# Of a scenario: how the fabric is used, not what it is.
-_SIMULATORS = (
+# How the fabric is used, not what it is: read by the simulator, faults by mrc.testbed.schedule too.
+_OF_OTHERS = (
     "claim", "baselines", "plot", "transport", "traffic", "reference", "run", "checks", "variants",
+    "faults",
 )  # fmt: skip
 
 
@@ -34,8 +35,6 @@ class TopologyFile:
     name: str
     title: str
     shape: Shape
-    faults: tuple[Table, ...]
-    """its `[[faults]]`, which nobody has looked into yet"""
 
 
 def names() -> list[str]:
@@ -58,7 +57,7 @@ def parse(
 ) -> TopologyFile:
     """Makes sense of a document; raises ConfigError."""
     table = Table(values, place)
-    for key in _SIMULATORS:
+    for key in _OF_OTHERS:
         table.has(key)
     title = table.text("title", "")
     within = table.table("topology")
@@ -75,9 +74,8 @@ def parse(
         shape = shape_of(tiers, addresses, links, fabric)
     except ValueError as error:
         raise table.error("topology", str(error)) from error
-    faults = tuple(table.tables("faults"))
     table.close()
-    return TopologyFile(name, title, shape, faults)
+    return TopologyFile(name, title, shape)
 
 
 def shape_of(

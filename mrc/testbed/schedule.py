@@ -6,14 +6,13 @@ from __future__ import annotations
 import heapq
 import math
 import time
-import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-from mrc.errors import ConfigError
-from mrc.sim import native
+from mrc.errors import ArgumentError, ConfigError
+from mrc.sim import document, native
 from mrc.sim import scenario as sim
 from mrc.sim.faults import occurrences, read_fault
 from mrc.sim.table import Table
@@ -51,13 +50,9 @@ def load(path: str, plan: Plan) -> list[Scheduled]:
 
     Raises ConfigError, also for what this test bed or this kernel cannot do.
     """
-    try:
-        values = tomllib.loads(Path(path).read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: {error}") from error
     fabric = plan.shape.topology
     found = []
-    for table in Table(values, path).tables("faults"):
+    for table in Table(document.load(Path(path), path), path).tables("faults"):
         times = read_fault(table, lambda target: parse_target(target, fabric))
         target = parse_target(times.target, fabric)
         try:
@@ -159,6 +154,8 @@ def run(
 
     `wait` sleeps until a time (of time.monotonic; None: for good) and says whether to end. `told`
     hears of each event when it has happened, and how many seconds after the start that was.
+
+    Raises ArgumentError for faults of one target that cannot be at once.
     """
     begun = time.monotonic()
     failing: dict[Target, None] = {}
@@ -186,5 +183,8 @@ def _carry_out(bed: Testbed, event: Event, due: float) -> None:
 
     if event.fault is None:
         bed.heal(str(event.target), ready)
-    else:
+        return
+    try:
         bed.set_fault(event.target, event.fault, ready)
+    except ValueError as exc:
+        raise ArgumentError(str(exc)) from exc

@@ -16,7 +16,6 @@ import os
 import re
 import secrets
 import stat
-from types import TracebackType
 from typing import Self
 
 from mrc.errors import MrcError
@@ -109,12 +108,7 @@ class Source:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -260,12 +254,7 @@ class OutputDirectory:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         os.close(self._fd)
 
     def sweep(self) -> list[str]:

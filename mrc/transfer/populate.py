@@ -12,7 +12,6 @@ import asyncio
 import ctypes
 from collections.abc import Callable
 from concurrent.futures import Future
-from types import TracebackType
 from typing import Self
 
 from mrc.transfer.threads import Line
@@ -59,13 +58,8 @@ class Ahead:
         self.reached(0)
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self._line.__aexit__(kind, error, trace)
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self._line.__aexit__(*exc_info)
 
     def reached(self, offset: int) -> None:
         """All before `offset` has been written."""

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from types import TracebackType
 from typing import Self, TypeVar, TypeVarTuple
 
 T = TypeVar("T")
@@ -44,12 +43,7 @@ class Line:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exc_info: object) -> None:
         await in_thread(partial(self._pool.shutdown, cancel_futures=True))
 
     def put(self, job: Callable[[*Ts], T], *args: *Ts) -> Future[T]:

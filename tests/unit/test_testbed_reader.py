@@ -79,11 +79,6 @@ def test_parse__every_key() -> None:
     assert str(shape.addresses.oob(0)) == "fd00:c::1"
 
 
-def test_parse__leaves_faults_to_others() -> None:
-    (fault,) = parsed().faults
-    assert fault.text("target") == "t1:1.0"
-
-
 def test_link_properties__the_last_change_counts() -> None:
     shape = parsed(topology__jitter="0ns").shape
     assert shape.links == (LinkChange("plane:2", None, 10**6), LinkChange("uplink:2.1.0", 10**7))
