@@ -24,6 +24,7 @@ from mrc.errors import ConnectError, MrcError
 from mrc.observe import local, remote
 from mrc.observe.rates import checked, with_rates
 from mrc.observe.snapshot import Snapshot
+from mrc.testbed import rootless
 
 EXAMPLES = """\
 examples:
@@ -100,7 +101,7 @@ async def _local() -> AsyncIterator[Look]:
 
 async def _look_local() -> dict[str, Snapshot]:
     """Of all that are there; those that end meanwhile are left out."""
-    paths = local.sockets()
+    paths = local.sockets(rootless.run_folder())
     found = await asyncio.gather(*map(_look_at, paths))
     return {str(path): seen for path, seen in zip(paths, found, strict=True) if seen is not None}
 

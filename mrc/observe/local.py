@@ -6,6 +6,7 @@ namespace. Each line that a viewer sends is answered with one line, a snapshot a
 
 The folder is the first of these that can be ours, with mode 0700:
 /run/mrc-endpoints (root), $XDG_RUNTIME_DIR/mrc-endpoints, /tmp/mrc-endpoints-UID.
+In test beds an ordinary user is root, with a /run of their own.
 """
 
 from __future__ import annotations
@@ -85,10 +86,14 @@ def _is_alive(path: Path) -> bool:
     return True
 
 
-def sockets() -> list[Path]:
-    """The sockets of the endpoints that this user may look into. Those of the dead are removed."""
+def sockets(of_beds: Path | None = None) -> list[Path]:
+    """The sockets of the endpoints that this user may look into. Those of the dead are removed.
+
+    `of_beds`: the /run of the user's test beds.
+    """
     found = []
-    for folder in dict.fromkeys(_folders()):
+    beds = [] if of_beds is None else [of_beds / _NAME]
+    for folder in dict.fromkeys([*_folders(), *beds]):
         ours = _is_ours(folder)
         if not ours and os.geteuid() != 0:
             continue

@@ -59,6 +59,16 @@ def enter(*, create: bool) -> bool:
     return True
 
 
+def run_folder() -> Path | None:
+    """What is /run for the user's test beds, seen from outside of them; None if there are none."""
+    try:
+        with (_place() / "keeper").open("rb") as lock:
+            keeper = _find(lock.fileno())
+    except OSError:
+        return None
+    return None if keeper is None else Path("/proc", str(keeper), "root", "run")
+
+
 def leave_for_good() -> None:
     """End the keeper, once the last test bed is down, unless another command uses its namespaces.
     The kernel removes them with the last process inside.
@@ -117,13 +127,15 @@ def command(argv: Sequence[str]) -> list[str]:
     return [*_UNSHARE, "sh", "-c", f'{_PREPARE}exec "$@"', "sh", *argv]
 
 
-def _folder() -> Path:
-    """Where the user's keeper is written down, which must be nobody else's.
-
-    Raises StateError.
-    """
+def _place() -> Path:
+    """Where the user's keeper is written down."""
     base = os.environ.get("XDG_RUNTIME_DIR")
-    folder = Path(base, "mrc") if base else Path(f"/tmp/mrc-{os.geteuid()}")
+    return Path(base, "mrc") if base else Path(f"/tmp/mrc-{os.geteuid()}")
+
+
+def _folder() -> Path:
+    """The same, when it is there and nobody else's. Raises StateError."""
+    folder = _place()
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         found = folder.lstat()

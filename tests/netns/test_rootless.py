@@ -7,6 +7,7 @@ which Python can be read by everyone, wherever it is installed.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -42,7 +43,7 @@ exec "$@"
 class User:
     home: Path
 
-    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+    def start(self, *words: str) -> subprocess.Popen[str]:
         python = Path(sys.executable).resolve().parents[1]
         closed = [
             each for each in (*reversed(python.parents), python) if not each.stat().st_mode & 1
@@ -51,30 +52,18 @@ class User:
         empty.mkdir(exist_ok=True)
         drop = ["setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups", "--"]
         hidden = str(closed[0]) if closed else ""
-        argv = [
-            "unshare",
-            "-m",
-            "sh",
-            "-e",
-            "-c",
-            SHOW_PYTHON,
-            "sh",
-            str(python),
-            hidden,
-            str(empty),
-        ]
+        show = ["unshare", "-m", "sh", "-e", "-c", SHOW_PYTHON, "sh"]
+        argv = [*show, str(python), hidden, str(empty), *drop, sys.executable, "-m", "mrc", *words]
         env = os.environ | {
             "HOME": str(self.home), "XDG_RUNTIME_DIR": str(self.home), "PYTHONPATH": str(ROOT),
         }  # fmt: skip
-        mrc = [sys.executable, "-m", "mrc", *words]
-        return subprocess.run(
-            [*argv, *drop, *mrc],
-            check=False,
-            capture_output=True,
-            text=True,
-            env=env,
-            cwd=self.home,
-        )
+        pipe = subprocess.PIPE
+        return subprocess.Popen(argv, stdout=pipe, stderr=pipe, text=True, env=env, cwd=self.home)
+
+    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        with self.start(*words) as process:
+            output, errors = process.communicate()
+        return subprocess.CompletedProcess(words, process.returncode, output, errors)
 
     def keeper(self) -> int | None:
         """The process that holds the user's namespaces."""
@@ -129,6 +118,23 @@ def test_testbed__begins_anew_when_the_keeper_was_killed(user: User) -> None:
     assert keeper is not None
     os.kill(keeper, signal.SIGKILL)
     assert user.run(*up).stdout.startswith("one is up")
+
+
+def test_top__sees_from_outside_who_is_inside(user: User) -> None:
+    shape = ("--planes", "1", "--t1", "1", "--fabric", "emulated")
+    assert json.loads(user.run("top", "--local", "--json", "-i", "0.1").stdout)["endpoints"] == []
+    assert not (user.home / "mrc").exists()
+    assert user.run("testbed", "up", *shape).returncode == 0
+    recv = ("testbed", "exec", "h1", "--", sys.executable, "-m", "mrc", "recv")
+    with user.start(*recv) as receiving:
+        assert receiving.stderr is not None
+        while "listening" not in receiving.stderr.readline():
+            assert receiving.poll() is None
+        shown = user.run("top", "--local", "--json", "-i", "0.1")
+        receiving.terminate()
+        receiving.communicate()
+    (endpoint,) = json.loads(shown.stdout)["endpoints"]
+    assert (endpoint["host"], endpoint["program"]) == ("h1", "mrc recv"), shown.stderr
 
 
 def test_testbed__trusts_no_folder_of_others(user: User) -> None:

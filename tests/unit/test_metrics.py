@@ -102,12 +102,19 @@ async def test_names__follow_the_conventions() -> None:
     assert any(family.name == "process_cpu_seconds" for family in families)
 
 
-async def test_alerts__name_metrics_that_exist() -> None:
+async def test_alerts__name_metrics_and_labels_that_exist() -> None:
     text = (ROOT / "tools" / "alerts.yml").read_text()
     async with connected_pair(metrics=HERE) as pair:
-        exist = {name for name, _ in await scrape(pair.near_context)}
+        exist = await scrape(pair.near_context)
     named = set(re.findall(r"\bmrc_\w+", text))
-    assert len(named) >= 6 and named <= exist
+    assert len(named) >= 6 and named <= {name for name, _ in exist}
+    selected = set(re.findall(r'(\w+)="(\w+)"', text))
+    assert selected == {("state", "assumed_bad")}
+    assert selected <= {pair for _, labels in exist for pair in labels}
+    grouped = {word for words in re.findall(r"by \((.*?)\)", text) for word in words.split(", ")}
+    grouped |= set(re.findall(r"\$labels\.(\w+)", text))
+    # The scraper itself says which instance it was.
+    assert grouped - {"instance"} <= {name for _, labels in exist for name, _ in labels}
 
 
 # ---- values ---------------------------------------------------------------------------------
