@@ -119,7 +119,7 @@ struct mrc_engine {
   struct mrc_burst *bursts;
   int burst_capacity;
   int n_bursts;
-  bool committing; /* a transmit waits for its commit */
+  bool committing;             /* a transmit waits for its commit */
   struct mrc_icrc_begun begun; /* of the last packet received */
   /* the SACK at hand */
   uint32_t sack_serial;
