@@ -51,7 +51,7 @@ enum {
   X(mpr, 1024)                     \
   X(cc, MRC_CC_DELAY)              \
   X(spin_us, 0)                    \
-  X(coalesce_us, 100)              \
+  X(coalesce_us, 250)              \
   X(arena_mib, 16)                 \
   X(max_burst_bytes, 0)            \
   X(sack_threshold_bytes, 0)       \

@@ -118,7 +118,7 @@ class ContextConfig:
     ev_active_per_plane: int = 0  # 0: all
     mtu_limit: int = lib.MRC_MAX_MTU  # bytes of payload in a packet at most
     spin_us: int = 0  # busy poll so long before sleeping; polled: the event loop turns meanwhile
-    coalesce_us: int = 100  # while bursts come in, take them in one go so often; 0: each
+    coalesce_us: int = 250  # while bursts come in, take them in one go so often; 0: each
     polled: bool = False  # no datapath thread: the event loop runs it, and must not be kept busy
     rcvbuf_bytes: int = 0  # 0: the engine's default
     sndbuf_bytes: int = 0

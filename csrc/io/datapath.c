@@ -22,8 +22,6 @@ enum {
   PUBLISH_AT_ONCE = 256,   /* events of one round of publishing */
   FAULTS_AT_ONCE = 64,     /* of these, warnings of memory faults */
   PUBLISH_ROUNDS = 4,      /* rounds of publishing of one turn */
-  COALESCE_BYTES = 32768,  /* received in a turn: more of it is on its way */
-  COALESCE_TURNS = 16,     /* of that kind until the wait has its full length */
   MAX_DEFER_NS = 10000000, /* deadlines wait so long for a backlog of input */
   DEFAULT_RING_ENTRIES = 8192,
   MIN_RING_ENTRIES = 2 * MRC_MAX_PORTS, /* the warnings of opening must fit */
@@ -69,8 +67,10 @@ static void put_event(struct mrc_datapath *datapath, const struct mrc_event *eve
 static void receive(struct mrc_datapath *datapath, int port) {
   int n = mrc_udp_receive(&datapath->udp, port);
   if (n > 0) {
-    datapath->received_bytes +=
+    const struct mrc_udp_delivered delivered =
         mrc_udp_deliver(&datapath->udp, port, datapath->engine, look_at_clock(datapath));
+    datapath->received.bytes += delivered.bytes;
+    datapath->received.packets += delivered.packets;
     if (datapath->recorder.recording)
       mrc_recorder_look(&datapath->recorder, datapath->engine, port, datapath->now_ns);
   }
@@ -147,19 +147,13 @@ static int wait_for(int epoll_fd, struct epoll_event *ready, uint64_t ns) {
   return epoll_pwait2(epoll_fd, ready, READY_AT_ONCE, ns == MRC_NEVER ? NULL : &timeout, NULL);
 }
 
-/* While bursts come in, each would wake us, at a price for the sender of the wake-up too: its core
-   interrupts ours. So their sockets are left alone for a moment, as a NIC moderates interrupts, and
-   what has come by then is taken in one go. The moment grows as bursts go on coming: a message of
-   some bursts does not wait. A command ends it. */
+/* While bursts come in, the thread waits a moment before it looks at its sockets again. A command
+   ends that. Returns how long it may sleep then. */
 static uint64_t coalesce(struct mrc_datapath *datapath, uint64_t ns) {
-  if (datapath->received_bytes >= COALESCE_BYTES)
-    datapath->bulk_turns = mrc_min_u32(datapath->bulk_turns + 1, COALESCE_TURNS);
-  else if (datapath->received_bytes > 0)
-    datapath->bulk_turns /= 2;
-  const bool bulk = datapath->received_bytes >= COALESCE_BYTES;
-  datapath->received_bytes = 0;
-  const uint64_t pause_ns = datapath->coalesce_ns * datapath->bulk_turns / COALESCE_TURNS;
-  if (!bulk || ns == 0 || pause_ns == 0) return ns;
+  const struct mrc_udp_delivered received = datapath->received;
+  datapath->received = (struct mrc_udp_delivered){0};
+  const uint64_t pause_ns = mrc_pause_after(&datapath->pause, received.bytes, received.packets);
+  if (ns == 0 || pause_ns == 0) return ns;
   struct pollfd commands = {.fd = datapath->command_fd, .events = POLLIN};
   struct timespec pause = {.tv_nsec = (long)mrc_min_u64(ns, pause_ns)};
   ppoll(&commands, 1, &pause, NULL);
@@ -441,7 +435,7 @@ int mrc_datapath_open(struct mrc_datapath *datapath, const struct mrc_ctx_config
       (struct mrc_datapath){.epoll_fd = -1, .command_fd = -1, .event_fd = -1, .timer_fd = -1};
   datapath->polled = config->polled != 0;
   datapath->spin_ns = config->spin_us * 1000ull;
-  datapath->coalesce_ns = datapath->polled ? 0 : config->coalesce_us * 1000ull;
+  datapath->pause.longest_ns = datapath->polled ? 0 : config->coalesce_us * 1000ull;
   int error = mrc_udp_open(&datapath->udp, config, cause);
   if (error == 0) error = open_rings(datapath, config->ring_entries, cause);
   if (error == 0) error = open_engine(datapath, config, cause);

@@ -14,6 +14,7 @@
 
 #include "io/cause.h"
 #include "io/guards.h"
+#include "io/pause.h"
 #include "io/recorder.h"
 #include "io/spsc.h"
 #include "io/udp.h"
@@ -28,21 +29,20 @@ struct mrc_datapath {
   struct mrc_recorder recorder;
   pthread_t thread;
   int epoll_fd;
-  int command_fd;          /* eventfd: wakes the thread */
-  int event_fd;            /* eventfd: readable when events wait */
-  int timer_fd;            /* polled: makes epoll_fd readable at the deadline */
-  uint64_t armed_ns;       /* when timer_fd fires; in the past: it has */
-  uint32_t blocked;        /* ports that the engine was told not to use, bit n - 1 for port n */
-  uint64_t now_ns;         /* when the clock was last read */
-  uint64_t spin_ns;        /* poll so long without sleeping after the last input */
-  uint64_t coalesce_ns;    /* leave the sockets alone so long while bursts come in */
-  uint64_t received_bytes; /* in this turn */
-  uint32_t bulk_turns;     /* how long bursts have been coming in */
-  uint64_t last_work_ns;   /* time of the last input or output */
-  bool published;          /* something entered `events` in this turn */
-  uint64_t expired_ns;     /* when the engine's deadlines were last looked at */
-  bool backlog;            /* this turn left received packets in a socket */
-  bool more;               /* the last turn ended at a bound: do not sleep */
+  int command_fd;    /* eventfd: wakes the thread */
+  int event_fd;      /* eventfd: readable when events wait */
+  int timer_fd;      /* polled: makes epoll_fd readable at the deadline */
+  uint64_t armed_ns; /* when timer_fd fires; in the past: it has */
+  uint32_t blocked;  /* ports that the engine was told not to use, bit n - 1 for port n */
+  uint64_t now_ns;   /* when the clock was last read */
+  uint64_t spin_ns;  /* poll so long without sleeping after the last input */
+  struct mrc_udp_delivered received; /* in this turn */
+  struct mrc_pause pause;
+  uint64_t last_work_ns; /* time of the last input or output */
+  bool published;        /* something entered `events` in this turn */
+  uint64_t expired_ns;   /* when the engine's deadlines were last looked at */
+  bool backlog;          /* this turn left received packets in a socket */
+  bool more;             /* the last turn ended at a bound: do not sleep */
   bool stopping;
   bool polled; /* no thread: the caller runs it */
 };

@@ -74,9 +74,14 @@ static inline struct mrc_udp_port *mrc_udp_port(const struct mrc_udp *udp, int p
 /* Takes what waits at one port's receive socket, up to a fixed amount, into the inbox. Returns the
    number of messages; 0 when there is none. */
 int mrc_udp_receive(struct mrc_udp *udp, int port);
-/* Gives the packets of the inbox to the engine; returns their bytes. `now_ns` must not be earlier
-   than the receive. */
-uint64_t mrc_udp_deliver(struct mrc_udp *udp, int port, mrc_engine *engine, uint64_t now_ns);
+/* Gives the packets of the inbox to the engine, and counts them. `now_ns` must not be earlier than
+   the receive. */
+struct mrc_udp_delivered {
+  uint64_t bytes;
+  uint32_t packets;
+};
+struct mrc_udp_delivered mrc_udp_deliver(struct mrc_udp *udp, int port, mrc_engine *engine,
+                                         uint64_t now_ns);
 
 /* Sends up to MRC_UDP_BURSTS bursts and writes their fates for mrc_engine_commit. Returns the set
    of ports that refused one and wait now, bit n - 1 for port n. */

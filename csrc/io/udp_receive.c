@@ -148,12 +148,12 @@ static void read_message(struct msghdr *message, struct delivery *delivery) {
   }
 }
 
-uint64_t mrc_udp_deliver(struct mrc_udp *udp, int port_number, mrc_engine *engine,
-                         uint64_t now_ns) {
+struct mrc_udp_delivered mrc_udp_deliver(struct mrc_udp *udp, int port_number, mrc_engine *engine,
+                                         uint64_t now_ns) {
   struct mrc_udp_port *port = mrc_udp_port(udp, port_number);
   struct mrc_udp_inbox *inbox = udp->inbox;
   const uint64_t lead_ns = clock_lead_ns(now_ns);
-  uint64_t bytes_delivered = 0;
+  struct mrc_udp_delivered delivered = {0};
   for (int i = 0; i < inbox->n; i++) {
     struct delivery delivery = {.clock_lead_ns = lead_ns,
                                 .meta = {.dport = udp->udp_port,
@@ -167,14 +167,15 @@ uint64_t mrc_udp_deliver(struct mrc_udp *udp, int port_number, mrc_engine *engin
     uint32_t total = inbox->messages[i].msg_len;
     uint32_t step = delivery.segment_bytes != 0 ? delivery.segment_bytes : MESSAGE_BYTES;
     if (step < total) udp->counters[MRC_IO_GRO_SEGMENTS] += (total + step - 1) / step;
-    bytes_delivered += total;
+    delivered.bytes += total;
     uint32_t offset = 0;
     do { /* an empty datagram is a packet too: the engine counts it as too short */
       uint32_t bytes = mrc_min_u32(step, total - offset);
       mrc_engine_receive(engine, inbox->bytes[i] + offset, bytes, &delivery.meta, now_ns);
       offset += bytes;
+      delivered.packets++;
     } while (offset < total);
   }
   inbox->n = 0;
-  return bytes_delivered;
+  return delivered;
 }

@@ -61,8 +61,11 @@ def enter(*, create: bool) -> bool:
 
 def run_folder() -> Path | None:
     """What is /run for the user's test beds, seen from outside of them; None if there are none."""
+    place = _place()
     try:
-        with (_place() / "keeper").open("rb") as lock:
+        if place.lstat().st_uid != os.geteuid():
+            return None  # somebody else made it, to be believed
+        with (place / "keeper").open("rb") as lock:
             keeper = _find(lock.fileno())
     except OSError:
         return None

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "io/datapath.h" /* whose pause it is */
+#include "io/pause.h"
 #include "sides.h"
 
 /* ---- A pause that is counted ---- */
@@ -53,4 +54,40 @@ static void test_write__takes_bursts_in_one_go(void) {
   }
 }
 
-CHECK_MAIN(RUN(test_write__takes_bursts_in_one_go))
+/* ---- How long it is ---- */
+
+enum { LONGEST_NS = 16000, BURST = 62 * 1024, TURNS = 3 * MRC_PAUSE_TURNS };
+
+static void test_pause__grows_while_bursts_come(void) {
+  struct mrc_pause pause = {.longest_ns = LONGEST_NS};
+  for (uint64_t turn = 1; turn <= TURNS; turn++) {
+    CHECK_ROW(turn);
+    CHECK_EQ(mrc_pause_after(&pause, BURST, 7), LONGEST_NS / 16 * mrc_min_u64(turn, 16));
+  }
+  CHECK_EQ(mrc_pause_after(&pause, 0, 0), 0); /* a turn for other reasons */
+  CHECK_EQ(mrc_pause_after(&pause, BURST, 7), LONGEST_NS);
+  CHECK_EQ(mrc_pause_after(&pause, 1000, 1), 0);
+  CHECK_EQ(mrc_pause_after(&pause, BURST, 7), LONGEST_NS / 16 * 9);
+}
+
+/* However long it may be, no turn has more packets than a window spares: here one comes each us. */
+static void test_pause__leaves_windows_of_small_packets_room(void) {
+  struct mrc_pause pause = {.longest_ns = 1000000};
+  uint64_t pause_ns = 0;
+  for (int turn = 0; turn < 10 * MRC_PAUSE_TURNS; turn++) {
+    const uint32_t packets = 64 + (uint32_t)(pause_ns / 1000);
+    pause_ns = mrc_pause_after(&pause, packets * 1024, packets);
+    CHECK_ROW(turn);
+    CHECK(packets <= MRC_PAUSE_PACKETS + pause.longest_ns / 1000 / MRC_PAUSE_TURNS);
+  }
+  CHECK(pause_ns > 0);
+}
+
+static void test_pause__never(void) {
+  struct mrc_pause pause = {0};
+  for (int turn = 0; turn < TURNS; turn++)
+    CHECK_EQ(mrc_pause_after(&pause, BURST, 7), 0);
+}
+
+CHECK_MAIN(RUN(test_write__takes_bursts_in_one_go), RUN(test_pause__grows_while_bursts_come),
+           RUN(test_pause__leaves_windows_of_small_packets_room), RUN(test_pause__never))
