@@ -181,24 +181,29 @@ static int list_sources(const struct side *peer, struct mrc_peer_source *sources
   return n;
 }
 
+/* What a move to RTS takes. */
+static struct mrc_qp_attr sending_attr(const struct side *side, const struct setup *setup) {
+  return (struct mrc_qp_attr){.sq_psn = 0xffff00 + (side->qpn & 0xff),
+                              .path_mtu = setup->path_mtu,
+                              .peer_mpr = WINDOW_PSNS,
+                              .peer_max_wimm = 16,
+                              .timeout = setup->timeout,
+                              .retry_linear = 7,
+                              .retry_exp = setup->retry_exp,
+                              .cc = MRC_CC_DELAY};
+}
+
 static void connect_side(struct side *side, const struct side *peer, const struct setup *setup) {
   struct mrc_ev_attr evs[MAX_PORTS * EVS_PER_PORT];
   struct mrc_peer_source sources[MAX_PORTS * EVS_PER_PORT];
-  struct mrc_qp_attr attr = {.qpn = side->qpn,
-                             .sq_depth = 64,
-                             .mpr = WINDOW_PSNS,
-                             .max_wimm = 16,
-                             .dest_qpn = peer->qpn,
-                             .rq_psn = 0xffff00 + (peer->qpn & 0xff),
-                             .integrity = setup->integrity,
-                             .sq_psn = 0xffff00 + (side->qpn & 0xff),
-                             .path_mtu = setup->path_mtu,
-                             .peer_mpr = WINDOW_PSNS,
-                             .peer_max_wimm = 16,
-                             .timeout = setup->timeout,
-                             .retry_linear = 7,
-                             .retry_exp = setup->retry_exp,
-                             .cc = MRC_CC_DELAY};
+  struct mrc_qp_attr attr = sending_attr(side, setup);
+  attr.qpn = side->qpn;
+  attr.sq_depth = 64;
+  attr.mpr = WINDOW_PSNS;
+  attr.max_wimm = 16;
+  attr.dest_qpn = peer->qpn;
+  attr.rq_psn = 0xffff00 + (peer->qpn & 0xff);
+  attr.integrity = setup->integrity;
   struct mrc_command command = {.op = MRC_COMMAND_QP_CREATE, .pointer = &attr, .qpn = side->qpn};
   CHECK_EQ(run(side, command), 0);
   command.op = MRC_COMMAND_QP_MODIFY;
@@ -219,14 +224,7 @@ static void connect_side(struct side *side, const struct side *peer, const struc
 }
 
 static void make_ready(struct side *side, const struct setup *setup) {
-  struct mrc_qp_attr attr = {.sq_psn = 0xffff00 + (side->qpn & 0xff),
-                             .path_mtu = setup->path_mtu,
-                             .peer_mpr = WINDOW_PSNS,
-                             .peer_max_wimm = 16,
-                             .timeout = setup->timeout,
-                             .retry_linear = 7,
-                             .retry_exp = setup->retry_exp,
-                             .cc = MRC_CC_DELAY};
+  struct mrc_qp_attr attr = sending_attr(side, setup);
   struct mrc_command command = {
       .op = MRC_COMMAND_QP_MODIFY, .pointer = &attr, .qpn = side->qpn, .value = MRC_QP_RTS};
   CHECK_EQ(run(side, command), 0);
