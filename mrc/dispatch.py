@@ -140,8 +140,7 @@ class Dispatcher:
 
     def _flush(self) -> None:
         self._flush_due = False
-        if self._outgoing:
-            self._submit()
+        self._submit()
         if self.device.polled:
             self._on_readable()  # nobody else sends what was asked for
 
@@ -174,7 +173,7 @@ class Dispatcher:
             pass
 
     def _on_readable(self) -> None:
-        if self._outgoing and (self.device.polled or not self._flush_due):
+        if self.device.polled or not self._flush_due:
             self._submit()
         if self._take_batch() or (self.device.polled and self._outgoing):
             self._loop.call_soon(self._on_readable)  # let others run between batches
