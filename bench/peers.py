@@ -13,7 +13,9 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from bed import HOSTS, Bed
 from contenders import Raw
@@ -54,15 +56,22 @@ def install() -> None:
 
 
 def serve_and_run(
-    bed: Bed, server: list[str], client: list[str], port: int, **environment: str
+    bed: Bed,
+    server: list[str],
+    client: list[str],
+    port: int,
+    ready: Callable[[], None] = lambda: None,
+    environment: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[Ended, Raw]:
     """Runs a server in the receiver's host and then a client in the sender's, both to their ends.
 
-    Returns what the client printed, and the time from its start to the end of both.
+    Calls `ready` between. Returns what the client printed, and the time from its start to the end
+    of both.
     """
     process = start_once(bed, HOSTS[1], server, **environment)
     try:
         until_listening(bed, process, port)
+        ready()
         start = time.monotonic_ns()
         sent = run_once(bed, HOSTS[0], client, **environment)
         got = wait_for(process)
@@ -128,7 +137,9 @@ def ucx(bed: Bed, test: str, size: int, ms: int) -> Raw:
     common = ["ucx_perftest", "-p", str(_UCX_PORT), "-6"]
     job = ["-t", test, "-s", str(size), "-n", str(count), "-w", "5", "-f", "-v"]
     target = bed.plane_address(HOSTS[1], 1)
-    sent, raw = serve_and_run(bed, common, [*common, target, *job], _UCX_PORT, **environment)
+    sent, raw = serve_and_run(
+        bed, common, [*common, target, *job], _UCX_PORT, environment=environment
+    )
     rows = [row for row in csv.reader(sent.output.splitlines()) if row[0].strip() == str(count)]
     if not rows:
         raise BenchError(f"ucx_perftest: {sent.output.strip().splitlines()[-1]}")
@@ -152,17 +163,17 @@ def libfabric(bed: Bed, size: int, ms: int) -> Raw:
 # ---- Files --------------------------------------------------------------------------------------
 
 
-def warm_pages(copy: Path, size: int) -> None:
-    """Leaves the kernel with as many free pages as the copy takes.
+def warm_pages(target: Path, size: int) -> None:
+    """Leaves the kernel with as many free pages as the copy takes, before that is made.
 
     A hypervisor takes free pages back after some seconds, and gives them again one fault at a
     time: whichever row came first would pay for that.
     """
     block = bytes(1 << 20)
-    with copy.open("wb", buffering=0) as file:
+    with target.open("wb", buffering=0) as file:
         for _ in range(-(-size // len(block))):
             file.write(block)
-    copy.unlink()
+    target.unlink()
 
 
 def compare_files(source: Path, copy: Path) -> None:
@@ -171,21 +182,23 @@ def compare_files(source: Path, copy: Path) -> None:
         raise CopyError(f"{copy.name} differs from its source")
 
 
-def mrc_file(bed: Bed, source: Path, folder: Path) -> Raw:
+def mrc_file(bed: Bed, source: Path, target: Path) -> Raw:
     """`mrc send` to `mrc recv`, as it counts: until the receiver has verified the digest."""
-    server = [*_MRC, "recv", "--output", str(folder), "--once", "--overwrite"]
-    client = [*_MRC, "send", "--json", "--quiet", str(source), "h1"]
-    sent, raw = serve_and_run(bed, server, client, _MRC_PORT)
-    told = json.loads(sent.output)
     size = source.stat().st_size
+    server = [*_MRC, "recv", "--output", str(target.parent), "--once"]
+    client = [*_MRC, "send", "--json", "--quiet", str(source), "h1"]
+    sent, raw = serve_and_run(bed, server, client, _MRC_PORT, lambda: warm_pages(target, size))
+    told = json.loads(sent.output)
     return {**raw, "bytes": size, "ns": 8e9 * size / told["goodput_bits_per_second"]}
 
 
 def socat_file(bed: Bed, source: Path, target: Path) -> Raw:
     """What an administrator would type."""
+    size = source.stat().st_size
     listen = f"TCP6-LISTEN:{_SOCAT_PORT},reuseaddr"
     server = ["socat", "-u", "-b", "1048576", listen, f"OPEN:{target},creat,trunc"]
     here, there = bed.flows(1)
     to = f"TCP6:[{there}]:{_SOCAT_PORT},bind=[{here}]"
     client = ["socat", "-u", "-b", "1048576", f"OPEN:{source}", to]
-    return {**serve_and_run(bed, server, client, _SOCAT_PORT)[1], "bytes": source.stat().st_size}
+    _, raw = serve_and_run(bed, server, client, _SOCAT_PORT, lambda: warm_pages(target, size))
+    return {**raw, "bytes": size}

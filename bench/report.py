@@ -55,6 +55,12 @@ def machine() -> dict[str, Any]:
     }
 
 
+def file_system(folder: str) -> str:
+    """Its kind, as the kernel calls it: "ext2/ext3", "tmpfs"."""
+    command = ["stat", "--file-system", "--format", "%T", folder]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
 def commit() -> str:
     command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

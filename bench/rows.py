@@ -202,25 +202,25 @@ def _latency(make: Maker, floor: Floor, mrc: Mrc, polled: Mrc) -> Iterator[Row]:
 
 
 def _files(make: Maker, tcp: Flows) -> Iterator[Row]:
-    bed, source, target = make.bed, make.file, make.folder / "copy"
+    bed, source, target = make.bed, make.file, make.folder / make.file.name
 
-    def checked(measure: Callable[[], Raw], copy: Path) -> Callable[[], Raw]:
+    def checked(measure: Callable[[Bed, Path, Path], Raw]) -> Callable[[], Raw]:
         def run() -> Raw:
-            peers.warm_pages(copy, source.stat().st_size)
-            raw = measure()
-            peers.compare_files(source, copy)
-            copy.unlink()
+            raw = measure(bed, source, target)
+            peers.compare_files(source, target)
+            target.unlink()
             return raw
 
         return run
 
-    mrc = checked(lambda: peers.mrc_file(bed, source, make.folder), make.folder / source.name)
-    yield Row("file, mrc send", mrc)
-    flow = checked(lambda: tcp.file("cubic", source, target), target)
-    yield Row("file, one TCP flow", flow, tcp.pids)
+    def flow(_: Bed, source: Path, target: Path) -> Raw:
+        peers.warm_pages(target, source.stat().st_size)
+        return tcp.file("cubic", source, target)
+
+    yield Row("file, mrc send", checked(peers.mrc_file))
+    yield Row("file, one TCP flow", checked(flow), tcp.pids)
     if shutil.which("socat"):
-        socat = checked(lambda: peers.socat_file(bed, source, target), target)
-        yield Row("file, socat", socat, peer=True)
+        yield Row("file, socat", checked(peers.socat_file), peer=True)
 
 
 def _small_packets(make: Maker) -> Iterator[Row]:

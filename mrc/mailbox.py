@@ -178,11 +178,15 @@ class Mailbox:
 
         Raises what ended the mailbox once all that came before was received.
         """
-        await self.ready()
+        await self._until_some()
         return self._items.popleft()
 
-    async def ready(self) -> None:
-        """Returns when `receive` would not wait, and raises what it would raise."""
+    async def immediate_next(self) -> bool:
+        """Whether `receive` would give an immediate, once it would not wait; raises as it would."""
+        await self._until_some()
+        return isinstance(self._items[0], int)
+
+    async def _until_some(self) -> None:
         while not self._items:
             if self._failure is not None:
                 raise self._failure

@@ -13,9 +13,8 @@ class RunningDigest:
         self._hash = xxhash.xxh3_128()
 
     def update(self, chunk: memoryview) -> None:
-        """Takes the next chunk, and releases it. Lets go of the GIL, so it is for a thread."""
-        with chunk:
-            self._hash.update(chunk)
+        """Takes the next chunk. Lets go of the GIL, so it is for a thread."""
+        self._hash.update(chunk)
 
     def hexdigest(self) -> str:
         return str(self._hash.hexdigest())

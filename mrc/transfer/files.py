@@ -126,19 +126,6 @@ class Source:
         assert self._map is not None, "an empty or closed source has no mapping"
         return self._map
 
-    def read(self, offset: int, buffer: memoryview) -> None:
-        """Fills `buffer` from `offset`.
-
-        Unlike a look at the mapping this cannot fault when the file shrinks: it raises
-        FileChangedError.
-        """
-        done = 0
-        while done < len(buffer):
-            n = os.preadv(self._fd, [buffer[done:]], offset + done)
-            if n == 0:
-                raise self._changed("it shrank")
-            done += n
-
     def check_unchanged(self) -> None:
         """Raises FileChangedError when size or modification time are not what they were."""
         status = os.fstat(self._fd)
@@ -165,45 +152,45 @@ class Target:
         self.path = os.path.join(directory.path, name)
         self._directory = directory
         self._overwrite = overwrite
-        self._map: mmap.mmap | None = None
         self._temporary, self._fd = directory.create_temporary(name)
 
     def allocate(self) -> None:
-        """Takes all the room that the file needs and maps it; may wait for the file system.
+        """Takes all the room that the file needs; may wait for the file system.
 
-        Raises FileError when there is no room: a write into the mapping can then no longer fail.
+        Raises FileError when there is no room.
         """
         if self.bytes == 0:
             return
         try:
             os.posix_fallocate(self._fd, 0, self.bytes)
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                free = self._directory.free_bytes()
-                raise FileError(
-                    f"{printable(self.name)}: no room for {self.bytes} bytes in"
-                    f" {self._directory.path} ({free} free); make room or choose another --output"
-                ) from error
-            if error.errno == errno.EFBIG:
-                raise FileError(
-                    f"{printable(self.name)}: {self.bytes} bytes are more than the file system of"
-                    f" {self._directory.path} takes in one file"
-                ) from error
-            raise FileError(f"{self.path}: cannot allocate: {_cause(error)}") from error
-        protection = mmap.PROT_READ | mmap.PROT_WRITE
-        self._map = mmap.mmap(self._fd, self.bytes, mmap.MAP_SHARED, protection)
+            raise self._cannot(error, "allocate") from error
 
-    @property
-    def map(self) -> mmap.mmap:
-        """The whole file, writable. A file of 0 bytes has none."""
-        assert self._map is not None, "an empty or closed target has no mapping"
-        return self._map
+    def write(self, offset: int, chunk: memoryview) -> None:
+        """Writes `chunk` at `offset`; raises FileError. May wait for the disk: for a thread."""
+        done = 0
+        try:
+            while done < len(chunk):
+                done += os.pwrite(self._fd, chunk[done:], offset + done)
+        except OSError as error:
+            raise self._cannot(error, "write") from error
+
+    def _cannot(self, error: OSError, what: str) -> FileError:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            free = self._directory.free_bytes()
+            return FileError(
+                f"{printable(self.name)}: no room for {self.bytes} bytes in {self._directory.path}"
+                f" ({free} free); make room or choose another --output"
+            )
+        if error.errno == errno.EFBIG:
+            return FileError(
+                f"{printable(self.name)}: {self.bytes} bytes are more than the file system of"
+                f" {self._directory.path} takes in one file"
+            )
+        return FileError(f"{self.path}: cannot {what}: {_cause(error)}")
 
     def commit(self) -> None:
-        """Gives the complete file its final name; raises FileError when that cannot be done.
-
-        To be closed later: to unmap a large file takes a while.
-        """
+        """Gives the complete file its final name; raises FileError when that cannot be done."""
         os.fchmod(self._fd, 0o666 & ~self._directory.umask)
         try:
             self._directory.rename(self._temporary, self.name, overwrite=self._overwrite)
@@ -217,10 +204,7 @@ class Target:
         self._directory.names.discard(self.name)
 
     def close(self) -> None:
-        """Removes the temporary file unless it was committed. Nothing may be registered on it."""
-        if self._map is not None:
-            self._map.close()
-            self._map = None
+        """Removes the temporary file unless it was committed."""
         if self._temporary:
             self._directory.remove(self._temporary)
             self._temporary = ""

@@ -4,6 +4,9 @@
 For each file:  sender: offer -> receiver: accept | refuse; then the sender writes the chunks, each
 with its index as immediate, and: sender: done -> receiver: stored | refuse. After the last file the
 sender says bye. A sender that cannot go on says abort. One file is under way at a time.
+
+The receiver's window has slots for so many chunks, and chunk i goes to slot i modulo that number.
+Its credit, an immediate of its own that counts the chunks stored so far, frees as many slots.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from typing import Any, ClassVar
 from mrc.errors import ProtocolError
 from mrc.verbs import RemoteMemory
 
-VERSION = 1
+VERSION = 2
 DIGEST = "xxh3_128"
 MIN_CHUNK_BYTES = 1 << 12
 MAX_FILE_BYTES = (1 << 63) - 1
@@ -33,10 +36,10 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Accept:
-    """All room is allocated; this is where the file goes. An empty file goes nowhere."""
+    """All room is allocated; this is the window through which the file goes."""
 
     type: ClassVar[str] = "accept"
-    memory: RemoteMemory | None
+    window: RemoteMemory
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +93,7 @@ _KINDS: dict[str, type[TransferMessage]] = {
 def to_json(message: TransferMessage) -> dict[str, Any]:
     body: dict[str, Any] = {"type": message.type}
     if isinstance(message, Accept):
-        return body | {"memory": message.memory.to_json() if message.memory else None}
+        return body | {"window": message.window.to_json()}
     return body | asdict(message)
 
 
@@ -100,8 +103,7 @@ def from_json(body: dict[str, Any]) -> TransferMessage:
     if kind is None:
         raise ProtocolError(f"the peer sent a message of unknown type {body.get('type')!r:.40}")
     if kind is Accept:
-        memory = body.get("memory")
-        return Accept(RemoteMemory.from_json(memory) if memory is not None else None)
+        return Accept(RemoteMemory.from_json(body.get("window")))
     values = {field.name: body.get(field.name) for field in fields(kind)}
     for name, value in values.items():
         if not _fits(name, value):

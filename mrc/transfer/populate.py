@@ -17,8 +17,7 @@ from typing import Self
 from mrc.transfer.threads import Line
 
 STEP_BYTES = 4 << 20
-_POPULATE_READ = 22  # MADV_POPULATE_READ and _WRITE, which Linux has since 5.14
-_POPULATE_WRITE = 23
+_POPULATE_READ = 22  # MADV_POPULATE_READ, which Linux has since 5.14
 
 _libc = ctypes.CDLL(None)
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
@@ -30,11 +29,6 @@ def populate_for_reads(address: int, length: int) -> None:
     Only advice: a kernel that does not know it, or a file that has shrunk, is no error here.
     """
     _libc.madvise(address, length, _POPULATE_READ)
-
-
-def populate_for_writes(address: int, length: int) -> None:
-    """The same for pages that are to be written, in a file whose room is allocated."""
-    _libc.madvise(address, length, _POPULATE_WRITE)
 
 
 class Ahead:

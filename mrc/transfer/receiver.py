@@ -1,33 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The receiving end: the peer writes each file straight into its place on disk."""
+"""The receiving end: what a sender offers is checked, taken through the window, and verified."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
-from functools import partial
+from contextlib import closing
 
-from mrc.enums import Access
 from mrc.errors import ProtocolError
 from mrc.mailbox import MailboxClosedError
-from mrc.transfer.digest import RunningDigest
 from mrc.transfer.files import FileError, OutputDirectory, Target, printable
 from mrc.transfer.messages import (
-    Abort,
     Accept,
     Bye,
     Done,
     Offer,
     Refuse,
     Stored,
-    TransferMessage,
 )
-from mrc.transfer.populate import Ahead, populate_for_writes
-from mrc.transfer.session import Session, TransferError, TransferredFile, VerificationError
-from mrc.transfer.threads import Line, in_thread
-
-AHEAD_BYTES = 64 << 20  # more than a sender has in flight
+from mrc.transfer.session import Session, TransferredFile, VerificationError
+from mrc.transfer.threads import in_thread
+from mrc.transfer.window import WINDOW_BYTES, Storing, Window, open_window
 
 
 async def receive_files(
@@ -37,13 +30,13 @@ async def receive_files(
 
     Raises FileError for what cannot be stored here, TransferError when the sender gives up.
     """
+    # Released only with the QP: on failure the peer may still be writing.
+    window = await session.held.enter_async_context(open_window(session.ctx))
     try:
         while (offer := await _hear_offer(session)) is not None:
-            target = directory.create(offer.name, offer.bytes)
-            # On failure the peer may still be writing: then it stays until the QP has ended.
-            session.held.callback(target.close)
-            yield await _receive_file(session, target, offer)
-            target.close()  # late, as to unmap takes a while
+            with closing(directory.create(offer.name, offer.bytes)) as target:
+                received = await _receive_file(session, window, target, offer)
+            yield received
     except FileError as error:
         await session.say_last(Refuse("file", str(error)))
         raise
@@ -58,7 +51,7 @@ async def receive_files(
 async def _hear_offer(session: Session) -> Offer | None:
     """The next offer; None when there are no more files."""
     try:
-        message = await _hear(session)
+        message = await session.hear()
     except MailboxClosedError:
         return None  # between two files this says the same as a bye
     if isinstance(message, Bye):
@@ -68,45 +61,22 @@ async def _hear_offer(session: Session) -> Offer | None:
     return message
 
 
-async def _receive_file(session: Session, target: Target, offer: Offer) -> TransferredFile:
-    region = AsyncExitStack()
-    session.held.push_async_callback(region.aclose)
+async def _receive_file(
+    session: Session, window: Window, target: Target, offer: Offer
+) -> TransferredFile:
+    if offer.chunk_bytes > WINDOW_BYTES:
+        raise ProtocolError(f"{session.qp.peer_host} offers chunks larger than the window")
     await in_thread(target.allocate)
-    if offer.bytes:
-        opened = session.ctx.register(target.map, access=Access.REMOTE_WRITE)
-        mr = await region.enter_async_context(opened)
-        async with Ahead(mr.length, partial(_populate, mr.address), AHEAD_BYTES) as pages:
-            await session.say(Accept(mr.remote))
-            digest = await _take_chunks(session, target, offer.chunk_bytes, pages)
-    else:
-        await session.say(Accept(None))
-        digest = RunningDigest().hexdigest()
+    await session.say(Accept(window.remote))
+    digest = await Storing(session, window, target, offer).run()
     await _check_digest(session, target, digest)
-    await region.aclose()  # from here on nobody can change what was verified
     target.commit()
     await session.say(Stored())
     return TransferredFile(target.name, target.bytes, digest, target.path)
 
 
-def _populate(address: int, offset: int, length: int) -> None:
-    populate_for_writes(address + offset, length)
-
-
-async def _take_chunks(session: Session, target: Target, chunk_bytes: int, pages: Ahead) -> str:
-    """Returns the digest of the file once all of it is there."""
-    digest = RunningDigest()
-    async with Line() as hashing:
-        for index, offset in enumerate(range(0, target.bytes, chunk_bytes)):
-            if await _hear(session) != index:
-                raise ProtocolError(f"{session.qp.peer_host} does not write its chunks in order")
-            pages.reached(offset + chunk_bytes)
-            with memoryview(target.map) as whole:
-                hashing.put(digest.update, whole[offset : offset + chunk_bytes])
-        return await asyncio.wrap_future(hashing.put(digest.hexdigest))
-
-
 async def _check_digest(session: Session, target: Target, digest: str) -> None:
-    done = await _hear(session)
+    done = await session.hear()
     if not isinstance(done, Done):
         raise ProtocolError(f"{session.qp.peer_host} did not end its file with a digest")
     if done.digest != digest:
@@ -114,10 +84,3 @@ async def _check_digest(session: Session, target: Target, digest: str) -> None:
             f"{printable(target.name)}: what arrived ({digest}) is not what was sent"
             f" ({printable(done.digest)}); nothing was stored"
         )
-
-
-async def _hear(session: Session) -> TransferMessage | int:
-    message = await session.hear()
-    if isinstance(message, Abort):
-        raise TransferError(f"{session.qp.peer_host} gave up: {printable(message.error)}")
-    return message

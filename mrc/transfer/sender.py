@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from mrc.enums import Access
 from mrc.errors import MrcError, ProtocolError
-from mrc.qp import QP
 from mrc.transfer.digest import RunningDigest
 from mrc.transfer.files import FileError, Source, printable
 from mrc.transfer.messages import Abort, Accept, Bye, Done, Offer, Refuse, Stored, TransferMessage
@@ -77,13 +76,12 @@ async def _send_file(session: Session, path: str, release: AsyncExitStack) -> Tr
     async with Ahead(source.bytes, partial(_prepare, source, mr, digest), AHEAD_BYTES) as ahead:
         await session.say(Offer(source.name, source.bytes, CHUNK_BYTES))
         reply = await _hear(session, source)
-        if not isinstance(reply, Accept) or (reply.memory is None) != (mr is None):
+        if not isinstance(reply, Accept):
             raise ProtocolError(
                 f"{session.qp.peer_host} did not answer an offer with an acceptance"
             )
-        if mr is not None and reply.memory is not None:
-            writing = _Writing(session.qp, mr, reply.memory, ahead)
-            await _unless_it_speaks(session, source, writing.run())
+        if mr is not None:
+            await _Writing(session, source, mr, reply.window, ahead).run()
     source.check_unchanged()
     await session.say(Done(digest.hexdigest()))
     if not isinstance(await _hear(session, source), Stored):
@@ -117,22 +115,6 @@ async def _hear(session: Session, source: Source) -> TransferMessage:
     raise TransferError(f"{host} refused the file: {cause}")
 
 
-async def _unless_it_speaks(
-    session: Session, source: Source, work: Coroutine[Any, Any, None]
-) -> None:
-    """Does `work`; raises what the receiver says meanwhile, where nothing is due."""
-    try:
-        await session.watched(work, _spoken(session))
-    except _SpokenError:
-        await _hear(session, source)
-        raise ProtocolError(f"{session.qp.peer_host} spoke in the middle of a file") from None
-
-
-async def _spoken(session: Session) -> NoReturn:
-    await session.mailbox.ready()  # and takes nothing: the work may end in the same moment
-    raise _SpokenError
-
-
 class _SpokenError(Exception):
     pass
 
@@ -140,23 +122,46 @@ class _SpokenError(Exception):
 class _Writing:
     """The chunks of one file on their way."""
 
-    def __init__(self, qp: QP, mr: MR, remote: RemoteMemory, ahead: Ahead) -> None:
-        self._qp = qp
+    def __init__(
+        self, session: Session, source: Source, mr: MR, window: RemoteMemory, ahead: Ahead
+    ) -> None:
+        self._session = session
+        self._source = source
         self._mr = mr
-        self._remote = remote
+        self._window = window
+        self._slots = window.length // CHUNK_BYTES
         self._ahead = ahead
+        self._started = 0
+        self._stored = 0  # at the receiver
+        self._credit_came = asyncio.Event()
         self._pending: deque[asyncio.Task[object]] = deque()
+        if self._slots == 0:
+            raise ProtocolError(f"{session.qp.peer_host} has a window without room for a chunk")
 
     async def run(self) -> None:
-        """Returns when the peer has acknowledged every chunk."""
+        """Returns when the peer has acknowledged every chunk.
+
+        Raises what the receiver says meanwhile, where nothing but credit is due.
+        """
         try:
-            for index, offset in enumerate(range(0, self._mr.length, CHUNK_BYTES)):
+            await self._session.watched(self._write(), self._take_credit())
+        except _SpokenError:
+            await _hear(self._session, self._source)
+            peer = self._session.qp.peer_host
+            raise ProtocolError(f"{peer} spoke in the middle of a file") from None
+
+    async def _write(self) -> None:
+        try:
+            for offset in range(0, self._mr.length, CHUNK_BYTES):
                 if len(self._pending) == CHUNKS_IN_FLIGHT:
                     await self._finish_oldest()
+                while self._started == self._stored + self._slots:
+                    self._credit_came.clear()
+                    await self._credit_came.wait()
                 self._ahead.reached(offset)
                 length = min(CHUNK_BYTES, self._mr.length - offset)
                 await self._ahead.until(offset + length)
-                self._start(index, offset, length)
+                self._start(offset, length)
             while self._pending:
                 await self._finish_oldest()
         finally:
@@ -164,17 +169,30 @@ class _Writing:
                 write.cancel()
             await asyncio.gather(*self._pending, return_exceptions=True)
 
-    def _start(self, index: int, offset: int, length: int) -> None:
-        write = self._qp.write_imm(
-            index,
+    def _start(self, offset: int, length: int) -> None:
+        write = self._session.qp.write_imm(
+            self._started,
             self._mr,
-            self._remote,
+            self._window,
             length=length,
             local_offset=offset,
-            remote_offset=offset,
+            remote_offset=self._started % self._slots * CHUNK_BYTES,
         )
+        self._started += 1
         self._pending.append(asyncio.create_task(write))
 
     async def _finish_oldest(self) -> None:
         await self._pending[0]
         self._pending.popleft()
+
+    async def _take_credit(self) -> NoReturn:
+        """Raises _SpokenError at a message, and leaves it: the work may end in the same moment."""
+        while await self._session.mailbox.immediate_next():
+            stored = await self._session.hear()
+            assert isinstance(stored, int)
+            if not self._stored < stored <= self._started:
+                peer = self._session.qp.peer_host
+                raise ProtocolError(f"{peer} gave credit for chunks that were never written")
+            self._stored = stored
+            self._credit_came.set()
+        raise _SpokenError

@@ -13,7 +13,8 @@ from mrc.endpoint import Context
 from mrc.errors import MrcError
 from mrc.qp import QP
 from mrc.session import Service, SessionError
-from mrc.transfer.messages import VERSION, TransferMessage, from_json, to_json
+from mrc.transfer.files import printable
+from mrc.transfer.messages import VERSION, Abort, TransferMessage, from_json, to_json
 
 SERVICE = Service("files", "file transfer", VERSION)
 LAST_WORDS_SECONDS = 1.0  # to tell the peer why we stop; it finds out by itself too
@@ -55,9 +56,14 @@ class Session(session.Session):
             pass
 
     async def hear(self) -> TransferMessage | int:
-        """The next message of the peer, or the index of the next chunk that it wrote."""
+        """The peer's next message, or its next immediate; raises TransferError if it gave up."""
         item = await self.receive()
-        return item if isinstance(item, int) else from_json(item)
+        if isinstance(item, int):
+            return item
+        message = from_json(item)
+        if isinstance(message, Abort):
+            raise TransferError(f"{self.qp.peer_host} gave up: {printable(message.error)}")
+        return message
 
 
 @asynccontextmanager

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import stat
@@ -77,13 +78,10 @@ def test_printable__escapes_what_a_terminal_acts_on() -> None:
     assert printable("a b\x1b[2J\n\u202eä\udcff") == "a b\\x1b[2J\\n\\u202eä\\udcff"
 
 
-def test_source__maps_and_reads(tmp_path: Path) -> None:
+def test_source__is_mapped(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"0123456789")
     with Source(str(tmp_path / "a")) as source:
         assert (source.name, source.bytes, source.map[:]) == ("a", 10, b"0123456789")
-        buffer = bytearray(4)
-        source.read(3, memoryview(buffer))
-        assert buffer == b"3456"
         source.check_unchanged()
 
 
@@ -126,15 +124,6 @@ def test_check_unchanged__after_a_change(tmp_path: Path, change: object, how: st
             source.check_unchanged()
 
 
-def test_read__beyond_a_shrunken_end(tmp_path: Path) -> None:
-    path = tmp_path / "a"
-    path.write_bytes(b"0123456789")
-    with Source(str(path)) as source:
-        os.truncate(path, 5)
-        with pytest.raises(FileChangedError, match="shrank"):
-            source.read(0, memoryview(bytearray(10)))
-
-
 def test_target__final_name_only_after_commit(tmp_path: Path) -> None:
     with OutputDirectory(str(tmp_path)) as directory:
         target = directory.create("a", 5)
@@ -143,7 +132,7 @@ def test_target__final_name_only_after_commit(tmp_path: Path) -> None:
         assert temporary.startswith(".a.mrc-")
         assert os.stat(tmp_path / temporary).st_blocks * 512 >= 5, "room is taken beforehand"
         assert stat.S_IMODE(os.stat(tmp_path / temporary).st_mode) == 0o600
-        target.map[:] = b"hello"
+        target.write(0, memoryview(b"hello"))
         target.commit()
         assert os.listdir(tmp_path) == ["a"]
         assert (tmp_path / "a").read_bytes() == b"hello"
@@ -177,6 +166,36 @@ def test_allocate__no_room(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
+def test_write__in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As pwrite does when it is interrupted, and always above 2 GiB."""
+    pwrite = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: pwrite(fd, data[:3], at))
+    with OutputDirectory(str(tmp_path)) as directory:
+        target = directory.create("a", 10)
+        target.write(0, memoryview(b"0123456789"))
+        target.commit()
+    assert (tmp_path / "a").read_bytes() == b"0123456789"
+
+
+@pytest.mark.parametrize(
+    ("error", "cause"),
+    [(errno.ENOSPC, "no room for 10 bytes"), (errno.EIO, "cannot write: input/output error")],
+)
+def test_write__fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int, cause: str
+) -> None:
+    def pwrite(fd: int, data: memoryview, offset: int) -> int:
+        raise OSError(error, os.strerror(error))
+
+    with OutputDirectory(str(tmp_path)) as directory:
+        target = directory.create("a", 10)
+        with monkeypatch.context() as patched, pytest.raises(FileError, match=cause):
+            patched.setattr(os, "pwrite", pwrite)
+            target.write(0, memoryview(b"0123456789"))
+        target.close()
+    assert os.listdir(tmp_path) == []
+
+
 def test_create__existing_file_is_kept_without_overwrite(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"old")
     with (
@@ -192,7 +211,7 @@ def test_create__existing_file_is_replaced_with_overwrite(tmp_path: Path) -> Non
     with OutputDirectory(str(tmp_path), overwrite=True) as directory:
         target = directory.create("a", 3)
         target.allocate()
-        target.map[:] = b"new"
+        target.write(0, memoryview(b"new"))
         assert (tmp_path / "a").read_bytes() == b"old", "until it is complete"
         target.commit()
     assert (tmp_path / "a").read_bytes() == b"new"
@@ -265,7 +284,7 @@ def test_sweep__removes_only_what_nobody_holds(tmp_path: Path) -> None:
         before = set(os.listdir(tmp_path))
         assert directory.sweep() == [stale]
         assert set(os.listdir(tmp_path)) == before - {stale}
-        alive.map[:] = b"x"
+        alive.write(0, memoryview(b"x"))
         alive.commit()
     assert (tmp_path / "a").read_bytes() == b"x"
 

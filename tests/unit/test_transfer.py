@@ -6,15 +6,14 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import xxhash
-from fake_qp import FakeContext, FakeQp, qp_pair
+from fake_qp import qp_pair
+from transfer_ends import both, make, names, receiving, sending, sessions, until
 
 from mrc.enums import Access, WcStatus
 from mrc.errors import MrcError, PathError, ProtocolError
@@ -22,54 +21,13 @@ from mrc.session import SessionError
 from mrc.transfer import (
     FileChangedError,
     FileError,
-    OutputDirectory,
-    Session,
     TransferError,
-    TransferredFile,
     VerificationError,
     accept_session,
     check_sources,
-    connect_session,
-    receive_files,
-    send_files,
 )
 from mrc.transfer.messages import Accept, Bye, Done, Offer, Refuse
 from mrc.transfer.sender import CHUNK_BYTES, CHUNKS_IN_FLIGHT
-
-
-class ConnectingContext(FakeContext):
-    """Its `connect` gives one end of a pair, and the other end what `private` says."""
-
-    def __init__(self, qp: FakeQp) -> None:
-        super().__init__()
-        self.regions = qp.ctx.regions
-        self._qp = qp
-
-    async def connect(self, host: str, port: int, *, private: Any, timeout: float) -> FakeQp:
-        self._qp.peer.private = private
-        self._qp.private = {"service": "files"}
-        return self._qp
-
-
-@dataclass
-class Ends:
-    sender: Session
-    receiver: Session
-    out: FakeQp
-    back: FakeQp
-
-
-@asynccontextmanager
-async def sessions() -> AsyncIterator[Ends]:
-    out, back = qp_pair()
-    async with AsyncExitStack() as stack:
-        ctx = ConnectingContext(out)
-        out.ctx = ctx
-        connecting = connect_session(ctx, "h1", 4791, total_bytes=0, timeout=5.0)
-        opening = asyncio.create_task(stack.enter_async_context(connecting))
-        await until(lambda: back.private)
-        receiver = await stack.enter_async_context(accept_session(back.ctx, back))
-        yield Ends(await opening, receiver, out, back)
 
 
 @pytest.fixture(autouse=True)
@@ -83,34 +41,6 @@ def inbox(tmp_path: Path) -> Path:
     path = tmp_path / "inbox"
     path.mkdir()
     return path
-
-
-def make(tmp_path: Path, name: str, data: bytes) -> str:
-    path = tmp_path / name
-    path.write_bytes(data)
-    return str(path)
-
-
-async def sending(session: Session, paths: list[str]) -> list[TransferredFile]:
-    return [file async for file in send_files(session, paths)]
-
-
-async def receiving(
-    session: Session, inbox: Path, *, overwrite: bool = False
-) -> list[TransferredFile]:
-    # Left open: a file that fails is removed when the session ends, after this has returned.
-    directory = OutputDirectory(str(inbox), overwrite=overwrite)
-    return [file async for file in receive_files(session, directory)]
-
-
-def names(inbox: Path) -> list[str]:
-    return sorted(os.listdir(inbox))
-
-
-async def both(*ends: Awaitable[Any]) -> list[Any]:
-    """Results or exceptions of both ends, in bounded time."""
-    async with asyncio.timeout(10):
-        return await asyncio.gather(*ends, return_exceptions=True)
 
 
 SIZES = [0, 1, 4096, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 11 * CHUNK_BYTES + 13]
@@ -199,7 +129,7 @@ async def test_receive_files__corrupted_on_the_way(tmp_path: Path, inbox: Path) 
         task = asyncio.create_task(receiving(ends.receiver, inbox))
         await ends.sender.say(Offer("a", 1000, 4096))
         accept = await ends.sender.hear()
-        assert isinstance(accept, Accept) and accept.memory is not None
+        assert isinstance(accept, Accept) and accept.window.length
         await ends.out.write_imm(0)  # the bytes are never written
         await ends.sender.say(Done(xxhash.xxh3_128_hexdigest(b"x" * 1000)))
         answer = await ends.sender.hear()
@@ -359,7 +289,7 @@ async def test_transfer__peer_breaks_the_qp(tmp_path: Path, inbox: Path) -> None
         ({"type": "offer", "name": "a", "bytes": True, "chunk_bytes": 4096}, "bad 'bytes'"),
         ({"type": "offer", "name": "a", "bytes": 1, "chunk_bytes": 0}, "bad 'chunk_bytes'"),
         ({"type": "offer", "name": 5, "bytes": 1, "chunk_bytes": 4096}, "bad 'name'"),
-        ({"type": "accept", "memory": {}}, "wrong address"),
+        ({"type": "accept", "window": {}}, "wrong address"),
         ({"type": "refuse", "code": "x", "error": ""}, "bad 'code'"),
         ({"type": "abort", "error": "x" * 5000}, "bad 'error'"),
     ],
@@ -412,9 +342,3 @@ def test_check_sources__two_of_one_name(tmp_path: Path) -> None:
     assert check_sources(paths) == 5
     with pytest.raises(FileError, match="would both be stored as a"):
         check_sources([*paths, make(tmp_path / "other", "a", b"")])
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - the fake has no event for it
-            await asyncio.sleep(0)

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sender and receiver of files, joined by two fake QPs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fake_qp import FakeContext, FakeQp, qp_pair
+
+from mrc.transfer import (
+    OutputDirectory,
+    Session,
+    TransferredFile,
+    accept_session,
+    connect_session,
+    receive_files,
+    send_files,
+)
+
+
+class ConnectingContext(FakeContext):
+    """Its `connect` gives one end of a pair, and the other end what `private` says."""
+
+    def __init__(self, qp: FakeQp) -> None:
+        super().__init__()
+        self.regions = qp.ctx.regions
+        self._qp = qp
+
+    async def connect(self, host: str, port: int, *, private: Any, timeout: float) -> FakeQp:
+        self._qp.peer.private = private
+        self._qp.private = {"service": "files"}
+        return self._qp
+
+
+@dataclass
+class Ends:
+    sender: Session
+    receiver: Session
+    out: FakeQp
+    back: FakeQp
+
+
+@asynccontextmanager
+async def sessions() -> AsyncIterator[Ends]:
+    out, back = qp_pair()
+    async with AsyncExitStack() as stack:
+        ctx = ConnectingContext(out)
+        out.ctx = ctx
+        connecting = connect_session(ctx, "h1", 4791, total_bytes=0, timeout=5.0)
+        opening = asyncio.create_task(stack.enter_async_context(connecting))
+        await until(lambda: back.private)
+        receiver = await stack.enter_async_context(accept_session(back.ctx, back))
+        yield Ends(await opening, receiver, out, back)
+
+
+def make(tmp_path: Path, name: str, data: bytes) -> str:
+    path = tmp_path / name
+    path.write_bytes(data)
+    return str(path)
+
+
+async def sending(session: Session, paths: list[str]) -> list[TransferredFile]:
+    return [file async for file in send_files(session, paths)]
+
+
+async def receiving(
+    session: Session, inbox: Path, *, overwrite: bool = False
+) -> list[TransferredFile]:
+    # Left open: a file that fails is removed when the session ends, after this has returned.
+    directory = OutputDirectory(str(inbox), overwrite=overwrite)
+    return [file async for file in receive_files(session, directory)]
+
+
+def names(inbox: Path) -> list[str]:
+    return sorted(os.listdir(inbox))
+
+
+async def both(*ends: Awaitable[Any]) -> list[Any]:
+    """Results or exceptions of both ends, in bounded time."""
+    async with asyncio.timeout(10):
+        return await asyncio.gather(*ends, return_exceptions=True)
+
+
+async def turns(count: int) -> None:
+    """So many turns of the event loop."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - the fake has no event for it
+            await asyncio.sleep(0)

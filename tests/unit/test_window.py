@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files through the receiver's window: slots, credit, and disks that are slow or full."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from pathlib import Path
+
+import pytest
+from transfer_ends import both, make, names, receiving, sending, sessions, turns, until
+
+from mrc.enums import Access
+from mrc.errors import ProtocolError
+from mrc.transfer import FileError, TransferError
+from mrc.transfer.files import Target
+from mrc.transfer.messages import Accept, Offer
+from mrc.transfer.sender import CHUNK_BYTES
+from mrc.transfer.window import WINDOW_BYTES
+
+
+@pytest.fixture(autouse=True)
+def few_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fakes do not hang up, so waiting for that is wasted."""
+    monkeypatch.setattr("mrc.transfer.session.LAST_WORDS_SECONDS", 0.1)
+
+
+@pytest.fixture
+def inbox(tmp_path: Path) -> Path:
+    path = tmp_path / "inbox"
+    path.mkdir()
+    return path
+
+
+class SlowDisk:
+    """Lets targets write only while it is open, and fail from `full_at` on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, full_at: int = 1 << 62) -> None:
+        self.open = threading.Event()
+        write = Target.write
+
+        def slow(target: Target, offset: int, chunk: memoryview) -> None:
+            assert self.open.wait(10)
+            if offset >= full_at:
+                raise FileError(f"{target.name}: no room")
+            write(target, offset, chunk)
+
+        monkeypatch.setattr(Target, "write", slow)
+
+
+async def test_send_files__waits_for_a_slow_disk(
+    tmp_path: Path, inbox: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every chunk that the window holds is acknowledged, and none is sent before one is stored."""
+    disk = SlowDisk(monkeypatch)
+    slots = WINDOW_BYTES // CHUNK_BYTES
+    data = os.urandom(2 * slots * CHUNK_BYTES + 1)
+    path = make(tmp_path, "a", data)
+    async with sessions() as ends:
+        transfer = asyncio.create_task(
+            both(sending(ends.sender, [path]), receiving(ends.receiver, inbox))
+        )
+        await until(lambda: slots - 1 in ends.out.posted and not ends.out.waiting)
+        await turns(100)
+        assert [imm for imm in ends.out.posted if imm < 1 << 31] == list(range(slots))
+        disk.open.set()
+        sent, _ = await transfer
+    assert sent[0].bytes == len(data)
+    assert (inbox / "a").read_bytes() == data
+
+
+async def test_receive_files__disk_full_in_the_middle(
+    tmp_path: Path, inbox: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    SlowDisk(monkeypatch, full_at=5 * CHUNK_BYTES).open.set()
+    path = make(tmp_path, "a", bytes(20 * CHUNK_BYTES))
+    async with sessions() as ends:
+        sent, received = await both(sending(ends.sender, [path]), receiving(ends.receiver, inbox))
+    assert isinstance(sent, TransferError) and "h1 refused the file: a: no room" in str(sent)
+    assert isinstance(received, FileError)
+    assert names(inbox) == []
+
+
+async def test_receive_files__chunks_without_credit(
+    inbox: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = SlowDisk(monkeypatch)
+    async with sessions() as ends:
+        task = asyncio.create_task(receiving(ends.receiver, inbox))
+        await ends.sender.say(Offer("a", 3 * WINDOW_BYTES, WINDOW_BYTES // 2))
+        assert isinstance(await ends.sender.hear(), Accept)
+        for index in range(3):
+            await ends.out.write_imm(index)
+        await turns(100)  # it hears all three before it waits for its disk
+        disk.open.set()
+        (failed,) = await both(task)
+    assert isinstance(failed, ProtocolError) and "has no credit" in str(failed)
+
+
+async def test_receive_files__chunks_larger_than_the_window(inbox: Path) -> None:
+    async with sessions() as ends:
+        await ends.sender.say(Offer("a", 1, WINDOW_BYTES + 1))
+        (failed,) = await both(receiving(ends.receiver, inbox))
+    assert isinstance(failed, ProtocolError) and "larger than the window" in str(failed)
+
+
+@pytest.mark.parametrize(
+    ("window_bytes", "credit", "cause"),
+    [
+        (CHUNK_BYTES - 1, None, "without room for a chunk"),
+        (CHUNK_BYTES, 0, "never written"),
+        (CHUNK_BYTES, 2, "never written"),
+    ],
+)
+async def test_send_files__receiver_breaks_the_rules(
+    tmp_path: Path, window_bytes: int, credit: int | None, cause: str
+) -> None:
+    path = make(tmp_path, "a", bytes(3 * CHUNK_BYTES))
+    async with sessions() as ends:
+        sent = asyncio.create_task(sending(ends.sender, [path]))
+        assert isinstance(await ends.receiver.hear(), Offer)
+        memory = bytearray(window_bytes)
+        async with ends.back.ctx.register(memory, Access.REMOTE_WRITE) as mr:
+            await ends.receiver.say(Accept(mr.remote))
+            if credit is not None:
+                await until(lambda: 0 in ends.out.posted and not ends.out.waiting)
+                await ends.back.write_imm(credit)
+            (outcome,) = await both(sent)
+    assert isinstance(outcome, ProtocolError) and cause in str(outcome)
