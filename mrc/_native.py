@@ -10,10 +10,10 @@ from __future__ import annotations
 import errno
 import os
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address, ip_address
-from typing import Any
+from typing import Any, Protocol
 
 from mrc._core import ffi as ffi
 from mrc._core import lib as lib
@@ -25,6 +25,9 @@ CData = Any
 
 POLL_BATCH = 256
 """Events taken from the completion ring in one call."""
+
+SUBMIT_BATCH = 256
+"""Commands that one call takes at most."""
 
 _ERRORS: dict[int, tuple[type[MrcError], str]] = {
     errno.EINVAL: (ArgumentError, "an argument is out of range"),
@@ -81,6 +84,17 @@ class Command:
     fields: dict[str, Any]
     keep: object = None
 
+    def fill(self, commands: CData, index: int) -> None:
+        """Writes it into an array of `struct mrc_command`."""
+        commands[index] = ffi.new("struct mrc_command *", self.fields)[0]
+
+
+class Submission(Protocol):
+    """What a context can be told: a `Command`, or a work request."""
+
+    def fill(self, commands: CData, index: int) -> None:
+        """Writes it into an array of `struct mrc_command`."""
+
 
 @dataclass(slots=True)
 class HeldBuffer:
@@ -120,6 +134,7 @@ class NativeContext:
         # Also when it is forgotten, and at exit: the thread must not outlive the memory it uses.
         self._end = weakref.finalize(self, lib.mrc_ctx_destroy, self._ctx)
         self._events = ffi.new("struct mrc_event[]", POLL_BATCH)
+        self._commands = ffi.new("struct mrc_command[]", SUBMIT_BATCH)
 
     @property
     def closed(self) -> bool:
@@ -143,10 +158,12 @@ class NativeContext:
         """The UDP source port of one transmit socket."""
         return int(lib.mrc_ctx_source_port(self._open(), port, tx_index))
 
-    def submit(self, commands: Sequence[Command]) -> int:
-        """Queues commands in order and returns how many the ring took."""
-        batch = ffi.new("struct mrc_command[]", [command.fields for command in commands])
-        return check(lib.mrc_ctx_submit(self._open(), batch, len(commands)), "submit")
+    def submit(self, batch: Sequence[Submission]) -> int:
+        """Queues SUBMIT_BATCH or less in order and returns how many the ring took."""
+        commands = self._commands
+        for index, each in enumerate(batch):
+            each.fill(commands, index)
+        return check(lib.mrc_ctx_submit(self._open(), commands, len(batch)), "submit")
 
     def run(self) -> int:
         """A turn of a polled context, which never sleeps; returns the number of events."""
@@ -156,10 +173,10 @@ class NativeContext:
         """True when one may sleep on a polled context's descriptor; False when `run` is due."""
         return bool(lib.mrc_ctx_arm(self._open()))
 
-    def poll(self) -> Iterator[CData]:
-        """Yields what came, at most POLL_BATCH events; each is valid until the next poll."""
+    def poll(self) -> CData:
+        """The array of what came, at most POLL_BATCH events, valid until the next poll."""
         n = check(lib.mrc_ctx_poll(self._open(), self._events, POLL_BATCH), "poll")
-        return (self._events[i] for i in range(n))
+        return self._events[0:n]
 
     def close(self) -> None:
         """Stops the datapath thread and waits for it; registered memory is free afterwards."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from mrc import _native
-from mrc._native import Command, IpAddress, lib, pack_address
+from mrc._native import Command, IpAddress, Submission, lib, pack_address
 from mrc.enums import CommandOp, EventReason, EventType, WarningKind, WcOpcode, WcStatus
 from mrc.errors import ArgumentError
 from mrc.events import Completion, Immediate, ProbeResult, Warning
@@ -177,9 +177,9 @@ class Device:
         """The UDP source port of one transmit socket of a port."""
         return self._native.source_port(port, tx_index)
 
-    def submit(self, commands: Sequence[Command]) -> int:
-        """Queues commands in order and returns how many fitted."""
-        return self._native.submit(commands)
+    def submit(self, batch: Sequence[Submission]) -> int:
+        """Queues commands and work requests in order and returns how many fitted."""
+        return self._native.submit(batch)
 
     def run(self) -> int:
         """Runs the datapath, which must have no thread; returns how many events it has."""

@@ -14,18 +14,17 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Protocol
 
-from mrc._native import POLL_BATCH, Command, check
+from mrc._native import POLL_BATCH, SUBMIT_BATCH, Command, Submission, check
 from mrc.device import Device, DeviceEvent, Lost, Notice, Probed, Received, Reply
 from mrc.enums import WarningKind, WcStatus
 from mrc.errors import CompletionError, MrcError, StateError
 from mrc.events import Completion, Immediate, ProbeResult, Warning
 from mrc.recording import RecordingMemory
 from mrc.stream import Places
-from mrc.verbs import MR, QueuePair
+from mrc.verbs import MR, QueuePair, WorkRequest
 
 logger = logging.getLogger("mrc.dispatch")
 
-_SUBMIT_BATCH = 256
 _TURNS_TO_REPLY = 2  # of the event loop, from an event to what a task posts because of it
 
 
@@ -79,8 +78,9 @@ class Dispatcher:
         self.warnings: deque[Warning] = deque(maxlen=64)
         self._loop = asyncio.get_running_loop()
         self._cookies = itertools.count(1)
-        self._outgoing: deque[Command] = deque()
+        self._outgoing: deque[Submission] = deque()
         self._flush_due = False
+        self._events_came = False  # with what the first of this turn sent
         self._turn_due = False
         self._calls: dict[int, _Call] = {}
         self._works: dict[int, Work] = {}
@@ -105,15 +105,13 @@ class Dispatcher:
         await call.reply
         return await call.probe
 
-    def post(self, command: Command, work: Work) -> None:
+    def post(self, request: WorkRequest, work: Work) -> None:
         """Queues a work request; `work.done` has its completion."""
         assert not self._closed, "a Context closes its QPs before"
-        wr_id = command.fields["wr"]["wr_id"]
-        command.fields["cookie"] = wr_id
-        self._works[wr_id] = work
+        self._works[request.wr_id] = work
         if work.mr is not None:
             work.mr.outstanding += 1
-        self._send(command)
+        self._send(request)
 
     def next_id(self) -> int:
         """A number for a command or work request that no other has."""
@@ -126,27 +124,30 @@ class Dispatcher:
         self._send(call.command)
         return call
 
-    def _send(self, command: Command) -> None:
+    def _send(self, each: Submission) -> None:
         if self._closed:
             raise StateError("the Context is closed")
-        self._outgoing.append(command)
+        self._outgoing.append(each)
         if not self._flush_due:
             if self.device.polled:
                 self._submit()  # the first of a turn of the loop does not wait for the others
-                self.device.run()
+                self._events_came = self.device.run() > 0
             # Everything else that this turn asks for goes down in one call.
             self._flush_due = True
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
         self._flush_due = False
-        self._submit()
-        if self.device.polled:
+        if not self.device.polled:
+            self._submit()
+        elif self._outgoing or self._events_came:
             self._on_readable()  # nobody else sends what was asked for
+        else:
+            self._rest()
 
     def _submit(self) -> None:
         while self._outgoing and not self._closed:
-            batch = list(itertools.islice(self._outgoing, _SUBMIT_BATCH))
+            batch = list(itertools.islice(self._outgoing, SUBMIT_BATCH))
             taken = self.device.submit(batch)
             for _ in range(taken):
                 self._outgoing.popleft()
@@ -177,7 +178,12 @@ class Dispatcher:
             self._submit()
         if self._take_batch() or (self.device.polled and self._outgoing):
             self._loop.call_soon(self._on_readable)  # let others run between batches
-        elif not (self._closed or self._turn_due or self.device.may_sleep()):
+        else:
+            self._rest()
+
+    def _rest(self) -> None:
+        """Leaves the event loop to sleep, unless something is due before."""
+        if not (self._closed or self._turn_due or self.device.may_sleep()):
             self._turn_due = True
             self._loop.call_soon(self._turn_after, _TURNS_TO_REPLY)
 

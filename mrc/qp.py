@@ -186,17 +186,18 @@ class QP:
         if mr is None or remote is None:
             if mr is not None or remote is not None or length or imm is None:
                 raise ArgumentError("mr, remote: needed both, or neither for an imm without bytes")
-            return WorkRequest(self._dispatcher.next_id(), imm=imm)
+            return WorkRequest(self._queue.qpn, self._dispatcher.next_id(), imm=imm)
         if length is None:
             length = mr.length - local_offset
         return WorkRequest(
-            wr_id=self._dispatcher.next_id(),
-            length=length,
-            local=mr.range(local_offset, length),
-            lkey=mr.key,
-            remote=remote.range(remote_offset, length),
-            rkey=remote.rkey,
-            imm=imm,
+            self._queue.qpn,
+            self._dispatcher.next_id(),
+            length,
+            mr.range(local_offset, length),
+            mr.key,
+            remote.range(remote_offset, length),
+            remote.rkey,
+            imm,
         )
 
     async def _post_in_turn(self, request: WorkRequest, mr: MR | None) -> Completion:
@@ -208,12 +209,12 @@ class QP:
         """Posts with a place that was taken; it is given back with the completion."""
         try:
             self._check_open()
-            command = self._queue.post(request)
+            self._queue.post(request)
         except BaseException:
             self._places.give()
             raise
         done: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
-        self._dispatcher.post(command, Work(self._queue, self._places, self._idle, mr, done))
+        self._dispatcher.post(request, Work(self._queue, self._places, self._idle, mr, done))
         return done
 
     def _check_open(self) -> None:

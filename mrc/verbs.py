@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 from mrc import _native
-from mrc._native import Command, HeldBuffer, IpAddress, pack_address
+from mrc._native import CData, Command, HeldBuffer, IpAddress, pack_address
 from mrc.enums import (
     Access,
     CcKind,
@@ -26,6 +26,7 @@ from mrc.enums import (
 from mrc.errors import ArgumentError, ProtocolError, QueueFullError, StateError
 
 MAX_MESSAGE_BYTES = 0xFFFFFFFF
+_POST, _WRITE, _WRITE_IMM = map(int, (CommandOp.QP_POST, WrOpcode.WRITE, WrOpcode.WRITE_IMM))
 _RESERVED_QPNS = 3  # 0..2: management QPs and the destination of endpoint requests
 
 LEGAL_MOVES: dict[QpState, frozenset[QpState]] = {
@@ -212,8 +213,9 @@ class MR:
 
 
 class WorkRequest(NamedTuple):
-    """One WRITE or WRITE_IMM; `remote` is the address at the peer."""
+    """One WRITE or WRITE_IMM of a QP; `remote` is the address at the peer."""
 
+    qpn: int
     wr_id: int
     length: int = 0
     local: int = 0
@@ -221,6 +223,18 @@ class WorkRequest(NamedTuple):
     remote: int = 0
     rkey: int = 0
     imm: int | None = None
+
+    def fill(self, commands: CData, index: int) -> None:
+        """Writes the command that posts it, whose cookie is `wr_id`, and which reads no more."""
+        command = commands[index]
+        wr = command.wr
+        command.op, command.qpn = _POST, self.qpn
+        command.cookie = wr.wr_id = self.wr_id
+        wr.bytes, wr.local, wr.lkey = self.length, self.local, self.lkey
+        wr.va, wr.rkey = self.remote, self.rkey
+        imm = self.imm
+        wr.imm = imm or 0
+        wr.opcode = _WRITE if imm is None else _WRITE_IMM
 
 
 @dataclass(slots=True)
@@ -308,7 +322,7 @@ class QueuePair:
         )
         return self._command(CommandOp.QP_SET_PEER, array, pointer=array, value=len(sources))
 
-    def post(self, request: WorkRequest) -> Command:
+    def post(self, request: WorkRequest) -> None:
         """Takes a place in the send queue; raises QueueFullError when it has none."""
         if self.state is not QpState.RTS:
             raise StateError(f"QP {self.qpn:#x}: cannot send in state {self.state.name}")
@@ -319,17 +333,6 @@ class QueuePair:
         if self.outstanding >= self.sq_depth:
             raise QueueFullError(f"QP {self.qpn:#x}: all {self.sq_depth} places are taken")
         self.outstanding += 1
-        wr = {
-            "wr_id": request.wr_id,
-            "local": request.local,
-            "va": request.remote,
-            "lkey": request.lkey,
-            "rkey": request.rkey,
-            "bytes": request.length,
-            "imm": request.imm or 0,
-            "opcode": WrOpcode.WRITE if request.imm is None else WrOpcode.WRITE_IMM,
-        }
-        return self._command(CommandOp.QP_POST, wr=wr)
 
     def ended(self) -> None:
         """Frees a place in the send queue: a work request completed or was refused."""

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import pytest
 
-from mrc._native import Command
+from mrc._native import Command, Submission
 from mrc.device import Device, DeviceEvent, Lost, Notice, Probed, Reply
 from mrc.dispatch import Dispatcher, Work
 from mrc.enums import CommandOp, EventReason, EventType, QpState, WarningKind, WcOpcode, WcStatus
@@ -31,12 +31,12 @@ class FakeDevice:
         os.set_blocking(self.fd, False)
         self.polled = False
         self.room = 1000
-        self.batches: list[list[Command]] = []
+        self.batches: list[list[Submission]] = []
         self.events: list[DeviceEvent] = []
         self.submitted = asyncio.Event()
 
-    def submit(self, commands: Sequence[Command]) -> int:
-        taken = list(commands)[: self.room]
+    def submit(self, batch: Sequence[Submission]) -> int:
+        taken = list(batch)[: self.room]
         self.room -= len(taken)
         self.batches.append(taken)
         self.submitted.set()
@@ -62,8 +62,8 @@ class FakeDevice:
         os.close(self.fd)
 
     @property
-    def taken(self) -> list[Command]:
-        return [command for batch in self.batches for command in batch]
+    def taken(self) -> list[Any]:
+        return [each for batch in self.batches for each in batch]
 
 
 @asynccontextmanager
@@ -88,7 +88,9 @@ def posted(dispatcher: Dispatcher, queue: QueuePair) -> Work:
         None,
         asyncio.get_running_loop().create_future(),
     )
-    dispatcher.post(queue.post(WorkRequest(dispatcher.next_id())), work)
+    request = WorkRequest(queue.qpn, dispatcher.next_id())
+    queue.post(request)
+    dispatcher.post(request, work)
     return work
 
 
@@ -154,7 +156,7 @@ async def test_post__completions_give_places_back() -> None:
         good, bad = posted(dispatcher, queue), posted(dispatcher, queue)
         await asyncio.sleep(0)
         assert queue.outstanding == 2
-        ids = [c.fields["wr"]["wr_id"] for c in device.taken]
+        ids = [request.wr_id for request in device.taken]
         device.say(
             Completion(ids[0], 7, 5, WcStatus.SUCCESS, WcOpcode.WRITE),
             Completion(ids[1], 7, 6, WcStatus.REM_ACCESS_ERR, WcOpcode.WRITE),
@@ -174,7 +176,7 @@ async def test_post__a_refusal_of_the_engine() -> None:
         queue = ready_queue()
         work = posted(dispatcher, queue)
         await asyncio.sleep(0)
-        device.say(Reply(device.taken[0].fields["cookie"], -errno.ENOBUFS))
+        device.say(Reply(device.taken[0].wr_id, -errno.ENOBUFS))
         with pytest.raises(QueueFullError):
             await work.done
         assert queue.outstanding == 0
