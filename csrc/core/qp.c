@@ -41,12 +41,15 @@ void mrc_qp_prefetch_parts(const struct mrc_qp *qp) {
   enum { SLOTS = 10 }; /* the first ones: the cache sees where that leads */
   const struct mrc_requester *req = &qp->req;
   const struct mrc_evset *set = &qp->evset;
-  const uint32_t slot = req->win.next_psn & req->win.mask;
-  const struct mrc_wqe *wqe = &req->sq[req->sq_send & req->sq_mask];
-  prefetch(&req->win.slots[slot], &req->win.slots[mrc_min_u32(slot + SLOTS, req->win.mask + 1)]);
-  prefetch(wqe, wqe + 1);
-  prefetch(req->win.tosend.words, req->win.tosend.words + 1);
-  prefetch(req->win.lists, &req->win.lists[req->win.planes]);
+  if (mrc_requester_is_busy(qp)) {
+    const uint32_t slot = req->win.next_psn & req->win.mask;
+    const uint32_t end = mrc_min_u32(slot + SLOTS, req->win.mask + 1);
+    const struct mrc_wqe *wqe = &req->sq[req->sq_send & req->sq_mask];
+    prefetch(&req->win.slots[slot], &req->win.slots[end]);
+    prefetch(wqe, wqe + 1);
+    prefetch(req->win.tosend.words, req->win.tosend.words + 1);
+    prefetch(req->win.lists, &req->win.lists[req->win.planes]);
+  }
   if (set->n == 0) return;
   prefetch(set->planes, &set->planes[set->ports]);
   prefetch(set->ends, &set->ends[mrc_min_u32(set->n_ends, set->ports)]);
@@ -59,6 +62,7 @@ void mrc_qp_prefetch_parts(const struct mrc_qp *qp) {
 
 void mrc_qp_prefetch_evs(const struct mrc_qp *qp) {
   const struct mrc_evset *set = &qp->evset;
+  if (!mrc_requester_is_busy(qp)) return; /* answers take those that brought them */
   for (uint32_t planes = set->plane_mask; planes != 0; planes &= planes - 1) {
     const struct mrc_ev_plane *plane = &set->planes[__builtin_ctz(planes)];
     const uint16_t ev = plane->order[plane->next < plane->n ? plane->next : 0];

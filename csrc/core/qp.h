@@ -158,13 +158,14 @@ struct mrc_responder {
   struct mrc_nack_out nacks[MRC_MAX_NACKS];
   uint8_t n_triggers;
   uint8_t n_nacks;
-  uint8_t last_port;              /* port of the newest packet; 0: none yet */
-  uint8_t nak_syndrome;           /* what ended the QP, answered to whatever still comes; 0: none */
-  bool ack_wanted;                /* a transport ACK (or the NAK) is due */
-  bool sack_now;                  /* all that there is to report is due */
-  bool recorded;                  /* what is placed counts as RX_RECORDED too */
-  struct mrc_sack_trigger newest; /* the last trigger used, for SACKs that nothing triggered */
-  uint32_t unsacked_bytes;        /* received and not yet paid for by a SACK */
+  uint8_t last_port;            /* port of the newest packet; 0: none yet */
+  uint8_t nak_syndrome;         /* what ended the QP, answered to whatever still comes; 0: none */
+  bool ack_wanted;              /* a transport ACK (or the NAK) is due */
+  bool sack_now;                /* all that there is to report is due */
+  bool recorded;                /* what is placed counts as RX_RECORDED too */
+  struct mrc_sack_trigger told; /* the last trigger used, for SACKs that nothing triggered */
+  uint64_t arrived_ns;          /* of the newest packet */
+  uint32_t unsacked_bytes;      /* received and not yet paid for by a SACK */
   uint64_t sack_deadline_ns;
   uint64_t nack_ns; /* when the last rate-limited NACK or NAK was queued */
   uint64_t bytes_received;

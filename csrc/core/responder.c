@@ -33,33 +33,43 @@ static uint32_t ev_of(const struct mrc_meta *meta) {
 
 /* One SACK stands for all that came by a plane: the requester knows which EV each packet took. Only
    a mark says something of its EV that the bitmap does not. */
-static bool share_a_sack(const struct mrc_sack_trigger *a, const struct mrc_sack_trigger *b) {
-  if (a->pr || b->pr || a->port != b->port || a->m != b->m) return false;
-  return a->m == MRC_M_NONE || a->ev == b->ev;
+static bool shares_a_sack(const struct mrc_sack_trigger *t, uint8_t port, uint8_t m, uint32_t ev) {
+  return !t->pr && t->port == port && t->m == m && (m == MRC_M_NONE || t->ev == ev);
 }
 
-/* Remembers that this packet wants a SACK; of those that share one the newest stands for it. */
-static void trigger(struct mrc_responder *resp, const struct mrc_sack_trigger *news) {
-  resp->newest = *news;
-  resp->newest.pr = false;
-  resp->newest.m = MRC_M_NONE;
-  resp->newest.words = 0;
-  resp->last_port = news->port;
-  for (int i = resp->n_triggers - 1; i >= 0; i--) {
-    struct mrc_sack_trigger *old = &resp->triggers[i];
-    if (!share_a_sack(old, news)) continue;
-    const struct mrc_sack_trigger before = *old;
-    *old = *news;
-    old->words |= before.words;
-    old->first_ns = before.first_ns;
-    old->now |= before.now;
-    return;
-  }
+static struct mrc_sack_trigger *new_trigger(struct mrc_responder *resp, uint64_t now_ns) {
   if (resp->n_triggers < MRC_MAX_TRIGGERS)
     resp->n_triggers++;
   else
     resp->sack_now = true; /* what the last one stood for is reported with no trigger of its own */
-  resp->triggers[resp->n_triggers - 1] = *news;
+  struct mrc_sack_trigger *trigger = &resp->triggers[resp->n_triggers - 1];
+  trigger->words = 0;
+  trigger->first_ns = now_ns;
+  trigger->now = false;
+  return trigger;
+}
+
+/* Remembers that this packet wants a SACK; of those that share one the newest stands for it. Fields
+   are written one by one where they stay: a copy would wait until all of them had left the core. */
+static struct mrc_sack_trigger *trigger(const struct mrc_engine *engine, struct mrc_responder *resp,
+                                        const struct mrc_wire *packet, const struct mrc_meta *meta,
+                                        bool pr) {
+  const uint8_t m = meta->ecn == 3 ? MRC_M_SKIP_ONCE : MRC_M_NONE;
+  const uint32_t ev = ev_of(meta);
+  struct mrc_sack_trigger *found = NULL;
+  for (int i = resp->n_triggers - 1; i >= 0 && found == NULL && !pr; i--)
+    if (shares_a_sack(&resp->triggers[i], meta->port, m, ev)) found = &resp->triggers[i];
+  if (found == NULL) found = new_trigger(resp, engine->now_ns);
+  found->arrived_ns = meta->arrived_ns;
+  found->psn = packet->psn;
+  found->ev = ev;
+  found->tx_timestamp = packet->tx_timestamp;
+  found->port = meta->port;
+  found->m = m;
+  found->pr = pr;
+  resp->arrived_ns = meta->arrived_ns;
+  resp->last_port = meta->port;
+  return found;
 }
 
 static void queue_nack(struct mrc_qp *qp, const struct mrc_wire *packet,
@@ -151,23 +161,9 @@ static bool stash(struct mrc_qp *qp, const struct mrc_wire *packet) {
   return true;
 }
 
-static struct mrc_sack_trigger trigger_of(const struct mrc_engine *engine,
-                                          const struct mrc_wire *packet,
-                                          const struct mrc_meta *meta) {
-  return (struct mrc_sack_trigger){.psn = packet->psn,
-                                   .ev = ev_of(meta),
-                                   .tx_timestamp = packet->tx_timestamp,
-                                   .first_ns = engine->now_ns,
-                                   .arrived_ns = meta->arrived_ns,
-                                   .port = meta->port,
-                                   .m = meta->ecn == 3 ? MRC_M_SKIP_ONCE : MRC_M_NONE};
-}
-
 static int on_duplicate(struct mrc_engine *engine, struct mrc_qp *qp, const struct mrc_wire *packet,
                         const struct mrc_meta *meta) {
-  struct mrc_sack_trigger news = trigger_of(engine, packet, meta);
-  news.now = true;
-  trigger(&qp->resp, &news);
+  trigger(engine, &qp->resp, packet, meta, false)->now = true;
   qp->resp.ack_wanted = true; /* the transport ACK may be what got lost */
   mrc_count(engine, MRC_COUNTER_RX_DUPLICATES, 1);
   mrc_qp_touch_to_answer(engine, qp);
@@ -195,14 +191,13 @@ static bool owes_answer(const struct mrc_engine *engine, const struct mrc_respon
 static void want_sack(struct mrc_engine *engine, struct mrc_qp *qp, const struct mrc_wire *packet,
                       const struct mrc_meta *meta) {
   struct mrc_responder *resp = &qp->resp;
-  struct mrc_sack_trigger news = trigger_of(engine, packet, meta);
-  news.words = mrc_rxwin_word(&resp->win, packet->psn);
-  news.now = news.m != MRC_M_NONE || packet->rtx || packet->ack_req;
-  trigger(resp, &news);
+  struct mrc_sack_trigger *news = trigger(engine, resp, packet, meta, false);
+  news->words |= mrc_rxwin_word(&resp->win, packet->psn);
+  news->now |= news->m != MRC_M_NONE || packet->rtx || packet->ack_req;
   resp->unsacked_bytes += mrc_max_u32(packet->payload_bytes, SACK_MIN_ADD_BYTES);
   if (resp->sack_deadline_ns == MRC_NEVER)
-    resp->sack_deadline_ns = news.first_ns + engine->config.sack_delay_ns;
-  if (owes_answer(engine, resp, news.now))
+    resp->sack_deadline_ns = news->first_ns + engine->config.sack_delay_ns;
+  if (owes_answer(engine, resp, news->now))
     mrc_qp_touch_to_answer(engine, qp);
   else
     mrc_qp_touch(engine, qp);
@@ -250,13 +245,11 @@ int mrc_responder_on_trimmed(struct mrc_engine *engine, struct mrc_qp *qp,
 
 int mrc_responder_on_probe(struct mrc_engine *engine, struct mrc_qp *qp,
                            const struct mrc_wire *packet, const struct mrc_meta *meta) {
-  struct mrc_sack_trigger news = trigger_of(engine, packet, meta);
-  news.psn = mrc_psn_sub(qp->resp.win.next_psn, 1);
-  news.pr = true;
-  news.probe_id = packet->probe.probe_id;
-  news.tx_timestamp = packet->probe.tx_timestamp;
-  news.now = true;
-  trigger(&qp->resp, &news);
+  struct mrc_sack_trigger *news = trigger(engine, &qp->resp, packet, meta, true);
+  news->psn = mrc_psn_sub(qp->resp.win.next_psn, 1);
+  news->probe_id = packet->probe.probe_id;
+  news->tx_timestamp = packet->probe.tx_timestamp;
+  news->now = true;
   qp->resp.ack_wanted = true;
   mrc_qp_touch_to_answer(engine, qp);
   return MRC_DROP_NONE;

@@ -98,11 +98,15 @@ static bool flush_port(struct mrc_engine *engine, struct mrc_qp *qp, uint8_t por
     const struct mrc_sack_trigger t = resp->triggers[i];
     if (t.port != port || (burst->n_packets > 0 && !mrc_burst_has_room(engine, burst))) {
       resp->triggers[kept++] = t;
-    } else if (t.pr) {
-      add_full_report(engine, burst, qp, &t);
-    } else {
-      add_reports(engine, burst, qp, &t);
+      continue;
     }
+    if (t.pr)
+      add_full_report(engine, burst, qp, &t);
+    else
+      add_reports(engine, burst, qp, &t);
+    resp->told = t;
+    resp->told.pr = false;
+    resp->told.m = MRC_M_NONE;
   }
   resp->n_triggers = kept;
   mrc_assert(burst->n_packets > 0);
@@ -114,8 +118,8 @@ static bool flush_all(struct mrc_engine *engine, struct mrc_qp *qp) {
   struct mrc_responder *resp = &qp->resp;
   do {
     if (resp->n_triggers == 0) {
-      resp->newest.words = resp->win.unreported; /* news for which no trigger stands any more */
-      resp->triggers[resp->n_triggers++] = resp->newest;
+      resp->told.words = resp->win.unreported; /* news for which no trigger stands any more */
+      resp->triggers[resp->n_triggers++] = resp->told;
     }
     if (!flush_port(engine, qp, resp->triggers[0].port)) return false;
   } while (resp->n_triggers > 0 || mrc_rxwin_has_news(&resp->win));

@@ -47,7 +47,7 @@ static uint32_t next_plane(const struct mrc_engine *engine, const struct mrc_qp 
 
 void mrc_reverse_on_visit(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns) {
   struct mrc_reverse *reverse = &qp->reverse;
-  const uint64_t arrived_ns = qp->resp.newest.arrived_ns;
+  const uint64_t arrived_ns = qp->resp.arrived_ns;
   if (arrived_ns == reverse->seen_ns || now_ns < reverse->next_ns) return;
   if (!mrc_qp_is_live(qp) || !is_in_use(qp)) return;
   const bool little = qp->resp.bytes_received - reverse->seen_bytes < MRC_REVERSE_BYTES;
