@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any, Protocol
@@ -158,12 +158,12 @@ class NativeContext:
         """The UDP source port of one transmit socket."""
         return int(lib.mrc_ctx_source_port(self._open(), port, tx_index))
 
-    def submit(self, batch: Sequence[Submission]) -> int:
+    def submit(self, batch: Iterable[Submission]) -> int:
         """Queues SUBMIT_BATCH or less in order and returns how many the ring took."""
-        commands = self._commands
-        for index, each in enumerate(batch):
-            each.fill(commands, index)
-        return check(lib.mrc_ctx_submit(self._open(), commands, len(batch)), "submit")
+        n = 0
+        for n, each in enumerate(batch, 1):
+            each.fill(self._commands, n - 1)
+        return check(lib.mrc_ctx_submit(self._open(), self._commands, n), "submit")
 
     def run(self) -> int:
         """A turn of a polled context, which never sleeps; returns the number of events."""

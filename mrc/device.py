@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -177,7 +177,7 @@ class Device:
         """The UDP source port of one transmit socket of a port."""
         return self._native.source_port(port, tx_index)
 
-    def submit(self, batch: Sequence[Submission]) -> int:
+    def submit(self, batch: Iterable[Submission]) -> int:
         """Queues commands and work requests in order and returns how many fitted."""
         return self._native.submit(batch)
 

@@ -147,11 +147,11 @@ class Dispatcher:
 
     def _submit(self) -> None:
         while self._outgoing and not self._closed:
-            batch = list(itertools.islice(self._outgoing, SUBMIT_BATCH))
-            taken = self.device.submit(batch)
+            n = min(len(self._outgoing), SUBMIT_BATCH)
+            taken = self.device.submit(itertools.islice(self._outgoing, n))
             for _ in range(taken):
                 self._outgoing.popleft()
-            if taken < len(batch):
+            if taken < n:
                 return  # the descriptor becomes readable when there is room again
 
     # ---- In -------------------------------------------------------------------------------
@@ -170,39 +170,47 @@ class Dispatcher:
 
     def drain(self) -> None:
         """Takes everything that C has published so far."""
-        while self._take_batch():
+        while self._take_batch() == POLL_BATCH:
             pass
 
     def _on_readable(self) -> None:
-        if self.device.polled or not self._flush_due:
+        polled = self.device.polled
+        if polled or not self._flush_due:
             self._submit()
-        if self._take_batch() or (self.device.polled and self._outgoing):
+        taken = self._take_batch()
+        if taken == POLL_BATCH or (polled and self._outgoing):
             self._loop.call_soon(self._on_readable)  # let others run between batches
+        elif polled and taken > 0:
+            self._turn_later()
         else:
             self._rest()
 
     def _rest(self) -> None:
         """Leaves the event loop to sleep, unless something is due before."""
         if not (self._closed or self._turn_due or self.device.may_sleep()):
+            self._turn_later()
+
+    def _turn_later(self) -> None:
+        """Has what came acknowledged, but lets the reply of a task that it woke leave before."""
+        if not self._turn_due:
             self._turn_due = True
             self._loop.call_soon(self._turn_after, _TURNS_TO_REPLY)
 
     def _turn_after(self, turns: int) -> None:
-        """Acknowledges what came, but lets the reply of a task that it woke leave before."""
         if turns > 0:
             self._loop.call_soon(self._turn_after, turns - 1)
             return
         self._turn_due = False
         self._on_readable()
 
-    def _take_batch(self) -> bool:
-        """Handles a batch of events; true when there may be more."""
+    def _take_batch(self) -> int:
+        """Handles a batch of events, and returns how many; there may be more after POLL_BATCH."""
         if self._closed:
-            return False
+            return 0
         events = self.device.poll()
         for event in events:
             self._handle(event)
-        return len(events) == POLL_BATCH
+        return len(events)
 
     def _handle(self, event: DeviceEvent) -> None:
         match event:

@@ -7,7 +7,7 @@ import asyncio
 import errno
 import logging
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
@@ -35,7 +35,7 @@ class FakeDevice:
         self.events: list[DeviceEvent] = []
         self.submitted = asyncio.Event()
 
-    def submit(self, batch: Sequence[Submission]) -> int:
+    def submit(self, batch: Iterable[Submission]) -> int:
         taken = list(batch)[: self.room]
         self.room -= len(taken)
         self.batches.append(taken)
