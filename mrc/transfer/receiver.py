@@ -10,14 +10,7 @@ from contextlib import closing
 from mrc.errors import ProtocolError
 from mrc.mailbox import MailboxClosedError
 from mrc.transfer.files import FileError, OutputDirectory, Target, printable
-from mrc.transfer.messages import (
-    Accept,
-    Bye,
-    Done,
-    Offer,
-    Refuse,
-    Stored,
-)
+from mrc.transfer.messages import Accept, Bye, Done, Offer, Refuse, Stored
 from mrc.transfer.session import Session, TransferredFile, VerificationError
 from mrc.transfer.threads import in_thread
 from mrc.transfer.window import WINDOW_BYTES, Storing, Window, open_window

@@ -13,7 +13,7 @@ import asyncio
 import mmap
 from collections.abc import AsyncIterator
 from concurrent.futures import Future
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -48,7 +48,8 @@ class Window:
 async def open_window(ctx: Context) -> AsyncIterator[Window]:
     """A window; the peer may write into it until this ends."""
     with mmap.mmap(-1, WINDOW_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
-        memory.madvise(mmap.MADV_HUGEPAGE)
+        with suppress(OSError):  # of a kernel without huge pages
+            memory.madvise(mmap.MADV_HUGEPAGE)
         async with ctx.register(memory, access=Access.REMOTE_WRITE) as mr:
             yield Window(memory, mr)
 
