@@ -304,9 +304,19 @@ static void give_back(struct mrc_engine *engine, struct mrc_qp *qp, int n_bursts
     mrc_qp_touch(engine, qp);
 }
 
+/* The QP's turn; false when it was not done with all it had to send. */
+static bool visit(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns) {
+  mrc_node_leave(&qp->ready);
+  mrc_node_leave(&qp->answering);
+  mrc_ev_probe_on_deadline(engine, qp, now_ns);
+  mrc_reverse_on_visit(engine, qp, now_ns);
+  return mrc_responder_transmit(engine, qp, now_ns) && mrc_requester_transmit(engine, qp, now_ns);
+}
+
 /* What QPs owe their peers leaves before the data of any: a peer that waits for a SACK stands
    still, or takes for lost what has arrived. At most half a transmit, so that whoever keeps us
-   answering does not keep us from sending; the rest has its turn with the data. */
+   answering does not keep us from sending; the rest has its turn with the data. A QP without data
+   has its whole turn here, while it is still in the cache from what came. */
 static void transmit_answers(struct mrc_engine *engine, uint64_t now_ns) {
   const int capacity = engine->burst_capacity;
   engine->burst_capacity = capacity / 2;
@@ -316,28 +326,24 @@ static void transmit_answers(struct mrc_engine *engine, uint64_t now_ns) {
     if (!mrc_list_is_empty(&engine->answering))
       mrc_qp_prefetch_parts(MRC_NODE_OWNER(engine->answering.next, struct mrc_qp, answering));
     /* One that is not done has filled this half, or no EV may carry its answer now. */
-    mrc_responder_transmit(engine, qp, now_ns);
+    if (mrc_requester_is_busy(qp))
+      mrc_responder_transmit(engine, qp, now_ns);
+    else if (visit(engine, qp, now_ns))
+      settle(engine, qp, now_ns);
+    else
+      mrc_qp_touch(engine, qp); /* behind those that have had no turn */
   }
   engine->burst_capacity = capacity;
 }
 
 /* For this turn, the next and the one after that. */
 static void prefetch_ahead(const struct mrc_engine *engine, const struct mrc_qp *qp) {
-  const struct mrc_node *next = engine->ready.next;
+  const struct mrc_node *next = qp->ready.next;
   mrc_qp_prefetch_evs(qp);
+  if (next == &engine->ready) return;
   mrc_qp_prefetch_parts(MRC_NODE_OWNER(next, struct mrc_qp, ready));
   if (next->next != &engine->ready)
     mrc_qp_prefetch(MRC_NODE_OWNER(next->next, struct mrc_qp, ready));
-}
-
-/* The QP's turn; false when it was not done with all it had to send. */
-static bool visit(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns) {
-  mrc_node_leave(&qp->ready);
-  mrc_node_leave(&qp->answering);
-  if (!mrc_list_is_empty(&engine->ready)) prefetch_ahead(engine, qp);
-  mrc_ev_probe_on_deadline(engine, qp, now_ns);
-  mrc_reverse_on_visit(engine, qp, now_ns);
-  return mrc_responder_transmit(engine, qp, now_ns) && mrc_requester_transmit(engine, qp, now_ns);
 }
 
 int mrc_engine_transmit(struct mrc_engine *engine, struct mrc_burst *bursts, int capacity,
@@ -353,6 +359,7 @@ int mrc_engine_transmit(struct mrc_engine *engine, struct mrc_burst *bursts, int
   while (room && !mrc_list_is_empty(&engine->ready)) {
     struct mrc_qp *qp = first_ready(engine);
     const int before = engine->n_bursts;
+    prefetch_ahead(engine, qp);
     room = visit(engine, qp, now_ns) || mrc_burst_may_open(engine);
     if (!room)
       give_back(engine, qp, engine->n_bursts - before);
