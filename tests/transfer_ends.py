@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from fake_qp import FakeContext, FakeQp, qp_pair
 
@@ -50,6 +51,8 @@ class Ends:
 async def sessions() -> AsyncIterator[Ends]:
     out, back = qp_pair()
     async with AsyncExitStack() as stack:
+        # The fakes do not hang up, so waiting for that is wasted.
+        stack.enter_context(patch("mrc.transfer.session.LAST_WORDS_SECONDS", 0.1))
         ctx = ConnectingContext(out)
         out.ctx = ctx
         connecting = connect_session(ctx, "h1", 4791, total_bytes=0, timeout=5.0)

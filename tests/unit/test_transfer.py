@@ -30,12 +30,6 @@ from mrc.transfer.messages import Accept, Bye, Done, Offer, Refuse
 from mrc.transfer.sender import CHUNK_BYTES, CHUNKS_IN_FLIGHT
 
 
-@pytest.fixture(autouse=True)
-def few_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fakes do not hang up, so waiting for that is wasted."""
-    monkeypatch.setattr("mrc.transfer.session.LAST_WORDS_SECONDS", 0.1)
-
-
 @pytest.fixture
 def inbox(tmp_path: Path) -> Path:
     path = tmp_path / "inbox"
