@@ -32,9 +32,12 @@ static void prefetch(const void *first, const void *end) {
 
 void mrc_qp_prefetch(const struct mrc_qp *qp) {
   enum { PLANES = 4, TRIGGERS = 4 }; /* of them, the first ones */
-  prefetch(qp, &qp->req.cc.delay + 1);
-  prefetch(&qp->req.rtt, &qp->resp.triggers[TRIGGERS]);
+  /* What a packet that arrives needs comes first: so many lines are under way at a time. */
+  prefetch(qp, &qp->peer + 1);
+  prefetch(&qp->resp, &qp->resp.triggers[TRIGGERS]);
   prefetch(&qp->resp.n_triggers, &qp->planes[PLANES]);
+  prefetch(&qp->req, &qp->req.cc.delay + 1);
+  prefetch(&qp->req.rtt, &qp->req + 1);
 }
 
 void mrc_qp_prefetch_parts(const struct mrc_qp *qp) {
