@@ -3,8 +3,8 @@
 round, and from which they are hashed and written to the file.
 
 A file that is mapped and written in place would spare that copy, but each of its pages is then
-allocated, zeroed and mapped first, which costs several times as much; and a disk that is slow or
-full would hold up, or end, the datapath. The window stays where caches have it.
+allocated, zeroed and mapped first, which costs more; and a disk that is slow or full would hold up,
+or end, the datapath. The window stays where caches have it.
 """
 
 from __future__ import annotations
