@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import ctypes
 from collections.abc import Callable
-from concurrent.futures import Future
 from typing import Self
 
 from mrc.transfer.threads import Line
@@ -48,7 +47,6 @@ class Ahead:
         self._line = Line()
 
     async def __aenter__(self) -> Self:
-        self._loop = asyncio.get_running_loop()
         self.reached(0)
         return self
 
@@ -60,9 +58,8 @@ class Ahead:
         wanted = min(self._length, offset + self._ahead_bytes)
         while self._begun < wanted:
             step = min(STEP_BYTES, self._length - self._begun)
-            job = self._line.put(self._prepare, self._begun, step)
+            self._line.put_and_tell(self._on_done, self._prepare, self._begun, step)
             self._begun += step
-            job.add_done_callback(self._tell)
 
     async def until(self, offset: int) -> None:
         """Returns when all before `offset` is prepared; raises what went wrong with that."""
@@ -71,10 +68,6 @@ class Ahead:
                 raise self._error
             self._progress.clear()
             await self._progress.wait()
-
-    def _tell(self, job: Future[None]) -> None:
-        if not job.cancelled():
-            self._loop.call_soon_threadsafe(self._on_done, job.exception())
 
     def _on_done(self, error: BaseException | None) -> None:
         if error is None:

@@ -60,7 +60,7 @@ async def _receive_file(
     if offer.chunk_bytes > WINDOW_BYTES:
         raise ProtocolError(f"{session.qp.peer_host} offers chunks larger than the window")
     await in_thread(target.allocate)
-    await session.say(Accept(window.remote))
+    await session.say(Accept(window.mr.remote))
     digest = await Storing(session, window, target, offer).run()
     await _check_digest(session, target, digest)
     target.commit()

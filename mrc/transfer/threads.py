@@ -50,6 +50,20 @@ class Line:
         """Puts a job at the end of the line."""
         return self._pool.submit(self._do, partial(job, *args))
 
+    def put_and_tell(
+        self, told: Callable[[BaseException | None], None], job: Callable[[*Ts], T], *args: *Ts
+    ) -> Future[T]:
+        """As `put`; the event loop calls `told` at the end of the job, with what went wrong."""
+        loop = asyncio.get_running_loop()
+
+        def tell(done: Future[T]) -> None:
+            if not done.cancelled():
+                loop.call_soon_threadsafe(told, done.exception())
+
+        future = self.put(job, *args)
+        future.add_done_callback(tell)
+        return future
+
     def _do(self, job: Callable[[], T]) -> T:
         if self._error is not None:
             raise self._error

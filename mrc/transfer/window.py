@@ -25,7 +25,7 @@ from mrc.transfer.files import Target
 from mrc.transfer.messages import Offer
 from mrc.transfer.session import Session
 from mrc.transfer.threads import Line
-from mrc.verbs import MR, RemoteMemory
+from mrc.verbs import MR
 
 WINDOW_BYTES = 32 << 20
 _STEP_BYTES = 256 << 10  # hashed and then written, so that the second finds it in the cache
@@ -33,15 +33,10 @@ _STEP_BYTES = 256 << 10  # hashed and then written, so that the second finds it 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Registered memory."""
+    """Memory, and its registration."""
 
     memory: mmap.mmap
     mr: MR
-
-    @property
-    def remote(self) -> RemoteMemory:
-        """What the sender needs to write here."""
-        return self.mr.remote
 
 
 @asynccontextmanager
@@ -68,7 +63,6 @@ class Storing:
         self._stored = 0
         self._error: BaseException | None = None
         self._progress = asyncio.Event()
-        self._loop = asyncio.get_running_loop()
 
     async def run(self) -> str:
         """Returns the digest of the file once all of it is written."""
@@ -85,8 +79,7 @@ class Storing:
                 )
             if index >= self._stored + self._slots:
                 raise ProtocolError(f"{self._session.qp.peer_host} writes where it has no credit")
-            written = line.put(self._store, index)
-            written.add_done_callback(self._tell)
+            written = line.put_and_tell(self._on_stored, self._store, index)
         if written is not None:
             await asyncio.wrap_future(written)
 
@@ -99,10 +92,6 @@ class Storing:
                 with whole[slot + done : slot + min(done + _STEP_BYTES, length)] as step:
                     self._digest.update(step)
                     self._target.write(start + done, step)
-
-    def _tell(self, job: Future[None]) -> None:
-        if not job.cancelled():
-            self._loop.call_soon_threadsafe(self._on_stored, job.exception())
 
     def _on_stored(self, error: BaseException | None) -> None:
         if error is None:
