@@ -85,8 +85,10 @@ def hosts(bed: Testbed, tmp_path: Path) -> Iterator[Hosts]:
 
 
 def has_ended(pid: int) -> bool:
+    """Whether all of its threads have: its first one may be gone while others hold its sockets."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+        first = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+        return first == "Z" and os.listdir(f"/proc/{pid}/task") == [str(pid)]
     except FileNotFoundError:
         return True
 
