@@ -262,11 +262,17 @@ struct mrc_qp_attr {
   uint8_t retry_linear;             /* tries at that interval, 0..7 */
   uint8_t retry_exp;                /* tries at doubling intervals, 0..24; 25 never gives up */
   uint8_t cc;                       /* enum mrc_cc_kind */
+  uint32_t plane_shares;            /* enum mrc_plane_shares */
   struct mrc_cc_profile cc_profile; /* of MRC_CC_NSCC; others do not look at it */
 };
 
+enum mrc_plane_shares {
+  MRC_SHARES_MEASURED, /* each plane carries what it delivers, by a window of its own */
+  MRC_SHARES_EQUAL     /* all carry the same: MRC's own rule, for planes that are equal */
+};
+
 enum mrc_cc_kind {
-  MRC_CC_DELAY, /* a choice of ours: holds the standing queue of the most loaded plane below 3 ms */
+  MRC_CC_DELAY, /* a choice of ours: holds the standing queue of each plane near 3 ms */
   MRC_CC_NULL,  /* none: the PSN window is the only limit */
   MRC_CC_NSCC   /* MRC's own, for fabrics that mark ECN and, best, trim */
 };
@@ -319,7 +325,8 @@ struct mrc_plane_info {
   int64_t rtt_ns;            /* smoothed; -1 before the first sample */
   int64_t base_rtt_ns;       /* smallest seen; -1 before the first sample */
   uint64_t inflight_bytes;
-  uint8_t suspended; /* 1: silent, probed */
+  uint64_t cwnd_bytes; /* window of the plane; with NSCC and equal shares that of the QP */
+  uint8_t suspended;   /* 1: silent, probed */
   uint8_t reserved[7];
 };
 
@@ -335,7 +342,7 @@ struct mrc_qp_info {
   uint64_t bytes_sent;       /* payload of first transmissions */
   uint64_t bytes_acked;      /* payload acknowledged, each byte once */
   uint64_t bytes_received;   /* payload placed, each byte once */
-  uint64_t cwnd_bytes;
+  uint64_t cwnd_bytes; /* sum over the planes */
   uint64_t inflight_bytes;
   int64_t rtt_ns; /* smoothed over all planes; -1 before the first sample */
   uint32_t path_mtu;

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from mrc._native import lib
-from mrc.enums import CcKind, Integrity
+from mrc.enums import CcKind, Integrity, PlaneShares
 from mrc.errors import ConfigError
 from mrc.hostconfig import HostConfig
 
@@ -113,6 +113,7 @@ class ContextConfig:
     retry_exp: int = 6  # with the two above: gives up after about 9.0 s
     cc: CcKind = CcKind.DELAY
     cc_parameters: CcParameters = CcParameters()  # for CcKind.NSCC
+    plane_shares: PlaneShares = PlaneShares.MEASURED  # EQUAL: MRC's own, for planes that are equal
     integrity: Integrity = Integrity.ICRC
     spray: int = 0  # packets of a burst at most; 0 leaves it to the engine
     ev_active_per_plane: int = 0  # 0: all

@@ -22,7 +22,7 @@ from mrc.config import CcParameters, ContextConfig
 from mrc.device import Device, DeviceConfig, PortConfig
 from mrc.dial import dial
 from mrc.dispatch import Dispatcher
-from mrc.enums import Access, CcKind, CommandOp
+from mrc.enums import Access, CcKind, CommandOp, PlaneShares
 from mrc.errors import (
     ArgumentError,
     ConnectError,
@@ -113,7 +113,7 @@ class Context:
             ev_profiles=Profiles(
                 EvProfile(DEFAULT, EvSelection(active_per_plane=config.ev_active_per_plane))
             ),
-            cc_profiles=Profiles(CcProfile(DEFAULT, CcSettings(config.cc, config.cc_parameters))),
+            cc_profiles=Profiles(CcProfile(DEFAULT, CcSettings(config.cc, config.cc_parameters, config.plane_shares))),
         )
         if any(port.ifname for port in ports):
             self._monitor = asyncio.get_running_loop().create_task(self._watch_links(ports))
@@ -283,10 +283,15 @@ class Context:
         return self._opened().ev_profiles.add(EvProfile(name, selection))
 
     def cc_profile(
-        self, name: str, *, kind: CcKind = CcKind.NSCC, parameters: CcParameters | None = None
+        self,
+        name: str,
+        *,
+        kind: CcKind = CcKind.NSCC,
+        parameters: CcParameters | None = None,
+        plane_shares: PlaneShares = PlaneShares.MEASURED,
     ) -> CcProfile:
         """Makes a CC profile, in INIT. Raises InUseError for a name that is taken."""
-        settings = CcSettings(kind, parameters or CcParameters())
+        settings = CcSettings(kind, parameters or CcParameters(), plane_shares)
         return self._opened().cc_profiles.add(CcProfile(name, settings))
 
     def destroy_profile(self, profile: EvProfile | CcProfile) -> None:

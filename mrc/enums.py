@@ -166,6 +166,13 @@ class CcKind(IntEnum):
     NSCC = lib.MRC_CC_NSCC
 
 
+class PlaneShares(IntEnum):
+    """What each plane carries: what it delivers, or the same as every other."""
+
+    MEASURED = lib.MRC_SHARES_MEASURED
+    EQUAL = lib.MRC_SHARES_EQUAL
+
+
 class CommandOp(IntEnum):
     """Operation of a `struct mrc_command`."""
 

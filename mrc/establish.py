@@ -368,6 +368,7 @@ async def _send_ready(
         cc=cc.kind,
         cc_profile=asdict(cc.parameters),
         spray=config.spray,
+        plane_shares=cc.plane_shares,
         ev_active_per_plane=terms.ev_profile.settings.active_per_plane,
     )
     await local.dispatcher.call(queue.to_rts(attributes), "QP to RTS")

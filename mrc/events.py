@@ -137,6 +137,7 @@ class PlaneInfo:
     rtt_ns: int
     base_rtt_ns: int
     inflight_bytes: int
+    cwnd_bytes: int  # its window; with NSCC and equal shares that of the QP
     suspended: bool
 
 

@@ -17,7 +17,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from mrc._native import lib
 from mrc.config import CcParameters
-from mrc.enums import CcKind
+from mrc.enums import CcKind, PlaneShares
 from mrc.errors import ArgumentError, ConfigError, InUseError, StateError
 from mrc.paths import PathEv
 
@@ -96,6 +96,7 @@ class CcSettings:
 
     kind: CcKind = CcKind.DELAY
     parameters: CcParameters = field(default_factory=CcParameters)  # of CcKind.NSCC
+    plane_shares: PlaneShares = PlaneShares.MEASURED
 
 
 Settings = TypeVar("Settings", bound=EvSelection | CcSettings)

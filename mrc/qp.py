@@ -468,6 +468,7 @@ def _plane_info(plane: int, info: Any) -> PlaneInfo:
         rtt_ns=info.rtt_ns,
         base_rtt_ns=info.base_rtt_ns,
         inflight_bytes=info.inflight_bytes,
+        cwnd_bytes=info.cwnd_bytes,
         suspended=bool(info.suspended),
     )
 

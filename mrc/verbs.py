@@ -20,6 +20,7 @@ from mrc.enums import (
     CommandOp,
     EvState,
     Integrity,
+    PlaneShares,
     QpState,
     WrOpcode,
 )
@@ -104,6 +105,7 @@ class RtsAttributes:
     cc_profile: Mapping[str, int] = field(default_factory=dict)  # of `struct mrc_cc_profile`
     spray: int = 0
     ev_active_per_plane: int = 0
+    plane_shares: PlaneShares = PlaneShares.MEASURED
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,8 @@
 #include <errno.h>
 
 enum {
-  ASKS_A_WINDOW = 16, /* so that what is in flight never runs dry between two SACKs */
+  ASKS_A_WINDOW = 4,       /* so that what is in flight never runs dry between two SACKs */
+  ASKS_IN_SLOW_START = 16, /* a queue must be seen before the window has doubled once more */
   NSCC_SACK_BYTES =
       16384 /* NSCC reacts to single marks: it wants to hear of them at least so often */
 };
@@ -59,6 +60,10 @@ void mrc_cc_on_spurious_timeout(struct mrc_cc *cc) {
     algorithms[cc->kind]->on_spurious_timeout(cc);
 }
 
+uint64_t mrc_cc_take_base(struct mrc_cc *cc) {
+  return algorithms[cc->kind]->take_base == NULL ? 0 : algorithms[cc->kind]->take_base(cc);
+}
+
 bool mrc_cc_is_congestion(const struct mrc_cc *cc, uint64_t delay_ns) {
   if (algorithms[cc->kind]->target_delay_ns == NULL) return false;
   return delay_ns > algorithms[cc->kind]->target_delay_ns(cc) * 3 / 2;
@@ -66,7 +71,10 @@ bool mrc_cc_is_congestion(const struct mrc_cc *cc, uint64_t delay_ns) {
 
 bool mrc_cc_asks_for_sack(const struct mrc_cc *cc, uint64_t inflight_bytes, uint64_t unasked_bytes,
                           uint32_t sack_bytes) {
-  if (cc->kind != MRC_CC_NSCC) return unasked_bytes >= cc->cwnd_bytes / ASKS_A_WINDOW;
+  if (cc->kind != MRC_CC_NSCC) {
+    const bool starts = cc->kind == MRC_CC_DELAY && cc->delay.slow_start;
+    return unasked_bytes >= cc->cwnd_bytes / (starts ? ASKS_IN_SLOW_START : ASKS_A_WINDOW);
+  }
   const uint32_t interval = mrc_min_u32(sack_bytes, NSCC_SACK_BYTES);
   if (inflight_bytes + cc->mtu_bytes > cc->cwnd_bytes || cc->cwnd_bytes < interval) return true;
   return interval < sack_bytes && unasked_bytes >= interval;

@@ -1,27 +1,46 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Congestion control of one QP behind one interface: how many bytes may be in flight. It sees
-   acknowledgements, round trips and losses, and knows neither packets nor paths. The algorithms are
-   in cc_delay.c and cc_nscc.c; each is one const table. */
+/* Congestion control behind one interface: how many bytes may be in flight, on one plane of a QP or
+   on all of them. It sees acknowledgements, round trips and losses, and neither packets nor paths.
+   The algorithms are in cc_delay.c and cc_nscc.c; each is one const table. */
 #ifndef MRC_CORE_CC_H
 #define MRC_CORE_CC_H
 
 #include "../mrc.h"
 #include "base.h"
 
-/* The delay-based window, a choice of ours: it holds the standing queue of the most loaded plane
-   near this target, short against any sane buffer. */
+/* The delay-based window, a choice of ours: it holds the standing queue near this target, short
+   against any sane buffer. What the delay varies by without a queue is added. */
 #define MRC_CC_TARGET_DELAY_NS 3000000ull
-#define MRC_CC_MIN_ROUND_NS 1000000ull /* shortest time between two decisions */
-#define MRC_CC_INITIAL_BYTES 262144ull
+#define MRC_CC_MAX_JITTER_NS 6000000ull /* so much is added at most */
+#define MRC_CC_MIN_ROUND_NS 1000000ull  /* shortest time between two decisions */
+#define MRC_CC_INITIAL_BYTES 262144ull  /* of all windows of a QP together */
+
+/* Whether the queue goes when the window does: if not, it is not ours, or the way is longer. */
+enum mrc_cc_drain {
+  MRC_CC_NO_DRAIN,
+  MRC_CC_EMPTYING, /* the window is at its smallest, what was in flight before is on its way */
+  MRC_CC_MEASURING /* the queue that is left now is not ours */
+};
 
 struct mrc_cc_delay {
   bool slow_start;
-  bool round_limited;    /* the window was the limit at some time in the round */
-  uint32_t round_planes; /* bit p: plane p gave a delay sample in the round */
-  uint64_t round_end_ns; /* end of the current round, about two round trips */
+  bool round_limited;       /* the window was the limit at some time in the round */
+  uint8_t drain;            /* enum mrc_cc_drain */
+  uint8_t calm_rounds;      /* in a row without a queue, while the window was the limit */
+  uint8_t newest_samples;   /* in newest_ns */
+  uint32_t round_samples;   /* delays taken in the round */
+  uint64_t round_end_ns;    /* end of the current round, about two round trips */
   uint64_t round_acked_bytes;
-  uint64_t round_rtt_ns;                  /* largest smoothed RTT reported in the round */
-  uint64_t round_delay_ns[MRC_MAX_PORTS]; /* smallest queueing delay of each such plane */
+  uint64_t round_rtt_ns;    /* largest smoothed RTT reported in the round */
+  uint64_t round_delay_ns;  /* smallest queueing delay of the round */
+  uint64_t round_sum_ns;    /* sum of the queueing delays of the round */
+  uint64_t jitter_ns;       /* smoothed: by how much delays exceed the smallest of their round */
+  uint64_t newest_ns[2];    /* smallest of the newest few samples, and of the few before */
+  uint64_t base_ns;         /* base RTT that the delays are above */
+  uint64_t queue_since_ns;  /* delay when the queue began to stand; 0: none stands */
+  uint64_t queue_since_bytes; /* window then */
+  uint64_t drained_ns;      /* when a drain ended last */
+  uint64_t found_base_ns;   /* base RTT that a drain found; 0: none */
 };
 
 /* NSCC, as Ultra Ethernet describes it and MRC takes it over. */
@@ -58,7 +77,8 @@ struct mrc_cc {
 struct mrc_cc_config {
   uint64_t max_bytes; /* the PSN window in bytes */
   uint32_t mtu_bytes;
-  uint32_t planes; /* that carry the QP */
+  uint32_t planes;    /* that obey this window */
+  uint32_t windows;   /* of the QP; each starts with its part */
   uint8_t kind;    /* enum mrc_cc_kind */
   struct mrc_cc_profile profile;
 };
@@ -96,6 +116,7 @@ struct mrc_cc_algorithm {
   void (*on_timeout)(struct mrc_cc *cc);
   void (*on_spurious_timeout)(struct mrc_cc *cc);
   uint64_t (*target_delay_ns)(const struct mrc_cc *cc);
+  uint64_t (*take_base)(struct mrc_cc *cc);
 };
 
 extern const struct mrc_cc_algorithm mrc_cc_delay_algorithm;
@@ -112,6 +133,8 @@ void mrc_cc_on_refused(struct mrc_cc *cc, uint64_t inflight_bytes);
 void mrc_cc_on_timeout(struct mrc_cc *cc);
 /* What the timeout took for lost had arrived: the window is what it was before. */
 void mrc_cc_on_spurious_timeout(struct mrc_cc *cc);
+/* The base RTT that the control has found to be the right one, once; 0: none. */
+uint64_t mrc_cc_take_base(struct mrc_cc *cc);
 /* Whether a loss that saw this queueing delay is overflow rather than a failed path. */
 bool mrc_cc_is_congestion(const struct mrc_cc *cc, uint64_t delay_ns);
 /* Whether a packet that leaves so much in flight, and so much of it sent since the last one that

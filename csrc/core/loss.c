@@ -58,11 +58,12 @@ void mrc_loss_mark(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t psn, e
   /* Untrimmed loss means a failed path to MRC, whose switches trim. Ordinary queues overflow: a
      loss while the plane's delay stands high is taken for that. */
   const uint64_t delay_ns = mrc_rtt_delay_ns(&plane->rtt);
-  const bool overflow = !plane->suspended && mrc_cc_is_congestion(&qp->req.cc, delay_ns);
+  struct mrc_cc *cc = mrc_qp_cc(qp, slot->plane);
+  const bool overflow = !plane->suspended && mrc_cc_is_congestion(cc, delay_ns);
   const struct mrc_cc_loss loss = {.cause = overflow ? MRC_CC_LOSS_OVERFLOW : MRC_CC_LOSS_PATH,
                                    .bytes = slot->bytes,
-                                   .inflight_bytes = qp->req.win.inflight_bytes};
-  mrc_cc_on_loss(&qp->req.cc, &loss, now_ns);
+                                   .inflight_bytes = mrc_qp_inflight_bytes(qp, slot->plane)};
+  mrc_cc_on_loss(cc, &loss, now_ns);
   if (plane->suspended) return; /* the plane is to blame, not this EV */
   if (overflow) {
     mrc_count(engine, MRC_COUNTER_LOST_TO_CONGESTION, 1);
@@ -86,14 +87,15 @@ void mrc_loss_on_spurious(struct mrc_engine *engine, struct mrc_qp *qp,
   mrc_count(engine, MRC_COUNTER_SPURIOUS, 1);
   mrc_trace(engine, MRC_TRACE_SPURIOUS, qp->qpn, psn, slot->ev_lost);
   if (slot->by_timeout) {
-    mrc_cc_on_spurious_timeout(&qp->req.cc); /* the peer was late, the network is as it was */
+    /* The peer was late, the network is as it was. */
+    for (uint32_t planes = qp->evset.plane_mask; planes != 0; planes &= planes - 1)
+      mrc_cc_on_spurious_timeout(&qp->planes[__builtin_ctz(planes)].cc);
     return;
   }
   struct mrc_plane *plane = &qp->planes[qp->evset.evs[slot->ev_lost].port - 1];
   const uint64_t least_ns = mrc_floor_ns(MRC_LOSS_REORDER_FLOOR_NS / 4, qp->noise_ns);
-  uint64_t *guard_ns = slot->by_time ? &plane->spread_ns : &plane->reorder_ns;
-  const uint64_t wider_ns = mrc_max_u64(2 * *guard_ns, least_ns);
-  *guard_ns = mrc_min_u64(wider_ns, 4 * mrc_max_u64(plane->rtt.smooth_ns, 1));
+  mrc_guard_grow(slot->by_time ? &plane->spread : &plane->reorder, least_ns,
+                 4 * mrc_max_u64(plane->rtt.smooth_ns, 1), engine->now_ns);
   trust_ev(engine, qp, slot->ev_lost, MRC_REASON_SPURIOUS);
 }
 
@@ -125,8 +127,8 @@ static bool lost_by_order(const struct mrc_engine *engine, const struct mrc_qp *
       !mrc_txslot_after(&qp->req.win.slots[newest->slot], slot))
     return false;
   const struct mrc_plane *plane = &qp->planes[slot->plane];
-  return plane->reorder_ns == 0 ||
-         now_ns >= slot->sent_ns + plane->rtt.smooth_ns + plane->reorder_ns;
+  const uint64_t guard_ns = mrc_guard_ns(&plane->reorder, now_ns);
+  return guard_ns == 0 || now_ns >= slot->sent_ns + plane->rtt.smooth_ns + guard_ns;
 }
 
 void mrc_loss_on_holes(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t base, uint64_t bitmap,
@@ -151,23 +153,26 @@ void mrc_loss_on_holes(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t ba
    that were sent a good while later and did arrive. */
 
 /* Whether something sent clearly later on the same plane arrived. */
-static bool lost_by_time(const struct mrc_qp *qp, uint32_t index, const struct mrc_txslot *oldest) {
+static bool lost_by_time(const struct mrc_qp *qp, uint32_t index, const struct mrc_txslot *oldest,
+                         uint64_t now_ns) {
   const struct mrc_plane *plane = &qp->planes[index];
   const uint64_t floor_ns = mrc_floor_ns(MRC_LOSS_REORDER_FLOOR_NS, qp->noise_ns);
   uint64_t spread_ns = mrc_max_u64(floor_ns, plane->rtt.smooth_ns / 2);
   spread_ns = mrc_max_u64(spread_ns, 2 * plane->rtt.var_ns);
-  return plane->rack_ns > oldest->sent_ns + spread_ns + plane->spread_ns + plane->reorder_ns;
+  spread_ns += mrc_guard_ns(&plane->spread, now_ns) + mrc_guard_ns(&plane->reorder, now_ns);
+  return plane->rack_ns > oldest->sent_ns + spread_ns;
 }
 
 /* Whether other planes delivered what was sent clearly later, while this one delivered nothing. */
 static bool lost_by_silence(const struct mrc_qp *qp, uint32_t index,
-                            const struct mrc_txslot *oldest) {
+                            const struct mrc_txslot *oldest, uint64_t now_ns) {
   const struct mrc_plane *plane = &qp->planes[index];
   const uint64_t since_ns = mrc_max_u64(oldest->sent_ns, plane->rack_ns);
   const bool known = mrc_rtt_known(&plane->rtt);
   const uint64_t overdue_ns = mrc_rtt_overdue_ns(known ? &plane->rtt : &qp->req.rtt, 0);
   const uint64_t floor_ns = mrc_floor_ns(MRC_LOSS_SILENCE_FLOOR_NS, qp->noise_ns);
-  uint64_t patience_ns = mrc_max_u64(floor_ns, overdue_ns) + plane->reorder_ns;
+  uint64_t patience_ns =
+      mrc_max_u64(floor_ns, overdue_ns) + mrc_guard_ns(&plane->reorder, now_ns);
   if (!known) /* it may be much longer than the others, but the local timeout was chosen for it */
     patience_ns = mrc_max_u64(
         patience_ns, mrc_min_u64(MRC_LOSS_SKEW * overdue_ns, (1024ull << qp->attr.timeout) / 4));
@@ -240,9 +245,9 @@ static void detect_plane(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t 
   const struct mrc_txlist *list = &win->lists[index];
   while (list->oldest != MRC_TX_NONE) {
     const struct mrc_txslot *oldest = &win->slots[list->oldest];
-    if (lost_by_time(qp, index, oldest)) {
+    if (lost_by_time(qp, index, oldest, now_ns)) {
       lose_oldest_burst(engine, qp, index, MRC_COUNTER_LOST_BY_TIME, now_ns);
-    } else if (lost_by_silence(qp, index, oldest)) {
+    } else if (lost_by_silence(qp, index, oldest, now_ns)) {
       lose_oldest_burst(engine, qp, index, MRC_COUNTER_LOST_BY_SILENCE, now_ns);
       if (++plane->strikes >= MRC_LOSS_STRIKES)
         mrc_loss_suspend_plane(engine, qp, index, MRC_REASON_SILENCE, now_ns);
@@ -326,9 +331,11 @@ static void on_timeout(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t no
     return;
   }
   mrc_trace(engine, MRC_TRACE_TIMEOUT, qp->qpn, req->timeouts, timeout_ns(qp));
-  for (uint32_t planes = qp->evset.plane_mask; planes != 0; planes &= planes - 1)
-    time_out_plane(engine, qp, (uint32_t)__builtin_ctz(planes), now_ns);
-  mrc_cc_on_timeout(&req->cc);
+  for (uint32_t planes = qp->evset.plane_mask; planes != 0; planes &= planes - 1) {
+    const uint32_t plane = (uint32_t)__builtin_ctz(planes);
+    time_out_plane(engine, qp, plane, now_ns);
+    mrc_cc_on_timeout(&qp->planes[plane].cc);
+  }
   req->progress_ns = now_ns; /* the next interval starts here */
   req->probe.wanted = true;
   req->probed_ns = now_ns;
@@ -354,14 +361,15 @@ void mrc_loss_on_deadline(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t
   mrc_qp_touch(engine, qp);
 }
 
-uint64_t mrc_loss_deadline(const struct mrc_qp *qp) {
+uint64_t mrc_loss_deadline(const struct mrc_qp *qp, uint64_t now_ns) {
   if (qp->state != MRC_QP_RTS || !mrc_requester_is_busy(qp)) return MRC_NEVER;
   for (uint32_t planes = qp->evset.plane_mask; planes != 0; planes &= planes - 1) {
     const uint32_t plane = (uint32_t)__builtin_ctz(planes);
     const struct mrc_txwin *win = &qp->req.win;
     if (win->lists[plane].oldest == MRC_TX_NONE) continue;
     const struct mrc_txslot *oldest = &win->slots[win->lists[plane].oldest];
-    if (lost_by_time(qp, plane, oldest) || lost_by_silence(qp, plane, oldest)) return 0;
+    if (lost_by_time(qp, plane, oldest, now_ns) || lost_by_silence(qp, plane, oldest, now_ns))
+      return 0;
   }
   return mrc_min_u64(timeout_deadline_ns(qp), probe_deadline_ns(qp));
 }

@@ -36,8 +36,7 @@ void mrc_qp_prefetch(const struct mrc_qp *qp) {
   prefetch(qp, &qp->peer + 1);
   prefetch(&qp->resp, &qp->resp.triggers[TRIGGERS]);
   prefetch(&qp->resp.n_triggers, &qp->planes[PLANES]);
-  prefetch(&qp->req, &qp->req.cc.delay + 1);
-  prefetch(&qp->req.rtt, &qp->req + 1);
+  prefetch(&qp->req, &qp->req + 1);
 }
 
 void mrc_qp_prefetch_parts(const struct mrc_qp *qp) {

@@ -5,11 +5,10 @@
 #define MRC_CORE_QP_H
 
 #include "../mrc.h"
-#include "cc.h"
 #include "ev.h"
 #include "list.h"
 #include "mr.h"
-#include "rtt.h"
+#include "plane.h"
 #include "rxwin.h"
 #include "txwin.h"
 
@@ -36,27 +35,6 @@ _Static_assert(sizeof(struct mrc_wqe) == 48, "much of the memory of a QP");
 static inline uint32_t mrc_wqe_packets(const struct mrc_wqe *wqe, uint32_t mtu) {
   return wqe->bytes == 0 ? 1 : (wqe->bytes - 1) / mtu + 1;
 }
-
-/* A plane as this QP sees it. */
-struct mrc_plane {
-  struct mrc_rtt rtt;
-  struct mrc_probation probation; /* while suspended */
-  uint64_t packets;               /* data packets that the kernel took */
-  uint64_t bytes;                 /* their payload */
-  uint64_t lost;
-  uint64_t packets_received; /* data packets placed */
-  uint64_t bytes_received;   /* their payload */
-  uint64_t share_bytes; /* what it was given to send, levelled when it comes back: equal shares */
-  uint64_t rack_ns;     /* newest send time among what was acknowledged on this plane */
-  uint64_t heard_ns;    /* when something sent on this plane was last acknowledged */
-  uint64_t reorder_ns;  /* guard against calling reordering loss; grows with spurious losses */
-  uint64_t spread_ns;   /* by which its paths differ more than expected; grows likewise */
-  uint16_t reverse_ev;  /* that answered a probe last, or MRC_EV_NONE; see reverse.h */
-  uint8_t reverse_failures; /* of such probes, in a row */
-  uint8_t strikes;          /* bursts in a row found lost by silence; ends when it is heard */
-  bool suspended;           /* silent: nothing is sent but probes */
-  bool peer_down;           /* the peer reported its port down */
-};
 
 /* By which EVs the answers of a QP that only receives get through; see reverse.h. */
 struct mrc_reverse {
@@ -87,22 +65,23 @@ struct mrc_requester {
   uint32_t opened;        /* packets of that one that have */
   uint32_t sq_tail;       /* next to post; free-running */
   uint32_t sq_used;       /* posted and not yet polled, at most attr.sq_depth */
+  uint64_t unsent_bytes;  /* posted and not yet given a PSN */
   uint32_t sharing;       /* planes that took equal shares at the last choice, as a mask */
+  uint32_t acked_planes;  /* planes with newly_acked_bytes, as a mask */
   uint32_t wimm_inflight; /* immediates opened and not completed */
   uint32_t peer_next_psn; /* the peer's cumulative PSN + 1, as last heard */
   uint32_t peer_mpr;      /* PSNs from there on that it grants now, at most attr.peer_mpr */
   uint16_t next_rqmsn;
   uint32_t acked_msn; /* messages completed, modulo 2^24 */
-  struct mrc_cc cc;
   struct mrc_rtt rtt; /* over all planes */
   struct mrc_reliability_probe probe;
   uint64_t progress_ns;   /* last sign of life of the peer, or when work began */
-  uint64_t unasked_bytes; /* sent since the last packet that asked for a SACK */
   uint64_t probed_ns;     /* when the last reliability probe was asked for */
   uint64_t probe_wait_ns; /* current patience before that probe; doubles */
   uint32_t timeouts;      /* expiries in a row, and refusals */
   uint32_t refused_psn;   /* first PSN that the peer refused since it last made progress */
   bool refused;           /* there is one */
+  bool one_window;        /* all planes share the window of the first; else each has its own */
   uint64_t packets_sent;
   uint64_t packets_retransmitted;
   uint64_t packets_spurious;
@@ -197,6 +176,24 @@ struct mrc_qp {
   struct mrc_reverse reverse;
   struct mrc_plane planes[]; /* of each port of the engine; index: port - 1 */
 };
+
+static inline uint32_t mrc_qp_first_plane(const struct mrc_qp *qp) {
+  return (uint32_t)__builtin_ctz(qp->evset.plane_mask);
+}
+/* The plane whose window governs what leaves on `plane`. */
+static inline uint32_t mrc_qp_window_of(const struct mrc_qp *qp, uint32_t plane) {
+  return qp->req.one_window ? mrc_qp_first_plane(qp) : plane;
+}
+static inline struct mrc_cc *mrc_qp_cc(struct mrc_qp *qp, uint32_t plane) {
+  return &qp->planes[mrc_qp_window_of(qp, plane)].cc;
+}
+static inline const struct mrc_cc *mrc_qp_const_cc(const struct mrc_qp *qp, uint32_t plane) {
+  return &qp->planes[mrc_qp_window_of(qp, plane)].cc;
+}
+/* What counts against that window. */
+static inline uint64_t mrc_qp_inflight_bytes(const struct mrc_qp *qp, uint32_t plane) {
+  return qp->req.one_window ? qp->req.win.inflight_bytes : qp->req.win.lists[plane].bytes;
+}
 
 /* Whether the QP may send probes and endpoint messages: its peer is known and it has not failed. */
 static inline bool mrc_qp_is_live(const struct mrc_qp *qp) {

@@ -23,7 +23,6 @@ int mrc_qp_query(const struct mrc_engine *engine, uint32_t qpn, struct mrc_qp_in
                                .bytes_sent = req->bytes_sent,
                                .bytes_acked = req->bytes_acked,
                                .bytes_received = qp->resp.bytes_received,
-                               .cwnd_bytes = req->cc.cwnd_bytes,
                                .inflight_bytes = req->win.inflight_bytes,
                                .rtt_ns = ns_or_unknown(&req->rtt, req->rtt.smooth_ns),
                                .path_mtu = qp->attr.path_mtu,
@@ -40,7 +39,9 @@ int mrc_qp_query(const struct mrc_engine *engine, uint32_t qpn, struct mrc_qp_in
                                 .rtt_ns = ns_or_unknown(&plane->rtt, plane->rtt.smooth_ns),
                                 .base_rtt_ns = ns_or_unknown(&plane->rtt, plane->rtt.base_ns),
                                 .inflight_bytes = req->win.lists[i].bytes,
+                                .cwnd_bytes = mrc_qp_const_cc(qp, i)->cwnd_bytes,
                                 .suspended = plane->suspended};
+    if (!req->one_window || i == 0) info->cwnd_bytes += info->planes[i].cwnd_bytes;
   }
   return 0;
 }

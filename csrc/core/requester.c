@@ -24,6 +24,25 @@ void mrc_requester_free(struct mrc_qp *qp) {
   mrc_txwin_free(&qp->req.win);
 }
 
+/* Each plane has a window of its own. With equal shares NSCC has one for the QP, as MRC has it. */
+static int start_windows(struct mrc_qp *qp) {
+  const struct mrc_qp_attr *attr = &qp->attr;
+  const uint32_t planes = (uint32_t)__builtin_popcount(qp->evset.plane_mask);
+  const uint32_t psns = mrc_min_u32(attr->peer_mpr, attr->mpr);
+  qp->req.one_window = attr->cc == MRC_CC_NSCC && attr->plane_shares == MRC_SHARES_EQUAL;
+  const struct mrc_cc_config cc = {.max_bytes = (uint64_t)psns * attr->path_mtu,
+                                   .mtu_bytes = attr->path_mtu,
+                                   .planes = qp->req.one_window ? planes : 1,
+                                   .windows = qp->req.one_window ? 1 : planes,
+                                   .kind = attr->cc,
+                                   .profile = attr->cc_profile};
+  for (uint32_t rest = qp->evset.plane_mask; rest != 0; rest &= rest - 1) {
+    const int error = mrc_cc_init(&qp->planes[__builtin_ctz(rest)].cc, &cc);
+    if (error != 0) return error;
+  }
+  return 0;
+}
+
 int mrc_requester_start(struct mrc_qp *qp, uint64_t now_ns) {
   struct mrc_requester *req = &qp->req;
   const struct mrc_qp_attr *attr = &qp->attr;
@@ -32,14 +51,8 @@ int mrc_requester_start(struct mrc_qp *qp, uint64_t now_ns) {
   if (attr->peer_mpr < MRC_MPR_UNIT || attr->peer_mpr > MRC_RXWIN_MAX_PSNS) return -EINVAL;
   if (attr->peer_max_wimm == 0 || attr->timeout < 1 || attr->timeout > 24) return -EINVAL;
   if (attr->retry_linear > 7 || attr->retry_exp > 25) return -EINVAL;
-  if (attr->sq_psn > MRC_PSN_MASK) return -EINVAL;
-  const uint32_t psns = mrc_min_u32(attr->peer_mpr, attr->mpr);
-  const struct mrc_cc_config cc = {.max_bytes = (uint64_t)psns * attr->path_mtu,
-                                   .mtu_bytes = attr->path_mtu,
-                                   .planes = (uint32_t)__builtin_popcount(qp->evset.plane_mask),
-                                   .kind = attr->cc,
-                                   .profile = attr->cc_profile};
-  const int error = mrc_cc_init(&req->cc, &cc);
+  if (attr->sq_psn > MRC_PSN_MASK || attr->plane_shares > MRC_SHARES_EQUAL) return -EINVAL;
+  const int error = start_windows(qp);
   if (error != 0) return error;
   mrc_txwin_start(&req->win, attr->sq_psn);
   req->peer_next_psn = attr->sq_psn;
@@ -83,6 +96,7 @@ int mrc_requester_post(struct mrc_engine *engine, struct mrc_qp *qp, const struc
                           .opcode = wr->opcode,
                           .rqmsn = req->next_rqmsn};
   if (wr->opcode == MRC_WR_WRITE_IMM) req->next_rqmsn++;
+  req->unsent_bytes += wr->bytes;
   req->sq_tail++;
   req->sq_used++;
   mrc_qp_touch(engine, qp);
@@ -128,6 +142,7 @@ void mrc_requester_flush(struct mrc_engine *engine, struct mrc_qp *qp, uint8_t s
   }
   req->sq_send = req->sq_tail;
   req->opened = 0;
+  req->unsent_bytes = 0;
   req->probe.outstanding = req->probe.wanted = false;
   mrc_txwin_clear(&req->win);
 }
@@ -155,7 +170,8 @@ static void on_delivered(struct mrc_plane *plane, uint64_t sent_ns, uint64_t now
   plane->strikes = 0;
 }
 
-/* One PSN was received by the peer; returns the bytes that this newly acknowledges. */
+/* One PSN was received by the peer; returns the bytes that this newly acknowledges, which stand at
+   their plane as well. */
 static uint32_t acknowledge(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t psn,
                             uint64_t now_ns) {
   struct mrc_requester *req = &qp->req;
@@ -173,6 +189,8 @@ static uint32_t acknowledge(struct mrc_engine *engine, struct mrc_qp *qp, uint32
     mrc_evset_on_missed(&qp->evset, slot.ev); /* nothing of its trial is under way any more */
   }
   req->bytes_acked += slot.bytes;
+  qp->planes[slot.plane].newly_acked_bytes += slot.bytes;
+  req->acked_planes |= 1u << slot.plane;
   return slot.bytes;
 }
 
@@ -266,10 +284,12 @@ static uint64_t trigger_sent_ns(const struct mrc_qp *qp, const struct mrc_sack *
   return slot->ev == ev && slot->state != MRC_TX_LOST ? slot->sent_ns : 0;
 }
 
+/* What the SACK says of the EV that it reflects, which tells the plane that it is about. */
 static void on_ev_feedback(struct mrc_engine *engine, struct mrc_qp *qp,
-                           const struct mrc_sack *sack, uint64_t now_ns) {
+                           const struct mrc_sack *sack, struct mrc_cc_ack *ack, uint64_t now_ns) {
   const uint16_t ev = mrc_evset_find(&qp->evset, sack->ev);
   if (ev == MRC_EV_NONE) return;
+  if (ack->rtt_ns == 0) ack->plane = qp->evset.evs[ev].port - 1u;
   if (sack->m == MRC_M_ALWAYS_SKIP) {
     mrc_loss_distrust_ev(engine, qp, ev, MRC_REASON_PEER, now_ns);
     return;
@@ -307,6 +327,39 @@ static void on_peer_mpr(struct mrc_engine *engine, struct mrc_qp *qp, const stru
   req->peer_mpr = psns;
 }
 
+/* Tells a window what the acknowledgement at hand means for it. */
+static void tell_window(struct mrc_qp *qp, struct mrc_cc_ack *ack, uint64_t now_ns) {
+  struct mrc_plane *plane = &qp->planes[ack->plane];
+  struct mrc_cc *cc = mrc_qp_cc(qp, ack->plane);
+  ack->inflight_bytes = mrc_qp_inflight_bytes(qp, ack->plane) + ack->bytes;
+  mrc_cc_on_ack(cc, ack, now_ns);
+  const uint64_t base_ns = mrc_cc_take_base(cc);
+  if (base_ns != 0) mrc_rtt_rebase(&plane->rtt, base_ns);
+}
+
+/* Tells the windows what the acknowledgement at hand means for them: `ack` has what it says of one
+   plane, each plane has what was newly acknowledged there. */
+static void tell_windows(struct mrc_qp *qp, struct mrc_cc_ack *ack, uint64_t now_ns) {
+  struct mrc_requester *req = &qp->req;
+  uint64_t others_bytes = 0;
+  ack->bytes = 0;
+  for (uint32_t planes = req->acked_planes; planes != 0; planes &= planes - 1) {
+    const uint32_t index = (uint32_t)__builtin_ctz(planes);
+    const uint64_t bytes = qp->planes[index].newly_acked_bytes;
+    qp->planes[index].newly_acked_bytes = 0;
+    if (index == ack->plane) {
+      ack->bytes = bytes;
+    } else if (req->one_window) {
+      others_bytes += bytes;
+    } else {
+      tell_window(qp, &(struct mrc_cc_ack){.plane = index, .bytes = bytes}, now_ns);
+    }
+  }
+  req->acked_planes = 0;
+  ack->bytes += others_bytes;
+  tell_window(qp, ack, now_ns);
+}
+
 int mrc_requester_on_sack(struct mrc_engine *engine, struct mrc_qp *qp,
                           const struct mrc_wire *packet, const struct mrc_meta *meta,
                           uint64_t now_ns) {
@@ -323,7 +376,7 @@ int mrc_requester_on_sack(struct mrc_engine *engine, struct mrc_qp *qp,
   if (is_stale(win, sack->cum_psn)) return mrc_drop(engine, MRC_DROP_STALE, qp->qpn, 0);
   mrc_count(engine, MRC_COUNTER_RX_SACKS, 1);
   mrc_trace(engine, MRC_TRACE_SACK_IN, qp->qpn, sack->cum_psn, sack->bitmap);
-  struct mrc_cc_ack ack = {.inflight_bytes = win->inflight_bytes,
+  struct mrc_cc_ack ack = {.plane = mrc_qp_first_plane(qp),
                            .ce = sack->m == MRC_M_SKIP_ONCE,
                            .restore_window = sack->restore_cwnd,
                            .penalty = sack->rcv_cwnd_pen};
@@ -331,16 +384,16 @@ int mrc_requester_on_sack(struct mrc_engine *engine, struct mrc_qp *qp,
     on_probe_answer(engine, qp, sack, meta, &ack, now_ns);
   else
     on_trigger(qp, sack, meta, &ack);
-  on_ev_feedback(engine, qp, sack, now_ns);
-  ack.bytes = take_acks(engine, qp, sack->cum_psn, base, sack->bitmap, now_ns);
+  on_ev_feedback(engine, qp, sack, &ack, now_ns);
+  const uint64_t bytes = take_acks(engine, qp, sack->cum_psn, base, sack->bitmap, now_ns);
   const uint32_t next = mrc_psn_add(sack->cum_psn, 1);
   if (mrc_psn_before(req->peer_next_psn, next)) req->peer_next_psn = next;
   on_peer_mpr(engine, qp, sack);
-  if (ack.bytes > 0) {
+  if (bytes > 0) {
     on_progress(qp, now_ns);
     req->probe_wait_ns = mrc_loss_patience_ns(qp);
   }
-  mrc_cc_on_ack(&req->cc, &ack, now_ns);
+  tell_windows(qp, &ack, now_ns);
   mrc_loss_on_holes(engine, qp, base, sack->bitmap, now_ns);
   mrc_qp_touch(engine, qp); /* loss by time is looked at when all that came has been taken */
   return MRC_DROP_NONE;
@@ -362,16 +415,17 @@ int mrc_requester_on_nack(struct mrc_engine *engine, struct mrc_qp *qp,
     return MRC_DROP_NONE;
   }
   const bool trimmed = nack->reason == MRC_NACK_TRIMMED || nack->reason == MRC_NACK_TRIMMED_LASTHOP;
-  const uint32_t bytes = slot->bytes;
+  const uint32_t bytes = slot->bytes, plane = slot->plane;
   if (nack->reason == MRC_NACK_TRIMMED &&
       mrc_evset_on_skip(&qp->evset, slot->ev, slot->sent_ns, now_ns))
     mrc_loss_report_ev(engine, qp, slot->ev, MRC_REASON_PEER);
   mrc_loss_mark(engine, qp, nack->nack_psn, MRC_COUNTER_LOST_BY_NACK, now_ns);
   if (!trimmed) mrc_loss_on_refusal(engine, qp, nack->nack_psn);
   if (trimmed) {
-    const struct mrc_cc_loss loss = {
-        .cause = MRC_CC_LOSS_TRIMMED, .bytes = bytes, .inflight_bytes = win->inflight_bytes};
-    mrc_cc_on_loss(&qp->req.cc, &loss, now_ns);
+    const struct mrc_cc_loss loss = {.cause = MRC_CC_LOSS_TRIMMED,
+                                     .bytes = bytes,
+                                     .inflight_bytes = mrc_qp_inflight_bytes(qp, plane)};
+    mrc_cc_on_loss(mrc_qp_cc(qp, plane), &loss, now_ns);
   }
   mrc_qp_touch(engine, qp);
   return MRC_DROP_NONE;
@@ -392,9 +446,8 @@ static uint8_t status_of(uint8_t syndrome) {
 static void take_whole_messages(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t last_psn,
                                 uint64_t now_ns) {
   struct mrc_requester *req = &qp->req;
-  struct mrc_cc_ack ack = {.inflight_bytes = req->win.inflight_bytes};
-  ack.bytes = take_acks(engine, qp, last_psn, 0, 0, now_ns);
-  if (ack.bytes > 0) mrc_cc_on_ack(&req->cc, &ack, now_ns);
+  struct mrc_cc_ack ack = {.plane = mrc_qp_first_plane(qp)};
+  if (take_acks(engine, qp, last_psn, 0, 0, now_ns) > 0) tell_windows(qp, &ack, now_ns);
   const uint32_t next = mrc_psn_add(last_psn, 1);
   if (mrc_psn_before(req->peer_next_psn, next)) req->peer_next_psn = next;
 }

@@ -4,24 +4,7 @@
 #include "loss.h"
 #include "requester.h"
 
-#define BURSTS_PER_PLANE 4        /* grain: a plane's share of the window is so many bursts */
-#define BLOCKED_LEAD_BYTES 262144 /* how far planes may run ahead of one whose socket is full */
-
-/* Planes that may carry packets of this QP, as a mask: alive ones, whether or not their socket has
-   room just now. Suspended planes serve only when there is no other. */
-static uint32_t eligible_planes(const struct mrc_engine *engine, const struct mrc_qp *qp) {
-  uint32_t alive = 0, suspended = 0;
-  for (uint32_t planes = qp->evset.plane_mask & engine->ports_up; planes != 0;
-       planes &= planes - 1) {
-    const uint32_t plane = (uint32_t)__builtin_ctz(planes);
-    if (qp->planes[plane].peer_down || qp->evset.planes[plane].n_active == 0) continue;
-    if (qp->planes[plane].suspended)
-      suspended |= 1u << plane;
-    else
-      alive |= 1u << plane;
-  }
-  return alive != 0 ? alive : suspended;
-}
+#define BURSTS_PER_PLANE 4 /* grain: a plane's share of the window is so many bursts */
 
 /* Of the planes, those with an EV that may be used now: at the start, an EV that has not proved
    itself sends one burst and waits. */
@@ -39,59 +22,6 @@ static bool any_on_trial(const struct mrc_qp *qp, uint32_t planes) {
   return false;
 }
 
-/* A plane whose socket is full gets its equal share once it has drained, if that is soon. */
-static bool holds_others_back(const struct mrc_engine *engine, uint32_t plane) {
-  return engine->now_ns - engine->blocked_ns[plane] < MRC_BLOCKED_PATIENCE_NS;
-}
-
-/* Planes that take equal shares now: all but those whose socket has been full for long. */
-static uint32_t sharing_planes(const struct mrc_engine *engine, uint32_t planes) {
-  uint32_t sharing = planes & ~engine->ports_blocked;
-  for (uint32_t full = planes & engine->ports_blocked; full != 0; full &= full - 1)
-    if (holds_others_back(engine, (uint32_t)__builtin_ctz(full))) sharing |= full & -full;
-  return sharing;
-}
-
-/* A plane that comes back, whatever kept it away, takes its equal share from now on and does not
-   make up for what it missed. When none has stayed, all start level. */
-static void level_newcomers(const struct mrc_engine *engine, struct mrc_qp *qp, uint32_t planes) {
-  const uint32_t sharing = sharing_planes(engine, planes);
-  const uint32_t stayed = sharing & qp->req.sharing;
-  qp->req.sharing = sharing;
-  if (stayed == sharing) return;
-  uint64_t least = UINT64_MAX, most = 0;
-  for (uint32_t rest = qp->evset.plane_mask; rest != 0; rest &= rest - 1) {
-    const uint64_t share = qp->planes[__builtin_ctz(rest)].share_bytes;
-    if ((stayed & rest & -rest) != 0) least = mrc_min_u64(least, share);
-    most = mrc_max_u64(most, share);
-  }
-  const uint64_t level = stayed != 0 ? least : most;
-  for (uint32_t rest = sharing & ~stayed; rest != 0; rest &= rest - 1) {
-    struct mrc_plane *plane = &qp->planes[__builtin_ctz(rest)];
-    plane->share_bytes = mrc_max_u64(plane->share_bytes, level);
-  }
-}
-
-/* Of the planes, the one that was given least so far and has room, so that all get equal shares;
-   -1 when none can be sent on now. */
-static int choose_plane(const struct mrc_engine *engine, const struct mrc_qp *qp, uint32_t planes) {
-  int best = -1;
-  uint64_t least_blocked = UINT64_MAX;
-  for (; planes != 0; planes &= planes - 1) {
-    const uint32_t plane = (uint32_t)__builtin_ctz(planes);
-    const uint64_t share = qp->planes[plane].share_bytes;
-    if ((engine->ports_blocked >> plane & 1) == 0) {
-      if (best < 0 || share < qp->planes[best].share_bytes) best = (int)plane;
-    } else if (holds_others_back(engine, plane)) {
-      least_blocked = mrc_min_u64(least_blocked, share);
-    }
-  }
-  if (best >= 0 && least_blocked != UINT64_MAX &&
-      qp->planes[best].share_bytes > least_blocked + BLOCKED_LEAD_BYTES)
-    return -1; /* the full plane drains soon; running further ahead would break the shares */
-  return best;
-}
-
 /* The next EV of the plane that is not `avoid`, or MRC_EV_NONE. */
 static uint16_t other_ev(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t plane,
                          uint16_t avoid) {
@@ -101,29 +31,28 @@ static uint16_t other_ev(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t 
 
 /* An EV for this packet: the next of the chosen plane, and for a retransmission not the one that
    lost it, unless there is no other in any plane. */
-static uint16_t choose_ev(struct mrc_engine *engine, struct mrc_qp *qp, uint16_t avoid) {
-  const uint32_t eligible = eligible_planes(engine, qp);
+static uint16_t choose_ev(struct mrc_engine *engine, struct mrc_qp *qp, uint16_t avoid,
+                          uint32_t bytes) {
+  const uint32_t eligible = mrc_plane_eligible(engine, qp);
   uint32_t planes = ready_planes(qp, eligible);
-  level_newcomers(engine, qp, planes);
-  int plane = choose_plane(engine, qp, planes);
+  int plane = mrc_plane_choose(engine, qp, planes, bytes);
   if (plane < 0) return MRC_EV_NONE;
   const uint16_t ev = other_ev(engine, qp, (uint32_t)plane, avoid);
   if (ev != MRC_EV_NONE) return ev;
   planes &= ~(1u << plane);
   if (planes == 0) return any_on_trial(qp, eligible) ? MRC_EV_NONE : avoid;
-  plane = choose_plane(engine, qp, planes);
+  plane = mrc_plane_choose(engine, qp, planes, bytes);
   return plane < 0 ? MRC_EV_NONE : other_ev(engine, qp, (uint32_t)plane, avoid);
-}
-
-static uint32_t n_planes(const struct mrc_engine *engine, const struct mrc_qp *qp) {
-  return mrc_max_u32(1, (uint32_t)__builtin_popcount(eligible_planes(engine, qp)));
 }
 
 /* Grain of spraying, in packets like the next: one while the window is small, more as it grows,
    never so many that one lost burst is a large part of the window or one plane runs ahead. */
 static uint32_t burst_packets(const struct mrc_engine *engine, const struct mrc_qp *qp,
-                              uint32_t next_bytes) {
-  const uint64_t share = qp->req.cc.cwnd_bytes / (BURSTS_PER_PLANE * n_planes(engine, qp));
+                              uint32_t plane, uint32_t next_bytes) {
+  const uint32_t planes =
+      qp->req.one_window ? (uint32_t)__builtin_popcount(mrc_plane_eligible(engine, qp)) : 1;
+  const uint64_t share =
+      mrc_qp_const_cc(qp, plane)->cwnd_bytes / (BURSTS_PER_PLANE * mrc_max_u32(planes, 1));
   uint64_t packets = share / mrc_max_u32(next_bytes, MRC_DATA_OVERHEAD_BYTES);
   if (qp->attr.spray != 0) packets = mrc_min_u64(packets, qp->attr.spray);
   return (uint32_t)mrc_max_u64(1, mrc_min_u64(packets, MRC_MAX_BURST_PACKETS));
@@ -148,6 +77,8 @@ static uint32_t open_new(struct mrc_qp *qp, uint32_t bytes) {
   struct mrc_requester *req = &qp->req;
   struct mrc_wqe *wqe = &req->sq[req->sq_send & req->sq_mask];
   const uint32_t psn = mrc_txwin_open(&req->win, req->sq_send, bytes);
+  mrc_assert(req->unsent_bytes >= bytes);
+  req->unsent_bytes -= bytes;
   if (req->opened == 0) {
     wqe->first_psn = psn;
     if (wqe->opcode == MRC_WR_WRITE_IMM) req->wimm_inflight++;
@@ -215,11 +146,6 @@ static bool next_candidate(const struct mrc_qp *qp, struct candidate *next) {
   return true;
 }
 
-static bool window_allows(const struct mrc_qp *qp, uint32_t bytes) {
-  const uint64_t inflight = qp->req.win.inflight_bytes;
-  return inflight == 0 || inflight + bytes <= qp->req.cc.cwnd_bytes;
-}
-
 /* Whether the packet may join the burst: same EV is right for it, and its length fits. */
 static bool fits(const struct mrc_engine *engine, const struct mrc_burst *burst,
                  const struct candidate *next, uint32_t limit) {
@@ -230,10 +156,11 @@ static bool fits(const struct mrc_engine *engine, const struct mrc_burst *burst,
 }
 
 /* Asks for a SACK some times a window, and with the last packet before the sender has to stop. */
-static bool asks_for_sack(const struct mrc_engine *engine, const struct mrc_qp *qp,
+static bool asks_for_sack(const struct mrc_engine *engine, const struct mrc_qp *qp, uint32_t plane,
                           uint32_t bytes) {
   const struct mrc_requester *req = &qp->req;
-  if (mrc_cc_asks_for_sack(&req->cc, req->win.inflight_bytes + bytes, req->unasked_bytes + bytes,
+  if (mrc_cc_asks_for_sack(mrc_qp_const_cc(qp, plane), mrc_qp_inflight_bytes(qp, plane) + bytes,
+                           qp->planes[mrc_qp_window_of(qp, plane)].unasked_bytes + bytes,
                            engine->config.sack_threshold_bytes))
     return true;
   if (req->win.n_tosend > 1) return false;
@@ -252,9 +179,10 @@ static void add_data(struct mrc_engine *engine, struct mrc_qp *qp, struct mrc_bu
   mrc_assert(mrc_txwin_outstanding(&req->win) <= qp->attr.mpr);
   mrc_assert(mrc_psn_sub(next->wire.psn, req->peer_next_psn) < qp->attr.peer_mpr);
   mrc_assert(req->wimm_inflight <= qp->attr.peer_max_wimm);
-  next->wire.ack_req =
-      asks_for_sack(engine, qp, next->wire.payload_bytes) || !mrc_evset_has_next(&qp->evset, plane);
-  req->unasked_bytes = next->wire.ack_req ? 0 : req->unasked_bytes + next->wire.payload_bytes;
+  struct mrc_plane *asker = &qp->planes[mrc_qp_window_of(qp, plane)];
+  next->wire.ack_req = asks_for_sack(engine, qp, plane, next->wire.payload_bytes) ||
+                       !mrc_evset_has_next(&qp->evset, plane);
+  asker->unasked_bytes = next->wire.ack_req ? 0 : asker->unasked_bytes + next->wire.payload_bytes;
   mrc_txwin_on_send(&req->win, next->wire.psn, (uint16_t)burst->_ev, plane, now_ns);
   qp->planes[plane].share_bytes += next->wire.payload_bytes + MRC_DATA_OVERHEAD_BYTES;
   mrc_burst_add(engine, burst, &next->wire, MRC_KIND_DATA, next->wire.psn, mrc_qp_has_icrc(qp));
@@ -270,17 +198,17 @@ static enum fill fill_burst(struct mrc_engine *engine, struct mrc_qp *qp, uint64
                                     .tsr = true,
                                     .tx_timestamp = mrc_timestamp(now_ns)}};
   if (!next_candidate(qp, &next)) return FILL_DRY;
-  if (!window_allows(qp, next.wire.payload_bytes)) return FILL_DRY;
   if (!mrc_burst_may_open(engine)) return FILL_FULL;
-  const uint16_t ev = choose_ev(engine, qp, next.avoid);
+  const uint16_t ev = choose_ev(engine, qp, next.avoid, next.wire.payload_bytes);
   if (ev == MRC_EV_NONE) return FILL_DRY;
   struct mrc_burst *burst = mrc_burst_open(engine, qp, ev, MRC_TCLASS_DATA);
   if (burst == NULL) return FILL_FULL;
   mrc_evset_on_burst(&qp->evset, ev);
-  const uint32_t limit = burst_packets(engine, qp, next.wire.payload_bytes);
+  const uint32_t plane = burst->port - 1u;
+  const uint32_t limit = burst_packets(engine, qp, plane, next.wire.payload_bytes);
   bool shorter = false;
   while (!shorter && fits(engine, burst, &next, limit) &&
-         window_allows(qp, next.wire.payload_bytes)) {
+         (burst->n_packets == 0 || mrc_plane_has_room(qp, plane, next.wire.payload_bytes))) {
     shorter = burst->n_packets > 0 && mrc_burst_packet_bytes(&next.wire) < burst->packet_bytes;
     add_data(engine, qp, burst, &next, now_ns);
     if (!next_candidate(qp, &next)) return FILL_DRY;
@@ -307,7 +235,7 @@ static uint32_t most_overdue_plane(const struct mrc_qp *qp) {
    the planes take turns, so that a dead one cannot swallow every probe. */
 static bool send_probe(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns) {
   struct mrc_reliability_probe *probe = &qp->req.probe;
-  const uint32_t planes = eligible_planes(engine, qp) & ~engine->ports_blocked;
+  const uint32_t planes = mrc_plane_eligible(engine, qp) & ~engine->ports_blocked;
   if (planes == 0) return true;
   uint32_t plane = probe->outstanding ? probe->plane + 1u : most_overdue_plane(qp);
   while ((planes >> plane % MRC_MAX_PORTS & 1) == 0)
@@ -379,8 +307,9 @@ void mrc_requester_on_refused(struct mrc_engine *engine, struct mrc_qp *qp,
     mrc_trace(engine, MRC_TRACE_REFUSED, qp->qpn, packet->_slot, slot->ev);
     mrc_evset_on_missed(&qp->evset, slot->ev);
     mrc_txwin_on_refused(&req->win, packet->_slot);
-    mrc_cc_on_refused(&req->cc, req->win.inflight_bytes);
-    req->unasked_bytes = req->cc.cwnd_bytes; /* it may be the one that asked */
+    mrc_cc_on_refused(mrc_qp_cc(qp, slot->plane), mrc_qp_inflight_bytes(qp, slot->plane));
+    struct mrc_plane *asker = &qp->planes[mrc_qp_window_of(qp, slot->plane)];
+    asker->unasked_bytes = asker->cc.cwnd_bytes; /* it may be the one that asked */
   }
   mrc_qp_touch(engine, qp);
 }

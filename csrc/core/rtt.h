@@ -43,6 +43,11 @@ static inline void mrc_rtt_hint(struct mrc_rtt *rtt, uint64_t base_ns) {
   rtt->base_ns = rtt->base_ns == 0 ? base_ns : mrc_min_u64(rtt->base_ns, base_ns);
 }
 
+/* The way has become longer: what was smallest once is not any more. */
+static inline void mrc_rtt_rebase(struct mrc_rtt *rtt, uint64_t base_ns) {
+  rtt->base_ns = mrc_min_u64(base_ns, mrc_max_u64(rtt->last_ns, 1));
+}
+
 /* How long the newest sample stood in queues. A hint alone is no sample. */
 static inline uint64_t mrc_rtt_delay_ns(const struct mrc_rtt *rtt) {
   return mrc_rtt_known(rtt) ? rtt->last_ns - rtt->base_ns : 0;

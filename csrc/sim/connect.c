@@ -29,6 +29,7 @@ static struct mrc_qp_attr make_attr(const struct mrc_pair_qp_config *config) {
       .retry_linear = config->retry_linear,
       .retry_exp = config->retry_exp,
       .cc = config->cc,
+      .plane_shares = config->plane_shares,
       .cc_profile = config->cc_profile,
   };
 }

@@ -24,6 +24,7 @@ struct mrc_pair_qp_config {
   uint8_t retry_linear;         /* as they are */
   uint8_t retry_exp;
   uint8_t cc; /* enum mrc_cc_kind */
+  uint8_t plane_shares; /* enum mrc_plane_shares */
   bool probe; /* every EV before RTS */
   struct mrc_cc_profile cc_profile;
 };

@@ -126,6 +126,7 @@ static void connect_end(struct mrc_sim *sim, uint32_t index, uint32_t end) {
       .retry_linear = (uint8_t)config->retry_linear,
       .retry_exp = (uint8_t)config->retry_exp,
       .cc = (uint8_t)config->cc,
+      .plane_shares = config->plane_shares,
       .cc_profile = {.link_bps = config->host_rate_bps, .base_rtt_ns = config->cc_base_rtt_ns}};
   mrc_engine *engine = sim->hosts[host_of(flow, end)].engine;
   mrc_assert(mrc_qp_create(engine, &attr) == 0);

@@ -13,7 +13,7 @@ from dataclasses import replace as replace_fields
 from functools import partial
 from typing import Any
 
-from mrc.enums import CcKind
+from mrc.enums import CcKind, PlaneShares
 from mrc.errors import ConfigError
 from mrc.sim import document, native, units
 from mrc.sim.faults import occurrences, read_fault, read_time
@@ -148,6 +148,9 @@ def _transport(table: Table) -> Transport:
         timeout=table.integer("timeout", 1, 24, 16),
         retry_linear=table.integer("retry_linear", 0, 7, 7),
         retry_exp=table.integer("retry_exp", 0, 25, 6),
+        plane_shares=PlaneShares[
+            table.choice("plane_shares", [one.name.lower() for one in PlaneShares], "measured").upper()
+        ],
         cc=CcKind[table.choice("cc", [kind.name.lower() for kind in CcKind], "nscc").upper()],
         cc_base_rtt_ns=table.parsed("cc_base_rtt", units.parse_time, "0ns"),
         sack_threshold_bytes=table.parsed("sack_threshold", units.parse_size, "16KiB"),

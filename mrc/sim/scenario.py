@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from mrc.enums import CcKind
+from mrc.enums import CcKind, PlaneShares
 from mrc.sim import native
 
 OVERHEAD_BYTES = 126  # of a packet on a link, around the UDP payload; csrc/sim/frame.h
@@ -71,6 +71,7 @@ class Transport:
     timeout: int
     retry_linear: int
     retry_exp: int
+    plane_shares: PlaneShares
     cc: CcKind
     cc_base_rtt_ns: int  # what NSCC is told; 0: the base RTT of the topology
     sack_threshold_bytes: int

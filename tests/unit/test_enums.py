@@ -26,6 +26,7 @@ PREFIXES: dict[str, tuple[type[IntEnum | IntFlag], str]] = {
     "mrc_event_reason": (enums.EventReason, "MRC_REASON_"),
     "mrc_warning": (enums.WarningKind, "MRC_WARNING_"),
     "mrc_cc_kind": (enums.CcKind, "MRC_CC_"),
+    "mrc_plane_shares": (enums.PlaneShares, "MRC_SHARES_"),
     "mrc_command_op": (enums.CommandOp, "MRC_COMMAND_"),
 }
 

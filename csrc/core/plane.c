@@ -1,0 +1,169 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "plane.h"
+
+#include "engine.h"
+
+#define GUARD_HALF_LIFE_NS 5000000000ull
+#define OLD_NS 1000000000ull /* a round trip measured so long ago says nothing now */
+#define LEAD_BYTES 262144 /* how far planes of equal worth may run ahead of one another */
+
+uint64_t mrc_guard_ns(const struct mrc_guard *guard, uint64_t now_ns) {
+  const uint64_t halvings = (now_ns - guard->since_ns) / GUARD_HALF_LIFE_NS;
+  return halvings < 64 ? guard->ns >> halvings : 0;
+}
+
+void mrc_guard_grow(struct mrc_guard *guard, uint64_t least_ns, uint64_t most_ns, uint64_t now_ns) {
+  const uint64_t wider_ns = mrc_max_u64(2 * mrc_guard_ns(guard, now_ns), least_ns);
+  *guard = (struct mrc_guard){.ns = mrc_min_u64(wider_ns, most_ns), .since_ns = now_ns};
+}
+
+uint32_t mrc_plane_eligible(const struct mrc_engine *engine, const struct mrc_qp *qp) {
+  uint32_t alive = 0, suspended = 0;
+  for (uint32_t planes = qp->evset.plane_mask & engine->ports_up; planes != 0;
+       planes &= planes - 1) {
+    const uint32_t plane = (uint32_t)__builtin_ctz(planes);
+    if (qp->planes[plane].peer_down || qp->evset.planes[plane].n_active == 0) continue;
+    if (qp->planes[plane].suspended)
+      suspended |= 1u << plane;
+    else
+      alive |= 1u << plane;
+  }
+  return alive != 0 ? alive : suspended;
+}
+
+bool mrc_plane_has_room(const struct mrc_qp *qp, uint32_t plane, uint32_t bytes) {
+  const uint64_t inflight_bytes = mrc_qp_inflight_bytes(qp, plane);
+  return inflight_bytes == 0 ||
+         inflight_bytes + bytes <= mrc_qp_const_cc(qp, plane)->cwnd_bytes;
+}
+
+/* ---- equal shares: MRC's own rule ---- */
+
+/* A plane whose socket is full gets its equal share once it has drained, if that is soon. */
+static bool holds_others_back(const struct mrc_engine *engine, uint32_t plane) {
+  return engine->now_ns - engine->blocked_ns[plane] < MRC_BLOCKED_PATIENCE_NS;
+}
+
+/* Planes that take equal shares now: all but those whose socket has been full for long. */
+static uint32_t sharing_planes(const struct mrc_engine *engine, uint32_t planes) {
+  uint32_t sharing = planes & ~engine->ports_blocked;
+  for (uint32_t full = planes & engine->ports_blocked; full != 0; full &= full - 1)
+    if (holds_others_back(engine, (uint32_t)__builtin_ctz(full))) sharing |= full & -full;
+  return sharing;
+}
+
+/* A plane that comes back, whatever kept it away, takes its equal share from now on and does not
+   make up for what it missed. When none has stayed, all start level. */
+static void level_newcomers(const struct mrc_engine *engine, struct mrc_qp *qp, uint32_t planes) {
+  const uint32_t sharing = sharing_planes(engine, planes);
+  const uint32_t stayed = sharing & qp->req.sharing;
+  qp->req.sharing = sharing;
+  if (stayed == sharing) return;
+  uint64_t least = UINT64_MAX, most = 0;
+  for (uint32_t rest = qp->evset.plane_mask; rest != 0; rest &= rest - 1) {
+    const uint64_t share = qp->planes[__builtin_ctz(rest)].share_bytes;
+    if ((stayed & rest & -rest) != 0) least = mrc_min_u64(least, share);
+    most = mrc_max_u64(most, share);
+  }
+  const uint64_t level = stayed != 0 ? least : most;
+  for (uint32_t rest = sharing & ~stayed; rest != 0; rest &= rest - 1) {
+    struct mrc_plane *plane = &qp->planes[__builtin_ctz(rest)];
+    plane->share_bytes = mrc_max_u64(plane->share_bytes, level);
+  }
+}
+
+/* Of the planes, the one that was given least so far; -1 when it has no room, or a full socket that
+   drains soon: to run further ahead of it would break the shares. */
+static int choose_equal(const struct mrc_engine *engine, struct mrc_qp *qp, uint32_t planes,
+                        uint32_t bytes) {
+  int best = -1;
+  uint64_t least_blocked = UINT64_MAX;
+  level_newcomers(engine, qp, planes);
+  for (; planes != 0; planes &= planes - 1) {
+    const uint32_t plane = (uint32_t)__builtin_ctz(planes);
+    const uint64_t share = qp->planes[plane].share_bytes;
+    if ((engine->ports_blocked >> plane & 1) == 0) {
+      if (best < 0 || share < qp->planes[best].share_bytes) best = (int)plane;
+    } else if (holds_others_back(engine, plane)) {
+      least_blocked = mrc_min_u64(least_blocked, share);
+    }
+  }
+  if (best < 0 || !mrc_plane_has_room(qp, (uint32_t)best, bytes)) return -1;
+  if (least_blocked != UINT64_MAX &&
+      qp->planes[best].share_bytes > least_blocked + LEAD_BYTES)
+    return -1;
+  return best;
+}
+
+/* ---- measured shares: what the windows of the planes allow ---- */
+
+/* How long an answer from this plane takes now. What was measured long ago says nothing: the plane
+   is tried again. */
+static uint64_t answer_ns(const struct mrc_engine *engine, const struct mrc_plane *plane) {
+  const bool old = engine->now_ns - plane->heard_ns > OLD_NS;
+  return old ? plane->rtt.base_ns : plane->rtt.smooth_ns;
+}
+
+/* The planes that deliver about as soon as the quickest, and what these windows hold together. */
+struct quick {
+  uint32_t planes;
+  uint64_t answer_ns; /* of the quickest */
+  uint64_t cwnd_bytes;
+};
+
+static struct quick find_quick(const struct mrc_engine *engine, const struct mrc_qp *qp,
+                               uint32_t planes) {
+  struct quick quick = {.answer_ns = UINT64_MAX};
+  for (uint32_t rest = planes; rest != 0; rest &= rest - 1)
+    quick.answer_ns = mrc_min_u64(
+        quick.answer_ns, answer_ns(engine, &qp->planes[__builtin_ctz(rest)]));
+  const uint64_t limit_ns = 2 * quick.answer_ns + qp->noise_ns;
+  for (uint32_t rest = planes; rest != 0; rest &= rest - 1) {
+    const uint32_t plane = (uint32_t)__builtin_ctz(rest);
+    if (answer_ns(engine, &qp->planes[plane]) > limit_ns) continue;
+    quick.planes |= rest & -rest;
+    quick.cwnd_bytes += mrc_qp_const_cc(qp, plane)->cwnd_bytes;
+  }
+  return quick;
+}
+
+/* Whether a packet given to a plane that is not quick arrives before the quick ones could be done
+   with all that waits to be sent: what is short, and the end of what is long, does not wait for the
+   slowest plane. */
+static bool is_worth_it(const struct mrc_engine *engine, const struct mrc_qp *qp, uint32_t plane,
+                        const struct quick *quick) {
+  const uint64_t waits_bytes = qp->req.unsent_bytes;
+  const uint64_t rounds = waits_bytes / mrc_max_u64(quick->cwnd_bytes, 1);
+  return answer_ns(engine, &qp->planes[plane]) <= (rounds + 1) * quick->answer_ns + qp->noise_ns;
+}
+
+/* Of the planes with room, first the quick ones, of these the one that was given least. */
+static int choose_measured(const struct mrc_engine *engine, struct mrc_qp *qp, uint32_t planes,
+                           uint32_t bytes) {
+  uint64_t most = 0;
+  int best = -1;
+  const struct quick quick = find_quick(engine, qp, planes);
+  for (uint32_t rest = planes & ~engine->ports_blocked; rest != 0; rest &= rest - 1) {
+    const uint32_t plane = (uint32_t)__builtin_ctz(rest);
+    const uint64_t share = qp->planes[plane].share_bytes;
+    most = mrc_max_u64(most, share);
+    if (!mrc_plane_has_room(qp, plane, bytes)) continue;
+    const bool is_quick = (quick.planes & rest & -rest) != 0;
+    if (!is_quick && !is_worth_it(engine, qp, plane, &quick)) continue;
+    const bool best_is_quick = best >= 0 && (quick.planes >> best & 1) != 0;
+    if (best < 0 || is_quick > best_is_quick ||
+        (is_quick == best_is_quick && share < qp->planes[best].share_bytes))
+      best = (int)plane;
+  }
+  if (best < 0) return -1;
+  /* What a plane could not carry it does not make up for. */
+  struct mrc_plane *chosen = &qp->planes[best];
+  if (chosen->share_bytes + LEAD_BYTES < most) chosen->share_bytes = most - LEAD_BYTES;
+  return best;
+}
+
+int mrc_plane_choose(const struct mrc_engine *engine, struct mrc_qp *qp, uint32_t planes,
+                     uint32_t bytes) {
+  if (qp->attr.plane_shares == MRC_SHARES_EQUAL) return choose_equal(engine, qp, planes, bytes);
+  return choose_measured(engine, qp, planes, bytes);
+}

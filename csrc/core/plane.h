@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A plane as one QP sees it, and which plane the next burst takes. What is lost, and when a plane is
+   suspended, is decided in loss.c. */
+#ifndef MRC_CORE_PLANE_H
+#define MRC_CORE_PLANE_H
+
+#include "cc.h"
+#include "probation.h"
+#include "rtt.h"
+
+struct mrc_engine;
+struct mrc_qp;
+
+/* A guard against calling reordering loss. It doubles with each spurious loss and halves with each
+   GUARD_HALF_LIFE_NS without one. */
+struct mrc_guard {
+  uint64_t ns;
+  uint64_t since_ns; /* when it had that value */
+};
+
+struct mrc_plane {
+  struct mrc_rtt rtt;
+  struct mrc_cc cc;               /* the window of this plane; see mrc_qp_cc */
+  struct mrc_probation probation; /* while suspended */
+  uint64_t packets;               /* data packets that the kernel took */
+  uint64_t bytes;                 /* their payload */
+  uint64_t lost;
+  uint64_t packets_received;  /* data packets placed */
+  uint64_t bytes_received;    /* their payload */
+  uint64_t share_bytes;       /* given to it to send; see mrc_plane_choose */
+  uint64_t newly_acked_bytes; /* by the acknowledgement in progress */
+  uint64_t unasked_bytes;     /* sent since the last packet that asked for a SACK */
+  uint64_t rack_ns;           /* newest send time among what was acknowledged on this plane */
+  uint64_t heard_ns;          /* when something sent on this plane was last acknowledged */
+  struct mrc_guard reorder;   /* grows when what was lost by order had arrived */
+  struct mrc_guard spread;    /* by which its paths differ more than expected; grows likewise */
+  uint16_t reverse_ev;        /* that answered a probe last, or MRC_EV_NONE; see reverse.h */
+  uint8_t reverse_failures;   /* of such probes, in a row */
+  uint8_t strikes;            /* bursts in a row found lost by silence; ends when it is heard */
+  bool suspended;             /* silent: nothing is sent but probes */
+  bool peer_down;             /* the peer reported its port down */
+};
+
+/* Planes that may carry packets of this QP, as a mask: alive ones, whether or not their socket has
+   room just now. Suspended planes serve only when there is no other. */
+uint32_t mrc_plane_eligible(const struct mrc_engine *engine, const struct mrc_qp *qp);
+/* Whether the window that the plane obeys has room for a packet of `bytes` more. */
+bool mrc_plane_has_room(const struct mrc_qp *qp, uint32_t plane, uint32_t bytes);
+/* The plane of the next burst, whose first packet has `bytes`; -1 when none may be sent on now.
+   `planes`: those with an EV to send on. */
+int mrc_plane_choose(const struct mrc_engine *engine, struct mrc_qp *qp, uint32_t planes,
+                     uint32_t bytes);
+
+/* The guard at `now_ns`. */
+uint64_t mrc_guard_ns(const struct mrc_guard *guard, uint64_t now_ns);
+/* A loss proved spurious: the guard doubles, from `least_ns` on, to `most_ns` at most. */
+void mrc_guard_grow(struct mrc_guard *guard, uint64_t least_ns, uint64_t most_ns, uint64_t now_ns);
+
+#endif
