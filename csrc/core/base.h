@@ -31,6 +31,11 @@ static inline uint64_t mrc_max_u64(uint64_t a, uint64_t b) { return a > b ? a : 
 static inline uint32_t mrc_min_u32(uint32_t a, uint32_t b) { return a < b ? a : b; }
 static inline uint32_t mrc_max_u32(uint32_t a, uint32_t b) { return a > b ? a : b; }
 
+/* a * b / divisor, whose intermediate product may exceed 64 bits. */
+static inline uint64_t mrc_mul_div(uint64_t a, uint64_t b, uint64_t divisor) {
+  return (uint64_t)((unsigned __int128)a * b / divisor);
+}
+
 /* The power of two that is n or the next above; n is 1 .. 2^31. */
 static inline uint32_t mrc_ceil_pow2(uint32_t n) {
   uint32_t size = 1;

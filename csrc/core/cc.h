@@ -24,23 +24,23 @@ enum mrc_cc_drain {
 
 struct mrc_cc_delay {
   bool slow_start;
-  bool round_limited;       /* the window was the limit at some time in the round */
-  uint8_t drain;            /* enum mrc_cc_drain */
-  uint8_t calm_rounds;      /* in a row without a queue, while the window was the limit */
-  uint8_t newest_samples;   /* in newest_ns */
-  uint32_t round_samples;   /* delays taken in the round */
-  uint64_t round_end_ns;    /* end of the current round, about two round trips */
-  uint64_t round_acked_bytes;
-  uint64_t round_rtt_ns;    /* largest smoothed RTT reported in the round */
-  uint64_t round_delay_ns;  /* smallest queueing delay of the round */
-  uint64_t round_sum_ns;    /* sum of the queueing delays of the round */
-  uint64_t jitter_ns;       /* smoothed: by how much delays exceed the smallest of their round */
-  uint64_t newest_ns[2];    /* smallest of the newest few samples, and of the few before */
-  uint64_t base_ns;         /* base RTT that the delays are above */
-  uint64_t queue_since_ns;  /* delay when the queue began to stand; 0: none stands */
+  bool round_paid;            /* it lost packets to a full queue, and the window paid for them */
+  bool round_limited;         /* the window was the limit at some time in the round */
+  uint8_t drain;              /* enum mrc_cc_drain */
+  uint8_t calm_rounds;        /* in a row without a queue, while the window was the limit */
+  uint8_t newest_samples;     /* in newest_ns */
+  uint32_t round_samples;     /* delays taken in the round */
+  uint64_t round_end_ns;      /* end of the current round, about two round trips */
+  uint64_t round_rtt_ns;      /* largest smoothed RTT reported in the round */
+  uint64_t round_delay_ns;    /* smallest queueing delay of the round */
+  uint64_t round_sum_ns;      /* sum of the queueing delays of the round */
+  uint64_t jitter_ns;         /* smoothed: by how much delays exceed the smallest of their round */
+  uint64_t newest_ns[2];      /* smallest of the newest few samples, and of the few before */
+  uint64_t base_ns;           /* base RTT that the delays are above */
+  uint64_t queue_since_ns;    /* delay when the queue began to stand; 0: none stands */
   uint64_t queue_since_bytes; /* window then */
-  uint64_t drained_ns;      /* when a drain ended last */
-  uint64_t found_base_ns;   /* base RTT that a drain found; 0: none */
+  uint64_t drained_ns;        /* when a drain ended last */
+  uint64_t found_base_ns;     /* base RTT that a drain found; 0: none */
 };
 
 /* NSCC, as Ultra Ethernet describes it and MRC takes it over. */
@@ -77,9 +77,9 @@ struct mrc_cc {
 struct mrc_cc_config {
   uint64_t max_bytes; /* the PSN window in bytes */
   uint32_t mtu_bytes;
-  uint32_t planes;    /* that obey this window */
-  uint32_t windows;   /* of the QP; each starts with its part */
-  uint8_t kind;    /* enum mrc_cc_kind */
+  uint32_t planes;  /* that obey this window */
+  uint32_t windows; /* of the QP; each starts with its part */
+  uint8_t kind;     /* enum mrc_cc_kind */
   struct mrc_cc_profile profile;
 };
 

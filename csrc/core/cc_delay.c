@@ -4,11 +4,13 @@
 #include "cc.h"
 
 enum {
-  MIN_PACKETS = 2,        /* of the smallest window */
-  NEWEST_SAMPLES = 4,     /* of each of the two halves of what slow start looks at */
-  CALM_ROUNDS = 2,        /* without a queue before the window grows faster */
-  DRAIN_EVERY_RTTS = 32,  /* a drain costs two round trips */
-  GROWTH = 16             /* a calm window grows by this part of itself in a round */
+  MIN_PACKETS = 2,       /* of the smallest window */
+  NEWEST_SAMPLES = 4,    /* of each of the two halves of what slow start looks at */
+  CALM_ROUNDS = 2,       /* without a queue before the window grows faster */
+  GROWTH = 16,           /* a calm window grows by this part of itself in a round, */
+  MOST_DOUBLINGS = 4,    /* which doubles so often, */
+  BUSY_DOUBLINGS = 2,    /* or so often when the window fills a good part of the way */
+  DRAIN_EVERY_RTTS = 32, /* a drain costs about two round trips */
 };
 
 static int init(struct mrc_cc *cc, const struct mrc_cc_config *config) {
@@ -34,54 +36,82 @@ static void note_newest(struct mrc_cc_delay *state, uint64_t delay_ns) {
   state->newest_ns[0] = first ? delay_ns : mrc_min_u64(state->newest_ns[0], delay_ns);
 }
 
-/* A queue is really there when every one of the newest samples shows it: a single late one is
-   jitter. */
-static bool meets_queue(const struct mrc_cc_delay *state) {
+/* Half of the target, and what varies by itself. */
+static uint64_t queue_ns(const struct mrc_cc_delay *state) {
+  return MRC_CC_TARGET_DELAY_NS / 2 + state->jitter_ns;
+}
+
+/* Whether the newest samples all show a long queue. A window that leaves as one burst waits behind
+   itself, for less than the round trip while it does not fill the way: that is no queue yet. */
+static bool overshoots(const struct mrc_cc_delay *state) {
   const uint64_t least_ns = mrc_min_u64(state->newest_ns[0], state->newest_ns[1]);
-  return least_ns > MRC_CC_TARGET_DELAY_NS / 2 + state->jitter_ns;
+  return least_ns > mrc_max_u64(queue_ns(state), state->base_ns / 2);
 }
 
 /* ---- the end of a round ---- */
 
+/* To what the way holds and a queue of the target, by half at most. */
 static void decrease(struct mrc_cc *cc, uint64_t delay_ns) {
   const uint64_t excess_ns = delay_ns - target_delay_ns(cc);
-  const uint64_t cut_bytes = cc->cwnd_bytes / 2 * excess_ns / delay_ns;
-  cc->cwnd_bytes = mrc_cc_clamp(cc, cc->cwnd_bytes - cut_bytes);
+  const uint64_t rtt_ns = cc->delay.base_ns + delay_ns;
+  const uint64_t cut_bytes = mrc_mul_div(cc->cwnd_bytes, excess_ns, rtt_ns);
+  cc->cwnd_bytes = mrc_cc_clamp(cc, cc->cwnd_bytes - mrc_min_u64(cut_bytes, cc->cwnd_bytes / 2));
 }
 
-/* By a part of the window in each round while the queue is empty, less as it fills, and always a few
-   packets, so that QPs that share a queue drift towards equal windows. The part doubles with each
-   round that stays calm: the window may have been made for a plane that was slower then. */
-static void increase(struct mrc_cc *cc, uint64_t delay_ns) {
+/* By a part of the window in each round while the queue is empty, less as it fills, and always a
+   few packets, so that QPs that share a queue drift towards equal windows. The part doubles with
+   each round that stays calm: the window may have been made for a plane that was slower then. */
+static void increase(struct mrc_cc *cc, uint64_t delay_ns, uint64_t mean_ns) {
   struct mrc_cc_delay *state = &cc->delay;
-  const uint64_t target_ns = target_delay_ns(cc), room_ns = target_ns - delay_ns;
+  const uint64_t target_ns = target_delay_ns(cc);
+  const bool idle = mean_ns < state->base_ns / 8 + queue_ns(state);
+  if (delay_ns > target_ns / 2)
+    state->calm_rounds = 0;
+  else if (state->calm_rounds < CALM_ROUNDS + (idle ? MOST_DOUBLINGS : BUSY_DOUBLINGS))
+    state->calm_rounds++;
   const uint32_t calm = state->calm_rounds > CALM_ROUNDS ? state->calm_rounds - CALM_ROUNDS : 0;
-  const uint64_t most_bytes = mrc_min_u64(cc->cwnd_bytes / GROWTH << calm, cc->cwnd_bytes);
-  const uint64_t scaled = most_bytes / 16 * room_ns / (target_ns / 16);
+  const uint64_t most_bytes = cc->cwnd_bytes / GROWTH
+                              << mrc_min_u32(calm, idle ? MOST_DOUBLINGS : BUSY_DOUBLINGS);
+  const uint64_t scaled = mrc_mul_div(most_bytes, target_ns - delay_ns, target_ns);
   cc->cwnd_bytes = mrc_cc_clamp(cc, cc->cwnd_bytes + scaled + 2ull * cc->mtu_bytes);
 }
 
-/* What the window is made of says whether the queue is ours: it goes when the window does. When the
-   window has been halved and the delay has not, the base RTT has become longer, or others fill the
-   queue. The window goes to its smallest for two round trips then, and what delay is left is not
-   ours. */
-static void start_drain(struct mrc_cc *cc) {
-  cc->delay.drain = MRC_CC_EMPTYING;
-  cc->cwnd_bytes = cc->min_bytes;
+/* The queue goes when the window does. When the window has become smaller and the delay has not,
+   the base RTT has become longer, or others fill the queue. To tell how much of the delay is not
+   ours, the window goes to half of what the way holds, and the delay that is left is measured. */
+static void start_drain(struct mrc_cc *cc, uint64_t delay_ns) {
+  struct mrc_cc_delay *state = &cc->delay;
+  state->drain = MRC_CC_EMPTYING;
+  cc->cwnd_bytes = mrc_cc_clamp(
+      cc, mrc_mul_div(cc->cwnd_bytes, state->base_ns, 2 * (state->base_ns + delay_ns)));
 }
 
 static void end_drain(struct mrc_cc *cc, uint64_t delay_ns, uint64_t now_ns) {
   struct mrc_cc_delay *state = &cc->delay;
+  const bool foreign = delay_ns > MRC_CC_TARGET_DELAY_NS / 2;
+  const uint64_t before_bytes = state->queue_since_bytes;
   state->drain = MRC_CC_NO_DRAIN;
   state->drained_ns = now_ns;
-  const bool foreign = delay_ns > MRC_CC_TARGET_DELAY_NS / 2;
-  cc->cwnd_bytes = mrc_cc_clamp(cc, foreign ? state->queue_since_bytes : state->queue_since_bytes / 2);
   state->queue_since_bytes = 0;
+  cc->cwnd_bytes = mrc_cc_clamp(cc, foreign ? before_bytes : before_bytes / 2);
   if (!foreign) return;
   state->found_base_ns = state->base_ns + delay_ns;
   state->slow_start = true;
+  state->newest_samples = 0;
   state->newest_ns[0] = state->newest_ns[1] = 0;
   state->calm_rounds = 0;
+}
+
+/* Whether the delay has stayed although the window has become smaller since the queue began. */
+static bool stays(const struct mrc_cc *cc, uint64_t delay_ns) {
+  const struct mrc_cc_delay *state = &cc->delay;
+  const uint64_t cut_bytes =
+      state->queue_since_bytes - mrc_min_u64(cc->cwnd_bytes, state->queue_since_bytes);
+  if (cut_bytes < state->queue_since_bytes / 8 && cc->cwnd_bytes > cc->min_bytes) return false;
+  const uint64_t due_ns = mrc_min_u64(
+      state->queue_since_ns,
+      mrc_mul_div(state->base_ns + state->queue_since_ns, cut_bytes, state->queue_since_bytes));
+  return delay_ns > state->queue_since_ns - due_ns / 2;
 }
 
 /* The queue stands above the target. */
@@ -90,17 +120,18 @@ static void on_queue(struct mrc_cc *cc, uint64_t delay_ns, uint64_t now_ns) {
   if (state->queue_since_bytes == 0) {
     state->queue_since_bytes = cc->cwnd_bytes;
     state->queue_since_ns = delay_ns;
+  } else if (stays(cc, delay_ns) &&
+             now_ns - state->drained_ns >= DRAIN_EVERY_RTTS * state->round_rtt_ns) {
+    start_drain(cc, delay_ns);
+    return;
   }
   decrease(cc, delay_ns);
-  const bool halved = cc->cwnd_bytes <= mrc_max_u64(state->queue_since_bytes / 2, cc->min_bytes);
-  const bool stays = delay_ns >= state->queue_since_ns / 4 * 3;
-  const bool due = now_ns - state->drained_ns >= DRAIN_EVERY_RTTS * state->round_rtt_ns;
-  if (halved && stays && due) start_drain(cc);
 }
 
 static void decide(struct mrc_cc *cc, uint64_t now_ns) {
   struct mrc_cc_delay *state = &cc->delay;
   const uint64_t delay_ns = state->round_delay_ns;
+  const uint64_t mean_ns = state->round_sum_ns / state->round_samples;
   if (state->drain == MRC_CC_EMPTYING) {
     state->drain = MRC_CC_MEASURING;
     return;
@@ -109,31 +140,28 @@ static void decide(struct mrc_cc *cc, uint64_t now_ns) {
     end_drain(cc, delay_ns, now_ns);
     return;
   }
-  const uint64_t over_ns = state->round_sum_ns / state->round_samples - delay_ns;
-  state->jitter_ns = mrc_min_u64((3 * state->jitter_ns + over_ns) / 4, MRC_CC_MAX_JITTER_NS);
+  state->jitter_ns =
+      mrc_min_u64((3 * state->jitter_ns + mean_ns - delay_ns) / 4, MRC_CC_MAX_JITTER_NS);
+  if (state->slow_start && delay_ns > queue_ns(state)) state->slow_start = false;
   if (delay_ns > target_delay_ns(cc)) {
-    state->slow_start = false;
     state->calm_rounds = 0;
-    on_queue(cc, delay_ns, now_ns);
+    if (!state->round_paid) on_queue(cc, delay_ns, now_ns);
     return;
   }
   state->queue_since_bytes = 0;
-  if (!state->round_limited || state->slow_start) return;
-  if (delay_ns > target_delay_ns(cc) / 2)
-    state->calm_rounds = 0;
-  else if (state->calm_rounds < CALM_ROUNDS + 8)
-    state->calm_rounds++;
-  increase(cc, delay_ns);
+  if (state->round_limited && !state->slow_start) increase(cc, delay_ns, mean_ns);
 }
 
 static void end_round(struct mrc_cc *cc, uint64_t now_ns) {
   struct mrc_cc_delay *state = &cc->delay;
   if (state->round_samples > 0) decide(cc, now_ns);
   if (!state->slow_start) cc->cwnd_before_timeout_bytes = 0;
-  state->round_end_ns = now_ns + mrc_max_u64(2 * state->round_rtt_ns, MRC_CC_MIN_ROUND_NS);
-  state->round_acked_bytes = 0;
+  const bool quick = state->slow_start || state->drain != MRC_CC_NO_DRAIN;
+  state->round_end_ns =
+      now_ns + mrc_max_u64((quick ? 1 : 2) * state->round_rtt_ns, MRC_CC_MIN_ROUND_NS);
   state->round_rtt_ns = 0;
   state->round_limited = false;
+  state->round_paid = false;
   state->round_samples = 0;
   state->round_sum_ns = 0;
 }
@@ -156,9 +184,8 @@ static void on_ack(struct mrc_cc *cc, const struct mrc_cc_ack *ack, uint64_t now
   struct mrc_cc_delay *state = &cc->delay;
   if (ack->bytes == 0 && ack->rtt_ns == 0) return;
   if (ack->rtt_ns != 0) on_sample(cc, ack);
-  state->round_acked_bytes += ack->bytes;
   if (ack->inflight_bytes + 2ull * cc->mtu_bytes >= cc->cwnd_bytes / 2) state->round_limited = true;
-  if (state->slow_start && meets_queue(state)) state->slow_start = false;
+  if (state->slow_start && overshoots(state)) state->slow_start = false;
   if (state->slow_start && state->round_limited)
     cc->cwnd_bytes = mrc_cc_clamp(cc, cc->cwnd_bytes + ack->bytes);
   if (now_ns >= state->round_end_ns) end_round(cc, now_ns);
@@ -174,10 +201,11 @@ static void on_refused(struct mrc_cc *cc, uint64_t inflight_bytes) {
 static void on_loss(struct mrc_cc *cc, const struct mrc_cc_loss *loss, uint64_t now_ns) {
   struct mrc_cc_delay *state = &cc->delay;
   if (loss->cause == MRC_CC_LOSS_PATH) return;
+  (void)now_ns;
   state->slow_start = false;
-  if (state->round_end_ns > now_ns && state->round_acked_bytes == 0) return; /* it paid already */
+  if (state->round_paid || state->drain != MRC_CC_NO_DRAIN) return;
+  state->round_paid = true;
   cc->cwnd_bytes = mrc_cc_clamp(cc, cc->cwnd_bytes * 7 / 10);
-  end_round(cc, now_ns);
 }
 
 static void on_timeout(struct mrc_cc *cc) {

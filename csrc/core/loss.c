@@ -171,8 +171,7 @@ static bool lost_by_silence(const struct mrc_qp *qp, uint32_t index,
   const bool known = mrc_rtt_known(&plane->rtt);
   const uint64_t overdue_ns = mrc_rtt_overdue_ns(known ? &plane->rtt : &qp->req.rtt, 0);
   const uint64_t floor_ns = mrc_floor_ns(MRC_LOSS_SILENCE_FLOOR_NS, qp->noise_ns);
-  uint64_t patience_ns =
-      mrc_max_u64(floor_ns, overdue_ns) + mrc_guard_ns(&plane->reorder, now_ns);
+  uint64_t patience_ns = mrc_max_u64(floor_ns, overdue_ns) + mrc_guard_ns(&plane->reorder, now_ns);
   if (!known) /* it may be much longer than the others, but the local timeout was chosen for it */
     patience_ns = mrc_max_u64(
         patience_ns, mrc_min_u64(MRC_LOSS_SKEW * overdue_ns, (1024ull << qp->attr.timeout) / 4));

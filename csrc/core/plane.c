@@ -5,7 +5,7 @@
 
 #define GUARD_HALF_LIFE_NS 5000000000ull
 #define OLD_NS 1000000000ull /* a round trip measured so long ago says nothing now */
-#define LEAD_BYTES 262144 /* how far planes of equal worth may run ahead of one another */
+#define LEAD_BYTES 262144    /* how far planes of equal worth may run ahead of one another */
 
 uint64_t mrc_guard_ns(const struct mrc_guard *guard, uint64_t now_ns) {
   const uint64_t halvings = (now_ns - guard->since_ns) / GUARD_HALF_LIFE_NS;
@@ -33,8 +33,7 @@ uint32_t mrc_plane_eligible(const struct mrc_engine *engine, const struct mrc_qp
 
 bool mrc_plane_has_room(const struct mrc_qp *qp, uint32_t plane, uint32_t bytes) {
   const uint64_t inflight_bytes = mrc_qp_inflight_bytes(qp, plane);
-  return inflight_bytes == 0 ||
-         inflight_bytes + bytes <= mrc_qp_const_cc(qp, plane)->cwnd_bytes;
+  return inflight_bytes == 0 || inflight_bytes + bytes <= mrc_qp_const_cc(qp, plane)->cwnd_bytes;
 }
 
 /* ---- equal shares: MRC's own rule ---- */
@@ -89,8 +88,7 @@ static int choose_equal(const struct mrc_engine *engine, struct mrc_qp *qp, uint
     }
   }
   if (best < 0 || !mrc_plane_has_room(qp, (uint32_t)best, bytes)) return -1;
-  if (least_blocked != UINT64_MAX &&
-      qp->planes[best].share_bytes > least_blocked + LEAD_BYTES)
+  if (least_blocked != UINT64_MAX && qp->planes[best].share_bytes > least_blocked + LEAD_BYTES)
     return -1;
   return best;
 }
@@ -115,8 +113,8 @@ static struct quick find_quick(const struct mrc_engine *engine, const struct mrc
                                uint32_t planes) {
   struct quick quick = {.answer_ns = UINT64_MAX};
   for (uint32_t rest = planes; rest != 0; rest &= rest - 1)
-    quick.answer_ns = mrc_min_u64(
-        quick.answer_ns, answer_ns(engine, &qp->planes[__builtin_ctz(rest)]));
+    quick.answer_ns =
+        mrc_min_u64(quick.answer_ns, answer_ns(engine, &qp->planes[__builtin_ctz(rest)]));
   const uint64_t limit_ns = 2 * quick.answer_ns + qp->noise_ns;
   for (uint32_t rest = planes; rest != 0; rest &= rest - 1) {
     const uint32_t plane = (uint32_t)__builtin_ctz(rest);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A plane as one QP sees it, and which plane the next burst takes. What is lost, and when a plane is
-   suspended, is decided in loss.c. */
+/* A plane as one QP sees it, and which plane the next burst takes. What is lost, and when a plane
+   is suspended, is decided in loss.c. */
 #ifndef MRC_CORE_PLANE_H
 #define MRC_CORE_PLANE_H
 
