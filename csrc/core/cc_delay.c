@@ -8,8 +8,8 @@ enum {
   NEWEST_SAMPLES = 4,    /* of each of the two halves of what slow start looks at */
   CALM_ROUNDS = 2,       /* without a queue before the window grows faster */
   GROWTH = 16,           /* a calm window grows by this part of itself in a round, */
-  MOST_DOUBLINGS = 4,    /* which doubles so often, */
-  BUSY_DOUBLINGS = 2,    /* or so often when the window fills a good part of the way */
+  MOST_DOUBLINGS = 2,    /* which doubles so often */
+  LONG_WAY_PART = 16,    /* of the base RTT is the target on long ways */
   DRAIN_EVERY_RTTS = 32, /* a drain costs about two round trips */
 };
 
@@ -21,8 +21,13 @@ static int init(struct mrc_cc *cc, const struct mrc_cc_config *config) {
   return 0;
 }
 
+/* A long way is worth a longer queue: its window is known less exactly. */
+static uint64_t bare_target_ns(const struct mrc_cc_delay *state) {
+  return mrc_max_u64(MRC_CC_TARGET_DELAY_NS, state->base_ns / LONG_WAY_PART);
+}
+
 static uint64_t target_delay_ns(const struct mrc_cc *cc) {
-  return MRC_CC_TARGET_DELAY_NS + cc->delay.jitter_ns;
+  return bare_target_ns(&cc->delay) + cc->delay.jitter_ns;
 }
 
 /* ---- slow start ---- */
@@ -38,7 +43,7 @@ static void note_newest(struct mrc_cc_delay *state, uint64_t delay_ns) {
 
 /* Half of the target, and what varies by itself. */
 static uint64_t queue_ns(const struct mrc_cc_delay *state) {
-  return MRC_CC_TARGET_DELAY_NS / 2 + state->jitter_ns;
+  return bare_target_ns(state) / 2 + state->jitter_ns;
 }
 
 /* Whether the newest samples all show a long queue. A window that leaves as one burst waits behind
@@ -61,17 +66,15 @@ static void decrease(struct mrc_cc *cc, uint64_t delay_ns) {
 /* By a part of the window in each round while the queue is empty, less as it fills, and always a
    few packets, so that QPs that share a queue drift towards equal windows. The part doubles with
    each round that stays calm: the window may have been made for a plane that was slower then. */
-static void increase(struct mrc_cc *cc, uint64_t delay_ns, uint64_t mean_ns) {
+static void increase(struct mrc_cc *cc, uint64_t delay_ns) {
   struct mrc_cc_delay *state = &cc->delay;
   const uint64_t target_ns = target_delay_ns(cc);
-  const bool idle = mean_ns < state->base_ns / 8 + queue_ns(state);
   if (delay_ns > target_ns / 2)
     state->calm_rounds = 0;
-  else if (state->calm_rounds < CALM_ROUNDS + (idle ? MOST_DOUBLINGS : BUSY_DOUBLINGS))
+  else if (state->calm_rounds < CALM_ROUNDS + MOST_DOUBLINGS)
     state->calm_rounds++;
   const uint32_t calm = state->calm_rounds > CALM_ROUNDS ? state->calm_rounds - CALM_ROUNDS : 0;
-  const uint64_t most_bytes = cc->cwnd_bytes / GROWTH
-                              << mrc_min_u32(calm, idle ? MOST_DOUBLINGS : BUSY_DOUBLINGS);
+  const uint64_t most_bytes = cc->cwnd_bytes / GROWTH << calm;
   const uint64_t scaled = mrc_mul_div(most_bytes, target_ns - delay_ns, target_ns);
   cc->cwnd_bytes = mrc_cc_clamp(cc, cc->cwnd_bytes + scaled + 2ull * cc->mtu_bytes);
 }
@@ -88,7 +91,7 @@ static void start_drain(struct mrc_cc *cc, uint64_t delay_ns) {
 
 static void end_drain(struct mrc_cc *cc, uint64_t delay_ns, uint64_t now_ns) {
   struct mrc_cc_delay *state = &cc->delay;
-  const bool foreign = delay_ns > MRC_CC_TARGET_DELAY_NS / 2;
+  const bool foreign = delay_ns > bare_target_ns(state) / 2;
   const uint64_t before_bytes = state->queue_since_bytes;
   state->drain = MRC_CC_NO_DRAIN;
   state->drained_ns = now_ns;
@@ -142,14 +145,14 @@ static void decide(struct mrc_cc *cc, uint64_t now_ns) {
   }
   state->jitter_ns =
       mrc_min_u64((3 * state->jitter_ns + mean_ns - delay_ns) / 4, MRC_CC_MAX_JITTER_NS);
-  if (state->slow_start && delay_ns > queue_ns(state)) state->slow_start = false;
+  if (delay_ns > mrc_max_u64(queue_ns(state), state->base_ns / 8)) state->slow_start = false;
   if (delay_ns > target_delay_ns(cc)) {
     state->calm_rounds = 0;
     if (!state->round_paid) on_queue(cc, delay_ns, now_ns);
     return;
   }
   state->queue_since_bytes = 0;
-  if (state->round_limited && !state->slow_start) increase(cc, delay_ns, mean_ns);
+  if (state->round_limited && !state->slow_start) increase(cc, delay_ns);
 }
 
 static void end_round(struct mrc_cc *cc, uint64_t now_ns) {
