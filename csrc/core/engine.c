@@ -270,9 +270,10 @@ int mrc_engine_receive(struct mrc_engine *engine, const uint8_t *packet, size_t 
 
 /* ---- transmit ---- */
 
-static uint64_t qp_deadline(const struct mrc_qp *qp, uint64_t now_ns) {
+static uint64_t qp_deadline(const struct mrc_engine *engine, const struct mrc_qp *qp,
+                            uint64_t now_ns) {
   uint64_t deadline = mrc_responder_deadline(qp);
-  deadline = mrc_min_u64(deadline, mrc_loss_deadline(qp, now_ns));
+  deadline = mrc_min_u64(deadline, mrc_loss_deadline(engine, qp, now_ns));
   return qp->state == MRC_QP_RTS ? mrc_min_u64(deadline, qp->ev_probe_ns) : deadline;
 }
 
@@ -284,7 +285,7 @@ static void settle(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns
   const bool stuck = (qp->evset.plane_mask & usable) == 0 || mrc_responder_deadline(qp) <= now_ns;
   const uint64_t soonest =
       now_ns + mrc_floor_ns(stuck ? STUCK_WAIT_NS : MIN_WAIT_NS, engine->config.noise_ns);
-  uint64_t deadline = qp_deadline(qp, now_ns);
+  uint64_t deadline = qp_deadline(engine, qp, now_ns);
   if ((qp->evset.plane_mask & engine->ports_blocked) != 0 && mrc_requester_is_busy(qp))
     deadline = mrc_min_u64(deadline, now_ns + MRC_BLOCKED_PATIENCE_NS);
   /* Visits that come sooner than the wait is over do not start it again. */

@@ -3,6 +3,8 @@
 
 #include "requester.h"
 
+#define MAX_REINJECTIONS 3 /* of one packet */
+
 void mrc_loss_report_ev(struct mrc_engine *engine, struct mrc_qp *qp, uint16_t index,
                         enum mrc_event_reason reason) {
   const struct mrc_ev *ev = &qp->evset.evs[index];
@@ -50,6 +52,7 @@ void mrc_loss_mark(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t psn, e
   mrc_evset_on_missed(&qp->evset, slot->ev);
   slot->by_timeout = why == MRC_COUNTER_LOST_BY_TIMEOUT;
   slot->by_time = why == MRC_COUNTER_LOST_BY_TIME;
+  slot->reinjected = false;
   plane->lost++;
   qp->evset.evs[slot->ev].lost++;
   mrc_count(engine, why, 1);
@@ -86,6 +89,7 @@ void mrc_loss_on_spurious(struct mrc_engine *engine, struct mrc_qp *qp,
   qp->req.packets_spurious++;
   mrc_count(engine, MRC_COUNTER_SPURIOUS, 1);
   mrc_trace(engine, MRC_TRACE_SPURIOUS, qp->qpn, psn, slot->ev_lost);
+  if (slot->reinjected) return; /* nobody was blamed */
   if (slot->by_timeout) {
     /* The peer was late, the network is as it was. */
     for (uint32_t planes = qp->evset.plane_mask; planes != 0; planes &= planes - 1)
@@ -256,9 +260,48 @@ static void detect_plane(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t 
   }
 }
 
+/* When the oldest packet is sent again elsewhere although nothing says that it is lost, because
+   nothing else may be sent before its answer comes. It leaves at doubling distances, a few times at
+   most. */
+static uint64_t reinject_ns(const struct mrc_engine *engine, const struct mrc_qp *qp) {
+  const struct mrc_txwin *win = &qp->req.win;
+  if (win->una_psn == win->next_psn || !mrc_requester_is_starved(qp)) return MRC_NEVER;
+  const struct mrc_txslot *oldest = mrc_txwin_slot(win, win->una_psn);
+  if (oldest->state != MRC_TX_INFLIGHT || oldest->tries > MAX_REINJECTIONS) return MRC_NEVER;
+  const uint64_t overdue_ns = mrc_plane_overdue_ns(engine, qp, oldest->plane);
+  if (overdue_ns == MRC_NEVER) return MRC_NEVER;
+  return oldest->sent_ns + (overdue_ns << (oldest->tries - 1));
+}
+
+/* Sends the oldest burst again elsewhere. When that is because its plane is slow, less goes there:
+   what stands in its queue holds up the window of PSNs that all planes share. */
+static void reinject(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns) {
+  struct mrc_txwin *win = &qp->req.win;
+  const struct mrc_txslot oldest = *mrc_txwin_slot(win, win->una_psn);
+  uint32_t psn = win->una_psn;
+  uint64_t bytes = 0;
+  for (; mrc_txwin_holds(win, psn); psn = mrc_psn_add(psn, 1)) {
+    struct mrc_txslot *slot = mrc_txwin_slot(win, psn);
+    if (slot->state != MRC_TX_INFLIGHT || slot->ev != oldest.ev || slot->sent_ns != oldest.sent_ns)
+      break;
+    bytes += slot->bytes;
+    slot->reinjected = true;
+    mrc_txwin_on_lost(win, psn);
+    mrc_evset_on_missed(&qp->evset, slot->ev);
+    mrc_count(engine, MRC_COUNTER_REINJECTED, 1);
+    mrc_trace(engine, MRC_TRACE_REINJECT, qp->qpn, psn, slot->ev);
+  }
+  if (qp->req.sq_send == qp->req.sq_tail || !mrc_plane_is_slow(engine, qp, oldest.plane)) return;
+  const struct mrc_cc_loss loss = {.cause = MRC_CC_LOSS_OVERFLOW,
+                                   .bytes = bytes,
+                                   .inflight_bytes = mrc_qp_inflight_bytes(qp, oldest.plane)};
+  mrc_cc_on_loss(mrc_qp_cc(qp, oldest.plane), &loss, now_ns);
+}
+
 static void detect(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns) {
   for (uint32_t planes = qp->evset.plane_mask; planes != 0; planes &= planes - 1)
     detect_plane(engine, qp, (uint32_t)__builtin_ctz(planes), now_ns);
+  if (now_ns >= reinject_ns(engine, qp)) reinject(engine, qp, now_ns);
 }
 
 /* The local timeout: fixed for the linear tries, then doubling. */
@@ -360,7 +403,8 @@ void mrc_loss_on_deadline(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t
   mrc_qp_touch(engine, qp);
 }
 
-uint64_t mrc_loss_deadline(const struct mrc_qp *qp, uint64_t now_ns) {
+uint64_t mrc_loss_deadline(const struct mrc_engine *engine, const struct mrc_qp *qp,
+                           uint64_t now_ns) {
   if (qp->state != MRC_QP_RTS || !mrc_requester_is_busy(qp)) return MRC_NEVER;
   for (uint32_t planes = qp->evset.plane_mask; planes != 0; planes &= planes - 1) {
     const uint32_t plane = (uint32_t)__builtin_ctz(planes);
@@ -370,5 +414,6 @@ uint64_t mrc_loss_deadline(const struct mrc_qp *qp, uint64_t now_ns) {
     if (lost_by_time(qp, plane, oldest, now_ns) || lost_by_silence(qp, plane, oldest, now_ns))
       return 0;
   }
-  return mrc_min_u64(timeout_deadline_ns(qp), probe_deadline_ns(qp));
+  const uint64_t next_ns = mrc_min_u64(timeout_deadline_ns(qp), probe_deadline_ns(qp));
+  return mrc_min_u64(next_ns, reinject_ns(engine, qp));
 }

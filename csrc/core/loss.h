@@ -38,7 +38,8 @@ void mrc_loss_on_holes(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t ba
 /* Loss by time on every plane; then probes, and at last times out, when nothing is heard. May fail
    the QP. To be called only when everything that has come in was taken. */
 void mrc_loss_on_deadline(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns);
-uint64_t mrc_loss_deadline(const struct mrc_qp *qp, uint64_t now_ns);
+uint64_t mrc_loss_deadline(const struct mrc_engine *engine, const struct mrc_qp *qp,
+                           uint64_t now_ns);
 /* A plane answers its probes again, or is tried again; the controller is told the reason. */
 void mrc_loss_resume_plane(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t plane,
                            enum mrc_event_reason reason);

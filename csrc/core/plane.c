@@ -125,6 +125,26 @@ static struct quick find_quick(const struct mrc_engine *engine, const struct mrc
   return quick;
 }
 
+bool mrc_plane_is_slow(const struct mrc_engine *engine, const struct mrc_qp *qp, uint32_t plane) {
+  const struct quick quick = find_quick(engine, qp, mrc_plane_eligible(engine, qp) | 1u << plane);
+  return (quick.planes >> plane & 1) == 0;
+}
+
+uint64_t mrc_plane_overdue_ns(const struct mrc_engine *engine, const struct mrc_qp *qp,
+                              uint32_t plane) {
+  const struct mrc_rtt *own = &qp->planes[plane].rtt;
+  const uint32_t others = mrc_plane_eligible(engine, qp) & ~(1u << plane);
+  const uint64_t floor_ns = 2ull * qp->noise_ns;
+  if (others == 0) return MRC_NEVER;
+  uint64_t overdue_ns = MRC_NEVER;
+  for (uint32_t rest = others; rest != 0; rest &= rest - 1) {
+    const struct mrc_rtt *rtt = &qp->planes[__builtin_ctz(rest)].rtt;
+    if (mrc_rtt_known(rtt)) overdue_ns = mrc_min_u64(overdue_ns, mrc_rtt_overdue_ns(rtt, floor_ns));
+  }
+  if (mrc_plane_is_slow(engine, qp, plane)) return overdue_ns;
+  return mrc_max_u64(overdue_ns, mrc_rtt_overdue_ns(own, floor_ns) + own->smooth_ns / 2);
+}
+
 /* Whether a packet given to a plane that is not quick arrives before the quick ones could be done
    with all that waits to be sent: what is short, and the end of what is long, does not wait for the
    slowest plane. */

@@ -51,6 +51,14 @@ bool mrc_plane_has_room(const struct mrc_qp *qp, uint32_t plane, uint32_t bytes)
 int mrc_plane_choose(const struct mrc_engine *engine, struct mrc_qp *qp, uint32_t planes,
                      uint32_t bytes);
 
+/* How long after a packet left on the plane it is worth while to send it again elsewhere, while all
+   else waits for it: from a slow plane when the quickest would have answered, from others when they
+   have never taken so long themselves. MRC_NEVER when there is no other plane. */
+uint64_t mrc_plane_overdue_ns(const struct mrc_engine *engine, const struct mrc_qp *qp,
+                              uint32_t plane);
+/* Whether the plane answers much later than the quickest one. */
+bool mrc_plane_is_slow(const struct mrc_engine *engine, const struct mrc_qp *qp, uint32_t plane);
+
 /* The guard at `now_ns`. */
 uint64_t mrc_guard_ns(const struct mrc_guard *guard, uint64_t now_ns);
 /* A loss proved spurious: the guard doubles, from `least_ns` on, to `most_ns` at most. */

@@ -16,6 +16,9 @@ int mrc_requester_post(struct mrc_engine *engine, struct mrc_qp *qp, const struc
                        uint64_t now_ns);
 /* Whether anything waits for the peer. */
 bool mrc_requester_is_busy(const struct mrc_qp *qp);
+/* Whether nothing may be sent before the peer answers: the window of PSNs is closed, or all that
+   was posted has left. */
+bool mrc_requester_is_starved(const struct mrc_qp *qp);
 /* Completes everything: the oldest with `status`, the rest flushed. */
 void mrc_requester_flush(struct mrc_engine *engine, struct mrc_qp *qp, uint8_t status);
 

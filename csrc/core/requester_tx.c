@@ -73,6 +73,11 @@ static bool next_new(const struct mrc_qp *qp, uint32_t *bytes) {
   return true;
 }
 
+bool mrc_requester_is_starved(const struct mrc_qp *qp) {
+  uint32_t bytes;
+  return qp->req.win.n_tosend == 0 && !next_new(qp, &bytes);
+}
+
 static uint32_t open_new(struct mrc_qp *qp, uint32_t bytes) {
   struct mrc_requester *req = &qp->req;
   struct mrc_wqe *wqe = &req->sq[req->sq_send & req->sq_mask];

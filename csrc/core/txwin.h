@@ -11,7 +11,7 @@
 
 #define MRC_TX_NONE UINT16_MAX   /* no slot, no EV */
 #define MRC_TXWIN_MAX_PSNS 32768 /* so that no slot of the ring is MRC_TX_NONE */
-#define MRC_TX_MAX_TRIES 31      /* counted; nobody asks for more than two */
+#define MRC_TX_MAX_TRIES 15      /* counted; nobody asks for more than four */
 
 enum mrc_tx_state {
   MRC_TX_FREE,
@@ -31,7 +31,8 @@ struct mrc_txslot {
   uint16_t older;   /* neighbours in its plane's list of packets in flight, or MRC_TX_NONE */
   uint16_t newer;
   uint8_t state : 3;       /* enum mrc_tx_state */
-  uint8_t tries : 5;       /* transmissions that the kernel took, saturating */
+  uint8_t tries : 4;       /* transmissions that the kernel took, saturating */
+  uint8_t reinjected : 1;  /* sent again elsewhere without being taken for lost */
   uint8_t plane : 5;       /* index of the plane it left on */
   uint8_t of_original : 1; /* acknowledged, maybe for an earlier transmission */
   uint8_t by_timeout : 1;  /* taken for lost by the local timeout, without evidence of its own */
