@@ -180,7 +180,7 @@ static void on_sample(struct mrc_cc *cc, const struct mrc_cc_ack *ack) {
   state->round_samples++;
   state->round_sum_ns += delay_ns;
   state->round_rtt_ns = mrc_max_u64(state->round_rtt_ns, ack->smooth_rtt_ns);
-  note_newest(state, delay_ns);
+  if (state->slow_start) note_newest(state, delay_ns);
 }
 
 static void on_ack(struct mrc_cc *cc, const struct mrc_cc_ack *ack, uint64_t now_ns) {

@@ -291,7 +291,7 @@ static void reinject(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_
     mrc_count(engine, MRC_COUNTER_REINJECTED, 1);
     mrc_trace(engine, MRC_TRACE_REINJECT, qp->qpn, psn, slot->ev);
   }
-  if (qp->req.sq_send == qp->req.sq_tail || !mrc_plane_is_slow(engine, qp, oldest.plane)) return;
+  if (qp->req.sq_send == qp->req.sq_tail || !mrc_plane_is_slow(qp, oldest.plane)) return;
   const struct mrc_cc_loss loss = {.cause = MRC_CC_LOSS_OVERFLOW,
                                    .bytes = bytes,
                                    .inflight_bytes = mrc_qp_inflight_bytes(qp, oldest.plane)};

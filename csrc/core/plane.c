@@ -97,37 +97,29 @@ static int choose_equal(const struct mrc_engine *engine, struct mrc_qp *qp, uint
 
 /* How long an answer from this plane takes now. What was measured long ago says nothing: the plane
    is tried again. */
-static uint64_t answer_ns(const struct mrc_engine *engine, const struct mrc_plane *plane) {
-  const bool old = engine->now_ns - plane->heard_ns > OLD_NS;
+static uint64_t answer_ns(const struct mrc_plane *plane, uint64_t now_ns) {
+  const bool old = now_ns - plane->heard_ns > OLD_NS;
   return old ? plane->rtt.base_ns : plane->rtt.smooth_ns;
 }
 
-/* The planes that deliver about as soon as the quickest, and what these windows hold together. */
-struct quick {
-  uint32_t planes;
-  uint64_t answer_ns; /* of the quickest */
-  uint64_t cwnd_bytes;
-};
-
-static struct quick find_quick(const struct mrc_engine *engine, const struct mrc_qp *qp,
-                               uint32_t planes) {
-  struct quick quick = {.answer_ns = UINT64_MAX};
+void mrc_plane_compare(const struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns) {
+  struct mrc_quick quick = {.answer_ns = UINT64_MAX};
+  const uint32_t planes = mrc_plane_eligible(engine, qp);
   for (uint32_t rest = planes; rest != 0; rest &= rest - 1)
     quick.answer_ns =
-        mrc_min_u64(quick.answer_ns, answer_ns(engine, &qp->planes[__builtin_ctz(rest)]));
+        mrc_min_u64(quick.answer_ns, answer_ns(&qp->planes[__builtin_ctz(rest)], now_ns));
   const uint64_t limit_ns = 2 * quick.answer_ns + qp->noise_ns;
   for (uint32_t rest = planes; rest != 0; rest &= rest - 1) {
     const uint32_t plane = (uint32_t)__builtin_ctz(rest);
-    if (answer_ns(engine, &qp->planes[plane]) > limit_ns) continue;
+    if (answer_ns(&qp->planes[plane], now_ns) > limit_ns) continue;
     quick.planes |= rest & -rest;
     quick.cwnd_bytes += mrc_qp_const_cc(qp, plane)->cwnd_bytes;
   }
-  return quick;
+  qp->req.quick = quick;
 }
 
-bool mrc_plane_is_slow(const struct mrc_engine *engine, const struct mrc_qp *qp, uint32_t plane) {
-  const struct quick quick = find_quick(engine, qp, mrc_plane_eligible(engine, qp) | 1u << plane);
-  return (quick.planes >> plane & 1) == 0;
+bool mrc_plane_is_slow(const struct mrc_qp *qp, uint32_t plane) {
+  return qp->req.quick.planes != 0 && (qp->req.quick.planes >> plane & 1) == 0;
 }
 
 uint64_t mrc_plane_overdue_ns(const struct mrc_engine *engine, const struct mrc_qp *qp,
@@ -141,42 +133,46 @@ uint64_t mrc_plane_overdue_ns(const struct mrc_engine *engine, const struct mrc_
     const struct mrc_rtt *rtt = &qp->planes[__builtin_ctz(rest)].rtt;
     if (mrc_rtt_known(rtt)) overdue_ns = mrc_min_u64(overdue_ns, mrc_rtt_overdue_ns(rtt, floor_ns));
   }
-  if (mrc_plane_is_slow(engine, qp, plane)) return overdue_ns;
+  if (mrc_plane_is_slow(qp, plane)) return overdue_ns;
   return mrc_max_u64(overdue_ns, mrc_rtt_overdue_ns(own, floor_ns) + own->smooth_ns / 2);
 }
 
-/* Whether a packet given to a plane that is not quick arrives before the quick ones could be done
-   with all that waits to be sent: what is short, and the end of what is long, does not wait for the
-   slowest plane. */
-static bool is_worth_it(const struct mrc_engine *engine, const struct mrc_qp *qp, uint32_t plane,
-                        const struct quick *quick) {
-  const uint64_t waits_bytes = qp->req.unsent_bytes;
-  const uint64_t rounds = waits_bytes / mrc_max_u64(quick->cwnd_bytes, 1);
-  return answer_ns(engine, &qp->planes[plane]) <= (rounds + 1) * quick->answer_ns + qp->noise_ns;
+/* Of the planes that are not quick, those on which a packet arrives before the quick ones could be
+   done with all that waits to be sent: what is short, and the end of what is long, does not wait
+   for the slowest plane. */
+static uint32_t worth_it(const struct mrc_qp *qp, uint32_t planes, uint64_t now_ns) {
+  const struct mrc_quick *quick = &qp->req.quick;
+  const uint64_t rounds = 1 + qp->req.unsent_bytes / mrc_max_u64(quick->cwnd_bytes, 1);
+  uint32_t worth = 0;
+  for (; planes != 0; planes &= planes - 1)
+    if (answer_ns(&qp->planes[__builtin_ctz(planes)], now_ns) <=
+        rounds * quick->answer_ns + qp->noise_ns)
+      worth |= planes & -planes;
+  return worth;
 }
 
-/* Of the planes with room, first the quick ones, of these the one that was given least. */
+/* Of the planes with room, the one that was given least; -1 when there is none. */
+static int least_given(const struct mrc_qp *qp, uint32_t planes, uint32_t bytes) {
+  int best = -1;
+  for (; planes != 0; planes &= planes - 1) {
+    const uint32_t plane = (uint32_t)__builtin_ctz(planes);
+    if (best >= 0 && qp->planes[plane].share_bytes >= qp->planes[best].share_bytes) continue;
+    if (mrc_plane_has_room(qp, plane, bytes)) best = (int)plane;
+  }
+  return best;
+}
+
+/* First the quick planes. What a plane could not carry it does not make up for. */
 static int choose_measured(const struct mrc_engine *engine, struct mrc_qp *qp, uint32_t planes,
                            uint32_t bytes) {
-  uint64_t most = 0;
-  int best = -1;
-  const struct quick quick = find_quick(engine, qp, planes);
-  for (uint32_t rest = planes & ~engine->ports_blocked; rest != 0; rest &= rest - 1) {
-    const uint32_t plane = (uint32_t)__builtin_ctz(rest);
-    const uint64_t share = qp->planes[plane].share_bytes;
-    most = mrc_max_u64(most, share);
-    if (!mrc_plane_has_room(qp, plane, bytes)) continue;
-    const bool is_quick = (quick.planes & rest & -rest) != 0;
-    if (!is_quick && !is_worth_it(engine, qp, plane, &quick)) continue;
-    const bool best_is_quick = best >= 0 && (quick.planes >> best & 1) != 0;
-    if (best < 0 || is_quick > best_is_quick ||
-        (is_quick == best_is_quick && share < qp->planes[best].share_bytes))
-      best = (int)plane;
-  }
+  const uint32_t usable = planes & ~engine->ports_blocked;
+  const uint32_t slow = (planes & qp->req.quick.planes) != 0 ? usable & ~qp->req.quick.planes : 0;
+  int best = least_given(qp, usable & ~slow, bytes);
+  if (best < 0 && slow != 0) best = least_given(qp, worth_it(qp, slow, engine->now_ns), bytes);
   if (best < 0) return -1;
-  /* What a plane could not carry it does not make up for. */
   struct mrc_plane *chosen = &qp->planes[best];
-  if (chosen->share_bytes + LEAD_BYTES < most) chosen->share_bytes = most - LEAD_BYTES;
+  if (chosen->share_bytes + LEAD_BYTES < qp->req.most_share_bytes)
+    chosen->share_bytes = qp->req.most_share_bytes - LEAD_BYTES;
   return best;
 }
 

@@ -41,6 +41,13 @@ struct mrc_plane {
   bool peer_down;             /* the peer reported its port down */
 };
 
+/* The planes that answer about as soon as the quickest, as they were last compared. */
+struct mrc_quick {
+  uint32_t planes;     /* as a mask; 0: nothing is known */
+  uint64_t answer_ns;  /* of the quickest */
+  uint64_t cwnd_bytes; /* windows of them together */
+};
+
 /* Planes that may carry packets of this QP, as a mask: alive ones, whether or not their socket has
    room just now. Suspended planes serve only when there is no other. */
 uint32_t mrc_plane_eligible(const struct mrc_engine *engine, const struct mrc_qp *qp);
@@ -51,13 +58,15 @@ bool mrc_plane_has_room(const struct mrc_qp *qp, uint32_t plane, uint32_t bytes)
 int mrc_plane_choose(const struct mrc_engine *engine, struct mrc_qp *qp, uint32_t planes,
                      uint32_t bytes);
 
+/* Compares the planes; to be called with news of them, and when work begins. */
+void mrc_plane_compare(const struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns);
 /* How long after a packet left on the plane it is worth while to send it again elsewhere, while all
    else waits for it: from a slow plane when the quickest would have answered, from others when they
    have never taken so long themselves. MRC_NEVER when there is no other plane. */
 uint64_t mrc_plane_overdue_ns(const struct mrc_engine *engine, const struct mrc_qp *qp,
                               uint32_t plane);
 /* Whether the plane answers much later than the quickest one. */
-bool mrc_plane_is_slow(const struct mrc_engine *engine, const struct mrc_qp *qp, uint32_t plane);
+bool mrc_plane_is_slow(const struct mrc_qp *qp, uint32_t plane);
 
 /* The guard at `now_ns`. */
 uint64_t mrc_guard_ns(const struct mrc_guard *guard, uint64_t now_ns);

@@ -60,17 +60,19 @@ struct mrc_requester {
   struct mrc_txwin win;
   struct mrc_wqe *sq; /* ring; index & sq_mask */
   uint32_t sq_mask;
-  uint32_t sq_head;       /* oldest that has not completed; free-running */
-  uint32_t sq_send;       /* first with packets that have no PSN yet; free-running */
-  uint32_t opened;        /* packets of that one that have */
-  uint32_t sq_tail;       /* next to post; free-running */
-  uint32_t sq_used;       /* posted and not yet polled, at most attr.sq_depth */
-  uint64_t unsent_bytes;  /* posted and not yet given a PSN */
-  uint32_t sharing;       /* planes that took equal shares at the last choice, as a mask */
-  uint32_t acked_planes;  /* planes with newly_acked_bytes, as a mask */
-  uint32_t wimm_inflight; /* immediates opened and not completed */
-  uint32_t peer_next_psn; /* the peer's cumulative PSN + 1, as last heard */
-  uint32_t peer_mpr;      /* PSNs from there on that it grants now, at most attr.peer_mpr */
+  uint32_t sq_head;      /* oldest that has not completed; free-running */
+  uint32_t sq_send;      /* first with packets that have no PSN yet; free-running */
+  uint32_t opened;       /* packets of that one that have */
+  uint32_t sq_tail;      /* next to post; free-running */
+  uint32_t sq_used;      /* posted and not yet polled, at most attr.sq_depth */
+  uint64_t unsent_bytes; /* posted and not yet given a PSN */
+  uint32_t sharing;      /* planes that took equal shares at the last choice, as a mask */
+  uint32_t acked_planes; /* planes with newly_acked_bytes, as a mask */
+  struct mrc_quick quick;
+  uint64_t most_share_bytes; /* share of the plane that was given most */
+  uint32_t wimm_inflight;    /* immediates opened and not completed */
+  uint32_t peer_next_psn;    /* the peer's cumulative PSN + 1, as last heard */
+  uint32_t peer_mpr;         /* PSNs from there on that it grants now, at most attr.peer_mpr */
   uint16_t next_rqmsn;
   uint32_t acked_msn; /* messages completed, modulo 2^24 */
   struct mrc_rtt rtt; /* over all planes */

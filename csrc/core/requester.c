@@ -83,6 +83,7 @@ int mrc_requester_post(struct mrc_engine *engine, struct mrc_qp *qp, const struc
   if (!mrc_requester_is_busy(qp)) {
     req->progress_ns = now_ns;
     req->probed_ns = now_ns;
+    mrc_plane_compare(engine, qp, now_ns);
   }
   if (mr != NULL) mr->refs++;
   struct mrc_wqe *wqe = &req->sq[req->sq_tail & req->sq_mask];
@@ -394,6 +395,7 @@ int mrc_requester_on_sack(struct mrc_engine *engine, struct mrc_qp *qp,
     req->probe_wait_ns = mrc_loss_patience_ns(qp);
   }
   tell_windows(qp, &ack, now_ns);
+  mrc_plane_compare(engine, qp, now_ns);
   mrc_loss_on_holes(engine, qp, base, sack->bitmap, now_ns);
   mrc_qp_touch(engine, qp); /* loss by time is looked at when all that came has been taken */
   return MRC_DROP_NONE;

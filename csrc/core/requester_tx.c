@@ -190,6 +190,7 @@ static void add_data(struct mrc_engine *engine, struct mrc_qp *qp, struct mrc_bu
   asker->unasked_bytes = next->wire.ack_req ? 0 : asker->unasked_bytes + next->wire.payload_bytes;
   mrc_txwin_on_send(&req->win, next->wire.psn, (uint16_t)burst->_ev, plane, now_ns);
   qp->planes[plane].share_bytes += next->wire.payload_bytes + MRC_DATA_OVERHEAD_BYTES;
+  req->most_share_bytes = mrc_max_u64(req->most_share_bytes, qp->planes[plane].share_bytes);
   mrc_burst_add(engine, burst, &next->wire, MRC_KIND_DATA, next->wire.psn, mrc_qp_has_icrc(qp));
   mrc_trace(engine, next->wire.rtx ? MRC_TRACE_RESEND : MRC_TRACE_SEND, qp->qpn, next->wire.psn,
             burst->_ev);

@@ -115,7 +115,7 @@ static void open_wrs(struct mrc_audit *audit, uint64_t number) {
 }
 
 void mrc_audit_data_sent(struct mrc_audit *audit, const struct mrc_wire *packet, uint32_t ev,
-                         uint32_t usable_ports) {
+                         uint32_t port, uint32_t usable_ports) {
   int64_t number = number_of(packet->psn, audit->sq_psn, audit->acked_cum);
   mrc_assert(number > 0);
   mrc_assert((uint64_t)number <= audit->acked_cum + audit->mpr); /* MPR is never passed */
@@ -125,7 +125,7 @@ void mrc_audit_data_sent(struct mrc_audit *audit, const struct mrc_wire *packet,
   bool again = sent->number == (uint64_t)number;
   mrc_assert(packet->rtx == again);
   audit->data_packets++;
-  audit->sent_data = true;
+  audit->sent_planes |= 1u << (port - 1);
   audit->retransmitted += again;
   if (again) {
     mrc_assert(sent->bytes == packet->payload_bytes);
@@ -222,6 +222,28 @@ void mrc_audit_data_received(struct mrc_audit *audit, struct mrc_audit *peer,
     audit->received_cum++;
 }
 
+/* A window that has just shrunk may be overfull, but then nothing is sent; one packet always may.
+ */
+static void check_window(const struct mrc_audit *audit, uint64_t inflight_bytes,
+                         uint64_t cwnd_bytes) {
+  mrc_assert(inflight_bytes <= mrc_max_u64(cwnd_bytes, audit->path_mtu));
+}
+
+/* Each plane has a window, or all have the same one. */
+static void check_windows(const struct mrc_audit *audit, const struct mrc_qp_info *info) {
+  uint64_t sum_bytes = 0;
+  for (int i = 0; i < MRC_MAX_PORTS; i++)
+    sum_bytes += info->planes[i].cwnd_bytes;
+  if (sum_bytes != info->cwnd_bytes && audit->sent_planes != 0) {
+    check_window(audit, info->inflight_bytes, info->cwnd_bytes);
+    return;
+  }
+  for (uint32_t planes = audit->sent_planes; planes != 0; planes &= planes - 1) {
+    const struct mrc_plane_info *plane = &info->planes[__builtin_ctz(planes)];
+    check_window(audit, plane->inflight_bytes, plane->cwnd_bytes);
+  }
+}
+
 void mrc_audit_state(struct mrc_audit *audit) {
   struct mrc_qp_info info;
   mrc_assert(mrc_qp_query(audit->engine, audit->qpn, &info) == 0);
@@ -230,11 +252,8 @@ void mrc_audit_state(struct mrc_audit *audit) {
     sum += info.planes[i].inflight_bytes;
   mrc_assert(sum == info.inflight_bytes);
   mrc_assert(info.inflight_bytes <= audit->unacked_bytes);
-  /* a window that has just shrunk may be overfull, but then nothing is sent; one packet always may
-   */
-  if (audit->sent_data)
-    mrc_assert(info.inflight_bytes <= mrc_max_u64(info.cwnd_bytes, audit->path_mtu));
-  audit->sent_data = false;
+  check_windows(audit, &info);
+  audit->sent_planes = 0;
   mrc_assert(info.outstanding <= audit->n_wrs - audit->completed);
 }
 

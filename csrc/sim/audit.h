@@ -56,7 +56,7 @@ struct mrc_audit {
   uint64_t acked_cum;     /* all up to this one are acknowledged by a SACK that was taken */
   uint64_t unacked_bytes; /* sent and not acknowledged */
   uint64_t data_packets;
-  bool sent_data;         /* since the last look at the state */
+  uint32_t sent_planes;   /* with data since the last look at the state, as a mask */
   uint64_t retransmitted; /* of them, with the rtx bit */
   struct mrc_audit_sent sent[MRC_AUDIT_WINDOW];
   /* work requests, in posting order */
@@ -93,7 +93,7 @@ void mrc_audit_immediate(struct mrc_audit *audit, const struct mrc_wc *wc);
 /* The end sends a data packet on `ev`, while the ports of `usable_ports` (bit n - 1 is port n) can
    be sent on; a SACK; an ACK for messages of `peer`. */
 void mrc_audit_data_sent(struct mrc_audit *audit, const struct mrc_wire *packet, uint32_t ev,
-                         uint32_t usable_ports);
+                         uint32_t port, uint32_t usable_ports);
 void mrc_audit_sack_sent(struct mrc_audit *audit, const struct mrc_wire *packet);
 void mrc_audit_ack_sent(const struct mrc_audit *audit, const struct mrc_audit *peer,
                         const struct mrc_wire *packet);

@@ -103,7 +103,7 @@ void mrc_fabric_watch_sent(struct mrc_sim *sim, const struct mrc_frame *packet,
   touch(sim, flow, 1 - to);
   const uint32_t ev = (uint32_t)packet->sport << 16 | (packet->flow_label & 0xFFFF);
   if (mrc_opcode_is_data(wire.opcode))
-    mrc_audit_data_sent(audit, &wire, ev, ~(host->blocked | host->down));
+    mrc_audit_data_sent(audit, &wire, ev, packet->plane + 1u, ~(host->blocked | host->down));
   if (wire.opcode == MRC_OP_SACK) mrc_audit_sack_sent(audit, &wire);
   if (wire.opcode == MRC_OP_ACK) mrc_audit_ack_sent(audit, audit_of(sim, flow, to), &wire);
 }

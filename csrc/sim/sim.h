@@ -70,7 +70,7 @@ struct mrc_sim_config {
   uint32_t retry_linear;
   uint32_t retry_exp;
   uint32_t plane_shares; /* enum mrc_plane_shares */
-  uint32_t cc; /* enum mrc_cc_kind; NSCC is told host_rate_bps and cc_base_rtt_ns */
+  uint32_t cc;           /* enum mrc_cc_kind; NSCC is told host_rate_bps and cc_base_rtt_ns */
   uint32_t sack_threshold_bytes;
   uint32_t sack_delay_ns;
   uint32_t noise_ns;

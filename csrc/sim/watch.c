@@ -90,7 +90,8 @@ void mrc_watch_sent(struct mrc_pair *pair, const struct mrc_sim_packet *packet,
   if (end->done || audit->unwatched) return;
   if (mrc_opcode_is_data(wire->opcode)) {
     host->plane_bytes[plane - 1] += wire->payload_bytes;
-    mrc_audit_data_sent(audit, wire, ev_of(&packet->meta), ~(host->blocked | host->down));
+    mrc_audit_data_sent(audit, wire, ev_of(&packet->meta), packet->meta.port,
+                        ~(host->blocked | host->down));
   }
   if (wire->opcode == MRC_OP_SACK) mrc_audit_sack_sent(audit, wire);
   if (wire->opcode == MRC_OP_ACK) mrc_audit_ack_sent(audit, &pair->ends[peer]->audit, wire);
