@@ -5,7 +5,7 @@
 
 #define GUARD_HALF_LIFE_NS 5000000000ull
 #define OLD_NS 1000000000ull /* a round trip measured so long ago says nothing now */
-#define LEAD_BYTES 262144    /* how far planes of equal worth may run ahead of one another */
+#define LEAD_BYTES 262144 /* how far a plane may run ahead of one that keeps it from running on */
 
 uint64_t mrc_guard_ns(const struct mrc_guard *guard, uint64_t now_ns) {
   const uint64_t halvings = (now_ns - guard->since_ns) / GUARD_HALF_LIFE_NS;
@@ -77,7 +77,6 @@ static int choose_equal(const struct mrc_engine *engine, struct mrc_qp *qp, uint
                         uint32_t bytes) {
   int best = -1;
   uint64_t least_blocked = UINT64_MAX;
-  level_newcomers(engine, qp, planes);
   for (; planes != 0; planes &= planes - 1) {
     const uint32_t plane = (uint32_t)__builtin_ctz(planes);
     const uint64_t share = qp->planes[plane].share_bytes;
@@ -95,19 +94,21 @@ static int choose_equal(const struct mrc_engine *engine, struct mrc_qp *qp, uint
 
 /* ---- measured shares: what the windows of the planes allow ---- */
 
-/* How long an answer from this plane takes now. What was measured long ago says nothing: the plane
-   is tried again. */
+/* How long an answer from this plane takes now; 0: not known. What was measured long ago says
+   nothing: the plane is tried again. */
 static uint64_t answer_ns(const struct mrc_plane *plane, uint64_t now_ns) {
-  const bool old = now_ns - plane->heard_ns > OLD_NS;
-  return old ? plane->rtt.base_ns : plane->rtt.smooth_ns;
+  if (!mrc_rtt_known(&plane->rtt)) return 0;
+  return now_ns - plane->heard_ns > OLD_NS ? plane->rtt.base_ns : plane->rtt.smooth_ns;
 }
 
 void mrc_plane_compare(const struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns) {
   struct mrc_quick quick = {.answer_ns = UINT64_MAX};
   const uint32_t planes = mrc_plane_eligible(engine, qp);
-  for (uint32_t rest = planes; rest != 0; rest &= rest - 1)
-    quick.answer_ns =
-        mrc_min_u64(quick.answer_ns, answer_ns(&qp->planes[__builtin_ctz(rest)], now_ns));
+  for (uint32_t rest = planes; rest != 0; rest &= rest - 1) {
+    const uint64_t ns = answer_ns(&qp->planes[__builtin_ctz(rest)], now_ns);
+    if (ns != 0) quick.answer_ns = mrc_min_u64(quick.answer_ns, ns);
+  }
+  if (quick.answer_ns == UINT64_MAX) quick.answer_ns = 0;
   const uint64_t limit_ns = 2 * quick.answer_ns + qp->noise_ns;
   for (uint32_t rest = planes; rest != 0; rest &= rest - 1) {
     const uint32_t plane = (uint32_t)__builtin_ctz(rest);
@@ -178,6 +179,7 @@ static int choose_measured(const struct mrc_engine *engine, struct mrc_qp *qp, u
 
 int mrc_plane_choose(const struct mrc_engine *engine, struct mrc_qp *qp, uint32_t planes,
                      uint32_t bytes) {
+  level_newcomers(engine, qp, planes);
   if (qp->attr.plane_shares == MRC_SHARES_EQUAL) return choose_equal(engine, qp, planes, bytes);
   return choose_measured(engine, qp, planes, bytes);
 }
