@@ -260,27 +260,33 @@ static void detect_plane(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t 
   }
 }
 
-/* When the oldest packet is sent again elsewhere although nothing says that it is lost, because
-   nothing else may be sent before its answer comes. It leaves at doubling distances, a few times at
-   most. */
-static uint64_t reinject_ns(const struct mrc_engine *engine, const struct mrc_qp *qp) {
+/* The oldest packet in flight, when nothing may be sent before its answer comes; else 0. */
+static const struct mrc_txslot *all_wait_for(const struct mrc_qp *qp) {
   const struct mrc_txwin *win = &qp->req.win;
-  if (win->una_psn == win->next_psn || !mrc_requester_is_starved(qp)) return MRC_NEVER;
+  if (win->una_psn == win->next_psn || !mrc_requester_is_starved(qp)) return NULL;
   const struct mrc_txslot *oldest = mrc_txwin_slot(win, win->una_psn);
-  if (oldest->state != MRC_TX_INFLIGHT || oldest->tries > MAX_REINJECTIONS) return MRC_NEVER;
-  const uint64_t overdue_ns = mrc_plane_overdue_ns(engine, qp, oldest->plane);
+  return oldest->state == MRC_TX_INFLIGHT ? oldest : NULL;
+}
+
+/* When that packet is sent again elsewhere although nothing says that it is lost: it left on a slow
+   plane, and on the quickest the answer would be here. It does so at doubling distances, a few
+   times at most. */
+static uint64_t reinject_ns(const struct mrc_engine *engine, const struct mrc_qp *qp) {
+  const struct mrc_txslot *oldest = all_wait_for(qp);
+  if (oldest == NULL || oldest->tries > MAX_REINJECTIONS) return MRC_NEVER;
+  if (!mrc_plane_is_slow(qp, oldest->plane)) return MRC_NEVER;
+  const uint64_t overdue_ns = mrc_plane_others_overdue_ns(engine, qp, oldest->plane);
   if (overdue_ns == MRC_NEVER) return MRC_NEVER;
   return oldest->sent_ns + (overdue_ns << (oldest->tries - 1));
 }
 
-/* Sends the oldest burst again elsewhere. When that is because its plane is slow, less goes there:
+/* Sends the oldest burst again elsewhere. With more to send, less goes to its plane from now on:
    what stands in its queue holds up the window of PSNs that all planes share. */
 static void reinject(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns) {
   struct mrc_txwin *win = &qp->req.win;
   const struct mrc_txslot oldest = *mrc_txwin_slot(win, win->una_psn);
-  uint32_t psn = win->una_psn;
   uint64_t bytes = 0;
-  for (; mrc_txwin_holds(win, psn); psn = mrc_psn_add(psn, 1)) {
+  for (uint32_t psn = win->una_psn; mrc_txwin_holds(win, psn); psn = mrc_psn_add(psn, 1)) {
     struct mrc_txslot *slot = mrc_txwin_slot(win, psn);
     if (slot->state != MRC_TX_INFLIGHT || slot->ev != oldest.ev || slot->sent_ns != oldest.sent_ns)
       break;
@@ -291,7 +297,7 @@ static void reinject(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_
     mrc_count(engine, MRC_COUNTER_REINJECTED, 1);
     mrc_trace(engine, MRC_TRACE_REINJECT, qp->qpn, psn, slot->ev);
   }
-  if (qp->req.sq_send == qp->req.sq_tail || !mrc_plane_is_slow(qp, oldest.plane)) return;
+  if (qp->req.sq_send == qp->req.sq_tail) return;
   const struct mrc_cc_loss loss = {.cause = MRC_CC_LOSS_OVERFLOW,
                                    .bytes = bytes,
                                    .inflight_bytes = mrc_qp_inflight_bytes(qp, oldest.plane)};
@@ -383,8 +389,19 @@ static void on_timeout(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t no
   req->probed_ns = now_ns;
 }
 
+/* Usually when nothing is heard at all; earlier when others are, but the window of PSNs is closed
+   by a packet whose answer is overdue: then nothing that is sent later can prove it lost. */
 static uint64_t probe_deadline_ns(const struct mrc_qp *qp) {
-  return mrc_max_u64(qp->req.progress_ns, qp->req.probed_ns) + qp->req.probe_wait_ns;
+  const struct mrc_requester *req = &qp->req;
+  const uint64_t silent_ns = mrc_max_u64(req->progress_ns, req->probed_ns) + req->probe_wait_ns;
+  const struct mrc_txslot *oldest = all_wait_for(qp);
+  if (oldest == NULL || req->sq_send == req->sq_tail) return silent_ns;
+  const struct mrc_rtt *rtt = &qp->planes[oldest->plane].rtt;
+  if (!mrc_rtt_known(rtt)) return silent_ns;
+  const uint64_t floor_ns = mrc_floor_ns(MRC_PROBE_FLOOR_NS, qp->noise_ns);
+  const uint64_t closed_ns =
+      mrc_max_u64(oldest->sent_ns, req->probed_ns) + mrc_rtt_overdue_ns(rtt, floor_ns);
+  return mrc_min_u64(silent_ns, closed_ns);
 }
 
 void mrc_loss_on_deadline(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns) {

@@ -2,6 +2,7 @@
 #include "plane.h"
 
 #include "engine.h"
+#include "requester.h"
 
 #define GUARD_HALF_LIFE_NS 5000000000ull
 #define OLD_NS 1000000000ull /* a round trip measured so long ago says nothing now */
@@ -123,27 +124,26 @@ bool mrc_plane_is_slow(const struct mrc_qp *qp, uint32_t plane) {
   return qp->req.quick.planes != 0 && (qp->req.quick.planes >> plane & 1) == 0;
 }
 
-uint64_t mrc_plane_overdue_ns(const struct mrc_engine *engine, const struct mrc_qp *qp,
-                              uint32_t plane) {
-  const struct mrc_rtt *own = &qp->planes[plane].rtt;
-  const uint32_t others = mrc_plane_eligible(engine, qp) & ~(1u << plane);
-  const uint64_t floor_ns = 2ull * qp->noise_ns;
-  if (others == 0) return MRC_NEVER;
+uint64_t mrc_plane_others_overdue_ns(const struct mrc_engine *engine, const struct mrc_qp *qp,
+                                     uint32_t plane) {
   uint64_t overdue_ns = MRC_NEVER;
-  for (uint32_t rest = others; rest != 0; rest &= rest - 1) {
+  for (uint32_t rest = mrc_plane_eligible(engine, qp) & ~(1u << plane); rest != 0;
+       rest &= rest - 1) {
     const struct mrc_rtt *rtt = &qp->planes[__builtin_ctz(rest)].rtt;
-    if (mrc_rtt_known(rtt)) overdue_ns = mrc_min_u64(overdue_ns, mrc_rtt_overdue_ns(rtt, floor_ns));
+    if (mrc_rtt_known(rtt))
+      overdue_ns = mrc_min_u64(overdue_ns, mrc_rtt_overdue_ns(rtt, 2ull * qp->noise_ns));
   }
-  if (mrc_plane_is_slow(qp, plane)) return overdue_ns;
-  return mrc_max_u64(overdue_ns, mrc_rtt_overdue_ns(own, floor_ns) + own->smooth_ns / 2);
+  return overdue_ns;
 }
 
 /* Of the planes that are not quick, those on which a packet arrives before the quick ones could be
-   done with all that waits to be sent: what is short, and the end of what is long, does not wait
-   for the slowest plane. */
+   done with all that may be sent meanwhile. What is short, and the end of what is long, does not
+   wait for the slowest plane, nor does the window of PSNs that all share. */
 static uint32_t worth_it(const struct mrc_qp *qp, uint32_t planes, uint64_t now_ns) {
   const struct mrc_quick *quick = &qp->req.quick;
-  const uint64_t rounds = 1 + qp->req.unsent_bytes / mrc_max_u64(quick->cwnd_bytes, 1);
+  const uint64_t psns = mrc_requester_window_left(qp);
+  const uint64_t may_bytes = mrc_min_u64(qp->req.unsent_bytes, psns * qp->attr.path_mtu);
+  const uint64_t rounds = 1 + may_bytes / mrc_max_u64(quick->cwnd_bytes, 1);
   uint32_t worth = 0;
   for (; planes != 0; planes &= planes - 1)
     if (answer_ns(&qp->planes[__builtin_ctz(planes)], now_ns) <=

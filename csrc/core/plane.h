@@ -60,11 +60,10 @@ int mrc_plane_choose(const struct mrc_engine *engine, struct mrc_qp *qp, uint32_
 
 /* Compares the planes; to be called with news of them, and when work begins. */
 void mrc_plane_compare(const struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns);
-/* How long after a packet left on the plane it is worth while to send it again elsewhere, while all
-   else waits for it: from a slow plane when the quickest would have answered, from others when they
-   have never taken so long themselves. MRC_NEVER when there is no other plane. */
-uint64_t mrc_plane_overdue_ns(const struct mrc_engine *engine, const struct mrc_qp *qp,
-                              uint32_t plane);
+/* How long an answer from the quickest plane other than this one takes at most; MRC_NEVER when
+   there is none, or none was measured. */
+uint64_t mrc_plane_others_overdue_ns(const struct mrc_engine *engine, const struct mrc_qp *qp,
+                                     uint32_t plane);
 /* Whether the plane answers much later than the quickest one. */
 bool mrc_plane_is_slow(const struct mrc_qp *qp, uint32_t plane);
 

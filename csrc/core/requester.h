@@ -16,6 +16,8 @@ int mrc_requester_post(struct mrc_engine *engine, struct mrc_qp *qp, const struc
                        uint64_t now_ns);
 /* Whether anything waits for the peer. */
 bool mrc_requester_is_busy(const struct mrc_qp *qp);
+/* PSNs that may still be given out before the peer answers. */
+uint32_t mrc_requester_window_left(const struct mrc_qp *qp);
 /* Whether nothing may be sent before the peer answers: the window of PSNs is closed, or all that
    was posted has left. */
 bool mrc_requester_is_starved(const struct mrc_qp *qp);

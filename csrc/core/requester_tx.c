@@ -58,12 +58,19 @@ static uint32_t burst_packets(const struct mrc_engine *engine, const struct mrc_
   return (uint32_t)mrc_max_u64(1, mrc_min_u64(packets, MRC_MAX_BURST_PACKETS));
 }
 
+uint32_t mrc_requester_window_left(const struct mrc_qp *qp) {
+  const struct mrc_requester *req = &qp->req;
+  const uint32_t granted = mrc_psn_sub(req->win.next_psn, req->peer_next_psn);
+  const uint32_t held = mrc_txwin_outstanding(&req->win);
+  return mrc_min_u32(req->peer_mpr - mrc_min_u32(granted, req->peer_mpr),
+                     qp->attr.mpr - mrc_min_u32(held, qp->attr.mpr));
+}
+
 /* Payload of the next packet that has no PSN yet; false when none may be opened now. */
 static bool next_new(const struct mrc_qp *qp, uint32_t *bytes) {
   const struct mrc_requester *req = &qp->req;
   if (req->sq_send == req->sq_tail) return false;
-  if (mrc_psn_sub(req->win.next_psn, req->peer_next_psn) >= req->peer_mpr) return false;
-  if (mrc_txwin_outstanding(&req->win) >= qp->attr.mpr) return false;
+  if (mrc_requester_window_left(qp) == 0) return false;
   const struct mrc_wqe *wqe = &req->sq[req->sq_send & req->sq_mask];
   if (wqe->opcode == MRC_WR_WRITE_IMM && req->opened == 0 &&
       req->wimm_inflight >= qp->attr.peer_max_wimm)

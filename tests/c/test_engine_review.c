@@ -316,7 +316,8 @@ static uint64_t bytes_of_next_write(struct mrc_pair *p, int end, int plane) {
    nothing is made up for. */
 static void test_planes__return_without_catching_up(void) {
   struct mrc_pair *p = open_pair(.planes = 3);
-  int end = open_qp(p, .memory_bytes = 2000 * MTU), peer = p->ends[end]->peer;
+  int end = open_qp(p, .memory_bytes = 2000 * MTU, .plane_shares = MRC_SHARES_EQUAL),
+      peer = p->ends[end]->peer;
   struct forge forge = make_forge(p, end, four);
   forge.wire =
       (struct mrc_wire){.opcode = MRC_OP_ENDPOINT_REQUEST,
