@@ -398,9 +398,9 @@ static uint64_t probe_deadline_ns(const struct mrc_qp *qp) {
   if (oldest == NULL || req->sq_send == req->sq_tail) return silent_ns;
   const struct mrc_rtt *rtt = &qp->planes[oldest->plane].rtt;
   if (!mrc_rtt_known(rtt)) return silent_ns;
-  const uint64_t floor_ns = mrc_floor_ns(MRC_PROBE_FLOOR_NS, qp->noise_ns);
-  const uint64_t closed_ns =
-      mrc_max_u64(oldest->sent_ns, req->probed_ns) + mrc_rtt_overdue_ns(rtt, floor_ns);
+  const uint64_t spare_ns = mrc_max_u64(rtt->smooth_ns / 4, rtt->var_ns);
+  const uint64_t closed_ns = mrc_max_u64(oldest->sent_ns, req->probed_ns) + rtt->smooth_ns +
+                             mrc_max_u64(spare_ns, mrc_floor_ns(MRC_PROBE_FLOOR_NS, qp->noise_ns));
   return mrc_min_u64(silent_ns, closed_ns);
 }
 
