@@ -16,7 +16,7 @@ int mrc_requester_init(struct mrc_qp *qp, uint32_t planes) {
   const uint32_t size = mrc_ceil_pow2(qp->attr.sq_depth);
   *req = (struct mrc_requester){.sq = calloc(size, sizeof *req->sq), .sq_mask = size - 1};
   if (req->sq == NULL) return -ENOMEM;
-  return mrc_txwin_init(&req->win, qp->attr.mpr, planes);
+  return mrc_txwin_init(&req->win, 1, planes); /* in its size at RTS */
 }
 
 void mrc_requester_free(struct mrc_qp *qp) {
@@ -39,8 +39,13 @@ int mrc_requester_start(struct mrc_qp *qp, uint64_t now_ns) {
                                    .planes = (uint32_t)__builtin_popcount(qp->evset.plane_mask),
                                    .kind = attr->cc,
                                    .profile = attr->cc_profile};
-  const int error = mrc_cc_init(&req->cc, &cc);
+  int error = mrc_cc_init(&req->cc, &cc);
   if (error != 0) return error;
+  struct mrc_txwin win;
+  error = mrc_txwin_init(&win, psns, req->win.planes);
+  if (error != 0) return error;
+  mrc_txwin_free(&req->win);
+  req->win = win;
   mrc_txwin_start(&req->win, attr->sq_psn);
   req->peer_next_psn = attr->sq_psn;
   req->peer_mpr = attr->peer_mpr;

@@ -134,7 +134,7 @@ static bool next_new(const struct mrc_qp *qp, uint32_t *bytes) {
   const struct mrc_requester *req = &qp->req;
   if (req->sq_send == req->sq_tail) return false;
   if (mrc_psn_sub(req->win.next_psn, req->peer_next_psn) >= req->peer_mpr) return false;
-  if (mrc_txwin_outstanding(&req->win) >= qp->attr.mpr) return false;
+  if (mrc_txwin_outstanding(&req->win) >= req->win.psns) return false;
   const struct mrc_wqe *wqe = &req->sq[req->sq_send & req->sq_mask];
   if (wqe->opcode == MRC_WR_WRITE_IMM && req->opened == 0 &&
       req->wimm_inflight >= qp->attr.peer_max_wimm)
@@ -249,7 +249,7 @@ static void add_data(struct mrc_engine *engine, struct mrc_qp *qp, struct mrc_bu
     const uint32_t psn = open_new(qp, next->wire.payload_bytes);
     mrc_assert(psn == next->wire.psn);
   }
-  mrc_assert(mrc_txwin_outstanding(&req->win) <= qp->attr.mpr);
+  mrc_assert(mrc_txwin_outstanding(&req->win) <= req->win.psns);
   mrc_assert(mrc_psn_sub(next->wire.psn, req->peer_next_psn) < qp->attr.peer_mpr);
   mrc_assert(req->wimm_inflight <= qp->attr.peer_max_wimm);
   next->wire.ack_req =
