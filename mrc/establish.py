@@ -11,7 +11,7 @@ import asyncio
 import functools
 import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -89,6 +89,7 @@ class Terms:
     private: dict[str, Any]
     ev_profile: EvProfile
     cc_profile: CcProfile
+    admit: Callable[[dict[str, Any]], None] | None = None
 
 
 async def establish(
@@ -122,6 +123,8 @@ async def _establish(
         peer = await _exchange_hellos(channel, mine, first=first)
         if expected and peer.host != expected:
             raise ConnectError(f"{channel.remote} is host {peer.host}, not {expected}")
+        if terms.admit is not None:
+            terms.admit(peer.private)
         plan = _plan(local, channel, peer, terms.ev_profile)
         qp = QP(
             local.dispatcher, queue, plan.evs, channel, peer, local.config,
