@@ -25,6 +25,7 @@ from mrc.transfer import (
     send_files,
 )
 from mrc.transfer.messages import chunk_of
+from mrc.transfer.window import WINDOW_BYTES
 
 
 class ConnectingContext(FakeContext):
@@ -75,11 +76,12 @@ async def sending(session: Session, paths: list[str]) -> list[TransferredFile]:
 
 
 async def receiving(
-    session: Session, inbox: Path, *, overwrite: bool = False
+    session: Session, inbox: Path, *, overwrite: bool = False, window_bytes: int = WINDOW_BYTES
 ) -> list[TransferredFile]:
     # Left open: a file that fails is removed when the session ends, after this has returned.
     directory = OutputDirectory(str(inbox), overwrite=overwrite)
-    return [file async for file in receive_files(session, directory)]
+    receiving = receive_files(session, directory, window_bytes=window_bytes)
+    return [file async for file in receiving]
 
 
 def chunks(qp: FakeQp) -> list[int]:

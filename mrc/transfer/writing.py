@@ -49,6 +49,7 @@ class Writing:
         self._stored = 0  # at the receiver
         self._writes: set[asyncio.Task[Any]] = set()
         self._under_way: Counter[QP] = Counter()
+        self._written: Counter[QP] = Counter()
         self._error: BaseException | None = None
         self._changed = asyncio.Event()  # a write ended, or credit came
         if not self._free:
@@ -59,7 +60,7 @@ class Writing:
         session = self._session
         watchers = [self._take_credit(), session.joined.failed()]
         if self._token:
-            watchers.append(widen(session, self._token))
+            watchers.append(widen(session, self._token, self._left_bytes))
         await session.watched(self._write(), *watchers)
 
     async def _write(self) -> None:
@@ -79,18 +80,26 @@ class Writing:
                 write.cancel()
             await asyncio.gather(*self._writes, return_exceptions=True)
 
-    def _next_qp(self) -> QP | None:
-        """The QP with the fewest chunks under way; None while there are enough.
+    def _left_bytes(self) -> int:
+        return self._mr.length - self._started * CHUNK_BYTES
 
-        As many again may be on the way to the file, since those of one QP wait for those of others.
+    def _next_qp(self) -> QP | None:
+        """The QP that takes the next chunk, of those with room the one with the fewest under way.
+
+        None while there is no room. One QP keeps to a few slots; several may fill the window, since
+        the chunks of all wait there for those of the slowest.
         """
         qps = self._session.qps
-        most = max(2 * sum(map(_covered, qps)), CHUNKS_IN_FLIGHT)
+        most = max(2 * _covered(qps[0]), CHUNKS_IN_FLIGHT) if len(qps) == 1 else MAX_SLOTS
         if not self._free or len(self._taken) >= most:
             return None
-        qp = min(qps, key=self._under_way.__getitem__)
-        enough = max(_covered(qp), CHUNKS_IN_FLIGHT // len(qps))
-        return qp if self._under_way[qp] < enough else None
+        able = [qp for qp in qps if self._under_way[qp] < self._enough(qp)]
+        return min(able, key=self._under_way.__getitem__, default=None)
+
+    def _enough(self, qp: QP) -> int:
+        """Chunks that a QP may have under way; a new one begins with one, until it has its rate."""
+        enough = max(_covered(qp), CHUNKS_IN_FLIGHT // len(self._session.qps))
+        return enough if qp is self._session.qp else min(enough, 1 + self._written[qp])
 
     async def _until_changed(self) -> None:
         self._changed.clear()
@@ -124,6 +133,7 @@ class Writing:
     def _on_written(self, qp: QP, write: asyncio.Task[Any]) -> None:
         self._writes.discard(write)
         self._under_way[qp] -= 1
+        self._written[qp] += 1
         if not write.cancelled() and self._error is None:
             self._error = write.exception()
         self._changed.set()

@@ -64,6 +64,16 @@ async def test_send_files__waits_for_a_slow_disk(
     assert (inbox / "a").read_bytes() == data
 
 
+async def test_receive_files__in_little_memory(tmp_path: Path, inbox: Path) -> None:
+    data = os.urandom(7 * CHUNK_BYTES + 1)
+    path = make(tmp_path, "a", data)
+    async with sessions() as ends:
+        receiver = receiving(ends.receiver, inbox, window_bytes=2 * CHUNK_BYTES + 1)
+        await both(sending(ends.sender, [path]), receiver)
+        assert {imm >> 23 for imm in ends.out.posted if imm < 1 << 31} == {0, 1}
+    assert (inbox / "a").read_bytes() == data
+
+
 async def test_receive_files__disk_full_in_the_middle(
     tmp_path: Path, inbox: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
