@@ -89,7 +89,7 @@ class Terms:
     private: dict[str, Any]
     ev_profile: EvProfile
     cc_profile: CcProfile
-    admit: Callable[[dict[str, Any]], None] | None = None
+    admit: Callable[[dict[str, Any]], None] | None = None  # refuses by the peer's private data
 
 
 async def establish(

@@ -21,7 +21,7 @@ MOST = 4096
 LEAST_BYTES = 2_800_000
 # A packet that is lost holds the window for the round trip of its retransmission too.
 ROUND_TRIPS = 2
-# A host answers so much later when it is busy, and queues of the delay-based control are shorter.
+# A busy host answers so much later. Queues need no room: a window that ends them sooner is enough.
 LATE_NS = 500_000
 UNKNOWN_BPS = 10_000_000_000
 

@@ -17,6 +17,7 @@ from mrc.errors import ConnectError, MrcError, ProtocolError
 from mrc.qp import QP
 
 JOIN = "files-join"  # the service that such a QP asks for
+MAX_QPS = 16  # of a session, the first one included
 _TOKEN_BYTES = 16
 
 Connect = Callable[[dict[str, Any]], Awaitable[QP]]
@@ -94,8 +95,11 @@ class Joins:
     def admit(self, private: dict[str, Any]) -> None:
         """For the listener: raises ConnectError for a peer that is to be refused."""
         if private.get("service") == JOIN:
-            if self._named(private) is None:
+            joined = self._named(private)
+            if joined is None:
                 raise ConnectError("no session of that token is open here")
+            if len(joined.qps) >= MAX_QPS - 1:
+                raise ConnectError(f"a session has {MAX_QPS} QPs at most")
         elif self.refusal:
             raise ConnectError(self.refusal)
 

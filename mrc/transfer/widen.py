@@ -15,11 +15,11 @@ from typing import NoReturn
 
 from mrc.errors import MrcError
 from mrc.events import QpInfo
+from mrc.transfer.joined import MAX_QPS
 from mrc.transfer.session import Session
 
 logger = logging.getLogger("mrc.transfer.widen")
 
-MAX_QPS = 16
 LONG_NS = 5_000_000  # the round trip from which on it may be worth a QP
 SAMPLE_SECONDS = 0.05  # and a round trip at least
 SAMPLES = 3  # in a row that must show the same

@@ -18,7 +18,7 @@ from transfer_ends import both, make, names, receiving, sending
 from mrc import ConnectError, Context, Listener, PeerGoneError, PlaneInfo
 from mrc.enums import QpState, WcStatus
 from mrc.events import QpInfo, sum_of
-from mrc.transfer import Joins, Session, accept_session, connect_session, widen
+from mrc.transfer import Joins, Session, accept_session, connect_session, joined, widen
 from mrc.transfer.files import Target
 from mrc.transfer.joined import JOIN
 from mrc.transfer.writing import CHUNK_BYTES
@@ -66,8 +66,8 @@ class Ends:
     listener: Listener
     joins: Joins
 
-    async def until_joined(self) -> None:
-        while min(len(self.sender.qps), len(self.receiver.qps)) < QPS:  # noqa: ASYNC110
+    async def until_joined(self, qps: int = QPS) -> None:
+        while min(len(self.sender.qps), len(self.receiver.qps)) < qps:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
 
 
@@ -129,7 +129,7 @@ async def test_send_files__over_several_qps(
 
 async def test_sessions__close_the_qps_that_joined(tmp_path: Path, inbox: Path) -> None:
     async with sessions() as ends:
-        both_open = Ends.until_joined(ends)
+        both_open = ends.until_joined()
         async with asyncio.timeout(BUDGET_SECONDS), asyncio.TaskGroup() as group:
             for _ in range(QPS - 1):
                 group.create_task(ends.sender.joined.join(ends.receiver.joined.token))
@@ -160,7 +160,9 @@ async def test_send_files__one_of_the_qps_ends(
     assert names(inbox) == []
 
 
-async def test_join__only_a_session_that_is_open() -> None:
+async def test_join__only_a_session_that_is_open_and_not_full(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with sessions() as ends:
         token = ends.receiver.joined.token
         assert len(token) == 32
@@ -169,10 +171,15 @@ async def test_join__only_a_session_that_is_open() -> None:
                 private = {"service": JOIN, "token": wrong}
                 await ends.near.connect(LOOPBACK[4], ends.listener.port, private=private)
         assert len(ends.receiver.qps) == 1
+        monkeypatch.setattr(joined, "MAX_QPS", 2)
+        await ends.sender.joined.join(token)
+        await ends.until_joined(2)
+        with pytest.raises(ConnectError, match="a session has 2 QPs at most"):
+            await ends.sender.joined.join(token)
+        assert len(ends.receiver.qps) == 2
         ends.joins.refusal = "busy"
         with pytest.raises(ConnectError, match="the peer refused: busy"):
             await ends.near.connect(LOOPBACK[4], ends.listener.port)
-        await ends.sender.joined.join(token)
 
 
 async def test_widen__does_without_when_nobody_lets_it_in(
