@@ -243,7 +243,7 @@ struct mrc_qp_attr {
   /* create */
   uint32_t qpn;      /* 24 bits, unpredictable, not 0..2 */
   uint32_t sq_depth; /* work requests posted and not yet polled, 1..65536 */
-  uint32_t mpr;      /* window in PSNs, both directions: a multiple of 128, 128..4096 */
+  uint32_t mpr;      /* window in PSNs granted to the peer: a multiple of 128, 128..4096 */
   uint32_t max_wimm; /* immediates outstanding, both directions, 1..1024 */
   /* to INIT: nothing more */
   /* to RTR */
@@ -254,7 +254,8 @@ struct mrc_qp_attr {
   /* to RTS */
   uint32_t sq_psn;        /* our first PSN, 24 bits */
   uint32_t path_mtu;      /* payload bytes of a full packet, a multiple of 4, agreed and proved */
-  uint32_t peer_mpr;      /* window of the peer, PSNs; the widest, when it is dynamic */
+  uint32_t peer_mpr;      /* our window in PSNs: the peer's mpr (the widest, when it is dynamic) or
+                             less. More than our own mpr is not used. */
   uint32_t peer_max_wimm; /* immediates that the peer accepts in flight */
   uint32_t spray; /* packets of a burst at most; 0 leaves it to the grain policy, 1 is MRC's own */
   uint32_t ev_active_per_plane;     /* EVs in rotation per plane, the rest are backups; 0: all */

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from mrc import mpr
 from mrc._native import lib
 from mrc.enums import CcKind, Integrity, PlaneShares
 from mrc.errors import ConfigError
@@ -104,7 +105,7 @@ class ContextConfig:
     name: str = ""  # of this host, as peers see it; empty: of `host`, else the machine's
     udp_port: int = 0  # 0: 4791 when free, another otherwise
     evs_per_pair: int = 8  # EVs for each pair of addresses, without SRv6
-    mpr: int = 1024  # window in PSNs
+    mpr: int = 0  # window in PSNs; 0: follows from the links' rates and the round trip
     dynamic_mpr: bool = False  # offers peers that either side may narrow it (`QP.set_mpr`)
     sq_depth: int = 256  # work requests of one QP that the engine holds; more wait outside it
     max_wimm: int = 128  # immediates in flight, each way
@@ -134,8 +135,8 @@ class ContextConfig:
 
     def __post_init__(self) -> None:
         _check_ranges(self, _RANGES)
-        if self.mpr % lib.MRC_MPR_UNIT or not lib.MRC_MPR_UNIT <= self.mpr <= 4096:
-            raise ConfigError(f"mpr: {self.mpr} is not a multiple of 128 within 128..4096")
+        if self.mpr % mpr.UNIT or not 0 <= self.mpr <= mpr.MOST:
+            raise ConfigError(f"mpr: {self.mpr} is not 0 or a multiple of 128 within 128..4096")
         if not lib.MRC_MIN_MTU <= self.mtu_limit <= lib.MRC_MAX_MTU or self.mtu_limit % 4:
             span = f"{lib.MRC_MIN_MTU}..{lib.MRC_MAX_MTU}"
             raise ConfigError(f"mtu_limit: {self.mtu_limit} is not a multiple of 4 within {span}")

@@ -11,7 +11,8 @@ import os
 import random
 import secrets
 import socket
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 from weakref import WeakSet
@@ -322,15 +323,18 @@ class Context:
         port: int = OOB_PORT,
         *,
         private: dict[str, Any] | None = None,
+        admit: Callable[[dict[str, Any]], None] | None = None,
         ev_profile: EvProfile | None = None,
         cc_profile: CcProfile | None = None,
     ) -> Listener:
         """Waits for peers on a TCP port; None listens on every address, port 0 on a free port.
 
+        `admit` gets the private data of each peer, and refuses it by a ConnectError that says why.
+
         The profiles are those of every QP that it makes, and must be ONLINE when a peer comes: it
         is refused otherwise. None takes the default ones.
         """
-        terms = self._terms(private, ev_profile, cc_profile)
+        terms = replace(self._terms(private, ev_profile, cc_profile), admit=admit)
         viewers = RemoteView(self.snapshot if self.config.remote_view else None)
         listener = Listener(self._opened(), terms, self._adopt, viewers)
         await listener.open(host, port)

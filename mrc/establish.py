@@ -11,11 +11,11 @@ import asyncio
 import functools
 import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from mrc import paths, verbs
+from mrc import mpr, paths, verbs
 from mrc._native import parse_address
 from mrc.config import ContextConfig
 from mrc.dispatch import Dispatcher
@@ -75,12 +75,21 @@ class _Plan:
 
 
 @dataclass(frozen=True, slots=True)
+class _Proved:
+    """What the probes of the EVs showed."""
+
+    path_mtu: int
+    rtt_ns: int  # of the longest plane
+
+
+@dataclass(frozen=True, slots=True)
 class Terms:
     """What the caller wants of a QP."""
 
     private: dict[str, Any]
     ev_profile: EvProfile
     cc_profile: CcProfile
+    admit: Callable[[dict[str, Any]], None] | None = None  # refuses by the peer's private data
 
 
 async def establish(
@@ -114,6 +123,8 @@ async def _establish(
         peer = await _exchange_hellos(channel, mine, first=first)
         if expected and peer.host != expected:
             raise ConnectError(f"{channel.remote} is host {peer.host}, not {expected}")
+        if terms.admit is not None:
+            terms.admit(peer.private)
         plan = _plan(local, channel, peer, terms.ev_profile)
         qp = QP(
             local.dispatcher, queue, plan.evs, channel, peer, local.config,
@@ -122,10 +133,11 @@ async def _establish(
         await _receive_ready(local, queue, plan, peer)
         allowed = await qp.deny_at_start()
         await _turn(channel, "rtr", first=first)
-        path_mtu = await _prove(channel, qp, plan, peer, allowed, first=first)
-        await _send_ready(local, queue, mine, peer, path_mtu, terms)
+        proved = await _prove(channel, qp, plan, peer, allowed, first=first)
+        window = _window(local, plan, peer, proved)
+        await _send_ready(local, queue, mine, peer, proved.path_mtu, window, terms)
         await _turn(channel, "rts", first=first)
-        qp.start(path_mtu)
+        qp.start(proved.path_mtu, window)
         return qp
     except BaseException:
         if qp is not None:
@@ -138,7 +150,7 @@ async def _create(local: Local) -> QueuePair:
     """Creates the QP in INIT, under a random number that is free."""
     config = local.config
     for _ in range(_NUMBER_TRIES):
-        queue = QueuePair(config.sq_depth, config.mpr, config.max_wimm)
+        queue = QueuePair(config.sq_depth, config.mpr or mpr.MOST, config.max_wimm)
         created = local.dispatcher.call(queue.create(), "create QP")
         try:
             await asyncio.shield(created)
@@ -204,7 +216,7 @@ def _hello(local: Local, channel: Channel, queue: QueuePair, private: dict[str, 
         qpn=queue.qpn,
         first_psn=verbs.random_psn(),
         path_mtu=local.config.mtu_limit,
-        mpr=local.config.mpr,
+        mpr=queue.mpr,
         max_wimm=local.config.max_wimm,
         integrity=local.config.integrity,
         udp_port=local.dispatcher.device.udp_port,
@@ -297,13 +309,19 @@ async def _prove(
     allowed: Sequence[int],
     *,
     first: bool,
-) -> int:
-    """Proves the EVs that may be used, from both sides, and returns the path MTU for both."""
+) -> _Proved:
+    """Proves the EVs that may be used, from both sides; the path MTU holds for both."""
     if not allowed:
         raise PathError(f"EV profile {qp.ev_profile.name} denies every path to host {peer.host}")
 
+    rtts_ns: dict[int, int] = {}  # by plane, the shortest
+
     async def probe(place: int, payload: int, timeout: float) -> ProbeResult:
-        return await qp.probe_ev(allowed[place], payload=payload, timeout=timeout)
+        result = await qp.probe_ev(allowed[place], payload=payload, timeout=timeout)
+        if result.answered:
+            plane = plan.evs[allowed[place]].attr.port
+            rtts_ns[plane] = min(rtts_ns.get(plane, result.rtt_ns), result.rtt_ns)
+        return result
 
     proof = await prove(probe, len(allowed), plan.path_mtu)
     if not proof.mtu:
@@ -331,7 +349,17 @@ async def _prove(
             "the path MTU to %s is %d, not %d: a link on the way has a smaller MTU",
             peer.host, path_mtu, plan.path_mtu,
         )  # fmt: skip
-    return path_mtu
+    return _Proved(path_mtu, max(rtts_ns.values()))
+
+
+def _window(local: Local, plan: _Plan, peer: Hello, proved: _Proved) -> int:
+    """The PSNs that this side may have under way, of those that the peer grants."""
+    psns = local.config.mpr
+    if psns == 0:
+        planes = {ev.attr.port for ev in plan.evs}
+        nics = (port.nic for port in local.ports if port.plane in planes)
+        psns = mpr.psns_for(mpr.links_bps(nics), proved.rtt_ns, proved.path_mtu)
+    return min(psns, peer.attributes.mpr)
 
 
 # ---- Transitions ----------------------------------------------------------------------------
@@ -349,7 +377,13 @@ async def _receive_ready(local: Local, queue: QueuePair, plan: _Plan, peer: Hell
 
 
 async def _send_ready(
-    local: Local, queue: QueuePair, mine: Hello, peer: Hello, path_mtu: int, terms: Terms
+    local: Local,
+    queue: QueuePair,
+    mine: Hello,
+    peer: Hello,
+    path_mtu: int,
+    window: int,
+    terms: Terms,
 ) -> None:
     """RTR to RTS."""
     config = local.config
@@ -360,7 +394,7 @@ async def _send_ready(
     attributes = RtsAttributes(
         sq_psn=mine.attributes.first_psn,
         path_mtu=path_mtu,
-        peer_mpr=peer.attributes.mpr,
+        peer_mpr=window,
         peer_max_wimm=peer.attributes.max_wimm,
         timeout=config.timeout,
         retry_linear=config.retry_linear,

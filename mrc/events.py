@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from mrc.enums import EventReason, EvState, QpState, WarningKind, WcOpcode, WcStatus
@@ -182,6 +183,42 @@ class QpInfo:
     timeouts: int
     peer_mpr: int
     planes: tuple[PlaneInfo, ...]
+
+
+_QP_SUMS = (
+    "outstanding", "packets_sent", "packets_retransmitted", "packets_spurious", "bytes_sent",
+    "bytes_acked", "bytes_received", "cwnd_bytes", "inflight_bytes", "timeouts", "peer_mpr",
+)  # fmt: skip
+_PLANE_SUMS = (
+    "packets", "bytes", "lost", "packets_received", "bytes_received", "inflight_bytes",
+)  # fmt: skip
+
+
+def sum_of(infos: Sequence[QpInfo]) -> QpInfo:
+    """Several QPs between the same hosts as if they were one, which is named after the first."""
+    planes: dict[int, list[PlaneInfo]] = {}
+    for plane in (plane for info in infos for plane in info.planes):
+        planes.setdefault(plane.plane, []).append(plane)
+    sums = {name: sum(getattr(info, name) for info in infos) for name in _QP_SUMS}
+    return replace(
+        infos[0],
+        **sums,
+        rtt_ns=max(info.rtt_ns for info in infos),
+        path_mtu=min(info.path_mtu for info in infos),
+        planes=tuple(_plane_sum(parts) for _, parts in sorted(planes.items())),
+    )
+
+
+def _plane_sum(parts: Sequence[PlaneInfo]) -> PlaneInfo:
+    sums = {name: sum(getattr(part, name) for part in parts) for name in _PLANE_SUMS}
+    bases = [part.base_rtt_ns for part in parts if part.base_rtt_ns >= 0]
+    return replace(
+        parts[0],
+        **sums,
+        rtt_ns=max(part.rtt_ns for part in parts),
+        base_rtt_ns=min(bases, default=-1),
+        suspended=all(part.suspended for part in parts),
+    )
 
 
 @dataclass(frozen=True, slots=True)

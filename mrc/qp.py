@@ -71,6 +71,7 @@ class QP:
         self.ev_profile = ev_profile
         self.cc_profile = cc_profile
         self.path_mtu = 0
+        self.mpr = 0  # PSNs that this end may have under way
         self.peer_gone = asyncio.Event()
         self.on_end: Callable[[QP, QpInfo | None], None] | None = None  # before it is destroyed
         self._dispatcher = dispatcher
@@ -343,7 +344,8 @@ class QP:
     async def set_mpr(self, mpr: int) -> None:
         """Narrows or widens the window, in PSNs, that the peer may use from now on.
 
-        A multiple of 128, up to `ContextConfig.mpr`; both sides must have `dynamic_mpr` set.
+        A multiple of 128, up to `ContextConfig.mpr`, or to 4096 where that is 0; both sides must
+        have `dynamic_mpr` set.
         """
         await self._dispatcher.call(self._queue.set_mpr(mpr), f"QP {self.qpn:#x}: set MPR")
 
@@ -357,9 +359,10 @@ class QP:
         """For the exchange: it failed, and the QP with it."""
         self._controller.close()
 
-    def start(self, path_mtu: int) -> None:
+    def start(self, path_mtu: int, mpr: int) -> None:
         """For the exchange: the QP is RTS, from now on the peer's end of TCP is watched."""
         self.path_mtu = path_mtu
+        self.mpr = mpr
         self._watcher = asyncio.get_running_loop().create_task(self._watch())
 
     async def _watch(self) -> None:

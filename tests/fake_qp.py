@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from mrc.enums import Access, WcStatus
+from mrc.enums import Access, QpState, WcStatus
 from mrc.errors import CompletionError
-from mrc.events import Immediate
+from mrc.events import Immediate, QpInfo
 from mrc.verbs import RemoteMemory
 
 
@@ -48,6 +48,8 @@ class FakeContext:
 
 class FakeQp:
     """One end. `held` keeps what is written back, until `release`."""
+
+    path_mtu, mpr = 8844, 1024
 
     def __init__(self, ctx: FakeContext, host: str) -> None:
         self.ctx = ctx
@@ -140,6 +142,15 @@ class FakeQp:
         """The peer closed in order."""
         self.peer_gone.set()
         self._arrived.put_nowait(None)
+
+    async def query(self) -> QpInfo:
+        """Nothing is under way on a short way."""
+        return QpInfo(
+            qpn=7, state=QpState.RTS, status=WcStatus.SUCCESS, outstanding=self.waiting,
+            packets_sent=0, packets_retransmitted=0, packets_spurious=0, bytes_sent=0,
+            bytes_acked=0, bytes_received=0, cwnd_bytes=0, inflight_bytes=0, rtt_ns=-1,
+            path_mtu=self.path_mtu, timeouts=0, peer_mpr=self.mpr, planes=(),
+        )  # fmt: skip
 
     async def immediates(self) -> AsyncIterator[Immediate]:
         while (immediate := await self._arrived.get()) is not None:

@@ -15,6 +15,7 @@ from unittest.mock import patch
 from fake_qp import FakeContext, FakeQp, qp_pair
 
 from mrc.transfer import (
+    Joins,
     OutputDirectory,
     Session,
     TransferredFile,
@@ -23,6 +24,8 @@ from mrc.transfer import (
     receive_files,
     send_files,
 )
+from mrc.transfer.messages import chunk_of
+from mrc.transfer.window import WINDOW_BYTES
 
 
 class ConnectingContext(FakeContext):
@@ -58,7 +61,7 @@ async def sessions() -> AsyncIterator[Ends]:
         connecting = connect_session(ctx, "h1", 4791, total_bytes=0, timeout=5.0)
         opening = asyncio.create_task(stack.enter_async_context(connecting))
         await until(lambda: back.private)
-        receiver = await stack.enter_async_context(accept_session(back.ctx, back))
+        receiver = await stack.enter_async_context(accept_session(back.ctx, back, Joins()))
         yield Ends(await opening, receiver, out, back)
 
 
@@ -73,11 +76,17 @@ async def sending(session: Session, paths: list[str]) -> list[TransferredFile]:
 
 
 async def receiving(
-    session: Session, inbox: Path, *, overwrite: bool = False
+    session: Session, inbox: Path, *, overwrite: bool = False, window_bytes: int = WINDOW_BYTES
 ) -> list[TransferredFile]:
     # Left open: a file that fails is removed when the session ends, after this has returned.
     directory = OutputDirectory(str(inbox), overwrite=overwrite)
-    return [file async for file in receive_files(session, directory)]
+    receiving = receive_files(session, directory, window_bytes=window_bytes)
+    return [file async for file in receiving]
+
+
+def chunks(qp: FakeQp) -> list[int]:
+    """The chunks that were written on it, by their indices, in the order of their posting."""
+    return [chunk_of(imm, 0)[0] for imm in qp.posted if imm < 1 << 31]
 
 
 def names(inbox: Path) -> list[str]:

@@ -16,7 +16,7 @@ int mrc_requester_init(struct mrc_qp *qp, uint32_t planes) {
   const uint32_t size = mrc_ceil_pow2(qp->attr.sq_depth);
   *req = (struct mrc_requester){.sq = calloc(size, sizeof *req->sq), .sq_mask = size - 1};
   if (req->sq == NULL) return -ENOMEM;
-  return mrc_txwin_init(&req->win, qp->attr.mpr, planes);
+  return mrc_txwin_init(&req->win, 1, planes); /* in its size at RTS */
 }
 
 void mrc_requester_free(struct mrc_qp *qp) {
@@ -25,10 +25,9 @@ void mrc_requester_free(struct mrc_qp *qp) {
 }
 
 /* Each plane has a window of its own. With equal shares NSCC has one for the QP, as MRC has it. */
-static int start_windows(struct mrc_qp *qp) {
+static int start_windows(struct mrc_qp *qp, uint32_t psns) {
   const struct mrc_qp_attr *attr = &qp->attr;
   const uint32_t planes = (uint32_t)__builtin_popcount(qp->evset.plane_mask);
-  const uint32_t psns = mrc_min_u32(attr->peer_mpr, attr->mpr);
   qp->req.one_window = attr->cc == MRC_CC_NSCC && attr->plane_shares == MRC_SHARES_EQUAL;
   const struct mrc_cc_config cc = {.max_bytes = (uint64_t)psns * attr->path_mtu,
                                    .mtu_bytes = attr->path_mtu,
@@ -52,8 +51,14 @@ int mrc_requester_start(struct mrc_qp *qp, uint64_t now_ns) {
   if (attr->peer_max_wimm == 0 || attr->timeout < 1 || attr->timeout > 24) return -EINVAL;
   if (attr->retry_linear > 7 || attr->retry_exp > 25) return -EINVAL;
   if (attr->sq_psn > MRC_PSN_MASK || attr->plane_shares > MRC_SHARES_EQUAL) return -EINVAL;
-  const int error = start_windows(qp);
+  const uint32_t psns = mrc_min_u32(attr->peer_mpr, attr->mpr);
+  int error = start_windows(qp, psns);
   if (error != 0) return error;
+  struct mrc_txwin win;
+  error = mrc_txwin_init(&win, psns, req->win.planes);
+  if (error != 0) return error;
+  mrc_txwin_free(&req->win);
+  req->win = win;
   mrc_txwin_start(&req->win, attr->sq_psn);
   req->peer_next_psn = attr->sq_psn;
   req->peer_mpr = attr->peer_mpr;

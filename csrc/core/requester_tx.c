@@ -63,7 +63,7 @@ uint32_t mrc_requester_window_left(const struct mrc_qp *qp) {
   const uint32_t granted = mrc_psn_sub(req->win.next_psn, req->peer_next_psn);
   const uint32_t held = mrc_txwin_outstanding(&req->win);
   return mrc_min_u32(req->peer_mpr - mrc_min_u32(granted, req->peer_mpr),
-                     qp->attr.mpr - mrc_min_u32(held, qp->attr.mpr));
+                     req->win.psns - mrc_min_u32(held, req->win.psns));
 }
 
 /* Payload of the next packet that has no PSN yet; false when none may be opened now. */
@@ -188,7 +188,7 @@ static void add_data(struct mrc_engine *engine, struct mrc_qp *qp, struct mrc_bu
     const uint32_t psn = open_new(qp, next->wire.payload_bytes);
     mrc_assert(psn == next->wire.psn);
   }
-  mrc_assert(mrc_txwin_outstanding(&req->win) <= qp->attr.mpr);
+  mrc_assert(mrc_txwin_outstanding(&req->win) <= req->win.psns);
   mrc_assert(mrc_psn_sub(next->wire.psn, req->peer_next_psn) < qp->attr.peer_mpr);
   mrc_assert(req->wimm_inflight <= qp->attr.peer_max_wimm);
   struct mrc_plane *asker = &qp->planes[mrc_qp_window_of(qp, plane)];

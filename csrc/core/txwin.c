@@ -13,6 +13,7 @@ int mrc_txwin_init(struct mrc_txwin *win, uint32_t psns, uint32_t planes) {
       (struct mrc_txwin){.slots = calloc(size, sizeof *win->slots),
                          .tosend = {.words = calloc(size / 64, sizeof(uint64_t)), .mask = size - 1},
                          .lists = calloc(planes, sizeof *win->lists),
+                         .psns = psns,
                          .mask = size - 1,
                          .planes = planes};
   if (win->slots == NULL || win->tosend.words == NULL || win->lists == NULL) {

@@ -57,6 +57,7 @@ struct mrc_txwin {
   uint32_t una_psn;         /* oldest PSN not acknowledged */
   uint32_t next_psn;        /* next PSN to give out */
   uint32_t n_tosend;
+  uint32_t psns; /* outstanding at most */
   uint32_t mask;
   uint32_t planes;
   uint16_t next_order;

@@ -34,7 +34,7 @@ def settings_json(ctx: Context, qp: QP, *, tcp_port: int) -> dict[str, Any]:
         "udp_port": ctx.udp_port,
         "path_mtu_bytes": qp.path_mtu,
         "planes": list(qp.planes),
-        "mpr": config.mpr,
+        "mpr": qp.mpr,
         "sq_depth": config.sq_depth,
         "timeout": config.timeout,
         "spray": config.spray,

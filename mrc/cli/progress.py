@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 from rich.console import Console
 from rich.progress import (
@@ -26,7 +26,6 @@ from rich.progress import (
 from mrc.cli.output import Output, format_rate
 from mrc.errors import MrcError
 from mrc.events import PlaneInfo, QpInfo
-from mrc.qp import QP
 
 BAR_SECONDS = 0.2
 SAMPLE_SECONDS = 0.01
@@ -61,6 +60,14 @@ def plane_shares(role: str, before: Sequence[PlaneInfo], now: Sequence[PlaneInfo
         return ""
     shares = (f"{p.plane}: {m / total:.0%}" for p, m in zip(now, moved, strict=True))
     return "planes " + " ".join(shares)
+
+
+class Watched(Protocol):
+    """What moves payload: a QP, or a session of several."""
+
+    @property
+    def qpn(self) -> int: ...
+    async def query(self) -> QpInfo: ...
 
 
 class _Bars:
@@ -107,7 +114,7 @@ class _Bars:
 
 
 class ProgressMeter:
-    """Watches QPs for a subcommand. A context manager."""
+    """Watches QPs or sessions for a subcommand. A context manager."""
 
     def __init__(self, out: Output, role: str, json_target: str | None) -> None:
         self._out = out
@@ -139,13 +146,13 @@ class ProgressMeter:
             self._out.text(text)
 
     @asynccontextmanager
-    async def watch(self, qp: QP, title: str, total: int | None) -> AsyncIterator[None]:
-        """Shows the progress of one QP while the body runs."""
+    async def watch(self, moving: Watched, title: str, total: int | None) -> AsyncIterator[None]:
+        """Shows the progress of one of them while the body runs."""
         tasks = []
         if self._bars is not None:
-            tasks.append(asyncio.create_task(self._show(self._bars, qp, title, total)))
+            tasks.append(asyncio.create_task(self._show(self._bars, moving, title, total)))
         if self._stream is not None:
-            tasks.append(asyncio.create_task(self._sample(self._stream, qp)))
+            tasks.append(asyncio.create_task(self._sample(self._stream, moving)))
         try:
             yield
         finally:
@@ -153,15 +160,15 @@ class ProgressMeter:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             if self._stream is not None:
-                await self._last_sample(self._stream, qp)
+                await self._last_sample(self._stream, moving)
 
-    async def _show(self, bars: _Bars, qp: QP, title: str, total: int | None) -> None:
+    async def _show(self, bars: _Bars, moving: Watched, title: str, total: int | None) -> None:
         bar = bars.add(title, total)
         try:
-            before, then, rate = await qp.query(), time.monotonic(), 0.0
+            before, then, rate = await moving.query(), time.monotonic(), 0.0
             while True:
                 await asyncio.sleep(BAR_SECONDS)
-                info, now = await qp.query(), time.monotonic()
+                info, now = await moving.query(), time.monotonic()
                 done = payload_bytes(self._role, info)
                 current = (done - payload_bytes(self._role, before)) * 8 / (now - then)
                 rate += _RATE_SMOOTHING * (current - rate) if rate else current
@@ -171,27 +178,27 @@ class ProgressMeter:
         finally:
             bars.remove(bar)
 
-    async def _sample(self, stream: IO[str], qp: QP) -> None:
+    async def _sample(self, stream: IO[str], moving: Watched) -> None:
         while True:
             asked = time.monotonic()
-            info = await qp.query()
+            info = await moving.query()
             answered = time.monotonic()
             # The answer is from somewhere in between: a sample that cannot say when is left out.
             if answered - asked < MAX_QUERY_SECONDS:
-                _write_sample(stream, self._role, qp, info, (asked + answered) / 2)
+                _write_sample(stream, self._role, moving, info, (asked + answered) / 2)
             await asyncio.sleep(SAMPLE_SECONDS)
 
-    async def _last_sample(self, stream: IO[str], qp: QP) -> None:
+    async def _last_sample(self, stream: IO[str], moving: Watched) -> None:
         try:
-            _write_sample(stream, self._role, qp, await qp.query(), time.monotonic())
+            _write_sample(stream, self._role, moving, await moving.query(), time.monotonic())
         except MrcError:
             pass  # the QP is gone; the samples so far stand
 
 
-def _write_sample(stream: IO[str], role: str, qp: QP, info: QpInfo, now: float) -> None:
+def _write_sample(stream: IO[str], role: str, moving: Watched, info: QpInfo, now: float) -> None:
     sample: dict[str, Any] = {
         "monotonic_seconds": now,
-        "qpn": qp.qpn,
+        "qpn": moving.qpn,
         "bytes": payload_bytes(role, info),
         "packets_retransmitted": info.packets_retransmitted,
         "planes": [

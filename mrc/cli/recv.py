@@ -13,13 +13,17 @@ from mrc.cli import progress, views
 from mrc.cli.address import DEFAULT_PORT, port_number
 from mrc.cli.exits import exit_code
 from mrc.cli.output import Output, add_options, print_error
+from mrc.cli.quantities import byte_count
 from mrc.cli.report import file_line, transfer_json
 from mrc.cli.runner import run_async
 from mrc.endpoint import Context, Listener
 from mrc.errors import MrcError
 from mrc.qp import QP
 from mrc.session import let_look
-from mrc.transfer import SERVICE, OutputDirectory, Session, accept_session, receive_files
+from mrc.transfer import SERVICE, Joins, OutputDirectory, Session, accept_session, receive_files
+from mrc.transfer.joined import JOIN
+from mrc.transfer.window import WINDOW_BYTES
+from mrc.transfer.writing import CHUNK_BYTES
 
 EXAMPLES = """\
 examples:
@@ -44,11 +48,23 @@ def add_parser(subparsers: Any) -> None:
         default=DEFAULT_PORT,
         help="TCP port to listen on; 0 lets the system choose [%(default)s]",
     )
+    parser.add_argument(
+        "--memory", type=_window_bytes, default=WINDOW_BYTES, metavar="BYTES",
+        help="for what one sender has written and is not on disk yet: a long, fast way needs much,"
+        f" any other a few chunks of 4M [{WINDOW_BYTES >> 20}M]",
+    )  # fmt: skip
     parser.add_argument("--overwrite", action="store_true", help="replace files that exist")
     progress.add_option(parser)
     views.add_options(parser, listens=True)
     add_options(parser)
     parser.set_defaults(run=run)
+
+
+def _window_bytes(text: str) -> int:
+    length = byte_count(text)
+    if not CHUNK_BYTES <= length <= 1 << 40:
+        raise argparse.ArgumentTypeError(f"{text!r} is not within 4M..1T")
+    return length
 
 
 def run(args: argparse.Namespace) -> int:
@@ -63,14 +79,14 @@ async def _recv(args: argparse.Namespace, out: Output) -> int:
         swept = directory.sweep()
         if swept:
             out.note(f"removed {len(swept)} unfinished files of an mrc recv that was killed")
-        about = {"service": SERVICE.name}
+        about, joins = {"service": SERVICE.name}, Joins()
         async with (
             mrc.Context(mrc.ContextConfig(**views.settings(args))) as ctx,
-            await ctx.listen(port=args.port, private=about) as listener,
+            await ctx.listen(port=args.port, private=about, admit=joins.admit) as listener,
         ):
             views.announce(out, ctx)
             out.note(f"listening on TCP port {listener.port}, UDP port {ctx.udp_port}")
-            server = _Server(ctx, listener, directory, out, meter)
+            server = _Server(ctx, listener, joins, directory, args.memory, out, meter)
             return await (server.serve_once() if args.once else server.serve_on())
 
 
@@ -81,13 +97,17 @@ class _Server:
         self,
         ctx: Context,
         listener: Listener,
+        joins: Joins,
         directory: OutputDirectory,
+        window_bytes: int,
         out: Output,
         meter: progress.ProgressMeter,
     ) -> None:
         self._ctx = ctx
         self._listener = listener
+        self._joins = joins
         self._directory = directory
+        self._window_bytes = window_bytes
         self._out = out
         self._meter = meter
 
@@ -98,26 +118,39 @@ class _Server:
         return 0
 
     async def serve_once(self) -> int:
-        visits: set[asyncio.Task[None]] = set()
+        others: set[asyncio.Task[None]] = set()
         try:
             async for qp in self._listener:
-                if not _is_visit(qp):
-                    await self._listener.close()  # who comes now finds nobody, at once
+                if qp.private.get("service") == SERVICE.name:
+                    self._joins.refusal = "this mrc recv --once has its sender already"
+                    others.add(asyncio.create_task(self._take_joins()))
                     return await self._serve(qp)
-                visits.add(asyncio.create_task(let_look(qp)))
+                others.add(asyncio.create_task(let_look(qp)))
         finally:
-            for visit in visits:
-                visit.cancel()
-            await asyncio.gather(*visits, return_exceptions=True)
+            for other in others:
+                other.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
         return 0
 
+    async def _take_joins(self) -> None:
+        async for qp in self._listener:
+            await self._joins.take(qp)
+
     async def _serve(self, qp: QP) -> int:
-        """One sender from its first file to its last; returns the exit code of that."""
-        if _is_visit(qp):
+        """Whatever a peer comes for; returns the exit code of that."""
+        service = qp.private.get("service")
+        if service == SERVICE.name:
+            return await self._serve_sender(qp)
+        if service == JOIN:
+            await self._joins.take(qp)
+        else:
             await let_look(qp)
-            return 0
+        return 0
+
+    async def _serve_sender(self, qp: QP) -> int:
+        """One sender from its first file to its last; returns the exit code of that."""
         try:
-            async with accept_session(self._ctx, qp) as session:
+            async with accept_session(self._ctx, qp, self._joins) as session:
                 await self._receive(session)
         except (MrcError, OSError) as error:
             code = exit_code(error)
@@ -132,15 +165,13 @@ class _Server:
         start = then = time.monotonic()
         total = session.qp.private.get("bytes")
         known_total = total if isinstance(total, int) else None
-        async with self._meter.watch(session.qp, f"from {session.qp.peer_host}", known_total):
-            async for file in receive_files(session, self._directory):
+        async with self._meter.watch(session, f"from {session.qp.peer_host}", known_total):
+            async for file in receive_files(
+                session, self._directory, window_bytes=self._window_bytes
+            ):
                 files.append(file)
                 now = time.monotonic()
                 self._meter.text(file_line(file, now - then))
                 then = now
             port = self._listener.port
             self._out.result(await transfer_json("receiver", session, files, then - start, port))
-
-
-def _is_visit(qp: QP) -> bool:
-    return qp.private.get("service") != SERVICE.name

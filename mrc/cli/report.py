@@ -12,7 +12,7 @@ from mrc.endpoint import Context
 from mrc.events import EvInfo, PlaneInfo
 from mrc.transfer import Session, TransferredFile, printable
 from mrc.transfer.messages import DIGEST, VERSION
-from mrc.transfer.sender import CHUNK_BYTES, CHUNKS_IN_FLIGHT
+from mrc.transfer.writing import CHUNK_BYTES, CHUNKS_IN_FLIGHT
 
 
 def planes_json(planes: Sequence[PlaneInfo]) -> list[dict[str, Any]]:
@@ -58,7 +58,7 @@ def settings_json(ctx: Context, session: Session, *, tcp_port: int) -> dict[str,
         "tcp_port": tcp_port,
         "udp_port": ctx.udp_port,
         "path_mtu_bytes": session.qp.path_mtu,
-        "mpr": config.mpr,
+        "mpr": session.qp.mpr,
         "sq_depth": config.sq_depth,
         "max_wimm": config.max_wimm,
         "timeout": config.timeout,
@@ -81,7 +81,7 @@ async def transfer_json(
     role: str, session: Session, files: Sequence[TransferredFile], seconds: float, tcp_port: int
 ) -> dict[str, Any]:
     """What `mrc send --json` and `mrc recv --json` print, but for the schema."""
-    info, evs = await session.qp.query(), await session.qp.evs()
+    info, evs = await session.query(), await session.evs()
     total = sum(file.bytes for file in files)
     return {
         "role": role,
@@ -89,6 +89,7 @@ async def transfer_json(
         "bytes": total,
         "seconds": seconds,
         "goodput_bits_per_second": total * 8 / seconds if seconds > 0 else 0.0,
+        "qps": len(session.qps),
         "packets_sent": info.packets_sent,
         "packets_retransmitted": info.packets_retransmitted,
         "packets_spurious": info.packets_spurious,

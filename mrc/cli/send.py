@@ -52,7 +52,7 @@ async def _send(args: argparse.Namespace, out: Output, total: int) -> int:
         async with (
             mrc.Context(mrc.ContextConfig(**views.settings(args))) as ctx,
             connect_session(ctx, host, port, total_bytes=total, timeout=args.timeout) as session,
-            meter.watch(session.qp, f"to {host}", total),
+            meter.watch(session, f"to {host}", total),
         ):
             views.announce(out, ctx)
             sent, seconds = await _send_all(session, args.files, meter)

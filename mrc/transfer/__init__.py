@@ -2,6 +2,7 @@
 """Files over writes: the receiver opens its file to the peer, and the peer writes into it."""
 
 from mrc.transfer.files import FileChangedError, FileError, OutputDirectory, printable
+from mrc.transfer.joined import Joins
 from mrc.transfer.receiver import receive_files
 from mrc.transfer.sender import check_sources, send_files
 from mrc.transfer.session import (
@@ -20,6 +21,7 @@ __all__ = [
     "connect_session",
     "accept_session",
     "check_sources",
+    "Joins",
     "OutputDirectory",
     "Session",
     "TransferredFile",

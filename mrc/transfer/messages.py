@@ -2,11 +2,13 @@
 """What the two ends of a transfer say to each other, and the checks on what they hear.
 
 For each file:  sender: offer -> receiver: accept | refuse; then the sender writes the chunks, each
-with its index as immediate, and: sender: done -> receiver: stored | refuse. After the last file the
-sender says bye. A sender that cannot go on says abort. One file is under way at a time.
+with an immediate that says which it is and where, and: sender: done -> receiver: stored | refuse.
+After the last file the sender says bye. A sender that cannot go on says abort. One file is under
+way at a time.
 
-The receiver's window has slots for so many chunks, and chunk i goes to slot i modulo that number.
-Its credit, an immediate of its own that counts the chunks stored so far, frees as many slots.
+The receiver's window has slots of the size of a chunk. The sender chooses one for each chunk, and
+the chunks may go by several QPs. The receiver stores them in their order; its credit, an immediate
+of its own that counts the chunks stored so far, frees the slots of these.
 """
 
 from __future__ import annotations
@@ -17,11 +19,14 @@ from typing import Any, ClassVar
 from mrc.errors import ProtocolError
 from mrc.verbs import RemoteMemory
 
-VERSION = 2
+VERSION = 3
 DIGEST = "xxh3_128"
 MIN_CHUNK_BYTES = 1 << 12
 MAX_FILE_BYTES = (1 << 63) - 1
 MAX_TEXT = 4096
+MAX_SLOTS = 256
+_SLOT_SHIFT = 23
+_INDEX_MASK = (1 << _SLOT_SHIFT) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +41,14 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Accept:
-    """All room is allocated; this is the window through which the file goes."""
+    """All room is allocated; this is the window through which the file goes.
+
+    QPs that name `token` may join the session; none, if it is empty.
+    """
 
     type: ClassVar[str] = "accept"
     window: RemoteMemory
+    token: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +102,7 @@ _KINDS: dict[str, type[TransferMessage]] = {
 def to_json(message: TransferMessage) -> dict[str, Any]:
     body: dict[str, Any] = {"type": message.type}
     if isinstance(message, Accept):
-        return body | {"window": message.window.to_json()}
+        return body | {"window": message.window.to_json(), "token": message.token}
     return body | asdict(message)
 
 
@@ -102,9 +111,9 @@ def from_json(body: dict[str, Any]) -> TransferMessage:
     kind = _KINDS.get(str(body.get("type")))
     if kind is None:
         raise ProtocolError(f"the peer sent a message of unknown type {body.get('type')!r:.40}")
-    if kind is Accept:
-        return Accept(RemoteMemory.from_json(body.get("window")))
     values = {field.name: body.get(field.name) for field in fields(kind)}
+    if kind is Accept:
+        values["window"] = RemoteMemory.from_json(body.get("window"))
     for name, value in values.items():
         if not _fits(name, value):
             raise ProtocolError(f"the peer sent a message {kind.type!r} with a bad {name!r}")
@@ -117,7 +126,19 @@ def _fits(name: str, value: object) -> bool:
             return type(value) is int and 0 <= value <= MAX_FILE_BYTES
         case "chunk_bytes":
             return type(value) is int and MIN_CHUNK_BYTES <= value < 1 << 32
+        case "window":
+            return isinstance(value, RemoteMemory)
         case "code":
             return value in REFUSALS
         case _:
             return isinstance(value, str) and len(value) <= MAX_TEXT
+
+
+def chunk_imm(index: int, slot: int) -> int:
+    """The immediate that goes with a chunk."""
+    return slot << _SLOT_SHIFT | index & _INDEX_MASK
+
+
+def chunk_of(imm: int, after: int) -> tuple[int, int]:
+    """Index and slot of a chunk; the index is the first of those that fit from `after` on."""
+    return after + ((imm - after) & _INDEX_MASK), imm >> _SLOT_SHIFT

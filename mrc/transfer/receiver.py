@@ -10,21 +10,22 @@ from contextlib import closing
 from mrc.errors import ProtocolError
 from mrc.mailbox import MailboxClosedError
 from mrc.transfer.files import FileError, OutputDirectory, Target, printable
-from mrc.transfer.messages import Accept, Bye, Done, Offer, Refuse, Stored
+from mrc.transfer.messages import Accept, Bye, Offer, Refuse, Stored
 from mrc.transfer.session import Session, TransferredFile, VerificationError
 from mrc.transfer.threads import in_thread
 from mrc.transfer.window import WINDOW_BYTES, Storing, Window, open_window
 
 
 async def receive_files(
-    session: Session, directory: OutputDirectory
+    session: Session, directory: OutputDirectory, *, window_bytes: int = WINDOW_BYTES
 ) -> AsyncIterator[TransferredFile]:
     """Yields each file that is stored and verified, until the sender says that there are no more.
 
+    What was written and is not stored yet takes `window_bytes` of memory at most.
     Raises FileError for what cannot be stored here, TransferError when the sender gives up.
     """
     # Released only with the QP: on failure the peer may still be writing.
-    window = await session.held.enter_async_context(open_window(session.ctx))
+    window = await session.held.enter_async_context(open_window(session.ctx, window_bytes))
     try:
         while (offer := await _hear_offer(session)) is not None:
             with closing(directory.create(offer.name, offer.bytes)) as target:
@@ -57,23 +58,16 @@ async def _hear_offer(session: Session) -> Offer | None:
 async def _receive_file(
     session: Session, window: Window, target: Target, offer: Offer
 ) -> TransferredFile:
-    if offer.chunk_bytes > WINDOW_BYTES:
+    if offer.chunk_bytes > len(window.memory):
         raise ProtocolError(f"{session.qp.peer_host} offers chunks larger than the window")
     await in_thread(target.allocate)
-    await session.say(Accept(window.mr.remote))
-    digest = await Storing(session, window, target, offer).run()
-    await _check_digest(session, target, digest)
-    target.commit()
-    await session.say(Stored())
-    return TransferredFile(target.name, target.bytes, digest, target.path)
-
-
-async def _check_digest(session: Session, target: Target, digest: str) -> None:
-    done = await session.hear()
-    if not isinstance(done, Done):
-        raise ProtocolError(f"{session.qp.peer_host} did not end its file with a digest")
+    await session.say(Accept(window.mr.remote, session.joined.token))
+    digest, done = await Storing(session, window, target, offer).run()
     if done.digest != digest:
         raise VerificationError(
             f"{printable(target.name)}: what arrived ({digest}) is not what was sent"
             f" ({printable(done.digest)}); nothing was stored"
         )
+    target.commit()
+    await session.say(Stored())
+    return TransferredFile(target.name, target.bytes, digest, target.path)

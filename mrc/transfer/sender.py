@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sending end: files go chunk by chunk, several in flight, straight from the mapped file."""
+"""The sending end: offers, digests, and what the receiver says of them."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
-from typing import NoReturn
 
 from mrc.enums import Access
 from mrc.errors import MrcError, ProtocolError
@@ -17,10 +15,9 @@ from mrc.transfer.files import FileError, Source, printable
 from mrc.transfer.messages import Abort, Accept, Bye, Done, Offer, Refuse, Stored, TransferMessage
 from mrc.transfer.populate import Ahead, populate_for_reads
 from mrc.transfer.session import Session, TransferError, TransferredFile, VerificationError
-from mrc.verbs import MR, RemoteMemory
+from mrc.transfer.writing import CHUNK_BYTES, SpokenError, Writing
+from mrc.verbs import MR
 
-CHUNK_BYTES = 4 << 20
-CHUNKS_IN_FLIGHT = 8
 AHEAD_BYTES = 256 << 20  # hashed before it is sent: page cache, not memory of ours
 
 
@@ -81,7 +78,12 @@ async def _send_file(session: Session, path: str, release: AsyncExitStack) -> Tr
                 f"{session.qp.peer_host} did not answer an offer with an acceptance"
             )
         if mr is not None:
-            await _Writing(session, source, mr, reply.window, ahead).run()
+            try:
+                await Writing(session, mr, reply, ahead).run()
+            except SpokenError:
+                await _hear(session, source)
+                peer = session.qp.peer_host
+                raise ProtocolError(f"{peer} spoke in the middle of a file") from None
     source.check_unchanged()
     await session.say(Done(digest.hexdigest()))
     if not isinstance(await _hear(session, source), Stored):
@@ -101,10 +103,9 @@ def _prepare(
 
 async def _hear(session: Session, source: Source) -> TransferMessage:
     """The receiver's next message; raises TransferError if it refuses."""
-    message = await session.hear()
+    while isinstance(message := await session.hear(), int):
+        pass  # credit that came after the last chunk
     host = session.qp.peer_host
-    if isinstance(message, int):
-        raise ProtocolError(f"{host} wrote to a sender")
     if not isinstance(message, Refuse):
         return message
     cause = printable(message.error)
@@ -113,86 +114,3 @@ async def _hear(session: Session, source: Source) -> TransferMessage:
     if message.code == "stopped":
         raise TransferError(f"{host} gave up in the middle of the transfer: {cause}")
     raise TransferError(f"{host} refused the file: {cause}")
-
-
-class _SpokenError(Exception):
-    pass
-
-
-class _Writing:
-    """The chunks of one file on their way."""
-
-    def __init__(
-        self, session: Session, source: Source, mr: MR, window: RemoteMemory, ahead: Ahead
-    ) -> None:
-        self._session = session
-        self._source = source
-        self._mr = mr
-        self._window = window
-        self._slots = window.length // CHUNK_BYTES
-        self._ahead = ahead
-        self._started = 0
-        self._stored = 0  # at the receiver
-        self._credit_came = asyncio.Event()
-        self._pending: deque[asyncio.Task[object]] = deque()
-        if self._slots == 0:
-            raise ProtocolError(f"{session.qp.peer_host} has a window without room for a chunk")
-
-    async def run(self) -> None:
-        """Returns when the peer has acknowledged every chunk.
-
-        Raises what the receiver says meanwhile, where nothing but credit is due.
-        """
-        try:
-            await self._session.watched(self._write(), self._take_credit())
-        except _SpokenError:
-            await _hear(self._session, self._source)
-            peer = self._session.qp.peer_host
-            raise ProtocolError(f"{peer} spoke in the middle of a file") from None
-
-    async def _write(self) -> None:
-        try:
-            for offset in range(0, self._mr.length, CHUNK_BYTES):
-                if len(self._pending) == CHUNKS_IN_FLIGHT:
-                    await self._finish_oldest()
-                while self._started == self._stored + self._slots:
-                    self._credit_came.clear()
-                    await self._credit_came.wait()
-                self._ahead.reached(offset)
-                length = min(CHUNK_BYTES, self._mr.length - offset)
-                await self._ahead.until(offset + length)
-                self._start(offset, length)
-            while self._pending:
-                await self._finish_oldest()
-        finally:
-            for write in self._pending:
-                write.cancel()
-            await asyncio.gather(*self._pending, return_exceptions=True)
-
-    def _start(self, offset: int, length: int) -> None:
-        write = self._session.qp.write_imm(
-            self._started,
-            self._mr,
-            self._window,
-            length=length,
-            local_offset=offset,
-            remote_offset=self._started % self._slots * CHUNK_BYTES,
-        )
-        self._started += 1
-        self._pending.append(asyncio.create_task(write))
-
-    async def _finish_oldest(self) -> None:
-        await self._pending[0]
-        self._pending.popleft()
-
-    async def _take_credit(self) -> NoReturn:
-        """Raises _SpokenError at a message, and leaves it: the work may end in the same moment."""
-        while await self._session.mailbox.immediate_next():
-            stored = await self._session.hear()
-            assert isinstance(stored, int)
-            if not self._stored < stored <= self._started:
-                peer = self._session.qp.peer_host
-                raise ProtocolError(f"{peer} gave credit for chunks that were never written")
-            self._stored = stored
-            self._credit_came.set()
-        raise _SpokenError

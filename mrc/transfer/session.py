@@ -7,13 +7,16 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from mrc import session
 from mrc.endpoint import Context
 from mrc.errors import MrcError
+from mrc.events import EvInfo, QpInfo, sum_of
 from mrc.qp import QP
 from mrc.session import Service, SessionError
 from mrc.transfer.files import printable
+from mrc.transfer.joined import JoinedQps, Joins
 from mrc.transfer.messages import VERSION, Abort, TransferMessage, from_json, to_json
 
 SERVICE = Service("files", "file transfer", VERSION)
@@ -40,7 +43,27 @@ class TransferredFile:
 
 @dataclass(frozen=True, slots=True)
 class Session(session.Session):
-    """One connected QP between a sender and a receiver of files."""
+    """A sender and a receiver of files: a QP with a mailbox, and others that carry chunks."""
+
+    joined: JoinedQps
+
+    @property
+    def qps(self) -> list[QP]:
+        """All QPs, the one with the mailbox first."""
+        return [self.qp, *self.joined.qps]
+
+    @property
+    def qpn(self) -> int:
+        """The local number of the QP with the mailbox."""
+        return self.qp.qpn
+
+    async def query(self) -> QpInfo:
+        """A snapshot of all QPs together."""
+        return sum_of([await qp.query() for qp in self.qps])
+
+    async def evs(self) -> list[EvInfo]:
+        """A snapshot of the EVs of all QPs."""
+        return [ev for qp in self.qps for ev in await qp.evs()]
 
     async def say(self, message: TransferMessage) -> None:
         """Returns when the peer has the message."""
@@ -71,15 +94,23 @@ async def connect_session(
     ctx: Context, host: str, port: int, *, total_bytes: int, timeout: float
 ) -> AsyncIterator[Session]:
     """A session with the receiver that listens at `host`; it learns `total_bytes` for its bar."""
-    private = {"bytes": total_bytes}
-    async with session.connect_session(
-        ctx, host, port, SERVICE, private=private, timeout=timeout
-    ) as opened:
-        yield Session(opened.ctx, opened.qp, opened.mailbox, opened.held)
+
+    async def connect(private: dict[str, Any]) -> QP:
+        return await ctx.connect(host, port, private=private, timeout=timeout)
+
+    about = {"bytes": total_bytes}
+    async with (
+        session.connect_session(ctx, host, port, SERVICE, private=about, timeout=timeout) as opened,
+        JoinedQps(connect=connect) as joined,
+    ):
+        yield Session(opened.ctx, opened.qp, opened.mailbox, opened.held, joined)
 
 
 @asynccontextmanager
-async def accept_session(ctx: Context, qp: QP) -> AsyncIterator[Session]:
-    """A session with the sender that connected `qp`, which this closes at the end."""
-    async with session.accept_session(ctx, qp, SERVICE) as opened:
-        yield Session(opened.ctx, opened.qp, opened.mailbox, opened.held)
+async def accept_session(ctx: Context, qp: QP, joins: Joins) -> AsyncIterator[Session]:
+    """A session with the sender that connected `qp`, which this closes at the end.
+
+    Its further QPs come through `joins`.
+    """
+    async with session.accept_session(ctx, qp, SERVICE) as opened, joins.session() as joined:
+        yield Session(opened.ctx, opened.qp, opened.mailbox, opened.held, joined)

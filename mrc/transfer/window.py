@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The receiver's window: memory that the sender writes its chunks into, slot after slot, round and
-round, and from which they are hashed and written to the file.
+"""The receiver's window: memory that the sender writes its chunks into, each into a slot that is
+free, and from which they are hashed and written to the file in their order.
+
+The window is as large as the longest way may need, and takes memory only where it was written to.
+A sender keeps to few slots until the way shows that it needs more.
 
 A file that is mapped and written in place would spare that copy, but each of its pages is then
 allocated, zeroed and mapped first, which costs more; and a disk that is slow or full would hold up,
-or end, the datapath. The window stays where caches have it.
+or end, the datapath. A window of few slots stays where caches
+have it.
 """
 
 from __future__ import annotations
@@ -12,9 +16,9 @@ from __future__ import annotations
 import asyncio
 import mmap
 from collections.abc import AsyncIterator
-from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import NoReturn
 
 from mrc.endpoint import Context
@@ -22,12 +26,12 @@ from mrc.enums import Access
 from mrc.errors import ProtocolError
 from mrc.transfer.digest import RunningDigest
 from mrc.transfer.files import Target
-from mrc.transfer.messages import Offer
+from mrc.transfer.messages import MAX_SLOTS, Done, Offer, chunk_of
 from mrc.transfer.session import Session
 from mrc.transfer.threads import Line
 from mrc.verbs import MR
 
-WINDOW_BYTES = 32 << 20
+WINDOW_BYTES = 256 << 20
 _STEP_BYTES = 256 << 10  # hashed and then written, so that the second finds it in the cache
 
 
@@ -40,9 +44,9 @@ class Window:
 
 
 @asynccontextmanager
-async def open_window(ctx: Context) -> AsyncIterator[Window]:
-    """A window; the peer may write into it until this ends."""
-    with mmap.mmap(-1, WINDOW_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+async def open_window(ctx: Context, length: int) -> AsyncIterator[Window]:
+    """A window of so many bytes; the peer may write into it until this ends."""
+    with mmap.mmap(-1, length, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
         with suppress(OSError):  # of a kernel without huge pages
             memory.madvise(mmap.MADV_HUGEPAGE)
         async with ctx.register(memory, access=Access.REMOTE_WRITE) as mr:
@@ -58,56 +62,85 @@ class Storing:
         self._target = target
         self._chunk_bytes = offer.chunk_bytes
         self._chunks = -(-offer.bytes // offer.chunk_bytes)
-        self._slots = WINDOW_BYTES // offer.chunk_bytes
-        self._digest = RunningDigest()
+        self._slots = min(len(window.memory) // offer.chunk_bytes, MAX_SLOTS)
+        self._full: set[int] = set()  # slots with a chunk that is not stored
+        self._arrived: dict[int, int] = {}  # slots of chunks that wait for an earlier one, by index
+        self._next = 0  # chunk to be stored
         self._stored = 0
+        self._digest = RunningDigest()
+        self._line = Line()
         self._error: BaseException | None = None
         self._progress = asyncio.Event()
+        self._all_stored = asyncio.Event()
+        if self._chunks == 0:
+            self._all_stored.set()
 
-    async def run(self) -> str:
-        """Returns the digest of the file once all of it is written."""
-        async with Line() as line:
-            await self._session.watched(self._take(line), self._give_credit())
-        return self._digest.hexdigest()
-
-    async def _take(self, line: Line) -> None:
-        written: Future[None] | None = None
-        for index in range(self._chunks):
-            if await self._session.hear() != index:
-                raise ProtocolError(
-                    f"{self._session.qp.peer_host} does not write its chunks in order"
+    async def run(self) -> tuple[str, Done]:
+        """Returns the digest of the file once all of it is written, and what the sender says."""
+        session = self._session
+        session.joined.on_chunk = self._on_chunk
+        try:
+            async with self._line:
+                done = await session.watched(
+                    self._hear(), self._give_credit(), session.joined.failed()
                 )
-            if index >= self._stored + self._slots:
-                raise ProtocolError(f"{self._session.qp.peer_host} writes where it has no credit")
-            written = line.put_and_tell(self._on_stored, self._store, index)
-        if written is not None:
-            await asyncio.wrap_future(written)
+        finally:
+            session.joined.on_chunk = None
+        return self._digest.hexdigest(), done
 
-    def _store(self, index: int) -> None:
+    async def _hear(self) -> Done:
+        while isinstance(item := await self._session.hear(), int):
+            self._on_chunk(item)
+        if not isinstance(item, Done):
+            peer = self._session.qp.peer_host
+            raise ProtocolError(f"{peer} did not end its file with a digest")
+        await self._all_stored.wait()
+        return item
+
+    def _on_chunk(self, imm: int) -> None:
+        """A chunk is in its slot: stores it, and those that waited for it."""
+        index, slot = chunk_of(imm, self._next)
+        if index >= self._chunks:
+            raise ProtocolError(
+                f"{self._session.qp.peer_host} writes chunks that it has not offered"
+            )
+        if slot >= self._slots or slot in self._full or index in self._arrived:
+            raise ProtocolError(f"{self._session.qp.peer_host} writes where it has no credit")
+        self._full.add(slot)
+        self._arrived[index] = slot
+        while (ready := self._arrived.pop(self._next, None)) is not None:
+            told = partial(self._on_stored, ready)
+            self._line.put_and_tell(told, self._store, self._next, ready)
+            self._next += 1
+
+    def _store(self, index: int, slot: int) -> None:
         start = index * self._chunk_bytes
         length = min(self._chunk_bytes, self._target.bytes - start)
-        slot = index % self._slots * self._chunk_bytes
+        at = slot * self._chunk_bytes
         with memoryview(self._window.memory) as whole:
             for done in range(0, length, _STEP_BYTES):
-                with whole[slot + done : slot + min(done + _STEP_BYTES, length)] as step:
+                with whole[at + done : at + min(done + _STEP_BYTES, length)] as step:
                     self._digest.update(step)
                     self._target.write(start + done, step)
 
-    def _on_stored(self, error: BaseException | None) -> None:
+    def _on_stored(self, slot: int, error: BaseException | None) -> None:
         if error is None:
+            self._full.remove(slot)
             self._stored += 1
+            if self._stored == self._chunks:
+                self._all_stored.set()
         elif self._error is None:
             self._error = error
         self._progress.set()
 
     async def _give_credit(self) -> NoReturn:
-        """Tells the sender how many chunks are stored, for as long as it waits for that."""
+        """Tells the sender how many chunks are stored, unless these were the last."""
         said = 0
         while True:
             await self._progress.wait()
             self._progress.clear()
             if self._error is not None:
                 raise self._error
-            if said + self._slots < self._chunks and said < self._stored:
+            if said < self._stored < self._chunks:
                 said = self._stored
                 await self._session.qp.write_imm(said)

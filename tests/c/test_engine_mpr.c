@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Dynamic MPR: the responder narrows and widens the window that it grants. */
+/* The window of PSNs: a requester may use less than the peer grants, and under dynamic MPR the
+   responder narrows and widens what it grants. */
 #include <errno.h>
 
 #include "core/engine.h"
@@ -47,6 +48,33 @@ static int open_busy(struct mrc_pair *p, uint32_t dynamic_mpr) {
   for (int i = 0; i < 32; i++)
     CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
   return end;
+}
+
+/* The peer grants 4096 PSNs, of which this end uses, and holds memory for, 256. */
+static void test_rts__takes_less_than_the_peer_grants(void) {
+  struct mrc_pair *p = open_long();
+  const struct mrc_pair_qp_config config = {.memory_bytes = 8u << 20,
+                                            .path_mtu = MTU,
+                                            .mpr = 4096,
+                                            .timeout = 14,
+                                            .retry_linear = 3,
+                                            .retry_exp = 4,
+                                            .cc = MRC_CC_NULL};
+  const int end = mrc_pair_create_qp(p, &config), peer = p->ends[end]->peer;
+  p->ends[end]->attr.peer_mpr = 256;
+  for (int i = 0; i < 2; i++)
+    mrc_pair_modify(p, i == 0 ? end : peer, MRC_QP_RTR);
+  for (int i = 0; i < 2; i++)
+    mrc_pair_modify(p, i == 0 ? end : peer, MRC_QP_RTS);
+  CHECK_EQ(inside(p, end)->req.win.mask, 255);
+  CHECK_EQ(inside(p, peer)->req.win.mask, 4095);
+  CHECK_EQ(mrc_pair_info(p, end).peer_mpr, 256);
+  for (int i = 0; i < 8; i++)
+    CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
+  CHECK_EQ(most_ahead(p, end, 20 * MS), 256);
+  CHECK(mrc_pair_finish(p, 2 * SECOND));
+  CHECK_EQ(succeeded(p, end), 8);
+  mrc_pair_destroy(p);
 }
 
 static void test_mpr__narrower_and_wider(void) {
@@ -145,6 +173,6 @@ static void test_set_mpr__refuses(void) {
   mrc_pair_destroy(p);
 }
 
-CHECK_MAIN(RUN(test_mpr__narrower_and_wider), RUN(test_mpr__a_narrower_window_revokes_nothing),
-           RUN(test_mpr__survives_lost_sacks), RUN(test_mpr__what_a_sack_may_say),
-           RUN(test_set_mpr__refuses))
+CHECK_MAIN(RUN(test_rts__takes_less_than_the_peer_grants), RUN(test_mpr__narrower_and_wider),
+           RUN(test_mpr__a_narrower_window_revokes_nothing), RUN(test_mpr__survives_lost_sacks),
+           RUN(test_mpr__what_a_sack_may_say), RUN(test_set_mpr__refuses))

@@ -94,6 +94,7 @@ def test_send__every_size(hosts: Hosts, tmp_path: Path, inbox: Path) -> None:
     digests = [[file["digest"] for file in result["files"]] for result in (sent, received)]
     assert digests[0] == digests[1]
     assert sent["packets_sent"] >= BIG // MTU
+    assert sent["qps"] == received["qps"] == 1, "a short way"
     moved = [plane["bytes"] for plane in sent["planes"]]
     assert min(moved) > 0.8 * max(moved), "equal shares per plane"
     arrived = [plane["bytes_received"] for plane in received["planes"]]

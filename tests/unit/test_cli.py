@@ -197,6 +197,8 @@ def test_format_table__numbers_to_the_right() -> None:
         (["send", "a.bin", "h1:x"], "'x' is not a port number"),
         (["send", "a.bin", "h1", "--frob"], "unrecognized arguments: --frob"),
         (["recv", "--port", "70000"], "'70000' is not a port number"),
+        (["recv", "--memory", "4095K"], "argument --memory: '4095K' is not within 4M..1T"),
+        (["recv", "--memory", "much"], "argument --memory: 'much' is not a size"),
         (["paths"], "arguments are required: HOST"),
         (["top"], "name a HOST, or say --local"),
         (["top", "h1", "--local"], "name a HOST, or say --local"),

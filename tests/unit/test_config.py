@@ -21,7 +21,7 @@ def test_config__the_defaults_are_valid_and_give_up_after_about_nine_seconds() -
     [
         ("udp_port", [-1, 65536]),
         ("evs_per_pair", [0, 65]),
-        ("mpr", [0, 100, 129, 4224]),
+        ("mpr", [-128, 100, 129, 4224]),
         ("sq_depth", [0, 65537]),
         ("max_wimm", [0, 1025]),
         ("timeout", [0, 25]),

@@ -82,7 +82,7 @@ async def test_write__under_other_policies(options: dict[str, Any]) -> None:
 
 async def test_set_mpr__the_peer_keeps_within_it() -> None:
     data = pattern(2_000_000)
-    async with connected_pair(dynamic_mpr=True, mtu_limit=256) as pair:
+    async with connected_pair(dynamic_mpr=True, mpr=1024, mtu_limit=256) as pair:
         assert await transfer(pair, data) == data
         assert (await pair.near.query()).peer_mpr == 1024
         await pair.far.set_mpr(128)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import xxhash
 from fake_qp import qp_pair
-from transfer_ends import both, make, names, receiving, sending, sessions, until
+from transfer_ends import both, chunks, make, names, receiving, sending, sessions, until
 
 from mrc.enums import Access, WcStatus
 from mrc.errors import MrcError, PathError, ProtocolError
@@ -21,13 +21,14 @@ from mrc.session import SessionError
 from mrc.transfer import (
     FileChangedError,
     FileError,
+    Joins,
     TransferError,
     VerificationError,
     accept_session,
     check_sources,
 )
-from mrc.transfer.messages import Accept, Bye, Done, Offer, Refuse
-from mrc.transfer.sender import CHUNK_BYTES, CHUNKS_IN_FLIGHT
+from mrc.transfer.messages import Accept, Bye, Done, Offer, Refuse, Stored, chunk_imm
+from mrc.transfer.writing import CHUNK_BYTES, CHUNKS_IN_FLIGHT
 
 
 @pytest.fixture
@@ -64,8 +65,7 @@ async def test_send_files__chunks_in_flight_are_bounded(tmp_path: Path, inbox: P
         await until(lambda: 0 in ends.out.posted)
         ends.out.held = True
         await until(lambda: ends.out.waiting == CHUNKS_IN_FLIGHT)
-        chunks = [imm for imm in ends.out.posted if imm < 1 << 31]
-        assert chunks == list(range(len(chunks)))
+        assert chunks(ends.out) == list(range(len(chunks(ends.out))))
         ends.out.held = False
         ends.out.release()
         sent, _ = await both_ends
@@ -226,7 +226,7 @@ async def test_send_files__refusal_together_with_the_last_chunk(tmp_path: Path) 
         sent = asyncio.create_task(sending(ends.sender, [path]))
         assert await ends.receiver.hear() == Offer("a", CHUNK_BYTES, CHUNK_BYTES)
         async with ends.back.ctx.register(memory, Access.REMOTE_WRITE) as mr:
-            await ends.receiver.say(Accept(mr.remote))
+            await ends.receiver.say(Accept(mr.remote, ""))
             ends.out.held = True
             await until(lambda: ends.out.waiting)
             ends.back.held = True
@@ -284,6 +284,7 @@ async def test_transfer__peer_breaks_the_qp(tmp_path: Path, inbox: Path) -> None
         ({"type": "offer", "name": "a", "bytes": 1, "chunk_bytes": 0}, "bad 'chunk_bytes'"),
         ({"type": "offer", "name": 5, "bytes": 1, "chunk_bytes": 4096}, "bad 'name'"),
         ({"type": "accept", "window": {}}, "wrong address"),
+        ({"type": "accept", "window": {"address": 0, "rkey": 1, "length": 1}}, "bad 'token'"),
         ({"type": "refuse", "code": "x", "error": ""}, "bad 'code'"),
         ({"type": "abort", "error": "x" * 5000}, "bad 'error'"),
     ],
@@ -298,16 +299,53 @@ async def test_receive_files__peer_talks_nonsense(
     assert complaint in str(outcome)
 
 
-@pytest.mark.parametrize("imm", [1, 5, 0x7FFFFFFF])
-async def test_receive_files__chunk_out_of_order(inbox: Path, imm: int) -> None:
+@pytest.mark.parametrize(
+    ("imms", "complaint"),
+    [
+        ([chunk_imm(3, 0)], "not offered"),
+        ([0x7FFFFFFF], "not offered"),
+        ([chunk_imm(2, 5), chunk_imm(2, 6)], "no credit"),  # the same again
+        ([chunk_imm(2, 5), chunk_imm(1, 5)], "no credit"),  # over another
+        ([chunk_imm(0, 0), chunk_imm(0, 1)], "not offered"),  # long past
+        ([chunk_imm(0, 64)], "no credit"),
+    ],
+)
+async def test_receive_files__chunks_that_cannot_be(
+    inbox: Path, imms: list[int], complaint: str
+) -> None:
     async with sessions() as ends:
         received = asyncio.create_task(receiving(ends.receiver, inbox))
-        await ends.sender.say(Offer("a", 9000, 4096))
+        await ends.sender.say(Offer("a", 9 << 20, 4 << 20))
         await ends.sender.hear()
-        await ends.out.write_imm(imm)
+        for imm in imms:
+            await ends.out.write_imm(imm)
         (outcome,) = await both(received)
-    assert isinstance(outcome, ProtocolError)
+    assert isinstance(outcome, ProtocolError) and complaint in str(outcome)
     assert names(inbox) == []
+
+
+async def test_receive_files__chunks_in_any_order(inbox: Path) -> None:
+    """They are stored in theirs, and nothing is credited before the first is there."""
+    data = os.urandom(3 * 4096 - 1)
+    async with sessions() as ends:
+        received = asyncio.create_task(receiving(ends.receiver, inbox))
+        await ends.sender.say(Offer("a", len(data), 4096))
+        accept = await ends.sender.hear()
+        assert isinstance(accept, Accept)
+        async with ends.out.ctx.register(data, Access.LOCAL_READ) as mr:
+            for index, slot in ((2, 9), (1, 0), (0, 200)):
+                assert not [imm for imm in ends.back.posted if imm < 1 << 31]
+                part = {"local_offset": index * 4096, "remote_offset": slot * 4096}
+                length = min(4096, len(data) - index * 4096)
+                imm = chunk_imm(index, slot)
+                await ends.out.write_imm(imm, mr, accept.window, length=length, **part)
+        await ends.sender.say(Done(xxhash.xxh3_128_hexdigest(data)))
+        while isinstance(answer := await ends.sender.hear(), int):
+            assert answer in (1, 2)
+        assert isinstance(answer, Stored)
+        await ends.sender.say(Bye())
+        await both(received)
+    assert (inbox / "a").read_bytes() == data
 
 
 async def test_receive_files__ends_when_the_sender_closes_between_files(inbox: Path) -> None:
@@ -326,7 +364,7 @@ async def test_accept_session__another_version() -> None:
     _, back = qp_pair()
     back.private = {"service": "files", "version": 99}
     with pytest.raises(ProtocolError, match="version 99"):
-        async with accept_session(back.ctx, back):
+        async with accept_session(back.ctx, back, Joins()):
             pass
 
 

@@ -9,15 +9,15 @@ import threading
 from pathlib import Path
 
 import pytest
-from transfer_ends import both, make, names, receiving, sending, sessions, turns, until
+from transfer_ends import both, chunks, make, names, receiving, sending, sessions, turns, until
 
 from mrc.enums import Access
 from mrc.errors import ProtocolError
 from mrc.transfer import FileError, TransferError
 from mrc.transfer.files import Target
-from mrc.transfer.messages import Accept, Offer
-from mrc.transfer.sender import CHUNK_BYTES
+from mrc.transfer.messages import Accept, Offer, chunk_imm
 from mrc.transfer.window import WINDOW_BYTES
+from mrc.transfer.writing import CHUNK_BYTES, CHUNKS_IN_FLIGHT
 
 
 @pytest.fixture
@@ -46,21 +46,31 @@ class SlowDisk:
 async def test_send_files__waits_for_a_slow_disk(
     tmp_path: Path, inbox: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every chunk that the window holds is acknowledged, and none is sent before one is stored."""
+    """As many chunks as may be under way are written, and none is before one is stored."""
     disk = SlowDisk(monkeypatch)
-    slots = WINDOW_BYTES // CHUNK_BYTES
+    slots = CHUNKS_IN_FLIGHT
     data = os.urandom(2 * slots * CHUNK_BYTES + 1)
     path = make(tmp_path, "a", data)
     async with sessions() as ends:
         transfer = asyncio.create_task(
             both(sending(ends.sender, [path]), receiving(ends.receiver, inbox))
         )
-        await until(lambda: slots - 1 in ends.out.posted and not ends.out.waiting)
+        await until(lambda: slots - 1 in chunks(ends.out) and not ends.out.waiting)
         await turns(100)
-        assert [imm for imm in ends.out.posted if imm < 1 << 31] == list(range(slots))
+        assert chunks(ends.out) == list(range(slots))
         disk.open.set()
         sent, _ = await transfer
     assert sent[0].bytes == len(data)
+    assert (inbox / "a").read_bytes() == data
+
+
+async def test_receive_files__in_little_memory(tmp_path: Path, inbox: Path) -> None:
+    data = os.urandom(7 * CHUNK_BYTES + 1)
+    path = make(tmp_path, "a", data)
+    async with sessions() as ends:
+        receiver = receiving(ends.receiver, inbox, window_bytes=2 * CHUNK_BYTES + 1)
+        await both(sending(ends.sender, [path]), receiver)
+        assert {imm >> 23 for imm in ends.out.posted if imm < 1 << 31} == {0, 1}
     assert (inbox / "a").read_bytes() == data
 
 
@@ -82,10 +92,10 @@ async def test_receive_files__chunks_without_credit(
     disk = SlowDisk(monkeypatch)
     async with sessions() as ends:
         task = asyncio.create_task(receiving(ends.receiver, inbox))
-        await ends.sender.say(Offer("a", 3 * WINDOW_BYTES, WINDOW_BYTES // 2))
+        await ends.sender.say(Offer("a", 3 << 20, 1 << 20))
         assert isinstance(await ends.sender.hear(), Accept)
         for index in range(3):
-            await ends.out.write_imm(index)
+            await ends.out.write_imm(chunk_imm(index, index % 2))
         await turns(100)  # it hears all three before it waits for its disk
         disk.open.set()
         (failed,) = await both(task)
@@ -116,7 +126,7 @@ async def test_send_files__receiver_breaks_the_rules(
         assert isinstance(await ends.receiver.hear(), Offer)
         memory = bytearray(window_bytes)
         async with ends.back.ctx.register(memory, Access.REMOTE_WRITE) as mr:
-            await ends.receiver.say(Accept(mr.remote))
+            await ends.receiver.say(Accept(mr.remote, ""))
             if credit is not None:
                 await until(lambda: 0 in ends.out.posted and not ends.out.waiting)
                 await ends.back.write_imm(credit)

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The chunks of a file on their way: which QP takes the next one, and into which slot.
+
+Slots are taken from the lowest number on, so that a receiver needs no more memory, and no more
+cache, than the chunks that are under way or wait to be stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections import Counter, deque
+from functools import partial
+from typing import Any, NoReturn
+
+from mrc.errors import ProtocolError
+from mrc.qp import QP
+from mrc.transfer.messages import MAX_SLOTS, Accept, chunk_imm
+from mrc.transfer.populate import Ahead
+from mrc.transfer.session import Session
+from mrc.transfer.widen import widen
+from mrc.verbs import MR
+
+CHUNK_BYTES = 4 << 20
+CHUNKS_IN_FLIGHT = 8  # or as many as the windows of PSNs cover
+
+
+class SpokenError(Exception):
+    """The receiver says something, which is still to be heard, where nothing but credit is due."""
+
+
+def _covered(qp: QP) -> int:
+    """Chunks that keep a QP busy: those that its window covers, and the next."""
+    return -(-qp.mpr * qp.path_mtu // CHUNK_BYTES) + 1
+
+
+class Writing:
+    """The chunks of one file."""
+
+    def __init__(self, session: Session, mr: MR, accept: Accept, ahead: Ahead) -> None:
+        self._session = session
+        self._mr = mr
+        self._window = accept.window
+        self._token = accept.token
+        self._ahead = ahead
+        self._free = list(range(min(accept.window.length // CHUNK_BYTES, MAX_SLOTS)))  # a heap
+        self._taken: deque[int] = deque()  # slots of chunks that are not stored, in their order
+        self._started = 0
+        self._stored = 0  # at the receiver
+        self._writes: set[asyncio.Task[Any]] = set()
+        self._under_way: Counter[QP] = Counter()
+        self._written: Counter[QP] = Counter()
+        self._error: BaseException | None = None
+        self._changed = asyncio.Event()  # a write ended, or credit came
+        if not self._free:
+            raise ProtocolError(f"{session.qp.peer_host} has a window without room for a chunk")
+
+    async def run(self) -> None:
+        """Returns when the peer has acknowledged every chunk. Raises SpokenError."""
+        session = self._session
+        watchers = [self._take_credit(), session.joined.failed()]
+        if self._token:
+            watchers.append(widen(session, self._token, self._left_bytes))
+        await session.watched(self._write(), *watchers)
+
+    async def _write(self) -> None:
+        try:
+            for offset in range(0, self._mr.length, CHUNK_BYTES):
+                while self._next_qp() is None:
+                    await self._until_changed()
+                self._ahead.reached(offset)
+                length = min(CHUNK_BYTES, self._mr.length - offset)
+                await self._ahead.until(offset + length)
+                self._start(offset, length)
+            while self._writes:
+                await self._until_changed()
+            self._check()
+        finally:
+            for write in self._writes:
+                write.cancel()
+            await asyncio.gather(*self._writes, return_exceptions=True)
+
+    def _left_bytes(self) -> int:
+        return self._mr.length - self._started * CHUNK_BYTES
+
+    def _next_qp(self) -> QP | None:
+        """The QP that takes the next chunk, of those with room the one with the fewest under way.
+
+        None while there is no room. One QP keeps to a few slots; several may fill the window, since
+        the chunks of all wait there for those of the slowest.
+        """
+        qps = self._session.qps
+        most = max(2 * _covered(qps[0]), CHUNKS_IN_FLIGHT) if len(qps) == 1 else MAX_SLOTS
+        if not self._free or len(self._taken) >= most:
+            return None
+        able = [qp for qp in qps if self._under_way[qp] < self._enough(qp)]
+        return min(able, key=self._under_way.__getitem__, default=None)
+
+    def _enough(self, qp: QP) -> int:
+        """Chunks that a QP may have under way; a new one begins with one, until it has its rate."""
+        enough = max(_covered(qp), CHUNKS_IN_FLIGHT // len(self._session.qps))
+        return enough if qp is self._session.qp else min(enough, 1 + self._written[qp])
+
+    async def _until_changed(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()
+        self._check()
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _start(self, offset: int, length: int) -> None:
+        qp = self._next_qp()
+        assert qp is not None, "nothing but this takes room"
+        slot = heapq.heappop(self._free)
+        write = asyncio.create_task(
+            qp.write_imm(
+                chunk_imm(self._started, slot),
+                self._mr,
+                self._window,
+                length=length,
+                local_offset=offset,
+                remote_offset=slot * CHUNK_BYTES,
+            )
+        )
+        self._started += 1
+        self._taken.append(slot)
+        self._under_way[qp] += 1
+        self._writes.add(write)
+        write.add_done_callback(partial(self._on_written, qp))
+
+    def _on_written(self, qp: QP, write: asyncio.Task[Any]) -> None:
+        self._writes.discard(write)
+        self._under_way[qp] -= 1
+        self._written[qp] += 1
+        if not write.cancelled() and self._error is None:
+            self._error = write.exception()
+        self._changed.set()
+
+    async def _take_credit(self) -> NoReturn:
+        """Raises SpokenError at a message, and leaves it: the work may end in the same moment."""
+        while await self._session.mailbox.immediate_next():
+            stored = await self._session.hear()
+            assert isinstance(stored, int)
+            if not self._stored < stored <= self._started:
+                peer = self._session.qp.peer_host
+                raise ProtocolError(f"{peer} gave credit for chunks that were never written")
+            for _ in range(stored - self._stored):
+                heapq.heappush(self._free, self._taken.popleft())
+            self._stored = stored
+            self._changed.set()
+        raise SpokenError

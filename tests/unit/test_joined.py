@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files over several QPs: how they come, carry, fail and go, over loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from endpoints import BUDGET_SECONDS, LOOPBACK, loopback_config
+from transfer_ends import both, make, names, receiving, sending
+
+from mrc import ConnectError, Context, Listener, PeerGoneError, PlaneInfo
+from mrc.enums import QpState, WcStatus
+from mrc.events import QpInfo, sum_of
+from mrc.transfer import Joins, Session, accept_session, connect_session, joined, widen
+from mrc.transfer.files import Target
+from mrc.transfer.joined import JOIN
+from mrc.transfer.writing import CHUNK_BYTES
+
+QPS = 3
+
+
+@pytest.fixture
+def inbox(tmp_path: Path) -> Path:
+    path = tmp_path / "inbox"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def held_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every look at the QPs calls for more, up to three."""
+    monkeypatch.setattr(widen, "MAX_QPS", QPS)
+    monkeypatch.setattr(widen, "SAMPLE_SECONDS", 0.001)
+    monkeypatch.setattr(widen, "SAMPLES", 1)
+    monkeypatch.setattr(widen, "SETTLING", 0)
+    monkeypatch.setattr(widen, "held_up", lambda info, left_bytes: True)
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Iterable[threading.Event]:
+    """Targets are written only once it is set, so until then no file is complete."""
+    opened, write = threading.Event(), Target.write
+
+    def wait(target: Target, offset: int, chunk: memoryview) -> None:
+        assert opened.wait(BUDGET_SECONDS)
+        write(target, offset, chunk)
+
+    monkeypatch.setattr(Target, "write", wait)
+    yield opened
+    opened.set()
+
+
+@dataclass
+class Ends:
+    sender: Session
+    receiver: Session
+    near: Context
+    far: Context
+    listener: Listener
+    joins: Joins
+
+    async def until_joined(self, qps: int = QPS) -> None:
+        while min(len(self.sender.qps), len(self.receiver.qps)) < qps:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+
+@asynccontextmanager
+async def sessions() -> AsyncIterator[Ends]:
+    joins = Joins()
+
+    async def take(listener: Listener) -> None:
+        async for qp in listener:
+            await joins.take(qp)
+
+    async with (
+        asyncio.timeout(BUDGET_SECONDS),
+        Context(loopback_config()) as near,
+        Context(loopback_config()) as far,
+        await far.listen(
+            LOOPBACK[4], 0, private={"service": "files"}, admit=joins.admit
+        ) as listener,
+    ):
+        accepting = asyncio.create_task(listener.accept())
+        connecting = connect_session(
+            near, LOOPBACK[4], listener.port, total_bytes=0, timeout=BUDGET_SECONDS
+        )
+        opening = asyncio.create_task(connecting.__aenter__())
+        async with accept_session(far, await accepting, joins) as receiver:
+            sender = await opening
+            taking = asyncio.create_task(take(listener))
+            try:
+                yield Ends(sender, receiver, near, far, listener, joins)
+            finally:
+                taking.cancel()
+                await connecting.__aexit__(None, None, None)
+
+
+@pytest.mark.usefixtures("held_up")
+async def test_send_files__over_several_qps(
+    tmp_path: Path, inbox: Path, disk: threading.Event
+) -> None:
+    data = [os.urandom(size) for size in (30 * CHUNK_BYTES + 1, 0, 4096)]
+    paths = [make(tmp_path, f"file{n}", content) for n, content in enumerate(data)]
+    async with sessions() as ends:
+        work = asyncio.create_task(
+            both(sending(ends.sender, paths), receiving(ends.receiver, inbox))
+        )
+        await ends.until_joined()
+        disk.set()
+        sent, received = await work
+        assert [file.digest for file in sent] == [file.digest for file in received]
+        for qp in ends.sender.qps:
+            assert (await qp.query()).bytes_acked >= CHUNK_BYTES
+        for session, field in ((ends.sender, "bytes_acked"), (ends.receiver, "bytes_received")):
+            moved = getattr(await session.query(), field)
+            assert sum(map(len, data)) <= moved < 1.01 * sum(map(len, data))
+        near, far = ends.near, ends.far
+        assert len(near.qps) == len(far.qps) == QPS
+    for path, content in zip(paths, data, strict=True):
+        assert (inbox / Path(path).name).read_bytes() == content
+
+
+async def test_sessions__close_the_qps_that_joined(tmp_path: Path, inbox: Path) -> None:
+    async with sessions() as ends:
+        both_open = ends.until_joined()
+        async with asyncio.timeout(BUDGET_SECONDS), asyncio.TaskGroup() as group:
+            for _ in range(QPS - 1):
+                group.create_task(ends.sender.joined.join(ends.receiver.joined.token))
+            group.create_task(both_open)
+        qps = [*ends.sender.qps, *ends.receiver.qps]
+        assert not any(qp.closed for qp in qps)
+        await both(
+            sending(ends.sender, [make(tmp_path, "a", b"1")]), receiving(ends.receiver, inbox)
+        )
+    assert len(qps) == 2 * QPS and all(qp.closed for qp in qps)
+
+
+@pytest.mark.usefixtures("held_up")
+async def test_send_files__one_of_the_qps_ends(
+    tmp_path: Path, inbox: Path, disk: threading.Event
+) -> None:
+    path = make(tmp_path, "a", bytes(40 * CHUNK_BYTES))
+    async with sessions() as ends:
+        sent = asyncio.create_task(sending(ends.sender, [path]))
+        received = asyncio.create_task(receiving(ends.receiver, inbox))
+        await ends.until_joined()
+        await ends.receiver.joined.qps[0].abort()
+        (outcome,) = await both(sent)
+        received.cancel()
+        disk.set()
+        await both(received)
+    assert isinstance(outcome, PeerGoneError) and "ended without closing" in str(outcome)
+    assert names(inbox) == []
+
+
+async def test_join__only_a_session_that_is_open_and_not_full(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with sessions() as ends:
+        token = ends.receiver.joined.token
+        assert len(token) == 32
+        for wrong in ("0" * 32, token[:-1], None, [token]):
+            with pytest.raises(ConnectError, match="the peer refused: no session of that token"):
+                private = {"service": JOIN, "token": wrong}
+                await ends.near.connect(LOOPBACK[4], ends.listener.port, private=private)
+        assert len(ends.receiver.qps) == 1
+        monkeypatch.setattr(joined, "MAX_QPS", 2)
+        await ends.sender.joined.join(token)
+        await ends.until_joined(2)
+        with pytest.raises(ConnectError, match="a session has 2 QPs at most"):
+            await ends.sender.joined.join(token)
+        assert len(ends.receiver.qps) == 2
+        ends.joins.refusal = "busy"
+        with pytest.raises(ConnectError, match="the peer refused: busy"):
+            await ends.near.connect(LOOPBACK[4], ends.listener.port)
+
+
+async def test_widen__does_without_when_nobody_lets_it_in(
+    tmp_path: Path, inbox: Path, held_up: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = make(tmp_path, "a", bytes(20 * CHUNK_BYTES))
+    async with sessions() as ends:
+        await ends.listener.close()
+        sent, _ = await both(sending(ends.sender, [path]), receiving(ends.receiver, inbox))
+        assert sent[0].bytes == 20 * CHUNK_BYTES and len(ends.sender.qps) == 1
+
+
+# ---- Evidence -------------------------------------------------------------------------------
+
+PLANE = PlaneInfo(
+    plane=1, packets=5, bytes=6, lost=1, packets_received=2, bytes_received=3,
+    rtt_ns=120_000_000, base_rtt_ns=100_000_000, inflight_bytes=2_000_000, suspended=False,
+)  # fmt: skip
+WINDOW = 4096 * 1344
+INFO = QpInfo(
+    qpn=7, state=QpState.RTS, status=WcStatus.SUCCESS, outstanding=2, packets_sent=10,
+    packets_retransmitted=1, packets_spurious=0, bytes_sent=12, bytes_acked=11, bytes_received=6,
+    cwnd_bytes=4_000_000, inflight_bytes=4_000_000, rtt_ns=120_000_000, path_mtu=1344, timeouts=0,
+    peer_mpr=4096, planes=(PLANE, replace(PLANE, plane=2, base_rtt_ns=90_000_000)),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("inflight_bytes", "base_rtt_ns", "left_bytes", "held"),
+    [
+        (WINDOW, 100_000_000, 16 * WINDOW, True),
+        (WINDOW * 3 // 4, 5_000_000, 1 << 40, True),
+        (WINDOW * 3 // 4 - 1, 100_000_000, 1 << 40, False),
+        (WINDOW, 4_999_999, 1 << 40, False),
+        (WINDOW, -1, 1 << 40, False),
+        (WINDOW, 100_000_000, 16 * WINDOW - 1, False),
+    ],
+)
+def test_held_up__table(inflight_bytes: int, base_rtt_ns: int, left_bytes: int, held: bool) -> None:
+    planes = (replace(PLANE, base_rtt_ns=base_rtt_ns), replace(PLANE, base_rtt_ns=-1))
+    info = replace(INFO, inflight_bytes=inflight_bytes, planes=planes)
+    assert widen.held_up(info, left_bytes) is held
+    assert widen.held_up(sum_of([info] * 5), 5 * left_bytes) is held
+
+
+def test_sum_of__as_if_it_were_one() -> None:
+    other = replace(
+        INFO, qpn=8, bytes_acked=100, path_mtu=1124, rtt_ns=5,
+        planes=(replace(PLANE, bytes=60, base_rtt_ns=-1, rtt_ns=-1, suspended=True),),
+    )  # fmt: skip
+    total = sum_of([INFO, other])
+    assert (total.qpn, total.bytes_acked, total.peer_mpr) == (7, 111, 8192)
+    assert (total.path_mtu, total.rtt_ns) == (1124, 120_000_000)
+    first, second = total.planes
+    assert (first.plane, first.bytes, first.base_rtt_ns) == (1, 66, 100_000_000)
+    assert (first.rtt_ns, first.suspended) == (120_000_000, False)
+    assert second == INFO.planes[1]
+    assert sum_of([INFO]) == INFO
