@@ -87,6 +87,7 @@ static void test_init__defaults_from_base_rtt_and_rate(void) {
     CHECK_EQ(p->adjust_bytes_threshold, 8 * rows[i].mtu);
     CHECK_EQ(p->qa_gate, 3);
     CHECK_EQ(p->qa_threshold_ns, 4 * rows[i].target_ns);
+    CHECK_EQ(p->md_threshold_ns, rows[i].target_ns * 6 / 5);
   }
 }
 
@@ -100,6 +101,7 @@ static void test_init__keeps_what_is_given(void) {
                                        .adjust_period_threshold_ns = 13,
                                        .adjust_bytes_threshold = 14,
                                        .qa_threshold_ns = 21 * US,
+                                       .md_threshold_ns = 22 * US,
                                        .qa_gate = 2,
                                        .fi_scale = 15,
                                        .gamma = 16,
@@ -134,6 +136,8 @@ static void test_init__refuses(void) {
       {.adjust_period_threshold_ns = MRC_CC_MAX_NS + 1},
       {.qa_threshold_ns = MRC_CC_MAX_NS + 1},
       {.qa_threshold_ns = TARGET - 1}, /* below the target */
+      {.md_threshold_ns = MRC_CC_MAX_NS + 1},
+      {.md_threshold_ns = TARGET - 1}, /* below the target */
       {.max_cwnd = MRC_CC_MAX_BYTES + 1},
       {.max_cwnd = MTU - 1},
       {.fi = MRC_CC_MAX_BYTES + 1},
@@ -167,8 +171,8 @@ static void test_on_ack__four_cases(void) {
       {20 * US, false, 50000, 100000 + 511 + 62577 / 2},    /* alpha (75 - 20) / 75 = 62577 */
       {TARGET - 1, false, 50000, 100000 + 511},             /* next to nothing */
       {TARGET, false, 50000, 100000 + 511 + 17065 / 2},     /* fair increase: fi */
-      {4 * TARGET, false, 50000, 100000 + 511 + 17065 / 2}, /* the same for all of them */
-      {4 * TARGET + 1, false, 4096, 59506 + 511},           /* qa_threshold_ns: as if marked */
+      {90 * US, false, 50000, 100000 + 511 + 17065 / 2},    /* the same for all of them */
+      {90 * US + 1, false, 4096, 60201 + 511},              /* md_threshold_ns: as if marked */
       {0, true, 50000, 100000 + 511},                       /* nothing */
       {TARGET - 1, true, 50000, 100000 + 511},              /* nothing */
       {150 * US, true, 4096, 60000 + 511},                  /* 1 - 0.8 (150 - 75) / 150 = 0.6 */
