@@ -9,7 +9,8 @@
  *
  * Switches do not mark on the last hop, so that nothing but the delay tells of an incast there. A
  * delay above md_threshold_ns decreases the window like a mark. It is close to the target: a port
- * that holds one BDP never shows more delay than a base RTT, and trims what comes then.
+ * that holds one BDP never shows more delay than a base RTT, and trims what comes then. Fair
+ * increase goes on above it, slower, since decreases alone do not bring windows closer together.
  *
  * All arithmetic is in integers, so that the same seed gives the same trace on every machine.
  *
@@ -29,6 +30,7 @@
 #define AVERAGE_SAMPLES 80        /* weight of one sample: 0.0125 */
 #define CALM_DELAY_FLOOR_NS 2048u /* two ticks of the timestamp */
 #define PENALTY_UNIT 128
+#define FAIR_SLOWDOWN 5 /* of fair increase where delay decreases the window */
 
 static uint64_t mul_div(uint64_t a, uint64_t b, uint64_t divisor) {
   return (uint64_t)((unsigned __int128)a * b / divisor);
@@ -58,7 +60,7 @@ static void fill(struct mrc_cc_profile *p, uint32_t mtu_bytes, uint32_t planes) 
   set_default(&p->adjust_period_threshold_ns, p->base_rtt_ns);
   set_default(&p->adjust_bytes_threshold, 8ull * mtu_bytes);
   set_default(&p->qa_threshold_ns, 4 * p->target_delay_ns);
-  set_default(&p->md_threshold_ns, p->target_delay_ns * 6 / 5);
+  set_default(&p->md_threshold_ns, p->target_delay_ns * 11 / 10);
   if (p->fi_scale == 0)
     p->fi_scale = (uint32_t)mrc_max_u64(mrc_min_u64(a / 4, MRC_CC_MAX_FI_SCALE), 1);
   if (p->gamma == 0) p->gamma = MRC_CC_UNIT * 8 / 10;
@@ -173,12 +175,12 @@ static void react(struct mrc_cc *cc, const struct mrc_cc_ack *ack, uint64_t dela
       nscc->gathered += mul_div(nscc->alpha, target_ns - delay_ns, target_ns) * ack->bytes;
   } else {
     nscc->calm_bytes = 0;
+    const bool high = delay_ns > nscc->profile.md_threshold_ns;
     if (ack->ce && delay_ns >= target_ns)
       multiplicative_decrease(cc, base_rtt_ns(nscc, ack), now_ns);
-    else if (!ack->ce && delay_ns > nscc->profile.md_threshold_ns)
+    else if (!ack->ce && high)
       multiplicative_decrease(cc, base_rtt_ns(nscc, ack) + delay_ns, now_ns);
-    else if (!ack->ce)
-      nscc->gathered += nscc->profile.fi * ack->bytes;
+    if (!ack->ce) nscc->gathered += nscc->profile.fi * ack->bytes / (high ? FAIR_SLOWDOWN : 1);
   }
   adjust(cc, ack->bytes, now_ns);
 }

@@ -87,7 +87,7 @@ static void test_init__defaults_from_base_rtt_and_rate(void) {
     CHECK_EQ(p->adjust_bytes_threshold, 8 * rows[i].mtu);
     CHECK_EQ(p->qa_gate, 3);
     CHECK_EQ(p->qa_threshold_ns, 4 * rows[i].target_ns);
-    CHECK_EQ(p->md_threshold_ns, rows[i].target_ns * 6 / 5);
+    CHECK_EQ(p->md_threshold_ns, rows[i].target_ns * 11 / 10);
   }
 }
 
@@ -168,14 +168,14 @@ static void test_on_ack__four_cases(void) {
     uint64_t bytes;
     uint64_t cwnd_bytes;
   } rows[] = {
-      {20 * US, false, 50000, 100000 + 511 + 62577 / 2},    /* alpha (75 - 20) / 75 = 62577 */
-      {TARGET - 1, false, 50000, 100000 + 511},             /* next to nothing */
-      {TARGET, false, 50000, 100000 + 511 + 17065 / 2},     /* fair increase: fi */
-      {90 * US, false, 50000, 100000 + 511 + 17065 / 2},    /* the same for all of them */
-      {90 * US + 1, false, 4096, 60201 + 511},              /* md_threshold_ns: as if marked */
-      {0, true, 50000, 100000 + 511},                       /* nothing */
-      {TARGET - 1, true, 50000, 100000 + 511},              /* nothing */
-      {150 * US, true, 4096, 60000 + 511},                  /* 1 - 0.8 (150 - 75) / 150 = 0.6 */
+      {20 * US, false, 50000, 100000 + 511 + 62577 / 2}, /* alpha (75 - 20) / 75 = 62577 */
+      {TARGET - 1, false, 50000, 100000 + 511},          /* next to nothing */
+      {TARGET, false, 50000, 100000 + 511 + 17065 / 2},  /* fair increase: fi */
+      {82500, false, 50000, 100000 + 511 + 17065 / 2},   /* the same for all of them */
+      {82501, false, 4096, 60226 + 511 + 232},           /* as if marked, and fi / 5 */
+      {0, true, 50000, 100000 + 511},                    /* nothing */
+      {TARGET - 1, true, 50000, 100000 + 511},           /* nothing */
+      {150 * US, true, 4096, 60000 + 511},               /* 1 - 0.8 (150 - 75) / 150 = 0.6 */
   };
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
     CHECK_ROW(i);
