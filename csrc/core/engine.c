@@ -177,6 +177,11 @@ void mrc_qp_touch(struct mrc_engine *engine, struct mrc_qp *qp) {
   mrc_list_append(&engine->ready, &qp->ready);
 }
 
+void mrc_qp_touch_first(struct mrc_engine *engine, struct mrc_qp *qp) {
+  mrc_node_leave(&qp->ready);
+  mrc_list_prepend(&engine->ready, &qp->ready);
+}
+
 void mrc_qp_touch_to_answer(struct mrc_engine *engine, struct mrc_qp *qp) {
   mrc_list_append(&engine->ready, &qp->ready);
   mrc_list_append(&engine->answering, &qp->answering);

@@ -98,6 +98,60 @@ static void test_answers__wait_for_a_port(void) {
   mrc_pair_destroy(p);
 }
 
+/* Three QPs of host 1 that have data for many transmits, and send it packet by packet. */
+enum { SPRAYING = 3 };
+
+struct spraying {
+  struct mrc_pair *pair;
+  mrc_engine *engine;
+  uint32_t index[SPRAYING]; /* of the QPs in the engine */
+};
+
+static struct spraying open_spraying(void) {
+  struct spraying s = {.pair = open_pair()};
+  s.engine = s.pair->hosts[1].engine;
+  for (int i = 0; i < SPRAYING; i++) {
+    const int end = open_qp(s.pair, .from = 1, .to = 0, .spray = 1, .memory_bytes = 64 * MTU);
+    const uint32_t qpn = s.pair->ends[end]->qpn;
+    prove_paths(s.engine, qpn);
+    s.index[i] = mrc_engine_qp(s.engine, qpn)->index;
+    s.pair->ends[end]->audit.unwatched = true;
+    CHECK_EQ(mrc_pair_write(s.pair, end, 64 * MTU), 0);
+  }
+  return s;
+}
+
+/* Whose bursts they are, in turn from a QP on; the first n_taken are taken. */
+static void check_turns(const struct spraying *s, int first, int n_taken) {
+  enum { BURSTS = 7 };
+  struct mrc_burst bursts[BURSTS];
+  int taken[BURSTS];
+  CHECK_EQ(mrc_engine_transmit(s->engine, bursts, BURSTS, s->pair->now_ns), BURSTS);
+  for (int i = 0; i < BURSTS; i++) {
+    CHECK_ROW((size_t)i);
+    CHECK_EQ(bursts[i].n_packets, 1);
+    CHECK_EQ(bursts[i]._qp, s->index[(first + i) % SPRAYING]);
+    taken[i] = i < n_taken;
+  }
+  mrc_engine_commit(s->engine, bursts, taken, BURSTS, s->pair->now_ns);
+}
+
+static void test_turns__of_qps_that_spray_packets_are_a_packet_long(void) {
+  const struct spraying s = open_spraying();
+  check_turns(&s, 0, 7);
+  check_turns(&s, 1, 7);
+  mrc_pair_destroy(s.pair);
+}
+
+static void test_turns__in_vain_are_not_lost(void) {
+  const struct spraying s = open_spraying();
+  check_turns(&s, 0, 1);
+  check_turns(&s, 1, 4);
+  check_turns(&s, 2, 0);
+  check_turns(&s, 2, 7);
+  mrc_pair_destroy(s.pair);
+}
+
 /* Two QPs whose immediates find the CQ full: each place that comes free goes to the other one. */
 static void test_held__qps_take_turns_for_the_cq(void) {
   enum { EACH = 12, DEPTH = 16 };
@@ -125,4 +179,6 @@ static void test_held__qps_take_turns_for_the_cq(void) {
 CHECK_MAIN(RUN(test_answers__leave_before_the_data_of_other_qps),
            RUN(test_answers__leave_before_data_when_a_port_has_room_again),
            RUN(test_burst__takes_many_short_packets_from_the_start),
-           RUN(test_answers__wait_for_a_port), RUN(test_held__qps_take_turns_for_the_cq))
+           RUN(test_answers__wait_for_a_port),
+           RUN(test_turns__of_qps_that_spray_packets_are_a_packet_long),
+           RUN(test_turns__in_vain_are_not_lost), RUN(test_held__qps_take_turns_for_the_cq))
