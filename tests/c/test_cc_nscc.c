@@ -466,7 +466,10 @@ static void test_asks_for_sack__when_it_must_wait(void) {
     bool asks;
   } rows[] = {
       {100000, 100000 - MTU, 0, 16384, false},
-      {100000, 100000 - MTU + 1, 0, 16384, true},
+      {100000, 100000 - MTU + 1, 16383, 16384, false}, /* others are under way */
+      {100000, 100000 - MTU + 1, 16384, 16384, true},
+      {32767, 32767 - MTU, 0, 16384, false},
+      {32767, 32767 - MTU + 1, 0, 16384, true},
       {16384, 0, 0, 16384, false},
       {16383, 0, 0, 16384, true},       /* the receiver would wait for more than may be in flight */
       {100000, 0, 99999, 16384, false}, /* it does not wait so long */
