@@ -230,12 +230,13 @@ struct mrc_cc_profile {
   uint64_t adjust_period_threshold_ns; /* increases are applied once in this time [base_rtt_ns] */
   uint64_t adjust_bytes_threshold;     /* or once in so many bytes [8 path_mtu] */
   uint64_t qa_threshold_ns;            /* delay that calls for quick adapt [4 target_delay_ns] */
-  uint32_t qa_gate;     /* quick adapt needs less than max_cwnd >> qa_gate to arrive [3] */
-  uint32_t fi_scale;    /* fast increase, fraction of the bytes acknowledged [0.25 a] */
-  uint32_t gamma;       /* strength of the multiplicative decrease [0.8] */
-  uint32_t max_md_jump; /* least fraction of the window that one decrease leaves [0.5] */
-  uint32_t disable_qa;  /* 1: no quick adapt */
-  uint32_t reserved;    /* 0 */
+  uint64_t md_threshold_ns; /* delay that decreases without a mark [1.1 target_delay_ns] */
+  uint32_t qa_gate;         /* quick adapt needs less than max_cwnd >> qa_gate to arrive [3] */
+  uint32_t fi_scale;        /* fast increase, fraction of the bytes acknowledged [0.25 a] */
+  uint32_t gamma;           /* strength of the multiplicative decrease [0.8] */
+  uint32_t max_md_jump;     /* least fraction of the window that one decrease leaves [0.5] */
+  uint32_t disable_qa;      /* 1: no quick adapt */
+  uint32_t reserved;        /* 0 */
 };
 
 /* Attributes of a QP. mrc_qp_create reads the first group, each transition reads its own. */

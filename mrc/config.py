@@ -40,6 +40,7 @@ _CC_RANGES = {
     "adjust_period_threshold_ns": _TIME,
     "adjust_bytes_threshold": _BYTES,
     "qa_threshold_ns": _TIME,
+    "md_threshold_ns": _TIME,
     "qa_gate": (0, lib.MRC_CC_MAX_QA_GATE),
     "fi_scale": (0, lib.MRC_CC_MAX_FI_SCALE),
     "gamma": _FRACTION,
@@ -72,6 +73,7 @@ class CcParameters:
     adjust_period_threshold_ns: int = 0
     adjust_bytes_threshold: int = 0
     qa_threshold_ns: int = 0
+    md_threshold_ns: int = 0
     qa_gate: int = 0
     fi_scale: int = 0
     gamma: int = 0
@@ -84,9 +86,10 @@ class CcParameters:
             raise ConfigError(f"base_rtt_ns: {self.base_rtt_ns} is below a microsecond")
         base_rtt_ns = self.base_rtt_ns or lib.MRC_CC_BASE_RTT_NS
         target_delay_ns = self.target_delay_ns or base_rtt_ns * 3 // 4
-        if 0 < self.qa_threshold_ns < target_delay_ns:
-            wrong = f"{self.qa_threshold_ns} is below target_delay_ns, which is {target_delay_ns}"
-            raise ConfigError(f"qa_threshold_ns: {wrong}")
+        for name in ("qa_threshold_ns", "md_threshold_ns"):
+            if 0 < (value := getattr(self, name)) < target_delay_ns:
+                wrong = f"{value} is below target_delay_ns, which is {target_delay_ns}"
+                raise ConfigError(f"{name}: {wrong}")
         if 0 < self.max_cwnd < lib.MRC_MIN_MTU:
             raise ConfigError(f"max_cwnd: {self.max_cwnd} is below the smallest path MTU")
 

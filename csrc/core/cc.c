@@ -76,6 +76,8 @@ bool mrc_cc_asks_for_sack(const struct mrc_cc *cc, uint64_t inflight_bytes, uint
     return unasked_bytes >= cc->cwnd_bytes / (starts ? ASKS_IN_SLOW_START : ASKS_A_WINDOW);
   }
   const uint32_t interval = mrc_min_u32(sack_bytes, NSCC_SACK_BYTES);
-  if (inflight_bytes + cc->mtu_bytes > cc->cwnd_bytes || cc->cwnd_bytes < interval) return true;
-  return interval < sack_bytes && unasked_bytes >= interval;
+  const bool full = inflight_bytes + cc->mtu_bytes > cc->cwnd_bytes;
+  /* The SACKs of two intervals open a larger window again before it is used up. */
+  if (cc->cwnd_bytes < 2 * interval) return full || cc->cwnd_bytes < interval;
+  return (full || interval < sack_bytes) && unasked_bytes >= interval;
 }

@@ -8,7 +8,9 @@
  *   ECN         nothing                               multiplicative decrease
  *
  * Switches do not mark on the last hop, so that nothing but the delay tells of an incast there. A
- * delay that would call for quick adapt (qa_threshold_ns) decreases the window like a mark.
+ * delay above md_threshold_ns decreases the window like a mark. It is close to the target: a port
+ * that holds one BDP never shows more delay than a base RTT, and trims what comes then. Fair
+ * increase goes on above it, slower, since decreases alone do not bring windows closer together.
  *
  * All arithmetic is in integers, so that the same seed gives the same trace on every machine.
  *
@@ -28,6 +30,7 @@
 #define AVERAGE_SAMPLES 80        /* weight of one sample: 0.0125 */
 #define CALM_DELAY_FLOOR_NS 2048u /* two ticks of the timestamp */
 #define PENALTY_UNIT 128
+#define FAIR_SLOWDOWN 5 /* of fair increase where delay decreases the window */
 
 static uint64_t mul_div(uint64_t a, uint64_t b, uint64_t divisor) {
   return (uint64_t)((unsigned __int128)a * b / divisor);
@@ -57,6 +60,7 @@ static void fill(struct mrc_cc_profile *p, uint32_t mtu_bytes, uint32_t planes) 
   set_default(&p->adjust_period_threshold_ns, p->base_rtt_ns);
   set_default(&p->adjust_bytes_threshold, 8ull * mtu_bytes);
   set_default(&p->qa_threshold_ns, 4 * p->target_delay_ns);
+  set_default(&p->md_threshold_ns, p->target_delay_ns * 11 / 10);
   if (p->fi_scale == 0)
     p->fi_scale = (uint32_t)mrc_max_u64(mrc_min_u64(a / 4, MRC_CC_MAX_FI_SCALE), 1);
   if (p->gamma == 0) p->gamma = MRC_CC_UNIT * 8 / 10;
@@ -68,7 +72,7 @@ static void fill(struct mrc_cc_profile *p, uint32_t mtu_bytes, uint32_t planes) 
 static bool valid(const struct mrc_cc_profile *p) {
   const bool times = p->base_rtt_ns <= MRC_CC_MAX_NS && p->target_delay_ns <= MRC_CC_MAX_NS &&
                      p->adjust_period_threshold_ns <= MRC_CC_MAX_NS &&
-                     p->qa_threshold_ns <= MRC_CC_MAX_NS;
+                     p->qa_threshold_ns <= MRC_CC_MAX_NS && p->md_threshold_ns <= MRC_CC_MAX_NS;
   const bool bytes = p->max_cwnd <= MRC_CC_MAX_BYTES && p->fi <= MRC_CC_MAX_BYTES &&
                      p->eta <= MRC_CC_MAX_BYTES && p->adjust_bytes_threshold <= MRC_CC_MAX_BYTES;
   return times && bytes && p->link_bps <= MRC_CC_MAX_BPS &&
@@ -84,7 +88,9 @@ static int init(struct mrc_cc *cc, const struct mrc_cc_config *config) {
   nscc->base_limit_ns = profile->base_rtt_ns != 0 ? profile->base_rtt_ns : UINT64_MAX;
   if (config->planes == 0 || !valid(profile)) return -EINVAL;
   fill(profile, config->mtu_bytes, config->planes);
-  if (profile->qa_threshold_ns < profile->target_delay_ns || profile->max_cwnd < config->mtu_bytes)
+  const uint64_t target_ns = profile->target_delay_ns;
+  if (profile->qa_threshold_ns < target_ns || profile->md_threshold_ns < target_ns ||
+      profile->max_cwnd < config->mtu_bytes)
     return -EINVAL;
   cc->max_bytes = mrc_min_u64(config->max_bytes, profile->max_cwnd);
   cc->min_bytes = mrc_min_u64(config->mtu_bytes, cc->max_bytes);
@@ -92,8 +98,7 @@ static int init(struct mrc_cc *cc, const struct mrc_cc_config *config) {
   /* No single step is larger than the largest window. */
   profile->fi = mrc_min_u64(profile->fi, cc->max_bytes);
   profile->eta = mrc_min_u64(profile->eta, cc->max_bytes);
-  const uint64_t mtu_4b =
-      mul_div(4ull * config->mtu_bytes, profile->target_delay_ns, REFERENCE_RTT_NS);
+  const uint64_t mtu_4b = mul_div(4ull * config->mtu_bytes, target_ns, REFERENCE_RTT_NS);
   nscc->alpha = mul_div(mtu_4b, bdp_bytes(profile, config->planes), REFERENCE_BDP_BYTES);
   nscc->alpha = mrc_min_u64(nscc->alpha, cc->max_bytes);
   return 0;
@@ -170,12 +175,12 @@ static void react(struct mrc_cc *cc, const struct mrc_cc_ack *ack, uint64_t dela
       nscc->gathered += mul_div(nscc->alpha, target_ns - delay_ns, target_ns) * ack->bytes;
   } else {
     nscc->calm_bytes = 0;
+    const bool high = delay_ns > nscc->profile.md_threshold_ns;
     if (ack->ce && delay_ns >= target_ns)
       multiplicative_decrease(cc, base_rtt_ns(nscc, ack), now_ns);
-    else if (!ack->ce && delay_ns > nscc->profile.qa_threshold_ns)
+    else if (!ack->ce && high)
       multiplicative_decrease(cc, base_rtt_ns(nscc, ack) + delay_ns, now_ns);
-    else if (!ack->ce)
-      nscc->gathered += nscc->profile.fi * ack->bytes;
+    if (!ack->ce) nscc->gathered += nscc->profile.fi * ack->bytes / (high ? FAIR_SLOWDOWN : 1);
   }
   adjust(cc, ack->bytes, now_ns);
 }

@@ -177,17 +177,23 @@ void mrc_qp_touch(struct mrc_engine *engine, struct mrc_qp *qp) {
   mrc_list_append(&engine->ready, &qp->ready);
 }
 
+void mrc_qp_touch_first(struct mrc_engine *engine, struct mrc_qp *qp) {
+  mrc_node_leave(&qp->ready);
+  mrc_list_prepend(&engine->ready, &qp->ready);
+}
+
 void mrc_qp_touch_to_answer(struct mrc_engine *engine, struct mrc_qp *qp) {
   mrc_list_append(&engine->ready, &qp->ready);
   mrc_list_append(&engine->answering, &qp->answering);
 }
 
-/* A port can be sent on again: whoever had to do without it gets a turn. */
+/* A port can be sent on again: whoever had to do without it gets a turn, and what it owed meanwhile
+   leaves first. Data would fill a small socket again, each time. */
 static void wake_waiting(struct mrc_engine *engine) {
   while (!mrc_list_is_empty(&engine->waiting)) {
     struct mrc_qp *qp = MRC_NODE_OWNER(engine->waiting.next, struct mrc_qp, waiting);
     mrc_node_leave(&qp->waiting);
-    mrc_qp_touch(engine, qp);
+    mrc_qp_touch_to_answer(engine, qp);
   }
 }
 

@@ -17,7 +17,7 @@
 #include "wire.h"
 
 #define MRC_MAX_BURSTS 64      /* bursts of one transmit */
-#define MRC_QUANTUM_BURSTS 4   /* of one QP before the next QP has its turn */
+#define MRC_QUANTUM_BURSTS 4   /* of one QP before the next QP has its turn; 1 where spray is set */
 #define MRC_ARENA_PACKETS 2048 /* packets of one transmit */
 #define MRC_MAX_EV_PROBES 1024 /* EV probes outstanding */
 #define MRC_MAX_ANSWERS 256    /* endpoint responses waiting to be sent */

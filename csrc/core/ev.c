@@ -236,14 +236,29 @@ uint16_t mrc_evset_any(struct mrc_evset *set, uint32_t plane_index) {
   return MRC_EV_NONE;
 }
 
+static void set_marked(struct mrc_evset *set, struct mrc_ev *ev, uint32_t marked) {
+  struct mrc_ev_plane *plane = &set->planes[ev->port - 1];
+  plane->marked = plane->marked + marked - ev->marked;
+  ev->marked = marked & MRC_EV_ALWAYS_MARKED;
+}
+
+/* Whether the EV is marked more often than not, and half as often again as its plane's EVs are on
+   average. Where all are equally full, to leave one overfills the others. */
+static bool is_fuller(const struct mrc_ev_plane *plane, const struct mrc_ev *ev) {
+  return ev->marked > MRC_EV_ALWAYS_MARKED / 2 &&
+         2u * ev->marked * plane->n_active > 3u * plane->marked;
+}
+
 bool mrc_evset_on_skip(struct mrc_evset *set, uint16_t index, uint64_t sent_ns, uint64_t now_ns) {
   struct mrc_ev *ev = &set->evs[index];
   const struct mrc_ev_plane *plane = &set->planes[ev->port - 1];
   if (ev->place >= plane->n_active) return false; /* not in use */
   const bool was_good = ev->state == MRC_EV_GOOD;
+  set_marked(set, ev, ev->marked + (MRC_EV_ALWAYS_MARKED - ev->marked + 15u) / 16u);
   /* What left before the last change says nothing about it. And where half of the paths are busy,
      this one is not busier than the others. */
-  const bool counts = sent_ns > ev->steered_ns && ev->skip_level < MRC_EV_MAX_SKIP_LEVEL;
+  const bool counts =
+      sent_ns > ev->steered_ns && ev->skip_level < MRC_EV_MAX_SKIP_LEVEL && is_fuller(plane, ev);
   if (counts && (ev->skip_level > 0 || plane->n_skip < plane->n_active / 2)) {
     set_skip_level(set, ev, (uint8_t)(ev->skip_level + 1));
     set_skip(ev);
@@ -257,6 +272,7 @@ bool mrc_evset_on_skip(struct mrc_evset *set, uint16_t index, uint64_t sent_ns, 
 
 void mrc_evset_on_clear(struct mrc_evset *set, uint16_t index, uint64_t sent_ns, uint64_t now_ns) {
   struct mrc_ev *ev = &set->evs[index];
+  if (ev->marked > 0) set_marked(set, ev, ev->marked - (ev->marked + 15u) / 16u);
   if (ev->skip_level == 0 || sent_ns <= ev->steered_ns) return;
   set_skip_level(set, ev, (uint8_t)(ev->skip_level - 1));
   ev->steered_ns = now_ns;
@@ -288,6 +304,7 @@ static void retire(struct mrc_evset *set, uint16_t index) {
   struct mrc_ev_plane *plane = &set->planes[ev->port - 1];
   if (ev->place >= plane->n_active) return;
   set_skip_level(set, ev, 0);
+  set_marked(set, ev, 0);
   set_trial(set, ev, false);
   const uint16_t backup = find_backup(set, plane);
   if (backup < plane->n) {

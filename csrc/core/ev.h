@@ -11,6 +11,7 @@
 
 #define MRC_EV_NONE UINT16_MAX
 #define MRC_EV_MAX_SKIP_LEVEL 6 /* the longest skip is one turn in 64 */
+#define MRC_EV_ALWAYS_MARKED 63
 
 /* What EVs have in common: the addresses of both ends, but for what tells paths apart. */
 struct mrc_ev_ends {
@@ -39,8 +40,9 @@ struct mrc_ev {
   uint8_t port;
   uint8_t tx_index;
   uint8_t state;      /* enum mrc_ev_state */
-  uint8_t skip_level; /* marked again and again: takes one turn in 1 << skip_level */
+  uint8_t skip_level; /* marked more than others: takes one turn in 1 << skip_level */
   uint8_t skip_turns; /* to sit out yet, while SKIP */
+  uint8_t marked : 6; /* how often answers told of marks lately, of MRC_EV_ALWAYS_MARKED */
   bool proven : 1;    /* has delivered something, or answered a probe */
   bool on_trial : 1;  /* in the rotation, not proven, and its first burst is under way */
 };
@@ -57,6 +59,7 @@ struct mrc_ev_plane {
   uint16_t next;   /* position in the rotation */
   uint16_t n_skip; /* EVs with a skip level */
   uint16_t n_on_trial;
+  uint32_t marked; /* sum over its EVs */
 };
 
 struct mrc_evset {

@@ -211,6 +211,8 @@ bool mrc_qp_may_move(uint8_t from, uint8_t to);
 
 /* Marks the QP as having something to send or to re-time; the next transmit visits it. */
 void mrc_qp_touch(struct mrc_engine *engine, struct mrc_qp *qp);
+/* The same at once, for one whose turn was in vain: the port did not take what it sent. */
+void mrc_qp_touch_first(struct mrc_engine *engine, struct mrc_qp *qp);
 /* The same for one that owes its peer an answer: that leaves before the data of any QP. */
 void mrc_qp_touch_to_answer(struct mrc_engine *engine, struct mrc_qp *qp);
 /* Ask the cache for what a turn of the QP or a packet for it will touch: with thousands of QPs all

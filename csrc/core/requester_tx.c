@@ -280,6 +280,9 @@ bool mrc_requester_transmit(struct mrc_engine *engine, struct mrc_qp *qp, uint64
     const enum fill fill = fill_burst(engine, qp, now_ns);
     if (fill == FILL_FULL) return false;
     if (fill == FILL_DRY) return true;
+    /* Who asks for a grain gets it among QPs too: four packets in a row to one peer, from many
+       hosts at once, are a queue there. A turn costs as much as a tenth of a packet. */
+    if (qp->attr.spray != 0 && !mrc_list_is_empty(&engine->ready)) break;
   }
   mrc_qp_touch(engine, qp); /* its next turn comes after the others' */
   return true;
@@ -324,5 +327,5 @@ void mrc_requester_on_refused(struct mrc_engine *engine, struct mrc_qp *qp,
     struct mrc_plane *asker = &qp->planes[mrc_qp_window_of(qp, slot->plane)];
     asker->unasked_bytes = asker->cc.cwnd_bytes; /* it may be the one that asked */
   }
-  mrc_qp_touch(engine, qp);
+  mrc_qp_touch_first(engine, qp);
 }

@@ -87,6 +87,7 @@ static void test_init__defaults_from_base_rtt_and_rate(void) {
     CHECK_EQ(p->adjust_bytes_threshold, 8 * rows[i].mtu);
     CHECK_EQ(p->qa_gate, 3);
     CHECK_EQ(p->qa_threshold_ns, 4 * rows[i].target_ns);
+    CHECK_EQ(p->md_threshold_ns, rows[i].target_ns * 11 / 10);
   }
 }
 
@@ -100,6 +101,7 @@ static void test_init__keeps_what_is_given(void) {
                                        .adjust_period_threshold_ns = 13,
                                        .adjust_bytes_threshold = 14,
                                        .qa_threshold_ns = 21 * US,
+                                       .md_threshold_ns = 22 * US,
                                        .qa_gate = 2,
                                        .fi_scale = 15,
                                        .gamma = 16,
@@ -134,6 +136,8 @@ static void test_init__refuses(void) {
       {.adjust_period_threshold_ns = MRC_CC_MAX_NS + 1},
       {.qa_threshold_ns = MRC_CC_MAX_NS + 1},
       {.qa_threshold_ns = TARGET - 1}, /* below the target */
+      {.md_threshold_ns = MRC_CC_MAX_NS + 1},
+      {.md_threshold_ns = TARGET - 1}, /* below the target */
       {.max_cwnd = MRC_CC_MAX_BYTES + 1},
       {.max_cwnd = MTU - 1},
       {.fi = MRC_CC_MAX_BYTES + 1},
@@ -164,14 +168,14 @@ static void test_on_ack__four_cases(void) {
     uint64_t bytes;
     uint64_t cwnd_bytes;
   } rows[] = {
-      {20 * US, false, 50000, 100000 + 511 + 62577 / 2},    /* alpha (75 - 20) / 75 = 62577 */
-      {TARGET - 1, false, 50000, 100000 + 511},             /* next to nothing */
-      {TARGET, false, 50000, 100000 + 511 + 17065 / 2},     /* fair increase: fi */
-      {4 * TARGET, false, 50000, 100000 + 511 + 17065 / 2}, /* the same for all of them */
-      {4 * TARGET + 1, false, 4096, 59506 + 511},           /* qa_threshold_ns: as if marked */
-      {0, true, 50000, 100000 + 511},                       /* nothing */
-      {TARGET - 1, true, 50000, 100000 + 511},              /* nothing */
-      {150 * US, true, 4096, 60000 + 511},                  /* 1 - 0.8 (150 - 75) / 150 = 0.6 */
+      {20 * US, false, 50000, 100000 + 511 + 62577 / 2}, /* alpha (75 - 20) / 75 = 62577 */
+      {TARGET - 1, false, 50000, 100000 + 511},          /* next to nothing */
+      {TARGET, false, 50000, 100000 + 511 + 17065 / 2},  /* fair increase: fi */
+      {82500, false, 50000, 100000 + 511 + 17065 / 2},   /* the same for all of them */
+      {82501, false, 4096, 60226 + 511 + 232},           /* as if marked, and fi / 5 */
+      {0, true, 50000, 100000 + 511},                    /* nothing */
+      {TARGET - 1, true, 50000, 100000 + 511},           /* nothing */
+      {150 * US, true, 4096, 60000 + 511},               /* 1 - 0.8 (150 - 75) / 150 = 0.6 */
   };
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
     CHECK_ROW(i);
@@ -462,7 +466,10 @@ static void test_asks_for_sack__when_it_must_wait(void) {
     bool asks;
   } rows[] = {
       {100000, 100000 - MTU, 0, 16384, false},
-      {100000, 100000 - MTU + 1, 0, 16384, true},
+      {100000, 100000 - MTU + 1, 16383, 16384, false}, /* others are under way */
+      {100000, 100000 - MTU + 1, 16384, 16384, true},
+      {32767, 32767 - MTU, 0, 16384, false},
+      {32767, 32767 - MTU + 1, 0, 16384, true},
       {16384, 0, 0, 16384, false},
       {16383, 0, 0, 16384, true},       /* the receiver would wait for more than may be in flight */
       {100000, 0, 99999, 16384, false}, /* it does not wait so long */

@@ -8,26 +8,56 @@
 static const uint8_t four[4] = {1, 2, 3, 4};
 
 /* One of host 1's QPs has data for many transmits and was there first; another owes an answer. */
-static void test_answers__leave_before_the_data_of_other_qps(void) {
+struct two_qps {
+  struct mrc_pair *pair;
+  mrc_engine *engine; /* of host 1 */
+  int asked;          /* the end at host 0 of the QP that owes one, once asked */
+};
+
+static struct two_qps open_two_qps(void) {
   struct mrc_pair *p = open_pair();
   const int busy = open_qp(p, .from = 1, .to = 0, .memory_bytes = 256 * MTU);
   const int asked = open_qp(p, .memory_bytes = 64);
   prove_paths(p->hosts[1].engine, p->ends[busy]->qpn);
-  struct forge forge = make_forge(p, asked, four);
   p->ends[busy]->audit.unwatched = p->ends[p->ends[busy]->peer]->audit.unwatched = true;
   run_for(p, MS);
   CHECK_EQ(mrc_pair_write(p, busy, 256 * MTU), 0);
+  return (struct two_qps){p, p->hosts[1].engine, asked};
+}
+
+static void ask(const struct two_qps *qps) {
+  struct forge forge = make_forge(qps->pair, qps->asked, four);
   forge.wire = (struct mrc_wire){.opcode = MRC_OP_PROBE, .dest_qpn = forge.wire.dest_qpn};
-  CHECK_EQ(send_forge(p, &forge), 0);
+  CHECK_EQ(send_forge(qps->pair, &forge), 0);
+}
+
+static void check_answer_leaves_first(const struct two_qps *qps) {
   static const int all_taken[4] = {1, 1, 1, 1};
-  mrc_engine *engine = p->hosts[1].engine;
   struct mrc_burst bursts[4];
-  CHECK_EQ(mrc_engine_transmit(engine, bursts, 4, p->now_ns), 4);
+  CHECK_EQ(mrc_engine_transmit(qps->engine, bursts, 4, qps->pair->now_ns), 4);
   CHECK_EQ(bursts[0].packets[0].header[0], MRC_OP_SACK);
   for (int i = 1; i < 4; i++)
     CHECK(mrc_opcode_is_data(bursts[i].packets[0].header[0]));
-  mrc_engine_commit(engine, bursts, all_taken, 4, p->now_ns);
-  mrc_pair_destroy(p);
+  mrc_engine_commit(qps->engine, bursts, all_taken, 4, qps->pair->now_ns);
+}
+
+static void test_answers__leave_before_the_data_of_other_qps(void) {
+  const struct two_qps qps = open_two_qps();
+  ask(&qps);
+  check_answer_leaves_first(&qps);
+  mrc_pair_destroy(qps.pair);
+}
+
+static void test_answers__leave_before_data_when_a_port_has_room_again(void) {
+  const struct two_qps qps = open_two_qps();
+  struct mrc_burst burst;
+  mrc_engine_port_blocked(qps.engine, 1, true, qps.pair->now_ns);
+  CHECK_EQ(mrc_engine_transmit(qps.engine, &burst, 1, qps.pair->now_ns), 0);
+  ask(&qps);
+  CHECK_EQ(mrc_engine_transmit(qps.engine, &burst, 1, qps.pair->now_ns), 0);
+  mrc_engine_port_blocked(qps.engine, 1, false, qps.pair->now_ns);
+  check_answer_leaves_first(&qps);
+  mrc_pair_destroy(qps.pair);
 }
 
 /* The grain of spraying is bytes: a new window of whole packets holds many short ones. */
@@ -68,6 +98,60 @@ static void test_answers__wait_for_a_port(void) {
   mrc_pair_destroy(p);
 }
 
+/* Three QPs of host 1 that have data for many transmits, and send it packet by packet. */
+enum { SPRAYING = 3 };
+
+struct spraying {
+  struct mrc_pair *pair;
+  mrc_engine *engine;
+  uint32_t index[SPRAYING]; /* of the QPs in the engine */
+};
+
+static struct spraying open_spraying(void) {
+  struct spraying s = {.pair = open_pair()};
+  s.engine = s.pair->hosts[1].engine;
+  for (int i = 0; i < SPRAYING; i++) {
+    const int end = open_qp(s.pair, .from = 1, .to = 0, .spray = 1, .memory_bytes = 64 * MTU);
+    const uint32_t qpn = s.pair->ends[end]->qpn;
+    prove_paths(s.engine, qpn);
+    s.index[i] = mrc_engine_qp(s.engine, qpn)->index;
+    s.pair->ends[end]->audit.unwatched = true;
+    CHECK_EQ(mrc_pair_write(s.pair, end, 64 * MTU), 0);
+  }
+  return s;
+}
+
+/* Whose bursts they are, in turn from a QP on; the first n_taken are taken. */
+static void check_turns(const struct spraying *s, int first, int n_taken) {
+  enum { BURSTS = 7 };
+  struct mrc_burst bursts[BURSTS];
+  int taken[BURSTS];
+  CHECK_EQ(mrc_engine_transmit(s->engine, bursts, BURSTS, s->pair->now_ns), BURSTS);
+  for (int i = 0; i < BURSTS; i++) {
+    CHECK_ROW((size_t)i);
+    CHECK_EQ(bursts[i].n_packets, 1);
+    CHECK_EQ(bursts[i]._qp, s->index[(first + i) % SPRAYING]);
+    taken[i] = i < n_taken;
+  }
+  mrc_engine_commit(s->engine, bursts, taken, BURSTS, s->pair->now_ns);
+}
+
+static void test_turns__of_qps_that_spray_packets_are_a_packet_long(void) {
+  const struct spraying s = open_spraying();
+  check_turns(&s, 0, 7);
+  check_turns(&s, 1, 7);
+  mrc_pair_destroy(s.pair);
+}
+
+static void test_turns__in_vain_are_not_lost(void) {
+  const struct spraying s = open_spraying();
+  check_turns(&s, 0, 1);
+  check_turns(&s, 1, 4);
+  check_turns(&s, 2, 0);
+  check_turns(&s, 2, 7);
+  mrc_pair_destroy(s.pair);
+}
+
 /* Two QPs whose immediates find the CQ full: each place that comes free goes to the other one. */
 static void test_held__qps_take_turns_for_the_cq(void) {
   enum { EACH = 12, DEPTH = 16 };
@@ -93,5 +177,8 @@ static void test_held__qps_take_turns_for_the_cq(void) {
 }
 
 CHECK_MAIN(RUN(test_answers__leave_before_the_data_of_other_qps),
+           RUN(test_answers__leave_before_data_when_a_port_has_room_again),
            RUN(test_burst__takes_many_short_packets_from_the_start),
-           RUN(test_answers__wait_for_a_port), RUN(test_held__qps_take_turns_for_the_cq))
+           RUN(test_answers__wait_for_a_port),
+           RUN(test_turns__of_qps_that_spray_packets_are_a_packet_long),
+           RUN(test_turns__in_vain_are_not_lost), RUN(test_held__qps_take_turns_for_the_cq))

@@ -106,6 +106,12 @@ static void test_next__leaves_backups_alone(void) {
   mrc_evset_free(&set);
 }
 
+/* Answers that told of a mark, of packets that left nobody knows when. */
+static void mark(struct mrc_evset *set, uint16_t ev, int times) {
+  for (int i = 0; i < times; i++)
+    mrc_evset_on_skip(set, ev, 0, 10);
+}
+
 static void test_on_skip__sits_out_one_turn(void) {
   struct mrc_evset set = make_set(0);
   int counts[N];
@@ -138,6 +144,7 @@ static void test_on_skip__lasts_longer_when_marks_repeat(void) {
   };
   struct mrc_evset set = make_set(0);
   int counts[N];
+  mark(&set, 1, 40);
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
     CHECK_ROW(i);
     if (rows[i].mark)
@@ -156,20 +163,43 @@ static void test_on_skip__lasts_longer_when_marks_repeat(void) {
   mrc_evset_free(&set);
 }
 
+/* A mark now and then is no reason to leave a path, nor is one on each packet of every path. */
+static void test_on_skip__lasts_one_turn_where_others_are_as_full(void) {
+  struct mrc_evset set = make_set(0);
+  for (uint64_t now_ns = 10; now_ns < 1000; now_ns += 10) {
+    mrc_evset_on_skip(&set, 0, now_ns - 5, now_ns);
+    for (int i = 0; i < 3; i++)
+      mrc_evset_on_clear(&set, 0, now_ns - 5, now_ns);
+    CHECK_EQ(set.evs[0].skip_level, 0);
+  }
+  for (uint16_t i = 0; i < PER_PLANE; i++)
+    mark(&set, i, 40);
+  for (uint16_t i = 0; i < PER_PLANE; i++) {
+    mrc_evset_on_skip(&set, i, 2000, 2010);
+    CHECK_EQ(set.evs[i].skip_level, 0);
+  }
+  for (int i = 0; i < 100; i++)
+    mrc_evset_on_clear(&set, 1, 2000, 2010);
+  CHECK_EQ(set.evs[1].marked, 0);
+  CHECK_EQ(set.planes[0].marked, 3 * MRC_EV_ALWAYS_MARKED);
+  mrc_evset_free(&set);
+}
+
 /* Where half of a plane is marked, the rest only pauses for a turn; and nothing is left to avoid
    when those that were not marked have gone. */
 static void test_on_skip__avoids_no_more_than_half_of_a_plane(void) {
   struct mrc_evset set = make_set(0);
   for (uint16_t i = 0; i < PER_PLANE; i++) {
-    CHECK(mrc_evset_on_skip(&set, i, 5, 10));
-    CHECK_EQ(set.evs[i].skip_level, i < PER_PLANE / 2);
-  }
-  for (uint16_t i = 0; i < PER_PLANE / 2; i++)
+    mark(&set, i, 40);
+    mrc_evset_on_skip(&set, i, 5, 10);
     CHECK(!mrc_evset_on_skip(&set, i, 15, 20));
+    CHECK_EQ(set.evs[i].skip_level, i < PER_PLANE / 2 ? 2 : 0);
+  }
   for (uint16_t i = PER_PLANE / 2; i < PER_PLANE; i++)
     CHECK(mrc_evset_on_loss(&set, i, &back, 20));
   CHECK(mrc_evset_next(&set, 0, &prng) < PER_PLANE / 2);
   CHECK_EQ(set.planes[0].n_skip, 0);
+  CHECK_EQ(set.planes[0].marked, PER_PLANE / 2 * MRC_EV_ALWAYS_MARKED);
   mrc_evset_free(&set);
 }
 
@@ -348,6 +378,7 @@ static void test_trial__none_for_what_answered_before(void) {
 CHECK_MAIN(RUN(test_init__refuses), RUN(test_addresses__are_those_given),
            RUN(test_next__turns_evenly_in_its_plane), RUN(test_next__leaves_backups_alone),
            RUN(test_on_skip__sits_out_one_turn), RUN(test_on_skip__lasts_longer_when_marks_repeat),
+           RUN(test_on_skip__lasts_one_turn_where_others_are_as_full),
            RUN(test_on_skip__avoids_no_more_than_half_of_a_plane),
            RUN(test_next__when_all_are_skipped_one_comes_back),
            RUN(test_on_loss__is_replaced_in_the_same_plane),

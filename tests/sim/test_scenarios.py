@@ -97,6 +97,12 @@ def test_lossy_ev__is_left_at_once() -> None:
     assert bad.met and bad.value is not None and 0 < bad.value < 3
 
 
+def test_both_ways__full_ports_do_not_hold_up_sacks() -> None:
+    """Where they do, each host waits for what the other one owes it, and they take turns."""
+    for part in reader.load("both-ways").parts:
+        assert all(outcome.met for outcome in by_name(part).values()), part.variant
+
+
 def test_loss_of_control__completes() -> None:
     scenario = reader.load("loss-of-control", {"traffic.0.writes": 16})
     result = run(scenario, seed=1)

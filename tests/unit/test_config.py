@@ -55,6 +55,7 @@ def test_config__each_value_out_of_range_is_named(name: str, values: list[int]) 
         ("adjust_period_threshold_ns", [-1, 10**9 + 1]),
         ("adjust_bytes_threshold", [-1, 2**30 + 1]),
         ("qa_threshold_ns", [-1, 10**9 + 1]),
+        ("md_threshold_ns", [-1, 10**9 + 1]),
         ("qa_gate", [-1, 17]),
         ("fi_scale", [-1, 10**9 + 1]),
         ("gamma", [-1, 10**6 + 1]),
@@ -67,10 +68,11 @@ def test_profile__each_value_out_of_range_is_named(name: str, values: list[int])
             CcParameters(**{name: value})
 
 
-def test_profile__quick_adapt_waits_for_more_than_the_target() -> None:
-    assert CcParameters(target_delay_ns=5000, qa_threshold_ns=5000).fi == 0
-    with pytest.raises(ConfigError, match="qa_threshold_ns"):
-        CcParameters(target_delay_ns=5000, qa_threshold_ns=4999)
+@pytest.mark.parametrize("name", ["qa_threshold_ns", "md_threshold_ns"])
+def test_profile__thresholds_are_at_the_target_or_above(name: str) -> None:
+    assert CcParameters(**{"target_delay_ns": 5000, name: 5000}).fi == 0
+    with pytest.raises(ConfigError, match=f"^{name}: 4999 is below target_delay_ns"):
+        CcParameters(**{"target_delay_ns": 5000, name: 4999})
 
 
 def test_profile__names_are_those_of_the_struct() -> None:
