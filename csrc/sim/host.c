@@ -5,6 +5,7 @@
 
 #include "core/base.h"
 #include "core/burst.h"
+#include "core/drops.h"
 #include "sim/fabric.h"
 
 enum {
@@ -12,7 +13,8 @@ enum {
   MAX_TURNS = 64,     /* of the driver loop before time must go on */
   MAX_BURSTS = 65536, /* transmit calls of one turn */
   TRACE_ENTRIES = 64, /* the fabric has a trace of its own */
-  FIRST_SPORT = 49152
+  FIRST_SPORT = 49152,
+  QPN_AT = 5 /* byte of the BTH */
 };
 
 /* Bytes of an address that name host, plane and path + 1; path 0 is the host's own address. */
@@ -134,6 +136,11 @@ void mrc_sim_host_drained(struct mrc_sim *sim, uint32_t index, const struct mrc_
 
 /* ---- receiving ---- */
 
+static uint32_t qpn_of(const struct mrc_frame *packet) {
+  const uint8_t *at = &packet->header[QPN_AT];
+  return (uint32_t)at[0] << 16 | get_u16(&at[1]);
+}
+
 static void receive_packet(struct mrc_sim *sim, uint32_t index, const struct mrc_frame *packet) {
   struct mrc_meta meta = {.flow_label = packet->flow_label,
                           .sport = packet->sport,
@@ -147,6 +154,7 @@ static void receive_packet(struct mrc_sim *sim, uint32_t index, const struct mrc
   const uint8_t *bytes = assemble(sim, packet);
   const int drop = mrc_engine_receive(sim->hosts[index].engine, bytes, mrc_frame_udp_bytes(packet),
                                       &meta, sim->now_ns);
+  if (drop == MRC_DROP_DUPLICATE && !packet->extra) mrc_traffic_on_repeated(sim, qpn_of(packet));
   if (sim->config.audit) mrc_fabric_watch_received(sim, packet, bytes, drop);
   clear_scratch(sim, packet);
 }

@@ -222,6 +222,7 @@ static void qp_info(const mrc_sim *sim, uint32_t index, struct mrc_sim_flow_info
   info->packets_sent = from.packets_sent;
   info->packets_retransmitted = from.packets_retransmitted;
   info->packets_spurious = from.packets_spurious;
+  info->packets_repeated = sim->traffic.flows[index].repeated;
   info->rtt_ns = from.rtt_ns;
   for (uint32_t plane = 0; plane < sim->config.planes; plane++)
     info->packets_lost += from.planes[plane].lost;

@@ -47,13 +47,14 @@ struct mrc_sim_config {
   uint64_t fabric_delay_ns;
   uint64_t jitter_ns;      /* added to every link's delay at random, order is kept */
   uint64_t buffer_bytes;   /* of each class of a switch port; 0: no limit */
-  uint64_t ecn_low_bytes;  /* the ramp of ECN marking, on all ports but those to hosts */
+  uint64_t ecn_low_bytes;  /* the ramp of ECN marking, on the ports of switches */
   uint64_t ecn_high_bytes; /* 0: no marking */
   uint64_t sndbuf_bytes;   /* a host's port is blocked while more than this waits in it */
   uint64_t wake_ns;        /* from the arrival of a packet to the run of its host's driver */
   uint64_t sample_ns;      /* between two samples of each flow; 0: none */
   uint64_t cc_base_rtt_ns; /* round trip of the empty fabric */
   uint64_t memory_bytes;   /* of the memory region that all hosts share, at least a write long */
+  uint32_t ecn_last_hop;   /* 1: ports to hosts mark too */
   uint32_t trims;          /* 1: a full buffer trims writes to their header */
   uint32_t audit;          /* 1: check every invariant after every event, with content and memory of
                               each flow's own; MRC only, some five times the cost */
@@ -141,8 +142,10 @@ struct mrc_sim_flow_info {
   uint64_t bytes_received;
   uint64_t packets_sent;
   uint64_t packets_retransmitted;
-  uint64_t packets_spurious;
-  uint64_t packets_lost; /* as the sender takes it, on all planes */
+  uint64_t packets_spurious; /* retransmitted in vain, as the sender takes it */
+  uint64_t packets_repeated; /* came with payload that had come before; without those that faults
+                                duplicated */
+  uint64_t packets_lost;     /* as the sender takes it, on all planes */
   int64_t rtt_ns;
 };
 

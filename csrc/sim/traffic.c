@@ -261,6 +261,10 @@ void mrc_traffic_on_completion(struct mrc_sim *sim, const struct mrc_wc *wc) {
   post(sim, index);
 }
 
+void mrc_traffic_on_repeated(struct mrc_sim *sim, uint32_t qpn) {
+  sim->traffic.flows[mrc_traffic_flow_of(qpn)].repeated++;
+}
+
 void mrc_traffic_on_event(struct mrc_sim *sim, const struct mrc_event *event) {
   static const uint8_t types[] = {[MRC_EVENT_EV_STATE] = MRC_SIM_EV_STATE + 1,
                                   [MRC_EVENT_PLANE] = MRC_SIM_PLANE_STATE + 1,

@@ -26,6 +26,7 @@ struct mrc_sim_flow {
   uint32_t posted;
   uint32_t completed;
   uint32_t failed;
+  uint64_t repeated;   /* see mrc_sim_flow_info */
   uint32_t arrived;    /* writes complete at `to`; only counted when another flow waits */
   uint64_t *wanted_ns; /* of each write */
   uint64_t first_ns;
@@ -49,6 +50,8 @@ void mrc_traffic_on_time(struct mrc_sim *sim, uint32_t flow);
 /* The time is over in which a flow may use some of its paths alone. */
 void mrc_traffic_allow(struct mrc_sim *sim, uint32_t flow);
 void mrc_traffic_on_completion(struct mrc_sim *sim, const struct mrc_wc *wc);
+/* A packet for this QP brought payload that it has already, and no fault duplicated it. */
+void mrc_traffic_on_repeated(struct mrc_sim *sim, uint32_t qpn);
 void mrc_traffic_on_event(struct mrc_sim *sim, const struct mrc_event *event);
 
 /* QP number of a flow's sender (end 0) or receiver (end 1). */

@@ -188,7 +188,8 @@ def _sent_again(check: Check, result: Result) -> float:
 
 
 def _spurious(check: Check, result: Result) -> float:
-    return sum(result.infos[i].packets_spurious for i in result.of_group(check.group))
+    """By the truth of the fabric: what receivers had already, whatever senders take for lost."""
+    return sum(result.infos[i].packets_repeated for i in result.of_group(check.group))
 
 
 def _lost_per_dead_path(check: Check, result: Result) -> float | None:

@@ -87,6 +87,7 @@ class FlowInfo:
     packets_sent: int
     packets_retransmitted: int
     packets_spurious: int
+    packets_repeated: int
     packets_lost: int
     rtt_ns: int
 

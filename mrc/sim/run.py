@@ -96,6 +96,7 @@ def _config(scenario: Scenario, flows: list[Flow], seed: int) -> dict[str, int]:
     kind = transport.pop("kind")
     hashed = scenario.topology.routing if kind == "mrc" else "ecmp"
     topology["routing"] = native.ROUTING[hashed]
+    topology["ecn_last_hop"] = int(scenario.topology.ecn_last_hop)
     topology["trims"] = int(topology.pop("trimming"))
     topology.pop("mtu")  # packets are as long as path_mtu says
     if kind == "ecmp-planes":

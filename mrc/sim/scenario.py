@@ -52,6 +52,7 @@ class Topology:
     buffer_bytes: int  # of a switch port, for data and for control; 0: no limit
     ecn_low_bytes: int
     ecn_high_bytes: int  # 0: no marking
+    ecn_last_hop: bool  # whether ports to hosts mark too
     trimming: bool
     wake_ns: int  # from the arrival of a packet to the run of the host's driver
     sndbuf_bytes: int

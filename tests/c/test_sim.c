@@ -117,6 +117,32 @@ static void test_run__faults_have_their_time(void) {
   mrc_sim_destroy(sim);
 }
 
+/* A path that is late by 3 ms: its packets are taken for lost, and all of them arrive. */
+static void test_run__repeated_is_what_came_twice(void) {
+  mrc_sim *sim = open_sim(.planes = 2);
+  CHECK_EQ(add_fault(sim, .target = MRC_SIM_PLANE, .at_ns = 100 * US, .until_ns = 110 * US,
+                     .kind = MRC_SIM_DELAY, .a = 3 * MS),
+           0);
+  CHECK_EQ(add_flow(sim, .bytes = 1 << 20, .writes = 200), 0);
+  CHECK_EQ(mrc_sim_run(sim, 500 * MS), 1);
+  const struct mrc_sim_flow_info info = info_of(sim, 0);
+  CHECK_EQ(stats_of(sim).lost, 0);
+  CHECK(info.packets_retransmitted > 0);
+  CHECK_EQ(info.packets_repeated, info.packets_retransmitted);
+  mrc_sim_destroy(sim);
+}
+
+static void test_run__copies_of_a_fault_are_not_repeated(void) {
+  mrc_sim *sim = open_sim();
+  CHECK_EQ(add_fault(sim, .target = MRC_SIM_ALL, .kind = MRC_SIM_DUPLICATE, .a = 100000, .b = 100),
+           0);
+  CHECK_EQ(add_flow(sim, .bytes = 1 << 20, .writes = 8), 0);
+  CHECK_EQ(mrc_sim_run(sim, 500 * MS), 1);
+  CHECK_EQ(info_of(sim, 0).packets_retransmitted, 0);
+  CHECK_EQ(info_of(sim, 0).packets_repeated, 0);
+  mrc_sim_destroy(sim);
+}
+
 static void test_run__loss_of_control_spares_data(void) {
   mrc_sim *sim = open_sim();
   CHECK_EQ(add_fault(sim, .target = MRC_SIM_ALL, .kind = MRC_SIM_LOSE, .a = 1, .b = 4,
@@ -267,9 +293,10 @@ static void test_incast__trims_at_the_last_hop(void) {
 
 CHECK_MAIN(RUN(test_create__refuses_nonsense), RUN(test_add__refuses_nonsense),
            RUN(test_run__contents), RUN(test_run__same_seed_same_trace),
-           RUN(test_run__faults_have_their_time), RUN(test_run__loss_of_control_spares_data),
-           RUN(test_run__a_host_sees_its_port_down), RUN(test_run__no_path_ends_the_flow),
-           RUN(test_run__patience_follows_the_noise_of_hosts),
+           RUN(test_run__faults_have_their_time), RUN(test_run__repeated_is_what_came_twice),
+           RUN(test_run__copies_of_a_fault_are_not_repeated),
+           RUN(test_run__loss_of_control_spares_data), RUN(test_run__a_host_sees_its_port_down),
+           RUN(test_run__no_path_ends_the_flow), RUN(test_run__patience_follows_the_noise_of_hosts),
            RUN(test_traffic__after_another_flow), RUN(test_traffic__begins_after_what_it_waits_for),
            RUN(test_traffic__open_loop_keeps_its_mean), RUN(test_traffic__keeps_to_its_paths),
            RUN(test_traffic__other_paths_later), RUN(test_incast__trims_at_the_last_hop))

@@ -33,7 +33,7 @@ def test_run__every_kind_of_traffic_completes(kind: str) -> None:
     for flow, info in zip(result.flows, result.infos, strict=True):
         assert (info.completed, info.failed) == (flow.writes, 0)
         assert info.bytes_received == flow.writes * 128 * 1024
-        assert info.packets_spurious == 0
+        assert info.packets_spurious == info.packets_repeated == 0
     assert result.stats.lost == result.stats.dropped == result.stats.unroutable == 0
     assert len(result.messages) == result.stats.writes_done
 
