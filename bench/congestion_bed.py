@@ -183,7 +183,13 @@ def _result(
     for number in map(str, range(len(flows))):
         times, arrived = zip(*samples[number], strict=True)
         curves.append(Curve(times, arrived))
-        infos.append(FlowInfo(**sent[number], bytes_received=arrived[-1], packets_lost=0))
+        counts = sent[number]
+        repeated = counts["packets_spurious"]  # all that hosts know of it
+        infos.append(
+            FlowInfo(
+                **counts, packets_repeated=repeated, bytes_received=arrived[-1], packets_lost=0
+            )
+        )
     return Result(
         scenario=scenario,
         seed=seed,

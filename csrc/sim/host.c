@@ -127,10 +127,12 @@ static void transmit(struct mrc_sim *sim, uint32_t index) {
 void mrc_sim_host_drained(struct mrc_sim *sim, uint32_t index, const struct mrc_hop *hop) {
   struct mrc_sim_host *host = &sim->hosts[index];
   const uint32_t bit = 1u << hop->plane;
-  if (!(host->blocked & bit)) return;
+  if (!((host->blocked | host->tcp_blocked) & bit)) return;
   if (mrc_queue_bytes(&hop->queue) > sim->config.sndbuf_bytes / 2) return;
+  if (host->blocked & bit)
+    mrc_engine_port_blocked(host->engine, hop->plane + 1, false, sim->now_ns);
   host->blocked &= ~bit;
-  mrc_engine_port_blocked(host->engine, hop->plane + 1, false, sim->now_ns);
+  host->tcp_blocked &= ~bit;
   mrc_sim_host_kick(sim, index);
 }
 
@@ -167,6 +169,8 @@ static void receive(struct mrc_sim *sim, uint32_t index) {
     struct mrc_frame *next = packet->next;
     if (packet->corrupt)
       sim->record.stats.corrupt++;
+    else if (mrc_tcp_host_is_ours(packet))
+      mrc_tcp_host_receive(sim, packet);
     else if (sim->config.transport == MRC_SIM_GO_BACK_N)
       mrc_gbn_host_receive(sim, packet);
     else
@@ -185,7 +189,13 @@ void mrc_sim_host_arrive(struct mrc_sim *sim, uint32_t index, struct mrc_frame *
   else
     host->inbox_last->next = packet;
   host->inbox_last = packet;
-  const uint64_t run_at_ns = sim->now_ns + sim->config.wake_ns;
+  uint64_t run_at_ns = sim->now_ns + sim->config.wake_ns;
+  const uint64_t noise_ns = sim->config.wake_noise_ns;
+  if (noise_ns > 0) {
+    if (host->late_until_ns < sim->now_ns)
+      host->late_until_ns = run_at_ns + mrc_prng_next(&sim->prng) % (noise_ns + 1);
+    run_at_ns = host->late_until_ns;
+  }
   if (run_at_ns >= host->run_at_ns) return;
   host->run_at_ns = run_at_ns;
   mrc_sim_schedule(sim, run_at_ns, MRC_SIM_ON_RUN, index, NULL);
@@ -227,6 +237,11 @@ void mrc_sim_host_run(struct mrc_sim *sim, uint32_t index) {
     set_timer(sim, index);
     return;
   }
+  if (sim->now_ns < host->late_until_ns) { /* a busy host is late for timers too */
+    host->run_at_ns = host->late_until_ns;
+    mrc_sim_schedule(sim, host->run_at_ns, MRC_SIM_ON_RUN, index, NULL);
+    return;
+  }
   host->run_at_ns = MRC_NEVER;
   uint64_t deadline_ns;
   int turns = 0;
@@ -235,6 +250,8 @@ void mrc_sim_host_run(struct mrc_sim *sim, uint32_t index) {
     receive(sim, index);
     deadline_ns = sim->config.transport == MRC_SIM_GO_BACK_N ? mrc_gbn_host_turn(sim, index)
                                                              : run_engine(sim, index);
+    if (sim->hosts[index].tcp_first)
+      deadline_ns = mrc_min_u64(deadline_ns, mrc_tcp_host_turn(sim, index));
   } while (deadline_ns <= sim->now_ns);
   if (sim->config.audit) mrc_fabric_watch_state(sim);
   if (deadline_ns >= host->run_at_ns) return;
@@ -243,9 +260,11 @@ void mrc_sim_host_run(struct mrc_sim *sim, uint32_t index) {
 }
 
 void mrc_sim_host_kick(struct mrc_sim *sim, uint32_t index) {
-  if (sim->hosts[index].run_at_ns == sim->now_ns) return;
-  sim->hosts[index].run_at_ns = sim->now_ns;
-  mrc_sim_schedule(sim, sim->now_ns, MRC_SIM_ON_RUN, index, NULL);
+  struct mrc_sim_host *host = &sim->hosts[index];
+  const uint64_t run_at_ns = mrc_max_u64(sim->now_ns, host->late_until_ns);
+  if (host->run_at_ns == run_at_ns) return;
+  host->run_at_ns = run_at_ns;
+  mrc_sim_schedule(sim, run_at_ns, MRC_SIM_ON_RUN, index, NULL);
 }
 
 void mrc_sim_host_port_up(struct mrc_sim *sim, uint32_t index, uint32_t port, bool up) {

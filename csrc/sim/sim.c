@@ -108,7 +108,7 @@ static bool is_in_fabric(const struct mrc_sim_config *config, const struct mrc_s
 int mrc_sim_add_fault(mrc_sim *sim, const struct mrc_sim_fault *fault) {
   if (sim->started || !is_in_fabric(&sim->config, fault) || fault->until_ns <= fault->at_ns ||
       fault->kind > MRC_SIM_RATE || fault->class > MRC_SIM_DATA_CLASS ||
-      (fault->kind == MRC_SIM_RATE && fault->a == 0))
+      (fault->kind == MRC_SIM_RATE && fault->a == 0 && fault->b == 0))
     return -EINVAL;
   sim->faults = realloc(sim->faults, (sim->n_faults + 1) * sizeof(*sim->faults));
   mrc_assert(sim->faults);
@@ -143,11 +143,11 @@ void mrc_sim_schedule(struct mrc_sim *sim, uint64_t at_ns, enum mrc_sim_event_ki
 
 static void start(struct mrc_sim *sim) {
   sim->started = true;
-  for (uint32_t i = 0; i < sim->n_faults; i++) {
-    mrc_sim_schedule(sim, sim->faults[i].at_ns, MRC_SIM_ON_FAULT, i, NULL);
+  for (uint32_t i = 0; i < sim->n_faults; i++) /* before one begins, another ends */
     if (sim->faults[i].until_ns != MRC_NEVER)
       mrc_sim_schedule(sim, sim->faults[i].until_ns, MRC_SIM_ON_HEAL, i, NULL);
-  }
+  for (uint32_t i = 0; i < sim->n_faults; i++)
+    mrc_sim_schedule(sim, sim->faults[i].at_ns, MRC_SIM_ON_FAULT, i, NULL);
   mrc_traffic_start(sim);
   if (sim->config.sample_ns)
     mrc_sim_schedule(sim, sim->config.sample_ns, MRC_SIM_ON_SAMPLE, 0, NULL);
@@ -236,7 +236,9 @@ int mrc_sim_flow(const mrc_sim *sim, uint32_t index, struct mrc_sim_flow_info *i
                                      .posted = flow->posted,
                                      .completed = flow->completed,
                                      .failed = flow->failed};
-  if (flow->gbn)
+  if (flow->tcp)
+    mrc_tcp_host_info(flow->tcp, info);
+  else if (flow->gbn)
     mrc_gbn_host_info(flow->gbn, info);
   else
     qp_info(sim, index, info);

@@ -51,6 +51,7 @@ struct mrc_sim_config {
   uint64_t ecn_high_bytes; /* 0: no marking */
   uint64_t sndbuf_bytes;   /* a host's port is blocked while more than this waits in it */
   uint64_t wake_ns;        /* from the arrival of a packet to the run of its host's driver */
+  uint64_t wake_noise_ns;  /* a host sleeps so much longer at most, drawn each time it wakes */
   uint64_t sample_ns;      /* between two samples of each flow; 0: none */
   uint64_t cc_base_rtt_ns; /* round trip of the empty fabric */
   uint64_t memory_bytes;   /* of the memory region that all hosts share, at least a write long */
@@ -76,7 +77,8 @@ struct mrc_sim_config {
   uint32_t noise_ns;
 };
 
-/* Writes from one host to another over a QP of their own. */
+/* Writes from one host to another over a QP of their own; or a TCP flow, which never ends and uses
+   the first of `paths`. */
 struct mrc_sim_flow_config {
   uint32_t from;
   uint32_t to;
@@ -89,6 +91,7 @@ struct mrc_sim_flow_config {
   uint32_t writes;
   uint32_t immediate; /* 1: every write carries one; also when another flow waits for this one */
   uint32_t depth;     /* writes in the send queue at most */
+  uint32_t tcp_plane; /* of a TCP flow, whose segments have `bytes`; 0: it is a QP */
   uint32_t after;     /* number + 1 of the flow whose n-th write must arrive at `from` before write
                          n + 1 is posted; 0: none */
 };
@@ -114,7 +117,7 @@ enum mrc_sim_fault_kind {
   MRC_SIM_REORDER,   /* delays by chance: `a` ppm, by up to `b` ns */
   MRC_SIM_DELAY,     /* propagation takes `a` ns */
   MRC_SIM_JITTER,    /* and up to `a` ns more */
-  MRC_SIM_RATE       /* sends at `a` bits a second */
+  MRC_SIM_RATE       /* sends at `a` bits a second; 0: at `b` ppm of what the topology says */
 };
 
 enum mrc_sim_class { MRC_SIM_EVERY_CLASS, MRC_SIM_CONTROL_CLASS, MRC_SIM_DATA_CLASS };

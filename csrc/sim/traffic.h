@@ -12,12 +12,14 @@
 struct mrc_fabric_watch;
 struct mrc_gbn_flow;
 struct mrc_sim;
+struct mrc_tcp_flow;
 
 struct mrc_sim_flow {
   struct mrc_sim_flow_config config;
   struct mrc_ev_attr *evs[2]; /* of the QP at `from` and of the one at `to` */
   int n_evs;
   struct mrc_gbn_flow *gbn;       /* both ends, when the transport is go-back-N; 0 otherwise */
+  struct mrc_tcp_flow *tcp;       /* both ends of a TCP flow; 0: a QP */
   struct mrc_fabric_watch *watch; /* its auditors; 0: none */
   uint32_t plane;                 /* the only one, from 0, when a QP has a single path */
   uint32_t next_after;            /* number + 1 of another flow that waits for the same one */

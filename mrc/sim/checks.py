@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import ceil
 from statistics import median
 
 from mrc.enums import EvState
-from mrc.sim import native
+from mrc.sim import maxmin, native
 from mrc.sim.run import Result
 from mrc.sim.scenario import Check, Scenario, dead_paths
 from mrc.sim.traffic import line_rate_bps
@@ -93,6 +94,8 @@ def _quartiles(check: Check, found: Sequence[float | None]) -> tuple[float | Non
 def _value(check: Check, result: Result, reference: Result | None) -> float | None:
     if check.measure == "goodput":
         return _goodput_share(check, result, reference)
+    if check.measure == "completion":
+        return _completion(check, result, reference)
     measure: Callable[[Check, Result], float | None] = _MEASURES[check.measure]
     return measure(check, result)
 
@@ -127,6 +130,9 @@ def _goodput_share(check: Check, result: Result, reference: Result | None) -> fl
         assert reference is not None
         # The reference may be done sooner: its rate over all of its time is what counts then.
         whole = goodput_bps(check, reference)
+    elif check.of == "max-min":
+        fair = maxmin.goodputs_bps(result.scenario, result.flows, *_window(check, result))
+        whole = sum(fair[i] for i in result.of_group(check.group))
     return None if goodput is None or not whole else goodput / (whole * check.share)
 
 
@@ -135,8 +141,33 @@ def _line_bps(check: Check, result: Result) -> float | None:
     return line_rate_bps(result.scenario, flows)
 
 
-def _completed(check: Check, result: Result) -> float:
-    numbers = result.of_group(check.group)
+def _completion(check: Check, result: Result, reference: Result | None) -> float | None:
+    time_ns = completion_ns(check, result)
+    whole: float | None = result.scenario.base_rtt_ns
+    if check.of == "reference":
+        assert reference is not None
+        whole = completion_ns(check, reference)
+    return None if time_ns is None or not whole else time_ns / (whole * check.share)
+
+
+def completion_ns(check: Check, result: Result) -> float | None:
+    """Percentile of the time that writes took, of those wanted in the time of a check.
+
+    That is the least time in which so many per cent of them were done.
+    """
+    numbers = set(result.of_group(check.group))
+    times = sorted(
+        message.done_ns - message.wanted_ns
+        for message in result.messages
+        if message.flow in numbers and check.from_ns <= message.wanted_ns < check.to_ns
+    )
+    return times[max(0, ceil(len(times) * check.percentile / 100) - 1)] if times else None
+
+
+def _completed(check: Check, result: Result) -> float | None:
+    numbers = [i for i in result.of_group(check.group) if result.flows[i].traffic.kind != "tcp"]
+    if not numbers:
+        return None
     wanted = sum(result.flows[i].writes for i in numbers)
     return sum(result.infos[i].completed for i in numbers) / wanted
 

@@ -132,14 +132,15 @@ def _advance(
     sim: Simulation, scenario: Scenario, flows: list[Flow], progress: Progress | None
 ) -> None:
     slice_ns = max(scenario.until_ns // MAX_SLICES, scenario.sample_ns, 1)
-    total = sum(flow.traffic.bytes * flow.writes for flow in flows)
+    counted = [i for i, flow in enumerate(flows) if flow.traffic.kind != "tcp"]
+    total = sum(flows[i].traffic.bytes * flows[i].writes for i in counted)
     now_ns, ended = 0, False
     while not ended and now_ns < scenario.until_ns:
         now_ns = min(now_ns + slice_ns, scenario.until_ns)
         ended = sim.run(now_ns)
         if progress is not None:
-            arrived = sum(sim.flow(i).bytes_received for i in range(len(flows)))
-            progress(arrived / total, now_ns)
+            arrived = sum(sim.flow(i).bytes_received for i in counted)
+            progress(arrived / total if total else now_ns / scenario.until_ns, now_ns)
 
 
 def _result(sim: Simulation, scenario: Scenario, seed: int, flows: list[Flow]) -> Result:

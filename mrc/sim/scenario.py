@@ -15,6 +15,7 @@ from mrc.sim import native
 OVERHEAD_BYTES = 126  # of a packet on a link, around the UDP payload; csrc/sim/frame.h
 DATA_HEADER_BYTES = 44  # of a write in the middle of a message, ICRC included
 SACK_BYTES = 52  # UDP payload of a SACK
+TCP_HEADER_BYTES = 24  # csrc/sim/tcp_host.c
 
 TARGET_FORMS = "all, plane:P, t0:P.N, t1:P.N, uplink:P.T0.T1 or link:hH.P"
 _TARGET = re.compile(
@@ -28,10 +29,10 @@ ecmp: the same reliability over one path, which switches choose by a hash; ecmp-
 such path in every plane; go-back-n: in order over one path, as RoCE does it.
 """
 PLOTS = ("time", "flows")
-TRAFFIC_KINDS = ("permutation", "incast", "all-to-all", "ring", "pairs")
+TRAFFIC_KINDS = ("permutation", "incast", "all-to-all", "ring", "pairs", "tcp")
 MEASURES = (
     "completed", "qp_errors", "goodput", "slowest_flow", "fairness", "last_hop_busy",
-    "retransmitted", "spurious", "lost_per_dead_path", "ev_bad_after",
+    "retransmitted", "spurious", "lost_per_dead_path", "ev_bad_after", "completion",
 )  # fmt: skip
 
 
@@ -55,6 +56,7 @@ class Topology:
     ecn_last_hop: bool  # whether ports to hosts mark too
     trimming: bool
     wake_ns: int  # from the arrival of a packet to the run of the host's driver
+    wake_noise_ns: int  # a host sleeps so much longer at most, drawn each time it wakes
     sndbuf_bytes: int
     mtu: int
 
@@ -85,8 +87,8 @@ class Traffic:
 
     kind: str
     group: str  # name that checks use
-    bytes: int  # of a write
-    writes: int  # of each flow
+    bytes: int  # of a write; of a segment of TCP
+    writes: int  # of each flow; 1 for TCP, which never ends
     depth: int  # writes in the send queue at most
     start_ns: int
     interval_ns: int  # open loop: mean time between writes; 0: closed loop
@@ -95,6 +97,7 @@ class Traffic:
     pairs: tuple[tuple[int, int], ...]
     paths: tuple[int, ...]  # T1s that the QPs may use in every plane; empty: all
     paths_until_ns: int = 0  # until then, and all others are DENIED; 0: to the end
+    plane: int = 0  # of a TCP flow; 0: all
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +124,12 @@ class Check:
     group: str  # empty: all flows
     from_ns: int
     to_ns: int  # native.NEVER: to the end
-    of: str  # "line" or "reference": what a goodput is a share of
+    of: str  # "line", "reference" or "max-min": what the value is a share of
     share: float  # part of that which can be expected, such as 7/8
     relation: str  # ">=" or "<=": how the value must stand to the target
     target: float
     variants: tuple[str, ...]  # that must meet it, the others only show it; empty: all
+    percentile: float = 50.0  # of the completion times of writes
     note: str = ""  # why hosts on an emulated fabric get another value, where they do
 
 
@@ -172,6 +176,13 @@ class Scenario:
 def packet_bytes(transport: Transport) -> int:
     """Bytes that a full packet takes on a link."""
     return transport.path_mtu + DATA_HEADER_BYTES + OVERHEAD_BYTES
+
+
+def payload_share(traffic: Traffic, transport: Transport) -> float:
+    """Payload's part of what the full packets of a flow take on a link."""
+    if traffic.kind == "tcp":
+        return traffic.bytes / (traffic.bytes + TCP_HEADER_BYTES + OVERHEAD_BYTES)
+    return transport.path_mtu / packet_bytes(transport)
 
 
 def base_rtt_ns(topology: Topology, transport: Transport) -> int:

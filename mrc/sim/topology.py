@@ -33,6 +33,7 @@ def read_topology(table: Table) -> Topology:
         ecn_last_hop=table.boolean("ecn_last_hop", False),
         trimming=table.boolean("trimming", True),
         wake_ns=table.parsed("wake", units.parse_time, "1us"),
+        wake_noise_ns=table.parsed("wake_noise", units.parse_time, "0ns"),
         mtu=table.integer("mtu", MIN_MTU, MAX_MTU, 9000),
         sndbuf_bytes=table.parsed("send_buffer", units.parse_size, "64KiB"),
     )

@@ -90,6 +90,48 @@ def test_reference_of__leaves_out_faults_and_other_traffic() -> None:
     assert reference_of(reader.load("lossy-ev")).faults == ()
 
 
+def test_completion__percentiles_of_what_was_wanted_in_time() -> None:
+    traffic = {"kind": "pairs", "pairs": [[0, 4]], "write": "64KiB", "depth": 1, "writes": 100}
+    slow = {"target": "link:h0.1", "kind": "rate", "rate": "10%", "at": "500us"}
+    check = {"measure": "completion", "of": "reference", "at_most": 9}
+    scenario = make(
+        traffic,
+        faults=[slow],
+        checks=[
+            {"name": "rtts", "measure": "completion", "to": "400us", "at_most": 9},
+            {"name": "p50", "percentile": 50, "to": "400us"} | check,
+            {"name": "p99", "percentile": 99} | check,
+            {"name": "never", "from": "90ms"} | check,
+        ],
+    )
+    trial = run_trial(scenario, seed=1)
+    found = dict(zip([check.name for check in scenario.checks], checks.values(
+        scenario, trial.result, trial.reference), strict=True))  # fmt: skip
+    times = [m.done_ns - m.wanted_ns for m in trial.result.messages]
+    early = sorted(t for m, t in zip(trial.result.messages, times, strict=True)
+                   if m.wanted_ns < 400_000)  # fmt: skip
+    assert found["rtts"] == early[(len(early) + 1) // 2 - 1] / scenario.base_rtt_ns
+    assert found["p50"] == 1
+    assert found["p99"] is not None and found["p99"] > 1.2
+    assert found["never"] is None
+
+
+def test_max_min__is_what_a_slow_plane_leaves() -> None:
+    """NSCC is not the point here: no control, and a single plane whose rate takes turns."""
+    topology = {"hosts": 2, "planes": 1, "t0": 1, "t1": 1, "host_rate": "100Mbit/s"}
+    scenario = make(
+        {"kind": "pairs", "pairs": [[0, 1]], "write": "1MiB", "writes": 100},
+        topology=topology | {"fabric_rate": "100Mbit/s"},
+        transport={"cc": "null", "mpr": 128, "noise": "1ms"},
+        faults=[{"target": "plane:1", "kind": "rate", "rate": "20%", "at": "100ms",
+                 "every": "200ms", "for": "100ms"}],
+        run={"until": "1s", "sample": "1ms"},
+        checks=[{"measure": "goodput", "of": "max-min", "from": "50ms", "at_least": "95%"}],
+    )  # fmt: skip
+    [outcome] = by_name(scenario).values()
+    assert outcome.value is not None and 0.97 < outcome.value < 1.03
+
+
 def test_lossy_ev__is_left_at_once() -> None:
     outcomes = by_name(reader.load("lossy-ev", {"traffic.0.writes": 4}))
     assert outcomes["writes completed"].met
