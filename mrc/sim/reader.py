@@ -35,6 +35,9 @@ from mrc.sim.scenario import (
 from mrc.sim.table import Table
 from mrc.sim.topology import read_link, read_topology
 
+SAMPLES = 10_000
+"""Of each flow at most, unless a scenario says how often: long runs would fill the memory."""
+
 _MEASURED_OF = {"goodput": ("line", "reference", "max-min"), "completion": ("line", "reference")}
 """What a value may be a share of, where there is a choice."""
 
@@ -98,7 +101,7 @@ def parse(values: Mapping[str, Any], name: str, place: str, variant: str = "") -
         checks=tuple(_check(item, rtt_ns) for item in table.tables("checks")),
         reference=_reference(table.table("reference")),
         until_ns=until_ns,
-        sample_ns=run.parsed("sample", units.parse_time, "10us"),
+        sample_ns=run.parsed("sample", units.parse_time, f"{max(10_000, until_ns // SAMPLES)}ns"),
         audit=run.boolean("audit", False),
         baselines=table.texts("baselines", TRANSPORTS[1:]),
         plot=table.choice("plot", PLOTS, PLOTS[0]),

@@ -186,11 +186,16 @@ def payload_share(traffic: Traffic, transport: Transport) -> float:
 
 
 def base_rtt_ns(topology: Topology, transport: Transport) -> int:
-    """From the sending of a full packet over a T1 to its SACK, in an empty fabric."""
-    ways = 2 * (topology.host_delay_ns + topology.fabric_delay_ns) + topology.wake_ns
+    """From the sending of a full packet to its SACK, in an empty fabric.
+
+    It goes over a T1, unless a single T0 has all hosts below it.
+    """
+    links = [(topology.host_delay_ns, topology.host_rate_bps)]
+    if topology.t0 > 1:
+        links.append((topology.fabric_delay_ns, topology.fabric_rate_bps))
     sent = packet_bytes(transport) + SACK_BYTES + OVERHEAD_BYTES
-    per_byte = 2 * 8e9 / topology.host_rate_bps + 2 * 8e9 / topology.fabric_rate_bps
-    return round(2 * ways + sent * per_byte)
+    ways = 2 * sum(delay for delay, _ in links) + topology.wake_ns
+    return round(2 * ways + sent * sum(2 * 8e9 / rate for _, rate in links))
 
 
 def parse_target(text: str, topology: Topology) -> dict[str, int]:

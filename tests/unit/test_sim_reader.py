@@ -11,7 +11,7 @@ import pytest
 
 from mrc.errors import ConfigError
 from mrc.sim import native, reader
-from mrc.sim.scenario import MEASURES, base_rtt_ns, dead_paths, parse_target
+from mrc.sim.scenario import MEASURES, base_rtt_ns, dead_paths, packet_bytes, parse_target
 
 SMALL = """
 title = "small"
@@ -96,6 +96,20 @@ def test_load__values_and_defaults(tmp_path: Path) -> None:
     check = scenario.checks[0]
     assert (check.share, check.relation, check.target) == (7 / 8, ">=", 0.99)
     assert check.from_ns == 2 * base_rtt_ns(scenario.topology, scenario.transport)
+
+
+def test_load__long_runs_have_no_more_samples(tmp_path: Path) -> None:
+    assert load(tmp_path, run__until="50ms").sample_ns == 10_000
+    assert load(tmp_path, run__until="10s").sample_ns == 1_000_000
+    assert load(tmp_path, run__until="10s", run__sample="20us").sample_ns == 20_000
+
+
+def test_base_rtt__below_one_t0_has_no_t1_in_it(tmp_path: Path) -> None:
+    far = {"topology__fabric_delay": "1ms", "topology__fabric_rate": "1Mbit/s"}
+    scenario = load(tmp_path, topology__t0=1, topology__wake="3us", **far)
+    one_way_ns = 2 * 500 + 3000
+    sending_ns = (packet_bytes(scenario.transport) + 52 + 126) * 2 * 8 / 100
+    assert scenario.base_rtt_ns == round(2 * one_way_ns + sending_ns)
 
 
 def test_load__settings_replace_values(tmp_path: Path) -> None:
