@@ -132,6 +132,26 @@ def test_max_min__is_what_a_slow_plane_leaves() -> None:
     assert outcome.value is not None and 0.97 < outcome.value < 1.03
 
 
+def test_incast__marks_on_the_last_hop_spare_retransmissions() -> None:
+    """Eight to one into a buffer of one bandwidth-delay product, with the marks that NSCC expects.
+
+    uet-htsim, which has them too, sends 3.6% again.
+    """
+    scenario = make(
+        {"kind": "pairs", "pairs": [[sender, 0] for sender in range(8, 16)], "write": "4MiB"},
+        topology={
+            "hosts": 16, "planes": 1, "t0": 2, "t1": 8, "host_delay": "1us", "fabric_delay": "1us",
+            "wake": "0ns", "buffer": "123714B", "ecn_low": "25596B", "ecn_high": "102384B",
+            "ecn_last_hop": True,
+        },
+        checks=[
+            {"measure": "retransmitted", "at_most": "5%"},
+            {"measure": "slowest_flow", "at_least": 0.9 / 8},
+        ],
+    )  # fmt: skip
+    assert all(outcome.met for outcome in by_name(scenario).values())
+
+
 def test_lossy_ev__is_left_at_once() -> None:
     outcomes = by_name(reader.load("lossy-ev", {"traffic.0.writes": 4}))
     assert outcomes["writes completed"].met
