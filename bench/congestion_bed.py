@@ -57,6 +57,7 @@ def check(scenario: Scenario) -> None:
         (any(t.kind in ("ring", "tcp") for t in scenario.traffic), "a ring or TCP"),
         (scenario.topology.ecn_last_hop, "topology.ecn_last_hop"),
         (any(c.measure == "completion" for c in scenario.checks), "the measure completion"),
+        (scenario.tells_planes_apart, "a check of single planes"),
         (scenario.topology.routing != "source-routes", "topology.routing ecmp"),
         (any(not _lasts(scenario, number) for number in range(len(scenario.faults))),
          "faults other than the loss of links, from the start to the end"),
@@ -198,6 +199,7 @@ def _result(
         flows=tuple(flows),
         infos=tuple(infos),
         curves=tuple(curves),
+        planes=(),
         retransmitted=(),
         events=tuple(
             Event(info.last_ns, i, 0, 0, native.QP_ERROR, 0, 0)

@@ -245,6 +245,17 @@ int mrc_sim_flow(const mrc_sim *sim, uint32_t index, struct mrc_sim_flow_info *i
   return 0;
 }
 
+uint64_t mrc_sim_plane_bytes(const mrc_sim *sim, uint32_t index, uint32_t plane) {
+  if (index >= sim->traffic.n_flows || !sim->started) return 0;
+  if (!is_within(plane, 1, sim->config.planes)) return 0;
+  const struct mrc_sim_flow *flow = &sim->traffic.flows[index];
+  if (flow->tcp) return flow->tcp->plane == plane - 1 ? flow->tcp->bytes_received : 0;
+  if (flow->gbn) return flow->gbn->plane == plane - 1 ? flow->gbn->bytes_received : 0;
+  struct mrc_qp_info to;
+  mrc_assert(mrc_qp_query(sim->hosts[flow->config.to].engine, mrc_traffic_qpn(index, 1), &to) == 0);
+  return to.planes[plane - 1].bytes_received;
+}
+
 static int port_info(const struct mrc_hop *hop, struct mrc_sim_port_info *info) {
   *info = (struct mrc_sim_port_info){.busy_ns = hop->busy_ns,
                                      .peak_bytes = hop->queue.peak_bytes,
@@ -280,6 +291,14 @@ static int copy_out(void *to, int capacity, const void *from, int n, size_t byte
 int mrc_sim_samples(const mrc_sim *sim, struct mrc_sim_sample *samples, int capacity) {
   const struct mrc_sim_record *record = &sim->record;
   return copy_out(samples, capacity, record->samples, record->n_samples, sizeof(*samples));
+}
+
+int mrc_sim_plane_samples(const mrc_sim *sim, uint32_t plane, uint64_t *bytes, int capacity) {
+  const struct mrc_sim_record *record = &sim->record;
+  if (!sim->config.samples_planes || !is_within(plane, 1, sim->config.planes)) return 0;
+  for (int i = 0; i < record->n_samples && i < capacity; i++)
+    bytes[i] = record->plane_bytes[(size_t)i * sim->config.planes + plane - 1];
+  return record->n_samples;
 }
 
 int mrc_sim_events(const mrc_sim *sim, struct mrc_sim_event *events, int capacity) {

@@ -53,6 +53,7 @@ struct mrc_sim_config {
   uint64_t wake_ns;        /* from the arrival of a packet to the run of its host's driver */
   uint64_t wake_noise_ns;  /* a host sleeps so much longer at most, drawn each time it wakes */
   uint64_t sample_ns;      /* between two samples of each flow; 0: none */
+  uint32_t samples_planes; /* 1: each sample tells its planes apart too */
   uint64_t cc_base_rtt_ns; /* round trip of the empty fabric */
   uint64_t memory_bytes;   /* of the memory region that all hosts share, at least a write long */
   uint32_t ecn_last_hop;   /* 1: ports to hosts mark too */
@@ -242,6 +243,10 @@ int mrc_sim_first_hop(const mrc_sim *sim, uint32_t host, uint32_t plane,
                       struct mrc_sim_port_info *info);
 /* Each returns how many there are and fills up to `capacity` from the first on. */
 int mrc_sim_samples(const mrc_sim *sim, struct mrc_sim_sample *samples, int capacity);
+/* The payload received in a plane at the time of each sample, when samples_planes is set. */
+int mrc_sim_plane_samples(const mrc_sim *sim, uint32_t plane, uint64_t *bytes, int capacity);
+/* And now. 0 for a plane or flow that is not there. */
+uint64_t mrc_sim_plane_bytes(const mrc_sim *sim, uint32_t flow, uint32_t plane);
 int mrc_sim_events(const mrc_sim *sim, struct mrc_sim_event *events, int capacity);
 int mrc_sim_messages(const mrc_sim *sim, struct mrc_sim_message *messages, int capacity);
 

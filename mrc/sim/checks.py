@@ -110,8 +110,9 @@ def _window(check: Check, result: Result) -> tuple[int, int]:
     return check.from_ns, min(check.to_ns, *ends)
 
 
-def _bytes(result: Result, flow: int, window: tuple[int, int]) -> float:
-    return result.curves[flow].at(window[1]) - result.curves[flow].at(window[0])
+def _bytes(result: Result, flow: int, window: tuple[int, int], plane: int = 0) -> float:
+    curve = (result.planes[plane - 1] if plane else result.curves)[flow]
+    return curve.at(window[1]) - curve.at(window[0])
 
 
 def goodput_bps(check: Check, result: Result) -> float | None:
@@ -119,7 +120,8 @@ def goodput_bps(check: Check, result: Result) -> float | None:
     window = _window(check, result)
     if window[1] <= window[0]:
         return None
-    arrived = sum(_bytes(result, i, window) for i in result.of_group(check.group))
+    numbers = result.of_group(check.group)
+    arrived = sum(_bytes(result, i, window, check.plane) for i in numbers)
     return arrived * 8e9 / (window[1] - window[0])
 
 
@@ -131,14 +133,18 @@ def _goodput_share(check: Check, result: Result, reference: Result | None) -> fl
         # The reference may be done sooner: its rate over all of its time is what counts then.
         whole = goodput_bps(check, reference)
     elif check.of == "max-min":
-        fair = maxmin.goodputs_bps(result.scenario, result.flows, *_window(check, result))
+        planes = (check.plane,) if check.plane else result.scenario.topology.all_planes
+        window = _window(check, result)
+        fair = maxmin.goodputs_bps(result.scenario, result.flows, *window, planes)
         whole = sum(fair[i] for i in result.of_group(check.group))
     return None if goodput is None or not whole else goodput / (whole * check.share)
 
 
 def _line_bps(check: Check, result: Result) -> float | None:
     flows = [result.flows[i] for i in result.of_group(check.group)]
-    return line_rate_bps(result.scenario, flows)
+    whole = line_rate_bps(result.scenario, flows)
+    is_part = check.plane and not all(flow.traffic.plane for flow in flows)
+    return whole / result.scenario.topology.planes if is_part else whole
 
 
 def _completion(check: Check, result: Result, reference: Result | None) -> float | None:
@@ -202,6 +208,17 @@ def _fairness(check: Check, result: Result) -> float | None:
     return sum(shares) ** 2 / (len(shares) * squares) if squares else None
 
 
+def _least_plane(check: Check, result: Result) -> float | None:
+    """Payload of the plane that carried least, of what planes carried on average."""
+    window = _window(check, result)
+    if window[1] <= window[0]:
+        return None
+    planes = result.scenario.topology.all_planes
+    numbers = result.of_group(check.group)
+    arrived = [sum(_bytes(result, i, window, plane) for i in numbers) for plane in planes]
+    return min(arrived) * len(arrived) / sum(arrived) if sum(arrived) else None
+
+
 def _last_hop_busy(check: Check, result: Result) -> float:
     """Share of the time in which the ports to the receivers of the group were sending."""
     numbers = result.of_group(check.group)
@@ -259,4 +276,5 @@ _MEASURES: dict[str, Callable[[Check, Result], float | None]] = {
     "spurious": _spurious,
     "lost_per_dead_path": _lost_per_dead_path,
     "ev_bad_after": _ev_bad_after,
+    "least_plane": _least_plane,
 }

@@ -24,9 +24,12 @@ Rates = dict[Link, float]
 
 
 def goodputs_bps(
-    scenario: Scenario, flows: Sequence[Flow], from_ns: int, to_ns: int
+    scenario: Scenario, flows: Sequence[Flow], from_ns: int, to_ns: int, planes: Sequence[int]
 ) -> list[float]:
-    """Payload that each flow gets, on average over a time in which all send; 0 in an open loop."""
+    """Payload that each flow gets in some planes, on average over a time in which all send.
+
+    Nothing for those of an open loop.
+    """
     edges = {from_ns, to_ns}
     edges |= {time for fault in scenario.faults for time in (fault.at_ns, fault.until_ns)}
     times = sorted(time for time in edges if from_ns <= time <= to_ns)
@@ -39,19 +42,19 @@ def goodputs_bps(
             if fault.kind in _RATE_FAULTS and fault.at_ns <= begin < fault.until_ns
         )
         if faults not in at_time:
-            at_time[faults] = _goodputs_bps(scenario, flows, faults)
+            at_time[faults] = _goodputs_bps(scenario, flows, faults, planes)
         for i, rate in enumerate(at_time[faults]):
             found[i] += rate * (end - begin) / (to_ns - from_ns)
     return found
 
 
 def _goodputs_bps(
-    scenario: Scenario, flows: Sequence[Flow], faults: Sequence[Fault]
+    scenario: Scenario, flows: Sequence[Flow], faults: Sequence[Fault], planes: Sequence[int]
 ) -> list[float]:
     """The same, while a fabric has these faults."""
     closed = [i for i, flow in enumerate(flows) if not flow.traffic.interval_ns]
     found = [0.0] * len(flows)
-    for plane in range(1, scenario.topology.planes + 1):
+    for plane in planes:
         rates = link_rates_bps(scenario, plane, faults)
         here = [i for i in closed if flows[i].traffic.plane in (0, plane)]
         crossed = [_crossed(scenario, flows[i]) for i in here]

@@ -98,7 +98,7 @@ def parse(values: Mapping[str, Any], name: str, place: str, variant: str = "") -
         traffic=tuple(_traffic(item, topology, rtt_ns) for item in table.tables("traffic")),
         links=tuple(change for item in table.tables("links") for change in _links(item, topology)),
         faults=_faults(table.tables("faults"), topology, rtt_ns, until_ns),
-        checks=tuple(_check(item, rtt_ns) for item in table.tables("checks")),
+        checks=tuple(_check(item, rtt_ns, topology) for item in table.tables("checks")),
         reference=_reference(table.table("reference")),
         until_ns=until_ns,
         sample_ns=run.parsed("sample", units.parse_time, f"{max(10_000, until_ns // SAMPLES)}ns"),
@@ -267,7 +267,7 @@ def _faults(tables: list[Table], topology: Topology, rtt_ns: int, end_ns: int) -
     return tuple(found)
 
 
-def _check(table: Table, rtt_ns: int) -> Check:
+def _check(table: Table, rtt_ns: int, topology: Topology) -> Check:
     measure = table.choice("measure", MEASURES)
     at_least, at_most = _fraction(table, "at_least"), _fraction(table, "at_most")
     if (at_least is None) == (at_most is None):
@@ -285,8 +285,11 @@ def _check(table: Table, rtt_ns: int) -> Check:
         target=at_most if at_most is not None else at_least or 0.0,
         variants=table.texts("variants"),
         percentile=table.number("percentile", 0.0, 100.0) if table.has("percentile") else 50.0,
+        plane=table.integer("plane", 1, topology.planes) if table.has("plane") else 0,
         note=table.text("note", ""),
     )
+    if check.plane and measure != "goodput":
+        raise table.error("plane", "is for goodput")
     if table.has("percentile") and measure != "completion":
         raise table.error("percentile", "is for completion")
     table.close()

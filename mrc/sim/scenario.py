@@ -33,6 +33,7 @@ TRAFFIC_KINDS = ("permutation", "incast", "all-to-all", "ring", "pairs", "tcp")
 MEASURES = (
     "completed", "qp_errors", "goodput", "slowest_flow", "fairness", "last_hop_busy",
     "retransmitted", "spurious", "lost_per_dead_path", "ev_bad_after", "completion",
+    "least_plane",
 )  # fmt: skip
 
 
@@ -59,6 +60,10 @@ class Topology:
     wake_noise_ns: int  # a host sleeps so much longer at most, drawn each time it wakes
     sndbuf_bytes: int
     mtu: int
+
+    @property
+    def all_planes(self) -> range:
+        return range(1, self.planes + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +135,7 @@ class Check:
     target: float
     variants: tuple[str, ...]  # that must meet it, the others only show it; empty: all
     percentile: float = 50.0  # of the completion times of writes
+    plane: int = 0  # whose goodput it is; 0: of all
     note: str = ""  # why hosts on an emulated fabric get another value, where they do
 
 
@@ -167,6 +173,11 @@ class Scenario:
     def parts(self) -> tuple[Scenario, ...]:
         """What is run: the variants, or the scenario itself."""
         return self.variants or (self,)
+
+    @property
+    def tells_planes_apart(self) -> bool:
+        """Whether a check needs to know what arrived in each plane."""
+        return any(check.plane or check.measure == "least_plane" for check in self.checks)
 
     @property
     def base_rtt_ns(self) -> int:

@@ -116,6 +116,33 @@ def test_completion__percentiles_of_what_was_wanted_in_time() -> None:
     assert found["never"] is None
 
 
+@pytest.mark.parametrize("transport", ["mrc", "go-back-n"])
+def test_planes__are_told_apart(transport: str) -> None:
+    silent = {"target": "plane:2", "kind": "silent", "at": "200us"}
+    check = {"measure": "goodput", "of": "max-min", "to": "200us", "at_least": 0}
+    scenario = make(
+        {"kind": "pairs", "pairs": [[0, 4]], "write": "1MiB", "writes": 20},
+        transport={"kind": transport},
+        faults=[silent],
+        run={"until": "1ms"},
+        checks=[
+            check | {"name": "one", "plane": 1},
+            check | {"name": "two", "plane": 2},
+            check | {"name": "both"},
+            {"name": "least", "measure": "least_plane", "to": "200us", "at_least": 0},
+            {"name": "late", "plane": 2, "from": "300us", "measure": "goodput", "at_least": 0},
+        ],
+    )
+    found = {name: outcome.value or 0 for name, outcome in by_name(scenario).items()}
+    assert (found["one"] + found["two"]) / 2 == pytest.approx(found["both"])
+    assert found["late"] == 0
+    if transport == "mrc":
+        assert found["least"] > 0.95
+        assert min(found["one"], found["two"]) > 0.8
+    else:
+        assert found["least"] == 0
+
+
 def test_max_min__is_what_a_slow_plane_leaves() -> None:
     """NSCC is not the point here: no control, and a single plane whose rate takes turns."""
     topology = {"hosts": 2, "planes": 1, "t0": 1, "t1": 1, "host_rate": "100Mbit/s"}

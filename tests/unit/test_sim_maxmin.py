@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -26,10 +27,13 @@ def scenario(*traffic: dict[str, Any], **tables: Any) -> Scenario:
     return reader.parse(values | tables, "t", "t.toml")
 
 
-def mbits(found: Scenario, from_ns: int = 0, to_ns: int = 10**9) -> list[float]:
+def mbits(
+    found: Scenario, from_ns: int = 0, to_ns: int = 10**9, planes: Sequence[int] = ()
+) -> list[float]:
     """On the link, not of payload."""
     share = found.transport.path_mtu / packet_bytes(found.transport)
-    rates = goodputs_bps(found, make_flows(found, seed=1), from_ns, to_ns)
+    planes = planes or found.topology.all_planes
+    rates = goodputs_bps(found, make_flows(found, seed=1), from_ns, to_ns, planes)
     return [round(rate / share / 1e6, 3) for rate in rates]
 
 
@@ -51,7 +55,9 @@ def test_fill__by_hand(
 
 def test_goodputs__one_flow_gets_the_sum_of_its_planes() -> None:
     links = [{"target": "plane:2", "rate": "10Mbit/s"}]
-    assert mbits(scenario({"kind": "pairs", "pairs": [[0, 1]]}, links=links)) == [110]
+    found = scenario({"kind": "pairs", "pairs": [[0, 1]]}, links=links)
+    assert mbits(found) == [110]
+    assert (mbits(found, planes=[1]), mbits(found, planes=[2])) == ([100], [10])
     assert mbits(scenario({"kind": "pairs", "pairs": [[0, 2]]}, links=links)) == [110]
 
 
@@ -80,7 +86,7 @@ def test_goodputs__a_flow_on_one_path_leaves_the_rest_to_others() -> None:
 def test_goodputs__tcp_has_one_plane() -> None:
     tcp = {"kind": "tcp", "pairs": [[0, 2]], "plane": 2, "mss": 1000}
     found = scenario({"kind": "pairs", "pairs": [[0, 2]]}, tcp)
-    rates = goodputs_bps(found, make_flows(found, seed=1), 0, 10**9)
+    rates = goodputs_bps(found, make_flows(found, seed=1), 0, 10**9, (1, 2))
     assert rates[1] == pytest.approx(50e6 * 1000 / 1150)
     assert mbits(found)[0] == 150
 

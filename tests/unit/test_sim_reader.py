@@ -138,6 +138,8 @@ def test_load__variants_set_values(tmp_path: Path) -> None:
         ({"topology.trimming": 1}, "topology.trimming: 1 is neither true nor false"),
         ({"transport.cc": "bbr"}, "transport.cc: 'bbr' is none of delay"),
         ({"checks.0.of": "max-max"}, "checks[0].of: 'max-max' is none of line, reference, max-min"),
+        ({"checks.0.plane": 3}, "checks[0].plane: 3 is not within 1..2"),
+        ({"checks.0.plane": 1, "checks.0.measure": "fairness"}, "checks[0].plane: is for goodput"),
         ({"checks.0.percentile": 99}, "checks[0].percentile: is for completion"),
         (
             {"checks.0.measure": "fairness", "checks.0.of": "reference"},
