@@ -54,7 +54,10 @@ def check(scenario: Scenario) -> None:
         (scenario.transport.kind != "mrc", f"transport.kind {scenario.transport.kind}"),
         (scenario.transport.evs_per_plane > 0, "transport.evs_per_plane"),
         (any(t.interval_ns for t in scenario.traffic), "traffic.interval"),
-        (any(t.kind == "ring" for t in scenario.traffic), "a ring"),
+        (any(t.kind in ("ring", "tcp") for t in scenario.traffic), "a ring or TCP"),
+        (scenario.topology.ecn_last_hop, "topology.ecn_last_hop"),
+        (any(c.measure == "completion" for c in scenario.checks), "the measure completion"),
+        (scenario.tells_planes_apart, "a check of single planes"),
         (scenario.topology.routing != "source-routes", "topology.routing ecmp"),
         (any(not _lasts(scenario, number) for number in range(len(scenario.faults))),
          "faults other than the loss of links, from the start to the end"),
@@ -183,13 +186,20 @@ def _result(
     for number in map(str, range(len(flows))):
         times, arrived = zip(*samples[number], strict=True)
         curves.append(Curve(times, arrived))
-        infos.append(FlowInfo(**sent[number], bytes_received=arrived[-1], packets_lost=0))
+        counts = sent[number]
+        repeated = counts["packets_spurious"]  # all that hosts know of it
+        infos.append(
+            FlowInfo(
+                **counts, packets_repeated=repeated, bytes_received=arrived[-1], packets_lost=0
+            )
+        )
     return Result(
         scenario=scenario,
         seed=seed,
         flows=tuple(flows),
         infos=tuple(infos),
         curves=tuple(curves),
+        planes=(),
         retransmitted=(),
         events=tuple(
             Event(info.last_ns, i, 0, 0, native.QP_ERROR, 0, 0)

@@ -121,6 +121,14 @@ void mrc_fabric_arrive(struct mrc_sim *sim, uint32_t index, struct mrc_frame *pa
 
 /* ---- hops ---- */
 
+/* A fault has duplicated a packet. The later of the two is the one too many. */
+static void send_copy(struct mrc_sim *sim, uint32_t index, struct mrc_frame *packet,
+                      const struct mrc_link_fate *fate) {
+  struct mrc_frame *copy = mrc_frame_pool_copy(&sim->pool, packet);
+  *(fate->at_ns[1] >= fate->at_ns[0] ? &copy->extra : &packet->extra) = true;
+  mrc_sim_schedule(sim, fate->at_ns[1], MRC_SIM_ON_ARRIVAL, index, copy);
+}
+
 /* Sends the first packet that waits. */
 static void send_next(struct mrc_sim *sim, uint32_t index) {
   struct mrc_hop *hop = &sim->hops[index];
@@ -133,9 +141,7 @@ static void send_next(struct mrc_sim *sim, uint32_t index) {
     mrc_frame_pool_put(&sim->pool, packet);
   } else {
     packet->corrupt |= fate.corrupt;
-    if (fate.copies == 2)
-      mrc_sim_schedule(sim, fate.at_ns[1], MRC_SIM_ON_ARRIVAL, index,
-                       mrc_frame_pool_copy(&sim->pool, packet));
+    if (fate.copies == 2) send_copy(sim, index, packet, &fate);
     mrc_sim_schedule(sim, fate.at_ns[0], MRC_SIM_ON_ARRIVAL, index, packet);
   }
   if (hop->from_host) sim->edge->drained(sim, hop->from_host - 1u, hop);
@@ -177,7 +183,7 @@ static void make_hop(struct mrc_sim *sim, uint32_t index, const struct mrc_hop *
   hop->queue.config =
       (struct mrc_queue_config){.buffer_bytes = config->buffer_bytes, .trims = config->trims};
   hop->queue.config.last_hop = shape->to_kind == MRC_NODE_HOST;
-  if (hop->queue.config.last_hop) return; /* ECN is off there */
+  if (hop->queue.config.last_hop && !config->ecn_last_hop) return;
   hop->queue.config.ecn_low_bytes = config->ecn_low_bytes;
   hop->queue.config.ecn_high_bytes = config->ecn_high_bytes;
 }

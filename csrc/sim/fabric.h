@@ -14,6 +14,7 @@
 #include "sim/host.h"
 #include "sim/record.h"
 #include "sim/sim.h"
+#include "sim/tcp_host.h"
 #include "sim/traffic.h"
 
 enum mrc_sim_event_kind {

@@ -188,6 +188,6 @@ void mrc_fabric_watch_end(struct mrc_sim *sim) {
   mrc_assert(frames_somewhere(sim) == sim->pool.n_used);
   for (uint32_t i = 0; i < sim->traffic.n_flows; i++) {
     const struct mrc_sim_flow *flow = &sim->traffic.flows[i];
-    if (flow->completed == flow->posted) mrc_audit_memory(audit_of(sim, i, FROM));
+    if (flow->watch && flow->completed == flow->posted) mrc_audit_memory(audit_of(sim, i, FROM));
   }
 }

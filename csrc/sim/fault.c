@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Faults: which hops one befalls, and what it does to them. */
+#include "core/base.h"
 #include "sim/fabric.h"
+
+enum { MILLION = 1000000 };
 
 static void change(struct mrc_hop_config *config, const struct mrc_sim_fault *fault) {
   config->class = (uint8_t)fault->class;
@@ -60,7 +63,10 @@ static void restore(struct mrc_hop_config *config, const struct mrc_hop_config *
 
 void mrc_fabric_afflict(struct mrc_hop *hop, const struct mrc_sim_fault *fault) {
   struct mrc_hop_config config = hop->config;
-  change(&config, fault);
+  struct mrc_sim_fault own = *fault;
+  if (own.kind == MRC_SIM_RATE && own.a == 0)
+    own.a = mrc_max_u64(1, (uint64_t)((__uint128_t)hop->base.rate_bps * own.b / MILLION));
+  change(&config, &own);
   mrc_hop_configure(hop, &config);
 }
 

@@ -33,6 +33,7 @@ struct mrc_frame {
   bool control;     /* of the control class, or trimmed: before all data */
   uint8_t trimmed;  /* enum mrc_trimmed */
   bool corrupt;     /* the UDP checksum of the host that it reaches is wrong */
+  bool extra;       /* made by a fault that duplicates */
   uint8_t switches; /* passed */
   uint8_t header[MRC_MAX_HEADER];
   uint8_t trailer[8];

@@ -94,7 +94,7 @@ void mrc_gbn_host_info(const struct mrc_gbn_flow *gbn, struct mrc_sim_flow_info 
   info->bytes_received = gbn->bytes_received;
   info->packets_sent = gbn->sender.packets;
   info->packets_retransmitted = gbn->sender.again;
-  info->packets_spurious = gbn->receiver.repeated;
+  info->packets_repeated = gbn->receiver.repeated;
   info->packets_lost = gbn->sender.went_back;
   info->rtt_ns = mrc_rtt_known(&gbn->sender.rtt) ? (int64_t)gbn->sender.rtt.smooth_ns : -1;
 }
@@ -190,7 +190,11 @@ static void send_all(struct mrc_sim *sim, uint32_t index) {
 
 static void take_data(struct mrc_sim *sim, uint32_t index, const struct mrc_frame *packet) {
   struct mrc_gbn_flow *gbn = sim->traffic.flows[index].gbn;
-  if (!mrc_gbn_receive(&gbn->receiver, get_u24(&packet->header[PSN_AT]), packet->ecn == CE)) return;
+  const uint64_t repeated = gbn->receiver.repeated;
+  const bool is_new =
+      mrc_gbn_receive(&gbn->receiver, get_u24(&packet->header[PSN_AT]), packet->ecn == CE);
+  if (packet->extra) gbn->receiver.repeated = repeated;
+  if (!is_new) return;
   gbn->bytes_received += packet->payload_bytes;
   if (gbn->receiver.expected % gbn->packets_per_write != 0) return;
   const struct mrc_wc arrival = {.qpn = mrc_traffic_qpn(index, TO), .opcode = MRC_WC_RECV_IMM};

@@ -5,6 +5,7 @@
 
 #include "core/base.h"
 #include "core/burst.h"
+#include "core/drops.h"
 #include "sim/fabric.h"
 
 enum {
@@ -12,7 +13,8 @@ enum {
   MAX_TURNS = 64,     /* of the driver loop before time must go on */
   MAX_BURSTS = 65536, /* transmit calls of one turn */
   TRACE_ENTRIES = 64, /* the fabric has a trace of its own */
-  FIRST_SPORT = 49152
+  FIRST_SPORT = 49152,
+  QPN_AT = 5 /* byte of the BTH */
 };
 
 /* Bytes of an address that name host, plane and path + 1; path 0 is the host's own address. */
@@ -125,14 +127,21 @@ static void transmit(struct mrc_sim *sim, uint32_t index) {
 void mrc_sim_host_drained(struct mrc_sim *sim, uint32_t index, const struct mrc_hop *hop) {
   struct mrc_sim_host *host = &sim->hosts[index];
   const uint32_t bit = 1u << hop->plane;
-  if (!(host->blocked & bit)) return;
+  if (!((host->blocked | host->tcp_blocked) & bit)) return;
   if (mrc_queue_bytes(&hop->queue) > sim->config.sndbuf_bytes / 2) return;
+  if (host->blocked & bit)
+    mrc_engine_port_blocked(host->engine, hop->plane + 1, false, sim->now_ns);
   host->blocked &= ~bit;
-  mrc_engine_port_blocked(host->engine, hop->plane + 1, false, sim->now_ns);
+  host->tcp_blocked &= ~bit;
   mrc_sim_host_kick(sim, index);
 }
 
 /* ---- receiving ---- */
+
+static uint32_t qpn_of(const struct mrc_frame *packet) {
+  const uint8_t *at = &packet->header[QPN_AT];
+  return (uint32_t)at[0] << 16 | get_u16(&at[1]);
+}
 
 static void receive_packet(struct mrc_sim *sim, uint32_t index, const struct mrc_frame *packet) {
   struct mrc_meta meta = {.flow_label = packet->flow_label,
@@ -147,6 +156,7 @@ static void receive_packet(struct mrc_sim *sim, uint32_t index, const struct mrc
   const uint8_t *bytes = assemble(sim, packet);
   const int drop = mrc_engine_receive(sim->hosts[index].engine, bytes, mrc_frame_udp_bytes(packet),
                                       &meta, sim->now_ns);
+  if (drop == MRC_DROP_DUPLICATE && !packet->extra) mrc_traffic_on_repeated(sim, qpn_of(packet));
   if (sim->config.audit) mrc_fabric_watch_received(sim, packet, bytes, drop);
   clear_scratch(sim, packet);
 }
@@ -159,6 +169,8 @@ static void receive(struct mrc_sim *sim, uint32_t index) {
     struct mrc_frame *next = packet->next;
     if (packet->corrupt)
       sim->record.stats.corrupt++;
+    else if (mrc_tcp_host_is_ours(packet))
+      mrc_tcp_host_receive(sim, packet);
     else if (sim->config.transport == MRC_SIM_GO_BACK_N)
       mrc_gbn_host_receive(sim, packet);
     else
@@ -177,7 +189,13 @@ void mrc_sim_host_arrive(struct mrc_sim *sim, uint32_t index, struct mrc_frame *
   else
     host->inbox_last->next = packet;
   host->inbox_last = packet;
-  const uint64_t run_at_ns = sim->now_ns + sim->config.wake_ns;
+  uint64_t run_at_ns = sim->now_ns + sim->config.wake_ns;
+  const uint64_t noise_ns = sim->config.wake_noise_ns;
+  if (noise_ns > 0) {
+    if (host->late_until_ns < sim->now_ns)
+      host->late_until_ns = run_at_ns + mrc_prng_next(&sim->prng) % (noise_ns + 1);
+    run_at_ns = host->late_until_ns;
+  }
   if (run_at_ns >= host->run_at_ns) return;
   host->run_at_ns = run_at_ns;
   mrc_sim_schedule(sim, run_at_ns, MRC_SIM_ON_RUN, index, NULL);
@@ -219,6 +237,11 @@ void mrc_sim_host_run(struct mrc_sim *sim, uint32_t index) {
     set_timer(sim, index);
     return;
   }
+  if (sim->now_ns < host->late_until_ns) { /* a busy host is late for timers too */
+    host->run_at_ns = host->late_until_ns;
+    mrc_sim_schedule(sim, host->run_at_ns, MRC_SIM_ON_RUN, index, NULL);
+    return;
+  }
   host->run_at_ns = MRC_NEVER;
   uint64_t deadline_ns;
   int turns = 0;
@@ -227,6 +250,8 @@ void mrc_sim_host_run(struct mrc_sim *sim, uint32_t index) {
     receive(sim, index);
     deadline_ns = sim->config.transport == MRC_SIM_GO_BACK_N ? mrc_gbn_host_turn(sim, index)
                                                              : run_engine(sim, index);
+    if (sim->hosts[index].tcp_first)
+      deadline_ns = mrc_min_u64(deadline_ns, mrc_tcp_host_turn(sim, index));
   } while (deadline_ns <= sim->now_ns);
   if (sim->config.audit) mrc_fabric_watch_state(sim);
   if (deadline_ns >= host->run_at_ns) return;
@@ -235,9 +260,11 @@ void mrc_sim_host_run(struct mrc_sim *sim, uint32_t index) {
 }
 
 void mrc_sim_host_kick(struct mrc_sim *sim, uint32_t index) {
-  if (sim->hosts[index].run_at_ns == sim->now_ns) return;
-  sim->hosts[index].run_at_ns = sim->now_ns;
-  mrc_sim_schedule(sim, sim->now_ns, MRC_SIM_ON_RUN, index, NULL);
+  struct mrc_sim_host *host = &sim->hosts[index];
+  const uint64_t run_at_ns = mrc_max_u64(sim->now_ns, host->late_until_ns);
+  if (host->run_at_ns == run_at_ns) return;
+  host->run_at_ns = run_at_ns;
+  mrc_sim_schedule(sim, run_at_ns, MRC_SIM_ON_RUN, index, NULL);
 }
 
 void mrc_sim_host_port_up(struct mrc_sim *sim, uint32_t index, uint32_t port, bool up) {

@@ -17,12 +17,15 @@ struct mrc_sim_host {
   mrc_engine *engine;
   struct mrc_frame *inbox; /* arrived, not yet taken by the driver; the oldest first */
   struct mrc_frame *inbox_last;
-  uint64_t run_at_ns;    /* the earliest run that is due */
-  uint64_t timer_at_ns;  /* an event for a deadline comes then; no later than the deadline */
-  uint32_t gbn_first[2]; /* number + 1 of the first go-back-N flow that begins, and that ends, here
-                          */
-  uint32_t blocked;      /* bit p: the port of plane p holds more than the send buffer does */
-  uint32_t down;         /* bit p: the port of plane p has no carrier */
+  uint64_t run_at_ns;     /* the earliest run that is due */
+  uint64_t late_until_ns; /* a busy host does not run before */
+  uint64_t timer_at_ns;   /* an event for a deadline comes then; no later than the deadline */
+  uint32_t gbn_first[2];  /* number + 1 of the first go-back-N flow that begins, and that ends, here
+                           */
+  uint32_t tcp_first;     /* number + 1 of the first TCP flow that begins here */
+  uint32_t tcp_blocked;   /* bit p: the port of plane p takes no segments of TCP */
+  uint32_t blocked;       /* bit p: the port of plane p holds more than the send buffer does */
+  uint32_t down;          /* bit p: the port of plane p has no carrier */
 };
 
 /* Addresses of the hosts: what a QP must know to be connected. Planes count from 0 here. */

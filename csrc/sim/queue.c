@@ -12,7 +12,7 @@ static bool has_room(const struct mrc_queue *queue, const struct mrc_queue_class
          class->bytes + mrc_frame_wire_bytes(packet) <= queue->config.buffer_bytes;
 }
 
-/* RED's ramp over the bytes of data that wait. */
+/* RED's ramp over the bytes of data that wait behind a packet. */
 static bool marks(struct mrc_queue *queue) {
   const uint64_t low = queue->config.ecn_low_bytes, high = queue->config.ecn_high_bytes;
   const uint64_t waiting = queue->data.bytes;
@@ -33,10 +33,6 @@ static void trim(struct mrc_frame *packet, bool last_hop) {
 }
 
 bool mrc_queue_push(struct mrc_queue *queue, struct mrc_frame *packet) {
-  if (!packet->control && packet->ecn != ECN_NOT_CAPABLE && marks(queue)) {
-    packet->ecn = ECN_CE;
-    queue->marked++;
-  }
   if (!packet->control && !has_room(queue, &queue->data, packet) && queue->config.trims &&
       is_trimmable(packet)) {
     trim(packet, queue->config.last_hop);
@@ -64,5 +60,9 @@ struct mrc_frame *mrc_queue_pop(struct mrc_queue *queue) {
   if (packet == NULL) return NULL;
   class->first = packet->next;
   class->bytes -= mrc_frame_wire_bytes(packet);
+  if (!packet->control && packet->ecn != ECN_NOT_CAPABLE && marks(queue)) {
+    packet->ecn = ECN_CE;
+    queue->marked++;
+  }
   return packet;
 }

@@ -9,8 +9,8 @@
 
 struct mrc_queue_config {
   uint64_t buffer_bytes;   /* of each class; 0: no limit */
-  uint64_t ecn_low_bytes;  /* data that finds less waiting is never marked */
-  uint64_t ecn_high_bytes; /* that finds so much, always; in between by chance; 0: never marked */
+  uint64_t ecn_low_bytes;  /* data that leaves less data waiting is never marked */
+  uint64_t ecn_high_bytes; /* that leaves so much, always; in between by chance; 0: never marked */
   bool trims;              /* data that finds no room loses its payload and goes as control */
   bool last_hop;           /* towards a host: what is trimmed says so */
 };
@@ -32,10 +32,10 @@ struct mrc_queue {
   uint64_t peak_bytes; /* of both classes */
 };
 
-/* Takes a packet, perhaps marked or trimmed; false when there is no room: it is still the caller's.
- */
+/* Takes a packet, perhaps trimmed; false when there is no room: it is still the caller's. */
 bool mrc_queue_push(struct mrc_queue *queue, struct mrc_frame *packet);
-/* The next to be sent, control first; 0 when empty. */
+/* The next to be sent, control first; 0 when empty. Data may be marked by it: a mark then tells of
+   the queue as it is, however long the packet has waited. */
 struct mrc_frame *mrc_queue_pop(struct mrc_queue *queue);
 static inline uint64_t mrc_queue_bytes(const struct mrc_queue *queue) {
   return queue->control.bytes + queue->data.bytes;

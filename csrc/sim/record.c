@@ -80,6 +80,17 @@ void mrc_record_message(struct mrc_sim *sim, uint32_t flow, uint64_t wanted_ns) 
       (struct mrc_sim_message){.wanted_ns = wanted_ns, .done_ns = sim->now_ns, .flow = flow};
 }
 
+/* Of the sample just taken. */
+static void record_planes(struct mrc_sim *sim, uint32_t flow) {
+  struct mrc_sim_record *record = &sim->record;
+  const uint32_t planes = sim->config.planes;
+  record->plane_bytes = grow(record->plane_bytes, record->n_samples - 1, &record->plane_capacity,
+                             planes * sizeof(*record->plane_bytes));
+  uint64_t *row = &record->plane_bytes[(size_t)(record->n_samples - 1) * planes];
+  for (uint32_t plane = 0; plane < planes; plane++)
+    row[plane] = mrc_sim_plane_bytes(sim, flow, plane + 1);
+}
+
 void mrc_record_samples(struct mrc_sim *sim) {
   struct mrc_sim_record *record = &sim->record;
   for (uint32_t i = 0; i < sim->traffic.n_flows; i++) {
@@ -92,12 +103,14 @@ void mrc_record_samples(struct mrc_sim *sim) {
                                 .bytes_received = info.bytes_received,
                                 .packets_retransmitted = info.packets_retransmitted,
                                 .flow = i};
+    if (sim->config.samples_planes) record_planes(sim, i);
   }
 }
 
 void mrc_record_free(struct mrc_sim *sim) {
   if (sim->record.file) fclose(sim->record.file);
   free(sim->record.samples);
+  free(sim->record.plane_bytes);
   free(sim->record.events);
   free(sim->record.messages);
 }

@@ -16,6 +16,8 @@ struct mrc_sim_record {
   struct mrc_sim_sample *samples;
   int n_samples;
   int sample_capacity;
+  uint64_t *plane_bytes; /* of each sample, plane by plane, when they are asked for */
+  int plane_capacity;
   struct mrc_sim_event *events;
   int n_events;
   int event_capacity;

@@ -108,7 +108,7 @@ static bool is_in_fabric(const struct mrc_sim_config *config, const struct mrc_s
 int mrc_sim_add_fault(mrc_sim *sim, const struct mrc_sim_fault *fault) {
   if (sim->started || !is_in_fabric(&sim->config, fault) || fault->until_ns <= fault->at_ns ||
       fault->kind > MRC_SIM_RATE || fault->class > MRC_SIM_DATA_CLASS ||
-      (fault->kind == MRC_SIM_RATE && fault->a == 0))
+      (fault->kind == MRC_SIM_RATE && fault->a == 0 && fault->b == 0))
     return -EINVAL;
   sim->faults = realloc(sim->faults, (sim->n_faults + 1) * sizeof(*sim->faults));
   mrc_assert(sim->faults);
@@ -143,11 +143,11 @@ void mrc_sim_schedule(struct mrc_sim *sim, uint64_t at_ns, enum mrc_sim_event_ki
 
 static void start(struct mrc_sim *sim) {
   sim->started = true;
-  for (uint32_t i = 0; i < sim->n_faults; i++) {
-    mrc_sim_schedule(sim, sim->faults[i].at_ns, MRC_SIM_ON_FAULT, i, NULL);
+  for (uint32_t i = 0; i < sim->n_faults; i++) /* before one begins, another ends */
     if (sim->faults[i].until_ns != MRC_NEVER)
       mrc_sim_schedule(sim, sim->faults[i].until_ns, MRC_SIM_ON_HEAL, i, NULL);
-  }
+  for (uint32_t i = 0; i < sim->n_faults; i++)
+    mrc_sim_schedule(sim, sim->faults[i].at_ns, MRC_SIM_ON_FAULT, i, NULL);
   mrc_traffic_start(sim);
   if (sim->config.sample_ns)
     mrc_sim_schedule(sim, sim->config.sample_ns, MRC_SIM_ON_SAMPLE, 0, NULL);
@@ -222,6 +222,7 @@ static void qp_info(const mrc_sim *sim, uint32_t index, struct mrc_sim_flow_info
   info->packets_sent = from.packets_sent;
   info->packets_retransmitted = from.packets_retransmitted;
   info->packets_spurious = from.packets_spurious;
+  info->packets_repeated = sim->traffic.flows[index].repeated;
   info->rtt_ns = from.rtt_ns;
   for (uint32_t plane = 0; plane < sim->config.planes; plane++)
     info->packets_lost += from.planes[plane].lost;
@@ -235,11 +236,24 @@ int mrc_sim_flow(const mrc_sim *sim, uint32_t index, struct mrc_sim_flow_info *i
                                      .posted = flow->posted,
                                      .completed = flow->completed,
                                      .failed = flow->failed};
-  if (flow->gbn)
+  if (flow->tcp)
+    mrc_tcp_host_info(flow->tcp, info);
+  else if (flow->gbn)
     mrc_gbn_host_info(flow->gbn, info);
   else
     qp_info(sim, index, info);
   return 0;
+}
+
+uint64_t mrc_sim_plane_bytes(const mrc_sim *sim, uint32_t index, uint32_t plane) {
+  if (index >= sim->traffic.n_flows || !sim->started) return 0;
+  if (!is_within(plane, 1, sim->config.planes)) return 0;
+  const struct mrc_sim_flow *flow = &sim->traffic.flows[index];
+  if (flow->tcp) return flow->tcp->plane == plane - 1 ? flow->tcp->bytes_received : 0;
+  if (flow->gbn) return flow->gbn->plane == plane - 1 ? flow->gbn->bytes_received : 0;
+  struct mrc_qp_info to;
+  mrc_assert(mrc_qp_query(sim->hosts[flow->config.to].engine, mrc_traffic_qpn(index, 1), &to) == 0);
+  return to.planes[plane - 1].bytes_received;
 }
 
 static int port_info(const struct mrc_hop *hop, struct mrc_sim_port_info *info) {
@@ -277,6 +291,14 @@ static int copy_out(void *to, int capacity, const void *from, int n, size_t byte
 int mrc_sim_samples(const mrc_sim *sim, struct mrc_sim_sample *samples, int capacity) {
   const struct mrc_sim_record *record = &sim->record;
   return copy_out(samples, capacity, record->samples, record->n_samples, sizeof(*samples));
+}
+
+int mrc_sim_plane_samples(const mrc_sim *sim, uint32_t plane, uint64_t *bytes, int capacity) {
+  const struct mrc_sim_record *record = &sim->record;
+  if (!sim->config.samples_planes || !is_within(plane, 1, sim->config.planes)) return 0;
+  for (int i = 0; i < record->n_samples && i < capacity; i++)
+    bytes[i] = record->plane_bytes[(size_t)i * sim->config.planes + plane - 1];
+  return record->n_samples;
 }
 
 int mrc_sim_events(const mrc_sim *sim, struct mrc_sim_event *events, int capacity) {

@@ -47,13 +47,16 @@ struct mrc_sim_config {
   uint64_t fabric_delay_ns;
   uint64_t jitter_ns;      /* added to every link's delay at random, order is kept */
   uint64_t buffer_bytes;   /* of each class of a switch port; 0: no limit */
-  uint64_t ecn_low_bytes;  /* the ramp of ECN marking, on all ports but those to hosts */
+  uint64_t ecn_low_bytes;  /* the ramp of ECN marking, on the ports of switches */
   uint64_t ecn_high_bytes; /* 0: no marking */
   uint64_t sndbuf_bytes;   /* a host's port is blocked while more than this waits in it */
   uint64_t wake_ns;        /* from the arrival of a packet to the run of its host's driver */
+  uint64_t wake_noise_ns;  /* a host sleeps so much longer at most, drawn each time it wakes */
   uint64_t sample_ns;      /* between two samples of each flow; 0: none */
+  uint32_t samples_planes; /* 1: each sample tells its planes apart too */
   uint64_t cc_base_rtt_ns; /* round trip of the empty fabric */
   uint64_t memory_bytes;   /* of the memory region that all hosts share, at least a write long */
+  uint32_t ecn_last_hop;   /* 1: ports to hosts mark too */
   uint32_t trims;          /* 1: a full buffer trims writes to their header */
   uint32_t audit;          /* 1: check every invariant after every event, with content and memory of
                               each flow's own; MRC only, some five times the cost */
@@ -76,7 +79,8 @@ struct mrc_sim_config {
   uint32_t noise_ns;
 };
 
-/* Writes from one host to another over a QP of their own. */
+/* Writes from one host to another over a QP of their own; or a TCP flow, which never ends and uses
+   the first of `paths`. */
 struct mrc_sim_flow_config {
   uint32_t from;
   uint32_t to;
@@ -89,6 +93,7 @@ struct mrc_sim_flow_config {
   uint32_t writes;
   uint32_t immediate; /* 1: every write carries one; also when another flow waits for this one */
   uint32_t depth;     /* writes in the send queue at most */
+  uint32_t tcp_plane; /* of a TCP flow, whose segments have `bytes`; 0: it is a QP */
   uint32_t after;     /* number + 1 of the flow whose n-th write must arrive at `from` before write
                          n + 1 is posted; 0: none */
 };
@@ -114,7 +119,7 @@ enum mrc_sim_fault_kind {
   MRC_SIM_REORDER,   /* delays by chance: `a` ppm, by up to `b` ns */
   MRC_SIM_DELAY,     /* propagation takes `a` ns */
   MRC_SIM_JITTER,    /* and up to `a` ns more */
-  MRC_SIM_RATE       /* sends at `a` bits a second */
+  MRC_SIM_RATE       /* sends at `a` bits a second; 0: at `b` ppm of what the topology says */
 };
 
 enum mrc_sim_class { MRC_SIM_EVERY_CLASS, MRC_SIM_CONTROL_CLASS, MRC_SIM_DATA_CLASS };
@@ -142,8 +147,10 @@ struct mrc_sim_flow_info {
   uint64_t bytes_received;
   uint64_t packets_sent;
   uint64_t packets_retransmitted;
-  uint64_t packets_spurious;
-  uint64_t packets_lost; /* as the sender takes it, on all planes */
+  uint64_t packets_spurious; /* retransmitted in vain, as the sender takes it */
+  uint64_t packets_repeated; /* came with payload that had come before; without those that faults
+                                duplicated */
+  uint64_t packets_lost;     /* as the sender takes it, on all planes */
   int64_t rtt_ns;
 };
 
@@ -237,6 +244,10 @@ int mrc_sim_first_hop(const mrc_sim *sim, uint32_t host, uint32_t plane,
                       struct mrc_sim_port_info *info);
 /* Each returns how many there are and fills up to `capacity` from the first on. */
 int mrc_sim_samples(const mrc_sim *sim, struct mrc_sim_sample *samples, int capacity);
+/* The payload received in a plane at the time of each sample, when samples_planes is set. */
+int mrc_sim_plane_samples(const mrc_sim *sim, uint32_t plane, uint64_t *bytes, int capacity);
+/* And now. 0 for a plane or flow that is not there. */
+uint64_t mrc_sim_plane_bytes(const mrc_sim *sim, uint32_t flow, uint32_t plane);
 int mrc_sim_events(const mrc_sim *sim, struct mrc_sim_event *events, int capacity);
 int mrc_sim_messages(const mrc_sim *sim, struct mrc_sim_message *messages, int capacity);
 

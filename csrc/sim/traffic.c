@@ -140,6 +140,10 @@ static void connect_end(struct mrc_sim *sim, uint32_t index, uint32_t end) {
 }
 
 static void connect(struct mrc_sim *sim, uint32_t index) {
+  if (sim->traffic.flows[index].config.tcp_plane) {
+    mrc_tcp_host_connect(sim, index);
+    return;
+  }
   if (sim->config.transport == MRC_SIM_GO_BACK_N) {
     mrc_gbn_host_connect(sim, index);
     return;
@@ -219,6 +223,10 @@ static uint64_t draw_interval(struct mrc_prng *prng, uint64_t mean_ns) {
 void mrc_traffic_on_time(struct mrc_sim *sim, uint32_t index) {
   struct mrc_sim_flow *flow = &sim->traffic.flows[index];
   const struct mrc_sim_flow_config *config = &flow->config;
+  if (flow->tcp) {
+    mrc_tcp_host_start(sim, index);
+    return;
+  }
   if (config->interval_ns == 0) {
     /* Some of what it waits for may have arrived before it begins. */
     want(sim, index,
@@ -262,6 +270,10 @@ void mrc_traffic_on_completion(struct mrc_sim *sim, const struct mrc_wc *wc) {
   post(sim, index);
 }
 
+void mrc_traffic_on_repeated(struct mrc_sim *sim, uint32_t qpn) {
+  sim->traffic.flows[mrc_traffic_flow_of(qpn)].repeated++;
+}
+
 void mrc_traffic_on_event(struct mrc_sim *sim, const struct mrc_event *event) {
   static const uint8_t types[] = {[MRC_EVENT_EV_STATE] = MRC_SIM_EV_STATE + 1,
                                   [MRC_EVENT_PLANE] = MRC_SIM_PLANE_STATE + 1,
@@ -287,7 +299,8 @@ int mrc_traffic_add(struct mrc_sim *sim, const struct mrc_sim_flow_config *confi
   struct mrc_sim_traffic *traffic = &sim->traffic;
   if (config->from >= sim->config.hosts || config->to >= sim->config.hosts ||
       config->from == config->to || config->writes == 0 || config->depth == 0 ||
-      config->depth > 4096)
+      config->depth > 4096 || config->tcp_plane > sim->config.planes ||
+      (config->tcp_plane && (config->bytes == 0 || config->paths_until_ns || config->after)))
     return -EINVAL;
   const uint32_t n_paths = mrc_fabric_n_paths(sim, config->from, config->to);
   if (config->paths && n_paths < 64 && config->paths >> n_paths) return -EINVAL;
@@ -335,6 +348,7 @@ void mrc_traffic_free(struct mrc_sim *sim) {
     free(sim->traffic.flows[i].evs[TO]);
     mrc_fabric_watch_free(sim->traffic.flows[i].watch);
     mrc_gbn_host_free(sim->traffic.flows[i].gbn);
+    mrc_tcp_host_free(sim->traffic.flows[i].tcp);
   }
   free(sim->traffic.flows);
 }

@@ -12,12 +12,14 @@
 struct mrc_fabric_watch;
 struct mrc_gbn_flow;
 struct mrc_sim;
+struct mrc_tcp_flow;
 
 struct mrc_sim_flow {
   struct mrc_sim_flow_config config;
   struct mrc_ev_attr *evs[2]; /* of the QP at `from` and of the one at `to` */
   int n_evs;
   struct mrc_gbn_flow *gbn;       /* both ends, when the transport is go-back-N; 0 otherwise */
+  struct mrc_tcp_flow *tcp;       /* both ends of a TCP flow; 0: a QP */
   struct mrc_fabric_watch *watch; /* its auditors; 0: none */
   uint32_t plane;                 /* the only one, from 0, when a QP has a single path */
   uint32_t next_after;            /* number + 1 of another flow that waits for the same one */
@@ -26,6 +28,7 @@ struct mrc_sim_flow {
   uint32_t posted;
   uint32_t completed;
   uint32_t failed;
+  uint64_t repeated;   /* see mrc_sim_flow_info */
   uint32_t arrived;    /* writes complete at `to`; only counted when another flow waits */
   uint64_t *wanted_ns; /* of each write */
   uint64_t first_ns;
@@ -49,6 +52,8 @@ void mrc_traffic_on_time(struct mrc_sim *sim, uint32_t flow);
 /* The time is over in which a flow may use some of its paths alone. */
 void mrc_traffic_allow(struct mrc_sim *sim, uint32_t flow);
 void mrc_traffic_on_completion(struct mrc_sim *sim, const struct mrc_wc *wc);
+/* A packet for this QP brought payload that it has already, and no fault duplicated it. */
+void mrc_traffic_on_repeated(struct mrc_sim *sim, uint32_t qpn);
 void mrc_traffic_on_event(struct mrc_sim *sim, const struct mrc_event *event);
 
 /* QP number of a flow's sender (end 0) or receiver (end 1). */

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import ceil
 from statistics import median
 
 from mrc.enums import EvState
-from mrc.sim import native
+from mrc.sim import maxmin, native
 from mrc.sim.run import Result
 from mrc.sim.scenario import Check, Scenario, dead_paths
 from mrc.sim.traffic import line_rate_bps
@@ -93,6 +94,8 @@ def _quartiles(check: Check, found: Sequence[float | None]) -> tuple[float | Non
 def _value(check: Check, result: Result, reference: Result | None) -> float | None:
     if check.measure == "goodput":
         return _goodput_share(check, result, reference)
+    if check.measure == "completion":
+        return _completion(check, result, reference)
     measure: Callable[[Check, Result], float | None] = _MEASURES[check.measure]
     return measure(check, result)
 
@@ -107,8 +110,9 @@ def _window(check: Check, result: Result) -> tuple[int, int]:
     return check.from_ns, min(check.to_ns, *ends)
 
 
-def _bytes(result: Result, flow: int, window: tuple[int, int]) -> float:
-    return result.curves[flow].at(window[1]) - result.curves[flow].at(window[0])
+def _bytes(result: Result, flow: int, window: tuple[int, int], plane: int = 0) -> float:
+    curve = (result.planes[plane - 1] if plane else result.curves)[flow]
+    return curve.at(window[1]) - curve.at(window[0])
 
 
 def goodput_bps(check: Check, result: Result) -> float | None:
@@ -116,7 +120,8 @@ def goodput_bps(check: Check, result: Result) -> float | None:
     window = _window(check, result)
     if window[1] <= window[0]:
         return None
-    arrived = sum(_bytes(result, i, window) for i in result.of_group(check.group))
+    numbers = result.of_group(check.group)
+    arrived = sum(_bytes(result, i, window, check.plane) for i in numbers)
     return arrived * 8e9 / (window[1] - window[0])
 
 
@@ -127,16 +132,48 @@ def _goodput_share(check: Check, result: Result, reference: Result | None) -> fl
         assert reference is not None
         # The reference may be done sooner: its rate over all of its time is what counts then.
         whole = goodput_bps(check, reference)
+    elif check.of == "max-min":
+        planes = (check.plane,) if check.plane else result.scenario.topology.all_planes
+        window = _window(check, result)
+        fair = maxmin.goodputs_bps(result.scenario, result.flows, *window, planes)
+        whole = sum(fair[i] for i in result.of_group(check.group))
     return None if goodput is None or not whole else goodput / (whole * check.share)
 
 
 def _line_bps(check: Check, result: Result) -> float | None:
     flows = [result.flows[i] for i in result.of_group(check.group)]
-    return line_rate_bps(result.scenario, flows)
+    whole = line_rate_bps(result.scenario, flows)
+    is_part = check.plane and not all(flow.traffic.plane for flow in flows)
+    return whole / result.scenario.topology.planes if is_part else whole
 
 
-def _completed(check: Check, result: Result) -> float:
-    numbers = result.of_group(check.group)
+def _completion(check: Check, result: Result, reference: Result | None) -> float | None:
+    time_ns = completion_ns(check, result)
+    whole: float | None = result.scenario.base_rtt_ns
+    if check.of == "reference":
+        assert reference is not None
+        whole = completion_ns(check, reference)
+    return None if time_ns is None or not whole else time_ns / (whole * check.share)
+
+
+def completion_ns(check: Check, result: Result) -> float | None:
+    """Percentile of the time that writes took, of those wanted in the time of a check.
+
+    That is the least time in which so many per cent of them were done.
+    """
+    numbers = set(result.of_group(check.group))
+    times = sorted(
+        message.done_ns - message.wanted_ns
+        for message in result.messages
+        if message.flow in numbers and check.from_ns <= message.wanted_ns < check.to_ns
+    )
+    return times[max(0, ceil(len(times) * check.percentile / 100) - 1)] if times else None
+
+
+def _completed(check: Check, result: Result) -> float | None:
+    numbers = [i for i in result.of_group(check.group) if result.flows[i].traffic.kind != "tcp"]
+    if not numbers:
+        return None
     wanted = sum(result.flows[i].writes for i in numbers)
     return sum(result.infos[i].completed for i in numbers) / wanted
 
@@ -171,6 +208,17 @@ def _fairness(check: Check, result: Result) -> float | None:
     return sum(shares) ** 2 / (len(shares) * squares) if squares else None
 
 
+def _least_plane(check: Check, result: Result) -> float | None:
+    """Payload of the plane that carried least, of what planes carried on average."""
+    window = _window(check, result)
+    if window[1] <= window[0]:
+        return None
+    planes = result.scenario.topology.all_planes
+    numbers = result.of_group(check.group)
+    arrived = [sum(_bytes(result, i, window, plane) for i in numbers) for plane in planes]
+    return min(arrived) * len(arrived) / sum(arrived) if sum(arrived) else None
+
+
 def _last_hop_busy(check: Check, result: Result) -> float:
     """Share of the time in which the ports to the receivers of the group were sending."""
     numbers = result.of_group(check.group)
@@ -188,7 +236,8 @@ def _sent_again(check: Check, result: Result) -> float:
 
 
 def _spurious(check: Check, result: Result) -> float:
-    return sum(result.infos[i].packets_spurious for i in result.of_group(check.group))
+    """By the truth of the fabric: what receivers had already, whatever senders take for lost."""
+    return sum(result.infos[i].packets_repeated for i in result.of_group(check.group))
 
 
 def _lost_per_dead_path(check: Check, result: Result) -> float | None:
@@ -227,4 +276,5 @@ _MEASURES: dict[str, Callable[[Check, Result], float | None]] = {
     "spurious": _spurious,
     "lost_per_dead_path": _lost_per_dead_path,
     "ev_bad_after": _ev_bad_after,
+    "least_plane": _least_plane,
 }

@@ -87,6 +87,7 @@ class FlowInfo:
     packets_sent: int
     packets_retransmitted: int
     packets_spurious: int
+    packets_repeated: int
     packets_lost: int
     rtt_ns: int
 
@@ -216,6 +217,17 @@ class Simulation:
 
     def samples(self) -> list[Sample]:
         return self._rows(Sample, lib.mrc_sim_samples, "struct mrc_sim_sample[]")
+
+    def plane_samples(self, plane: int) -> list[int]:
+        """Payload received in a plane at each of the samples, if the config has samples_planes."""
+        count = lib.mrc_sim_plane_samples(self._sim, plane, ffi.NULL, 0)
+        rows = ffi.new("uint64_t[]", max(count, 1))
+        lib.mrc_sim_plane_samples(self._sim, plane, rows, count)
+        return list(rows[0:count])
+
+    def plane_bytes(self, flow: int, plane: int) -> int:
+        """Payload of a flow received in a plane so far."""
+        return int(lib.mrc_sim_plane_bytes(self._sim, flow, plane))
 
     def events(self) -> list[Event]:
         return self._rows(Event, lib.mrc_sim_events, "struct mrc_sim_event[]")

@@ -16,6 +16,7 @@ from mrc.sim.trial import Series, Summary
 
 _MAX_POINTS = 200
 _TOP_SHARE = 1.05
+_UNITS = (("s", 1e9), ("ms", 1e6), ("us", 1e3))
 
 
 def standalone(svg: str) -> str:
@@ -53,7 +54,7 @@ def _quartiles(x: float, values: Sequence[float]) -> Point:
 def time_svg(scenario: Scenario, summaries: Sequence[Summary]) -> str:
     """Goodput of every group over time; grey is a fault."""
     end_ns = max(1, *(summary.end_ns for summary in summaries))
-    unit, unit_ns = ("ms", 1e6) if end_ns >= 2e6 else ("us", 1e3)
+    unit, unit_ns = next(one for one in _UNITS if end_ns >= 2 * one[1] or one[0] == "us")
     chart = Chart(
         x_title=f"time, {unit}",
         y_title="goodput, % of line rate",

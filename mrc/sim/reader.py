@@ -35,6 +35,12 @@ from mrc.sim.scenario import (
 from mrc.sim.table import Table
 from mrc.sim.topology import read_link, read_topology
 
+SAMPLES = 10_000
+"""Of each flow at most, unless a scenario says how often: long runs would fill the memory."""
+
+_MEASURED_OF = {"goodput": ("line", "reference", "max-min"), "completion": ("line", "reference")}
+"""What a value may be a share of, where there is a choice."""
+
 
 def names() -> list[str]:
     """The built-in scenarios."""
@@ -92,10 +98,10 @@ def parse(values: Mapping[str, Any], name: str, place: str, variant: str = "") -
         traffic=tuple(_traffic(item, topology, rtt_ns) for item in table.tables("traffic")),
         links=tuple(change for item in table.tables("links") for change in _links(item, topology)),
         faults=_faults(table.tables("faults"), topology, rtt_ns, until_ns),
-        checks=tuple(_check(item, rtt_ns) for item in table.tables("checks")),
+        checks=tuple(_check(item, rtt_ns, topology) for item in table.tables("checks")),
         reference=_reference(table.table("reference")),
         until_ns=until_ns,
-        sample_ns=run.parsed("sample", units.parse_time, "10us"),
+        sample_ns=run.parsed("sample", units.parse_time, f"{max(10_000, until_ns // SAMPLES)}ns"),
         audit=run.boolean("audit", False),
         baselines=table.texts("baselines", TRANSPORTS[1:]),
         plot=table.choice("plot", PLOTS, PLOTS[0]),
@@ -131,6 +137,10 @@ def _check_groups(table: Table, scenario: Scenario) -> None:
     for key, group in [*named, *(("reference", group) for group in scenario.reference.groups)]:
         if group not in known:
             raise table.error(key, f"no traffic has the group {group!r}")
+    for check in scenario.checks:
+        groups = [t for t in scenario.traffic if check.group in ("", t.group)]
+        if check.of == "max-min" and any(traffic.interval_ns for traffic in groups):
+            raise table.error("checks", "max-min counts flows that always have data: no interval")
     variants = {part.variant for part in scenario.variants}
     for check in scenario.checks:
         if not scenario.variant and not variants.issuperset(check.variants):
@@ -169,7 +179,8 @@ def _transport(table: Table) -> Transport:
 
 def _traffic(table: Table, topology: Topology, rtt_ns: int) -> Traffic:
     kind = table.choice("kind", TRAFFIC_KINDS)
-    last = topology.hosts - 1
+    if kind == "tcp":
+        return _tcp(table, topology, rtt_ns)
     traffic = Traffic(
         kind=kind,
         group=table.text("group", kind),
@@ -178,25 +189,62 @@ def _traffic(table: Table, topology: Topology, rtt_ns: int) -> Traffic:
         depth=table.integer("depth", 1, 4096, 4),
         start_ns=read_time(table, "start", rtt_ns, "0ns"),
         interval_ns=0 if kind == "ring" else read_time(table, "interval", rtt_ns, "0ns"),
-        to=table.integer("to", 0, last, 0) if kind == "incast" else 0,
-        senders=table.integers("from", 0, last) if kind == "incast" else (),
-        pairs=table.pairs("pairs") if kind == "pairs" else (),
+        to=table.integer("to", 0, topology.hosts - 1, 0) if kind == "incast" else 0,
+        senders=table.integers("from", 0, topology.hosts - 1) if kind == "incast" else (),
+        pairs=_pairs(table, topology) if kind == "pairs" else (),
         paths=table.integers("paths", 0, min(topology.t1, 64) - 1),
         paths_until_ns=read_time(table, "paths_until", rtt_ns, "0ns"),
     )
     if not 0 < traffic.bytes < 1 << 32:
         raise table.error("write", "a write has 1 byte to 4 GiB - 1")
-    for pair in traffic.pairs:
-        if not all(0 <= host <= last for host in pair) or pair[0] == pair[1]:
-            raise table.error("pairs", f"{list(pair)} are not two hosts of 0..{last}")
-        if traffic.paths and len({host * topology.t0 // topology.hosts for host in pair}) == 1:
-            raise table.error("paths", f"{list(pair)} are below one T0, no T1 is on their way")
+    if traffic.paths:
+        _need_t1(table, "paths", traffic.pairs, topology)
     if traffic.paths and kind != "pairs":
         raise table.error("paths", "is for pairs")
     if traffic.paths_until_ns and not traffic.paths:
         raise table.error("paths_until", "goes with paths")
     table.close()
     return traffic
+
+
+def _tcp(table: Table, topology: Topology, rtt_ns: int) -> Traffic:
+    pairs = _pairs(table, topology)
+    path = table.integer("path", 0, min(topology.t1, 64) - 1, 0)
+    table.choice("algorithm", ("cubic",), "cubic")
+    traffic = Traffic(
+        kind="tcp",
+        group=table.text("group", "tcp"),
+        bytes=table.integer("mss", 256, 16384, 1448),
+        writes=1,
+        depth=1,
+        start_ns=read_time(table, "start", rtt_ns, "0ns"),
+        interval_ns=0,
+        to=0,
+        senders=(),
+        pairs=pairs,
+        paths=(path,),
+        plane=table.integer("plane", 1, topology.planes, 1),
+    )
+    if path:
+        _need_t1(table, "path", pairs, topology)
+    table.close()
+    return traffic
+
+
+def _pairs(table: Table, topology: Topology) -> tuple[tuple[int, int], ...]:
+    pairs, last = table.pairs("pairs"), topology.hosts - 1
+    for pair in pairs:
+        if not all(0 <= host <= last for host in pair) or pair[0] == pair[1]:
+            raise table.error("pairs", f"{list(pair)} are not two hosts of 0..{last}")
+    return pairs
+
+
+def _need_t1(
+    table: Table, key: str, pairs: tuple[tuple[int, int], ...], topology: Topology
+) -> None:
+    for pair in pairs:
+        if len({host * topology.t0 // topology.hosts for host in pair}) == 1:
+            raise table.error(key, f"{list(pair)} are below one T0, no T1 is on their way")
 
 
 def _links(table: Table, topology: Topology) -> list[Fault]:
@@ -215,8 +263,6 @@ def _faults(tables: list[Table], topology: Topology, rtt_ns: int, end_ns: int) -
     found: list[Fault] = []
     for table in tables:
         fault = read_fault(table, lambda target: parse_target(target, topology), rtt_ns)
-        if fault.kind == "rate" and not fault.a:
-            fault = replace_fields(fault, a=_rate_of(table, fault, topology), b=0)
         found += [
             replace_fields(fault, at_ns=begin, until_ns=end, every_ns=0, for_ns=0)
             for begin, end in occurrences(fault, end_ns)
@@ -224,18 +270,7 @@ def _faults(tables: list[Table], topology: Topology, rtt_ns: int, end_ns: int) -
     return tuple(found)
 
 
-def _rate_of(table: Table, fault: Fault, topology: Topology) -> int:
-    """Of a share: of the rate that the links of the target have."""
-    kind = fault.target.partition(":")[0]
-    rates = {"link": {topology.host_rate_bps}, "t1": {topology.fabric_rate_bps}}
-    rates["uplink"] = rates["t1"]
-    found = rates.get(kind, {topology.host_rate_bps, topology.fabric_rate_bps})
-    if len(found) > 1:
-        raise table.error("rate", f"the links of {fault.target} have different ones: say it")
-    return max(1, found.pop() * fault.b // 10**6)
-
-
-def _check(table: Table, rtt_ns: int) -> Check:
+def _check(table: Table, rtt_ns: int, topology: Topology) -> Check:
     measure = table.choice("measure", MEASURES)
     at_least, at_most = _fraction(table, "at_least"), _fraction(table, "at_most")
     if (at_least is None) == (at_most is None):
@@ -247,13 +282,19 @@ def _check(table: Table, rtt_ns: int) -> Check:
         group=table.text("group", ""),
         from_ns=read_time(table, "from", rtt_ns, "0ns"),
         to_ns=read_time(table, "to", rtt_ns) if table.has("to") else native.NEVER,
-        of=table.choice("of", ("line", "reference"), "line"),
+        of=table.choice("of", _MEASURED_OF.get(measure, ("line",)), "line"),
         share=1.0 if share is None else share,
         relation="<=" if at_least is None else ">=",
         target=at_most if at_most is not None else at_least or 0.0,
         variants=table.texts("variants"),
+        percentile=table.number("percentile", 0.0, 100.0) if table.has("percentile") else 50.0,
+        plane=table.integer("plane", 1, topology.planes) if table.has("plane") else 0,
         note=table.text("note", ""),
     )
+    if check.plane and measure != "goodput":
+        raise table.error("plane", "is for goodput")
+    if table.has("percentile") and measure != "completion":
+        raise table.error("percentile", "is for completion")
     table.close()
     if check.to_ns <= check.from_ns:
         raise table.error("to", "is not after from")

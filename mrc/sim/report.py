@@ -129,7 +129,7 @@ def groups(result: Result) -> list[Group]:
                 slowest_bps=min(rates),
                 mean_bps=sum(rates) / len(rates),
                 retransmitted=sum(info.packets_retransmitted for info in infos),
-                spurious=sum(info.packets_spurious for info in infos),
+                spurious=sum(info.packets_repeated for info in infos),
             )
         )
     return found

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 
 from mrc.sim import native
@@ -45,6 +45,7 @@ class Result:
     flows: tuple[Flow, ...]
     infos: tuple[FlowInfo, ...]  # of the flows
     curves: tuple[Curve, ...]  # of the flows
+    planes: tuple[tuple[Curve, ...], ...]  # the same in each plane; empty unless a check asks
     retransmitted: tuple[tuple[int, ...], ...]  # of the flows, at the times of their curves
     events: tuple[Event, ...]
     messages: tuple[Message, ...]
@@ -86,7 +87,6 @@ def reference_of(scenario: Scenario) -> Scenario:
         scenario,
         traffic=tuple(t for t in scenario.traffic if not groups or t.group in groups),
         faults=scenario.faults if scenario.reference.faults else (),
-        checks=(),
         baselines=(),
     )
 
@@ -96,6 +96,7 @@ def _config(scenario: Scenario, flows: list[Flow], seed: int) -> dict[str, int]:
     kind = transport.pop("kind")
     hashed = scenario.topology.routing if kind == "mrc" else "ecmp"
     topology["routing"] = native.ROUTING[hashed]
+    topology["ecn_last_hop"] = int(scenario.topology.ecn_last_hop)
     topology["trims"] = int(topology.pop("trimming"))
     topology.pop("mtu")  # packets are as long as path_mtu says
     if kind == "ecmp-planes":
@@ -109,6 +110,7 @@ def _config(scenario: Scenario, flows: list[Flow], seed: int) -> dict[str, int]:
         "single_path": int(kind == "ecmp"),
         "audit": int(scenario.audit and kind != "go-back-n"),
         "sample_ns": scenario.sample_ns,
+        "samples_planes": int(scenario.tells_planes_apart),
         "cc_base_rtt_ns": scenario.transport.cc_base_rtt_ns or scenario.base_rtt_ns,
         "memory_bytes": max(flow.traffic.bytes for flow in flows),
         "qps_per_host": max(ends.count(host) for host in set(ends)),
@@ -131,14 +133,15 @@ def _advance(
     sim: Simulation, scenario: Scenario, flows: list[Flow], progress: Progress | None
 ) -> None:
     slice_ns = max(scenario.until_ns // MAX_SLICES, scenario.sample_ns, 1)
-    total = sum(flow.traffic.bytes * flow.writes for flow in flows)
+    counted = [i for i, flow in enumerate(flows) if flow.traffic.kind != "tcp"]
+    total = sum(flows[i].traffic.bytes * flows[i].writes for i in counted)
     now_ns, ended = 0, False
     while not ended and now_ns < scenario.until_ns:
         now_ns = min(now_ns + slice_ns, scenario.until_ns)
         ended = sim.run(now_ns)
         if progress is not None:
-            arrived = sum(sim.flow(i).bytes_received for i in range(len(flows)))
-            progress(arrived / total, now_ns)
+            arrived = sum(sim.flow(i).bytes_received for i in counted)
+            progress(arrived / total if total else now_ns / scenario.until_ns, now_ns)
 
 
 def _result(sim: Simulation, scenario: Scenario, seed: int, flows: list[Flow]) -> Result:
@@ -157,16 +160,28 @@ def _result(sim: Simulation, scenario: Scenario, seed: int, flows: list[Flow]) -
             arrived[i].append(info.bytes_received)
             again[i].append(info.packets_retransmitted)
     receivers = sorted({flow.receiver for flow in flows})
-    planes = range(1, scenario.topology.planes + 1)
+    planes = scenario.topology.all_planes
+    apart = planes if scenario.tells_planes_apart else ()
     return Result(
         scenario=scenario,
         seed=seed,
         flows=tuple(flows),
         infos=tuple(infos),
         curves=tuple(Curve(tuple(t), tuple(b)) for t, b in zip(times, arrived, strict=True)),
+        planes=tuple(tuple(_plane_curves(sim, plane, times)) for plane in apart),
         retransmitted=tuple(tuple(counts) for counts in again),
         events=tuple(sim.events()),
         messages=tuple(sim.messages()),
         last_hops={(host, p): sim.last_hop(host, p) for host in receivers for p in planes},
         stats=stats,
     )
+
+
+def _plane_curves(sim: Simulation, plane: int, times: list[list[int]]) -> Iterator[Curve]:
+    """Of each flow, at the same times as its curve: samples take the flows in turn."""
+    found = sim.plane_samples(plane)
+    for i, times_ns in enumerate(times):
+        arrived = found[i :: len(times)]
+        if len(arrived) < len(times_ns):
+            arrived.append(sim.plane_bytes(i, plane))
+        yield Curve(tuple(times_ns), tuple(arrived))

@@ -15,6 +15,7 @@ from mrc.sim import native
 OVERHEAD_BYTES = 126  # of a packet on a link, around the UDP payload; csrc/sim/frame.h
 DATA_HEADER_BYTES = 44  # of a write in the middle of a message, ICRC included
 SACK_BYTES = 52  # UDP payload of a SACK
+TCP_HEADER_BYTES = 24  # csrc/sim/tcp_host.c
 
 TARGET_FORMS = "all, plane:P, t0:P.N, t1:P.N, uplink:P.T0.T1 or link:hH.P"
 _TARGET = re.compile(
@@ -28,10 +29,11 @@ ecmp: the same reliability over one path, which switches choose by a hash; ecmp-
 such path in every plane; go-back-n: in order over one path, as RoCE does it.
 """
 PLOTS = ("time", "flows")
-TRAFFIC_KINDS = ("permutation", "incast", "all-to-all", "ring", "pairs")
+TRAFFIC_KINDS = ("permutation", "incast", "all-to-all", "ring", "pairs", "tcp")
 MEASURES = (
     "completed", "qp_errors", "goodput", "slowest_flow", "fairness", "last_hop_busy",
-    "retransmitted", "spurious", "lost_per_dead_path", "ev_bad_after",
+    "retransmitted", "spurious", "lost_per_dead_path", "ev_bad_after", "completion",
+    "least_plane",
 )  # fmt: skip
 
 
@@ -52,10 +54,16 @@ class Topology:
     buffer_bytes: int  # of a switch port, for data and for control; 0: no limit
     ecn_low_bytes: int
     ecn_high_bytes: int  # 0: no marking
+    ecn_last_hop: bool  # whether ports to hosts mark too
     trimming: bool
     wake_ns: int  # from the arrival of a packet to the run of the host's driver
+    wake_noise_ns: int  # a host sleeps so much longer at most, drawn each time it wakes
     sndbuf_bytes: int
     mtu: int
+
+    @property
+    def all_planes(self) -> range:
+        return range(1, self.planes + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +93,8 @@ class Traffic:
 
     kind: str
     group: str  # name that checks use
-    bytes: int  # of a write
-    writes: int  # of each flow
+    bytes: int  # of a write; of a segment of TCP
+    writes: int  # of each flow; 1 for TCP, which never ends
     depth: int  # writes in the send queue at most
     start_ns: int
     interval_ns: int  # open loop: mean time between writes; 0: closed loop
@@ -95,6 +103,7 @@ class Traffic:
     pairs: tuple[tuple[int, int], ...]
     paths: tuple[int, ...]  # T1s that the QPs may use in every plane; empty: all
     paths_until_ns: int = 0  # until then, and all others are DENIED; 0: to the end
+    plane: int = 0  # of a TCP flow; 0: all
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +130,13 @@ class Check:
     group: str  # empty: all flows
     from_ns: int
     to_ns: int  # native.NEVER: to the end
-    of: str  # "line" or "reference": what a goodput is a share of
+    of: str  # "line", "reference" or "max-min": what the value is a share of
     share: float  # part of that which can be expected, such as 7/8
     relation: str  # ">=" or "<=": how the value must stand to the target
     target: float
     variants: tuple[str, ...]  # that must meet it, the others only show it; empty: all
+    percentile: float = 50.0  # of the completion times of writes
+    plane: int = 0  # whose goodput it is; 0: of all
     note: str = ""  # why hosts on an emulated fabric get another value, where they do
 
 
@@ -165,6 +176,11 @@ class Scenario:
         return self.variants or (self,)
 
     @property
+    def tells_planes_apart(self) -> bool:
+        """Whether a check needs to know what arrived in each plane."""
+        return any(check.plane or check.measure == "least_plane" for check in self.checks)
+
+    @property
     def base_rtt_ns(self) -> int:
         return base_rtt_ns(self.topology, self.transport)
 
@@ -174,12 +190,24 @@ def packet_bytes(transport: Transport) -> int:
     return transport.path_mtu + DATA_HEADER_BYTES + OVERHEAD_BYTES
 
 
+def payload_share(traffic: Traffic, transport: Transport) -> float:
+    """Payload's part of what the full packets of a flow take on a link."""
+    if traffic.kind == "tcp":
+        return traffic.bytes / (traffic.bytes + TCP_HEADER_BYTES + OVERHEAD_BYTES)
+    return transport.path_mtu / packet_bytes(transport)
+
+
 def base_rtt_ns(topology: Topology, transport: Transport) -> int:
-    """From the sending of a full packet over a T1 to its SACK, in an empty fabric."""
-    ways = 2 * (topology.host_delay_ns + topology.fabric_delay_ns) + topology.wake_ns
+    """From the sending of a full packet to its SACK, in an empty fabric.
+
+    It goes over a T1, unless a single T0 has all hosts below it.
+    """
+    links = [(topology.host_delay_ns, topology.host_rate_bps)]
+    if topology.t0 > 1:
+        links.append((topology.fabric_delay_ns, topology.fabric_rate_bps))
     sent = packet_bytes(transport) + SACK_BYTES + OVERHEAD_BYTES
-    per_byte = 2 * 8e9 / topology.host_rate_bps + 2 * 8e9 / topology.fabric_rate_bps
-    return round(2 * ways + sent * per_byte)
+    ways = 2 * sum(delay for delay, _ in links) + topology.wake_ns
+    return round(2 * ways + sent * sum(2 * 8e9 / rate for _, rate in links))
 
 
 def parse_target(text: str, topology: Topology) -> dict[str, int]:

@@ -30,8 +30,10 @@ def read_topology(table: Table) -> Topology:
         buffer_bytes=table.parsed("buffer", units.parse_size, "1MiB"),
         ecn_low_bytes=table.parsed("ecn_low", units.parse_size, "100KiB"),
         ecn_high_bytes=table.parsed("ecn_high", units.parse_size, "400KiB"),
+        ecn_last_hop=table.boolean("ecn_last_hop", False),
         trimming=table.boolean("trimming", True),
         wake_ns=table.parsed("wake", units.parse_time, "1us"),
+        wake_noise_ns=table.parsed("wake_noise", units.parse_time, "0ns"),
         mtu=table.integer("mtu", MIN_MTU, MAX_MTU, 9000),
         sndbuf_bytes=table.parsed("send_buffer", units.parse_size, "64KiB"),
     )

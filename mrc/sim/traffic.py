@@ -6,12 +6,12 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from mrc.sim.scenario import Scenario, Traffic, packet_bytes
+from mrc.sim.scenario import Scenario, Traffic, payload_share
 
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """Writes from one host to another, over a QP of their own."""
+    """Writes from one host to another, over a QP of their own; or a TCP flow."""
 
     sender: int
     receiver: int
@@ -31,6 +31,7 @@ class Flow:
             "bytes": self.traffic.bytes,
             "writes": self.writes,
             "depth": self.traffic.depth,
+            "tcp_plane": self.traffic.plane,
             "after": 0 if self.after is None else self.after + 1,
         }
 
@@ -83,5 +84,6 @@ def _ring(hosts: int, traffic: Traffic, first: int) -> list[Flow]:
 def line_rate_bps(scenario: Scenario, flows: list[Flow]) -> float:
     """Goodput that the links of senders and receivers allow to these flows together."""
     hosts = min(len({flow.sender for flow in flows}), len({flow.receiver for flow in flows}))
-    payload = scenario.transport.path_mtu / packet_bytes(scenario.transport)
-    return hosts * scenario.topology.planes * scenario.topology.host_rate_bps * payload
+    planes = 1 if all(flow.traffic.plane for flow in flows) else scenario.topology.planes
+    payload = payload_share(flows[0].traffic, scenario.transport)
+    return hosts * planes * scenario.topology.host_rate_bps * payload

@@ -64,6 +64,8 @@ def parse(
     tiers = read_topology(within)
     if tiers.routing != "source-routes":
         raise within.error("routing", "is for the simulator: hosts of a test bed choose the path")
+    if tiers.ecn_last_hop:
+        raise within.error("ecn_last_hop", "is for the simulator: no test bed marks there")
     addresses = _addresses(table.table("addresses"))
     try:
         topology = Topology(tiers.hosts, tiers.planes, tiers.t1, tiers.t0, addresses)

@@ -106,6 +106,11 @@ static void test_build__queues_by_place(void) {
   CHECK_EQ(last->queue.config.ecn_high_bytes, 0); /* ECN is off on the last hop */
   CHECK_EQ(last->queue.config.buffer_bytes, 1000000);
   mrc_sim_destroy(sim);
+  sim = open_sim(.ecn_last_hop = 1);
+  last = &sim->hops[mrc_fabric_host_down(sim, 0, 0)];
+  CHECK_EQ(last->queue.config.ecn_high_bytes, 400000);
+  CHECK_EQ(last->queue.config.last_hop, true);
+  mrc_sim_destroy(sim);
 }
 
 /* Three packets of 1000 bytes on the wire at 100 Gbit/s: 80 ns each, then 500 ns of way. */

@@ -79,8 +79,8 @@ static void test_push__control_has_room_of_its_own(void) {
   CHECK_EQ(queue.dropped, 1);
 }
 
-/* How many of 1000 packets are marked, at different lengths of the queue. */
-static void test_push__ecn_ramp(void) {
+/* How many of 1000 packets are marked, by how much they leave waiting. */
+static void test_pop__ecn_ramp(void) {
   static const struct {
     uint64_t low, high, waiting;
     int ecn, least, most;
@@ -101,8 +101,10 @@ static void test_push__ecn_ramp(void) {
     for (int k = 0; k < 1000; k++) {
       struct mrc_frame packet = write_of(1000);
       packet.ecn = (uint8_t)rows[i].ecn;
-      queue.data = (struct mrc_queue_class){.bytes = rows[i].waiting};
+      queue.data = (struct mrc_queue_class){0};
       CHECK(mrc_queue_push(&queue, &packet));
+      queue.data.bytes += rows[i].waiting;
+      CHECK_PTR_EQ(mrc_queue_pop(&queue), &packet);
       marked += packet.ecn == CE;
     }
     CHECK(marked >= rows[i].least && marked <= rows[i].most);
@@ -110,13 +112,34 @@ static void test_push__ecn_ramp(void) {
   }
 }
 
-static void test_push__control_is_never_marked(void) {
+static void test_pop__control_is_never_marked(void) {
   struct mrc_queue queue = {.config = {.ecn_low_bytes = 1, .ecn_high_bytes = 2}};
   struct mrc_frame packet = control_of();
   packet.ecn = ECT;
   queue.data.bytes = 1000;
   CHECK(mrc_queue_push(&queue, &packet));
+  CHECK_PTR_EQ(mrc_queue_pop(&queue), &packet);
   CHECK_EQ(packet.ecn, ECT);
+}
+
+/* A mark tells of what waits behind a packet as it leaves, not of what was there when it came. */
+static void test_pop__marks_by_the_queue_left_behind(void) {
+  struct mrc_queue queue = {.config = {.ecn_low_bytes = 500, .ecn_high_bytes = 1500}};
+  struct mrc_frame packets[3];
+  for (int i = 0; i < 3; i++) {
+    packets[i] = write_of(1000);
+    CHECK(mrc_queue_push(&queue, &packets[i]));
+  }
+  for (int i = 0; i < 3; i++)
+    CHECK_EQ(packets[i].ecn, ECT);
+  CHECK_PTR_EQ(mrc_queue_pop(&queue), &packets[0]); /* leaves 2000 bytes */
+  CHECK_EQ(packets[0].ecn, CE);
+  queue.config.ecn_low_bytes = 1001;
+  CHECK_PTR_EQ(mrc_queue_pop(&queue), &packets[1]); /* leaves 1000 */
+  CHECK_PTR_EQ(mrc_queue_pop(&queue), &packets[2]); /* leaves none */
+  CHECK_EQ(packets[1].ecn, ECT);
+  CHECK_EQ(packets[2].ecn, ECT);
+  CHECK_EQ(queue.marked, 1);
 }
 
 static void test_pop__control_and_trimmed_first(void) {
@@ -138,5 +161,5 @@ static void test_pop__control_and_trimmed_first(void) {
 
 CHECK_MAIN(RUN(test_push__room_and_trimming), RUN(test_push__trimmed_at_the_last_hop),
            RUN(test_push__only_writes_are_trimmed), RUN(test_push__control_has_room_of_its_own),
-           RUN(test_push__ecn_ramp), RUN(test_push__control_is_never_marked),
-           RUN(test_pop__control_and_trimmed_first))
+           RUN(test_pop__ecn_ramp), RUN(test_pop__control_is_never_marked),
+           RUN(test_pop__marks_by_the_queue_left_behind), RUN(test_pop__control_and_trimmed_first))

@@ -117,6 +117,71 @@ static void test_run__faults_have_their_time(void) {
   mrc_sim_destroy(sim);
 }
 
+/* A share is of what the link has, be that its own; and where one fault ends another may begin. */
+static void test_run__rates_take_turns(void) {
+  mrc_sim *sim = open_sim(.sample_ns = 100 * US);
+  const struct mrc_sim_fault own = {
+      .target = MRC_SIM_PLANE, .plane = 1, .kind = MRC_SIM_RATE, .a = 40 * GBIT};
+  CHECK_EQ(mrc_sim_set_links(sim, &own), 0);
+  for (uint64_t turn = 0; turn < 4; turn++) /* the later ones first */
+    CHECK_EQ(add_fault(sim, .at_ns = (700 - 200 * turn) * US, .until_ns = (800 - 200 * turn) * US,
+                       .target = MRC_SIM_PLANE, .kind = MRC_SIM_RATE, .b = 100000),
+             0);
+  for (uint64_t turn = 0; turn < 3; turn++)
+    CHECK_EQ(add_fault(sim, .at_ns = (200 + 200 * turn) * US, .until_ns = (300 + 200 * turn) * US,
+                       .target = MRC_SIM_PLANE, .kind = MRC_SIM_RATE, .b = 500000),
+             0);
+  CHECK_EQ(add_flow(sim, .bytes = 1 << 20, .writes = 8), 0);
+  CHECK_EQ(mrc_sim_run(sim, 800 * US), 0);
+  struct mrc_sim_sample samples[8] = {0};
+  CHECK(mrc_sim_samples(sim, samples, 8) >= 7);
+  for (int i = 1; i < 7; i++) { /* at 4 Gbit/s and at 20 */
+    CHECK_ROW(i);
+    const uint64_t bytes = samples[i].bytes_received - samples[i - 1].bytes_received;
+    const bool is_slow = i % 2 == 1;
+    CHECK(bytes < (is_slow ? 60000 : 260000));
+    CHECK(bytes > (is_slow ? 30000 : 150000));
+  }
+  mrc_sim_destroy(sim);
+}
+
+/* Hosts that sleep for up to 1 ms: the round trip has the sleep of both, half of it on average. */
+static void test_run__busy_hosts_are_late(void) {
+  mrc_sim *sim = open_sim(.wake_noise_ns = MS, .noise_ns = MS, .timeout = 16);
+  CHECK_EQ(add_flow(sim, .bytes = 1, .writes = 100, .depth = 1), 0);
+  CHECK_EQ(mrc_sim_run(sim, 500 * MS), 1);
+  const struct mrc_sim_flow_info info = info_of(sim, 0);
+  CHECK_EQ(info.completed, 100);
+  CHECK(info.last_ns > 80 * MS && info.last_ns < 130 * MS);
+  mrc_sim_destroy(sim);
+}
+
+/* A path that is late by 3 ms: its packets are taken for lost, and all of them arrive. */
+static void test_run__repeated_is_what_came_twice(void) {
+  mrc_sim *sim = open_sim(.planes = 2);
+  CHECK_EQ(add_fault(sim, .target = MRC_SIM_PLANE, .at_ns = 100 * US, .until_ns = 110 * US,
+                     .kind = MRC_SIM_DELAY, .a = 3 * MS),
+           0);
+  CHECK_EQ(add_flow(sim, .bytes = 1 << 20, .writes = 200), 0);
+  CHECK_EQ(mrc_sim_run(sim, 500 * MS), 1);
+  const struct mrc_sim_flow_info info = info_of(sim, 0);
+  CHECK_EQ(stats_of(sim).lost, 0);
+  CHECK(info.packets_retransmitted > 0);
+  CHECK_EQ(info.packets_repeated, info.packets_retransmitted);
+  mrc_sim_destroy(sim);
+}
+
+static void test_run__copies_of_a_fault_are_not_repeated(void) {
+  mrc_sim *sim = open_sim();
+  CHECK_EQ(add_fault(sim, .target = MRC_SIM_ALL, .kind = MRC_SIM_DUPLICATE, .a = 100000, .b = 100),
+           0);
+  CHECK_EQ(add_flow(sim, .bytes = 1 << 20, .writes = 8), 0);
+  CHECK_EQ(mrc_sim_run(sim, 500 * MS), 1);
+  CHECK_EQ(info_of(sim, 0).packets_retransmitted, 0);
+  CHECK_EQ(info_of(sim, 0).packets_repeated, 0);
+  mrc_sim_destroy(sim);
+}
+
 static void test_run__loss_of_control_spares_data(void) {
   mrc_sim *sim = open_sim();
   CHECK_EQ(add_fault(sim, .target = MRC_SIM_ALL, .kind = MRC_SIM_LOSE, .a = 1, .b = 4,
@@ -267,9 +332,11 @@ static void test_incast__trims_at_the_last_hop(void) {
 
 CHECK_MAIN(RUN(test_create__refuses_nonsense), RUN(test_add__refuses_nonsense),
            RUN(test_run__contents), RUN(test_run__same_seed_same_trace),
-           RUN(test_run__faults_have_their_time), RUN(test_run__loss_of_control_spares_data),
-           RUN(test_run__a_host_sees_its_port_down), RUN(test_run__no_path_ends_the_flow),
-           RUN(test_run__patience_follows_the_noise_of_hosts),
+           RUN(test_run__faults_have_their_time), RUN(test_run__rates_take_turns),
+           RUN(test_run__busy_hosts_are_late), RUN(test_run__repeated_is_what_came_twice),
+           RUN(test_run__copies_of_a_fault_are_not_repeated),
+           RUN(test_run__loss_of_control_spares_data), RUN(test_run__a_host_sees_its_port_down),
+           RUN(test_run__no_path_ends_the_flow), RUN(test_run__patience_follows_the_noise_of_hosts),
            RUN(test_traffic__after_another_flow), RUN(test_traffic__begins_after_what_it_waits_for),
            RUN(test_traffic__open_loop_keeps_its_mean), RUN(test_traffic__keeps_to_its_paths),
            RUN(test_traffic__other_paths_later), RUN(test_incast__trims_at_the_last_hop))

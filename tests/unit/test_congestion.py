@@ -57,6 +57,15 @@ def test_check__only_what_a_bed_can_do(bed: ModuleType) -> None:
     ):
         with pytest.raises(bed.BenchError, match=said):
             bed.check(replace(loss, faults=(wrong,)))
+    tcp = replace(loss.traffic[0], kind="tcp")
+    timed = replace(loss.checks[0], measure="completion")
+    for wrong, said in (
+        (replace(loss, traffic=(tcp,)), "a ring or TCP"),
+        (replace(loss, checks=(timed,)), "the measure completion"),
+        (replace(loss, topology=replace(loss.topology, ecn_last_hop=True)), "ecn_last_hop"),
+    ):
+        with pytest.raises(bed.BenchError, match=said):
+            bed.check(wrong)
     traffic = (replace(loss.traffic[0], interval_ns=5),)
     with pytest.raises(bed.BenchError, match=r"loss: traffic.interval: in the simulator only"):
         bed.check(replace(loss, traffic=traffic))

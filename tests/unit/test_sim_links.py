@@ -55,6 +55,21 @@ def test_links__have_it_again_when_a_fault_has_ended() -> None:
     assert duration_ns(links, [fault]) == duration_ns(links, [])
 
 
+def test_links__of_two_plain_hosts() -> None:
+    """One T0 and no way over a T1: a plane is a link of each host, at the rate that it is given."""
+    topology = {"hosts": 2, "planes": 1, "t0": 1, "t1": 1, "buffer": "0B", "trimming": False}
+    values = tomllib.loads(PAIR) | {
+        "topology": topology,
+        "links": [{"target": "plane:1", "rate": "30Mbit/s"}],
+        "transport": {"cc": "null", "path_mtu": 1344, "noise": "1ms", "timeout": 24},
+    }
+    result = run(reader.parse(values, "pair", "pair"), 1)
+    (flow,), (_, port) = result.infos, result.last_hops.popitem()
+    at_rate_ns = 196 * (1344 + 44 + 126) * 8 / 0.03
+    assert at_rate_ns < flow.last_ns - flow.first_ns < 1.1 * at_rate_ns
+    assert port.busy_ns > 0.9 * at_rate_ns
+
+
 @pytest.mark.parametrize(("kind", "value"), [("silent", 0), ("rate", 0)])
 def test_set_links__refuses(kind: str, value: int) -> None:
     values = tomllib.loads(PAIR)

@@ -72,6 +72,13 @@ def test_time_svg__is_well_formed_and_to_scale(summaries: list[Summary]) -> None
     assert band.findtext(f"{SVG}title") == "t1:1.0: delay"
 
 
+@pytest.mark.parametrize(("end", "unit"), [("1ms", "us"), ("2ms", "ms"), ("2s", "s")])
+def test_time_svg__has_the_unit_of_its_length(end: str, unit: str) -> None:
+    slow = VALUES["topology"] | {"host_rate": "1Mbit/s"}  # type: ignore[operator]
+    drawn = plot.draw(part := parse(topology=slow, run={"until": end}), summaries_of(part))
+    assert f"time, {unit}<" in drawn
+
+
 def test_shares__a_group_that_has_not_begun_has_none(summaries: list[Summary]) -> None:
     runs = {s.group: [(s, summaries[0].end_ns)] for s in summaries[0].series}
     end_ns = summaries[0].end_ns

@@ -11,7 +11,7 @@ import pytest
 
 from mrc.errors import ConfigError
 from mrc.sim import native, reader
-from mrc.sim.scenario import MEASURES, base_rtt_ns, dead_paths, parse_target
+from mrc.sim.scenario import MEASURES, base_rtt_ns, dead_paths, packet_bytes, parse_target
 
 SMALL = """
 title = "small"
@@ -39,6 +39,9 @@ at_least = "99%"
 """
 
 
+TCP = {"kind": "tcp", "pairs": [[0, 2]]}
+
+
 def load(tmp_path: Path, text: str = SMALL, **settings: Any) -> Any:
     path = tmp_path / "small.toml"
     path.write_text(text)
@@ -56,6 +59,8 @@ def test_load__the_example_of_the_description(tmp_path: Path) -> None:
     assert replace(example.traffic[0], pairs=(), bytes=0) == replace(
         bare.traffic[0], pairs=(), bytes=0
     )
+    bare = load(tmp_path, topology__hosts=16, traffic=[TCP | {"pairs": [[1, 8]]}])
+    assert example.traffic[1] == bare.traffic[0]
     assert all(f"`{measure}`" in text for measure in MEASURES)
     assert all(f"`{kind}`" in text for kind in native.KINDS)
 
@@ -68,12 +73,10 @@ def test_load__a_fault_that_comes_again(tmp_path: Path) -> None:
     assert [(each.at_ns, each.until_ns) for each in first] == [
         (10_000, 20_000), (22_000, 32_000), (34_000, 40_000)
     ]  # fmt: skip
-    assert {each.a for each in scenario.faults} == {10**10}
+    assert {(each.a, each.b) for each in scenario.faults} == {(0, 100_000)}
     endless = {key: value for key, value in flapping.items() if key != "until"}
     scenario = load(tmp_path, faults=[endless], run__until="36us")
     assert [each.at_ns for each in scenario.faults] == [10_000, 22_000, 34_000]
-    with pytest.raises(ConfigError, match=r"faults\[0\].rate: the links of plane:1 have different"):
-        load(tmp_path, faults=[fault | {"target": "plane:1"}], topology__host_rate="1Gbit/s")
 
 
 @pytest.mark.parametrize("name", reader.names())
@@ -93,6 +96,20 @@ def test_load__values_and_defaults(tmp_path: Path) -> None:
     check = scenario.checks[0]
     assert (check.share, check.relation, check.target) == (7 / 8, ">=", 0.99)
     assert check.from_ns == 2 * base_rtt_ns(scenario.topology, scenario.transport)
+
+
+def test_load__long_runs_have_no_more_samples(tmp_path: Path) -> None:
+    assert load(tmp_path, run__until="50ms").sample_ns == 10_000
+    assert load(tmp_path, run__until="10s").sample_ns == 1_000_000
+    assert load(tmp_path, run__until="10s", run__sample="20us").sample_ns == 20_000
+
+
+def test_base_rtt__below_one_t0_has_no_t1_in_it(tmp_path: Path) -> None:
+    far = {"topology__fabric_delay": "1ms", "topology__fabric_rate": "1Mbit/s"}
+    scenario = load(tmp_path, topology__t0=1, topology__wake="3us", **far)
+    one_way_ns = 2 * 500 + 3000
+    sending_ns = (packet_bytes(scenario.transport) + 52 + 126) * 2 * 8 / 100
+    assert scenario.base_rtt_ns == round(2 * one_way_ns + sending_ns)
 
 
 def test_load__settings_replace_values(tmp_path: Path) -> None:
@@ -120,6 +137,26 @@ def test_load__variants_set_values(tmp_path: Path) -> None:
         ({"topology.hosts": "four"}, "topology.hosts: 'four' is no integer"),
         ({"topology.trimming": 1}, "topology.trimming: 1 is neither true nor false"),
         ({"transport.cc": "bbr"}, "transport.cc: 'bbr' is none of delay"),
+        ({"checks.0.of": "max-max"}, "checks[0].of: 'max-max' is none of line, reference, max-min"),
+        ({"checks.0.plane": 3}, "checks[0].plane: 3 is not within 1..2"),
+        ({"checks.0.plane": 1, "checks.0.measure": "fairness"}, "checks[0].plane: is for goodput"),
+        ({"checks.0.percentile": 99}, "checks[0].percentile: is for completion"),
+        (
+            {"checks.0.measure": "fairness", "checks.0.of": "reference"},
+            "checks[0].of: 'reference' is none of line",
+        ),
+        (
+            {"checks.0.of": "max-min", "traffic.0.interval": "1us"},
+            "checks: max-min counts flows that always have data: no interval",
+        ),
+        ({"traffic": [TCP | {"plane": 3}]}, "traffic[0].plane: 3 is not within 1..2"),
+        ({"traffic": [TCP | {"path": 2}]}, "traffic[0].path: 2 is not within 0..1"),
+        ({"traffic": [TCP | {"path": 1, "pairs": [[0, 1]]}]}, "traffic[0].path: [0, 1] are below"),
+        (
+            {"traffic": [TCP | {"algorithm": "reno"}]},
+            "traffic[0].algorithm: 'reno' is none of cubic",
+        ),
+        ({"traffic": [TCP | {"write": "1KiB"}]}, "traffic[0].write: is unknown"),
         ({"traffic.0.kind": "flood"}, "traffic[0].kind: 'flood' is none of permutation"),
         ({"traffic.0.pairs": [[0, 4]]}, "traffic[0].pairs: [0, 4] are not two hosts of 0..3"),
         ({"traffic.0.pairs": [0, 1]}, "traffic[0].pairs: is no list of pairs"),

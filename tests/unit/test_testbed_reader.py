@@ -101,6 +101,7 @@ def test_link_properties__the_last_change_counts() -> None:
         ({"topology__oversubscription": "2:1"}, "topology.oversubscription: '2:1' is no number"),
         ({"topology__oversubscription": 0}, "topology.oversubscription: 0 is not within"),
         ({"topology__routing": "ecmp"}, "topology.routing: is for the simulator"),
+        ({"topology__ecn_last_hop": True}, "topology.ecn_last_hop: is for the simulator"),
         ({"links__0__target": "t1:3.0"}, r"links\[0\].target: target t1:3.0: no plane 3"),
         ({"links__1__rate": "0bit/s"}, r"links\[1\].rate: a link without a rate"),
         ({"links__0": {"target": "plane:1"}}, r"links\[0\].target: has neither rate nor delay"),

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What max-min fairness gives to the flows of a scenario, by progressive filling. Pure.
+
+Each plane is filled by itself. A flow takes a share of the port of its sender, of the port of its
+receiver and, between two T0s, of the uplinks that its paths allow: those of one T0 count as one
+link with the sum of their rates, which is what spraying over them can reach.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from itertools import pairwise, product
+
+from mrc.sim.scenario import Fault, Scenario, parse_target, payload_share
+from mrc.sim.traffic import Flow
+
+_RATE_FAULTS = ("rate", "silent", "down")
+
+Link = tuple[str, int, int]
+"""A link of a plane: ("host", host, 0) or ("uplink", t0, t1)."""
+
+Rates = dict[Link, float]
+"""Bits a second, each way."""
+
+
+def goodputs_bps(
+    scenario: Scenario, flows: Sequence[Flow], from_ns: int, to_ns: int, planes: Sequence[int]
+) -> list[float]:
+    """Payload that each flow gets in some planes, on average over a time in which all send.
+
+    Nothing for those of an open loop.
+    """
+    edges = {from_ns, to_ns}
+    edges |= {time for fault in scenario.faults for time in (fault.at_ns, fault.until_ns)}
+    times = sorted(time for time in edges if from_ns <= time <= to_ns)
+    at_time: dict[tuple[Fault, ...], list[float]] = {}
+    found = [0.0] * len(flows)
+    for begin, end in pairwise(times):
+        faults = tuple(
+            fault
+            for fault in scenario.faults
+            if fault.kind in _RATE_FAULTS and fault.at_ns <= begin < fault.until_ns
+        )
+        if faults not in at_time:
+            at_time[faults] = _goodputs_bps(scenario, flows, faults, planes)
+        for i, rate in enumerate(at_time[faults]):
+            found[i] += rate * (end - begin) / (to_ns - from_ns)
+    return found
+
+
+def _goodputs_bps(
+    scenario: Scenario, flows: Sequence[Flow], faults: Sequence[Fault], planes: Sequence[int]
+) -> list[float]:
+    """The same, while a fabric has these faults."""
+    closed = [i for i, flow in enumerate(flows) if not flow.traffic.interval_ns]
+    found = [0.0] * len(flows)
+    for plane in planes:
+        rates = link_rates_bps(scenario, plane, faults)
+        here = [i for i in closed if flows[i].traffic.plane in (0, plane)]
+        crossed = [_crossed(scenario, flows[i]) for i in here]
+        capacity: dict[Hashable, float] = {
+            key: sum(rates[link] for link in key[1]) for keys in crossed for key in keys
+        }
+        for i, rate in zip(here, fill(crossed, capacity), strict=True):
+            found[i] += rate * payload_share(flows[i].traffic, scenario.transport)
+    return found
+
+
+def fill(crossed: Sequence[Sequence[Hashable]], capacity: Mapping[Hashable, float]) -> list[float]:
+    """Raises all flows alike; those stop whose narrowest link is full.
+
+    `crossed` has the links of each flow.
+    """
+    rates = [0.0] * len(crossed)
+    left = dict(capacity)
+    growing: dict[Hashable, set[int]] = {key: set() for key in capacity}
+    for i, keys in enumerate(crossed):
+        for key in keys:
+            growing[key].add(i)
+    level = 0.0
+    while any(growing.values()):
+        step, full = min(
+            ((left[key] / len(flows), key) for key, flows in growing.items() if flows),
+            key=lambda found: found[0],
+        )
+        level += step
+        for key, flows in growing.items():
+            left[key] = max(0.0, left[key] - step * len(flows))
+        for i in list(growing[full]):
+            rates[i] = level
+            for key in crossed[i]:
+                growing[key].discard(i)
+    return rates
+
+
+def link_rates_bps(scenario: Scenario, plane: int, faults: Sequence[Fault]) -> Rates:
+    """Of a plane, with what `[[links]]` and then the faults make of it."""
+    topology = scenario.topology
+    rates: Rates = {("host", h, 0): topology.host_rate_bps for h in range(topology.hosts)}
+    for t0 in range(topology.t0):
+        rates |= {("uplink", t0, t1): topology.fabric_rate_bps for t1 in range(topology.t1)}
+    for change in scenario.links:
+        if change.kind == "rate":
+            rates |= dict.fromkeys(_hit(scenario, change, plane), change.a)
+    base = dict(rates)
+    for fault in sorted(faults, key=lambda fault: fault.at_ns):
+        for link in _hit(scenario, fault, plane):
+            slowed = fault.a or base[link] * fault.b / 1e6
+            rates[link] = slowed if fault.kind == "rate" and rates[link] else 0.0
+    return rates
+
+
+def _hit(scenario: Scenario, change: Fault, plane: int) -> Iterator[Link]:
+    """The links of a plane that a change is about."""
+    topology = scenario.topology
+    where = parse_target(change.target, topology)
+    kind, index, t1 = change.target.partition(":")[0], where["index"], where["t1"]
+    if kind != "all" and where["plane"] != plane:
+        return
+    below = topology.hosts // topology.t0
+    for host in range(topology.hosts):
+        ways = {"t0": host // below == index, "link": host == index}
+        if ways.get(kind, kind in ("all", "plane")):
+            yield "host", host, 0
+    for up in product(range(topology.t0), range(topology.t1)):
+        ways = {"t0": up[0] == index, "t1": up[1] == index, "uplink": up == (index, t1)}
+        if ways.get(kind, kind in ("all", "plane")):
+            yield "uplink", *up
+
+
+_Shared = tuple[str, tuple[Link, ...]]
+"""A direction and the links in it that count as one."""
+
+
+def _crossed(scenario: Scenario, flow: Flow) -> list[_Shared]:
+    topology = scenario.topology
+    below = topology.hosts // topology.t0
+    ends = flow.sender // below, flow.receiver // below
+    keys: list[_Shared] = [
+        ("up", (("host", flow.sender, 0),)),
+        ("down", (("host", flow.receiver, 0),)),
+    ]
+    if ends[0] == ends[1]:
+        return keys
+    every = tuple(range(topology.t1))
+    named = () if flow.traffic.paths_until_ns else tuple(sorted(set(flow.traffic.paths)))
+    for paths in dict.fromkeys((every, named or every)):
+        keys += [
+            (way, tuple(("uplink", t0, t1) for t1 in paths))
+            for way, t0 in zip(("up", "down"), ends, strict=True)
+        ]
+    return keys
