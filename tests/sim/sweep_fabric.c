@@ -64,6 +64,27 @@ static void draw_transport(struct mrc_prng *prng, struct mrc_sim_config *config,
   config->noise_ns = (uint32_t)PICK(prng, 1000, 2000, 50000, 500000);
 }
 
+/* Hosts that run late, by no more than their engines are told, and where marks are made. */
+static void draw_hosts(struct mrc_prng *prng, struct mrc_sim_config *config) {
+  if (one_in(prng, 4)) config->wake_noise_ns = below(prng, config->noise_ns);
+  config->ecn_last_hop = one_in(prng, 4);
+}
+
+/* Planes that are slower than others, or longer, for good. */
+static void draw_planes(struct mrc_prng *prng, mrc_sim *sim, const struct mrc_sim_config *config) {
+  const bool may_be_slow = config->cc != MRC_CC_NULL;
+  for (uint32_t plane = 1; plane <= config->planes; plane++) {
+    struct mrc_sim_fault change = {
+        .target = MRC_SIM_PLANE, .plane = plane, .kind = MRC_SIM_DELAY, .a = below(prng, 500 * US)};
+    if (one_in(prng, 4)) mrc_assert(mrc_sim_set_links(sim, &change) == 0);
+    change.kind = MRC_SIM_RATE;
+    change.a = config->host_rate_bps / PICK(prng, 2, 4, 10, 100);
+    if (!one_in(prng, 4) || !may_be_slow) continue;
+    mrc_assert(mrc_sim_set_links(sim, &change) == 0);
+    if (verbose) printf("  plane %u of %" PRIu64 " Mbit/s\n", plane, change.a / 1000000);
+  }
+}
+
 static void add_flow(struct mrc_prng *prng, mrc_sim *sim, uint32_t hosts, uint32_t n,
                      uint32_t *writes, bool dies) {
   const uint32_t from = below(prng, hosts);
@@ -120,11 +141,12 @@ static void add_fault(struct mrc_prng *prng, mrc_sim *sim, const struct mrc_sim_
 static void tell(const struct mrc_sim_config *c) {
   printf("%u hosts, %u planes, %u T0s, %u T1s, routing %u; %" PRIu64 " and %" PRIu64
          " Gbit/s, %" PRIu64 " and %" PRIu64 " ns, jitter %" PRIu64 "; buffer %" PRIu64
-         "%s, ECN %" PRIu64 " to %" PRIu64 ", send buffer %" PRIu64 ", wake %" PRIu64 "\n",
+         "%s, ECN %" PRIu64 " to %" PRIu64 ", send buffer %" PRIu64 ", wake %" PRIu64 " + %" PRIu64
+         "\n",
          c->hosts, c->planes, c->t0, c->t1, c->routing, c->host_rate_bps / GBIT,
          c->fabric_rate_bps / GBIT, c->host_delay_ns, c->fabric_delay_ns, c->jitter_ns,
          c->buffer_bytes, c->trims ? " trims" : "", c->ecn_low_bytes, c->ecn_high_bytes,
-         c->sndbuf_bytes, c->wake_ns);
+         c->sndbuf_bytes, c->wake_ns, c->wake_noise_ns);
   printf(
       "  EVs %u, active %u%s, MTU %u, MPR %u, spray %u, timeout %u, cc %u, SACK %u B %u ns,"
       " noise %u\n",
@@ -156,9 +178,11 @@ static uint64_t run_once(void) {
   const bool dies = one_in(&prng, 8);
   draw_topology(&prng, &config);
   draw_transport(&prng, &config, dies);
+  draw_hosts(&prng, &config);
   if (verbose) tell(&config);
   mrc_sim *sim = mrc_sim_create(&config);
   mrc_assert(sim);
+  if (one_in(&prng, 3)) draw_planes(&prng, sim, &config);
   const uint32_t n_flows = 1 + below(&prng, MAX_FLOWS);
   uint32_t writes[MAX_FLOWS]; /* of each flow */
   for (uint32_t i = 0; i < n_flows; i++)
