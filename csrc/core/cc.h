@@ -24,6 +24,7 @@ enum mrc_cc_drain {
 
 struct mrc_cc_delay {
   bool slow_start;
+  bool round_held;            /* the window may not grow in the round */
   bool round_paid;            /* it lost packets to a full queue, and the window paid for them */
   bool round_limited;         /* the window was the limit at some time in the round */
   uint8_t drain;              /* enum mrc_cc_drain */
@@ -98,7 +99,8 @@ struct mrc_cc_ack {
 enum mrc_cc_loss_cause {
   MRC_CC_LOSS_PATH,     /* the queue was short: a failed path */
   MRC_CC_LOSS_OVERFLOW, /* the queue was long: no room in it */
-  MRC_CC_LOSS_TRIMMED   /* a switch cut the payload off and said so */
+  MRC_CC_LOSS_TRIMMED,  /* a switch cut the payload off and said so */
+  MRC_CC_LOSS_LATE      /* nothing is lost, but all planes wait for the queue of this one */
 };
 
 struct mrc_cc_loss {

@@ -152,7 +152,7 @@ static void decide(struct mrc_cc *cc, uint64_t now_ns) {
     return;
   }
   state->queue_since_bytes = 0;
-  if (state->round_limited && !state->slow_start) increase(cc, delay_ns);
+  if (state->round_limited && !state->round_held && !state->slow_start) increase(cc, delay_ns);
 }
 
 static void end_round(struct mrc_cc *cc, uint64_t now_ns) {
@@ -164,7 +164,7 @@ static void end_round(struct mrc_cc *cc, uint64_t now_ns) {
       now_ns + mrc_max_u64((quick ? 1 : 2) * state->round_rtt_ns, MRC_CC_MIN_ROUND_NS);
   state->round_rtt_ns = 0;
   state->round_limited = false;
-  state->round_paid = false;
+  state->round_paid = state->round_held = false;
   state->round_samples = 0;
   state->round_sum_ns = 0;
 }
@@ -208,7 +208,8 @@ static void on_loss(struct mrc_cc *cc, const struct mrc_cc_loss *loss, uint64_t 
   state->slow_start = false;
   if (state->round_paid || state->drain != MRC_CC_NO_DRAIN) return;
   state->round_paid = true;
-  cc->cwnd_bytes = mrc_cc_clamp(cc, cc->cwnd_bytes * 7 / 10);
+  state->round_held = loss->cause == MRC_CC_LOSS_LATE;
+  cc->cwnd_bytes = mrc_cc_clamp(cc, cc->cwnd_bytes * (state->round_held ? 5 : 7) / 10);
 }
 
 static void on_timeout(struct mrc_cc *cc) {

@@ -257,6 +257,12 @@ static void on_ack(struct mrc_cc *cc, const struct mrc_cc_ack *ack, uint64_t now
 
 static void on_loss(struct mrc_cc *cc, const struct mrc_cc_loss *loss, uint64_t now_ns) {
   struct mrc_cc_nscc *nscc = &cc->nscc;
+  if (loss->cause == MRC_CC_LOSS_LATE) {
+    if (now_ns - nscc->decreased_ns < nscc->profile.base_rtt_ns) return;
+    nscc->decreased_ns = now_ns;
+    shrink(cc, cc->cwnd_bytes / 2);
+    return;
+  }
   if (is_ignored(nscc, loss->bytes)) return;
   nscc->qa_armed = true;
   if (loss->cause == MRC_CC_LOSS_TRIMMED) {

@@ -268,46 +268,61 @@ static const struct mrc_txslot *all_wait_for(const struct mrc_qp *qp) {
   return oldest->state == MRC_TX_INFLIGHT ? oldest : NULL;
 }
 
-/* When that packet is sent again elsewhere although nothing says that it is lost: it left on a slow
-   plane, and on the quickest the answer would be here. It does so at doubling distances, a few
-   times at most. */
+/* How long after it left on a slow plane that packet is late: the quickest plane would have brought
+   it by then. MRC_NEVER when its plane is not slow. */
+static uint64_t late_ns(const struct mrc_engine *engine, const struct mrc_qp *qp,
+                        const struct mrc_txslot *oldest) {
+  if (!mrc_plane_is_slow(qp, oldest->plane)) return MRC_NEVER;
+  return mrc_plane_others_overdue_ns(engine, qp, oldest->plane);
+}
+
+/* When a late packet is sent again elsewhere although nothing says that it is lost. When only
+   the end waits for it, a plane that is long but has no queue does not count as late. It is done at
+   doubling distances, a few times at most. */
 static uint64_t reinject_ns(const struct mrc_engine *engine, const struct mrc_qp *qp) {
   const struct mrc_txslot *oldest = all_wait_for(qp);
   if (oldest == NULL || oldest->tries > MAX_REINJECTIONS) return MRC_NEVER;
-  if (!mrc_plane_is_slow(qp, oldest->plane)) return MRC_NEVER;
-  const uint64_t overdue_ns = mrc_plane_others_overdue_ns(engine, qp, oldest->plane);
-  if (overdue_ns == MRC_NEVER) return MRC_NEVER;
-  return oldest->sent_ns + (overdue_ns << (oldest->tries - 1));
+  const uint64_t wait_ns = late_ns(engine, qp, oldest);
+  if (wait_ns == MRC_NEVER) return MRC_NEVER;
+  const bool at_end = qp->req.sq_send == qp->req.sq_tail;
+  const uint64_t way_ns = at_end ? qp->planes[oldest->plane].rtt.base_ns * 3 / 2 : 0;
+  return oldest->sent_ns + (mrc_max_u64(wait_ns, way_ns) << (oldest->tries - 1));
 }
 
-/* Sends the oldest burst again elsewhere. With more to send, less goes to its plane from now on:
-   what stands in its queue holds up the window of PSNs that all planes share. */
-static void reinject(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns) {
+/* Sends the oldest burst again elsewhere. */
+static void reinject(struct mrc_engine *engine, struct mrc_qp *qp) {
   struct mrc_txwin *win = &qp->req.win;
   const struct mrc_txslot oldest = *mrc_txwin_slot(win, win->una_psn);
-  uint64_t bytes = 0;
   for (uint32_t psn = win->una_psn; mrc_txwin_holds(win, psn); psn = mrc_psn_add(psn, 1)) {
     struct mrc_txslot *slot = mrc_txwin_slot(win, psn);
     if (slot->state != MRC_TX_INFLIGHT || slot->ev != oldest.ev || slot->sent_ns != oldest.sent_ns)
-      break;
-    bytes += slot->bytes;
+      return;
     slot->reinjected = true;
     mrc_txwin_on_lost(win, psn);
     mrc_evset_on_missed(&qp->evset, slot->ev);
     mrc_count(engine, MRC_COUNTER_REINJECTED, 1);
     mrc_trace(engine, MRC_TRACE_REINJECT, qp->qpn, psn, slot->ev);
   }
-  if (qp->req.sq_send == qp->req.sq_tail) return;
-  const struct mrc_cc_loss loss = {.cause = MRC_CC_LOSS_OVERFLOW,
-                                   .bytes = bytes,
-                                   .inflight_bytes = mrc_qp_inflight_bytes(qp, oldest.plane)};
-  mrc_cc_on_loss(mrc_qp_cc(qp, oldest.plane), &loss, now_ns);
+}
+
+/* What stands in the queue of a slow plane holds up the window of PSNs that all planes share: less
+   goes there from now on. */
+static void relieve_window(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns) {
+  const struct mrc_txslot *oldest = all_wait_for(qp);
+  if (oldest == NULL || qp->req.sq_send == qp->req.sq_tail) return;
+  const uint64_t wait_ns = late_ns(engine, qp, oldest);
+  if (wait_ns == MRC_NEVER || now_ns < oldest->sent_ns + wait_ns) return;
+  const struct mrc_cc_loss loss = {.cause = MRC_CC_LOSS_LATE,
+                                   .bytes = oldest->bytes,
+                                   .inflight_bytes = mrc_qp_inflight_bytes(qp, oldest->plane)};
+  mrc_cc_on_loss(mrc_qp_cc(qp, oldest->plane), &loss, now_ns);
 }
 
 static void detect(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns) {
   for (uint32_t planes = qp->evset.plane_mask; planes != 0; planes &= planes - 1)
     detect_plane(engine, qp, (uint32_t)__builtin_ctz(planes), now_ns);
-  if (now_ns >= reinject_ns(engine, qp)) reinject(engine, qp, now_ns);
+  relieve_window(engine, qp, now_ns);
+  if (now_ns >= reinject_ns(engine, qp)) reinject(engine, qp);
 }
 
 /* The local timeout: fixed for the linear tries, then doubling. */

@@ -115,7 +115,6 @@ void mrc_plane_compare(const struct mrc_engine *engine, struct mrc_qp *qp, uint6
     const uint32_t plane = (uint32_t)__builtin_ctz(rest);
     if (answer_ns(&qp->planes[plane], now_ns) > limit_ns) continue;
     quick.planes |= rest & -rest;
-    quick.cwnd_bytes += mrc_qp_const_cc(qp, plane)->cwnd_bytes;
   }
   qp->req.quick = quick;
 }
@@ -141,9 +140,12 @@ uint64_t mrc_plane_others_overdue_ns(const struct mrc_engine *engine, const stru
    wait for the slowest plane, nor does the window of PSNs that all share. */
 static uint32_t worth_it(const struct mrc_qp *qp, uint32_t planes, uint64_t now_ns) {
   const struct mrc_quick *quick = &qp->req.quick;
-  const uint64_t psns = mrc_requester_window_left(qp);
+  const uint64_t psns = mrc_requester_window_left(qp) / 4 * 3; /* some must be left then */
   const uint64_t may_bytes = mrc_min_u64(qp->req.unsent_bytes, psns * qp->attr.path_mtu);
-  const uint64_t rounds = 1 + may_bytes / mrc_max_u64(quick->cwnd_bytes, 1);
+  uint64_t inflight_bytes = 1; /* on the quick ones: they carry this in the time of an answer */
+  for (uint32_t rest = quick->planes; rest != 0; rest &= rest - 1)
+    inflight_bytes += qp->req.win.lists[__builtin_ctz(rest)].bytes;
+  const uint64_t rounds = 1 + may_bytes / inflight_bytes;
   uint32_t worth = 0;
   for (; planes != 0; planes &= planes - 1)
     if (answer_ns(&qp->planes[__builtin_ctz(planes)], now_ns) <=

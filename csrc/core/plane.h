@@ -43,9 +43,8 @@ struct mrc_plane {
 
 /* The planes that answer about as soon as the quickest, as they were last compared. */
 struct mrc_quick {
-  uint32_t planes;     /* as a mask; 0: nothing is known */
-  uint64_t answer_ns;  /* of the quickest */
-  uint64_t cwnd_bytes; /* windows of them together */
+  uint32_t planes;    /* as a mask; 0: nothing is known */
+  uint64_t answer_ns; /* of the quickest */
 };
 
 /* Planes that may carry packets of this QP, as a mask: alive ones, whether or not their socket has
