@@ -130,12 +130,20 @@ void shim_evset_free(void *set) {
   free(shim);
 }
 
+/* As often as it takes until an EV counts as fuller than others that are not marked. */
+static bool be_marked(struct mrc_evset *set, uint16_t ev, uint64_t now_ns) {
+  bool changed = false;
+  for (int i = 0; i < MRC_EV_ALWAYS_MARKED; i++)
+    changed |= mrc_evset_on_skip(set, ev, 0, now_ns);
+  return mrc_evset_on_skip(set, ev, now_ns, now_ns) || changed;
+}
+
 uint32_t shim_evset_event(void *set, int event, uint32_t ev, uint64_t now_ns) {
   struct shim_evset *shim = set;
   uint16_t index = (uint16_t)ev, back;
   switch (event) {
     case SHIM_MARKED:
-      return mrc_evset_on_skip(&shim->set, index, now_ns, now_ns);
+      return be_marked(&shim->set, index, now_ns);
     case SHIM_CLEAR:
       mrc_evset_on_clear(&shim->set, index, now_ns, now_ns);
       return 0;
