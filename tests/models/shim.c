@@ -109,7 +109,6 @@ int shim_txwin_list(void *win, uint8_t plane, uint32_t *psns, int capacity) {
 
 struct shim_evset {
   struct mrc_evset set;
-  struct mrc_prng prng;
 };
 
 void *shim_evset_new(uint32_t n, uint32_t active) {
@@ -117,9 +116,9 @@ void *shim_evset_new(uint32_t n, uint32_t active) {
   struct mrc_ev_attr *attrs = allocate(n * sizeof *attrs);
   for (uint32_t i = 0; i < n; i++)
     attrs[i] = (struct mrc_ev_attr){.ev = 1 + i, .port = 1, .family = 6};
-  shim->prng = (struct mrc_prng){.state = 1};
+  struct mrc_prng prng = {.state = 1};
   mrc_assert(mrc_evset_init(&shim->set, attrs, (int)n, 1, MRC_NOISE_NS) == 0);
-  mrc_evset_start(&shim->set, active, &shim->prng);
+  mrc_evset_start(&shim->set, active, &prng);
   free(attrs);
   return shim;
 }
@@ -154,7 +153,7 @@ uint32_t shim_evset_event(void *set, int event, uint32_t ev, uint64_t now_ns) {
     case SHIM_DENIED:
       return mrc_evset_on_deny(&shim->set, index);
     default:
-      return mrc_evset_next(&shim->set, 0, &shim->prng);
+      return mrc_evset_next(&shim->set, 0);
   }
 }
 
