@@ -468,9 +468,8 @@ static void rxwin(void *argument) {
 }
 
 static void choose_ev(void *argument) {
-  static struct mrc_prng prng;
   for (uint32_t i = 0; i < ROUNDS; i++)
-    mrc_evset_next(argument, i % PLANES, &prng);
+    mrc_evset_next(argument, i % PLANES);
 }
 
 /* The delay-based window, at its SACKs. */

@@ -59,7 +59,7 @@ struct mrc_cc_nscc {
   uint64_t achieved_bytes; /* acknowledged in that period */
   uint64_t ignore_bytes;   /* in flight when quick adapt fired: they have had their effect */
   uint64_t saved_bytes;    /* window before the receiver's penalty; 0: none */
-  bool qa_armed;           /* a loss or a trim in this period */
+  bool qa_armed;           /* an overflow or a trim in this period */
 };
 
 struct mrc_cc {

@@ -264,7 +264,7 @@ static void on_loss(struct mrc_cc *cc, const struct mrc_cc_loss *loss, uint64_t 
     return;
   }
   if (is_ignored(nscc, loss->bytes)) return;
-  nscc->qa_armed = true;
+  if (loss->cause != MRC_CC_LOSS_PATH) nscc->qa_armed = true;
   if (loss->cause == MRC_CC_LOSS_TRIMMED) {
     const uint64_t delay_ns = nscc->profile.base_rtt_ns;
     average(cc, delay_ns, loss->bytes);

@@ -121,10 +121,10 @@ static void swap_places(struct mrc_evset *set, struct mrc_ev_plane *plane, uint1
   set->evs[ev_a].place = b;
 }
 
-/* Shuffles the first n places, so that QPs which share paths do not fall into step. */
-static void shuffle(struct mrc_evset *set, struct mrc_ev_plane *plane, uint16_t n,
-                    struct mrc_prng *prng) {
-  for (uint16_t i = n; i > 1; i--)
+/* Once, so that QPs which share paths are not in step. Anew each time around, packets would follow
+   each other closely on a path, now of one QP and now of many. */
+static void shuffle(struct mrc_evset *set, struct mrc_ev_plane *plane, struct mrc_prng *prng) {
+  for (uint16_t i = plane->n; i > 1; i--)
     swap_places(set, plane, (uint16_t)(i - 1), (uint16_t)mrc_prng_below(prng, i));
 }
 
@@ -132,7 +132,7 @@ void mrc_evset_start(struct mrc_evset *set, uint32_t active_per_plane, struct mr
   for (uint32_t p = 0; p < set->ports; p++) {
     struct mrc_ev_plane *plane = &set->planes[p];
     if (plane->n == 0) continue;
-    shuffle(set, plane, plane->n, prng);
+    shuffle(set, plane, prng);
     const uint32_t wanted = active_per_plane == 0 ? plane->n : active_per_plane;
     plane->target = (uint16_t)mrc_min_u32(wanted, plane->n);
     plane->floor = (uint16_t)mrc_max_u32(1, plane->target / 4u);
@@ -168,15 +168,12 @@ static bool take_turn(struct mrc_ev *ev) {
   return true;
 }
 
-uint16_t mrc_evset_next(struct mrc_evset *set, uint32_t plane_index, struct mrc_prng *prng) {
+uint16_t mrc_evset_next(struct mrc_evset *set, uint32_t plane_index) {
   struct mrc_ev_plane *plane = &set->planes[plane_index];
   if (!mrc_evset_has_next(set, plane_index)) return MRC_EV_NONE;
   /* Twice around at most: the first turn lifts every skip of one turn. */
   for (uint32_t turn = 0; turn < 2u * plane->n_active; turn++) {
-    if (plane->next >= plane->n_active) {
-      shuffle(set, plane, plane->n_active, prng);
-      plane->next = 0;
-    }
+    if (plane->next >= plane->n_active) plane->next = 0;
     const uint16_t index = plane->order[plane->next++];
     if (take_turn(&set->evs[index])) return index;
   }

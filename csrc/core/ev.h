@@ -95,7 +95,7 @@ static inline bool mrc_evset_has_next(const struct mrc_evset *set, uint32_t plan
 }
 /* The next EV of the plane's rotation, or MRC_EV_NONE. A skipped EV sits out its turns, and one
    that has not proved itself sends one burst until the answer is here. */
-uint16_t mrc_evset_next(struct mrc_evset *set, uint32_t plane, struct mrc_prng *prng);
+uint16_t mrc_evset_next(struct mrc_evset *set, uint32_t plane);
 /* Whose turn is next but for `avoid`, skipped only if all are; MRC_EV_NONE when there is no other.
    No turn is taken. */
 uint16_t mrc_evset_other(const struct mrc_evset *set, uint32_t plane, uint16_t avoid);

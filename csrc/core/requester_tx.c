@@ -23,9 +23,8 @@ static bool any_on_trial(const struct mrc_qp *qp, uint32_t planes) {
 }
 
 /* The next EV of the plane that is not `avoid`, or MRC_EV_NONE. */
-static uint16_t other_ev(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t plane,
-                         uint16_t avoid) {
-  const uint16_t ev = mrc_evset_next(&qp->evset, plane, &engine->prng);
+static uint16_t other_ev(struct mrc_qp *qp, uint32_t plane, uint16_t avoid) {
+  const uint16_t ev = mrc_evset_next(&qp->evset, plane);
   return ev != avoid || ev == MRC_EV_NONE ? ev : mrc_evset_other(&qp->evset, plane, avoid);
 }
 
@@ -37,12 +36,12 @@ static uint16_t choose_ev(struct mrc_engine *engine, struct mrc_qp *qp, uint16_t
   uint32_t planes = ready_planes(qp, eligible);
   int plane = mrc_plane_choose(engine, qp, planes, bytes);
   if (plane < 0) return MRC_EV_NONE;
-  const uint16_t ev = other_ev(engine, qp, (uint32_t)plane, avoid);
+  const uint16_t ev = other_ev(qp, (uint32_t)plane, avoid);
   if (ev != MRC_EV_NONE) return ev;
   planes &= ~(1u << plane);
   if (planes == 0) return any_on_trial(qp, eligible) ? MRC_EV_NONE : avoid;
   plane = mrc_plane_choose(engine, qp, planes, bytes);
-  return plane < 0 ? MRC_EV_NONE : other_ev(engine, qp, (uint32_t)plane, avoid);
+  return plane < 0 ? MRC_EV_NONE : other_ev(qp, (uint32_t)plane, avoid);
 }
 
 /* Grain of spraying, in packets like the next: one while the window is small, more as it grows,

@@ -308,7 +308,8 @@ static void test_on_loss__costs_the_packet(void) {
     struct mrc_cc cc = with_window(100000);
     lost(&cc, causes[i], START);
     CHECK_EQ(cc.cwnd_bytes, 100000 - MTU);
-    CHECK(cc.nscc.qa_armed == (causes[i] != MRC_CC_LOSS_TRIMMED)); /* a trim looked at it at once */
+    /* A trim looked at once; a failed path is no congestion. */
+    CHECK(cc.nscc.qa_armed == (causes[i] == MRC_CC_LOSS_OVERFLOW));
     /* A trim stands for a delay of one base RTT. */
     CHECK_EQ(cc.nscc.avg_delay_ns, causes[i] == MRC_CC_LOSS_TRIMMED ? BASE / 80 : 0);
     for (int k = 0; k < 30; k++)
@@ -346,7 +347,7 @@ static void test_quick_adapt__fires_or_not(void) {
     struct mrc_cc cc = with_window(MAX);
     cc.nscc.profile.disable_qa = rows[i].disabled;
     acked(&cc, 0, 0, false, START); /* the first period begins */
-    if (rows[i].loss_before) lost(&cc, MRC_CC_LOSS_PATH, START + 1);
+    if (rows[i].loss_before) lost(&cc, MRC_CC_LOSS_OVERFLOW, START + 1);
     const uint64_t last_bytes = rows[i].trim_at_end ? 0 : 100;
     acked(&cc, rows[i].achieved - last_bytes, 80 * US, false, START + 2);
     const uint64_t before = cc.cwnd_bytes;

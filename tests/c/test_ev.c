@@ -27,10 +27,25 @@ static struct mrc_evset make_set(uint32_t active) {
 static void count_turns(struct mrc_evset *set, uint32_t plane, int turns, int counts[N]) {
   memset(counts, 0, N * sizeof(int));
   for (int i = 0; i < turns; i++) {
-    const uint16_t ev = mrc_evset_next(set, plane, &prng);
+    const uint16_t ev = mrc_evset_next(set, plane);
     CHECK(ev < N);
     if (ev < N) counts[ev]++;
   }
+}
+
+/* A path has its turn at equal distances; another QP has another order. */
+static void test_next__keeps_its_order(void) {
+  struct mrc_evset set = make_set(0);
+  uint16_t first[PER_PLANE];
+  bool differs = false;
+  for (int i = 0; i < PER_PLANE; i++)
+    first[i] = mrc_evset_next(&set, 0);
+  for (int i = 0; i < 8 * PER_PLANE; i++)
+    CHECK_EQ(mrc_evset_next(&set, 0), first[i % PER_PLANE]);
+  for (int i = 0; i < PER_PLANE; i++)
+    differs |= mrc_evset_next(&set, 1) != PER_PLANE + first[i];
+  CHECK(differs);
+  mrc_evset_free(&set);
 }
 
 static void test_init__refuses(void) {
@@ -197,7 +212,7 @@ static void test_on_skip__avoids_no_more_than_half_of_a_plane(void) {
   }
   for (uint16_t i = PER_PLANE / 2; i < PER_PLANE; i++)
     CHECK(mrc_evset_on_loss(&set, i, &back, 20));
-  CHECK(mrc_evset_next(&set, 0, &prng) < PER_PLANE / 2);
+  CHECK(mrc_evset_next(&set, 0) < PER_PLANE / 2);
   CHECK_EQ(set.planes[0].n_skip, 0);
   CHECK_EQ(set.planes[0].marked, PER_PLANE / 2 * MRC_EV_ALWAYS_MARKED);
   mrc_evset_free(&set);
@@ -207,13 +222,13 @@ static void test_next__when_all_are_skipped_one_comes_back(void) {
   struct mrc_evset set = make_set(0);
   for (uint16_t i = 0; i < PER_PLANE; i++)
     mrc_evset_on_skip(&set, i, 5, 10);
-  CHECK(mrc_evset_next(&set, 0, &prng) < PER_PLANE);
+  CHECK(mrc_evset_next(&set, 0) < PER_PLANE);
   mrc_evset_free(&set);
 }
 
 static void test_on_loss__is_replaced_in_the_same_plane(void) {
   struct mrc_evset set = make_set(2);
-  const uint16_t bad = mrc_evset_next(&set, 1, &prng);
+  const uint16_t bad = mrc_evset_next(&set, 1);
   int counts[N], used = 0;
   CHECK(mrc_evset_on_loss(&set, bad, &back, 1000));
   CHECK_EQ(set.evs[bad].state, MRC_EV_ASSUMED_BAD);
@@ -235,12 +250,12 @@ static void test_on_loss__at_the_floor_takes_back_the_oldest(void) {
   for (uint16_t i = 0; i < 3; i++)
     CHECK(mrc_evset_on_loss(&set, i, &back, 10u * (i + 1)));
   CHECK_EQ(set.planes[0].n_active, 1);
-  CHECK_EQ(mrc_evset_next(&set, 0, &prng), 3);
+  CHECK_EQ(mrc_evset_next(&set, 0), 3);
   CHECK_EQ(back, MRC_EV_NONE);
   CHECK(mrc_evset_on_loss(&set, 3, &back, 100));
   CHECK_EQ(back, 0);
   CHECK_EQ(set.planes[0].n_active, 1);
-  CHECK_EQ(mrc_evset_next(&set, 0, &prng), 0); /* bad for longest */
+  CHECK_EQ(mrc_evset_next(&set, 0), 0); /* bad for longest */
   CHECK_EQ(set.evs[0].state, MRC_EV_GOOD);
   mrc_evset_free(&set);
 }
@@ -258,7 +273,7 @@ static void test_on_trust__returns_to_the_rotation_or_the_backups(void) {
   mrc_evset_free(&set);
 
   set = make_set(2);
-  const uint16_t bad = mrc_evset_next(&set, 0, &prng);
+  const uint16_t bad = mrc_evset_next(&set, 0);
   CHECK(mrc_evset_on_loss(&set, bad, &back, 10));
   CHECK(mrc_evset_on_trust(&set, bad)); /* its place is taken: a backup from now on */
   CHECK_EQ(set.planes[0].n_active, 2);
@@ -275,17 +290,17 @@ static void test_on_deny__outlives_losses_and_empties_a_plane(void) {
   CHECK(!mrc_evset_on_loss(&set, 0, &back, 10));
   CHECK(!mrc_evset_on_skip(&set, 0, 5, 10));
   CHECK_EQ(set.evs[0].state, MRC_EV_DENIED);
-  CHECK_EQ(mrc_evset_next(&set, 0, &prng), MRC_EV_NONE);
+  CHECK_EQ(mrc_evset_next(&set, 0), MRC_EV_NONE);
   CHECK_EQ(mrc_evset_any(&set, 0), MRC_EV_NONE);
-  CHECK(mrc_evset_next(&set, 1, &prng) >= PER_PLANE);
+  CHECK(mrc_evset_next(&set, 1) >= PER_PLANE);
   CHECK(mrc_evset_on_trust(&set, 2)); /* the controller lifts it */
-  CHECK_EQ(mrc_evset_next(&set, 0, &prng), 2);
+  CHECK_EQ(mrc_evset_next(&set, 0), 2);
   mrc_evset_free(&set);
 }
 
 static void test_other__is_skipped_only_when_all_are(void) {
   struct mrc_evset set = make_set(2);
-  const uint16_t a = mrc_evset_next(&set, 0, &prng), b = mrc_evset_other(&set, 0, a);
+  const uint16_t a = mrc_evset_next(&set, 0), b = mrc_evset_other(&set, 0, a);
   CHECK(b < PER_PLANE && b != a);
   CHECK_EQ(mrc_evset_other(&set, 0, b), a);
   CHECK(mrc_evset_on_skip(&set, b, 5, 10));
@@ -295,7 +310,7 @@ static void test_other__is_skipped_only_when_all_are(void) {
   mrc_evset_free(&set);
 
   set = make_set(1);
-  CHECK_EQ(mrc_evset_other(&set, 0, mrc_evset_next(&set, 0, &prng)), MRC_EV_NONE);
+  CHECK_EQ(mrc_evset_other(&set, 0, mrc_evset_next(&set, 0)), MRC_EV_NONE);
   mrc_evset_free(&set);
 }
 
@@ -313,7 +328,7 @@ static void test_any__answers_from_a_plane_whose_evs_are_all_bad(void) {
 
 /* The next EV of plane 0, with a burst on it. */
 static uint16_t send_burst(struct mrc_evset *set) {
-  const uint16_t ev = mrc_evset_next(set, 0, &prng);
+  const uint16_t ev = mrc_evset_next(set, 0);
   if (ev != MRC_EV_NONE) mrc_evset_on_burst(set, ev);
   return ev;
 }
@@ -328,7 +343,7 @@ static void test_trial__one_burst_until_the_answer_is_here(void) {
   CHECK_EQ(used, (1u << PER_PLANE) - 1);
   CHECK(!mrc_evset_has_next(&set, 0));
   CHECK(mrc_evset_has_next(&set, 1)); /* the other plane has its own */
-  CHECK_EQ(mrc_evset_next(&set, 0, &prng), MRC_EV_NONE);
+  CHECK_EQ(mrc_evset_next(&set, 0), MRC_EV_NONE);
   CHECK_EQ(mrc_evset_other(&set, 0, 0), MRC_EV_NONE);
   mrc_evset_on_delivered(&set, 2);
   for (int i = 0; i < 2 * PER_PLANE; i++)
@@ -377,7 +392,8 @@ static void test_trial__none_for_what_answered_before(void) {
 
 CHECK_MAIN(RUN(test_init__refuses), RUN(test_addresses__are_those_given),
            RUN(test_next__turns_evenly_in_its_plane), RUN(test_next__leaves_backups_alone),
-           RUN(test_on_skip__sits_out_one_turn), RUN(test_on_skip__lasts_longer_when_marks_repeat),
+           RUN(test_next__keeps_its_order), RUN(test_on_skip__sits_out_one_turn),
+           RUN(test_on_skip__lasts_longer_when_marks_repeat),
            RUN(test_on_skip__lasts_one_turn_where_others_are_as_full),
            RUN(test_on_skip__avoids_no_more_than_half_of_a_plane),
            RUN(test_next__when_all_are_skipped_one_comes_back),

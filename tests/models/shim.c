@@ -109,7 +109,6 @@ int shim_txwin_list(void *win, uint8_t plane, uint32_t *psns, int capacity) {
 
 struct shim_evset {
   struct mrc_evset set;
-  struct mrc_prng prng;
 };
 
 void *shim_evset_new(uint32_t n, uint32_t active) {
@@ -117,9 +116,9 @@ void *shim_evset_new(uint32_t n, uint32_t active) {
   struct mrc_ev_attr *attrs = allocate(n * sizeof *attrs);
   for (uint32_t i = 0; i < n; i++)
     attrs[i] = (struct mrc_ev_attr){.ev = 1 + i, .port = 1, .family = 6};
-  shim->prng = (struct mrc_prng){.state = 1};
+  struct mrc_prng prng = {.state = 1};
   mrc_assert(mrc_evset_init(&shim->set, attrs, (int)n, 1, MRC_NOISE_NS) == 0);
-  mrc_evset_start(&shim->set, active, &shim->prng);
+  mrc_evset_start(&shim->set, active, &prng);
   free(attrs);
   return shim;
 }
@@ -130,12 +129,20 @@ void shim_evset_free(void *set) {
   free(shim);
 }
 
+/* As often as it takes until an EV counts as fuller than others that are not marked. */
+static bool be_marked(struct mrc_evset *set, uint16_t ev, uint64_t now_ns) {
+  bool changed = false;
+  for (int i = 0; i < MRC_EV_ALWAYS_MARKED; i++)
+    changed |= mrc_evset_on_skip(set, ev, 0, now_ns);
+  return mrc_evset_on_skip(set, ev, now_ns, now_ns) || changed;
+}
+
 uint32_t shim_evset_event(void *set, int event, uint32_t ev, uint64_t now_ns) {
   struct shim_evset *shim = set;
   uint16_t index = (uint16_t)ev, back;
   switch (event) {
     case SHIM_MARKED:
-      return mrc_evset_on_skip(&shim->set, index, now_ns, now_ns);
+      return be_marked(&shim->set, index, now_ns);
     case SHIM_CLEAR:
       mrc_evset_on_clear(&shim->set, index, now_ns, now_ns);
       return 0;
@@ -146,7 +153,7 @@ uint32_t shim_evset_event(void *set, int event, uint32_t ev, uint64_t now_ns) {
     case SHIM_DENIED:
       return mrc_evset_on_deny(&shim->set, index);
     default:
-      return mrc_evset_next(&shim->set, 0, &shim->prng);
+      return mrc_evset_next(&shim->set, 0);
   }
 }
 

@@ -100,6 +100,35 @@ async def test_connect__several_planes_share_the_load() -> None:
         assert min(shares) > 0.2 * sum(shares)
 
 
+async def test_write__both_ways_through_small_sockets() -> None:
+    """Neither direction waits for the other to be done: what a side owes leaves beside its data."""
+    size, writes = 256 << 10, 32
+    done: list[bool] = []
+    async with connected_pair(sndbuf_bytes=1 << 13) as pair:
+        ends = ((pair.near_context, pair.near), (pair.far_context, pair.far))
+        sources = [pattern(size, seed) for seed in range(2)]
+        targets = [bytearray(size) for _ in range(2)]
+        async with (
+            ends[0][0].register(sources[0], access=READ) as near_source,
+            ends[1][0].register(sources[1], access=READ) as far_source,
+            ends[1][0].register(targets[0], access=WRITE) as far_target,
+            ends[0][0].register(targets[1], access=WRITE) as near_target,
+        ):
+            pieces = ((near_source, far_target), (far_source, near_target))
+
+            async def send(side: bool) -> None:
+                source, target = pieces[side]
+                for _ in range(writes):
+                    await ends[side][1].write(source, target.remote)
+                    done.append(side)
+
+            await asyncio.gather(send(False), send(True))
+    assert targets == sources
+    first = not done[-1]  # the side that was done first: by then the other one has done its part
+    last = len(done) - 1 - done[::-1].index(first)
+    assert done[:last].count(not first) >= writes // 4
+
+
 async def test_udp_port__each_context_of_a_host_has_its_own() -> None:
     async with Context(loopback_config()) as one, Context(loopback_config()) as two:
         assert one.udp_port != two.udp_port
