@@ -32,11 +32,6 @@ uint32_t mrc_plane_eligible(const struct mrc_engine *engine, const struct mrc_qp
   return alive != 0 ? alive : suspended;
 }
 
-bool mrc_plane_has_room(const struct mrc_qp *qp, uint32_t plane, uint32_t bytes) {
-  const uint64_t inflight_bytes = mrc_qp_inflight_bytes(qp, plane);
-  return inflight_bytes == 0 || inflight_bytes + bytes <= mrc_qp_const_cc(qp, plane)->cwnd_bytes;
-}
-
 /* ---- equal shares: MRC's own rule ---- */
 
 /* A plane whose socket is full gets its equal share once it has drained, if that is soon. */
@@ -87,7 +82,7 @@ static int choose_equal(const struct mrc_engine *engine, struct mrc_qp *qp, uint
       least_blocked = mrc_min_u64(least_blocked, share);
     }
   }
-  if (best < 0 || !mrc_plane_has_room(qp, (uint32_t)best, bytes)) return -1;
+  if (best < 0 || !mrc_qp_has_room(qp, (uint32_t)best, bytes)) return -1;
   if (least_blocked != UINT64_MAX && qp->planes[best].share_bytes > least_blocked + LEAD_BYTES)
     return -1;
   return best;
@@ -103,7 +98,7 @@ static uint64_t answer_ns(const struct mrc_plane *plane, uint64_t now_ns) {
 }
 
 void mrc_plane_compare(const struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns) {
-  struct mrc_quick quick = {.answer_ns = UINT64_MAX};
+  struct mrc_quick quick = {.answer_ns = UINT64_MAX, .compared_ns = now_ns};
   const uint32_t planes = mrc_plane_eligible(engine, qp);
   for (uint32_t rest = planes; rest != 0; rest &= rest - 1) {
     const uint64_t ns = answer_ns(&qp->planes[__builtin_ctz(rest)], now_ns);
@@ -160,7 +155,7 @@ static int least_given(const struct mrc_qp *qp, uint32_t planes, uint32_t bytes)
   for (; planes != 0; planes &= planes - 1) {
     const uint32_t plane = (uint32_t)__builtin_ctz(planes);
     if (best >= 0 && qp->planes[plane].share_bytes >= qp->planes[best].share_bytes) continue;
-    if (mrc_plane_has_room(qp, plane, bytes)) best = (int)plane;
+    if (mrc_qp_has_room(qp, plane, bytes)) best = (int)plane;
   }
   return best;
 }

@@ -45,13 +45,12 @@ struct mrc_plane {
 struct mrc_quick {
   uint32_t planes;    /* as a mask; 0: nothing is known */
   uint64_t answer_ns; /* of the quickest */
+  uint64_t compared_ns;
 };
 
 /* Planes that may carry packets of this QP, as a mask: alive ones, whether or not their socket has
    room just now. Suspended planes serve only when there is no other. */
 uint32_t mrc_plane_eligible(const struct mrc_engine *engine, const struct mrc_qp *qp);
-/* Whether the window that the plane obeys has room for a packet of `bytes` more. */
-bool mrc_plane_has_room(const struct mrc_qp *qp, uint32_t plane, uint32_t bytes);
 /* The plane of the next burst, whose first packet has `bytes`; -1 when none may be sent on now.
    `planes`: those with an EV to send on. */
 int mrc_plane_choose(const struct mrc_engine *engine, struct mrc_qp *qp, uint32_t planes,

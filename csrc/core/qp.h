@@ -197,6 +197,12 @@ static inline uint64_t mrc_qp_inflight_bytes(const struct mrc_qp *qp, uint32_t p
   return qp->req.one_window ? qp->req.win.inflight_bytes : qp->req.win.lists[plane].bytes;
 }
 
+/* Whether it has room for a packet of `bytes` more; one packet always may leave. */
+static inline bool mrc_qp_has_room(const struct mrc_qp *qp, uint32_t plane, uint32_t bytes) {
+  const uint64_t inflight_bytes = mrc_qp_inflight_bytes(qp, plane);
+  return inflight_bytes == 0 || inflight_bytes + bytes <= mrc_qp_const_cc(qp, plane)->cwnd_bytes;
+}
+
 /* Whether the QP may send probes and endpoint messages: its peer is known and it has not failed. */
 static inline bool mrc_qp_is_live(const struct mrc_qp *qp) {
   return qp->state == MRC_QP_RTR || qp->state == MRC_QP_RTS;

@@ -400,7 +400,7 @@ int mrc_requester_on_sack(struct mrc_engine *engine, struct mrc_qp *qp,
     req->probe_wait_ns = mrc_loss_patience_ns(qp);
   }
   tell_windows(qp, &ack, now_ns);
-  mrc_plane_compare(engine, qp, now_ns);
+  if (now_ns - req->quick.compared_ns >= qp->noise_ns / 4) mrc_plane_compare(engine, qp, now_ns);
   mrc_loss_on_holes(engine, qp, base, sack->bitmap, now_ns);
   mrc_qp_touch(engine, qp); /* loss by time is looked at when all that came has been taken */
   return MRC_DROP_NONE;

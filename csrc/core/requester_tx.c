@@ -69,7 +69,8 @@ uint32_t mrc_requester_window_left(const struct mrc_qp *qp) {
 static bool next_new(const struct mrc_qp *qp, uint32_t *bytes) {
   const struct mrc_requester *req = &qp->req;
   if (req->sq_send == req->sq_tail) return false;
-  if (mrc_requester_window_left(qp) == 0) return false;
+  if (mrc_psn_sub(req->win.next_psn, req->peer_next_psn) >= req->peer_mpr) return false;
+  if (mrc_txwin_outstanding(&req->win) >= req->win.psns) return false;
   const struct mrc_wqe *wqe = &req->sq[req->sq_send & req->sq_mask];
   if (wqe->opcode == MRC_WR_WRITE_IMM && req->opened == 0 &&
       req->wimm_inflight >= qp->attr.peer_max_wimm)
@@ -220,7 +221,7 @@ static enum fill fill_burst(struct mrc_engine *engine, struct mrc_qp *qp, uint64
   const uint32_t limit = burst_packets(engine, qp, plane, next.wire.payload_bytes);
   bool shorter = false;
   while (!shorter && fits(engine, burst, &next, limit) &&
-         (burst->n_packets == 0 || mrc_plane_has_room(qp, plane, next.wire.payload_bytes))) {
+         (burst->n_packets == 0 || mrc_qp_has_room(qp, plane, next.wire.payload_bytes))) {
     shorter = burst->n_packets > 0 && mrc_burst_packet_bytes(&next.wire) < burst->packet_bytes;
     add_data(engine, qp, burst, &next, now_ns);
     if (!next_candidate(qp, &next)) return FILL_DRY;
