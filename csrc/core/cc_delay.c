@@ -93,11 +93,14 @@ static void end_drain(struct mrc_cc *cc, uint64_t delay_ns, uint64_t now_ns) {
   struct mrc_cc_delay *state = &cc->delay;
   const bool foreign = delay_ns > bare_target_ns(state) / 2;
   const uint64_t before_bytes = state->queue_since_bytes;
+  const uint64_t fits_bytes = mrc_mul_div(before_bytes, state->base_ns + target_delay_ns(cc),
+                                          state->base_ns + state->queue_since_ns);
   state->drain = MRC_CC_NO_DRAIN;
   state->drained_ns = now_ns;
   state->queue_since_bytes = 0;
-  cc->cwnd_bytes = mrc_cc_clamp(cc, foreign ? before_bytes : before_bytes / 2);
+  cc->cwnd_bytes = mrc_cc_clamp(cc, foreign ? before_bytes : fits_bytes);
   if (!foreign) return;
+  state->foreign_ns = delay_ns;
   state->found_base_ns = state->base_ns + delay_ns;
   state->slow_start = true;
   state->newest_samples = 0;
@@ -117,14 +120,19 @@ static bool stays(const struct mrc_cc *cc, uint64_t delay_ns) {
   return delay_ns > state->queue_since_ns - due_ns / 2;
 }
 
-/* The queue stands above the target. */
+/* The queue stands above the target. Where others were found to fill it, their queue varies: the
+   window gives way to losses alone for a while, as theirs do. */
 static void on_queue(struct mrc_cc *cc, uint64_t delay_ns, uint64_t now_ns) {
   struct mrc_cc_delay *state = &cc->delay;
+  const bool due = now_ns - state->drained_ns >= DRAIN_EVERY_RTTS * state->round_rtt_ns;
+  if (!due && delay_ns < state->foreign_ns) {
+    cc->cwnd_bytes = mrc_cc_clamp(cc, cc->cwnd_bytes + cc->mtu_bytes);
+    return;
+  }
   if (state->queue_since_bytes == 0) {
     state->queue_since_bytes = cc->cwnd_bytes;
     state->queue_since_ns = delay_ns;
-  } else if (stays(cc, delay_ns) &&
-             now_ns - state->drained_ns >= DRAIN_EVERY_RTTS * state->round_rtt_ns) {
+  } else if (due && stays(cc, delay_ns)) {
     start_drain(cc, delay_ns);
     return;
   }
