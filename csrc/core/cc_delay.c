@@ -109,15 +109,10 @@ static void end_drain(struct mrc_cc *cc, uint64_t delay_ns, uint64_t now_ns) {
 }
 
 /* Whether the delay has stayed although the window has become smaller since the queue began. */
-static bool stays(const struct mrc_cc *cc, uint64_t delay_ns) {
-  const struct mrc_cc_delay *state = &cc->delay;
-  const uint64_t cut_bytes =
-      state->queue_since_bytes - mrc_min_u64(cc->cwnd_bytes, state->queue_since_bytes);
-  if (cut_bytes < state->queue_since_bytes / 8 && cc->cwnd_bytes > cc->min_bytes) return false;
-  const uint64_t due_ns = mrc_min_u64(
-      state->queue_since_ns,
-      mrc_mul_div(state->base_ns + state->queue_since_ns, cut_bytes, state->queue_since_bytes));
-  return delay_ns > state->queue_since_ns - due_ns / 2;
+static bool stays(const struct mrc_cc_delay *state, uint64_t delay_ns, uint64_t cut_bytes) {
+  const uint64_t due_ns =
+      mrc_mul_div(state->base_ns + state->queue_since_ns, cut_bytes, state->queue_since_bytes);
+  return delay_ns > state->queue_since_ns - mrc_min_u64(due_ns, state->queue_since_ns) / 2;
 }
 
 /* The queue stands above the target. Where others were found to fill it, their queue varies: the
@@ -129,30 +124,41 @@ static void on_queue(struct mrc_cc *cc, uint64_t delay_ns, uint64_t now_ns) {
     cc->cwnd_bytes = mrc_cc_clamp(cc, cc->cwnd_bytes + cc->mtu_bytes);
     return;
   }
-  if (state->queue_since_bytes == 0) {
-    state->queue_since_bytes = cc->cwnd_bytes;
-    state->queue_since_ns = delay_ns;
-  } else if (due && stays(cc, delay_ns)) {
+  const uint64_t since_bytes = state->queue_since_bytes;
+  const uint64_t cut_bytes = since_bytes - mrc_min_u64(cc->cwnd_bytes, since_bytes);
+  const bool tells = cut_bytes > since_bytes / 8 || cc->cwnd_bytes == cc->min_bytes;
+  if (since_bytes != 0 && tells && due && stays(state, delay_ns, cut_bytes)) {
     start_drain(cc, delay_ns);
     return;
+  }
+  if (since_bytes == 0 || tells) {
+    state->queue_since_bytes = cc->cwnd_bytes;
+    state->queue_since_ns = delay_ns;
   }
   decrease(cc, delay_ns);
 }
 
+/* The smallest delay of the round stands for the queue. When all others are much longer, the window
+   leaves in waves so large that the queue runs dry between them: then they count. */
+static uint64_t standing_ns(const struct mrc_cc_delay *state, uint64_t mean_ns) {
+  const uint64_t wave_ns = 2 * MRC_CC_MAX_JITTER_NS + state->base_ns / 2;
+  return mrc_max_u64(state->round_delay_ns, mean_ns - mrc_min_u64(mean_ns, wave_ns));
+}
+
 static void decide(struct mrc_cc *cc, uint64_t now_ns) {
   struct mrc_cc_delay *state = &cc->delay;
-  const uint64_t delay_ns = state->round_delay_ns;
   const uint64_t mean_ns = state->round_sum_ns / state->round_samples;
+  const uint64_t delay_ns = standing_ns(state, mean_ns);
   if (state->drain == MRC_CC_EMPTYING) {
     state->drain = MRC_CC_MEASURING;
     return;
   }
   if (state->drain == MRC_CC_MEASURING) {
-    end_drain(cc, delay_ns, now_ns);
+    end_drain(cc, state->round_delay_ns, now_ns);
     return;
   }
-  state->jitter_ns =
-      mrc_min_u64((3 * state->jitter_ns + mean_ns - delay_ns) / 4, MRC_CC_MAX_JITTER_NS);
+  state->jitter_ns = mrc_min_u64((3 * state->jitter_ns + mean_ns - state->round_delay_ns) / 4,
+                                 MRC_CC_MAX_JITTER_NS);
   if (delay_ns > mrc_max_u64(queue_ns(state), state->base_ns / 8)) state->slow_start = false;
   if (delay_ns > target_delay_ns(cc)) {
     state->calm_rounds = 0;
