@@ -10,6 +10,7 @@ enum {
   GROWTH = 16,           /* a calm window grows by this part of itself in a round, */
   MOST_DOUBLINGS = 2,    /* which doubles so often */
   LONG_WAY_PART = 16,    /* of the base RTT is the target on long ways */
+  HELD_GROWTH = 32,      /* beside others, whatever the delay, by this part of itself in a round */
   DRAIN_EVERY_RTTS = 32, /* a drain costs about two round trips */
 };
 
@@ -121,7 +122,8 @@ static void on_queue(struct mrc_cc *cc, uint64_t delay_ns, uint64_t now_ns) {
   struct mrc_cc_delay *state = &cc->delay;
   const bool due = now_ns - state->drained_ns >= DRAIN_EVERY_RTTS * state->round_rtt_ns;
   if (!due && delay_ns < state->foreign_ns) {
-    cc->cwnd_bytes = mrc_cc_clamp(cc, cc->cwnd_bytes + cc->mtu_bytes);
+    cc->cwnd_bytes =
+        mrc_cc_clamp(cc, cc->cwnd_bytes + mrc_max_u64(cc->mtu_bytes, cc->cwnd_bytes / HELD_GROWTH));
     return;
   }
   const uint64_t since_bytes = state->queue_since_bytes;
