@@ -3,6 +3,9 @@
    queueing delay that was seen in that time. */
 #include "cc.h"
 
+#define FOREIGN_NS \
+  10000000000ull /* so long a queue is taken for that of others, unless it is seen again */
+
 enum {
   MIN_PACKETS = 2,       /* of the smallest window */
   NEWEST_SAMPLES = 4,    /* of each of the two halves of what slow start looks at */
@@ -92,20 +95,19 @@ static void start_drain(struct mrc_cc *cc, uint64_t delay_ns) {
 
 static void end_drain(struct mrc_cc *cc, uint64_t delay_ns, uint64_t now_ns) {
   struct mrc_cc_delay *state = &cc->delay;
-  const bool foreign = delay_ns > bare_target_ns(state) / 2;
-  const uint64_t before_bytes = state->queue_since_bytes;
-  const uint64_t fits_bytes = mrc_mul_div(before_bytes, state->base_ns + target_delay_ns(cc),
-                                          state->base_ns + state->queue_since_ns);
+  const uint64_t target_ns = target_delay_ns(cc), before_bytes = state->queue_since_bytes;
+  const uint64_t holds_ns = state->base_ns + target_ns; /* time that the window is to last for */
+  uint64_t bytes = mrc_mul_div(before_bytes, holds_ns, state->base_ns + state->queue_since_ns);
+  if (delay_ns > bare_target_ns(state) / 2) {
+    state->foreign_ns = delay_ns;
+    state->found_base_ns = state->base_ns + delay_ns;
+    bytes = mrc_mul_div(before_bytes, holds_ns + delay_ns, holds_ns);
+    bytes = mrc_min_u64(bytes, 2 * before_bytes);
+  }
+  cc->cwnd_bytes = mrc_cc_clamp(cc, bytes);
   state->drain = MRC_CC_NO_DRAIN;
   state->drained_ns = now_ns;
   state->queue_since_bytes = 0;
-  cc->cwnd_bytes = mrc_cc_clamp(cc, foreign ? before_bytes : fits_bytes);
-  if (!foreign) return;
-  state->foreign_ns = delay_ns;
-  state->found_base_ns = state->base_ns + delay_ns;
-  state->slow_start = true;
-  state->newest_samples = 0;
-  state->newest_ns[0] = state->newest_ns[1] = 0;
   state->calm_rounds = 0;
 }
 
@@ -159,6 +161,7 @@ static void decide(struct mrc_cc *cc, uint64_t now_ns) {
     end_drain(cc, state->round_delay_ns, now_ns);
     return;
   }
+  if (now_ns - state->drained_ns > FOREIGN_NS) state->foreign_ns = 0;
   state->jitter_ns = mrc_min_u64((3 * state->jitter_ns + mean_ns - state->round_delay_ns) / 4,
                                  MRC_CC_MAX_JITTER_NS);
   if (delay_ns > mrc_max_u64(queue_ns(state), state->base_ns / 8)) state->slow_start = false;
