@@ -101,8 +101,10 @@ static void end_drain(struct mrc_cc *cc, uint64_t delay_ns, uint64_t now_ns) {
   if (delay_ns > bare_target_ns(state) / 2) {
     state->foreign_ns = delay_ns;
     state->found_base_ns = state->base_ns + delay_ns;
-    bytes = mrc_mul_div(before_bytes, holds_ns + delay_ns, holds_ns);
-    bytes = mrc_min_u64(bytes, 2 * before_bytes);
+    bytes = before_bytes;
+    state->slow_start = true;
+    state->newest_samples = 0;
+    state->newest_ns[0] = state->newest_ns[1] = 0;
   }
   cc->cwnd_bytes = mrc_cc_clamp(cc, bytes);
   state->drain = MRC_CC_NO_DRAIN;
