@@ -114,7 +114,9 @@ class Context:
             ev_profiles=Profiles(
                 EvProfile(DEFAULT, EvSelection(active_per_plane=config.ev_active_per_plane))
             ),
-            cc_profiles=Profiles(CcProfile(DEFAULT, CcSettings(config.cc, config.cc_parameters, config.plane_shares))),
+            cc_profiles=Profiles(
+                CcProfile(DEFAULT, CcSettings(config.cc, config.cc_parameters, config.plane_shares))
+            ),
         )
         if any(port.ifname for port in ports):
             self._monitor = asyncio.get_running_loop().create_task(self._watch_links(ports))

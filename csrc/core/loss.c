@@ -203,6 +203,7 @@ void mrc_loss_suspend_plane(struct mrc_engine *engine, struct mrc_qp *qp, uint32
   struct mrc_txlist *list = &qp->req.win.lists[index];
   if (plane->suspended) return;
   plane->suspended = true;
+  mrc_share_forget(qp, index);
   mrc_count(engine, MRC_COUNTER_PLANES_SUSPENDED, 1);
   mrc_trace(engine, MRC_TRACE_PLANE_SUSPEND, qp->qpn, index + 1, list->bytes);
   while (list->oldest != MRC_TX_NONE)

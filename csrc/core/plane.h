@@ -7,6 +7,7 @@
 #include "cc.h"
 #include "probation.h"
 #include "rtt.h"
+#include "share.h"
 
 struct mrc_engine;
 struct mrc_qp;
@@ -22,8 +23,9 @@ struct mrc_plane {
   struct mrc_rtt rtt;
   struct mrc_cc cc;               /* the window of this plane; see mrc_qp_cc */
   struct mrc_probation probation; /* while suspended */
-  uint64_t packets;               /* data packets that the kernel took */
-  uint64_t bytes;                 /* their payload */
+  struct mrc_share share;
+  uint64_t packets; /* data packets that the kernel took */
+  uint64_t bytes;   /* their payload */
   uint64_t lost;
   uint64_t packets_received;  /* data packets placed */
   uint64_t bytes_received;    /* their payload */

@@ -69,6 +69,7 @@ struct mrc_requester {
   uint32_t sharing;      /* planes that took equal shares at the last choice, as a mask */
   uint32_t acked_planes; /* planes with newly_acked_bytes, as a mask */
   struct mrc_quick quick;
+  struct mrc_share_period share;
   uint64_t most_share_bytes; /* share of the plane that was given most */
   uint32_t wimm_inflight;    /* immediates opened and not completed */
   uint32_t peer_next_psn;    /* the peer's cumulative PSN + 1, as last heard */
