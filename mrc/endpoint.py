@@ -293,7 +293,10 @@ class Context:
         parameters: CcParameters | None = None,
         plane_shares: PlaneShares = PlaneShares.MEASURED,
     ) -> CcProfile:
-        """Makes a CC profile, in INIT. Raises InUseError for a name that is taken."""
+        """Makes a CC profile, in INIT.
+
+        Raises ConfigError for a wrong argument and InUseError for a name that is taken.
+        """
         settings = CcSettings(kind, parameters or CcParameters(), plane_shares)
         return self._opened().cc_profiles.add(CcProfile(name, settings))
 
