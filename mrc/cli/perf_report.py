@@ -139,8 +139,8 @@ def _rates(plan: Plan, interval: Interval) -> str:
 def interval_line(plan: Plan, interval: Interval) -> str:
     """The shares are of what the client writes, or of what it receives when it writes nothing."""
     planes = interval.planes if plan.client_writes else interval.planes_received
-    marks = dict.fromkeys(interval.planes_slow, " slow")
-    marks |= dict.fromkeys(interval.planes_suspended, " suspended")
+    marks = dict.fromkeys(interval.planes_slow, " (slow)")
+    marks |= dict.fromkeys(interval.planes_suspended, " (suspended)")
     return (
         f"{_span(interval)}  {_rates(plan, interval)}  {interval.packets_retransmitted:6} rtx"
         f"  {interval.ev_changes:4} EV changes  {_shares(planes, marks)}"

@@ -65,7 +65,7 @@ def _plane_state(parts: list[dict[str, Any]]) -> str:
         states.append(f"suspended by {suspended} of {len(parts)} QPs")
     if slow := [part["share_percent"] for part in parts if part["slow"]]:
         where = f" for {len(slow)} of {len(parts)} QPs" if len(parts) > 1 else ""
-        states.append(f"slow{where}: carries {min(slow)}% of the others")
+        states.append(f"slow{where}: {min(slow)}% of the others")
     return ", ".join(states) or "up"
 
 

@@ -310,11 +310,11 @@ def test_endpoint_blocks__what_is_shown() -> None:
     ("planes", "state"),
     [
         ([(False, False, 100)], "up"),
-        ([(False, True, 9)], "slow: carries 9% of the others"),
-        ([(False, True, 9), (False, True, 7)], "slow for 2 of 2 QPs: carries 7% of the others"),
+        ([(False, True, 9)], "slow: 9% of the others"),
+        ([(False, True, 9), (False, True, 7)], "slow for 2 of 2 QPs: 7% of the others"),
         (
             [(True, False, 100), (False, True, 20)],
-            "suspended by 1 of 2 QPs, slow for 1 of 2 QPs: carries 20% of the others",
+            "suspended by 1 of 2 QPs, slow for 1 of 2 QPs: 20% of the others",
         ),
     ],
 )

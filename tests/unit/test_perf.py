@@ -135,7 +135,7 @@ def test_interval__slow_and_suspended_planes_are_marked() -> None:
     interval = Interval(
         0.0, 2.0, 1000, 500, 10, 1, 0, 3, 0.5, moved, {1: 0, 2: 0, 3: 0}, (2,), (3,)
     )
-    assert interval_line(Plan(), interval).endswith("planes 1: 60% 2: 3% slow 3: 37% suspended")
+    assert interval_line(Plan(), interval).endswith("planes 1: 60% 2: 3% (slow) 3: 37% (suspended)")
     shown = interval_json(interval)
     assert shown["planes"][:2] == [
         {"plane": 1, "bytes": 600, "carried_percent": 300, "slow": False, "suspended": False},
