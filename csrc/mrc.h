@@ -94,12 +94,13 @@ enum mrc_event_type {
   MRC_EVENT_WARNING, /* context only: `status` is an enum mrc_warning */
   MRC_EVENT_PORT,    /* a port that a QP uses went down (`status` 0) or came up (`status` 1): ours
                         or the peer's, as `reason` says */
-  MRC_EVENT_PLANE_SHARE, /* a plane of a QP became slow (`status` 0): it carried less than half of
-                            what each of the others did, as a mean; or it carries over three
-                            quarters again (`status` 1). `result` is what it carried, in per cent of
-                            that mean. Both are told when two periods in a row, of 200 ms or 8 round
-                            trips each, say so. A plane that is suspended starts afresh: it is not
-                            slow when it resumes, without an event. Equal shares raise none */
+  MRC_EVENT_PLANE_SHARE, /* a plane to a peer became slow (`status` 0): it carried less than half of
+                            the mean of the others, or it carries over three quarters again
+                            (`status` 1). `result` is what it carried, in per cent of that mean. All
+                            QPs to the peer are summed up, and each is told. Two periods in a row,
+                            of 200 ms or 8 round trips each, must say so. A plane that is suspended
+                            starts afresh: it is not slow when it resumes, without an event. QPs
+                            with equal shares neither count nor are told */
   MRC_EVENT_LOST         /* `cookie` events, of any QP, found no room: they would stand here */
 };
 
@@ -338,9 +339,9 @@ struct mrc_plane_info {
   uint8_t suspended;      /* 1: silent, probed */
   uint8_t slow;           /* 1: carries much less than the others, see MRC_EVENT_PLANE_SHARE */
   uint8_t reserved[2];    /* 0 */
-  uint32_t share_percent; /* what was acknowledged on it, of the mean of the others, in the last
-                             period in which they were compared; 100 before, and
-                             with equal shares */
+  uint32_t share_percent; /* what it carried, of the mean of the others, in the last period that
+                             compared them, over all QPs to the peer; 100 before, and with equal
+                             shares */
 };
 
 /* State of one QP. */

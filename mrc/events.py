@@ -59,9 +59,10 @@ class PlaneEvent:
 class PlaneShareEvent:
     """A plane became slow, carrying less than half of the mean of the others, or no longer is.
 
-    `percent` is what it carried, of that mean, in the second of two periods of bulk in a row that
-    said so; a period takes 200 ms, or 8 round trips if they take longer. A plane that is suspended
-    is no longer slow; no event says so. `at_ns` as in EvEvent.
+    `percent` is what it carried, of that mean, in the second of two periods in a row that said so;
+    a period takes 200 ms, or 8 round trips if they take longer. All QPs to the peer are summed up,
+    and each has the event. A plane that is suspended is no longer slow; no event says so. `at_ns`
+    as in EvEvent.
     """
 
     plane: int
@@ -142,9 +143,9 @@ class PlaneInfo:
     """Snapshot of one plane of a QP. Round trips are -1 before the first sample.
 
     `packets` and `bytes` are what was sent there, `packets_received` and `bytes_received` what the
-    peer wrote that came in by it, each byte once. `share_percent` is what the peer acknowledged on
-    it, of the mean of the other planes, in the last period that compared them; 100 before. `slow`
-    says that it stays below half; see PlaneShareEvent.
+    peer wrote that came in by it, each byte once. `share_percent` is what the plane
+    carried, of the mean of the other planes, in the last period that compared them, over all QPs to
+    the peer; 100 before. `slow` says that it stays below half; see PlaneShareEvent.
     """
 
     plane: int

@@ -234,6 +234,7 @@ void mrc_loss_resume_plane(struct mrc_engine *engine, struct mrc_qp *qp, uint32_
   if (!plane->suspended) return;
   if (plane->peer_down || !(engine->ports_up >> index & 1)) return; /* not before the port is up */
   plane->suspended = false;
+  mrc_share_forget(qp, index);
   plane->strikes = 0;
   plane->probation.next_ns = MRC_NEVER;
   mrc_count(engine, MRC_COUNTER_PLANES_RESUMED, 1);

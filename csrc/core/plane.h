@@ -7,7 +7,6 @@
 #include "cc.h"
 #include "probation.h"
 #include "rtt.h"
-#include "share.h"
 
 struct mrc_engine;
 struct mrc_qp;
@@ -23,14 +22,14 @@ struct mrc_plane {
   struct mrc_rtt rtt;
   struct mrc_cc cc;               /* the window of this plane; see mrc_qp_cc */
   struct mrc_probation probation; /* while suspended */
-  struct mrc_share share;
-  uint64_t packets; /* data packets that the kernel took */
-  uint64_t bytes;   /* their payload */
+  uint64_t packets;               /* data packets that the kernel took */
+  uint64_t bytes;                 /* their payload */
   uint64_t lost;
   uint64_t packets_received;  /* data packets placed */
   uint64_t bytes_received;    /* their payload */
   uint64_t share_bytes;       /* given to it to send; see mrc_plane_choose */
   uint64_t newly_acked_bytes; /* by the acknowledgement in progress */
+  uint64_t share_acked_bytes; /* in the period in progress; see share.h */
   uint64_t unasked_bytes;     /* sent since the last packet that asked for a SACK */
   uint64_t rack_ns;           /* newest send time among what was acknowledged on this plane */
   uint64_t heard_ns;          /* when something sent on this plane was last acknowledged */

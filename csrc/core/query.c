@@ -9,11 +9,6 @@ static int64_t ns_or_unknown(const struct mrc_rtt *rtt, uint64_t value_ns) {
   return mrc_rtt_known(rtt) ? (int64_t)value_ns : -1;
 }
 
-/* Before the first comparison a plane counts as equal to the others. */
-static uint32_t share_percent(const struct mrc_plane *plane) {
-  return plane->share.compared ? plane->share.percent : 100;
-}
-
 int mrc_qp_query(const struct mrc_engine *engine, uint32_t qpn, struct mrc_qp_info *info) {
   const struct mrc_qp *qp = mrc_engine_qp(engine, qpn);
   if (qp == NULL) return -ENOENT;
@@ -35,6 +30,7 @@ int mrc_qp_query(const struct mrc_engine *engine, uint32_t qpn, struct mrc_qp_in
                                .peer_mpr = req->peer_mpr};
   for (uint32_t i = 0; i < engine->config.ports; i++) {
     const struct mrc_plane *plane = &qp->planes[i];
+    const struct mrc_share share = mrc_share_of(qp, i);
     info->planes[i] =
         (struct mrc_plane_info){.packets = plane->packets,
                                 .bytes = plane->bytes,
@@ -46,8 +42,8 @@ int mrc_qp_query(const struct mrc_engine *engine, uint32_t qpn, struct mrc_qp_in
                                 .inflight_bytes = req->win.lists[i].bytes,
                                 .cwnd_bytes = mrc_qp_const_cc(qp, i)->cwnd_bytes,
                                 .suspended = plane->suspended,
-                                .slow = plane->share.slow,
-                                .share_percent = share_percent(plane)};
+                                .slow = share.slow,
+                                .share_percent = share.compared ? share.percent : 100};
     if (!req->one_window || i == 0) info->cwnd_bytes += info->planes[i].cwnd_bytes;
   }
   return 0;

@@ -354,7 +354,7 @@ static void tell_windows(struct mrc_engine *engine, struct mrc_qp *qp, struct mr
     const uint32_t index = (uint32_t)__builtin_ctz(planes);
     const uint64_t bytes = qp->planes[index].newly_acked_bytes;
     qp->planes[index].newly_acked_bytes = 0;
-    qp->planes[index].share.bytes += bytes;
+    qp->planes[index].share_acked_bytes += bytes;
     all_bytes += bytes;
     if (index == ack->plane) {
       ack->bytes = bytes;

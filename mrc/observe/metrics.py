@@ -139,7 +139,7 @@ def _planes(live: Sequence[Live]) -> Iterator[Metric]:
     shares = over_qps(min, lambda plane: plane.share_percent / 100)
     yield _gauge(
         "mrc_plane_share_ratio",
-        "What the plane carries, of the mean of the other planes, for the QP with the least.",
+        "What the plane carries, of the mean of the other planes, as last compared.",
         labels, shares,
     )  # fmt: skip
     inflight = over_qps(sum, lambda plane: plane.inflight_bytes)

@@ -32,8 +32,8 @@ static void test_judge__two_periods_in_a_row(void) {
   CHECK(!share.compared);
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
     CHECK_ROW(i);
-    share.bytes = rows[i].bytes;
-    CHECK_EQ(mrc_share_judge(&share, rows[i].others_bytes, 3), rows[i].changed);
+    const bool changed = mrc_share_judge(&share, rows[i].bytes, rows[i].others_bytes, 3);
+    CHECK_EQ(changed, rows[i].changed);
     CHECK_EQ(share.percent, rows[i].percent);
     CHECK_EQ(share.slow, rows[i].slow);
     CHECK(share.compared);
@@ -42,19 +42,18 @@ static void test_judge__two_periods_in_a_row(void) {
 
 static void test_is_bulk__enough_and_more_waiting(void) {
   static const struct {
-    uint32_t planes;
+    uint32_t n_planes;
     uint64_t packets, backed_packets;
     bool bulk;
   } rows[] = {
-      {3, 128, 128, true},  {3, 127, 127, false}, {3, 128, 96, true},    {3, 128, 95, false},
-      {7, 128, 128, false}, {7, 192, 192, true},  {3, 100000, 0, false},
+      {2, 128, 128, true},  {2, 127, 127, false}, {2, 128, 96, true},    {2, 128, 95, false},
+      {3, 128, 128, false}, {3, 192, 192, true},  {2, 100000, 0, false},
   };
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
     CHECK_ROW(i);
-    const struct mrc_share_period period = {.bytes = rows[i].packets * MTU,
-                                            .backed_bytes = rows[i].backed_packets * MTU,
-                                            .planes = rows[i].planes};
-    CHECK_EQ(mrc_share_is_bulk(&period, MTU), rows[i].bulk);
+    const struct mrc_share_sum sum = {.bytes = rows[i].packets * MTU,
+                                      .backed_bytes = rows[i].backed_packets * MTU};
+    CHECK_EQ(mrc_share_is_bulk(&sum, rows[i].n_planes, MTU), rows[i].bulk);
   }
 }
 
@@ -73,12 +72,16 @@ static int open_bulk(struct mrc_pair *p, enum mrc_plane_shares shares) {
                  .plane_shares = (uint8_t)shares);
 }
 
+static void post_up_to(struct mrc_pair *p, int end, uint32_t bytes, uint32_t depth) {
+  while (mrc_pair_info(p, end).outstanding < depth)
+    CHECK_EQ(mrc_pair_write(p, end, bytes), 0);
+}
+
 /* Writes all the time: `depth` messages are posted until the time is over. */
 static void write_for(struct mrc_pair *p, int end, uint32_t bytes, uint32_t depth, uint64_t ns) {
   const uint64_t end_ns = p->now_ns + ns;
   while (p->now_ns < end_ns) {
-    while (mrc_pair_info(p, end).outstanding < depth)
-      CHECK_EQ(mrc_pair_write(p, end, bytes), 0);
+    post_up_to(p, end, bytes, depth);
     run_for(p, MS);
   }
 }
@@ -141,6 +144,37 @@ static void test_event__two_slow_planes(void) {
     CHECK_ROW(plane);
     CHECK_EQ(plane_of(p, end, plane).slow, plane == 2 || plane == 3);
   }
+  mrc_pair_destroy(p);
+}
+
+/* Each of four QPs has its own part of each plane, and the planes are judged by all of them. */
+static void test_event__qps_to_one_peer_are_summed_up(void) {
+  enum { QPS = 4 };
+  struct mrc_pair *p = open_planes(.seed = 1, .port_out.rate_bps = 4 * RATE_BPS);
+  int ends[QPS];
+  for (int i = 0; i < QPS; i++)
+    ends[i] = open_qp(p, .memory_bytes = 32u << 20, .mpr = 4096, .sq_depth = 16);
+  for (int ms = 0; ms < 1500; ms++) {
+    if (ms == 450) {
+      CHECK_EQ(n_share(p, MRC_PAIR_ANY), 0);
+      set_rate(p, 2, RATE_BPS);
+    }
+    for (int i = 0; i < QPS; i++)
+      post_up_to(p, ends[i], MESSAGE, 4);
+    run_for(p, MS);
+  }
+  CHECK_EQ(n_share(p, MRC_PAIR_ANY), QPS);
+  CHECK_EQ(n_share(p, 0), QPS);
+  uint32_t qpns = 0;
+  for (int i = 0; i < QPS; i++) {
+    CHECK_EQ(plane_of(p, ends[i], 2).slow, 1);
+    CHECK_EQ(plane_of(p, ends[i], 2).share_percent, plane_of(p, ends[0], 2).share_percent);
+    for (int k = 0; k < p->hosts[0].n_events; k++)
+      if (p->hosts[0].events[k].type == MRC_EVENT_PLANE_SHARE &&
+          p->hosts[0].events[k].qpn == mrc_pair_info(p, ends[i]).qpn)
+        qpns |= 1u << i;
+  }
+  CHECK_EQ(qpns, (1u << QPS) - 1);
   mrc_pair_destroy(p);
 }
 
@@ -209,6 +243,6 @@ static void test_event__a_suspended_plane_starts_afresh(void) {
 
 CHECK_MAIN(RUN(test_judge__two_periods_in_a_row), RUN(test_is_bulk__enough_and_more_waiting),
            RUN(test_event__a_slow_plane_that_heals), RUN(test_event__two_slow_planes),
-           RUN(test_event__equal_planes_raise_none), RUN(test_event__equal_shares_raise_none),
-           RUN(test_event__short_messages_say_nothing),
+           RUN(test_event__qps_to_one_peer_are_summed_up), RUN(test_event__equal_planes_raise_none),
+           RUN(test_event__equal_shares_raise_none), RUN(test_event__short_messages_say_nothing),
            RUN(test_event__a_suspended_plane_starts_afresh))
