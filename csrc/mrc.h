@@ -98,9 +98,9 @@ enum mrc_event_type {
                             the mean of the others, or it carries over three quarters again
                             (`status` 1). `result` is what it carried, in per cent of that mean. All
                             QPs to the peer are summed up, and each is told. Two periods in a row,
-                            of 200 ms or 8 round trips each, must say so. A plane that is suspended
-                            starts afresh: it is not slow when it resumes, without an event. QPs
-                            with equal shares neither count nor are told */
+                            of 200 ms or 8 round trips each, must say so. A plane that all
+                            have suspended starts afresh: it is not slow when it resumes, without an
+                            event. QPs with equal shares neither count nor are told */
   MRC_EVENT_LOST         /* `cookie` events, of any QP, found no room: they would stand here */
 };
 

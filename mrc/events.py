@@ -61,8 +61,8 @@ class PlaneShareEvent:
 
     `percent` is what it carried, of that mean, in the second of two periods in a row that said so;
     a period takes 200 ms, or 8 round trips if they take longer. All QPs to the peer are summed up,
-    and each has the event. A plane that is suspended is no longer slow; no event says so. `at_ns`
-    as in EvEvent.
+    and each has the event. A plane that all of them suspended is no longer slow; no event says so.
+    `at_ns` as in EvEvent.
     """
 
     plane: int

@@ -6,7 +6,7 @@ It looks at a whole test or transfer. What the engine finds while that runs is P
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 LEAST_BYTES = 64 << 20  # moved by all planes, for a sentence about one
 LEAST_OTHER_BYTES = 8 << 20  # and by each plane that is not slow
@@ -27,20 +27,15 @@ def carried_percent(moved: Mapping[int, int]) -> dict[int, int | None]:
     }
 
 
-def sentence(moved: Mapping[int, int], suspended: Collection[int] = ()) -> str:
-    """ "plane 2 carried 9% of the others"; empty where nothing is to be said.
-
-    A plane that is suspended is silent rather than slow, and is left out.
-    """
-    live = {plane: own for plane, own in moved.items() if plane not in suspended}
-    percents = carried_percent(live)
+def sentence(moved: Mapping[int, int]) -> str:
+    """ "plane 2 carried 9% of the others"; empty where nothing is to be said."""
     slow = {
         plane: percent
-        for plane, percent in percents.items()
+        for plane, percent in carried_percent(moved).items()
         if percent is not None and percent < SLOW_PERCENT
     }
-    rest = [own for plane, own in live.items() if plane not in slow]
-    if not slow or sum(live.values()) < LEAST_BYTES or min(rest) < LEAST_OTHER_BYTES:
+    rest = [own for plane, own in moved.items() if plane not in slow]
+    if not slow or sum(moved.values()) < LEAST_BYTES or min(rest) < LEAST_OTHER_BYTES:
         return ""
     (first, percent), *more = slow.items()
     parts = [f"plane {first} carried {percent}% of the others"]

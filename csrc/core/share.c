@@ -123,6 +123,10 @@ void mrc_share_on_acked(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t b
 }
 
 void mrc_share_forget(struct mrc_qp *qp, uint32_t plane) {
+  for (const struct mrc_qp *other = qp->peer->qps; other != NULL; other = other->peer_next)
+    if (other != qp && !other->planes[plane].suspended &&
+        other->planes[plane].share_acked_bytes > 0)
+      return;
   qp->peer->shares[plane] = (struct mrc_share){0};
   qp->peer->share = (struct mrc_share_period){0};
 }

@@ -52,7 +52,8 @@ bool mrc_share_is_bulk(const struct mrc_share_sum *sum, uint32_t n_planes, uint3
    nothing to compare. */
 void mrc_share_on_acked(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t bytes,
                         uint64_t now_ns);
-/* The QP leaves the plane, or is back: the plane starts afresh, in a new period. */
+/* The QP leaves the plane, or is back: unless others use it meanwhile, the plane starts afresh, in
+   a new period. */
 void mrc_share_forget(struct mrc_qp *qp, uint32_t plane);
 /* The verdict on a plane of the QP. */
 struct mrc_share mrc_share_of(const struct mrc_qp *qp, uint32_t plane);

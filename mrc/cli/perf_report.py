@@ -149,9 +149,9 @@ def interval_line(plan: Plan, interval: Interval) -> str:
 
 def slow_planes(result: TestResult) -> list[str]:
     """Which planes carried much less than the others; a sentence for each direction."""
-    total, suspended = result.client.total, result.client.total.planes_suspended
-    there = sentence(total.planes, suspended) if result.plan.client_writes else ""
-    back = sentence(total.planes_received, suspended) if result.plan.server_writes else ""
+    total = result.client.total
+    there = sentence(total.planes) if result.plan.client_writes else ""
+    back = sentence(total.planes_received) if result.plan.server_writes else ""
     if back and result.plan.client_writes:
         back += " on the way back"
     return [each for each in (there, back) if each]

@@ -89,8 +89,7 @@ def carried_bytes(role: str, planes: Sequence[PlaneInfo]) -> dict[int, int]:
 
 def slow_planes(role: str, planes: Sequence[PlaneInfo]) -> str:
     """The sentence about planes that carried much less than the others; empty without one."""
-    suspended = [plane.plane for plane in planes if plane.suspended]
-    return sentence(carried_bytes(role, planes), suspended)
+    return sentence(carried_bytes(role, planes))
 
 
 async def transfer_json(
