@@ -94,7 +94,14 @@ enum mrc_event_type {
   MRC_EVENT_WARNING, /* context only: `status` is an enum mrc_warning */
   MRC_EVENT_PORT,    /* a port that a QP uses went down (`status` 0) or came up (`status` 1): ours
                         or the peer's, as `reason` says */
-  MRC_EVENT_LOST     /* `cookie` events, of any QP, found no room: they would stand here */
+  MRC_EVENT_PLANE_SHARE, /* a plane to a peer became slow (`status` 0): it carried less than half of
+                            the mean of the others, or it carries over three quarters again
+                            (`status` 1). `result` is what it carried, in per cent of that mean. All
+                            QPs to the peer are summed up, and each is told. Two periods in a row,
+                            of 200 ms or 8 round trips each, must say so. A plane that all
+                            have suspended starts afresh: it is not slow when it resumes, without an
+                            event. QPs with equal shares neither count nor are told */
+  MRC_EVENT_LOST         /* `cookie` events, of any QP, found no room: they would stand here */
 };
 
 /* Why an EV, a plane or a port changed. */
@@ -111,7 +118,8 @@ enum mrc_event_reason {
   MRC_REASON_TIMEOUT,    /* no plane is heard: every one is tried */
   MRC_REASON_SEND,       /* the system could not send there */
   MRC_REASON_OWN_PORT,   /* the port of this host */
-  MRC_REASON_PEER_PORT   /* the port of the peer, as it reported */
+  MRC_REASON_PEER_PORT,  /* the port of the peer, as it reported */
+  MRC_REASON_DELIVERY    /* what the peer acknowledged on the plane, beside the other planes */
 };
 
 enum mrc_warning {
@@ -129,11 +137,11 @@ struct mrc_event {
   struct mrc_wc wc;  /* WC */
   uint32_t qpn;      /* local QP number */
   uint32_t ev_index; /* index in the QP's EV array, for EV_STATE and PROBE */
-  int32_t result;    /* 0 or -errno */
+  int32_t result;    /* 0 or -errno; PLANE_SHARE: per cent */
   uint8_t type;      /* enum mrc_event_type */
-  uint8_t port;      /* plane, for EV_STATE, PLANE, PORT, PROBE, WARNING */
+  uint8_t port;      /* plane, for EV_STATE, PLANE, PLANE_SHARE, PORT, PROBE, WARNING */
   uint8_t status;    /* see the type */
-  uint8_t reason;    /* enum mrc_event_reason, for EV_STATE, PLANE, PORT */
+  uint8_t reason;    /* enum mrc_event_reason, for EV_STATE, PLANE, PLANE_SHARE, PORT */
 };
 
 /* Where a packet came from, as the driver saw it. */
@@ -327,9 +335,13 @@ struct mrc_plane_info {
   int64_t rtt_ns;            /* smoothed; -1 before the first sample */
   int64_t base_rtt_ns;       /* smallest seen; -1 before the first sample */
   uint64_t inflight_bytes;
-  uint64_t cwnd_bytes; /* window of the plane; with NSCC and equal shares that of the QP */
-  uint8_t suspended;   /* 1: silent, probed */
-  uint8_t reserved[7];
+  uint64_t cwnd_bytes;    /* window of the plane; with NSCC and equal shares that of the QP */
+  uint8_t suspended;      /* 1: silent, probed */
+  uint8_t slow;           /* 1: carries much less than the others, see MRC_EVENT_PLANE_SHARE */
+  uint8_t reserved[2];    /* 0 */
+  uint32_t share_percent; /* what it carried, of the mean of the others, in the last period that
+                             compared them, over all QPs to the peer; 100 before, and with equal
+                             shares */
 };
 
 /* State of one QP. */
@@ -344,7 +356,7 @@ struct mrc_qp_info {
   uint64_t bytes_sent;       /* payload of first transmissions */
   uint64_t bytes_acked;      /* payload acknowledged, each byte once */
   uint64_t bytes_received;   /* payload placed, each byte once */
-  uint64_t cwnd_bytes; /* sum over the planes */
+  uint64_t cwnd_bytes;       /* sum over the planes */
   uint64_t inflight_bytes;
   int64_t rtt_ns; /* smoothed over all planes; -1 before the first sample */
   uint32_t path_mtu;

@@ -94,6 +94,12 @@ class CcParameters:
             raise ConfigError(f"max_cwnd: {self.max_cwnd} is below the smallest path MTU")
 
 
+def check_plane_shares(value: object) -> None:
+    """Raises ConfigError for what is no PlaneShares; a number or a name is none."""
+    if not isinstance(value, PlaneShares):
+        raise ConfigError(f"plane_shares: {value!r:.40} is no PlaneShares")
+
+
 @dataclass(frozen=True, slots=True)
 class ContextConfig:
     """Sizes and policies of a Context. The defaults suit a host with a few links.
@@ -143,5 +149,6 @@ class ContextConfig:
         if not lib.MRC_MIN_MTU <= self.mtu_limit <= lib.MRC_MAX_MTU or self.mtu_limit % 4:
             span = f"{lib.MRC_MIN_MTU}..{lib.MRC_MAX_MTU}"
             raise ConfigError(f"mtu_limit: {self.mtu_limit} is not a multiple of 4 within {span}")
+        check_plane_shares(self.plane_shares)
         if self.exchange_timeout <= 0 or self.linger < 0:
             raise ConfigError("exchange_timeout, linger: must not be negative")

@@ -75,6 +75,7 @@ class Notice:
     status: int
     reason: EventReason = EventReason.NONE
     at_ns: int = 0
+    result: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +124,7 @@ def _decode(event: Any) -> DeviceEvent:
         event.status,
         EventReason(event.reason),
         event.at_ns,
+        event.result,
     )
 
 

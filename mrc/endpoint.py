@@ -114,7 +114,9 @@ class Context:
             ev_profiles=Profiles(
                 EvProfile(DEFAULT, EvSelection(active_per_plane=config.ev_active_per_plane))
             ),
-            cc_profiles=Profiles(CcProfile(DEFAULT, CcSettings(config.cc, config.cc_parameters, config.plane_shares))),
+            cc_profiles=Profiles(
+                CcProfile(DEFAULT, CcSettings(config.cc, config.cc_parameters, config.plane_shares))
+            ),
         )
         if any(port.ifname for port in ports):
             self._monitor = asyncio.get_running_loop().create_task(self._watch_links(ports))
@@ -291,7 +293,10 @@ class Context:
         parameters: CcParameters | None = None,
         plane_shares: PlaneShares = PlaneShares.MEASURED,
     ) -> CcProfile:
-        """Makes a CC profile, in INIT. Raises InUseError for a name that is taken."""
+        """Makes a CC profile, in INIT.
+
+        Raises ConfigError for a wrong argument and InUseError for a name that is taken.
+        """
         settings = CcSettings(kind, parameters or CcParameters(), plane_shares)
         return self._opened().cc_profiles.add(CcProfile(name, settings))
 

@@ -88,6 +88,7 @@ class EventType(IntEnum):
     PROBE = lib.MRC_EVENT_PROBE
     WARNING = lib.MRC_EVENT_WARNING
     PORT = lib.MRC_EVENT_PORT
+    PLANE_SHARE = lib.MRC_EVENT_PLANE_SHARE
     LOST = lib.MRC_EVENT_LOST
 
 
@@ -107,6 +108,7 @@ class EventReason(IntEnum):
     SEND = lib.MRC_REASON_SEND
     OWN_PORT = lib.MRC_REASON_OWN_PORT
     PEER_PORT = lib.MRC_REASON_PEER_PORT
+    DELIVERY = lib.MRC_REASON_DELIVERY
 
     @property
     def explanation(self) -> str:
@@ -128,6 +130,7 @@ _REASONS = {
     EventReason.SEND: "the system could not send there",
     EventReason.OWN_PORT: "the port of this host",
     EventReason.PEER_PORT: "the port of the peer, as it reported",
+    EventReason.DELIVERY: "what it carried beside the other planes",
 }
 
 

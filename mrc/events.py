@@ -56,6 +56,23 @@ class PlaneEvent:
 
 
 @dataclass(frozen=True, slots=True)
+class PlaneShareEvent:
+    """A plane became slow, carrying less than half of the mean of the others, or no longer is.
+
+    `percent` is what it carried, of that mean, in the second of two periods in a row that said so;
+    a period takes 200 ms, or 8 round trips if they take longer. All QPs to the peer are summed up,
+    and each has the event. A plane that all of them suspended is no longer slow; no event says so.
+    `at_ns` as in EvEvent.
+    """
+
+    plane: int
+    slow: bool
+    percent: int
+    reason: EventReason
+    at_ns: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
 class PortEvent:
     """The port of a plane went down or came up: this host's (OWN_PORT) or the peer's (PEER_PORT).
 
@@ -86,7 +103,7 @@ class QpErrorEvent:
     status: WcStatus
 
 
-QpEvent = EvEvent | PlaneEvent | PortEvent | EventsLost | QpErrorEvent
+QpEvent = EvEvent | PlaneEvent | PlaneShareEvent | PortEvent | EventsLost | QpErrorEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +143,9 @@ class PlaneInfo:
     """Snapshot of one plane of a QP. Round trips are -1 before the first sample.
 
     `packets` and `bytes` are what was sent there, `packets_received` and `bytes_received` what the
-    peer wrote that came in by it, each byte once.
+    peer wrote that came in by it, each byte once. `share_percent` is what the plane
+    carried, of the mean of the other planes, in the last period that compared them, over all QPs to
+    the peer; 100 before. `slow` says that it stays below half; see PlaneShareEvent.
     """
 
     plane: int
@@ -140,6 +159,8 @@ class PlaneInfo:
     inflight_bytes: int
     cwnd_bytes: int  # its window; with NSCC and equal shares that of the QP
     suspended: bool
+    slow: bool = False
+    share_percent: int = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +212,7 @@ _QP_SUMS = (
 )  # fmt: skip
 _PLANE_SUMS = (
     "packets", "bytes", "lost", "packets_received", "bytes_received", "inflight_bytes",
+    "cwnd_bytes",
 )  # fmt: skip
 
 
@@ -218,6 +240,8 @@ def _plane_sum(parts: Sequence[PlaneInfo]) -> PlaneInfo:
         rtt_ns=max(part.rtt_ns for part in parts),
         base_rtt_ns=min(bases, default=-1),
         suspended=all(part.suspended for part in parts),
+        slow=all(part.slow for part in parts),
+        share_percent=sum(part.share_percent for part in parts) // len(parts),
     )
 
 

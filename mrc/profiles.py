@@ -16,7 +16,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Generic, Protocol, TypeVar
 
 from mrc._native import lib
-from mrc.config import CcParameters
+from mrc.config import CcParameters, check_plane_shares
 from mrc.enums import CcKind, PlaneShares
 from mrc.errors import ArgumentError, ConfigError, InUseError, StateError
 from mrc.paths import PathEv
@@ -97,6 +97,9 @@ class CcSettings:
     kind: CcKind = CcKind.DELAY
     parameters: CcParameters = field(default_factory=CcParameters)  # of CcKind.NSCC
     plane_shares: PlaneShares = PlaneShares.MEASURED
+
+    def __post_init__(self) -> None:
+        check_plane_shares(self.plane_shares)
 
 
 Settings = TypeVar("Settings", bound=EvSelection | CcSettings)

@@ -31,6 +31,7 @@ from mrc.events import (
     Immediate,
     PlaneEvent,
     PlaneInfo,
+    PlaneShareEvent,
     PortEvent,
     ProbeResult,
     QpErrorEvent,
@@ -259,6 +260,9 @@ class QP:
         plane, reason, at_ns = notice.port, notice.reason, notice.at_ns
         if notice.type is EventType.PLANE:
             self._events.push(PlaneEvent(plane, notice.status == 0, reason, at_ns))
+        elif notice.type is EventType.PLANE_SHARE:
+            slow, percent = notice.status == 0, notice.result
+            self._events.push(PlaneShareEvent(plane, slow, percent, reason, at_ns))
         elif notice.type is EventType.PORT:
             self._events.push(PortEvent(plane, notice.status == 1, reason, at_ns))
         elif notice.type is EventType.EV_STATE:
@@ -461,19 +465,11 @@ class QP:
 
 
 def _plane_info(plane: int, info: Any) -> PlaneInfo:
-    return PlaneInfo(
-        plane=plane,
-        packets=info.packets,
-        bytes=info.bytes,
-        lost=info.lost,
-        packets_received=info.packets_received,
-        bytes_received=info.bytes_received,
-        rtt_ns=info.rtt_ns,
-        base_rtt_ns=info.base_rtt_ns,
-        inflight_bytes=info.inflight_bytes,
-        cwnd_bytes=info.cwnd_bytes,
-        suspended=bool(info.suspended),
-    )
+    fields = {
+        name: getattr(info, name) for name in PlaneInfo.__dataclass_fields__ if name != "plane"
+    }
+    fields |= {"suspended": bool(info.suspended), "slow": bool(info.slow)}
+    return PlaneInfo(plane=plane, **fields)
 
 
 def _ev_info(index: int, path: PathEv, info: Any) -> EvInfo:

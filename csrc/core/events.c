@@ -11,7 +11,7 @@ static struct mrc_event take_lost(struct mrc_engine *engine) {
 void mrc_event_push(struct mrc_engine *engine, const struct mrc_event *event) {
   /* The last part of the ring is kept for what nobody may miss. */
   const bool news = event->type == MRC_EVENT_EV_STATE || event->type == MRC_EVENT_PLANE ||
-                    event->type == MRC_EVENT_PORT;
+                    event->type == MRC_EVENT_PORT || event->type == MRC_EVENT_PLANE_SHARE;
   const uint32_t limit = news ? MRC_EVENT_RING / 2 : MRC_EVENT_RING;
   const uint32_t used = engine->event_tail - engine->event_head;
   const uint32_t room = used < limit ? limit - used : 0;

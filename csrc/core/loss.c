@@ -203,6 +203,7 @@ void mrc_loss_suspend_plane(struct mrc_engine *engine, struct mrc_qp *qp, uint32
   struct mrc_txlist *list = &qp->req.win.lists[index];
   if (plane->suspended) return;
   plane->suspended = true;
+  mrc_share_forget(qp, index);
   mrc_count(engine, MRC_COUNTER_PLANES_SUSPENDED, 1);
   mrc_trace(engine, MRC_TRACE_PLANE_SUSPEND, qp->qpn, index + 1, list->bytes);
   while (list->oldest != MRC_TX_NONE)
@@ -233,6 +234,7 @@ void mrc_loss_resume_plane(struct mrc_engine *engine, struct mrc_qp *qp, uint32_
   if (!plane->suspended) return;
   if (plane->peer_down || !(engine->ports_up >> index & 1)) return; /* not before the port is up */
   plane->suspended = false;
+  mrc_share_forget(qp, index);
   plane->strikes = 0;
   plane->probation.next_ns = MRC_NEVER;
   mrc_count(engine, MRC_COUNTER_PLANES_RESUMED, 1);

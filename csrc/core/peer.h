@@ -7,6 +7,7 @@
 
 #include "../mrc.h"
 #include "base.h"
+#include "share.h"
 
 struct mrc_qp;
 
@@ -27,8 +28,10 @@ struct mrc_peer {
   struct mrc_qp *qps;            /* those that share it, newest first; 0: the peer is free */
   struct mrc_port_status status; /* what it knows of our ports */
   uint32_t ports_up;             /* its ports, as it last told */
-  uint32_t index;                /* in the table; timer id */
-  uint32_t sources;              /* list in the table; of a free peer the next free one */
+  struct mrc_share_period share; /* in which planes to it are compared */
+  struct mrc_share shares[MRC_MAX_PORTS]; /* by plane */
+  uint32_t index;                         /* in the table; timer id */
+  uint32_t sources;                       /* list in the table; of a free peer the next free one */
   uint32_t n_sources;
   uint32_t addresses; /* those of the list whose addresses differ */
   uint32_t matched;   /* the one of them that matched last */

@@ -29,6 +29,7 @@ struct mrc_plane {
   uint64_t bytes_received;    /* their payload */
   uint64_t share_bytes;       /* given to it to send; see mrc_plane_choose */
   uint64_t newly_acked_bytes; /* by the acknowledgement in progress */
+  uint64_t share_acked_bytes; /* in the period in progress; see share.h */
   uint64_t unasked_bytes;     /* sent since the last packet that asked for a SACK */
   uint64_t rack_ns;           /* newest send time among what was acknowledged on this plane */
   uint64_t heard_ns;          /* when something sent on this plane was last acknowledged */

@@ -10,6 +10,7 @@
 #include "mr.h"
 #include "plane.h"
 #include "rxwin.h"
+#include "share.h"
 #include "txwin.h"
 
 struct mrc_engine;
@@ -69,10 +70,11 @@ struct mrc_requester {
   uint32_t sharing;      /* planes that took equal shares at the last choice, as a mask */
   uint32_t acked_planes; /* planes with newly_acked_bytes, as a mask */
   struct mrc_quick quick;
-  uint64_t most_share_bytes; /* share of the plane that was given most */
-  uint32_t wimm_inflight;    /* immediates opened and not completed */
-  uint32_t peer_next_psn;    /* the peer's cumulative PSN + 1, as last heard */
-  uint32_t peer_mpr;         /* PSNs from there on that it grants now, at most attr.peer_mpr */
+  struct mrc_share_sum share; /* in the period in progress of the peer */
+  uint64_t most_share_bytes;  /* share of the plane that was given most */
+  uint32_t wimm_inflight;     /* immediates opened and not completed */
+  uint32_t peer_next_psn;     /* the peer's cumulative PSN + 1, as last heard */
+  uint32_t peer_mpr;          /* PSNs from there on that it grants now, at most attr.peer_mpr */
   uint16_t next_rqmsn;
   uint32_t acked_msn; /* messages completed, modulo 2^24 */
   struct mrc_rtt rtt; /* over all planes */

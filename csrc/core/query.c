@@ -30,6 +30,7 @@ int mrc_qp_query(const struct mrc_engine *engine, uint32_t qpn, struct mrc_qp_in
                                .peer_mpr = req->peer_mpr};
   for (uint32_t i = 0; i < engine->config.ports; i++) {
     const struct mrc_plane *plane = &qp->planes[i];
+    const struct mrc_share share = mrc_share_of(qp, i);
     info->planes[i] =
         (struct mrc_plane_info){.packets = plane->packets,
                                 .bytes = plane->bytes,
@@ -40,7 +41,9 @@ int mrc_qp_query(const struct mrc_engine *engine, uint32_t qpn, struct mrc_qp_in
                                 .base_rtt_ns = ns_or_unknown(&plane->rtt, plane->rtt.base_ns),
                                 .inflight_bytes = req->win.lists[i].bytes,
                                 .cwnd_bytes = mrc_qp_const_cc(qp, i)->cwnd_bytes,
-                                .suspended = plane->suspended};
+                                .suspended = plane->suspended,
+                                .slow = share.slow,
+                                .share_percent = share.compared ? share.percent : 100};
     if (!req->one_window || i == 0) info->cwnd_bytes += info->planes[i].cwnd_bytes;
   }
   return 0;

@@ -345,14 +345,17 @@ static void tell_window(struct mrc_qp *qp, struct mrc_cc_ack *ack, uint64_t now_
 
 /* Tells the windows what the acknowledgement at hand means for them: `ack` has what it says of one
    plane, each plane has what was newly acknowledged there. */
-static void tell_windows(struct mrc_qp *qp, struct mrc_cc_ack *ack, uint64_t now_ns) {
+static void tell_windows(struct mrc_engine *engine, struct mrc_qp *qp, struct mrc_cc_ack *ack,
+                         uint64_t now_ns) {
   struct mrc_requester *req = &qp->req;
-  uint64_t others_bytes = 0;
+  uint64_t all_bytes = 0, others_bytes = 0;
   ack->bytes = 0;
   for (uint32_t planes = req->acked_planes; planes != 0; planes &= planes - 1) {
     const uint32_t index = (uint32_t)__builtin_ctz(planes);
     const uint64_t bytes = qp->planes[index].newly_acked_bytes;
     qp->planes[index].newly_acked_bytes = 0;
+    qp->planes[index].share_acked_bytes += bytes;
+    all_bytes += bytes;
     if (index == ack->plane) {
       ack->bytes = bytes;
     } else if (req->one_window) {
@@ -364,6 +367,7 @@ static void tell_windows(struct mrc_qp *qp, struct mrc_cc_ack *ack, uint64_t now
   req->acked_planes = 0;
   ack->bytes += others_bytes;
   tell_window(qp, ack, now_ns);
+  if (all_bytes > 0) mrc_share_on_acked(engine, qp, all_bytes, now_ns);
 }
 
 int mrc_requester_on_sack(struct mrc_engine *engine, struct mrc_qp *qp,
@@ -399,7 +403,7 @@ int mrc_requester_on_sack(struct mrc_engine *engine, struct mrc_qp *qp,
     on_progress(qp, now_ns);
     req->probe_wait_ns = mrc_loss_patience_ns(qp);
   }
-  tell_windows(qp, &ack, now_ns);
+  tell_windows(engine, qp, &ack, now_ns);
   if (now_ns - req->quick.compared_ns >= qp->noise_ns / 4) mrc_plane_compare(engine, qp, now_ns);
   mrc_loss_on_holes(engine, qp, base, sack->bitmap, now_ns);
   mrc_qp_touch(engine, qp); /* loss by time is looked at when all that came has been taken */
@@ -454,7 +458,7 @@ static void take_whole_messages(struct mrc_engine *engine, struct mrc_qp *qp, ui
                                 uint64_t now_ns) {
   struct mrc_requester *req = &qp->req;
   struct mrc_cc_ack ack = {.plane = mrc_qp_first_plane(qp)};
-  if (take_acks(engine, qp, last_psn, 0, 0, now_ns) > 0) tell_windows(qp, &ack, now_ns);
+  if (take_acks(engine, qp, last_psn, 0, 0, now_ns) > 0) tell_windows(engine, qp, &ack, now_ns);
   const uint32_t next = mrc_psn_add(last_psn, 1);
   if (mrc_psn_before(req->peer_next_psn, next)) req->peer_next_psn = next;
 }

@@ -166,7 +166,8 @@ struct mrc_sim_sample {
 enum mrc_sim_event_type {
   MRC_SIM_EV_STATE,    /* `status` is an enum mrc_ev_state */
   MRC_SIM_PLANE_STATE, /* `status` 0: suspended, 1: resumed */
-  MRC_SIM_QP_ERROR     /* `status` is an enum mrc_wc_status */
+  MRC_SIM_QP_ERROR,    /* `status` is an enum mrc_wc_status */
+  MRC_SIM_PLANE_SHARE  /* `status` 0: slow, 1: no longer; `percent` of the mean of the others */
 };
 
 /* What the engine of an end of a flow told. */
@@ -175,10 +176,10 @@ struct mrc_sim_event {
   uint32_t flow;
   uint16_t path;
   uint8_t plane;
-  uint8_t type;      /* enum mrc_sim_event_type */
-  uint8_t status;    /* see the type */
-  uint8_t receiver;  /* 1: the end that the flow goes to */
-  uint16_t reserved; /* 0 */
+  uint8_t type;     /* enum mrc_sim_event_type */
+  uint8_t status;   /* see the type */
+  uint8_t receiver; /* 1: the end that the flow goes to */
+  uint16_t percent; /* see the type */
 };
 
 /* One write from post to completion. */

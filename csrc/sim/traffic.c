@@ -277,15 +277,18 @@ void mrc_traffic_on_repeated(struct mrc_sim *sim, uint32_t qpn) {
 void mrc_traffic_on_event(struct mrc_sim *sim, const struct mrc_event *event) {
   static const uint8_t types[] = {[MRC_EVENT_EV_STATE] = MRC_SIM_EV_STATE + 1,
                                   [MRC_EVENT_PLANE] = MRC_SIM_PLANE_STATE + 1,
+                                  [MRC_EVENT_PLANE_SHARE] = MRC_SIM_PLANE_SHARE + 1,
                                   [MRC_EVENT_QP_ERROR] = MRC_SIM_QP_ERROR + 1};
   if (event->type >= sizeof(types) || types[event->type] == 0) return;
   const struct mrc_sim_flow *flow = &sim->traffic.flows[mrc_traffic_flow_of(event->qpn)];
   const struct mrc_ev_attr *evs = flow->evs[mrc_traffic_end_of(event->qpn)];
+  const bool share = event->type == MRC_EVENT_PLANE_SHARE;
   struct mrc_sim_event news = {.now_ns = sim->now_ns,
                                .flow = mrc_traffic_flow_of(event->qpn),
                                .plane = event->port,
                                .type = types[event->type] - 1,
                                .status = event->status,
+                               .percent = share ? (uint16_t)event->result : 0,
                                .receiver = (uint8_t)mrc_traffic_end_of(event->qpn)};
   if (event->type == MRC_EVENT_EV_STATE) news.path = mrc_sim_path_of(evs[event->ev_index].dst);
   mrc_record_event(sim, &news);

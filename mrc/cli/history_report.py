@@ -41,6 +41,7 @@ def changes_json(history: History) -> dict[str, Any]:
         "start_monotonic_ns": history.recording.start_monotonic_ns,
         "evs": [asdict(change) for change in history.evs],
         "planes": [asdict(change) for change in history.planes],
+        "shares": [asdict(change) for change in history.shares],
         "changes_lost": history.changes_lost,
     }
 
@@ -82,6 +83,10 @@ def change_lines(end: str, history: History) -> list[str]:
     for plane in history.planes:
         moved = "suspended" if plane.suspended else "resumed"
         told.append((plane.at_ns, f"plane {plane.plane} {moved}, {plane.reason}"))
+    for share in history.shares:
+        word = "slow" if share.slow else "no longer slow"
+        text = f"plane {share.plane} {word}: carries {share.percent}% of the others"
+        told.append((share.at_ns, f"{text}, {share.reason}"))
     lines = [f"{end:<10} {at_ns / 1e9:10.6f} s  {text}" for at_ns, text in sorted(told)]
     left_out = len(lines) - MAX_LINES + history.changes_lost
     more = [f"{end:<10} and {left_out} changes more; --json has them"] if left_out > 0 else []

@@ -15,7 +15,7 @@ from mrc.cli.output import Output, print_error
 from mrc.cli.quantities import bin_width, bit_rate, byte_count, positive_seconds
 from mrc.cli.runner import run_async
 from mrc.config import ContextConfig
-from mrc.enums import Integrity
+from mrc.enums import Integrity, PlaneShares
 from mrc.errors import ArgumentError, ConfigError, MrcError
 from mrc.perf import Direction, Outcome, Pattern, Plan, Server, connect
 from mrc.qp import QP
@@ -36,6 +36,7 @@ SWEEP_SECONDS = 1.0
 DEFAULT_SIZE = 1 << 20
 DEFAULT_SECONDS = 10.0
 DEFAULT_BIN = "1ms"
+_SHARES = [shares.name.lower() for shares in PlaneShares]
 
 
 def add_parser(subparsers: Any) -> None:
@@ -99,6 +100,11 @@ def _add_test_options(group: argparse._ArgumentGroup) -> None:
         help="ICRC over each packet, or UDP's checksum alone [%(default)s]",
     )  # fmt: skip
     group.add_argument(
+        "--plane-shares", choices=_SHARES, default="measured",
+        help="what this end writes on each plane: what the plane delivers, or the same on all, as"
+        " MRC has it [%(default)s]",
+    )  # fmt: skip
+    group.add_argument(
         "--spray", type=int, default=0, metavar="PACKETS",
         help="packets of a burst at most; 1 is MRC's own grain [the engine's choice]",
     )  # fmt: skip
@@ -146,6 +152,7 @@ def _config(args: argparse.Namespace) -> ContextConfig:
         interfaces=tuple(args.bind),
         integrity=Integrity[args.integrity.upper()],
         spray=args.spray,
+        plane_shares=PlaneShares[args.plane_shares.upper()],
         **views.settings(args),
     )
 
@@ -219,7 +226,11 @@ async def _measure(
 
 async def _serve(args: argparse.Namespace, out: Output) -> int:
     port = DEFAULT_PORT if args.port is None else args.port
-    config = ContextConfig(interfaces=tuple(args.bind), **views.settings(args))
+    config = ContextConfig(
+        interfaces=tuple(args.bind),
+        plane_shares=PlaneShares[args.plane_shares.upper()],
+        **views.settings(args),
+    )
     async with mrc.Context(config) as ctx:
         service = _Service(ctx, out, one_off=args.one_off)
         async with await ctx.listen(port=port, private=service.private) as listener:

@@ -22,6 +22,7 @@ from mrc.cli.output import (
 from mrc.endpoint import Context
 from mrc.perf import Interval, Latency, Outcome, Pattern, Plan, TestResult
 from mrc.qp import QP
+from mrc.shares import carried_percent, sentence
 
 
 def settings_json(ctx: Context, qp: QP, *, tcp_port: int) -> dict[str, Any]:
@@ -39,6 +40,7 @@ def settings_json(ctx: Context, qp: QP, *, tcp_port: int) -> dict[str, Any]:
         "timeout": config.timeout,
         "spray": config.spray,
         "cc": config.cc.name,
+        "plane_shares": config.plane_shares.name,
         "integrity": config.integrity.name,
     }
 
@@ -47,15 +49,25 @@ def settings_json(ctx: Context, qp: QP, *, tcp_port: int) -> dict[str, Any]:
 
 
 def interval_json(interval: Interval) -> dict[str, Any]:
-    return asdict(interval) | {
+    shown = asdict(interval)
+    slow, suspended = shown.pop("planes_slow"), shown.pop("planes_suspended")
+    planes = _planes_json(interval.planes)
+    for each in planes:
+        each |= {"slow": each["plane"] in slow, "suspended": each["plane"] in suspended}
+    return shown | {
         "written_bits_per_second": interval.written_bits_per_second,
         "received_bits_per_second": interval.received_bits_per_second,
-        "planes": [{"plane": plane, "bytes": sent} for plane, sent in interval.planes.items()],
-        "planes_received": [
-            {"plane": plane, "bytes": received}
-            for plane, received in interval.planes_received.items()
-        ],
+        "planes": planes,
+        "planes_received": _planes_json(interval.planes_received),
     }
+
+
+def _planes_json(moved: Mapping[int, int]) -> list[dict[str, Any]]:
+    percents = carried_percent(moved)
+    return [
+        {"plane": plane, "bytes": own, "carried_percent": percents[plane]}
+        for plane, own in moved.items()
+    ]
 
 
 def outcome_json(outcome: Outcome | None, *, receives: bool) -> dict[str, Any] | None:
@@ -99,11 +111,13 @@ def _goodput(result: TestResult) -> float:
 # ---- text -----------------------------------------------------------------------------------
 
 
-def _shares(planes: Mapping[int, int]) -> str:
+def _shares(planes: Mapping[int, int], marks: Mapping[int, str]) -> str:
     total = sum(planes.values())
     if total == 0:
         return ""
-    return "planes " + " ".join(f"{plane}: {moved / total:.0%}" for plane, moved in planes.items())
+    return "planes " + " ".join(
+        f"{plane}: {moved / total:.0%}{marks.get(plane, '')}" for plane, moved in planes.items()
+    )
 
 
 def _span(interval: Interval) -> str:
@@ -125,10 +139,22 @@ def _rates(plan: Plan, interval: Interval) -> str:
 def interval_line(plan: Plan, interval: Interval) -> str:
     """The shares are of what the client writes, or of what it receives when it writes nothing."""
     planes = interval.planes if plan.client_writes else interval.planes_received
+    marks = dict.fromkeys(interval.planes_slow, " (slow)")
+    marks |= dict.fromkeys(interval.planes_suspended, " (suspended)")
     return (
         f"{_span(interval)}  {_rates(plan, interval)}  {interval.packets_retransmitted:6} rtx"
-        f"  {interval.ev_changes:4} EV changes  {_shares(planes)}"
+        f"  {interval.ev_changes:4} EV changes  {_shares(planes, marks)}"
     ).rstrip()
+
+
+def slow_planes(result: TestResult) -> list[str]:
+    """Which planes carried much less than the others; a sentence for each direction."""
+    total = result.client.total
+    there = sentence(total.planes) if result.plan.client_writes else ""
+    back = sentence(total.planes_received) if result.plan.server_writes else ""
+    if back and result.plan.client_writes:
+        back += " on the way back"
+    return [each for each in (there, back) if each]
 
 
 def _latency_line(title: str, latency: Latency) -> str:
@@ -276,6 +302,8 @@ class Report:
         self._results.append(result)
         if not self._sweep:
             self._out.text("\n".join(summary_lines(result)))
+            for line in slow_planes(result):
+                self._out.note(line)
         elif sys.stderr.isatty():
             self._out.note(f"{format_bytes(result.plan.size)}: {format_rate(_goodput(result))}")
         self._emit("result", result_json(result))

@@ -145,6 +145,12 @@ class ProgressMeter:
         with self.lines():
             self._out.text(text)
 
+    def note(self, text: str) -> None:
+        """Prints a note above the bars; an empty one is none."""
+        if text:
+            with self.lines():
+                self._out.note(text)
+
     @asynccontextmanager
     async def watch(self, moving: Watched, title: str, total: int | None) -> AsyncIterator[None]:
         """Shows the progress of one of them while the body runs."""

@@ -14,7 +14,7 @@ from mrc.cli.address import DEFAULT_PORT, port_number
 from mrc.cli.exits import exit_code
 from mrc.cli.output import Output, add_options, print_error
 from mrc.cli.quantities import byte_count
-from mrc.cli.report import file_line, transfer_json
+from mrc.cli.report import file_line, slow_planes, transfer_json
 from mrc.cli.runner import run_async
 from mrc.endpoint import Context, Listener
 from mrc.errors import MrcError
@@ -173,5 +173,7 @@ class _Server:
                 now = time.monotonic()
                 self._meter.text(file_line(file, now - then))
                 then = now
+            slow = slow_planes("receiver", (await session.query()).planes)
+            self._meter.note(f"{session.qp.peer_host}: {slow}" if slow else "")
             port = self._listener.port
             self._out.result(await transfer_json("receiver", session, files, then - start, port))

@@ -10,6 +10,7 @@ from typing import Any
 from mrc.cli.output import format_bytes, format_rate, format_seconds, version_of
 from mrc.endpoint import Context
 from mrc.events import EvInfo, PlaneInfo
+from mrc.shares import carried_percent, sentence
 from mrc.transfer import Session, TransferredFile, printable
 from mrc.transfer.messages import DIGEST, VERSION
 from mrc.transfer.writing import CHUNK_BYTES, CHUNKS_IN_FLIGHT
@@ -27,6 +28,8 @@ def planes_json(planes: Sequence[PlaneInfo]) -> list[dict[str, Any]]:
             "rtt_ns": plane.rtt_ns,
             "base_rtt_ns": plane.base_rtt_ns,
             "suspended": plane.suspended,
+            "slow": plane.slow,
+            "share_percent": plane.share_percent,
         }
         for plane in planes
     ]
@@ -66,6 +69,7 @@ def settings_json(ctx: Context, session: Session, *, tcp_port: int) -> dict[str,
         "retry_exp": config.retry_exp,
         "spray": config.spray,
         "cc": config.cc.name,
+        "plane_shares": config.plane_shares.name,
         "integrity": config.integrity.name,
         "chunk_bytes": CHUNK_BYTES,
         "chunks_in_flight": CHUNKS_IN_FLIGHT,
@@ -77,12 +81,24 @@ def nonzero(values: dict[str, int]) -> dict[str, int]:
     return {name: value for name, value in values.items() if value != 0}
 
 
+def carried_bytes(role: str, planes: Sequence[PlaneInfo]) -> dict[int, int]:
+    """Payload that each plane carried in the direction of the transfer."""
+    name = "bytes" if role == "sender" else "bytes_received"
+    return {plane.plane: getattr(plane, name) for plane in planes}
+
+
+def slow_planes(role: str, planes: Sequence[PlaneInfo]) -> str:
+    """The sentence about planes that carried much less than the others; empty without one."""
+    return sentence(carried_bytes(role, planes))
+
+
 async def transfer_json(
     role: str, session: Session, files: Sequence[TransferredFile], seconds: float, tcp_port: int
 ) -> dict[str, Any]:
     """What `mrc send --json` and `mrc recv --json` print, but for the schema."""
     info, evs = await session.query(), await session.evs()
     total = sum(file.bytes for file in files)
+    carried = carried_percent(carried_bytes(role, info.planes))
     return {
         "role": role,
         "files": [asdict(file) for file in files],
@@ -93,7 +109,10 @@ async def transfer_json(
         "packets_sent": info.packets_sent,
         "packets_retransmitted": info.packets_retransmitted,
         "packets_spurious": info.packets_spurious,
-        "planes": planes_json(info.planes),
+        "planes": [
+            plane | {"carried_percent": carried[plane["plane"]]}
+            for plane in planes_json(info.planes)
+        ],
         "evs": evs_json(evs),
         "counters": nonzero(await session.ctx.counters()),
         "drops": nonzero(await session.ctx.drops()),

@@ -11,7 +11,7 @@ import mrc
 from mrc.cli import progress, views
 from mrc.cli.address import host_and_port
 from mrc.cli.output import Output, add_options
-from mrc.cli.report import file_line, transfer_json
+from mrc.cli.report import file_line, slow_planes, transfer_json
 from mrc.cli.runner import run_async
 from mrc.transfer import Session, TransferredFile, check_sources, connect_session, send_files
 
@@ -56,6 +56,7 @@ async def _send(args: argparse.Namespace, out: Output, total: int) -> int:
         ):
             views.announce(out, ctx)
             sent, seconds = await _send_all(session, args.files, meter)
+            meter.note(slow_planes("sender", (await session.query()).planes))
             out.result(await transfer_json("sender", session, sent, seconds, port))
     return 0
 

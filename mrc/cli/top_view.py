@@ -45,11 +45,10 @@ def _planes(snapshot: Snapshot) -> list[Block]:
             shares.setdefault(plane["plane"], []).append(plane)
     rows = []
     for number, parts in sorted(shares.items()):
-        suspended = sum(part["suspended"] for part in parts)
         rows.append((
             number,
             nics.get(number, "-"),
-            f"suspended by {suspended} of {len(parts)} QPs" if suspended else "up",
+            _plane_state(parts),
             format_rate(sum(part["sent_bits_per_second"] for part in parts)),
             format_rate(sum(part["received_bits_per_second"] for part in parts)),
             _rtt(max(part["rtt_ns"] for part in parts)),
@@ -57,6 +56,17 @@ def _planes(snapshot: Snapshot) -> list[Block]:
         ))  # fmt: skip
     head = ("plane", "NIC", "state", "sends", "receives", "RTT", "lost")
     return [Block("planes", head, rows)] if rows else []
+
+
+def _plane_state(parts: list[dict[str, Any]]) -> str:
+    """Whether QPs have suspended the plane, and what it carries where it is slow."""
+    states = []
+    if suspended := sum(part["suspended"] for part in parts):
+        states.append(f"suspended by {suspended} of {len(parts)} QPs")
+    if slow := [part["share_percent"] for part in parts if part["slow"]]:
+        where = f" for {len(slow)} of {len(parts)} QPs" if len(parts) > 1 else ""
+        states.append(f"slow{where}: {min(slow)}% of the others")
+    return ", ".join(states) or "up"
 
 
 def _qps(snapshot: Snapshot) -> list[Block]:

@@ -136,6 +136,12 @@ def _planes(live: Sequence[Live]) -> Iterator[Metric]:
     labels = ("peer", "plane")
     suspended = over_qps(sum, lambda plane: plane.suspended)
     yield _gauge("mrc_plane_suspended_qps", "QPs that do not use the plane.", labels, suspended)
+    shares = over_qps(min, lambda plane: plane.share_percent / 100)
+    yield _gauge(
+        "mrc_plane_share_ratio",
+        "What the plane carries, of the mean of the other planes, as last compared.",
+        labels, shares,
+    )  # fmt: skip
     inflight = over_qps(sum, lambda plane: plane.inflight_bytes)
     yield _gauge("mrc_plane_inflight_bytes", "Payload sent and not heard of.", labels, inflight)
     rtts = over_qps(max, lambda plane: plane.rtt_ns / 1e9)

@@ -44,6 +44,8 @@ def _check_qp(qp: dict[str, Any]) -> None:
         _check(qp, **{name: int})
     _check(qp, **dict.fromkeys(_QP_RATES, int))
     for plane in qp["planes"]:
+        plane |= {"slow": False, "share_percent": 100} | plane  # an older mrc has neither
+        _check(plane, slow=bool, share_percent=int)
         _check(plane, plane=int, suspended=bool, rtt_ns=int, lost_packets=int)
         _check(plane, **dict.fromkeys(_PLANE_RATES, int))
     for ev in qp["evs"] or ():

@@ -88,6 +88,8 @@ def _plane(plane: PlaneInfo) -> dict[str, Any]:
     return {
         "plane": plane.plane,
         "suspended": plane.suspended,
+        "slow": plane.slow,
+        "share_percent": plane.share_percent,
         "rtt_ns": plane.rtt_ns,
         "sent_bytes": plane.bytes,
         "received_bytes": plane.bytes_received,

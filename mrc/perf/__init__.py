@@ -3,7 +3,7 @@
 
 from mrc.perf.client import Client, TestResult, connect
 from mrc.perf.histogram import Histogram, Latency
-from mrc.perf.history import EvChange, History, PlaneChange
+from mrc.perf.history import EvChange, History, PlaneChange, ShareChange
 from mrc.perf.messages import Outcome, RefusedError
 from mrc.perf.meter import Interval
 from mrc.perf.plan import Direction, Pattern, Plan
@@ -23,6 +23,7 @@ __all__ = [
     "PlaneChange",
     "RefusedError",
     "Server",
+    "ShareChange",
     "TestResult",
     "connect",
 ]

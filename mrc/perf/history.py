@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from mrc._native import lib
 from mrc.endpoint import Context
 from mrc.enums import EvState
 from mrc.errors import ProtocolError
-from mrc.events import EventsLost, EvEvent, PlaneEvent
+from mrc.events import EventsLost, EvEvent, PlaneEvent, PlaneShareEvent
 from mrc.qp import QP
 from mrc.recorder import Recorder
 from mrc.recording import MAX_BINS, Recording
@@ -49,12 +49,25 @@ class PlaneChange:
 
 
 @dataclass(frozen=True, slots=True)
+class ShareChange:
+    """A plane of one QP became slow, or no longer is: it carried `percent` of the others."""
+
+    at_ns: int
+    qpn: int
+    plane: int
+    slow: bool
+    percent: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class History:
     """All of it. `changes_lost` counts the changes that are not told."""
 
     recording: Recording
     evs: tuple[EvChange, ...]
     planes: tuple[PlaneChange, ...]
+    shares: tuple[ShareChange, ...]
     changes_lost: int
 
     def pieces(self) -> Iterator[tuple[int, tuple[int, ...]]]:
@@ -80,6 +93,7 @@ class History:
             Recording(planes=planes, **times),  # type: ignore[arg-type]
             tuple(EvChange(**_checked(EvChange, each)) for each in value["evs"]),
             tuple(PlaneChange(**_checked(PlaneChange, each)) for each in value["planes"]),
+            tuple(ShareChange(**_checked(ShareChange, each)) for each in value["shares"]),
             int(value["changes_lost"]),
         )
 
@@ -88,6 +102,16 @@ def _checked(kind: type, value: Any) -> dict[str, Any]:
     """The fields of a change that came from the peer."""
     converters = {"str": str, "bool": bool, "int": int}
     return {f.name: converters[str(f.type)](value[f.name]) for f in fields(kind)}
+
+
+Change = TypeVar("Change", EvChange, PlaneChange, ShareChange)
+
+
+def _since(changes: Sequence[Change], start_ns: int) -> tuple[Change, ...]:
+    """Those after the start, with their time counted from it."""
+    return tuple(
+        replace(each, at_ns=each.at_ns - start_ns) for each in changes if each.at_ns >= start_ns
+    )
 
 
 class Bins:
@@ -117,6 +141,7 @@ class Historian:
         self._recorder: Recorder | None = None
         self._evs: list[EvChange] = []
         self._planes: list[PlaneChange] = []
+        self._shares: list[ShareChange] = []
         self._lost = 0
         self._followers: list[asyncio.Task[None]] = []
 
@@ -140,6 +165,7 @@ class Historian:
         await self._end()
         self._evs.clear()
         self._planes.clear()
+        self._shares.clear()
         self._lost = 0
         self._recorder = await self._ctx.record(self._qps, width_ns=self._bin_ns).__aenter__()
 
@@ -150,10 +176,9 @@ class Historian:
         start_ns = recording.start_monotonic_ns
         return History(
             recording,
-            tuple(replace(e, at_ns=e.at_ns - start_ns) for e in self._evs if e.at_ns >= start_ns),
-            tuple(
-                replace(e, at_ns=e.at_ns - start_ns) for e in self._planes if e.at_ns >= start_ns
-            ),
+            _since(self._evs, start_ns),
+            _since(self._planes, start_ns),
+            _since(self._shares, start_ns),
             self._lost,
         )
 
@@ -172,10 +197,16 @@ class Historian:
                     self._planes,
                     PlaneChange(event.at_ns, qp.qpn, event.plane, event.suspended, reason),
                 )
+            elif isinstance(event, PlaneShareEvent):
+                slow, percent, reason = event.slow, event.percent, event.reason.name
+                self._keep(
+                    self._shares,
+                    ShareChange(event.at_ns, qp.qpn, event.plane, slow, percent, reason),
+                )
             elif isinstance(event, EventsLost):
                 self._lost += event.count
 
-    def _keep(self, changes: list[Any], change: EvChange | PlaneChange) -> None:
+    def _keep(self, changes: list[Any], change: EvChange | PlaneChange | ShareChange) -> None:
         if len(changes) < MAX_CHANGES:
             changes.append(change)
         else:

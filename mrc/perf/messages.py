@@ -22,7 +22,7 @@ from mrc.perf.history import Bins, History
 from mrc.perf.meter import Interval
 from mrc.session import Service, Session
 
-SERVICE = Service("perf", "performance test", 2)
+SERVICE = Service("perf", "performance test", 3)
 QP_SERVICE = "perf-qp"  # of the QPs of a test
 _MAX_TEXT = 4096
 

@@ -32,6 +32,8 @@ class Interval:
     cpu_seconds: float  # of this process, all its threads
     planes: Mapping[int, int]  # plane -> payload bytes sent there
     planes_received: Mapping[int, int]  # plane -> payload bytes that came in by it
+    planes_slow: tuple[int, ...] = ()  # at its end, for any QP; see PlaneInfo.slow
+    planes_suspended: tuple[int, ...] = ()  # likewise
 
     @property
     def written_bits_per_second(self) -> float:
@@ -56,7 +58,11 @@ class Interval:
             name: {int(plane): int(moved) for plane, moved in dict(value[name]).items()}
             for name in ("planes", "planes_received")
         }
-        return cls(**numbers, **counts, **planes)  # type: ignore[arg-type]
+        marks = {
+            name: tuple(int(plane) for plane in value[name])
+            for name in ("planes_slow", "planes_suspended")
+        }
+        return cls(**numbers, **counts, **planes, **marks)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +81,11 @@ class _Reading:
             for plane in info.planes:
                 planes[plane.plane] = planes.get(plane.plane, 0) + getattr(plane, name)
         return dict(sorted(planes.items()))
+
+    def marked(self, name: str) -> tuple[int, ...]:
+        """Planes of which that holds for any QP."""
+        planes = (plane for info in self.infos for plane in info.planes)
+        return tuple(sorted({plane.plane for plane in planes if getattr(plane, name)}))
 
 
 class Meter:
@@ -160,4 +171,6 @@ class Meter:
             cpu_seconds=end.cpu_seconds - start.cpu_seconds,
             planes=planes,
             planes_received=moved_by_plane("bytes_received"),
+            planes_slow=end.marked("slow"),
+            planes_suspended=end.marked("suspended"),
         )

@@ -22,6 +22,7 @@ MAX_T1: int = lib.MRC_SIM_MAX_T1
 EV_STATE: int = lib.MRC_SIM_EV_STATE
 PLANE_STATE: int = lib.MRC_SIM_PLANE_STATE
 QP_ERROR: int = lib.MRC_SIM_QP_ERROR
+PLANE_SHARE: int = lib.MRC_SIM_PLANE_SHARE
 
 ROUTING = {"source-routes": lib.MRC_SIM_SOURCE_ROUTES, "ecmp": lib.MRC_SIM_ECMP}
 MRC: int = lib.MRC_SIM_MRC
@@ -113,6 +114,7 @@ class Event:
     type: int
     status: int
     receiver: int
+    percent: int
 
 
 @dataclass(frozen=True, slots=True)

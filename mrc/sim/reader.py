@@ -159,7 +159,9 @@ def _transport(table: Table) -> Transport:
         retry_linear=table.integer("retry_linear", 0, 7, 7),
         retry_exp=table.integer("retry_exp", 0, 25, 6),
         plane_shares=PlaneShares[
-            table.choice("plane_shares", [one.name.lower() for one in PlaneShares], "measured").upper()
+            table.choice(
+                "plane_shares", [one.name.lower() for one in PlaneShares], "measured"
+            ).upper()
         ],
         cc=CcKind[table.choice("cc", [kind.name.lower() for kind in CcKind], "nscc").upper()],
         cc_base_rtt_ns=table.parsed("cc_base_rtt", units.parse_time, "0ns"),

@@ -88,6 +88,9 @@ def event_json(event: Event) -> dict[str, Any]:
         return where | {"path": event.path, "event": EvState(event.status).name} | end
     if event.type == native.PLANE_STATE:
         return where | {"event": "plane resumed" if event.status else "plane suspended"} | end
+    if event.type == native.PLANE_SHARE:
+        word = "plane no longer slow" if event.status else "plane slow"
+        return where | {"event": word, "percent": event.percent} | end
     return where | {"event": WcStatus(event.status).name} | end
 
 

@@ -215,6 +215,23 @@ static void test_run__a_host_sees_its_port_down(void) {
   mrc_sim_destroy(sim);
 }
 
+static void test_run__a_host_sees_a_slow_plane(void) {
+  mrc_sim *sim =
+      open_sim(.planes = 2, .host_rate_bps = GBIT, .memory_bytes = 64 << 20, .noise_ns = 50000);
+  CHECK_EQ(add_fault(sim, .target = MRC_SIM_PORT, .index = 0, .plane = 2, .kind = MRC_SIM_RATE,
+                     .a = GBIT / 10),
+           0);
+  CHECK_EQ(add_flow(sim, .bytes = 1 << 20, .writes = 24), 0);
+  CHECK_EQ(mrc_sim_run(sim, 500 * MS), 1);
+  struct mrc_sim_event events[4] = {0};
+  CHECK_EQ(mrc_sim_events(sim, events, 4), 1);
+  CHECK_EQ(events[0].type, MRC_SIM_PLANE_SHARE);
+  CHECK_EQ(events[0].plane, 2);
+  CHECK_EQ(events[0].status, 0);
+  CHECK(events[0].percent >= 5 && events[0].percent < 50);
+  mrc_sim_destroy(sim);
+}
+
 static void test_run__no_path_ends_the_flow(void) {
   mrc_sim *sim = open_sim(.retry_linear = 1, .retry_exp = 1);
   CHECK_EQ(add_fault(sim, .target = MRC_SIM_ALL, .kind = MRC_SIM_SILENT), 0);
@@ -336,7 +353,8 @@ CHECK_MAIN(RUN(test_create__refuses_nonsense), RUN(test_add__refuses_nonsense),
            RUN(test_run__busy_hosts_are_late), RUN(test_run__repeated_is_what_came_twice),
            RUN(test_run__copies_of_a_fault_are_not_repeated),
            RUN(test_run__loss_of_control_spares_data), RUN(test_run__a_host_sees_its_port_down),
-           RUN(test_run__no_path_ends_the_flow), RUN(test_run__patience_follows_the_noise_of_hosts),
+           RUN(test_run__a_host_sees_a_slow_plane), RUN(test_run__no_path_ends_the_flow),
+           RUN(test_run__patience_follows_the_noise_of_hosts),
            RUN(test_traffic__after_another_flow), RUN(test_traffic__begins_after_what_it_waits_for),
            RUN(test_traffic__open_loop_keeps_its_mean), RUN(test_traffic__keeps_to_its_paths),
            RUN(test_traffic__other_paths_later), RUN(test_incast__trims_at_the_last_hop))

@@ -97,6 +97,22 @@ def test_perf__bins_show_a_plane_that_falls_silent(
     assert end["client"]["retransmitted_bytes"] > 0
 
 
+def test_perf__a_slow_plane_is_named(hosts: Hosts, bed: Testbed, healed: None) -> None:
+    server(hosts)
+    bed.fail("plane:2", rate_share=0.1)
+    client = hosts.start("h0", "perf", "h1", "--json", "--bins", "-n", "72M", "-i", "1")
+    (result,) = json.loads(client.ends(0))["results"]
+    slow = [each for each in result["client"]["changes"]["shares"] if each["slow"]]
+    assert slow and all(each["plane"] == 2 and each["percent"] < 50 for each in slow)
+    assert {each["reason"] for each in slow} == {"DELIVERY"}
+    first, second = result["client"]["planes"]
+    assert second["carried_percent"] < 20 and second["carried_percent"] < first["carried_percent"]
+    marks = [interval["planes"][1] for interval in result["intervals"]]
+    assert any(mark["slow"] or mark["suspended"] for mark in marks)
+    assert not any(interval["planes"][0]["slow"] for interval in result["intervals"])
+    assert f"mrc perf: plane 2 carried {second['carried_percent']}% of the others" in client.lines
+
+
 def test_top__of_a_host_and_of_all_on_this_machine(hosts: Hosts) -> None:
     server(hosts, "--top")
     client = hosts.start("h0", "perf", "h1", "--json-stream", "-t", "60", "-i", "0.1")

@@ -213,6 +213,10 @@ def test_format_table__numbers_to_the_right() -> None:
         (["perf", "h1", "-a", "-n", "1G"], "neither --size nor -n"),
         (["perf", "h1", "--lat", "-P", "2"], "--lat: takes one QP"),
         (["perf", "h1", "-P", "1000"], "qps: 1000 is not within 1..256"),
+        (
+            ["perf", "h1", "--plane-shares", "fair"],
+            "argument --plane-shares: invalid choice: 'fair'",
+        ),
         (["perf", "h1", "--bins", "1"], "'1' is not a time such as 1ms"),
         (["perf", "h1", "--bins", "0.5us"], "bin_ns: 500 is not within 1000"),
         (["perf", "h1", "--bins", "-a"], "--bins: of one test"),

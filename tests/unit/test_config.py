@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from mrc import _native
 from mrc.config import CcParameters, ContextConfig
+from mrc.enums import CcKind, PlaneShares
 from mrc.errors import ConfigError
+from mrc.profiles import CcSettings
 
 
 def test_config__the_defaults_are_valid_and_give_up_after_about_nine_seconds() -> None:
@@ -41,6 +45,14 @@ def test_config__each_value_out_of_range_is_named(name: str, values: list[int]) 
     for value in values:
         with pytest.raises(ConfigError, match=name):
             ContextConfig(**{name: value})
+
+
+@pytest.mark.parametrize("value", ["equal", 1, None, CcKind.NULL])
+def test_config__plane_shares_of_the_wrong_kind(value: Any) -> None:
+    for make in (ContextConfig, CcSettings):
+        with pytest.raises(ConfigError, match=r"^plane_shares: .* is no PlaneShares$"):
+            make(plane_shares=value)
+    assert ContextConfig(plane_shares=PlaneShares.EQUAL).plane_shares is PlaneShares.EQUAL
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,7 @@ from mrc import (
     CcKind,
     CcParameters,
     CcProfile,
+    CcSettings,
     CompletionError,
     ConfigError,
     ConnectError,
@@ -46,6 +47,7 @@ from mrc import (
     EvState,
     InUseError,
     PathError,
+    PlaneShares,
     ProfileState,
     StateError,
     WcStatus,
@@ -202,6 +204,22 @@ async def test_cc_profile__is_what_its_qps_run() -> None:
             assert (await pair.far.query()).cwnd_bytes > 100_000
             assert profile.qps == 1
         assert profile.qps == 0
+
+
+async def test_cc_profile__plane_shares_are_what_its_qps_have() -> None:
+    async with contexts() as (near, far):
+        profile = near.cc_profile("equal", kind=CcKind.DELAY, plane_shares=PlaneShares.EQUAL)
+        assert profile.settings == CcSettings(CcKind.DELAY, plane_shares=PlaneShares.EQUAL)
+        with pytest.raises(ConfigError, match=r"^plane_shares: 'equal' is no PlaneShares"):
+            near.cc_profile("text", plane_shares="equal")  # type: ignore[arg-type]
+        assert "text" not in near.cc_profiles
+        profile.to_offline()
+        profile.to_online()
+        async with (
+            await far.listen(LOOPBACK[4], 0) as listener,
+            await near.connect(LOOPBACK[4], listener.port, cc_profile=profile) as qp,
+        ):
+            assert qp.cc_profile.settings.plane_shares is PlaneShares.EQUAL
 
 
 async def test_cc_profile__a_window_below_the_path_mtu() -> None:

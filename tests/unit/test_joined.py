@@ -196,7 +196,8 @@ async def test_widen__does_without_when_nobody_lets_it_in(
 
 PLANE = PlaneInfo(
     plane=1, packets=5, bytes=6, lost=1, packets_received=2, bytes_received=3,
-    rtt_ns=120_000_000, base_rtt_ns=100_000_000, inflight_bytes=2_000_000, suspended=False,
+    rtt_ns=120_000_000, base_rtt_ns=100_000_000, inflight_bytes=2_000_000, cwnd_bytes=2_000_000,
+    suspended=False,
 )  # fmt: skip
 WINDOW = 4096 * 1344
 INFO = QpInfo(
@@ -228,13 +229,18 @@ def test_held_up__table(inflight_bytes: int, base_rtt_ns: int, left_bytes: int, 
 def test_sum_of__as_if_it_were_one() -> None:
     other = replace(
         INFO, qpn=8, bytes_acked=100, path_mtu=1124, rtt_ns=5,
-        planes=(replace(PLANE, bytes=60, base_rtt_ns=-1, rtt_ns=-1, suspended=True),),
+        planes=(
+            replace(PLANE, bytes=60, base_rtt_ns=-1, rtt_ns=-1, suspended=True, slow=True,
+                    share_percent=20),
+        ),
     )  # fmt: skip
     total = sum_of([INFO, other])
     assert (total.qpn, total.bytes_acked, total.peer_mpr) == (7, 111, 8192)
     assert (total.path_mtu, total.rtt_ns) == (1124, 120_000_000)
     first, second = total.planes
     assert (first.plane, first.bytes, first.base_rtt_ns) == (1, 66, 100_000_000)
+    assert first.cwnd_bytes == 4_000_000
     assert (first.rtt_ns, first.suspended) == (120_000_000, False)
+    assert (first.slow, first.share_percent) == (False, 60)
     assert second == INFO.planes[1]
     assert sum_of([INFO]) == INFO

@@ -9,6 +9,8 @@ import re
 import subprocess
 import sys
 import urllib.request
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +29,13 @@ from prometheus_client.openmetrics.parser import (
 )
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 from test_tidy import ROOT
+from unit.test_joined import INFO, PLANE
 
 from mrc import Context, InUseError, ResolveError
 from mrc._native import names_of
 from mrc.cli.address import listening_address
 from mrc.observe import http, ledger
+from mrc.observe.metrics import Reading
 from mrc.observe.names import COUNTERS
 
 HERE = ("127.0.0.1", 0)
@@ -156,8 +160,19 @@ async def test_gauges__of_planes_and_evs() -> None:
     assert value(values, "mrc_evs", state="assumed_bad") == 0
     assert value(values, "mrc_plane_suspended_qps", plane="2") == 0
     assert 0 < value(values, "mrc_plane_rtt_seconds", plane="1") < 1
+    assert value(values, "mrc_plane_share_ratio", plane="2") == 1
     assert value(values, "mrc_dropped_packets_total", reason="short") == 0
     assert len([name for name, _ in values if name == "mrc_path_rtt_seconds"]) > 0
+
+
+def test_gauges__the_least_share_of_a_plane() -> None:
+    infos = [replace(INFO, planes=(replace(PLANE, share_percent=percent),)) for percent in (100, 9)]
+    reading = Reading(
+        "h0", Counter(), {}, ledger.Totals(), [ledger.Live("h1", info, ()) for info in infos]
+    )
+    (gauge,) = [family for family in reading.collect() if family.name == "mrc_plane_share_ratio"]
+    (sample,) = gauge.samples
+    assert (sample.labels, sample.value) == ({"peer": "h1", "plane": "1"}, 0.09)
 
 
 async def test_peers__beyond_the_limit_share_a_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,6 +66,8 @@ SNAPSHOT: dict[str, Any] = {
                 {
                     "plane": 1,
                     "suspended": True,
+                    "slow": False,
+                    "share_percent": 100,
                     "rtt_ns": -1,
                     "sent_bytes": 1100,
                     "received_bytes": 0,
@@ -302,6 +304,42 @@ def test_endpoint_blocks__what_is_shown() -> None:
     assert planes.rows == [(1, "p1", "suspended by 1 of 1 QPs", "0 bit/s", "0 bit/s", "-", 1)]
     assert qps.rows[0][:3] == ("0x001234", "h1", "RTS") and qps.rows[0][-2] == "250 us"
     assert paths.rows == [("h1", 1, "t1:1.0", "ASSUMED_BAD", "-", 1)]
+
+
+@pytest.mark.parametrize(
+    ("planes", "state"),
+    [
+        ([(False, False, 100)], "up"),
+        ([(False, True, 9)], "slow: 9% of the others"),
+        ([(False, True, 9), (False, True, 7)], "slow for 2 of 2 QPs: 7% of the others"),
+        (
+            [(True, False, 100), (False, True, 20)],
+            "suspended by 1 of 2 QPs, slow for 1 of 2 QPs: 20% of the others",
+        ),
+    ],
+)
+def test_endpoint_blocks__state_of_a_plane(
+    planes: list[tuple[bool, bool, int]], state: str
+) -> None:
+    (qp,) = SNAPSHOT["qps"]
+    qps = [
+        qp | {"planes": [
+            qp["planes"][0] | {"suspended": suspended, "slow": slow, "share_percent": percent}
+        ]}
+        for suspended, slow, percent in planes
+    ]  # fmt: skip
+    found = checked(SNAPSHOT | {"qps": qps})
+    assert endpoint_blocks(with_rates(None, found))[1].rows[0][2] == state
+
+
+def test_checked__of_an_older_mrc_without_shares() -> None:
+    older = copy.deepcopy(SNAPSHOT)
+    for name in ("slow", "share_percent"):
+        del older["qps"][0]["planes"][0][name]
+    assert checked(older) == SNAPSHOT
+    older["qps"][0]["planes"][0]["share_percent"] = "9"
+    with pytest.raises(ProtocolError, match="wrong share_percent"):
+        checked(older)
 
 
 def test_endpoint_blocks__the_worst_paths_first_and_not_too_many() -> None:

@@ -15,8 +15,8 @@ from endpoints import BUDGET_SECONDS, LOOPBACK, loopback_config, spawn
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mrc import Context, PeerGoneError, ProtocolError
-from mrc.cli.perf_report import interval_line
+from mrc import Context, PeerGoneError, ProtocolError, perf
+from mrc.cli.perf_report import interval_json, interval_line, slow_planes
 from mrc.errors import ArgumentError
 from mrc.perf import (
     Client,
@@ -107,7 +107,9 @@ def test_plan__memory_is_bounded() -> None:
 
 
 def test_outcome__travels() -> None:
-    interval = Interval(0.0, 2.0, 1000, 500, 10, 1, 0, 3, 0.5, {1: 600, 2: 400}, {1: 500, 2: 0})
+    interval = Interval(
+        0.0, 2.0, 1000, 500, 10, 1, 0, 3, 0.5, {1: 600, 2: 400}, {1: 500, 2: 0}, (2,), (1,)
+    )
     outcome = Outcome(interval, 7, Latency(7, 1, 2, 3, 4, 5, 6))
     assert Outcome.from_json(outcome.to_json(), Bins()) == outcome
     assert interval.written_bits_per_second == 4000
@@ -126,6 +128,44 @@ def test_outcome__travels() -> None:
 def test_interval_line__shares_of_what_the_plan_moves(direction: Direction, shares: str) -> None:
     interval = Interval(0.0, 2.0, 1000, 500, 10, 1, 0, 3, 0.5, {1: 600, 2: 400}, {1: 125, 2: 375})
     assert interval_line(Plan(direction=direction), interval).endswith(shares)
+
+
+def test_interval__slow_and_suspended_planes_are_marked() -> None:
+    moved = {1: 600, 2: 30, 3: 370}
+    interval = Interval(
+        0.0, 2.0, 1000, 500, 10, 1, 0, 3, 0.5, moved, {1: 0, 2: 0, 3: 0}, (2,), (3,)
+    )
+    assert interval_line(Plan(), interval).endswith("planes 1: 60% 2: 3% (slow) 3: 37% (suspended)")
+    shown = interval_json(interval)
+    assert shown["planes"][:2] == [
+        {"plane": 1, "bytes": 600, "carried_percent": 300, "slow": False, "suspended": False},
+        {"plane": 2, "bytes": 30, "carried_percent": 6, "slow": True, "suspended": False},
+    ]
+    assert shown["planes"][2]["suspended"]
+    assert shown["planes_received"][0] == {"plane": 1, "bytes": 0, "carried_percent": None}
+    assert "planes_slow" not in shown
+
+
+@pytest.mark.parametrize(
+    ("direction", "said"),
+    [
+        (Direction.FORWARD, ["plane 2 carried 9% of the others"]),
+        (Direction.REVERSE, ["plane 1 carried 5% of the others"]),
+        (
+            Direction.BOTH,
+            [
+                "plane 2 carried 9% of the others",
+                "plane 1 carried 5% of the others on the way back",
+            ],
+        ),
+    ],
+)
+def test_slow_planes__in_each_direction(direction: Direction, said: list[str]) -> None:
+    there, back = {1: 100 * MIB, 2: 9 * MIB}, {1: 5 * MIB, 2: 100 * MIB}
+    total = Interval(0.0, 2.0, 1000, 500, 10, 1, 0, 3, 0.5, there, back)
+    nothing = Latency(0, 0, 0, 0, 0, 0, 0)
+    result = perf.TestResult(Plan(direction=direction), Outcome(total, 0, nothing), None, (), False)
+    assert slow_planes(result) == said
 
 
 # ---- both ends ------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ from mrc import (
     Integrity,
     PeerGoneError,
     PlaneEvent,
+    PlaneShareEvent,
     PortEvent,
     QpErrorEvent,
     QpState,
@@ -41,6 +42,8 @@ from mrc import (
     StateError,
     WcStatus,
 )
+from mrc.device import Notice
+from mrc.enums import EventType
 
 # ---- Writes ---------------------------------------------------------------------------------
 
@@ -363,6 +366,32 @@ async def test_events__a_port_that_goes_and_comes_back_at_both_ends() -> None:
             assert await anext(events) == PlaneEvent(2, False, EventReason.PROBES)
         await pair.near.close()
         assert [event async for event in streams[EventReason.PEER_PORT]] == []
+
+
+async def test_events__a_plane_that_carries_less_than_the_others() -> None:
+    async with connected_pair(**two_planes()) as pair:
+        events = pair.near.events()
+        for status, percent in ((0, 9), (1, 88)):
+            pair.near.on_notice(
+                Notice(
+                    EventType.PLANE_SHARE,
+                    pair.near.qpn,
+                    0,
+                    2,
+                    status,
+                    EventReason.DELIVERY,
+                    7,
+                    percent,
+                )
+            )
+        assert await anext(events) == PlaneShareEvent(2, True, 9, EventReason.DELIVERY)
+        assert await anext(events) == PlaneShareEvent(2, False, 88, EventReason.DELIVERY)
+
+
+async def test_query__planes_that_were_never_compared_are_equal() -> None:
+    async with connected_pair(**two_planes()) as pair:
+        planes = (await pair.near.query()).planes
+    assert [(plane.slow, plane.share_percent) for plane in planes] == [(False, 100)] * 2
 
 
 async def test_probe_ev__a_small_and_a_full_one() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -22,9 +22,21 @@ from endpoints import (
 from unit.test_perf import ends
 
 from mrc import ArgumentError, Context, InUseError, ProtocolError, StateError
-from mrc.cli.history_report import MAX_LINES, bins_json, bins_lines, change_lines
+from mrc.cli.history_report import MAX_LINES, bins_json, bins_lines, change_lines, changes_json
 from mrc.cli.perf_report import result_json, summary_lines
-from mrc.perf import Direction, EvChange, History, Pattern, Plan, PlaneChange, RefusedError, connect
+from mrc.device import Notice
+from mrc.enums import EventReason, EventType
+from mrc.perf import (
+    Direction,
+    EvChange,
+    History,
+    Pattern,
+    Plan,
+    PlaneChange,
+    RefusedError,
+    ShareChange,
+    connect,
+)
 from mrc.perf.history import Bins, Historian
 from mrc.recording import MAX_BINS, Recording
 
@@ -44,6 +56,7 @@ HISTORY = History(
     RECORDING,
     (EvChange(MS, 77, 2, "t1:2.0", "GOOD", "ASSUMED_BAD", "LOSS"),),
     (PlaneChange(2 * MS, 77, 2, True, "SILENCE"),),
+    (ShareChange(3 * MS, 77, 1, True, 9, "DELIVERY"),),
     3,
 )
 
@@ -146,6 +159,29 @@ async def test_plan__both_ends_tell_their_history(direction: Direction) -> None:
         assert shown[name]["changes"]["evs"] == []
     charts = [line for line in summary_lines(result) if line.startswith("goodput at the")]
     assert len(charts) == plan.client_receives + plan.server_receives
+
+
+async def test_history__a_plane_that_becomes_slow() -> None:
+    async with (
+        connected_pair(**two_planes()) as pair,
+        Historian(pair.near_context, [pair.near], MS) as historian,
+    ):
+        await historian.begin()
+        at_ns = time.monotonic_ns()
+        pair.near.on_notice(
+            Notice(EventType.PLANE_SHARE, 0, 0, 2, 0, EventReason.DELIVERY, at_ns, 9)
+        )
+
+        async def told() -> bool:
+            return bool(historian._shares)
+
+        await until(told)
+        history = await historian.history()
+    (change,) = history.shares
+    assert (change.qpn, change.plane, change.slow, change.percent) == (pair.near.qpn, 2, True, 9)
+    assert change.reason == "DELIVERY"
+    assert change.at_ns == at_ns - history.recording.start_monotonic_ns
+    assert changes_json(history)["shares"] == [asdict(change)]
 
 
 async def test_plan__without_bins_nothing_is_recorded() -> None:
@@ -260,10 +296,11 @@ def test_bins_lines__chart_and_gap() -> None:
 
 def test_change_lines__in_order_and_not_too_many() -> None:
     lines = change_lines("server", HISTORY)
-    assert [line.split("  ", 1)[1].strip() for line in lines[:2]] == [
+    assert [line.split("  ", 1)[1].strip() for line in lines] == [
         "0.001000 s  t1:2.0: GOOD to ASSUMED_BAD, LOSS",
         "0.002000 s  plane 2 suspended, SILENCE",
+        "0.003000 s  plane 1 slow: carries 9% of the others, DELIVERY",
     ]
     many = replace(HISTORY, evs=HISTORY.evs * 100)
     assert len(change_lines("server", many)) == MAX_LINES + 1
-    assert change_lines("server", many)[-1].endswith("and 92 changes more; --json has them")
+    assert change_lines("server", many)[-1].endswith("and 93 changes more; --json has them")

@@ -117,6 +117,9 @@ def test_load__settings_replace_values(tmp_path: Path) -> None:
     assert scenario.topology.hosts == 8
     assert scenario.traffic[0].writes == 3
     assert scenario.transport.cc.name == "NULL"
+    assert scenario.transport.plane_shares.name == "MEASURED"
+    equal = load(tmp_path, transport__plane_shares="equal")
+    assert equal.transport.plane_shares.name == "EQUAL"
 
 
 def test_load__variants_set_values(tmp_path: Path) -> None:
@@ -136,6 +139,10 @@ def test_load__variants_set_values(tmp_path: Path) -> None:
         ({"topology.color": "red"}, "topology.color: is unknown; known are buffer, ecn_high"),
         ({"topology.hosts": "four"}, "topology.hosts: 'four' is no integer"),
         ({"topology.trimming": 1}, "topology.trimming: 1 is neither true nor false"),
+        (
+            {"transport.plane_shares": "fair"},
+            "transport.plane_shares: 'fair' is none of measured, equal",
+        ),
         ({"transport.cc": "bbr"}, "transport.cc: 'bbr' is none of delay"),
         ({"checks.0.of": "max-max"}, "checks[0].of: 'max-max' is none of line, reference, max-min"),
         ({"checks.0.plane": 3}, "checks[0].plane: 3 is not within 1..2"),

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How much each plane to a peer carries beside the others, compared over periods, and the event
+   that names a slow plane. QPs to one peer are summed up: they share the planes, and what one of
+   them finds taken by another is no news. Which plane a burst takes is decided in plane.c. */
+#ifndef MRC_CORE_SHARE_H
+#define MRC_CORE_SHARE_H
+
+#include "base.h"
+
+struct mrc_engine;
+struct mrc_qp;
+
+/* Choices of ours. */
+#define MRC_SHARE_PERIOD_NS 200000000ull /* scaled by the noise of the hosts */
+#define MRC_SHARE_ROUNDS 8        /* base round trips of the longest plane in a period, at least */
+#define MRC_SHARE_MIN_PACKETS 64  /* full packets in a period, as a mean of the planes */
+#define MRC_SHARE_SLOW_PERCENT 50 /* below, a plane is slow */
+#define MRC_SHARE_FAIR_PERCENT 75 /* above, it no longer is */
+#define MRC_SHARE_PERIODS 2       /* in a row that must agree */
+#define MRC_SHARE_MAX_PERCENT 10000 /* whatever is more counts as this */
+
+/* The verdict on one plane. */
+struct mrc_share {
+  uint32_t percent; /* carried, of the mean of the others, in the last period compared */
+  uint8_t against;  /* periods in a row that contradict `slow` */
+  bool compared;    /* ever */
+  bool slow;
+};
+
+/* The period in progress, of a peer. */
+struct mrc_share_period {
+  uint64_t end_ns;
+  bool whole; /* no plane left or came back in it */
+};
+
+/* What was acknowledged in a period: to one QP, or to several together. */
+struct mrc_share_sum {
+  uint64_t bytes;
+  uint64_t backed_bytes; /* of these, so many while more waited to be sent */
+};
+
+/* Takes the result of a period: the plane carried `bytes`, the `n_others` together `others_bytes`.
+   Whether `slow` changed. */
+bool mrc_share_judge(struct mrc_share *share, uint64_t bytes, uint64_t others_bytes,
+                     uint32_t n_others);
+/* Whether the period compares the planes: there was enough to send, and most of the time more than
+   the planes took. A short message leaves slow planes out on purpose. */
+bool mrc_share_is_bulk(const struct mrc_share_sum *sum, uint32_t n_planes, uint32_t mtu_bytes);
+
+/* `bytes` were acknowledged, which stand at their planes too. Compares the planes at the end of a
+   period and tells the controller which became slow, or is no longer. With equal shares there is
+   nothing to compare. */
+void mrc_share_on_acked(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t bytes,
+                        uint64_t now_ns);
+/* The QP leaves the plane, or is back: unless others use it meanwhile, the plane starts afresh, in
+   a new period. */
+void mrc_share_forget(struct mrc_qp *qp, uint32_t plane);
+/* The verdict on a plane of the QP. */
+struct mrc_share mrc_share_of(const struct mrc_qp *qp, uint32_t plane);
+
+#endif

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What each plane carried beside the others, and what to say of one that carried little. Pure.
+
+It looks at a whole test or transfer. What the engine finds while that runs is PlaneInfo.slow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+LEAST_BYTES = 64 << 20  # moved by all planes, for a sentence about one
+LEAST_OTHER_BYTES = 8 << 20  # and by each plane that is not slow
+SLOW_PERCENT = 50
+
+
+def carried_percent(moved: Mapping[int, int]) -> dict[int, int | None]:
+    """Each plane's bytes, in per cent of the mean of the other planes; None where those have none.
+
+    A plane alone has 100.
+    """
+    total, others = sum(moved.values()), len(moved) - 1
+    if others == 0:
+        return dict.fromkeys(moved, 100)
+    return {
+        plane: round(100 * others * own / (total - own)) if total > own else None
+        for plane, own in moved.items()
+    }
+
+
+def sentence(moved: Mapping[int, int]) -> str:
+    """ "plane 2 carried 9% of the others"; empty where nothing is to be said."""
+    slow = {
+        plane: percent
+        for plane, percent in carried_percent(moved).items()
+        if percent is not None and percent < SLOW_PERCENT
+    }
+    rest = [own for plane, own in moved.items() if plane not in slow]
+    if not slow or sum(moved.values()) < LEAST_BYTES or min(rest) < LEAST_OTHER_BYTES:
+        return ""
+    (first, percent), *more = slow.items()
+    parts = [f"plane {first} carried {percent}% of the others"]
+    return ", ".join([*parts, *(f"plane {plane} {percent}%" for plane, percent in more)])
