@@ -327,7 +327,7 @@ def _change(bed: Bed, events: list[Event], begins: bool, ready: Callable[[], Non
         (event,) = events
         target = parse_target(event.target, bed.testbed.shape.topology)
         mode = Mode.DOWN if event.mode == DOWN else Mode.SILENT
-        bed.testbed.set_fault(target, Fault(mode, event.loss), ready)
+        bed.testbed.set_fault(target, Fault(mode, event.loss, rate_share=event.rate), ready)
     else:
         bed.testbed.heal(events[0].target if len(events) == 1 else "all", ready)
 
