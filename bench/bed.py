@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Sequence
 from ipaddress import IPv6Address, IPv6Interface, IPv6Network
 from pathlib import Path
 
@@ -47,7 +48,8 @@ class Bed:
         self.testbed.up()
         try:
             for host in HOSTS:
-                self._dress(host)
+                dress(self.testbed, host, [1 - host])
+                self._announce(host)
         except BaseException:
             self.testbed.down()
             raise
@@ -100,30 +102,6 @@ class Bed:
         wire_bytes = self.packet_bytes + _WIRE_OVERHEAD
         return self.planes * rate_bps * self.path_mtu / wire_bytes
 
-    def _dress(self, host: int) -> None:
-        fabric, peer = self.testbed.shape.topology, 1 - host
-        with netns.inside(self.namespace(host)):
-            for name in ("tcp_rmem", "tcp_wmem"):
-                Path("/proc/sys/net/ipv4", name).write_text(_BUFFERS)
-        with Netlink(self.namespace(host)) as netlink:
-            netlink.add_addresses(
-                (f"p{plane}", IPv6Interface((self.plane_address(host, plane), 128)))
-                for plane in fabric.plane_numbers()
-            )
-            netlink.add_routes(
-                [
-                    Route(
-                        IPv6Network(path.dst),
-                        f"p{path.plane}",
-                        via=IPv6Address(_UPPER),
-                        src=self.testbed.shape.addresses.on_path(host, path.plane, 0),
-                        action=EncapRed(path.segments),
-                    )
-                    for path in fabric.paths(host, peer)
-                ]
-            )
-        self._announce(host)
-
     def add_ipv4(self) -> None:
         """A path for IPv4 in plane 1, encapsulated alike, for programs that know nothing else.
 
@@ -158,6 +136,34 @@ class Bed:
             for plane in range(2, self.planes + 1):
                 address = self.plane_address(host, plane)
                 subprocess.run([*ip, "endpoint", "add", address, "signal"], check=True)
+
+
+def dress(testbed: Testbed, host: int, peers: Sequence[int]) -> None:
+    """An address for each interface of a host, routes from it that stay in its plane, and buffers
+    that may grow.
+    """
+    shape, namespace = testbed.shape, testbed.plan.nodes[f"h{host}"].namespace
+    with netns.inside(namespace):
+        for name in ("tcp_rmem", "tcp_wmem"):
+            Path("/proc/sys/net/ipv4", name).write_text(_BUFFERS)
+    with Netlink(namespace) as netlink:
+        netlink.add_addresses(
+            (f"p{plane}", IPv6Interface((shape.addresses.on_path(host, plane, 0), 128)))
+            for plane in shape.topology.plane_numbers()
+        )
+        netlink.add_routes(
+            [
+                Route(
+                    IPv6Network(path.dst),
+                    f"p{path.plane}",
+                    via=IPv6Address(_UPPER),
+                    src=shape.addresses.on_path(host, path.plane, 0),
+                    action=EncapRed(path.segments),
+                )
+                for peer in peers
+                for path in shape.topology.paths(host, peer)
+            ]
+        )
 
 
 def core(host: int) -> int:

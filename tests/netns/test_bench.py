@@ -199,13 +199,85 @@ at_least = "50%"
 """
 
 
-def test_congestion__a_file(tmp_path: Path) -> None:
-    scenario = tmp_path / "tiny.toml"
-    scenario.write_text(TINY)
-    command = [sys.executable, str(ROOT / "bench" / "congestion"), str(scenario), "--json", "-"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
+BESIDE_TCP = """
+title = "beside TCP, and slower for a while"
+topology = { hosts = 3, planes = 2, t0 = 1, t1 = 1, host_rate = "40Mbit/s", buffer = "256KiB" }
+transport = { cc = "delay", spray = 0, noise = "500us", path_mtu = 8844 }
+run = { until = "900ms", sample = "10ms" }
+
+[[traffic]]
+kind = "pairs"
+pairs = [[0, 2]]
+write = "64KiB"
+writes = 1000
+depth = 16
+
+[[traffic]]
+kind = "tcp"
+pairs = [[1, 2]]
+plane = 1
+mss = 8888
+
+[[faults]]
+target = "plane:2"
+kind = "rate"
+rate = "25%"
+at = "500ms"
+
+[[checks]]
+name = "before"
+measure = "goodput"
+group = "pairs"
+plane = 2
+from = "200ms"
+to = "500ms"
+at_least = "50%"
+
+[[checks]]
+name = "after"
+measure = "goodput"
+group = "pairs"
+plane = 2
+from = "650ms"
+at_most = "35%"
+
+[[checks]]
+name = "TCP"
+measure = "goodput"
+group = "tcp"
+from = "200ms"
+at_least = "10%"
+"""
+
+
+@pytest.fixture
+def congestion(tmp_path: Path) -> Callable[[str], dict[str, Any]]:
+    """Runs bench/congestion with a scenario; what it tells as JSON. Nothing of it stays behind."""
+
+    def run(text: str) -> dict[str, Any]:
+        scenario = tmp_path / "tiny.toml"
+        scenario.write_text(text)
+        command = [sys.executable, str(ROOT / "bench" / "congestion"), str(scenario), "--json", "-"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+        assert not [name for name in netns.names() if "congest" in name]
+        return json.loads(done.stdout)
+
+    return run
+
+
+def test_congestion__beside_tcp_with_a_fault(congestion: Callable[[str], dict[str, Any]]) -> None:
+    """What a plane carries is told from the others, TCP takes part, and a fault comes in time."""
+    checks = {check["name"]: check for check in congestion(BESIDE_TCP)["checks"]}
+    before, after, tcp = (checks[f"tiny, {name}"] for name in ("before", "after", "TCP"))
+    assert before["simulated"] > 0.9 and 0.2 < after["simulated"] < 0.3
+    assert 0.3 < before["value"] < 1.1
+    assert 0 < after["value"] < 0.3
+    assert 0.05 < tcp["value"] < 1.1
+
+
+def test_congestion__a_file(congestion: Callable[[str], dict[str, Any]]) -> None:
+    result = congestion(TINY)
     (check,) = result["checks"]
     assert check["name"] == "tiny, goodput"
     assert check["simulated"] > 0.9
@@ -213,4 +285,3 @@ def test_congestion__a_file(tmp_path: Path) -> None:
     (part,) = result["scenarios"]
     full = 0.1 * 50e6 * 0.4 / 8 / 4266
     assert part["simulated"]["packets"] > full and part["emulated"][0]["packets"] > full
-    assert not [name for name in netns.names() if "congest" in name]
