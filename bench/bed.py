@@ -17,10 +17,11 @@ from mrc import netns, topology
 from mrc.netlink import Netlink
 from mrc.paths import ENCAPSULATION, TRANSPORT, payload_mtu
 from mrc.srv6 import EncapRed, Route, locator, segments
-from mrc.testbed import Testbed
+from mrc.testbed import Fabric, Testbed
 from mrc.testbed.names import t0_name
 
 HOSTS = (0, 1)  # the sender's number, the receiver's
+_LINKS = 4  # of a path
 _UPPER, _LOWER = "fe80::1", "fe80::2"
 _IPV4_USID = 0xE004
 _END_DX4 = "encap seg6local action End.DX4 nh4 0.0.0.0"  # to whom the packet is for, so to us
@@ -33,9 +34,15 @@ class Bed:
     """Two hosts, up as long as the context manager is open."""
 
     def __init__(
-        self, name: str, *, planes: int, t1: int, rate: str, mtu: int, pinned: bool = True
-    ) -> None:
-        self.testbed = Testbed(name, hosts=2, planes=planes, t1=t1, rate=rate, mtu=mtu)
+        self, name: str, *, planes: int, t1: int, rate: str, mtu: int, delay_ns: int = 0,
+        pinned: bool = True,
+    ) -> None:  # fmt: skip
+        """`delay_ns` is that of every link; a fabric with one is emulated."""
+        self.testbed = Testbed(
+            name, hosts=2, planes=planes, t1=t1, rate=rate, mtu=mtu, delay_ns=delay_ns,
+            fabric=Fabric.EMULATED if delay_ns else Fabric.KERNEL,
+        )  # fmt: skip
+        self.round_trip_ns = 2 * _LINKS * delay_ns  # what the delays of the links come to
         self.planes = planes
         self.mtu = mtu
         self.rate = rate
@@ -136,6 +143,12 @@ class Bed:
             for plane in range(2, self.planes + 1):
                 address = self.plane_address(host, plane)
                 subprocess.run([*ip, "endpoint", "add", address, "signal"], check=True)
+
+    def forget_connections(self) -> None:
+        """TCP connections start without what earlier ones between the same hosts have learnt."""
+        for host in HOSTS:
+            with netns.inside(self.namespace(host)):
+                Path("/proc/sys/net/ipv4/tcp_no_metrics_save").write_text("1")
 
 
 def dress(testbed: Testbed, host: int, peers: Sequence[int]) -> None:

@@ -112,17 +112,20 @@ class Tcp(Contender):
 
     measured = "bytes read by the receiver"
 
-    def __init__(self, bed: Bed, name: str, what: str, *, flows: int = 1, mptcp: bool = False):
+    def __init__(
+        self, bed: Bed, name: str, what: str, *, flows: int = 1, mptcp: bool = False,
+        cc: str = "cubic",
+    ) -> None:  # fmt: skip
         super().__init__(bed)
         self.name, self.what = name, what
-        self._flows, self._mptcp = flows, mptcp
+        self._flows, self._mptcp, self._cc = flows, mptcp, cc
 
     def start(self, seconds: float) -> None:
         self._pair = Flows(self.bed, mptcp=self._mptcp)
         self._resent = _resent_segments(self.bed)
         self._pair.receiver.start("watch", self._flows, round((seconds + 1) * 1000))
         flows = self.bed.flows(self._flows)
-        self._pair.sender.start("send", "cubic", "write", round(seconds * 1000), *flows)
+        self._pair.sender.start("send", self._cc, "write", round(seconds * 1000), *flows)
 
     def finish(self) -> Seen:
         sent = self._pair.sender.result()

@@ -54,13 +54,27 @@ def test_compare__quick(compare: Callable[..., dict[str, Any]]) -> None:
 @pytest.mark.slow
 def test_compare__every_contender(compare: Callable[..., dict[str, Any]]) -> None:
     result = compare()
-    full, small, limited = result["beds"]
-    assert [bed["bed"] for bed in result["beds"]] == ["9000", "1500", "500mbit"]
+    full, small, limited, _ = result["beds"]
+    assert [bed["bed"] for bed in result["beds"]] == ["9000", "1500", "500mbit", "25ms"]
     assert full["path_mtu"] > small["path_mtu"]
     check_rows(full)
     check_limited(limited)
     names = [check["name"] for check in result["checks"]]
-    assert len(names) == len(set(names)) == 27
+    assert len(names) == len(set(names)) == 28
+
+
+def test_compare__a_long_way(compare: Callable[..., dict[str, Any]]) -> None:
+    """Goodput is that of a start that is over: what the planes carry, of one flow a quarter."""
+    result = compare("--only", "25ms")
+    (bed,) = result["beds"]
+    goodputs = {row["name"]: row["metrics"]["goodput_bits_per_second"] for row in bed["rows"]}
+    assert set(goodputs) >= {"mrc", "TCP, cubic", "TCP, a flow a plane", "MPTCP"}
+    capacity = bed["payload_capacity_bits_per_second"]
+    assert 0.5 * capacity < goodputs["mrc"]["median"] < 1.2 * capacity
+    assert goodputs["TCP, cubic"]["median"] < 0.3 * capacity
+    assert "sender_cpu_seconds_per_gib" not in bed["rows"][0]["metrics"]
+    (check,) = result["checks"]
+    assert check["name"] == "25 ms, from the 20th round trip on, of payload capacity"
 
 
 def check_goodput(bed: dict[str, Any], *names: str) -> None:
