@@ -27,8 +27,8 @@ def lines(result: Mapping[str, Any]) -> Iterator[str]:
         seconds = story[0]["seconds"]
         yield (
             f"{'':>14}0 to {seconds:g} s; plane 1 S: silent, H: healed, D: link down, U: link up,"
-            " L: 20% loss, O: over, T: 10% of its rate, F: all of it"
         )
+        yield f"{'':>14}L: 20% loss, O: over, T: a tenth of its rate, F: full rate again"
         yield ""
         yield _table(story)
     yield ""
