@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Sequence
 from ipaddress import IPv6Address, IPv6Interface, IPv6Network
 from pathlib import Path
 
@@ -16,10 +17,11 @@ from mrc import netns, topology
 from mrc.netlink import Netlink
 from mrc.paths import ENCAPSULATION, TRANSPORT, payload_mtu
 from mrc.srv6 import EncapRed, Route, locator, segments
-from mrc.testbed import Testbed
+from mrc.testbed import Fabric, Testbed
 from mrc.testbed.names import t0_name
 
 HOSTS = (0, 1)  # the sender's number, the receiver's
+_LINKS = 4  # of a path
 _UPPER, _LOWER = "fe80::1", "fe80::2"
 _IPV4_USID = 0xE004
 _END_DX4 = "encap seg6local action End.DX4 nh4 0.0.0.0"  # to whom the packet is for, so to us
@@ -32,9 +34,15 @@ class Bed:
     """Two hosts, up as long as the context manager is open."""
 
     def __init__(
-        self, name: str, *, planes: int, t1: int, rate: str, mtu: int, pinned: bool = True
-    ) -> None:
-        self.testbed = Testbed(name, hosts=2, planes=planes, t1=t1, rate=rate, mtu=mtu)
+        self, name: str, *, planes: int, t1: int, rate: str, mtu: int, delay_ns: int = 0,
+        pinned: bool = True,
+    ) -> None:  # fmt: skip
+        """`delay_ns` is that of every link; a fabric with one is emulated."""
+        self.testbed = Testbed(
+            name, hosts=2, planes=planes, t1=t1, rate=rate, mtu=mtu, delay_ns=delay_ns,
+            fabric=Fabric.EMULATED if delay_ns else Fabric.KERNEL,
+        )  # fmt: skip
+        self.round_trip_ns = 2 * _LINKS * delay_ns  # what the delays of the links come to
         self.planes = planes
         self.mtu = mtu
         self.rate = rate
@@ -47,7 +55,8 @@ class Bed:
         self.testbed.up()
         try:
             for host in HOSTS:
-                self._dress(host)
+                dress(self.testbed, host, [1 - host])
+                self._announce(host)
         except BaseException:
             self.testbed.down()
             raise
@@ -100,30 +109,6 @@ class Bed:
         wire_bytes = self.packet_bytes + _WIRE_OVERHEAD
         return self.planes * rate_bps * self.path_mtu / wire_bytes
 
-    def _dress(self, host: int) -> None:
-        fabric, peer = self.testbed.shape.topology, 1 - host
-        with netns.inside(self.namespace(host)):
-            for name in ("tcp_rmem", "tcp_wmem"):
-                Path("/proc/sys/net/ipv4", name).write_text(_BUFFERS)
-        with Netlink(self.namespace(host)) as netlink:
-            netlink.add_addresses(
-                (f"p{plane}", IPv6Interface((self.plane_address(host, plane), 128)))
-                for plane in fabric.plane_numbers()
-            )
-            netlink.add_routes(
-                [
-                    Route(
-                        IPv6Network(path.dst),
-                        f"p{path.plane}",
-                        via=IPv6Address(_UPPER),
-                        src=self.testbed.shape.addresses.on_path(host, path.plane, 0),
-                        action=EncapRed(path.segments),
-                    )
-                    for path in fabric.paths(host, peer)
-                ]
-            )
-        self._announce(host)
-
     def add_ipv4(self) -> None:
         """A path for IPv4 in plane 1, encapsulated alike, for programs that know nothing else.
 
@@ -158,6 +143,40 @@ class Bed:
             for plane in range(2, self.planes + 1):
                 address = self.plane_address(host, plane)
                 subprocess.run([*ip, "endpoint", "add", address, "signal"], check=True)
+
+    def forget_connections(self) -> None:
+        """TCP connections start without what earlier ones between the same hosts have learnt."""
+        for host in HOSTS:
+            with netns.inside(self.namespace(host)):
+                Path("/proc/sys/net/ipv4/tcp_no_metrics_save").write_text("1")
+
+
+def dress(testbed: Testbed, host: int, peers: Sequence[int]) -> None:
+    """An address for each interface of a host, routes from it that stay in its plane, and buffers
+    that may grow.
+    """
+    shape, namespace = testbed.shape, testbed.plan.nodes[f"h{host}"].namespace
+    with netns.inside(namespace):
+        for name in ("tcp_rmem", "tcp_wmem"):
+            Path("/proc/sys/net/ipv4", name).write_text(_BUFFERS)
+    with Netlink(namespace) as netlink:
+        netlink.add_addresses(
+            (f"p{plane}", IPv6Interface((shape.addresses.on_path(host, plane, 0), 128)))
+            for plane in shape.topology.plane_numbers()
+        )
+        netlink.add_routes(
+            [
+                Route(
+                    IPv6Network(path.dst),
+                    f"p{path.plane}",
+                    via=IPv6Address(_UPPER),
+                    src=shape.addresses.on_path(host, path.plane, 0),
+                    action=EncapRed(path.segments),
+                )
+                for peer in peers
+                for path in shape.topology.paths(host, peer)
+            ]
+        )
 
 
 def core(host: int) -> int:

@@ -38,16 +38,17 @@ class Check:
         return self.value >= self.target if self.relation == ">=" else self.value <= self.target
 
 
-def evaluate(beds: Mapping[str, Rounds], capacity_bps: float | None) -> list[Check]:
-    """Every check that the rows of the beds allow. The capacity is that of the limited bed."""
+def evaluate(beds: Mapping[str, Rounds], capacities_bps: Mapping[str, float | None]) -> list[Check]:
+    """Every check that the rows of the beds allow. Those with a limit have a payload capacity."""
     found: list[Check] = []
     if rounds := beds.get("9000"):
         found += [*_bulk(rounds), *_cpu(rounds), *_files(rounds), *_small(rounds)]
         found += _latency(rounds)
     if rounds := beds.get("1500"):
         found += _ratio(rounds, "1500 B MTU, of floor", "mrc, WRITE 1 MiB", ">=", 0.65)
-    if (rounds := beds.get("500mbit")) and capacity_bps:
-        found += _limited(rounds, capacity_bps)
+    for bed, of_limit in (("500mbit", _limited), ("25ms", _long)):
+        if (rounds := beds.get(bed)) and (capacity_bps := capacities_bps.get(bed)):
+            found += of_limit(rounds, capacity_bps)
     return found
 
 
@@ -117,6 +118,12 @@ def _limited(rounds: Rounds, capacity_bps: float) -> Iterator[Check]:
         for metrics in found
     )
     yield Check("rate-limited, worst plane's distance from an equal share", uneven, "<=", 0.02)
+
+
+def _long(rounds: Rounds, capacity_bps: float) -> Iterator[Check]:
+    if found := rounds.get("mrc"):
+        share = median(metrics[GOODPUT] for metrics in found) / capacity_bps
+        yield Check("25 ms, from the 20th round trip on, of payload capacity", share, ">=", 0.9)
 
 
 def _ratio(

@@ -15,6 +15,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import congestion_faults
+import congestion_tcp
 from end import BenchError, End
 
 from mrc.sim import native
@@ -29,7 +31,6 @@ from mrc.topology import Addresses
 
 HERE = Path(__file__).resolve().parent
 _AHEAD_NS = 200_000_000  # from the word to all hosts until their flows begin
-_PPM = 1_000_000
 _LINK_KEYS = {"rate": "rate_bps", "delay": "delay_ns"}
 _COUNTED = (
     "received", "sent", "lost", "dropped", "trimmed", "marked", "unroutable", "overloaded",
@@ -54,25 +55,22 @@ def check(scenario: Scenario) -> None:
         (scenario.transport.kind != "mrc", f"transport.kind {scenario.transport.kind}"),
         (scenario.transport.evs_per_plane > 0, "transport.evs_per_plane"),
         (any(t.interval_ns for t in scenario.traffic), "traffic.interval"),
-        (any(t.kind in ("ring", "tcp") for t in scenario.traffic), "a ring or TCP"),
+        (any(t.kind == "ring" for t in scenario.traffic), "a ring"),
+        (not all(congestion_tcp.is_possible(t) for t in scenario.traffic if t.kind == "tcp"),
+         "TCP that starts later, or not over T1 0"),
         (scenario.topology.ecn_last_hop, "topology.ecn_last_hop"),
         (any(c.measure == "completion" for c in scenario.checks), "the measure completion"),
-        (scenario.tells_planes_apart, "a check of single planes"),
         (scenario.topology.routing != "source-routes", "topology.routing ecmp"),
-        (any(not _lasts(scenario, number) for number in range(len(scenario.faults))),
-         "faults other than the loss of links, from the start to the end"),
+        (not all(congestion_faults.is_possible(fault) for fault in scenario.faults),
+         "faults other than rates, and loss, delay and jitter of links"),
     ]  # fmt: skip
     for is_wrong, what in wrong:
         if is_wrong:
             raise BenchError(f"{scenario.name}: {what}: in the simulator only")
 
 
-def _lasts(scenario: Scenario, number: int) -> bool:
-    fault = scenario.faults[number]
-    is_always = fault.at_ns == 0 and fault.until_ns >= scenario.until_ns
-    # A bed loses what a plane or a switch concerns once on its way, and not on each of its links.
-    is_link = fault.target.partition(":")[0] in ("link", "uplink")
-    return is_always and is_link and fault.kind == "loss" and fault.packets == "all"
+def is_tcp(flow: Flow) -> bool:
+    return flow.traffic.kind == "tcp"
 
 
 def shape_of(scenario: Scenario) -> Shape:
@@ -90,13 +88,15 @@ def tasks(scenario: Scenario, flows: Sequence[Flow]) -> dict[int, dict[str, Any]
     common = {
         "until_ns": scenario.until_ns,
         "sample_ns": scenario.sample_ns,
-        "memory_bytes": max(flow.traffic.bytes for flow in flows),
+        "planes": scenario.topology.planes,
+        "memory_bytes": max(flow.traffic.bytes for flow in flows if not is_tcp(flow)),
         "context": {
             "cc": transport.cc.name,
             "cc_parameters": {
                 "link_bps": scenario.topology.host_rate_bps,
                 "base_rtt_ns": transport.cc_base_rtt_ns or scenario.base_rtt_ns,
             },
+            "plane_shares": transport.plane_shares.name,
             "mpr": transport.mpr,
             "spray": transport.spray,
             "timeout": transport.timeout,
@@ -108,6 +108,8 @@ def tasks(scenario: Scenario, flows: Sequence[Flow]) -> dict[int, dict[str, Any]
     }
     found: dict[int, dict[str, Any]] = {}
     for number, flow in enumerate(flows):
+        if is_tcp(flow):
+            continue
         told = {
             "number": number,
             "to": f"h{flow.receiver}",
@@ -138,20 +140,29 @@ def run(scenario: Scenario, seed: int) -> Result:
     flows = make_flows(scenario, seed)
     with ExitStack() as stack:
         bed = stack.enter_context(Testbed.of(f"congest{os.getpid()}", shape_of(scenario)))
-        for fault in scenario.faults:
-            bed.fail(fault.target, loss=fault.a / _PPM)
+        congestion_faults.begin(bed, scenario)
+        congestion_tcp.prepare(bed, list(filter(is_tcp, flows)))
         program = [sys.executable, str(HERE / "congestion_end")]
         ends = {}
         for host, task in tasks(scenario, flows).items():
             ends[host] = End(Hosts(bed), host, *program, json.dumps(task))
             stack.callback(ends[host].close)
+        rivals = [
+            congestion_tcp.TcpFlow(stack, Hosts(bed), bed, number, flow)
+            for number, flow in enumerate(flows)
+            if is_tcp(flow)
+        ]
         for end in ends.values():
             end.run("connect")
         before = _counts(bed)
         start_ns = time.monotonic_ns() + _AHEAD_NS
         for end in ends.values():
             end.start("start", start_ns)
+        for rival in rivals:
+            rival.start(scenario)
+        congestion_faults.let_happen(bed, scenario, start_ns)
         answers = [end.result() for end in ends.values()]
+        answers += [rival.result(start_ns) for rival in rivals]
         return _result(scenario, seed, flows, answers, _between(before, _counts(bed)))
 
 
@@ -183,9 +194,12 @@ def _result(
         sent |= answer["sent"]
         samples |= answer["samples"]
     infos, curves = [], []
+    planes: list[list[Curve]] = [[] for _ in scenario.topology.all_planes]
     for number in map(str, range(len(flows))):
-        times, arrived = zip(*samples[number], strict=True)
+        times, arrived, *by_plane = zip(*samples[number], strict=True)
         curves.append(Curve(times, arrived))
+        for found, counts in zip(planes, by_plane, strict=True):
+            found.append(Curve(times, counts))
         counts = sent[number]
         repeated = counts["packets_spurious"]  # all that hosts know of it
         infos.append(
@@ -199,7 +213,7 @@ def _result(
         flows=tuple(flows),
         infos=tuple(infos),
         curves=tuple(curves),
-        planes=(),
+        planes=tuple(map(tuple, planes)),
         retransmitted=(),
         events=tuple(
             Event(info.last_ns, i, 0, 0, native.QP_ERROR, 0, 0)

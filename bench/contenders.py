@@ -26,7 +26,24 @@ _UDP_PORT = 7100
 _ARENA_BYTES = 1 << 20
 _FLOW_PORTS = {False: 5001, True: 5002}
 _OOB_PORTS = itertools.count(4792)  # the default one is for `mrc recv`
+TCP_CONTROLS = ("cubic", "bbr")
+_AVAILABLE = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 _ENDPOINT = str(Path(__file__).resolve().with_name("endpoint"))
+
+
+def missing_controls() -> dict[str, str]:
+    """Congestion controls of TCP that this kernel does not have, and what to do about it."""
+    available = _AVAILABLE.read_text().split()
+    return {
+        f"TCP, {cc}": f"this kernel has no {cc}: modprobe tcp_{cc}"
+        for cc in TCP_CONTROLS
+        if cc not in available
+    }
+
+
+def tcp_controls() -> list[str]:
+    """Those that it has."""
+    return [cc for cc in TCP_CONTROLS if f"TCP, {cc}" not in missing_controls()]
 
 
 class Pair:

@@ -16,11 +16,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from bed import HOSTS, Bed, core
 
 PATIENCE = 60  # seconds for any answer: a hang, not slowness, ends a benchmark
+
+
+class Commands(Protocol):
+    """Knows how a program is run in a host."""
+
+    def command(self, host: int, argv: list[str]) -> tuple[list[str], dict[str, str]]: ...
 
 
 class BenchError(Exception):
@@ -36,7 +42,7 @@ def require_root() -> None:
 class End:
     """One process in a host. Every job is answered by one line."""
 
-    def __init__(self, bed: Bed, host: int, *argv: object) -> None:
+    def __init__(self, bed: Commands, host: int, *argv: object) -> None:
         words = [str(word) for word in argv]
         command, environment = bed.command(host, words)
         pipe = subprocess.PIPE

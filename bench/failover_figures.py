@@ -15,15 +15,15 @@ from statistics import median
 from typing import Any
 
 from checks import Check
-from failover_scenario import DOWN, LOSS, Event, Phase, phases
+from failover_scenario import DOWN, LOSS, SLOW, Event, Phase, phases
 
 from mrc.timeline import Sample, Timeline
 
 WINDOW_SECONDS = 0.05
 STEP_SECONDS = 0.001
-BACK_SHARE = 0.97  # of the capacity of the planes without a fault
+BACK_SHARE = 0.97  # of the capacity of the planes that are there
 LOW_SHARE = 0.95
-BACK_SECONDS = {DOWN: 0.010}  # and otherwise:
+BACK_SECONDS = {DOWN: 0.010, SLOW: 0.2}  # and otherwise:
 _BACK_SECONDS = 0.020
 GAP_SECONDS = 0.005
 FIRST_SECONDS = 0.1  # in which a gap counts: later ones are as long without any fault
@@ -69,8 +69,8 @@ class PhaseFigures:
     name: str
     start_seconds: float
     end_seconds: float
-    planes: int
-    back_seconds: float | None  # until goodput was at 97% of the capacity; None: it never was
+    planes: float
+    back_seconds: float | None  # until goodput had back_share of the capacity; None: it never had
     below_seconds: float  # while it was below 95%
     worst_share: float | None  # of the capacity, once it had time to be back
     mean_share: float | None
@@ -108,6 +108,11 @@ def allowed_seconds(event: Event | None) -> float:
     return BACK_SECONDS.get(event.mode, _BACK_SECONDS)
 
 
+def back_share(event: Event | None) -> float:
+    """Of the capacity, that goodput has to be back at."""
+    return LOW_SHARE if event is not None and event.mode == SLOW else BACK_SHARE
+
+
 def _phase(
     series: Series,
     timeline: Timeline,
@@ -117,7 +122,7 @@ def _phase(
     event: Event | None,
 ) -> PhaseFigures:
     capacity = part.planes * plane_bps
-    back = _back(timeline, part, BACK_SHARE * capacity) if part.planes else None
+    back = _back(timeline, part, back_share(event) * capacity) if part.planes else None
     settled = part.start + allowed_seconds(event)
     until_back = part.end if back is None else part.start + back
     return PhaseFigures(
@@ -189,6 +194,8 @@ def checks(found: Mapping[str, Any], events: Sequence[Event]) -> Iterator[Check]
             yield from _reused(part)
         elif event.mode == LOSS:
             yield _share(f"{part['name']}: worst 50 ms after 20 ms", part["worst_share"])
+        elif event.mode == SLOW:
+            yield from _followed(part, event)
         else:
             yield from _survived(part, event)
 
@@ -201,6 +208,12 @@ def _survived(part: Mapping[str, Any], event: Event) -> Iterator[Check]:
     yield Check(f"{event.name}: longest gap in the first 0.1 s", gap, "<=", GAP_SECONDS)
 
 
+def _followed(part: Mapping[str, Any], event: Event) -> Iterator[Check]:
+    yield _in_time(f"{event.name}: back to 95%, s", part, allowed_seconds(event))
+    if part["mean_share"] is not None:
+        yield _share(f"{event.name}: mean from then on", part["mean_share"], LOW_SHARE)
+
+
 def _reused(part: Mapping[str, Any]) -> Iterator[Check]:
     yield _in_time(f"{part['name']}: capacity used again, s", part, REUSE_SECONDS)
     dip = part["dip_share"]
@@ -208,7 +221,7 @@ def _reused(part: Mapping[str, Any]) -> Iterator[Check]:
 
 
 def _capacity_followed(part: Mapping[str, Any]) -> Iterator[Check]:
-    name = f"{part['name']}, {part['planes']} left"
+    name = f"{part['name']}, {part['planes']:g} left"
     yield _in_time(f"{name}: back to 97%, s", part, REUSE_SECONDS)
 
 
@@ -218,8 +231,8 @@ def _in_time(name: str, part: Mapping[str, Any], limit: float) -> Check:
     return Check(name, never if back is None else back, "<=", limit)
 
 
-def _share(name: str, share: float | None) -> Check:
-    return Check(name, 0.0 if share is None else share, ">=", BACK_SHARE)
+def _share(name: str, share: float | None, least: float = BACK_SHARE) -> Check:
+    return Check(name, 0.0 if share is None else share, ">=", least)
 
 
 def told(repeats: Sequence[Sequence[Check]]) -> list[dict[str, Any]]:

@@ -84,22 +84,23 @@ def _lead(bed: Mapping[str, Any], story: Sequence[Run]) -> str:
         f"One bulk transfer between two hosts with {bed['planes']} links of"
         f" {bed['rate_bits_per_second'] / 1e6:g} Mbit/s, {gbps:g} Gbit/s in all. On the way"
         " plane 1 falls silent, then its link at the sender's NIC goes down, then it loses a fifth"
-        " of its packets. All ran in turn, through the same events on the same test bed: "
+        " of its packets, then it has a tenth of its rate. All ran in turn, through the same"
+        " events on the same test bed: "
         f"{escape('; '.join(run['contender'] for run in story))}."
-        " The dashed line is what the planes without a fault can carry."
+        " The dashed line is what the planes without a fault can carry, and what is left of a slow"
+        " one."
     )
 
 
 def _method() -> str:
     return (
         f"Below {LOW_SHARE:.0%}: time in which goodput, as the mean over the {WINDOW_SECONDS:.3g} s"
-        " that follow, was below that share of what the planes without a fault carry, from the"
-        " change to the next one. Used again: from the end of a fault to goodput of"
-        f" {BACK_SHARE:.0%} of all planes. The longest stall is the longest time in which a stream"
-        " delivered nothing to its application; for a flow a plane, of any of them. Goodput is"
-        " drawn in bins of 10 ms. A silent plane drops every packet at the switches where packets"
-        " enter it, in both directions, while all links stay up; a link that is down has lost its"
-        " carrier on both sides."
+        " that follow, was below that share of the dashed line, from the change to the next one."
+        f" Used again: from the end of a fault to goodput of {BACK_SHARE:.0%} of all planes. The"
+        " longest stall is the longest time in which a stream delivered nothing to its application;"
+        " for a flow a plane, of any of them. Goodput is drawn in bins of 10 ms. A silent plane"
+        " drops every packet at the switches where packets enter it, in both directions, while all"
+        " links stay up; a link that is down has lost its carrier on both sides."
     )
 
 

@@ -112,17 +112,20 @@ class Tcp(Contender):
 
     measured = "bytes read by the receiver"
 
-    def __init__(self, bed: Bed, name: str, what: str, *, flows: int = 1, mptcp: bool = False):
+    def __init__(
+        self, bed: Bed, name: str, what: str, *, flows: int = 1, mptcp: bool = False,
+        cc: str = "cubic",
+    ) -> None:  # fmt: skip
         super().__init__(bed)
         self.name, self.what = name, what
-        self._flows, self._mptcp = flows, mptcp
+        self._flows, self._mptcp, self._cc = flows, mptcp, cc
 
     def start(self, seconds: float) -> None:
         self._pair = Flows(self.bed, mptcp=self._mptcp)
         self._resent = _resent_segments(self.bed)
         self._pair.receiver.start("watch", self._flows, round((seconds + 1) * 1000))
         flows = self.bed.flows(self._flows)
-        self._pair.sender.start("send", "cubic", "write", round(seconds * 1000), *flows)
+        self._pair.sender.start("send", self._cc, "write", round(seconds * 1000), *flows)
 
     def finish(self) -> Seen:
         sent = self._pair.sender.result()
@@ -327,7 +330,7 @@ def _change(bed: Bed, events: list[Event], begins: bool, ready: Callable[[], Non
         (event,) = events
         target = parse_target(event.target, bed.testbed.shape.topology)
         mode = Mode.DOWN if event.mode == DOWN else Mode.SILENT
-        bed.testbed.set_fault(target, Fault(mode, event.loss), ready)
+        bed.testbed.set_fault(target, Fault(mode, event.loss, rate_share=event.rate), ready)
     else:
         bed.testbed.heal(events[0].target if len(events) == 1 else "all", ready)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-SILENT, DOWN, LOSS = "silent", "down", "loss"
+SILENT, DOWN, LOSS, SLOW = "silent", "down", "loss", "slow"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,16 +24,17 @@ class Event:
     until: float
     mode: str = SILENT
     loss: float = 1.0
+    rate: float = 0.0  # what it leaves of the rate of its target's links
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A time in which nothing changes, and the planes that have no fault in it."""
+    """A time in which nothing changes, and the planes that are there in it."""
 
     name: str  # what has changed at its start
     start: float
     end: float
-    planes: int
+    planes: float  # a slow one counts for what it has left
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +54,14 @@ class Scenario:
 
 STORY = Scenario(
     "story",
-    "A plane falls silent, a link goes down, a plane loses packets",
+    "A plane falls silent, a link goes down, a plane loses packets, a plane is slow",
     (
         Event("plane 1 silent", "plane:1", 1, 2, 6),
         Event("NIC link down", "link:h0.1", 1, 8, 10, DOWN),
         Event("20% loss", "plane:1", 1, 12, 14, LOSS, 0.2),
+        Event("plane 1 at 10%", "plane:1", 1, 16, 18, SLOW, 0.0, 0.1),
     ),
-    16,
+    20,
 )
 FAR_LINK = Scenario(
     "far link",
@@ -81,14 +83,19 @@ ONE_BY_ONE = Scenario(
 
 
 def phases(events: Sequence[Event], seconds: float, planes: int) -> list[Phase]:
-    """From 0 to the end, each from one change to the next. A lossy plane counts as gone."""
+    """From 0 to the end, each from one change to the next. A lossy plane counts as gone, and a
+    slow one for what it has left.
+    """
     found = [Phase("start", 0.0, seconds, planes)]
     for moment, name in _changes(events):
-        gone = {event.plane for event in events if event.at <= moment < event.until}
+        left = dict.fromkeys(range(1, planes + 1), 1.0)
+        for event in events:
+            if event.at <= moment < event.until:
+                left[event.plane] = min(left[event.plane], event.rate)
         found[-1] = replace(found[-1], end=moment)
         if found[-1].start == moment:
             name = found.pop().name
-        found.append(Phase(name, moment, seconds, planes - len(gone)))
+        found.append(Phase(name, moment, seconds, sum(left.values())))
     return found
 
 
@@ -100,4 +107,5 @@ def _changes(events: Sequence[Event]) -> list[tuple[float, str]]:
 def healed(event: Event) -> str:
     """What the end of a fault is called."""
     name = event.name.replace(" down", " up").replace(" silent", "")
-    return {DOWN: name, LOSS: "loss over"}.get(event.mode, f"{name} healed")
+    names = {DOWN: name, LOSS: "loss over", SLOW: "full rate again"}
+    return names.get(event.mode, f"{name} healed")

@@ -199,7 +199,7 @@ def _row(
 
 
 def capacity_line(run: Run, axis: Axis, planes: int, y: Any) -> str:
-    """What the planes without a fault carry."""
+    """What the planes carry that are there."""
     steps = []
     for part in phases(events_of(run), run["seconds"], planes):
         if part.end > axis.start and part.start < axis.end:
@@ -224,7 +224,7 @@ def summary(run: Run) -> str:
         > 2 * max(found["longest_stall_seconds"], 0.01)
         else ""
     )
-    return f"{share:.0%} of what the other planes could carry; longest stall{of_one} {stall}"
+    return f"{share:.0%} of what the planes could carry; longest stall{of_one} {stall}"
 
 
 def duration(seconds: float | None) -> str:
@@ -339,7 +339,7 @@ _BEFORE, _AFTER = 0.02, 0.2
 def moments_svg(run: Run, planes: int, plane_bps: float) -> str:
     """A contender around the begin of each fault, in bins of 5 ms."""
     events = events_of(run)
-    width = (WIDTH - _LEFT - _RIGHT) / len(events) - 24
+    width = (_PLOT + 36) / len(events) - 36
     peak, base, tall = planes * plane_bps * 1.25, 168.0, 130.0
     body = []
 

@@ -6,14 +6,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from failover_scenario import DOWN, LOSS, STORY
+from failover_scenario import DOWN, LOSS, SLOW, STORY
 from failover_svg import Axis, duration, events_of, rates, summary
 
 from mrc.cli.chart import column_chart
 from mrc.cli.output import format_rate, format_table
 
 _COLUMNS, _ROWS = 80, 4
-_LETTERS = {DOWN: ("D", "U"), LOSS: ("L", "O")}
+_LETTERS = {DOWN: ("D", "U"), LOSS: ("L", "O"), SLOW: ("T", "F")}
 
 
 def lines(result: Mapping[str, Any]) -> Iterator[str]:
@@ -27,8 +27,8 @@ def lines(result: Mapping[str, Any]) -> Iterator[str]:
         seconds = story[0]["seconds"]
         yield (
             f"{'':>14}0 to {seconds:g} s; plane 1 S: silent, H: healed, D: link down, U: link up,"
-            " L: 20% loss, O: over"
         )
+        yield f"{'':>14}L: 20% loss, O: over, T: a tenth of its rate, F: full rate again"
         yield ""
         yield _table(story)
     yield ""

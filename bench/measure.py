@@ -53,6 +53,8 @@ def measure(bed: Bed, row: Row) -> Metrics:
         [now - then for then, now in zip(*both, strict=True)]
         for both in zip(before, after, strict=True)
     )
+    if not row.costed:
+        return metrics_of(raw, planes)
     raw["core_seconds"] = [ns / 1e9 for ns in cores]
     # A program that came and went has told its own share; the rest is the softirq thread's.
     raw["cpu_seconds"] = [
@@ -72,7 +74,7 @@ def metrics_of(raw: Raw, planes_bytes: Sequence[int]) -> Metrics:
     if raw.get("bytes"):
         gib = raw["bytes"] / GIB
         metrics["goodput_bits_per_second"] = 8 * raw["bytes"] / seconds
-        for kind in ("cpu", "core"):
+        for kind in ("cpu", "core") if "core_seconds" in raw else ():
             for side, spent in zip(("sender", "receiver"), raw[f"{kind}_seconds"], strict=True):
                 metrics[f"{side}_{kind}_seconds_per_gib"] = spent / gib
         metrics |= {f"{name}_per_gib": raw[name] / gib for name in ("packets", "syscalls")

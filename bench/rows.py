@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
+import long_way
 import peers
 from bed import Bed
 from contenders import (
@@ -23,6 +25,7 @@ from contenders import (
     Raw,
     UdpPython,
     full_burst,
+    tcp_controls,
 )
 
 from mrc.enums import Integrity
@@ -36,6 +39,7 @@ BEDS = {
     "9000": {"rate": "none", "mtu": 9000},
     "1500": {"rate": "none", "mtu": 1500},
     "500mbit": {"rate": "500mbit", "mtu": 9000},
+    "25ms": {"rate": "100mbit", "mtu": 9000, "delay_ns": 3_125_000},  # each of a path's four links
 }
 # WRITEs outstanding over all QPs: enough that none waits for a round trip.
 _DEPTH = {64: 512, KIB: 512, 4 * KIB: 512, 64 * KIB: 32, MIB: 8, 64 * MIB: 2}
@@ -50,6 +54,7 @@ class Row:
     name: str
     measure: Callable[[], Raw]
     pids: list[list[int]] = field(default_factory=lambda: [[], []])  # of ends that stay up
+    costed: bool = True  # what it cost is that of what is counted
     peer: bool = False  # somebody else's program: its failure ends its row, not the run
     parameters: dict[str, object] = field(default_factory=dict)
 
@@ -67,7 +72,7 @@ class Maker:
 
     def rows(self, kind: str) -> list[Row]:
         """The rows of one of BEDS."""
-        makers = {"9000": _full, "1500": _small_packets, "500mbit": _limited}
+        makers = {"9000": _full, "1500": _small_packets, "500mbit": _limited, "25ms": _long}
         return list(makers[kind](self))
 
     def floor(self, pair: Floor, name: str, packet_bytes: int, packets: int) -> Row:
@@ -150,7 +155,7 @@ def _bulk(make: Maker, floor: Floor, tcp: Flows, mrc: Mrc, polled: Mrc) -> Itera
     yield make.floor(floor, "UDP floor", bed.packet_bytes, full_burst(bed.packet_bytes))
     yield make.write(mrc, "mrc", MIB)
     yield make.write(unchecked, "mrc, integrity=udp", MIB)
-    for cc in ("cubic", "bbr"):
+    for cc in tcp_controls():
         for mode in ("write", "sendfile"):
             yield make.flow(tcp, f"TCP, {cc}, {mode}", cc, mode)
     if shutil.which("iperf3"):
@@ -202,25 +207,30 @@ def _latency(make: Maker, floor: Floor, mrc: Mrc, polled: Mrc) -> Iterator[Row]:
 
 
 def _files(make: Maker, tcp: Flows) -> Iterator[Row]:
-    bed, source, target = make.bed, make.file, make.folder / make.file.name
+    yield Row("file, mrc send", _checked(make, peers.mrc_file))
+    yield Row("file, one TCP flow", _checked(make, _flow_file(tcp)), tcp.pids)
+    if shutil.which("socat"):
+        yield Row("file, socat", _checked(make, peers.socat_file), peer=True)
 
-    def checked(measure: Callable[[Bed, Path, Path], Raw]) -> Callable[[], Raw]:
-        def run() -> Raw:
-            raw = measure(bed, source, target)
-            peers.compare_files(source, target)
-            target.unlink()
-            return raw
 
-        return run
-
+def _flow_file(pair: Flows) -> Callable[[Bed, Path, Path], Raw]:
     def flow(_: Bed, source: Path, target: Path) -> Raw:
         peers.warm_pages(target, source.stat().st_size)
-        return tcp.file("cubic", source, target)
+        return pair.file("cubic", source, target)
 
-    yield Row("file, mrc send", checked(peers.mrc_file))
-    yield Row("file, one TCP flow", checked(flow), tcp.pids)
-    if shutil.which("socat"):
-        yield Row("file, socat", checked(peers.socat_file), peer=True)
+    return flow
+
+
+def _checked(make: Maker, measure: Callable[[Bed, Path, Path], Raw]) -> Callable[[], Raw]:
+    bed, source, target = make.bed, make.file, make.folder / make.file.name
+
+    def run() -> Raw:
+        raw = measure(bed, source, target)
+        peers.compare_files(source, target)
+        target.unlink()
+        return raw
+
+    return run
 
 
 def _small_packets(make: Maker) -> Iterator[Row]:
@@ -242,3 +252,37 @@ def _limited(make: Maker) -> Iterator[Row]:
     yield make.flow(mptcp, "MPTCP", "cubic", "write")
     if not make.quick:
         yield from _files(make, tcp)
+
+
+def _long(make: Maker) -> Iterator[Row]:
+    make.bed.forget_connections()
+    for contender in long_way.contenders(make.bed):
+        yield Row(
+            contender.name,
+            lambda contender=contender: long_way.measure(contender, make.ms),
+            costed=False,
+            parameters={"what": contender.what, "from_round_trip": long_way.ROUND_TRIPS},
+        )
+    if not make.quick:
+        yield from _long_files(make)
+
+
+def _long_files(make: Maker) -> Iterator[Row]:
+    """A quarter of the usual file: one flow takes its time."""
+    part = make.file.with_name("part.bin")
+    with part.open("wb") as file:
+        file.write(make.file.read_bytes()[: make.file.stat().st_size // 4])
+        file.flush()
+        os.fsync(file)
+    smaller = replace(make, file=part)
+    yield Row("file, mrc send", _checked(smaller, peers.mrc_file))
+    yield Row("file, one TCP flow", _checked(smaller, _new_flow_file(mptcp=False)), costed=False)
+    yield Row("file, MPTCP", _checked(smaller, _new_flow_file(mptcp=True)), costed=False)
+
+
+def _new_flow_file(*, mptcp: bool) -> Callable[[Bed, Path, Path], Raw]:
+    def flow(bed: Bed, source: Path, target: Path) -> Raw:
+        with Flows(bed, mptcp=mptcp) as pair:
+            return _flow_file(pair)(bed, source, target)
+
+    return flow

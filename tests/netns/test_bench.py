@@ -54,13 +54,27 @@ def test_compare__quick(compare: Callable[..., dict[str, Any]]) -> None:
 @pytest.mark.slow
 def test_compare__every_contender(compare: Callable[..., dict[str, Any]]) -> None:
     result = compare()
-    full, small, limited = result["beds"]
-    assert [bed["bed"] for bed in result["beds"]] == ["9000", "1500", "500mbit"]
+    full, small, limited, _ = result["beds"]
+    assert [bed["bed"] for bed in result["beds"]] == ["9000", "1500", "500mbit", "25ms"]
     assert full["path_mtu"] > small["path_mtu"]
     check_rows(full)
     check_limited(limited)
     names = [check["name"] for check in result["checks"]]
-    assert len(names) == len(set(names)) == 27
+    assert len(names) == len(set(names)) == 28
+
+
+def test_compare__a_long_way(compare: Callable[..., dict[str, Any]]) -> None:
+    """Goodput is that of a start that is over: what the planes carry, of one flow a quarter."""
+    result = compare("--only", "25ms")
+    (bed,) = result["beds"]
+    goodputs = {row["name"]: row["metrics"]["goodput_bits_per_second"] for row in bed["rows"]}
+    assert set(goodputs) >= {"mrc", "TCP, cubic", "TCP, a flow a plane", "MPTCP"}
+    capacity = bed["payload_capacity_bits_per_second"]
+    assert 0.5 * capacity < goodputs["mrc"]["median"] < 1.2 * capacity
+    assert goodputs["TCP, cubic"]["median"] < 0.3 * capacity
+    assert "sender_cpu_seconds_per_gib" not in bed["rows"][0]["metrics"]
+    (check,) = result["checks"]
+    assert check["name"] == "25 ms, from the 20th round trip on, of payload capacity"
 
 
 def check_goodput(bed: dict[str, Any], *names: str) -> None:
@@ -126,14 +140,17 @@ def failover(tmp_path: Path) -> Callable[..., dict[str, Any]]:
 def test_failover__quick(failover: Callable[..., dict[str, Any]]) -> None:
     result = failover("--quick", "--only", "mrc")
     (ours,) = result["runs"]
-    assert [event["mode"] for event in ours["events"]] == ["silent", "down", "loss"]
-    assert [part["planes"] for part in ours["figures"]["phases"]] == [4, 3, 4, 3, 4, 3, 4]
+    assert [event["mode"] for event in ours["events"]] == ["silent", "down", "loss", "slow"]
+    planes = [part["planes"] for part in ours["figures"]["phases"]]
+    assert planes == [4, 3, 4, 3, 4, 3, 4, pytest.approx(3.1), 4]
     suspended = [change for change in ours["plane_changes"] if change["suspended"]]
     assert suspended[0]["plane"] == 1
     assert ours["events"][0]["at"] < suspended[0]["at_seconds"]
     assert {check["name"] for check in result["checks"]} >= {
         "plane 1 silent: back to 97%, s",
         "NIC link up: capacity used again, s",
+        "plane 1 at 10%: back to 95%, s",
+        "full rate again: capacity used again, s",
     }
 
 
@@ -154,7 +171,7 @@ def test_failover__what_mrc_must_reach(failover: Callable[..., dict[str, Any]]) 
     checks = {check["name"]: check for check in result["checks"]}
     again = [check for name, check in checks.items() if "used again" in name]
     left = [check for name, check in checks.items() if "left: back" in name]
-    assert (len(again), len(left)) == (4, 5)
+    assert (len(again), len(left)) == (5, 5)
     assert [check for check in again + left if not check["met"]] == []
     assert checks["plane 1 silent: back to 97%, s"]["value"] < 0.2
     assert checks["plane 1 silent: mean from then on"]["value"] > 0.9
@@ -196,13 +213,85 @@ at_least = "50%"
 """
 
 
-def test_congestion__a_file(tmp_path: Path) -> None:
-    scenario = tmp_path / "tiny.toml"
-    scenario.write_text(TINY)
-    command = [sys.executable, str(ROOT / "bench" / "congestion"), str(scenario), "--json", "-"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
+BESIDE_TCP = """
+title = "beside TCP, and slower for a while"
+topology = { hosts = 3, planes = 2, t0 = 1, t1 = 1, host_rate = "40Mbit/s", buffer = "256KiB" }
+transport = { cc = "delay", spray = 0, noise = "500us", path_mtu = 8844 }
+run = { until = "900ms", sample = "10ms" }
+
+[[traffic]]
+kind = "pairs"
+pairs = [[0, 2]]
+write = "64KiB"
+writes = 1000
+depth = 16
+
+[[traffic]]
+kind = "tcp"
+pairs = [[1, 2]]
+plane = 1
+mss = 8888
+
+[[faults]]
+target = "plane:2"
+kind = "rate"
+rate = "25%"
+at = "500ms"
+
+[[checks]]
+name = "before"
+measure = "goodput"
+group = "pairs"
+plane = 2
+from = "200ms"
+to = "500ms"
+at_least = "50%"
+
+[[checks]]
+name = "after"
+measure = "goodput"
+group = "pairs"
+plane = 2
+from = "650ms"
+at_most = "35%"
+
+[[checks]]
+name = "TCP"
+measure = "goodput"
+group = "tcp"
+from = "200ms"
+at_least = "10%"
+"""
+
+
+@pytest.fixture
+def congestion(tmp_path: Path) -> Callable[[str], dict[str, Any]]:
+    """Runs bench/congestion with a scenario; what it tells as JSON. Nothing of it stays behind."""
+
+    def run(text: str) -> dict[str, Any]:
+        scenario = tmp_path / "tiny.toml"
+        scenario.write_text(text)
+        command = [sys.executable, str(ROOT / "bench" / "congestion"), str(scenario), "--json", "-"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+        assert not [name for name in netns.names() if "congest" in name]
+        return json.loads(done.stdout)
+
+    return run
+
+
+def test_congestion__beside_tcp_with_a_fault(congestion: Callable[[str], dict[str, Any]]) -> None:
+    """What a plane carries is told from the others, TCP takes part, and a fault comes in time."""
+    checks = {check["name"]: check for check in congestion(BESIDE_TCP)["checks"]}
+    before, after, tcp = (checks[f"tiny, {name}"] for name in ("before", "after", "TCP"))
+    assert before["simulated"] > 0.9 and 0.2 < after["simulated"] < 0.3
+    assert 0.3 < before["value"] < 1.1
+    assert 0 < after["value"] < 0.3
+    assert 0.05 < tcp["value"] < 1.1
+
+
+def test_congestion__a_file(congestion: Callable[[str], dict[str, Any]]) -> None:
+    result = congestion(TINY)
     (check,) = result["checks"]
     assert check["name"] == "tiny, goodput"
     assert check["simulated"] > 0.9
@@ -210,4 +299,3 @@ def test_congestion__a_file(tmp_path: Path) -> None:
     (part,) = result["scenarios"]
     full = 0.1 * 50e6 * 0.4 / 8 / 4266
     assert part["simulated"]["packets"] > full and part["emulated"][0]["packets"] > full
-    assert not [name for name in netns.names() if "congest" in name]

@@ -72,7 +72,7 @@ def by_name(found: list[Any]) -> dict[str, Any]:
 def test_evaluate__ratios_are_taken_round_by_round(modules: dict[str, ModuleType]) -> None:
     """The second round was slow for both, the third for one alone."""
     rounds = {"UDP floor": goodputs(10, 5, 10), "mrc, WRITE 1 MiB": goodputs(8, 4, 1)}
-    (check,) = modules["checks"].evaluate({"9000": rounds}, None)
+    (check,) = modules["checks"].evaluate({"9000": rounds}, {})
     assert check.name == "mrc, WRITE 1 MiB, of floor"
     assert check.value == 0.8
     assert check.met
@@ -87,7 +87,7 @@ def test_evaluate__the_best_tcp_flow_counts(modules: dict[str, ModuleType]) -> N
     for each in rounds.values():
         for metrics in each:
             metrics |= {f"{side}_cpu_seconds_per_gib": 1.0 for side in ("sender", "receiver")}
-    found = by_name(modules["checks"].evaluate({"9000": rounds}, None))
+    found = by_name(modules["checks"].evaluate({"9000": rounds}, {}))
     check = found["mrc, WRITE 1 MiB, of best TCP flow"]
     assert check.value == 0.8
     assert not check.met
@@ -98,13 +98,45 @@ def test_evaluate__rate_limited(modules: dict[str, ModuleType]) -> None:
     rounds = {"mrc, WRITE 1 MiB": goodputs(95, 97, 98)}
     rounds["mrc, WRITE 1 MiB"][1]["plane_shares"] = [0.52, 0.48]
     rounds["mrc, WRITE 1 MiB"][2]["plane_shares"] = [0.515, 0.485]
-    share, even = modules["checks"].evaluate({"500mbit": rounds}, 100.0)
+    share, even = modules["checks"].evaluate({"500mbit": rounds}, {"500mbit": 100.0})
     assert (share.value, share.met) == (0.97, True)
     assert (round(even.value, 6), even.met) == (0.03, False)
 
 
 def test_evaluate__nothing_measured(modules: dict[str, ModuleType]) -> None:
-    assert modules["checks"].evaluate({"9000": {}, "1500": {}, "500mbit": {}}, 1.0) == []
+    beds = {name: {} for name in ("9000", "1500", "500mbit", "25ms")}
+    assert modules["checks"].evaluate(beds, dict.fromkeys(beds, 1.0)) == []
+
+
+def test_evaluate__a_long_way(modules: dict[str, ModuleType]) -> None:
+    rounds = {"mrc": goodputs(89, 91, 95), "TCP, cubic": goodputs(99, 99, 99)}
+    (check,) = modules["checks"].evaluate({"25ms": rounds}, {"25ms": 100.0})
+    assert (check.value, check.met) == (0.91, True)
+
+
+def test_settled__counts_from_the_first_byte_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second is skipped, in which half as much arrived; what comes after the time is left out."""
+    monkeypatch.syspath_prepend(BENCH)
+    long_way = importlib.import_module("long_way")
+    seen = importlib.import_module("failover_run").Seen
+    streams = [[0] * 30 + [5] * 10 + [10] * 20 + [99] * 5, [0] * 35 + [0] * 5 + [1] * 20 + [0] * 5]
+    raw = long_way.settled(seen(start=7.0, width=0.1, streams=streams), 1.0, 2.0)
+    assert raw == {"bytes": 220, "ns": 2e9}
+
+
+def test_missing_controls__says_what_to_load(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.syspath_prepend(BENCH)
+    contenders = importlib.import_module("contenders")
+    monkeypatch.setattr(contenders, "_AVAILABLE", tmp_path / "available")
+    for available, controls, missing in (
+        ("reno cubic\n", ["cubic"], {"TCP, bbr": "this kernel has no bbr: modprobe tcp_bbr"}),
+        ("reno bbr cubic\n", ["cubic", "bbr"], {}),
+    ):
+        (tmp_path / "available").write_text(available)
+        assert contenders.tcp_controls() == controls
+        assert contenders.missing_controls() == missing
 
 
 def test_goodput_svg__a_bar_for_each_row_that_moved_bytes(modules: dict[str, ModuleType]) -> None:

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The faults of a scenario on an emulated fabric: those of the whole run, and those that come and
+go at their times.
+"""
+
+from __future__ import annotations
+
+import time
+
+from mrc.sim.scenario import Fault, Scenario
+from mrc.testbed import Fault as BedFault
+from mrc.testbed import Testbed, schedule
+from mrc.testbed.schedule import Scheduled
+from mrc.testbed.shape import Shape
+from mrc.testbed.targets import Target, parse_target
+
+_PPM = 1_000_000
+
+
+def is_possible(fault: Fault) -> bool:
+    """Whether a bed does what the simulator does: it loses and delays what a plane or a switch
+    concerns once on its way, and not on each of its links.
+    """
+    is_link = fault.target.partition(":")[0] in ("link", "uplink")
+    if fault.packets != "all" or fault.every_ns:
+        return False
+    return fault.kind == "rate" or (fault.kind in ("loss", "delay", "jitter") and is_link)
+
+
+def lasts(scenario: Scenario, fault: Fault) -> bool:
+    """Whether it is there from the start to the end."""
+    return fault.at_ns == 0 and fault.until_ns >= scenario.until_ns
+
+
+def begin(bed: Testbed, scenario: Scenario) -> None:
+    """Those that are there all the time begin before anything is sent."""
+    for fault in scenario.faults:
+        if lasts(scenario, fault):
+            scheduled = _scheduled(bed.shape, fault)
+            bed.set_fault(scheduled.target, scheduled.fault)
+
+
+def let_happen(bed: Testbed, scenario: Scenario, start_ns: int) -> None:
+    """The others, each at its time. What is left when the scenario is over is healed."""
+    end = (start_ns + scenario.until_ns) / 1e9
+    _sleep_until(start_ns / 1e9)
+
+    def wait(until: float | None) -> bool:
+        _sleep_until(end if until is None else min(until, end))
+        return until is None or until > end
+
+    mine = [_scheduled(bed.shape, fault) for fault in scenario.faults if not lasts(scenario, fault)]
+    schedule.run(bed, mine, wait, lambda event, seconds: None)
+
+
+def _sleep_until(moment: float) -> None:
+    time.sleep(max(0.0, moment - time.monotonic()))
+
+
+def _scheduled(shape: Shape, fault: Fault) -> Scheduled:
+    target = parse_target(fault.target, shape.topology)
+    return Scheduled(target, bed_fault(shape, target, fault), fault)
+
+
+def bed_fault(shape: Shape, target: Target, fault: Fault) -> BedFault:
+    """A bed adds to the delay and the jitter that a link has; a scenario says what they become."""
+    match fault.kind:
+        case "loss":
+            return BedFault(loss=fault.a / _PPM)
+        case "delay":
+            return BedFault(loss=0, delay_ns=fault.a - shape.link_properties()[target].delay_ns)
+        case "jitter":
+            return BedFault(loss=0, jitter_ns=fault.a - shape.jitter_ns)
+        case _:
+            return BedFault(loss=0, rate_bps=fault.a or None, rate_share=fault.b / _PPM)

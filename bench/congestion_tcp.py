@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TCP flows of a scenario: the kernel's, between the addresses of two hosts in one plane."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import ExitStack
+from itertools import accumulate
+from typing import Any
+
+from bed import dress
+from compiled import program
+from end import Commands, End
+
+from mrc.sim.scenario import Scenario, Traffic
+from mrc.sim.traffic import Flow
+from mrc.testbed import Testbed
+
+_FIRST_PORT = 5001
+_PATH = 0  # the T1 that addresses of a plane lead over
+_SPARE_MS = 1000  # what the receiver counts beyond the time of the scenario
+
+
+def is_possible(traffic: Traffic) -> bool:
+    return traffic.paths == (_PATH,) and traffic.start_ns == 0
+
+
+def prepare(bed: Testbed, flows: Sequence[Flow]) -> None:
+    """Addresses for the hosts of these flows, with routes that stay in their plane."""
+    peers: defaultdict[int, set[int]] = defaultdict(set)
+    for flow in flows:
+        peers[flow.sender].add(flow.receiver)
+        peers[flow.receiver].add(flow.sender)
+    for host, others in sorted(peers.items()):
+        dress(bed, host, sorted(others))
+
+
+class TcpFlow:
+    """One flow, from its first byte to the end of the scenario."""
+
+    def __init__(self, stack: ExitStack, hosts: Commands, bed: Testbed, number: int, flow: Flow):
+        self._number, self._plane = number, flow.traffic.plane
+        self._until_ns = 0
+        self._planes = bed.shape.planes
+        self._route = [
+            str(bed.shape.addresses.on_path(host, self._plane, _PATH))
+            for host in (flow.sender, flow.receiver)
+        ]
+        words = (program("flow"), "receive", _FIRST_PORT + number, "tcp")
+        self._receiver = End(hosts, flow.receiver, *words)
+        stack.callback(self._receiver.close)
+        self._sender = End(hosts, flow.sender, program("flow"), "send", *words[2:])
+        stack.callback(self._sender.close)
+
+    def start(self, scenario: Scenario) -> None:
+        self._until_ns = scenario.until_ns
+        ms = scenario.until_ns // 1_000_000
+        self._receiver.start("watch", 1, ms + _SPARE_MS)
+        self._sender.start("send", "cubic", "write", ms, *self._route)
+
+    def result(self, start_ns: int) -> dict[str, Any]:
+        """As a host tells of a flow that begins there and of one that ends there."""
+        sent, got = self._sender.result(), self._receiver.result()
+        (bins,) = got["flows"]
+        width_ns, first_ns = got["width_ns"], got["start_monotonic_ns"] - start_ns
+        n = (self._until_ns - first_ns) // width_ns  # what comes later has no part in it
+        samples = [
+            [first_ns + (i + 1) * width_ns, total, *self._by_plane(total)]
+            for i, total in enumerate(accumulate(bins[:n]))
+        ]
+        counts = {
+            "first_ns": first_ns,
+            "last_ns": first_ns + sent["ns"],
+            "posted": 1,
+            "completed": 0,  # it has no end of its own
+            "failed": 0,
+            "packets_sent": sent["packets"],
+            "packets_retransmitted": sent["retransmissions"],
+            "packets_spurious": 0,
+            "rtt_ns": 0,
+        }
+        return {"sent": {str(self._number): counts}, "samples": {str(self._number): samples}}
+
+    def _by_plane(self, total: int) -> list[int]:
+        return [total if plane == self._plane else 0 for plane in range(1, self._planes + 1)]

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rows of a long way: each contender starts anew, and its twentieth round trip is the first
+that counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from itertools import dropwhile
+
+from bed import Bed
+from contenders import Raw, tcp_controls
+from failover_figures import Series
+from failover_run import Contender, Mrc, Seen, Tcp
+
+ROUND_TRIPS = 20
+_SPARE_SECONDS = 0.2  # that it sends for longer than what counts
+
+
+def contenders(bed: Bed) -> Iterator[Contender]:
+    """In the order of a round."""
+    yield Mrc(bed)
+    for cc in tcp_controls():
+        yield Tcp(bed, f"TCP, {cc}", "one flow", cc=cc)
+    yield Tcp(bed, "TCP, a flow a plane", "cubic", flows=bed.planes)
+    yield Tcp(bed, "MPTCP", "cubic, a subflow a plane", mptcp=True)
+
+
+def measure(contender: Contender, ms: int) -> Raw:
+    """Sends for twenty round trips and then for so long."""
+    skip = ROUND_TRIPS * contender.bed.round_trip_ns / 1e9
+    with ExitStack() as stack:
+        stack.callback(contender.close)
+        contender.start(skip + ms / 1000 + _SPARE_SECONDS)
+        seen = contender.finish()
+    return settled(seen, skip, ms / 1000)
+
+
+def settled(seen: Seen, skip: float, seconds: float) -> Raw:
+    """What arrived in the time that begins so many seconds after the first byte."""
+    total = [sum(counts) for counts in zip(*seen.streams, strict=True)]
+    came = list(dropwhile(lambda count: count == 0, total))
+    timeline = Series(0.0, seen.width, came).timeline()
+    got = timeline.bytes_at(skip + seconds) - timeline.bytes_at(skip)
+    return {"bytes": round(got), "ns": seconds * 1e9}
