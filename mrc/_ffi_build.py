@@ -28,7 +28,7 @@ SOURCE_FOLDERS = ("csrc/core", "csrc/io")
 # The rest of csrc/sim is for tests of the engine in C.
 SIM_PARTS = (
     "agenda", "audit", "fabric", "fabric_watch", "fault", "frame", "gbn", "gbn_host", "heap", "hop",
-    "host", "link", "memory", "queue", "record", "sim", "tcp", "tcp_host", "traffic",
+    "host", "link", "memory", "prove", "queue", "record", "sim", "tcp", "tcp_host", "traffic",
 )  # fmt: skip
 FLAGS = ("-std=gnu11", "-O2", "-g", "-Wall", "-Wextra")
 # cffi's own glue is compiled with the same flags and is not ours to mend.

@@ -12,6 +12,7 @@
 #include "sim/gbn_host.h"
 #include "sim/hop.h"
 #include "sim/host.h"
+#include "sim/prove.h"
 #include "sim/record.h"
 #include "sim/sim.h"
 #include "sim/tcp_host.h"
@@ -40,6 +41,7 @@ struct mrc_sim {
   struct mrc_sim_config config;
   const struct mrc_fabric_edge *edge;
   uint64_t now_ns;
+  uint64_t origin_ns; /* when the time began that is told outside; MRC_NEVER: it has not */
   struct mrc_prng prng;
   struct mrc_agenda agenda;
   struct mrc_frame_pool pool;
@@ -47,6 +49,7 @@ struct mrc_sim {
   uint32_t n_hops;
   struct mrc_sim_host *hosts;
   struct mrc_sim_traffic traffic;
+  struct mrc_sim_proof proof;
   struct mrc_sim_record record;
   struct mrc_sim_fault *faults;
   uint32_t n_faults;
@@ -90,7 +93,17 @@ void mrc_fabric_fault(struct mrc_sim *sim, const struct mrc_sim_fault *fault, bo
 /* Rate or delay of the links of a target, when no fault befalls them, are the fault's. */
 void mrc_fabric_rebase(struct mrc_sim *sim, const struct mrc_sim_fault *fault);
 
+/* `at_ns`: as hosts and fabric count, whose clock runs while QPs are proved; and as it is told
+   outside, from the origin on. */
 void mrc_sim_schedule(struct mrc_sim *sim, uint64_t at_ns, enum mrc_sim_event_kind kind,
                       uint32_t index, void *pointer);
+void mrc_sim_schedule_at(struct mrc_sim *sim, uint64_t at_ns, enum mrc_sim_event_kind kind,
+                         uint32_t index);
+/* The time as it is told outside; 0 before it begins. */
+static inline uint64_t mrc_sim_time(const struct mrc_sim *sim) {
+  return sim->now_ns > sim->origin_ns ? sim->now_ns - sim->origin_ns : 0;
+}
+/* Takes the next event, of which there must be one. */
+void mrc_sim_step(struct mrc_sim *sim);
 
 #endif

@@ -49,8 +49,8 @@ void mrc_record_line(struct mrc_sim *sim, const char *what, uint32_t hop,
   hash(sim, (uint64_t)hop << 8 | (uint8_t)what[0]);
   hash(sim, (uint64_t)bth[0] << 56 | (uint64_t)dest_qpn << 24 | psn);
   hash(sim, (uint64_t)mrc_frame_udp_bytes(packet) << 8 | packet->ecn);
-  if (sim->record.file == NULL) return;
-  fprintf(sim->record.file, "%" PRIu64 " %s ", sim->now_ns, what);
+  if (sim->record.file == NULL || sim->origin_ns == MRC_NEVER) return;
+  fprintf(sim->record.file, "%" PRIu64 " %s ", mrc_sim_time(sim), what);
   print_hop(sim, hop);
   fprintf(sim->record.file, " op=%02x qp=%u psn=%u bytes=%u path=%u%s\n", bth[0], dest_qpn, psn,
           mrc_frame_udp_bytes(packet), packet->path, packet->ecn == 3 ? " ce" : "");
@@ -60,7 +60,7 @@ void mrc_record_sent(struct mrc_sim *sim, uint32_t hop, const struct mrc_frame *
                      bool survives) {
   struct mrc_sim_stats *stats = &sim->record.stats;
   stats->hops++;
-  if (!survives && stats->lost++ == 0) stats->first_lost_ns = sim->now_ns;
+  if (!survives && stats->lost++ == 0) stats->first_lost_ns = mrc_sim_time(sim);
   mrc_record_line(sim, survives ? "send" : "lose", hop, packet);
 }
 
@@ -77,7 +77,7 @@ void mrc_record_message(struct mrc_sim *sim, uint32_t flow, uint64_t wanted_ns) 
   record->messages = grow(record->messages, record->n_messages, &record->message_capacity,
                           sizeof(*record->messages));
   record->messages[record->n_messages++] =
-      (struct mrc_sim_message){.wanted_ns = wanted_ns, .done_ns = sim->now_ns, .flow = flow};
+      (struct mrc_sim_message){.wanted_ns = wanted_ns, .done_ns = mrc_sim_time(sim), .flow = flow};
 }
 
 /* Of the sample just taken. */
@@ -99,7 +99,7 @@ void mrc_record_samples(struct mrc_sim *sim) {
     record->samples = grow(record->samples, record->n_samples, &record->sample_capacity,
                            sizeof(*record->samples));
     record->samples[record->n_samples++] =
-        (struct mrc_sim_sample){.now_ns = sim->now_ns,
+        (struct mrc_sim_sample){.now_ns = mrc_sim_time(sim),
                                 .bytes_received = info.bytes_received,
                                 .packets_retransmitted = info.packets_retransmitted,
                                 .flow = i};

@@ -141,16 +141,40 @@ void mrc_sim_schedule(struct mrc_sim *sim, uint64_t at_ns, enum mrc_sim_event_ki
       (struct mrc_heap_entry){.at_ns = at_ns, .kind = kind, .index = index, .pointer = pointer});
 }
 
+void mrc_sim_schedule_at(struct mrc_sim *sim, uint64_t at_ns, enum mrc_sim_event_kind kind,
+                         uint32_t index) {
+  mrc_sim_schedule(sim, sim->origin_ns + at_ns, kind, index, NULL);
+}
+
+/* What was counted while QPs were proved belongs to no flow. */
+static void forget_proof(struct mrc_sim *sim) {
+  sim->record.stats = (struct mrc_sim_stats){.trace = sim->record.stats.trace};
+  for (uint32_t i = 0; i < sim->n_hops; i++) {
+    struct mrc_hop *hop = &sim->hops[i];
+    hop->busy_ns = 0;
+    hop->queue.dropped = hop->queue.trimmed = hop->queue.marked = 0;
+    hop->queue.peak_bytes = 0;
+  }
+}
+
+/* Time begins for the outside when all QPs have connected. What ails the fabric from the start ails
+   it before that too. */
 static void start(struct mrc_sim *sim) {
   sim->started = true;
+  sim->origin_ns = MRC_NEVER;
+  for (uint32_t i = 0; i < sim->n_faults && sim->config.probed; i++)
+    if (sim->faults[i].at_ns == 0) mrc_fabric_fault(sim, &sim->faults[i], true);
+  mrc_traffic_connect(sim);
+  if (sim->config.probed) forget_proof(sim);
+  sim->origin_ns = sim->now_ns;
   for (uint32_t i = 0; i < sim->n_faults; i++) /* before one begins, another ends */
     if (sim->faults[i].until_ns != MRC_NEVER)
-      mrc_sim_schedule(sim, sim->faults[i].until_ns, MRC_SIM_ON_HEAL, i, NULL);
+      mrc_sim_schedule_at(sim, sim->faults[i].until_ns, MRC_SIM_ON_HEAL, i);
   for (uint32_t i = 0; i < sim->n_faults; i++)
-    mrc_sim_schedule(sim, sim->faults[i].at_ns, MRC_SIM_ON_FAULT, i, NULL);
+    if (sim->faults[i].at_ns > 0 || !sim->config.probed)
+      mrc_sim_schedule_at(sim, sim->faults[i].at_ns, MRC_SIM_ON_FAULT, i);
   mrc_traffic_start(sim);
-  if (sim->config.sample_ns)
-    mrc_sim_schedule(sim, sim->config.sample_ns, MRC_SIM_ON_SAMPLE, 0, NULL);
+  if (sim->config.sample_ns) mrc_sim_schedule_at(sim, sim->config.sample_ns, MRC_SIM_ON_SAMPLE, 0);
 }
 
 static void handle(struct mrc_sim *sim, const struct mrc_heap_entry *event) {
@@ -183,18 +207,23 @@ static void handle(struct mrc_sim *sim, const struct mrc_heap_entry *event) {
   }
 }
 
+void mrc_sim_step(struct mrc_sim *sim) {
+  struct mrc_heap_entry event;
+  mrc_assert(mrc_agenda_pop(&sim->agenda, &event));
+  sim->now_ns = event.at_ns;
+  sim->record.stats.events++;
+  handle(sim, &event);
+}
+
 int mrc_sim_run(mrc_sim *sim, uint64_t until_ns) {
   if (!sim->started) start(sim);
-  struct mrc_heap_entry event;
+  const uint64_t end_ns = sim->origin_ns + mrc_min_u64(until_ns, MRC_NEVER - sim->origin_ns);
   while (sim->traffic.n_unfinished > 0) {
-    if (mrc_agenda_next_ns(&sim->agenda) > until_ns) {
-      sim->now_ns = until_ns;
+    if (mrc_agenda_next_ns(&sim->agenda) > end_ns) {
+      sim->now_ns = end_ns;
       return 0;
     }
-    mrc_assert(mrc_agenda_pop(&sim->agenda, &event));
-    sim->now_ns = event.at_ns;
-    sim->record.stats.events++;
-    handle(sim, &event);
+    mrc_sim_step(sim);
   }
   return 1;
 }
@@ -203,7 +232,7 @@ int mrc_sim_run(mrc_sim *sim, uint64_t until_ns) {
 
 void mrc_sim_stats(const mrc_sim *sim, struct mrc_sim_stats *stats) {
   *stats = sim->record.stats;
-  stats->now_ns = sim->now_ns;
+  stats->now_ns = mrc_sim_time(sim);
   for (uint32_t i = 0; i < sim->n_hops; i++) {
     const struct mrc_queue *queue = &sim->hops[i].queue;
     stats->dropped += queue->dropped;

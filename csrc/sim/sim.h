@@ -40,6 +40,9 @@ struct mrc_sim_config {
   uint32_t routing;         /* enum mrc_sim_routing */
   uint32_t transport;       /* enum mrc_sim_transport; go-back-N needs ECMP */
   uint32_t evs_per_plane;   /* of each QP, chosen at random; 0: all paths */
+  uint32_t probed;          /* 1: QPs of MRC have probed every EV before the first write, one QP
+                               after the other and before the time begins that is told here; what
+                               ails the fabric from time 0 on ails it then */
   uint32_t single_path;     /* 1: each QP has one path, in a plane chosen at random */
   uint64_t host_rate_bps;   /* of a link between host and T0 */
   uint64_t fabric_rate_bps; /* of a link between T0 and T1 */

@@ -64,7 +64,7 @@ void mrc_tcp_host_free(struct mrc_tcp_flow *tcp) {
 
 void mrc_tcp_host_start(struct mrc_sim *sim, uint32_t index) {
   struct mrc_sim_flow *flow = &sim->traffic.flows[index];
-  flow->first_ns = sim->now_ns;
+  flow->first_ns = mrc_sim_time(sim);
   flow->tcp->has_begun = true;
   mrc_sim_host_kick(sim, flow->config.from);
 }

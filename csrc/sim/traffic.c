@@ -94,23 +94,26 @@ static void set_paths(struct mrc_sim *sim, const struct mrc_sim_flow *flow, uint
   mrc_assert(mrc_qp_set_peer(engine, qpn, sources, (int)sim->config.planes) == 0);
 }
 
+bool mrc_traffic_is_denied(const struct mrc_sim_flow *flow, const struct mrc_ev_attr *ev) {
+  return flow->config.paths_until_ns && !is_named(flow, mrc_sim_path_of(ev->dst));
+}
+
 /* Denies the paths that the flow may not use yet, or allows them. */
 static void deny_others(struct mrc_sim *sim, uint32_t index, uint32_t end, bool deny) {
   const struct mrc_sim_flow *flow = &sim->traffic.flows[index];
   mrc_engine *engine = sim->hosts[host_of(flow, end)].engine;
   for (uint32_t i = 0; i < (uint32_t)flow->n_evs; i++) {
-    if (is_named(flow, mrc_sim_path_of(flow->evs[end][i].dst))) continue;
+    if (!mrc_traffic_is_denied(flow, &flow->evs[end][i])) continue;
     mrc_assert(mrc_qp_set_ev_state(engine, mrc_traffic_qpn(index, end), i,
                                    deny ? MRC_EV_DENIED : MRC_EV_GOOD, sim->now_ns) == 0);
   }
 }
 
-static void connect_end(struct mrc_sim *sim, uint32_t index, uint32_t end) {
+static struct mrc_qp_attr attr_of(const struct mrc_sim *sim, uint32_t index, uint32_t end) {
   const struct mrc_sim_config *config = &sim->config;
-  struct mrc_sim_flow *flow = &sim->traffic.flows[index];
-  const struct mrc_qp_attr attr = {
+  return (struct mrc_qp_attr){
       .qpn = mrc_traffic_qpn(index, end),
-      .sq_depth = flow->config.depth,
+      .sq_depth = sim->traffic.flows[index].config.depth,
       .mpr = config->mpr,
       .max_wimm = MAX_WIMM,
       .dest_qpn = mrc_traffic_qpn(index, 1 - end),
@@ -128,15 +131,25 @@ static void connect_end(struct mrc_sim *sim, uint32_t index, uint32_t end) {
       .cc = (uint8_t)config->cc,
       .plane_shares = config->plane_shares,
       .cc_profile = {.link_bps = config->host_rate_bps, .base_rtt_ns = config->cc_base_rtt_ns}};
+}
+
+static void modify(struct mrc_sim *sim, uint32_t index, uint32_t end, uint32_t state) {
+  const struct mrc_qp_attr attr = attr_of(sim, index, end);
+  mrc_engine *engine = sim->hosts[host_of(&sim->traffic.flows[index], end)].engine;
+  mrc_assert(mrc_qp_modify(engine, attr.qpn, state, &attr, sim->now_ns) == 0);
+}
+
+static void create_end(struct mrc_sim *sim, uint32_t index, uint32_t end) {
+  struct mrc_sim_flow *flow = &sim->traffic.flows[index];
+  const struct mrc_qp_attr attr = attr_of(sim, index, end);
   mrc_engine *engine = sim->hosts[host_of(flow, end)].engine;
   mrc_assert(mrc_qp_create(engine, &attr) == 0);
-  mrc_assert(mrc_qp_modify(engine, attr.qpn, MRC_QP_INIT, &attr, sim->now_ns) == 0);
-  if (config->audit) mrc_fabric_watch_connect(sim, index, end, &attr);
+  modify(sim, index, end, MRC_QP_INIT);
+  if (sim->config.audit) mrc_fabric_watch_connect(sim, index, end, &attr);
   make_evs(sim, flow, end);
   set_paths(sim, flow, end, attr.qpn);
   if (flow->config.paths_until_ns) deny_others(sim, index, end, true);
-  mrc_assert(mrc_qp_modify(engine, attr.qpn, MRC_QP_RTR, &attr, sim->now_ns) == 0);
-  mrc_assert(mrc_qp_modify(engine, attr.qpn, MRC_QP_RTS, &attr, sim->now_ns) == 0);
+  modify(sim, index, end, MRC_QP_RTR);
 }
 
 static void connect(struct mrc_sim *sim, uint32_t index) {
@@ -148,8 +161,14 @@ static void connect(struct mrc_sim *sim, uint32_t index) {
     mrc_gbn_host_connect(sim, index);
     return;
   }
-  connect_end(sim, index, FROM);
-  connect_end(sim, index, TO);
+  create_end(sim, index, FROM);
+  create_end(sim, index, TO);
+  if (sim->config.probed) {
+    mrc_prove_evs(sim, index, FROM);
+    mrc_prove_evs(sim, index, TO);
+  }
+  modify(sim, index, FROM, MRC_QP_RTS);
+  modify(sim, index, TO, MRC_QP_RTS);
 }
 
 /* ---- posting ---- */
@@ -197,7 +216,7 @@ static void post(struct mrc_sim *sim, uint32_t index) {
       end_writes(sim, flow, left);
       return;
     }
-    if (flow->posted++ == 0) flow->first_ns = sim->now_ns;
+    if (flow->posted++ == 0) flow->first_ns = mrc_sim_time(sim);
   }
   mrc_sim_host_kick(sim, config->from);
 }
@@ -205,7 +224,7 @@ static void post(struct mrc_sim *sim, uint32_t index) {
 static void want(struct mrc_sim *sim, uint32_t index, uint32_t wanted) {
   struct mrc_sim_flow *flow = &sim->traffic.flows[index];
   for (wanted = mrc_min_u32(wanted, flow->config.writes); flow->wanted < wanted; flow->wanted++)
-    flow->wanted_ns[flow->wanted] = sim->now_ns;
+    flow->wanted_ns[flow->wanted] = mrc_sim_time(sim);
   post(sim, index);
 }
 
@@ -261,7 +280,7 @@ void mrc_traffic_on_completion(struct mrc_sim *sim, const struct mrc_wc *wc) {
     on_arrival(sim, flow);
     return;
   }
-  flow->last_ns = sim->now_ns;
+  flow->last_ns = mrc_sim_time(sim);
   if (wc->status == MRC_WC_SUCCESS) {
     flow->completed++;
     mrc_record_message(sim, index, flow->wanted_ns[wc->wr_id]);
@@ -275,6 +294,7 @@ void mrc_traffic_on_repeated(struct mrc_sim *sim, uint32_t qpn) {
 }
 
 void mrc_traffic_on_event(struct mrc_sim *sim, const struct mrc_event *event) {
+  if (event->type == MRC_EVENT_PROBE) mrc_prove_on_answer(sim, event);
   static const uint8_t types[] = {[MRC_EVENT_EV_STATE] = MRC_SIM_EV_STATE + 1,
                                   [MRC_EVENT_PLANE] = MRC_SIM_PLANE_STATE + 1,
                                   [MRC_EVENT_PLANE_SHARE] = MRC_SIM_PLANE_SHARE + 1,
@@ -283,7 +303,7 @@ void mrc_traffic_on_event(struct mrc_sim *sim, const struct mrc_event *event) {
   const struct mrc_sim_flow *flow = &sim->traffic.flows[mrc_traffic_flow_of(event->qpn)];
   const struct mrc_ev_attr *evs = flow->evs[mrc_traffic_end_of(event->qpn)];
   const bool share = event->type == MRC_EVENT_PLANE_SHARE;
-  struct mrc_sim_event news = {.now_ns = sim->now_ns,
+  struct mrc_sim_event news = {.now_ns = mrc_sim_time(sim),
                                .flow = mrc_traffic_flow_of(event->qpn),
                                .plane = event->port,
                                .type = types[event->type] - 1,
@@ -323,19 +343,24 @@ int mrc_traffic_add(struct mrc_sim *sim, const struct mrc_sim_flow_config *confi
   return (int)traffic->n_flows++;
 }
 
-void mrc_traffic_start(struct mrc_sim *sim) {
+void mrc_traffic_connect(struct mrc_sim *sim) {
   struct mrc_sim_traffic *traffic = &sim->traffic;
   for (uint32_t host = 0; host < sim->config.hosts; host++)
     mrc_assert(mrc_mr_register(sim->hosts[host].engine, (uintptr_t)sim->memory,
                                sim->config.memory_bytes, KEY,
                                MRC_ACCESS_LOCAL_READ | MRC_ACCESS_REMOTE_WRITE) == 0);
   traffic->n_unfinished = traffic->n_flows;
+  for (uint32_t i = 0; i < traffic->n_flows; i++)
+    connect(sim, i);
+}
+
+void mrc_traffic_start(struct mrc_sim *sim) {
+  struct mrc_sim_traffic *traffic = &sim->traffic;
   for (uint32_t i = 0; i < traffic->n_flows; i++) {
     struct mrc_sim_flow *flow = &traffic->flows[i];
-    connect(sim, i);
-    mrc_sim_schedule(sim, flow->config.start_ns, MRC_SIM_ON_POST, i, NULL);
-    if (flow->config.paths_until_ns)
-      mrc_sim_schedule(sim, flow->config.paths_until_ns, MRC_SIM_ON_ALLOW, i, NULL);
+    const uint64_t until_ns = flow->config.paths_until_ns;
+    mrc_sim_schedule_at(sim, flow->config.start_ns, MRC_SIM_ON_POST, i);
+    if (until_ns) mrc_sim_schedule_at(sim, until_ns, MRC_SIM_ON_ALLOW, i);
     if (flow->config.after == 0) continue;
     mrc_assert(flow->config.after <= traffic->n_flows);
     struct mrc_sim_flow *first = &traffic->flows[flow->config.after - 1];

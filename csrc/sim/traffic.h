@@ -4,6 +4,7 @@
 #ifndef MRC_SIM_TRAFFIC_H
 #define MRC_SIM_TRAFFIC_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "mrc.h"
@@ -43,7 +44,9 @@ struct mrc_sim_traffic {
 };
 
 int mrc_traffic_add(struct mrc_sim *sim, const struct mrc_sim_flow_config *config);
-/* Creates and connects all QPs, and schedules the first writes. */
+/* Creates and connects all QPs, one after the other, which takes time when they are probed. */
+void mrc_traffic_connect(struct mrc_sim *sim);
+/* Schedules the first writes. */
 void mrc_traffic_start(struct mrc_sim *sim);
 void mrc_traffic_free(struct mrc_sim *sim);
 
@@ -55,6 +58,9 @@ void mrc_traffic_on_completion(struct mrc_sim *sim, const struct mrc_wc *wc);
 /* A packet for this QP brought payload that it has already, and no fault duplicated it. */
 void mrc_traffic_on_repeated(struct mrc_sim *sim, uint32_t qpn);
 void mrc_traffic_on_event(struct mrc_sim *sim, const struct mrc_event *event);
+
+/* Whether the controller denies this EV of the flow until its `paths_until_ns`. */
+bool mrc_traffic_is_denied(const struct mrc_sim_flow *flow, const struct mrc_ev_attr *ev);
 
 /* QP number of a flow's sender (end 0) or receiver (end 1). */
 uint32_t mrc_traffic_qpn(uint32_t flow, uint32_t end);

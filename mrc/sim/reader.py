@@ -155,6 +155,7 @@ def _transport(table: Table) -> Transport:
         spray=table.integer("spray", 0, 64, 1),
         evs_per_plane=table.integer("evs_per_plane", 0, native.MAX_T1, 0),
         ev_active_per_plane=table.integer("ev_active_per_plane", 0, native.MAX_T1, 0),
+        probed=table.boolean("probed", True),
         timeout=table.integer("timeout", 1, 24, 16),
         retry_linear=table.integer("retry_linear", 0, 7, 7),
         retry_exp=table.integer("retry_exp", 0, 25, 6),

@@ -94,6 +94,7 @@ def reference_of(scenario: Scenario) -> Scenario:
 def _config(scenario: Scenario, flows: list[Flow], seed: int) -> dict[str, int]:
     topology, transport = asdict(scenario.topology), asdict(scenario.transport)
     kind = transport.pop("kind")
+    transport["probed"] = int(scenario.transport.probed)
     hashed = scenario.topology.routing if kind == "mrc" else "ecmp"
     topology["routing"] = native.ROUTING[hashed]
     topology["ecn_last_hop"] = int(scenario.topology.ecn_last_hop)

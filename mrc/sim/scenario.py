@@ -76,6 +76,7 @@ class Transport:
     spray: int
     evs_per_plane: int  # 0: all paths
     ev_active_per_plane: int  # of these, in rotation; 0: all
+    probed: bool  # whether QPs have probed every EV before they send, as a connect does
     timeout: int
     retry_linear: int
     retry_exp: int

@@ -347,6 +347,93 @@ static void test_incast__trims_at_the_last_hop(void) {
   mrc_sim_destroy(sim);
 }
 
+/* ---- QPs that have probed their paths before the first write ---- */
+
+/* The time of a flow of 64 KiB over 8 paths of 9.5 us, nothing else being under way. */
+static uint64_t short_flow_ns(uint32_t probed) {
+  mrc_sim *sim = open_sim(.t1 = 8, .host_delay_ns = 1000, .fabric_delay_ns = 1000, .wake_ns = 0,
+                          .cc = MRC_CC_NSCC, .cc_base_rtt_ns = 9500, .noise_ns = 2000,
+                          .sack_threshold_bytes = 16384, .probed = probed);
+  CHECK_EQ(add_flow(sim, .bytes = 65536), 0);
+  CHECK_EQ(mrc_sim_run(sim, 500 * MS), 1);
+  CHECK_EQ(info_of(sim, 0).first_ns, 0);
+  const uint64_t done_ns = info_of(sim, 0).last_ns;
+  CHECK_EQ(stats_of(sim).now_ns, done_ns);
+  mrc_sim_destroy(sim);
+  return done_ns;
+}
+
+static void test_probed__a_short_flow_takes_the_ideal_time(void) {
+  const uint64_t ideal_ns = 9500 + 15 * 4266 * 8 / 100; /* one round trip, 15 packets more */
+  CHECK(short_flow_ns(1) < ideal_ns * 103 / 100);
+  CHECK(short_flow_ns(0) > ideal_ns * 140 / 100); /* a packet a path, and then the rest */
+}
+
+/* Round trips are known: a way longer than the local timeout sends nothing twice. */
+static void test_probed__long_and_slow_ways(void) {
+  const struct mrc_sim_fault rows[] = {
+      {.target = MRC_SIM_ALL, .kind = MRC_SIM_DELAY, .a = 31250000},          /* 250 ms and back */
+      {.target = MRC_SIM_PLANE, .plane = 2, .kind = MRC_SIM_RATE, .a = GBIT}, /* of 100 */
+  };
+  for (int i = 0; i < (int)(sizeof rows / sizeof *rows); i++) {
+    CHECK_ROW(i);
+    mrc_sim *sim =
+        open_sim(.planes = 4, .timeout = 16, .cc = MRC_CC_DELAY, .noise_ns = 2000, .probed = 1);
+    CHECK_EQ(mrc_sim_set_links(sim, &rows[i]), 0);
+    CHECK_EQ(add_flow(sim, .bytes = 1 << 18, .writes = 4), 0);
+    CHECK_EQ(mrc_sim_run(sim, 30000 * MS), 1);
+    const struct mrc_sim_flow_info info = info_of(sim, 0);
+    CHECK_EQ(info.packets_retransmitted, 0);
+    CHECK_EQ(info.packets_lost, 0);
+    CHECK_EQ(stats_of(sim).writes_done, 4);
+    mrc_sim_destroy(sim);
+  }
+}
+
+/* What ails the fabric from the start is found before the first write; what comes later has its
+   time, and so has what is measured. */
+static void test_probed__time_begins_after_the_probes(void) {
+  mrc_sim *sim = open_sim(.planes = 2, .sample_ns = 100 * US, .probed = 1);
+  CHECK_EQ(add_fault(sim, .target = MRC_SIM_T1, .index = 1, .kind = MRC_SIM_SILENT), 0);
+  CHECK_EQ(add_fault(sim, .target = MRC_SIM_ALL, .kind = MRC_SIM_RATE, .a = GBIT, .at_ns = 200 * US,
+                     .until_ns = 300 * US),
+           0);
+  CHECK_EQ(add_flow(sim, .bytes = 1 << 20, .writes = 8), 0);
+  CHECK_EQ(mrc_sim_run(sim, 350 * US), 0);
+  CHECK_EQ(stats_of(sim).now_ns, 350 * US);
+  CHECK_EQ(info_of(sim, 0).packets_lost, 0);
+  struct mrc_sim_event events[4] = {0};
+  CHECK_EQ(mrc_sim_events(sim, events, 4), 2); /* of either end */
+  CHECK(events[0].plane == 1 && events[0].path == 1 && events[0].now_ns == 0);
+  CHECK_EQ(events[0].status, MRC_EV_ASSUMED_BAD);
+  struct mrc_sim_sample samples[4] = {0};
+  CHECK_EQ(mrc_sim_samples(sim, samples, 4), 3);
+  CHECK_EQ(samples[0].now_ns, 100 * US);
+  const uint64_t before = samples[1].bytes_received - samples[0].bytes_received;
+  CHECK(before > 2000000 && before < 2500000);
+  CHECK(samples[2].bytes_received - samples[1].bytes_received < before / 10);
+  CHECK_EQ(mrc_sim_run(sim, 500 * MS), 1);
+  mrc_sim_destroy(sim);
+}
+
+/* A path that the controller denies is not probed, and not lost. */
+static void test_probed__denied_paths_stay_denied(void) {
+  mrc_sim *sim = open_sim(.t1 = 4, .probed = 1);
+  CHECK_EQ(add_fault(sim, .target = MRC_SIM_T1, .index = 3, .kind = MRC_SIM_SILENT), 0);
+  CHECK_EQ(add_flow(sim, .paths = 0x1, .paths_until_ns = 1 * MS, .bytes = 1 << 20, .writes = 200),
+           0);
+  CHECK_EQ(mrc_sim_run(sim, 1 * MS - 1), 0);
+  CHECK_EQ(stats_of(sim).lost, 0);
+  struct mrc_sim_event events[8];
+  const int n_events = mrc_sim_events(sim, events, 8);
+  CHECK_EQ(n_events, 6); /* three paths of either end */
+  for (int i = 0; i < n_events; i++)
+    CHECK_EQ(events[i].status, MRC_EV_DENIED);
+  CHECK_EQ(mrc_sim_run(sim, 2 * MS), 0);
+  CHECK(stats_of(sim).lost > 0);
+  mrc_sim_destroy(sim);
+}
+
 CHECK_MAIN(RUN(test_create__refuses_nonsense), RUN(test_add__refuses_nonsense),
            RUN(test_run__contents), RUN(test_run__same_seed_same_trace),
            RUN(test_run__faults_have_their_time), RUN(test_run__rates_take_turns),
@@ -357,4 +444,7 @@ CHECK_MAIN(RUN(test_create__refuses_nonsense), RUN(test_add__refuses_nonsense),
            RUN(test_run__patience_follows_the_noise_of_hosts),
            RUN(test_traffic__after_another_flow), RUN(test_traffic__begins_after_what_it_waits_for),
            RUN(test_traffic__open_loop_keeps_its_mean), RUN(test_traffic__keeps_to_its_paths),
-           RUN(test_traffic__other_paths_later), RUN(test_incast__trims_at_the_last_hop))
+           RUN(test_traffic__other_paths_later), RUN(test_incast__trims_at_the_last_hop),
+           RUN(test_probed__a_short_flow_takes_the_ideal_time),
+           RUN(test_probed__long_and_slow_ways), RUN(test_probed__time_begins_after_the_probes),
+           RUN(test_probed__denied_paths_stay_denied))

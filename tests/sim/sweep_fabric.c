@@ -64,10 +64,12 @@ static void draw_transport(struct mrc_prng *prng, struct mrc_sim_config *config,
   config->noise_ns = (uint32_t)PICK(prng, 1000, 2000, 50000, 500000);
 }
 
-/* Hosts that run late, by no more than their engines are told, and where marks are made. */
+/* Hosts that run late, by no more than their engines are told, and where marks are made; whether
+   QPs have probed their paths. */
 static void draw_hosts(struct mrc_prng *prng, struct mrc_sim_config *config) {
   if (one_in(prng, 4)) config->wake_noise_ns = below(prng, config->noise_ns);
   config->ecn_last_hop = one_in(prng, 4);
+  config->probed = one_in(prng, 2);
 }
 
 /* Planes that are slower than others, or longer, for good. */
@@ -149,9 +151,10 @@ static void tell(const struct mrc_sim_config *c) {
          c->sndbuf_bytes, c->wake_ns, c->wake_noise_ns);
   printf(
       "  EVs %u, active %u%s, MTU %u, MPR %u, spray %u, timeout %u, cc %u, SACK %u B %u ns,"
-      " noise %u\n",
+      " noise %u%s\n",
       c->evs_per_plane, c->ev_active_per_plane, c->single_path ? ", one path" : "", c->path_mtu,
-      c->mpr, c->spray, c->timeout, c->cc, c->sack_threshold_bytes, c->sack_delay_ns, c->noise_ns);
+      c->mpr, c->spray, c->timeout, c->cc, c->sack_threshold_bytes, c->sack_delay_ns, c->noise_ns,
+      c->probed ? ", probed" : "");
 }
 
 /* ---- what happens ---- */
