@@ -36,10 +36,11 @@ COUNTERS: Mapping[str, tuple[str, str]] = {
     "LOST_BY_TIME": ("lost_by_time_packets", "Packets lost by time on their plane."),
     "LOST_BY_NACK": ("lost_by_nack_packets", "Packets lost by NACK."),
     "LOST_BY_SILENCE": ("lost_by_silence_packets", "Packets lost with a silent plane."),
-    "REINJECTED": (
-        "reinjected_packets", "Packets sent again elsewhere because all others waited for them."
-    ),
     "LOST_BY_TIMEOUT": ("lost_by_timeout_packets", "Packets lost by the local timeout."),
+    "REINJECTED": (
+        "reinjected_packets",
+        "Packets sent again elsewhere because all others waited for them.",
+    ),
     "LOST_TO_CONGESTION": (
         "lost_to_congestion_packets",
         "Losses taken for overflow, not for a failed path.",
