@@ -13,7 +13,7 @@ enum {
   GROWTH = 16,           /* a calm window grows by this part of itself in a round, */
   MOST_DOUBLINGS = 2,    /* which doubles so often */
   LONG_WAY_PART = 16,    /* of the base RTT is the target on long ways */
-  HELD_GROWTH = 32,      /* beside others, whatever the delay, by this part of itself in a round */
+  HELD_GROWTH = 16,      /* beside others, whatever the delay, by this part of itself in a round */
   DRAIN_EVERY_RTTS = 32, /* a drain costs about two round trips */
 };
 
@@ -218,7 +218,7 @@ static void on_ack(struct mrc_cc *cc, const struct mrc_cc_ack *ack, uint64_t now
 static void on_refused(struct mrc_cc *cc, uint64_t inflight_bytes) {
   if (!cc->delay.slow_start) return;
   cc->delay.slow_start = false;
-  cc->cwnd_bytes = mrc_cc_clamp(cc, inflight_bytes);
+  cc->cwnd_bytes = mrc_cc_clamp(cc, mrc_max_u64(inflight_bytes, 4ull * cc->mtu_bytes));
 }
 
 /* Overflow costs a part of the window, once a round; a failed path says nothing about the rate. */

@@ -4,6 +4,7 @@
 #include "requester.h"
 
 #define MAX_REINJECTIONS 3 /* of one packet */
+#define DOUBT_ROUNDS 2     /* answers long before a plane that owes some is silent */
 
 void mrc_loss_report_ev(struct mrc_engine *engine, struct mrc_qp *qp, uint16_t index,
                         enum mrc_event_reason reason) {
@@ -167,7 +168,8 @@ static bool lost_by_time(const struct mrc_qp *qp, uint32_t index, const struct m
   return plane->rack_ns > oldest->sent_ns + spread_ns;
 }
 
-/* Whether other planes delivered what was sent clearly later, while this one delivered nothing. */
+/* Whether other planes delivered what was sent clearly later, and this one delivered nothing in all
+   that time. One that goes on delivering is slow, and not silent. */
 static bool lost_by_silence(const struct mrc_qp *qp, uint32_t index,
                             const struct mrc_txslot *oldest, uint64_t now_ns) {
   const struct mrc_plane *plane = &qp->planes[index];
@@ -179,8 +181,11 @@ static bool lost_by_silence(const struct mrc_qp *qp, uint32_t index,
   if (!known) /* it may be much longer than the others, but the local timeout was chosen for it */
     patience_ns = mrc_max_u64(
         patience_ns, mrc_min_u64(MRC_LOSS_SKEW * overdue_ns, (1024ull << qp->attr.timeout) / 4));
-  for (uint32_t planes = qp->evset.plane_mask & ~(1u << index); planes != 0; planes &= planes - 1)
-    if (qp->planes[__builtin_ctz(planes)].rack_ns > since_ns + patience_ns) return true;
+  for (uint32_t planes = qp->evset.plane_mask & ~(1u << index); planes != 0; planes &= planes - 1) {
+    const struct mrc_plane *other = &qp->planes[__builtin_ctz(planes)];
+    const bool later = other->rack_ns > since_ns + patience_ns;
+    if (later && other->heard_ns > plane->heard_ns + patience_ns) return true;
+  }
   return false;
 }
 
@@ -243,11 +248,25 @@ void mrc_loss_resume_plane(struct mrc_engine *engine, struct mrc_qp *qp, uint32_
   mrc_qp_touch(engine, qp);
 }
 
+/* Whether a plane from which packets were taken away has not been heard since, for a few times as
+   long as its answers take, while others were. */
+static bool stays_silent(const struct mrc_qp *qp, uint32_t index) {
+  const struct mrc_plane *plane = &qp->planes[index];
+  if (plane->doubted_ns == 0 || plane->suspended) return false;
+  const uint64_t floor_ns = mrc_floor_ns(MRC_LOSS_SILENCE_FLOOR_NS, qp->noise_ns);
+  const uint64_t patience_ns = DOUBT_ROUNDS * mrc_rtt_overdue_ns(&plane->rtt, floor_ns);
+  for (uint32_t planes = qp->evset.plane_mask & ~(1u << index); planes != 0; planes &= planes - 1)
+    if (qp->planes[__builtin_ctz(planes)].heard_ns > plane->doubted_ns + patience_ns) return true;
+  return false;
+}
+
 static void detect_plane(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t index,
                          uint64_t now_ns) {
   struct mrc_plane *plane = &qp->planes[index];
   const struct mrc_txwin *win = &qp->req.win;
   const struct mrc_txlist *list = &win->lists[index];
+  if (stays_silent(qp, index))
+    mrc_loss_suspend_plane(engine, qp, index, MRC_REASON_SILENCE, now_ns);
   while (list->oldest != MRC_TX_NONE) {
     const struct mrc_txslot *oldest = &win->slots[list->oldest];
     if (lost_by_time(qp, index, oldest, now_ns)) {
@@ -292,9 +311,11 @@ static uint64_t reinject_ns(const struct mrc_engine *engine, const struct mrc_qp
 }
 
 /* Sends the oldest burst again elsewhere. */
-static void reinject(struct mrc_engine *engine, struct mrc_qp *qp) {
+static void reinject(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns) {
   struct mrc_txwin *win = &qp->req.win;
   const struct mrc_txslot oldest = *mrc_txwin_slot(win, win->una_psn);
+  struct mrc_plane *plane = &qp->planes[oldest.plane];
+  if (plane->doubted_ns == 0) plane->doubted_ns = now_ns;
   for (uint32_t psn = win->una_psn; mrc_txwin_holds(win, psn); psn = mrc_psn_add(psn, 1)) {
     struct mrc_txslot *slot = mrc_txwin_slot(win, psn);
     if (slot->state != MRC_TX_INFLIGHT || slot->ev != oldest.ev || slot->sent_ns != oldest.sent_ns)
@@ -324,7 +345,7 @@ static void detect(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns
   for (uint32_t planes = qp->evset.plane_mask; planes != 0; planes &= planes - 1)
     detect_plane(engine, qp, (uint32_t)__builtin_ctz(planes), now_ns);
   relieve_window(engine, qp, now_ns);
-  if (now_ns >= reinject_ns(engine, qp)) reinject(engine, qp);
+  if (now_ns >= reinject_ns(engine, qp)) reinject(engine, qp, now_ns);
 }
 
 /* The local timeout: fixed for the linear tries, then doubling. */

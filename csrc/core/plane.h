@@ -33,13 +33,14 @@ struct mrc_plane {
   uint64_t unasked_bytes;     /* sent since the last packet that asked for a SACK */
   uint64_t rack_ns;           /* newest send time among what was acknowledged on this plane */
   uint64_t heard_ns;          /* when something sent on this plane was last acknowledged */
-  struct mrc_guard reorder;   /* grows when what was lost by order had arrived */
-  struct mrc_guard spread;    /* by which its paths differ more than expected; grows likewise */
-  uint16_t reverse_ev;        /* that answered a probe last, or MRC_EV_NONE; see reverse.h */
-  uint8_t reverse_failures;   /* of such probes, in a row */
-  uint8_t strikes;            /* bursts in a row found lost by silence; ends when it is heard */
-  bool suspended;             /* silent: nothing is sent but probes */
-  bool peer_down;             /* the peer reported its port down */
+  uint64_t doubted_ns; /* since when it owes answers to what was sent again elsewhere; 0: none */
+  struct mrc_guard reorder; /* grows when what was lost by order had arrived */
+  struct mrc_guard spread;  /* by which its paths differ more than expected; grows likewise */
+  uint16_t reverse_ev;      /* that answered a probe last, or MRC_EV_NONE; see reverse.h */
+  uint8_t reverse_failures; /* of such probes, in a row */
+  uint8_t strikes;          /* bursts in a row found lost by silence; ends when it is heard */
+  bool suspended;           /* silent: nothing is sent but probes */
+  bool peer_down;           /* the peer reported its port down */
 };
 
 /* The planes that answer about as soon as the quickest, as they were last compared. */

@@ -173,6 +173,7 @@ static bool is_evidence(const struct mrc_qp *qp, const struct mrc_txslot *slot, 
 static void on_delivered(struct mrc_plane *plane, uint64_t sent_ns, uint64_t now_ns) {
   plane->rack_ns = mrc_max_u64(plane->rack_ns, sent_ns);
   plane->heard_ns = now_ns;
+  plane->doubted_ns = 0;
   plane->strikes = 0;
 }
 

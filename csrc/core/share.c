@@ -86,24 +86,25 @@ static void compare(struct mrc_engine *engine, struct mrc_peer *peer) {
   }
 }
 
-/* The base round trip of the longest plane; 0: not known. */
-static uint64_t longest_rtt_ns(const struct mrc_qp *qp) {
-  uint64_t longest_ns = 0;
+/* The base round trip of the shortest plane; UINT64_MAX: not known. That of a slow plane may be
+   what its packets take on the wire. */
+static uint64_t shortest_rtt_ns(const struct mrc_qp *qp) {
+  uint64_t shortest_ns = UINT64_MAX;
   for (uint32_t rest = qp->evset.plane_mask; rest != 0; rest &= rest - 1) {
     const struct mrc_plane *plane = &qp->planes[__builtin_ctz(rest)];
-    if (!plane->suspended) longest_ns = mrc_max_u64(longest_ns, plane->rtt.base_ns);
+    if (!plane->suspended && plane->rtt.base_ns != 0)
+      shortest_ns = mrc_min_u64(shortest_ns, plane->rtt.base_ns);
   }
-  return longest_ns;
+  return shortest_ns;
 }
 
 static void begin_period(struct mrc_peer *peer, uint32_t noise_ns, uint64_t now_ns) {
-  uint64_t rtt_ns = UINT64_MAX; /* of the QP that found the queues shortest */
+  uint64_t rtt_ns = UINT64_MAX;
   for (struct mrc_qp *qp = peer->qps; qp != NULL; qp = qp->peer_next) {
     qp->req.share = (struct mrc_share_sum){0};
     for (uint32_t rest = qp->evset.plane_mask; rest != 0; rest &= rest - 1)
       qp->planes[__builtin_ctz(rest)].share_acked_bytes = 0;
-    const uint64_t longest_ns = longest_rtt_ns(qp);
-    if (longest_ns != 0) rtt_ns = mrc_min_u64(rtt_ns, longest_ns);
+    rtt_ns = mrc_min_u64(rtt_ns, shortest_rtt_ns(qp));
   }
   uint64_t period_ns = mrc_floor_ns(MRC_SHARE_PERIOD_NS, noise_ns);
   if (rtt_ns != UINT64_MAX) period_ns = mrc_max_u64(period_ns, MRC_SHARE_ROUNDS * rtt_ns);

@@ -12,7 +12,7 @@ struct mrc_qp;
 
 /* Choices of ours. */
 #define MRC_SHARE_PERIOD_NS 200000000ull /* scaled by the noise of the hosts */
-#define MRC_SHARE_ROUNDS 8        /* base round trips of the longest plane in a period, at least */
+#define MRC_SHARE_ROUNDS 8        /* base round trips of the shortest plane in a period, at least */
 #define MRC_SHARE_MIN_PACKETS 64  /* full packets in a period, as a mean of the planes */
 #define MRC_SHARE_SLOW_PERCENT 50 /* below, a plane is slow */
 #define MRC_SHARE_FAIR_PERCENT 75 /* above, it no longer is */

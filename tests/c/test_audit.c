@@ -41,7 +41,7 @@ static struct mrc_wire data(struct ends *ends, uint32_t psn) {
 static void send_data(struct ends *ends, uint32_t psn, bool rtx) {
   struct mrc_wire wire = data(ends, psn);
   wire.rtx = rtx;
-  mrc_audit_data_sent(&ends->requester, &wire, 1, ~0u);
+  mrc_audit_data_sent(&ends->requester, &wire, 1, 1, ~0u);
 }
 
 static void place(struct ends *ends, uint32_t psn) {

@@ -36,7 +36,11 @@ static void test_init__bounds(void) {
   struct mrc_cc cc;
   init(&cc, MRC_CC_DELAY, MAX_BYTES);
   CHECK_EQ(cc.cwnd_bytes, MRC_CC_INITIAL_BYTES);
-  CHECK_EQ(cc.min_bytes, 4 * MTU);
+  CHECK_EQ(cc.min_bytes, 2 * MTU);
+  const struct mrc_cc_config one_of_four = {
+      .kind = MRC_CC_DELAY, .mtu_bytes = MTU, .max_bytes = MAX_BYTES, .planes = 1, .windows = 4};
+  CHECK_EQ(mrc_cc_init(&cc, &one_of_four), 0);
+  CHECK_EQ(cc.cwnd_bytes, MRC_CC_INITIAL_BYTES / 4);
   init(&cc, MRC_CC_DELAY, 2 * MTU); /* the PSN window is smaller */
   CHECK_EQ(cc.cwnd_bytes, 2 * MTU);
 }
@@ -85,15 +89,95 @@ static void test_on_ack__settles_near_the_target(void) {
   }
 }
 
-static void test_on_ack__the_most_loaded_plane_counts(void) {
+/* The window has a round trip of 100 ms and a queue of 40 ms: it becomes what the way holds and a
+   queue of the target, not half. */
+static void test_on_ack__a_long_way_keeps_what_it_holds(void) {
+  enum { LONG_RTT = 100 * MS };
   struct mrc_cc cc;
   uint64_t now_ns = 0;
-  const uint64_t delays_ns[] = {0, 2 * MRC_CC_TARGET_DELAY_NS, 0};
   init(&cc, MRC_CC_DELAY, MAX_BYTES);
   cc.delay.slow_start = false;
-  for (int i = 0; i < 4; i++)
-    full_round(&cc, 3, delays_ns, &now_ns);
-  CHECK(cc.cwnd_bytes < MRC_CC_INITIAL_BYTES);
+  cc.cwnd_bytes = 14 << 20;
+  for (int i = 0; i < 2; i++) {
+    now_ns += 300 * MS;
+    mrc_cc_on_ack(&cc,
+                  &(struct mrc_cc_ack){.bytes = MTU,
+                                       .inflight_bytes = cc.cwnd_bytes,
+                                       .rtt_ns = LONG_RTT + 40 * MS,
+                                       .base_rtt_ns = LONG_RTT,
+                                       .smooth_rtt_ns = LONG_RTT + 40 * MS},
+                  now_ns);
+    if (i == 0) CHECK(cc.cwnd_bytes > 10 << 20 && cc.cwnd_bytes < 11 << 20);
+  }
+}
+
+/* One round trip of n samples of these delays, in turn, while the window is the limit. */
+static void sampled_round(struct mrc_cc *cc, uint64_t base_ns, const uint64_t *delays_ns, int n,
+                          uint64_t *now_ns) {
+  const uint64_t cwnd = cc->cwnd_bytes;
+  for (int i = 0; i < n; i++) {
+    *now_ns += base_ns / (uint64_t)n + 1;
+    mrc_cc_on_ack(cc,
+                  &(struct mrc_cc_ack){.bytes = cwnd / (uint64_t)n,
+                                       .inflight_bytes = cwnd,
+                                       .rtt_ns = base_ns + delays_ns[i],
+                                       .base_rtt_ns = base_ns,
+                                       .smooth_rtt_ns = base_ns},
+                  *now_ns);
+  }
+}
+
+/* Jitter of 5 ms is no queue, as long as some packet meets none; a queue that all meet is one. */
+static void test_slow_start__jitter_does_not_end_it(void) {
+  static const uint64_t jitter_ns[] = {5 * MS, 4 * MS, 0, 5 * MS, 3 * MS, 5 * MS, 2 * MS, 5 * MS};
+  static const uint64_t queue_ns[] = {9 * MS, 9 * MS, 9 * MS, 9 * MS,
+                                      9 * MS, 9 * MS, 9 * MS, 9 * MS};
+  struct mrc_cc cc;
+  uint64_t now_ns = 0;
+  init(&cc, MRC_CC_DELAY, MAX_BYTES);
+  for (int i = 0; i < 5; i++)
+    sampled_round(&cc, 25 * MS, jitter_ns, 8, &now_ns);
+  CHECK(cc.delay.slow_start);
+  CHECK(cc.cwnd_bytes >= 16 * MRC_CC_INITIAL_BYTES);
+  for (int i = 0; i < 3; i++)
+    sampled_round(&cc, 25 * MS, queue_ns, 8, &now_ns);
+  CHECK(!cc.delay.slow_start);
+}
+
+/* A way of 62.5 bytes a microsecond that becomes 10 ms longer: the delay stays whatever the window
+   does, so that it is found to be the way's, and the window fills the longer way. */
+static void test_drain__finds_a_longer_way(void) {
+  struct mrc_cc cc;
+  uint64_t now_ns = 0, base_ns = 5 * MS;
+  init(&cc, MRC_CC_DELAY, MAX_BYTES);
+  for (int round = 0; round < 200; round++) {
+    const uint64_t way_ns = round < 60 ? 5 * MS : 15 * MS;
+    const uint64_t serve_ns = cc.cwnd_bytes * 16;
+    const uint64_t rtt_ns = mrc_max_u64(serve_ns, way_ns);
+    const uint64_t delays_ns[] = {rtt_ns - base_ns, rtt_ns - base_ns};
+    sampled_round(&cc, base_ns, delays_ns, 2, &now_ns);
+    now_ns += rtt_ns - base_ns;
+    const uint64_t found_ns = mrc_cc_take_base(&cc);
+    CHECK(found_ns == 0 || round >= 60);
+    if (found_ns != 0) base_ns = found_ns;
+  }
+  CHECK_EQ(base_ns, 15 * MS);
+  CHECK(cc.cwnd_bytes * 16 > 14 * MS && cc.cwnd_bytes * 16 < 22 * MS);
+}
+
+/* All planes wait for this one: half of its window, and no growth in this round. */
+static void test_on_loss__late_halves_the_window(void) {
+  static const uint64_t none_ns[] = {0, 0};
+  struct mrc_cc cc;
+  uint64_t now_ns = 0;
+  init(&cc, MRC_CC_DELAY, MAX_BYTES);
+  cc.delay.slow_start = false;
+  sampled_round(&cc, MS, none_ns, 2, &now_ns);
+  const uint64_t before = cc.cwnd_bytes;
+  mrc_cc_on_loss(&cc, &(struct mrc_cc_loss){.cause = MRC_CC_LOSS_LATE, .bytes = MTU}, now_ns);
+  CHECK_EQ(cc.cwnd_bytes, before / 2);
+  mrc_cc_on_loss(&cc, &(struct mrc_cc_loss){.cause = MRC_CC_LOSS_LATE, .bytes = MTU}, now_ns);
+  CHECK_EQ(cc.cwnd_bytes, before / 2); /* once a round */
 }
 
 static void test_on_loss__overflow_pays_once_a_round(void) {
@@ -126,9 +210,9 @@ static void test_on_timeout__starts_again_from_the_least(void) {
   const uint64_t delay_ns = 0;
   init(&cc, MRC_CC_DELAY, MAX_BYTES);
   mrc_cc_on_timeout(&cc);
-  CHECK_EQ(cc.cwnd_bytes, 4 * MTU);
+  CHECK_EQ(cc.cwnd_bytes, 2 * MTU);
   full_round(&cc, 1, &delay_ns, &now_ns);
-  CHECK_EQ(cc.cwnd_bytes, 8 * MTU);
+  CHECK_EQ(cc.cwnd_bytes, 4 * MTU);
 }
 
 static void test_on_spurious_timeout__gives_the_window_back(void) {
@@ -179,8 +263,9 @@ static void test_asks_for_sack__some_times_a_window(void) {
 CHECK_MAIN(RUN(test_init__bounds), RUN(test_on_ack__slow_start_doubles_while_the_queue_is_empty),
            RUN(test_on_ack__does_not_grow_what_is_not_used),
            RUN(test_on_ack__settles_near_the_target),
-           RUN(test_on_ack__the_most_loaded_plane_counts),
-           RUN(test_on_loss__overflow_pays_once_a_round),
+           RUN(test_on_ack__a_long_way_keeps_what_it_holds),
+           RUN(test_slow_start__jitter_does_not_end_it), RUN(test_drain__finds_a_longer_way),
+           RUN(test_on_loss__late_halves_the_window), RUN(test_on_loss__overflow_pays_once_a_round),
            RUN(test_on_loss__a_failed_path_costs_no_window),
            RUN(test_on_timeout__starts_again_from_the_least),
            RUN(test_on_spurious_timeout__gives_the_window_back),

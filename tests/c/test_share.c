@@ -234,7 +234,7 @@ static void test_event__a_suspended_plane_starts_afresh(void) {
   CHECK_EQ(plane_of(p, end, 2).share_percent, 100);
   CHECK_EQ(n_share(p, MRC_PAIR_ANY), 1);
   mrc_pair_silence(p, 2, false);
-  write_for(p, end, MESSAGE, 8, 1500 * MS);
+  write_for(p, end, MESSAGE, 8, 2500 * MS);
   CHECK_EQ(plane_of(p, end, 2).slow, 1);
   CHECK_EQ(n_share(p, 0), 2);
   CHECK_EQ(n_share(p, 1), 0);
