@@ -267,6 +267,25 @@ bool mrc_evset_on_skip(struct mrc_evset *set, uint16_t index, uint64_t sent_ns, 
   return was_good;
 }
 
+bool mrc_evset_can_avoid(const struct mrc_evset *set, uint16_t index, uint64_t sent_ns) {
+  const struct mrc_ev *ev = &set->evs[index];
+  const struct mrc_ev_plane *plane = &set->planes[ev->port - 1];
+  return ev->place < plane->n_active && sent_ns > ev->steered_ns &&
+         ev->skip_level < MRC_EV_MAX_SKIP_LEVEL &&
+         (ev->skip_level > 0 || plane->n_skip < plane->n_active / 2);
+}
+
+bool mrc_evset_on_late(struct mrc_evset *set, uint16_t index, uint64_t now_ns) {
+  struct mrc_ev *ev = &set->evs[index];
+  const bool was_good = ev->state == MRC_EV_GOOD;
+  set_skip_level(set, ev, (uint8_t)(ev->skip_level + 1));
+  set_skip(ev);
+  ev->steered_ns = now_ns;
+  ev->proven = false;
+  set_trial(set, ev, true);
+  return was_good;
+}
+
 void mrc_evset_on_clear(struct mrc_evset *set, uint16_t index, uint64_t sent_ns, uint64_t now_ns) {
   struct mrc_ev *ev = &set->evs[index];
   if (ev->marked > 0) set_marked(set, ev, ev->marked - (ev->marked + 15u) / 16u);

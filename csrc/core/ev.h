@@ -28,6 +28,8 @@ struct mrc_ev {
   struct mrc_probation probation; /* while ASSUMED_BAD */
   uint64_t bad_since_ns;          /* when it last went ASSUMED_BAD */
   uint64_t steered_ns;            /* when the skip level last changed */
+  uint64_t rack_ns;               /* newest send time among what was acknowledged on it */
+  uint64_t heard_rack_ns;         /* rack_ns of its plane when it was last heard */
   uint64_t packets;               /* data packets that the kernel took */
   uint64_t bytes;                 /* their payload */
   uint32_t value;                 /* source port and flow label */
@@ -40,14 +42,14 @@ struct mrc_ev {
   uint8_t port;
   uint8_t tx_index;
   uint8_t state;      /* enum mrc_ev_state */
-  uint8_t skip_level; /* marked more than others: takes one turn in 1 << skip_level */
+  uint8_t skip_level; /* fuller than others: takes one turn in 1 << skip_level */
   uint8_t skip_turns; /* to sit out yet, while SKIP */
   uint8_t marked : 6; /* how often answers told of marks lately, of MRC_EV_ALWAYS_MARKED */
-  bool proven : 1;    /* has delivered something, or answered a probe */
-  bool on_trial : 1;  /* in the rotation, not proven, and its first burst is under way */
+  bool proven : 1;    /* has delivered something, or answered a probe, since it was late */
+  bool on_trial : 1;  /* in the rotation, not proven, and a burst is under way */
 };
 
-_Static_assert(sizeof(struct mrc_ev) == 80, "with hundreds of EVs much of the memory of a QP");
+_Static_assert(sizeof(struct mrc_ev) == 96, "with hundreds of EVs much of the memory of a QP");
 
 /* The EVs of one plane: order[0 .. n_active) rotate, order[n_active .. n) are backups or bad. */
 struct mrc_ev_plane {
@@ -106,14 +108,25 @@ uint16_t mrc_evset_any(struct mrc_evset *set, uint32_t plane);
 /* A burst leaves on this EV; then something of it arrived, or it did not. */
 void mrc_evset_on_burst(struct mrc_evset *set, uint16_t ev);
 void mrc_evset_prove(struct mrc_evset *set, uint16_t ev);
-static inline void mrc_evset_on_delivered(struct mrc_evset *set, uint16_t ev) {
-  if (!set->evs[ev].proven) mrc_evset_prove(set, ev); /* asked for every packet acknowledged */
+/* `sent_ns`: when that left, 0 when it does not keep to the order of data; `rack_ns`: of the plane.
+ */
+static inline void mrc_evset_on_delivered(struct mrc_evset *set, uint16_t index, uint64_t sent_ns,
+                                          uint64_t rack_ns) {
+  struct mrc_ev *ev = &set->evs[index];
+  if (!ev->proven) mrc_evset_prove(set, index); /* asked for every packet acknowledged */
+  if (sent_ns > ev->rack_ns) ev->rack_ns = sent_ns;
+  ev->heard_rack_ns = rack_ns;
 }
 void mrc_evset_on_missed(struct mrc_evset *set, uint16_t ev);
 /* The network marked or trimmed a packet that left at `sent_ns` on this EV (0: not known when). */
 bool mrc_evset_on_skip(struct mrc_evset *set, uint16_t ev, uint64_t sent_ns, uint64_t now_ns);
 /* A packet that left at `sent_ns` on this EV met no mark. */
 void mrc_evset_on_clear(struct mrc_evset *set, uint16_t ev, uint64_t sent_ns, uint64_t now_ns);
+/* A packet is late, and not lost: its EV sends nothing until something of it arrives, and then
+   takes fewer turns than before. Not for what left before the level last changed, nor where half of
+   the plane's EVs are avoided. */
+bool mrc_evset_can_avoid(const struct mrc_evset *set, uint16_t ev, uint64_t sent_ns);
+bool mrc_evset_on_late(struct mrc_evset *set, uint16_t ev, uint64_t now_ns);
 /* `back`: the EV that is GOOD again in exchange, at the floor, or MRC_EV_NONE. */
 bool mrc_evset_on_loss(struct mrc_evset *set, uint16_t ev, uint16_t *back, uint64_t now_ns);
 bool mrc_evset_on_trust(struct mrc_evset *set, uint16_t ev);

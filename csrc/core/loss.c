@@ -157,15 +157,44 @@ void mrc_loss_on_holes(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t ba
    answers are late all together, and nothing is lost. What is missing is then missing beside things
    that were sent a good while later and did arrive. */
 
-/* Whether something sent clearly later on the same plane arrived. */
-static bool lost_by_time(const struct mrc_qp *qp, uint32_t index, const struct mrc_txslot *oldest,
-                         uint64_t now_ns) {
-  const struct mrc_plane *plane = &qp->planes[index];
+/* By how much the ways of one plane may differ. */
+static uint64_t spread_ns(const struct mrc_qp *qp, const struct mrc_plane *plane, uint64_t now_ns) {
   const uint64_t floor_ns = mrc_floor_ns(MRC_LOSS_REORDER_FLOOR_NS, qp->noise_ns);
-  uint64_t spread_ns = mrc_max_u64(floor_ns, plane->rtt.smooth_ns / 2);
-  spread_ns = mrc_max_u64(spread_ns, 2 * plane->rtt.var_ns);
-  spread_ns += mrc_guard_ns(&plane->spread, now_ns) + mrc_guard_ns(&plane->reorder, now_ns);
-  return plane->rack_ns > oldest->sent_ns + spread_ns;
+  const uint64_t spread = mrc_max_u64(floor_ns, plane->rtt.smooth_ns / 2);
+  return mrc_max_u64(spread, 2 * plane->rtt.var_ns) + mrc_guard_ns(&plane->spread, now_ns) +
+         mrc_guard_ns(&plane->reorder, now_ns);
+}
+
+/* Whether something sent clearly later on the same plane arrived. */
+static bool is_late(const struct mrc_qp *qp, const struct mrc_txslot *slot, uint64_t now_ns) {
+  const struct mrc_plane *plane = &qp->planes[slot->plane];
+  return plane->rack_ns > slot->sent_ns + spread_ns(qp, plane, now_ns);
+}
+
+/* Whether that which is late is lost. Where switches trim it may stand in a queue, however long;
+   but not when something that left clearly later on the same EV arrived, nor when the EV is not
+   heard any more while the others deliver what left its round trip later, and theirs. */
+static bool lost_by_time(const struct mrc_qp *qp, const struct mrc_txslot *late, uint64_t now_ns) {
+  const struct mrc_plane *plane = &qp->planes[late->plane];
+  const struct mrc_ev *ev = &qp->evset.evs[late->ev];
+  const uint64_t spread = spread_ns(qp, plane, now_ns);
+  if (!plane->trims || ev->rack_ns > late->sent_ns + spread) return true;
+  const uint64_t heard_ns = mrc_max_u64(late->sent_ns, ev->heard_rack_ns);
+  return plane->rack_ns > heard_ns + spread + plane->rtt.smooth_ns + ev->rtt_ns;
+}
+
+/* The oldest packet in flight on the plane that is lost by time, or that is late on an EV which is
+   not avoided yet; 0 when there is none. */
+static const struct mrc_txslot *find_missing(const struct mrc_qp *qp, uint32_t plane,
+                                             uint64_t now_ns) {
+  const struct mrc_txwin *win = &qp->req.win;
+  for (uint16_t at = win->lists[plane].oldest; at != MRC_TX_NONE; at = win->slots[at].newer) {
+    const struct mrc_txslot *slot = &win->slots[at];
+    if (!is_late(qp, slot, now_ns)) return NULL;
+    if (lost_by_time(qp, slot, now_ns)) return slot;
+    if (mrc_evset_can_avoid(&qp->evset, slot->ev, slot->sent_ns)) return slot;
+  }
+  return NULL;
 }
 
 /* Whether other planes delivered what was sent clearly later, and this one delivered nothing in all
@@ -189,17 +218,18 @@ static bool lost_by_silence(const struct mrc_qp *qp, uint32_t index,
   return false;
 }
 
-/* Takes the oldest burst in flight on the plane for lost. */
-static void lose_oldest_burst(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t plane,
-                              enum mrc_counter why, uint64_t now_ns) {
-  struct mrc_txwin *win = &qp->req.win;
-  const struct mrc_txlist *list = &win->lists[plane];
-  const struct mrc_txslot *oldest = &win->slots[list->oldest];
-  const uint16_t ev = oldest->ev;
-  const uint64_t sent_ns = oldest->sent_ns;
-  while (list->oldest != MRC_TX_NONE && win->slots[list->oldest].ev == ev &&
-         win->slots[list->oldest].sent_ns == sent_ns)
-    mrc_loss_mark(engine, qp, mrc_txwin_psn_of(win, list->oldest), why, now_ns);
+/* Takes the burst in flight that begins with this packet for lost. */
+static void lose_burst(struct mrc_engine *engine, struct mrc_qp *qp, const struct mrc_txslot *first,
+                       enum mrc_counter why, uint64_t now_ns) {
+  const struct mrc_txwin *win = &qp->req.win;
+  const uint16_t ev = first->ev;
+  const uint64_t sent_ns = first->sent_ns;
+  for (uint16_t at = (uint16_t)(first - win->slots), next;
+       at != MRC_TX_NONE && win->slots[at].ev == ev && win->slots[at].sent_ns == sent_ns;
+       at = next) {
+    next = win->slots[at].newer;
+    mrc_loss_mark(engine, qp, mrc_txwin_psn_of(win, at), why, now_ns);
+  }
 }
 
 void mrc_loss_suspend_plane(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t index,
@@ -269,10 +299,14 @@ static void detect_plane(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t 
     mrc_loss_suspend_plane(engine, qp, index, MRC_REASON_SILENCE, now_ns);
   while (list->oldest != MRC_TX_NONE) {
     const struct mrc_txslot *oldest = &win->slots[list->oldest];
-    if (lost_by_time(qp, index, oldest, now_ns)) {
-      lose_oldest_burst(engine, qp, index, MRC_COUNTER_LOST_BY_TIME, now_ns);
+    const struct mrc_txslot *missing = find_missing(qp, index, now_ns);
+    if (missing != NULL && lost_by_time(qp, missing, now_ns)) {
+      lose_burst(engine, qp, missing, MRC_COUNTER_LOST_BY_TIME, now_ns);
+    } else if (missing != NULL) {
+      if (mrc_evset_on_late(&qp->evset, missing->ev, now_ns))
+        mrc_loss_report_ev(engine, qp, missing->ev, MRC_REASON_LOSS);
     } else if (lost_by_silence(qp, index, oldest, now_ns)) {
-      lose_oldest_burst(engine, qp, index, MRC_COUNTER_LOST_BY_SILENCE, now_ns);
+      lose_burst(engine, qp, oldest, MRC_COUNTER_LOST_BY_SILENCE, now_ns);
       if (++plane->strikes >= MRC_LOSS_STRIKES)
         mrc_loss_suspend_plane(engine, qp, index, MRC_REASON_SILENCE, now_ns);
     } else {
@@ -466,7 +500,7 @@ uint64_t mrc_loss_deadline(const struct mrc_engine *engine, const struct mrc_qp 
     const struct mrc_txwin *win = &qp->req.win;
     if (win->lists[plane].oldest == MRC_TX_NONE) continue;
     const struct mrc_txslot *oldest = &win->slots[win->lists[plane].oldest];
-    if (lost_by_time(qp, plane, oldest, now_ns) || lost_by_silence(qp, plane, oldest, now_ns))
+    if (find_missing(qp, plane, now_ns) != NULL || lost_by_silence(qp, plane, oldest, now_ns))
       return 0;
   }
   const uint64_t next_ns = mrc_min_u64(timeout_deadline_ns(qp), probe_deadline_ns(qp));

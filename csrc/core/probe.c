@@ -332,7 +332,7 @@ static void succeed(struct mrc_engine *engine, struct mrc_ev_probe *probe, bool 
   struct mrc_ev *ev = &qp->evset.evs[ended.ev];
   mrc_trace(engine, MRC_TRACE_EV_PROBE_IN, qp->qpn, ended.id, rtt_ns);
   mrc_rtt_smooth(&ev->rtt_ns, rtt_ns);
-  mrc_evset_on_delivered(&qp->evset, ended.ev);
+  mrc_evset_on_delivered(&qp->evset, ended.ev, 0, qp->planes[ev->port - 1].rack_ns);
   if (qp->state == MRC_QP_RTR) { /* the first data must not be impatient on a long way */
     mrc_rtt_sample(&qp->planes[ev->port - 1].rtt, rtt_ns);
     mrc_rtt_sample(&qp->req.rtt, rtt_ns);

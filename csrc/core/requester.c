@@ -36,7 +36,9 @@ static int start_windows(struct mrc_qp *qp, uint32_t psns) {
                                    .kind = attr->cc,
                                    .profile = attr->cc_profile};
   for (uint32_t rest = qp->evset.plane_mask; rest != 0; rest &= rest - 1) {
-    const int error = mrc_cc_init(&qp->planes[__builtin_ctz(rest)].cc, &cc);
+    struct mrc_plane *plane = &qp->planes[__builtin_ctz(rest)];
+    plane->trims = attr->cc == MRC_CC_NSCC; /* what it is made for */
+    const int error = mrc_cc_init(&plane->cc, &cc);
     if (error != 0) return error;
   }
   return 0;
@@ -191,7 +193,7 @@ static uint32_t acknowledge(struct mrc_engine *engine, struct mrc_qp *qp, uint32
   if (original) mrc_loss_on_spurious(engine, qp, &slot, psn);
   if (evidence) {
     on_delivered(&qp->planes[slot.plane], slot.sent_ns, now_ns);
-    mrc_evset_on_delivered(&qp->evset, slot.ev);
+    mrc_evset_on_delivered(&qp->evset, slot.ev, slot.sent_ns, qp->planes[slot.plane].rack_ns);
   } else {
     mrc_evset_on_missed(&qp->evset, slot.ev); /* nothing of its trial is under way any more */
   }
@@ -254,7 +256,7 @@ static void on_probe_answer(struct mrc_engine *engine, struct mrc_qp *qp,
   if (!probe->outstanding || probe->id != id) return;
   probe->outstanding = false;
   on_delivered(&qp->planes[probe->plane], probe->sent_ns, now_ns);
-  mrc_evset_on_delivered(&qp->evset, probe->ev);
+  mrc_evset_on_delivered(&qp->evset, probe->ev, probe->sent_ns, qp->planes[probe->plane].rack_ns);
   const uint64_t rtt_ns = round_trip_ns(meta, sack->tx_timestamp, probe->sent_ns);
   if (rtt_ns != 0) on_rtt(qp, probe->ev, rtt_ns, ack);
   on_progress(qp, now_ns);
@@ -421,13 +423,15 @@ int mrc_requester_on_nack(struct mrc_engine *engine, struct mrc_qp *qp,
     return mrc_drop(engine, MRC_DROP_STALE, qp->qpn, 0);
   mrc_count(engine, MRC_COUNTER_RX_NACKS, 1);
   mrc_trace(engine, MRC_TRACE_NACK_IN, qp->qpn, nack->nack_psn, nack->reason);
-  mrc_evset_on_delivered(&qp->evset, slot->ev); /* the path is no dead one */
+  /* The path is no dead one. */
+  mrc_evset_on_delivered(&qp->evset, slot->ev, 0, qp->planes[slot->plane].rack_ns);
   if (nack->reason == MRC_NACK_UNEXP_EVENT) {
     mrc_qp_fail(engine, qp, MRC_WC_REM_OP_ERR, MRC_WC_REM_OP_ERR);
     return MRC_DROP_NONE;
   }
   const bool trimmed = nack->reason == MRC_NACK_TRIMMED || nack->reason == MRC_NACK_TRIMMED_LASTHOP;
   const uint32_t bytes = slot->bytes, plane = slot->plane;
+  qp->planes[plane].trims |= trimmed;
   if (nack->reason == MRC_NACK_TRIMMED &&
       mrc_evset_on_skip(&qp->evset, slot->ev, slot->sent_ns, now_ns))
     mrc_loss_report_ev(engine, qp, slot->ev, MRC_REASON_PEER);

@@ -44,7 +44,7 @@
 __attribute__((unused)) static void prove_paths(struct mrc_engine *engine, uint32_t qpn) {
   struct mrc_qp *qp = mrc_engine_qp(engine, qpn);
   for (uint16_t ev = 0; ev < qp->evset.n; ev++)
-    mrc_evset_on_delivered(&qp->evset, ev);
+    mrc_evset_prove(&qp->evset, ev);
 }
 
 /* Loses the first transmission of data PSNs [first, first + n) of a QP that starts at PSN 0. */

@@ -105,6 +105,50 @@ static void test_nscc__trims_are_no_failures(void) {
   }
 }
 
+/* Four paths of one plane; what a path does to packets is for the caller to say. */
+static struct mrc_pair *open_paths(int *end) {
+  struct mrc_pair *p = open_pair(.paths = 4, .engine.noise_ns = 2000,
+                                 .port_out = {.rate_bps = 100 * RATE}, .path.rate_bps = 100 * RATE);
+  *end = open_qp(p, .memory_bytes = 8u << 20, .spray = 1, .cc = MRC_CC_NSCC, .probe = true,
+                 .cc_profile = {.link_bps = 100 * RATE, .base_rtt_ns = 20 * US});
+  return p;
+}
+
+/* One path has a twentieth of the others' rate: what stands in its queue is late, and not lost. */
+static void test_nscc__late_is_not_lost(void) {
+  int end;
+  struct mrc_pair *p = open_paths(&end);
+  mrc_pair_path(p, 0, 1, 1, 2)->config.rate_bps = 5 * RATE;
+  CHECK_EQ(mrc_pair_write(p, end, 4u << 20), 0);
+  CHECK(mrc_pair_finish(p, 5 * MS)); /* 0.7 ms by the others alone; 3.4 ms were turns equal */
+  CHECK_EQ(retransmitted(p, end), 0);
+  CHECK_EQ(counter(p, 0, MRC_COUNTER_LOST_BY_TIME), 0);
+  CHECK_EQ(counter(p, 0, MRC_COUNTER_EVS_BAD), 0);
+  const struct mrc_ev_info slow = mrc_pair_ev(p, end, 1, 2), other = mrc_pair_ev(p, end, 1, 1);
+  CHECK(slow.packets < other.packets / 4);
+  mrc_pair_destroy(p);
+}
+
+/* A path that falls silent, or loses one packet of five, is found as where nothing is trimmed. */
+static void test_nscc__lost_is_not_late(void) {
+  for (int silent = 0; silent < 2; silent++) {
+    CHECK_ROW(silent);
+    int end;
+    struct mrc_pair *p = open_paths(&end);
+    CHECK_EQ(mrc_pair_write(p, end, 4u << 20), 0);
+    run_for(p, 200 * US);
+    struct mrc_link *path = mrc_pair_path(p, 0, 1, 1, 2);
+    path->config.silent = silent;
+    path->config.loss_mask = 0x1084210842108421;
+    run_for(p, 100 * US); /* five round trips */
+    CHECK_EQ(mrc_pair_ev(p, end, 1, 2).state, MRC_EV_ASSUMED_BAD);
+    CHECK(mrc_pair_finish(p, 5 * MS));
+    CHECK_EQ(mrc_pair_info(p, end).packets_spurious, 0);
+    CHECK_EQ(counter(p, 0, MRC_COUNTER_TIMEOUTS), 0);
+    mrc_pair_destroy(p);
+  }
+}
+
 /* A window below what the receiver takes in before it sends a SACK: it is asked for one. */
 static void test_nscc__small_windows_do_not_wait_for_the_sack_timer(void) {
   struct mrc_pair *p = open_pair(.path.delay_ns = 10 * US);
@@ -115,6 +159,7 @@ static void test_nscc__small_windows_do_not_wait_for_the_sack_timer(void) {
   mrc_pair_destroy(p);
 }
 
-CHECK_MAIN(RUN(test_nscc__two_senders_share_a_link), RUN(test_nscc__a_latecomer_gets_its_share),
+CHECK_MAIN(RUN(test_nscc__late_is_not_lost), RUN(test_nscc__lost_is_not_late),
+           RUN(test_nscc__two_senders_share_a_link), RUN(test_nscc__a_latecomer_gets_its_share),
            RUN(test_nscc__trims_are_no_failures),
            RUN(test_nscc__small_windows_do_not_wait_for_the_sack_timer))

@@ -127,6 +127,40 @@ static void mark(struct mrc_evset *set, uint16_t ev, int times) {
     mrc_evset_on_skip(set, ev, 0, 10);
 }
 
+/* What is late holds its EV up until it arrives; from then on it takes fewer turns. */
+static void test_on_late__waits_and_then_takes_fewer_turns(void) {
+  struct mrc_evset set = make_set(0);
+  int counts[N];
+  for (uint16_t ev = 0; ev < PER_PLANE; ev++)
+    mrc_evset_on_delivered(&set, ev, 5, 5);
+  CHECK(mrc_evset_can_avoid(&set, 1, 10));
+  CHECK(mrc_evset_on_late(&set, 1, 20));
+  CHECK_EQ(set.evs[1].skip_level, 1);
+  CHECK(!mrc_evset_can_avoid(&set, 1, 20)); /* it left before the level changed */
+  CHECK(mrc_evset_can_avoid(&set, 1, 21));
+  count_turns(&set, 0, 8 * PER_PLANE, counts);
+  CHECK_EQ(counts[1], 0);
+  mrc_evset_on_delivered(&set, 1, 10, 15);
+  count_turns(&set, 0, 8 * (2 * PER_PLANE - 1), counts);
+  CHECK_EQ(counts[1], 8);
+  CHECK(counts[0] >= 15); /* it may have taken its turn of the first rotation before */
+  mrc_evset_on_clear(&set, 1, 21, 30);
+  CHECK_EQ(set.evs[1].skip_level, 0);
+  mrc_evset_free(&set);
+}
+
+/* Where half of the paths are avoided, another is not slower than the rest. */
+static void test_on_late__half_of_a_plane_at_most(void) {
+  struct mrc_evset set = make_set(0);
+  for (uint16_t ev = 0; ev < PER_PLANE / 2; ev++) {
+    CHECK(mrc_evset_can_avoid(&set, ev, 10));
+    mrc_evset_on_late(&set, ev, 20);
+  }
+  CHECK(!mrc_evset_can_avoid(&set, PER_PLANE / 2, 10));
+  CHECK(mrc_evset_can_avoid(&set, 0, 30));
+  mrc_evset_free(&set);
+}
+
 static void test_on_skip__sits_out_one_turn(void) {
   struct mrc_evset set = make_set(0);
   int counts[N];
@@ -345,7 +379,7 @@ static void test_trial__one_burst_until_the_answer_is_here(void) {
   CHECK(mrc_evset_has_next(&set, 1)); /* the other plane has its own */
   CHECK_EQ(mrc_evset_next(&set, 0), MRC_EV_NONE);
   CHECK_EQ(mrc_evset_other(&set, 0, 0), MRC_EV_NONE);
-  mrc_evset_on_delivered(&set, 2);
+  mrc_evset_on_delivered(&set, 2, 0, 0);
   for (int i = 0; i < 2 * PER_PLANE; i++)
     CHECK_EQ(send_burst(&set), 2); /* proven: as many as there are turns */
   CHECK_EQ(mrc_evset_other(&set, 0, 2), MRC_EV_NONE);
@@ -371,8 +405,8 @@ static void test_trial__ends_with_the_place_in_the_rotation(void) {
   mrc_evset_on_burst(&set, a); /* outside the rotation nothing waits for it */
   mrc_evset_on_missed(&set, a);
   CHECK_EQ(set.planes[0].n_on_trial, 2);
-  mrc_evset_on_delivered(&set, b);
-  mrc_evset_on_delivered(&set, c);
+  mrc_evset_on_delivered(&set, b, 0, 0);
+  mrc_evset_on_delivered(&set, c, 0, 0);
   CHECK_EQ(set.planes[0].n_on_trial, 0);
   mrc_evset_free(&set);
 }
@@ -382,7 +416,7 @@ static void test_trial__none_for_what_answered_before(void) {
   struct mrc_evset set = make_set(0);
   int counts[N] = {0};
   for (uint16_t i = 0; i < PER_PLANE; i++)
-    mrc_evset_on_delivered(&set, i);
+    mrc_evset_on_delivered(&set, i, 0, 0);
   for (int i = 0; i < 3 * PER_PLANE; i++)
     counts[send_burst(&set)]++;
   for (int i = 0; i < PER_PLANE; i++)
@@ -391,9 +425,10 @@ static void test_trial__none_for_what_answered_before(void) {
 }
 
 CHECK_MAIN(RUN(test_init__refuses), RUN(test_addresses__are_those_given),
-           RUN(test_next__turns_evenly_in_its_plane), RUN(test_next__leaves_backups_alone),
-           RUN(test_next__keeps_its_order), RUN(test_on_skip__sits_out_one_turn),
-           RUN(test_on_skip__lasts_longer_when_marks_repeat),
+           RUN(test_on_late__waits_and_then_takes_fewer_turns),
+           RUN(test_on_late__half_of_a_plane_at_most), RUN(test_next__turns_evenly_in_its_plane),
+           RUN(test_next__leaves_backups_alone), RUN(test_next__keeps_its_order),
+           RUN(test_on_skip__sits_out_one_turn), RUN(test_on_skip__lasts_longer_when_marks_repeat),
            RUN(test_on_skip__lasts_one_turn_where_others_are_as_full),
            RUN(test_on_skip__avoids_no_more_than_half_of_a_plane),
            RUN(test_next__when_all_are_skipped_one_comes_back),
