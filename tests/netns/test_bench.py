@@ -164,6 +164,7 @@ def test_failover__beside_tcp(failover: Callable[..., dict[str, Any]]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_failover__what_mrc_must_reach(failover: Callable[..., dict[str, Any]]) -> None:
     """All but the times of milliseconds, which a machine with other work cannot promise."""
     result = failover("--only", "mrc")
