@@ -120,35 +120,6 @@ struct mrc_qp *mrc_engine_qp(const struct mrc_engine *engine, uint32_t qpn) {
   return index == MRC_KEYMAP_NONE ? NULL : engine->qps[index];
 }
 
-/* Each of them once; who got something and wants more stands behind who got nothing. */
-static void resume_held(struct mrc_engine *engine) {
-  const struct mrc_node *const last = engine->held.prev;
-  struct mrc_node *at = &engine->held, *next = engine->held.next;
-  while (at != last) {
-    at = next;
-    next = at->next;
-    const bool went_on = mrc_responder_resume(engine, MRC_NODE_OWNER(at, struct mrc_qp, held));
-    if (!went_on || !mrc_node_joined(at)) continue;
-    mrc_node_leave(at);
-    mrc_list_append(&engine->held, at);
-  }
-}
-
-int mrc_cq_poll(struct mrc_engine *engine, struct mrc_wc *wcs, int capacity) {
-  int n = 0;
-  bool of_qp;
-  for (; n < capacity && mrc_cq_pop(&engine->cq, &wcs[n], &of_qp); n++) {
-    if (!of_qp) continue;
-    struct mrc_qp *qp = mrc_engine_qp(engine, wcs[n].qpn);
-    uint32_t *places =
-        wcs[n].opcode == MRC_WC_RECV_IMM ? &qp->resp.wimm_unpolled : &qp->req.sq_used;
-    mrc_assert(*places > 0);
-    --*places;
-  }
-  if (n > 0 && !mrc_list_is_empty(&engine->held)) resume_held(engine);
-  return n;
-}
-
 int mrc_mr_register(struct mrc_engine *engine, uint64_t address, uint64_t bytes, uint32_t key,
                     uint32_t access) {
   return mrc_mr_table_add(&engine->mrs, address, bytes, key, access);

@@ -106,11 +106,17 @@ int mrc_evset_init(struct mrc_evset *set, const struct mrc_ev_attr *attrs, int n
 
 void mrc_evset_free(struct mrc_evset *set) {
   free(set->evs);
+  free(set->racks);
   free(set->ends);
   free(set->orders);
   free(set->by_value);
   free(set->planes);
   *set = (struct mrc_evset){0};
+}
+
+int mrc_evset_tell_late(struct mrc_evset *set) {
+  if (set->racks == NULL) set->racks = calloc(set->n, sizeof *set->racks);
+  return set->racks == NULL ? -ENOMEM : 0;
 }
 
 static void swap_places(struct mrc_evset *set, struct mrc_ev_plane *plane, uint16_t a, uint16_t b) {

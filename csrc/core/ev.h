@@ -28,8 +28,6 @@ struct mrc_ev {
   struct mrc_probation probation; /* while ASSUMED_BAD */
   uint64_t bad_since_ns;          /* when it last went ASSUMED_BAD */
   uint64_t steered_ns;            /* when the skip level last changed */
-  uint64_t rack_ns;               /* newest send time among what was acknowledged on it */
-  uint64_t heard_rack_ns;         /* rack_ns of its plane when it was last heard */
   uint64_t packets;               /* data packets that the kernel took */
   uint64_t bytes;                 /* their payload */
   uint32_t value;                 /* source port and flow label */
@@ -49,7 +47,13 @@ struct mrc_ev {
   bool on_trial : 1;  /* in the rotation, not proven, and a burst is under way */
 };
 
-_Static_assert(sizeof(struct mrc_ev) == 96, "with hundreds of EVs much of the memory of a QP");
+_Static_assert(sizeof(struct mrc_ev) == 80, "with hundreds of EVs much of the memory of a QP");
+
+/* What tells a packet that is late on an EV from one that is lost. */
+struct mrc_ev_rack {
+  uint64_t newest_ns; /* newest send time among what was acknowledged on it */
+  uint64_t heard_ns;  /* that of its plane when it was last heard */
+};
 
 /* The EVs of one plane: order[0 .. n_active) rotate, order[n_active .. n) are backups or bad. */
 struct mrc_ev_plane {
@@ -66,6 +70,7 @@ struct mrc_ev_plane {
 
 struct mrc_evset {
   struct mrc_ev *evs;
+  struct mrc_ev_rack *racks;   /* of each EV; 0: what is late is lost */
   struct mrc_ev_ends *ends;    /* each different one once */
   uint16_t *orders;            /* backs all planes' order arrays */
   uint16_t *by_value;          /* hash table of indices, MRC_EV_NONE where empty */
@@ -82,6 +87,8 @@ struct mrc_evset {
 int mrc_evset_init(struct mrc_evset *set, const struct mrc_ev_attr *attrs, int n, uint32_t ports,
                    uint32_t noise_ns) MRC_MUST_CHECK;
 void mrc_evset_free(struct mrc_evset *set);
+/* From now on what is late on an EV is told from what is lost. 0 or -ENOMEM. */
+int mrc_evset_tell_late(struct mrc_evset *set) MRC_MUST_CHECK;
 /* Sets the size of each plane's rotation (0: all EVs) and shuffles it. */
 void mrc_evset_start(struct mrc_evset *set, uint32_t active_per_plane, struct mrc_prng *prng);
 
@@ -114,8 +121,11 @@ static inline void mrc_evset_on_delivered(struct mrc_evset *set, uint16_t index,
                                           uint64_t rack_ns) {
   struct mrc_ev *ev = &set->evs[index];
   if (!ev->proven) mrc_evset_prove(set, index); /* asked for every packet acknowledged */
-  if (sent_ns > ev->rack_ns) ev->rack_ns = sent_ns;
-  ev->heard_rack_ns = rack_ns;
+  if (set->racks != NULL) {
+    struct mrc_ev_rack *rack = &set->racks[index];
+    *rack = (struct mrc_ev_rack){.newest_ns = mrc_max_u64(rack->newest_ns, sent_ns),
+                                 .heard_ns = rack_ns};
+  }
 }
 void mrc_evset_on_missed(struct mrc_evset *set, uint16_t ev);
 /* The network marked or trimmed a packet that left at `sent_ns` on this EV (0: not known when). */

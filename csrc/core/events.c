@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The ring of events, and what becomes of those that find it full. */
+/* What the engine tells: completions, and the ring of events with what becomes of those that find
+   it full. */
 #include "engine.h"
+#include "responder.h"
 
 static struct mrc_event take_lost(struct mrc_engine *engine) {
   const struct mrc_event lost = {.type = MRC_EVENT_LOST, .cookie = engine->events_lost};
@@ -31,5 +33,34 @@ int mrc_engine_events(struct mrc_engine *engine, struct mrc_event *events, int c
   while (n < capacity && engine->event_head != engine->event_tail)
     events[n++] = engine->events[engine->event_head++ % MRC_EVENT_RING];
   if (n < capacity && engine->events_lost > 0) events[n++] = take_lost(engine);
+  return n;
+}
+
+/* Each of them once; who got something and wants more stands behind who got nothing. */
+static void resume_held(struct mrc_engine *engine) {
+  const struct mrc_node *const last = engine->held.prev;
+  struct mrc_node *at = &engine->held, *next = engine->held.next;
+  while (at != last) {
+    at = next;
+    next = at->next;
+    const bool went_on = mrc_responder_resume(engine, MRC_NODE_OWNER(at, struct mrc_qp, held));
+    if (!went_on || !mrc_node_joined(at)) continue;
+    mrc_node_leave(at);
+    mrc_list_append(&engine->held, at);
+  }
+}
+
+int mrc_cq_poll(struct mrc_engine *engine, struct mrc_wc *wcs, int capacity) {
+  int n = 0;
+  bool of_qp;
+  for (; n < capacity && mrc_cq_pop(&engine->cq, &wcs[n], &of_qp); n++) {
+    if (!of_qp) continue;
+    struct mrc_qp *qp = mrc_engine_qp(engine, wcs[n].qpn);
+    uint32_t *places =
+        wcs[n].opcode == MRC_WC_RECV_IMM ? &qp->resp.wimm_unpolled : &qp->req.sq_used;
+    mrc_assert(*places > 0);
+    --*places;
+  }
+  if (n > 0 && !mrc_list_is_empty(&engine->held)) resume_held(engine);
   return n;
 }

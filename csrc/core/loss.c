@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "loss.h"
 
+#include "reinject.h"
 #include "requester.h"
 
-#define MAX_REINJECTIONS 3 /* of one packet */
-#define DOUBT_ROUNDS 2     /* answers long before a plane that owes some is silent */
+#define DOUBT_ROUNDS 2 /* answers long before a plane that owes some is silent */
 
 void mrc_loss_report_ev(struct mrc_engine *engine, struct mrc_qp *qp, uint16_t index,
                         enum mrc_event_reason reason) {
@@ -176,11 +176,13 @@ static bool is_late(const struct mrc_qp *qp, const struct mrc_txslot *slot, uint
    heard any more while the others deliver what left its round trip later, and theirs. */
 static bool lost_by_time(const struct mrc_qp *qp, const struct mrc_txslot *late, uint64_t now_ns) {
   const struct mrc_plane *plane = &qp->planes[late->plane];
-  const struct mrc_ev *ev = &qp->evset.evs[late->ev];
+  if (qp->evset.racks == NULL) return true;
+  const struct mrc_ev_rack *rack = &qp->evset.racks[late->ev];
   const uint64_t spread = spread_ns(qp, plane, now_ns);
-  if (!plane->trims || ev->rack_ns > late->sent_ns + spread) return true;
-  const uint64_t heard_ns = mrc_max_u64(late->sent_ns, ev->heard_rack_ns);
-  return plane->rack_ns > heard_ns + spread + plane->rtt.smooth_ns + ev->rtt_ns;
+  if (rack->newest_ns > late->sent_ns + spread) return true;
+  const uint64_t heard_ns = mrc_max_u64(late->sent_ns, rack->heard_ns);
+  const uint64_t answers_ns = plane->rtt.smooth_ns + qp->evset.evs[late->ev].rtt_ns;
+  return plane->rack_ns > heard_ns + spread + answers_ns;
 }
 
 /* The oldest packet in flight on the plane that is lost by time, or that is late on an EV which is
@@ -315,71 +317,10 @@ static void detect_plane(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t 
   }
 }
 
-/* The oldest packet in flight, when nothing may be sent before its answer comes; else 0. */
-static const struct mrc_txslot *all_wait_for(const struct mrc_qp *qp) {
-  const struct mrc_txwin *win = &qp->req.win;
-  if (win->una_psn == win->next_psn || !mrc_requester_is_starved(qp)) return NULL;
-  const struct mrc_txslot *oldest = mrc_txwin_slot(win, win->una_psn);
-  return oldest->state == MRC_TX_INFLIGHT ? oldest : NULL;
-}
-
-/* How long after it left on a slow plane that packet is late: the quickest plane would have brought
-   it by then. MRC_NEVER when its plane is not slow. */
-static uint64_t late_ns(const struct mrc_engine *engine, const struct mrc_qp *qp,
-                        const struct mrc_txslot *oldest) {
-  if (!mrc_plane_is_slow(qp, oldest->plane)) return MRC_NEVER;
-  return mrc_plane_others_overdue_ns(engine, qp, oldest->plane);
-}
-
-/* When a late packet is sent again elsewhere although nothing says that it is lost. When only
-   the end waits for it, a plane that is long but has no queue does not count as late. It is done at
-   doubling distances, a few times at most. */
-static uint64_t reinject_ns(const struct mrc_engine *engine, const struct mrc_qp *qp) {
-  const struct mrc_txslot *oldest = all_wait_for(qp);
-  if (oldest == NULL || oldest->tries > MAX_REINJECTIONS) return MRC_NEVER;
-  const uint64_t wait_ns = late_ns(engine, qp, oldest);
-  if (wait_ns == MRC_NEVER) return MRC_NEVER;
-  const bool at_end = qp->req.sq_send == qp->req.sq_tail;
-  const uint64_t way_ns = at_end ? qp->planes[oldest->plane].rtt.base_ns * 3 / 2 : 0;
-  return oldest->sent_ns + (mrc_max_u64(wait_ns, way_ns) << (oldest->tries - 1));
-}
-
-/* Sends the oldest burst again elsewhere. */
-static void reinject(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns) {
-  struct mrc_txwin *win = &qp->req.win;
-  const struct mrc_txslot oldest = *mrc_txwin_slot(win, win->una_psn);
-  struct mrc_plane *plane = &qp->planes[oldest.plane];
-  if (plane->doubted_ns == 0) plane->doubted_ns = now_ns;
-  for (uint32_t psn = win->una_psn; mrc_txwin_holds(win, psn); psn = mrc_psn_add(psn, 1)) {
-    struct mrc_txslot *slot = mrc_txwin_slot(win, psn);
-    if (slot->state != MRC_TX_INFLIGHT || slot->ev != oldest.ev || slot->sent_ns != oldest.sent_ns)
-      return;
-    slot->reinjected = true;
-    mrc_txwin_on_lost(win, psn);
-    mrc_evset_on_missed(&qp->evset, slot->ev);
-    mrc_count(engine, MRC_COUNTER_REINJECTED, 1);
-    mrc_trace(engine, MRC_TRACE_REINJECT, qp->qpn, psn, slot->ev);
-  }
-}
-
-/* What stands in the queue of a slow plane holds up the window of PSNs that all planes share: less
-   goes there from now on. */
-static void relieve_window(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns) {
-  const struct mrc_txslot *oldest = all_wait_for(qp);
-  if (oldest == NULL || qp->req.sq_send == qp->req.sq_tail) return;
-  const uint64_t wait_ns = late_ns(engine, qp, oldest);
-  if (wait_ns == MRC_NEVER || now_ns < oldest->sent_ns + wait_ns) return;
-  const struct mrc_cc_loss loss = {.cause = MRC_CC_LOSS_LATE,
-                                   .bytes = oldest->bytes,
-                                   .inflight_bytes = mrc_qp_inflight_bytes(qp, oldest->plane)};
-  mrc_cc_on_loss(mrc_qp_cc(qp, oldest->plane), &loss, now_ns);
-}
-
 static void detect(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns) {
   for (uint32_t planes = qp->evset.plane_mask; planes != 0; planes &= planes - 1)
     detect_plane(engine, qp, (uint32_t)__builtin_ctz(planes), now_ns);
-  relieve_window(engine, qp, now_ns);
-  if (now_ns >= reinject_ns(engine, qp)) reinject(engine, qp, now_ns);
+  mrc_reinject_on_deadline(engine, qp, now_ns);
 }
 
 /* The local timeout: fixed for the linear tries, then doubling. */
@@ -466,7 +407,7 @@ static void on_timeout(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t no
 static uint64_t probe_deadline_ns(const struct mrc_qp *qp) {
   const struct mrc_requester *req = &qp->req;
   const uint64_t silent_ns = mrc_max_u64(req->progress_ns, req->probed_ns) + req->probe_wait_ns;
-  const struct mrc_txslot *oldest = all_wait_for(qp);
+  const struct mrc_txslot *oldest = mrc_reinject_awaited(qp);
   if (oldest == NULL || req->sq_send == req->sq_tail) return silent_ns;
   const struct mrc_rtt *rtt = &qp->planes[oldest->plane].rtt;
   if (!mrc_rtt_known(rtt)) return silent_ns;
@@ -504,5 +445,5 @@ uint64_t mrc_loss_deadline(const struct mrc_engine *engine, const struct mrc_qp 
       return 0;
   }
   const uint64_t next_ns = mrc_min_u64(timeout_deadline_ns(qp), probe_deadline_ns(qp));
-  return mrc_min_u64(next_ns, reinject_ns(engine, qp));
+  return mrc_min_u64(next_ns, mrc_reinject_deadline(engine, qp));
 }

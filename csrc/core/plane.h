@@ -39,7 +39,6 @@ struct mrc_plane {
   uint16_t reverse_ev;      /* that answered a probe last, or MRC_EV_NONE; see reverse.h */
   uint8_t reverse_failures; /* of such probes, in a row */
   uint8_t strikes;          /* bursts in a row found lost by silence; ends when it is heard */
-  bool trims;               /* its queues lose nothing silently: what is late is not lost */
   bool suspended;           /* silent: nothing is sent but probes */
   bool peer_down;           /* the peer reported its port down */
 };

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "loss.h"
+#include "windows.h"
 
 /* How far back an acknowledgement may be, in PSNs: further than any window over the slowest plane,
    and a small part of all PSNs, from which each QP draws its first. */
@@ -24,26 +25,6 @@ void mrc_requester_free(struct mrc_qp *qp) {
   mrc_txwin_free(&qp->req.win);
 }
 
-/* Each plane has a window of its own. With equal shares NSCC has one for the QP, as MRC has it. */
-static int start_windows(struct mrc_qp *qp, uint32_t psns) {
-  const struct mrc_qp_attr *attr = &qp->attr;
-  const uint32_t planes = (uint32_t)__builtin_popcount(qp->evset.plane_mask);
-  qp->req.one_window = attr->cc == MRC_CC_NSCC && attr->plane_shares == MRC_SHARES_EQUAL;
-  const struct mrc_cc_config cc = {.max_bytes = (uint64_t)psns * attr->path_mtu,
-                                   .mtu_bytes = attr->path_mtu,
-                                   .planes = qp->req.one_window ? planes : 1,
-                                   .windows = qp->req.one_window ? 1 : planes,
-                                   .kind = attr->cc,
-                                   .profile = attr->cc_profile};
-  for (uint32_t rest = qp->evset.plane_mask; rest != 0; rest &= rest - 1) {
-    struct mrc_plane *plane = &qp->planes[__builtin_ctz(rest)];
-    plane->trims = attr->cc == MRC_CC_NSCC; /* what it is made for */
-    const int error = mrc_cc_init(&plane->cc, &cc);
-    if (error != 0) return error;
-  }
-  return 0;
-}
-
 int mrc_requester_start(struct mrc_qp *qp, uint64_t now_ns) {
   struct mrc_requester *req = &qp->req;
   const struct mrc_qp_attr *attr = &qp->attr;
@@ -54,7 +35,9 @@ int mrc_requester_start(struct mrc_qp *qp, uint64_t now_ns) {
   if (attr->retry_linear > 7 || attr->retry_exp > 25) return -EINVAL;
   if (attr->sq_psn > MRC_PSN_MASK || attr->plane_shares > MRC_SHARES_EQUAL) return -EINVAL;
   const uint32_t psns = mrc_min_u32(attr->peer_mpr, attr->mpr);
-  int error = start_windows(qp, psns);
+  int error = mrc_windows_start(qp, psns);
+  /* NSCC is made for switches that trim: there what is late stands in a queue, and is not lost. */
+  if (error == 0 && attr->cc == MRC_CC_NSCC) error = mrc_evset_tell_late(&qp->evset);
   if (error != 0) return error;
   struct mrc_txwin win;
   error = mrc_txwin_init(&win, psns, req->win.planes);
@@ -191,14 +174,15 @@ static uint32_t acknowledge(struct mrc_engine *engine, struct mrc_qp *qp, uint32
   const bool evidence = !original && is_evidence(qp, &slot, now_ns);
   mrc_txwin_slot(&req->win, psn)->of_original = slot.state == MRC_TX_INFLIGHT && !evidence;
   if (original) mrc_loss_on_spurious(engine, qp, &slot, psn);
+  struct mrc_plane *plane = &qp->planes[slot.plane];
   if (evidence) {
-    on_delivered(&qp->planes[slot.plane], slot.sent_ns, now_ns);
-    mrc_evset_on_delivered(&qp->evset, slot.ev, slot.sent_ns, qp->planes[slot.plane].rack_ns);
+    on_delivered(plane, slot.sent_ns, now_ns);
+    mrc_evset_on_delivered(&qp->evset, slot.ev, slot.sent_ns, plane->rack_ns);
   } else {
     mrc_evset_on_missed(&qp->evset, slot.ev); /* nothing of its trial is under way any more */
   }
   req->bytes_acked += slot.bytes;
-  qp->planes[slot.plane].newly_acked_bytes += slot.bytes;
+  plane->newly_acked_bytes += slot.bytes;
   req->acked_planes |= 1u << slot.plane;
   return slot.bytes;
 }
@@ -336,43 +320,6 @@ static void on_peer_mpr(struct mrc_engine *engine, struct mrc_qp *qp, const stru
   req->peer_mpr = psns;
 }
 
-/* Tells a window what the acknowledgement at hand means for it. */
-static void tell_window(struct mrc_qp *qp, struct mrc_cc_ack *ack, uint64_t now_ns) {
-  struct mrc_plane *plane = &qp->planes[ack->plane];
-  struct mrc_cc *cc = mrc_qp_cc(qp, ack->plane);
-  ack->inflight_bytes = mrc_qp_inflight_bytes(qp, ack->plane) + ack->bytes;
-  mrc_cc_on_ack(cc, ack, now_ns);
-  const uint64_t base_ns = mrc_cc_take_base(cc);
-  if (base_ns != 0) mrc_rtt_rebase(&plane->rtt, base_ns);
-}
-
-/* Tells the windows what the acknowledgement at hand means for them: `ack` has what it says of one
-   plane, each plane has what was newly acknowledged there. */
-static void tell_windows(struct mrc_engine *engine, struct mrc_qp *qp, struct mrc_cc_ack *ack,
-                         uint64_t now_ns) {
-  struct mrc_requester *req = &qp->req;
-  uint64_t all_bytes = 0, others_bytes = 0;
-  ack->bytes = 0;
-  for (uint32_t planes = req->acked_planes; planes != 0; planes &= planes - 1) {
-    const uint32_t index = (uint32_t)__builtin_ctz(planes);
-    const uint64_t bytes = qp->planes[index].newly_acked_bytes;
-    qp->planes[index].newly_acked_bytes = 0;
-    qp->planes[index].share_acked_bytes += bytes;
-    all_bytes += bytes;
-    if (index == ack->plane) {
-      ack->bytes = bytes;
-    } else if (req->one_window) {
-      others_bytes += bytes;
-    } else {
-      tell_window(qp, &(struct mrc_cc_ack){.plane = index, .bytes = bytes}, now_ns);
-    }
-  }
-  req->acked_planes = 0;
-  ack->bytes += others_bytes;
-  tell_window(qp, ack, now_ns);
-  if (all_bytes > 0) mrc_share_on_acked(engine, qp, all_bytes, now_ns);
-}
-
 int mrc_requester_on_sack(struct mrc_engine *engine, struct mrc_qp *qp,
                           const struct mrc_wire *packet, const struct mrc_meta *meta,
                           uint64_t now_ns) {
@@ -406,7 +353,7 @@ int mrc_requester_on_sack(struct mrc_engine *engine, struct mrc_qp *qp,
     on_progress(qp, now_ns);
     req->probe_wait_ns = mrc_loss_patience_ns(qp);
   }
-  tell_windows(engine, qp, &ack, now_ns);
+  mrc_windows_on_ack(engine, qp, &ack, now_ns);
   if (now_ns - req->quick.compared_ns >= qp->noise_ns / 4) mrc_plane_compare(engine, qp, now_ns);
   mrc_loss_on_holes(engine, qp, base, sack->bitmap, now_ns);
   mrc_qp_touch(engine, qp); /* loss by time is looked at when all that came has been taken */
@@ -431,7 +378,6 @@ int mrc_requester_on_nack(struct mrc_engine *engine, struct mrc_qp *qp,
   }
   const bool trimmed = nack->reason == MRC_NACK_TRIMMED || nack->reason == MRC_NACK_TRIMMED_LASTHOP;
   const uint32_t bytes = slot->bytes, plane = slot->plane;
-  qp->planes[plane].trims |= trimmed;
   if (nack->reason == MRC_NACK_TRIMMED &&
       mrc_evset_on_skip(&qp->evset, slot->ev, slot->sent_ns, now_ns))
     mrc_loss_report_ev(engine, qp, slot->ev, MRC_REASON_PEER);
@@ -463,7 +409,8 @@ static void take_whole_messages(struct mrc_engine *engine, struct mrc_qp *qp, ui
                                 uint64_t now_ns) {
   struct mrc_requester *req = &qp->req;
   struct mrc_cc_ack ack = {.plane = mrc_qp_first_plane(qp)};
-  if (take_acks(engine, qp, last_psn, 0, 0, now_ns) > 0) tell_windows(engine, qp, &ack, now_ns);
+  if (take_acks(engine, qp, last_psn, 0, 0, now_ns) > 0)
+    mrc_windows_on_ack(engine, qp, &ack, now_ns);
   const uint32_t next = mrc_psn_add(last_psn, 1);
   if (mrc_psn_before(req->peer_next_psn, next)) req->peer_next_psn = next;
 }

@@ -140,7 +140,7 @@ static void test_nscc__lost_is_not_late(void) {
     struct mrc_link *path = mrc_pair_path(p, 0, 1, 1, 2);
     path->config.silent = silent;
     path->config.loss_mask = 0x1084210842108421;
-    run_for(p, 100 * US); /* five round trips */
+    run_for(p, 400 * US); /* twenty round trips */
     CHECK_EQ(mrc_pair_ev(p, end, 1, 2).state, MRC_EV_ASSUMED_BAD);
     CHECK(mrc_pair_finish(p, 5 * MS));
     CHECK_EQ(mrc_pair_info(p, end).packets_spurious, 0);

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "windows.h"
+
+#include "share.h"
+
+int mrc_windows_start(struct mrc_qp *qp, uint32_t psns) {
+  const struct mrc_qp_attr *attr = &qp->attr;
+  const uint32_t planes = (uint32_t)__builtin_popcount(qp->evset.plane_mask);
+  qp->req.one_window = attr->cc == MRC_CC_NSCC && attr->plane_shares == MRC_SHARES_EQUAL;
+  const struct mrc_cc_config cc = {.max_bytes = (uint64_t)psns * attr->path_mtu,
+                                   .mtu_bytes = attr->path_mtu,
+                                   .planes = qp->req.one_window ? planes : 1,
+                                   .windows = qp->req.one_window ? 1 : planes,
+                                   .kind = attr->cc,
+                                   .profile = attr->cc_profile};
+  for (uint32_t rest = qp->evset.plane_mask; rest != 0; rest &= rest - 1) {
+    struct mrc_plane *plane = &qp->planes[__builtin_ctz(rest)];
+    const int error = mrc_cc_init(&plane->cc, &cc);
+    if (error != 0) return error;
+  }
+  return 0;
+}
+
+/* Tells a window what the acknowledgement at hand means for it. */
+static void tell_window(struct mrc_qp *qp, struct mrc_cc_ack *ack, uint64_t now_ns) {
+  struct mrc_plane *plane = &qp->planes[ack->plane];
+  struct mrc_cc *cc = mrc_qp_cc(qp, ack->plane);
+  ack->inflight_bytes = mrc_qp_inflight_bytes(qp, ack->plane) + ack->bytes;
+  mrc_cc_on_ack(cc, ack, now_ns);
+  const uint64_t base_ns = mrc_cc_take_base(cc);
+  if (base_ns != 0) mrc_rtt_rebase(&plane->rtt, base_ns);
+}
+
+void mrc_windows_on_ack(struct mrc_engine *engine, struct mrc_qp *qp, struct mrc_cc_ack *ack,
+                        uint64_t now_ns) {
+  struct mrc_requester *req = &qp->req;
+  uint64_t all_bytes = 0, others_bytes = 0;
+  ack->bytes = 0;
+  for (uint32_t planes = req->acked_planes; planes != 0; planes &= planes - 1) {
+    const uint32_t index = (uint32_t)__builtin_ctz(planes);
+    const uint64_t bytes = qp->planes[index].newly_acked_bytes;
+    qp->planes[index].newly_acked_bytes = 0;
+    qp->planes[index].share_acked_bytes += bytes;
+    all_bytes += bytes;
+    if (index == ack->plane) {
+      ack->bytes = bytes;
+    } else if (req->one_window) {
+      others_bytes += bytes;
+    } else {
+      tell_window(qp, &(struct mrc_cc_ack){.plane = index, .bytes = bytes}, now_ns);
+    }
+  }
+  req->acked_planes = 0;
+  ack->bytes += others_bytes;
+  tell_window(qp, ack, now_ns);
+  if (all_bytes > 0) mrc_share_on_acked(engine, qp, all_bytes, now_ns);
+}
