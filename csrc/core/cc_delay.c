@@ -8,6 +8,7 @@
 
 enum {
   MIN_PACKETS = 2,       /* of the smallest window */
+  START_SAMPLES = 4,     /* of a round that may end slow start */
   NEWEST_SAMPLES = 4,    /* of each of the two halves of what slow start looks at */
   CALM_ROUNDS = 2,       /* without a queue before the window grows faster */
   GROWTH = 16,           /* a calm window grows by this part of itself in a round, */
@@ -178,6 +179,8 @@ static void decide(struct mrc_cc *cc, uint64_t now_ns) {
 
 static void end_round(struct mrc_cc *cc, uint64_t now_ns) {
   struct mrc_cc_delay *state = &cc->delay;
+  /* So few say nothing of a queue; and a QP knows no round trip before its first. */
+  if (state->slow_start && state->round_samples < START_SAMPLES) return;
   if (state->round_samples > 0) decide(cc, now_ns);
   if (!state->slow_start) cc->cwnd_before_timeout_bytes = 0;
   const bool quick = state->slow_start || state->drain != MRC_CC_NO_DRAIN;

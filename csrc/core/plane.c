@@ -5,8 +5,8 @@
 #include "requester.h"
 
 #define GUARD_HALF_LIFE_NS 5000000000ull
-#define OLD_NS 1000000000ull /* a round trip measured so long ago says nothing now */
-#define LEAD_BYTES 262144 /* how far a plane may run ahead of one that keeps it from running on */
+#define OLD_NS 500000000ull /* what was measured so long ago says nothing now */
+#define LEAD_BYTES 262144   /* how far a plane may run ahead of one that keeps it from running on */
 
 uint64_t mrc_guard_ns(const struct mrc_guard *guard, uint64_t now_ns) {
   const uint64_t halvings = (now_ns - guard->since_ns) / GUARD_HALF_LIFE_NS;
@@ -90,11 +90,10 @@ static int choose_equal(const struct mrc_engine *engine, struct mrc_qp *qp, uint
 
 /* ---- measured shares: what the windows of the planes allow ---- */
 
-/* How long an answer from this plane takes now; 0: not known. What was measured long ago says
-   nothing: the plane is tried again. */
+/* How long an answer from this plane takes now; 0: not known, or measured so long ago that the
+   plane is tried again: it may have healed. */
 static uint64_t answer_ns(const struct mrc_plane *plane, uint64_t now_ns) {
-  if (!mrc_rtt_known(&plane->rtt)) return 0;
-  return now_ns - plane->heard_ns > OLD_NS ? plane->rtt.base_ns : plane->rtt.smooth_ns;
+  return now_ns - plane->heard_ns > OLD_NS ? 0 : plane->rtt.smooth_ns;
 }
 
 void mrc_plane_compare(const struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns) {

@@ -7,12 +7,14 @@ int mrc_windows_start(struct mrc_qp *qp, uint32_t psns) {
   const struct mrc_qp_attr *attr = &qp->attr;
   const uint32_t planes = (uint32_t)__builtin_popcount(qp->evset.plane_mask);
   qp->req.one_window = attr->cc == MRC_CC_NSCC && attr->plane_shares == MRC_SHARES_EQUAL;
-  const struct mrc_cc_config cc = {.max_bytes = (uint64_t)psns * attr->path_mtu,
-                                   .mtu_bytes = attr->path_mtu,
-                                   .planes = qp->req.one_window ? planes : 1,
-                                   .windows = qp->req.one_window ? 1 : planes,
-                                   .kind = attr->cc,
-                                   .profile = attr->cc_profile};
+  struct mrc_cc_config cc = {.max_bytes = (uint64_t)psns * attr->path_mtu,
+                             .mtu_bytes = attr->path_mtu,
+                             .planes = qp->req.one_window ? planes : 1,
+                             .windows = qp->req.one_window ? 1 : planes,
+                             .kind = attr->cc,
+                             .profile = attr->cc_profile};
+  if (!qp->req.one_window && cc.profile.max_cwnd != 0) /* the largest of all together */
+    cc.profile.max_cwnd = mrc_max_u64(cc.profile.max_cwnd / planes, attr->path_mtu);
   for (uint32_t rest = qp->evset.plane_mask; rest != 0; rest &= rest - 1) {
     struct mrc_plane *plane = &qp->planes[__builtin_ctz(rest)];
     const int error = mrc_cc_init(&plane->cc, &cc);

@@ -182,7 +182,7 @@ static void test_silence__of_a_flapping_plane(void) {
   write_all(p, end, 1u << 20, 40);
   uint64_t lost[2] = {0};
   for (int part = 0; part < 2; part++) {
-    for (int i = 0; i < (part == 0 ? 40 : 20); i++) {
+    for (int i = 0; i < (part == 0 ? 60 : 20); i++) {
       mrc_pair_silence(p, 2, i % 2 == 0);
       run_for(p, 50 * MS);
     }

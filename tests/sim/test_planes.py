@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Planes that are slow, long or changing: the built-in scenarios of them meet their checks."""
+
+from __future__ import annotations
+
+from statistics import median
+
+import pytest
+
+from mrc.sim import checks, reader
+from mrc.sim.checks import evaluate
+from mrc.sim.run import run
+from mrc.sim.trial import run_trial, summarize
+
+QUICK = ["slow-plane", "slow-mixed", "plain-hosts", "small-writes"]
+SLOW = ["long-way", "rough-way", "beside-tcp", "fair-shares", "slow-uplink"]
+
+
+def check(name: str, seeds: range) -> None:
+    parts = reader.load(name).parts
+    for scenario in parts:
+        runs = [summarize(run_trial(scenario, seed)).measured for seed in seeds]
+        missed = [o for o in evaluate(scenario, runs) if o.met is False]
+        assert not missed, [(o.name, o.value, o.relation, o.target) for o in missed]
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_planes__carry_what_they_can(name: str) -> None:
+    check(name, range(1, 4))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", QUICK + SLOW)
+def test_planes__carry_what_they_can_with_other_seeds(name: str) -> None:
+    check(name, range(1, 6))
+
+
+def goodputs_of_connects(n: int) -> list[float]:
+    """Of n QPs, one after the other, between hosts that are late by up to 2 ms at any time."""
+    scenario = reader.load(
+        "long-way",
+        {
+            "topology.wake_noise": "2ms",
+            "run.until": "1500ms",
+            "variants": [],
+            "checks.0.from": "500ms",
+        },
+    )
+    values = []
+    for seed in range(1, n + 1):
+        value = checks.goodput_bps(scenario.checks[0], run(scenario, seed))
+        assert value is not None
+        values.append(value)
+    return values
+
+
+def worst_of_median(values: list[float]) -> float:
+    return min(values) / median(values)
+
+
+def test_connects__none_is_left_behind() -> None:
+    """A base RTT that noise made too small does not slow a QP down for good."""
+    assert worst_of_median(goodputs_of_connects(20)) >= 0.7
+
+
+@pytest.mark.slow
+def test_connects__none_of_200_is_left_behind() -> None:
+    assert worst_of_median(goodputs_of_connects(200)) >= 0.7
