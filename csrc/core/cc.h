@@ -40,7 +40,7 @@ struct mrc_cc_delay {
   uint64_t base_ns;           /* base RTT that the delays are above */
   uint64_t queue_since_ns;    /* delay when the queue began to stand; 0: none stands */
   uint64_t queue_since_bytes; /* window then */
-  uint64_t foreign_ns;        /* delay that the last drain found to be of others */
+  uint64_t foreign_ns;        /* part of the base RTT that drains found to be of others */
   uint64_t drained_ns;        /* when a drain ended last */
   uint64_t found_base_ns;     /* base RTT that a drain found; 0: none */
 };
