@@ -114,6 +114,7 @@ void mrc_plane_compare(const struct mrc_engine *engine, struct mrc_qp *qp, uint6
 }
 
 bool mrc_plane_is_slow(const struct mrc_qp *qp, uint32_t plane) {
+  if (qp->attr.plane_shares == MRC_SHARES_EQUAL) return false; /* all have to carry the same */
   return qp->req.quick.planes != 0 && (qp->req.quick.planes >> plane & 1) == 0;
 }
 
