@@ -47,9 +47,7 @@ static uint32_t sharing_planes(const struct mrc_engine *engine, uint32_t planes)
   return sharing;
 }
 
-/* A plane that comes back, whatever kept it away, takes its equal share from now on and does not
-   make up for what it missed. When none has stayed, all start level. */
-static void level_newcomers(const struct mrc_engine *engine, struct mrc_qp *qp, uint32_t planes) {
+void mrc_plane_level(const struct mrc_engine *engine, struct mrc_qp *qp, uint32_t planes) {
   const uint32_t sharing = sharing_planes(engine, planes);
   const uint32_t stayed = sharing & qp->req.sharing;
   qp->req.sharing = sharing;
@@ -176,7 +174,6 @@ static int choose_measured(const struct mrc_engine *engine, struct mrc_qp *qp, u
 
 int mrc_plane_choose(const struct mrc_engine *engine, struct mrc_qp *qp, uint32_t planes,
                      uint32_t bytes) {
-  level_newcomers(engine, qp, planes);
   if (qp->attr.plane_shares == MRC_SHARES_EQUAL) return choose_equal(engine, qp, planes, bytes);
   return choose_measured(engine, qp, planes, bytes);
 }

@@ -53,6 +53,10 @@ struct mrc_quick {
 /* Planes that may carry packets of this QP, as a mask: alive ones, whether or not their socket has
    room just now. Suspended planes serve only when there is no other. */
 uint32_t mrc_plane_eligible(const struct mrc_engine *engine, const struct mrc_qp *qp);
+/* Before a choice: of all planes that may be chosen, those that come back, whatever kept them away,
+   start level with those that stayed and do not make up for what they missed. When none has stayed,
+   all start level. */
+void mrc_plane_level(const struct mrc_engine *engine, struct mrc_qp *qp, uint32_t planes);
 /* The plane of the next burst, whose first packet has `bytes`; -1 when none may be sent on now.
    `planes`: those with an EV to send on. */
 int mrc_plane_choose(const struct mrc_engine *engine, struct mrc_qp *qp, uint32_t planes,

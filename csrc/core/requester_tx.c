@@ -34,6 +34,7 @@ static uint16_t choose_ev(struct mrc_engine *engine, struct mrc_qp *qp, uint16_t
                           uint32_t bytes) {
   const uint32_t eligible = mrc_plane_eligible(engine, qp);
   uint32_t planes = ready_planes(qp, eligible);
+  mrc_plane_level(engine, qp, planes);
   int plane = mrc_plane_choose(engine, qp, planes, bytes);
   if (plane < 0) return MRC_EV_NONE;
   const uint16_t ev = other_ev(qp, (uint32_t)plane, avoid);
