@@ -65,10 +65,8 @@ uint64_t mrc_cc_take_base(struct mrc_cc *cc) {
 }
 
 bool mrc_cc_is_congestion(const struct mrc_cc *cc, uint64_t delay_ns) {
-  if (algorithms[cc->kind]->target_delay_ns == NULL) return false;
-  /* Others' queue is part of the base RTT then, and overflows all the same. */
-  const uint64_t foreign_ns = cc->kind == MRC_CC_DELAY ? cc->delay.foreign_ns : 0;
-  return delay_ns + foreign_ns > algorithms[cc->kind]->target_delay_ns(cc) * 3 / 2;
+  const struct mrc_cc_algorithm *algorithm = algorithms[cc->kind];
+  return algorithm->is_congestion != NULL && algorithm->is_congestion(cc, delay_ns);
 }
 
 bool mrc_cc_asks_for_sack(const struct mrc_cc *cc, uint64_t inflight_bytes, uint64_t unasked_bytes,

@@ -18,7 +18,7 @@
 /* Whether the queue goes when the window does: if not, it is not ours, or the way is longer. */
 enum mrc_cc_drain {
   MRC_CC_NO_DRAIN,
-  MRC_CC_EMPTYING, /* the window is at its smallest, what was in flight before is on its way */
+  MRC_CC_EMPTYING, /* the window is small, and what was in flight before is on its way */
   MRC_CC_MEASURING /* the queue that is left now is not ours */
 };
 
@@ -118,7 +118,7 @@ struct mrc_cc_algorithm {
   void (*on_refused)(struct mrc_cc *cc, uint64_t inflight_bytes);
   void (*on_timeout)(struct mrc_cc *cc);
   void (*on_spurious_timeout)(struct mrc_cc *cc);
-  uint64_t (*target_delay_ns)(const struct mrc_cc *cc);
+  bool (*is_congestion)(const struct mrc_cc *cc, uint64_t delay_ns);
   uint64_t (*take_base)(struct mrc_cc *cc);
 };
 

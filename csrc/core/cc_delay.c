@@ -244,6 +244,11 @@ static void on_timeout(struct mrc_cc *cc) {
 
 static void on_spurious_timeout(struct mrc_cc *cc) { cc->delay.slow_start = false; }
 
+/* The queue of others is part of the base RTT by now, and overflows all the same. */
+static bool is_congestion(const struct mrc_cc *cc, uint64_t delay_ns) {
+  return delay_ns + cc->delay.foreign_ns > target_delay_ns(cc) * 3 / 2;
+}
+
 static uint64_t take_base(struct mrc_cc *cc) {
   const uint64_t base_ns = cc->delay.found_base_ns;
   cc->delay.found_base_ns = 0;
@@ -256,5 +261,5 @@ const struct mrc_cc_algorithm mrc_cc_delay_algorithm = {.init = init,
                                                         .on_refused = on_refused,
                                                         .on_timeout = on_timeout,
                                                         .on_spurious_timeout = on_spurious_timeout,
-                                                        .target_delay_ns = target_delay_ns,
+                                                        .is_congestion = is_congestion,
                                                         .take_base = take_base};

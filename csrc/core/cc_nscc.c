@@ -32,17 +32,13 @@
 #define PENALTY_UNIT 128
 #define FAIR_SLOWDOWN 5 /* of fair increase where delay decreases the window */
 
-static uint64_t mul_div(uint64_t a, uint64_t b, uint64_t divisor) {
-  return (uint64_t)((unsigned __int128)a * b / divisor);
-}
-
 static void set_default(uint64_t *field, uint64_t value) {
   if (*field == 0) *field = value;
 }
 
 /* What all planes together hold when no queue has formed. */
 static uint64_t bdp_bytes(const struct mrc_cc_profile *p, uint32_t planes) {
-  return mul_div(p->link_bps, p->base_rtt_ns, 8000000000ull) * planes;
+  return mrc_mul_div(p->link_bps, p->base_rtt_ns, 8000000000ull) * planes;
 }
 
 /* Fills what the caller left open, by UET's formulas: a scales with what the network holds, b with
@@ -51,8 +47,8 @@ static void fill(struct mrc_cc_profile *p, uint32_t mtu_bytes, uint32_t planes) 
   set_default(&p->link_bps, MRC_CC_LINK_BPS);
   set_default(&p->base_rtt_ns, MRC_CC_BASE_RTT_NS);
   const uint64_t bdp = bdp_bytes(p, planes);
-  const uint64_t mtu_a = mul_div(mtu_bytes, bdp, REFERENCE_BDP_BYTES);
-  const uint64_t a = mul_div(MRC_CC_UNIT, bdp, REFERENCE_BDP_BYTES);
+  const uint64_t mtu_a = mrc_mul_div(mtu_bytes, bdp, REFERENCE_BDP_BYTES);
+  const uint64_t a = mrc_mul_div(MRC_CC_UNIT, bdp, REFERENCE_BDP_BYTES);
   set_default(&p->max_cwnd, mrc_max_u64(bdp + bdp / 2, mtu_bytes));
   set_default(&p->target_delay_ns, p->base_rtt_ns * 3 / 4);
   set_default(&p->fi, mrc_max_u64(5 * mtu_a, 1));
@@ -98,8 +94,8 @@ static int init(struct mrc_cc *cc, const struct mrc_cc_config *config) {
   /* No single step is larger than the largest window. */
   profile->fi = mrc_min_u64(profile->fi, cc->max_bytes);
   profile->eta = mrc_min_u64(profile->eta, cc->max_bytes);
-  const uint64_t mtu_4b = mul_div(4ull * config->mtu_bytes, target_ns, REFERENCE_RTT_NS);
-  nscc->alpha = mul_div(mtu_4b, bdp_bytes(profile, config->planes), REFERENCE_BDP_BYTES);
+  const uint64_t mtu_4b = mrc_mul_div(4ull * config->mtu_bytes, target_ns, REFERENCE_RTT_NS);
+  nscc->alpha = mrc_mul_div(mtu_4b, bdp_bytes(profile, config->planes), REFERENCE_BDP_BYTES);
   nscc->alpha = mrc_min_u64(nscc->alpha, cc->max_bytes);
   return 0;
 }
@@ -125,7 +121,7 @@ static bool fast_increase(struct mrc_cc *cc, uint64_t delay_ns, uint64_t bytes) 
   if (nscc->calm_bytes < cc->cwnd_bytes) return false;
   nscc->calm_bytes = cc->max_bytes; /* it has lasted, however large the window becomes */
   cc->cwnd_bytes =
-      mrc_cc_clamp(cc, cc->cwnd_bytes + mul_div(bytes, nscc->profile.fi_scale, MRC_CC_UNIT));
+      mrc_cc_clamp(cc, cc->cwnd_bytes + mrc_mul_div(bytes, nscc->profile.fi_scale, MRC_CC_UNIT));
   return true;
 }
 
@@ -141,9 +137,9 @@ static void multiplicative_decrease(struct mrc_cc *cc, uint64_t period_ns, uint6
   const uint64_t target_ns = nscc->profile.target_delay_ns, avg_ns = nscc->avg_delay_ns;
   if (avg_ns <= target_ns || now_ns - nscc->decreased_ns < period_ns) return;
   nscc->decreased_ns = now_ns;
-  const uint64_t cut = mul_div(nscc->profile.gamma, avg_ns - target_ns, avg_ns);
+  const uint64_t cut = mrc_mul_div(nscc->profile.gamma, avg_ns - target_ns, avg_ns);
   const uint64_t keep = mrc_max_u64(MRC_CC_UNIT - cut, nscc->profile.max_md_jump);
-  shrink(cc, mul_div(cc->cwnd_bytes, keep, MRC_CC_UNIT));
+  shrink(cc, mrc_mul_div(cc->cwnd_bytes, keep, MRC_CC_UNIT));
 }
 
 /* Applies the increases gathered, once a period or so many bytes; eta once a period. */
@@ -172,7 +168,7 @@ static void react(struct mrc_cc *cc, const struct mrc_cc_ack *ack, uint64_t dela
   const uint64_t target_ns = nscc->profile.target_delay_ns;
   if (!ack->ce && delay_ns < target_ns) {
     if (!fast_increase(cc, delay_ns, ack->bytes))
-      nscc->gathered += mul_div(nscc->alpha, target_ns - delay_ns, target_ns) * ack->bytes;
+      nscc->gathered += mrc_mul_div(nscc->alpha, target_ns - delay_ns, target_ns) * ack->bytes;
   } else {
     nscc->calm_bytes = 0;
     const bool high = delay_ns > nscc->profile.md_threshold_ns;
@@ -279,12 +275,12 @@ static void on_timeout(struct mrc_cc *cc) {
   cc->nscc.calm_bytes = 0;
 }
 
-static uint64_t target_delay_ns(const struct mrc_cc *cc) {
-  return cc->nscc.profile.target_delay_ns;
+static bool is_congestion(const struct mrc_cc *cc, uint64_t delay_ns) {
+  return delay_ns > cc->nscc.profile.target_delay_ns * 3 / 2;
 }
 
 const struct mrc_cc_algorithm mrc_cc_nscc_algorithm = {.init = init,
                                                        .on_ack = on_ack,
                                                        .on_loss = on_loss,
                                                        .on_timeout = on_timeout,
-                                                       .target_delay_ns = target_delay_ns};
+                                                       .is_congestion = is_congestion};
