@@ -273,12 +273,25 @@ bool mrc_evset_on_skip(struct mrc_evset *set, uint16_t index, uint64_t sent_ns, 
   return was_good;
 }
 
-bool mrc_evset_can_avoid(const struct mrc_evset *set, uint16_t index, uint64_t sent_ns) {
+/* The longest round trip that the plane's other EVs in full use showed last. */
+static uint32_t longest_of_others_ns(const struct mrc_evset *set, const struct mrc_ev *ev) {
+  const struct mrc_ev_plane *plane = &set->planes[ev->port - 1];
+  uint32_t longest_ns = 0;
+  for (uint16_t i = 0; i < plane->n_active; i++) {
+    const struct mrc_ev *other = &set->evs[plane->order[i]];
+    if (other != ev && other->skip_level == 0) longest_ns = mrc_max_u32(longest_ns, other->rtt_ns);
+  }
+  return longest_ns;
+}
+
+bool mrc_evset_can_avoid(const struct mrc_evset *set, uint16_t index, uint64_t sent_ns,
+                         uint64_t late_ns) {
   const struct mrc_ev *ev = &set->evs[index];
   const struct mrc_ev_plane *plane = &set->planes[ev->port - 1];
-  return ev->place < plane->n_active && sent_ns > ev->steered_ns &&
-         ev->skip_level < MRC_EV_MAX_SKIP_LEVEL &&
-         (ev->skip_level > 0 || plane->n_skip < plane->n_active / 2);
+  if (ev->place >= plane->n_active || sent_ns <= ev->steered_ns) return false;
+  if (ev->skip_level > 0) return ev->skip_level < MRC_EV_MAX_SKIP_LEVEL;
+  /* Where all are equally full, to leave one overfills the others. */
+  return plane->n_skip < plane->n_active / 2 && late_ns > longest_of_others_ns(set, ev);
 }
 
 bool mrc_evset_on_late(struct mrc_evset *set, uint16_t index, uint64_t now_ns) {

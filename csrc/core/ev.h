@@ -134,8 +134,10 @@ bool mrc_evset_on_skip(struct mrc_evset *set, uint16_t ev, uint64_t sent_ns, uin
 void mrc_evset_on_clear(struct mrc_evset *set, uint16_t ev, uint64_t sent_ns, uint64_t now_ns);
 /* A packet is late, and not lost: its EV sends nothing until something of it arrives, and then
    takes fewer turns than before. Not for what left before the level last changed, nor where half of
-   the plane's EVs are avoided. */
-bool mrc_evset_can_avoid(const struct mrc_evset *set, uint16_t ev, uint64_t sent_ns);
+   the plane's EVs are avoided, nor while others take as long: what left `late_ns` after the packet
+   has arrived. */
+bool mrc_evset_can_avoid(const struct mrc_evset *set, uint16_t ev, uint64_t sent_ns,
+                         uint64_t late_ns);
 bool mrc_evset_on_late(struct mrc_evset *set, uint16_t ev, uint64_t now_ns);
 /* `back`: the EV that is GOOD again in exchange, at the floor, or MRC_EV_NONE. */
 bool mrc_evset_on_loss(struct mrc_evset *set, uint16_t ev, uint16_t *back, uint64_t now_ns);

@@ -133,11 +133,11 @@ static void test_on_late__waits_and_then_takes_fewer_turns(void) {
   int counts[N];
   for (uint16_t ev = 0; ev < PER_PLANE; ev++)
     mrc_evset_on_delivered(&set, ev, 5, 5);
-  CHECK(mrc_evset_can_avoid(&set, 1, 10));
+  CHECK(mrc_evset_can_avoid(&set, 1, 10, 1));
   CHECK(mrc_evset_on_late(&set, 1, 20));
   CHECK_EQ(set.evs[1].skip_level, 1);
-  CHECK(!mrc_evset_can_avoid(&set, 1, 20)); /* it left before the level changed */
-  CHECK(mrc_evset_can_avoid(&set, 1, 21));
+  CHECK(!mrc_evset_can_avoid(&set, 1, 20, 1)); /* it left before the level changed */
+  CHECK(mrc_evset_can_avoid(&set, 1, 21, 1));
   count_turns(&set, 0, 8 * PER_PLANE, counts);
   CHECK_EQ(counts[1], 0);
   mrc_evset_on_delivered(&set, 1, 10, 15);
@@ -153,11 +153,25 @@ static void test_on_late__waits_and_then_takes_fewer_turns(void) {
 static void test_on_late__half_of_a_plane_at_most(void) {
   struct mrc_evset set = make_set(0);
   for (uint16_t ev = 0; ev < PER_PLANE / 2; ev++) {
-    CHECK(mrc_evset_can_avoid(&set, ev, 10));
+    CHECK(mrc_evset_can_avoid(&set, ev, 10, 1));
     mrc_evset_on_late(&set, ev, 20);
   }
-  CHECK(!mrc_evset_can_avoid(&set, PER_PLANE / 2, 10));
-  CHECK(mrc_evset_can_avoid(&set, 0, 30));
+  CHECK(!mrc_evset_can_avoid(&set, PER_PLANE / 2, 10, 1));
+  CHECK(mrc_evset_can_avoid(&set, 0, 30, 1));
+  mrc_evset_free(&set);
+}
+
+/* Where all paths are equally full, to leave one overfills the others. */
+static void test_on_late__not_while_others_take_as_long(void) {
+  struct mrc_evset set = make_set(0);
+  set.evs[0].rtt_ns = 50;
+  CHECK(!mrc_evset_can_avoid(&set, 1, 10, 50));
+  CHECK(mrc_evset_can_avoid(&set, 1, 10, 51));
+  mrc_evset_on_late(&set, 0, 5); /* avoided itself: others are not as slow as it is */
+  CHECK(mrc_evset_can_avoid(&set, 1, 10, 50));
+  set.evs[2].rtt_ns = 60;
+  mrc_evset_on_late(&set, 1, 15);
+  CHECK(mrc_evset_can_avoid(&set, 1, 20, 1)); /* it was slower than they, and still is late */
   mrc_evset_free(&set);
 }
 
@@ -426,9 +440,11 @@ static void test_trial__none_for_what_answered_before(void) {
 
 CHECK_MAIN(RUN(test_init__refuses), RUN(test_addresses__are_those_given),
            RUN(test_on_late__waits_and_then_takes_fewer_turns),
-           RUN(test_on_late__half_of_a_plane_at_most), RUN(test_next__turns_evenly_in_its_plane),
-           RUN(test_next__leaves_backups_alone), RUN(test_next__keeps_its_order),
-           RUN(test_on_skip__sits_out_one_turn), RUN(test_on_skip__lasts_longer_when_marks_repeat),
+           RUN(test_on_late__half_of_a_plane_at_most),
+           RUN(test_on_late__not_while_others_take_as_long),
+           RUN(test_next__turns_evenly_in_its_plane), RUN(test_next__leaves_backups_alone),
+           RUN(test_next__keeps_its_order), RUN(test_on_skip__sits_out_one_turn),
+           RUN(test_on_skip__lasts_longer_when_marks_repeat),
            RUN(test_on_skip__lasts_one_turn_where_others_are_as_full),
            RUN(test_on_skip__avoids_no_more_than_half_of_a_plane),
            RUN(test_next__when_all_are_skipped_one_comes_back),

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from statistics import median
+from typing import Any
 
 import pytest
 
@@ -16,8 +18,8 @@ QUICK = ["slow-plane", "slow-mixed", "plain-hosts", "small-writes"]
 SLOW = ["long-way", "rough-way", "beside-tcp", "fair-shares", "slow-uplink"]
 
 
-def check(name: str, seeds: range) -> None:
-    parts = reader.load(name).parts
+def check(name: str, seeds: range, settings: Mapping[str, Any] | None = None) -> None:
+    parts = reader.load(name, settings or {}).parts
     for scenario in parts:
         runs = [summarize(run_trial(scenario, seed)).measured for seed in seeds]
         missed = [o for o in evaluate(scenario, runs) if o.met is False]
@@ -33,6 +35,14 @@ def test_planes__carry_what_they_can(name: str) -> None:
 @pytest.mark.parametrize("name", QUICK + SLOW)
 def test_planes__carry_what_they_can_with_other_seeds(name: str) -> None:
     check(name, range(1, 6))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shares", ["measured", "equal"])
+@pytest.mark.parametrize("name", ["permutation", "all-to-all"])
+def test_full_fabrics__meet_their_checks_at_every_seed(name: str, shares: str) -> None:
+    for seed in range(1, 21):
+        check(name, range(seed, seed + 1), {"transport.plane_shares": shares})
 
 
 def goodputs_of_connects(n: int) -> list[float]:
