@@ -89,11 +89,12 @@ enum mrc_event_type {
   MRC_EVENT_QP_ERROR, /* the QP went to ERROR; `status` is an enum mrc_wc_status */
   MRC_EVENT_EV_STATE, /* an EV changed state; `status` is an enum mrc_ev_state */
   MRC_EVENT_PLANE,    /* a plane of a QP was suspended (`status` 0) or resumed (`status` 1) */
-  MRC_EVENT_PROBE,   /* a commanded EV probe ended; `result` 0, -ETIMEDOUT, -EMSGSIZE, -ENETUNREACH;
-                        `status` 1: it was answered, and met congestion on its way (CE) */
-  MRC_EVENT_WARNING, /* context only: `status` is an enum mrc_warning */
-  MRC_EVENT_PORT,    /* a port that a QP uses went down (`status` 0) or came up (`status` 1): ours
-                        or the peer's, as `reason` says */
+  MRC_EVENT_PROBE,    /* a commanded EV probe ended; `result` 0, -ETIMEDOUT, or what the kernel said
+                         of it (-EMSGSIZE, -ENETUNREACH), which blames no EV and no plane;
+                         `status` 1: it was answered, and met congestion on its way (CE) */
+  MRC_EVENT_WARNING,  /* context only: `status` is an enum mrc_warning */
+  MRC_EVENT_PORT,     /* a port that a QP uses went down (`status` 0) or came up (`status` 1): ours
+                         or the peer's, as `reason` says */
   MRC_EVENT_PLANE_SHARE, /* a plane to a peer became slow (`status` 0): it carried less than half of
                             the mean of the others, or it carries over three quarters again
                             (`status` 1). `result` is what it carried, in per cent of that mean. All

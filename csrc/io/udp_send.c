@@ -173,11 +173,12 @@ int mrc_udp_drain_errors(struct mrc_udp *udp, int port_number, int tx_index) {
   return n;
 }
 
-/* A queue that stays full takes a message now and then; see MRC_UDP_REFUSAL_NS. */
+/* A queue that stays full takes a message now and then; see MRC_UDP_REFUSAL_NS. The queue is the
+   interface's, so the error condemns the plane: EV by EV it would take that time for each. */
 static int judge_refusal(struct mrc_udp_port *port, int error, uint64_t now_ns) {
   if (error != -ENOBUFS && error != -ENOMEM) return error;
   if (port->refused_ns == MRC_NEVER) port->refused_ns = now_ns;
-  return now_ns - port->refused_ns >= MRC_UDP_REFUSAL_NS ? -ENETUNREACH : error;
+  return now_ns - port->refused_ns >= MRC_UDP_REFUSAL_NS ? -ENETDOWN : error;
 }
 
 /* Sends messages [done, n) of the outbox once. Returns how many went, or a negative errno. */

@@ -188,9 +188,9 @@ static void test_send__a_refusal_that_lasts_is_an_error(void) {
   } rows[] = {
       {0, 1, {-ENOBUFS}, {0, 0}},
       {MRC_UDP_REFUSAL_NS - 1, 1, {-ENOBUFS}, {0, 0}},
-      {MRC_UDP_REFUSAL_NS, 2, {-ENOBUFS, 1}, {-ENETUNREACH, 1}},
+      {MRC_UDP_REFUSAL_NS, 2, {-ENOBUFS, 1}, {-ENETDOWN, 1}},
       {MRC_UDP_REFUSAL_NS, 1, {-ENOBUFS}, {0, 0}}, /* one went: patience anew */
-      {3ull * MRC_UDP_REFUSAL_NS, 2, {-ENOBUFS, -ENOMEM}, {-ENETUNREACH, -ENETUNREACH}},
+      {3ull * MRC_UDP_REFUSAL_NS, 2, {-ENOBUFS, -ENOMEM}, {-ENETDOWN, -ENETDOWN}},
       {3ull * MRC_UDP_REFUSAL_NS, 1, {-EAGAIN}, {0, 0}}, /* a full socket tells of room */
   };
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
