@@ -548,7 +548,9 @@ struct mrc_command {
  * writes -errno to error and one line of cause to message. */
 mrc_ctx *mrc_ctx_create(const struct mrc_ctx_config *config, int *error, char *message,
                         int message_bytes);
-/* Stops and joins the thread, closes the sockets. Registered memory is not touched afterwards. */
+/* Stops and joins the thread, closes the sockets. Registered memory is not touched afterwards.
+   A context does not survive fork: in the child this only closes the child's descriptors, and
+   submit, poll and run return -ECHILD. The parent's context is not affected. */
 void mrc_ctx_destroy(mrc_ctx *ctx);
 uint16_t mrc_ctx_udp_port(const mrc_ctx *ctx);
 /* UDP source port of one transmit socket; 0 when there is none. */

@@ -10,11 +10,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import os
+import select
 from collections import deque
 from dataclasses import dataclass
 from typing import Protocol
+from weakref import WeakSet
 
-from mrc._native import POLL_BATCH, SUBMIT_BATCH, Command, Submission, check
+from mrc._native import FORKED, POLL_BATCH, SUBMIT_BATCH, Command, Submission, check
 from mrc.device import Device, DeviceEvent, Lost, Notice, Probed, Received, Reply
 from mrc.enums import WarningKind, WcStatus
 from mrc.errors import CompletionError, MrcError, StateError
@@ -89,6 +92,9 @@ class Dispatcher:
         self._mrs: dict[int, MR] = {}
         self.recording: RecordingMemory | None = None  # the datapath writes there
         self._closed = False
+        self.forked = False
+        """in a child of fork: the Context, its sockets and its event loop are the parent's"""
+        _opened.add(self)
         self._loop.add_reader(device.fd, self._on_readable)
 
     # ---- Out ------------------------------------------------------------------------------
@@ -107,6 +113,7 @@ class Dispatcher:
 
     def post(self, request: WorkRequest, work: Work) -> None:
         """Queues a work request; `work.done` has its completion."""
+        self.check_own()
         assert not self._closed, "a Context closes its QPs before"
         self._works[request.wr_id] = work
         if work.mr is not None:
@@ -117,7 +124,13 @@ class Dispatcher:
         """A number for a command or work request that no other has."""
         return next(self._cookies)
 
+    def check_own(self) -> None:
+        """Raises StateError in a child of fork."""
+        if self.forked:
+            raise StateError(FORKED)
+
     def _enqueue(self, call: _Call) -> _Call:
+        self.check_own()
         cookie = self.next_id()
         call.command.fields["cookie"] = cookie
         self._calls[cookie] = call
@@ -338,3 +351,33 @@ class Dispatcher:
         assert not self._works, "a Context closes its QPs before"
         for mr in list(self._mrs.values()):
             self.release(mr)
+
+    def abandon(self) -> None:
+        """In a child of fork: leaves everything to the parent."""
+        self.forked = self._closed = True
+        if not self._loop.is_closed():
+            _leave_epoll(self._loop)
+
+
+_opened: WeakSet[Dispatcher] = WeakSet()
+
+
+def _leave_epoll(loop: asyncio.AbstractEventLoop) -> None:
+    """Gives the child's copy of an event loop an epoll of its own.
+
+    Both copies share one epoll, so a child that unwinds `asyncio.run` would take the sockets of
+    its parent out of it. No public name leads there: asyncio and uvloop each have their own.
+    """
+    selector = getattr(loop, "_selector", None)
+    descriptor = getattr(loop, "_get_backend_id", None) or getattr(selector, "fileno", None)
+    if descriptor is not None:
+        with select.epoll() as own:
+            os.dup2(own.fileno(), descriptor(), inheritable=False)
+
+
+def _abandon_all() -> None:
+    for dispatcher in list(_opened):
+        dispatcher.abandon()
+
+
+os.register_at_fork(after_in_child=_abandon_all)

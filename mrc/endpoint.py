@@ -142,6 +142,7 @@ class Context:
     def _opened(self) -> Local:
         if self._local is None:
             raise StateError("the Context is not open: use 'async with'")
+        self._local.dispatcher.check_own()
         if self._closer is not None:
             raise StateError("the Context is closed")
         return self._local
@@ -251,6 +252,8 @@ class Context:
         if self._local is None or not self._local.dispatcher.holds(mr):
             return  # the Context was closed before
         dispatcher = self._local.dispatcher
+        if dispatcher.forked:
+            return  # in a child of fork it is the parent's to end
         await dispatcher.until_idle(mr)
         ended = dispatcher.call(mr.deregister(), "deregister")
         ended.add_done_callback(functools.partial(_release, dispatcher, mr))
@@ -406,8 +409,8 @@ class Context:
             logger.warning("links are not watched: %s", error)
 
     async def _close(self, *, orderly: bool) -> None:
-        if self._local is None:
-            return
+        if self._local is None or self._local.dispatcher.forked:
+            return  # in a child of fork it is the parent's to close
         if self._closer is None:
             work = self._end(self._local, orderly=orderly)
             self._closer = asyncio.get_running_loop().create_task(work)

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "io/commands.h"
+#include "io/sigbus.h"
 
 enum {
   READY_AT_ONCE = 64,      /* epoll events of one turn */
@@ -462,4 +463,13 @@ void mrc_datapath_close(struct mrc_datapath *datapath) {
   mrc_spsc_free(&datapath->commands);
   mrc_spsc_free(&datapath->events);
   mrc_udp_close(&datapath->udp);
+}
+
+void mrc_datapath_abandon(struct mrc_datapath *datapath) {
+  mrc_sigbus_forget();
+  close_descriptor(datapath->epoll_fd);
+  close_descriptor(datapath->command_fd);
+  close_descriptor(datapath->event_fd);
+  close_descriptor(datapath->timer_fd);
+  mrc_udp_abandon(&datapath->udp);
 }

@@ -134,6 +134,16 @@ void mrc_sigbus_remove(int slot) {
   pthread_mutex_unlock(&lock);
 }
 
+/* The lock is not taken: a thread of the parent may have held it, and here is only one thread. */
+void mrc_sigbus_forget(void) {
+  lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+  atomic_store(&ranges_used, 0);
+  for (int i = 0; i < MRC_SIGBUS_RANGES; i++) {
+    if (atomic_load(&ranges[i].version) % 2 != 0) atomic_fetch_add(&ranges[i].version, 1);
+    if (atomic_load(&ranges[i].end) != 0) range_set(&ranges[i], 0, 0, -1);
+  }
+}
+
 uint32_t mrc_sigbus_faults(void) { return atomic_load(&faults); }
 
 bool mrc_sigbus_take(int slot) { return atomic_exchange(&ranges[slot].faulted, false); }

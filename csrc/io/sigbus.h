@@ -21,6 +21,8 @@
 int mrc_sigbus_add(const void *start, size_t bytes, int wake_fd) MRC_MUST_CHECK;
 /* Ends the guard. The range must not be accessed by its owner any more. Any thread. */
 void mrc_sigbus_remove(int handle);
+/* In a child of fork, where none of the ranges is registered: ends every guard. */
+void mrc_sigbus_forget(void);
 /* Ranges hit by faults in this process so far: when it stands still, mrc_sigbus_take has no news.
  */
 uint32_t mrc_sigbus_faults(void);
