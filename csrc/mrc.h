@@ -126,7 +126,9 @@ enum mrc_event_reason {
 enum mrc_warning {
   MRC_WARNING_RCVBUF_SMALL, /* `result` is the size granted, in bytes */
   MRC_WARNING_SNDBUF_SMALL,
-  MRC_WARNING_MEMORY_FAULT /* a registered file shrank under a read; its MR now reads as zeros */
+  MRC_WARNING_MEMORY_FAULT,  /* a registered file shrank under a read; its MR now reads as zeros */
+  MRC_WARNING_GUARD_REPLACED /* the program installed a SIGBUS handler after ours, so that a
+                                registered file that shrinks may end the process */
 };
 
 /* One asynchronous event. Fields that an event does not name are 0. */

@@ -227,7 +227,15 @@ static bool transmit(struct mrc_datapath *datapath) {
 
 /* ---- Publishing ---- */
 
+static void publish_replaced(struct mrc_datapath *datapath) {
+  if (mrc_spsc_room(&datapath->events) == 0) return;
+  put_event(datapath,
+            &(struct mrc_event){.type = MRC_EVENT_WARNING, .status = MRC_WARNING_GUARD_REPLACED});
+  datapath->guards.told = true;
+}
+
 static int publish_faults(struct mrc_datapath *datapath) {
+  if (datapath->guards.replaced && !datapath->guards.told) publish_replaced(datapath);
   uint32_t keys[FAULTS_AT_ONCE];
   uint32_t room = mrc_min_u32(mrc_spsc_room(&datapath->events), FAULTS_AT_ONCE);
   int n = mrc_guards_take_faults(&datapath->guards, keys, (int)room);

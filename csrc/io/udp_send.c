@@ -217,6 +217,7 @@ static void cure(struct group *group, const struct mrc_burst *burst, int error) 
     group->udp->counters[MRC_IO_TX_ERROR_REPORTS] += (uint64_t)n;
     return;
   }
+  if (!mrc_sigbus_in_force()) return; /* to touch it would end the process */
   for (int i = 0; i < burst->n_packets; i++)
     mrc_sigbus_touch(burst->packets[i].payload, burst->packets[i].payload_bytes);
 }
