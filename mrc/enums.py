@@ -152,8 +152,8 @@ _WARNINGS = {
     WarningKind.RCVBUF_SMALL: "the receive buffer is smaller than wanted: raise net.core.rmem_max",
     WarningKind.SNDBUF_SMALL: "the transmit buffer is smaller than wanted: raise net.core.wmem_max",
     WarningKind.MEMORY_FAULT: "a registered file became shorter while it was in use",
-    WarningKind.GUARD_REPLACED: "the program installed a SIGBUS handler after mrc's, so a registered"
-    " file that becomes shorter may end it: install that handler before the first registration",
+    WarningKind.GUARD_REPLACED: "the program installed a SIGBUS handler after mrc's: a registered"
+    " file that becomes shorter may end it; install that handler before the first registration",
 }
 
 
