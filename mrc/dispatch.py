@@ -113,7 +113,6 @@ class Dispatcher:
 
     def post(self, request: WorkRequest, work: Work) -> None:
         """Queues a work request; `work.done` has its completion."""
-        self.check_own()
         assert not self._closed, "a Context closes its QPs before"
         self._works[request.wr_id] = work
         if work.mr is not None:
@@ -124,13 +123,27 @@ class Dispatcher:
         """A number for a command or work request that no other has."""
         return next(self._cookies)
 
-    def check_own(self) -> None:
-        """Raises StateError in a child of fork."""
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop that the Context was opened in, and in which all its calls are made."""
+        return self._loop
+
+    @property
+    def gone(self) -> bool:
+        """True when no call can be made any more: in a child of fork, or after the event loop."""
+        return self.forked or self._loop.is_closed()
+
+    def check_open(self) -> None:
+        """Raises a StateError that says why no call can be made."""
         if self.forked:
             raise StateError(FORKED)
+        if self._closed:
+            raise StateError("the Context is closed")
+        if self._loop.is_closed():
+            raise StateError("the Context is of no use: its event loop has ended: open another one")
 
     def _enqueue(self, call: _Call) -> _Call:
-        self.check_own()
+        self.check_open()
         cookie = self.next_id()
         call.command.fields["cookie"] = cookie
         self._calls[cookie] = call
@@ -138,8 +151,6 @@ class Dispatcher:
         return call
 
     def _send(self, each: Submission) -> None:
-        if self._closed:
-            raise StateError("the Context is closed")
         self._outgoing.append(each)
         if not self._flush_due:
             if self.device.polled:
@@ -344,11 +355,25 @@ class Dispatcher:
             return
         self._closed = True
         self._loop.remove_reader(self.device.fd)
-        await asyncio.to_thread(self.device.close)  # joins the datapath thread
+        try:
+            await asyncio.to_thread(self.device.close)  # joins the datapath thread
+        except RuntimeError:
+            self.device.close()  # at the end of the interpreter no thread can be started
         for call in self._calls.values():
             call.fail("the Context was closed")
         self._calls.clear()
         assert not self._works, "a Context closes its QPs before"
+        for mr in list(self._mrs.values()):
+            self.release(mr)
+
+    def end(self) -> None:
+        """Stops the datapath after the event loop has ended, when nobody can wait any more."""
+        if self._closed:
+            return
+        self._closed = True
+        self.device.close()
+        self._calls.clear()
+        self._works.clear()
         for mr in list(self._mrs.values()):
             self.release(mr)
 

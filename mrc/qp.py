@@ -220,7 +220,7 @@ class QP:
         return done
 
     def _check_open(self) -> None:
-        self._dispatcher.check_own()
+        self._dispatcher.check_open()
         if self._status is not None:
             raise CompletionError(self._status, f"QP {self.qpn:#x} to {self.peer_host} has failed")
         if self._closer is not None:
@@ -422,8 +422,8 @@ class QP:
         await self._close(orderly=False)
 
     async def _close(self, *, orderly: bool) -> None:
-        if self._dispatcher.forked:
-            return  # in a child of fork it is the parent's to close
+        if self._dispatcher.gone:
+            return  # the parent of a child of fork closes it, or the end of the Context
         if self._closer is None:
             orderly = orderly and self._status is None and self._watcher is not None
             work = self._end(orderly=orderly)
