@@ -89,11 +89,12 @@ enum mrc_event_type {
   MRC_EVENT_QP_ERROR, /* the QP went to ERROR; `status` is an enum mrc_wc_status */
   MRC_EVENT_EV_STATE, /* an EV changed state; `status` is an enum mrc_ev_state */
   MRC_EVENT_PLANE,    /* a plane of a QP was suspended (`status` 0) or resumed (`status` 1) */
-  MRC_EVENT_PROBE,   /* a commanded EV probe ended; `result` 0, -ETIMEDOUT, -EMSGSIZE, -ENETUNREACH;
-                        `status` 1: it was answered, and met congestion on its way (CE) */
-  MRC_EVENT_WARNING, /* context only: `status` is an enum mrc_warning */
-  MRC_EVENT_PORT,    /* a port that a QP uses went down (`status` 0) or came up (`status` 1): ours
-                        or the peer's, as `reason` says */
+  MRC_EVENT_PROBE,    /* a commanded EV probe ended; `result` 0, -ETIMEDOUT, or what the kernel said
+                         of it (-EMSGSIZE, -ENETUNREACH), which blames no EV and no plane;
+                         `status` 1: it was answered, and met congestion on its way (CE) */
+  MRC_EVENT_WARNING,  /* context only: `status` is an enum mrc_warning */
+  MRC_EVENT_PORT,     /* a port that a QP uses went down (`status` 0) or came up (`status` 1): ours
+                         or the peer's, as `reason` says */
   MRC_EVENT_PLANE_SHARE, /* a plane to a peer became slow (`status` 0): it carried less than half of
                             the mean of the others, or it carries over three quarters again
                             (`status` 1). `result` is what it carried, in per cent of that mean. All
@@ -125,7 +126,9 @@ enum mrc_event_reason {
 enum mrc_warning {
   MRC_WARNING_RCVBUF_SMALL, /* `result` is the size granted, in bytes */
   MRC_WARNING_SNDBUF_SMALL,
-  MRC_WARNING_MEMORY_FAULT /* a registered file shrank under a read; its MR now reads as zeros */
+  MRC_WARNING_MEMORY_FAULT,  /* a registered file shrank under a read; its MR now reads as zeros */
+  MRC_WARNING_GUARD_REPLACED /* the program installed a SIGBUS handler after ours, so that a
+                                registered file that shrinks may end the process */
 };
 
 /* One asynchronous event. Fields that an event does not name are 0. */
@@ -547,7 +550,9 @@ struct mrc_command {
  * writes -errno to error and one line of cause to message. */
 mrc_ctx *mrc_ctx_create(const struct mrc_ctx_config *config, int *error, char *message,
                         int message_bytes);
-/* Stops and joins the thread, closes the sockets. Registered memory is not touched afterwards. */
+/* Stops and joins the thread, closes the sockets. Registered memory is not touched afterwards.
+   A context does not survive fork: in the child this only closes the child's descriptors, and
+   submit, poll and run return -ECHILD. The parent's context is not affected. */
 void mrc_ctx_destroy(mrc_ctx *ctx);
 uint16_t mrc_ctx_udp_port(const mrc_ctx *ctx);
 /* UDP source port of one transmit socket; 0 when there is none. */

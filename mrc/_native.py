@@ -29,11 +29,15 @@ POLL_BATCH = 256
 SUBMIT_BATCH = 256
 """Commands that one call takes at most."""
 
+FORKED = "a Context does not survive fork: open another one in this process"
+"""What every call says in a child process about a Context that it inherited."""
+
 _ERRORS: dict[int, tuple[type[MrcError], str]] = {
     errno.EINVAL: (ArgumentError, "an argument is out of range"),
     errno.EACCES: (ArgumentError, "the memory region does not cover the range"),
     errno.ENOENT: (StateError, "it does not exist (any more)"),
     errno.EPERM: (StateError, "the QP is not ready to send"),
+    errno.ECHILD: (StateError, FORKED),
     errno.EBUSY: (StateError, "work requests still use it"),
     errno.EEXIST: (InUseError, "the number is in use"),
     errno.ENOBUFS: (QueueFullError, "the send queue is full"),
@@ -127,12 +131,14 @@ class NativeContext:
         native = ffi.new("struct mrc_ctx_config *", config)
         code = ffi.new("int *")
         message = ffi.new("char[256]")
+        self.forked = False
         self._ctx: CData | None = lib.mrc_ctx_create(native, code, message, len(message))
         if self._ctx == ffi.NULL:
             cause = bytes(ffi.string(message)).decode("utf-8", "replace")
             raise OSError(-code[0], cause or os.strerror(-code[0]))
         # Also when it is forgotten, and at exit: the thread must not outlive the memory it uses.
         self._end = weakref.finalize(self, lib.mrc_ctx_destroy, self._ctx)
+        _opened.add(self)
         self._events = ffi.new("struct mrc_event[]", POLL_BATCH)
         self._commands = ffi.new("struct mrc_command[]", SUBMIT_BATCH)
 
@@ -143,7 +149,7 @@ class NativeContext:
 
     def _open(self) -> CData:
         if self._ctx is None:
-            raise StateError("the Context is closed")
+            raise StateError(FORKED if self.forked else "the Context is closed")
         return self._ctx
 
     def fd(self) -> int:
@@ -167,7 +173,7 @@ class NativeContext:
 
     def run(self) -> int:
         """A turn of a polled context, which never sleeps; returns the number of events."""
-        return int(lib.mrc_ctx_run(self._open(), 0))
+        return check(lib.mrc_ctx_run(self._open(), 0), "run")
 
     def arm(self) -> bool:
         """True when one may sleep on a polled context's descriptor; False when `run` is due."""
@@ -182,6 +188,23 @@ class NativeContext:
         """Stops the datapath thread and waits for it; registered memory is free afterwards."""
         self._ctx = None
         self._end()
+
+    def abandon(self) -> None:
+        """In a child of fork: closes the child's descriptors. The parent's datapath goes on."""
+        self.forked = True
+        self.close()
+
+
+_opened: weakref.WeakSet[NativeContext] = weakref.WeakSet()
+
+
+def _abandon_all() -> None:
+    for context in list(_opened):
+        if not context.closed:
+            context.abandon()
+
+
+os.register_at_fork(after_in_child=_abandon_all)
 
 
 def new_array(kind: str, items: Sequence[dict[str, Any]] | int) -> CData:

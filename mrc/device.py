@@ -175,6 +175,11 @@ class Device:
         self.fd = self._native.fd()
         self.udp_port = self._native.udp_port()
 
+    @property
+    def forked(self) -> bool:
+        """True in a child of fork, which must leave the device to its parent."""
+        return self._native.forked
+
     def source_port(self, port: int, tx_index: int) -> int:
         """The UDP source port of one transmit socket of a port."""
         return self._native.source_port(port, tx_index)

@@ -10,11 +10,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import os
+import select
 from collections import deque
 from dataclasses import dataclass
 from typing import Protocol
+from weakref import WeakSet
 
-from mrc._native import POLL_BATCH, SUBMIT_BATCH, Command, Submission, check
+from mrc._native import FORKED, POLL_BATCH, SUBMIT_BATCH, Command, Submission, check
 from mrc.device import Device, DeviceEvent, Lost, Notice, Probed, Received, Reply
 from mrc.enums import WarningKind, WcStatus
 from mrc.errors import CompletionError, MrcError, StateError
@@ -89,6 +92,9 @@ class Dispatcher:
         self._mrs: dict[int, MR] = {}
         self.recording: RecordingMemory | None = None  # the datapath writes there
         self._closed = False
+        self.forked = False
+        """in a child of fork: the Context, its sockets and its event loop are the parent's"""
+        _opened.add(self)
         self._loop.add_reader(device.fd, self._on_readable)
 
     # ---- Out ------------------------------------------------------------------------------
@@ -117,7 +123,27 @@ class Dispatcher:
         """A number for a command or work request that no other has."""
         return next(self._cookies)
 
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop that the Context was opened in, and in which all its calls are made."""
+        return self._loop
+
+    @property
+    def gone(self) -> bool:
+        """True when no call can be made any more: in a child of fork, or after the event loop."""
+        return self.forked or self._loop.is_closed()
+
+    def check_open(self) -> None:
+        """Raises a StateError that says why no call can be made."""
+        if self.forked:
+            raise StateError(FORKED)
+        if self._closed:
+            raise StateError("the Context is closed")
+        if self._loop.is_closed():
+            raise StateError("the Context is of no use: its event loop has ended: open another one")
+
     def _enqueue(self, call: _Call) -> _Call:
+        self.check_open()
         cookie = self.next_id()
         call.command.fields["cookie"] = cookie
         self._calls[cookie] = call
@@ -125,8 +151,6 @@ class Dispatcher:
         return call
 
     def _send(self, each: Submission) -> None:
-        if self._closed:
-            raise StateError("the Context is closed")
         self._outgoing.append(each)
         if not self._flush_due:
             if self.device.polled:
@@ -331,10 +355,54 @@ class Dispatcher:
             return
         self._closed = True
         self._loop.remove_reader(self.device.fd)
-        await asyncio.to_thread(self.device.close)  # joins the datapath thread
+        try:
+            await asyncio.to_thread(self.device.close)  # joins the datapath thread
+        except RuntimeError:
+            self.device.close()  # at the end of the interpreter no thread can be started
         for call in self._calls.values():
             call.fail("the Context was closed")
         self._calls.clear()
         assert not self._works, "a Context closes its QPs before"
         for mr in list(self._mrs.values()):
             self.release(mr)
+
+    def end(self) -> None:
+        """Stops the datapath after the event loop has ended, when nobody can wait any more."""
+        if self._closed:
+            return
+        self._closed = True
+        self.device.close()
+        self._calls.clear()
+        self._works.clear()
+        for mr in list(self._mrs.values()):
+            self.release(mr)
+
+    def abandon(self) -> None:
+        """In a child of fork: leaves everything to the parent."""
+        self.forked = self._closed = True
+        if not self._loop.is_closed():
+            _leave_epoll(self._loop)
+
+
+_opened: WeakSet[Dispatcher] = WeakSet()
+
+
+def _leave_epoll(loop: asyncio.AbstractEventLoop) -> None:
+    """Gives the child's copy of an event loop an epoll of its own.
+
+    Both copies share one epoll, so a child that unwinds `asyncio.run` would take the sockets of
+    its parent out of it. No public name leads there: asyncio and uvloop each have their own.
+    """
+    selector = getattr(loop, "_selector", None)
+    descriptor = getattr(loop, "_get_backend_id", None) or getattr(selector, "fileno", None)
+    if descriptor is not None:
+        with select.epoll() as own:
+            os.dup2(own.fileno(), descriptor(), inheritable=False)
+
+
+def _abandon_all() -> None:
+    for dispatcher in list(_opened):
+        dispatcher.abandon()
+
+
+os.register_at_fork(after_in_child=_abandon_all)

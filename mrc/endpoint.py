@@ -136,12 +136,17 @@ class Context:
         await self._close(orderly=error is None)
 
     async def close(self) -> None:
-        """Ends everything in order; safe to call twice."""
+        """Ends everything in order; safe to call twice.
+
+        After its event loop has ended this only stops the datapath. Raises StateError in an event
+        loop of another thread.
+        """
         await self._close(orderly=True)
 
     def _opened(self) -> Local:
         if self._local is None:
             raise StateError("the Context is not open: use 'async with'")
+        self._local.dispatcher.check_open()
         if self._closer is not None:
             raise StateError("the Context is closed")
         return self._local
@@ -248,9 +253,9 @@ class Context:
 
     async def deregister(self, mr: MR) -> None:
         """Ends a memory region once no work request uses it, and gives the buffer back."""
-        if self._local is None or not self._local.dispatcher.holds(mr):
-            return  # the Context was closed before
-        dispatcher = self._local.dispatcher
+        dispatcher = self._local.dispatcher if self._local is not None else None
+        if dispatcher is None or dispatcher.gone or not dispatcher.holds(mr):
+            return  # the Context was closed before, or is not ours to use
         await dispatcher.until_idle(mr)
         ended = dispatcher.call(mr.deregister(), "deregister")
         ended.add_done_callback(functools.partial(_release, dispatcher, mr))
@@ -406,8 +411,14 @@ class Context:
             logger.warning("links are not watched: %s", error)
 
     async def _close(self, *, orderly: bool) -> None:
-        if self._local is None:
+        if self._local is None or self._local.dispatcher.forked:
+            return  # the parent closes it
+        if self._local.dispatcher.gone:
+            self._observatory.forget()
+            self._local.dispatcher.end()
             return
+        if asyncio.get_running_loop() is not self._local.dispatcher.loop:
+            raise StateError("the Context belongs to another event loop: close it there")
         if self._closer is None:
             work = self._end(self._local, orderly=orderly)
             self._closer = asyncio.get_running_loop().create_task(work)

@@ -140,6 +140,7 @@ class WarningKind(IntEnum):
     RCVBUF_SMALL = lib.MRC_WARNING_RCVBUF_SMALL
     SNDBUF_SMALL = lib.MRC_WARNING_SNDBUF_SMALL
     MEMORY_FAULT = lib.MRC_WARNING_MEMORY_FAULT
+    GUARD_REPLACED = lib.MRC_WARNING_GUARD_REPLACED
 
     @property
     def explanation(self) -> str:
@@ -151,6 +152,8 @@ _WARNINGS = {
     WarningKind.RCVBUF_SMALL: "the receive buffer is smaller than wanted: raise net.core.rmem_max",
     WarningKind.SNDBUF_SMALL: "the transmit buffer is smaller than wanted: raise net.core.wmem_max",
     WarningKind.MEMORY_FAULT: "a registered file became shorter while it was in use",
+    WarningKind.GUARD_REPLACED: "the program installed a SIGBUS handler after mrc's: a registered"
+    " file that becomes shorter may end it; install that handler before the first registration",
 }
 
 

@@ -110,7 +110,8 @@ QpEvent = EvEvent | PlaneEvent | PlaneShareEvent | PortEvent | EventsLost | QpEr
 class Warning:
     """Something that costs speed or data but stops nothing.
 
-    `detail` is the size granted in bytes, or, for MEMORY_FAULT, the key of the memory region.
+    `detail` is the size granted in bytes, for MEMORY_FAULT the key of the memory region, and for
+    GUARD_REPLACED 0.
     """
 
     kind: WarningKind

@@ -59,6 +59,7 @@ class Listener:
 
     async def accept(self) -> QP:
         """Returns the next QP, ready to use; the caller closes it."""
+        self._local.dispatcher.check_open()
         async with self._changed:
             await self._changed.wait_for(lambda: self._ready or self._server is None)
             if not self._ready:
@@ -76,6 +77,8 @@ class Listener:
 
     async def close(self) -> None:
         """Stops listening, and ends exchanges under way and QPs that nobody accepted."""
+        if self._local.dispatcher.gone:
+            return  # the parent of a child of fork closes it, or nobody serves it any more
         server, self._server = self._server, None
         if server is None:
             return

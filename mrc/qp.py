@@ -220,6 +220,7 @@ class QP:
         return done
 
     def _check_open(self) -> None:
+        self._dispatcher.check_open()
         if self._status is not None:
             raise CompletionError(self._status, f"QP {self.qpn:#x} to {self.peer_host} has failed")
         if self._closer is not None:
@@ -421,6 +422,8 @@ class QP:
         await self._close(orderly=False)
 
     async def _close(self, *, orderly: bool) -> None:
+        if self._dispatcher.gone:
+            return  # the parent of a child of fork closes it, or the end of the Context
         if self._closer is None:
             orderly = orderly and self._status is None and self._watcher is not None
             work = self._end(orderly=orderly)

@@ -2,7 +2,6 @@
 /* The engine's loop: who takes a packet, whose turn it is to send, whose deadline has come. */
 #include "engine.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -349,63 +348,6 @@ int mrc_engine_transmit(struct mrc_engine *engine, struct mrc_burst *bursts, int
   if (room) room = mrc_ev_probe_transmit(engine, now_ns);
   engine->committing = engine->n_bursts > 0;
   return engine->n_bursts;
-}
-
-/* Whether a packet that was not sent keeps its place and is tried again at once. One whose send
-   failed outright would fail again: unless it is data and its plane has only now been found out, so
-   that another can take it, it is left to the timers as if lost on the way. */
-static bool is_tried_again(const struct mrc_qp *qp, const struct mrc_burst *burst,
-                           const struct mrc_packet *packet, int taken) {
-  if (taken == 0) return true;
-  return packet->_kind == MRC_KIND_DATA && !qp->planes[burst->port - 1].suspended;
-}
-
-static void commit_packet(struct mrc_engine *engine, struct mrc_qp *qp,
-                          const struct mrc_burst *burst, const struct mrc_packet *packet, int taken,
-                          uint64_t now_ns) {
-  static const enum mrc_counter counter_of[] = {[MRC_KIND_SACK] = MRC_COUNTER_TX_SACKS,
-                                                [MRC_KIND_NACK] = MRC_COUNTER_TX_NACKS,
-                                                [MRC_KIND_ACK] = MRC_COUNTER_TX_ACKS,
-                                                [MRC_KIND_PROBE] = MRC_COUNTER_TX_PROBES,
-                                                [MRC_KIND_ANSWER] = MRC_COUNTER_TX_EV_ANSWERS};
-  if (packet->_kind == MRC_KIND_EV_PROBE) {
-    mrc_ev_probe_on_commit(engine, packet->_slot, taken, now_ns);
-  } else if (taken == 1) {
-    if (packet->_kind == MRC_KIND_DATA)
-      mrc_requester_on_taken(engine, qp, packet);
-    else
-      mrc_count(engine, counter_of[packet->_kind], 1);
-  } else if (is_tried_again(qp, burst, packet, taken)) {
-    mrc_count(engine, MRC_COUNTER_TX_REFUSED, 1);
-    if (packet->_kind == MRC_KIND_DATA || packet->_kind == MRC_KIND_PROBE)
-      mrc_requester_on_refused(engine, qp, packet);
-    else if (packet->_kind == MRC_KIND_ANSWER)
-      mrc_endpoint_on_refused(engine, packet->_slot);
-    else
-      mrc_responder_on_refused(engine, qp, packet);
-  }
-}
-
-void mrc_engine_commit(struct mrc_engine *engine, const struct mrc_burst *bursts, const int *taken,
-                       int n, uint64_t now_ns) {
-  mrc_assert(engine->committing && n == engine->n_bursts);
-  engine->committing = false;
-  engine->now_ns = now_ns;
-  /* Backwards, so that refused packets return to the ends of their lists in order. */
-  for (int i = n - 1; i >= 0; i--) {
-    struct mrc_qp *qp = engine->qps[bursts[i]._qp];
-    mrc_assert(qp != NULL);
-    for (int k = bursts[i].n_packets - 1; k >= 0; k--)
-      commit_packet(engine, qp, &bursts[i], &bursts[i].packets[k], taken[i], now_ns);
-  }
-  /* A send that failed outright (no route, interface gone) says that the plane cannot be used. Only
-     now: a suspension takes all that is in flight there for lost, also of bursts before this. */
-  for (int i = 0; i < n; i++) {
-    struct mrc_qp *qp = engine->qps[bursts[i]._qp];
-    if (taken[i] >= 0 || qp->state != MRC_QP_RTS) continue;
-    mrc_loss_suspend_plane(engine, qp, bursts[i].port - 1u, MRC_REASON_SEND, now_ns);
-    mrc_qp_touch(engine, qp);
-  }
 }
 
 void mrc_engine_port_blocked(struct mrc_engine *engine, int port, bool blocked, uint64_t now_ns) {

@@ -350,13 +350,18 @@ static void retire(struct mrc_evset *set, uint16_t index) {
   plane->n_active--;
 }
 
+bool mrc_evset_can_spare(const struct mrc_evset *set, uint16_t index) {
+  const struct mrc_ev_plane *plane = &set->planes[set->evs[index].port - 1];
+  return set->evs[index].place >= plane->n_active || plane->n_active > plane->floor ||
+         find_backup(set, plane) < plane->n;
+}
+
 bool mrc_evset_on_loss(struct mrc_evset *set, uint16_t index, uint16_t *back, uint64_t now_ns) {
   struct mrc_ev *ev = &set->evs[index];
   struct mrc_ev_plane *plane = &set->planes[ev->port - 1];
   *back = MRC_EV_NONE;
   if (ev->state == MRC_EV_DENIED || ev->state == MRC_EV_ASSUMED_BAD) return false;
-  if (ev->place < plane->n_active && plane->n_active <= plane->floor &&
-      find_backup(set, plane) == plane->n) {
+  if (!mrc_evset_can_spare(set, index)) {
     /* At the floor: swap with the EV that has been bad for longest, or keep the only one. */
     const uint16_t oldest = find_oldest_bad(set, plane);
     if (oldest == plane->n) return false;

@@ -139,6 +139,8 @@ void mrc_evset_on_clear(struct mrc_evset *set, uint16_t ev, uint64_t sent_ns, ui
 bool mrc_evset_can_avoid(const struct mrc_evset *set, uint16_t ev, uint64_t sent_ns,
                          uint64_t late_ns);
 bool mrc_evset_on_late(struct mrc_evset *set, uint16_t ev, uint64_t now_ns);
+/* Whether the rotation can do without this EV: it is not in it, is replaced, or leaves enough. */
+bool mrc_evset_can_spare(const struct mrc_evset *set, uint16_t ev);
 /* `back`: the EV that is GOOD again in exchange, at the floor, or MRC_EV_NONE. */
 bool mrc_evset_on_loss(struct mrc_evset *set, uint16_t ev, uint16_t *back, uint64_t now_ns);
 bool mrc_evset_on_trust(struct mrc_evset *set, uint16_t ev);

@@ -41,6 +41,7 @@ struct mrc_plane {
   uint8_t strikes;          /* bursts in a row found lost by silence; ends when it is heard */
   bool suspended;           /* silent: nothing is sent but probes */
   bool peer_down;           /* the peer reported its port down */
+  bool unsendable;          /* suspended, and the kernel could send nothing there lately */
 };
 
 /* The planes that answer about as soon as the quickest, as they were last compared. */

@@ -280,7 +280,8 @@ static void on_failure(struct mrc_engine *engine, const struct mrc_ev_probe *pro
   struct mrc_ev *ev = &qp->evset.evs[probe->ev];
   struct mrc_plane *plane = &qp->planes[ev->port - 1];
   if (probe->purpose == MRC_EV_PROBE_COMMAND) end_command(engine, probe, qp, error, false, now_ns);
-  if (probe->purpose == MRC_EV_PROBE_REVERSE) mrc_reverse_on_failure(qp, probe->ev, error);
+  if (probe->purpose == MRC_EV_PROBE_REVERSE)
+    mrc_reverse_on_failure(qp, probe->ev, probe->sent_ns != 0);
   if (probe->purpose == MRC_EV_PROBE_EV)
     mrc_probation_on_timeout(&ev->probation, qp->noise_ns, now_ns);
   if (probe->purpose == MRC_EV_PROBE_PLANE)
@@ -468,7 +469,10 @@ void mrc_ev_probe_on_commit(struct mrc_engine *engine, uint32_t slot, int taken,
     if (probe->purpose == MRC_EV_PROBE_PORT_STATUS) {
       mrc_count(engine, MRC_COUNTER_TX_PORT_STATUS, 1);
     } else {
-      engine->qps[probe->qp]->evset.evs[probe->ev].probes++;
+      struct mrc_qp *qp = engine->qps[probe->qp];
+      struct mrc_ev *ev = &qp->evset.evs[probe->ev];
+      ev->probes++;
+      qp->planes[ev->port - 1].unsendable = false;
       mrc_count(engine, MRC_COUNTER_TX_EV_PROBES, 1);
     }
   }

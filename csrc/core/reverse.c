@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "reverse.h"
 
-#include <errno.h>
-
 #include "probe.h"
 #include "requester.h"
 
@@ -72,18 +70,19 @@ void mrc_reverse_on_answer(struct mrc_qp *qp, uint16_t ev, uint64_t rtt_ns) {
   qp->reverse.probing &= ~(1u << plane);
 }
 
-void mrc_reverse_on_failure(struct mrc_qp *qp, uint16_t ev, int error) {
+void mrc_reverse_on_failure(struct mrc_qp *qp, uint16_t ev, bool offered) {
   const uint32_t index = qp->evset.evs[ev].port - 1u;
   struct mrc_reverse *reverse = &qp->reverse;
   struct mrc_plane *plane = &qp->planes[index];
   reverse->probing &= ~(1u << index);
-  if (error != -ETIMEDOUT) return; /* it never left: that says nothing about the way */
+  if (!offered) return; /* the kernel never saw it: that says nothing about the way */
   if (plane->reverse_ev == ev) plane->reverse_ev = MRC_EV_NONE;
   if (plane->reverse_failures < MRC_REVERSE_FAILURES) plane->reverse_failures++;
   if (reverse->backoff < MAX_BACKOFF) reverse->backoff++;
 }
 
 bool mrc_reverse_works(const struct mrc_qp *qp, uint32_t plane) {
+  if (qp->planes[plane].suspended && qp->planes[plane].unsendable) return false;
   return !is_in_use(qp) || qp->planes[plane].reverse_failures < MRC_REVERSE_FAILURES;
 }
 

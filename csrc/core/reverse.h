@@ -16,7 +16,8 @@
 /* Something may have come in: probes the next plane, when it is time. */
 void mrc_reverse_on_visit(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns);
 void mrc_reverse_on_answer(struct mrc_qp *qp, uint16_t ev, uint64_t rtt_ns);
-void mrc_reverse_on_failure(struct mrc_qp *qp, uint16_t ev, int error);
+/* A probe was not answered in time, or the kernel could not send it; `offered`: it came so far. */
+void mrc_reverse_on_failure(struct mrc_qp *qp, uint16_t ev, bool offered);
 /* Whether answers on this plane get through, as far as is known. */
 bool mrc_reverse_works(const struct mrc_qp *qp, uint32_t plane);
 /* The EV of the plane on which to answer, or MRC_EV_NONE: the one that answered last, or any. */

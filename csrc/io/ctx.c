@@ -6,11 +6,15 @@
 #include <unistd.h>
 
 #include "io/datapath.h"
+#include "io/lineage.h"
 #include "mrc.h"
 
 struct mrc_ctx {
   struct mrc_datapath datapath;
+  uint64_t process; /* that opened it; see lineage.h */
 };
+
+static bool is_inherited(const mrc_ctx *ctx) { return !mrc_lineage_is_own(ctx->process); }
 
 static mrc_ctx *open_ctx(const struct mrc_ctx_config *config, struct mrc_cause *cause) {
   mrc_ctx *ctx = aligned_alloc(_Alignof(struct mrc_ctx), sizeof *ctx);
@@ -18,7 +22,10 @@ static mrc_ctx *open_ctx(const struct mrc_ctx_config *config, struct mrc_cause *
     mrc_cause_errno(cause, ENOMEM, "memory for a context");
     return NULL;
   }
-  if (mrc_datapath_open(&ctx->datapath, config, cause) == 0) {
+  ctx->process = mrc_lineage_own();
+  if (ctx->process == 0)
+    mrc_cause_errno(cause, ENOMEM, "memory to tell a fork");
+  else if (mrc_datapath_open(&ctx->datapath, config, cause) == 0) {
     if (ctx->datapath.polled || mrc_datapath_start(&ctx->datapath, cause) == 0) {
       *cause = (struct mrc_cause){0}; /* of a UDP port that was taken and is not needed */
       return ctx;
@@ -40,6 +47,10 @@ mrc_ctx *mrc_ctx_create(const struct mrc_ctx_config *config, int *error, char *m
 }
 
 void mrc_ctx_destroy(mrc_ctx *ctx) {
+  if (is_inherited(ctx)) {
+    mrc_datapath_abandon(&ctx->datapath);
+    return; /* the thread may have been in the middle of anything: its memory is not touched */
+  }
   if (!ctx->datapath.polled) mrc_datapath_stop(&ctx->datapath);
   mrc_datapath_close(&ctx->datapath);
   free(ctx);
@@ -63,6 +74,7 @@ int mrc_ctx_fd(const mrc_ctx *ctx) {
 int mrc_ctx_submit(mrc_ctx *ctx, const struct mrc_command *commands, int n) {
   uint32_t taken = 0;
   uint32_t pushed = 1;
+  if (is_inherited(ctx)) return -ECHILD;
   while (pushed > 0 && taken < (uint32_t)n) {
     pushed = mrc_spsc_push(&ctx->datapath.commands, commands + taken, (uint32_t)n - taken);
     taken += pushed;
@@ -79,6 +91,7 @@ static int take(struct mrc_datapath *datapath, struct mrc_event *events, int n) 
 
 int mrc_ctx_poll(mrc_ctx *ctx, struct mrc_event *events, int n) {
   struct mrc_datapath *datapath = &ctx->datapath;
+  if (is_inherited(ctx)) return -ECHILD;
   if (datapath->polled) return take(datapath, events, n);
   uint64_t value = 0;
   /* Cleared before the pop: what is published behind the pop makes it readable again. */
@@ -93,7 +106,8 @@ int mrc_ctx_poll(mrc_ctx *ctx, struct mrc_event *events, int n) {
 }
 
 int mrc_ctx_run(mrc_ctx *ctx, uint64_t timeout_ns) {
+  if (is_inherited(ctx)) return -ECHILD;
   return mrc_datapath_run(&ctx->datapath, timeout_ns);
 }
 
-bool mrc_ctx_arm(mrc_ctx *ctx) { return mrc_datapath_arm(&ctx->datapath); }
+bool mrc_ctx_arm(mrc_ctx *ctx) { return !is_inherited(ctx) && mrc_datapath_arm(&ctx->datapath); }

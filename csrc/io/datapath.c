@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "io/commands.h"
+#include "io/sigbus.h"
 
 enum {
   READY_AT_ONCE = 64,      /* epoll events of one turn */
@@ -226,7 +227,15 @@ static bool transmit(struct mrc_datapath *datapath) {
 
 /* ---- Publishing ---- */
 
+static void publish_replaced(struct mrc_datapath *datapath) {
+  if (mrc_spsc_room(&datapath->events) == 0) return;
+  put_event(datapath,
+            &(struct mrc_event){.type = MRC_EVENT_WARNING, .status = MRC_WARNING_GUARD_REPLACED});
+  datapath->guards.told = true;
+}
+
 static int publish_faults(struct mrc_datapath *datapath) {
+  if (datapath->guards.replaced && !datapath->guards.told) publish_replaced(datapath);
   uint32_t keys[FAULTS_AT_ONCE];
   uint32_t room = mrc_min_u32(mrc_spsc_room(&datapath->events), FAULTS_AT_ONCE);
   int n = mrc_guards_take_faults(&datapath->guards, keys, (int)room);
@@ -462,4 +471,13 @@ void mrc_datapath_close(struct mrc_datapath *datapath) {
   mrc_spsc_free(&datapath->commands);
   mrc_spsc_free(&datapath->events);
   mrc_udp_close(&datapath->udp);
+}
+
+void mrc_datapath_abandon(struct mrc_datapath *datapath) {
+  mrc_sigbus_forget();
+  close_descriptor(datapath->epoll_fd);
+  close_descriptor(datapath->command_fd);
+  close_descriptor(datapath->event_fd);
+  close_descriptor(datapath->timer_fd);
+  mrc_udp_abandon(&datapath->udp);
 }

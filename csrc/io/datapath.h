@@ -57,6 +57,9 @@ void mrc_datapath_stop(struct mrc_datapath *datapath);
 int mrc_datapath_run(struct mrc_datapath *datapath, uint64_t timeout_ns);
 bool mrc_datapath_arm(struct mrc_datapath *datapath);
 void mrc_datapath_close(struct mrc_datapath *datapath);
+/* In a child of fork: gives back the descriptors, which the parent goes on using, and the guards.
+   Nothing else is touched: there is no thread, and it may have been in the middle of anything. */
+void mrc_datapath_abandon(struct mrc_datapath *datapath);
 
 /* Makes a sleeping thread look at its rings. Another thread. Nothing to do when polled. */
 void mrc_datapath_wake(struct mrc_datapath *datapath);

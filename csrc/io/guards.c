@@ -25,6 +25,7 @@ int mrc_guards_add(struct mrc_guards *guards, uint32_t key, uint64_t address, ui
   if (guards->n == guards->capacity) return -ENOSPC;
   int handle = mrc_sigbus_add((void *)(uintptr_t)address, bytes, wake_fd);
   if (handle < 0) return handle;
+  guards->replaced |= !mrc_sigbus_in_force();
   guards->entries[guards->n++] = (struct mrc_guard){.key = key, .handle = handle};
   return 0;
 }

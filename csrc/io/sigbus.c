@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
@@ -22,6 +23,7 @@ struct range {
 static struct range ranges[MRC_SIGBUS_RANGES];
 static _Atomic int ranges_used; /* slots at and above were never used */
 static _Atomic uint32_t faults;
+static _Atomic int repairing; /* handlers that may map pages into a range that they have seen */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of all writers but the handler */
 static bool installed;
 static struct sigaction previous;
@@ -68,7 +70,7 @@ static void remember(struct range *range) {
 
 /* True when the address lies in a guarded range. Several ranges may cover it: every one that holds
    the address is told. */
-static bool handle(uintptr_t address) {
+static bool handle_fault(uintptr_t address) {
   int n = atomic_load(&ranges_used);
   uintptr_t end = 0;
   uintptr_t furthest = 0;
@@ -78,6 +80,15 @@ static bool handle(uintptr_t address) {
   for (int i = 0; i < n; i++)
     if (range_holds(&ranges[i], address, &end)) remember(&ranges[i]);
   return true;
+}
+
+/* Sequentially consistent, as are the stores of mrc_sigbus_remove: either it sees us here and
+   waits, or we see that the range is gone. */
+static bool handle(uintptr_t address) {
+  atomic_fetch_add(&repairing, 1);
+  const bool handled = handle_fault(address);
+  atomic_fetch_sub(&repairing, 1);
+  return handled;
 }
 
 static void on_sigbus(int number, siginfo_t *info, void *context) {
@@ -132,6 +143,27 @@ void mrc_sigbus_remove(int slot) {
   pthread_mutex_lock(&lock);
   range_set(&ranges[slot], 0, 0, -1);
   pthread_mutex_unlock(&lock);
+  /* A repair under way could map its zero pages over what the owner puts there next. It ends soon:
+     a handler waits for nobody. */
+  while (atomic_load(&repairing) > 0)
+    sched_yield();
+}
+
+bool mrc_sigbus_in_force(void) {
+  struct sigaction current;
+  return sigaction(SIGBUS, NULL, &current) == 0 && (current.sa_flags & SA_SIGINFO) != 0 &&
+         current.sa_sigaction == on_sigbus;
+}
+
+/* The lock is not taken: a thread of the parent may have held it, and here is only one thread. */
+void mrc_sigbus_forget(void) {
+  lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+  atomic_store(&ranges_used, 0);
+  atomic_store(&repairing, 0);
+  for (int i = 0; i < MRC_SIGBUS_RANGES; i++) {
+    if (atomic_load(&ranges[i].version) % 2 != 0) atomic_fetch_add(&ranges[i].version, 1);
+    if (atomic_load(&ranges[i].end) != 0) range_set(&ranges[i], 0, 0, -1);
+  }
 }
 
 uint32_t mrc_sigbus_faults(void) { return atomic_load(&faults); }

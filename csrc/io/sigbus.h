@@ -19,8 +19,13 @@
 /* Guards [start, start + bytes) and returns a handle >= 0, or -ENOSPC, or the negative errno of
    sigaction. A fault writes 1 to the eventfd wake_fd. Any thread. */
 int mrc_sigbus_add(const void *start, size_t bytes, int wake_fd) MRC_MUST_CHECK;
-/* Ends the guard. The range must not be accessed by its owner any more. Any thread. */
+/* Ends the guard; afterwards no repair touches the range. Any thread. */
 void mrc_sigbus_remove(int handle);
+/* Whether the handler of this guard is still the process's: not when the program installed another
+   since. Then a fault in a guarded range is that handler's, and usually ends the process. */
+bool mrc_sigbus_in_force(void);
+/* In a child of fork, where none of the ranges is registered: ends every guard. */
+void mrc_sigbus_forget(void);
 /* Ranges hit by faults in this process so far: when it stands still, mrc_sigbus_take has no news.
  */
 uint32_t mrc_sigbus_faults(void);

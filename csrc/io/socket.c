@@ -3,12 +3,16 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <linux/filter.h>
 #include <linux/in6.h>
 #include <net/if.h>
 #include <netinet/udp.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+
+/* Of a transmit socket: ICMP errors wait there, each with the start of its packet. */
+enum { ERROR_ROOM_BYTES = 32768 };
 
 struct option {
   int level;
@@ -47,14 +51,14 @@ static const struct option transmit_options_v6[] = {
     {IPPROTO_IPV6, IPV6_AUTOFLOWLABEL, 0, "IPV6_AUTOFLOWLABEL"},
     {IPPROTO_IPV6, IPV6_FLOWINFO_SEND, 1, "IPV6_FLOWINFO_SEND"},
     {IPPROTO_IPV6, IPV6_RECVERR, 1, "IPV6_RECVERR"},
-    {SOL_SOCKET, SO_RCVBUF, 0, "SO_RCVBUF"}, /* the minimum: nothing for us arrives here */
+    {SOL_SOCKET, SO_RCVBUF, ERROR_ROOM_BYTES, "SO_RCVBUF"},
     {0, 0, 0, NULL},
 };
 
 static const struct option transmit_options_v4[] = {
     {IPPROTO_IP, IP_MTU_DISCOVER, IP_PMTUDISC_PROBE, "IP_MTU_DISCOVER"},
     {IPPROTO_IP, IP_RECVERR, 1, "IP_RECVERR"},
-    {SOL_SOCKET, SO_RCVBUF, 0, "SO_RCVBUF"}, /* the minimum: nothing for us arrives here */
+    {SOL_SOCKET, SO_RCVBUF, ERROR_ROOM_BYTES, "SO_RCVBUF"},
     {0, 0, 0, NULL},
 };
 
@@ -128,9 +132,22 @@ int mrc_socket_open_receive(const struct mrc_port_config *port, uint16_t udp_por
                      port->any != 0, udp_port, cause);
 }
 
+/* Nothing for us arrives at a transmit socket. What a stranger sends there is dropped, so that it
+   takes no room from ICMP errors, which the filter does not see. */
+static int drop_input(int fd, struct mrc_cause *cause) {
+  struct sock_filter drop = {.code = BPF_RET | BPF_K, .k = 0};
+  const struct sock_fprog filter = {.len = 1, .filter = &drop};
+  if (setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof filter) == 0) return 0;
+  return mrc_cause_errno(cause, errno, "cannot set socket option SO_ATTACH_FILTER");
+}
+
 int mrc_socket_open_transmit(const struct mrc_port_config *port, struct mrc_cause *cause) {
-  return open_socket(port, port->family == 4 ? transmit_options_v4 : transmit_options_v6, false, 0,
-                     cause);
+  const int fd = open_socket(port, port->family == 4 ? transmit_options_v4 : transmit_options_v6,
+                             false, 0, cause);
+  const int error = fd < 0 ? 0 : drop_input(fd, cause);
+  if (error == 0) return fd;
+  close(fd);
+  return error;
 }
 
 uint16_t mrc_socket_udp_port(int fd) {

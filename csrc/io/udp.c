@@ -154,13 +154,17 @@ int mrc_udp_open(struct mrc_udp *udp, const struct mrc_ctx_config *config,
   return 0;
 }
 
-void mrc_udp_close(struct mrc_udp *udp) {
+void mrc_udp_abandon(struct mrc_udp *udp) {
   close_receivers(udp);
-  for (int i = 0; i < udp->n_ports; i++) {
+  for (int i = 0; i < udp->n_ports; i++)
     for (int j = 0; j < udp->ports[i].n_transmitters; j++)
       close(udp->ports[i].transmitters[j].fd);
+}
+
+void mrc_udp_close(struct mrc_udp *udp) {
+  mrc_udp_abandon(udp);
+  for (int i = 0; i < udp->n_ports; i++)
     free(udp->ports[i].transmitters);
-  }
   free(udp->ports);
   mrc_udp_inbox_close(udp);
   mrc_udp_outbox_close(udp);

@@ -65,6 +65,9 @@ struct mrc_udp {
 int mrc_udp_open(struct mrc_udp *udp, const struct mrc_ctx_config *config,
                  struct mrc_cause *cause) MRC_MUST_CHECK;
 void mrc_udp_close(struct mrc_udp *udp);
+/* Closes the sockets and leaves the memory alone: in a child of fork, to which they do not belong.
+ */
+void mrc_udp_abandon(struct mrc_udp *udp);
 
 static inline struct mrc_udp_port *mrc_udp_port(const struct mrc_udp *udp, int port) {
   mrc_assert(port >= 1 && port <= udp->n_ports);

@@ -153,6 +153,8 @@ static void fill_messages(struct mrc_udp_outbox *outbox, const struct mrc_burst 
   }
 }
 
+/* The kernel also keeps the error of a report that found no room. It would be that of the next
+   send, and until then wake us again and again. */
 static int drain_errors(int fd) {
   enum { ERRORS_AT_ONCE = 64 };
   char control[512];
@@ -162,6 +164,8 @@ static int drain_errors(int fd) {
     if (recvmsg(fd, &report, MSG_ERRQUEUE | MSG_DONTWAIT) < 0) break;
     n++;
   }
+  int error = 0;
+  getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &(socklen_t){sizeof error}); /* clears it */
   return n;
 }
 
@@ -173,11 +177,12 @@ int mrc_udp_drain_errors(struct mrc_udp *udp, int port_number, int tx_index) {
   return n;
 }
 
-/* A queue that stays full takes a message now and then; see MRC_UDP_REFUSAL_NS. */
+/* A queue that stays full takes a message now and then; see MRC_UDP_REFUSAL_NS. The queue is the
+   interface's, so the error condemns the plane: EV by EV it would take that time for each. */
 static int judge_refusal(struct mrc_udp_port *port, int error, uint64_t now_ns) {
   if (error != -ENOBUFS && error != -ENOMEM) return error;
   if (port->refused_ns == MRC_NEVER) port->refused_ns = now_ns;
-  return now_ns - port->refused_ns >= MRC_UDP_REFUSAL_NS ? -ENETUNREACH : error;
+  return now_ns - port->refused_ns >= MRC_UDP_REFUSAL_NS ? -ENETDOWN : error;
 }
 
 /* Sends messages [done, n) of the outbox once. Returns how many went, or a negative errno. */
@@ -205,23 +210,25 @@ static void wait_for_room(struct group *group, int error) {
 }
 
 /* Removes what may have made a send fail although nothing is wrong with it: an ICMP error that came
-   for an earlier packet, or registered memory that lost its backing. True: worth another try. */
-static bool cure(struct group *group, const struct mrc_burst *burst, int error) {
+   for an earlier packet, or registered memory that lost its backing. */
+static void cure(struct group *group, const struct mrc_burst *burst, int error) {
   if (error != -EFAULT) {
     int n = drain_errors(group->transmitter->fd);
     group->udp->counters[MRC_IO_TX_ERROR_REPORTS] += (uint64_t)n;
-    return n > 0;
+    return;
   }
+  if (!mrc_sigbus_in_force()) return; /* to touch it would end the process */
   for (int i = 0; i < burst->n_packets; i++)
     mrc_sigbus_touch(burst->packets[i].payload, burst->packets[i].payload_bytes);
-  return true;
 }
 
-/* Sends messages [done, n) and tries again once where that may help. The socket's error of an
-   earlier packet and an error of this one look the same, so only the second answer counts. */
+/* Sends messages [done, n), and once more when the kernel did not refuse but failed. The socket's
+   error of an earlier packet and an error of this one look the same, and the former is gone once it
+   was returned. So only the second answer counts. */
 static int send_or_cure(struct group *group, const struct mrc_burst *burst, int done, int n) {
   int sent = send_messages(group, done, n);
-  if (sent > 0 || is_refusal(sent) || !cure(group, burst, sent)) return sent;
+  if (sent > 0 || is_refusal(sent)) return sent;
+  cure(group, burst, sent);
   return send_messages(group, done, n);
 }
 

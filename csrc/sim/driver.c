@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "core/base.h"
+#include "sim/address.h"
 #include "sim/watch.h"
 
 enum {
@@ -25,12 +26,22 @@ static void send_burst(struct mrc_pair *pair, int host, const struct mrc_burst *
   }
 }
 
+static void fail_burst(struct mrc_pair *pair, int host, const struct mrc_burst *burst) {
+  for (int i = 0; i < burst->n_packets; i++) {
+    struct mrc_sim_packet *packet = mrc_sim_packet_make(host, burst, &burst->packets[i]);
+    mrc_watch_failed(pair, packet);
+    free(packet);
+  }
+}
+
 /* What the kernel says to the burst: 1 taken, 0 refused, or an error. A port whose link holds too
  * much is blocked from now on. */
 static int offer(struct mrc_pair *pair, struct mrc_pair_host *host, const struct mrc_link *out,
                  const struct mrc_burst *burst) {
   host->bursts++;
+  const int path = mrc_address_path(burst->family, burst->dst, burst->sport);
   if (host->errors[burst->port - 1]) return host->errors[burst->port - 1];
+  if (host->path_errors[burst->port - 1][path]) return host->path_errors[burst->port - 1][path];
   uint64_t limit = host->driver.sndbuf_bytes;
   if (limit && mrc_link_backlog(out, pair->now_ns) > limit) host->blocked |= bit_of(burst->port);
   if (host->blocked & bit_of(burst->port)) return 0;
@@ -63,6 +74,7 @@ static void transmit(struct mrc_pair *pair, int index) {
       mrc_assert(!(before & bit_of(bursts[i].port))); /* a blocked port is not chosen */
       taken[i] = offer(pair, host, &pair->port_out[index][bursts[i].port - 1], &bursts[i]);
       if (taken[i] == 1) send_burst(pair, index, &bursts[i]);
+      if (taken[i] < 0) fail_burst(pair, index, &bursts[i]);
       host->refused += taken[i] == 0;
     }
     mrc_engine_commit(host->engine, bursts, taken, n, pair->now_ns);

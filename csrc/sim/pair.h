@@ -80,9 +80,10 @@ struct mrc_pair_host {
   uint32_t blocked; /* bit n - 1: port n */
   uint32_t down;
   int errors[MRC_PAIR_MAX_PLANES]; /* what the kernel says to every burst of a port; 0: takes it */
-  uint64_t plane_bytes[MRC_PAIR_MAX_PLANES];   /* payload of data packets sent */
-  uint64_t plane_packets[MRC_PAIR_MAX_PLANES]; /* of every kind, sent */
-  uint64_t drops[MRC_PAIR_MAX_DROPS];          /* packets by result of mrc_engine_receive */
+  int path_errors[MRC_PAIR_MAX_PLANES][MRC_PAIR_MAX_PATHS]; /* likewise of a path: no route */
+  uint64_t plane_bytes[MRC_PAIR_MAX_PLANES];                /* payload of data packets sent */
+  uint64_t plane_packets[MRC_PAIR_MAX_PLANES];              /* of every kind, sent */
+  uint64_t drops[MRC_PAIR_MAX_DROPS]; /* packets by result of mrc_engine_receive */
   struct mrc_event events[MRC_PAIR_MAX_EVENTS];
   int n_events;
 };

@@ -75,6 +75,28 @@ void mrc_watch_burst(struct mrc_pair *pair, int host, const struct mrc_burst *bu
   check_sizes(pair, burst);
 }
 
+/* The end that sent the packet; 0 for what belongs to no QP. */
+static struct mrc_pair_end *sender_of(const struct mrc_pair *pair,
+                                      const struct mrc_sim_packet *packet,
+                                      const struct mrc_wire *wire) {
+  const int peer = find_end(pair, packet->to, wire->dest_qpn);
+  return peer < 0 ? NULL : pair->ends[pair->ends[peer]->peer];
+}
+
+void mrc_watch_failed(struct mrc_pair *pair, const struct mrc_sim_packet *packet) {
+  const struct mrc_pair_host *host = &pair->hosts[packet->from];
+  const int plane = packet->meta.port;
+  struct mrc_wire wire;
+  mrc_assert(mrc_wire_decode(packet->bytes, packet->n, false, &wire) == 0);
+  struct mrc_pair_end *end = sender_of(pair, packet, &wire);
+  if (end == NULL || end->done || end->audit.unwatched || !mrc_opcode_is_data(wire.opcode)) return;
+  struct mrc_qp_info info;
+  mrc_assert(mrc_qp_query(host->engine, end->qpn, &info) == 0);
+  if (info.planes[plane - 1].suspended)
+    mrc_audit_data_sent(&end->audit, &wire, ev_of(&packet->meta), packet->meta.port,
+                        ~(host->blocked | host->down));
+}
+
 void mrc_watch_sent(struct mrc_pair *pair, const struct mrc_sim_packet *packet,
                     struct mrc_wire *wire) {
   struct mrc_pair_host *host = &pair->hosts[packet->from];
@@ -82,9 +104,8 @@ void mrc_watch_sent(struct mrc_pair *pair, const struct mrc_sim_packet *packet,
   mrc_assert(mrc_wire_decode(packet->bytes, packet->n, false, wire) == 0);
   hash_packet(pair, packet, wire);
   host->plane_packets[plane - 1]++;
-  int peer = find_end(pair, packet->to, wire->dest_qpn);
-  if (peer < 0) return; /* endpoint operations have no QP */
-  struct mrc_pair_end *end = pair->ends[pair->ends[peer]->peer];
+  struct mrc_pair_end *end = sender_of(pair, packet, wire);
+  if (end == NULL) return;
   struct mrc_audit *audit = &end->audit;
   mrc_assert(!end->denied[plane - 1][packet->path]); /* nothing is sent on a DENIED EV */
   if (end->done || audit->unwatched) return;
@@ -94,7 +115,7 @@ void mrc_watch_sent(struct mrc_pair *pair, const struct mrc_sim_packet *packet,
                         ~(host->blocked | host->down));
   }
   if (wire->opcode == MRC_OP_SACK) mrc_audit_sack_sent(audit, wire);
-  if (wire->opcode == MRC_OP_ACK) mrc_audit_ack_sent(audit, &pair->ends[peer]->audit, wire);
+  if (wire->opcode == MRC_OP_ACK) mrc_audit_ack_sent(audit, &pair->ends[end->peer]->audit, wire);
 }
 
 void mrc_watch_received(struct mrc_pair *pair, const struct mrc_sim_packet *packet, int drop) {

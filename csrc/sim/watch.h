@@ -10,6 +10,9 @@ void mrc_watch_burst(struct mrc_pair *pair, int host, const struct mrc_burst *bu
 /* A packet that the kernel takes; decodes it into `wire`. */
 void mrc_watch_sent(struct mrc_pair *pair, const struct mrc_sim_packet *packet,
                     struct mrc_wire *wire);
+/* A packet that the kernel could not send, before the engine is told. Data on a suspended plane
+   then counts as in flight, since no other plane is left. */
+void mrc_watch_failed(struct mrc_pair *pair, const struct mrc_sim_packet *packet);
 /* `drop` is what mrc_engine_receive returned. */
 void mrc_watch_received(struct mrc_pair *pair, const struct mrc_sim_packet *packet, int drop);
 void mrc_watch_completion(struct mrc_pair *pair, int host, const struct mrc_wc *wc);

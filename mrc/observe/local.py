@@ -131,6 +131,10 @@ class LocalView:
         for visit in self._visits:
             visit.cancel()
         await asyncio.gather(*self._visits, return_exceptions=True)
+        self.forget()
+
+    def forget(self) -> None:
+        """Is found no more; all that is left to do when the event loop has ended."""
         if self._path is not None:
             self._path.unlink(missing_ok=True)
             self._path = None

@@ -44,6 +44,10 @@ class Observatory:
             await self._metrics.close()
         await self._local.close()
 
+    def forget(self) -> None:
+        """What can be ended without an event loop."""
+        self._local.forget()
+
     @property
     def metrics_port(self) -> int:
         """The TCP port of the metrics; 0 without."""

@@ -8,6 +8,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -345,6 +346,33 @@ static void test_run__warns_of_memory_that_lost_its_backing(void) {
   close(fd);
 }
 
+/* Once for the context: the handler is the process's. */
+static void test_run__warns_when_another_handler_took_the_guards_place(void) {
+  static uint8_t memory[64];
+  mrc_ctx *ctx = create(0);
+  if (!ctx) return;
+  struct mrc_command command = {.op = MRC_COMMAND_MR_REGISTER,
+                                .address = (uintptr_t)memory,
+                                .bytes = 8,
+                                .key = 1,
+                                .access = MRC_ACCESS_LOCAL_READ};
+  CHECK_EQ(run_one(ctx, command), 0);
+  struct sigaction ours;
+  CHECK_EQ(sigaction(SIGBUS, &(struct sigaction){.sa_handler = SIG_IGN}, &ours), 0);
+  command.key = 2;
+  CHECK_EQ(run_one(ctx, command), 0);
+  struct mrc_event warning = next_event(ctx);
+  CHECK_EQ(warning.type, MRC_EVENT_WARNING);
+  CHECK_EQ(warning.status, MRC_WARNING_GUARD_REPLACED);
+  command.key = 3;
+  CHECK_EQ(run_one(ctx, command), 0); /* and no second warning */
+  CHECK_EQ(sigaction(SIGBUS, &ours, NULL), 0);
+  for (command.key = 1; command.key <= 3; command.key++)
+    CHECK_EQ(
+        run_one(ctx, (struct mrc_command){.op = MRC_COMMAND_MR_DEREGISTER, .key = command.key}), 0);
+  mrc_ctx_destroy(ctx);
+}
+
 /* ---- Opening ---- */
 
 static bool has_thread(const char *name) {
@@ -430,6 +458,7 @@ CHECK_MAIN(RUN(test_commands__each_reaches_its_engine_function),
            RUN(test_run__a_full_socket_is_tried_again_when_writable),
            RUN(test_run__a_full_queue_is_tried_again_after_a_while),
            RUN(test_run__warns_of_memory_that_lost_its_backing),
+           RUN(test_run__warns_when_another_handler_took_the_guards_place),
            RUN(test_create__starts_one_named_thread), RUN(test_create__warns_of_small_buffers),
            RUN(test_create__refusals_name_their_cause),
            RUN(test_create__refuses_bursts_beyond_a_udp_message))

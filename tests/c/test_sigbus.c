@@ -3,12 +3,16 @@
 #define _GNU_SOURCE 1
 #include "io/sigbus.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,6 +21,37 @@
 enum { PAGES = 4, PREVIOUS_HANDLER_RAN = 42 };
 
 static size_t page_bytes;
+
+/* ---- A repair that can be held up ---- */
+
+static atomic_bool is_held_up;   /* the next repair waits */
+static atomic_bool is_repairing; /* and has come so far */
+static atomic_bool is_removing;  /* until somebody removes the range */
+
+static long (*real_syscall)(long, ...);
+
+__attribute__((constructor)) static void find_syscall(void) {
+  real_syscall = (long (*)(long, ...))dlsym(RTLD_NEXT, "syscall");
+}
+
+/* The guard maps its zero pages by this: a handler must not call mmap. */
+long syscall(long number, ...) {
+  long arguments[6];
+  va_list list;
+  va_start(list, number);
+  for (int i = 0; i < 6; i++)
+    arguments[i] = va_arg(list, long);
+  va_end(list);
+  if (number == SYS_mmap && atomic_load(&is_held_up)) {
+    atomic_store(&is_repairing, true);
+    while (!atomic_load(&is_removing))
+      sched_yield();
+    for (int i = 0; i < 10000; i++) /* time for a removal that does not wait */
+      sched_yield();
+  }
+  return real_syscall(number, arguments[0], arguments[1], arguments[2], arguments[3], arguments[4],
+                      arguments[5]);
+}
 
 /* A mapped file of PAGES pages full of 0x5a; *fd is the file. */
 static uint8_t *map_file(int *fd) {
@@ -151,6 +186,37 @@ static void test_add__reuses_slots_and_refuses_when_full(void) {
   check_passes_in_child(reuse_slots);
 }
 
+static void *read_one(void *memory) {
+  mrc_sigbus_touch(memory, 1);
+  return NULL;
+}
+
+/* One thread of the program reads a shrunk region while another ends it and maps something else
+   there: the zero pages must not come after that. */
+static void remove_during_repair(void) {
+  int fd;
+  uint8_t *memory = map_file(&fd);
+  const int handle = mrc_sigbus_add(memory, PAGES * page_bytes, -1);
+  CHECK_EQ(ftruncate(fd, 0), 0);
+  atomic_store(&is_held_up, true);
+  pthread_t reader;
+  CHECK_EQ(pthread_create(&reader, NULL, read_one, memory), 0);
+  while (!atomic_load(&is_repairing))
+    sched_yield();
+  atomic_store(&is_removing, true);
+  mrc_sigbus_remove(handle);
+  CHECK_PTR_EQ(mmap(memory, page_bytes, PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0),
+               memory);
+  memory[0] = 0x77;
+  pthread_join(reader, NULL);
+  CHECK_EQ(memory[0], 0x77);
+}
+
+static void test_remove__waits_for_a_repair_under_way(void) {
+  check_passes_in_child(remove_during_repair);
+}
+
 /* ---- Any other SIGBUS ---- */
 
 static void leave(int number) {
@@ -199,6 +265,22 @@ static void fault_after_remove(void) {
   mrc_sigbus_touch(memory, 1);
 }
 
+static void replace_the_handler(void) {
+  static uint8_t memory[64];
+  CHECK(mrc_sigbus_add(memory, sizeof memory, -1) >= 0);
+  CHECK(mrc_sigbus_in_force());
+  struct sigaction ours;
+  CHECK_EQ(sigaction(SIGBUS, NULL, &ours), 0);
+  signal(SIGBUS, leave);
+  CHECK(!mrc_sigbus_in_force());
+  CHECK_EQ(sigaction(SIGBUS, &ours, NULL), 0);
+  CHECK(mrc_sigbus_in_force());
+}
+
+static void test_in_force__not_after_another_handler_was_installed(void) {
+  check_passes_in_child(replace_the_handler);
+}
+
 static void be_sent_the_signal(void) {
   signal(SIGBUS, SIG_DFL);
   static uint8_t memory[64];
@@ -229,6 +311,8 @@ static void test_guard__without_a_previous_handler_the_process_ends(void) {
 
 CHECK_MAIN(RUN(test_guard__a_shrunk_file_reads_as_zeros),
            RUN(test_guard__tells_every_range_that_holds_the_address),
-           RUN(test_guard__any_thread_may_fault), RUN(test_add__reuses_slots_and_refuses_when_full),
+           RUN(test_guard__any_thread_may_fault), RUN(test_remove__waits_for_a_repair_under_way),
+           RUN(test_in_force__not_after_another_handler_was_installed),
+           RUN(test_add__reuses_slots_and_refuses_when_full),
            RUN(test_guard__other_faults_go_to_the_previous_handler),
            RUN(test_guard__without_a_previous_handler_the_process_ends))

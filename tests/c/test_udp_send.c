@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 
 #include "io/sigbus.h"
+#include "io/socket.h"
 #include "io/udp.h"
 #include "loopback.h"
 
@@ -85,7 +86,7 @@ static void test_send__short_data_before_control(void) {
    set of bursts whose packets arrive. */
 static void test_send__fates(void) {
   static const struct {
-    int script[4];
+    int script[8];
     int n_script;
     int fates[4];
     unsigned arrived;
@@ -98,15 +99,23 @@ static void test_send__fates(void) {
       {{-ENOBUFS}, 1, {0, 0, 0, 0}, 0x0, true},
       {{3, -ENOBUFS}, 2, {1, 1, 1, 0}, 0x7, true},
       {{1, -ENOMEM}, 2, {1, 0, 0, 0}, 0x1, true},
-      {{-ENETUNREACH}, 1, {-ENETUNREACH, 1, 1, 1}, 0xe, false},
-      {{1, -EHOSTUNREACH}, 2, {1, -EHOSTUNREACH, 1, 1}, 0xd, false},
-      {{-EPERM, -EPERM, -EPERM, -EPERM}, 4, {-EPERM, -EPERM, -EPERM, -EPERM}, 0x0, false},
-      {{2, -EMSGSIZE, -EAGAIN}, 3, {1, 1, -EMSGSIZE, 0}, 0x3, true},
-      {{1, -EINVAL}, 2, {1, -EMSGSIZE, 1, 1}, 0xd, false},
-      {{-EINVAL}, 1, {-EINVAL, 1, 1, 1}, 0xe, false},
-      {{3, -ENETDOWN}, 2, {1, 1, 1, -ENETDOWN}, 0x7, false},
-      {{1, -EIO}, 2, {1, 1, 1, 1}, 0xf, false},       /* no GSO: packet by packet from there */
-      {{-EIO, -EIO}, 2, {-EIO, 1, 1, 1}, 0xe, false}, /* not a matter of GSO: one packet */
+      {{-ENETUNREACH, -ENETUNREACH}, 2, {-ENETUNREACH, 1, 1, 1}, 0xe, false},
+      {{1, -EHOSTUNREACH, -EHOSTUNREACH}, 3, {1, -EHOSTUNREACH, 1, 1}, 0xd, false},
+      {{-EPERM, -EPERM, -EPERM, -EPERM, -EPERM, -EPERM, -EPERM, -EPERM},
+       8,
+       {-EPERM, -EPERM, -EPERM, -EPERM},
+       0x0,
+       false},
+      {{2, -EMSGSIZE, -EMSGSIZE, -EAGAIN}, 4, {1, 1, -EMSGSIZE, 0}, 0x3, true},
+      {{1, -EINVAL, -EINVAL}, 3, {1, -EMSGSIZE, 1, 1}, 0xd, false},
+      {{-EINVAL, -EINVAL}, 2, {-EINVAL, 1, 1, 1}, 0xe, false},
+      {{3, -ENETDOWN, -ENETDOWN}, 3, {1, 1, 1, -ENETDOWN}, 0x7, false},
+      {{1, -EIO, -EIO}, 3, {1, 1, 1, 1}, 0xf, false}, /* no GSO: packet by packet from there */
+      {{-EIO, -EIO, -EIO, -EIO}, 4, {-EIO, 1, 1, 1}, 0xe, false}, /* one packet: it is not GSO */
+      /* The error of an earlier packet, whose report may have found no room. */
+      {{-ECONNREFUSED}, 1, {1, 1, 1, 1}, 0xf, false},
+      {{1, -EHOSTUNREACH, 2, -EMSGSIZE}, 4, {1, 1, 1, 1}, 0xf, false},
+      {{-ECONNREFUSED, -EAGAIN}, 2, {0, 0, 0, 0}, 0x0, true},
   };
   fill_payload();
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
@@ -183,14 +192,17 @@ static void test_send__a_refusal_that_lasts_is_an_error(void) {
   static const struct {
     uint64_t after_ns;
     int n_script;
-    int script[2];
+    int script[4];
     int fates[2];
   } rows[] = {
       {0, 1, {-ENOBUFS}, {0, 0}},
       {MRC_UDP_REFUSAL_NS - 1, 1, {-ENOBUFS}, {0, 0}},
-      {MRC_UDP_REFUSAL_NS, 2, {-ENOBUFS, 1}, {-ENETUNREACH, 1}},
+      {MRC_UDP_REFUSAL_NS, 3, {-ENOBUFS, -ENOBUFS, 1}, {-ENETDOWN, 1}},
       {MRC_UDP_REFUSAL_NS, 1, {-ENOBUFS}, {0, 0}}, /* one went: patience anew */
-      {3ull * MRC_UDP_REFUSAL_NS, 2, {-ENOBUFS, -ENOMEM}, {-ENETUNREACH, -ENETUNREACH}},
+      {3ull * MRC_UDP_REFUSAL_NS,
+       4,
+       {-ENOBUFS, -ENOBUFS, -ENOMEM, -ENOMEM},
+       {-ENETDOWN, -ENETDOWN}},
       {3ull * MRC_UDP_REFUSAL_NS, 1, {-EAGAIN}, {0, 0}}, /* a full socket tells of room */
   };
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
@@ -213,7 +225,7 @@ static void test_send__without_gso_a_cut_burst_counts_as_taken(void) {
   if (!open_one(&udp, "::1", 1)) return;
   add_burst(&traffic, &udp, 1, 0, &udp, 6, 300, 10);
   add_burst(&traffic, &udp, 1, 0, &udp, 2, 300, 10);
-  PLAY(-EIO, 4, -EAGAIN);
+  PLAY(-EIO, -EIO, 4, -EAGAIN);
   CHECK_EQ(send_traffic(&traffic, &udp), 0x1);
   check_fates(&traffic, (int[]){1, 0});
   CHECK(!udp.ports[0].gso);
@@ -236,17 +248,23 @@ static uint16_t closed_udp_port(const char *address) {
   return udp_port;
 }
 
-/* A port unreachable of an earlier packet makes the next send fail: it is tried again. */
+/* A port unreachable of an earlier packet makes the next send fail: it is tried again. The ICMP
+   error quotes as much of the packet as fits, and the socket has room for that. */
 static void test_send__an_icmp_error_is_not_the_next_bursts_fault(void) {
-  static const char *const addresses[] = {"::1", "127.0.0.1"};
-  for (int i = 0; i < 2; i++) {
+  static const struct {
+    const char *address;
+    uint32_t packet_bytes;
+  } rows[] = {{"::1", 100}, {"127.0.0.1", 100}, {"::1", 1400}, {"127.0.0.1", 1400}};
+  for (int i = 0; i < 4; i++) {
     static struct traffic traffic;
     struct mrc_udp from;
     struct mrc_udp to;
+    const char *address = rows[i].address;
     traffic.n = 0;
     CHECK_ROW(i);
-    if (!open_one(&from, addresses[i], 1) || !open_one(&to, addresses[i], 1)) return;
-    add_burst(&traffic, &from, 1, 0, &to, 1, 100, 0)->dport = closed_udp_port(addresses[i]);
+    if (!open_one(&from, address, 1) || !open_one(&to, address, 1)) return;
+    add_burst(&traffic, &from, 1, 0, &to, 1, rows[i].packet_bytes, 0)->dport =
+        closed_udp_port(address);
     CHECK_EQ(send_traffic(&traffic, &from), 0);
     CHECK_EQ(traffic.taken[0], 1);
     traffic.bursts[0].dport = to.udp_port;
@@ -256,6 +274,70 @@ static void test_send__an_icmp_error_is_not_the_next_bursts_fault(void) {
     CHECK_EQ(from.counters[MRC_IO_TX_ERROR_REPORTS], 1);
     CHECK_EQ(from.counters[MRC_IO_TX_BURST_ERRORS], 0);
     CHECK_EQ(mrc_udp_drain_errors(&from, 1, 0), 0);
+    mrc_udp_close(&from);
+    mrc_udp_close(&to);
+  }
+}
+
+static int poll_events(int fd) {
+  struct pollfd ready = {.fd = fd};
+  return poll(&ready, 1, 0) == 1 ? ready.revents : 0;
+}
+
+/* More ICMP errors than the socket has room for: the error of those that were dropped would wake
+   the thread again and again, and would be taken for that of the next send. */
+static void test_drain__errors_that_found_no_room_do_not_stay(void) {
+  enum { MORE_THAN_FIT = 1000 };
+  static const char *const addresses[] = {"::1", "127.0.0.1"};
+  for (int i = 0; i < 2; i++) {
+    static struct traffic traffic;
+    struct mrc_udp from;
+    struct mrc_udp to;
+    traffic.n = 0;
+    CHECK_ROW(i);
+    if (!open_one(&from, addresses[i], 1) || !open_one(&to, addresses[i], 1)) return;
+    add_burst(&traffic, &from, 1, 0, &to, 1, 1400, 0);
+    union mrc_sockaddr closed;
+    const socklen_t length = mrc_sockaddr_set(
+        &closed, traffic.bursts[0].dst, traffic.bursts[0].family, closed_udp_port(addresses[i]), 0);
+    const int fd = from.ports[0].transmitters[0].fd;
+    for (int n = 0; n < MORE_THAN_FIT; n++)
+      sendto(fd, payload, 1400, MSG_DONTWAIT, &closed.any, length);
+    CHECK(poll_events(fd) & POLLERR);
+    int drained = 0;
+    for (int n = 1; n > 0; drained += n)
+      n = mrc_udp_drain_errors(&from, 1, 0);
+    CHECK(drained > 0 && drained < MORE_THAN_FIT);
+    CHECK_EQ(poll_events(fd), 0);
+    PLAY(0);
+    CHECK_EQ(send_traffic(&traffic, &from), 0);
+    CHECK_EQ(n_sends, 1);
+    CHECK_EQ(traffic.taken[0], 1);
+    for (int n = 0; n < MORE_THAN_FIT; n++)
+      sendto(fd, payload, 1400, MSG_DONTWAIT, &closed.any, length);
+    CHECK_EQ(send_traffic(&traffic, &from), 0); /* without a drain in between */
+    CHECK_EQ(traffic.taken[0], 1);
+    receive_packets(&to, 1, 2);
+    mrc_udp_close(&from);
+    mrc_udp_close(&to);
+  }
+}
+
+/* What anybody sends to a transmit socket takes no room from ICMP errors. */
+static void test_open__transmit_sockets_hear_nothing(void) {
+  static const char *const addresses[] = {"::1", "127.0.0.1"};
+  for (int i = 0; i < 2; i++) {
+    static struct traffic traffic;
+    struct mrc_udp from;
+    struct mrc_udp to;
+    traffic.n = 0;
+    CHECK_ROW(i);
+    if (!open_one(&from, addresses[i], 1) || !open_one(&to, addresses[i], 1)) return;
+    add_burst(&traffic, &from, 1, 0, &to, 4, 1400, 0)->dport = to.ports[0].transmitters[0].sport;
+    CHECK_EQ(send_traffic(&traffic, &from), 0);
+    CHECK_EQ(traffic.taken[0], 1);
+    struct pollfd ready = {.fd = to.ports[0].transmitters[0].fd, .events = POLLIN};
+    CHECK_EQ(poll(&ready, 1, 0), 0);
     mrc_udp_close(&from);
     mrc_udp_close(&to);
   }
@@ -362,4 +444,6 @@ CHECK_MAIN(RUN(test_send__groups_by_socket), RUN(test_send__short_data_before_co
            RUN(test_retry__after_a_full_queue), RUN(test_send__a_refusal_that_lasts_is_an_error),
            RUN(test_send__without_gso_a_cut_burst_counts_as_taken),
            RUN(test_send__an_icmp_error_is_not_the_next_bursts_fault),
+           RUN(test_drain__errors_that_found_no_room_do_not_stay),
+           RUN(test_open__transmit_sockets_hear_nothing),
            RUN(test_send__a_shrunk_file_is_sent_as_zeros), RUN(test_send__the_kernels_own_refusals))

@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sends that the kernel refuses outright: who is to blame, a probe, an EV or the plane. */
+#include <errno.h>
+
+#include "core/engine.h"
+#include "core/probe.h"
+#include "core/reverse.h"
+#include "scenario.h"
+#include "sim/connect.h"
+
+#define RATE 500000000
+
+static uint8_t ev_state(struct mrc_pair *p, int end, int plane, int path) {
+  return mrc_pair_ev(p, end, plane, path).state;
+}
+
+/* Host 0 writes 4 MiB over two planes of four paths, of which some lack their route. */
+static struct mrc_pair *write_without(int *end, int plane, uint32_t paths, int error) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 4, .port_out.rate_bps = RATE);
+  *end = open_qp(p, .memory_bytes = 4u << 20);
+  for (int path = 0; path < 4; path++)
+    if (paths >> path & 1) p->hosts[0].path_errors[plane - 1][path] = error;
+  CHECK_EQ(mrc_pair_write(p, *end, 4u << 20), 0);
+  run_for(p, 10 * MS);
+  return p;
+}
+
+/* Under SRv6 each EV has a route of its own: without it the EV is left, and its plane stays. */
+static void test_data__without_a_route_distrusts_its_ev(void) {
+  static const uint32_t rows[] = {1 << 2, 1 << 0 | 1 << 2, 1 << 0 | 1 << 1 | 1 << 3};
+  for (size_t row = 0; row < sizeof rows / sizeof rows[0]; row++) {
+    CHECK_ROW(row);
+    int end;
+    struct mrc_pair *p = write_without(&end, 1, rows[row], -ENETUNREACH);
+    for (int path = 0; path < 4; path++)
+      CHECK_EQ(ev_state(p, end, 1, path) == MRC_EV_ASSUMED_BAD, (rows[row] >> path & 1) != 0);
+    CHECK_EQ(n_reasons(p, 0, MRC_EVENT_EV_STATE, MRC_EV_ASSUMED_BAD, MRC_REASON_SEND),
+             __builtin_popcount(rows[row]));
+    CHECK(mrc_pair_finish(p, 200 * MS));
+    CHECK_EQ(counter(p, 0, MRC_COUNTER_PLANES_SUSPENDED), 0);
+    CHECK_EQ(retransmitted(p, end), 0); /* what never left is not sent again, but first */
+    CHECK(p->hosts[0].plane_bytes[0] > 1u << 20);
+    mrc_pair_destroy(p);
+  }
+}
+
+static void test_data__an_ev_returns_with_its_route(void) {
+  int end;
+  struct mrc_pair *p = write_without(&end, 1, 1 << 2, -EHOSTUNREACH);
+  run_for(p, 300 * MS);
+  CHECK_EQ(ev_state(p, end, 1, 2), MRC_EV_ASSUMED_BAD);
+  p->hosts[0].path_errors[0][2] = 0;
+  run_for(p, 100 * MS);
+  CHECK_EQ(ev_state(p, end, 1, 2), MRC_EV_GOOD);
+  mrc_pair_destroy(p);
+}
+
+/* When no EV is left to try, the plane is at fault. */
+static void test_data__without_any_route_suspends_the_plane(void) {
+  int end;
+  struct mrc_pair *p = write_without(&end, 1, 0xf, -ENETUNREACH);
+  CHECK_EQ(mrc_pair_info(p, end).planes[0].suspended, 1);
+  CHECK_EQ(mrc_pair_info(p, end).planes[1].suspended, 0);
+  CHECK_EQ(n_reasons(p, 0, MRC_EVENT_PLANE, 0, MRC_REASON_SEND), 1);
+  CHECK_EQ(p->hosts[0].plane_bytes[0], 0);
+  CHECK(mrc_pair_finish(p, 200 * MS));
+  CHECK_EQ(retransmitted(p, end), 0);
+  mrc_pair_destroy(p);
+}
+
+/* The interface is down or gone: every path of the plane is. */
+static void test_data__of_a_dead_interface_suspends_the_plane(void) {
+  static const int errors[] = {-ENETDOWN, -ENODEV, -ENXIO};
+  for (size_t row = 0; row < sizeof errors / sizeof errors[0]; row++) {
+    CHECK_ROW(row);
+    int end;
+    struct mrc_pair *p = write_without(&end, 2, 1 << 3, errors[row]);
+    CHECK_EQ(n_reasons(p, 0, MRC_EVENT_PLANE, 0, MRC_REASON_SEND), 1);
+    CHECK_EQ(n_reasons(p, 0, MRC_EVENT_EV_STATE, MRC_EV_ASSUMED_BAD, MRC_REASON_SEND), 0);
+    CHECK(mrc_pair_finish(p, 200 * MS));
+    mrc_pair_destroy(p);
+  }
+}
+
+/* With a single plane there is nowhere else to go: the engine does not offer the same burst again
+   and again, but waits for its timers. */
+static void test_data__of_the_only_plane_waits_for_the_timers(void) {
+  struct mrc_pair *p = open_pair(.planes = 1, .paths = 4);
+  const int end = open_qp(p, .memory_bytes = 64 * MTU);
+  for (int path = 0; path < 4; path++)
+    p->hosts[0].path_errors[0][path] = -ENETUNREACH;
+  CHECK_EQ(mrc_pair_write(p, end, 64 * MTU), 0);
+  run_for(p, 20 * MS);
+  CHECK_EQ(p->hosts[0].plane_packets[0], 0);
+  CHECK(p->hosts[0].bursts < 200);
+  for (int path = 0; path < 4; path++)
+    p->hosts[0].path_errors[0][path] = 0;
+  CHECK(mrc_pair_finish(p, 500 * MS));
+  mrc_pair_destroy(p);
+}
+
+/* Acknowledgements that cannot be sent on one path: they take the others. */
+static void test_answer__without_a_route_distrusts_its_ev(void) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 4, .port_out.rate_bps = RATE);
+  const int end = open_qp(p, .memory_bytes = 4u << 20);
+  p->hosts[1].path_errors[0][1] = -ENETUNREACH;
+  CHECK_EQ(mrc_pair_write(p, end, 4u << 20), 0);
+  CHECK(mrc_pair_finish(p, 200 * MS));
+  CHECK_EQ(ev_state(p, p->ends[end]->peer, 1, 1), MRC_EV_ASSUMED_BAD);
+  CHECK_EQ(counter(p, 1, MRC_COUNTER_PLANES_SUSPENDED), 0);
+  CHECK_EQ(counter(p, 0, MRC_COUNTER_TIMEOUTS), 0);
+  mrc_pair_destroy(p);
+}
+
+/* The interface of the host that answers fails: no answer is lost, for each leaves elsewhere. */
+static void test_answer__of_a_dead_interface_takes_another_plane(void) {
+  static const int errors[] = {-ENETUNREACH, -ENETDOWN};
+  for (size_t row = 0; row < sizeof errors / sizeof errors[0]; row++) {
+    CHECK_ROW(row);
+    struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .port_out.rate_bps = RATE);
+    const int end = open_qp(p, .memory_bytes = 4u << 20);
+    p->hosts[1].errors[0] = errors[row];
+    CHECK_EQ(mrc_pair_write(p, end, 4u << 20), 0);
+    CHECK(mrc_pair_finish(p, 200 * MS));
+    CHECK_EQ(mrc_pair_info(p, p->ends[end]->peer).planes[0].suspended, 1);
+    CHECK_EQ(counter(p, 0, MRC_COUNTER_TIMEOUTS), 0);
+    CHECK_EQ(retransmitted(p, end), 0);
+    mrc_pair_destroy(p);
+  }
+}
+
+/* A probe's error is the probe's result, and says nothing about smaller packets. */
+static void test_probe__that_cannot_be_sent_blames_nobody(void) {
+  static const int errors[] = {-EMSGSIZE, -ENETUNREACH, -ENETDOWN};
+  for (size_t row = 0; row < sizeof errors / sizeof errors[0]; row++) {
+    CHECK_ROW(row);
+    struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
+    const int end = open_qp(p);
+    p->hosts[0].errors[0] = p->hosts[0].errors[1] = errors[row];
+    for (uint32_t ev = 0; ev < 4; ev++)
+      CHECK_EQ(probe_ev(p->hosts[0].engine, p->ends[end]->qpn, ev, 9000, 100 * MS, ev, p->now_ns),
+               0);
+    mrc_pair_kick(p, 0);
+    run_for(p, MS);
+    CHECK_EQ(n_events(p, 0, MRC_EVENT_PROBE, MRC_PAIR_ANY), 4);
+    for (int i = 0; i < p->hosts[0].n_events; i++)
+      CHECK_EQ(p->hosts[0].events[i].result, errors[row]);
+    CHECK_EQ(counter(p, 0, MRC_COUNTER_PLANES_SUSPENDED), 0);
+    CHECK_EQ(counter(p, 0, MRC_COUNTER_EVS_BAD), 0);
+    mrc_pair_destroy(p);
+  }
+}
+
+/* A QP that only receives has nothing but probes to learn of its way back: a plane on which the
+   kernel can send none of them serves for no answers. */
+static void test_probe__of_a_reverse_ev_that_cannot_be_sent_fails(void) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
+  const int end = open_qp(p);
+  struct mrc_qp *qp = mrc_engine_qp(p->hosts[1].engine, p->ends[p->ends[end]->peer]->qpn);
+  p->hosts[1].errors[0] = -ENETUNREACH;
+  for (int i = 0; i < MRC_REVERSE_FAILURES; i++) {
+    CHECK(mrc_ev_probe_reverse(p->hosts[1].engine, qp, mrc_evset_any(&qp->evset, 0), 10 * MS));
+    mrc_pair_kick(p, 1);
+    run_for(p, MS);
+  }
+  CHECK(!mrc_reverse_works(qp, 0));
+  CHECK(mrc_reverse_works(qp, 1));
+  mrc_pair_destroy(p);
+}
+
+CHECK_MAIN(RUN(test_data__without_a_route_distrusts_its_ev),
+           RUN(test_data__an_ev_returns_with_its_route),
+           RUN(test_data__without_any_route_suspends_the_plane),
+           RUN(test_data__of_a_dead_interface_suspends_the_plane),
+           RUN(test_data__of_the_only_plane_waits_for_the_timers),
+           RUN(test_answer__without_a_route_distrusts_its_ev),
+           RUN(test_answer__of_a_dead_interface_takes_another_plane),
+           RUN(test_probe__that_cannot_be_sent_blames_nobody),
+           RUN(test_probe__of_a_reverse_ev_that_cannot_be_sent_fails))

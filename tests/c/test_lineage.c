@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Contexts and fork: what a child does to a context that it inherited reaches its parent's in no
+   way. The engine is the fake one. */
+#include "io/lineage.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "check.h"
+#include "fake_engine.h"
+#include "io/datapath.h"
+
+enum { WAIT_MS = 5000 };
+
+static mrc_ctx *create(bool polled) {
+  struct mrc_ctx_config config = {.n_ports = 1, .polled = polled};
+  config.rcvbuf_bytes = config.sndbuf_bytes = 100000;
+  config.ports[0] = (struct mrc_port_config){.family = 6, .tx_sockets = 2, .address = {[15] = 1}};
+  int error = -1;
+  char message[128] = "";
+  mrc_ctx *ctx = mrc_ctx_create(&config, &error, message, sizeof message);
+  CHECK_EQ(error, 0);
+  return ctx;
+}
+
+static bool waits_readable(const mrc_ctx *ctx, int ms) {
+  struct pollfd ready = {.fd = mrc_ctx_fd(ctx), .events = POLLIN};
+  return poll(&ready, 1, ms) == 1;
+}
+
+/* Runs a function in a child, which then ends without handlers of exit. */
+static void in_child(void (*run)(mrc_ctx *), mrc_ctx *ctx) {
+  fflush(NULL);
+  pid_t child = fork();
+  if (child == 0) {
+    run(ctx);
+    fflush(NULL);
+    _exit(atomic_load(&check_failures) != 0);
+  }
+  int status = -1;
+  CHECK_EQ(waitpid(child, &status, 0), child);
+  CHECK_EQ(status, 0);
+}
+
+static const struct mrc_command query = {
+    .op = MRC_COMMAND_QP_SET_EV_STATE, .qpn = 77, .key = MRC_EV_DENIED, .cookie = 5};
+
+static void check_answers(mrc_ctx *ctx) {
+  struct mrc_event event = {0};
+  CHECK(waits_readable(ctx, WAIT_MS));
+  CHECK_EQ(mrc_ctx_poll(ctx, &event, 1), 1);
+  CHECK_EQ(event.cookie, 5);
+}
+
+static void destroy(mrc_ctx *ctx) { mrc_ctx_destroy(ctx); }
+
+static void test_destroy__in_a_child_leaves_the_parents_thread(void) {
+  mrc_ctx *ctx = create(false);
+  if (!ctx) return;
+  in_child(destroy, ctx);
+  CHECK_EQ(mrc_ctx_submit(ctx, &query, 1), 1);
+  check_answers(ctx);
+  mrc_ctx_destroy(ctx);
+}
+
+static void call_everything(mrc_ctx *ctx) {
+  struct mrc_event event;
+  CHECK_EQ(mrc_ctx_submit(ctx, &query, 1), -ECHILD);
+  CHECK_EQ(mrc_ctx_poll(ctx, &event, 1), -ECHILD);
+  CHECK_EQ(mrc_ctx_run(ctx, 0), -ECHILD);
+  CHECK(!mrc_ctx_arm(ctx));
+}
+
+/* The child must not take the parent's event, nor the signal that there is one. */
+static void test_calls__in_a_child_fail_and_take_nothing(void) {
+  mrc_ctx *ctx = create(false);
+  if (!ctx) return;
+  CHECK_EQ(mrc_ctx_submit(ctx, &query, 1), 1);
+  CHECK(waits_readable(ctx, WAIT_MS));
+  in_child(call_everything, ctx);
+  check_answers(ctx);
+  mrc_ctx_destroy(ctx);
+}
+
+static void test_calls__of_a_polled_context(void) {
+  mrc_ctx *ctx = create(true);
+  if (!ctx) return;
+  CHECK_EQ(mrc_ctx_submit(ctx, &query, 1), 1);
+  in_child(call_everything, ctx);
+  in_child(destroy, ctx);
+  CHECK_EQ(mrc_ctx_run(ctx, 0), 1);
+  mrc_ctx_destroy(ctx);
+}
+
+static void own_another(mrc_ctx *ctx) {
+  const uint64_t own = mrc_lineage_own();
+  CHECK(own != 0 && mrc_lineage_is_own(own));
+  CHECK_EQ(mrc_lineage_own(), own);
+  call_everything(ctx);
+}
+
+/* A child that opens something of its own still owns nothing of its parent's. */
+static void test_own__differs_from_the_parents(void) {
+  mrc_ctx *ctx = create(false);
+  if (!ctx) return;
+  in_child(own_another, ctx);
+  CHECK(mrc_lineage_is_own(mrc_lineage_own()));
+  mrc_ctx_destroy(ctx);
+}
+
+CHECK_MAIN(RUN(test_destroy__in_a_child_leaves_the_parents_thread),
+           RUN(test_calls__in_a_child_fail_and_take_nothing), RUN(test_calls__of_a_polled_context),
+           RUN(test_own__differs_from_the_parents))
