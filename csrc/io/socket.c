@@ -128,9 +128,10 @@ int mrc_socket_open_receive(const struct mrc_port_config *port, uint16_t udp_por
                      port->any != 0, udp_port, cause);
 }
 
-int mrc_socket_open_transmit(const struct mrc_port_config *port, struct mrc_cause *cause) {
-  return open_socket(port, port->family == 4 ? transmit_options_v4 : transmit_options_v6, false, 0,
-                     cause);
+int mrc_socket_open_transmit(const struct mrc_port_config *port, uint16_t sport,
+                             struct mrc_cause *cause) {
+  return open_socket(port, port->family == 4 ? transmit_options_v4 : transmit_options_v6, false,
+                     sport, cause);
 }
 
 uint16_t mrc_socket_udp_port(int fd) {
