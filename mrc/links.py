@@ -131,8 +131,8 @@ class Links:
         line = f"in use now: {usable}" if usable else f"no usable interface yet: {self.missing}"
         if lacks and usable:
             line += f"; not yet: {self.missing}"
-        if line not in self._said and len(self._said) < _MOST_SAID:
-            self._said.add(line)
+        if usable not in self._said and len(self._said) < _MOST_SAID:
+            self._said.add(usable)
             logger.warning("%s", line)
         self._telling = lacks
 
