@@ -28,6 +28,7 @@ Find = Callable[[Sequence[Interface], Kept], Found]
 Call = Callable[[Command, str], Awaitable[int]]
 """Has the datapath carry out a command; `mrc.dispatch.Dispatcher.call`."""
 
+_ROOM = 4
 _FEW_PORTS = 8  # a QP takes memory for each port that there may be: 16 for a Context with few
 _OPEN_TRIES = 5  # an interface may go between a look at it and the sockets
 _MOST_SAID = 16  # lines of a Context that waits for its interfaces
@@ -55,10 +56,21 @@ def finder(config: ContextConfig, host: HostConfig | None) -> Find:
     )
 
 
+def _first_number(found: Found, port: LocalPort) -> int:
+    """The lowest number for a port that has none reserved. Loopback leaves room for interfaces that
+    come later, since a peer takes port n to be in its own plane n.
+    """
+    room = _ROOM if port.loopback and not found.reserved else 0
+    return found.reserved + room + 1
+
+
 def number(found: Found) -> dict[int, LocalPort]:
     """Gives each port a number, as long as there are any."""
-    free = itertools.count(found.reserved + 1)
-    numbered = [replace(port, plane=port.plane or next(free)) for port in found.ports]
+    numbered: list[LocalPort] = []
+    for port in found.ports:
+        taken = {each.plane for each in numbered}
+        free = (n for n in itertools.count(_first_number(found, port)) if n not in taken)
+        numbered.append(replace(port, plane=port.plane or next(free)))
     most = max((port.plane for port in numbered), default=found.reserved)
     if found.reserved and most > lib.MRC_MAX_PORTS:
         raise ConfigError(
@@ -238,7 +250,8 @@ class Links:
             for plane in free
             if (closed[plane].ifname, closed[plane].address.version) == (port.ifname, version)
         ]
-        places += [n for n in range(reserved + 1, self._most + 1) if n not in self._slots]
+        fresh = range(_first_number(self._found, port), self._most + 1)
+        places += [n for n in fresh if n not in self._slots]
         yield from dict.fromkeys([*places, *free])
 
 

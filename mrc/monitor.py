@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from mrc import netlink
@@ -22,10 +23,10 @@ logger = logging.getLogger("mrc.monitor")
 _GROUPS = 0x1 | 0x10 | 0x100
 _DATAGRAM_BYTES = 1 << 16
 
-# What a look and its consequences took, so many times over passes before the next: a link that
-# flaps takes a tenth of a core at most.
+# The CPU time of a look and of what follows from it, so many times over, passes before the next: a
+# link that flaps takes a tenth of a core at most.
 _PAUSE_FACTOR = 9
-_PAUSE_SECONDS = (0.01, 1.0)
+_PAUSE_SECONDS = (0.01, 0.5)
 _RETRY_SECONDS = 2.0
 
 
@@ -42,15 +43,14 @@ async def link_snapshots(
         events.setblocking(False)
         events.bind((0, _GROUPS))
         while True:
-            started = loop.time()
+            started = time.thread_time()
             try:
                 yield netlink.interfaces()
             except NetlinkError as error:
                 logger.debug("interfaces: %s", error)  # they change faster than they can be read
             shortest, longest = _PAUSE_SECONDS
-            await asyncio.sleep(
-                min(max(_PAUSE_FACTOR * (loop.time() - started), shortest), longest)
-            )
+            pause = _PAUSE_FACTOR * (time.thread_time() - started)
+            await asyncio.sleep(min(max(pause, shortest), longest))
             try:
                 async with asyncio.timeout(_RETRY_SECONDS if impatient() else None):
                     await _until_readable(loop, events)

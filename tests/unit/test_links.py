@@ -94,9 +94,9 @@ class Host:
 
 def test_number__in_order_behind_those_that_are_reserved() -> None:
     nics = [LO, ETH0, ETH1]
-    assert [port.nic for port in number(interface_ports(nics, (), 1)).values()] == [
-        "eth0", "eth1", "lo",
-    ]  # fmt: skip
+    numbered = number(interface_ports(nics, (), 1))
+    assert {plane: port.nic for plane, port in numbered.items()} == {1: "eth0", 2: "eth1", 5: "lo"}
+    assert list(number(interface_ports([LO], (), 1))) == [5]
     assert list(number(interface_ports(nics, ["eth9", "eth1"], 1))) == [2, 3]
 
 
@@ -108,15 +108,15 @@ def test_number__more_than_the_engine_has() -> None:
 
 async def test_apply__late_gone_and_back() -> None:
     host = Host()
-    assert await host.has(LO) == ["1 127.0.0.1"]
-    assert await host.has(LO, ETH0) == ["2 10.0.0.1"]
+    assert await host.has(LO) == ["5 127.0.0.1"]
+    assert await host.has(LO, ETH0) == ["1 10.0.0.1"]
     assert await host.has(LO, ETH0) == []
-    assert host.links.sports.of[2] == (40002, 40002)
-    assert [port.plane for port in host.links.ports] == [1, 2]
-    assert await host.has(LO) == ["2 closed"]
-    assert [port.plane for port in host.links.ports] == [1]
-    assert await host.has(LO, ETH1) == ["3 10.0.1.1"], "the number of eth0 is kept while it can be"
-    assert await host.has(LO, ETH0, ETH1) == ["2 10.0.0.1"]
+    assert host.links.sports.of[1] == (40001, 40001)
+    assert [port.plane for port in host.links.ports] == [1, 5]
+    assert await host.has(LO) == ["1 closed"]
+    assert [port.plane for port in host.links.ports] == [5]
+    assert await host.has(LO, ETH1) == ["2 10.0.1.1"], "the number of eth0 is kept while it can be"
+    assert await host.has(LO, ETH0, ETH1) == ["1 10.0.0.1"]
     assert host.datapath.udp_port == 5000
 
 
