@@ -34,6 +34,7 @@ from mrc import (
     HostPath,
     HostPeer,
     HostPort,
+    Listener,
     RemoteMemory,
     netns,
 )
@@ -157,10 +158,15 @@ class Peer:
         async with (
             Context(config) as context,
             context.register(self.target, access=Access.REMOTE_WRITE) as mr,
-            await context.listen(private={"mr": mr.remote.to_json()}),
+            await context.listen(private={"mr": mr.remote.to_json()}) as listener,
         ):
+            accepting = asyncio.create_task(self._accept(listener))
             self._listening.set()
             await asyncio.to_thread(self._done.wait)
+        await accepting
+
+    async def _accept(self, listener: Listener) -> None:
+        self.qps = [qp async for qp in listener]
 
     def end(self) -> None:
         self._done.set()
@@ -291,24 +297,34 @@ def test_follow__an_address_that_changes(hosts: None, peer: Callable[..., Peer])
     run_in(A, work).result()
 
 
-def test_follow__a_flapping_link(hosts: None, peer: Callable[..., Peer]) -> None:
-    """A hundred changes as quickly as ip makes them: transfers go on, and nothing is left over."""
+def flap(*commands: str) -> None:
+    """Runs them over and over in host a, as quickly as ip does."""
+    text = "\n".join(commands * 50)
+    subprocess.run(["ip", "-n", A, "-batch", "-"], input=text, text=True, check=True)
+
+
+@pytest.mark.parametrize(
+    "commands",
+    [
+        pytest.param(("link set x2 down", "link set x2 up"), id="link"),
+        pytest.param(("addr del 10.0.2.1/24 dev x2", "addr add 10.0.2.1/24 dev x2"), id="address"),
+    ],
+)
+def test_follow__a_hundred_changes_in_a_row(
+    hosts: None, peer: Callable[..., Peer], commands: tuple[str, ...]
+) -> None:
+    """Transfers go on, the plane is back in the end, and nothing is left over."""
     links()
     peer()
-    flaps = [f"link set x2 {state}" for state in ("down", "up")] * 50
-
-    def flap() -> None:
-        command = ["ip", "-n", A, "-batch", "-"]
-        subprocess.run(command, input="\n".join(flaps), text=True, check=True)
 
     async def work() -> None:
         async with writing() as writer:
             await writer.until_planes_carry(1, 2)
             before = descriptors()
-            flapping = asyncio.create_task(asyncio.to_thread(flap))
-            while not flapping.done():
+            changing = asyncio.create_task(asyncio.to_thread(flap, *commands))
+            while not changing.done():
                 await writer.write()
-            await flapping
+            await changing
             await writer.until_planes_carry(1, 2)
             assert descriptors() == before
 
