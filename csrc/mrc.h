@@ -565,7 +565,8 @@ mrc_ctx *mrc_ctx_create(const struct mrc_ctx_config *config, int *error, char *m
 /* Stops and joins the thread, closes the sockets. Registered memory is not touched afterwards. */
 void mrc_ctx_destroy(mrc_ctx *ctx);
 uint16_t mrc_ctx_udp_port(const mrc_ctx *ctx);
-/* UDP source port of one transmit socket; 0 when there is none. */
+/* UDP source port of one transmit socket; 0 when there is none. Before the first command that opens
+   or closes a port: afterwards struct mrc_port_opening tells. So for mrc_ctx_udp_port. */
 uint16_t mrc_ctx_source_port(const mrc_ctx *ctx, int port, int tx_index);
 /* Readable when mrc_ctx_poll has something, or a submit that was cut short may go on; the poll
    clears it. Of a polled context: see mrc_ctx_arm. */

@@ -266,6 +266,9 @@ def _plan(local: Local, ends: _Ends, channel: Channel, peer: Hello, profile: EvP
             raise ConnectError(f"host {peer.host} sends from addresses that are not configured")
         evs = paths.srv6_evs(named.paths, ports, ends.sports, theirs.udp_port, local.rng)
         mtus = [port.mtu for port in ports] + [port.mtu for port in theirs.ports]
+        if not evs:
+            why = f"no port with a path to host {peer.host} is usable"
+            raise PathError(f"{why}: {local.links.missing}")
     else:
         pairs = _pairs(ports, theirs.ports, channel)
         per_pair = local.config.evs_per_pair

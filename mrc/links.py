@@ -29,7 +29,8 @@ Call = Callable[[Command, str], Awaitable[int]]
 """Has the datapath carry out a command; `mrc.dispatch.Dispatcher.call`."""
 
 _ROOM = 4
-_FEW_PORTS = 8  # a QP takes memory for each port that there may be: 16 for a Context with few
+# A QP takes memory for each port that there may be.
+_FEW_PORTS, _MOST_OF_FEW = 12, 16
 _OPEN_TRIES = 5  # an interface may go between a look at it and the sockets
 _MOST_SAID = 16  # lines of a Context that waits for its interfaces
 _GONE = (errno.ENODEV, errno.EADDRNOTAVAIL)
@@ -156,7 +157,7 @@ class Links:
             self._found = self._find(netlink.interfaces(), frozenset())
             ports = number(self._found)
             few = max(2 * self._found.reserved, *ports, 0) <= _FEW_PORTS
-            self._most = 2 * _FEW_PORTS if few else lib.MRC_MAX_PORTS
+            self._most = _MOST_OF_FEW if few else lib.MRC_MAX_PORTS
             try:
                 opened = Device(_device_config(config, ports, self._most))
             except OSError as error:

@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from ipaddress import IPv6Interface, ip_address
 from pathlib import Path
 
@@ -35,6 +36,7 @@ from mrc import (
     HostPeer,
     HostPort,
     Listener,
+    PathError,
     RemoteMemory,
     netns,
 )
@@ -354,6 +356,24 @@ def srv6_link(n: int) -> None:
         where = f"via fd00:f{n}::{far} dev {nic}{n} src fd00:{near}::a"
         ip(f"-n {namespace} route replace fd00:{far}::{n}/128 {where}")
         ip(f"-n {namespace} route replace fd00:{far}::a/128 {where}")
+
+
+def test_connect__srv6_paths_whose_port_is_not_there(
+    hosts: None, peer: Callable[..., Peer]
+) -> None:
+    for n, namespace in enumerate((A, B), 1):
+        ip(f"-n {namespace} addr add fd00:{n}::a/64 dev lo nodad")
+    srv6_link(1)
+    peer(ContextConfig(host=srv6_host("b", "a", 2)))
+    host = srv6_host("a", "b", 1)
+    second = replace(host.peers["b"], paths=host.peers["b"].paths[1:])
+
+    async def work() -> None:
+        async with Context(ContextConfig(host=replace(host, peers={"b": second}))) as context:
+            await context.connect("b")
+
+    with pytest.raises(PathError, match="no port with a path to host b is usable: there is no x2"):
+        run_in(A, work).result()
 
 
 def test_follow__srv6_planes_late_and_made_again(hosts: None, peer: Callable[..., Peer]) -> None:
