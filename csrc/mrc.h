@@ -376,7 +376,7 @@ struct mrc_recording {
   const uint32_t *qpns;
   uint64_t *bytes; /* n_bins rows of a number for each port; starts as zeros */
   uint32_t n_qps;
-  uint32_t n_ports;  /* of the context */
+  uint32_t n_ports;  /* the highest port recorded; at most as many as the context has */
   uint32_t n_bins;   /* even */
   uint32_t reserved; /* 0 */
   uint64_t width_ns; /* of a bin: when time runs past the last, pairs become one, twice as wide */
@@ -496,10 +496,10 @@ struct mrc_port_config {
 
 struct mrc_ctx_config {
   struct mrc_engine_config engine;
-  struct mrc_port_config ports[32];
-  uint32_t n_ports;
-  uint16_t udp_port;     /* wanted; 0: 4791 when free, another otherwise */
-  uint16_t spin_us;      /* busy poll so long before sleeping; 0: sleep at once */
+  struct mrc_port_config ports[32]; /* family 0: closed until MRC_COMMAND_PORT_OPEN */
+  uint32_t n_ports;                 /* ports that there may be */
+  uint16_t udp_port;                /* wanted; 0: 4791 when free, another otherwise */
+  uint16_t spin_us;                 /* busy poll so long before sleeping; 0: sleep at once */
   uint16_t coalesce_us;  /* while bursts come in, take them in one go so often; 0: each */
   uint32_t rcvbuf_bytes; /* wanted per port [8 MiB]; a warning event tells when less was granted */
   uint32_t sndbuf_bytes; /* wanted per transmit socket [4 MiB] */
@@ -507,12 +507,22 @@ struct mrc_ctx_config {
   uint32_t polled;       /* 1: no thread, the caller runs the datapath by mrc_ctx_run */
 };
 
+/* A port that opens while the context runs. The caller's memory until the reply. */
+struct mrc_port_opening {
+  struct mrc_port_config config;
+  /* Filled in. */
+  uint16_t sports[64]; /* source port of each transmit socket */
+  uint16_t udp_port;   /* of all receive sockets */
+  char cause[240];     /* one line, when it is refused */
+};
+
 enum mrc_command_op {
   MRC_COMMAND_MR_REGISTER,   /* address, bytes, key, access */
   MRC_COMMAND_MR_DEREGISTER, /* key */
   MRC_COMMAND_QP_CREATE,     /* pointer = struct mrc_qp_attr */
   MRC_COMMAND_QP_MODIFY,     /* qpn, value = state, pointer = struct mrc_qp_attr */
-  MRC_COMMAND_QP_SET_EVS,    /* qpn, pointer = struct mrc_ev_attr[value] */
+  MRC_COMMAND_QP_SET_EVS,    /* qpn, pointer = struct mrc_ev_attr[value]; -ENETDOWN: a port was
+                                closed, or has other addresses or source ports by now */
   MRC_COMMAND_QP_SET_PEER,   /* qpn, pointer = struct mrc_peer_source[value] */
   MRC_COMMAND_QP_DESTROY,    /* qpn */
   MRC_COMMAND_QP_POST,       /* qpn, wr; answered only when refused */
@@ -523,11 +533,16 @@ enum mrc_command_op {
   MRC_COMMAND_COUNTERS,        /* pointer = uint64_t[value]; result = count */
   MRC_COMMAND_DROPS,           /* pointer = uint64_t[value]; result = count */
   MRC_COMMAND_TRACE,           /* pointer = struct mrc_trace_entry[value]; result = count */
-  MRC_COMMAND_PORT_UP,         /* value = port, key = 1 up or 0 down */
+  MRC_COMMAND_PORT_UP,         /* value = port, key = 1 up or 0 down; -ENOENT: it is closed */
   MRC_COMMAND_QP_SET_MPR,      /* qpn, value = PSNs */
   MRC_COMMAND_PROBE_EVS,       /* pointer = struct mrc_probe_attr[value]; result = number taken */
   MRC_COMMAND_RECORD_START,    /* pointer = struct mrc_recording; one at a time, else -EBUSY */
-  MRC_COMMAND_RECORD_STOP      /* -ENOENT when there is none */
+  MRC_COMMAND_RECORD_STOP,     /* -ENOENT when there is none */
+  MRC_COMMAND_PORT_OPEN, /* value = port, pointer = struct mrc_port_opening; the port is up then.
+                            -EEXIST: it is open; -EBUSY: QPs still use it, and its address or a
+                            source port would be another; or the errno of a socket */
+  MRC_COMMAND_PORT_CLOSE /* value = port: it is down, without sockets; QPs keep their EVs there for
+                            when it opens again */
 };
 
 /* One command for the datapath thread. Memory behind `pointer` must live until the reply. */
@@ -555,7 +570,8 @@ mrc_ctx *mrc_ctx_create(const struct mrc_ctx_config *config, int *error, char *m
    submit, poll and run return -ECHILD. The parent's context is not affected. */
 void mrc_ctx_destroy(mrc_ctx *ctx);
 uint16_t mrc_ctx_udp_port(const mrc_ctx *ctx);
-/* UDP source port of one transmit socket; 0 when there is none. */
+/* UDP source port of one transmit socket; 0 when there is none. Before the first command that opens
+   or closes a port: afterwards struct mrc_port_opening tells. So for mrc_ctx_udp_port. */
 uint16_t mrc_ctx_source_port(const mrc_ctx *ctx, int port, int tx_index);
 /* Readable when mrc_ctx_poll has something, or a submit that was cut short may go on; the poll
    clears it. Of a polled context: see mrc_ctx_arm. */

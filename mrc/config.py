@@ -105,8 +105,8 @@ class ContextConfig:
     """Sizes and policies of a Context. The defaults suit a host with a few links.
 
     `host` is the host configuration; None reads the file that $MRC_CONFIG names and, without it,
-    finds the interfaces of this machine. `interfaces` then narrows them to the given names or
-    addresses, in that order: port n, and plane n, is the n-th.
+    follows the interfaces of this machine. `interfaces` then narrows them to the given names or
+    addresses, in that order: port n, and plane n, is the n-th. One that is not there may come.
     """
 
     host: HostConfig | None = None

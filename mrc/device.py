@@ -27,9 +27,12 @@ class PortConfig:
 
 @dataclass(frozen=True, slots=True)
 class DeviceConfig:
-    """Sizes and sockets of a device; 0 takes the default of mrc.h."""
+    """Sizes and sockets of a device; 0 takes the default of mrc.h.
 
-    ports: tuple[PortConfig, ...]
+    `ports` has a place for each port that there may be; None is one that opens later.
+    """
+
+    ports: tuple[PortConfig | None, ...]
     udp_port: int = 0
     spin_us: int = 0
     coalesce_us: int = 0
@@ -133,16 +136,7 @@ class Device:
 
     def __init__(self, config: DeviceConfig) -> None:
         """Opens the sockets; raises OSError with a line of cause."""
-        ports = [
-            {
-                "ifname": port.ifname.encode(),
-                "address": pack_address(port.address),
-                "family": port.address.version,
-                "any": int(port.any_address),
-                "tx_sockets": port.tx_sockets,
-            }
-            for port in config.ports
-        ]
+        ports = [_port_fields(port) for port in config.ports]
         if not 1 <= len(ports) <= lib.MRC_MAX_PORTS:
             raise ArgumentError(f"ports: {len(ports)} given, 1 to {lib.MRC_MAX_PORTS} possible")
         engine = {
@@ -208,6 +202,49 @@ class Device:
     def close(self) -> None:
         """Stops the datapath. Safe to call twice."""
         self._native.close()
+
+
+def _port_fields(port: PortConfig | None) -> dict[str, Any]:
+    """The fields of a `struct mrc_port_config`."""
+    if port is None:
+        return {}
+    return {
+        "ifname": port.ifname.encode(),
+        "address": pack_address(port.address),
+        "family": port.address.version,
+        "any": int(port.any_address),
+        "tx_sockets": port.tx_sockets,
+    }
+
+
+class PortOpening:
+    """A port that opens while the device runs: its command, and what the reply brings."""
+
+    def __init__(self, port: int, config: PortConfig) -> None:
+        self._tx_sockets = config.tx_sockets
+        self._native: Any = _native.new_struct("mrc_port_opening", config=_port_fields(config))
+        fields = {"op": CommandOp.PORT_OPEN, "value": port, "pointer": self._native}
+        self.command = Command(fields, self._native)
+
+    @property
+    def source_ports(self) -> tuple[int, ...]:
+        """The UDP source port of each transmit socket."""
+        return tuple(self._native.sports[0 : self._tx_sockets])
+
+    @property
+    def udp_port(self) -> int:
+        """The UDP port that peers send to."""
+        return int(self._native.udp_port)
+
+    @property
+    def cause(self) -> str:
+        """One line that says why it was refused."""
+        return _native.text(self._native.cause) or ""
+
+
+def port_close(port: int) -> Command:
+    """Closes the sockets of a port."""
+    return Command({"op": CommandOp.PORT_CLOSE, "value": port})
 
 
 def port_up(port: int, *, up: bool) -> Command:

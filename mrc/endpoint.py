@@ -17,10 +17,9 @@ from types import TracebackType
 from typing import Any, Self
 from weakref import WeakSet
 
-from mrc import device, hostconfig, netlink, paths
+from mrc import device, hostconfig
 from mrc._native import names_of
 from mrc.config import CcParameters, ContextConfig
-from mrc.device import Device, DeviceConfig, PortConfig
 from mrc.dial import dial
 from mrc.dispatch import Dispatcher
 from mrc.enums import Access, CcKind, CommandOp, PlaneShares
@@ -32,14 +31,13 @@ from mrc.errors import (
 )
 from mrc.establish import Local, Terms, establish
 from mrc.events import TraceEntry, Warning
-from mrc.hostconfig import HostConfig, Source
+from mrc.links import Links, finder
 from mrc.listener import Listener
-from mrc.monitor import link_snapshots, watch_links
 from mrc.observe.observatory import Observatory
 from mrc.observe.remote import RemoteView
 from mrc.observe.snapshot import Snapshot, snapshot
 from mrc.oob import Channel
-from mrc.paths import LocalPort, SourcePorts
+from mrc.paths import LocalPort
 from mrc.profiles import (
     DEFAULT,
     CcProfile,
@@ -101,14 +99,13 @@ class Context:
             raise StateError("the Context was opened already")
         config = self.config
         host = config.host or hostconfig.load(os.environ)
-        ports = find_ports(config, host)
-        opened = Device(_device_config(config, ports))
+        links = Links(finder(config, host))
+        opened = links.open(config)
         self._local = Local(
             name=config.name or (host.host if host else socket.gethostname()),
             config=config,
             host=host,
-            ports=ports,
-            sports=_source_ports(opened, ports),
+            links=links,
             dispatcher=Dispatcher(opened),
             rng=random.Random(secrets.randbits(64)),
             ev_profiles=Profiles(
@@ -118,8 +115,7 @@ class Context:
                 CcProfile(DEFAULT, CcSettings(config.cc, config.cc_parameters, config.plane_shares))
             ),
         )
-        if any(port.ifname for port in ports):
-            self._monitor = asyncio.get_running_loop().create_task(self._watch_links(ports))
+        self._monitor = asyncio.get_running_loop().create_task(self._follow_links())
         try:
             await self._observatory.open()
         except BaseException:
@@ -165,8 +161,8 @@ class Context:
 
     @property
     def ports(self) -> tuple[LocalPort, ...]:
-        """The ports, in the order of their planes."""
-        return self._opened().ports
+        """The ports that there are now, in the order of their planes."""
+        return self._opened().links.ports
 
     @property
     def peers(self) -> tuple[str, ...]:
@@ -223,7 +219,7 @@ class Context:
         Entering raises InUseError while another recording runs, StateError when a QP is closed.
         """
         local = self._opened()
-        return Recorder(local.dispatcher, len(local.ports), qps, width_ns)
+        return Recorder(local.dispatcher, local.links.highest, qps, width_ns)
 
     # ---- Memory ---------------------------------------------------------------------------
 
@@ -349,6 +345,7 @@ class Context:
         listener = Listener(self._opened(), terms, self._adopt, viewers)
         await listener.open(host, port)
         self._listeners.add(listener)
+        self._opened().links.tell()
         return listener
 
     async def connect(
@@ -371,6 +368,7 @@ class Context:
         terms = self._terms(private, ev_profile, cc_profile)
         terms.ev_profile.check(Operation.USE)
         terms.cc_profile.check(Operation.USE)
+        local.links.check(self.config.interfaces)
         channel: Channel | None = None
         expected = host if local.srv6 and host in local.srv6.peers else ""
         try:
@@ -399,16 +397,12 @@ class Context:
 
     # ---- Background and end ---------------------------------------------------------------
 
-    async def _watch_links(self, ports: Sequence[LocalPort]) -> None:
-        def port_up(plane: int, up: bool) -> None:
-            command = device.port_up(plane, up=up)
-            reply = self._opened().dispatcher.call(command, f"port {plane}")
-            reply.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
-
+    async def _follow_links(self) -> None:
+        local = self._opened()
         try:
-            await watch_links(ports, link_snapshots(), port_up)
+            await local.links.follow(local.dispatcher.call, local.dispatcher.device)
         except (MrcError, OSError) as error:
-            logger.warning("links are not watched: %s", error)
+            logger.warning("interfaces are not followed: %s", error)
 
     async def _close(self, *, orderly: bool) -> None:
         if self._local is None or self._local.dispatcher.forked:
@@ -440,41 +434,6 @@ class Context:
 def _release(dispatcher: Dispatcher, mr: MR, ended: asyncio.Future[int]) -> None:
     if not ended.cancelled() and ended.exception() is None:
         dispatcher.release(mr)
-
-
-def find_ports(config: ContextConfig, host: HostConfig | None) -> tuple[LocalPort, ...]:
-    """The ports that a Context with this configuration has on this host."""
-    interfaces = netlink.interfaces()
-    if host is not None and host.source is Source.SRV6:
-        return paths.srv6_ports(host, interfaces)
-    wanted = config.interfaces
-    if not wanted and host is not None:
-        wanted = tuple(str(port.address.ip) for port in host.ports)
-    return paths.interface_ports(interfaces, wanted, config.evs_per_pair)
-
-
-def _device_config(config: ContextConfig, ports: Sequence[LocalPort]) -> DeviceConfig:
-    return DeviceConfig(
-        ports=tuple(
-            PortConfig(port.address.ip, port.ifname, port.any_address, port.tx_sockets)
-            for port in ports
-        ),
-        udp_port=config.udp_port,
-        spin_us=config.spin_us,
-        coalesce_us=config.coalesce_us,
-        polled=config.polled,
-        rcvbuf_bytes=config.rcvbuf_bytes,
-        sndbuf_bytes=config.sndbuf_bytes,
-    )
-
-
-def _source_ports(opened: Device, ports: Sequence[LocalPort]) -> SourcePorts:
-    return SourcePorts(
-        {
-            port.plane: tuple(opened.source_port(port.plane, i) for i in range(port.tx_sockets))
-            for port in ports
-        }
-    )
 
 
 def _check_not_text(**lists: Sequence[str]) -> None:

@@ -8,6 +8,7 @@ speaking first at every step.
 from __future__ import annotations
 
 import asyncio
+import errno
 import functools
 import logging
 import random
@@ -31,6 +32,7 @@ from mrc.errors import (
 )
 from mrc.events import ProbeResult
 from mrc.hostconfig import HostConfig, HostPeer, Source
+from mrc.links import Links
 from mrc.oob import Attributes, Channel, Hello, hello_from_json, hello_to_json
 from mrc.paths import LocalPort, PathEv, RemotePort, SourcePorts
 from mrc.profiles import CcProfile, EvProfile, Profiles
@@ -50,8 +52,7 @@ class Local:
     name: str
     config: ContextConfig
     host: HostConfig | None
-    ports: tuple[LocalPort, ...]
-    sports: SourcePorts
+    links: Links
     dispatcher: Dispatcher
     rng: random.Random
     ev_profiles: Profiles[EvProfile]
@@ -61,6 +62,14 @@ class Local:
     def srv6(self) -> HostConfig | None:
         """The host configuration, when paths come from it."""
         return self.host if self.host and self.host.source is Source.SRV6 else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Ends:
+    """The ports that this side has for a peer, as they were when the exchange began."""
+
+    ports: list[LocalPort]
+    sports: SourcePorts
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,13 +128,14 @@ async def _establish(
     queue = await _create(local)
     qp: QP | None = None
     try:
-        mine = _hello(local, channel, queue, terms.private)
+        ends = _ends(local, channel)
+        mine = _hello(local, ends, queue, terms.private)
         peer = await _exchange_hellos(channel, mine, first=first)
         if expected and peer.host != expected:
             raise ConnectError(f"{channel.remote} is host {peer.host}, not {expected}")
         if terms.admit is not None:
             terms.admit(peer.private)
-        plan = _plan(local, channel, peer, terms.ev_profile)
+        plan = _plan(local, ends, channel, peer, terms.ev_profile)
         qp = QP(
             local.dispatcher, queue, plan.evs, channel, peer, local.config,
             terms.ev_profile, terms.cc_profile,
@@ -134,7 +144,7 @@ async def _establish(
         allowed = await qp.deny_at_start()
         await _turn(channel, "rtr", first=first)
         proved = await _prove(channel, qp, plan, peer, allowed, first=first)
-        window = _window(local, plan, peer, proved)
+        window = _window(local, ends, plan, peer, proved)
         await _send_ready(local, queue, mine, peer, proved.path_mtu, window, terms)
         await _turn(channel, "rts", first=first)
         qp.start(proved.path_mtu, window)
@@ -197,20 +207,20 @@ def is_loopback(channel: Channel) -> bool:
     return remote.is_loopback or remote == parse_address(channel.local)
 
 
-def _ports(local: Local, channel: Channel) -> list[LocalPort]:
+def _ends(local: Local, channel: Channel) -> _Ends:
     """The ports that can reach this peer."""
     loopback = is_loopback(channel)
-    ports = [port for port in local.ports if port.loopback is loopback]
+    ports = [port for port in local.links.ports if port.loopback is loopback]
     if not ports:
-        which = "loopback" if loopback else "network"
-        raise PathError(f"this Context has no {which} interface for {channel.remote}")
-    return ports
+        which, why = ("loopback", "lo is down") if loopback else ("network", local.links.missing)
+        raise PathError(f"this Context has no {which} interface for {channel.remote}: {why}")
+    return _Ends(ports, local.links.sports)
 
 
-def _hello(local: Local, channel: Channel, queue: QueuePair, private: dict[str, Any]) -> Hello:
+def _hello(local: Local, ends: _Ends, queue: QueuePair, private: dict[str, Any]) -> Hello:
     ports = [
-        RemotePort(port.nic, port.address, local.sports.of[port.plane], port.mtu)
-        for port in _ports(local, channel)
+        RemotePort(port.nic, port.address, ends.sports.of[port.plane], port.mtu)
+        for port in ends.ports
     ]
     attributes = Attributes(
         qpn=queue.qpn,
@@ -245,21 +255,24 @@ async def _turn(channel: Channel, kind: str, *, first: bool, **fields: Any) -> d
 # ---- Paths ----------------------------------------------------------------------------------
 
 
-def _plan(local: Local, channel: Channel, peer: Hello, profile: EvProfile) -> _Plan:
+def _plan(local: Local, ends: _Ends, channel: Channel, peer: Hello, profile: EvProfile) -> _Plan:
     """Chooses EVs and the largest path MTU from what both sides said."""
-    ports = _ports(local, channel)
+    ports = ends.ports
     theirs = peer.attributes
     if local.srv6 and not is_loopback(channel):
         named = _configured_peer(local.srv6, peer)
         addresses = {port.address.ip for port in theirs.ports}
         if not addresses <= set(named.sources):
             raise ConnectError(f"host {peer.host} sends from addresses that are not configured")
-        evs = paths.srv6_evs(named.paths, ports, local.sports, theirs.udp_port, local.rng)
+        evs = paths.srv6_evs(named.paths, ports, ends.sports, theirs.udp_port, local.rng)
         mtus = [port.mtu for port in ports] + [port.mtu for port in theirs.ports]
+        if not evs:
+            why = f"no port with a path to host {peer.host} is usable"
+            raise PathError(f"{why}: {local.links.missing}")
     else:
         pairs = _pairs(ports, theirs.ports, channel)
         per_pair = local.config.evs_per_pair
-        evs = paths.pair_evs(pairs, local.sports, theirs.udp_port, per_pair, local.rng)
+        evs = paths.pair_evs(pairs, ends.sports, theirs.udp_port, per_pair, local.rng)
         mtus = [min(ours.mtu, other.mtu) for ours, other in pairs]
     if not evs:
         raise PathError(f"host {peer.host} and this host have no IP version in common")
@@ -352,12 +365,12 @@ async def _prove(
     return _Proved(path_mtu, max(rtts_ns.values()))
 
 
-def _window(local: Local, plan: _Plan, peer: Hello, proved: _Proved) -> int:
+def _window(local: Local, ends: _Ends, plan: _Plan, peer: Hello, proved: _Proved) -> int:
     """The PSNs that this side may have under way, of those that the peer grants."""
     psns = local.config.mpr
     if psns == 0:
         planes = {ev.attr.port for ev in plan.evs}
-        nics = (port.nic for port in local.ports if port.plane in planes)
+        nics = (port.nic for port in ends.ports if port.plane in planes)
         psns = mpr.psns_for(mpr.links_bps(nics), proved.rtt_ns, proved.path_mtu)
     return min(psns, peer.attributes.mpr)
 
@@ -371,7 +384,12 @@ async def _receive_ready(local: Local, queue: QueuePair, plan: _Plan, peer: Hell
         peer.attributes.qpn, peer.attributes.first_psn, plan.integrity, plan.dynamic_mpr
     )
     call = local.dispatcher.call
-    await call(queue.set_evs([ev.attr for ev in plan.evs]), "set EVs")
+    try:
+        await call(queue.set_evs([ev.attr for ev in plan.evs]), "set EVs")
+    except OSError as error:
+        if error.errno != errno.ENETDOWN:
+            raise
+        raise PathError("an interface changed while the QP was connecting: try again") from error
     await call(queue.set_peer(plan.sources), "set the peer's addresses")
     await call(queue.to_rtr(attributes), "QP to RTR")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tells the engine which ports have a link, as the kernel announces it.
+"""Looks at the interfaces of this host when the kernel announces a change of links or addresses.
 
 A link that goes down is known at once this way; a plane that falls silent further away is found by
 the engine itself.
@@ -10,29 +10,52 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from mrc import netlink
-from mrc.paths import Interface, LocalPort
+from mrc.errors import NetlinkError
+from mrc.paths import Interface
 
 logger = logging.getLogger("mrc.monitor")
 
-_GROUP_LINK = 1  # RTMGRP_LINK of linux/rtnetlink.h
+# RTMGRP_LINK, RTMGRP_IPV4_IFADDR and RTMGRP_IPV6_IFADDR of linux/rtnetlink.h
+_GROUPS = 0x1 | 0x10 | 0x100
 _DATAGRAM_BYTES = 1 << 16
 
+# The CPU time of a look and of what follows from it, so many times over, passes before the next: a
+# link that flaps takes a tenth of a core at most.
+_PAUSE_FACTOR = 9
+_PAUSE_SECONDS = (0.01, 0.5)
+_RETRY_SECONDS = 2.0
 
-async def link_snapshots() -> AsyncIterator[Sequence[Interface]]:
-    """The interfaces now, and again after every change of a link. Needs no privilege.
 
-    A change is only a reason to look: so a message that the kernel could not deliver costs nothing.
+async def link_snapshots(
+    impatient: Callable[[], bool] = lambda: False,
+) -> AsyncIterator[Sequence[Interface]]:
+    """The interfaces now, and again after every change of a link or an address. No privilege.
+
+    A change is only a reason to look: so a message that the kernel could not deliver costs nothing,
+    and many in a row are one. While the caller is `impatient`, time is a reason too.
     """
     loop = asyncio.get_running_loop()
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as events:
         events.setblocking(False)
-        events.bind((0, _GROUP_LINK))
+        events.bind((0, _GROUPS))
         while True:
-            yield netlink.interfaces()
-            await _until_readable(loop, events)
+            started = time.thread_time()
+            try:
+                yield netlink.interfaces()
+            except NetlinkError as error:
+                logger.debug("interfaces: %s", error)  # they change faster than they can be read
+            shortest, longest = _PAUSE_SECONDS
+            pause = _PAUSE_FACTOR * (time.thread_time() - started)
+            await asyncio.sleep(min(max(pause, shortest), longest))
+            try:
+                async with asyncio.timeout(_RETRY_SECONDS if impatient() else None):
+                    await _until_readable(loop, events)
+            except TimeoutError:
+                pass
 
 
 async def _until_readable(loop: asyncio.AbstractEventLoop, events: socket.socket) -> None:
@@ -50,24 +73,3 @@ async def _until_readable(loop: asyncio.AbstractEventLoop, events: socket.socket
         pass
     except OSError as error:
         logger.debug("link events were lost: %s", error)  # ENOBUFS: there were too many
-
-
-def links_up(ports: Iterable[LocalPort], interfaces: Sequence[Interface]) -> dict[int, bool]:
-    """Which planes have a link: an interface that is gone has none. Untied ports always do."""
-    up = {interface.name for interface in interfaces if interface.up}
-    return {port.plane: port.ifname in up for port in ports if port.ifname}
-
-
-async def watch_links(
-    ports: Sequence[LocalPort],
-    snapshots: AsyncIterator[Sequence[Interface]],
-    port_up: Callable[[int, bool], None],
-) -> None:
-    """Calls `port_up` for every port whose link changes; all are taken to be up at first."""
-    known = {port.plane: True for port in ports}
-    async for interfaces in snapshots:
-        for plane, up in links_up(ports, interfaces).items():
-            if up != known[plane]:
-                known[plane] = up
-                logger.info("plane %d: link is %s", plane, "up" if up else "down")
-                port_up(plane, up)

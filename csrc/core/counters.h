@@ -28,4 +28,7 @@ const char *mrc_engine_counter_name(int index);
 /* Whether what is placed for a QP counts as RX_RECORDED too; -ENOENT. */
 int mrc_qp_record(mrc_engine *engine, uint32_t qpn, bool recorded);
 
+/* The ports that EVs of any QP name, bit n - 1 for port n. */
+uint32_t mrc_engine_ports_used(const mrc_engine *engine);
+
 #endif

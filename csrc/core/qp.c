@@ -43,6 +43,8 @@ void mrc_qp_prefetch_parts(const struct mrc_qp *qp) {
   enum { SLOTS = 10 }; /* the first ones: the cache sees where that leads */
   const struct mrc_requester *req = &qp->req;
   const struct mrc_evset *set = &qp->evset;
+  /* Up to the last one that it uses: an engine has room for ports that may come. */
+  const uint32_t top = set->n == 0 ? 0 : 32u - (uint32_t)__builtin_clz(set->plane_mask);
   if (mrc_requester_is_busy(qp)) {
     const uint32_t slot = req->win.next_psn & req->win.mask;
     const uint32_t end = mrc_min_u32(slot + SLOTS, req->win.mask + 1);
@@ -50,11 +52,11 @@ void mrc_qp_prefetch_parts(const struct mrc_qp *qp) {
     prefetch(&req->win.slots[slot], &req->win.slots[end]);
     prefetch(wqe, wqe + 1);
     prefetch(req->win.tosend.words, req->win.tosend.words + 1);
-    prefetch(req->win.lists, &req->win.lists[req->win.planes]);
+    prefetch(req->win.lists, &req->win.lists[top]);
   }
   if (set->n == 0) return;
-  prefetch(set->planes, &set->planes[set->ports]);
-  prefetch(set->ends, &set->ends[mrc_min_u32(set->n_ends, set->ports)]);
+  prefetch(set->planes, &set->planes[top]);
+  prefetch(set->ends, &set->ends[mrc_min_u32(set->n_ends, top)]);
   prefetch(set->orders, set->orders + 1);
   for (uint32_t planes = set->plane_mask; planes != 0; planes &= planes - 1) {
     const uint16_t ev = qp->planes[__builtin_ctz(planes)].reverse_ev;

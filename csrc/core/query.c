@@ -49,6 +49,13 @@ int mrc_qp_query(const struct mrc_engine *engine, uint32_t qpn, struct mrc_qp_in
   return 0;
 }
 
+uint32_t mrc_engine_ports_used(const struct mrc_engine *engine) {
+  uint32_t used = 0;
+  for (uint32_t i = 0; i < engine->config.max_qps; i++)
+    if (engine->qps[i] != NULL) used |= engine->qps[i]->evset.plane_mask;
+  return used;
+}
+
 int mrc_qp_query_evs(const struct mrc_engine *engine, uint32_t qpn, struct mrc_ev_info *infos,
                      int capacity) {
   const struct mrc_qp *qp = mrc_engine_qp(engine, qpn);

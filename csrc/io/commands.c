@@ -4,8 +4,10 @@
 #include <errno.h>
 #include <limits.h>
 #include <stddef.h>
+#include <string.h>
 
 #include "io/counters.h"
+#include "io/ports.h"
 
 typedef int run_fn(struct mrc_datapath *datapath, const struct mrc_command *command,
                    uint64_t now_ns);
@@ -53,11 +55,24 @@ static bool evs_fit(const struct mrc_udp *udp, const struct mrc_ev_attr *evs, ui
   return true;
 }
 
+/* Whether the sockets that an EV array names are still those that its maker saw. */
+static bool evs_are_current(const struct mrc_udp *udp, const struct mrc_ev_attr *evs, uint32_t n) {
+  for (uint32_t i = 0; i < n; i++) {
+    const struct mrc_udp_port *port = mrc_udp_port(udp, evs[i].port);
+    if (!mrc_udp_port_is_open(port) ||
+        port->transmitters[evs[i].tx_index].sport != evs[i].ev >> 16 ||
+        memcmp(port->config.address, evs[i].src, sizeof evs[i].src) != 0)
+      return false;
+  }
+  return true;
+}
+
 static int run_qp_set_evs(struct mrc_datapath *datapath, const struct mrc_command *command,
                           uint64_t now_ns) {
   (void)now_ns;
   if (command->value > MRC_MAX_EVS || !evs_fit(&datapath->udp, command->pointer, command->value))
     return -EINVAL;
+  if (!evs_are_current(&datapath->udp, command->pointer, command->value)) return -ENETDOWN;
   return mrc_qp_set_evs(datapath->engine, command->qpn, command->pointer, (int)command->value);
 }
 
@@ -133,6 +148,7 @@ static int run_trace(struct mrc_datapath *datapath, const struct mrc_command *co
 static int run_port_up(struct mrc_datapath *datapath, const struct mrc_command *command,
                        uint64_t now_ns) {
   if (command->value < 1 || command->value > (uint32_t)datapath->udp.n_ports) return -EINVAL;
+  if (!mrc_udp_port_is_open(mrc_udp_port(&datapath->udp, (int)command->value))) return -ENOENT;
   mrc_engine_port_up(datapath->engine, (int)command->value, command->key != 0, now_ns);
   return 0;
 }
@@ -145,13 +161,25 @@ static int run_qp_set_mpr(struct mrc_datapath *datapath, const struct mrc_comman
 static int run_record_start(struct mrc_datapath *datapath, const struct mrc_command *command,
                             uint64_t now_ns) {
   return mrc_recorder_start(&datapath->recorder, command->pointer, datapath->engine,
-                            datapath->udp.n_ports, now_ns);
+                            datapath->udp.n_slots, now_ns);
 }
 
 static int run_record_stop(struct mrc_datapath *datapath, const struct mrc_command *command,
                            uint64_t now_ns) {
   (void)command;
   return mrc_recorder_stop(&datapath->recorder, datapath->engine, now_ns);
+}
+
+static int run_port_open(struct mrc_datapath *datapath, const struct mrc_command *command,
+                         uint64_t now_ns) {
+  if (command->value > INT_MAX) return -EINVAL;
+  return mrc_ports_open(datapath, (int)command->value, command->pointer, now_ns);
+}
+
+static int run_port_close(struct mrc_datapath *datapath, const struct mrc_command *command,
+                          uint64_t now_ns) {
+  if (command->value > INT_MAX) return -EINVAL;
+  return mrc_ports_close(datapath, (int)command->value, now_ns);
 }
 
 static const struct {
@@ -180,6 +208,8 @@ static const struct {
     [MRC_COMMAND_PROBE_EVS] = {.run = run_probe_evs, .has_pointer = true, .counts = true},
     [MRC_COMMAND_RECORD_START] = {.run = run_record_start, .has_pointer = true},
     [MRC_COMMAND_RECORD_STOP] = {.run = run_record_stop},
+    [MRC_COMMAND_PORT_OPEN] = {.run = run_port_open, .has_pointer = true},
+    [MRC_COMMAND_PORT_CLOSE] = {.run = run_port_close},
 };
 
 static bool is_known(const struct mrc_command *command) {

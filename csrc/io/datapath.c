@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "io/commands.h"
+#include "io/ports.h"
 #include "io/sigbus.h"
 
 enum {
@@ -32,13 +33,6 @@ enum {
 };
 
 #define STOP (1ull << 32) /* added to command_fd; no number of commands gets there */
-
-/* What an epoll event stands for. */
-enum source { SOURCE_COMMANDS, SOURCE_RECEIVE, SOURCE_TRANSMIT, SOURCE_TIMER };
-
-static uint64_t source_tag(enum source source, int port, int tx_index) {
-  return (uint64_t)source << 32 | (uint64_t)port << 16 | (uint64_t)tx_index;
-}
 
 static uint64_t clock_ns(void) {
   struct timespec now;
@@ -81,7 +75,7 @@ static void receive(struct mrc_datapath *datapath, int port) {
 static void watch_transmitter(struct mrc_datapath *datapath, int port, int tx_index,
                               uint32_t events) {
   struct epoll_event event = {.events = events,
-                              .data.u64 = source_tag(SOURCE_TRANSMIT, port, tx_index)};
+                              .data.u64 = mrc_source_tag(MRC_SOURCE_TRANSMIT, port, tx_index)};
   int fd = mrc_udp_port(&datapath->udp, port)->transmitters[tx_index].fd;
   int error = epoll_ctl(datapath->epoll_fd, EPOLL_CTL_MOD, fd, &event);
   mrc_assert(error == 0);
@@ -111,17 +105,17 @@ static void on_command_fd(struct mrc_datapath *datapath) {
 static void on_ready(struct mrc_datapath *datapath, const struct epoll_event *event) {
   int port = event->data.u64 >> 16 & 0xffff;
   int tx_index = event->data.u64 & 0xffff;
-  switch ((enum source)(event->data.u64 >> 32)) {
-    case SOURCE_COMMANDS:
+  switch ((enum mrc_source)(event->data.u64 >> 32)) {
+    case MRC_SOURCE_COMMANDS:
       on_command_fd(datapath);
       break;
-    case SOURCE_RECEIVE:
+    case MRC_SOURCE_RECEIVE:
       receive(datapath, port);
       break;
-    case SOURCE_TRANSMIT:
+    case MRC_SOURCE_TRANSMIT:
       on_transmitter(datapath, port, tx_index, event->events);
       break;
-    case SOURCE_TIMER:
+    case MRC_SOURCE_TIMER:
       break; /* every turn looks at the deadlines */
   }
 }
@@ -395,17 +389,15 @@ static int watch(struct mrc_datapath *datapath, int fd, uint32_t events, uint64_
   return epoll_ctl(datapath->epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0 ? 0 : -errno;
 }
 
-/* Transmit sockets are watched for errors always, and for room only while they have none. */
-static int watch_sockets(struct mrc_datapath *datapath) {
-  int error = watch(datapath, datapath->command_fd, EPOLLIN, source_tag(SOURCE_COMMANDS, 0, 0));
+static int watch_descriptors(struct mrc_datapath *datapath) {
+  int error =
+      watch(datapath, datapath->command_fd, EPOLLIN, mrc_source_tag(MRC_SOURCE_COMMANDS, 0, 0));
   if (error == 0) /* by edge: nobody has to read it */
-    error = watch(datapath, datapath->timer_fd, EPOLLIN | EPOLLET, source_tag(SOURCE_TIMER, 0, 0));
-  for (int port = 1; error == 0 && port <= datapath->udp.n_ports; port++) {
-    const struct mrc_udp_port *own = mrc_udp_port(&datapath->udp, port);
-    error = watch(datapath, own->receive_fd, EPOLLIN, source_tag(SOURCE_RECEIVE, port, 0));
-    for (int i = 0; error == 0 && i < own->n_transmitters; i++)
-      error = watch(datapath, own->transmitters[i].fd, 0, source_tag(SOURCE_TRANSMIT, port, i));
-  }
+    error = watch(datapath, datapath->timer_fd, EPOLLIN | EPOLLET,
+                  mrc_source_tag(MRC_SOURCE_TIMER, 0, 0));
+  for (int port = 1; error == 0 && port <= datapath->udp.n_ports; port++)
+    if (mrc_udp_port_is_open(mrc_udp_port(&datapath->udp, port)))
+      error = mrc_ports_watch(datapath, port);
   return error;
 }
 
@@ -417,25 +409,12 @@ static int open_descriptors(struct mrc_datapath *datapath, struct mrc_cause *cau
   if (datapath->epoll_fd < 0 || datapath->command_fd < 0 || datapath->event_fd < 0 ||
       datapath->timer_fd < 0)
     return mrc_cause_errno(cause, errno, "cannot open an eventfd, timerfd or epoll descriptor");
-  int error = watch_sockets(datapath);
+  int error = watch_descriptors(datapath);
   if (error != 0) return mrc_cause_errno(cause, -error, "cannot watch the sockets");
   struct epoll_event ready;
   if (epoll_pwait2(datapath->epoll_fd, &ready, 1, &(struct timespec){0}, NULL) < 0)
     return mrc_cause_errno(cause, errno, "cannot sleep by epoll_pwait2 (Linux 5.11)");
   return 0;
-}
-
-static void warn_small_buffers(struct mrc_datapath *datapath) {
-  for (int port = 1; port <= datapath->udp.n_ports; port++) {
-    const struct mrc_udp_port *own = mrc_udp_port(&datapath->udp, port);
-    struct mrc_event warning = {.type = MRC_EVENT_WARNING, .port = (uint8_t)port};
-    warning.status = MRC_WARNING_RCVBUF_SMALL;
-    warning.result = (int32_t)own->rcvbuf_bytes;
-    if (own->rcvbuf_bytes < datapath->udp.rcvbuf_wanted) put_event(datapath, &warning);
-    warning.status = MRC_WARNING_SNDBUF_SMALL;
-    warning.result = (int32_t)own->sndbuf_bytes;
-    if (own->sndbuf_bytes < datapath->udp.sndbuf_wanted) put_event(datapath, &warning);
-  }
 }
 
 int mrc_datapath_open(struct mrc_datapath *datapath, const struct mrc_ctx_config *config,
@@ -453,7 +432,9 @@ int mrc_datapath_open(struct mrc_datapath *datapath, const struct mrc_ctx_config
     mrc_datapath_close(datapath);
     return error;
   }
-  warn_small_buffers(datapath);
+  for (int port = 1; port <= datapath->udp.n_ports; port++)
+    if (mrc_udp_port_is_open(mrc_udp_port(&datapath->udp, port)))
+      mrc_ports_warn_small_buffers(datapath, port);
   return 0;
 }
 

@@ -20,6 +20,13 @@
 #include "io/udp.h"
 #include "mrc.h"
 
+/* What an epoll event stands for: its tag. */
+enum mrc_source { MRC_SOURCE_COMMANDS, MRC_SOURCE_RECEIVE, MRC_SOURCE_TRANSMIT, MRC_SOURCE_TIMER };
+
+static inline uint64_t mrc_source_tag(enum mrc_source source, int port, int tx_index) {
+  return (uint64_t)source << 32 | (uint64_t)port << 16 | (uint64_t)tx_index;
+}
+
 struct mrc_datapath {
   struct mrc_spsc commands; /* consumed by the thread */
   struct mrc_spsc events;   /* produced by the thread */

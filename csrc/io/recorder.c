@@ -24,8 +24,8 @@ static uint32_t mark(const struct mrc_recording *recording, mrc_engine *engine, 
 int mrc_recorder_start(struct mrc_recorder *recorder, struct mrc_recording *recording,
                        mrc_engine *engine, int n_ports, uint64_t now_ns) {
   if (recorder->recording) return -EBUSY;
-  if (recording->n_ports != (uint32_t)n_ports || recording->width_ns == 0 ||
-      recording->n_bins < 2 || recording->n_bins % 2 != 0)
+  if (recording->n_ports < 1 || recording->n_ports > (uint32_t)n_ports ||
+      recording->width_ns == 0 || recording->n_bins < 2 || recording->n_bins % 2 != 0)
     return -EINVAL;
   if (mark(recording, engine, true) > 0) {
     mark(recording, engine, false);
@@ -76,6 +76,7 @@ void mrc_recorder_look(struct mrc_recorder *recorder, const mrc_engine *engine, 
   if (delivered == 0) return;
   recorder->seen_bytes = bytes;
   note_delivery(recording, now_ns);
+  if ((uint32_t)port > recording->n_ports) return; /* it opened later: no QP's own */
   const uint64_t since_ns = now_ns - recording->start_ns;
   while (since_ns / recording->width_ns >= recording->n_bins)
     fold(recording);

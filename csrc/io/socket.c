@@ -141,9 +141,10 @@ static int drop_input(int fd, struct mrc_cause *cause) {
   return mrc_cause_errno(cause, errno, "cannot set socket option SO_ATTACH_FILTER");
 }
 
-int mrc_socket_open_transmit(const struct mrc_port_config *port, struct mrc_cause *cause) {
+int mrc_socket_open_transmit(const struct mrc_port_config *port, uint16_t sport,
+                             struct mrc_cause *cause) {
   const int fd = open_socket(port, port->family == 4 ? transmit_options_v4 : transmit_options_v6,
-                             false, 0, cause);
+                             false, sport, cause);
   const int error = fd < 0 ? 0 : drop_input(fd, cause);
   if (error == 0) return fd;
   close(fd);

@@ -25,8 +25,8 @@ socklen_t mrc_sockaddr_set(union mrc_sockaddr *target, const uint8_t address[16]
    descriptor or a negative errno with its cause; -EADDRINUSE when the UDP port is taken. */
 int mrc_socket_open_receive(const struct mrc_port_config *port, uint16_t udp_port,
                             struct mrc_cause *cause) MRC_MUST_CHECK;
-/* Opens a transmit socket on the port's address and a source port of the kernel's choice. */
-int mrc_socket_open_transmit(const struct mrc_port_config *port,
+/* Opens a transmit socket on the port's address and a source port; 0: of the kernel's choice. */
+int mrc_socket_open_transmit(const struct mrc_port_config *port, uint16_t sport,
                              struct mrc_cause *cause) MRC_MUST_CHECK;
 /* The UDP port that a socket is bound to. */
 uint16_t mrc_socket_udp_port(int fd);

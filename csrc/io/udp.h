@@ -44,7 +44,7 @@ struct mrc_udp_port {
   uint32_t overflow_seen; /* the kernel's count of drops at the receive socket, when last seen */
   uint32_t rcvbuf_bytes;  /* granted */
   uint32_t sndbuf_bytes;  /* granted, the least of all transmit sockets */
-  int receive_fd;
+  int receive_fd;         /* -1: the port is closed; what is below waits for it to come back */
   int n_transmitters;
   int n_full; /* transmit sockets without room */
   bool gso;   /* the interface takes UDP_SEGMENT */
@@ -52,22 +52,37 @@ struct mrc_udp_port {
 
 struct mrc_udp {
   struct mrc_udp_port *ports; /* ports[n - 1] is port n */
-  int n_ports;
-  uint16_t udp_port;      /* the one of all receive sockets */
-  uint32_t rcvbuf_wanted; /* bytes, as configured or by default */
+  int n_slots;                /* ports that there may be */
+  int n_ports;                /* none beyond this one was ever open */
+  uint16_t udp_port;          /* the one of all receive sockets; 0: none was open yet */
+  uint16_t udp_wanted;        /* as configured; 0: 4791 when free, another otherwise */
+  uint32_t rcvbuf_wanted;     /* bytes, as configured or by default */
   uint32_t sndbuf_wanted;
   struct mrc_udp_inbox *inbox;
   struct mrc_udp_outbox *outbox;
   uint64_t counters[MRC_IO_COUNTERS];
 };
 
-/* Opens all sockets. On failure nothing stays open, and `cause` tells. */
+/* Opens the sockets of all ports that have an address. On failure nothing stays open, and `cause`
+   tells. */
 int mrc_udp_open(struct mrc_udp *udp, const struct mrc_ctx_config *config,
                  struct mrc_cause *cause) MRC_MUST_CHECK;
 void mrc_udp_close(struct mrc_udp *udp);
 /* Closes the sockets and leaves the memory alone: in a child of fork, to which they do not belong.
  */
 void mrc_udp_abandon(struct mrc_udp *udp);
+
+/* Opens a port that is closed. `used` has the ports that EVs name, bit n - 1 for port n: such a
+   port opens only with the address and the source ports that it had. -EEXIST: it is open. -EBUSY:
+   it is used and would not be the same. On failure the port stays as it was. */
+int mrc_udp_open_port(struct mrc_udp *udp, int port, const struct mrc_port_config *config,
+                      uint32_t used, struct mrc_cause *cause) MRC_MUST_CHECK;
+/* Closes its sockets; its source ports stay known. */
+void mrc_udp_close_port(struct mrc_udp *udp, int port);
+
+static inline bool mrc_udp_port_is_open(const struct mrc_udp_port *port) {
+  return port->receive_fd >= 0;
+}
 
 static inline struct mrc_udp_port *mrc_udp_port(const struct mrc_udp *udp, int port) {
   mrc_assert(port >= 1 && port <= udp->n_ports);

@@ -32,6 +32,7 @@ _RTM_NEWQDISC, _RTM_DELQDISC, _RTM_GETQDISC = 36, 37, 38
 
 _IFF_UP = 0x1
 _IFA_F_NODAD = 0x2
+_IFA_F_OPTIMISTIC, _IFA_F_DADFAILED, _IFA_F_TENTATIVE = 0x4, 0x8, 0x40
 _NUD_PERMANENT = 0x80
 _POLL_SECONDS = 0.01
 
@@ -46,6 +47,7 @@ class Interface:
     up: bool
     """able to carry packets: set up, and with a carrier where it knows of one"""
     addresses: tuple[IPv4Interface | IPv6Interface, ...]
+    """those that a socket can be bound to"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +116,7 @@ class Netlink:
         for message in self._rtnetlink.dump(_RTM_GETADDR, ifaddrmsg()):
             # IFA_ADDRESS is the far end's on a point-to-point link; IFA_LOCAL, where given, ours.
             text = message.get_attr("IFA_LOCAL") or message.get_attr("IFA_ADDRESS")
-            if text is not None:
+            if text is not None and _is_ready(message):
                 own = ip_interface(f"{text}/{message['prefixlen']}")
                 addresses.setdefault(message["index"], []).append(own)
         found = [_interface(message, addresses) for message in links]
@@ -291,6 +293,14 @@ def _interface(
         up=_is_up(message),
         addresses=tuple(addresses.get(message["index"], ())),
     )
+
+
+def _is_ready(message: ifaddrmsg) -> bool:
+    """Whether duplicate address detection is done, and found no other host."""
+    flags = message.get_attr("IFA_FLAGS") or message["flags"]
+    if flags & _IFA_F_OPTIMISTIC:
+        return True
+    return not flags & (_IFA_F_TENTATIVE | _IFA_F_DADFAILED)
 
 
 def _is_up(message: ifinfmsg) -> bool:

@@ -91,11 +91,19 @@ static struct mrc_command post(uint32_t qpn, uint64_t wr_id) {
 
 /* ---- Commands ---- */
 
+/* An EV of the only port; it has two transmit sockets. */
+static struct mrc_ev_attr ev_of(const mrc_ctx *ctx, uint8_t tx_index) {
+  return (struct mrc_ev_attr){.ev = (uint32_t)mrc_ctx_source_port(ctx, 1, tx_index) << 16 | 9,
+                              .src = {[15] = 1},
+                              .port = 1,
+                              .tx_index = tx_index,
+                              .family = 6};
+}
+
 static void test_commands__each_reaches_its_engine_function(void) {
   mrc_ctx *ctx = create(0);
   if (!ctx) return;
-  struct mrc_ev_attr evs[2] = {{.ev = 9, .port = 1, .tx_index = 1, .family = 6},
-                               {.ev = 9, .port = 1, .tx_index = 2, .family = 6}};
+  struct mrc_ev_attr evs[2] = {ev_of(ctx, 1), ev_of(ctx, 2)};
   struct mrc_peer_source source = {.sport = 8};
   struct mrc_probe_attr probes[2] = {{.cookie = 6}, {.cookie = 7}};
   struct mrc_qp_info qp_info = {0};
@@ -146,7 +154,7 @@ static void test_commands__each_reaches_its_engine_function(void) {
       {{.op = MRC_COMMAND_RECORD_STOP}, 0},
       {{.op = MRC_COMMAND_RECORD_STOP}, -ENOENT},
       {{.op = MRC_COMMAND_RECORD_START}, -EINVAL},
-      {{.op = MRC_COMMAND_RECORD_STOP + 1}, -EINVAL},
+      {{.op = MRC_COMMAND_PORT_CLOSE + 1}, -EINVAL},
       {{.op = UINT32_MAX}, -EINVAL},
   };
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {

@@ -2,6 +2,9 @@
 #define _GNU_SOURCE 1
 #include "io/udp.h"
 
+#include <fcntl.h>
+
+#include "io/socket.h"
 #include "loopback.h"
 
 static void test_open__two_contexts_get_two_udp_ports(void) {
@@ -101,8 +104,92 @@ static void test_open__tells_what_buffers_were_granted(void) {
   mrc_udp_close(&udp);
 }
 
+static int n_descriptors(void) {
+  int n = 0;
+  for (int fd = 0; fd < 256; fd++)
+    n += fcntl(fd, F_GETFD) != -1;
+  return n;
+}
+
+static void test_open__without_a_port_and_one_later(void) {
+  static const char *const addresses[] = {"127.0.0.1"};
+  struct mrc_ctx_config later = config_of(1, addresses, 2), config = {.n_ports = 8};
+  struct mrc_udp udp;
+  struct mrc_cause cause = {0};
+  const int before = n_descriptors();
+  if (!open_udp(&udp, &config)) return;
+  CHECK_EQ(n_descriptors(), before);
+  CHECK_EQ(udp.n_ports, 0);
+  CHECK_EQ(mrc_udp_open_port(&udp, 3, &later.ports[0], 0, &cause), 0);
+  CHECK_STR_EQ(cause.message, "");
+  CHECK_EQ(udp.n_ports, 3);
+  CHECK(udp.udp_port != 0);
+  CHECK(udp.ports[2].rcvbuf_bytes > 0 && udp.ports[2].sndbuf_bytes > 0);
+  CHECK_EQ(n_descriptors(), before + 3);
+  mrc_udp_close_port(&udp, 3);
+  CHECK_EQ(n_descriptors(), before);
+  mrc_udp_close(&udp);
+}
+
+/* While QPs use a port it has its source ports again, or stays closed. */
+static void test_open_port__is_the_same_where_it_is_used(void) {
+  static const char *const addresses[] = {"127.0.0.1", "127.0.0.2", "127.0.0.3"};
+  struct mrc_ctx_config config = config_of(3, addresses, 4);
+  struct mrc_udp udp;
+  struct mrc_cause cause = {0};
+  uint16_t sports[4];
+  if (!open_udp(&udp, &config)) return;
+  const uint16_t udp_port = udp.udp_port;
+  for (int i = 0; i < 4; i++)
+    sports[i] = udp.ports[1].transmitters[i].sport;
+  CHECK_EQ(mrc_udp_open_port(&udp, 2, &config.ports[1], 2, &cause), -EEXIST);
+  mrc_udp_close_port(&udp, 2);
+  CHECK_EQ(mrc_udp_open_port(&udp, 2, &config.ports[2], 2, &cause), -EINVAL);
+  CHECK_STR_EQ(cause.message, "ports 3 and 2 have the same interface and address");
+  mrc_udp_close_port(&udp, 3);
+  CHECK_EQ(mrc_udp_open_port(&udp, 2, &config.ports[2], 2, &cause), -EBUSY);
+  CHECK_STR_EQ(cause.message, "port 2: QPs still use it with another address");
+  CHECK_EQ(mrc_udp_open_port(&udp, 2, &config.ports[1], 2, &cause), 0);
+  for (int i = 0; i < 4; i++)
+    CHECK_EQ(udp.ports[1].transmitters[i].sport, sports[i]);
+  CHECK_EQ(udp.udp_port, udp_port);
+  mrc_udp_close_port(&udp, 2);
+  CHECK_EQ(mrc_udp_open_port(&udp, 2, &config.ports[2], 0, &cause), 0);
+  mrc_udp_close(&udp);
+}
+
+/* A source port that somebody has taken, and the UDP port: neither leaves a descriptor behind. */
+static void test_open_port__what_was_taken_meanwhile(void) {
+  static const char *const addresses[] = {"127.0.0.1", "127.0.0.2"};
+  struct mrc_ctx_config config = config_of(2, addresses, 2);
+  struct mrc_port_config taker = config.ports[1];
+  struct mrc_udp udp;
+  struct mrc_cause cause = {0};
+  if (!open_udp(&udp, &config)) return;
+  const uint16_t sport = udp.ports[1].transmitters[1].sport;
+  mrc_udp_close_port(&udp, 2);
+  int fd = mrc_socket_open_transmit(&taker, sport, &cause);
+  CHECK(fd >= 0);
+  const int before = n_descriptors();
+  CHECK_EQ(mrc_udp_open_port(&udp, 2, &config.ports[1], 2, &cause), -EBUSY);
+  CHECK_EQ(n_descriptors(), before);
+  close(fd);
+  fd = mrc_socket_open_receive(&taker, udp.udp_port, &cause);
+  CHECK(fd >= 0);
+  CHECK_EQ(mrc_udp_open_port(&udp, 2, &config.ports[1], 0, &cause), -EADDRINUSE);
+  CHECK_EQ(n_descriptors(), before);
+  mrc_udp_close_port(&udp, 1); /* now nobody knows the UDP port */
+  CHECK_EQ(mrc_udp_open_port(&udp, 2, &config.ports[1], 0, &cause), 0);
+  CHECK_STR_EQ(cause.message, "");
+  close(fd);
+  mrc_udp_close(&udp);
+}
+
 CHECK_MAIN(RUN(test_open__two_contexts_get_two_udp_ports),
            RUN(test_open__all_ports_share_the_udp_port),
            RUN(test_open__source_ports_are_all_different),
            RUN(test_open__refusals_name_their_cause),
-           RUN(test_open__tells_what_buffers_were_granted))
+           RUN(test_open__tells_what_buffers_were_granted),
+           RUN(test_open__without_a_port_and_one_later),
+           RUN(test_open_port__is_the_same_where_it_is_used),
+           RUN(test_open_port__what_was_taken_meanwhile))

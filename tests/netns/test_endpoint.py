@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Contexts on plain multi-homed hosts: the path source "interfaces" between two namespaces.
 
-    a  x1 ------ y1  b        each link a veth pair; addresses are given by each test
-       x2 ------ y2
-
-Each host is a thread of this process that lives in its namespace, with an event loop of its own.
+a  x1 ------ y1  b        each link a veth pair; addresses are given by each test
+   x2 ------ y2
 """
 
 from __future__ import annotations
@@ -15,13 +13,12 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
-from concurrent.futures import Future
+from collections.abc import Iterator
 from dataclasses import dataclass
 from ipaddress import IPv6Interface, ip_address
-from typing import Any, TypeVar
 
 import pytest
+from netns.plain import BUDGET_SECONDS, address, ip, join, run_in, until_running
 
 from mrc import (
     Access,
@@ -50,37 +47,8 @@ pytestmark = [
 
 PREFIX = f"mrc-endpoint-{os.getpid()}"
 A, B, ROUTER, ROUTER_B = (f"{PREFIX}-{name}" for name in ("a", "b", "r", "rb"))
-BUDGET_SECONDS = 30.0
-T = TypeVar("T")
 DATA = os.urandom(4 << 20)
 OOB_PORT = 4791  # each namespace has all ports to itself
-
-
-def ip(command: str) -> None:
-    print(f"ip {command}")
-    subprocess.run(["ip", *command.split()], check=True)
-
-
-def join(a: str, x: str, b: str, y: str, *, mtu: int = 1500) -> None:
-    """Joins two namespaces by a veth pair."""
-    ip(f"link add {x} netns {a} mtu {mtu} type veth peer name {y} netns {b} mtu {mtu}")
-    ip(f"-n {a} link set {x} up")
-    ip(f"-n {b} link set {y} up")
-
-
-def address(namespace: str, interface: str, *addresses: str) -> None:
-    for each in addresses:
-        ip(f"-n {namespace} addr add {each} dev {interface}" + " nodad" * (":" in each))
-
-
-def until_running(namespace: str, *interfaces: str) -> None:
-    """A veth may report no carrier for a while after both ends are up."""
-    deadline = time.monotonic() + 5
-    for interface in interfaces:
-        command = ["ip", "-n", namespace, "-br", "link", "show", interface]
-        while " UP " not in subprocess.run(command, capture_output=True, text=True).stdout:
-            assert time.monotonic() < deadline, f"{interface} does not come up"
-            time.sleep(0.01)
 
 
 @pytest.fixture
@@ -102,25 +70,6 @@ def two_links(hosts: None) -> None:
         join(A, f"x{n}", B, f"y{n}")
     until_running(A, "x1", "x2")
     until_running(B, "y1", "y2")
-
-
-def run_in(namespace: str, work: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
-    """Runs a coroutine on a thread, and an event loop, of its own inside a namespace."""
-    result: Future[T] = Future()
-
-    async def bounded() -> T:
-        async with asyncio.timeout(BUDGET_SECONDS):
-            return await work()
-
-    def thread() -> None:
-        try:
-            with netns.inside(namespace):
-                result.set_result(asyncio.run(bounded()))
-        except BaseException as error:
-            result.set_exception(error)
-
-    threading.Thread(target=thread, name=namespace).start()
-    return result
 
 
 @dataclass(frozen=True)

@@ -139,6 +139,15 @@ def test_add_veths__refuses_a_taken_name(pair: Pair) -> None:
         here.add_veths([veth])
 
 
+def test_interfaces__without_addresses_that_are_not_usable_yet(pair: Pair) -> None:
+    """Until duplicate address detection is done, nothing can be bound to them."""
+    here, _ = pair
+    run(here, "sysctl", "-qw", "net.ipv6.conf.p1.dad_transmits=1000")
+    run(here, "ip", "addr", "add", "fd00:8::8/64", "dev", "p1")
+    (p1,) = [each for each in here.interfaces() if each.name == "p1"]
+    assert IPv6Interface("fd00:8::8/64") not in p1.addresses
+
+
 def test_add_addresses__are_usable_at_once(pair: Pair) -> None:
     here, _ = pair
     here.add_addresses([("p1", IPv6Interface("fd00:9::9/64"))])

@@ -11,7 +11,6 @@ from ipaddress import ip_address, ip_interface
 import pytest
 
 from mrc import hostconfig, paths
-from mrc.errors import ConfigError
 from mrc.hostconfig import HostPath, IpInterface
 from mrc.paths import LocalPort, RemotePort, SourcePorts
 
@@ -24,6 +23,7 @@ class Nic:
     addresses: Sequence[IpInterface]
     mtu: int = 1500
     up: bool = True
+    index: int = 7
 
 
 def nic(name: str, *addresses: str, mtu: int = 1500, up: bool = True) -> Nic:
@@ -59,13 +59,13 @@ def summary(ports: Sequence[LocalPort]) -> list[tuple[int, str, str]]:
 
 
 def test_interface_ports__second_addresses_come_behind_and_loopback_last() -> None:
-    ports = paths.interface_ports([LO, ETH0, ETH1], (), 8)
+    ports = paths.interface_ports([LO, ETH0, ETH1], (), 8).ports
     assert summary(ports) == [
-        (1, "eth0", "2001:db8::1"),
-        (2, "eth1", "10.0.1.1"),
-        (3, "eth0", "10.0.0.1"),
-        (4, "-", "::1"),
-        (5, "-", "127.0.0.1"),
+        (0, "eth0", "2001:db8::1"),
+        (0, "eth1", "10.0.1.1"),
+        (0, "eth0", "10.0.0.1"),
+        (0, "-", "::1"),
+        (0, "-", "127.0.0.1"),
     ]
     assert [port.loopback for port in ports] == [False, False, False, True, True]
     assert [port.tx_sockets for port in ports] == [1, 8, 8, 1, 8]
@@ -75,54 +75,57 @@ def test_interface_ports__second_addresses_come_behind_and_loopback_last() -> No
 def test_interface_ports__what_is_down_or_has_only_link_local_addresses_is_left_out() -> None:
     down = nic("eth2", "10.0.2.1/24", up=False)
     bare = nic("veth", "fe80::2/64")
-    assert summary(paths.interface_ports([LO, down, bare], (), 1)) == [
-        (1, "-", "::1"),
-        (2, "-", "127.0.0.1"),
-    ]
+    found = paths.interface_ports([LO, down, bare], (), 1)
+    assert summary(found.ports) == [(0, "-", "::1"), (0, "-", "127.0.0.1")]
+    assert not found.missing
+
+
+def test_interface_ports__an_address_in_use_stays_the_one_of_its_interface() -> None:
+    two = nic("eth0", "2001:db8::2/64", "2001:db8::1/64", "10.0.0.2/24", "10.0.0.1/24")
+    kept = frozenset({ip_address("2001:db8::1"), ip_address("10.0.0.1")})
+    found = paths.interface_ports([two], (), 1, kept)
+    assert [str(port.address.ip) for port in found.ports] == ["2001:db8::1", "10.0.0.1"]
 
 
 @pytest.mark.parametrize(
     ("wanted", "expected"),
     [
-        (["eth1", "eth0"], [(1, "eth1"), (2, "eth0"), (3, "eth0"), (4, "-"), (5, "-")]),
-        (["10.0.0.1"], [(1, "eth0"), (2, "-"), (3, "-")]),
+        (["eth1", "eth0"], [(1, "eth1"), (2, "eth0"), (0, "eth0"), (0, "-"), (0, "-")]),
+        (["eth9", "eth0"], [(2, "eth0"), (0, "eth0"), (0, "-"), (0, "-")]),
+        (["10.0.0.1"], [(1, "eth0"), (0, "-"), (0, "-")]),
         (["127.0.0.1"], [(1, "-")]),
         (["127.0.0.1", "127.0.0.2"], [(1, "-"), (2, "-")]),
-        (["lo"], [(1, "-"), (2, "-")]),
+        (["lo"], [(1, "-"), (0, "-")]),
     ],
 )
-def test_interface_ports__wanted_ones_in_their_order(
+def test_interface_ports__wanted_ones_have_their_planes(
     wanted: list[str], expected: list[tuple[int, str]]
 ) -> None:
-    ports = paths.interface_ports([LO, ETH0, ETH1], wanted, 1)
-    assert [(port.plane, port.ifname or "-") for port in ports] == expected
+    found = paths.interface_ports([LO, ETH0, ETH1], wanted, 1)
+    assert [(port.plane, port.ifname or "-") for port in found.ports] == expected
+    assert found.reserved == len(wanted)
 
 
 @pytest.mark.parametrize(
     ("wanted", "complaint"),
     [
-        ("eth9", r"there is no eth9 \(there are: lo, eth0, eth2, eth3\)"),
+        ("eth9", "there is no eth9 (there are: lo, eth0, eth2, eth3)"),
         ("10.9.9.9", "10.9.9.9 is not an address of this host"),
         ("eth2", "eth2 is down"),
+        ("10.0.2.1", "eth2 (10.0.2.1) is down"),
         ("eth3", "eth3 has no address"),
     ],
 )
-def test_interface_ports__a_wanted_one_that_cannot_be(wanted: str, complaint: str) -> None:
+def test_interface_ports__a_wanted_one_that_is_missing(wanted: str, complaint: str) -> None:
     nics = [LO, ETH0, nic("eth2", "10.0.2.1/24", up=False), nic("eth3", "fe80::1/64")]
-    with pytest.raises(ConfigError, match=complaint):
-        paths.interface_ports(nics, [wanted], 1)
-
-
-def test_interface_ports__none_at_all() -> None:
-    with pytest.raises(ConfigError, match="no interface is up"):
-        paths.interface_ports([nic("lo", up=False)], (), 1)
+    found = paths.interface_ports(nics, [wanted], 1)
+    assert found.missing == (complaint,)
+    assert all(port.loopback for port in found.ports)
 
 
 def test_interface_ports__more_than_the_engine_has() -> None:
     nics = [nic(f"eth{i}", f"10.0.{i}.1/24") for i in range(33)]
-    with pytest.raises(ConfigError, match="35 ports, at most 32"):
-        paths.interface_ports([LO, *nics], [nic.name for nic in nics], 1)
-    ports = paths.interface_ports([LO, *nics], (), 1)
+    ports = paths.interface_ports([LO, *nics], (), 1).ports
     assert [port.nic for port in ports] == [f"eth{i}" for i in range(30)] + ["lo", "lo"]
 
 
@@ -141,16 +144,34 @@ mtu = 9000
 """
 
 
+P1, P2 = nic("p1", mtu=9000), nic("p2", mtu=9000)
+SRV6_LO = nic("lo", "127.0.0.1/8", "fd00:a::1/128", "::1/128", mtu=65536)
+
+
 def test_srv6_ports__take_any_address_and_count_the_encapsulation() -> None:
-    ports = paths.srv6_ports(hostconfig.parse(HOST, "h0.toml"), [LO])
+    ports = paths.srv6_ports(hostconfig.parse(HOST, "h0.toml"), [SRV6_LO, P1, P2]).ports
     assert summary(ports)[:2] == [(1, "p1", "fd00:a::1"), (2, "p2", "fd00:a::1")]
     assert [port.any_address for port in ports] == [True, True, False, False]
     assert [port.mtu for port in ports] == [8844, 8844, 16384, 16384]
 
 
 def test_srv6_ports__loopback_is_tied_to_share_the_udp_port() -> None:
-    ports = paths.srv6_ports(hostconfig.parse(HOST, "h0.toml"), [LO])
+    ports = paths.srv6_ports(hostconfig.parse(HOST, "h0.toml"), [SRV6_LO, P1, P2]).ports
     assert [(port.ifname, port.loopback) for port in ports[2:]] == [("lo", True), ("lo", True)]
+
+
+def test_srv6_ports__those_that_are_usable_keep_their_planes() -> None:
+    host = hostconfig.parse(HOST, "h0.toml")
+    found = paths.srv6_ports(host, [SRV6_LO, nic("p1", up=False), P2])
+    assert summary(found.ports)[0] == (2, "p2", "fd00:a::1")
+    assert found.reserved == 2
+    assert found.missing == ("p1 is down",)
+    assert paths.srv6_ports(host, [SRV6_LO, P2]).missing == ("there is no p1",)
+    away = nic("lo", "127.0.0.1/8")
+    assert (
+        paths.srv6_ports(host, [away, P1, P2]).missing
+        == ("fd00:a::1 is not an address of this host",) * 2
+    )
 
 
 # ---- Pairs ----------------------------------------------------------------------------------
@@ -290,7 +311,7 @@ def test_pair_evs__pairs_of_one_ipv4_port_share_its_sockets() -> None:
 
 def test_srv6_evs__one_a_path() -> None:
     config = hostconfig.parse(HOST, "h0.toml")
-    ports = paths.srv6_ports(config, [])
+    ports = paths.srv6_ports(config, [SRV6_LO, P1, P2]).ports
     wanted = [
         HostPath(plane, f"t1:{plane}.{s}", ip_address(f"fd00:a:1::{plane}:{s}"), ("c",), ("0100",))
         for plane in (1, 2)
@@ -319,7 +340,7 @@ def test_distinct__an_ev_of_the_same_32_bits_is_dropped() -> None:
 
 def test_distinct__a_table_too_small_is_shared_between_the_planes() -> None:
     config = hostconfig.parse(HOST, "h0.toml")
-    ports = paths.srv6_ports(config, [])
+    ports = paths.srv6_ports(config, [SRV6_LO, P1, P2]).ports
     wanted = [
         HostPath(plane, f"t1:{plane}.{s}", ip_address(f"fd00:a:1::{plane}:{s:x}"))
         for plane in (1, 2)

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plain multi-homed hosts: namespaces joined by veth pairs, and coroutines that run inside them.
+
+A host is a thread of this process that lives in its namespace, with an event loop of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from mrc import netns
+
+BUDGET_SECONDS = 30.0
+T = TypeVar("T")
+
+
+def ip(command: str) -> None:
+    print(f"ip {command}")
+    subprocess.run(["ip", *command.split()], check=True)
+
+
+def join(a: str, x: str, b: str, y: str, *, mtu: int = 1500) -> None:
+    """Joins two namespaces by a veth pair."""
+    ip(f"link add {x} netns {a} mtu {mtu} type veth peer name {y} netns {b} mtu {mtu}")
+    ip(f"-n {a} link set {x} up")
+    ip(f"-n {b} link set {y} up")
+
+
+def address(namespace: str, interface: str, *addresses: str) -> None:
+    for each in addresses:
+        ip(f"-n {namespace} addr add {each} dev {interface}" + " nodad" * (":" in each))
+
+
+def until_running(namespace: str, *interfaces: str) -> None:
+    """A veth may report no carrier for a while after both ends are up."""
+    deadline = time.monotonic() + 5
+    for interface in interfaces:
+        command = ["ip", "-n", namespace, "-br", "link", "show", interface]
+        while " UP " not in subprocess.run(command, capture_output=True, text=True).stdout:
+            assert time.monotonic() < deadline, f"{interface} does not come up"
+            time.sleep(0.01)
+
+
+def run_in(namespace: str, work: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
+    """Runs a coroutine on a thread, and an event loop, of its own inside a namespace."""
+    result: Future[T] = Future()
+
+    async def bounded() -> T:
+        async with asyncio.timeout(BUDGET_SECONDS):
+            return await work()
+
+    def thread() -> None:
+        try:
+            with netns.inside(namespace):
+                result.set_result(asyncio.run(bounded()))
+        except BaseException as error:
+            result.set_exception(error)
+
+    threading.Thread(target=thread, name=namespace).start()
+    return result

@@ -1,0 +1,408 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Interfaces that come, go and come back while Contexts run on two plain hosts.
+
+a  x1 ------ y1  b        each link a veth pair with addresses 10.0.N.1 and 10.0.N.2
+   x2 ------ y2
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from ipaddress import IPv6Interface, ip_address
+from pathlib import Path
+
+import pytest
+from netns.conftest import fresh_name
+from netns.plain import BUDGET_SECONDS, address, ip, join, run_in, until_running
+from netns.processes import Mrc
+
+from mrc import (
+    MR,
+    QP,
+    Access,
+    ConnectError,
+    Context,
+    ContextConfig,
+    EvState,
+    HostConfig,
+    HostPath,
+    HostPeer,
+    HostPort,
+    Listener,
+    PathError,
+    RemoteMemory,
+    netns,
+)
+from mrc.hostconfig import Source
+
+pytestmark = [
+    pytest.mark.netns,
+    pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces need root"),
+]
+
+Start = Callable[..., Mrc]
+A, B = f"mrc-{fresh_name()}", f"mrc-{fresh_name()}"
+
+
+@pytest.fixture
+def hosts() -> Iterator[None]:
+    """Namespaces a and b without a link."""
+    try:
+        for name in (A, B):
+            netns.create(name)
+            ip(f"-n {name} link set lo up")
+        yield
+    finally:
+        for name in (A, B):
+            netns.remove(name)
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts mrc in a namespace, and ends what is left."""
+    running = []
+
+    def start(namespace: str, *arguments: str | Path) -> Mrc:
+        command = ["ip", "netns", "exec", namespace, sys.executable, "-m", "mrc"]
+        pipe = subprocess.PIPE
+        argv = [*command, *map(str, arguments)]
+        running.append(Mrc(subprocess.Popen(argv, stdout=pipe, stderr=pipe, text=True)))
+        return running[-1]
+
+    yield start
+    for each in running:
+        each.end()
+
+
+def link(n: int) -> None:
+    """Makes link n, with its addresses."""
+    join(A, f"x{n}", B, f"y{n}")
+    address(A, f"x{n}", f"10.0.{n}.1/24")
+    address(B, f"y{n}", f"10.0.{n}.2/24")
+    until_running(A, f"x{n}")
+    until_running(B, f"y{n}")
+
+
+def said(mrc: Mrc, words: str) -> None:
+    """Waits until it has said so."""
+    while not any(words in line for line in mrc.lines):
+        assert mrc.process.poll() is None, mrc.lines
+        assert mrc.changed.wait(10), mrc.lines
+        mrc.changed.clear()
+
+
+def test_recv__started_before_its_links(hosts: None, start: Start, tmp_path: Path) -> None:
+    (tmp_path / "inbox").mkdir()
+    (tmp_path / "file").write_bytes(os.urandom(100_000))
+    receiver = start(B, "recv", "--once", "--output", tmp_path / "inbox")
+    said(receiver, "listening on TCP port 4791")
+    said(receiver, "no usable interface yet")
+    link(1)
+    said(receiver, "in use now: y1 (10.0.1.2)")
+    start(A, "send", tmp_path / "file", "10.0.1.2").ends(0)
+    receiver.ends(0)
+    assert (tmp_path / "inbox/file").read_bytes() == (tmp_path / "file").read_bytes()
+    assert len(receiver.lines) == 3, "each said once"
+
+
+def test_perf__a_server_that_waits_for_the_interface_it_was_given(
+    hosts: None, start: Start
+) -> None:
+    server = start(B, "perf", "--server", "--one-off", "-B", "y1")
+    said(server, "no usable interface yet: there is no y1 (there are: lo)")
+    link(2)
+    link(1)
+    said(server, "in use now: y1 (10.0.1.2)")
+    start(A, "perf", "10.0.1.2", "-n", "1M").ends(0)
+    server.ends(0)
+    assert len(server.lines) == 3, "each said once"
+
+
+def test_perf__a_client_without_the_interface_it_was_given(hosts: None, start: Start) -> None:
+    client = start(A, "perf", "10.0.1.2", "-B", "x1")
+    client.ends(1)
+    assert client.complaint() == "mrc perf: interfaces: there is no x1 (there are: lo)"
+
+
+def test_send__without_any_interface(hosts: None, start: Start, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x")
+    client = start(A, "send", tmp_path / "file", "10.0.1.2")
+    client.ends(3)
+    assert client.complaint() == "mrc send: 10.0.1.2: TCP port 4791: Network is unreachable"
+
+
+# ---- While QPs run --------------------------------------------------------------------------
+
+DATA = os.urandom(1 << 20)
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+class Peer:
+    """Host b: a Context that takes what is written to it, and can be looked at."""
+
+    def __init__(self, config: ContextConfig) -> None:
+        self.target = bytearray(len(DATA))
+        self._listening, self._done = threading.Event(), threading.Event()
+        self._served = run_in(B, lambda: self._serve(config))
+        assert self._listening.wait(BUDGET_SECONDS)
+
+    async def _serve(self, config: ContextConfig) -> None:
+        async with (
+            Context(config) as context,
+            context.register(self.target, access=Access.REMOTE_WRITE) as mr,
+            await context.listen(private={"mr": mr.remote.to_json()}) as listener,
+        ):
+            accepting = asyncio.create_task(self._accept(listener))
+            self._listening.set()
+            await asyncio.to_thread(self._done.wait)
+        await accepting
+
+    async def _accept(self, listener: Listener) -> None:
+        self.qps = [qp async for qp in listener]
+
+    def end(self) -> None:
+        self._done.set()
+        self._served.result(BUDGET_SECONDS)
+
+
+@pytest.fixture
+def peer() -> Iterator[Callable[..., Peer]]:
+    """Starts the Context of host b, and ends it."""
+    started: list[Peer] = []
+
+    def start(config: ContextConfig | None = None) -> Peer:
+        started.append(Peer(config or ContextConfig()))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.end()
+
+
+class Writer:
+    """A QP from host a, and what it can write with."""
+
+    def __init__(self, context: Context, mr: MR, qp: QP) -> None:
+        self.context, self.mr, self.qp = context, mr, qp
+
+    async def write(self) -> None:
+        await self.qp.write(self.mr, RemoteMemory.from_json(self.qp.private["mr"]))
+
+    async def until_planes_carry(self, *planes: int) -> None:
+        """Writes until each of these planes, and no other, carries data."""
+        while True:
+            before = {plane.plane: plane.packets for plane in (await self.qp.query()).planes}
+            await self.write()
+            after = {plane.plane: plane.packets for plane in (await self.qp.query()).planes}
+            if planes == tuple(plane for plane in after if after[plane] > before[plane]):
+                return
+
+    async def until_ports(self, *wanted: str) -> None:
+        """Waits until the Context has these ports, beside loopback."""
+        while wanted != tuple(
+            f"{port.plane} {port.nic} {port.address.ip}"
+            for port in self.context.ports
+            if not port.loopback
+        ):
+            await self.qp.query()  # some turns of the event loop
+
+
+@asynccontextmanager
+async def writing(
+    config: ContextConfig | None = None, to: str = "10.0.1.2"
+) -> AsyncIterator[Writer]:
+    async with (
+        Context(config) as context,
+        context.register(DATA, access=Access.LOCAL_READ) as mr,
+        await context.connect(to) as qp,
+    ):
+        yield Writer(context, mr, qp)
+
+
+def links() -> None:
+    for n in (1, 2):
+        link(n)
+
+
+def test_follow__an_interface_made_again_in_the_middle_of_a_transfer(
+    hosts: None, peer: Callable[..., Peer]
+) -> None:
+    """Both ends of link 2 are new interfaces with the old addresses; the QP uses them again."""
+    links()
+    target = peer().target
+
+    async def work() -> None:
+        async with writing() as writer:
+            await writer.until_planes_carry(1, 2)
+            index, before = writer.context.ports[1].index, descriptors()
+            for _ in range(2):
+                await asyncio.to_thread(ip, f"-n {A} link del x2")
+                await writer.until_planes_carry(1)
+                await writer.until_ports("1 x1 10.0.1.1")
+                assert descriptors() < before, "a port that is gone has no sockets"
+                await asyncio.to_thread(link, 2)
+                await writer.until_planes_carry(1, 2)
+            assert writer.context.ports[1].index != index
+            assert descriptors() == before
+
+    run_in(A, work).result()
+    assert target == DATA
+
+
+def test_follow__a_link_that_comes_later_serves_new_qps(
+    hosts: None, peer: Callable[..., Peer]
+) -> None:
+    link(1)
+    peer()
+
+    async def work() -> None:
+        async with writing() as writer:
+            await asyncio.to_thread(link, 2)
+            await writer.until_ports("1 x1 10.0.1.1", "2 x2 10.0.2.1")
+            await writer.until_planes_carry(1)
+            while True:  # the peer's Context may notice a little later
+                async with await writer.context.connect("10.0.1.2") as qp:
+                    if qp.planes == (1, 2):
+                        break
+
+    run_in(A, work).result()
+
+
+def test_follow__an_address_that_changes(hosts: None, peer: Callable[..., Peer]) -> None:
+    """QPs of before have their plane again when the old address is back; new ones use the new."""
+    links()
+    peer()
+
+    async def work() -> None:
+        async with writing() as writer:
+            await writer.until_planes_carry(1, 2)
+            await asyncio.to_thread(ip, f"-n {A} addr del 10.0.2.1/24 dev x2")
+            await asyncio.to_thread(address, A, "x2", "10.0.2.9/24")
+            await writer.until_ports("1 x1 10.0.1.1", "3 x2 10.0.2.9")
+            await writer.until_planes_carry(1)
+            async with await writer.context.connect("10.0.1.2") as qp:
+                assert qp.planes == (1, 3)
+            await asyncio.to_thread(ip, f"-n {A} addr del 10.0.2.9/24 dev x2")
+            await asyncio.to_thread(address, A, "x2", "10.0.2.1/24")
+            await writer.until_planes_carry(1, 2)
+
+    run_in(A, work).result()
+
+
+def flap(*commands: str) -> None:
+    """Runs them over and over in host a, as quickly as ip does."""
+    text = "\n".join(commands * 50)
+    subprocess.run(["ip", "-n", A, "-batch", "-"], input=text, text=True, check=True)
+
+
+@pytest.mark.parametrize(
+    "commands",
+    [
+        pytest.param(("link set x2 down", "link set x2 up"), id="link"),
+        pytest.param(("addr del 10.0.2.1/24 dev x2", "addr add 10.0.2.1/24 dev x2"), id="address"),
+    ],
+)
+def test_follow__a_hundred_changes_in_a_row(
+    hosts: None, peer: Callable[..., Peer], commands: tuple[str, ...]
+) -> None:
+    """Transfers go on, the plane is back in the end, and nothing is left over."""
+    links()
+    peer()
+
+    async def work() -> None:
+        async with writing() as writer:
+            await writer.until_planes_carry(1, 2)
+            before = descriptors()
+            changing = asyncio.create_task(asyncio.to_thread(flap, *commands))
+            while not changing.done():
+                await writer.write()
+            await changing
+            await writer.until_planes_carry(1, 2)
+            assert descriptors() == before
+
+    run_in(A, work).result()
+
+
+def srv6_host(name: str, peer: str, n: int) -> HostConfig:
+    """Two planes with one address on lo; without segments their routes need no SRv6."""
+    paths = tuple(
+        HostPath(plane, f"path {plane}", ip_address(f"fd00:{3 - n}::{plane}")) for plane in (1, 2)
+    )
+    nic = "xy"[n - 1]
+    own = IPv6Interface(f"fd00:{n}::a/64")
+    return HostConfig(
+        host=name,
+        source=Source.SRV6,
+        ports=tuple(HostPort(f"{nic}{plane}", own, 1500) for plane in (1, 2)),
+        peers={peer: HostPeer(peer, "10.0.1.2", (ip_address(f"fd00:{3 - n}::a"),), paths)},
+    )
+
+
+def srv6_link(n: int) -> None:
+    """Link n, and the routes to each other's paths in plane n over it."""
+    link(n)
+    for namespace, nic, near, far in ((A, "x", 1, 2), (B, "y", 2, 1)):
+        address(namespace, f"{nic}{n}", f"fd00:f{n}::{near}/64")
+        where = f"via fd00:f{n}::{far} dev {nic}{n} src fd00:{near}::a"
+        ip(f"-n {namespace} route replace fd00:{far}::{n}/128 {where}")
+        ip(f"-n {namespace} route replace fd00:{far}::a/128 {where}")
+
+
+def test_connect__srv6_paths_whose_port_is_not_there(
+    hosts: None, peer: Callable[..., Peer]
+) -> None:
+    for n, namespace in enumerate((A, B), 1):
+        ip(f"-n {namespace} addr add fd00:{n}::a/64 dev lo nodad")
+    srv6_link(1)
+    peer(ContextConfig(host=srv6_host("b", "a", 2)))
+    host = srv6_host("a", "b", 1)
+    second = replace(host.peers["b"], paths=host.peers["b"].paths[1:])
+
+    async def work() -> None:
+        async with Context(ContextConfig(host=replace(host, peers={"b": second}))) as context:
+            await context.connect("b")
+
+    with pytest.raises(PathError, match="no port with a path to host b is usable: there is no x2"):
+        run_in(A, work).result()
+
+
+def test_follow__srv6_planes_late_and_made_again(hosts: None, peer: Callable[..., Peer]) -> None:
+    for n, namespace in enumerate((A, B), 1):
+        # Without a link-local address, which takes a second or two, nobody asks for neighbours.
+        ip(f"netns exec {namespace} sysctl -qw net.ipv6.conf.default.accept_dad=0")
+        ip(f"-n {namespace} addr add fd00:{n}::a/64 dev lo nodad")
+        ip(f"-n {namespace} route add local fd00:{n}::/64 dev lo")
+    peer(ContextConfig(host=srv6_host("b", "a", 2)))
+    srv6_link(2)
+    srv6_link(1)
+    config = ContextConfig(host=srv6_host("a", "b", 1))
+
+    async def until_peer_has_both_links() -> None:
+        while True:
+            try:
+                async with writing(config, "b") as writer:
+                    if all(ev.state is EvState.GOOD for ev in await writer.qp.evs()):
+                        return
+            except ConnectError as error:
+                assert "no network interface" in str(error)
+
+    async def work() -> None:
+        await until_peer_has_both_links()
+        async with writing(config, "b") as writer:
+            await writer.until_planes_carry(1, 2)
+            await asyncio.to_thread(ip, f"-n {A} link del x2")
+            await writer.until_planes_carry(1)
+            await asyncio.to_thread(srv6_link, 2)
+            await writer.until_planes_carry(1, 2)
+
+    run_in(A, work).result()
