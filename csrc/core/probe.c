@@ -111,7 +111,7 @@ static void wake(struct mrc_engine *engine) {
   mrc_qp_touch(engine, qp);
 }
 
-static void release(struct mrc_engine *engine, struct mrc_ev_probe *probe) {
+static void vacate(struct mrc_engine *engine, struct mrc_ev_probe *probe) {
   struct mrc_qp *qp = engine->qps[probe->qp];
   mrc_timers_set(&engine->ev_probe_timers, probe->id % MRC_MAX_EV_PROBES, MRC_NEVER);
   if (probe->purpose == MRC_EV_PROBE_PORT_STATUS)
@@ -123,6 +123,10 @@ static void release(struct mrc_engine *engine, struct mrc_ev_probe *probe) {
   }
   engine->n_ev_probes--;
   probe->purpose = MRC_EV_PROBE_FREE;
+}
+
+static void release(struct mrc_engine *engine, struct mrc_ev_probe *probe) {
+  vacate(engine, probe);
   wake(engine);
 }
 
@@ -354,34 +358,39 @@ void mrc_ev_probe_expire(struct mrc_engine *engine, uint64_t now_ns) {
   }
 }
 
-static void drop_freed_from_queue(struct mrc_engine *engine) {
+/* Slots were vacated: none is given away before the queue has forgotten them all. */
+static void give_away(struct mrc_engine *engine, uint32_t n_slots) {
   const uint32_t n = engine->n_unsent_ev_probes, head = engine->ev_probe_head;
   engine->n_unsent_ev_probes = 0;
   for (uint32_t i = 0; i < n; i++) {
     const uint16_t slot = engine->ev_probe_queue[(head + i) % MRC_MAX_EV_PROBES];
     if (engine->ev_probes[slot].purpose != MRC_EV_PROBE_FREE) enqueue(engine, slot);
   }
+  for (; n_slots > 0; n_slots--)
+    wake(engine);
 }
 
 void mrc_ev_probe_drop_qp(struct mrc_engine *engine, struct mrc_qp *qp) {
   leave_wait(engine, qp);
-  if (qp->n_ev_probes + qp->n_commanded == 0) return;
+  const uint32_t n = qp->n_ev_probes + qp->n_commanded;
+  if (n == 0) return;
   for (uint32_t slot = 0; slot < MRC_MAX_EV_PROBES; slot++) {
     struct mrc_ev_probe *probe = &engine->ev_probes[slot];
     const bool of_qp = is_own(probe->purpose) || probe->purpose == MRC_EV_PROBE_COMMAND;
-    if (of_qp && probe->qp == qp->index) release(engine, probe);
+    if (of_qp && probe->qp == qp->index) vacate(engine, probe);
   }
-  drop_freed_from_queue(engine);
+  give_away(engine, n);
 }
 
 void mrc_ev_probe_drop_messages(struct mrc_engine *engine, const struct mrc_peer *peer) {
-  if (peer->status.messages == 0) return;
+  const uint32_t n = peer->status.messages;
+  if (n == 0) return;
   for (uint32_t slot = 0; slot < MRC_MAX_EV_PROBES; slot++) {
     struct mrc_ev_probe *probe = &engine->ev_probes[slot];
     if (probe->purpose == MRC_EV_PROBE_PORT_STATUS && probe->peer == peer->index)
-      release(engine, probe);
+      vacate(engine, probe);
   }
-  drop_freed_from_queue(engine);
+  give_away(engine, n);
 }
 
 /* ---- out and in ---- */

@@ -254,6 +254,46 @@ static void test_slots__leave_room_for_port_status(void) {
   mrc_pair_destroy(p);
 }
 
+/* More peers to be told of a port than there are slots, and none of the messages has left. */
+static mrc_engine *engine_with_full_slots(uint32_t peers) {
+  mrc_engine *engine = mrc_engine_create(&(struct mrc_engine_config){.ports = 2, .max_qps = peers});
+  for (uint32_t i = 0; i < peers; i++) {
+    const struct mrc_qp_attr attr = {
+        .qpn = 3 + i, .sq_depth = 1, .mpr = 128, .max_wimm = 1, .dest_qpn = 3};
+    const struct mrc_ev_attr ev = {.ev = 1, .dport = MRC_UDP_PORT, .port = 1, .family = 6};
+    const struct mrc_peer_source source = {.address = {0xFD, (uint8_t)(i >> 8), (uint8_t)i}};
+    CHECK_EQ(mrc_qp_create(engine, &attr), 0);
+    CHECK_EQ(mrc_qp_modify(engine, attr.qpn, MRC_QP_INIT, &attr, 1), 0);
+    CHECK_EQ(mrc_qp_set_evs(engine, attr.qpn, &ev, 1), 0);
+    CHECK_EQ(mrc_qp_set_peer(engine, attr.qpn, &source, 1), 0);
+    CHECK_EQ(mrc_qp_modify(engine, attr.qpn, MRC_QP_RTR, &attr, 1), 0);
+  }
+  mrc_engine_port_up(engine, 2, false, 1);
+  CHECK_EQ(engine->n_unsent_ev_probes, MRC_MAX_EV_PROBES);
+  return engine;
+}
+
+/* A peer goes whose message is queued: its slot passes to one that waits, and each slot in use
+   stands in the queue once. */
+static void test_slots__pass_to_those_that_wait(void) {
+  enum { WAITING = 8, PEERS = MRC_MAX_EV_PROBES + WAITING };
+  mrc_engine *engine = engine_with_full_slots(PEERS);
+  for (uint32_t gone = 0; gone < 2 * WAITING; gone++) {
+    CHECK_ROW(gone);
+    bool queued[MRC_MAX_EV_PROBES] = {false};
+    CHECK_EQ(mrc_qp_destroy(engine, 3 + PEERS / 2 - gone), 0);
+    CHECK_EQ(engine->n_ev_probes, mrc_min_u32(PEERS - 1 - gone, MRC_MAX_EV_PROBES));
+    CHECK_EQ(engine->n_unsent_ev_probes, engine->n_ev_probes);
+    for (uint32_t i = 0; i < engine->n_unsent_ev_probes; i++) {
+      bool *in_queue =
+          &queued[engine->ev_probe_queue[(engine->ev_probe_head + i) % MRC_MAX_EV_PROBES]];
+      CHECK(!*in_queue);
+      *in_queue = true;
+    }
+  }
+  mrc_engine_destroy(engine);
+}
+
 /* Hosts of little noise, a slow link, and most paths dead: the probes of these, as large
    as full packets, do not fill the link, where data and they would wait for each other for ever. */
 static void test_own__do_not_fill_a_slow_link(void) {
@@ -303,6 +343,7 @@ static void test_own__wait_for_an_ev_on_a_long_way(void) {
 CHECK_MAIN(RUN(test_own__wait_for_an_ev_on_a_long_way), RUN(test_own__do_not_fill_a_slow_link),
            RUN(test_unsent__leaves_when_there_is_room),
            RUN(test_unsent__a_refused_one_is_due_at_once), RUN(test_slots__are_shared_by_qps),
-           RUN(test_slots__leave_room_for_port_status), RUN(test_batch__one_event_for_each),
-           RUN(test_batch__takes_what_there_is_room_for), RUN(test_batch__is_refused_as_a_whole),
-           RUN(test_batch__finds_room_for_its_events), RUN(test_batch__tells_of_congestion))
+           RUN(test_slots__leave_room_for_port_status), RUN(test_slots__pass_to_those_that_wait),
+           RUN(test_batch__one_event_for_each), RUN(test_batch__takes_what_there_is_room_for),
+           RUN(test_batch__is_refused_as_a_whole), RUN(test_batch__finds_room_for_its_events),
+           RUN(test_batch__tells_of_congestion))
