@@ -118,7 +118,7 @@ enum mrc_event_reason {
   MRC_REASON_TIMEOUT,    /* no plane is heard: every one is tried */
   MRC_REASON_SEND,       /* the system could not send there */
   MRC_REASON_OWN_PORT,   /* the port of this host */
-  MRC_REASON_PEER_PORT,  /* the port of the peer, as it reported */
+  MRC_REASON_PEER_PORT,  /* the port of the peer, as it reported, or as probes found it */
   MRC_REASON_DELIVERY    /* what the peer acknowledged on the plane, beside the other planes */
 };
 

@@ -54,7 +54,7 @@ static void set_peer_ports(struct mrc_engine *engine, struct mrc_qp *qp, uint32_
     mrc_loss_report_port(engine, qp, plane, !down, MRC_REASON_PEER_PORT);
     if (qp->state != MRC_QP_RTS) continue;
     if (down)
-      mrc_loss_suspend_plane(engine, qp, plane, MRC_REASON_PEER_PORT, now_ns);
+      mrc_loss_on_peer_port_down(engine, qp, plane, now_ns);
     else
       mrc_loss_retry_plane(engine, qp, plane, now_ns);
   }
@@ -74,6 +74,15 @@ static void take_port_status(struct mrc_engine *engine, struct mrc_peer *peer,
     set_peer_ports(engine, qp, changed, mask, now_ns);
 }
 
+void mrc_endpoint_on_port_proved(struct mrc_engine *engine, struct mrc_peer *peer, uint32_t plane,
+                                 uint64_t now_ns) {
+  const uint32_t bit = 1u << plane;
+  if ((peer->ports_up & bit) != 0) return;
+  peer->ports_up |= bit;
+  for (struct mrc_qp *qp = peer->qps; qp != NULL; qp = qp->peer_next)
+    set_peer_ports(engine, qp, bit, peer->ports_up, now_ns);
+}
+
 static void queue_answer(struct mrc_engine *engine, struct mrc_answer answer) {
   mrc_assert(engine->n_answers < MRC_MAX_ANSWERS);
   const uint32_t tail = engine->answer_head + engine->n_answers++;
@@ -88,7 +97,10 @@ int mrc_endpoint_on_request(struct mrc_engine *engine, const struct mrc_wire *pa
     mrc_count(engine, MRC_COUNTER_ANSWERS_DROPPED, 1);
     return mrc_drop(engine, MRC_DROP_RATE, MRC_ENDPOINT_QPN, 0);
   }
-  if (packet->endpoint.op == MRC_ENDPOINT_PORT_STATUS)
+  const bool status = packet->endpoint.op == MRC_ENDPOINT_PORT_STATUS;
+  if (status && (packet->endpoint.port_status_mask >> (meta->port - 1) & 1) == 0)
+    return mrc_drop(engine, MRC_DROP_PORT_STATUS, MRC_ENDPOINT_QPN, 0);
+  if (status)
     for (uint32_t i = entry; i != 0; i = mrc_peers_find(&engine->peers, meta->src, meta->sport, i))
       take_port_status(engine, mrc_peers_at(&engine->peers, i), packet, now_ns);
   queue_answer(engine, (struct mrc_answer){.peer = mrc_peers_at(&engine->peers, entry)->index,

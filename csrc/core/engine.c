@@ -61,6 +61,7 @@ struct mrc_engine *mrc_engine_create(const struct mrc_engine_config *config) {
   mrc_list_init(&engine->answering);
   mrc_list_init(&engine->waiting);
   mrc_list_init(&engine->held);
+  mrc_list_init(&engine->slot_waiting);
   engine->qps = calloc(config->max_qps, sizeof *engine->qps);
   engine->ev_probes = calloc(MRC_MAX_EV_PROBES, sizeof *engine->ev_probes);
   engine->arena = calloc(MRC_ARENA_PACKETS, sizeof *engine->arena);

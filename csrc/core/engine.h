@@ -94,9 +94,8 @@ struct mrc_engine {
   struct mrc_node held;            /* QPs whose cumulative PSN waits for the CQ */
   struct mrc_timers peer_timers;   /* port status, one per peer */
   struct mrc_peer *status_waiting; /* list of peers whose message waits for a slot */
-  struct mrc_qp *slot_first;       /* QPs whose EV probes wait for a slot, in turn */
-  struct mrc_qp *slot_last;
-  uint32_t ports_up; /* bit n - 1: port n */
+  struct mrc_node slot_waiting;    /* QPs whose EV probes wait for a slot, in turn */
+  uint32_t ports_up;               /* bit n - 1: port n */
   uint32_t ports_blocked;
   bool port_was_down;                 /* one of them, ever */
   uint64_t blocked_ns[MRC_MAX_PORTS]; /* since when, by plane index */

@@ -75,38 +75,11 @@ static struct mrc_ev_probe *start(struct mrc_engine *engine, struct mrc_qp *qp,
   return probe;
 }
 
-/* ---- QPs that wait for a slot, in turn ---- */
-
-static void wait_for_slot(struct mrc_engine *engine, struct mrc_qp *qp) {
-  if (qp->waits_for_slot) return;
-  qp->waits_for_slot = true;
-  qp->slot_next = NULL;
-  if (engine->slot_last != NULL)
-    engine->slot_last->slot_next = qp;
-  else
-    engine->slot_first = qp;
-  engine->slot_last = qp;
-}
-
-static void leave_wait(struct mrc_engine *engine, struct mrc_qp *qp) {
-  if (!qp->waits_for_slot) return;
-  struct mrc_qp *before = NULL;
-  for (struct mrc_qp *at = engine->slot_first; at != qp; at = at->slot_next)
-    before = at;
-  if (before != NULL)
-    before->slot_next = qp->slot_next;
-  else
-    engine->slot_first = qp->slot_next;
-  if (engine->slot_last == qp) engine->slot_last = before;
-  qp->waits_for_slot = false;
-}
-
-/* A slot came free. */
+/* A slot came free: it passes to a message that waits, or else to the next QP in turn. */
 static void wake(struct mrc_engine *engine) {
-  if (mrc_port_status_on_room(engine)) return;
-  struct mrc_qp *qp = engine->slot_first;
-  if (qp == NULL) return;
-  leave_wait(engine, qp);
+  if (mrc_port_status_on_room(engine) || mrc_list_is_empty(&engine->slot_waiting)) return;
+  struct mrc_qp *qp = MRC_NODE_OWNER(engine->slot_waiting.next, struct mrc_qp, slot_waiting);
+  mrc_node_leave(&qp->slot_waiting);
   qp->ev_probe_ns = 0;
   mrc_qp_touch(engine, qp);
 }
@@ -222,7 +195,7 @@ static uint64_t probe_planes(struct mrc_engine *engine, struct mrc_qp *qp, bool 
   for (uint32_t planes = qp->evset.plane_mask; planes != 0; planes &= planes - 1) {
     const uint32_t index = (uint32_t)__builtin_ctz(planes);
     struct mrc_plane *plane = &qp->planes[index];
-    if (!plane->suspended || plane->peer_down || !(engine->ports_up >> index & 1)) continue;
+    if (!plane->suspended || !(engine->ports_up >> index & 1)) continue;
     if (now_ns >= plane->probation.next_ns && *room)
       *room = probe_for(engine, qp, mrc_evset_any(&qp->evset, index), MRC_EV_PROBE_PLANE,
                         &plane->probation, now_ns);
@@ -256,7 +229,7 @@ void mrc_ev_probe_on_deadline(struct mrc_engine *engine, struct mrc_qp *qp, uint
   const uint64_t plane_ns = probe_planes(engine, qp, &room, now_ns);
   qp->ev_probe_ns = mrc_min_u64(plane_ns, probe_evs(engine, qp, &room, now_ns));
   if (room) return;
-  wait_for_slot(engine, qp);
+  mrc_list_append(&engine->slot_waiting, &qp->slot_waiting);
   /* The turn may pass to one that needs it no more: then this one is not forgotten for long. */
   const uint64_t longest_ns = mrc_probation_slowest_ns(qp->noise_ns);
   qp->ev_probe_ns = mrc_min_u64(qp->ev_probe_ns, now_ns + longest_ns);
@@ -318,8 +291,10 @@ static void on_alive(struct mrc_engine *engine, const struct mrc_ev_probe *probe
       mrc_evset_on_skip(&qp->evset, probe->ev, probe->sent_ns, now_ns); /* alive, but congested */
   }
   if (probe->purpose == MRC_EV_PROBE_PLANE && plane->suspended &&
-      mrc_probation_on_success(&plane->probation, qp->noise_ns, now_ns))
+      mrc_probation_on_success(&plane->probation, qp->noise_ns, now_ns)) {
+    mrc_endpoint_on_port_proved(engine, qp->peer, index, now_ns);
     mrc_loss_resume_plane(engine, qp, index, MRC_REASON_PROBES);
+  }
   qp->ev_probe_ns = 0;
 }
 
@@ -371,7 +346,7 @@ static void give_away(struct mrc_engine *engine, uint32_t n_slots) {
 }
 
 void mrc_ev_probe_drop_qp(struct mrc_engine *engine, struct mrc_qp *qp) {
-  leave_wait(engine, qp);
+  mrc_node_leave(&qp->slot_waiting);
   const uint32_t n = qp->n_ev_probes + qp->n_commanded;
   if (n == 0) return;
   for (uint32_t slot = 0; slot < MRC_MAX_EV_PROBES; slot++) {

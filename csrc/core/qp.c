@@ -195,7 +195,7 @@ static int to_rts(struct mrc_engine *engine, struct mrc_qp *qp, const struct mrc
     if (!(engine->ports_up >> plane & 1))
       mrc_loss_suspend_plane(engine, qp, plane, MRC_REASON_OWN_PORT, now_ns);
     else if (qp->planes[plane].peer_down)
-      mrc_loss_suspend_plane(engine, qp, plane, MRC_REASON_PEER_PORT, now_ns);
+      mrc_loss_on_peer_port_down(engine, qp, plane, now_ns);
   }
   return 0;
 }

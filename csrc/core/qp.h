@@ -170,13 +170,12 @@ struct mrc_qp {
   struct mrc_qp *peer_prev;
   struct mrc_requester req;
   struct mrc_responder resp;
-  uint64_t ev_probe_ns;     /* next time an EV or plane on probation wants a probe */
-  uint32_t noise_ns;        /* of the hosts, as the engine's configuration has it */
-  uint16_t next_ev_probe;   /* EV whose turn it is to be probed, when slots are short */
-  uint32_t n_ev_probes;     /* slots taken by probes of its own */
-  uint32_t n_commanded;     /* and by commanded ones */
-  struct mrc_qp *slot_next; /* among those that wait for a slot */
-  bool waits_for_slot;
+  uint64_t ev_probe_ns;         /* next time an EV or plane on probation wants a probe */
+  uint32_t noise_ns;            /* of the hosts, as the engine's configuration has it */
+  uint16_t next_ev_probe;       /* EV whose turn it is to be probed, when slots are short */
+  uint32_t n_ev_probes;         /* slots taken by probes of its own */
+  uint32_t n_commanded;         /* and by commanded ones */
+  struct mrc_node slot_waiting; /* in the engine's list of those whose probes wait for a slot */
   struct mrc_reverse reverse;
   struct mrc_plane planes[]; /* of each port of the engine; index: port - 1 */
 };

@@ -250,9 +250,67 @@ static void test_request__port_status(void) {
   mrc_pair_destroy(p);
 }
 
+/* A mask that calls the port down that it came by, alone or with all others, is no status. */
+static void test_request__port_status_that_cannot_be(void) {
+  static const struct {
+    uint8_t port;
+    uint32_t mask;
+    int drop;
+  } rows[] = {
+      {1, 0, MRC_DROP_PORT_STATUS},   {2, 0, MRC_DROP_PORT_STATUS},
+      {1, 2, MRC_DROP_PORT_STATUS},   {2, 1, MRC_DROP_PORT_STATUS},
+      {1, ~1u, MRC_DROP_PORT_STATUS}, {1, 1u << 31, MRC_DROP_PORT_STATUS},
+      {2, 2, MRC_DROP_NONE},          {1, 1, MRC_DROP_NONE},
+      {1, UINT32_MAX, MRC_DROP_NONE},
+  };
+  struct mrc_pair *p = open_pair(.planes = 2);
+  const int first = open_qp(p);
+  const struct mrc_peer *peer =
+      mrc_engine_qp(p->hosts[1].engine, p->ends[p->ends[first]->peer]->qpn)->peer;
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    CHECK_ROW(i);
+    struct forge forge = make_request(p, first, MRC_ENDPOINT_PORT_STATUS, rows[i].mask);
+    const uint32_t before = peer->ports_up;
+    forge.meta.port = rows[i].port;
+    CHECK_EQ(send_forge(p, &forge), rows[i].drop);
+    CHECK_EQ(peer->ports_up, rows[i].drop == MRC_DROP_NONE ? rows[i].mask : before);
+    CHECK_EQ(p->hosts[1].engine->n_answers, rows[i].drop == MRC_DROP_NONE);
+    run_for(p, 10 * US); /* the answer */
+  }
+  mrc_pair_destroy(p);
+}
+
+/* One packet says that all other ports are down, and the ports answer: transfers go on, every QP
+   has its planes back within 0.2 s, and a true status is news again. */
+static void test_request__a_false_port_status_heals(void) {
+  enum { QPS = 2, PLANES = 4 };
+  struct mrc_pair *p = open_pair(.planes = PLANES, .paths = 2);
+  int ends[QPS];
+  for (int i = 0; i < QPS; i++)
+    ends[i] = open_qp(p, .memory_bytes = 1u << 20);
+  struct forge forge = make_request(p, ends[0], MRC_ENDPOINT_PORT_STATUS, 1);
+  for (int lie = 0; lie < 3; lie++) {
+    CHECK_ROW(lie);
+    CHECK_EQ(send_forge(p, &forge), 0);
+    for (int i = 0; i < QPS; i++)
+      CHECK_EQ(mrc_pair_write(p, p->ends[ends[i]]->peer, 100 * MTU), 0);
+    CHECK(mrc_pair_finish(p, 50 * MS));
+    CHECK_EQ(n_reasons(p, 1, MRC_EVENT_PORT, 0, MRC_REASON_PEER_PORT),
+             (lie + 1) * QPS * (PLANES - 1));
+    run_for(p, 200 * MS);
+    CHECK_EQ(n_reasons(p, 1, MRC_EVENT_PORT, 1, MRC_REASON_PEER_PORT),
+             (lie + 1) * QPS * (PLANES - 1));
+    for (int i = 0; i < QPS; i++)
+      for (int plane = 0; plane < PLANES; plane++)
+        CHECK_EQ(mrc_pair_info(p, p->ends[ends[i]]->peer).planes[plane].suspended, 0);
+  }
+  mrc_pair_destroy(p);
+}
+
 CHECK_MAIN(RUN(test_receive__drops_the_stranger), RUN(test_receive__drops_in_the_wrong_state),
            RUN(test_receive__drops_false_answers), RUN(test_receive__too_many_immediates),
            RUN(test_receive__survives_garbage), RUN(test_receive__drops_what_has_no_place),
            RUN(test_receive__a_message_that_cannot_be), RUN(test_receive__refusals_of_the_peer),
            RUN(test_request__answers_peers_and_only_so_many), RUN(test_request__of_a_qp_that_goes),
-           RUN(test_request__port_status))
+           RUN(test_request__port_status), RUN(test_request__port_status_that_cannot_be),
+           RUN(test_request__a_false_port_status_heals))

@@ -86,8 +86,10 @@ static void test_reset__forgets_the_peers_ports(void) {
   int end = mrc_pair_create_qp(p, &(struct mrc_pair_qp_config){.memory_bytes = 64});
   int peer = p->ends[end]->peer;
   struct forge forge = make_forge(p, end, four);
-  forge.wire = (struct mrc_wire){.opcode = MRC_OP_ENDPOINT_REQUEST, .dest_qpn = MRC_ENDPOINT_QPN};
-  CHECK_EQ(send_forge(p, &forge), 0); /* a mask of no ports */
+  forge.wire = (struct mrc_wire){.opcode = MRC_OP_ENDPOINT_REQUEST,
+                                 .dest_qpn = MRC_ENDPOINT_QPN,
+                                 .endpoint.port_status_mask = 1};
+  CHECK_EQ(send_forge(p, &forge), 0);
   CHECK(inside(p, peer)->planes[1].peer_down);
   mrc_pair_modify(p, peer, MRC_QP_RESET);
   CHECK(!inside(p, peer)->planes[1].peer_down);
