@@ -294,7 +294,7 @@ struct mrc_wr {
   uint64_t va;
   uint32_t lkey; /* key of the local MR; ignored when bytes is 0 */
   uint32_t rkey;
-  uint32_t bytes;      /* 0 .. 4 GiB - 1 */
+  uint32_t bytes;      /* 0 .. 4 GiB - 1; 0 only with an immediate */
   uint32_t imm;        /* host order, for WRITE_IMM */
   uint8_t opcode;      /* enum mrc_wr_opcode */
   uint8_t reserved[7]; /* 0 */
@@ -443,12 +443,14 @@ int mrc_qp_modify(mrc_engine *engine, uint32_t qpn, uint32_t state, const struct
                   uint64_t now_ns);
 /* Sets the EV array (in INIT); every port named must exist. -EINVAL, -ENOENT. */
 int mrc_qp_set_evs(mrc_engine *engine, uint32_t qpn, const struct mrc_ev_attr *evs, int n);
-/* Sets where the peer's packets come from (in INIT). -EINVAL, -ENOENT, -ENOSPC (an engine knows so
-   many sources at once: 256 for each QP, and 65536 at most; QPs with the same sources share them).
+/* Sets where the peer's packets come from (in INIT); all others are dropped. -EINVAL, -ENOENT,
+   -ENOSPC (an engine knows so many sources at once: 256 for each QP, and 65536 at most; QPs with
+   the same sources share them).
  */
 int mrc_qp_set_peer(mrc_engine *engine, uint32_t qpn, const struct mrc_peer_source *sources, int n);
 int mrc_qp_destroy(mrc_engine *engine, uint32_t qpn);
-/* -ENOENT, -EINVAL, -EPERM (not RTS), -ENOBUFS (queue full), -EACCES (local memory). */
+/* -ENOENT, -EINVAL (also: a WRITE of no bytes), -EPERM (not RTS), -ENOBUFS (queue full), -EACCES
+ * (local memory). */
 int mrc_qp_post(mrc_engine *engine, uint32_t qpn, const struct mrc_wr *wr, uint64_t now_ns);
 /* Probes EVs, of QPs in RTR or RTS and in any order. Takes the first so many as there is room for
    and returns how many; the rest may be tried again when some have ended. -ENOENT (no such QP) or

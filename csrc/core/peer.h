@@ -33,8 +33,7 @@ struct mrc_peer {
   uint32_t index;                         /* in the table; timer id */
   uint32_t sources;                       /* list in the table; of a free peer the next free one */
   uint32_t n_sources;
-  uint32_t addresses; /* those of the list whose addresses differ */
-  uint32_t matched;   /* the one of them that matched last */
+  uint32_t matched; /* the one of the list that matched last */
 };
 
 /* A source of one peer. References are indices, 0 is none. */
@@ -43,7 +42,6 @@ struct mrc_peer_entry {
   uint32_t peer;
   uint32_t next; /* with the same hash */
   uint32_t next_of_peer;
-  uint32_t next_address;
 };
 
 struct mrc_peers {
@@ -51,6 +49,7 @@ struct mrc_peers {
   struct mrc_peer_entry *entries;
   uint32_t *heads; /* by hash of a source; two peers may claim the same one */
   uint32_t head_mask;
+  uint64_t salt[2]; /* of the hash: peers choose their sources */
   uint32_t max_peers;
   uint32_t n_peers;    /* ever used: the others were never touched */
   uint32_t free_peers; /* list of those given back; MRC_PEER_NONE ends it */
@@ -63,8 +62,8 @@ struct mrc_peers {
 #define MRC_PEER_NONE UINT32_MAX
 
 /* 0 or -ENOMEM. */
-int mrc_peers_init(struct mrc_peers *peers, uint32_t max_peers,
-                   uint32_t max_sources) MRC_MUST_CHECK;
+int mrc_peers_init(struct mrc_peers *peers, uint32_t max_peers, uint32_t max_sources,
+                   uint64_t seed) MRC_MUST_CHECK;
 void mrc_peers_free(struct mrc_peers *peers);
 /* The QP joins the peer with these sources, which is made when there is none. 0, or -ENOSPC when
    there is no room for the sources, or no memory. */
@@ -79,9 +78,9 @@ uint32_t mrc_peers_find(const struct mrc_peers *peers, const uint8_t address[16]
                         uint32_t entry);
 /* The peer of an entry. */
 struct mrc_peer *mrc_peers_at(const struct mrc_peers *peers, uint32_t entry);
-/* Whether packets from this address may be the peer's, whatever their source port. */
-bool mrc_peer_knows(const struct mrc_peers *peers, struct mrc_peer *peer,
-                    const uint8_t address[16]);
+/* Whether the peer sends from there; for every packet received. */
+bool mrc_peer_knows(const struct mrc_peers *peers, struct mrc_peer *peer, const uint8_t address[16],
+                    uint16_t sport);
 /* A QP of the peer that may send endpoint messages, or 0. */
 struct mrc_qp *mrc_peer_live_qp(const struct mrc_peer *peer);
 

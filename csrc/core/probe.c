@@ -468,7 +468,7 @@ int mrc_endpoint_on_response(struct mrc_engine *engine, const struct mrc_wire *p
   struct mrc_peer *peer = probe->purpose == MRC_EV_PROBE_PORT_STATUS
                               ? &engine->peers.peers[probe->peer]
                               : engine->qps[probe->qp]->peer;
-  if (!mrc_peer_knows(&engine->peers, peer, meta->src))
+  if (!mrc_peer_knows(&engine->peers, peer, meta->src, meta->sport))
     return mrc_drop(engine, MRC_DROP_SOURCE, MRC_ENDPOINT_QPN, 0);
   succeed(engine, probe, packet->endpoint.m == MRC_M_SKIP_ONCE, now_ns);
   return MRC_DROP_NONE;

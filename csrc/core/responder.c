@@ -210,6 +210,9 @@ int mrc_responder_on_data(struct mrc_engine *engine, struct mrc_qp *qp,
   const enum mrc_rx_verdict verdict = mrc_rxwin_judge(&resp->win, packet->psn);
   if (verdict == MRC_RX_DUPLICATE) return on_duplicate(engine, qp, packet, meta);
   if (verdict == MRC_RX_BEYOND) return on_beyond(engine, qp, packet, meta, now_ns);
+  /* Nobody posts a WRITE of no bytes. It needs no rkey, and would take the PSN of a true packet. */
+  if (packet->payload_bytes == 0 && !mrc_opcode_has_imm(packet->opcode))
+    return mrc_drop(engine, MRC_DROP_LENGTH, qp->qpn, 0);
   if (packet->payload_bytes > 0 &&
       mrc_mr_find(&engine->mrs, packet->rkey, packet->va, packet->payload_bytes,
                   MRC_ACCESS_REMOTE_WRITE) == NULL)

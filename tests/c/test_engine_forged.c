@@ -16,6 +16,11 @@ static void test_receive__drops_the_stranger(void) {
   mrc_address_make(forge.meta.src, 6, 2, 1, 0); /* another host, with the right QPN and rkey */
   CHECK_EQ(send_forge(p, &forge), MRC_DROP_SOURCE);
   forge = make_forge(p, end, forged);
+  forge.meta.sport++; /* another process of the peer's host */
+  CHECK_EQ(send_forge(p, &forge), MRC_DROP_SOURCE);
+  forge.meta.sport = mrc_address_sport(2, 0); /* the peer's own, but with another address */
+  CHECK_EQ(send_forge(p, &forge), MRC_DROP_SOURCE);
+  forge = make_forge(p, end, forged);
   forge.wire.psn = 0x800;
   CHECK_EQ(send_forge(p, &forge), MRC_DROP_PSN_WINDOW);
   forge.wire.psn = MRC_PSN_MASK; /* just behind the window */
@@ -166,7 +171,7 @@ static void test_receive__refusals_of_the_peer(void) {
     struct forge forge = make_forge(p, end, forged);
     mrc_pair_silence(p, 1, true);
     for (int k = 0; k < 2; k++)
-      CHECK_EQ(mrc_pair_write(p, peer, 0), 0);
+      CHECK_EQ(mrc_pair_write_imm(p, peer, 0), 0);
     run_for(p, PATH_DELAY);
     forge.wire = (struct mrc_wire){
         .opcode = MRC_OP_ACK, .dest_qpn = p->ends[peer]->qpn, .aeth.syndrome = rows[i].syndrome};
@@ -185,6 +190,54 @@ static void test_receive__refusals_of_the_peer(void) {
     CHECK_EQ(audit_of(p, peer)->statuses[MRC_WC_WR_FLUSH_ERR], 1);
     mrc_pair_destroy(p);
   }
+}
+
+/* A NAK ends a QP only if it names what the peer may have received last: from the packet before the
+   oldest in flight to the newest. */
+static void test_receive__a_nak_names_the_window(void) {
+  static const struct {
+    uint32_t packets; /* in flight */
+    int32_t psn;      /* of the NAK, from the oldest in flight */
+    int drop;
+  } rows[] = {
+      {0, -1, MRC_DROP_NONE},  {0, -2, MRC_DROP_STALE},     {0, 0, MRC_DROP_STALE},
+      {4, -1, MRC_DROP_NONE},  {4, 3, MRC_DROP_NONE},       {4, 4, MRC_DROP_STALE},
+      {4, -2, MRC_DROP_STALE}, {4, -65536, MRC_DROP_STALE},
+  };
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    CHECK_ROW(i);
+    struct mrc_pair *p = open_pair();
+    const int end = open_qp(p, .memory_bytes = 4 * MTU), peer = p->ends[end]->peer;
+    struct forge forge = make_forge(p, end, forged);
+    mrc_pair_silence(p, 1, true);
+    if (rows[i].packets > 0) CHECK_EQ(mrc_pair_write(p, peer, rows[i].packets * MTU), 0);
+    run_for(p, PATH_DELAY);
+    forge.wire = (struct mrc_wire){
+        .opcode = MRC_OP_ACK,
+        .dest_qpn = p->ends[peer]->qpn,
+        .psn = (p->ends[peer]->attr.sq_psn + (uint32_t)rows[i].psn) & MRC_PSN_MASK,
+        .aeth.syndrome = MRC_SYNDROME_NAK_REM_OP};
+    CHECK_EQ(send_forge(p, &forge), rows[i].drop);
+    CHECK_EQ(mrc_pair_info(p, peer).state,
+             rows[i].drop == MRC_DROP_NONE ? MRC_QP_ERROR : MRC_QP_RTS);
+    mrc_pair_destroy(p);
+  }
+}
+
+/* A WRITE of no bytes needs no rkey: it does not take the PSN of the true packet. */
+static void test_receive__a_write_of_nothing_takes_no_psn(void) {
+  struct mrc_pair *p = open_pair(.planes = 2);
+  const int end = open_qp(p, .memory_bytes = 4 * MTU);
+  struct forge forge = make_forge(p, end, forged);
+  forge.wire.va = forge.wire.rkey = forge.wire.payload_bytes = forge.wire.dma_bytes = 0;
+  for (forge.wire.psn = 0; forge.wire.psn < 4; forge.wire.psn++)
+    CHECK_EQ(send_forge(p, &forge), MRC_DROP_LENGTH);
+  for (int i = 0; i < 4; i++)
+    CHECK_EQ(mrc_pair_write(p, end, MTU), 0);
+  CHECK(mrc_pair_finish(p, 50 * MS));
+  CHECK_EQ(succeeded(p, end), 4);
+  CHECK_MEM_EQ(audit_of(p, end)->target, audit_of(p, end)->source, 4 * MTU);
+  mrc_pair_destroy(p);
 }
 
 static struct forge make_request(struct mrc_pair *p, int end, uint8_t op, uint32_t mask) {
@@ -211,6 +264,24 @@ static void test_request__answers_peers_and_only_so_many(void) {
   CHECK_EQ(send_forge(p, &forge), MRC_DROP_SOURCE);
   mrc_address_make(forge.meta.src, 6, 5, 1, 0);
   CHECK_EQ(send_forge(p, &forge), MRC_DROP_SOURCE);
+  mrc_pair_destroy(p);
+}
+
+/* Whose packet it is, is found out before its ICRC is computed. */
+static void test_request__no_icrc_for_strangers(void) {
+  static const uint8_t opcodes[] = {MRC_OP_ENDPOINT_REQUEST, MRC_OP_ENDPOINT_RESPONSE};
+  struct mrc_pair *p = open_pair();
+  struct forge forge = make_request(p, open_qp(p), MRC_ENDPOINT_EV_PROBE, 0);
+  for (size_t i = 0; i < sizeof opcodes; i++) {
+    CHECK_ROW(i);
+    uint8_t bytes[MRC_MAX_HEADER + MRC_ICRC_BYTES] = {0};
+    forge.wire.opcode = opcodes[i];
+    const size_t n = mrc_wire_encode(&forge.wire, bytes) + MRC_ICRC_BYTES;
+    struct mrc_meta meta = forge.meta;
+    CHECK_EQ(mrc_pair_forge(p, 1, bytes, n, &meta), MRC_DROP_ICRC);
+    meta.sport++;
+    CHECK_EQ(mrc_pair_forge(p, 1, bytes, n, &meta), MRC_DROP_SOURCE);
+  }
   mrc_pair_destroy(p);
 }
 
@@ -310,7 +381,9 @@ static void test_request__a_false_port_status_heals(void) {
 CHECK_MAIN(RUN(test_receive__drops_the_stranger), RUN(test_receive__drops_in_the_wrong_state),
            RUN(test_receive__drops_false_answers), RUN(test_receive__too_many_immediates),
            RUN(test_receive__survives_garbage), RUN(test_receive__drops_what_has_no_place),
-           RUN(test_receive__a_message_that_cannot_be), RUN(test_receive__refusals_of_the_peer),
+           RUN(test_receive__a_message_that_cannot_be), RUN(test_receive__a_nak_names_the_window),
+           RUN(test_receive__a_write_of_nothing_takes_no_psn),
+           RUN(test_request__no_icrc_for_strangers), RUN(test_receive__refusals_of_the_peer),
            RUN(test_request__answers_peers_and_only_so_many), RUN(test_request__of_a_qp_that_goes),
            RUN(test_request__port_status), RUN(test_request__port_status_that_cannot_be),
            RUN(test_request__a_false_port_status_heals))

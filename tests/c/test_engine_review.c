@@ -43,9 +43,11 @@ static void add_qp(mrc_engine *engine) {
   CHECK_EQ(mrc_qp_modify(engine, attr_of_4.qpn, MRC_QP_RTS, &attr_of_4, 1), 0);
 }
 
+static const struct mrc_wr empty = {.wr_id = 1, .opcode = MRC_WR_WRITE_IMM};
+
 static void post_empty(mrc_engine *engine, int n) {
   for (int i = 0; i < n; i++)
-    CHECK_EQ(mrc_qp_post(engine, attr_of_4.qpn, &(struct mrc_wr){.wr_id = 1}, 2), 0);
+    CHECK_EQ(mrc_qp_post(engine, attr_of_4.qpn, &empty, 2), 0);
 }
 
 /* A QP dies with completions that nobody has polled, and a new one takes its number: they are not
@@ -61,7 +63,7 @@ static void test_qpn__reused_before_the_old_completions_are_polled(void) {
   CHECK_EQ(mrc_cq_poll(engine, wcs, 16), 4);
   CHECK_EQ(wcs[3].status, MRC_WC_WR_FLUSH_ERR);
   CHECK_EQ(wcs[3].reserved, 0);
-  CHECK_EQ(mrc_qp_post(engine, attr_of_4.qpn, &(struct mrc_wr){.wr_id = 1}, 2), -ENOBUFS);
+  CHECK_EQ(mrc_qp_post(engine, attr_of_4.qpn, &empty, 2), -ENOBUFS);
   mrc_engine_destroy(engine);
 }
 

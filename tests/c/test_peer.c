@@ -18,6 +18,11 @@ static struct mrc_peer *find(const struct mrc_peers *peers, struct mrc_peer_sour
   return entry == 0 ? NULL : mrc_peers_at(peers, entry);
 }
 
+static bool knows(const struct mrc_peers *peers, struct mrc_peer *peer,
+                  struct mrc_peer_source from) {
+  return mrc_peer_knows(peers, peer, from.address, from.sport);
+}
+
 static int n_claims(const struct mrc_peers *peers, struct mrc_peer_source wanted) {
   int n = 0;
   uint32_t entry = 0;
@@ -40,7 +45,7 @@ static void test_join__the_same_set_is_the_same_peer(void) {
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
     CHECK_ROW(i);
     struct mrc_peers peers;
-    CHECK_EQ(mrc_peers_init(&peers, 2, 5), 0);
+    CHECK_EQ(mrc_peers_init(&peers, 2, 5, 1), 0);
     struct mrc_qp one = {0}, two = {0};
     CHECK_EQ(mrc_peer_join(&peers, &one, rows[0].sources, 2), 0);
     CHECK_EQ(mrc_peer_join(&peers, &two, rows[i].sources, rows[i].n), 0);
@@ -56,22 +61,26 @@ static void test_join__the_same_set_is_the_same_peer(void) {
   }
 }
 
-/* Addresses of a peer are known without regard to the port; the whole key counts for a source. */
-static void test_knows__addresses_and_sources(void) {
+/* The whole key counts, and the peer: what another peer sends from is not this one's. */
+static void test_knows__sources(void) {
   struct mrc_peers peers;
-  CHECK_EQ(mrc_peers_init(&peers, 2, 8), 0);
-  struct mrc_qp qp = {0};
+  CHECK_EQ(mrc_peers_init(&peers, 2, 8, 1), 0);
+  struct mrc_qp qp = {0}, other = {0};
   const struct mrc_peer_source sources[] = {source(1, 1), source(1, 2), source(2, 1)};
-  CHECK(!mrc_peer_knows(&peers, NULL, sources[0].address));
+  const struct mrc_peer_source theirs[] = {source(1, 1), source(3, 1)};
+  CHECK(!knows(&peers, NULL, sources[0]));
   CHECK_EQ(mrc_peer_join(&peers, &qp, sources, 3), 0);
+  CHECK_EQ(mrc_peer_join(&peers, &other, theirs, 2), 0);
   for (int round = 0; round < 2; round++)
     for (int i = 0; i < 3; i++)
-      CHECK(mrc_peer_knows(&peers, qp.peer, sources[i].address));
-  CHECK(!mrc_peer_knows(&peers, qp.peer, source(3, 1).address));
-  CHECK(mrc_peer_knows(&peers, qp.peer, source(2, 9).address));
-  CHECK(find(&peers, source(2, 2)) == NULL);
+      CHECK(knows(&peers, qp.peer, sources[i]));
+  CHECK(!knows(&peers, qp.peer, source(3, 1)));
+  CHECK(!knows(&peers, qp.peer, source(2, 2)));
+  CHECK(knows(&peers, other.peer, source(1, 1)) && knows(&peers, other.peer, source(3, 1)));
+  CHECK(!knows(&peers, other.peer, source(1, 2)));
   CHECK_PTR_EQ(find(&peers, source(2, 1)), qp.peer);
   mrc_peer_leave(&peers, &qp);
+  mrc_peer_leave(&peers, &other);
   mrc_peers_free(&peers);
 }
 
@@ -80,7 +89,7 @@ static void test_join__full(void) {
   enum { SOURCES = 256, ROOM = 2 * SOURCES };
   struct mrc_peers peers;
   struct mrc_peer_source sources[SOURCES];
-  CHECK_EQ(mrc_peers_init(&peers, 8, ROOM), 0);
+  CHECK_EQ(mrc_peers_init(&peers, 8, ROOM, 1), 0);
   struct mrc_qp qps[4] = {0};
   for (int q = 0; q < 4; q++) {
     for (int i = 0; i < SOURCES; i++)
@@ -100,7 +109,7 @@ static void test_join__full(void) {
 static void test_join__and_leave_at_random(void) {
   enum { QPS = 16, STEPS = 20000 };
   struct mrc_peers peers;
-  CHECK_EQ(mrc_peers_init(&peers, QPS, QPS * 4), 0);
+  CHECK_EQ(mrc_peers_init(&peers, QPS, QPS * 4, 1), 0);
   struct mrc_qp qps[QPS] = {0};
   uint32_t sets[QPS] = {0}; /* bit i: source i of 6; 0: it has left */
   struct mrc_prng prng = {.state = 1};
@@ -136,7 +145,7 @@ static void test_join__and_leave_at_random(void) {
 static void test_join__grows_the_table(void) {
   enum { PEERS = 32, EACH = 256 };
   struct mrc_peers peers;
-  CHECK_EQ(mrc_peers_init(&peers, PEERS, PEERS * EACH), 0);
+  CHECK_EQ(mrc_peers_init(&peers, PEERS, PEERS * EACH, 1), 0);
   CHECK(peers.room_entries < PEERS * EACH);
   static struct mrc_qp qps[PEERS];
   for (uint32_t q = 0; q < PEERS; q++) {
@@ -155,5 +164,4 @@ static void test_join__grows_the_table(void) {
 }
 
 CHECK_MAIN(RUN(test_join__grows_the_table), RUN(test_join__the_same_set_is_the_same_peer),
-           RUN(test_knows__addresses_and_sources), RUN(test_join__full),
-           RUN(test_join__and_leave_at_random))
+           RUN(test_knows__sources), RUN(test_join__full), RUN(test_join__and_leave_at_random))
