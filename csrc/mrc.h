@@ -193,13 +193,13 @@ struct mrc_burst {
 
 /* An engine's fixed sizes and policies. 0 in a field takes the default in brackets. */
 struct mrc_engine_config {
-  uint64_t seed;                 /* of the engine's generator: EV order only, never a secret */
-  uint32_t max_qps;              /* [1024] */
-  uint32_t max_mrs;              /* [1024] */
-  uint32_t ports;                /* number of ports, 1..32 [1] */
-  uint32_t cq_depth;             /* completions held before polling [65536] */
-  uint32_t trace_entries;        /* length of the trace ring, a power of two [4096] */
-  uint32_t max_burst_bytes;      /* UDP payload bytes of one burst [63488] */
+  uint64_t seed;            /* of the engine's generators; a secret, where peers are strangers */
+  uint32_t max_qps;         /* [1024] */
+  uint32_t max_mrs;         /* [1024] */
+  uint32_t ports;           /* number of ports, 1..32 [1] */
+  uint32_t cq_depth;        /* completions held before polling [65536] */
+  uint32_t trace_entries;   /* length of the trace ring, a power of two [4096] */
+  uint32_t max_burst_bytes; /* UDP payload bytes of one burst [63488] */
   uint32_t sack_threshold_bytes; /* received bytes that trigger a SACK [262144] */
   uint32_t sack_delay_ns;        /* longest wait of a SACK below the threshold [500000] */
   uint32_t noise_ns; /* how late this host and its peers may run without a cause on the network,

@@ -56,6 +56,7 @@ struct mrc_engine *mrc_engine_create(const struct mrc_engine_config *config) {
   }
   config = &engine->config;
   engine->prng.state = config->seed;
+  engine->ev_probe_ids.key[0] = config->seed;
   engine->ports_up = mrc_all_ports(config->ports);
   mrc_list_init(&engine->ready);
   mrc_list_init(&engine->answering);

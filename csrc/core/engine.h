@@ -13,6 +13,7 @@
 #include "peer.h"
 #include "prng.h"
 #include "qp.h"
+#include "secret.h"
 #include "timer.h"
 #include "wire.h"
 
@@ -57,8 +58,9 @@ struct mrc_ev_probe {
   uint32_t bytes;    /* UDP payload wanted, 0: not padded */
   uint32_t ports_up; /* what a port status told */
   uint16_t ev;
-  uint16_t id;     /* private id on the wire */
-  uint8_t purpose; /* enum mrc_ev_probe_purpose */
+  uint16_t id;           /* private id on the wire */
+  uint16_t tx_timestamp; /* that it left with, and its answer has to bring back */
+  uint8_t purpose;       /* enum mrc_ev_probe_purpose */
   uint8_t dscp;
   bool sent; /* taken by the kernel */
 };
@@ -103,7 +105,7 @@ struct mrc_engine {
   struct mrc_timers ev_probe_timers;
   uint32_t n_ev_probes; /* slots taken */
   uint32_t n_commanded; /* of these, so many by command */
-  uint16_t next_ev_probe_id;
+  struct mrc_secret ev_probe_ids;
   uint32_t n_unsent_ev_probes; /* queued and not yet sent */
   uint32_t n_ev_probes_stuck;  /* of these, so many waited for a port's socket at the last look */
   uint16_t ev_probe_queue[MRC_MAX_EV_PROBES]; /* ring of slots to send */

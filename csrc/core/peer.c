@@ -223,6 +223,13 @@ bool mrc_peer_knows(const struct mrc_peers *peers, struct mrc_peer *peer, const 
   return entry != 0;
 }
 
+bool mrc_peer_sends_from(const struct mrc_peers *peers, const struct mrc_peer *peer,
+                         const uint8_t address[16]) {
+  for (uint32_t i = peer->sources; i != 0; i = peers->entries[i].next_of_peer)
+    if (memcmp(peers->entries[i].source.address, address, 16) == 0) return true;
+  return false;
+}
+
 struct mrc_qp *mrc_peer_live_qp(const struct mrc_peer *peer) {
   struct mrc_qp *qp = peer->qps;
   while (qp != NULL && !mrc_qp_is_live(qp))

@@ -81,6 +81,9 @@ struct mrc_peer *mrc_peers_at(const struct mrc_peers *peers, uint32_t entry);
 /* Whether the peer sends from there; for every packet received. */
 bool mrc_peer_knows(const struct mrc_peers *peers, struct mrc_peer *peer, const uint8_t address[16],
                     uint16_t sport);
+/* Whether one of the peer's sources has this address; looks at all of them. */
+bool mrc_peer_sends_from(const struct mrc_peers *peers, const struct mrc_peer *peer,
+                         const uint8_t address[16]);
 /* A QP of the peer that may send endpoint messages, or 0. */
 struct mrc_qp *mrc_peer_live_qp(const struct mrc_peer *peer);
 

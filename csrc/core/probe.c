@@ -20,9 +20,11 @@
 
 _Static_assert(65536 % MRC_MAX_EV_PROBES == 0, "an id names its slot");
 
+/* A slot at random, so that nobody can answer a probe that he has not seen; or the next free one.
+ */
 static struct mrc_ev_probe *new_probe(struct mrc_engine *engine) {
-  for (int tries = 0; tries < MRC_MAX_EV_PROBES; tries++) {
-    const uint16_t id = engine->next_ev_probe_id++;
+  uint16_t id = (uint16_t)mrc_secret_next(&engine->ev_probe_ids);
+  for (int tries = 0; tries < MRC_MAX_EV_PROBES; tries++, id++) {
     struct mrc_ev_probe *probe = &engine->ev_probes[id % MRC_MAX_EV_PROBES];
     if (probe->purpose != MRC_EV_PROBE_FREE) continue;
     *probe = (struct mrc_ev_probe){.id = id};
@@ -382,12 +384,13 @@ static bool send_probe(struct mrc_engine *engine, struct mrc_ev_probe *probe, ui
   if (burst == NULL) return false;
   const bool port_status = probe->purpose == MRC_EV_PROBE_PORT_STATUS;
   probe->ports_up = engine->ports_up;
+  probe->tx_timestamp = mrc_timestamp(now_ns);
   struct mrc_wire wire = {.opcode = MRC_OP_ENDPOINT_REQUEST,
                           .dest_qpn = MRC_ENDPOINT_QPN,
                           .psn = probe->id,
                           .endpoint = {.op = op_of(probe),
                                        .port_status_mask = port_status ? probe->ports_up : 0,
-                                       .tx_timestamp = mrc_timestamp(now_ns),
+                                       .tx_timestamp = probe->tx_timestamp,
                                        .tsr = true}};
   mrc_burst_add_padded(engine, burst, &wire, probe->id % MRC_MAX_EV_PROBES, probe->bytes);
   mrc_trace(engine, port_status ? MRC_TRACE_PORT_STATUS_OUT : MRC_TRACE_EV_PROBE_OUT, qp->qpn,
@@ -458,17 +461,28 @@ void mrc_ev_probe_on_commit(struct mrc_engine *engine, uint32_t slot, int taken,
   }
 }
 
+/* Whether the answer comes from where the probe went. Under SRv6 EVs have destinations of their
+   own, from which the peer does not send: then any of its sources will do. */
+static bool is_from_destination(const struct mrc_engine *engine, const struct mrc_ev_probe *probe,
+                                const struct mrc_peer *peer, const struct mrc_meta *meta) {
+  uint8_t src[16], dst[16];
+  if (probe->purpose == MRC_EV_PROBE_PORT_STATUS) return true; /* its QP may be gone */
+  mrc_evset_addresses(&engine->qps[probe->qp]->evset, probe->ev, src, dst);
+  return memcmp(dst, meta->src, 16) == 0 || !mrc_peer_sends_from(&engine->peers, peer, dst);
+}
+
 int mrc_endpoint_on_response(struct mrc_engine *engine, const struct mrc_wire *packet,
                              const struct mrc_meta *meta, uint64_t now_ns) {
   const uint16_t id = (uint16_t)packet->psn;
   struct mrc_ev_probe *probe = &engine->ev_probes[id % MRC_MAX_EV_PROBES];
   if (probe->purpose == MRC_EV_PROBE_FREE || probe->id != id || !probe->sent ||
-      packet->endpoint.op != op_of(probe))
+      packet->endpoint.op != op_of(probe) || packet->endpoint.tx_timestamp != probe->tx_timestamp)
     return mrc_drop(engine, MRC_DROP_UNKNOWN_ID, MRC_ENDPOINT_QPN, 0);
   struct mrc_peer *peer = probe->purpose == MRC_EV_PROBE_PORT_STATUS
                               ? &engine->peers.peers[probe->peer]
                               : engine->qps[probe->qp]->peer;
-  if (!mrc_peer_knows(&engine->peers, peer, meta->src, meta->sport))
+  if (!mrc_peer_knows(&engine->peers, peer, meta->src, meta->sport) ||
+      !is_from_destination(engine, probe, peer, meta))
     return mrc_drop(engine, MRC_DROP_SOURCE, MRC_ENDPOINT_QPN, 0);
   succeed(engine, probe, packet->endpoint.m == MRC_M_SKIP_ONCE, now_ns);
   return MRC_DROP_NONE;

@@ -428,7 +428,7 @@ static void test_numbers__all_wrap(void) {
   req->sq_head = req->sq_send = req->sq_tail = UINT32_MAX - 20;
   req->win.next_order = UINT16_MAX - 300;
   engine->sack_serial = UINT32_MAX - 30;
-  req->probe.id = engine->next_ev_probe_id = UINT16_MAX;
+  req->probe.id = UINT16_MAX;
   engine->cq.head = engine->cq.tail = UINT32_MAX - 20;
   engine->event_head = engine->event_tail = UINT32_MAX - 2;
   for (int i = 0; i < WRS; i++)
