@@ -443,10 +443,10 @@ int mrc_qp_modify(mrc_engine *engine, uint32_t qpn, uint32_t state, const struct
                   uint64_t now_ns);
 /* Sets the EV array (in INIT); every port named must exist. -EINVAL, -ENOENT. */
 int mrc_qp_set_evs(mrc_engine *engine, uint32_t qpn, const struct mrc_ev_attr *evs, int n);
-/* Sets where the peer's packets come from (in INIT); all others are dropped. -EINVAL, -ENOENT,
-   -ENOSPC (an engine knows so many sources at once: 256 for each QP, and 65536 at most; QPs with
-   the same sources share them).
- */
+/* Sets where the peer's packets come from (in INIT, after the EVs); all others are dropped.
+   -EINVAL, -ENOENT, -EADDRINUSE (a peer that receives at another UDP port has answered probes from
+   one of these sources, and has a QP here), -ENOSPC (an engine knows so many sources at once: 256
+   for each QP, and 65536 at most; QPs with the same sources share them). */
 int mrc_qp_set_peer(mrc_engine *engine, uint32_t qpn, const struct mrc_peer_source *sources, int n);
 int mrc_qp_destroy(mrc_engine *engine, uint32_t qpn);
 /* -ENOENT, -EINVAL (also: a WRITE of no bytes), -EPERM (not RTS), -ENOBUFS (queue full), -EACCES

@@ -67,7 +67,8 @@ struct mrc_ev_probe {
 
 /* An endpoint request that waits for its response. */
 struct mrc_answer {
-  uint32_t peer; /* index of the one who asked */
+  uint8_t asker[16]; /* address that the request came from */
+  uint32_t peer;     /* index of the one who asked */
   uint16_t id;
   uint16_t tx_timestamp;
   uint8_t op;

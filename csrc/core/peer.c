@@ -179,15 +179,42 @@ static struct mrc_peer *find_equal(const struct mrc_peers *peers, struct mrc_pee
   uint32_t entry = 0;
   while ((entry = mrc_peers_find(peers, source->address, source->sport, entry)) != 0) {
     struct mrc_peer *other = mrc_peers_at(peers, entry);
-    if (other != peer && same_sources(peers, peer, other)) return other;
+    if (other != peer && other->udp_port == peer->udp_port && same_sources(peers, peer, other))
+      return other;
   }
   return peer;
 }
 
+/* The entry to whose peer the source belongs, or 0. */
+static uint32_t find_proved(const struct mrc_peers *peers, const struct mrc_peer_source *source) {
+  uint32_t entry = 0;
+  while ((entry = mrc_peers_find(peers, source->address, source->sport, entry)) != 0)
+    if (peers->entries[entry].proved) break;
+  return entry;
+}
+
+void mrc_peer_prove(struct mrc_peers *peers, const struct mrc_peer *peer) {
+  struct mrc_peer_entry *entry = &peers->entries[peer->matched];
+  if (!entry->proved) entry->proved = find_proved(peers, &entry->source) == 0;
+}
+
+/* Whether a source belongs to somebody else. The same process may come with other sources, when its
+   interfaces have changed: it receives at the same UDP port, so that answers cannot go astray. */
+static bool any_taken(const struct mrc_peers *peers, const struct mrc_peer_source *sources, int n,
+                      uint16_t udp_port) {
+  for (int i = 0; i < n; i++) {
+    const uint32_t entry = find_proved(peers, &sources[i]);
+    if (entry != 0 && mrc_peers_at(peers, entry)->udp_port != udp_port) return true;
+  }
+  return false;
+}
+
 int mrc_peer_join(struct mrc_peers *peers, struct mrc_qp *qp, const struct mrc_peer_source *sources,
-                  int n) {
+                  int n, uint16_t udp_port) {
   mrc_assert(qp->peer == NULL && n >= 1);
+  if (any_taken(peers, sources, n, udp_port)) return -EADDRINUSE;
   struct mrc_peer *peer = new_peer(peers);
+  peer->udp_port = udp_port;
   for (int i = 0; i < n; i++) {
     if (add_source(peers, peer, &sources[i])) continue;
     give_up(peers, peer);
@@ -196,10 +223,11 @@ int mrc_peer_join(struct mrc_peers *peers, struct mrc_qp *qp, const struct mrc_p
   struct mrc_peer *equal = find_equal(peers, peer);
   if (equal != peer) give_up(peers, peer);
   qp->peer = equal;
-  qp->peer_prev = NULL;
-  qp->peer_next = equal->qps;
-  if (equal->qps != NULL) equal->qps->peer_prev = qp;
-  equal->qps = qp;
+  struct mrc_qp **place = equal->qps == NULL ? &equal->qps : &equal->qps->peer_next;
+  qp->peer_prev = equal->qps;
+  qp->peer_next = *place;
+  if (*place != NULL) (*place)->peer_prev = qp;
+  *place = qp;
   return 0;
 }
 

@@ -484,6 +484,7 @@ int mrc_endpoint_on_response(struct mrc_engine *engine, const struct mrc_wire *p
   if (!mrc_peer_knows(&engine->peers, peer, meta->src, meta->sport) ||
       !is_from_destination(engine, probe, peer, meta))
     return mrc_drop(engine, MRC_DROP_SOURCE, MRC_ENDPOINT_QPN, 0);
+  mrc_peer_prove(&engine->peers, peer);
   succeed(engine, probe, packet->endpoint.m == MRC_M_SKIP_ONCE, now_ns);
   return MRC_DROP_NONE;
 }

@@ -41,7 +41,8 @@ bool mrc_ev_probe_transmit(struct mrc_engine *engine, uint64_t now_ns);
 /* The fate of a probe's packet: taken 1, refused 0, or a negative errno. */
 void mrc_ev_probe_on_commit(struct mrc_engine *engine, uint32_t slot, int taken, uint64_t now_ns);
 
-/* The QP joins its peer, and takes over what is known of the peer's ports. 0 or -ENOSPC. */
+/* The QP joins its peer, and takes over what is known of the peer's ports. 0, -EADDRINUSE or
+   -ENOSPC. */
 int mrc_endpoint_add_qp(struct mrc_engine *engine, struct mrc_qp *qp,
                         const struct mrc_peer_source *sources, int n) MRC_MUST_CHECK;
 /* The QP leaves its peer. */

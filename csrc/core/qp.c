@@ -132,8 +132,8 @@ int mrc_qp_set_peer(struct mrc_engine *engine, uint32_t qpn, const struct mrc_pe
                     int n) {
   struct mrc_qp *qp = mrc_engine_qp(engine, qpn);
   if (qp == NULL) return -ENOENT;
-  if (qp->state != MRC_QP_INIT || n < 1 || n > MRC_MAX_PEER_SOURCES || qp->peer != NULL)
-    return -EINVAL;
+  if (qp->state != MRC_QP_INIT || n < 1 || n > MRC_MAX_PEER_SOURCES) return -EINVAL;
+  if (qp->peer != NULL || qp->evset.n == 0) return -EINVAL;
   return mrc_endpoint_add_qp(engine, qp, sources, n);
 }
 
