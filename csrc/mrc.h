@@ -77,7 +77,7 @@ struct mrc_wc {
   uint64_t wr_id;    /* as posted; for RECV_IMM the index of the immediate on its QP, from 0 */
   uint32_t qpn;      /* local QP number */
   uint32_t imm;      /* RECV_IMM: the immediate, host order */
-  uint32_t bytes;    /* length of the message */
+  uint32_t bytes;    /* length of the message; for RECV_IMM what arrived of it */
   uint8_t status;    /* enum mrc_wc_status */
   uint8_t opcode;    /* enum mrc_wc_opcode */
   uint16_t reserved; /* 0 */

@@ -155,6 +155,7 @@ static int to_rtr(struct mrc_qp *qp, const struct mrc_qp_attr *attr) {
   qp->attr.integrity = attr->integrity;
   qp->attr.dynamic_mpr = attr->dynamic_mpr;
   mrc_rxwin_start(&qp->resp.win, attr->rq_psn);
+  qp->resp.message_psn = attr->rq_psn;
   return 0;
 }
 

@@ -92,6 +92,50 @@ static void test_receive__too_many_immediates(void) {
   mrc_pair_destroy(p);
 }
 
+/* An immediate says how many bytes of its message arrived, whatever the peer claims: packets that
+   are not the last of theirs are all of one size. */
+static void test_receive__an_immediate_tells_what_arrived(void) {
+  static const struct {
+    uint8_t opcode;
+    uint32_t bytes, claimed;
+    int drop;
+  } rows[] = {
+      {MRC_OP_WRITE_FIRST, 4, 1u << 30, MRC_DROP_NONE},
+      {MRC_OP_WRITE_MIDDLE, 3, 1u << 30, MRC_DROP_LENGTH},
+      {MRC_OP_WRITE_MIDDLE, 4, 1u << 30, MRC_DROP_NONE},
+      {MRC_OP_WRITE_LAST_IMM, 2, 1u << 30, MRC_DROP_NONE}, /* 10 bytes */
+      {MRC_OP_WRITE_ONLY_IMM, 3, 3, MRC_DROP_NONE},
+      {MRC_OP_WRITE_MIDDLE, 4, 5, MRC_DROP_NONE},
+      {MRC_OP_WRITE_LAST, 1, 5, MRC_DROP_NONE},
+      {MRC_OP_WRITE_FIRST, 4, 5, MRC_DROP_NONE},
+      {MRC_OP_WRITE_LAST_IMM, 4, 5, MRC_DROP_NONE}, /* 8 bytes */
+      {MRC_OP_WRITE_ONLY_IMM, 0, 0, MRC_DROP_NONE},
+  };
+  static const uint32_t arrived[] = {10, 3, 8, 0};
+  struct mrc_pair *p = open_pair();
+  const int end = open_qp(p, .memory_bytes = 64);
+  struct forge forge = make_forge(p, end, forged);
+  p->hosts[1].stops_polling = true;
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    CHECK_ROW(i);
+    forge.wire.opcode = rows[i].opcode;
+    forge.wire.payload_bytes = rows[i].bytes;
+    forge.wire.pad = -rows[i].bytes & 3;
+    forge.wire.dma_bytes = rows[i].claimed;
+    CHECK_EQ(send_forge(p, &forge), rows[i].drop);
+    if (rows[i].drop != MRC_DROP_NONE) continue;
+    forge.wire.psn++;
+    if (mrc_opcode_has_imm(rows[i].opcode)) forge.wire.rqmsn++;
+  }
+  struct mrc_wc wcs[8];
+  CHECK_EQ(mrc_cq_poll(p->hosts[1].engine, wcs, 8), 4);
+  for (size_t i = 0; i < 4; i++) {
+    CHECK_ROW(i);
+    CHECK_EQ(wcs[i].bytes, arrived[i]);
+  }
+  mrc_pair_destroy(p);
+}
+
 /* Random bytes, and good packets with random bytes in them: dropped, nothing else. */
 static void test_receive__survives_garbage(void) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
@@ -382,6 +426,7 @@ CHECK_MAIN(RUN(test_receive__drops_the_stranger), RUN(test_receive__drops_in_the
            RUN(test_receive__drops_false_answers), RUN(test_receive__too_many_immediates),
            RUN(test_receive__survives_garbage), RUN(test_receive__drops_what_has_no_place),
            RUN(test_receive__a_message_that_cannot_be), RUN(test_receive__a_nak_names_the_window),
+           RUN(test_receive__an_immediate_tells_what_arrived),
            RUN(test_receive__a_write_of_nothing_takes_no_psn),
            RUN(test_request__no_icrc_for_strangers), RUN(test_receive__refusals_of_the_peer),
            RUN(test_request__answers_peers_and_only_so_many), RUN(test_request__of_a_qp_that_goes),
