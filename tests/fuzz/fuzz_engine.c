@@ -199,7 +199,7 @@ static void fill_probe(struct mrc_wire *wire, uint8_t variant) {
   if (wire->opcode == MRC_OP_ENDPOINT_RESPONSE) { /* near to what was asked */
     const uint8_t choice = (uint8_t)take(1);
     const struct mrc_wire *asked = &peer.sent[choice % SENT].wire;
-    wire->psn = asked->psn ^ (choice >> 7);
+    wire->psn = (asked->psn ^ (choice >> 7)) & 0xFFFF;
     wire->endpoint.tx_timestamp = asked->endpoint.tx_timestamp ^ (choice >> 6 & 1);
   }
 }
