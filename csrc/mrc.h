@@ -77,7 +77,7 @@ struct mrc_wc {
   uint64_t wr_id;    /* as posted; for RECV_IMM the index of the immediate on its QP, from 0 */
   uint32_t qpn;      /* local QP number */
   uint32_t imm;      /* RECV_IMM: the immediate, host order */
-  uint32_t bytes;    /* length of the message */
+  uint32_t bytes;    /* length of the message; for RECV_IMM what arrived of it */
   uint8_t status;    /* enum mrc_wc_status */
   uint8_t opcode;    /* enum mrc_wc_opcode */
   uint16_t reserved; /* 0 */
@@ -119,7 +119,7 @@ enum mrc_event_reason {
   MRC_REASON_TIMEOUT,    /* no plane is heard: every one is tried */
   MRC_REASON_SEND,       /* the system could not send there */
   MRC_REASON_OWN_PORT,   /* the port of this host */
-  MRC_REASON_PEER_PORT,  /* the port of the peer, as it reported */
+  MRC_REASON_PEER_PORT,  /* the port of the peer, as it reported, or as probes found it */
   MRC_REASON_DELIVERY    /* what the peer acknowledged on the plane, beside the other planes */
 };
 
@@ -196,13 +196,13 @@ struct mrc_burst {
 
 /* An engine's fixed sizes and policies. 0 in a field takes the default in brackets. */
 struct mrc_engine_config {
-  uint64_t seed;                 /* of the engine's generator: EV order only, never a secret */
-  uint32_t max_qps;              /* [1024] */
-  uint32_t max_mrs;              /* [1024] */
-  uint32_t ports;                /* number of ports, 1..32 [1] */
-  uint32_t cq_depth;             /* completions held before polling [65536] */
-  uint32_t trace_entries;        /* length of the trace ring, a power of two [4096] */
-  uint32_t max_burst_bytes;      /* UDP payload bytes of one burst [63488] */
+  uint64_t seed;            /* of the engine's generators; a secret, where peers are strangers */
+  uint32_t max_qps;         /* [1024] */
+  uint32_t max_mrs;         /* [1024] */
+  uint32_t ports;           /* number of ports, 1..32 [1] */
+  uint32_t cq_depth;        /* completions held before polling [65536] */
+  uint32_t trace_entries;   /* length of the trace ring, a power of two [4096] */
+  uint32_t max_burst_bytes; /* UDP payload bytes of one burst [63488] */
   uint32_t sack_threshold_bytes; /* received bytes that trigger a SACK [262144] */
   uint32_t sack_delay_ns;        /* longest wait of a SACK below the threshold [500000] */
   uint32_t noise_ns; /* how late this host and its peers may run without a cause on the network,
@@ -297,7 +297,7 @@ struct mrc_wr {
   uint64_t va;
   uint32_t lkey; /* key of the local MR; ignored when bytes is 0 */
   uint32_t rkey;
-  uint32_t bytes;      /* 0 .. 4 GiB - 1 */
+  uint32_t bytes;      /* 0 .. 4 GiB - 1; 0 only with an immediate */
   uint32_t imm;        /* host order, for WRITE_IMM */
   uint8_t opcode;      /* enum mrc_wr_opcode */
   uint8_t reserved[7]; /* 0 */
@@ -446,12 +446,14 @@ int mrc_qp_modify(mrc_engine *engine, uint32_t qpn, uint32_t state, const struct
                   uint64_t now_ns);
 /* Sets the EV array (in INIT); every port named must exist. -EINVAL, -ENOENT. */
 int mrc_qp_set_evs(mrc_engine *engine, uint32_t qpn, const struct mrc_ev_attr *evs, int n);
-/* Sets where the peer's packets come from (in INIT). -EINVAL, -ENOENT, -ENOSPC (an engine knows so
-   many sources at once: 256 for each QP, and 65536 at most; QPs with the same sources share them).
- */
+/* Sets where the peer's packets come from (in INIT, after the EVs); all others are dropped.
+   -EINVAL, -ENOENT, -EADDRINUSE (a peer that receives at another UDP port has answered probes from
+   one of these sources, and has a QP here), -ENOSPC (an engine knows so many sources at once: 256
+   for each QP, and 65536 at most; QPs with the same sources share them). */
 int mrc_qp_set_peer(mrc_engine *engine, uint32_t qpn, const struct mrc_peer_source *sources, int n);
 int mrc_qp_destroy(mrc_engine *engine, uint32_t qpn);
-/* -ENOENT, -EINVAL, -EPERM (not RTS), -ENOBUFS (queue full), -EACCES (local memory). */
+/* -ENOENT, -EINVAL (also: a WRITE of no bytes), -EPERM (not RTS), -ENOBUFS (queue full), -EACCES
+ * (local memory). */
 int mrc_qp_post(mrc_engine *engine, uint32_t qpn, const struct mrc_wr *wr, uint64_t now_ns);
 /* Probes EVs, of QPs in RTR or RTS and in any order. Takes the first so many as there is room for
    and returns how many; the rest may be tried again when some have ended. -ENOENT (no such QP) or

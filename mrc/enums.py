@@ -129,7 +129,7 @@ _REASONS = {
     EventReason.TIMEOUT: "no plane is heard, and every one is tried",
     EventReason.SEND: "the system could not send there",
     EventReason.OWN_PORT: "the port of this host",
-    EventReason.PEER_PORT: "the port of the peer, as it reported",
+    EventReason.PEER_PORT: "the port of the peer, as it reported, or as probes found it",
     EventReason.DELIVERY: "what it carried beside the other planes",
 }
 

@@ -325,11 +325,18 @@ class QueuePair:
         return self._command(CommandOp.QP_SET_PEER, array, pointer=array, value=len(sources))
 
     def post(self, request: WorkRequest) -> None:
-        """Takes a place in the send queue; raises QueueFullError when it has none."""
+        """Takes a place in the send queue; raises QueueFullError when it has none.
+
+        Raises ArgumentError for a length or an imm out of range, and for a write of nothing.
+        """
         if self.state is not QpState.RTS:
             raise StateError(f"QP {self.qpn:#x}: cannot send in state {self.state.name}")
         if not 0 <= request.length <= MAX_MESSAGE_BYTES:
             raise ArgumentError(f"length: {request.length} is not within 0..{MAX_MESSAGE_BYTES}")
+        if request.length == 0 and request.imm is None:
+            raise ArgumentError(
+                "length: a write of no bytes needs an imm, for it does nothing else"
+            )
         if request.imm is not None and not 0 <= request.imm <= 0xFFFFFFFF:
             raise ArgumentError(f"imm: {request.imm} does not fit 32 bits")
         if self.outstanding >= self.sq_depth:

@@ -55,25 +55,28 @@ struct mrc_engine *mrc_engine_create(const struct mrc_engine_config *config) {
   }
   config = &engine->config;
   engine->prng.state = config->seed;
+  engine->ev_probe_ids.key[0] = config->seed;
   engine->ports_up = mrc_all_ports(config->ports);
   mrc_list_init(&engine->ready);
   mrc_list_init(&engine->answering);
   mrc_list_init(&engine->waiting);
   mrc_list_init(&engine->held);
+  mrc_list_init(&engine->slot_waiting);
   engine->qps = calloc(config->max_qps, sizeof *engine->qps);
   engine->ev_probes = calloc(MRC_MAX_EV_PROBES, sizeof *engine->ev_probes);
   engine->arena = calloc(MRC_ARENA_PACKETS, sizeof *engine->arena);
   engine->trace = calloc(config->trace_entries, sizeof *engine->trace);
   engine->events = calloc(MRC_EVENT_RING, sizeof *engine->events);
-  const bool ok = engine->qps != NULL && engine->ev_probes != NULL && engine->arena != NULL &&
-                  engine->trace != NULL && engine->events != NULL &&
-                  mrc_keymap_init(&engine->by_qpn, config->max_qps) == 0 &&
-                  mrc_peers_init(&engine->peers, config->max_qps, max_sources(config)) == 0 &&
-                  mrc_mr_table_init(&engine->mrs, config->max_mrs) == 0 &&
-                  mrc_cq_init(&engine->cq, config->cq_depth) == 0 &&
-                  mrc_timers_init(&engine->timers, config->max_qps) == 0 &&
-                  mrc_timers_init(&engine->peer_timers, config->max_qps + 1) == 0 &&
-                  mrc_timers_init(&engine->ev_probe_timers, MRC_MAX_EV_PROBES) == 0;
+  const bool ok =
+      engine->qps != NULL && engine->ev_probes != NULL && engine->arena != NULL &&
+      engine->trace != NULL && engine->events != NULL &&
+      mrc_keymap_init(&engine->by_qpn, config->max_qps) == 0 &&
+      mrc_peers_init(&engine->peers, config->max_qps, max_sources(config), config->seed) == 0 &&
+      mrc_mr_table_init(&engine->mrs, config->max_mrs) == 0 &&
+      mrc_cq_init(&engine->cq, config->cq_depth) == 0 &&
+      mrc_timers_init(&engine->timers, config->max_qps) == 0 &&
+      mrc_timers_init(&engine->peer_timers, config->max_qps + 1) == 0 &&
+      mrc_timers_init(&engine->ev_probe_timers, MRC_MAX_EV_PROBES) == 0;
   if (ok) return engine;
   mrc_engine_destroy(engine);
   return NULL;
@@ -226,15 +229,17 @@ int mrc_engine_receive(struct mrc_engine *engine, const uint8_t *packet, size_t 
   const bool endpoint =
       wire.opcode == MRC_OP_ENDPOINT_REQUEST || wire.opcode == MRC_OP_ENDPOINT_RESPONSE;
   struct mrc_qp *qp = NULL;
+  /* Cheap refusals first: a flood of rubbish costs no CRC. */
   if (!endpoint) {
-    /* Cheap refusals first: a flood of rubbish costs no CRC. */
     qp = mrc_engine_qp(engine, wire.dest_qpn);
     if (qp == NULL) return mrc_drop(engine, MRC_DROP_QPN, wire.dest_qpn, bytes);
     if (!mrc_node_joined(&qp->ready))
       mrc_qp_prefetch(qp); /* the first packet since its last turn */
     if (qp->state < MRC_QP_RTR) return mrc_drop(engine, MRC_DROP_QP_STATE, qp->qpn, bytes);
-    if (!mrc_peer_knows(&engine->peers, qp->peer, meta->src))
+    if (!mrc_peer_knows(&engine->peers, qp->peer, meta->src, meta->sport))
       return mrc_drop(engine, MRC_DROP_SOURCE, qp->qpn, bytes);
+  } else if (mrc_peers_find(&engine->peers, meta->src, meta->sport, 0) == 0) {
+    return mrc_drop(engine, MRC_DROP_SOURCE, wire.dest_qpn, bytes);
   }
   const bool cut_off = meta->trimmed && mrc_opcode_is_data(wire.opcode); /* the ICRC went too */
   const bool checked = endpoint || (mrc_qp_has_icrc(qp) && !cut_off);

@@ -13,6 +13,7 @@
 #include "peer.h"
 #include "prng.h"
 #include "qp.h"
+#include "secret.h"
 #include "timer.h"
 #include "wire.h"
 
@@ -57,15 +58,17 @@ struct mrc_ev_probe {
   uint32_t bytes;    /* UDP payload wanted, 0: not padded */
   uint32_t ports_up; /* what a port status told */
   uint16_t ev;
-  uint16_t id;     /* private id on the wire */
-  uint8_t purpose; /* enum mrc_ev_probe_purpose */
+  uint16_t id;           /* private id on the wire */
+  uint16_t tx_timestamp; /* that it left with, and its answer has to bring back */
+  uint8_t purpose;       /* enum mrc_ev_probe_purpose */
   uint8_t dscp;
   bool sent; /* taken by the kernel */
 };
 
 /* An endpoint request that waits for its response. */
 struct mrc_answer {
-  uint32_t peer; /* index of the one who asked */
+  uint8_t asker[16]; /* address that the request came from */
+  uint32_t peer;     /* index of the one who asked */
   uint16_t id;
   uint16_t tx_timestamp;
   uint8_t op;
@@ -94,9 +97,8 @@ struct mrc_engine {
   struct mrc_node held;            /* QPs whose cumulative PSN waits for the CQ */
   struct mrc_timers peer_timers;   /* port status, one per peer */
   struct mrc_peer *status_waiting; /* list of peers whose message waits for a slot */
-  struct mrc_qp *slot_first;       /* QPs whose EV probes wait for a slot, in turn */
-  struct mrc_qp *slot_last;
-  uint32_t ports_up; /* bit n - 1: port n */
+  struct mrc_node slot_waiting;    /* QPs whose EV probes wait for a slot, in turn */
+  uint32_t ports_up;               /* bit n - 1: port n */
   uint32_t ports_blocked;
   bool port_was_down;                 /* one of them, ever */
   uint64_t blocked_ns[MRC_MAX_PORTS]; /* since when, by plane index */
@@ -104,7 +106,7 @@ struct mrc_engine {
   struct mrc_timers ev_probe_timers;
   uint32_t n_ev_probes; /* slots taken */
   uint32_t n_commanded; /* of these, so many by command */
-  uint16_t next_ev_probe_id;
+  struct mrc_secret ev_probe_ids;
   uint32_t n_unsent_ev_probes; /* queued and not yet sent */
   uint32_t n_ev_probes_stuck;  /* of these, so many waited for a port's socket at the last look */
   uint16_t ev_probe_queue[MRC_MAX_EV_PROBES]; /* ring of slots to send */

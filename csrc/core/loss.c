@@ -259,6 +259,12 @@ void mrc_loss_suspend_plane(struct mrc_engine *engine, struct mrc_qp *qp, uint32
   report_plane(engine, qp, index, MRC_EVENT_PLANE, false, reason);
 }
 
+void mrc_loss_on_peer_port_down(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t index,
+                                uint64_t now_ns) {
+  mrc_loss_suspend_plane(engine, qp, index, MRC_REASON_PEER_PORT, now_ns);
+  mrc_probation_on_hearsay(&qp->planes[index].probation, qp->noise_ns, now_ns);
+}
+
 void mrc_loss_retry_plane(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t index,
                           uint64_t now_ns) {
   struct mrc_plane *plane = &qp->planes[index];

@@ -45,6 +45,10 @@ void mrc_loss_resume_plane(struct mrc_engine *engine, struct mrc_qp *qp, uint32_
                            enum mrc_event_reason reason);
 void mrc_loss_suspend_plane(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t plane,
                             enum mrc_event_reason reason, uint64_t now_ns);
+/* The peer says that its port of this plane is down. Nobody signs that: probes ask, at their
+   slowest, whether it holds. */
+void mrc_loss_on_peer_port_down(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t plane,
+                                uint64_t now_ns);
 /* What suspended the plane is over: it is probed without further waiting. */
 void mrc_loss_retry_plane(struct mrc_engine *engine, struct mrc_qp *qp, uint32_t plane,
                           uint64_t now_ns);

@@ -5,20 +5,24 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "prng.h"
 #include "qp.h"
 
 #define FIRST_ENTRIES 1024u /* before the table has to grow */
 
-int mrc_peers_init(struct mrc_peers *peers, uint32_t max_peers, uint32_t max_sources) {
+int mrc_peers_init(struct mrc_peers *peers, uint32_t max_peers, uint32_t max_sources,
+                   uint64_t seed) {
   mrc_assert(max_peers > 0 && max_sources > 0);
   /* Room for one peer more: its sources are entered before an equal peer is looked for. */
   const uint32_t max_entries = 1 + max_sources + MRC_MAX_PEER_SOURCES;
   const uint32_t room = mrc_min_u32(max_entries, FIRST_ENTRIES);
   const uint32_t heads = mrc_ceil_pow2(room);
+  struct mrc_prng prng = {.state = ~seed};
   *peers = (struct mrc_peers){.peers = calloc(max_peers + 1, sizeof *peers->peers),
                               .entries = calloc(room, sizeof *peers->entries),
                               .heads = calloc(heads, sizeof *peers->heads),
                               .head_mask = heads - 1,
+                              .salt = {mrc_prng_next(&prng), mrc_prng_next(&prng)},
                               .max_peers = max_peers + 1,
                               .free_peers = MRC_PEER_NONE,
                               .max_entries = max_entries,
@@ -37,18 +41,23 @@ void mrc_peers_free(struct mrc_peers *peers) {
 }
 
 static uint32_t *head_of(const struct mrc_peers *peers, const uint8_t address[16], uint16_t sport) {
-  uint64_t hash = sport + 0x9E3779B97F4A7C15ull;
-  for (int i = 0; i < 16; i++)
-    hash = (hash ^ address[i]) * 0x100000001B3ull;
-  return &peers->heads[(hash >> 32) & peers->head_mask];
+  uint64_t halves[2];
+  memcpy(halves, address, sizeof halves);
+  const unsigned __int128 product =
+      (unsigned __int128)(halves[0] ^ peers->salt[0]) * (halves[1] ^ peers->salt[1] ^ sport);
+  return &peers->heads[((uint64_t)(product >> 64) ^ (uint64_t)product) & peers->head_mask];
+}
+
+static bool is_source(const struct mrc_peer_source *source, const uint8_t address[16],
+                      uint16_t sport) {
+  return source->sport == sport && memcmp(source->address, address, 16) == 0;
 }
 
 uint32_t mrc_peers_find(const struct mrc_peers *peers, const uint8_t address[16], uint16_t sport,
                         uint32_t entry) {
   uint32_t i = entry == 0 ? *head_of(peers, address, sport) : peers->entries[entry].next;
   for (; i != 0; i = peers->entries[i].next) {
-    const struct mrc_peer_source *source = &peers->entries[i].source;
-    if (source->sport == sport && memcmp(source->address, address, 16) == 0) return i;
+    if (is_source(&peers->entries[i].source, address, sport)) return i;
   }
   return 0;
 }
@@ -57,12 +66,18 @@ struct mrc_peer *mrc_peers_at(const struct mrc_peers *peers, uint32_t entry) {
   return &peers->peers[peers->entries[entry].peer];
 }
 
+/* The entry of this peer that holds the source, or 0. */
+static uint32_t find_of(const struct mrc_peers *peers, const struct mrc_peer *peer,
+                        const uint8_t address[16], uint16_t sport) {
+  uint32_t entry = 0;
+  while ((entry = mrc_peers_find(peers, address, sport, entry)) != 0)
+    if (peers->entries[entry].peer == peer->index) break;
+  return entry;
+}
+
 static bool has_source(const struct mrc_peers *peers, const struct mrc_peer *peer,
                        const struct mrc_peer_source *source) {
-  uint32_t entry = 0;
-  while ((entry = mrc_peers_find(peers, source->address, source->sport, entry)) != 0)
-    if (peers->entries[entry].peer == peer->index) return true;
-  return false;
+  return find_of(peers, peer, source->address, source->sport) != 0;
 }
 
 /* ---- entries ---- */
@@ -103,34 +118,17 @@ static uint32_t new_entry(struct mrc_peers *peers) {
   return peers->n_entries++;
 }
 
-static bool knows_address(const struct mrc_peers *peers, const struct mrc_peer *peer,
-                          const uint8_t address[16], uint32_t *entry) {
-  for (uint32_t i = peer->addresses; i != 0; i = peers->entries[i].next_address) {
-    if (memcmp(peers->entries[i].source.address, address, 16) != 0) continue;
-    *entry = i;
-    return true;
-  }
-  return false;
-}
-
 static bool add_source(struct mrc_peers *peers, struct mrc_peer *peer,
                        const struct mrc_peer_source *source) {
   if (has_source(peers, peer, source)) return true;
   const uint32_t entry = new_entry(peers);
   if (entry == 0) return false;
   uint32_t *head = head_of(peers, source->address, source->sport);
-  uint32_t known;
-  const bool known_address = knows_address(peers, peer, source->address, &known);
-  peers->entries[entry] =
-      (struct mrc_peer_entry){.source = *source,
-                              .peer = peer->index,
-                              .next = *head,
-                              .next_of_peer = peer->sources,
-                              .next_address = known_address ? 0 : peer->addresses};
+  peers->entries[entry] = (struct mrc_peer_entry){
+      .source = *source, .peer = peer->index, .next = *head, .next_of_peer = peer->sources};
   *head = entry;
-  peer->sources = entry;
+  peer->sources = peer->matched = entry;
   peer->n_sources++;
-  if (!known_address) peer->addresses = peer->matched = entry;
   return true;
 }
 
@@ -181,15 +179,42 @@ static struct mrc_peer *find_equal(const struct mrc_peers *peers, struct mrc_pee
   uint32_t entry = 0;
   while ((entry = mrc_peers_find(peers, source->address, source->sport, entry)) != 0) {
     struct mrc_peer *other = mrc_peers_at(peers, entry);
-    if (other != peer && same_sources(peers, peer, other)) return other;
+    if (other != peer && other->udp_port == peer->udp_port && same_sources(peers, peer, other))
+      return other;
   }
   return peer;
 }
 
+/* The entry to whose peer the source belongs, or 0. */
+static uint32_t find_proved(const struct mrc_peers *peers, const struct mrc_peer_source *source) {
+  uint32_t entry = 0;
+  while ((entry = mrc_peers_find(peers, source->address, source->sport, entry)) != 0)
+    if (peers->entries[entry].proved) break;
+  return entry;
+}
+
+void mrc_peer_prove(struct mrc_peers *peers, const struct mrc_peer *peer) {
+  struct mrc_peer_entry *entry = &peers->entries[peer->matched];
+  if (!entry->proved) entry->proved = find_proved(peers, &entry->source) == 0;
+}
+
+/* Whether a source belongs to somebody else. The same process may come with other sources, when its
+   interfaces have changed: it receives at the same UDP port, so that answers cannot go astray. */
+static bool any_taken(const struct mrc_peers *peers, const struct mrc_peer_source *sources, int n,
+                      uint16_t udp_port) {
+  for (int i = 0; i < n; i++) {
+    const uint32_t entry = find_proved(peers, &sources[i]);
+    if (entry != 0 && mrc_peers_at(peers, entry)->udp_port != udp_port) return true;
+  }
+  return false;
+}
+
 int mrc_peer_join(struct mrc_peers *peers, struct mrc_qp *qp, const struct mrc_peer_source *sources,
-                  int n) {
+                  int n, uint16_t udp_port) {
   mrc_assert(qp->peer == NULL && n >= 1);
+  if (any_taken(peers, sources, n, udp_port)) return -EADDRINUSE;
   struct mrc_peer *peer = new_peer(peers);
+  peer->udp_port = udp_port;
   for (int i = 0; i < n; i++) {
     if (add_source(peers, peer, &sources[i])) continue;
     give_up(peers, peer);
@@ -198,10 +223,11 @@ int mrc_peer_join(struct mrc_peers *peers, struct mrc_qp *qp, const struct mrc_p
   struct mrc_peer *equal = find_equal(peers, peer);
   if (equal != peer) give_up(peers, peer);
   qp->peer = equal;
-  qp->peer_prev = NULL;
-  qp->peer_next = equal->qps;
-  if (equal->qps != NULL) equal->qps->peer_prev = qp;
-  equal->qps = qp;
+  struct mrc_qp **place = equal->qps == NULL ? &equal->qps : &equal->qps->peer_next;
+  qp->peer_prev = equal->qps;
+  qp->peer_next = *place;
+  if (*place != NULL) (*place)->peer_prev = qp;
+  *place = qp;
   return 0;
 }
 
@@ -216,11 +242,20 @@ void mrc_peer_leave(struct mrc_peers *peers, struct mrc_qp *qp) {
   if (peer->qps == NULL) give_up(peers, peer);
 }
 
-bool mrc_peer_knows(const struct mrc_peers *peers, struct mrc_peer *peer,
-                    const uint8_t address[16]) {
+bool mrc_peer_knows(const struct mrc_peers *peers, struct mrc_peer *peer, const uint8_t address[16],
+                    uint16_t sport) {
   if (peer == NULL) return false;
-  if (memcmp(peers->entries[peer->matched].source.address, address, 16) == 0) return true;
-  return knows_address(peers, peer, address, &peer->matched);
+  if (is_source(&peers->entries[peer->matched].source, address, sport)) return true;
+  const uint32_t entry = find_of(peers, peer, address, sport);
+  if (entry != 0) peer->matched = entry;
+  return entry != 0;
+}
+
+bool mrc_peer_sends_from(const struct mrc_peers *peers, const struct mrc_peer *peer,
+                         const uint8_t address[16]) {
+  for (uint32_t i = peer->sources; i != 0; i = peers->entries[i].next_of_peer)
+    if (memcmp(peers->entries[i].source.address, address, 16) == 0) return true;
+  return false;
 }
 
 struct mrc_qp *mrc_peer_live_qp(const struct mrc_peer *peer) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The hosts that QPs of ours talk to. A peer is the set of sources that its packets come from; QPs
-   with the same set share it, and with it what it knows of our ports and we of its. It sends
-   nothing. */
+/* The hosts that QPs of ours talk to. A peer is the set of sources that its packets come from and
+   the UDP port that it receives at; QPs with the same share it, and with it what it knows of our
+   ports and we of its. It sends nothing. */
 #ifndef MRC_CORE_PEER_H
 #define MRC_CORE_PEER_H
 
@@ -25,7 +25,7 @@ struct mrc_port_status {
 };
 
 struct mrc_peer {
-  struct mrc_qp *qps;            /* those that share it, newest first; 0: the peer is free */
+  struct mrc_qp *qps;            /* those that share it, the oldest first; 0: the peer is free */
   struct mrc_port_status status; /* what it knows of our ports */
   uint32_t ports_up;             /* its ports, as it last told */
   struct mrc_share_period share; /* in which planes to it are compared */
@@ -33,8 +33,8 @@ struct mrc_peer {
   uint32_t index;                         /* in the table; timer id */
   uint32_t sources;                       /* list in the table; of a free peer the next free one */
   uint32_t n_sources;
-  uint32_t addresses; /* those of the list whose addresses differ */
-  uint32_t matched;   /* the one of them that matched last */
+  uint32_t matched;  /* the one of the list that matched last */
+  uint16_t udp_port; /* its destination port in what we send */
 };
 
 /* A source of one peer. References are indices, 0 is none. */
@@ -43,7 +43,7 @@ struct mrc_peer_entry {
   uint32_t peer;
   uint32_t next; /* with the same hash */
   uint32_t next_of_peer;
-  uint32_t next_address;
+  bool proved; /* an answer to a probe came from there; of those with this source one at most */
 };
 
 struct mrc_peers {
@@ -51,6 +51,7 @@ struct mrc_peers {
   struct mrc_peer_entry *entries;
   uint32_t *heads; /* by hash of a source; two peers may claim the same one */
   uint32_t head_mask;
+  uint64_t salt[2]; /* of the hash: peers choose their sources */
   uint32_t max_peers;
   uint32_t n_peers;    /* ever used: the others were never touched */
   uint32_t free_peers; /* list of those given back; MRC_PEER_NONE ends it */
@@ -63,13 +64,17 @@ struct mrc_peers {
 #define MRC_PEER_NONE UINT32_MAX
 
 /* 0 or -ENOMEM. */
-int mrc_peers_init(struct mrc_peers *peers, uint32_t max_peers,
-                   uint32_t max_sources) MRC_MUST_CHECK;
+int mrc_peers_init(struct mrc_peers *peers, uint32_t max_peers, uint32_t max_sources,
+                   uint64_t seed) MRC_MUST_CHECK;
 void mrc_peers_free(struct mrc_peers *peers);
-/* The QP joins the peer with these sources, which is made when there is none. 0, or -ENOSPC when
-   there is no room for the sources, or no memory. */
+/* The QP joins the peer with these sources and this UDP port, which is made when there is none. 0;
+   -EADDRINUSE when one of the sources belongs to a peer of another UDP port; or -ENOSPC when there
+   is no room for the sources, or no memory. */
 int mrc_peer_join(struct mrc_peers *peers, struct mrc_qp *qp, const struct mrc_peer_source *sources,
-                  int n) MRC_MUST_CHECK;
+                  int n, uint16_t udp_port) MRC_MUST_CHECK;
+/* The peer answered a probe from the source that matched last: it belongs to this peer from now on,
+   unless another one was first. */
+void mrc_peer_prove(struct mrc_peers *peers, const struct mrc_peer *peer);
 /* The QP leaves its peer, which is given up with its last QP. */
 void mrc_peer_leave(struct mrc_peers *peers, struct mrc_qp *qp);
 
@@ -79,9 +84,12 @@ uint32_t mrc_peers_find(const struct mrc_peers *peers, const uint8_t address[16]
                         uint32_t entry);
 /* The peer of an entry. */
 struct mrc_peer *mrc_peers_at(const struct mrc_peers *peers, uint32_t entry);
-/* Whether packets from this address may be the peer's, whatever their source port. */
-bool mrc_peer_knows(const struct mrc_peers *peers, struct mrc_peer *peer,
-                    const uint8_t address[16]);
+/* Whether the peer sends from there; for every packet received. */
+bool mrc_peer_knows(const struct mrc_peers *peers, struct mrc_peer *peer, const uint8_t address[16],
+                    uint16_t sport);
+/* Whether one of the peer's sources has this address; looks at all of them. */
+bool mrc_peer_sends_from(const struct mrc_peers *peers, const struct mrc_peer *peer,
+                         const uint8_t address[16]);
 /* A QP of the peer that may send endpoint messages, or 0. */
 struct mrc_qp *mrc_peer_live_qp(const struct mrc_peer *peer);
 

@@ -74,6 +74,14 @@ static inline void mrc_probation_on_timeout(struct mrc_probation *p, uint32_t no
   mrc_probation_wait(p, noise_ns, now_ns);
 }
 
+/* Somebody else says that it fails: probes are rare from the first, until one is answered. */
+static inline void mrc_probation_on_hearsay(struct mrc_probation *p, uint32_t noise_ns,
+                                            uint64_t now_ns) {
+  p->successes = 0;
+  p->doublings = MRC_PROBATION_MAX_DOUBLINGS;
+  mrc_probation_wait(p, noise_ns, now_ns);
+}
+
 /* What made it fail is known to be over: probes may begin, without the wait that has grown. */
 static inline void mrc_probation_on_mend(struct mrc_probation *p, uint64_t now_ns) {
   p->successes = 0;

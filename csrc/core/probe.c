@@ -20,9 +20,11 @@
 
 _Static_assert(65536 % MRC_MAX_EV_PROBES == 0, "an id names its slot");
 
+/* A slot at random, so that nobody can answer a probe that he has not seen; or the next free one.
+ */
 static struct mrc_ev_probe *new_probe(struct mrc_engine *engine) {
-  for (int tries = 0; tries < MRC_MAX_EV_PROBES; tries++) {
-    const uint16_t id = engine->next_ev_probe_id++;
+  uint16_t id = (uint16_t)mrc_secret_next(&engine->ev_probe_ids);
+  for (int tries = 0; tries < MRC_MAX_EV_PROBES; tries++, id++) {
     struct mrc_ev_probe *probe = &engine->ev_probes[id % MRC_MAX_EV_PROBES];
     if (probe->purpose != MRC_EV_PROBE_FREE) continue;
     *probe = (struct mrc_ev_probe){.id = id};
@@ -75,43 +77,16 @@ static struct mrc_ev_probe *start(struct mrc_engine *engine, struct mrc_qp *qp,
   return probe;
 }
 
-/* ---- QPs that wait for a slot, in turn ---- */
-
-static void wait_for_slot(struct mrc_engine *engine, struct mrc_qp *qp) {
-  if (qp->waits_for_slot) return;
-  qp->waits_for_slot = true;
-  qp->slot_next = NULL;
-  if (engine->slot_last != NULL)
-    engine->slot_last->slot_next = qp;
-  else
-    engine->slot_first = qp;
-  engine->slot_last = qp;
-}
-
-static void leave_wait(struct mrc_engine *engine, struct mrc_qp *qp) {
-  if (!qp->waits_for_slot) return;
-  struct mrc_qp *before = NULL;
-  for (struct mrc_qp *at = engine->slot_first; at != qp; at = at->slot_next)
-    before = at;
-  if (before != NULL)
-    before->slot_next = qp->slot_next;
-  else
-    engine->slot_first = qp->slot_next;
-  if (engine->slot_last == qp) engine->slot_last = before;
-  qp->waits_for_slot = false;
-}
-
-/* A slot came free. */
+/* A slot came free: it passes to a message that waits, or else to the next QP in turn. */
 static void wake(struct mrc_engine *engine) {
-  if (mrc_port_status_on_room(engine)) return;
-  struct mrc_qp *qp = engine->slot_first;
-  if (qp == NULL) return;
-  leave_wait(engine, qp);
+  if (mrc_port_status_on_room(engine) || mrc_list_is_empty(&engine->slot_waiting)) return;
+  struct mrc_qp *qp = MRC_NODE_OWNER(engine->slot_waiting.next, struct mrc_qp, slot_waiting);
+  mrc_node_leave(&qp->slot_waiting);
   qp->ev_probe_ns = 0;
   mrc_qp_touch(engine, qp);
 }
 
-static void release(struct mrc_engine *engine, struct mrc_ev_probe *probe) {
+static void vacate(struct mrc_engine *engine, struct mrc_ev_probe *probe) {
   struct mrc_qp *qp = engine->qps[probe->qp];
   mrc_timers_set(&engine->ev_probe_timers, probe->id % MRC_MAX_EV_PROBES, MRC_NEVER);
   if (probe->purpose == MRC_EV_PROBE_PORT_STATUS)
@@ -123,6 +98,10 @@ static void release(struct mrc_engine *engine, struct mrc_ev_probe *probe) {
   }
   engine->n_ev_probes--;
   probe->purpose = MRC_EV_PROBE_FREE;
+}
+
+static void release(struct mrc_engine *engine, struct mrc_ev_probe *probe) {
+  vacate(engine, probe);
   wake(engine);
 }
 
@@ -218,7 +197,7 @@ static uint64_t probe_planes(struct mrc_engine *engine, struct mrc_qp *qp, bool 
   for (uint32_t planes = qp->evset.plane_mask; planes != 0; planes &= planes - 1) {
     const uint32_t index = (uint32_t)__builtin_ctz(planes);
     struct mrc_plane *plane = &qp->planes[index];
-    if (!plane->suspended || plane->peer_down || !(engine->ports_up >> index & 1)) continue;
+    if (!plane->suspended || !(engine->ports_up >> index & 1)) continue;
     if (now_ns >= plane->probation.next_ns && *room)
       *room = probe_for(engine, qp, mrc_evset_any(&qp->evset, index), MRC_EV_PROBE_PLANE,
                         &plane->probation, now_ns);
@@ -252,7 +231,7 @@ void mrc_ev_probe_on_deadline(struct mrc_engine *engine, struct mrc_qp *qp, uint
   const uint64_t plane_ns = probe_planes(engine, qp, &room, now_ns);
   qp->ev_probe_ns = mrc_min_u64(plane_ns, probe_evs(engine, qp, &room, now_ns));
   if (room) return;
-  wait_for_slot(engine, qp);
+  mrc_list_append(&engine->slot_waiting, &qp->slot_waiting);
   /* The turn may pass to one that needs it no more: then this one is not forgotten for long. */
   const uint64_t longest_ns = mrc_probation_slowest_ns(qp->noise_ns);
   qp->ev_probe_ns = mrc_min_u64(qp->ev_probe_ns, now_ns + longest_ns);
@@ -315,8 +294,10 @@ static void on_alive(struct mrc_engine *engine, const struct mrc_ev_probe *probe
       mrc_evset_on_skip(&qp->evset, probe->ev, probe->sent_ns, now_ns); /* alive, but congested */
   }
   if (probe->purpose == MRC_EV_PROBE_PLANE && plane->suspended &&
-      mrc_probation_on_success(&plane->probation, qp->noise_ns, now_ns))
+      mrc_probation_on_success(&plane->probation, qp->noise_ns, now_ns)) {
+    mrc_endpoint_on_port_proved(engine, qp->peer, index, now_ns);
     mrc_loss_resume_plane(engine, qp, index, MRC_REASON_PROBES);
+  }
   qp->ev_probe_ns = 0;
 }
 
@@ -355,34 +336,39 @@ void mrc_ev_probe_expire(struct mrc_engine *engine, uint64_t now_ns) {
   }
 }
 
-static void drop_freed_from_queue(struct mrc_engine *engine) {
+/* Slots were vacated: none is given away before the queue has forgotten them all. */
+static void give_away(struct mrc_engine *engine, uint32_t n_slots) {
   const uint32_t n = engine->n_unsent_ev_probes, head = engine->ev_probe_head;
   engine->n_unsent_ev_probes = 0;
   for (uint32_t i = 0; i < n; i++) {
     const uint16_t slot = engine->ev_probe_queue[(head + i) % MRC_MAX_EV_PROBES];
     if (engine->ev_probes[slot].purpose != MRC_EV_PROBE_FREE) enqueue(engine, slot);
   }
+  for (; n_slots > 0; n_slots--)
+    wake(engine);
 }
 
 void mrc_ev_probe_drop_qp(struct mrc_engine *engine, struct mrc_qp *qp) {
-  leave_wait(engine, qp);
-  if (qp->n_ev_probes + qp->n_commanded == 0) return;
+  mrc_node_leave(&qp->slot_waiting);
+  const uint32_t n = qp->n_ev_probes + qp->n_commanded;
+  if (n == 0) return;
   for (uint32_t slot = 0; slot < MRC_MAX_EV_PROBES; slot++) {
     struct mrc_ev_probe *probe = &engine->ev_probes[slot];
     const bool of_qp = is_own(probe->purpose) || probe->purpose == MRC_EV_PROBE_COMMAND;
-    if (of_qp && probe->qp == qp->index) release(engine, probe);
+    if (of_qp && probe->qp == qp->index) vacate(engine, probe);
   }
-  drop_freed_from_queue(engine);
+  give_away(engine, n);
 }
 
 void mrc_ev_probe_drop_messages(struct mrc_engine *engine, const struct mrc_peer *peer) {
-  if (peer->status.messages == 0) return;
+  const uint32_t n = peer->status.messages;
+  if (n == 0) return;
   for (uint32_t slot = 0; slot < MRC_MAX_EV_PROBES; slot++) {
     struct mrc_ev_probe *probe = &engine->ev_probes[slot];
     if (probe->purpose == MRC_EV_PROBE_PORT_STATUS && probe->peer == peer->index)
-      release(engine, probe);
+      vacate(engine, probe);
   }
-  drop_freed_from_queue(engine);
+  give_away(engine, n);
 }
 
 /* ---- out and in ---- */
@@ -399,12 +385,13 @@ static bool send_probe(struct mrc_engine *engine, struct mrc_ev_probe *probe, ui
   if (burst == NULL) return false;
   const bool port_status = probe->purpose == MRC_EV_PROBE_PORT_STATUS;
   probe->ports_up = engine->ports_up;
+  probe->tx_timestamp = mrc_timestamp(now_ns);
   struct mrc_wire wire = {.opcode = MRC_OP_ENDPOINT_REQUEST,
                           .dest_qpn = MRC_ENDPOINT_QPN,
                           .psn = probe->id,
                           .endpoint = {.op = op_of(probe),
                                        .port_status_mask = port_status ? probe->ports_up : 0,
-                                       .tx_timestamp = mrc_timestamp(now_ns),
+                                       .tx_timestamp = probe->tx_timestamp,
                                        .tsr = true}};
   mrc_burst_add_padded(engine, burst, &wire, probe->id % MRC_MAX_EV_PROBES, probe->bytes);
   mrc_trace(engine, port_status ? MRC_TRACE_PORT_STATUS_OUT : MRC_TRACE_EV_PROBE_OUT, qp->qpn,
@@ -478,18 +465,30 @@ void mrc_ev_probe_on_commit(struct mrc_engine *engine, uint32_t slot, int taken,
   }
 }
 
+/* Whether the answer comes from where the probe went. Under SRv6 EVs have destinations of their
+   own, from which the peer does not send: then any of its sources will do. */
+static bool is_from_destination(const struct mrc_engine *engine, const struct mrc_ev_probe *probe,
+                                const struct mrc_peer *peer, const struct mrc_meta *meta) {
+  uint8_t src[16], dst[16];
+  if (probe->purpose == MRC_EV_PROBE_PORT_STATUS) return true; /* its QP may be gone */
+  mrc_evset_addresses(&engine->qps[probe->qp]->evset, probe->ev, src, dst);
+  return memcmp(dst, meta->src, 16) == 0 || !mrc_peer_sends_from(&engine->peers, peer, dst);
+}
+
 int mrc_endpoint_on_response(struct mrc_engine *engine, const struct mrc_wire *packet,
                              const struct mrc_meta *meta, uint64_t now_ns) {
   const uint16_t id = (uint16_t)packet->psn;
   struct mrc_ev_probe *probe = &engine->ev_probes[id % MRC_MAX_EV_PROBES];
   if (probe->purpose == MRC_EV_PROBE_FREE || probe->id != id || !probe->sent ||
-      packet->endpoint.op != op_of(probe))
+      packet->endpoint.op != op_of(probe) || packet->endpoint.tx_timestamp != probe->tx_timestamp)
     return mrc_drop(engine, MRC_DROP_UNKNOWN_ID, MRC_ENDPOINT_QPN, 0);
   struct mrc_peer *peer = probe->purpose == MRC_EV_PROBE_PORT_STATUS
                               ? &engine->peers.peers[probe->peer]
                               : engine->qps[probe->qp]->peer;
-  if (!mrc_peer_knows(&engine->peers, peer, meta->src))
+  if (!mrc_peer_knows(&engine->peers, peer, meta->src, meta->sport) ||
+      !is_from_destination(engine, probe, peer, meta))
     return mrc_drop(engine, MRC_DROP_SOURCE, MRC_ENDPOINT_QPN, 0);
+  mrc_peer_prove(&engine->peers, peer);
   succeed(engine, probe, packet->endpoint.m == MRC_M_SKIP_ONCE, now_ns);
   return MRC_DROP_NONE;
 }

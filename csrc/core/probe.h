@@ -29,6 +29,9 @@ int mrc_endpoint_on_request(struct mrc_engine *engine, const struct mrc_wire *pa
                             const struct mrc_meta *meta, uint64_t now_ns);
 int mrc_endpoint_on_response(struct mrc_engine *engine, const struct mrc_wire *packet,
                              const struct mrc_meta *meta, uint64_t now_ns);
+/* Probes on a plane were answered: whatever the peer is said to have told, its port is up. */
+void mrc_endpoint_on_port_proved(struct mrc_engine *engine, struct mrc_peer *peer, uint32_t plane,
+                                 uint64_t now_ns);
 /* Adds answers that wait, to half of the transmit; false when that is full. */
 bool mrc_endpoint_transmit_answers(struct mrc_engine *engine);
 /* The kernel refused the answer that came from this place of the ring: it waits again. */
@@ -38,7 +41,8 @@ bool mrc_ev_probe_transmit(struct mrc_engine *engine, uint64_t now_ns);
 /* The fate of a probe's packet: taken 1, refused 0, or a negative errno. */
 void mrc_ev_probe_on_commit(struct mrc_engine *engine, uint32_t slot, int taken, uint64_t now_ns);
 
-/* The QP joins its peer, and takes over what is known of the peer's ports. 0 or -ENOSPC. */
+/* The QP joins its peer, and takes over what is known of the peer's ports. 0, -EADDRINUSE or
+   -ENOSPC. */
 int mrc_endpoint_add_qp(struct mrc_engine *engine, struct mrc_qp *qp,
                         const struct mrc_peer_source *sources, int n) MRC_MUST_CHECK;
 /* The QP leaves its peer. */

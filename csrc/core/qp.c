@@ -134,8 +134,8 @@ int mrc_qp_set_peer(struct mrc_engine *engine, uint32_t qpn, const struct mrc_pe
                     int n) {
   struct mrc_qp *qp = mrc_engine_qp(engine, qpn);
   if (qp == NULL) return -ENOENT;
-  if (qp->state != MRC_QP_INIT || n < 1 || n > MRC_MAX_PEER_SOURCES || qp->peer != NULL)
-    return -EINVAL;
+  if (qp->state != MRC_QP_INIT || n < 1 || n > MRC_MAX_PEER_SOURCES) return -EINVAL;
+  if (qp->peer != NULL || qp->evset.n == 0) return -EINVAL;
   return mrc_endpoint_add_qp(engine, qp, sources, n);
 }
 
@@ -157,6 +157,7 @@ static int to_rtr(struct mrc_qp *qp, const struct mrc_qp_attr *attr) {
   qp->attr.integrity = attr->integrity;
   qp->attr.dynamic_mpr = attr->dynamic_mpr;
   mrc_rxwin_start(&qp->resp.win, attr->rq_psn);
+  qp->resp.message_psn = attr->rq_psn;
   return 0;
 }
 
@@ -197,7 +198,7 @@ static int to_rts(struct mrc_engine *engine, struct mrc_qp *qp, const struct mrc
     if (!(engine->ports_up >> plane & 1))
       mrc_loss_suspend_plane(engine, qp, plane, MRC_REASON_OWN_PORT, now_ns);
     else if (qp->planes[plane].peer_down)
-      mrc_loss_suspend_plane(engine, qp, plane, MRC_REASON_PEER_PORT, now_ns);
+      mrc_loss_on_peer_port_down(engine, qp, plane, now_ns);
   }
   return 0;
 }

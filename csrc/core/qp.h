@@ -121,7 +121,7 @@ struct mrc_nack_out {
 /* An immediate that waits until everything before it has arrived. */
 struct mrc_wimm {
   uint32_t imm;
-  uint32_t bytes;
+  uint32_t bytes; /* payload of its own packet, the last of the message */
   uint32_t psn : 24;
   uint32_t present : 1;
 };
@@ -134,9 +134,12 @@ struct mrc_responder {
   uint32_t mpr;           /* PSNs granted to the peer now; all of the window are taken */
   struct mrc_wimm *wimms; /* ring of max_wimm; index rqmsn modulo its power-of-two size */
   uint32_t wimm_mask;
-  uint32_t next_rqmsn;                                /* next immediate to deliver; free-running */
-  uint32_t wimm_unpolled;                             /* delivered and not yet polled */
-  uint32_t done_msn;                                  /* messages completed in order, modulo 2^24 */
+  uint32_t next_rqmsn;    /* next immediate to deliver; free-running */
+  uint32_t wimm_unpolled; /* delivered and not yet polled */
+  uint32_t done_msn;      /* messages completed in order, modulo 2^24 */
+  uint32_t message_psn;   /* of the first packet of the message that next_psn belongs to */
+  uint32_t
+      part_bytes; /* payload of every packet that is not the last of its message; 0: none yet */
   struct mrc_sack_trigger triggers[MRC_MAX_TRIGGERS]; /* whose news waits longest first */
   struct mrc_nack_out nacks[MRC_MAX_NACKS];
   uint8_t n_triggers;
@@ -170,13 +173,12 @@ struct mrc_qp {
   struct mrc_qp *peer_prev;
   struct mrc_requester req;
   struct mrc_responder resp;
-  uint64_t ev_probe_ns;     /* next time an EV or plane on probation wants a probe */
-  uint32_t noise_ns;        /* of the hosts, as the engine's configuration has it */
-  uint16_t next_ev_probe;   /* EV whose turn it is to be probed, when slots are short */
-  uint32_t n_ev_probes;     /* slots taken by probes of its own */
-  uint32_t n_commanded;     /* and by commanded ones */
-  struct mrc_qp *slot_next; /* among those that wait for a slot */
-  bool waits_for_slot;
+  uint64_t ev_probe_ns;         /* next time an EV or plane on probation wants a probe */
+  uint32_t noise_ns;            /* of the hosts, as the engine's configuration has it */
+  uint16_t next_ev_probe;       /* EV whose turn it is to be probed, when slots are short */
+  uint32_t n_ev_probes;         /* slots taken by probes of its own */
+  uint32_t n_commanded;         /* and by commanded ones */
+  struct mrc_node slot_waiting; /* in the engine's list of those whose probes wait for a slot */
   struct mrc_reverse reverse;
   struct mrc_plane planes[]; /* of each port of the engine; index: port - 1 */
 };

@@ -61,6 +61,7 @@ int mrc_requester_post(struct mrc_engine *engine, struct mrc_qp *qp, const struc
                        uint64_t now_ns) {
   struct mrc_requester *req = &qp->req;
   if (wr->opcode > MRC_WR_WRITE_IMM) return -EINVAL;
+  if (wr->opcode == MRC_WR_WRITE && wr->bytes == 0) return -EINVAL; /* the peer drops it */
   if (qp->state != MRC_QP_RTS) return -EPERM;
   if (req->sq_used == qp->attr.sq_depth) return -ENOBUFS;
   struct mrc_mr *mr = NULL;
@@ -415,11 +416,20 @@ static void take_whole_messages(struct mrc_engine *engine, struct mrc_qp *qp, ui
   if (mrc_psn_before(req->peer_next_psn, next)) req->peer_next_psn = next;
 }
 
+/* Whether a responder can have failed where its NAK says: what it had received by then ends within
+   what is in flight, or just before. */
+static bool may_have_failed_at(const struct mrc_txwin *win, uint32_t cum_psn) {
+  return mrc_psn_sub(mrc_psn_add(cum_psn, 1), win->una_psn) <= mrc_txwin_outstanding(win);
+}
+
 int mrc_requester_on_ack(struct mrc_engine *engine, struct mrc_qp *qp,
                          const struct mrc_wire *packet, uint64_t now_ns) {
   struct mrc_requester *req = &qp->req;
   const uint32_t done = (packet->aeth.msn - req->acked_msn) & 0xFFFFFF;
   if (done >= 1u << 23 || is_stale(&req->win, packet->psn))
+    return mrc_drop(engine, MRC_DROP_STALE, qp->qpn, 0);
+  const bool nak = packet->aeth.syndrome != MRC_SYNDROME_ACK;
+  if (nak && !may_have_failed_at(&req->win, packet->psn))
     return mrc_drop(engine, MRC_DROP_STALE, qp->qpn, 0);
   if (done > req->sq_send - req->sq_head) return mrc_drop(engine, MRC_DROP_ACK_UNSENT, qp->qpn, 0);
   if (done > 0) {
@@ -439,7 +449,7 @@ int mrc_requester_on_ack(struct mrc_engine *engine, struct mrc_qp *qp,
     complete(engine, qp, MRC_WC_SUCCESS);
   req->acked_msn = packet->aeth.msn & 0xFFFFFF;
   if (done > 0) on_progress(qp, now_ns);
-  if (packet->aeth.syndrome != MRC_SYNDROME_ACK) {
+  if (nak) {
     const uint8_t status = status_of(packet->aeth.syndrome);
     mrc_qp_fail(engine, qp, status, status);
   }

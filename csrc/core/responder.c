@@ -95,6 +95,13 @@ static int refuse(struct mrc_engine *engine, struct mrc_qp *qp, uint8_t syndrome
   return mrc_drop(engine, reason, qp->qpn, packet->payload_bytes);
 }
 
+/* What arrived of the message that ends with this immediate: all packets before it are of one size.
+   The length in its headers is only what the peer says. */
+static uint32_t message_bytes(const struct mrc_responder *resp, const struct mrc_wimm *wimm) {
+  const uint64_t before = mrc_psn_sub(wimm->psn, resp->message_psn);
+  return (uint32_t)mrc_min_u64(before * resp->part_bytes + wimm->bytes, UINT32_MAX);
+}
+
 /* Hands an immediate to the CQ; false when it has no room for it now. */
 static bool deliver(struct mrc_engine *engine, struct mrc_qp *qp, struct mrc_wimm *wimm) {
   struct mrc_responder *resp = &qp->resp;
@@ -103,11 +110,11 @@ static bool deliver(struct mrc_engine *engine, struct mrc_qp *qp, struct mrc_wim
   const struct mrc_wc wc = {.wr_id = resp->next_rqmsn,
                             .qpn = qp->qpn,
                             .imm = wimm->imm,
-                            .bytes = wimm->bytes,
+                            .bytes = message_bytes(resp, wimm),
                             .status = MRC_WC_SUCCESS,
                             .opcode = MRC_WC_RECV_IMM};
   mrc_cq_push(&engine->cq, &wc);
-  mrc_trace(engine, MRC_TRACE_IMMEDIATE, qp->qpn, wimm->imm, wimm->bytes);
+  mrc_trace(engine, MRC_TRACE_IMMEDIATE, qp->qpn, wimm->imm, wc.bytes);
   *wimm = (struct mrc_wimm){0};
   resp->next_rqmsn++;
   resp->wimm_unpolled++;
@@ -126,6 +133,7 @@ static void advance(struct mrc_engine *engine, struct mrc_qp *qp) {
         held = true;
         break;
       }
+      resp->message_psn = mrc_psn_add(resp->win.next_psn, 1);
       resp->done_msn = (resp->done_msn + 1) & 0xFFFFFF;
       resp->ack_wanted = true;
     }
@@ -155,7 +163,7 @@ static bool stash(struct mrc_qp *qp, const struct mrc_wire *packet) {
   struct mrc_wimm *wimm = &resp->wimms[(resp->next_rqmsn + ahead) & resp->wimm_mask];
   if (wimm->present) return false;
   *wimm = (struct mrc_wimm){.imm = packet->imm,
-                            .bytes = packet->dma_bytes,
+                            .bytes = packet->payload_bytes,
                             .psn = packet->psn & MRC_PSN_MASK,
                             .present = 1};
   return true;
@@ -203,6 +211,12 @@ static void want_sack(struct mrc_engine *engine, struct mrc_qp *qp, const struct
     mrc_qp_touch(engine, qp);
 }
 
+/* Whether a packet that is not the last of its message has the size of all such. */
+static bool is_part(struct mrc_responder *resp, const struct mrc_wire *packet) {
+  if (resp->part_bytes == 0) resp->part_bytes = packet->payload_bytes;
+  return packet->payload_bytes == resp->part_bytes;
+}
+
 int mrc_responder_on_data(struct mrc_engine *engine, struct mrc_qp *qp,
                           const struct mrc_wire *packet, const struct mrc_meta *meta,
                           uint64_t now_ns) {
@@ -210,11 +224,16 @@ int mrc_responder_on_data(struct mrc_engine *engine, struct mrc_qp *qp,
   const enum mrc_rx_verdict verdict = mrc_rxwin_judge(&resp->win, packet->psn);
   if (verdict == MRC_RX_DUPLICATE) return on_duplicate(engine, qp, packet, meta);
   if (verdict == MRC_RX_BEYOND) return on_beyond(engine, qp, packet, meta, now_ns);
+  /* Nobody posts a WRITE of no bytes. It needs no rkey, and would take the PSN of a true packet. */
+  if (packet->payload_bytes == 0 && !mrc_opcode_has_imm(packet->opcode))
+    return mrc_drop(engine, MRC_DROP_LENGTH, qp->qpn, 0);
   if (packet->payload_bytes > 0 &&
       mrc_mr_find(&engine->mrs, packet->rkey, packet->va, packet->payload_bytes,
                   MRC_ACCESS_REMOTE_WRITE) == NULL)
     return refuse(engine, qp, MRC_SYNDROME_NAK_REM_ACCESS, MRC_WC_REM_ACCESS_ERR, MRC_DROP_ACCESS,
                   packet, meta);
+  if (!mrc_opcode_is_last(packet->opcode) && !is_part(resp, packet))
+    return mrc_drop(engine, MRC_DROP_LENGTH, qp->qpn, packet->payload_bytes);
   if (mrc_opcode_has_imm(packet->opcode) && !stash(qp, packet))
     return refuse(engine, qp, MRC_SYNDROME_NAK_INV_REQ, MRC_WC_REM_INV_REQ_ERR, MRC_DROP_WIMM_LIMIT,
                   packet, meta);

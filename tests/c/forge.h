@@ -44,6 +44,8 @@ __attribute__((unused)) static int send_forge(struct mrc_pair *p, const struct f
   if (mrc_opcode_is_data(forge->wire.opcode)) {
     memcpy(bytes + n, forge->wire.payload, forge->wire.payload_bytes);
     n += forge->wire.payload_bytes;
+    memset(bytes + n, 0, forge->wire.pad);
+    n += forge->wire.pad;
   }
   const struct mrc_icrc_flow flow = {.src = forge->meta.src,
                                      .dst = forge->meta.dst,

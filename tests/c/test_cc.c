@@ -111,6 +111,36 @@ static void test_on_ack__a_long_way_keeps_what_it_holds(void) {
   }
 }
 
+/* A queue above the target (3 ms, or a sixteenth of a long way) costs what it holds beyond that,
+   and half of the window at most. */
+static void test_on_ack__a_decrease_is_half_at_most(void) {
+  enum { BEFORE = 8 << 20 };
+  static const struct {
+    uint64_t base_ns, delay_ns;
+    uint64_t parts_left, of; /* of the window */
+  } rows[] = {
+      {1 * MS, 3 * MS, 1, 1},         {1 * MS, 4 * MS, 4, 5},     {1 * MS, 6 * MS, 4, 7},
+      {1 * MS, 8 * MS, 1, 2},         {1 * MS, 50 * MS, 1, 2},    {160 * MS, 90 * MS, 170, 250},
+      {160 * MS, 170 * MS, 170, 330}, {160 * MS, 300 * MS, 1, 2},
+  };
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    CHECK_ROW(i);
+    struct mrc_cc cc;
+    init(&cc, MRC_CC_DELAY, MAX_BYTES);
+    cc.delay.slow_start = false;
+    cc.cwnd_bytes = BEFORE;
+    mrc_cc_on_ack(&cc,
+                  &(struct mrc_cc_ack){.bytes = MTU,
+                                       .rtt_ns = rows[i].base_ns + rows[i].delay_ns,
+                                       .base_rtt_ns = rows[i].base_ns,
+                                       .smooth_rtt_ns = rows[i].base_ns + rows[i].delay_ns},
+                  10 * MS);
+    const int64_t expected = (int64_t)(BEFORE * rows[i].parts_left / rows[i].of);
+    const int64_t off = (int64_t)cc.cwnd_bytes - expected;
+    CHECK(off >= -1 && off <= 1);
+  }
+}
+
 /* One round trip of n samples of these delays, in turn, while the window is the limit. */
 static void sampled_round(struct mrc_cc *cc, uint64_t base_ns, const uint64_t *delays_ns, int n,
                           uint64_t *now_ns) {
@@ -264,6 +294,7 @@ CHECK_MAIN(RUN(test_init__bounds), RUN(test_on_ack__slow_start_doubles_while_the
            RUN(test_on_ack__does_not_grow_what_is_not_used),
            RUN(test_on_ack__settles_near_the_target),
            RUN(test_on_ack__a_long_way_keeps_what_it_holds),
+           RUN(test_on_ack__a_decrease_is_half_at_most),
            RUN(test_slow_start__jitter_does_not_end_it), RUN(test_drain__finds_a_longer_way),
            RUN(test_on_loss__late_halves_the_window), RUN(test_on_loss__overflow_pays_once_a_round),
            RUN(test_on_loss__a_failed_path_costs_no_window),

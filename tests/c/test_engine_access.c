@@ -70,7 +70,7 @@ static void test_remote__the_responders_own_writes_are_flushed(void) {
   int end = open_qp(p, .memory_bytes = 1u << 20, .timeout = 14);
   int peer = p->ends[end]->peer;
   CHECK_EQ(mrc_pair_write(p, peer, 1u << 20), 0);
-  CHECK_EQ(mrc_pair_write(p, peer, 0), 0);
+  CHECK_EQ(mrc_pair_write_imm(p, peer, 0), 0);
   p->ends[end]->rkey++;
   CHECK_EQ(mrc_pair_write(p, end, 64), 0);
   CHECK(mrc_pair_finish(p, 100 * MS));

@@ -16,6 +16,11 @@ static void test_receive__drops_the_stranger(void) {
   mrc_address_make(forge.meta.src, 6, 2, 1, 0); /* another host, with the right QPN and rkey */
   CHECK_EQ(send_forge(p, &forge), MRC_DROP_SOURCE);
   forge = make_forge(p, end, forged);
+  forge.meta.sport++; /* another process of the peer's host */
+  CHECK_EQ(send_forge(p, &forge), MRC_DROP_SOURCE);
+  forge.meta.sport = mrc_address_sport(2, 0); /* the peer's own, but with another address */
+  CHECK_EQ(send_forge(p, &forge), MRC_DROP_SOURCE);
+  forge = make_forge(p, end, forged);
   forge.wire.psn = 0x800;
   CHECK_EQ(send_forge(p, &forge), MRC_DROP_PSN_WINDOW);
   forge.wire.psn = MRC_PSN_MASK; /* just behind the window */
@@ -84,6 +89,50 @@ static void test_receive__too_many_immediates(void) {
     CHECK_EQ(send_forge(p, &forge), i < 4 ? 0 : MRC_DROP_WIMM_LIMIT);
   }
   CHECK_EQ(mrc_pair_info(p, p->ends[end]->peer).state, MRC_QP_ERROR);
+  mrc_pair_destroy(p);
+}
+
+/* An immediate says how many bytes of its message arrived, whatever the peer claims: packets that
+   are not the last of theirs are all of one size. */
+static void test_receive__an_immediate_tells_what_arrived(void) {
+  static const struct {
+    uint8_t opcode;
+    uint32_t bytes, claimed;
+    int drop;
+  } rows[] = {
+      {MRC_OP_WRITE_FIRST, 4, 1u << 30, MRC_DROP_NONE},
+      {MRC_OP_WRITE_MIDDLE, 3, 1u << 30, MRC_DROP_LENGTH},
+      {MRC_OP_WRITE_MIDDLE, 4, 1u << 30, MRC_DROP_NONE},
+      {MRC_OP_WRITE_LAST_IMM, 2, 1u << 30, MRC_DROP_NONE}, /* 10 bytes */
+      {MRC_OP_WRITE_ONLY_IMM, 3, 3, MRC_DROP_NONE},
+      {MRC_OP_WRITE_MIDDLE, 4, 5, MRC_DROP_NONE},
+      {MRC_OP_WRITE_LAST, 1, 5, MRC_DROP_NONE},
+      {MRC_OP_WRITE_FIRST, 4, 5, MRC_DROP_NONE},
+      {MRC_OP_WRITE_LAST_IMM, 4, 5, MRC_DROP_NONE}, /* 8 bytes */
+      {MRC_OP_WRITE_ONLY_IMM, 0, 0, MRC_DROP_NONE},
+  };
+  static const uint32_t arrived[] = {10, 3, 8, 0};
+  struct mrc_pair *p = open_pair();
+  const int end = open_qp(p, .memory_bytes = 64);
+  struct forge forge = make_forge(p, end, forged);
+  p->hosts[1].stops_polling = true;
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    CHECK_ROW(i);
+    forge.wire.opcode = rows[i].opcode;
+    forge.wire.payload_bytes = rows[i].bytes;
+    forge.wire.pad = -rows[i].bytes & 3;
+    forge.wire.dma_bytes = rows[i].claimed;
+    CHECK_EQ(send_forge(p, &forge), rows[i].drop);
+    if (rows[i].drop != MRC_DROP_NONE) continue;
+    forge.wire.psn++;
+    if (mrc_opcode_has_imm(rows[i].opcode)) forge.wire.rqmsn++;
+  }
+  struct mrc_wc wcs[8];
+  CHECK_EQ(mrc_cq_poll(p->hosts[1].engine, wcs, 8), 4);
+  for (size_t i = 0; i < 4; i++) {
+    CHECK_ROW(i);
+    CHECK_EQ(wcs[i].bytes, arrived[i]);
+  }
   mrc_pair_destroy(p);
 }
 
@@ -166,7 +215,7 @@ static void test_receive__refusals_of_the_peer(void) {
     struct forge forge = make_forge(p, end, forged);
     mrc_pair_silence(p, 1, true);
     for (int k = 0; k < 2; k++)
-      CHECK_EQ(mrc_pair_write(p, peer, 0), 0);
+      CHECK_EQ(mrc_pair_write_imm(p, peer, 0), 0);
     run_for(p, PATH_DELAY);
     forge.wire = (struct mrc_wire){
         .opcode = MRC_OP_ACK, .dest_qpn = p->ends[peer]->qpn, .aeth.syndrome = rows[i].syndrome};
@@ -185,6 +234,54 @@ static void test_receive__refusals_of_the_peer(void) {
     CHECK_EQ(audit_of(p, peer)->statuses[MRC_WC_WR_FLUSH_ERR], 1);
     mrc_pair_destroy(p);
   }
+}
+
+/* A NAK ends a QP only if it names what the peer may have received last: from the packet before the
+   oldest in flight to the newest. */
+static void test_receive__a_nak_names_the_window(void) {
+  static const struct {
+    uint32_t packets; /* in flight */
+    int32_t psn;      /* of the NAK, from the oldest in flight */
+    int drop;
+  } rows[] = {
+      {0, -1, MRC_DROP_NONE},  {0, -2, MRC_DROP_STALE},     {0, 0, MRC_DROP_STALE},
+      {4, -1, MRC_DROP_NONE},  {4, 3, MRC_DROP_NONE},       {4, 4, MRC_DROP_STALE},
+      {4, -2, MRC_DROP_STALE}, {4, -65536, MRC_DROP_STALE},
+  };
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    CHECK_ROW(i);
+    struct mrc_pair *p = open_pair();
+    const int end = open_qp(p, .memory_bytes = 4 * MTU), peer = p->ends[end]->peer;
+    struct forge forge = make_forge(p, end, forged);
+    mrc_pair_silence(p, 1, true);
+    if (rows[i].packets > 0) CHECK_EQ(mrc_pair_write(p, peer, rows[i].packets * MTU), 0);
+    run_for(p, PATH_DELAY);
+    forge.wire = (struct mrc_wire){
+        .opcode = MRC_OP_ACK,
+        .dest_qpn = p->ends[peer]->qpn,
+        .psn = (p->ends[peer]->attr.sq_psn + (uint32_t)rows[i].psn) & MRC_PSN_MASK,
+        .aeth.syndrome = MRC_SYNDROME_NAK_REM_OP};
+    CHECK_EQ(send_forge(p, &forge), rows[i].drop);
+    CHECK_EQ(mrc_pair_info(p, peer).state,
+             rows[i].drop == MRC_DROP_NONE ? MRC_QP_ERROR : MRC_QP_RTS);
+    mrc_pair_destroy(p);
+  }
+}
+
+/* A WRITE of no bytes needs no rkey: it does not take the PSN of the true packet. */
+static void test_receive__a_write_of_nothing_takes_no_psn(void) {
+  struct mrc_pair *p = open_pair(.planes = 2);
+  const int end = open_qp(p, .memory_bytes = 4 * MTU);
+  struct forge forge = make_forge(p, end, forged);
+  forge.wire.va = forge.wire.rkey = forge.wire.payload_bytes = forge.wire.dma_bytes = 0;
+  for (forge.wire.psn = 0; forge.wire.psn < 4; forge.wire.psn++)
+    CHECK_EQ(send_forge(p, &forge), MRC_DROP_LENGTH);
+  for (int i = 0; i < 4; i++)
+    CHECK_EQ(mrc_pair_write(p, end, MTU), 0);
+  CHECK(mrc_pair_finish(p, 50 * MS));
+  CHECK_EQ(succeeded(p, end), 4);
+  CHECK_MEM_EQ(audit_of(p, end)->target, audit_of(p, end)->source, 4 * MTU);
+  mrc_pair_destroy(p);
 }
 
 static struct forge make_request(struct mrc_pair *p, int end, uint8_t op, uint32_t mask) {
@@ -211,6 +308,24 @@ static void test_request__answers_peers_and_only_so_many(void) {
   CHECK_EQ(send_forge(p, &forge), MRC_DROP_SOURCE);
   mrc_address_make(forge.meta.src, 6, 5, 1, 0);
   CHECK_EQ(send_forge(p, &forge), MRC_DROP_SOURCE);
+  mrc_pair_destroy(p);
+}
+
+/* Whose packet it is, is found out before its ICRC is computed. */
+static void test_request__no_icrc_for_strangers(void) {
+  static const uint8_t opcodes[] = {MRC_OP_ENDPOINT_REQUEST, MRC_OP_ENDPOINT_RESPONSE};
+  struct mrc_pair *p = open_pair();
+  struct forge forge = make_request(p, open_qp(p), MRC_ENDPOINT_EV_PROBE, 0);
+  for (size_t i = 0; i < sizeof opcodes; i++) {
+    CHECK_ROW(i);
+    uint8_t bytes[MRC_MAX_HEADER + MRC_ICRC_BYTES] = {0};
+    forge.wire.opcode = opcodes[i];
+    const size_t n = mrc_wire_encode(&forge.wire, bytes) + MRC_ICRC_BYTES;
+    struct mrc_meta meta = forge.meta;
+    CHECK_EQ(mrc_pair_forge(p, 1, bytes, n, &meta), MRC_DROP_ICRC);
+    meta.sport++;
+    CHECK_EQ(mrc_pair_forge(p, 1, bytes, n, &meta), MRC_DROP_SOURCE);
+  }
   mrc_pair_destroy(p);
 }
 
@@ -250,9 +365,70 @@ static void test_request__port_status(void) {
   mrc_pair_destroy(p);
 }
 
+/* A mask that calls the port down that it came by, alone or with all others, is no status. */
+static void test_request__port_status_that_cannot_be(void) {
+  static const struct {
+    uint8_t port;
+    uint32_t mask;
+    int drop;
+  } rows[] = {
+      {1, 0, MRC_DROP_PORT_STATUS},   {2, 0, MRC_DROP_PORT_STATUS},
+      {1, 2, MRC_DROP_PORT_STATUS},   {2, 1, MRC_DROP_PORT_STATUS},
+      {1, ~1u, MRC_DROP_PORT_STATUS}, {1, 1u << 31, MRC_DROP_PORT_STATUS},
+      {2, 2, MRC_DROP_NONE},          {1, 1, MRC_DROP_NONE},
+      {1, UINT32_MAX, MRC_DROP_NONE},
+  };
+  struct mrc_pair *p = open_pair(.planes = 2);
+  const int first = open_qp(p);
+  const struct mrc_peer *peer =
+      mrc_engine_qp(p->hosts[1].engine, p->ends[p->ends[first]->peer]->qpn)->peer;
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    CHECK_ROW(i);
+    struct forge forge = make_request(p, first, MRC_ENDPOINT_PORT_STATUS, rows[i].mask);
+    const uint32_t before = peer->ports_up;
+    forge.meta.port = rows[i].port;
+    CHECK_EQ(send_forge(p, &forge), rows[i].drop);
+    CHECK_EQ(peer->ports_up, rows[i].drop == MRC_DROP_NONE ? rows[i].mask : before);
+    CHECK_EQ(p->hosts[1].engine->n_answers, rows[i].drop == MRC_DROP_NONE);
+    run_for(p, 10 * US); /* the answer */
+  }
+  mrc_pair_destroy(p);
+}
+
+/* One packet says that all other ports are down, and the ports answer: transfers go on, every QP
+   has its planes back within 0.2 s, and a true status is news again. */
+static void test_request__a_false_port_status_heals(void) {
+  enum { QPS = 2, PLANES = 4 };
+  struct mrc_pair *p = open_pair(.planes = PLANES, .paths = 2);
+  int ends[QPS];
+  for (int i = 0; i < QPS; i++)
+    ends[i] = open_qp(p, .memory_bytes = 1u << 20);
+  struct forge forge = make_request(p, ends[0], MRC_ENDPOINT_PORT_STATUS, 1);
+  for (int lie = 0; lie < 3; lie++) {
+    CHECK_ROW(lie);
+    CHECK_EQ(send_forge(p, &forge), 0);
+    for (int i = 0; i < QPS; i++)
+      CHECK_EQ(mrc_pair_write(p, p->ends[ends[i]]->peer, 100 * MTU), 0);
+    CHECK(mrc_pair_finish(p, 50 * MS));
+    CHECK_EQ(n_reasons(p, 1, MRC_EVENT_PORT, 0, MRC_REASON_PEER_PORT),
+             (lie + 1) * QPS * (PLANES - 1));
+    run_for(p, 200 * MS);
+    CHECK_EQ(n_reasons(p, 1, MRC_EVENT_PORT, 1, MRC_REASON_PEER_PORT),
+             (lie + 1) * QPS * (PLANES - 1));
+    for (int i = 0; i < QPS; i++)
+      for (int plane = 0; plane < PLANES; plane++)
+        CHECK_EQ(mrc_pair_info(p, p->ends[ends[i]]->peer).planes[plane].suspended, 0);
+  }
+  mrc_pair_destroy(p);
+}
+
 CHECK_MAIN(RUN(test_receive__drops_the_stranger), RUN(test_receive__drops_in_the_wrong_state),
            RUN(test_receive__drops_false_answers), RUN(test_receive__too_many_immediates),
            RUN(test_receive__survives_garbage), RUN(test_receive__drops_what_has_no_place),
-           RUN(test_receive__a_message_that_cannot_be), RUN(test_receive__refusals_of_the_peer),
+           RUN(test_receive__a_message_that_cannot_be), RUN(test_receive__a_nak_names_the_window),
+           RUN(test_receive__an_immediate_tells_what_arrived),
+           RUN(test_receive__a_write_of_nothing_takes_no_psn),
+           RUN(test_request__no_icrc_for_strangers), RUN(test_receive__refusals_of_the_peer),
            RUN(test_request__answers_peers_and_only_so_many), RUN(test_request__of_a_qp_that_goes),
-           RUN(test_request__port_status))
+           RUN(test_request__port_status), RUN(test_request__port_status_that_cannot_be),
+           RUN(test_request__a_false_port_status_heals))

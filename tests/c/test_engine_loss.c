@@ -95,7 +95,7 @@ static void test_loss__the_only_packet(void) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
   int end = open_qp(p);
   lose_data(p, 0, 1);
-  CHECK_EQ(mrc_pair_write(p, end, 0), 0);
+  CHECK_EQ(mrc_pair_write_imm(p, end, 0), 0);
   CHECK(mrc_pair_finish(p, 10 * MS)); /* no round trip is known yet, so patience is longer */
   CHECK_EQ(retransmitted(p, end), 1);
   mrc_pair_destroy(p);

@@ -4,6 +4,7 @@
 #include <errno.h>
 
 #include "core/engine.h"
+#include "core/loss.h"
 #include "core/port_status.h"
 #include "core/wire.h"
 #include "scenario.h"
@@ -40,8 +41,9 @@ static void set_delays(struct mrc_pair *p, uint64_t delay_ns) {
       mrc_pair_path(p, 0, 1, plane, path)->config.delay_ns = delay_ns;
 }
 
-/* The host that sends learns from the peer that a port is down: no packet more goes there, what was
-   in flight goes by the other planes, and no timer was needed. */
+/* The host that sends learns from the peer that a port is down: no data more goes there, what was
+   in flight goes by the other planes, and no timer was needed. A probe each 64 ms asks whether the
+   status still holds. */
 static void test_status__the_peer_leaves_the_plane_at_once(void) {
   struct mrc_pair *p = open_pair(.planes = 4, .paths = 2, .port_out.rate_bps = RATE);
   const int end = open_qp(p, .memory_bytes = 16u << 20, .mpr = 4096);
@@ -60,11 +62,33 @@ static void test_status__the_peer_leaves_the_plane_at_once(void) {
   const uint64_t packets = p->hosts[0].plane_packets[2];
   const uint64_t acked = mrc_pair_info(p, end).bytes_acked;
   run_for(p, 20 * MS);
-  CHECK_EQ(p->hosts[0].plane_packets[2], packets);            /* and no probe either */
+  CHECK_EQ(p->hosts[0].plane_packets[2], packets);            /* and no probe yet */
   CHECK(mrc_pair_info(p, end).bytes_acked - acked > 3000000); /* of 3.75 MB over three planes */
   CHECK_EQ(counter(p, 0, MRC_COUNTER_EVS_BAD), 0);
   CHECK_EQ(told(p, 1), 1);
   CHECK_EQ(counter(p, 0, MRC_COUNTER_RX_PORT_STATUS), 1);
+  const uint64_t bytes = p->hosts[0].plane_bytes[2];
+  run_for(p, 640 * MS);
+  const uint64_t probes = p->hosts[0].plane_packets[2] - packets;
+  CHECK(probes >= 8 && probes <= 10);
+  CHECK_EQ(p->hosts[0].plane_bytes[2], bytes);
+  CHECK(peer_down(p, end, 3) && suspended(p, end, 3));
+  mrc_pair_destroy(p);
+}
+
+/* Every other plane is suspended: they serve for want of better ones, but not where the port of the
+   peer is down. */
+static void test_status__is_no_last_resort(void) {
+  struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
+  const int end = open_qp(p, .memory_bytes = 1u << 18);
+  mrc_pair_port_up(p, 1, 2, false);
+  run_for(p, 1 * MS);
+  mrc_loss_suspend_plane(p->hosts[0].engine, mrc_engine_qp(p->hosts[0].engine, p->ends[end]->qpn),
+                         0, MRC_REASON_SILENCE, p->now_ns);
+  CHECK_EQ(mrc_plane_eligible(p->hosts[0].engine, inside(p, end)), 1);
+  CHECK_EQ(mrc_pair_write(p, end, 1u << 18), 0);
+  CHECK(mrc_pair_finish(p, 100 * MS));
+  CHECK_EQ(p->hosts[0].plane_bytes[1], 0);
   mrc_pair_destroy(p);
 }
 
@@ -324,8 +348,8 @@ static void test_status__a_new_peer_is_told_what_has_changed(void) {
 
 CHECK_MAIN(RUN(test_status__waits_for_a_port_with_room),
            RUN(test_status__a_new_peer_is_told_what_has_changed),
-           RUN(test_status__the_peer_leaves_the_plane_at_once), RUN(test_status__the_way_back),
-           RUN(test_status__outlasts_the_local_timeout),
+           RUN(test_status__the_peer_leaves_the_plane_at_once), RUN(test_status__is_no_last_resort),
+           RUN(test_status__the_way_back), RUN(test_status__outlasts_the_local_timeout),
            RUN(test_status__one_message_for_each_peer), RUN(test_status__the_same_again_is_no_news),
            RUN(test_status__is_repeated_until_answered), RUN(test_status__backs_off),
            RUN(test_status__old_news_do_not_stay),

@@ -3,6 +3,7 @@
 #include <errno.h>
 
 #include "core/engine.h"
+#include "forge.h"
 #include "scenario.h"
 #include "sim/connect.h"
 
@@ -254,6 +255,117 @@ static void test_slots__leave_room_for_port_status(void) {
   mrc_pair_destroy(p);
 }
 
+/* More peers to be told of a port than there are slots, and none of the messages has left. */
+static mrc_engine *engine_with_full_slots(uint32_t peers) {
+  mrc_engine *engine = mrc_engine_create(&(struct mrc_engine_config){.ports = 2, .max_qps = peers});
+  for (uint32_t i = 0; i < peers; i++) {
+    const struct mrc_qp_attr attr = {
+        .qpn = 3 + i, .sq_depth = 1, .mpr = 128, .max_wimm = 1, .dest_qpn = 3};
+    const struct mrc_ev_attr ev = {.ev = 1, .dport = MRC_UDP_PORT, .port = 1, .family = 6};
+    const struct mrc_peer_source source = {.address = {0xFD, (uint8_t)(i >> 8), (uint8_t)i}};
+    CHECK_EQ(mrc_qp_create(engine, &attr), 0);
+    CHECK_EQ(mrc_qp_modify(engine, attr.qpn, MRC_QP_INIT, &attr, 1), 0);
+    CHECK_EQ(mrc_qp_set_evs(engine, attr.qpn, &ev, 1), 0);
+    CHECK_EQ(mrc_qp_set_peer(engine, attr.qpn, &source, 1), 0);
+    CHECK_EQ(mrc_qp_modify(engine, attr.qpn, MRC_QP_RTR, &attr, 1), 0);
+  }
+  mrc_engine_port_up(engine, 2, false, 1);
+  CHECK_EQ(engine->n_unsent_ev_probes, MRC_MAX_EV_PROBES);
+  return engine;
+}
+
+/* A peer goes whose message is queued: its slot passes to one that waits, and each slot in use
+   stands in the queue once. */
+static void test_slots__pass_to_those_that_wait(void) {
+  enum { WAITING = 8, PEERS = MRC_MAX_EV_PROBES + WAITING };
+  mrc_engine *engine = engine_with_full_slots(PEERS);
+  for (uint32_t gone = 0; gone < 2 * WAITING; gone++) {
+    CHECK_ROW(gone);
+    bool queued[MRC_MAX_EV_PROBES] = {false};
+    CHECK_EQ(mrc_qp_destroy(engine, 3 + PEERS / 2 - gone), 0);
+    CHECK_EQ(engine->n_ev_probes, mrc_min_u32(PEERS - 1 - gone, MRC_MAX_EV_PROBES));
+    CHECK_EQ(engine->n_unsent_ev_probes, engine->n_ev_probes);
+    for (uint32_t i = 0; i < engine->n_unsent_ev_probes; i++) {
+      bool *in_queue =
+          &queued[engine->ev_probe_queue[(engine->ev_probe_head + i) % MRC_MAX_EV_PROBES]];
+      CHECK(!*in_queue);
+      *in_queue = true;
+    }
+  }
+  mrc_engine_destroy(engine);
+}
+
+/* An answer counts that comes from where the probe went, with its id and its timestamp; and nobody
+   can tell the id from those before. */
+static void test_answer__is_to_this_probe(void) {
+  static const struct {
+    int plane; /* that the answer comes from */
+    uint16_t id, timestamp;
+    int drop;
+  } rows[] = {
+      {1, 1, 0, MRC_DROP_UNKNOWN_ID}, {1, MRC_MAX_EV_PROBES, 0, MRC_DROP_UNKNOWN_ID},
+      {1, 0, 1, MRC_DROP_UNKNOWN_ID}, {1, 0, UINT16_MAX, MRC_DROP_UNKNOWN_ID},
+      {2, 0, 0, MRC_DROP_SOURCE},     {1, 0, 0, MRC_DROP_NONE},
+      {1, 0, 0, MRC_DROP_UNKNOWN_ID}, /* a second one */
+  };
+  static const uint8_t four[4] = {0};
+  struct mrc_pair *p = open_pair(.planes = 2);
+  const int end = open_qp(p), prober = p->ends[end]->peer;
+  struct forge forge = make_forge(p, end, four);
+  mrc_pair_silence(p, 1, true);
+  CHECK_EQ(probe_ev(p->hosts[1].engine, p->ends[prober]->qpn, 0, 0, SECOND, 7, p->now_ns), 0);
+  mrc_pair_kick(p, 1);
+  run_for(p, US);
+  const uint16_t timestamp = mrc_timestamp(p->now_ns - US);
+  const struct mrc_ev_probe *probe = p->hosts[1].engine->ev_probes;
+  while (probe->purpose != MRC_EV_PROBE_COMMAND)
+    probe++; /* ends: there is one */
+  const uint16_t id = probe->id;
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    CHECK_ROW(i);
+    forge.wire =
+        (struct mrc_wire){.opcode = MRC_OP_ENDPOINT_RESPONSE,
+                          .dest_qpn = MRC_ENDPOINT_QPN,
+                          .psn = (uint16_t)(id + rows[i].id),
+                          .endpoint = {.op = MRC_ENDPOINT_EV_PROBE,
+                                       .tx_timestamp = (uint16_t)(timestamp + rows[i].timestamp)}};
+    mrc_address_make(forge.meta.src, 6, 0, rows[i].plane, 0);
+    forge.meta.sport = mrc_address_sport(rows[i].plane, 0);
+    CHECK_EQ(send_forge(p, &forge), rows[i].drop);
+  }
+  run_for(p, US);
+  CHECK_EQ(n_probe_events(p, 1), 1);
+  mrc_pair_destroy(p);
+}
+
+/* The ids of the probes of one batch, sorted by slot. */
+static void ids_of(uint64_t seed, uint16_t ids[16]) {
+  struct mrc_pair *p = open_pair(.seed = seed, .paths = 16);
+  const uint32_t qpn = p->ends[open_qp(p)]->qpn;
+  CHECK_EQ(probe_all(p, 0, &qpn, 1, 16), 16);
+  int n = 0;
+  for (int slot = 0; slot < MRC_MAX_EV_PROBES; slot++)
+    if (p->hosts[0].engine->ev_probes[slot].purpose == MRC_EV_PROBE_COMMAND)
+      ids[n++ & 15] = p->hosts[0].engine->ev_probes[slot].id;
+  CHECK_EQ(n, 16);
+  mrc_pair_destroy(p);
+}
+
+/* They follow from the seed, and not from each other. */
+static void test_ids__follow_from_the_seed(void) {
+  uint16_t ids[16], same[16], other[16];
+  ids_of(1, ids);
+  ids_of(1, same);
+  ids_of(2, other);
+  CHECK_MEM_EQ(ids, same, sizeof ids);
+  int n_equal = 0, n_next = 0;
+  for (int i = 1; i < 16; i++) {
+    n_equal += ids[i] == other[i];
+    n_next += (uint16_t)(ids[i] - ids[i - 1]) < 4;
+  }
+  CHECK(n_equal < 3 && n_next < 3);
+}
+
 /* Hosts of little noise, a slow link, and most paths dead: the probes of these, as large
    as full packets, do not fill the link, where data and they would wait for each other for ever. */
 static void test_own__do_not_fill_a_slow_link(void) {
@@ -303,6 +415,8 @@ static void test_own__wait_for_an_ev_on_a_long_way(void) {
 CHECK_MAIN(RUN(test_own__wait_for_an_ev_on_a_long_way), RUN(test_own__do_not_fill_a_slow_link),
            RUN(test_unsent__leaves_when_there_is_room),
            RUN(test_unsent__a_refused_one_is_due_at_once), RUN(test_slots__are_shared_by_qps),
-           RUN(test_slots__leave_room_for_port_status), RUN(test_batch__one_event_for_each),
-           RUN(test_batch__takes_what_there_is_room_for), RUN(test_batch__is_refused_as_a_whole),
-           RUN(test_batch__finds_room_for_its_events), RUN(test_batch__tells_of_congestion))
+           RUN(test_slots__leave_room_for_port_status), RUN(test_slots__pass_to_those_that_wait),
+           RUN(test_answer__is_to_this_probe), RUN(test_ids__follow_from_the_seed),
+           RUN(test_batch__one_event_for_each), RUN(test_batch__takes_what_there_is_room_for),
+           RUN(test_batch__is_refused_as_a_whole), RUN(test_batch__finds_room_for_its_events),
+           RUN(test_batch__tells_of_congestion))

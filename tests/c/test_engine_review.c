@@ -43,9 +43,11 @@ static void add_qp(mrc_engine *engine) {
   CHECK_EQ(mrc_qp_modify(engine, attr_of_4.qpn, MRC_QP_RTS, &attr_of_4, 1), 0);
 }
 
+static const struct mrc_wr empty = {.wr_id = 1, .opcode = MRC_WR_WRITE_IMM};
+
 static void post_empty(mrc_engine *engine, int n) {
   for (int i = 0; i < n; i++)
-    CHECK_EQ(mrc_qp_post(engine, attr_of_4.qpn, &(struct mrc_wr){.wr_id = 1}, 2), 0);
+    CHECK_EQ(mrc_qp_post(engine, attr_of_4.qpn, &empty, 2), 0);
 }
 
 /* A QP dies with completions that nobody has polled, and a new one takes its number: they are not
@@ -61,7 +63,7 @@ static void test_qpn__reused_before_the_old_completions_are_polled(void) {
   CHECK_EQ(mrc_cq_poll(engine, wcs, 16), 4);
   CHECK_EQ(wcs[3].status, MRC_WC_WR_FLUSH_ERR);
   CHECK_EQ(wcs[3].reserved, 0);
-  CHECK_EQ(mrc_qp_post(engine, attr_of_4.qpn, &(struct mrc_wr){.wr_id = 1}, 2), -ENOBUFS);
+  CHECK_EQ(mrc_qp_post(engine, attr_of_4.qpn, &empty, 2), -ENOBUFS);
   mrc_engine_destroy(engine);
 }
 
@@ -86,8 +88,10 @@ static void test_reset__forgets_the_peers_ports(void) {
   int end = mrc_pair_create_qp(p, &(struct mrc_pair_qp_config){.memory_bytes = 64});
   int peer = p->ends[end]->peer;
   struct forge forge = make_forge(p, end, four);
-  forge.wire = (struct mrc_wire){.opcode = MRC_OP_ENDPOINT_REQUEST, .dest_qpn = MRC_ENDPOINT_QPN};
-  CHECK_EQ(send_forge(p, &forge), 0); /* a mask of no ports */
+  forge.wire = (struct mrc_wire){.opcode = MRC_OP_ENDPOINT_REQUEST,
+                                 .dest_qpn = MRC_ENDPOINT_QPN,
+                                 .endpoint.port_status_mask = 1};
+  CHECK_EQ(send_forge(p, &forge), 0);
   CHECK(inside(p, peer)->planes[1].peer_down);
   mrc_pair_modify(p, peer, MRC_QP_RESET);
   CHECK(!inside(p, peer)->planes[1].peer_down);
@@ -424,7 +428,7 @@ static void test_numbers__all_wrap(void) {
   req->sq_head = req->sq_send = req->sq_tail = UINT32_MAX - 20;
   req->win.next_order = UINT16_MAX - 300;
   engine->sack_serial = UINT32_MAX - 30;
-  req->probe.id = engine->next_ev_probe_id = UINT16_MAX;
+  req->probe.id = UINT16_MAX;
   engine->cq.head = engine->cq.tail = UINT32_MAX - 20;
   engine->event_head = engine->event_tail = UINT32_MAX - 2;
   for (int i = 0; i < WRS; i++)

@@ -174,13 +174,22 @@ static void test_qp_modify__rtr_needs_paths_and_peer(void) {
 }
 
 static void test_post__in_rts_only(void) {
-  const struct mrc_wr wr = {.wr_id = 1};
+  const struct mrc_wr wr = {.wr_id = 1, .opcode = MRC_WR_WRITE_IMM};
   for (uint32_t state = MRC_QP_RESET; state <= MRC_QP_ERROR; state++) {
     CHECK_ROW(state);
     mrc_engine *engine = engine_in(state);
     CHECK_EQ(mrc_qp_post(engine, good_attr.qpn, &wr, 2), state == MRC_QP_RTS ? 0 : -EPERM);
     mrc_engine_destroy(engine);
   }
+}
+
+/* No peer takes a WRITE without bytes and without an immediate. */
+static void test_post__not_of_nothing(void) {
+  mrc_engine *engine = engine_in(MRC_QP_RTS);
+  const struct mrc_wr write = {.opcode = MRC_WR_WRITE}, write_imm = {.opcode = MRC_WR_WRITE_IMM};
+  CHECK_EQ(mrc_qp_post(engine, good_attr.qpn, &write, 2), -EINVAL);
+  CHECK_EQ(mrc_qp_post(engine, good_attr.qpn, &write_imm, 2), 0);
+  mrc_engine_destroy(engine);
 }
 
 static void test_calls__of_an_unknown_qp(void) {
@@ -288,16 +297,16 @@ static void test_cq__posts_are_bounded_by_it(void) {
   int end = open_qp(p, .sq_depth = 128);
   p->hosts[0].stops_polling = true;
   int posted = 0;
-  while (posted < 100 && mrc_pair_write(p, end, 0) == 0)
+  while (posted < 100 && mrc_pair_write_imm(p, end, 0) == 0)
     posted++;
   CHECK_EQ(posted, 6);
-  CHECK_EQ(mrc_pair_write(p, end, 0), -ENOBUFS);
+  CHECK_EQ(mrc_pair_write_imm(p, end, 0), -ENOBUFS);
   run_for(p, 5 * MS);
-  CHECK_EQ(mrc_pair_write(p, end, 0), -ENOBUFS); /* completed, not polled */
+  CHECK_EQ(mrc_pair_write_imm(p, end, 0), -ENOBUFS); /* completed, not polled */
   p->hosts[0].stops_polling = false;
   mrc_pair_kick(p, 0);
   CHECK(mrc_pair_finish(p, 5 * MS));
-  CHECK_EQ(mrc_pair_write(p, end, 0), 0);
+  CHECK_EQ(mrc_pair_write_imm(p, end, 0), 0);
   CHECK(mrc_pair_finish(p, 5 * MS));
   mrc_pair_destroy(p);
 }
@@ -318,8 +327,8 @@ static void test_cq__full_of_posts_at_both_ends(void) {
 CHECK_MAIN(RUN(test_engine_create__refuses), RUN(test_qp_create__refuses),
            RUN(test_qp_modify__legal_moves), RUN(test_qp_modify__refuses_attributes),
            RUN(test_set_evs_and_peer__in_init_only), RUN(test_qp_modify__rtr_needs_paths_and_peer),
-           RUN(test_post__in_rts_only), RUN(test_calls__of_an_unknown_qp),
-           RUN(test_qp_modify__error_flushes),
+           RUN(test_post__in_rts_only), RUN(test_post__not_of_nothing),
+           RUN(test_calls__of_an_unknown_qp), RUN(test_qp_modify__error_flushes),
            RUN(test_qp_destroy__of_the_requester_in_mid_transfer),
            RUN(test_qp_destroy__of_the_responder_in_mid_transfer),
            RUN(test_qp_destroy__with_probes_out), RUN(test_cq__immediates_wait_for_room),

@@ -17,14 +17,15 @@ static void test_write__every_size(void) {
       CHECK_ROW(i);
       struct mrc_pair *p = open_pair(.planes = paths, .paths = paths);
       int end = open_qp(p, .memory_bytes = 2 * sizes[i]);
-      CHECK_EQ(mrc_pair_write(p, end, sizes[i]), 0);
+      const uint32_t writes = sizes[i] == 0 ? 1 : 2; /* a write has bytes */
+      if (writes == 2) CHECK_EQ(mrc_pair_write(p, end, sizes[i]), 0);
       CHECK_EQ(mrc_pair_write_imm(p, end, sizes[i]), 0);
       CHECK(mrc_pair_finish(p, 200 * MS));
-      CHECK_EQ(succeeded(p, end), 2);
+      CHECK_EQ(succeeded(p, end), writes);
       CHECK_EQ(audit_of(p, end)->n_immediates, 1);
       CHECK_EQ(retransmitted(p, end), 0);
       uint32_t packets = sizes[i] == 0 ? 1 : (sizes[i] + MTU - 1) / MTU;
-      CHECK_EQ(audit_of(p, end)->data_packets, 2 * packets);
+      CHECK_EQ(audit_of(p, end)->data_packets, writes * packets);
       mrc_pair_destroy(p);
     }
   }
@@ -61,9 +62,9 @@ static void test_write__longer_than_the_window_and_over_the_wrap(void) {
 static void test_write__more_messages_than_msns(void) {
   enum { N = 70000 };
   struct mrc_pair *p = open_pair(.path.delay_ns = 1 * US);
-  int end = open_qp(p, .mpr = 4096, .sq_depth = 4096, .max_wimm = 1024);
+  int end = open_qp(p, .memory_bytes = N / 2, .mpr = 4096, .sq_depth = 4096, .max_wimm = 1024);
   for (int i = 0; i < N; i++) {
-    int error = i % 2 ? mrc_pair_write_imm(p, end, 0) : mrc_pair_write(p, end, 0);
+    int error = i % 2 ? mrc_pair_write_imm(p, end, 0) : mrc_pair_write(p, end, 1);
     if (error == 0) continue;
     CHECK_EQ(error, -ENOBUFS);
     CHECK(mrc_pair_finish(p, SECOND));
@@ -82,7 +83,7 @@ static void test_write_imm__in_order_over_planes_of_different_delay(void) {
       mrc_pair_path(p, 0, 1, plane, path)->config.delay_ns = (uint64_t)plane * 50 * US;
   int end = open_qp(p, .memory_bytes = 200 * 3000, .sq_depth = 256, .max_wimm = 128);
   for (int i = 0; i < 200; i++) {
-    uint32_t bytes = (uint32_t)(i * 37 % 3000);
+    uint32_t bytes = (uint32_t)((i + 1) * 37 % 3000);
     CHECK_EQ(i % 3 ? mrc_pair_write_imm(p, end, bytes) : mrc_pair_write(p, end, bytes), 0);
   }
   CHECK(mrc_pair_finish(p, 100 * MS));

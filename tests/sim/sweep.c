@@ -135,8 +135,9 @@ static void post(struct run *run) {
   const uint64_t room = e->audit.memory_bytes - e->audit.used_bytes;
   uint32_t bytes = draw_bytes(&run->prng, e->audit.path_mtu);
   if (bytes > room) bytes = 0;
-  const int error = one_in(&run->prng, 3) ? mrc_pair_write_imm(run->pair, end, bytes)
-                                          : mrc_pair_write(run->pair, end, bytes);
+  const bool imm = one_in(&run->prng, 3) || bytes == 0;
+  const int error =
+      imm ? mrc_pair_write_imm(run->pair, end, bytes) : mrc_pair_write(run->pair, end, bytes);
   mrc_assert(error == 0 || error == -ENOBUFS || (error == -EPERM && (e->ended || run->dies)));
 }
 

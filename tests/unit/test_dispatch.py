@@ -88,7 +88,7 @@ def posted(dispatcher: Dispatcher, queue: QueuePair) -> Work:
         None,
         asyncio.get_running_loop().create_future(),
     )
-    request = WorkRequest(queue.qpn, dispatcher.next_id())
+    request = WorkRequest(queue.qpn, dispatcher.next_id(), imm=0)
     queue.post(request)
     dispatcher.post(request, work)
     return work

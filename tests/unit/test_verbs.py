@@ -119,18 +119,18 @@ def test_fill__a_command() -> None:
 def test_post__a_full_queue_until_one_ended() -> None:
     queue = queue_pair(sq_depth=2)
     for wr_id in (1, 2):
-        queue.post(WorkRequest(77, wr_id))
+        queue.post(WorkRequest(77, wr_id, imm=0))
     with pytest.raises(QueueFullError, match="all 2 places are taken"):
-        queue.post(WorkRequest(77, 3))
+        queue.post(WorkRequest(77, 3, imm=0))
     queue.ended()
-    queue.post(WorkRequest(77, 3))
+    queue.post(WorkRequest(77, 3, imm=0))
     assert queue.outstanding == 2
 
 
 @pytest.mark.parametrize("state", [state for state in QpState if state is not QpState.RTS])
 def test_post__only_in_rts(state: QpState) -> None:
     with pytest.raises(StateError, match=f"cannot send in state {state.name}"):
-        queue_pair(state).post(WorkRequest(77, 1))
+        queue_pair(state).post(WorkRequest(77, 1, imm=0))
 
 
 @pytest.mark.parametrize(
@@ -138,6 +138,7 @@ def test_post__only_in_rts(state: QpState) -> None:
     [
         (WorkRequest(77, 1, length=1 << 32), "length"),
         (WorkRequest(77, 1, length=-1), "length"),
+        (WorkRequest(77, 1), "length: a write of no bytes needs an imm"),
         (WorkRequest(77, 1, imm=1 << 32), "imm"),
         (WorkRequest(77, 1, imm=-1), "imm"),
     ],

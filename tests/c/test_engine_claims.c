@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A third host that says it sends from where a peer does: the peer's requests are answered to the
+   peer. */
+#include <errno.h>
+
+#include "core/engine.h"
+#include "scenario.h"
+#include "sim/address.h"
+#include "sim/connect.h"
+
+enum { CLAIM_QPN = 0x777 };
+
+/* What host 2 told host 1: its own address in each plane, and with it host 0's source. */
+static int claim(struct mrc_pair *p, uint16_t udp_port) {
+  mrc_engine *engine = p->hosts[1].engine;
+  const struct mrc_qp_attr attr = {
+      .qpn = CLAIM_QPN, .sq_depth = 1, .mpr = 128, .max_wimm = 1, .dest_qpn = 3};
+  struct mrc_ev_attr ev = {
+      .ev = (uint32_t)mrc_address_sport(1, 0) << 16 | mrc_address_label(6, 1, 0),
+      .dport = udp_port,
+      .port = 1,
+      .family = 6};
+  struct mrc_peer_source sources[2] = {{.sport = mrc_address_sport(1, 0)},
+                                       {.sport = mrc_address_sport(1, 0)}};
+  mrc_address_make(ev.src, 6, 1, 1, 0);
+  mrc_address_make(ev.dst, 6, 2, 1, 0);
+  mrc_address_make(sources[0].address, 6, 0, 1, 0);
+  mrc_address_make(sources[1].address, 6, 2, 1, 0);
+  CHECK_EQ(mrc_qp_create(engine, &attr), 0);
+  CHECK_EQ(mrc_qp_modify(engine, CLAIM_QPN, MRC_QP_INIT, &attr, p->now_ns), 0);
+  CHECK_EQ(mrc_qp_set_evs(engine, CLAIM_QPN, &ev, 1), 0);
+  const int error = mrc_qp_set_peer(engine, CLAIM_QPN, sources, 2);
+  if (error == 0) CHECK_EQ(mrc_qp_modify(engine, CLAIM_QPN, MRC_QP_RTR, &attr, p->now_ns), 0);
+  return error;
+}
+
+/* What comes of a probe of host 0 to host 1. */
+static int probe_result(struct mrc_pair *p, int end) {
+  const int before = p->hosts[0].n_events;
+  CHECK_EQ(probe_ev(p->hosts[0].engine, p->ends[end]->qpn, 0, 0, 5 * MS, 0, p->now_ns), 0);
+  mrc_pair_kick(p, 0);
+  run_for(p, 10 * MS);
+  for (int i = before; i < p->hosts[0].n_events; i++)
+    if (p->hosts[0].events[i].type == MRC_EVENT_PROBE) return p->hosts[0].events[i].result;
+  return -ENOENT;
+}
+
+/* Host 0 has answered probes: nobody of another UDP port may claim its source. One of the same port
+   may (it may be host 0 with another set of interfaces), and is not answered in its place. */
+static void test_claim__of_what_is_proved(void) {
+  for (int same = 0; same < 2; same++) {
+    CHECK_ROW(same);
+    struct mrc_pair *p = open_pair(.hosts = 3);
+    const int end = open_qp(p, .probe = true);
+    CHECK_EQ(claim(p, mrc_address_udp_port(same ? 0 : 2)), same ? 0 : -EADDRINUSE);
+    for (int i = 0; i < 4; i++)
+      CHECK_EQ(probe_result(p, end), 0);
+    CHECK_EQ(mrc_qp_destroy(p->hosts[1].engine, CLAIM_QPN), 0);
+    mrc_pair_destroy(p);
+  }
+}
+
+/* Nobody has proved anything yet: the answer goes where the request came from. */
+static void test_claim__of_what_is_not_proved(void) {
+  for (int first = 0; first < 2; first++) {
+    CHECK_ROW(first);
+    struct mrc_pair *p = open_pair(.hosts = 3);
+    if (first) CHECK_EQ(claim(p, mrc_address_udp_port(2)), 0);
+    const int end = open_qp(p);
+    if (!first) CHECK_EQ(claim(p, mrc_address_udp_port(2)), 0);
+    for (int i = 0; i < 4; i++)
+      CHECK_EQ(probe_result(p, end), 0);
+    mrc_pair_destroy(p);
+  }
+}
+
+CHECK_MAIN(RUN(test_claim__of_what_is_proved), RUN(test_claim__of_what_is_not_proved))

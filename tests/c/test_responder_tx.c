@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What SACKs say, packet by packet. */
+#include "core/engine.h"
+#include "forge.h"
+#include "scenario.h"
+#include "sim/connect.h"
+
+static const uint8_t four[4] = {0};
+
+/* The next SACK that host 1 sends; it may have to send EV probes first. */
+static struct mrc_wire next_sack(struct mrc_pair *p) {
+  struct mrc_engine *engine = p->hosts[1].engine;
+  struct mrc_burst burst;
+  struct mrc_wire wire = {0};
+  while (wire.opcode != MRC_OP_SACK && mrc_engine_transmit(engine, &burst, 1, p->now_ns) == 1) {
+    const struct mrc_packet *packet = &burst.packets[0];
+    CHECK_EQ(mrc_wire_decode(packet->header, packet->header_bytes, true, &wire), 0);
+    mrc_engine_commit(engine, &burst, &(int){1}, 1, p->now_ns);
+  }
+  CHECK_EQ(wire.opcode, MRC_OP_SACK);
+  return wire;
+}
+
+/* A packet met a mark, and its SACK said so. The next SACK, for which no packet stands, repeats
+   what the newest packet was, but not its mark: the EV would sit out another turn for it. */
+static void test_sack__a_mark_is_told_once(void) {
+  struct mrc_pair *p = open_pair();
+  const int end = open_qp(p, .memory_bytes = 64, .dynamic_mpr = 1);
+  const uint32_t qpn = p->ends[p->ends[end]->peer]->qpn;
+  run_for(p, MS);
+  struct forge forge = make_forge(p, end, four);
+  forge.meta.ecn = 3;
+  CHECK_EQ(send_forge(p, &forge), 0);
+  const struct mrc_wire first = next_sack(p);
+  CHECK_EQ(first.sack.m, MRC_M_SKIP_ONCE);
+  CHECK_EQ(mrc_qp_set_mpr(p->hosts[1].engine, qpn, 128, p->now_ns), 0);
+  const struct mrc_wire second = next_sack(p);
+  CHECK_EQ(second.sack.mpr, 1);
+  CHECK_EQ(second.sack.ev, first.sack.ev);
+  CHECK_EQ(second.sack.cum_psn, first.sack.cum_psn);
+  CHECK_EQ(second.sack.m, MRC_M_NONE);
+  mrc_pair_destroy(p);
+}
+
+CHECK_MAIN(RUN(test_sack__a_mark_is_told_once))
