@@ -30,6 +30,7 @@ from typing import Any, NoReturn, Self
 from mrc.endpoint import Context
 from mrc.enums import Access
 from mrc.errors import CompletionError, MrcError, ProtocolError
+from mrc.foreign import parse
 from mrc.qp import QP
 from mrc.verbs import MR, RemoteMemory
 
@@ -268,12 +269,9 @@ class Mailbox:
 
 def _decode(data: bytearray, host: str) -> Message:
     try:
-        message = json.loads(data)
-    except (ValueError, RecursionError):
-        raise ProtocolError(f"{host} sent a message that is not JSON") from None
-    if not isinstance(message, dict):
-        raise ProtocolError(f"{host} sent a message that is not a JSON object")
-    return message
+        return parse(data)
+    except ValueError as error:
+        raise ProtocolError(f"{host} sent a message that is {error}") from None
 
 
 def _inbox_of(message: Message | int) -> RemoteMemory:

@@ -17,6 +17,7 @@ from typing import Any, NoReturn, TypeVar
 from mrc.endpoint import Context
 from mrc.enums import WcStatus
 from mrc.errors import CompletionError, MrcError, PathError, PeerGoneError, ProtocolError
+from mrc.foreign import shown
 from mrc.mailbox import Mailbox, MailboxMemory, Message, mailbox_memory
 from mrc.qp import QP
 from mrc.verbs import RemoteMemory
@@ -160,7 +161,9 @@ async def accept_session(ctx: Context, qp: QP, service: Service) -> AsyncIterato
 def _check_service(qp: QP, service: Service, where: str) -> None:
     served = qp.private.get("service")
     if served != service.name:
-        raise SessionError(f"{where} serves {served!r:.40}, not {service.name!r}: the wrong port?")
+        raise SessionError(
+            f"{where} serves '{shown(served, 40)}', not {service.name!r}: the wrong port?"
+        )
 
 
 def _inbox_of(qp: QP, service: Service) -> RemoteMemory:
@@ -168,8 +171,8 @@ def _inbox_of(qp: QP, service: Service) -> RemoteMemory:
     version = qp.private.get("version")
     if version != service.version:
         raise ProtocolError(
-            f"{qp.peer_host} speaks version {version!r:.20} of the {service.title}, this is version"
-            f" {service.version}; install the same mrc at both ends"
+            f"{qp.peer_host} speaks version {shown(version, 20)} of the {service.title}, this is"
+            f" version {service.version}; install the same mrc at both ends"
         )
     return RemoteMemory.from_json(qp.private.get("inbox"))
 

@@ -10,13 +10,14 @@ from typing import Any
 import mrc
 from mrc.cli import perf_report, views
 from mrc.cli.address import DEFAULT_PORT, host_and_port, port_number
-from mrc.cli.exits import Exit, UsageError, exit_code
-from mrc.cli.output import Output, print_error
+from mrc.cli.exits import Exit, UsageError
+from mrc.cli.output import Output
 from mrc.cli.quantities import bin_width, bit_rate, byte_count, positive_seconds
 from mrc.cli.runner import run_async
+from mrc.cli.serving import session_failed
 from mrc.config import ContextConfig
 from mrc.enums import Integrity, PlaneShares
-from mrc.errors import ArgumentError, ConfigError, MrcError
+from mrc.errors import ArgumentError, ConfigError
 from mrc.perf import Direction, Outcome, Pattern, Plan, Server, connect
 from mrc.qp import QP
 from mrc.recording import MAX_BINS
@@ -260,10 +261,8 @@ class _Service:
         session = self._server.is_session(qp)
         try:
             await self._server.serve(qp)
-        except (MrcError, OSError) as error:
-            code = exit_code(error)
-            line = f"{qp.peer_host}: {error}"
-            print_error(self._out.prog, line, code, as_json=self._out.as_json)
+        except Exception as error:
+            code = session_failed(self._out, qp.peer_host, error)
         if session and self._one_off:
             self._exit = Exit(code)
             await listener.close()

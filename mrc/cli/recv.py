@@ -11,17 +11,17 @@ from typing import Any
 import mrc
 from mrc.cli import progress, views
 from mrc.cli.address import DEFAULT_PORT, port_number
-from mrc.cli.exits import exit_code
-from mrc.cli.output import Output, add_options, print_error
+from mrc.cli.output import Output, add_options
 from mrc.cli.quantities import byte_count
 from mrc.cli.report import file_line, slow_planes, transfer_json
 from mrc.cli.runner import run_async
+from mrc.cli.serving import session_failed
 from mrc.endpoint import Context, Listener
-from mrc.errors import MrcError
 from mrc.qp import QP
 from mrc.session import let_look
 from mrc.transfer import SERVICE, Joins, OutputDirectory, Session, accept_session, receive_files
 from mrc.transfer.joined import JOIN
+from mrc.transfer.messages import MAX_FILE_BYTES
 from mrc.transfer.window import WINDOW_BYTES
 from mrc.transfer.writing import CHUNK_BYTES
 
@@ -137,34 +137,26 @@ class _Server:
             await self._joins.take(qp)
 
     async def _serve(self, qp: QP) -> int:
-        """Whatever a peer comes for; returns the exit code of that."""
+        """Whatever a peer comes for; returns the exit code of that. Raises nothing."""
         service = qp.private.get("service")
-        if service == SERVICE.name:
-            return await self._serve_sender(qp)
-        if service == JOIN:
-            await self._joins.take(qp)
-        else:
-            await let_look(qp)
-        return 0
-
-    async def _serve_sender(self, qp: QP) -> int:
-        """One sender from its first file to its last; returns the exit code of that."""
         try:
-            async with accept_session(self._ctx, qp, self._joins) as session:
-                await self._receive(session)
-        except (MrcError, OSError) as error:
-            code = exit_code(error)
-            line = f"{qp.peer_host}: {error}"
+            if service == SERVICE.name:
+                async with accept_session(self._ctx, qp, self._joins) as session:
+                    await self._receive(session)
+            elif service == JOIN:
+                await self._joins.take(qp)
+            else:
+                await let_look(qp)
+        except Exception as error:
             with self._meter.lines():
-                print_error(self._out.prog, line, code, as_json=self._out.as_json)
-            return code
+                return session_failed(self._out, qp.peer_host, error)
         return 0
 
     async def _receive(self, session: Session) -> None:
         files = []
         start = then = time.monotonic()
         total = session.qp.private.get("bytes")
-        known_total = total if isinstance(total, int) else None
+        known_total = total if type(total) is int and 0 <= total <= MAX_FILE_BYTES else None
         async with self._meter.watch(session, f"from {session.qp.peer_host}", known_total):
             async for file in receive_files(
                 session, self._directory, window_bytes=self._window_bytes

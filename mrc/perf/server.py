@@ -65,7 +65,8 @@ class Server:
 
     async def _join(self, qp: QP) -> None:
         """Adds a QP to the test that it names, until that ends."""
-        test = self._tests.get(str(qp.private.get("token")))
+        token = qp.private.get("token")
+        test = self._tests.get(token) if isinstance(token, str) else None
         if test is None or test.complete.is_set():
             await qp.abort()
             return

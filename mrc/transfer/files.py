@@ -19,6 +19,7 @@ import stat
 from typing import Self
 
 from mrc.errors import MrcError
+from mrc.foreign import printable
 
 MAX_NAME_BYTES = 255  # NAME_MAX of Linux file systems
 _TEMPORARY = re.compile(r"\..*\.mrc-[0-9a-f]{8}", re.DOTALL)
@@ -31,13 +32,6 @@ class FileError(MrcError):
 
 class FileChangedError(FileError):
     """The source is no longer the file that was offered."""
-
-
-def printable(text: str) -> str:
-    """`text` with everything that a terminal would act on, or cannot show, escaped."""
-    return "".join(
-        c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text
-    )
 
 
 def check_name(name: str) -> str:

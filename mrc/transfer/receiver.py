@@ -8,8 +8,9 @@ from collections.abc import AsyncIterator
 from contextlib import closing
 
 from mrc.errors import ProtocolError
+from mrc.foreign import printable, shown
 from mrc.mailbox import MailboxClosedError
-from mrc.transfer.files import FileError, OutputDirectory, Target, printable
+from mrc.transfer.files import FileError, OutputDirectory, Target
 from mrc.transfer.messages import Accept, Bye, Offer, Refuse, Stored
 from mrc.transfer.session import Session, TransferredFile, VerificationError
 from mrc.transfer.threads import in_thread
@@ -66,7 +67,7 @@ async def _receive_file(
     if done.digest != digest:
         raise VerificationError(
             f"{printable(target.name)}: what arrived ({digest}) is not what was sent"
-            f" ({printable(done.digest)}); nothing was stored"
+            f" ({shown(done.digest, 40)}); nothing was stored"
         )
     target.commit()
     await session.say(Stored())

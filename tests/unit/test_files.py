@@ -17,7 +17,6 @@ from mrc.transfer.files import (
     OutputDirectory,
     Source,
     check_name,
-    printable,
 )
 
 SAFE = [
@@ -72,10 +71,6 @@ def test_check_name__refused(name: str, cause: str, tmp_path: Path) -> None:
     with OutputDirectory(str(tmp_path)) as directory, pytest.raises(FileError, match=cause):
         directory.create(name, 0)
     assert os.listdir(tmp_path) == []
-
-
-def test_printable__escapes_what_a_terminal_acts_on() -> None:
-    assert printable("a b\x1b[2J\n\u202eä\udcff") == "a b\\x1b[2J\\n\\u202eä\\udcff"
 
 
 def test_source__is_mapped(tmp_path: Path) -> None:

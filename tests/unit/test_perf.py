@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict
+from typing import Any
 
 import pytest
 from endpoints import BUDGET_SECONDS, LOOPBACK, loopback_config, spawn
@@ -30,7 +32,8 @@ from mrc.perf import (
     Server,
     connect,
 )
-from mrc.perf.history import Bins
+from mrc.perf.history import Bins, EvChange, History, PlaneChange, ShareChange
+from mrc.recording import Recording
 
 MIB = 1 << 20
 SERVED = {"service": "perf"}
@@ -115,6 +118,67 @@ def test_outcome__travels() -> None:
     assert interval.written_bits_per_second == 4000
     with pytest.raises(ProtocolError, match="result"):
         Outcome.from_json({"total": {}}, Bins())
+
+
+def _outcome_with_history() -> Outcome:
+    interval = Interval(0.0, 2.0, 1000, 500, 10, 1, 0, 3, 0.5, {1: 600}, {1: 500})
+    history = History(
+        Recording(5, 2_000_000, 1_000_000, {1: (7, 9)}, 10, 1_500_000, 100, 20),
+        (EvChange(1, 7, 1, "t1:1.0", "GOOD", "SKIP", "MARKED"),),
+        (PlaneChange(2, 7, 1, True, "SILENT"),),
+        (ShareChange(3, 7, 1, True, 40, "SLOW"),),
+        0,
+    )
+    return Outcome(interval, 7, Latency(7, 1, 2, 3, 4, 5, 6), history)
+
+
+def _set(told: dict[str, Any], path: str, value: object) -> None:
+    *way, last = path.split(".")
+    for step in way:
+        told = told[int(step) if step.isdigit() else step]  # type: ignore[call-overload]
+    told[last] = value
+
+
+def test_outcome__with_a_history_travels() -> None:
+    outcome, bins = _outcome_with_history(), Bins()
+    bins.add(1, [7, 9])
+    assert Outcome.from_json(json.loads(json.dumps(outcome.to_json())), bins) == outcome
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("messages", 1.5), ("messages", 10**400), ("latency.p50_ns", "1"), ("total.seconds", "2"),
+        ("total.seconds", 1e300), ("total.planes", []), ("total.planes", {"x": 1}),
+        ("total.planes", {"1": None}), ("total.planes_slow", [[]]), ("history.evs", [5]),
+        ("history.recording.width_ns", 0), ("history.recording.duration_ns", None),
+        ("history.planes.0.suspended", "yes"), ("history.evs.0.path", []),
+        ("history.changes_lost", -1),
+    ],
+)  # fmt: skip
+def test_outcome__of_a_hostile_server(path: str, value: object) -> None:
+    told, bins = json.loads(json.dumps(_outcome_with_history().to_json())), Bins()
+    bins.add(1, [7, 9])
+    _set(told, path, value)
+    with pytest.raises(ProtocolError, match="a result that cannot be read"):
+        Outcome.from_json(told, bins)
+
+
+def test_outcome__planes_with_bins_of_different_length() -> None:
+    bins = Bins()
+    bins.add(1, [7, 9])
+    bins.add(2, [7])
+    with pytest.raises(ProtocolError, match="a result that cannot be read"):
+        Outcome.from_json(_outcome_with_history().to_json(), bins)
+
+
+def test_outcome__text_of_a_hostile_server_is_harmless() -> None:
+    told, bins = json.loads(json.dumps(_outcome_with_history().to_json())), Bins()
+    _set(told, "history.evs.0.reason", "\x1b[2J" + "x" * 1000)
+    history = Outcome.from_json(told, bins).history
+    assert history is not None
+    assert history.evs[0].reason.startswith("\\x1b[2Jxx")
+    assert len(history.evs[0].reason) <= 300
 
 
 @pytest.mark.parametrize(

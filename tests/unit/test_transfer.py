@@ -276,7 +276,10 @@ async def test_transfer__peer_breaks_the_qp(tmp_path: Path, inbox: Path) -> None
     [
         ({"type": "done", "digest": ""}, "has not offered"),
         ({"type": "hello"}, "unknown type 'hello'"),
-        ({}, "unknown type None"),
+        ({"type": ["x"]}, "unknown type '(list)'"),
+        ({"type": "x\x1b[2J"}, r"unknown type 'x\x1b[2J'"),
+        ({"type": "offer", "name": "a", "bytes": 10**400, "chunk_bytes": 4096}, "not JSON"),
+        ({}, "unknown type 'None'"),
         ({"type": "offer"}, "bad 'name'"),
         ({"type": "offer", "name": "a", "bytes": -1, "chunk_bytes": 4096}, "bad 'bytes'"),
         ({"type": "offer", "name": "a", "bytes": 1 << 63, "chunk_bytes": 4096}, "bad 'bytes'"),
