@@ -3,7 +3,7 @@
 
 from mrc.transfer.files import FileChangedError, FileError, OutputDirectory
 from mrc.transfer.joined import Joins
-from mrc.transfer.receiver import receive_files
+from mrc.transfer.receiver import Limits, receive_files
 from mrc.transfer.sender import check_sources, send_files
 from mrc.transfer.session import (
     SERVICE,
@@ -22,6 +22,7 @@ __all__ = [
     "accept_session",
     "check_sources",
     "Joins",
+    "Limits",
     "OutputDirectory",
     "Session",
     "TransferredFile",

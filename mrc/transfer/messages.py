@@ -42,7 +42,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Accept:
-    """All room is allocated; this is the window through which the file goes.
+    """There is room; this is the window through which the file goes.
 
     QPs that name `token` may join the session; none, if it is empty.
     """
