@@ -18,12 +18,14 @@ from typing import Any
 
 from mrc.errors import MrcError, ProtocolError
 from mrc.foreign import shown, whole
+from mrc.mailbox import MAX_SENT_BYTES
 from mrc.perf.histogram import Latency
 from mrc.perf.history import Bins, History
 from mrc.perf.meter import Interval
 from mrc.session import Service, Session
 
-SERVICE = Service("perf", "performance test", 3)
+# A result with a history of many changes is long.
+SERVICE = Service("perf", "performance test", 3, answer_bytes=MAX_SENT_BYTES)
 QP_SERVICE = "perf-qp"  # of the QPs of a test
 
 Message = dict[str, Any]

@@ -141,7 +141,8 @@ async def test_until_idle__what_counts(step: int, busy: bool, ends: bool) -> Non
         info = await made.out.query()
     session = Payload(iter(range(0, 10**9, step) if step else iter(lambda: 5, 6)), info)
     progress = object if busy else (lambda: 0)
-    watch = asyncio.create_task(until_idle(session, IDLE / 10, progress, 300))  # type: ignore[arg-type]
+    watching = until_idle(session, IDLE / 10, progress, 300)  # type: ignore[arg-type]
+    watch = asyncio.create_task(watching)
     await until(lambda: watch.done() or session.looks > 40)
     assert watch.done() is ends
     if ends:
