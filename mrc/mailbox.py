@@ -41,6 +41,7 @@ SLOT_BYTES = 4096
 INBOX_BYTES = SLOTS * SLOT_BYTES
 MAX_MESSAGE_BYTES = 1 << 18  # that a mailbox takes, unless it is told to take more
 MAX_SENT_BYTES = 1 << 20
+MAILBOX_BYTES = 3 * INBOX_BYTES + MAX_MESSAGE_BYTES  # at most, with what is unread
 MAX_UNREAD = 4096  # messages and immediates of the user that wait to be received
 KEEPALIVE_SECONDS = 3.0
 USER_IMM_MAX = 0x7FFFFFFF

@@ -18,7 +18,7 @@ from mrc.endpoint import Context
 from mrc.enums import WcStatus
 from mrc.errors import CompletionError, MrcError, PathError, PeerGoneError, ProtocolError
 from mrc.foreign import shown
-from mrc.mailbox import MAX_MESSAGE_BYTES, Mailbox, Message, mailbox_memory
+from mrc.mailbox import MAILBOX_BYTES, MAX_MESSAGE_BYTES, Mailbox, Message, mailbox_memory
 from mrc.qp import QP
 from mrc.verbs import RemoteMemory
 
@@ -152,6 +152,7 @@ async def accept_session(ctx: Context, qp: QP, service: Service) -> AsyncIterato
     """A session with the peer that connected `qp`, which this closes at the end."""
     async with AsyncExitStack() as held:
         try:
+            held.enter_context(ctx.peer_memory.taken(qp.peer_address, MAILBOX_BYTES))
             memory = await held.enter_async_context(mailbox_memory(ctx))
         except BaseException:
             await qp.abort()

@@ -15,9 +15,10 @@ from mrc.cli.output import Output
 from mrc.cli.quantities import bin_width, bit_rate, byte_count, positive_seconds
 from mrc.cli.runner import run_async
 from mrc.cli.serving import session_failed
-from mrc.config import ContextConfig
+from mrc.config import MAX_PEER_BYTES, ContextConfig
 from mrc.enums import Integrity, PlaneShares
 from mrc.errors import ArgumentError, ConfigError
+from mrc.mailbox import MAX_UNREAD
 from mrc.perf import Direction, Outcome, Pattern, Plan, Server, connect
 from mrc.qp import QP
 from mrc.recording import MAX_BINS
@@ -61,6 +62,11 @@ def add_parser(subparsers: Any) -> None:
         help="use this interface or address only; once for each port",
     )  # fmt: skip
     views.add_options(ends, listens=True)
+    ends.add_argument(
+        "--max-memory", type=byte_count, default=MAX_PEER_BYTES, metavar="BYTES",
+        help="of a server for the tests of all clients; one host has half at most"
+        f" [{MAX_PEER_BYTES >> 30}G]",
+    )  # fmt: skip
     ends.add_argument(
         "--timeout", type=positive_seconds, default=5.0, metavar="SECONDS",
         help="for connecting [%(default)s]",
@@ -229,6 +235,8 @@ async def _serve(args: argparse.Namespace, out: Output) -> int:
     port = DEFAULT_PORT if args.port is None else args.port
     config = ContextConfig(
         interfaces=tuple(args.bind),
+        max_peer_bytes=args.max_memory,
+        max_unread=MAX_UNREAD,
         plane_shares=PlaneShares[args.plane_shares.upper()],
         **views.settings(args),
     )

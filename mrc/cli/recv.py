@@ -22,6 +22,7 @@ from mrc.cli.report import file_line, slow_planes, transfer_json
 from mrc.cli.runner import run_async
 from mrc.cli.serving import session_failed
 from mrc.endpoint import Context, Listener
+from mrc.mailbox import MAX_UNREAD
 from mrc.qp import QP
 from mrc.session import let_look
 from mrc.transfer import (
@@ -47,6 +48,7 @@ examples:
   mrc recv --output inbox --once       until one sender is served
   mrc recv --output inbox --json       a line of JSON for each sender
 """
+WINDOWS = 8  # that all senders together have memory for; more of them have smaller ones
 _LIMITS = Limits()
 _TAKEN = "this mrc recv --once has its sender already"
 
@@ -96,7 +98,8 @@ def _add_limits(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--memory", type=_window_bytes, default=WINDOW_BYTES, metavar="BYTES",
         help="for what one sender has written and is not on disk yet: a long, fast way needs much,"
-        f" any other a few chunks of 4M [{WINDOW_BYTES >> 20}M]",
+        f" any other a few chunks of 4M; all together have {WINDOWS} times as much"
+        f" [{WINDOW_BYTES >> 20}M]",
     )  # fmt: skip
 
 
@@ -126,6 +129,11 @@ def _current_folder(prog: str) -> str:
     return "."
 
 
+def _config(args: argparse.Namespace) -> mrc.ContextConfig:
+    peers = WINDOWS * args.memory
+    return mrc.ContextConfig(max_peer_bytes=peers, max_unread=MAX_UNREAD, **views.settings(args))
+
+
 async def _recv(args: argparse.Namespace, out: Output) -> int:
     with (
         OutputDirectory(args.output, overwrite=args.overwrite, any_name=args.any_name) as directory,
@@ -137,7 +145,7 @@ async def _recv(args: argparse.Namespace, out: Output) -> int:
         about, joins = {"service": SERVICE.name}, Joins()
         limits = Limits(args.max_bytes, args.max_files, args.memory, args.idle)
         async with (
-            mrc.Context(mrc.ContextConfig(**views.settings(args))) as ctx,
+            mrc.Context(_config(args)) as ctx,
             await ctx.listen(port=args.port, private=about, admit=joins.admit) as listener,
         ):
             views.announce(out, ctx)

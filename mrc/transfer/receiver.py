@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import closing
 from dataclasses import dataclass
 
+from mrc.budget import BudgetError
 from mrc.errors import ProtocolError
 from mrc.foreign import printable, shown
 from mrc.mailbox import MailboxClosedError
@@ -16,6 +17,7 @@ from mrc.transfer.messages import Accept, Bye, Offer, Refuse, Stored
 from mrc.transfer.patience import IDLE_SECONDS, IdleError, patience, until_idle
 from mrc.transfer.session import Session, TransferredFile, VerificationError
 from mrc.transfer.window import WINDOW_BYTES, Storing, Window, open_window
+from mrc.transfer.writing import CHUNK_BYTES
 
 _MESSAGE_BYTES = 1 << 20  # of the mailbox, which count as payload beside those of a file
 
@@ -43,10 +45,9 @@ async def receive_files(
     Raises FileError for what cannot be stored here, TransferError when the sender gives up or makes
     no progress.
     """
-    # Released only with the QP: on failure the peer may still be writing.
-    window = await session.held.enter_async_context(open_window(session.ctx, limits.window_bytes))
     quota = _Quota(limits)
     try:
+        window = await _open_window(session, limits.window_bytes)
         while (offer := await _hear_offer(session, limits)) is not None:
             quota.take(offer)
             with closing(directory.create(offer.name, offer.bytes)) as target:
@@ -55,7 +56,7 @@ async def receive_files(
     except IdleError as error:
         await session.say_last(Refuse("stopped", str(error)))
         raise
-    except FileError as error:
+    except (FileError, BudgetError) as error:
         await session.say_last(Refuse("file", str(error)))
         raise
     except VerificationError as error:
@@ -64,6 +65,16 @@ async def receive_files(
     except asyncio.CancelledError:
         await session.say_last(Refuse("stopped", "the receiver was stopped"))
         raise
+
+
+async def _open_window(session: Session, most_bytes: int) -> Window:
+    """The window of a session: the more sessions there are, the smaller it is."""
+    memory, address = session.ctx.peer_memory, session.qp.peer_address
+    share = memory.left(address) // 4
+    length = max(min(most_bytes, share - share % CHUNK_BYTES), min(most_bytes, CHUNK_BYTES))
+    # Released only with the QP: on failure the peer may still be writing.
+    session.held.enter_context(memory.taken(address, length))
+    return await session.held.enter_async_context(open_window(session.ctx, length))
 
 
 class _Quota:

@@ -12,6 +12,7 @@ import pytest
 from fake_qp import FakeQp
 from transfer_ends import Ends, both, make, names, receiving, sending, sessions, until
 
+from mrc.budget import Budget, BudgetError
 from mrc.enums import Access
 from mrc.events import QpInfo
 from mrc.transfer import FileError, TransferError
@@ -150,3 +151,32 @@ async def test_until_idle__what_counts(step: int, busy: bool, ends: bool) -> Non
         with pytest.raises(IdleError, match=r"no progress for 0\.02 s"):
             await watch
     watch.cancel()
+
+
+@pytest.mark.parametrize(
+    ("budget", "window"), [(64, 8), (20, 4), (1024, 128), (1 << 20, 256)], ids=str
+)
+async def test_window__smaller_the_less_memory_is_left(
+    inbox: Path, budget: int, window: int
+) -> None:
+    """In MiB: a fourth of what is left for this host, which has half of all at most."""
+    async with sessions() as ends:
+        ends.back.ctx.peer_memory = Budget(budget << 20)
+        received = asyncio.create_task(receiving(ends.receiver, inbox))
+        await _offers(ends)
+        accept = await ends.sender.hear()
+        assert isinstance(accept, Accept)
+        assert accept.window.length == window << 20
+        assert ends.back.ctx.peer_memory.left("10.0.0.1") == (budget // 2 - window) << 20
+        received.cancel()
+        await both(received)
+
+
+async def test_window__no_memory_is_a_refusal(tmp_path: Path, inbox: Path) -> None:
+    async with sessions() as ends:
+        ends.back.ctx.peer_memory = Budget(6 << 20)
+        paths = [make(tmp_path, "a", b"x")]
+        sent, received = await both(sending(ends.sender, paths), receiving(ends.receiver, inbox))
+    assert isinstance(received, BudgetError)
+    with pytest.raises(TransferError, match="h1 refused the file: no memory: 4194304 bytes are"):
+        raise sent

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from mrc import Context, PeerGoneError, ProtocolError, perf
 from mrc.cli.perf_report import interval_json, interval_line, slow_planes
-from mrc.errors import ArgumentError
+from mrc.errors import ArgumentError, MrcError
 from mrc.perf import (
     Client,
     Direction,
@@ -33,6 +33,7 @@ from mrc.perf import (
     connect,
 )
 from mrc.perf.history import Bins, EvChange, History, PlaneChange, ShareChange
+from mrc.perf.messages import RefusedError
 from mrc.recording import Recording
 
 MIB = 1 << 20
@@ -236,13 +237,13 @@ def test_slow_planes__in_each_direction(direction: Direction, said: list[str]) -
 
 
 @asynccontextmanager
-async def ends() -> AsyncIterator[tuple[Client, list[Outcome]]]:
+async def ends(**options: Any) -> AsyncIterator[tuple[Client, list[Outcome]]]:
     """A client, and what the server says of each test."""
     outcomes: list[Outcome] = []
     async with (
         asyncio.timeout(BUDGET_SECONDS),
         Context(loopback_config()) as near,
-        Context(loopback_config()) as far,
+        Context(loopback_config(**options)) as far,
         await far.listen(LOOPBACK[4], 0, private=SERVED) as listener,
     ):
         server = Server(far, lambda _client, _plan, outcome: outcomes.append(outcome))
@@ -379,3 +380,45 @@ async def test_server_vanishes() -> None:
         await listener.close()
         await accepting
         await asyncio.gather(*serving, return_exceptions=True)
+
+
+async def test_plan__that_needs_more_memory_than_the_server_has() -> None:
+    """Each end of a test needs as much as is written at a time, twice; one host has half of all."""
+    async with ends(max_peer_bytes=6 * MIB) as (client, outcomes):
+        refusal = r"no memory: 4194304 bytes are needed, \d+ are left.*--max-memory"
+        with pytest.raises(RefusedError, match=refusal):
+            await client.run(Plan(size=2 * MIB, depth=1, seconds=0.0, total_bytes=MIB))
+        for _ in range(3):
+            await client.run(Plan(size=MIB, depth=1, seconds=0.0, total_bytes=MIB))
+    assert len(outcomes) == 3
+
+
+@pytest.mark.parametrize("wait", ["plan", "start"])
+async def test_session__of_a_client_that_does_nothing(
+    monkeypatch: pytest.MonkeyPatch, wait: str
+) -> None:
+    monkeypatch.setattr("mrc.perf.server.IDLE_SECONDS", 0.1)
+    failures: list[str] = []
+    monkeypatch.setattr(Server, "serve", _told(failures, Server.serve))
+    async with ends() as (client, _):
+        if wait == "start":
+            hold = asyncio.Event()
+            monkeypatch.setattr("mrc.perf.client._Test.run", lambda *_: hold.wait())
+            run = spawn(client.run(Plan(size=4096, seconds=1.0)))
+        while not failures:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        if wait == "start":
+            run.cancel()
+            await asyncio.gather(run, return_exceptions=True)
+    what = {"plan": "a plan", "start": "the start of its test"}[wait]
+    assert f"did not send {what} within 0.1 s" in failures[0]
+
+
+def _told(failures: list[str], serve: Any) -> Any:
+    async def told(server: Server, qp: Any) -> None:
+        try:
+            await serve(server, qp)
+        except MrcError as error:
+            failures.append(str(error))
+
+    return told
