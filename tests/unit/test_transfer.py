@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import re
 from collections.abc import Callable
@@ -243,6 +244,8 @@ async def test_send_files__refusal_together_with_the_last_chunk(tmp_path: Path) 
 
 async def test_transfer__all_paths_lost(tmp_path: Path, inbox: Path) -> None:
     path = make(tmp_path, "a", bytes(3 * CHUNK_BYTES))
+    complaints: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, told: complaints.append(told))
     async with sessions() as ends:
         received = asyncio.create_task(receiving(ends.receiver, inbox))
         sent = asyncio.create_task(sending(ends.sender, [path]))
@@ -254,6 +257,8 @@ async def test_transfer__all_paths_lost(tmp_path: Path, inbox: Path) -> None:
     for outcome, peer in zip(outcomes, ("h1", "h0"), strict=True):
         assert isinstance(outcome, PathError)
         assert f"all paths to {peer} are lost" in str(outcome)
+    gc.collect()
+    assert not complaints, "of tasks whose errors nobody asked for"
     assert names(inbox) == []
 
 
