@@ -12,6 +12,8 @@ from mrc.enums import CcKind, Integrity, PlaneShares
 from mrc.errors import ConfigError
 from mrc.hostconfig import HostConfig
 
+MAX_PEER_BYTES = 1 << 30
+
 _RANGES = {
     "udp_port": (0, 65535),
     "evs_per_pair": (1, 64),
@@ -25,6 +27,7 @@ _RANGES = {
     "spin_us": (0, 65535),
     "coalesce_us": (0, 1000),
     "max_pending": (1, 65536),
+    "max_peer_bytes": (0, 1 << 50),
     "max_unread": (1, 1 << 24),
 }
 _TIME = (0, lib.MRC_CC_MAX_NS)
@@ -135,6 +138,9 @@ class ContextConfig:
     sndbuf_bytes: int = 0
     max_pending: int = 64  # peers that are connecting, or wait to be accepted, at a time
     exchange_timeout: float = 10.0  # seconds in which a connecting peer must be done
+    max_peer_bytes: int = (
+        MAX_PEER_BYTES  # memory for sessions of all peers; one source has half at most
+    )
     max_unread: int = 65536  # immediates of one QP not yet taken by the caller
     linger: float = 2.0  # seconds that a closing QP waits for its peer to be done with it
     program: str = ""  # what this process is, for those who look into it

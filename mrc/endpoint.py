@@ -19,6 +19,7 @@ from weakref import WeakSet
 
 from mrc import device, hostconfig
 from mrc._native import names_of
+from mrc.budget import Budget
 from mrc.config import CcParameters, ContextConfig
 from mrc.dial import dial
 from mrc.dispatch import Dispatcher
@@ -93,6 +94,7 @@ class Context:
         self._monitor: asyncio.Task[None] | None = None
         self._closer: asyncio.Task[None] | None = None
         self._observatory = Observatory(self)
+        self.peer_memory = Budget(self.config.max_peer_bytes)
 
     async def __aenter__(self) -> Self:
         if self._local is not None:

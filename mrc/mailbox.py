@@ -6,10 +6,12 @@ travels like the data: as WRITE_IMM into an inbox that each registers at the oth
 
 An inbox is SLOTS slots of SLOT_BYTES. Frame n of a direction goes to slot n mod SLOTS; a message
 longer than a slot continues in the next frame. A slot is used again only after the peer said, by a
-credit, that it has read it. Immediates carry the rest:
+credit, that the message in it was received by the peer's user, or that it is the next one to be
+received. So a mailbox holds one message of `most_bytes` and an inbox of others at most, as bytes
+that are decoded when they are received. Immediates carry the rest:
 
     0iiiiiii iiiiiiii iiiiiiii iiiiiiii   of the user of the mailbox: 31 bits
-    10000000 00000000 nnnnnnnn nnnnnnnn   credit: frames read so far, modulo 2^16; no payload
+    10000000 00000000 nnnnnnnn nnnnnnnn   credit: frames freed so far, modulo 2^16; no payload
     11m00000 00000000 nnnnnnnn nnnnnnnn   frame n, modulo 2^16; m: the message goes on
 
 Immediates complete in posting order, so a message also says that all written before is in place. A
@@ -30,13 +32,16 @@ from typing import Any, NoReturn, Self
 from mrc.endpoint import Context
 from mrc.enums import Access
 from mrc.errors import CompletionError, MrcError, ProtocolError
+from mrc.foreign import parse
 from mrc.qp import QP
 from mrc.verbs import MR, RemoteMemory
 
 SLOTS = 16
 SLOT_BYTES = 4096
 INBOX_BYTES = SLOTS * SLOT_BYTES
-MAX_MESSAGE_BYTES = 1 << 20
+MAX_MESSAGE_BYTES = 1 << 18  # that a mailbox takes, unless it is told to take more
+MAX_SENT_BYTES = 1 << 20
+MAILBOX_BYTES = 3 * INBOX_BYTES + MAX_MESSAGE_BYTES  # at most, with what is unread
 MAX_UNREAD = 4096  # messages and immediates of the user that wait to be received
 KEEPALIVE_SECONDS = 3.0
 USER_IMM_MAX = 0x7FFFFFFF
@@ -73,6 +78,14 @@ async def mailbox_memory(ctx: Context) -> AsyncIterator[MailboxMemory]:
         yield MailboxMemory(inbox, inbox_mr, outbox, outbox_mr)
 
 
+@dataclass(frozen=True, slots=True)
+class _Unread:
+    """A message that is not yet received; `begin` frames came before it."""
+
+    data: bytearray
+    begin: int
+
+
 class Mailbox:
     """Messages to and from the peer of one QP. An async context manager.
 
@@ -86,21 +99,26 @@ class Mailbox:
         memory: MailboxMemory,
         *,
         peer: RemoteMemory | None = None,
+        most_bytes: int = MAX_MESSAGE_BYTES,
         keepalive: float = KEEPALIVE_SECONDS,
     ) -> None:
         self._qp = qp
         self._memory = memory
         self._peer = peer
+        self._most_bytes = most_bytes  # of a message of the peer
         self._keepalive = keepalive
         self._sending = asyncio.Lock()
         self._sent = 0  # frames
-        self._credited = 0  # of those, how many the peer has read
+        self._credited = 0  # of those, how many the peer has freed
         self._credit_came = asyncio.Event()
         self._consumed = 0  # frames of the peer
+        self._begin = 0  # of those, the ones before the message that comes in
+        self._freed = 0  # of those, how many hold nothing any more
+        self._told = 0  # of those, how many the peer knows of
         self._credit_due = asyncio.Event()
         self._heard = False
         self._partial = bytearray()
-        self._items: deque[Message | int] = deque()
+        self._items: deque[_Unread | int] = deque()
         self._failure: MrcError | None = None
         self._changed = asyncio.Event()  # something to receive, or a failure
         self._failed = asyncio.Event()
@@ -146,8 +164,8 @@ class Mailbox:
         A send that is cancelled still goes out whole, so that what follows stays readable.
         """
         data = json.dumps(message, separators=(",", ":")).encode()
-        if len(data) > MAX_MESSAGE_BYTES:
-            raise MrcError(f"a message of {len(data)} bytes; the limit is {MAX_MESSAGE_BYTES}")
+        if len(data) > MAX_SENT_BYTES:
+            raise MrcError(f"a message of {len(data)} bytes; the limit is {MAX_SENT_BYTES}")
         await asyncio.shield(self._start(self._send_frames(data)))
 
     async def _send_frames(self, data: bytes) -> None:
@@ -179,7 +197,16 @@ class Mailbox:
         Raises what ended the mailbox once all that came before was received.
         """
         await self._until_some()
-        return self._items.popleft()
+        item = self._items.popleft()
+        if isinstance(item, int):
+            return item
+        self._free_frames()
+        try:
+            return parse(item.data)
+        except ValueError as error:
+            wrong = ProtocolError(f"{self._qp.peer_host} sent a message that is {error}")
+            self._fail(wrong)
+            raise wrong from None
 
     async def immediate_next(self) -> bool:
         """Whether `receive` would give an immediate, once it would not wait; raises as it would."""
@@ -206,10 +233,13 @@ class Mailbox:
         try:
             await self._read_immediates()
         except MrcError as error:
-            self._failure = error
-            self._changed.set()
-            if not isinstance(error, MailboxClosedError):
-                self._failed.set()
+            self._fail(error)
+
+    def _fail(self, error: MrcError) -> None:
+        self._failure = error
+        self._changed.set()
+        if not isinstance(error, MailboxClosedError):
+            self._failed.set()
 
     async def _read_immediates(self) -> None:
         async for immediate in self._qp.immediates():
@@ -223,7 +253,7 @@ class Mailbox:
                 self._on_credit(imm & _COUNT)
         raise MailboxClosedError(f"{self._qp.peer_host} closed the QP")
 
-    def _put(self, item: Message | int) -> None:
+    def _put(self, item: _Unread | int) -> None:
         if len(self._items) >= MAX_UNREAD:
             raise ProtocolError(f"{self._qp.peer_host} sends messages faster than it may")
         self._items.append(item)
@@ -239,16 +269,25 @@ class Mailbox:
     def _on_frame(self, imm: int, size: int) -> None:
         if imm & _COUNT != self._consumed & _COUNT or not 0 < size <= SLOT_BYTES:
             raise ProtocolError(f"{self._qp.peer_host} sent a frame out of order")
+        if self._consumed - self._told >= SLOTS:
+            raise ProtocolError(f"{self._qp.peer_host} sent a frame without credit")
         offset = self._consumed % SLOTS * SLOT_BYTES
         self._partial += self._memory.inbox[offset : offset + size]
         self._consumed += 1
-        if self._consumed % (SLOTS // 2) == 0:
-            self._credit_due.set()
-        if len(self._partial) > MAX_MESSAGE_BYTES:
+        if len(self._partial) > self._most_bytes:
             raise ProtocolError(f"{self._qp.peer_host} sent a message without end")
         if not imm & _MORE:
             data, self._partial = self._partial, bytearray()
-            self._put(_decode(data, self._qp.peer_host))
+            self._put(_Unread(data, self._begin))
+            self._begin = self._consumed
+        self._free_frames()
+
+    def _free_frames(self) -> None:
+        """All frames before the first unread message hold nothing any more; tells it by halves."""
+        unread = next((item for item in self._items if not isinstance(item, int)), None)
+        self._freed = max(self._freed, self._consumed if unread is None else unread.begin)
+        if self._freed - self._told >= SLOTS // 2:
+            self._credit_due.set()
 
     async def _send_credits(self) -> None:
         while True:
@@ -261,19 +300,10 @@ class Mailbox:
                     continue
             self._credit_due.clear()
             try:
-                await self._qp.write_imm(_CONTROL | self._consumed & _COUNT)
+                self._told = self._freed
+                await self._qp.write_imm(_CONTROL | self._told & _COUNT)
             except CompletionError:
                 return  # the end of the immediates says why
-
-
-def _decode(data: bytearray, host: str) -> Message:
-    try:
-        message = json.loads(data)
-    except (ValueError, RecursionError):
-        raise ProtocolError(f"{host} sent a message that is not JSON") from None
-    if not isinstance(message, dict):
-        raise ProtocolError(f"{host} sent a message that is not a JSON object")
-    return message
 
 
 def _inbox_of(message: Message | int) -> RemoteMemory:

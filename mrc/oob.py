@@ -33,6 +33,7 @@ from typing import Any, TypeVar
 
 from mrc.enums import Integrity
 from mrc.errors import ConnectError, PeerGoneError, ProtocolError
+from mrc.foreign import parse, shown
 from mrc.hostconfig import IpInterface
 from mrc.paths import RemotePort
 
@@ -67,10 +68,10 @@ def decode_length(header: bytes) -> int:
 def decode_body(body: bytes) -> dict[str, Any]:
     """Returns the message of a frame's body."""
     try:
-        message = json.loads(body)
-    except (ValueError, RecursionError) as error:
+        message = parse(body)
+    except ValueError as error:
         raise ProtocolError("the peer does not speak mrc's exchange (no JSON)") from error
-    if not isinstance(message, dict) or not isinstance(message.get("type"), str):
+    if not isinstance(message.get("type"), str):
         raise ProtocolError("the peer does not speak mrc's exchange (no message type)")
     return message
 
@@ -140,9 +141,13 @@ def _port_to_json(port: RemotePort) -> dict[str, Any]:
     }
 
 
+def _is_short_word(text: str) -> bool:
+    return len(text) <= 64 and text.isprintable()
+
+
 def _address(reader: _Reader) -> IpInterface:
     try:
-        return ip_interface(reader.take("address", str))
+        return ip_interface(reader.take("address", str, _is_short_word))
     except ValueError:
         raise ProtocolError("the peer sent a wrong port.address") from None
 
@@ -153,7 +158,7 @@ def _port_from_json(value: object) -> RemotePort:
     if not all(type(sport) is int and 1 <= sport <= 65535 for sport in sports):
         raise ProtocolError("the peer sent a wrong port.source_ports")
     return RemotePort(
-        nic=reader.take("nic", str, lambda name: len(name) <= 64),
+        nic=reader.take("nic", str, _is_short_word),
         address=_address(reader),
         sports=tuple(sports),
         mtu=reader.number("mtu", 0, 16384),
@@ -219,11 +224,6 @@ def hello_from_json(message: Mapping[str, Any]) -> Hello:
     )
 
 
-def printable(reason: object) -> str:
-    """A peer's reason as one harmless line."""
-    return "".join(c if c.isprintable() else "?" for c in str(reason)[:_MAX_REASON])
-
-
 # ---- The exchange ---------------------------------------------------------------------------
 
 
@@ -273,9 +273,9 @@ class Channel:
         """Returns the next message, which must be of this type; a refusal is a ConnectError."""
         message = await self.receive()
         if message["type"] == "refuse":
-            raise ConnectError(f"the peer refused: {printable(message.get('reason', 'no reason'))}")
+            raise ConnectError(f"the peer refused: {shown(message.get('reason', 'no reason'))}")
         if message["type"] != kind:
-            raise ProtocolError(f"the peer sent {printable(message['type'])!r} instead of {kind!r}")
+            raise ProtocolError(f"the peer sent '{shown(message['type'], 40)}' instead of {kind!r}")
         return message
 
     async def refuse(self, reason: str) -> None:

@@ -95,6 +95,11 @@ class QP:
         return f"<QP {self.qpn:#x} to {self.peer_host}, {self._queue.state.name}>"
 
     @property
+    def peer_address(self) -> str:
+        """The address of the peer on the TCP connection of the exchange."""
+        return self._channel.remote
+
+    @property
     def qpn(self) -> int:
         """The local QP number."""
         return self._queue.qpn

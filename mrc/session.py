@@ -17,7 +17,8 @@ from typing import Any, NoReturn, TypeVar
 from mrc.endpoint import Context
 from mrc.enums import WcStatus
 from mrc.errors import CompletionError, MrcError, PathError, PeerGoneError, ProtocolError
-from mrc.mailbox import Mailbox, MailboxMemory, Message, mailbox_memory
+from mrc.foreign import shown
+from mrc.mailbox import MAILBOX_BYTES, MAX_MESSAGE_BYTES, Mailbox, Message, mailbox_memory
 from mrc.qp import QP
 from mrc.verbs import RemoteMemory
 
@@ -39,6 +40,7 @@ class Service:
     name: str
     title: str
     version: int
+    answer_bytes: int = MAX_MESSAGE_BYTES  # of a message to the peer that connects, at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +142,8 @@ async def connect_session(
         }
         async with await ctx.connect(host, port, private=about, timeout=timeout) as qp:
             _check_service(qp, service, f"{host}: TCP port {port}")
-            async with _open_mailbox(qp, memory) as mailbox:
+            mailbox = Mailbox(qp, memory, most_bytes=service.answer_bytes)
+            async with _opened(mailbox, qp.peer_host):
                 yield Session(ctx, qp, mailbox, held)
 
 
@@ -149,18 +152,23 @@ async def accept_session(ctx: Context, qp: QP, service: Service) -> AsyncIterato
     """A session with the peer that connected `qp`, which this closes at the end."""
     async with AsyncExitStack() as held:
         try:
+            held.enter_context(ctx.peer_memory.taken(qp.peer_address, MAILBOX_BYTES))
             memory = await held.enter_async_context(mailbox_memory(ctx))
         except BaseException:
             await qp.abort()
             raise
-        async with qp, _open_mailbox(qp, memory, _inbox_of(qp, service)) as mailbox:
-            yield Session(ctx, qp, mailbox, held)
+        async with qp:
+            mailbox = Mailbox(qp, memory, peer=_inbox_of(qp, service))
+            async with _opened(mailbox, qp.peer_host):
+                yield Session(ctx, qp, mailbox, held)
 
 
 def _check_service(qp: QP, service: Service, where: str) -> None:
     served = qp.private.get("service")
     if served != service.name:
-        raise SessionError(f"{where} serves {served!r:.40}, not {service.name!r}: the wrong port?")
+        raise SessionError(
+            f"{where} serves '{shown(served, 40)}', not {service.name!r}: the wrong port?"
+        )
 
 
 def _inbox_of(qp: QP, service: Service) -> RemoteMemory:
@@ -168,22 +176,20 @@ def _inbox_of(qp: QP, service: Service) -> RemoteMemory:
     version = qp.private.get("version")
     if version != service.version:
         raise ProtocolError(
-            f"{qp.peer_host} speaks version {version!r:.20} of the {service.title}, this is version"
-            f" {service.version}; install the same mrc at both ends"
+            f"{qp.peer_host} speaks version {shown(version, 20)} of the {service.title}, this is"
+            f" version {service.version}; install the same mrc at both ends"
         )
     return RemoteMemory.from_json(qp.private.get("inbox"))
 
 
 @asynccontextmanager
-async def _open_mailbox(
-    qp: QP, memory: MailboxMemory, peer: RemoteMemory | None = None
-) -> AsyncIterator[Mailbox]:
+async def _opened(mailbox: Mailbox, host: str) -> AsyncIterator[None]:
     async with AsyncExitStack() as stack:
         try:
-            mailbox = await stack.enter_async_context(Mailbox(qp, memory, peer=peer))
+            await stack.enter_async_context(mailbox)
         except CompletionError as error:
-            raise explain(error, qp.peer_host) from error
-        yield mailbox
+            raise explain(error, host) from error
+        yield
 
 
 async def let_look(qp: QP) -> None:

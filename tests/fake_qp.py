@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from mrc.budget import Budget
 from mrc.enums import Access, QpState, WcStatus
 from mrc.errors import CompletionError
 from mrc.events import Immediate, QpInfo
@@ -32,6 +33,7 @@ class FakeContext:
 
     def __init__(self) -> None:
         self.regions: dict[int, FakeMr] = {}
+        self.peer_memory = Budget(1 << 31)
         self._next_key = 1
 
     @asynccontextmanager
@@ -54,6 +56,7 @@ class FakeQp:
     def __init__(self, ctx: FakeContext, host: str) -> None:
         self.ctx = ctx
         self.peer_host = host
+        self.peer_address = "10.0.0.1"
         self.peer: FakeQp
         self.private: dict[str, Any] = {}
         self.peer_gone = asyncio.Event()

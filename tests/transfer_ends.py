@@ -16,6 +16,7 @@ from fake_qp import FakeContext, FakeQp, qp_pair
 
 from mrc.transfer import (
     Joins,
+    Limits,
     OutputDirectory,
     Session,
     TransferredFile,
@@ -25,7 +26,6 @@ from mrc.transfer import (
     send_files,
 )
 from mrc.transfer.messages import chunk_of
-from mrc.transfer.window import WINDOW_BYTES
 
 
 class ConnectingContext(FakeContext):
@@ -76,11 +76,11 @@ async def sending(session: Session, paths: list[str]) -> list[TransferredFile]:
 
 
 async def receiving(
-    session: Session, inbox: Path, *, overwrite: bool = False, window_bytes: int = WINDOW_BYTES
+    session: Session, inbox: Path, *, overwrite: bool = False, **limits: Any
 ) -> list[TransferredFile]:
     # Left open: a file that fails is removed when the session ends, after this has returned.
     directory = OutputDirectory(str(inbox), overwrite=overwrite)
-    receiving = receive_files(session, directory, window_bytes=window_bytes)
+    receiving = receive_files(session, directory, limits=Limits(**limits))
     return [file async for file in receiving]
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import logging
 import os
 import platform
@@ -17,6 +18,7 @@ from mrc._native import lib
 from mrc.cli.exits import Exit, Interrupted, UsageError, exit_code
 from mrc.cli.output import print_error, version_of
 from mrc.errors import MrcError
+from mrc.foreign import harmless_lines
 from mrc.transfer.messages import DIGEST, VERSION
 
 SUBCOMMANDS = ("send", "recv", "perf", "paths", "top", "testbed", "demo", "sim", "doctor")
@@ -107,6 +109,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             parser.print_help(sys.stderr)
             return Exit.USAGE
         prog = args.prog
+        _escape_what_cannot_be_encoded()
         _set_up_logging(prog, quiet=getattr(args, "quiet", False))
         return int(args.run(args))
     except UsageError as error:
@@ -121,12 +124,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(prog, error, as_json=as_json)
 
 
+def _escape_what_cannot_be_encoded() -> None:
+    """Names of files and hosts may hold characters that the terminal's encoding lacks."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
 def _set_up_logging(prog: str, *, quiet: bool) -> None:
     """Warnings of the library, such as of socket buffers that are too small, as notes."""
     level = logging.ERROR if quiet else logging.WARNING
     if os.environ.get("MRC_DEBUG") == "1":
         level = logging.DEBUG
-    logging.basicConfig(format=f"{prog}: %(message)s", level=level, stream=sys.stderr)
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_HarmlessFormatter(f"{prog}: %(message)s"))
+    logging.basicConfig(level=level, handlers=[handler])
+
+
+class _HarmlessFormatter(logging.Formatter):
+    """A peer may have a say in what is logged."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return harmless_lines(super().format(record))
 
 
 def _fail(prog: str, error: BaseException, *, as_json: bool) -> int:

@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from mrc.foreign import harmless_lines, printable
+
 SCHEMA = 1
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _DECIMAL = ("bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s")
@@ -93,7 +95,7 @@ class Output:
     def text(self, text: str) -> None:
         """A result for people; not printed when the result is JSON."""
         if not self.as_json:
-            print(text, flush=True)
+            print(harmless_lines(text), flush=True)
 
     def result(self, result: Mapping[str, Any]) -> None:
         """A result for programs, one line; printed only under --json."""
@@ -103,11 +105,11 @@ class Output:
     def note(self, text: str) -> None:
         """Something worth knowing that is not the result."""
         if not self.quiet:
-            print(f"{self.prog}: {text}", file=sys.stderr, flush=True)
+            print(f"{self.prog}: {printable(text)}", file=sys.stderr, flush=True)
 
     def warn(self, text: str) -> None:
         """Something that went wrong and did not end the command."""
-        print(f"{self.prog}: {text}", file=sys.stderr, flush=True)
+        print(f"{self.prog}: {printable(text)}", file=sys.stderr, flush=True)
 
 
 def print_json(result: Mapping[str, Any]) -> None:
@@ -116,7 +118,7 @@ def print_json(result: Mapping[str, Any]) -> None:
 
 def print_error(prog: str, message: str, exit_code: int, *, as_json: bool) -> None:
     """The one line that says why a command failed, and the same as JSON where that was asked."""
-    line = " ".join(message.split())
+    line = printable(" ".join(message.split()))
     print(f"{prog}: {line}", file=sys.stderr, flush=True)
     if as_json:
         print_json({"error": line, "exit_code": exit_code})

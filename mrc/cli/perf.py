@@ -10,13 +10,15 @@ from typing import Any
 import mrc
 from mrc.cli import perf_report, views
 from mrc.cli.address import DEFAULT_PORT, host_and_port, port_number
-from mrc.cli.exits import Exit, UsageError, exit_code
-from mrc.cli.output import Output, print_error
+from mrc.cli.exits import Exit, UsageError
+from mrc.cli.output import Output
 from mrc.cli.quantities import bin_width, bit_rate, byte_count, positive_seconds
 from mrc.cli.runner import run_async
-from mrc.config import ContextConfig
+from mrc.cli.serving import session_failed
+from mrc.config import MAX_PEER_BYTES, ContextConfig
 from mrc.enums import Integrity, PlaneShares
-from mrc.errors import ArgumentError, ConfigError, MrcError
+from mrc.errors import ArgumentError, ConfigError
+from mrc.mailbox import MAX_UNREAD
 from mrc.perf import Direction, Outcome, Pattern, Plan, Server, connect
 from mrc.qp import QP
 from mrc.recording import MAX_BINS
@@ -60,6 +62,11 @@ def add_parser(subparsers: Any) -> None:
         help="use this interface or address only; once for each port",
     )  # fmt: skip
     views.add_options(ends, listens=True)
+    ends.add_argument(
+        "--max-memory", type=byte_count, default=MAX_PEER_BYTES, metavar="BYTES",
+        help="of a server for the tests of all clients; one host has half at most"
+        f" [{MAX_PEER_BYTES >> 30}G]",
+    )  # fmt: skip
     ends.add_argument(
         "--timeout", type=positive_seconds, default=5.0, metavar="SECONDS",
         help="for connecting [%(default)s]",
@@ -228,6 +235,8 @@ async def _serve(args: argparse.Namespace, out: Output) -> int:
     port = DEFAULT_PORT if args.port is None else args.port
     config = ContextConfig(
         interfaces=tuple(args.bind),
+        max_peer_bytes=args.max_memory,
+        max_unread=MAX_UNREAD,
         plane_shares=PlaneShares[args.plane_shares.upper()],
         **views.settings(args),
     )
@@ -260,10 +269,8 @@ class _Service:
         session = self._server.is_session(qp)
         try:
             await self._server.serve(qp)
-        except (MrcError, OSError) as error:
-            code = exit_code(error)
-            line = f"{qp.peer_host}: {error}"
-            print_error(self._out.prog, line, code, as_json=self._out.as_json)
+        except Exception as error:
+            code = session_failed(self._out, qp.peer_host, error)
         if session and self._one_off:
             self._exit = Exit(code)
             await listener.close()

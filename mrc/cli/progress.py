@@ -26,10 +26,12 @@ from rich.progress import (
 from mrc.cli.output import Output, format_rate
 from mrc.errors import MrcError
 from mrc.events import PlaneInfo, QpInfo
+from mrc.foreign import shown
 
 BAR_SECONDS = 0.2
 SAMPLE_SECONDS = 0.01
 MAX_QUERY_SECONDS = 0.003
+MAX_TITLE = 48  # characters of a bar's title
 _RATE_SMOOTHING = 0.3
 
 
@@ -75,12 +77,12 @@ class _Bars:
 
     def __init__(self) -> None:
         self._progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             DownloadColumn(binary_units=True),
-            TextColumn("{task.fields[rate]}"),
+            TextColumn("{task.fields[rate]}", markup=False),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[shares]}"),
+            TextColumn("{task.fields[shares]}", markup=False),
             console=Console(stderr=True),
             transient=True,
             auto_refresh=False,
@@ -153,7 +155,11 @@ class ProgressMeter:
 
     @asynccontextmanager
     async def watch(self, moving: Watched, title: str, total: int | None) -> AsyncIterator[None]:
-        """Shows the progress of one of them while the body runs."""
+        """Shows the progress of one of them while the body runs.
+
+        A part of `title` may come from the peer.
+        """
+        title = shown(title, MAX_TITLE)
         tasks = []
         if self._bars is not None:
             tasks.append(asyncio.create_task(self._show(self._bars, moving, title, total)))

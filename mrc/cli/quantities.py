@@ -40,6 +40,13 @@ def positive_seconds(text: str) -> float:
     return seconds
 
 
+def file_count(text: str) -> int:
+    """An argparse type: a number of files."""
+    if not (text.isascii() and text.isdigit() and 0 < int(text[:20]) < 1 << 40):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of files such as 1000")
+    return int(text)
+
+
 def bin_width(text: str) -> int:
     """An argparse type: ns, from a time with its unit."""
     match = _DURATION.fullmatch(text)

@@ -5,33 +5,52 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import sys
 import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import mrc
 from mrc.cli import progress, views
 from mrc.cli.address import DEFAULT_PORT, port_number
-from mrc.cli.exits import exit_code
-from mrc.cli.output import Output, add_options, print_error
-from mrc.cli.quantities import byte_count
+from mrc.cli.exits import UsageError
+from mrc.cli.output import Output, add_options
+from mrc.cli.quantities import byte_count, file_count, positive_seconds
 from mrc.cli.report import file_line, slow_planes, transfer_json
 from mrc.cli.runner import run_async
+from mrc.cli.serving import session_failed
 from mrc.endpoint import Context, Listener
-from mrc.errors import MrcError
+from mrc.mailbox import MAX_UNREAD
 from mrc.qp import QP
 from mrc.session import let_look
-from mrc.transfer import SERVICE, Joins, OutputDirectory, Session, accept_session, receive_files
-from mrc.transfer.joined import JOIN
+from mrc.transfer import (
+    SERVICE,
+    Joins,
+    Limits,
+    OutputDirectory,
+    Session,
+    TransferError,
+    TransferredFile,
+    accept_session,
+    joined,
+    receive_files,
+)
+from mrc.transfer.messages import MAX_FILE_BYTES
 from mrc.transfer.window import WINDOW_BYTES
 from mrc.transfer.writing import CHUNK_BYTES
 
 EXAMPLES = """\
 examples:
-  mrc recv                             files go to the current directory
+  mrc recv --output inbox              files go to that folder
   mrc recv --output inbox --overwrite  and replace what is there
-  mrc recv --once --json               one sender, then the result as JSON
-  mrc recv --json                      a line of JSON for each sender
+  mrc recv --output inbox --once       until one sender is served
+  mrc recv --output inbox --json       a line of JSON for each sender
 """
+WINDOWS = 8  # that all senders together have memory for; more of them have smaller ones
+_LIMITS = Limits()
+_TAKEN = "this mrc recv --once has its sender already"
 
 
 def add_parser(subparsers: Any) -> None:
@@ -39,25 +58,49 @@ def add_parser(subparsers: Any) -> None:
         "recv", help="receive files from hosts that run mrc send", examples=EXAMPLES
     )
     parser.add_argument(
-        "--output", default=".", metavar="DIR", help="where files go [the current directory]"
+        "--output", metavar="DIR",
+        help="where files go [on a terminal the current directory, if that is not your home]",
+    )  # fmt: skip
+    parser.add_argument(
+        "--once", action="store_true", help="end after the first sender whose data arrives"
     )
-    parser.add_argument("--once", action="store_true", help="end after the first sender")
     parser.add_argument(
         "--port",
         type=port_number,
         default=DEFAULT_PORT,
         help="TCP port to listen on; 0 lets the system choose [%(default)s]",
     )
-    parser.add_argument(
-        "--memory", type=_window_bytes, default=WINDOW_BYTES, metavar="BYTES",
-        help="for what one sender has written and is not on disk yet: a long, fast way needs much,"
-        f" any other a few chunks of 4M [{WINDOW_BYTES >> 20}M]",
-    )  # fmt: skip
     parser.add_argument("--overwrite", action="store_true", help="replace files that exist")
+    _add_limits(parser.add_argument_group("limits, as anybody who reaches the port can send"))
     progress.add_option(parser)
     views.add_options(parser, listens=True)
     add_options(parser)
     parser.set_defaults(run=run)
+
+
+def _add_limits(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--any-name", action="store_true",
+        help="take names that begin with '.' or '-' or hold control characters, too",
+    )  # fmt: skip
+    group.add_argument(
+        "--max-bytes", type=byte_count, default=_LIMITS.bytes, metavar="BYTES",
+        help=f"of all files of one sender [{_LIMITS.bytes >> 40}T]",
+    )  # fmt: skip
+    group.add_argument(
+        "--max-files", type=file_count, default=_LIMITS.files, metavar="COUNT",
+        help="of one sender [%(default)s]",
+    )  # fmt: skip
+    group.add_argument(
+        "--idle", type=positive_seconds, default=_LIMITS.idle_seconds, metavar="SECONDS",
+        help="a sender without progress for so long is let go [%(default)g]",
+    )  # fmt: skip
+    group.add_argument(
+        "--memory", type=_window_bytes, default=WINDOW_BYTES, metavar="BYTES",
+        help="for what one sender has written and is not on disk yet: a long, fast way needs much,"
+        f" any other a few chunks of 4M; all together have {WINDOWS} times as much"
+        f" [{WINDOW_BYTES >> 20}M]",
+    )  # fmt: skip
 
 
 def _window_bytes(text: str) -> int:
@@ -68,26 +111,47 @@ def _window_bytes(text: str) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
+    args.output = args.output or _current_folder(args.prog)
     return run_async(_recv(args, Output.of(args)))
+
+
+def _current_folder(prog: str) -> str:
+    """Where files go without --output: only where somebody sees them come, and never home.
+
+    Whoever reaches the port chooses their names, and a home holds files that are run.
+    """
+    if not sys.stdin.isatty():
+        raise UsageError(prog, f"name the folder for the files: --output DIR; see {prog} --help")
+    home = Path.home()
+    if home.exists() and home.samefile("."):
+        wrong = "files go to the current directory, which is your home: name another: --output DIR"
+        raise UsageError(prog, f"{wrong}; see {prog} --help")
+    return "."
+
+
+def _config(args: argparse.Namespace) -> mrc.ContextConfig:
+    peers = WINDOWS * args.memory
+    return mrc.ContextConfig(max_peer_bytes=peers, max_unread=MAX_UNREAD, **views.settings(args))
 
 
 async def _recv(args: argparse.Namespace, out: Output) -> int:
     with (
-        OutputDirectory(args.output, overwrite=args.overwrite) as directory,
+        OutputDirectory(args.output, overwrite=args.overwrite, any_name=args.any_name) as directory,
         progress.ProgressMeter(out, "receiver", args.progress_json) as meter,
     ):
         swept = directory.sweep()
         if swept:
             out.note(f"removed {len(swept)} unfinished files of an mrc recv that was killed")
         about, joins = {"service": SERVICE.name}, Joins()
+        limits = Limits(args.max_bytes, args.max_files, args.memory, args.idle)
         async with (
-            mrc.Context(mrc.ContextConfig(**views.settings(args))) as ctx,
+            mrc.Context(_config(args)) as ctx,
             await ctx.listen(port=args.port, private=about, admit=joins.admit) as listener,
         ):
             views.announce(out, ctx)
             out.note(f"listening on TCP port {listener.port}, UDP port {ctx.udp_port}")
-            server = _Server(ctx, listener, joins, directory, args.memory, out, meter)
-            return await (server.serve_once() if args.once else server.serve_on())
+            server = _Server(ctx, listener, joins, directory, limits, out, meter, once=args.once)
+            return await server.serve()
 
 
 class _Server:
@@ -99,81 +163,96 @@ class _Server:
         listener: Listener,
         joins: Joins,
         directory: OutputDirectory,
-        window_bytes: int,
+        limits: Limits,
         out: Output,
         meter: progress.ProgressMeter,
+        *,
+        once: bool,
     ) -> None:
         self._ctx = ctx
         self._listener = listener
         self._joins = joins
         self._directory = directory
-        self._window_bytes = window_bytes
+        self._limits = limits
         self._out = out
         self._meter = meter
+        self._once = once
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._senders: set[asyncio.Task[None]] = set()
+        self._chosen: asyncio.Task[None] | None = None  # with --once, the one whose data came first
+        self._code: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
-    async def serve_on(self) -> int:
-        async with asyncio.TaskGroup() as sessions:
-            async for qp in self._listener:
-                sessions.create_task(self._serve(qp))
-        return 0
-
-    async def serve_once(self) -> int:
-        others: set[asyncio.Task[None]] = set()
+    async def serve(self) -> int:
+        """Until it is cancelled; with --once until the first sender whose data came is served."""
+        accepting = asyncio.create_task(self._accept())
         try:
-            async for qp in self._listener:
-                if qp.private.get("service") == SERVICE.name:
-                    self._joins.refusal = "this mrc recv --once has its sender already"
-                    others.add(asyncio.create_task(self._take_joins()))
-                    return await self._serve(qp)
-                others.add(asyncio.create_task(let_look(qp)))
+            await asyncio.wait((accepting, self._code), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for other in others:
-                other.cancel()
-            await asyncio.gather(*others, return_exceptions=True)
-        return 0
+            accepting.cancel()
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(accepting, *self._tasks, return_exceptions=True)
+        return self._code.result() if self._code.done() else 0
 
-    async def _take_joins(self) -> None:
+    async def _accept(self) -> None:
         async for qp in self._listener:
-            await self._joins.take(qp)
+            task = asyncio.create_task(self._serve(qp))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
-    async def _serve(self, qp: QP) -> int:
-        """Whatever a peer comes for; returns the exit code of that."""
-        service = qp.private.get("service")
-        if service == SERVICE.name:
-            return await self._serve_sender(qp)
-        if service == JOIN:
-            await self._joins.take(qp)
-        else:
-            await let_look(qp)
-        return 0
-
-    async def _serve_sender(self, qp: QP) -> int:
-        """One sender from its first file to its last; returns the exit code of that."""
+    async def _serve(self, qp: QP) -> None:
+        """Whatever a peer comes for. Raises nothing: no session may end another."""
+        task = asyncio.current_task()
+        assert task is not None
+        code = 0
         try:
-            async with accept_session(self._ctx, qp, self._joins) as session:
-                await self._receive(session)
-        except (MrcError, OSError) as error:
-            code = exit_code(error)
-            line = f"{qp.peer_host}: {error}"
+            match qp.private.get("service"):
+                case SERVICE.name:
+                    self._senders.add(task)
+                    await self._serve_sender(qp, partial(self._on_data, task))
+                case joined.JOIN:
+                    await self._joins.take(qp)
+                case _:
+                    await let_look(qp)
+        except Exception as error:
             with self._meter.lines():
-                print_error(self._out.prog, line, code, as_json=self._out.as_json)
-            return code
-        return 0
+                code = session_failed(self._out, qp.peer_host, error)
+        finally:
+            self._senders.discard(task)
+        if self._chosen is task:
+            self._code.set_result(code)
 
-    async def _receive(self, session: Session) -> None:
-        files = []
+    def _on_data(self, sender: asyncio.Task[None]) -> None:
+        """Of a file of one sender. With --once it is the only one from now on."""
+        if not self._once or self._chosen is sender:
+            return
+        if self._chosen is not None:
+            raise TransferError(_TAKEN)
+        self._chosen, self._joins.refusal = sender, _TAKEN
+        for other in self._senders - {sender}:
+            other.cancel()
+
+    async def _serve_sender(self, qp: QP, on_data: Callable[[], None]) -> None:
+        """One sender from its first file to its last."""
+        async with accept_session(self._ctx, qp, self._joins) as session:
+            await self._receive(session, on_data)
+
+    async def _receive(self, session: Session, on_data: Callable[[], None]) -> None:
+        files: list[TransferredFile] = []  # --max-files at most
         start = then = time.monotonic()
         total = session.qp.private.get("bytes")
-        known_total = total if isinstance(total, int) else None
+        known_total = total if type(total) is int and 0 <= total <= MAX_FILE_BYTES else None
         async with self._meter.watch(session, f"from {session.qp.peer_host}", known_total):
             async for file in receive_files(
-                session, self._directory, window_bytes=self._window_bytes
+                session, self._directory, limits=self._limits, on_data=on_data
             ):
-                files.append(file)
+                if self._out.as_json:
+                    files.append(file)
                 now = time.monotonic()
                 self._meter.text(file_line(file, now - then))
                 then = now
             slow = slow_planes("receiver", (await session.query()).planes)
             self._meter.note(f"{session.qp.peer_host}: {slow}" if slow else "")
-            port = self._listener.port
-            self._out.result(await transfer_json("receiver", session, files, then - start, port))
+            if self._out.as_json:
+                seconds, port = then - start, self._listener.port
+                self._out.result(await transfer_json("receiver", session, files, seconds, port))

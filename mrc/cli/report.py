@@ -10,8 +10,9 @@ from typing import Any
 from mrc.cli.output import format_bytes, format_rate, format_seconds, version_of
 from mrc.endpoint import Context
 from mrc.events import EvInfo, PlaneInfo
+from mrc.foreign import printable
 from mrc.shares import carried_percent, sentence
-from mrc.transfer import Session, TransferredFile, printable
+from mrc.transfer import Session, TransferredFile
 from mrc.transfer.messages import DIGEST, VERSION
 from mrc.transfer.writing import CHUNK_BYTES, CHUNKS_IN_FLIGHT
 

@@ -22,6 +22,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 from mrc.errors import MrcError, ProtocolError
+from mrc.foreign import parse
 from mrc.observe.snapshot import Snapshot
 
 logger = logging.getLogger("mrc.observe")
@@ -164,11 +165,9 @@ async def look(path: Path) -> Snapshot:
         try:
             writer.write(b"\n")
             line = await reader.readline()
-            found = json.loads(line)
+            found = parse(line)
         except ValueError as error:
             raise ProtocolError(f"{path}: no snapshot") from error
         finally:
             writer.transport.abort()
-    if not isinstance(found, dict):
-        raise ProtocolError(f"{path}: no snapshot")
     return found

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mrc.errors import ProtocolError
+from mrc.foreign import shown
 from mrc.observe.snapshot import SCHEMA, Snapshot
 
 _MAX_TEXT = 128
@@ -23,17 +24,17 @@ _PLANE_RATES = {
 
 def checked(found: Mapping[str, Any]) -> Snapshot:
     """A copy without control characters, that has what is shown; raises ProtocolError."""
-    copy: Snapshot = _clean(found)
     try:
+        copy: Snapshot = _clean(found)
         if copy["schema"] != SCHEMA:
-            raise ProtocolError(f"it speaks schema {copy['schema']!r:.20}, this mrc {SCHEMA}")
+            raise ProtocolError(f"it speaks schema {shown(copy['schema'], 20)}, this mrc {SCHEMA}")
         _check(copy, host=str, program=str, pid=int, udp_port=int, monotonic_ns=int, qps_total=int)
         _check(copy, ports=list, qps=list, counters=dict, drops=dict)
         for port in copy["ports"]:
             _check(port, plane=int, nic=str, address=str)
         for qp in copy["qps"]:
             _check_qp(qp)
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, RecursionError) as error:
         raise ProtocolError(f"a snapshot that cannot be read: {error}") from None
     return copy
 
@@ -61,7 +62,7 @@ def _check(value: dict[str, Any], **kinds: type) -> None:
 def _clean(value: Any) -> Any:
     """The same with texts that a terminal takes for text."""
     if isinstance(value, str):
-        return "".join(c if c.isprintable() else "?" for c in value[:_MAX_TEXT])
+        return shown(value, _MAX_TEXT)
     if isinstance(value, list):
         return [_clean(each) for each in value]
     if isinstance(value, dict):

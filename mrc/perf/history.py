@@ -7,7 +7,7 @@ For work on failures. A plan asks for it by `bin_ns`, the width of a bin.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Self, TypeVar
 
@@ -16,6 +16,7 @@ from mrc.endpoint import Context
 from mrc.enums import EvState
 from mrc.errors import ProtocolError
 from mrc.events import EventsLost, EvEvent, PlaneEvent, PlaneShareEvent
+from mrc.foreign import shown, text, whole
 from mrc.qp import QP
 from mrc.recorder import Recorder
 from mrc.recording import MAX_BINS, Recording
@@ -83,25 +84,36 @@ class History:
     @classmethod
     def from_json(cls, value: Any, bins: Mapping[int, Sequence[int]]) -> History:
         """The inverse of `to_json` and `pieces`; raises KeyError, TypeError or ValueError."""
+        told = value["recording"]
         times = {
-            f.name: None if value["recording"][f.name] is None else int(value["recording"][f.name])
+            f.name: None
+            if told[f.name] is None and "None" in str(f.type)
+            else whole(told[f.name], int(f.name == "width_ns"))
             for f in fields(Recording)
             if f.name != "planes"
         }
         planes = {plane: tuple(numbers) for plane, numbers in bins.items()}
+        if len({len(numbers) for numbers in planes.values()}) > 1:
+            raise ValueError("planes with bins of different length")
         return cls(
             Recording(planes=planes, **times),  # type: ignore[arg-type]
             tuple(EvChange(**_checked(EvChange, each)) for each in value["evs"]),
             tuple(PlaneChange(**_checked(PlaneChange, each)) for each in value["planes"]),
             tuple(ShareChange(**_checked(ShareChange, each)) for each in value["shares"]),
-            int(value["changes_lost"]),
+            whole(value["changes_lost"]),
         )
 
 
 def _checked(kind: type, value: Any) -> dict[str, Any]:
     """The fields of a change that came from the peer."""
-    converters = {"str": str, "bool": bool, "int": int}
+    converters: dict[str, Callable[[object], Any]] = {"str": text, "bool": _flag, "int": whole}
     return {f.name: converters[str(f.type)](value[f.name]) for f in fields(kind)}
+
+
+def _flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"{shown(value, 40)} is not true or false")
+    return value
 
 
 Change = TypeVar("Change", EvChange, PlaneChange, ShareChange)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from mrc.endpoint import Context
 from mrc.enums import Access
+from mrc.transfer.threads import in_thread
 from mrc.verbs import MR
 
 _TILE_BYTES = 1 << 20
@@ -26,8 +27,12 @@ class Regions:
 
 @asynccontextmanager
 async def regions(ctx: Context, size: int) -> AsyncIterator[Regions]:
-    """Two regions of `size` bytes, all their pages present: faults are not what is measured."""
-    source, target = _present(size, os.urandom(_TILE_BYTES)), _present(size, bytes(_TILE_BYTES))
+    """Two regions of `size` bytes, all their pages present: faults are not what is measured.
+
+    A thread makes them, since that takes a while.
+    """
+    source = await in_thread(_present, size, os.urandom(_TILE_BYTES))
+    target = await in_thread(_present, size, bytes(_TILE_BYTES))
     async with (
         ctx.register(source, access=Access.LOCAL_READ) as source_mr,
         ctx.register(target, access=Access.REMOTE_WRITE) as target_mr,

@@ -17,14 +17,16 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from mrc.errors import MrcError, ProtocolError
+from mrc.foreign import shown, whole
+from mrc.mailbox import MAX_SENT_BYTES
 from mrc.perf.histogram import Latency
 from mrc.perf.history import Bins, History
 from mrc.perf.meter import Interval
 from mrc.session import Service, Session
 
-SERVICE = Service("perf", "performance test", 3)
+# A result with a history of many changes is long.
+SERVICE = Service("perf", "performance test", 3, answer_bytes=MAX_SENT_BYTES)
 QP_SERVICE = "perf-qp"  # of the QPs of a test
-_MAX_TEXT = 4096
 
 Message = dict[str, Any]
 
@@ -43,9 +45,11 @@ async def hear(session: Session, *kinds: str) -> Message:
     message = await session.receive()
     kind = None if isinstance(message, int) else message.get("type")
     if isinstance(message, dict) and kind == "refuse":
-        raise RefusedError(f"{session.qp.peer_host}: {str(message.get('error'))[:_MAX_TEXT]}")
+        raise RefusedError(f"{session.qp.peer_host}: {shown(message.get('error'))}")
     if isinstance(message, int) or kind not in kinds:
-        raise ProtocolError(f"{session.qp.peer_host} sent {kind!r:.40}, not {' or '.join(kinds)}")
+        raise ProtocolError(
+            f"{session.qp.peer_host} sent '{shown(kind, 40)}', not {' or '.join(kinds)}"
+        )
     return message
 
 
@@ -67,12 +71,12 @@ class Outcome:
     def from_json(cls, value: Any, bins: Bins) -> Outcome:
         """The inverse of `to_json`; raises ProtocolError."""
         try:
-            latency = Latency(**{f.name: int(value["latency"][f.name]) for f in fields(Latency)})
+            latency = Latency(**{f.name: whole(value["latency"][f.name]) for f in fields(Latency)})
             told = value["history"]
             history = History.from_json(told, bins.planes) if told is not None else None
             total = Interval.from_json(value["total"])
-            return cls(total, int(value["messages"]), latency, history)
-        except (KeyError, TypeError, ValueError) as error:
+            return cls(total, whole(value["messages"]), latency, history)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ProtocolError("the peer sent a result that cannot be read") from error
 
 

@@ -13,6 +13,7 @@ from typing import Any, Self
 from mrc.endpoint import Context
 from mrc.errors import MrcError
 from mrc.events import EvEvent, QpInfo
+from mrc.foreign import MAX_REAL, MAX_WHOLE, real, whole
 from mrc.perf.history import Historian, History
 from mrc.qp import QP
 
@@ -47,19 +48,24 @@ class Interval:
 
     @classmethod
     def from_json(cls, value: Any) -> Interval:
-        """The inverse of `dataclasses.asdict`; raises KeyError, TypeError or ValueError."""
-        numbers = {f.name: float(value[f.name]) for f in fields(cls) if "seconds" in f.name}
+        """The inverse of `dataclasses.asdict`.
+
+        Raises AttributeError, KeyError, TypeError or ValueError.
+        """
+        numbers = {
+            f.name: real(value[f.name], -MAX_REAL) for f in fields(cls) if "seconds" in f.name
+        }
         counts = {
-            f.name: int(value[f.name])
+            f.name: whole(value[f.name], -MAX_WHOLE)
             for f in fields(cls)
             if f.name not in numbers and not f.name.startswith("planes")
         }
         planes = {
-            name: {int(plane): int(moved) for plane, moved in dict(value[name]).items()}
+            name: {whole(int(plane)): whole(moved) for plane, moved in value[name].items()}
             for name in ("planes", "planes_received")
         }
         marks = {
-            name: tuple(int(plane) for plane in value[name])
+            name: tuple(whole(plane) for plane in value[name])
             for name in ("planes_slow", "planes_suspended")
         }
         return cls(**numbers, **counts, **planes, **marks)  # type: ignore[arg-type]

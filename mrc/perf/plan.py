@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from mrc.errors import ArgumentError, ProtocolError
+from mrc.foreign import shown, text
 from mrc.recorder import MIN_WIDTH_NS
 
 MAX_QPS = 256
@@ -104,9 +105,12 @@ class Plan:
         try:
             assert isinstance(value, dict)
             numbers: dict[str, Any] = {name: value[name] for name in _NUMBERS}
-            return cls(Pattern(value["pattern"]), Direction(value["direction"]), **numbers)
+            pattern, direction = text(value["pattern"]), text(value["direction"])
+            return cls(Pattern(pattern), Direction(direction), **numbers)
         except (AssertionError, ArgumentError, KeyError, TypeError, ValueError) as error:
-            raise ProtocolError(f"the peer sent a plan that cannot be: {error}") from error
+            raise ProtocolError(
+                f"the peer sent a plan that cannot be: {shown(str(error))}"
+            ) from error
 
 
 _NUMBERS = ("size", "qps", "depth", "seconds", "total_bytes", "omit_seconds",
@@ -117,4 +121,4 @@ def _check(name: str, value: float, low: float, high: float) -> None:
     fractions = ("seconds", "omit_seconds", "rate_bits_per_second")
     whole = not isinstance(value, float) or name in fractions
     if isinstance(value, bool) or not whole or not low <= value <= high:
-        raise ArgumentError(f"{name}: {value} is not within {low:g}..{high:g}")
+        raise ArgumentError(f"{name}: {shown(value, 40)} is not within {low:g}..{high:g}")

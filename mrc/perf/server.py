@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from mrc.budget import BudgetError
 from mrc.endpoint import Context
 from mrc.errors import InUseError, MrcError
 from mrc.mailbox import MailboxClosedError
@@ -17,13 +18,14 @@ from mrc.perf.load import Load, Memory, PingPong, Tally
 from mrc.perf.memory import Regions, regions
 from mrc.perf.messages import QP_SERVICE, SERVICE, Message, Outcome, hear, say, say_outcome
 from mrc.perf.meter import Meter
-from mrc.perf.plan import Pattern, Plan
+from mrc.perf.plan import MAX_SECONDS, Pattern, Plan
 from mrc.perf.work import failing, stopped
 from mrc.qp import QP
 from mrc.session import Session, accept_session, let_look
 from mrc.verbs import RemoteMemory
 
 CONNECT_SECONDS = 30.0  # for all QPs of a test
+IDLE_SECONDS = 60.0  # for the next message of a client, beside what its test takes
 
 
 @dataclass(slots=True)
@@ -65,7 +67,8 @@ class Server:
 
     async def _join(self, qp: QP) -> None:
         """Adds a QP to the test that it names, until that ends."""
-        test = self._tests.get(str(qp.private.get("token")))
+        token = qp.private.get("token")
+        test = self._tests.get(token) if isinstance(token, str) else None
         if test is None or test.complete.is_set():
             await qp.abort()
             return
@@ -78,33 +81,39 @@ class Server:
     async def _serve_session(self, session: Session) -> None:
         while True:
             try:
-                message = await hear(session, "plan")
+                async with _patience(session, "a plan"):
+                    message = await hear(session, "plan")
             except MailboxClosedError:
                 return
             try:
                 plan = Plan.from_json(message.get("plan"))
-                async with regions(self._ctx, plan.memory_bytes) as memory:
-                    outcome = await self._carry_out(session, plan, memory, message)
+                peer, needed = session.qp.peer_address, 2 * plan.memory_bytes
+                with self._ctx.peer_memory.taken(peer, needed):
+                    outcome = await self._carry_out(session, plan, message)
             except (MemoryError, OSError) as error:
                 await say(session, "refuse", error=f"no memory for the test: {error}")
+                continue
+            except BudgetError as error:
+                await say(session, "refuse", error=f"{error}; mrc perf --server --max-memory")
                 continue
             except InUseError as error:
                 await say(session, "refuse", error=f"another test has --bins: {error}")
                 continue
             self._on_outcome(session.qp.peer_host, plan, outcome)
 
-    async def _carry_out(
-        self, session: Session, plan: Plan, memory: Regions, message: Message
-    ) -> Outcome:
+    async def _carry_out(self, session: Session, plan: Plan, message: Message) -> Outcome:
         theirs = RemoteMemory.from_json(message.get("memory"))
         async with (
+            regions(self._ctx, plan.memory_bytes) as memory,
             self._connected(session, plan, memory) as qps,
             Meter(self._ctx, qps, bin_ns=plan.bin_ns) as meter,
         ):
             await say(session, "connected")
-            await hear(session, "start")
+            async with _patience(session, "the start of its test"):
+                await hear(session, "start")
             load = _load(qps, Memory(memory.source, theirs), plan)
-            tally = await _run(session, load, meter)
+            async with _patience(session, "the end of its test", _most_seconds(plan)):
+                tally = await _run(session, load, meter)
             total, history = await meter.total(), await meter.history()
             outcome = Outcome(total, tally.messages, tally.latency.summary(), history)
             await say_outcome(session, outcome)
@@ -127,6 +136,21 @@ class Server:
         finally:
             del self._tests[token]
             test.ended.set()
+
+
+@asynccontextmanager
+async def _patience(session: Session, what: str, seconds: float = 0.0) -> AsyncIterator[None]:
+    """Ends a session that holds its memory and has no use for it; `seconds` come on top."""
+    try:
+        async with asyncio.timeout(seconds + IDLE_SECONDS):
+            yield
+    except TimeoutError:
+        late = f"did not send {what} within {seconds + IDLE_SECONDS:g} s"
+        raise MrcError(f"{session.qp.peer_host} {late}") from None
+
+
+def _most_seconds(plan: Plan) -> float:
+    return plan.omit_seconds + (plan.seconds or MAX_SECONDS)
 
 
 def _load(qps: list[QP], memory: Memory, plan: Plan) -> Load | PingPong | None:

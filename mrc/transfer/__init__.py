@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files over writes: the receiver opens its file to the peer, and the peer writes into it."""
 
-from mrc.transfer.files import FileChangedError, FileError, OutputDirectory, printable
+from mrc.transfer.files import FileChangedError, FileError, OutputDirectory
 from mrc.transfer.joined import Joins
-from mrc.transfer.receiver import receive_files
+from mrc.transfer.receiver import Limits, receive_files
 from mrc.transfer.sender import check_sources, send_files
 from mrc.transfer.session import (
     SERVICE,
@@ -22,6 +22,7 @@ __all__ = [
     "accept_session",
     "check_sources",
     "Joins",
+    "Limits",
     "OutputDirectory",
     "Session",
     "TransferredFile",
@@ -30,5 +31,4 @@ __all__ = [
     "TransferError",
     "VerificationError",
     "SERVICE",
-    "printable",
 ]

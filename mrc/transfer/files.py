@@ -3,8 +3,8 @@
 
 A `Source` is a regular file, mapped, and watched for change. An `OutputDirectory` takes names from
 a peer that it does not trust: everything it does is relative to its own descriptor, so no name
-leads out of it. A `Target` is written under a temporary name, with all its room allocated before
-the first byte, and gets its final name only when it is complete.
+leads out of it, and names that programs could take for options or settings are refused. A `Target`
+is written under a temporary name, and gets its final name only when it is complete.
 """
 
 from __future__ import annotations
@@ -16,12 +16,17 @@ import os
 import re
 import secrets
 import stat
+import sys
+import unicodedata
 from typing import Self
 
 from mrc.errors import MrcError
+from mrc.foreign import printable, shown
 
+MAX_AHEAD_BYTES = 256 << 20  # of room that a file takes before it is written to
 MAX_NAME_BYTES = 255  # NAME_MAX of Linux file systems
 _TEMPORARY = re.compile(r"\..*\.mrc-[0-9a-f]{8}", re.DOTALL)
+_INVISIBLE = ("Cc", "Cf", "Zl", "Zp")  # control, direction and the like, ends of lines
 _SUFFIX_BYTES = len("..mrc-01234567")
 
 
@@ -31,13 +36,6 @@ class FileError(MrcError):
 
 class FileChangedError(FileError):
     """The source is no longer the file that was offered."""
-
-
-def printable(text: str) -> str:
-    """`text` with everything that a terminal would act on, or cannot show, escaped."""
-    return "".join(
-        c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text
-    )
 
 
 def check_name(name: str) -> str:
@@ -56,6 +54,17 @@ def check_name(name: str) -> str:
     if _TEMPORARY.fullmatch(name):
         raise FileError(f"{shown!r} is a name that mrc keeps for its temporary files; rename it")
     return name
+
+
+def check_harmless(name: str) -> None:
+    """Raises FileError for a name that programs take for something else than a file's name."""
+    if name[0] in ".-":
+        how = f"begins with {name[0]!r}"
+    elif any(unicodedata.category(c) in _INVISIBLE for c in name):
+        how = "holds control characters"
+    else:
+        return
+    raise FileError(f"{shown(name)!r}: {how}; mrc recv takes such names only with --any-name")
 
 
 def _temporary_name(name: str) -> str:
@@ -152,24 +161,26 @@ class Target:
         self.path = os.path.join(directory.path, name)
         self._directory = directory
         self._overwrite = overwrite
+        self._allocated = 0  # bytes of room taken
         self._temporary, self._fd = directory.create_temporary(name)
 
-    def allocate(self) -> None:
-        """Takes all the room that the file needs; may wait for the file system.
-
-        Raises FileError when there is no room.
-        """
-        if self.bytes == 0:
-            return
-        try:
-            os.posix_fallocate(self._fd, 0, self.bytes)
-        except OSError as error:
-            raise self._cannot(error, "allocate") from error
+    def check_room(self) -> None:
+        """Raises FileError when the file system has no room for the file now. Takes none."""
+        if self.bytes > self._directory.free_bytes():
+            raise self._no_room()
 
     def write(self, offset: int, chunk: memoryview) -> None:
-        """Writes `chunk` at `offset`; raises FileError. May wait for the disk: for a thread."""
+        """Writes `chunk` at `offset`; raises FileError. May wait for the disk: for a thread.
+
+        Takes room ahead of what is written, in steps: a peer holds no more of the disk than twice
+        what it has sent, and at most `MAX_AHEAD_BYTES` more.
+        """
         done = 0
         try:
+            if (end := offset + len(chunk)) > self._allocated:
+                ahead = min(max(end, 2 * self._allocated), end + MAX_AHEAD_BYTES, self.bytes)
+                os.posix_fallocate(self._fd, self._allocated, ahead - self._allocated)
+                self._allocated = ahead
             while done < len(chunk):
                 done += os.pwrite(self._fd, chunk[done:], offset + done)
         except OSError as error:
@@ -177,17 +188,20 @@ class Target:
 
     def _cannot(self, error: OSError, what: str) -> FileError:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            free = self._directory.free_bytes()
-            return FileError(
-                f"{printable(self.name)}: no room for {self.bytes} bytes in {self._directory.path}"
-                f" ({free} free); make room or choose another --output"
-            )
+            return self._no_room()
         if error.errno == errno.EFBIG:
             return FileError(
                 f"{printable(self.name)}: {self.bytes} bytes are more than the file system of"
                 f" {self._directory.path} takes in one file"
             )
         return FileError(f"{self.path}: cannot {what}: {_cause(error)}")
+
+    def _no_room(self) -> FileError:
+        free = self._directory.free_bytes()
+        return FileError(
+            f"{printable(self.name)}: no room for {self.bytes} bytes in {self._directory.path}"
+            f" ({free} free); make room or choose another --output"
+        )
 
     def commit(self) -> None:
         """Gives the complete file its final name; raises FileError when that cannot be done."""
@@ -217,7 +231,8 @@ class Target:
 class OutputDirectory:
     """The one directory that a receiver writes to. A context manager."""
 
-    def __init__(self, path: str, *, overwrite: bool = False) -> None:
+    def __init__(self, path: str, *, overwrite: bool = False, any_name: bool = False) -> None:
+        self._any_name = any_name
         self.path = os.path.abspath(path)  # errors travel to peers, to whom "." means nothing
         self._overwrite = overwrite
         self.names: set[str] = set()  # final names of the targets that are under way
@@ -265,9 +280,11 @@ class OutputDirectory:
     def create(self, name: str, size: int) -> Target:
         """Opens a target for `size` bytes; raises FileError when the name cannot be taken.
 
-        The caller allocates, since that may take a while, and closes.
+        The caller closes it.
         """
         check_name(name)
+        if not self._any_name:
+            check_harmless(name)
         if name in self.names:
             raise FileError(f"{printable(name)}: is being received from another sender just now")
         if self._exists(name) and not self._overwrite:
@@ -348,5 +365,9 @@ class OutputDirectory:
             pass
 
     def free_bytes(self) -> int:
+        """What this user may still write there; of a file system that does not tell, any number."""
         status = os.fstatvfs(self._fd)
-        return status.f_bavail * status.f_frsize
+        if status.f_blocks == 0:
+            return sys.maxsize
+        blocks = status.f_bfree if os.geteuid() == 0 else status.f_bavail
+        return blocks * status.f_frsize

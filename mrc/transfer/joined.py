@@ -112,4 +112,5 @@ class Joins:
             joined.add(qp)
 
     def _named(self, private: dict[str, Any]) -> JoinedQps | None:
-        return self._sessions.get(str(private.get("token")))
+        token = private.get("token")
+        return self._sessions.get(token) if isinstance(token, str) else None

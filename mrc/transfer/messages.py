@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
 
 from mrc.errors import ProtocolError
+from mrc.foreign import shown
 from mrc.verbs import RemoteMemory
 
 VERSION = 3
@@ -41,7 +42,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Accept:
-    """All room is allocated; this is the window through which the file goes.
+    """There is room; this is the window through which the file goes.
 
     QPs that name `token` may join the session; none, if it is empty.
     """
@@ -108,9 +109,10 @@ def to_json(message: TransferMessage) -> dict[str, Any]:
 
 def from_json(body: dict[str, Any]) -> TransferMessage:
     """Raises ProtocolError for anything that is not a message. Unknown keys are ignored."""
-    kind = _KINDS.get(str(body.get("type")))
+    named = body.get("type")
+    kind = _KINDS.get(named) if isinstance(named, str) else None
     if kind is None:
-        raise ProtocolError(f"the peer sent a message of unknown type {body.get('type')!r:.40}")
+        raise ProtocolError(f"the peer sent a message of unknown type '{shown(named, 40)}'")
     values = {field.name: body.get(field.name) for field in fields(kind)}
     if kind is Accept:
         values["window"] = RemoteMemory.from_json(body.get("window"))

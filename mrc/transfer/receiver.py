@@ -4,34 +4,59 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import closing
+from dataclasses import dataclass
 
+from mrc.budget import BudgetError
 from mrc.errors import ProtocolError
+from mrc.foreign import printable, shown
 from mrc.mailbox import MailboxClosedError
-from mrc.transfer.files import FileError, OutputDirectory, Target, printable
+from mrc.transfer.files import FileError, OutputDirectory, Target
 from mrc.transfer.messages import Accept, Bye, Offer, Refuse, Stored
+from mrc.transfer.patience import IDLE_SECONDS, IdleError, patience, until_idle
 from mrc.transfer.session import Session, TransferredFile, VerificationError
-from mrc.transfer.threads import in_thread
 from mrc.transfer.window import WINDOW_BYTES, Storing, Window, open_window
+from mrc.transfer.writing import CHUNK_BYTES
+
+_MESSAGE_BYTES = 1 << 20  # of the mailbox, which count as payload beside those of a file
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one sender may use of this host. It is refused what is beyond."""
+
+    bytes: int = 1 << 44  # of all its files
+    files: int = 1 << 16
+    window_bytes: int = WINDOW_BYTES  # memory for what was written and is not stored yet
+    idle_seconds: float = IDLE_SECONDS  # without progress
 
 
 async def receive_files(
-    session: Session, directory: OutputDirectory, *, window_bytes: int = WINDOW_BYTES
+    session: Session,
+    directory: OutputDirectory,
+    *,
+    limits: Limits = Limits(),
+    on_data: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[TransferredFile]:
     """Yields each file that is stored and verified, until the sender says that there are no more.
 
-    What was written and is not stored yet takes `window_bytes` of memory at most.
-    Raises FileError for what cannot be stored here, TransferError when the sender gives up.
+    `on_data` is called before data is stored, for each chunk and each file.
+    Raises FileError for what cannot be stored here, TransferError when the sender gives up or makes
+    no progress.
     """
-    # Released only with the QP: on failure the peer may still be writing.
-    window = await session.held.enter_async_context(open_window(session.ctx, window_bytes))
+    quota = _Quota(limits)
     try:
-        while (offer := await _hear_offer(session)) is not None:
+        window = await _open_window(session, limits.window_bytes)
+        while (offer := await _hear_offer(session, limits)) is not None:
+            quota.take(offer)
             with closing(directory.create(offer.name, offer.bytes)) as target:
-                received = await _receive_file(session, window, target, offer)
+                received = await _receive_file(session, window, target, offer, limits, on_data)
             yield received
-    except FileError as error:
+    except IdleError as error:
+        await session.say_last(Refuse("stopped", str(error)))
+        raise
+    except (FileError, BudgetError) as error:
         await session.say_last(Refuse("file", str(error)))
         raise
     except VerificationError as error:
@@ -42,10 +67,41 @@ async def receive_files(
         raise
 
 
-async def _hear_offer(session: Session) -> Offer | None:
+async def _open_window(session: Session, most_bytes: int) -> Window:
+    """The window of a session: the more sessions there are, the smaller it is."""
+    memory, address = session.ctx.peer_memory, session.qp.peer_address
+    share = memory.left(address) // 4
+    length = max(min(most_bytes, share - share % CHUNK_BYTES), min(most_bytes, CHUNK_BYTES))
+    # Released only with the QP: on failure the peer may still be writing.
+    session.held.enter_context(memory.taken(address, length))
+    return await session.held.enter_async_context(open_window(session.ctx, length))
+
+
+class _Quota:
+    """What is left of the limits of a session."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._files = limits.files
+        self._bytes = limits.bytes
+
+    def take(self, offer: Offer) -> None:
+        """Raises FileError for a file that is beyond the limits."""
+        if self._files == 0:
+            most = f"{self._limits.files} files of one sender (mrc recv --max-files)"
+            raise FileError(f"{shown(offer.name)}: is one more than {most}")
+        if offer.bytes > self._bytes:
+            most = f"{self._limits.bytes} bytes of one sender (mrc recv --max-bytes)"
+            raise FileError(f"{shown(offer.name)}: its {offer.bytes} bytes exceed {most}")
+        self._files -= 1
+        self._bytes -= offer.bytes
+
+
+async def _hear_offer(session: Session, limits: Limits) -> Offer | None:
     """The next offer; None when there are no more files."""
     try:
-        message = await session.hear()
+        async with patience(session, limits.idle_seconds):
+            message = await session.hear()
     except MailboxClosedError:
         return None  # between two files this says the same as a bye
     if isinstance(message, Bye):
@@ -56,18 +112,28 @@ async def _hear_offer(session: Session) -> Offer | None:
 
 
 async def _receive_file(
-    session: Session, window: Window, target: Target, offer: Offer
+    session: Session,
+    window: Window,
+    target: Target,
+    offer: Offer,
+    limits: Limits,
+    on_data: Callable[[], None],
 ) -> TransferredFile:
     if offer.chunk_bytes > len(window.memory):
         raise ProtocolError(f"{session.qp.peer_host} offers chunks larger than the window")
-    await in_thread(target.allocate)
-    await session.say(Accept(window.mr.remote, session.joined.token))
-    digest, done = await Storing(session, window, target, offer).run()
+    target.check_room()
+    async with patience(session, limits.idle_seconds):
+        await session.say(Accept(window.mr.remote, session.joined.token))
+    storing = Storing(session, window, target, offer, on_data)
+    idle = until_idle(session, limits.idle_seconds, storing.progress, offer.bytes + _MESSAGE_BYTES)
+    digest, done = await storing.run(idle)
     if done.digest != digest:
         raise VerificationError(
             f"{printable(target.name)}: what arrived ({digest}) is not what was sent"
-            f" ({printable(done.digest)}); nothing was stored"
+            f" ({shown(done.digest, 40)}); nothing was stored"
         )
+    on_data()
     target.commit()
-    await session.say(Stored())
+    async with patience(session, limits.idle_seconds):
+        await session.say(Stored())
     return TransferredFile(target.name, target.bytes, digest, target.path)

@@ -10,8 +10,9 @@ from functools import partial
 
 from mrc.enums import Access
 from mrc.errors import MrcError, ProtocolError
+from mrc.foreign import printable, shown
 from mrc.transfer.digest import RunningDigest
-from mrc.transfer.files import FileError, Source, printable
+from mrc.transfer.files import FileError, Source
 from mrc.transfer.messages import Abort, Accept, Bye, Done, Offer, Refuse, Stored, TransferMessage
 from mrc.transfer.populate import Ahead, populate_for_reads
 from mrc.transfer.session import Session, TransferError, TransferredFile, VerificationError
@@ -108,7 +109,7 @@ async def _hear(session: Session, source: Source) -> TransferMessage:
     host = session.qp.peer_host
     if not isinstance(message, Refuse):
         return message
-    cause = printable(message.error)
+    cause = shown(message.error)
     if message.code == "verification":
         raise VerificationError(f"{printable(source.path)}: {cause}")
     if message.code == "stopped":

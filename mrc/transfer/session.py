@@ -13,9 +13,9 @@ from mrc import session
 from mrc.endpoint import Context
 from mrc.errors import MrcError
 from mrc.events import EvInfo, QpInfo, sum_of
+from mrc.foreign import shown
 from mrc.qp import QP
 from mrc.session import Service, SessionError
-from mrc.transfer.files import printable
 from mrc.transfer.joined import JoinedQps, Joins
 from mrc.transfer.messages import VERSION, Abort, TransferMessage, from_json, to_json
 
@@ -85,7 +85,7 @@ class Session(session.Session):
             return item
         message = from_json(item)
         if isinstance(message, Abort):
-            raise TransferError(f"{self.qp.peer_host} gave up: {printable(message.error)}")
+            raise TransferError(f"{self.qp.peer_host} gave up: {shown(message.error)}")
         return message
 
 

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 import asyncio
 import mmap
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from mrc.endpoint import Context
 from mrc.enums import Access
@@ -56,8 +56,16 @@ async def open_window(ctx: Context, length: int) -> AsyncIterator[Window]:
 class Storing:
     """One file on its way through the window."""
 
-    def __init__(self, session: Session, window: Window, target: Target, offer: Offer) -> None:
+    def __init__(
+        self,
+        session: Session,
+        window: Window,
+        target: Target,
+        offer: Offer,
+        on_data: Callable[[], None],
+    ) -> None:
         self._session = session
+        self._on_data = on_data
         self._window = window
         self._target = target
         self._chunk_bytes = offer.chunk_bytes
@@ -75,18 +83,27 @@ class Storing:
         if self._chunks == 0:
             self._all_stored.set()
 
-    async def run(self) -> tuple[str, Done]:
-        """Returns the digest of the file once all of it is written, and what the sender says."""
+    async def run(self, idle: Coroutine[Any, Any, NoReturn]) -> tuple[str, Done]:
+        """Returns the digest of the file once all of it is written, and what the sender says.
+
+        `idle` raises when the sender makes no progress for too long.
+        """
         session = self._session
         session.joined.on_chunk = self._on_chunk
         try:
             async with self._line:
                 done = await session.watched(
-                    self._hear(), self._give_credit(), session.joined.failed()
+                    self._hear(), self._give_credit(), session.joined.failed(), idle
                 )
         finally:
             session.joined.on_chunk = None
         return self._digest.hexdigest(), done
+
+    def progress(self) -> object:
+        """Something that changes with each chunk that arrives, and for as long as one is stored."""
+        if self._next > self._stored:
+            return object()  # the disk has the turn, not the sender
+        return self._next, len(self._arrived)
 
     async def _hear(self) -> Done:
         while isinstance(item := await self._session.hear(), int):
@@ -106,6 +123,7 @@ class Storing:
             )
         if slot >= self._slots or slot in self._full or index in self._arrived:
             raise ProtocolError(f"{self._session.qp.peer_host} writes where it has no credit")
+        self._on_data()
         self._full.add(slot)
         self._arrived[index] = slot
         while (ready := self._arrived.pop(self._next, None)) is not None:

@@ -134,8 +134,9 @@ class Writing:
         self._writes.discard(write)
         self._under_way[qp] -= 1
         self._written[qp] += 1
-        if not write.cancelled() and self._error is None:
-            self._error = write.exception()
+        if not write.cancelled():
+            error = write.exception()  # asked of each: asyncio complains of what nobody asks for
+            self._error = self._error or error
         self._changed.set()
 
     async def _take_credit(self) -> NoReturn:

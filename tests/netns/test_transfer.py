@@ -146,7 +146,9 @@ def test_recv__existing_file_only_with_overwrite(hosts: Hosts, tmp_path: Path, i
     sender = hosts.send(file)
     sender.ends(1)
     assert "h1 refused the file: a: exists" in sender.complaint()
-    receiver.ends(1)
+    receiver.process.send_signal(signal.SIGINT)
+    receiver.ends(130)
+    assert "a: exists" in receiver.lines[1], "who sent nothing is not the one sender of --once"
     assert (inbox / "a").read_bytes() == b"old" and names(inbox) == ["a"]
     receiver = hosts.recv(inbox, "--once", "--overwrite")
     hosts.send(file).ends(0)
@@ -267,10 +269,9 @@ def small_disk(folder: Path, size: int) -> Iterator[Path]:
 def test_recv__disk_full(hosts: Hosts, tmp_path: Path) -> None:
     file = make(tmp_path, "a", MIDDLE)
     with small_disk(tmp_path / "small", 8 << 20) as inbox:
-        receiver = hosts.recv(inbox, "--once")
+        receiver = hosts.recv(inbox)
         sender = hosts.send(file)
         sender.ends(1)
-        receiver.ends(1)
         assert "no room for 25165824 bytes" in sender.complaint()
         assert receiver.received() < 4096, "refused before data flows"
         assert names(inbox) == []

@@ -198,6 +198,11 @@ def test_format_table__numbers_to_the_right() -> None:
         (["send", "a.bin", "h1", "--frob"], "unrecognized arguments: --frob"),
         (["recv", "--port", "70000"], "'70000' is not a port number"),
         (["recv", "--memory", "4095K"], "argument --memory: '4095K' is not within 4M..1T"),
+        (["recv"], "name the folder for the files: --output DIR"),
+        (["recv", "--max-files", "0"], "'0' is not a number of files"),
+        (["recv", "--max-files", "9" * 5000], "is not a number of files"),
+        (["recv", "--max-bytes", "-1"], "argument --max-bytes: '-1' is not a size"),
+        (["recv", "--idle", "0"], "'0' is not a time in seconds"),
         (["recv", "--memory", "much"], "argument --memory: 'much' is not a size"),
         (["paths"], "arguments are required: HOST"),
         (["top"], "name a HOST, or say --local"),
@@ -360,6 +365,16 @@ def test_paths__probes_every_ev_when_asked(mrc: Mrc, tmp_path: Path) -> None:
 )
 def test_paths__outcome_of_a_probe(probe: ProbeResult, text: str) -> None:
     assert _outcome(probe) == text
+
+
+def test_recv__not_into_the_home(mrc: Mrc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal the current directory is taken, but not the home, where files may be run."""
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    monkeypatch.chdir(tmp_path)
+    assert "which is your home" in complaint(mrc("recv", HOME=str(tmp_path)), 2)
+    with socket.create_server(("", 0)) as server:
+        port = server.getsockname()[1]
+        assert "is taken" in complaint(mrc("recv", "--port", port, HOME="/"), 1)
 
 
 def test_recv__port_taken(mrc: Mrc, tmp_path: Path) -> None:

@@ -17,27 +17,33 @@ from mrc.transfer.files import (
     OutputDirectory,
     Source,
     check_name,
-    printable,
 )
 
 SAFE = [
     "a",
     "a.bin",
-    ".hidden",
-    "...",
-    "..a",
     "a..",
     " ",
-    "-rf",
     "a\\b",
-    "a\nb",
     "~",
     "%2e%2e",
     "ä" * 127,
     "x" * 255,
     os.fsdecode(b"\xff\xfe"),
-    ".a.mrc-0123",
     "a.mrc-01234567",
+    "(1)~#;$x",
+]
+
+ODD = [
+    (".hidden", "begins with '.'"),
+    ("...", "begins with '.'"),
+    ("..a", "begins with '.'"),
+    (".a.mrc-0123", "begins with '.'"),
+    ("-rf", "begins with '-'"),
+    ("a\nb", "control characters"),
+    ("a\x1b[2J", "control characters"),
+    ("a\u202etxt.exe", "control characters"),
+    ("a\u200b", "control characters"),
 ]
 
 UNSAFE = [
@@ -74,8 +80,17 @@ def test_check_name__refused(name: str, cause: str, tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-def test_printable__escapes_what_a_terminal_acts_on() -> None:
-    assert printable("a b\x1b[2J\n\u202eä\udcff") == "a b\\x1b[2J\\n\\u202eä\\udcff"
+@pytest.mark.parametrize(("name", "cause"), ODD)
+def test_create__odd_name_only_when_any_is_taken(name: str, cause: str, tmp_path: Path) -> None:
+    with (
+        OutputDirectory(str(tmp_path)) as directory,
+        pytest.raises(FileError, match=f"{cause}; .*--any-name") as caught,
+    ):
+        directory.create(name, 0)
+    assert str(caught.value).isprintable()
+    with OutputDirectory(str(tmp_path), any_name=True) as directory:
+        directory.create(name, 0).commit()
+    assert os.listdir(tmp_path) == [name]
 
 
 def test_source__is_mapped(tmp_path: Path) -> None:
@@ -127,10 +142,8 @@ def test_check_unchanged__after_a_change(tmp_path: Path, change: object, how: st
 def test_target__final_name_only_after_commit(tmp_path: Path) -> None:
     with OutputDirectory(str(tmp_path)) as directory:
         target = directory.create("a", 5)
-        target.allocate()
         (temporary,) = os.listdir(tmp_path)
         assert temporary.startswith(".a.mrc-")
-        assert os.stat(tmp_path / temporary).st_blocks * 512 >= 5, "room is taken beforehand"
         assert stat.S_IMODE(os.stat(tmp_path / temporary).st_mode) == 0o600
         target.write(0, memoryview(b"hello"))
         target.commit()
@@ -142,7 +155,6 @@ def test_target__final_name_only_after_commit(tmp_path: Path) -> None:
 def test_target__close_without_commit_leaves_nothing(tmp_path: Path) -> None:
     with OutputDirectory(str(tmp_path)) as directory:
         target = directory.create("a", 5)
-        target.allocate()
         target.close()
         target.close()
         assert os.listdir(tmp_path) == []
@@ -152,18 +164,53 @@ def test_target__close_without_commit_leaves_nothing(tmp_path: Path) -> None:
 def test_target__longest_name_still_has_a_temporary_one(tmp_path: Path) -> None:
     with OutputDirectory(str(tmp_path)) as directory:
         target = directory.create("ä" * 127, 1)
-        target.allocate()
         target.commit()
     assert os.listdir(tmp_path) == ["ä" * 127]
 
 
-def test_allocate__no_room(tmp_path: Path) -> None:
+def test_check_room__no_room(tmp_path: Path) -> None:
     with OutputDirectory(str(tmp_path)) as directory:
-        target = directory.create("a", 1 << 44)
-        with pytest.raises(FileError, match=r"no room for|more than the file system"):
-            target.allocate()
+        directory.create("b", 1).check_room()
+        target = directory.create("a", 1 << 60)
+        with pytest.raises(FileError, match=r"a: no room for 1152921504606846976 bytes in .* free"):
+            target.check_room()
         target.close()
-    assert os.listdir(tmp_path) == []
+
+
+def test_check_room__file_system_that_does_not_tell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = os.statvfs_result((4096, 4096, 0, 0, 0, 0, 0, 0, 0, 255))
+    monkeypatch.setattr(os, "fstatvfs", lambda _: told)
+    with OutputDirectory(str(tmp_path)) as directory:
+        directory.create("a", 1 << 60).check_room()
+
+
+def test_write__takes_room_in_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing for an offer, then as much again as was written, up to a bound."""
+    taken: list[tuple[int, int]] = []
+    monkeypatch.setattr(os, "posix_fallocate", lambda _, at, size: taken.append((at, size)))
+    monkeypatch.setattr("mrc.transfer.files.MAX_AHEAD_BYTES", 16)
+    with OutputDirectory(str(tmp_path)) as directory:
+        target = directory.create("a", 100)
+        target.check_room()
+        assert taken == []
+        for offset in range(0, 100, 4):
+            target.write(offset, memoryview(b"abcd"))
+        target.close()
+    assert taken == [(0, 4), (4, 4), (8, 8), (16, 16), (32, 20), (52, 20), (72, 20), (92, 8)]
+
+
+def test_write__no_room_for_the_next_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_fd: int, _at: int, _size: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with OutputDirectory(str(tmp_path)) as directory:
+        target = directory.create("a", 10)
+        with pytest.raises(FileError, match="a: no room for 10 bytes"):
+            target.write(0, memoryview(b"0123456789"))
+        target.close()
 
 
 def test_write__in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,7 +257,6 @@ def test_create__existing_file_is_replaced_with_overwrite(tmp_path: Path) -> Non
     (tmp_path / "a").write_bytes(b"old")
     with OutputDirectory(str(tmp_path), overwrite=True) as directory:
         target = directory.create("a", 3)
-        target.allocate()
         target.write(0, memoryview(b"new"))
         assert (tmp_path / "a").read_bytes() == b"old", "until it is complete"
         target.commit()
@@ -280,7 +326,6 @@ def test_sweep__removes_only_what_nobody_holds(tmp_path: Path) -> None:
     (tmp_path / ".e.mrc-00000003").mkdir()
     with OutputDirectory(str(tmp_path)) as receiver, OutputDirectory(str(tmp_path)) as directory:
         alive = receiver.create("a", 1)
-        alive.allocate()
         before = set(os.listdir(tmp_path))
         assert directory.sweep() == [stale]
         assert set(os.listdir(tmp_path)) == before - {stale}

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import tracemalloc
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -15,6 +16,7 @@ from mrc.enums import WcStatus
 from mrc.errors import CompletionError, MrcError, ProtocolError
 from mrc.mailbox import (
     MAX_MESSAGE_BYTES,
+    MAX_SENT_BYTES,
     SLOT_BYTES,
     SLOTS,
     Mailbox,
@@ -50,45 +52,92 @@ async def mailboxes(
 
 async def test_send__arrives_in_order_both_ways() -> None:
     async with mailboxes() as (a, b, _, _):
-        for n in range(3 * SLOTS):
-            await a.send({"n": n})
-            await b.send({"n": -n})
-        for n in range(3 * SLOTS):
-            assert await b.receive() == {"n": n}
-            assert await a.receive() == {"n": -n}
+        half = SLOTS // 2
+        for start in range(0, 6 * half, half):
+            for n in range(start, start + half):
+                await a.send({"n": n})
+                await b.send({"n": -n})
+            for n in range(start, start + half):
+                assert await b.receive() == {"n": n}
+                assert await a.receive() == {"n": -n}
 
 
 @pytest.mark.parametrize(
     "size",
-    [1, SLOT_BYTES - 9, SLOT_BYTES - 8, SLOT_BYTES - 7, 3 * SLOT_BYTES, 5 * SLOTS * SLOT_BYTES],
+    [1, SLOT_BYTES - 9, SLOT_BYTES - 8, SLOT_BYTES - 7, 3 * SLOT_BYTES, 3 * SLOTS * SLOT_BYTES],
     ids=["short", "slot-1", "slot", "slot+1", "slots", "needs-credit"],
 )
 async def test_send__message_of_many_frames(size: int) -> None:
     message = {"x": "é" * 3 + "x" * size}
     async with mailboxes() as (a, b, _, _):
-        await a.send(message)
-        await a.send({"next": True})
+        sent = asyncio.create_task(a.send(message))
         assert await b.receive() == message
+        await sent
+        await a.send({"next": True})
         assert await b.receive() == {"next": True}
 
 
 async def test_send__message_over_the_limit() -> None:
     async with mailboxes() as (a, _, _, _):
         with pytest.raises(MrcError, match="the limit is"):
-            await a.send({"x": "x" * MAX_MESSAGE_BYTES})
+            await a.send({"x": "x" * MAX_SENT_BYTES})
 
 
 async def test_send__waits_for_credit() -> None:
     """Without credits from the other side, no more than SLOTS frames leave."""
-    async with mailboxes() as (a, _, left, right):
+    async with mailboxes() as (a, b, left, right):
         right.held = True  # credits stay there
         sends = [asyncio.create_task(a.send({"n": n})) for n in range(SLOTS + 3)]
+        for n in range(SLOTS):
+            assert await b.receive() == {"n": n}
         await _settle()
         assert len(_frames(left)) == SLOTS
         right.held = False
         right.release()
         await asyncio.gather(*sends)
         assert len(_frames(left)) == SLOTS + 3
+
+
+async def test_receive__frees_the_slots_of_what_was_received() -> None:
+    """Nobody receives: an inbox of messages is all that is held, however much the peer sends."""
+    async with mailboxes() as (a, b, left, right):
+        sends = [asyncio.create_task(a.send({"n": n})) for n in range(3 * SLOTS)]
+        await _settle()
+        assert len(_frames(left)) == SLOTS and not _credits(right)
+        for n in range(3 * SLOTS):
+            assert await b.receive() == {"n": n}
+            await _settle()
+            assert len(_frames(left)) <= n + 1 + SLOTS
+        await asyncio.gather(*sends)
+
+
+async def test_receive__an_unread_message_holds_up_those_behind_it() -> None:
+    """The second message needs more frames than there are, and waits for the first."""
+    async with mailboxes() as (a, b, left, _):
+        await a.send({"first": True})
+        second = {"x": "x" * 2 * SLOTS * SLOT_BYTES}
+        sent = asyncio.create_task(a.send(second))
+        await _settle()
+        assert len(_frames(left)) == SLOTS and not sent.done()
+        assert await b.receive() == {"first": True}
+        assert await b.receive() == second
+        await sent
+
+
+async def test_receive__memory_of_messages_that_nobody_receives() -> None:
+    """As bytes they are small; decoded they would be 24 times as large."""
+    async with mailboxes() as (_, b, _, right):
+        tracemalloc.start()
+        try:
+            for n in range(SLOTS):
+                text = b'{"a":[' + b",".join([b"{}"] * 1300) + b"]}"
+                _write_inbox(right, text, n)
+            await _settle()
+            held, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert held < 2 * SLOTS * SLOT_BYTES
+        assert (await b.receive())["a"][1299] == {}  # type: ignore[index]
 
 
 async def test_send__cancelled_in_the_middle_still_goes_out_whole() -> None:
@@ -160,13 +209,7 @@ def _write_inbox(qp: FakeQp, data: bytes, count: int, flags: int = 0) -> None:
         (lambda qp: _write_inbox(qp, b"[" * 4096, 0), "not JSON"),
         (lambda qp: _write_inbox(qp, b"[1]", 0), "not a JSON object"),
         (lambda qp: [qp.inject(n) for n in range(5000)], "faster than it may"),
-        (
-            lambda qp: [
-                _write_inbox(qp, b"x" * SLOT_BYTES, n, MORE)
-                for n in range(MAX_MESSAGE_BYTES // SLOT_BYTES + 1)
-            ],
-            "without end",
-        ),
+        (lambda qp: [_write_inbox(qp, b"{}", n) for n in range(SLOTS + 1)], "without credit"),
     ],
     ids=[
         "credit",
@@ -178,7 +221,7 @@ def _write_inbox(qp: FakeQp, data: bytes, count: int, flags: int = 0) -> None:
         "deep-json",
         "no-object",
         "flood",
-        "endless",
+        "no-credit",
     ],
 )
 async def test_receive__peer_breaks_the_rules(
@@ -188,7 +231,21 @@ async def test_receive__peer_breaks_the_rules(
         attack(right)
         with pytest.raises(ProtocolError, match=complaint):
             while True:
-                assert isinstance(await b.receive(), int)
+                item = await b.receive()
+                assert item == {} or isinstance(item, int)
+
+
+async def test_receive__a_message_without_end() -> None:
+    async with mailboxes() as (_, b, _, right):
+        receiving = asyncio.create_task(b.receive())
+        credits = 0
+        for n in range(MAX_MESSAGE_BYTES // SLOT_BYTES + 1):
+            _write_inbox(right, b"x" * SLOT_BYTES, n, MORE)
+            if (n + 1) % (SLOTS // 2) == 0:
+                await _until(lambda: len(_credits(right)) > credits)  # noqa: B023 - called at once
+                credits = len(_credits(right))
+        with pytest.raises(ProtocolError, match="without end"):
+            await receiving
 
 
 async def test_keepalive__silence_is_broken_by_a_credit() -> None:

@@ -25,7 +25,6 @@ from mrc.oob import (
     encode_frame,
     hello_from_json,
     hello_to_json,
-    printable,
 )
 from mrc.paths import RemotePort
 
@@ -185,9 +184,3 @@ def test_hello__optional_capabilities_default_to_none() -> None:
     for name in ("trim_nack", "dynamic_mpr", "service_time"):
         del message["attributes"][name]
     assert hello_from_json(message) == HELLO
-
-
-def test_printable__a_reason_is_one_short_harmless_line() -> None:
-    assert printable("no\x1b[31m\nroom") == "no?[31m?room"
-    assert len(printable("x" * 10_000)) == 300
-    assert printable({"a": 1}) == "{'a': 1}"

@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict
+from typing import Any
 
 import pytest
 from endpoints import BUDGET_SECONDS, LOOPBACK, loopback_config, spawn
@@ -17,7 +19,7 @@ from hypothesis import strategies as st
 
 from mrc import Context, PeerGoneError, ProtocolError, perf
 from mrc.cli.perf_report import interval_json, interval_line, slow_planes
-from mrc.errors import ArgumentError
+from mrc.errors import ArgumentError, MrcError
 from mrc.perf import (
     Client,
     Direction,
@@ -30,7 +32,9 @@ from mrc.perf import (
     Server,
     connect,
 )
-from mrc.perf.history import Bins
+from mrc.perf.history import Bins, EvChange, History, PlaneChange, ShareChange
+from mrc.perf.messages import RefusedError
+from mrc.recording import Recording
 
 MIB = 1 << 20
 SERVED = {"service": "perf"}
@@ -117,6 +121,67 @@ def test_outcome__travels() -> None:
         Outcome.from_json({"total": {}}, Bins())
 
 
+def _outcome_with_history() -> Outcome:
+    interval = Interval(0.0, 2.0, 1000, 500, 10, 1, 0, 3, 0.5, {1: 600}, {1: 500})
+    history = History(
+        Recording(5, 2_000_000, 1_000_000, {1: (7, 9)}, 10, 1_500_000, 100, 20),
+        (EvChange(1, 7, 1, "t1:1.0", "GOOD", "SKIP", "MARKED"),),
+        (PlaneChange(2, 7, 1, True, "SILENT"),),
+        (ShareChange(3, 7, 1, True, 40, "SLOW"),),
+        0,
+    )
+    return Outcome(interval, 7, Latency(7, 1, 2, 3, 4, 5, 6), history)
+
+
+def _set(told: dict[str, Any], path: str, value: object) -> None:
+    *way, last = path.split(".")
+    for step in way:
+        told = told[int(step) if step.isdigit() else step]  # type: ignore[call-overload]
+    told[last] = value
+
+
+def test_outcome__with_a_history_travels() -> None:
+    outcome, bins = _outcome_with_history(), Bins()
+    bins.add(1, [7, 9])
+    assert Outcome.from_json(json.loads(json.dumps(outcome.to_json())), bins) == outcome
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("messages", 1.5), ("messages", 10**400), ("latency.p50_ns", "1"), ("total.seconds", "2"),
+        ("total.seconds", 1e300), ("total.planes", []), ("total.planes", {"x": 1}),
+        ("total.planes", {"1": None}), ("total.planes_slow", [[]]), ("history.evs", [5]),
+        ("history.recording.width_ns", 0), ("history.recording.duration_ns", None),
+        ("history.planes.0.suspended", "yes"), ("history.evs.0.path", []),
+        ("history.changes_lost", -1),
+    ],
+)  # fmt: skip
+def test_outcome__of_a_hostile_server(path: str, value: object) -> None:
+    told, bins = json.loads(json.dumps(_outcome_with_history().to_json())), Bins()
+    bins.add(1, [7, 9])
+    _set(told, path, value)
+    with pytest.raises(ProtocolError, match="a result that cannot be read"):
+        Outcome.from_json(told, bins)
+
+
+def test_outcome__planes_with_bins_of_different_length() -> None:
+    bins = Bins()
+    bins.add(1, [7, 9])
+    bins.add(2, [7])
+    with pytest.raises(ProtocolError, match="a result that cannot be read"):
+        Outcome.from_json(_outcome_with_history().to_json(), bins)
+
+
+def test_outcome__text_of_a_hostile_server_is_harmless() -> None:
+    told, bins = json.loads(json.dumps(_outcome_with_history().to_json())), Bins()
+    _set(told, "history.evs.0.reason", "\x1b[2J" + "x" * 1000)
+    history = Outcome.from_json(told, bins).history
+    assert history is not None
+    assert history.evs[0].reason.startswith("\\x1b[2Jxx")
+    assert len(history.evs[0].reason) <= 300
+
+
 @pytest.mark.parametrize(
     ("direction", "shares"),
     [
@@ -172,13 +237,13 @@ def test_slow_planes__in_each_direction(direction: Direction, said: list[str]) -
 
 
 @asynccontextmanager
-async def ends() -> AsyncIterator[tuple[Client, list[Outcome]]]:
+async def ends(**options: Any) -> AsyncIterator[tuple[Client, list[Outcome]]]:
     """A client, and what the server says of each test."""
     outcomes: list[Outcome] = []
     async with (
         asyncio.timeout(BUDGET_SECONDS),
         Context(loopback_config()) as near,
-        Context(loopback_config()) as far,
+        Context(loopback_config(**options)) as far,
         await far.listen(LOOPBACK[4], 0, private=SERVED) as listener,
     ):
         server = Server(far, lambda _client, _plan, outcome: outcomes.append(outcome))
@@ -315,3 +380,45 @@ async def test_server_vanishes() -> None:
         await listener.close()
         await accepting
         await asyncio.gather(*serving, return_exceptions=True)
+
+
+async def test_plan__that_needs_more_memory_than_the_server_has() -> None:
+    """Each end of a test needs as much as is written at a time, twice; one host has half of all."""
+    async with ends(max_peer_bytes=6 * MIB) as (client, outcomes):
+        refusal = r"no memory: 4194304 bytes are needed, \d+ are left.*--max-memory"
+        with pytest.raises(RefusedError, match=refusal):
+            await client.run(Plan(size=2 * MIB, depth=1, seconds=0.0, total_bytes=MIB))
+        for _ in range(3):
+            await client.run(Plan(size=MIB, depth=1, seconds=0.0, total_bytes=MIB))
+    assert len(outcomes) == 3
+
+
+@pytest.mark.parametrize("wait", ["plan", "start"])
+async def test_session__of_a_client_that_does_nothing(
+    monkeypatch: pytest.MonkeyPatch, wait: str
+) -> None:
+    monkeypatch.setattr("mrc.perf.server.IDLE_SECONDS", 0.1)
+    failures: list[str] = []
+    monkeypatch.setattr(Server, "serve", _told(failures, Server.serve))
+    async with ends() as (client, _):
+        if wait == "start":
+            hold = asyncio.Event()
+            monkeypatch.setattr("mrc.perf.client._Test.run", lambda *_: hold.wait())
+            run = spawn(client.run(Plan(size=4096, seconds=1.0)))
+        while not failures:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        if wait == "start":
+            run.cancel()
+            await asyncio.gather(run, return_exceptions=True)
+    what = {"plan": "a plan", "start": "the start of its test"}[wait]
+    assert f"did not send {what} within 0.1 s" in failures[0]
+
+
+def _told(failures: list[str], serve: Any) -> Any:
+    async def told(server: Server, qp: Any) -> None:
+        try:
+            await serve(server, qp)
+        except MrcError as error:
+            failures.append(str(error))
+
+    return told

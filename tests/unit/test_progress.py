@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from mrc.cli.output import Output
 from mrc.cli.progress import ProgressMeter, payload_bytes, plane_shares
 from mrc.errors import StateError
+from mrc.foreign import printable
 
 
 @dataclass(frozen=True)
@@ -109,3 +111,26 @@ async def test_watch__qp_that_is_gone(tmp_path: Path) -> None:
         async with meter.watch(GoneQp(1), "title", None):  # type: ignore[arg-type]
             await asyncio.sleep(0)
     assert (tmp_path / "samples").read_text() == ""
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("peer", ["[/]", "[bold]x", "\x1b[2J", "x" * 300, "\u202e"])
+async def test_watch__a_peer_cannot_touch_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, peer: str
+) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setattr("mrc.cli.progress.BAR_SECONDS", 0.0)
+    qp = CountingQp(answers=3)
+    with ProgressMeter(Output("mrc test", as_json=False, quiet=False), "receiver", None) as meter:
+        async with meter.watch(qp, f"from {peer}", 1 << 63):  # type: ignore[arg-type]
+            await qp.enough.wait()
+            meter.note("a line")
+    shown = terminal.getvalue()
+    assert printable(peer)[:30] in shown
+    assert "\x1b[2J" not in shown and "\u202e" not in shown and "x" * 60 not in shown
+    assert "a line" in shown

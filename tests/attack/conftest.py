@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The hosts of the attacks, made once a module and removed whatever happens."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import cbuild
+import pytest
+from attack import net as nets
+from netns.conftest import missing_privilege
+
+sys.path.append(str(cbuild.ROOT / "tools"))  # for mrc_layers
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    ours = [item for item in items if here in item.path.parents]
+    reason = missing_privilege() if ours else None
+    for item in ours:
+        item.add_marker(pytest.mark.netns)
+        if reason is not None:
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="module")
+def hosts() -> Iterator[nets.Net]:
+    nets.sweep()
+    made = nets.Net()
+    try:
+        made.build()
+        yield made
+    finally:
+        made.end()
+        made.remove()
+
+
+@pytest.fixture
+def net(hosts: nets.Net) -> Iterator[nets.Net]:
+    """The hosts; what a test starts in them ends with it."""
+    try:
+        yield hosts
+    finally:
+        hosts.end()

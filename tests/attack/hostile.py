@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Peers that connect in order and then misbehave: a program, run as `hostile.py ATTACK HOST PORT`.
+
+Prints a line when the attack stands: what its victim said. It ends when it is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from functools import partial
+from typing import Any
+
+from mrc import Context, ContextConfig
+from mrc.perf.messages import SERVICE as PERF
+from mrc.perf.plan import Plan
+from mrc.session import Session, connect_session
+from mrc.transfer import SERVICE as FILES
+
+HUGE = 1 << 62
+CHUNK = 4 << 20
+EMPTY_DIGEST = "99aa06d3014798d86001c324468d497f"
+Connect = Callable[[], AbstractAsyncContextManager[Session]]
+
+
+def say(text: object) -> None:
+    print(text, flush=True)
+
+
+async def answer(session: Session) -> dict[str, Any]:
+    """The next message of the victim."""
+    while isinstance(message := await session.receive(), int):
+        pass
+    return message
+
+
+async def offer(session: Session, name: str, size: int) -> dict[str, Any]:
+    message = {"type": "offer", "name": name, "bytes": size, "chunk_bytes": CHUNK}
+    await session.mailbox.send(message)
+    return await answer(session)
+
+
+async def disk(session: Session, _connect: Connect) -> None:
+    """Offers more than the disk takes with another file, and stays."""
+    say((await offer(session, "hold", 60 << 20))["type"])
+
+
+async def names(session: Session, connect: Connect) -> None:
+    """Each refusal ends a session, so each name has one of its own."""
+    said = [await offer(session, ".bash_profile", 1)]
+    for name in ("-rf", "a\x1b]0;x\x07\n", "x\u202egnp.sh"):
+        async with connect() as another:
+            said.append(await offer(another, name, 1))
+    say(json.dumps(said))
+
+
+async def unread(session: Session, _connect: Connect) -> None:
+    """32 messages that grow 24-fold when they are decoded, while the victim waits for room."""
+    mailbox = session.mailbox
+    mailbox._credited = 1 << 40  # it waits for no credit, and gives none as it receives nothing
+    say("sending")
+    for n in range(9):
+        file = {"name": f"empty{n}", "bytes": 0, "chunk_bytes": CHUNK}
+        await mailbox.send({"type": "offer", **file})
+        await mailbox.send({"type": "done", "digest": EMPTY_DIGEST})
+    for _ in range(32):
+        await mailbox.send({"a": [{}] * 60_000})
+
+
+async def plans(session: Session, connect: Connect) -> None:
+    """Three clients at a time, each with a plan of 32 MiB twice."""
+    said = []
+    async with AsyncExitStack() as stack:
+        for _ in range(3):
+            another = await stack.enter_async_context(connect())
+            plan = Plan(size=32 << 20, qps=1, depth=1, seconds=1.0).to_json()
+            memory = {"address": 0, "rkey": 1, "length": 1}
+            message = {"type": "plan", "plan": plan, "memory": memory}
+            await another.mailbox.send(message)
+            said.append(await answer(another))
+        say(json.dumps(said))
+        await asyncio.Event().wait()
+
+
+async def main() -> None:
+    attack = {"disk": disk, "names": names, "unread": unread, "plans": plans}[sys.argv[1]]
+    async with Context(ContextConfig(name="[/]")) as ctx:
+        service = PERF if attack is plans else FILES
+        host, port, about = sys.argv[2], int(sys.argv[3]), {"bytes": HUGE}
+        connect = partial(connect_session, ctx, host, port, service, private=about, timeout=5)
+        async with connect() as session:
+            await attack(session, connect)
+            await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Four hosts behind one router, and mrc in them.
+
+    a   10.7.1.2 --+
+    b   10.7.2.2 --+-- router, without filters: any source address passes
+    v   10.7.3.2 --+
+    x   10.7.4.2 --+   the attacker, who also owns 10.9.0.0/16
+
+a and b run mrc, v is a bystander that runs nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from netns.processes import Mrc
+
+from mrc import netns
+
+ADDRESSES = {"a": "10.7.1.2", "b": "10.7.2.2", "v": "10.7.3.2", "x": "10.7.4.2"}
+CROWD = "10.9.0.0/16"  # more source addresses of x
+PORT = 4791  # TCP and UDP
+_PREFIX = "mrc-attack-"
+
+
+def crowd(number: int) -> str:
+    """A source address of x."""
+    return f"10.9.{number >> 8}.{number & 0xFF}"
+
+
+def sweep() -> None:
+    """Removes the namespaces of test runs that were killed."""
+    for name in netns.names():
+        owner = name.removeprefix(_PREFIX).partition("-")[0]
+        if name.startswith(_PREFIX) and not Path(f"/proc/{owner}").exists():
+            netns.remove(name)
+
+
+@dataclass
+class Net:
+    """The namespaces, and the processes that were started in them."""
+
+    running: list[Mrc] = field(default_factory=list)
+
+    @staticmethod
+    def namespace(host: str) -> str:
+        return f"{_PREFIX}{os.getpid()}-{host}"
+
+    def build(self) -> None:
+        for host in ("r", *ADDRESSES):
+            netns.create(self.namespace(host))
+            with netns.inside(self.namespace(host)):
+                Path("/proc/sys/net/ipv4/conf/all/rp_filter").write_text("0")
+                Path("/proc/sys/net/ipv4/conf/default/rp_filter").write_text("0")
+                Path("/proc/sys/net/ipv4/ip_forward").write_text(str(int(host == "r")))
+        router = self.namespace("r")
+        for host, address in ADDRESSES.items():
+            gateway = address.removesuffix("2") + "1"
+            peer = f"peer name to-{host} netns {router}"
+            self._ip(host, f"link add eth0 type veth {peer}", "link set lo up", "link set eth0 up",
+                     f"addr add {address}/24 dev eth0")  # fmt: skip
+            self._ip("r", f"addr add {gateway}/24 dev to-{host}", f"link set to-{host} up")
+            self._ip(host, f"route add default via {gateway}")
+        self._ip("x", f"route add local {CROWD} dev lo")
+        self._ip("r", f"route add {CROWD} via {ADDRESSES['x']}")
+
+    def _ip(self, host: str, *lines: str) -> None:
+        command = ["ip", "-n", self.namespace(host), "-batch", "-"]
+        subprocess.run(command, input="\n".join(lines), text=True, check=True)
+
+    def remove(self) -> None:
+        for host in ("r", *ADDRESSES):
+            netns.remove(self.namespace(host))
+
+    def mrc(self, host: str, *arguments: str | Path) -> Mrc:
+        """Starts mrc in a host; it ends with the test."""
+        environment = {name: os.environ[name] for name in os.environ if name != "MRC_CONFIG"}
+        command = [sys.executable, "-m", "mrc", *map(str, arguments)]
+        pipe = subprocess.PIPE
+        with netns.inside(self.namespace(host)):
+            process = subprocess.Popen(
+                command, env=environment, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe,
+                text=True,
+            )  # fmt: skip
+        self.running.append(Mrc(process))
+        return self.running[-1]
+
+    def end(self) -> None:
+        """Ends every mrc that was started."""
+        while self.running:
+            self.running.pop().end()
+
+    def tcp(self, to: str, *, source: str = ADDRESSES["x"], host: str = "x") -> socket.socket:
+        """A TCP connection to the exchange of a host; the caller closes it."""
+        with netns.inside(self.namespace(host)):
+            made = socket.socket()
+        made.settimeout(5)
+        try:
+            made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            made.bind((source, 0))
+            made.connect((ADDRESSES[to], PORT))
+        except BaseException:
+            made.close()
+            raise
+        return made
+
+    def udp(self, host: str, port: int = 0) -> socket.socket:
+        """A bound UDP socket in a host; the caller closes it."""
+        with netns.inside(self.namespace(host)):
+            made = socket.socket(type=socket.SOCK_DGRAM)
+        made.settimeout(5)
+        made.bind(("0.0.0.0", port))
+        return made
+
+    def raw(self, host: str = "x") -> socket.socket:
+        """A socket for packets with any source address (`forge.spoof`); the caller closes it."""
+        with netns.inside(self.namespace(host)):
+            return socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)

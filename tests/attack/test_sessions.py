@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hostile peers of `mrc recv` and `mrc perf --server`, which connect in order (hostile.py).
+
+After each attack an honest sender is served, and the memory of the victim is what it was.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from attack.net import ADDRESSES, PORT, Net
+
+from mrc import netns
+
+MIB = 1 << 20
+DISK_BYTES = 64 * MIB
+IDLE_SECONDS = 1.5
+ONCE_PORT, PERF_PORT = 4800, 4801  # beside the receiver of the other tests
+
+
+class Victim:
+    """An mrc in b whose stderr is a terminal."""
+
+    def __init__(self, *words: str | Path) -> None:
+        self.text = ""
+        self._changed = threading.Condition()
+        terminal, end = pty.openpty()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "mrc", *map(str, words)],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=end,
+        )  # fmt: skip
+        os.close(end)
+        self._reader = threading.Thread(target=self._read, args=(terminal,), daemon=True)
+        self._reader.start()
+
+    def _read(self, terminal: int) -> None:
+        try:
+            while data := os.read(terminal, 4096):
+                with self._changed:
+                    self.text += data.decode()
+                    self._changed.notify_all()
+        except OSError:
+            pass  # the other end is closed
+        os.close(terminal)
+
+    def until_said(self, words: str) -> None:
+        with self._changed:
+            said = self._changed.wait_for(lambda: words in self.text, 20)
+        assert said and self.process.poll() is None, self.text
+
+    def memory(self, name: str) -> int:
+        """VmRSS, what it has, or VmHWM, the most that it ever had, in bytes."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        found = re.search(rf"{name}:\s+(\d+) kB", status)
+        assert found is not None
+        return int(found[1]) << 10
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait(10)
+        self._reader.join(10)
+
+
+@contextmanager
+def victim(net: Net, *words: str | Path) -> Iterator[Victim]:
+    with netns.inside(net.namespace("b")):
+        made = Victim(*words)
+    try:
+        made.until_said("listening on")
+        yield made
+    finally:
+        made.end()
+
+
+@contextmanager
+def hostile(net: Net, attack: str, port: int = PORT) -> Iterator[str]:
+    """Runs an attack from x; what it says when it stands. It ends with the body."""
+    program = Path(__file__).with_name("hostile.py")
+    command = [sys.executable, program, attack, ADDRESSES["b"], str(port)]
+    with (
+        netns.inside(net.namespace("x")),
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process,
+    ):
+        assert process.stdout is not None
+        try:
+            yield process.stdout.readline()
+        finally:
+            process.kill()
+
+
+@pytest.fixture(scope="module")
+def small_disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("small")
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", folder]
+    subprocess.run(mount, check=True)
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", folder], check=True)
+
+
+@pytest.fixture(scope="module")
+def receiver(hosts: Net, small_disk: Path) -> Iterator[Victim]:
+    words = ("recv", "--overwrite", "--idle", str(IDLE_SECONDS), "--output", small_disk)
+    with victim(hosts, *words) as made:
+        yield made
+
+
+def serves(net: Net, folder: Path, inbox: Path, port: int = PORT) -> None:
+    """An honest sender is served."""
+    data = os.urandom(4 * MIB)
+    (folder / "honest").write_bytes(data)
+    net.mrc("a", "send", folder / "honest", f"{ADDRESSES['b']}:{port}").ends(0)
+    assert (inbox / "honest").read_bytes() == data
+
+
+def test_recv__a_peer_with_markup_offers_the_whole_disk_and_stays(
+    net: Net, receiver: Victim, small_disk: Path, tmp_path: Path
+) -> None:
+    with hostile(net, "disk") as answer:
+        assert answer == "accept\n"
+        receiver.until_said("from [/]")
+        free = os.statvfs(small_disk)
+        assert free.f_bavail * free.f_frsize > DISK_BYTES - MIB
+        serves(net, tmp_path, small_disk)
+        receiver.until_said(f"[/]: no progress for {IDLE_SECONDS:g} s")
+    assert receiver.process.poll() is None
+
+
+def test_recv__names_of_programs_and_terminals(
+    net: Net, receiver: Victim, small_disk: Path
+) -> None:
+    with hostile(net, "names") as answers:
+        said = json.loads(answers)
+    assert [answer["type"] for answer in said] == ["refuse"] * 4
+    assert all("--any-name" in answer["error"] for answer in said)
+    assert set(os.listdir(small_disk)) <= {"honest"}
+    receiver.until_said("any-name")
+    assert "\x1b]0;x" not in receiver.text and "\u202e" not in receiver.text
+
+
+def test_recv__messages_that_nobody_reads(
+    net: Net, receiver: Victim, small_disk: Path, tmp_path: Path
+) -> None:
+    before, most = receiver.memory("VmRSS"), receiver.memory("VmHWM")
+    with hostile(net, "unread"):
+        receiver.until_said("sent a frame without credit")
+    assert receiver.memory("VmHWM") - most < 16 * MIB
+    serves(net, tmp_path, small_disk)
+    assert receiver.memory("VmRSS") - before < 32 * MIB, "with the code and buffers of a transfer"
+
+
+def test_recv__once_is_not_for_who_sends_nothing(net: Net, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    words = ("recv", "--once", "--port", str(ONCE_PORT), "--output", tmp_path / "in")
+    with victim(net, *words) as receiver, hostile(net, "disk", ONCE_PORT) as answer:
+        assert answer == "accept\n"
+        serves(net, tmp_path, tmp_path / "in", ONCE_PORT)
+        assert receiver.process.wait(10) == 0
+    assert os.listdir(tmp_path / "in") == ["honest"]
+
+
+def test_perf__plans_beyond_the_memory_for_peers(net: Net) -> None:
+    """72 MiB for one host: that is one plan of 32 MiB, as each needs it twice."""
+    client = ("perf", f"{ADDRESSES['b']}:{PERF_PORT}", "-n", "1M")
+    server_words = ("perf", "--server", "--port", str(PERF_PORT), "--max-memory", "144M")
+    with victim(net, *server_words) as server:
+        net.mrc("a", *client).ends(0)
+        before = server.memory("VmRSS")
+        with hostile(net, "plans", PERF_PORT) as answers:
+            said = json.loads(answers)
+            assert [answer["type"] for answer in said] == ["ready", "refuse", "refuse"]
+            assert "no memory: 67108864 bytes are needed" in said[1]["error"]
+            assert server.memory("VmRSS") - before < 80 * MIB
+            net.mrc("a", *client).ends(0)
+        server.until_said("[/]")
+        assert server.memory("VmRSS") - before < 16 * MIB
