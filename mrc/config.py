@@ -25,6 +25,8 @@ _RANGES = {
     "spin_us": (0, 65535),
     "coalesce_us": (0, 1000),
     "max_pending": (1, 65536),
+    "max_pending_per_source": (1, 65536),
+    "max_qps_per_source": (1, 1 << 20),
     "max_unread": (1, 1 << 24),
 }
 _TIME = (0, lib.MRC_CC_MAX_NS)
@@ -134,6 +136,9 @@ class ContextConfig:
     rcvbuf_bytes: int = 0  # 0: the engine's default
     sndbuf_bytes: int = 0
     max_pending: int = 64  # peers that are connecting, or wait to be accepted, at a time
+    max_pending_per_source: int = 8  # connecting from one IPv4 address or IPv6 /64 at a time
+    max_qps_per_source: int = 64  # that one IPv4 address or IPv6 /64 may have connected here
+    hello_timeout: float = 2.0  # seconds in which a connecting peer must have sent its hello
     exchange_timeout: float = 10.0  # seconds in which a connecting peer must be done
     max_unread: int = 65536  # immediates of one QP not yet taken by the caller
     linger: float = 2.0  # seconds that a closing QP waits for its peer to be done with it
@@ -150,5 +155,6 @@ class ContextConfig:
             span = f"{lib.MRC_MIN_MTU}..{lib.MRC_MAX_MTU}"
             raise ConfigError(f"mtu_limit: {self.mtu_limit} is not a multiple of 4 within {span}")
         check_plane_shares(self.plane_shares)
-        if self.exchange_timeout <= 0 or self.linger < 0:
-            raise ConfigError("exchange_timeout, linger: must not be negative")
+        if min(self.exchange_timeout, self.hello_timeout) <= 0 or self.linger < 0:
+            wrong = "must not be negative, and only linger may be 0"
+            raise ConfigError(f"exchange_timeout, hello_timeout, linger: {wrong}")

@@ -19,18 +19,18 @@ from weakref import WeakSet
 
 from mrc import device, hostconfig, netlink, paths
 from mrc._native import names_of
+from mrc.admission import MAX_QPS, Admission, Limits, descriptor_limit
 from mrc.config import CcParameters, ContextConfig
+from mrc.connecting import connect
 from mrc.device import Device, DeviceConfig, PortConfig
-from mrc.dial import dial
 from mrc.dispatch import Dispatcher
 from mrc.enums import Access, CcKind, CommandOp, PlaneShares
 from mrc.errors import (
     ArgumentError,
-    ConnectError,
     MrcError,
     StateError,
 )
-from mrc.establish import Local, Terms, establish
+from mrc.establish import Local, Terms
 from mrc.events import TraceEntry, Warning
 from mrc.hostconfig import HostConfig, Source
 from mrc.listener import Listener
@@ -38,7 +38,6 @@ from mrc.monitor import link_snapshots, watch_links
 from mrc.observe.observatory import Observatory
 from mrc.observe.remote import RemoteView
 from mrc.observe.snapshot import Snapshot, snapshot
-from mrc.oob import Channel
 from mrc.paths import LocalPort, SourcePorts
 from mrc.profiles import (
     DEFAULT,
@@ -95,6 +94,13 @@ class Context:
         self._monitor: asyncio.Task[None] | None = None
         self._closer: asyncio.Task[None] | None = None
         self._observatory = Observatory(self)
+        limits = Limits(
+            self.config.max_pending,
+            self.config.max_pending_per_source,
+            MAX_QPS,
+            self.config.max_qps_per_source,
+        )
+        self._admission = Admission(limits, random.Random(), descriptors=descriptor_limit)
 
     async def __aenter__(self) -> Self:
         if self._local is not None:
@@ -341,7 +347,8 @@ class Context:
         """
         terms = replace(self._terms(private, ev_profile, cc_profile), admit=admit)
         viewers = RemoteView(self.snapshot if self.config.remote_view else None)
-        listener = Listener(self._opened(), terms, self._adopt, viewers)
+        local = self._opened()
+        listener = Listener(local, terms, self._adopt, viewers, self._admission)
         await listener.open(host, port)
         self._listeners.add(listener)
         return listener
@@ -366,25 +373,7 @@ class Context:
         terms = self._terms(private, ev_profile, cc_profile)
         terms.ev_profile.check(Operation.USE)
         terms.cc_profile.check(Operation.USE)
-        channel: Channel | None = None
-        expected = host if local.srv6 and host in local.srv6.peers else ""
-        try:
-            async with asyncio.timeout(timeout):
-                channel = await dial(local.host, host, port)
-                qp = await establish(local, channel, terms, first=True, expected=expected)
-        except TimeoutError as error:
-            step = "connection" if channel is None else "end of the exchange"
-            if channel is not None:
-                await channel.refuse("no answer in time")
-            raise ConnectError(f"{host}: no {step} on TCP port {port} in {timeout:g} s") from error
-        except MrcError as error:
-            if channel is not None:
-                await channel.refuse(str(error))
-            raise _about(host, port, error) from error
-        except BaseException:
-            if channel is not None:
-                channel.abort()
-            raise
+        qp = await connect(local, terms, host, port, timeout=timeout)
         self._adopt(qp)
         return qp
 
@@ -448,6 +437,7 @@ def _device_config(config: ContextConfig, ports: Sequence[LocalPort]) -> DeviceC
             PortConfig(port.address.ip, port.ifname, port.any_address, port.tx_sockets)
             for port in ports
         ),
+        max_qps=MAX_QPS,
         udp_port=config.udp_port,
         spin_us=config.spin_us,
         coalesce_us=config.coalesce_us,
@@ -480,10 +470,3 @@ def _checked_private(private: dict[str, Any] | None) -> dict[str, Any]:
     if size > _MAX_PRIVATE_BYTES:
         raise ArgumentError(f"private: {size} bytes of JSON, at most {_MAX_PRIVATE_BYTES}")
     return private or {}
-
-
-def _about(host: str, port: int, error: MrcError) -> MrcError:
-    """The same error, with the name of the peer where it only says "the peer"."""
-    if not str(error).startswith("the peer "):
-        return error
-    return type(error)(f"{host}: TCP port {port}: {error}")

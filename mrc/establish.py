@@ -31,7 +31,7 @@ from mrc.errors import (
 )
 from mrc.events import ProbeResult
 from mrc.hostconfig import HostConfig, HostPeer, Source
-from mrc.oob import Attributes, Channel, Hello, hello_from_json, hello_to_json
+from mrc.oob import HELLO_BYTES, Attributes, Channel, Hello, hello_from_json, hello_to_json
 from mrc.paths import LocalPort, PathEv, RemotePort, SourcePorts
 from mrc.profiles import CcProfile, EvProfile, Profiles
 from mrc.proof import prove
@@ -116,15 +116,17 @@ async def establish(
 async def _establish(
     local: Local, channel: Channel, terms: Terms, *, first: bool, expected: str
 ) -> QP:
+    peer: Hello | None = None
+    if not first:  # a stranger's hello is checked before anything is made for him
+        peer = await _take_hello(channel, terms, expected)
     queue = await _create(local)
     qp: QP | None = None
     try:
         mine = _hello(local, channel, queue, terms.private)
-        peer = await _exchange_hellos(channel, mine, first=first)
-        if expected and peer.host != expected:
-            raise ConnectError(f"{channel.remote} is host {peer.host}, not {expected}")
-        if terms.admit is not None:
-            terms.admit(peer.private)
+        message = hello_to_json(mine)
+        await channel.send(message.pop("type"), **message)
+        if peer is None:
+            peer = await _take_hello(channel, terms, expected)
         plan = _plan(local, channel, peer, terms.ev_profile)
         qp = QP(
             local.dispatcher, queue, plan.evs, channel, peer, local.config,
@@ -226,10 +228,14 @@ def _hello(local: Local, channel: Channel, queue: QueuePair, private: dict[str, 
     return Hello(local.name, attributes, private)
 
 
-async def _exchange_hellos(channel: Channel, mine: Hello, *, first: bool) -> Hello:
-    message = hello_to_json(mine)
-    del message["type"]
-    return hello_from_json(await _turn(channel, "hello", first=first, **message))
+async def _take_hello(channel: Channel, terms: Terms, expected: str) -> Hello:
+    """The peer's hello; raises when it is not to be talked to."""
+    peer = hello_from_json(await channel.expect("hello", HELLO_BYTES))
+    if expected and peer.host != expected:
+        raise ConnectError(f"{channel.remote} is host {peer.host}, not {expected}")
+    if terms.admit is not None:
+        terms.admit(peer.private)
+    return peer
 
 
 async def _turn(channel: Channel, kind: str, *, first: bool, **fields: Any) -> dict[str, Any]:

@@ -32,15 +32,18 @@ from ipaddress import ip_interface
 from typing import Any, TypeVar
 
 from mrc.enums import Integrity
-from mrc.errors import ConnectError, PeerGoneError, ProtocolError
+from mrc.errors import BusyError, ConnectError, PeerGoneError, ProtocolError
 from mrc.hostconfig import IpInterface
 from mrc.paths import RemotePort
 
 VERSION = 1
-MAX_FRAME = 1 << 20
+FRAME_BYTES = 4 << 10  # of a message at most, but for those below
+HELLO_BYTES = 128 << 10  # with private data, and 64 source ports for each of 32 ports
+SNAPSHOT_BYTES = 1 << 20
 _LENGTH = struct.Struct(">I")
 _MAX_REASON = 300
 _KEEPALIVE_SECONDS = 60
+_PARSE_PAUSES = 9  # as long as the parsing of a large message took
 _PATIENCE_SECONDS = 1.0  # with a peer that does not read what ends the exchange
 T = TypeVar("T")
 
@@ -51,16 +54,18 @@ T = TypeVar("T")
 def encode_frame(message: Mapping[str, Any]) -> bytes:
     """Returns the bytes of one message."""
     body = json.dumps(message, separators=(",", ":"), allow_nan=False).encode()
-    if len(body) > MAX_FRAME:
-        raise ProtocolError(f"a message of {len(body)} bytes is over the limit of {MAX_FRAME}")
+    if len(body) > SNAPSHOT_BYTES:
+        raise ProtocolError(f"a message of {len(body)} bytes is over the limit of {SNAPSHOT_BYTES}")
     return _LENGTH.pack(len(body)) + body
 
 
-def decode_length(header: bytes) -> int:
+def decode_length(header: bytes, limit: int = FRAME_BYTES) -> int:
     """Returns the length of the body that follows; raises ProtocolError when it is oversize."""
     length: int = _LENGTH.unpack(header)[0]
-    if not 2 <= length <= MAX_FRAME:
+    if not 2 <= length <= SNAPSHOT_BYTES:
         raise ProtocolError("the peer does not speak mrc's exchange (no frame length)")
+    if length > limit:
+        raise ProtocolError(f"the peer sent a message of {length} bytes, at most {limit} are taken")
     return length
 
 
@@ -234,12 +239,15 @@ class Channel:
         self._reader = reader
         self._writer = writer
         self._peeked: dict[str, Any] | None = None
+        self.heard = False  # whether a message of the peer has arrived
+        self.on_end: Callable[[], None] = lambda: None  # after `close` and `abort`, maybe twice
         if writer.get_extra_info("peername") is None:
             raise ConnectionResetError("the connection ended before it began")
         self.local: str = writer.get_extra_info("sockname")[0]
         self.remote: str = writer.get_extra_info("peername")[0]
         # The connection is silent for as long as the QP lives: keep middleboxes from dropping it.
         tcp: socket.socket = writer.get_extra_info("socket")
+        self.descriptor = tcp.fileno()
         tcp.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_SECONDS)
 
@@ -251,38 +259,61 @@ class Channel:
         except ConnectionError as error:
             raise PeerGoneError("the peer closed the connection during the exchange") from error
 
-    async def receive(self) -> dict[str, Any]:
-        """Returns the next message; raises ProtocolError, or PeerGoneError at the end."""
+    async def receive(self, limit: int = FRAME_BYTES) -> dict[str, Any]:
+        """Returns the next message, of at most `limit` bytes.
+
+        Raises ProtocolError, or PeerGoneError at the end.
+        """
         if self._peeked is not None:
             message, self._peeked = self._peeked, None
             return message
+        return decode_body(await self._body(limit))
+
+    async def _body(self, limit: int) -> bytes:
         try:
             header = await self._reader.readexactly(_LENGTH.size)
-            body = await self._reader.readexactly(decode_length(header))
+            body = await self._reader.readexactly(decode_length(header, limit))
         except (asyncio.IncompleteReadError, ConnectionError) as error:
             raise PeerGoneError("the peer closed the connection during the exchange") from error
-        return decode_body(body)
+        self.heard = True
+        return body
 
-    async def peek(self) -> str:
-        """The type of the next message, which is still to be received; raises as `receive`."""
-        if self._peeked is None:
-            self._peeked = await self.receive()
+    async def peek(self, limit: int, turn: asyncio.Lock) -> str:
+        """The type of the next message, which is still to be received; raises as `receive`.
+
+        To parse many small values takes long, so large messages of strangers wait for their turn,
+        and all of them together take a tenth of the event loop's time at most.
+        """
+        body = await self._body(limit)
+        if len(body) <= FRAME_BYTES:
+            self._peeked = decode_body(body)
+        else:
+            async with turn:
+                loop = asyncio.get_running_loop()
+                start = loop.time()
+                try:
+                    self._peeked = decode_body(body)
+                finally:
+                    await asyncio.sleep(_PARSE_PAUSES * (loop.time() - start))
         return str(self._peeked["type"])
 
-    async def expect(self, kind: str) -> dict[str, Any]:
+    async def expect(self, kind: str, limit: int = FRAME_BYTES) -> dict[str, Any]:
         """Returns the next message, which must be of this type; a refusal is a ConnectError."""
-        message = await self.receive()
+        message = await self.receive(limit)
         if message["type"] == "refuse":
-            raise ConnectError(f"the peer refused: {printable(message.get('reason', 'no reason'))}")
+            refused = BusyError if message.get("busy") is True else ConnectError
+            raise refused(f"the peer refused: {printable(message.get('reason', 'no reason'))}")
         if message["type"] != kind:
             raise ProtocolError(f"the peer sent {printable(message['type'])!r} instead of {kind!r}")
         return message
 
-    async def refuse(self, reason: str) -> None:
-        """Tells the peer why, if it listens, and closes."""
+    async def refuse(self, reason: str, *, busy: bool = False) -> None:
+        """Tells the peer why, if it listens, and closes. `busy`: it may try again."""
         try:
             async with asyncio.timeout(_PATIENCE_SECONDS):
-                await self.send("refuse", reason=reason[:_MAX_REASON])
+                await self.send(
+                    "refuse", reason=reason[:_MAX_REASON], **{"busy": True} if busy else {}
+                )
         except (PeerGoneError, TimeoutError):
             pass
         await self.close()
@@ -297,7 +328,10 @@ class Channel:
             self.abort()
         except OSError:
             pass  # it is closed either way
+        finally:
+            self.on_end()
 
     def abort(self) -> None:
         """Drops the connection at once."""
         self._writer.transport.abort()
+        self.on_end()

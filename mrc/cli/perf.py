@@ -18,6 +18,7 @@ from mrc.config import ContextConfig
 from mrc.enums import Integrity, PlaneShares
 from mrc.errors import ArgumentError, ConfigError, MrcError
 from mrc.perf import Direction, Outcome, Pattern, Plan, Server, connect
+from mrc.perf.plan import MAX_QPS
 from mrc.qp import QP
 from mrc.recording import MAX_BINS
 
@@ -228,6 +229,7 @@ async def _serve(args: argparse.Namespace, out: Output) -> int:
     port = DEFAULT_PORT if args.port is None else args.port
     config = ContextConfig(
         interfaces=tuple(args.bind),
+        max_qps_per_source=2 * MAX_QPS,
         plane_shares=PlaneShares[args.plane_shares.upper()],
         **views.settings(args),
     )

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 
 from mrc.errors import MrcError, ProtocolError
 from mrc.observe.snapshot import Snapshot
-from mrc.oob import Channel
+from mrc.oob import SNAPSHOT_BYTES, Channel
 
 logger = logging.getLogger("mrc.observe")
 
@@ -69,7 +69,7 @@ class RemoteView:
 async def look(channel: Channel) -> Snapshot:
     """A snapshot of the peer; raises ConnectError when it refuses, and what `Channel` raises."""
     await channel.send(TOP, version=VERSION)
-    found = (await channel.expect(TOP)).get("snapshot")
+    found = (await channel.expect(TOP, SNAPSHOT_BYTES)).get("snapshot")
     if not isinstance(found, dict):
         raise ProtocolError("the peer sent no snapshot")
     return found
