@@ -23,7 +23,8 @@ async def connect(local: Local, terms: Terms, host: str, port: int, *, timeout: 
         async with asyncio.timeout(timeout):
             return await attempt.run()
     except TimeoutError as error:
-        if attempt.busy is not None:
+        heard = attempt.channel is not None and attempt.channel.received_bytes > 0
+        if attempt.busy is not None and (attempt.pausing or not heard):
             raise _about(host, port, attempt.busy) from error
         await attempt.refuse("no answer in time")
         step = "connection" if attempt.channel is None else "end of the exchange"
@@ -45,7 +46,8 @@ class _Attempt:
         self._port = port
         self.channel: Channel | None = None
         self.busy: MrcError | None = None
-        """Why the peer had no place the last time, while there is no connection."""
+        """Why the peer had no place the last time."""
+        self.pausing = False
 
     async def run(self) -> QP:
         srv6 = self._local.srv6
@@ -53,7 +55,7 @@ class _Attempt:
         pause, drops = _FIRST_PAUSE_SECONDS, 0
         while True:
             self.channel = await dial(self._local.host, self._host, self._port)
-            self.busy = None
+            self.pausing = False
             try:
                 return await establish(
                     self._local, self.channel, self._terms, first=True, expected=expected
@@ -61,12 +63,13 @@ class _Attempt:
             except PeerGoneError as error:
                 # Where a peer is flooded with connections it drops some without a word.
                 drops += 1
-                if self.channel.heard or drops > _DROPS:
+                if self.channel.received_bytes or drops > _DROPS:
                     raise
                 self.busy = error
             except BusyError as error:
                 self.busy = error
             self.channel.abort()
+            self.pausing = True
             await asyncio.sleep(self._local.rng.uniform(pause / 2, pause))
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 

@@ -40,6 +40,7 @@ from mrc.verbs import PeerSource, QueuePair, RtrAttributes, RtsAttributes
 
 logger = logging.getLogger("mrc.establish")
 
+_AMPLIFICATION = 3  # bytes to addresses that have not answered, for each that came from the peer
 _NUMBER_TRIES = 8  # a random QPN is in use already once in thousands of times
 
 
@@ -72,6 +73,7 @@ class _Plan:
     path_mtu: int
     integrity: Integrity
     dynamic_mpr: bool
+    configured: bool  # the addresses are those of our own configuration, not of the peer's hello
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +235,10 @@ async def _take_hello(channel: Channel, terms: Terms, expected: str) -> Hello:
     peer = hello_from_json(await channel.expect("hello", HELLO_BYTES))
     if expected and peer.host != expected:
         raise ConnectError(f"{channel.remote} is host {peer.host}, not {expected}")
+    loopback = is_loopback(channel)
+    for port in peer.attributes.ports:
+        if port.address.ip.is_loopback is not loopback:
+            raise ProtocolError(f"the peer sent address {port.address.ip}, which is not its own")
     if terms.admit is not None:
         terms.admit(peer.private)
     return peer
@@ -255,7 +261,8 @@ def _plan(local: Local, channel: Channel, peer: Hello, profile: EvProfile) -> _P
     """Chooses EVs and the largest path MTU from what both sides said."""
     ports = _ports(local, channel)
     theirs = peer.attributes
-    if local.srv6 and not is_loopback(channel):
+    configured = local.srv6 is not None and not is_loopback(channel)
+    if local.srv6 and configured:
         named = _configured_peer(local.srv6, peer)
         addresses = {port.address.ip for port in theirs.ports}
         if not addresses <= set(named.sources):
@@ -282,6 +289,7 @@ def _plan(local: Local, channel: Channel, peer: Hello, profile: EvProfile) -> _P
         path_mtu,
         integrity=_integrity(local.config.integrity, theirs.integrity),
         dynamic_mpr=local.config.dynamic_mpr and theirs.dynamic_mpr,
+        configured=configured,
     )
 
 
@@ -329,17 +337,22 @@ async def _prove(
             rtts_ns[plane] = min(rtts_ns.get(plane, result.rtt_ns), result.rtt_ns)
         return result
 
-    proof = await prove(probe, len(allowed), plan.path_mtu)
+    destinations = [
+        None if plan.configured else plan.evs[index].attr.destination for index in allowed
+    ]
+    allowance = _AMPLIFICATION * channel.received_bytes
+    proof = await prove(probe, destinations, plan.path_mtu, allowance)
     if not proof.mtu:
         targets = sorted({str(plan.evs[index].attr.destination) for index in allowed})
         raise PathError(
             f"no path to {peer.host} ({', '.join(targets[:4])}{', ...' * (len(targets) > 4)}) "
             f"answers on UDP port {peer.attributes.udp_port}: is UDP blocked?"
         )
-    dead = [allowed[place] for place in proof.dead]
-    for index in dead:
-        await qp.set_ev_state(index, EvState.ASSUMED_BAD)
-    if dead:
+    for place in proof.dead:
+        await qp.set_ev_state(allowed[place], EvState.ASSUMED_BAD)
+    unproven = [allowed[place] for place in proof.unproven]
+    await qp.hold_back(unproven)
+    if dead := [*(allowed[place] for place in proof.dead), *unproven]:
         planes = sorted({plan.evs[index].attr.port for index in dead})
         logger.warning(
             "%d of %d EVs to %s do not answer, on planes %s",

@@ -28,7 +28,7 @@ import socket
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from ipaddress import ip_interface
+from ipaddress import IPv6Address, ip_interface
 from typing import Any, TypeVar
 
 from mrc.enums import Integrity
@@ -147,9 +147,25 @@ def _port_to_json(port: RemotePort) -> dict[str, Any]:
 
 def _address(reader: _Reader) -> IpInterface:
     try:
-        return ip_interface(reader.take("address", str))
+        address = ip_interface(reader.take("address", str, lambda text: len(text) <= 64))
     except ValueError:
         raise ProtocolError("the peer sent a wrong port.address") from None
+    if not _is_of_one_host(address):
+        raise ProtocolError(
+            f"the peer sent a wrong port.address: {address} is not that of one host"
+        )
+    return address
+
+
+def _is_of_one_host(address: IpInterface) -> bool:
+    """Whether packets to it reach one host at most."""
+    ip, network = address.ip, address.network
+    if ip.is_multicast or ip.is_unspecified:
+        return False
+    if isinstance(ip, IPv6Address):
+        return ip.ipv4_mapped is None
+    is_broadcast = network.prefixlen < 31 and ip == network.broadcast_address
+    return not (is_broadcast or ip.is_reserved)
 
 
 def _port_from_json(value: object) -> RemotePort:
@@ -239,7 +255,7 @@ class Channel:
         self._reader = reader
         self._writer = writer
         self._peeked: dict[str, Any] | None = None
-        self.heard = False  # whether a message of the peer has arrived
+        self.received_bytes = 0  # of whole messages
         self.on_end: Callable[[], None] = lambda: None  # after `close` and `abort`, maybe twice
         if writer.get_extra_info("peername") is None:
             raise ConnectionResetError("the connection ended before it began")
@@ -275,7 +291,7 @@ class Channel:
             body = await self._reader.readexactly(decode_length(header, limit))
         except (asyncio.IncompleteReadError, ConnectionError) as error:
             raise PeerGoneError("the peer closed the connection during the exchange") from error
-        self.heard = True
+        self.received_bytes += len(header) + len(body)
         return body
 
     async def peek(self, limit: int, turn: asyncio.Lock) -> str:

@@ -362,6 +362,10 @@ class QP:
         """For the exchange: the EVs are set; denies those of the profile, returns what is left."""
         return await self._controller.start()
 
+    async def hold_back(self, evs: Sequence[int]) -> None:
+        """For the exchange: nothing is sent on EVs to addresses that have not answered."""
+        await self._controller.hold_back(evs)
+
     def give_up(self) -> None:
         """For the exchange: it failed, and the QP with it."""
         self._controller.close()

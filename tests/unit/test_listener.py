@@ -77,6 +77,12 @@ def hello(**changes: Any) -> bytes:
     return encode_frame({**message, **changes})
 
 
+def hello_from(address: str) -> bytes:
+    message = json.loads(hello()[4:])
+    message["attributes"]["ports"][0]["address"] = address
+    return encode_frame(message)
+
+
 @pytest.mark.parametrize(
     ("bytes_sent", "reason"),
     [
@@ -90,6 +96,7 @@ def hello(**changes: Any) -> bytes:
         (hello(version=2), "speaks version 2 of the exchange, this host version 1"),
         (hello(attributes={}), "wrong attributes"),
         (hello(host=None), "wrong hello.host"),
+        (hello_from("10.0.0.1/24"), "sent address 10.0.0.1, which is not its own"),
         (hello() + encode_frame({"type": "proved"}), "'proved' instead of 'rtr'"),
         (hello() + encode_frame({"type": "rtr", "x": "x" * FRAME_BYTES}), "at most 4096 are taken"),
     ],

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Strangers at the TCP port of the exchange: what they cost, and what they get sent."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+from attack import forge
+from attack.net import ADDRESSES, PORT, Net
+
+VICTIM = f"{ADDRESSES['v']}/24"
+
+
+def heard_by(udp: socket.socket, tcp: socket.socket) -> int:
+    """Bytes of UDP that the bystander got until the host ended the exchange."""
+    assert (forge.answer(tcp) or {}).get("type") == "hello"
+    while forge.answer(tcp) is not None:
+        pass
+    udp.setblocking(False)
+    total = 0
+    while True:
+        try:
+            total += len(udp.recv(65536))
+        except BlockingIOError:
+            return total
+
+
+@pytest.mark.parametrize("command", ["recv", "perf"])
+def test_hello__a_bystander_gets_three_times_the_bytes_at_most(
+    net: Net, tmp_path: Path, command: str
+) -> None:
+    words = ["recv", "--output", tmp_path] if command == "recv" else ["perf", "--server"]
+    net.mrc("b", *words).until_listening()
+    sent = forge.frame(forge.hello(VICTIM, udp_port=53)) + forge.frame({"type": "rtr"})
+    with net.udp("v", 53) as udp, net.tcp("b") as tcp:
+        tcp.sendall(sent)
+        heard = heard_by(udp, tcp)
+    assert 0 < heard <= 3 * len(sent)
