@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from attack import forge
-from attack.net import ADDRESSES, PORT, Net
+from attack.net import ADDRESSES, Net
 
 VICTIM = f"{ADDRESSES['v']}/24"
 
