@@ -11,13 +11,14 @@ import logging
 import random
 import resource
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
 from ipaddress import IPv6Network
 
-from mrc._native import parse_address
+from mrc._native import IpAddress, parse_address
 from mrc.errors import BusyError, ConnectError
+from mrc.verbs import PeerSource
 
 logger = logging.getLogger("mrc.admission")
 
@@ -160,6 +161,39 @@ class Admission:
                 " (ulimit -n)", descriptor, most,
             )  # fmt: skip
         raise BusyError("no file descriptors are left for peers: try again later")
+
+
+class Claims:
+    """Whose packets come from which UDP source, so that no peer gets what is meant for another.
+
+    A peer is known by the address of its TCP connection, and by those that it has proved.
+    """
+
+    def __init__(self) -> None:
+        self._owners: dict[PeerSource, list[frozenset[IpAddress]]] = {}
+
+    def check(self, peer: str, sources: Iterable[PeerSource]) -> None:
+        """Raises ConnectError when one of `sources` is another's. `peer`: its TCP address."""
+        for source in sources:
+            for known in self._owners.get(source, ()):
+                if parse_address(peer) not in known:
+                    named = f"UDP port {source.sport} of {source.address}"
+                    raise ConnectError(f"{named} belongs to another peer than {peer}")
+
+    def take(self, peer: str, sources: Iterable[PeerSource]) -> Callable[[], None]:
+        """The peer has proved these; returns what gives them back."""
+        proved = tuple(sources)
+        known = frozenset({parse_address(peer), *(source.address for source in proved)})
+        for source in proved:
+            self._owners.setdefault(source, []).append(known)
+
+        def give_back() -> None:
+            for source in proved:
+                self._owners[source].remove(known)
+                if not self._owners[source]:
+                    del self._owners[source]
+
+        return give_back
 
 
 def source_of(address: str) -> str:

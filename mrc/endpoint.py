@@ -19,7 +19,7 @@ from weakref import WeakSet
 
 from mrc import device, hostconfig, netlink, paths
 from mrc._native import names_of
-from mrc.admission import MAX_QPS, Admission, Limits, descriptor_limit
+from mrc.admission import MAX_QPS, Admission, Claims, Limits, descriptor_limit
 from mrc.config import CcParameters, ContextConfig
 from mrc.connecting import connect
 from mrc.device import Device, DeviceConfig, PortConfig
@@ -117,6 +117,7 @@ class Context:
             sports=_source_ports(opened, ports),
             dispatcher=Dispatcher(opened),
             rng=random.Random(secrets.randbits(64)),
+            claims=Claims(),
             ev_profiles=Profiles(
                 EvProfile(DEFAULT, EvSelection(active_per_plane=config.ev_active_per_plane))
             ),

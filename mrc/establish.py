@@ -17,6 +17,7 @@ from typing import Any
 
 from mrc import mpr, paths, verbs
 from mrc._native import parse_address
+from mrc.admission import Claims
 from mrc.config import ContextConfig
 from mrc.dispatch import Dispatcher
 from mrc.enums import EvState, Integrity
@@ -34,7 +35,7 @@ from mrc.hostconfig import HostConfig, HostPeer, Source
 from mrc.oob import HELLO_BYTES, Attributes, Channel, Hello, hello_from_json, hello_to_json
 from mrc.paths import LocalPort, PathEv, RemotePort, SourcePorts
 from mrc.profiles import CcProfile, EvProfile, Profiles
-from mrc.proof import prove
+from mrc.proof import Proof, prove
 from mrc.qp import QP
 from mrc.verbs import PeerSource, QueuePair, RtrAttributes, RtsAttributes
 
@@ -55,6 +56,7 @@ class Local:
     sports: SourcePorts
     dispatcher: Dispatcher
     rng: random.Random
+    claims: Claims
     ev_profiles: Profiles[EvProfile]
     cc_profiles: Profiles[CcProfile]
 
@@ -120,7 +122,7 @@ async def _establish(
 ) -> QP:
     peer: Hello | None = None
     if not first:  # a stranger's hello is checked before anything is made for him
-        peer = await _take_hello(channel, terms, expected)
+        peer = await _take_hello(local, channel, terms, expected)
     queue = await _create(local)
     qp: QP | None = None
     try:
@@ -128,7 +130,7 @@ async def _establish(
         message = hello_to_json(mine)
         await channel.send(message.pop("type"), **message)
         if peer is None:
-            peer = await _take_hello(channel, terms, expected)
+            peer = await _take_hello(local, channel, terms, expected)
         plan = _plan(local, channel, peer, terms.ev_profile)
         qp = QP(
             local.dispatcher, queue, plan.evs, channel, peer, local.config,
@@ -137,7 +139,7 @@ async def _establish(
         await _receive_ready(local, queue, plan, peer)
         allowed = await qp.deny_at_start()
         await _turn(channel, "rtr", first=first)
-        proved = await _prove(channel, qp, plan, peer, allowed, first=first)
+        proved = await _prove(local, channel, qp, plan, peer, allowed, first=first)
         window = _window(local, plan, peer, proved)
         await _send_ready(local, queue, mine, peer, proved.path_mtu, window, terms)
         await _turn(channel, "rts", first=first)
@@ -230,7 +232,7 @@ def _hello(local: Local, channel: Channel, queue: QueuePair, private: dict[str, 
     return Hello(local.name, attributes, private)
 
 
-async def _take_hello(channel: Channel, terms: Terms, expected: str) -> Hello:
+async def _take_hello(local: Local, channel: Channel, terms: Terms, expected: str) -> Hello:
     """The peer's hello; raises when it is not to be talked to."""
     peer = hello_from_json(await channel.expect("hello", HELLO_BYTES))
     if expected and peer.host != expected:
@@ -239,9 +241,15 @@ async def _take_hello(channel: Channel, terms: Terms, expected: str) -> Hello:
     for port in peer.attributes.ports:
         if port.address.ip.is_loopback is not loopback:
             raise ProtocolError(f"the peer sent address {port.address.ip}, which is not its own")
+    local.claims.check(channel.remote, _sources(peer))
     if terms.admit is not None:
         terms.admit(peer.private)
     return peer
+
+
+def _sources(peer: Hello) -> list[PeerSource]:
+    """Where the peer says that its packets come from."""
+    return paths.peer_sources((port.address.ip, port.sports) for port in peer.attributes.ports)
 
 
 async def _turn(channel: Channel, kind: str, *, first: bool, **fields: Any) -> dict[str, Any]:
@@ -282,10 +290,9 @@ def _plan(local: Local, channel: Channel, peer: Hello, profile: EvProfile) -> _P
     path_mtu = min(local.config.mtu_limit, theirs.path_mtu, *mtus)
     if path_mtu < paths.MIN_MTU:
         raise PathError(f"an interface to {peer.host} has too small an MTU for any packet")
-    sources = paths.peer_sources((port.address.ip, port.sports) for port in theirs.ports)
     return _Plan(
         evs,
-        sources,
+        _sources(peer),
         path_mtu,
         integrity=_integrity(local.config.integrity, theirs.integrity),
         dynamic_mpr=local.config.dynamic_mpr and theirs.dynamic_mpr,
@@ -316,6 +323,7 @@ def _integrity(ours: Integrity, theirs: Integrity) -> Integrity:
 
 
 async def _prove(
+    local: Local,
     channel: Channel,
     qp: QP,
     plan: _Plan,
@@ -327,7 +335,35 @@ async def _prove(
     """Proves the EVs that may be used, from both sides; the path MTU holds for both."""
     if not allowed:
         raise PathError(f"EV profile {qp.ev_profile.name} denies every path to host {peer.host}")
+    allowance = _AMPLIFICATION * channel.received_bytes
+    proof, rtt_ns = await _probe(qp, plan, allowed, allowance)
+    if not proof.mtu:
+        targets = sorted({str(plan.evs[index].attr.destination) for index in allowed})
+        raise PathError(
+            f"no path to {peer.host} ({', '.join(targets[:4])}{', ...' * (len(targets) > 4)}) "
+            f"answers on UDP port {peer.attributes.udp_port}: is UDP blocked?"
+        )
+    await _leave_out(qp, plan, peer, proof)
+    silent = {plan.evs[index].attr.destination for index in proof.unproven}
+    answered = {plan.evs[index].attr.destination for index in allowed} - silent
+    proved = [s for s in plan.sources if plan.configured or s.address in answered]
+    local.claims.check(channel.remote, proved)
+    channel.at_end(local.claims.take(channel.remote, proved))
+    answer = await _turn(channel, "proved", first=first, mtu=proof.mtu)
+    theirs = answer.get("mtu")
+    if type(theirs) is not int or not paths.MIN_MTU <= theirs <= paths.MAX_MTU:
+        raise ProtocolError("the peer sent a wrong proved.mtu")
+    path_mtu = min(proof.mtu, theirs & ~3)
+    if path_mtu < plan.path_mtu:
+        logger.warning(
+            "the path MTU to %s is %d, not %d: a link on the way has a smaller MTU",
+            peer.host, path_mtu, plan.path_mtu,
+        )  # fmt: skip
+    return _Proved(path_mtu, rtt_ns)
 
+
+async def _probe(qp: QP, plan: _Plan, allowed: Sequence[int], allowance: int) -> tuple[Proof, int]:
+    """What probes of the EVs showed, by their indices, and the round trip of the longest plane."""
     rtts_ns: dict[int, int] = {}  # by plane, the shortest
 
     async def probe(place: int, payload: int, timeout: float) -> ProbeResult:
@@ -340,35 +376,23 @@ async def _prove(
     destinations = [
         None if plan.configured else plan.evs[index].attr.destination for index in allowed
     ]
-    allowance = _AMPLIFICATION * channel.received_bytes
     proof = await prove(probe, destinations, plan.path_mtu, allowance)
-    if not proof.mtu:
-        targets = sorted({str(plan.evs[index].attr.destination) for index in allowed})
-        raise PathError(
-            f"no path to {peer.host} ({', '.join(targets[:4])}{', ...' * (len(targets) > 4)}) "
-            f"answers on UDP port {peer.attributes.udp_port}: is UDP blocked?"
-        )
-    for place in proof.dead:
-        await qp.set_ev_state(allowed[place], EvState.ASSUMED_BAD)
-    unproven = [allowed[place] for place in proof.unproven]
-    await qp.hold_back(unproven)
-    if dead := [*(allowed[place] for place in proof.dead), *unproven]:
+    dead = tuple(allowed[place] for place in proof.dead)
+    unproven = tuple(allowed[place] for place in proof.unproven)
+    return Proof(proof.mtu, dead, unproven), max(rtts_ns.values(), default=0)
+
+
+async def _leave_out(qp: QP, plan: _Plan, peer: Hello, proof: Proof) -> None:
+    """Nothing is sent on EVs that do not answer, and no probes to addresses that never did."""
+    for index in proof.dead:
+        await qp.set_ev_state(index, EvState.ASSUMED_BAD)
+    await qp.hold_back(proof.unproven)
+    if dead := [*proof.dead, *proof.unproven]:
         planes = sorted({plan.evs[index].attr.port for index in dead})
         logger.warning(
             "%d of %d EVs to %s do not answer, on planes %s",
             len(dead), len(plan.evs), peer.host, planes,
         )  # fmt: skip
-    answer = await _turn(channel, "proved", first=first, mtu=proof.mtu)
-    theirs = answer.get("mtu")
-    if type(theirs) is not int or not paths.MIN_MTU <= theirs <= paths.MAX_MTU:
-        raise ProtocolError("the peer sent a wrong proved.mtu")
-    path_mtu = min(proof.mtu, theirs & ~3)
-    if path_mtu < plan.path_mtu:
-        logger.warning(
-            "the path MTU to %s is %d, not %d: a link on the way has a smaller MTU",
-            peer.host, path_mtu, plan.path_mtu,
-        )  # fmt: skip
-    return _Proved(path_mtu, max(rtts_ns.values()))
 
 
 def _window(local: Local, plan: _Plan, peer: Hello, proved: _Proved) -> int:

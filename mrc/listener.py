@@ -125,7 +125,7 @@ class Listener:
             except ConnectError as error:
                 await self._refuse(channel, str(error), busy=isinstance(error, BusyError))
             else:
-                channel.on_end = place.leave
+                channel.at_end(place.leave)
                 await self._admit(channel, place)
         except OSError as error:
             logger.debug("a peer went away before its hello: %s", error)

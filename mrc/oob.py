@@ -31,6 +31,7 @@ from dataclasses import dataclass, field
 from ipaddress import IPv6Address, ip_interface
 from typing import Any, TypeVar
 
+from mrc._native import parse_address
 from mrc.enums import Integrity
 from mrc.errors import BusyError, ConnectError, PeerGoneError, ProtocolError
 from mrc.hostconfig import IpInterface
@@ -256,11 +257,11 @@ class Channel:
         self._writer = writer
         self._peeked: dict[str, Any] | None = None
         self.received_bytes = 0  # of whole messages
-        self.on_end: Callable[[], None] = lambda: None  # after `close` and `abort`, maybe twice
+        self._at_end: list[Callable[[], None]] = []
         if writer.get_extra_info("peername") is None:
             raise ConnectionResetError("the connection ended before it began")
-        self.local: str = writer.get_extra_info("sockname")[0]
-        self.remote: str = writer.get_extra_info("peername")[0]
+        self.local = str(parse_address(writer.get_extra_info("sockname")[0]))
+        self.remote = str(parse_address(writer.get_extra_info("peername")[0]))
         # The connection is silent for as long as the QP lives: keep middleboxes from dropping it.
         tcp: socket.socket = writer.get_extra_info("socket")
         self.descriptor = tcp.fileno()
@@ -345,9 +346,17 @@ class Channel:
         except OSError:
             pass  # it is closed either way
         finally:
-            self.on_end()
+            self._end()
 
     def abort(self) -> None:
         """Drops the connection at once."""
         self._writer.transport.abort()
-        self.on_end()
+        self._end()
+
+    def at_end(self, callback: Callable[[], None]) -> None:
+        """Has this called when the connection is closed or dropped from this side."""
+        self._at_end.append(callback)
+
+    def _end(self) -> None:
+        while self._at_end:
+            self._at_end.pop()()

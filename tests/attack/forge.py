@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import socket
+from collections.abc import Sequence
 from struct import pack, unpack
 from typing import Any
 from zlib import crc32
@@ -44,9 +45,15 @@ def frame(message: Message) -> bytes:
     return pack(">I", len(body)) + body
 
 
-def hello(address: str = "10.7.4.2/24", *, private: Message | None = None, **more: Any) -> Message:
+def hello(
+    address: str = "10.7.4.2/24",
+    *,
+    source_ports: Sequence[int] = (40000,),
+    private: Message | None = None,
+    **more: Any,
+) -> Message:
     """A hello that names one port; `more` replaces attributes."""
-    port = {"nic": "eth0", "address": address, "source_ports": [40000], "mtu": 8908}
+    port = {"nic": "eth0", "address": address, "source_ports": [*source_ports], "mtu": 8908}
     attributes = {
         "qpn": 77, "first_psn": 1, "path_mtu": 8908, "mpr": 1024, "max_wimm": 128,
         "integrity": "icrc", "udp_port": 4791, "ports": [port], **more,

@@ -15,6 +15,8 @@ import os
 import socket
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -31,6 +33,14 @@ _PREFIX = "mrc-attack-"
 def crowd(number: int) -> str:
     """A source address of x."""
     return f"10.9.{number >> 8}.{number & 0xFF}"
+
+
+def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    """Waits for a condition that only asking can tell."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it does not come to that"
+        time.sleep(0.01)
 
 
 def sweep() -> None:
@@ -121,3 +131,10 @@ class Net:
         """A socket for packets with any source address (`forge.spoof`); the caller closes it."""
         with netns.inside(self.namespace(host)):
             return socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
+
+    def udp_ports(self, host: str) -> list[int]:
+        """The local UDP ports of all sockets in a host, but for PORT."""
+        with netns.inside(self.namespace(host)):
+            lines = Path("/proc/thread-self/net/udp").read_text().splitlines()[1:]
+        ports = {int(line.split()[1].partition(":")[2], 16) for line in lines}
+        return sorted(ports - {PORT})

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from attack import forge
-from attack.net import ADDRESSES, Net
+from attack.net import ADDRESSES, Net, until
 
 VICTIM = f"{ADDRESSES['v']}/24"
 
@@ -38,3 +38,17 @@ def test_hello__a_bystander_gets_three_times_the_bytes_at_most(
         tcp.sendall(sent)
         heard = heard_by(udp, tcp)
     assert 0 < heard <= 3 * len(sent)
+
+
+def test_hello__the_sources_of_a_live_peer_are_its_own(net: Net) -> None:
+    net.mrc("b", "perf", "--server").until_listening()
+    net.mrc("a", "perf", ADDRESSES["b"], "-t", "30", "-b", "1M")
+
+    def refusal() -> str:
+        ports = net.udp_ports("a")[:64] or [1]
+        with net.tcp("b") as stranger:
+            claim = forge.hello(f"{ADDRESSES['a']}/24", source_ports=ports)
+            stranger.sendall(forge.frame(claim))
+            return str((forge.answer(stranger) or {}).get("reason"))
+
+    until(lambda: f"of {ADDRESSES['a']} belongs to another peer than 10.7.4.2" in refusal())

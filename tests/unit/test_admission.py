@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import random
+from ipaddress import ip_address
 
 import pytest
 
-from mrc.admission import Admission, Limits, Place, drop_chance, source_of
+from mrc.admission import Admission, Claims, Limits, Place, drop_chance, source_of
 from mrc.errors import BusyError, ConnectError
+from mrc.verbs import PeerSource
 
 LIMITS = Limits(pending=8, pending_per_source=2, qps=16, qps_per_source=4)
 
@@ -142,3 +144,34 @@ def test_connect__ready_qps_count_until_they_are_accepted() -> None:
     places[0].accept()
     places[1].leave()
     assert ours.pending == 1
+
+
+# ---- Claims ---------------------------------------------------------------------------------
+
+A1, A2 = (PeerSource(ip_address("10.0.0.1"), sport) for sport in (40000, 40001))
+B1 = PeerSource(ip_address("10.0.1.1"), 40000)
+
+
+def test_claims__a_source_is_of_who_proved_it_until_he_ends() -> None:
+    claims = Claims()
+    claims.check("10.0.0.1", [A1, B1])
+    give_back = claims.take("10.0.0.1", [A1, B1])
+    with pytest.raises(
+        ConnectError, match=r"UDP port 40000 of 10\.0\.0\.1 belongs to another peer"
+    ):
+        claims.check("10.0.0.9", [A2, A1])
+    claims.check("10.0.0.9", [A2])
+    give_back()
+    claims.check("10.0.0.9", [A1, B1])
+
+
+def test_claims__a_peer_may_connect_from_each_of_its_addresses() -> None:
+    claims = Claims()
+    first = claims.take("192.0.2.1", [A1, B1])
+    for address in ("192.0.2.1", "10.0.0.1", "10.0.1.1", "::ffff:10.0.1.1"):
+        claims.check(address, [A1, B1])
+    claims.take("10.0.1.1", [A1, B1])
+    first()
+    claims.check("10.0.0.1", [A1])
+    with pytest.raises(ConnectError):
+        claims.check("192.0.2.1", [A1])
