@@ -88,15 +88,14 @@ class Admission:
         self._rng = rng
         self._descriptors = descriptors
         self._descriptors_ran_out = False
-        self._silent: list[Place] = []
-        self._stages: Counter[Stage] = Counter()
+        self._of: dict[Stage, list[Place]] = {stage: [] for stage in PENDING}
         self._connecting: Counter[str] = Counter()  # by source; SILENT counts too
         self._connected: Counter[str] = Counter()
 
     @property
     def pending(self) -> int:
         """How many connect, or wait to be accepted."""
-        return sum(self._stages[stage] for stage in PENDING)
+        return sum(map(len, self._of.values()))
 
     def enter(self, address: str, descriptor: int, drop: Callable[[], None]) -> Place:
         """A place for a connection from `address`.
@@ -109,9 +108,11 @@ class Admission:
         self._check_source(source)
         place = Place(self, source, drop)
         if self._rng.random() < drop_chance(self.pending, self._limits.pending):
-            # Who speaks at once is not silent for long, so a crowd of silent strangers evicts
-            # itself. The newcomer takes part, or else a flood would evict everybody.
-            victim = self._rng.choice([*self._silent, place])
+            # The newcomer takes part, or else a flood would evict everybody. Who speaks at once is
+            # not silent for long: as long as there are many that are, one of them has to go.
+            many = len(self._of[Stage.SILENT]) > self._limits.pending // 4
+            others = self._of[Stage.SILENT] + ([] if many else self._of[Stage.CONNECTING])
+            victim = self._rng.choice([*others, place])
             if victim is place:
                 raise BusyError("too many peers are connecting: try again later")
             victim.leave()
@@ -129,9 +130,8 @@ class Admission:
     def _count(self, place: Place, by: int) -> None:
         if place.stage is Stage.GONE:
             return
-        self._stages[place.stage] += by
-        if place.stage is Stage.SILENT:
-            (self._silent.append if by > 0 else self._silent.remove)(place)
+        if (places := self._of.get(place.stage)) is not None:
+            (places.append if by > 0 else places.remove)(place)
         connects = place.stage in (Stage.SILENT, Stage.CONNECTING)
         of_source = self._connecting if connects else self._connected
         of_source[place.source] += by

@@ -13,7 +13,7 @@ from mrc.qp import QP
 
 _FIRST_PAUSE_SECONDS = 0.05  # doubles with each time that the peer had no place
 _LONGEST_PAUSE_SECONDS = 0.4
-_DROPS = 3  # so often a peer that ends the connection at once is taken for a busy one
+_DROPS = 8  # so often a peer that ends the connection is taken for a busy one
 
 
 async def connect(local: Local, terms: Terms, host: str, port: int, *, timeout: float) -> QP:
@@ -63,7 +63,7 @@ class _Attempt:
             except PeerGoneError as error:
                 # Where a peer is flooded with connections it drops some without a word.
                 drops += 1
-                if self.channel.received_bytes or drops > _DROPS:
+                if drops > _DROPS:
                     raise
                 self.busy = error
             except BusyError as error:

@@ -127,6 +127,10 @@ class Listener:
             else:
                 channel.at_end(place.leave)
                 await self._admit(channel, place)
+        except asyncio.CancelledError:
+            # It made way for another, or the listener closes: this task has no more to do, and
+            # asyncio would report a cancelled one as an error.
+            writer.transport.abort()
         except OSError as error:
             logger.debug("a peer went away before its hello: %s", error)
             writer.transport.abort()

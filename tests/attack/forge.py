@@ -31,12 +31,17 @@ def bth(opcode: int, qpn: int, psn: int) -> bytes:
     return pack(">BBHII", opcode, 0, 0xFFFF, qpn, psn)
 
 
+def packet(src: str, dst: str, sport: int, dport: int, payload: bytes) -> bytes:
+    """An IPv4 packet as it is."""
+    udp = pack(">HHHH", sport, dport, 8 + len(payload), 0)
+    ip = pack(">BBHHHBBH", 0x45, 0, 0, 0, 0, 64, socket.IPPROTO_UDP, 0)
+    return ip + socket.inet_aton(src) + socket.inet_aton(dst) + udp + payload
+
+
 def spoof(raw: socket.socket, src: str, dst: str, sport: int, dport: int, body: bytes) -> None:
     """Sends a packet as if from `src`; adds the ICRC."""
     payload = body + icrc(src, dst, sport, dport, body)
-    udp = pack(">HHHH", sport, dport, 8 + len(payload), 0)
-    ip = pack(">BBHHHBBH", 0x45, 0, 0, 0, 0, 64, socket.IPPROTO_UDP, 0)
-    raw.sendto(ip + socket.inet_aton(src) + socket.inet_aton(dst) + udp + payload, (dst, 0))
+    raw.sendto(packet(src, dst, sport, dport, payload), (dst, 0))
 
 
 def frame(message: Message) -> bytes:

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import cbuild
 from netns.processes import Mrc
 
 from mrc import netns
@@ -41,6 +42,16 @@ def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it does not come to that"
         time.sleep(0.01)
+
+
+def descriptors(of: Mrc) -> int:
+    return len(list(Path(f"/proc/{of.process.pid}/fd").iterdir()))
+
+
+def memory_bytes(of: Mrc) -> int:
+    """What the process has in memory of its own."""
+    lines = Path(f"/proc/{of.process.pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon"))
 
 
 def sweep() -> None:
@@ -89,8 +100,13 @@ class Net:
 
     def mrc(self, host: str, *arguments: str | Path) -> Mrc:
         """Starts mrc in a host; it ends with the test."""
+        return self.python(host, "-m", "mrc", *arguments)
+
+    def python(self, host: str, *arguments: str | Path) -> Mrc:
+        """Starts any program of Python in a host; it ends with the test."""
         environment = {name: os.environ[name] for name in os.environ if name != "MRC_CONFIG"}
-        command = [sys.executable, "-m", "mrc", *map(str, arguments)]
+        environment["PYTHONPATH"] = os.pathsep.join(map(str, (cbuild.ROOT, cbuild.ROOT / "tests")))
+        command = [sys.executable, *map(str, arguments)]
         pipe = subprocess.PIPE
         with netns.inside(self.namespace(host)):
             process = subprocess.Popen(

@@ -115,12 +115,33 @@ def test_drop_chance__one_place_can_be_taken() -> None:
     assert (drop_chance(0, 1), drop_chance(1, 1)) == (0.0, 1.0)
 
 
-def test_enter__those_that_speak_keep_their_places() -> None:
+def test_enter__those_that_speak_lose_their_places_to_others_only_when_few_are_silent() -> None:
     ours, dropped = admission(), list[str]()
-    with pytest.raises(BusyError, match="too many peers are connecting"):
-        for n in range(100):
-            enter(ours, f"10.0.0.{n}", dropped).hear()
+    for n in range(5):
+        enter(ours, f"10.0.0.{n}", dropped).hear()
+    for n in range(100):
+        try:
+            enter(ours, f"10.1.0.{n}", dropped)
+        except BusyError:
+            pass
+    assert not any(address.startswith("10.0.0.") for address in dropped)
+    for n in range(100):
+        try:
+            enter(ours, f"10.2.0.{n}", dropped).hear()
+        except BusyError:
+            pass
+    assert {f"10.0.0.{n}" for n in range(5)} <= {*dropped}
+
+
+def test_enter__those_that_are_connected_keep_their_places() -> None:
+    ours, dropped = admission(), list[str]()
+    for n in range(8):
+        place = enter(ours, f"10.0.0.{n}", dropped)
+        place.hear()
+        place.connect()
     assert dropped == []
+    with pytest.raises(BusyError, match="too many peers are connecting"):
+        enter(ours, "10.0.0.9", dropped)
 
 
 def test_enter__some_descriptors_are_kept_back(caplog: pytest.LogCaptureFixture) -> None:

@@ -168,7 +168,7 @@ async def test_admit__one_source_takes_its_places_only() -> None:
             writer.close()
 
 
-async def test_admit__the_silent_make_way() -> None:
+async def test_admit__the_silent_make_way(caplog: pytest.LogCaptureFixture) -> None:
     async with listening(max_pending=2) as (context, listener):
         writers = []
         for n in range(2, 22):
@@ -179,6 +179,7 @@ async def test_admit__the_silent_make_way() -> None:
             pass
         for writer in writers:
             writer.close()
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 async def test_admit__more_qps_than_a_source_may_have() -> None:
