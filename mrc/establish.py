@@ -415,7 +415,10 @@ async def _receive_ready(local: Local, queue: QueuePair, plan: _Plan, peer: Hell
     )
     call = local.dispatcher.call
     await call(queue.set_evs([ev.attr for ev in plan.evs]), "set EVs")
-    await call(queue.set_peer(plan.sources), "set the peer's addresses")
+    try:
+        await call(queue.set_peer(plan.sources), "set the peer's addresses")
+    except InUseError as error:
+        raise ConnectError("a UDP source of this hello belongs to another peer") from error
     await call(queue.to_rtr(attributes), "QP to RTR")
 
 

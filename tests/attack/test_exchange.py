@@ -27,7 +27,7 @@ def heard_by(udp: socket.socket, tcp: socket.socket) -> int:
             return total
 
 
-@pytest.mark.parametrize("command", ["recv", "perf"])
+@pytest.mark.parametrize("command", ["recv", pytest.param("perf", marks=pytest.mark.slow)])
 def test_hello__a_bystander_gets_three_times_the_bytes_at_most(
     net: Net, tmp_path: Path, command: str
 ) -> None:

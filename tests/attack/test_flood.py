@@ -47,9 +47,7 @@ def test_strangers__one_address_has_eight_places(net: Net, tmp_path: Path) -> No
         made = [stack.enter_context(net.tcp("b")) for _ in range(9)]
         refusal = forge.answer(made[8])
         assert refusal is not None and "8 connections from 10.7.4.2" in refusal["reason"]
-        made[0].settimeout(3)
-        told = forge.answer(made[0])  # its two seconds are over
-        assert told is not None and told["reason"] == "not done within 2 s"
+        send(net, tmp_path)
 
 
 def test_strangers__large_hellos_cost_little(net: Net, tmp_path: Path) -> None:
