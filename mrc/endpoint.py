@@ -367,8 +367,9 @@ class Context:
         """Returns a QP to the peer that listens at `host`, ready to use; the caller closes it.
 
         `host` is a configured peer, a name or an address. The profiles must be ONLINE; None takes
-        the default ones. `timeout` is in seconds. Raises ResolveError, ConnectError, PathError or,
-        for a profile, StateError.
+        the default ones. `timeout` is in seconds; while the peer has no place for another QP, this
+        tries again until then. Raises ResolveError, ConnectError (BusyError where the peer had no
+        place), PathError or, for a profile, StateError.
         """
         local = self._opened()
         terms = self._terms(private, ev_profile, cc_profile)

@@ -113,13 +113,21 @@ class Listener:
     async def _on_peer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._exchanges.add(task)
+        try:
+            channel = Channel(reader, writer)
+        except OSError as error:
+            logger.debug("a peer went away at once: %s", error)
+            writer.transport.abort()
+            return
+        if self._server is None:
+            channel.abort()  # it came while the listener closed
+            return
 
         def drop() -> None:
             task.cancel()
 
+        self._exchanges.add(task)
         try:
-            channel = Channel(reader, writer)
             try:
                 place = self._admission.enter(channel.remote, channel.descriptor, drop)
             except ConnectError as error:
@@ -130,16 +138,13 @@ class Listener:
         except asyncio.CancelledError:
             # It made way for another, or the listener closes: this task has no more to do, and
             # asyncio would report a cancelled one as an error.
-            writer.transport.abort()
-        except OSError as error:
-            logger.debug("a peer went away before its hello: %s", error)
-            writer.transport.abort()
+            channel.abort()
         except Exception as error:
             # A fault of ours in the exchange with one peer must not end those with others.
             where = traceback.extract_tb(error.__traceback__)[-1]
             at = f"{where.filename}:{where.lineno}"
             logger.error("an exchange ended: %s: %s (%s)", type(error).__name__, error, at)
-            writer.transport.abort()
+            channel.abort()
         finally:
             self._exchanges.discard(task)
 

@@ -66,6 +66,27 @@ def test_strangers__large_hellos_cost_little(net: Net, tmp_path: Path) -> None:
         assert memory_bytes(receiver) < memory + 48 * MIB
 
 
+LIMITED = """
+import resource, runpy
+resource.setrlimit(resource.RLIMIT_NOFILE, (72, 72))
+runpy.run_module("mrc", run_name="__main__")
+"""
+
+
+@pytest.mark.slow
+def test_strangers__descriptors_run_out_in_words_and_once(net: Net, tmp_path: Path) -> None:
+    command = ("-c", LIMITED, "recv", "--output", inbox(tmp_path))
+    receiver = net.python("b", *command).until_listening()
+    with contextlib.ExitStack() as stack:
+        made = [stack.enter_context(net.tcp("b", source=crowd(number))) for number in range(30)]
+        refusal = forge.answer(made[-1])
+        assert refusal is not None and refusal["busy"] is True
+        assert "no file descriptors are left" in refusal["reason"]
+    send(net, tmp_path)
+    told = [line for line in receiver.lines if "file descriptors are in use" in line]
+    assert len(told) == 1 and "ulimit -n" in told[0]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("connections", "packets"), [(1000, 0), (0, 100_000), (1000, 100_000)])
 def test_flood__an_honest_sender_connects_within_three_seconds(

@@ -4,11 +4,21 @@
 from __future__ import annotations
 
 import random
+import resource
 from ipaddress import ip_address
 
 import pytest
 
-from mrc.admission import Admission, Claims, Limits, Place, drop_chance, source_of
+from mrc.admission import (
+    Admission,
+    Claims,
+    Limits,
+    Place,
+    descriptor_limit,
+    drop_chance,
+    raise_descriptor_limit,
+    source_of,
+)
 from mrc.errors import BusyError, ConnectError
 from mrc.verbs import PeerSource
 
@@ -165,6 +175,17 @@ def test_connect__ready_qps_count_until_they_are_accepted() -> None:
     places[0].accept()
     places[1].leave()
     assert ours.pending == 1
+
+
+def test_raise_descriptor_limit__to_what_is_allowed() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (before[1] // 2, before[1]))
+        assert descriptor_limit() == before[1] // 2
+        raise_descriptor_limit()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (before[1], before[1])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 # ---- Claims ---------------------------------------------------------------------------------

@@ -335,3 +335,23 @@ async def test_watch__a_talkative_peer_is_heard_four_times_a_second(
         await pair.far.close()
         await pair.near.peer_gone.wait()
         assert asyncio.get_running_loop().time() - start >= 0.15
+
+
+async def test_close__every_place_is_given_back() -> None:
+    """Whatever the exchange was doing: silent, connecting, being refused, connected, viewed."""
+    config = loopback_config(remote_view=True, max_pending=32, max_pending_per_source=32)
+    async with asyncio.timeout(BUDGET_SECONDS), Context(config) as context:
+        listener = await context.listen("127.0.0.1", 0)
+        writers = []
+        for said in (b"", hello(), encode_frame({"type": "top", "version": 1}), b"junk" * 9):
+            for _ in range(3):
+                opened = await asyncio.open_connection("127.0.0.1", listener.port)
+                opened[1].write(said)
+                writers.append(opened[1])
+        near = await context.connect("127.0.0.1", listener.port)
+        await listener.close()
+        await near.close()
+        places = context._admission
+        assert (places.pending, places._connecting, places._connected) == (0, {}, {})
+        for writer in writers:
+            writer.close()
