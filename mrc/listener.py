@@ -34,6 +34,7 @@ from mrc.qp import QP
 logger = logging.getLogger("mrc.listener")
 
 _BACKLOG = 1024  # a stranger's connections must not crowd out others while the event loop is busy
+_WAITED_FOR = 16  # of peers without a place, until they have read the reason
 _LOG_SECONDS = 10.0
 _LOG_LINES = 5  # of refused strangers, in so many seconds
 
@@ -53,6 +54,7 @@ class Listener:
         self._viewers = viewers
         self._admission = admission
         self._large_hello = asyncio.Lock()
+        self._turned_away = 0
         self._log_since = 0.0
         self._logged = 0
         self._terms = terms
@@ -67,7 +69,9 @@ class Listener:
         """Starts to listen on one address, or on all; port 0 takes a free one."""
         tcp = _listening_socket(host, port)
         self.port = tcp.getsockname()[1]
-        self._server = await asyncio.start_server(self._on_peer, sock=tcp, limit=FRAME_BYTES)
+        self._server = await asyncio.start_server(
+            self._on_peer, sock=tcp, limit=FRAME_BYTES, backlog=_BACKLOG
+        )
 
     async def __aenter__(self) -> Self:
         return self
@@ -131,7 +135,7 @@ class Listener:
             try:
                 place = self._admission.enter(channel.remote, channel.descriptor, drop)
             except ConnectError as error:
-                await self._refuse(channel, str(error), busy=isinstance(error, BusyError))
+                await self._turn_away(channel, error)
             else:
                 channel.at_end(place.leave)
                 await self._admit(channel, place)
@@ -179,9 +183,19 @@ class Listener:
                 self._ready.append((qp, place))
                 self._changed.notify()
 
-    async def _refuse(self, channel: Channel, reason: str, *, busy: bool = False) -> None:
+    async def _turn_away(self, channel: Channel, error: ConnectError) -> None:
+        """Refuses a peer that gets no place; in a flood not all of them are waited for."""
+        self._log_refusal(channel, str(error))
+        self._turned_away += 1
+        try:
+            few = self._turned_away <= _WAITED_FOR
+            await channel.refuse(str(error), busy=isinstance(error, BusyError), unread=few)
+        finally:
+            self._turned_away -= 1
+
+    async def _refuse(self, channel: Channel, reason: str) -> None:
         self._log_refusal(channel, reason)
-        await channel.refuse(reason, busy=busy)
+        await channel.refuse(reason)
 
     def _log_refusal(self, channel: Channel, reason: str) -> None:
         """Strangers must not fill the log: of those in a short time the first few are told."""

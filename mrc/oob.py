@@ -45,6 +45,7 @@ _LENGTH = struct.Struct(">I")
 _MAX_REASON = 300
 _KEEPALIVE_SECONDS = 60
 _PARSE_PAUSES = 9  # as long as the parsing of a large message took
+_UNREAD_SECONDS = 0.2  # with a peer that was refused before it spoke
 _PATIENCE_SECONDS = 1.0  # with a peer that does not read what ends the exchange
 T = TypeVar("T")
 
@@ -324,14 +325,21 @@ class Channel:
             raise ProtocolError(f"the peer sent {printable(message['type'])!r} instead of {kind!r}")
         return message
 
-    async def refuse(self, reason: str, *, busy: bool = False) -> None:
-        """Tells the peer why, if it listens, and closes. `busy`: it may try again."""
+    async def refuse(self, reason: str, *, busy: bool = False, unread: bool = False) -> None:
+        """Tells the peer why, if it listens, and closes. `busy`: it may try again.
+
+        `unread`: its hello may be on the way, and to close before it came would take the reason
+        from the peer again (TCP resets a connection that is closed with unread data).
+        """
         try:
             async with asyncio.timeout(_PATIENCE_SECONDS):
-                await self.send(
-                    "refuse", reason=reason[:_MAX_REASON], **{"busy": True} if busy else {}
-                )
-        except (PeerGoneError, TimeoutError):
+                await self.send("refuse", reason=reason[:_MAX_REASON], busy=busy)
+            if unread:
+                self._writer.write_eof()
+                async with asyncio.timeout(_UNREAD_SECONDS):
+                    while await self._reader.read(FRAME_BYTES):
+                        pass
+        except (PeerGoneError, OSError):  # TimeoutError is an OSError
             pass
         await self.close()
 

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import random
+import socket
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -198,7 +200,7 @@ async def test_admit__qps_that_nobody_accepts_count_too() -> None:
         for _ in range(2):
             await context.connect("127.0.0.1", listener.port)
         with pytest.raises(ConnectError, match="the peer refused: too many peers"):
-            await context.connect("127.0.0.1", listener.port, timeout=0.3)
+            await context.connect("127.0.0.1", listener.port, timeout=0.8)
         waiting = asyncio.create_task(context.connect("127.0.0.1", listener.port))
         await listener.accept()
         await waiting
@@ -258,6 +260,14 @@ async def test_admit__refused_strangers_do_not_fill_the_log(
         for _ in range(20):
             await answer_to(listener, encode_frame({"type": "rtr"}))
     assert len([record for record in caplog.records if "refused" in record.message]) == 5
+
+
+async def test_listen__many_may_come_while_the_event_loop_is_busy() -> None:
+    async with listening() as (_, listener):
+        with contextlib.ExitStack() as stack:
+            for _ in range(200):  # no await in between: nobody accepts
+                address = ("127.0.0.1", listener.port)
+                stack.enter_context(socket.create_connection(address, timeout=1))
 
 
 async def test_listen__a_port_that_is_taken() -> None:
