@@ -23,6 +23,7 @@ from mrc.verbs import PeerSource
 logger = logging.getLogger("mrc.admission")
 
 MAX_QPS = 1024  # of a Context
+_GRACE_SECONDS = 0.1  # that a place is safe: an honest peer's hello may wait to be read
 _KEPT_BACK = 64  # file descriptors for what this process needs besides its peers
 
 
@@ -52,11 +53,14 @@ PENDING = (Stage.SILENT, Stage.CONNECTING, Stage.READY)
 class Place:
     """The place of one connection. Each method is a step forward; `leave` may come at any time."""
 
-    def __init__(self, admission: Admission, source: str, drop: Callable[[], None]) -> None:
+    def __init__(
+        self, admission: Admission, source: str, drop: Callable[[], None], since: float
+    ) -> None:
         self._admission = admission
         self.source = source
         self.stage = Stage.SILENT
         self.drop = drop
+        self.since = since
 
     def hear(self) -> None:
         """The first message has arrived."""
@@ -97,8 +101,10 @@ class Admission:
         """How many connect, or wait to be accepted."""
         return sum(map(len, self._of.values()))
 
-    def enter(self, address: str, descriptor: int, drop: Callable[[], None]) -> Place:
-        """A place for a connection from `address`.
+    def enter(
+        self, address: str, descriptor: int, drop: Callable[[], None], *, now: float
+    ) -> Place:
+        """A place for a connection from `address`, at the time `now` in seconds.
 
         Raises ConnectError, which is a BusyError where trying again helps. It may cost another one
         its place: then that one's `drop` is called, which must not wait.
@@ -106,13 +112,14 @@ class Admission:
         source = source_of(address)
         self._check_descriptors(descriptor)
         self._check_source(source)
-        place = Place(self, source, drop)
+        place = Place(self, source, drop, now)
         if self._rng.random() < drop_chance(self.pending, self._limits.pending):
             # The newcomer takes part, or else a flood would evict everybody. Who speaks at once is
             # not silent for long: as long as there are many that are, one of them has to go.
             many = len(self._of[Stage.SILENT]) > self._limits.pending // 4
             others = self._of[Stage.SILENT] + ([] if many else self._of[Stage.CONNECTING])
-            victim = self._rng.choice([*others, place])
+            old = [other for other in others if now - other.since >= _GRACE_SECONDS]
+            victim = self._rng.choice([*old, place])
             if victim is place:
                 raise BusyError("too many peers are connecting: try again later")
             victim.leave()

@@ -133,7 +133,8 @@ class Listener:
         self._exchanges.add(task)
         try:
             try:
-                place = self._admission.enter(channel.remote, channel.descriptor, drop)
+                now = asyncio.get_running_loop().time()
+                place = self._admission.enter(channel.remote, channel.descriptor, drop, now=now)
             except ConnectError as error:
                 await self._turn_away(channel, error)
             else:

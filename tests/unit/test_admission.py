@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import resource
 from ipaddress import ip_address
@@ -25,13 +26,34 @@ from mrc.verbs import PeerSource
 LIMITS = Limits(pending=8, pending_per_source=2, qps=16, qps_per_source=4)
 
 
+SECONDS = itertools.count()  # far apart
+
+
 def admission(limits: Limits = LIMITS, *, seed: int = 1, descriptors: int = 1024) -> Admission:
     return Admission(limits, random.Random(seed), descriptors=lambda: descriptors)
 
 
 def enter(ours: Admission, address: str, dropped: list[str] | None = None, fd: int = 9) -> Place:
     heard_of = [] if dropped is None else dropped
-    return ours.enter(address, fd, lambda: heard_of.append(address))
+    return ours.enter(address, fd, lambda: heard_of.append(address), now=next(SECONDS))
+
+
+def test_enter__the_newest_are_safe_for_a_moment() -> None:
+    """Their hello may have arrived, and wait for the event loop to be read."""
+    ours, dropped = admission(), list[str]()
+    refused = 0
+    for n in range(100):
+        try:
+            ours.enter(f"10.0.1.{n}", 9, lambda: dropped.append("early"), now=7.0 + n / 1001)
+        except BusyError:
+            refused += 1
+    assert dropped == [] and refused == 100 - LIMITS.pending
+    for n in range(100):
+        try:
+            ours.enter(f"10.0.2.{n}", 9, lambda: None, now=7.2)
+        except BusyError:
+            pass
+    assert len(dropped) == LIMITS.pending
 
 
 @pytest.mark.parametrize(

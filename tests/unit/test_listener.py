@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from endpoints import BUDGET_SECONDS, connected_pair, loopback_config
 
-from mrc import ConnectError, Context, InUseError, Listener, ResolveError, oob
+from mrc import ConnectError, Context, InUseError, Listener, ResolveError, admission, oob
 from mrc import qp as qp_module
 from mrc.oob import FRAME_BYTES, HELLO_BYTES, SNAPSHOT_BYTES, encode_frame
 
@@ -170,7 +170,10 @@ async def test_admit__one_source_takes_its_places_only() -> None:
             writer.close()
 
 
-async def test_admit__the_silent_make_way(caplog: pytest.LogCaptureFixture) -> None:
+async def test_admit__the_silent_make_way(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admission, "_GRACE_SECONDS", 0.0)
     async with listening(max_pending=2) as (context, listener):
         writers = []
         for n in range(2, 22):
