@@ -24,6 +24,7 @@ from mrc.enums import (
 )
 from mrc.errors import (
     ArgumentError,
+    BusyError,
     CompletionError,
     ConfigError,
     ConnectError,
@@ -106,6 +107,7 @@ __all__ = [
     "ArgumentError",
     "CompletionError",
     "ConfigError",
+    "BusyError",
     "ConnectError",
     "InUseError",
     "NetlinkError",

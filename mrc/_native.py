@@ -40,6 +40,7 @@ _ERRORS: dict[int, tuple[type[MrcError], str]] = {
     errno.ECHILD: (StateError, FORKED),
     errno.EBUSY: (StateError, "work requests still use it"),
     errno.EEXIST: (InUseError, "the number is in use"),
+    errno.EADDRINUSE: (InUseError, "it is another's"),
     errno.ENOBUFS: (QueueFullError, "the send queue is full"),
     errno.EAGAIN: (QueueFullError, "too many are under way"),
     errno.ENOSPC: (QueueFullError, "the Context holds as many as it was configured for"),

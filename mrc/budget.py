@@ -6,22 +6,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from ipaddress import IPv6Network
 
-from mrc._native import parse_address
+from mrc.admission import source_of
 from mrc.errors import MrcError
 
 
 class BudgetError(MrcError):
     """A peer needs more memory than this host still has for it."""
-
-
-def source_of(address: str) -> str:
-    """What counts as one source of peers: an IPv4 address, or an IPv6 /64."""
-    found = parse_address(address)
-    if found.version == 4:
-        return str(found)
-    return str(IPv6Network((int(found) >> 64 << 64, 64)).network_address)
 
 
 class Budget:

@@ -27,6 +27,8 @@ _RANGES = {
     "spin_us": (0, 65535),
     "coalesce_us": (0, 1000),
     "max_pending": (1, 65536),
+    "max_pending_per_source": (1, 65536),
+    "max_qps_per_source": (1, 1 << 20),
     "max_peer_bytes": (0, 1 << 50),
     "max_unread": (1, 1 << 24),
 }
@@ -137,6 +139,9 @@ class ContextConfig:
     rcvbuf_bytes: int = 0  # 0: the engine's default
     sndbuf_bytes: int = 0
     max_pending: int = 64  # peers that are connecting, or wait to be accepted, at a time
+    max_pending_per_source: int = 8  # connecting from one IPv4 address or IPv6 /64 at a time
+    max_qps_per_source: int = 64  # that one IPv4 address or IPv6 /64 may have connected here
+    hello_timeout: float = 2.0  # seconds in which a connecting peer must have sent its hello
     exchange_timeout: float = 10.0  # seconds in which a connecting peer must be done
     max_peer_bytes: int = (
         MAX_PEER_BYTES  # memory for sessions of all peers; one source has half at most
@@ -156,5 +161,6 @@ class ContextConfig:
             span = f"{lib.MRC_MIN_MTU}..{lib.MRC_MAX_MTU}"
             raise ConfigError(f"mtu_limit: {self.mtu_limit} is not a multiple of 4 within {span}")
         check_plane_shares(self.plane_shares)
-        if self.exchange_timeout <= 0 or self.linger < 0:
-            raise ConfigError("exchange_timeout, linger: must not be negative")
+        if min(self.exchange_timeout, self.hello_timeout) <= 0 or self.linger < 0:
+            wrong = "must not be negative, and only linger may be 0"
+            raise ConfigError(f"exchange_timeout, hello_timeout, linger: {wrong}")

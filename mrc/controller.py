@@ -18,7 +18,9 @@ from mrc.verbs import QueuePair
 
 
 class EvController:
-    """The EVs of one QP. An EV is DENIED when its QP or its profile denies it."""
+    """The EVs of one QP. An EV is DENIED when its QP or its profile denies it, or where the
+    address that it leads to has never answered.
+    """
 
     def __init__(
         self,
@@ -32,6 +34,7 @@ class EvController:
         self._evs = evs
         self._profile = profile
         self._own: set[int] = set()  # denied for this QP alone
+        self._unproven: set[int] = set()  # to addresses that have not answered
         self._denied: frozenset[int] = frozenset()  # as the engine was told
         self._telling = asyncio.Lock()
         self._closed = False
@@ -70,12 +73,20 @@ class EvController:
 
     async def allow(self, *evs: int | str) -> tuple[int, ...]:
         indices = self.named(*evs)
-        for path in (self._evs[index].name for index in indices):
+        for index in indices:
+            path = self._evs[index].name
             if self._profile.denies(path):
                 raise StateError(f"evs: {path} is denied by profile {self._profile.name}")
+            if index in self._unproven:
+                raise StateError(f"evs: {path} leads to an address that has not answered")
         self._own.difference_update(indices)
         await self._tell()
         return indices
+
+    async def hold_back(self, indices: Iterable[int]) -> None:
+        """Denies EVs for as long as the QP lives."""
+        self._unproven.update(indices)
+        await self._tell()
 
     async def set_state(self, ev: int, state: EvState) -> None:
         (index,) = self.named(ev)
@@ -99,7 +110,7 @@ class EvController:
             denied = frozenset(
                 index
                 for index, ev in enumerate(self._evs)
-                if index in self._own or self._profile.denies(ev.name)
+                if index in self._own or index in self._unproven or self._profile.denies(ev.name)
             )
             states = [(index, EvState.DENIED) for index in sorted(denied - self._denied)]
             states += [(index, EvState.GOOD) for index in sorted(self._denied - denied)]

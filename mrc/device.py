@@ -15,6 +15,9 @@ from mrc.errors import ArgumentError
 from mrc.events import Completion, Immediate, ProbeResult, Warning
 
 
+MAX_QPS = 1024  # of a Context, unless its device has another limit
+
+
 @dataclass(frozen=True, slots=True)
 class PortConfig:
     """One port of a device: where its sockets are bound."""
@@ -40,7 +43,7 @@ class DeviceConfig:
     rcvbuf_bytes: int = 0
     sndbuf_bytes: int = 0
     ring_entries: int = 0
-    max_qps: int = 0
+    max_qps: int = MAX_QPS
     max_mrs: int = 0
 
 

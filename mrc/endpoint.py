@@ -19,25 +19,24 @@ from weakref import WeakSet
 
 from mrc import device, hostconfig
 from mrc._native import names_of
+from mrc.admission import Admission, Claims, Limits, descriptor_limit
 from mrc.budget import Budget
 from mrc.config import CcParameters, ContextConfig
-from mrc.dial import dial
+from mrc.connecting import connect
 from mrc.dispatch import Dispatcher
 from mrc.enums import Access, CcKind, CommandOp, PlaneShares
 from mrc.errors import (
     ArgumentError,
-    ConnectError,
     MrcError,
     StateError,
 )
-from mrc.establish import Local, Terms, establish
+from mrc.establish import Local, Terms
 from mrc.events import TraceEntry, Warning
 from mrc.links import Links, finder
 from mrc.listener import Listener
 from mrc.observe.observatory import Observatory
 from mrc.observe.remote import RemoteView
 from mrc.observe.snapshot import Snapshot, snapshot
-from mrc.oob import Channel
 from mrc.paths import LocalPort
 from mrc.profiles import (
     DEFAULT,
@@ -95,6 +94,13 @@ class Context:
         self._closer: asyncio.Task[None] | None = None
         self._observatory = Observatory(self)
         self.peer_memory = Budget(self.config.max_peer_bytes)
+        limits = Limits(
+            self.config.max_pending,
+            self.config.max_pending_per_source,
+            device.MAX_QPS,
+            self.config.max_qps_per_source,
+        )
+        self._admission = Admission(limits, random.Random(), descriptors=descriptor_limit)
 
     async def __aenter__(self) -> Self:
         if self._local is not None:
@@ -110,6 +116,7 @@ class Context:
             links=links,
             dispatcher=Dispatcher(opened),
             rng=random.Random(secrets.randbits(64)),
+            claims=Claims(),
             ev_profiles=Profiles(
                 EvProfile(DEFAULT, EvSelection(active_per_plane=config.ev_active_per_plane))
             ),
@@ -344,7 +351,8 @@ class Context:
         """
         terms = replace(self._terms(private, ev_profile, cc_profile), admit=admit)
         viewers = RemoteView(self.snapshot if self.config.remote_view else None)
-        listener = Listener(self._opened(), terms, self._adopt, viewers)
+        local = self._opened()
+        listener = Listener(local, terms, self._adopt, viewers, self._admission)
         await listener.open(host, port)
         self._listeners.add(listener)
         self._opened().links.tell()
@@ -363,33 +371,16 @@ class Context:
         """Returns a QP to the peer that listens at `host`, ready to use; the caller closes it.
 
         `host` is a configured peer, a name or an address. The profiles must be ONLINE; None takes
-        the default ones. `timeout` is in seconds. Raises ResolveError, ConnectError, PathError or,
-        for a profile, StateError.
+        the default ones. `timeout` is in seconds; while the peer has no place for another QP, this
+        tries again until then. Raises ResolveError, ConnectError (BusyError where the peer had no
+        place), PathError or, for a profile, StateError.
         """
         local = self._opened()
         terms = self._terms(private, ev_profile, cc_profile)
         terms.ev_profile.check(Operation.USE)
         terms.cc_profile.check(Operation.USE)
         local.links.check(self.config.interfaces)
-        channel: Channel | None = None
-        expected = host if local.srv6 and host in local.srv6.peers else ""
-        try:
-            async with asyncio.timeout(timeout):
-                channel = await dial(local.host, host, port)
-                qp = await establish(local, channel, terms, first=True, expected=expected)
-        except TimeoutError as error:
-            step = "connection" if channel is None else "end of the exchange"
-            if channel is not None:
-                await channel.refuse("no answer in time")
-            raise ConnectError(f"{host}: no {step} on TCP port {port} in {timeout:g} s") from error
-        except MrcError as error:
-            if channel is not None:
-                await channel.refuse(str(error))
-            raise _about(host, port, error) from error
-        except BaseException:
-            if channel is not None:
-                channel.abort()
-            raise
+        qp = await connect(local, terms, host, port, timeout=timeout)
         self._adopt(qp)
         return qp
 
@@ -452,10 +443,3 @@ def _checked_private(private: dict[str, Any] | None) -> dict[str, Any]:
     if size > _MAX_PRIVATE_BYTES:
         raise ArgumentError(f"private: {size} bytes of JSON, at most {_MAX_PRIVATE_BYTES}")
     return private or {}
-
-
-def _about(host: str, port: int, error: MrcError) -> MrcError:
-    """The same error, with the name of the peer where it only says "the peer"."""
-    if not str(error).startswith("the peer "):
-        return error
-    return type(error)(f"{host}: TCP port {port}: {error}")

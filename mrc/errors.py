@@ -45,6 +45,10 @@ class ConnectError(MrcError):
     """The peer cannot be reached, refused, or did not answer in time."""
 
 
+class BusyError(ConnectError):
+    """The peer has no place for another one now; trying again helps."""
+
+
 class PeerGoneError(ConnectError):
     """The peer's process ended, or dropped the QP without closing it."""
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from mrc import mpr, paths, verbs
 from mrc._native import parse_address
+from mrc.admission import Claims
 from mrc.config import ContextConfig
 from mrc.dispatch import Dispatcher
 from mrc.enums import EvState, Integrity
@@ -33,15 +34,16 @@ from mrc.errors import (
 from mrc.events import ProbeResult
 from mrc.hostconfig import HostConfig, HostPeer, Source
 from mrc.links import Links
-from mrc.oob import Attributes, Channel, Hello, hello_from_json, hello_to_json
+from mrc.oob import HELLO_BYTES, Attributes, Channel, Hello, hello_from_json, hello_to_json
 from mrc.paths import LocalPort, PathEv, RemotePort, SourcePorts
 from mrc.profiles import CcProfile, EvProfile, Profiles
-from mrc.proof import prove
+from mrc.proof import Proof, prove
 from mrc.qp import QP
 from mrc.verbs import PeerSource, QueuePair, RtrAttributes, RtsAttributes
 
 logger = logging.getLogger("mrc.establish")
 
+_AMPLIFICATION = 3  # bytes to addresses that have not answered, for each that came from the peer
 _NUMBER_TRIES = 8  # a random QPN is in use already once in thousands of times
 
 
@@ -55,6 +57,7 @@ class Local:
     links: Links
     dispatcher: Dispatcher
     rng: random.Random
+    claims: Claims
     ev_profiles: Profiles[EvProfile]
     cc_profiles: Profiles[CcProfile]
 
@@ -81,6 +84,7 @@ class _Plan:
     path_mtu: int
     integrity: Integrity
     dynamic_mpr: bool
+    configured: bool  # the addresses are those of our own configuration, not of the peer's hello
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,16 +129,18 @@ async def establish(
 async def _establish(
     local: Local, channel: Channel, terms: Terms, *, first: bool, expected: str
 ) -> QP:
+    peer: Hello | None = None
+    if not first:  # a stranger's hello is checked before anything is made for him
+        peer = await _take_hello(local, channel, terms, expected)
     queue = await _create(local)
     qp: QP | None = None
     try:
         ends = _ends(local, channel)
         mine = _hello(local, ends, queue, terms.private)
-        peer = await _exchange_hellos(channel, mine, first=first)
-        if expected and peer.host != expected:
-            raise ConnectError(f"{channel.remote} is host {peer.host}, not {expected}")
-        if terms.admit is not None:
-            terms.admit(peer.private)
+        message = hello_to_json(mine)
+        await channel.send(message.pop("type"), **message)
+        if peer is None:
+            peer = await _take_hello(local, channel, terms, expected)
         plan = _plan(local, ends, channel, peer, terms.ev_profile)
         qp = QP(
             local.dispatcher, queue, plan.evs, channel, peer, local.config,
@@ -143,7 +149,7 @@ async def _establish(
         await _receive_ready(local, queue, plan, peer)
         allowed = await qp.deny_at_start()
         await _turn(channel, "rtr", first=first)
-        proved = await _prove(channel, qp, plan, peer, allowed, first=first)
+        proved = await _prove(local, channel, qp, plan, peer, allowed, first=first)
         window = _window(local, ends, plan, peer, proved)
         await _send_ready(local, queue, mine, peer, proved.path_mtu, window, terms)
         await _turn(channel, "rts", first=first)
@@ -236,10 +242,24 @@ def _hello(local: Local, ends: _Ends, queue: QueuePair, private: dict[str, Any])
     return Hello(local.name, attributes, private)
 
 
-async def _exchange_hellos(channel: Channel, mine: Hello, *, first: bool) -> Hello:
-    message = hello_to_json(mine)
-    del message["type"]
-    return hello_from_json(await _turn(channel, "hello", first=first, **message))
+async def _take_hello(local: Local, channel: Channel, terms: Terms, expected: str) -> Hello:
+    """The peer's hello; raises when it is not to be talked to."""
+    peer = hello_from_json(await channel.expect("hello", HELLO_BYTES))
+    if expected and peer.host != expected:
+        raise ConnectError(f"{channel.remote} is host {peer.host}, not {expected}")
+    loopback = is_loopback(channel)
+    for port in peer.attributes.ports:
+        if port.address.ip.is_loopback is not loopback:
+            raise ProtocolError(f"the peer sent address {port.address.ip}, which is not its own")
+    local.claims.check(channel.remote, _sources(peer))
+    if terms.admit is not None:
+        terms.admit(peer.private)
+    return peer
+
+
+def _sources(peer: Hello) -> list[PeerSource]:
+    """Where the peer says that its packets come from."""
+    return paths.peer_sources((port.address.ip, port.sports) for port in peer.attributes.ports)
 
 
 async def _turn(channel: Channel, kind: str, *, first: bool, **fields: Any) -> dict[str, Any]:
@@ -259,7 +279,8 @@ def _plan(local: Local, ends: _Ends, channel: Channel, peer: Hello, profile: EvP
     """Chooses EVs and the largest path MTU from what both sides said."""
     ports = ends.ports
     theirs = peer.attributes
-    if local.srv6 and not is_loopback(channel):
+    configured = local.srv6 is not None and not is_loopback(channel)
+    if local.srv6 and configured:
         named = _configured_peer(local.srv6, peer)
         addresses = {port.address.ip for port in theirs.ports}
         if not addresses <= set(named.sources):
@@ -282,13 +303,13 @@ def _plan(local: Local, ends: _Ends, channel: Channel, peer: Hello, profile: EvP
     path_mtu = min(local.config.mtu_limit, theirs.path_mtu, *mtus)
     if path_mtu < paths.MIN_MTU:
         raise PathError(f"an interface to {peer.host} has too small an MTU for any packet")
-    sources = paths.peer_sources((port.address.ip, port.sports) for port in theirs.ports)
     return _Plan(
         evs,
-        sources,
+        _sources(peer),
         path_mtu,
         integrity=_integrity(local.config.integrity, theirs.integrity),
         dynamic_mpr=local.config.dynamic_mpr and theirs.dynamic_mpr,
+        configured=configured,
     )
 
 
@@ -315,6 +336,7 @@ def _integrity(ours: Integrity, theirs: Integrity) -> Integrity:
 
 
 async def _prove(
+    local: Local,
     channel: Channel,
     qp: QP,
     plan: _Plan,
@@ -326,32 +348,20 @@ async def _prove(
     """Proves the EVs that may be used, from both sides; the path MTU holds for both."""
     if not allowed:
         raise PathError(f"EV profile {qp.ev_profile.name} denies every path to host {peer.host}")
-
-    rtts_ns: dict[int, int] = {}  # by plane, the shortest
-
-    async def probe(place: int, payload: int, timeout: float) -> ProbeResult:
-        result = await qp.probe_ev(allowed[place], payload=payload, timeout=timeout)
-        if result.answered:
-            plane = plan.evs[allowed[place]].attr.port
-            rtts_ns[plane] = min(rtts_ns.get(plane, result.rtt_ns), result.rtt_ns)
-        return result
-
-    proof = await prove(probe, len(allowed), plan.path_mtu)
+    allowance = _AMPLIFICATION * channel.received_bytes
+    proof, rtt_ns = await _probe(qp, plan, allowed, allowance)
     if not proof.mtu:
         targets = sorted({str(plan.evs[index].attr.destination) for index in allowed})
         raise PathError(
             f"no path to {peer.host} ({', '.join(targets[:4])}{', ...' * (len(targets) > 4)}) "
             f"answers on UDP port {peer.attributes.udp_port}: is UDP blocked?"
         )
-    dead = [allowed[place] for place in proof.dead]
-    for index in dead:
-        await qp.set_ev_state(index, EvState.ASSUMED_BAD)
-    if dead:
-        planes = sorted({plan.evs[index].attr.port for index in dead})
-        logger.warning(
-            "%d of %d EVs to %s do not answer, on planes %s",
-            len(dead), len(plan.evs), peer.host, planes,
-        )  # fmt: skip
+    await _leave_out(qp, plan, peer, proof)
+    silent = {plan.evs[index].attr.destination for index in proof.unproven}
+    answered = {plan.evs[index].attr.destination for index in allowed} - silent
+    proved = [s for s in plan.sources if plan.configured or s.address in answered]
+    local.claims.check(channel.remote, proved)
+    channel.at_end(local.claims.take(channel.remote, proved))
     answer = await _turn(channel, "proved", first=first, mtu=proof.mtu)
     theirs = answer.get("mtu")
     if type(theirs) is not int or not paths.MIN_MTU <= theirs <= paths.MAX_MTU:
@@ -362,7 +372,40 @@ async def _prove(
             "the path MTU to %s is %d, not %d: a link on the way has a smaller MTU",
             peer.host, path_mtu, plan.path_mtu,
         )  # fmt: skip
-    return _Proved(path_mtu, max(rtts_ns.values()))
+    return _Proved(path_mtu, rtt_ns)
+
+
+async def _probe(qp: QP, plan: _Plan, allowed: Sequence[int], allowance: int) -> tuple[Proof, int]:
+    """What probes of the EVs showed, by their indices, and the round trip of the longest plane."""
+    rtts_ns: dict[int, int] = {}  # by plane, the shortest
+
+    async def probe(place: int, payload: int, timeout: float) -> ProbeResult:
+        result = await qp.probe_ev(allowed[place], payload=payload, timeout=timeout)
+        if result.answered:
+            plane = plan.evs[allowed[place]].attr.port
+            rtts_ns[plane] = min(rtts_ns.get(plane, result.rtt_ns), result.rtt_ns)
+        return result
+
+    destinations = [
+        None if plan.configured else plan.evs[index].attr.destination for index in allowed
+    ]
+    proof = await prove(probe, destinations, plan.path_mtu, allowance)
+    dead = tuple(allowed[place] for place in proof.dead)
+    unproven = tuple(allowed[place] for place in proof.unproven)
+    return Proof(proof.mtu, dead, unproven), max(rtts_ns.values(), default=0)
+
+
+async def _leave_out(qp: QP, plan: _Plan, peer: Hello, proof: Proof) -> None:
+    """Nothing is sent on EVs that do not answer, and no probes to addresses that never did."""
+    for index in proof.dead:
+        await qp.set_ev_state(index, EvState.ASSUMED_BAD)
+    await qp.hold_back(proof.unproven)
+    if dead := [*proof.dead, *proof.unproven]:
+        planes = sorted({plan.evs[index].attr.port for index in dead})
+        logger.warning(
+            "%d of %d EVs to %s do not answer, on planes %s",
+            len(dead), len(plan.evs), peer.host, planes,
+        )  # fmt: skip
 
 
 def _window(local: Local, ends: _Ends, plan: _Plan, peer: Hello, proved: _Proved) -> int:
@@ -390,7 +433,10 @@ async def _receive_ready(local: Local, queue: QueuePair, plan: _Plan, peer: Hell
         if error.errno != errno.ENETDOWN:
             raise
         raise PathError("an interface changed while the QP was connecting: try again") from error
-    await call(queue.set_peer(plan.sources), "set the peer's addresses")
+    try:
+        await call(queue.set_peer(plan.sources), "set the peer's addresses")
+    except InUseError as error:
+        raise ConnectError("a UDP source of this hello belongs to another peer") from error
     await call(queue.to_rtr(attributes), "QP to RTR")
 
 

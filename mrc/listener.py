@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The listening side of the exchange: a TCP server that gives out QPs ready to use.
 
-A stranger can hold no more than a place among `max_pending` for `exchange_timeout` seconds.
+A silent stranger holds a place (mrc.admission) for `hello_timeout` seconds, one that speaks for
+`exchange_timeout` seconds. Nothing is made for it before its hello was found to be right.
 """
 
 from __future__ import annotations
@@ -10,19 +11,32 @@ import asyncio
 import errno
 import logging
 import socket
+import traceback
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import Self
 
-from mrc.errors import InUseError, MrcError, PeerGoneError, ResolveError, StateError
+from mrc.admission import Admission, Place
+from mrc.errors import (
+    BusyError,
+    ConnectError,
+    InUseError,
+    MrcError,
+    PeerGoneError,
+    ResolveError,
+    StateError,
+)
 from mrc.establish import Local, Terms, establish
 from mrc.observe.remote import TOP, RemoteView
-from mrc.oob import Channel
+from mrc.oob import FRAME_BYTES, HELLO_BYTES, Channel
 from mrc.qp import QP
 
 logger = logging.getLogger("mrc.listener")
 
-_BACKLOG = 128
+_BACKLOG = 1024  # a stranger's connections must not crowd out others while the event loop is busy
+_WAITED_FOR = 16  # of peers without a place, until they have read the reason
+_LOG_SECONDS = 10.0
+_LOG_LINES = 5  # of refused strangers, in so many seconds
 
 
 class Listener:
@@ -34,14 +48,20 @@ class Listener:
         terms: Terms,
         adopt: Callable[[QP], None],
         viewers: RemoteView,
+        admission: Admission,
     ) -> None:
         self._local = local
         self._viewers = viewers
+        self._admission = admission
+        self._large_hello = asyncio.Lock()
+        self._turned_away = 0
+        self._log_since = 0.0
+        self._logged = 0
         self._terms = terms
         self._adopt = adopt
         self._server: asyncio.Server | None = None
         self._exchanges: set[asyncio.Task[None]] = set()
-        self._ready: deque[QP] = deque()
+        self._ready: deque[tuple[QP, Place]] = deque()
         self._changed = asyncio.Condition()
         self.port = 0
 
@@ -49,7 +69,9 @@ class Listener:
         """Starts to listen on one address, or on all; port 0 takes a free one."""
         tcp = _listening_socket(host, port)
         self.port = tcp.getsockname()[1]
-        self._server = await asyncio.start_server(self._on_peer, sock=tcp)
+        self._server = await asyncio.start_server(
+            self._on_peer, sock=tcp, limit=FRAME_BYTES, backlog=_BACKLOG
+        )
 
     async def __aenter__(self) -> Self:
         return self
@@ -64,7 +86,9 @@ class Listener:
             await self._changed.wait_for(lambda: self._ready or self._server is None)
             if not self._ready:
                 raise StateError("the listener is closed")
-            return self._ready.popleft()
+            qp, place = self._ready.popleft()
+            place.accept()
+            return qp
 
     async def __aiter__(self) -> AsyncIterator[QP]:
         """The QPs of all peers, until the listener is closed."""
@@ -91,50 +115,102 @@ class Listener:
             self._changed.notify_all()
         await self._viewers.close()
         while self._ready:
-            await self._ready.popleft().close()
+            await self._ready.popleft()[0].close()
 
     async def _on_peer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
+        try:
+            channel = Channel(reader, writer)
+        except OSError as error:
+            logger.debug("a peer went away at once: %s", error)
+            writer.transport.abort()
+            return
+        if self._server is None:
+            channel.abort()  # it came while the listener closed
+            return
+
+        def drop() -> None:
+            task.cancel()
+
         self._exchanges.add(task)
         try:
-            await self._admit(Channel(reader, writer))
-        except OSError as error:
-            logger.debug("a peer went away before its hello: %s", error)
-            writer.transport.abort()
+            try:
+                now = asyncio.get_running_loop().time()
+                place = self._admission.enter(channel.remote, channel.descriptor, drop, now=now)
+            except ConnectError as error:
+                await self._turn_away(channel, error)
+            else:
+                channel.at_end(place.leave)
+                await self._admit(channel, place)
+        except asyncio.CancelledError:
+            # It made way for another, or the listener closes: this task has no more to do, and
+            # asyncio would report a cancelled one as an error.
+            channel.abort()
+        except Exception as error:
+            # A fault of ours in the exchange with one peer must not end those with others.
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            at = f"{where.filename}:{where.lineno}"
+            logger.error("an exchange ended: %s: %s (%s)", type(error).__name__, error, at)
+            channel.abort()
         finally:
             self._exchanges.discard(task)
 
-    async def _admit(self, channel: Channel) -> None:
+    async def _admit(self, channel: Channel, place: Place) -> None:
         config = self._local.config
-        if self._server is None or len(self._exchanges) + len(self._ready) > config.max_pending:
-            await channel.refuse("too many peers are connecting: try again later")
-            return
+        seconds = min(config.hello_timeout, config.exchange_timeout)
         try:
             async with asyncio.timeout(config.exchange_timeout):
-                if await channel.peek() == TOP:
+                async with asyncio.timeout(seconds):
+                    kind = await channel.peek(HELLO_BYTES, self._large_hello)
+                seconds = config.exchange_timeout
+                place.hear()
+                if kind == TOP:
                     await self._viewers.admit(channel)
+                    place.accept()
                     return
                 qp = await establish(self._local, channel, self._terms, first=False)
         except TimeoutError:
-            await self._refuse(channel, f"not done within {config.exchange_timeout:g} s")
+            await self._refuse(channel, f"not done within {seconds:g} s")
         except PeerGoneError as error:
             logger.debug("%s: %s", channel.remote, error)
             channel.abort()
         except (MrcError, OSError) as error:
             await self._refuse(channel, str(error))
-        except asyncio.CancelledError:
+        except BaseException:
             channel.abort()
             raise
         else:
             self._adopt(qp)
+            place.connect()
             async with self._changed:
-                self._ready.append(qp)
+                self._ready.append((qp, place))
                 self._changed.notify()
 
+    async def _turn_away(self, channel: Channel, error: ConnectError) -> None:
+        """Refuses a peer that gets no place; in a flood not all of them are waited for."""
+        self._log_refusal(channel, str(error))
+        self._turned_away += 1
+        try:
+            few = self._turned_away <= _WAITED_FOR
+            await channel.refuse(str(error), busy=isinstance(error, BusyError), unread=few)
+        finally:
+            self._turned_away -= 1
+
     async def _refuse(self, channel: Channel, reason: str) -> None:
-        logger.warning("refused %s: %s", channel.remote, reason)
+        self._log_refusal(channel, reason)
         await channel.refuse(reason)
+
+    def _log_refusal(self, channel: Channel, reason: str) -> None:
+        """Strangers must not fill the log: of those in a short time the first few are told."""
+        now = asyncio.get_running_loop().time()
+        if now - self._log_since > _LOG_SECONDS:
+            if self._logged > _LOG_LINES:
+                logger.warning("refused %d more", self._logged - _LOG_LINES)
+            self._log_since, self._logged = now, 0
+        self._logged += 1
+        if self._logged <= _LOG_LINES:
+            logger.warning("refused %s: %s", channel.remote, reason)
 
 
 def _listening_socket(host: str | None, port: int) -> socket.socket:

@@ -28,20 +28,25 @@ import socket
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from ipaddress import ip_interface
+from ipaddress import IPv6Address, ip_interface
 from typing import Any, TypeVar
 
+from mrc._native import parse_address
 from mrc.enums import Integrity
-from mrc.errors import ConnectError, PeerGoneError, ProtocolError
+from mrc.errors import BusyError, ConnectError, PeerGoneError, ProtocolError
 from mrc.foreign import parse, shown
 from mrc.hostconfig import IpInterface
 from mrc.paths import RemotePort
 
 VERSION = 1
-MAX_FRAME = 1 << 20
+FRAME_BYTES = 4 << 10  # of a message at most, but for those below
+HELLO_BYTES = 128 << 10  # with private data, and 64 source ports for each of 32 ports
+SNAPSHOT_BYTES = 1 << 20
 _LENGTH = struct.Struct(">I")
 _MAX_REASON = 300
 _KEEPALIVE_SECONDS = 60
+_PARSE_PAUSES = 9  # as long as the parsing of a large message took
+_UNREAD_SECONDS = 0.2  # with a peer that was refused before it spoke
 _PATIENCE_SECONDS = 1.0  # with a peer that does not read what ends the exchange
 T = TypeVar("T")
 
@@ -52,16 +57,18 @@ T = TypeVar("T")
 def encode_frame(message: Mapping[str, Any]) -> bytes:
     """Returns the bytes of one message."""
     body = json.dumps(message, separators=(",", ":"), allow_nan=False).encode()
-    if len(body) > MAX_FRAME:
-        raise ProtocolError(f"a message of {len(body)} bytes is over the limit of {MAX_FRAME}")
+    if len(body) > SNAPSHOT_BYTES:
+        raise ProtocolError(f"a message of {len(body)} bytes is over the limit of {SNAPSHOT_BYTES}")
     return _LENGTH.pack(len(body)) + body
 
 
-def decode_length(header: bytes) -> int:
+def decode_length(header: bytes, limit: int = FRAME_BYTES) -> int:
     """Returns the length of the body that follows; raises ProtocolError when it is oversize."""
     length: int = _LENGTH.unpack(header)[0]
-    if not 2 <= length <= MAX_FRAME:
+    if not 2 <= length <= SNAPSHOT_BYTES:
         raise ProtocolError("the peer does not speak mrc's exchange (no frame length)")
+    if length > limit:
+        raise ProtocolError(f"the peer sent a message of {length} bytes, at most {limit} are taken")
     return length
 
 
@@ -147,9 +154,25 @@ def _is_short_word(text: str) -> bool:
 
 def _address(reader: _Reader) -> IpInterface:
     try:
-        return ip_interface(reader.take("address", str, _is_short_word))
+        address = ip_interface(reader.take("address", str, _is_short_word))
     except ValueError:
         raise ProtocolError("the peer sent a wrong port.address") from None
+    if not _is_of_one_host(address):
+        raise ProtocolError(
+            f"the peer sent a wrong port.address: {address} is not that of one host"
+        )
+    return address
+
+
+def _is_of_one_host(address: IpInterface) -> bool:
+    """Whether packets to it reach one host at most."""
+    ip, network = address.ip, address.network
+    if ip.is_multicast or ip.is_unspecified:
+        return False
+    if isinstance(ip, IPv6Address):
+        return ip.ipv4_mapped is None
+    is_broadcast = network.prefixlen < 31 and ip == network.broadcast_address
+    return not (is_broadcast or ip.is_reserved)
 
 
 def _port_from_json(value: object) -> RemotePort:
@@ -234,12 +257,15 @@ class Channel:
         self._reader = reader
         self._writer = writer
         self._peeked: dict[str, Any] | None = None
+        self.received_bytes = 0  # of whole messages
+        self._at_end: list[Callable[[], None]] = []
         if writer.get_extra_info("peername") is None:
             raise ConnectionResetError("the connection ended before it began")
-        self.local: str = writer.get_extra_info("sockname")[0]
-        self.remote: str = writer.get_extra_info("peername")[0]
+        self.local = str(parse_address(writer.get_extra_info("sockname")[0]))
+        self.remote = str(parse_address(writer.get_extra_info("peername")[0]))
         # The connection is silent for as long as the QP lives: keep middleboxes from dropping it.
         tcp: socket.socket = writer.get_extra_info("socket")
+        self.descriptor = tcp.fileno()
         tcp.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_SECONDS)
 
@@ -251,39 +277,69 @@ class Channel:
         except ConnectionError as error:
             raise PeerGoneError("the peer closed the connection during the exchange") from error
 
-    async def receive(self) -> dict[str, Any]:
-        """Returns the next message; raises ProtocolError, or PeerGoneError at the end."""
+    async def receive(self, limit: int = FRAME_BYTES) -> dict[str, Any]:
+        """Returns the next message, of at most `limit` bytes.
+
+        Raises ProtocolError, or PeerGoneError at the end.
+        """
         if self._peeked is not None:
             message, self._peeked = self._peeked, None
             return message
+        return decode_body(await self._body(limit))
+
+    async def _body(self, limit: int) -> bytes:
         try:
             header = await self._reader.readexactly(_LENGTH.size)
-            body = await self._reader.readexactly(decode_length(header))
+            body = await self._reader.readexactly(decode_length(header, limit))
         except (asyncio.IncompleteReadError, ConnectionError) as error:
             raise PeerGoneError("the peer closed the connection during the exchange") from error
-        return decode_body(body)
+        self.received_bytes += len(header) + len(body)
+        return body
 
-    async def peek(self) -> str:
-        """The type of the next message, which is still to be received; raises as `receive`."""
-        if self._peeked is None:
-            self._peeked = await self.receive()
+    async def peek(self, limit: int, turn: asyncio.Lock) -> str:
+        """The type of the next message, which is still to be received; raises as `receive`.
+
+        To parse many small values takes long, so large messages of strangers wait for their turn,
+        and all of them together take a tenth of the event loop's time at most.
+        """
+        body = await self._body(limit)
+        if len(body) <= FRAME_BYTES:
+            self._peeked = decode_body(body)
+        else:
+            async with turn:
+                loop = asyncio.get_running_loop()
+                start = loop.time()
+                try:
+                    self._peeked = decode_body(body)
+                finally:
+                    await asyncio.sleep(_PARSE_PAUSES * (loop.time() - start))
         return str(self._peeked["type"])
 
-    async def expect(self, kind: str) -> dict[str, Any]:
+    async def expect(self, kind: str, limit: int = FRAME_BYTES) -> dict[str, Any]:
         """Returns the next message, which must be of this type; a refusal is a ConnectError."""
-        message = await self.receive()
+        message = await self.receive(limit)
         if message["type"] == "refuse":
-            raise ConnectError(f"the peer refused: {shown(message.get('reason', 'no reason'))}")
+            refused = BusyError if message.get("busy") is True else ConnectError
+            raise refused(f"the peer refused: {shown(message.get('reason', 'no reason'))}")
         if message["type"] != kind:
             raise ProtocolError(f"the peer sent '{shown(message['type'], 40)}' instead of {kind!r}")
         return message
 
-    async def refuse(self, reason: str) -> None:
-        """Tells the peer why, if it listens, and closes."""
+    async def refuse(self, reason: str, *, busy: bool = False, unread: bool = False) -> None:
+        """Tells the peer why, if it listens, and closes. `busy`: it may try again.
+
+        `unread`: its hello may be on the way, and to close before it came would take the reason
+        from the peer again (TCP resets a connection that is closed with unread data).
+        """
         try:
             async with asyncio.timeout(_PATIENCE_SECONDS):
-                await self.send("refuse", reason=reason[:_MAX_REASON])
-        except (PeerGoneError, TimeoutError):
+                await self.send("refuse", reason=reason[:_MAX_REASON], busy=busy)
+            if unread:
+                self._writer.write_eof()
+                async with asyncio.timeout(_UNREAD_SECONDS):
+                    while await self._reader.read(FRAME_BYTES):
+                        pass
+        except (PeerGoneError, OSError):  # TimeoutError is an OSError
             pass
         await self.close()
 
@@ -297,7 +353,18 @@ class Channel:
             self.abort()
         except OSError:
             pass  # it is closed either way
+        finally:
+            self._end()
 
     def abort(self) -> None:
         """Drops the connection at once."""
         self._writer.transport.abort()
+        self._end()
+
+    def at_end(self, callback: Callable[[], None]) -> None:
+        """Has this called when the connection is closed or dropped from this side."""
+        self._at_end.append(callback)
+
+    def _end(self) -> None:
+        while self._at_end:
+            self._at_end.pop()()

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import suppress
@@ -47,6 +48,8 @@ from mrc.verbs import MR, QueuePair, RemoteMemory, WorkRequest
 logger = logging.getLogger("mrc.qp")
 
 _EVENTS_KEPT = 4096
+_FREE_MESSAGES = 4  # of the peer over TCP, more than an end needs; a pause follows each later one
+_MESSAGE_PAUSE_SECONDS = 0.25
 
 
 class QP:
@@ -365,6 +368,10 @@ class QP:
         """For the exchange: the EVs are set; denies those of the profile, returns what is left."""
         return await self._controller.start()
 
+    async def hold_back(self, evs: Sequence[int]) -> None:
+        """For the exchange: nothing is sent on EVs to addresses that have not answered."""
+        await self._controller.hold_back(evs)
+
     def give_up(self) -> None:
         """For the exchange: it failed, and the QP with it."""
         self._controller.close()
@@ -378,7 +385,9 @@ class QP:
     async def _watch(self) -> None:
         """Waits for the peer to say bye, or to vanish. Silence means nothing."""
         try:
-            while True:
+            for count in itertools.count():
+                if count >= _FREE_MESSAGES:
+                    await asyncio.sleep(_MESSAGE_PAUSE_SECONDS)
                 message = await self._channel.receive()
                 if message["type"] == "bye":
                     self._on_gone(None)

@@ -23,7 +23,8 @@ from mrc.qp import QP
 from mrc.verbs import RemoteMemory
 
 LOST_TIMEOUTS = 3  # local timeouts in a row that no living path lets happen
-VISIT_SECONDS = 60.0  # a peer that only looks at paths is let in for so long
+VISIT_SECONDS = 10.0  # a peer that only looks at paths is let in for so long
+MAX_VISITS = 16  # of such peers at a time, in this process
 CAUSE_SECONDS = 0.5  # a QP's end follows its first failed work request at once
 
 T = TypeVar("T")
@@ -192,11 +193,19 @@ async def _opened(mailbox: Mailbox, host: str) -> AsyncIterator[None]:
         yield
 
 
+_visits: set[asyncio.Event] = set()
+
+
 async def let_look(qp: QP) -> None:
     """Keeps a QP open for a peer that wants to see its paths and nothing else, then closes it."""
     async with qp:
+        if len(_visits) >= MAX_VISITS:
+            return
+        _visits.add(qp.peer_gone)
         try:
             async with asyncio.timeout(VISIT_SECONDS):
                 await qp.peer_gone.wait()
         except TimeoutError:
             pass
+        finally:
+            _visits.discard(qp.peer_gone)

@@ -20,6 +20,7 @@ from mrc.enums import Integrity, PlaneShares
 from mrc.errors import ArgumentError, ConfigError
 from mrc.mailbox import MAX_UNREAD
 from mrc.perf import Direction, Outcome, Pattern, Plan, Server, connect
+from mrc.perf.plan import MAX_QPS
 from mrc.qp import QP
 from mrc.recording import MAX_BINS
 
@@ -237,6 +238,7 @@ async def _serve(args: argparse.Namespace, out: Output) -> int:
         interfaces=tuple(args.bind),
         max_peer_bytes=args.max_memory,
         max_unread=MAX_UNREAD,
+        max_qps_per_source=2 * MAX_QPS,
         plane_shares=PlaneShares[args.plane_shares.upper()],
         **views.settings(args),
     )

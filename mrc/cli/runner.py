@@ -11,11 +11,13 @@ from typing import Any
 
 import uvloop
 
+from mrc.admission import raise_descriptor_limit
 from mrc.cli.exits import Interrupted
 
 
 def run_async(work: Coroutine[Any, Any, int]) -> int:
     """The result of `work`; SIGINT, SIGTERM and SIGHUP cancel it and raise Interrupted."""
+    raise_descriptor_limit()
     gc.freeze()  # what the imports made lives for ever: never look through it again
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_with_signals(work))

@@ -33,6 +33,8 @@ examples:
   mrc top --local --json | jq '.endpoints[].qps[] | {peer, rtt_ns}'
 """
 
+_LOOKS = 8  # at a time: each may be answered by a megabyte
+
 Look = Callable[[], Awaitable[dict[str, Snapshot]]]
 
 
@@ -45,6 +47,9 @@ def add_parser(subparsers: Any) -> None:
         help="where mrc recv or mrc perf --server runs with --top",
     )  # fmt: skip
     parser.add_argument("--local", action="store_true", help="the endpoints of this machine")
+    parser.add_argument(
+        "--all-users", action="store_true", help="with --local, for root: those of others too"
+    )
     parser.add_argument(
         "-i", "--interval", type=positive_seconds, default=1.0, metavar="SECONDS",
         help="between two looks; rates are of this time [%(default)s]",
@@ -61,11 +66,17 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     if (args.host is None) != args.local:
         raise UsageError(args.prog, f"name a HOST, or say --local; see {args.prog} --help")
+    if args.all_users and not (args.local and os.geteuid() == 0):
+        raise UsageError(args.prog, "--all-users goes with --local, and is for root")
     return run_async(_top(args, Output.of(args)))
 
 
 async def _top(args: argparse.Namespace, out: Output) -> int:
-    source = _local() if args.local else _remote(*args.host, timeout=args.timeout)
+    source = (
+        _local(all_users=args.all_users)
+        if args.local
+        else _remote(*args.host, timeout=args.timeout)
+    )
     async with source as look:
         before = await look()
         if args.once or args.json:
@@ -95,22 +106,23 @@ def _blocks(endpoints: list[Snapshot]) -> list[Block]:
 
 
 @asynccontextmanager
-async def _local() -> AsyncIterator[Look]:
-    yield _look_local
+async def _local(all_users: bool) -> AsyncIterator[Look]:
+    turns = asyncio.Semaphore(_LOOKS)
 
+    async def look_at(path: Path) -> Snapshot | None:
+        try:
+            async with turns:
+                return checked(await local.look(path, all_users=all_users))
+        except (MrcError, OSError):
+            return None
 
-async def _look_local() -> dict[str, Snapshot]:
-    """Of all that are there; those that end meanwhile are left out."""
-    paths = local.sockets(rootless.run_folder())
-    found = await asyncio.gather(*map(_look_at, paths))
-    return {str(path): seen for path, seen in zip(paths, found, strict=True) if seen is not None}
+    async def look() -> dict[str, Snapshot]:
+        """Of all that are there; those that end meanwhile are left out."""
+        paths = local.sockets(rootless.run_folder(), all_users=all_users)
+        found = await asyncio.gather(*map(look_at, paths))
+        return {str(p): seen for p, seen in zip(paths, found, strict=True) if seen is not None}
 
-
-async def _look_at(path: Path) -> Snapshot | None:
-    try:
-        return checked(await local.look(path))
-    except (MrcError, OSError):
-        return None
+    yield look
 
 
 @asynccontextmanager

@@ -27,7 +27,7 @@ def _title(snapshot: Snapshot) -> Block:
     words = [
         f"{snapshot['host']}: {snapshot['program'] or 'mrc'}",
         f"pid {snapshot['pid']}",
-        f"UDP port {snapshot['udp_port']}",
+        *([f"UDP port {snapshot['udp_port']}"] if "udp_port" in snapshot else []),
         f"{snapshot['qps_total']} QPs",
         *([f"{drops} packets dropped"] if drops else []),
         *(f"{snapshot['counters'][name]} {text}" for name, text in _ALARMS.items()
@@ -73,7 +73,7 @@ def _qps(snapshot: Snapshot) -> list[Block]:
     busy = sorted(snapshot["qps"], key=_moved, reverse=True)
     rows = [
         (
-            f"{qp['qpn']:#08x}",
+            f"{qp['qpn']:#08x}" if "qpn" in qp else qp["id"],
             qp["peer"],
             qp["state"],
             format_rate(qp["acknowledged_bits_per_second"]),

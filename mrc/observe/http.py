@@ -8,6 +8,7 @@ import errno
 import logging
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
+from ipaddress import ip_address
 
 from mrc.errors import InUseError, MrcError, ResolveError
 
@@ -29,10 +30,12 @@ class MetricsServer:
         self._page = page
         self._server: asyncio.Server | None = None
         self._requests: set[asyncio.Task[None]] = set()
+        self._of_this_machine = True
         self.port = 0
 
     async def open(self, address: str, port: int) -> None:
         """Port 0 takes a free one. Raises InUseError or ResolveError."""
+        self._of_this_machine = _is_of_this_machine(address)
         try:
             self._server = await asyncio.start_server(
                 self._on_client, address, port, limit=MAX_REQUEST_BYTES
@@ -84,8 +87,22 @@ class MetricsServer:
             return _response(HTTPStatus.NOT_FOUND)
         fields = (line.partition(":") for line in lines)
         headers = {name.strip().lower(): value.strip() for name, _, value in fields}
+        # A web page may have its own name lead to this machine, and then read what it gets.
+        if self._of_this_machine and not _is_of_this_machine(headers.get("host", "localhost")):
+            return _response(HTTPStatus.MISDIRECTED_REQUEST)
         body, content_type = await self._page(headers.get("accept", ""))
         return _response(HTTPStatus.OK, f"Content-Type: {content_type}\r\n", body)
+
+
+def _is_of_this_machine(host: str) -> bool:
+    """Whether a name, perhaps with a port, can only be this machine: no name server decides it."""
+    name = host.partition("]")[0].removeprefix("[") if host.startswith("[") else host
+    if name.count(":") == 1:
+        name = name.partition(":")[0]
+    try:
+        return ip_address(name).is_loopback
+    except ValueError:
+        return name.lower() == "localhost"
 
 
 def _response(status: HTTPStatus, headers: str = "", body: bytes | None = None) -> bytes:

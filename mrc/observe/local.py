@@ -12,6 +12,7 @@ In test beds an ordinary user is root, with a /run of their own.
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 import json
 import logging
@@ -19,6 +20,7 @@ import os
 import socket
 import stat
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from mrc.errors import MrcError, ProtocolError
@@ -27,7 +29,8 @@ from mrc.observe.snapshot import Snapshot
 
 logger = logging.getLogger("mrc.observe")
 
-MAX_LINE = 4 << 20  # bytes of a snapshot
+MAX_LINE = 1 << 20  # bytes of a snapshot, as of one of another host
+MAX_SOCKETS = 256  # that are looked for in one folder
 MAX_VIEWERS = 8
 ANSWER_SECONDS = 2.0
 _NAME = "mrc-endpoints"
@@ -44,10 +47,10 @@ def _homes() -> Iterator[Path]:
     yield Path("/tmp", f"{_NAME}-{os.geteuid()}")
 
 
-def _folders() -> Iterator[Path]:
-    """Where this user may look: root everywhere."""
+def _folders(all_users: bool) -> Iterator[Path]:
+    """Where this user may look; with `all_users` root everywhere."""
     yield from _homes()
-    if os.geteuid() == 0:
+    if all_users:
         yield from Path("/run/user").glob(f"*/{_NAME}")
         yield from Path("/tmp").glob(f"{_NAME}-*")
 
@@ -74,12 +77,51 @@ def _make_home() -> Path:
     raise OSError("no folder for the sockets of endpoints: set XDG_RUNTIME_DIR")
 
 
-def _is_alive(path: Path) -> bool:
-    """Whether somebody listens on a socket: that of a process that was killed stays."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as trial:
+@contextmanager
+def _opened_folder(folder: Path, *, all_users: bool) -> Iterator[int]:
+    """A folder that only its owner can reach into: this user, or with `all_users` anybody.
+
+    Raises OSError. From the descriptor on, nobody can put another folder in its place.
+    """
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    opened = os.open(folder, flags)
+    try:
+        found = os.fstat(opened)
+        if found.st_mode & 0o077 or not (all_users or found.st_uid == os.geteuid()):
+            raise PermissionError(errno.EPERM, "not a folder of this user alone", str(folder))
+        yield opened
+    finally:
+        os.close(opened)
+
+
+@contextmanager
+def _opened_socket(folder: int, name: str) -> Iterator[str]:
+    """A path to a socket of the folder's owner, by which no link can be followed.
+
+    Raises OSError.
+    """
+    opened = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        found = os.fstat(opened)
+        if not stat.S_ISSOCK(found.st_mode) or found.st_uid != os.fstat(folder).st_uid:
+            raise PermissionError(errno.EPERM, "not a socket of the folder's owner", name)
+        yield f"/proc/self/fd/{opened}"
+    finally:
+        os.close(opened)
+
+
+def _is_alive(folder: int, name: str) -> bool:
+    """Whether somebody listens on a socket: that of a process that was killed stays.
+
+    Raises OSError for what is no socket of the folder's owner.
+    """
+    with (
+        _opened_socket(folder, name) as path,
+        socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as trial,
+    ):
         trial.setblocking(False)
         try:
-            trial.connect(str(path))
+            trial.connect(path)
         except BlockingIOError:
             return True  # its queue is full
         except OSError:
@@ -87,23 +129,33 @@ def _is_alive(path: Path) -> bool:
     return True
 
 
-def sockets(of_beds: Path | None = None) -> list[Path]:
+def sockets(of_beds: Path | None = None, *, all_users: bool = False) -> list[Path]:
     """The sockets of the endpoints that this user may look into. Those of the dead are removed.
 
-    `of_beds`: the /run of the user's test beds.
+    `of_beds`: the /run of the user's test beds. `all_users`: for root, those of others too.
     """
     found = []
     beds = [] if of_beds is None else [of_beds / _NAME]
-    for folder in dict.fromkeys([*_folders(), *beds]):
-        ours = _is_ours(folder)
-        if not ours and os.geteuid() != 0:
-            continue
-        for path in sorted(folder.glob(f"*{_SUFFIX}")):
-            if _is_alive(path):
-                found.append(path)
-            elif ours:
-                path.unlink(missing_ok=True)
+    for folder in dict.fromkeys([*_folders(all_users), *beds]):
+        try:
+            with _opened_folder(folder, all_users=all_users) as opened:
+                found += [folder / name for name in _living(opened)]
+        except OSError:
+            pass  # there is none, or none that may be looked into
     return found
+
+
+def _living(folder: int) -> list[str]:
+    living = []
+    for name in sorted(name for name in os.listdir(folder) if name.endswith(_SUFFIX))[:MAX_SOCKETS]:
+        try:
+            if _is_alive(folder, name):
+                living.append(name)
+            elif os.fstat(folder).st_uid == os.geteuid():
+                os.unlink(name, dir_fd=folder)
+        except OSError:
+            pass  # no socket, or gone meanwhile
+    return living
 
 
 class LocalView:
@@ -158,10 +210,14 @@ class LocalView:
             writer.transport.abort()
 
 
-async def look(path: Path) -> Snapshot:
+async def look(path: Path, *, all_users: bool = False) -> Snapshot:
     """A snapshot of the endpoint at a socket; raises OSError, TimeoutError or ProtocolError."""
     async with asyncio.timeout(ANSWER_SECONDS):
-        reader, writer = await asyncio.open_unix_connection(path, limit=MAX_LINE)
+        with (
+            _opened_folder(path.parent, all_users=all_users) as folder,
+            _opened_socket(folder, path.name) as opened,
+        ):
+            reader, writer = await asyncio.open_unix_connection(opened, limit=MAX_LINE)
         try:
             writer.write(b"\n")
             line = await reader.readline()

@@ -28,7 +28,9 @@ def checked(found: Mapping[str, Any]) -> Snapshot:
         copy: Snapshot = _clean(found)
         if copy["schema"] != SCHEMA:
             raise ProtocolError(f"it speaks schema {shown(copy['schema'], 20)}, this mrc {SCHEMA}")
-        _check(copy, host=str, program=str, pid=int, udp_port=int, monotonic_ns=int, qps_total=int)
+        _check(copy, host=str, program=str, pid=int, monotonic_ns=int, qps_total=int)
+        if "udp_port" in copy:  # those of other hosts do not tell it
+            _check(copy, udp_port=int)
         _check(copy, ports=list, qps=list, counters=dict, drops=dict)
         for port in copy["ports"]:
             _check(port, plane=int, nic=str, address=str)
@@ -41,7 +43,8 @@ def checked(found: Mapping[str, Any]) -> Snapshot:
 
 def _check_qp(qp: dict[str, Any]) -> None:
     _check(qp, peer=str, state=str, planes=list)
-    for name in ("qpn", "outstanding", "cwnd_bytes", "inflight_bytes", "rtt_ns", "timeouts"):
+    _check(qp, **({"qpn": int} if "qpn" in qp else {"id": str}))
+    for name in ("outstanding", "cwnd_bytes", "inflight_bytes", "rtt_ns", "timeouts"):
         _check(qp, **{name: int})
     _check(qp, **dict.fromkeys(_QP_RATES, int))
     for plane in qp["planes"]:
@@ -76,10 +79,10 @@ def with_rates(before: Snapshot | None, now: Snapshot) -> Snapshot:
     A QP that is new, or whose snapshot before is missing, has rates of 0.
     """
     seconds = (now["monotonic_ns"] - before["monotonic_ns"]) / 1e9 if before is not None else 0.0
-    earlier = {qp["qpn"]: qp for qp in before["qps"]} if before is not None else {}
+    earlier = {_name(qp): qp for qp in before["qps"]} if before is not None else {}
     qps = []
     for qp in now["qps"]:
-        old = earlier.get(qp["qpn"], qp)
+        old = earlier.get(_name(qp), qp)
         planes = {plane["plane"]: plane for plane in old["planes"]}
         qps.append(
             qp
@@ -92,6 +95,12 @@ def with_rates(before: Snapshot | None, now: Snapshot) -> Snapshot:
             }
         )
     return now | {"qps": qps}
+
+
+def _name(qp: Mapping[str, Any]) -> int | str:
+    """What tells a QP from others: its number, or what stands for it on other hosts."""
+    name: int | str = qp["qpn"] if "qpn" in qp else qp["id"]
+    return name
 
 
 def _rates(

@@ -1,19 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """Snapshots for viewers on other hosts, over the TCP port of the exchange.
 
-Nobody is asked who he is there, and a snapshot names peers, paths and how much is moved. So it is
-shown only where the owner said so (`ContextConfig.remote_view`), to a few at a time.
+This port has no authentication, and a snapshot names peers, paths and how much is moved. So it is
+shown only where the owner said so (`ContextConfig.remote_view`), to a few at a time, and without
+numbers of QPs, EVs and ports: they are what protects a QP against forged packets.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from collections.abc import Awaitable, Callable
 
 from mrc.errors import MrcError, ProtocolError
-from mrc.observe.snapshot import Snapshot
-from mrc.oob import Channel
+from mrc.observe.snapshot import Snapshot, public
+from mrc.oob import SNAPSHOT_BYTES, Channel
 
 logger = logging.getLogger("mrc.observe")
 
@@ -29,6 +31,7 @@ class RemoteView:
 
     def __init__(self, show: Callable[[], Awaitable[Snapshot]] | None) -> None:
         self._show = show
+        self._key = secrets.token_bytes(16)
         self._visits: set[asyncio.Task[None]] = set()
 
     async def admit(self, channel: Channel) -> None:
@@ -51,7 +54,7 @@ class RemoteView:
                     await channel.refuse(f"snapshots of version {VERSION} only")
                     return
                 async with asyncio.timeout(PATIENCE_SECONDS):
-                    await channel.send(TOP, snapshot=await show())
+                    await channel.send(TOP, snapshot=public(await show(), self._key))
                 await asyncio.sleep(PAUSE_SECONDS)
         except (MrcError, OSError) as error:  # TimeoutError is an OSError
             logger.debug("a viewer went: %s", error)
@@ -69,7 +72,7 @@ class RemoteView:
 async def look(channel: Channel) -> Snapshot:
     """A snapshot of the peer; raises ConnectError when it refuses, and what `Channel` raises."""
     await channel.send(TOP, version=VERSION)
-    found = (await channel.expect(TOP)).get("snapshot")
+    found = (await channel.expect(TOP, SNAPSHOT_BYTES)).get("snapshot")
     if not isinstance(found, dict):
         raise ProtocolError("the peer sent no snapshot")
     return found

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable
+from hashlib import blake2s
 from typing import TYPE_CHECKING, Any
 
 from mrc.errors import MrcError
@@ -55,6 +56,22 @@ async def snapshot(ctx: Context) -> Snapshot:
         "counters": _nonzero(await ctx.counters()),
         "drops": _nonzero(await ctx.drops()),
     }
+
+
+def public(found: Snapshot, key: bytes) -> Snapshot:
+    """What strangers may see: nothing that packets forged against a QP need to hold.
+
+    In place of its number a QP has an `id`, which stays the same under the same secret `key`.
+    """
+    qps = [
+        {
+            **{name: value for name, value in qp.items() if name != "qpn"},
+            "id": blake2s(str(qp["qpn"]).encode(), key=key, digest_size=6).hexdigest(),
+            "evs": qp["evs"] and [{n: v for n, v in ev.items() if n != "ev"} for ev in qp["evs"]],
+        }
+        for qp in found["qps"]
+    ]
+    return {name: value for name, value in found.items() if name != "udp_port"} | {"qps": qps}
 
 
 def retransmitted_bytes(info: QpInfo) -> int:

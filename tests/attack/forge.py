@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import socket
+from collections.abc import Sequence
 from struct import pack, unpack
 from typing import Any
 from zlib import crc32
@@ -30,12 +31,17 @@ def bth(opcode: int, qpn: int, psn: int) -> bytes:
     return pack(">BBHII", opcode, 0, 0xFFFF, qpn, psn)
 
 
+def packet(src: str, dst: str, sport: int, dport: int, payload: bytes) -> bytes:
+    """An IPv4 packet as it is."""
+    udp = pack(">HHHH", sport, dport, 8 + len(payload), 0)
+    ip = pack(">BBHHHBBH", 0x45, 0, 0, 0, 0, 64, socket.IPPROTO_UDP, 0)
+    return ip + socket.inet_aton(src) + socket.inet_aton(dst) + udp + payload
+
+
 def spoof(raw: socket.socket, src: str, dst: str, sport: int, dport: int, body: bytes) -> None:
     """Sends a packet as if from `src`; adds the ICRC."""
     payload = body + icrc(src, dst, sport, dport, body)
-    udp = pack(">HHHH", sport, dport, 8 + len(payload), 0)
-    ip = pack(">BBHHHBBH", 0x45, 0, 0, 0, 0, 64, socket.IPPROTO_UDP, 0)
-    raw.sendto(ip + socket.inet_aton(src) + socket.inet_aton(dst) + udp + payload, (dst, 0))
+    raw.sendto(packet(src, dst, sport, dport, payload), (dst, 0))
 
 
 def frame(message: Message) -> bytes:
@@ -44,9 +50,15 @@ def frame(message: Message) -> bytes:
     return pack(">I", len(body)) + body
 
 
-def hello(address: str = "10.7.4.2/24", *, private: Message | None = None, **more: Any) -> Message:
+def hello(
+    address: str = "10.7.4.2/24",
+    *,
+    source_ports: Sequence[int] = (40000,),
+    private: Message | None = None,
+    **more: Any,
+) -> Message:
     """A hello that names one port; `more` replaces attributes."""
-    port = {"nic": "eth0", "address": address, "source_ports": [40000], "mtu": 8908}
+    port = {"nic": "eth0", "address": address, "source_ports": [*source_ports], "mtu": 8908}
     attributes = {
         "qpn": 77, "first_psn": 1, "path_mtu": 8908, "mpr": 1024, "max_wimm": 128,
         "integrity": "icrc", "udp_port": 4791, "ports": [port], **more,

@@ -15,9 +15,12 @@ import os
 import socket
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import cbuild
 from netns.processes import Mrc
 
 from mrc import netns
@@ -31,6 +34,24 @@ _PREFIX = "mrc-attack-"
 def crowd(number: int) -> str:
     """A source address of x."""
     return f"10.9.{number >> 8}.{number & 0xFF}"
+
+
+def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    """Waits for a condition that only asking can tell."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it does not come to that"
+        time.sleep(0.01)
+
+
+def descriptors(of: Mrc) -> int:
+    return len(list(Path(f"/proc/{of.process.pid}/fd").iterdir()))
+
+
+def memory_bytes(of: Mrc) -> int:
+    """What the process has in memory of its own."""
+    lines = Path(f"/proc/{of.process.pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon"))
 
 
 def sweep() -> None:
@@ -79,8 +100,13 @@ class Net:
 
     def mrc(self, host: str, *arguments: str | Path) -> Mrc:
         """Starts mrc in a host; it ends with the test."""
+        return self.python(host, "-m", "mrc", *arguments)
+
+    def python(self, host: str, *arguments: str | Path) -> Mrc:
+        """Starts any program of Python in a host; it ends with the test."""
         environment = {name: os.environ[name] for name in os.environ if name != "MRC_CONFIG"}
-        command = [sys.executable, "-m", "mrc", *map(str, arguments)]
+        environment["PYTHONPATH"] = os.pathsep.join(map(str, (cbuild.ROOT, cbuild.ROOT / "tests")))
+        command = [sys.executable, *map(str, arguments)]
         pipe = subprocess.PIPE
         with netns.inside(self.namespace(host)):
             process = subprocess.Popen(
@@ -121,3 +147,10 @@ class Net:
         """A socket for packets with any source address (`forge.spoof`); the caller closes it."""
         with netns.inside(self.namespace(host)):
             return socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
+
+    def udp_ports(self, host: str) -> list[int]:
+        """The local UDP ports of all sockets in a host, but for PORT."""
+        with netns.inside(self.namespace(host)):
+            lines = Path("/proc/thread-self/net/udp").read_text().splitlines()[1:]
+        ports = {int(line.split()[1].partition(":")[2], 16) for line in lines}
+        return sorted(ports - {PORT})

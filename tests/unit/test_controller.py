@@ -338,6 +338,14 @@ async def test_set_ev_state__goes_with_the_denylist() -> None:
             await pair.near.set_ev_state(0, GOOD)
 
 
+async def test_hold_back__stays_denied_whatever_the_caller_allows() -> None:
+    async with contexts() as (near, far), pair_with(near, far) as pair:
+        await pair.near.hold_back([1])
+        with pytest.raises(StateError, match="leads to an address that has not answered"):
+            await pair.near.allow(1)
+        assert (await states(pair.near))[1] is DENIED
+
+
 WORDS = ["*", "*1", "*2", *PATHS]
 CALLS = st.lists(
     st.tuples(

@@ -54,7 +54,7 @@ async def ask(port: int, request: bytes) -> bytes:
 
 
 async def page(context: Context, accept: str = "") -> str:
-    request = f"GET /metrics HTTP/1.1\r\nHost: x\r\nAccept: {accept}\r\n\r\n"
+    request = f"GET /metrics HTTP/1.1\r\nHost: localhost\r\nAccept: {accept}\r\n\r\n"
     head, _, body = (await ask(context.metrics_port, request.encode())).partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200 OK\r\n")
     assert f"Content-Length: {len(body)}" in head.decode()
@@ -202,12 +202,23 @@ async def test_page__open_metrics_for_who_accepts_it() -> None:
         (b"\x16\x03\x01 garbage\r\n\r\n", "400 Bad Request"),
         (b"GET /metrics HTTP/1.1\r\nX: " + b"x" * 20000, "431 Request Header Fields Too Large"),
         (b"GET /metrics?a=b HTTP/1.1\r\n\r\n", "200 OK"),
+        (b"GET /metrics HTTP/1.1\r\nHost: evil.example:9464\r\n\r\n", "421 Misdirected Request"),
+        (b"GET /metrics HTTP/1.1\r\nhost: LOCALHOST:9464\r\n\r\n", "200 OK"),
+        (b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", "200 OK"),
+        (b"GET /metrics HTTP/1.1\r\nHost: [::1]:9464\r\n\r\n", "200 OK"),
     ],
 )
 async def test_server__answers(request_bytes: bytes, status: str) -> None:
     async with asyncio.timeout(BUDGET_SECONDS), Context(loopback_config(metrics=HERE)) as context:
         answer = await ask(context.metrics_port, request_bytes)
     assert answer.startswith(f"HTTP/1.1 {status}\r\n".encode())
+
+
+async def test_server__any_name_where_it_is_open_to_the_network() -> None:
+    config = loopback_config(metrics=("0.0.0.0", 0))
+    async with asyncio.timeout(BUDGET_SECONDS), Context(config) as context:
+        named = b"GET /metrics HTTP/1.1\r\nHost: h1.example\r\n\r\n"
+        assert (await ask(context.metrics_port, named)).startswith(b"HTTP/1.1 200 OK")
 
 
 async def test_server__not_too_many_requests() -> None:

@@ -34,6 +34,7 @@ def test_check__success_is_passed_on(code: int) -> None:
         (-errno.EPERM, StateError),
         (-errno.EBUSY, StateError),
         (-errno.EEXIST, InUseError),
+        (-errno.EADDRINUSE, InUseError),
         (-errno.ENOBUFS, QueueFullError),
         (-errno.EAGAIN, QueueFullError),
         (-errno.ENOSPC, QueueFullError),

@@ -99,7 +99,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The folder of the sockets, with none of this machine's in it."""
     folder = tmp_path / "endpoints"
     monkeypatch.setattr(local, "_homes", lambda: iter([folder]))
-    monkeypatch.setattr(local, "_folders", lambda: iter([folder]))
+    monkeypatch.setattr(local, "_folders", lambda all_users: iter([folder]))
     yield folder
 
 
@@ -186,8 +186,7 @@ async def test_local_view__no_place_is_no_failure(home: Path, trouble: str, tmp_
     else:
         os.symlink(tmp_path, home)
     async with Context(loopback_config(local_view=True)):
-        found = local.sockets() if os.geteuid() != 0 else []  # root looks everywhere
-        assert found == [] and os.listdir(tmp_path) == [home.name]
+        assert local.sockets() == [] and os.listdir(tmp_path) == [home.name]
 
 
 async def test_local_view__not_too_many_viewers(home: Path) -> None:
@@ -202,6 +201,54 @@ async def test_local_view__not_too_many_viewers(home: Path) -> None:
             await local.look(path)
         for _, writer in visits:
             writer.close()
+
+
+async def test_sockets__no_link_is_followed(home: Path, tmp_path: Path) -> None:
+    """Another's link in a folder of one's own could lead to any socket."""
+    async with Context(loopback_config(local_view=True)):
+        (path,) = local.sockets()
+        link = path.with_name("link.sock")
+        link.symlink_to(path)
+        assert local.sockets() == [path]
+        with pytest.raises(OSError):
+            await local.look(link)
+        folder = tmp_path / "linked"
+        folder.symlink_to(home)
+        with pytest.raises(OSError):
+            await local.look(folder / path.name)
+        path.with_name("file.sock").touch()
+        assert local.sockets() == [path]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of others")
+async def test_sockets__those_of_others_only_when_root_asks(home: Path) -> None:
+    async with Context(loopback_config(local_view=True)):
+        (path,) = local.sockets()
+        os.chown(path, 65534, 65534)
+        assert local.sockets() == local.sockets(all_users=True) == []  # the folder is root's
+        os.chown(home, 65534, 65534)
+        assert local.sockets() == []
+        assert local.sockets(all_users=True) == [path]
+        assert checked(await local.look(path, all_users=True))
+        with pytest.raises(OSError):
+            await local.look(path)
+
+
+async def test_look__an_answer_without_end(home: Path) -> None:
+    async def flood(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                writer.write(b"x" * 65536)
+                await writer.drain()
+        except ConnectionError:
+            pass
+        finally:
+            writer.close()
+
+    os.mkdir(home, 0o700)
+    async with await asyncio.start_unix_server(flood, home / "x.sock"):
+        with pytest.raises(ProtocolError, match="no snapshot"):
+            await local.look(home / "x.sock")
 
 
 # ---- to other hosts -------------------------------------------------------------------------
@@ -219,12 +266,29 @@ async def test_remote_view__answers_again_and_again() -> None:
     async with connected_pair(remote_view=True) as pair:
         channel = await dial(None, LOOPBACK[4], pair.listener.port)
         for _ in range(2):
-            assert checked(await remote.look(channel))["qps"][0]["qpn"] == pair.far.qpn
+            assert len(checked(await remote.look(channel))["qps"]) == 1
         await transfer(pair, bytes(1000))  # connecting and writing go on beside
         await channel.send(remote.TOP, version=2)
         with pytest.raises(ConnectError, match="version 1 only"):
             await channel.expect(remote.TOP)
         await channel.close()
+
+
+async def test_remote_view__tells_nothing_that_a_forged_packet_needs() -> None:
+    async with connected_pair(remote_view=True) as pair:
+        channel = await dial(None, LOOPBACK[4], pair.listener.port)
+        first = checked(await remote.look(channel))
+        second = checked(await remote.look(channel))
+        (qp,) = first["qps"]
+        assert "udp_port" not in first and "qpn" not in qp
+        assert qp["evs"] and not any("ev" in ev for ev in qp["evs"])
+        told = json.dumps(first)
+        evs = await pair.far.evs()
+        secrets = [pair.far.qpn, pair.far_context.udp_port, *(ev.ev for ev in evs)]
+        assert not any(str(secret) in told for secret in secrets)
+        assert second["qps"][0]["id"] == qp["id"]
+        assert blocks_text(endpoint_blocks(with_rates(first, first)))
+        channel.abort()
 
 
 async def test_remote_view__not_too_many_viewers() -> None:

