@@ -123,6 +123,22 @@ def test_up__delays_or_says_what_the_kernel_lacks(
         assert not [name for name in netns.names() if bed_name in name]
 
 
+def test_fail__duplicates_and_corrupts_where_the_kernel_has_netem(
+    bed_name: str, namespace_pair: tuple[str, str]
+) -> None:
+    """Goal: netem does it, not only our book-keeping; and healing ends it."""
+    if not has_netem(namespace_pair[0]):
+        pytest.skip("this kernel has no netem: tools/kernels runs it on kernels that have it")
+    with Testbed(bed_name, planes=1, t1=1) as bed:
+        (path,) = probe(bed)
+        bed.fail("plane:1", duplicate=1.0)
+        assert probe(bed)[path] >= 2
+        bed.fail("plane:1", corrupt=1.0)
+        assert probe(bed, each=20)[path] < 20
+        bed.heal("all")
+        assert probe(bed, each=20) == {path: 20}
+
+
 # ---- From a file ----------------------------------------------------------------------------
 
 FILE = """
