@@ -14,7 +14,6 @@ from mrc.enums import CommandOp, EventReason, EventType, WarningKind, WcOpcode, 
 from mrc.errors import ArgumentError
 from mrc.events import Completion, Immediate, ProbeResult, Warning
 
-
 MAX_QPS = 1024  # of a Context, unless its device has another limit
 
 

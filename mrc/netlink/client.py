@@ -304,9 +304,11 @@ def _is_ready(message: ifaddrmsg) -> bool:
 
 
 def _is_up(message: ifinfmsg) -> bool:
-    # Loopback and tunnels know of no carrier, so their state is unknown.
+    # Loopback and tunnels know of no carrier, so their state is unknown. Where a carrier is lost,
+    # older kernels (6.1) bring the state up to date as late as a second after it.
     state = message.get_attr("IFLA_OPERSTATE")
-    return bool(message["flags"] & _IFF_UP) and state in ("UP", "UNKNOWN")
+    carrier = message.get_attr("IFLA_CARRIER") != 0
+    return bool(message["flags"] & _IFF_UP) and carrier and state in ("UP", "UNKNOWN")
 
 
 def _veth_request(veth: Veth, peer_namespace: int) -> Request:

@@ -35,7 +35,7 @@ def build(plan: Plan) -> None:
                 node.name: stack.enter_context(Netlink(node.namespace))
                 for node in plan.nodes.values()
             }
-            _add_links(plan, nodes)
+            add_links(plan, nodes)
             for name, netlink in nodes.items():
                 netlink.set_links(["lo", *_interfaces(plan, name)], up=True)
             nft.apply({node.namespace: node.rules for node in plan.nodes.values() if node.rules})
@@ -116,7 +116,8 @@ def _set_sysctls(node: Node) -> None:
                 ) from exc
 
 
-def _add_links(plan: Plan, nodes: dict[str, Netlink]) -> None:
+def add_links(plan: Plan, nodes: dict[str, Netlink]) -> None:
+    """Make the links of a plan, which are down, with their queues; `nodes` by name."""
     for name, netlink in nodes.items():
         netlink.add_veths(
             Veth(

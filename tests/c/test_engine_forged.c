@@ -343,6 +343,22 @@ static void test_request__of_a_qp_that_goes(void) {
   mrc_pair_destroy(p);
 }
 
+/* Answers to another peer, here the host itself, stay when a QP goes; the oldest one, too. */
+static void test_request__of_a_qp_that_stays(void) {
+  struct mrc_pair *p = open_pair();
+  int end = open_qp(p);
+  open_qp(p, .from = 1, .to = 1);
+  struct forge forge = make_request(p, end, MRC_ENDPOINT_EV_PROBE, 0), other = forge;
+  mrc_address_make(other.meta.src, 6, 1, 1, 0);
+  CHECK_EQ(send_forge(p, &other), 0);
+  for (int i = 0; i < 10; i++)
+    CHECK_EQ(send_forge(p, &forge), 0);
+  mrc_pair_destroy_qp(p, p->ends[end]->peer);
+  run_for(p, MS);
+  CHECK_EQ(counter(p, 1, MRC_COUNTER_TX_EV_ANSWERS), 1);
+  mrc_pair_destroy(p);
+}
+
 /* The peer says that its port 2 is down: every QP with that peer leaves the plane, until it is up.
  */
 static void test_request__port_status(void) {
@@ -430,5 +446,6 @@ CHECK_MAIN(RUN(test_receive__drops_the_stranger), RUN(test_receive__drops_in_the
            RUN(test_receive__a_write_of_nothing_takes_no_psn),
            RUN(test_request__no_icrc_for_strangers), RUN(test_receive__refusals_of_the_peer),
            RUN(test_request__answers_peers_and_only_so_many), RUN(test_request__of_a_qp_that_goes),
-           RUN(test_request__port_status), RUN(test_request__port_status_that_cannot_be),
+           RUN(test_request__of_a_qp_that_stays), RUN(test_request__port_status),
+           RUN(test_request__port_status_that_cannot_be),
            RUN(test_request__a_false_port_status_heals))

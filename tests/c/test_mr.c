@@ -82,5 +82,20 @@ static void test_remove__refuses_while_in_use_and_frees_the_entry(void) {
   mrc_mr_table_free(&table);
 }
 
+/* An entry that is used again is not given away twice: nobody writes over a region that lives. */
+static void test_remove__keeps_the_others(void) {
+  struct mrc_mr_table table;
+  CHECK_EQ(mrc_mr_table_init(&table, 3), 0);
+  CHECK_EQ(mrc_mr_table_add(&table, 0x1000, 16, 7, MRC_ACCESS_LOCAL_READ), 0);
+  CHECK_EQ(mrc_mr_table_add(&table, 0x2000, 16, 8, MRC_ACCESS_LOCAL_READ), 0);
+  CHECK_EQ(mrc_mr_table_remove(&table, 8), 0);
+  CHECK_EQ(mrc_mr_table_add(&table, 0x3000, 16, 9, MRC_ACCESS_LOCAL_READ), 0);
+  CHECK_EQ(mrc_mr_table_add(&table, 0x4000, 16, 10, MRC_ACCESS_LOCAL_READ), 0);
+  CHECK(mrc_mr_find(&table, 7, 0x1000, 16, MRC_ACCESS_LOCAL_READ) != NULL);
+  CHECK(mrc_mr_find(&table, 9, 0x3000, 16, MRC_ACCESS_LOCAL_READ) != NULL);
+  mrc_mr_table_free(&table);
+}
+
 CHECK_MAIN(RUN(test_add__refuses), RUN(test_find__bounds_and_rights),
-           RUN(test_remove__refuses_while_in_use_and_frees_the_entry))
+           RUN(test_remove__refuses_while_in_use_and_frees_the_entry),
+           RUN(test_remove__keeps_the_others))

@@ -136,6 +136,24 @@ static void test_report__repeats_what_is_wanted(void) {
   mrc_rxwin_free(&win);
 }
 
+/* A word whose PSNs all arrived in order is not told again: in the ring it stands for later ones.
+ */
+static void test_report__forgets_what_the_cumulative_psn_covers(void) {
+  struct mrc_rxwin win;
+  CHECK_EQ(mrc_rxwin_init(&win, 256), 0);
+  mrc_rxwin_start(&win, 0);
+  for (uint32_t psn = 0; psn < 64; psn++)
+    arrive(&win, psn);
+  uint64_t words = mrc_rxwin_word(&win, 0);
+  arrive(&win, 130);
+  uint32_t base;
+  CHECK_EQ(mrc_rxwin_report(&win, &words, &base), 1ull << 63); /* the news, PSN 130 */
+  CHECK_EQ(base, 67);
+  CHECK_EQ(words, 0);
+  CHECK_EQ(win.unreported & mrc_rxwin_word(&win, 130), 0); /* and it counts as told */
+  mrc_rxwin_free(&win);
+}
+
 static void test_report__without_news_shows_the_start(void) {
   struct mrc_rxwin win;
   uint32_t base;
@@ -206,5 +224,7 @@ static void test_add__agrees_with_a_set(void) {
 CHECK_MAIN(RUN(test_judge__truth_table), RUN(test_advance__tells_the_ends_of_messages),
            RUN(test_report__tells_every_psn_twice),
            RUN(test_report__shows_the_newest_with_those_before),
-           RUN(test_report__repeats_what_is_wanted), RUN(test_report__without_news_shows_the_start),
+           RUN(test_report__repeats_what_is_wanted),
+           RUN(test_report__forgets_what_the_cumulative_psn_covers),
+           RUN(test_report__without_news_shows_the_start),
            RUN(test_on_refused__takes_back_both_words), RUN(test_add__agrees_with_a_set))

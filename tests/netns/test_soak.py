@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""tools/soak: a short one finds nothing, and an interrupted one leaves nothing."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from mrc import netns
+
+TOOL = Path(__file__).parents[2] / "tools" / "soak"
+
+
+def start(folder: Path, *options: str) -> subprocess.Popen[str]:
+    command = [sys.executable, str(TOOL), "--seed", "1", "--work", str(folder), *options]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True)
+
+
+def beds() -> list[str]:
+    return [name for name in netns.names() if name.startswith("mrc-soak")]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_soak__a_minute_finds_nothing(tmp_path: Path) -> None:
+    output, complaints = start(tmp_path, "--minutes", "1", "--json").communicate(timeout=390)
+    document = json.loads(output)
+    assert document["findings"] == [], complaints
+    assert document["verified_bytes"] > 0
+    assert {"send", "perf", "connects", "fault"} <= document["done"].keys()
+    assert beds() == []
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_soak__interrupted_it_cleans_up(tmp_path: Path) -> None:
+    process = start(tmp_path, "--minutes", "5")
+    assert process.stderr is not None
+    log = Path(process.stderr.readline().split("log: ")[1].strip())
+    while not log.exists():  # it is written when the first client starts
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    complaints = process.communicate(timeout=60)[1]
+    assert process.returncode == 130, complaints
+    assert beds() == []
+    assert list(tmp_path.iterdir()) == []

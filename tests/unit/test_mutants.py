@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which changes tools/mutate makes of C text, how it names them, and what is excused."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from test_tidy import ROOT
+
+sys.path.append(str(ROOT / "tools"))
+from mutation import mutants, trial
+
+
+def changed(line: str) -> set[str]:
+    """What becomes of a line that is the body of a function."""
+    text = f"int f(int a) {{\n  {line}\n}}\n"
+    return {mutant.after.strip() for mutant in mutants.mutants("csrc/core/f.c", text)}
+
+
+@pytest.mark.parametrize(
+    ("line", "after"),
+    [
+        ("if (a < b) return;", {"if (a <= b) return;", "if (true) return;", "if (false) return;"}),
+        ("const int n = a && !b;", {"const int n = a || !b;", "const int n = a && b;"}),
+        ("const int n = a + 3;", {"const int n = a - 3;", "const int n = a + 4;"}),
+        ("const int n = a & 0x40;", {"const int n = a | 0x40;", "const int n = a & 128;"}),
+        ("n->count += a;", {"n->count -= a;", ";"}),
+        ("n->count++;", {"n->count--;", ";"}),
+        ("mrc_list_append(&list, node);", {";"}),
+        ("const int n = mrc_min_u32(a, b);", {"const int n = mrc_max_u32(a, b);"}),
+        ("return true;", {"return false;"}),
+        ("break;", {";"}),
+        ("struct f g = {0};", set()),
+        ('say("a < b + 1"); /* a < b */', {";"}),
+        ("mrc_assert(a < b);", set()),
+        ("uint32_t *places = &a->places;", set()),
+    ],
+)
+def test_mutants__of_a_line(line: str, after: set[str]) -> None:
+    assert changed(line) == after
+
+
+def test_mutants__leave_alone_what_is_no_body() -> None:
+    text = "#define N (1 + 2)\nstatic const int table[] = {\n  1 + 2,\n};\nint f(int a);\n"
+    assert mutants.mutants("csrc/core/f.c", text) == []
+
+
+def test_mutants__leave_alone_an_assertion_of_several_lines() -> None:
+    text = "void f(void) {\n  mrc_assert(a < b &&\n             b < c);\n  g(1);\n}\n"
+    assert {mutant.line for mutant in mutants.mutants("csrc/core/f.c", text)} == {4}
+
+
+def test_mutant__applies_to_one_line_and_keeps_the_number_of_lines() -> None:
+    text = "void f(void) {\n  g();\n  g();\n}\n"
+    first, second = mutants.mutants("csrc/core/f.c", text)
+    assert first.apply(text) == "void f(void) {\n  ;\n  g();\n}\n"
+    assert second.apply(text) == "void f(void) {\n  g();\n  ;\n}\n"
+
+
+def test_id__is_the_same_after_a_move_and_another_for_each_equal_line() -> None:
+    text = "void f(void) {\n  g();\n  g();\n}\n"
+    names = [mutant.id for mutant in mutants.mutants("csrc/core/f.c", text)]
+    moved = mutants.mutants("csrc/core/f.c", f"\nvoid other(void) {{\n  ;\n}}\n\n{text}")
+    assert len(set(names)) == 2
+    assert [mutant.id for mutant in moved] == names
+
+
+def test_rank__is_of_the_seed() -> None:
+    mutant = mutants.Mutant("csrc/core/f.c", "f", 1, "a", "b", 0)
+    assert mutant.rank(1) == mutant.rank(1) != mutant.rank(2)
+
+
+def test_accepted__each_is_a_change_of_a_line_that_is_there() -> None:
+    accepted = trial.accepted(ROOT)
+    possible = {
+        (mutant.file, mutant.function, mutant.before.strip(), mutant.after.strip())
+        for file in {entry[0] for entry in accepted}
+        for mutant in mutants.mutants(file, (ROOT / file).read_text())
+    }
+    assert set(accepted) - possible == set()
+    assert all(len(why) > 20 for why in accepted.values())

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiles a copy of the tree, and what one change of it touches.
+
+The programs of tests/c are linked once, with one shared library for each folder of csrc. A change
+costs one compilation and one link. The new library lies in a folder that comes first in the
+loader's search path, so taking a change back means emptying that folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+PARTS = ("emu", "sim", "io", "core")  # users before what they use
+COPIED = ("csrc", "mrc", "tests", "tools", "bench", "pyproject.toml", "setup.py", "README.md")
+DESCRIBE_SIM = """
+import json, pathlib, sysconfig
+from mrc import _ffi_build
+_ffi_build.sim_builder().emit_c_code("build/sim_glue.c")
+sources = _ffi_build.sim_sources(pathlib.Path("."))
+print(json.dumps({"include": sysconfig.get_path("include"), "sources": sources}))
+"""
+
+
+class MutateError(Exception):
+    """Nothing can be tried; the message says why."""
+
+
+class DoesNotCompile(Exception):
+    """The changed line is no C."""
+
+
+def snapshot(root: Path, work: Path) -> Path:
+    """A copy of the tree. If the tree changed since the last run, the results of that run go."""
+    names = tracked(root)
+    digest = hashlib.sha256()
+    for name in names:
+        if name.startswith(("csrc/", "tests/")):
+            digest.update(name.encode() + b"\0" + (root / name).read_bytes())
+    base, stamp = work / "base", work / "digest"
+    if stamp.exists() and stamp.read_text() == digest.hexdigest():
+        return base
+    stamp.unlink(missing_ok=True)
+    for old in [base, *work.glob("job-*"), work / "results.jsonl"]:
+        shutil.rmtree(old) if old.is_dir() else old.unlink(missing_ok=True)
+    for name in names:
+        (base / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(root / name, base / name)
+    stamp.write_text(digest.hexdigest())
+    return base
+
+
+def tracked(root: Path) -> list[str]:
+    """The files of the checkout that tests need, the compiled modules too."""
+    command = ["git", "-C", str(root), "ls-files", "-z", "-co", "--exclude-standard", "--", *COPIED]
+    try:
+        listed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise MutateError(f"git cannot list the files of {root}: {error}") from error
+    names = {name for name in listed.split("\0") if name and (root / name).is_file()}
+    return sorted(names | {str(path.relative_to(root)) for path in (root / "mrc").glob("*.so")})
+
+
+def load_cbuild(base: Path) -> Any:
+    """The builder of the copy, which keeps what it compiles in the copy."""
+    spec = importlib.util.spec_from_file_location("cbuild_of_base", base / "tests" / "cbuild.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # its dataclasses look themselves up there
+    spec.loader.exec_module(module)
+    return module
+
+
+class Build:
+    """The base, compiled: libraries, test programs and mrc._sim."""
+
+    def __init__(self, base: Path, python: Path) -> None:
+        self.base = base
+        self.python = python
+        self.folder = base / "build" / "mutate"
+        self.cbuild = load_cbuild(base)
+        self.asan = self.cbuild.Flavour("mutate", (*self.cbuild.SANITIZE, "-fPIC"))
+        self.programs: list[Path] = []
+        self.sim_sources: list[str] = []
+        self.includes: dict[str, frozenset[str]] = {}  # of each source, relative to the base
+        self.code: dict[str, bytes] = {}  # machine code of a source without a change
+
+    def prepare(self, jobs: int) -> None:
+        """Compiles what is not there yet."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.base / "build" / "home").mkdir(exist_ok=True)
+        tests = sorted((self.base / "tests" / "c").glob("test_*.c"))
+        try:
+            self.cbuild.build_ahead((test, self.asan) for test in tests)
+            for part in PARTS:
+                self.link_part(part, {}, self.folder)
+            with ThreadPoolExecutor(jobs) as pool:
+                self.programs = list(pool.map(lambda test: self.link_test(test, None), tests))
+            self.prepare_sim()
+            sources = [p for part in PARTS for p in self.cbuild._sources(part)] + tests
+            with ThreadPoolExecutor(jobs) as pool:
+                self.includes = dict(pool.map(self.included, sources))
+        except (self.cbuild.BuildError, DoesNotCompile) as error:
+            raise MutateError(f"the unchanged tree does not compile: {error}") from error
+
+    def prepare_sim(self) -> None:
+        said = run([str(self.python), "-c", DESCRIBE_SIM], self.base)
+        described = json.loads(said.splitlines()[-1])
+        self.sim_sources = described["sources"]
+        include = [f"-I{described['include']}", f"-I{self.base / 'csrc'}"]
+        glue = self.base / "build" / "sim_glue"
+        run(["gcc", "-O2", "-fPIC", "-w", *include, "-c", f"{glue}.c", "-o", f"{glue}.o"])
+        self.link_sim({}, self.folder / "_sim.abi3.so")
+
+    # ---- one change ------------------------------------------------------------------------------
+
+    def touched(self, file: str) -> list[str]:
+        """The sources that have to be compiled again."""
+        return [source for source, files in self.includes.items() if file in files]
+
+    def compile(
+        self, tree: Path, sources: Sequence[str], flavour: Any, folder: Path
+    ) -> dict[str, Path]:
+        """Objects of some sources of a tree, by source."""
+        objects = {}
+        for source in sources:
+            target = folder / f"{source.replace('/', '-')}-{flavour.name}.o"
+            command = ["gcc", *self.flags(tree, flavour), "-c", str(tree / source)]
+            run([*command, "-o", str(target)])
+            objects[source] = target
+        return objects
+
+    def same_code(self, tree: Path, source: str, original: str, folder: Path) -> bool:
+        """Whether the compiler makes the same of the changed text of a source."""
+        flags = [*self.flags(tree, self.cbuild.SHARED), "-g0", "-c", str(tree / source)]
+        target = folder / "code.o"
+        run(["gcc", *flags, "-o", str(target)])
+        changed = target.read_bytes()
+        if source not in self.code:  # compiled under the same name, which assertions mention
+            text = (tree / source).read_text()
+            (tree / source).write_text(original)
+            run(["gcc", *flags, "-o", str(target)])
+            (tree / source).write_text(text)
+            self.code[source] = target.read_bytes()
+        return changed == self.code[source]
+
+    def link_part(self, part: str, changed: dict[str, Path], folder: Path) -> None:
+        """lib<part>.so, with the changed objects in place of the base's."""
+        sources = self.cbuild._sources(part)
+        objects = [self.object_of(source, changed, self.asan) for source in sources]
+        flags = [*self.cbuild.SANITIZE, "-shared", "-pthread"]
+        libraries = self.cbuild._link_flags(self.asan)
+        run(["gcc", *flags, "-o", str(folder / f"lib{part}.so"), *objects, *libraries])
+
+    def link_test(self, test: Path, changed: Path | None, folder: Path | None = None) -> Path:
+        target = (folder or self.folder) / test.stem
+        names = [f"-l{part}" for part in self.cbuild.parts([test])]
+        if "-lsim" in names and "-lemu" not in names:
+            names.insert(0, "-lemu")
+        made = str(changed or self.cbuild._object(test, self.asan))
+        search = [f"-L{self.folder}", f"-Wl,-rpath-link,{self.folder}"]
+        libraries = [*names, *self.cbuild._link_flags(self.asan)]
+        flags = [*self.cbuild.SANITIZE, "-pthread"]
+        run(["gcc", *flags, "-o", str(target), made, *search, *libraries])
+        return target
+
+    def link_sim(self, changed: dict[str, Path], target: Path) -> None:
+        flavour = self.cbuild.SHARED
+        sources = [self.base / name for name in self.sim_sources]
+        objects = [self.object_of(source, changed, flavour) for source in sources]
+        glue = self.base / "build" / "sim_glue.o"
+        libraries = self.cbuild._link_flags(flavour)
+        run(["gcc", "-shared", "-o", str(target), str(glue), *objects, *libraries])
+
+    def object_of(self, source: Path, changed: dict[str, Path], flavour: Any) -> str:
+        name = str(source.relative_to(self.base))
+        return str(changed.get(name) or self.cbuild._object(source, flavour))
+
+    def flags(self, tree: Path, flavour: Any) -> list[str]:
+        """Those of cbuild, for another tree; a warning about a changed line does not matter."""
+        own = self.cbuild._flags(flavour)
+        return [*(flag.replace(str(self.base), str(tree)) for flag in own), "-w"]
+
+    def included(self, source: Path) -> tuple[str, frozenset[str]]:
+        text = run(["gcc", *self.flags(self.base, self.asan), "-MM", str(source)])
+        paths = [Path(word).resolve() for word in text.replace("\\\n", " ").split()[1:]]
+        inside = [path for path in paths if path.is_relative_to(self.base)]
+        name = str(source.relative_to(self.base))
+        return name, frozenset(str(path.relative_to(self.base)) for path in inside)
+
+
+def run(command: Sequence[str], folder: Path | None = None) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
+    if done.returncode != 0:
+        raise DoesNotCompile(done.stderr.strip()[-500:])
+    return done.stdout
