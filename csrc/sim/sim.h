@@ -94,7 +94,8 @@ struct mrc_sim_flow_config {
   uint64_t offset;         /* into each half of the memory, when payload is copied */
   uint32_t bytes;          /* of each write */
   uint32_t writes;
-  uint32_t immediate; /* 1: every write carries one; also when another flow waits for this one */
+  uint32_t immediate; /* 1: every write carries one; also when another flow waits for this one, and
+                         when it has no bytes */
   uint32_t depth;     /* writes in the send queue at most */
   uint32_t tcp_plane; /* of a TCP flow, whose segments have `bytes`; 0: it is a QP */
   uint32_t after;     /* number + 1 of the flow whose n-th write must arrive at `from` before write

@@ -174,8 +174,8 @@ static void connect(struct mrc_sim *sim, uint32_t index) {
 /* ---- posting ---- */
 
 static uint8_t opcode_of(const struct mrc_sim_flow *flow) {
-  const bool tells = flow->dependents || flow->config.immediate;
-  return tells ? MRC_WR_WRITE_IMM : MRC_WR_WRITE; /* the immediate tells of arrival */
+  const bool tells = flow->dependents || flow->config.immediate; /* of arrival */
+  return tells || flow->config.bytes == 0 ? MRC_WR_WRITE_IMM : MRC_WR_WRITE;
 }
 
 static void end_writes(struct mrc_sim *sim, struct mrc_sim_flow *flow, uint32_t failed) {
