@@ -125,6 +125,7 @@ static const struct mrc_peer *asker_of(const struct mrc_peers *peers, uint32_t f
   const uint16_t sport = peers->entries[first].source.sport;
   const struct mrc_peer *asker = NULL;
   int claims = 0;
+  if (mrc_peers_find(peers, answer->asker, sport, first) == 0) return mrc_peers_at(peers, first);
   for (uint32_t i = first; i != 0; i = mrc_peers_find(peers, answer->asker, sport, i)) {
     const struct mrc_peer *peer = mrc_peers_at(peers, i);
     struct mrc_qp *qp;

@@ -13,7 +13,7 @@ static void test_names__end_with_the_lists(void) {
   CHECK(mrc_engine_counter_name(-1) == NULL);
   CHECK_STR_EQ(mrc_drop_name(0), "NONE");
   CHECK_STR_EQ(mrc_drop_name(MRC_DROP_SHORT), "SHORT");
-  CHECK_STR_EQ(mrc_drop_name(MRC_DROP_COUNT - 1), "PORT");
+  CHECK_STR_EQ(mrc_drop_name(MRC_DROP_COUNT - 1), "PORT_STATUS");
   CHECK(mrc_drop_name(MRC_DROP_COUNT) == NULL);
   CHECK(mrc_drop_name(-1) == NULL);
   CHECK_STR_EQ(mrc_trace_name(0), "DROP");
