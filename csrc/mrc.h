@@ -452,8 +452,7 @@ int mrc_qp_set_evs(mrc_engine *engine, uint32_t qpn, const struct mrc_ev_attr *e
    for each QP, and 65536 at most; QPs with the same sources share them). */
 int mrc_qp_set_peer(mrc_engine *engine, uint32_t qpn, const struct mrc_peer_source *sources, int n);
 int mrc_qp_destroy(mrc_engine *engine, uint32_t qpn);
-/* -ENOENT, -EINVAL (also: a WRITE of no bytes), -EPERM (not RTS), -ENOBUFS (queue full), -EACCES
- * (local memory). */
+/* -ENOENT, -EINVAL, -EPERM (not RTS), -ENOBUFS (queue full), -EACCES (local memory). */
 int mrc_qp_post(mrc_engine *engine, uint32_t qpn, const struct mrc_wr *wr, uint64_t now_ns);
 /* Probes EVs, of QPs in RTR or RTS and in any order. Takes the first so many as there is room for
    and returns how many; the rest may be tried again when some have ended. -ENOENT (no such QP) or
@@ -512,10 +511,9 @@ struct mrc_ctx_config {
 /* A port that opens while the context runs. The caller's memory until the reply. */
 struct mrc_port_opening {
   struct mrc_port_config config;
-  /* Filled in. */
-  uint16_t sports[64]; /* source port of each transmit socket */
-  uint16_t udp_port;   /* of all receive sockets */
-  char cause[240];     /* one line, when it is refused */
+  uint16_t sports[64]; /* filled in: source port of each transmit socket, */
+  uint16_t udp_port;   /* of all receive sockets, */
+  char cause[240];     /* and one line when it is refused */
 };
 
 enum mrc_command_op {
@@ -567,9 +565,8 @@ struct mrc_command {
  * writes -errno to error and one line of cause to message. */
 mrc_ctx *mrc_ctx_create(const struct mrc_ctx_config *config, int *error, char *message,
                         int message_bytes);
-/* Stops and joins the thread, closes the sockets. Registered memory is not touched afterwards.
-   A context does not survive fork: in the child this only closes the child's descriptors, and
-   submit, poll and run return -ECHILD. The parent's context is not affected. */
+/* Stops and joins the thread, closes the sockets. Registered memory is not touched afterwards. In a
+   child of fork it only closes the child's descriptors; submit, poll and run return -ECHILD. */
 void mrc_ctx_destroy(mrc_ctx *ctx);
 uint16_t mrc_ctx_udp_port(const mrc_ctx *ctx);
 /* UDP source port of one transmit socket; 0 when there is none. Before the first command that opens

@@ -77,7 +77,7 @@ def decode_body(body: bytes) -> dict[str, Any]:
     try:
         message = parse(body)
     except ValueError as error:
-        raise ProtocolError("the peer does not speak mrc's exchange (no JSON)") from error
+        raise ProtocolError(f"the peer does not speak mrc's exchange ({error})") from error
     if not isinstance(message.get("type"), str):
         raise ProtocolError("the peer does not speak mrc's exchange (no message type)")
     return message

@@ -9,7 +9,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from mrc.config import ContextConfig
 from mrc.controller import EvController
@@ -31,7 +31,6 @@ from mrc.events import (
     EvInfo,
     Immediate,
     PlaneEvent,
-    PlaneInfo,
     PlaneShareEvent,
     PortEvent,
     ProbeResult,
@@ -42,6 +41,7 @@ from mrc.events import (
 from mrc.oob import Channel, Hello
 from mrc.paths import PathEv
 from mrc.profiles import CcProfile, EvProfile
+from mrc.queries import ev_info, qp_info
 from mrc.stream import Journal, Places, Stream
 from mrc.verbs import MR, QueuePair, RemoteMemory, WorkRequest
 
@@ -298,18 +298,14 @@ class QP:
         """A snapshot of the QP and its planes."""
         command, info = self._queue.query()
         await self._dispatcher.call(command, f"QP {self.qpn:#x}: query")
-        names = [name for name in QpInfo.__dataclass_fields__ if name != "planes"]
-        fields = {name: getattr(info, name) for name in names}
-        fields["state"], fields["status"] = QpState(info.state), WcStatus(info.status)
-        planes = tuple(_plane_info(plane, info.planes[plane - 1]) for plane in self.planes)
-        return QpInfo(**fields, planes=planes)
+        return qp_info(info, self.planes)
 
     async def evs(self) -> tuple[EvInfo, ...]:
         """A snapshot of every EV, with the path that it names."""
         command, infos = self._queue.query_evs(len(self._evs))
         count = await self._dispatcher.call(command, f"QP {self.qpn:#x}: query EVs")
         assert count == len(self._evs)
-        return tuple(_ev_info(i, ev, infos[i]) for i, ev in enumerate(self._evs))
+        return tuple(ev_info(i, ev, infos[i]) for i, ev in enumerate(self._evs))
 
     async def probe_ev(self, ev: int, *, payload: int = 0, timeout: float = 0.25) -> ProbeResult:
         """Sends one EV probe, as large as a data packet of `payload` bytes (0: small).
@@ -479,30 +475,3 @@ class QP:
             async with asyncio.timeout(self._config.linger):
                 await self._channel.send("bye")
                 await self._bye_ok.wait()
-
-
-def _plane_info(plane: int, info: Any) -> PlaneInfo:
-    fields = {
-        name: getattr(info, name) for name in PlaneInfo.__dataclass_fields__ if name != "plane"
-    }
-    fields |= {"suspended": bool(info.suspended), "slow": bool(info.slow)}
-    return PlaneInfo(plane=plane, **fields)
-
-
-def _ev_info(index: int, path: PathEv, info: Any) -> EvInfo:
-    return EvInfo(
-        index=index,
-        ev=info.ev,
-        plane=info.port,
-        path=path.name,
-        destination=str(path.attr.destination),
-        usids=path.usids,
-        segments=path.segments,
-        state=EvState(info.state),
-        active=bool(info.active),
-        packets=info.packets,
-        bytes=info.bytes,
-        lost=info.lost,
-        probes=info.probes,
-        rtt_ns=info.rtt_ns,
-    )

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from mrc.enums import Integrity
 from mrc.errors import ProtocolError
+from mrc.foreign import MAX_WHOLE
 from mrc.oob import (
     FRAME_BYTES,
     SNAPSHOT_BYTES,
@@ -50,7 +51,7 @@ HELLO = Hello(
 JSON = st.recursive(
     st.none()
     | st.booleans()
-    | st.integers()
+    | st.integers(-MAX_WHOLE, MAX_WHOLE)
     | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(),
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
