@@ -9,11 +9,11 @@ import threading
 import time
 
 import pytest
-
-from mrc import MR, QP, Access, Context, ContextConfig, RemoteMemory
 from netns import test_endpoint
 from netns.plain import BUDGET_SECONDS, address, join, run_in, until_running
-from netns.test_endpoint import A, B, OOB_PORT
+from netns.test_endpoint import OOB_PORT, A, B
+
+from mrc import MR, QP, Access, Context, ContextConfig, RemoteMemory
 
 pytestmark = test_endpoint.pytestmark
 hosts = test_endpoint.hosts
