@@ -14,7 +14,7 @@ enum {
   GROWTH = 16,           /* a calm window grows by this part of itself in a round, */
   MOST_DOUBLINGS = 2,    /* which doubles so often */
   LONG_WAY_PART = 16,    /* of the base RTT is the target on long ways */
-  HELD_GROWTH = 10,      /* beside others, whatever the delay, by this part of itself in a round */
+  HELD_GROWTH = 8,       /* beside others, whatever the delay, by this part of itself in a round */
   DRAIN_EVERY_RTTS = 32, /* a drain costs about two round trips */
 };
 
