@@ -228,7 +228,7 @@ static void test_event__a_suspended_plane_starts_afresh(void) {
   write_for(p, end, MESSAGE, 8, SECOND);
   CHECK_EQ(plane_of(p, end, 2).slow, 1);
   mrc_pair_silence(p, 2, true);
-  write_for(p, end, MESSAGE, 8, 700 * MS);
+  write_for(p, end, MESSAGE, 8, 1000 * MS);
   CHECK_EQ(plane_of(p, end, 2).suspended, 1);
   CHECK_EQ(plane_of(p, end, 2).slow, 0);
   CHECK_EQ(plane_of(p, end, 2).share_percent, 100);

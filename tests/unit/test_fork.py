@@ -206,7 +206,7 @@ print("parent done")
 @pytest.mark.parametrize("uv", [False, True])
 async def test_fork__a_child_that_unwinds_and_exits_leaves_its_parent_alone(uv: bool) -> None:
     script = _EXITS.format(path=[str(HERE), str(HERE.parent)], uv=uv)
-    # libuv shares the memory of an io_uring with its child, which nobody but libuv could mend.
+    # libuv shares the memory of an io_uring with its child.
     environment = {**os.environ, "UV_USE_IO_URING": "0"}
     process = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -218,4 +218,5 @@ async def test_fork__a_child_that_unwinds_and_exits_leaves_its_parent_alone(uv: 
     )
     async with asyncio.timeout(BUDGET_SECONDS):
         out, err = await process.communicate()
-    assert out.decode().split("\n") == ["child 0", "child 1", "parent done", ""], err.decode()
+    said = (process.returncode, out.decode().split("\n"))
+    assert said == (0, ["child 0", "child 1", "parent done", ""]), err.decode()
