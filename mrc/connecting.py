@@ -69,6 +69,7 @@ class _Attempt:
             except BusyError as error:
                 self.busy = error
             self.channel.abort()
+            self.channel = None
             self.pausing = True
             await asyncio.sleep(self._local.rng.uniform(pause / 2, pause))
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)

@@ -222,6 +222,27 @@ async def test_connect__nobody_listens() -> None:
             await context.connect("127.0.0.1", port)
 
 
+def test_connect__a_peer_that_ends_while_we_connect() -> None:
+    """It drops the connection, and then nobody listens any more."""
+
+    async def connect() -> None:
+        dropped = asyncio.Event()
+
+        async def drop(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            ending.close()
+            writer.transport.abort()
+            dropped.set()
+
+        ending = await asyncio.start_server(drop, "127.0.0.1", 0)
+        port = ending.sockets[0].getsockname()[1]
+        async with Context(loopback_config()) as context:
+            with pytest.raises(ConnectError, match=f"nobody listens on TCP port {port}"):
+                await context.connect("127.0.0.1", port)
+        assert dropped.is_set()
+
+    uvloop.run(connect())  # its transports refuse to be used once they are closed
+
+
 async def test_connect__no_such_host() -> None:
     async with Context(loopback_config()) as context:
         with pytest.raises(ResolveError, match=r"no-such-host\.invalid: no such host"):
