@@ -38,6 +38,7 @@ def test_planes__carry_what_they_can_with_other_seeds(name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("shares", ["measured", "equal"])
 @pytest.mark.parametrize("name", ["permutation", "all-to-all"])
 def test_full_fabrics__meet_their_checks_at_every_seed(name: str, shares: str) -> None:
