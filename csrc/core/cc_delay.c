@@ -1,20 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The delay-based window of one plane: a decision every second round trip, from the smallest
-   queueing delay that was seen in that time. */
+/* The delay-based window of one plane. Every second round trip it is grown or cut, by the smallest
+   queueing delay seen in that time. */
 #include "cc.h"
 
-#define FOREIGN_NS \
-  10000000000ull /* so long a queue is taken for that of others, unless it is seen again */
+#define FOREIGN_NS 10000000000ull /* how long a measurement of other flows' queue counts */
 
 enum {
   MIN_PACKETS = 2,       /* of the smallest window */
-  START_SAMPLES = 4,     /* of a round that may end slow start */
-  NEWEST_SAMPLES = 4,    /* of each of the two halves of what slow start looks at */
-  CALM_ROUNDS = 2,       /* without a queue before the window grows faster */
-  GROWTH = 16,           /* a calm window grows by this part of itself in a round, */
-  MOST_DOUBLINGS = 2,    /* which doubles so often */
-  LONG_WAY_PART = 16,    /* of the base RTT is the target on long ways */
-  HELD_GROWTH = 8,       /* beside others, whatever the delay, by this part of itself in a round */
+  START_SAMPLES = 4,     /* a round needs as many to end slow start */
+  NEWEST_SAMPLES = 4,    /* slow start looks at two groups of so many */
+  CALM_ROUNDS = 2,       /* rounds without a queue before the window grows faster */
+  GROWTH = 16,           /* a round without a queue adds 1/16 of the window; this part */
+  MOST_DOUBLINGS = 2,    /* doubles twice at most */
+  LONG_WAY_PART = 16,    /* on long ways the target is 1/16 of the base RTT */
+  HELD_GROWTH = 8,       /* while other flows fill the queue a round adds 1/8 of the window */
   DRAIN_EVERY_RTTS = 32, /* a drain costs about two round trips */
 };
 
@@ -26,7 +25,7 @@ static int init(struct mrc_cc *cc, const struct mrc_cc_config *config) {
   return 0;
 }
 
-/* A long way is worth a longer queue: its window is known less exactly. */
+/* On a long way the right window is known less exactly, so a longer queue is accepted. */
 static uint64_t bare_target_ns(const struct mrc_cc_delay *state) {
   return mrc_max_u64(MRC_CC_TARGET_DELAY_NS, state->base_ns / LONG_WAY_PART);
 }
@@ -46,13 +45,13 @@ static void note_newest(struct mrc_cc_delay *state, uint64_t delay_ns) {
   state->newest_ns[0] = first ? delay_ns : mrc_min_u64(state->newest_ns[0], delay_ns);
 }
 
-/* Half of the target, and what varies by itself. */
+/* A queue longer than this has formed: half of the target, and the jitter. */
 static uint64_t queue_ns(const struct mrc_cc_delay *state) {
   return bare_target_ns(state) / 2 + state->jitter_ns;
 }
 
-/* Whether the newest samples all show a long queue. A window that leaves as one burst waits behind
-   itself, for less than the round trip while it does not fill the way: that is no queue yet. */
+/* Whether the newest samples all show a long queue. A window that leaves as one burst queues behind
+   itself for less than a round trip as long as it does not fill the way. That does not count. */
 static bool overshoots(const struct mrc_cc_delay *state) {
   const uint64_t least_ns = mrc_min_u64(state->newest_ns[0], state->newest_ns[1]);
   return least_ns > mrc_max_u64(queue_ns(state), state->base_ns / 2);
@@ -60,7 +59,7 @@ static bool overshoots(const struct mrc_cc_delay *state) {
 
 /* ---- the end of a round ---- */
 
-/* To what the way holds and a queue of the target, by half at most. */
+/* To the size that leaves a queue of the target, and by half at most. */
 static void decrease(struct mrc_cc *cc, uint64_t delay_ns) {
   const uint64_t excess_ns = delay_ns - target_delay_ns(cc);
   const uint64_t rtt_ns = cc->delay.base_ns + delay_ns;
@@ -68,9 +67,9 @@ static void decrease(struct mrc_cc *cc, uint64_t delay_ns) {
   cc->cwnd_bytes = mrc_cc_clamp(cc, cc->cwnd_bytes - mrc_min_u64(cut_bytes, cc->cwnd_bytes / 2));
 }
 
-/* By a part of the window in each round while the queue is empty, less as it fills, and always a
-   few packets, so that QPs that share a queue drift towards equal windows. The part doubles with
-   each round that stays calm: the window may have been made for a plane that was slower then. */
+/* Adds a part of the window while the queue is empty, and less as it fills. Two packets are always
+   added, so that QPs that share a queue drift towards equal windows. The part doubles with each
+   further round without a queue, because the plane may have become faster. */
 static void increase(struct mrc_cc *cc, uint64_t delay_ns) {
   struct mrc_cc_delay *state = &cc->delay;
   const uint64_t target_ns = target_delay_ns(cc);
@@ -84,9 +83,9 @@ static void increase(struct mrc_cc *cc, uint64_t delay_ns) {
   cc->cwnd_bytes = mrc_cc_clamp(cc, cc->cwnd_bytes + scaled + 2ull * cc->mtu_bytes);
 }
 
-/* The queue goes when the window does. When the window has become smaller and the delay has not,
-   the base RTT has become longer, or others fill the queue. To tell how much of the delay is not
-   ours, the window goes to half of what the way holds, and the delay that is left is measured. */
+/* A smaller window shortens our own queue. If the delay stays all the same, the base RTT has become
+   longer or other flows fill the queue. A drain measures how much of the delay is not ours: it cuts
+   the window to half of what the way holds and looks at the delay that remains. */
 static void start_drain(struct mrc_cc *cc, uint64_t delay_ns) {
   struct mrc_cc_delay *state = &cc->delay;
   state->drain = MRC_CC_EMPTYING;
@@ -114,15 +113,15 @@ static void end_drain(struct mrc_cc *cc, uint64_t delay_ns, uint64_t now_ns) {
   state->calm_rounds = 0;
 }
 
-/* Whether the delay has stayed although the window has become smaller since the queue began. */
+/* Whether the delay stayed although the window has been cut since the queue began. */
 static bool stays(const struct mrc_cc_delay *state, uint64_t delay_ns, uint64_t cut_bytes) {
   const uint64_t due_ns =
       mrc_mul_div(state->base_ns + state->queue_since_ns, cut_bytes, state->queue_since_bytes);
   return delay_ns > state->queue_since_ns - mrc_min_u64(due_ns, state->queue_since_ns) / 2;
 }
 
-/* The queue stands above the target. Where others were found to fill it, their queue varies: the
-   window gives way to losses alone for a while, as theirs do. */
+/* The delay is above the target. If a drain found other flows' queue, delay says nothing about our
+   own part for a while: only losses cut the window then, as they cut theirs. */
 static void on_queue(struct mrc_cc *cc, uint64_t delay_ns, uint64_t now_ns) {
   struct mrc_cc_delay *state = &cc->delay;
   const bool due = now_ns - state->drained_ns >= DRAIN_EVERY_RTTS * state->round_rtt_ns;
@@ -145,8 +144,8 @@ static void on_queue(struct mrc_cc *cc, uint64_t delay_ns, uint64_t now_ns) {
   decrease(cc, delay_ns);
 }
 
-/* The smallest delay of the round stands for the queue. When all others are much longer, the window
-   leaves in waves so large that the queue runs dry between them: then they count. */
+/* The smallest delay of the round counts as the queue. If all other samples are much longer, the
+   window leaves in waves and the queue runs dry between them: then the mean counts. */
 static uint64_t standing_ns(const struct mrc_cc_delay *state, uint64_t mean_ns) {
   const uint64_t wave_ns = 2 * MRC_CC_MAX_JITTER_NS + state->base_ns / 2;
   return mrc_max_u64(state->round_delay_ns, mean_ns - mrc_min_u64(mean_ns, wave_ns));
@@ -179,7 +178,7 @@ static void decide(struct mrc_cc *cc, uint64_t now_ns) {
 
 static void end_round(struct mrc_cc *cc, uint64_t now_ns) {
   struct mrc_cc_delay *state = &cc->delay;
-  /* So few say nothing of a queue; and a QP knows no round trip before its first. */
+  /* So few samples do not show a queue, and before the first the round trip is unknown. */
   if (state->slow_start && state->round_samples < START_SAMPLES) return;
   if (state->round_samples > 0) decide(cc, now_ns);
   if (!state->slow_start) cc->cwnd_before_timeout_bytes = 0;
@@ -224,7 +223,7 @@ static void on_refused(struct mrc_cc *cc, uint64_t inflight_bytes) {
   cc->cwnd_bytes = mrc_cc_clamp(cc, mrc_max_u64(inflight_bytes, 4ull * cc->mtu_bytes));
 }
 
-/* Overflow costs a part of the window, once a round; a failed path says nothing about the rate. */
+/* An overflow cuts the window once a round. A failed path does not: it is no sign of congestion. */
 static void on_loss(struct mrc_cc *cc, const struct mrc_cc_loss *loss, uint64_t now_ns) {
   struct mrc_cc_delay *state = &cc->delay;
   if (loss->cause == MRC_CC_LOSS_PATH) return;
@@ -244,7 +243,7 @@ static void on_timeout(struct mrc_cc *cc) {
 
 static void on_spurious_timeout(struct mrc_cc *cc) { cc->delay.slow_start = false; }
 
-/* The queue of others is part of the base RTT by now, and overflows all the same. */
+/* Other flows' queue was added to the base RTT, but it can still overflow. */
 static bool is_congestion(const struct mrc_cc *cc, uint64_t delay_ns) {
   return delay_ns + cc->delay.foreign_ns > target_delay_ns(cc) * 3 / 2;
 }
