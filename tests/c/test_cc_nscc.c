@@ -157,6 +157,35 @@ static void test_init__refuses(void) {
   }
 }
 
+static void test_init__takes_the_largest_values(void) {
+  static const struct mrc_cc_profile rows[] = {
+      {.link_bps = MRC_CC_MAX_BPS},
+      {.base_rtt_ns = MRC_CC_MIN_BASE_RTT_NS},
+      {.base_rtt_ns = MRC_CC_MAX_NS},
+      {.target_delay_ns = MRC_CC_MAX_NS,
+       .qa_threshold_ns = MRC_CC_MAX_NS,
+       .md_threshold_ns = MRC_CC_MAX_NS},
+      {.adjust_period_threshold_ns = MRC_CC_MAX_NS},
+      {.qa_threshold_ns = TARGET, .md_threshold_ns = TARGET},
+      {.max_cwnd = MRC_CC_MAX_BYTES},
+      {.max_cwnd = MTU},
+      {.fi = MRC_CC_MAX_BYTES},
+      {.eta = MRC_CC_MAX_BYTES},
+      {.adjust_bytes_threshold = MRC_CC_MAX_BYTES},
+      {.fi_scale = MRC_CC_MAX_FI_SCALE},
+      {.gamma = MRC_CC_UNIT},
+      {.max_md_jump = MRC_CC_UNIT},
+      {.qa_gate = MRC_CC_MAX_QA_GATE},
+      {.disable_qa = 1},
+  };
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    CHECK_ROW(i);
+    struct mrc_cc cc;
+    const struct mrc_cc_config config = config_of(rows[i]);
+    CHECK_EQ(mrc_cc_init(&cc, &config), 0);
+  }
+}
+
 /* ---- the four cases ---- */
 
 /* A window of 100000 bytes, acknowledged in part: what each case makes of it at the end of the
@@ -493,7 +522,8 @@ static void test_is_congestion__by_its_own_target(void) {
 
 CHECK_MAIN(RUN(test_init__defaults_from_base_rtt_and_rate), RUN(test_init__keeps_what_is_given),
            RUN(test_init__the_psn_window_bounds_all_steps), RUN(test_init__refuses),
-           RUN(test_on_ack__four_cases), RUN(test_on_ack__without_a_sample_the_average_stands_in),
+           RUN(test_init__takes_the_largest_values), RUN(test_on_ack__four_cases),
+           RUN(test_on_ack__without_a_sample_the_average_stands_in),
            RUN(test_on_ack__fast_increase_after_a_calm_window),
            RUN(test_on_ack__grows_to_the_largest_window_only),
            RUN(test_adjust__by_bytes_and_by_time), RUN(test_average__by_packets),

@@ -45,8 +45,14 @@ static mrc_engine *engine_in(uint32_t state) {
 }
 
 static void test_engine_create__refuses(void) {
-  static const struct mrc_engine_config rows[] = {
-      {.ports = 33}, {.trace_entries = 1000}, {.cq_depth = UINT32_MAX}, {.max_qps = UINT32_MAX}};
+  static const struct mrc_engine_config rows[] = {{.ports = 33},
+                                                  {.trace_entries = 1000},
+                                                  {.trace_entries = 1u << 25},
+                                                  {.cq_depth = (1u << 24) + 1},
+                                                  {.max_qps = (1u << 20) + 1},
+                                                  {.max_mrs = (1u << 20) + 1},
+                                                  {.noise_ns = 999},
+                                                  {.noise_ns = 1000000001}};
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
     CHECK_ROW(i);
     CHECK(mrc_engine_create(&rows[i]) == NULL);
