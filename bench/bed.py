@@ -13,10 +13,11 @@ from collections.abc import Sequence
 from ipaddress import IPv6Address, IPv6Interface, IPv6Network
 from pathlib import Path
 
-from mrc import netns, topology
-from mrc.netlink import Netlink
-from mrc.paths import ENCAPSULATION, TRANSPORT, payload_mtu
-from mrc.srv6 import EncapRed, Route, locator, segments
+from mrc.fabric import topology
+from mrc.fabric.paths import ENCAPSULATION, TRANSPORT, payload_mtu
+from mrc.fabric.srv6 import EncapRed, Route, locator, segments
+from mrc.linux import netns
+from mrc.linux.netlink import Netlink
 from mrc.testbed import Fabric, Testbed
 from mrc.testbed.names import t0_name
 

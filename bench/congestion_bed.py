@@ -19,6 +19,7 @@ import congestion_faults
 import congestion_tcp
 from end import BenchError, End
 
+from mrc.fabric.topology import Addresses
 from mrc.sim import native
 from mrc.sim.native import Event, FlowInfo, PortInfo, Stats
 from mrc.sim.run import Curve, Result
@@ -27,7 +28,6 @@ from mrc.sim.traffic import Flow, make_flows
 from mrc.testbed import Testbed
 from mrc.testbed import reader as testbed
 from mrc.testbed.shape import Fabric, LinkChange, Shape
-from mrc.topology import Addresses
 
 HERE = Path(__file__).resolve().parent
 _AHEAD_NS = 200_000_000  # from the word to all hosts until their flows begin

@@ -17,7 +17,7 @@ from typing import Any
 from checks import Check
 from failover_scenario import DOWN, LOSS, SLOW, Event, Phase, phases
 
-from mrc.timeline import Sample, Timeline
+from mrc.demo.timeline import Sample, Timeline
 
 WINDOW_SECONDS = 0.05
 STEP_SECONDS = 0.001

@@ -30,7 +30,7 @@ from end import BenchError, start_once, wait_for
 from failover_figures import Series, figures
 from failover_scenario import DOWN, Event, Scenario
 
-from mrc import netns
+from mrc.linux import netns
 from mrc.testbed.targets import Fault, Mode, parse_target
 
 BIN_SECONDS = 0.01

@@ -8,8 +8,12 @@
 Everything of the public interface is here; the modules below may be arranged anew.
 """
 
+from mrc.aio.context import Context
+from mrc.aio.listener import Listener
+from mrc.aio.qp import QP
+from mrc.binding.verbs import MR, RemoteMemory
 from mrc.config import CcParameters, ContextConfig
-from mrc.endpoint import Context
+from mrc.control.profiles import CcProfile, CcSettings, EvProfile, EvSelection, ProfileState
 from mrc.enums import (
     Access,
     CcKind,
@@ -55,11 +59,7 @@ from mrc.events import (
     TraceEntry,
     Warning,
 )
-from mrc.hostconfig import HostConfig, HostPath, HostPeer, HostPort
-from mrc.listener import Listener
-from mrc.profiles import CcProfile, CcSettings, EvProfile, EvSelection, ProfileState
-from mrc.qp import QP
-from mrc.verbs import MR, RemoteMemory
+from mrc.fabric.hostconfig import HostConfig, HostPath, HostPeer, HostPort
 
 __all__ = [
     "Context",

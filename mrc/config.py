@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mrc import mpr
-from mrc._native import lib
+from mrc.binding.native import lib
 from mrc.enums import CcKind, Integrity, PlaneShares
 from mrc.errors import ConfigError
-from mrc.hostconfig import HostConfig
+from mrc.exchange import mpr
+from mrc.fabric.hostconfig import HostConfig
 
 MAX_PEER_BYTES = 1 << 30
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from enum import IntEnum, IntFlag
 
-from mrc._native import lib
+from mrc.binding.native import lib
 
 
 class Access(IntFlag):

@@ -10,7 +10,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from mrc import QP, Access, Context, ContextConfig, Listener, WcStatus, device
+from mrc import QP, Access, Context, ContextConfig, Listener, WcStatus
+from mrc.binding import device
 
 READ, WRITE = Access.LOCAL_READ, Access.REMOTE_WRITE
 LOOPBACK = {4: "127.0.0.1", 6: "::1"}

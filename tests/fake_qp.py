@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two QPs joined in memory, with the contract of mrc.endpoint: order, one copy, completions."""
+"""Two QPs joined in memory, with the contract of mrc.aio.context: order, one copy, completions."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from mrc.budget import Budget
+from mrc.binding.verbs import RemoteMemory
 from mrc.enums import Access, QpState, WcStatus
 from mrc.errors import CompletionError
 from mrc.events import Immediate, QpInfo
-from mrc.verbs import RemoteMemory
+from mrc.exchange.budget import Budget
 
 
 class FakeMr:

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 # The compiled module is loaded from the installed package, not from a checkout.
 PROBE = """
-import mrc, mrc.verbs, pathlib, sys
+import mrc, mrc.binding.verbs, pathlib, sys
 assert pathlib.Path(mrc.__file__).is_relative_to(sys.prefix), mrc.__file__
 """
 

@@ -237,10 +237,12 @@ def test_imports__one_importer_each() -> None:
     allowed = {
         "cffi": {"mrc/_ffi_build.py"},  # at build time only
         "_cffi_backend": set(),
-        "mrc._core": {"mrc/_native.py"},
+        "mrc._core": {"mrc/binding/native.py"},
         "mrc._sim": {"mrc/sim/native.py"},
         "mrc._emu": {"mrc/testbed/emulator.py"},
-        "pyroute2": {f"mrc/netlink/{name}.py" for name in ("client", "qdiscs", "routes", "tunsrc")},
+        "pyroute2": {
+            f"mrc/linux/netlink/{name}.py" for name in ("client", "qdiscs", "routes", "tunsrc")
+        },
         "scapy": set(),
     }  # fmt: skip
     report([

@@ -5,8 +5,8 @@
 
 #include "core/base.h"
 
-/* uSIDs, as the test bed has them (mrc/topology.py). Where a T0 serves several hosts, the last one
-   counts them. */
+/* uSIDs, as the test bed has them (mrc/fabric/topology.py). Where a T0 serves several hosts, the
+   last one counts them. */
 enum { USID_T1 = 0x0100, USID_T0 = 0x0200, USID_PORT = 0xE000, USID_BITS = 16 };
 
 #define NO_HOP UINT32_MAX

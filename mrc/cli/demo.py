@@ -19,7 +19,7 @@ from mrc.cli.output import (
     format_table,
 )
 from mrc.cli.runner import run_async
-from mrc.demo import FAULTY_PLANE, RECOVERED_SHARE, DemoPlan, DemoResult, run_demo
+from mrc.demo.run import FAULTY_PLANE, RECOVERED_SHARE, DemoPlan, DemoResult, run_demo
 from mrc.errors import ArgumentError
 from mrc.testbed.rootless import become_root, enter
 from mrc.testbed.shape import parse_rate

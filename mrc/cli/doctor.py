@@ -7,10 +7,10 @@ import argparse
 from dataclasses import asdict
 from typing import Any
 
-from mrc import doctor
 from mrc.cli.exits import Exit
 from mrc.cli.output import Output, add_options
-from mrc.doctor import Finding, State
+from mrc.doctor import host
+from mrc.doctor.host import Finding, State
 
 EXAMPLES = """\
 examples:
@@ -29,8 +29,8 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     out = Output.of(args)
-    findings = doctor.examine()
-    good = doctor.can_run(findings)
+    findings = host.examine()
+    good = host.can_run(findings)
     out.text("\n".join(map(line, findings)))
     out.text(f"\n{summary(findings, can_run=good)}")
     out.result({"can_run": good, "findings": [asdict(each) for each in findings]})

@@ -6,10 +6,10 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from mrc.binding.recording import Recording
 from mrc.cli.chart import column_chart
 from mrc.cli.output import format_rate, format_seconds
 from mrc.perf import History
-from mrc.recording import Recording
 
 COLUMNS = 64
 ROWS = 8

@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, NoReturn
 
-from mrc import oob
-from mrc._native import lib
+from mrc.binding.native import lib
 from mrc.cli.exits import Exit, Interrupted, UsageError, exit_code
 from mrc.cli.output import print_error, version_of
 from mrc.errors import MrcError
-from mrc.foreign import harmless_lines
+from mrc.exchange import oob
+from mrc.exchange.foreign import harmless_lines
 from mrc.transfer.messages import DIGEST, VERSION
 
 SUBCOMMANDS = ("send", "recv", "perf", "paths", "top", "testbed", "demo", "sim", "doctor")

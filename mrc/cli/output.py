@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from mrc.foreign import harmless_lines, printable
+from mrc.exchange.foreign import harmless_lines, printable
 
 SCHEMA = 1
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")

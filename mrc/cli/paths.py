@@ -13,6 +13,7 @@ from dataclasses import asdict, replace
 from typing import Any, NoReturn
 
 import mrc
+from mrc.aio.qp import QP
 from mrc.cli.address import host_and_port
 from mrc.cli.live import Block, Screen
 from mrc.cli.output import Output, add_options, format_seconds, format_table
@@ -20,7 +21,6 @@ from mrc.cli.quantities import positive_seconds
 from mrc.cli.report import planes_json
 from mrc.cli.runner import run_async
 from mrc.events import EvInfo, ProbeResult
-from mrc.qp import QP
 
 EXAMPLES = """\
 examples:

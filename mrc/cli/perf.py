@@ -8,6 +8,8 @@ import asyncio
 from typing import Any
 
 import mrc
+from mrc.aio.qp import QP
+from mrc.binding.recording import MAX_BINS
 from mrc.cli import perf_report, views
 from mrc.cli.address import DEFAULT_PORT, host_and_port, port_number
 from mrc.cli.exits import Exit, UsageError
@@ -18,11 +20,9 @@ from mrc.cli.serving import session_failed
 from mrc.config import MAX_PEER_BYTES, ContextConfig
 from mrc.enums import Integrity, PlaneShares
 from mrc.errors import ArgumentError, ConfigError
-from mrc.mailbox import MAX_UNREAD
+from mrc.messaging.mailbox import MAX_UNREAD
 from mrc.perf import Direction, Outcome, Pattern, Plan, Server, connect
 from mrc.perf.plan import MAX_QPS
-from mrc.qp import QP
-from mrc.recording import MAX_BINS
 
 EXAMPLES = """\
 examples:

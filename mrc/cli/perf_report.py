@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from mrc.aio.context import Context
+from mrc.aio.qp import QP
 from mrc.cli import history_report
 from mrc.cli.output import (
     SCHEMA,
@@ -19,10 +21,8 @@ from mrc.cli.output import (
     format_table,
     version_of,
 )
-from mrc.endpoint import Context
+from mrc.cli.shares import carried_percent, sentence
 from mrc.perf import Interval, Latency, Outcome, Pattern, Plan, TestResult
-from mrc.qp import QP
-from mrc.shares import carried_percent, sentence
 
 
 def settings_json(ctx: Context, qp: QP, *, tcp_port: int) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from rich.progress import (
 from mrc.cli.output import Output, format_rate
 from mrc.errors import MrcError
 from mrc.events import PlaneInfo, QpInfo
-from mrc.foreign import shown
+from mrc.exchange.foreign import shown
 
 BAR_SECONDS = 0.2
 SAMPLE_SECONDS = 0.01

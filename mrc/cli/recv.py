@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import mrc
+from mrc.aio.context import Context, Listener
+from mrc.aio.qp import QP
 from mrc.cli import progress, views
 from mrc.cli.address import DEFAULT_PORT, port_number
 from mrc.cli.exits import UsageError
@@ -21,10 +23,8 @@ from mrc.cli.quantities import byte_count, file_count, positive_seconds
 from mrc.cli.report import file_line, slow_planes, transfer_json
 from mrc.cli.runner import run_async
 from mrc.cli.serving import session_failed
-from mrc.endpoint import Context, Listener
-from mrc.mailbox import MAX_UNREAD
-from mrc.qp import QP
-from mrc.session import let_look
+from mrc.messaging.mailbox import MAX_UNREAD
+from mrc.messaging.session import let_look
 from mrc.transfer import (
     SERVICE,
     Joins,

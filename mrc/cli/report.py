@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from mrc.aio.context import Context
 from mrc.cli.output import format_bytes, format_rate, format_seconds, version_of
-from mrc.endpoint import Context
+from mrc.cli.shares import carried_percent, sentence
 from mrc.events import EvInfo, PlaneInfo
-from mrc.foreign import printable
-from mrc.shares import carried_percent, sentence
+from mrc.exchange.foreign import printable
 from mrc.transfer import Session, TransferredFile
 from mrc.transfer.messages import DIGEST, VERSION
 from mrc.transfer.writing import CHUNK_BYTES, CHUNKS_IN_FLIGHT

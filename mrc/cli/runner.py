@@ -11,8 +11,8 @@ from typing import Any
 
 import uvloop
 
-from mrc.admission import raise_descriptor_limit
 from mrc.cli.exits import Interrupted
+from mrc.exchange.admission import raise_descriptor_limit
 
 
 def run_async(work: Coroutine[Any, Any, int]) -> int:

@@ -9,7 +9,7 @@ import sys
 from mrc.cli.exits import exit_code
 from mrc.cli.output import Output, print_error
 from mrc.errors import MrcError
-from mrc.foreign import shown
+from mrc.exchange.foreign import shown
 
 
 def session_failed(out: Output, peer: str, error: Exception) -> int:

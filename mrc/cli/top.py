@@ -11,7 +11,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from mrc import hostconfig
 from mrc.cli.address import host_and_port
 from mrc.cli.exits import UsageError
 from mrc.cli.live import Block, Screen, blocks_text
@@ -19,8 +18,9 @@ from mrc.cli.output import Output, add_options
 from mrc.cli.quantities import positive_seconds
 from mrc.cli.runner import run_async
 from mrc.cli.top_view import endpoint_blocks
-from mrc.dial import dial
 from mrc.errors import ConnectError, MrcError
+from mrc.exchange.dial import dial
+from mrc.fabric import hostconfig
 from mrc.observe import local, remote
 from mrc.observe.rates import checked, with_rates
 from mrc.observe.snapshot import Snapshot

@@ -18,7 +18,7 @@ from mrc.events import EvInfo, QpInfo
 from mrc.observe.snapshot import retransmitted_bytes
 
 if TYPE_CHECKING:
-    from mrc.qp import QP
+    from mrc.aio.qp import QP
 
 MAX_PEERS = 64
 OTHERS = "other"

@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from mrc.errors import MrcError, ProtocolError
-from mrc.foreign import parse
+from mrc.exchange.foreign import parse
 from mrc.observe.snapshot import Snapshot
 
 logger = logging.getLogger("mrc.observe")

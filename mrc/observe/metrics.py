@@ -24,7 +24,7 @@ from mrc.observe.ledger import PEER_COUNTERS, PLANE_COUNTERS, Ledger, Live, Tota
 from mrc.observe.names import COUNTERS
 
 if TYPE_CHECKING:
-    from mrc.endpoint import Context
+    from mrc.aio.context import Context
 
 MAX_PATHS = 1024
 

@@ -11,8 +11,8 @@ from mrc.observe.ledger import Ledger
 from mrc.observe.local import LocalView
 
 if TYPE_CHECKING:
-    from mrc.endpoint import Context
-    from mrc.qp import QP
+    from mrc.aio.context import Context
+    from mrc.aio.qp import QP
 
 logger = logging.getLogger("mrc.observe")
 

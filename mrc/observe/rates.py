@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mrc.errors import ProtocolError
-from mrc.foreign import shown
+from mrc.exchange.foreign import shown
 from mrc.observe.snapshot import SCHEMA, Snapshot
 
 _MAX_TEXT = 128

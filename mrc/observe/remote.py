@@ -14,8 +14,8 @@ import secrets
 from collections.abc import Awaitable, Callable
 
 from mrc.errors import MrcError, ProtocolError
+from mrc.exchange.oob import SNAPSHOT_BYTES, Channel
 from mrc.observe.snapshot import Snapshot, public
-from mrc.oob import SNAPSHOT_BYTES, Channel
 
 logger = logging.getLogger("mrc.observe")
 

@@ -13,8 +13,8 @@ from mrc.errors import MrcError
 from mrc.events import EvInfo, PlaneInfo, QpInfo
 
 if TYPE_CHECKING:
-    from mrc.endpoint import Context
-    from mrc.qp import QP
+    from mrc.aio.context import Context
+    from mrc.aio.qp import QP
 
 SCHEMA = 1
 MAX_QPS = 128  # told of; the number of all is told as well

@@ -9,16 +9,16 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from mrc.endpoint import Context
+from mrc.aio.context import Context
+from mrc.aio.qp import QP
+from mrc.binding.verbs import RemoteMemory
+from mrc.messaging.session import Session, connect_session
 from mrc.perf.load import Load, Memory, PingPong, Tally
 from mrc.perf.memory import Regions, regions
 from mrc.perf.messages import QP_SERVICE, SERVICE, Outcome, hear, hear_outcome, say
 from mrc.perf.meter import Interval, Meter
 from mrc.perf.plan import Pattern, Plan
 from mrc.perf.work import failing, stopped
-from mrc.qp import QP
-from mrc.session import Session, connect_session
-from mrc.verbs import RemoteMemory
 
 LAST_WORDS_SECONDS = 2.0  # for the peer's result after an interruption
 

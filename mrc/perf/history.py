@@ -11,15 +11,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Self, TypeVar
 
-from mrc._native import lib
-from mrc.endpoint import Context
+from mrc.aio.context import Context
+from mrc.aio.qp import QP
+from mrc.aio.recorder import Recorder
+from mrc.binding.native import lib
+from mrc.binding.recording import MAX_BINS, Recording
 from mrc.enums import EvState
 from mrc.errors import ProtocolError
 from mrc.events import EventsLost, EvEvent, PlaneEvent, PlaneShareEvent
-from mrc.foreign import shown, text, whole
-from mrc.qp import QP
-from mrc.recorder import Recorder
-from mrc.recording import MAX_BINS, Recording
+from mrc.exchange.foreign import shown, text, whole
 
 MAX_CHANGES = 4096  # of EVs, and of planes: beyond them the oldest are kept, the others counted
 _PIECE = 16384  # bins of one message

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from mrc.aio.qp import QP
+from mrc.binding.verbs import MR, RemoteMemory
 from mrc.perf.histogram import Histogram
 from mrc.perf.plan import Plan
-from mrc.qp import QP
-from mrc.verbs import MR, RemoteMemory
 
 CATCH_UP_SECONDS = 0.01
 

@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from mrc.endpoint import Context
+from mrc.aio.context import Context
+from mrc.binding.verbs import MR
 from mrc.enums import Access
 from mrc.transfer.threads import in_thread
-from mrc.verbs import MR
 
 _TILE_BYTES = 1 << 20
 

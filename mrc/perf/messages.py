@@ -17,12 +17,12 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from mrc.errors import MrcError, ProtocolError
-from mrc.foreign import shown, whole
-from mrc.mailbox import MAX_SENT_BYTES
+from mrc.exchange.foreign import shown, whole
+from mrc.messaging.mailbox import MAX_SENT_BYTES
+from mrc.messaging.session import Service, Session
 from mrc.perf.histogram import Latency
 from mrc.perf.history import Bins, History
 from mrc.perf.meter import Interval
-from mrc.session import Service, Session
 
 # A result with a history of many changes is long.
 SERVICE = Service("perf", "performance test", 3, answer_bytes=MAX_SENT_BYTES)

@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
-from mrc.endpoint import Context
+from mrc.aio.context import Context
+from mrc.aio.qp import QP
 from mrc.errors import MrcError
 from mrc.events import EvEvent, QpInfo
-from mrc.foreign import MAX_REAL, MAX_WHOLE, real, whole
+from mrc.exchange.foreign import MAX_REAL, MAX_WHOLE, real, whole
 from mrc.perf.history import Historian, History
-from mrc.qp import QP
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
+from mrc.aio.recorder import MIN_WIDTH_NS
 from mrc.errors import ArgumentError, ProtocolError
-from mrc.foreign import shown, text
-from mrc.recorder import MIN_WIDTH_NS
+from mrc.exchange.foreign import shown, text
 
 MAX_QPS = 256
 MAX_DEPTH = 1024

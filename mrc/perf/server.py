@@ -10,19 +10,19 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from mrc.budget import BudgetError
-from mrc.endpoint import Context
+from mrc.aio.context import Context
+from mrc.aio.qp import QP
+from mrc.binding.verbs import RemoteMemory
 from mrc.errors import InUseError, MrcError
-from mrc.mailbox import MailboxClosedError
+from mrc.exchange.budget import BudgetError
+from mrc.messaging.mailbox import MailboxClosedError
+from mrc.messaging.session import Session, accept_session, let_look
 from mrc.perf.load import Load, Memory, PingPong, Tally
 from mrc.perf.memory import Regions, regions
 from mrc.perf.messages import QP_SERVICE, SERVICE, Message, Outcome, hear, say, say_outcome
 from mrc.perf.meter import Meter
 from mrc.perf.plan import MAX_SECONDS, Pattern, Plan
 from mrc.perf.work import failing, stopped
-from mrc.qp import QP
-from mrc.session import Session, accept_session, let_look
-from mrc.verbs import RemoteMemory
 
 CONNECT_SECONDS = 30.0  # for all QPs of a test
 IDLE_SECONDS = 60.0  # for the next message of a client, beside what its test takes

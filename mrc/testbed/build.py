@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterable
 from contextlib import ExitStack
 from pathlib import Path
 
-from mrc import netns
 from mrc.errors import NetlinkError
-from mrc.netlink import Netlink, Veth, set_tunnel_source, wait_until_up
+from mrc.linux import netns
+from mrc.linux.netlink import Netlink, Veth, set_tunnel_source, wait_until_up
 from mrc.testbed import nft, queues
 from mrc.testbed.names import is_namespace_of
 from mrc.testbed.plan import LOWER_MAC, UPPER_MAC, Node, Plan

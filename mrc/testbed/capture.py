@@ -14,8 +14,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import BinaryIO, Self
 
-from mrc import netns
 from mrc.errors import NetlinkError
+from mrc.linux import netns
 from mrc.testbed import hops, pcap
 from mrc.testbed.build import LinkEnd
 from mrc.testbed.hops import HOST_UP

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from mrc import netns
 from mrc.errors import StateError
+from mrc.linux import netns
 from mrc.testbed.hops import SOCKET
 
 # It answers in milliseconds, unless the machine is busy.

@@ -11,10 +11,10 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from mrc.fabric.topology import Topology
 from mrc.testbed.names import FABRIC, host_name, interface_name, t0_name, t1_name
 from mrc.testbed.shape import LinkProperties, Shape
 from mrc.testbed.targets import Fault, Target, links_of
-from mrc.topology import Topology
 
 SOCKET = "fabric.sock"
 

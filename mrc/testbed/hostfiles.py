@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from mrc.srv6 import format_usid
+from mrc.fabric.srv6 import format_usid
 from mrc.testbed.shape import Shape
 
 

@@ -9,8 +9,8 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterable, Mapping
 
-from mrc import netns
 from mrc.errors import NetlinkError
+from mrc.linux import netns
 
 # Where Debian keeps nft; the PATH of an ordinary user, root of a namespace or not, leads elsewhere.
 SYSTEM_PATH = "/usr/sbin:/sbin"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
-from mrc.netlink import Netem, Netlink
+from mrc.linux.netlink import Netem, Netlink
 from mrc.testbed import hops, nft, targets
 from mrc.testbed.hops import Hop
 from mrc.testbed.plan import Link, Plan, Shaper, shaper

@@ -17,8 +17,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from mrc import netns
 from mrc.errors import StateError
+from mrc.linux import netns
 
 _UNSHARE = ("unshare", "-Urnm")
 _PREPARE = "mount -t tmpfs tmpfs /run && "

@@ -9,8 +9,8 @@ from enum import StrEnum
 from ipaddress import IPv6Network
 from typing import Any
 
+from mrc.fabric.topology import Addresses, Topology
 from mrc.testbed.targets import Target, all_links, links_of, parse_target
-from mrc.topology import Addresses, Topology
 
 DEFAULT_RATE = "500mbit"
 MIN_MTU, MAX_MTU = 1400, 65535

@@ -12,8 +12,8 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
+from mrc.fabric.topology import Topology
 from mrc.testbed.names import t0_name, t1_name
-from mrc.topology import Topology
 
 FORMS = "plane:P, t0:P.N, t1:P.S, link:hH.P or uplink:P.N.S"
 

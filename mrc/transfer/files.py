@@ -21,7 +21,7 @@ import unicodedata
 from typing import Self
 
 from mrc.errors import MrcError
-from mrc.foreign import printable, shown
+from mrc.exchange.foreign import printable, shown
 
 MAX_AHEAD_BYTES = 256 << 20  # of room that a file takes before it is written to
 MAX_NAME_BYTES = 255  # NAME_MAX of Linux file systems

@@ -13,8 +13,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, NoReturn, Self
 
+from mrc.aio.qp import QP
 from mrc.errors import ConnectError, MrcError, ProtocolError
-from mrc.qp import QP
 
 JOIN = "files-join"  # the service that such a QP asks for
 MAX_QPS = 16  # of a session, the first one included

@@ -16,9 +16,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
 
+from mrc.binding.verbs import RemoteMemory
 from mrc.errors import ProtocolError
-from mrc.foreign import shown
-from mrc.verbs import RemoteMemory
+from mrc.exchange.foreign import shown
 
 VERSION = 3
 DIGEST = "xxh3_128"

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import closing
 from dataclasses import dataclass
 
-from mrc.budget import BudgetError
 from mrc.errors import ProtocolError
-from mrc.foreign import printable, shown
-from mrc.mailbox import MailboxClosedError
+from mrc.exchange.budget import BudgetError
+from mrc.exchange.foreign import printable, shown
+from mrc.messaging.mailbox import MailboxClosedError
 from mrc.transfer.files import FileError, OutputDirectory, Target
 from mrc.transfer.messages import Accept, Bye, Offer, Refuse, Stored
 from mrc.transfer.patience import IDLE_SECONDS, IdleError, patience, until_idle

@@ -8,16 +8,16 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 
+from mrc.binding.verbs import MR
 from mrc.enums import Access
 from mrc.errors import MrcError, ProtocolError
-from mrc.foreign import printable, shown
+from mrc.exchange.foreign import printable, shown
 from mrc.transfer.digest import RunningDigest
 from mrc.transfer.files import FileError, Source
 from mrc.transfer.messages import Abort, Accept, Bye, Done, Offer, Refuse, Stored, TransferMessage
 from mrc.transfer.populate import Ahead, populate_for_reads
 from mrc.transfer.session import Session, TransferError, TransferredFile, VerificationError
 from mrc.transfer.writing import CHUNK_BYTES, SpokenError, Writing
-from mrc.verbs import MR
 
 AHEAD_BYTES = 256 << 20  # hashed before it is sent: page cache, not memory of ours
 

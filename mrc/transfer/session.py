@@ -9,13 +9,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from mrc import session
-from mrc.endpoint import Context
+from mrc.aio.context import Context
+from mrc.aio.qp import QP
 from mrc.errors import MrcError
 from mrc.events import EvInfo, QpInfo, sum_of
-from mrc.foreign import shown
-from mrc.qp import QP
-from mrc.session import Service, SessionError
+from mrc.exchange.foreign import shown
+from mrc.messaging import session
+from mrc.messaging.session import Service, SessionError
 from mrc.transfer.joined import JoinedQps, Joins
 from mrc.transfer.messages import VERSION, Abort, TransferMessage, from_json, to_json
 

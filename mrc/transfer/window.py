@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn
 
-from mrc.endpoint import Context
+from mrc.aio.context import Context
+from mrc.binding.verbs import MR
 from mrc.enums import Access
 from mrc.errors import ProtocolError
 from mrc.transfer.digest import RunningDigest
@@ -29,7 +30,6 @@ from mrc.transfer.files import Target
 from mrc.transfer.messages import MAX_SLOTS, Done, Offer, chunk_of
 from mrc.transfer.session import Session
 from mrc.transfer.threads import Line
-from mrc.verbs import MR
 
 WINDOW_BYTES = 256 << 20
 _STEP_BYTES = 256 << 10  # hashed and then written, so that the second finds it in the cache

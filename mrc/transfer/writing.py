@@ -13,13 +13,13 @@ from collections import Counter, deque
 from functools import partial
 from typing import Any, NoReturn
 
+from mrc.aio.qp import QP
+from mrc.binding.verbs import MR
 from mrc.errors import ProtocolError
-from mrc.qp import QP
 from mrc.transfer.messages import MAX_SLOTS, Accept, chunk_imm
 from mrc.transfer.populate import Ahead
 from mrc.transfer.session import Session
 from mrc.transfer.widen import widen
-from mrc.verbs import MR
 
 CHUNK_BYTES = 4 << 20
 CHUNKS_IN_FLIGHT = 8  # or as many as the windows of PSNs cover

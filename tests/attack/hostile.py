@@ -15,9 +15,9 @@ from functools import partial
 from typing import Any
 
 from mrc import Context, ContextConfig
+from mrc.messaging.session import Session, connect_session
 from mrc.perf.messages import SERVICE as PERF
 from mrc.perf.plan import Plan
-from mrc.session import Session, connect_session
 from mrc.transfer import SERVICE as FILES
 
 HUGE = 1 << 62

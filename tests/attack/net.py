@@ -23,7 +23,7 @@ from pathlib import Path
 import cbuild
 from netns.processes import Mrc
 
-from mrc import netns
+from mrc.linux import netns
 
 ADDRESSES = {"a": "10.7.1.2", "b": "10.7.2.2", "v": "10.7.3.2", "x": "10.7.4.2"}
 CROWD = "10.9.0.0/16"  # more source addresses of x

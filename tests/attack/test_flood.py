@@ -12,7 +12,7 @@ import pytest
 from attack import flood, forge
 from attack.net import ADDRESSES, Net, crowd, descriptors, memory_bytes, until
 
-from mrc import oob
+from mrc.exchange import oob
 
 MIB = 1 << 20
 FLOOD_SECONDS = 5.0  # the attacker says each second how much it sent

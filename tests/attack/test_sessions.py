@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 from attack.net import ADDRESSES, PORT, Net
 
-from mrc import netns
+from mrc.linux import netns
 
 MIB = 1 << 20
 DISK_BYTES = 64 * MIB

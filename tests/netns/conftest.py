@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from netns.processes import Hosts
 
-from mrc import netns
 from mrc.errors import MrcError
+from mrc.linux import netns
 from mrc.testbed import Testbed, build, control, rootless, state
 
 # A user namespace made by an ordinary user knows no user but that one.

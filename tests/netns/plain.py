@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from mrc import netns
+from mrc.linux import netns
 
 BUDGET_SECONDS = 30.0
 T = TypeVar("T")

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from mrc import netns
+from mrc.linux import netns
 
 ROOT = Path(__file__).parents[2]
 LIMITED_BPS = 4 * 500e6

@@ -20,8 +20,8 @@ from scapy.packet import Packet
 from scapy.utils import PcapReader
 
 from mrc.cli.main import main
+from mrc.fabric.topology import Addresses
 from mrc.testbed import Fabric, Testbed
-from mrc.topology import Addresses
 
 from .conftest import fresh_name, udp_socket
 

@@ -17,11 +17,11 @@ from pathlib import Path
 
 import pytest
 
-from mrc import netns
 from mrc.cli.main import main
 from mrc.errors import StateError
+from mrc.fabric.topology import Addresses
+from mrc.linux import netns
 from mrc.testbed import Testbed, nft, rootless, state
-from mrc.topology import Addresses
 
 from .conftest import HAS_USERS, fresh_name
 

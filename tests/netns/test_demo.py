@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from mrc import netns
+from mrc.linux import netns
 from mrc.testbed import Testbed, build, state
 
 SMALL = ("--planes", "3", "--t1", "1", "--rate", "100mbit", "--size", "24MiB")

@@ -3,17 +3,17 @@
 
 from __future__ import annotations
 
-from mrc import doctor, netns
-from mrc.doctor import State
-from mrc.testbed import probe
+from mrc.doctor import host, kernel
+from mrc.doctor.host import State
+from mrc.linux import netns
 
 
 def test_doctor__finds_what_these_tests_use() -> None:
-    found = {each.name: each.state for each in doctor.examine()}
+    found = {each.name: each.state for each in host.examine()}
     for name in ("point to point", "veth", "seg6", "uSIDs", "packet ring", "tbf", "nftables"):
         assert found[name] is State.OK, found
-    assert {probe.NEAR, probe.FAR}.isdisjoint(netns.names())
+    assert {kernel.NEAR, kernel.FAR}.isdisjoint(netns.names())
 
 
 def test_probe__tries_everything_that_doctor_explains() -> None:
-    assert set(probe.examine()) == set(doctor._NEEDS)
+    assert set(kernel.examine()) == set(host._NEEDS)

@@ -22,8 +22,9 @@ from pathlib import Path
 
 import pytest
 
-from mrc import netns, srv6, topology
 from mrc.errors import ArgumentError, StateError
+from mrc.fabric import srv6, topology
+from mrc.linux import netns
 from mrc.testbed import Fabric, Testbed, control, queues, schedule, state
 
 from .conftest import fresh_name, has_ended, udp_socket

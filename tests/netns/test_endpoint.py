@@ -36,9 +36,9 @@ from mrc import (
     PortEvent,
     QpInfo,
     RemoteMemory,
-    netns,
 )
-from mrc.hostconfig import Source
+from mrc.fabric.hostconfig import Source
+from mrc.linux import netns
 
 pytestmark = [
     pytest.mark.netns,

@@ -38,9 +38,9 @@ from mrc import (
     Listener,
     PathError,
     RemoteMemory,
-    netns,
 )
-from mrc.hostconfig import Source
+from mrc.fabric.hostconfig import Source
+from mrc.linux import netns
 
 pytestmark = [
     pytest.mark.netns,

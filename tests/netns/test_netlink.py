@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
-from mrc import netlink, netns
 from mrc.errors import NetlinkError
-from mrc.netlink import Netlink, Veth, routes
-from mrc.srv6 import LOCAL_TABLE, EncapRed, End, EndDT6, Route
+from mrc.fabric.srv6 import LOCAL_TABLE, EncapRed, End, EndDT6, Route
+from mrc.linux import netlink, netns
+from mrc.linux.netlink import Netlink, Veth, routes
 
 VIA = IPv6Address("fe80::1")
 OWN = IPv6Address("fd00:a::1")

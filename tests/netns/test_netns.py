@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from mrc import netns
 from mrc.errors import NetlinkError
+from mrc.linux import netns
 
 
 def identity() -> str:

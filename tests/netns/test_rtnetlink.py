@@ -10,9 +10,9 @@ import pytest
 from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
-from mrc import netns
 from mrc.errors import NetlinkError
-from mrc.rtnetlink import NLM_F_CREATE, NLM_F_EXCL, Request, Rtnetlink
+from mrc.linux import netns
+from mrc.linux.rtnetlink import NLM_F_CREATE, NLM_F_EXCL, Request, Rtnetlink
 
 RTM_NEWLINK, RTM_GETLINK, RTM_NEWROUTE, RTM_GETROUTE = 16, 18, 24, 26
 LOOPBACK = 1

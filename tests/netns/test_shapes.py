@@ -18,11 +18,11 @@ from pathlib import Path
 
 import pytest
 
-from mrc import netns
 from mrc.cli.main import main
 from mrc.errors import NetlinkError
+from mrc.fabric.topology import Addresses
+from mrc.linux import netns
 from mrc.testbed import Fabric, Mode, Testbed, state
-from mrc.topology import Addresses
 
 from .conftest import PORT, arrivals, fresh_name, probe, probing, udp_socket
 

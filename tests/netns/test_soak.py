@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mrc import netns
+from mrc.linux import netns
 
 TOOL = Path(__file__).parents[2] / "tools" / "soak"
 

@@ -25,10 +25,10 @@ from pathlib import Path
 
 import pytest
 
-from mrc import netns
 from mrc.errors import ArgumentError, ConfigError, NetlinkError, StateError
+from mrc.fabric.topology import Addresses
+from mrc.linux import netns
 from mrc.testbed import Fabric, Fault, Mode, Testbed, build, control, nft, state
-from mrc.topology import Addresses
 
 from .conftest import HAS_USERS, PORT, arrivals, fresh_name, probe, probing, udp_socket
 

@@ -25,8 +25,8 @@ from typing import Any
 import pytest
 from netns.processes import Hosts
 
-from mrc import netns
-from mrc.mailbox import KEEPALIVE_SECONDS
+from mrc.linux import netns
+from mrc.messaging.mailbox import KEEPALIVE_SECONDS
 from mrc.testbed import Testbed
 
 pytestmark = pytest.mark.usefixtures("healed")

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from mrc import _native
+from mrc.binding import native
 from mrc.config import CcParameters, ContextConfig
+from mrc.control.profiles import CcSettings
 from mrc.enums import CcKind, PlaneShares
 from mrc.errors import ConfigError
-from mrc.profiles import CcSettings
 
 
 def test_config__the_defaults_are_valid_and_give_up_after_about_nine_seconds() -> None:
@@ -88,5 +88,5 @@ def test_profile__thresholds_are_at_the_target_or_above(name: str) -> None:
 
 
 def test_profile__names_are_those_of_the_struct() -> None:
-    native = {name for name, _ in _native.ffi.typeof("struct mrc_cc_profile").fields}
-    assert set(CcParameters.__dataclass_fields__) | {"reserved"} == native
+    known = {name for name, _ in native.ffi.typeof("struct mrc_cc_profile").fields}
+    assert set(CcParameters.__dataclass_fields__) | {"reserved"} == known

@@ -11,7 +11,7 @@ import pytest
 
 from mrc import enums
 from mrc._ffi_build import cut_cdef
-from mrc._native import lib
+from mrc.binding.native import lib
 
 HEADER = Path(__file__).resolve().parent.parent.parent / "csrc" / "mrc.h"
 PREFIXES: dict[str, tuple[type[IntEnum | IntFlag], str]] = {

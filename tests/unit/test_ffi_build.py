@@ -20,7 +20,7 @@ from mrc._ffi_build import (
     sim_sources,
     sources,
 )
-from mrc._native import lib
+from mrc.binding.native import lib
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 

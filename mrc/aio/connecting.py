@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The connecting side of the exchange: from the name of a host to a QP ready to use."""
+
+from __future__ import annotations
+
+import asyncio
+
+from mrc.aio.establish import Local, Terms, establish
+from mrc.aio.qp import QP
+from mrc.errors import BusyError, ConnectError, MrcError, PeerGoneError
+from mrc.exchange.dial import dial
+from mrc.exchange.oob import Channel
+
+_FIRST_PAUSE_SECONDS = 0.05  # doubles with each time that the peer had no place
+_LONGEST_PAUSE_SECONDS = 0.4
+_DROPS = 8  # so often a peer that ends the connection is taken for a busy one
+
+
+async def connect(local: Local, terms: Terms, host: str, port: int, *, timeout: float) -> QP:
+    """As `Context.connect`; tries again while the peer is busy with others."""
+    attempt = _Attempt(local, terms, host, port)
+    try:
+        async with asyncio.timeout(timeout):
+            return await attempt.run()
+    except TimeoutError as error:
+        heard = attempt.channel is not None and attempt.channel.received_bytes > 0
+        if attempt.busy is not None and (attempt.pausing or not heard):
+            raise _about(host, port, attempt.busy) from error
+        await attempt.refuse("no answer in time")
+        step = "connection" if attempt.channel is None else "end of the exchange"
+        raise ConnectError(f"{host}: no {step} on TCP port {port} in {timeout:g} s") from error
+    except MrcError as error:
+        await attempt.refuse(str(error))
+        raise _about(host, port, error) from error
+    except BaseException:
+        if attempt.channel is not None:
+            attempt.channel.abort()
+        raise
+
+
+class _Attempt:
+    def __init__(self, local: Local, terms: Terms, host: str, port: int) -> None:
+        self._local = local
+        self._terms = terms
+        self._host = host
+        self._port = port
+        self.channel: Channel | None = None
+        self.busy: MrcError | None = None
+        """Why the peer had no place the last time."""
+        self.pausing = False
+
+    async def run(self) -> QP:
+        srv6 = self._local.srv6
+        expected = self._host if srv6 and self._host in srv6.peers else ""
+        pause, drops = _FIRST_PAUSE_SECONDS, 0
+        while True:
+            self.channel = await dial(self._local.host, self._host, self._port)
+            self.pausing = False
+            try:
+                return await establish(
+                    self._local, self.channel, self._terms, first=True, expected=expected
+                )
+            except PeerGoneError as error:
+                # Where a peer is flooded with connections it drops some without a word.
+                drops += 1
+                if drops > _DROPS:
+                    raise
+                self.busy = error
+            except BusyError as error:
+                self.busy = error
+            self.channel.abort()
+            self.channel = None
+            self.pausing = True
+            await asyncio.sleep(self._local.rng.uniform(pause / 2, pause))
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+    async def refuse(self, reason: str) -> None:
+        if self.channel is not None:
+            await self.channel.refuse(reason)
+
+
+def _about(host: str, port: int, error: MrcError) -> MrcError:
+    """The same error, with the name of the peer where it only says "the peer"."""
+    if not str(error).startswith("the peer "):
+        return error
+    return type(error)(f"{host}: TCP port {port}: {error}")

@@ -1,0 +1,446 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Context: the datapath of this process, its memory regions, and QPs to any number of peers."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import logging
+import os
+import random
+import secrets
+import socket
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Self
+from weakref import WeakSet
+
+from mrc.aio.connecting import connect
+from mrc.aio.establish import Local, Terms
+from mrc.aio.listener import Listener
+from mrc.aio.qp import QP
+from mrc.aio.recorder import Recorder
+from mrc.binding import device
+from mrc.binding.native import names_of
+from mrc.binding.verbs import MR
+from mrc.config import CcParameters, ContextConfig
+from mrc.control.profiles import (
+    DEFAULT,
+    CcProfile,
+    CcSettings,
+    EvProfile,
+    EvSelection,
+    Operation,
+    Profiles,
+)
+from mrc.datapath.dispatch import Dispatcher
+from mrc.datapath.links import Links, finder
+from mrc.enums import Access, CcKind, CommandOp, PlaneShares
+from mrc.errors import (
+    ArgumentError,
+    MrcError,
+    StateError,
+)
+from mrc.events import TraceEntry, Warning
+from mrc.exchange.admission import Admission, Claims, Limits, descriptor_limit
+from mrc.exchange.budget import Budget
+from mrc.fabric import hostconfig
+from mrc.fabric.paths import LocalPort
+from mrc.observe.observatory import Observatory
+from mrc.observe.remote import RemoteView
+from mrc.observe.snapshot import Snapshot, snapshot
+
+__all__ = ["QP", "Context", "Listener", "Registration"]
+
+logger = logging.getLogger("mrc.endpoint")
+
+OOB_PORT = 4791
+_MAX_PRIVATE_BYTES = 65536
+
+
+class Registration:
+    """A memory region being registered: an async context manager, or awaited for an MR that
+    `Context.deregister` ends.
+    """
+
+    def __init__(self, context: Context, mr: MR) -> None:
+        self._context = context
+        self._mr = mr
+
+    def __await__(self) -> Generator[Any, None, MR]:
+        return self._context.add(self._mr).__await__()
+
+    async def __aenter__(self) -> MR:
+        return await self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self._context.deregister(self._mr)
+
+
+class Context:
+    """One datapath with its sockets, and everything made with it. An async context manager.
+
+    Leaving it closes its listeners and QPs and releases its memory regions, in that order.
+    """
+
+    def __init__(self, config: ContextConfig | None = None) -> None:
+        self.config = config or ContextConfig()
+        self._local: Local | None = None
+        # The dispatcher holds every QP until it is closed; these only find them again.
+        self._qps: WeakSet[QP] = WeakSet()
+        self._listeners: WeakSet[Listener] = WeakSet()
+        self._monitor: asyncio.Task[None] | None = None
+        self._closer: asyncio.Task[None] | None = None
+        self._observatory = Observatory(self)
+        self.peer_memory = Budget(self.config.max_peer_bytes)
+        limits = Limits(
+            self.config.max_pending,
+            self.config.max_pending_per_source,
+            device.MAX_QPS,
+            self.config.max_qps_per_source,
+        )
+        self._admission = Admission(limits, random.Random(), descriptors=descriptor_limit)
+
+    async def __aenter__(self) -> Self:
+        if self._local is not None:
+            raise StateError("the Context was opened already")
+        config = self.config
+        host = config.host or hostconfig.load(os.environ)
+        links = Links(finder(config, host))
+        opened = links.open(config)
+        self._local = Local(
+            name=config.name or (host.host if host else socket.gethostname()),
+            config=config,
+            host=host,
+            links=links,
+            dispatcher=Dispatcher(opened),
+            rng=random.Random(secrets.randbits(64)),
+            claims=Claims(),
+            ev_profiles=Profiles(
+                EvProfile(DEFAULT, EvSelection(active_per_plane=config.ev_active_per_plane))
+            ),
+            cc_profiles=Profiles(
+                CcProfile(DEFAULT, CcSettings(config.cc, config.cc_parameters, config.plane_shares))
+            ),
+        )
+        self._monitor = asyncio.get_running_loop().create_task(self._follow_links())
+        try:
+            await self._observatory.open()
+        except BaseException:
+            await self.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._close(orderly=error is None)
+
+    async def close(self) -> None:
+        """Ends everything in order; safe to call twice.
+
+        After its event loop has ended this only stops the datapath. Raises StateError in an event
+        loop of another thread.
+        """
+        await self._close(orderly=True)
+
+    def _opened(self) -> Local:
+        if self._local is None:
+            raise StateError("the Context is not open: use 'async with'")
+        self._local.dispatcher.check_open()
+        if self._closer is not None:
+            raise StateError("the Context is closed")
+        return self._local
+
+    # ---- What it is -----------------------------------------------------------------------
+
+    @property
+    def udp_port(self) -> int:
+        """The UDP port that peers send to."""
+        return self._opened().dispatcher.device.udp_port
+
+    @property
+    def name(self) -> str:
+        """The name of this host as peers see it."""
+        return self._opened().name
+
+    @property
+    def ports(self) -> tuple[LocalPort, ...]:
+        """The ports that there are now, in the order of their planes."""
+        return self._opened().links.ports
+
+    @property
+    def peers(self) -> tuple[str, ...]:
+        """The names of the configured peers."""
+        host = self._opened().host
+        return tuple(host.peers) if host else ()
+
+    @property
+    def warnings(self) -> tuple[Warning, ...]:
+        """What the datapath warned of, newest last."""
+        return tuple(self._opened().dispatcher.warnings)
+
+    async def counters(self) -> dict[str, int]:
+        """Every counter by name."""
+        return await self._values(CommandOp.COUNTERS, "counter")
+
+    async def drops(self) -> dict[str, int]:
+        """How many packets were dropped, by reason."""
+        return await self._values(CommandOp.DROPS, "drop")
+
+    async def _values(self, op: CommandOp, kind: str) -> dict[str, int]:
+        names = names_of(kind)
+        command, array = device.values(op, len(names))
+        count = await self._opened().dispatcher.call(command, f"read {kind}s")
+        return {name: array[i] for i, name in enumerate(names[:count])}
+
+    @property
+    def qps(self) -> tuple[QP, ...]:
+        """The QPs that are connected and not closed."""
+        self._opened()
+        return tuple(qp for qp in self._qps if not qp.closed)
+
+    @property
+    def metrics_port(self) -> int:
+        """The TCP port at which metrics are served; 0 without `ContextConfig.metrics`."""
+        return self._observatory.metrics_port
+
+    async def snapshot(self) -> Snapshot:
+        """All of its state as JSON, as `mrc top` shows it."""
+        return await snapshot(self)
+
+    async def trace(self, count: int = 4096) -> list[TraceEntry]:
+        """The newest entries of the engine's trace, oldest first."""
+        names = names_of("trace")
+        command, array = device.trace(count)
+        found = await self._opened().dispatcher.call(command, "read trace")
+        entries = (array[i] for i in range(found))
+        return [TraceEntry(e.now_ns, names[e.point], e.qpn, e.a, e.b) for e in entries]
+
+    def record(self, qps: Sequence[QP], *, width_ns: int = 1_000_000) -> Recorder:
+        """Records the payload that arrives for these QPs while `async with` holds the Recorder.
+
+        Bins are `width_ns` wide until they are too many (MAX_BINS), then twice as wide, and so on.
+        Entering raises InUseError while another recording runs, StateError when a QP is closed.
+        """
+        local = self._opened()
+        return Recorder(local.dispatcher, local.links.highest, qps, width_ns)
+
+    # ---- Memory ---------------------------------------------------------------------------
+
+    def register(self, buffer: Any, *, access: Access) -> Registration:
+        """Registers a buffer: `async with ctx.register(buffer, access=...) as mr`.
+
+        The buffer is pinned until then: it cannot be resized or closed.
+        """
+        self._opened()
+        return Registration(self, MR.over(buffer, access))
+
+    async def add(self, mr: MR) -> MR:
+        """Registers a prepared memory region."""
+        dispatcher = self._opened().dispatcher
+        dispatcher.hold(mr)
+        reply = dispatcher.call(mr.register(), f"register {mr.length} bytes")
+        try:
+            await asyncio.shield(reply)
+        except asyncio.CancelledError:
+            undone = dispatcher.call(mr.deregister(), "deregister")
+            undone.add_done_callback(functools.partial(_release, dispatcher, mr))
+            raise
+        except BaseException:
+            dispatcher.release(mr)
+            raise
+        return mr
+
+    async def deregister(self, mr: MR) -> None:
+        """Ends a memory region once no work request uses it, and gives the buffer back."""
+        dispatcher = self._local.dispatcher if self._local is not None else None
+        if dispatcher is None or dispatcher.gone or not dispatcher.holds(mr):
+            return  # the Context was closed before, or is not ours to use
+        await dispatcher.until_idle(mr)
+        ended = dispatcher.call(mr.deregister(), "deregister")
+        ended.add_done_callback(functools.partial(_release, dispatcher, mr))
+        await asyncio.shield(ended)
+
+    # ---- Profiles -------------------------------------------------------------------------
+
+    @property
+    def ev_profiles(self) -> Mapping[str, EvProfile]:
+        """The EV profiles by name; "default", which is ONLINE, takes every path."""
+        return self._opened().ev_profiles
+
+    @property
+    def cc_profiles(self) -> Mapping[str, CcProfile]:
+        """The CC profiles by name; "default", which is ONLINE, is as ContextConfig says."""
+        return self._opened().cc_profiles
+
+    def ev_profile(
+        self,
+        name: str,
+        *,
+        paths: Sequence[str] = ("*",),
+        planes: Sequence[int] = (),
+        active_per_plane: int = 0,
+        denied: Sequence[str] = (),
+    ) -> EvProfile:
+        """Makes an EV profile, in INIT; its arguments are the fields of EvSelection.
+
+        Raises ConfigError for a wrong argument and InUseError for a name that is taken.
+        """
+        _check_not_text(paths=paths, denied=denied)
+        selection = EvSelection(tuple(paths), tuple(planes), active_per_plane, tuple(denied))
+        return self._opened().ev_profiles.add(EvProfile(name, selection))
+
+    def cc_profile(
+        self,
+        name: str,
+        *,
+        kind: CcKind = CcKind.NSCC,
+        parameters: CcParameters | None = None,
+        plane_shares: PlaneShares = PlaneShares.MEASURED,
+    ) -> CcProfile:
+        """Makes a CC profile, in INIT.
+
+        Raises ConfigError for a wrong argument and InUseError for a name that is taken.
+        """
+        settings = CcSettings(kind, parameters or CcParameters(), plane_shares)
+        return self._opened().cc_profiles.add(CcProfile(name, settings))
+
+    def destroy_profile(self, profile: EvProfile | CcProfile) -> None:
+        """Ends a profile, which must be in INIT: so no QP uses it. Its name is free again."""
+        if isinstance(profile, EvProfile):
+            self._opened().ev_profiles.destroy(profile)
+        else:
+            self._opened().cc_profiles.destroy(profile)
+
+    def _terms(
+        self,
+        private: dict[str, Any] | None,
+        ev_profile: EvProfile | None,
+        cc_profile: CcProfile | None,
+    ) -> Terms:
+        local = self._opened()
+        return Terms(
+            _checked_private(private),
+            local.ev_profiles.find(ev_profile),
+            local.cc_profiles.find(cc_profile),
+        )
+
+    # ---- Peers ----------------------------------------------------------------------------
+
+    async def listen(
+        self,
+        host: str | None = None,
+        port: int = OOB_PORT,
+        *,
+        private: dict[str, Any] | None = None,
+        admit: Callable[[dict[str, Any]], None] | None = None,
+        ev_profile: EvProfile | None = None,
+        cc_profile: CcProfile | None = None,
+    ) -> Listener:
+        """Waits for peers on a TCP port; None listens on every address, port 0 on a free port.
+
+        `admit` gets the private data of each peer, and refuses it by a ConnectError that says why.
+
+        The profiles are those of every QP that it makes, and must be ONLINE when a peer comes: it
+        is refused otherwise. None takes the default ones.
+        """
+        terms = replace(self._terms(private, ev_profile, cc_profile), admit=admit)
+        viewers = RemoteView(self.snapshot if self.config.remote_view else None)
+        local = self._opened()
+        listener = Listener(local, terms, self._adopt, viewers, self._admission)
+        await listener.open(host, port)
+        self._listeners.add(listener)
+        self._opened().links.tell()
+        return listener
+
+    async def connect(
+        self,
+        host: str,
+        port: int = OOB_PORT,
+        *,
+        private: dict[str, Any] | None = None,
+        timeout: float = 5.0,
+        ev_profile: EvProfile | None = None,
+        cc_profile: CcProfile | None = None,
+    ) -> QP:
+        """Returns a QP to the peer that listens at `host`, ready to use; the caller closes it.
+
+        `host` is a configured peer, a name or an address. The profiles must be ONLINE; None takes
+        the default ones. `timeout` is in seconds; while the peer has no place for another QP, this
+        tries again until then. Raises ResolveError, ConnectError (BusyError where the peer had no
+        place), PathError or, for a profile, StateError.
+        """
+        local = self._opened()
+        terms = self._terms(private, ev_profile, cc_profile)
+        terms.ev_profile.check(Operation.USE)
+        terms.cc_profile.check(Operation.USE)
+        local.links.check(self.config.interfaces)
+        qp = await connect(local, terms, host, port, timeout=timeout)
+        self._adopt(qp)
+        return qp
+
+    def _adopt(self, qp: QP) -> None:
+        self._qps.add(qp)
+        self._observatory.adopt(qp)
+
+    # ---- Background and end ---------------------------------------------------------------
+
+    async def _follow_links(self) -> None:
+        local = self._opened()
+        try:
+            await local.links.follow(local.dispatcher.call, local.dispatcher.device)
+        except (MrcError, OSError) as error:
+            logger.warning("interfaces are not followed: %s", error)
+
+    async def _close(self, *, orderly: bool) -> None:
+        if self._local is None or self._local.dispatcher.forked:
+            return  # the parent closes it
+        if self._local.dispatcher.gone:
+            self._observatory.forget()
+            self._local.dispatcher.end()
+            return
+        if asyncio.get_running_loop() is not self._local.dispatcher.loop:
+            raise StateError("the Context belongs to another event loop: close it there")
+        if self._closer is None:
+            work = self._end(self._local, orderly=orderly)
+            self._closer = asyncio.get_running_loop().create_task(work)
+        await asyncio.shield(self._closer)
+
+    async def _end(self, local: Local, *, orderly: bool) -> None:
+        if self._monitor is not None:
+            self._monitor.cancel()
+            await asyncio.gather(self._monitor, return_exceptions=True)
+        await self._observatory.close()
+        await asyncio.gather(*(listener.close() for listener in list(self._listeners)))
+        await asyncio.gather(*(qp.close() if orderly else qp.abort() for qp in list(self._qps)))
+        await local.dispatcher.close()
+
+
+# ---- Helpers --------------------------------------------------------------------------------
+
+
+def _release(dispatcher: Dispatcher, mr: MR, ended: asyncio.Future[int]) -> None:
+    if not ended.cancelled() and ended.exception() is None:
+        dispatcher.release(mr)
+
+
+def _check_not_text(**lists: Sequence[str]) -> None:
+    for name, value in lists.items():
+        if isinstance(value, str):
+            raise ArgumentError(f"{name}: is one text, not a sequence of them")
+
+
+def _checked_private(private: dict[str, Any] | None) -> dict[str, Any]:
+    try:
+        size = len(json.dumps(private or {}, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(f"private: {error}") from error
+    if size > _MAX_PRIVATE_BYTES:
+        raise ArgumentError(f"private: {size} bytes of JSON, at most {_MAX_PRIVATE_BYTES}")
+    return private or {}

@@ -1,0 +1,474 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Brings a QP from nothing to RTS on both sides: attributes, EVs, proof of the paths.
+
+The order of messages is drawn in mrc.exchange.oob; both sides run the code below, the connecting
+side speaking first at every step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import functools
+import logging
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from mrc.aio.qp import QP
+from mrc.binding import verbs
+from mrc.binding.native import parse_address
+from mrc.binding.verbs import PeerSource, QueuePair, RtrAttributes, RtsAttributes
+from mrc.config import ContextConfig
+from mrc.control.profiles import CcProfile, EvProfile, Profiles
+from mrc.datapath.dispatch import Dispatcher
+from mrc.datapath.links import Links
+from mrc.enums import EvState, Integrity
+from mrc.errors import (
+    ConfigError,
+    ConnectError,
+    InUseError,
+    PathError,
+    ProtocolError,
+    QueueFullError,
+    StateError,
+)
+from mrc.events import ProbeResult
+from mrc.exchange import mpr
+from mrc.exchange.admission import Claims
+from mrc.exchange.oob import HELLO_BYTES, Attributes, Channel, Hello, hello_from_json, hello_to_json
+from mrc.exchange.proof import Proof, prove
+from mrc.fabric import paths
+from mrc.fabric.hostconfig import HostConfig, HostPeer, Source
+from mrc.fabric.paths import LocalPort, PathEv, RemotePort, SourcePorts
+
+logger = logging.getLogger("mrc.establish")
+
+_AMPLIFICATION = 3  # bytes to addresses that have not answered, for each that came from the peer
+_NUMBER_TRIES = 8  # a random QPN is in use already once in thousands of times
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """This side: what every QP of a Context shares."""
+
+    name: str
+    config: ContextConfig
+    host: HostConfig | None
+    links: Links
+    dispatcher: Dispatcher
+    rng: random.Random
+    claims: Claims
+    ev_profiles: Profiles[EvProfile]
+    cc_profiles: Profiles[CcProfile]
+
+    @property
+    def srv6(self) -> HostConfig | None:
+        """The host configuration, when paths come from it."""
+        return self.host if self.host and self.host.source is Source.SRV6 else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Ends:
+    """The ports that this side has for a peer, as they were when the exchange began."""
+
+    ports: list[LocalPort]
+    sports: SourcePorts
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What the hellos of both sides lead to."""
+
+    evs: list[PathEv]
+    sources: list[PeerSource]
+    path_mtu: int
+    integrity: Integrity
+    dynamic_mpr: bool
+    configured: bool  # the addresses are those of our own configuration, not of the peer's hello
+
+
+@dataclass(frozen=True, slots=True)
+class _Proved:
+    """What the probes of the EVs showed."""
+
+    path_mtu: int
+    rtt_ns: int  # of the longest plane
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What the caller wants of a QP."""
+
+    private: dict[str, Any]
+    ev_profile: EvProfile
+    cc_profile: CcProfile
+    admit: Callable[[dict[str, Any]], None] | None = None  # refuses by the peer's private data
+
+
+async def establish(
+    local: Local, channel: Channel, terms: Terms, *, first: bool, expected: str = ""
+) -> QP:
+    """Returns a QP that is ready on both sides. `first` tells which side speaks first.
+
+    On failure the QP is gone again, and the caller tells the peer. `expected` names the peer that
+    must answer; empty: any.
+    """
+    terms.ev_profile.take()
+    try:
+        terms.cc_profile.take()
+        try:
+            return await _establish(local, channel, terms, first=first, expected=expected)
+        except BaseException:
+            terms.cc_profile.give_back()
+            raise
+    except BaseException:
+        terms.ev_profile.give_back()
+        raise
+
+
+async def _establish(
+    local: Local, channel: Channel, terms: Terms, *, first: bool, expected: str
+) -> QP:
+    peer: Hello | None = None
+    if not first:  # a stranger's hello is checked before anything is made for him
+        peer = await _take_hello(local, channel, terms, expected)
+    queue = await _create(local)
+    qp: QP | None = None
+    try:
+        ends = _ends(local, channel)
+        mine = _hello(local, ends, queue, terms.private)
+        message = hello_to_json(mine)
+        await channel.send(message.pop("type"), **message)
+        if peer is None:
+            peer = await _take_hello(local, channel, terms, expected)
+        plan = _plan(local, ends, channel, peer, terms.ev_profile)
+        qp = QP(
+            local.dispatcher, queue, plan.evs, channel, peer, local.config,
+            terms.ev_profile, terms.cc_profile,
+        )  # fmt: skip
+        await _receive_ready(local, queue, plan, peer)
+        allowed = await qp.deny_at_start()
+        await _turn(channel, "rtr", first=first)
+        proved = await _prove(local, channel, qp, plan, peer, allowed, first=first)
+        window = _window(local, ends, plan, peer, proved)
+        await _send_ready(local, queue, mine, peer, proved.path_mtu, window, terms)
+        await _turn(channel, "rts", first=first)
+        qp.start(proved.path_mtu, window)
+        return qp
+    except BaseException:
+        if qp is not None:
+            qp.give_up()
+        _forget(local, queue)
+        raise
+
+
+async def _create(local: Local) -> QueuePair:
+    """Creates the QP in INIT, under a random number that is free."""
+    config = local.config
+    for _ in range(_NUMBER_TRIES):
+        queue = QueuePair(config.sq_depth, config.mpr or mpr.MOST, config.max_wimm)
+        created = local.dispatcher.call(queue.create(), "create QP")
+        try:
+            await asyncio.shield(created)
+        except InUseError:
+            continue
+        except asyncio.CancelledError:
+            created.add_done_callback(functools.partial(_undo, local, queue))
+            raise
+        try:
+            await local.dispatcher.call(queue.to_init(), "QP to INIT")
+        except BaseException:
+            _forget(local, queue)
+            raise
+        return queue
+    raise QueueFullError("no QP number is free")
+
+
+def _undo(local: Local, queue: QueuePair, created: asyncio.Future[int]) -> None:
+    if created.exception() is None:
+        _forget(local, queue)
+
+
+def _forget(local: Local, queue: QueuePair) -> None:
+    """Destroys a QP that came to nothing, without waiting."""
+    try:
+        reply = local.dispatcher.call(queue.destroy(), f"QP {queue.qpn:#x}: destroy")
+    except StateError:
+        return  # the Context is closed, and the QP with it
+    reply.add_done_callback(functools.partial(_forgotten, local, queue))
+
+
+def _forgotten(local: Local, queue: QueuePair, reply: asyncio.Future[int]) -> None:
+    local.dispatcher.detach(queue.qpn)
+    if not reply.cancelled():
+        reply.exception()  # it is gone, whatever the answer
+
+
+# ---- Hellos ---------------------------------------------------------------------------------
+
+
+def is_loopback(channel: Channel) -> bool:
+    """True when both ends of the exchange are on this host."""
+    remote = parse_address(channel.remote)
+    return remote.is_loopback or remote == parse_address(channel.local)
+
+
+def _ends(local: Local, channel: Channel) -> _Ends:
+    """The ports that can reach this peer."""
+    loopback = is_loopback(channel)
+    ports = [port for port in local.links.ports if port.loopback is loopback]
+    if not ports:
+        which, why = ("loopback", "lo is down") if loopback else ("network", local.links.missing)
+        raise PathError(f"this Context has no {which} interface for {channel.remote}: {why}")
+    return _Ends(ports, local.links.sports)
+
+
+def _hello(local: Local, ends: _Ends, queue: QueuePair, private: dict[str, Any]) -> Hello:
+    ports = [
+        RemotePort(port.nic, port.address, ends.sports.of[port.plane], port.mtu)
+        for port in ends.ports
+    ]
+    attributes = Attributes(
+        qpn=queue.qpn,
+        first_psn=verbs.random_psn(),
+        path_mtu=local.config.mtu_limit,
+        mpr=queue.mpr,
+        max_wimm=local.config.max_wimm,
+        integrity=local.config.integrity,
+        udp_port=local.dispatcher.device.udp_port,
+        ports=tuple(ports),
+        dynamic_mpr=local.config.dynamic_mpr,
+    )
+    return Hello(local.name, attributes, private)
+
+
+async def _take_hello(local: Local, channel: Channel, terms: Terms, expected: str) -> Hello:
+    """The peer's hello; raises when it is not to be talked to."""
+    peer = hello_from_json(await channel.expect("hello", HELLO_BYTES))
+    if expected and peer.host != expected:
+        raise ConnectError(f"{channel.remote} is host {peer.host}, not {expected}")
+    loopback = is_loopback(channel)
+    for port in peer.attributes.ports:
+        if port.address.ip.is_loopback is not loopback:
+            raise ProtocolError(f"the peer sent address {port.address.ip}, which is not its own")
+    local.claims.check(channel.remote, _sources(peer))
+    if terms.admit is not None:
+        terms.admit(peer.private)
+    return peer
+
+
+def _sources(peer: Hello) -> list[PeerSource]:
+    """Where the peer says that its packets come from."""
+    return paths.peer_sources((port.address.ip, port.sports) for port in peer.attributes.ports)
+
+
+async def _turn(channel: Channel, kind: str, *, first: bool, **fields: Any) -> dict[str, Any]:
+    """Sends a message and takes the peer's of the same type; the connecting side begins."""
+    if first:
+        await channel.send(kind, **fields)
+        return await channel.expect(kind)
+    answer = await channel.expect(kind)
+    await channel.send(kind, **fields)
+    return answer
+
+
+# ---- Paths ----------------------------------------------------------------------------------
+
+
+def _plan(local: Local, ends: _Ends, channel: Channel, peer: Hello, profile: EvProfile) -> _Plan:
+    """Chooses EVs and the largest path MTU from what both sides said."""
+    ports = ends.ports
+    theirs = peer.attributes
+    configured = local.srv6 is not None and not is_loopback(channel)
+    if local.srv6 and configured:
+        named = _configured_peer(local.srv6, peer)
+        addresses = {port.address.ip for port in theirs.ports}
+        if not addresses <= set(named.sources):
+            raise ConnectError(f"host {peer.host} sends from addresses that are not configured")
+        evs = paths.srv6_evs(named.paths, ports, ends.sports, theirs.udp_port, local.rng)
+        mtus = [port.mtu for port in ports] + [port.mtu for port in theirs.ports]
+        if not evs:
+            why = f"no port with a path to host {peer.host} is usable"
+            raise PathError(f"{why}: {local.links.missing}")
+    else:
+        pairs = _pairs(ports, theirs.ports, channel)
+        per_pair = local.config.evs_per_pair
+        evs = paths.pair_evs(pairs, ends.sports, theirs.udp_port, per_pair, local.rng)
+        mtus = [min(ours.mtu, other.mtu) for ours, other in pairs]
+    if not evs:
+        raise PathError(f"host {peer.host} and this host have no IP version in common")
+    evs = profile.settings.choose(evs)
+    if not evs:
+        raise PathError(f"EV profile {profile.name} has no path to host {peer.host}")
+    path_mtu = min(local.config.mtu_limit, theirs.path_mtu, *mtus)
+    if path_mtu < paths.MIN_MTU:
+        raise PathError(f"an interface to {peer.host} has too small an MTU for any packet")
+    return _Plan(
+        evs,
+        _sources(peer),
+        path_mtu,
+        integrity=_integrity(local.config.integrity, theirs.integrity),
+        dynamic_mpr=local.config.dynamic_mpr and theirs.dynamic_mpr,
+        configured=configured,
+    )
+
+
+def _configured_peer(host: HostConfig, peer: Hello) -> HostPeer:
+    if peer.host not in host.peers:
+        raise ConnectError(f"host {peer.host} is not among the configured peers of {host.host}")
+    return host.peers[peer.host]
+
+
+def _pairs(
+    ports: Sequence[LocalPort], theirs: Sequence[RemotePort], channel: Channel
+) -> list[paths.Pair]:
+    if not is_loopback(channel):
+        return paths.pair(ports, theirs)
+    version = parse_address(channel.remote).version
+    return paths.loopback_pairs(ports, theirs, version) or paths.loopback_pairs(
+        ports, theirs, 10 - version
+    )
+
+
+def _integrity(ours: Integrity, theirs: Integrity) -> Integrity:
+    """The weaker protection holds only when both sides want it."""
+    return Integrity.UDP if ours is theirs is Integrity.UDP else Integrity.ICRC
+
+
+async def _prove(
+    local: Local,
+    channel: Channel,
+    qp: QP,
+    plan: _Plan,
+    peer: Hello,
+    allowed: Sequence[int],
+    *,
+    first: bool,
+) -> _Proved:
+    """Proves the EVs that may be used, from both sides; the path MTU holds for both."""
+    if not allowed:
+        raise PathError(f"EV profile {qp.ev_profile.name} denies every path to host {peer.host}")
+    allowance = _AMPLIFICATION * channel.received_bytes
+    proof, rtt_ns = await _probe(qp, plan, allowed, allowance)
+    if not proof.mtu:
+        targets = sorted({str(plan.evs[index].attr.destination) for index in allowed})
+        raise PathError(
+            f"no path to {peer.host} ({', '.join(targets[:4])}{', ...' * (len(targets) > 4)}) "
+            f"answers on UDP port {peer.attributes.udp_port}: is UDP blocked?"
+        )
+    await _leave_out(qp, plan, peer, proof)
+    silent = {plan.evs[index].attr.destination for index in proof.unproven}
+    answered = {plan.evs[index].attr.destination for index in allowed} - silent
+    proved = [s for s in plan.sources if plan.configured or s.address in answered]
+    local.claims.check(channel.remote, proved)
+    channel.at_end(local.claims.take(channel.remote, proved))
+    answer = await _turn(channel, "proved", first=first, mtu=proof.mtu)
+    theirs = answer.get("mtu")
+    if type(theirs) is not int or not paths.MIN_MTU <= theirs <= paths.MAX_MTU:
+        raise ProtocolError("the peer sent a wrong proved.mtu")
+    path_mtu = min(proof.mtu, theirs & ~3)
+    if path_mtu < plan.path_mtu:
+        logger.warning(
+            "the path MTU to %s is %d, not %d: a link on the way has a smaller MTU",
+            peer.host, path_mtu, plan.path_mtu,
+        )  # fmt: skip
+    return _Proved(path_mtu, rtt_ns)
+
+
+async def _probe(qp: QP, plan: _Plan, allowed: Sequence[int], allowance: int) -> tuple[Proof, int]:
+    """What probes of the EVs showed, by their indices, and the round trip of the longest plane."""
+    rtts_ns: dict[int, int] = {}  # by plane, the shortest
+
+    async def probe(place: int, payload: int, timeout: float) -> ProbeResult:
+        result = await qp.probe_ev(allowed[place], payload=payload, timeout=timeout)
+        if result.answered:
+            plane = plan.evs[allowed[place]].attr.port
+            rtts_ns[plane] = min(rtts_ns.get(plane, result.rtt_ns), result.rtt_ns)
+        return result
+
+    destinations = [
+        None if plan.configured else plan.evs[index].attr.destination for index in allowed
+    ]
+    proof = await prove(probe, destinations, plan.path_mtu, allowance)
+    dead = tuple(allowed[place] for place in proof.dead)
+    unproven = tuple(allowed[place] for place in proof.unproven)
+    return Proof(proof.mtu, dead, unproven), max(rtts_ns.values(), default=0)
+
+
+async def _leave_out(qp: QP, plan: _Plan, peer: Hello, proof: Proof) -> None:
+    """Nothing is sent on EVs that do not answer, and no probes to addresses that never did."""
+    for index in proof.dead:
+        await qp.set_ev_state(index, EvState.ASSUMED_BAD)
+    await qp.hold_back(proof.unproven)
+    if dead := [*proof.dead, *proof.unproven]:
+        planes = sorted({plan.evs[index].attr.port for index in dead})
+        logger.warning(
+            "%d of %d EVs to %s do not answer, on planes %s",
+            len(dead), len(plan.evs), peer.host, planes,
+        )  # fmt: skip
+
+
+def _window(local: Local, ends: _Ends, plan: _Plan, peer: Hello, proved: _Proved) -> int:
+    """The PSNs that this side may have under way, of those that the peer grants."""
+    psns = local.config.mpr
+    if psns == 0:
+        planes = {ev.attr.port for ev in plan.evs}
+        nics = (port.nic for port in ends.ports if port.plane in planes)
+        psns = mpr.psns_for(mpr.links_bps(nics), proved.rtt_ns, proved.path_mtu)
+    return min(psns, peer.attributes.mpr)
+
+
+# ---- Transitions ----------------------------------------------------------------------------
+
+
+async def _receive_ready(local: Local, queue: QueuePair, plan: _Plan, peer: Hello) -> None:
+    """INIT to RTR."""
+    attributes = RtrAttributes(
+        peer.attributes.qpn, peer.attributes.first_psn, plan.integrity, plan.dynamic_mpr
+    )
+    call = local.dispatcher.call
+    try:
+        await call(queue.set_evs([ev.attr for ev in plan.evs]), "set EVs")
+    except OSError as error:
+        if error.errno != errno.ENETDOWN:
+            raise
+        raise PathError("an interface changed while the QP was connecting: try again") from error
+    try:
+        await call(queue.set_peer(plan.sources), "set the peer's addresses")
+    except InUseError as error:
+        raise ConnectError("a UDP source of this hello belongs to another peer") from error
+    await call(queue.to_rtr(attributes), "QP to RTR")
+
+
+async def _send_ready(
+    local: Local,
+    queue: QueuePair,
+    mine: Hello,
+    peer: Hello,
+    path_mtu: int,
+    window: int,
+    terms: Terms,
+) -> None:
+    """RTR to RTS."""
+    config = local.config
+    cc = terms.cc_profile.settings
+    if 0 < cc.parameters.max_cwnd < path_mtu:
+        wrong = f"max_cwnd {cc.parameters.max_cwnd} is below the path MTU, {path_mtu}"
+        raise ConfigError(f"CC profile {terms.cc_profile.name}: {wrong}")
+    attributes = RtsAttributes(
+        sq_psn=mine.attributes.first_psn,
+        path_mtu=path_mtu,
+        peer_mpr=window,
+        peer_max_wimm=peer.attributes.max_wimm,
+        timeout=config.timeout,
+        retry_linear=config.retry_linear,
+        retry_exp=config.retry_exp,
+        cc=cc.kind,
+        cc_profile=asdict(cc.parameters),
+        spray=config.spray,
+        plane_shares=cc.plane_shares,
+        ev_active_per_plane=terms.ev_profile.settings.active_per_plane,
+    )
+    await local.dispatcher.call(queue.to_rts(attributes), "QP to RTS")

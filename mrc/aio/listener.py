@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The listening side of the exchange: a TCP server that gives out QPs ready to use.
+
+A silent stranger holds a place (mrc.exchange.admission) for `hello_timeout` seconds, one that
+speaks for `exchange_timeout` seconds. Nothing is made for it before its hello was found to be
+right.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+import traceback
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from typing import Self
+
+from mrc.aio.establish import Local, Terms, establish
+from mrc.aio.qp import QP
+from mrc.errors import (
+    BusyError,
+    ConnectError,
+    InUseError,
+    MrcError,
+    PeerGoneError,
+    ResolveError,
+    StateError,
+)
+from mrc.exchange.admission import Admission, Place
+from mrc.exchange.oob import FRAME_BYTES, HELLO_BYTES, Channel
+from mrc.observe.remote import TOP, RemoteView
+
+logger = logging.getLogger("mrc.listener")
+
+_BACKLOG = 1024  # a stranger's connections must not crowd out others while the event loop is busy
+_WAITED_FOR = 16  # of peers without a place, until they have read the reason
+_LOG_SECONDS = 10.0
+_LOG_LINES = 5  # of refused strangers, in so many seconds
+
+
+class Listener:
+    """Accepts peers. An async context manager, and an async iterator over their QPs."""
+
+    def __init__(
+        self,
+        local: Local,
+        terms: Terms,
+        adopt: Callable[[QP], None],
+        viewers: RemoteView,
+        admission: Admission,
+    ) -> None:
+        self._local = local
+        self._viewers = viewers
+        self._admission = admission
+        self._large_hello = asyncio.Lock()
+        self._turned_away = 0
+        self._log_since = 0.0
+        self._logged = 0
+        self._terms = terms
+        self._adopt = adopt
+        self._server: asyncio.Server | None = None
+        self._exchanges: set[asyncio.Task[None]] = set()
+        self._ready: deque[tuple[QP, Place]] = deque()
+        self._changed = asyncio.Condition()
+        self.port = 0
+
+    async def open(self, host: str | None, port: int) -> None:
+        """Starts to listen on one address, or on all; port 0 takes a free one."""
+        tcp = _listening_socket(host, port)
+        self.port = tcp.getsockname()[1]
+        self._server = await asyncio.start_server(
+            self._on_peer, sock=tcp, limit=FRAME_BYTES, backlog=_BACKLOG
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.close()
+
+    async def accept(self) -> QP:
+        """Returns the next QP, ready to use; the caller closes it."""
+        self._local.dispatcher.check_open()
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._ready or self._server is None)
+            if not self._ready:
+                raise StateError("the listener is closed")
+            qp, place = self._ready.popleft()
+            place.accept()
+            return qp
+
+    async def __aiter__(self) -> AsyncIterator[QP]:
+        """The QPs of all peers, until the listener is closed."""
+        while self._server is not None:
+            try:
+                qp = await self.accept()
+            except StateError:
+                return
+            yield qp
+
+    async def close(self) -> None:
+        """Stops listening, and ends exchanges under way and QPs that nobody accepted."""
+        if self._local.dispatcher.gone:
+            return  # the parent of a child of fork closes it, or nobody serves it any more
+        server, self._server = self._server, None
+        if server is None:
+            return
+        server.close()
+        exchanges = list(self._exchanges)
+        for task in exchanges:
+            task.cancel()
+        await asyncio.gather(*exchanges, return_exceptions=True)
+        async with self._changed:
+            self._changed.notify_all()
+        await self._viewers.close()
+        while self._ready:
+            await self._ready.popleft()[0].close()
+
+    async def _on_peer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        try:
+            channel = Channel(reader, writer)
+        except OSError as error:
+            logger.debug("a peer went away at once: %s", error)
+            writer.transport.abort()
+            return
+        if self._server is None:
+            channel.abort()  # it came while the listener closed
+            return
+
+        def drop() -> None:
+            task.cancel()
+
+        self._exchanges.add(task)
+        try:
+            try:
+                now = asyncio.get_running_loop().time()
+                place = self._admission.enter(channel.remote, channel.descriptor, drop, now=now)
+            except ConnectError as error:
+                await self._turn_away(channel, error)
+            else:
+                channel.at_end(place.leave)
+                await self._admit(channel, place)
+        except asyncio.CancelledError:
+            # It made way for another, or the listener closes: this task has no more to do, and
+            # asyncio would report a cancelled one as an error.
+            channel.abort()
+        except Exception as error:
+            # A fault of ours in the exchange with one peer must not end those with others.
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            at = f"{where.filename}:{where.lineno}"
+            logger.error("an exchange ended: %s: %s (%s)", type(error).__name__, error, at)
+            channel.abort()
+        finally:
+            self._exchanges.discard(task)
+
+    async def _admit(self, channel: Channel, place: Place) -> None:
+        config = self._local.config
+        seconds = min(config.hello_timeout, config.exchange_timeout)
+        try:
+            async with asyncio.timeout(config.exchange_timeout):
+                async with asyncio.timeout(seconds):
+                    kind = await channel.peek(HELLO_BYTES, self._large_hello)
+                seconds = config.exchange_timeout
+                place.hear()
+                if kind == TOP:
+                    await self._viewers.admit(channel)
+                    place.accept()
+                    return
+                qp = await establish(self._local, channel, self._terms, first=False)
+        except TimeoutError:
+            await self._refuse(channel, f"not done within {seconds:g} s")
+        except PeerGoneError as error:
+            logger.debug("%s: %s", channel.remote, error)
+            channel.abort()
+        except (MrcError, OSError) as error:
+            await self._refuse(channel, str(error))
+        except BaseException:
+            channel.abort()
+            raise
+        else:
+            self._adopt(qp)
+            place.connect()
+            async with self._changed:
+                self._ready.append((qp, place))
+                self._changed.notify()
+
+    async def _turn_away(self, channel: Channel, error: ConnectError) -> None:
+        """Refuses a peer that gets no place; in a flood not all of them are waited for."""
+        self._log_refusal(channel, str(error))
+        self._turned_away += 1
+        try:
+            few = self._turned_away <= _WAITED_FOR
+            await channel.refuse(str(error), busy=isinstance(error, BusyError), unread=few)
+        finally:
+            self._turned_away -= 1
+
+    async def _refuse(self, channel: Channel, reason: str) -> None:
+        self._log_refusal(channel, reason)
+        await channel.refuse(reason)
+
+    def _log_refusal(self, channel: Channel, reason: str) -> None:
+        """Strangers must not fill the log: of those in a short time the first few are told."""
+        now = asyncio.get_running_loop().time()
+        if now - self._log_since > _LOG_SECONDS:
+            if self._logged > _LOG_LINES:
+                logger.warning("refused %d more", self._logged - _LOG_LINES)
+            self._log_since, self._logged = now, 0
+        self._logged += 1
+        if self._logged <= _LOG_LINES:
+            logger.warning("refused %s: %s", channel.remote, reason)
+
+
+def _listening_socket(host: str | None, port: int) -> socket.socket:
+    """A socket on `host`, or on every address of both IP versions where the host has both."""
+    try:
+        if host is not None:
+            family, *_, address = socket.getaddrinfo(
+                host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )[0]
+            return socket.create_server(address[:2], family=family, backlog=_BACKLOG)
+        if socket.has_dualstack_ipv6():
+            return socket.create_server(
+                ("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=_BACKLOG
+            )
+        return socket.create_server(("", port), backlog=_BACKLOG)
+    except socket.gaierror as error:
+        raise ResolveError(f"cannot listen on {host}: no such address here") from error
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise InUseError(f"TCP port {port} is taken: choose another") from error
+        raise

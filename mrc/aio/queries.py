@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the engine answers when it is asked about a QP, as the records of `mrc.events`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from mrc.enums import EvState, QpState, WcStatus
+from mrc.events import EvInfo, PlaneInfo, QpInfo
+from mrc.fabric.paths import PathEv
+
+
+def qp_info(info: Any, planes: Iterable[int]) -> QpInfo:
+    """Of a struct mrc_qp_info, with the planes that the QP has."""
+    names = [name for name in QpInfo.__dataclass_fields__ if name != "planes"]
+    fields = {name: getattr(info, name) for name in names}
+    fields["state"], fields["status"] = QpState(info.state), WcStatus(info.status)
+    return QpInfo(
+        **fields, planes=tuple(_plane_info(plane, info.planes[plane - 1]) for plane in planes)
+    )
+
+
+def _plane_info(plane: int, info: Any) -> PlaneInfo:
+    fields = {
+        name: getattr(info, name) for name in PlaneInfo.__dataclass_fields__ if name != "plane"
+    }
+    fields |= {"suspended": bool(info.suspended), "slow": bool(info.slow)}
+    return PlaneInfo(plane=plane, **fields)
+
+
+def ev_info(index: int, path: PathEv, info: Any) -> EvInfo:
+    """Of a struct mrc_ev_info; `path` is what the EV names."""
+    return EvInfo(
+        index=index,
+        ev=info.ev,
+        plane=info.port,
+        path=path.name,
+        destination=str(path.attr.destination),
+        usids=path.usids,
+        segments=path.segments,
+        state=EvState(info.state),
+        active=bool(info.active),
+        packets=info.packets,
+        bytes=info.bytes,
+        lost=info.lost,
+        probes=info.probes,
+        rtt_ns=info.rtt_ns,
+    )

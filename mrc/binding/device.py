@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One open context of C as an object: commands in, decoded events out, nothing waits."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from mrc.binding import native
+from mrc.binding.native import Command, IpAddress, Submission, lib, pack_address
+from mrc.enums import CommandOp, EventReason, EventType, WarningKind, WcOpcode, WcStatus
+from mrc.errors import ArgumentError
+from mrc.events import Completion, Immediate, ProbeResult, Warning
+
+MAX_QPS = 1024  # of a Context, unless its device has another limit
+
+
+@dataclass(frozen=True, slots=True)
+class PortConfig:
+    """One port of a device: where its sockets are bound."""
+
+    address: IpAddress
+    ifname: str = ""
+    any_address: bool = False
+    tx_sockets: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceConfig:
+    """Sizes and sockets of a device; 0 takes the default of mrc.h.
+
+    `ports` has a place for each port that there may be; None is one that opens later.
+    """
+
+    ports: tuple[PortConfig | None, ...]
+    udp_port: int = 0
+    spin_us: int = 0
+    coalesce_us: int = 0
+    polled: bool = False
+    rcvbuf_bytes: int = 0
+    sndbuf_bytes: int = 0
+    ring_entries: int = 0
+    max_qps: int = MAX_QPS
+    max_mrs: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The answer to a command: `result` is a count, 0, or a negative errno."""
+
+    cookie: int
+    result: int
+
+
+class Received(NamedTuple):
+    """An immediate of a peer arrived on the QP `qpn`."""
+
+    qpn: int
+    immediate: Immediate
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """A commanded EV probe ended."""
+
+    cookie: int
+    probe: ProbeResult
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A change of state of a QP, an EV, a plane or a port; see enum mrc_event_type."""
+
+    type: EventType
+    qpn: int
+    ev_index: int
+    port: int
+    status: int
+    reason: EventReason = EventReason.NONE
+    at_ns: int = 0
+    result: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The engine had no room for `count` events."""
+
+    count: int
+
+
+DeviceEvent = Reply | Completion | Received | Probed | Notice | Lost | Warning
+
+
+# Both count from 0; to call an enum takes longer than all the rest of a completion, and to compare
+# with a member as long as to read a field.
+_STATUSES = tuple(WcStatus)
+_OPCODES = tuple(WcOpcode)
+_RECV_IMM = int(WcOpcode.RECV_IMM)
+_WC = int(EventType.WC)
+
+
+def _decode_wc(wc: Any) -> Completion | Received:
+    if wc.opcode == _RECV_IMM:
+        return Received(wc.qpn, Immediate(wc.imm, wc.bytes, wc.wr_id))
+    return Completion(wc.wr_id, wc.qpn, wc.bytes, _STATUSES[wc.status], _OPCODES[wc.opcode])
+
+
+def _decode(event: Any) -> DeviceEvent:
+    if event.type == _WC:
+        return _decode_wc(event.wc)
+    if event.type == EventType.REPLY:
+        return Reply(event.cookie, event.result)
+    if event.type == EventType.PROBE:
+        probe = ProbeResult(event.ev_index, -event.result, event.rtt_ns, event.status == 1)
+        return Probed(event.cookie, probe)
+    if event.type == EventType.WARNING:
+        kind = WarningKind(event.status)
+        fault = kind is WarningKind.MEMORY_FAULT
+        return Warning(kind, event.port, event.cookie if fault else event.result)
+    if event.type == EventType.LOST:
+        return Lost(event.cookie)
+    return Notice(
+        EventType(event.type),
+        event.qpn,
+        event.ev_index,
+        event.port,
+        event.status,
+        EventReason(event.reason),
+        event.at_ns,
+        event.result,
+    )
+
+
+class Device:
+    """One open context: a set of ports, an engine and, unless polled, its datapath thread."""
+
+    def __init__(self, config: DeviceConfig) -> None:
+        """Opens the sockets; raises OSError with a line of cause."""
+        ports = [_port_fields(port) for port in config.ports]
+        if not 1 <= len(ports) <= lib.MRC_MAX_PORTS:
+            raise ArgumentError(f"ports: {len(ports)} given, 1 to {lib.MRC_MAX_PORTS} possible")
+        engine = {
+            "seed": secrets.randbits(64),
+            "ports": len(ports),
+            "max_qps": config.max_qps,
+            "max_mrs": config.max_mrs,
+        }
+        sizes = {
+            name: getattr(config, name)
+            for name in (
+                "udp_port",
+                "spin_us",
+                "coalesce_us",
+                "rcvbuf_bytes",
+                "sndbuf_bytes",
+                "ring_entries",
+            )
+        }
+        self._native = native.NativeContext(
+            {
+                "engine": engine,
+                "ports": ports,
+                "n_ports": len(ports),
+                "polled": config.polled,
+                **sizes,
+            }
+        )
+        self.polled = config.polled
+        self.fd = self._native.fd()
+        self.udp_port = self._native.udp_port()
+
+    @property
+    def forked(self) -> bool:
+        """True in a child of fork, which must leave the device to its parent."""
+        return self._native.forked
+
+    def source_port(self, port: int, tx_index: int) -> int:
+        """The UDP source port of one transmit socket of a port."""
+        return self._native.source_port(port, tx_index)
+
+    def submit(self, batch: Iterable[Submission]) -> int:
+        """Queues commands and work requests in order and returns how many fitted."""
+        return self._native.submit(batch)
+
+    def run(self) -> int:
+        """Runs the datapath, which must have no thread; returns how many events it has."""
+        return self._native.run()
+
+    def may_sleep(self) -> bool:
+        """Whether the event loop may wait for `fd`; when not, `poll` has something to do."""
+        return not self.polled or self._native.arm()
+
+    def poll(self) -> list[DeviceEvent]:
+        """Runs the datapath if it has no thread, and returns what came.
+
+        As many events as POLL_BATCH mean that there may be more.
+        """
+        if self.polled and self.run() == 0:
+            return []
+        return [_decode(event) for event in self._native.poll()]
+
+    def close(self) -> None:
+        """Stops the datapath. Safe to call twice."""
+        self._native.close()
+
+
+def _port_fields(port: PortConfig | None) -> dict[str, Any]:
+    """The fields of a `struct mrc_port_config`."""
+    if port is None:
+        return {}
+    return {
+        "ifname": port.ifname.encode(),
+        "address": pack_address(port.address),
+        "family": port.address.version,
+        "any": int(port.any_address),
+        "tx_sockets": port.tx_sockets,
+    }
+
+
+class PortOpening:
+    """A port that opens while the device runs: its command, and what the reply brings."""
+
+    def __init__(self, port: int, config: PortConfig) -> None:
+        self._tx_sockets = config.tx_sockets
+        self._native: Any = native.new_struct("mrc_port_opening", config=_port_fields(config))
+        fields = {"op": CommandOp.PORT_OPEN, "value": port, "pointer": self._native}
+        self.command = Command(fields, self._native)
+
+    @property
+    def source_ports(self) -> tuple[int, ...]:
+        """The UDP source port of each transmit socket."""
+        return tuple(self._native.sports[0 : self._tx_sockets])
+
+    @property
+    def udp_port(self) -> int:
+        """The UDP port that peers send to."""
+        return int(self._native.udp_port)
+
+    @property
+    def cause(self) -> str:
+        """One line that says why it was refused."""
+        return native.text(self._native.cause) or ""
+
+
+def port_close(port: int) -> Command:
+    """Closes the sockets of a port."""
+    return Command({"op": CommandOp.PORT_CLOSE, "value": port})
+
+
+def port_up(port: int, *, up: bool) -> Command:
+    """Tells the engine that the link of a port came up or went down."""
+    return Command({"op": CommandOp.PORT_UP, "value": port, "key": int(up)})
+
+
+def values(op: CommandOp, count: int) -> tuple[Command, Any]:
+    """The command that fills the returned array with COUNTERS or DROPS."""
+    array = native.new_values(count)
+    return Command({"op": op, "pointer": array, "value": count}, array), array
+
+
+def trace(count: int) -> tuple[Command, Any]:
+    """The command that fills the returned array with the newest trace entries."""
+    array = native.new_array("mrc_trace_entry", count)
+    return Command({"op": CommandOp.TRACE, "pointer": array, "value": count}, array), array

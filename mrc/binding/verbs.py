@@ -1,0 +1,376 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The checked layer: thin synchronous objects over the C context, without asyncio.
+
+MR and QueuePair build the commands that concern them and know what they may be asked;
+`mrc.binding.device.Device` queues the commands and returns what came of them.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
+
+from mrc.binding import native
+from mrc.binding.native import CData, Command, HeldBuffer, IpAddress, pack_address
+from mrc.enums import (
+    Access,
+    CcKind,
+    CommandOp,
+    EvState,
+    Integrity,
+    PlaneShares,
+    QpState,
+    WrOpcode,
+)
+from mrc.errors import ArgumentError, ProtocolError, QueueFullError, StateError
+
+MAX_MESSAGE_BYTES = 0xFFFFFFFF
+_POST, _WRITE, _WRITE_IMM = map(int, (CommandOp.QP_POST, WrOpcode.WRITE, WrOpcode.WRITE_IMM))
+_RESERVED_QPNS = 3  # 0..2: management QPs and the destination of endpoint requests
+
+LEGAL_MOVES: dict[QpState, frozenset[QpState]] = {
+    QpState.RESET: frozenset({QpState.INIT, QpState.ERROR}),
+    QpState.INIT: frozenset({QpState.RTR, QpState.ERROR}),
+    QpState.RTR: frozenset({QpState.RTS, QpState.ERROR}),
+    QpState.RTS: frozenset({QpState.ERROR}),
+    QpState.ERROR: frozenset(),
+}
+
+
+def random_qpn() -> int:
+    """An unpredictable 24-bit QP number."""
+    return _RESERVED_QPNS + secrets.randbelow((1 << 24) - _RESERVED_QPNS)
+
+
+def random_psn() -> int:
+    """An unpredictable 24-bit first PSN."""
+    return secrets.randbits(24)
+
+
+def random_key() -> int:
+    """An unpredictable, non-zero 32-bit key of a memory region."""
+    return 1 + secrets.randbelow(0xFFFFFFFF)
+
+
+@dataclass(frozen=True, slots=True)
+class EvAttr:
+    """One entropy value and how to reach the path it names."""
+
+    port: int
+    tx_index: int
+    source: IpAddress
+    destination: IpAddress
+    sport: int
+    flow_label: int
+    dport: int
+
+    @property
+    def ev(self) -> int:
+        """The 32 bits as they travel: source port above, flow label below."""
+        return self.sport << 16 | self.flow_label
+
+
+@dataclass(frozen=True, slots=True)
+class PeerSource:
+    """An address and UDP port from which the peer's packets come."""
+
+    address: IpAddress
+    sport: int
+
+
+@dataclass(frozen=True, slots=True)
+class RtrAttributes:
+    """What a QP must know to receive."""
+
+    dest_qpn: int
+    rq_psn: int
+    integrity: Integrity
+    dynamic_mpr: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RtsAttributes:
+    """What a QP must know to send."""
+
+    sq_psn: int
+    path_mtu: int
+    peer_mpr: int
+    peer_max_wimm: int
+    timeout: int
+    retry_linear: int
+    retry_exp: int
+    cc: CcKind
+    cc_profile: Mapping[str, int] = field(default_factory=dict)  # of `struct mrc_cc_profile`
+    spray: int = 0
+    ev_active_per_plane: int = 0
+    plane_shares: PlaneShares = PlaneShares.MEASURED
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteMemory:
+    """Memory of the peer: where it lies there, and the key that opens it."""
+
+    address: int
+    rkey: int
+    length: int
+
+    def to_json(self) -> dict[str, int]:
+        """The form in which it travels to the peer."""
+        return {"address": self.address, "rkey": self.rkey, "length": self.length}
+
+    @classmethod
+    def from_json(cls, value: object) -> RemoteMemory:
+        """The inverse of `to_json`; raises ProtocolError."""
+        limits = {"address": 1 << 64, "rkey": 1 << 32, "length": 1 << 64}
+        if not isinstance(value, dict):
+            raise ProtocolError("the peer described its memory with something else than an object")
+        for name, limit in limits.items():
+            number = value.get(name)
+            if type(number) is not int or not 0 <= number < limit:
+                raise ProtocolError(f"the peer described its memory with a wrong {name}")
+        return cls(*(value[name] for name in limits))
+
+    def range(self, offset: int, length: int) -> int:
+        """Returns the address of a range inside the memory."""
+        if offset < 0 or length < 0 or offset + length > self.length:
+            raise ArgumentError(
+                f"remote_offset: [{offset}, {offset + length}) is not inside the "
+                f"{self.length} bytes of the peer's memory"
+            )
+        return self.address + offset
+
+
+@dataclass(slots=True)
+class MR:
+    """Memory that the engine may read, or the peer may write, under a random key."""
+
+    held: HeldBuffer
+    access: Access
+    key: int = field(default_factory=random_key)
+    outstanding: int = 0
+    readable: bool = field(init=False)  # asked for with every post, and flags are slow to test
+
+    def __post_init__(self) -> None:
+        self.readable = Access.LOCAL_READ in self.access
+
+    @classmethod
+    def over(cls, buffer: Any, access: Access) -> MR:
+        """Pins `buffer`, which must be writable for REMOTE_WRITE."""
+        writable = Access.REMOTE_WRITE in access
+        held = HeldBuffer.hold(buffer, writable=writable)
+        if held.length == 0:
+            held.release()
+            raise ArgumentError("buffer: is empty (a write of 0 bytes needs no memory region)")
+        return cls(held, access)
+
+    @property
+    def address(self) -> int:
+        """Where the memory lies in this process."""
+        return self.held.address
+
+    @property
+    def length(self) -> int:
+        """Bytes of the memory."""
+        return self.held.length
+
+    @property
+    def rkey(self) -> int:
+        """The key that opens the memory to the peer, if `access` allows it."""
+        return self.key
+
+    @property
+    def remote(self) -> RemoteMemory:
+        """What the peer needs to write here."""
+        return RemoteMemory(self.address, self.rkey, self.length)
+
+    def register(self) -> Command:
+        """The command that makes the region known."""
+        return Command(
+            {
+                "op": CommandOp.MR_REGISTER,
+                "address": self.held.address,
+                "bytes": self.held.length,
+                "key": self.key,
+                "access": int(self.access),
+            },
+            self.held,
+        )
+
+    def deregister(self) -> Command:
+        """The command that ends it; legal once no work request uses it."""
+        return Command({"op": CommandOp.MR_DEREGISTER, "key": self.key}, self.held)
+
+    def range(self, offset: int, length: int) -> int:
+        """Returns the address of a range that may be read."""
+        if not self.readable:
+            raise ArgumentError("mr: is not registered with Access.LOCAL_READ")
+        if offset < 0 or length < 0 or offset + length > self.held.length:
+            raise ArgumentError(
+                f"local_offset: [{offset}, {offset + length}) is not inside the "
+                f"{self.held.length} bytes of the memory region"
+            )
+        return self.held.address + offset
+
+
+class WorkRequest(NamedTuple):
+    """One WRITE or WRITE_IMM of a QP; `remote` is the address at the peer."""
+
+    qpn: int
+    wr_id: int
+    length: int = 0
+    local: int = 0
+    lkey: int = 0
+    remote: int = 0
+    rkey: int = 0
+    imm: int | None = None
+
+    def fill(self, commands: CData, index: int) -> None:
+        """Writes the command that posts it, whose cookie is `wr_id`, and which reads no more."""
+        command = commands[index]
+        wr = command.wr
+        command.op, command.qpn = _POST, self.qpn
+        command.cookie = wr.wr_id = self.wr_id
+        wr.bytes, wr.local, wr.lkey = self.length, self.local, self.lkey
+        wr.va, wr.rkey = self.remote, self.rkey
+        imm = self.imm
+        wr.imm = imm or 0
+        wr.opcode = _WRITE if imm is None else _WRITE_IMM
+
+
+@dataclass(slots=True)
+class QueuePair:
+    """A QP: its number, its state, and the commands that are legal in that state."""
+
+    sq_depth: int
+    mpr: int
+    max_wimm: int
+    qpn: int = field(default_factory=random_qpn)
+    state: QpState = QpState.RESET
+    outstanding: int = 0
+    dynamic_mpr: bool = False  # agreed with the peer
+
+    def _command(self, op: CommandOp, keep: object = None, **fields: Any) -> Command:
+        return Command({"op": op, "qpn": self.qpn, **fields}, keep)
+
+    def create(self) -> Command:
+        """The command that creates the QP in RESET."""
+        attr = native.new_struct(
+            "mrc_qp_attr",
+            qpn=self.qpn,
+            sq_depth=self.sq_depth,
+            mpr=self.mpr,
+            max_wimm=self.max_wimm,
+        )
+        return self._command(CommandOp.QP_CREATE, attr, pointer=attr)
+
+    def _move(self, state: QpState, **attributes: Any) -> Command:
+        if state not in LEGAL_MOVES[self.state]:
+            raise StateError(f"QP {self.qpn:#x}: no move from {self.state.name} to {state.name}")
+        self.state = state
+        attr = native.new_struct("mrc_qp_attr", **attributes)
+        return self._command(CommandOp.QP_MODIFY, attr, pointer=attr, value=int(state))
+
+    def to_init(self) -> Command:
+        """RESET to INIT."""
+        return self._move(QpState.INIT)
+
+    def to_rtr(self, attributes: RtrAttributes) -> Command:
+        """INIT to RTR, after `set_evs` and `set_peer`."""
+        self.dynamic_mpr = attributes.dynamic_mpr
+        return self._move(QpState.RTR, **asdict(attributes))
+
+    def to_rts(self, attributes: RtsAttributes) -> Command:
+        """RTR to RTS."""
+        return self._move(QpState.RTS, **asdict(attributes))
+
+    def to_error(self) -> Command:
+        """Any state to ERROR: everything outstanding is flushed."""
+        return self._move(QpState.ERROR)
+
+    def destroy(self) -> Command:
+        """Ends the QP; what is outstanding is flushed first."""
+        self.state = QpState.ERROR
+        return self._command(CommandOp.QP_DESTROY)
+
+    def set_evs(self, evs: Sequence[EvAttr]) -> Command:
+        """Sets the EV array (in INIT)."""
+        array = native.new_array(
+            "mrc_ev_attr",
+            [
+                {
+                    "src": pack_address(ev.source),
+                    "dst": pack_address(ev.destination),
+                    "ev": ev.ev,
+                    "dport": ev.dport,
+                    "port": ev.port,
+                    "tx_index": ev.tx_index,
+                    "family": ev.destination.version,
+                }
+                for ev in evs
+            ],
+        )
+        return self._command(CommandOp.QP_SET_EVS, array, pointer=array, value=len(evs))
+
+    def set_peer(self, sources: Sequence[PeerSource]) -> Command:
+        """Sets where the peer's packets come from (in INIT).
+
+        The command fails with QueueFullError when the Context knows too many sources already.
+        """
+        array = native.new_array(
+            "mrc_peer_source",
+            [{"address": pack_address(s.address), "sport": s.sport} for s in sources],
+        )
+        return self._command(CommandOp.QP_SET_PEER, array, pointer=array, value=len(sources))
+
+    def post(self, request: WorkRequest) -> None:
+        """Takes a place in the send queue; raises QueueFullError when it has none.
+
+        Raises ArgumentError for a length or an imm out of range, and for a write of nothing.
+        """
+        if self.state is not QpState.RTS:
+            raise StateError(f"QP {self.qpn:#x}: cannot send in state {self.state.name}")
+        if not 0 <= request.length <= MAX_MESSAGE_BYTES:
+            raise ArgumentError(f"length: {request.length} is not within 0..{MAX_MESSAGE_BYTES}")
+        if request.length == 0 and request.imm is None:
+            raise ArgumentError(
+                "length: a write of no bytes needs an imm, for it does nothing else"
+            )
+        if request.imm is not None and not 0 <= request.imm <= 0xFFFFFFFF:
+            raise ArgumentError(f"imm: {request.imm} does not fit 32 bits")
+        if self.outstanding >= self.sq_depth:
+            raise QueueFullError(f"QP {self.qpn:#x}: all {self.sq_depth} places are taken")
+        self.outstanding += 1
+
+    def ended(self) -> None:
+        """Frees a place in the send queue: a work request completed or was refused."""
+        assert self.outstanding > 0
+        self.outstanding -= 1
+
+    def probe_ev(self, index: int, *, bytes: int, timeout_ns: int) -> Command:
+        """Sends one EV probe padded to `bytes` of UDP payload (0: not padded)."""
+        return self._command(CommandOp.QP_PROBE_EV, value=index, bytes=bytes, timeout_ns=timeout_ns)
+
+    def set_ev_state(self, index: int, state: EvState) -> Command:
+        """Tells the engine what is known of an EV: DENIED, GOOD or ASSUMED_BAD."""
+        return self._command(CommandOp.QP_SET_EV_STATE, value=index, key=int(state))
+
+    def set_mpr(self, mpr: int) -> Command:
+        """Changes the window that the peer is granted."""
+        if not self.dynamic_mpr:
+            raise StateError(f"QP {self.qpn:#x}: no dynamic MPR was agreed")
+        if not 0 < mpr <= self.mpr or mpr % native.lib.MRC_MPR_UNIT:
+            raise ArgumentError(f"mpr: {mpr} is not a multiple of 128 up to {self.mpr}")
+        return self._command(CommandOp.QP_SET_MPR, value=mpr)
+
+    def query(self) -> tuple[Command, Any]:
+        """The command that fills the returned `struct mrc_qp_info`."""
+        info = native.new_struct("mrc_qp_info")
+        return self._command(CommandOp.QP_QUERY, info, pointer=info), info
+
+    def query_evs(self, capacity: int) -> tuple[Command, Any]:
+        """The command that fills the returned array of `struct mrc_ev_info`."""
+        infos = native.new_array("mrc_ev_info", capacity)
+        command = self._command(CommandOp.QP_QUERY_EVS, infos, pointer=infos, value=capacity)
+        return command, infos

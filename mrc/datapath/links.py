@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ports of a Context, as its interfaces come, go and come back.
+
+A port has a number, which is its plane. A port that is gone keeps its number, address and source
+ports while QPs use them, so that their EVs work again once it is back.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from mrc.binding import device
+from mrc.binding.device import Device, DeviceConfig, PortConfig, PortOpening
+from mrc.binding.native import Command, lib
+from mrc.config import ContextConfig
+from mrc.datapath.monitor import link_snapshots
+from mrc.errors import ConfigError, MrcError, StateError
+from mrc.fabric import paths
+from mrc.fabric.hostconfig import HostConfig, Source
+from mrc.fabric.paths import Found, Interface, Kept, LocalPort, SourcePorts
+from mrc.linux import netlink
+
+logger = logging.getLogger("mrc.links")
+
+Find = Callable[[Sequence[Interface], Kept], Found]
+Call = Callable[[Command, str], Awaitable[int]]
+"""Has the datapath carry out a command; `mrc.datapath.dispatch.Dispatcher.call`."""
+
+_ROOM = 4
+# A QP takes memory for each port that there may be.
+_FEW_PORTS, _MOST_OF_FEW = 12, 16
+_OPEN_TRIES = 5  # an interface may go between a look at it and the sockets
+_MOST_SAID = 16  # lines of a Context that waits for its interfaces
+_GONE = (errno.ENODEV, errno.EADDRNOTAVAIL)
+
+
+@dataclass(slots=True)
+class _Slot:
+    """The place of a port; `sports` are empty while it is closed."""
+
+    port: LocalPort
+    sports: tuple[int, ...] = ()
+    up: bool = True
+
+
+def finder(config: ContextConfig, host: HostConfig | None) -> Find:
+    """How a Context with this configuration finds its ports among the interfaces."""
+    if host is not None and host.source is Source.SRV6:
+        return lambda interfaces, kept: paths.srv6_ports(host, interfaces)
+    wanted = config.interfaces
+    if not wanted and host is not None:
+        wanted = tuple(str(port.address.ip) for port in host.ports)
+    return lambda interfaces, kept: paths.interface_ports(
+        interfaces, wanted, config.evs_per_pair, kept
+    )
+
+
+def _first_number(found: Found, port: LocalPort) -> int:
+    """The lowest number for a port that has none reserved. Loopback leaves room for interfaces that
+    come later, since a peer takes port n to be in its own plane n.
+    """
+    room = _ROOM if port.loopback and not found.reserved else 0
+    return found.reserved + room + 1
+
+
+def number(found: Found) -> dict[int, LocalPort]:
+    """Gives each port a number, as long as there are any."""
+    numbered: list[LocalPort] = []
+    for port in found.ports:
+        taken = {each.plane for each in numbered}
+        free = (n for n in itertools.count(_first_number(found, port)) if n not in taken)
+        numbered.append(replace(port, plane=port.plane or next(free)))
+    most = max((port.plane for port in numbered), default=found.reserved)
+    if found.reserved and most > lib.MRC_MAX_PORTS:
+        raise ConfigError(
+            f"interfaces: these are {most} ports, at most {lib.MRC_MAX_PORTS} are possible"
+        )
+    return {port.plane: port for port in numbered if port.plane <= lib.MRC_MAX_PORTS}
+
+
+class Links:
+    """Which ports a Context has now."""
+
+    def __init__(self, find: Find) -> None:
+        self._find = find
+        self._slots: dict[int, _Slot] = {}
+        self._most = lib.MRC_MAX_PORTS
+        self._found = Found(())
+        self._telling = False
+        self._said: set[str] = set()
+        self._refused: set[LocalPort] = set()
+
+    # ---- What there is --------------------------------------------------------------------
+
+    @property
+    def ports(self) -> tuple[LocalPort, ...]:
+        """The ports that have sockets, in the order of their planes."""
+        return tuple(slot.port for _, slot in sorted(self._slots.items()) if slot.sports)
+
+    @property
+    def sports(self) -> SourcePorts:
+        """The source ports of each of them."""
+        return SourcePorts({plane: slot.sports for plane, slot in self._slots.items()})
+
+    @property
+    def highest(self) -> int:
+        """The highest plane that any QP can have."""
+        return max(self._slots, default=1)
+
+    @property
+    def missing(self) -> str:
+        """Why there are no more ports: a line."""
+        return "; ".join(self._found.missing) or "no interface is up and has an address"
+
+    @property
+    def impatient(self) -> bool:
+        """Whether a port that should be open is not: worth another try without a change."""
+        return bool(self._refused)
+
+    def check(self, wanted: Sequence[str]) -> None:
+        """Raises ConfigError when there is no port, or none of those that the caller named."""
+        if not self.ports or (wanted and len(self._found.missing) == len(wanted)):
+            raise ConfigError(f"interfaces: {self.missing}" if wanted else self.missing)
+
+    def tell(self) -> None:
+        """Somebody waits for peers: says what is missing, once, and what is there in the end."""
+        self._telling = True
+        self._say()
+
+    def _say(self) -> None:
+        if not self._telling:
+            return
+        usable = ", ".join(
+            f"{port.nic} ({port.address.ip})"
+            for port in self.ports
+            if not port.loopback and self._slots[port.plane].up
+        )
+        lacks = bool(self._found.missing) if self._found.reserved else not usable
+        if not lacks and not self._said:
+            self._telling = False
+            return
+        line = f"in use now: {usable}" if usable else f"no usable interface yet: {self.missing}"
+        if lacks and usable:
+            line += f"; not yet: {self.missing}"
+        if usable not in self._said and len(self._said) < _MOST_SAID:
+            self._said.add(usable)
+            logger.warning("%s", line)
+        self._telling = lacks
+
+    # ---- Opening --------------------------------------------------------------------------
+
+    def open(self, config: ContextConfig) -> Device:
+        """Opens a device with the ports that there are; others may come."""
+        for left in reversed(range(_OPEN_TRIES)):
+            self._found = self._find(netlink.interfaces(), frozenset())
+            ports = number(self._found)
+            few = max(2 * self._found.reserved, *ports, 0) <= _FEW_PORTS
+            self._most = _MOST_OF_FEW if few else lib.MRC_MAX_PORTS
+            try:
+                opened = Device(_device_config(config, ports, self._most))
+            except OSError as error:
+                if error.errno not in _GONE or left == 0:
+                    raise
+            else:
+                break
+        for plane, port in ports.items():
+            sports = (opened.source_port(plane, i) for i in range(port.tx_sockets))
+            self._slots[plane] = _Slot(port, tuple(sports))
+        return opened
+
+    # ---- Following ------------------------------------------------------------------------
+
+    async def follow(self, call: Call, opened: Device) -> None:
+        """Keeps the ports as the interfaces are, for ever."""
+        async for interfaces in link_snapshots(lambda: self.impatient):
+            await self.apply(interfaces, call, opened)
+
+    async def apply(self, interfaces: Sequence[Interface], call: Call, opened: Device) -> None:
+        """Closes the ports that are gone, opens those that are new, and says whose link is up."""
+        kept = frozenset(port.address.ip for port in self.ports)
+        self._found = self._find(interfaces, kept)
+        down = {(each.name, each.index) for each in interfaces if not each.up}
+        new = {(port.ifname, port.index, port.address.ip): port for port in self._found.ports}
+        for plane, slot in self._slots.items():
+            if not slot.sports:
+                continue
+            port = new.pop((slot.port.ifname, slot.port.index, slot.port.address.ip), None)
+            if port is not None:
+                slot.port = replace(port, plane=plane, tx_sockets=slot.port.tx_sockets)
+                await self._set_up(plane, slot, call, up=True)
+            elif (slot.port.ifname, slot.port.index) in down:
+                await self._set_up(plane, slot, call, up=False)
+            else:
+                await self._close(plane, slot, call)
+        self._refused &= set(new.values())
+        for port in new.values():
+            await self._open(port, call, opened)
+        self._say()
+
+    async def _set_up(self, plane: int, slot: _Slot, call: Call, *, up: bool) -> None:
+        if slot.up == up:
+            return
+        slot.up = up
+        logger.info("plane %d: link is %s", plane, "up" if up else "down")
+        await call(device.port_up(plane, up=up), f"port {plane}")
+
+    async def _close(self, plane: int, slot: _Slot, call: Call) -> None:
+        logger.info("plane %d: %s (%s) is gone", plane, slot.port.nic, slot.port.address.ip)
+        slot.sports = ()
+        await call(device.port_close(plane), f"close port {plane}")
+
+    async def _open(self, port: LocalPort, call: Call, opened: Device) -> None:
+        """Opens a port under the first number that QPs have not left with another address."""
+        cause = f"all {self._most} ports of this Context are in use"
+        for plane in self._candidates(port):
+            opening = PortOpening(plane, _port_config(port))
+            try:
+                await call(opening.command, f"open port {plane}")
+            except StateError:  # QPs use that number
+                continue
+            except (MrcError, OSError):
+                cause = opening.cause
+                break
+            self._slots[plane] = _Slot(replace(port, plane=plane), opening.source_ports)
+            opened.udp_port = opening.udp_port
+            self._refused.discard(port)
+            logger.info("plane %d: %s (%s) is in use", plane, port.nic, port.address.ip)
+            return
+        if port not in self._refused:
+            logger.warning("%s (%s) cannot be used: %s", port.nic, port.address.ip, cause)
+        self._refused.add(port)
+
+    def _candidates(self, port: LocalPort) -> Iterator[int]:
+        """Numbers for a port, best first: its own of before, the one that is reserved for it, one
+        that its interface had, one that nobody had, any.
+        """
+        reserved, version = self._found.reserved, port.address.version
+        closed = {plane: slot.port for plane, slot in self._slots.items() if not slot.sports}
+        places = [
+            plane
+            for plane, old in closed.items()
+            if (old.ifname, old.address.ip) == (port.ifname, port.address.ip)
+        ]
+        if port.plane in closed or port.plane not in self._slots:
+            places += [port.plane] * (port.plane > 0)
+        free = [plane for plane in closed if plane > reserved]
+        places += [
+            plane
+            for plane in free
+            if (closed[plane].ifname, closed[plane].address.version) == (port.ifname, version)
+        ]
+        fresh = range(_first_number(self._found, port), self._most + 1)
+        places += [n for n in fresh if n not in self._slots]
+        yield from dict.fromkeys([*places, *free])
+
+
+def _port_config(port: LocalPort) -> PortConfig:
+    return PortConfig(port.address.ip, port.ifname, port.any_address, port.tx_sockets)
+
+
+def _device_config(config: ContextConfig, ports: dict[int, LocalPort], most: int) -> DeviceConfig:
+    return DeviceConfig(
+        ports=tuple(
+            _port_config(ports[plane]) if plane in ports else None for plane in range(1, most + 1)
+        ),
+        udp_port=config.udp_port,
+        spin_us=config.spin_us,
+        coalesce_us=config.coalesce_us,
+        polled=config.polled,
+        rcvbuf_bytes=config.rcvbuf_bytes,
+        sndbuf_bytes=config.sndbuf_bytes,
+    )

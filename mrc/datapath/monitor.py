@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Looks at the interfaces of this host when the kernel announces a change of links or addresses.
+
+A link that goes down is known at once this way; a plane that falls silent further away is found by
+the engine itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+
+from mrc.errors import NetlinkError
+from mrc.fabric.paths import Interface
+from mrc.linux import netlink
+
+logger = logging.getLogger("mrc.monitor")
+
+# RTMGRP_LINK, RTMGRP_IPV4_IFADDR and RTMGRP_IPV6_IFADDR of linux/rtnetlink.h
+_GROUPS = 0x1 | 0x10 | 0x100
+_DATAGRAM_BYTES = 1 << 16
+
+# The CPU time of a look and of what follows from it, so many times over, passes before the next: a
+# link that flaps takes a tenth of a core at most.
+_PAUSE_FACTOR = 9
+_PAUSE_SECONDS = (0.01, 0.5)
+_RETRY_SECONDS = 2.0
+
+
+async def link_snapshots(
+    impatient: Callable[[], bool] = lambda: False,
+) -> AsyncIterator[Sequence[Interface]]:
+    """The interfaces now, and again after every change of a link or an address. No privilege.
+
+    A change is only a reason to look: so a message that the kernel could not deliver costs nothing,
+    and many in a row are one. While the caller is `impatient`, time is a reason too.
+    """
+    loop = asyncio.get_running_loop()
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as events:
+        events.setblocking(False)
+        events.bind((0, _GROUPS))
+        while True:
+            started = time.thread_time()
+            try:
+                yield netlink.interfaces()
+            except NetlinkError as error:
+                logger.debug("interfaces: %s", error)  # they change faster than they can be read
+            shortest, longest = _PAUSE_SECONDS
+            pause = _PAUSE_FACTOR * (time.thread_time() - started)
+            await asyncio.sleep(min(max(pause, shortest), longest))
+            try:
+                async with asyncio.timeout(_RETRY_SECONDS if impatient() else None):
+                    await _until_readable(loop, events)
+            except TimeoutError:
+                pass
+
+
+async def _until_readable(loop: asyncio.AbstractEventLoop, events: socket.socket) -> None:
+    """Waits for a message, and takes all there are."""
+    arrived = asyncio.Event()
+    loop.add_reader(events, arrived.set)
+    try:
+        await arrived.wait()
+    finally:
+        loop.remove_reader(events)
+    try:
+        while events.recv(_DATAGRAM_BYTES):
+            pass
+    except BlockingIOError:
+        pass
+    except OSError as error:
+        logger.debug("link events were lost: %s", error)  # ENOBUFS: there were too many

@@ -1,0 +1,399 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The demonstration: a file crosses a test bed, and a plane falls silent on the way.
+
+`mrc recv` and `mrc send` run as processes of their own inside two hosts of the test bed; what is
+measured is the payload that the receiver has placed, sampled by it every few milliseconds. What was
+received is compared with what was sent by reading both files, independently of mrc's own digest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mrc.demo.timeline import Bin, Interval, Sample, Timeline
+from mrc.errors import MrcError, StateError
+from mrc.testbed import Testbed
+from mrc.transfer.threads import in_thread
+
+SENDER, RECEIVER = "h0", "h1"
+FAULTY_PLANE = 2
+FAULT_SHARE = 0.5  # of the file, when the plane falls silent
+HEAL_SHARE = 0.85  # of the file, when it is healed
+SETTLE_SECONDS = 0.1  # slow start, and after the fault the time that recovery may take
+WINDOW_SECONDS = 0.05  # goodput at a moment is the mean over so long around it
+BIN_SECONDS = 0.02
+RECOVERED_SHARE = 0.95  # of the surviving capacity
+LISTENING = "listening on"
+STOP_SECONDS = 3.0
+
+# What a plane's shaper counts of a packet beside its payload: Ethernet, the outer and the inner
+# IPv6 header, UDP, and MRC's BTH, METH, TSETH, RETH and ICRC.
+WIRE_OVERHEAD_BYTES = 14 + 40 + 40 + 8 + 40
+_BLOCK = 1 << 20
+_FIRST_BYTES = 1 << 14  # more than the messages that precede the file
+
+
+class DemoError(MrcError):
+    """The demonstration could not be carried out to its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class DemoPlan:
+    """What to demonstrate, and on which test bed."""
+
+    name: str
+    rate_bps: int
+    planes: int
+    t1: int
+    bytes: int
+    seed: int
+    keep: bool = False
+
+    @property
+    def timeout(self) -> float:
+        """Seconds after which something must be wrong."""
+        return 60 + 10 * self.bytes * 8 / self.rate_bps
+
+
+@dataclass(slots=True)
+class DemoResult:
+    """What happened, in moments of the monotonic clock."""
+
+    plan: DemoPlan
+    timeline: Timeline
+    sender: dict[str, Any]
+    receiver: dict[str, Any]
+    plane_bytes: list[dict[int, int]]  # sent per plane: at the fault, at the heal, at the end
+    began: float
+    failed: float
+    healed: float
+    ended: float
+    identical: bool
+
+    @property
+    def plane_capacity(self) -> float:
+        """Payload bits per second that fit a plane."""
+        mtu = int(self.sender["path_mtu_bytes"])
+        return self.plan.rate_bps * mtu / (mtu + WIRE_OVERHEAD_BYTES)
+
+    @property
+    def capacity(self) -> float:
+        return self.plane_capacity * self.plan.planes
+
+    @property
+    def surviving_capacity(self) -> float:
+        return self.plane_capacity * (self.plan.planes - 1)
+
+    @property
+    def goodput_before(self) -> float:
+        return self.timeline.goodput(self.began + SETTLE_SECONDS, self.failed)
+
+    @property
+    def goodput_after(self) -> float:
+        return self.timeline.goodput(self.failed + SETTLE_SECONDS, self.healed)
+
+    @property
+    def dips(self) -> list[Interval]:
+        """When goodput was below the surviving capacity by more than 5%, fault to healing."""
+        level = RECOVERED_SHARE * self.surviving_capacity
+        end = self.healed - WINDOW_SECONDS / 2
+        return self.timeline.below(self.failed, end, level, WINDOW_SECONDS)
+
+    @property
+    def recovery_seconds(self) -> float | None:
+        """From the fault to the end of the dip that it caused: 0 for none, None if it stayed."""
+        dips = self.dips
+        if not dips or dips[0].start > self.failed + SETTLE_SECONDS:
+            return 0.0
+        lasts = dips[0].end >= self.healed - WINDOW_SECONDS
+        return None if lasts else dips[0].end - self.failed
+
+    @property
+    def below_seconds(self) -> float:
+        return sum((dip.seconds for dip in self.dips), 0.0)
+
+    def bins(self) -> list[Bin]:
+        return self.timeline.bins(self.began, self.ended, BIN_SECONDS)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "identical": self.identical,
+            "recovery_seconds": self.recovery_seconds,
+            "below_seconds": self.below_seconds,
+            "goodput_before_bits_per_second": self.goodput_before,
+            "goodput_after_bits_per_second": self.goodput_after,
+            "capacity_bits_per_second": self.capacity,
+            "surviving_capacity_bits_per_second": self.surviving_capacity,
+            "plane_capacity_bits_per_second": self.plane_capacity,
+            "wire_overhead_bytes": WIRE_OVERHEAD_BYTES,
+            "recovered_share": RECOVERED_SHARE,
+            "settle_seconds": SETTLE_SECONDS,
+            "window_seconds": WINDOW_SECONDS,
+            "bin_seconds": BIN_SECONDS,
+            "faulty_plane": FAULTY_PLANE,
+            "failed_after_seconds": self.failed - self.began,
+            "healed_after_seconds": self.healed - self.began,
+            "seconds": self.ended - self.began,
+            "packets_sent": self.sender["packets_sent"],
+            "packets_retransmitted": self.sender["packets_retransmitted"],
+            "name": self.plan.name,
+            "rate_bits_per_second": self.plan.rate_bps,
+            "planes": self.plan.planes,
+            "t1": self.plan.t1,
+            "bytes": self.plan.bytes,
+            "seed": self.plan.seed,
+            "goodput": [
+                {"seconds": each.start - self.began, "bits_per_second": each.bits_per_second}
+                for each in self.bins()
+            ],
+            "sender": self.sender,
+            "receiver": self.receiver,
+        }
+
+
+class _Child:
+    """One mrc inside a host: its result, its complaints, and its samples as they come."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.samples: list[dict[str, Any]] = []
+        self.listening = asyncio.Event()
+        self._sampled = asyncio.Event()
+        self._lines: list[str] = []
+        self._readers: list[asyncio.Task[Any]] = []
+
+    async def start(self, bed: Testbed, host: str, arguments: Sequence[str]) -> None:
+        read_end, write_end = os.pipe()
+        command = [sys.executable, "-m", "mrc", *arguments, "--json"]
+        command += ["--progress-json", str(write_end)]
+        argv, environment = bed.host_command(host, command)
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                *argv,
+                env=environment,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                pass_fds=[write_end],
+                start_new_session=True,  # Ctrl-C is for us, and we end our children
+            )
+        finally:
+            os.close(write_end)
+        assert self._process.stdout is not None and self._process.stderr is not None
+        samples = asyncio.StreamReader(limit=_BLOCK)
+        await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(samples), os.fdopen(read_end, "rb")
+        )
+        self._readers = [
+            asyncio.create_task(self._read_samples(samples)),
+            asyncio.create_task(self._read_lines(self._process.stderr)),
+            asyncio.create_task(self._process.stdout.read()),
+        ]
+
+    async def _read_samples(self, stream: asyncio.StreamReader) -> None:
+        async for line in stream:
+            self.samples.append(json.loads(line))
+            self._sampled.set()
+
+    async def _read_lines(self, stream: asyncio.StreamReader) -> None:
+        async for line in stream:
+            self._lines.append(line.decode(errors="replace").rstrip())
+            if LISTENING in self._lines[-1]:
+                self.listening.set()
+
+    async def until(self, count: int) -> None:
+        """Returns when the samples show `count` payload bytes."""
+        while not self.samples or self.samples[-1]["bytes"] < count:
+            self._sampled.clear()
+            await self._sampled.wait()
+
+    async def result(self) -> dict[str, Any]:
+        """What it printed, when it ended well."""
+        # Shielded: whoever waits for the result may give up, the readers go on.
+        *_, output = await asyncio.gather(*(asyncio.shield(each) for each in self._readers))
+        code = await self._process.wait()
+        if code != 0:
+            said = "; ".join(self._lines[-3:]) or "nothing"
+            raise DemoError(f"{self.name} ended with exit code {code} and said: {said}")
+        result: dict[str, Any] = json.loads(output)
+        return result
+
+    async def stop(self) -> None:
+        """Ends the process, if it still runs, and waits for that."""
+        if not hasattr(self, "_process"):
+            return
+        if self._process.returncode is None:
+            self._process.terminate()
+            try:
+                async with asyncio.timeout(STOP_SECONDS):
+                    await self._process.wait()
+            except TimeoutError:
+                self._process.kill()
+        await self._process.wait()
+        for reader in self._readers:
+            reader.cancel()
+        await asyncio.gather(*self._readers, return_exceptions=True)
+
+
+@dataclass(slots=True)
+class _Moments:
+    """When things happened, and what had been sent per plane by then."""
+
+    failed: float = 0.0
+    healed: float = 0.0
+    plane_bytes: list[dict[int, int]] = field(default_factory=list)
+
+
+async def run_demo(plan: DemoPlan, say: Callable[[str], None]) -> DemoResult:
+    """Builds, runs, measures, compares, and removes what it built; `say` hears each step."""
+    bed = _new_bed(plan)
+    async with AsyncExitStack() as stack:
+        place = _folder_for(2 * plan.bytes)
+        folder = Path(
+            stack.enter_context(tempfile.TemporaryDirectory(prefix="mrc-demo-", dir=place))
+        )
+        inbox = folder / "inbox"
+        inbox.mkdir()
+        say(f"writing {plan.bytes} random bytes (seed {plan.seed}) to {folder}")
+        source = folder / "demo.bin"
+        await in_thread(write_random, source, plan.bytes, plan.seed)
+        if not plan.keep:
+            stack.callback(bed.down)  # without await: a second signal must not keep it from running
+        say(f"building test bed {plan.name}: {plan.planes} planes, {plan.t1} T1s each")
+        await in_thread(bed.up)
+        if plan.keep:
+            say(f"the test bed stays: mrc testbed down --name {plan.name} removes it")
+        async with asyncio.timeout(plan.timeout):
+            result = await _transfer(plan, bed, source, inbox, say)
+        say("comparing both files byte for byte")
+        result.identical = await in_thread(identical, source, inbox / source.name)
+        return result
+
+
+def _folder_for(size: int) -> Path | None:
+    """Memory if it has room: the network is shown here, not the disk. None: the default.
+
+    Whoever sets TMPDIR has chosen.
+    """
+    memory = Path("/dev/shm")
+    with suppress(OSError):
+        if "TMPDIR" in os.environ:
+            return None
+        if os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > 2 * size:
+            return memory
+    return None
+
+
+def _new_bed(plan: DemoPlan) -> Testbed:
+    try:
+        Testbed.existing(plan.name)
+    except StateError:
+        return Testbed(plan.name, planes=plan.planes, t1=plan.t1, rate=str(plan.rate_bps))
+    # It may be in use, and it would be gone afterwards.
+    raise DemoError(f"test bed {plan.name} is up already; choose another --name")
+
+
+async def _transfer(
+    plan: DemoPlan, bed: Testbed, source: Path, inbox: Path, say: Callable[[str], None]
+) -> DemoResult:
+    receiver, sender = _Child(f"mrc recv on {RECEIVER}"), _Child(f"mrc send on {SENDER}")
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(receiver.stop)
+        await receiver.start(bed, RECEIVER, ["recv", "--once", "--output", str(inbox)])
+        await _first(receiver.listening.wait(), receiver)
+        say(f"sending from {SENDER} to {RECEIVER}")
+        stack.push_async_callback(sender.stop)
+        await sender.start(bed, SENDER, ["send", str(source), RECEIVER])
+        moments = _Moments()
+        await _first(_fail_and_heal(plan, bed, receiver, sender, moments, say), sender, receiver)
+        sent, received = await sender.result(), await receiver.result()
+    samples = [Sample(each["monotonic_seconds"], each["bytes"]) for each in receiver.samples]
+    timeline = Timeline(samples)
+    began, ended = timeline.last_below(_FIRST_BYTES), timeline.reached(plan.bytes)
+    assert ended is not None, "the receiver sampled the end of its transfer"
+    moments.plane_bytes.append(_plane_bytes(sender))
+    return DemoResult(
+        plan=plan,
+        timeline=timeline,
+        sender=sent,
+        receiver=received,
+        plane_bytes=moments.plane_bytes,
+        began=began,
+        failed=moments.failed,
+        healed=moments.healed,
+        ended=ended,
+        identical=False,
+    )
+
+
+async def _first(work: Any, *children: _Child) -> None:
+    """Runs `work` to its end, unless one of `children` ends in failure before."""
+    tasks = [asyncio.ensure_future(work)]
+    tasks += [asyncio.ensure_future(child.result()) for child in children]
+    try:
+        while not tasks[0].done():
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+            tasks = [task for task in tasks if task is tasks[0] or task not in done]
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _fail_and_heal(
+    plan: DemoPlan,
+    bed: Testbed,
+    receiver: _Child,
+    sender: _Child,
+    moments: _Moments,
+    say: Callable[[str], None],
+) -> None:
+    target = f"plane:{FAULTY_PLANE}"
+    await receiver.until(int(plan.bytes * FAULT_SHARE))
+    # Taken before the command, which takes a few milliseconds: so recovery is never understated.
+    moments.failed = time.monotonic()
+    moments.plane_bytes.append(_plane_bytes(sender))
+    await in_thread(bed.fail, target)
+    say(f"plane {FAULTY_PLANE} is silent")
+    await receiver.until(int(plan.bytes * HEAL_SHARE))
+    moments.healed = time.monotonic()
+    moments.plane_bytes.append(_plane_bytes(sender))
+    await in_thread(bed.heal, target)
+    say(f"plane {FAULTY_PLANE} is healed")
+
+
+def _plane_bytes(sender: _Child) -> dict[int, int]:
+    last = sender.samples[-1]["planes"] if sender.samples else []
+    return {each["plane"]: each["bytes"] for each in last}
+
+
+def write_random(path: Path, count: int, seed: int) -> None:
+    """Fills a new file with `count` bytes that `seed` determines."""
+    generator = random.Random(seed)
+    with path.open("wb") as file:
+        for start in range(0, count, _BLOCK):
+            file.write(generator.randbytes(min(_BLOCK, count - start)))
+
+
+def identical(left: Path, right: Path) -> bool:
+    """Whether two files hold the same bytes, by reading both."""
+    with left.open("rb") as one, right.open("rb") as other:
+        while True:
+            block = one.read(_BLOCK)
+            if block != other.read(_BLOCK):
+                return False
+            if not block:
+                return True

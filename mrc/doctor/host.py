@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What this machine can do of what mrc makes use of."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import re
+import shutil
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+
+from mrc.aio.context import Context
+from mrc.config import ContextConfig
+from mrc.doctor import kernel
+from mrc.enums import Access
+from mrc.errors import MrcError, StateError
+from mrc.testbed import nft, rootless
+
+_UDP_SEGMENT, _UDP_GRO = 103, 104
+_LOOPBACK_SECONDS = 10.0
+_RCVBUF_BYTES, _SNDBUF_BYTES = 8 << 20, 4 << 20
+"""what a port asks for, csrc/mrc.h"""
+
+
+class State(StrEnum):
+    OK = "ok"
+    LIMITED = "limited"
+    MISSING = "missing"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    name: str
+    state: State
+    found: str
+    consequence: str = ""
+    remedy: str = ""
+
+
+POINT_TO_POINT = "point to point"
+
+# Of what is tried in namespaces: what goes without it, what does not, and how to get it.
+_NEEDS: dict[str, tuple[State, str, str]] = {
+    "veth": (State.MISSING, "no test beds", "a kernel with CONFIG_VETH"),
+    "seg6": (
+        State.MISSING, "no test beds, no SRv6 paths", "Linux 6.1 with CONFIG_IPV6_SEG6_LWTUNNEL"
+    ),
+    "seg6local": (
+        State.MISSING, "no test beds, no end of SRv6 paths", "CONFIG_IPV6_SEG6_LWTUNNEL"
+    ),
+    "uSIDs": (
+        State.LIMITED, "no uSIDs in the kernel: mrc testbed up --fabric emulated has them",
+        "Linux 6.1 with CONFIG_IPV6_SEG6_LWTUNNEL",
+    ),
+    "packet ring": (
+        State.LIMITED, "no emulated fabric, no mrc testbed capture", "CONFIG_PACKET"
+    ),
+    "tbf": (State.LIMITED, "test beds only with --rate none", "CONFIG_NET_SCH_TBF"),
+    "htb": (State.LIMITED, "nothing: rates are tbf's", "CONFIG_NET_SCH_HTB"),
+    "netem": (
+        State.LIMITED, "a kernel fabric neither delays nor damages nor reorders",
+        "--fabric emulated, or CONFIG_NET_SCH_NETEM",
+    ),
+    "nftables": (
+        State.MISSING, "no test beds", "apt-get install nftables; a kernel with CONFIG_NF_TABLES"
+    ),
+}  # fmt: skip
+
+
+def examine() -> list[Finding]:
+    """Everything, what matters most first; takes about a second and leaves nothing behind."""
+    return [
+        _point_to_point(), _kernel(), _segments(), *_buffers(), _processors(), _crc(),
+        *_packages(), _real_time(), _mptcp(), *_namespaces(), *_programs(),
+    ]  # fmt: skip
+
+
+def can_run(findings: list[Finding]) -> bool:
+    """Whether mrc moves data from here to another host."""
+    return all(each.state is State.OK for each in findings if each.name == POINT_TO_POINT)
+
+
+def _finding(name: str, good: bool, found: str, needs: tuple[State, str, str]) -> Finding:
+    return Finding(name, State.OK, found) if good else Finding(name, needs[0], found, *needs[1:])
+
+
+def _point_to_point() -> Finding:
+    try:
+        seconds = asyncio.run(_write_over_loopback())
+    except (MrcError, OSError, TimeoutError) as exc:
+        needs = "mrc moves no data here", "Linux 5.7 or later with IPv4 on lo"
+        return Finding(POINT_TO_POINT, State.MISSING, str(exc) or "no answer", *needs)
+    return Finding(POINT_TO_POINT, State.OK, f"a write over loopback, {seconds * 1e6:.0f} us")
+
+
+async def _write_over_loopback() -> float:
+    config = ContextConfig(interfaces=("127.0.0.1",), rcvbuf_bytes=1 << 16, sndbuf_bytes=1 << 16)
+    data, target = bytearray(b"mrc"), bytearray(3)
+    async with (
+        asyncio.timeout(_LOOPBACK_SECONDS),
+        Context(config) as near,
+        Context(config) as far,
+        await far.listen("127.0.0.1", 0) as listener,
+        await near.connect("127.0.0.1", listener.port) as qp,
+        await listener.accept(),
+        near.register(data, access=Access.LOCAL_READ) as source,
+        far.register(target, access=Access.REMOTE_WRITE) as region,
+    ):
+        began = asyncio.get_running_loop().time()
+        await qp.write(source, region.remote)
+        seconds = asyncio.get_running_loop().time() - began
+    if target != data:
+        raise StateError("what arrived is not what was sent")
+    return seconds
+
+
+def _kernel() -> Finding:
+    release = platform.release()
+    numbers = tuple(int(each) for each in re.findall(r"\d+", release)[:2])
+    needs = (State.LIMITED, "no SRv6 with uSIDs before 6.1", "a newer kernel")
+    return _finding("kernel", numbers >= (6, 1), f"Linux {release}", needs)
+
+
+def _segments() -> Finding:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        try:
+            sock.setsockopt(socket.SOL_UDP, _UDP_SEGMENT, 1000)
+            sock.setsockopt(socket.SOL_UDP, _UDP_GRO, 1)
+            found, good = "UDP_SEGMENT and UDP_GRO", True
+        except OSError as exc:
+            found, good = f"UDP_SEGMENT or UDP_GRO: {exc.strerror}", False
+    needs = (State.MISSING, "no bursts in one call of the kernel", "Linux 5.0 or later")
+    return _finding("segmentation", good, found, needs)
+
+
+def _buffers() -> Iterator[Finding]:
+    for name, wanted, what in (
+        ("rmem_max", _RCVBUF_BYTES, "bursts of many senders are lost at the socket"),
+        ("wmem_max", _SNDBUF_BYTES, "a fast port cannot be kept busy"),
+    ):
+        value = int(Path("/proc/sys/net/core", name).read_text())
+        needs = (State.LIMITED, f"as an ordinary user: {what}",
+                 f"sysctl -w net.core.{name}={wanted}")  # fmt: skip
+        good = value >= wanted or os.geteuid() == 0
+        yield _finding(name, good, f"{value} of the {wanted} bytes that a port asks for", needs)
+
+
+def _processors() -> Finding:
+    count = len(os.sched_getaffinity(0))
+    needs = (State.LIMITED, "sender, receiver and switches take turns", "a machine with more")
+    return _finding("processors", count > 1, f"{count}", needs)
+
+
+def _crc() -> Finding:
+    """The compiled core is loaded, and with it what it computes CRCs by."""
+    library = "ISA-L" if "libisal" in Path("/proc/self/maps").read_text() else "zlib"
+    flags = Path("/proc/cpuinfo").read_text()
+    fast = bool(re.search(r"\b(pclmulqdq|pmull)\b", flags))
+    needs = (State.LIMITED, "the ICRC costs several times as much",
+             "apt-get install libisal-dev, then build anew")  # fmt: skip
+    found = f"{library}, {'with' if fast else 'without'} carry-less multiplication"
+    return _finding("CRC", library == "ISA-L", found, needs)
+
+
+def _packages() -> Iterator[Finding]:
+    try:
+        wanted = requires("mrc-transport") or []
+    except PackageNotFoundError:
+        wanted = []
+    for each in wanted:
+        if "extra ==" in each or not (match := re.match(r"[\w-]+", each)):
+            continue
+        try:
+            yield Finding(f"package {match[0]}", State.OK, version(match[0]))
+        except PackageNotFoundError:
+            needs = ("parts of mrc do not start", f"pip install '{each}'")
+            yield Finding(f"package {match[0]}", State.MISSING, "not installed", *needs)
+
+
+def _real_time() -> Finding:
+    """Tried in a child, which ends with it."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            lowest = os.sched_get_priority_min(os.SCHED_FIFO)
+            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(lowest))
+        except OSError:
+            os._exit(1)
+        os._exit(0)
+    good = os.waitpid(pid, 0)[1] == 0
+    needs = (State.LIMITED, "on a busy machine an emulated fabric is late, by milliseconds",
+             "root, or ulimit -r 1")  # fmt: skip
+    return _finding("real-time priority", good, "allowed" if good else "not allowed", needs)
+
+
+def _mptcp() -> Finding:
+    path = Path("/proc/sys/net/mptcp/enabled")
+    enabled = path.exists() and path.read_text().strip() == "1"
+    needs = (State.LIMITED, "bench/compare goes without it", "CONFIG_MPTCP, net.mptcp.enabled=1")
+    return _finding("MPTCP", enabled, "enabled" if enabled else "not enabled", needs)
+
+
+def _namespaces() -> Iterator[Finding]:
+    root = os.geteuid() == 0
+    allowed = rootless.is_allowed()
+    needs = (State.LIMITED if root else State.MISSING, "test beds need root", rootless.REMEDY)
+    found = "allowed" if allowed else "not allowed"
+    yield _finding("user namespaces", allowed, found, needs)
+    if not (root or allowed):
+        return
+    try:
+        tried = kernel.examine()
+    except StateError as exc:
+        yield Finding("network namespaces", State.MISSING, str(exc), "no test beds",
+                      "CONFIG_NET_NS; unshare of util-linux")  # fmt: skip
+        return
+    yield Finding("network namespaces", State.OK, "can be made")
+    for name, error in tried.items():
+        yield _finding(name, error is None, error or "there", _NEEDS[name])
+
+
+def _programs() -> Iterator[Finding]:
+    path = f"{os.environ.get('PATH', os.defpath)}:{nft.SYSTEM_PATH}"
+    for name, package in (("ip", "iproute2"), ("nft", "nftables"), ("unshare", "util-linux")):
+        where = shutil.which(name, path=path)
+        needs = (State.MISSING, "no test beds", f"apt-get install {package}")
+        yield _finding(f"program {name}", where is not None, where or "not installed", needs)

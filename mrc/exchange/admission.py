@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who may connect: places counted by source, so that one source cannot take them all.
+
+A source is an IPv4 address or an IPv6 /64. Each TCP connection of the exchange holds one place from
+its arrival to its end: as a silent stranger, as one that connects, as a QP.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import resource
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum, auto
+from ipaddress import IPv6Network
+
+from mrc.binding.native import IpAddress, parse_address
+from mrc.binding.verbs import PeerSource
+from mrc.errors import BusyError, ConnectError
+
+logger = logging.getLogger("mrc.admission")
+
+_GRACE_SECONDS = 0.1  # that a place is safe: an honest peer's hello may wait to be read
+_KEPT_BACK = 64  # file descriptors for what this process needs besides its peers
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How many places there are."""
+
+    pending: int  # connecting, or connected and not accepted yet
+    pending_per_source: int  # connecting
+    qps: int  # the last quarter is for sources that have none
+    qps_per_source: int
+
+
+class Stage(Enum):
+    """How far a peer has come."""
+
+    SILENT = auto()
+    CONNECTING = auto()  # its first message arrived
+    READY = auto()  # connected, not accepted by the caller yet
+    ACCEPTED = auto()
+    GONE = auto()
+
+
+PENDING = (Stage.SILENT, Stage.CONNECTING, Stage.READY)
+
+
+class Place:
+    """The place of one connection. Each method is a step forward; `leave` may come at any time."""
+
+    def __init__(
+        self, admission: Admission, source: str, drop: Callable[[], None], since: float
+    ) -> None:
+        self._admission = admission
+        self.source = source
+        self.stage = Stage.SILENT
+        self.drop = drop
+        self.since = since
+
+    def hear(self) -> None:
+        """The first message has arrived."""
+        self._admission.move(self, Stage.CONNECTING)
+
+    def connect(self) -> None:
+        """The exchange is done."""
+        self._admission.move(self, Stage.READY)
+
+    def accept(self) -> None:
+        """The caller has taken the QP."""
+        self._admission.move(self, Stage.ACCEPTED)
+
+    def leave(self) -> None:
+        """The connection has ended. Safe to call twice."""
+        self._admission.move(self, Stage.GONE)
+
+
+class Admission:
+    """Gives out the places of a Context.
+
+    `descriptors` tells how many files this process may have open; 0 stands for any number.
+    """
+
+    def __init__(
+        self, limits: Limits, rng: random.Random, *, descriptors: Callable[[], int]
+    ) -> None:
+        self._limits = limits
+        self._rng = rng
+        self._descriptors = descriptors
+        self._descriptors_ran_out = False
+        self._of: dict[Stage, list[Place]] = {stage: [] for stage in PENDING}
+        self._connecting: Counter[str] = Counter()  # by source; SILENT counts too
+        self._connected: Counter[str] = Counter()
+
+    @property
+    def pending(self) -> int:
+        """How many connect, or wait to be accepted."""
+        return sum(map(len, self._of.values()))
+
+    def enter(
+        self, address: str, descriptor: int, drop: Callable[[], None], *, now: float
+    ) -> Place:
+        """A place for a connection from `address`, at the time `now` in seconds.
+
+        Raises ConnectError, which is a BusyError where trying again helps. It may cost another one
+        its place: then that one's `drop` is called, which must not wait.
+        """
+        source = source_of(address)
+        self._check_descriptors(descriptor)
+        self._check_source(source)
+        place = Place(self, source, drop, now)
+        if self._rng.random() < drop_chance(self.pending, self._limits.pending):
+            # The newcomer takes part, or else a flood would evict everybody. Who speaks at once is
+            # not silent for long: as long as there are many that are, one of them has to go.
+            many = len(self._of[Stage.SILENT]) > self._limits.pending // 4
+            others = self._of[Stage.SILENT] + ([] if many else self._of[Stage.CONNECTING])
+            old = [other for other in others if now - other.since >= _GRACE_SECONDS]
+            victim = self._rng.choice([*old, place])
+            if victim is place:
+                raise BusyError("too many peers are connecting: try again later")
+            victim.leave()
+            victim.drop()
+        self._count(place, 1)
+        return place
+
+    def move(self, place: Place, stage: Stage) -> None:
+        """For Place."""
+        if place.stage is not Stage.GONE:
+            self._count(place, -1)
+            place.stage = stage
+            self._count(place, 1)
+
+    def _count(self, place: Place, by: int) -> None:
+        if place.stage is Stage.GONE:
+            return
+        if (places := self._of.get(place.stage)) is not None:
+            (places.append if by > 0 else places.remove)(place)
+        connects = place.stage in (Stage.SILENT, Stage.CONNECTING)
+        of_source = self._connecting if connects else self._connected
+        of_source[place.source] += by
+        if not of_source[place.source]:
+            del of_source[place.source]  # strangers must not fill the memory with their addresses
+
+    def _check_source(self, source: str) -> None:
+        connecting, qps = self._connecting[source], self._connected[source]
+        most = self._limits.qps_per_source
+        if qps >= most:
+            raise ConnectError(f"{source} has {qps} QPs here, the most it may (max_qps_per_source)")
+        if qps and sum(self._connected.values()) >= self._limits.qps * 3 // 4:
+            raise ConnectError(f"the QPs that are left are for others than {source}")
+        if connecting >= min(self._limits.pending_per_source, most - qps):
+            raise BusyError(f"{connecting} connections from {source} are under way: try again")
+
+    def _check_descriptors(self, descriptor: int) -> None:
+        """The kernel gives out the lowest number that is free: a high one says that few are."""
+        most = self._descriptors()
+        if not most or descriptor < most - min(_KEPT_BACK, most // 4):
+            self._descriptors_ran_out = False
+            return
+        if not self._descriptors_ran_out:
+            self._descriptors_ran_out = True
+            logger.warning(
+                "%d of %d file descriptors are in use: new peers are refused; raise the limit"
+                " (ulimit -n)", descriptor, most,
+            )  # fmt: skip
+        raise BusyError("no file descriptors are left for peers: try again later")
+
+
+class Claims:
+    """Whose packets come from which UDP source, so that no peer gets what is meant for another.
+
+    A peer is known by the address of its TCP connection, and by those that it has proved.
+    """
+
+    def __init__(self) -> None:
+        self._owners: dict[PeerSource, list[frozenset[IpAddress]]] = {}
+
+    def check(self, peer: str, sources: Iterable[PeerSource]) -> None:
+        """Raises ConnectError when one of `sources` is another's. `peer`: its TCP address."""
+        for source in sources:
+            for known in self._owners.get(source, ()):
+                if parse_address(peer) not in known:
+                    named = f"UDP port {source.sport} of {source.address}"
+                    raise ConnectError(f"{named} belongs to another peer than {peer}")
+
+    def take(self, peer: str, sources: Iterable[PeerSource]) -> Callable[[], None]:
+        """The peer has proved these; returns what gives them back."""
+        proved = tuple(sources)
+        known = frozenset({parse_address(peer), *(source.address for source in proved)})
+        for source in proved:
+            self._owners.setdefault(source, []).append(known)
+
+        def give_back() -> None:
+            for source in proved:
+                self._owners[source].remove(known)
+                if not self._owners[source]:
+                    del self._owners[source]
+
+        return give_back
+
+
+def source_of(address: str) -> str:
+    """What counts as one source: the IPv4 address, or the IPv6 /64."""
+    found = parse_address(address)
+    if found.version == 4:
+        return str(found)
+    return str(IPv6Network((int(found) >> 64 << 64, 64)).network_address)
+
+
+def drop_chance(pending: int, most: int) -> float:
+    """The part of newcomers that costs a place: none up to half of the places, all when full."""
+    free = most // 2
+    return max(0.0, (pending - free) / (most - free))
+
+
+def descriptor_limit() -> int:
+    """How many files this process may have open; 0: any number."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(0, soft)
+
+
+def raise_descriptor_limit() -> None:
+    """Lets this process open as many files as it is allowed to: each peer takes one."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

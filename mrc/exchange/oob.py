@@ -1,0 +1,370 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The out-of-band exchange of QP attributes: frames of JSON over TCP.
+
+A frame is four bytes of length, big-endian, and that many bytes of one JSON object with a key
+`type`. The codec is pure and total: any bytes give messages or a ProtocolError. Unknown keys are
+ignored, so that a later mrc can say more; what changes the meaning of a known key needs a new
+VERSION. The order of messages:
+
+    connecting side            listening side
+    hello            ------>
+                     <------   hello             or   refuse
+    rtr              ------>
+                     <------   rtr               both take probes from here on
+    proved           ------>
+                     <------   proved            the smaller path MTU of the two holds
+    rts              ------>
+                     <------   rts               both may send
+    bye              <----->   bye_ok            whoever closes first
+
+Who only wants to look says `top` instead of a hello, and again for each snapshot (mrc.observe).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from ipaddress import IPv6Address, ip_interface
+from typing import Any, TypeVar
+
+from mrc.binding.native import parse_address
+from mrc.enums import Integrity
+from mrc.errors import BusyError, ConnectError, PeerGoneError, ProtocolError
+from mrc.exchange.foreign import parse, shown
+from mrc.fabric.hostconfig import IpInterface
+from mrc.fabric.paths import RemotePort
+
+VERSION = 1
+FRAME_BYTES = 4 << 10  # of a message at most, but for those below
+HELLO_BYTES = 128 << 10  # with private data, and 64 source ports for each of 32 ports
+SNAPSHOT_BYTES = 1 << 20
+_LENGTH = struct.Struct(">I")
+_MAX_REASON = 300
+_KEEPALIVE_SECONDS = 60
+_PARSE_PAUSES = 9  # as long as the parsing of a large message took
+_UNREAD_SECONDS = 0.2  # with a peer that was refused before it spoke
+_PATIENCE_SECONDS = 1.0  # with a peer that does not read what ends the exchange
+T = TypeVar("T")
+
+
+# ---- Frames ---------------------------------------------------------------------------------
+
+
+def encode_frame(message: Mapping[str, Any]) -> bytes:
+    """Returns the bytes of one message."""
+    body = json.dumps(message, separators=(",", ":"), allow_nan=False).encode()
+    if len(body) > SNAPSHOT_BYTES:
+        raise ProtocolError(f"a message of {len(body)} bytes is over the limit of {SNAPSHOT_BYTES}")
+    return _LENGTH.pack(len(body)) + body
+
+
+def decode_length(header: bytes, limit: int = FRAME_BYTES) -> int:
+    """Returns the length of the body that follows; raises ProtocolError when it is oversize."""
+    length: int = _LENGTH.unpack(header)[0]
+    if not 2 <= length <= SNAPSHOT_BYTES:
+        raise ProtocolError("the peer does not speak mrc's exchange (no frame length)")
+    if length > limit:
+        raise ProtocolError(f"the peer sent a message of {length} bytes, at most {limit} are taken")
+    return length
+
+
+def decode_body(body: bytes) -> dict[str, Any]:
+    """Returns the message of a frame's body."""
+    try:
+        message = parse(body)
+    except ValueError as error:
+        raise ProtocolError(f"the peer does not speak mrc's exchange ({error})") from error
+    if not isinstance(message.get("type"), str):
+        raise ProtocolError("the peer does not speak mrc's exchange (no message type)")
+    return message
+
+
+# ---- Attributes -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Attributes:
+    """What a side says of its QP: the attribute table of the specification.
+
+    Capabilities are those of the table; of the optional ones this version has dynamic MPR.
+    """
+
+    qpn: int
+    first_psn: int
+    path_mtu: int
+    mpr: int
+    max_wimm: int
+    integrity: Integrity
+    udp_port: int
+    ports: tuple[RemotePort, ...]
+    trim_nack: bool = False
+    dynamic_mpr: bool = False
+    service_time: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """The first message of either side. `private` is the caller's own."""
+
+    host: str
+    attributes: Attributes
+    private: dict[str, Any] = field(default_factory=dict)
+    version: int = VERSION
+
+
+class _Reader:
+    """Takes checked values out of a JSON object; each complaint names the key."""
+
+    def __init__(self, value: object, key: str) -> None:
+        if not isinstance(value, dict):
+            raise ProtocolError(f"the peer sent {key} that is not an object")
+        self._value: dict[str, Any] = value
+        self._key = key
+
+    def take(self, name: str, kind: type[T], accept: Callable[[T], bool] = lambda _: True) -> T:
+        value = self._value.get(name)
+        # bool is an int to Python, but 'true' is no QPN.
+        if type(value) is not kind or not accept(value):
+            raise ProtocolError(f"the peer sent a wrong {self._key}.{name}")
+        return value
+
+    def number(self, name: str, low: int, high: int) -> int:
+        return self.take(name, int, lambda value: low <= value <= high)
+
+    def flag(self, name: str) -> bool:
+        return self._value.get(name) is True
+
+
+def _port_to_json(port: RemotePort) -> dict[str, Any]:
+    return {
+        "nic": port.nic,
+        "address": str(port.address),
+        "source_ports": list(port.sports),
+        "mtu": port.mtu,
+    }
+
+
+def _is_short_word(text: str) -> bool:
+    return len(text) <= 64 and text.isprintable()
+
+
+def _address(reader: _Reader) -> IpInterface:
+    try:
+        address = ip_interface(reader.take("address", str, _is_short_word))
+    except ValueError:
+        raise ProtocolError("the peer sent a wrong port.address") from None
+    if not _is_of_one_host(address):
+        raise ProtocolError(
+            f"the peer sent a wrong port.address: {address} is not that of one host"
+        )
+    return address
+
+
+def _is_of_one_host(address: IpInterface) -> bool:
+    """Whether packets to it reach one host at most."""
+    ip, network = address.ip, address.network
+    if ip.is_multicast or ip.is_unspecified:
+        return False
+    if isinstance(ip, IPv6Address):
+        return ip.ipv4_mapped is None
+    is_broadcast = network.prefixlen < 31 and ip == network.broadcast_address
+    return not (is_broadcast or ip.is_reserved)
+
+
+def _port_from_json(value: object) -> RemotePort:
+    reader = _Reader(value, "port")
+    sports = reader.take("source_ports", list, lambda items: 1 <= len(items) <= 64)
+    if not all(type(sport) is int and 1 <= sport <= 65535 for sport in sports):
+        raise ProtocolError("the peer sent a wrong port.source_ports")
+    return RemotePort(
+        nic=reader.take("nic", str, _is_short_word),
+        address=_address(reader),
+        sports=tuple(sports),
+        mtu=reader.number("mtu", 0, 16384),
+    )
+
+
+def hello_to_json(hello: Hello) -> dict[str, Any]:
+    """The message of a hello."""
+    attributes = hello.attributes
+    return {
+        "type": "hello",
+        "version": hello.version,
+        "host": hello.host,
+        "private": hello.private,
+        "attributes": {
+            "qpn": attributes.qpn,
+            "first_psn": attributes.first_psn,
+            "path_mtu": attributes.path_mtu,
+            "mpr": attributes.mpr,
+            "max_wimm": attributes.max_wimm,
+            "integrity": attributes.integrity.name.lower(),
+            "udp_port": attributes.udp_port,
+            "trim_nack": attributes.trim_nack,
+            "dynamic_mpr": attributes.dynamic_mpr,
+            "service_time": attributes.service_time,
+            "ports": [_port_to_json(port) for port in attributes.ports],
+        },
+    }
+
+
+def _attributes_from_json(value: object) -> Attributes:
+    reader = _Reader(value, "attributes")
+    names = {kind.name.lower(): kind for kind in Integrity}
+    return Attributes(
+        qpn=reader.number("qpn", 3, 0xFFFFFF),
+        first_psn=reader.number("first_psn", 0, 0xFFFFFF),
+        path_mtu=reader.take("path_mtu", int, lambda v: 256 <= v <= 16384 and v % 4 == 0),
+        mpr=reader.take("mpr", int, lambda v: 128 <= v <= 4096 and v % 128 == 0),
+        max_wimm=reader.number("max_wimm", 1, 65535),
+        integrity=names[reader.take("integrity", str, lambda name: name in names)],
+        udp_port=reader.number("udp_port", 1, 65535),
+        ports=tuple(
+            _port_from_json(port)
+            for port in reader.take("ports", list, lambda items: 1 <= len(items) <= 32)
+        ),
+        trim_nack=reader.flag("trim_nack"),
+        dynamic_mpr=reader.flag("dynamic_mpr"),
+        service_time=reader.flag("service_time"),
+    )
+
+
+def hello_from_json(message: Mapping[str, Any]) -> Hello:
+    """Checks a hello; raises ProtocolError. The version is judged before the rest is read."""
+    reader = _Reader(message, "hello")
+    if (version := reader.take("version", int)) != VERSION:
+        raise ProtocolError(
+            f"the peer speaks version {version} of the exchange, this host version {VERSION}"
+        )
+    return Hello(
+        host=reader.take("host", str, lambda name: len(name) <= 255 and name.isprintable()),
+        attributes=_attributes_from_json(message.get("attributes")),
+        private=reader.take("private", dict),
+    )
+
+
+# ---- The exchange ---------------------------------------------------------------------------
+
+
+class Channel:
+    """One TCP connection of the exchange. Waits are bounded by its callers."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._peeked: dict[str, Any] | None = None
+        self.received_bytes = 0  # of whole messages
+        self._at_end: list[Callable[[], None]] = []
+        if writer.get_extra_info("peername") is None:
+            raise ConnectionResetError("the connection ended before it began")
+        self.local = str(parse_address(writer.get_extra_info("sockname")[0]))
+        self.remote = str(parse_address(writer.get_extra_info("peername")[0]))
+        # The connection is silent for as long as the QP lives: keep middleboxes from dropping it.
+        tcp: socket.socket = writer.get_extra_info("socket")
+        self.descriptor = tcp.fileno()
+        tcp.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        tcp.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _KEEPALIVE_SECONDS)
+
+    async def send(self, kind: str, **fields: Any) -> None:
+        """Sends one message; raises PeerGoneError when the peer has gone."""
+        self._writer.write(encode_frame({"type": kind, **fields}))
+        try:
+            await self._writer.drain()
+        except ConnectionError as error:
+            raise PeerGoneError("the peer closed the connection during the exchange") from error
+
+    async def receive(self, limit: int = FRAME_BYTES) -> dict[str, Any]:
+        """Returns the next message, of at most `limit` bytes.
+
+        Raises ProtocolError, or PeerGoneError at the end.
+        """
+        if self._peeked is not None:
+            message, self._peeked = self._peeked, None
+            return message
+        return decode_body(await self._body(limit))
+
+    async def _body(self, limit: int) -> bytes:
+        try:
+            header = await self._reader.readexactly(_LENGTH.size)
+            body = await self._reader.readexactly(decode_length(header, limit))
+        except (asyncio.IncompleteReadError, ConnectionError) as error:
+            raise PeerGoneError("the peer closed the connection during the exchange") from error
+        self.received_bytes += len(header) + len(body)
+        return body
+
+    async def peek(self, limit: int, turn: asyncio.Lock) -> str:
+        """The type of the next message, which is still to be received; raises as `receive`.
+
+        To parse many small values takes long, so large messages of strangers wait for their turn,
+        and all of them together take a tenth of the event loop's time at most.
+        """
+        body = await self._body(limit)
+        if len(body) <= FRAME_BYTES:
+            self._peeked = decode_body(body)
+        else:
+            async with turn:
+                loop = asyncio.get_running_loop()
+                start = loop.time()
+                try:
+                    self._peeked = decode_body(body)
+                finally:
+                    await asyncio.sleep(_PARSE_PAUSES * (loop.time() - start))
+        return str(self._peeked["type"])
+
+    async def expect(self, kind: str, limit: int = FRAME_BYTES) -> dict[str, Any]:
+        """Returns the next message, which must be of this type; a refusal is a ConnectError."""
+        message = await self.receive(limit)
+        if message["type"] == "refuse":
+            refused = BusyError if message.get("busy") is True else ConnectError
+            raise refused(f"the peer refused: {shown(message.get('reason', 'no reason'))}")
+        if message["type"] != kind:
+            raise ProtocolError(f"the peer sent '{shown(message['type'], 40)}' instead of {kind!r}")
+        return message
+
+    async def refuse(self, reason: str, *, busy: bool = False, unread: bool = False) -> None:
+        """Tells the peer why, if it listens, and closes. `busy`: it may try again.
+
+        `unread`: its hello may be on the way, and to close before it came would take the reason
+        from the peer again (TCP resets a connection that is closed with unread data).
+        """
+        try:
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                await self.send("refuse", reason=reason[:_MAX_REASON], busy=busy)
+            if unread:
+                self._writer.write_eof()
+                async with asyncio.timeout(_UNREAD_SECONDS):
+                    while await self._reader.read(FRAME_BYTES):
+                        pass
+        except (PeerGoneError, OSError):  # TimeoutError is an OSError
+            pass
+        await self.close()
+
+    async def close(self) -> None:
+        """Closes the connection; what was sent is still delivered, if the peer takes it soon."""
+        self._writer.close()
+        try:
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                await self._writer.wait_closed()
+        except TimeoutError:
+            self.abort()
+        except OSError:
+            pass  # it is closed either way
+        finally:
+            self._end()
+
+    def abort(self) -> None:
+        """Drops the connection at once."""
+        self._writer.transport.abort()
+        self._end()
+
+    def at_end(self, callback: Callable[[], None]) -> None:
+        """Has this called when the connection is closed or dropped from this side."""
+        self._at_end.append(callback)
+
+    def _end(self) -> None:
+        while self._at_end:
+            self._at_end.pop()()

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SRv6 as MRC uses it: uSIDs, the carriers that hold them, and routes that act on carriers.
+
+Pure arithmetic and data; `mrc.linux.netlink` gives the routes to the kernel.
+
+A carrier (F3216) is an IPv6 address. Each switch that finds its own uSID first shifts the rest
+forward and looks the result up again, so the whole path travels in one destination address:
+
+    | locator block: 32 bits | uSID | uSID | uSID | uSID | uSID | uSID |    16 bits each; 0 = none
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from ipaddress import IPv6Address, IPv6Network
+
+BLOCK_BITS = 32
+USID_BITS = 16
+USIDS_PER_CARRIER = (128 - BLOCK_BITS) // USID_BITS
+
+# The routing table that holds a host's own addresses.
+LOCAL_TABLE = 255
+# What the kernel gives a route that says nothing.
+DEFAULT_METRIC = 1024
+
+_USID_MASK = (1 << USID_BITS) - 1
+_USIDS_BITS = 128 - BLOCK_BITS
+_USIDS_MASK = (1 << _USIDS_BITS) - 1
+
+
+def pack(block: IPv6Network, usids: Sequence[int]) -> IPv6Address:
+    """Put one to six uSIDs, the first to be used first, into a carrier of the locator block."""
+    _check_block(block)
+    if not 1 <= len(usids) <= USIDS_PER_CARRIER:
+        raise ValueError(f"a carrier holds 1 to {USIDS_PER_CARRIER} uSIDs, not {len(usids)}")
+    carrier = int(block.network_address)
+    for slot, usid in enumerate(usids):
+        _check_usid(usid)
+        carrier |= usid << (_USIDS_BITS - USID_BITS * (slot + 1))
+    return IPv6Address(carrier)
+
+
+def unpack(carrier: IPv6Address) -> tuple[IPv6Network, tuple[int, ...]]:
+    """Take a carrier apart; the uSIDs end at the first empty place."""
+    usids = []
+    rest = int(carrier) & _USIDS_MASK
+    while rest:
+        usid = rest >> (_USIDS_BITS - USID_BITS)
+        if usid == 0:
+            raise ValueError(f"{carrier} has an empty place before its last uSID")
+        usids.append(usid)
+        rest = rest << USID_BITS & _USIDS_MASK
+    return block_of(carrier), tuple(usids)
+
+
+def shift(carrier: IPv6Address) -> IPv6Address:
+    """What a switch makes of a carrier whose first uSID is its own."""
+    usids = int(carrier) & _USIDS_MASK
+    if usids >> (_USIDS_BITS - USID_BITS) == 0:
+        raise ValueError(f"{carrier} holds no uSID to shift out")
+    return IPv6Address(int(block_of(carrier).network_address) | usids << USID_BITS & _USIDS_MASK)
+
+
+def segments(block: IPv6Network, usids: Sequence[int]) -> tuple[IPv6Address, ...]:
+    """The segment list for any number of uSIDs; up to six of them need one carrier and no SRH."""
+    if not usids:
+        raise ValueError("a segment list needs a uSID")
+    return tuple(
+        pack(block, usids[start : start + USIDS_PER_CARRIER])
+        for start in range(0, len(usids), USIDS_PER_CARRIER)
+    )
+
+
+def block_of(carrier: IPv6Address) -> IPv6Network:
+    """The locator block that an address lies in."""
+    return IPv6Network((int(carrier) & ~_USIDS_MASK, BLOCK_BITS))
+
+
+def locator(block: IPv6Network, usid: int) -> IPv6Network:
+    """The prefix by which the rest of a locator block reaches the node with this uSID."""
+    return IPv6Network((pack(block, (usid,)), BLOCK_BITS + USID_BITS))
+
+
+def format_usid(usid: int) -> str:
+    """Four hex digits, as in the carrier."""
+    _check_usid(usid)
+    return f"{usid:04x}"
+
+
+def _check_block(block: IPv6Network) -> None:
+    if block.prefixlen != BLOCK_BITS:
+        raise ValueError(f"locator block {block} is not a /{BLOCK_BITS}")
+
+
+def _check_usid(usid: int) -> None:
+    if not 1 <= usid <= _USID_MASK:
+        raise ValueError(f"uSID {usid:#x} is not in 0x1..{_USID_MASK:#x}")
+
+
+@dataclass(frozen=True, slots=True)
+class EncapRed:
+    """Put the packet into an IPv6 packet for the first segment; an SRH only if there are more."""
+
+    segments: tuple[IPv6Address, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Shift the carrier by one uSID and route the packet again (End with NEXT-C-SID)."""
+
+    block_bits: int = BLOCK_BITS
+    usid_bits: int = USID_BITS
+
+
+@dataclass(frozen=True, slots=True)
+class EndDT6:
+    """Take the packet out of its carrier and look its own destination up in a table."""
+
+    table: int
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One IPv6 route of the kernel."""
+
+    dst: IPv6Network
+    dev: str
+    via: IPv6Address | None = None
+    """next hop; None where the destination is on the link, or the packet is not forwarded"""
+    src: IPv6Address | None = None
+    """source address that a socket without one gets"""
+    action: EncapRed | End | EndDT6 | None = None
+    local: bool = False
+    """every address of dst is the host's own"""
+    metric: int = DEFAULT_METRIC
+    """of several routes to one destination the one with the smallest counts"""

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The fabric as data: planes, T0s, T1s and hosts, their addresses and uSIDs, and every path.
+
+Pure. Planes are numbered from 1, like the ports that live in them; hosts, T0s and T1s from 0. Each
+plane P has the same number of T0s and of T1s, and every T0 has an uplink to every T1. The hosts are
+spread over the T0s in order, equally many below each:
+
+    h0 -+- t0:P.0 --+-- t1:P.0 --+-- t0:P.1 -+- h2    a path is the choice of P and of S: host, T0,
+    h1 -+           +-- t1:P.S --+           +- h3    T1 S of plane P, T0, host; of P alone for
+                                                      hosts below one T0, as h0 and h1
+
+Addresses (hex where the address is), unless `Addresses` says otherwise:
+    fcbb:P::/32          locator block of plane P; carriers are made of it
+    0100 + S             uSID of T1 S: shift, then the next uSID names the T0 to go down to
+    0200 + N             uSID of T0 N: shift, then the next uSID names the port to go down by
+    e000 + K             uSID of port K of any T0, and of the host behind it: end of the carrier
+    fd00:a:H::/64        prefix of host H, the same over all planes; it owns every address in it
+    fd00:a:H::1          its address, the source of what it sends
+    fd00:a:H::P:S        its address on path S of plane P: names the EV to the sender
+    fd00:c::(H+1)        its address on the management network, where the OOB exchange runs
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from ipaddress import IPv6Address, IPv6Network
+
+from mrc.fabric import srv6
+
+MAX_HOSTS = 4096
+MAX_PLANES = 64
+MAX_T1 = 256
+
+HOST_USID = 0xE000
+_T1_USID = 0x0100
+_T0_USID = 0x0200
+
+_BLOCK = IPv6Network("fcbb::/16")
+_HOSTS = IPv6Network("fd00:a::/32")
+_MANAGEMENT = IPv6Network("fd00:c::/64")
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """One way from a host to another: the plane, the switch in the middle, and how to name it."""
+
+    plane: int
+    name: str
+    """of the T1, or of the T0 that both hosts are below"""
+    dst: IPv6Address
+    """destination address inside the peer's prefix; the sender's route for it picks the path"""
+    segments: tuple[IPv6Address, ...]
+    usids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Where the addresses of a fabric are taken from."""
+
+    block: IPv6Network = _BLOCK
+    """holds the locator block of each plane"""
+    hosts: IPv6Network = _HOSTS
+    """holds the prefix of each host"""
+    management: IPv6Network = _MANAGEMENT
+
+    def __post_init__(self) -> None:
+        for name, length in (("block", 16), ("hosts", 32), ("management", 64)):
+            network: IPv6Network = getattr(self, name)
+            if network.prefixlen != length:
+                raise ValueError(f"{name} is {network}, not a /{length}")
+        networks = (self.block, self.hosts, self.management)
+        for i, network in enumerate(networks):
+            for other in networks[i + 1 :]:
+                if network.overlaps(other):
+                    raise ValueError(f"{network} and {other} overlap")
+
+    def locator_block(self, plane: int) -> IPv6Network:
+        return _inside(self.block, plane << 96, srv6.BLOCK_BITS)
+
+    def host_prefix(self, host: int) -> IPv6Network:
+        return _inside(self.hosts, host << 80, 64)
+
+    def host(self, host: int) -> IPv6Address:
+        return self.host_prefix(host).network_address + 1
+
+    def on_path(self, host: int, plane: int, path: int) -> IPv6Address:
+        """Planes count from 1, so that no path has the host's own address."""
+        return self.host_prefix(host).network_address + (plane << 16 | path)
+
+    def oob(self, host: int) -> IPv6Address:
+        return self.management.network_address + host + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """How many of each there are."""
+
+    hosts: int
+    planes: int
+    t1: int
+    """T1s per plane"""
+    t0: int = 0
+    """T0s per plane; 0: one for each host"""
+    addresses: Addresses = field(default_factory=Addresses)
+
+    def __post_init__(self) -> None:
+        _check("hosts", self.hosts, 2, MAX_HOSTS)
+        _check("planes", self.planes, 1, MAX_PLANES)
+        _check("t1", self.t1, 1, MAX_T1)
+        object.__setattr__(self, "t0", self.t0 or self.hosts)
+        _check("t0", self.t0, 1, self.hosts)
+        if self.hosts % self.t0:
+            raise ValueError(f"hosts is {self.hosts}, no multiple of t0 ({self.t0})")
+
+    def host_numbers(self) -> range:
+        return range(self.hosts)
+
+    def plane_numbers(self) -> range:
+        return range(1, self.planes + 1)
+
+    def t0_numbers(self) -> range:
+        return range(self.t0)
+
+    def t1_numbers(self) -> range:
+        return range(self.t1)
+
+    @property
+    def hosts_per_t0(self) -> int:
+        return self.hosts // self.t0
+
+    def t0_of(self, host: int) -> int:
+        """The T0 that a host is below, in every plane."""
+        return host // self.hosts_per_t0
+
+    def hosts_below(self, t0: int) -> range:
+        return range(t0 * self.hosts_per_t0, (t0 + 1) * self.hosts_per_t0)
+
+    def host_usid(self, host: int) -> int:
+        return HOST_USID + host % self.hosts_per_t0
+
+    def paths(self, src: int, dst: int) -> tuple[Path, ...]:
+        """Every path from a host to another, plane by plane."""
+        near = self.t0_of(src) == self.t0_of(dst)
+        return tuple(
+            self._path(plane, number, dst, near)
+            for plane in self.plane_numbers()
+            for number in (range(1) if near else self.t1_numbers())
+        )
+
+    def _path(self, plane: int, number: int, dst: int, near: bool) -> Path:
+        t0 = self.t0_of(dst)
+        way = () if near else (t1_usid(number), t0_usid(t0))
+        usids = (*way, self.host_usid(dst))
+        return Path(
+            plane=plane,
+            name=f"t0:{plane}.{t0}" if near else f"t1:{plane}.{number}",
+            dst=self.addresses.on_path(dst, plane, number),
+            segments=srv6.segments(self.addresses.locator_block(plane), usids),
+            usids=usids,
+        )
+
+
+def t1_usid(number: int) -> int:
+    return _T1_USID + number
+
+
+def t0_usid(number: int) -> int:
+    return _T0_USID + number
+
+
+def _inside(network: IPv6Network, offset: int, length: int) -> IPv6Network:
+    return IPv6Network((int(network.network_address) | offset, length))
+
+
+def _check(name: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
+        raise ValueError(f"{name} is {value}, not in {low}..{high}")

@@ -1,0 +1,341 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One rtnetlink socket in a namespace, and what can be done with it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Interface, IPv6Address, IPv6Interface, ip_interface
+from typing import Any, Self
+
+from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
+from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
+from pyroute2.netlink.rtnl.ndmsg import ndmsg
+
+from mrc.errors import NetlinkError
+from mrc.fabric.srv6 import Route
+from mrc.linux import netns
+from mrc.linux.netlink import qdiscs
+from mrc.linux.netlink.qdiscs import Counters, Netem
+from mrc.linux.netlink.routes import SEG6_NEEDS, compare, decode, dump_request, encode, is_unicast
+from mrc.linux.rtnetlink import NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, Request, Rtnetlink
+
+_RTM_NEWLINK, _RTM_GETLINK, _RTM_SETLINK = 16, 18, 19
+_RTM_NEWADDR, _RTM_GETADDR = 20, 22
+_RTM_NEWROUTE, _RTM_GETROUTE = 24, 26
+_RTM_NEWNEIGH = 28
+_RTM_NEWQDISC, _RTM_DELQDISC, _RTM_GETQDISC = 36, 37, 38
+
+_IFF_UP = 0x1
+_IFA_F_NODAD = 0x2
+_IFA_F_OPTIMISTIC, _IFA_F_DADFAILED, _IFA_F_TENTATIVE = 0x4, 0x8, 0x40
+_NUD_PERMANENT = 0x80
+_POLL_SECONDS = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """A network interface as the kernel has it now."""
+
+    name: str
+    index: int
+    mtu: int
+    up: bool
+    """able to carry packets: set up, and with a carrier where it knows of one"""
+    addresses: tuple[IPv4Interface | IPv6Interface, ...]
+    """those that a socket can be bound to"""
+
+
+@dataclass(frozen=True, slots=True)
+class Veth:
+    """A pair of joined interfaces: ours here, the peer's in another namespace."""
+
+    name: str
+    peer_name: str
+    peer_namespace: str
+    mtu: int
+    mac: str
+    peer_mac: str
+    gso_max_segs: int | None = None
+    """packets that it takes from the stack in one piece; None: as many as come"""
+
+
+def interfaces(namespace: str | None = None) -> list[Interface]:
+    """The interfaces of this namespace, or of a named one, by index; needs no privilege."""
+    with Netlink(namespace) as link:
+        return link.interfaces()
+
+
+def wait_until_up(wanted: Iterable[tuple[Netlink, Iterable[str]]], timeout: float) -> None:
+    """Wait until all interfaces can carry packets.
+
+    The kernel may take a second to notice that a veth can, unless asked for that one interface.
+    Raises NetlinkError naming the first one that does not come up.
+    """
+    deadline = time.monotonic() + timeout
+    for link, names in wanted:
+        for name in names:
+            while not link.is_up(name):
+                if time.monotonic() > deadline:
+                    where = f" in {link.namespace}" if link.namespace else ""
+                    raise NetlinkError(f"interface {name}{where} does not come up")
+                time.sleep(_POLL_SECONDS)
+
+
+class Netlink:
+    """One rtnetlink socket; it stays in the namespace it was made in.
+
+    Every call raises NetlinkError, naming what was refused and why, and where it can the remedy.
+    """
+
+    def __init__(self, namespace: str | None = None) -> None:
+        self.namespace = namespace
+        if namespace is None:
+            self._rtnetlink = Rtnetlink()
+        else:
+            with netns.inside(namespace):
+                self._rtnetlink = Rtnetlink()
+        self._indices: dict[str, int] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._rtnetlink.close()
+
+    def interfaces(self) -> list[Interface]:
+        links = self._links()
+        addresses: dict[int, list[IPv4Interface | IPv6Interface]] = {}
+        for message in self._rtnetlink.dump(_RTM_GETADDR, ifaddrmsg()):
+            # IFA_ADDRESS is the far end's on a point-to-point link; IFA_LOCAL, where given, ours.
+            text = message.get_attr("IFA_LOCAL") or message.get_attr("IFA_ADDRESS")
+            if text is not None and _is_ready(message):
+                own = ip_interface(f"{text}/{message['prefixlen']}")
+                addresses.setdefault(message["index"], []).append(own)
+        found = [_interface(message, addresses) for message in links]
+        return sorted(found, key=lambda each: each.index)
+
+    def is_up(self, name: str) -> bool:
+        """Whether an interface can carry packets."""
+        message = ifinfmsg()
+        message["index"] = self._index(name)
+        return _is_up(self._rtnetlink.get(_RTM_GETLINK, message, f"read the state of {name}"))
+
+    def add_veths(self, veths: Iterable[Veth]) -> None:
+        """Make pairs of interfaces; both ends stay down."""
+        peers: dict[str, int] = {}
+        try:
+            for veth in (veths := list(veths)):
+                if veth.peer_namespace not in peers:
+                    path = netns.FOLDER / veth.peer_namespace
+                    peers[veth.peer_namespace] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self._rtnetlink.request(
+                [_veth_request(veth, peers[veth.peer_namespace]) for veth in veths]
+            )
+        except OSError as exc:
+            raise NetlinkError(f"cannot open namespace: {exc}") from exc
+        finally:
+            for fd in peers.values():
+                os.close(fd)
+
+    def set_links(self, names: Iterable[str], *, up: bool) -> None:
+        """Set interfaces up or down. Down takes an interface's IPv6 routes and addresses away."""
+        requests = []
+        for name in names:
+            message = ifinfmsg()
+            message["index"] = self._index(name)
+            message["flags"] = _IFF_UP if up else 0
+            message["change"] = _IFF_UP
+            what = f"set {name} {'up' if up else 'down'}"
+            requests.append(Request(what, _RTM_SETLINK, message))
+        self._rtnetlink.request(requests)
+
+    def add_addresses(self, addresses: Iterable[tuple[str, IPv6Interface]]) -> None:
+        """Give interfaces addresses that are usable at once (no duplicate detection)."""
+        requests = []
+        for name, address in addresses:
+            message = ifaddrmsg()
+            message["family"] = socket.AF_INET6
+            message["prefixlen"] = address.network.prefixlen
+            message["index"] = self._index(name)
+            message["attrs"] = [
+                ("IFA_ADDRESS", str(address.ip)),
+                ("IFA_LOCAL", str(address.ip)),
+                ("IFA_FLAGS", _IFA_F_NODAD),
+            ]
+            what = f"add address {address} to {name}"
+            flags = NLM_F_CREATE | NLM_F_REPLACE
+            requests.append(Request(what, _RTM_NEWADDR, message, flags))
+        self._rtnetlink.request(requests)
+
+    def add_neighbours(self, neighbours: Iterable[tuple[str, IPv6Address, str]]) -> None:
+        """Say, for an interface, which MAC address a next hop has, so that nobody has to ask."""
+        requests = []
+        for name, address, mac in neighbours:
+            message = ndmsg()
+            message["family"] = socket.AF_INET6
+            message["ifindex"] = self._index(name)
+            message["state"] = _NUD_PERMANENT
+            message["attrs"] = [("NDA_DST", str(address)), ("NDA_LLADDR", mac)]
+            what = f"add neighbour {address} to {name}"
+            flags = NLM_F_CREATE | NLM_F_REPLACE
+            requests.append(Request(what, _RTM_NEWNEIGH, message, flags))
+        self._rtnetlink.request(requests)
+
+    def add_shaper(self, name: str, *, rate_bps: int, burst_bytes: int, limit_bytes: int) -> None:
+        """Limit the rate at which an interface sends, or change the limit; the queue holds
+        limit_bytes (tbf).
+        """
+        index = self._index(name)
+        message = qdiscs.shaper(
+            index, rate_bps=rate_bps, burst_bytes=burst_bytes, limit_bytes=limit_bytes
+        )
+        self._add_qdisc(f"shape {name} to {rate_bps} bit/s", message, "CONFIG_NET_SCH_TBF")
+
+    def add_netem(self, name: str, wanted: Netem, *, below_tbf: bool) -> None:
+        """Let packets suffer on their way out, in place of what they suffered before."""
+        message = qdiscs.netem(self._index(name), wanted, below_tbf=below_tbf)
+        needs = "CONFIG_NET_SCH_NETEM, or --fabric emulated"
+        self._add_qdisc(f"delay or impair {name}", message, needs)
+
+    def remove_qdisc(self, name: str) -> None:
+        """Let an interface have no queue, if it has one; what waits there is lost."""
+        message = qdiscs.at_root(self._index(name))
+        try:
+            self._rtnetlink.request([Request(f"free {name}", _RTM_DELQDISC, message)])
+        except NetlinkError as exc:
+            if exc.code != errno.ENOENT:
+                raise
+
+    def has_qdisc(self, kind: str) -> bool:
+        """Whether the kernel has a kind of queue: lo is given one, and loses it again."""
+        index = self._index("lo")
+        message = qdiscs.empty(index, kind)
+        try:
+            self._add_qdisc(f"try {kind}", message, "")
+        except NetlinkError as exc:
+            # One that wants to be told more is there as well.
+            return exc.code not in (errno.ENOENT, errno.EOPNOTSUPP)
+        self.remove_qdisc("lo")
+        return True
+
+    def _add_qdisc(self, what: str, message: Any, needs: str) -> None:
+        flags = NLM_F_CREATE | NLM_F_REPLACE
+        self._rtnetlink.request([Request(what, _RTM_NEWQDISC, message, flags, needs)])
+
+    def counters(self) -> dict[str, Counters]:
+        """What each interface has sent so far."""
+        queues = {
+            each["index"]: each.get_attr("TCA_STATS")
+            for each in self._rtnetlink.dump(_RTM_GETQDISC, qdiscs.QdiscCounters())
+            if each["parent"] == qdiscs.ROOT and each.get_attr("TCA_KIND") == "tbf"
+        }
+        return {
+            each.get_attr("IFLA_IFNAME"): qdiscs.counters(
+                each.get_attr("IFLA_STATS64"), queues.get(each["index"])
+            )
+            for each in self._rtnetlink.dump(_RTM_GETLINK, qdiscs.LinkCounters())
+        }
+
+    def add_routes(self, routes: Sequence[Route]) -> None:
+        """Write routes, read them back, and insist that the kernel has what was meant."""
+        requests = []
+        for route in routes:
+            message = encode(route, self._index(route.dev))
+            what = f"add route {route.dst} dev {route.dev}"
+            flags = NLM_F_CREATE | NLM_F_REPLACE
+            needs = "" if route.action is None else SEG6_NEEDS
+            requests.append(Request(what, _RTM_NEWROUTE, message, flags, needs))
+        self._rtnetlink.request(requests)
+        found = {(route.dst, route.dev, route.local): route for route in self.routes()}
+        for route in routes:
+            compare(route, found.get((route.dst, route.dev, route.local)))
+
+    def routes(self) -> list[Route]:
+        """The IPv6 routes of tables main and local that are for unicast."""
+        self._links()
+        names = {index: name for name, index in self._indices.items()}
+        return [
+            decode(each, names)
+            for each in self._rtnetlink.dump(_RTM_GETROUTE, dump_request())
+            if is_unicast(each) and each.get_attr("RTA_OIF") in names
+        ]
+
+    def _links(self) -> list[ifinfmsg]:
+        links = self._rtnetlink.dump(_RTM_GETLINK, ifinfmsg())
+        self._indices = {each.get_attr("IFLA_IFNAME"): each["index"] for each in links}
+        return links
+
+    def _index(self, name: str) -> int:
+        if name not in self._indices:
+            self._links()
+        try:
+            return self._indices[name]
+        except KeyError:
+            where = f" in {self.namespace}" if self.namespace else ""
+            raise NetlinkError(f"no interface {name}{where}") from None
+
+
+def _interface(
+    message: ifinfmsg, addresses: Mapping[int, list[IPv4Interface | IPv6Interface]]
+) -> Interface:
+    return Interface(
+        name=message.get_attr("IFLA_IFNAME"),
+        index=message["index"],
+        mtu=message.get_attr("IFLA_MTU"),
+        up=_is_up(message),
+        addresses=tuple(addresses.get(message["index"], ())),
+    )
+
+
+def _is_ready(message: ifaddrmsg) -> bool:
+    """Whether duplicate address detection is done, and found no other host."""
+    flags = message.get_attr("IFA_FLAGS") or message["flags"]
+    if flags & _IFA_F_OPTIMISTIC:
+        return True
+    return not flags & (_IFA_F_TENTATIVE | _IFA_F_DADFAILED)
+
+
+def _is_up(message: ifinfmsg) -> bool:
+    # Loopback and tunnels know of no carrier, so their state is unknown. Where a carrier is lost,
+    # older kernels (6.1) bring the state up to date as late as a second after it.
+    state = message.get_attr("IFLA_OPERSTATE")
+    carrier = message.get_attr("IFLA_CARRIER") != 0
+    return bool(message["flags"] & _IFF_UP) and carrier and state in ("UP", "UNKNOWN")
+
+
+def _veth_request(veth: Veth, peer_namespace: int) -> Request:
+    peer = {
+        "attrs": [
+            ("IFLA_IFNAME", veth.peer_name),
+            ("IFLA_MTU", veth.mtu),
+            ("IFLA_ADDRESS", veth.peer_mac),
+            ("IFLA_NET_NS_FD", peer_namespace),
+        ]
+    }
+    message = ifinfmsg()
+    message["attrs"] = [
+        ("IFLA_IFNAME", veth.name),
+        ("IFLA_MTU", veth.mtu),
+        ("IFLA_ADDRESS", veth.mac),
+        (
+            "IFLA_LINKINFO",
+            {
+                "attrs": [
+                    ("IFLA_INFO_KIND", "veth"),
+                    ("IFLA_INFO_DATA", {"attrs": [("VETH_INFO_PEER", peer)]}),
+                ]
+            },
+        ),
+    ]
+    if veth.gso_max_segs is not None:
+        message["attrs"].append(("IFLA_GSO_MAX_SEGS", veth.gso_max_segs))
+    what = f"make veth {veth.name} to {veth.peer_name} in {veth.peer_namespace}"
+    return Request(what, _RTM_NEWLINK, message, NLM_F_CREATE | NLM_F_EXCL, "CONFIG_VETH")

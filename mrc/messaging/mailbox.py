@@ -1,0 +1,319 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Small JSON messages over the QP itself.
+
+The OOB TCP connection may run over a plane that dies, so what two peers have to say after connect
+travels like the data: as WRITE_IMM into an inbox that each registers at the other's disposal.
+
+An inbox is SLOTS slots of SLOT_BYTES. Frame n of a direction goes to slot n mod SLOTS; a message
+longer than a slot continues in the next frame. A slot is used again only after the peer said, by a
+credit, that the message in it was received by the peer's user, or that it is the next one to be
+received. So a mailbox holds one message of `most_bytes` and an inbox of others at most, as bytes
+that are decoded when they are received. Immediates carry the rest:
+
+    0iiiiiii iiiiiiii iiiiiiii iiiiiiii   of the user of the mailbox: 31 bits
+    10000000 00000000 nnnnnnnn nnnnnnnn   credit: frames freed so far, modulo 2^16; no payload
+    11m00000 00000000 nnnnnnnn nnnnnnnn   frame n, modulo 2^16; m: the message goes on
+
+Immediates complete in posting order, so a message also says that all written before is in place. A
+side that heard nothing for a while repeats its credit: that it is acknowledged, or never is, tells
+whether the peer is still there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, NoReturn, Self
+
+from mrc.aio.context import Context
+from mrc.aio.qp import QP
+from mrc.binding.verbs import MR, RemoteMemory
+from mrc.enums import Access
+from mrc.errors import CompletionError, MrcError, ProtocolError
+from mrc.exchange.foreign import parse
+
+SLOTS = 16
+SLOT_BYTES = 4096
+INBOX_BYTES = SLOTS * SLOT_BYTES
+MAX_MESSAGE_BYTES = 1 << 18  # that a mailbox takes, unless it is told to take more
+MAX_SENT_BYTES = 1 << 20
+MAILBOX_BYTES = 3 * INBOX_BYTES + MAX_MESSAGE_BYTES  # at most, with what is unread
+MAX_UNREAD = 4096  # messages and immediates of the user that wait to be received
+KEEPALIVE_SECONDS = 3.0
+USER_IMM_MAX = 0x7FFFFFFF
+
+_CONTROL = 0x80000000
+_FRAME = 0x40000000
+_MORE = 0x20000000
+_COUNT = 0xFFFF
+
+Message = dict[str, Any]
+
+
+class MailboxClosedError(MrcError):
+    """The peer closed the QP in order, and everything it had to say has been received."""
+
+
+@dataclass(frozen=True, slots=True)
+class MailboxMemory:
+    """What a mailbox registers. It must outlive the QP, since the peer writes into it."""
+
+    inbox: bytearray
+    inbox_mr: MR
+    outbox: bytearray  # slot n holds our frame n until the peer gave the credit for it
+    outbox_mr: MR
+
+
+@asynccontextmanager
+async def mailbox_memory(ctx: Context) -> AsyncIterator[MailboxMemory]:
+    inbox, outbox = bytearray(INBOX_BYTES), bytearray(INBOX_BYTES)
+    async with (
+        ctx.register(inbox, access=Access.REMOTE_WRITE) as inbox_mr,
+        ctx.register(outbox, access=Access.LOCAL_READ) as outbox_mr,
+    ):
+        yield MailboxMemory(inbox, inbox_mr, outbox, outbox_mr)
+
+
+@dataclass(frozen=True, slots=True)
+class _Unread:
+    """A message that is not yet received; `begin` frames came before it."""
+
+    data: bytearray
+    begin: int
+
+
+class Mailbox:
+    """Messages to and from the peer of one QP. An async context manager.
+
+    The side that connects sends its inbox as `private` data and passes no `peer`: it learns the
+    other inbox from the first message. The side that accepts passes what it found there.
+    """
+
+    def __init__(
+        self,
+        qp: QP,
+        memory: MailboxMemory,
+        *,
+        peer: RemoteMemory | None = None,
+        most_bytes: int = MAX_MESSAGE_BYTES,
+        keepalive: float = KEEPALIVE_SECONDS,
+    ) -> None:
+        self._qp = qp
+        self._memory = memory
+        self._peer = peer
+        self._most_bytes = most_bytes  # of a message of the peer
+        self._keepalive = keepalive
+        self._sending = asyncio.Lock()
+        self._sent = 0  # frames
+        self._credited = 0  # of those, how many the peer has freed
+        self._credit_came = asyncio.Event()
+        self._consumed = 0  # frames of the peer
+        self._begin = 0  # of those, the ones before the message that comes in
+        self._freed = 0  # of those, how many hold nothing any more
+        self._told = 0  # of those, how many the peer knows of
+        self._credit_due = asyncio.Event()
+        self._heard = False
+        self._partial = bytearray()
+        self._items: deque[_Unread | int] = deque()
+        self._failure: MrcError | None = None
+        self._changed = asyncio.Event()  # something to receive, or a failure
+        self._failed = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        self._start(self._read())
+        self._start(self._send_credits())
+        try:
+            if self._peer is None:
+                self._peer = _inbox_of(await self.receive())
+            else:
+                _check_inbox(self._peer)
+                await self.send({"type": "inbox", "inbox": self._memory.inbox_mr.remote.to_json()})
+        except BaseException:
+            await self._stop()
+            raise
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self._stop()
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._on_task_done)
+        return task
+
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # whoever started it has it, or was cancelled and is past caring
+
+    async def _stop(self) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def send(self, message: Message) -> None:
+        """Returns when the message is in the peer's inbox; raises CompletionError if it never is.
+
+        A send that is cancelled still goes out whole, so that what follows stays readable.
+        """
+        data = json.dumps(message, separators=(",", ":")).encode()
+        if len(data) > MAX_SENT_BYTES:
+            raise MrcError(f"a message of {len(data)} bytes; the limit is {MAX_SENT_BYTES}")
+        await asyncio.shield(self._start(self._send_frames(data)))
+
+    async def _send_frames(self, data: bytes) -> None:
+        assert self._peer is not None, "the inbox of the peer is known once the mailbox is open"
+        async with self._sending:
+            for start in range(0, len(data), SLOT_BYTES):
+                piece = data[start : start + SLOT_BYTES]
+                while self._sent - self._credited == SLOTS:
+                    self._credit_came.clear()
+                    await self._credit_came.wait()
+                offset = self._sent % SLOTS * SLOT_BYTES
+                self._memory.outbox[offset : offset + len(piece)] = piece
+                imm = _CONTROL | _FRAME | self._sent & _COUNT
+                if start + SLOT_BYTES < len(data):
+                    imm |= _MORE
+                self._sent += 1
+                await self._qp.write_imm(
+                    imm,
+                    self._memory.outbox_mr,
+                    self._peer,
+                    length=len(piece),
+                    local_offset=offset,
+                    remote_offset=offset,
+                )
+
+    async def receive(self) -> Message | int:
+        """The next message, or the next immediate of the peer's own writes, in posting order.
+
+        Raises what ended the mailbox once all that came before was received.
+        """
+        await self._until_some()
+        item = self._items.popleft()
+        if isinstance(item, int):
+            return item
+        self._free_frames()
+        try:
+            return parse(item.data)
+        except ValueError as error:
+            wrong = ProtocolError(f"{self._qp.peer_host} sent a message that is {error}")
+            self._fail(wrong)
+            raise wrong from None
+
+    async def immediate_next(self) -> bool:
+        """Whether `receive` would give an immediate, once it would not wait; raises as it would."""
+        await self._until_some()
+        return isinstance(self._items[0], int)
+
+    async def _until_some(self) -> None:
+        while not self._items:
+            if self._failure is not None:
+                raise self._failure
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def failed(self) -> NoReturn:
+        """Waits for the QP to fail or the peer to break the rules, and raises that.
+
+        Not for an orderly close: until its QP is gone the peer still answers what is under way.
+        """
+        await self._failed.wait()
+        assert self._failure is not None
+        raise self._failure
+
+    async def _read(self) -> None:
+        try:
+            await self._read_immediates()
+        except MrcError as error:
+            self._fail(error)
+
+    def _fail(self, error: MrcError) -> None:
+        self._failure = error
+        self._changed.set()
+        if not isinstance(error, MailboxClosedError):
+            self._failed.set()
+
+    async def _read_immediates(self) -> None:
+        async for immediate in self._qp.immediates():
+            self._heard = True
+            imm = immediate.imm
+            if not imm & _CONTROL:
+                self._put(imm)
+            elif imm & _FRAME:
+                self._on_frame(imm, immediate.bytes)
+            else:
+                self._on_credit(imm & _COUNT)
+        raise MailboxClosedError(f"{self._qp.peer_host} closed the QP")
+
+    def _put(self, item: _Unread | int) -> None:
+        if len(self._items) >= MAX_UNREAD:
+            raise ProtocolError(f"{self._qp.peer_host} sends messages faster than it may")
+        self._items.append(item)
+        self._changed.set()
+
+    def _on_credit(self, count: int) -> None:
+        read = self._credited + ((count - self._credited) & _COUNT)
+        if read > self._sent:
+            raise ProtocolError(f"{self._qp.peer_host} gave credit for frames never sent")
+        self._credited = read
+        self._credit_came.set()
+
+    def _on_frame(self, imm: int, size: int) -> None:
+        if imm & _COUNT != self._consumed & _COUNT or not 0 < size <= SLOT_BYTES:
+            raise ProtocolError(f"{self._qp.peer_host} sent a frame out of order")
+        if self._consumed - self._told >= SLOTS:
+            raise ProtocolError(f"{self._qp.peer_host} sent a frame without credit")
+        offset = self._consumed % SLOTS * SLOT_BYTES
+        self._partial += self._memory.inbox[offset : offset + size]
+        self._consumed += 1
+        if len(self._partial) > self._most_bytes:
+            raise ProtocolError(f"{self._qp.peer_host} sent a message without end")
+        if not imm & _MORE:
+            data, self._partial = self._partial, bytearray()
+            self._put(_Unread(data, self._begin))
+            self._begin = self._consumed
+        self._free_frames()
+
+    def _free_frames(self) -> None:
+        """All frames before the first unread message hold nothing any more; tells it by halves."""
+        unread = next((item for item in self._items if not isinstance(item, int)), None)
+        self._freed = max(self._freed, self._consumed if unread is None else unread.begin)
+        if self._freed - self._told >= SLOTS // 2:
+            self._credit_due.set()
+
+    async def _send_credits(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(self._keepalive):
+                    await self._credit_due.wait()
+            except TimeoutError:
+                if self._heard:
+                    self._heard = False
+                    continue
+            self._credit_due.clear()
+            try:
+                self._told = self._freed
+                await self._qp.write_imm(_CONTROL | self._told & _COUNT)
+            except CompletionError:
+                return  # the end of the immediates says why
+
+
+def _inbox_of(message: Message | int) -> RemoteMemory:
+    if isinstance(message, int) or message.get("type") != "inbox":
+        raise ProtocolError("the peer did not begin with its inbox")
+    inbox = RemoteMemory.from_json(message.get("inbox"))
+    _check_inbox(inbox)
+    return inbox
+
+
+def _check_inbox(inbox: RemoteMemory) -> None:
+    if inbox.length != INBOX_BYTES:
+        raise ProtocolError(f"the peer's inbox has {inbox.length} bytes, not {INBOX_BYTES}")

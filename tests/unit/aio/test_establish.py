@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The exchange with a peer that does not say the truth about its addresses."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from ipaddress import ip_interface
+from typing import Any
+
+import pytest
+from endpoints import BUDGET_SECONDS, LOOPBACK, loopback_config, two_planes
+
+from mrc import Access, Context, EvState
+from mrc.aio import establish
+from mrc.exchange import proof
+from mrc.exchange.oob import Hello
+
+FOREIGN = "127.0.0.77"  # where nobody answers
+
+
+def lying(honest: Callable[..., Hello]) -> Callable[..., Hello]:
+    """A hello of the host "liar" that names another address in place of its second."""
+
+    def hello(local: Any, *rest: Any) -> Hello:
+        said = honest(local, *rest)
+        if local.name != "liar":
+            return said
+        first, second = said.attributes.ports
+        ports = (first, replace(second, address=ip_interface(f"{FOREIGN}/8")))
+        return replace(said, attributes=replace(said.attributes, ports=ports))
+
+    return hello
+
+
+async def test_prove__nothing_is_sent_to_an_address_that_never_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(establish, "_hello", lying(establish._hello))
+    monkeypatch.setattr(proof, "_FIRST_SECONDS", 0.02)
+    target, data = bytearray(200_000), bytes(range(250)) * 800
+    async with (
+        asyncio.timeout(BUDGET_SECONDS),
+        Context(loopback_config(**two_planes(name="liar"))) as liar,
+        Context(loopback_config(**two_planes())) as victim,
+        await victim.listen(LOOPBACK[4], 0) as listener,
+        await liar.connect(LOOPBACK[4], listener.port),
+        await listener.accept() as qp,
+        liar.register(target, access=Access.REMOTE_WRITE) as mr,
+        victim.register(data, access=Access.LOCAL_READ) as source,
+    ):
+        await qp.write(source, mr.remote)
+        evs = await qp.evs()
+        held_back = [ev for ev in evs if ev.destination == FOREIGN]
+        assert held_back and all(ev.state is EvState.DENIED for ev in held_back)
+        assert sum(ev.packets for ev in held_back) == 0
+        assert sum(ev.probes for ev in held_back) <= proof.ADDRESS_TRIES
+    assert target == data

@@ -1,0 +1,372 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The listening side against strangers: garbage, wrong versions, slow and silent peers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+import socket
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from endpoints import BUDGET_SECONDS, connected_pair, loopback_config
+
+from mrc import ConnectError, Context, InUseError, Listener, ResolveError
+from mrc.aio import qp as qp_module
+from mrc.exchange import admission, oob
+from mrc.exchange.oob import FRAME_BYTES, HELLO_BYTES, SNAPSHOT_BYTES, encode_frame
+
+
+@asynccontextmanager
+async def listening(**options: Any) -> AsyncIterator[tuple[Context, Listener]]:
+    async with (
+        asyncio.timeout(BUDGET_SECONDS),
+        Context(loopback_config(**options)) as context,
+        await context.listen("127.0.0.1", 0) as listener,
+    ):
+        yield context, listener
+
+
+async def answer_to(listener: Listener, *pieces: bytes, end: bool = False) -> dict[str, Any] | None:
+    """Sends bytes as a stranger and returns the last message that comes back, if one does."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+    try:
+        for piece in pieces:
+            writer.write(piece)
+        if end:
+            writer.write_eof()
+        received = await reader.read()
+    except ConnectionError:
+        return None
+    finally:
+        writer.close()
+        try:
+            await writer.wait_closed()
+        except ConnectionError:
+            pass
+    messages = []
+    while received:
+        (length,) = struct.unpack(">I", received[:4])
+        messages.append(json.loads(received[4 : 4 + length]))
+        received = received[4 + length :]
+    return messages[-1] if messages else None
+
+
+def hello(**changes: Any) -> bytes:
+    attributes = {
+        "qpn": 77,
+        "first_psn": 1,
+        "path_mtu": 1024,
+        "mpr": 1024,
+        "max_wimm": 128,
+        "integrity": "icrc",
+        "udp_port": 4791,
+        "ports": [
+            {"nic": "lo", "address": "127.0.0.1/8", "source_ports": [9], "mtu": 1024},
+        ],
+    }
+    message = {
+        "type": "hello",
+        "version": oob.VERSION,
+        "host": "stranger",
+        "private": {},
+        "attributes": attributes,
+    }
+    return encode_frame({**message, **changes})
+
+
+def hello_from(address: str) -> bytes:
+    message = json.loads(hello()[4:])
+    message["attributes"]["ports"][0]["address"] = address
+    return encode_frame(message)
+
+
+@pytest.mark.parametrize(
+    ("bytes_sent", "reason"),
+    [
+        (b"GET / HTTP/1.1\r\n\r\n", "does not speak"),
+        (struct.pack(">I", SNAPSHOT_BYTES + 1) + b"x", "does not speak"),
+        (struct.pack(">I", HELLO_BYTES + 1) + b"x", "131073 bytes, at most 131072 are taken"),
+        (struct.pack(">I", 4) + b"null", "not a JSON object"),
+        (encode_frame({"types": "x"}), "no message type"),
+        (struct.pack(">I", 5) + b"\xff\xff\xff\xff\xff", "not JSON"),
+        (encode_frame({"type": "rtr"}), "'rtr' instead of 'hello'"),
+        (encode_frame({"type": "a\x1b[2Jb"}), r"'a\x1b[2Jb' instead of 'hello'"),
+        (hello(version=2), "speaks version 2 of the exchange, this host version 1"),
+        (hello(attributes={}), "wrong attributes"),
+        (hello(host=None), "wrong hello.host"),
+        (hello_from("10.0.0.1/24"), "sent address 10.0.0.1, which is not its own"),
+        (hello() + encode_frame({"type": "proved"}), "'proved' instead of 'rtr'"),
+        (hello() + encode_frame({"type": "rtr", "x": "x" * FRAME_BYTES}), "at most 4096 are taken"),
+    ],
+    ids=lambda value: repr(value)[:24],
+)
+async def test_admit__a_stranger_is_told_why(bytes_sent: bytes, reason: str) -> None:
+    async with listening() as (context, listener):
+        message = await answer_to(listener, bytes_sent)
+        assert message is not None
+        assert message["type"] == "refuse"
+        assert reason in message["reason"]
+        async with (
+            await context.connect("127.0.0.1", listener.port) as near,
+            await listener.accept() as far,
+        ):
+            await near.write_imm(1)
+            assert (await anext(far.immediates())).imm == 1
+
+
+async def test_admit__any_garbage_ends_in_bounded_time() -> None:
+    junk = random.Random(11)
+    async with listening(exchange_timeout=0.2) as (context, listener):
+        await asyncio.gather(
+            *(answer_to(listener, junk.randbytes(junk.randrange(200))) for _ in range(32))
+        )
+        async with await context.connect("127.0.0.1", listener.port), await listener.accept():
+            pass
+
+
+async def test_admit__a_peer_that_ends_in_the_middle() -> None:
+    async with listening() as (_, listener):
+        for size in (0, 2, 4, 10, len(hello()) - 1):
+            assert await answer_to(listener, hello()[:size], end=True) is None
+
+
+async def test_admit__a_slow_peer_gets_no_more_than_its_time() -> None:
+    async with listening(exchange_timeout=0.1) as (_, listener):
+        message = await answer_to(listener, hello()[:10])
+        assert message is not None
+        assert message["reason"] == "not done within 0.1 s"
+
+
+async def test_admit__no_path_leads_back_to_the_peer() -> None:
+    async with listening(exchange_timeout=0.1) as (_, listener):
+        message = await answer_to(listener, hello(), encode_frame({"type": "rtr"}))
+        assert message is not None
+        assert message["type"] == "refuse"
+
+
+async def test_admit__a_silent_stranger_gets_less_time() -> None:
+    async with listening(hello_timeout=0.1) as (_, listener):
+        message = await answer_to(listener, hello()[:10])
+        assert message is not None
+        assert message["reason"] == "not done within 0.1 s"
+
+
+async def test_admit__one_source_takes_its_places_only() -> None:
+    async with listening(max_pending_per_source=2) as (context, listener):
+        address = ("127.0.0.1", listener.port)
+        silent = [
+            await asyncio.open_connection(*address, local_addr=("127.0.0.9", 0)) for _ in range(3)
+        ]
+        refusal = json.loads((await silent[2][0].read())[4:])
+        assert refusal["busy"] is True
+        assert "2 connections from 127.0.0.9 are under way" in refusal["reason"]
+        async with await context.connect(*address), await listener.accept():
+            pass
+        for _, writer in silent:
+            writer.close()
+
+
+async def test_admit__the_silent_make_way(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admission, "_GRACE_SECONDS", 0.0)
+    async with listening(max_pending=2) as (context, listener):
+        writers = []
+        for n in range(2, 22):
+            local = (f"127.0.0.{n}", 0)
+            opened = await asyncio.open_connection("127.0.0.1", listener.port, local_addr=local)
+            writers.append(opened[1])
+        async with await context.connect("127.0.0.1", listener.port), await listener.accept():
+            pass
+        for writer in writers:
+            writer.close()
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+async def test_admit__more_qps_than_a_source_may_have() -> None:
+    async with listening(max_qps_per_source=2) as (context, listener):
+        qps = [await context.connect("127.0.0.1", listener.port) for _ in range(2)]
+        with pytest.raises(ConnectError, match=r"127.0.0.1 has 2 QPs here, .*max_qps_per_source"):
+            await context.connect("127.0.0.1", listener.port)
+        await qps[0].close()
+        await (await listener.accept()).close()
+        async with await context.connect("127.0.0.1", listener.port):
+            pass
+
+
+async def test_admit__qps_that_nobody_accepts_count_too() -> None:
+    async with listening(max_pending=2) as (context, listener):
+        for _ in range(2):
+            await context.connect("127.0.0.1", listener.port)
+        with pytest.raises(ConnectError, match="the peer refused: too many peers"):
+            await context.connect("127.0.0.1", listener.port, timeout=0.8)
+        waiting = asyncio.create_task(context.connect("127.0.0.1", listener.port))
+        await listener.accept()
+        await waiting
+
+
+async def test_connect__a_place_is_waited_for() -> None:
+    async with listening(max_pending_per_source=1) as (context, listener):
+        await asyncio.gather(*(context.connect("127.0.0.1", listener.port) for _ in range(4)))
+
+
+async def test_admit__a_large_hello_waits_for_its_turn() -> None:
+    """Private data of many small values takes long to parse, and everybody can send it."""
+    private = {"n": [{}] * 20_000}
+    async with listening() as (context, listener):
+        start = asyncio.get_running_loop().time()
+        slow = [asyncio.create_task(answer_to(listener, hello(private=private))) for _ in range(4)]
+        async with await context.connect("127.0.0.1", listener.port), await listener.accept():
+            assert not any(task.done() for task in slow)
+        for task in slow:
+            task.cancel()
+        await asyncio.gather(*slow, return_exceptions=True)
+        assert asyncio.get_running_loop().time() - start < 5
+
+
+async def test_admit__nothing_is_made_for_a_stranger_without_a_right_hello() -> None:
+    async with listening() as (context, listener):
+        for bytes_sent in (hello(attributes={}), hello()[:100], b"", hello(version=9)):
+            await answer_to(listener, bytes_sent, end=True)
+        made = [entry for entry in await context.trace() if entry.qpn]
+        assert made == []
+
+
+async def test_admit__a_fault_of_ours_ends_one_exchange_in_one_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def admit(private: dict[str, Any]) -> None:
+        if private:
+            raise ZeroDivisionError("ours")
+
+    async with (
+        asyncio.timeout(BUDGET_SECONDS),
+        Context(loopback_config()) as context,
+        await context.listen("127.0.0.1", 0, admit=admit) as listener,
+    ):
+        assert await answer_to(listener, hello(private={"a": 1})) is None
+        (line,) = [record for record in caplog.records if record.levelname == "ERROR"]
+        assert "an exchange ended: ZeroDivisionError: ours (" in line.message
+        assert line.exc_info is None
+        async with await context.connect("127.0.0.1", listener.port), await listener.accept():
+            pass
+
+
+async def test_admit__refused_strangers_do_not_fill_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with listening() as (_, listener):
+        for _ in range(20):
+            await answer_to(listener, encode_frame({"type": "rtr"}))
+    assert len([record for record in caplog.records if "refused" in record.message]) == 5
+
+
+async def test_listen__many_may_come_while_the_event_loop_is_busy() -> None:
+    async with listening() as (_, listener):
+        with contextlib.ExitStack() as stack:
+            for _ in range(200):  # no await in between: nobody accepts
+                address = ("127.0.0.1", listener.port)
+                stack.enter_context(socket.create_connection(address, timeout=1))
+
+
+async def test_listen__a_port_that_is_taken() -> None:
+    async with listening() as (context, listener):
+        with pytest.raises(InUseError, match=f"TCP port {listener.port} is taken"):
+            await context.listen("127.0.0.1", listener.port)
+
+
+async def test_listen__an_address_that_cannot_be() -> None:
+    async with Context(loopback_config()) as context:
+        with pytest.raises(ResolveError, match=r"no-such-host\.invalid"):
+            await context.listen("no-such-host.invalid", 0)
+
+
+async def test_listen__on_every_address_of_both_versions() -> None:
+    async with (
+        asyncio.timeout(BUDGET_SECONDS),
+        Context(loopback_config()) as context,
+        await context.listen(None, 0) as listener,
+    ):
+        for host in ("127.0.0.1", "::1", "localhost"):
+            async with await context.connect(host, listener.port), await listener.accept():
+                pass
+
+
+async def test_listen__private_data_goes_to_whoever_connects() -> None:
+    async with (
+        asyncio.timeout(BUDGET_SECONDS),
+        Context(loopback_config(name="far")) as context,
+        await context.listen("127.0.0.1", 0, private={"service": "files"}) as listener,
+        await context.connect("127.0.0.1", listener.port, private={"n": 1}) as near,
+        await listener.accept() as far,
+    ):
+        assert (near.private, far.private) == ({"service": "files"}, {"n": 1})
+        assert near.peer_host == far.peer_host == "far"
+
+
+async def test_listener__iterates_until_it_is_closed() -> None:
+    async with listening() as (context, listener):
+        seen = []
+        for _ in range(3):
+            await context.connect("127.0.0.1", listener.port)
+        async for qp in listener:
+            seen.append(qp)
+            if len(seen) == 3:
+                await listener.close()
+        assert len({qp.qpn for qp in seen}) == 3
+
+
+async def test_close__an_exchange_under_way_is_dropped() -> None:
+    async with listening() as (_, listener):
+        reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+        writer.write(hello())
+        await reader.readexactly(4)  # the answer begins: the exchange is under way
+        await listener.close()
+        try:
+            await reader.read()
+        except ConnectionResetError:
+            pass
+        writer.close()
+        try:
+            await writer.wait_closed()
+        except ConnectionError:
+            pass
+
+
+async def test_watch__a_talkative_peer_is_heard_four_times_a_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(qp_module, "_MESSAGE_PAUSE_SECONDS", 0.05)
+    async with connected_pair() as pair:
+        start = asyncio.get_running_loop().time()
+        for _ in range(qp_module._FREE_MESSAGES + 3):
+            await pair.far._channel.send("chatter")
+        await pair.far.close()
+        await pair.near.peer_gone.wait()
+        assert asyncio.get_running_loop().time() - start >= 0.15
+
+
+async def test_close__every_place_is_given_back() -> None:
+    """Whatever the exchange was doing: silent, connecting, being refused, connected, viewed."""
+    config = loopback_config(remote_view=True, max_pending=32, max_pending_per_source=32)
+    async with asyncio.timeout(BUDGET_SECONDS), Context(config) as context:
+        listener = await context.listen("127.0.0.1", 0)
+        writers = []
+        for said in (b"", hello(), encode_frame({"type": "top", "version": 1}), b"junk" * 9):
+            for _ in range(3):
+                opened = await asyncio.open_connection("127.0.0.1", listener.port)
+                opened[1].write(said)
+                writers.append(opened[1])
+        near = await context.connect("127.0.0.1", listener.port)
+        await listener.close()
+        await near.close()
+        places = context._admission
+        assert (places.pending, places._connecting, places._connected) == (0, {}, {})
+        for writer in writers:
+            writer.close()

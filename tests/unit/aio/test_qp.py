@@ -1,0 +1,489 @@
+# SPDX-License-Identifier: Apache-2.0
+"""QPs over loopback, with the real engine and real sockets: writes, immediates, state, end."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from endpoints import (
+    BUDGET_SECONDS,
+    READ,
+    WRITE,
+    connected_pair,
+    loopback_config,
+    pattern,
+    set_port,
+    spawn,
+    transfer,
+    two_planes,
+)
+
+from mrc import (
+    ArgumentError,
+    CcKind,
+    CcParameters,
+    CompletionError,
+    Context,
+    EventReason,
+    EventsLost,
+    EvEvent,
+    EvState,
+    Integrity,
+    PeerGoneError,
+    PlaneEvent,
+    PlaneShareEvent,
+    PortEvent,
+    QpErrorEvent,
+    QpState,
+    QueueFullError,
+    RemoteMemory,
+    StateError,
+    WcStatus,
+)
+from mrc.binding.device import Notice
+from mrc.enums import EventType
+
+# ---- Writes ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", [4, 6])
+async def test_write__bytes_arrive_in_place(version: int) -> None:
+    async with connected_pair(version) as pair:
+        mtu = pair.near.path_mtu
+        assert mtu == pair.far.path_mtu
+        for size in (1, mtu - 1, mtu, mtu + 1, 3_000_013):
+            data = pattern(size, seed=size)
+            assert await transfer(pair, data) == data
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"integrity": Integrity.UDP},
+        {"cc": CcKind.NULL},
+        {"cc": CcKind.NSCC, "cc_parameters": CcParameters(base_rtt_ns=1_000_000, disable_qa=True)},
+        {"spray": 1},
+        {"mtu_limit": 256},
+        {"mpr": 128, "sq_depth": 1, "max_wimm": 1},
+        {"evs_per_pair": 1},
+        {"ev_active_per_plane": 2},
+        {"spin_us": 50},
+        {"coalesce_us": 0},
+    ],
+    ids=str,
+)
+async def test_write__under_other_policies(options: dict[str, Any]) -> None:
+    data = pattern(500_000)
+    async with connected_pair(**options) as pair:
+        assert await transfer(pair, data) == data
+        await asyncio.gather(*(pair.near.write_imm(i) for i in range(8)))
+        immediates = pair.far.immediates()
+        assert [(await anext(immediates)).imm for _ in range(8)] == list(range(8))
+
+
+async def test_set_mpr__the_peer_keeps_within_it() -> None:
+    data = pattern(2_000_000)
+    async with connected_pair(dynamic_mpr=True, mpr=1024, mtu_limit=256) as pair:
+        assert await transfer(pair, data) == data
+        assert (await pair.near.query()).peer_mpr == 1024
+        await pair.far.set_mpr(128)
+        assert await transfer(pair, data) == data
+        assert (await pair.near.query()).peer_mpr == 128
+        await pair.far.set_mpr(1024)
+        assert await transfer(pair, data) == data
+        assert (await pair.near.query()).peer_mpr == 1024
+
+
+async def test_set_mpr__must_be_agreed() -> None:
+    async with connected_pair() as pair:
+        with pytest.raises(StateError, match="dynamic MPR"):
+            await pair.far.set_mpr(128)
+
+
+async def test_write__offsets_touch_nothing_else() -> None:
+    async with connected_pair() as pair:
+        data, target = pattern(1000), bytearray(b"." * 1000)
+        async with (
+            pair.near_context.register(data, access=READ) as source,
+            pair.far_context.register(target, access=WRITE) as mr,
+        ):
+            await pair.near.write(
+                source, mr.remote, length=100, local_offset=300, remote_offset=500
+            )
+        assert bytes(target) == b"." * 500 + data[300:400] + b"." * 400
+
+
+@pytest.mark.parametrize(
+    ("options", "argument"),
+    [
+        ({"length": 101}, "local_offset"),
+        ({"length": -1}, "local_offset"),
+        ({"local_offset": 101}, "local_offset"),
+        ({"local_offset": -1, "length": 1}, "local_offset"),
+        ({"remote_offset": 1}, "remote_offset"),
+        ({"remote_offset": -1}, "remote_offset"),
+    ],
+)
+async def test_write__a_range_outside_the_memory(options: dict[str, int], argument: str) -> None:
+    async with (
+        connected_pair() as pair,
+        pair.near_context.register(bytes(100), access=READ) as mr,
+    ):
+        with pytest.raises(ArgumentError, match=argument):
+            await pair.near.write(mr, RemoteMemory(0, 0, 100), **options)
+
+
+async def test_write__from_memory_that_is_not_for_reading() -> None:
+    async with (
+        connected_pair() as pair,
+        pair.near_context.register(bytearray(8), access=WRITE) as mr,
+    ):
+        with pytest.raises(ArgumentError, match="LOCAL_READ"):
+            await pair.near.write(mr, RemoteMemory(0, 0, 8))
+
+
+async def test_write__beyond_the_send_queue_waits_its_turn() -> None:
+    async with connected_pair(sq_depth=4) as pair:
+        data, target = pattern(64_000), bytearray(64_000)
+        async with (
+            pair.near_context.register(data, access=READ) as source,
+            pair.far_context.register(target, access=WRITE) as mr,
+        ):
+            await asyncio.gather(
+                *(
+                    pair.near.write(source, mr.remote, length=1000, local_offset=i, remote_offset=i)
+                    for i in range(0, 64_000, 1000)
+                )
+            )
+        assert bytes(target) == data
+        assert (await pair.near.query()).outstanding == 0
+
+
+@pytest.mark.parametrize("polled", [False, True])
+async def test_post__without_a_task(polled: bool) -> None:
+    async with connected_pair(polled=polled, sq_depth=2) as pair:
+        data, target = pattern(1000), bytearray(1000)
+        async with (
+            pair.near_context.register(data, access=READ) as source,
+            pair.far_context.register(target, access=WRITE) as mr,
+        ):
+            posted = [pair.near.post(source, mr.remote), pair.near.post(imm=7)]
+            with pytest.raises(QueueFullError, match="all 2 places"):
+                pair.near.post(imm=8)
+            with pytest.raises(ArgumentError, match="needed both"):
+                pair.near.post()
+            assert (await anext(pair.far.immediates())).imm == 7
+            assert [(await done).bytes for done in posted] == [1000, 0]
+            assert target == data
+            await pair.near.post(imm=9)
+
+
+@pytest.mark.parametrize("wrong", ["rkey", "range", "access"])
+async def test_write__what_the_peer_does_not_allow(wrong: str) -> None:
+    async with connected_pair() as pair:
+        target = bytearray(b"." * 4096)
+        async with (
+            pair.near_context.register(pattern(4096), access=READ) as source,
+            pair.far_context.register(target, access=READ if wrong == "access" else WRITE) as mr,
+        ):
+            remote = {
+                "rkey": RemoteMemory(mr.address, mr.rkey ^ 1, 4096),
+                "range": RemoteMemory(mr.address + 8, mr.rkey, 4096),
+                "access": mr.remote,
+            }[wrong]
+            with pytest.raises(CompletionError) as caught:
+                await pair.near.write(source, remote)
+            assert caught.value.status is WcStatus.REM_ACCESS_ERR
+            assert "REM_ACCESS_ERR" in str(caught.value)
+            assert QpErrorEvent(WcStatus.REM_ACCESS_ERR) in [e async for e in pair.near.events()]
+            assert (await pair.near.query()).state is QpState.ERROR
+            with pytest.raises(CompletionError, match="has failed"):
+                await pair.near.write(source, mr.remote)
+        if wrong != "range":
+            assert bytes(target) == b"." * 4096
+
+
+async def test_write__cancelled_ones_keep_their_memory_until_the_engine_is_done() -> None:
+    async with connected_pair() as pair:
+        target = bytearray(1 << 22)
+        data = bytearray(pattern(1 << 22))
+        async with pair.far_context.register(target, access=WRITE) as mr:
+            async with pair.near_context.register(data, access=READ) as source:
+                writes = [spawn(pair.near.write(source, mr.remote)) for _ in range(4)]
+                await asyncio.sleep(0)
+                for write in writes:
+                    write.cancel()
+                results = await asyncio.gather(*writes, return_exceptions=True)
+                assert all(isinstance(result, asyncio.CancelledError) for result in results)
+                with pytest.raises(BufferError):
+                    data.append(0)
+            # deregistering waited for the engine; now nothing holds the buffer
+            data.append(0)
+            assert (await pair.near.query()).outstanding == 0
+            assert await transfer(pair, b"the QP still works") == b"the QP still works"
+
+
+# ---- Immediates -----------------------------------------------------------------------------
+
+
+async def test_write_imm__immediates_come_in_the_order_of_posting() -> None:
+    async with connected_pair() as pair:
+        data, target = pattern(1 << 20), bytearray(1 << 20)
+        async with (
+            pair.near_context.register(data, access=READ) as source,
+            pair.far_context.register(target, access=WRITE) as mr,
+        ):
+            sends = [
+                spawn(pair.near.write_imm(i, source, mr.remote, length=0 if i % 3 else 4096 * i))
+                for i in range(200)
+            ]
+            got = []
+            async for immediate in pair.far.immediates():
+                got.append(immediate)
+                if len(got) == 200:
+                    break
+            await asyncio.gather(*sends)
+        assert [immediate.imm for immediate in got] == list(range(200))
+        assert [immediate.index for immediate in got] == list(range(200))
+        assert [immediate.bytes for immediate in got] == [
+            0 if i % 3 else 4096 * i for i in range(200)
+        ]
+
+
+async def test_write_imm__what_was_written_before_is_in_place() -> None:
+    async with connected_pair() as pair:
+        data, target = pattern(1 << 20), bytearray(1 << 20)
+        async with (
+            pair.near_context.register(data, access=READ) as source,
+            pair.far_context.register(target, access=WRITE) as mr,
+        ):
+            write = spawn(pair.near.write(source, mr.remote))
+            imm = spawn(pair.near.write_imm(0xFFFFFFFF))
+            immediate = await anext(pair.far.immediates())
+            assert (immediate.imm, immediate.bytes) == (0xFFFFFFFF, 0)
+            assert bytes(target) == data
+            await asyncio.gather(write, imm)
+
+
+async def test_write_imm__wrong_arguments() -> None:
+    async with connected_pair() as pair:
+        with pytest.raises(ArgumentError, match="imm: 4294967296 does not fit"):
+            await pair.near.write_imm(1 << 32)
+        with pytest.raises(ArgumentError, match="mr, remote"):
+            await pair.near.write_imm(1, length=8)
+        with pytest.raises(ArgumentError, match="mr, remote"):
+            await pair.near.write_imm(1, remote=RemoteMemory(0, 0, 8))
+        await pair.near.write_imm(1)  # and no place in the send queue was lost
+
+
+async def test_immediates__too_many_unread_end_the_stream() -> None:
+    async with connected_pair(max_unread=8) as pair:
+        await asyncio.gather(*(pair.near.write_imm(i) for i in range(9)))
+        stream = pair.far.immediates()
+        assert [(await anext(stream)).imm for _ in range(8)] == list(range(8))
+        with pytest.raises(QueueFullError, match=r"8 immediates of .* unread"):
+            await anext(stream)
+
+
+# ---- State ----------------------------------------------------------------------------------
+
+
+async def test_query__counts_what_was_sent() -> None:
+    async with connected_pair() as pair:
+        await transfer(pair, pattern(100_000))
+        near, far = await pair.near.query(), await pair.far.query()
+        assert near.qpn == pair.near.qpn
+        assert near.state is QpState.RTS
+        assert near.bytes_acked == 100_000
+        assert far.bytes_received == 100_000
+        assert near.path_mtu == pair.near.path_mtu
+        assert [plane.plane for plane in near.planes] == [1]
+        assert near.planes[0].packets == near.packets_sent >= 100_000 // near.path_mtu
+
+
+async def test_evs__every_path_and_its_probe() -> None:
+    async with connected_pair(evs_per_pair=4) as pair:
+        evs = await pair.near.evs()
+        assert [ev.index for ev in evs] == [0, 1, 2, 3]
+        assert len({ev.ev for ev in evs}) == 4
+        assert all(ev.probes >= 1 and ev.state is EvState.GOOD for ev in evs)
+        assert [ev.path for ev in evs] == [f"lo>127.0.0.1#{n}" for n in (1, 2, 3, 4)]
+        assert all(ev.destination == "127.0.0.1" for ev in evs)
+
+
+async def test_set_ev_state__a_denied_ev_carries_nothing_until_it_is_lifted() -> None:
+    async with connected_pair(evs_per_pair=4) as pair:
+        events = pair.near.events()
+        await pair.near.set_ev_state(2, EvState.DENIED)
+        path = "lo>127.0.0.1#3"
+        denied = EvEvent(2, 1, path, EvState.DENIED, EventReason.CONTROLLER)
+        assert await anext(events) == denied
+        before = (await pair.near.evs())[2].packets
+        await transfer(pair, pattern(1 << 20))
+        assert (await pair.near.evs())[2].packets == before
+        await pair.near.set_ev_state(2, EvState.GOOD)
+        assert (await pair.near.evs())[2].state is EvState.GOOD
+        lifted = EvEvent(2, 1, path, EvState.GOOD, EventReason.CONTROLLER)
+        assert await anext(events) == lifted
+        other = pair.near.events()
+        assert [await anext(other), await anext(other)] == [denied, lifted]
+        await pair.near.close()
+        assert [event async for event in events] == []
+
+
+async def test_events__what_a_reader_or_the_engine_lost_is_told_in_its_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("mrc.aio.qp._EVENTS_KEPT", 4)
+    async with connected_pair(evs_per_pair=2) as pair:
+        events = pair.near.events()
+        for _ in range(5):
+            await pair.near.deny(1)
+            await pair.near.allow(1)
+        pair.near.on_lost(3)
+        await pair.near.deny(1)
+        told = [await anext(events) for _ in range(5)]
+        states = [event.state for event in told if isinstance(event, EvEvent)]
+        assert states == [EvState.DENIED, EvState.GOOD, EvState.DENIED]
+        assert (told[0], told[3]) == (EventsLost(8), EventsLost(3))
+
+
+async def test_events__a_port_that_goes_and_comes_back_at_both_ends() -> None:
+    async with connected_pair(**two_planes()) as pair:
+        streams = {
+            EventReason.OWN_PORT: pair.far.events(),
+            EventReason.PEER_PORT: pair.near.events(),
+        }
+        await set_port(pair.far_context, 2, up=False)
+        for whose, events in streams.items():
+            assert await anext(events) == PortEvent(2, False, whose)
+            assert await anext(events) == PlaneEvent(2, True, whose)
+        await set_port(pair.far_context, 2, up=True)
+        for whose, events in streams.items():
+            assert await anext(events) == PortEvent(2, True, whose)
+            assert await anext(events) == PlaneEvent(2, False, EventReason.PROBES)
+        await pair.near.close()
+        assert [event async for event in streams[EventReason.PEER_PORT]] == []
+
+
+async def test_events__a_plane_that_carries_less_than_the_others() -> None:
+    async with connected_pair(**two_planes()) as pair:
+        events = pair.near.events()
+        for status, percent in ((0, 9), (1, 88)):
+            pair.near.on_notice(
+                Notice(
+                    EventType.PLANE_SHARE,
+                    pair.near.qpn,
+                    0,
+                    2,
+                    status,
+                    EventReason.DELIVERY,
+                    7,
+                    percent,
+                )
+            )
+        assert await anext(events) == PlaneShareEvent(2, True, 9, EventReason.DELIVERY)
+        assert await anext(events) == PlaneShareEvent(2, False, 88, EventReason.DELIVERY)
+
+
+async def test_query__planes_that_were_never_compared_are_equal() -> None:
+    async with connected_pair(**two_planes()) as pair:
+        planes = (await pair.near.query()).planes
+    assert [(plane.slow, plane.share_percent) for plane in planes] == [(False, 100)] * 2
+
+
+async def test_probe_ev__a_small_and_a_full_one() -> None:
+    async with connected_pair() as pair:
+        for payload in (0, pair.near.path_mtu):
+            result = await pair.near.probe_ev(0, payload=payload)
+            assert (result.error, result.index) == (0, 0)
+            assert result.rtt_ns > 0
+        with pytest.raises(ArgumentError):
+            await pair.near.probe_ev(999)
+
+
+async def test_counters__and_drops_and_trace() -> None:
+    async with connected_pair() as pair:
+        await transfer(pair, pattern(1000))
+        assert sum((await pair.near_context.counters()).values()) > 0
+        assert all(count == 0 for count in (await pair.near_context.drops()).values())
+        trace = await pair.near_context.trace()
+        assert {entry.qpn for entry in trace} >= {pair.near.qpn}
+        times = [entry.now_ns for entry in trace]
+        assert times == sorted(times)
+
+
+# ---- Close ----------------------------------------------------------------------------------
+
+
+async def test_close__ends_the_peers_streams_and_is_told_apart_from_a_crash() -> None:
+    async with connected_pair() as pair:
+        await pair.near.write_imm(5)
+        await pair.near.close()
+        assert [immediate.imm async for immediate in pair.far.immediates()] == [5]
+        assert pair.far.peer_gone.is_set()
+
+
+async def test_close__a_write_that_just_ended_stays_ended_for_both() -> None:
+    """The far end closes as soon as it has the immediate: the near end must still learn of it."""
+    async with connected_pair(retry_exp=1) as pair:
+        write = spawn(pair.near.write_imm(1))
+        await anext(pair.far.immediates())
+        await pair.far.close()
+        assert (await write).status is WcStatus.SUCCESS
+
+
+async def test_close__while_writing() -> None:
+    async with connected_pair(sq_depth=4) as pair:
+        data, target = pattern(1 << 22), bytearray(1 << 22)
+        async with (
+            pair.near_context.register(data, access=READ) as source,
+            pair.far_context.register(target, access=WRITE) as mr,
+        ):
+            writes = [spawn(pair.near.write(source, mr.remote)) for _ in range(16)]
+            await asyncio.sleep(0)
+            await pair.near.close()
+            results = await asyncio.gather(*writes, return_exceptions=True)
+        for result in results[4:]:
+            assert isinstance(result, StateError)
+        for result in results[:4]:
+            if isinstance(result, CompletionError):
+                assert result.status is WcStatus.WR_FLUSH_ERR
+        with pytest.raises(StateError, match="is closed"):
+            await pair.near.write_imm(1)
+
+
+async def test_abort__looks_like_a_crash_to_the_peer() -> None:
+    async with connected_pair() as pair:
+        await pair.near.write_imm(5)
+        await pair.near.abort()
+        stream = pair.far.immediates()
+        assert (await anext(stream)).imm == 5
+        with pytest.raises(PeerGoneError, match="ended without closing"):
+            await anext(stream)
+        assert pair.far.peer_gone.is_set()
+
+
+async def test_abort__by_an_exception_in_the_body() -> None:
+    async with (
+        asyncio.timeout(BUDGET_SECONDS),
+        Context(loopback_config()) as context,
+        await context.listen("127.0.0.1", 0) as listener,
+    ):
+        with pytest.raises(RuntimeError, match="mine"):
+            async with await context.connect("127.0.0.1", listener.port):
+                raise RuntimeError("mine")
+        far = await listener.accept()
+        await far.peer_gone.wait()
+        with pytest.raises(PeerGoneError):
+            await anext(far.immediates())
+
+
+async def test_retries__a_peer_that_vanished_ends_in_retry_exc_err() -> None:
+    async with connected_pair(timeout=6, retry_linear=1, retry_exp=1) as pair:
+        await pair.far.abort()
+        with pytest.raises(CompletionError) as caught:
+            await pair.near.write_imm(1)
+        assert caught.value.status is WcStatus.RETRY_EXC_ERR

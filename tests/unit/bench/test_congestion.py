@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Scenarios over real sockets: what hosts are told, and the table beside the simulator."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from mrc.enums import CcKind
+from mrc.sim import reader
+from mrc.sim.scenario import Scenario
+from mrc.sim.traffic import make_flows
+from mrc.testbed.shape import Fabric, LinkChange, Shape
+from mrc.testbed.targets import Fault, Target, parse_target
+
+BENCH = Path(__file__).parents[3] / "bench"
+FILES = sorted((BENCH / "scenarios").glob("*.toml"))
+
+
+@pytest.fixture
+def bed(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(BENCH)
+    return importlib.import_module("congestion_bed")
+
+
+@pytest.fixture
+def table(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(BENCH)
+    return importlib.import_module("congestion_table")
+
+
+def load(name: str) -> Scenario:
+    return reader.load(str(BENCH / "scenarios" / f"{name}.toml")).parts[0]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_scenarios__can_be_run_both_ways(bed: ModuleType, path: Path) -> None:
+    """With the patience and the acknowledgements of real hosts. NSCC trims and does not."""
+    parts = reader.load(str(path)).parts
+    if parts[0].transport.cc is CcKind.NSCC:
+        assert {part.topology.trimming for part in parts} == {True, False}
+    for part in parts:
+        bed.check(part)
+        assert part.transport.noise_ns == 500_000
+        assert part.transport.sack_delay_ns == 500_000
+        assert bed.shape_of(part).fabric is Fabric.EMULATED
+
+
+def test_check__only_what_a_bed_can_do(bed: ModuleType) -> None:
+    loss = load("loss")
+    (fault, *_) = loss.faults
+    for wrong, said in (
+        (replace(fault, target="plane:1"), "loss, delay and jitter of links"),
+        (replace(fault, target="plane:1", kind="delay"), "delay and jitter of links"),
+        (replace(fault, kind="silent"), "faults other than rates"),
+        (replace(fault, packets="control"), "faults other than rates"),
+        (replace(fault, every_ns=10, for_ns=5), "faults other than rates"),
+    ):
+        with pytest.raises(bed.BenchError, match=said):
+            bed.check(replace(loss, faults=(wrong,)))
+    (*_, tcp) = load("shared").traffic
+    timed = replace(loss.checks[0], measure="completion")
+    for wrong, said in (
+        (replace(loss, traffic=(replace(tcp, kind="ring"),)), "a ring"),
+        (replace(loss, traffic=(replace(tcp, start_ns=5),)), "TCP that starts later"),
+        (replace(loss, traffic=(replace(tcp, paths=(1,)),)), "not over T1 0"),
+        (replace(loss, checks=(timed,)), "the measure completion"),
+        (replace(loss, topology=replace(loss.topology, ecn_last_hop=True)), "ecn_last_hop"),
+    ):
+        with pytest.raises(bed.BenchError, match=said):
+            bed.check(wrong)
+    traffic = (replace(loss.traffic[0], interval_ns=5),)
+    with pytest.raises(bed.BenchError, match=r"loss: traffic.interval: in the simulator only"):
+        bed.check(replace(loss, traffic=traffic))
+
+
+def test_shape_of__delay_of_a_plane(bed: ModuleType) -> None:
+    shape = bed.shape_of(load("delays"))
+    assert shape.links == (LinkChange("plane:2", delay_ns=2_000_000),)
+    assert shape.host_rate_bps == shape.fabric_rate_bps == 100_000_000
+
+
+def test_tasks__paths_that_come_later(bed: ModuleType) -> None:
+    scenario = load("parting")
+    tasks = bed.tasks(scenario, make_flows(scenario, 1))
+    assert sorted(tasks) == [0, 1, 2, 3]
+    (flow,) = tasks[1]["senders"]
+    assert flow["to"] == "h3"
+    assert flow["denied"] == ["t1:1.1", "t1:1.2", "t1:1.3"]
+    assert flow["allow_ns"] == 800_000_000
+    assert tasks[3]["receivers"] == [flow]
+    assert tasks[0]["context"]["cc"] == "NSCC"
+    assert tasks[0]["context"]["cc_parameters"]["base_rtt_ns"] == scenario.base_rtt_ns
+
+
+def test_bed_fault__adds_what_is_missing(bed: ModuleType) -> None:
+    """A scenario says what a link's delay becomes, a bed what is added to it."""
+    faults = bed.congestion_faults
+    longer, slow = load("reroute"), load("slow-plane")
+    (delay,), (rate,) = longer.faults, slow.faults
+    jitter = load("jitter").faults[0]
+    for scenario, fault, expected in (
+        (longer, delay, Fault(loss=0, delay_ns=5_000_000)),
+        (longer, jitter, Fault(loss=0, jitter_ns=5_000_000)),
+        (slow, rate, Fault(loss=0, rate_share=0.5)),
+        (slow, replace(rate, a=5_000_000, b=0), Fault(loss=0, rate_bps=5_000_000)),
+        (slow, replace(rate, kind="loss", a=10_000), Fault(loss=0.01)),
+    ):
+        shape = bed.shape_of(scenario)
+        target = parse_target(fault.target, shape.topology)
+        assert faults.bed_fault(shape, target, fault) == expected
+    assert not faults.lasts(longer, delay)
+    assert faults.lasts(longer, jitter)
+
+
+class FakeBed:
+    """Notes what a test bed is told, and when."""
+
+    def __init__(self, shape: Shape) -> None:
+        self.shape = shape
+        self.told: list[tuple[float, str, Fault | None]] = []
+
+    def set_fault(self, target: Target, fault: Fault, ready: Any = lambda: None) -> None:
+        ready()
+        self.told.append((time.monotonic(), str(target), fault))
+
+    def heal(self, target: str, ready: Any = lambda: None) -> None:
+        ready()
+        self.told.append((time.monotonic(), target, None))
+
+
+def test_let_happen__each_at_its_time(bed: ModuleType) -> None:
+    slow = load("slow-plane")
+    (rate,) = slow.faults
+    passing = replace(rate, at_ns=60_000_000, until_ns=120_000_000)
+    whole = replace(rate, target="link:h0.2", at_ns=0, until_ns=10**12)
+    scenario = replace(slow, faults=(passing, whole), until_ns=160_000_000)
+    fake = FakeBed(bed.shape_of(slow))
+    bed.congestion_faults.begin(fake, scenario)
+    assert [target for _, target, _ in fake.told] == ["link:h0.2"]
+    start = time.monotonic()
+    bed.congestion_faults.let_happen(fake, scenario, round(start * 1e9))
+    (began, _, fault), (over, _, healed) = fake.told[1:]
+    assert (fault, healed) == (Fault(loss=0, rate_share=0.5), None)
+    assert began - start >= 0.06 and over - start >= 0.12
+    left = replace(scenario, faults=(replace(passing, at_ns=10_000_000),), until_ns=30_000_000)
+    start = time.monotonic()
+    bed.congestion_faults.let_happen(fake, left, round(start * 1e9))
+    (*_, (over, target, healed)) = fake.told
+    assert (target, healed) == ("plane:1", None) and over - start >= 0.03
+
+
+def test_tcp_flow__what_came_after_the_end_has_no_part(bed: ModuleType) -> None:
+    """Bins of 1 ms from 2 ms after the start on, of a scenario of 5 ms."""
+
+    class FakeEnd:
+        def __init__(self, answer: dict[str, Any]) -> None:
+            self.answer = answer
+            self.started: tuple[Any, ...] = ()
+
+        def start(self, *words: Any) -> None:
+            self.started = words
+
+        def result(self) -> dict[str, Any]:
+            return self.answer
+
+    flow = object.__new__(bed.congestion_tcp.TcpFlow)
+    flow._number, flow._plane, flow._planes, flow._route = 3, 2, 2, ["from", "to"]
+    bins = {"flows": [[10, 20, 30, 40]], "width_ns": 1_000_000, "start_monotonic_ns": 9_000_000}
+    flow._sender = FakeEnd({"ns": 4_000_000, "packets": 7, "retransmissions": 1})
+    flow._receiver = FakeEnd(bins)
+    flow.start(replace(load("shared"), until_ns=5_000_000))
+    assert flow._sender.started == ("send", "cubic", "write", 5, "from", "to")
+    answer = flow.result(7_000_000)
+    assert answer["samples"] == {
+        "3": [[3_000_000, 10, 0, 10], [4_000_000, 30, 0, 30], [5_000_000, 60, 0, 60]]
+    }
+    assert answer["sent"]["3"]["packets_retransmitted"] == 1
+
+
+def test_tasks__tcp_is_not_for_ends_of_mrc(bed: ModuleType) -> None:
+    scenario = load("shared")
+    tasks = bed.tasks(scenario, make_flows(scenario, 1))
+    assert sorted(tasks) == [0, 2]
+    assert tasks[0]["context"]["plane_shares"] == "MEASURED"
+    assert (tasks[0]["context"]["cc"], tasks[0]["planes"]) == ("DELAY", 2)
+
+
+def test_rows__medians_beside_the_simulator(table: ModuleType) -> None:
+    scenario = load("delays")
+    goodput, again, spurious = table.rows(
+        scenario, (1.0, 0.0, 0.0), [(0.8, 0.0, 0.0), (0.85, 0.004, 9.0), (0.95, 0.003, 7.0)]
+    )
+    assert (goodput.value, goodput.low, goodput.high) == (0.85, 0.8, 0.95)
+    assert goodput.encode()["ratio"] == 0.85
+    assert goodput.differs and goodput.met is False
+    assert not again.differs and again.met
+    assert spurious.differs and spurious.ratio is None
+
+
+@pytest.mark.parametrize(
+    ("measure", "simulated", "value", "expected"),
+    [
+        ("goodput", 1.0, 0.91, False),
+        ("goodput", 1.0, 0.89, True),
+        ("goodput", None, 0.5, True),
+        ("goodput", None, None, False),
+        ("retransmitted", 0.01, 0.014, False),
+        ("retransmitted", 0.01, 0.016, True),
+    ],
+)
+def test_differs(
+    table: ModuleType, measure: str, simulated: float, value: float, expected: bool
+) -> None:
+    assert table.differs(measure, simulated, value) is expected
+
+
+def test_notes__of_what_differs(table: ModuleType) -> None:
+    found = [
+        {"name": "a", "differs": True, "note": "late hosts"},
+        {"name": "b", "differs": True, "note": "late hosts"},
+        {"name": "c", "differs": True, "note": ""},
+        {"name": "d", "differs": False, "note": "never shown"},
+    ]
+    assert table.notes(found) == ["late hosts", "unexplained: c"]

@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Error codes, addresses and pinned buffers at the border to C."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+from ipaddress import ip_address
+
+import pytest
+
+from mrc.binding.native import (
+    HeldBuffer,
+    check,
+    names_of,
+    pack_address,
+    parse_address,
+    unpack_address,
+)
+from mrc.errors import ArgumentError, InUseError, QueueFullError, StateError
+
+
+@pytest.mark.parametrize("code", [0, 1, 4096])
+def test_check__success_is_passed_on(code: int) -> None:
+    assert check(code, "post") == code
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (-errno.EINVAL, ArgumentError),
+        (-errno.EACCES, ArgumentError),
+        (-errno.ENOENT, StateError),
+        (-errno.EPERM, StateError),
+        (-errno.EBUSY, StateError),
+        (-errno.EEXIST, InUseError),
+        (-errno.EADDRINUSE, InUseError),
+        (-errno.ENOBUFS, QueueFullError),
+        (-errno.EAGAIN, QueueFullError),
+        (-errno.ENOSPC, QueueFullError),
+    ],
+)
+def test_check__refusals_name_the_attempt(code: int, kind: type[Exception]) -> None:
+    with pytest.raises(kind, match=r"^QP 0x7: post: "):
+        check(code, "QP 0x7: post")
+
+
+def test_check__what_the_system_refuses_stays_an_oserror() -> None:
+    with pytest.raises(OSError, match="create QP") as caught:
+        check(-errno.ENOMEM, "create QP")
+    assert caught.value.errno == errno.ENOMEM
+
+
+@pytest.mark.parametrize("name", ["::1", "fd00:a:1::1:0", "192.0.2.7", "0.0.0.0"])
+def test_pack_address__round_trip(name: str) -> None:
+    packed = pack_address(ip_address(name))
+    assert len(packed) == 16
+    assert unpack_address(packed) == ip_address(name)
+
+
+def test_pack_address__ipv4_is_mapped() -> None:
+    assert pack_address(ip_address("192.0.2.7")) == bytes(10) + b"\xff\xff\xc0\x00\x02\x07"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("fe80::1%eth0", "fe80::1"), ("::ffff:127.0.0.1", "127.0.0.1"), ("10.0.0.1", "10.0.0.1")],
+)
+def test_parse_address__scope_and_mapping(name: str, expected: str) -> None:
+    assert parse_address(name) == ip_address(expected)
+
+
+def test_hold__a_bytearray_cannot_be_resized_until_released() -> None:
+    data = bytearray(b"abc")
+    held = HeldBuffer.hold(data, writable=True)
+    assert held.length == 3
+    with pytest.raises(BufferError):
+        data.append(0)
+    held.release()
+    data.append(0)
+
+
+def test_hold__a_map_cannot_be_closed_until_released() -> None:
+    with mmap.mmap(-1, 4096) as memory:
+        held = HeldBuffer.hold(memory, writable=True)
+        with pytest.raises(BufferError):
+            memory.close()
+        held.release()
+
+
+@pytest.mark.parametrize("buffer", [b"abc", memoryview(b"abc")])
+def test_hold__read_only_memory_is_refused_for_writing(buffer: object) -> None:
+    with pytest.raises(ArgumentError, match="writable"):
+        HeldBuffer.hold(buffer, writable=True)
+
+
+@pytest.mark.parametrize("buffer", [7, "text", None, memoryview(b"abcd")[::2]])
+def test_hold__not_a_contiguous_buffer(buffer: object) -> None:
+    with pytest.raises(ArgumentError, match="buffer"):
+        HeldBuffer.hold(buffer, writable=False)
+
+
+@pytest.mark.parametrize("kind", ["counter", "drop", "trace"])
+def test_names_of__every_name_once(kind: str) -> None:
+    names = names_of(kind)
+    assert names
+    assert len(set(names)) == len(names)

@@ -1,0 +1,306 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Payload over time: recordings of a Context, the history of a test, and how it is shown."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import asdict, replace
+from typing import Any
+
+import pytest
+from endpoints import (
+    READ,
+    WRITE,
+    connected_pair,
+    loopback_config,
+    set_port,
+    spawn,
+    two_planes,
+    until,
+)
+from unit.perf.test_perf import ends
+
+from mrc import ArgumentError, Context, InUseError, ProtocolError, StateError
+from mrc.binding.device import Notice
+from mrc.binding.recording import MAX_BINS, Recording
+from mrc.cli.history_report import MAX_LINES, bins_json, bins_lines, change_lines, changes_json
+from mrc.cli.perf_report import result_json, summary_lines
+from mrc.enums import EventReason, EventType
+from mrc.perf import (
+    Direction,
+    EvChange,
+    History,
+    Pattern,
+    Plan,
+    PlaneChange,
+    RefusedError,
+    ShareChange,
+    connect,
+)
+from mrc.perf.history import Bins, Historian
+
+MS = 1_000_000
+KIB = 1 << 10
+RECORDING = Recording(
+    start_monotonic_ns=10**12,
+    duration_ns=4 * MS,
+    width_ns=MS,
+    planes={1: (5, 0, 0, 1), 2: (7, 0, 2, 3)},
+    first_ns=100,
+    last_ns=3 * MS,
+    longest_gap_ns=2 * MS - 100,
+    longest_gap_at_ns=100,
+)
+HISTORY = History(
+    RECORDING,
+    (EvChange(MS, 77, 2, "t1:2.0", "GOOD", "ASSUMED_BAD", "LOSS"),),
+    (PlaneChange(2 * MS, 77, 2, True, "SILENCE"),),
+    (ShareChange(3 * MS, 77, 1, True, 9, "DELIVERY"),),
+    3,
+)
+
+# ---- the datapath's -------------------------------------------------------------------------
+
+
+async def test_record__what_arrived_when() -> None:
+    async with connected_pair(**two_planes()) as pair:
+        target = bytearray(64 * KIB)
+        async with (
+            pair.near_context.register(bytes(64 * KIB), access=READ) as source,
+            pair.far_context.register(target, access=WRITE) as mr,
+        ):
+            await pair.near.write(source, mr.remote)  # before: not of the recording
+            before_ns = time.monotonic_ns()
+            async with pair.far_context.record([pair.far], width_ns=10 * MS) as recorder:
+                await pair.near.write(source, mr.remote)
+                between_ns = time.monotonic_ns()
+                await pair.near.write(source, mr.remote, length=10)
+                recording = await recorder.stop()
+                await pair.near.write(source, mr.remote)  # after
+    assert before_ns < recording.start_monotonic_ns < between_ns
+    assert recording.width_ns == 10 * MS and recording.planes.keys() == {1, 2}
+    assert sum(recording.bytes) == 64 * KIB + 10
+    assert len(recording.bytes) == recording.duration_ns // (10 * MS) + 1
+    assert recording.first_ns is not None and recording.last_ns is not None
+    assert recording.longest_gap_at_ns is not None
+    end_ns = recording.longest_gap_at_ns + recording.longest_gap_ns
+    assert 0 < recording.first_ns <= recording.longest_gap_at_ns < end_ns <= recording.last_ns
+    assert recording.last_ns < recording.duration_ns
+    assert recording.start_monotonic_ns + recording.last_ns > between_ns
+
+
+async def test_record__other_qps_do_not_count() -> None:
+    async with connected_pair() as pair:
+        target = bytearray(KIB)
+        async with (
+            await pair.near_context.connect("127.0.0.1", pair.listener.port) as other,
+            await pair.listener.accept() as accepted,
+            pair.near_context.register(bytes(KIB), access=READ) as source,
+            pair.far_context.register(target, access=WRITE) as mr,
+            pair.far_context.record([accepted]) as recorder,
+        ):
+            await pair.near.write(source, mr.remote)
+            await other.write(source, mr.remote, length=100)
+            assert sum((await recorder.stop()).bytes) == 100
+        assert (await pair.far_context.counters())["RX_RECORDED"] == 100
+
+
+async def test_record__nothing_came() -> None:
+    async with connected_pair() as pair, pair.far_context.record([pair.far]) as recorder:
+        recording = await recorder.stop()
+        assert await recorder.stop() == recording
+    assert not any(recording.bytes)
+    assert (recording.first_ns, recording.last_ns, recording.longest_gap_at_ns) == (None,) * 3
+
+
+async def test_record__one_at_a_time_and_of_open_qps() -> None:
+    async with connected_pair() as pair:
+        with pytest.raises(ArgumentError, match="width_ns: 999"):
+            pair.far_context.record([pair.far], width_ns=999)
+        async with pair.far_context.record([pair.far]):
+            with pytest.raises(InUseError, match="one recording at a time"):
+                async with pair.far_context.record([pair.far]):
+                    pass
+        async with pair.far_context.record([pair.far]) as recorder:
+            await recorder.stop()
+        await pair.far.close()
+        with pytest.raises(StateError):
+            async with pair.far_context.record([pair.far]):
+                pass
+        assert pair.far_context._opened().dispatcher.recording is None
+
+
+async def test_record__ends_with_its_context() -> None:
+    async with connected_pair() as pair, pair.far_context.record([pair.far]) as recorder:
+        await pair.far_context.close()
+        with pytest.raises(StateError):
+            await recorder.stop()
+
+
+# ---- a test's -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("direction", Direction)
+async def test_plan__both_ends_tell_their_history(direction: Direction) -> None:
+    plan = Plan(direction=direction, size=65536, seconds=0.0, total_bytes=4 << 20, bin_ns=MS, qps=2)
+    async with ends() as (client, outcomes):
+        result = await client.run(plan)
+    assert result.server is not None and result.server == outcomes[0]
+    for end, receives in (
+        (result.client, plan.client_receives),
+        (result.server, plan.server_receives),
+    ):
+        assert end.history is not None
+        assert sum(end.history.recording.bytes) == (4 << 20 if receives else 0)
+    shown = result_json(result)
+    for name, receives in (("client", plan.client_receives), ("server", plan.server_receives)):
+        assert (shown[name]["bins"] is not None) == receives
+        assert shown[name]["changes"]["evs"] == []
+    charts = [line for line in summary_lines(result) if line.startswith("goodput at the")]
+    assert len(charts) == plan.client_receives + plan.server_receives
+
+
+async def test_history__a_plane_that_becomes_slow() -> None:
+    async with (
+        connected_pair(**two_planes()) as pair,
+        Historian(pair.near_context, [pair.near], MS) as historian,
+    ):
+        await historian.begin()
+        at_ns = time.monotonic_ns()
+        pair.near.on_notice(
+            Notice(EventType.PLANE_SHARE, 0, 0, 2, 0, EventReason.DELIVERY, at_ns, 9)
+        )
+
+        async def told() -> bool:
+            return bool(historian._shares)
+
+        await until(told)
+        history = await historian.history()
+    (change,) = history.shares
+    assert (change.qpn, change.plane, change.slow, change.percent) == (pair.near.qpn, 2, True, 9)
+    assert change.reason == "DELIVERY"
+    assert change.at_ns == at_ns - history.recording.start_monotonic_ns
+    assert changes_json(history)["shares"] == [asdict(change)]
+
+
+async def test_plan__without_bins_nothing_is_recorded() -> None:
+    async with ends() as (client, _):
+        result = await client.run(Plan(size=KIB, seconds=0.0, total_bytes=KIB))
+    assert result.client.history is None
+    assert "bins" not in result_json(result)["client"]
+
+
+async def test_plan__history_begins_behind_what_is_omitted() -> None:
+    plan = Plan(Pattern.PING_PONG, size=64, seconds=0.1, omit_seconds=0.1, bin_ns=MS)
+    before_ns = time.monotonic_ns()
+    async with ends() as (client, _):
+        result = await client.run(plan)
+    assert result.client.history is not None
+    recording, total = result.client.history.recording, result.client.total
+    assert recording.start_monotonic_ns - before_ns > 100 * MS
+    assert recording.duration_ns >= total.seconds * 1e9  # it was begun before, and ended after
+    assert sum(recording.bytes) >= total.received_bytes > 0
+
+
+async def test_server__one_history_at_a_time() -> None:
+    plan = Plan(size=KIB, seconds=60.0, bin_ns=MS)
+    async with ends() as (first, _), Context(loopback_config()) as context:
+        started = asyncio.Event()
+        running = spawn(first.run(plan, interval_seconds=0.01, on_interval=lambda _: started.set()))
+        await started.wait()
+        async with connect(context, first._host, first._port, timeout=5.0) as second:
+            with pytest.raises(RefusedError, match="one recording at a time"):
+                await second.run(plan)
+            assert (await second.run(replace(plan, bin_ns=0, seconds=0.01))).client.messages > 0
+        running.cancel()
+        result = await running
+    assert result.interrupted and result.server is not None
+    assert result.server.history is not None and any(result.server.history.recording.bytes)
+
+
+async def test_history__changes_with_their_time() -> None:
+    async with (
+        connected_pair(**two_planes()) as pair,
+        Historian(pair.near_context, [pair.near], MS) as historian,
+    ):
+        await historian.begin()
+        before_ns = time.monotonic_ns()
+        await set_port(pair.near_context, 2, up=False)
+        await pair.near.deny(0)
+
+        async def both_told() -> bool:
+            await pair.near.query()
+            return bool(historian._evs and historian._planes)
+
+        await until(both_told)
+        history = await historian.history()
+    start_ns = history.recording.start_monotonic_ns
+    (plane,) = history.planes
+    assert (plane.plane, plane.suspended, plane.reason) == (2, True, "OWN_PORT")
+    change = next(each for each in history.evs if each.reason == "CONTROLLER")
+    assert (change.old, change.new, change.plane) == ("GOOD", "DENIED", 1)
+    assert before_ns - start_ns < plane.at_ns <= change.at_ns < history.recording.duration_ns
+
+
+def test_history__travels() -> None:
+    bins = Bins()
+    for plane, numbers in HISTORY.pieces():
+        bins.add(plane, list(numbers))
+    assert History.from_json(HISTORY.to_json(), bins.planes) == HISTORY
+
+
+def test_history__pieces_are_small() -> None:
+    long = replace(HISTORY, recording=replace(RECORDING, planes={1: tuple(range(MAX_BINS))}))
+    pieces = list(long.pieces())
+    assert max(len(bins) for _, bins in pieces) <= 16384
+    assert [number for _, bins in pieces for number in bins] == list(range(MAX_BINS))
+
+
+@pytest.mark.parametrize(
+    ("plane", "numbers"),
+    [(0, [1]), (33, [1]), ("1", [1]), (True, [1]), (1, [-1]), (1, ["1"]), (1, None), (1, [1.5])],
+)
+def test_bins__nonsense_of_the_peer(plane: Any, numbers: Any) -> None:
+    with pytest.raises(ProtocolError, match="bins"):
+        Bins().add(plane, numbers)
+
+
+def test_bins__no_more_than_there_can_be() -> None:
+    bins = Bins()
+    bins.add(1, [0] * MAX_BINS)
+    with pytest.raises(ProtocolError, match="more bins"):
+        bins.add(1, [0])
+
+
+# ---- shown ----------------------------------------------------------------------------------
+
+
+def test_bins_json__sums_planes() -> None:
+    shown = bins_json(RECORDING)
+    assert shown["bytes"] == (12, 0, 2, 4)
+    assert shown["planes"][1] == {"plane": 2, "bytes": (7, 0, 2, 3)}
+    assert (shown["longest_gap_ns"], shown["longest_gap_at_ns"]) == (2 * MS - 100, 100)
+
+
+def test_bins_lines__chart_and_gap() -> None:
+    lines = bins_lines("server", RECORDING)
+    assert lines[0] == "goodput at the server, a column is 1 ms (1 bins of 1 ms)"
+    assert lines[1].endswith("96 kbit/s |█") and lines[-2].endswith("+^---")
+    assert lines[-1] == "longest gap 2 ms, from 0.000000 s on (^)"
+    silent = replace(RECORDING, duration_ns=10**9, last_ns=MS)
+    assert bins_lines("server", silent)[-1] == "nothing arrived in the last 999 ms"
+    nothing = replace(RECORDING, planes={1: (0, 0)})
+    assert bins_lines("client", nothing) == ["client: nothing arrived"]
+
+
+def test_change_lines__in_order_and_not_too_many() -> None:
+    lines = change_lines("server", HISTORY)
+    assert [line.split("  ", 1)[1].strip() for line in lines] == [
+        "0.001000 s  t1:2.0: GOOD to ASSUMED_BAD, LOSS",
+        "0.002000 s  plane 2 suspended, SILENCE",
+        "0.003000 s  plane 1 slow: carries 9% of the others, DELIVERY",
+    ]
+    many = replace(HISTORY, evs=HISTORY.evs * 100)
+    assert len(change_lines("server", many)) == MAX_LINES + 1
+    assert change_lines("server", many)[-1].endswith("and 93 changes more; --json has them")

@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Commands that QPs and memory regions build, and what they refuse to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from mrc.binding.native import Command, ffi
+from mrc.binding.verbs import (
+    LEGAL_MOVES,
+    MR,
+    QueuePair,
+    RemoteMemory,
+    RtrAttributes,
+    RtsAttributes,
+    WorkRequest,
+    random_key,
+    random_psn,
+    random_qpn,
+)
+from mrc.enums import Access, CcKind, CommandOp, Integrity, QpState, WrOpcode
+from mrc.errors import ArgumentError, ProtocolError, QueueFullError, StateError
+
+RTR = RtrAttributes(dest_qpn=9, rq_psn=8, integrity=Integrity.UDP)
+RTS = RtsAttributes(
+    sq_psn=5,
+    path_mtu=1024,
+    peer_mpr=1024,
+    peer_max_wimm=128,
+    timeout=14,
+    retry_linear=7,
+    retry_exp=8,
+    cc=CcKind.NULL,
+    cc_profile={"base_rtt_ns": 7},
+)
+MOVES: dict[QpState, Callable[[QueuePair], Command]] = {
+    QpState.INIT: QueuePair.to_init,
+    QpState.RTR: lambda queue: queue.to_rtr(RTR),
+    QpState.RTS: lambda queue: queue.to_rts(RTS),
+    QpState.ERROR: QueuePair.to_error,
+}
+
+
+def queue_pair(state: QpState = QpState.RTS, sq_depth: int = 2) -> QueuePair:
+    return QueuePair(sq_depth=sq_depth, mpr=1024, max_wimm=128, qpn=77, state=state)
+
+
+@pytest.mark.parametrize("target", MOVES)
+@pytest.mark.parametrize("state", QpState)
+def test_move__only_legal_ones(state: QpState, target: QpState) -> None:
+    queue = queue_pair(state)
+    if target in LEGAL_MOVES[state]:
+        command = MOVES[target](queue)
+        assert (command.fields["op"], command.fields["value"]) == (CommandOp.QP_MODIFY, target)
+        assert queue.state is target
+    else:
+        with pytest.raises(StateError, match=f"no move from {state.name} to {target.name}"):
+            MOVES[target](queue)
+        assert queue.state is state
+
+
+def test_move__attributes_travel() -> None:
+    queue = queue_pair(QpState.INIT)
+    attr = queue.to_rtr(RTR).fields["pointer"]
+    assert (attr.dest_qpn, attr.rq_psn, attr.dynamic_mpr) == (9, 8, False)
+    assert attr.integrity == Integrity.UDP
+    attr = queue.to_rts(RTS).fields["pointer"]
+    assert (attr.sq_psn, attr.path_mtu, attr.cc) == (5, 1024, CcKind.NULL)
+    assert attr.cc_profile.base_rtt_ns == 7
+
+
+def test_set_mpr__when_it_was_agreed() -> None:
+    queue = queue_pair(QpState.INIT)
+    with pytest.raises(StateError, match="no dynamic MPR"):
+        queue.set_mpr(128)
+    queue.to_rtr(replace(RTR, dynamic_mpr=True))
+    fields = queue.set_mpr(512).fields
+    assert (fields["op"], fields["qpn"], fields["value"]) == (CommandOp.QP_SET_MPR, 77, 512)
+    for mpr in (-128, 0, 100, 1152):
+        with pytest.raises(ArgumentError, match="mpr"):
+            queue.set_mpr(mpr)
+
+
+def filled(request: WorkRequest) -> Any:
+    """The command that posts a work request, as C gets it, where another stood before."""
+    commands = ffi.new("struct mrc_command[]", 2)
+    Command({"op": CommandOp.QP_MODIFY, "qpn": 9, "wr": {"imm": 1, "bytes": 5}}).fill(commands, 1)
+    request.fill(commands, 1)
+    assert commands[0].op == 0
+    return commands[1]
+
+
+def test_fill__a_write() -> None:
+    command = filled(WorkRequest(77, wr_id=3, length=10, local=100, lkey=4, remote=200, rkey=5))
+    assert (command.op, command.qpn, command.cookie) == (CommandOp.QP_POST, 77, 3)
+    wr = command.wr
+    assert (wr.wr_id, wr.bytes, wr.local, wr.lkey, wr.va, wr.rkey) == (3, 10, 100, 4, 200, 5)
+    assert (wr.opcode, wr.imm) == (WrOpcode.WRITE, 0)
+
+
+def test_fill__an_immediate_of_zero_is_one() -> None:
+    wr = filled(WorkRequest(77, wr_id=3, imm=0)).wr
+    assert (wr.opcode, wr.imm, wr.bytes) == (WrOpcode.WRITE_IMM, 0, 0)
+
+
+def test_fill__a_command() -> None:
+    commands = ffi.new("struct mrc_command[]", 1)
+    WorkRequest(77, wr_id=3, length=10, imm=7).fill(commands, 0)
+    Command({"op": CommandOp.QP_QUERY, "qpn": 5, "cookie": 6}).fill(commands, 0)
+    command = commands[0]
+    assert (command.op, command.qpn, command.cookie) == (CommandOp.QP_QUERY, 5, 6)
+    assert (command.wr.wr_id, command.wr.bytes, command.wr.imm) == (0, 0, 0)
+
+
+def test_post__a_full_queue_until_one_ended() -> None:
+    queue = queue_pair(sq_depth=2)
+    for wr_id in (1, 2):
+        queue.post(WorkRequest(77, wr_id, imm=0))
+    with pytest.raises(QueueFullError, match="all 2 places are taken"):
+        queue.post(WorkRequest(77, 3, imm=0))
+    queue.ended()
+    queue.post(WorkRequest(77, 3, imm=0))
+    assert queue.outstanding == 2
+
+
+@pytest.mark.parametrize("state", [state for state in QpState if state is not QpState.RTS])
+def test_post__only_in_rts(state: QpState) -> None:
+    with pytest.raises(StateError, match=f"cannot send in state {state.name}"):
+        queue_pair(state).post(WorkRequest(77, 1, imm=0))
+
+
+@pytest.mark.parametrize(
+    ("request_", "argument"),
+    [
+        (WorkRequest(77, 1, length=1 << 32), "length"),
+        (WorkRequest(77, 1, length=-1), "length"),
+        (WorkRequest(77, 1), "length: a write of no bytes needs an imm"),
+        (WorkRequest(77, 1, imm=1 << 32), "imm"),
+        (WorkRequest(77, 1, imm=-1), "imm"),
+    ],
+)
+def test_post__out_of_range(request_: WorkRequest, argument: str) -> None:
+    queue = queue_pair()
+    with pytest.raises(ArgumentError, match=argument):
+        queue.post(request_)
+    assert queue.outstanding == 0
+
+
+def test_mr__ranges_and_rights() -> None:
+    buffer = bytearray(100)
+    mr = MR.over(buffer, Access.LOCAL_READ | Access.REMOTE_WRITE)
+    assert mr.range(0, 100) == mr.address
+    assert mr.range(100, 0) == mr.address + 100
+    assert mr.remote == RemoteMemory(mr.address, mr.key, 100)
+    fields = mr.register().fields
+    assert (fields["address"], fields["bytes"], fields["key"]) == (mr.address, 100, mr.rkey)
+    for offset, length in ((0, 101), (101, 0), (-1, 1), (1, -1)):
+        with pytest.raises(ArgumentError, match="local_offset"):
+            mr.range(offset, length)
+    mr.held.release()
+
+
+def test_remote_memory__round_trip() -> None:
+    remote = RemoteMemory((1 << 64) - 1, (1 << 32) - 1, 12)
+    assert RemoteMemory.from_json(remote.to_json()) == remote
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        [],
+        {},
+        {"address": 1, "rkey": 2},
+        {"address": -1, "rkey": 2, "length": 3},
+        {"address": 1 << 64, "rkey": 2, "length": 3},
+        {"address": 1, "rkey": 1 << 32, "length": 3},
+        {"address": 1, "rkey": 2, "length": 3.5},
+        {"address": True, "rkey": 2, "length": 3},
+    ],
+)
+def test_remote_memory__what_a_peer_may_get_wrong(value: object) -> None:
+    with pytest.raises(ProtocolError, match="described its memory"):
+        RemoteMemory.from_json(value)
+
+
+def test_random_numbers__are_in_range_and_spread() -> None:
+    qpns = [random_qpn() for _ in range(1000)]
+    assert all(2 < qpn < 1 << 24 for qpn in qpns)
+    assert all(0 <= random_psn() < 1 << 24 for _ in range(1000))
+    assert all(0 < random_key() < 1 << 32 for _ in range(1000))
+    assert len(set(qpns)) > 990

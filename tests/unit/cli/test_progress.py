@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Samples and shares of planes, from a QP that answers what the test says."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mrc.cli.output import Output
+from mrc.cli.progress import ProgressMeter, payload_bytes, plane_shares
+from mrc.errors import StateError
+from mrc.exchange.foreign import printable
+
+
+@dataclass(frozen=True)
+class Plane:
+    plane: int
+    bytes: int
+    lost: int = 0
+    bytes_received: int = 0
+
+
+@dataclass(frozen=True)
+class Info:
+    bytes_acked: int
+    bytes_received: int
+    planes: tuple[Plane, ...] = (Plane(1, 3, bytes_received=4), Plane(2, 5, bytes_received=6))
+    packets_retransmitted: int = 0
+
+
+class CountingQp:
+    """Has moved 100 bytes more, ten times as many received, each time that it is asked."""
+
+    qpn = 5
+
+    def __init__(self, answers: int) -> None:
+        self.asked = 0
+        self.enough = asyncio.Event()
+        self._answers = answers
+
+    async def query(self) -> Info:
+        self.asked += 1
+        if self.asked >= self._answers:
+            self.enough.set()
+        return Info(100 * self.asked, 1000 * self.asked)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "text"),
+    [
+        ((0, 0), (75, 25), "planes 1: 75% 2: 25%"),
+        ((50, 0), (60, 30), "planes 1: 25% 2: 75%"),
+        ((5, 5), (5, 5), ""),
+    ],
+)
+def test_plane_shares__of_what_moved(
+    before: tuple[int, int], now: tuple[int, int], text: str
+) -> None:
+    def planes(counts: tuple[int, int]) -> Any:
+        return [Plane(n, count) for n, count in enumerate(counts, 1)]
+
+    assert plane_shares("sender", planes(before), planes(now)) == text
+    assert plane_shares("receiver", planes(before), planes(now)) == ""
+
+
+def test_plane_shares__of_what_a_receiver_got() -> None:
+    before: Any = [Plane(1, 9), Plane(2, 9)]
+    now: Any = [Plane(1, 9, bytes_received=25), Plane(2, 10, bytes_received=75)]
+    assert plane_shares("receiver", before, now) == "planes 1: 25% 2: 75%"
+
+
+def test_payload_bytes__of_each_end() -> None:
+    info: Any = Info(3, 7)
+    assert payload_bytes("sender", info) == 3
+    assert payload_bytes("receiver", info) == 7
+
+
+@pytest.mark.parametrize(("role", "step"), [("sender", 100), ("receiver", 1000)])
+async def test_watch__samples_as_ndjson(tmp_path: Path, role: str, step: int) -> None:
+    path, qp = tmp_path / "samples", CountingQp(answers=4)
+    out = Output("mrc test", as_json=False, quiet=True)
+    with ProgressMeter(out, role, str(path)) as meter:
+        async with meter.watch(qp, "title", None):  # type: ignore[arg-type]
+            await qp.enough.wait()
+    samples = [json.loads(line) for line in path.read_text().splitlines()]
+    assert samples[-1]["bytes"] == step * qp.asked, "the last sample is from the end"
+    for key in ("bytes", "monotonic_seconds"):
+        values = [sample[key] for sample in samples]
+        assert values == sorted(values)
+    assert samples[0]["qpn"] == 5
+    first, second = (3, 5) if role == "sender" else (4, 6)
+    assert samples[0]["planes"] == [
+        {"plane": 1, "bytes": first, "lost": 0},
+        {"plane": 2, "bytes": second, "lost": 0},
+    ]
+
+
+async def test_watch__qp_that_is_gone(tmp_path: Path) -> None:
+    class GoneQp(CountingQp):
+        async def query(self) -> Info:
+            raise StateError("gone")
+
+    out = Output("mrc test", as_json=False, quiet=True)
+    with ProgressMeter(out, "sender", str(tmp_path / "samples")) as meter:
+        async with meter.watch(GoneQp(1), "title", None):  # type: ignore[arg-type]
+            await asyncio.sleep(0)
+    assert (tmp_path / "samples").read_text() == ""
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("peer", ["[/]", "[bold]x", "\x1b[2J", "x" * 300, "\u202e"])
+async def test_watch__a_peer_cannot_touch_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, peer: str
+) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setattr("mrc.cli.progress.BAR_SECONDS", 0.0)
+    qp = CountingQp(answers=3)
+    with ProgressMeter(Output("mrc test", as_json=False, quiet=False), "receiver", None) as meter:
+        async with meter.watch(qp, f"from {peer}", 1 << 63):  # type: ignore[arg-type]
+            await qp.enough.wait()
+            meter.note("a line")
+    shown = terminal.getvalue()
+    assert printable(peer)[:30] in shown
+    assert "\x1b[2J" not in shown and "\u202e" not in shown and "x" * 60 not in shown
+    assert "a line" in shown

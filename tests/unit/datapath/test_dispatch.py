@@ -1,0 +1,268 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Batches, cookies and futures against a device that this test plays."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import pytest
+
+from mrc.binding.device import Device, DeviceEvent, Lost, Notice, Probed, Reply
+from mrc.binding.native import Command, Submission
+from mrc.binding.verbs import QueuePair, WorkRequest
+from mrc.datapath.dispatch import Dispatcher, Work
+from mrc.datapath.stream import Places
+from mrc.enums import CommandOp, EventReason, EventType, QpState, WarningKind, WcOpcode, WcStatus
+from mrc.errors import ArgumentError, CompletionError, QueueFullError, StateError
+from mrc.events import Completion, Immediate, ProbeResult, Warning
+
+
+class FakeDevice:
+    """Takes commands up to `room`, and says what the test puts into `events`."""
+
+    def __init__(self) -> None:
+        self.fd, self._write = os.pipe()
+        os.set_blocking(self.fd, False)
+        self.polled = False
+        self.room = 1000
+        self.batches: list[list[Submission]] = []
+        self.events: list[DeviceEvent] = []
+        self.submitted = asyncio.Event()
+
+    def submit(self, batch: Iterable[Submission]) -> int:
+        taken = list(batch)[: self.room]
+        self.room -= len(taken)
+        self.batches.append(taken)
+        self.submitted.set()
+        return len(taken)
+
+    def may_sleep(self) -> bool:
+        return True
+
+    def say(self, *events: DeviceEvent) -> None:
+        self.events += events
+        os.write(self._write, b"x")
+
+    def poll(self) -> list[DeviceEvent]:
+        try:
+            os.read(self.fd, 4096)
+        except BlockingIOError:
+            pass
+        events, self.events = self.events, []
+        return events
+
+    def close(self) -> None:
+        os.close(self._write)
+        os.close(self.fd)
+
+    @property
+    def taken(self) -> list[Any]:
+        return [each for batch in self.batches for each in batch]
+
+
+@asynccontextmanager
+async def dispatcher_over() -> AsyncIterator[tuple[Dispatcher, FakeDevice]]:
+    device = FakeDevice()
+    dispatcher = Dispatcher(cast(Device, device))
+    try:
+        yield dispatcher, device
+    finally:
+        await dispatcher.close()
+
+
+def command(**fields: Any) -> Command:
+    return Command({"op": CommandOp.QP_QUERY, "qpn": 7, **fields})
+
+
+def posted(dispatcher: Dispatcher, queue: QueuePair) -> Work:
+    work = Work(
+        queue,
+        Places(0),
+        asyncio.Event(),
+        None,
+        asyncio.get_running_loop().create_future(),
+    )
+    request = WorkRequest(queue.qpn, dispatcher.next_id(), imm=0)
+    queue.post(request)
+    dispatcher.post(request, work)
+    return work
+
+
+def ready_queue() -> QueuePair:
+    return QueuePair(sq_depth=8, mpr=1024, max_wimm=128, qpn=7, state=QpState.RTS)
+
+
+async def test_call__one_turn_of_the_loop_is_one_batch() -> None:
+    async with dispatcher_over() as (dispatcher, device):
+        replies = [dispatcher.call(command(value=i), "query") for i in range(5)]
+        await asyncio.sleep(0)
+        assert [len(batch) for batch in device.batches] == [5]
+        assert [c.fields["value"] for c in device.taken] == [0, 1, 2, 3, 4]
+        device.say(*(Reply(c.fields["cookie"], i) for i, c in enumerate(device.taken)))
+        assert await asyncio.gather(*replies) == [0, 1, 2, 3, 4]
+
+
+async def test_call__a_full_ring_goes_on_where_it_stopped() -> None:
+    async with dispatcher_over() as (dispatcher, device):
+        device.room = 2
+        replies = [dispatcher.call(command(value=i), "query") for i in range(5)]
+        await asyncio.sleep(0)
+        assert len(device.taken) == 2
+        device.room = 1000
+        device.say()  # as C does when there is room again
+        device.submitted.clear()
+        await device.submitted.wait()
+        assert [c.fields["value"] for c in device.taken] == [0, 1, 2, 3, 4]
+        device.say(*(Reply(c.fields["cookie"], 0) for c in device.taken))
+        await asyncio.gather(*replies)
+
+
+async def test_call__a_refusal_is_an_exception_that_names_the_attempt() -> None:
+    async with dispatcher_over() as (dispatcher, device):
+        reply = dispatcher.call(command(), "QP 0x7: query")
+        await asyncio.sleep(0)
+        device.say(Reply(device.taken[0].fields["cookie"], -errno.EINVAL))
+        with pytest.raises(ArgumentError, match="QP 0x7: query"):
+            await reply
+
+
+async def test_call__memory_lives_until_the_reply_even_when_cancelled() -> None:
+    async with dispatcher_over() as (dispatcher, device):
+        buffer = bytearray(8)
+        kept = command()
+        kept.keep = memoryview(buffer)
+        reply = dispatcher.call(kept, "query")
+        await asyncio.sleep(0)
+        cookie = kept.fields["cookie"]
+        reply.cancel()
+        del kept
+        device.batches.clear()
+        with pytest.raises(BufferError):
+            buffer.append(0)
+        device.say(Reply(cookie, 0))
+        dispatcher.drain()
+        buffer.append(0)
+
+
+async def test_post__completions_give_places_back() -> None:
+    async with dispatcher_over() as (dispatcher, device):
+        queue = ready_queue()
+        good, bad = posted(dispatcher, queue), posted(dispatcher, queue)
+        await asyncio.sleep(0)
+        assert queue.outstanding == 2
+        ids = [request.wr_id for request in device.taken]
+        device.say(
+            Completion(ids[0], 7, 5, WcStatus.SUCCESS, WcOpcode.WRITE),
+            Completion(ids[1], 7, 6, WcStatus.REM_ACCESS_ERR, WcOpcode.WRITE),
+        )
+        assert (await good.done).bytes == 5
+        with pytest.raises(CompletionError, match=r"write of 6 bytes: .*REM_ACCESS_ERR") as caught:
+            await bad.done
+        assert caught.value.status is WcStatus.REM_ACCESS_ERR
+        assert queue.outstanding == 0
+        assert good.places.take_free()
+        assert good.idle.is_set() is False
+        assert bad.idle.is_set()
+
+
+async def test_post__a_refusal_of_the_engine() -> None:
+    async with dispatcher_over() as (dispatcher, device):
+        queue = ready_queue()
+        work = posted(dispatcher, queue)
+        await asyncio.sleep(0)
+        device.say(Reply(device.taken[0].wr_id, -errno.ENOBUFS))
+        with pytest.raises(QueueFullError):
+            await work.done
+        assert queue.outstanding == 0
+
+
+async def test_probe__reply_first_then_the_result() -> None:
+    async with dispatcher_over() as (dispatcher, device):
+        probing = asyncio.ensure_future(dispatcher.probe(command(), "probe"))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        cookie = device.taken[0].fields["cookie"]
+        result = ProbeResult(0, 0, 1000)
+        device.say(Reply(cookie, 0), Probed(cookie, result))
+        assert await probing == result
+
+
+async def test_detach__probes_of_the_qp_end_and_late_answers_are_ignored() -> None:
+    async with dispatcher_over() as (dispatcher, device):
+        probing = asyncio.ensure_future(dispatcher.probe(command(), "probe"))
+        other = asyncio.ensure_future(dispatcher.probe(command(qpn=8), "probe"))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        cookies = [c.fields["cookie"] for c in device.taken]
+        dispatcher.detach(7)
+        with pytest.raises(StateError, match="probe: the QP was closed"):
+            await probing
+        result = ProbeResult(0, 0, 1000)
+        device.say(*(event for c in cookies for event in (Reply(c, 0), Probed(c, result))))
+        assert await other == result
+
+
+async def test_close__whoever_waits_is_told() -> None:
+    async with dispatcher_over() as (dispatcher, _):
+        reply = dispatcher.call(command(), "query")
+        probing = asyncio.ensure_future(dispatcher.probe(command(), "probe"))
+        await asyncio.sleep(0)
+        await dispatcher.close()
+        await dispatcher.close()
+        for waiting in (reply, probing):
+            with pytest.raises(StateError, match="the Context was closed"):
+                await waiting
+        with pytest.raises(StateError, match="the Context is closed"):
+            dispatcher.call(command(), "query")
+
+
+async def test_warnings__of_buffers_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, logger="mrc.dispatch")
+    async with dispatcher_over() as (dispatcher, device):
+        small = [Warning(WarningKind.RCVBUF_SMALL, plane, 212992) for plane in (1, 2)]
+        faults = [Warning(WarningKind.MEMORY_FAULT, 0, key) for key in (5, 6)]
+        device.say(*small, *faults)
+        dispatcher.drain()
+        assert list(dispatcher.warnings) == [*small, *faults]
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == 3
+    assert "net.core.rmem_max (212992)" in messages[0]
+
+
+class Recorder:
+    """Writes down what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[object] = []
+
+    def on_immediate(self, immediate: Immediate) -> None:
+        self.told.append(immediate)
+
+    def on_notice(self, notice: Notice) -> None:
+        self.told.append(notice)
+
+    def on_lost(self, count: int) -> None:
+        self.told.append(count)
+
+
+async def test_notices__go_to_their_qp_and_losses_to_every_one() -> None:
+    first = Notice(EventType.PLANE, 5, 0, 2, 0, EventReason.SILENCE)
+    second = Notice(EventType.PLANE, 5, 0, 2, 1, EventReason.PROBES)
+    async with dispatcher_over() as (dispatcher, device):
+        one, other = Recorder(), Recorder()
+        dispatcher.attach(5, one)
+        dispatcher.attach(6, other)
+        device.say(first, Lost(3), second)
+        dispatcher.drain()
+        assert one.told == [first, 3, second]
+        assert other.told == [3]
+        dispatcher.detach(5)
+        device.say(first)
+        dispatcher.drain()
+        assert len(one.told) == 3

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the demonstration makes of its measurements: four planes of 80 Mbit/s, one gone for 1 s."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mrc.demo.run import (
+    RECOVERED_SHARE,
+    WINDOW_SECONDS,
+    WIRE_OVERHEAD_BYTES,
+    DemoPlan,
+    DemoResult,
+    identical,
+    write_random,
+)
+from mrc.demo.timeline import Sample, Timeline
+
+MTU = 8858
+PLANE = 80e6 * MTU / (MTU + WIRE_OVERHEAD_BYTES)
+
+
+def result(*, dead: float, share: float = 1.0) -> DemoResult:
+    """At capacity for 1 s; nothing for `dead` s; the three survivors at `share` until 2 s; all."""
+    samples, moved = [], 0.0
+    for step in range(301):
+        now = step / 100
+        samples.append(Sample(now, int(moved)))
+        rate = 4 * PLANE if now < 1 or now >= 2 else 0 if now < 1 + dead else 3 * PLANE * share
+        moved += rate / 8 / 100
+    return DemoResult(
+        plan=DemoPlan("demo", 80_000_000, planes=4, t1=2, bytes=samples[-1].bytes, seed=1),
+        timeline=Timeline(samples),
+        sender={"path_mtu_bytes": MTU, "packets_sent": 5000, "packets_retransmitted": 7},
+        receiver={},
+        plane_bytes=[],
+        began=0.0,
+        failed=1.0,
+        healed=2.0,
+        ended=3.0,
+        identical=True,
+    )
+
+
+def test_result__capacities_are_of_payload() -> None:
+    found = result(dead=0.03)
+    assert found.plane_capacity == pytest.approx(80e6 * 8858 / 9000)
+    assert found.capacity == pytest.approx(4 * PLANE)
+    assert found.surviving_capacity == pytest.approx(3 * PLANE)
+
+
+def test_result__goodput_before_and_after() -> None:
+    found = result(dead=0.03)
+    assert found.goodput_before == pytest.approx(4 * PLANE, rel=1e-3)
+    assert found.goodput_after == pytest.approx(3 * PLANE, rel=1e-3)
+
+
+@pytest.mark.parametrize("dead", [0.05, 0.1, 0.2])
+def test_result__recovery_takes_as_long_as_nothing_arrives(dead: float) -> None:
+    found = result(dead=dead)
+    assert found.recovery_seconds == pytest.approx(dead, abs=WINDOW_SECONDS / 2)
+    assert found.below_seconds == pytest.approx(dead, abs=WINDOW_SECONDS / 2)
+
+
+def test_result__no_dip() -> None:
+    assert result(dead=0.0).recovery_seconds == 0.0
+    assert result(dead=0.0).below_seconds == 0.0
+
+
+def test_result__never_back_at_the_level() -> None:
+    found = result(dead=0.1, share=RECOVERED_SHARE - 0.02)
+    assert found.recovery_seconds is None
+    assert found.below_seconds == pytest.approx(1.0, abs=WINDOW_SECONDS)
+
+
+def test_to_json__all_of_it() -> None:
+    body = result(dead=0.1).to_json()
+    assert body["identical"] is True
+    assert body["packets_retransmitted"] == 7
+    assert len(body["goodput"]) == 150
+    assert body["failed_after_seconds"] == 1.0
+    assert {"recovery_seconds", "goodput_before_bits_per_second"} <= body.keys()
+
+
+def testwrite_random__same_seed_same_bytes(tmp_path: Path) -> None:
+    a, b, c = (tmp_path / name for name in "abc")
+    for path, seed in ((a, 1), (b, 1), (c, 2)):
+        write_random(path, (1 << 20) + 5, seed)
+    assert a.stat().st_size == (1 << 20) + 5
+    assert identical(a, b) and not identical(a, c)
+
+
+@pytest.mark.parametrize("other", [b"", b"12", b"1234", b"124"])
+def testidentical__differences(tmp_path: Path, other: bytes) -> None:
+    (tmp_path / "a").write_bytes(b"123")
+    (tmp_path / "b").write_bytes(other)
+    assert not identical(tmp_path / "a", tmp_path / "b")

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Goodput from samples: a second at full rate, a gap, and three quarters of the rate after it."""
+
+from __future__ import annotations
+
+import pytest
+
+from mrc.demo.timeline import Sample, Timeline
+
+# 100 bytes every 0.1 s until 1.0 s, nothing until 1.3 s, then 75 bytes every 0.1 s until 2.3 s.
+STEPS = [*((0.1 * n, 100 * n) for n in range(11)), (1.3, 1000)]
+STEPS += [(1.3 + 0.1 * n, 1000 + 75 * n) for n in range(1, 11)]
+LINE = Timeline([Sample(seconds, count) for seconds, count in STEPS])
+
+
+@pytest.mark.parametrize(
+    ("seconds", "count"),
+    [(-1, 0), (0, 0), (0.05, 50), (0.5, 500), (1.0, 1000), (1.2, 1000), (1.35, 1037.5), (9, 1750)],
+)
+def test_bytes_at__between_and_beyond_samples(seconds: float, count: float) -> None:
+    assert LINE.bytes_at(seconds) == pytest.approx(count)
+
+
+def test_reached__first_sample_that_shows_it() -> None:
+    assert LINE.reached(0) == 0
+    assert LINE.reached(101) == pytest.approx(0.2)
+    assert LINE.reached(1750) == pytest.approx(2.3)
+    assert LINE.reached(1751) is None
+
+
+def test_last_below__the_sample_before_it_is_reached() -> None:
+    assert LINE.last_below(0) == 0
+    assert LINE.last_below(1) == 0
+    assert LINE.last_below(101) == pytest.approx(0.1)
+    assert LINE.last_below(1751) == pytest.approx(2.3)
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "rate"),
+    [(0, 1, 8000), (0.95, 1.05, 4000), (1, 1.3, 0), (1.3, 2.3, 6000), (1, 1, 0), (2, 1, 0)],
+)
+def test_goodput__mean_in_bits(start: float, end: float, rate: float) -> None:
+    assert LINE.goodput(start, end) == pytest.approx(rate, abs=1e-6)
+
+
+def test_bins__whole_ones_only() -> None:
+    bins = LINE.bins(0.8, 1.55, 0.2)
+    assert [(round(each.start, 6), round(each.bits_per_second, 6)) for each in bins] == [
+        (0.8, 8000),
+        (1.0, 0),
+        (1.2, 3000),
+    ]
+    assert LINE.bins(1, 1.1, 0.2) == []
+
+
+def intervals(level: float, start: float, end: float) -> list[tuple[float, float]]:
+    found = LINE.below(start, end, level, 0.1)
+    return [(round(each.start, 6), round(each.end, 6)) for each in found]
+
+
+def test_below__from_half_a_window_into_the_gap_to_half_a_window_before_its_end() -> None:
+    assert intervals(4001, 0.5, 2.2) == [(1.0, 1.32)], "two thirds of the window at 6000 suffice"
+    assert intervals(1, 0.5, 2.2) == [(1.05, 1.26)]
+
+
+def test_below__never_and_all_the_time() -> None:
+    assert intervals(5900, 1.4, 2.2) == []
+    assert intervals(6100, 1.4, 2.2) == [(1.4, 2.2)]
+
+
+def test_below__two_dips() -> None:
+    line = Timeline([Sample(n / 10, 100 * (n - (n > 5) - (n > 15))) for n in range(21)])
+    found = line.below(0.1, 1.9, 7000, 0.1)
+    centres = [each.start + each.seconds / 2 for each in found]
+    assert centres == pytest.approx([0.55, 1.55], abs=0.01)
+
+
+def test_timeline__without_samples() -> None:
+    empty = Timeline([])
+    assert empty.bytes_at(1) == 0
+    assert empty.reached(1) is None
+    assert empty.goodput(0, 1) == 0

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `mrc doctor` finds, and how it says so."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from mrc.cli.doctor import line, summary
+from mrc.cli.main import main
+from mrc.doctor import host, kernel
+from mrc.doctor.host import POINT_TO_POINT, Finding, State
+from mrc.errors import StateError
+from mrc.testbed import rootless
+
+OK = Finding(POINT_TO_POINT, State.OK, "a write over loopback")
+SLOW = Finding("netem", State.LIMITED, "the kernel has no netem", "no delays", "--fabric emulated")
+DEAD = Finding(POINT_TO_POINT, State.MISSING, "no route", "no data", "a kernel")
+
+
+def test_line__says_what_is_found_what_follows_and_what_helps() -> None:
+    assert line(OK) == "ok       point to point       a write over loopback"
+    assert line(SLOW) == (
+        "limited  netem                the kernel has no netem; no delays; remedy: "
+        "--fabric emulated"
+    )
+
+
+def test_summary__counts() -> None:
+    assert summary([OK, SLOW], can_run=True) == "1 ok, 1 limited: mrc can run here"
+    assert summary([DEAD], can_run=False) == "1 missing: mrc CANNOT run here"
+
+
+@pytest.mark.parametrize(("findings", "code"), [([OK, SLOW], 0), ([DEAD, SLOW], 1)])
+def test_doctor__exits_by_whether_mrc_can_run(
+    findings: list[Finding],
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(host, "examine", lambda: findings)
+    assert main(["doctor", "--json"]) == code
+    told = json.loads(capsys.readouterr().out)
+    assert told["can_run"] is (code == 0)
+    assert told["findings"][1] == {
+        "name": "netem", "state": "limited", "found": "the kernel has no netem",
+        "consequence": "no delays", "remedy": "--fabric emulated",
+    }  # fmt: skip
+
+
+def test_examine__what_is_not_good_comes_with_consequence_and_remedy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing that may fail here is left out: each verdict is the other one once."""
+
+    def refused() -> dict[str, str | None]:
+        raise StateError("unshare: not here")
+
+    monkeypatch.setattr(rootless, "is_allowed", lambda: True)
+    monkeypatch.setattr(kernel, "examine", refused)
+    found = {each.name: each for each in host.examine()}
+    assert found[POINT_TO_POINT].state is State.OK
+    assert found["network namespaces"].found == "unshare: not here"
+    everything: dict[str, str | None] = dict.fromkeys(host._NEEDS, "refused")
+    monkeypatch.setattr(kernel, "examine", lambda: everything)
+    found = {each.name: each for each in host.examine()}
+    for name in everything:
+        assert found[name].state is not State.OK
+        assert found[name].consequence and found[name].remedy

@@ -1,0 +1,306 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The mailbox over two fake QPs: order, slots and credits, and a peer that breaks the rules."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tracemalloc
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import pytest
+from fake_qp import FakeQp, qp_pair
+
+from mrc.binding.verbs import RemoteMemory
+from mrc.enums import WcStatus
+from mrc.errors import CompletionError, MrcError, ProtocolError
+from mrc.messaging.mailbox import (
+    MAX_MESSAGE_BYTES,
+    MAX_SENT_BYTES,
+    SLOT_BYTES,
+    SLOTS,
+    Mailbox,
+    MailboxClosedError,
+    mailbox_memory,
+)
+
+CREDIT = 0x80000000
+FRAME = 0xC0000000
+MORE = 0x20000000
+
+
+@asynccontextmanager
+async def mailboxes(
+    keepalive: float = 3600.0,
+) -> AsyncIterator[tuple[Mailbox, Mailbox, FakeQp, FakeQp]]:
+    """The side that connected, the side that accepted, and their QPs."""
+    left, right = qp_pair()
+    async with AsyncExitStack() as stack:
+        left_memory = await stack.enter_async_context(mailbox_memory(left.ctx))
+        right_memory = await stack.enter_async_context(mailbox_memory(right.ctx))
+        connected = Mailbox(left, left_memory, keepalive=keepalive)
+        accepted = Mailbox(
+            right, right_memory, peer=left_memory.inbox_mr.remote, keepalive=keepalive
+        )
+        for opening in asyncio.as_completed(
+            [stack.enter_async_context(connected), stack.enter_async_context(accepted)]
+        ):
+            await opening
+        yield connected, accepted, left, right
+
+
+async def test_send__arrives_in_order_both_ways() -> None:
+    async with mailboxes() as (a, b, _, _):
+        half = SLOTS // 2
+        for start in range(0, 6 * half, half):
+            for n in range(start, start + half):
+                await a.send({"n": n})
+                await b.send({"n": -n})
+            for n in range(start, start + half):
+                assert await b.receive() == {"n": n}
+                assert await a.receive() == {"n": -n}
+
+
+@pytest.mark.parametrize(
+    "size",
+    [1, SLOT_BYTES - 9, SLOT_BYTES - 8, SLOT_BYTES - 7, 3 * SLOT_BYTES, 3 * SLOTS * SLOT_BYTES],
+    ids=["short", "slot-1", "slot", "slot+1", "slots", "needs-credit"],
+)
+async def test_send__message_of_many_frames(size: int) -> None:
+    message = {"x": "é" * 3 + "x" * size}
+    async with mailboxes() as (a, b, _, _):
+        sent = asyncio.create_task(a.send(message))
+        assert await b.receive() == message
+        await sent
+        await a.send({"next": True})
+        assert await b.receive() == {"next": True}
+
+
+async def test_send__message_over_the_limit() -> None:
+    async with mailboxes() as (a, _, _, _):
+        with pytest.raises(MrcError, match="the limit is"):
+            await a.send({"x": "x" * MAX_SENT_BYTES})
+
+
+async def test_send__waits_for_credit() -> None:
+    """Without credits from the other side, no more than SLOTS frames leave."""
+    async with mailboxes() as (a, b, left, right):
+        right.held = True  # credits stay there
+        sends = [asyncio.create_task(a.send({"n": n})) for n in range(SLOTS + 3)]
+        for n in range(SLOTS):
+            assert await b.receive() == {"n": n}
+        await _settle()
+        assert len(_frames(left)) == SLOTS
+        right.held = False
+        right.release()
+        await asyncio.gather(*sends)
+        assert len(_frames(left)) == SLOTS + 3
+
+
+async def test_receive__frees_the_slots_of_what_was_received() -> None:
+    """Nobody receives: an inbox of messages is all that is held, however much the peer sends."""
+    async with mailboxes() as (a, b, left, right):
+        sends = [asyncio.create_task(a.send({"n": n})) for n in range(3 * SLOTS)]
+        await _settle()
+        assert len(_frames(left)) == SLOTS and not _credits(right)
+        for n in range(3 * SLOTS):
+            assert await b.receive() == {"n": n}
+            await _settle()
+            assert len(_frames(left)) <= n + 1 + SLOTS
+        await asyncio.gather(*sends)
+
+
+async def test_receive__an_unread_message_holds_up_those_behind_it() -> None:
+    """The second message needs more frames than there are, and waits for the first."""
+    async with mailboxes() as (a, b, left, _):
+        await a.send({"first": True})
+        second = {"x": "x" * 2 * SLOTS * SLOT_BYTES}
+        sent = asyncio.create_task(a.send(second))
+        await _settle()
+        assert len(_frames(left)) == SLOTS and not sent.done()
+        assert await b.receive() == {"first": True}
+        assert await b.receive() == second
+        await sent
+
+
+async def test_receive__memory_of_messages_that_nobody_receives() -> None:
+    """As bytes they are small; decoded they would be 24 times as large."""
+    async with mailboxes() as (_, b, _, right):
+        tracemalloc.start()
+        try:
+            for n in range(SLOTS):
+                text = b'{"a":[' + b",".join([b"{}"] * 1300) + b"]}"
+                _write_inbox(right, text, n)
+            await _settle()
+            held, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert held < 2 * SLOTS * SLOT_BYTES
+        assert (await b.receive())["a"][1299] == {}  # type: ignore[index]
+
+
+async def test_send__cancelled_in_the_middle_still_goes_out_whole() -> None:
+    async with mailboxes() as (a, b, left, _):
+        left.held = True
+        send = asyncio.create_task(a.send({"x": "x" * 3 * SLOT_BYTES}))
+        await _settle()
+        send.cancel()
+        await asyncio.gather(send, return_exceptions=True)
+        after = asyncio.create_task(a.send({"after": True}))
+        left.held = False
+        left.release()
+        await after
+        assert await b.receive() == {"x": "x" * 3 * SLOT_BYTES}
+        assert await b.receive() == {"after": True}
+
+
+async def test_receive__immediates_of_the_user_keep_their_place() -> None:
+    async with mailboxes() as (a, b, left, _):
+        await left.write_imm(7)
+        await a.send({"between": True})
+        await left.write_imm(0x7FFFFFFF)
+        assert [await b.receive() for _ in range(3)] == [7, {"between": True}, 0x7FFFFFFF]
+
+
+async def test_receive__what_came_before_the_end_and_then_the_end() -> None:
+    async with mailboxes() as (a, b, _, right):
+        await a.send({"last": True})
+        right.close()
+        await _settle()
+        assert await b.receive() == {"last": True}
+        for _ in range(2):
+            with pytest.raises(MailboxClosedError, match="h0 closed the QP"):
+                await b.receive()
+
+
+async def test_failed__not_by_an_orderly_close() -> None:
+    """The peer closes as soon as it has our last message; that this arrived we learn later."""
+    async with mailboxes() as (_, b, _, right):
+        right.held = True
+        send = asyncio.create_task(b.send({"last": True}))
+        failed = asyncio.create_task(b.failed())
+        await _settle()
+        right.close()
+        await _settle()
+        assert not failed.done() and not send.done()
+        right.release()
+        await send
+        failed.cancel()
+
+
+def _write_inbox(qp: FakeQp, data: bytes, count: int, flags: int = 0) -> None:
+    """Puts a frame of the peer's making into the inbox of `qp`, and announces it."""
+    inbox = qp.ctx.regions[1].view
+    offset = count % SLOTS * SLOT_BYTES
+    inbox[offset : offset + len(data)] = data
+    qp.inject(FRAME | flags | count, len(data))
+
+
+@pytest.mark.parametrize(
+    ("attack", "complaint"),
+    [
+        (lambda qp: qp.inject(CREDIT | 2), "credit for frames never sent"),
+        (lambda qp: qp.inject(FRAME | 5, 2), "out of order"),
+        (lambda qp: qp.inject(FRAME | 0, 0), "out of order"),
+        (lambda qp: qp.inject(FRAME | 0, SLOT_BYTES + 1), "out of order"),
+        (lambda qp: _write_inbox(qp, b"{", 0), "not JSON"),
+        (lambda qp: _write_inbox(qp, b"\xff", 0), "not JSON"),
+        (lambda qp: _write_inbox(qp, b"[" * 4096, 0), "not JSON"),
+        (lambda qp: _write_inbox(qp, b"[1]", 0), "not a JSON object"),
+        (lambda qp: [qp.inject(n) for n in range(5000)], "faster than it may"),
+        (lambda qp: [_write_inbox(qp, b"{}", n) for n in range(SLOTS + 1)], "without credit"),
+    ],
+    ids=[
+        "credit",
+        "count",
+        "empty",
+        "long",
+        "half-json",
+        "no-text",
+        "deep-json",
+        "no-object",
+        "flood",
+        "no-credit",
+    ],
+)
+async def test_receive__peer_breaks_the_rules(
+    attack: Callable[[FakeQp], object], complaint: str
+) -> None:
+    async with mailboxes() as (_, b, _, right):
+        attack(right)
+        with pytest.raises(ProtocolError, match=complaint):
+            while True:
+                item = await b.receive()
+                assert item == {} or isinstance(item, int)
+
+
+async def test_receive__a_message_without_end() -> None:
+    async with mailboxes() as (_, b, _, right):
+        receiving = asyncio.create_task(b.receive())
+        credits = 0
+        for n in range(MAX_MESSAGE_BYTES // SLOT_BYTES + 1):
+            _write_inbox(right, b"x" * SLOT_BYTES, n, MORE)
+            if (n + 1) % (SLOTS // 2) == 0:
+                await _until(lambda: len(_credits(right)) > credits)  # noqa: B023 - called at once
+                credits = len(_credits(right))
+        with pytest.raises(ProtocolError, match="without end"):
+            await receiving
+
+
+async def test_keepalive__silence_is_broken_by_a_credit() -> None:
+    async with mailboxes(keepalive=0.01) as (_, _, left, right):
+        await _until(lambda: len(_credits(left) + _credits(right)) > 2)
+
+
+async def test_keepalive__finds_out_that_the_paths_are_lost() -> None:
+    async with mailboxes(keepalive=0.01) as (_, b, _, right):
+        right.held = True
+        waiting = asyncio.create_task(b.receive())
+        await _until(lambda: _credits(right))
+        right.fail(WcStatus.RETRY_EXC_ERR)
+        with pytest.raises(CompletionError, match="no path"):
+            await waiting
+        with pytest.raises(CompletionError, match="no path"):
+            await b.failed()
+
+
+@pytest.mark.parametrize(
+    "message",
+    [{"type": "welcome"}, {"type": "inbox"}, {"type": "inbox", "inbox": 5}],
+    ids=["other", "none", "number"],
+)
+async def test_open__first_message_is_not_an_inbox(message: dict[str, object]) -> None:
+    left, _ = qp_pair()
+    async with mailbox_memory(left.ctx) as memory:
+        _write_inbox(left, json.dumps(message).encode(), 0)
+        with pytest.raises(ProtocolError):
+            async with Mailbox(left, memory):
+                pass
+
+
+async def test_open__inbox_of_another_size() -> None:
+    _, right = qp_pair()
+    async with mailbox_memory(right.ctx) as memory:
+        with pytest.raises(ProtocolError, match="inbox has 4096 bytes"):
+            async with Mailbox(right, memory, peer=RemoteMemory(0, 1, 4096)):
+                pass
+
+
+def _frames(qp: FakeQp) -> list[int]:
+    return [imm for imm in qp.posted if imm & FRAME == FRAME]
+
+
+def _credits(qp: FakeQp) -> list[int]:
+    return [imm for imm in qp.posted if imm & FRAME == CREDIT]
+
+
+async def _settle() -> None:
+    for _ in range(200):
+        await asyncio.sleep(0)
+
+
+async def _until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - the fake has no event for it
+            await asyncio.sleep(0.005)

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Peers that only look: a few at a time, and not for long."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from mrc.messaging import session
+from mrc.messaging.session import MAX_VISITS, let_look
+
+
+class Visitor:
+    """As much of a QP as a visit needs."""
+
+    def __init__(self) -> None:
+        self.peer_gone = asyncio.Event()
+        self.closed = False
+
+    async def __aenter__(self) -> Visitor:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        self.closed = True
+
+
+async def test_let_look__until_the_peer_has_seen_enough() -> None:
+    visitor = Visitor()
+    visit = asyncio.create_task(let_look(visitor))
+    await asyncio.sleep(0)
+    assert not visitor.closed
+    visitor.peer_gone.set()
+    await visit
+    assert visitor.closed
+
+
+async def test_let_look__not_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert session.VISIT_SECONDS == 10
+    monkeypatch.setattr(session, "VISIT_SECONDS", 0.01)
+    visitor = Visitor()
+    await let_look(visitor)
+    assert visitor.closed
+
+
+async def test_let_look__no_more_than_so_many() -> None:
+    assert MAX_VISITS == 16
+    visitors = [Visitor() for _ in range(MAX_VISITS)]
+    visits = [asyncio.create_task(let_look(visitor)) for visitor in visitors]
+    await asyncio.sleep(0)
+    late = Visitor()
+    await let_look(late)
+    assert late.closed and not any(visitor.closed for visitor in visitors)
+    visitors[0].peer_gone.set()
+    await visits[0]
+    another = asyncio.create_task(let_look(later := Visitor()))
+    await asyncio.sleep(0)
+    assert not later.closed
+    for task in (another, *visits):
+        task.cancel()
+    await asyncio.gather(another, *visits, return_exceptions=True)

@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Metrics: names and units, counters that never fall, and the page over HTTP."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import re
+import subprocess
+import sys
+import urllib.request
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from endpoints import (
+    BUDGET_SECONDS,
+    LOOPBACK,
+    connected_pair,
+    loopback_config,
+    transfer,
+    two_planes,
+    until,
+)
+from prometheus_client.openmetrics.parser import (
+    text_string_to_metric_families as parse_open_metrics,
+)
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+from test_tidy import ROOT
+from unit.transfer.test_joined import INFO, PLANE
+
+from mrc import Context, InUseError, ResolveError
+from mrc.binding.native import names_of
+from mrc.cli.address import listening_address
+from mrc.observe import http, ledger
+from mrc.observe.metrics import Reading
+from mrc.observe.names import COUNTERS
+
+HERE = ("127.0.0.1", 0)
+Values = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+async def ask(port: int, request: bytes) -> bytes:
+    """All that the server says to one request."""
+    reader, writer = await asyncio.open_connection(HERE[0], port)
+    try:
+        writer.write(request)
+        return await reader.read()
+    finally:
+        writer.close()
+        await asyncio.gather(writer.wait_closed(), return_exceptions=True)
+
+
+async def page(context: Context, accept: str = "") -> str:
+    request = f"GET /metrics HTTP/1.1\r\nHost: localhost\r\nAccept: {accept}\r\n\r\n"
+    head, _, body = (await ask(context.metrics_port, request.encode())).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert f"Content-Length: {len(body)}" in head.decode()
+    return body.decode()
+
+
+async def scrape(context: Context) -> Values:
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in parse_text(await page(context))
+        for sample in family.samples
+    }
+
+
+def value(values: Values, name: str, **labels: str) -> float:
+    """The sum over the samples that have these labels."""
+    found = [
+        number
+        for (other, its), number in values.items()
+        if other == name and labels.items() <= dict(its).items()
+    ]
+    assert found, name
+    return sum(found)
+
+
+# ---- names ----------------------------------------------------------------------------------
+
+
+def test_names__every_counter_has_one() -> None:
+    assert list(COUNTERS) == names_of("counter")
+    metrics = [metric for metric, _ in COUNTERS.values()]
+    assert len(set(metrics)) == len(metrics)
+    assert all(re.fullmatch(r"[a-z][a-z0-9_]*[a-z]", metric) for metric in metrics)
+    assert all(meaning.endswith(".") for _, meaning in COUNTERS.values())
+
+
+async def test_names__follow_the_conventions() -> None:
+    async with connected_pair(metrics=HERE) as pair:
+        await transfer(pair, bytes(1000))
+        families = list(parse_text(await page(pair.near_context)))
+    ours = [family for family in families if family.name.startswith("mrc_")]
+    assert len(ours) > len(COUNTERS)
+    for family in ours:
+        assert family.documentation and family.type in ("counter", "gauge")
+        for sample in family.samples:
+            assert sample.name.endswith("_total") == (family.type == "counter")
+            assert not re.search(r"_(ns|us|ms|bits|kib)\b", sample.name)
+            assert "qp" not in sample.labels
+    assert any(family.name == "process_cpu_seconds" for family in families)
+
+
+async def test_alerts__name_metrics_and_labels_that_exist() -> None:
+    text = (ROOT / "tools" / "alerts.yml").read_text()
+    async with connected_pair(metrics=HERE) as pair:
+        exist = await scrape(pair.near_context)
+    named = set(re.findall(r"\bmrc_\w+", text))
+    assert len(named) >= 6 and named <= {name for name, _ in exist}
+    selected = set(re.findall(r'(\w+)="(\w+)"', text))
+    assert selected == {("state", "assumed_bad")}
+    assert selected <= {pair for _, labels in exist for pair in labels}
+    grouped = {word for words in re.findall(r"by \((.*?)\)", text) for word in words.split(", ")}
+    grouped |= set(re.findall(r"\$labels\.(\w+)", text))
+    # The scraper itself says which instance it was.
+    assert grouped - {"instance"} <= {name for _, labels in exist for name, _ in labels}
+
+
+# ---- values ---------------------------------------------------------------------------------
+
+
+async def test_counters__grow_with_a_transfer_and_never_fall() -> None:
+    async with connected_pair(**two_planes(metrics=HERE)) as pair:
+        near, far, peer = pair.near_context, pair.far_context, pair.far_context.name
+        await transfer(pair, bytes(100_000))
+        first = await scrape(near)
+        assert value(first, "mrc_peer_acknowledged_bytes_total", peer=peer) == 100_000
+        assert value(first, "mrc_plane_sent_bytes_total", peer=peer) >= 100_000
+        assert value(await scrape(far), "mrc_plane_received_bytes_total") == 100_000
+        assert value(first, "mrc_qps", peer=peer, state="rts") == 1
+        await transfer(pair, bytes(50_000))
+        second = await scrape(near)
+        assert value(second, "mrc_peer_acknowledged_bytes_total", peer=peer) == 150_000
+        await pair.near.close()
+        third = await scrape(near)
+        async with (
+            await near.connect(LOOPBACK[4], pair.listener.port),
+            await pair.listener.accept(),
+        ):
+            fourth = await scrape(near)
+    assert value(third, "mrc_peer_acknowledged_bytes_total", peer=peer) == 150_000
+    assert not any(name == "mrc_qps" for name, _ in third)
+    for before, after in ((first, second), (second, third), (third, fourth)):
+        for key, number in before.items():
+            if key[0].endswith("_total"):
+                assert after[key] >= number, key
+
+
+async def test_gauges__of_planes_and_evs() -> None:
+    async with connected_pair(**two_planes(metrics=HERE)) as pair:
+        await transfer(pair, bytes(100_000))
+        await pair.near.deny(0)
+        values = await scrape(pair.near_context)
+    assert value(values, "mrc_evs", state="denied", plane="1") == 1
+    assert value(values, "mrc_evs", state="assumed_bad") == 0
+    assert value(values, "mrc_plane_suspended_qps", plane="2") == 0
+    assert 0 < value(values, "mrc_plane_rtt_seconds", plane="1") < 1
+    assert value(values, "mrc_plane_share_ratio", plane="2") == 1
+    assert value(values, "mrc_dropped_packets_total", reason="short") == 0
+    assert len([name for name, _ in values if name == "mrc_path_rtt_seconds"]) > 0
+
+
+def test_gauges__the_least_share_of_a_plane() -> None:
+    infos = [replace(INFO, planes=(replace(PLANE, share_percent=percent),)) for percent in (100, 9)]
+    reading = Reading(
+        "h0", Counter(), {}, ledger.Totals(), [ledger.Live("h1", info, ()) for info in infos]
+    )
+    (gauge,) = [family for family in reading.collect() if family.name == "mrc_plane_share_ratio"]
+    (sample,) = gauge.samples
+    assert (sample.labels, sample.value) == ({"peer": "h1", "plane": "1"}, 0.09)
+
+
+async def test_peers__beyond_the_limit_share_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger, "MAX_PEERS", 0)
+    async with connected_pair(metrics=HERE) as pair:
+        await transfer(pair, bytes(1000))
+        values = await scrape(pair.near_context)
+    assert value(values, "mrc_peer_acknowledged_bytes_total", peer="other") == 1000
+
+
+async def test_page__open_metrics_for_who_accepts_it() -> None:
+    async with Context(loopback_config(metrics=HERE)) as context:
+        text = await page(context, "application/openmetrics-text; version=1.0.0")
+    assert text.endswith("# EOF\n")
+    assert {"mrc_info", "mrc_tx_data_packets"} <= {f.name for f in parse_open_metrics(text)}
+
+
+# ---- the server -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status"),
+    [
+        (b"GET / HTTP/1.1\r\n\r\n", "404 Not Found"),
+        (b"POST /metrics HTTP/1.1\r\n\r\n", "405 Method Not Allowed"),
+        (b"GET /metrics\r\n\r\n", "400 Bad Request"),
+        (b"\x16\x03\x01 garbage\r\n\r\n", "400 Bad Request"),
+        (b"GET /metrics HTTP/1.1\r\nX: " + b"x" * 20000, "431 Request Header Fields Too Large"),
+        (b"GET /metrics?a=b HTTP/1.1\r\n\r\n", "200 OK"),
+        (b"GET /metrics HTTP/1.1\r\nHost: evil.example:9464\r\n\r\n", "421 Misdirected Request"),
+        (b"GET /metrics HTTP/1.1\r\nhost: LOCALHOST:9464\r\n\r\n", "200 OK"),
+        (b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", "200 OK"),
+        (b"GET /metrics HTTP/1.1\r\nHost: [::1]:9464\r\n\r\n", "200 OK"),
+    ],
+)
+async def test_server__answers(request_bytes: bytes, status: str) -> None:
+    async with asyncio.timeout(BUDGET_SECONDS), Context(loopback_config(metrics=HERE)) as context:
+        answer = await ask(context.metrics_port, request_bytes)
+    assert answer.startswith(f"HTTP/1.1 {status}\r\n".encode())
+
+
+async def test_server__any_name_where_it_is_open_to_the_network() -> None:
+    config = loopback_config(metrics=("0.0.0.0", 0))
+    async with asyncio.timeout(BUDGET_SECONDS), Context(config) as context:
+        named = b"GET /metrics HTTP/1.1\r\nHost: h1.example\r\n\r\n"
+        assert (await ask(context.metrics_port, named)).startswith(b"HTTP/1.1 200 OK")
+
+
+async def test_server__not_too_many_requests() -> None:
+    async with asyncio.timeout(BUDGET_SECONDS), Context(loopback_config(metrics=HERE)) as context:
+        silent = [
+            await asyncio.open_connection(HERE[0], context.metrics_port)
+            for _ in range(http.MAX_REQUESTS)
+        ]
+        with pytest.raises((ConnectionError, AssertionError)):
+            await page(context)
+        for _, writer in silent:
+            writer.close()
+            await writer.wait_closed()
+
+        async def answers() -> bool:
+            try:
+                return bool(await page(context))
+            except (ConnectionError, AssertionError):
+                return False
+
+        await until(answers)
+
+
+async def test_server__a_silent_client_is_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "REQUEST_SECONDS", 0.05)
+    async with asyncio.timeout(BUDGET_SECONDS), Context(loopback_config(metrics=HERE)) as context:
+        assert await ask(context.metrics_port, b"GET /metrics HTTP/1.1\r\n") == b""
+
+
+async def test_server__port_and_address_that_cannot_be() -> None:
+    async with Context(loopback_config(metrics=HERE)) as context:
+        taken = (HERE[0], context.metrics_port)
+        with pytest.raises(InUseError, match=f"TCP port {context.metrics_port} is taken"):
+            async with Context(loopback_config(metrics=taken)):
+                pass
+    with pytest.raises(ResolveError, match=r"cannot listen on 192\.0\.2\.1"):
+        async with Context(loopback_config(metrics=("192.0.2.1", 0))):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("9464", ("127.0.0.1", 9464)),
+        ("0.0.0.0:9464", ("0.0.0.0", 9464)),
+        ("[::]:0", ("::", 0)),
+        ("::1", None),
+        (":9464", None),
+        ("x", None),
+        ("127.0.0.1:", None),
+    ],
+)
+def test_listening_address(text: str, address: Any) -> None:
+    if address is None:
+        with pytest.raises(argparse.ArgumentTypeError, match=r"port number|is not PORT"):
+            listening_address(text)
+    else:
+        assert listening_address(text) == address
+
+
+def test_recv__serves_metrics(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mrc", "recv", "--port", "0", "--metrics", "0"]
+    with subprocess.Popen([*command, "--output", tmp_path], stderr=-1, text=True) as receiver:
+        assert receiver.stderr is not None
+        url = receiver.stderr.readline().split()[-1]
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            families = {family.name for family in parse_text(answer.read().decode())}
+        receiver.terminate()
+        receiver.communicate(timeout=20)
+    assert "mrc_info" in families

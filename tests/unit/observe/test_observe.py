@@ -1,0 +1,482 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Looking into an endpoint: what is told, to whom, and what a viewer makes of it."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from endpoints import (
+    BUDGET_SECONDS,
+    LOOPBACK,
+    connected_pair,
+    loopback_config,
+    transfer,
+    two_planes,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mrc import ConnectError, Context, EvState, ProtocolError, StateError
+from mrc.cli.live import Block, blocks_text
+from mrc.cli.top_view import MAX_ROWS, endpoint_blocks
+from mrc.exchange.dial import dial
+from mrc.observe import local, remote
+from mrc.observe.rates import checked, with_rates
+from mrc.observe.snapshot import snapshot
+
+SNAPSHOT: dict[str, Any] = {
+    "schema": 1,
+    "host": "h0",
+    "program": "mrc send",
+    "pid": 7,
+    "udp_port": 4791,
+    "monotonic_ns": 10**9,
+    "ports": [{"plane": 1, "nic": "p1", "address": "fd00::1"}],
+    "qps_total": 1,
+    "qps": [
+        {
+            "qpn": 0x1234,
+            "peer": "h1",
+            "state": "RTS",
+            "path_mtu_bytes": 8844,
+            "outstanding": 3,
+            "cwnd_bytes": 1 << 20,
+            "inflight_bytes": 512,
+            "rtt_ns": 250_000,
+            "timeouts": 0,
+            "acknowledged_bytes": 1000,
+            "received_bytes": 0,
+            "sent_packets": 10,
+            "retransmitted_packets": 1,
+            "retransmitted_bytes": 100,
+            "spurious_packets": 0,
+            "planes": [
+                {
+                    "plane": 1,
+                    "suspended": True,
+                    "slow": False,
+                    "share_percent": 100,
+                    "rtt_ns": -1,
+                    "sent_bytes": 1100,
+                    "received_bytes": 0,
+                    "lost_packets": 1,
+                    "inflight_bytes": 512,
+                }
+            ],
+            "evs": [
+                {
+                    "ev": 1,
+                    "plane": 1,
+                    "path": "t1:1.0",
+                    "state": "ASSUMED_BAD",
+                    "active": True,
+                    "rtt_ns": -1,
+                    "sent_bytes": 1100,
+                    "lost_packets": 1,
+                }
+            ],
+        }
+    ],
+    "counters": {"TIMEOUTS": 2},
+    "drops": {"SHORT": 3},
+}
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder of the sockets, with none of this machine's in it."""
+    folder = tmp_path / "endpoints"
+    monkeypatch.setattr(local, "_homes", lambda: iter([folder]))
+    monkeypatch.setattr(local, "_folders", lambda all_users: iter([folder]))
+    yield folder
+
+
+# ---- what is told ---------------------------------------------------------------------------
+
+
+async def test_snapshot__of_a_pair() -> None:
+    async with connected_pair(**two_planes(program="mrc test")) as pair:
+        await transfer(pair, bytes(100_000))
+        await pair.near.deny(0)
+        near, far = await pair.near_context.snapshot(), await snapshot(pair.far_context)
+        assert checked(json.loads(json.dumps(near))) == near
+        (sender,), (receiver,) = near["qps"], far["qps"]
+        assert near["program"] == "mrc test" and near["pid"] == os.getpid()
+        assert sender["qpn"] == pair.near.qpn and sender["peer"] == pair.far_context.name
+        assert sender["acknowledged_bytes"] == receiver["received_bytes"] == 100_000
+        assert sum(plane["sent_bytes"] for plane in sender["planes"]) >= 100_000
+        assert [ev["state"] for ev in sender["evs"]].count(EvState.DENIED.name) == 1
+        assert near["counters"]["TX_DATA"] == sender["sent_packets"]
+        await pair.near.close()
+        assert (await pair.near_context.snapshot())["qps"] == []
+        await pair.near_context.close()
+        with pytest.raises(StateError):
+            await pair.near_context.snapshot()
+
+
+async def test_snapshot__fits_a_frame(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mrc.observe.snapshot.MAX_QPS", 2)
+    monkeypatch.setattr("mrc.observe.snapshot.MAX_EVS", 10)
+    async with connected_pair() as pair:
+        others = [
+            await pair.near_context.connect(LOOPBACK[4], pair.listener.port) for _ in range(2)
+        ]
+        found = await pair.near_context.snapshot()
+        assert found["qps_total"] == 3
+        assert [qp["evs"] is None for qp in found["qps"]] == [False, True]
+        for qp in others:
+            await qp.close()
+
+
+# ---- to its user ----------------------------------------------------------------------------
+
+
+async def test_local_view__answers_line_by_line(home: Path) -> None:
+    async with connected_pair(local_view=True) as pair:
+        found = [await local.look(path) for path in local.sockets()]
+        (near,) = [each for each in found if each["qps"][0]["qpn"] == pair.near.qpn]
+        assert len(found) == 2 and near["pid"] == os.getpid()
+        assert os.stat(home).st_mode & 0o777 == 0o700
+        reader, writer = await asyncio.open_unix_connection(local.sockets()[0])
+        for _ in range(2):
+            writer.write(b"again\n")
+            assert json.loads(await reader.readline())["schema"] == 1
+        await pair.near_context.close()
+        await pair.far_context.close()
+        assert await reader.read() == b""
+        writer.close()
+    assert os.listdir(home) == []
+
+
+async def test_local_view__only_when_asked_for(home: Path) -> None:
+    async with Context(loopback_config()):
+        assert not os.access(home, os.F_OK)
+
+
+async def test_local_view__what_a_killed_process_left_is_swept(home: Path) -> None:
+    os.mkdir(home, mode=0o700)
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(home / "1-1.sock"))
+        left.listen()
+    assert os.listdir(home) == ["1-1.sock"]
+    async with Context(loopback_config(local_view=True)):
+        (name,) = os.listdir(home)
+        assert name.startswith(f"{os.getpid()}-")
+
+
+@pytest.mark.parametrize("trouble", ["others may enter", "no folder", "a link"])
+async def test_local_view__no_place_is_no_failure(home: Path, trouble: str, tmp_path: Path) -> None:
+    if trouble == "others may enter":
+        os.mkdir(home)
+        os.chmod(home, 0o755)
+    elif trouble == "no folder":
+        os.mknod(home)
+    else:
+        os.symlink(tmp_path, home)
+    async with Context(loopback_config(local_view=True)):
+        assert local.sockets() == [] and os.listdir(tmp_path) == [home.name]
+
+
+async def test_local_view__not_too_many_viewers(home: Path) -> None:
+    async with asyncio.timeout(BUDGET_SECONDS), Context(loopback_config(local_view=True)):
+        (path,) = local.sockets()
+        visits = []
+        for _ in range(local.MAX_VIEWERS):
+            visits.append(await asyncio.open_unix_connection(path))
+            visits[-1][1].write(b"\n")
+            assert await visits[-1][0].readline()
+        with pytest.raises((ProtocolError, OSError)):
+            await local.look(path)
+        for _, writer in visits:
+            writer.close()
+
+
+async def test_sockets__no_link_is_followed(home: Path, tmp_path: Path) -> None:
+    """Another's link in a folder of one's own could lead to any socket."""
+    async with Context(loopback_config(local_view=True)):
+        (path,) = local.sockets()
+        link = path.with_name("link.sock")
+        link.symlink_to(path)
+        assert local.sockets() == [path]
+        with pytest.raises(OSError):
+            await local.look(link)
+        folder = tmp_path / "linked"
+        folder.symlink_to(home)
+        with pytest.raises(OSError):
+            await local.look(folder / path.name)
+        path.with_name("file.sock").touch()
+        assert local.sockets() == [path]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of others")
+async def test_sockets__those_of_others_only_when_root_asks(home: Path) -> None:
+    async with Context(loopback_config(local_view=True)):
+        (path,) = local.sockets()
+        os.chown(path, 65534, 65534)
+        assert local.sockets() == local.sockets(all_users=True) == []  # the folder is root's
+        os.chown(home, 65534, 65534)
+        assert local.sockets() == []
+        assert local.sockets(all_users=True) == [path]
+        assert checked(await local.look(path, all_users=True))
+        with pytest.raises(OSError):
+            await local.look(path)
+
+
+async def test_look__an_answer_without_end(home: Path) -> None:
+    async def flood(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                writer.write(b"x" * 65536)
+                await writer.drain()
+        except ConnectionError:
+            pass
+        finally:
+            writer.close()
+
+    os.mkdir(home, 0o700)
+    async with await asyncio.start_unix_server(flood, home / "x.sock"):
+        with pytest.raises(ProtocolError, match="no snapshot"):
+            await local.look(home / "x.sock")
+
+
+# ---- to other hosts -------------------------------------------------------------------------
+
+
+async def test_remote_view__refused_unless_it_was_asked_for() -> None:
+    async with connected_pair() as pair:
+        channel = await dial(None, LOOPBACK[4], pair.listener.port)
+        with pytest.raises(ConnectError, match="start it with --top"):
+            await remote.look(channel)
+        await channel.close()
+
+
+async def test_remote_view__answers_again_and_again() -> None:
+    async with connected_pair(remote_view=True) as pair:
+        channel = await dial(None, LOOPBACK[4], pair.listener.port)
+        for _ in range(2):
+            assert len(checked(await remote.look(channel))["qps"]) == 1
+        await transfer(pair, bytes(1000))  # connecting and writing go on beside
+        await channel.send(remote.TOP, version=2)
+        with pytest.raises(ConnectError, match="version 1 only"):
+            await channel.expect(remote.TOP)
+        await channel.close()
+
+
+async def test_remote_view__tells_nothing_that_a_forged_packet_needs() -> None:
+    async with connected_pair(remote_view=True) as pair:
+        channel = await dial(None, LOOPBACK[4], pair.listener.port)
+        first = checked(await remote.look(channel))
+        second = checked(await remote.look(channel))
+        (qp,) = first["qps"]
+        assert "udp_port" not in first and "qpn" not in qp
+        assert qp["evs"] and not any("ev" in ev for ev in qp["evs"])
+        told = json.dumps(first)
+        evs = await pair.far.evs()
+        secrets = [pair.far.qpn, pair.far_context.udp_port, *(ev.ev for ev in evs)]
+        assert not any(str(secret) in told for secret in secrets)
+        assert second["qps"][0]["id"] == qp["id"]
+        assert blocks_text(endpoint_blocks(with_rates(first, first)))
+        channel.abort()
+
+
+async def test_remote_view__not_too_many_viewers() -> None:
+    async with connected_pair(remote_view=True) as pair:
+        channels = [
+            await dial(None, LOOPBACK[4], pair.listener.port) for _ in range(remote.MAX_VIEWERS + 1)
+        ]
+        for channel in channels[:-1]:
+            await remote.look(channel)
+        with pytest.raises(ConnectError, match="too many are looking"):
+            await remote.look(channels[-1])
+        for channel in channels:
+            channel.abort()
+
+
+# ---- what a viewer makes of it --------------------------------------------------------------
+
+
+def test_checked__control_characters_reach_no_terminal() -> None:
+    evil = copy.deepcopy(SNAPSHOT) | {"host": "\x1b]0;gotcha\x07" + "x" * 1000}
+    assert re.fullmatch(r"\\x1b\]0;gotcha\\x07x+\.\.\.", checked(evil)["host"])
+    assert len(checked(evil)["host"]) == 128
+
+
+def _broken() -> Iterator[dict[str, Any]]:
+    for name in ("schema", "host", "qps", "ports", "counters", "monotonic_ns"):
+        yield {key: value for key, value in SNAPSHOT.items() if key != name}
+        yield SNAPSHOT | {name: None}
+    for name in SNAPSHOT["qps"][0].keys() & {"peer", "planes", "rtt_ns", "acknowledged_bytes"}:
+        yield SNAPSHOT | {"qps": [SNAPSHOT["qps"][0] | {name: []} | {"planes": [{}]}]}
+    yield SNAPSHOT | {"qps": [1]}
+    yield SNAPSHOT | {"qps": [SNAPSHOT["qps"][0] | {"evs": [{}]}]}
+    yield SNAPSHOT | {"schema": 2}
+    nested: list[Any] = []
+    for _ in range(500):
+        nested = [nested]
+    yield SNAPSHOT | {"host": nested}
+
+
+@pytest.mark.parametrize("found", list(_broken()))
+def test_checked__refuses_what_it_cannot_show(found: dict[str, Any]) -> None:
+    with pytest.raises(ProtocolError):
+        checked(found)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=5,
+)
+
+
+@given(name=st.sampled_from(sorted(SNAPSHOT)), value=JSON)
+def test_checked__what_passes_can_be_shown(name: str, value: Any) -> None:
+    try:
+        found = checked(SNAPSHOT | {name: value})
+    except ProtocolError:
+        return
+    assert blocks_text(endpoint_blocks(with_rates(None, found)))
+
+
+def test_with_rates__of_the_time_between() -> None:
+    later = copy.deepcopy(SNAPSHOT) | {"monotonic_ns": 3 * 10**9}
+    qp = later["qps"][0]
+    qp |= {"acknowledged_bytes": 3000, "retransmitted_packets": 5}
+    qp["planes"][0] |= {"sent_bytes": 3600}
+    shown = with_rates(SNAPSHOT, later)["qps"][0]
+    assert shown["acknowledged_bits_per_second"] == 8000
+    assert shown["retransmitted_packets_per_second"] == 2
+    assert shown["planes"][0]["sent_bits_per_second"] == 10_000
+    new = with_rates(SNAPSHOT, later | {"qps": [qp | {"qpn": 9}]})["qps"][0]
+    assert new["acknowledged_bits_per_second"] == 0
+    assert with_rates(None, later)["qps"][0]["planes"][0]["sent_bits_per_second"] == 0
+
+
+def test_endpoint_blocks__what_is_shown() -> None:
+    title, planes, qps, paths = endpoint_blocks(with_rates(None, SNAPSHOT))
+    assert title.text() == (
+        "h0: mrc send, pid 7, UDP port 4791, 1 QPs, 3 packets dropped, 2 timeouts"
+    )
+    assert planes.rows == [(1, "p1", "suspended by 1 of 1 QPs", "0 bit/s", "0 bit/s", "-", 1)]
+    assert qps.rows[0][:3] == ("0x001234", "h1", "RTS") and qps.rows[0][-2] == "250 us"
+    assert paths.rows == [("h1", 1, "t1:1.0", "ASSUMED_BAD", "-", 1)]
+
+
+@pytest.mark.parametrize(
+    ("planes", "state"),
+    [
+        ([(False, False, 100)], "up"),
+        ([(False, True, 9)], "slow: 9% of the others"),
+        ([(False, True, 9), (False, True, 7)], "slow for 2 of 2 QPs: 7% of the others"),
+        (
+            [(True, False, 100), (False, True, 20)],
+            "suspended by 1 of 2 QPs, slow for 1 of 2 QPs: 20% of the others",
+        ),
+    ],
+)
+def test_endpoint_blocks__state_of_a_plane(
+    planes: list[tuple[bool, bool, int]], state: str
+) -> None:
+    (qp,) = SNAPSHOT["qps"]
+    qps = [
+        qp | {"planes": [
+            qp["planes"][0] | {"suspended": suspended, "slow": slow, "share_percent": percent}
+        ]}
+        for suspended, slow, percent in planes
+    ]  # fmt: skip
+    found = checked(SNAPSHOT | {"qps": qps})
+    assert endpoint_blocks(with_rates(None, found))[1].rows[0][2] == state
+
+
+def test_checked__of_an_older_mrc_without_shares() -> None:
+    older = copy.deepcopy(SNAPSHOT)
+    for name in ("slow", "share_percent"):
+        del older["qps"][0]["planes"][0][name]
+    assert checked(older) == SNAPSHOT
+    older["qps"][0]["planes"][0]["share_percent"] = "9"
+    with pytest.raises(ProtocolError, match="wrong share_percent"):
+        checked(older)
+
+
+def test_endpoint_blocks__the_worst_paths_first_and_not_too_many() -> None:
+    many = copy.deepcopy(SNAPSHOT)
+    (ev,) = many["qps"][0]["evs"]
+    good = [ev | {"path": f"t1:1.{i}", "state": "GOOD"} for i in range(1, 100)]
+    many["qps"][0]["evs"] = [*good, ev, ev | {"state": "GOOD"}]
+    paths = endpoint_blocks(with_rates(None, many))[-1]
+    assert len(paths.rows) == MAX_ROWS and paths.title == "paths (EVs), 68 more"
+    assert paths.rows[0][2:4] == ("t1:1.0", "ASSUMED_BAD 1, GOOD 1")
+
+
+def test_blocks_text() -> None:
+    assert blocks_text([Block("a"), Block("b", ("n",), [(1,)])]) == "a\nb\nn\n1"
+
+
+# ---- the commands ---------------------------------------------------------------------------
+
+
+def start(*words: object, **environ: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "mrc", *map(str, words)]
+    environment = {**os.environ, **environ}
+    return subprocess.Popen(command, stdout=-1, stderr=-1, text=True, env=environment)
+
+
+def tcp_port(receiver: subprocess.Popen[str]) -> str:
+    assert receiver.stderr is not None
+    found = re.search(r"TCP port (\d+)", receiver.stderr.readline())
+    assert found is not None
+    return found[1]
+
+
+def test_top__local_and_remote(tmp_path: Path) -> None:
+    with start("recv", "--top", "--port", 0, "--output", tmp_path) as receiver:
+        host = f"127.0.0.1:{tcp_port(receiver)}"
+        with start("top", host, "--json", "-i", "0.1") as viewer:
+            (seen,) = json.loads(viewer.communicate(timeout=20)[0])["endpoints"]
+        with start("top", "--local", "--once", "-i", "0.1") as viewer:
+            text = viewer.communicate(timeout=20)[0]
+        receiver.terminate()
+        receiver.communicate(timeout=20)
+    assert seen["pid"] == receiver.pid and seen["program"] == "mrc recv"
+    assert f"mrc recv, pid {receiver.pid}" in text
+
+
+def test_top__not_shown(tmp_path: Path) -> None:
+    with start("recv", "--port", 0, "--output", tmp_path) as receiver:
+        with start("top", f"127.0.0.1:{tcp_port(receiver)}", "--json") as viewer:
+            output, line = viewer.communicate(timeout=20)
+        receiver.terminate()
+        receiver.communicate(timeout=20)
+    assert viewer.returncode == 3 and "start it with --top" in line
+    assert json.loads(output)["exit_code"] == 3
+
+
+@pytest.mark.parametrize("words", [("paths", "--watch"), ("paths", "--watch", "--json"), ("top",)])
+def test_watching__until_interrupted(tmp_path: Path, words: tuple[str, ...]) -> None:
+    with start("recv", "--top", "--port", 0, "--output", tmp_path) as receiver:
+        host = f"127.0.0.1:{tcp_port(receiver)}"
+        command, *options = words
+        with start(command, host, *options, "-i", "0.05") as viewer:
+            assert viewer.stdout is not None
+            heads = 0
+            while heads < 2:
+                line = viewer.stdout.readline()
+                assert line, "it ended by itself"
+                heads += re.match(r'paths to|\S+: mrc recv|\{"schema"', line) is not None
+            viewer.send_signal(signal.SIGINT)
+            viewer.communicate(timeout=20)
+        receiver.terminate()
+        receiver.communicate(timeout=20)
+    assert viewer.returncode == 130

@@ -1,0 +1,424 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Performance tests: their plans, what they count, and both ends of them over loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+from endpoints import BUDGET_SECONDS, LOOPBACK, loopback_config, spawn
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mrc import Context, PeerGoneError, ProtocolError, perf
+from mrc.binding.recording import Recording
+from mrc.cli.perf_report import interval_json, interval_line, slow_planes
+from mrc.errors import ArgumentError, MrcError
+from mrc.perf import (
+    Client,
+    Direction,
+    Histogram,
+    Interval,
+    Latency,
+    Outcome,
+    Pattern,
+    Plan,
+    Server,
+    connect,
+)
+from mrc.perf.history import Bins, EvChange, History, PlaneChange, ShareChange
+from mrc.perf.messages import RefusedError
+
+MIB = 1 << 20
+SERVED = {"service": "perf"}
+
+# ---- counting -------------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(0, 10**12), min_size=1, max_size=200), st.floats(0.01, 1.0))
+def test_histogram__percentiles(durations: list[int], fraction: float) -> None:
+    histogram = Histogram()
+    for duration in durations:
+        histogram.add(duration)
+    wanted = fraction * len(durations)
+    exact = next(value for seen, value in enumerate(sorted(durations), 1) if seen >= wanted)
+    found = histogram.percentile(fraction)
+    assert exact <= found <= exact + exact // 64
+
+
+def test_histogram__summary() -> None:
+    histogram = Histogram()
+    assert histogram.summary() == Latency(0, 0, 0, 0, 0, 0, 0)
+    for duration in range(1, 101):
+        histogram.add(duration)
+    assert histogram.summary() == Latency(100, 1, 50, 50, 99, 100, 100)
+
+
+def test_histogram__size_is_bounded() -> None:
+    histogram = Histogram()
+    rng = random.Random(1)
+    for _ in range(20000):
+        histogram.add(rng.randrange(1 << rng.randrange(1, 40)))
+    assert len(histogram._buckets) <= 40 * 64
+
+
+# ---- plans ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"size": -1}, "size"),
+        ({"size": (1 << 30) + 1}, "size"),
+        ({"size": 1.5}, "size"),
+        ({"qps": 0}, "qps"),
+        ({"depth": 2000}, "depth"),
+        ({"seconds": -1.0}, "seconds"),
+        ({"seconds": 0.0}, "seconds, total_bytes"),
+        ({"total_bytes": 1}, "seconds, total_bytes"),
+        ({"seconds": 0.0, "total_bytes": 1, "size": 0}, "total_bytes"),
+        ({"seconds": 0.0, "total_bytes": 1, "omit_seconds": 1.0}, "omit_seconds"),
+        ({"rate_bits_per_second": float("nan")}, "rate_bits_per_second"),
+        ({"qps": True}, "qps"),
+        ({"bin_ns": 999}, "bin_ns"),
+        ({"bin_ns": 1e6}, "bin_ns"),
+    ],
+)
+def test_plan__refuses(options: dict[str, float], name: str) -> None:
+    with pytest.raises(ArgumentError, match=f"^{name}: "):
+        Plan(**options)  # type: ignore[arg-type]
+
+
+def test_plan__travels() -> None:
+    plan = Plan(Pattern.STREAM, Direction.BOTH, 4096, 3, 5, 1.5, 0, 0.25, 1e9, 1000000)
+    assert Plan.from_json(plan.to_json()) == plan
+    for broken in ({}, None, plan.to_json() | {"qps": 1000}, plan.to_json() | {"pattern": "x"}):
+        with pytest.raises(ProtocolError, match="plan"):
+            Plan.from_json(broken)
+
+
+def test_plan__memory_is_bounded() -> None:
+    assert Plan(size=1 << 30, qps=256, depth=1024).memory_bytes == 1 << 30
+    assert Plan(size=4096, qps=2, depth=8).memory_bytes == 16 * 4096
+    assert Plan(size=0).memory_bytes == 1
+
+
+def test_outcome__travels() -> None:
+    interval = Interval(
+        0.0, 2.0, 1000, 500, 10, 1, 0, 3, 0.5, {1: 600, 2: 400}, {1: 500, 2: 0}, (2,), (1,)
+    )
+    outcome = Outcome(interval, 7, Latency(7, 1, 2, 3, 4, 5, 6))
+    assert Outcome.from_json(outcome.to_json(), Bins()) == outcome
+    assert interval.written_bits_per_second == 4000
+    with pytest.raises(ProtocolError, match="result"):
+        Outcome.from_json({"total": {}}, Bins())
+
+
+def _outcome_with_history() -> Outcome:
+    interval = Interval(0.0, 2.0, 1000, 500, 10, 1, 0, 3, 0.5, {1: 600}, {1: 500})
+    history = History(
+        Recording(5, 2_000_000, 1_000_000, {1: (7, 9)}, 10, 1_500_000, 100, 20),
+        (EvChange(1, 7, 1, "t1:1.0", "GOOD", "SKIP", "MARKED"),),
+        (PlaneChange(2, 7, 1, True, "SILENT"),),
+        (ShareChange(3, 7, 1, True, 40, "SLOW"),),
+        0,
+    )
+    return Outcome(interval, 7, Latency(7, 1, 2, 3, 4, 5, 6), history)
+
+
+def _set(told: dict[str, Any], path: str, value: object) -> None:
+    *way, last = path.split(".")
+    for step in way:
+        told = told[int(step) if step.isdigit() else step]  # type: ignore[call-overload]
+    told[last] = value
+
+
+def test_outcome__with_a_history_travels() -> None:
+    outcome, bins = _outcome_with_history(), Bins()
+    bins.add(1, [7, 9])
+    assert Outcome.from_json(json.loads(json.dumps(outcome.to_json())), bins) == outcome
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("messages", 1.5), ("messages", 10**400), ("latency.p50_ns", "1"), ("total.seconds", "2"),
+        ("total.seconds", 1e300), ("total.planes", []), ("total.planes", {"x": 1}),
+        ("total.planes", {"1": None}), ("total.planes_slow", [[]]), ("history.evs", [5]),
+        ("history.recording.width_ns", 0), ("history.recording.duration_ns", None),
+        ("history.planes.0.suspended", "yes"), ("history.evs.0.path", []),
+        ("history.changes_lost", -1),
+    ],
+)  # fmt: skip
+def test_outcome__of_a_hostile_server(path: str, value: object) -> None:
+    told, bins = json.loads(json.dumps(_outcome_with_history().to_json())), Bins()
+    bins.add(1, [7, 9])
+    _set(told, path, value)
+    with pytest.raises(ProtocolError, match="a result that cannot be read"):
+        Outcome.from_json(told, bins)
+
+
+def test_outcome__planes_with_bins_of_different_length() -> None:
+    bins = Bins()
+    bins.add(1, [7, 9])
+    bins.add(2, [7])
+    with pytest.raises(ProtocolError, match="a result that cannot be read"):
+        Outcome.from_json(_outcome_with_history().to_json(), bins)
+
+
+def test_outcome__text_of_a_hostile_server_is_harmless() -> None:
+    told, bins = json.loads(json.dumps(_outcome_with_history().to_json())), Bins()
+    _set(told, "history.evs.0.reason", "\x1b[2J" + "x" * 1000)
+    history = Outcome.from_json(told, bins).history
+    assert history is not None
+    assert history.evs[0].reason.startswith("\\x1b[2Jxx")
+    assert len(history.evs[0].reason) <= 300
+
+
+@pytest.mark.parametrize(
+    ("direction", "shares"),
+    [
+        (Direction.FORWARD, "planes 1: 60% 2: 40%"),
+        (Direction.BOTH, "planes 1: 60% 2: 40%"),
+        (Direction.REVERSE, "planes 1: 25% 2: 75%"),
+    ],
+)
+def test_interval_line__shares_of_what_the_plan_moves(direction: Direction, shares: str) -> None:
+    interval = Interval(0.0, 2.0, 1000, 500, 10, 1, 0, 3, 0.5, {1: 600, 2: 400}, {1: 125, 2: 375})
+    assert interval_line(Plan(direction=direction), interval).endswith(shares)
+
+
+def test_interval__slow_and_suspended_planes_are_marked() -> None:
+    moved = {1: 600, 2: 30, 3: 370}
+    interval = Interval(
+        0.0, 2.0, 1000, 500, 10, 1, 0, 3, 0.5, moved, {1: 0, 2: 0, 3: 0}, (2,), (3,)
+    )
+    assert interval_line(Plan(), interval).endswith("planes 1: 60% 2: 3% (slow) 3: 37% (suspended)")
+    shown = interval_json(interval)
+    assert shown["planes"][:2] == [
+        {"plane": 1, "bytes": 600, "carried_percent": 300, "slow": False, "suspended": False},
+        {"plane": 2, "bytes": 30, "carried_percent": 6, "slow": True, "suspended": False},
+    ]
+    assert shown["planes"][2]["suspended"]
+    assert shown["planes_received"][0] == {"plane": 1, "bytes": 0, "carried_percent": None}
+    assert "planes_slow" not in shown
+
+
+@pytest.mark.parametrize(
+    ("direction", "said"),
+    [
+        (Direction.FORWARD, ["plane 2 carried 9% of the others"]),
+        (Direction.REVERSE, ["plane 1 carried 5% of the others"]),
+        (
+            Direction.BOTH,
+            [
+                "plane 2 carried 9% of the others",
+                "plane 1 carried 5% of the others on the way back",
+            ],
+        ),
+    ],
+)
+def test_slow_planes__in_each_direction(direction: Direction, said: list[str]) -> None:
+    there, back = {1: 100 * MIB, 2: 9 * MIB}, {1: 5 * MIB, 2: 100 * MIB}
+    total = Interval(0.0, 2.0, 1000, 500, 10, 1, 0, 3, 0.5, there, back)
+    nothing = Latency(0, 0, 0, 0, 0, 0, 0)
+    result = perf.TestResult(Plan(direction=direction), Outcome(total, 0, nothing), None, (), False)
+    assert slow_planes(result) == said
+
+
+# ---- both ends ------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def ends(**options: Any) -> AsyncIterator[tuple[Client, list[Outcome]]]:
+    """A client, and what the server says of each test."""
+    outcomes: list[Outcome] = []
+    async with (
+        asyncio.timeout(BUDGET_SECONDS),
+        Context(loopback_config()) as near,
+        Context(loopback_config(**options)) as far,
+        await far.listen(LOOPBACK[4], 0, private=SERVED) as listener,
+    ):
+        server = Server(far, lambda _client, _plan, outcome: outcomes.append(outcome))
+
+        async def serve() -> None:
+            async with asyncio.TaskGroup() as serving:
+                async for qp in listener:
+                    serving.create_task(server.serve(qp))
+
+        serving = spawn(serve())
+        try:
+            async with connect(near, LOOPBACK[4], listener.port, timeout=5.0) as client:
+                yield client, outcomes
+        finally:
+            await listener.close()
+            await asyncio.gather(serving)
+
+
+@pytest.mark.parametrize("direction", Direction)
+async def test_stream__writes_what_the_plan_says(direction: Direction) -> None:
+    plan = Plan(direction=direction, size=65536, qps=2, depth=3, seconds=0.0, total_bytes=10 * MIB)
+    async with ends() as (client, outcomes):
+        result = await client.run(plan)
+    assert result.server is not None and not result.interrupted
+    assert asdict(result.server) == asdict(outcomes[0])
+    for end, writes in ((result.client, plan.client_writes), (result.server, plan.server_writes)):
+        assert end.messages == (160 if writes else 0)
+        assert end.latency.count == end.messages
+        assert end.total.written_bytes == (10 * MIB if writes else 0)
+        assert sum(end.total.planes.values()) >= end.total.written_bytes
+        assert sum(end.total.planes_received.values()) == end.total.received_bytes
+    assert result.server.total.received_bytes == result.client.total.written_bytes
+    assert result.client.total.received_bytes == result.server.total.written_bytes
+
+
+async def test_stream__odd_rest() -> None:
+    plan = Plan(size=1000, seconds=0.0, total_bytes=2500)
+    async with ends() as (client, _):
+        result = await client.run(plan)
+    assert (result.client.messages, result.client.total.written_bytes) == (3, 2500)
+
+
+async def test_stream__rate_is_kept() -> None:
+    plan = Plan(size=16384, seconds=0.5, omit_seconds=0.1, rate_bits_per_second=40e6)
+    async with ends() as (client, _):
+        result = await client.run(plan)
+    # A slow machine may write less, none may write more than the rate and what it may catch up.
+    assert 0 < result.client.total.written_bits_per_second < 40e6 * 1.1
+
+
+async def test_stream__ends_at_once_whatever_the_rate() -> None:
+    plan = Plan(direction=Direction.BOTH, size=MIB, seconds=0.1, rate_bits_per_second=8e6)
+    async with ends() as (client, _):  # a write each second, and eight that wait for their turn
+        result = await client.run(plan)
+    assert result.server is not None
+    assert result.client.total.seconds < 1.0 and result.client.messages <= 1
+
+
+async def test_stream__intervals_add_up() -> None:
+    seen: list[Interval] = []
+    async with ends() as (client, _):
+        result = await client.run(
+            Plan(size=4096, seconds=0.5), interval_seconds=0.1, on_interval=seen.append
+        )
+    assert result.intervals == tuple(seen) and len(seen) >= 2
+    assert seen[0].start_seconds == 0
+    for before, after in itertools.pairwise(seen):
+        assert after.start_seconds == pytest.approx(before.start_seconds + before.seconds)
+    written = sum(interval.written_bytes for interval in seen)
+    assert 0 < written <= result.client.total.written_bytes
+
+
+async def test_ping_pong() -> None:
+    plan = Plan(pattern=Pattern.PING_PONG, size=64, seconds=0.0, total_bytes=6400)
+    async with ends() as (client, _):
+        result = await client.run(plan)
+    assert result.client.messages == 100 and result.client.latency.count == 100
+    assert 0 < result.client.latency.p50_ns <= result.client.latency.max_ns
+    assert result.client.total.received_bytes == 6400
+
+
+async def test_plans__one_after_the_other() -> None:
+    async with ends() as (client, outcomes):
+        for size in (1, 4096, MIB):
+            result = await client.run(Plan(size=size, seconds=0.0, total_bytes=4 * size))
+            assert result.client.messages == 4
+    assert [outcome.total.received_bytes for outcome in outcomes] == [4, 16384, 4 * MIB]
+
+
+async def test_interrupted__keeps_what_was_measured() -> None:
+    async with ends() as (client, outcomes):
+        started = asyncio.Event()
+        running = spawn(
+            client.run(
+                Plan(size=4096, seconds=60.0),
+                interval_seconds=0.05,
+                on_interval=lambda _: started.set(),
+            )
+        )
+        await started.wait()
+        running.cancel()
+        result = await running
+        assert result.interrupted and result.server is not None
+        assert 0 < result.client.total.seconds < BUDGET_SECONDS
+        assert result.client.total.written_bytes == result.server.total.received_bytes > 0
+        assert (await client.run(Plan(size=1, seconds=0.0, total_bytes=1))).client.messages == 1
+    assert len(outcomes) == 2
+
+
+async def test_server_vanishes() -> None:
+    async with (
+        asyncio.timeout(BUDGET_SECONDS),
+        Context(loopback_config()) as near,
+        Context(loopback_config()) as far,
+        await far.listen(LOOPBACK[4], 0, private=SERVED) as listener,
+    ):
+        server = Server(far, lambda *_: None)
+        serving: list[asyncio.Task[None]] = []
+        qps = []
+
+        async def serve() -> None:
+            async for qp in listener:
+                qps.append(qp)
+                serving.append(spawn(server.serve(qp)))
+
+        accepting = spawn(serve())
+        with pytest.raises(PeerGoneError, match="ended without closing the QP"):
+            async with connect(near, LOOPBACK[4], listener.port, timeout=5.0) as client:
+                await client.run(
+                    Plan(size=4096, seconds=60.0),
+                    interval_seconds=0.02,
+                    on_interval=lambda _: [spawn(qp.abort()) for qp in qps] and None,
+                )
+        await listener.close()
+        await accepting
+        await asyncio.gather(*serving, return_exceptions=True)
+
+
+async def test_plan__that_needs_more_memory_than_the_server_has() -> None:
+    """Each end of a test needs as much as is written at a time, twice; one host has half of all."""
+    async with ends(max_peer_bytes=6 * MIB) as (client, outcomes):
+        refusal = r"no memory: 4194304 bytes are needed, \d+ are left.*--max-memory"
+        with pytest.raises(RefusedError, match=refusal):
+            await client.run(Plan(size=2 * MIB, depth=1, seconds=0.0, total_bytes=MIB))
+        for _ in range(3):
+            await client.run(Plan(size=MIB, depth=1, seconds=0.0, total_bytes=MIB))
+    assert len(outcomes) == 3
+
+
+@pytest.mark.parametrize("wait", ["plan", "start"])
+async def test_session__of_a_client_that_does_nothing(
+    monkeypatch: pytest.MonkeyPatch, wait: str
+) -> None:
+    monkeypatch.setattr("mrc.perf.server.IDLE_SECONDS", 0.1)
+    failures: list[str] = []
+    monkeypatch.setattr(Server, "serve", _told(failures, Server.serve))
+    async with ends() as (client, _):
+        if wait == "start":
+            hold = asyncio.Event()
+            monkeypatch.setattr("mrc.perf.client._Test.run", lambda *_: hold.wait())
+            run = spawn(client.run(Plan(size=4096, seconds=1.0)))
+        while not failures:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        if wait == "start":
+            run.cancel()
+            await asyncio.gather(run, return_exceptions=True)
+    what = {"plan": "a plan", "start": "the start of its test"}[wait]
+    assert f"did not send {what} within 0.1 s" in failures[0]
+
+
+def _told(failures: list[str], serve: Any) -> Any:
+    async def told(server: Server, qp: Any) -> None:
+        try:
+            await serve(server, qp)
+        except MrcError as error:
+            failures.append(str(error))
+
+    return told

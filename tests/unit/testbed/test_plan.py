@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plan of a test bed: every path is walked through it, route by route, without a kernel."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator
+from ipaddress import IPv6Address
+
+import pytest
+
+from mrc.fabric import srv6
+from mrc.fabric.srv6 import EncapRed, End, EndDT6, Route
+from mrc.fabric.topology import Addresses
+from mrc.testbed import names
+from mrc.testbed import plan as plans
+from mrc.testbed.plan import Plan, Shaper, make_plan
+from mrc.testbed.shape import Shape, parse_rate
+
+
+def longest_match(plan: Plan, node: str, dst: IPv6Address) -> Route:
+    found = [route for route in plan.nodes[node].routes if dst in route.dst]
+    return max(found, key=lambda route: route.dst.prefixlen)
+
+
+def far_end(plan: Plan, node: str, route: Route) -> str:
+    """Where a route leads, having checked that its next hop is the other end of the link."""
+    for link in plan.links:
+        if (link.lower, link.lower_name) == (node, route.dev):
+            assert route.via == IPv6Address("fe80::1")
+            return link.upper
+        if (link.upper, link.upper_name) == (node, route.dev):
+            assert route.via == IPv6Address("fe80::2")
+            return link.lower
+    raise AssertionError(f"{node} has no link {route.dev}")
+
+
+def walk(plan: Plan, node: str, dst: IPv6Address) -> Iterator[str]:
+    """The nodes that a packet passes until it is at home."""
+    route = longest_match(plan, node, dst)
+    assert isinstance(route.action, EncapRed)
+    (carrier,) = route.action.segments
+    node = far_end(plan, node, route)
+    for _ in range(8):
+        yield node
+        route = longest_match(plan, node, carrier)
+        if isinstance(route.action, End):
+            carrier = srv6.shift(carrier)
+            route = longest_match(plan, node, carrier)
+        if isinstance(route.action, EndDT6):
+            assert longest_match(plan, node, dst).local
+            return
+        node = far_end(plan, node, route)
+    raise AssertionError("the packet goes in circles")
+
+
+def test_make_plan__every_path_leads_over_its_t1() -> None:
+    shape = Shape(hosts=3, planes=2, t1=2)
+    plan = make_plan("x", shape)
+    for src in range(3):
+        for dst in {0, 1, 2} - {src}:
+            for path in shape.topology.paths(src, dst):
+                assert list(walk(plan, f"h{src}", path.dst)) == [
+                    f"t0-{path.plane}-{src}",
+                    path.name.replace(":", "-").replace(".", "-"),
+                    f"t0-{path.plane}-{dst}",
+                    f"h{dst}",
+                ]
+
+
+def test_make_plan__management_reaches_every_host() -> None:
+    plan = make_plan("x", Shape(hosts=3, planes=1, t1=1))
+    for host in range(3):
+        out = longest_match(plan, "h0", Addresses().oob(host))
+        assert far_end(plan, "h0", out) == "mgmt"
+        back = longest_match(plan, "mgmt", Addresses().oob(host))
+        assert far_end(plan, "mgmt", back) == f"h{host}"
+
+
+def test_make_plan__counts() -> None:
+    """2 hosts, 8 T0s, 8 T1s, management; a NIC per plane, an uplink per T0 and T1."""
+    plan = make_plan("lab", Shape(hosts=2, planes=4, t1=2))
+    assert len(plan.nodes) == 2 + 8 + 8 + 1
+    assert len(plan.links) == 2 * 4 + 2 * 4 * 2 + 2
+    assert {node.namespace for node in plan.nodes.values()} == {
+        *("mrc-lab-h0", "mrc-lab-h1", "mrc-lab-mgmt"),
+        *(f"mrc-lab-t0-{plane}-{host}" for plane in (1, 2, 3, 4) for host in (0, 1)),
+        *(f"mrc-lab-t1-{plane}-{t1}" for plane in (1, 2, 3, 4) for t1 in (0, 1)),
+    }
+
+
+def test_make_plan__names_fit_the_kernel() -> None:
+    """15 characters for an interface; and none that ip(8) would take for a keyword."""
+    plan = make_plan("x", Shape(hosts=12, planes=2, t1=12))
+    for link in plan.links:
+        for name in (link.lower_name, link.upper_name):
+            assert len(name) <= 15 - 2  # numbers may grow by two digits
+            assert name not in {"up", "down", "h", "host", "via", "dev", "br"}
+
+
+def test_make_plan__config_names_ports_and_paths() -> None:
+    plan = make_plan("x", Shape(hosts=3, planes=2, t1=2, mtu=1500))
+    config = tomllib.loads(plan.configs["h0"])
+    assert (config["schema"], config["host"], config["source"]) == (1, "h0", "srv6")
+    assert config["ports"] == [
+        {"ifname": "p1", "address": "fd00:a::1", "mtu": 1500},
+        {"ifname": "p2", "address": "fd00:a::1", "mtu": 1500},
+    ]
+    assert list(config["peers"]) == ["h1", "h2"]
+    peer = config["peers"]["h2"]
+    assert (peer["oob"], peer["sources"]) == ("fd00:c::3", ["fd00:a:2::1"])
+    assert len(peer["paths"]) == 4
+    assert peer["paths"][3] == {
+        "plane": 2,
+        "name": "t1:2.1",
+        "dst": "fd00:a:2::2:1",
+        "segments": ["fcbb:2:101:202:e000::"],
+        "usids": ["0101", "0202", "e000"],
+    }
+
+
+def test_make_plan__hosts_file_names_every_host() -> None:
+    lines = make_plan("x", Shape()).hosts_file.splitlines()
+    assert lines[-2:] == ["fd00:c::1 h0", "fd00:c::2 h1"]
+
+
+def test_make_plan__no_rate_means_no_shaper() -> None:
+    assert {
+        link.shaper
+        for link in make_plan("x", Shape(host_rate_bps=None, fabric_rate_bps=None)).links
+    } == {None}
+
+
+def test_make_plan__shapes_the_fabric_only() -> None:
+    for link in make_plan("x", Shape(host_rate_bps=10**9, fabric_rate_bps=10**9)).links:
+        assert (link.shaper is None) == (link.upper == "mgmt")
+
+
+@pytest.mark.parametrize("name", ["", "-x", "a b", "a/b", "x" * 33, "ä"])
+def test_make_plan__refuses_a_name(name: str) -> None:
+    with pytest.raises(ValueError, match="name"):
+        make_plan(name, Shape())
+
+
+@pytest.mark.parametrize(
+    ("shape", "complaint"),
+    [
+        ({"mtu": 1399}, "mtu is 1399, not in 1400..65535"),
+        ({"mtu": 65536}, "mtu is 65536"),
+        ({"host_rate_bps": 999}, "rate is 999 bit/s"),
+        ({"fabric_rate_bps": 10**12 + 1}, "rate is"),
+        ({"planes": 0}, "planes is 0"),
+    ],
+)
+def test_shape__refuses(shape: dict[str, int], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        Shape(**shape)
+
+
+@pytest.mark.parametrize(
+    ("text", "bits_per_second"),
+    [
+        ("500mbit", 500_000_000),
+        ("10gbit", 10**10),
+        ("2.5Gbit", 2_500_000_000),
+        ("64kbit", 64_000),
+        ("1000000", 1_000_000),
+        ("1000000bit", 1_000_000),
+        ("1g", 10**9),
+        ("100 Gbit/s", 10**11),
+        ("none", None),
+    ],
+)
+def test_parse_rate__as_tc_writes_it(text: str, bits_per_second: int | None) -> None:
+    assert parse_rate(text) == bits_per_second
+
+
+@pytest.mark.parametrize("text", ["", "fast", "-1mbit", "5MB", "1e9", "0x10"])
+def test_parse_rate__refuses(text: str) -> None:
+    with pytest.raises(ValueError, match="rate"):
+        parse_rate(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "namespace", "ours"),
+    [
+        ("lab", "mrc-lab-h0", True),
+        ("lab", "mrc-lab-t0-1-0", True),
+        ("lab", "mrc-lab-t1-12-255", True),
+        ("lab", "mrc-lab-mgmt", True),
+        ("lab", "mrc-lab2-h0", False),
+        ("lab", "mrc-lab-2-h0", False),
+        ("lab-2", "mrc-lab-2-h0", True),
+        ("lab", "mrc-lab-h0-h0", False),
+        ("lab", "mrc-lab-h", False),
+        ("lab", "lab-h0", False),
+    ],
+)
+def test_is_namespace_of__tells_neighbours_apart(name: str, namespace: str, ours: bool) -> None:
+    assert names.is_namespace_of(name, namespace) is ours
+
+
+@pytest.mark.parametrize(
+    ("rate_bps", "queue_bytes"),
+    [
+        (50_000_000, 256 * 1024),  # 10 ms would be 62 500 bytes: less than one message
+        (500_000_000, 625_000),
+        (10**10, 12_500_000),
+    ],
+)
+def test_shaper__queue_is_10_ms_behind_one_burst(rate_bps: int, queue_bytes: int) -> None:
+    assert plans.shaper(rate_bps) == Shaper(rate_bps, 81_920, 81_920 + queue_bytes)

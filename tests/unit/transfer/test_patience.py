@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a receiver does about a sender that wants too much, or does nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fake_qp import FakeQp
+from transfer_ends import Ends, both, make, names, receiving, sending, sessions, until
+
+from mrc.enums import Access
+from mrc.events import QpInfo
+from mrc.exchange.budget import Budget, BudgetError
+from mrc.transfer import FileError, TransferError
+from mrc.transfer.messages import Accept, Bye, Offer, Refuse, chunk_imm
+from mrc.transfer.patience import IdleError, until_idle
+
+IDLE = 0.2
+
+
+@pytest.fixture
+def inbox(tmp_path: Path) -> Path:
+    folder = tmp_path / "inbox"
+    folder.mkdir()
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("limits", "stored", "cause"),
+    [
+        ({"files": 2}, 2, r"c: is one more than 2 files of one sender \(mrc recv --max-files\)"),
+        ({"bytes": 30}, 2, r"c: its 20 bytes exceed 30 bytes of one sender \(mrc recv --max-b"),
+        ({"bytes": 40, "files": 3}, 3, ""),
+    ],
+)
+async def test_limits__of_a_session(
+    tmp_path: Path, inbox: Path, limits: dict[str, int], stored: int, cause: str
+) -> None:
+    sizes = {"a": 10, "b": 10, "c": 20}
+    paths = [make(tmp_path, name, bytes(size)) for name, size in sizes.items()]
+    async with sessions() as ends:
+        sent, received = await both(
+            sending(ends.sender, paths), receiving(ends.receiver, inbox, **limits)
+        )
+    assert names(inbox) == list(sizes)[:stored]
+    if cause:
+        with pytest.raises(TransferError, match=f"h1 refused the file: {cause}"):
+            raise sent
+        assert isinstance(received, FileError)
+    else:
+        assert len(received) == stored
+
+
+async def _refusal(ends: Ends) -> Refuse:
+    while not isinstance(answer := await ends.sender.hear(), Refuse):
+        pass
+    return answer
+
+
+async def _silent(_: Ends) -> None:
+    """Connects and says nothing."""
+
+
+async def _offers(ends: Ends) -> None:
+    await ends.sender.say(Offer("a", 10 * 4096, 4096))
+
+
+async def _starts(ends: Ends) -> None:
+    """Sends the second of ten chunks, so that nothing can be stored."""
+    await _offers(ends)
+    accept = await ends.sender.hear()
+    assert isinstance(accept, Accept)
+    async with ends.out.ctx.register(bytes(4096), Access.LOCAL_READ) as mr:
+        await ends.out.write_imm(chunk_imm(1, 0), mr, accept.window, length=4096)
+
+
+@pytest.mark.parametrize("sender", [_silent, _offers, _starts])
+async def test_receive_files__a_sender_that_stays_is_let_go(inbox: Path, sender: object) -> None:
+    async with sessions() as ends:
+        received = asyncio.create_task(receiving(ends.receiver, inbox, idle_seconds=IDLE))
+        await sender(ends)  # type: ignore[operator]
+        refusal = await _refusal(ends)
+        (outcome,) = await both(received)
+    assert isinstance(outcome, IdleError)
+    assert refusal.code == "stopped" and "no progress for 0.2 s" in refusal.error
+    assert names(inbox) == []
+
+
+async def test_receive_files__nobody_reads_the_acceptance(inbox: Path) -> None:
+    """The sender takes no message and gives no credit."""
+    async with sessions() as ends:
+        await ends.sender.say(Offer("a", 1, 4096))
+        ends.back.held = True
+        (outcome,) = await both(receiving(ends.receiver, inbox, idle_seconds=IDLE))
+        ends.back.held = False
+        ends.back.release()
+    assert isinstance(outcome, IdleError)
+
+
+async def test_receive_files__a_slow_sender_is_no_silent_one(inbox: Path) -> None:
+    async with sessions() as ends:
+        received = asyncio.create_task(receiving(ends.receiver, inbox, idle_seconds=IDLE))
+        await _offers(ends)
+        accept = await ends.sender.hear()
+        assert isinstance(accept, Accept)
+        loop = asyncio.get_running_loop()
+        start = loop.time()
+        async with ends.out.ctx.register(bytes(4096), Access.LOCAL_READ) as mr:
+            for index in range(9, 0, -1):
+                await ends.out.write_imm(chunk_imm(index, index), mr, accept.window, length=4096)
+                await asyncio.sleep(IDLE / 4)
+        assert loop.time() - start > IDLE and not received.done()
+        await ends.sender.say(Bye())
+        await both(received)
+
+
+class Payload:
+    """A session whose QP has received what the test says."""
+
+    def __init__(self, received: Iterator[int], info: QpInfo) -> None:
+        self._received = received
+        self._info = info
+        self.qp = FakeQp(None, "h0")  # type: ignore[arg-type]
+        self.looks = 0
+
+    async def query(self) -> QpInfo:
+        self.looks += 1
+        return replace(self._info, bytes_received=next(self._received))
+
+
+@pytest.mark.parametrize(
+    ("step", "busy", "ends"), [(0, False, True), (100, False, True), (0, True, False)],
+    ids=["nothing", "beyond-the-file", "the-disk-is-slow"],
+)  # fmt: skip
+async def test_until_idle__what_counts(step: int, busy: bool, ends: bool) -> None:
+    """Each look finds `step` bytes more, of a file of 300; after that they are no progress."""
+    async with sessions() as made:
+        info = await made.out.query()
+    session = Payload(iter(range(0, 10**9, step) if step else iter(lambda: 5, 6)), info)
+    progress = object if busy else (lambda: 0)
+    watching = until_idle(session, IDLE / 10, progress, 300)  # type: ignore[arg-type]
+    watch = asyncio.create_task(watching)
+    await until(lambda: watch.done() or session.looks > 40)
+    assert watch.done() is ends
+    if ends:
+        assert session.looks > (4 if step else 1)
+        with pytest.raises(IdleError, match=r"no progress for 0\.02 s"):
+            await watch
+    watch.cancel()
+
+
+@pytest.mark.parametrize(
+    ("budget", "window"), [(64, 8), (20, 4), (1024, 128), (1 << 20, 256)], ids=str
+)
+async def test_window__smaller_the_less_memory_is_left(
+    inbox: Path, budget: int, window: int
+) -> None:
+    """In MiB: a fourth of what is left for this host, which has half of all at most."""
+    async with sessions() as ends:
+        ends.back.ctx.peer_memory = Budget(budget << 20)
+        received = asyncio.create_task(receiving(ends.receiver, inbox))
+        await _offers(ends)
+        accept = await ends.sender.hear()
+        assert isinstance(accept, Accept)
+        assert accept.window.length == window << 20
+        assert ends.back.ctx.peer_memory.left("10.0.0.1") == (budget // 2 - window) << 20
+        received.cancel()
+        await both(received)
+
+
+async def test_window__no_memory_is_a_refusal(tmp_path: Path, inbox: Path) -> None:
+    async with sessions() as ends:
+        ends.back.ctx.peer_memory = Budget(6 << 20)
+        paths = [make(tmp_path, "a", b"x")]
+        sent, received = await both(sending(ends.sender, paths), receiving(ends.receiver, inbox))
+    assert isinstance(received, BudgetError)
+    with pytest.raises(TransferError, match="h1 refused the file: no memory: 4194304 bytes are"):
+        raise sent

@@ -1,0 +1,385 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sender and receiver over two fake QPs: contents, refusals, and both ends giving up."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import xxhash
+from fake_qp import qp_pair
+from transfer_ends import both, chunks, make, names, receiving, sending, sessions, until
+
+from mrc.enums import Access, WcStatus
+from mrc.errors import MrcError, PathError, ProtocolError
+from mrc.messaging.session import SessionError
+from mrc.transfer import (
+    FileChangedError,
+    FileError,
+    Joins,
+    TransferError,
+    VerificationError,
+    accept_session,
+    check_sources,
+)
+from mrc.transfer.messages import Accept, Bye, Done, Offer, Refuse, Stored, chunk_imm
+from mrc.transfer.writing import CHUNK_BYTES, CHUNKS_IN_FLIGHT
+
+
+@pytest.fixture
+def inbox(tmp_path: Path) -> Path:
+    path = tmp_path / "inbox"
+    path.mkdir()
+    return path
+
+
+SIZES = [0, 1, 4096, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 11 * CHUNK_BYTES + 13]
+
+
+async def test_send_files__every_size_at_once(tmp_path: Path, inbox: Path) -> None:
+    data = {f"file{n}": os.urandom(size) for n, size in enumerate(SIZES)}
+    paths = [make(tmp_path, name, content) for name, content in data.items()]
+    async with sessions() as ends:
+        sent, received = await both(sending(ends.sender, paths), receiving(ends.receiver, inbox))
+    assert [file.name for file in sent] == list(data)
+    assert names(inbox) == sorted(data)
+    assert all((inbox / name).read_bytes() == content for name, content in data.items())
+    for mine, theirs in zip(sent, received, strict=True):
+        content = data[mine.name]
+        assert mine.bytes == theirs.bytes == len(content)
+        assert mine.digest == theirs.digest == xxhash.xxh3_128_hexdigest(content)
+        assert (mine.path, theirs.path) == (str(tmp_path / mine.name), str(inbox / mine.name))
+
+
+async def test_send_files__chunks_in_flight_are_bounded(tmp_path: Path, inbox: Path) -> None:
+    path = make(tmp_path, "a", bytes(20 * CHUNK_BYTES))
+    async with sessions() as ends:
+        both_ends = asyncio.create_task(
+            both(sending(ends.sender, [path]), receiving(ends.receiver, inbox))
+        )
+        await until(lambda: 0 in ends.out.posted)
+        ends.out.held = True
+        await until(lambda: ends.out.waiting == CHUNKS_IN_FLIGHT)
+        assert chunks(ends.out) == list(range(len(chunks(ends.out))))
+        ends.out.held = False
+        ends.out.release()
+        sent, _ = await both_ends
+        assert sent[0].bytes == 20 * CHUNK_BYTES
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "cause"),
+    [
+        ("taken", 100, "exists in"),
+        (".x.mrc-01234567", 100, "temporary files"),
+        ("../a", 100, "not a base name"),
+        ("huge", 1 << 43, "no room"),
+        (".profile", 100, "any-name"),
+    ],
+)
+async def test_receive_files__refused_before_data_flows(
+    inbox: Path, name: str, size: int, cause: str
+) -> None:
+    (inbox / "taken").write_bytes(b"old")
+    async with sessions() as ends:
+        await ends.sender.say(Offer(name, size, 1 << 20))
+        task = asyncio.create_task(receiving(ends.receiver, inbox))
+        answer = await ends.sender.hear()
+        ends.out.close()
+        ends.back.close()
+        (refused,) = await both(task)
+    assert isinstance(answer, Refuse) and re.search(cause, answer.error)
+    assert isinstance(refused, FileError)
+    assert names(inbox) == ["taken"]
+    assert (inbox / "taken").read_bytes() == b"old"
+
+
+async def test_receive_files__existing_file_with_overwrite(tmp_path: Path, inbox: Path) -> None:
+    path = make(tmp_path, "a", b"new")
+    (inbox / "a").write_bytes(b"older")
+    async with sessions() as ends:
+        await both(sending(ends.sender, [path]), receiving(ends.receiver, inbox, overwrite=True))
+    assert (inbox / "a").read_bytes() == b"new"
+
+
+async def test_send_files__refusal_names_the_peer_and_the_cause(
+    tmp_path: Path, inbox: Path
+) -> None:
+    path = make(tmp_path, "a", b"new")
+    (inbox / "a").write_bytes(b"old")
+    async with sessions() as ends:
+        sent, received = await both(sending(ends.sender, [path]), receiving(ends.receiver, inbox))
+    assert isinstance(sent, TransferError) and "h1 refused the file: a: exists" in str(sent)
+    assert isinstance(received, FileError)
+    assert (inbox / "a").read_bytes() == b"old"
+
+
+async def test_receive_files__corrupted_on_the_way(tmp_path: Path, inbox: Path) -> None:
+    async with sessions() as ends:
+        task = asyncio.create_task(receiving(ends.receiver, inbox))
+        await ends.sender.say(Offer("a", 1000, 4096))
+        accept = await ends.sender.hear()
+        assert isinstance(accept, Accept) and accept.window.length
+        await ends.out.write_imm(0)  # the bytes are never written
+        await ends.sender.say(Done(xxhash.xxh3_128_hexdigest(b"x" * 1000)))
+        answer = await ends.sender.hear()
+        ends.back.close()
+        (failed,) = await both(task)
+    assert isinstance(answer, Refuse) and answer.code == "verification"
+    assert isinstance(failed, VerificationError)
+    assert names(inbox) == []
+
+
+async def test_send_files__receiver_found_a_difference(tmp_path: Path, inbox: Path) -> None:
+    path = make(tmp_path, "a", bytes(10000))
+    async with sessions() as ends:
+        ends.back.corrupt = True
+        sent, got = await both(sending(ends.sender, [path]), receiving(ends.receiver, inbox))
+    assert isinstance(sent, VerificationError)
+    assert isinstance(got, VerificationError)
+    assert names(inbox) == []
+
+
+def rewrite(path: str) -> None:
+    with open(path, "r+b") as file:
+        file.write(b"x")
+
+
+def grow(path: str) -> None:
+    with open(path, "ab") as file:
+        file.write(b"x")
+
+
+@pytest.mark.parametrize("change", [rewrite, grow])
+async def test_send_files__source_changes_on_the_way(
+    tmp_path: Path, inbox: Path, change: Callable[[str], None]
+) -> None:
+    """That it shrinks is shown in tests/netns: the fake has no guard against SIGBUS."""
+    path = make(tmp_path, "a", bytes(12 * CHUNK_BYTES))
+    os.utime(path, ns=(0, 0))
+    async with sessions() as ends:
+        task = asyncio.create_task(
+            both(sending(ends.sender, [path]), receiving(ends.receiver, inbox))
+        )
+        await until(lambda: 0 in ends.out.posted)
+        change(path)
+        sent, received = await task
+    assert isinstance(sent, FileChangedError)
+    assert isinstance(received, TransferError)
+    assert "changed while it was sent" in str(received)
+    assert names(inbox) == []
+
+
+async def test_send_files__stopped_tells_the_receiver(tmp_path: Path, inbox: Path) -> None:
+    path = make(tmp_path, "a", bytes(3 * CHUNK_BYTES))
+    async with sessions() as ends:
+        received = asyncio.create_task(receiving(ends.receiver, inbox))
+        sent = asyncio.create_task(sending(ends.sender, [path]))
+        ends.back.held = True  # the acceptance stays there
+        await until(lambda: os.listdir(inbox))
+        sent.cancel()
+        ends.back.held = False
+        ends.back.release()
+        outcomes = await both(sent, received)
+    assert isinstance(outcomes[0], asyncio.CancelledError)
+    assert "h0 gave up: the sender was stopped" in str(outcomes[1])
+    assert names(inbox) == []
+
+
+async def test_receive_files__stopped_tells_the_sender(tmp_path: Path, inbox: Path) -> None:
+    path = make(tmp_path, "a", bytes(3 * CHUNK_BYTES))
+    async with sessions() as ends:
+        received = asyncio.create_task(receiving(ends.receiver, inbox))
+        sent = asyncio.create_task(sending(ends.sender, [path]))
+        await until(lambda: 0 in ends.out.posted)
+        received.cancel()
+        outcomes = await both(sent, received)
+    assert "h1 gave up in the middle of the transfer: the receiver was stopped" in str(outcomes[0])
+    assert isinstance(outcomes[1], asyncio.CancelledError)
+    assert names(inbox) == []
+
+
+@pytest.mark.parametrize("turns", range(10))
+async def test_hear__cancelled_takes_nothing(turns: int) -> None:
+    """Whenever the cancellation comes, what has arrived is heard by whoever asks next."""
+    async with sessions() as ends:
+        hearing = asyncio.create_task(ends.receiver.hear())
+        await asyncio.sleep(0)
+        ends.back.inject(7)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        hearing.cancel()
+        (heard,) = await both(hearing)
+        if isinstance(heard, asyncio.CancelledError):
+            (heard,) = await both(ends.receiver.hear())
+    assert heard == 7
+
+
+async def test_send_files__refusal_together_with_the_last_chunk(tmp_path: Path) -> None:
+    path = make(tmp_path, "a", bytes(CHUNK_BYTES))
+    memory = bytearray(CHUNK_BYTES)
+    async with sessions() as ends:
+        sent = asyncio.create_task(sending(ends.sender, [path]))
+        assert await ends.receiver.hear() == Offer("a", CHUNK_BYTES, CHUNK_BYTES)
+        async with ends.back.ctx.register(memory, Access.REMOTE_WRITE) as mr:
+            await ends.receiver.say(Accept(mr.remote, ""))
+            ends.out.held = True
+            await until(lambda: ends.out.waiting)
+            ends.back.held = True
+            refusal = asyncio.create_task(ends.receiver.say(Refuse("stopped", "enough")))
+            await until(lambda: ends.back.waiting)
+            ends.out.held = ends.back.held = False
+            ends.out.release()
+            ends.back.release()
+            (outcome, _) = await both(sent, refusal)
+    assert isinstance(outcome, TransferError)
+    assert "h1 gave up in the middle of the transfer: enough" in str(outcome)
+
+
+async def test_transfer__all_paths_lost(tmp_path: Path, inbox: Path) -> None:
+    path = make(tmp_path, "a", bytes(3 * CHUNK_BYTES))
+    complaints: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, told: complaints.append(told))
+    async with sessions() as ends:
+        received = asyncio.create_task(receiving(ends.receiver, inbox))
+        sent = asyncio.create_task(sending(ends.sender, [path]))
+        await until(lambda: 0 in ends.out.posted)
+        ends.out.held = True
+        ends.out.fail(WcStatus.RETRY_EXC_ERR)
+        ends.back.fail(WcStatus.RETRY_EXC_ERR)
+        outcomes = await both(sent, received)
+    for outcome, peer in zip(outcomes, ("h1", "h0"), strict=True):
+        assert isinstance(outcome, PathError)
+        assert f"all paths to {peer} are lost" in str(outcome)
+    gc.collect()
+    assert not complaints, "of tasks whose errors nobody asked for"
+    assert names(inbox) == []
+
+
+async def test_transfer__peer_breaks_the_qp(tmp_path: Path, inbox: Path) -> None:
+    path = make(tmp_path, "a", bytes(3 * CHUNK_BYTES))
+    async with sessions() as ends:
+        sent = asyncio.create_task(sending(ends.sender, [path]))
+        received = asyncio.create_task(receiving(ends.receiver, inbox))
+        await until(lambda: 0 in ends.out.posted)
+        ends.out.fail(WcStatus.REM_ACCESS_ERR)
+        ends.back.close()
+        outcomes = await both(sent, received)
+    assert isinstance(outcomes[0], SessionError)
+    assert "the peer's memory region does not allow" in str(outcomes[0])
+    assert isinstance(outcomes[1], MrcError)
+    assert names(inbox) == []
+
+
+@pytest.mark.parametrize(
+    ("message", "complaint"),
+    [
+        ({"type": "done", "digest": ""}, "has not offered"),
+        ({"type": "hello"}, "unknown type 'hello'"),
+        ({"type": ["x"]}, "unknown type '(list)'"),
+        ({"type": "x\x1b[2J"}, r"unknown type 'x\x1b[2J'"),
+        ({"type": "offer", "name": "a", "bytes": 10**400, "chunk_bytes": 4096}, "not JSON"),
+        ({}, "unknown type 'None'"),
+        ({"type": "offer"}, "bad 'name'"),
+        ({"type": "offer", "name": "a", "bytes": -1, "chunk_bytes": 4096}, "bad 'bytes'"),
+        ({"type": "offer", "name": "a", "bytes": 1 << 63, "chunk_bytes": 4096}, "bad 'bytes'"),
+        ({"type": "offer", "name": "a", "bytes": True, "chunk_bytes": 4096}, "bad 'bytes'"),
+        ({"type": "offer", "name": "a", "bytes": 1, "chunk_bytes": 0}, "bad 'chunk_bytes'"),
+        ({"type": "offer", "name": 5, "bytes": 1, "chunk_bytes": 4096}, "bad 'name'"),
+        ({"type": "accept", "window": {}}, "wrong address"),
+        ({"type": "accept", "window": {"address": 0, "rkey": 1, "length": 1}}, "bad 'token'"),
+        ({"type": "refuse", "code": "x", "error": ""}, "bad 'code'"),
+        ({"type": "abort", "error": "x" * 5000}, "bad 'error'"),
+    ],
+)
+async def test_receive_files__peer_talks_nonsense(
+    inbox: Path, message: dict[str, Any], complaint: str
+) -> None:
+    async with sessions() as ends:
+        await ends.sender.mailbox.send(message)
+        (outcome,) = await both(receiving(ends.receiver, inbox))
+    assert isinstance(outcome, ProtocolError)
+    assert complaint in str(outcome)
+
+
+@pytest.mark.parametrize(
+    ("imms", "complaint"),
+    [
+        ([chunk_imm(3, 0)], "not offered"),
+        ([0x7FFFFFFF], "not offered"),
+        ([chunk_imm(2, 5), chunk_imm(2, 6)], "no credit"),  # the same again
+        ([chunk_imm(2, 5), chunk_imm(1, 5)], "no credit"),  # over another
+        ([chunk_imm(0, 0), chunk_imm(0, 1)], "not offered"),  # long past
+        ([chunk_imm(0, 64)], "no credit"),
+    ],
+)
+async def test_receive_files__chunks_that_cannot_be(
+    inbox: Path, imms: list[int], complaint: str
+) -> None:
+    async with sessions() as ends:
+        received = asyncio.create_task(receiving(ends.receiver, inbox))
+        await ends.sender.say(Offer("a", 9 << 20, 4 << 20))
+        await ends.sender.hear()
+        for imm in imms:
+            await ends.out.write_imm(imm)
+        (outcome,) = await both(received)
+    assert isinstance(outcome, ProtocolError) and complaint in str(outcome)
+    assert names(inbox) == []
+
+
+async def test_receive_files__chunks_in_any_order(inbox: Path) -> None:
+    """They are stored in theirs, and nothing is credited before the first is there."""
+    data = os.urandom(3 * 4096 - 1)
+    async with sessions() as ends:
+        received = asyncio.create_task(receiving(ends.receiver, inbox))
+        await ends.sender.say(Offer("a", len(data), 4096))
+        accept = await ends.sender.hear()
+        assert isinstance(accept, Accept)
+        async with ends.out.ctx.register(data, Access.LOCAL_READ) as mr:
+            for index, slot in ((2, 9), (1, 0), (0, 200)):
+                assert not [imm for imm in ends.back.posted if imm < 1 << 31]
+                part = {"local_offset": index * 4096, "remote_offset": slot * 4096}
+                length = min(4096, len(data) - index * 4096)
+                imm = chunk_imm(index, slot)
+                await ends.out.write_imm(imm, mr, accept.window, length=length, **part)
+        await ends.sender.say(Done(xxhash.xxh3_128_hexdigest(data)))
+        while isinstance(answer := await ends.sender.hear(), int):
+            assert answer in (1, 2)
+        assert isinstance(answer, Stored)
+        await ends.sender.say(Bye())
+        await both(received)
+    assert (inbox / "a").read_bytes() == data
+
+
+async def test_receive_files__ends_when_the_sender_closes_between_files(inbox: Path) -> None:
+    async with sessions() as ends:
+        ends.back.close()
+        assert await receiving(ends.receiver, inbox) == []
+
+
+async def test_receive_files__nothing_after_bye(inbox: Path) -> None:
+    async with sessions() as ends:
+        await ends.sender.say(Bye())
+        assert await receiving(ends.receiver, inbox) == []
+
+
+async def test_accept_session__another_version() -> None:
+    _, back = qp_pair()
+    back.private = {"service": "files", "version": 99}
+    with pytest.raises(ProtocolError, match="version 99"):
+        async with accept_session(back.ctx, back, Joins()):
+            pass
+
+
+def test_check_sources__two_of_one_name(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    paths = [make(tmp_path, "a", b"12"), make(tmp_path, "b", b"345")]
+    assert check_sources(paths) == 5
+    with pytest.raises(FileError, match="would both be stored as a"):
+        check_sources([*paths, make(tmp_path / "other", "a", b"")])
