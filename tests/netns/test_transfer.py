@@ -207,6 +207,34 @@ def test_send__a_fault_in_the_middle(
     assert sent["packets_retransmitted"] > 0
 
 
+@contextmanager
+def no_route(namespace: str, destination: str) -> Iterator[None]:
+    """The kernel answers EHOSTUNREACH to whatever goes there, and has its route again after."""
+    route = ["unreachable", destination, "metric", "1"]
+    subprocess.run(["ip", "-n", namespace, "-6", "route", "add", *route], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["ip", "-n", namespace, "-6", "route", "del", *route], check=True)
+
+
+def test_send__a_missing_route_costs_one_path(
+    hosts: Hosts, bed: Testbed, tmp_path: Path, inbox: Path
+) -> None:
+    file = make(tmp_path, "a", LONG)
+    receiver = hosts.recv(inbox, "--once")
+    sender = hosts.send("--json", file)
+    receiver.until_received(LONG // 8)
+    with no_route(bed.plan.nodes["h0"].namespace, "fd00:a:1::2:1"):
+        sent = json.loads(sender.ends(0, within=40))
+    receiver.ends(0)
+    assert same(file, inbox / "a")
+    bad = [ev["path"] for ev in sent["evs"] if ev["state"] != "GOOD"]
+    assert bad == ["t1:2.1"]
+    moved = [plane["bytes"] for plane in sent["planes"]]
+    assert min(moved) > 0.8 * max(moved), "the plane's other path carries its share"
+
+
 def test_send__one_percent_lost_everywhere(
     hosts: Hosts, bed: Testbed, tmp_path: Path, inbox: Path
 ) -> None:
