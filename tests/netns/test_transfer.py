@@ -208,14 +208,16 @@ def test_send__a_fault_in_the_middle(
 
 
 @contextmanager
-def no_route(namespace: str, destination: str) -> Iterator[None]:
-    """The kernel answers EHOSTUNREACH to whatever goes there, and has its route again after."""
-    route = ["unreachable", destination, "metric", "1"]
-    subprocess.run(["ip", "-n", namespace, "-6", "route", "add", *route], check=True)
-    try:
-        yield
-    finally:
-        subprocess.run(["ip", "-n", namespace, "-6", "route", "del", *route], check=True)
+def without_route(namespace: str, destination: str) -> Iterator[None]:
+    routes = ["ip", "-n", namespace, "-6", "route"]
+    with tempfile.TemporaryFile() as saved:  # ip cannot restore from a pipe
+        subprocess.run([*routes, "save", destination], check=True, stdout=saved)
+        subprocess.run([*routes, "del", destination], check=True)
+        try:
+            yield
+        finally:
+            saved.seek(0)
+            subprocess.run([*routes, "restore"], check=True, stdin=saved)
 
 
 def test_send__a_missing_route_costs_one_path(
@@ -225,7 +227,7 @@ def test_send__a_missing_route_costs_one_path(
     receiver = hosts.recv(inbox, "--once")
     sender = hosts.send("--json", file)
     receiver.until_received(LONG // 8)
-    with no_route(bed.plan.nodes["h0"].namespace, "fd00:a:1::2:1"):
+    with without_route(bed.plan.nodes["h0"].namespace, "fd00:a:1::2:1"):
         sent = json.loads(sender.ends(0, within=40))
     receiver.ends(0)
     assert same(file, inbox / "a")
