@@ -207,6 +207,36 @@ def test_send__a_fault_in_the_middle(
     assert sent["packets_retransmitted"] > 0
 
 
+@contextmanager
+def without_route(namespace: str, destination: str) -> Iterator[None]:
+    routes = ["ip", "-n", namespace, "-6", "route"]
+    with tempfile.TemporaryFile() as saved:  # ip cannot restore from a pipe
+        subprocess.run([*routes, "save", destination], check=True, stdout=saved)
+        subprocess.run([*routes, "del", destination], check=True)
+        try:
+            yield
+        finally:
+            saved.seek(0)
+            subprocess.run([*routes, "restore"], check=True, stdin=saved)
+
+
+def test_send__a_missing_route_costs_one_path(
+    hosts: Hosts, bed: Testbed, tmp_path: Path, inbox: Path
+) -> None:
+    file = make(tmp_path, "a", LONG)
+    receiver = hosts.recv(inbox, "--once")
+    sender = hosts.send("--json", file)
+    receiver.until_received(LONG // 8)
+    with without_route(bed.plan.nodes["h0"].namespace, "fd00:a:1::2:1"):
+        sent = json.loads(sender.ends(0, within=40))
+    receiver.ends(0)
+    assert same(file, inbox / "a")
+    bad = [ev["path"] for ev in sent["evs"] if ev["state"] != "GOOD"]
+    assert bad == ["t1:2.1"]
+    moved = [plane["bytes"] for plane in sent["planes"]]
+    assert min(moved) > 0.8 * max(moved), "the plane's other path carries its share"
+
+
 def test_send__one_percent_lost_everywhere(
     hosts: Hosts, bed: Testbed, tmp_path: Path, inbox: Path
 ) -> None:
