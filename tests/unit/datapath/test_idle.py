@@ -9,7 +9,7 @@ import time
 import pytest
 from endpoints import READ, WRITE, Pair, connected_pair, spawn, until
 
-from mrc import device
+from mrc.binding import device
 
 WATCHED_SECONDS = 0.5
 
