@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "turn.h"
+
+#include "base.h"
+#include "engine.h"
+
+enum {
+  TRANSMITS = 4,          /* rounds of transmit and commit of one turn */
+  MAX_DEFER_NS = 10000000 /* deadlines wait so long for a backlog of input */
+};
+
+static void expire(struct mrc_turn *turn, bool backlog, uint64_t now_ns) {
+  if (mrc_engine_deadline(turn->engine) > now_ns) return;
+  if (backlog && now_ns - turn->expired_ns < MAX_DEFER_NS) return;
+  mrc_engine_expire(turn->engine, now_ns);
+  turn->expired_ns = now_ns;
+}
+
+/* True when the engine may have more to send. */
+static bool transmit(struct mrc_turn *turn, uint64_t now_ns) {
+  struct mrc_burst bursts[MRC_MAX_BURSTS];
+  int taken[MRC_MAX_BURSTS];
+  for (int i = 0; i < TRANSMITS; i++) {
+    if (i > 0) now_ns = turn->calls->now(turn->driver);
+    const int n = mrc_engine_transmit(turn->engine, bursts, turn->capacity, now_ns);
+    if (n == 0) return false;
+    uint32_t blocked = turn->calls->send(turn->driver, bursts, taken, n, now_ns);
+    mrc_engine_commit(turn->engine, bursts, taken, n, now_ns);
+    for (; blocked != 0; blocked &= blocked - 1)
+      mrc_engine_port_blocked(turn->engine, __builtin_ctz(blocked) + 1, true, now_ns);
+    if (n < turn->capacity) return false; /* what is left has its deadline */
+  }
+  return true;
+}
+
+/* Results come before bursts: a send costs more than all the rest, and a peer that closes as soon
+   as it has our answer must find that our caller has the completions. */
+bool mrc_turn_run(struct mrc_turn *turn, bool backlog, uint64_t now_ns) {
+  mrc_assert(turn->capacity >= 1 && turn->capacity <= MRC_MAX_BURSTS);
+  expire(turn, backlog, now_ns);
+  bool more = turn->calls->publish(turn->driver);
+  more |= transmit(turn, now_ns);
+  more |= turn->calls->publish(turn->driver);
+  return more;
+}
