@@ -27,10 +27,13 @@ struct mrc_turn {
   mrc_engine *engine;
   uint64_t expired_ns; /* when deadlines were last handled */
   int capacity;        /* bursts of one transmit, 1..MRC_MAX_BURSTS */
+  bool sent;           /* the last turn offered bursts to the driver */
 };
 
 /* `backlog`: packets wait to be received. They may answer what is overdue, so deadlines wait too,
    but not for ever. True when work is left that needs no further input. */
 bool mrc_turn_run(struct mrc_turn *turn, bool backlog, uint64_t now_ns);
+/* Where no time passes: turns until the engine has nothing to send. Returns its deadline. */
+uint64_t mrc_turn_run_dry(struct mrc_turn *turn, uint64_t now_ns);
 
 #endif

@@ -10,10 +10,9 @@
 #include "sim/fabric.h"
 
 enum {
-  CAPACITY = 16,        /* bursts of one transmit call */
-  MAX_TURNS = 65536,    /* at one instant */
-  MAX_QUIET_TURNS = 64, /* of these, turns that left nothing to do but to expire again */
-  TRACE_ENTRIES = 64,   /* the fabric has a trace of its own */
+  CAPACITY = 16,      /* bursts of one transmit call */
+  MAX_TURNS = 64,     /* of the driver loop before time must go on */
+  TRACE_ENTRIES = 64, /* the fabric has a trace of its own */
   FIRST_SPORT = 49152,
   QPN_AT = 5 /* byte of the BTH */
 };
@@ -220,13 +219,10 @@ static const struct mrc_turn_calls calls = {.now = now, .publish = publish, .sen
 
 /* Returns when the next turn is due. */
 static uint64_t run_engine(struct mrc_sim *sim, uint32_t index) {
-  mrc_engine *engine = sim->hosts[index].engine;
   struct driver driver = {.sim = sim, .index = index};
   struct mrc_turn turn = {
-      .calls = &calls, .driver = &driver, .engine = engine, .capacity = CAPACITY};
-  for (int turns = 0; mrc_turn_run(&turn, false, sim->now_ns);)
-    mrc_assert(turns++ < MAX_TURNS);
-  return mrc_engine_deadline(engine);
+      .calls = &calls, .driver = &driver, .engine = sim->hosts[index].engine, .capacity = CAPACITY};
+  return mrc_turn_run_dry(&turn, sim->now_ns);
 }
 
 /* Deadlines move with every packet, mostly to later: one event that is early enough stands for all
@@ -254,7 +250,7 @@ void mrc_sim_host_run(struct mrc_sim *sim, uint32_t index) {
   uint64_t deadline_ns;
   int turns = 0;
   do {
-    mrc_assert(turns++ < MAX_QUIET_TURNS);
+    mrc_assert(turns++ < MAX_TURNS);
     receive(sim, index);
     deadline_ns = sim->config.transport == MRC_SIM_GO_BACK_N ? mrc_gbn_host_turn(sim, index)
                                                              : run_engine(sim, index);

@@ -132,9 +132,18 @@ static void test_run__defers_deadlines_while_input_waits(void) {
   }
 }
 
+static void test_run_dry__ends_when_nothing_is_left_to_send(void) {
+  struct log *log = start(CAPACITY * FULL_ROUNDS + 1);
+  fake.deadline_ns = NOW_NS + 1;
+  CHECK_EQ(mrc_turn_run_dry(&log->turn, NOW_NS), NOW_NS + 1);
+  CHECK_STR_EQ(log->calls, "pssssppsp");
+  CHECK_EQ(fake.n_fates, CAPACITY * FULL_ROUNDS + 1);
+}
+
 CHECK_MAIN(RUN(test_run__publishes_before_and_after_it_sends),
            RUN(test_run__sends_until_dry_but_some_rounds_at_most),
            RUN(test_run__reads_the_time_again_after_a_send),
            RUN(test_run__goes_on_when_publish_left_something),
            RUN(test_run__tells_the_engine_of_blocked_ports_after_the_commit),
-           RUN(test_run__defers_deadlines_while_input_waits))
+           RUN(test_run__defers_deadlines_while_input_waits),
+           RUN(test_run_dry__ends_when_nothing_is_left_to_send))
