@@ -18,13 +18,11 @@
 #include "io/sigbus.h"
 
 enum {
-  READY_AT_ONCE = 64,      /* epoll events of one turn */
-  COMMANDS_AT_ONCE = 256,  /* commands of one turn */
-  TRANSMITS_AT_ONCE = 4,   /* rounds of transmit and commit of one turn */
-  PUBLISH_AT_ONCE = 256,   /* events of one round of publishing */
-  FAULTS_AT_ONCE = 64,     /* of these, warnings of memory faults */
-  PUBLISH_ROUNDS = 4,      /* rounds of publishing of one turn */
-  MAX_DEFER_NS = 10000000, /* deadlines wait so long for a backlog of input */
+  READY_AT_ONCE = 64,     /* epoll events of one turn */
+  COMMANDS_AT_ONCE = 256, /* commands of one turn */
+  PUBLISH_AT_ONCE = 256,  /* events of one round of publishing */
+  FAULTS_AT_ONCE = 64,    /* of these, warnings of memory faults */
+  PUBLISH_ROUNDS = 4,     /* rounds of publishing of one turn */
   DEFAULT_RING_ENTRIES = 8192,
   MIN_RING_ENTRIES = 2 * MRC_MAX_PORTS, /* the warnings of opening must fit */
   MAX_RING_ENTRIES = 1 << 20,
@@ -81,11 +79,10 @@ static void watch_transmitter(struct mrc_datapath *datapath, int port, int tx_in
   mrc_assert(error == 0);
 }
 
-static void set_blocked(struct mrc_datapath *datapath, uint32_t ports, bool blocked,
-                        uint64_t now_ns) {
-  for (int port = 1; port <= datapath->udp.n_ports; port++)
-    if (ports & 1u << (port - 1)) mrc_engine_port_blocked(datapath->engine, port, blocked, now_ns);
-  datapath->blocked = blocked ? datapath->blocked | ports : datapath->blocked & ~ports;
+static void unblock(struct mrc_datapath *datapath, uint32_t ports, uint64_t now_ns) {
+  datapath->blocked &= ~ports;
+  for (; ports != 0; ports &= ports - 1)
+    mrc_engine_port_blocked(datapath->engine, __builtin_ctz(ports) + 1, false, now_ns);
 }
 
 static void on_transmitter(struct mrc_datapath *datapath, int port, int tx_index, uint32_t events) {
@@ -93,7 +90,7 @@ static void on_transmitter(struct mrc_datapath *datapath, int port, int tx_index
   if (!(events & EPOLLOUT)) return;
   watch_transmitter(datapath, port, tx_index, 0);
   if (mrc_udp_on_room(&datapath->udp, port, tx_index))
-    set_blocked(datapath, 1u << (port - 1), false, look_at_clock(datapath));
+    unblock(datapath, 1u << (port - 1), look_at_clock(datapath));
 }
 
 static void on_command_fd(struct mrc_datapath *datapath) {
@@ -192,31 +189,25 @@ static bool run_commands(struct mrc_datapath *datapath) {
 
 /* ---- Output ---- */
 
-static void block_ports(struct mrc_datapath *datapath, uint32_t waiting, uint64_t now_ns) {
-  set_blocked(datapath, waiting & ~datapath->blocked, true, now_ns);
+/* Watches the full sockets of ports; returns the ports that were not blocked before. */
+static uint32_t block(struct mrc_datapath *datapath, uint32_t waiting) {
+  const uint32_t news = waiting & ~datapath->blocked;
+  datapath->blocked |= waiting;
   for (int port = 1; port <= datapath->udp.n_ports; port++) {
     if (!(waiting & 1u << (port - 1))) continue;
     const struct mrc_udp_port *own = mrc_udp_port(&datapath->udp, port);
     for (int i = 0; i < own->n_transmitters; i++)
       if (own->transmitters[i].full) watch_transmitter(datapath, port, i, EPOLLOUT);
   }
+  return news;
 }
 
-/* True when the engine may have more to send. */
-static bool transmit(struct mrc_datapath *datapath) {
-  struct mrc_burst bursts[MRC_UDP_BURSTS];
-  int taken[MRC_UDP_BURSTS];
-  for (int i = 0; i < TRANSMITS_AT_ONCE; i++) {
-    uint64_t now_ns = i > 0 ? look_at_clock(datapath) : datapath->now_ns; /* a send takes long */
-    int n = mrc_engine_transmit(datapath->engine, bursts, MRC_UDP_BURSTS, now_ns);
-    if (n == 0) return false;
-    uint32_t waiting = mrc_udp_send(&datapath->udp, bursts, n, taken, now_ns);
-    mrc_engine_commit(datapath->engine, bursts, taken, n, now_ns);
-    if (waiting != 0) block_ports(datapath, waiting, now_ns);
-    datapath->last_work_ns = now_ns;
-    if (n < MRC_UDP_BURSTS) return false; /* what is left has its deadline */
-  }
-  return true;
+static uint32_t send_bursts(void *driver, const struct mrc_burst *bursts, int *taken, int n,
+                            uint64_t now_ns) {
+  struct mrc_datapath *datapath = driver;
+  const uint32_t waiting = mrc_udp_send(&datapath->udp, bursts, n, taken, now_ns);
+  datapath->last_work_ns = now_ns;
+  return waiting == 0 ? 0 : block(datapath, waiting);
 }
 
 /* ---- Publishing ---- */
@@ -270,26 +261,19 @@ static bool publish(struct mrc_datapath *datapath) {
 
 /* ---- The turn ---- */
 
-/* What is overdue may have been answered already: as long as packets wait in a socket, deadlines
-   wait too, but not for ever. */
-static void expire(struct mrc_datapath *datapath, uint64_t now_ns) {
-  if (mrc_engine_deadline(datapath->engine) > now_ns) return;
-  if (datapath->backlog && now_ns - datapath->expired_ns < MAX_DEFER_NS) return;
-  mrc_engine_expire(datapath->engine, now_ns);
-  datapath->expired_ns = now_ns;
-}
+static uint64_t turn_now(void *driver) { return look_at_clock(driver); }
+
+static bool turn_publish(void *driver) { return publish(driver); }
+
+static const struct mrc_turn_calls calls = {
+    .now = turn_now, .publish = turn_publish, .send = send_bursts};
 
 /* Everything of a turn but to wait for input and to take it. */
 static void work(struct mrc_datapath *datapath) {
   uint64_t now_ns = look_at_clock(datapath);
   datapath->more = run_commands(datapath);
-  set_blocked(datapath, mrc_udp_retry(&datapath->udp, now_ns), false, now_ns);
-  expire(datapath, now_ns);
-  /* First what is complete, then the answers that let the peer know: one that closes as soon as
-     it has them must find that ours has the completions. */
-  datapath->more |= publish(datapath);
-  datapath->more |= transmit(datapath);
-  datapath->more |= publish(datapath);
+  unblock(datapath, mrc_udp_retry(&datapath->udp, now_ns), now_ns);
+  datapath->more |= mrc_turn_run(&datapath->turn, datapath->backlog, now_ns);
 }
 
 /* The caller gets what arrived before it is answered: a send costs more than all the rest, and what
@@ -381,6 +365,8 @@ static int open_engine(struct mrc_datapath *datapath, const struct mrc_ctx_confi
   datapath->engine = mrc_engine_create(&engine);
   if (!datapath->engine || mrc_guards_open(&datapath->guards, engine.max_mrs) != 0)
     return mrc_cause_errno(cause, ENOMEM, "memory for the engine");
+  datapath->turn = (struct mrc_turn){
+      .calls = &calls, .driver = datapath, .engine = datapath->engine, .capacity = MRC_UDP_BURSTS};
   return 0;
 }
 

@@ -12,6 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "core/turn.h"
 #include "io/cause.h"
 #include "io/guards.h"
 #include "io/pause.h"
@@ -31,6 +32,7 @@ struct mrc_datapath {
   struct mrc_spsc commands; /* consumed by the thread */
   struct mrc_spsc events;   /* produced by the thread */
   mrc_engine *engine;
+  struct mrc_turn turn; /* of the engine */
   struct mrc_udp udp;
   struct mrc_guards guards;
   struct mrc_recorder recorder;
@@ -47,7 +49,6 @@ struct mrc_datapath {
   struct mrc_pause pause;
   uint64_t last_work_ns; /* time of the last input or output */
   bool published;        /* something entered `events` in this turn */
-  uint64_t expired_ns;   /* when the engine's deadlines were last looked at */
   bool backlog;          /* this turn left received packets in a socket */
   bool more;             /* the last turn ended at a bound: do not sleep */
   bool stopping;

@@ -4,13 +4,12 @@
 #include <stdlib.h>
 
 #include "core/base.h"
+#include "core/turn.h"
 #include "sim/address.h"
 #include "sim/watch.h"
 
 enum {
-  MAX_CAPACITY = 64,      /* bursts of one transmit call */
-  MAX_TRANSMITS = 100000, /* at one instant */
-  MAX_TURNS = 16          /* of the loop before time must go on */
+  MAX_TURNS = 16 /* of the loop before time must go on */
 };
 
 static uint32_t bit_of(int port) { return 1u << (port - 1); }
@@ -49,38 +48,39 @@ static int offer(struct mrc_pair *pair, struct mrc_pair_host *host, const struct
   return one_in == 0 || mrc_prng_below(&pair->prng, one_in) != 0;
 }
 
-/* Tells the engine of ports that have just become blocked, until half of the backlog is gone. */
-static void tell_blocked(struct mrc_pair *pair, int index, uint32_t before) {
-  struct mrc_pair_host *host = &pair->hosts[index];
-  for (int port = 1; port <= pair->config.planes; port++) {
-    if (!(host->blocked & ~before & bit_of(port))) continue;
-    mrc_engine_port_blocked(host->engine, port, true, pair->now_ns);
+/* Ports that have just become blocked stay so until half of the backlog is gone. */
+static void unblock_later(struct mrc_pair *pair, int index, uint32_t ports) {
+  for (; ports != 0; ports &= ports - 1) {
+    const int port = __builtin_ctz(ports) + 1;
     const struct mrc_link *out = &pair->port_out[index][port - 1];
     uint64_t drained_ns = pair->now_ns + (out->free_at_ns - pair->now_ns) / 2 + 1;
     mrc_pair_unblock_at(pair, index, port, drained_ns);
   }
 }
 
-static void transmit(struct mrc_pair *pair, int index) {
+/* A host in its turn. */
+struct driver {
+  struct mrc_pair *pair;
+  int index;
+};
+
+static uint32_t send_bursts(void *driver, const struct mrc_burst *bursts, int *taken, int n,
+                            uint64_t now_ns) {
+  (void)now_ns;
+  struct mrc_pair *pair = ((struct driver *)driver)->pair;
+  const int index = ((struct driver *)driver)->index;
   struct mrc_pair_host *host = &pair->hosts[index];
-  struct mrc_burst bursts[MAX_CAPACITY];
-  int taken[MAX_CAPACITY];
-  for (int turn = 0; turn < MAX_TRANSMITS; turn++) {
-    int n = mrc_engine_transmit(host->engine, bursts, host->driver.capacity, pair->now_ns);
-    mrc_assert(n >= 0 && n <= host->driver.capacity);
-    if (n == 0) return;
-    uint32_t before = host->blocked;
-    for (int i = 0; i < n; i++) {
-      mrc_assert(!(before & bit_of(bursts[i].port))); /* a blocked port is not chosen */
-      taken[i] = offer(pair, host, &pair->port_out[index][bursts[i].port - 1], &bursts[i]);
-      if (taken[i] == 1) send_burst(pair, index, &bursts[i]);
-      if (taken[i] < 0) fail_burst(pair, index, &bursts[i]);
-      host->refused += taken[i] == 0;
-    }
-    mrc_engine_commit(host->engine, bursts, taken, n, pair->now_ns);
-    tell_blocked(pair, index, before);
+  mrc_assert(n <= host->driver.capacity);
+  const uint32_t before = host->blocked;
+  for (int i = 0; i < n; i++) {
+    mrc_assert(!(before & bit_of(bursts[i].port))); /* a blocked port is not chosen */
+    taken[i] = offer(pair, host, &pair->port_out[index][bursts[i].port - 1], &bursts[i]);
+    if (taken[i] == 1) send_burst(pair, index, &bursts[i]);
+    if (taken[i] < 0) fail_burst(pair, index, &bursts[i]);
+    host->refused += taken[i] == 0;
   }
-  mrc_assert(!"the engine never runs dry");
+  unblock_later(pair, index, host->blocked & ~before);
+  return host->blocked & ~before;
 }
 
 static void receive(struct mrc_pair *pair, int index) {
@@ -101,8 +101,13 @@ static void receive(struct mrc_pair *pair, int index) {
   }
 }
 
-static void take_results(struct mrc_pair *pair, int index) {
+static uint64_t now(void *driver) { return ((struct driver *)driver)->pair->now_ns; }
+
+static bool publish(void *driver) {
+  struct mrc_pair *pair = ((struct driver *)driver)->pair;
+  const int index = ((struct driver *)driver)->index;
   struct mrc_pair_host *host = &pair->hosts[index];
+  if (host->stops_polling) return false;
   struct mrc_wc wcs[16];
   for (int n; (n = mrc_cq_poll(host->engine, wcs, 16)) > 0;)
     for (int i = 0; i < n; i++)
@@ -111,23 +116,27 @@ static void take_results(struct mrc_pair *pair, int index) {
   for (int n; (n = mrc_engine_events(host->engine, events, 16)) > 0;)
     for (int i = 0; i < n; i++)
       if (host->n_events < MRC_PAIR_MAX_EVENTS) host->events[host->n_events++] = events[i];
+  return false;
 }
+
+static const struct mrc_turn_calls calls = {.now = now, .publish = publish, .send = send_bursts};
 
 /* What is due is done in a few turns at most. */
 void mrc_driver_run(struct mrc_pair *pair, int index) {
   struct mrc_pair_host *host = &pair->hosts[index];
-  mrc_engine *engine = host->engine;
+  struct driver driver = {.pair = pair, .index = index};
+  struct mrc_turn turn = {.calls = &calls,
+                          .driver = &driver,
+                          .engine = host->engine,
+                          .capacity = host->driver.capacity};
   uint64_t deadline_ns;
   int turns = 0;
   host->handled = 0;
   do {
     mrc_assert(turns++ < MAX_TURNS);
     receive(pair, index);
-    if (mrc_engine_deadline(engine) <= pair->now_ns) mrc_engine_expire(engine, pair->now_ns);
-    transmit(pair, index);
+    deadline_ns = mrc_turn_run_dry(&turn, pair->now_ns);
     mrc_watch_state(pair, index);
-    if (!host->stops_polling) take_results(pair, index);
-    deadline_ns = mrc_engine_deadline(engine);
   } while (deadline_ns <= pair->now_ns);
   const uint64_t idle_ns = pair->now_ns + host->handled * host->driver.packet_ns;
   host->busy_until_ns = mrc_max_u64(host->busy_until_ns, idle_ns);

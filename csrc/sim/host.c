@@ -6,12 +6,12 @@
 #include "core/base.h"
 #include "core/burst.h"
 #include "core/drops.h"
+#include "core/turn.h"
 #include "sim/fabric.h"
 
 enum {
   CAPACITY = 16,      /* bursts of one transmit call */
   MAX_TURNS = 64,     /* of the driver loop before time must go on */
-  MAX_BURSTS = 65536, /* transmit calls of one turn */
   TRACE_ENTRIES = 64, /* the fabric has a trace of its own */
   FIRST_SPORT = 49152,
   QPN_AT = 5 /* byte of the BTH */
@@ -103,25 +103,21 @@ static bool takes(struct mrc_sim *sim, uint32_t index, const struct mrc_burst *b
   return true;
 }
 
-static void tell_blocked(struct mrc_sim *sim, const struct mrc_sim_host *host, uint32_t before) {
-  for (uint32_t news = host->blocked & ~before; news != 0; news &= news - 1)
-    mrc_engine_port_blocked(host->engine, __builtin_ctz(news) + 1, true, sim->now_ns);
-}
+/* A host in its turn. */
+struct driver {
+  struct mrc_sim *sim;
+  uint32_t index;
+};
 
-static void transmit(struct mrc_sim *sim, uint32_t index) {
-  struct mrc_sim_host *host = &sim->hosts[index];
-  struct mrc_burst bursts[CAPACITY];
-  int taken[CAPACITY];
-  for (int turn = 0; turn < MAX_BURSTS; turn++) {
-    const int n = mrc_engine_transmit(host->engine, bursts, CAPACITY, sim->now_ns);
-    if (n == 0) return;
-    const uint32_t before = host->blocked;
-    for (int i = 0; i < n; i++)
-      taken[i] = takes(sim, index, &bursts[i]);
-    mrc_engine_commit(host->engine, bursts, taken, n, sim->now_ns);
-    tell_blocked(sim, host, before);
-  }
-  mrc_assert(!"the engine never runs dry");
+static uint32_t send_bursts(void *driver, const struct mrc_burst *bursts, int *taken, int n,
+                            uint64_t now_ns) {
+  (void)now_ns;
+  struct mrc_sim *sim = ((struct driver *)driver)->sim;
+  const uint32_t index = ((struct driver *)driver)->index;
+  const uint32_t before = sim->hosts[index].blocked;
+  for (int i = 0; i < n; i++)
+    taken[i] = takes(sim, index, &bursts[i]);
+  return sim->hosts[index].blocked & ~before;
 }
 
 void mrc_sim_host_drained(struct mrc_sim *sim, uint32_t index, const struct mrc_hop *hop) {
@@ -201,7 +197,13 @@ void mrc_sim_host_arrive(struct mrc_sim *sim, uint32_t index, struct mrc_frame *
   mrc_sim_schedule(sim, run_at_ns, MRC_SIM_ON_RUN, index, NULL);
 }
 
-static void take_results(struct mrc_sim *sim, uint32_t index) {
+/* ---- the turn ---- */
+
+static uint64_t now(void *driver) { return ((struct driver *)driver)->sim->now_ns; }
+
+static bool publish(void *driver) {
+  struct mrc_sim *sim = ((struct driver *)driver)->sim;
+  const uint32_t index = ((struct driver *)driver)->index;
   struct mrc_wc wcs[CAPACITY];
   for (int n; (n = mrc_cq_poll(sim->hosts[index].engine, wcs, CAPACITY)) > 0;)
     for (int i = 0; i < n; i++)
@@ -210,15 +212,17 @@ static void take_results(struct mrc_sim *sim, uint32_t index) {
   for (int n; (n = mrc_engine_events(sim->hosts[index].engine, events, CAPACITY)) > 0;)
     for (int i = 0; i < n; i++)
       mrc_traffic_on_event(sim, &events[i]);
+  return false;
 }
 
-/* One turn of the driver loop, the same as a real one's; returns when the next is due. */
+static const struct mrc_turn_calls calls = {.now = now, .publish = publish, .send = send_bursts};
+
+/* Returns when the next turn is due. */
 static uint64_t run_engine(struct mrc_sim *sim, uint32_t index) {
-  mrc_engine *engine = sim->hosts[index].engine;
-  if (mrc_engine_deadline(engine) <= sim->now_ns) mrc_engine_expire(engine, sim->now_ns);
-  transmit(sim, index);
-  take_results(sim, index);
-  return mrc_engine_deadline(engine);
+  struct driver driver = {.sim = sim, .index = index};
+  struct mrc_turn turn = {
+      .calls = &calls, .driver = &driver, .engine = sim->hosts[index].engine, .capacity = CAPACITY};
+  return mrc_turn_run_dry(&turn, sim->now_ns);
 }
 
 /* Deadlines move with every packet, mostly to later: one event that is early enough stands for all

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "turn.h"
+
+#include "base.h"
+#include "engine.h"
+
+enum {
+  TRANSMITS = 4,           /* rounds of transmit and commit of one turn */
+  MAX_DEFER_NS = 10000000, /* deadlines wait so long for a backlog of input */
+  MAX_TURNS = 100000       /* at one instant: an engine runs dry before */
+};
+
+static void expire(struct mrc_turn *turn, bool backlog, uint64_t now_ns) {
+  if (mrc_engine_deadline(turn->engine) > now_ns) return;
+  if (backlog && now_ns - turn->expired_ns < MAX_DEFER_NS) return;
+  mrc_engine_expire(turn->engine, now_ns);
+  turn->expired_ns = now_ns;
+}
+
+/* True when the engine may have more to send. */
+static bool transmit(struct mrc_turn *turn, uint64_t now_ns) {
+  struct mrc_burst bursts[MRC_MAX_BURSTS];
+  int taken[MRC_MAX_BURSTS];
+  for (int i = 0; i < TRANSMITS; i++) {
+    if (i > 0) now_ns = turn->calls->now(turn->driver);
+    const int n = mrc_engine_transmit(turn->engine, bursts, turn->capacity, now_ns);
+    if (n == 0) return false;
+    turn->sent = true;
+    uint32_t blocked = turn->calls->send(turn->driver, bursts, taken, n, now_ns);
+    mrc_engine_commit(turn->engine, bursts, taken, n, now_ns);
+    for (; blocked != 0; blocked &= blocked - 1)
+      mrc_engine_port_blocked(turn->engine, __builtin_ctz(blocked) + 1, true, now_ns);
+    if (n < turn->capacity) return false; /* what is left has its deadline */
+  }
+  return true;
+}
+
+/* Results come before bursts: a send costs more than all the rest, and a peer that closes as soon
+   as it has our answer must find that our caller has the completions. */
+bool mrc_turn_run(struct mrc_turn *turn, bool backlog, uint64_t now_ns) {
+  mrc_assert(turn->capacity >= 1 && turn->capacity <= MRC_MAX_BURSTS);
+  turn->sent = false;
+  expire(turn, backlog, now_ns);
+  bool more = turn->calls->publish(turn->driver);
+  more |= transmit(turn, now_ns);
+  more |= turn->calls->publish(turn->driver);
+  return more;
+}
+
+uint64_t mrc_turn_run_dry(struct mrc_turn *turn, uint64_t now_ns) {
+  uint64_t deadline_ns;
+  bool more;
+  int turns = 0;
+  do {
+    mrc_assert(turns++ < MAX_TURNS);
+    more = mrc_turn_run(turn, false, now_ns);
+    deadline_ns = mrc_engine_deadline(turn->engine);
+  } while (more || (turn->sent && deadline_ns <= now_ns));
+  return deadline_ns;
+}

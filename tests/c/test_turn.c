@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The order of a driver's turn and where it ends (csrc/core/turn.c); the engine is the fake one. */
+#include "core/turn.h"
+
+#include "check.h"
+#include "fake_engine.h"
+
+enum { CAPACITY = 4, FULL_ROUNDS = 4, NOW_NS = 1000, SEND_NS = 10, DEFER_NS = 10000000 };
+
+/* A driver that writes down what its turn calls: p for publish, s for send. */
+struct log {
+  struct mrc_turn turn;
+  char calls[MAX_LOG];
+  int n_calls;
+  uint64_t now_ns;
+  uint64_t sent_ns; /* time that the last send was given */
+  uint32_t blocks;  /* ports that each send blocks */
+  bool unpublished; /* publish leaves something each time */
+};
+
+static void note(struct log *log, char call) {
+  if (log->n_calls < MAX_LOG - 1) log->calls[log->n_calls++] = call;
+}
+
+static uint64_t now(void *driver) { return ((struct log *)driver)->now_ns; }
+
+static bool publish(void *driver) {
+  struct log *log = driver;
+  struct mrc_wc wc;
+  struct mrc_event event;
+  note(log, 'p');
+  while (mrc_cq_poll(log->turn.engine, &wc, 1) > 0) {
+  }
+  while (mrc_engine_events(log->turn.engine, &event, 1) > 0) {
+  }
+  return log->unpublished;
+}
+
+static uint32_t send_bursts(void *driver, const struct mrc_burst *bursts, int *taken, int n,
+                            uint64_t now_ns) {
+  (void)bursts;
+  struct log *log = driver;
+  note(log, 's');
+  for (int i = 0; i < n; i++)
+    taken[i] = 1;
+  CHECK_EQ(fake.n_blocks, 0); /* blocked ports are told after the commit */
+  log->sent_ns = now_ns;
+  log->now_ns += SEND_NS;
+  return log->blocks;
+}
+
+static const struct mrc_turn_calls calls = {.now = now, .publish = publish, .send = send_bursts};
+
+static struct log *start(int bursts) {
+  static struct log log;
+  log = (struct log){.now_ns = NOW_NS};
+  log.turn = (struct mrc_turn){.calls = &calls,
+                               .driver = &log,
+                               .engine = mrc_engine_create(&(struct mrc_engine_config){.ports = 1}),
+                               .capacity = CAPACITY};
+  const struct mrc_wr wr = {.wr_id = (uint64_t)bursts};
+  CHECK_EQ(mrc_qp_post(log.turn.engine, BURST_QPN, &wr, NOW_NS), 0);
+  return &log;
+}
+
+static void test_run__publishes_before_and_after_it_sends(void) {
+  struct log *log = start(1);
+  CHECK_EQ(mrc_qp_post(log->turn.engine, 1, &(struct mrc_wr){0}, NOW_NS), 0);
+  CHECK(!mrc_turn_run(&log->turn, false, NOW_NS));
+  CHECK_STR_EQ(log->calls, "psp");
+  CHECK(!fake.sent_before_told);
+  CHECK_EQ(fake.n_fates, 1);
+}
+
+static void test_run__sends_until_dry_but_some_rounds_at_most(void) {
+  static const struct {
+    int bursts;
+    const char *calls;
+    bool more;
+  } rows[] = {{0, "pp", false},
+              {CAPACITY - 1, "psp", false},
+              {CAPACITY, "psp", false},
+              {CAPACITY + 1, "pssp", false},
+              {CAPACITY * FULL_ROUNDS - 1, "pssssp", false},
+              {CAPACITY * FULL_ROUNDS, "pssssp", true}};
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    CHECK_ROW((int)i);
+    struct log *log = start(rows[i].bursts);
+    CHECK_EQ(mrc_turn_run(&log->turn, false, NOW_NS), rows[i].more);
+    CHECK_STR_EQ(log->calls, rows[i].calls);
+    CHECK_EQ(fake.n_fates, rows[i].bursts);
+  }
+}
+
+static void test_run__reads_the_time_again_after_a_send(void) {
+  struct log *log = start(2 * CAPACITY);
+  mrc_turn_run(&log->turn, false, NOW_NS);
+  CHECK_EQ(log->sent_ns, NOW_NS + SEND_NS);
+}
+
+static void test_run__goes_on_when_publish_left_something(void) {
+  struct log *log = start(0);
+  log->unpublished = true;
+  CHECK(mrc_turn_run(&log->turn, false, NOW_NS));
+}
+
+static void test_run__tells_the_engine_of_blocked_ports_after_the_commit(void) {
+  struct log *log = start(2 * CAPACITY);
+  log->blocks = 1;
+  mrc_turn_run(&log->turn, false, NOW_NS);
+  CHECK_STR_EQ(log->calls, "psp"); /* the port takes no more */
+  CHECK_EQ(fake.n_fates, CAPACITY);
+  CHECK_EQ(fake.n_blocks, 1);
+  CHECK_EQ(fake.blocks[0], 1);
+}
+
+/* Deadlines wait for a backlog of input from the last one handled on, but not for ever. */
+static void test_run__defers_deadlines_while_input_waits(void) {
+  struct log *log = start(0);
+  static const struct {
+    uint64_t after_ns;
+    bool backlog;
+    bool expires;
+  } rows[] = {{DEFER_NS + 5, false, true},     {DEFER_NS + 6, true, false},
+              {2 * DEFER_NS + 4, true, false}, {2 * DEFER_NS + 5, true, true},
+              {2 * DEFER_NS + 6, true, false}, {2 * DEFER_NS + 6, false, true}};
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    CHECK_ROW((int)i);
+    fake.deadline_ns = NOW_NS;
+    mrc_turn_run(&log->turn, rows[i].backlog, NOW_NS + rows[i].after_ns);
+    CHECK_EQ(fake.deadline_ns == MRC_NEVER, rows[i].expires);
+  }
+}
+
+static void test_run_dry__ends_when_nothing_is_left_to_send(void) {
+  struct log *log = start(CAPACITY * FULL_ROUNDS + 1);
+  fake.deadline_ns = NOW_NS + 1;
+  CHECK_EQ(mrc_turn_run_dry(&log->turn, NOW_NS), NOW_NS + 1);
+  CHECK_STR_EQ(log->calls, "pssssppsp");
+  CHECK_EQ(fake.n_fates, CAPACITY * FULL_ROUNDS + 1);
+}
+
+CHECK_MAIN(RUN(test_run__publishes_before_and_after_it_sends),
+           RUN(test_run__sends_until_dry_but_some_rounds_at_most),
+           RUN(test_run__reads_the_time_again_after_a_send),
+           RUN(test_run__goes_on_when_publish_left_something),
+           RUN(test_run__tells_the_engine_of_blocked_ports_after_the_commit),
+           RUN(test_run__defers_deadlines_while_input_waits),
+           RUN(test_run_dry__ends_when_nothing_is_left_to_send))
