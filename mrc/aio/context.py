@@ -47,7 +47,7 @@ from mrc.events import TraceEntry, Warning
 from mrc.exchange.admission import Admission, Claims, Limits, descriptor_limit
 from mrc.exchange.budget import Budget
 from mrc.fabric import hostconfig
-from mrc.fabric.paths import LocalPort
+from mrc.fabric.ports import LocalPort
 from mrc.observe.observatory import Observatory
 from mrc.observe.remote import RemoteView
 from mrc.observe.snapshot import Snapshot, snapshot

@@ -31,12 +31,11 @@ from dataclasses import dataclass, field
 from ipaddress import IPv6Address, ip_interface
 from typing import Any, TypeVar
 
-from mrc.binding.native import parse_address
 from mrc.enums import Integrity
 from mrc.errors import BusyError, ConnectError, PeerGoneError, ProtocolError
 from mrc.exchange.foreign import parse, shown
-from mrc.fabric.hostconfig import IpInterface
-from mrc.fabric.paths import RemotePort
+from mrc.fabric.addresses import IpInterface, parse_address
+from mrc.fabric.ports import RemotePort
 
 VERSION = 1
 FRAME_BYTES = 4 << 10  # of a message at most, but for those below
