@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import time
 
+from mrc.fabric.faults import Fault
 from mrc.fabric.targets import Target, parse_target
-from mrc.sim.scenario import Fault, Scenario
+from mrc.sim.scenario import Scenario
 from mrc.testbed import Fault as BedFault
 from mrc.testbed import Testbed, schedule
 from mrc.testbed.schedule import Scheduled
@@ -58,7 +59,7 @@ def _sleep_until(moment: float) -> None:
 
 
 def _scheduled(shape: Shape, fault: Fault) -> Scheduled:
-    target = parse_target(fault.target, shape.topology)
+    target = parse_target(fault.target, shape)
     return Scheduled(target, bed_fault(shape, target, fault), fault)
 
 

@@ -12,13 +12,6 @@ from mrc._sim import ffi as ffi
 from mrc._sim import lib as lib
 from mrc.errors import ConfigError
 
-NEVER = (1 << 64) - 1
-
-MAX_HOSTS: int = lib.MRC_SIM_MAX_HOSTS
-MAX_PLANES: int = lib.MRC_SIM_MAX_PLANES
-MAX_T0: int = lib.MRC_SIM_MAX_T0
-MAX_T1: int = lib.MRC_SIM_MAX_T1
-
 EV_STATE: int = lib.MRC_SIM_EV_STATE
 PLANE_STATE: int = lib.MRC_SIM_PLANE_STATE
 QP_ERROR: int = lib.MRC_SIM_QP_ERROR

@@ -248,7 +248,7 @@ class Testbed:
 
     def _target(self, text: str) -> Target:
         try:
-            return parse_target(text, self.shape.topology)
+            return parse_target(text, self.shape)
         except ValueError as exc:
             raise ArgumentError(str(exc)) from exc
 

@@ -61,10 +61,10 @@ def interfaces(plan: Plan, where: str) -> list[LinkEnd]:
     if where in plan.configs:
         return [end for end in found.values() if end[0] == where]
     try:
-        target = parse_target(where, plan.shape.topology)
+        target = parse_target(where, plan.shape)
     except ValueError as exc:
         raise ValueError(f"{exc}, nor a host") from exc
-    concerned = hops.hops_of(target, plan.shape.topology)
+    concerned = hops.hops_of(target, plan.shape)
     if target.kind in ("link", "plane"):
         return [found[hop] for hop in concerned if hop.kind == HOST_UP]
     if plan.shape.fabric is Fabric.EMULATED:

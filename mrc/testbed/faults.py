@@ -50,7 +50,7 @@ def _scripts(plan: Plan, before: Faults, after: Faults) -> dict[str, str]:
         was, shall = before.get(target), after.get(target)
         if was == shall or not (_loses(was) or _loses(shall)):
             continue
-        for node, matches in hops.filters(target, plan.shape.topology).items():
+        for node, matches in hops.filters(target, plan.shape).items():
             if shall is not None and _loses(shall):
                 script = rules(target, shall, tuple(matches))
             else:
@@ -70,7 +70,7 @@ def _ends_down(plan: Plan, faults: Faults) -> dict[LinkEnd, None]:
         end: None
         for target, fault in faults.items()
         if fault.mode is Mode.DOWN
-        for end in find(target, plan.shape.topology)
+        for end in find(target, plan.shape)
     }
 
 

@@ -60,7 +60,7 @@ def all_hops(shape: Shape) -> dict[Hop, LinkProperties]:
     return {
         hop: properties
         for link, properties in shape.link_properties().items()
-        for hop in hops_of_link(link, shape.topology)
+        for hop in hops_of_link(link, shape)
     }
 
 
@@ -143,9 +143,9 @@ def place(faults: Mapping[Target, Fault], shape: Shape) -> dict[Hop, list[FaultR
     suffered: dict[Hop, list[Fault]] = {}
     rates: dict[Hop, list[int]] = {}
     for target, fault in faults.items():
-        for hop in hops_of(target, shape.topology):
+        for hop in hops_of(target, shape):
             suffered.setdefault(hop, []).append(fault)
-        for hop in _links_of(target, shape.topology) if fault.cuts_rate else ():
+        for hop in _links_of(target, shape) if fault.cuts_rate else ():
             rates.setdefault(hop, []).append(fault.rate_of(usual[hop].rate_bps) or 0)
     placed = {
         hop: _rows(found, usual[hop].delay_ns, shape.jitter_ns) for hop, found in suffered.items()

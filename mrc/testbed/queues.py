@@ -122,7 +122,7 @@ def read(plan: Plan, faults: Mapping[Target, Fault]) -> dict[Hop, dict[str, int]
 
 def _lost(plan: Plan, faults: Mapping[Target, Fault]) -> dict[Hop, int]:
     """What faults lost on each hop, since they are there."""
-    filters = {target: hops.filters(target, plan.shape.topology) for target in faults}
+    filters = {target: hops.filters(target, plan.shape) for target in faults}
     nodes = {plan.nodes[node].namespace for found in filters.values() for node in found}
     counted = nft.dropped(nodes)
     lost: dict[Hop, int] = {}

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from ipaddress import IPv6Network
 from typing import Any
@@ -47,7 +47,7 @@ class LinkProperties:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(Topology):
     """The parameters of a test bed."""
 
     hosts: int = 2
@@ -78,11 +78,10 @@ class Shape:
     trim: bool = True
     """what finds no room loses its payload; False: it is dropped"""
     fabric: Fabric = Fabric.KERNEL
-    addresses: Addresses = field(default_factory=Addresses)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "fabric", Fabric(self.fabric))
-        object.__setattr__(self, "t0", self.topology.t0)
+        Topology.__post_init__(self)
         if not MIN_MTU <= self.mtu <= MAX_MTU:
             raise ValueError(f"mtu is {self.mtu}, not in {MIN_MTU}..{MAX_MTU}")
         rates = [self.host_rate_bps, self.fabric_rate_bps, *(link.rate_bps for link in self.links)]
@@ -92,11 +91,7 @@ class Shape:
         if self.fabric is Fabric.KERNEL and self.jitter_ns:
             raise ValueError("jitter would reorder in a kernel fabric: --fabric emulated")
         for link in self.links:
-            parse_target(link.target, self.topology)
-
-    @property
-    def topology(self) -> Topology:
-        return Topology(self.hosts, self.planes, self.t1, self.t0, self.addresses)
+            parse_target(link.target, self)
 
     def link_properties(self) -> dict[Target, LinkProperties]:
         """Of every link, as the fabric has them: first those of the hosts, then the uplinks, plane
@@ -106,9 +101,9 @@ class Shape:
             "link": LinkProperties(self.host_rate_bps, self.host_delay_ns),
             "uplink": LinkProperties(self.fabric_rate_bps, self.fabric_delay_ns),
         }
-        found = {link: tiers[link.kind] for link in all_links(self.topology)}
+        found = {link: tiers[link.kind] for link in all_links(self)}
         for change in self.links:
-            for link in links_of(parse_target(change.target, self.topology), self.topology):
+            for link in links_of(parse_target(change.target, self), self):
                 rate_bps = change.rate_bps or found[link].rate_bps
                 delay_ns = found[link].delay_ns if change.delay_ns is None else change.delay_ns
                 found[link] = LinkProperties(rate_bps, delay_ns)

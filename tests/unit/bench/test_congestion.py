@@ -114,7 +114,7 @@ def test_bed_fault__adds_what_is_missing(bed: ModuleType) -> None:
         (slow, replace(rate, kind="loss", a=10_000), Fault(loss=0.01)),
     ):
         shape = bed.shape_of(scenario)
-        target = parse_target(fault.target, shape.topology)
+        target = parse_target(fault.target, shape)
         assert faults.bed_fault(shape, target, fault) == expected
     assert not faults.lasts(longer, delay)
     assert faults.lasts(longer, jitter)

@@ -33,7 +33,7 @@ SHAPE = Shape(
     hosts=3, planes=2, t1=2, host_rate_bps=5000, host_delay_ns=10, fabric_delay_ns=10, jitter_ns=1,
     fabric=Fabric.EMULATED,
 )  # fmt: skip
-FABRIC = SHAPE.topology
+FABRIC = SHAPE
 BELOW_TWO = Shape(hosts=4, planes=2, t1=2, t0=2)
 SHAPES = pytest.mark.parametrize("shape", [SHAPE, BELOW_TWO], ids=["one host a T0", "two"])
 
@@ -80,26 +80,24 @@ def target(text: str) -> Target:
 @SHAPES
 @pytest.mark.parametrize("name", ["plane:2", "t1:1.1", "t0:1.0", "link:h2.2", "uplink:1.1.0"])
 def test_hops_of__each_packet_passes_one(name: str, shape: Shape) -> None:
-    hit = hops_of(parse_target(name, shape.topology), shape.topology)
-    for way in ways(shape.topology):
-        passed = [hop for hop in hops_on(shape.topology, way) if hop in hit]
-        assert len(passed) == int(concerns(name, shape.topology, way)), way
+    hit = hops_of(parse_target(name, shape), shape)
+    for way in ways(shape):
+        passed = [hop for hop in hops_on(shape, way) if hop in hit]
+        assert len(passed) == int(concerns(name, shape, way)), way
 
 
 @SHAPES
 def test_all_hops__are_those_of_all_ways(shape: Shape) -> None:
     found = all_hops(shape)
     assert len(found) == 2 * 2 * (shape.hosts + shape.t0 * 2)
-    assert set(found) == {
-        hop for way in ways(shape.topology) for hop in hops_on(shape.topology, way)
-    }
+    assert set(found) == {hop for way in ways(shape) for hop in hops_on(shape, way)}
 
 
 def test_hop__is_named_by_its_ends() -> None:
     assert [str(hop) for hop in hops_on(FABRIC, (1, 0, 2, 1))] == [
         "h0>t0:1.0", "t0:1.0>t1:1.1", "t1:1.1>t0:1.2", "t0:1.2>h2",
     ]  # fmt: skip
-    near = hops_on(BELOW_TWO.topology, (1, 2, 3, 0))
+    near = hops_on(BELOW_TWO, (1, 2, 3, 0))
     assert [str(hop) for hop in near] == ["h2>t0:1.1", "t0:1.1>h3"]
 
 

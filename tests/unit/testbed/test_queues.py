@@ -23,7 +23,7 @@ PLAN = make_plan(
 
 
 def wanted(faults: dict[str, Fault]) -> dict[Hop, Queue]:
-    topology = PLAN.shape.topology
+    topology = PLAN.shape
     return queues.wanted(
         PLAN, {parse_target(name, topology): each for name, each in faults.items()}
     )
@@ -56,7 +56,7 @@ def test_wanted__a_link_keeps_the_delay_that_it_has() -> None:
         "plane:2": Fault(loss=0, rate_share=0.1),
     }
     found = queues.wanted(
-        plan, {parse_target(name, plan.shape.topology): each for name, each in faults.items()}
+        plan, {parse_target(name, plan.shape): each for name, each in faults.items()}
     )
     assert found[Hop(T0_UP, 1, 0, 0)] == Queue(shaper(100_000), Netem(delay_ns=10**6))
     assert found[Hop(T0_UP, 2, 0, 0)] == Queue(shaper(100_000))
