@@ -197,15 +197,8 @@ class Simulation:
 
     def last_hop(self, host: int, plane: int) -> PortInfo:
         """The port of a T0 towards a host."""
-        return self._port(lib.mrc_sim_last_hop, host, plane)
-
-    def first_hop(self, host: int, plane: int) -> PortInfo:
-        """A host's own port."""
-        return self._port(lib.mrc_sim_first_hop, host, plane)
-
-    def _port(self, query: Callable[..., int], host: int, plane: int) -> PortInfo:
         struct = ffi.new("struct mrc_sim_port_info *")
-        if query(self._sim, host, plane, struct) < 0:
+        if lib.mrc_sim_last_hop(self._sim, host, plane, struct) < 0:
             raise IndexError((host, plane))
         info: PortInfo = _read(PortInfo, struct)
         return info
