@@ -83,7 +83,7 @@ class Bed:
 
     def plane_arguments(self, host: int) -> list[str]:
         """`p1=ADDRESS,ADDRESS p2=...`: the peer's address on every path, as C ends take them."""
-        paths = self.testbed.shape.topology.paths(host, 1 - host)
+        paths = self.testbed.shape.paths(host, 1 - host)
         return [
             f"p{plane}=" + ",".join(str(path.dst) for path in paths if path.plane == plane)
             for plane in range(1, self.planes + 1)
@@ -163,7 +163,7 @@ def dress(testbed: Testbed, host: int, peers: Sequence[int]) -> None:
     with Netlink(namespace) as netlink:
         netlink.add_addresses(
             (f"p{plane}", IPv6Interface((shape.addresses.on_path(host, plane, 0), 128)))
-            for plane in shape.topology.plane_numbers()
+            for plane in shape.plane_numbers()
         )
         netlink.add_routes(
             [
@@ -175,7 +175,7 @@ def dress(testbed: Testbed, host: int, peers: Sequence[int]) -> None:
                     action=EncapRed(path.segments),
                 )
                 for peer in peers
-                for path in shape.topology.paths(host, peer)
+                for path in shape.paths(host, peer)
             ]
         )
 

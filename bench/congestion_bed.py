@@ -194,7 +194,7 @@ def _result(
         sent |= answer["sent"]
         samples |= answer["samples"]
     infos, curves = [], []
-    planes: list[list[Curve]] = [[] for _ in scenario.topology.all_planes]
+    planes: list[list[Curve]] = [[] for _ in scenario.topology.plane_numbers()]
     for number in map(str, range(len(flows))):
         times, arrived, *by_plane = zip(*samples[number], strict=True)
         curves.append(Curve(times, arrived))

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import time
 
-from mrc.sim.scenario import Fault, Scenario
+from mrc.fabric.faults import Fault
+from mrc.fabric.targets import Target, parse_target
+from mrc.sim.scenario import Scenario
 from mrc.testbed import Fault as BedFault
 from mrc.testbed import Testbed, schedule
 from mrc.testbed.schedule import Scheduled
 from mrc.testbed.shape import Shape
-from mrc.testbed.targets import Target, parse_target
 
 _PPM = 1_000_000
 
@@ -58,7 +59,7 @@ def _sleep_until(moment: float) -> None:
 
 
 def _scheduled(shape: Shape, fault: Fault) -> Scheduled:
-    target = parse_target(fault.target, shape.topology)
+    target = parse_target(fault.target, shape)
     return Scheduled(target, bed_fault(shape, target, fault), fault)
 
 

@@ -30,8 +30,9 @@ from end import BenchError, start_once, wait_for
 from failover_figures import Series, figures
 from failover_scenario import DOWN, Event, Scenario
 
+from mrc.fabric.targets import parse_target
 from mrc.linux import netns
-from mrc.testbed.targets import Fault, Mode, parse_target
+from mrc.testbed.fault import Fault, Mode
 
 BIN_SECONDS = 0.01
 _TRAFFIC_BYTES = 1 << 20
@@ -96,7 +97,7 @@ class Mrc(Contender):
     def finish(self) -> Seen:
         told = json.loads(wait_for(self._client).output)
         wait_for(self._server)
-        paths = self.bed.testbed.shape.topology.paths(*HOSTS)
+        paths = self.bed.testbed.shape.paths(*HOSTS)
         evs = [{"plane": path.plane, "path": path.name} for path in paths]
         return replace(seen_by_mrc(told), evs=evs)
 
@@ -328,7 +329,7 @@ def _change(bed: Bed, events: list[Event], begins: bool, ready: Callable[[], Non
     """One fault begins; or one ends, or all that there are."""
     if begins:
         (event,) = events
-        target = parse_target(event.target, bed.testbed.shape.topology)
+        target = parse_target(event.target, bed.testbed.shape)
         mode = Mode.DOWN if event.mode == DOWN else Mode.SILENT
         bed.testbed.set_fault(target, Fault(mode, event.loss, rate_share=event.rate), ready)
     else:

@@ -42,7 +42,7 @@ CORE_FORBIDDEN_CALLS = ("rand", "random", "time", "clock_gettime", "getenv", "pr
 # The rooms of mrc/, from the ground floor up: modules at its top, and folders. An import, also one
 # inside a function, leads to a room on a lower floor.
 FLOORS = (
-    {"_ffi_build", "enums", "limits"},
+    {"_ffi_build", "enums", "limits", "units"},
     {"errors", "events"},
     {"fabric"},
     {"binding", "exchange", "linux", "sim"},
@@ -304,6 +304,15 @@ def test_rooms__imports_lead_to_lower_floors() -> None:
         for module, path in modules().items()
         for line, target in imported(path)
         if room(target) != room(module) and floor_of[room(target)] >= floor_of[room(module)]
+    ])  # fmt: skip
+
+
+def test_modules__import_by_full_names() -> None:
+    report([
+        f"{path}:{node.lineno}: a relative import"
+        for path in python_files("mrc")
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.ImportFrom) and node.level > 0
     ])  # fmt: skip
 
 

@@ -262,10 +262,6 @@ class QueuePair:
         """RTR to RTS."""
         return self._move(QpState.RTS, **asdict(attributes))
 
-    def to_error(self) -> Command:
-        """Any state to ERROR: everything outstanding is flushed."""
-        return self._move(QpState.ERROR)
-
     def destroy(self) -> Command:
         """Ends the QP; what is outstanding is flushed first."""
         self.state = QpState.ERROR

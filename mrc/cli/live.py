@@ -10,7 +10,6 @@ from typing import Self
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from mrc.cli.output import format_table
@@ -61,22 +60,16 @@ class Screen:
         if self._live is None:
             print(blocks_text(blocks) + "\n", flush=True)
         else:
-            self._live.update(Group(*map(_rendered, blocks)), refresh=True)
+            self._live.update(Group(*map(rendered, blocks)), refresh=True)
 
 
-def _rendered(block: Block) -> Group | Text:
-    title = Text(block.title, style="bold")
-    if not block.rows:
-        return title
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for i, name in enumerate(block.head):
-        numbers = all(isinstance(row[i], (int, float)) for row in block.rows)
-        table.add_column(name, justify="right" if numbers else "left", no_wrap=True)
-    for row in block.rows:
-        table.add_row(*(Text(str(cell), style=_style(str(cell))) for cell in row))
-    return Group(title, table)
-
-
-def _style(cell: str) -> str:
-    word = cell.partition(" ")[0].rstrip(",")
-    return _STYLES.get(word, "")
+def rendered(block: Block) -> Text:
+    """The same text as anywhere else, with colours."""
+    text = Text(block.text(), no_wrap=True, overflow="ellipsis")
+    text.stylize("bold", 0, len(block.title))
+    if block.rows:
+        head = len(block.title) + 1
+        text.stylize("dim", head, text.plain.find("\n", head))
+    for word, style in _STYLES.items():
+        text.highlight_regex(rf"\b{word}\b", style)
+    return text

@@ -49,7 +49,7 @@ def _write(path: str, text: str) -> None:
 def _describe(shape: Shape) -> list[str]:
     count, addresses = census(shape), shape.addresses
     return [
-        f"{shape.hosts} hosts, {shape.topology.hosts_per_t0} below each T0; {shape.planes} planes "
+        f"{shape.hosts} hosts, {shape.hosts_per_t0} below each T0; {shape.planes} planes "
         f"of {shape.t0} T0s and {shape.t1} T1s",
         f"host links {_each(shape.host_rate_bps, shape.host_delay_ns)}; "
         f"uplinks {_each(shape.fabric_rate_bps, shape.fabric_delay_ns)}; MTU {shape.mtu}",

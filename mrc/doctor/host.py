@@ -62,7 +62,6 @@ _NEEDS: dict[str, tuple[State, str, str]] = {
         State.LIMITED, "no emulated fabric, no mrc testbed capture", "CONFIG_PACKET"
     ),
     "tbf": (State.LIMITED, "test beds only with --rate none", "CONFIG_NET_SCH_TBF"),
-    "htb": (State.LIMITED, "nothing: rates are tbf's", "CONFIG_NET_SCH_HTB"),
     "netem": (
         State.LIMITED, "a kernel fabric neither delays nor damages nor reorders",
         "--fabric emulated, or CONFIG_NET_SCH_NETEM",

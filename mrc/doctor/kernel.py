@@ -88,7 +88,7 @@ def main() -> dict[str, str | None]:
             for name, route in routes.items():
                 found[name] = _try(partial(link.add_routes, [route]))
             found["packet ring"] = _try(lambda: Ring(NEAR, "p1").__exit__())
-        for kind in ("tbf", "htb", "netem"):
+        for kind in ("tbf", "netem"):
             found[kind] = _try(partial(_has_qdisc, link, kind))
     found["nftables"] = _try(lambda: nft.apply({NEAR: _RULES}))
     return found

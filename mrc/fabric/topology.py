@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from ipaddress import IPv6Address, IPv6Network
+from typing import ClassVar
 
 from mrc.fabric import srv6
 
@@ -102,9 +103,10 @@ class Topology:
     t0: int = 0
     """T0s per plane; 0: one for each host"""
     addresses: Addresses = field(default_factory=Addresses)
+    max_hosts: ClassVar[int] = MAX_HOSTS
 
     def __post_init__(self) -> None:
-        _check("hosts", self.hosts, 2, MAX_HOSTS)
+        _check("hosts", self.hosts, 2, self.max_hosts)
         _check("planes", self.planes, 1, MAX_PLANES)
         _check("t1", self.t1, 1, MAX_T1)
         object.__setattr__(self, "t0", self.t0 or self.hosts)

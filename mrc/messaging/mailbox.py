@@ -44,7 +44,6 @@ MAX_SENT_BYTES = 1 << 20
 MAILBOX_BYTES = 3 * INBOX_BYTES + MAX_MESSAGE_BYTES  # at most, with what is unread
 MAX_UNREAD = 4096  # messages and immediates of the user that wait to be received
 KEEPALIVE_SECONDS = 3.0
-USER_IMM_MAX = 0x7FFFFFFF
 
 _CONTROL = 0x80000000
 _FRAME = 0x40000000

@@ -133,7 +133,7 @@ def _goodput_share(check: Check, result: Result, reference: Result | None) -> fl
         # The reference may be done sooner: its rate over all of its time is what counts then.
         whole = goodput_bps(check, reference)
     elif check.of == "max-min":
-        planes = (check.plane,) if check.plane else result.scenario.topology.all_planes
+        planes = (check.plane,) if check.plane else result.scenario.topology.plane_numbers()
         window = _window(check, result)
         fair = maxmin.goodputs_bps(result.scenario, result.flows, *window, planes)
         whole = sum(fair[i] for i in result.of_group(check.group))
@@ -213,7 +213,7 @@ def _least_plane(check: Check, result: Result) -> float | None:
     window = _window(check, result)
     if window[1] <= window[0]:
         return None
-    planes = result.scenario.topology.all_planes
+    planes = result.scenario.topology.plane_numbers()
     numbers = result.of_group(check.group)
     arrived = [sum(_bytes(result, i, window, plane) for i in numbers) for plane in planes]
     return min(arrived) * len(arrived) / sum(arrived) if sum(arrived) else None

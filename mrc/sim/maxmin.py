@@ -9,9 +9,11 @@ link with the sum of their rates, which is what spraying over them can reach.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from itertools import pairwise, product
+from itertools import pairwise
 
-from mrc.sim.scenario import Fault, Scenario, parse_target, payload_share
+from mrc.fabric.faults import Fault
+from mrc.fabric.targets import links_of, parse_target
+from mrc.sim.scenario import Scenario, payload_share
 from mrc.sim.traffic import Flow
 
 _RATE_FAULTS = ("rate", "silent", "down")
@@ -112,20 +114,15 @@ def link_rates_bps(scenario: Scenario, plane: int, faults: Sequence[Fault]) -> R
 
 def _hit(scenario: Scenario, change: Fault, plane: int) -> Iterator[Link]:
     """The links of a plane that a change is about."""
-    topology = scenario.topology
-    where = parse_target(change.target, topology)
-    kind, index, t1 = change.target.partition(":")[0], where["index"], where["t1"]
-    if kind != "all" and where["plane"] != plane:
-        return
-    below = topology.hosts // topology.t0
-    for host in range(topology.hosts):
-        ways = {"t0": host // below == index, "link": host == index}
-        if ways.get(kind, kind in ("all", "plane")):
-            yield "host", host, 0
-    for up in product(range(topology.t0), range(topology.t1)):
-        ways = {"t0": up[0] == index, "t1": up[1] == index, "uplink": up == (index, t1)}
-        if ways.get(kind, kind in ("all", "plane")):
-            yield "uplink", *up
+    target = parse_target(change.target, scenario.topology, whole=True)
+    for link in links_of(target, scenario.topology):
+        if link.plane != plane:
+            continue
+        if link.host is not None:
+            yield "host", link.host, 0
+        else:
+            assert link.t0 is not None and link.t1 is not None
+            yield "uplink", link.t0, link.t1
 
 
 _Shared = tuple[str, tuple[Link, ...]]
@@ -134,8 +131,7 @@ _Shared = tuple[str, tuple[Link, ...]]
 
 def _crossed(scenario: Scenario, flow: Flow) -> list[_Shared]:
     topology = scenario.topology
-    below = topology.hosts // topology.t0
-    ends = flow.sender // below, flow.receiver // below
+    ends = topology.t0_of(flow.sender), topology.t0_of(flow.receiver)
     keys: list[_Shared] = [
         ("up", (("host", flow.sender, 0),)),
         ("down", (("host", flow.receiver, 0),)),

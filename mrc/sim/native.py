@@ -12,13 +12,6 @@ from mrc._sim import ffi as ffi
 from mrc._sim import lib as lib
 from mrc.errors import ConfigError
 
-NEVER = (1 << 64) - 1
-
-MAX_HOSTS: int = lib.MRC_SIM_MAX_HOSTS
-MAX_PLANES: int = lib.MRC_SIM_MAX_PLANES
-MAX_T0: int = lib.MRC_SIM_MAX_T0
-MAX_T1: int = lib.MRC_SIM_MAX_T1
-
 EV_STATE: int = lib.MRC_SIM_EV_STATE
 PLANE_STATE: int = lib.MRC_SIM_PLANE_STATE
 QP_ERROR: int = lib.MRC_SIM_QP_ERROR
@@ -204,15 +197,8 @@ class Simulation:
 
     def last_hop(self, host: int, plane: int) -> PortInfo:
         """The port of a T0 towards a host."""
-        return self._port(lib.mrc_sim_last_hop, host, plane)
-
-    def first_hop(self, host: int, plane: int) -> PortInfo:
-        """A host's own port."""
-        return self._port(lib.mrc_sim_first_hop, host, plane)
-
-    def _port(self, query: Callable[..., int], host: int, plane: int) -> PortInfo:
         struct = ffi.new("struct mrc_sim_port_info *")
-        if query(self._sim, host, plane, struct) < 0:
+        if lib.mrc_sim_last_hop(self._sim, host, plane, struct) < 0:
             raise IndexError((host, plane))
         info: PortInfo = _read(PortInfo, struct)
         return info

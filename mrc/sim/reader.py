@@ -13,27 +13,27 @@ from dataclasses import replace as replace_fields
 from functools import partial
 from typing import Any
 
+from mrc import units
 from mrc.enums import CcKind, PlaneShares
 from mrc.errors import ConfigError
-from mrc.sim import document, native, units
-from mrc.sim.faults import occurrences, read_fault, read_time
+from mrc.fabric import document
+from mrc.fabric.faults import NEVER, Fault, occurrences, read_fault, read_time
+from mrc.fabric.table import Table
+from mrc.fabric.targets import parse_target
+from mrc.fabric.tiers import Tiers, read_link, read_topology
+from mrc.fabric.topology import MAX_T1
 from mrc.sim.scenario import (
     MEASURES,
     PLOTS,
     TRAFFIC_KINDS,
     TRANSPORTS,
     Check,
-    Fault,
     Reference,
     Scenario,
-    Topology,
     Traffic,
     Transport,
     base_rtt_ns,
-    parse_target,
 )
-from mrc.sim.table import Table
-from mrc.sim.topology import read_link, read_topology
 
 SAMPLES = 10_000
 """Of each flow at most, unless a scenario says how often: long runs would fill the memory."""
@@ -49,7 +49,7 @@ def names() -> list[str]:
 
 def known() -> dict[str, Any]:
     """Their files, by name."""
-    return document.builtin("mrc.sim", "scenarios")
+    return document.builtin("sim/scenarios")
 
 
 def load(name: str, settings: Mapping[str, Any] | None = None) -> Scenario:
@@ -153,8 +153,8 @@ def _transport(table: Table) -> Transport:
         path_mtu=table.integer("path_mtu", 256, 16384, 4096),
         mpr=table.integer("mpr", 128, 4096, 1024),
         spray=table.integer("spray", 0, 64, 1),
-        evs_per_plane=table.integer("evs_per_plane", 0, native.MAX_T1, 0),
-        ev_active_per_plane=table.integer("ev_active_per_plane", 0, native.MAX_T1, 0),
+        evs_per_plane=table.integer("evs_per_plane", 0, MAX_T1, 0),
+        ev_active_per_plane=table.integer("ev_active_per_plane", 0, MAX_T1, 0),
         probed=table.boolean("probed", True),
         timeout=table.integer("timeout", 1, 24, 16),
         retry_linear=table.integer("retry_linear", 0, 7, 7),
@@ -180,7 +180,7 @@ def _transport(table: Table) -> Transport:
     return transport
 
 
-def _traffic(table: Table, topology: Topology, rtt_ns: int) -> Traffic:
+def _traffic(table: Table, topology: Tiers, rtt_ns: int) -> Traffic:
     kind = table.choice("kind", TRAFFIC_KINDS)
     if kind == "tcp":
         return _tcp(table, topology, rtt_ns)
@@ -210,7 +210,7 @@ def _traffic(table: Table, topology: Topology, rtt_ns: int) -> Traffic:
     return traffic
 
 
-def _tcp(table: Table, topology: Topology, rtt_ns: int) -> Traffic:
+def _tcp(table: Table, topology: Tiers, rtt_ns: int) -> Traffic:
     pairs = _pairs(table, topology)
     path = table.integer("path", 0, min(topology.t1, 64) - 1, 0)
     table.choice("algorithm", ("cubic",), "cubic")
@@ -234,7 +234,7 @@ def _tcp(table: Table, topology: Topology, rtt_ns: int) -> Traffic:
     return traffic
 
 
-def _pairs(table: Table, topology: Topology) -> tuple[tuple[int, int], ...]:
+def _pairs(table: Table, topology: Tiers) -> tuple[tuple[int, int], ...]:
     pairs, last = table.pairs("pairs"), topology.hosts - 1
     for pair in pairs:
         if not all(0 <= host <= last for host in pair) or pair[0] == pair[1]:
@@ -242,30 +242,28 @@ def _pairs(table: Table, topology: Topology) -> tuple[tuple[int, int], ...]:
     return pairs
 
 
-def _need_t1(
-    table: Table, key: str, pairs: tuple[tuple[int, int], ...], topology: Topology
-) -> None:
+def _need_t1(table: Table, key: str, pairs: tuple[tuple[int, int], ...], topology: Tiers) -> None:
     for pair in pairs:
         if len({host * topology.t0 // topology.hosts for host in pair}) == 1:
             raise table.error(key, f"{list(pair)} are below one T0, no T1 is on their way")
 
 
-def _links(table: Table, topology: Topology) -> list[Fault]:
+def _links(table: Table, topology: Tiers) -> list[Fault]:
     """What links of a target have beside their tier, as faults that are always there."""
-    target, *values = read_link(table, partial(parse_target, topology=topology))
+    target, *values = read_link(table, partial(parse_target, fabric=topology, whole=True))
     kinds = zip(("rate", "delay"), values, strict=True)
     return [
-        Fault(target, kind, "all", 0, native.NEVER, value, 0)
+        Fault(target, kind, "all", 0, NEVER, value, 0)
         for kind, value in kinds
         if isinstance(value, int)
     ]
 
 
-def _faults(tables: list[Table], topology: Topology, rtt_ns: int, end_ns: int) -> tuple[Fault, ...]:
+def _faults(tables: list[Table], topology: Tiers, rtt_ns: int, end_ns: int) -> tuple[Fault, ...]:
     """Each as often as it comes until the run ends."""
     found: list[Fault] = []
     for table in tables:
-        fault = read_fault(table, lambda target: parse_target(target, topology), rtt_ns)
+        fault = read_fault(table, partial(parse_target, fabric=topology, whole=True), rtt_ns)
         found += [
             replace_fields(fault, at_ns=begin, until_ns=end, every_ns=0, for_ns=0)
             for begin, end in occurrences(fault, end_ns)
@@ -273,7 +271,7 @@ def _faults(tables: list[Table], topology: Topology, rtt_ns: int, end_ns: int) -
     return tuple(found)
 
 
-def _check(table: Table, rtt_ns: int, topology: Topology) -> Check:
+def _check(table: Table, rtt_ns: int, topology: Tiers) -> Check:
     measure = table.choice("measure", MEASURES)
     at_least, at_most = _fraction(table, "at_least"), _fraction(table, "at_most")
     if (at_least is None) == (at_most is None):
@@ -284,7 +282,7 @@ def _check(table: Table, rtt_ns: int, topology: Topology) -> Check:
         measure=measure,
         group=table.text("group", ""),
         from_ns=read_time(table, "from", rtt_ns, "0ns"),
-        to_ns=read_time(table, "to", rtt_ns) if table.has("to") else native.NEVER,
+        to_ns=read_time(table, "to", rtt_ns) if table.has("to") else NEVER,
         of=table.choice("of", _MEASURED_OF.get(measure, ("line",)), "line"),
         share=1.0 if share is None else share,
         relation="<=" if at_least is None else ">=",

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from mrc.enums import EvState, WcStatus
+from mrc.fabric.faults import NEVER
 from mrc.sim import native
 from mrc.sim.checks import Outcome, flow_goodput_bps
 from mrc.sim.native import Event
@@ -22,9 +23,9 @@ def scenario_json(scenario: Scenario) -> dict[str, Any]:
     values["variants"] = [part.variant for part in scenario.variants]
     values["transport"]["cc"] = scenario.transport.cc.name.lower()
     for fault in values["faults"]:
-        fault["until_ns"] = None if fault["until_ns"] == native.NEVER else fault["until_ns"]
+        fault["until_ns"] = None if fault["until_ns"] == NEVER else fault["until_ns"]
         del fault["every_ns"], fault["for_ns"]  # each time it comes is one by itself here
-    del values["checks"]
+    del values["checks"], values["topology"]["addresses"]
     return values | {"base_rtt_ns": scenario.base_rtt_ns}
 
 

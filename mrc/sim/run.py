@@ -7,9 +7,11 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 
+from mrc.fabric.faults import Fault
+from mrc.fabric.targets import Target, parse_target
 from mrc.sim import native
 from mrc.sim.native import Event, FlowInfo, Message, PortInfo, Simulation, Stats
-from mrc.sim.scenario import Fault, Scenario, parse_target
+from mrc.sim.scenario import Scenario
 from mrc.sim.traffic import Flow, make_flows
 
 MAX_SLICES = 2000
@@ -99,7 +101,8 @@ def _config(scenario: Scenario, flows: list[Flow], seed: int) -> dict[str, int]:
     topology["routing"] = native.ROUTING[hashed]
     topology["ecn_last_hop"] = int(scenario.topology.ecn_last_hop)
     topology["trims"] = int(topology.pop("trimming"))
-    topology.pop("mtu")  # packets are as long as path_mtu says
+    del topology["mtu"]  # packets are as long as path_mtu says
+    del topology["addresses"]  # simulated hosts have none
     if kind == "ecmp-planes":
         transport["evs_per_plane"] = 1
     ends = [host for flow in flows for host in (flow.sender, flow.receiver)]
@@ -120,13 +123,24 @@ def _config(scenario: Scenario, flows: list[Flow], seed: int) -> dict[str, int]:
 
 def _native_fault(fault: Fault, scenario: Scenario) -> dict[str, int]:
     return {
-        **parse_target(fault.target, scenario.topology),
+        **native_target(parse_target(fault.target, scenario.topology, whole=True)),
         "at_ns": fault.at_ns,
         "until_ns": fault.until_ns,
         "kind": native.KINDS[fault.kind],
         "class": native.CLASSES[fault.packets],
         "a": fault.a,
         "b": fault.b,
+    }
+
+
+def native_target(target: Target) -> dict[str, int]:
+    """The members of a `struct mrc_sim_fault` that say where."""
+    index, t1 = (target.t1, 0) if target.kind == "t1" else (target.t0, target.t1)
+    return {
+        "target": native.TARGETS[target.kind],
+        "plane": target.plane,
+        "index": (target.host if target.kind == "link" else index) or 0,
+        "t1": t1 or 0,
     }
 
 
@@ -161,7 +175,7 @@ def _result(sim: Simulation, scenario: Scenario, seed: int, flows: list[Flow]) -
             arrived[i].append(info.bytes_received)
             again[i].append(info.packets_retransmitted)
     receivers = sorted({flow.receiver for flow in flows})
-    planes = scenario.topology.all_planes
+    planes = scenario.topology.plane_numbers()
     apart = planes if scenario.tells_planes_apart else ()
     return Result(
         scenario=scenario,

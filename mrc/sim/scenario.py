@@ -6,22 +6,18 @@ Planes count from 1; hosts, T0s, T1s and flows from 0. Times are nanoseconds fro
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from mrc.enums import CcKind, PlaneShares
-from mrc.sim import native
+from mrc.fabric.faults import NEVER, Fault
+from mrc.fabric.targets import parse_target
+from mrc.fabric.tiers import Tiers
 
 OVERHEAD_BYTES = 126  # of a packet on a link, around the UDP payload; csrc/sim/frame.h
 DATA_HEADER_BYTES = 44  # of a write in the middle of a message, ICRC included
 SACK_BYTES = 52  # UDP payload of a SACK
 TCP_HEADER_BYTES = 24  # csrc/sim/tcp_host.c
 
-TARGET_FORMS = "all, plane:P, t0:P.N, t1:P.N, uplink:P.T0.T1 or link:hH.P"
-_TARGET = re.compile(
-    r"all|plane:(?P<plane>\d+)|t0:(?P<t0>\d+\.\d+)|t1:(?P<t1>\d+\.\d+)"
-    r"|uplink:(?P<uplink>\d+\.\d+\.\d+)|link:h(?P<link>\d+\.\d+)"
-)
 TRANSPORTS = ("mrc", "ecmp", "ecmp-planes", "go-back-n")
 """What QPs run on; all but the first are baselines.
 
@@ -35,35 +31,6 @@ MEASURES = (
     "retransmitted", "spurious", "lost_per_dead_path", "ev_bad_after", "completion",
     "least_plane",
 )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Topology:
-    """The fabric, in which every plane is the same."""
-
-    hosts: int
-    planes: int
-    t0: int  # of each plane
-    t1: int  # of each plane
-    routing: str  # "source-routes" or "ecmp"
-    host_rate_bps: int
-    fabric_rate_bps: int
-    host_delay_ns: int
-    fabric_delay_ns: int
-    jitter_ns: int
-    buffer_bytes: int  # of a switch port, for data and for control; 0: no limit
-    ecn_low_bytes: int
-    ecn_high_bytes: int  # 0: no marking
-    ecn_last_hop: bool  # whether ports to hosts mark too
-    trimming: bool
-    wake_ns: int  # from the arrival of a packet to the run of the host's driver
-    wake_noise_ns: int  # a host sleeps so much longer at most, drawn each time it wakes
-    sndbuf_bytes: int
-    mtu: int
-
-    @property
-    def all_planes(self) -> range:
-        return range(1, self.planes + 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,21 +75,6 @@ class Traffic:
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
-    """What befalls a part of the fabric, from one time to another."""
-
-    target: str
-    kind: str
-    packets: str  # "all", "control" or "data"
-    at_ns: int
-    until_ns: int
-    a: int  # see enum mrc_sim_fault_kind; a rate as a share: 0, and ppm in b
-    b: int
-    every_ns: int = 0  # it comes again so often, 0: once;
-    for_ns: int = 0  # and lasts so long each time
-
-
-@dataclass(frozen=True, slots=True)
 class Check:
     """A value computed from a run, and what it must be."""
 
@@ -130,7 +82,7 @@ class Check:
     measure: str
     group: str  # empty: all flows
     from_ns: int
-    to_ns: int  # native.NEVER: to the end
+    to_ns: int  # NEVER: to the end
     of: str  # "line", "reference" or "max-min": what the value is a share of
     share: float  # part of that which can be expected, such as 7/8
     relation: str  # ">=" or "<=": how the value must stand to the target
@@ -156,7 +108,7 @@ class Scenario:
     name: str
     title: str
     claim: str  # what the paper says of such an experiment; empty: nothing
-    topology: Topology
+    topology: Tiers
     transport: Transport
     traffic: tuple[Traffic, ...]
     faults: tuple[Fault, ...]
@@ -198,7 +150,7 @@ def payload_share(traffic: Traffic, transport: Transport) -> float:
     return transport.path_mtu / packet_bytes(transport)
 
 
-def base_rtt_ns(topology: Topology, transport: Transport) -> int:
+def base_rtt_ns(topology: Tiers, transport: Transport) -> int:
     """From the sending of a full packet to its SACK, in an empty fabric.
 
     It goes over a T1, unless a single T0 has all hosts below it.
@@ -211,42 +163,15 @@ def base_rtt_ns(topology: Topology, transport: Transport) -> int:
     return round(2 * ways + sent * sum(2 * 8e9 / rate for _, rate in links))
 
 
-def parse_target(text: str, topology: Topology) -> dict[str, int]:
-    """The members of a `struct mrc_sim_fault` that say where; raises ValueError."""
-    found = _TARGET.fullmatch(text)
-    if found is None:
-        raise ValueError(f"{text!r} is none of {TARGET_FORMS}")
-    kind = found.lastgroup or "all"
-    numbers = [int(part) for part in (found[kind] if found.lastgroup else "").split(".") if part]
-    if kind == "link":
-        numbers.reverse()
-    limits = {
-        "all": (),
-        "plane": (topology.planes,),
-        "t0": (topology.planes, topology.t0 - 1),
-        "t1": (topology.planes, topology.t1 - 1),
-        "uplink": (topology.planes, topology.t0 - 1, topology.t1 - 1),
-        "link": (topology.planes, topology.hosts - 1),
-    }[kind]
-    if numbers and numbers[0] == 0:
-        raise ValueError(f"{text!r}: planes count from 1")
-    if any(number > limit for number, limit in zip(numbers, limits, strict=True)):
-        raise ValueError(f"{text!r} is not in this topology")
-    plane, index, t1 = (*numbers, 0, 0, 0)[:3]
-    return {"target": native.TARGETS[kind], "plane": plane, "index": index, "t1": t1}
-
-
 def dead_paths(scenario: Scenario, sender: int, receiver: int) -> int:
     """Paths between two hosts, over all planes, that are silent from the start to the end."""
     topology = scenario.topology
-    ends = {host // (topology.hosts // topology.t0) for host in (sender, receiver)}
-    dead: set[tuple[int, int]] = set()
+    ends = {topology.t0_of(host) for host in (sender, receiver)}
+    dead: set[tuple[int, int | None]] = set()
     for fault in scenario.faults:
-        where = parse_target(fault.target, topology)
-        if fault.kind not in ("silent", "down") or fault.at_ns > 0 or fault.until_ns < native.NEVER:
+        if fault.kind not in ("silent", "down") or fault.at_ns > 0 or fault.until_ns < NEVER:
             continue
-        if where["target"] == native.TARGETS["t1"]:
-            dead.add((where["plane"], where["index"]))
-        if where["target"] == native.TARGETS["uplink"] and where["index"] in ends:
-            dead.add((where["plane"], where["t1"]))
+        target = parse_target(fault.target, topology, whole=True)
+        if target.kind == "t1" or (target.kind == "uplink" and target.t0 in ends):
+            dead.add((target.plane, target.t1))
     return len(dead)

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from mrc.testbed import build, control, hops, nft, queues, state, targets
+from mrc.fabric.targets import Target
+from mrc.testbed import build, control, hops, nft, queues, state
 from mrc.testbed.build import LinkEnd
+from mrc.testbed.fault import Fault, Mode, no_rules, rules
 from mrc.testbed.plan import Plan
 from mrc.testbed.shape import Fabric
-from mrc.testbed.targets import Fault, Mode, Target
 
 Faults = Mapping[Target, Fault]
 
@@ -49,11 +50,11 @@ def _scripts(plan: Plan, before: Faults, after: Faults) -> dict[str, str]:
         was, shall = before.get(target), after.get(target)
         if was == shall or not (_loses(was) or _loses(shall)):
             continue
-        for node, matches in hops.filters(target, plan.shape.topology).items():
+        for node, matches in hops.filters(target, plan.shape).items():
             if shall is not None and _loses(shall):
-                script = targets.rules(target, shall, tuple(matches))
+                script = rules(target, shall, tuple(matches))
             else:
-                script = targets.no_rules(target)
+                script = no_rules(target)
             namespace = plan.nodes[node].namespace
             scripts[namespace] = scripts.get(namespace, "") + script
     return scripts
@@ -64,12 +65,12 @@ def _loses(fault: Fault | None) -> bool:
 
 
 def _ends_down(plan: Plan, faults: Faults) -> dict[LinkEnd, None]:
-    find = hops.links if plan.shape.fabric is Fabric.EMULATED else targets.links
+    find = hops.emulated_ends if plan.shape.fabric is Fabric.EMULATED else hops.kernel_ends
     return {
         end: None
         for target, fault in faults.items()
         if fault.mode is Mode.DOWN
-        for end in find(target, plan.shape.topology)
+        for end in find(target, plan.shape)
     }
 
 

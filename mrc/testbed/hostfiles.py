@@ -17,7 +17,7 @@ def hosts_file(shape: Shape) -> str:
 def config(shape: Shape, host: int) -> str:
     """The host's configuration file: its ports, its peers and the paths to them."""
     lines = ["schema = 1", f'host = "h{host}"', 'source = "srv6"']
-    for plane in shape.topology.plane_numbers():
+    for plane in shape.plane_numbers():
         lines += [
             "",
             "[[ports]]",
@@ -25,7 +25,7 @@ def config(shape: Shape, host: int) -> str:
             f'address = "{shape.addresses.host(host)}"',
             f"mtu = {shape.mtu}",
         ]
-    for peer in shape.topology.host_numbers():
+    for peer in shape.host_numbers():
         if peer != host:
             lines += _peer(shape, host, peer)
     return "\n".join(lines) + "\n"
@@ -38,7 +38,7 @@ def _peer(shape: Shape, host: int, peer: int) -> list[str]:
         f'oob = "{shape.addresses.oob(peer)}"',
         f'sources = ["{shape.addresses.host(peer)}"]',
     ]
-    for path in shape.topology.paths(host, peer):
+    for path in shape.paths(host, peer):
         segments = ", ".join(f'"{segment}"' for segment in path.segments)
         usids = ", ".join(f'"{format_usid(usid)}"' for usid in path.usids)
         lines += [

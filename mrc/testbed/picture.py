@@ -17,7 +17,7 @@ def draw(shape: Shape, failing: Collection[str]) -> list[str]:
                h1 -x t0:1.1 --+-- t1:1.1 x
     """
     lines = []
-    for plane in shape.topology.plane_numbers():
+    for plane in shape.plane_numbers():
         label = f"plane {plane}{' x' if f'plane:{plane}' in failing else ''}"
         lines += ["", *_draw_plane(shape, str(plane), label, failing)]
     return lines
@@ -68,7 +68,7 @@ def _draw_plane(shape: Shape, plane: str, label: str, failing: Collection[str]) 
 
 
 def _left(shape: Shape, plane: str, t0: int, failing: Collection[str]) -> str:
-    hosts = shape.topology.hosts_below(t0)
+    hosts = shape.hosts_below(t0)
     dead = [host for host in hosts if f"link:h{host}.{plane}" in failing]
     if len(hosts) == 1:
         link = "-x" if dead else "--"

@@ -20,6 +20,7 @@ from typing import Any
 
 from mrc.fabric import topology
 from mrc.fabric.srv6 import DEFAULT_METRIC, LOCAL_TABLE, EncapRed, End, EndDT6, Route, locator
+from mrc.fabric.targets import Target
 from mrc.fabric.topology import Topology
 from mrc.testbed import hostfiles
 from mrc.testbed.hops import all_hops
@@ -34,7 +35,6 @@ from mrc.testbed.names import (
     t1_name,
 )
 from mrc.testbed.shape import Fabric, LinkProperties, Shape
-from mrc.testbed.targets import Target
 
 _NO_RATE_BPS = 1_000_000_000_000  # the emulator's links have one: 4 KiB take 33 ns
 
@@ -145,7 +145,7 @@ class Census:
 
 def census(shape: Shape) -> Census:
     """Counts what `make_plan` would give, without making it."""
-    fabric = shape.topology
+    fabric = shape
     near = shape.hosts * (fabric.hosts_per_t0 - 1)
     far = shape.hosts * (shape.hosts - 1) - near
     paths = shape.planes * (near + far * shape.t1)
@@ -167,7 +167,7 @@ def make_plan(name: str, shape: Shape) -> Plan:
     check_name(name)
     links = tuple(_links(shape))
     nodes = [
-        *(_host(name, shape.topology, host) for host in range(shape.hosts)),
+        *(_host(name, shape, host) for host in range(shape.hosts)),
         *_fabric(name, shape),
         _management(name, shape),
     ]
@@ -246,7 +246,7 @@ def _links(shape: Shape) -> Iterator[Link]:
 def _kernel_link(shape: Shape, link: Target, properties: LinkProperties) -> Link:
     if link.host is not None:
         lower = (host_name(link.host), f"p{link.plane}")
-        upper = (t0_name(link.plane, shape.topology.t0_of(link.host)), host_name(link.host))
+        upper = (t0_name(link.plane, shape.t0_of(link.host)), host_name(link.host))
     else:
         assert link.t0 is not None and link.t1 is not None
         lower = (t0_name(link.plane, link.t0), f"t1-{link.t1}")
@@ -331,8 +331,8 @@ def _host(name: str, fabric: Topology, host: int) -> Node:
 
 def _fabric(name: str, shape: Shape) -> Iterator[Node]:
     if shape.fabric is Fabric.KERNEL:
-        for plane in shape.topology.plane_numbers():
-            yield from _switches(name, shape.topology, plane)
+        for plane in shape.plane_numbers():
+            yield from _switches(name, shape, plane)
     else:  # the kernel there is to leave all packets to the emulator
         sysctls = {f"net/ipv6/conf/{scope}/disable_ipv6": "1" for scope in ("all", "default")}
         yield Node(FABRIC, namespace(name, FABRIC), sysctls, routes=())

@@ -12,14 +12,12 @@ from functools import partial
 from ipaddress import IPv6Network
 from typing import Any
 
-from mrc.fabric.topology import Addresses, Topology
-from mrc.sim import document
-from mrc.sim import reader as scenarios
-from mrc.sim import scenario as simulated
-from mrc.sim.table import Table
-from mrc.sim.topology import read_link, read_topology
+from mrc.fabric import document
+from mrc.fabric.table import Table
+from mrc.fabric.targets import parse_target
+from mrc.fabric.tiers import Tiers, read_link, read_topology
+from mrc.fabric.topology import Addresses
 from mrc.testbed.shape import Fabric, LinkChange, Shape
-from mrc.testbed.targets import parse_target
 
 # How the fabric is used, not what it is: read by the simulator, faults by mrc.testbed.schedule too.
 _OF_OTHERS = (
@@ -39,7 +37,7 @@ class TopologyFile:
 
 def names() -> list[str]:
     """The built-in topologies."""
-    return sorted(document.builtin("mrc.testbed", "topologies"))
+    return sorted(document.builtin("testbed/topologies"))
 
 
 def load(name: str, fabric: Fabric = Fabric.KERNEL) -> TopologyFile:
@@ -47,7 +45,7 @@ def load(name: str, fabric: Fabric = Fabric.KERNEL) -> TopologyFile:
 
     Raises ConfigError, which names the file and the key.
     """
-    known = scenarios.known() | document.builtin("mrc.testbed", "topologies")
+    known = document.builtin("sim/scenarios") | document.builtin("testbed/topologies")
     found = document.read(name, known, "topology")
     return parse(found.values, found.name, found.place, fabric)
 
@@ -68,9 +66,8 @@ def parse(
         raise within.error("ecn_last_hop", "is for the simulator: no test bed marks there")
     addresses = _addresses(table.table("addresses"))
     try:
-        topology = Topology(tiers.hosts, tiers.planes, tiers.t1, tiers.t0, addresses)
         links = tuple(
-            LinkChange(*read_link(item, partial(parse_target, fabric=topology)))
+            LinkChange(*read_link(item, partial(parse_target, fabric=tiers)))
             for item in table.tables("links")
         )
         shape = shape_of(tiers, addresses, links, fabric)
@@ -81,7 +78,7 @@ def parse(
 
 
 def shape_of(
-    tiers: simulated.Topology,
+    tiers: Tiers,
     addresses: Addresses,
     links: tuple[LinkChange, ...],
     fabric: Fabric,

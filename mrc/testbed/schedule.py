@@ -12,14 +12,15 @@ from itertools import groupby
 from pathlib import Path
 
 from mrc.errors import ArgumentError, ConfigError
-from mrc.sim import document, native
-from mrc.sim import scenario as sim
-from mrc.sim.faults import occurrences, read_fault
-from mrc.sim.table import Table
+from mrc.fabric import document
+from mrc.fabric import faults as timed
+from mrc.fabric.faults import NEVER, occurrences, read_fault
+from mrc.fabric.table import Table
+from mrc.fabric.targets import Target, parse_target
 from mrc.testbed import faults
 from mrc.testbed.bed import Testbed
+from mrc.testbed.fault import Fault, Mode
 from mrc.testbed.plan import Plan
-from mrc.testbed.targets import Fault, Mode, Target, parse_target
 
 _ALL_PPM = 1_000_000
 
@@ -33,7 +34,7 @@ class Scheduled:
 
     target: Target
     fault: Fault
-    times: sim.Fault
+    times: timed.Fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ def load(path: str, plan: Plan) -> list[Scheduled]:
 
     Raises ConfigError, also for what this test bed or this kernel cannot do.
     """
-    fabric = plan.shape.topology
+    fabric = plan.shape
     found = []
     for table in Table(document.load(Path(path), path), path).tables("faults"):
         times = read_fault(table, lambda target: parse_target(target, fabric))
@@ -66,7 +67,7 @@ def load(path: str, plan: Plan) -> list[Scheduled]:
     return found
 
 
-def _fault(times: sim.Fault) -> Fault:
+def _fault(times: timed.Fault) -> Fault:
     """Raises ValueError for a kind that only simulated fabrics have."""
     share = times.a / _ALL_PPM
     if times.packets != "all":
@@ -119,7 +120,7 @@ def events(scheduled: Sequence[Scheduled]) -> Iterator[Event]:
 def _edges(number: int, scheduled: Scheduled) -> Iterator[tuple[int, int, bool]]:
     for begin, end in occurrences(scheduled.times):
         yield begin, number, True
-        if end < native.NEVER:
+        if end < NEVER:
             yield end, number, False
 
 

@@ -3,22 +3,20 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from ipaddress import IPv6Network
 from typing import Any
 
+from mrc.fabric.targets import Target, all_links, links_of, parse_target
 from mrc.fabric.topology import Addresses, Topology
-from mrc.testbed.targets import Target, all_links, links_of, parse_target
+from mrc.units import parse_short_rate
 
 DEFAULT_RATE = "500mbit"
 MIN_MTU, MAX_MTU = 1400, 65535
 MAX_RATE_BPS = 1_000_000_000_000
 # What a hop through the kernel takes by itself, and more: a shorter delay would not be seen.
 MIN_KERNEL_DELAY_NS = 50_000
-_RATE = re.compile(r"(\d+(?:\.\d+)?)(|k|m|g|t)(?:bit)?(?:/s)?")
-_RATE_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 
 
 class Fabric(StrEnum):
@@ -49,7 +47,7 @@ class LinkProperties:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class Shape(Topology):
     """The parameters of a test bed."""
 
     hosts: int = 2
@@ -80,11 +78,10 @@ class Shape:
     trim: bool = True
     """what finds no room loses its payload; False: it is dropped"""
     fabric: Fabric = Fabric.KERNEL
-    addresses: Addresses = field(default_factory=Addresses)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "fabric", Fabric(self.fabric))
-        object.__setattr__(self, "t0", self.topology.t0)
+        Topology.__post_init__(self)
         if not MIN_MTU <= self.mtu <= MAX_MTU:
             raise ValueError(f"mtu is {self.mtu}, not in {MIN_MTU}..{MAX_MTU}")
         rates = [self.host_rate_bps, self.fabric_rate_bps, *(link.rate_bps for link in self.links)]
@@ -94,11 +91,7 @@ class Shape:
         if self.fabric is Fabric.KERNEL and self.jitter_ns:
             raise ValueError("jitter would reorder in a kernel fabric: --fabric emulated")
         for link in self.links:
-            parse_target(link.target, self.topology)
-
-    @property
-    def topology(self) -> Topology:
-        return Topology(self.hosts, self.planes, self.t1, self.t0, self.addresses)
+            parse_target(link.target, self)
 
     def link_properties(self) -> dict[Target, LinkProperties]:
         """Of every link, as the fabric has them: first those of the hosts, then the uplinks, plane
@@ -108,9 +101,9 @@ class Shape:
             "link": LinkProperties(self.host_rate_bps, self.host_delay_ns),
             "uplink": LinkProperties(self.fabric_rate_bps, self.fabric_delay_ns),
         }
-        found = {link: tiers[link.kind] for link in all_links(self.topology)}
+        found = {link: tiers[link.kind] for link in all_links(self)}
         for change in self.links:
-            for link in links_of(parse_target(change.target, self.topology), self.topology):
+            for link in links_of(parse_target(change.target, self), self):
                 rate_bps = change.rate_bps or found[link].rate_bps
                 delay_ns = found[link].delay_ns if change.delay_ns is None else change.delay_ns
                 found[link] = LinkProperties(rate_bps, delay_ns)
@@ -130,10 +123,10 @@ def parse_rate(text: str) -> int | None:
     """
     if text == "none":
         return None
-    match = _RATE.fullmatch(text.lower().replace(" ", ""))
-    if match is None:
-        raise ValueError(f"rate {text!r} is not like 500mbit, 10gbit or none")
-    return round(float(match[1]) * _RATE_UNITS[match[2]])
+    try:
+        return parse_short_rate(text)
+    except ValueError as error:
+        raise ValueError(f"{error}, or none") from error
 
 
 def scale_rates(shape: Shape, host_rate_bps: int | None) -> Shape:

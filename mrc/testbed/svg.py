@@ -66,7 +66,7 @@ def _panel(shape: Shape, planes: list[int], top: int, width: int) -> list[str]:
             continue
         kind = "" if found == usual[link] else "unlike"
         if link.host is not None:
-            t0 = shape.topology.t0_of(link.host)
+            t0 = shape.t0_of(link.host)
             ends = (middle(link.host, shape.hosts), rows[2], middle(t0, shape.t0), rows[1])
         else:
             ends = (

@@ -114,7 +114,7 @@ class Probing:
         """One round; ends when something came over each path that is alive, or not for long."""
         number = len(self.arrived)
         self.arrived.append(Counter())
-        for path in self.bed.shape.topology.paths(self.src, self.dst):
+        for path in self.bed.shape.paths(self.src, self.dst):
             data = f"{number} {path.name}".encode().ljust(self.bed.shape.mtu - 112)
             self.tx.sendto(data, (str(path.dst), PORT + self.src))
         try:
@@ -142,7 +142,7 @@ def arrivals(bed: Testbed, rounds: int, alive: Collection[str]) -> Counter[str]:
         for _ in range(rounds):
             pair.send(alive)
         bed.heal("all")
-        pair.send([path.name for path in bed.shape.topology.paths(0, 1)])
+        pair.send([path.name for path in bed.shape.paths(0, 1)])
     return sum(pair.arrived[:rounds], Counter())
 
 
@@ -155,7 +155,7 @@ def probe(bed: Testbed, src: int = 0, dst: int = 1, each: int = 1) -> Counter[st
     with udp_socket(bed, f"h{dst}") as rx, udp_socket(bed, f"h{src}") as tx:
         rx.bind(("::", PORT))
         for left in reversed(range(each)):
-            for path in bed.shape.topology.paths(src, dst):
+            for path in bed.shape.paths(src, dst):
                 tx.sendto(path.name.encode().ljust(bed.shape.mtu - 112), (str(path.dst), PORT))
             # Take what comes before there is more: no queue on the way shall overflow.
             rx.settimeout(0.002 if left else 0.1)

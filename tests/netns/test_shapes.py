@@ -199,7 +199,7 @@ def seconds(bed: Testbed, plane: int, count: int) -> float:
     """That so many packets take from h0 to h2. What has come is taken at once: the receiver's
     buffer holds some 90.
     """
-    (dst,) = [str(path.dst) for path in bed.shape.topology.paths(0, 2) if path.plane == plane]
+    (dst,) = [str(path.dst) for path in bed.shape.paths(0, 2) if path.plane == plane]
     with udp_socket(bed, "h2") as rx, udp_socket(bed, "h0") as tx:
         rx.bind(("::", PORT))
         left = count

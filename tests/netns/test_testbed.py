@@ -69,8 +69,8 @@ def forwarded(bed: Testbed) -> dict[str, int]:
     if bed.shape.fabric is Fabric.EMULATED:
         return forwarded_by_the_emulator(bed)
     counts = {}
-    for plane in bed.shape.topology.plane_numbers():
-        for t1 in bed.shape.topology.t1_numbers():
+    for plane in bed.shape.plane_numbers():
+        for t1 in bed.shape.t1_numbers():
             with netns.inside(bed.plan.nodes[f"t1-{plane}-{t1}"].namespace):
                 lines = Path("/proc/thread-self/net/dev").read_text().splitlines()
             links = (line.split() for line in lines if line.strip().startswith("t0-"))
@@ -102,7 +102,7 @@ def test_paths__all_live_in_both_directions(bed: Testbed) -> None:
 def test_paths__each_crosses_its_own_t1(bed: Testbed) -> None:
     """Method: ten datagrams over one path at a time; only that path's T1 forwards them."""
     size = bed.shape.mtu - 112
-    for path in bed.shape.topology.paths(0, 1):
+    for path in bed.shape.paths(0, 1):
         before = forwarded(bed)
         with udp_socket(bed, "h1") as rx, udp_socket(bed, "h0") as tx:
             rx.bind(("::", PORT))
@@ -121,7 +121,7 @@ def test_paths__arrive_at_the_port_and_the_address_of_the_path(bed: Testbed) -> 
         rx.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, 1)
         rx.bind(("::", PORT))
         rx.settimeout(2)
-        for path in bed.shape.topology.paths(0, 1):
+        for path in bed.shape.paths(0, 1):
             tx.sendto(path.name.encode(), (str(path.dst), PORT))
         for expected in ("t1:2.0", "t1:2.1"):
             data, control, _, source = rx.recvmsg(100, 100)

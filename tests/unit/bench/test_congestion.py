@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 from mrc.enums import CcKind
+from mrc.fabric.targets import Target, parse_target
 from mrc.sim import reader
 from mrc.sim.scenario import Scenario
 from mrc.sim.traffic import make_flows
+from mrc.testbed.fault import Fault
 from mrc.testbed.shape import Fabric, LinkChange, Shape
-from mrc.testbed.targets import Fault, Target, parse_target
 
 BENCH = Path(__file__).parents[3] / "bench"
 FILES = sorted((BENCH / "scenarios").glob("*.toml"))
@@ -113,7 +114,7 @@ def test_bed_fault__adds_what_is_missing(bed: ModuleType) -> None:
         (slow, replace(rate, kind="loss", a=10_000), Fault(loss=0.01)),
     ):
         shape = bed.shape_of(scenario)
-        target = parse_target(fault.target, shape.topology)
+        target = parse_target(fault.target, shape)
         assert faults.bed_fault(shape, target, fault) == expected
     assert not faults.lasts(longer, delay)
     assert faults.lasts(longer, jitter)

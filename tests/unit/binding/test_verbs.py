@@ -41,7 +41,6 @@ MOVES: dict[QpState, Callable[[QueuePair], Command]] = {
     QpState.INIT: QueuePair.to_init,
     QpState.RTR: lambda queue: queue.to_rtr(RTR),
     QpState.RTS: lambda queue: queue.to_rts(RTS),
-    QpState.ERROR: QueuePair.to_error,
 }
 
 

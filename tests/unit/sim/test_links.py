@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from mrc.errors import ConfigError
-from mrc.sim import native, reader
+from mrc.fabric.faults import NEVER, Fault
+from mrc.sim import reader
 from mrc.sim.run import run
-from mrc.sim.scenario import Fault
 
 PAIR = """
 title = "two hosts below two T0s"
@@ -76,6 +76,6 @@ def test_links__of_two_plain_hosts() -> None:
 def test_set_links__refuses(kind: str, value: int) -> None:
     values = tomllib.loads(PAIR)
     scenario = reader.parse(values, "pair", "pair")
-    change = Fault("plane:1", kind, "all", 0, native.NEVER, value, 0)
+    change = Fault("plane:1", kind, "all", 0, NEVER, value, 0)
     with pytest.raises(ConfigError, match="refuses a change of links"):
         run(replace(scenario, links=(change,)), 1)

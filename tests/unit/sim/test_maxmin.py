@@ -32,7 +32,7 @@ def mbits(
 ) -> list[float]:
     """On the link, not of payload."""
     share = found.transport.path_mtu / packet_bytes(found.transport)
-    planes = planes or found.topology.all_planes
+    planes = planes or found.topology.plane_numbers()
     rates = goodputs_bps(found, make_flows(found, seed=1), from_ns, to_ns, planes)
     return [round(rate / share / 1e6, 3) for rate in rates]
 

@@ -10,8 +10,12 @@ from typing import Any
 import pytest
 
 from mrc.errors import ConfigError
+from mrc.fabric.faults import CLASSES, KINDS, NEVER
+from mrc.fabric.targets import parse_target
+from mrc.fabric.tiers import ROUTING
 from mrc.sim import native, reader
-from mrc.sim.scenario import MEASURES, base_rtt_ns, dead_paths, packet_bytes, parse_target
+from mrc.sim.run import native_target
+from mrc.sim.scenario import MEASURES, base_rtt_ns, dead_paths, packet_bytes
 
 SMALL = """
 title = "small"
@@ -62,7 +66,7 @@ def test_load__the_example_of_the_description(tmp_path: Path) -> None:
     bare = load(tmp_path, topology__hosts=16, traffic=[TCP | {"pairs": [[1, 8]]}])
     assert example.traffic[1] == bare.traffic[0]
     assert all(f"`{measure}`" in text for measure in MEASURES)
-    assert all(f"`{kind}`" in text for kind in native.KINDS)
+    assert all(f"`{kind}`" in text for kind in KINDS)
 
 
 def test_load__a_fault_that_comes_again(tmp_path: Path) -> None:
@@ -92,7 +96,7 @@ def test_load__values_and_defaults(tmp_path: Path) -> None:
     assert scenario.topology.host_rate_bps == 100 * 10**9
     assert scenario.traffic[0].pairs == ((0, 2),)
     fault = scenario.faults[0]
-    assert (fault.a, fault.b, fault.at_ns, fault.until_ns) == (10_000, 5, 10_000, native.NEVER)
+    assert (fault.a, fault.b, fault.at_ns, fault.until_ns) == (10_000, 5, 10_000, NEVER)
     check = scenario.checks[0]
     assert (check.share, check.relation, check.target) == (7 / 8, ">=", 0.99)
     assert check.from_ns == 2 * base_rtt_ns(scenario.topology, scenario.transport)
@@ -174,9 +178,15 @@ def test_load__variants_set_values(tmp_path: Path) -> None:
             "traffic[0].paths: [2, 3] are below one T0",
         ),
         ({"traffic": []}, "traffic: is missing: nothing would be sent"),
-        ({"faults.0.target": "t1:1.2"}, "faults[0].target: 't1:1.2' is not in this topology"),
-        ({"faults.0.target": "t2:1"}, "faults[0].target: 't2:1' is none of all, plane:P"),
-        ({"faults.0.target": "plane:0"}, "faults[0].target: 'plane:0': planes count from 1"),
+        (
+            {"faults.0.target": "t1:1.2"},
+            "faults[0].target: target t1:1.2: no T1 2, they are 0..1",
+        ),
+        ({"faults.0.target": "t2:1"}, "faults[0].target: target 't2:1' is not all, plane:P"),
+        (
+            {"faults.0.target": "plane:0"},
+            "faults[0].target: target plane:0: no plane 0, they are 1..2",
+        ),
         ({"faults.0.until": "1us"}, "faults[0].until: is not after at"),
         ({"faults.0.every": "1us"}, "faults[0].every: every goes with for"),
         ({"faults.0.for": "1us"}, "faults[0].every: every goes with for"),
@@ -232,8 +242,13 @@ def test_load__no_such_scenario_or_file(tmp_path: Path) -> None:
     ],
 )
 def test_parse_target__numbers(tmp_path: Path, text: str, numbers: tuple[int, int, int]) -> None:
-    where = parse_target(text, load(tmp_path).topology)
+    where = native_target(parse_target(text, load(tmp_path).topology, whole=True))
     assert (where["plane"], where["index"], where["t1"]) == numbers
+
+
+def test_names__are_those_of_the_simulator() -> None:
+    assert (tuple(native.KINDS), tuple(native.CLASSES)) == (KINDS, CLASSES)
+    assert tuple(native.ROUTING) == ROUTING
 
 
 def test_dead_paths__of_either_end_once(tmp_path: Path) -> None:

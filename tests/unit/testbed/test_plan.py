@@ -59,7 +59,7 @@ def test_make_plan__every_path_leads_over_its_t1() -> None:
     plan = make_plan("x", shape)
     for src in range(3):
         for dst in {0, 1, 2} - {src}:
-            for path in shape.topology.paths(src, dst):
+            for path in shape.paths(src, dst):
                 assert list(walk(plan, f"h{src}", path.dst)) == [
                     f"t0-{path.plane}-{src}",
                     path.name.replace(":", "-").replace(".", "-"),

@@ -7,14 +7,15 @@ from dataclasses import replace
 
 import pytest
 
+from mrc.fabric.targets import parse_target
 from mrc.linux.netlink import Netem
 from mrc.linux.netlink.qdiscs import netem
 from mrc.testbed import queues
+from mrc.testbed.fault import Fault, Mode
 from mrc.testbed.hops import HOST_DOWN, HOST_UP, T0_UP, T1_DOWN, Hop
 from mrc.testbed.plan import make_plan, shaper
 from mrc.testbed.queues import Queue
 from mrc.testbed.shape import LinkChange, Shape
-from mrc.testbed.targets import Fault, Mode, parse_target
 
 PLAN = make_plan(
     "x", Shape(hosts=2, planes=2, t1=1, host_rate_bps=1000_000, fabric_rate_bps=1000_000)
@@ -22,7 +23,7 @@ PLAN = make_plan(
 
 
 def wanted(faults: dict[str, Fault]) -> dict[Hop, Queue]:
-    topology = PLAN.shape.topology
+    topology = PLAN.shape
     return queues.wanted(
         PLAN, {parse_target(name, topology): each for name, each in faults.items()}
     )
@@ -55,7 +56,7 @@ def test_wanted__a_link_keeps_the_delay_that_it_has() -> None:
         "plane:2": Fault(loss=0, rate_share=0.1),
     }
     found = queues.wanted(
-        plan, {parse_target(name, plan.shape.topology): each for name, each in faults.items()}
+        plan, {parse_target(name, plan.shape): each for name, each in faults.items()}
     )
     assert found[Hop(T0_UP, 1, 0, 0)] == Queue(shaper(100_000), Netem(delay_ns=10**6))
     assert found[Hop(T0_UP, 2, 0, 0)] == Queue(shaper(100_000))

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from mrc.errors import ConfigError
+from mrc.fabric.targets import Target
 from mrc.sim import reader as scenarios
 from mrc.testbed import reader
 from mrc.testbed.plan import census, make_plan
 from mrc.testbed.shape import Fabric, LinkChange, LinkProperties, Shape
-from mrc.testbed.targets import Target
 
 FILE = """
 title = "one of everything"
@@ -140,7 +140,8 @@ def test_load__the_built_in_topologies() -> None:
         assert reader.load(name).title
     pair = reader.load("pair").shape
     usual = Shape()
-    assert (pair.topology, pair.host_rate_bps) == (usual.topology, usual.host_rate_bps)
+    assert (pair.hosts, pair.planes, pair.t0, pair.t1) == (2, 4, 2, 2)
+    assert (pair.addresses, pair.host_rate_bps) == (usual.addresses, usual.host_rate_bps)
 
 
 def test_load__scenarios_mean_the_same(tmp_path: Path) -> None:
@@ -150,7 +151,7 @@ def test_load__scenarios_mean_the_same(tmp_path: Path) -> None:
         assert (shape.t0, shape.t1) == (simulated.t0, simulated.t1)
         assert shape.host_rate_bps == simulated.host_rate_bps
         assert shape.ecn_high_bytes == simulated.ecn_high_bytes
-        assert shape.topology.paths(0, shape.hosts - 1)
+        assert shape.paths(0, shape.hosts - 1)
 
 
 def test_load__the_simulator_takes_topology_files_too(tmp_path: Path) -> None:
@@ -179,7 +180,5 @@ def test_census__counts_what_is_planned(fabric: Fabric, hosts: int, t0: int) -> 
     assert found.namespaces == len(plan.nodes)
     assert found.links == len(plan.links)
     assert found.routes == sum(len(node.routes) for node in plan.nodes.values())
-    paths = [
-        shape.topology.paths(src, dst) for src in range(hosts) for dst in range(hosts) if src != dst
-    ]
+    paths = [shape.paths(src, dst) for src in range(hosts) for dst in range(hosts) if src != dst]
     assert found.paths == sum(map(len, paths))

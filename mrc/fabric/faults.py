@@ -1,13 +1,35 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads what a `[[faults]]` table says: the same for simulated fabrics and for test beds."""
+"""What can befall a part of a fabric, and when: the table `[[faults]]` of a file."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
-from mrc.sim import native, units
-from mrc.sim.scenario import Fault
-from mrc.sim.table import Table
+from mrc import units
+from mrc.fabric.table import Table
+
+NEVER = (1 << 64) - 1  # ns
+KINDS = (
+    "silent", "down", "loss", "lose", "mask", "burst", "corrupt", "duplicate", "reorder", "delay",
+    "jitter", "rate",
+)  # fmt: skip
+CLASSES = ("all", "control", "data")
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What befalls a part of the fabric, from one time to another."""
+
+    target: str
+    kind: str
+    packets: str  # of CLASSES
+    at_ns: int
+    until_ns: int
+    a: int  # see enum mrc_sim_fault_kind; a rate as a share: 0, and ppm in b
+    b: int
+    every_ns: int = 0  # it comes again so often, 0: once;
+    for_ns: int = 0  # and lasts so long each time
 
 
 def read_time(table: Table, key: str, rtt_ns: int | None, default: str | None = None) -> int:
@@ -23,14 +45,14 @@ def read_fault(
     """
     target = table.text("target")
     table.parsed("target", parse_target)
-    kind = table.choice("kind", native.KINDS)
+    kind = table.choice("kind", KINDS)
     a, b = _degree(table, kind)
     fault = Fault(
         target=target,
         kind=kind,
-        packets=table.choice("packets", native.CLASSES, "all"),
+        packets=table.choice("packets", CLASSES, "all"),
         at_ns=read_time(table, "at", rtt_ns, "0ns"),
-        until_ns=read_time(table, "until", rtt_ns) if table.has("until") else native.NEVER,
+        until_ns=read_time(table, "until", rtt_ns) if table.has("until") else NEVER,
         a=a,
         b=b,
         every_ns=read_time(table, "every", rtt_ns) if table.has("every") else 0,
@@ -46,7 +68,7 @@ def read_fault(
     return fault
 
 
-def occurrences(fault: Fault, end_ns: int = native.NEVER) -> Iterator[tuple[int, int]]:
+def occurrences(fault: Fault, end_ns: int = NEVER) -> Iterator[tuple[int, int]]:
     """From when to when, each time; no begin is at or after `end_ns`."""
     begin, last = fault.at_ns, min(fault.until_ns, end_ns)
     if not fault.every_ns:

@@ -24,9 +24,9 @@ class Document:
     values: dict[str, Any]
 
 
-def builtin(package: str, folder: str) -> dict[str, Any]:
-    """Name -> file, of those in a folder of a package."""
-    found = (files(package) / folder).iterdir()
+def builtin(folder: str) -> dict[str, Any]:
+    """Name -> file, of those in a folder of mrc."""
+    found = (files("mrc") / folder).iterdir()
     return {path.name[:-5]: path for path in found if path.name.endswith(".toml")}
 
 

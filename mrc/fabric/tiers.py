@@ -1,27 +1,58 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the table `[topology]` of a file: the same for the simulator and for test beds."""
+"""What the links and the switch ports of a fabric have, and the tables of a file that say so."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
-from mrc.sim import native, units
-from mrc.sim.scenario import Topology
-from mrc.sim.table import Table
+from mrc import units
+from mrc.fabric.table import Table
+from mrc.fabric.topology import MAX_T1, Topology
 
+MAX_HOSTS, MAX_PLANES, MAX_T0 = 16384, 32, 4096
 MIN_MTU, MAX_MTU = 1400, 65535
+ROUTING = ("source-routes", "ecmp")
 
 
-def read_topology(table: Table) -> Topology:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tiers(Topology):
+    """A fabric whose planes are all the same: the table `[topology]`.
+
+    It is simulated, or becomes a test bed.
+    """
+
+    routing: str  # of ROUTING
+    host_rate_bps: int
+    fabric_rate_bps: int
+    host_delay_ns: int
+    fabric_delay_ns: int
+    jitter_ns: int
+    buffer_bytes: int  # of a switch port, for data and for control; 0: no limit
+    ecn_low_bytes: int
+    ecn_high_bytes: int  # 0: no marking
+    ecn_last_hop: bool  # whether ports to hosts mark too
+    trimming: bool
+    wake_ns: int  # from the arrival of a packet to the run of the host's driver
+    wake_noise_ns: int  # a host sleeps so much longer at most, drawn each time it wakes
+    sndbuf_bytes: int
+    mtu: int
+    max_hosts: ClassVar[int] = MAX_HOSTS  # simulated ones take less than those of test beds
+
+
+def read_topology(table: Table) -> Tiers:
     """Raises ConfigError."""
-    hosts = table.integer("hosts", 2, native.MAX_HOSTS)
-    topology = Topology(
+    hosts = table.integer("hosts", 2, MAX_HOSTS)
+    t0 = table.integer("t0", 1, MAX_T0, hosts)
+    if hosts % t0:
+        raise table.error("hosts", f"{hosts} is no multiple of t0 ({t0})")
+    topology = Tiers(
         hosts=hosts,
-        planes=table.integer("planes", 1, native.MAX_PLANES),
-        t0=table.integer("t0", 1, native.MAX_T0, hosts),
-        t1=table.integer("t1", 1, native.MAX_T1),
-        routing=table.choice("routing", native.ROUTING, "source-routes"),
+        planes=table.integer("planes", 1, MAX_PLANES),
+        t0=t0,
+        t1=table.integer("t1", 1, MAX_T1),
+        routing=table.choice("routing", ROUTING, "source-routes"),
         host_rate_bps=table.parsed("host_rate", units.parse_rate, "100Gbit/s"),
         fabric_rate_bps=table.parsed("fabric_rate", units.parse_rate, "100Gbit/s"),
         host_delay_ns=table.parsed("host_delay", units.parse_time, "500ns"),
@@ -40,8 +71,6 @@ def read_topology(table: Table) -> Topology:
     if table.has("oversubscription"):
         topology = _oversubscribed(table, topology)
     table.close()
-    if topology.hosts % topology.t0:
-        raise table.error("hosts", f"{topology.hosts} is no multiple of t0 ({topology.t0})")
     if not topology.host_rate_bps or not topology.fabric_rate_bps:
         raise table.error("host_rate", "a link without a rate carries nothing")
     if 0 < topology.ecn_high_bytes <= topology.ecn_low_bytes:
@@ -68,7 +97,7 @@ def read_link(
     return target, rate_bps, delay_ns
 
 
-def _oversubscribed(table: Table, topology: Topology) -> Topology:
+def _oversubscribed(table: Table, topology: Tiers) -> Tiers:
     """With the rate of uplinks that makes those of a T0 together so much slower than its hosts."""
     if table.has("fabric_rate"):
         raise table.error("oversubscription", "says what fabric_rate is: leave one of them out")
