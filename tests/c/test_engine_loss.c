@@ -172,6 +172,30 @@ static void test_loss__of_the_last_answers(void) {
 
 /* Only the transport ACK is lost: all packets are known to have arrived, the completion must not
    hang for good. */
+/* The answers come later than the local timeout once: the peer was late, the network is as it was.
+   No plane has to wait longer for the next loss, no EV is blamed, and the window is what it was. */
+static void test_loss__by_a_timeout_that_proves_wrong(void) {
+  struct mrc_pair *p = open_pair(.planes = 2);
+  int end = open_qp(p, .memory_bytes = 200 * MTU, .timeout = 10);
+  CHECK_EQ(mrc_pair_write(p, end, 100 * MTU), 0);
+  CHECK(mrc_pair_finish(p, 5 * MS));
+  const uint64_t cwnd_bytes = mrc_pair_info(p, end).cwnd_bytes;
+  for (int plane = 1; plane <= 2; plane++)
+    mrc_pair_path(p, 1, 0, plane, 0)->config.delay_ns = 2 * MS;
+  CHECK_EQ(mrc_pair_write(p, end, 10 * MTU), 0);
+  CHECK(mrc_pair_finish(p, 5 * MS));
+  CHECK_EQ(counter(p, 0, MRC_COUNTER_LOST_BY_TIMEOUT), 10);
+  CHECK(mrc_pair_info(p, end).packets_spurious > 0);
+  CHECK(mrc_pair_info(p, end).cwnd_bytes >= cwnd_bytes);
+  CHECK_EQ(n_events(p, 0, MRC_EVENT_EV_STATE, MRC_PAIR_ANY), 0);
+  const struct mrc_qp *qp = mrc_engine_qp(p->hosts[0].engine, p->ends[end]->qpn);
+  for (int i = 0; i < 2; i++) {
+    CHECK_EQ(qp->planes[i].reorder.ns, 0);
+    CHECK_EQ(qp->planes[i].spread.ns, 0);
+  }
+  mrc_pair_destroy(p);
+}
+
 static void test_loss__of_transport_acks(void) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
   int end = open_qp(p, .memory_bytes = 100 * MTU);
@@ -286,8 +310,8 @@ CHECK_MAIN(RUN(test_loss__one_packet), RUN(test_loss__any_one_packet_costs_one),
            RUN(test_loss__is_found_while_the_qp_is_busy), RUN(test_loss__the_only_packet),
            RUN(test_loss__of_retransmissions), RUN(test_loss__of_a_burst_is_one_event),
            RUN(test_loss__by_mask_on_every_path), RUN(test_loss__of_sacks_in_mid_stream),
-           RUN(test_loss__of_the_last_answers), RUN(test_loss__of_transport_acks),
-           RUN(test_delay__skew_between_planes_is_no_loss),
+           RUN(test_loss__of_the_last_answers), RUN(test_loss__by_a_timeout_that_proves_wrong),
+           RUN(test_loss__of_transport_acks), RUN(test_delay__skew_between_planes_is_no_loss),
            RUN(test_delay__skew_between_paths_of_a_plane), RUN(test_duplicates__are_placed_once),
            RUN(test_reordering__on_a_path_is_learnt), RUN(test_corruption__is_a_loss),
            RUN(test_trimming__nack_and_skip), RUN(test_ecn__skips_the_marked_ev))
