@@ -195,6 +195,103 @@ static void test_drain__finds_a_longer_way(void) {
   CHECK(cc.cwnd_bytes * 16 > 14 * MS && cc.cwnd_bytes * 16 < 22 * MS);
 }
 
+/* Rounds without a queue make the window grow faster, twice at most. A round with one, even below
+   the target, starts that anew. */
+static void test_on_ack__growth_doubles_in_calm_rounds(void) {
+  static const struct {
+    uint64_t delay_ns;
+    uint32_t part; /* of the window, that a round without any delay adds */
+  } rows[] = {{0, 16}, {0, 16}, {0, 8}, {0, 4}, {0, 4}, {2 * MS, 16}, {0, 16}, {0, 16}, {0, 8}};
+  struct mrc_cc cc;
+  uint64_t now_ns = 0;
+  init(&cc, MRC_CC_DELAY, 1ull << 30);
+  cc.delay.slow_start = false;
+  cc.cwnd_bytes = 1 << 20;
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    CHECK_ROW(i);
+    const uint64_t before = cc.cwnd_bytes, delay_ns = rows[i].delay_ns;
+    full_round(&cc, 1, &delay_ns, &now_ns);
+    now_ns += 10 * MS; /* the next acknowledgement ends a round again */
+    const uint64_t most = before / 16 * (16 / rows[i].part);
+    const uint64_t left_ns = MRC_CC_TARGET_DELAY_NS - delay_ns;
+    CHECK_EQ(cc.cwnd_bytes - before, most * left_ns / MRC_CC_TARGET_DELAY_NS + 2 * MTU);
+  }
+}
+
+/* What was seen of a queue before a timeout says nothing about the queue after it: a drain needs a
+   new one that stands. */
+static void test_on_timeout__forgets_the_queue(void) {
+  for (int timeout = 0; timeout < 2; timeout++) {
+    CHECK_ROW(timeout);
+    const struct mrc_cc_ack ack = {
+        .bytes = MTU, .rtt_ns = 20 * MS, .base_rtt_ns = 10 * MS, .smooth_rtt_ns = 10 * MS};
+    struct mrc_cc cc;
+    init(&cc, MRC_CC_DELAY, MAX_BYTES);
+    cc.delay.slow_start = false;
+    cc.cwnd_bytes = 8 << 20;
+    mrc_cc_on_ack(&cc, &ack, 1000 * MS);
+    CHECK_EQ(cc.delay.drain, MRC_CC_NO_DRAIN);
+    if (timeout) mrc_cc_on_timeout(&cc);
+    for (int i = 0; i < 4; i++)
+      mrc_cc_on_ack(&cc, &ack, 2000 * MS);
+    CHECK_EQ(cc.delay.drain != MRC_CC_NO_DRAIN, !timeout);
+  }
+}
+
+/* The delay stays although the window was cut: a drain leaves half of what the way holds without a
+   queue. */
+static void test_drain__leaves_half_of_what_the_way_holds(void) {
+  static const struct {
+    uint64_t base_ns, delay_ns;
+  } rows[] = {{10 * MS, 5 * MS}, {10 * MS, 10 * MS}, {20 * MS, 80 * MS}};
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    CHECK_ROW(i);
+    const struct mrc_cc_ack ack = {.bytes = MTU,
+                                   .rtt_ns = rows[i].base_ns + rows[i].delay_ns,
+                                   .base_rtt_ns = rows[i].base_ns,
+                                   .smooth_rtt_ns = rows[i].base_ns};
+    struct mrc_cc cc;
+    init(&cc, MRC_CC_DELAY, MAX_BYTES);
+    cc.delay.slow_start = false;
+    cc.cwnd_bytes = 8 << 20;
+    mrc_cc_on_ack(&cc, &ack, 1000 * MS);
+    const uint64_t cut = cc.cwnd_bytes;
+    CHECK(cut < 8 << 20);
+    mrc_cc_on_ack(&cc, &ack, 2000 * MS);
+    const uint64_t holds = cut * rows[i].base_ns / (rows[i].base_ns + rows[i].delay_ns);
+    CHECK_EQ(cc.cwnd_bytes, holds / 2);
+  }
+}
+
+/* A drain that does not shorten the delay: the window before it comes back and doubles as at the
+   start. Then, for 32 round trips, a delay no longer than the one that was found does not cut the
+   window: it grows by an eighth in a round. */
+static void test_drain__others_fill_the_queue(void) {
+  static const uint64_t none_ns[8] = {0};
+  struct mrc_cc_ack ack = {
+      .bytes = MTU, .rtt_ns = 20 * MS, .base_rtt_ns = 10 * MS, .smooth_rtt_ns = 20 * MS};
+  struct mrc_cc cc;
+  uint64_t now_ns = 2000 * MS;
+  init(&cc, MRC_CC_DELAY, MAX_BYTES);
+  cc.delay.slow_start = false;
+  cc.cwnd_bytes = 4 << 20;
+  mrc_cc_on_ack(&cc, &ack, 1000 * MS);
+  for (int i = 0; i < 3; i++, now_ns += 100 * MS)
+    mrc_cc_on_ack(&cc, &ack, now_ns);
+  CHECK_EQ(mrc_cc_take_base(&cc), 20 * MS);
+  CHECK_EQ(cc.cwnd_bytes, 4 << 20);
+  sampled_round(&cc, 20 * MS, none_ns, 8, &now_ns);
+  CHECK_EQ(cc.cwnd_bytes, 8 << 20);
+  ack.base_rtt_ns = 20 * MS;
+  ack.rtt_ns = ack.smooth_rtt_ns = 29 * MS;
+  mrc_cc_on_loss(&cc, &overflow, now_ns); /* ends the new slow start */
+  for (int i = 0; i < 5; i++, now_ns += 100 * MS) {
+    const uint64_t before = cc.cwnd_bytes;
+    mrc_cc_on_ack(&cc, &ack, now_ns);
+    if (i >= 2) CHECK_EQ(cc.cwnd_bytes, before + before / 8); /* the delay is not jitter any more */
+  }
+}
+
 /* All planes wait for this one: half of its window, and no growth in this round. */
 static void test_on_loss__late_halves_the_window(void) {
   static const uint64_t none_ns[] = {0, 0};
@@ -255,6 +352,28 @@ static void test_on_spurious_timeout__gives_the_window_back(void) {
   CHECK(!cc.delay.slow_start);
 }
 
+/* What a timeout took for lost may arrive after some rounds of the new slow start: the window
+   before comes back. When a queue has ended the slow start, the window before says nothing any
+   more. */
+static void test_on_spurious_timeout__until_slow_start_ends(void) {
+  static const uint64_t none_ns[8] = {0};
+  static const uint64_t queue_ns[] = {9 * MS, 9 * MS, 9 * MS, 9 * MS,
+                                      9 * MS, 9 * MS, 9 * MS, 9 * MS};
+  for (int ended = 0; ended < 2; ended++) {
+    CHECK_ROW(ended);
+    struct mrc_cc cc;
+    uint64_t now_ns = 0;
+    init(&cc, MRC_CC_DELAY, MAX_BYTES);
+    mrc_cc_on_timeout(&cc);
+    for (int i = 0; i < 3; i++)
+      sampled_round(&cc, MS, ended ? queue_ns : none_ns, 8, &now_ns);
+    CHECK(cc.cwnd_bytes < MRC_CC_INITIAL_BYTES);
+    const uint64_t before = cc.cwnd_bytes;
+    mrc_cc_on_spurious_timeout(&cc);
+    CHECK_EQ(cc.cwnd_bytes, ended ? before : MRC_CC_INITIAL_BYTES);
+  }
+}
+
 static void test_init__refuses_an_unknown_kind(void) {
   struct mrc_cc cc;
   const struct mrc_cc_config config = {
@@ -290,15 +409,16 @@ static void test_asks_for_sack__some_times_a_window(void) {
   }
 }
 
-CHECK_MAIN(RUN(test_init__bounds), RUN(test_on_ack__slow_start_doubles_while_the_queue_is_empty),
-           RUN(test_on_ack__does_not_grow_what_is_not_used),
-           RUN(test_on_ack__settles_near_the_target),
-           RUN(test_on_ack__a_long_way_keeps_what_it_holds),
-           RUN(test_on_ack__a_decrease_is_half_at_most),
-           RUN(test_slow_start__jitter_does_not_end_it), RUN(test_drain__finds_a_longer_way),
-           RUN(test_on_loss__late_halves_the_window), RUN(test_on_loss__overflow_pays_once_a_round),
-           RUN(test_on_loss__a_failed_path_costs_no_window),
-           RUN(test_on_timeout__starts_again_from_the_least),
-           RUN(test_on_spurious_timeout__gives_the_window_back),
-           RUN(test_init__refuses_an_unknown_kind), RUN(test_null__never_moves),
-           RUN(test_asks_for_sack__some_times_a_window))
+CHECK_MAIN(
+    RUN(test_init__bounds), RUN(test_on_ack__slow_start_doubles_while_the_queue_is_empty),
+    RUN(test_on_ack__does_not_grow_what_is_not_used), RUN(test_on_ack__settles_near_the_target),
+    RUN(test_on_ack__a_long_way_keeps_what_it_holds), RUN(test_on_ack__a_decrease_is_half_at_most),
+    RUN(test_slow_start__jitter_does_not_end_it), RUN(test_drain__finds_a_longer_way),
+    RUN(test_on_ack__growth_doubles_in_calm_rounds), RUN(test_on_timeout__forgets_the_queue),
+    RUN(test_drain__leaves_half_of_what_the_way_holds), RUN(test_drain__others_fill_the_queue),
+    RUN(test_on_loss__late_halves_the_window), RUN(test_on_loss__overflow_pays_once_a_round),
+    RUN(test_on_loss__a_failed_path_costs_no_window),
+    RUN(test_on_timeout__starts_again_from_the_least),
+    RUN(test_on_spurious_timeout__gives_the_window_back),
+    RUN(test_on_spurious_timeout__until_slow_start_ends), RUN(test_init__refuses_an_unknown_kind),
+    RUN(test_null__never_moves), RUN(test_asks_for_sack__some_times_a_window))

@@ -7,6 +7,7 @@
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -413,6 +414,38 @@ static void test_create__starts_one_named_thread(void) {
   mrc_ctx_destroy(ctx);
 }
 
+/* How many descriptors the process has; each of them above `above` must close when it executes
+   another program. */
+static int count_descriptors(int above) {
+  int n = 0;
+  DIR *descriptors = opendir("/proc/self/fd");
+  for (struct dirent *each = readdir(descriptors); each; each = readdir(descriptors)) {
+    const int fd = atoi(each->d_name);
+    if (each->d_name[0] == '.' || fd == dirfd(descriptors)) continue;
+    n++;
+    if (fd > above && fcntl(fd, F_GETFD) != FD_CLOEXEC) CHECK_FAIL("descriptor %d stays open", fd);
+  }
+  closedir(descriptors);
+  return n;
+}
+
+static void test_create__descriptors_do_not_stay(void) {
+  const int highest = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  close(highest);
+  const int before = count_descriptors(highest - 1);
+  mrc_ctx *ctx = create(0);
+  if (!ctx) return;
+  CHECK(count_descriptors(highest - 1) >=
+        before + 7); /* three sockets, two eventfds, timer, epoll */
+  mrc_ctx_destroy(ctx);
+  CHECK_EQ(count_descriptors(highest - 1), before);
+  struct mrc_ctx_config config = config_of(1000); /* no power of two; its sockets were open then */
+  int error;
+  char message[128];
+  CHECK_PTR_EQ(mrc_ctx_create(&config, &error, message, sizeof message), NULL);
+  CHECK_EQ(count_descriptors(highest - 1), before);
+}
+
 static void test_create__warns_of_small_buffers(void) {
   struct mrc_ctx_config config = config_of(0);
   config.rcvbuf_bytes = UINT32_MAX; /* more than any kernel grants */
@@ -467,6 +500,6 @@ CHECK_MAIN(RUN(test_commands__each_reaches_its_engine_function),
            RUN(test_run__a_full_queue_is_tried_again_after_a_while),
            RUN(test_run__warns_of_memory_that_lost_its_backing),
            RUN(test_run__warns_when_another_handler_took_the_guards_place),
-           RUN(test_create__starts_one_named_thread), RUN(test_create__warns_of_small_buffers),
-           RUN(test_create__refusals_name_their_cause),
+           RUN(test_create__starts_one_named_thread), RUN(test_create__descriptors_do_not_stay),
+           RUN(test_create__warns_of_small_buffers), RUN(test_create__refusals_name_their_cause),
            RUN(test_create__refuses_bursts_beyond_a_udp_message))

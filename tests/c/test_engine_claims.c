@@ -4,17 +4,19 @@
 #include <errno.h>
 
 #include "core/engine.h"
+#include "core/icrc.h"
 #include "scenario.h"
 #include "sim/address.h"
 #include "sim/connect.h"
 
 enum { CLAIM_QPN = 0x777 };
 
-/* What host 2 told host 1: its own address in each plane, and with it host 0's source. */
-static int claim(struct mrc_pair *p, uint16_t udp_port) {
+/* What host 2, or host 0 with another set of interfaces, told host 1: its own address, and with it
+   host 0's source. */
+static int claim(struct mrc_pair *p, uint32_t qpn, int host, uint16_t udp_port) {
   mrc_engine *engine = p->hosts[1].engine;
   const struct mrc_qp_attr attr = {
-      .qpn = CLAIM_QPN, .sq_depth = 1, .mpr = 128, .max_wimm = 1, .dest_qpn = 3};
+      .qpn = qpn, .sq_depth = 1, .mpr = 128, .max_wimm = 1, .dest_qpn = 3};
   struct mrc_ev_attr ev = {
       .ev = (uint32_t)mrc_address_sport(1, 0) << 16 | mrc_address_label(6, 1, 0),
       .dport = udp_port,
@@ -23,14 +25,14 @@ static int claim(struct mrc_pair *p, uint16_t udp_port) {
   struct mrc_peer_source sources[2] = {{.sport = mrc_address_sport(1, 0)},
                                        {.sport = mrc_address_sport(1, 0)}};
   mrc_address_make(ev.src, 6, 1, 1, 0);
-  mrc_address_make(ev.dst, 6, 2, 1, 0);
+  mrc_address_make(ev.dst, 6, host, 1, 0);
   mrc_address_make(sources[0].address, 6, 0, 1, 0);
   mrc_address_make(sources[1].address, 6, 2, 1, 0);
   CHECK_EQ(mrc_qp_create(engine, &attr), 0);
-  CHECK_EQ(mrc_qp_modify(engine, CLAIM_QPN, MRC_QP_INIT, &attr, p->now_ns), 0);
-  CHECK_EQ(mrc_qp_set_evs(engine, CLAIM_QPN, &ev, 1), 0);
-  const int error = mrc_qp_set_peer(engine, CLAIM_QPN, sources, 2);
-  if (error == 0) CHECK_EQ(mrc_qp_modify(engine, CLAIM_QPN, MRC_QP_RTR, &attr, p->now_ns), 0);
+  CHECK_EQ(mrc_qp_modify(engine, qpn, MRC_QP_INIT, &attr, p->now_ns), 0);
+  CHECK_EQ(mrc_qp_set_evs(engine, qpn, &ev, 1), 0);
+  const int error = mrc_qp_set_peer(engine, qpn, sources, 2);
+  if (error == 0) CHECK_EQ(mrc_qp_modify(engine, qpn, MRC_QP_RTR, &attr, p->now_ns), 0);
   return error;
 }
 
@@ -52,7 +54,7 @@ static void test_claim__of_what_is_proved(void) {
     CHECK_ROW(same);
     struct mrc_pair *p = open_pair(.hosts = 3);
     const int end = open_qp(p, .probe = true);
-    CHECK_EQ(claim(p, mrc_address_udp_port(same ? 0 : 2)), same ? 0 : -EADDRINUSE);
+    CHECK_EQ(claim(p, CLAIM_QPN, 2, mrc_address_udp_port(same ? 0 : 2)), same ? 0 : -EADDRINUSE);
     for (int i = 0; i < 4; i++)
       CHECK_EQ(probe_result(p, end), 0);
     CHECK_EQ(mrc_qp_destroy(p->hosts[1].engine, CLAIM_QPN), 0);
@@ -65,13 +67,61 @@ static void test_claim__of_what_is_not_proved(void) {
   for (int first = 0; first < 2; first++) {
     CHECK_ROW(first);
     struct mrc_pair *p = open_pair(.hosts = 3);
-    if (first) CHECK_EQ(claim(p, mrc_address_udp_port(2)), 0);
+    if (first) CHECK_EQ(claim(p, CLAIM_QPN, 2, mrc_address_udp_port(2)), 0);
     const int end = open_qp(p);
-    if (!first) CHECK_EQ(claim(p, mrc_address_udp_port(2)), 0);
+    if (!first) CHECK_EQ(claim(p, CLAIM_QPN, 2, mrc_address_udp_port(2)), 0);
     for (int i = 0; i < 4; i++)
       CHECK_EQ(probe_result(p, end), 0);
     mrc_pair_destroy(p);
   }
 }
 
-CHECK_MAIN(RUN(test_claim__of_what_is_proved), RUN(test_claim__of_what_is_not_proved))
+/* An EV probe from host 0's source arrives at host 1. Returns the UDP port that is answered. */
+static uint16_t answered_port(struct mrc_pair *p) {
+  mrc_engine *engine = p->hosts[1].engine;
+  const struct mrc_wire wire = {.opcode = MRC_OP_ENDPOINT_REQUEST,
+                                .dest_qpn = MRC_ENDPOINT_QPN,
+                                .endpoint = {.op = MRC_ENDPOINT_EV_PROBE}};
+  struct mrc_meta meta = {.sport = mrc_address_sport(1, 0), .family = 6, .port = 1};
+  mrc_address_make(meta.src, 6, 0, 1, 0);
+  mrc_address_make(meta.dst, 6, 1, 1, 0);
+  const struct mrc_icrc_flow flow = {
+      .src = meta.src, .dst = meta.dst, .sport = meta.sport, .family = 6};
+  uint8_t bytes[MRC_MAX_HEADER + MRC_ICRC_BYTES];
+  const size_t n = mrc_wire_encode(&wire, bytes);
+  mrc_icrc_store(mrc_icrc_packet(mrc_icrc_begin(&flow, n + MRC_ICRC_BYTES), bytes, n), bytes + n);
+  CHECK_EQ(mrc_engine_receive(engine, bytes, n + MRC_ICRC_BYTES, &meta, p->now_ns), 0);
+  struct mrc_burst burst = {0};
+  const int taken = 1;
+  CHECK_EQ(mrc_engine_transmit(engine, &burst, 1, p->now_ns), 1);
+  mrc_engine_commit(engine, &burst, &taken, 1, p->now_ns);
+  return burst.dport;
+}
+
+/* Nobody has proved anything. Of those to whom an answer goes back the newest is answered: they may
+   be one host that came back with another set of interfaces. */
+static void test_claim__of_the_newest_counts(void) {
+  struct mrc_pair *p = open_pair(.hosts = 3);
+  CHECK_EQ(claim(p, CLAIM_QPN, 0, 5001), 0);
+  CHECK_EQ(claim(p, CLAIM_QPN + 1, 0, 5002), 0);
+  CHECK_EQ(claim(p, CLAIM_QPN + 2, 2, 5003), 0); /* its answers go to host 2 */
+  CHECK_EQ(answered_port(p), 5002);
+  mrc_pair_destroy(p);
+}
+
+/* Only so many claims are looked at for one request, so that peers cannot make it costly: what is
+   claimed by more strangers than that is answered to the newest of them. */
+static void test_claim__only_so_many_are_looked_at(void) {
+  for (uint32_t strangers = 3; strangers <= 5; strangers++) {
+    CHECK_ROW(strangers);
+    struct mrc_pair *p = open_pair(.hosts = 3);
+    CHECK_EQ(claim(p, CLAIM_QPN, 0, 5000), 0);
+    for (uint32_t i = 1; i <= strangers; i++)
+      CHECK_EQ(claim(p, CLAIM_QPN + i, 2, (uint16_t)(5000 + i)), 0);
+    CHECK_EQ(answered_port(p), strangers < 4 ? 5000 : 5000 + strangers);
+    mrc_pair_destroy(p);
+  }
+}
+
+CHECK_MAIN(RUN(test_claim__of_what_is_proved), RUN(test_claim__of_what_is_not_proved),
+           RUN(test_claim__of_the_newest_counts), RUN(test_claim__only_so_many_are_looked_at))

@@ -91,6 +91,65 @@ static void test_loss__is_found_while_the_qp_is_busy(void) {
   mrc_pair_destroy(p);
 }
 
+/* Two holes in one SACK on one path are found together, and not one round trip after the other. */
+static void test_loss__by_order_finds_all_holes_at_once(void) {
+  struct mrc_pair *p = open_pair();
+  int end = open_qp(p, .memory_bytes = 100 * MTU, .spray = 1);
+  CHECK_EQ(mrc_pair_write(p, end, 20 * MTU), 0);
+  CHECK(mrc_pair_finish(p, 5 * MS));
+  lose_data(p, 25, 1);
+  lose_data(p, 30, 1);
+  CHECK_EQ(mrc_pair_write(p, end, 20 * MTU), 0);
+  run_for(p, 3 * PATH_DELAY);
+  CHECK_EQ(counter(p, 0, MRC_COUNTER_LOST_BY_ORDER), 2);
+  CHECK(mrc_pair_finish(p, 5 * MS));
+  mrc_pair_destroy(p);
+}
+
+/* Writes a packet each 10 us until one was lost for this reason; returns how long that took. */
+static uint64_t write_until_lost(struct mrc_pair *p, int end, enum mrc_counter why) {
+  const uint64_t start_ns = p->now_ns;
+  while (counter(p, 0, why) == 0 && p->now_ns < start_ns + 5 * MS) {
+    CHECK_EQ(mrc_pair_write(p, end, MTU), 0);
+    run_for(p, 10 * US);
+  }
+  return p->now_ns - start_ns;
+}
+
+/* A host that has shown that it reorders gets the guard of its plane as time, beside the usual. */
+static void test_loss__waits_for_the_guards(void) {
+  static const struct {
+    uint64_t reorder_ns, spread_ns;
+    enum mrc_counter why;
+    uint64_t least_ns, most_ns;
+  } rows[] = {
+      {0, 0, MRC_COUNTER_LOST_BY_ORDER, 0, 40 * US},
+      {200 * US, 0, MRC_COUNTER_LOST_BY_ORDER, 220 * US, 260 * US},
+      {0, 0, MRC_COUNTER_LOST_BY_TIME, 500 * US, 560 * US},
+      {0, 2 * MS, MRC_COUNTER_LOST_BY_TIME, 2500 * US, 2560 * US},
+      {2 * MS, 0, MRC_COUNTER_LOST_BY_TIME, 2500 * US, 2560 * US},
+  };
+  for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+    CHECK_ROW(i);
+    const bool by_time = rows[i].why == MRC_COUNTER_LOST_BY_TIME;
+    struct mrc_pair *p = open_pair(.paths = 2);
+    int end = open_qp(p, .memory_bytes = 1000 * MTU, .sq_depth = 1000, .spray = 1);
+    CHECK_EQ(mrc_pair_write(p, end, 10 * MTU), 0);
+    CHECK(mrc_pair_finish(p, 5 * MS));
+    struct mrc_plane *plane = &mrc_engine_qp(p->hosts[0].engine, p->ends[end]->qpn)->planes[0];
+    plane->reorder = (struct mrc_guard){.ns = rows[i].reorder_ns, .since_ns = p->now_ns};
+    plane->spread = (struct mrc_guard){.ns = rows[i].spread_ns, .since_ns = p->now_ns};
+    if (by_time)
+      mrc_pair_path(p, 0, 1, 1, 1)->config.silent = true;
+    else
+      lose_data(p, 10, 1);
+    const uint64_t took_ns = write_until_lost(p, end, rows[i].why);
+    CHECK(took_ns >= rows[i].least_ns && took_ns <= rows[i].most_ns);
+    CHECK(mrc_pair_finish(p, 20 * MS));
+    mrc_pair_destroy(p);
+  }
+}
+
 static void test_loss__the_only_packet(void) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
   int end = open_qp(p);
@@ -98,6 +157,25 @@ static void test_loss__the_only_packet(void) {
   CHECK_EQ(mrc_pair_write_imm(p, end, 0), 0);
   CHECK(mrc_pair_finish(p, 10 * MS)); /* no round trip is known yet, so patience is longer */
   CHECK_EQ(retransmitted(p, end), 1);
+  mrc_pair_destroy(p);
+}
+
+/* Nothing is heard from the start: the first reliability probe leaves after 5 ms, as long as no
+   round trip is known, and the next ones after twice as long each. */
+static void test_loss__probes_back_off(void) {
+  static const uint32_t at_ms[] = {5, 15, 35, 75, 155};
+  struct mrc_pair *p = open_pair();
+  int end = open_qp(p, .memory_bytes = MTU, .timeout = 18);
+  mrc_pair_silence(p, 1, true);
+  CHECK_EQ(mrc_pair_write(p, end, MTU), 0);
+  const uint64_t start_ns = p->now_ns;
+  for (size_t i = 0; i < sizeof at_ms / sizeof at_ms[0]; i++) {
+    CHECK_ROW(i);
+    mrc_pair_run(p, start_ns + at_ms[i] * MS - 1);
+    CHECK_EQ(counter(p, 0, MRC_COUNTER_TX_PROBES), i);
+    mrc_pair_run(p, start_ns + at_ms[i] * MS);
+    CHECK_EQ(counter(p, 0, MRC_COUNTER_TX_PROBES), i + 1);
+  }
   mrc_pair_destroy(p);
 }
 
@@ -172,6 +250,30 @@ static void test_loss__of_the_last_answers(void) {
 
 /* Only the transport ACK is lost: all packets are known to have arrived, the completion must not
    hang for good. */
+/* The answers come later than the local timeout once: the peer was late, the network is as it was.
+   No plane has to wait longer for the next loss, no EV is blamed, and the window is what it was. */
+static void test_loss__by_a_timeout_that_proves_wrong(void) {
+  struct mrc_pair *p = open_pair(.planes = 2);
+  int end = open_qp(p, .memory_bytes = 200 * MTU, .timeout = 10);
+  CHECK_EQ(mrc_pair_write(p, end, 100 * MTU), 0);
+  CHECK(mrc_pair_finish(p, 5 * MS));
+  const uint64_t cwnd_bytes = mrc_pair_info(p, end).cwnd_bytes;
+  for (int plane = 1; plane <= 2; plane++)
+    mrc_pair_path(p, 1, 0, plane, 0)->config.delay_ns = 2 * MS;
+  CHECK_EQ(mrc_pair_write(p, end, 10 * MTU), 0);
+  CHECK(mrc_pair_finish(p, 5 * MS));
+  CHECK_EQ(counter(p, 0, MRC_COUNTER_LOST_BY_TIMEOUT), 10);
+  CHECK(mrc_pair_info(p, end).packets_spurious > 0);
+  CHECK(mrc_pair_info(p, end).cwnd_bytes >= cwnd_bytes);
+  CHECK_EQ(n_events(p, 0, MRC_EVENT_EV_STATE, MRC_PAIR_ANY), 0);
+  const struct mrc_qp *qp = mrc_engine_qp(p->hosts[0].engine, p->ends[end]->qpn);
+  for (int i = 0; i < 2; i++) {
+    CHECK_EQ(qp->planes[i].reorder.ns, 0);
+    CHECK_EQ(qp->planes[i].spread.ns, 0);
+  }
+  mrc_pair_destroy(p);
+}
+
 static void test_loss__of_transport_acks(void) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
   int end = open_qp(p, .memory_bytes = 100 * MTU);
@@ -283,11 +385,13 @@ static void test_ecn__skips_the_marked_ev(void) {
 }
 
 CHECK_MAIN(RUN(test_loss__one_packet), RUN(test_loss__any_one_packet_costs_one),
-           RUN(test_loss__is_found_while_the_qp_is_busy), RUN(test_loss__the_only_packet),
+           RUN(test_loss__is_found_while_the_qp_is_busy),
+           RUN(test_loss__by_order_finds_all_holes_at_once), RUN(test_loss__waits_for_the_guards),
+           RUN(test_loss__the_only_packet), RUN(test_loss__probes_back_off),
            RUN(test_loss__of_retransmissions), RUN(test_loss__of_a_burst_is_one_event),
            RUN(test_loss__by_mask_on_every_path), RUN(test_loss__of_sacks_in_mid_stream),
-           RUN(test_loss__of_the_last_answers), RUN(test_loss__of_transport_acks),
-           RUN(test_delay__skew_between_planes_is_no_loss),
+           RUN(test_loss__of_the_last_answers), RUN(test_loss__by_a_timeout_that_proves_wrong),
+           RUN(test_loss__of_transport_acks), RUN(test_delay__skew_between_planes_is_no_loss),
            RUN(test_delay__skew_between_paths_of_a_plane), RUN(test_duplicates__are_placed_once),
            RUN(test_reordering__on_a_path_is_learnt), RUN(test_corruption__is_a_loss),
            RUN(test_trimming__nack_and_skip), RUN(test_ecn__skips_the_marked_ev))

@@ -159,7 +159,26 @@ static void test_nscc__small_windows_do_not_wait_for_the_sack_timer(void) {
   mrc_pair_destroy(p);
 }
 
+/* The largest window of a profile is that of all planes together, however they share the load. */
+static void test_nscc__the_largest_window_is_of_all_planes(void) {
+  enum { LARGEST = 64 * MTU };
+  for (int shares = MRC_SHARES_MEASURED; shares <= MRC_SHARES_EQUAL; shares++) {
+    CHECK_ROW(shares);
+    struct mrc_pair *p = open_pair(.planes = 4, .path.delay_ns = 500 * US);
+    const int end = open_qp(p, .memory_bytes = 4u << 20, .cc = MRC_CC_NSCC, .probe = true,
+                            .plane_shares = (uint8_t)shares, .cc_profile.max_cwnd = LARGEST);
+    CHECK_EQ(mrc_pair_write(p, end, 4u << 20), 0);
+    for (int i = 0; i < 20; i++) {
+      run_for(p, MS);
+      CHECK(mrc_pair_info(p, end).inflight_bytes <= LARGEST);
+      CHECK(mrc_pair_info(p, end).inflight_bytes >= LARGEST / 2);
+    }
+    mrc_pair_destroy(p);
+  }
+}
+
 CHECK_MAIN(RUN(test_nscc__late_is_not_lost), RUN(test_nscc__lost_is_not_late),
            RUN(test_nscc__two_senders_share_a_link), RUN(test_nscc__a_latecomer_gets_its_share),
            RUN(test_nscc__trims_are_no_failures),
+           RUN(test_nscc__the_largest_window_is_of_all_planes),
            RUN(test_nscc__small_windows_do_not_wait_for_the_sack_timer))

@@ -64,6 +64,45 @@ static void test_silence__with_a_short_timeout(void) {
   mrc_pair_destroy(p);
 }
 
+/* Again and again all planes are silent for a moment, and what plane 2 did not deliver was sent
+   after all that plane 1 delivered: the timeouts do not say that plane 2 has failed. */
+static void test_timeout__blames_no_plane_for_what_left_last(void) {
+  struct mrc_pair *p = open_pair(.planes = 2);
+  int end = open_qp(p, .memory_bytes = 100 * MTU, .timeout = 9, .spray = 1);
+  CHECK_EQ(mrc_pair_write(p, end, 20 * MTU), 0);
+  CHECK(mrc_pair_finish(p, 5 * MS));
+  for (int i = 0; i < 5; i++) {
+    CHECK_ROW(i);
+    mrc_pair_path(p, 0, 1, 2, 0)->config.silent = true;
+    CHECK_EQ(mrc_pair_write(p, end, 2 * MTU), 0);
+    CHECK(mrc_pair_finish(p, 5 * MS));
+    CHECK_EQ(counter(p, 0, MRC_COUNTER_TIMEOUTS), i + 1);
+  }
+  CHECK_EQ(n_events(p, 0, MRC_EVENT_PLANE, MRC_PAIR_ANY), 0);
+  mrc_pair_destroy(p);
+}
+
+/* Plane 1 delivers what was sent later than what plane 2 owes: after three timeouts plane 2 has
+   failed, long before it has been silent for the time that silence takes. */
+static void test_timeout__blames_the_plane_that_falls_behind(void) {
+  struct mrc_pair *p = open_pair(.planes = 2);
+  int end = open_qp(p, .memory_bytes = 100 * MTU, .timeout = 9, .spray = 1);
+  CHECK_EQ(mrc_pair_write(p, end, 20 * MTU), 0);
+  CHECK(mrc_pair_finish(p, 5 * MS));
+  const uint64_t start_ns = p->now_ns;
+  mrc_pair_path(p, 0, 1, 2, 0)->config.silent = true;
+  for (int i = 0; i < 3; i++) {
+    CHECK_EQ(mrc_pair_info(p, end).planes[1].suspended, 0);
+    CHECK_EQ(mrc_pair_write(p, end, 2 * MTU), 0);
+    run_for(p, 50 * US);
+    CHECK_EQ(mrc_pair_write(p, end, 4 * MTU), 0);
+    CHECK(mrc_pair_finish(p, 5 * MS));
+  }
+  CHECK_EQ(mrc_pair_info(p, end).planes[1].suspended, 1);
+  CHECK(p->now_ns - start_ns < 5 * MS);
+  mrc_pair_destroy(p);
+}
+
 /* Two of four planes at once; then the write of a new message uses the others at once. */
 static void test_silence__of_two_of_four(void) {
   struct mrc_pair *p = open_pair(.planes = 4, .paths = 2, .port_out.rate_bps = 500000000);
@@ -401,7 +440,9 @@ static void test_silence__costs_hardly_any_goodput(void) {
 }
 
 CHECK_MAIN(RUN(test_silence__costs_hardly_any_goodput), RUN(test_silence__of_one_plane),
-           RUN(test_silence__with_a_short_timeout), RUN(test_silence__of_two_of_four),
+           RUN(test_silence__with_a_short_timeout),
+           RUN(test_timeout__blames_no_plane_for_what_left_last),
+           RUN(test_timeout__blames_the_plane_that_falls_behind), RUN(test_silence__of_two_of_four),
            RUN(test_silence__of_one_direction), RUN(test_silence__from_the_start),
            RUN(test_silence__of_one_path), RUN(test_silence__of_a_flapping_plane),
            RUN(test_silence__of_all_planes_ends_the_qp),

@@ -3,7 +3,14 @@
 
 from __future__ import annotations
 
+import argparse
+import importlib.util
 import sys
+import threading
+from collections import Counter
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from typing import Any
 
 import pytest
 from test_tidy import ROOT
@@ -80,3 +87,51 @@ def test_accepted__each_is_a_change_of_a_line_that_is_there() -> None:
     }
     assert set(accepted) - possible == set()
     assert all(len(why) > 20 for why in accepted.values())
+
+
+def load_tool() -> Any:
+    """tools/mutate has no suffix, so an import by name does not find it."""
+    loader = SourceFileLoader("mutate_tool", str(ROOT / "tools" / "mutate"))
+    spec = importlib.util.spec_from_loader(loader.name, loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[loader.name] = module  # its dataclasses look themselves up there
+    loader.exec_module(module)
+    return module
+
+
+class SecondIsFirst:
+    """A bench on which the second change ends before the first one."""
+
+    def __init__(self, candidates: list[mutants.Mutant], statuses: list[str]) -> None:
+        self.statuses = {
+            mutant.id: status for mutant, status in zip(candidates, statuses, strict=True)
+        }
+        self.first, self.second = candidates[:2]
+        self.second_ended = threading.Event()
+
+    def attempt(self, mutant: mutants.Mutant, noticed: Counter[str]) -> trial.Outcome:
+        del noticed
+        if mutant == self.first:
+            assert self.second_ended.wait(10)
+        if mutant == self.second:
+            self.second_ended.set()
+        return trial.Outcome(self.statuses[mutant.id], by="tests/c/test_f.c test_f")
+
+    def kill(self) -> None:
+        raise AssertionError("nothing is to be stopped")
+
+
+def test_run__gives_the_first_that_tell_something_in_the_order_of_the_seed(tmp_path: Path) -> None:
+    """Whatever ends first. A second run, which has all results from the start, gives the same."""
+    tool = load_tool()
+    text = "void f(void) {\n" + "  g();\n" * 6 + "}\n"
+    candidates = mutants.mutants("csrc/core/f.c", text)
+    statuses = ["survived", "noticed", "equivalent", "noticed", "noticed", "noticed"]
+    args = argparse.Namespace(count=3, jobs=2)
+    wanted = [candidates[i].id for i in (0, 1, 3)]
+    for _ in range(2):
+        session = tool.Session(tmp_path / "results.jsonl")
+        session.load()
+        run = tool.Run(SecondIsFirst(candidates, statuses), session, args)
+        assert [record["id"] for record in run.go(candidates)] == wanted
