@@ -66,6 +66,10 @@ _NEEDS: dict[str, tuple[State, str, str]] = {
         State.LIMITED, "a kernel fabric neither delays nor damages nor reorders",
         "--fabric emulated, or CONFIG_NET_SCH_NETEM",
     ),
+    "ESP": (
+        State.LIMITED, "IPsec cannot encrypt what mrc sends",
+        "CONFIG_INET_ESP, CONFIG_INET6_ESP, CONFIG_CRYPTO_GCM",
+    ),
     "nftables": (
         State.MISSING, "no test beds", "apt-get install nftables; a kernel with CONFIG_NF_TABLES"
     ),

@@ -31,6 +31,10 @@ table ip6 mrc {
   }
 }
 """
+_ESP = (
+    "xfrm state add src 10.0.0.1 dst 10.0.0.2 proto esp spi 1 mode transport "
+    f"aead rfc4106(gcm(aes)) 0x{'17' * 20} 128"
+)
 _SECONDS = 30.0
 
 
@@ -67,6 +71,13 @@ def _has_qdisc(link: Netlink, kind: str) -> None:
         raise StateError(f"the kernel has no {kind}")
 
 
+def _add_esp(namespace: str) -> None:
+    argv = ["ip", "-n", namespace, *_ESP.split()]
+    done = subprocess.run(argv, check=False, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise StateError(done.stderr.strip().removeprefix("Error: ").rstrip("."))
+
+
 def main() -> dict[str, str | None]:
     netns.create(NEAR)
     netns.create(FAR)
@@ -90,6 +101,7 @@ def main() -> dict[str, str | None]:
             found["packet ring"] = _try(lambda: Ring(NEAR, "p1").__exit__())
         for kind in ("tbf", "netem"):
             found[kind] = _try(partial(_has_qdisc, link, kind))
+    found["ESP"] = _try(partial(_add_esp, NEAR))
     found["nftables"] = _try(lambda: nft.apply({NEAR: _RULES}))
     return found
 

@@ -85,11 +85,14 @@ def hosts(bed: Testbed, tmp_path: Path) -> Iterator[Hosts]:
 
 
 def has_ended(pid: int) -> bool:
-    """Whether all of its threads have: its first one may be gone while others hold its sockets."""
+    """Whether all of its threads have: its first one may be gone while others hold its sockets.
+
+    A process that ends between the open and the read answers ESRCH.
+    """
     try:
         first = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
         return first == "Z" and os.listdir(f"/proc/{pid}/task") == [str(pid)]
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):
         return True
 
 

@@ -39,6 +39,8 @@ from mrc import (
 )
 from mrc.fabric.hostconfig import Source
 from mrc.linux import netns
+from mrc.linux.netlink import Netlink
+from mrc.testbed import probe
 
 pytestmark = [
     pytest.mark.netns,
@@ -159,6 +161,20 @@ def test_interfaces__both_ip_versions_use_ipv6(two_links: None) -> None:
     }
 
 
+def test_interfaces__with_fq(two_links: None) -> None:
+    with Netlink(A) as link:
+        if not link.has_qdisc("fq"):
+            pytest.skip("this kernel has no fq (CONFIG_NET_SCH_FQ)")
+    for n in (1, 2):
+        address(A, f"x{n}", f"10.0.{n}.1/24")
+        address(B, f"y{n}", f"10.0.{n}.2/24")
+        ip(f"netns exec {A} tc qdisc replace dev x{n} root fq")
+        ip(f"netns exec {B} tc qdisc replace dev y{n} root fq")
+    outcome = transfer("10.0.1.2")
+    assert outcome.path_mtu == 1428
+    assert min(shares(outcome)) > 0.4
+
+
 def test_interfaces__a_link_of_the_peer_that_leads_elsewhere(hosts: None) -> None:
     join(A, "x1", B, "y1")
     join(ROUTER, "r2", B, "y2")
@@ -269,6 +285,33 @@ def test_proof__a_router_with_a_smaller_mtu_that_says_nothing(hosts: None) -> No
     ip(f"-n {ROUTER_B} link set m2 mtu 1500")
     outcome = transfer("10.0.2.1")
     assert outcome.path_mtu == 1408
+
+
+def encrypt_udp(near: str, far: str) -> None:
+    """Between x1 and y1. What comes in clear is dropped, so what arrives was encrypted."""
+    key = "aead rfc4106(gcm(aes)) 0x" + "17" * 20 + " 128"
+    for namespace, own, peer in ((A, near, far), (B, far, near)):
+        for src, dst, spi in ((near, far, 1), (far, near, 2)):
+            ip(f"-n {namespace} xfrm state add src {src} dst {dst} proto esp spi {spi} {key}")
+        for src, dst, way in ((own, peer, "out"), (peer, own, "in")):
+            ip(f"-n {namespace} xfrm policy add src {src} dst {dst} proto udp dir {way} "
+               f"tmpl src {src} dst {dst} proto esp mode transport")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("near", "far", "bits"), [("10.0.1.1", "10.0.1.2", 24), ("fd00:1::1", "fd00:1::2", 64)]
+)
+def test_proof__ipsec_takes_room(two_links: None, near: str, far: str, bits: int) -> None:
+    """ESP is told to nobody: neither the interface nor the route has a smaller MTU. Its kernel
+    refuses UDP_SEGMENT too.
+    """
+    if reason := probe.examine()["ESP"]:
+        pytest.skip(f"this kernel has no ESP: {reason}")
+    address(A, "x1", f"{near}/{bits}")
+    address(B, "y1", f"{far}/{bits}")
+    encrypt_udp(near, far)
+    outcome = transfer(far)
+    assert outcome.path_mtu == 1344
 
 
 def test_proof__a_link_that_carries_no_udp_at_all(two_links: None) -> None:
