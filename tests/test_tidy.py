@@ -72,6 +72,24 @@ SYNONYMS: list[tuple[str, str, tuple[str, ...]]] = [
 ]
 
 
+# The modules of each folder from the bottom up. A module is its .c and .h together; it includes
+# modules of lower layers only, or of its own layer without a circle.
+LAYERS: dict[str, list[list[str]]] = {
+    "csrc/io": [
+        ["cause", "lineage", "pause", "sigbus", "spsc"],
+        ["guards", "recorder", "socket", "udp"],
+        ["counters", "udp_receive", "udp_send"],
+        ["datapath_state", "udp_open"],
+        ["ports"],
+        ["commands"],
+        ["datapath"],
+        ["ctx"],
+    ],
+}
+# Folders that a folder may include, beside csrc itself.
+BELOW = {"csrc/io": {"core"}, "csrc/sim": {"core"}, "csrc/emu": {"core", "sim"}}
+
+
 @cache
 def sources() -> tuple[Path, ...]:
     """Every file of the project that git tracks or would track."""
@@ -354,6 +372,68 @@ def test_print__only_in_the_cli() -> None:
         for node in ast.walk(tree(path))
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "print"
     ])  # fmt: skip
+
+
+def included(path: Path) -> Iterator[tuple[int, str, str]]:
+    """Line, folder below csrc and module of everything of ours that a C file includes."""
+    for number, line in enumerate(lines(path), 1):
+        header = re.match(r'\s*#\s*include\s+"(?:(\w+)/)?(\w+)\.\w+"', line)
+        if header:
+            yield number, header[1] or path.parent.name, header[2]
+
+
+def test_layers__includes_point_down() -> None:
+    offenders = []
+    for folder, layers in LAYERS.items():
+        level = {module: index for index, layer in enumerate(layers) for module in layer}
+        modules = {path.stem for path in under(folder) if path.suffix in {".c", ".h"}}
+        offenders += [
+            f"{folder}: {name}: a module without a layer" for name in modules - set(level)
+        ]
+        offenders += [f"{folder}: {name}: no such module" for name in set(level) - modules]
+        same: dict[str, set[str]] = {module: set() for module in level}
+        for path in filter(is_c, under(folder)):
+            for number, where, module in included(path):
+                if where == "csrc" or module == path.stem or module not in level:
+                    continue
+                if where != Path(folder).name:
+                    continue
+                if level[module] > level.get(path.stem, -1):
+                    offenders.append(f"{path}:{number}: includes {module}, a layer above")
+                elif level[module] == level[path.stem]:
+                    same[path.stem].add(module)
+        try:
+            TopologicalSorter(same).prepare()
+        except CycleError as error:
+            offenders.append(f"{folder}: a circle: {' '.join(error.args[1])}")
+    report(sorted(offenders))
+
+
+def test_layers__folders_include_those_below() -> None:
+    report([
+        f"{path}:{number}: includes {where}/{module}"
+        for folder, below in BELOW.items()
+        for path in filter(is_c, under(folder))
+        for number, where, module in included(path)
+        if where not in {*below, path.parent.name, "csrc"} and module != "mrc"
+    ])  # fmt: skip
+
+
+def test_layers__a_function_is_defined_beside_its_declaration() -> None:
+    """Declared in NAME.h, defined in NAME.c."""
+    offenders = []
+    for folder in LAYERS:
+        declared: dict[str, str] = {}
+        for path in (path for path in under(folder) if path.suffix == ".h"):
+            for name in re.findall(
+                r"\b(mrc_\w+)\([^{}]*?\)[\sA-Z_]*;", code_without_comments(path)
+            ):
+                declared[name] = path.stem
+        for path in (path for path in under(folder) if path.suffix == ".c"):
+            for name in re.findall(r"^\w[\w \*]*\b(mrc_\w+)\(", code_without_comments(path), re.M):
+                if declared.get(name, path.stem) != path.stem:
+                    offenders.append(f"{path}: {name} is declared in {declared[name]}.h")
+    report(offenders)
 
 
 def test_core__includes_nothing_of_the_world() -> None:

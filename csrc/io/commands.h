@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "io/datapath.h"
+#include "io/datapath_state.h"
 #include "mrc.h"
 
 /* Runs one command in the datapath's thread and returns its result: a count, 0 or -errno. */

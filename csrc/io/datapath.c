@@ -16,6 +16,8 @@
 #include "io/commands.h"
 #include "io/ports.h"
 #include "io/sigbus.h"
+#include "io/udp_open.h"
+#include "io/udp_send.h"
 
 enum {
   READY_AT_ONCE = 64,     /* epoll events of one turn */
@@ -47,12 +49,6 @@ static uint64_t look_at_clock(struct mrc_datapath *datapath) {
 static void signal_eventfd(int fd, uint64_t value) {
   ssize_t written = write(fd, &value, sizeof value);
   (void)written; /* a full eventfd is readable all the same */
-}
-
-static void put_event(struct mrc_datapath *datapath, const struct mrc_event *event) {
-  uint32_t pushed = mrc_spsc_push(&datapath->events, event, 1);
-  mrc_assert(pushed == 1); /* the caller asked for room */
-  datapath->published = true;
 }
 
 /* ---- Input ---- */
@@ -167,10 +163,10 @@ static void wait_and_receive(struct mrc_datapath *datapath, uint64_t ns) {
 static void run_command(struct mrc_datapath *datapath, const struct mrc_command *command) {
   int result = mrc_command_run(datapath, command, datapath->now_ns);
   if (!mrc_command_is_answered(command, result)) return;
-  put_event(datapath, &(struct mrc_event){.type = MRC_EVENT_REPLY,
-                                          .cookie = command->cookie,
-                                          .qpn = command->qpn,
-                                          .result = result});
+  mrc_datapath_put_event(datapath, &(struct mrc_event){.type = MRC_EVENT_REPLY,
+                                                       .cookie = command->cookie,
+                                                       .qpn = command->qpn,
+                                                       .result = result});
 }
 
 /* True when commands are left that can run now. One that finds no room for its answer waits in its
@@ -214,20 +210,20 @@ static uint32_t send_bursts(void *driver, const struct mrc_burst *bursts, int *t
 
 static void publish_replaced(struct mrc_datapath *datapath) {
   if (mrc_spsc_room(&datapath->events) == 0) return;
-  put_event(datapath,
-            &(struct mrc_event){.type = MRC_EVENT_WARNING, .status = MRC_WARNING_GUARD_REPLACED});
-  datapath->guards.told = true;
+  mrc_datapath_put_event(datapath, &(struct mrc_event){.type = MRC_EVENT_WARNING,
+                                                       .status = MRC_WARNING_GUARD_REPLACED});
+  datapath->guards.warned = true;
 }
 
 static int publish_faults(struct mrc_datapath *datapath) {
-  if (datapath->guards.replaced && !datapath->guards.told) publish_replaced(datapath);
+  if (datapath->guards.replaced && !datapath->guards.warned) publish_replaced(datapath);
   uint32_t keys[FAULTS_AT_ONCE];
   uint32_t room = mrc_min_u32(mrc_spsc_room(&datapath->events), FAULTS_AT_ONCE);
   int n = mrc_guards_take_faults(&datapath->guards, keys, (int)room);
   for (int i = 0; i < n; i++)
-    put_event(datapath, &(struct mrc_event){.type = MRC_EVENT_WARNING,
-                                            .status = MRC_WARNING_MEMORY_FAULT,
-                                            .cookie = keys[i]});
+    mrc_datapath_put_event(datapath, &(struct mrc_event){.type = MRC_EVENT_WARNING,
+                                                         .status = MRC_WARNING_MEMORY_FAULT,
+                                                         .cookie = keys[i]});
   datapath->udp.counters[MRC_IO_MEMORY_FAULTS] += (uint64_t)n;
   return n;
 }
@@ -370,17 +366,12 @@ static int open_engine(struct mrc_datapath *datapath, const struct mrc_ctx_confi
   return 0;
 }
 
-static int watch(struct mrc_datapath *datapath, int fd, uint32_t events, uint64_t tag) {
-  struct epoll_event event = {.events = events, .data.u64 = tag};
-  return epoll_ctl(datapath->epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0 ? 0 : -errno;
-}
-
 static int watch_descriptors(struct mrc_datapath *datapath) {
-  int error =
-      watch(datapath, datapath->command_fd, EPOLLIN, mrc_source_tag(MRC_SOURCE_COMMANDS, 0, 0));
+  int error = mrc_datapath_watch(datapath, datapath->command_fd, EPOLLIN,
+                                 mrc_source_tag(MRC_SOURCE_COMMANDS, 0, 0));
   if (error == 0) /* by edge: nobody has to read it */
-    error = watch(datapath, datapath->timer_fd, EPOLLIN | EPOLLET,
-                  mrc_source_tag(MRC_SOURCE_TIMER, 0, 0));
+    error = mrc_datapath_watch(datapath, datapath->timer_fd, EPOLLIN | EPOLLET,
+                               mrc_source_tag(MRC_SOURCE_TIMER, 0, 0));
   for (int port = 1; error == 0 && port <= datapath->udp.n_ports; port++)
     if (mrc_udp_port_is_open(mrc_udp_port(&datapath->udp, port)))
       error = mrc_ports_watch(datapath, port);

@@ -19,7 +19,7 @@ struct mrc_guards {
   uint32_t n;
   uint32_t capacity;
   bool replaced;        /* found when an MR was added: another handler has taken our place */
-  bool told;            /* that was published */
+  bool warned;          /* that was published */
   uint32_t faults_seen; /* mrc_sigbus_faults at the last complete look */
 };
 

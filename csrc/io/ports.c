@@ -6,20 +6,16 @@
 #include <sys/epoll.h>
 
 #include "core/counters.h"
-
-static int watch(struct mrc_datapath *datapath, int fd, uint32_t events, uint64_t tag) {
-  struct epoll_event event = {.events = events, .data.u64 = tag};
-  return epoll_ctl(datapath->epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0 ? 0 : -errno;
-}
+#include "io/udp_open.h"
 
 /* Transmit sockets are watched for errors always, and for room only while they have none. */
 int mrc_ports_watch(struct mrc_datapath *datapath, int port) {
   const struct mrc_udp_port *own = mrc_udp_port(&datapath->udp, port);
-  int error =
-      watch(datapath, own->receive_fd, EPOLLIN, mrc_source_tag(MRC_SOURCE_RECEIVE, port, 0));
+  int error = mrc_datapath_watch(datapath, own->receive_fd, EPOLLIN,
+                                 mrc_source_tag(MRC_SOURCE_RECEIVE, port, 0));
   for (int i = 0; error == 0 && i < own->n_transmitters; i++)
-    error =
-        watch(datapath, own->transmitters[i].fd, 0, mrc_source_tag(MRC_SOURCE_TRANSMIT, port, i));
+    error = mrc_datapath_watch(datapath, own->transmitters[i].fd, 0,
+                               mrc_source_tag(MRC_SOURCE_TRANSMIT, port, i));
   return error;
 }
 
@@ -37,9 +33,7 @@ static void warn(struct mrc_datapath *datapath, int port, enum mrc_warning kind,
                                     .port = (uint8_t)port,
                                     .status = (uint8_t)kind,
                                     .result = (int32_t)bytes};
-  uint32_t pushed = mrc_spsc_push(&datapath->events, &warning, 1);
-  mrc_assert(pushed == 1);
-  datapath->published = true;
+  mrc_datapath_put_event(datapath, &warning);
 }
 
 void mrc_ports_warn_small_buffers(struct mrc_datapath *datapath, int port) {

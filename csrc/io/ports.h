@@ -7,7 +7,7 @@
 #include <stdint.h>
 
 #include "core/base.h"
-#include "io/datapath.h"
+#include "io/datapath_state.h"
 #include "mrc.h"
 
 /* MRC_COMMAND_PORT_OPEN and MRC_COMMAND_PORT_CLOSE; 0 or -errno. */

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The UDP sockets of all ports: what arrives is cut into packets and given to the engine, bursts of
- * the engine become messages of the kernel. It owns the sockets, their buffers and the driver's
- * counters; it never reads a clock and never waits.
+ * The UDP sockets of all ports and the driver's counters: the state that udp_open, udp_receive and
+ * udp_send work on. None of them reads a clock or waits.
  */
 #ifndef MRC_IO_UDP_H
 #define MRC_IO_UDP_H
@@ -11,7 +10,6 @@
 #include <stdint.h>
 
 #include "core/base.h"
-#include "io/cause.h"
 #include "mrc.h"
 
 #define MRC_UDP_MAX_TX_SOCKETS 64
@@ -50,6 +48,9 @@ struct mrc_udp_port {
   bool gso;   /* the interface takes UDP_SEGMENT */
 };
 
+struct mrc_udp_inbox;  /* in udp_receive.c */
+struct mrc_udp_outbox; /* in udp_send.c */
+
 struct mrc_udp {
   struct mrc_udp_port *ports; /* ports[n - 1] is port n */
   int n_slots;                /* ports that there may be */
@@ -63,23 +64,6 @@ struct mrc_udp {
   uint64_t counters[MRC_IO_COUNTERS];
 };
 
-/* Opens the sockets of all ports that have an address. On failure nothing stays open, and `cause`
-   tells. */
-int mrc_udp_open(struct mrc_udp *udp, const struct mrc_ctx_config *config,
-                 struct mrc_cause *cause) MRC_MUST_CHECK;
-void mrc_udp_close(struct mrc_udp *udp);
-/* Closes the sockets and leaves the memory alone: in a child of fork, to which they do not belong.
- */
-void mrc_udp_abandon(struct mrc_udp *udp);
-
-/* Opens a port that is closed. `used` has the ports that EVs name, bit n - 1 for port n: such a
-   port opens only with the address and the source ports that it had. -EEXIST: it is open. -EBUSY:
-   it is used and would not be the same. On failure the port stays as it was. */
-int mrc_udp_open_port(struct mrc_udp *udp, int port, const struct mrc_port_config *config,
-                      uint32_t used, struct mrc_cause *cause) MRC_MUST_CHECK;
-/* Closes its sockets; its source ports stay known. */
-void mrc_udp_close_port(struct mrc_udp *udp, int port);
-
 static inline bool mrc_udp_port_is_open(const struct mrc_udp_port *port) {
   return port->receive_fd >= 0;
 }
@@ -88,38 +72,5 @@ static inline struct mrc_udp_port *mrc_udp_port(const struct mrc_udp *udp, int p
   mrc_assert(port >= 1 && port <= udp->n_ports);
   return &udp->ports[port - 1];
 }
-
-/* Takes what waits at one port's receive socket, up to a fixed amount, into the inbox. Returns the
-   number of messages; 0 when there is none. */
-int mrc_udp_receive(struct mrc_udp *udp, int port);
-/* Gives the packets of the inbox to the engine, and counts them. `now_ns` must not be earlier than
-   the receive. */
-struct mrc_udp_delivered {
-  uint64_t bytes;
-  uint32_t packets;
-};
-struct mrc_udp_delivered mrc_udp_deliver(struct mrc_udp *udp, int port, mrc_engine *engine,
-                                         uint64_t now_ns);
-
-/* Sends up to MRC_UDP_BURSTS bursts and writes their fates for mrc_engine_commit. Returns the set
-   of ports that refused one and wait now, bit n - 1 for port n. */
-uint32_t mrc_udp_send(struct mrc_udp *udp, const struct mrc_burst *bursts, int n, int *taken,
-                      uint64_t now_ns);
-
-/* A transmit socket has room again. True when its whole port may send again. */
-bool mrc_udp_on_room(struct mrc_udp *udp, int port, int tx_index);
-/* The next time at which mrc_udp_retry has work; MRC_NEVER when none. */
-uint64_t mrc_udp_deadline(const struct mrc_udp *udp);
-/* Returns the set of ports that may try again, as mrc_udp_send does. */
-uint32_t mrc_udp_retry(struct mrc_udp *udp, uint64_t now_ns);
-
-/* Empties the error queue of a transmit socket and returns how many reports it held. */
-int mrc_udp_drain_errors(struct mrc_udp *udp, int port, int tx_index);
-
-/* Called by open and close only. */
-int mrc_udp_inbox_open(struct mrc_udp *udp) MRC_MUST_CHECK;
-void mrc_udp_inbox_close(struct mrc_udp *udp);
-int mrc_udp_outbox_open(struct mrc_udp *udp) MRC_MUST_CHECK;
-void mrc_udp_outbox_close(struct mrc_udp *udp);
 
 #endif

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE 1
+#include "io/udp_receive.h"
+
 #include <arpa/inet.h>
 #include <errno.h>
 #include <linux/in6.h>
@@ -12,7 +14,6 @@
 
 #include "core/dscp.h"
 #include "io/socket.h"
-#include "io/udp.h"
 
 enum {
   MESSAGES = MRC_UDP_RECEIVED_AT_ONCE,

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE 1
+#include "io/udp_send.h"
+
 #include <arpa/inet.h>
 #include <errno.h>
 #include <limits.h>
@@ -11,7 +13,6 @@
 
 #include "io/sigbus.h"
 #include "io/socket.h"
-#include "io/udp.h"
 
 enum {
   PACKET_IOVECS = 3, /* header, payload, trailer */
@@ -211,7 +212,7 @@ static void wait_for_room(struct group *group, int error) {
 
 /* Removes what may have made a send fail although nothing is wrong with it: an ICMP error that came
    for an earlier packet, or registered memory that lost its backing. */
-static void cure(struct group *group, const struct mrc_burst *burst, int error) {
+static void clear_causes(struct group *group, const struct mrc_burst *burst, int error) {
   if (error != -EFAULT) {
     int n = drain_errors(group->transmitter->fd);
     group->udp->counters[MRC_IO_TX_ERROR_REPORTS] += (uint64_t)n;
@@ -225,10 +226,11 @@ static void cure(struct group *group, const struct mrc_burst *burst, int error) 
 /* Sends messages [done, n), and once more when the kernel did not refuse but failed. The socket's
    error of an earlier packet and an error of this one look the same, and the former is gone once it
    was returned. So only the second answer counts. */
-static int send_or_cure(struct group *group, const struct mrc_burst *burst, int done, int n) {
+static int send_again_if_failed(struct group *group, const struct mrc_burst *burst, int done,
+                                int n) {
   int sent = send_messages(group, done, n);
   if (sent > 0 || is_refusal(sent)) return sent;
-  cure(group, burst, sent);
+  clear_causes(group, burst, sent);
   return send_messages(group, done, n);
 }
 
@@ -239,7 +241,7 @@ static int send_singly(struct group *group, const struct mrc_burst *burst) {
   int done = 0;
   int sent = 1;
   for (; sent > 0 && done < burst->n_packets; done += sent) {
-    sent = send_or_cure(group, burst, done, burst->n_packets);
+    sent = send_again_if_failed(group, burst, done, burst->n_packets);
     if (sent < 0) break;
   }
   if (is_refusal(sent)) wait_for_room(group, sent);
@@ -259,7 +261,7 @@ static int meaning_of(struct group *group, const struct mrc_burst *burst, int er
    Returns how many of them have a fate now: at least 1, unless GSO was found not to work. */
 static int send_some(struct group *group, int done) {
   const struct mrc_burst *burst = &group->bursts[group->indices[done]];
-  int sent = send_or_cure(group, burst, done, group->n);
+  int sent = send_again_if_failed(group, burst, done, group->n);
   if (sent > 0) {
     for (int i = done; i < done + sent; i++)
       group->taken[group->indices[i]] = 1;

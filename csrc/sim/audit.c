@@ -14,11 +14,11 @@
 void mrc_audit_init(struct mrc_audit *audit, uint64_t memory_bytes, uint64_t seed) {
   struct mrc_prng prng = {.state = seed};
   audit->memory_bytes = memory_bytes;
-  uint64_t words = memory_bytes / sizeof(uint64_t) + 1; /* an empty memory has an address too */
-  uint64_t *source = malloc(words * sizeof(uint64_t));
+  uint64_t n_words = memory_bytes / sizeof(uint64_t) + 1; /* an empty memory has an address too */
+  uint64_t *source = malloc(n_words * sizeof(uint64_t));
   uint8_t *guarded = malloc(memory_bytes + 2 * MRC_AUDIT_GUARD);
   mrc_assert(source && guarded);
-  for (uint64_t i = 0; i < words; i++)
+  for (uint64_t i = 0; i < n_words; i++)
     source[i] = mrc_prng_next(&prng) & ~EIGHT_FRESH_BITS;
   audit->source = (uint8_t *)source;
   memset(guarded, MRC_AUDIT_FILL, memory_bytes + 2 * MRC_AUDIT_GUARD);

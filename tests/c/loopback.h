@@ -15,7 +15,9 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "io/udp.h"
+#include "io/udp_open.h"
+#include "io/udp_receive.h"
+#include "io/udp_send.h"
 
 enum { MAX_RECORDED = 256, HEADER_BYTES = 20, TRAILER_BYTES = 4, WAIT_MS = 5000 };
 

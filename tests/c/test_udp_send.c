@@ -9,7 +9,7 @@
 
 #include "io/sigbus.h"
 #include "io/socket.h"
-#include "io/udp.h"
+#include "io/udp_send.h"
 #include "loopback.h"
 
 /* Bursts of three ports with two sockets each, mixed: one system call a socket, order kept. */

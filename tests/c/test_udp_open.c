@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #define _GNU_SOURCE 1
-#include "io/udp.h"
+#include "io/udp_open.h"
 
 #include <fcntl.h>
 

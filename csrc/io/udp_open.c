@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "io/udp.h"
+#include "io/udp_open.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -8,6 +8,8 @@
 #include <unistd.h>
 
 #include "io/socket.h"
+#include "io/udp_receive.h"
+#include "io/udp_send.h"
 
 enum {
   PORT_TRIES = 32,        /* UDP ports tried when the usual one is taken */
@@ -29,7 +31,7 @@ static int check_port(const struct mrc_port_config *own, int port, struct mrc_ca
 }
 
 /* Whether the sockets of two ports would take each other's packets. */
-static bool are_alike(const struct mrc_port_config *a, const struct mrc_port_config *b) {
+static bool would_overlap(const struct mrc_port_config *a, const struct mrc_port_config *b) {
   return a->family == b->family && strncmp(a->ifname, b->ifname, sizeof a->ifname) == 0 &&
          (a->any || b->any || memcmp(a->address, b->address, 16) == 0);
 }
@@ -43,7 +45,7 @@ static int check_config(const struct mrc_ctx_config *config, struct mrc_cause *c
     int error = is_wanted(own) ? check_port(own, port, cause) : 0;
     if (error != 0) return error;
     for (int other = 1; other < port && is_wanted(own); other++)
-      if (are_alike(own, &config->ports[other - 1]))
+      if (would_overlap(own, &config->ports[other - 1]))
         return mrc_cause_line(cause, EINVAL, "ports %d and %d have the same interface and address",
                               other, port);
   }
@@ -206,11 +208,11 @@ static bool is_same(const struct mrc_udp_port *before, const struct mrc_port_con
 
 /* The receive socket of a port that comes later has the UDP port that peers were told. While nobody
    was told any, because nothing is open and no QP is left, another one will do. */
-static int open_late_receiver(struct mrc_udp *udp, struct mrc_udp_port *port, bool told,
+static int open_late_receiver(struct mrc_udp *udp, struct mrc_udp_port *port, bool announced,
                               struct mrc_cause *cause) {
   uint16_t udp_port = udp->udp_port != 0 ? udp->udp_port : udp->udp_wanted;
   int fd = mrc_socket_open_receive(&port->config, udp_port != 0 ? udp_port : MRC_UDP_PORT, cause);
-  if (fd == -EADDRINUSE && !told && udp->udp_wanted == 0)
+  if (fd == -EADDRINUSE && !announced && udp->udp_wanted == 0)
     fd = mrc_socket_open_receive(&port->config, 0, cause);
   if (fd < 0) return fd;
   port->receive_fd = fd;
@@ -256,7 +258,7 @@ int mrc_udp_open_port(struct mrc_udp *udp, int number, const struct mrc_port_con
   int error = check_port(config, number, cause);
   if (error != 0) return error;
   for (int i = 0; i < udp->n_ports; i++)
-    if (mrc_udp_port_is_open(&udp->ports[i]) && are_alike(config, &udp->ports[i].config))
+    if (mrc_udp_port_is_open(&udp->ports[i]) && would_overlap(config, &udp->ports[i].config))
       return mrc_cause_line(cause, EINVAL, "ports %d and %d have the same interface and address",
                             i + 1, number);
   const bool is_used = used >> (number - 1) & 1;
