@@ -37,10 +37,10 @@ from mrc import (
     QpInfo,
     RemoteMemory,
 )
+from mrc.doctor import kernel
 from mrc.fabric.hostconfig import Source
 from mrc.linux import netns
 from mrc.linux.netlink import Netlink
-from mrc.testbed import probe
 
 pytestmark = [
     pytest.mark.netns,
@@ -305,7 +305,7 @@ def test_proof__ipsec_takes_room(two_links: None, near: str, far: str, bits: int
     """ESP is told to nobody: neither the interface nor the route has a smaller MTU. Its kernel
     refuses UDP_SEGMENT too.
     """
-    if reason := probe.examine()["ESP"]:
+    if reason := kernel.examine()["ESP"]:
         pytest.skip(f"this kernel has no ESP: {reason}")
     address(A, "x1", f"{near}/{bits}")
     address(B, "y1", f"{far}/{bits}")
