@@ -50,8 +50,6 @@ from mrc.exchange.budget import Budget
 from mrc.fabric import hostconfig
 from mrc.fabric.ports import LocalPort
 
-__all__ = ["QP", "Context", "Listener", "Registration"]
-
 logger = logging.getLogger("mrc.context")
 
 OOB_PORT = 4791
