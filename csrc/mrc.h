@@ -535,7 +535,6 @@ enum mrc_command_op {
   MRC_COMMAND_TRACE,           /* pointer = struct mrc_trace_entry[value]; result = count */
   MRC_COMMAND_PORT_UP,         /* value = port, key = 1 up or 0 down; -ENOENT: it is closed */
   MRC_COMMAND_QP_SET_MPR,      /* qpn, value = PSNs */
-  MRC_COMMAND_PROBE_EVS,       /* pointer = struct mrc_probe_attr[value]; result = number taken */
   MRC_COMMAND_RECORD_START,    /* pointer = struct mrc_recording; one at a time, else -EBUSY */
   MRC_COMMAND_RECORD_STOP,     /* -ENOENT when there is none */
   MRC_COMMAND_PORT_OPEN, /* value = port, pointer = struct mrc_port_opening; the port is up then.

@@ -197,8 +197,7 @@ class CommandOp(IntEnum):
     TRACE = 14
     PORT_UP = 15
     QP_SET_MPR = 16
-    PROBE_EVS = 17
-    RECORD_START = 18
-    RECORD_STOP = 19
-    PORT_OPEN = 20
-    PORT_CLOSE = 21
+    RECORD_START = 17
+    RECORD_STOP = 18
+    PORT_OPEN = 19
+    PORT_CLOSE = 20

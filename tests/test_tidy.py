@@ -315,6 +315,20 @@ def test_rooms__are_those_of_the_table() -> None:
     assert sorted(named) == sorted({room(module) for module in modules()})
 
 
+def test_rooms__are_drawn_where_they_are() -> None:
+    """In the table of ARCHITECTURE.md, which leaves out the build and the start."""
+    rows = re.findall(r"^\| (\d*) ?\| (`.*?`) \|", text(Path("ARCHITECTURE.md")), re.MULTILINE)
+    drawn: dict[int, set[str]] = {}
+    floor = 0
+    for number, names in rows:
+        floor = int(number or floor)
+        found = re.findall(r"`(?:mrc/)?(\w+)(?:/|\.py)`", names)
+        drawn.setdefault(floor, set()).update(found)
+    left_out = {"_ffi_build", "__main__"}
+    floors = {number: names - left_out for number, names in enumerate(FLOORS, 1)}
+    assert drawn == {number: names for number, names in floors.items() if names}
+
+
 def test_rooms__imports_lead_to_lower_floors() -> None:
     floor_of = {name: number for number, floor in enumerate(FLOORS) for name in floor}
     report([

@@ -105,11 +105,6 @@ static int run_qp_probe_ev(struct mrc_datapath *datapath, const struct mrc_comma
   return taken < 0 ? taken : taken == 1 ? 0 : -EAGAIN;
 }
 
-static int run_probe_evs(struct mrc_datapath *datapath, const struct mrc_command *command,
-                         uint64_t now_ns) {
-  return mrc_engine_probe_evs(datapath->engine, command->pointer, (int)command->value, now_ns);
-}
-
 static int run_qp_set_ev_state(struct mrc_datapath *datapath, const struct mrc_command *command,
                                uint64_t now_ns) {
   return mrc_qp_set_ev_state(datapath->engine, command->qpn, command->value, command->key, now_ns);
@@ -205,7 +200,6 @@ static const struct {
     [MRC_COMMAND_TRACE] = {.run = run_trace, .has_pointer = true, .counts = true},
     [MRC_COMMAND_PORT_UP] = {.run = run_port_up},
     [MRC_COMMAND_QP_SET_MPR] = {.run = run_qp_set_mpr},
-    [MRC_COMMAND_PROBE_EVS] = {.run = run_probe_evs, .has_pointer = true, .counts = true},
     [MRC_COMMAND_RECORD_START] = {.run = run_record_start, .has_pointer = true},
     [MRC_COMMAND_RECORD_STOP] = {.run = run_record_stop},
     [MRC_COMMAND_PORT_OPEN] = {.run = run_port_open, .has_pointer = true},

@@ -50,9 +50,7 @@ from mrc.exchange.budget import Budget
 from mrc.fabric import hostconfig
 from mrc.fabric.ports import LocalPort
 
-__all__ = ["QP", "Context", "Listener", "Registration"]
-
-logger = logging.getLogger("mrc.endpoint")
+logger = logging.getLogger("mrc.context")
 
 OOB_PORT = 4791
 _MAX_PRIVATE_BYTES = 65536

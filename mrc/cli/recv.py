@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import mrc
-from mrc.aio.context import Context, Listener
+from mrc.aio.context import Context
+from mrc.aio.listener import Listener
 from mrc.aio.qp import QP
 from mrc.cli import progress, views
 from mrc.cli.address import DEFAULT_PORT, port_number

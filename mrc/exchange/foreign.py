@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import json
 import math
+import unicodedata
 from typing import Any, NoReturn
 
 MAX_SHOWN = 300  # characters
+_INVISIBLE = ("Cc", "Cf", "Zl", "Zp")  # control, direction and the like, ends of lines
 MAX_WHOLE = (1 << 64) - 1
 MAX_REAL = 1e15
 
@@ -31,6 +33,11 @@ def printable(text: str) -> str:
     return "".join(
         c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text
     )
+
+
+def has_invisible(text: str) -> bool:
+    """Whether it holds characters that do something in place of being seen."""
+    return any(unicodedata.category(c) in _INVISIBLE for c in text)
 
 
 def shown(value: object, limit: int = MAX_SHOWN) -> str:

@@ -17,16 +17,14 @@ import re
 import secrets
 import stat
 import sys
-import unicodedata
 from typing import Self
 
 from mrc.errors import MrcError
-from mrc.exchange.foreign import printable, shown
+from mrc.exchange.foreign import has_invisible, printable, shown
 
 MAX_AHEAD_BYTES = 256 << 20  # of room that a file takes before it is written to
 MAX_NAME_BYTES = 255  # NAME_MAX of Linux file systems
 _TEMPORARY = re.compile(r"\..*\.mrc-[0-9a-f]{8}", re.DOTALL)
-_INVISIBLE = ("Cc", "Cf", "Zl", "Zp")  # control, direction and the like, ends of lines
 _SUFFIX_BYTES = len("..mrc-01234567")
 
 
@@ -60,7 +58,7 @@ def check_harmless(name: str) -> None:
     """Raises FileError for a name that programs take for something else than a file's name."""
     if name[0] in ".-":
         how = f"begins with {name[0]!r}"
-    elif any(unicodedata.category(c) in _INVISIBLE for c in name):
+    elif has_invisible(name):
         how = "holds control characters"
     else:
         return

@@ -106,7 +106,6 @@ static void test_commands__each_reaches_its_engine_function(void) {
   if (!ctx) return;
   struct mrc_ev_attr evs[2] = {ev_of(ctx, 1), ev_of(ctx, 2)};
   struct mrc_peer_source source = {.sport = 8};
-  struct mrc_probe_attr probes[2] = {{.cookie = 6}, {.cookie = 7}};
   struct mrc_qp_info qp_info = {0};
   struct mrc_ev_info ev_info = {0};
   struct mrc_trace_entry trace;
@@ -148,8 +147,6 @@ static void test_commands__each_reaches_its_engine_function(void) {
       {{.op = MRC_COMMAND_PORT_UP, .value = 2, .key = 1}, -EINVAL},
       {{.op = MRC_COMMAND_PORT_UP, .value = 1, .key = 0}, 0},
       {{.op = MRC_COMMAND_QP_SET_MPR, .qpn = 77, .value = 256}, 0},
-      {{.op = MRC_COMMAND_PROBE_EVS, .value = 2, .pointer = probes}, 1},
-      {{.op = MRC_COMMAND_PROBE_EVS, .value = 2}, -EINVAL},
       {{.op = MRC_COMMAND_RECORD_START, .pointer = &recording}, 0},
       {{.op = MRC_COMMAND_RECORD_START, .pointer = &recording}, -EBUSY},
       {{.op = MRC_COMMAND_RECORD_STOP}, 0},

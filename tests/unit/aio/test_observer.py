@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a Context tells its observer, and that it needs none."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from endpoints import BUDGET_SECONDS, LOOPBACK, loopback_config
+
+from mrc.aio.context import Context
+from mrc.aio.observer import Unobserved
+from mrc.aio.qp import QP
+from mrc.errors import ConnectError
+from mrc.exchange.dial import dial
+from mrc.observe import remote
+
+
+class Noted(Unobserved):
+    """Writes down what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    async def open(self) -> None:
+        self.told.append("open")
+
+    def adopt(self, qp: QP) -> None:
+        self.told.append("adopt")
+
+    async def close(self) -> None:
+        self.told.append("close")
+
+
+async def test_unobserved__shows_nothing() -> None:
+    async with (
+        asyncio.timeout(BUDGET_SECONDS),
+        Context(loopback_config(remote_view=True)) as context,
+        await context.listen(LOOPBACK[4], 0) as listener,
+    ):
+        channel = await dial(None, LOOPBACK[4], listener.port)
+        with pytest.raises(ConnectError, match="cannot be looked into"):
+            await remote.look(channel)
+        await channel.close()
+
+
+async def test_subscribe__is_told_of_everything_in_order() -> None:
+    near, far, observer = Context(loopback_config()), Context(loopback_config()), Noted()
+    near.subscribe(observer)
+    async with (
+        asyncio.timeout(BUDGET_SECONDS),
+        near,
+        far,
+        await far.listen(LOOPBACK[4], 0) as listener,
+        await near.connect(LOOPBACK[4], listener.port),
+    ):
+        assert observer.told == ["open", "adopt"]
+    assert observer.told == ["open", "adopt", "close"]
