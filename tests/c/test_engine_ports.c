@@ -186,6 +186,25 @@ static void test_status__is_repeated_until_answered(void) {
   }
 }
 
+/* What changes before a repetition is due is told in its place, and not once more at the time of
+   the repetition. */
+static void test_status__a_change_takes_the_place_of_a_repetition(void) {
+  struct mrc_pair *p = open_pair(.planes = 3, .paths = 2);
+  const int end = open_qp(p, .memory_bytes = 0);
+  lose_messages(p, 2);
+  mrc_pair_port_up(p, 0, 2, false);
+  run_for(p, 113 * MS); /* answered after 5 + 10 ms: the repetition is due 100 ms later */
+  CHECK_EQ(told(p, 0), 3);
+  lose_messages(p, 1);
+  mrc_pair_port_up(p, 0, 3, false);
+  run_for(p, 4 * MS);
+  CHECK_EQ(told(p, 0), 4);
+  run_for(p, SECOND);
+  CHECK_EQ(told(p, 0), 6);
+  CHECK(peer_down(p, peer_of(p, end), 2) && peer_down(p, peer_of(p, end), 3));
+  mrc_pair_destroy(p);
+}
+
 /* A peer that is gone: the messages become rare. */
 static void test_status__backs_off(void) {
   struct mrc_pair *p = open_pair(.planes = 2);
@@ -351,7 +370,8 @@ CHECK_MAIN(RUN(test_status__waits_for_a_port_with_room),
            RUN(test_status__the_peer_leaves_the_plane_at_once), RUN(test_status__is_no_last_resort),
            RUN(test_status__the_way_back), RUN(test_status__outlasts_the_local_timeout),
            RUN(test_status__one_message_for_each_peer), RUN(test_status__the_same_again_is_no_news),
-           RUN(test_status__is_repeated_until_answered), RUN(test_status__backs_off),
+           RUN(test_status__is_repeated_until_answered),
+           RUN(test_status__a_change_takes_the_place_of_a_repetition), RUN(test_status__backs_off),
            RUN(test_status__old_news_do_not_stay),
            RUN(test_status__new_qps_start_with_what_is_true),
            RUN(test_status__survives_the_qp_that_speaks),

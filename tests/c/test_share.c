@@ -241,8 +241,28 @@ static void test_event__a_suspended_plane_starts_afresh(void) {
   mrc_pair_destroy(p);
 }
 
+/* The period in which a plane left and came back says nothing: only whole periods are compared. */
+static void test_event__a_period_with_an_outage_is_not_compared(void) {
+  struct mrc_pair *p = open_planes(.seed = 1);
+  const int end = open_bulk(p, MRC_SHARES_MEASURED);
+  write_for(p, end, MESSAGE, 8, 500 * MS);
+  mrc_pair_port_up(p, 0, 2, false);
+  write_for(p, end, MESSAGE, 8, 50 * MS);
+  CHECK_EQ(plane_of(p, end, 2).suspended, 1);
+  mrc_pair_port_up(p, 0, 2, true);
+  uint32_t least = 100;
+  for (int ms = 0; ms < 600; ms++) {
+    write_for(p, end, MESSAGE, 8, MS);
+    least = mrc_min_u32(least, plane_of(p, end, 2).share_percent);
+  }
+  CHECK_EQ(plane_of(p, end, 2).suspended, 0);
+  CHECK(least >= 90);
+  mrc_pair_destroy(p);
+}
+
 CHECK_MAIN(RUN(test_judge__two_periods_in_a_row), RUN(test_is_bulk__enough_and_more_waiting),
            RUN(test_event__a_slow_plane_that_heals), RUN(test_event__two_slow_planes),
            RUN(test_event__qps_to_one_peer_are_summed_up), RUN(test_event__equal_planes_raise_none),
            RUN(test_event__equal_shares_raise_none), RUN(test_event__short_messages_say_nothing),
-           RUN(test_event__a_suspended_plane_starts_afresh))
+           RUN(test_event__a_suspended_plane_starts_afresh),
+           RUN(test_event__a_period_with_an_outage_is_not_compared))

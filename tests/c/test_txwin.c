@@ -57,6 +57,17 @@ static void test_on_refused__takes_the_sending_back(void) {
   mrc_txwin_free(&win);
 }
 
+/* However often a packet is sent, it is known that it was sent more than once. */
+static void test_on_send__tries_saturate(void) {
+  struct mrc_txwin win = sent_window(1);
+  for (uint32_t tries = 2; tries < 3 * MRC_TX_MAX_TRIES; tries++) {
+    mrc_txwin_on_lost(&win, FIRST);
+    mrc_txwin_on_send(&win, FIRST, 0, 0, tries);
+    CHECK_EQ(slot_of(&win, 0).tries, mrc_min_u32(tries, MRC_TX_MAX_TRIES));
+  }
+  mrc_txwin_free(&win);
+}
+
 static void test_on_lost__is_sent_again_oldest_first(void) {
   struct mrc_txwin win = sent_window(4);
   mrc_txwin_on_lost(&win, mrc_psn_add(FIRST, 3));
@@ -135,5 +146,6 @@ static void test_after__is_by_time_then_by_order(void) {
 }
 
 CHECK_MAIN(RUN(test_open__is_unsent_until_sent), RUN(test_on_refused__takes_the_sending_back),
-           RUN(test_on_lost__is_sent_again_oldest_first), RUN(test_on_acked__truth_table),
-           RUN(test_clear__forgets_all_but_the_next_psn), RUN(test_after__is_by_time_then_by_order))
+           RUN(test_on_send__tries_saturate), RUN(test_on_lost__is_sent_again_oldest_first),
+           RUN(test_on_acked__truth_table), RUN(test_clear__forgets_all_but_the_next_psn),
+           RUN(test_after__is_by_time_then_by_order))

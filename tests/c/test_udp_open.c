@@ -7,6 +7,18 @@
 #include "io/socket.h"
 #include "loopback.h"
 
+/* ---- A setsockopt that refuses one call ---- */
+
+static int calls_before_refusal = -1; /* -1: refuses none */
+
+int setsockopt(int fd, int level, int name, const void *value, socklen_t bytes) {
+  if (calls_before_refusal >= 0 && calls_before_refusal-- == 0) {
+    errno = ENOPROTOOPT;
+    return -1;
+  }
+  return (int)syscall(SYS_setsockopt, fd, level, name, value, bytes);
+}
+
 static void test_open__two_contexts_get_two_udp_ports(void) {
   struct mrc_udp a;
   struct mrc_udp b;
@@ -53,6 +65,28 @@ static void test_open__source_ports_are_all_different(void) {
   mrc_udp_close(&udp);
 }
 
+/* Tied to their interface: two interfaces in one subnet are two planes. */
+static void test_open__sockets_are_tied_and_do_not_block(void) {
+  static const char *const addresses[] = {"127.0.0.1", "::1"};
+  struct mrc_ctx_config config = config_of(2, addresses, 2);
+  for (int i = 0; i < 2; i++)
+    strcpy(config.ports[i].ifname, "lo");
+  struct mrc_udp udp;
+  if (!open_udp(&udp, &config)) return;
+  for (int i = 0; i < 2; i++) {
+    const struct mrc_udp_port *port = &udp.ports[i];
+    const int fds[] = {port->receive_fd, port->transmitters[0].fd, port->transmitters[1].fd};
+    for (int k = 0; k < 3; k++) {
+      char name[16] = "";
+      socklen_t length = sizeof name;
+      CHECK_EQ(getsockopt(fds[k], SOL_SOCKET, SO_BINDTODEVICE, name, &length), 0);
+      CHECK_STR_EQ(name, "lo");
+      CHECK(fcntl(fds[k], F_GETFL) & O_NONBLOCK);
+    }
+  }
+  mrc_udp_close(&udp);
+}
+
 static void test_open__refusals_name_their_cause(void) {
   static const char *const loopback[] = {"::1", "::1"};
   static const char *const foreign[] = {"2001:db8::77"};
@@ -90,6 +124,23 @@ static void test_open__refusals_name_their_cause(void) {
     CHECK(cause.message[0] != 0 && !strchr(cause.message, '\n'));
   }
   mrc_udp_close(&taken);
+}
+
+/* Each of the options that a context cannot do without: seven of the receive socket, seven of the
+   transmit socket and its filter. */
+static void test_open__fails_without_a_socket_option(void) {
+  static const char *const addresses[] = {"::1"};
+  static const char line[] = "cannot set socket option ";
+  struct mrc_ctx_config config = config_of(1, addresses, 1);
+  for (int i = 0; i < 15; i++) {
+    CHECK_ROW(i);
+    struct mrc_udp udp;
+    struct mrc_cause cause = {0};
+    calls_before_refusal = i;
+    CHECK_EQ(mrc_udp_open(&udp, &config, &cause), -ENOPROTOOPT);
+    CHECK_EQ(strncmp(cause.message, line, sizeof line - 1), 0);
+  }
+  calls_before_refusal = -1;
 }
 
 static void test_open__tells_what_buffers_were_granted(void) {
@@ -188,7 +239,8 @@ static void test_open_port__what_was_taken_meanwhile(void) {
 CHECK_MAIN(RUN(test_open__two_contexts_get_two_udp_ports),
            RUN(test_open__all_ports_share_the_udp_port),
            RUN(test_open__source_ports_are_all_different),
-           RUN(test_open__refusals_name_their_cause),
+           RUN(test_open__sockets_are_tied_and_do_not_block),
+           RUN(test_open__refusals_name_their_cause), RUN(test_open__fails_without_a_socket_option),
            RUN(test_open__tells_what_buffers_were_granted),
            RUN(test_open__without_a_port_and_one_later),
            RUN(test_open_port__is_the_same_where_it_is_used),
