@@ -10,12 +10,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from slowness import limit
+
 from mrc import QP, Access, Context, ContextConfig, Listener, WcStatus
 from mrc.binding import device
 
 READ, WRITE = Access.LOCAL_READ, Access.REMOTE_WRITE
 LOOPBACK = {4: "127.0.0.1", 6: "::1"}
-BUDGET_SECONDS = 20.0  # far above what anything here takes: a hang, not slowness, ends a test
+BUDGET_SECONDS = limit(20)  # far above what anything here takes: a hang, not slowness, ends a test
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,11 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
+from slowness import limit
+
 from mrc.linux import netns
 
-BUDGET_SECONDS = 30.0
+BUDGET_SECONDS = limit(30)
 T = TypeVar("T")
 
 
@@ -39,7 +41,7 @@ def address(namespace: str, interface: str, *addresses: str) -> None:
 
 def until_running(namespace: str, *interfaces: str) -> None:
     """A veth may report no carrier for a while after both ends are up."""
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + limit(5)
     for interface in interfaces:
         command = ["ip", "-n", namespace, "-br", "link", "show", interface]
         while " UP " not in subprocess.run(command, capture_output=True, text=True).stdout:

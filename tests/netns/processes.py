@@ -11,6 +11,8 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from slowness import limit
+
 from mrc.testbed import Testbed
 
 
@@ -49,7 +51,7 @@ class Mrc:
         return max(whole, default=0)
 
     def until_received(self, count: int) -> None:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + limit(20)
         while self.received() < count:
             assert time.monotonic() < deadline, (self.received(), self.lines)
             time.sleep(0.005)
@@ -65,7 +67,7 @@ class Mrc:
         assert self.process.stdout is not None
         reader = threading.Thread(target=lambda: chunks.append(self.process.stdout.read()))
         reader.start()
-        self.process.wait(within)
+        self.process.wait(limit(within))
         reader.join(5)
         self._reader.join(5)
         return "".join(chunks)

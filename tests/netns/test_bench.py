@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from slowness import limit
 
 from mrc.linux import netns
 
@@ -30,7 +31,9 @@ def compare(tmp_path: Path) -> Callable[..., dict[str, Any]]:
     def run(*options: str) -> dict[str, Any]:
         files = ["--json", str(tmp_path / "run.json"), "--plot", str(tmp_path / "run.html")]
         command = [sys.executable, str(ROOT / "bench" / "compare"), "--quick", *options, *files]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=limit(110), check=False
+        )
         assert done.returncode == 0, done.stderr
         assert "Checks" in done.stdout
         assert not [name for name in netns.names() if "bench" in name]
@@ -110,7 +113,7 @@ def check_limited(bed: dict[str, Any]) -> None:
 def test_fabric__quick() -> None:
     options = ["--rates", "2000", "--seconds", "0.3", "--planes", "1", "--json"]
     command = [sys.executable, str(ROOT / "bench" / "fabric"), *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=limit(60), check=False)
     assert done.returncode == 0, done.stderr
     (found,) = json.loads(done.stdout)["rows"]
     assert 1500 < found["offered_pps"] < 2500
@@ -127,7 +130,9 @@ def failover(tmp_path: Path) -> Callable[..., dict[str, Any]]:
     def run(*options: str) -> dict[str, Any]:
         files = ["--json", str(tmp_path / "run.json"), "--page", str(tmp_path / "run.html")]
         command = [sys.executable, str(ROOT / "bench" / "failover"), *options, *files]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=limit(300), check=False
+        )
         assert done.returncode == 0, done.stderr
         assert "below 95% after" in done.stdout
         assert "</html>" in (tmp_path / "run.html").read_text()
@@ -183,7 +188,7 @@ def test_knee__quick(tmp_path: Path) -> None:
     options = ["--quick", "--only", "burst", "--json", *map(str, files.values())]
     options.insert(-1, "--plot")
     command = [sys.executable, str(ROOT / "bench" / "knee"), *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=limit(60), check=False)
     assert done.returncode == 0, done.stderr
     (axis,) = json.loads(files["knee.json"].read_text())["axes"]
     assert [point["value"] for point in axis["points"]] == [1, 2, 3, 4, 5, 7]
@@ -273,7 +278,9 @@ def congestion(tmp_path: Path) -> Callable[[str], dict[str, Any]]:
         scenario = tmp_path / "tiny.toml"
         scenario.write_text(text)
         command = [sys.executable, str(ROOT / "bench" / "congestion"), str(scenario), "--json", "-"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=limit(60), check=False
+        )
         assert done.returncode == 0, done.stderr
         assert not [name for name in netns.names() if "congest" in name]
         return json.loads(done.stdout)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from slowness import limit
 
 from mrc.linux import netns
 from mrc.testbed import Testbed, build, state
@@ -39,7 +40,7 @@ def nothing_left(bed_name: str, folder: Path) -> bool:
 def test_demo__reports_what_happened(
     demo: subprocess.Popen[str], bed_name: str, tmp_path: Path
 ) -> None:
-    output, errors = demo.communicate(timeout=60)
+    output, errors = demo.communicate(timeout=limit(60))
     assert demo.returncode == 0, errors
     result = json.loads(output)
     assert result["identical"] is True
@@ -64,7 +65,7 @@ def test_demo__interrupted(demo: subprocess.Popen[str], bed_name: str, tmp_path:
     while "is silent" not in demo.stderr.readline():
         assert demo.poll() is None
     demo.send_signal(signal.SIGINT)
-    output, _ = demo.communicate(timeout=30)
+    output, _ = demo.communicate(timeout=limit(30))
     assert demo.returncode == 130
     assert json.loads(output) == {"schema": 1, "error": "interrupted", "exit_code": 130}
     assert nothing_left(bed_name, tmp_path)
@@ -73,7 +74,9 @@ def test_demo__interrupted(demo: subprocess.Popen[str], bed_name: str, tmp_path:
 def test_demo__leaves_a_test_bed_of_that_name_alone(bed_name: str) -> None:
     with Testbed(bed_name, planes=1, t1=1):
         command = [sys.executable, "-m", "mrc", "demo", "--quiet", "--name", bed_name, *SMALL]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=limit(60), check=False
+        )
         assert done.returncode == 1
         assert f"test bed {bed_name} is up already" in done.stderr
         assert build.missing(Testbed.existing(bed_name).plan) == []

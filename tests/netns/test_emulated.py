@@ -21,6 +21,7 @@ from ipaddress import IPv6Address
 from pathlib import Path
 
 import pytest
+from slowness import limit
 
 from mrc.errors import ArgumentError, StateError
 from mrc.fabric import srv6, topology
@@ -215,7 +216,7 @@ def test_queue__a_transfer_lives_with_trimming(bed: Testbed, tmp_path: Path) -> 
                 path.write_bytes(os.urandom(1 << 20))
                 argv, env = bed.host_command(host, [*mrc, "send", str(path), "h1"])
                 sending.append(subprocess.Popen(argv, env=env))
-            assert [each.wait(60) for each in sending] == [0, 0]
+            assert [each.wait(limit(60)) for each in sending] == [0, 0]
         finally:
             receiving.send_signal(signal.SIGINT)
             receiving.communicate()

@@ -287,29 +287,28 @@ def test_proof__a_router_with_a_smaller_mtu_that_says_nothing(hosts: None) -> No
     assert outcome.path_mtu == 1408
 
 
-def encrypt_udp(near: str, far: str) -> None:
+def encrypt(near: str, far: str) -> None:
     """Between x1 and y1. What comes in clear is dropped, so what arrives was encrypted."""
     key = "aead rfc4106(gcm(aes)) 0x" + "17" * 20 + " 128"
     for namespace, own, peer in ((A, near, far), (B, far, near)):
         for src, dst, spi in ((near, far, 1), (far, near, 2)):
             ip(f"-n {namespace} xfrm state add src {src} dst {dst} proto esp spi {spi} {key}")
         for src, dst, way in ((own, peer, "out"), (peer, own, "in")):
-            ip(f"-n {namespace} xfrm policy add src {src} dst {dst} proto udp dir {way} "
-               f"tmpl src {src} dst {dst} proto esp mode transport")  # fmt: skip
+            for protocol in ("tcp", "udp"):
+                ip(f"-n {namespace} xfrm policy add src {src} dst {dst} proto {protocol} dir {way} "
+                   f"tmpl src {src} dst {dst} proto esp mode transport")  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("near", "far", "bits"), [("10.0.1.1", "10.0.1.2", 24), ("fd00:1::1", "fd00:1::2", 64)]
 )
 def test_proof__ipsec_takes_room(two_links: None, near: str, far: str, bits: int) -> None:
-    """ESP is told to nobody: neither the interface nor the route has a smaller MTU. Its kernel
-    refuses UDP_SEGMENT too.
-    """
+    """Neither the interface nor the route has a smaller MTU, and ESP refuses UDP_SEGMENT."""
     if reason := kernel.examine()["ESP"]:
         pytest.skip(f"this kernel has no ESP: {reason}")
     address(A, "x1", f"{near}/{bits}")
     address(B, "y1", f"{far}/{bits}")
-    encrypt_udp(near, far)
+    encrypt(near, far)
     outcome = transfer(far)
     assert outcome.path_mtu == 1344
 

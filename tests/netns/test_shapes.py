@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from slowness import limit
 
 from mrc.cli.main import main
 from mrc.errors import NetlinkError
@@ -92,7 +93,7 @@ def test_transfer__between_hosts_below_one_t0(bed: Testbed, tmp_path: Path) -> N
             assert receiving.stderr is not None
             assert b"listening" in receiving.stderr.readline()
             argv, env = bed.host_command("h0", [*mrc, "send", str(file), "h1"])
-            subprocess.run(argv, env=env, check=True, timeout=60)
+            subprocess.run(argv, env=env, check=True, timeout=limit(60))
         finally:
             receiving.terminate()
     assert (inbox / "file").read_bytes() == file.read_bytes()

@@ -24,6 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from slowness import limit
 
 from mrc.errors import ArgumentError, ConfigError, NetlinkError, StateError
 from mrc.fabric.topology import Addresses
@@ -385,7 +386,7 @@ def test_up__rebuilds_what_a_killed_one_left(bed_name: str) -> None:
     """Method: kill `up` as soon as the first namespaces are there."""
     script = f"from mrc.testbed import Testbed; Testbed({bed_name!r}, hosts=6, planes=4).up()"
     process = subprocess.Popen([sys.executable, "-c", script])
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + limit(20)
     while not [name for name in netns.names() if bed_name in name]:
         assert time.monotonic() < deadline
     process.kill()

@@ -1,0 +1,13 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How long tests wait: limits are seconds of the usual machine, and longer where all is slower."""
+
+from __future__ import annotations
+
+import os
+
+SLOWNESS = float(os.environ.get("MRC_TEST_SLOWNESS", "1"))
+"""times as long as on the usual machine; tools/kernels sets it for its emulated processor"""
+
+
+def limit(seconds: float) -> float:
+    return seconds * SLOWNESS
