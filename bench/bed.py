@@ -14,7 +14,7 @@ from ipaddress import IPv6Address, IPv6Interface, IPv6Network
 from pathlib import Path
 
 from mrc.fabric import topology
-from mrc.fabric.paths import ENCAPSULATION, TRANSPORT, payload_mtu
+from mrc.fabric.ports import ENCAPSULATION, TRANSPORT, payload_mtu
 from mrc.fabric.srv6 import EncapRed, Route, locator, segments
 from mrc.linux import netns
 from mrc.linux.netlink import Netlink

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import time
 
+from mrc.fabric.targets import Target, parse_target
 from mrc.sim.scenario import Fault, Scenario
 from mrc.testbed import Fault as BedFault
 from mrc.testbed import Testbed, schedule
 from mrc.testbed.schedule import Scheduled
 from mrc.testbed.shape import Shape
-from mrc.testbed.targets import Target, parse_target
 
 _PPM = 1_000_000
 

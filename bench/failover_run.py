@@ -30,8 +30,9 @@ from end import BenchError, start_once, wait_for
 from failover_figures import Series, figures
 from failover_scenario import DOWN, Event, Scenario
 
+from mrc.fabric.targets import parse_target
 from mrc.linux import netns
-from mrc.testbed.targets import Fault, Mode, parse_target
+from mrc.testbed.fault import Fault, Mode
 
 BIN_SECONDS = 0.01
 _TRAFFIC_BYTES = 1 << 20

@@ -29,7 +29,7 @@ from contenders import (
 )
 
 from mrc.enums import Integrity
-from mrc.fabric.paths import TRANSPORT
+from mrc.fabric.ports import TRANSPORT
 
 P = TypeVar("P", bound=Pair)
 

@@ -5,13 +5,13 @@
         async with await ctx.connect("h1", private={...}) as qp:
             await qp.write(mr, remote)
 
-Everything of the public interface is here; the modules below may be arranged anew.
+Everything of the public interface is here; the modules below may be arranged anew. What needs the
+compiled engine is loaded when it is first used: the rest works without it.
 """
 
-from mrc.aio.context import Context
-from mrc.aio.listener import Listener
-from mrc.aio.qp import QP
-from mrc.binding.verbs import MR, RemoteMemory
+from importlib import import_module as _import_module
+from typing import TYPE_CHECKING as _TYPE_CHECKING
+
 from mrc.config import CcParameters, ContextConfig
 from mrc.control.profiles import CcProfile, CcSettings, EvProfile, EvSelection, ProfileState
 from mrc.enums import (
@@ -60,6 +60,20 @@ from mrc.events import (
     Warning,
 )
 from mrc.fabric.hostconfig import HostConfig, HostPath, HostPeer, HostPort
+
+if _TYPE_CHECKING:
+    from mrc.aio.listener import Listener
+    from mrc.aio.qp import QP
+    from mrc.binding.verbs import MR, RemoteMemory
+    from mrc.observe.context import Context
+
+_HOMES = {
+    "Context": "mrc.observe.context",
+    "Listener": "mrc.aio.listener",
+    "MR": "mrc.binding.verbs",
+    "QP": "mrc.aio.qp",
+    "RemoteMemory": "mrc.binding.verbs",
+}
 
 __all__ = [
     "Context",
@@ -118,3 +132,10 @@ __all__ = [
     "ResolveError",
     "StateError",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value = getattr(_import_module(_HOMES[name]), name)
+    return value

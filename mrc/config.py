@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mrc.binding.native import lib
+from mrc import limits
 from mrc.enums import CcKind, Integrity, PlaneShares
 from mrc.errors import ConfigError
 from mrc.exchange import mpr
@@ -22,8 +22,8 @@ _RANGES = {
     "timeout": (1, 24),
     "retry_linear": (0, 7),
     "retry_exp": (0, 25),
-    "spray": (0, lib.MRC_MAX_BURST_PACKETS),
-    "ev_active_per_plane": (0, lib.MRC_MAX_EVS),
+    "spray": (0, limits.MAX_BURST_PACKETS),
+    "ev_active_per_plane": (0, limits.MAX_EVS),
     "spin_us": (0, 65535),
     "coalesce_us": (0, 1000),
     "max_pending": (1, 65536),
@@ -32,11 +32,11 @@ _RANGES = {
     "max_peer_bytes": (0, 1 << 50),
     "max_unread": (1, 1 << 24),
 }
-_TIME = (0, lib.MRC_CC_MAX_NS)
-_BYTES = (0, lib.MRC_CC_MAX_BYTES)
-_FRACTION = (0, lib.MRC_CC_UNIT)
+_TIME = (0, limits.CC_MAX_NS)
+_BYTES = (0, limits.CC_MAX_BYTES)
+_FRACTION = (0, limits.CC_UNIT)
 _CC_RANGES = {
-    "link_bps": (0, lib.MRC_CC_MAX_BPS),
+    "link_bps": (0, limits.CC_MAX_BPS),
     "base_rtt_ns": _TIME,
     "target_delay_ns": _TIME,
     "max_cwnd": _BYTES,
@@ -46,8 +46,8 @@ _CC_RANGES = {
     "adjust_bytes_threshold": _BYTES,
     "qa_threshold_ns": _TIME,
     "md_threshold_ns": _TIME,
-    "qa_gate": (0, lib.MRC_CC_MAX_QA_GATE),
-    "fi_scale": (0, lib.MRC_CC_MAX_FI_SCALE),
+    "qa_gate": (0, limits.CC_MAX_QA_GATE),
+    "fi_scale": (0, limits.CC_MAX_FI_SCALE),
     "gamma": _FRACTION,
     "max_md_jump": _FRACTION,
 }
@@ -87,15 +87,15 @@ class CcParameters:
 
     def __post_init__(self) -> None:
         _check_ranges(self, _CC_RANGES)
-        if 0 < self.base_rtt_ns < lib.MRC_CC_MIN_BASE_RTT_NS:
+        if 0 < self.base_rtt_ns < limits.CC_MIN_BASE_RTT_NS:
             raise ConfigError(f"base_rtt_ns: {self.base_rtt_ns} is below a microsecond")
-        base_rtt_ns = self.base_rtt_ns or lib.MRC_CC_BASE_RTT_NS
+        base_rtt_ns = self.base_rtt_ns or limits.CC_BASE_RTT_NS
         target_delay_ns = self.target_delay_ns or base_rtt_ns * 3 // 4
         for name in ("qa_threshold_ns", "md_threshold_ns"):
             if 0 < (value := getattr(self, name)) < target_delay_ns:
                 wrong = f"{value} is below target_delay_ns, which is {target_delay_ns}"
                 raise ConfigError(f"{name}: {wrong}")
-        if 0 < self.max_cwnd < lib.MRC_MIN_MTU:
+        if 0 < self.max_cwnd < limits.MIN_MTU:
             raise ConfigError(f"max_cwnd: {self.max_cwnd} is below the smallest path MTU")
 
 
@@ -132,7 +132,7 @@ class ContextConfig:
     integrity: Integrity = Integrity.ICRC
     spray: int = 0  # packets of a burst at most; 0 leaves it to the engine
     ev_active_per_plane: int = 0  # 0: all
-    mtu_limit: int = lib.MRC_MAX_MTU  # bytes of payload in a packet at most
+    mtu_limit: int = limits.MAX_MTU  # bytes of payload in a packet at most
     spin_us: int = 0  # busy poll so long before sleeping; polled: the event loop turns meanwhile
     coalesce_us: int = 250  # while bursts come in, take them in one go so often; 0: each
     polled: bool = False  # no datapath thread: the event loop runs it, and must not be kept busy
@@ -155,10 +155,10 @@ class ContextConfig:
 
     def __post_init__(self) -> None:
         _check_ranges(self, _RANGES)
-        if self.mpr % mpr.UNIT or not 0 <= self.mpr <= mpr.MOST:
+        if self.mpr % limits.MPR_UNIT or not 0 <= self.mpr <= mpr.MOST:
             raise ConfigError(f"mpr: {self.mpr} is not 0 or a multiple of 128 within 128..4096")
-        if not lib.MRC_MIN_MTU <= self.mtu_limit <= lib.MRC_MAX_MTU or self.mtu_limit % 4:
-            span = f"{lib.MRC_MIN_MTU}..{lib.MRC_MAX_MTU}"
+        if not limits.MIN_MTU <= self.mtu_limit <= limits.MAX_MTU or self.mtu_limit % 4:
+            span = f"{limits.MIN_MTU}..{limits.MAX_MTU}"
             raise ConfigError(f"mtu_limit: {self.mtu_limit} is not a multiple of 4 within {span}")
         check_plane_shares(self.plane_shares)
         if min(self.exchange_timeout, self.hello_timeout) <= 0 or self.linger < 0:

@@ -20,6 +20,7 @@ from weakref import WeakSet
 from mrc.aio.connecting import connect
 from mrc.aio.establish import Local, Terms
 from mrc.aio.listener import Listener
+from mrc.aio.observer import Observer, Unobserved
 from mrc.aio.qp import QP
 from mrc.aio.recorder import Recorder
 from mrc.binding import device
@@ -47,10 +48,7 @@ from mrc.events import TraceEntry, Warning
 from mrc.exchange.admission import Admission, Claims, Limits, descriptor_limit
 from mrc.exchange.budget import Budget
 from mrc.fabric import hostconfig
-from mrc.fabric.paths import LocalPort
-from mrc.observe.observatory import Observatory
-from mrc.observe.remote import RemoteView
-from mrc.observe.snapshot import Snapshot, snapshot
+from mrc.fabric.ports import LocalPort
 
 __all__ = ["QP", "Context", "Listener", "Registration"]
 
@@ -93,7 +91,7 @@ class Context:
         self._listeners: WeakSet[Listener] = WeakSet()
         self._monitor: asyncio.Task[None] | None = None
         self._closer: asyncio.Task[None] | None = None
-        self._observatory = Observatory(self)
+        self._observer: Observer = Unobserved()
         self.peer_memory = Budget(self.config.max_peer_bytes)
         limits = Limits(
             self.config.max_pending,
@@ -102,6 +100,11 @@ class Context:
             self.config.max_qps_per_source,
         )
         self._admission = Admission(limits, random.Random(), descriptors=descriptor_limit)
+
+    def subscribe(self, observer: Observer) -> None:
+        """Has this one told what happens, in place of another. Before the Context is opened."""
+        assert self._local is None
+        self._observer = observer
 
     async def __aenter__(self) -> Self:
         if self._local is not None:
@@ -127,7 +130,7 @@ class Context:
         )
         self._monitor = asyncio.get_running_loop().create_task(self._follow_links())
         try:
-            await self._observatory.open()
+            await self._observer.open()
         except BaseException:
             await self.close()
             raise
@@ -204,15 +207,6 @@ class Context:
         """The QPs that are connected and not closed."""
         self._opened()
         return tuple(qp for qp in self._qps if not qp.closed)
-
-    @property
-    def metrics_port(self) -> int:
-        """The TCP port at which metrics are served; 0 without `ContextConfig.metrics`."""
-        return self._observatory.metrics_port
-
-    async def snapshot(self) -> Snapshot:
-        """All of its state as JSON, as `mrc top` shows it."""
-        return await snapshot(self)
 
     async def trace(self, count: int = 4096) -> list[TraceEntry]:
         """The newest entries of the engine's trace, oldest first."""
@@ -351,9 +345,8 @@ class Context:
         is refused otherwise. None takes the default ones.
         """
         terms = replace(self._terms(private, ev_profile, cc_profile), admit=admit)
-        viewers = RemoteView(self.snapshot if self.config.remote_view else None)
         local = self._opened()
-        listener = Listener(local, terms, self._adopt, viewers, self._admission)
+        listener = Listener(local, terms, self._adopt, self._observer.viewers(), self._admission)
         await listener.open(host, port)
         self._listeners.add(listener)
         self._opened().links.tell()
@@ -387,7 +380,7 @@ class Context:
 
     def _adopt(self, qp: QP) -> None:
         self._qps.add(qp)
-        self._observatory.adopt(qp)
+        self._observer.adopt(qp)
 
     # ---- Background and end ---------------------------------------------------------------
 
@@ -402,7 +395,7 @@ class Context:
         if self._local is None or self._local.dispatcher.forked:
             return  # the parent closes it
         if self._local.dispatcher.gone:
-            self._observatory.forget()
+            self._observer.forget()
             self._local.dispatcher.end()
             return
         if asyncio.get_running_loop() is not self._local.dispatcher.loop:
@@ -416,7 +409,7 @@ class Context:
         if self._monitor is not None:
             self._monitor.cancel()
             await asyncio.gather(self._monitor, return_exceptions=True)
-        await self._observatory.close()
+        await self._observer.close()
         await asyncio.gather(*(listener.close() for listener in list(self._listeners)))
         await asyncio.gather(*(qp.close() if orderly else qp.abort() for qp in list(self._qps)))
         await local.dispatcher.close()

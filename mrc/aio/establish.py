@@ -18,8 +18,7 @@ from typing import Any
 
 from mrc.aio.qp import QP
 from mrc.binding import verbs
-from mrc.binding.native import parse_address
-from mrc.binding.verbs import PeerSource, QueuePair, RtrAttributes, RtsAttributes
+from mrc.binding.verbs import QueuePair, RtrAttributes, RtsAttributes
 from mrc.config import ContextConfig
 from mrc.control.profiles import CcProfile, EvProfile, Profiles
 from mrc.datapath.dispatch import Dispatcher
@@ -40,8 +39,11 @@ from mrc.exchange.admission import Claims
 from mrc.exchange.oob import HELLO_BYTES, Attributes, Channel, Hello, hello_from_json, hello_to_json
 from mrc.exchange.proof import Proof, prove
 from mrc.fabric import paths
+from mrc.fabric.addresses import parse_address
 from mrc.fabric.hostconfig import HostConfig, HostPeer, Source
-from mrc.fabric.paths import LocalPort, PathEv, RemotePort, SourcePorts
+from mrc.fabric.paths import PathEv, PeerSource, SourcePorts
+from mrc.fabric.ports import LocalPort, RemotePort
+from mrc.limits import MAX_MTU, MIN_MTU
 
 logger = logging.getLogger("mrc.establish")
 
@@ -303,7 +305,7 @@ def _plan(local: Local, ends: _Ends, channel: Channel, peer: Hello, profile: EvP
     if not evs:
         raise PathError(f"EV profile {profile.name} has no path to host {peer.host}")
     path_mtu = min(local.config.mtu_limit, theirs.path_mtu, *mtus)
-    if path_mtu < paths.MIN_MTU:
+    if path_mtu < MIN_MTU:
         raise PathError(f"an interface to {peer.host} has too small an MTU for any packet")
     return _Plan(
         evs,
@@ -366,7 +368,7 @@ async def _prove(
     channel.at_end(local.claims.take(channel.remote, proved))
     answer = await _turn(channel, "proved", first=first, mtu=proof.mtu)
     theirs = answer.get("mtu")
-    if type(theirs) is not int or not paths.MIN_MTU <= theirs <= paths.MAX_MTU:
+    if type(theirs) is not int or not MIN_MTU <= theirs <= MAX_MTU:
         raise ProtocolError("the peer sent a wrong proved.mtu")
     path_mtu = min(proof.mtu, theirs & ~3)
     if path_mtu < plan.path_mtu:

@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Self
 
 from mrc.aio.establish import Local, Terms, establish
+from mrc.aio.observer import Viewers
 from mrc.aio.qp import QP
 from mrc.errors import (
     BusyError,
@@ -29,8 +30,7 @@ from mrc.errors import (
     StateError,
 )
 from mrc.exchange.admission import Admission, Place
-from mrc.exchange.oob import FRAME_BYTES, HELLO_BYTES, Channel
-from mrc.observe.remote import TOP, RemoteView
+from mrc.exchange.oob import FRAME_BYTES, HELLO_BYTES, TOP, Channel
 
 logger = logging.getLogger("mrc.listener")
 
@@ -48,7 +48,7 @@ class Listener:
         local: Local,
         terms: Terms,
         adopt: Callable[[QP], None],
-        viewers: RemoteView,
+        viewers: Viewers,
         admission: Admission,
     ) -> None:
         self._local = local

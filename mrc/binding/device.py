@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from mrc.binding import native
-from mrc.binding.native import Command, IpAddress, Submission, lib, pack_address
+from mrc.binding.native import Command, Submission
 from mrc.enums import CommandOp, EventReason, EventType, WarningKind, WcOpcode, WcStatus
 from mrc.errors import ArgumentError
 from mrc.events import Completion, Immediate, ProbeResult, Warning
+from mrc.fabric.addresses import IpAddress, pack_address
+from mrc.limits import MAX_PORTS
 
 MAX_QPS = 1024  # of a Context, unless its device has another limit
 
@@ -139,8 +141,8 @@ class Device:
     def __init__(self, config: DeviceConfig) -> None:
         """Opens the sockets; raises OSError with a line of cause."""
         ports = [_port_fields(port) for port in config.ports]
-        if not 1 <= len(ports) <= lib.MRC_MAX_PORTS:
-            raise ArgumentError(f"ports: {len(ports)} given, 1 to {lib.MRC_MAX_PORTS} possible")
+        if not 1 <= len(ports) <= MAX_PORTS:
+            raise ArgumentError(f"ports: {len(ports)} given, 1 to {MAX_PORTS} possible")
         engine = {
             "seed": secrets.randbits(64),
             "ports": len(ports),

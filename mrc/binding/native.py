@@ -12,14 +12,12 @@ import os
 import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import Any, Protocol
 
 from mrc._core import ffi as ffi
 from mrc._core import lib as lib
 from mrc.errors import ArgumentError, InUseError, MrcError, QueueFullError, StateError
 
-IpAddress = IPv4Address | IPv6Address
 CData = Any
 """A cffi object: a struct, an array or a pointer."""
 
@@ -62,24 +60,6 @@ def text(pointer: CData) -> str | None:
     if pointer == ffi.NULL:
         return None
     return bytes(ffi.string(pointer)).decode("ascii", "replace")
-
-
-def pack_address(address: IpAddress) -> bytes:
-    """Returns the 16 bytes of an address, IPv4 in mapped form."""
-    if isinstance(address, IPv4Address):
-        return b"\x00" * 10 + b"\xff\xff" + address.packed
-    return address.packed
-
-
-def unpack_address(packed: bytes) -> IpAddress:
-    """The inverse of `pack_address`."""
-    address = IPv6Address(packed)
-    return address.ipv4_mapped or address
-
-
-def parse_address(name: str) -> IpAddress:
-    """Parses a numeric address; a scope is dropped and a mapped IPv4 address unmapped."""
-    return unpack_address(pack_address(ip_address(name.partition("%")[0])))
 
 
 @dataclass(slots=True)

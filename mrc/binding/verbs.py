@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 from mrc.binding import native
-from mrc.binding.native import CData, Command, HeldBuffer, IpAddress, pack_address
+from mrc.binding.native import CData, Command, HeldBuffer
 from mrc.enums import (
     Access,
     CcKind,
@@ -25,6 +25,9 @@ from mrc.enums import (
     WrOpcode,
 )
 from mrc.errors import ArgumentError, ProtocolError, QueueFullError, StateError
+from mrc.fabric.addresses import pack_address
+from mrc.fabric.paths import EvAttr, PeerSource
+from mrc.limits import MPR_UNIT
 
 MAX_MESSAGE_BYTES = 0xFFFFFFFF
 _POST, _WRITE, _WRITE_IMM = map(int, (CommandOp.QP_POST, WrOpcode.WRITE, WrOpcode.WRITE_IMM))
@@ -52,32 +55,6 @@ def random_psn() -> int:
 def random_key() -> int:
     """An unpredictable, non-zero 32-bit key of a memory region."""
     return 1 + secrets.randbelow(0xFFFFFFFF)
-
-
-@dataclass(frozen=True, slots=True)
-class EvAttr:
-    """One entropy value and how to reach the path it names."""
-
-    port: int
-    tx_index: int
-    source: IpAddress
-    destination: IpAddress
-    sport: int
-    flow_label: int
-    dport: int
-
-    @property
-    def ev(self) -> int:
-        """The 32 bits as they travel: source port above, flow label below."""
-        return self.sport << 16 | self.flow_label
-
-
-@dataclass(frozen=True, slots=True)
-class PeerSource:
-    """An address and UDP port from which the peer's packets come."""
-
-    address: IpAddress
-    sport: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,7 +337,7 @@ class QueuePair:
         """Changes the window that the peer is granted."""
         if not self.dynamic_mpr:
             raise StateError(f"QP {self.qpn:#x}: no dynamic MPR was agreed")
-        if not 0 < mpr <= self.mpr or mpr % native.lib.MRC_MPR_UNIT:
+        if not 0 < mpr <= self.mpr or mpr % MPR_UNIT:
             raise ArgumentError(f"mpr: {mpr} is not a multiple of 128 up to {self.mpr}")
         return self._command(CommandOp.QP_SET_MPR, value=mpr)
 

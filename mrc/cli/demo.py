@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 from typing import Any
 
+from mrc.cli.arguments import rate_argument
 from mrc.cli.chart import column_chart
 from mrc.cli.exits import Exit, UsageError
 from mrc.cli.output import (
@@ -22,7 +22,7 @@ from mrc.cli.runner import run_async
 from mrc.demo.run import FAULTY_PLANE, RECOVERED_SHARE, DemoPlan, DemoResult, run_demo
 from mrc.errors import ArgumentError
 from mrc.testbed.rootless import become_root, enter
-from mrc.testbed.shape import parse_rate
+from mrc.units import quantity
 
 EXAMPLES = """\
 examples:
@@ -30,8 +30,7 @@ examples:
   mrc demo --planes 8 --rate 200mbit --size 512MiB
   mrc demo --json | jq .recovery_seconds
 """
-_SIZE = re.compile(r"(\d+)\s*(|B|KiB|MiB|GiB)", re.IGNORECASE)
-_SIZE_UNITS = {"": 0, "b": 0, "kib": 10, "mib": 20, "gib": 30}
+_SIZES = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 _MIN_BYTES = 1 << 20
 _CHART_ROWS = 6
 _CHART_COLUMNS = 72
@@ -39,21 +38,16 @@ _CHART_COLUMNS = 72
 
 def size(text: str) -> int:
     """An argparse type: 268435456, 256MiB, 1 GiB."""
-    match = _SIZE.fullmatch(text.strip())
-    if match is None:
+    if (count := quantity(text.lower(), _SIZES)) is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 256MiB")
-    count = int(match[1]) << _SIZE_UNITS[match[2].lower()]
     if count < _MIN_BYTES:
         raise argparse.ArgumentTypeError("a file of less than 1 MiB is gone before a plane can die")
-    return count
+    return round(count)
 
 
 def rate(text: str) -> int:
     """An argparse type: 500mbit."""
-    try:
-        bps = parse_rate(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
+    bps = rate_argument(text)
     if bps is None:
         raise argparse.ArgumentTypeError("goodput is measured against a rate, so there must be one")
     return bps

@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, NoReturn
 
-from mrc.binding.native import lib
 from mrc.cli.exits import Exit, Interrupted, UsageError, exit_code
 from mrc.cli.output import print_error, version_of
 from mrc.errors import MrcError
 from mrc.exchange import oob
 from mrc.exchange.foreign import harmless_lines
+from mrc.limits import UDP_PORT
 from mrc.transfer.messages import DIGEST, VERSION
 
 SUBCOMMANDS = ("send", "recv", "perf", "paths", "top", "testbed", "demo", "sim", "doctor")
@@ -87,7 +87,7 @@ def version_text() -> str:
     """Which mrc this is, what it speaks, and with which libraries."""
     return (
         f"mrc {version_of('mrc-transport')}\n"
-        f"protocol: MRC over UDP port {lib.MRC_UDP_PORT}, OOB exchange version {oob.VERSION},"
+        f"protocol: MRC over UDP port {UDP_PORT}, OOB exchange version {oob.VERSION},"
         f" file transfer version {VERSION} with {DIGEST}\n"
         f"libraries: uvloop {version_of('uvloop')}, xxhash {version_of('xxhash')},"
         f" Python {platform.python_version()}, Linux {platform.release()}"

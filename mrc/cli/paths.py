@@ -15,9 +15,9 @@ from typing import Any, NoReturn
 import mrc
 from mrc.aio.qp import QP
 from mrc.cli.address import host_and_port
+from mrc.cli.arguments import positive_seconds
 from mrc.cli.live import Block, Screen
 from mrc.cli.output import Output, add_options, format_seconds, format_table
-from mrc.cli.quantities import positive_seconds
 from mrc.cli.report import planes_json
 from mrc.cli.runner import run_async
 from mrc.events import EvInfo, ProbeResult

@@ -12,9 +12,9 @@ from mrc.aio.qp import QP
 from mrc.binding.recording import MAX_BINS
 from mrc.cli import perf_report, views
 from mrc.cli.address import DEFAULT_PORT, host_and_port, port_number
+from mrc.cli.arguments import bin_width, bit_rate, byte_count, positive_seconds
 from mrc.cli.exits import Exit, UsageError
 from mrc.cli.output import Output
-from mrc.cli.quantities import bin_width, bit_rate, byte_count, positive_seconds
 from mrc.cli.runner import run_async
 from mrc.cli.serving import session_failed
 from mrc.config import MAX_PEER_BYTES, ContextConfig

@@ -17,9 +17,9 @@ from mrc.aio.context import Context, Listener
 from mrc.aio.qp import QP
 from mrc.cli import progress, views
 from mrc.cli.address import DEFAULT_PORT, port_number
+from mrc.cli.arguments import byte_count, file_count, positive_seconds
 from mrc.cli.exits import UsageError
 from mrc.cli.output import Output, add_options
-from mrc.cli.quantities import byte_count, file_count, positive_seconds
 from mrc.cli.report import file_line, slow_planes, transfer_json
 from mrc.cli.runner import run_async
 from mrc.cli.serving import session_failed

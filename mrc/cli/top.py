@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from mrc.cli.address import host_and_port
+from mrc.cli.arguments import positive_seconds
 from mrc.cli.exits import UsageError
 from mrc.cli.live import Block, Screen, blocks_text
 from mrc.cli.output import Output, add_options
-from mrc.cli.quantities import positive_seconds
 from mrc.cli.runner import run_async
 from mrc.cli.top_view import endpoint_blocks
 from mrc.errors import ConnectError, MrcError

@@ -14,7 +14,9 @@ from mrc.datapath.dispatch import Dispatcher
 from mrc.enums import EvState
 from mrc.errors import ArgumentError, QueueFullError, StateError
 from mrc.events import ProbeResult
-from mrc.fabric.paths import MAX_MTU, TRANSPORT, PathEv
+from mrc.fabric.paths import PathEv
+from mrc.fabric.ports import TRANSPORT
+from mrc.limits import MAX_MTU
 
 
 class EvController:

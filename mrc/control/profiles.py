@@ -15,7 +15,7 @@ from enum import Enum
 from fnmatch import fnmatchcase
 from typing import Any, Generic, Protocol, TypeVar
 
-from mrc.binding.native import lib
+from mrc import limits
 from mrc.config import CcParameters, check_plane_shares
 from mrc.enums import CcKind, PlaneShares
 from mrc.errors import ArgumentError, ConfigError, InUseError, StateError
@@ -74,10 +74,10 @@ class EvSelection:
                 raise ConfigError(f"{name}: must be names or patterns that are not empty")
         if not self.paths:
             raise ConfigError("paths: there is none")
-        if any(not 1 <= plane <= lib.MRC_MAX_PORTS for plane in self.planes):
-            raise ConfigError(f"planes: {self.planes} are not within 1..{lib.MRC_MAX_PORTS}")
-        if not 0 <= self.active_per_plane <= lib.MRC_MAX_EVS:
-            span = f"0..{lib.MRC_MAX_EVS}"
+        if any(not 1 <= plane <= limits.MAX_PORTS for plane in self.planes):
+            raise ConfigError(f"planes: {self.planes} are not within 1..{limits.MAX_PORTS}")
+        if not 0 <= self.active_per_plane <= limits.MAX_EVS:
+            span = f"0..{limits.MAX_EVS}"
             raise ConfigError(f"active_per_plane: {self.active_per_plane} is not within {span}")
 
     def choose(self, evs: Sequence[PathEv]) -> list[PathEv]:

@@ -15,13 +15,14 @@ from dataclasses import dataclass, replace
 
 from mrc.binding import device
 from mrc.binding.device import Device, DeviceConfig, PortConfig, PortOpening
-from mrc.binding.native import Command, lib
+from mrc.binding.native import Command
 from mrc.config import ContextConfig
 from mrc.datapath.monitor import link_snapshots
 from mrc.errors import ConfigError, MrcError, StateError
-from mrc.fabric import paths
 from mrc.fabric.hostconfig import HostConfig, Source
-from mrc.fabric.paths import Found, Interface, Kept, LocalPort, SourcePorts
+from mrc.fabric.paths import SourcePorts
+from mrc.fabric.ports import Found, Interface, Kept, LocalPort, interface_ports, srv6_ports
+from mrc.limits import MAX_PORTS
 from mrc.linux import netlink
 
 logger = logging.getLogger("mrc.links")
@@ -50,13 +51,11 @@ class _Slot:
 def finder(config: ContextConfig, host: HostConfig | None) -> Find:
     """How a Context with this configuration finds its ports among the interfaces."""
     if host is not None and host.source is Source.SRV6:
-        return lambda interfaces, kept: paths.srv6_ports(host, interfaces)
+        return lambda interfaces, kept: srv6_ports(host, interfaces)
     wanted = config.interfaces
     if not wanted and host is not None:
         wanted = tuple(str(port.address.ip) for port in host.ports)
-    return lambda interfaces, kept: paths.interface_ports(
-        interfaces, wanted, config.evs_per_pair, kept
-    )
+    return lambda interfaces, kept: interface_ports(interfaces, wanted, config.evs_per_pair, kept)
 
 
 def _first_number(found: Found, port: LocalPort) -> int:
@@ -75,11 +74,9 @@ def number(found: Found) -> dict[int, LocalPort]:
         free = (n for n in itertools.count(_first_number(found, port)) if n not in taken)
         numbered.append(replace(port, plane=port.plane or next(free)))
     most = max((port.plane for port in numbered), default=found.reserved)
-    if found.reserved and most > lib.MRC_MAX_PORTS:
-        raise ConfigError(
-            f"interfaces: these are {most} ports, at most {lib.MRC_MAX_PORTS} are possible"
-        )
-    return {port.plane: port for port in numbered if port.plane <= lib.MRC_MAX_PORTS}
+    if found.reserved and most > MAX_PORTS:
+        raise ConfigError(f"interfaces: these are {most} ports, at most {MAX_PORTS} are possible")
+    return {port.plane: port for port in numbered if port.plane <= MAX_PORTS}
 
 
 class Links:
@@ -88,7 +85,7 @@ class Links:
     def __init__(self, find: Find) -> None:
         self._find = find
         self._slots: dict[int, _Slot] = {}
-        self._most = lib.MRC_MAX_PORTS
+        self._most = MAX_PORTS
         self._found = Found(())
         self._telling = False
         self._said: set[str] = set()
@@ -159,7 +156,7 @@ class Links:
             self._found = self._find(netlink.interfaces(), frozenset())
             ports = number(self._found)
             few = max(2 * self._found.reserved, *ports, 0) <= _FEW_PORTS
-            self._most = _MOST_OF_FEW if few else lib.MRC_MAX_PORTS
+            self._most = _MOST_OF_FEW if few else MAX_PORTS
             try:
                 opened = Device(_device_config(config, ports, self._most))
             except OSError as error:

@@ -14,7 +14,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from mrc.errors import NetlinkError
-from mrc.fabric.paths import Interface
+from mrc.fabric.ports import Interface
 from mrc.linux import netlink
 
 logger = logging.getLogger("mrc.monitor")

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from ipaddress import IPv6Network
 
-from mrc.binding.native import IpAddress, parse_address
-from mrc.binding.verbs import PeerSource
 from mrc.errors import BusyError, ConnectError
+from mrc.fabric.addresses import IpAddress, parse_address
+from mrc.fabric.paths import PeerSource
 
 logger = logging.getLogger("mrc.admission")
 

@@ -12,9 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from mrc.binding.native import lib
+from mrc.limits import MPR_UNIT
 
-UNIT: int = lib.MRC_MPR_UNIT
 LEAST = 1024
 MOST = 4096
 # Bulk at MTU 1500 gains from 2048 PSNs even where the way is short.
@@ -27,15 +26,15 @@ UNKNOWN_BPS = 10_000_000_000
 
 
 def psns_for(link_bps: int, rtt_ns: int, path_mtu: int) -> int:
-    """PSNs of a window: a multiple of UNIT from LEAST to MOST.
+    """PSNs of a window: a multiple of MPR_UNIT from LEAST to MOST.
 
     `link_bps` is the rate of all links together, `rtt_ns` the round trip by the longest plane, from
     which the window is held up.
     """
     covered_ns = ROUND_TRIPS * rtt_ns + LATE_NS
     window_bytes = max(link_bps * covered_ns // 8_000_000_000, LEAST_BYTES)
-    units = -(-window_bytes // (path_mtu * UNIT))
-    return min(max(units * UNIT, LEAST), MOST)
+    units = -(-window_bytes // (path_mtu * MPR_UNIT))
+    return min(max(units * MPR_UNIT, LEAST), MOST)
 
 
 def links_bps(nics: Iterable[str], sysfs: Path = Path("/sys/class/net")) -> int:

@@ -31,14 +31,14 @@ from dataclasses import dataclass, field
 from ipaddress import IPv6Address, ip_interface
 from typing import Any, TypeVar
 
-from mrc.binding.native import parse_address
 from mrc.enums import Integrity
 from mrc.errors import BusyError, ConnectError, PeerGoneError, ProtocolError
 from mrc.exchange.foreign import parse, shown
-from mrc.fabric.hostconfig import IpInterface
-from mrc.fabric.paths import RemotePort
+from mrc.fabric.addresses import IpInterface, parse_address
+from mrc.fabric.ports import RemotePort
 
 VERSION = 1
+TOP = "top"  # type of the messages between a viewer and whom it looks into
 FRAME_BYTES = 4 << 10  # of a message at most, but for those below
 HELLO_BYTES = 128 << 10  # with private data, and 64 source ports for each of 32 ports
 SNAPSHOT_BYTES = 1 << 20

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 from mrc.events import ProbeResult
-from mrc.fabric.paths import MIN_MTU
+from mrc.limits import MIN_MTU
 
 Probe = Callable[[int, int, float], Awaitable[ProbeResult]]
 """Probes EV `index` with `payload` bytes (0: small) and waits at most `timeout` seconds."""

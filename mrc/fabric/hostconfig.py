@@ -12,16 +12,16 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from ipaddress import IPv4Interface, IPv6Interface, ip_address, ip_interface
+from ipaddress import ip_address, ip_interface
 from pathlib import Path
 from typing import Any
 
-from mrc.binding.native import IpAddress, lib
 from mrc.errors import ConfigError
+from mrc.fabric.addresses import IpAddress, IpInterface
+from mrc.limits import MAX_PORTS
 
 ENVIRONMENT = "MRC_CONFIG"
 SCHEMA = 1
-IpInterface = IPv4Interface | IPv6Interface
 
 
 class Source(Enum):
@@ -173,8 +173,8 @@ def parse(text: str, origin: str) -> HostConfig:
     ports = tuple(_port(item) for item in root.child("ports").list())
     if source is Source.SRV6 and not ports:
         raise root.child("ports").wrong("must hold a port at least")
-    if len(ports) > lib.MRC_MAX_PORTS:
-        raise root.child("ports").wrong(f"holds more than {lib.MRC_MAX_PORTS} ports")
+    if len(ports) > MAX_PORTS:
+        raise root.child("ports").wrong(f"holds more than {MAX_PORTS} ports")
     peers = root.child("peers")
     names = peers.table() if peers.value is not None else {}
     return HostConfig(

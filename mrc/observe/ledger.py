@@ -11,14 +11,11 @@ import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from mrc.aio.qp import QP
 from mrc.errors import MrcError
 from mrc.events import EvInfo, QpInfo
 from mrc.observe.snapshot import retransmitted_bytes
-
-if TYPE_CHECKING:
-    from mrc.aio.qp import QP
 
 MAX_PEERS = 64
 OTHERS = "other"

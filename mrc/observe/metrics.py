@@ -11,20 +11,17 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.process_collector import ProcessCollector
 
+from mrc.aio.context import Context
 from mrc.enums import EvState
 from mrc.events import EvInfo, PlaneInfo
 from mrc.observe.ledger import PEER_COUNTERS, PLANE_COUNTERS, Ledger, Live, Totals
 from mrc.observe.names import COUNTERS
-
-if TYPE_CHECKING:
-    from mrc.aio.context import Context
 
 MAX_PATHS = 1024
 

@@ -4,15 +4,14 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
 
+from mrc.aio.context import Context
+from mrc.aio.qp import QP
 from mrc.observe.http import MetricsServer
 from mrc.observe.ledger import Ledger
 from mrc.observe.local import LocalView
-
-if TYPE_CHECKING:
-    from mrc.aio.context import Context
-    from mrc.aio.qp import QP
+from mrc.observe.remote import RemoteView
+from mrc.observe.snapshot import Snapshot, snapshot
 
 logger = logging.getLogger("mrc.observe")
 
@@ -22,7 +21,7 @@ class Observatory:
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
-        self._local = LocalView(ctx.snapshot)
+        self._local = LocalView(self._show)
         self._ledger = Ledger()
         self._metrics: MetricsServer | None = None
 
@@ -58,8 +57,15 @@ class Observatory:
         if self._ctx.config.metrics is not None:
             self._ledger.add(qp)
 
+    def viewers(self) -> RemoteView:
+        """Those that come to a new listener, where the configuration lets them look."""
+        return RemoteView(self._show if self._ctx.config.remote_view else None)
+
+    async def _show(self) -> Snapshot:
+        return await snapshot(self._ctx)
+
     def _metrics_server(self) -> MetricsServer:
-        from mrc.observe import metrics  # with its library as much to load as half of mrc
+        from mrc.observe import metrics  # its library takes as long to load as half of mrc
 
         async def page(accept: str) -> tuple[bytes, str]:
             return metrics.exposition(await metrics.read(self._ctx, self._ledger), accept)

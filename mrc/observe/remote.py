@@ -14,12 +14,11 @@ import secrets
 from collections.abc import Awaitable, Callable
 
 from mrc.errors import MrcError, ProtocolError
-from mrc.exchange.oob import SNAPSHOT_BYTES, Channel
+from mrc.exchange.oob import SNAPSHOT_BYTES, TOP, Channel
 from mrc.observe.snapshot import Snapshot, public
 
 logger = logging.getLogger("mrc.observe")
 
-TOP = "top"  # type of both messages
 VERSION = 1
 MAX_VIEWERS = 4
 PAUSE_SECONDS = 0.1  # at least, between two answers

@@ -7,14 +7,12 @@ import os
 import time
 from collections.abc import Iterable
 from hashlib import blake2s
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from mrc.aio.context import Context
+from mrc.aio.qp import QP
 from mrc.errors import MrcError
 from mrc.events import EvInfo, PlaneInfo, QpInfo
-
-if TYPE_CHECKING:
-    from mrc.aio.context import Context
-    from mrc.aio.qp import QP
 
 SCHEMA = 1
 MAX_QPS = 128  # told of; the number of all is told as well

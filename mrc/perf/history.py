@@ -14,12 +14,12 @@ from typing import Any, Self, TypeVar
 from mrc.aio.context import Context
 from mrc.aio.qp import QP
 from mrc.aio.recorder import Recorder
-from mrc.binding.native import lib
 from mrc.binding.recording import MAX_BINS, Recording
 from mrc.enums import EvState
 from mrc.errors import ProtocolError
 from mrc.events import EventsLost, EvEvent, PlaneEvent, PlaneShareEvent
 from mrc.exchange.foreign import shown, text, whole
+from mrc.limits import MAX_PORTS
 
 MAX_CHANGES = 4096  # of EVs, and of planes: beyond them the oldest are kept, the others counted
 _PIECE = 16384  # bins of one message
@@ -134,7 +134,7 @@ class Bins:
 
     def add(self, plane: Any, numbers: Any) -> None:
         """Takes a piece; raises ProtocolError when it cannot be one."""
-        right = type(plane) is int and 1 <= plane <= lib.MRC_MAX_PORTS and type(numbers) is list
+        right = type(plane) is int and 1 <= plane <= MAX_PORTS and type(numbers) is list
         if not right or not all(type(number) is int and number >= 0 for number in numbers):
             raise ProtocolError("the peer sent bins that cannot be read")
         bins = self.planes.setdefault(plane, [])

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from mrc.sim import native, units
+from mrc import units
+from mrc.sim import native
 from mrc.sim.scenario import Fault
 from mrc.sim.table import Table
 

@@ -13,9 +13,10 @@ from dataclasses import replace as replace_fields
 from functools import partial
 from typing import Any
 
+from mrc import units
 from mrc.enums import CcKind, PlaneShares
 from mrc.errors import ConfigError
-from mrc.sim import document, native, units
+from mrc.sim import document, native
 from mrc.sim.faults import occurrences, read_fault, read_time
 from mrc.sim.scenario import (
     MEASURES,

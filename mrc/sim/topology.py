@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from mrc.sim import native, units
+from mrc import units
+from mrc.sim import native
 from mrc.sim.scenario import Topology
 from mrc.sim.table import Table
 

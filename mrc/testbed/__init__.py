@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from mrc.testbed.bed import Testbed
+from mrc.testbed.fault import Fault, Mode
 from mrc.testbed.names import DEFAULT_NAME
 from mrc.testbed.shape import DEFAULT_RATE, Fabric, Shape
-from mrc.testbed.targets import Fault, Mode, parse_loss
 
 __all__ = [
     "Testbed",
@@ -14,7 +14,6 @@ __all__ = [
     "Fabric",
     "Fault",
     "Mode",
-    "parse_loss",
     "DEFAULT_NAME",
     "DEFAULT_RATE",
 ]

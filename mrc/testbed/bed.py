@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any, Self
 
 from mrc.errors import ArgumentError, StateError
-from mrc.testbed import build, control, faults, hops, queues, rootless, state, targets
+from mrc.fabric.targets import Target, parse_target
+from mrc.testbed import build, control, faults, hops, queues, rootless, state
+from mrc.testbed.fault import Fault, Mode
 from mrc.testbed.names import DEFAULT_NAME, FABRIC, check_name
 from mrc.testbed.plan import Plan, emulator_config, make_plan
 from mrc.testbed.shape import DEFAULT_RATE, Fabric, Shape, parse_rate
 from mrc.testbed.state import State
-from mrc.testbed.targets import Fault, Mode, Target
 
 
 def _at_once() -> None:
@@ -247,7 +248,7 @@ class Testbed:
 
     def _target(self, text: str) -> Target:
         try:
-            return targets.parse_target(text, self.shape.topology)
+            return parse_target(text, self.shape.topology)
         except ValueError as exc:
             raise ArgumentError(str(exc)) from exc
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import BinaryIO, Self
 
 from mrc.errors import NetlinkError
+from mrc.fabric.targets import parse_target
 from mrc.linux import netns
 from mrc.testbed import hops, pcap
 from mrc.testbed.build import LinkEnd
@@ -23,7 +24,6 @@ from mrc.testbed.names import t0_name, t1_name
 from mrc.testbed.pcap import Offload
 from mrc.testbed.plan import Plan
 from mrc.testbed.shape import Fabric
-from mrc.testbed.targets import parse_target
 
 _SOL_PACKET = 263
 _PACKET_RX_RING, _PACKET_STATISTICS, _PACKET_VERSION, _PACKET_VNET_HDR = 5, 6, 10, 15

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from mrc.testbed import build, control, hops, nft, queues, state, targets
+from mrc.fabric.targets import Target
+from mrc.testbed import build, control, hops, nft, queues, state
 from mrc.testbed.build import LinkEnd
+from mrc.testbed.fault import Fault, Mode, no_rules, rules
 from mrc.testbed.plan import Plan
 from mrc.testbed.shape import Fabric
-from mrc.testbed.targets import Fault, Mode, Target
 
 Faults = Mapping[Target, Fault]
 
@@ -51,9 +52,9 @@ def _scripts(plan: Plan, before: Faults, after: Faults) -> dict[str, str]:
             continue
         for node, matches in hops.filters(target, plan.shape.topology).items():
             if shall is not None and _loses(shall):
-                script = targets.rules(target, shall, tuple(matches))
+                script = rules(target, shall, tuple(matches))
             else:
-                script = targets.no_rules(target)
+                script = no_rules(target)
             namespace = plan.nodes[node].namespace
             scripts[namespace] = scripts.get(namespace, "") + script
     return scripts
@@ -64,7 +65,7 @@ def _loses(fault: Fault | None) -> bool:
 
 
 def _ends_down(plan: Plan, faults: Faults) -> dict[LinkEnd, None]:
-    find = hops.links if plan.shape.fabric is Fabric.EMULATED else targets.links
+    find = hops.emulated_ends if plan.shape.fabric is Fabric.EMULATED else hops.kernel_ends
     return {
         end: None
         for target, fault in faults.items()

@@ -11,10 +11,11 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from mrc.fabric.targets import Target, links_of, t0_of
 from mrc.fabric.topology import Topology
+from mrc.testbed.fault import Fault
 from mrc.testbed.names import FABRIC, host_name, interface_name, t0_name, t1_name
 from mrc.testbed.shape import LinkProperties, Shape
-from mrc.testbed.targets import Fault, Target, links_of
 
 SOCKET = "fabric.sock"
 
@@ -103,7 +104,7 @@ def filters(target: Target, fabric: Topology) -> dict[str, dict[str, Hop]]:
     return found
 
 
-def links(target: Target, fabric: Topology) -> list[tuple[str, str]]:
+def emulated_ends(target: Target, fabric: Topology) -> list[tuple[str, str]]:
     """Node and interface of every link end that goes down with the target, in an emulated fabric:
     those of hosts.
     """
@@ -111,6 +112,25 @@ def links(target: Target, fabric: Topology) -> list[tuple[str, str]]:
         (FABRIC, interface_name(link.host, link.plane))
         for link in links_of(target, fabric)
         if link.host is not None
+    ]
+
+
+def kernel_ends(target: Target, fabric: Topology) -> list[tuple[str, str]]:
+    """Node and interface of every link end that goes down with the target, where every switch is a
+    namespace.
+
+    Never a single link of a T1, whose shifting hangs on one of them.
+    """
+    if target.kind == "t1":
+        assert target.t1 is not None
+        node = t1_name(target.plane, target.t1)
+        return [(node, f"t0-{t0}") for t0 in fabric.t0_numbers()]
+    return [
+        (
+            t0_name(target.plane, t0_of(link, fabric)),
+            f"t1-{link.t1}" if link.host is None else f"h{link.host}",
+        )
+        for link in links_of(target, fabric)
     ]
 
 

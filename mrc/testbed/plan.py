@@ -20,6 +20,7 @@ from typing import Any
 
 from mrc.fabric import topology
 from mrc.fabric.srv6 import DEFAULT_METRIC, LOCAL_TABLE, EncapRed, End, EndDT6, Route, locator
+from mrc.fabric.targets import Target
 from mrc.fabric.topology import Topology
 from mrc.testbed import hostfiles
 from mrc.testbed.hops import all_hops
@@ -34,7 +35,6 @@ from mrc.testbed.names import (
     t1_name,
 )
 from mrc.testbed.shape import Fabric, LinkProperties, Shape
-from mrc.testbed.targets import Target
 
 _NO_RATE_BPS = 1_000_000_000_000  # the emulator's links have one: 4 KiB take 33 ns
 

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
+from mrc.fabric.targets import Target
 from mrc.linux.netlink import Netem, Netlink
-from mrc.testbed import hops, nft, targets
+from mrc.testbed import hops, nft
+from mrc.testbed.fault import Fault, table
 from mrc.testbed.hops import Hop
 from mrc.testbed.plan import Link, Plan, Shaper, shaper
-from mrc.testbed.targets import Fault, Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +128,7 @@ def _lost(plan: Plan, faults: Mapping[Target, Fault]) -> dict[Hop, int]:
     lost: dict[Hop, int] = {}
     for target, found in filters.items():
         for node, matches in found.items():
-            counts = counted[plan.nodes[node].namespace].get(targets.table(target), [])
+            counts = counted[plan.nodes[node].namespace].get(table(target), [])
             for hop, count in zip(matches.values(), counts, strict=False):
                 lost[hop] = lost.get(hop, 0) + count
     return lost

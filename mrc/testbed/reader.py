@@ -12,6 +12,7 @@ from functools import partial
 from ipaddress import IPv6Network
 from typing import Any
 
+from mrc.fabric.targets import parse_target
 from mrc.fabric.topology import Addresses, Topology
 from mrc.sim import document
 from mrc.sim import reader as scenarios
@@ -19,7 +20,6 @@ from mrc.sim import scenario as simulated
 from mrc.sim.table import Table
 from mrc.sim.topology import read_link, read_topology
 from mrc.testbed.shape import Fabric, LinkChange, Shape
-from mrc.testbed.targets import parse_target
 
 # How the fabric is used, not what it is: read by the simulator, faults by mrc.testbed.schedule too.
 _OF_OTHERS = (

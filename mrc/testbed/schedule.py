@@ -12,14 +12,15 @@ from itertools import groupby
 from pathlib import Path
 
 from mrc.errors import ArgumentError, ConfigError
+from mrc.fabric.targets import Target, parse_target
 from mrc.sim import document, native
 from mrc.sim import scenario as sim
 from mrc.sim.faults import occurrences, read_fault
 from mrc.sim.table import Table
 from mrc.testbed import faults
 from mrc.testbed.bed import Testbed
+from mrc.testbed.fault import Fault, Mode
 from mrc.testbed.plan import Plan
-from mrc.testbed.targets import Fault, Mode, Target, parse_target
 
 _ALL_PPM = 1_000_000
 

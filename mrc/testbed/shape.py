@@ -3,22 +3,20 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from ipaddress import IPv6Network
 from typing import Any
 
+from mrc.fabric.targets import Target, all_links, links_of, parse_target
 from mrc.fabric.topology import Addresses, Topology
-from mrc.testbed.targets import Target, all_links, links_of, parse_target
+from mrc.units import parse_short_rate
 
 DEFAULT_RATE = "500mbit"
 MIN_MTU, MAX_MTU = 1400, 65535
 MAX_RATE_BPS = 1_000_000_000_000
 # What a hop through the kernel takes by itself, and more: a shorter delay would not be seen.
 MIN_KERNEL_DELAY_NS = 50_000
-_RATE = re.compile(r"(\d+(?:\.\d+)?)(|k|m|g|t)(?:bit)?(?:/s)?")
-_RATE_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 
 
 class Fabric(StrEnum):
@@ -130,10 +128,10 @@ def parse_rate(text: str) -> int | None:
     """
     if text == "none":
         return None
-    match = _RATE.fullmatch(text.lower().replace(" ", ""))
-    if match is None:
-        raise ValueError(f"rate {text!r} is not like 500mbit, 10gbit or none")
-    return round(float(match[1]) * _RATE_UNITS[match[2]])
+    try:
+        return parse_short_rate(text)
+    except ValueError as error:
+        raise ValueError(f"{error}, or none") from error
 
 
 def scale_rates(shape: Shape, host_rate_bps: int | None) -> Shape:

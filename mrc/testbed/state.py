@@ -22,10 +22,10 @@ from typing import Any, Self
 
 from mrc.errors import ConfigError
 from mrc.testbed import shape as shapes
+from mrc.testbed.fault import Fault, Mode
 from mrc.testbed.names import is_namespace_of
 from mrc.testbed.plan import Plan
 from mrc.testbed.shape import Shape
-from mrc.testbed.targets import Fault, Mode
 
 _SCHEMA = 1
 _FILE = "testbed.json"

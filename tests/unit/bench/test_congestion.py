@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 from mrc.enums import CcKind
+from mrc.fabric.targets import Target, parse_target
 from mrc.sim import reader
 from mrc.sim.scenario import Scenario
 from mrc.sim.traffic import make_flows
+from mrc.testbed.fault import Fault
 from mrc.testbed.shape import Fabric, LinkChange, Shape
-from mrc.testbed.targets import Fault, Target, parse_target
 
 BENCH = Path(__file__).parents[3] / "bench"
 FILES = sorted((BENCH / "scenarios").glob("*.toml"))

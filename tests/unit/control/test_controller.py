@@ -53,10 +53,10 @@ from mrc import (
     WcStatus,
 )
 from mrc.binding.native import Command
-from mrc.binding.verbs import EvAttr, QueuePair
+from mrc.binding.verbs import QueuePair
 from mrc.control.controller import EvController
 from mrc.datapath.dispatch import Dispatcher
-from mrc.fabric.paths import PathEv
+from mrc.fabric.paths import EvAttr, PathEv
 
 PATHS = ("lo>127.0.0.1#1", "lo>127.0.0.1#2", "lo>127.0.0.2#1", "lo>127.0.0.2#2")
 

@@ -14,7 +14,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from mrc.binding.verbs import EvAttr
 from mrc.config import CcParameters
 from mrc.control.profiles import (
     ALLOWED,
@@ -29,7 +28,7 @@ from mrc.control.profiles import (
 )
 from mrc.enums import CcKind
 from mrc.errors import ArgumentError, ConfigError, InUseError, MrcError, StateError
-from mrc.fabric.paths import PathEv
+from mrc.fabric.paths import EvAttr, PathEv
 
 ROOT = Path(__file__).resolve().parents[3]
 INIT, OFFLINE, ONLINE = ProfileState

@@ -9,15 +9,15 @@ from ipaddress import ip_interface
 
 import pytest
 
-from mrc.binding.native import Command, unpack_address
+from mrc.binding.native import Command
 from mrc.config import ContextConfig
 from mrc.datapath import links
 from mrc.datapath.links import Links, finder, number
 from mrc.enums import CommandOp
 from mrc.errors import ConfigError, StateError
 from mrc.fabric import hostconfig
-from mrc.fabric.hostconfig import IpInterface
-from mrc.fabric.paths import interface_ports
+from mrc.fabric.addresses import IpInterface, unpack_address
+from mrc.fabric.ports import interface_ports
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from ipaddress import ip_address
 
 import pytest
 
-from mrc.binding.verbs import PeerSource
 from mrc.errors import BusyError, ConnectError
 from mrc.exchange.admission import (
     Admission,
@@ -22,6 +21,7 @@ from mrc.exchange.admission import (
     raise_descriptor_limit,
     source_of,
 )
+from mrc.fabric.paths import PeerSource
 
 LIMITS = Limits(pending=8, pending_per_source=2, qps=16, qps_per_source=4)
 

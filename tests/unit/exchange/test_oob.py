@@ -28,7 +28,7 @@ from mrc.exchange.oob import (
     hello_from_json,
     hello_to_json,
 )
-from mrc.fabric.paths import RemotePort
+from mrc.fabric.ports import RemotePort
 
 HELLO = Hello(
     host="h0",

@@ -8,7 +8,9 @@ from dataclasses import replace
 
 import pytest
 
+from mrc.fabric.targets import Target, parse_target
 from mrc.fabric.topology import Topology
+from mrc.testbed.fault import Fault, Mode
 from mrc.testbed.hops import (
     HOST_DOWN,
     HOST_UP,
@@ -17,15 +19,15 @@ from mrc.testbed.hops import (
     Hop,
     all_hops,
     decode_faults,
+    emulated_ends,
     encode_faults,
     filters,
     hops_of,
-    links,
+    kernel_ends,
     place,
     port,
 )
 from mrc.testbed.shape import Fabric, LinkChange, Shape
-from mrc.testbed.targets import Fault, Mode, Target, parse_target
 
 SHAPE = Shape(
     hosts=3, planes=2, t1=2, host_rate_bps=5000, host_delay_ns=10, fabric_delay_ns=10, jitter_ns=1,
@@ -127,10 +129,11 @@ def test_filters__are_in_switches(text: str, places: dict[str, list[str]]) -> No
     assert sorted(hops) == sorted(hops_of(target(text), FABRIC))
 
 
-def test_links__only_those_of_hosts() -> None:
-    assert links(target("t1:1.0"), FABRIC) == links(target("uplink:1.0.0"), FABRIC) == []
-    assert links(target("link:h2.1"), FABRIC) == [("fabric", "h2-1")]
-    assert len(links(target("plane:1"), FABRIC)) == 3
+def test_emulated_ends__only_those_of_hosts() -> None:
+    for name in ("t1:1.0", "uplink:1.0.0"):
+        assert emulated_ends(target(name), FABRIC) == []
+    assert emulated_ends(target("link:h2.1"), FABRIC) == [("fabric", "h2-1")]
+    assert len(emulated_ends(target("plane:1"), FABRIC)) == 3
 
 
 def test_place__chances_are_independent_and_delays_add_up() -> None:
@@ -182,3 +185,46 @@ def test_place__a_delay_comes_on_top_of_the_links_own() -> None:
 def test_encode_faults__through_json() -> None:
     placed = place({target("plane:1"): Fault(loss=0.2, reorder=0.1)}, SHAPE)
     assert decode_faults(json.loads(json.dumps(encode_faults(placed)))) == placed
+
+
+THREE_T1S = Topology(hosts=2, planes=4, t1=3)
+
+
+@pytest.mark.parametrize(
+    ("text", "ends"),
+    [
+        (
+            "plane:2",
+            [("t0-2-0", "h0"), ("t0-2-1", "h1"),
+             ("t0-2-0", "t1-0"), ("t0-2-0", "t1-1"), ("t0-2-0", "t1-2"),
+             ("t0-2-1", "t1-0"), ("t0-2-1", "t1-1"), ("t0-2-1", "t1-2")],
+        ),
+        ("t1:3.1", [("t1-3-1", "t0-0"), ("t1-3-1", "t0-1")]),
+        ("t0:4.1", [("t0-4-1", "h1"), ("t0-4-1", "t1-0"), ("t0-4-1", "t1-1"), ("t0-4-1", "t1-2")]),
+        ("link:h1.2", [("t0-2-1", "h1")]),
+        ("uplink:2.1.0", [("t0-2-1", "t1-0")]),
+    ],
+)  # fmt: skip
+def test_kernel_ends__are_the_switches_ends(text: str, ends: list[tuple[str, str]]) -> None:
+    assert kernel_ends(parse_target(text, THREE_T1S), THREE_T1S) == ends
+
+
+BELOW_TWO_T0S = Topology(hosts=4, planes=2, t1=2, t0=2)
+
+
+@pytest.mark.parametrize(
+    ("text", "ends"),
+    [
+        (
+            "plane:1",
+            [("t0-1-0", "h0"), ("t0-1-0", "h1"), ("t0-1-1", "h2"), ("t0-1-1", "h3"),
+             ("t0-1-0", "t1-0"), ("t0-1-0", "t1-1"), ("t0-1-1", "t1-0"), ("t0-1-1", "t1-1")],
+        ),
+        ("t0:2.1", [("t0-2-1", "h2"), ("t0-2-1", "h3"), ("t0-2-1", "t1-0"), ("t0-2-1", "t1-1")]),
+        ("t1:2.1", [("t1-2-1", "t0-0"), ("t1-2-1", "t0-1")]),
+        ("link:h3.1", [("t0-1-1", "h3")]),
+        ("uplink:1.1.0", [("t0-1-1", "t1-0")]),
+    ],
+)  # fmt: skip
+def test_kernel_ends__with_two_hosts_below_each_t0(text: str, ends: list[tuple[str, str]]) -> None:
+    assert kernel_ends(parse_target(text, BELOW_TWO_T0S), BELOW_TWO_T0S) == ends

@@ -7,14 +7,15 @@ from dataclasses import replace
 
 import pytest
 
+from mrc.fabric.targets import parse_target
 from mrc.linux.netlink import Netem
 from mrc.linux.netlink.qdiscs import netem
 from mrc.testbed import queues
+from mrc.testbed.fault import Fault, Mode
 from mrc.testbed.hops import HOST_DOWN, HOST_UP, T0_UP, T1_DOWN, Hop
 from mrc.testbed.plan import make_plan, shaper
 from mrc.testbed.queues import Queue
 from mrc.testbed.shape import LinkChange, Shape
-from mrc.testbed.targets import Fault, Mode, parse_target
 
 PLAN = make_plan(
     "x", Shape(hosts=2, planes=2, t1=1, host_rate_bps=1000_000, fabric_rate_bps=1000_000)

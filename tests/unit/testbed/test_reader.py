@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from mrc.errors import ConfigError
+from mrc.fabric.targets import Target
 from mrc.sim import reader as scenarios
 from mrc.testbed import reader
 from mrc.testbed.plan import census, make_plan
 from mrc.testbed.shape import Fabric, LinkChange, LinkProperties, Shape
-from mrc.testbed.targets import Target
 
 FILE = """
 title = "one of everything"

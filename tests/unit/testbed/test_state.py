@@ -11,10 +11,10 @@ import pytest
 
 from mrc.errors import ConfigError
 from mrc.testbed import state
+from mrc.testbed.fault import Fault, Mode
 from mrc.testbed.plan import make_plan
 from mrc.testbed.shape import LinkChange, Shape
 from mrc.testbed.state import State
-from mrc.testbed.targets import Fault, Mode
 
 SHAPE = Shape(
     hosts=3, planes=2, t1=1, host_rate_bps=None, mtu=1500, links=(LinkChange("t1:1.0", 10**6),)

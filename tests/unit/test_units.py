@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from mrc.sim.units import parse_rate, parse_share, parse_size, parse_time
+from mrc.units import parse_rate, parse_share, parse_size, parse_time
 
 
 @pytest.mark.parametrize(

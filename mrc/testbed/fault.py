@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can fail in a test bed, and where a fault has to be put. Pure.
+"""How a part of a test bed fails, and the nftables rules that lose its packets. Pure.
 
 Faults sit in the switches, never on the interface of the host that sends: its stack would see
 them there. A lossy place is one that each packet passes exactly once per target, so that 20% is
@@ -12,19 +12,9 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
-from mrc.fabric.topology import Topology
-from mrc.testbed.names import t0_name, t1_name
+from mrc.fabric.targets import Target
+from mrc.units import quantity
 
-FORMS = "plane:P, t0:P.N, t1:P.S, link:hH.P or uplink:P.N.S"
-
-_TARGET = re.compile(
-    r"plane:(?P<plane>\d+)"
-    r"|t1:(?P<t1>\d+\.\d+)"
-    r"|t0:(?P<t0>\d+\.\d+)"
-    r"|link:h(?P<link>\d+\.\d+)"
-    r"|uplink:(?P<uplink>\d+\.\d+\.\d+)"
-)
-_LOSS = re.compile(r"(\d+(?:\.\d{1,2})?)%?")
 _LOSS_STEPS = 10_000
 
 
@@ -33,30 +23,6 @@ class Mode(StrEnum):
     """packets vanish, the link stays up"""
     DOWN = "down"
     """the switch's side of the link is down, and the other side sees it"""
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A plane, switch or link of a fabric, by its numbers (None: does not apply)."""
-
-    kind: str
-    plane: int
-    host: int | None = None
-    t0: int | None = None
-    t1: int | None = None
-
-    def __str__(self) -> str:
-        match self.kind:
-            case "plane":
-                return f"plane:{self.plane}"
-            case "t1":
-                return f"t1:{self.plane}.{self.t1}"
-            case "t0":
-                return f"t0:{self.plane}.{self.t0}"
-            case "link":
-                return f"link:h{self.host}.{self.plane}"
-            case _:
-                return f"uplink:{self.plane}.{self.t0}.{self.t1}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,93 +96,12 @@ class Fault:
         return ", ".join(words)
 
 
-def parse_target(text: str, fabric: Topology) -> Target:
-    """Raises ValueError for what is no target, or not in this fabric."""
-    match = _TARGET.fullmatch(text)
-    if match is None:
-        raise ValueError(f"target {text!r} is not {FORMS}")
-    kind = str(match.lastgroup)
-    target = _target(kind, [int(number) for number in match[kind].split(".")])
-    if target.plane not in fabric.plane_numbers():
-        raise ValueError(f"target {text}: no plane {target.plane}, they are 1..{fabric.planes}")
-    if target.host is not None and target.host not in fabric.host_numbers():
-        raise ValueError(f"target {text}: no host h{target.host}, they are 0..{fabric.hosts - 1}")
-    if target.t0 is not None and target.t0 not in fabric.t0_numbers():
-        raise ValueError(f"target {text}: no T0 {target.t0}, they are 0..{fabric.t0 - 1}")
-    if target.t1 is not None and target.t1 not in fabric.t1_numbers():
-        raise ValueError(f"target {text}: no T1 {target.t1}, they are 0..{fabric.t1 - 1}")
-    return target
-
-
-def _target(kind: str, numbers: list[int]) -> Target:
-    match kind, numbers:
-        case "t1", [plane, t1]:
-            return Target(kind, plane, t1=t1)
-        case "t0", [plane, t0]:
-            return Target(kind, plane, t0=t0)
-        case "link", [host, plane]:
-            return Target(kind, plane, host)
-        case "uplink", [plane, t0, t1]:
-            return Target(kind, plane, t0=t0, t1=t1)
-    return Target(kind, numbers[0])
-
-
 def parse_loss(text: str) -> float:
     """A percentage such as `20%` or `0.5%`, as a share."""
-    match = _LOSS.fullmatch(text)
-    share = float(match[1]) / 100 if match else 0.0
-    if not 0 < share <= 1:
+    steps = quantity(text, {"": _LOSS_STEPS // 100, "%": _LOSS_STEPS // 100}) or 0.0
+    if not 0 < steps <= _LOSS_STEPS or abs(steps - round(steps)) > 1e-6:
         raise ValueError(f"loss {text!r} is not a percentage above 0% and up to 100%")
-    return share
-
-
-def all_links(fabric: Topology) -> list[Target]:
-    """Every link: in each plane first those of the hosts, then the uplinks."""
-    found = []
-    for plane in fabric.plane_numbers():
-        found += [Target("link", plane, host) for host in fabric.host_numbers()]
-        for t0 in fabric.t0_numbers():
-            found += [Target("uplink", plane, t0=t0, t1=t1) for t1 in fabric.t1_numbers()]
-    return found
-
-
-def links_of(target: Target, fabric: Topology) -> list[Target]:
-    """The links that belong to a target."""
-    found = [link for link in all_links(fabric) if link.plane == target.plane]
-    match target.kind:
-        case "plane":
-            return found
-        case "t0":
-            return [link for link in found if _t0_of(link, fabric) == target.t0]
-        case "t1":
-            return [link for link in found if link.t1 == target.t1]
-    return [target]
-
-
-def _t0_of(link: Target, fabric: Topology) -> int:
-    """The T0 at a link's one end."""
-    if link.t0 is not None:
-        return link.t0
-    assert link.host is not None
-    return fabric.t0_of(link.host)
-
-
-def links(target: Target, fabric: Topology) -> list[tuple[str, str]]:
-    """Node and interface of every link end that goes down with the target.
-
-    Never a single link of a T1, whose shifting hangs on one of them.
-    """
-    if target.kind == "t1":
-        assert target.t1 is not None
-        node = t1_name(target.plane, target.t1)
-        return [(node, f"t0-{t0}") for t0 in fabric.t0_numbers()]
-    return [
-        (
-            t0_name(target.plane, _t0_of(link, fabric)),
-            f"t1-{link.t1}" if link.host is None else f"h{link.host}",
-        )
-        for link in links_of(target, fabric)
-    ]
+    return steps / _LOSS_STEPS
 
 
 def table(target: Target) -> str:

@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The limits and defaults of csrc/mrc.h for Python. Pure: a test compares each value with C."""
+
+from __future__ import annotations
+
+UDP_PORT = 4791  # default UDP destination port
+MAX_PORTS = 32  # ports, and so planes, of a Context
+MAX_EVS = 1024  # of a QP
+MAX_PEER_SOURCES = 256  # pairs of address and UDP port that the packets of one peer come from
+MAX_BURST_PACKETS = 64
+MIN_MTU = 256  # bytes of payload in a packet
+MAX_MTU = 16384
+MPR_UNIT = 128  # the window of PSNs is a multiple of it
+
+# What a CC profile may set; fractions are in units of CC_UNIT.
+CC_UNIT = 1_000_000
+CC_BASE_RTT_NS = 100_000  # default
+CC_MIN_BASE_RTT_NS = 1000
+CC_MAX_NS = 1_000_000_000
+CC_MAX_BPS = 10_000_000_000_000
+CC_MAX_BYTES = 1 << 30
+CC_MAX_QA_GATE = 16
+CC_MAX_FI_SCALE = 1_000_000_000

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers with their units as people write them, such as "100 Gbit/s". Pure.
+
+Files name every unit in full, and mean what they name. Command lines have the short forms of tc(8)
+and iperf3 too, in any case: 500mbit, 2.5G, 64K; their sizes are powers of 1024.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+_NUMBER = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z/%]*)")
+
+_TIMES = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
+_RATES = {"bit/s": 1, "kbit/s": 10**3, "Mbit/s": 10**6, "Gbit/s": 10**9, "Tbit/s": 10**12}
+_SIZES = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "kB": 10**3, "MB": 10**6, "GB": 10**9}
+_SHARES = {"%": 10**4, "ppm": 1}
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+_SHORT_RATES = {
+    f"{letter}{unit}": 1000**power
+    for letter, power in _POWERS.items()
+    for unit in ("", "bit", "bit/s")
+}
+_SHORT_SIZES = {
+    f"{letter}{unit}": 1024**power for letter, power in _POWERS.items() for unit in ("", "b", "ib")
+}
+
+
+def quantity(text: str, units: Mapping[str, int]) -> float | None:
+    """The number that `text` is, in the unit of size 1; None when it is none."""
+    found = _NUMBER.fullmatch(text.strip())
+    if found is None or found[2] not in units:
+        return None
+    return float(found[1]) * units[found[2]]
+
+
+def _parse(text: str, units: Mapping[str, int], what: str) -> int:
+    if (value := quantity(text, units)) is None:
+        raise ValueError(f"{text!r} is no {what}; units are {', '.join(units)}")
+    return round(value)
+
+
+def parse_time(text: str, rtt_ns: int | None = None) -> int:
+    """Nanoseconds. A sum is allowed; with `rtt_ns`, rtt is a unit: "200us + 10rtt"."""
+    units = _TIMES if rtt_ns is None else _TIMES | {"rtt": rtt_ns}
+    return sum(_parse(term, units, "time") for term in text.split("+"))
+
+
+def parse_rate(text: str) -> int:
+    """Bits a second."""
+    return _parse(text, _RATES, "rate")
+
+
+def parse_size(text: str) -> int:
+    """Bytes."""
+    return _parse(text, _SIZES, "size")
+
+
+def parse_share(text: str) -> int:
+    """Parts per million, at most all."""
+    share = _parse(text, _SHARES, "share")
+    if share > 10**6:
+        raise ValueError(f"{text!r} is more than all")
+    return share
+
+
+def parse_short_rate(text: str) -> int:
+    """Bits a second, from 500mbit, 2.5G, 10 Gbit/s or plain bit/s."""
+    if (rate := quantity(text.lower(), _SHORT_RATES)) is None:
+        raise ValueError(f"rate {text!r} is not like 500mbit, 10gbit or 2.5G")
+    return round(rate)
+
+
+def parse_short_size(text: str) -> int:
+    """Bytes, from 65536, 64K or 1.5MiB."""
+    if (size := quantity(text.lower(), _SHORT_SIZES)) is None:
+        raise ValueError(f"{text!r} is not a size such as 65536, 64K or 1.5M")
+    return round(size)

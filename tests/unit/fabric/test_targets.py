@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names of the parts of a fabric."""
+
+from __future__ import annotations
+
+import pytest
+
+from mrc.fabric.targets import Target, links_of, parse_target
+from mrc.fabric.topology import Topology
+
+FABRIC = Topology(hosts=2, planes=4, t1=3)
+
+TARGETS = [
+    ("plane:2", Target("plane", 2)),
+    ("t1:3.1", Target("t1", 3, t1=1)),
+    ("t0:4.1", Target("t0", 4, t0=1)),
+    ("link:h1.2", Target("link", 2, host=1)),
+    ("uplink:2.1.0", Target("uplink", 2, t0=1, t1=0)),
+]
+
+
+@pytest.mark.parametrize(("text", "target"), TARGETS)
+def test_parse_target__every_form_and_back(text: str, target: Target) -> None:
+    assert parse_target(text, FABRIC) == target
+    assert str(target) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "is not plane:P"),
+        ("plane:x", "is not plane:P"),
+        ("plane:1 ", "is not plane:P"),
+        ("t1:1", "is not plane:P"),
+        ("link:0.1", "is not plane:P"),
+        ("plane:0", "no plane 0, they are 1..4"),
+        ("plane:5", "no plane 5"),
+        ("t1:1.3", "no T1 3, they are 0..2"),
+        ("t0:1.2", "no T0 2, they are 0..1"),
+        ("link:h2.1", "no host h2"),
+        ("uplink:1.0.3", "no T1 3"),
+    ],
+)
+def test_parse_target__refuses(text: str, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        parse_target(text, FABRIC)
+
+
+def test_parse_target__all_where_it_is_wanted() -> None:
+    with pytest.raises(ValueError, match="'all' is not plane:P"):
+        parse_target("all", FABRIC)
+    everything = parse_target("all", FABRIC, whole=True)
+    assert str(everything) == "all"
+    assert len(links_of(everything, FABRIC)) == 4 * (2 + 2 * 3)

@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every limit has the value that C has."""
+
+from __future__ import annotations
+
+import pytest
+
+from mrc import limits
+from mrc.binding.native import lib
+
+
+@pytest.mark.parametrize("name", [name for name in vars(limits) if name.isupper()])
+def test_limits__are_those_of_c(name: str) -> None:
+    assert getattr(limits, name) == getattr(lib, f"MRC_{name}")

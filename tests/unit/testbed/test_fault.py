@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Faults, and the rules that lose packets."""
+
+from __future__ import annotations
+
+import pytest
+
+from mrc.fabric.targets import parse_target
+from mrc.fabric.topology import Topology
+from mrc.testbed.fault import Fault, Mode, parse_loss, rules, table
+
+FABRIC = Topology(hosts=2, planes=4, t1=3)
+NAMES = ("plane:2", "t1:3.1", "t0:4.1", "link:h1.2", "uplink:2.1.0")
+
+
+@pytest.mark.parametrize(
+    ("text", "share"), [("20%", 0.2), ("0.5%", 0.005), ("0.01%", 0.0001), ("100", 1.0)]
+)
+def test_parse_loss__is_a_percentage(text: str, share: float) -> None:
+    assert parse_loss(text) == pytest.approx(share)
+
+
+@pytest.mark.parametrize("text", ["", "0%", "101%", "-1%", "half", "0.001%"])
+def test_parse_loss__refuses(text: str) -> None:
+    with pytest.raises(ValueError, match="loss"):
+        parse_loss(text)
+
+
+@pytest.mark.parametrize(
+    ("mode", "loss", "complaint"),
+    [
+        (Mode.SILENT, 0.0, "loss is 0.0"),
+        (Mode.SILENT, 1.5, "loss is 1.5"),
+        (Mode.DOWN, 0.5, "loss goes with silent"),
+    ],
+)
+def test_fault__refuses(mode: Mode, loss: float, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        Fault(mode, loss)
+
+
+def test_fault__leaves_a_link_a_rate() -> None:
+    assert Fault(loss=0, rate_share=0.1).rate_of(500) == 50
+    assert Fault(loss=0, rate_bps=70).rate_of(500) == 70
+    assert Fault(loss=0, rate_bps=700).rate_of(500) == 500
+    assert Fault(loss=0, rate_bps=700).rate_of(None) == 700
+    assert Fault().rate_of(None) is None
+    with pytest.raises(ValueError, match="without a rate has none to take a share of"):
+        Fault(loss=0, rate_share=0.1).rate_of(None)
+
+
+def test_fault__says_what_it_does() -> None:
+    assert str(Fault(loss=0.01, rate_share=0.1)) == "loss 1.00%, rate 10.00% of its own"
+    assert str(Fault(loss=0, rate_bps=5_000_000)) == "rate 5 Mbit/s"
+
+
+def test_rules__drop_a_share() -> None:
+    target = parse_target("link:h1.2", FABRIC)
+    script = rules(target, Fault(loss=0.2), ("iifname h1", "oifname h1"))
+    assert script == (
+        "table ip6 mrc_fail_link_h1_2 {\n"
+        "  chain forward {\n"
+        "    type filter hook forward priority filter\n"
+        "  }\n"
+        "}\n"
+        "flush chain ip6 mrc_fail_link_h1_2 forward\n"
+        "table ip6 mrc_fail_link_h1_2 {\n"
+        "  chain forward {\n"
+        "    iifname h1 numgen random mod 10000 < 2000 counter drop\n"
+        "    oifname h1 numgen random mod 10000 < 2000 counter drop\n"
+        "  }\n"
+        "}\n"
+    )
+
+
+def test_rules__drop_everything_without_dice() -> None:
+    script = rules(parse_target("t1:3.1", FABRIC), Fault(), ("",))
+    assert "     counter drop\n" in script
+    assert "numgen" not in script
+
+
+def test_table__differs_for_every_target() -> None:
+    assert len({table(parse_target(name, FABRIC)) for name in NAMES}) == len(NAMES)
