@@ -81,7 +81,9 @@ def _member(kind: inspect.Type, name: str) -> inspect.Type:
 def _wanted(kind: inspect.Type) -> str:
     match kind:
         case inspect.UnionType(types=types):
-            return f"{_wanted(types[0])} or nothing"
+            return " or ".join(map(_wanted, types))
+        case inspect.NoneType():
+            return "nothing"
         case inspect.IntType() | inspect.FloatType():
             bounds = "" if kind.ge is None else f" from {kind.ge:.15g}"
             bounds += "" if kind.le is None else f" to {kind.le:.15g}"
