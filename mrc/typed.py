@@ -2,7 +2,7 @@
 """Makes values of declared types of what JSON and TOML hold, by msgspec. Pure.
 
 A complaint is one line: the place, what is expected there, and what is there, such as
-`ports[2].mtu: must be a number from 576 to 65536, not 100`.
+`ports[2].mtu: must be a whole number from 576 to 65536, not 100`.
 """
 
 from __future__ import annotations
@@ -88,7 +88,8 @@ def _wanted(kind: inspect.Type) -> str:
             bounds = "" if kind.ge is None else f" from {kind.ge:.15g}"
             bounds += "" if kind.le is None else f" to {kind.le:.15g}"
             factor = f" and a multiple of {kind.multiple_of}" if kind.multiple_of else ""
-            return f"a number{bounds}{factor}"
+            whole = "whole " if isinstance(kind, inspect.IntType) else ""
+            return f"a {whole}number{bounds}{factor}"
         case inspect.StrType(max_length=int(most)):
             return f"a string of {kind.min_length or 0} to {most} characters"
         case inspect.StrType(min_length=least):

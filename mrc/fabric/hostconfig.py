@@ -2,7 +2,7 @@
 """The host configuration file that $MRC_CONFIG names: this host's ports, its peers, their paths.
 
 `parse` is pure; `load` reads the file. Unknown keys are ignored. Every error names the file and the
-key, as in `/run/mrc/h0.toml: ports[0].mtu: must be a number from 576 to 65536, not 100`.
+key, as in `/run/mrc/h0.toml: ports[0].mtu: must be a whole number from 576 to 65536, not 100`.
 """
 
 from __future__ import annotations
@@ -108,7 +108,9 @@ def _check(config: HostConfig) -> None:
         for i, path in enumerate(peer.paths):
             place = f"peers.{name}.paths[{i}]"
             if not 1 <= path.plane <= len(config.ports):
-                raise ValueError(f"{place}.plane: must be a number from 1 to {len(config.ports)}")
+                raise ValueError(
+                    f"{place}.plane: must be a whole number from 1 to {len(config.ports)}"
+                )
             if path.destination.version != config.ports[path.plane - 1].address.version:
                 raise ValueError(f"{place}.dst: is not of the IP version of port {path.plane}")
 

@@ -68,12 +68,12 @@ def test_take__unknown_keys_are_ignored() -> None:
         ("points", [], "points: must be an array of 1 to 3, not an array of 0"),
         ("points", [{"x": 2}] * 4, "points: must be an array of 1 to 3, not an array of 4"),
         ("points", [{"x": 4}, {}], r"points[1].x: is missing"),
-        ("points", [{"x": 10}], "points[0].x: must be a number from 2 to 8 and a multiple of 2,"
-         " not 10"),
-        ("points", [{"x": 3}], "points[0].x: must be a number from 2 to 8 and a multiple of 2,"
-         " not 3"),
-        ("points", [{"x": True}], "points[0].x: must be a number from 2 to 8 and a multiple of 2,"
-         " not True"),
+        ("points", [{"x": 10}], "points[0].x: must be a whole number from 2 to 8"
+         " and a multiple of 2, not 10"),
+        ("points", [{"x": 3}], "points[0].x: must be a whole number from 2 to 8"
+         " and a multiple of 2, not 3"),
+        ("points", [{"x": True}], "points[0].x: must be a whole number from 2 to 8"
+         " and a multiple of 2, not True"),
         ("points", [{"x": 2, "y": float("nan")}], "points[0].y: must be a number from 0.5 to"
          " 1e+15, not nan"),
         ("points", [{"x": 2, "y": 10**400}], "points[0].y: must be a number from 0.5 to"
@@ -87,12 +87,12 @@ def test_take__unknown_keys_are_ignored() -> None:
         ("colour", "green", """colour: must be "red" or "blue", not 'green'"""),
         ("kind", "x - at `$.points[7]", """kind: must be "area" or "line", not"""
          """ 'x - at `$.points[7]'"""),
-        ("count", 1 << 63, "count: must be a number from 0 to 9.22337203685478e+18, not"
+        ("count", 1 << 63, "count: must be a whole number from 0 to 9.22337203685478e+18, not"
          " 9223372036854775808"),
-        ("count", -1, "count: must be a number from 0 to 9.22337203685478e+18, not -1"),
+        ("count", -1, "count: must be a whole number from 0 to 9.22337203685478e+18, not -1"),
         ("from", {"a": "x"}, "from[...]: Expected `int`, got `str`"),
         ("size", 3, "size: must be a table or nothing, not 3"),
-        ("size", {"x": 9}, "size.x: must be a number from 2 to 8 and a multiple of 2, not 9"),
+        ("size", {"x": 9}, "size.x: must be a whole number from 2 to 8 and a multiple of 2, not 9"),
         ("free", [], "free: must be a table, not an array of 0"),
     ],
 )  # fmt: skip

@@ -98,7 +98,7 @@ def test_link_properties__the_last_change_counts() -> None:
         ({"topology__t0": 3}, "all.toml: topology.hosts: 4 is no multiple of t0"),
         (
             {"topology__mtu": 100},
-            "all.toml: topology.mtu: must be a number from 1400 to 65535, not 100",
+            "all.toml: topology.mtu: must be a whole number from 1400 to 65535, not 100",
         ),
         ({"topology__fabric_rate": "1Gbit/s"}, "topology.oversubscription: says what fabric_rate"),
         (

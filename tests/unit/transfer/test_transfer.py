@@ -289,19 +289,19 @@ async def test_transfer__peer_breaks_the_qp(tmp_path: Path, inbox: Path) -> None
         ({"type": "offer"}, "bad message 'offer': name: is missing"),
         (
             {"type": "offer", "name": "a", "bytes": -1, "chunk_bytes": 4096},
-            "bytes: must be a number",
+            "'offer': bytes: must be a whole number from 0",
         ),
         (
             {"type": "offer", "name": "a", "bytes": 1 << 63, "chunk_bytes": 4096},
-            "bytes: must be a number",
+            "'offer': bytes: must be a whole number from 0",
         ),
         (
             {"type": "offer", "name": "a", "bytes": True, "chunk_bytes": 4096},
-            "bytes: must be a number",
+            "'offer': bytes: must be a whole number from 0",
         ),
         (
             {"type": "offer", "name": "a", "bytes": 1, "chunk_bytes": 0},
-            "chunk_bytes: must be a number from 4096",
+            "'offer': chunk_bytes: must be a whole number from 4096",
         ),
         ({"type": "offer", "name": 5, "bytes": 1, "chunk_bytes": 4096}, "name: must be a string"),
         ({"type": "accept", "window": {}}, "bad message 'accept': window.address: is missing"),
