@@ -42,7 +42,7 @@ CORE_FORBIDDEN_CALLS = ("rand", "random", "time", "clock_gettime", "getenv", "pr
 # The rooms of mrc/, from the ground floor up: modules at its top, and folders. An import, also one
 # inside a function, leads to a room on a lower floor.
 FLOORS = (
-    {"_ffi_build", "enums", "limits", "units"},
+    {"_ffi_build", "enums", "limits", "typed", "units"},
     {"errors", "events"},
     {"fabric"},
     {"binding", "exchange", "linux", "sim"},

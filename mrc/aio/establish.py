@@ -238,12 +238,12 @@ def _hello(local: Local, ends: _Ends, queue: QueuePair, private: dict[str, Any])
         path_mtu=local.config.mtu_limit,
         mpr=queue.mpr,
         max_wimm=local.config.max_wimm,
-        integrity=local.config.integrity,
+        integrity="udp" if local.config.integrity is Integrity.UDP else "icrc",
         udp_port=local.dispatcher.device.udp_port,
         ports=tuple(ports),
         dynamic_mpr=local.config.dynamic_mpr,
     )
-    return Hello(local.name, attributes, private)
+    return Hello(host=local.name, attributes=attributes, private=private)
 
 
 async def _take_hello(local: Local, channel: Channel, terms: Terms, expected: str) -> Hello:
@@ -263,7 +263,8 @@ async def _take_hello(local: Local, channel: Channel, terms: Terms, expected: st
 
 def _sources(peer: Hello) -> list[PeerSource]:
     """Where the peer says that its packets come from."""
-    return paths.peer_sources((port.address.ip, port.sports) for port in peer.attributes.ports)
+    ports = peer.attributes.ports
+    return paths.peer_sources((port.address.ip, port.source_ports) for port in ports)
 
 
 async def _turn(channel: Channel, kind: str, *, first: bool, **fields: Any) -> dict[str, Any]:
@@ -334,9 +335,9 @@ def _pairs(
     )
 
 
-def _integrity(ours: Integrity, theirs: Integrity) -> Integrity:
+def _integrity(ours: Integrity, theirs: str) -> Integrity:
     """The weaker protection holds only when both sides want it."""
-    return Integrity.UDP if ours is theirs is Integrity.UDP else Integrity.ICRC
+    return Integrity.UDP if ours is Integrity.UDP and theirs == "udp" else Integrity.ICRC
 
 
 async def _prove(

@@ -10,6 +10,7 @@ from typing import Any
 from mrc.binding import native
 from mrc.binding.native import Command
 from mrc.enums import CommandOp
+from mrc.typed import Positive, Whole
 
 MAX_BINS = 1 << 16
 """Bins of a recording. One that lasts longer has wider bins: each time it outgrows them, twice."""
@@ -26,14 +27,14 @@ class Recording:
     the next, which began at `longest_gap_at_ns`, and 0 with fewer than two.
     """
 
-    start_monotonic_ns: int
-    duration_ns: int
-    width_ns: int  # of a bin
+    start_monotonic_ns: Whole
+    duration_ns: Whole
+    width_ns: Positive  # of a bin
     planes: Mapping[int, tuple[int, ...]]
-    first_ns: int | None
-    last_ns: int | None
-    longest_gap_ns: int
-    longest_gap_at_ns: int | None
+    first_ns: Whole | None
+    last_ns: Whole | None
+    longest_gap_ns: Whole
+    longest_gap_at_ns: Whole | None
 
     @property
     def bytes(self) -> tuple[int, ...]:

@@ -10,7 +10,9 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+from msgspec import Meta
 
 from mrc.binding import native
 from mrc.binding.native import CData, Command, HeldBuffer
@@ -28,6 +30,7 @@ from mrc.errors import ArgumentError, ProtocolError, QueueFullError, StateError
 from mrc.fabric.addresses import pack_address
 from mrc.fabric.paths import EvAttr, PeerSource
 from mrc.limits import MPR_UNIT
+from mrc.typed import take
 
 MAX_MESSAGE_BYTES = 0xFFFFFFFF
 _POST, _WRITE, _WRITE_IMM = map(int, (CommandOp.QP_POST, WrOpcode.WRITE, WrOpcode.WRITE_IMM))
@@ -89,25 +92,24 @@ class RtsAttributes:
 class RemoteMemory:
     """Memory of the peer: where it lies there, and the key that opens it."""
 
-    address: int
-    rkey: int
-    length: int
+    address: Annotated[int, Meta(ge=0)]
+    rkey: Annotated[int, Meta(ge=0, le=0xFFFFFFFF)]
+    length: Annotated[int, Meta(ge=0)]
 
     def to_json(self) -> dict[str, int]:
         """The form in which it travels to the peer."""
-        return {"address": self.address, "rkey": self.rkey, "length": self.length}
+        return asdict(self)
 
     @classmethod
     def from_json(cls, value: object) -> RemoteMemory:
         """The inverse of `to_json`; raises ProtocolError."""
-        limits = {"address": 1 << 64, "rkey": 1 << 32, "length": 1 << 64}
-        if not isinstance(value, dict):
-            raise ProtocolError("the peer described its memory with something else than an object")
-        for name, limit in limits.items():
-            number = value.get(name)
-            if type(number) is not int or not 0 <= number < limit:
-                raise ProtocolError(f"the peer described its memory with a wrong {name}")
-        return cls(*(value[name] for name in limits))
+        try:
+            memory = take(value, cls)
+            if (memory.address | memory.length) >> 64:
+                raise ValueError("address, length: have 64 bits")
+        except ValueError as error:
+            raise ProtocolError(f"the peer described its memory wrongly: {error}") from None
+        return memory
 
     def range(self, offset: int, length: int) -> int:
         """Returns the address of a range inside the memory."""

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What peers say. All their text and all their numbers pass through here. Pure.
 
-Text that reaches a terminal, a log, a metric or an error goes through `shown` or `text`. JSON goes
-through `parse`, which refuses numbers that arithmetic on floats cannot take. Numbers that the code
-computes with go through `whole` or `real`, which know their range.
+Text that reaches a terminal, a log, a metric or an error goes through `shown`. JSON goes through
+`parse`, which refuses numbers that arithmetic on floats cannot take, and then through `mrc.typed`.
+It is not read by msgspec, which takes whole numbers of any length in what a caller is to check
+himself, and does not take the lone surrogates that stand for bytes in names of files.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from typing import Any, NoReturn
 MAX_SHOWN = 300  # characters
 _INVISIBLE = ("Cc", "Cf", "Zl", "Zp")  # control, direction and the like, ends of lines
 MAX_WHOLE = (1 << 64) - 1
-MAX_REAL = 1e15
 
 
 # ---- Text -----------------------------------------------------------------------------------
@@ -61,7 +61,7 @@ def harmless_lines(text: str) -> str:
     return "\n".join(map(printable, text.split("\n")))
 
 
-# ---- JSON and numbers -----------------------------------------------------------------------
+# ---- JSON -----------------------------------------------------------------------------------
 
 
 def parse(data: bytes | bytearray) -> dict[str, Any]:
@@ -92,24 +92,3 @@ def _parse_real(digits: str) -> float:
 
 def _refuse(number: str) -> NoReturn:
     raise ValueError(f"{number:.20} is out of range")
-
-
-def whole(value: object, low: int = 0, high: int = MAX_WHOLE) -> int:
-    """A whole number within low..high; raises ValueError."""
-    if type(value) is not int or not low <= value <= high:
-        raise ValueError(f"{shown(value, 40)} is not a whole number within {low}..{high}")
-    return value
-
-
-def real(value: object, low: float = 0.0, high: float = MAX_REAL) -> float:
-    """A number within low..high; raises ValueError."""
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not low <= value <= high:
-        raise ValueError(f"{shown(value, 40)} is not a number within {low:g}..{high:g}")
-    return float(value)
-
-
-def text(value: object, limit: int = MAX_SHOWN) -> str:
-    """A text, as `shown`; raises ValueError for what is no text."""
-    if not isinstance(value, str):
-        raise ValueError(f"{shown(value, 40)} is not a text")
-    return shown(value, limit)

@@ -28,14 +28,17 @@ import socket
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from ipaddress import IPv6Address, ip_interface
-from typing import Any, TypeVar
+from ipaddress import IPv6Address
+from typing import Annotated, Any, Literal
 
-from mrc.enums import Integrity
+from msgspec import Meta, to_builtins
+
 from mrc.errors import BusyError, ConnectError, PeerGoneError, ProtocolError
 from mrc.exchange.foreign import parse, shown
-from mrc.fabric.addresses import IpInterface, parse_address
-from mrc.fabric.ports import RemotePort
+from mrc.fabric.addresses import IpInterface, parse_address, read_address
+from mrc.fabric.ports import RemotePort, UdpPort
+from mrc.limits import MAX_MTU, MAX_PORTS, MIN_MTU, MPR_UNIT
+from mrc.typed import take
 
 VERSION = 1
 TOP = "top"  # type of the messages between a viewer and whom it looks into
@@ -48,7 +51,6 @@ _KEEPALIVE_SECONDS = 60
 _PARSE_PAUSES = 9  # as long as the parsing of a large message took
 _UNREAD_SECONDS = 0.2  # with a peer that was refused before it spoke
 _PATIENCE_SECONDS = 1.0  # with a peer that does not read what ends the exchange
-T = TypeVar("T")
 
 
 # ---- Frames ---------------------------------------------------------------------------------
@@ -93,75 +95,60 @@ class Attributes:
     Capabilities are those of the table; of the optional ones this version has dynamic MPR.
     """
 
-    qpn: int
-    first_psn: int
-    path_mtu: int
-    mpr: int
-    max_wimm: int
-    integrity: Integrity
-    udp_port: int
-    ports: tuple[RemotePort, ...]
-    trim_nack: bool = False
-    dynamic_mpr: bool = False
-    service_time: bool = False
+    qpn: Annotated[int, Meta(ge=3, le=0xFFFFFF)]
+    first_psn: Annotated[int, Meta(ge=0, le=0xFFFFFF)]
+    path_mtu: Annotated[int, Meta(ge=MIN_MTU, le=MAX_MTU, multiple_of=4)]
+    mpr: Annotated[int, Meta(ge=MPR_UNIT, le=4096, multiple_of=MPR_UNIT)]
+    max_wimm: Annotated[int, Meta(ge=1, le=65535)]
+    integrity: Literal["icrc", "udp"]
+    udp_port: UdpPort
+    trim_nack: bool = field(default=False, kw_only=True)
+    dynamic_mpr: bool = field(default=False, kw_only=True)
+    service_time: bool = field(default=False, kw_only=True)
+    ports: Annotated[tuple[RemotePort, ...], Meta(min_length=1, max_length=MAX_PORTS)]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
     """The first message of either side. `private` is the caller's own."""
 
-    host: str
-    attributes: Attributes
-    private: dict[str, Any] = field(default_factory=dict)
     version: int = VERSION
+    host: Annotated[str, Meta(max_length=255)]
+    private: dict[str, Any] = field(default_factory=dict)
+    attributes: Attributes
 
 
-class _Reader:
-    """Takes checked values out of a JSON object; each complaint names the key."""
-
-    def __init__(self, value: object, key: str) -> None:
-        if not isinstance(value, dict):
-            raise ProtocolError(f"the peer sent {key} that is not an object")
-        self._value: dict[str, Any] = value
-        self._key = key
-
-    def take(self, name: str, kind: type[T], accept: Callable[[T], bool] = lambda _: True) -> T:
-        value = self._value.get(name)
-        # bool is an int to Python, but 'true' is no QPN.
-        if type(value) is not kind or not accept(value):
-            raise ProtocolError(f"the peer sent a wrong {self._key}.{name}")
-        return value
-
-    def number(self, name: str, low: int, high: int) -> int:
-        return self.take(name, int, lambda value: low <= value <= high)
-
-    def flag(self, name: str) -> bool:
-        return self._value.get(name) is True
+def hello_to_json(hello: Hello) -> dict[str, Any]:
+    """The message of a hello. Its keys stand in the order of the fields."""
+    found: dict[str, Any] = to_builtins(hello, enc_hook=str)
+    return {"type": "hello", **found, "private": hello.private}
 
 
-def _port_to_json(port: RemotePort) -> dict[str, Any]:
-    return {
-        "nic": port.nic,
-        "address": str(port.address),
-        "source_ports": list(port.sports),
-        "mtu": port.mtu,
-    }
-
-
-def _is_short_word(text: str) -> bool:
-    return len(text) <= 64 and text.isprintable()
-
-
-def _address(reader: _Reader) -> IpInterface:
-    try:
-        address = ip_interface(reader.take("address", str, _is_short_word))
-    except ValueError:
-        raise ProtocolError("the peer sent a wrong port.address") from None
-    if not _is_of_one_host(address):
+def hello_from_json(message: Mapping[str, Any]) -> Hello:
+    """Checks a hello; raises ProtocolError. The version is judged before the rest is read."""
+    version = message.get("version")
+    if type(version) is int and version != VERSION:
         raise ProtocolError(
-            f"the peer sent a wrong port.address: {address} is not that of one host"
+            f"the peer speaks version {version} of the exchange, this host version {VERSION}"
         )
-    return address
+    try:
+        hello = take(message, Hello, read=read_address)
+        _check_names(hello)
+    except ValueError as error:
+        raise ProtocolError(f"the peer sent a wrong hello: {shown(str(error))}") from None
+    return hello
+
+
+def _check_names(hello: Hello) -> None:
+    """Raises ValueError for text that is not printable, and addresses that are not of one host."""
+    if not hello.host.isprintable():
+        raise ValueError("host: is not printable")
+    for i, port in enumerate(hello.attributes.ports):
+        if not port.nic.isprintable():
+            raise ValueError(f"attributes.ports[{i}].nic: is not printable")
+        if not _is_of_one_host(port.address):
+            place = f"attributes.ports[{i}].address"
+            raise ValueError(f"{place}: {port.address} is not that of one host")
 
 
 def _is_of_one_host(address: IpInterface) -> bool:
@@ -173,78 +160,6 @@ def _is_of_one_host(address: IpInterface) -> bool:
         return ip.ipv4_mapped is None
     is_broadcast = network.prefixlen < 31 and ip == network.broadcast_address
     return not (is_broadcast or ip.is_reserved)
-
-
-def _port_from_json(value: object) -> RemotePort:
-    reader = _Reader(value, "port")
-    sports = reader.take("source_ports", list, lambda items: 1 <= len(items) <= 64)
-    if not all(type(sport) is int and 1 <= sport <= 65535 for sport in sports):
-        raise ProtocolError("the peer sent a wrong port.source_ports")
-    return RemotePort(
-        nic=reader.take("nic", str, _is_short_word),
-        address=_address(reader),
-        sports=tuple(sports),
-        mtu=reader.number("mtu", 0, 16384),
-    )
-
-
-def hello_to_json(hello: Hello) -> dict[str, Any]:
-    """The message of a hello."""
-    attributes = hello.attributes
-    return {
-        "type": "hello",
-        "version": hello.version,
-        "host": hello.host,
-        "private": hello.private,
-        "attributes": {
-            "qpn": attributes.qpn,
-            "first_psn": attributes.first_psn,
-            "path_mtu": attributes.path_mtu,
-            "mpr": attributes.mpr,
-            "max_wimm": attributes.max_wimm,
-            "integrity": attributes.integrity.name.lower(),
-            "udp_port": attributes.udp_port,
-            "trim_nack": attributes.trim_nack,
-            "dynamic_mpr": attributes.dynamic_mpr,
-            "service_time": attributes.service_time,
-            "ports": [_port_to_json(port) for port in attributes.ports],
-        },
-    }
-
-
-def _attributes_from_json(value: object) -> Attributes:
-    reader = _Reader(value, "attributes")
-    names = {kind.name.lower(): kind for kind in Integrity}
-    return Attributes(
-        qpn=reader.number("qpn", 3, 0xFFFFFF),
-        first_psn=reader.number("first_psn", 0, 0xFFFFFF),
-        path_mtu=reader.take("path_mtu", int, lambda v: 256 <= v <= 16384 and v % 4 == 0),
-        mpr=reader.take("mpr", int, lambda v: 128 <= v <= 4096 and v % 128 == 0),
-        max_wimm=reader.number("max_wimm", 1, 65535),
-        integrity=names[reader.take("integrity", str, lambda name: name in names)],
-        udp_port=reader.number("udp_port", 1, 65535),
-        ports=tuple(
-            _port_from_json(port)
-            for port in reader.take("ports", list, lambda items: 1 <= len(items) <= 32)
-        ),
-        trim_nack=reader.flag("trim_nack"),
-        dynamic_mpr=reader.flag("dynamic_mpr"),
-        service_time=reader.flag("service_time"),
-    )
-
-
-def hello_from_json(message: Mapping[str, Any]) -> Hello:
-    """Checks a hello; raises ProtocolError. The version is judged before the rest is read."""
-    reader = _Reader(message, "hello")
-    if (version := reader.take("version", int)) != VERSION:
-        raise ProtocolError(
-            f"the peer speaks version {version} of the exchange, this host version {VERSION}"
-        )
-    return Hello(
-        host=reader.take("host", str, lambda name: len(name) <= 255 and name.isprintable()),
-        attributes=_attributes_from_json(message.get("attributes")),
-        private=reader.take("private", dict),
-    )
 
 
 # ---- The exchange ---------------------------------------------------------------------------

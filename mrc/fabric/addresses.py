@@ -1,12 +1,48 @@
 # SPDX-License-Identifier: Apache-2.0
-"""IP addresses of either version, and the 16 bytes in which they travel to C. Pure."""
+"""IP addresses of either version, their text, and the 16 bytes in which they travel to C. Pure."""
 
 from __future__ import annotations
 
-from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface, ip_address
+from abc import ABC
+from ipaddress import (
+    IPv4Address,
+    IPv4Interface,
+    IPv6Address,
+    IPv6Interface,
+    ip_address,
+    ip_interface,
+)
+from typing import TYPE_CHECKING, Any
 
-IpAddress = IPv4Address | IPv6Address
-IpInterface = IPv4Interface | IPv6Interface
+MAX_TEXT = 64
+
+if TYPE_CHECKING:
+    IpAddress = IPv4Address | IPv6Address
+    IpInterface = IPv4Interface | IPv6Interface
+else:
+    # One class each: msgspec takes no union of two types that it does not know.
+
+    class IpAddress(ABC):  # noqa: B024
+        """An address of either version."""
+
+    class IpInterface(ABC):  # noqa: B024
+        """An address of either version, with its network."""
+
+    for version in (IPv4Address, IPv6Address):
+        IpAddress.register(version)
+    for version in (IPv4Interface, IPv6Interface):
+        IpInterface.register(version)
+
+
+def read_address(kind: type, text: Any) -> IpAddress | IpInterface:
+    """An IpAddress or an IpInterface of its text; raises ValueError."""
+    try:
+        # A scope may hold any character.
+        if not isinstance(text, str) or len(text) > MAX_TEXT or not text.isprintable():
+            raise ValueError
+        return ip_interface(text) if kind == IpInterface else ip_address(text)
+    except ValueError:
+        raise ValueError(f"{text!r:.80} is not an IP address") from None
 
 
 def pack_address(address: IpAddress) -> bytes:

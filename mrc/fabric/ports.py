@@ -6,7 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from ipaddress import ip_address, ip_interface
-from typing import Protocol
+from typing import Annotated, Protocol
+
+from msgspec import Meta
 
 from mrc.errors import ConfigError
 from mrc.fabric.addresses import IpAddress, IpInterface
@@ -17,6 +19,7 @@ _IP_HEADER = {4: 20, 6: 40}
 _UDP_HEADER = 8
 ENCAPSULATION = 64  # encap.red in the kernel's accounting: an IPv6 header and one segment
 TRANSPORT = 44  # BTH, METH, TSETH, RETH, ImmDt and ICRC
+UdpPort = Annotated[int, Meta(ge=1, le=65535)]
 
 
 class Interface(Protocol):
@@ -69,10 +72,10 @@ class Found:
 class RemotePort:
     """A port of the peer, as it described it."""
 
-    nic: str
+    nic: Annotated[str, Meta(max_length=64)]
     address: IpInterface
-    sports: tuple[int, ...]
-    mtu: int
+    source_ports: Annotated[tuple[UdpPort, ...], Meta(min_length=1, max_length=64)]
+    mtu: Annotated[int, Meta(ge=0, le=MAX_MTU)]
 
 
 def payload_mtu(link_mtu: int, version: int, *, encapsulation: int = 0) -> int:

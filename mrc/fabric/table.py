@@ -1,12 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads a TOML table key by key, so that every error names the file, the key and what is wrong."""
+"""Reads a TOML table key by key, so that every error names the file, the key and what is wrong.
+
+Not as a whole into a declared type: in a scenario the bounds, the defaults, the units and the keys
+themselves follow from what other keys say.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
+
+from msgspec import Meta
 
 from mrc.errors import ConfigError
+from mrc.typed import take
 
 _T = TypeVar("_T")
 
@@ -21,8 +28,7 @@ class Table:
         self._asked: set[str] = set()
 
     def error(self, key: str, cause: str) -> ConfigError:
-        separator = "." if ": " in self._place else ": "
-        return ConfigError(f"{self._place}{separator}{key}: {cause}")
+        return ConfigError(f"{self._inner(key)}: {cause}")
 
     def has(self, key: str) -> bool:
         self._asked.add(key)
@@ -35,38 +41,26 @@ class Table:
             raise self.error(key, "is missing")
         return default
 
+    def _taken(self, key: str, kind: Any, default: Any = None) -> Any:
+        try:
+            return take(self._get(key, default), kind, place=self._inner(key))
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+
     def integer(self, key: str, low: int, high: int, default: int | None = None) -> int:
-        value = self._get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise self.error(key, f"{value!r} is no integer")
-        if not low <= value <= high:
-            raise self.error(key, f"{value} is not within {low}..{high}")
-        return value
+        return int(self._taken(key, Annotated[int, Meta(ge=low, le=high)], default))
 
     def number(self, key: str, low: float, high: float) -> float:
-        value = self._get(key, None)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise self.error(key, f"{value!r} is no number")
-        if not low <= value <= high:
-            raise self.error(key, f"{value} is not within {low:g}..{high:g}")
-        return float(value)
+        return float(self._taken(key, Annotated[float, Meta(ge=low, le=high)]))
 
     def boolean(self, key: str, default: bool) -> bool:
-        value = self._get(key, default)
-        if not isinstance(value, bool):
-            raise self.error(key, f"{value!r} is neither true nor false")
-        return value
+        return bool(self._taken(key, bool, default))
 
     def text(self, key: str, default: str | None = None) -> str:
-        value = self._get(key, default)
-        if not isinstance(value, str):
-            raise self.error(key, f"{value!r} is no text")
-        return value
+        return str(self._taken(key, str, default))
 
-    def text_or_number(self, key: str) -> str | int | float:
-        value = self._get(key, None)
-        if isinstance(value, bool) or not isinstance(value, str | int | float):
-            raise self.error(key, f"{value!r} is neither text nor a number")
+    def text_or_number(self, key: str) -> str | float:
+        value: str | float = self._taken(key, str | float)
         return value
 
     def choice(self, key: str, choices: Iterable[str], default: str | None = None) -> str:
@@ -84,51 +78,38 @@ class Table:
 
     def integers(self, key: str, low: int, high: int) -> tuple[int, ...]:
         """A list of numbers; empty when it is missing."""
-        value = self._get(key, [])
-        if not isinstance(value, list) or not all(_is_integer(item) for item in value):
-            raise self.error(key, f"{value!r} is no list of integers")
-        for item in value:
-            if not low <= item <= high:
-                raise self.error(key, f"{item} is not within {low}..{high}")
-        return tuple(value)
+        return tuple(self._taken(key, tuple[Annotated[int, Meta(ge=low, le=high)], ...], []))
 
     def texts(self, key: str, choices: Sequence[str] = ()) -> tuple[str, ...]:
         """A list of texts, perhaps out of some choices; empty when it is missing."""
-        value = self._get(key, [])
-        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            raise self.error(key, f'{value!r} is no list of texts such as ["a", "b"]')
-        for item in value:
+        found: tuple[str, ...] = self._taken(key, tuple[str, ...], [])
+        for item in found:
             if choices and item not in choices:
                 raise self.error(key, f"{item!r} is none of {', '.join(choices)}")
-        return tuple(value)
+        return found
 
-    def mapping(self, key: str) -> Mapping[str, Any]:
-        """An inner table whose keys are the caller's."""
-        value = self._get(key, {})
-        if not isinstance(value, Mapping):
-            raise self.error(key, "is no table")
-        return value
+    def mapping(self, key: str) -> dict[str, Any]:
+        """An inner table whose keys are the caller's; empty when it is missing."""
+        return dict(self._taken(key, dict[str, Any], {}))
 
     def pairs(self, key: str) -> tuple[tuple[int, int], ...]:
         """A list of pairs of numbers."""
-        value = self._get(key, None)
-        if not isinstance(value, list) or not all(_is_pair(item) for item in value):
-            raise self.error(key, "is no list of pairs such as [[0, 1], [2, 3]]")
-        return tuple((pair[0], pair[1]) for pair in value)
+        try:
+            return take(self._get(key, None), tuple[tuple[int, int], ...])
+        except ValueError:
+            raise self.error(key, "is no list of pairs such as [[0, 1], [2, 3]]") from None
 
     def table(self, key: str) -> Table:
         """An inner table; empty when it is missing."""
-        value = self._get(key, {})
-        if not isinstance(value, Mapping):
-            raise self.error(key, "is no table")
-        return Table(value, self._inner(key))
+        return Table(self.mapping(key), self._inner(key))
 
     def tables(self, key: str) -> list[Table]:
         """An array of tables; empty when it is missing."""
-        value = self._get(key, [])
-        if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
-            raise self.error(key, f"is no array of tables: write [[{key}]]")
-        return [Table(item, f"{self._inner(key)}[{i}]") for i, item in enumerate(value)]
+        try:
+            found = take(self._get(key, []), tuple[dict[str, Any], ...])
+        except ValueError:
+            raise self.error(key, f"is no array of tables: write [[{key}]]") from None
+        return [Table(item, f"{self._inner(key)}[{i}]") for i, item in enumerate(found)]
 
     def _inner(self, key: str) -> str:
         return f"{self._place}.{key}" if ": " in self._place else f"{self._place}: {key}"
@@ -137,11 +118,3 @@ class Table:
         unknown = sorted(set(self._values) - self._asked)
         if unknown:
             raise self.error(unknown[0], f"is unknown; known are {', '.join(sorted(self._asked))}")
-
-
-def _is_integer(item: Any) -> bool:
-    return isinstance(item, int) and not isinstance(item, bool)
-
-
-def _is_pair(item: Any) -> bool:
-    return isinstance(item, list) and len(item) == 2 and all(_is_integer(part) for part in item)

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from mrc.typed import Whole
+
 _STEPS = 64  # buckets in an octave
 _SHIFT = 6
 
@@ -13,13 +15,13 @@ _SHIFT = 6
 class Latency:
     """What a histogram says, in nanoseconds; all 0 when it is empty."""
 
-    count: int
-    min_ns: int
-    mean_ns: int
-    p50_ns: int
-    p99_ns: int
-    p999_ns: int
-    max_ns: int
+    count: Whole
+    min_ns: Whole
+    mean_ns: Whole
+    p50_ns: Whole
+    p99_ns: Whole
+    p999_ns: Whole
+    max_ns: Whole
 
 
 class Histogram:

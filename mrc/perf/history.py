@@ -7,8 +7,8 @@ For work on failures. A plan asks for it by `bin_ns`, the width of a bin.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Self, TypeVar
 
 from mrc.aio.context import Context
@@ -18,8 +18,9 @@ from mrc.binding.recording import MAX_BINS, Recording
 from mrc.enums import EvState
 from mrc.errors import ProtocolError
 from mrc.events import EventsLost, EvEvent, PlaneEvent, PlaneShareEvent
-from mrc.exchange.foreign import shown, text, whole
+from mrc.exchange.foreign import shown
 from mrc.limits import MAX_PORTS
+from mrc.typed import Whole
 
 MAX_CHANGES = 4096  # of EVs, and of planes: beyond them the oldest are kept, the others counted
 _PIECE = 16384  # bins of one message
@@ -29,9 +30,9 @@ _PIECE = 16384  # bins of one message
 class EvChange:
     """An EV of one QP went from one state to another, `at_ns` after the start."""
 
-    at_ns: int
-    qpn: int
-    plane: int
+    at_ns: Whole
+    qpn: Whole
+    plane: Whole
     path: str
     old: str
     new: str
@@ -42,9 +43,9 @@ class EvChange:
 class PlaneChange:
     """A plane of one QP was suspended or resumed, `at_ns` after the start."""
 
-    at_ns: int
-    qpn: int
-    plane: int
+    at_ns: Whole
+    qpn: Whole
+    plane: Whole
     suspended: bool
     reason: str
 
@@ -53,11 +54,11 @@ class PlaneChange:
 class ShareChange:
     """A plane of one QP became slow, or no longer is: it carried `percent` of the others."""
 
-    at_ns: int
-    qpn: int
-    plane: int
+    at_ns: Whole
+    qpn: Whole
+    plane: Whole
     slow: bool
-    percent: int
+    percent: Whole
     reason: str
 
 
@@ -69,7 +70,7 @@ class History:
     evs: tuple[EvChange, ...]
     planes: tuple[PlaneChange, ...]
     shares: tuple[ShareChange, ...]
-    changes_lost: int
+    changes_lost: Whole
 
     def pieces(self) -> Iterator[tuple[int, tuple[int, ...]]]:
         """The bins, cut for messages: plane, and the next bins of it."""
@@ -81,42 +82,29 @@ class History:
         """Everything but the bins."""
         return asdict(replace(self, recording=replace(self.recording, planes={})))
 
-    @classmethod
-    def from_json(cls, value: Any, bins: Mapping[int, Sequence[int]]) -> History:
-        """The inverse of `to_json` and `pieces`; raises KeyError, TypeError or ValueError."""
-        told = value["recording"]
-        times = {
-            f.name: None
-            if told[f.name] is None and "None" in str(f.type)
-            else whole(told[f.name], int(f.name == "width_ns"))
-            for f in fields(Recording)
-            if f.name != "planes"
-        }
+    def completed(self, bins: Mapping[int, Sequence[int]]) -> History:
+        """What a peer told, with its bins, which came before, and with harmless text.
+
+        Raises ValueError.
+        """
         planes = {plane: tuple(numbers) for plane, numbers in bins.items()}
         if len({len(numbers) for numbers in planes.values()}) > 1:
             raise ValueError("planes with bins of different length")
-        return cls(
-            Recording(planes=planes, **times),  # type: ignore[arg-type]
-            tuple(EvChange(**_checked(EvChange, each)) for each in value["evs"]),
-            tuple(PlaneChange(**_checked(PlaneChange, each)) for each in value["planes"]),
-            tuple(ShareChange(**_checked(ShareChange, each)) for each in value["shares"]),
-            whole(value["changes_lost"]),
+        return History(
+            replace(self.recording, planes=planes),
+            tuple(map(_harmless, self.evs)),
+            tuple(map(_harmless, self.planes)),
+            tuple(map(_harmless, self.shares)),
+            self.changes_lost,
         )
 
 
-def _checked(kind: type, value: Any) -> dict[str, Any]:
-    """The fields of a change that came from the peer."""
-    converters: dict[str, Callable[[object], Any]] = {"str": text, "bool": _flag, "int": whole}
-    return {f.name: converters[str(f.type)](value[f.name]) for f in fields(kind)}
-
-
-def _flag(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError(f"{shown(value, 40)} is not true or false")
-    return value
-
-
 Change = TypeVar("Change", EvChange, PlaneChange, ShareChange)
+
+
+def _harmless(change: Change) -> Change:
+    texts = {key: shown(value) for key, value in asdict(change).items() if isinstance(value, str)}
+    return replace(change, **texts)  # type: ignore[arg-type]
 
 
 def _since(changes: Sequence[Change], start_ns: int) -> tuple[Change, ...]:

@@ -13,16 +13,17 @@ client: plan, for the next test, or the end of the session
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from mrc.errors import MrcError, ProtocolError
-from mrc.exchange.foreign import shown, whole
+from mrc.exchange.foreign import shown
 from mrc.messaging.mailbox import MAX_SENT_BYTES
 from mrc.messaging.session import Service, Session
 from mrc.perf.histogram import Latency
 from mrc.perf.history import Bins, History
 from mrc.perf.meter import Interval
+from mrc.typed import Whole, take
 
 # A result with a history of many changes is long.
 SERVICE = Service("perf", "performance test", 3, answer_bytes=MAX_SENT_BYTES)
@@ -58,7 +59,7 @@ class Outcome:
     """What one end did in a test; `messages` are those that it wrote itself."""
 
     total: Interval
-    messages: int
+    messages: Whole
     latency: Latency
     history: History | None = None
 
@@ -68,16 +69,15 @@ class Outcome:
         return asdict(replace(self, history=None)) | {"history": history}
 
     @classmethod
-    def from_json(cls, value: Any, bins: Bins) -> Outcome:
+    def from_json(cls, value: object, bins: Bins) -> Outcome:
         """The inverse of `to_json`; raises ProtocolError."""
         try:
-            latency = Latency(**{f.name: whole(value["latency"][f.name]) for f in fields(Latency)})
-            told = value["history"]
-            history = History.from_json(told, bins.planes) if told is not None else None
-            total = Interval.from_json(value["total"])
-            return cls(total, whole(value["messages"]), latency, history)
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise ProtocolError("the peer sent a result that cannot be read") from error
+            outcome = take(value, cls)
+            history = outcome.history and outcome.history.completed(bins.planes)
+            return replace(outcome, history=history)
+        except ValueError as error:
+            why = shown(str(error))
+            raise ProtocolError(f"the peer sent a result that cannot be read: {why}") from None
 
 
 async def say_outcome(session: Session, outcome: Outcome) -> None:

@@ -7,34 +7,34 @@ import asyncio
 import resource
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Self
 
 from mrc.aio.context import Context
 from mrc.aio.qp import QP
 from mrc.errors import MrcError
 from mrc.events import EvEvent, QpInfo
-from mrc.exchange.foreign import MAX_REAL, MAX_WHOLE, real, whole
 from mrc.perf.history import Historian, History
+from mrc.typed import Real, Whole
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
     """What happened between two moments at one end."""
 
-    start_seconds: float  # since counting began
-    seconds: float
+    start_seconds: Real  # since counting began
+    seconds: Real
     written_bytes: int  # payload that the peer acknowledged
     received_bytes: int  # payload that the peer wrote here
     packets_sent: int
     packets_retransmitted: int
     retransmitted_bytes: int  # payload sent again
     ev_changes: int
-    cpu_seconds: float  # of this process, all its threads
-    planes: Mapping[int, int]  # plane -> payload bytes sent there
-    planes_received: Mapping[int, int]  # plane -> payload bytes that came in by it
-    planes_slow: tuple[int, ...] = ()  # at its end, for any QP; see PlaneInfo.slow
-    planes_suspended: tuple[int, ...] = ()  # likewise
+    cpu_seconds: Real  # of this process, all its threads
+    planes: Mapping[Whole, Whole]  # plane -> payload bytes sent there
+    planes_received: Mapping[Whole, Whole]  # plane -> payload bytes that came in by it
+    planes_slow: tuple[Whole, ...] = ()  # at its end, for any QP; see PlaneInfo.slow
+    planes_suspended: tuple[Whole, ...] = ()  # likewise
 
     @property
     def written_bits_per_second(self) -> float:
@@ -45,30 +45,6 @@ class Interval:
     def received_bits_per_second(self) -> float:
         """Goodput of what the peer writes."""
         return 8 * self.received_bytes / self.seconds if self.seconds > 0 else 0.0
-
-    @classmethod
-    def from_json(cls, value: Any) -> Interval:
-        """The inverse of `dataclasses.asdict`.
-
-        Raises AttributeError, KeyError, TypeError or ValueError.
-        """
-        numbers = {
-            f.name: real(value[f.name], -MAX_REAL) for f in fields(cls) if "seconds" in f.name
-        }
-        counts = {
-            f.name: whole(value[f.name], -MAX_WHOLE)
-            for f in fields(cls)
-            if f.name not in numbers and not f.name.startswith("planes")
-        }
-        planes = {
-            name: {whole(int(plane)): whole(moved) for plane, moved in value[name].items()}
-            for name in ("planes", "planes_received")
-        }
-        marks = {
-            name: tuple(whole(plane) for plane in value[name])
-            for name in ("planes_slow", "planes_suspended")
-        }
-        return cls(**numbers, **counts, **planes, **marks)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True)

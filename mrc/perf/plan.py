@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from typing import Any
 
 from mrc.aio.recorder import MIN_WIDTH_NS
 from mrc.errors import ArgumentError, ProtocolError
-from mrc.exchange.foreign import shown, text
+from mrc.exchange.foreign import shown
+from mrc.typed import take
 
 MAX_QPS = 256
 MAX_DEPTH = 1024
@@ -103,18 +104,13 @@ class Plan:
     def from_json(cls, value: object) -> Plan:
         """The inverse; raises ProtocolError."""
         try:
-            assert isinstance(value, dict)
-            numbers: dict[str, Any] = {name: value[name] for name in _NUMBERS}
-            pattern, direction = text(value["pattern"]), text(value["direction"])
-            return cls(Pattern(pattern), Direction(direction), **numbers)
-        except (AssertionError, ArgumentError, KeyError, TypeError, ValueError) as error:
-            raise ProtocolError(
-                f"the peer sent a plan that cannot be: {shown(str(error))}"
-            ) from error
-
-
-_NUMBERS = ("size", "qps", "depth", "seconds", "total_bytes", "omit_seconds",
-            "rate_bits_per_second", "bin_ns")  # fmt: skip
+            told = take(value, dict[str, Any])
+            if missing := [each.name for each in fields(cls) if each.name not in told]:
+                raise ValueError(f"{missing[0]}: is missing")
+            return take(told, cls)
+        except ValueError as error:
+            why = shown(str(error))
+            raise ProtocolError(f"the peer sent a plan that cannot be: {why}") from error
 
 
 def _check(name: str, value: float, low: float, high: float) -> None:

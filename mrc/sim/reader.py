@@ -309,8 +309,8 @@ def _fraction(table: Table, key: str) -> float | None:
     if not table.has(key):
         return None
     value = table.text_or_number(key)
-    if isinstance(value, (int, float)):
-        return float(value)
+    if isinstance(value, float):
+        return value
     try:
         above, _, below = value.partition("/")
         return int(above) / int(below) if below else units.parse_share(value) / 1e6

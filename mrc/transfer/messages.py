@@ -13,21 +13,24 @@ of its own that counts the chunks stored so far, frees the slots of these.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
-from typing import Any, ClassVar
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+from msgspec import Meta
 
 from mrc.binding.verbs import RemoteMemory
 from mrc.errors import ProtocolError
 from mrc.exchange.foreign import shown
+from mrc.typed import MAX_WHOLE, Whole, take
 
 VERSION = 3
 DIGEST = "xxh3_128"
 MIN_CHUNK_BYTES = 1 << 12
-MAX_FILE_BYTES = (1 << 63) - 1
-MAX_TEXT = 4096
+MAX_FILE_BYTES = MAX_WHOLE
 MAX_SLOTS = 256
 _SLOT_SHIFT = 23
 _INDEX_MASK = (1 << _SLOT_SHIFT) - 1
+Words = Annotated[str, Meta(max_length=4096)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +38,9 @@ class Offer:
     """A file that the sender has, and the size of the chunks in which it will write it."""
 
     type: ClassVar[str] = "offer"
-    name: str
-    bytes: int
-    chunk_bytes: int
+    name: Words
+    bytes: Whole
+    chunk_bytes: Annotated[int, Meta(ge=MIN_CHUNK_BYTES, le=0xFFFFFFFF)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,19 +52,16 @@ class Accept:
 
     type: ClassVar[str] = "accept"
     window: RemoteMemory
-    token: str
+    token: Words
 
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """The receiver will not, or could not, store the file. `code` is one of REFUSALS."""
+    """The receiver will not, or could not, store the file."""
 
     type: ClassVar[str] = "refuse"
-    code: str
-    error: str
-
-
-REFUSALS = ("file", "verification", "stopped")
+    code: Literal["file", "verification", "stopped"]
+    error: Words
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Done:
     """Every chunk is written; this is the digest of what was read."""
 
     type: ClassVar[str] = "done"
-    digest: str
+    digest: Words
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Abort:
     """The sender gives up."""
 
     type: ClassVar[str] = "abort"
-    error: str
+    error: Words
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +101,7 @@ _KINDS: dict[str, type[TransferMessage]] = {
 
 
 def to_json(message: TransferMessage) -> dict[str, Any]:
-    body: dict[str, Any] = {"type": message.type}
-    if isinstance(message, Accept):
-        return body | {"window": message.window.to_json(), "token": message.token}
-    return body | asdict(message)
+    return {"type": message.type, **asdict(message)}
 
 
 def from_json(body: dict[str, Any]) -> TransferMessage:
@@ -113,27 +110,10 @@ def from_json(body: dict[str, Any]) -> TransferMessage:
     kind = _KINDS.get(named) if isinstance(named, str) else None
     if kind is None:
         raise ProtocolError(f"the peer sent a message of unknown type '{shown(named, 40)}'")
-    values = {field.name: body.get(field.name) for field in fields(kind)}
-    if kind is Accept:
-        values["window"] = RemoteMemory.from_json(body.get("window"))
-    for name, value in values.items():
-        if not _fits(name, value):
-            raise ProtocolError(f"the peer sent a message {kind.type!r} with a bad {name!r}")
-    return kind(**values)  # type: ignore[arg-type]
-
-
-def _fits(name: str, value: object) -> bool:
-    match name:
-        case "bytes":
-            return type(value) is int and 0 <= value <= MAX_FILE_BYTES
-        case "chunk_bytes":
-            return type(value) is int and MIN_CHUNK_BYTES <= value < 1 << 32
-        case "window":
-            return isinstance(value, RemoteMemory)
-        case "code":
-            return value in REFUSALS
-        case _:
-            return isinstance(value, str) and len(value) <= MAX_TEXT
+    try:
+        return take(body, kind)
+    except ValueError as error:
+        raise ProtocolError(f"the peer sent a bad message {kind.type!r}: {error}") from None
 
 
 def chunk_imm(index: int, slot: int) -> int:

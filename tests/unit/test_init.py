@@ -34,12 +34,11 @@ sys.meta_path.insert(0, Refuse())
 
 _HELLO = """
 import mrc
-from mrc.enums import Integrity
 from mrc.exchange.oob import Attributes, Hello, decode_body, encode_frame, hello_from_json
 from mrc.exchange.oob import hello_to_json
 
-attributes = Attributes(7, 1, 1024, 1024, 8, Integrity.ICRC, 4791, ())
-said = hello_to_json(Hello("h0", attributes))
+attributes = Attributes(7, 1, 1024, 1024, 8, 'icrc', 4791, ())
+said = hello_to_json(Hello(host="h0", attributes=attributes))
 try:
     hello_from_json(decode_body(encode_frame(said)[4:]))
 except mrc.ProtocolError as error:
@@ -60,6 +59,7 @@ def without_engine(script: str) -> str:
 
 def test_hello__can_be_read_without_the_engine() -> None:
     assert without_engine(_HELLO).splitlines() == [
-        "the peer sent a wrong attributes.ports",
+        "the peer sent a wrong hello: "
+        "attributes.ports: must be an array of 1 to 32, not an array of 0",
         "mrc._core is not compiled",
     ]

@@ -98,8 +98,11 @@ def hello_from(address: str) -> bytes:
         (encode_frame({"type": "rtr"}), "'rtr' instead of 'hello'"),
         (encode_frame({"type": "a\x1b[2Jb"}), r"'a\x1b[2Jb' instead of 'hello'"),
         (hello(version=2), "speaks version 2 of the exchange, this host version 1"),
-        (hello(attributes={}), "wrong attributes"),
-        (hello(host=None), "wrong hello.host"),
+        (hello(attributes={}), "wrong hello: attributes.qpn: is missing"),
+        (
+            hello(host=None),
+            "wrong hello: host: must be a string of 0 to 255 characters, not nothing",
+        ),
         (hello_from("10.0.0.1/24"), "sent address 10.0.0.1, which is not its own"),
         (hello() + encode_frame({"type": "proved"}), "'proved' instead of 'rtr'"),
         (hello() + encode_frame({"type": "rtr", "x": "x" * FRAME_BYTES}), "at most 4096 are taken"),

@@ -39,6 +39,7 @@ from mrc.perf import (
     connect,
 )
 from mrc.perf.history import Bins, Historian
+from mrc.typed import take
 
 MS = 1_000_000
 KIB = 1 << 10
@@ -247,7 +248,7 @@ def test_history__travels() -> None:
     bins = Bins()
     for plane, numbers in HISTORY.pieces():
         bins.add(plane, list(numbers))
-    assert History.from_json(HISTORY.to_json(), bins.planes) == HISTORY
+    assert take(HISTORY.to_json(), History).completed(bins.planes) == HISTORY
 
 
 def test_history__pieces_are_small() -> None:

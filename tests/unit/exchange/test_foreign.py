@@ -4,23 +4,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mrc.exchange.foreign import (
-    MAX_WHOLE,
-    harmless_lines,
-    parse,
-    printable,
-    real,
-    shown,
-    text,
-    whole,
-)
+from mrc.exchange.foreign import MAX_WHOLE, harmless_lines, parse, printable, shown
 
 
 def test_printable__escapes_what_a_terminal_acts_on() -> None:
@@ -71,20 +61,3 @@ def test_parse__an_object() -> None:
 def test_parse__refuses(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"^not (JSON|a JSON object)$"):
         parse(data)
-
-
-@pytest.mark.parametrize(
-    ("take", "value"),
-    [
-        (whole, True), (whole, 1.0), (whole, "1"), (whole, -1), (whole, MAX_WHOLE + 1),
-        (real, False), (real, "1"), (real, -0.1), (real, 1e16), (real, float("nan")),
-        (text, 1), (text, None), (text, NESTED),
-    ],
-)  # fmt: skip
-def test_values__of_the_wrong_kind(take: Callable[[Any], Any], value: Any) -> None:
-    with pytest.raises(ValueError, match="is not"):
-        take(value)
-
-
-def test_values__of_the_right_kind() -> None:
-    assert (whole(0), whole(-3, -3, 5), real(3), text("a\x07", 8)) == (0, -3, 3.0, "a\\x07")

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mrc.enums import Integrity
 from mrc.errors import ProtocolError
 from mrc.exchange.foreign import MAX_WHOLE
 from mrc.exchange.oob import (
@@ -38,7 +37,7 @@ HELLO = Hello(
         path_mtu=8844,
         mpr=1024,
         max_wimm=128,
-        integrity=Integrity.ICRC,
+        integrity="icrc",
         udp_port=4791,
         ports=(
             RemotePort("p1", ip_interface("fd00:a:0::1/64"), (40000,), 8844),
@@ -122,6 +121,19 @@ def test_decode_body__any_bytes_give_a_message_or_a_protocol_error(body: bytes) 
 
 def test_hello__round_trip_through_json() -> None:
     assert hello_from_json(json.loads(json.dumps(hello_to_json(HELLO)))) == HELLO
+
+
+def test_hello__its_bytes() -> None:
+    """A later mrc has to send the same: hosts with other versions connect."""
+    said = replace(HELLO, host="h\u00e9", private={"n": [1, 2.5, {"deep": None}]})
+    assert encode_frame(hello_to_json(said))[4:].decode() == (
+        '{"type":"hello","version":1,"host":"h\\u00e9","private":{"n":[1,2.5,{"deep":null}]},'
+        '"attributes":{"qpn":4660,"first_psn":11259375,"path_mtu":8844,"mpr":1024,"max_wimm":128,'
+        '"integrity":"icrc","udp_port":4791,"trim_nack":false,"dynamic_mpr":false,'
+        '"service_time":false,"ports":['
+        '{"nic":"p1","address":"fd00:a::1/64","source_ports":[40000],"mtu":8844},'
+        '{"nic":"p2","address":"10.0.0.1/24","source_ports":[40001,40002],"mtu":1428}]}}'
+    )
 
 
 def test_hello__unknown_keys_are_ignored() -> None:

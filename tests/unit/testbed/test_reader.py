@@ -96,10 +96,19 @@ def test_link_properties__the_last_change_counts() -> None:
         ({"topology__host_rate": "5MB"}, "all.toml: topology.host_rate: '5MB' is no rate"),
         ({"topology__host_rate": "5bit/s"}, "all.toml: topology: rate is 5 bit/s"),
         ({"topology__t0": 3}, "all.toml: topology.hosts: 4 is no multiple of t0"),
-        ({"topology__mtu": 100}, "all.toml: topology.mtu: 100 is not within 1400..65535"),
+        (
+            {"topology__mtu": 100},
+            "all.toml: topology.mtu: must be a whole number from 1400 to 65535, not 100",
+        ),
         ({"topology__fabric_rate": "1Gbit/s"}, "topology.oversubscription: says what fabric_rate"),
-        ({"topology__oversubscription": "2:1"}, "topology.oversubscription: '2:1' is no number"),
-        ({"topology__oversubscription": 0}, "topology.oversubscription: 0 is not within"),
+        (
+            {"topology__oversubscription": "2:1"},
+            "topology.oversubscription: must be a number from 0.01 to 1000, not '2:1'",
+        ),
+        (
+            {"topology__oversubscription": 0},
+            "topology.oversubscription: must be a number from 0.01 to 1000, not 0",
+        ),
         ({"topology__routing": "ecmp"}, "topology.routing: is for the simulator"),
         ({"topology__ecn_last_hop": True}, "topology.ecn_last_hop: is for the simulator"),
         ({"links__0__target": "t1:3.0"}, r"links\[0\].target: target t1:3.0: no plane 3"),

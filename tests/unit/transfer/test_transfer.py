@@ -286,16 +286,31 @@ async def test_transfer__peer_breaks_the_qp(tmp_path: Path, inbox: Path) -> None
         ({"type": "x\x1b[2J"}, r"unknown type 'x\x1b[2J'"),
         ({"type": "offer", "name": "a", "bytes": 10**400, "chunk_bytes": 4096}, "not JSON"),
         ({}, "unknown type 'None'"),
-        ({"type": "offer"}, "bad 'name'"),
-        ({"type": "offer", "name": "a", "bytes": -1, "chunk_bytes": 4096}, "bad 'bytes'"),
-        ({"type": "offer", "name": "a", "bytes": 1 << 63, "chunk_bytes": 4096}, "bad 'bytes'"),
-        ({"type": "offer", "name": "a", "bytes": True, "chunk_bytes": 4096}, "bad 'bytes'"),
-        ({"type": "offer", "name": "a", "bytes": 1, "chunk_bytes": 0}, "bad 'chunk_bytes'"),
-        ({"type": "offer", "name": 5, "bytes": 1, "chunk_bytes": 4096}, "bad 'name'"),
-        ({"type": "accept", "window": {}}, "wrong address"),
-        ({"type": "accept", "window": {"address": 0, "rkey": 1, "length": 1}}, "bad 'token'"),
-        ({"type": "refuse", "code": "x", "error": ""}, "bad 'code'"),
-        ({"type": "abort", "error": "x" * 5000}, "bad 'error'"),
+        ({"type": "offer"}, "bad message 'offer': name: is missing"),
+        (
+            {"type": "offer", "name": "a", "bytes": -1, "chunk_bytes": 4096},
+            "'offer': bytes: must be a whole number from 0",
+        ),
+        (
+            {"type": "offer", "name": "a", "bytes": 1 << 63, "chunk_bytes": 4096},
+            "'offer': bytes: must be a whole number from 0",
+        ),
+        (
+            {"type": "offer", "name": "a", "bytes": True, "chunk_bytes": 4096},
+            "'offer': bytes: must be a whole number from 0",
+        ),
+        (
+            {"type": "offer", "name": "a", "bytes": 1, "chunk_bytes": 0},
+            "'offer': chunk_bytes: must be a whole number from 4096",
+        ),
+        ({"type": "offer", "name": 5, "bytes": 1, "chunk_bytes": 4096}, "name: must be a string"),
+        ({"type": "accept", "window": {}}, "bad message 'accept': window.address: is missing"),
+        ({"type": "accept", "window": {"address": 0, "rkey": 1, "length": 1}}, "token: is missing"),
+        (
+            {"type": "refuse", "code": "x", "error": ""},
+            """code: must be "file" or "stopped" or "verification", not 'x'""",
+        ),
+        ({"type": "abort", "error": "x" * 5000}, "error: must be a string of 0 to 4096"),
     ],
 )
 async def test_receive_files__peer_talks_nonsense(

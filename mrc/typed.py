@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Makes values of declared types of what JSON and TOML hold, by msgspec. Pure.
+
+A complaint is one line: the place, what is expected there, and what is there, such as
+`ports[2].mtu: must be a whole number from 576 to 65536, not 100`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import cache
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import Meta, inspect
+
+MAX_WHOLE = (1 << 63) - 1  # msgspec has no bounds beyond it
+Whole = Annotated[int, Meta(ge=0, le=MAX_WHOLE)]
+Positive = Annotated[int, Meta(ge=1, le=MAX_WHOLE)]
+Real = Annotated[float, Meta(ge=-1e15, le=1e15)]
+Text = Annotated[str, Meta(min_length=1)]
+T = TypeVar("T")
+_STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
+_MISSING = re.compile(r"Object missing required field `(.*)`")
+_IN_TABLE = re.compile(r"\[\.\.\.\]|`key`")  # of a table with keys of its own, no place is told
+_OF_MSGSPEC = ("Expected", "Invalid enum value", "Number out of range")
+
+
+def take(
+    value: object,
+    kind: type[T],
+    *,
+    place: str = "",
+    read: Callable[[type, Any], object] | None = None,
+) -> T:
+    """`value` as a `kind`, all of whose members have the types and the bounds declared there.
+
+    `read` makes values of types that msgspec does not know. Raises ValueError; `place` is where
+    `value` stands in what the complaint is about.
+    """
+    try:
+        return msgspec.convert(value, kind, dec_hook=read, str_keys=True)
+    except msgspec.ValidationError as error:
+        raise ValueError(_complaint(str(error), kind, value, place)) from None
+    except RecursionError:
+        raise ValueError(f"{place or 'it'}: is nested too deeply") from None
+
+
+def _complaint(said: str, kind: Any, value: object, place: str) -> str:
+    """What msgspec said, as in "Expected `int` >= 576 - at `$.ports[2].mtu`", as our sentence."""
+    problem, found, path = said.rpartition(" - at `$")
+    problem, path = (problem, path.removesuffix("`")) if found else (said, "")
+    if missing := _MISSING.fullmatch(problem):
+        problem, path = "is missing", f"{path}.{missing[1]}"
+    elif problem.startswith(_OF_MSGSPEC) and not _IN_TABLE.search(said):
+        wanted = _type_of(kind)
+        for name, index in _STEP.findall(path):
+            wanted = _member(wanted, name)
+            value = value[name] if name else value[int(index)]  # type: ignore[index]
+        problem = f"must be {_wanted(wanted)}, not {_shown(value)}"
+    where = (place + path).removeprefix(".")
+    return f"{where}: {problem}" if where else problem
+
+
+_type_of = cache(inspect.type_info)
+
+
+def _member(kind: inspect.Type, name: str) -> inspect.Type:
+    """The type of a member: of the one called `name`, or of any in an array."""
+    match kind:
+        case inspect.UnionType(types=types):  # with None
+            return _member(types[0], name)
+        case inspect.StructType(fields=fields) | inspect.DataclassType(fields=fields):
+            return next(field.type for field in fields if field.encode_name == name)
+        case inspect.VarTupleType(item_type=inner) | inspect.DictType(value_type=inner):
+            return inner
+    return inspect.AnyType()
+
+
+def _wanted(kind: inspect.Type) -> str:
+    match kind:
+        case inspect.UnionType(types=types):
+            return " or ".join(map(_wanted, types))
+        case inspect.NoneType():
+            return "nothing"
+        case inspect.IntType() | inspect.FloatType():
+            bounds = "" if kind.ge is None else f" from {kind.ge:.15g}"
+            bounds += "" if kind.le is None else f" to {kind.le:.15g}"
+            factor = f" and a multiple of {kind.multiple_of}" if kind.multiple_of else ""
+            whole = "whole " if isinstance(kind, inspect.IntType) else ""
+            return f"a {whole}number{bounds}{factor}"
+        case inspect.StrType(max_length=int(most)):
+            return f"a string of {kind.min_length or 0} to {most} characters"
+        case inspect.StrType(min_length=least):
+            return "a string that is not empty" if least else "a string"
+        case inspect.LiteralType(values=choices):
+            return " or ".join(f'"{choice}"' for choice in choices)
+        case inspect.EnumType(cls=choices):
+            return " or ".join(f'"{choice.value}"' for choice in choices)
+        case inspect.VarTupleType(max_length=int(most)):
+            return f"an array of {kind.min_length or 0} to {most}"
+        case inspect.VarTupleType():
+            return "an array"
+        case inspect.BoolType():
+            return "true or false"
+    return "a table"
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, (list, tuple, dict)):
+        return "a table" if isinstance(value, dict) else f"an array of {len(value)}"
+    if isinstance(value, int) and abs(value) >> 64:
+        return "one of more than 64 bits"
+    return "nothing" if value is None else f"{value!r:.60}"
