@@ -3,8 +3,8 @@
 
 setup.py names the two builders of this file in `cffi_modules`: `mrc._core` is the engine with the
 socket driver, `mrc._sim` the engine in the simulated fabric, `mrc._emu` the same fabric between
-real hosts. The declarations are the part of csrc/mrc.h, csrc/sim/sim.h and csrc/emu/emu.h between
-the two cdef markers, so that C and Python cannot drift apart.
+real hosts. The declarations are the parts of csrc/mrc.h, csrc/sim/scenario.h, csrc/sim/sim.h and
+csrc/emu/emu.h between the two cdef markers, so that C and Python cannot drift apart.
 """
 
 from __future__ import annotations
@@ -25,10 +25,15 @@ EMU_MODULE = "mrc._emu"
 BEGIN = "/* cdef begin */"
 END = "/* cdef end */"
 SOURCE_FOLDERS = ("csrc/core", "csrc/io")
-# The rest of csrc/sim is for tests of the engine in C.
+# Of csrc/sim: what the emulated fabric has too, then the simulated hosts. The rest is for tests of
+# the engine in C.
+FABRIC_PARTS = (
+    "agenda", "fabric", "fault", "frame", "heap", "hop", "link", "queue", "record", "scenario",
+    "topology", "world",
+)  # fmt: skip
 SIM_PARTS = (
-    "agenda", "audit", "fabric", "fabric_watch", "fault", "frame", "gbn", "gbn_host", "heap", "hop",
-    "host", "link", "memory", "prove", "queue", "record", "sim", "tcp", "tcp_host", "traffic",
+    *FABRIC_PARTS, "audit", "bytes", "engines", "fabric_watch", "flow", "gbn", "gbn_host", "host",
+    "host_address", "memory", "prove", "qps", "sim", "sim_parts", "tcp", "tcp_host", "traffic",
 )  # fmt: skip
 FLAGS = ("-std=gnu11", "-O2", "-g", "-Wall", "-Wextra")
 # cffi's own glue is compiled with the same flags and is not ours to mend.
@@ -55,29 +60,30 @@ def headers(root: Path) -> list[str]:
     return [str(path.relative_to(root)) for path in found]
 
 
-def sim_sources(root: Path) -> list[str]:
-    """Returns the C files of `mrc._sim`, relative to `root`."""
+def sim_sources(root: Path, parts: Sequence[str] = SIM_PARTS) -> list[str]:
+    """Returns the C files of `mrc._sim`, or of some parts of it, relative to `root`."""
     core = [name for name in sources(root) if name.startswith("csrc/core/")]
-    return [*core, *(f"csrc/sim/{part}.c" for part in SIM_PARTS)]
+    found = [f"csrc/sim/{part}.c" for part in parts]
+    return [*core, *(name for name in found if (root / name).exists())]
 
 
-def sim_headers(root: Path) -> list[str]:
-    """Returns what the C files of `mrc._sim` include."""
+def sim_headers(root: Path, parts: Sequence[str] = SIM_PARTS) -> list[str]:
+    """Returns what the C files of `mrc._sim`, or of some parts of it, include."""
     core = [name for name in headers(root) if not name.startswith("csrc/io/")]
-    found = [f"csrc/sim/{part}.h" for part in SIM_PARTS]
+    found = [f"csrc/sim/{part}.h" for part in parts]
     return [*core, *(name for name in found if (root / name).exists())]
 
 
 def emu_sources(root: Path) -> list[str]:
     """Returns the C files of `mrc._emu`, relative to `root`."""
     own = sorted((root / "csrc/emu").glob("*.c"))
-    return [*sim_sources(root), *(str(path.relative_to(root)) for path in own)]
+    return [*sim_sources(root, FABRIC_PARTS), *(str(path.relative_to(root)) for path in own)]
 
 
 def emu_headers(root: Path) -> list[str]:
     """Returns what the C files of `mrc._emu` include."""
     own = sorted((root / "csrc/emu").glob("*.h"))
-    return [*sim_headers(root), *(str(path.relative_to(root)) for path in own)]
+    return [*sim_headers(root, FABRIC_PARTS), *(str(path.relative_to(root)) for path in own)]
 
 
 def links(code: str, *libraries: str) -> bool:
@@ -112,7 +118,7 @@ def compile_flags(environ: Mapping[str, str]) -> list[str]:
 
 def describe(
     module: str,
-    header: str,
+    declared: Sequence[str],
     sources: Sequence[str],
     depends: Sequence[str],
     link_args: Sequence[str],
@@ -121,10 +127,11 @@ def describe(
     root = Path(__file__).resolve().parent.parent
     macros, crc_args = crc_library()
     made = FFI()
-    made.cdef(cut_cdef((root / "csrc" / header).read_text()))
+    for header in declared:
+        made.cdef(cut_cdef((root / "csrc" / header).read_text()))
     made.set_source(
         module,
-        f'#include "{header}"',
+        "\n".join(f'#include "{header}"' for header in declared),
         sources=list(sources),
         depends=list(depends),
         include_dirs=["csrc"],
@@ -138,16 +145,17 @@ def describe(
 def builder() -> FFI:
     """The engine and its driver over sockets."""
     root = Path(__file__).resolve().parent.parent
-    return describe(MODULE, "mrc.h", sources(root), headers(root), ["-pthread"])
+    return describe(MODULE, ["mrc.h"], sources(root), headers(root), ["-pthread"])
 
 
 def sim_builder() -> FFI:
     """The engine in the simulated fabric."""
     root = Path(__file__).resolve().parent.parent
-    return describe(SIM_MODULE, "sim/sim.h", sim_sources(root), sim_headers(root), [])
+    declared = ["sim/scenario.h", "sim/sim.h"]
+    return describe(SIM_MODULE, declared, sim_sources(root), sim_headers(root), [])
 
 
 def emu_builder() -> FFI:
     """The simulated fabric in real time, between interfaces."""
     root = Path(__file__).resolve().parent.parent
-    return describe(EMU_MODULE, "emu/emu.h", emu_sources(root), emu_headers(root), ["-pthread"])
+    return describe(EMU_MODULE, ["emu/emu.h"], emu_sources(root), emu_headers(root), ["-pthread"])

@@ -85,6 +85,26 @@ LAYERS: dict[str, list[list[str]]] = {
         ["datapath"],
         ["ctx"],
     ],
+    "csrc/sim": [
+        ["address", "bytes", "frame", "gbn", "heap", "host_address", "link", "memory", "scenario"],
+        ["agenda", "audit", "datagram", "flow", "queue", "tcp", "topology"],
+        ["fabric_watch", "hop", "world"],
+        ["record"],
+        ["fabric"],
+        ["fault", "host"],
+        ["engines", "gbn_host", "tcp_host"],
+        ["qps"],
+        ["prove"],
+        ["traffic"],
+        ["sim_parts"],
+        ["sim"],
+        ["pair_fabric"],
+        ["watch"],
+        ["driver"],
+        ["pair"],
+        ["connect"],
+    ],
+    "csrc/emu": [["ethernet", "ring"], ["outbox"], ["emu"]],
 }
 # Folders that a folder may include, beside csrc itself.
 BELOW = {"csrc/io": {"core"}, "csrc/sim": {"core"}, "csrc/emu": {"core", "sim"}}

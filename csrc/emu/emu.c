@@ -13,10 +13,11 @@
 #include <unistd.h>
 
 #include "core/base.h"
+#include "emu/ethernet.h"
 #include "emu/outbox.h"
-#include "emu/packet.h"
 #include "emu/ring.h"
-#include "sim/fabric.h"
+#include "sim/fault.h"
+#include "sim/topology.h"
 
 enum {
   BATCH = 8, /* packets taken before the fabric gets its turn */
@@ -27,7 +28,9 @@ enum {
 #define MAX_FRAMES_BYTES (512ull << 20) /* all packets in the fabric; more is overload */
 
 struct mrc_emu {
-  struct mrc_sim fabric; /* first: its edge finds us by it */
+  struct mrc_world world;
+  struct mrc_sim_record record;
+  struct mrc_fabric fabric;
   struct mrc_emu_ring ring;
   struct mrc_emu_outbox outbox;
   int *ifindices; /* [plane * hosts + host] */
@@ -64,23 +67,23 @@ static void flush(struct mrc_emu *emu) {
   mrc_emu_outbox_flush(&emu->outbox, &emu->fabric.pool, clock_ns(CLOCK_MONOTONIC));
 }
 
-static void on_arrive(struct mrc_sim *fabric, uint32_t host, struct mrc_frame *packet) {
-  struct mrc_emu *emu = (struct mrc_emu *)fabric;
-  if (!mrc_emu_packet_write(packet, (uint32_t)mrc_prng_next(&fabric->prng))) {
-    fabric->record.stats.unroutable++;
-    mrc_frame_pool_put(&fabric->pool, packet);
+static void on_arrive(void *edge, uint32_t host, struct mrc_frame *packet) {
+  struct mrc_emu *emu = edge;
+  if (!mrc_ethernet_write(packet, (uint32_t)mrc_prng_next(&emu->world.prng))) {
+    emu->record.stats.unroutable++;
+    mrc_frame_pool_put(&emu->fabric.pool, packet);
     return;
   }
-  const int ifindex = emu->ifindices[packet->plane * fabric->config.hosts + host];
-  if (mrc_emu_outbox_put(&emu->outbox, packet, ifindex, fabric->now_ns)) flush(emu);
+  const int ifindex = emu->ifindices[packet->plane * emu->world.config.hosts + host];
+  if (mrc_emu_outbox_put(&emu->outbox, packet, ifindex, emu->world.now_ns)) flush(emu);
 }
 
 /* Nothing waits for room in a port of ours: hosts have queues of their own before it. */
-static void on_drained(struct mrc_sim *fabric, uint32_t host, const struct mrc_hop *hop) {
-  (void)fabric, (void)host, (void)hop;
+static void on_drained(void *edge, uint32_t host, const struct mrc_hop *hop) {
+  (void)edge, (void)host, (void)hop;
 }
 
-static const struct mrc_fabric_edge edge = {.arrive = on_arrive, .drained = on_drained};
+static const struct mrc_fabric_edge calls = {.arrive = on_arrive, .drained = on_drained};
 
 /* ---- create ---- */
 
@@ -94,36 +97,38 @@ static bool is_sound(const struct mrc_emu_config *config) {
 }
 
 static void build_fabric(struct mrc_emu *emu, const struct mrc_emu_config *config) {
-  struct mrc_sim *fabric = &emu->fabric;
-  fabric->config = (struct mrc_sim_config){.seed = config->seed,
-                                           .hosts = config->hosts,
-                                           .planes = config->planes,
-                                           .t0 = config->t0,
-                                           .t1 = config->t1,
-                                           .host_rate_bps = config->host_rate_bps,
-                                           .fabric_rate_bps = config->fabric_rate_bps,
-                                           .host_delay_ns = config->host_delay_ns,
-                                           .fabric_delay_ns = config->fabric_delay_ns,
-                                           .jitter_ns = config->jitter_ns,
-                                           .buffer_bytes = config->buffer_bytes,
-                                           .ecn_low_bytes = config->ecn_low_bytes,
-                                           .ecn_high_bytes = config->ecn_high_bytes,
-                                           .trims = config->trims};
-  fabric->edge = &edge;
-  mrc_agenda_init(&fabric->agenda);
-  fabric->prng.state = config->seed;
+  struct mrc_fabric *fabric = &emu->fabric;
+  emu->world.config = (struct mrc_sim_config){.seed = config->seed,
+                                              .hosts = config->hosts,
+                                              .planes = config->planes,
+                                              .t0 = config->t0,
+                                              .t1 = config->t1,
+                                              .host_rate_bps = config->host_rate_bps,
+                                              .fabric_rate_bps = config->fabric_rate_bps,
+                                              .host_delay_ns = config->host_delay_ns,
+                                              .fabric_delay_ns = config->fabric_delay_ns,
+                                              .jitter_ns = config->jitter_ns,
+                                              .buffer_bytes = config->buffer_bytes,
+                                              .ecn_low_bytes = config->ecn_low_bytes,
+                                              .ecn_high_bytes = config->ecn_high_bytes,
+                                              .trims = config->trims};
+  mrc_agenda_init(&emu->world.agenda);
+  emu->world.prng.state = config->seed;
+  emu->record.world = &emu->world;
+  *fabric = (struct mrc_fabric){
+      .world = &emu->world, .record = &emu->record, .calls = &calls, .edge = emu};
   emu->block = config->block;
   emu->frame_bytes = MRC_EMU_ETHERNET_BYTES + config->mtu;
-  fabric->pool.room_bytes = mrc_emu_room_bytes(emu->frame_bytes);
+  fabric->pool.room_bytes = mrc_ethernet_room_bytes(emu->frame_bytes);
   mrc_fabric_build(fabric);
   for (uint32_t plane = 0; plane < config->planes; plane++)
     for (uint32_t host = 0; host < config->hosts; host++)
-      fabric->hops[mrc_fabric_host_up(fabric, plane, host)].queue.config =
+      mrc_fabric_port(fabric, plane, host)->queue.config =
           (struct mrc_queue_config){.buffer_bytes = config->buffer_bytes, .trims = config->trims};
 }
 
 static void learn_ports(struct mrc_emu *emu, const int *ifindices) {
-  const int n = (int)(emu->fabric.config.hosts * emu->fabric.config.planes);
+  const int n = (int)(emu->world.config.hosts * emu->world.config.planes);
   emu->ifindices = malloc((size_t)n * sizeof(*ifindices));
   mrc_assert(emu->ifindices);
   memcpy(emu->ifindices, ifindices, (size_t)n * sizeof(*ifindices));
@@ -152,9 +157,8 @@ static int open_sockets(struct mrc_emu *emu) {
 }
 
 static void free_memory(struct mrc_emu *emu) {
-  mrc_agenda_free(&emu->fabric.agenda);
-  mrc_frame_pool_free(&emu->fabric.pool);
-  free(emu->fabric.hops);
+  mrc_agenda_free(&emu->world.agenda);
+  mrc_fabric_free(&emu->fabric);
   free(emu->ifindices);
   free(emu->port_of);
   free(emu);
@@ -173,7 +177,7 @@ int mrc_emu_create(const struct mrc_emu_config *config, const int *ifindices, mr
   }
   pthread_mutex_init(&emu->lock, NULL);
   pthread_mutex_init(&emu->turn, NULL);
-  emu->fabric.now_ns = clock_ns(CLOCK_MONOTONIC);
+  emu->world.now_ns = clock_ns(CLOCK_MONOTONIC);
   *out = emu;
   return 0;
 }
@@ -190,22 +194,22 @@ void mrc_emu_destroy(mrc_emu *emu) {
 /* ---- run ---- */
 
 /* Lets the fabric do all that is due by then. Each event has its own time, however late it is. */
-static void advance(struct mrc_sim *fabric, uint64_t until_ns) {
+static void advance(struct mrc_emu *emu, uint64_t until_ns) {
   struct mrc_heap_entry event;
-  while (mrc_agenda_next_ns(&fabric->agenda) <= until_ns) {
-    mrc_assert(mrc_agenda_pop(&fabric->agenda, &event));
-    fabric->now_ns = event.at_ns;
+  while (mrc_agenda_next_ns(&emu->world.agenda) <= until_ns) {
+    mrc_assert(mrc_agenda_pop(&emu->world.agenda, &event));
+    emu->world.now_ns = event.at_ns;
     if (event.kind == MRC_SIM_ON_ARRIVAL)
-      mrc_fabric_arrive(fabric, event.index, event.pointer);
+      mrc_fabric_arrive(&emu->fabric, event.index, event.pointer);
     else
-      mrc_fabric_drain(fabric, event.index);
+      mrc_fabric_drain(&emu->fabric, event.index);
   }
-  fabric->now_ns = mrc_max_u64(fabric->now_ns, until_ns);
+  emu->world.now_ns = mrc_max_u64(emu->world.now_ns, until_ns);
 }
 
 /* A packet in the ring enters the fabric, unless there is a reason that it cannot. */
 static void admit(struct mrc_emu *emu, const struct mrc_emu_arrival *arrival) {
-  struct mrc_sim *fabric = &emu->fabric;
+  struct mrc_fabric *fabric = &emu->fabric;
   const int port = arrival->ifindex < emu->n_port_of ? emu->port_of[arrival->ifindex] : -1;
   if (port < 0) return;
   emu->received++;
@@ -217,23 +221,23 @@ static void admit(struct mrc_emu *emu, const struct mrc_emu_arrival *arrival) {
     emu->overloaded++;
     return;
   }
-  const uint32_t plane = (uint32_t)port / fabric->config.hosts;
-  const uint32_t host = (uint32_t)port % fabric->config.hosts;
+  const uint32_t plane = (uint32_t)port / emu->world.config.hosts;
+  const uint32_t host = (uint32_t)port % emu->world.config.hosts;
   struct mrc_frame *packet = mrc_frame_pool_get(&fabric->pool);
-  struct mrc_emu_bytes *bytes = mrc_emu_bytes_of(packet);
+  struct mrc_ethernet *bytes = mrc_ethernet_of(packet);
   memcpy(bytes->at, arrival->bytes, arrival->n);
   bytes->n = arrival->n;
   packet->from = (uint16_t)host;
-  if (arrival->unfinished && !mrc_emu_packet_finish(packet)) {
+  if (arrival->unfinished && !mrc_ethernet_finish(packet)) {
     emu->offloaded++;
     mrc_frame_pool_put(&fabric->pool, packet);
     return;
   }
-  if (mrc_emu_packet_read(packet, emu->block, plane)) {
-    mrc_fabric_enter(fabric, mrc_fabric_host_up(fabric, plane, host), packet);
+  if (mrc_ethernet_read(packet, emu->block, plane)) {
+    mrc_fabric_enter(fabric, mrc_topology_host_up(&emu->world.config, plane, host), packet);
     return;
   }
-  fabric->record.stats.unroutable++;
+  emu->record.stats.unroutable++;
   mrc_frame_pool_put(&fabric->pool, packet);
 }
 
@@ -244,7 +248,7 @@ static bool take(struct mrc_emu *emu) {
   const uint64_t lead_ns = clock_ns(CLOCK_REALTIME) - now_ns;
   for (int i = 0; i < BATCH; i++) {
     if (!mrc_emu_ring_peek(&emu->ring, &arrival)) return false;
-    advance(&emu->fabric, mrc_min_u64(arrival.real_ns - lead_ns, now_ns));
+    advance(emu, mrc_min_u64(arrival.real_ns - lead_ns, now_ns));
     admit(emu, &arrival);
     mrc_emu_ring_release(&emu->ring);
   }
@@ -275,9 +279,9 @@ void mrc_emu_run(mrc_emu *emu) {
     enter(emu);
     stopped = emu->stopped;
     const bool more = take(emu);
-    advance(&emu->fabric, clock_ns(CLOCK_MONOTONIC));
+    advance(emu, clock_ns(CLOCK_MONOTONIC));
     flush(emu);
-    const uint64_t due_ns = mrc_agenda_next_ns(&emu->fabric.agenda);
+    const uint64_t due_ns = mrc_agenda_next_ns(&emu->world.agenda);
     leave(emu);
     if (!more) wait(emu, due_ns);
   }
@@ -295,21 +299,21 @@ void mrc_emu_stop(mrc_emu *emu) {
 /* ---- ask and change ---- */
 
 int mrc_emu_hop_number(mrc_emu *emu, int kind, int plane, int t0, int end) {
-  const struct mrc_sim *fabric = &emu->fabric;
+  const struct mrc_sim_config *config = &emu->world.config;
   const uint32_t p = (uint32_t)plane - 1, t = (uint32_t)t0, e = (uint32_t)end;
   const bool at_host = kind == MRC_EMU_HOST_UP || kind == MRC_EMU_HOST_DOWN;
-  if (p >= fabric->config.planes || t >= fabric->config.t0) return -EINVAL;
-  if (at_host && (e >= fabric->config.hosts || mrc_fabric_t0_of(fabric, e) != t)) return -EINVAL;
-  if (!at_host && e >= fabric->config.t1) return -EINVAL;
+  if (p >= config->planes || t >= config->t0) return -EINVAL;
+  if (at_host && (e >= config->hosts || mrc_topology_t0_of(config, e) != t)) return -EINVAL;
+  if (!at_host && e >= config->t1) return -EINVAL;
   switch (kind) {
     case MRC_EMU_HOST_UP:
-      return (int)mrc_fabric_host_up(fabric, p, e);
+      return (int)mrc_topology_host_up(config, p, e);
     case MRC_EMU_HOST_DOWN:
-      return (int)mrc_fabric_host_down(fabric, p, e);
+      return (int)mrc_topology_host_down(config, p, e);
     case MRC_EMU_T0_UP:
-      return (int)mrc_fabric_t0_up(fabric, p, t, e);
+      return (int)mrc_topology_t0_up(config, p, t, e);
     case MRC_EMU_T1_DOWN:
-      return (int)mrc_fabric_t1_down(fabric, p, t, e);
+      return (int)mrc_topology_t1_down(config, p, t, e);
     default:
       return -EINVAL;
   }
@@ -341,7 +345,7 @@ int mrc_emu_set_faults(mrc_emu *emu, int number, const struct mrc_emu_fault *fau
   for (int i = 0; i < n; i++) {
     const struct mrc_sim_fault fault = {
         .kind = fault_kinds[faults[i].kind], .a = faults[i].a, .b = faults[i].b};
-    mrc_fabric_afflict(hop, &fault);
+    mrc_fault_add(hop, &fault);
   }
   leave(emu);
   return 0;
@@ -352,7 +356,7 @@ void mrc_emu_ask(mrc_emu *emu, struct mrc_emu_stats *stats) {
   *stats = (struct mrc_emu_stats){
       .received = emu->received,
       .sent = emu->outbox.sent,
-      .unroutable = emu->fabric.record.stats.unroutable,
+      .unroutable = emu->record.stats.unroutable,
       .refused = emu->outbox.refused,
       .offloaded = emu->offloaded,
       .overloaded = emu->overloaded + emu->outbox.overloaded + mrc_emu_ring_overflowed(&emu->ring)};

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "core/base.h"
-#include "emu/packet.h"
+#include "emu/ethernet.h"
 
 enum { CAPACITY = 8 }; /* a host's stack takes some 3 us a packet, and the rest waits */
 
@@ -46,7 +46,7 @@ void mrc_emu_outbox_close(struct mrc_emu_outbox *outbox) {
 bool mrc_emu_outbox_put(struct mrc_emu_outbox *outbox, struct mrc_frame *packet, int ifindex,
                         uint64_t due_ns) {
   struct mrc_emu_letters *letters = outbox->letters;
-  struct mrc_emu_bytes *bytes = mrc_emu_bytes_of(packet);
+  struct mrc_ethernet *bytes = mrc_ethernet_of(packet);
   const int i = outbox->n++;
   mrc_assert(i < CAPACITY);
   letters->packets[i] = packet;

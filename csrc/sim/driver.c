@@ -18,7 +18,7 @@ static void send_burst(struct mrc_pair *pair, int host, const struct mrc_burst *
   mrc_watch_burst(pair, host, burst);
   pair->hosts[host].handled += burst->n_packets;
   for (int i = 0; i < burst->n_packets; i++) {
-    struct mrc_sim_packet *packet = mrc_sim_packet_make(host, burst, &burst->packets[i]);
+    struct mrc_datagram *packet = mrc_datagram_make(host, burst, &burst->packets[i]);
     struct mrc_wire wire = {0};
     mrc_watch_sent(pair, packet, &wire);
     mrc_pair_send(pair, packet, &wire);
@@ -27,7 +27,7 @@ static void send_burst(struct mrc_pair *pair, int host, const struct mrc_burst *
 
 static void fail_burst(struct mrc_pair *pair, int host, const struct mrc_burst *burst) {
   for (int i = 0; i < burst->n_packets; i++) {
-    struct mrc_sim_packet *packet = mrc_sim_packet_make(host, burst, &burst->packets[i]);
+    struct mrc_datagram *packet = mrc_datagram_make(host, burst, &burst->packets[i]);
     mrc_watch_failed(pair, packet);
     free(packet);
   }
@@ -85,11 +85,11 @@ static uint32_t send_bursts(void *driver, const struct mrc_burst *bursts, int *t
 
 static void receive(struct mrc_pair *pair, int index) {
   struct mrc_pair_host *host = &pair->hosts[index];
-  struct mrc_sim_packet *packet = host->inbox;
+  struct mrc_datagram *packet = host->inbox;
   host->inbox = NULL;
   host->inbox_end = &host->inbox;
   while (packet) {
-    struct mrc_sim_packet *next = packet->next;
+    struct mrc_datagram *next = packet->next;
     int drop =
         mrc_engine_receive(host->engine, packet->bytes, packet->n, &packet->meta, pair->now_ns);
     mrc_assert(drop >= 0 && drop < MRC_PAIR_MAX_DROPS);

@@ -4,7 +4,7 @@
 #ifndef MRC_SIM_DRIVER_H
 #define MRC_SIM_DRIVER_H
 
-#include "sim/pair.h"
+#include "sim/pair_fabric.h"
 
 /* Takes what arrived, does what is due, sends until dry, takes results, asks for its next run. */
 void mrc_driver_run(struct mrc_pair *pair, int host);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "core/base.h"
+#include "sim/topology.h"
 
 /* uSIDs, as the test bed has them (mrc/fabric/topology.py). Where a T0 serves several hosts, the
    last one counts them. */
@@ -11,43 +12,23 @@ enum { USID_T1 = 0x0100, USID_T0 = 0x0200, USID_PORT = 0xE000, USID_BITS = 16 };
 
 #define NO_HOP UINT32_MAX
 
-/* ---- hops by number ---- */
-
-static uint32_t hops_per_plane(const struct mrc_sim *sim) {
-  return 2 * sim->config.hosts + 2 * sim->config.t0 * sim->config.t1;
-}
-
-uint32_t mrc_fabric_host_up(const struct mrc_sim *sim, uint32_t plane, uint32_t host) {
-  return plane * hops_per_plane(sim) + host;
-}
-
-uint32_t mrc_fabric_host_down(const struct mrc_sim *sim, uint32_t plane, uint32_t host) {
-  return plane * hops_per_plane(sim) + sim->config.hosts + host;
-}
-
-uint32_t mrc_fabric_t0_up(const struct mrc_sim *sim, uint32_t plane, uint32_t t0, uint32_t t1) {
-  return plane * hops_per_plane(sim) + 2 * sim->config.hosts + t0 * sim->config.t1 + t1;
-}
-
-uint32_t mrc_fabric_t1_down(const struct mrc_sim *sim, uint32_t plane, uint32_t t0, uint32_t t1) {
-  return mrc_fabric_t0_up(sim, plane, t0, t1) + sim->config.t0 * sim->config.t1;
-}
-
 /* ---- the way of a packet ---- */
 
-static uint32_t hosts_per_t0(const struct mrc_sim *sim) {
-  return sim->config.hosts / sim->config.t0;
+static const struct mrc_sim_config *config_of(const struct mrc_fabric *fabric) {
+  return &fabric->world->config;
 }
 
 static uint64_t prepend(uint32_t usid, uint64_t usids) {
   return (uint64_t)usid << (64 - USID_BITS) | usids >> USID_BITS;
 }
 
-uint64_t mrc_fabric_usids(const struct mrc_sim *sim, uint32_t from, uint32_t to, uint32_t path) {
-  if (sim->config.routing == MRC_SIM_ECMP) return 0;
-  uint64_t usids = prepend(USID_PORT + to % hosts_per_t0(sim), 0);
-  if (mrc_fabric_t0_of(sim, from) == mrc_fabric_t0_of(sim, to)) return usids;
-  usids = prepend(USID_T0 + mrc_fabric_t0_of(sim, to), usids);
+uint64_t mrc_fabric_usids(const struct mrc_fabric *fabric, uint32_t from, uint32_t to,
+                          uint32_t path) {
+  if (config_of(fabric)->routing == MRC_SIM_ECMP) return 0;
+  uint64_t usids = prepend(USID_PORT + to % mrc_topology_hosts_per_t0(config_of(fabric)), 0);
+  if (mrc_topology_t0_of(config_of(fabric), from) == mrc_topology_t0_of(config_of(fabric), to))
+    return usids;
+  usids = prepend(USID_T0 + mrc_topology_t0_of(config_of(fabric), to), usids);
   return prepend(USID_T1 + path, usids);
 }
 
@@ -65,21 +46,23 @@ static uint32_t usid_at(uint32_t own, struct mrc_frame *packet) {
   return first_usid(packet);
 }
 
-static uint32_t hop_of_t0(const struct mrc_sim *sim, uint32_t plane, uint32_t t0,
+static uint32_t hop_of_t0(const struct mrc_fabric *fabric, uint32_t plane, uint32_t t0,
                           struct mrc_frame *packet) {
   const uint32_t usid = usid_at(USID_T0 + t0, packet);
-  if (usid >= USID_T1 && usid - USID_T1 < sim->config.t1)
-    return mrc_fabric_t0_up(sim, plane, t0, usid - USID_T1);
-  if (usid >= USID_PORT && usid - USID_PORT < hosts_per_t0(sim))
-    return mrc_fabric_host_down(sim, plane, t0 * hosts_per_t0(sim) + usid - USID_PORT);
+  if (usid >= USID_T1 && usid - USID_T1 < config_of(fabric)->t1)
+    return mrc_topology_t0_up(config_of(fabric), plane, t0, usid - USID_T1);
+  if (usid >= USID_PORT && usid - USID_PORT < mrc_topology_hosts_per_t0(config_of(fabric)))
+    return mrc_topology_host_down(
+        config_of(fabric), plane,
+        t0 * mrc_topology_hosts_per_t0(config_of(fabric)) + usid - USID_PORT);
   return NO_HOP;
 }
 
-static uint32_t hop_of_t1(const struct mrc_sim *sim, uint32_t plane, uint32_t t1,
+static uint32_t hop_of_t1(const struct mrc_fabric *fabric, uint32_t plane, uint32_t t1,
                           struct mrc_frame *packet) {
   const uint32_t usid = usid_at(USID_T1 + t1, packet);
-  if (usid < USID_T0 || usid - USID_T0 >= sim->config.t0) return NO_HOP;
-  return mrc_fabric_t1_down(sim, plane, usid - USID_T0, t1);
+  if (usid < USID_T0 || usid - USID_T0 >= config_of(fabric)->t0) return NO_HOP;
+  return mrc_topology_t1_down(config_of(fabric), plane, usid - USID_T0, t1);
 }
 
 static uint32_t ecmp_hash(const struct mrc_frame *packet) {
@@ -89,96 +72,109 @@ static uint32_t ecmp_hash(const struct mrc_frame *packet) {
   return (uint32_t)(mrc_prng_next(&hash) >> 32);
 }
 
-static uint32_t hop_by_ecmp(const struct mrc_sim *sim, const struct mrc_hop *in,
+static uint32_t hop_by_ecmp(const struct mrc_fabric *fabric, const struct mrc_hop *in,
                             const struct mrc_frame *packet) {
-  const uint32_t t0 = mrc_fabric_t0_of(sim, packet->to);
-  if (in->to_kind == MRC_NODE_T1) return mrc_fabric_t1_down(sim, in->plane, t0, in->to);
-  if (in->to == t0) return mrc_fabric_host_down(sim, in->plane, packet->to);
-  return mrc_fabric_t0_up(sim, in->plane, in->to, ecmp_hash(packet) % sim->config.t1);
+  const uint32_t t0 = mrc_topology_t0_of(config_of(fabric), packet->to);
+  if (in->to_kind == MRC_NODE_T1)
+    return mrc_topology_t1_down(config_of(fabric), in->plane, t0, in->to);
+  if (in->to == t0) return mrc_topology_host_down(config_of(fabric), in->plane, packet->to);
+  return mrc_topology_t0_up(config_of(fabric), in->plane, in->to,
+                            ecmp_hash(packet) % config_of(fabric)->t1);
 }
 
-void mrc_fabric_arrive(struct mrc_sim *sim, uint32_t index, struct mrc_frame *packet) {
-  const struct mrc_hop *in = &sim->hops[index];
+void mrc_fabric_arrive(struct mrc_fabric *fabric, uint32_t index, struct mrc_frame *packet) {
+  const struct mrc_hop *in = &fabric->hops[index];
   if (in->to_kind == MRC_NODE_HOST) {
-    sim->edge->arrive(sim, in->to, packet);
+    fabric->calls->arrive(fabric->edge, in->to, packet);
     return;
   }
   packet->switches++;
   uint32_t out;
-  if (sim->config.routing == MRC_SIM_ECMP)
-    out = hop_by_ecmp(sim, in, packet);
+  if (config_of(fabric)->routing == MRC_SIM_ECMP)
+    out = hop_by_ecmp(fabric, in, packet);
   else if (in->to_kind == MRC_NODE_T0)
-    out = hop_of_t0(sim, in->plane, in->to, packet);
+    out = hop_of_t0(fabric, in->plane, in->to, packet);
   else
-    out = hop_of_t1(sim, in->plane, in->to, packet);
+    out = hop_of_t1(fabric, in->plane, in->to, packet);
   if (out == NO_HOP) {
-    sim->record.stats.unroutable++;
-    mrc_frame_pool_put(&sim->pool, packet);
+    fabric->record->stats.unroutable++;
+    mrc_frame_pool_put(&fabric->pool, packet);
     return;
   }
-  mrc_fabric_enter(sim, out, packet);
+  mrc_fabric_enter(fabric, out, packet);
 }
 
 /* ---- hops ---- */
 
 /* A fault has duplicated a packet. The later of the two is the one too many. */
-static void send_copy(struct mrc_sim *sim, uint32_t index, struct mrc_frame *packet,
+static void send_copy(struct mrc_fabric *fabric, uint32_t index, struct mrc_frame *packet,
                       const struct mrc_link_fate *fate) {
-  struct mrc_frame *copy = mrc_frame_pool_copy(&sim->pool, packet);
+  struct mrc_frame *copy = mrc_frame_pool_copy(&fabric->pool, packet);
   *(fate->at_ns[1] >= fate->at_ns[0] ? &copy->extra : &packet->extra) = true;
-  mrc_sim_schedule(sim, fate->at_ns[1], MRC_SIM_ON_ARRIVAL, index, copy);
+  mrc_world_schedule(fabric->world, fate->at_ns[1], MRC_SIM_ON_ARRIVAL, index, copy);
 }
 
 /* Sends the first packet that waits. */
-static void send_next(struct mrc_sim *sim, uint32_t index) {
-  struct mrc_hop *hop = &sim->hops[index];
+static void send_next(struct mrc_fabric *fabric, uint32_t index) {
+  struct mrc_hop *hop = &fabric->hops[index];
   struct mrc_frame *packet = mrc_queue_pop(&hop->queue);
-  const struct mrc_link_fate fate = mrc_hop_send(hop, packet, sim->now_ns);
-  mrc_record_sent(sim, index, packet, fate.copies > 0);
+  const struct mrc_link_fate fate = mrc_hop_send(hop, packet, fabric->world->now_ns);
+  mrc_record_sent(fabric->record, index, packet, fate.copies > 0);
   hop->is_draining = mrc_queue_bytes(&hop->queue) > 0;
-  if (hop->is_draining) mrc_sim_schedule(sim, hop->free_at_ns, MRC_SIM_ON_DRAIN, index, NULL);
+  if (hop->is_draining)
+    mrc_world_schedule(fabric->world, hop->free_at_ns, MRC_SIM_ON_DRAIN, index, NULL);
   if (fate.copies == 0) {
-    mrc_frame_pool_put(&sim->pool, packet);
+    mrc_frame_pool_put(&fabric->pool, packet);
   } else {
     packet->corrupt |= fate.corrupt;
-    if (fate.copies == 2) send_copy(sim, index, packet, &fate);
-    mrc_sim_schedule(sim, fate.at_ns[0], MRC_SIM_ON_ARRIVAL, index, packet);
+    if (fate.copies == 2) send_copy(fabric, index, packet, &fate);
+    mrc_world_schedule(fabric->world, fate.at_ns[0], MRC_SIM_ON_ARRIVAL, index, packet);
   }
-  if (hop->from_host) sim->edge->drained(sim, hop->from_host - 1u, hop);
+  if (hop->from_host) fabric->calls->drained(fabric->edge, hop->from_host - 1u, hop);
 }
 
-void mrc_fabric_enter(struct mrc_sim *sim, uint32_t index, struct mrc_frame *packet) {
-  struct mrc_hop *hop = &sim->hops[index];
+void mrc_fabric_enter(struct mrc_fabric *fabric, uint32_t index, struct mrc_frame *packet) {
+  struct mrc_hop *hop = &fabric->hops[index];
   const bool trimmed = packet->trimmed;
   if (!mrc_queue_push(&hop->queue, packet)) {
-    mrc_record_line(sim, "drop", index, packet);
-    mrc_frame_pool_put(&sim->pool, packet);
+    mrc_record_line(fabric->record, "drop", index, packet);
+    mrc_frame_pool_put(&fabric->pool, packet);
     return;
   }
-  if (packet->trimmed && !trimmed) mrc_record_line(sim, "trim", index, packet);
+  if (packet->trimmed && !trimmed) mrc_record_line(fabric->record, "trim", index, packet);
   if (hop->is_draining) return;
-  if (hop->free_at_ns <= sim->now_ns) {
-    send_next(sim, index);
+  if (hop->free_at_ns <= fabric->world->now_ns) {
+    send_next(fabric, index);
     return;
   }
   hop->is_draining = true;
-  mrc_sim_schedule(sim, hop->free_at_ns, MRC_SIM_ON_DRAIN, index, NULL);
+  mrc_world_schedule(fabric->world, hop->free_at_ns, MRC_SIM_ON_DRAIN, index, NULL);
 }
 
-void mrc_fabric_drain(struct mrc_sim *sim, uint32_t index) { send_next(sim, index); }
+struct mrc_hop *mrc_fabric_port(const struct mrc_fabric *fabric, uint32_t plane, uint32_t host) {
+  return &fabric->hops[mrc_topology_host_up(config_of(fabric), plane, host)];
+}
 
-static void make_hop(struct mrc_sim *sim, uint32_t index, const struct mrc_hop *shape) {
-  struct mrc_hop *hop = &sim->hops[index];
+void mrc_fabric_send(struct mrc_fabric *fabric, struct mrc_frame *packet) {
+  fabric->record->stats.packets++;
+  mrc_fabric_enter(fabric, mrc_topology_host_up(config_of(fabric), packet->plane, packet->from),
+                   packet);
+}
+
+void mrc_fabric_drain(struct mrc_fabric *fabric, uint32_t index) { send_next(fabric, index); }
+
+static void make_hop(struct mrc_fabric *fabric, uint32_t index, const struct mrc_hop *shape) {
+  struct mrc_hop *hop = &fabric->hops[index];
   const bool at_host = shape->to_kind == MRC_NODE_HOST || shape->from_host;
-  const struct mrc_sim_config *config = &sim->config;
+  const struct mrc_sim_config *config = config_of(fabric);
   *hop = *shape;
   hop->base = (struct mrc_hop_config){
       .rate_bps = at_host ? config->host_rate_bps : config->fabric_rate_bps,
       .link.delay_ns = at_host ? config->host_delay_ns : config->fabric_delay_ns,
       .jitter_ns = config->jitter_ns};
   mrc_hop_configure(hop, &hop->base);
-  hop->link.prng.state = mrc_prng_next(&sim->prng);
-  hop->queue.prng.state = mrc_prng_next(&sim->prng);
+  hop->link.prng.state = mrc_prng_next(&fabric->world->prng);
+  hop->queue.prng.state = mrc_prng_next(&fabric->world->prng);
   if (shape->from_host) return; /* its own host never overruns it: the port is blocked before */
   hop->queue.config =
       (struct mrc_queue_config){.buffer_bytes = config->buffer_bytes, .trims = config->trims};
@@ -188,34 +184,53 @@ static void make_hop(struct mrc_sim *sim, uint32_t index, const struct mrc_hop *
   hop->queue.config.ecn_high_bytes = config->ecn_high_bytes;
 }
 
-static void build_plane(struct mrc_sim *sim, uint32_t plane) {
+static void build_plane(struct mrc_fabric *fabric, uint32_t plane) {
   struct mrc_hop shape = {.plane = (uint8_t)plane};
-  for (uint32_t host = 0; host < sim->config.hosts; host++) {
+  for (uint32_t host = 0; host < config_of(fabric)->hosts; host++) {
     shape.to_kind = MRC_NODE_T0;
-    shape.to = mrc_fabric_t0_of(sim, host);
+    shape.to = mrc_topology_t0_of(config_of(fabric), host);
     shape.from_host = (uint16_t)(host + 1);
-    make_hop(sim, mrc_fabric_host_up(sim, plane, host), &shape);
+    make_hop(fabric, mrc_topology_host_up(config_of(fabric), plane, host), &shape);
     shape.to_kind = MRC_NODE_HOST;
     shape.to = host;
     shape.from_host = 0;
-    make_hop(sim, mrc_fabric_host_down(sim, plane, host), &shape);
+    make_hop(fabric, mrc_topology_host_down(config_of(fabric), plane, host), &shape);
   }
-  for (uint32_t t0 = 0; t0 < sim->config.t0; t0++) {
-    for (uint32_t t1 = 0; t1 < sim->config.t1; t1++) {
+  for (uint32_t t0 = 0; t0 < config_of(fabric)->t0; t0++) {
+    for (uint32_t t1 = 0; t1 < config_of(fabric)->t1; t1++) {
       shape.to_kind = MRC_NODE_T1;
       shape.to = t1;
-      make_hop(sim, mrc_fabric_t0_up(sim, plane, t0, t1), &shape);
+      make_hop(fabric, mrc_topology_t0_up(config_of(fabric), plane, t0, t1), &shape);
       shape.to_kind = MRC_NODE_T0;
       shape.to = t0;
-      make_hop(sim, mrc_fabric_t1_down(sim, plane, t0, t1), &shape);
+      make_hop(fabric, mrc_topology_t1_down(config_of(fabric), plane, t0, t1), &shape);
     }
   }
 }
 
-void mrc_fabric_build(struct mrc_sim *sim) {
-  sim->n_hops = sim->config.planes * hops_per_plane(sim);
-  sim->hops = calloc(sim->n_hops, sizeof(*sim->hops));
-  mrc_assert(sim->hops);
-  for (uint32_t plane = 0; plane < sim->config.planes; plane++)
-    build_plane(sim, plane);
+void mrc_fabric_build(struct mrc_fabric *fabric) {
+  fabric->n_hops = config_of(fabric)->planes * mrc_topology_hops_per_plane(config_of(fabric));
+  fabric->hops = calloc(fabric->n_hops, sizeof(*fabric->hops));
+  mrc_assert(fabric->hops);
+  for (uint32_t plane = 0; plane < config_of(fabric)->planes; plane++)
+    build_plane(fabric, plane);
+}
+
+void mrc_fabric_free(struct mrc_fabric *fabric) {
+  mrc_frame_pool_free(&fabric->pool);
+  free(fabric->hops);
+}
+
+static uint64_t count_in(const struct mrc_queue_class *class) {
+  uint64_t n = 0;
+  for (const struct mrc_frame *frame = class->first; frame; frame = frame->next)
+    n++;
+  return n;
+}
+
+uint64_t mrc_fabric_count_frames(const struct mrc_fabric *fabric) {
+  uint64_t n = mrc_agenda_count(&fabric->world->agenda, MRC_SIM_ON_ARRIVAL);
+  for (uint32_t i = 0; i < fabric->n_hops; i++)
+    n += count_in(&fabric->hops[i].queue.control) + count_in(&fabric->hops[i].queue.data);
+  return n;
 }

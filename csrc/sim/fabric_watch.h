@@ -5,39 +5,54 @@
 #ifndef MRC_SIM_FABRIC_WATCH_H
 #define MRC_SIM_FABRIC_WATCH_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
+#include "core/prng.h"
 #include "mrc.h"
 #include "sim/audit.h"
+#include "sim/flow.h"
 #include "sim/frame.h"
 
 #define MRC_FABRIC_WATCH_MAX_BYTES (1u << 28) /* of all writes of a flow */
 
-struct mrc_sim;
-
-/* The ends of a flow. The auditor of the first holds the memory. */
-struct mrc_fabric_watch {
+/* The auditors of a flow. That of MRC_FROM holds the memory. */
+struct mrc_flow_audits {
   struct mrc_audit ends[2];
   bool touched[2]; /* since its state was last looked at */
 };
 
+struct mrc_fabric_watch {
+  const struct mrc_sim_config *config;
+  const struct mrc_sim_flows *flows;
+  struct mrc_flow_audits **of; /* by flow; 0: the flow has no QPs */
+  uint32_t n;
+  uint32_t *touched; /* QP numbers whose state was not looked at yet */
+  uint32_t n_touched;
+  uint32_t touched_capacity;
+};
+
 /* An end of a flow has been given its attributes, and has not connected yet. */
-void mrc_fabric_watch_connect(struct mrc_sim *sim, uint32_t flow, uint32_t end,
-                              const struct mrc_qp_attr *attr);
+void mrc_fabric_watch_connect(struct mrc_fabric_watch *watch, uint32_t flow, uint32_t end,
+                              const struct mrc_qp_attr *attr, mrc_engine *const engines[2],
+                              struct mrc_prng *prng);
 void mrc_fabric_watch_free(struct mrc_fabric_watch *watch);
-/* Points the next write of a flow to its place in the memory. */
-void mrc_fabric_watch_place(const struct mrc_fabric_watch *watch, struct mrc_wr *wr);
-/* A host hands a packet to a port; its engine has taken one, or not; `bytes` is all of it. */
-void mrc_fabric_watch_sent(struct mrc_sim *sim, const struct mrc_frame *packet,
-                           const uint8_t *bytes);
-void mrc_fabric_watch_received(struct mrc_sim *sim, const struct mrc_frame *packet,
+/* Points the next write of a flow to its place in the memory; it was posted. */
+void mrc_fabric_watch_place(const struct mrc_fabric_watch *watch, uint32_t flow, struct mrc_wr *wr);
+void mrc_fabric_watch_posted(struct mrc_fabric_watch *watch, uint32_t flow,
+                             const struct mrc_wr *wr);
+/* A host hands a packet to a port; `full` and `down` are those of the host. Its engine has taken
+   one, or not. `bytes` is all of it. */
+void mrc_fabric_watch_sent(struct mrc_fabric_watch *watch, const struct mrc_frame *packet,
+                           const uint8_t *bytes, uint32_t full, uint32_t down);
+void mrc_fabric_watch_received(struct mrc_fabric_watch *watch, const struct mrc_frame *packet,
                                const uint8_t *bytes, int drop);
-void mrc_fabric_watch_completion(struct mrc_sim *sim, const struct mrc_wc *wc);
-/* An EV of an end of a flow has changed its state. */
-void mrc_fabric_watch_rotation(struct mrc_sim *sim, uint32_t flow, uint32_t end);
+void mrc_fabric_watch_completion(struct mrc_fabric_watch *watch, const struct mrc_wc *wc);
+/* An EV of this QP has changed its state. */
+void mrc_fabric_watch_rotation(const struct mrc_fabric_watch *watch, uint32_t qpn);
 /* The driver of a host has done all that there was to do. */
-void mrc_fabric_watch_state(struct mrc_sim *sim);
-/* The simulation is about to end: no byte is astray, no packet was forgotten. */
-void mrc_fabric_watch_end(struct mrc_sim *sim);
+void mrc_fabric_watch_state(struct mrc_fabric_watch *watch);
+/* The simulation is about to end: no byte is astray. */
+void mrc_fabric_watch_end(const struct mrc_fabric_watch *watch);
 
 #endif

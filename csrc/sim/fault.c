@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Faults: which hops one befalls, and what it does to them. */
+#include "sim/fault.h"
+
 #include "core/base.h"
-#include "sim/fabric.h"
+#include "sim/topology.h"
 
 enum { MILLION = 1000000 };
 
@@ -61,7 +62,7 @@ static void restore(struct mrc_hop_config *config, const struct mrc_hop_config *
   if (fault->kind == MRC_SIM_SILENT || fault->kind == MRC_SIM_DOWN) config->link.silent = false;
 }
 
-void mrc_fabric_afflict(struct mrc_hop *hop, const struct mrc_sim_fault *fault) {
+void mrc_fault_add(struct mrc_hop *hop, const struct mrc_sim_fault *fault) {
   struct mrc_hop_config config = hop->config;
   struct mrc_sim_fault own = *fault;
   if (own.kind == MRC_SIM_RATE && own.a == 0)
@@ -72,44 +73,49 @@ void mrc_fabric_afflict(struct mrc_hop *hop, const struct mrc_sim_fault *fault) 
 
 /* ---- what is done to a hop ---- */
 
-typedef void (*action)(struct mrc_sim *sim, uint32_t index, const struct mrc_sim_fault *fault);
+static const struct mrc_sim_config *config_of(const struct mrc_fabric *fabric) {
+  return &fabric->world->config;
+}
 
-static void tell_host(struct mrc_sim *sim, const struct mrc_hop *hop,
+typedef void (*action)(struct mrc_fabric *fabric, uint32_t index,
+                       const struct mrc_sim_fault *fault);
+
+static void tell_host(struct mrc_fabric *fabric, const struct mrc_hop *hop,
                       const struct mrc_sim_fault *fault, bool up) {
   if (fault->kind == MRC_SIM_DOWN && hop->from_host)
-    mrc_sim_host_port_up(sim, hop->from_host - 1u, hop->plane + 1, up);
+    fabric->calls->port_up(fabric->edge, hop->from_host - 1u, hop->plane + 1, up);
 }
 
-static void begin(struct mrc_sim *sim, uint32_t index, const struct mrc_sim_fault *fault) {
-  struct mrc_hop *hop = &sim->hops[index];
-  mrc_fabric_afflict(hop, fault);
-  tell_host(sim, hop, fault, false);
+static void begin(struct mrc_fabric *fabric, uint32_t index, const struct mrc_sim_fault *fault) {
+  struct mrc_hop *hop = &fabric->hops[index];
+  mrc_fault_add(hop, fault);
+  tell_host(fabric, hop, fault, false);
 }
 
-static void end(struct mrc_sim *sim, uint32_t index, const struct mrc_sim_fault *fault) {
-  struct mrc_hop *hop = &sim->hops[index];
+static void end(struct mrc_fabric *fabric, uint32_t index, const struct mrc_sim_fault *fault) {
+  struct mrc_hop *hop = &fabric->hops[index];
   struct mrc_hop_config config = hop->config;
   restore(&config, &hop->base, fault);
   mrc_hop_configure(hop, &config);
-  tell_host(sim, hop, fault, true);
+  tell_host(fabric, hop, fault, true);
 }
 
-static void rebase(struct mrc_sim *sim, uint32_t index, const struct mrc_sim_fault *fault) {
-  struct mrc_hop *hop = &sim->hops[index];
+static void rebase(struct mrc_fabric *fabric, uint32_t index, const struct mrc_sim_fault *fault) {
+  struct mrc_hop *hop = &fabric->hops[index];
   change(&hop->base, fault);
   mrc_hop_configure(hop, &hop->base);
 }
 
 /* ---- which hops ---- */
 
-static bool is_port_hit(const struct mrc_sim *sim, const struct mrc_sim_fault *fault,
+static bool is_port_hit(const struct mrc_fabric *fabric, const struct mrc_sim_fault *fault,
                         uint32_t host) {
   switch (fault->target) {
     case MRC_SIM_ALL:
     case MRC_SIM_PLANE:
       return true;
     case MRC_SIM_T0:
-      return mrc_fabric_t0_of(sim, host) == fault->index;
+      return mrc_topology_t0_of(config_of(fabric), host) == fault->index;
     case MRC_SIM_PORT:
       return host == fault->index;
     default:
@@ -134,28 +140,28 @@ static bool is_uplink_hit(const struct mrc_sim_fault *fault, uint32_t t0, uint32
 }
 
 /* Both directions of every link that is hit. */
-static void each_hop(struct mrc_sim *sim, const struct mrc_sim_fault *fault, action act) {
-  for (uint32_t plane = 0; plane < sim->config.planes; plane++) {
+static void each_hop(struct mrc_fabric *fabric, const struct mrc_sim_fault *fault, action act) {
+  for (uint32_t plane = 0; plane < config_of(fabric)->planes; plane++) {
     if (fault->target != MRC_SIM_ALL && fault->plane != plane + 1) continue;
-    for (uint32_t host = 0; host < sim->config.hosts; host++) {
-      if (!is_port_hit(sim, fault, host)) continue;
-      act(sim, mrc_fabric_host_up(sim, plane, host), fault);
-      act(sim, mrc_fabric_host_down(sim, plane, host), fault);
+    for (uint32_t host = 0; host < config_of(fabric)->hosts; host++) {
+      if (!is_port_hit(fabric, fault, host)) continue;
+      act(fabric, mrc_topology_host_up(config_of(fabric), plane, host), fault);
+      act(fabric, mrc_topology_host_down(config_of(fabric), plane, host), fault);
     }
-    for (uint32_t t0 = 0; t0 < sim->config.t0; t0++) {
-      for (uint32_t t1 = 0; t1 < sim->config.t1; t1++) {
+    for (uint32_t t0 = 0; t0 < config_of(fabric)->t0; t0++) {
+      for (uint32_t t1 = 0; t1 < config_of(fabric)->t1; t1++) {
         if (!is_uplink_hit(fault, t0, t1)) continue;
-        act(sim, mrc_fabric_t0_up(sim, plane, t0, t1), fault);
-        act(sim, mrc_fabric_t1_down(sim, plane, t0, t1), fault);
+        act(fabric, mrc_topology_t0_up(config_of(fabric), plane, t0, t1), fault);
+        act(fabric, mrc_topology_t1_down(config_of(fabric), plane, t0, t1), fault);
       }
     }
   }
 }
 
-void mrc_fabric_fault(struct mrc_sim *sim, const struct mrc_sim_fault *fault, bool begins) {
-  each_hop(sim, fault, begins ? begin : end);
+void mrc_fault_switch(struct mrc_fabric *fabric, const struct mrc_sim_fault *fault, bool begins) {
+  each_hop(fabric, fault, begins ? begin : end);
 }
 
-void mrc_fabric_rebase(struct mrc_sim *sim, const struct mrc_sim_fault *fault) {
-  each_hop(sim, fault, rebase);
+void mrc_fault_rebase(struct mrc_fabric *fabric, const struct mrc_sim_fault *fault) {
+  each_hop(fabric, fault, rebase);
 }

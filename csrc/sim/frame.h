@@ -25,16 +25,17 @@ struct mrc_frame {
   uint16_t header_bytes;
   uint16_t trailer_bytes;
   uint16_t sport;
-  uint16_t from;    /* host */
-  uint16_t to;      /* host */
-  uint16_t path;    /* as the sender's EV names it */
-  uint8_t plane;    /* from 0 */
-  uint8_t ecn;      /* the two ECN bits: 3 is CE */
-  bool control;     /* of the control class, or trimmed: before all data */
-  uint8_t trimmed;  /* enum mrc_trimmed */
-  bool corrupt;     /* the UDP checksum of the host that it reaches is wrong */
-  bool extra;       /* made by a fault that duplicates */
-  uint8_t switches; /* passed */
+  uint16_t from;     /* host */
+  uint16_t to;       /* host */
+  uint16_t path;     /* as the sender's EV names it */
+  uint8_t plane;     /* from 0 */
+  uint8_t ecn;       /* the two ECN bits: 3 is CE */
+  bool control;      /* of the control class, or trimmed: before all data */
+  uint8_t trimmed;   /* enum mrc_trimmed */
+  bool corrupt;      /* the UDP checksum of the host that it reaches is wrong */
+  bool extra;        /* made by a fault that duplicates */
+  uint8_t switches;  /* passed */
+  uint8_t transport; /* of the host that it goes to: which takes it */
   uint8_t header[MRC_MAX_HEADER];
   uint8_t trailer[8];
   const uint8_t *payload; /* in the sender's memory region */

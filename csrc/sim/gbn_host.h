@@ -6,34 +6,19 @@
 
 #include <stdint.h>
 
-#include "sim/frame.h"
-#include "sim/gbn.h"
+#include "sim/host.h"
 
-struct mrc_sim;
-struct mrc_sim_flow;
-struct mrc_sim_flow_info;
-
-/* Both ends of a flow. */
-struct mrc_gbn_flow {
-  struct mrc_gbn_sender sender;
-  struct mrc_gbn_receiver receiver;
-  uint64_t bytes_received;
-  uint32_t packets_per_write;
-  uint32_t labels[2];  /* of the packets of each end: what switches hash */
-  uint32_t next_at[2]; /* number + 1 of the next flow that begins, or ends, at the same host */
-  uint8_t plane;       /* from 0 */
-  bool has_failed;
+struct mrc_gbn_hosts {
+  struct mrc_sim_hosts *hosts;
+  const uint8_t *memory;
+  uint32_t (*first)[2]; /* number + 1 of the first flow that begins, and that ends, at a host */
 };
 
-/* Gives a flow its path and its window. */
-void mrc_gbn_host_connect(struct mrc_sim *sim, uint32_t flow);
-void mrc_gbn_host_free(struct mrc_gbn_flow *gbn);
-/* One write more is to be sent; -EPERM after a failure. */
-int mrc_gbn_host_post(struct mrc_sim *sim, uint32_t flow);
-/* The host takes a packet; the host has its turn: the next one is due at the time returned. */
-void mrc_gbn_host_receive(struct mrc_sim *sim, const struct mrc_frame *packet);
-uint64_t mrc_gbn_host_turn(struct mrc_sim *sim, uint32_t host);
-/* Fills in what an engine would tell of a flow. */
-void mrc_gbn_host_info(const struct mrc_gbn_flow *gbn, struct mrc_sim_flow_info *info);
+/* The transport whose `transport` is struct mrc_gbn_hosts. */
+extern const struct mrc_transport_calls mrc_gbn_transport;
+
+/* The other fields are set. */
+void mrc_gbn_hosts_create(struct mrc_gbn_hosts *gbn);
+void mrc_gbn_hosts_free(struct mrc_gbn_hosts *gbn);
 
 #endif

@@ -2,120 +2,14 @@
 #include "sim/pair.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "core/base.h"
-#include "core/psn.h"
 #include "sim/driver.h"
 
 enum {
-  HOPS = 3,                /* port link, path link, port link */
-  UDP_IP_BYTES = 48,       /* IPv6 and UDP headers, for rates and MTUs */
   CAPACITY = 16,           /* bursts of one transmit call */
   LIVELOCK_EVENTS = 100000 /* without progress of time */
 };
-
-enum event_kind { EVENT_PACKET, EVENT_RUN, EVENT_UNBLOCK };
-
-struct mrc_link *mrc_pair_path(struct mrc_pair *pair, int from, int to, int plane, int path) {
-  const struct mrc_pair_config *config = &pair->config;
-  mrc_assert(from < config->hosts && to < config->hosts && path < config->paths);
-  mrc_assert(plane >= 1 && plane <= config->planes);
-  return &pair->paths[((from * config->hosts + to) * config->planes + plane - 1) * config->paths +
-                      path];
-}
-
-/* ---- packets on their way ---- */
-
-static void schedule(struct mrc_pair *pair, uint64_t at_ns, enum event_kind kind, uint32_t index,
-                     void *pointer) {
-  mrc_assert(at_ns >= pair->now_ns);
-  mrc_heap_push(&pair->heap, (struct mrc_heap_entry){
-                                 .at_ns = at_ns, .kind = kind, .index = index, .pointer = pointer});
-}
-
-void mrc_pair_run_at(struct mrc_pair *pair, int index, uint64_t at_ns) {
-  struct mrc_pair_host *host = &pair->hosts[index];
-  at_ns = mrc_max_u64(at_ns, host->busy_until_ns);
-  if (at_ns >= host->run_at_ns) return;
-  host->run_at_ns = at_ns;
-  schedule(pair, at_ns, EVENT_RUN, (uint32_t)index, NULL);
-}
-
-void mrc_pair_unblock_at(struct mrc_pair *pair, int host, int port, uint64_t at_ns) {
-  uint32_t index = (uint32_t)(host * MRC_PAIR_MAX_PLANES + port - 1);
-  schedule(pair, at_ns, EVENT_UNBLOCK, index, NULL);
-}
-
-static struct mrc_link *link_of(struct mrc_pair *pair, const struct mrc_sim_packet *packet) {
-  const int plane = packet->meta.port;
-  if (packet->hop == 0) return &pair->port_out[packet->from][plane - 1];
-  if (packet->hop == 1) return mrc_pair_path(pair, packet->from, packet->to, plane, packet->path);
-  return &pair->port_in[packet->to][plane - 1];
-}
-
-static void arrive(struct mrc_pair *pair, struct mrc_sim_packet *packet) {
-  struct mrc_pair_host *host = &pair->hosts[packet->to];
-  packet->next = NULL;
-  packet->meta.arrived_ns = host->driver.unstamped ? 0 : pair->now_ns;
-  *host->inbox_end = packet;
-  host->inbox_end = &packet->next;
-  mrc_pair_run_at(pair, packet->to, pair->now_ns + host->driver.wake_ns);
-}
-
-/* Takes the packet over its next links, as far as it comes without delay. */
-static void forward(struct mrc_pair *pair, struct mrc_sim_packet *packet) {
-  while (packet->hop < HOPS) {
-    struct mrc_link *link = link_of(pair, packet);
-    struct mrc_link_fate fate = mrc_link_pass(link, packet->n + UDP_IP_BYTES, pair->now_ns);
-    if (fate.copies == 0) {
-      free(packet);
-      return;
-    }
-    mrc_sim_packet_suffer(packet, &fate);
-    if (packet->flipped >= 0 && pair->config.udp_checksum) {
-      free(packet);
-      return;
-    }
-    packet->hop++;
-    if (fate.copies == 2)
-      schedule(pair, fate.at_ns[1], EVENT_PACKET, 0, mrc_sim_packet_copy(packet));
-    if (fate.at_ns[0] > pair->now_ns) {
-      schedule(pair, fate.at_ns[0], EVENT_PACKET, 0, packet);
-      return;
-    }
-  }
-  arrive(pair, packet);
-}
-
-static bool rule_matches(const struct mrc_pair_rule *rule, const struct mrc_sim_packet *packet,
-                         const struct mrc_wire *wire) {
-  if (rule->times == 0 || rule->host != packet->from) return false;
-  if (rule->plane != MRC_PAIR_ANY && rule->plane != packet->meta.port) return false;
-  bool data = mrc_opcode_is_data(wire->opcode);
-  if (rule->opcode == MRC_PAIR_DATA && !data) return false;
-  if (rule->opcode != MRC_PAIR_DATA && rule->opcode != MRC_PAIR_ANY && rule->opcode != wire->opcode)
-    return false;
-  return rule->n_psns == 0 || mrc_psn_in(wire->psn, rule->psn, rule->n_psns);
-}
-
-static bool lost_by_rule(struct mrc_pair *pair, const struct mrc_sim_packet *packet,
-                         const struct mrc_wire *wire) {
-  for (int i = 0; i < pair->n_rules; i++) {
-    if (!rule_matches(&pair->rules[i], packet, wire)) continue;
-    pair->rules[i].times--;
-    return true;
-  }
-  return false;
-}
-
-void mrc_pair_send(struct mrc_pair *pair, struct mrc_sim_packet *packet,
-                   const struct mrc_wire *wire) {
-  if (lost_by_rule(pair, packet, wire))
-    free(packet);
-  else
-    forward(pair, packet);
-}
 
 /* ---- time ---- */
 
@@ -135,10 +29,10 @@ static void run(struct mrc_pair *pair, int index) {
 
 static void handle(struct mrc_pair *pair, const struct mrc_heap_entry *event) {
   switch (event->kind) {
-    case EVENT_PACKET:
-      forward(pair, event->pointer);
+    case MRC_PAIR_ON_PACKET:
+      mrc_pair_forward(pair, event->pointer);
       break;
-    case EVENT_RUN:
+    case MRC_PAIR_ON_RUN:
       if (pair->hosts[event->index].run_at_ns == event->at_ns) run(pair, (int)event->index);
       break;
     default:
@@ -243,7 +137,7 @@ struct mrc_pair *mrc_pair_create(const struct mrc_pair_config *config) {
 }
 
 static void free_inbox(struct mrc_pair_host *host) {
-  for (struct mrc_sim_packet *packet = host->inbox, *next; packet; packet = next) {
+  for (struct mrc_datagram *packet = host->inbox, *next; packet; packet = next) {
     next = packet->next;
     free(packet);
   }

@@ -4,119 +4,12 @@
  * `planes` planes, and each host drives its engine with the same loop as a real driver. One seed
  * decides everything; an auditor (audit.h) watches every packet and completion, and stops the
  * process at the first broken invariant.
- *
- * The way of a packet: port link of the sender, path link, port link of the receiver. Planes and
- * ports count from 1 as in mrc.h, hosts and paths from 0.
+ * Planes and ports count from 1 as in mrc.h, hosts and paths from 0.
  */
 #ifndef MRC_SIM_PAIR_H
 #define MRC_SIM_PAIR_H
 
-#include "mrc.h"
-#include "sim/audit.h"
-#include "sim/heap.h"
-#include "sim/link.h"
-#include "sim/packet.h"
-
-#define MRC_PAIR_MAX_HOSTS 8
-#define MRC_PAIR_MAX_PLANES 8
-#define MRC_PAIR_MAX_PATHS 32 /* per plane and two hosts */
-#define MRC_PAIR_MAX_ENDS 64  /* of QPs */
-#define MRC_PAIR_MAX_RULES 16
-#define MRC_PAIR_MAX_EVENTS 1024
-#define MRC_PAIR_MAX_DROPS 64
-
-#define MRC_PAIR_ANY UINT32_MAX
-#define MRC_PAIR_DATA 0 /* opcode of a rule: every data packet */
-
-/* How a host's driver treats its engine. */
-struct mrc_pair_driver {
-  int capacity;       /* bursts of one transmit call, 1..64 [16] */
-  int refuse_one_in;  /* refuses one burst of so many, by chance; the engine gives it again; 0: none
-                       */
-  bool unstamped;     /* cannot tell when a packet arrived, only when it was handed over */
-  uint64_t wake_ns;   /* from the arrival of a packet to the run of the driver */
-  uint64_t packet_ns; /* what each packet costs; the driver is busy for so long after its run */
-  uint32_t stall_ppm; /* of its runs come late by up to `stall_ns`: the host was busy */
-  uint64_t stall_ns;
-  uint64_t sndbuf_bytes; /* a port is blocked while its port link holds more; 0: never */
-};
-
-/* Zeros take the default in brackets. */
-struct mrc_pair_config {
-  uint64_t seed;
-  int hosts;                       /* [2] */
-  int planes;                      /* [1] */
-  int paths;                       /* [1] */
-  int family;                      /* 6 or 4 [6] */
-  bool udp_checksum;               /* the kernel drops what a fault corrupted */
-  struct mrc_engine_config engine; /* of every host; seed and ports are filled in */
-  struct mrc_link_config path;     /* of every path */
-  struct mrc_link_config port_out; /* of every port link towards the fabric */
-  struct mrc_link_config port_in;  /* of every port link towards the host */
-  struct mrc_pair_driver driver;   /* of every host */
-};
-
-/* Loses packets by name, for exact scripts: the first `times` that match. */
-struct mrc_pair_rule {
-  int host;        /* that sends them */
-  uint32_t plane;  /* or MRC_PAIR_ANY */
-  uint32_t opcode; /* enum mrc_opcode, or MRC_PAIR_DATA, or MRC_PAIR_ANY */
-  uint32_t psn;    /* the first of `n_psns` PSNs; not looked at when n_psns is 0 */
-  uint32_t n_psns;
-  uint32_t times;
-};
-
-struct mrc_pair_host {
-  mrc_engine *engine;
-  struct mrc_pair_driver driver;
-  struct mrc_sim_packet *inbox; /* arrived, not yet taken by the driver; the oldest first */
-  struct mrc_sim_packet **inbox_end;
-  bool stops_polling; /* leaves completions and events where they are */
-  uint64_t run_at_ns; /* the earliest run that is scheduled */
-  uint64_t busy_until_ns;
-  uint64_t handled; /* packets taken and sent in this run */
-  uint64_t bursts;  /* offered by the engine */
-  uint64_t refused;
-  uint32_t blocked; /* bit n - 1: port n */
-  uint32_t down;
-  int errors[MRC_PAIR_MAX_PLANES]; /* what the kernel says to every burst of a port; 0: takes it */
-  int path_errors[MRC_PAIR_MAX_PLANES][MRC_PAIR_MAX_PATHS]; /* likewise of a path: no route */
-  uint64_t plane_bytes[MRC_PAIR_MAX_PLANES];                /* payload of data packets sent */
-  uint64_t plane_packets[MRC_PAIR_MAX_PLANES];              /* of every kind, sent */
-  uint64_t drops[MRC_PAIR_MAX_DROPS]; /* packets by result of mrc_engine_receive */
-  struct mrc_event events[MRC_PAIR_MAX_EVENTS];
-  int n_events;
-};
-
-/* One end of a connected QP. */
-struct mrc_pair_end {
-  int host;
-  int peer; /* index of the other end */
-  uint32_t qpn;
-  uint32_t lkey; /* of the source, at this host */
-  uint32_t rkey; /* of the target, at the peer's host */
-  bool done;     /* destroyed */
-  bool ended;    /* the scenario ended it: what is outstanding is flushed */
-  struct mrc_qp_attr attr;
-  bool denied[MRC_PAIR_MAX_PLANES][MRC_PAIR_MAX_PATHS]; /* EVs */
-  struct mrc_audit audit;
-};
-
-struct mrc_pair {
-  struct mrc_pair_config config;
-  uint64_t now_ns;
-  struct mrc_prng prng;
-  struct mrc_heap heap;
-  struct mrc_pair_host hosts[MRC_PAIR_MAX_HOSTS];
-  struct mrc_pair_end *ends[MRC_PAIR_MAX_ENDS];
-  int n_ends;
-  struct mrc_link *paths; /* [from][to][plane][path] */
-  struct mrc_link port_out[MRC_PAIR_MAX_HOSTS][MRC_PAIR_MAX_PLANES];
-  struct mrc_link port_in[MRC_PAIR_MAX_HOSTS][MRC_PAIR_MAX_PLANES];
-  struct mrc_pair_rule rules[MRC_PAIR_MAX_RULES];
-  int n_rules;
-  uint64_t trace; /* hash of every packet sent: who, when, where, what */
-};
+#include "sim/pair_fabric.h"
 
 struct mrc_pair *mrc_pair_create(const struct mrc_pair_config *config);
 /* Looks over all memory a last time. */
@@ -129,14 +22,6 @@ bool mrc_pair_step(struct mrc_pair *pair, uint64_t until_ns);
 /* Lets the driver of a host look at its engine, after a call to the engine from outside. */
 void mrc_pair_kick(struct mrc_pair *pair, int host);
 
-/* For the driver: runs it at a time, or earlier; lets a blocked port go on; sends a packet, of
-   which the pair takes care from now on. */
-void mrc_pair_run_at(struct mrc_pair *pair, int host, uint64_t at_ns);
-void mrc_pair_unblock_at(struct mrc_pair *pair, int host, int port, uint64_t at_ns);
-void mrc_pair_send(struct mrc_pair *pair, struct mrc_sim_packet *packet,
-                   const struct mrc_wire *wire);
-
-struct mrc_link *mrc_pair_path(struct mrc_pair *pair, int from, int to, int plane, int path);
 /* Silences a plane of all hosts in both directions, or heals it. */
 void mrc_pair_silence(struct mrc_pair *pair, int plane, bool silent);
 /* A link of a host goes down or up; the engine is told. */

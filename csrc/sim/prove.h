@@ -4,21 +4,29 @@
 #ifndef MRC_SIM_PROVE_H
 #define MRC_SIM_PROVE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
-struct mrc_event;
-struct mrc_sim;
+#include "sim/engines.h"
 
-/* The probes under way: at most one in each plane. */
+/* The probes of one QP under way: one path at a time, at most one probe in each plane. */
 struct mrc_sim_proof {
+  struct mrc_engines *engines;
+  uint32_t flow;
+  uint32_t end;
+  uint32_t n_paths;  /* of each plane; EVs lie plane by plane */
+  uint32_t path;     /* being probed */
+  int tries;         /* of it so far */
   uint32_t waiting;  /* probes that have not ended */
-  uint32_t answered; /* mask of the planes in which an answer came */
+  uint32_t answered; /* mask of the planes in which an answer came, of this path */
 };
 
-/* Probes every EV of an end of a flow, whose QP is in RTR, at full size and runs the simulation
-   until each was answered or given up: those are ASSUMED_BAD. */
-void mrc_prove_evs(struct mrc_sim *sim, uint32_t flow, uint32_t end);
+/* Begins with an end of a flow, whose QP is in RTR. */
+void mrc_prove_begin(struct mrc_sim_proof *proof, uint32_t flow, uint32_t end);
+/* Once no probe is waiting: sends the next ones, at full size. False when every EV was answered or
+   given up: those are ASSUMED_BAD. */
+bool mrc_prove_next(struct mrc_sim_proof *proof);
 /* A probe has ended. */
-void mrc_prove_on_answer(struct mrc_sim *sim, const struct mrc_event *event);
+void mrc_prove_on_answer(struct mrc_sim_proof *proof, const struct mrc_event *event);
 
 #endif

@@ -9,9 +9,10 @@
 #include <stdio.h>
 
 #include "sim/frame.h"
-#include "sim/sim.h"
+#include "sim/world.h"
 
 struct mrc_sim_record {
+  const struct mrc_world *world;
   struct mrc_sim_stats stats; /* what is not counted by queues and hops */
   struct mrc_sim_sample *samples;
   int n_samples;
@@ -28,16 +29,19 @@ struct mrc_sim_record {
 };
 
 /* A packet has left on a hop, and does or does not reach its end. */
-void mrc_record_sent(struct mrc_sim *sim, uint32_t hop, const struct mrc_frame *packet,
+void mrc_record_sent(struct mrc_sim_record *record, uint32_t hop, const struct mrc_frame *packet,
                      bool survives);
 /* Something else became of a packet at a hop. */
-void mrc_record_line(struct mrc_sim *sim, const char *what, uint32_t hop,
+void mrc_record_line(struct mrc_sim_record *record, const char *what, uint32_t hop,
                      const struct mrc_frame *packet);
-void mrc_record_event(struct mrc_sim *sim, const struct mrc_sim_event *event);
+void mrc_record_event(struct mrc_sim_record *record, const struct mrc_sim_event *event);
 /* A write that was wanted at that time is done. */
-void mrc_record_message(struct mrc_sim *sim, uint32_t flow, uint64_t wanted_ns);
-/* Takes a sample of every flow. */
-void mrc_record_samples(struct mrc_sim *sim);
-void mrc_record_free(struct mrc_sim *sim);
+void mrc_record_message(struct mrc_sim_record *record, uint32_t flow, uint64_t wanted_ns);
+/* Takes a sample of a flow, whose counts these are; then, when they are asked for, the payload that
+   came in each plane. */
+void mrc_record_sample(struct mrc_sim_record *record, uint32_t flow,
+                       const struct mrc_sim_flow_info *info);
+void mrc_record_plane_bytes(struct mrc_sim_record *record, uint32_t plane, uint64_t bytes);
+void mrc_record_free(struct mrc_sim_record *record);
 
 #endif

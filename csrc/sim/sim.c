@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The simulator from outside: create, add, run, ask. */
+/* The simulator from outside: create, add, run, ask. It puts the parts together and takes events to
+   the part that they are for. */
 #include "sim/sim.h"
 
 #include <errno.h>
@@ -7,8 +8,11 @@
 #include <string.h>
 
 #include "core/base.h"
-#include "sim/fabric.h"
+#include "sim/fault.h"
 #include "sim/memory.h"
+#include "sim/qps.h"
+#include "sim/sim_parts.h"
+#include "sim/topology.h"
 
 enum { FILL = 0x5A }; /* byte of the target memory before anything was written */
 
@@ -34,50 +38,81 @@ static bool is_sound(const struct mrc_sim_config *config) {
 
 /* The first half is what writes read, the second what they fill. */
 static void fill_memory(struct mrc_sim *sim) {
-  if (!sim->config.copies_payload) return;
-  const uint64_t half = sim->config.memory_bytes / 2;
+  if (!sim->world.config.copies_payload) return;
+  const uint64_t half = sim->world.config.memory_bytes / 2;
   for (uint64_t i = 0; i < half; i++)
-    sim->memory[i] = (uint8_t)mrc_prng_next(&sim->prng);
+    sim->memory[i] = (uint8_t)mrc_prng_next(&sim->world.prng);
   memset(sim->memory + half, FILL, half);
 }
 
-static const struct mrc_fabric_edge hosts = {.arrive = mrc_sim_host_arrive,
-                                             .drained = mrc_sim_host_drained};
+/* Each part gets to see the parts below it. */
+static void join_parts(struct mrc_sim *sim) {
+  const bool gbn = sim->world.config.transport == MRC_SIM_GO_BACK_N;
+  struct mrc_fabric_watch *watch = sim->world.config.audit ? &sim->watch : NULL;
+  sim->record.world = &sim->world;
+  sim->fabric = (struct mrc_fabric){.world = &sim->world,
+                                    .record = &sim->record,
+                                    .calls = &mrc_sim_hosts_edge,
+                                    .edge = &sim->hosts};
+  sim->watch = (struct mrc_fabric_watch){.config = &sim->world.config, .flows = &sim->flows};
+  sim->hosts = (struct mrc_sim_hosts){.world = &sim->world,
+                                      .fabric = &sim->fabric,
+                                      .flows = &sim->flows,
+                                      .results = &mrc_traffic_results,
+                                      .traffic = &sim->traffic};
+  sim->engines = (struct mrc_engines){.hosts = &sim->hosts, .watch = watch, .memory = sim->memory};
+  sim->gbn = (struct mrc_gbn_hosts){.hosts = &sim->hosts, .memory = sim->memory};
+  sim->tcp = (struct mrc_tcp_hosts){.hosts = &sim->hosts, .memory = sim->memory};
+  struct mrc_transport *transports = sim->hosts.transports;
+  if (gbn)
+    transports[MRC_HOST_GBN] = (struct mrc_transport){&mrc_gbn_transport, &sim->gbn};
+  else
+    transports[MRC_HOST_MRC] = (struct mrc_transport){&mrc_qps_transport, &sim->engines};
+  transports[MRC_HOST_TCP] = (struct mrc_transport){&mrc_tcp_transport, &sim->tcp};
+  sim->proof.engines = &sim->engines;
+  sim->traffic = (struct mrc_sim_traffic){
+      .hosts = &sim->hosts, .record = &sim->record, .watch = watch, .proof = &sim->proof};
+}
 
 mrc_sim *mrc_sim_create(const struct mrc_sim_config *config) {
   if (!is_sound(config)) return NULL;
   struct mrc_sim *sim = calloc(1, sizeof(*sim));
   mrc_assert(sim);
-  sim->config = *config;
-  sim->edge = &hosts;
-  mrc_agenda_init(&sim->agenda);
-  sim->prng.state = config->seed;
+  sim->world.config = *config;
+  sim->world.prng.state = config->seed;
+  mrc_agenda_init(&sim->world.agenda);
   sim->memory = mrc_sim_memory_new(config->memory_bytes, !config->copies_payload && !config->audit);
-  sim->scratch = calloc(1, MRC_MAX_HEADER + MRC_MAX_MTU + MRC_MAX_HEADER);
-  sim->hosts = calloc(config->hosts, sizeof(*sim->hosts));
-  mrc_assert(sim->scratch && sim->hosts);
+  join_parts(sim);
   fill_memory(sim);
-  mrc_fabric_build(sim);
-  for (uint32_t i = 0; i < config->hosts; i++)
-    mrc_sim_host_create(sim, i);
+  mrc_fabric_build(&sim->fabric);
+  mrc_sim_hosts_create(&sim->hosts);
+  mrc_engines_create(&sim->engines);
+  mrc_gbn_hosts_create(&sim->gbn);
+  mrc_tcp_hosts_create(&sim->tcp);
   return sim;
+}
+
+/* The auditors' last look: no byte is astray, no packet was forgotten. */
+static void end_watch(const struct mrc_sim *sim) {
+  mrc_assert(mrc_fabric_count_frames(&sim->fabric) + mrc_sim_hosts_count_frames(&sim->hosts) ==
+             sim->fabric.pool.n_used);
+  mrc_fabric_watch_end(&sim->watch);
 }
 
 void mrc_sim_destroy(mrc_sim *sim) {
   if (sim == NULL) return;
-  if (sim->config.audit) mrc_fabric_watch_end(sim);
-  for (uint32_t i = 0; i < sim->config.hosts; i++)
-    mrc_sim_host_destroy(sim, i);
-  mrc_traffic_free(sim);
-  mrc_record_free(sim);
-  mrc_agenda_free(&sim->agenda);
-  mrc_frame_pool_free(&sim->pool);
-  free(sim->touched);
+  if (sim->world.config.audit) end_watch(sim);
+  mrc_tcp_hosts_free(&sim->tcp);
+  mrc_gbn_hosts_free(&sim->gbn);
+  mrc_engines_free(&sim->engines);
+  mrc_sim_hosts_free(&sim->hosts);
+  mrc_fabric_watch_free(&sim->watch);
+  mrc_flows_free(&sim->flows);
+  mrc_fabric_free(&sim->fabric);
+  mrc_record_free(&sim->record);
+  mrc_agenda_free(&sim->world.agenda);
+  mrc_sim_memory_free(sim->memory, sim->world.config.memory_bytes);
   free(sim->faults);
-  free(sim->hops);
-  free(sim->hosts);
-  mrc_sim_memory_free(sim->memory, sim->config.memory_bytes);
-  free(sim->scratch);
   free(sim);
 }
 
@@ -85,7 +120,7 @@ uint8_t *mrc_sim_memory(mrc_sim *sim) { return sim->memory; }
 
 int mrc_sim_add_flow(mrc_sim *sim, const struct mrc_sim_flow_config *config) {
   if (sim->started) return -EINVAL;
-  return mrc_traffic_add(sim, config);
+  return mrc_traffic_add(&sim->traffic, config);
 }
 
 static bool is_in_fabric(const struct mrc_sim_config *config, const struct mrc_sim_fault *fault) {
@@ -106,7 +141,7 @@ static bool is_in_fabric(const struct mrc_sim_config *config, const struct mrc_s
 }
 
 int mrc_sim_add_fault(mrc_sim *sim, const struct mrc_sim_fault *fault) {
-  if (sim->started || !is_in_fabric(&sim->config, fault) || fault->until_ns <= fault->at_ns ||
+  if (sim->started || !is_in_fabric(&sim->world.config, fault) || fault->until_ns <= fault->at_ns ||
       fault->kind > MRC_SIM_RATE || fault->class > MRC_SIM_DATA_CLASS ||
       (fault->kind == MRC_SIM_RATE && fault->a == 0 && fault->b == 0))
     return -EINVAL;
@@ -118,10 +153,10 @@ int mrc_sim_add_fault(mrc_sim *sim, const struct mrc_sim_fault *fault) {
 
 int mrc_sim_set_links(mrc_sim *sim, const struct mrc_sim_fault *change) {
   const bool is_rate = change->kind == MRC_SIM_RATE && change->a > 0;
-  if (sim->started || !is_in_fabric(&sim->config, change) ||
+  if (sim->started || !is_in_fabric(&sim->world.config, change) ||
       !(is_rate || change->kind == MRC_SIM_DELAY))
     return -EINVAL;
-  mrc_fabric_rebase(sim, change);
+  mrc_fault_rebase(&sim->fabric, change);
   return 0;
 }
 
@@ -133,24 +168,83 @@ int mrc_sim_trace_to(mrc_sim *sim, const char *path) {
 
 /* ---- run ---- */
 
-void mrc_sim_schedule(struct mrc_sim *sim, uint64_t at_ns, enum mrc_sim_event_kind kind,
-                      uint32_t index, void *pointer) {
-  mrc_assert(at_ns >= sim->now_ns);
-  mrc_agenda_push(
-      &sim->agenda,
-      (struct mrc_heap_entry){.at_ns = at_ns, .kind = kind, .index = index, .pointer = pointer});
+static void take_samples(struct mrc_sim *sim) {
+  const uint32_t planes = sim->world.config.samples_planes ? sim->world.config.planes : 0;
+  for (uint32_t i = 0; i < sim->flows.n; i++) {
+    struct mrc_sim_flow_info info;
+    mrc_assert(mrc_sim_flow(sim, i, &info) == 0);
+    mrc_record_sample(&sim->record, i, &info);
+    for (uint32_t plane = 1; plane <= planes; plane++)
+      mrc_record_plane_bytes(&sim->record, plane, mrc_sim_plane_bytes(sim, i, plane));
+  }
+  mrc_world_schedule(&sim->world, sim->world.now_ns + sim->world.config.sample_ns,
+                     MRC_SIM_ON_SAMPLE, 0, NULL);
 }
 
-void mrc_sim_schedule_at(struct mrc_sim *sim, uint64_t at_ns, enum mrc_sim_event_kind kind,
-                         uint32_t index) {
-  mrc_sim_schedule(sim, sim->origin_ns + at_ns, kind, index, NULL);
+static void handle(struct mrc_sim *sim, const struct mrc_heap_entry *event) {
+  switch ((enum mrc_sim_event_kind)event->kind) {
+    case MRC_SIM_ON_ARRIVAL:
+      mrc_fabric_arrive(&sim->fabric, event->index, event->pointer);
+      break;
+    case MRC_SIM_ON_DRAIN:
+      mrc_fabric_drain(&sim->fabric, event->index);
+      break;
+    case MRC_SIM_ON_RUN:
+      mrc_sim_host_run(&sim->hosts, event->index);
+      break;
+    case MRC_SIM_ON_POST:
+      mrc_traffic_on_time(&sim->traffic, event->index);
+      break;
+    case MRC_SIM_ON_ALLOW:
+      mrc_qps_allow(&sim->engines, event->index);
+      break;
+    case MRC_SIM_ON_FAULT:
+      mrc_fault_switch(&sim->fabric, &sim->faults[event->index], true);
+      break;
+    case MRC_SIM_ON_HEAL:
+      mrc_fault_switch(&sim->fabric, &sim->faults[event->index], false);
+      break;
+    case MRC_SIM_ON_SAMPLE:
+      take_samples(sim);
+      break;
+  }
+}
+
+/* Takes the next event, of which there must be one. */
+static void step(struct mrc_sim *sim) {
+  struct mrc_heap_entry event;
+  mrc_assert(mrc_agenda_pop(&sim->world.agenda, &event));
+  sim->world.now_ns = event.at_ns;
+  sim->record.stats.events++;
+  handle(sim, &event);
+}
+
+static void prove(struct mrc_sim *sim, uint32_t flow, uint32_t end) {
+  mrc_prove_begin(&sim->proof, flow, end);
+  while (mrc_prove_next(&sim->proof))
+    while (sim->proof.waiting > 0) /* the engine gives up in the end */
+      step(sim);
+}
+
+/* One flow after the other, which takes time when QPs are probed. */
+static void connect(struct mrc_sim *sim, uint32_t index) {
+  const enum mrc_host_transport kind =
+      mrc_traffic_transport(&sim->world.config, &sim->flows.at[index]);
+  const struct mrc_transport *transport = &sim->hosts.transports[kind];
+  transport->calls->connect(transport->transport, index);
+  if (kind != MRC_HOST_MRC) return;
+  if (sim->world.config.probed) {
+    prove(sim, index, MRC_FROM);
+    prove(sim, index, MRC_TO);
+  }
+  mrc_qps_open(&sim->engines, index);
 }
 
 /* What was counted while QPs were proved belongs to no flow. */
 static void forget_proof(struct mrc_sim *sim) {
   sim->record.stats = (struct mrc_sim_stats){.trace = sim->record.stats.trace};
-  for (uint32_t i = 0; i < sim->n_hops; i++) {
-    struct mrc_hop *hop = &sim->hops[i];
+  for (uint32_t i = 0; i < sim->fabric.n_hops; i++) {
+    struct mrc_hop *hop = &sim->fabric.hops[i];
     hop->busy_ns = 0;
     hop->queue.dropped = hop->queue.trimmed = hop->queue.marked = 0;
     hop->queue.peak_bytes = 0;
@@ -160,70 +254,37 @@ static void forget_proof(struct mrc_sim *sim) {
 /* Time begins for the outside when all QPs have connected. What ails the fabric from the start ails
    it before that too. */
 static void start(struct mrc_sim *sim) {
+  struct mrc_world *world = &sim->world;
+  const bool probed = world->config.probed;
   sim->started = true;
-  sim->origin_ns = MRC_NEVER;
-  for (uint32_t i = 0; i < sim->n_faults && sim->config.probed; i++)
-    if (sim->faults[i].at_ns == 0) mrc_fabric_fault(sim, &sim->faults[i], true);
-  mrc_traffic_connect(sim);
-  if (sim->config.probed) forget_proof(sim);
-  sim->origin_ns = sim->now_ns;
+  world->origin_ns = MRC_NEVER;
+  for (uint32_t i = 0; i < sim->n_faults && probed; i++)
+    if (sim->faults[i].at_ns == 0) mrc_fault_switch(&sim->fabric, &sim->faults[i], true);
+  for (uint32_t i = 0; i < sim->flows.n; i++)
+    connect(sim, i);
+  if (probed) forget_proof(sim);
+  const uint64_t origin_ns = world->origin_ns = world->now_ns;
   for (uint32_t i = 0; i < sim->n_faults; i++) /* before one begins, another ends */
     if (sim->faults[i].until_ns != MRC_NEVER)
-      mrc_sim_schedule_at(sim, sim->faults[i].until_ns, MRC_SIM_ON_HEAL, i);
+      mrc_world_schedule(world, origin_ns + sim->faults[i].until_ns, MRC_SIM_ON_HEAL, i, NULL);
   for (uint32_t i = 0; i < sim->n_faults; i++)
-    if (sim->faults[i].at_ns > 0 || !sim->config.probed)
-      mrc_sim_schedule_at(sim, sim->faults[i].at_ns, MRC_SIM_ON_FAULT, i);
-  mrc_traffic_start(sim);
-  if (sim->config.sample_ns) mrc_sim_schedule_at(sim, sim->config.sample_ns, MRC_SIM_ON_SAMPLE, 0);
-}
-
-static void handle(struct mrc_sim *sim, const struct mrc_heap_entry *event) {
-  switch ((enum mrc_sim_event_kind)event->kind) {
-    case MRC_SIM_ON_ARRIVAL:
-      mrc_fabric_arrive(sim, event->index, event->pointer);
-      break;
-    case MRC_SIM_ON_DRAIN:
-      mrc_fabric_drain(sim, event->index);
-      break;
-    case MRC_SIM_ON_RUN:
-      mrc_sim_host_run(sim, event->index);
-      break;
-    case MRC_SIM_ON_POST:
-      mrc_traffic_on_time(sim, event->index);
-      break;
-    case MRC_SIM_ON_ALLOW:
-      mrc_traffic_allow(sim, event->index);
-      break;
-    case MRC_SIM_ON_FAULT:
-      mrc_fabric_fault(sim, &sim->faults[event->index], true);
-      break;
-    case MRC_SIM_ON_HEAL:
-      mrc_fabric_fault(sim, &sim->faults[event->index], false);
-      break;
-    case MRC_SIM_ON_SAMPLE:
-      mrc_record_samples(sim);
-      mrc_sim_schedule(sim, sim->now_ns + sim->config.sample_ns, MRC_SIM_ON_SAMPLE, 0, NULL);
-      break;
-  }
-}
-
-void mrc_sim_step(struct mrc_sim *sim) {
-  struct mrc_heap_entry event;
-  mrc_assert(mrc_agenda_pop(&sim->agenda, &event));
-  sim->now_ns = event.at_ns;
-  sim->record.stats.events++;
-  handle(sim, &event);
+    if (sim->faults[i].at_ns > 0 || !probed)
+      mrc_world_schedule(world, origin_ns + sim->faults[i].at_ns, MRC_SIM_ON_FAULT, i, NULL);
+  mrc_traffic_start(&sim->traffic);
+  if (world->config.sample_ns)
+    mrc_world_schedule(world, origin_ns + world->config.sample_ns, MRC_SIM_ON_SAMPLE, 0, NULL);
 }
 
 int mrc_sim_run(mrc_sim *sim, uint64_t until_ns) {
   if (!sim->started) start(sim);
-  const uint64_t end_ns = sim->origin_ns + mrc_min_u64(until_ns, MRC_NEVER - sim->origin_ns);
+  const uint64_t origin_ns = sim->world.origin_ns;
+  const uint64_t end_ns = origin_ns + mrc_min_u64(until_ns, MRC_NEVER - origin_ns);
   while (sim->traffic.n_unfinished > 0) {
-    if (mrc_agenda_next_ns(&sim->agenda) > end_ns) {
-      sim->now_ns = end_ns;
+    if (mrc_agenda_next_ns(&sim->world.agenda) > end_ns) {
+      sim->world.now_ns = end_ns;
       return 0;
     }
-    mrc_sim_step(sim);
+    step(sim);
   }
   return 1;
 }
@@ -232,57 +293,37 @@ int mrc_sim_run(mrc_sim *sim, uint64_t until_ns) {
 
 void mrc_sim_stats(const mrc_sim *sim, struct mrc_sim_stats *stats) {
   *stats = sim->record.stats;
-  stats->now_ns = mrc_sim_time(sim);
-  for (uint32_t i = 0; i < sim->n_hops; i++) {
-    const struct mrc_queue *queue = &sim->hops[i].queue;
+  stats->now_ns = mrc_world_time(&sim->world);
+  for (uint32_t i = 0; i < sim->fabric.n_hops; i++) {
+    const struct mrc_queue *queue = &sim->fabric.hops[i].queue;
     stats->dropped += queue->dropped;
     stats->trimmed += queue->trimmed;
     stats->marked += queue->marked;
   }
 }
 
-/* What the engines at both ends say of a flow. */
-static void qp_info(const mrc_sim *sim, uint32_t index, struct mrc_sim_flow_info *info) {
-  const struct mrc_sim_flow_config *flow = &sim->traffic.flows[index].config;
-  struct mrc_qp_info from, to;
-  mrc_assert(mrc_qp_query(sim->hosts[flow->from].engine, mrc_traffic_qpn(index, 0), &from) == 0);
-  mrc_assert(mrc_qp_query(sim->hosts[flow->to].engine, mrc_traffic_qpn(index, 1), &to) == 0);
-  info->bytes_received = to.bytes_received;
-  info->packets_sent = from.packets_sent;
-  info->packets_retransmitted = from.packets_retransmitted;
-  info->packets_spurious = from.packets_spurious;
-  info->packets_repeated = sim->traffic.flows[index].repeated;
-  info->rtt_ns = from.rtt_ns;
-  for (uint32_t plane = 0; plane < sim->config.planes; plane++)
-    info->packets_lost += from.planes[plane].lost;
+static const struct mrc_transport *transport_of(const mrc_sim *sim, uint32_t index) {
+  return &sim->hosts.transports[mrc_traffic_transport(&sim->world.config, &sim->flows.at[index])];
 }
 
 int mrc_sim_flow(const mrc_sim *sim, uint32_t index, struct mrc_sim_flow_info *info) {
-  if (index >= sim->traffic.n_flows || !sim->started) return -EINVAL;
-  const struct mrc_sim_flow *flow = &sim->traffic.flows[index];
+  if (index >= sim->flows.n || !sim->started) return -EINVAL;
+  const struct mrc_sim_flow *flow = &sim->flows.at[index];
   *info = (struct mrc_sim_flow_info){.first_ns = flow->first_ns,
                                      .last_ns = flow->last_ns,
                                      .posted = flow->posted,
                                      .completed = flow->completed,
                                      .failed = flow->failed};
-  if (flow->tcp)
-    mrc_tcp_host_info(flow->tcp, info);
-  else if (flow->gbn)
-    mrc_gbn_host_info(flow->gbn, info);
-  else
-    qp_info(sim, index, info);
+  const struct mrc_transport *transport = transport_of(sim, index);
+  transport->calls->info(transport->transport, index, info);
   return 0;
 }
 
 uint64_t mrc_sim_plane_bytes(const mrc_sim *sim, uint32_t index, uint32_t plane) {
-  if (index >= sim->traffic.n_flows || !sim->started) return 0;
-  if (!is_within(plane, 1, sim->config.planes)) return 0;
-  const struct mrc_sim_flow *flow = &sim->traffic.flows[index];
-  if (flow->tcp) return flow->tcp->plane == plane - 1 ? flow->tcp->bytes_received : 0;
-  if (flow->gbn) return flow->gbn->plane == plane - 1 ? flow->gbn->bytes_received : 0;
-  struct mrc_qp_info to;
-  mrc_assert(mrc_qp_query(sim->hosts[flow->config.to].engine, mrc_traffic_qpn(index, 1), &to) == 0);
-  return to.planes[plane - 1].bytes_received;
+  if (index >= sim->flows.n || !sim->started) return 0;
+  if (!is_within(plane, 1, sim->world.config.planes)) return 0;
+  const struct mrc_transport *transport = transport_of(sim, index);
+  return transport->calls->plane_bytes(transport->transport, index, plane);
 }
 
 static int port_info(const struct mrc_hop *hop, struct mrc_sim_port_info *info) {
@@ -295,19 +336,20 @@ static int port_info(const struct mrc_hop *hop, struct mrc_sim_port_info *info) 
 }
 
 static bool has_port(const mrc_sim *sim, uint32_t host, uint32_t plane) {
-  return host < sim->config.hosts && is_within(plane, 1, sim->config.planes);
+  return host < sim->world.config.hosts && is_within(plane, 1, sim->world.config.planes);
 }
 
 int mrc_sim_last_hop(const mrc_sim *sim, uint32_t host, uint32_t plane,
                      struct mrc_sim_port_info *info) {
   if (!has_port(sim, host, plane)) return -EINVAL;
-  return port_info(&sim->hops[mrc_fabric_host_down(sim, plane - 1, host)], info);
+  return port_info(&sim->fabric.hops[mrc_topology_host_down(&sim->world.config, plane - 1, host)],
+                   info);
 }
 
 int mrc_sim_first_hop(const mrc_sim *sim, uint32_t host, uint32_t plane,
                       struct mrc_sim_port_info *info) {
   if (!has_port(sim, host, plane)) return -EINVAL;
-  return port_info(&sim->hops[mrc_fabric_host_up(sim, plane - 1, host)], info);
+  return port_info(mrc_fabric_port(&sim->fabric, plane - 1, host), info);
 }
 
 /* Copies what fits; returns how many there are. */
@@ -324,9 +366,9 @@ int mrc_sim_samples(const mrc_sim *sim, struct mrc_sim_sample *samples, int capa
 
 int mrc_sim_plane_samples(const mrc_sim *sim, uint32_t plane, uint64_t *bytes, int capacity) {
   const struct mrc_sim_record *record = &sim->record;
-  if (!sim->config.samples_planes || !is_within(plane, 1, sim->config.planes)) return 0;
+  if (!sim->world.config.samples_planes || !is_within(plane, 1, sim->world.config.planes)) return 0;
   for (int i = 0; i < record->n_samples && i < capacity; i++)
-    bytes[i] = record->plane_bytes[(size_t)i * sim->config.planes + plane - 1];
+    bytes[i] = record->plane_bytes[(size_t)i * sim->world.config.planes + plane - 1];
   return record->n_samples;
 }
 

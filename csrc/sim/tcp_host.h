@@ -5,37 +5,21 @@
 #ifndef MRC_SIM_TCP_HOST_H
 #define MRC_SIM_TCP_HOST_H
 
-#include <stdbool.h>
 #include <stdint.h>
 
-#include "sim/frame.h"
-#include "sim/tcp.h"
+#include "sim/host.h"
 
-struct mrc_sim;
-struct mrc_sim_flow_info;
-
-/* Both ends of a flow. */
-struct mrc_tcp_flow {
-  struct mrc_tcp_sender sender;
-  struct mrc_tcp_receiver receiver;
-  uint64_t bytes_received;
-  uint32_t labels[2]; /* of the packets of each end: what switches hash, where they do */
-  uint32_t next_at;   /* number + 1 of the next TCP flow that begins at the same host */
-  uint32_t path;
-  uint8_t plane; /* from 0 */
-  bool has_begun;
+struct mrc_tcp_hosts {
+  struct mrc_sim_hosts *hosts;
+  const uint8_t *memory;
+  uint32_t *first; /* number + 1 of the first flow that begins at a host */
 };
 
-void mrc_tcp_host_connect(struct mrc_sim *sim, uint32_t flow);
-void mrc_tcp_host_free(struct mrc_tcp_flow *tcp);
-/* The flow begins to send. */
-void mrc_tcp_host_start(struct mrc_sim *sim, uint32_t flow);
-/* Whether a packet is one of TCP's; then the host that it has reached takes it here. */
-bool mrc_tcp_host_is_ours(const struct mrc_frame *packet);
-void mrc_tcp_host_receive(struct mrc_sim *sim, const struct mrc_frame *packet);
-/* The host has its turn: the next one is due at the time returned. */
-uint64_t mrc_tcp_host_turn(struct mrc_sim *sim, uint32_t host);
-/* Fills in what an engine would tell of a flow. */
-void mrc_tcp_host_info(const struct mrc_tcp_flow *tcp, struct mrc_sim_flow_info *info);
+/* The transport whose `transport` is struct mrc_tcp_hosts. The first post of a flow starts it. */
+extern const struct mrc_transport_calls mrc_tcp_transport;
+
+/* The other fields are set. */
+void mrc_tcp_hosts_create(struct mrc_tcp_hosts *tcp);
+void mrc_tcp_hosts_free(struct mrc_tcp_hosts *tcp);
 
 #endif

@@ -27,7 +27,7 @@ static void hash(struct mrc_pair *pair, const void *bytes, size_t n) {
 }
 
 /* Of a data packet all but the address, which differs between runs, and the ICRC after it. */
-static void hash_packet(struct mrc_pair *pair, const struct mrc_sim_packet *packet,
+static void hash_packet(struct mrc_pair *pair, const struct mrc_datagram *packet,
                         const struct mrc_wire *wire) {
   hash(pair, &pair->now_ns, sizeof(pair->now_ns));
   hash(pair, &packet->meta, sizeof(packet->meta));
@@ -77,13 +77,13 @@ void mrc_watch_burst(struct mrc_pair *pair, int host, const struct mrc_burst *bu
 
 /* The end that sent the packet; 0 for what belongs to no QP. */
 static struct mrc_pair_end *sender_of(const struct mrc_pair *pair,
-                                      const struct mrc_sim_packet *packet,
+                                      const struct mrc_datagram *packet,
                                       const struct mrc_wire *wire) {
   const int peer = find_end(pair, packet->to, wire->dest_qpn);
   return peer < 0 ? NULL : pair->ends[pair->ends[peer]->peer];
 }
 
-void mrc_watch_failed(struct mrc_pair *pair, const struct mrc_sim_packet *packet) {
+void mrc_watch_failed(struct mrc_pair *pair, const struct mrc_datagram *packet) {
   const struct mrc_pair_host *host = &pair->hosts[packet->from];
   const int plane = packet->meta.port;
   struct mrc_wire wire;
@@ -97,7 +97,7 @@ void mrc_watch_failed(struct mrc_pair *pair, const struct mrc_sim_packet *packet
                         ~(host->blocked | host->down));
 }
 
-void mrc_watch_sent(struct mrc_pair *pair, const struct mrc_sim_packet *packet,
+void mrc_watch_sent(struct mrc_pair *pair, const struct mrc_datagram *packet,
                     struct mrc_wire *wire) {
   struct mrc_pair_host *host = &pair->hosts[packet->from];
   const int plane = packet->meta.port;
@@ -118,7 +118,7 @@ void mrc_watch_sent(struct mrc_pair *pair, const struct mrc_sim_packet *packet,
   if (wire->opcode == MRC_OP_ACK) mrc_audit_ack_sent(audit, &pair->ends[end->peer]->audit, wire);
 }
 
-void mrc_watch_received(struct mrc_pair *pair, const struct mrc_sim_packet *packet, int drop) {
+void mrc_watch_received(struct mrc_pair *pair, const struct mrc_datagram *packet, int drop) {
   struct mrc_wire wire;
   if (packet->meta.trimmed || drop != 0) return;
   /* the ICRC finds every flip but those in the byte that it does not cover */

@@ -4,16 +4,19 @@
 #include "check.h"
 #include "core/base.h"
 #include "core/wire.h"
+#include "sim/fault.h"
+#include "sim/sim_parts.h"
+#include "sim/topology.h"
 #include "sim_config.h"
 
 static struct mrc_frame *make_packet(mrc_sim *sim, uint32_t from, uint32_t to, uint32_t path) {
-  struct mrc_frame *packet = mrc_frame_pool_get(&sim->pool);
+  struct mrc_frame *packet = mrc_frame_pool_get(&sim->fabric.pool);
   packet->header[0] = MRC_OP_WRITE_MIDDLE;
   packet->header_bytes = 36;
   packet->from = (uint16_t)from;
   packet->to = (uint16_t)to;
   packet->sport = 49152;
-  packet->usids = mrc_fabric_usids(sim, from, to, path);
+  packet->usids = mrc_fabric_usids(&sim->fabric, from, to, path);
   return packet;
 }
 
@@ -21,21 +24,22 @@ static struct mrc_frame *make_packet(mrc_sim *sim, uint32_t from, uint32_t to, u
 static int walk(mrc_sim *sim, struct mrc_frame *packet, uint32_t *hops, int capacity) {
   struct mrc_heap_entry event;
   int n = 0;
-  mrc_fabric_enter(sim, mrc_fabric_host_up(sim, 0, packet->from), packet);
-  while (mrc_agenda_pop(&sim->agenda, &event)) {
-    sim->now_ns = event.at_ns;
+  mrc_fabric_enter(&sim->fabric, mrc_topology_host_up(&sim->world.config, 0, packet->from), packet);
+  while (mrc_agenda_pop(&sim->world.agenda, &event)) {
+    sim->world.now_ns = event.at_ns;
     if (event.kind != MRC_SIM_ON_ARRIVAL || n == capacity) break;
     hops[n++] = event.index;
-    mrc_fabric_arrive(sim, event.index, event.pointer);
+    mrc_fabric_arrive(&sim->fabric, event.index, event.pointer);
   }
   return n;
 }
 
 static void test_usids__are_those_of_the_path(void) {
   mrc_sim *sim = open_sim();
-  CHECK(mrc_fabric_usids(sim, 0, 2, 1) == 0x01010201E0000000ull); /* T1 1, T0 1, its port 0 */
-  CHECK(mrc_fabric_usids(sim, 0, 3, 0) == 0x01000201E0010000ull);
-  CHECK(mrc_fabric_usids(sim, 0, 1, 0) == 0xE001000000000000ull); /* below the same T0 */
+  CHECK(mrc_fabric_usids(&sim->fabric, 0, 2, 1) ==
+        0x01010201E0000000ull); /* T1 1, T0 1, its port 0 */
+  CHECK(mrc_fabric_usids(&sim->fabric, 0, 3, 0) == 0x01000201E0010000ull);
+  CHECK(mrc_fabric_usids(&sim->fabric, 0, 1, 0) == 0xE001000000000000ull); /* below the same T0 */
   mrc_sim_destroy(sim);
 }
 
@@ -51,14 +55,14 @@ static void test_arrive__follows_the_usids(void) {
     uint32_t hops[8];
     const int n = walk(sim, make_packet(sim, from, to, path), hops, 8);
     CHECK_EQ(n, rows[i].is_local ? 2 : 4);
-    CHECK_EQ(hops[0], mrc_fabric_host_up(sim, 0, from));
-    CHECK_EQ(hops[n - 1], mrc_fabric_host_down(sim, 0, to));
+    CHECK_EQ(hops[0], mrc_topology_host_up(&sim->world.config, 0, from));
+    CHECK_EQ(hops[n - 1], mrc_topology_host_down(&sim->world.config, 0, to));
     if (!rows[i].is_local) {
-      CHECK_EQ(hops[1], mrc_fabric_t0_up(sim, 0, from / 2, path));
-      CHECK_EQ(hops[2], mrc_fabric_t1_down(sim, 0, to / 2, path));
+      CHECK_EQ(hops[1], mrc_topology_t0_up(&sim->world.config, 0, from / 2, path));
+      CHECK_EQ(hops[2], mrc_topology_t1_down(&sim->world.config, 0, to / 2, path));
     }
-    CHECK_PTR_EQ(sim->hosts[to].inbox, sim->hosts[to].inbox_last);
-    CHECK(sim->hosts[to].inbox != NULL);
+    CHECK_PTR_EQ(sim->hosts.at[to].inbox, sim->hosts.at[to].inbox_last);
+    CHECK(sim->hosts.at[to].inbox != NULL);
     mrc_sim_destroy(sim);
   }
 }
@@ -88,8 +92,8 @@ static void test_arrive__ecmp_by_flow_label(void) {
       CHECK_EQ(walk(sim, packet, hops[again], 4), 4);
     }
     CHECK_EQ(hops[0][1], hops[1][1]); /* a label keeps its way */
-    CHECK_EQ(hops[0][3], mrc_fabric_host_down(sim, 0, 2));
-    used |= 1u << (hops[0][1] - mrc_fabric_t0_up(sim, 0, 0, 0));
+    CHECK_EQ(hops[0][3], mrc_topology_host_down(&sim->world.config, 0, 2));
+    used |= 1u << (hops[0][1] - mrc_topology_t0_up(&sim->world.config, 0, 0, 0));
   }
   CHECK_EQ(used, 0xF); /* and together they use all uplinks */
   mrc_sim_destroy(sim);
@@ -97,9 +101,9 @@ static void test_arrive__ecmp_by_flow_label(void) {
 
 static void test_build__queues_by_place(void) {
   mrc_sim *sim = open_sim();
-  const struct mrc_hop *up = &sim->hops[mrc_fabric_host_up(sim, 0, 0)];
-  const struct mrc_hop *spread = &sim->hops[mrc_fabric_t0_up(sim, 0, 0, 1)];
-  const struct mrc_hop *last = &sim->hops[mrc_fabric_host_down(sim, 0, 0)];
+  const struct mrc_hop *up = &sim->fabric.hops[mrc_topology_host_up(&sim->world.config, 0, 0)];
+  const struct mrc_hop *spread = &sim->fabric.hops[mrc_topology_t0_up(&sim->world.config, 0, 0, 1)];
+  const struct mrc_hop *last = &sim->fabric.hops[mrc_topology_host_down(&sim->world.config, 0, 0)];
   CHECK_EQ(up->queue.config.buffer_bytes, 0); /* the host stops before */
   CHECK_EQ(spread->queue.config.ecn_high_bytes, 400000);
   CHECK_EQ(spread->queue.config.trims, true);
@@ -107,7 +111,7 @@ static void test_build__queues_by_place(void) {
   CHECK_EQ(last->queue.config.buffer_bytes, 1000000);
   mrc_sim_destroy(sim);
   sim = open_sim(.ecn_last_hop = 1);
-  last = &sim->hops[mrc_fabric_host_down(sim, 0, 0)];
+  last = &sim->fabric.hops[mrc_topology_host_down(&sim->world.config, 0, 0)];
   CHECK_EQ(last->queue.config.ecn_high_bytes, 400000);
   CHECK_EQ(last->queue.config.last_hop, true);
   mrc_sim_destroy(sim);
@@ -117,22 +121,22 @@ static void test_build__queues_by_place(void) {
 static void test_enter__rate_and_delay(void) {
   mrc_sim *sim = open_sim();
   struct mrc_heap_entry event;
-  const uint32_t hop = mrc_fabric_t0_up(sim, 0, 0, 0);
+  const uint32_t hop = mrc_topology_t0_up(&sim->world.config, 0, 0, 0);
   uint64_t arrivals[3] = {0};
   for (int i = 0; i < 3; i++) {
     struct mrc_frame *packet = make_packet(sim, 0, 2, 0);
     packet->payload_bytes = 1000 - MRC_FRAME_OVERHEAD_BYTES - 36;
-    mrc_fabric_enter(sim, hop, packet);
+    mrc_fabric_enter(&sim->fabric, hop, packet);
   }
-  for (int n = 0; n < 3 && mrc_agenda_pop(&sim->agenda, &event);) {
-    sim->now_ns = event.at_ns;
-    if (event.kind == MRC_SIM_ON_DRAIN) mrc_fabric_drain(sim, event.index);
+  for (int n = 0; n < 3 && mrc_agenda_pop(&sim->world.agenda, &event);) {
+    sim->world.now_ns = event.at_ns;
+    if (event.kind == MRC_SIM_ON_DRAIN) mrc_fabric_drain(&sim->fabric, event.index);
     if (event.kind == MRC_SIM_ON_ARRIVAL) arrivals[n++] = event.at_ns;
   }
   CHECK_EQ(arrivals[0], 580);
   CHECK_EQ(arrivals[1], 660);
   CHECK_EQ(arrivals[2], 740);
-  CHECK_EQ(sim->hops[hop].busy_ns, 240);
+  CHECK_EQ(sim->fabric.hops[hop].busy_ns, 240);
   mrc_sim_destroy(sim);
 }
 
@@ -153,9 +157,9 @@ static void test_fault__hops_of_a_target(void) {
                                         .kind = MRC_SIM_SILENT};
     for (int begins = 1; begins >= 0; begins--) {
       uint32_t silent = 0;
-      mrc_fabric_fault(sim, &fault, begins);
-      for (uint32_t hop = 0; hop < sim->n_hops; hop++)
-        silent += sim->hops[hop].link.config.silent;
+      mrc_fault_switch(&sim->fabric, &fault, begins);
+      for (uint32_t hop = 0; hop < sim->fabric.n_hops; hop++)
+        silent += sim->fabric.hops[hop].link.config.silent;
       CHECK_EQ(silent, begins ? rows[i].hops : 0);
     }
     mrc_sim_destroy(sim);
@@ -164,14 +168,14 @@ static void test_fault__hops_of_a_target(void) {
 
 static void test_fault__ends_as_the_topology_has_it(void) {
   mrc_sim *sim = open_sim(.jitter_ns = 7);
-  const struct mrc_hop *hop = &sim->hops[mrc_fabric_t0_up(sim, 0, 0, 0)];
+  const struct mrc_hop *hop = &sim->fabric.hops[mrc_topology_t0_up(&sim->world.config, 0, 0, 0)];
   for (uint32_t kind = MRC_SIM_SILENT; kind <= MRC_SIM_RATE; kind++) {
     CHECK_ROW((int)kind);
     const struct mrc_sim_fault fault = {
         .target = MRC_SIM_ALL, .kind = kind, .a = 5, .b = 9, .class = MRC_SIM_DATA_CLASS};
-    mrc_fabric_fault(sim, &fault, true);
+    mrc_fault_switch(&sim->fabric, &fault, true);
     CHECK(memcmp(&hop->config, &hop->base, sizeof(hop->base)) != 0);
-    mrc_fabric_fault(sim, &fault, false);
+    mrc_fault_switch(&sim->fabric, &fault, false);
     CHECK_EQ(hop->config.rate_bps, 100 * GBIT);
     CHECK_EQ(hop->config.jitter_ns, 7);
     CHECK_EQ(hop->config.class, MRC_HOP_ALL);

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "sim/fabric.h"
+#include "sim/sim_parts.h"
 #include "sim_config.h"
 
 static mrc_sim *open_run(void) {
@@ -22,12 +22,12 @@ static mrc_sim *open_run(void) {
 static void test_watch__sees_bytes_in_their_place(void) {
   mrc_sim *sim = open_run();
   CHECK_EQ(mrc_sim_run(sim, 500 * MS), 1);
-  const struct mrc_audit *audit = &sim->traffic.flows[0].watch->ends[0];
+  const struct mrc_audit *audit = &sim->watch.of[0]->ends[0];
   CHECK_EQ(audit->verified, 5);
   CHECK_EQ(audit->n_immediates, 5);
   CHECK(audit->retransmitted > 0);
-  CHECK_EQ(sim->traffic.flows[1].watch->ends[0].verified, 5);
-  CHECK_EQ(sim->n_touched, 0);
+  CHECK_EQ(sim->watch.of[1]->ends[0].verified, 5);
+  CHECK_EQ(sim->watch.n_touched, 0);
   mrc_sim_destroy(sim);
 }
 
@@ -42,15 +42,15 @@ static void test_watch__refuses_what_it_cannot_see(void) {
 
 static void do_nothing(mrc_sim *sim) { (void)sim; }
 
-static void place_twice(mrc_sim *sim) { sim->traffic.flows[0].watch->ends[0].target[7] ^= 0xFF; }
+static void place_twice(mrc_sim *sim) { sim->watch.of[0]->ends[0].target[7] ^= 0xFF; }
 
-static void write_astray(mrc_sim *sim) { sim->traffic.flows[0].watch->ends[0].target[-1] = 0; }
+static void write_astray(mrc_sim *sim) { sim->watch.of[0]->ends[0].target[-1] = 0; }
 
-static void lose_a_frame(mrc_sim *sim) { mrc_frame_pool_get(&sim->pool); }
+static void lose_a_frame(mrc_sim *sim) { mrc_frame_pool_get(&sim->fabric.pool); }
 
-static void lose_the_carrier(mrc_sim *sim) { sim->hosts[0].down = 3; }
+static void lose_the_carrier(mrc_sim *sim) { sim->hosts.at[0].down = 3; }
 
-static void narrow_the_window(mrc_sim *sim) { sim->traffic.flows[0].watch->ends[0].mpr = 1; }
+static void narrow_the_window(mrc_sim *sim) { sim->watch.of[0]->ends[0].mpr = 1; }
 
 static void test_watch__stops_at_what_is_wrong(void) {
   static const struct {

@@ -4,7 +4,8 @@
 #include <errno.h>
 
 #include "check.h"
-#include "sim/fabric.h"
+#include "sim/sim_parts.h"
+#include "sim/topology.h"
 #include "sim_config.h"
 
 #define MBIT 1000000ull
@@ -41,8 +42,8 @@ static void test_run__fills_its_path_and_never_ends(void) {
   CHECK(info.bytes_received > 4 * 200 * MBIT / 8 * 1448 / 1598);
   CHECK_EQ(info.packets_retransmitted, info.packets_lost);
   CHECK_EQ(info.packets_repeated, 0);
-  CHECK_EQ(sim->hops[mrc_fabric_t0_up(sim, 0, 0, 0)].packets, 0);
-  CHECK(sim->hops[mrc_fabric_t0_up(sim, 0, 0, 1)].packets > 0);
+  CHECK_EQ(sim->fabric.hops[mrc_topology_t0_up(&sim->world.config, 0, 0, 0)].packets, 0);
+  CHECK(sim->fabric.hops[mrc_topology_t0_up(&sim->world.config, 0, 0, 1)].packets > 0);
   mrc_sim_destroy(sim);
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "emu/packet.h"
+#include "emu/ethernet.h"
 
 #include <arpa/inet.h>
 
@@ -33,9 +33,9 @@ static uint32_t checked_sum(const uint8_t *inner, uint32_t udp_bytes) {
    begins with an opcode; its checksum is the sum of the pseudo header alone. */
 static struct mrc_frame *make(uint8_t opcode, uint32_t payload_bytes) {
   static const uint8_t carrier[16] = {0xFC, 0xBB, 0, 1, 1, 0, 2, 1, 0xE0};
-  pool.room_bytes = mrc_emu_room_bytes(ROOM);
+  pool.room_bytes = mrc_ethernet_room_bytes(ROOM);
   struct mrc_frame *packet = mrc_frame_pool_get(&pool);
-  struct mrc_emu_bytes *bytes = mrc_emu_bytes_of(packet);
+  struct mrc_ethernet *bytes = mrc_ethernet_of(packet);
   memset(bytes->at, 0, ROOM);
   bytes->n = PAYLOAD + payload_bytes;
   put_u16(bytes->at + 12, 0x86DD);
@@ -62,16 +62,16 @@ static void test_finish__any_length(void) {
   for (uint32_t n = 1; n < 70; n++) {
     CHECK_ROW((int)n);
     struct mrc_frame *packet = make(MRC_OP_WRITE_MIDDLE, n);
-    CHECK(mrc_emu_packet_finish(packet));
-    CHECK_EQ(checked_sum(mrc_emu_bytes_of(packet)->at + INNER, 8 + n), 0xFFFF);
+    CHECK(mrc_ethernet_finish(packet));
+    CHECK_EQ(checked_sum(mrc_ethernet_of(packet)->at + INNER, 8 + n), 0xFFFF);
   }
   mrc_frame_pool_free(&pool);
 }
 
 static void test_finish__neither_udp_nor_tcp(void) {
   struct mrc_frame *packet = make(MRC_OP_WRITE_MIDDLE, 100);
-  mrc_emu_bytes_of(packet)->at[INNER + 6] = 58; /* ICMPv6 */
-  CHECK(!mrc_emu_packet_finish(packet));
+  mrc_ethernet_of(packet)->at[INNER + 6] = 58; /* ICMPv6 */
+  CHECK(!mrc_ethernet_finish(packet));
   mrc_frame_pool_free(&pool);
 }
 
@@ -91,9 +91,9 @@ static void test_read__describes_the_packet(void) {
   for (int i = 0; i < (int)(sizeof rows / sizeof *rows); i++) {
     CHECK_ROW(i);
     struct mrc_frame *packet = make(rows[i].opcode, rows[i].payload_bytes);
-    struct mrc_emu_bytes *bytes = mrc_emu_bytes_of(packet);
+    struct mrc_ethernet *bytes = mrc_ethernet_of(packet);
     put_u16(bytes->at + OUTER, 0x6001 | (uint32_t)rows[i].ecn << 4);
-    CHECK(mrc_emu_packet_read(packet, 0xFCBB, 0));
+    CHECK(mrc_ethernet_read(packet, 0xFCBB, 0));
     CHECK(packet->usids == 0x01000201E0000000ull);
     CHECK_EQ(packet->flow_label, 0x12345);
     CHECK_EQ(packet->ecn, rows[i].ecn);
@@ -124,29 +124,29 @@ static void test_read__refuses(void) {
   for (int i = 0; i < n_rows; i++) {
     CHECK_ROW(i);
     struct mrc_frame *packet = make(MRC_OP_WRITE_MIDDLE, 500);
-    struct mrc_emu_bytes *bytes = mrc_emu_bytes_of(packet);
+    struct mrc_ethernet *bytes = mrc_ethernet_of(packet);
     bytes->at[rows[i].at] = rows[i].value;
     if (rows[i].n) bytes->n = rows[i].n;
-    CHECK_EQ(mrc_emu_packet_read(packet, 0xFCBB, 0), i == n_rows - 1);
+    CHECK_EQ(mrc_ethernet_read(packet, 0xFCBB, 0), i == n_rows - 1);
   }
   mrc_frame_pool_free(&pool);
 }
 
 static struct mrc_frame *read_one(uint32_t payload_bytes) {
   struct mrc_frame *packet = make(MRC_OP_WRITE_MIDDLE, payload_bytes);
-  CHECK(mrc_emu_packet_finish(packet));
-  CHECK(mrc_emu_packet_read(packet, 0xFCBB, 0));
+  CHECK(mrc_ethernet_finish(packet));
+  CHECK(mrc_ethernet_read(packet, 0xFCBB, 0));
   return packet;
 }
 
 static void test_write__usids_hop_limit_and_mark(void) {
   struct mrc_frame *packet = read_one(500);
-  const struct mrc_emu_bytes *bytes = mrc_emu_bytes_of(packet);
+  const struct mrc_ethernet *bytes = mrc_ethernet_of(packet);
   packet->usids = 0xE000ull << 48;
   packet->usids_beyond = 0x12345678;
   packet->switches = 3;
   packet->ecn = CE;
-  CHECK(mrc_emu_packet_write(packet, 0));
+  CHECK(mrc_ethernet_write(packet, 0));
   static const uint8_t dst[16] = {0xFC, 0xBB, 0, 1, 0xE0, 0,    0,    0,
                                   0,    0,    0, 0, 0x12, 0x34, 0x56, 0x78};
   CHECK_MEM_EQ(bytes->at + OUTER + 24, dst, 16);
@@ -161,7 +161,7 @@ static void test_write__usids_hop_limit_and_mark(void) {
 static void test_write__no_hops_left(void) {
   struct mrc_frame *packet = read_one(500);
   packet->switches = 64;
-  CHECK(!mrc_emu_packet_write(packet, 0));
+  CHECK(!mrc_ethernet_write(packet, 0));
   mrc_frame_pool_free(&pool);
 }
 
@@ -171,10 +171,10 @@ static void test_write__trimmed(void) {
   for (uint8_t trimmed = MRC_TRIMMED; trimmed <= MRC_TRIMMED_LASTHOP; trimmed++) {
     CHECK_ROW(trimmed);
     struct mrc_frame *packet = read_one(500);
-    const struct mrc_emu_bytes *bytes = mrc_emu_bytes_of(packet);
+    const struct mrc_ethernet *bytes = mrc_ethernet_of(packet);
     packet->payload_bytes = 0;
     packet->trimmed = trimmed;
-    CHECK(mrc_emu_packet_write(packet, 0));
+    CHECK(mrc_ethernet_write(packet, 0));
     CHECK_EQ(bytes->n, PAYLOAD + 64);
     CHECK_EQ(get_u16(bytes->at + OUTER + 4), 40 + 8 + 64);
     CHECK_EQ(get_u16(bytes->at + INNER + 4), 8 + 64);
@@ -193,8 +193,8 @@ static void test_write__damage_is_seen_by_the_checksum(void) {
   for (uint32_t random = 0; random < 100; random++) {
     struct mrc_frame *packet = read_one(77);
     packet->corrupt = true;
-    CHECK(mrc_emu_packet_write(packet, random * 977));
-    CHECK(checked_sum(mrc_emu_bytes_of(packet)->at + INNER, 8 + 77) != 0xFFFF);
+    CHECK(mrc_ethernet_write(packet, random * 977));
+    CHECK(checked_sum(mrc_ethernet_of(packet)->at + INNER, 8 + 77) != 0xFFFF);
   }
   mrc_frame_pool_free(&pool);
 }
@@ -204,16 +204,16 @@ static void test_any_bytes(void) {
   struct mrc_prng prng = {.state = 5};
   for (int i = 0; i < 20000; i++) {
     struct mrc_frame *packet = make(MRC_OP_WRITE_MIDDLE, mrc_prng_below(&prng, 300));
-    struct mrc_emu_bytes *bytes = mrc_emu_bytes_of(packet);
+    struct mrc_ethernet *bytes = mrc_ethernet_of(packet);
     for (uint32_t n = mrc_prng_below(&prng, 4); n > 0; n--)
       bytes->at[mrc_prng_below(&prng, PAYLOAD + 2)] = (uint8_t)mrc_prng_next(&prng);
     if (mrc_prng_below(&prng, 2)) bytes->n = mrc_prng_below(&prng, bytes->n + 1);
     const uint32_t before = bytes->n;
-    (void)mrc_emu_packet_finish(packet);
-    if (mrc_emu_packet_read(packet, 0xFCBB, 0)) {
+    (void)mrc_ethernet_finish(packet);
+    if (mrc_ethernet_read(packet, 0xFCBB, 0)) {
       packet->corrupt = mrc_prng_below(&prng, 2);
       if (packet->header_bytes > 0 && packet->payload_bytes > 0) packet->trimmed = MRC_TRIMMED;
-      (void)mrc_emu_packet_write(packet, (uint32_t)mrc_prng_next(&prng));
+      (void)mrc_ethernet_write(packet, (uint32_t)mrc_prng_next(&prng));
     }
     CHECK(bytes->n <= before);
     mrc_frame_pool_put(&pool, packet);
@@ -224,9 +224,9 @@ static void test_any_bytes(void) {
 static void test_copy__has_bytes_of_its_own(void) {
   struct mrc_frame *packet = read_one(500);
   struct mrc_frame *copy = mrc_frame_pool_copy(&pool, packet);
-  CHECK_MEM_EQ(mrc_emu_bytes_of(copy)->at, mrc_emu_bytes_of(packet)->at, PAYLOAD + 500);
-  mrc_emu_bytes_of(copy)->at[PAYLOAD]++;
-  CHECK_EQ(mrc_emu_bytes_of(packet)->at[PAYLOAD], MRC_OP_WRITE_MIDDLE);
+  CHECK_MEM_EQ(mrc_ethernet_of(copy)->at, mrc_ethernet_of(packet)->at, PAYLOAD + 500);
+  mrc_ethernet_of(copy)->at[PAYLOAD]++;
+  CHECK_EQ(mrc_ethernet_of(packet)->at[PAYLOAD], MRC_OP_WRITE_MIDDLE);
   mrc_frame_pool_free(&pool);
 }
 

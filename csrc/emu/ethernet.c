@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "emu/packet.h"
+#include "emu/ethernet.h"
 
 #include <arpa/inet.h>
 #include <string.h>
@@ -82,8 +82,8 @@ static void put_checksum(uint8_t *at, uint64_t sum) {
   memcpy(at, &checksum, sizeof checksum);
 }
 
-bool mrc_emu_packet_finish(struct mrc_frame *packet) {
-  struct mrc_emu_bytes *bytes = mrc_emu_bytes_of(packet);
+bool mrc_ethernet_finish(struct mrc_frame *packet) {
+  struct mrc_ethernet *bytes = mrc_ethernet_of(packet);
   uint32_t at = OUTER_AT;
   if (bytes->n > at + NEXT_AT && bytes->at[at + NEXT_AT] == PROTOCOL_IPV6) at += IPV6_BYTES;
   if (bytes->n < at + IPV6_BYTES + UDP_BYTES) return false;
@@ -99,7 +99,7 @@ bool mrc_emu_packet_finish(struct mrc_frame *packet) {
 /* ---- read ---- */
 
 /* Whether so many bytes are a whole IPv6 packet; cuts what Ethernet padded. */
-static bool is_whole(struct mrc_emu_bytes *bytes) {
+static bool is_whole(struct mrc_ethernet *bytes) {
   const uint8_t *outer = bytes->at + OUTER_AT;
   if (bytes->n < OUTER_AT + IPV6_BYTES) return false;
   if (get_u16(bytes->at + ETHERTYPE_AT) != ETHERTYPE_IPV6 || outer[0] >> 4 != 6) return false;
@@ -110,7 +110,7 @@ static bool is_whole(struct mrc_emu_bytes *bytes) {
 }
 
 /* Where the innermost packet's UDP header begins; 0 when that is no whole UDP datagram. */
-static uint16_t find_udp(const struct mrc_emu_bytes *bytes) {
+static uint16_t find_udp(const struct mrc_ethernet *bytes) {
   uint32_t at = OUTER_AT;
   if (bytes->at[at + NEXT_AT] == PROTOCOL_IPV6) at += IPV6_BYTES;
   if (bytes->n < at + IPV6_BYTES + UDP_BYTES || bytes->at[at + NEXT_AT] != PROTOCOL_UDP) return 0;
@@ -123,7 +123,7 @@ static bool is_mrc(uint8_t opcode) {
   return opcode >= MRC_OP_WRITE_FIRST && opcode <= MRC_OP_PROBE;
 }
 
-static void read_udp(struct mrc_frame *packet, const struct mrc_emu_bytes *bytes) {
+static void read_udp(struct mrc_frame *packet, const struct mrc_ethernet *bytes) {
   const uint8_t *payload = bytes->at + bytes->udp_at + UDP_BYTES;
   const uint32_t n = bytes->n - bytes->udp_at - UDP_BYTES;
   if (n == 0 || !is_mrc(payload[0])) return;
@@ -133,8 +133,8 @@ static void read_udp(struct mrc_frame *packet, const struct mrc_emu_bytes *bytes
   packet->control = packet->ecn == 0 && !mrc_opcode_is_data(payload[0]);
 }
 
-bool mrc_emu_packet_read(struct mrc_frame *packet, uint32_t block, uint32_t plane) {
-  struct mrc_emu_bytes *bytes = mrc_emu_bytes_of(packet);
+bool mrc_ethernet_read(struct mrc_frame *packet, uint32_t block, uint32_t plane) {
+  struct mrc_ethernet *bytes = mrc_ethernet_of(packet);
   const uint8_t *outer = bytes->at + OUTER_AT;
   if (!is_whole(bytes)) return false;
   if (get_be(outer + DST_AT, 4) != ((uint64_t)block << 16 | (plane + 1))) return false;
@@ -159,7 +159,7 @@ static void set_checksum(uint8_t *ipv6, uint8_t *udp, uint32_t n) {
                sum_of(ipv6 + ADDRESSES_AT, 32) + rest[0] + rest[1] + sum_of(udp, n));
 }
 
-static void trim(const struct mrc_frame *packet, struct mrc_emu_bytes *bytes) {
+static void trim(const struct mrc_frame *packet, struct mrc_ethernet *bytes) {
   const uint32_t dscp =
       packet->trimmed == MRC_TRIMMED_LASTHOP ? MRC_DSCP_TRIMMED_LASTHOP : MRC_DSCP_TRIMMED;
   uint8_t *udp = bytes->at + bytes->udp_at;
@@ -174,8 +174,8 @@ static void trim(const struct mrc_frame *packet, struct mrc_emu_bytes *bytes) {
   set_checksum(inner, udp, UDP_BYTES + packet->header_bytes);
 }
 
-bool mrc_emu_packet_write(struct mrc_frame *packet, uint32_t random) {
-  struct mrc_emu_bytes *bytes = mrc_emu_bytes_of(packet);
+bool mrc_ethernet_write(struct mrc_frame *packet, uint32_t random) {
+  struct mrc_ethernet *bytes = mrc_ethernet_of(packet);
   uint8_t *outer = bytes->at + OUTER_AT;
   if (outer[HOP_LIMIT_AT] <= packet->switches) return false;
   outer[HOP_LIMIT_AT] = (uint8_t)(outer[HOP_LIMIT_AT] - packet->switches);

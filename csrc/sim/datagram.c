@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "sim/packet.h"
+#include "sim/datagram.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -9,12 +9,12 @@
 
 enum { ECN_CE = 3 };
 
-struct mrc_sim_packet *mrc_sim_packet_make(int from, const struct mrc_burst *burst,
-                                           const struct mrc_packet *piece) {
+struct mrc_datagram *mrc_datagram_make(int from, const struct mrc_burst *burst,
+                                       const struct mrc_packet *piece) {
   uint32_t n = piece->header_bytes + piece->payload_bytes + piece->trailer_bytes;
-  struct mrc_sim_packet *packet = malloc(sizeof(*packet) + n);
+  struct mrc_datagram *packet = malloc(sizeof(*packet) + n);
   mrc_assert(packet);
-  *packet = (struct mrc_sim_packet){
+  *packet = (struct mrc_datagram){
       .meta = {.flow_label = burst->flow_label,
                .sport = burst->sport,
                .dport = burst->dport,
@@ -36,14 +36,14 @@ struct mrc_sim_packet *mrc_sim_packet_make(int from, const struct mrc_burst *bur
   return packet;
 }
 
-struct mrc_sim_packet *mrc_sim_packet_copy(const struct mrc_sim_packet *packet) {
-  struct mrc_sim_packet *copy = malloc(sizeof(*copy) + packet->n);
+struct mrc_datagram *mrc_datagram_copy(const struct mrc_datagram *packet) {
+  struct mrc_datagram *copy = malloc(sizeof(*copy) + packet->n);
   mrc_assert(copy);
   memcpy(copy, packet, sizeof(*copy) + packet->n);
   return copy;
 }
 
-void mrc_sim_packet_suffer(struct mrc_sim_packet *packet, const struct mrc_link_fate *fate) {
+void mrc_datagram_suffer(struct mrc_datagram *packet, const struct mrc_link_fate *fate) {
   if (fate->ce) packet->meta.ecn = ECN_CE;
   if (fate->trimmed && packet->n > MRC_LINK_TRIM_BYTES) {
     packet->meta.trimmed = MRC_TRIMMED;

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A packet in flight between the hosts of a pair: put together from a burst as the socket would,
+   marked, cut and damaged on its way. It knows where it comes from and goes to, not when. */
+#ifndef MRC_SIM_DATAGRAM_H
+#define MRC_SIM_DATAGRAM_H
+
+#include "mrc.h"
+#include "sim/link.h"
+
+struct mrc_datagram {
+  struct mrc_datagram *next; /* in a host's inbox */
+  struct mrc_meta meta;      /* as the receiving driver will see it; meta.port is the plane */
+  int from;                  /* host */
+  int to;
+  int path;
+  int hop;     /* links passed */
+  int flipped; /* the bit that a fault flipped; -1: none */
+  uint32_t n;  /* bytes of UDP payload */
+  uint8_t bytes[];
+};
+
+/* Allocates; the caller frees. */
+struct mrc_datagram *mrc_datagram_make(int from, const struct mrc_burst *burst,
+                                       const struct mrc_packet *piece);
+struct mrc_datagram *mrc_datagram_copy(const struct mrc_datagram *packet);
+/* Applies what a link did to the packet, but for its delay and loss. */
+void mrc_datagram_suffer(struct mrc_datagram *packet, const struct mrc_link_fate *fate);
+
+#endif

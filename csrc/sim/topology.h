@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The shape of the fabric as numbers: which hop joins which nodes, which T0 serves a host. Planes
+   count from 0 here. */
+#ifndef MRC_SIM_TOPOLOGY_H
+#define MRC_SIM_TOPOLOGY_H
+
+#include <stdint.h>
+
+#include "sim/scenario.h"
+
+/* Hops of one plane, by number: hosts to T0s, T0s to hosts, T0s to T1s, T1s to T0s. */
+uint32_t mrc_topology_host_up(const struct mrc_sim_config *config, uint32_t plane, uint32_t host);
+uint32_t mrc_topology_host_down(const struct mrc_sim_config *config, uint32_t plane, uint32_t host);
+uint32_t mrc_topology_t0_up(const struct mrc_sim_config *config, uint32_t plane, uint32_t t0,
+                            uint32_t t1);
+uint32_t mrc_topology_t1_down(const struct mrc_sim_config *config, uint32_t plane, uint32_t t0,
+                              uint32_t t1);
+
+static inline uint32_t mrc_topology_hops_per_plane(const struct mrc_sim_config *config) {
+  return 2 * config->hosts + 2 * config->t0 * config->t1;
+}
+static inline uint32_t mrc_topology_hosts_per_t0(const struct mrc_sim_config *config) {
+  return config->hosts / config->t0;
+}
+/* Which T0 serves a host, in every plane. */
+static inline uint32_t mrc_topology_t0_of(const struct mrc_sim_config *config, uint32_t host) {
+  return host / mrc_topology_hosts_per_t0(config);
+}
+/* Paths of one plane between two hosts. */
+static inline uint32_t mrc_topology_n_paths(const struct mrc_sim_config *config, uint32_t a,
+                                            uint32_t b) {
+  return mrc_topology_t0_of(config, a) == mrc_topology_t0_of(config, b) ? 1 : config->t1;
+}
+
+#endif

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What all parts of a simulation share: what is simulated, the time, the chances, and what happens
+   next. */
+#ifndef MRC_SIM_WORLD_H
+#define MRC_SIM_WORLD_H
+
+#include <stdint.h>
+
+#include "core/base.h"
+#include "core/prng.h"
+#include "sim/agenda.h"
+#include "sim/scenario.h"
+
+enum mrc_sim_event_kind {
+  MRC_SIM_ON_ARRIVAL, /* index: hop; pointer: packet */
+  MRC_SIM_ON_DRAIN,   /* index: hop that is free again */
+  MRC_SIM_ON_RUN,     /* index: host */
+  MRC_SIM_ON_POST,    /* index: flow */
+  MRC_SIM_ON_ALLOW,   /* index: flow */
+  MRC_SIM_ON_FAULT,   /* index: fault */
+  MRC_SIM_ON_HEAL,    /* index: fault */
+  MRC_SIM_ON_SAMPLE
+};
+
+struct mrc_world {
+  struct mrc_sim_config config;
+  uint64_t now_ns;
+  uint64_t origin_ns; /* when the time that is reported begins; MRC_NEVER: it has not */
+  struct mrc_prng prng;
+  struct mrc_agenda agenda;
+};
+
+static inline void mrc_world_schedule(struct mrc_world *world, uint64_t at_ns,
+                                      enum mrc_sim_event_kind kind, uint32_t index, void *pointer) {
+  mrc_assert(at_ns >= world->now_ns);
+  mrc_agenda_push(
+      &world->agenda,
+      (struct mrc_heap_entry){.at_ns = at_ns, .kind = kind, .index = index, .pointer = pointer});
+}
+
+/* The time that is reported; 0 before it begins. */
+static inline uint64_t mrc_world_time(const struct mrc_world *world) {
+  return world->now_ns > world->origin_ns ? world->now_ns - world->origin_ns : 0;
+}
+
+#endif
