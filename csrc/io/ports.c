@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <sys/epoll.h>
 
-#include "core/counters.h"
+#include "core/query.h"
 
 static int watch(struct mrc_datapath *datapath, int fd, uint32_t events, uint64_t tag) {
   struct epoll_event event = {.events = events, .data.u64 = tag};
