@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parent.parent
 
 TOP_LEVEL = {
@@ -37,6 +39,25 @@ CORE_HEADERS_OF = {
     "icrc.c": {"isa-l/crc.h", "zlib.h"},
 }
 CORE_FORBIDDEN_CALLS = ("rand", "random", "time", "clock_gettime", "getenv", "printf", "alloca")
+
+# The layers of each folder of csrc, bottom to top. A module, which is a header and its source,
+# includes modules of lower layers and of its own, in no circle.
+LAYERS: dict[str, list[str]] = {
+    "core": [
+        "base bitmap dscp keymap list port prng psn secret timer",
+        "drops icrc wire",
+        "txwin rxwin order ev probation rtt share cc cc_delay cc_nscc cc_algorithm",
+        "services arena counters cq events mr probes ready trace",
+        "requester responder reverse plane",
+        "peer qp",
+        "burst health peer_share spray windows",
+        "timeout detect reinject suspension loss",
+        "requester_tx requester_rx responder_rx responder_tx sack acks probe reverse_tx",
+        "endpoint answer ev_probe port_status peer_ports",
+        "schedule commit",
+        "engine verbs query",
+    ],
+}
 
 # Glossary: one word per thing. Only words that cannot mean anything else are listed; a pattern
 # holds inside csrc/ and mrc/ unless the file is named as an exception.
@@ -284,6 +305,111 @@ def test_core__includes_nothing_of_the_world() -> None:
             if header:
                 offenders.append(f"{path}:{number}: includes upwards: {line.strip()}")
     report(offenders)
+
+
+def modules(folder: str) -> dict[str, list[Path]]:
+    """The headers and sources of each module in a folder of csrc."""
+    found: dict[str, list[Path]] = {}
+    for path in under(f"csrc/{folder}"):
+        if path.suffix in {".c", ".h"}:
+            found.setdefault(path.stem, []).append(path)
+    return found
+
+
+def included(folder: str) -> Iterator[tuple[str, str, str]]:
+    """The place, the module and the module of the same folder that it includes there."""
+    own = modules(folder)
+    for module, paths in own.items():
+        for path in paths:
+            for number, line in enumerate(lines(path), 1):
+                header = re.match(rf'#include "(?:{folder}/)?(\w+)\.h"', line)
+                if header and header[1] in own and header[1] != module:
+                    yield f"{path}:{number}", module, header[1]
+
+
+def in_circles(arrows: set[tuple[str, str]]) -> set[str]:
+    """The modules that are left when those that include none of the rest are taken away."""
+    left = {module for arrow in arrows for module in arrow}
+    while gone := {one for one in left if not any((one, other) in arrows for other in left)}:
+        left -= gone
+    return left
+
+
+@pytest.mark.parametrize("folder", LAYERS)
+def test_layers__hold_every_module(folder: str) -> None:
+    table = " ".join(LAYERS[folder]).split()
+    assert sorted(table) == sorted(modules(folder))
+
+
+@pytest.mark.parametrize("folder", LAYERS)
+def test_layers__are_included_downwards(folder: str) -> None:
+    level = {module: i for i, layer in enumerate(LAYERS[folder]) for module in layer.split()}
+    found = list(included(folder))
+    report([
+        f"{place}: {module} includes {other}, which is above it"
+        for place, module, other in found
+        if level[module] < level[other]
+    ])  # fmt: skip
+    circles = in_circles({(module, other) for _, module, other in found})
+    assert not circles, f"include each other in a circle, or are included by one: {circles}"
+
+
+def test_layers__are_drawn_in_architecture() -> None:
+    drawing = text(Path("ARCHITECTURE.md")).split("includes point down only:\n\n```\n")[1]
+    rows = [line for line in drawing.split("\n```")[0].splitlines() if not line.startswith(" ")]
+    drawn = [re.split(r"\s{2,}", row)[0].split() for row in reversed(rows)]
+    assert [sorted(row) for row in drawn] == [sorted(layer.split()) for layer in LAYERS["core"]]
+
+
+def c_declarations(path: Path) -> Iterator[tuple[int, str, bool]]:
+    """Line and name of every function that a file declares or (True) defines for others."""
+    code = re.sub(r"^#.*(\\\n.*)*", "", code_without_comments(path), flags=re.MULTILINE)
+    depth, start = 0, 0
+    for place, char in enumerate(code):
+        if depth == 0 and char in ";{":
+            head = re.search(r"^(?!\s*static\b)[\w\s*]+[\s*](mrc_\w+)\([^{;]*$", code[start:place])
+            if head:
+                line = code.count("\n", 0, start + head.start(1)) + 1
+                yield line, head[1], char == "{"
+        depth += (char == "{") - (char == "}")
+        if depth == 0 and char in ";}":
+            start = place + 1
+
+
+@pytest.mark.parametrize("folder", LAYERS)
+def test_functions__are_defined_beside_their_header(folder: str) -> None:
+    """No module declares a function of another, which would hide an include upwards."""
+    offenders = []
+    for paths in modules(folder).values():
+        places = {
+            (path.suffix, defined): {name: f"{path}:{line}" for line, name, is_defined in found
+                                     if is_defined == defined}
+            for path in paths
+            for found in [list(c_declarations(path))]
+            for defined in (False, True)
+        }  # fmt: skip
+        defined = places.get((".c", True), {})
+        for name, place in places.get((".h", False), {}).items():
+            if name not in defined:
+                offenders.append(f"{place}: {name} is defined elsewhere")
+        for name, place in places.get((".c", False), {}).items():
+            if name not in defined:
+                offenders.append(f"{place}: {name} is a function of another module")
+    report(offenders)
+
+
+def test_public_functions__are_those_of_the_top_layer() -> None:
+    """csrc/mrc.h has no source of its own: the top layer of the core and csrc/io implement it."""
+    tops = [f"csrc/core/{module}.c" for module in LAYERS["core"][-1].split()]
+    defined = {
+        name
+        for path in (*map(Path, tops), *under("csrc/io"))
+        if path.suffix == ".c"
+        for _, name, is_defined in c_declarations(path)
+        if is_defined
+    }
+    declared = {name for _, name, _ in c_declarations(Path("csrc/mrc.h"))}
+    assert declared and declared <= defined, declared - defined
 
 
 def test_core__calls_nothing_of_the_world() -> None:
