@@ -368,7 +368,7 @@ static void measure_world(const char *prefix, uint32_t qps, uint32_t evs, uint32
   CALLGRIND_START_INSTRUMENTATION;
   measure_parts(&world, prefix, evs, instructions ? COUNTED_TURNS : TURNS);
   CALLGRIND_STOP_INSTRUMENTATION;
-  mrc_assert(world.near.engine->counters[MRC_COUNTER_TX_RETRANSMITTED] == 0);
+  mrc_assert(world.near.engine->services.counters[MRC_COUNTER_TX_RETRANSMITTED] == 0);
   close_world(&world);
 }
 

@@ -189,9 +189,9 @@ struct mrc_burst {
   uint16_t reserved;     /* 0 */
   uint32_t packet_bytes; /* UDP payload bytes of each packet but the last */
   const struct mrc_packet *packets;
-  uint32_t _qp;    /* engine private */
-  uint32_t _ev;    /* engine private */
-  uint32_t _begun; /* engine private: the ICRC over what all packets of packet_bytes begin with */
+  uint32_t _qp;   /* engine private */
+  uint32_t _ev;   /* engine private */
+  uint32_t _icrc; /* engine private: over what all packets of packet_bytes begin with */
 };
 
 /* An engine's fixed sizes and policies. 0 in a field takes the default in brackets. */

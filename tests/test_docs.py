@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterator
 
 import pytest
-from test_tidy import ROOT, code_without_comments, is_c, sources, text
+from project_text import ROOT, code_without_comments, is_c, sources, text
 
 from mrc.cli.main import build_parser
 

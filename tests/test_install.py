@@ -10,7 +10,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from test_tidy import ROOT, sources
+from project_text import ROOT, sources
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

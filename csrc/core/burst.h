@@ -4,24 +4,21 @@
 #ifndef MRC_CORE_BURST_H
 #define MRC_CORE_BURST_H
 
-#include "engine.h"
+#include "qp.h"
+#include "wire.h"
 
 #define MRC_TCLASS_DATA 2    /* ECT(0), default class */
 #define MRC_TCLASS_CONTROL 0 /* not ECN-capable */
 
-/* Whether the transmit has room for another burst, be it a full one. */
-bool mrc_burst_may_open(const struct mrc_engine *engine);
 /* Opens a burst on the QP's EV; 0 when the transmit is full. */
-struct mrc_burst *mrc_burst_open(struct mrc_engine *engine, struct mrc_qp *qp, uint16_t ev,
+struct mrc_burst *mrc_burst_open(struct mrc_services *services, struct mrc_qp *qp, uint16_t ev,
                                  uint8_t tclass);
-/* Whether another packet may be added to the open burst. */
-bool mrc_burst_has_room(const struct mrc_engine *engine, const struct mrc_burst *burst);
 /* Adds a packet: encodes `wire`, points to its payload, pads and seals it. */
-void mrc_burst_add(struct mrc_engine *engine, struct mrc_burst *burst, struct mrc_wire *wire,
+void mrc_burst_add(struct mrc_services *services, struct mrc_burst *burst, struct mrc_wire *wire,
                    enum mrc_packet_kind kind, uint32_t slot, bool icrc);
 /* Adds an EV probe padded to `bytes` of UDP payload. */
-void mrc_burst_add_padded(struct mrc_engine *engine, struct mrc_burst *burst, struct mrc_wire *wire,
-                          uint32_t slot, uint32_t bytes);
+void mrc_burst_add_padded(struct mrc_services *services, struct mrc_burst *burst,
+                          struct mrc_wire *wire, uint32_t slot, uint32_t bytes);
 /* UDP payload of a data packet with this header and payload. */
 uint32_t mrc_burst_packet_bytes(const struct mrc_wire *wire);
 

@@ -19,9 +19,9 @@
  * once and pass each other: differences of it would be coarse and would run backwards. For the same
  * reason a SACK counts in the average delay with as many samples as packets that it acknowledges.
  */
-#include <errno.h>
+#include "cc_nscc.h"
 
-#include "cc.h"
+#include <errno.h>
 
 /* UET states its formulas relative to a network of 100 Gbit/s and 12 us. */
 #define REFERENCE_RTT_NS 12000ull

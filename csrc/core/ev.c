@@ -51,8 +51,8 @@ static int add_ev(struct mrc_evset *set, const struct mrc_ev_attr *attr, uint16_
                         .tx_index = attr->tx_index};
   memcpy(ev->dst, attr->dst + sizeof attr->dst - sizeof ev->dst, sizeof ev->dst);
   mrc_probation_init(&ev->probation);
-  set->planes[attr->port - 1].n++;
-  set->plane_mask |= 1u << (attr->port - 1);
+  set->planes[mrc_plane_of(attr->port)].n++;
+  set->plane_mask |= 1u << mrc_plane_of(attr->port);
   return 0;
 }
 
@@ -65,7 +65,7 @@ static void make_orders(struct mrc_evset *set) {
     set->planes[p].n = 0;
   }
   for (uint16_t i = 0; i < set->n; i++) {
-    struct mrc_ev_plane *plane = &set->planes[set->evs[i].port - 1];
+    struct mrc_ev_plane *plane = &set->planes[mrc_evset_plane_of(set, i)];
     set->evs[i].place = plane->n;
     plane->order[plane->n++] = i;
   }
@@ -157,7 +157,7 @@ static void set_skip(struct mrc_ev *ev) {
 }
 
 static void set_skip_level(struct mrc_evset *set, struct mrc_ev *ev, uint8_t level) {
-  struct mrc_ev_plane *plane = &set->planes[ev->port - 1];
+  struct mrc_ev_plane *plane = &set->planes[mrc_plane_of(ev->port)];
   plane->n_skip = (uint16_t)(plane->n_skip + (level > 0) - (ev->skip_level > 0));
   ev->skip_level = level;
 }
@@ -195,14 +195,14 @@ uint16_t mrc_evset_next(struct mrc_evset *set, uint32_t plane_index) {
 }
 
 static void set_trial(struct mrc_evset *set, struct mrc_ev *ev, bool on_trial) {
-  struct mrc_ev_plane *plane = &set->planes[ev->port - 1];
+  struct mrc_ev_plane *plane = &set->planes[mrc_plane_of(ev->port)];
   plane->n_on_trial = (uint16_t)(plane->n_on_trial + on_trial - ev->on_trial);
   ev->on_trial = on_trial;
 }
 
 void mrc_evset_on_burst(struct mrc_evset *set, uint16_t index) {
   struct mrc_ev *ev = &set->evs[index];
-  const bool rotates = ev->place < set->planes[ev->port - 1].n_active;
+  const bool rotates = ev->place < set->planes[mrc_plane_of(ev->port)].n_active;
   if (!ev->proven && rotates) set_trial(set, ev, true);
 }
 
@@ -240,7 +240,7 @@ uint16_t mrc_evset_any(struct mrc_evset *set, uint32_t plane_index) {
 }
 
 static void set_marked(struct mrc_evset *set, struct mrc_ev *ev, uint32_t marked) {
-  struct mrc_ev_plane *plane = &set->planes[ev->port - 1];
+  struct mrc_ev_plane *plane = &set->planes[mrc_plane_of(ev->port)];
   plane->marked = plane->marked + marked - ev->marked;
   ev->marked = marked & MRC_EV_ALWAYS_MARKED;
 }
@@ -254,7 +254,7 @@ static bool is_fuller(const struct mrc_ev_plane *plane, const struct mrc_ev *ev)
 
 bool mrc_evset_on_skip(struct mrc_evset *set, uint16_t index, uint64_t sent_ns, uint64_t now_ns) {
   struct mrc_ev *ev = &set->evs[index];
-  const struct mrc_ev_plane *plane = &set->planes[ev->port - 1];
+  const struct mrc_ev_plane *plane = &set->planes[mrc_plane_of(ev->port)];
   if (ev->place >= plane->n_active) return false; /* not in use */
   const bool was_good = ev->state == MRC_EV_GOOD;
   set_marked(set, ev, ev->marked + (MRC_EV_ALWAYS_MARKED - ev->marked + 15u) / 16u);
@@ -275,7 +275,7 @@ bool mrc_evset_on_skip(struct mrc_evset *set, uint16_t index, uint64_t sent_ns, 
 
 /* The longest round trip that the plane's other EVs in full use showed last. */
 static uint32_t longest_of_others_ns(const struct mrc_evset *set, const struct mrc_ev *ev) {
-  const struct mrc_ev_plane *plane = &set->planes[ev->port - 1];
+  const struct mrc_ev_plane *plane = &set->planes[mrc_plane_of(ev->port)];
   uint32_t longest_ns = 0;
   for (uint16_t i = 0; i < plane->n_active; i++) {
     const struct mrc_ev *other = &set->evs[plane->order[i]];
@@ -287,7 +287,7 @@ static uint32_t longest_of_others_ns(const struct mrc_evset *set, const struct m
 bool mrc_evset_can_avoid(const struct mrc_evset *set, uint16_t index, uint64_t sent_ns,
                          uint64_t late_ns) {
   const struct mrc_ev *ev = &set->evs[index];
-  const struct mrc_ev_plane *plane = &set->planes[ev->port - 1];
+  const struct mrc_ev_plane *plane = &set->planes[mrc_plane_of(ev->port)];
   if (ev->place >= plane->n_active || sent_ns <= ev->steered_ns) return false;
   if (ev->skip_level > 0) return ev->skip_level < MRC_EV_MAX_SKIP_LEVEL;
   /* Where all are equally full, to leave one overfills the others. */
@@ -336,7 +336,7 @@ static uint16_t find_oldest_bad(const struct mrc_evset *set, const struct mrc_ev
 /* Takes the EV out of the rotation; a replacement comes from the same plane, if there is one. */
 static void retire(struct mrc_evset *set, uint16_t index) {
   struct mrc_ev *ev = &set->evs[index];
-  struct mrc_ev_plane *plane = &set->planes[ev->port - 1];
+  struct mrc_ev_plane *plane = &set->planes[mrc_plane_of(ev->port)];
   if (ev->place >= plane->n_active) return;
   set_skip_level(set, ev, 0);
   set_marked(set, ev, 0);
@@ -351,14 +351,14 @@ static void retire(struct mrc_evset *set, uint16_t index) {
 }
 
 bool mrc_evset_can_spare(const struct mrc_evset *set, uint16_t index) {
-  const struct mrc_ev_plane *plane = &set->planes[set->evs[index].port - 1];
+  const struct mrc_ev_plane *plane = &set->planes[mrc_evset_plane_of(set, index)];
   return set->evs[index].place >= plane->n_active || plane->n_active > plane->floor ||
          find_backup(set, plane) < plane->n;
 }
 
 bool mrc_evset_on_loss(struct mrc_evset *set, uint16_t index, uint16_t *back, uint64_t now_ns) {
   struct mrc_ev *ev = &set->evs[index];
-  struct mrc_ev_plane *plane = &set->planes[ev->port - 1];
+  struct mrc_ev_plane *plane = &set->planes[mrc_plane_of(ev->port)];
   *back = MRC_EV_NONE;
   if (ev->state == MRC_EV_DENIED || ev->state == MRC_EV_ASSUMED_BAD) return false;
   if (!mrc_evset_can_spare(set, index)) {
@@ -378,7 +378,7 @@ bool mrc_evset_on_loss(struct mrc_evset *set, uint16_t index, uint16_t *back, ui
 
 bool mrc_evset_on_trust(struct mrc_evset *set, uint16_t index) {
   struct mrc_ev *ev = &set->evs[index];
-  struct mrc_ev_plane *plane = &set->planes[ev->port - 1];
+  struct mrc_ev_plane *plane = &set->planes[mrc_plane_of(ev->port)];
   if (ev->state == MRC_EV_GOOD || ev->state == MRC_EV_SKIP) return false;
   ev->state = MRC_EV_GOOD;
   ev->probation.next_ns = MRC_NEVER;

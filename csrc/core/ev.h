@@ -5,6 +5,7 @@
 #define MRC_CORE_EV_H
 
 #include "../mrc.h"
+#include "port.h"
 #include "prng.h"
 #include "probation.h"
 #include "rtt.h"
@@ -98,6 +99,10 @@ uint16_t mrc_evset_find(const struct mrc_evset *set, uint32_t value);
 void mrc_evset_addresses(const struct mrc_evset *set, uint16_t ev, uint8_t src[16],
                          uint8_t dst[16]);
 
+/* The plane that the EV leads through. */
+static inline uint32_t mrc_evset_plane_of(const struct mrc_evset *set, uint16_t ev) {
+  return mrc_plane_of(set->evs[ev].port);
+}
 /* Whether the plane's rotation has an EV that is not on trial. */
 static inline bool mrc_evset_has_next(const struct mrc_evset *set, uint32_t plane) {
   return set->planes[plane].n_active > set->planes[plane].n_on_trial;

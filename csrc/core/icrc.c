@@ -102,22 +102,22 @@ void mrc_icrc_store(uint32_t crc, uint8_t out[4]) {
   out[3] = (uint8_t)(crc >> 24);
 }
 
-static bool is_same(const struct mrc_icrc_begun *last, const struct mrc_icrc_flow *flow,
+static bool is_same(const struct mrc_icrc_prefix *last, const struct mrc_icrc_flow *flow,
                     size_t bytes) {
   return bytes == last->bytes && flow->sport == last->sport && flow->dport == last->dport &&
          flow->family == last->family && memcmp(flow->src, last->src, sizeof last->src) == 0 &&
          memcmp(flow->dst, last->dst, sizeof last->dst) == 0;
 }
 
-bool mrc_icrc_is_good(struct mrc_icrc_begun *last, const struct mrc_icrc_flow *flow,
+bool mrc_icrc_is_good(struct mrc_icrc_prefix *last, const struct mrc_icrc_flow *flow,
                       const uint8_t *packet, size_t bytes) {
   mrc_assert(bytes >= MRC_ICRC_BYTES);
   if (!is_same(last, flow, bytes)) {
-    *last = (struct mrc_icrc_begun){.sport = flow->sport,
-                                    .dport = flow->dport,
-                                    .family = flow->family,
-                                    .crc = mrc_icrc_begin(flow, bytes),
-                                    .bytes = bytes};
+    *last = (struct mrc_icrc_prefix){.sport = flow->sport,
+                                     .dport = flow->dport,
+                                     .family = flow->family,
+                                     .crc = mrc_icrc_begin(flow, bytes),
+                                     .bytes = bytes};
     memcpy(last->src, flow->src, sizeof last->src);
     memcpy(last->dst, flow->dst, sizeof last->dst);
   }

@@ -18,7 +18,7 @@ struct mrc_icrc_flow {
 };
 
 /* What the flow and the length of a packet gave; all zeros before the first. */
-struct mrc_icrc_begun {
+struct mrc_icrc_prefix {
   uint8_t src[16];
   uint8_t dst[16];
   uint16_t sport;
@@ -45,7 +45,7 @@ void mrc_icrc_store(uint32_t crc, uint8_t out[4]);
 
 /* Whether the last four of `bytes` are the ICRC of those before. Packets of a burst begin alike, so
    `last` keeps that from call to call. */
-bool mrc_icrc_is_good(struct mrc_icrc_begun *last, const struct mrc_icrc_flow *flow,
+bool mrc_icrc_is_good(struct mrc_icrc_prefix *last, const struct mrc_icrc_flow *flow,
                       const uint8_t *packet, size_t bytes);
 
 /* Name of the library behind it, for `mrc --version` and bug reports. */

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "prng.h"
-#include "qp.h"
 
 #define FIRST_ENTRIES 1024u /* before the table has to grow */
 

@@ -1,32 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The hosts that QPs of ours talk to. A peer is the set of sources that its packets come from and
-   the UDP port that it receives at; QPs with the same share it, and with it what it knows of our
-   ports and we of its. It sends nothing. */
+   the UDP port that it receives at; QPs with the same share it, and with it what it
+   told of its ports. It sends nothing. */
 #ifndef MRC_CORE_PEER_H
 #define MRC_CORE_PEER_H
 
 #include "../mrc.h"
-#include "base.h"
+#include "qp.h"
 #include "share.h"
-
-struct mrc_qp;
-
-/* What the peer knows of this host's ports. */
-struct mrc_port_status {
-  struct mrc_peer *next;  /* in the list of those that wait for a slot for their message */
-  uint64_t interval_ns;   /* patience with the next message */
-  uint32_t told;          /* the ports that are up, as the peer last confirmed; bit n - 1: port n */
-  uint32_t messages;      /* on their way, answered or not */
-  uint16_t id;            /* of the newest message */
-  uint8_t plane;          /* it left on */
-  uint8_t answers_wanted; /* until the peer's view is certain */
-  bool in_doubt;          /* what it knows may stem from QPs that are gone */
-  bool waits;             /* in that list */
-};
 
 struct mrc_peer {
   struct mrc_qp *qps;            /* those that share it, the oldest first; 0: the peer is free */
-  struct mrc_port_status status; /* what it knows of our ports */
   uint32_t ports_up;             /* its ports, as it last told */
   struct mrc_share_period share; /* in which planes to it are compared */
   struct mrc_share shares[MRC_MAX_PORTS]; /* by plane */

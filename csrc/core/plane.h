@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A plane as one QP sees it, and which plane the next burst takes. What is lost, and when a plane
-   is suspended, is decided in loss.c. */
+/* A plane as one QP sees it: what was measured and counted there, and whether it may carry packets.
+   Which plane the next burst takes is decided in spray.c, and what is lost in detect.c. */
 #ifndef MRC_CORE_PLANE_H
 #define MRC_CORE_PLANE_H
 
 #include "cc.h"
+#include "ev.h"
+#include "port.h"
 #include "probation.h"
 #include "rtt.h"
-
-struct mrc_engine;
-struct mrc_qp;
 
 /* A guard against calling reordering loss. It doubles with each spurious loss and halves with each
    GUARD_HALF_LIFE_NS without one. */
@@ -27,9 +26,9 @@ struct mrc_plane {
   uint64_t lost;
   uint64_t packets_received;  /* data packets placed */
   uint64_t bytes_received;    /* their payload */
-  uint64_t share_bytes;       /* given to it to send; see mrc_plane_choose */
+  uint64_t share_bytes;       /* given to it to send; see spray.h */
   uint64_t newly_acked_bytes; /* by the acknowledgement in progress */
-  uint64_t share_acked_bytes; /* in the period in progress; see share.h */
+  uint64_t share_acked_bytes; /* in the period in progress; see peer_share.h */
   uint64_t unasked_bytes;     /* sent since the last packet that asked for a SACK */
   uint64_t rack_ns;           /* newest send time among what was acknowledged on this plane */
   uint64_t heard_ns;          /* when something sent on this plane was last acknowledged */
@@ -51,26 +50,74 @@ struct mrc_quick {
   uint64_t compared_ns;
 };
 
-/* Planes that may carry packets of this QP, as a mask: alive ones, whether or not their socket has
-   room just now. Suspended planes serve only when there is no other. */
-uint32_t mrc_plane_eligible(const struct mrc_engine *engine, const struct mrc_qp *qp);
-/* Before a choice: of all planes that may be chosen, those that come back, whatever kept them away,
-   start level with those that stayed and do not make up for what they missed. When none has stayed,
-   all start level. */
-void mrc_plane_level(const struct mrc_engine *engine, struct mrc_qp *qp, uint32_t planes);
-/* The plane of the next burst, whose first packet has `bytes`; -1 when none may be sent on now.
-   `planes`: those with an EV to send on. */
-int mrc_plane_choose(const struct mrc_engine *engine, struct mrc_qp *qp, uint32_t planes,
-                     uint32_t bytes);
+/* What the choice of planes remembers; see spray.h. */
+struct mrc_plane_choice {
+  uint32_t sharing; /* planes that took equal shares at the last choice, as a mask */
+  struct mrc_quick quick;
+  uint64_t most_share_bytes; /* share of the plane that was given most */
+};
 
-/* Compares the planes; to be called with news of them, and when work begins. */
-void mrc_plane_compare(const struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns);
-/* How long an answer from the quickest plane other than this one takes at most; MRC_NEVER when
-   there is none, or none was measured. */
-uint64_t mrc_plane_others_overdue_ns(const struct mrc_engine *engine, const struct mrc_qp *qp,
-                                     uint32_t plane);
-/* Whether the plane answers much later than the quickest one. */
-bool mrc_plane_is_slow(const struct mrc_qp *qp, uint32_t plane);
+void mrc_plane_init(struct mrc_plane *plane);
+
+static inline bool mrc_plane_is_suspended(const struct mrc_plane *plane) {
+  return plane->suspended;
+}
+/* Whether the plane may carry packets, as far as this QP knows. */
+static inline bool mrc_plane_is_alive(const struct mrc_plane *plane) {
+  return !plane->suspended && !plane->peer_down;
+}
+static inline bool mrc_plane_peer_is_down(const struct mrc_plane *plane) {
+  return plane->peer_down;
+}
+static inline void mrc_plane_set_peer_down(struct mrc_plane *plane, bool down) {
+  plane->peer_down = down;
+}
+static inline void mrc_plane_set_unsendable(struct mrc_plane *plane, bool unsendable) {
+  plane->unsendable = unsendable;
+}
+/* Whether the kernel could send nothing there lately, and the plane is suspended still. */
+static inline bool mrc_plane_is_unsendable(const struct mrc_plane *plane) {
+  return plane->suspended && plane->unsendable;
+}
+
+/* Only probes leave there from now on. */
+void mrc_plane_suspend(struct mrc_plane *plane, uint32_t noise_ns, uint64_t now_ns);
+/* The end of a suspension. */
+void mrc_plane_resume(struct mrc_plane *plane);
+/* The plane delivered something that was sent at `sent_ns`. */
+static inline void mrc_plane_on_delivered(struct mrc_plane *plane, uint64_t sent_ns,
+                                          uint64_t now_ns) {
+  plane->rack_ns = mrc_max_u64(plane->rack_ns, sent_ns);
+  plane->heard_ns = now_ns;
+  plane->doubted_ns = 0;
+  plane->strikes = 0;
+}
+
+/* Of all planes of a QP, those that are alive and have EVs in use, as a mask; whether or not their
+   socket has room just now. */
+static inline uint32_t mrc_planes_alive(const struct mrc_plane *planes, const struct mrc_evset *set,
+                                        const struct mrc_ports *ports) {
+  uint32_t alive = 0;
+  for (uint32_t rest = set->plane_mask & ports->up; rest != 0; rest &= rest - 1) {
+    const uint32_t plane = (uint32_t)__builtin_ctz(rest);
+    if (mrc_plane_is_alive(&planes[plane]) && set->planes[plane].n_active != 0)
+      alive |= rest & -rest;
+  }
+  return alive;
+}
+/* The planes that may carry packets: alive ones, and suspended ones only when there is no other. */
+static inline uint32_t mrc_planes_eligible(const struct mrc_plane *planes,
+                                           const struct mrc_evset *set,
+                                           const struct mrc_ports *ports) {
+  const uint32_t alive = mrc_planes_alive(planes, set, ports);
+  if (alive != 0) return alive;
+  uint32_t suspended = 0;
+  for (uint32_t rest = set->plane_mask & ports->up; rest != 0; rest &= rest - 1) {
+    const uint32_t plane = (uint32_t)__builtin_ctz(rest);
+    if (!planes[plane].peer_down && set->planes[plane].n_active != 0) suspended |= rest & -rest;
+  }
+  return suspended;
+}
 
 /* The guard at `now_ns`. */
 uint64_t mrc_guard_ns(const struct mrc_guard *guard, uint64_t now_ns);

@@ -2,80 +2,104 @@
 #include "port_status.h"
 
 #include <errno.h>
-
-#include "probe.h"
+#include <stdlib.h>
 
 /* The peer's view is certain when the newest message was answered and no other is on its way. One
    that was not answered may be: it could arrive last and undo the newest. So after any such a
    second message is sent, when the older ones are gone. */
 enum { ANSWERS_IN_ORDER = 1, ANSWERS_IN_DOUBT = 2 };
 
-void mrc_port_status_init(const struct mrc_engine *engine, struct mrc_peer *peer) {
-  peer->status = (struct mrc_port_status){.told = mrc_all_ports(engine->config.ports),
-                                          .in_doubt = engine->port_was_down};
+int mrc_port_statuses_init(struct mrc_port_statuses *statuses, uint32_t max_peers) {
+  statuses->of = calloc(max_peers, sizeof *statuses->of);
+  return statuses->of == NULL ? -ENOMEM : mrc_timers_init(&statuses->timers, max_peers);
 }
 
-static void set_timer(struct mrc_engine *engine, const struct mrc_peer *peer, uint64_t at_ns) {
-  mrc_timers_set(&engine->peer_timers, peer->index, at_ns);
+void mrc_port_statuses_free(struct mrc_port_statuses *statuses) {
+  free(statuses->of);
+  mrc_timers_free(&statuses->timers);
+}
+
+void mrc_port_status_init(const struct mrc_services *services, struct mrc_port_statuses *statuses,
+                          struct mrc_peer *peer) {
+  *mrc_port_status_of(statuses, peer) =
+      (struct mrc_port_status){.peer = peer,
+                               .confirmed = mrc_all_ports(services->config.ports),
+                               .in_doubt = services->ports.was_down};
+}
+
+static void set_timer(struct mrc_port_statuses *statuses, const struct mrc_port_status *status,
+                      uint64_t at_ns) {
+  mrc_timers_set(&statuses->timers, status->peer->index, at_ns);
+}
+
+/* Whether the newest message has not left yet. */
+static bool is_queued(const struct mrc_services *services, const struct mrc_port_status *status) {
+  const struct mrc_ev_probe *message = mrc_probes_find(&services->probes, status->id);
+  return message != NULL && message->user == &status->messages && !message->sent;
 }
 
 /* Queues a message now, or as soon as there is a slot for it. One that has not left yet will carry
    the news as well. */
-static void send(struct mrc_engine *engine, struct mrc_peer *peer) {
-  struct mrc_port_status *status = &peer->status;
-  set_timer(engine, peer, MRC_NEVER);
-  if (status->waits || mrc_ev_probe_is_queued(engine, peer, status->id)) return;
-  const struct mrc_ev_probe *message = mrc_port_status_message(engine, peer, status->interval_ns);
+static void send(struct mrc_services *services, struct mrc_port_statuses *statuses,
+                 struct mrc_port_status *status) {
+  set_timer(statuses, status, MRC_NEVER);
+  if (status->waits || is_queued(services, status)) return;
+  const struct mrc_ev_probe request = {
+      .peer = status->peer, .timeout_ns = status->interval_ns, .purpose = MRC_EV_PROBE_PORT_STATUS};
+  const struct mrc_ev_probe *message =
+      mrc_probes_start(&services->probes, &status->messages, &request);
   if (message != NULL) {
     status->id = message->id;
     return;
   }
   status->waits = true;
-  status->next = engine->status_waiting;
-  engine->status_waiting = peer;
+  status->next = statuses->waiting;
+  statuses->waiting = status;
 }
 
-bool mrc_port_status_on_room(struct mrc_engine *engine) {
-  struct mrc_peer *peer = engine->status_waiting;
-  if (peer == NULL) return false;
-  engine->status_waiting = peer->status.next;
-  peer->status.waits = false;
-  send(engine, peer);
+bool mrc_port_status_on_room(struct mrc_services *services, struct mrc_port_statuses *statuses) {
+  struct mrc_port_status *status = statuses->waiting;
+  if (status == NULL) return false;
+  statuses->waiting = status->next;
+  status->waits = false;
+  send(services, statuses, status);
   return true;
 }
 
-void mrc_port_status_drop(struct mrc_engine *engine, struct mrc_peer *peer) {
-  set_timer(engine, peer, MRC_NEVER);
-  if (!peer->status.waits) return;
-  struct mrc_peer **at = &engine->status_waiting;
-  while (*at != peer)
-    at = &(*at)->status.next;
-  *at = peer->status.next;
+void mrc_port_status_drop(struct mrc_port_statuses *statuses, const struct mrc_peer *peer) {
+  const struct mrc_port_status *status = mrc_port_status_of(statuses, peer);
+  set_timer(statuses, status, MRC_NEVER);
+  if (!status->waits) return;
+  struct mrc_port_status **at = &statuses->waiting;
+  while (*at != status)
+    at = &(*at)->next;
+  *at = status->next;
 }
 
-static void tell(struct mrc_engine *engine, struct mrc_peer *peer, uint8_t answers) {
-  struct mrc_port_status *status = &peer->status;
-  const struct mrc_qp *qp = mrc_peer_live_qp(peer);
+static void inform(struct mrc_services *services, struct mrc_port_statuses *statuses,
+                   struct mrc_port_status *status, uint8_t answers) {
+  const struct mrc_qp *qp = mrc_peer_live_qp(status->peer);
   if (qp == NULL) return;
+  const uint64_t first_ns = mrc_floor_ns(MRC_PORT_STATUS_FIRST_NS, services->config.noise_ns);
   status->answers_wanted = answers;
-  status->interval_ns = mrc_max_u64(mrc_floor_ns(MRC_PORT_STATUS_FIRST_NS, engine->config.noise_ns),
-                                    2 * mrc_rtt_overdue_ns(&qp->req.rtt, 0));
-  send(engine, peer);
+  status->interval_ns = mrc_max_u64(first_ns, 2 * mrc_rtt_overdue_ns(&qp->req.rtt, 0));
+  send(services, statuses, status);
 }
 
-void mrc_port_status_on_change(struct mrc_engine *engine, struct mrc_peer *peer) {
-  const struct mrc_port_status *status = &peer->status;
+void mrc_port_status_on_change(struct mrc_services *services, struct mrc_port_statuses *statuses,
+                               const struct mrc_peer *peer) {
+  struct mrc_port_status *status = mrc_port_status_of(statuses, peer);
   if (status->answers_wanted != 0)
-    tell(engine, peer, ANSWERS_IN_DOUBT);
-  else if (status->told != engine->ports_up || status->in_doubt)
-    tell(engine, peer, ANSWERS_IN_ORDER);
+    inform(services, statuses, status, ANSWERS_IN_DOUBT);
+  else if (status->confirmed != services->ports.up || status->in_doubt)
+    inform(services, statuses, status, ANSWERS_IN_ORDER);
 }
 
 /* An EV of this plane, on any QP of the peer. */
-static bool choose_on_plane(struct mrc_peer *peer, uint32_t plane, bool suspended,
+static bool choose_on_plane(const struct mrc_peer *peer, uint32_t plane, bool suspended,
                             struct mrc_qp **qp, uint16_t *ev) {
   for (struct mrc_qp *at = peer->qps; at != NULL; at = at->peer_next) {
-    if (!mrc_qp_is_live(at) || at->planes[plane].suspended != suspended) continue;
+    if (!mrc_qp_is_live(at) || mrc_plane_is_suspended(&at->planes[plane]) != suspended) continue;
     *ev = mrc_evset_any(&at->evset, plane);
     *qp = at;
     if (*ev != MRC_EV_NONE) return true;
@@ -83,45 +107,56 @@ static bool choose_on_plane(struct mrc_peer *peer, uint32_t plane, bool suspende
   return false;
 }
 
-bool mrc_port_status_choose(struct mrc_engine *engine, struct mrc_peer *peer, uint32_t ports,
-                            struct mrc_qp **qp, uint16_t *ev) {
-  const uint32_t wanted = ports & peer->ports_up & mrc_all_ports(engine->config.ports);
+bool mrc_port_status_choose(const struct mrc_services *services, struct mrc_port_status *status,
+                            uint32_t ports, struct mrc_qp **qp, uint16_t *ev) {
+  const struct mrc_peer *peer = status->peer;
+  const uint32_t wanted = ports & peer->ports_up & mrc_all_ports(services->config.ports);
   for (int suspended = 0; suspended < 2; suspended++) { /* suspended planes for want of others */
     for (uint32_t turn = 1; turn <= MRC_MAX_PORTS; turn++) {
-      const uint32_t plane = (peer->status.plane + turn) % MRC_MAX_PORTS;
+      const uint32_t plane = (status->plane + turn) % MRC_MAX_PORTS;
       if ((wanted >> plane & 1) == 0 || !choose_on_plane(peer, plane, suspended, qp, ev)) continue;
-      peer->status.plane = (uint8_t)plane;
+      status->plane = (uint8_t)plane;
       return true;
     }
   }
   return false;
 }
 
-void mrc_port_status_expire(struct mrc_engine *engine, uint64_t now_ns) {
+void mrc_port_status_expire(struct mrc_services *services, struct mrc_port_statuses *statuses,
+                            uint64_t now_ns) {
   for (;;) {
-    const uint32_t index = mrc_timers_pop(&engine->peer_timers, now_ns);
+    const uint32_t index = mrc_timers_pop(&statuses->timers, now_ns);
     if (index == UINT32_MAX) return;
-    struct mrc_peer *peer = &engine->peers.peers[index];
-    if (mrc_peer_live_qp(peer) != NULL) send(engine, peer); /* else a new QP asks again */
+    struct mrc_port_status *status = &statuses->of[index];
+    if (mrc_peer_live_qp(status->peer) != NULL)
+      send(services, statuses, status); /* else a new QP asks again */
   }
 }
 
-void mrc_port_status_on_answer(struct mrc_engine *engine, struct mrc_peer *peer,
-                               const struct mrc_ev_probe *message, uint64_t now_ns) {
-  struct mrc_port_status *status = &peer->status;
-  mrc_trace(engine, MRC_TRACE_PORT_STATUS_TOLD, 0, message->id, message->ports_up);
-  if (status->waits || message->id != status->id || status->answers_wanted == 0) return;
-  status->told = message->ports_up;
-  status->in_doubt = false;
-  if (--status->answers_wanted > 0) set_timer(engine, peer, now_ns + MRC_PORT_STATUS_SETTLE_NS);
+/* The status that a message belongs to, when its end means something; else 0. */
+static struct mrc_port_status *status_of(const struct mrc_port_statuses *statuses,
+                                         const struct mrc_ev_probe *message) {
+  struct mrc_port_status *status = mrc_port_status_of(statuses, message->peer);
+  const bool newest = !status->waits && message->id == status->id;
+  return newest && status->answers_wanted != 0 ? status : NULL;
 }
 
-void mrc_port_status_on_failure(struct mrc_engine *engine, struct mrc_peer *peer,
+void mrc_port_status_on_answer(struct mrc_services *services, struct mrc_port_statuses *statuses,
+                               const struct mrc_ev_probe *message, uint64_t now_ns) {
+  struct mrc_port_status *status = status_of(statuses, message);
+  mrc_trace(services, MRC_TRACE_PORT_STATUS_TOLD, 0, message->id, message->ports_up);
+  if (status == NULL) return;
+  status->confirmed = message->ports_up;
+  status->in_doubt = false;
+  if (--status->answers_wanted > 0) set_timer(statuses, status, now_ns + MRC_PORT_STATUS_SETTLE_NS);
+}
+
+void mrc_port_status_on_failure(struct mrc_port_statuses *statuses,
                                 const struct mrc_ev_probe *message, int error, uint64_t now_ns) {
-  struct mrc_port_status *status = &peer->status;
-  if (status->waits || message->id != status->id || status->answers_wanted == 0) return;
+  struct mrc_port_status *status = status_of(statuses, message);
+  if (status == NULL) return;
   status->answers_wanted = ANSWERS_IN_DOUBT;
   status->interval_ns = mrc_min_u64(2 * status->interval_ns, MRC_PORT_STATUS_SLOWEST_NS);
   /* An answer was waited for long enough; what the kernel refused is not offered again at once. */
-  set_timer(engine, peer, error == -ETIMEDOUT ? now_ns : now_ns + status->interval_ns);
+  set_timer(statuses, status, error == -ETIMEDOUT ? now_ns : now_ns + status->interval_ns);
 }

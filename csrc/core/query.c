@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the engine tells about itself: QPs, EVs, counters, drops, trace, and their names. */
+#include "query.h"
+
 #include <errno.h>
-#include <string.h>
 
 #include "engine.h"
+#include "peer_share.h"
 
 static int64_t ns_or_unknown(const struct mrc_rtt *rtt, uint64_t value_ns) {
   return mrc_rtt_known(rtt) ? (int64_t)value_ns : -1;
@@ -28,9 +30,9 @@ int mrc_qp_query(const struct mrc_engine *engine, uint32_t qpn, struct mrc_qp_in
                                .path_mtu = qp->attr.path_mtu,
                                .timeouts = req->timeouts,
                                .peer_mpr = req->peer_mpr};
-  for (uint32_t i = 0; i < engine->config.ports; i++) {
+  for (uint32_t i = 0; i < engine->services.config.ports; i++) {
     const struct mrc_plane *plane = &qp->planes[i];
-    const struct mrc_share share = mrc_share_of(qp, i);
+    const struct mrc_share share = mrc_peer_share_of(qp, i);
     info->planes[i] =
         (struct mrc_plane_info){.packets = plane->packets,
                                 .bytes = plane->bytes,
@@ -41,7 +43,7 @@ int mrc_qp_query(const struct mrc_engine *engine, uint32_t qpn, struct mrc_qp_in
                                 .base_rtt_ns = ns_or_unknown(&plane->rtt, plane->rtt.base_ns),
                                 .inflight_bytes = req->win.lists[i].bytes,
                                 .cwnd_bytes = mrc_qp_const_cc(qp, i)->cwnd_bytes,
-                                .suspended = plane->suspended,
+                                .suspended = mrc_plane_is_suspended(plane),
                                 .slow = share.slow,
                                 .share_percent = share.compared ? share.percent : 100};
     if (!req->one_window || i == 0) info->cwnd_bytes += info->planes[i].cwnd_bytes;
@@ -51,7 +53,7 @@ int mrc_qp_query(const struct mrc_engine *engine, uint32_t qpn, struct mrc_qp_in
 
 uint32_t mrc_engine_ports_used(const struct mrc_engine *engine) {
   uint32_t used = 0;
-  for (uint32_t i = 0; i < engine->config.max_qps; i++)
+  for (uint32_t i = 0; i < engine->services.config.max_qps; i++)
     if (engine->qps[i] != NULL) used |= engine->qps[i]->evset.plane_mask;
   return used;
 }
@@ -62,15 +64,16 @@ int mrc_qp_query_evs(const struct mrc_engine *engine, uint32_t qpn, struct mrc_e
   if (qp == NULL) return -ENOENT;
   for (int i = 0; i < qp->evset.n && i < capacity; i++) {
     const struct mrc_ev *ev = &qp->evset.evs[i];
-    infos[i] = (struct mrc_ev_info){.ev = ev->value,
-                                    .port = ev->port,
-                                    .state = ev->state,
-                                    .active = ev->place < qp->evset.planes[ev->port - 1].n_active,
-                                    .packets = ev->packets,
-                                    .bytes = ev->bytes,
-                                    .lost = ev->lost,
-                                    .probes = ev->probes,
-                                    .rtt_ns = ev->rtt_ns != 0 ? (int64_t)ev->rtt_ns : -1};
+    infos[i] = (struct mrc_ev_info){
+        .ev = ev->value,
+        .port = ev->port,
+        .state = ev->state,
+        .active = ev->place < qp->evset.planes[mrc_plane_of(ev->port)].n_active,
+        .packets = ev->packets,
+        .bytes = ev->bytes,
+        .lost = ev->lost,
+        .probes = ev->probes,
+        .rtt_ns = ev->rtt_ns != 0 ? (int64_t)ev->rtt_ns : -1};
   }
   return qp->evset.n;
 }
@@ -89,22 +92,20 @@ static int copy_values(uint64_t *values, int capacity, const uint64_t *from, int
 }
 
 int mrc_engine_counters(const struct mrc_engine *engine, uint64_t *values, int capacity) {
-  return copy_values(values, capacity, engine->counters, MRC_COUNTERS);
+  return copy_values(values, capacity, engine->services.counters, MRC_COUNTERS);
 }
 
 int mrc_engine_drops(const struct mrc_engine *engine, uint64_t *values, int capacity) {
-  return copy_values(values, capacity, engine->drops, MRC_DROP_COUNT);
+  return copy_values(values, capacity, engine->services.drops, MRC_DROP_COUNT);
 }
 
 int mrc_engine_trace(const struct mrc_engine *engine, struct mrc_trace_entry *entries,
                      int capacity) {
-  const uint64_t size = engine->config.trace_entries;
-  uint64_t n = mrc_min_u64(engine->n_traced, size);
-  if (capacity < 0) capacity = 0;
-  n = mrc_min_u64(n, (uint64_t)capacity);
-  for (uint64_t i = 0; i < n; i++) /* the newest n, oldest first */
-    entries[i] = engine->trace[(engine->n_traced - n + i) & (size - 1)];
-  return (int)n;
+  return mrc_trace_copy(&engine->services.trace, entries, capacity);
+}
+
+int mrc_engine_events(struct mrc_engine *engine, struct mrc_event *events, int capacity) {
+  return mrc_events_take(&engine->services.events, events, capacity);
 }
 
 const char *mrc_engine_counter_name(int index) {

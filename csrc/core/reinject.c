@@ -1,37 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "reinject.h"
 
-#include "requester.h"
+#include "spray.h"
 
 #define MAX_REINJECTIONS 3 /* of one packet */
 
-const struct mrc_txslot *mrc_reinject_awaited(const struct mrc_qp *qp) {
-  const struct mrc_txwin *win = &qp->req.win;
-  if (win->una_psn == win->next_psn || !mrc_requester_is_starved(qp)) return NULL;
-  const struct mrc_txslot *oldest = mrc_txwin_slot(win, win->una_psn);
-  return oldest->state == MRC_TX_INFLIGHT ? oldest : NULL;
-}
-
 /* How long after it left on a slow plane that packet is late: the quickest plane would have brought
    it by then. MRC_NEVER when its plane is not slow. */
-static uint64_t late_ns(const struct mrc_engine *engine, const struct mrc_qp *qp,
+static uint64_t late_ns(const struct mrc_services *services, const struct mrc_qp *qp,
                         const struct mrc_txslot *oldest) {
-  if (!mrc_plane_is_slow(qp, oldest->plane)) return MRC_NEVER;
-  return mrc_plane_others_overdue_ns(engine, qp, oldest->plane);
+  if (!mrc_spray_is_slow(qp, oldest->plane)) return MRC_NEVER;
+  return mrc_spray_others_overdue_ns(services, qp, oldest->plane);
 }
 
-uint64_t mrc_reinject_deadline(const struct mrc_engine *engine, const struct mrc_qp *qp) {
-  const struct mrc_txslot *oldest = mrc_reinject_awaited(qp);
+uint64_t mrc_reinject_deadline(const struct mrc_services *services, const struct mrc_qp *qp) {
+  const struct mrc_txslot *oldest = mrc_requester_awaited(&qp->req, &qp->attr);
   if (oldest == NULL || oldest->tries > MAX_REINJECTIONS) return MRC_NEVER;
-  const uint64_t wait_ns = late_ns(engine, qp, oldest);
+  const uint64_t wait_ns = late_ns(services, qp, oldest);
   if (wait_ns == MRC_NEVER) return MRC_NEVER;
-  const bool at_end = qp->req.sq_send == qp->req.sq_tail;
+  const bool at_end = mrc_requester_has_opened_all(&qp->req);
   const uint64_t way_ns = at_end ? qp->planes[oldest->plane].rtt.base_ns * 3 / 2 : 0;
   return oldest->sent_ns + (mrc_max_u64(wait_ns, way_ns) << (oldest->tries - 1));
 }
 
 /* Sends the oldest burst again elsewhere. */
-static void reinject(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns) {
+static void reinject(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns) {
   struct mrc_txwin *win = &qp->req.win;
   const struct mrc_txslot oldest = *mrc_txwin_slot(win, win->una_psn);
   struct mrc_plane *plane = &qp->planes[oldest.plane];
@@ -43,17 +36,17 @@ static void reinject(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_
     slot->reinjected = true;
     mrc_txwin_on_lost(win, psn);
     mrc_evset_on_missed(&qp->evset, slot->ev);
-    mrc_count(engine, MRC_COUNTER_REINJECTED, 1);
-    mrc_trace(engine, MRC_TRACE_REINJECT, qp->qpn, psn, slot->ev);
+    mrc_count(services, MRC_COUNTER_REINJECTED, 1);
+    mrc_trace(services, MRC_TRACE_REINJECT, qp->qpn, psn, slot->ev);
   }
 }
 
 /* What stands in the queue of a slow plane holds up the window of PSNs that all planes share: less
    goes there from now on. */
-static void relieve_window(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns) {
-  const struct mrc_txslot *oldest = mrc_reinject_awaited(qp);
-  if (oldest == NULL || qp->req.sq_send == qp->req.sq_tail) return;
-  const uint64_t wait_ns = late_ns(engine, qp, oldest);
+static void relieve_window(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns) {
+  const struct mrc_txslot *oldest = mrc_requester_awaited(&qp->req, &qp->attr);
+  if (oldest == NULL || mrc_requester_has_opened_all(&qp->req)) return;
+  const uint64_t wait_ns = late_ns(services, qp, oldest);
   if (wait_ns == MRC_NEVER || now_ns < oldest->sent_ns + wait_ns) return;
   const struct mrc_cc_loss loss = {.cause = MRC_CC_LOSS_LATE,
                                    .bytes = oldest->bytes,
@@ -61,7 +54,7 @@ static void relieve_window(struct mrc_engine *engine, struct mrc_qp *qp, uint64_
   mrc_cc_on_loss(mrc_qp_cc(qp, oldest->plane), &loss, now_ns);
 }
 
-void mrc_reinject_on_deadline(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns) {
-  relieve_window(engine, qp, now_ns);
-  if (now_ns >= mrc_reinject_deadline(engine, qp)) reinject(engine, qp, now_ns);
+void mrc_reinject_on_deadline(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns) {
+  relieve_window(services, qp, now_ns);
+  if (now_ns >= mrc_reinject_deadline(services, qp)) reinject(services, qp, now_ns);
 }

@@ -4,14 +4,12 @@
 #ifndef MRC_CORE_REINJECT_H
 #define MRC_CORE_REINJECT_H
 
-#include "engine.h"
+#include "qp.h"
 
-/* The oldest packet in flight, when nothing may be sent before its answer comes; else 0. */
-const struct mrc_txslot *mrc_reinject_awaited(const struct mrc_qp *qp);
 /* When that packet is sent again elsewhere. With more to send that is when the quickest plane would
    have brought it. When only the end waits for it, a plane that is long but has no queue does not
    count as late. It is done at doubling distances, a few times at most. */
-uint64_t mrc_reinject_deadline(const struct mrc_engine *engine, const struct mrc_qp *qp);
-void mrc_reinject_on_deadline(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns);
+uint64_t mrc_reinject_deadline(const struct mrc_services *services, const struct mrc_qp *qp);
+void mrc_reinject_on_deadline(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns);
 
 #endif

@@ -1,44 +1,134 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The requester of a QP: takes work requests, turns them into bursts over planes and EVs, and takes
-   what comes back. What counts as lost is decided in loss.c. */
+/* The requester of a QP, what it knows: its send queue, its send window, and since when it has
+   heard nothing. It sends nothing: see requester_tx.h; nor does it judge what is lost: see
+   detect.h. */
 #ifndef MRC_CORE_REQUESTER_H
 #define MRC_CORE_REQUESTER_H
 
-#include "engine.h"
+#include "rtt.h"
+#include "services.h"
+#include "share.h"
+#include "txwin.h"
 
-/* Sizes come from qp->attr. 0 or -ENOMEM. */
-int mrc_requester_init(struct mrc_qp *qp, uint32_t planes) MRC_MUST_CHECK;
-void mrc_requester_free(struct mrc_qp *qp);
-/* The QP moves to RTS: attr holds what was agreed. 0 or -EINVAL or -ENOMEM. */
-int mrc_requester_start(struct mrc_qp *qp, uint64_t now_ns) MRC_MUST_CHECK;
+/* A work request in the send queue. Its MSN is its index, modulo 2^16. */
+struct mrc_wqe {
+  uint64_t wr_id;
+  uint64_t local;
+  uint64_t va;
+  uint32_t rkey;
+  uint32_t bytes;
+  uint32_t imm;
+  uint32_t first_psn; /* once its first packet was given a PSN */
+  uint32_t mr;        /* index of what it reads from, or MRC_MR_NONE when empty */
+  uint16_t rqmsn;     /* counts messages with immediate, from 0 */
+  uint8_t opcode;     /* enum mrc_wr_opcode */
+};
 
-int mrc_requester_post(struct mrc_engine *engine, struct mrc_qp *qp, const struct mrc_wr *wr,
-                       uint64_t now_ns);
-/* Whether anything waits for the peer. */
-bool mrc_requester_is_busy(const struct mrc_qp *qp);
+_Static_assert(sizeof(struct mrc_wqe) == 48, "much of the memory of a QP");
+
+/* Packets of a work request; an empty one has one too. */
+static inline uint32_t mrc_wqe_packets(const struct mrc_wqe *wqe, uint32_t mtu) {
+  return wqe->bytes == 0 ? 1 : (wqe->bytes - 1) / mtu + 1;
+}
+
+struct mrc_reliability_probe {
+  uint64_t sent_ns;
+  uint16_t id;
+  uint16_t ev;
+  uint8_t plane;
+  bool outstanding;
+  bool wanted; /* to be sent at the next transmit */
+};
+
+struct mrc_requester {
+  struct mrc_txwin win;
+  struct mrc_wqe *sq; /* ring; index & sq_mask */
+  uint32_t sq_mask;
+  uint32_t sq_head;           /* oldest that has not completed; free-running */
+  uint32_t sq_send;           /* first with packets that have no PSN yet; free-running */
+  uint32_t opened;            /* packets of that one that have */
+  uint32_t sq_tail;           /* next to post; free-running */
+  uint32_t sq_used;           /* posted and not yet polled, at most attr.sq_depth */
+  uint64_t unsent_bytes;      /* posted and not yet given a PSN */
+  uint32_t acked_planes;      /* planes with newly_acked_bytes, as a mask */
+  struct mrc_share_sum share; /* in the period in progress of the peer */
+  uint32_t wimm_inflight;     /* immediates opened and not completed */
+  uint32_t peer_next_psn;     /* the peer's cumulative PSN + 1, as last heard */
+  uint32_t peer_mpr;          /* PSNs from there on that it grants now, at most attr.peer_mpr */
+  uint16_t next_rqmsn;
+  uint32_t acked_msn; /* messages completed, modulo 2^24 */
+  struct mrc_rtt rtt; /* over all planes */
+  struct mrc_reliability_probe probe;
+  uint64_t progress_ns;   /* last sign of life of the peer, or when work began */
+  uint64_t probed_ns;     /* when the last reliability probe was asked for */
+  uint64_t probe_wait_ns; /* current patience before that probe; doubles */
+  uint32_t timeouts;      /* expiries in a row, and refusals */
+  uint32_t refused_psn;   /* first PSN that the peer refused since it last made progress */
+  bool refused;           /* there is one */
+  bool one_window;        /* all planes share the window of the first; else each has its own */
+  uint64_t packets_sent;
+  uint64_t packets_retransmitted;
+  uint64_t packets_spurious;
+  uint64_t bytes_sent;
+  uint64_t bytes_acked;
+};
+
+/* 0 or -ENOMEM. */
+int mrc_requester_init(struct mrc_requester *req, uint32_t sq_depth,
+                       uint32_t planes) MRC_MUST_CHECK;
+void mrc_requester_free(struct mrc_requester *req);
+/* A send window of `psns`. 0 or -ENOMEM. */
+int mrc_requester_start(struct mrc_requester *req, const struct mrc_qp_attr *attr, uint32_t psns,
+                        uint64_t now_ns) MRC_MUST_CHECK;
+
+/* Whether anything waits for the peer. A work request is done when the transport ACK says so, later
+   than its last SACK. */
+static inline bool mrc_requester_is_busy(const struct mrc_requester *req) {
+  return req->sq_head != req->sq_tail;
+}
+/* Whether all that was posted has a PSN. */
+static inline bool mrc_requester_has_opened_all(const struct mrc_requester *req) {
+  return req->sq_send == req->sq_tail;
+}
 /* PSNs that may still be given out before the peer answers. */
-uint32_t mrc_requester_window_left(const struct mrc_qp *qp);
+uint32_t mrc_requester_window_left(const struct mrc_requester *req);
+/* Payload of the next packet that has no PSN yet; false when none may be opened now. */
+static inline bool mrc_requester_next_new(const struct mrc_requester *req,
+                                          const struct mrc_qp_attr *attr, uint32_t *bytes) {
+  if (req->sq_send == req->sq_tail) return false;
+  if (mrc_psn_sub(req->win.next_psn, req->peer_next_psn) >= req->peer_mpr) return false;
+  if (mrc_txwin_outstanding(&req->win) >= req->win.psns) return false;
+  const struct mrc_wqe *wqe = &req->sq[req->sq_send & req->sq_mask];
+  if (wqe->opcode == MRC_WR_WRITE_IMM && req->opened == 0 &&
+      req->wimm_inflight >= attr->peer_max_wimm)
+    return false;
+  const uint64_t offset = (uint64_t)req->opened * attr->path_mtu;
+  *bytes = (uint32_t)mrc_min_u64(wqe->bytes - offset, attr->path_mtu);
+  return true;
+}
+/* Gives that packet a PSN. */
+uint32_t mrc_requester_open_new(struct mrc_requester *req, const struct mrc_qp_attr *attr,
+                                uint32_t bytes);
 /* Whether nothing may be sent before the peer answers: the window of PSNs is closed, or all that
    was posted has left. */
-bool mrc_requester_is_starved(const struct mrc_qp *qp);
+bool mrc_requester_is_starved(const struct mrc_requester *req, const struct mrc_qp_attr *attr);
+/* The oldest packet in flight, when nothing may be sent before its answer comes; else 0. */
+const struct mrc_txslot *mrc_requester_awaited(const struct mrc_requester *req,
+                                               const struct mrc_qp_attr *attr);
+
+/* Puts a work request into the send queue, whose place in the CQ is promised; `mr`: what it reads
+   from, or 0. */
+void mrc_requester_push(struct mrc_services *services, struct mrc_requester *req,
+                        const struct mrc_wr *wr, struct mrc_mr *mr);
+/* Completes the oldest work request. */
+void mrc_requester_complete(struct mrc_services *services, struct mrc_requester *req, uint32_t qpn,
+                            uint8_t status);
 /* Completes everything: the oldest with `status`, the rest flushed. */
-void mrc_requester_flush(struct mrc_engine *engine, struct mrc_qp *qp, uint8_t status);
-
-/* Packets from the peer, with a good ICRC. Each returns 0 or a drop reason. */
-int mrc_requester_on_sack(struct mrc_engine *engine, struct mrc_qp *qp,
-                          const struct mrc_wire *packet, const struct mrc_meta *meta,
-                          uint64_t now_ns);
-int mrc_requester_on_nack(struct mrc_engine *engine, struct mrc_qp *qp,
-                          const struct mrc_wire *packet, uint64_t now_ns);
-int mrc_requester_on_ack(struct mrc_engine *engine, struct mrc_qp *qp,
-                         const struct mrc_wire *packet, uint64_t now_ns);
-
-/* Adds the bursts that may go now; false when the transmit is full. */
-bool mrc_requester_transmit(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns);
-/* The fate of one packet of ours. */
-void mrc_requester_on_taken(struct mrc_engine *engine, struct mrc_qp *qp,
-                            const struct mrc_packet *packet);
-void mrc_requester_on_refused(struct mrc_engine *engine, struct mrc_qp *qp,
-                              const struct mrc_packet *packet);
+void mrc_requester_flush(struct mrc_services *services, struct mrc_requester *req, uint32_t qpn,
+                         uint8_t status);
+/* The peer gave a sign of life. */
+void mrc_requester_on_progress(struct mrc_requester *req, uint64_t now_ns);
+/* The peer has received everything before this PSN. */
+void mrc_requester_on_cumulative(struct mrc_requester *req, uint32_t next_psn);
 
 #endif

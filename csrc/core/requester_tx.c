@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sending: which packets, on which plane and EV, in bursts of which size. */
+#include "requester_tx.h"
+
+#include <errno.h>
+
 #include "burst.h"
-#include "loss.h"
-#include "requester.h"
+#include "probe.h"
+#include "spray.h"
 
 #define BURSTS_PER_PLANE 4 /* grain: a plane's share of the window is so many bursts */
 
@@ -13,6 +16,30 @@ static uint32_t ready_planes(const struct mrc_qp *qp, uint32_t planes) {
   for (; planes != 0; planes &= planes - 1)
     if (mrc_evset_has_next(&qp->evset, (uint32_t)__builtin_ctz(planes))) ready |= planes & -planes;
   return ready;
+}
+
+int mrc_requester_post(struct mrc_services *services, struct mrc_qp *qp, const struct mrc_wr *wr,
+                       uint64_t now_ns) {
+  struct mrc_requester *req = &qp->req;
+  if (wr->opcode > MRC_WR_WRITE_IMM) return -EINVAL;
+  if (wr->opcode == MRC_WR_WRITE && wr->bytes == 0) return -EINVAL; /* the peer drops it */
+  if (qp->state != MRC_QP_RTS) return -EPERM;
+  if (req->sq_used == qp->attr.sq_depth) return -ENOBUFS;
+  struct mrc_mr *mr = NULL;
+  if (wr->bytes > 0) {
+    mr = mrc_mr_find(&services->mrs, wr->lkey, wr->local, wr->bytes, MRC_ACCESS_LOCAL_READ);
+    if (mr == NULL) return -EACCES;
+    if (wr->va + wr->bytes < wr->va) return -EINVAL;
+  }
+  if (!mrc_cq_promise_post(&services->cq)) return -ENOBUFS;
+  if (!mrc_requester_is_busy(&qp->req)) {
+    req->progress_ns = now_ns;
+    req->probed_ns = now_ns;
+    mrc_spray_compare(services, qp, now_ns);
+  }
+  mrc_requester_push(services, req, wr, mr);
+  mrc_qp_touch(services, qp);
+  return 0;
 }
 
 /* Whether an EV of the planes may be used soon, when its first burst has been answered or lost. */
@@ -30,77 +57,32 @@ static uint16_t other_ev(struct mrc_qp *qp, uint32_t plane, uint16_t avoid) {
 
 /* An EV for this packet: the next of the chosen plane, and for a retransmission not the one that
    lost it, unless there is no other in any plane. */
-static uint16_t choose_ev(struct mrc_engine *engine, struct mrc_qp *qp, uint16_t avoid,
+static uint16_t choose_ev(struct mrc_services *services, struct mrc_qp *qp, uint16_t avoid,
                           uint32_t bytes) {
-  const uint32_t eligible = mrc_plane_eligible(engine, qp);
+  const uint32_t eligible = mrc_qp_eligible_planes(services, qp);
   uint32_t planes = ready_planes(qp, eligible);
-  mrc_plane_level(engine, qp, planes);
-  int plane = mrc_plane_choose(engine, qp, planes, bytes);
+  mrc_spray_level(services, qp, planes);
+  int plane = mrc_spray_choose(services, qp, planes, bytes);
   if (plane < 0) return MRC_EV_NONE;
   const uint16_t ev = other_ev(qp, (uint32_t)plane, avoid);
   if (ev != MRC_EV_NONE) return ev;
   planes &= ~(1u << plane);
   if (planes == 0) return any_on_trial(qp, eligible) ? MRC_EV_NONE : avoid;
-  plane = mrc_plane_choose(engine, qp, planes, bytes);
+  plane = mrc_spray_choose(services, qp, planes, bytes);
   return plane < 0 ? MRC_EV_NONE : other_ev(qp, (uint32_t)plane, avoid);
 }
 
 /* Grain of spraying, in packets like the next: one while the window is small, more as it grows,
    never so many that one lost burst is a large part of the window or one plane runs ahead. */
-static uint32_t burst_packets(const struct mrc_engine *engine, const struct mrc_qp *qp,
+static uint32_t burst_packets(const struct mrc_services *services, const struct mrc_qp *qp,
                               uint32_t plane, uint32_t next_bytes) {
   const uint32_t planes =
-      qp->req.one_window ? (uint32_t)__builtin_popcount(mrc_plane_eligible(engine, qp)) : 1;
+      qp->req.one_window ? (uint32_t)__builtin_popcount(mrc_qp_eligible_planes(services, qp)) : 1;
   const uint64_t share =
       mrc_qp_const_cc(qp, plane)->cwnd_bytes / (BURSTS_PER_PLANE * mrc_max_u32(planes, 1));
   uint64_t packets = share / mrc_max_u32(next_bytes, MRC_DATA_OVERHEAD_BYTES);
   if (qp->attr.spray != 0) packets = mrc_min_u64(packets, qp->attr.spray);
   return (uint32_t)mrc_max_u64(1, mrc_min_u64(packets, MRC_MAX_BURST_PACKETS));
-}
-
-uint32_t mrc_requester_window_left(const struct mrc_qp *qp) {
-  const struct mrc_requester *req = &qp->req;
-  const uint32_t granted = mrc_psn_sub(req->win.next_psn, req->peer_next_psn);
-  const uint32_t held = mrc_txwin_outstanding(&req->win);
-  return mrc_min_u32(req->peer_mpr - mrc_min_u32(granted, req->peer_mpr),
-                     req->win.psns - mrc_min_u32(held, req->win.psns));
-}
-
-/* Payload of the next packet that has no PSN yet; false when none may be opened now. */
-static bool next_new(const struct mrc_qp *qp, uint32_t *bytes) {
-  const struct mrc_requester *req = &qp->req;
-  if (req->sq_send == req->sq_tail) return false;
-  if (mrc_psn_sub(req->win.next_psn, req->peer_next_psn) >= req->peer_mpr) return false;
-  if (mrc_txwin_outstanding(&req->win) >= req->win.psns) return false;
-  const struct mrc_wqe *wqe = &req->sq[req->sq_send & req->sq_mask];
-  if (wqe->opcode == MRC_WR_WRITE_IMM && req->opened == 0 &&
-      req->wimm_inflight >= qp->attr.peer_max_wimm)
-    return false;
-  const uint64_t offset = (uint64_t)req->opened * qp->attr.path_mtu;
-  *bytes = (uint32_t)mrc_min_u64(wqe->bytes - offset, qp->attr.path_mtu);
-  return true;
-}
-
-bool mrc_requester_is_starved(const struct mrc_qp *qp) {
-  uint32_t bytes;
-  return qp->req.win.n_tosend == 0 && !next_new(qp, &bytes);
-}
-
-static uint32_t open_new(struct mrc_qp *qp, uint32_t bytes) {
-  struct mrc_requester *req = &qp->req;
-  struct mrc_wqe *wqe = &req->sq[req->sq_send & req->sq_mask];
-  const uint32_t psn = mrc_txwin_open(&req->win, req->sq_send, bytes);
-  mrc_assert(req->unsent_bytes >= bytes);
-  req->unsent_bytes -= bytes;
-  if (req->opened == 0) {
-    wqe->first_psn = psn;
-    if (wqe->opcode == MRC_WR_WRITE_IMM) req->wimm_inflight++;
-  }
-  if ((uint64_t)++req->opened * qp->attr.path_mtu >= wqe->bytes) {
-    req->opened = 0;
-    req->sq_send++;
-  }
-  return psn;
 }
 
 static uint8_t opcode_of(const struct mrc_wqe *wqe, uint64_t offset, uint32_t bytes) {
@@ -151,7 +133,7 @@ static bool next_candidate(const struct mrc_qp *qp, struct candidate *next) {
     return true;
   }
   uint32_t bytes;
-  if (!next_new(qp, &bytes)) return false;
+  if (!mrc_requester_next_new(&qp->req, &qp->attr, &bytes)) return false;
   set_data_packet(&next->wire, qp, req->sq_send, req->opened, bytes);
   if (req->opened == 0) next->wire.psn = req->win.next_psn;
   next->avoid = MRC_EV_NONE;
@@ -160,136 +142,91 @@ static bool next_candidate(const struct mrc_qp *qp, struct candidate *next) {
 }
 
 /* Whether the packet may join the burst: same EV is right for it, and its length fits. */
-static bool fits(const struct mrc_engine *engine, const struct mrc_burst *burst,
+static bool fits(const struct mrc_services *services, const struct mrc_burst *burst,
                  const struct candidate *next, uint32_t limit) {
   if (burst->n_packets == 0) return true;
-  if (burst->n_packets >= limit || !mrc_burst_has_room(engine, burst)) return false;
+  if (burst->n_packets >= limit || !mrc_arena_has_room(&services->arena, burst)) return false;
   if (next->avoid == burst->_ev) return false;
   return mrc_burst_packet_bytes(&next->wire) <= burst->packet_bytes;
 }
 
 /* Asks for a SACK some times a window, and with the last packet before the sender has to stop. */
-static bool asks_for_sack(const struct mrc_engine *engine, const struct mrc_qp *qp, uint32_t plane,
-                          uint32_t bytes) {
+static bool asks_for_sack(const struct mrc_services *services, const struct mrc_qp *qp,
+                          uint32_t plane, uint32_t bytes) {
   const struct mrc_requester *req = &qp->req;
   if (mrc_cc_asks_for_sack(mrc_qp_const_cc(qp, plane), mrc_qp_inflight_bytes(qp, plane) + bytes,
                            qp->planes[mrc_qp_window_of(qp, plane)].unasked_bytes + bytes,
-                           engine->config.sack_threshold_bytes))
+                           services->config.sack_threshold_bytes))
     return true;
   if (req->win.n_tosend > 1) return false;
   uint32_t more;
-  return req->sq_send == req->sq_tail || !next_new(qp, &more);
+  return req->sq_send == req->sq_tail || !mrc_requester_next_new(&qp->req, &qp->attr, &more);
 }
 
-static void add_data(struct mrc_engine *engine, struct mrc_qp *qp, struct mrc_burst *burst,
+static void add_data(struct mrc_services *services, struct mrc_qp *qp, struct mrc_burst *burst,
                      struct candidate *next, uint64_t now_ns) {
   struct mrc_requester *req = &qp->req;
-  const uint8_t plane = (uint8_t)(burst->port - 1);
+  const uint8_t plane = (uint8_t)mrc_plane_of(burst->port);
   if (next->fresh) {
-    const uint32_t psn = open_new(qp, next->wire.payload_bytes);
+    const uint32_t psn = mrc_requester_open_new(&qp->req, &qp->attr, next->wire.payload_bytes);
     mrc_assert(psn == next->wire.psn);
   }
   mrc_assert(mrc_txwin_outstanding(&req->win) <= req->win.psns);
   mrc_assert(mrc_psn_sub(next->wire.psn, req->peer_next_psn) < qp->attr.peer_mpr);
   mrc_assert(req->wimm_inflight <= qp->attr.peer_max_wimm);
   struct mrc_plane *asker = &qp->planes[mrc_qp_window_of(qp, plane)];
-  next->wire.ack_req = asks_for_sack(engine, qp, plane, next->wire.payload_bytes) ||
+  next->wire.ack_req = asks_for_sack(services, qp, plane, next->wire.payload_bytes) ||
                        !mrc_evset_has_next(&qp->evset, plane);
   asker->unasked_bytes = next->wire.ack_req ? 0 : asker->unasked_bytes + next->wire.payload_bytes;
   mrc_txwin_on_send(&req->win, next->wire.psn, (uint16_t)burst->_ev, plane, now_ns);
-  qp->planes[plane].share_bytes += next->wire.payload_bytes + MRC_DATA_OVERHEAD_BYTES;
-  req->most_share_bytes = mrc_max_u64(req->most_share_bytes, qp->planes[plane].share_bytes);
-  mrc_burst_add(engine, burst, &next->wire, MRC_KIND_DATA, next->wire.psn, mrc_qp_has_icrc(qp));
-  mrc_trace(engine, next->wire.rtx ? MRC_TRACE_RESEND : MRC_TRACE_SEND, qp->qpn, next->wire.psn,
+  mrc_spray_give(qp, plane, next->wire.payload_bytes + MRC_DATA_OVERHEAD_BYTES);
+  mrc_burst_add(services, burst, &next->wire, MRC_KIND_DATA, next->wire.psn, mrc_qp_has_icrc(qp));
+  mrc_trace(services, next->wire.rtx ? MRC_TRACE_RESEND : MRC_TRACE_SEND, qp->qpn, next->wire.psn,
             burst->_ev);
 }
 
 enum fill { FILL_DRY, FILL_FULL, FILL_MORE };
 
-static enum fill fill_burst(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns) {
+static enum fill fill_burst(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns) {
   struct candidate next = {.wire = {.dest_qpn = qp->attr.dest_qpn,
                                     .ts = true,
                                     .tsr = true,
                                     .tx_timestamp = mrc_timestamp(now_ns)}};
   if (!next_candidate(qp, &next)) return FILL_DRY;
-  if (!mrc_burst_may_open(engine)) return FILL_FULL;
-  const uint16_t ev = choose_ev(engine, qp, next.avoid, next.wire.payload_bytes);
+  if (!mrc_arena_may_open(&services->arena)) return FILL_FULL;
+  const uint16_t ev = choose_ev(services, qp, next.avoid, next.wire.payload_bytes);
   if (ev == MRC_EV_NONE) return FILL_DRY;
-  struct mrc_burst *burst = mrc_burst_open(engine, qp, ev, MRC_TCLASS_DATA);
+  struct mrc_burst *burst = mrc_burst_open(services, qp, ev, MRC_TCLASS_DATA);
   if (burst == NULL) return FILL_FULL;
   mrc_evset_on_burst(&qp->evset, ev);
-  const uint32_t plane = burst->port - 1u;
-  const uint32_t limit = burst_packets(engine, qp, plane, next.wire.payload_bytes);
+  const uint32_t plane = mrc_plane_of(burst->port);
+  const uint32_t limit = burst_packets(services, qp, plane, next.wire.payload_bytes);
   bool shorter = false;
-  while (!shorter && fits(engine, burst, &next, limit) &&
+  while (!shorter && fits(services, burst, &next, limit) &&
          (burst->n_packets == 0 || mrc_qp_has_room(qp, plane, next.wire.payload_bytes))) {
     shorter = burst->n_packets > 0 && mrc_burst_packet_bytes(&next.wire) < burst->packet_bytes;
-    add_data(engine, qp, burst, &next, now_ns);
+    add_data(services, qp, burst, &next, now_ns);
     if (!next_candidate(qp, &next)) return FILL_DRY;
   }
   return FILL_MORE;
 }
 
-/* The plane whose oldest packet in flight was sent first; a plane of the QP in any case. */
-static uint32_t most_overdue_plane(const struct mrc_qp *qp) {
-  const struct mrc_txwin *win = &qp->req.win;
-  uint32_t worst = (uint32_t)__builtin_ctz(qp->evset.plane_mask);
-  uint64_t first_ns = UINT64_MAX;
-  for (uint32_t planes = qp->evset.plane_mask; planes != 0; planes &= planes - 1) {
-    const uint32_t plane = (uint32_t)__builtin_ctz(planes);
-    const uint16_t oldest = win->lists[plane].oldest;
-    if (oldest == MRC_TX_NONE || win->slots[oldest].sent_ns >= first_ns) continue;
-    first_ns = win->slots[oldest].sent_ns;
-    worst = plane;
-  }
-  return worst;
-}
-
-/* Sends the reliability probe: first where a packet is overdue, for an answer proves it lost; then
-   the planes take turns, so that a dead one cannot swallow every probe. */
-static bool send_probe(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns) {
-  struct mrc_reliability_probe *probe = &qp->req.probe;
-  const uint32_t planes = mrc_plane_eligible(engine, qp) & ~engine->ports_blocked;
-  if (planes == 0) return true;
-  uint32_t plane = probe->outstanding ? probe->plane + 1u : most_overdue_plane(qp);
-  while ((planes >> plane % MRC_MAX_PORTS & 1) == 0)
-    plane++; /* ends: one bit of the mask is set */
-  const uint16_t ev = mrc_evset_any(&qp->evset, plane % MRC_MAX_PORTS);
-  struct mrc_burst *burst = mrc_burst_open(engine, qp, ev, MRC_TCLASS_DATA);
-  if (burst == NULL) return false;
-  *probe = (struct mrc_reliability_probe){.sent_ns = now_ns,
-                                          .id = (uint16_t)(probe->id + 1),
-                                          .ev = ev,
-                                          .plane = (uint8_t)(burst->port - 1),
-                                          .outstanding = true};
-  struct mrc_wire wire = {.opcode = MRC_OP_PROBE,
-                          .dest_qpn = qp->attr.dest_qpn,
-                          .probe = {.probe_id = probe->id,
-                                    .spdcid = (uint16_t)qp->qpn,
-                                    .dpdcid = (uint16_t)qp->attr.dest_qpn,
-                                    .tx_timestamp = mrc_timestamp(now_ns),
-                                    .tsr = true}};
-  mrc_burst_add(engine, burst, &wire, MRC_KIND_PROBE, 0, mrc_qp_has_icrc(qp));
-  mrc_trace(engine, MRC_TRACE_PROBE_OUT, qp->qpn, probe->id, probe->plane);
-  return true;
-}
-
-bool mrc_requester_transmit(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns) {
+bool mrc_requester_transmit(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns) {
   if (qp->state != MRC_QP_RTS) return true;
-  if (qp->req.probe.wanted && !send_probe(engine, qp, now_ns)) return false;
+  if (qp->req.probe.wanted && !mrc_probe_send(services, qp, now_ns)) return false;
   for (int i = 0; i < MRC_QUANTUM_BURSTS; i++) {
-    const enum fill fill = fill_burst(engine, qp, now_ns);
+    const enum fill fill = fill_burst(services, qp, now_ns);
     if (fill == FILL_FULL) return false;
     if (fill == FILL_DRY) return true;
     /* Who asks for a grain gets it among QPs too: four packets in a row to one peer, from many
        hosts at once, are a queue there. A turn costs as much as a tenth of a packet. */
-    if (qp->attr.spray != 0 && !mrc_list_is_empty(&engine->ready)) break;
+    if (qp->attr.spray != 0 && !mrc_list_is_empty(&services->ready.ready)) break;
   }
-  mrc_qp_touch(engine, qp); /* its next turn comes after the others' */
+  mrc_qp_touch(services, qp); /* its next turn comes after the others' */
   return true;
 }
 
-void mrc_requester_on_taken(struct mrc_engine *engine, struct mrc_qp *qp,
+void mrc_requester_on_taken(struct mrc_services *services, struct mrc_qp *qp,
                             const struct mrc_packet *packet) {
   struct mrc_requester *req = &qp->req;
   if (!mrc_txwin_holds(&req->win, packet->_slot)) return;
@@ -301,17 +238,17 @@ void mrc_requester_on_taken(struct mrc_engine *engine, struct mrc_qp *qp,
   ev->bytes += slot->bytes;
   plane->packets++;
   plane->bytes += slot->bytes;
-  mrc_count(engine, MRC_COUNTER_TX_DATA, 1);
-  mrc_count(engine, MRC_COUNTER_TX_BYTES, slot->bytes);
+  mrc_count(services, MRC_COUNTER_TX_DATA, 1);
+  mrc_count(services, MRC_COUNTER_TX_BYTES, slot->bytes);
   if (slot->tries > 1) {
     req->packets_retransmitted++;
-    mrc_count(engine, MRC_COUNTER_TX_RETRANSMITTED, 1);
+    mrc_count(services, MRC_COUNTER_TX_RETRANSMITTED, 1);
   } else {
     req->bytes_sent += slot->bytes;
   }
 }
 
-void mrc_requester_on_refused(struct mrc_engine *engine, struct mrc_qp *qp,
+void mrc_requester_on_refused(struct mrc_services *services, struct mrc_qp *qp,
                               const struct mrc_packet *packet) {
   struct mrc_requester *req = &qp->req;
   if (packet->_kind == MRC_KIND_PROBE) {
@@ -319,14 +256,13 @@ void mrc_requester_on_refused(struct mrc_engine *engine, struct mrc_qp *qp,
     req->probe.wanted = true;
   } else {
     const struct mrc_txslot *slot = mrc_txwin_slot(&req->win, packet->_slot);
-    struct mrc_plane *plane = &qp->planes[slot->plane];
-    plane->share_bytes -= mrc_min_u64(plane->share_bytes, slot->bytes + MRC_DATA_OVERHEAD_BYTES);
-    mrc_trace(engine, MRC_TRACE_REFUSED, qp->qpn, packet->_slot, slot->ev);
+    mrc_spray_take_back(qp, slot->plane, slot->bytes + MRC_DATA_OVERHEAD_BYTES);
+    mrc_trace(services, MRC_TRACE_REFUSED, qp->qpn, packet->_slot, slot->ev);
     mrc_evset_on_missed(&qp->evset, slot->ev);
     mrc_txwin_on_refused(&req->win, packet->_slot);
     mrc_cc_on_refused(mrc_qp_cc(qp, slot->plane), mrc_qp_inflight_bytes(qp, slot->plane));
     struct mrc_plane *asker = &qp->planes[mrc_qp_window_of(qp, slot->plane)];
     asker->unasked_bytes = asker->cc.cwnd_bytes; /* it may be the one that asked */
   }
-  mrc_qp_touch_first(engine, qp);
+  mrc_qp_touch_first(services, qp);
 }

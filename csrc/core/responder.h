@@ -1,37 +1,116 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The responder of a QP: places what arrives, completes immediates in order, and answers with
-   SACKs, NACKs and transport ACKs. */
+/* The responder of a QP, what it knows: its receive window, the immediates that wait for their
+   turn, and what it owes the peer. Packets are taken in responder_rx.c, answers made in sack.c and
+   responder_tx.c. */
 #ifndef MRC_CORE_RESPONDER_H
 #define MRC_CORE_RESPONDER_H
 
-#include "engine.h"
+#include "rxwin.h"
+#include "services.h"
+#include "wire.h"
 
-/* max_wimm and the window come from qp->attr. 0 or -ENOMEM. */
-int mrc_responder_init(struct mrc_qp *qp) MRC_MUST_CHECK;
-void mrc_responder_free(struct mrc_qp *qp);
+/* What calls for a SACK: the newest packet of one plane since the last SACK for it, or of one EV
+   where there is something to say of that EV. */
+struct mrc_sack_trigger {
+  uint64_t news_words; /* words of the receive bitmap with news of this plane or EV */
+  uint64_t first_ns;   /* since when the news waits */
+  uint64_t
+      arrived_ns; /* when that packet arrived; the wait since then is taken off the round trip */
+  uint32_t psn;
+  uint32_t ev;
+  uint16_t tx_timestamp;
+  uint16_t probe_id;
+  uint8_t port;
+  uint8_t m; /* enum mrc_sack_m */
+  bool pr;   /* answers a reliability probe */
+  bool now;  /* waits for no more to report */
+};
 
-/* A data packet with a good ICRC from the peer. Returns 0 or a drop reason. */
-int mrc_responder_on_data(struct mrc_engine *engine, struct mrc_qp *qp,
-                          const struct mrc_wire *packet, const struct mrc_meta *meta,
-                          uint64_t now_ns);
-/* A data packet whose payload was cut off in flight. */
-int mrc_responder_on_trimmed(struct mrc_engine *engine, struct mrc_qp *qp,
-                             const struct mrc_wire *packet, const struct mrc_meta *meta);
-int mrc_responder_on_probe(struct mrc_engine *engine, struct mrc_qp *qp,
-                           const struct mrc_wire *packet, const struct mrc_meta *meta);
-/* A packet for a QP in ERROR: the NAK that ended it is said again. */
-void mrc_responder_on_error_packet(struct mrc_engine *engine, struct mrc_qp *qp,
-                                   const struct mrc_meta *meta, uint64_t now_ns);
-/* Room came free in the CQ: goes on where an immediate of this QP had to wait; returns
-   whether it did. */
-bool mrc_responder_resume(struct mrc_engine *engine, struct mrc_qp *qp);
+struct mrc_nack_out {
+  uint32_t psn;
+  uint32_t ev;
+  uint16_t tx_timestamp;
+  uint8_t reason;
+  uint8_t port;
+};
 
-/* Adds the bursts that are due; false when the transmit is full. */
-bool mrc_responder_transmit(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t now_ns);
-/* The kernel refused a control burst: what it said is due again. */
-void mrc_responder_on_refused(struct mrc_engine *engine, struct mrc_qp *qp,
-                              const struct mrc_packet *packet);
+/* An immediate that waits until everything before it has arrived. */
+struct mrc_wimm {
+  uint32_t imm;
+  uint32_t bytes; /* payload of its own packet, the last of the message */
+  uint32_t psn : 24;
+  uint32_t present : 1;
+};
+
+#define MRC_MAX_TRIGGERS 32 /* SACKs waiting; beyond that the newest absorbs */
+#define MRC_MAX_NACKS 64    /* NACKs waiting; beyond that they are not sent */
+
+struct mrc_responder {
+  struct mrc_rxwin win;
+  uint32_t mpr;           /* PSNs granted to the peer now; all of the window are taken */
+  struct mrc_wimm *wimms; /* ring of max_wimm; index rqmsn modulo its power-of-two size */
+  uint32_t wimm_mask;
+  uint32_t next_rqmsn;    /* next immediate to deliver; free-running */
+  uint32_t wimm_unpolled; /* delivered and not yet polled */
+  uint32_t done_msn;      /* messages completed in order, modulo 2^24 */
+  uint32_t message_psn;   /* of the first packet of the message that next_psn belongs to */
+  uint32_t
+      part_bytes; /* payload of every packet that is not the last of its message; 0: none yet */
+  struct mrc_sack_trigger triggers[MRC_MAX_TRIGGERS]; /* whose news waits longest first */
+  struct mrc_nack_out nacks[MRC_MAX_NACKS];
+  uint8_t n_triggers;
+  uint8_t n_nacks;
+  uint8_t last_port;    /* port of the newest packet; 0: none yet */
+  uint8_t nak_syndrome; /* what ended the QP, answered to whatever still comes; 0: none */
+  bool ack_wanted;      /* a transport ACK (or the NAK) is due */
+  bool sack_now;        /* all that there is to report is due */
+  bool recorded;        /* what is placed counts as RX_RECORDED too */
+  struct mrc_sack_trigger last_trigger; /* used; for SACKs that nothing triggered */
+  uint64_t arrived_ns;                  /* of the newest packet */
+  uint32_t unsacked_bytes;              /* received and not yet paid for by a SACK */
+  uint64_t sack_deadline_ns;
+  uint64_t nack_ns; /* when the last rate-limited NACK or NAK was queued */
+  uint64_t bytes_received;
+};
+
+/* 0 or -ENOMEM. */
+int mrc_responder_init(struct mrc_responder *resp, uint32_t mpr, uint32_t max_wimm) MRC_MUST_CHECK;
+void mrc_responder_free(struct mrc_responder *resp);
+void mrc_responder_start(struct mrc_responder *resp, uint32_t first_psn);
+/* The QP failed: only the NAK is owed. */
+void mrc_responder_clear(struct mrc_responder *resp);
+
+/* Remembers that this packet wants a SACK; of those that share one the newest stands for it. `pr`:
+   it is a reliability probe. */
+struct mrc_sack_trigger *mrc_responder_trigger(struct mrc_responder *resp,
+                                               const struct mrc_wire *wire,
+                                               const struct mrc_meta *meta, bool pr,
+                                               uint64_t now_ns);
+/* The port whose SACK is due, or 0. When enough has come for a SACK, which is `threshold_bytes`,
+   the planes take turns. */
+static inline uint8_t mrc_responder_due_port(const struct mrc_responder *resp,
+                                             uint32_t threshold_bytes) {
+  for (uint8_t i = 0; i < resp->n_triggers; i++)
+    if (resp->triggers[i].now) return resp->triggers[i].port;
+  const bool enough = resp->unsacked_bytes >= threshold_bytes;
+  return resp->n_triggers > 0 && enough ? resp->triggers[0].port : 0;
+}
+void mrc_responder_queue_nack(struct mrc_responder *resp, const struct mrc_wire *wire,
+                              const struct mrc_meta *meta, uint8_t reason);
+/* Whether a packet that is not the last of its message has the size of all such. */
+static inline bool mrc_responder_is_part(struct mrc_responder *resp, const struct mrc_wire *wire) {
+  if (resp->part_bytes == 0) resp->part_bytes = wire->payload_bytes;
+  return wire->payload_bytes == resp->part_bytes;
+}
+/* Checks the immediate's number and keeps it until its turn. */
+bool mrc_responder_stash(struct mrc_responder *resp, uint32_t max_wimm,
+                         const struct mrc_wire *wire);
+/* Hands an immediate to the CQ; false when it has no room for it now. */
+bool mrc_responder_deliver(struct mrc_services *services, struct mrc_responder *resp, uint32_t qpn,
+                           uint32_t max_wimm, struct mrc_wimm *wimm);
 /* The next time it has something to do by itself. */
-uint64_t mrc_responder_deadline(const struct mrc_qp *qp);
+static inline uint64_t mrc_responder_deadline(const struct mrc_responder *resp) {
+  return resp->sack_deadline_ns;
+}
 
 #endif

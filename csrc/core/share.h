@@ -1,14 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How much each plane to a peer carries beside the others, compared over periods, and the event
-   that names a slow plane. QPs to one peer are summed up: they share the planes, and what one of
-   them finds taken by another is no news. Which plane a burst takes is decided in plane.c. */
+/* How much a plane carries beside the others: the verdict on one period after the other. Which QPs
+   and planes are compared is decided in peer_share.c. */
 #ifndef MRC_CORE_SHARE_H
 #define MRC_CORE_SHARE_H
 
 #include "base.h"
-
-struct mrc_engine;
-struct mrc_qp;
 
 /* Choices of ours. */
 #define MRC_SHARE_PERIOD_NS 200000000ull /* scaled by the noise of the hosts */
@@ -46,16 +42,5 @@ bool mrc_share_judge(struct mrc_share *share, uint64_t bytes, uint64_t others_by
 /* Whether the period compares the planes: there was enough to send, and most of the time more than
    the planes took. A short message leaves slow planes out on purpose. */
 bool mrc_share_is_bulk(const struct mrc_share_sum *sum, uint32_t n_planes, uint32_t mtu_bytes);
-
-/* `bytes` were acknowledged, which stand at their planes too. Compares the planes at the end of a
-   period and tells the controller which became slow, or is no longer. With equal shares there is
-   nothing to compare. */
-void mrc_share_on_acked(struct mrc_engine *engine, struct mrc_qp *qp, uint64_t bytes,
-                        uint64_t now_ns);
-/* The QP leaves the plane, or is back: unless others use it meanwhile, the plane starts afresh, in
-   a new period. */
-void mrc_share_forget(struct mrc_qp *qp, uint32_t plane);
-/* The verdict on a plane of the QP. */
-struct mrc_share mrc_share_of(const struct mrc_qp *qp, uint32_t plane);
 
 #endif

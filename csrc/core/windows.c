@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "windows.h"
 
-#include "share.h"
+#include "peer_share.h"
 
 int mrc_windows_start(struct mrc_qp *qp, uint32_t psns) {
   const struct mrc_qp_attr *attr = &qp->attr;
@@ -33,7 +33,7 @@ static void tell_window(struct mrc_qp *qp, struct mrc_cc_ack *ack, uint64_t now_
   if (base_ns != 0) mrc_rtt_rebase(&plane->rtt, base_ns);
 }
 
-void mrc_windows_on_ack(struct mrc_engine *engine, struct mrc_qp *qp, struct mrc_cc_ack *ack,
+void mrc_windows_on_ack(struct mrc_services *services, struct mrc_qp *qp, struct mrc_cc_ack *ack,
                         uint64_t now_ns) {
   struct mrc_requester *req = &qp->req;
   uint64_t all_bytes = 0, others_bytes = 0;
@@ -55,5 +55,5 @@ void mrc_windows_on_ack(struct mrc_engine *engine, struct mrc_qp *qp, struct mrc
   req->acked_planes = 0;
   ack->bytes += others_bytes;
   tell_window(qp, ack, now_ns);
-  if (all_bytes > 0) mrc_share_on_acked(engine, qp, all_bytes, now_ns);
+  if (all_bytes > 0) mrc_peer_share_on_acked(services, qp, all_bytes, now_ns);
 }

@@ -129,39 +129,39 @@ static bool get_timestamp(const uint8_t *p, uint16_t *tx_timestamp, bool *tsr) {
 
 /* ---- Data: METH [TSETH] RETH [ImmDt] ---- */
 
-static void encode_data(const struct mrc_wire *packet, uint8_t *p) {
-  put_u16(p + METH_RQMSN, packet->rqmsn);
-  put_u16(p + METH_MSN, packet->msn);
+static void encode_data(const struct mrc_wire *wire, uint8_t *p) {
+  put_u16(p + METH_RQMSN, wire->rqmsn);
+  put_u16(p + METH_MSN, wire->msn);
   p += MRC_METH_BYTES;
-  if (packet->ts) {
-    put_timestamp(p, packet->tx_timestamp, packet->tsr);
+  if (wire->ts) {
+    put_timestamp(p, wire->tx_timestamp, wire->tsr);
     p += MRC_TSETH_BYTES;
   }
-  put_u64(p + RETH_VA, packet->va);
-  put_u32(p + RETH_RKEY, packet->rkey);
-  put_u32(p + RETH_DMA_BYTES, packet->dma_bytes);
-  if (mrc_opcode_has_imm(packet->opcode)) put_u32(p + MRC_RETH_BYTES, packet->imm);
+  put_u64(p + RETH_VA, wire->va);
+  put_u32(p + RETH_RKEY, wire->rkey);
+  put_u32(p + RETH_DMA_BYTES, wire->dma_bytes);
+  if (mrc_opcode_has_imm(wire->opcode)) put_u32(p + MRC_RETH_BYTES, wire->imm);
 }
 
-static int decode_data(const uint8_t *p, struct mrc_wire *packet) {
-  packet->rqmsn = get_u16(p + METH_RQMSN);
-  packet->msn = get_u16(p + METH_MSN);
+static int decode_data(const uint8_t *p, struct mrc_wire *wire) {
+  wire->rqmsn = get_u16(p + METH_RQMSN);
+  wire->msn = get_u16(p + METH_MSN);
   p += MRC_METH_BYTES;
-  if (packet->ts) {
-    if (!get_timestamp(p, &packet->tx_timestamp, &packet->tsr)) return MRC_DROP_FIELD;
+  if (wire->ts) {
+    if (!get_timestamp(p, &wire->tx_timestamp, &wire->tsr)) return MRC_DROP_FIELD;
     p += MRC_TSETH_BYTES;
   }
-  packet->va = get_u64(p + RETH_VA);
-  packet->rkey = get_u32(p + RETH_RKEY);
-  packet->dma_bytes = get_u32(p + RETH_DMA_BYTES);
-  if (mrc_opcode_has_imm(packet->opcode)) packet->imm = get_u32(p + MRC_RETH_BYTES);
+  wire->va = get_u64(p + RETH_VA);
+  wire->rkey = get_u32(p + RETH_RKEY);
+  wire->dma_bytes = get_u32(p + RETH_DMA_BYTES);
+  if (mrc_opcode_has_imm(wire->opcode)) wire->imm = get_u32(p + MRC_RETH_BYTES);
   return 0;
 }
 
 /* ---- SACK: SETH and CC_STATE ---- */
 
-static void encode_sack(const struct mrc_wire *packet, uint8_t *p) {
-  const struct mrc_sack *sack = &packet->sack;
+static void encode_sack(const struct mrc_wire *wire, uint8_t *p) {
+  const struct mrc_sack *sack = &wire->sack;
   mrc_assert(sack->m <= MRC_M_ALWAYS_SKIP);
   mrc_assert(sack->cc_type == CC_TYPE_NSCC && sack->cc_fl <= 0x0F);
   mrc_assert(sack->ooo_count <= OOO_COUNT_MASK && sack->rcv_cwnd_pen <= PENALTY_MASK);
@@ -181,8 +181,8 @@ static void encode_sack(const struct mrc_wire *packet, uint8_t *p) {
   put_u24(p + CC_STATE_RCVD_BYTES, sack->rcvd_bytes);
 }
 
-static int decode_sack(const uint8_t *p, struct mrc_wire *packet) {
-  packet->sack = (struct mrc_sack){
+static int decode_sack(const uint8_t *p, struct mrc_wire *wire) {
+  wire->sack = (struct mrc_sack){
       .ack_psn_offset = (int16_t)get_u16(p + SETH_ACK_PSN_OFFSET),
       .m = p[SETH_BITS] >> 5 & 3,
       .pr = (p[SETH_BITS] & SETH_PR) != 0,
@@ -202,7 +202,7 @@ static int decode_sack(const uint8_t *p, struct mrc_wire *packet) {
       .rcvd_bytes = get_u24(p + CC_STATE_RCVD_BYTES),
   };
   bool plain = p[TYPE_NH] == 0 && (p[SETH_BITS] & SETH_NH0) == 0;
-  bool known = packet->sack.m <= MRC_M_ALWAYS_SKIP && packet->sack.cc_type == CC_TYPE_NSCC;
+  bool known = wire->sack.m <= MRC_M_ALWAYS_SKIP && wire->sack.cc_type == CC_TYPE_NSCC;
   return plain && known ? 0 : MRC_DROP_FIELD;
 }
 
@@ -223,8 +223,8 @@ static bool nack_reason_known(uint8_t reason) {
   }
 }
 
-static void encode_nack(const struct mrc_wire *packet, uint8_t *p) {
-  const struct mrc_nack *nack = &packet->nack;
+static void encode_nack(const struct mrc_wire *wire, uint8_t *p) {
+  const struct mrc_nack *nack = &wire->nack;
   mrc_assert(nack_reason_known(nack->reason));
   mrc_assert(nack->cc_type == CC_TYPE_NACK && nack->cc_fl <= 0x0F);
   p[NETH_REASON] = nack->reason;
@@ -237,8 +237,8 @@ static void encode_nack(const struct mrc_wire *packet, uint8_t *p) {
   put_u16(p + NETH_TX_TIMESTAMP, nack->tx_timestamp);
 }
 
-static int decode_nack(const uint8_t *p, struct mrc_wire *packet) {
-  packet->nack = (struct mrc_nack){
+static int decode_nack(const uint8_t *p, struct mrc_wire *wire) {
+  wire->nack = (struct mrc_nack){
       .reason = p[NETH_REASON],
       .vendor_info = p[NETH_VENDOR_INFO],
       .ev = get_u32(p + NETH_EV),
@@ -249,22 +249,22 @@ static int decode_nack(const uint8_t *p, struct mrc_wire *packet) {
       .cc_fl = p[NETH_CC] & 0x0F,
       .tx_timestamp = get_u16(p + NETH_TX_TIMESTAMP),
   };
-  bool known = nack_reason_known(packet->nack.reason) && packet->nack.cc_type == CC_TYPE_NACK;
+  bool known = nack_reason_known(wire->nack.reason) && wire->nack.cc_type == CC_TYPE_NACK;
   return known ? 0 : MRC_DROP_FIELD;
 }
 
 /* ---- Reliability probe: PETH ---- */
 
-static void encode_probe(const struct mrc_wire *packet, uint8_t *p) {
-  const struct mrc_probe *probe = &packet->probe;
+static void encode_probe(const struct mrc_wire *wire, uint8_t *p) {
+  const struct mrc_probe *probe = &wire->probe;
   put_u16(p + PETH_PROBE_ID, probe->probe_id);
   put_u16(p + PETH_SPDCID, probe->spdcid);
   put_u16(p + PETH_DPDCID, probe->dpdcid);
   put_timestamp(p + PETH_TSETH, probe->tx_timestamp, probe->tsr);
 }
 
-static int decode_probe(const uint8_t *p, struct mrc_wire *packet) {
-  struct mrc_probe *probe = &packet->probe;
+static int decode_probe(const uint8_t *p, struct mrc_wire *wire) {
+  struct mrc_probe *probe = &wire->probe;
   probe->probe_id = get_u16(p + PETH_PROBE_ID);
   probe->spdcid = get_u16(p + PETH_SPDCID);
   probe->dpdcid = get_u16(p + PETH_DPDCID);
@@ -274,57 +274,57 @@ static int decode_probe(const uint8_t *p, struct mrc_wire *packet) {
 
 /* ---- Endpoint request and response: ERTH and EETH ---- */
 
-static int check_endpoint(struct mrc_wire *packet) {
-  packet->psn &= PRIVATE_ID_MASK; /* the upper 8 bits are reserved */
-  if (packet->dest_qpn != MRC_ENDPOINT_QPN) return MRC_DROP_FIELD;
-  return packet->endpoint.op <= MRC_ENDPOINT_EV_PROBE ? 0 : MRC_DROP_FIELD;
+static int check_endpoint(struct mrc_wire *wire) {
+  wire->psn &= PRIVATE_ID_MASK; /* the upper 8 bits are reserved */
+  if (wire->dest_qpn != MRC_ENDPOINT_QPN) return MRC_DROP_FIELD;
+  return wire->endpoint.op <= MRC_ENDPOINT_EV_PROBE ? 0 : MRC_DROP_FIELD;
 }
 
-static void encode_request(const struct mrc_wire *packet, uint8_t *p) {
-  mrc_assert(packet->dest_qpn == MRC_ENDPOINT_QPN && packet->psn <= PRIVATE_ID_MASK);
-  mrc_assert(packet->endpoint.op <= MRC_ENDPOINT_EV_PROBE);
-  p[ERTH_BITS] = packet->endpoint.op;
-  put_u32(p + ERTH_PORT_STATUS_MASK, packet->endpoint.port_status_mask);
-  put_timestamp(p + ERTH_TSETH, packet->endpoint.tx_timestamp, packet->endpoint.tsr);
+static void encode_request(const struct mrc_wire *wire, uint8_t *p) {
+  mrc_assert(wire->dest_qpn == MRC_ENDPOINT_QPN && wire->psn <= PRIVATE_ID_MASK);
+  mrc_assert(wire->endpoint.op <= MRC_ENDPOINT_EV_PROBE);
+  p[ERTH_BITS] = wire->endpoint.op;
+  put_u32(p + ERTH_PORT_STATUS_MASK, wire->endpoint.port_status_mask);
+  put_timestamp(p + ERTH_TSETH, wire->endpoint.tx_timestamp, wire->endpoint.tsr);
 }
 
-static int decode_request(const uint8_t *p, struct mrc_wire *packet) {
-  struct mrc_endpoint *endpoint = &packet->endpoint;
+static int decode_request(const uint8_t *p, struct mrc_wire *wire) {
+  struct mrc_endpoint_fields *endpoint = &wire->endpoint;
   endpoint->op = p[ERTH_BITS] & 3;
   endpoint->port_status_mask = get_u32(p + ERTH_PORT_STATUS_MASK);
   bool known = get_timestamp(p + ERTH_TSETH, &endpoint->tx_timestamp, &endpoint->tsr);
-  return known ? check_endpoint(packet) : MRC_DROP_FIELD;
+  return known ? check_endpoint(wire) : MRC_DROP_FIELD;
 }
 
 /* The op of a response stands at bits 3:2: of three readers of the specification two say so. Its
    other fields are said to be reserved; it is laid out like a SACK, and m stands where a SACK has
    it. */
-static void encode_response(const struct mrc_wire *packet, uint8_t *p) {
-  mrc_assert(packet->dest_qpn == MRC_ENDPOINT_QPN && packet->psn <= PRIVATE_ID_MASK);
-  mrc_assert(packet->endpoint.op <= MRC_ENDPOINT_EV_PROBE);
-  mrc_assert(packet->endpoint.m <= MRC_M_ALWAYS_SKIP);
-  p[EETH_BITS] = (uint8_t)(packet->endpoint.m << 5 | packet->endpoint.op << 2);
-  put_u16(p + EETH_TX_TIMESTAMP, packet->endpoint.tx_timestamp);
+static void encode_response(const struct mrc_wire *wire, uint8_t *p) {
+  mrc_assert(wire->dest_qpn == MRC_ENDPOINT_QPN && wire->psn <= PRIVATE_ID_MASK);
+  mrc_assert(wire->endpoint.op <= MRC_ENDPOINT_EV_PROBE);
+  mrc_assert(wire->endpoint.m <= MRC_M_ALWAYS_SKIP);
+  p[EETH_BITS] = (uint8_t)(wire->endpoint.m << 5 | wire->endpoint.op << 2);
+  put_u16(p + EETH_TX_TIMESTAMP, wire->endpoint.tx_timestamp);
 }
 
-static int decode_response(const uint8_t *p, struct mrc_wire *packet) {
-  packet->endpoint.op = p[EETH_BITS] >> 2 & 3;
-  packet->endpoint.m = p[EETH_BITS] >> 5 & 3;
-  packet->endpoint.tx_timestamp = get_u16(p + EETH_TX_TIMESTAMP);
-  return packet->endpoint.m <= MRC_M_ALWAYS_SKIP ? check_endpoint(packet) : MRC_DROP_FIELD;
+static int decode_response(const uint8_t *p, struct mrc_wire *wire) {
+  wire->endpoint.op = p[EETH_BITS] >> 2 & 3;
+  wire->endpoint.m = p[EETH_BITS] >> 5 & 3;
+  wire->endpoint.tx_timestamp = get_u16(p + EETH_TX_TIMESTAMP);
+  return wire->endpoint.m <= MRC_M_ALWAYS_SKIP ? check_endpoint(wire) : MRC_DROP_FIELD;
 }
 
 /* ---- Transport ACK and NAK: AETH ---- */
 
-static void encode_ack(const struct mrc_wire *packet, uint8_t *p) {
-  p[AETH_SYNDROME] = packet->aeth.syndrome;
-  put_u24(p + AETH_MSN, packet->aeth.msn);
+static void encode_ack(const struct mrc_wire *wire, uint8_t *p) {
+  p[AETH_SYNDROME] = wire->aeth.syndrome;
+  put_u24(p + AETH_MSN, wire->aeth.msn);
 }
 
-static int decode_ack(const uint8_t *p, struct mrc_wire *packet) {
+static int decode_ack(const uint8_t *p, struct mrc_wire *wire) {
   uint8_t syndrome = p[AETH_SYNDROME];
-  packet->aeth.syndrome = syndrome;
-  packet->aeth.msn = get_u24(p + AETH_MSN);
+  wire->aeth.syndrome = syndrome;
+  wire->aeth.msn = get_u24(p + AETH_MSN);
   bool nak = syndrome >= MRC_SYNDROME_NAK_INV_REQ && syndrome <= MRC_SYNDROME_NAK_REM_OP;
   return syndrome == MRC_SYNDROME_ACK || nak ? 0 : MRC_DROP_FIELD;
 }
@@ -333,8 +333,8 @@ static int decode_ack(const uint8_t *p, struct mrc_wire *packet) {
 
 struct kind {
   uint8_t header_bytes; /* behind the BTH, without a TSETH; 0: no such opcode */
-  int (*decode)(const uint8_t *p, struct mrc_wire *packet);
-  void (*encode)(const struct mrc_wire *packet, uint8_t *p);
+  int (*decode)(const uint8_t *p, struct mrc_wire *wire);
+  void (*encode)(const struct mrc_wire *wire, uint8_t *p);
 };
 
 enum {
@@ -372,35 +372,35 @@ static const struct kind *find_kind(uint8_t opcode) {
   return ours && kind->header_bytes != 0 ? kind : NULL;
 }
 
-static size_t header_bytes(const struct kind *kind, const struct mrc_wire *packet) {
-  return MRC_BTH_BYTES + kind->header_bytes + (packet->ts ? MRC_TSETH_BYTES : 0);
+static size_t header_bytes(const struct kind *kind, const struct mrc_wire *wire) {
+  return MRC_BTH_BYTES + kind->header_bytes + (wire->ts ? MRC_TSETH_BYTES : 0);
 }
 
 /* ---- BTH and the whole packet ---- */
 
-size_t mrc_wire_encode(const struct mrc_wire *packet, uint8_t *out) {
-  const struct kind *kind = find_kind(packet->opcode);
+size_t mrc_wire_encode(const struct mrc_wire *wire, uint8_t *out) {
+  const struct kind *kind = find_kind(wire->opcode);
   mrc_assert(kind != NULL);
-  bool data = mrc_opcode_is_data(packet->opcode);
-  mrc_assert(data || (!packet->ts && packet->pad == 0));
-  mrc_assert(packet->pad <= 3);
-  size_t n = header_bytes(kind, packet);
+  bool data = mrc_opcode_is_data(wire->opcode);
+  mrc_assert(data || (!wire->ts && wire->pad == 0));
+  mrc_assert(wire->pad <= 3);
+  size_t n = header_bytes(kind, wire);
   memset(out, 0, n); /* reserved bits */
-  out[BTH_OPCODE] = packet->opcode;
-  out[BTH_BITS] = (uint8_t)((packet->se ? BTH_SE : 0) | (packet->m ? BTH_M : 0) | packet->pad << 4);
+  out[BTH_OPCODE] = wire->opcode;
+  out[BTH_BITS] = (uint8_t)((wire->se ? BTH_SE : 0) | (wire->m ? BTH_M : 0) | wire->pad << 4);
   put_u16(out + BTH_PKEY, MRC_PKEY);
-  put_u24(out + BTH_DEST_QPN, packet->dest_qpn);
-  out[BTH_FLAGS] = (uint8_t)((packet->ack_req ? BTH_ACK_REQ : 0) | (packet->rtx ? BTH_RTX : 0) |
-                             (packet->ts ? BTH_TS : 0));
-  put_u24(out + BTH_PSN, packet->psn);
-  kind->encode(packet, out + MRC_BTH_BYTES);
+  put_u24(out + BTH_DEST_QPN, wire->dest_qpn);
+  out[BTH_FLAGS] = (uint8_t)((wire->ack_req ? BTH_ACK_REQ : 0) | (wire->rtx ? BTH_RTX : 0) |
+                             (wire->ts ? BTH_TS : 0));
+  put_u24(out + BTH_PSN, wire->psn);
+  kind->encode(wire, out + MRC_BTH_BYTES);
   return n;
 }
 
-static int decode_bth(const uint8_t *p, struct mrc_wire *packet) {
+static int decode_bth(const uint8_t *p, struct mrc_wire *wire) {
   if ((p[BTH_BITS] & BTH_TVER) != 0) return MRC_DROP_VERSION;
   if (get_u16(p + BTH_PKEY) != MRC_PKEY) return MRC_DROP_PKEY;
-  *packet = (struct mrc_wire){
+  *wire = (struct mrc_wire){
       .opcode = p[BTH_OPCODE],
       .pad = p[BTH_BITS] >> 4 & 3,
       .se = (p[BTH_BITS] & BTH_SE) != 0,
@@ -411,45 +411,45 @@ static int decode_bth(const uint8_t *p, struct mrc_wire *packet) {
       .dest_qpn = get_u24(p + BTH_DEST_QPN),
       .psn = get_u24(p + BTH_PSN),
   };
-  bool data = mrc_opcode_is_data(packet->opcode);
-  return data || (packet->pad == 0 && !packet->ts) ? 0 : MRC_DROP_FIELD;
+  bool data = mrc_opcode_is_data(wire->opcode);
+  return data || (wire->pad == 0 && !wire->ts) ? 0 : MRC_DROP_FIELD;
 }
 
 /* A message that fits one packet is an Only, which may be empty; the parts of a longer one are
    not empty, so each is shorter than the message. */
-static int set_data_payload(struct mrc_wire *packet, size_t padded_bytes) {
-  if (padded_bytes % 4 != 0 || packet->pad > padded_bytes) return MRC_DROP_LENGTH;
-  packet->payload_bytes = (uint32_t)(padded_bytes - packet->pad);
-  if (packet->opcode >= MRC_OP_WRITE_ONLY) {
-    return packet->payload_bytes == packet->dma_bytes ? 0 : MRC_DROP_LENGTH;
+static int set_data_payload(struct mrc_wire *wire, size_t padded_bytes) {
+  if (padded_bytes % 4 != 0 || wire->pad > padded_bytes) return MRC_DROP_LENGTH;
+  wire->payload_bytes = (uint32_t)(padded_bytes - wire->pad);
+  if (wire->opcode >= MRC_OP_WRITE_ONLY) {
+    return wire->payload_bytes == wire->dma_bytes ? 0 : MRC_DROP_LENGTH;
   }
-  bool part = packet->payload_bytes > 0 && packet->payload_bytes < packet->dma_bytes;
+  bool part = wire->payload_bytes > 0 && wire->payload_bytes < wire->dma_bytes;
   return part ? 0 : MRC_DROP_LENGTH;
 }
 
 /* An EV probe request may be filled up with zeros to the size of a full packet, so that its
    answer also proves the path MTU: a local extension. Nothing else follows a control header. */
-static int set_control_payload(struct mrc_wire *packet, size_t bytes) {
+static int set_control_payload(struct mrc_wire *wire, size_t bytes) {
   bool ev_probe =
-      packet->opcode == MRC_OP_ENDPOINT_REQUEST && packet->endpoint.op == MRC_ENDPOINT_EV_PROBE;
+      wire->opcode == MRC_OP_ENDPOINT_REQUEST && wire->endpoint.op == MRC_ENDPOINT_EV_PROBE;
   if (bytes != 0 && !ev_probe) return MRC_DROP_LENGTH;
-  packet->payload_bytes = (uint32_t)bytes;
+  wire->payload_bytes = (uint32_t)bytes;
   return 0;
 }
 
-int mrc_wire_decode(const uint8_t *bytes, size_t n, bool trimmed, struct mrc_wire *packet) {
+int mrc_wire_decode(const uint8_t *bytes, size_t n, bool trimmed, struct mrc_wire *wire) {
   if (n < MRC_BTH_BYTES) return MRC_DROP_SHORT;
   const struct kind *kind = find_kind(bytes[BTH_OPCODE]);
   if (kind == NULL) return MRC_DROP_OPCODE;
-  int drop = decode_bth(bytes, packet);
+  int drop = decode_bth(bytes, wire);
   if (drop != 0) return drop;
-  size_t header = header_bytes(kind, packet);
+  size_t header = header_bytes(kind, wire);
   if (n < header + (trimmed ? 0 : MRC_ICRC_BYTES)) return MRC_DROP_SHORT;
-  drop = kind->decode(bytes + MRC_BTH_BYTES, packet);
+  drop = kind->decode(bytes + MRC_BTH_BYTES, wire);
   if (drop != 0) return drop;
-  packet->payload = bytes + header;
+  wire->payload = bytes + header;
   if (trimmed) return 0;
   size_t rest = n - header - MRC_ICRC_BYTES;
-  return mrc_opcode_is_data(packet->opcode) ? set_data_payload(packet, rest)
-                                            : set_control_payload(packet, rest);
+  return mrc_opcode_is_data(wire->opcode) ? set_data_payload(wire, rest)
+                                          : set_control_payload(wire, rest);
 }

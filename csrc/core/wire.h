@@ -8,8 +8,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* BTH opcodes. When adding one, touch also: wire.c (kinds table), requester.c or responder.c
-   (who takes it), tools/dissect, tests/wire/golden.py. */
+/* BTH opcodes. When adding one, touch also: wire.c (kinds table), engine.c (to whom it goes),
+   tools/dissect, tests/wire/golden.py. */
 enum mrc_opcode {
   MRC_OP_WRITE_FIRST = 0xC6,
   MRC_OP_WRITE_MIDDLE = 0xC7,
@@ -112,7 +112,7 @@ struct mrc_probe {
 };
 
 /* Endpoint request and response. The private id travels in the low 16 bits of the BTH PSN. */
-struct mrc_endpoint {
+struct mrc_endpoint_fields {
   uint8_t op;                /* enum mrc_endpoint_op */
   uint32_t port_status_mask; /* request only: bit n - 1 is port n, 1 = reachable */
   uint8_t m;                 /* response: enum mrc_sack_m, of the request */
@@ -148,13 +148,16 @@ struct mrc_wire {
     struct mrc_sack sack;
     struct mrc_nack nack;
     struct mrc_probe probe;
-    struct mrc_endpoint endpoint;
+    struct mrc_endpoint_fields endpoint;
     struct {
       uint8_t syndrome; /* enum mrc_syndrome */
       uint32_t msn;     /* 24 bits */
     } aeth;
   };
 };
+
+/* The 16-bit timestamp of TSETH with tsr = 1: units of 1.024 us. */
+static inline uint16_t mrc_timestamp(uint64_t now_ns) { return (uint16_t)(now_ns >> 10); }
 
 static inline bool mrc_opcode_is_data(uint8_t opcode) {
   return opcode >= MRC_OP_WRITE_FIRST && opcode <= MRC_OP_WRITE_ONLY_IMM;
@@ -168,13 +171,13 @@ static inline bool mrc_opcode_has_imm(uint8_t opcode) {
   return opcode == MRC_OP_WRITE_LAST_IMM || opcode == MRC_OP_WRITE_ONLY_IMM;
 }
 
-/* Writes all headers of `packet` (not the payload, pad or ICRC) to out[MRC_MAX_HEADER]; returns
+/* Writes all headers of `wire` (not the payload, pad or ICRC) to out[MRC_MAX_HEADER]; returns
    their length. The caller has filled every field that the opcode needs. */
-size_t mrc_wire_encode(const struct mrc_wire *packet, uint8_t *out);
+size_t mrc_wire_encode(const struct mrc_wire *wire, uint8_t *out);
 
 /* Decodes a whole UDP payload whose last four bytes are the ICRC (not checked here). Any bytes
    give a packet (0) or a drop reason (enum mrc_drop, positive). `payload` points into `bytes`.
    With `trimmed` the payload, pad and ICRC may be missing and payload_bytes is 0. */
-int mrc_wire_decode(const uint8_t *bytes, size_t n, bool trimmed, struct mrc_wire *packet);
+int mrc_wire_decode(const uint8_t *bytes, size_t n, bool trimmed, struct mrc_wire *wire);
 
 #endif

@@ -4,6 +4,7 @@
 #include <stddef.h>
 
 #include "core/counters.h"
+#include "core/query.h"
 
 static const char *const names[MRC_IO_COUNTERS] = {
 #define X(name, meaning) [MRC_IO_##name] = #name,

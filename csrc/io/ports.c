@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <sys/epoll.h>
 
-#include "core/counters.h"
 #include "io/udp_open.h"
 
 /* Transmit sockets are watched for errors always, and for room only while they have none. */

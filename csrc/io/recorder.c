@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "core/counters.h"
+#include "core/query.h"
 
 static uint64_t recorded_bytes(const mrc_engine *engine) {
   uint64_t values[MRC_COUNTER_RX_RECORDED + 1];

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/cc.h"
 
+#include "core/cc_delay.h"
+
 #include <errno.h>
 
 #include "check.h"

@@ -405,7 +405,7 @@ static void test_request__port_status_that_cannot_be(void) {
     forge.meta.port = rows[i].port;
     CHECK_EQ(send_forge(p, &forge), rows[i].drop);
     CHECK_EQ(peer->ports_up, rows[i].drop == MRC_DROP_NONE ? rows[i].mask : before);
-    CHECK_EQ(p->hosts[1].engine->n_answers, rows[i].drop == MRC_DROP_NONE);
+    CHECK_EQ(p->hosts[1].engine->endpoint.answers.n, rows[i].drop == MRC_DROP_NONE);
     run_for(p, 10 * US); /* the answer */
   }
   mrc_pair_destroy(p);

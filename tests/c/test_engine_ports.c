@@ -4,8 +4,8 @@
 #include <errno.h>
 
 #include "core/engine.h"
-#include "core/loss.h"
 #include "core/port_status.h"
+#include "core/suspension.h"
 #include "core/wire.h"
 #include "scenario.h"
 #include "sim/connect.h"
@@ -14,6 +14,12 @@
 
 static const struct mrc_qp *inside(const struct mrc_pair *p, int end) {
   return mrc_engine_qp(p->hosts[p->ends[end]->host].engine, p->ends[end]->qpn);
+}
+
+/* Answers that this host waits for before it is certain of the peer's view. */
+static int answers_wanted(const struct mrc_pair *p, int end) {
+  const mrc_engine *engine = p->hosts[p->ends[end]->host].engine;
+  return mrc_port_status_of(&engine->endpoint.statuses, inside(p, end)->peer)->answers_wanted;
 }
 
 static bool peer_down(const struct mrc_pair *p, int end, int plane) {
@@ -83,9 +89,10 @@ static void test_status__is_no_last_resort(void) {
   const int end = open_qp(p, .memory_bytes = 1u << 18);
   mrc_pair_port_up(p, 1, 2, false);
   run_for(p, 1 * MS);
-  mrc_loss_suspend_plane(p->hosts[0].engine, mrc_engine_qp(p->hosts[0].engine, p->ends[end]->qpn),
-                         0, MRC_REASON_SILENCE, p->now_ns);
-  CHECK_EQ(mrc_plane_eligible(p->hosts[0].engine, inside(p, end)), 1);
+  mrc_engine *engine = p->hosts[0].engine;
+  struct mrc_qp *qp = mrc_engine_qp(engine, p->ends[end]->qpn);
+  mrc_suspension_begin(&engine->services, qp, 0, MRC_REASON_SILENCE, p->now_ns);
+  CHECK_EQ(mrc_qp_eligible_planes(&engine->services, qp), 1);
   CHECK_EQ(mrc_pair_write(p, end, 1u << 18), 0);
   CHECK(mrc_pair_finish(p, 100 * MS));
   CHECK_EQ(p->hosts[0].plane_bytes[1], 0);
@@ -180,7 +187,7 @@ static void test_status__is_repeated_until_answered(void) {
     CHECK_EQ(told(p, 0), 4);
     run_for(p, SECOND);
     CHECK_EQ(told(p, 0), 5);
-    CHECK_EQ(inside(p, end)->peer->status.answers_wanted, 0);
+    CHECK_EQ(answers_wanted(p, end), 0);
     CHECK_EQ(counter(p, 1, MRC_COUNTER_RX_PORT_STATUS), 1);
     mrc_pair_destroy(p);
   }
@@ -232,7 +239,7 @@ static void test_status__old_news_do_not_stay(void) {
   CHECK(peer_down(p, peer_of(p, end), 2)); /* the old message */
   run_for(p, 100 * MS);
   CHECK(!peer_down(p, peer_of(p, end), 2));
-  CHECK_EQ(inside(p, end)->peer->status.answers_wanted, 0);
+  CHECK_EQ(answers_wanted(p, end), 0);
   mrc_pair_destroy(p);
 }
 
@@ -282,7 +289,7 @@ static void test_status__survives_the_qp_that_speaks(void) {
     mrc_pair_port_up(p, 0, 2, true);
     run_for(p, 200 * MS);
     CHECK(!peer_down(p, peer_of(p, second), 2));
-    CHECK_EQ(inside(p, second)->peer->status.answers_wanted, 0);
+    CHECK_EQ(answers_wanted(p, second), 0);
     mrc_pair_destroy(p);
   }
 }

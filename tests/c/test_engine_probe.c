@@ -124,7 +124,8 @@ static void test_batch__finds_room_for_its_events(void) {
   }
   CHECK(taken > COMMANDS && taken <= MRC_EVENT_RING);
   CHECK_EQ(counter(p, 0, MRC_COUNTER_EVENTS_DROPPED), 0);
-  CHECK_EQ(p->hosts[0].engine->event_tail - p->hosts[0].engine->event_head, taken);
+  CHECK_EQ(p->hosts[0].engine->services.events.tail - p->hosts[0].engine->services.events.head,
+           taken);
   mrc_pair_destroy(p);
 }
 
@@ -220,8 +221,8 @@ static void test_slots__are_shared_by_qps(void) {
   CHECK(bad > MRC_MAX_EV_PROBES);
   run_for(p, 3 * MS);
   const struct mrc_engine *engine = p->hosts[0].engine;
-  CHECK(engine->n_ev_probes > MRC_MAX_EV_PROBES / 4);
-  CHECK(engine->n_ev_probes <= MRC_MAX_EV_PROBES - 64);
+  CHECK(engine->services.probes.n > MRC_MAX_EV_PROBES / 4);
+  CHECK(engine->services.probes.n <= MRC_MAX_EV_PROBES - 64);
   CHECK_EQ(mrc_qp_set_ev_state(p->hosts[0].engine, p->ends[modest]->qpn, 0, MRC_EV_ASSUMED_BAD,
                                p->now_ns),
            0);
@@ -270,7 +271,7 @@ static mrc_engine *engine_with_full_slots(uint32_t peers) {
     CHECK_EQ(mrc_qp_modify(engine, attr.qpn, MRC_QP_RTR, &attr, 1), 0);
   }
   mrc_engine_port_up(engine, 2, false, 1);
-  CHECK_EQ(engine->n_unsent_ev_probes, MRC_MAX_EV_PROBES);
+  CHECK_EQ(engine->services.probes.n_unsent, MRC_MAX_EV_PROBES);
   return engine;
 }
 
@@ -283,11 +284,11 @@ static void test_slots__pass_to_those_that_wait(void) {
     CHECK_ROW(gone);
     bool queued[MRC_MAX_EV_PROBES] = {false};
     CHECK_EQ(mrc_qp_destroy(engine, 3 + PEERS / 2 - gone), 0);
-    CHECK_EQ(engine->n_ev_probes, mrc_min_u32(PEERS - 1 - gone, MRC_MAX_EV_PROBES));
-    CHECK_EQ(engine->n_unsent_ev_probes, engine->n_ev_probes);
-    for (uint32_t i = 0; i < engine->n_unsent_ev_probes; i++) {
-      bool *in_queue =
-          &queued[engine->ev_probe_queue[(engine->ev_probe_head + i) % MRC_MAX_EV_PROBES]];
+    CHECK_EQ(engine->services.probes.n, mrc_min_u32(PEERS - 1 - gone, MRC_MAX_EV_PROBES));
+    CHECK_EQ(engine->services.probes.n_unsent, engine->services.probes.n);
+    for (uint32_t i = 0; i < engine->services.probes.n_unsent; i++) {
+      bool *in_queue = &queued[engine->services.probes
+                                   .queue[(engine->services.probes.head + i) % MRC_MAX_EV_PROBES]];
       CHECK(!*in_queue);
       *in_queue = true;
     }
@@ -317,7 +318,7 @@ static void test_answer__is_to_this_probe(void) {
   mrc_pair_kick(p, 1);
   run_for(p, US);
   const uint16_t timestamp = mrc_timestamp(p->now_ns - US);
-  const struct mrc_ev_probe *probe = p->hosts[1].engine->ev_probes;
+  const struct mrc_ev_probe *probe = p->hosts[1].engine->services.probes.slots;
   while (probe->purpose != MRC_EV_PROBE_COMMAND)
     probe++; /* ends: there is one */
   const uint16_t id = probe->id;
@@ -345,8 +346,8 @@ static void ids_of(uint64_t seed, uint16_t ids[16]) {
   CHECK_EQ(probe_all(p, 0, &qpn, 1, 16), 16);
   int n = 0;
   for (int slot = 0; slot < MRC_MAX_EV_PROBES; slot++)
-    if (p->hosts[0].engine->ev_probes[slot].purpose == MRC_EV_PROBE_COMMAND)
-      ids[n++ & 15] = p->hosts[0].engine->ev_probes[slot].id;
+    if (p->hosts[0].engine->services.probes.slots[slot].purpose == MRC_EV_PROBE_COMMAND)
+      ids[n++ & 15] = p->hosts[0].engine->services.probes.slots[slot].id;
   CHECK_EQ(n, 16);
   mrc_pair_destroy(p);
 }

@@ -427,10 +427,10 @@ static void test_numbers__all_wrap(void) {
   req->acked_msn = resp->done_msn = MRC_PSN_MASK - 20;
   req->sq_head = req->sq_send = req->sq_tail = UINT32_MAX - 20;
   req->win.next_order = UINT16_MAX - 300;
-  engine->sack_serial = UINT32_MAX - 30;
+  engine->services.order.serial = UINT32_MAX - 30;
   req->probe.id = UINT16_MAX;
-  engine->cq.head = engine->cq.tail = UINT32_MAX - 20;
-  engine->event_head = engine->event_tail = UINT32_MAX - 2;
+  engine->services.cq.head = engine->services.cq.tail = UINT32_MAX - 20;
+  engine->services.events.head = engine->services.events.tail = UINT32_MAX - 2;
   for (int i = 0; i < WRS; i++)
     CHECK_EQ(i % 2 ? mrc_pair_write(p, end, BYTES) : mrc_pair_write_imm(p, end, BYTES), 0);
   CHECK(mrc_pair_finish(p, 2 * SECOND));

@@ -3,8 +3,7 @@
 #include <errno.h>
 
 #include "core/engine.h"
-#include "core/probe.h"
-#include "core/reverse.h"
+#include "core/reverse_tx.h"
 #include "scenario.h"
 #include "sim/connect.h"
 
@@ -159,7 +158,8 @@ static void test_probe__of_a_reverse_ev_that_cannot_be_sent_fails(void) {
   struct mrc_qp *qp = mrc_engine_qp(p->hosts[1].engine, p->ends[p->ends[end]->peer]->qpn);
   p->hosts[1].errors[0] = -ENETUNREACH;
   for (int i = 0; i < MRC_REVERSE_FAILURES; i++) {
-    CHECK(mrc_ev_probe_reverse(p->hosts[1].engine, qp, mrc_evset_any(&qp->evset, 0), 10 * MS));
+    CHECK(mrc_reverse_probe(&p->hosts[1].engine->services, qp, mrc_evset_any(&qp->evset, 0),
+                            10 * MS));
     mrc_pair_kick(p, 1);
     run_for(p, MS);
   }

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What an engine tells about itself (csrc/core/query.c): names, trace ring, events that nobody
  * takes. */
+#include "core/query.h"
+
 #include "core/engine.h"
 
 #include "scenario.h"

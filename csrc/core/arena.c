@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "arena.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+_Static_assert(MRC_ARENA_PACKETS >= 2 * MRC_MAX_BURST_PACKETS, "a full burst always fits");
+
+int mrc_arena_init(struct mrc_arena *arena, uint32_t max_burst_bytes) {
+  *arena = (struct mrc_arena){.packets = calloc(MRC_ARENA_PACKETS, sizeof *arena->packets),
+                              .max_burst_bytes = max_burst_bytes};
+  return arena->packets == NULL ? -ENOMEM : 0;
+}
+
+void mrc_arena_free(struct mrc_arena *arena) { free(arena->packets); }
+
+void mrc_arena_begin(struct mrc_arena *arena, struct mrc_burst *bursts, int capacity) {
+  arena->bursts = bursts;
+  arena->capacity = capacity < MRC_MAX_BURSTS ? capacity : MRC_MAX_BURSTS;
+  arena->n_bursts = 0;
+  arena->used = 0;
+}

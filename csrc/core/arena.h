@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The transmit in progress: room for its bursts and their packets. */
+#ifndef MRC_CORE_ARENA_H
+#define MRC_CORE_ARENA_H
+
+#include "../mrc.h"
+#include "base.h"
+
+#define MRC_MAX_BURSTS 64      /* bursts of one transmit */
+#define MRC_ARENA_PACKETS 2048 /* packets of one transmit */
+
+/* What a packet of a burst was, for the commit. */
+enum mrc_packet_kind {
+  MRC_KIND_DATA,
+  MRC_KIND_SACK,
+  MRC_KIND_NACK,
+  MRC_KIND_ACK,
+  MRC_KIND_PROBE,
+  MRC_KIND_EV_PROBE,
+  MRC_KIND_ANSWER
+};
+
+struct mrc_arena {
+  struct mrc_packet *packets; /* MRC_ARENA_PACKETS */
+  struct mrc_burst *bursts;   /* the driver's */
+  uint32_t used;              /* packets */
+  uint32_t max_burst_bytes;   /* UDP payload of one burst */
+  int capacity;               /* bursts */
+  int n_bursts;
+};
+
+/* 0 or -ENOMEM. */
+int mrc_arena_init(struct mrc_arena *arena, uint32_t max_burst_bytes) MRC_MUST_CHECK;
+void mrc_arena_free(struct mrc_arena *arena);
+/* A transmit begins. */
+void mrc_arena_begin(struct mrc_arena *arena, struct mrc_burst *bursts, int capacity);
+
+/* Whether the transmit has room for another burst, be it a full one. */
+static inline bool mrc_arena_may_open(const struct mrc_arena *arena) {
+  return arena->n_bursts < arena->capacity &&
+         MRC_ARENA_PACKETS - arena->used >= MRC_MAX_BURST_PACKETS;
+}
+/* Whether another packet may be added to the open burst. */
+static inline bool mrc_arena_has_room(const struct mrc_arena *arena,
+                                      const struct mrc_burst *burst) {
+  if (burst->n_packets == MRC_MAX_BURST_PACKETS) return false;
+  return (burst->n_packets + 1u) * burst->packet_bytes <= arena->max_burst_bytes;
+}
+
+#endif

@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "detect.h"
+
+#include "health.h"
+#include "loss.h"
+#include "suspension.h"
+
+#define DOUBT_ROUNDS 2 /* answers long before a plane that owes some is silent */
+
+/* Paths are FIFO: what left on an EV before something that arrived is lost. The guard is for hosts
+   that have shown that their receive side reorders. */
+static bool lost_by_order(const struct mrc_services *services, const struct mrc_qp *qp,
+                          const struct mrc_txslot *slot, uint64_t now_ns) {
+  if (!mrc_order_passed(&services->order, &qp->req.win, slot)) return false;
+  const struct mrc_plane *plane = &qp->planes[slot->plane];
+  const uint64_t guard_ns = mrc_guard_ns(&plane->reorder, now_ns);
+  return guard_ns == 0 || now_ns >= slot->sent_ns + plane->rtt.smooth_ns + guard_ns;
+}
+
+void mrc_detect_holes(struct mrc_services *services, struct mrc_qp *qp, uint32_t base,
+                      uint64_t bitmap, uint64_t now_ns) {
+  if (bitmap == 0) return;
+  const struct mrc_txwin *win = &qp->req.win;
+  const uint32_t top = 63 - (uint32_t)__builtin_clzll(bitmap);
+  uint64_t holes = ~bitmap & ((1ull << top) - 1);
+  if (holes == 0) return;
+  mrc_order_note(&services->order, win, base, bitmap);
+  for (; holes != 0; holes &= holes - 1) {
+    const uint32_t psn = mrc_psn_add(base, (uint32_t)__builtin_ctzll(holes));
+    if (!mrc_txwin_holds(win, psn)) continue;
+    const struct mrc_txslot *slot = mrc_txwin_slot(win, psn);
+    if (slot->state == MRC_TX_INFLIGHT && lost_by_order(services, qp, slot, now_ns))
+      mrc_loss_mark(services, qp, psn, MRC_COUNTER_LOST_BY_ORDER, now_ns);
+  }
+}
+
+/* Loss by time compares send times with send times, never with the clock: when a host stalls, its
+   answers are late all together, and nothing is lost. What is missing is then missing beside things
+   that were sent a good while later and did arrive. */
+
+/* By how much the ways of one plane may differ. */
+static uint64_t spread_ns(const struct mrc_qp *qp, const struct mrc_plane *plane, uint64_t now_ns) {
+  const uint64_t floor_ns = mrc_floor_ns(MRC_LOSS_REORDER_FLOOR_NS, qp->noise_ns);
+  const uint64_t spread = mrc_max_u64(floor_ns, plane->rtt.smooth_ns / 2);
+  return mrc_max_u64(spread, 2 * plane->rtt.var_ns) + mrc_guard_ns(&plane->spread, now_ns) +
+         mrc_guard_ns(&plane->reorder, now_ns);
+}
+
+/* Whether something sent clearly later on the same plane arrived. */
+static bool is_late(const struct mrc_qp *qp, const struct mrc_txslot *slot, uint64_t now_ns) {
+  const struct mrc_plane *plane = &qp->planes[slot->plane];
+  return plane->rack_ns > slot->sent_ns + spread_ns(qp, plane, now_ns);
+}
+
+/* Whether that which is late is lost. Where switches trim it may stand in a queue, however long;
+   but not when something that left clearly later on the same EV arrived, nor when the EV is not
+   heard any more while the others deliver what left its round trip later, and theirs. */
+static bool lost_by_time(const struct mrc_qp *qp, const struct mrc_txslot *late, uint64_t now_ns) {
+  const struct mrc_plane *plane = &qp->planes[late->plane];
+  if (qp->evset.racks == NULL) return true;
+  const struct mrc_ev_rack *rack = &qp->evset.racks[late->ev];
+  const uint64_t spread = spread_ns(qp, plane, now_ns);
+  if (rack->newest_ns > late->sent_ns + spread) return true;
+  const uint64_t heard_ns = mrc_max_u64(late->sent_ns, rack->heard_ns);
+  const uint64_t answers_ns = plane->rtt.smooth_ns + qp->evset.evs[late->ev].rtt_ns;
+  return plane->rack_ns > heard_ns + spread + answers_ns;
+}
+
+/* The oldest packet in flight on the plane that is lost by time, or that is late on an EV which is
+   not avoided yet; 0 when there is none. */
+static const struct mrc_txslot *find_missing(const struct mrc_qp *qp, uint32_t plane,
+                                             uint64_t now_ns) {
+  const struct mrc_txwin *win = &qp->req.win;
+  const uint64_t rack_ns = qp->planes[plane].rack_ns;
+  for (uint16_t at = win->lists[plane].oldest; at != MRC_TX_NONE; at = win->slots[at].newer) {
+    const struct mrc_txslot *slot = &win->slots[at];
+    if (!is_late(qp, slot, now_ns)) return NULL;
+    if (lost_by_time(qp, slot, now_ns)) return slot;
+    const uint64_t late_ns = rack_ns - slot->sent_ns;
+    if (mrc_evset_can_avoid(&qp->evset, slot->ev, slot->sent_ns, late_ns)) return slot;
+  }
+  return NULL;
+}
+
+/* Whether other planes delivered what was sent clearly later, and this one delivered nothing in all
+   that time. One that goes on delivering is slow, and not silent. */
+static bool lost_by_silence(const struct mrc_qp *qp, uint32_t index,
+                            const struct mrc_txslot *oldest, uint64_t now_ns) {
+  const struct mrc_plane *plane = &qp->planes[index];
+  const uint64_t since_ns = mrc_max_u64(oldest->sent_ns, plane->rack_ns);
+  const bool known = mrc_rtt_known(&plane->rtt);
+  const uint64_t overdue_ns = mrc_rtt_overdue_ns(known ? &plane->rtt : &qp->req.rtt, 0);
+  const uint64_t floor_ns = mrc_floor_ns(MRC_LOSS_SILENCE_FLOOR_NS, qp->noise_ns);
+  uint64_t patience_ns = mrc_max_u64(floor_ns, overdue_ns) + mrc_guard_ns(&plane->reorder, now_ns);
+  if (!known) /* it may be much longer than the others, but the local timeout was chosen for it */
+    patience_ns = mrc_max_u64(
+        patience_ns, mrc_min_u64(MRC_LOSS_SKEW * overdue_ns, (1024ull << qp->attr.timeout) / 4));
+  for (uint32_t planes = qp->evset.plane_mask & ~(1u << index); planes != 0; planes &= planes - 1) {
+    const struct mrc_plane *other = &qp->planes[__builtin_ctz(planes)];
+    const bool later = other->rack_ns > since_ns + patience_ns;
+    if (later && other->heard_ns > plane->heard_ns + patience_ns) return true;
+  }
+  return false;
+}
+
+/* Takes the burst in flight that begins with this packet for lost. */
+static void lose_burst(struct mrc_services *services, struct mrc_qp *qp,
+                       const struct mrc_txslot *first, enum mrc_counter why, uint64_t now_ns) {
+  const struct mrc_txwin *win = &qp->req.win;
+  const uint16_t ev = first->ev;
+  const uint64_t sent_ns = first->sent_ns;
+  for (uint16_t at = (uint16_t)(first - win->slots), next;
+       at != MRC_TX_NONE && win->slots[at].ev == ev && win->slots[at].sent_ns == sent_ns;
+       at = next) {
+    next = win->slots[at].newer;
+    mrc_loss_mark(services, qp, mrc_txwin_psn_of(win, at), why, now_ns);
+  }
+}
+
+/* Whether a plane from which packets were taken away has not been heard since, for a few times as
+   long as its answers take, while others were. */
+static bool stays_silent(const struct mrc_qp *qp, uint32_t index) {
+  const struct mrc_plane *plane = &qp->planes[index];
+  if (plane->doubted_ns == 0 || mrc_plane_is_suspended(plane)) return false;
+  const uint64_t floor_ns = mrc_floor_ns(MRC_LOSS_SILENCE_FLOOR_NS, qp->noise_ns);
+  const uint64_t patience_ns = DOUBT_ROUNDS * mrc_rtt_overdue_ns(&plane->rtt, floor_ns);
+  for (uint32_t planes = qp->evset.plane_mask & ~(1u << index); planes != 0; planes &= planes - 1)
+    if (qp->planes[__builtin_ctz(planes)].heard_ns > plane->doubted_ns + patience_ns) return true;
+  return false;
+}
+
+static void detect_plane(struct mrc_services *services, struct mrc_qp *qp, uint32_t index,
+                         uint64_t now_ns) {
+  struct mrc_plane *plane = &qp->planes[index];
+  const struct mrc_txwin *win = &qp->req.win;
+  const struct mrc_txlist *list = &win->lists[index];
+  if (stays_silent(qp, index))
+    mrc_suspension_begin(services, qp, index, MRC_REASON_SILENCE, now_ns);
+  while (list->oldest != MRC_TX_NONE) {
+    const struct mrc_txslot *oldest = &win->slots[list->oldest];
+    const struct mrc_txslot *missing = find_missing(qp, index, now_ns);
+    if (missing != NULL && lost_by_time(qp, missing, now_ns)) {
+      lose_burst(services, qp, missing, MRC_COUNTER_LOST_BY_TIME, now_ns);
+    } else if (missing != NULL) {
+      if (mrc_evset_on_late(&qp->evset, missing->ev, now_ns))
+        mrc_health_report_ev(services, qp, missing->ev, MRC_REASON_LOSS);
+    } else if (lost_by_silence(qp, index, oldest, now_ns)) {
+      lose_burst(services, qp, oldest, MRC_COUNTER_LOST_BY_SILENCE, now_ns);
+      if (++plane->strikes >= MRC_LOSS_STRIKES)
+        mrc_suspension_begin(services, qp, index, MRC_REASON_SILENCE, now_ns);
+    } else {
+      return;
+    }
+  }
+}
+
+void mrc_detect_planes(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns) {
+  for (uint32_t planes = qp->evset.plane_mask; planes != 0; planes &= planes - 1)
+    detect_plane(services, qp, (uint32_t)__builtin_ctz(planes), now_ns);
+}
+
+bool mrc_detect_is_due(const struct mrc_qp *qp, uint64_t now_ns) {
+  const struct mrc_txwin *win = &qp->req.win;
+  for (uint32_t planes = qp->evset.plane_mask; planes != 0; planes &= planes - 1) {
+    const uint32_t plane = (uint32_t)__builtin_ctz(planes);
+    if (win->lists[plane].oldest == MRC_TX_NONE) continue;
+    const struct mrc_txslot *oldest = &win->slots[win->lists[plane].oldest];
+    if (find_missing(qp, plane, now_ns) != NULL || lost_by_silence(qp, plane, oldest, now_ns))
+      return true;
+  }
+  return false;
+}

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The ring of events for the controller, and what becomes of those that find it full. */
+#ifndef MRC_CORE_EVENTS_H
+#define MRC_CORE_EVENTS_H
+
+#include "../mrc.h"
+#include "base.h"
+
+#define MRC_EVENT_RING 8192 /* events held before polling */
+
+struct mrc_events {
+  struct mrc_event *ring; /* of MRC_EVENT_RING */
+  uint32_t head;          /* next to take; free-running */
+  uint32_t tail;          /* next to fill; free-running */
+  uint64_t lost;          /* since the last MRC_EVENT_LOST */
+};
+
+/* 0 or -ENOMEM. */
+int mrc_events_init(struct mrc_events *events) MRC_MUST_CHECK;
+void mrc_events_free(struct mrc_events *events);
+/* False when there is no room for the event. */
+bool mrc_events_push(struct mrc_events *events, const struct mrc_event *event);
+/* Copies and removes the oldest events; returns how many. */
+int mrc_events_take(struct mrc_events *events, struct mrc_event *to, int capacity);
+
+#endif

@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "peer_share.h"
+
+/* Tells every QP of the peer that uses the plane. */
+static void report(struct mrc_services *services, const struct mrc_peer *peer, uint32_t plane) {
+  const struct mrc_share *share = &peer->shares[plane];
+  for (const struct mrc_qp *qp = peer->qps; qp != NULL; qp = qp->peer_next) {
+    if (qp->state != MRC_QP_RTS || (qp->evset.plane_mask >> plane & 1) == 0) continue;
+    if (qp->attr.plane_shares == MRC_SHARES_EQUAL) continue;
+    mrc_trace(services, MRC_TRACE_PLANE_SHARE, qp->qpn, mrc_port_of(plane), share->percent);
+    const struct mrc_event event = {.type = MRC_EVENT_PLANE_SHARE,
+                                    .qpn = qp->qpn,
+                                    .port = mrc_port_of(plane),
+                                    .status = !share->slow,
+                                    .result = (int32_t)share->percent,
+                                    .reason = MRC_REASON_DELIVERY};
+    mrc_event_push(services, &event);
+  }
+}
+
+/* The QP of the peer that carried most in this period. */
+static const struct mrc_qp *busiest(const struct mrc_peer *peer) {
+  const struct mrc_qp *found = peer->qps;
+  for (const struct mrc_qp *qp = peer->qps; qp != NULL; qp = qp->peer_next)
+    if (qp->req.share.bytes > found->req.share.bytes) found = qp;
+  return found;
+}
+
+/* Compares the planes of the busiest QP, over all QPs that use the same ones. */
+static void compare(struct mrc_services *services, struct mrc_peer *peer) {
+  const struct mrc_qp *first = busiest(peer);
+  const uint32_t live = mrc_qp_alive_planes(services, first);
+  const uint32_t n_planes = (uint32_t)__builtin_popcount(live);
+  struct mrc_share_sum sum = {0};
+  uint64_t carried[MRC_MAX_PORTS] = {0};
+  for (const struct mrc_qp *qp = peer->qps; qp != NULL; qp = qp->peer_next) {
+    if (qp->req.share.bytes == 0 || mrc_qp_alive_planes(services, qp) != live) continue;
+    sum.backed_bytes += qp->req.share.backed_bytes;
+    for (uint32_t rest = live; rest != 0; rest &= rest - 1) {
+      const uint64_t bytes = qp->planes[__builtin_ctz(rest)].share_acked_bytes;
+      carried[__builtin_ctz(rest)] += bytes;
+      sum.bytes += bytes;
+    }
+  }
+  if (n_planes < 2 || !mrc_share_is_bulk(&sum, n_planes, first->attr.path_mtu)) return;
+  for (uint32_t rest = live; rest != 0; rest &= rest - 1) {
+    const uint32_t plane = (uint32_t)__builtin_ctz(rest);
+    const uint64_t bytes = carried[plane];
+    if (mrc_share_judge(&peer->shares[plane], bytes, sum.bytes - bytes, n_planes - 1))
+      report(services, peer, plane);
+  }
+}
+
+/* The base round trip of the shortest plane; UINT64_MAX: not known. That of a slow plane may be
+   what its packets take on the wire. */
+static uint64_t shortest_rtt_ns(const struct mrc_qp *qp) {
+  uint64_t shortest_ns = UINT64_MAX;
+  for (uint32_t rest = qp->evset.plane_mask; rest != 0; rest &= rest - 1) {
+    const struct mrc_plane *plane = &qp->planes[__builtin_ctz(rest)];
+    if (!mrc_plane_is_suspended(plane) && plane->rtt.base_ns != 0)
+      shortest_ns = mrc_min_u64(shortest_ns, plane->rtt.base_ns);
+  }
+  return shortest_ns;
+}
+
+static void begin_period(struct mrc_peer *peer, uint32_t noise_ns, uint64_t now_ns) {
+  uint64_t rtt_ns = UINT64_MAX;
+  for (struct mrc_qp *qp = peer->qps; qp != NULL; qp = qp->peer_next) {
+    qp->req.share = (struct mrc_share_sum){0};
+    for (uint32_t rest = qp->evset.plane_mask; rest != 0; rest &= rest - 1)
+      qp->planes[__builtin_ctz(rest)].share_acked_bytes = 0;
+    rtt_ns = mrc_min_u64(rtt_ns, shortest_rtt_ns(qp));
+  }
+  uint64_t period_ns = mrc_floor_ns(MRC_SHARE_PERIOD_NS, noise_ns);
+  if (rtt_ns != UINT64_MAX) period_ns = mrc_max_u64(period_ns, MRC_SHARE_ROUNDS * rtt_ns);
+  peer->share = (struct mrc_share_period){.end_ns = now_ns + period_ns, .whole = true};
+}
+
+void mrc_peer_share_on_acked(struct mrc_services *services, struct mrc_qp *qp, uint64_t bytes,
+                             uint64_t now_ns) {
+  if (qp->attr.plane_shares == MRC_SHARES_EQUAL) return;
+  struct mrc_share_sum *sum = &qp->req.share;
+  sum->bytes += bytes;
+  if (qp->req.unsent_bytes > 0) sum->backed_bytes += bytes;
+  struct mrc_peer *peer = qp->peer;
+  if (now_ns < peer->share.end_ns) return;
+  if (peer->share.whole) compare(services, peer);
+  begin_period(peer, qp->noise_ns, now_ns);
+}
+
+void mrc_peer_share_forget(struct mrc_qp *qp, uint32_t plane) {
+  for (const struct mrc_qp *other = qp->peer->qps; other != NULL; other = other->peer_next)
+    if (other != qp && !mrc_plane_is_suspended(&other->planes[plane]) &&
+        other->planes[plane].share_acked_bytes > 0)
+      return;
+  qp->peer->shares[plane] = (struct mrc_share){0};
+  qp->peer->share = (struct mrc_share_period){0};
+}
+
+struct mrc_share mrc_peer_share_of(const struct mrc_qp *qp, uint32_t plane) {
+  if (qp->peer == NULL || qp->attr.plane_shares == MRC_SHARES_EQUAL) return (struct mrc_share){0};
+  return qp->peer->shares[plane];
+}

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Ports of this host: which are up, and whose sockets are full. Port n (from 1) lives in plane
+   n - 1, and both are bit n - 1 of a mask. */
+#ifndef MRC_CORE_PORT_H
+#define MRC_CORE_PORT_H
+
+#include "../mrc.h"
+
+/* A socket that stays full for longer does not hold the other planes back any more: a choice of
+   ours between equal shares and a port that is stuck. */
+#define MRC_BLOCKED_PATIENCE_NS 20000000ull
+
+struct mrc_ports {
+  uint32_t up;                        /* as a mask */
+  uint32_t blocked;                   /* those whose socket is full */
+  bool was_down;                      /* one of them, ever */
+  uint64_t blocked_ns[MRC_MAX_PORTS]; /* since when, by plane */
+};
+
+static inline uint32_t mrc_plane_of(uint32_t port) { return port - 1; }
+static inline uint8_t mrc_port_of(uint32_t plane) { return (uint8_t)(plane + 1); }
+
+/* The ports 1..n as a mask. */
+static inline uint32_t mrc_all_ports(uint32_t n) { return UINT32_MAX >> (MRC_MAX_PORTS - n); }
+
+static inline bool mrc_port_is_up(const struct mrc_ports *ports, uint32_t plane) {
+  return ports->up >> plane & 1;
+}
+/* The ports that can be sent on now, as a mask. */
+static inline uint32_t mrc_ports_usable(const struct mrc_ports *ports) {
+  return ports->up & ~ports->blocked;
+}
+static inline bool mrc_port_is_usable(const struct mrc_ports *ports, uint32_t plane) {
+  return mrc_ports_usable(ports) >> plane & 1;
+}
+
+#endif

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Who may have something to send: lists of QPs, and when each QP is due. A QP is known here by its
+   nodes and its index. */
+#ifndef MRC_CORE_READY_H
+#define MRC_CORE_READY_H
+
+#include "list.h"
+#include "timer.h"
+
+/* The heads of the lists. */
+struct mrc_ready {
+  struct mrc_node ready;        /* may have something to send: round robin */
+  struct mrc_node answering;    /* of these, the ones that owe an answer */
+  struct mrc_node port_waiting; /* a port is blocked or down for them */
+  struct mrc_node cq_waiting;   /* their cumulative PSN waits for room in the CQ */
+  struct mrc_node slot_waiting; /* their EV probes wait for a slot, in turn */
+  struct mrc_timers timers;     /* one for each QP */
+};
+
+/* The nodes of one QP. */
+struct mrc_ready_nodes {
+  struct mrc_node ready;
+  struct mrc_node answering;
+  struct mrc_node port_waiting;
+  struct mrc_node cq_waiting;
+  struct mrc_node slot_waiting;
+};
+
+/* 0 or -ENOMEM. */
+int mrc_ready_init(struct mrc_ready *ready, uint32_t max_qps) MRC_MUST_CHECK;
+void mrc_ready_free(struct mrc_ready *ready);
+
+/* The QP has something to send or to re-time; the next transmit visits it. */
+static inline void mrc_ready_touch(struct mrc_ready *ready, struct mrc_ready_nodes *nodes) {
+  mrc_list_append(&ready->ready, &nodes->ready);
+}
+/* The same at once, for one whose turn was in vain: the port did not take what it sent. */
+static inline void mrc_ready_touch_first(struct mrc_ready *ready, struct mrc_ready_nodes *nodes) {
+  mrc_node_leave(&nodes->ready);
+  mrc_list_prepend(&ready->ready, &nodes->ready);
+}
+/* The same for one that owes its peer an answer: that leaves before the data of any QP. */
+static inline void mrc_ready_touch_to_answer(struct mrc_ready *ready,
+                                             struct mrc_ready_nodes *nodes) {
+  mrc_list_append(&ready->ready, &nodes->ready);
+  mrc_list_append(&ready->answering, &nodes->answering);
+}
+/* A port can be sent on again: each QP that had to do without it gets a turn, and what it owed
+   meanwhile leaves first. Data would fill a small socket again, each time. */
+void mrc_ready_wake_port_waiting(struct mrc_ready *ready);
+/* The QP is about to be freed. */
+void mrc_ready_forget(struct mrc_ready *ready, struct mrc_ready_nodes *nodes, uint32_t qp);
+
+#endif

@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "responder_rx.h"
+
+#include <string.h>
+
+#include "sack.h"
+
+#define NACK_INTERVAL_NS 1000000ull /* of out-of-window NACKs, and of repeated NAKs, at least */
+
+/* Moves the cumulative PSN as far as it goes. It stops at a hole, and at an immediate for which the
+   CQ has no room: the sender's window then closes by itself (there is no RNR). */
+static void advance(struct mrc_services *services, struct mrc_qp *qp) {
+  struct mrc_responder *resp = &qp->resp;
+  bool waits = false;
+  while (mrc_rxwin_ready(&resp->win)) {
+    if (mrc_rxwin_ready_is_last(&resp->win)) {
+      struct mrc_wimm *wimm = &resp->wimms[resp->next_rqmsn & resp->wimm_mask];
+      if (wimm->present && wimm->psn == resp->win.next_psn &&
+          !mrc_responder_deliver(services, resp, qp->qpn, qp->attr.max_wimm, wimm)) {
+        waits = true;
+        break;
+      }
+      resp->message_psn = mrc_psn_add(resp->win.next_psn, 1);
+      resp->done_msn = (resp->done_msn + 1) & 0xFFFFFF;
+      resp->ack_wanted = true;
+    }
+    mrc_rxwin_advance(&resp->win);
+  }
+  if (waits && !mrc_node_joined(&qp->nodes.cq_waiting))
+    mrc_count(services, MRC_COUNTER_WIMM_HELD, 1);
+  if (waits)
+    mrc_list_append(&services->ready.cq_waiting, &qp->nodes.cq_waiting);
+  else
+    mrc_node_leave(&qp->nodes.cq_waiting);
+}
+
+/* Goes on where an immediate of this QP had to wait; returns whether it did. */
+static bool resume(struct mrc_services *services, struct mrc_qp *qp) {
+  const uint32_t before = qp->resp.win.next_psn;
+  advance(services, qp);
+  if (qp->resp.win.next_psn == before) return false;
+  qp->resp.sack_now = true;
+  mrc_qp_touch_to_answer(services, qp);
+  return true;
+}
+
+/* Each QP that waits once. One that got something and wants more goes behind those that got
+ * nothing.
+ */
+void mrc_responder_on_cq_room(struct mrc_services *services) {
+  struct mrc_node *const list = &services->ready.cq_waiting;
+  const struct mrc_node *const last = list->prev;
+  struct mrc_node *at = list, *next = list->next;
+  while (at != last) {
+    at = next;
+    next = at->next;
+    const bool went_on = resume(services, MRC_NODE_OWNER(at, struct mrc_qp, nodes.cq_waiting));
+    if (!went_on || !mrc_node_joined(at)) continue;
+    mrc_node_leave(at);
+    mrc_list_append(list, at);
+  }
+}
+
+/* Ends the QP because of what the peer asked; the NAK tells it why. */
+static int refuse(struct mrc_services *services, struct mrc_qp *qp, uint8_t syndrome,
+                  uint8_t status, enum mrc_drop reason, const struct mrc_wire *wire,
+                  const struct mrc_meta *meta) {
+  qp->resp.nak_syndrome = syndrome;
+  qp->resp.ack_wanted = true;
+  qp->resp.last_port = meta->port;
+  mrc_qp_fail(services, qp, status, MRC_WC_WR_FLUSH_ERR);
+  mrc_qp_touch_to_answer(services, qp);
+  return mrc_drop(services, reason, qp->qpn, wire->payload_bytes);
+}
+
+static int on_duplicate(struct mrc_services *services, struct mrc_qp *qp,
+                        const struct mrc_wire *wire, const struct mrc_meta *meta) {
+  mrc_responder_trigger(&qp->resp, wire, meta, false, services->now_ns)->now = true;
+  qp->resp.ack_wanted = true; /* the transport ACK may be what got lost */
+  mrc_count(services, MRC_COUNTER_RX_DUPLICATES, 1);
+  mrc_qp_touch_to_answer(services, qp);
+  return mrc_drop(services, MRC_DROP_DUPLICATE, qp->qpn, wire->payload_bytes);
+}
+
+static int on_beyond(struct mrc_services *services, struct mrc_qp *qp, const struct mrc_wire *wire,
+                     const struct mrc_meta *meta, uint64_t now_ns) {
+  if (now_ns - qp->resp.nack_ns >= NACK_INTERVAL_NS || qp->resp.nack_ns == 0) {
+    qp->resp.nack_ns = now_ns;
+    mrc_responder_queue_nack(&qp->resp, wire, meta, MRC_NACK_PSN_OOR_WINDOW);
+    mrc_qp_touch_to_answer(services, qp);
+  }
+  return mrc_drop(services, MRC_DROP_PSN_WINDOW, qp->qpn, wire->payload_bytes);
+}
+
+int mrc_responder_on_data(struct mrc_services *services, struct mrc_qp *qp,
+                          const struct mrc_wire *wire, const struct mrc_meta *meta,
+                          uint64_t now_ns) {
+  struct mrc_responder *resp = &qp->resp;
+  const enum mrc_rx_verdict verdict = mrc_rxwin_judge(&resp->win, wire->psn);
+  if (verdict == MRC_RX_DUPLICATE) return on_duplicate(services, qp, wire, meta);
+  if (verdict == MRC_RX_BEYOND) return on_beyond(services, qp, wire, meta, now_ns);
+  /* Nobody posts a WRITE of no bytes. It needs no rkey, and would take the PSN of a true packet. */
+  if (wire->payload_bytes == 0 && !mrc_opcode_has_imm(wire->opcode))
+    return mrc_drop(services, MRC_DROP_LENGTH, qp->qpn, 0);
+  if (wire->payload_bytes > 0 && mrc_mr_find(&services->mrs, wire->rkey, wire->va,
+                                             wire->payload_bytes, MRC_ACCESS_REMOTE_WRITE) == NULL)
+    return refuse(services, qp, MRC_SYNDROME_NAK_REM_ACCESS, MRC_WC_REM_ACCESS_ERR, MRC_DROP_ACCESS,
+                  wire, meta);
+  if (!mrc_opcode_is_last(wire->opcode) && !mrc_responder_is_part(resp, wire))
+    return mrc_drop(services, MRC_DROP_LENGTH, qp->qpn, wire->payload_bytes);
+  if (mrc_opcode_has_imm(wire->opcode) && !mrc_responder_stash(&qp->resp, qp->attr.max_wimm, wire))
+    return refuse(services, qp, MRC_SYNDROME_NAK_INV_REQ, MRC_WC_REM_INV_REQ_ERR,
+                  MRC_DROP_WIMM_LIMIT, wire, meta);
+  if (wire->payload_bytes > 0)
+    memcpy((void *)(uintptr_t)wire->va, wire->payload, wire->payload_bytes);
+  mrc_rxwin_add(&resp->win, wire->psn, mrc_opcode_is_last(wire->opcode));
+  mrc_trace(services, MRC_TRACE_PLACE, qp->qpn, wire->psn, wire->payload_bytes);
+  mrc_count(services, MRC_COUNTER_RX_DATA, 1);
+  mrc_count(services, MRC_COUNTER_RX_BYTES, wire->payload_bytes);
+  if (resp->recorded) mrc_count(services, MRC_COUNTER_RX_RECORDED, wire->payload_bytes);
+  resp->bytes_received += wire->payload_bytes;
+  qp->planes[mrc_plane_of(meta->port)].packets_received++;
+  qp->planes[mrc_plane_of(meta->port)].bytes_received += wire->payload_bytes;
+  advance(services, qp);
+  mrc_sack_want(services, qp, wire, meta);
+  return MRC_DROP_NONE;
+}
+
+int mrc_responder_on_trimmed(struct mrc_services *services, struct mrc_qp *qp,
+                             const struct mrc_wire *wire, const struct mrc_meta *meta) {
+  if (mrc_rxwin_judge(&qp->resp.win, wire->psn) == MRC_RX_NEW) {
+    const bool last_hop = meta->trimmed == MRC_TRIMMED_LASTHOP;
+    mrc_responder_queue_nack(&qp->resp, wire, meta,
+                             last_hop ? MRC_NACK_TRIMMED_LASTHOP : MRC_NACK_TRIMMED);
+    mrc_qp_touch_to_answer(services, qp);
+  }
+  return mrc_drop(services, MRC_DROP_TRIMMED, qp->qpn, 0);
+}
+
+int mrc_responder_on_probe(struct mrc_services *services, struct mrc_qp *qp,
+                           const struct mrc_wire *wire, const struct mrc_meta *meta) {
+  struct mrc_sack_trigger *news =
+      mrc_responder_trigger(&qp->resp, wire, meta, true, services->now_ns);
+  news->psn = mrc_psn_sub(qp->resp.win.next_psn, 1);
+  news->probe_id = wire->probe.probe_id;
+  news->tx_timestamp = wire->probe.tx_timestamp;
+  news->now = true;
+  qp->resp.ack_wanted = true;
+  mrc_qp_touch_to_answer(services, qp);
+  return MRC_DROP_NONE;
+}
+
+void mrc_responder_on_error_packet(struct mrc_services *services, struct mrc_qp *qp,
+                                   const struct mrc_meta *meta, uint64_t now_ns) {
+  struct mrc_responder *resp = &qp->resp;
+  if (resp->nak_syndrome == 0) return;
+  if (now_ns - resp->nack_ns < NACK_INTERVAL_NS && resp->nack_ns != 0) return;
+  resp->nack_ns = now_ns;
+  resp->last_port = meta->port;
+  resp->ack_wanted = true;
+  mrc_qp_touch_to_answer(services, qp);
+}

@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "sack.h"
+
+#include "acks.h"
+#include "burst.h"
+#include "detect.h"
+#include "health.h"
+#include "probe.h"
+#include "reverse_tx.h"
+#include "spray.h"
+#include "timeout.h"
+#include "windows.h"
+
+#define MIN_ADD_BYTES 1024u /* what a small packet counts towards the SACK threshold */
+
+/* ---- the responder: making them ---- */
+
+/* Whether something is due now, and does not wait for more to report. */
+static bool owes_answer(const struct mrc_services *services, const struct mrc_responder *resp,
+                        bool now) {
+  return now || resp->ack_wanted || resp->sack_now ||
+         resp->unsacked_bytes >= services->config.sack_threshold_bytes;
+}
+
+void mrc_sack_want(struct mrc_services *services, struct mrc_qp *qp, const struct mrc_wire *wire,
+                   const struct mrc_meta *meta) {
+  struct mrc_responder *resp = &qp->resp;
+  struct mrc_sack_trigger *news = mrc_responder_trigger(resp, wire, meta, false, services->now_ns);
+  news->news_words |= mrc_rxwin_word(&resp->win, wire->psn);
+  news->now |= news->m != MRC_M_NONE || wire->rtx || wire->ack_req;
+  resp->unsacked_bytes += mrc_max_u32(wire->payload_bytes, MIN_ADD_BYTES);
+  if (resp->sack_deadline_ns == MRC_NEVER)
+    resp->sack_deadline_ns = news->first_ns + services->config.sack_delay_ns;
+  if (owes_answer(services, resp, news->now))
+    mrc_qp_touch_to_answer(services, qp);
+  else
+    mrc_qp_touch(services, qp);
+}
+
+static void add_sack(struct mrc_services *services, struct mrc_burst *burst, struct mrc_qp *qp,
+                     const struct mrc_sack_trigger *t, uint32_t base, uint64_t bitmap) {
+  const struct mrc_rxwin *win = &qp->resp.win;
+  const uint32_t cum_psn = mrc_psn_sub(win->next_psn, 1);
+  /* The reflected timestamp is shifted by the time that the packet waited here. What waited longer
+     than 15 bits can say gives the peer no round trip. */
+  const uint64_t waited_units = (services->now_ns - t->arrived_ns) >> 10;
+  const uint16_t service_time = (uint16_t)mrc_min_u64(waited_units, INT16_MAX + 1);
+  const int32_t out_of_order = mrc_psn_diff(win->end_psn, win->next_psn);
+  struct mrc_wire wire = {
+      .opcode = MRC_OP_SACK,
+      .dest_qpn = qp->attr.dest_qpn,
+      .psn = cum_psn,
+      .sack = {
+          .ack_psn_offset = t->pr ? (int16_t)t->probe_id : (int16_t)mrc_psn_diff(t->psn, cum_psn),
+          .m = t->m,
+          .pr = t->pr,
+          .ev = t->ev,
+          .spdcid = (uint16_t)qp->qpn,
+          .dpdcid = (uint16_t)qp->attr.dest_qpn,
+          .cum_psn = cum_psn,
+          .mpr = qp->attr.dynamic_mpr != 0 ? (uint8_t)(qp->resp.mpr / MRC_MPR_UNIT) : 0,
+          .sack_offset = (int16_t)mrc_psn_diff(base, cum_psn),
+          .bitmap = bitmap,
+          .tx_timestamp = (uint16_t)(t->tx_timestamp + service_time),
+          .ooo_count = (uint16_t)(out_of_order > 0 ? out_of_order : 0),
+          .rcvd_bytes = (uint32_t)((qp->resp.bytes_received + 255) / 256) & 0xFFFFFF}};
+  mrc_burst_add(services, burst, &wire, MRC_KIND_SACK, base, mrc_qp_has_icrc(qp));
+  mrc_trace(services, MRC_TRACE_SACK_OUT, qp->qpn, cum_psn, bitmap);
+  qp->resp.unsacked_bytes -=
+      mrc_min_u32(qp->resp.unsacked_bytes, services->config.sack_threshold_bytes);
+}
+
+/* Answers a reliability probe with all there is to tell. */
+static void add_full_report(struct mrc_services *services, struct mrc_burst *burst,
+                            struct mrc_qp *qp, const struct mrc_sack_trigger *t) {
+  const struct mrc_rxwin *win = &qp->resp.win;
+  uint32_t base = win->next_psn;
+  do {
+    add_sack(services, burst, qp, t, base, mrc_rxwin_view(win, base));
+    base = mrc_psn_add(base, 64);
+  } while (mrc_psn_before(base, win->end_psn) && mrc_arena_has_room(&services->arena, burst));
+}
+
+/* Says what the plane delivered, on that plane: a slow one must not delay the news of a fast one,
+   for what is late looks lost. */
+static void add_reports(struct mrc_services *services, struct mrc_burst *burst, struct mrc_qp *qp,
+                        const struct mrc_sack_trigger *t) {
+  uint64_t news_words = t->news_words;
+  do {
+    uint32_t base;
+    const uint64_t bitmap = mrc_rxwin_report(&qp->resp.win, &news_words, &base);
+    add_sack(services, burst, qp, t, base, bitmap);
+  } while (news_words != 0 && mrc_arena_has_room(&services->arena, burst));
+}
+
+/* The SACKs due for packets that came in on one port, in one burst. */
+static bool flush_port(struct mrc_services *services, struct mrc_qp *qp, uint8_t port) {
+  struct mrc_responder *resp = &qp->resp;
+  const uint16_t ev = mrc_reverse_choose(services, qp, port);
+  struct mrc_burst *burst =
+      ev == MRC_EV_NONE ? NULL : mrc_burst_open(services, qp, ev, MRC_TCLASS_CONTROL);
+  if (burst == NULL) return false;
+  uint8_t kept = 0;
+  for (uint8_t i = 0; i < resp->n_triggers; i++) {
+    const struct mrc_sack_trigger t = resp->triggers[i];
+    if (t.port != port || (burst->n_packets > 0 && !mrc_arena_has_room(&services->arena, burst))) {
+      resp->triggers[kept++] = t;
+      continue;
+    }
+    if (t.pr)
+      add_full_report(services, burst, qp, &t);
+    else
+      add_reports(services, burst, qp, &t);
+    resp->last_trigger = t;
+    resp->last_trigger.pr = false;
+    resp->last_trigger.m = MRC_M_NONE;
+  }
+  resp->n_triggers = kept;
+  mrc_assert(burst->n_packets > 0);
+  return true;
+}
+
+/* All that there is to report, whether or not a trigger stands for it. */
+static bool flush_all(struct mrc_services *services, struct mrc_qp *qp) {
+  struct mrc_responder *resp = &qp->resp;
+  do {
+    if (resp->n_triggers == 0) {
+      resp->last_trigger.news_words =
+          resp->win.unreported; /* news for which no trigger stands any more */
+      resp->triggers[resp->n_triggers++] = resp->last_trigger;
+    }
+    if (!flush_port(services, qp, resp->triggers[0].port)) return false;
+  } while (resp->n_triggers > 0 || mrc_rxwin_has_news(&resp->win));
+  resp->sack_now = false;
+  return true;
+}
+
+bool mrc_sack_flush(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns) {
+  struct mrc_responder *resp = &qp->resp;
+  const uint32_t threshold_bytes = services->config.sack_threshold_bytes;
+  if (now_ns >= resp->sack_deadline_ns) resp->sack_now = true;
+  if (resp->last_port == 0) return true;
+  if (resp->sack_now && !flush_all(services, qp)) return false;
+  for (uint8_t port; (port = mrc_responder_due_port(resp, threshold_bytes)) != 0;)
+    if (!flush_port(services, qp, port)) return false;
+  if (resp->n_triggers == 0) resp->unsacked_bytes = 0;
+  resp->sack_deadline_ns = resp->n_triggers == 0
+                               ? MRC_NEVER
+                               : resp->triggers[0].first_ns + services->config.sack_delay_ns;
+  return true;
+}
+
+/* ---- the requester: reading them ---- */
+
+/* The slot of the packet that triggered the SACK, or 0. It may be acknowledged already, by another
+   SACK that came with this one: what was sent stands in its slot until the ring of slots comes
+   around. */
+static const struct mrc_txslot *trigger_slot(const struct mrc_txwin *win,
+                                             const struct mrc_sack *sack) {
+  const uint32_t psn = (sack->cum_psn + (uint32_t)(int32_t)sack->ack_psn_offset) & MRC_PSN_MASK;
+  const uint32_t ago = mrc_psn_sub(win->next_psn, psn);
+  return ago == 0 || ago > win->mask + 1 ? NULL : mrc_txwin_slot(win, psn);
+}
+
+/* The triggering packet gives a round trip when it was sent only once. */
+static void on_trigger(struct mrc_qp *qp, const struct mrc_sack *sack, const struct mrc_meta *meta,
+                       struct mrc_cc_ack *ack) {
+  const struct mrc_txslot *slot = trigger_slot(&qp->req.win, sack);
+  if (slot == NULL || slot->tries != 1 || slot->state == MRC_TX_LOST) return;
+  mrc_assert(slot->ev < qp->evset.n);
+  /* A SACK that repeats an old trigger may have kept it for longer than its timestamp can say. */
+  const bool old = meta->arrived_ns - slot->sent_ns > (uint64_t)INT16_MAX << 10;
+  if (slot->state != MRC_TX_INFLIGHT && old) return;
+  const uint64_t rtt_ns = mrc_acks_round_trip_ns(meta, sack->tx_timestamp, slot->sent_ns);
+  if (rtt_ns != 0) mrc_acks_on_rtt(qp, slot->ev, rtt_ns, ack);
+}
+
+/* When that which triggered the SACK left on this EV; 0 when it is not known. */
+static uint64_t trigger_sent_ns(const struct mrc_qp *qp, const struct mrc_sack *sack, uint16_t ev) {
+  const struct mrc_txslot *slot = sack->pr ? NULL : trigger_slot(&qp->req.win, sack);
+  return slot != NULL && slot->ev == ev && slot->state != MRC_TX_LOST ? slot->sent_ns : 0;
+}
+
+/* What the SACK says of the EV that it reflects, which tells the plane that it is about. */
+static void on_ev_feedback(struct mrc_services *services, struct mrc_qp *qp,
+                           const struct mrc_sack *sack, struct mrc_cc_ack *ack, uint64_t now_ns) {
+  const uint16_t ev = mrc_evset_find(&qp->evset, sack->ev);
+  if (ev == MRC_EV_NONE) return;
+  if (ack->rtt_ns == 0) ack->plane = mrc_evset_plane_of(&qp->evset, ev);
+  if (sack->m == MRC_M_ALWAYS_SKIP) {
+    mrc_health_distrust_ev(services, qp, ev, MRC_REASON_PEER, now_ns);
+    return;
+  }
+  const uint64_t sent_ns = trigger_sent_ns(qp, sack, ev);
+  if (sack->m == MRC_M_NONE)
+    mrc_evset_on_clear(&qp->evset, ev, sent_ns, now_ns);
+  else if (mrc_evset_on_skip(&qp->evset, ev, sent_ns, now_ns))
+    mrc_health_report_ev(services, qp, ev, MRC_REASON_PEER);
+}
+
+/* A window that the peer narrows pauses us; what has left stays as it is. An older SACK, which a
+   newer one passed on another plane, says nothing of it. */
+static void on_peer_mpr(struct mrc_services *services, struct mrc_qp *qp,
+                        const struct mrc_sack *sack) {
+  struct mrc_requester *req = &qp->req;
+  if (qp->attr.dynamic_mpr == 0 || sack->mpr == 0) return;
+  if (mrc_psn_before(mrc_psn_add(sack->cum_psn, 1), req->peer_next_psn)) return;
+  const uint32_t psns = mrc_min_u32((uint32_t)sack->mpr * MRC_MPR_UNIT, qp->attr.peer_mpr);
+  if (psns == req->peer_mpr) return;
+  mrc_trace(services, MRC_TRACE_PEER_MPR, qp->qpn, req->peer_mpr, psns);
+  req->peer_mpr = psns;
+}
+
+int mrc_sack_take(struct mrc_services *services, struct mrc_qp *qp, const struct mrc_wire *wire,
+                  const struct mrc_meta *meta, uint64_t now_ns) {
+  const struct mrc_sack *sack = &wire->sack;
+  struct mrc_requester *req = &qp->req;
+  struct mrc_txwin *win = &req->win;
+  const uint32_t base = (sack->cum_psn + (uint32_t)(int32_t)sack->sack_offset) & MRC_PSN_MASK;
+  const uint32_t top = sack->bitmap == 0
+                           ? sack->cum_psn
+                           : mrc_psn_add(base, 63 - (uint32_t)__builtin_clzll(sack->bitmap));
+  if (!mrc_psn_before(sack->cum_psn, win->next_psn) || !mrc_psn_before(top, win->next_psn) ||
+      mrc_acks_names_unsent(win, sack->cum_psn))
+    return mrc_drop(services, MRC_DROP_ACK_UNSENT, qp->qpn, 0);
+  if (mrc_acks_is_stale(win, sack->cum_psn)) return mrc_drop(services, MRC_DROP_STALE, qp->qpn, 0);
+  mrc_count(services, MRC_COUNTER_RX_SACKS, 1);
+  mrc_trace(services, MRC_TRACE_SACK_IN, qp->qpn, sack->cum_psn, sack->bitmap);
+  struct mrc_cc_ack ack = {.plane = mrc_qp_first_plane(qp),
+                           .ce = sack->m == MRC_M_SKIP_ONCE,
+                           .restore_window = sack->restore_cwnd,
+                           .penalty = sack->rcv_cwnd_pen};
+  if (sack->pr)
+    mrc_probe_on_answer(services, qp, sack, meta, &ack, now_ns);
+  else
+    on_trigger(qp, sack, meta, &ack);
+  on_ev_feedback(services, qp, sack, &ack, now_ns);
+  const uint64_t bytes = mrc_acks_take(services, qp, sack->cum_psn, base, sack->bitmap, now_ns);
+  mrc_requester_on_cumulative(req, mrc_psn_add(sack->cum_psn, 1));
+  on_peer_mpr(services, qp, sack);
+  if (bytes > 0) {
+    mrc_requester_on_progress(&qp->req, now_ns);
+    req->probe_wait_ns = mrc_timeout_patience_ns(qp);
+  }
+  mrc_windows_on_ack(services, qp, &ack, now_ns);
+  if (now_ns - qp->choice.quick.compared_ns >= qp->noise_ns / 4)
+    mrc_spray_compare(services, qp, now_ns);
+  mrc_detect_holes(services, qp, base, sack->bitmap, now_ns);
+  mrc_qp_touch(services, qp); /* loss by time is looked at when all that came has been taken */
+  return MRC_DROP_NONE;
+}

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the parts of an engine share: its configuration, the time of the call in progress, counters,
+   trace, events, the lists of who may send, ports, the transmit in progress, completions, memory
+   and probes. It knows neither QPs nor peers. */
+#ifndef MRC_CORE_SERVICES_H
+#define MRC_CORE_SERVICES_H
+
+#include "../mrc.h"
+#include "arena.h"
+#include "counters.h"
+#include "cq.h"
+#include "drops.h"
+#include "events.h"
+#include "mr.h"
+#include "order.h"
+#include "port.h"
+#include "probes.h"
+#include "ready.h"
+#include "trace.h"
+
+struct mrc_services {
+  struct mrc_engine_config config; /* with every default filled in */
+  uint64_t now_ns;                 /* the time of the call in progress */
+  struct mrc_ready ready;
+  struct mrc_ports ports;
+  struct mrc_arena arena;
+  struct mrc_cq cq;
+  struct mrc_mr_table mrs;
+  struct mrc_trace_ring trace;
+  struct mrc_events events;
+  uint64_t counters[MRC_COUNTERS];
+  uint64_t drops[MRC_DROP_COUNT];
+  struct mrc_probes probes;
+  struct mrc_order order;
+};
+
+/* 0 or -ENOMEM; what was made is to be freed in any case. */
+int mrc_services_init(struct mrc_services *services,
+                      const struct mrc_engine_config *config) MRC_MUST_CHECK;
+void mrc_services_free(struct mrc_services *services);
+
+static inline void mrc_count(struct mrc_services *services, enum mrc_counter counter, uint64_t n) {
+  services->counters[counter] += n;
+}
+void mrc_trace(struct mrc_services *services, enum mrc_trace_point point, uint32_t qpn, uint64_t a,
+               uint64_t b);
+/* Counts and traces a drop; returns the reason. */
+int mrc_drop(struct mrc_services *services, enum mrc_drop reason, uint32_t qpn, size_t bytes);
+/* Tells the controller, or counts that there was no room. */
+void mrc_event_push(struct mrc_services *services, const struct mrc_event *event);
+
+#endif

@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "spray.h"
+
+#define OLD_NS 500000000ull /* what was measured so long ago says nothing now */
+#define LEAD_BYTES 262144   /* how far a plane may run ahead of one that keeps it from running on */
+
+/* ---- equal shares: MRC's own rule ---- */
+
+/* A plane whose socket is full gets its equal share once it has drained, if that is soon. */
+static bool holds_others_back(const struct mrc_services *services, uint32_t plane) {
+  return services->now_ns - services->ports.blocked_ns[plane] < MRC_BLOCKED_PATIENCE_NS;
+}
+
+/* Planes that take equal shares now: all but those whose socket has been full for long. */
+static uint32_t sharing_planes(const struct mrc_services *services, uint32_t planes) {
+  uint32_t sharing = planes & ~services->ports.blocked;
+  for (uint32_t full = planes & services->ports.blocked; full != 0; full &= full - 1)
+    if (holds_others_back(services, (uint32_t)__builtin_ctz(full))) sharing |= full & -full;
+  return sharing;
+}
+
+void mrc_spray_level(const struct mrc_services *services, struct mrc_qp *qp, uint32_t planes) {
+  const uint32_t sharing = sharing_planes(services, planes);
+  const uint32_t stayed = sharing & qp->choice.sharing;
+  qp->choice.sharing = sharing;
+  if (stayed == sharing) return;
+  uint64_t least = UINT64_MAX, most = 0;
+  for (uint32_t rest = qp->evset.plane_mask; rest != 0; rest &= rest - 1) {
+    const uint64_t share = qp->planes[__builtin_ctz(rest)].share_bytes;
+    if ((stayed & rest & -rest) != 0) least = mrc_min_u64(least, share);
+    most = mrc_max_u64(most, share);
+  }
+  const uint64_t level = stayed != 0 ? least : most;
+  for (uint32_t rest = sharing & ~stayed; rest != 0; rest &= rest - 1) {
+    struct mrc_plane *plane = &qp->planes[__builtin_ctz(rest)];
+    plane->share_bytes = mrc_max_u64(plane->share_bytes, level);
+  }
+}
+
+/* Of the planes, the one that was given least so far; -1 when it has no room, or a full socket that
+   drains soon: to run further ahead of it would break the shares. */
+static int choose_equal(const struct mrc_services *services, struct mrc_qp *qp, uint32_t planes,
+                        uint32_t bytes) {
+  int best = -1;
+  uint64_t least_blocked = UINT64_MAX;
+  for (; planes != 0; planes &= planes - 1) {
+    const uint32_t plane = (uint32_t)__builtin_ctz(planes);
+    const uint64_t share = qp->planes[plane].share_bytes;
+    if ((services->ports.blocked >> plane & 1) == 0) {
+      if (best < 0 || share < qp->planes[best].share_bytes) best = (int)plane;
+    } else if (holds_others_back(services, plane)) {
+      least_blocked = mrc_min_u64(least_blocked, share);
+    }
+  }
+  if (best < 0 || !mrc_qp_has_room(qp, (uint32_t)best, bytes)) return -1;
+  if (least_blocked != UINT64_MAX && qp->planes[best].share_bytes > least_blocked + LEAD_BYTES)
+    return -1;
+  return best;
+}
+
+/* ---- measured shares: what the windows of the planes allow ---- */
+
+/* How long an answer from this plane takes now; 0: not known, or measured so long ago that the
+   plane is tried again: it may have healed. */
+static uint64_t answer_ns(const struct mrc_plane *plane, uint64_t now_ns) {
+  return now_ns - plane->heard_ns > OLD_NS ? 0 : plane->rtt.smooth_ns;
+}
+
+void mrc_spray_compare(const struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns) {
+  struct mrc_quick quick = {.answer_ns = UINT64_MAX, .compared_ns = now_ns};
+  const uint32_t planes = mrc_qp_eligible_planes(services, qp);
+  for (uint32_t rest = planes; rest != 0; rest &= rest - 1) {
+    const uint64_t ns = answer_ns(&qp->planes[__builtin_ctz(rest)], now_ns);
+    if (ns != 0) quick.answer_ns = mrc_min_u64(quick.answer_ns, ns);
+  }
+  if (quick.answer_ns == UINT64_MAX) quick.answer_ns = 0;
+  const uint64_t limit_ns = 2 * quick.answer_ns + qp->noise_ns;
+  for (uint32_t rest = planes; rest != 0; rest &= rest - 1) {
+    const uint32_t plane = (uint32_t)__builtin_ctz(rest);
+    if (answer_ns(&qp->planes[plane], now_ns) > limit_ns) continue;
+    quick.planes |= rest & -rest;
+  }
+  qp->choice.quick = quick;
+}
+
+bool mrc_spray_is_slow(const struct mrc_qp *qp, uint32_t plane) {
+  if (qp->attr.plane_shares == MRC_SHARES_EQUAL) return false; /* all have to carry the same */
+  return qp->choice.quick.planes != 0 && (qp->choice.quick.planes >> plane & 1) == 0;
+}
+
+uint64_t mrc_spray_others_overdue_ns(const struct mrc_services *services, const struct mrc_qp *qp,
+                                     uint32_t plane) {
+  uint64_t overdue_ns = MRC_NEVER;
+  for (uint32_t rest = mrc_qp_eligible_planes(services, qp) & ~(1u << plane); rest != 0;
+       rest &= rest - 1) {
+    const struct mrc_rtt *rtt = &qp->planes[__builtin_ctz(rest)].rtt;
+    if (mrc_rtt_known(rtt))
+      overdue_ns = mrc_min_u64(overdue_ns, mrc_rtt_overdue_ns(rtt, 2ull * qp->noise_ns));
+  }
+  return overdue_ns;
+}
+
+/* Of the planes that are not quick, those on which a packet arrives before the quick ones could be
+   done with all that may be sent meanwhile. What is short, and the end of what is long, does not
+   wait for the slowest plane, nor does the window of PSNs that all share. */
+static uint32_t worth_it(const struct mrc_qp *qp, uint32_t planes, uint64_t now_ns) {
+  const struct mrc_quick *quick = &qp->choice.quick;
+  const uint64_t psns = mrc_requester_window_left(&qp->req) / 4 * 3; /* some must be left then */
+  const uint64_t may_bytes = mrc_min_u64(qp->req.unsent_bytes, psns * qp->attr.path_mtu);
+  uint64_t inflight_bytes = 1; /* on the quick ones: they carry this in the time of an answer */
+  for (uint32_t rest = quick->planes; rest != 0; rest &= rest - 1)
+    inflight_bytes += qp->req.win.lists[__builtin_ctz(rest)].bytes;
+  const uint64_t rounds = 1 + may_bytes / inflight_bytes;
+  uint32_t worth = 0;
+  for (; planes != 0; planes &= planes - 1)
+    if (answer_ns(&qp->planes[__builtin_ctz(planes)], now_ns) <=
+        rounds * quick->answer_ns + qp->noise_ns)
+      worth |= planes & -planes;
+  return worth;
+}
+
+/* Of the planes with room, the one that was given least; -1 when there is none. */
+static int least_given(const struct mrc_qp *qp, uint32_t planes, uint32_t bytes) {
+  int best = -1;
+  for (; planes != 0; planes &= planes - 1) {
+    const uint32_t plane = (uint32_t)__builtin_ctz(planes);
+    if (best >= 0 && qp->planes[plane].share_bytes >= qp->planes[best].share_bytes) continue;
+    if (mrc_qp_has_room(qp, plane, bytes)) best = (int)plane;
+  }
+  return best;
+}
+
+/* First the quick planes. What a plane could not carry it does not make up for. */
+static int choose_measured(const struct mrc_services *services, struct mrc_qp *qp, uint32_t planes,
+                           uint32_t bytes) {
+  const uint32_t usable = planes & ~services->ports.blocked;
+  const uint32_t slow =
+      (planes & qp->choice.quick.planes) != 0 ? usable & ~qp->choice.quick.planes : 0;
+  int best = least_given(qp, usable & ~slow, bytes);
+  if (best < 0 && slow != 0) best = least_given(qp, worth_it(qp, slow, services->now_ns), bytes);
+  if (best < 0) return -1;
+  struct mrc_plane *chosen = &qp->planes[best];
+  if (chosen->share_bytes + LEAD_BYTES < qp->choice.most_share_bytes)
+    chosen->share_bytes = qp->choice.most_share_bytes - LEAD_BYTES;
+  return best;
+}
+
+int mrc_spray_choose(const struct mrc_services *services, struct mrc_qp *qp, uint32_t planes,
+                     uint32_t bytes) {
+  if (qp->attr.plane_shares == MRC_SHARES_EQUAL) return choose_equal(services, qp, planes, bytes);
+  return choose_measured(services, qp, planes, bytes);
+}
+
+void mrc_spray_take_back(struct mrc_qp *qp, uint32_t index, uint32_t bytes) {
+  struct mrc_plane *plane = &qp->planes[index];
+  plane->share_bytes -= mrc_min_u64(plane->share_bytes, bytes);
+}

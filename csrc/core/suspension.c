@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "suspension.h"
+
+#include "health.h"
+#include "loss.h"
+#include "peer_share.h"
+
+void mrc_suspension_begin(struct mrc_services *services, struct mrc_qp *qp, uint32_t index,
+                          enum mrc_event_reason reason, uint64_t now_ns) {
+  struct mrc_plane *plane = &qp->planes[index];
+  struct mrc_txlist *list = &qp->req.win.lists[index];
+  if (mrc_plane_is_suspended(plane)) return;
+  mrc_plane_suspend(plane, qp->noise_ns, now_ns);
+  mrc_peer_share_forget(qp, index);
+  mrc_count(services, MRC_COUNTER_PLANES_SUSPENDED, 1);
+  mrc_trace(services, MRC_TRACE_PLANE_SUSPEND, qp->qpn, mrc_port_of(index), list->bytes);
+  while (list->oldest != MRC_TX_NONE)
+    mrc_loss_mark(services, qp, mrc_txwin_psn_of(&qp->req.win, list->oldest),
+                  MRC_COUNTER_LOST_BY_SILENCE, now_ns);
+  /* EVs blamed since the plane was last heard fell with it: the plane is on probation, not they. */
+  for (uint16_t i = 0; i < qp->evset.planes[index].n; i++) {
+    const uint16_t ev = qp->evset.planes[index].order[i];
+    if (qp->evset.evs[ev].bad_since_ns >= plane->heard_ns)
+      mrc_health_trust_ev(services, qp, ev, MRC_REASON_PLANE);
+  }
+  qp->ev_probe_ns = mrc_min_u64(qp->ev_probe_ns, plane->probation.next_ns);
+  mrc_health_report_plane(services, qp, index, false, reason);
+}
+
+void mrc_suspension_on_peer_port_down(struct mrc_services *services, struct mrc_qp *qp,
+                                      uint32_t index, uint64_t now_ns) {
+  mrc_suspension_begin(services, qp, index, MRC_REASON_PEER_PORT, now_ns);
+  mrc_probation_on_hearsay(&qp->planes[index].probation, qp->noise_ns, now_ns);
+}
+
+void mrc_suspension_retry(struct mrc_services *services, struct mrc_qp *qp, uint32_t index,
+                          uint64_t now_ns) {
+  struct mrc_plane *plane = &qp->planes[index];
+  if (mrc_plane_is_suspended(plane)) mrc_probation_on_mend(&plane->probation, now_ns);
+  qp->ev_probe_ns = 0;
+  mrc_qp_touch(services, qp);
+}
+
+void mrc_suspension_end(struct mrc_services *services, struct mrc_qp *qp, uint32_t index,
+                        enum mrc_event_reason reason) {
+  struct mrc_plane *plane = &qp->planes[index];
+  if (!mrc_plane_is_suspended(plane)) return;
+  if (mrc_plane_peer_is_down(plane) || !mrc_port_is_up(&services->ports, index))
+    return; /* not before the port is up */
+  mrc_plane_resume(plane);
+  mrc_peer_share_forget(qp, index);
+  mrc_count(services, MRC_COUNTER_PLANES_RESUMED, 1);
+  mrc_trace(services, MRC_TRACE_PLANE_RESUME, qp->qpn, mrc_port_of(index),
+            plane->probation.relapses);
+  mrc_health_report_plane(services, qp, index, true, reason);
+  mrc_qp_touch(services, qp);
+}

@@ -1,0 +1,296 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The verbs of csrc/mrc.h: life of a QP, its work requests, memory and completions. */
+#include "engine.h"
+
+#include <errno.h>
+
+#include "health.h"
+#include "requester_tx.h"
+#include "responder_rx.h"
+#include "suspension.h"
+#include "timeout.h"
+#include "windows.h"
+
+/* ---- memory and completions ---- */
+
+int mrc_mr_register(struct mrc_engine *engine, uint64_t address, uint64_t bytes, uint32_t key,
+                    uint32_t access) {
+  return mrc_mr_table_add(&engine->services.mrs, address, bytes, key, access);
+}
+
+int mrc_mr_deregister(struct mrc_engine *engine, uint32_t key) {
+  mrc_assert(!engine->committing); /* bursts point into it */
+  return mrc_mr_table_remove(&engine->services.mrs, key);
+}
+
+int mrc_cq_poll(struct mrc_engine *engine, struct mrc_wc *wcs, int capacity) {
+  struct mrc_services *services = &engine->services;
+  int n = 0;
+  bool of_qp;
+  for (; n < capacity && mrc_cq_pop(&services->cq, &wcs[n], &of_qp); n++) {
+    if (!of_qp) continue;
+    struct mrc_qp *qp = mrc_engine_qp(engine, wcs[n].qpn);
+    uint32_t *places =
+        wcs[n].opcode == MRC_WC_RECV_IMM ? &qp->resp.wimm_unpolled : &qp->req.sq_used;
+    mrc_assert(*places > 0);
+    --*places;
+  }
+  if (n > 0 && !mrc_list_is_empty(&services->ready.cq_waiting)) mrc_responder_on_cq_room(services);
+  return n;
+}
+
+/* ---- life of a QP ---- */
+
+static bool valid_create(const struct mrc_qp_attr *attr) {
+  if (attr->qpn <= MRC_ENDPOINT_QPN || attr->qpn > 0xFFFFFF) return false;
+  if (attr->sq_depth < 1 || attr->sq_depth > 65536) return false;
+  if (attr->mpr < MRC_MPR_UNIT || attr->mpr > MRC_RXWIN_MAX_PSNS || attr->mpr % MRC_MPR_UNIT != 0)
+    return false;
+  return attr->max_wimm >= 1 && attr->max_wimm <= 1024;
+}
+
+int mrc_qp_create(struct mrc_engine *engine, const struct mrc_qp_attr *attr) {
+  const struct mrc_engine_config *config = &engine->services.config;
+  if (!valid_create(attr)) return -EINVAL;
+  uint32_t index = 0;
+  while (index < config->max_qps && engine->qps[index] != NULL)
+    index++;
+  if (index == config->max_qps) return -ENOSPC;
+  if (mrc_keymap_get(&engine->by_qpn, attr->qpn) != MRC_KEYMAP_NONE) return -EEXIST;
+  struct mrc_qp *qp = mrc_qp_new(attr, index, config);
+  if (qp == NULL) return -ENOMEM;
+  const int error = mrc_keymap_put(&engine->by_qpn, qp->qpn, index);
+  mrc_assert(error == 0);
+  engine->qps[index] = qp;
+  return 0;
+}
+
+int mrc_qp_set_evs(struct mrc_engine *engine, uint32_t qpn, const struct mrc_ev_attr *evs, int n) {
+  struct mrc_qp *qp = mrc_engine_qp(engine, qpn);
+  if (qp == NULL) return -ENOENT;
+  if (qp->state != MRC_QP_INIT) return -EINVAL;
+  struct mrc_evset set;
+  const int error = mrc_evset_init(&set, evs, n, engine->services.config.ports, qp->noise_ns);
+  if (error != 0) return error;
+  mrc_evset_free(&qp->evset);
+  qp->evset = set;
+  return 0;
+}
+
+int mrc_qp_set_peer(struct mrc_engine *engine, uint32_t qpn, const struct mrc_peer_source *sources,
+                    int n) {
+  struct mrc_qp *qp = mrc_engine_qp(engine, qpn);
+  if (qp == NULL) return -ENOENT;
+  if (qp->state != MRC_QP_INIT || n < 1 || n > MRC_MAX_PEER_SOURCES) return -EINVAL;
+  if (qp->peer != NULL || qp->evset.n == 0) return -EINVAL;
+  return mrc_endpoint_add_qp(&engine->services, &engine->endpoint, qp, sources, n);
+}
+
+/* Back to what mrc_qp_create made. */
+static void to_reset(struct mrc_engine *engine, struct mrc_qp *qp) {
+  mrc_endpoint_drop_qp(&engine->services, &engine->endpoint, qp);
+  mrc_evset_free(&qp->evset);
+  for (uint32_t i = 0; i < engine->services.config.ports; i++)
+    mrc_plane_set_peer_down(&qp->planes[i], false);
+}
+
+static int to_rtr(struct mrc_qp *qp, const struct mrc_qp_attr *attr) {
+  if (qp->evset.n == 0 || qp->peer == NULL) return -EINVAL;
+  if (attr->dest_qpn <= MRC_ENDPOINT_QPN || attr->dest_qpn > 0xFFFFFF) return -EINVAL;
+  if (attr->rq_psn > MRC_PSN_MASK || attr->integrity > MRC_INTEGRITY_UDP) return -EINVAL;
+  if (attr->dynamic_mpr > 1) return -EINVAL;
+  qp->attr.dest_qpn = attr->dest_qpn;
+  qp->attr.rq_psn = attr->rq_psn;
+  qp->attr.integrity = attr->integrity;
+  qp->attr.dynamic_mpr = attr->dynamic_mpr;
+  mrc_responder_start(&qp->resp, attr->rq_psn);
+  return 0;
+}
+
+/* Takes over the base RTTs of other QPs with the same peer. */
+static void take_base_rtts(struct mrc_qp *qp) {
+  for (const struct mrc_qp *other = qp->peer->qps; other != NULL; other = other->peer_next) {
+    if (other == qp) continue;
+    for (uint32_t planes = other->evset.plane_mask; planes != 0; planes &= planes - 1) {
+      const int plane = __builtin_ctz(planes);
+      const struct mrc_rtt *rtt = &other->planes[plane].rtt;
+      if (mrc_rtt_known(rtt)) mrc_rtt_hint(&qp->planes[plane].rtt, rtt->base_ns);
+    }
+  }
+}
+
+/* Makes the requester ready: attr holds what was agreed. 0 or -EINVAL or -ENOMEM. */
+static int start_requester(struct mrc_qp *qp, uint64_t now_ns) {
+  const struct mrc_qp_attr *attr = &qp->attr;
+  if (attr->path_mtu < MRC_MIN_MTU || attr->path_mtu > MRC_MAX_MTU || attr->path_mtu % 4 != 0)
+    return -EINVAL;
+  if (attr->peer_mpr < MRC_MPR_UNIT || attr->peer_mpr > MRC_RXWIN_MAX_PSNS) return -EINVAL;
+  if (attr->peer_max_wimm == 0 || attr->timeout < 1 || attr->timeout > 24) return -EINVAL;
+  if (attr->retry_linear > 7 || attr->retry_exp > 25) return -EINVAL;
+  if (attr->sq_psn > MRC_PSN_MASK || attr->plane_shares > MRC_SHARES_EQUAL) return -EINVAL;
+  const uint32_t psns = mrc_min_u32(attr->peer_mpr, attr->mpr);
+  int error = mrc_windows_start(qp, psns);
+  /* NSCC is made for switches that trim: there what is late stands in a queue, and is not lost. */
+  if (error == 0 && attr->cc == MRC_CC_NSCC) error = mrc_evset_tell_late(&qp->evset);
+  if (error == 0) error = mrc_requester_start(&qp->req, attr, psns, now_ns);
+  if (error != 0) return error;
+  qp->req.probe_wait_ns = mrc_timeout_patience_ns(qp);
+  return 0;
+}
+
+static int to_rts(struct mrc_engine *engine, struct mrc_qp *qp, const struct mrc_qp_attr *attr,
+                  uint64_t now_ns) {
+  struct mrc_qp_attr merged = *attr;
+  merged.qpn = qp->attr.qpn;
+  merged.sq_depth = qp->attr.sq_depth;
+  merged.mpr = qp->attr.mpr;
+  merged.max_wimm = qp->attr.max_wimm;
+  merged.dest_qpn = qp->attr.dest_qpn;
+  merged.rq_psn = qp->attr.rq_psn;
+  merged.integrity = qp->attr.integrity;
+  merged.dynamic_mpr = qp->attr.dynamic_mpr;
+  const struct mrc_qp_attr before = qp->attr;
+  qp->attr = merged;
+  const int error = start_requester(qp, now_ns);
+  if (error != 0) {
+    qp->attr = before;
+    return error;
+  }
+  mrc_evset_start(&qp->evset, merged.ev_active_per_plane, &engine->prng);
+  take_base_rtts(qp);
+  for (uint32_t planes = qp->evset.plane_mask; planes != 0; planes &= planes - 1) {
+    const uint32_t plane = (uint32_t)__builtin_ctz(planes);
+    if (!(mrc_port_is_up(&engine->services.ports, plane)))
+      mrc_suspension_begin(&engine->services, qp, plane, MRC_REASON_OWN_PORT, now_ns);
+    else if (mrc_plane_peer_is_down(&qp->planes[plane]))
+      mrc_suspension_on_peer_port_down(&engine->services, qp, plane, now_ns);
+  }
+  return 0;
+}
+
+int mrc_qp_modify(struct mrc_engine *engine, uint32_t qpn, uint32_t state,
+                  const struct mrc_qp_attr *attr, uint64_t now_ns) {
+  struct mrc_qp *qp = mrc_engine_qp(engine, qpn);
+  if (qp == NULL) return -ENOENT;
+  engine->services.now_ns = now_ns;
+  if (state > MRC_QP_ERROR || !mrc_qp_may_move(qp->state, (uint8_t)state)) return -EINVAL;
+  if (state == MRC_QP_ERROR) {
+    mrc_qp_fail(&engine->services, qp, MRC_WC_WR_FLUSH_ERR, MRC_WC_WR_FLUSH_ERR);
+    return 0;
+  }
+  int error = 0;
+  if (state == MRC_QP_RESET) to_reset(engine, qp);
+  if (state == MRC_QP_RTR) error = to_rtr(qp, attr);
+  if (state == MRC_QP_RTS) error = to_rts(engine, qp, attr, now_ns);
+  if (error != 0) return error;
+  mrc_trace(&engine->services, MRC_TRACE_QP_STATE, qpn, qp->state, state);
+  qp->state = (uint8_t)state;
+  if (state == MRC_QP_RTS) qp->ev_probe_ns = 0; /* EVs that failed at connect want probes */
+  if (state == MRC_QP_RTR)
+    mrc_port_status_on_change(&engine->services, &engine->endpoint.statuses, qp->peer);
+  mrc_qp_touch(&engine->services, qp);
+  return 0;
+}
+
+int mrc_qp_destroy(struct mrc_engine *engine, uint32_t qpn) {
+  struct mrc_services *services = &engine->services;
+  struct mrc_qp *qp = mrc_engine_qp(engine, qpn);
+  if (qp == NULL) return -ENOENT;
+  mrc_assert(!engine->committing);
+  mrc_requester_flush(services, &qp->req, qpn, MRC_WC_WR_FLUSH_ERR);
+  mrc_cq_orphan(&services->cq, qpn);
+  mrc_endpoint_drop_probes(services, &engine->endpoint, qp);
+  mrc_endpoint_drop_qp(services, &engine->endpoint, qp);
+  mrc_keymap_remove(&engine->by_qpn, qpn);
+  mrc_ready_forget(&services->ready, &qp->nodes, qp->index);
+  engine->qps[qp->index] = NULL;
+  mrc_qp_free(qp);
+  return 0;
+}
+
+/* ---- work and control ---- */
+
+int mrc_qp_post(struct mrc_engine *engine, uint32_t qpn, const struct mrc_wr *wr, uint64_t now_ns) {
+  engine->services.now_ns = now_ns;
+  struct mrc_qp *qp = mrc_engine_qp(engine, qpn);
+  return qp == NULL ? -ENOENT : mrc_requester_post(&engine->services, qp, wr, now_ns);
+}
+
+int mrc_qp_set_mpr(struct mrc_engine *engine, uint32_t qpn, uint32_t mpr, uint64_t now_ns) {
+  engine->services.now_ns = now_ns;
+  struct mrc_qp *qp = mrc_engine_qp(engine, qpn);
+  if (qp == NULL) return -ENOENT;
+  if (!mrc_qp_is_live(qp) || qp->attr.dynamic_mpr == 0) return -EINVAL;
+  if (mpr < MRC_MPR_UNIT || mpr > qp->attr.mpr || mpr % MRC_MPR_UNIT != 0) return -EINVAL;
+  qp->resp.mpr = mpr;
+  qp->resp.sack_now = true;
+  mrc_qp_touch_to_answer(&engine->services, qp);
+  return 0;
+}
+
+int mrc_qp_set_ev_state(struct mrc_engine *engine, uint32_t qpn, uint32_t ev_index, uint32_t state,
+                        uint64_t now_ns) {
+  engine->services.now_ns = now_ns;
+  struct mrc_qp *qp = mrc_engine_qp(engine, qpn);
+  if (qp == NULL) return -ENOENT;
+  if (ev_index >= qp->evset.n) return -EINVAL;
+  const uint16_t ev = (uint16_t)ev_index;
+  bool changed = false;
+  switch (state) {
+    case MRC_EV_GOOD:
+      changed = mrc_evset_on_trust(&qp->evset, ev);
+      break;
+    case MRC_EV_DENIED:
+      changed = mrc_evset_on_deny(&qp->evset, ev);
+      break;
+    case MRC_EV_ASSUMED_BAD:
+      mrc_health_distrust_ev(&engine->services, qp, ev, MRC_REASON_CONTROLLER, now_ns);
+      break;
+    default:
+      return -EINVAL;
+  }
+  if (changed) mrc_health_report_ev(&engine->services, qp, ev, MRC_REASON_CONTROLLER);
+  if (qp->state == MRC_QP_RTS) qp->ev_probe_ns = 0;
+  mrc_qp_touch(&engine->services, qp);
+  return 0;
+}
+
+static int check_command(const struct mrc_engine *engine, const struct mrc_probe_attr *attr) {
+  const struct mrc_qp *qp = mrc_engine_qp(engine, attr->qpn);
+  if (qp == NULL) return -ENOENT;
+  if (!mrc_qp_is_live(qp) || attr->ev_index >= qp->evset.n) return -EINVAL;
+  if (qp->evset.evs[attr->ev_index].state == MRC_EV_DENIED) return -EINVAL;
+  if (attr->bytes > MRC_MAX_MTU + MRC_DATA_OVERHEAD_BYTES || attr->timeout_ns == 0) return -EINVAL;
+  return attr->dscp <= 63 ? 0 : -EINVAL;
+}
+
+/* Commands find room for their events even when nobody polls: there is a place for each that is
+   outstanding. */
+static bool has_room_for_event(const struct mrc_services *services) {
+  const uint32_t waiting = services->events.tail - services->events.head;
+  return waiting + services->probes.n_commanded < MRC_EVENT_RING / 4 * 3;
+}
+
+int mrc_engine_probe_evs(struct mrc_engine *engine, const struct mrc_probe_attr *probes, int n,
+                         uint64_t now_ns) {
+  struct mrc_services *services = &engine->services;
+  services->now_ns = now_ns;
+  for (int i = 0; i < n; i++) {
+    const int error = check_command(engine, &probes[i]);
+    if (error != 0) return error;
+  }
+  int taken = 0;
+  for (; taken < n && has_room_for_event(services); taken++) {
+    const struct mrc_probe_attr *attr = &probes[taken];
+    struct mrc_qp *qp = mrc_engine_qp(engine, attr->qpn);
+    const struct mrc_ev_probe request = {.ev = (uint16_t)attr->ev_index,
+                                         .qp = qp,
+                                         .bytes = attr->bytes,
+                                         .timeout_ns = attr->timeout_ns,
+                                         .purpose = MRC_EV_PROBE_COMMAND,
+                                         .cookie = attr->cookie,
+                                         .dscp = attr->dscp};
+    if (mrc_probes_start(&services->probes, &qp->probes, &request) == NULL) break;
+  }
+  return taken;
+}

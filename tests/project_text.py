@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The text of the project, for tests that hold rules about it."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+TOP_LEVEL = {
+    "mrc", "csrc", "tests", "bench", "tools",
+    "README.md", "ARCHITECTURE.md", "CHANGELOG.md", "LICENSE", "pyproject.toml", "setup.py",
+}  # fmt: skip
+
+
+@cache
+def sources() -> tuple[Path, ...]:
+    """Every file of the project that git tracks or would track."""
+    command = ["git", "-C", str(ROOT), "ls-files", "-z", "-co", "--exclude-standard"]
+    try:
+        listed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    except (OSError, subprocess.CalledProcessError):  # an unpacked source archive
+        found = (path.relative_to(ROOT) for path in ROOT.rglob("*") if path.is_file())
+        return tuple(sorted(path for path in found if path.parts[0] in TOP_LEVEL))
+    return tuple(sorted(Path(name) for name in set(listed.split("\0")) if (ROOT / name).is_file()))
+
+
+@cache
+def text(path: Path) -> str:
+    try:
+        return (ROOT / path).read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        return ""
+
+
+def lines(path: Path) -> list[str]:
+    return text(path).splitlines()
+
+
+def is_program(path: Path) -> bool:
+    return not path.suffix and text(path).startswith("#!")
+
+
+def is_python(path: Path) -> bool:
+    return path.suffix == ".py" or (is_program(path) and "python" in lines(path)[0])
+
+
+def is_c(path: Path) -> bool:
+    return path.suffix in {".c", ".h", ".def"}
+
+
+def is_code(path: Path) -> bool:
+    configuration = path.name in {"pyproject.toml", ".clang-format", ".gitignore"}
+    return is_python(path) or is_c(path) or is_program(path) or configuration
+
+
+def under(*folders: str) -> Iterator[Path]:
+    for path in sources():
+        if any(path.is_relative_to(folder) for folder in folders):
+            yield path
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(text(path), filename=str(path))
+
+
+def python_files(*folders: str) -> Iterator[Path]:
+    return (path for path in (under(*folders) if folders else sources()) if is_python(path))
+
+
+def imports(path: Path) -> Iterator[tuple[int, str]]:
+    """Line and full name of every module that a Python file imports, wherever it does so."""
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            for alias in node.names:
+                yield node.lineno, f"{node.module}.{alias.name}"
+
+
+def grep(pattern: str, paths: Iterator[Path], flags: int = 0) -> list[str]:
+    regex = re.compile(pattern, flags)
+    return [
+        f"{path}:{number}: {line.strip()}"
+        for path in paths
+        for number, line in enumerate(lines(path), 1)
+        if regex.search(line)
+    ]
+
+
+def report(offenders: list[str]) -> None:
+    assert not offenders, "\n" + "\n".join(offenders)
+
+
+def code_without_comments(path: Path) -> str:
+    """C text whose comments became blanks, line breaks kept."""
+
+    def blank(match: re.Match[str]) -> str:
+        return re.sub(r"[^\n]", " ", match[0])
+
+    return re.sub(r"/\*.*?\*/|//[^\n]*", blank, text(path), flags=re.DOTALL)

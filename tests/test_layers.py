@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The layers of csrc/: which module includes which, and what the engine may not know."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+from project_text import code_without_comments, grep, is_c, lines, report, text, under
+
+MAX_CDEF_FUNCTIONS = 40
+
+# What the engine may include: nothing that knows a clock, a thread, a socket or a file.
+CORE_HEADERS = {
+    "errno.h", "limits.h", "stdbool.h", "stddef.h", "stdint.h", "stdlib.h", "string.h",
+}  # fmt: skip
+CORE_HEADERS_OF = {
+    "base.c": {"stdio.h"},  # the assertion that ends the process says where
+    "icrc.c": {"isa-l/crc.h", "zlib.h"},
+}
+CORE_FORBIDDEN_CALLS = ("rand", "random", "time", "clock_gettime", "getenv", "printf", "alloca")
+
+# The layers of each folder of csrc, bottom to top. A module, which is a header and its source,
+# includes modules of lower layers and of its own, in no circle.
+LAYERS: dict[str, list[str]] = {
+    "core": [
+        "base bitmap dscp keymap list port prng psn secret timer",
+        "drops icrc wire",
+        "txwin rxwin order ev probation rtt share cc cc_delay cc_nscc cc_algorithm",
+        "services arena counters cq events mr probes ready trace",
+        "requester responder reverse plane",
+        "peer qp",
+        "burst health peer_share spray windows",
+        "timeout detect reinject suspension loss",
+        "requester_tx requester_rx responder_rx responder_tx sack acks probe reverse_tx",
+        "endpoint answer ev_probe port_status peer_ports",
+        "schedule commit",
+        "engine verbs query",
+        "turn",
+    ],
+    "io": [
+        "cause lineage pause sigbus spsc",
+        "guards recorder socket udp",
+        "counters udp_receive udp_send",
+        "datapath_state udp_open",
+        "ports",
+        "commands",
+        "datapath",
+        "ctx",
+    ],
+    "sim": [
+        "address bytes frame gbn heap host_address link memory scenario",
+        "agenda audit datagram flow queue tcp topology",
+        "fabric_watch hop world",
+        "record",
+        "fabric",
+        "fault host",
+        "engines gbn_host tcp_host",
+        "qps",
+        "prove",
+        "traffic",
+        "sim_parts",
+        "sim",
+        "pair_fabric",
+        "watch",
+        "driver",
+        "pair",
+        "connect",
+    ],
+    "emu": ["ethernet ring", "outbox", "emu"],
+}
+# Folders that a folder may include, beside csrc itself.
+BELOW: dict[str, set[str]] = {
+    "core": set(),
+    "io": {"core"},
+    "sim": {"core"},
+    "emu": {"core", "sim"},
+}
+
+
+def modules(folder: str) -> dict[str, list[Path]]:
+    """The headers and sources of each module in a folder of csrc."""
+    found: dict[str, list[Path]] = {}
+    for path in under(f"csrc/{folder}"):
+        if path.suffix in {".c", ".h"}:
+            found.setdefault(path.stem, []).append(path)
+    return found
+
+
+def included(folder: str) -> Iterator[tuple[str, str, str, str]]:
+    """The place, its module, and the folder and module of ours that it includes there."""
+    for module, paths in modules(folder).items():
+        for path in paths:
+            for number, line in enumerate(lines(path), 1):
+                header = re.match(r'\s*#\s*include\s+"(?:(\w+|\.\.)/)?(\w+)\.\w+"', line)
+                if header:
+                    yield f"{path}:{number}", module, header[1] or folder, header[2]
+
+
+@pytest.mark.parametrize("folder", LAYERS)
+def test_layers__hold_every_module(folder: str) -> None:
+    assert sorted(" ".join(LAYERS[folder]).split()) == sorted(modules(folder))
+
+
+@pytest.mark.parametrize("folder", LAYERS)
+def test_layers__are_included_downwards(folder: str) -> None:
+    level = {module: i for i, layer in enumerate(LAYERS[folder]) for module in layer.split()}
+    arrows = [
+        (place, module, other)
+        for place, module, where, other in included(folder)
+        if where == folder and other in level and other != module
+    ]
+    report([
+        f"{place}: {module} includes {other}, which is above it"
+        for place, module, other in arrows
+        if level[module] < level[other]
+    ])  # fmt: skip
+    graph = {module: {other for _, one, other in arrows if one == module} for module in level}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        report([" -> ".join(error.args[1])])
+
+
+@pytest.mark.parametrize("folder", BELOW)
+def test_layers__folders_include_those_below(folder: str) -> None:
+    report([
+        f"{place}: includes {where}/{module}"
+        for place, _, where, module in included(folder)
+        if where not in {*BELOW[folder], folder, "csrc"} and module != "mrc"
+    ])  # fmt: skip
+
+
+def test_layers__are_drawn_in_architecture() -> None:
+    drawing = text(Path("ARCHITECTURE.md")).split("includes point down only:\n\n```\n")[1]
+    rows = [line for line in drawing.split("\n```")[0].splitlines() if not line.startswith(" ")]
+    drawn = [re.split(r"\s{2,}", row)[0].split() for row in reversed(rows)]
+    assert [sorted(row) for row in drawn] == [sorted(layer.split()) for layer in LAYERS["core"]]
+
+
+def c_declarations(path: Path) -> Iterator[tuple[int, str, bool]]:
+    """Line and name of every function that a file declares or (True) defines for others."""
+    code = re.sub(r"^#.*(\\\n.*)*", "", code_without_comments(path), flags=re.MULTILINE)
+    depth, start = 0, 0
+    for place, char in enumerate(code):
+        if depth == 0 and char in ";{":
+            head = re.search(r"^(?!\s*static\b)[\w\s*]+[\s*](mrc_\w+)\([^{;]*$", code[start:place])
+            if head:
+                line = code.count("\n", 0, start + head.start(1)) + 1
+                yield line, head[1], char == "{"
+        depth += (char == "{") - (char == "}")
+        if depth == 0 and char in ";}":
+            start = place + 1
+
+
+@pytest.mark.parametrize("folder", LAYERS)
+def test_functions__are_defined_beside_their_header(folder: str) -> None:
+    """No module declares a function of another, which would hide an include upwards."""
+    offenders = []
+    for paths in modules(folder).values():
+        places = {
+            (path.suffix, defined): {name: f"{path}:{line}" for line, name, is_defined in found
+                                     if is_defined == defined}
+            for path in paths
+            for found in [list(c_declarations(path))]
+            for defined in (False, True)
+        }  # fmt: skip
+        defined = places.get((".c", True), {})
+        for name, place in places.get((".h", False), {}).items():
+            if name not in defined:
+                offenders.append(f"{place}: {name} is defined elsewhere")
+        for name, place in places.get((".c", False), {}).items():
+            if name not in defined:
+                offenders.append(f"{place}: {name} is a function of another module")
+    report(offenders)
+
+
+def test_public_functions__are_those_of_the_top_layer() -> None:
+    """csrc/mrc.h has no source of its own: the top layer of the core and csrc/io implement it."""
+    tops = [f"csrc/core/{module}.c" for module in LAYERS["core"][-2].split()]
+    defined = {
+        name
+        for path in (*map(Path, tops), *under("csrc/io"))
+        if path.suffix == ".c"
+        for _, name, is_defined in c_declarations(path)
+        if is_defined
+    }
+    declared = {name for _, name, _ in c_declarations(Path("csrc/mrc.h"))}
+    assert declared and declared <= defined, declared - defined
+
+
+def test_core__includes_nothing_of_the_world() -> None:
+    offenders = []
+    for path in filter(is_c, under("csrc/core", "csrc/mrc.h")):
+        allowed = CORE_HEADERS | CORE_HEADERS_OF.get(path.name, set())
+        for number, line in enumerate(lines(path), 1):
+            header = re.match(r"\s*#\s*include\s+<([^>]+)>", line)
+            if header and header[1] not in allowed:
+                offenders.append(f"{path}:{number}: includes <{header[1]}>")
+            header = re.match(r'\s*#\s*include\s+"(io|sim)/', line)
+            if header:
+                offenders.append(f"{path}:{number}: includes upwards: {line.strip()}")
+    report(offenders)
+
+
+def test_core__calls_nothing_of_the_world() -> None:
+    calls = re.compile(rf"(?<![\w.>])({'|'.join(CORE_FORBIDDEN_CALLS)})\s*\(")
+    offenders = []
+    for path in filter(is_c, under("csrc/core")):
+        for number, line in enumerate(code_without_comments(path).splitlines(), 1):
+            if path.suffix != ".def" and calls.search(line):
+                offenders.append(f"{path}:{number}: {line.strip()}")
+    report(offenders)
+
+
+def test_atomics__only_where_two_contexts_meet() -> None:
+    """Rings between two threads or with the kernel, and the table that a signal handler reads."""
+    meet = {"spsc", "ring", "sigbus"}
+    elsewhere = (path for path in filter(is_c, under("csrc")) if path.stem not in meet)
+    report(grep(r"\b_Atomic\b|__atomic_|__sync_|\batomic_|stdatomic|\bvolatile\b", elsewhere))
+
+
+def test_cdef__stays_narrow() -> None:
+    header = code_without_comments(Path("csrc/mrc.h"))
+    functions = re.findall(r"\b(mrc_\w+)\(", header)
+    assert len(functions) == len(set(functions))
+    assert 0 < len(functions) < MAX_CDEF_FUNCTIONS
