@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <sys/epoll.h>
 
+#include "core/query.h"
 #include "io/udp_open.h"
 
 /* Transmit sockets are watched for errors always, and for room only while they have none. */
