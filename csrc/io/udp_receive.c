@@ -92,8 +92,8 @@ static uint64_t clock_lead_ns(uint64_t now_ns) {
   return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec - now_ns;
 }
 
+/* `address` is all zero before. */
 static void set_mapped(uint8_t address[16], const struct in_addr *v4) {
-  memset(address, 0, 10);
   memset(address + 10, 0xff, 2);
   memcpy(address + 12, v4, 4);
 }

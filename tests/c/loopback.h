@@ -207,6 +207,7 @@ static inline int check_burst_arrived(const struct traffic *traffic, int burst, 
     CHECK_EQ(meta->flow_label, sent->flow_label);
     CHECK_EQ(meta->ecn, sent->tclass & 3);
     CHECK_EQ(meta->port, sent->port);
+    CHECK(77 - meta->arrived_ns < 10000000000u); /* a moment before it was delivered, at 77 */
   }
   return at;
 }

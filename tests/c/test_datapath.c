@@ -11,6 +11,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -34,6 +35,15 @@ int sendmmsg(int fd, struct mmsghdr *messages, unsigned n, int flags) {
     return -1;
   }
   return (int)syscall(SYS_sendmmsg, fd, messages, n, flags);
+}
+
+/* ---- An epoll_wait that counts: it is called only to look, and not to sleep ---- */
+
+static atomic_int n_looks;
+
+int epoll_wait(int epoll_fd, struct epoll_event *events, int capacity, int timeout_ms) {
+  atomic_fetch_add(&n_looks, 1);
+  return (int)syscall(SYS_epoll_pwait, epoll_fd, events, capacity, timeout_ms, NULL, 8);
 }
 
 /* ---- Helpers ---- */
@@ -275,6 +285,20 @@ static void test_run__expires_at_the_deadline(void) {
   mrc_ctx_destroy(ctx);
 }
 
+/* A thread that has nothing to do sleeps. */
+static void test_run__sleeps_while_there_is_nothing_to_do(void) {
+  enum { MOMENT_MS = 20 };
+  mrc_ctx *ctx = create(0);
+  if (!ctx) return;
+  CHECK_EQ(run_one(ctx, (struct mrc_command){.op = UINT32_MAX}), -EINVAL);
+  struct pollfd never = {.fd = mrc_ctx_fd(ctx), .events = POLLIN};
+  CHECK_EQ(poll(&never, 1, MOMENT_MS), 0); /* what the command began is over */
+  const int before = atomic_load(&n_looks);
+  CHECK_EQ(poll(&never, 1, MOMENT_MS), 0);
+  CHECK_EQ(atomic_load(&n_looks), before);
+  mrc_ctx_destroy(ctx);
+}
+
 /* Sends n bursts to the context itself, while the first sends fail, and checks that all arrive. */
 static void check_bursts_arrive(int n, int failing, int with) {
   mrc_ctx *ctx = create(0);
@@ -492,7 +516,9 @@ CHECK_MAIN(RUN(test_commands__each_reaches_its_engine_function),
            RUN(test_publish__a_full_ring_loses_nothing),
            RUN(test_poll__wakes_a_thread_that_waits_for_room),
            RUN(test_poll__clears_the_descriptor_only_when_all_is_taken),
-           RUN(test_run__expires_at_the_deadline), RUN(test_run__transmits_and_receives),
+           RUN(test_run__expires_at_the_deadline),
+           RUN(test_run__sleeps_while_there_is_nothing_to_do),
+           RUN(test_run__transmits_and_receives),
            RUN(test_run__a_full_socket_is_tried_again_when_writable),
            RUN(test_run__a_full_queue_is_tried_again_after_a_while),
            RUN(test_run__warns_of_memory_that_lost_its_backing),

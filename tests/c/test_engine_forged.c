@@ -180,6 +180,20 @@ static void test_receive__drops_what_has_no_place(void) {
   mrc_pair_destroy(p);
 }
 
+/* Packets beyond the window, however many, are answered by one NACK each millisecond. */
+static void test_receive__few_nacks_for_what_is_beyond(void) {
+  static const uint8_t payload[4];
+  struct mrc_pair *p = open_pair();
+  struct forge forge = make_forge(p, open_qp(p, .memory_bytes = 4096, .mpr = 128), payload);
+  forge.wire.psn = 4096;
+  for (int i = 0; i < 250; i++) {
+    CHECK_EQ(send_forge(p, &forge), MRC_DROP_PSN_WINDOW);
+    run_for(p, 10 * US);
+  }
+  CHECK_EQ(counter(p, 1, MRC_COUNTER_TX_NACKS), 3);
+  mrc_pair_destroy(p);
+}
+
 /* A packet longer than its message, and an Only that is not all of it. */
 static void test_receive__a_message_that_cannot_be(void) {
   for (int i = 0; i < 2; i++) {
@@ -441,6 +455,7 @@ static void test_request__a_false_port_status_heals(void) {
 CHECK_MAIN(RUN(test_receive__drops_the_stranger), RUN(test_receive__drops_in_the_wrong_state),
            RUN(test_receive__drops_false_answers), RUN(test_receive__too_many_immediates),
            RUN(test_receive__survives_garbage), RUN(test_receive__drops_what_has_no_place),
+           RUN(test_receive__few_nacks_for_what_is_beyond),
            RUN(test_receive__a_message_that_cannot_be), RUN(test_receive__a_nak_names_the_window),
            RUN(test_receive__an_immediate_tells_what_arrived),
            RUN(test_receive__a_write_of_nothing_takes_no_psn),

@@ -103,6 +103,19 @@ static void test_timeout__blames_the_plane_that_falls_behind(void) {
   mrc_pair_destroy(p);
 }
 
+/* Who posts more and more does not put the local timeout off. */
+static void test_timeout__counts_from_the_last_progress(void) {
+  struct mrc_pair *p = open_pair();
+  int end = open_qp(p, .memory_bytes = 200 * MTU, .timeout = 11, .retry_linear = 7);
+  mrc_pair_silence(p, 1, true);
+  for (int i = 0; i < 100; i++) {
+    CHECK_EQ(mrc_pair_write(p, end, MTU), 0);
+    run_for(p, 100 * US);
+  }
+  CHECK_EQ(counter(p, 0, MRC_COUNTER_TIMEOUTS), 4); /* each 2.1 ms of 10 */
+  mrc_pair_destroy(p);
+}
+
 /* Two of four planes at once; then the write of a new message uses the others at once. */
 static void test_silence__of_two_of_four(void) {
   struct mrc_pair *p = open_pair(.planes = 4, .paths = 2, .port_out.rate_bps = 500000000);
@@ -442,7 +455,8 @@ static void test_silence__costs_hardly_any_goodput(void) {
 CHECK_MAIN(RUN(test_silence__costs_hardly_any_goodput), RUN(test_silence__of_one_plane),
            RUN(test_silence__with_a_short_timeout),
            RUN(test_timeout__blames_no_plane_for_what_left_last),
-           RUN(test_timeout__blames_the_plane_that_falls_behind), RUN(test_silence__of_two_of_four),
+           RUN(test_timeout__blames_the_plane_that_falls_behind),
+           RUN(test_timeout__counts_from_the_last_progress), RUN(test_silence__of_two_of_four),
            RUN(test_silence__of_one_direction), RUN(test_silence__from_the_start),
            RUN(test_silence__of_one_path), RUN(test_silence__of_a_flapping_plane),
            RUN(test_silence__of_all_planes_ends_the_qp),

@@ -80,7 +80,7 @@ static void test_burst__takes_many_short_packets_from_the_start(void) {
 /* Answers that one EV may not carry now are not tried for ever, nor forgotten. */
 static void test_answers__wait_for_a_port(void) {
   struct mrc_pair *p = open_pair();
-  const int end = open_qp(p, .memory_bytes = 64 * MTU);
+  const int end = open_qp(p, .memory_bytes = 512 * MTU);
   struct forge forge = make_forge(p, end, four);
   mrc_engine *engine = p->hosts[1].engine;
   struct mrc_burst burst;
@@ -98,7 +98,8 @@ static void test_answers__wait_for_a_port(void) {
   mrc_pair_destroy(p);
 }
 
-/* Three QPs of host 1 that have data for many transmits, and send it packet by packet. */
+/* Three QPs of host 1 that have data for many transmits. With `spray` they send packet by packet.
+ */
 enum { SPRAYING = 3 };
 
 struct spraying {
@@ -107,16 +108,16 @@ struct spraying {
   uint32_t index[SPRAYING]; /* of the QPs in the engine */
 };
 
-static struct spraying open_spraying(void) {
+static struct spraying open_spraying(uint32_t spray) {
   struct spraying s = {.pair = open_pair()};
   s.engine = s.pair->hosts[1].engine;
   for (int i = 0; i < SPRAYING; i++) {
-    const int end = open_qp(s.pair, .from = 1, .to = 0, .spray = 1, .memory_bytes = 64 * MTU);
+    const int end = open_qp(s.pair, .from = 1, .to = 0, .spray = spray, .memory_bytes = 512 * MTU);
     const uint32_t qpn = s.pair->ends[end]->qpn;
     prove_paths(s.engine, qpn);
     s.index[i] = mrc_engine_qp(s.engine, qpn)->index;
     s.pair->ends[end]->audit.unwatched = true;
-    CHECK_EQ(mrc_pair_write(s.pair, end, 64 * MTU), 0);
+    CHECK_EQ(mrc_pair_write(s.pair, end, 512 * MTU), 0);
   }
   return s;
 }
@@ -137,18 +138,34 @@ static void check_turns(const struct spraying *s, int first, int n_taken) {
 }
 
 static void test_turns__of_qps_that_spray_packets_are_a_packet_long(void) {
-  const struct spraying s = open_spraying();
+  const struct spraying s = open_spraying(1);
   check_turns(&s, 0, 7);
   check_turns(&s, 1, 7);
   mrc_pair_destroy(s.pair);
 }
 
 static void test_turns__in_vain_are_not_lost(void) {
-  const struct spraying s = open_spraying();
+  const struct spraying s = open_spraying(1);
   check_turns(&s, 0, 1);
   check_turns(&s, 1, 4);
   check_turns(&s, 2, 0);
   check_turns(&s, 2, 7);
+  mrc_pair_destroy(s.pair);
+}
+
+/* The others have turns of four bursts. */
+static void test_turns__of_other_qps_are_four_bursts_long(void) {
+  enum { BURSTS = 12 };
+  const struct spraying s = open_spraying(0);
+  struct mrc_burst bursts[BURSTS];
+  int taken[BURSTS];
+  CHECK_EQ(mrc_engine_transmit(s.engine, bursts, BURSTS, s.pair->now_ns), BURSTS);
+  for (int i = 0; i < BURSTS; i++) {
+    CHECK_ROW((size_t)i);
+    CHECK_EQ(bursts[i]._qp, s.index[i / MRC_QUANTUM_BURSTS]);
+    taken[i] = 1;
+  }
+  mrc_engine_commit(s.engine, bursts, taken, BURSTS, s.pair->now_ns);
   mrc_pair_destroy(s.pair);
 }
 
@@ -181,4 +198,6 @@ CHECK_MAIN(RUN(test_answers__leave_before_the_data_of_other_qps),
            RUN(test_burst__takes_many_short_packets_from_the_start),
            RUN(test_answers__wait_for_a_port),
            RUN(test_turns__of_qps_that_spray_packets_are_a_packet_long),
-           RUN(test_turns__in_vain_are_not_lost), RUN(test_held__qps_take_turns_for_the_cq))
+           RUN(test_turns__in_vain_are_not_lost),
+           RUN(test_turns__of_other_qps_are_four_bursts_long),
+           RUN(test_held__qps_take_turns_for_the_cq))

@@ -55,6 +55,21 @@ static void test_trace__keeps_the_newest(void) {
   mrc_pair_destroy(p);
 }
 
+/* A QP that was just created has no paths and no peer. */
+static void test_query__of_a_new_qp(void) {
+  mrc_engine *engine = mrc_engine_create(&(struct mrc_engine_config){.max_qps = 1, .ports = 2});
+  const struct mrc_qp_attr attr = {.qpn = 7, .sq_depth = 1, .mpr = 128, .max_wimm = 1};
+  struct mrc_qp_info info;
+  CHECK_EQ(mrc_qp_create(engine, &attr), 0);
+  CHECK_EQ(mrc_qp_query(engine, 7, &info), 0);
+  CHECK_EQ(info.qpn, 7);
+  CHECK_EQ(info.state, MRC_QP_RESET);
+  CHECK_EQ(info.rtt_ns, -1);
+  CHECK_EQ(info.planes[1].share_percent, 100);
+  CHECK_EQ(info.planes[1].slow, 0);
+  mrc_engine_destroy(engine);
+}
+
 /* What came in is counted by the plane that brought it, each byte once. */
 static void test_planes__count_what_they_bring(void) {
   struct mrc_pair *p = open_pair(.planes = 2);
@@ -123,6 +138,7 @@ static void test_events__what_was_lost_is_told_last(void) {
 }
 
 CHECK_MAIN(RUN(test_names__end_with_the_lists), RUN(test_counters__fill_what_there_is_room_for),
-           RUN(test_trace__keeps_the_newest), RUN(test_planes__count_what_they_bring),
+           RUN(test_trace__keeps_the_newest), RUN(test_query__of_a_new_qp),
+           RUN(test_planes__count_what_they_bring),
            RUN(test_events__overflow_keeps_room_for_what_matters),
            RUN(test_events__what_was_lost_is_told_last))
