@@ -3,8 +3,8 @@
 
 Text that reaches a terminal, a log, a metric or an error goes through `shown`. JSON goes through
 `parse`, which refuses numbers that arithmetic on floats cannot take, and then through `mrc.typed`.
-It is not read by msgspec, which takes whole numbers of any length in what a caller is to check
-himself, and does not take the lone surrogates that stand for bytes in names of files.
+The json module parses it, not msgspec: msgspec limits no whole number in private data, and refuses
+the lone surrogates that stand for bytes in file names that are not UTF-8.
 """
 
 from __future__ import annotations

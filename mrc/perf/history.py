@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Self, TypeVar
+from typing import Annotated, Any, Self, TypeVar
+
+from msgspec import Meta
 
 from mrc.aio.context import Context
 from mrc.aio.qp import QP
@@ -20,7 +22,7 @@ from mrc.errors import ProtocolError
 from mrc.events import EventsLost, EvEvent, PlaneEvent, PlaneShareEvent
 from mrc.exchange.foreign import shown
 from mrc.limits import MAX_PORTS
-from mrc.typed import Whole
+from mrc.typed import Whole, take
 
 MAX_CHANGES = 4096  # of EVs, and of planes: beyond them the oldest are kept, the others counted
 _PIECE = 16384  # bins of one message
@@ -114,6 +116,12 @@ def _since(changes: Sequence[Change], start_ns: int) -> tuple[Change, ...]:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    plane: Annotated[int, Meta(ge=1, le=MAX_PORTS)]
+    bytes: tuple[Whole, ...]
+
+
 class Bins:
     """The pieces of the peer's bins, put together again."""
 
@@ -122,11 +130,12 @@ class Bins:
 
     def add(self, plane: Any, numbers: Any) -> None:
         """Takes a piece; raises ProtocolError when it cannot be one."""
-        right = type(plane) is int and 1 <= plane <= MAX_PORTS and type(numbers) is list
-        if not right or not all(type(number) is int and number >= 0 for number in numbers):
-            raise ProtocolError("the peer sent bins that cannot be read")
-        bins = self.planes.setdefault(plane, [])
-        bins += numbers
+        try:
+            piece = take({"plane": plane, "bytes": numbers}, _Piece)
+        except ValueError as error:
+            raise ProtocolError(f"the peer sent bins that cannot be read: {error}") from None
+        bins = self.planes.setdefault(piece.plane, [])
+        bins += piece.bytes
         if len(bins) > MAX_BINS:
             raise ProtocolError("the peer sent more bins than there can be")
 
