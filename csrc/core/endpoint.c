@@ -186,6 +186,7 @@ bool mrc_endpoint_transmit_probes(struct mrc_services *services, struct mrc_endp
                                   uint64_t now_ns) {
   struct mrc_probes *probes = &services->probes;
   probes->n_stuck = 0;
+  if (probes->n_unsent == 0) return true;
   for (uint32_t n = probes->n_unsent; n > 0; n--) {
     struct mrc_ev_probe *probe = mrc_probes_dequeue(probes);
     const int may = may_leave(services, endpoint, probe);

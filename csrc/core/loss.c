@@ -3,20 +3,10 @@
 
 #include "health.h"
 
-void mrc_loss_mark(struct mrc_services *services, struct mrc_qp *qp, uint32_t psn,
-                   enum mrc_counter why, uint64_t now_ns) {
-  struct mrc_txslot *slot = mrc_txwin_slot(&qp->req.win, psn);
-  struct mrc_plane *plane = &qp->planes[slot->plane];
-  mrc_txwin_on_lost(&qp->req.win, psn);
-  mrc_evset_on_missed(&qp->evset, slot->ev);
-  slot->by_timeout = why == MRC_COUNTER_LOST_BY_TIMEOUT;
-  slot->by_time = why == MRC_COUNTER_LOST_BY_TIME;
-  slot->reinjected = false;
-  plane->lost++;
-  qp->evset.evs[slot->ev].lost++;
-  mrc_count(services, why, 1);
-  mrc_trace(services, MRC_TRACE_LOST, qp->qpn, psn, why);
-  if (why == MRC_COUNTER_LOST_BY_TIMEOUT || why == MRC_COUNTER_LOST_BY_NACK) return;
+/* The network lost it: congestion control hears of that, and the EV is to blame, or congestion. */
+static void blame(struct mrc_services *services, struct mrc_qp *qp, const struct mrc_txslot *slot,
+                  uint64_t now_ns) {
+  const struct mrc_plane *plane = &qp->planes[slot->plane];
   /* Untrimmed loss means a failed path to MRC, whose switches trim. Ordinary queues overflow: a
      loss while the plane's delay stands high is taken for that. */
   const uint64_t delay_ns = mrc_rtt_delay_ns(&plane->rtt);
@@ -34,6 +24,22 @@ void mrc_loss_mark(struct mrc_services *services, struct mrc_qp *qp, uint32_t ps
     return;
   }
   mrc_health_distrust_ev(services, qp, slot->ev, MRC_REASON_LOSS, now_ns);
+}
+
+void mrc_loss_mark(struct mrc_services *services, struct mrc_qp *qp, uint32_t psn,
+                   enum mrc_counter why, uint64_t now_ns) {
+  struct mrc_txslot *slot = mrc_txwin_slot(&qp->req.win, psn);
+  mrc_txwin_on_lost(&qp->req.win, psn);
+  mrc_evset_on_missed(&qp->evset, slot->ev);
+  slot->by_timeout = why == MRC_COUNTER_LOST_BY_TIMEOUT;
+  slot->by_time = why == MRC_COUNTER_LOST_BY_TIME;
+  slot->reinjected = false;
+  qp->planes[slot->plane].lost++;
+  qp->evset.evs[slot->ev].lost++;
+  mrc_count(services, why, 1);
+  mrc_trace(services, MRC_TRACE_LOST, qp->qpn, psn, why);
+  if (why != MRC_COUNTER_LOST_BY_TIMEOUT && why != MRC_COUNTER_LOST_BY_NACK)
+    blame(services, qp, slot, now_ns);
 }
 
 void mrc_loss_on_spurious(struct mrc_services *services, struct mrc_qp *qp,

@@ -84,11 +84,6 @@ struct mrc_ev_probe *mrc_probes_dequeue(struct mrc_probes *probes) {
   return probe;
 }
 
-struct mrc_ev_probe *mrc_probes_expired(struct mrc_probes *probes, uint64_t now_ns) {
-  const uint32_t slot = mrc_timers_pop(&probes->timers, now_ns);
-  return slot == UINT32_MAX ? NULL : &probes->slots[slot];
-}
-
 void mrc_probes_end(struct mrc_probes *probes, struct mrc_ev_probe *probe) {
   mrc_timers_set(&probes->timers, mrc_probes_slot(probe), MRC_NEVER);
   if (probe->purpose == MRC_EV_PROBE_COMMAND) {

@@ -76,7 +76,10 @@ void mrc_probes_enqueue(struct mrc_probes *probes, const struct mrc_ev_probe *pr
 /* Takes the first of the queue, which must not be empty. */
 struct mrc_ev_probe *mrc_probes_dequeue(struct mrc_probes *probes);
 /* A probe whose time is over, or 0. */
-struct mrc_ev_probe *mrc_probes_expired(struct mrc_probes *probes, uint64_t now_ns);
+static inline struct mrc_ev_probe *mrc_probes_expired(struct mrc_probes *probes, uint64_t now_ns) {
+  const uint32_t slot = mrc_timers_pop(&probes->timers, now_ns);
+  return slot == UINT32_MAX ? NULL : &probes->slots[slot];
+}
 /* Frees the slot of a probe that is not in the queue. */
 void mrc_probes_end(struct mrc_probes *probes, struct mrc_ev_probe *probe);
 /* Forgets every probe of the user; returns how many slots came free. */

@@ -54,15 +54,12 @@ uint32_t mrc_requester_open_new(struct mrc_requester *req, const struct mrc_qp_a
   return psn;
 }
 
-bool mrc_requester_is_starved(const struct mrc_requester *req, const struct mrc_qp_attr *attr) {
-  uint32_t bytes;
-  return req->win.n_tosend == 0 && !mrc_requester_next_new(req, attr, &bytes);
-}
-
 const struct mrc_txslot *mrc_requester_awaited(const struct mrc_requester *req,
                                                const struct mrc_qp_attr *attr) {
   const struct mrc_txwin *win = &req->win;
-  if (win->una_psn == win->next_psn || !mrc_requester_is_starved(req, attr)) return NULL;
+  uint32_t bytes;
+  if (win->una_psn == win->next_psn || win->n_tosend > 0) return NULL;
+  if (mrc_requester_next_new(req, attr, &bytes)) return NULL;
   const struct mrc_txslot *oldest = mrc_txwin_slot(win, win->una_psn);
   return oldest->state == MRC_TX_INFLIGHT ? oldest : NULL;
 }

@@ -109,10 +109,8 @@ static inline bool mrc_requester_next_new(const struct mrc_requester *req,
 /* Gives that packet a PSN. */
 uint32_t mrc_requester_open_new(struct mrc_requester *req, const struct mrc_qp_attr *attr,
                                 uint32_t bytes);
-/* Whether nothing may be sent before the peer answers: the window of PSNs is closed, or all that
-   was posted has left. */
-bool mrc_requester_is_starved(const struct mrc_requester *req, const struct mrc_qp_attr *attr);
-/* The oldest packet in flight, when nothing may be sent before its answer comes; else 0. */
+/* The oldest packet in flight, when nothing may be sent before its answer comes, because the window
+   of PSNs is closed, or all that was posted has left; else 0. */
 const struct mrc_txslot *mrc_requester_awaited(const struct mrc_requester *req,
                                                const struct mrc_qp_attr *attr);
 

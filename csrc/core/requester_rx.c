@@ -29,12 +29,13 @@ int mrc_requester_on_nack(struct mrc_services *services, struct mrc_qp *qp,
       mrc_evset_on_skip(&qp->evset, slot->ev, slot->sent_ns, now_ns))
     mrc_health_report_ev(services, qp, slot->ev, MRC_REASON_PEER);
   mrc_loss_mark(services, qp, nack->nack_psn, MRC_COUNTER_LOST_BY_NACK, now_ns);
-  if (!trimmed) mrc_timeout_on_refusal(services, qp, nack->nack_psn);
   if (trimmed) {
     const struct mrc_cc_loss loss = {.cause = MRC_CC_LOSS_TRIMMED,
                                      .bytes = bytes,
                                      .inflight_bytes = mrc_qp_inflight_bytes(qp, plane)};
     mrc_cc_on_loss(mrc_qp_cc(qp, plane), &loss, now_ns);
+  } else {
+    mrc_timeout_on_refusal(services, qp, nack->nack_psn);
   }
   mrc_qp_touch(services, qp);
   return MRC_DROP_NONE;

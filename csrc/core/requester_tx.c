@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "requester_tx.h"
 
-#include <errno.h>
-
 #include "burst.h"
 #include "probe.h"
 #include "spray.h"
@@ -16,30 +14,6 @@ static uint32_t ready_planes(const struct mrc_qp *qp, uint32_t planes) {
   for (; planes != 0; planes &= planes - 1)
     if (mrc_evset_has_next(&qp->evset, (uint32_t)__builtin_ctz(planes))) ready |= planes & -planes;
   return ready;
-}
-
-int mrc_requester_post(struct mrc_services *services, struct mrc_qp *qp, const struct mrc_wr *wr,
-                       uint64_t now_ns) {
-  struct mrc_requester *req = &qp->req;
-  if (wr->opcode > MRC_WR_WRITE_IMM) return -EINVAL;
-  if (wr->opcode == MRC_WR_WRITE && wr->bytes == 0) return -EINVAL; /* the peer drops it */
-  if (qp->state != MRC_QP_RTS) return -EPERM;
-  if (req->sq_used == qp->attr.sq_depth) return -ENOBUFS;
-  struct mrc_mr *mr = NULL;
-  if (wr->bytes > 0) {
-    mr = mrc_mr_find(&services->mrs, wr->lkey, wr->local, wr->bytes, MRC_ACCESS_LOCAL_READ);
-    if (mr == NULL) return -EACCES;
-    if (wr->va + wr->bytes < wr->va) return -EINVAL;
-  }
-  if (!mrc_cq_promise_post(&services->cq)) return -ENOBUFS;
-  if (!mrc_requester_is_busy(&qp->req)) {
-    req->progress_ns = now_ns;
-    req->probed_ns = now_ns;
-    mrc_spray_compare(services, qp, now_ns);
-  }
-  mrc_requester_push(services, req, wr, mr);
-  mrc_qp_touch(services, qp);
-  return 0;
 }
 
 /* Whether an EV of the planes may be used soon, when its first burst has been answered or lost. */

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The requester sends: work requests in, bursts over planes and EVs out, and what became of each of
-   their packets. */
+/* The requester sends: bursts over planes and EVs, and what became of each of their packets. */
 #ifndef MRC_CORE_REQUESTER_TX_H
 #define MRC_CORE_REQUESTER_TX_H
 
@@ -8,9 +7,6 @@
 
 #define MRC_QUANTUM_BURSTS 4 /* of one QP before the next QP has its turn; 1 where spray is set */
 
-/* Takes a work request; the errors are those of mrc_qp_post. */
-int mrc_requester_post(struct mrc_services *services, struct mrc_qp *qp, const struct mrc_wr *wr,
-                       uint64_t now_ns);
 /* Adds the bursts that may go now; false when the transmit is full. */
 bool mrc_requester_transmit(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns);
 /* The fate of one packet of ours. */

@@ -88,7 +88,8 @@ static uint16_t ev_of_plane(const struct mrc_services *services, struct mrc_qp *
    plane serves when that one cannot be sent on, a suspended one before none at all. */
 uint16_t mrc_reverse_choose(const struct mrc_services *services, struct mrc_qp *qp, uint8_t port) {
   uint16_t ev = MRC_EV_NONE;
-  if (port != 0 && mrc_reverse_works(qp, port - 1u)) ev = ev_of_plane(services, qp, port - 1u);
+  if (port != 0 && mrc_reverse_works(qp, mrc_plane_of(port)))
+    ev = ev_of_plane(services, qp, mrc_plane_of(port));
   for (int lossy = 0; lossy < 2 && ev == MRC_EV_NONE; lossy++) {
     for (uint32_t planes = qp->evset.plane_mask; planes != 0; planes &= planes - 1) {
       const uint32_t plane = (uint32_t)__builtin_ctz(planes);
@@ -97,7 +98,7 @@ uint16_t mrc_reverse_choose(const struct mrc_services *services, struct mrc_qp *
       ev = ev_of_plane(services, qp, plane);
       if (ev != MRC_EV_NONE) break;
     }
-    if (ev == MRC_EV_NONE && port != 0) ev = ev_of_plane(services, qp, port - 1u);
+    if (ev == MRC_EV_NONE && port != 0) ev = ev_of_plane(services, qp, mrc_plane_of(port));
   }
   for (uint32_t planes = qp->evset.plane_mask; planes != 0 && ev == MRC_EV_NONE;
        planes &= planes - 1)

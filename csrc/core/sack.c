@@ -211,19 +211,26 @@ static void on_peer_mpr(struct mrc_services *services, struct mrc_qp *qp,
   req->peer_mpr = psns;
 }
 
-int mrc_sack_take(struct mrc_services *services, struct mrc_qp *qp, const struct mrc_wire *wire,
-                  const struct mrc_meta *meta, uint64_t now_ns) {
-  const struct mrc_sack *sack = &wire->sack;
-  struct mrc_requester *req = &qp->req;
-  struct mrc_txwin *win = &req->win;
-  const uint32_t base = (sack->cum_psn + (uint32_t)(int32_t)sack->sack_offset) & MRC_PSN_MASK;
+/* MRC_DROP_NONE, or why the SACK cannot be true: it shows what never left, or is of an earlier QP.
+ */
+static enum mrc_drop doubt(const struct mrc_txwin *win, const struct mrc_sack *sack,
+                           uint32_t base) {
   const uint32_t top = sack->bitmap == 0
                            ? sack->cum_psn
                            : mrc_psn_add(base, 63 - (uint32_t)__builtin_clzll(sack->bitmap));
   if (!mrc_psn_before(sack->cum_psn, win->next_psn) || !mrc_psn_before(top, win->next_psn) ||
       mrc_acks_names_unsent(win, sack->cum_psn))
-    return mrc_drop(services, MRC_DROP_ACK_UNSENT, qp->qpn, 0);
-  if (mrc_acks_is_stale(win, sack->cum_psn)) return mrc_drop(services, MRC_DROP_STALE, qp->qpn, 0);
+    return MRC_DROP_ACK_UNSENT;
+  return mrc_acks_is_stale(win, sack->cum_psn) ? MRC_DROP_STALE : MRC_DROP_NONE;
+}
+
+int mrc_sack_take(struct mrc_services *services, struct mrc_qp *qp, const struct mrc_wire *wire,
+                  const struct mrc_meta *meta, uint64_t now_ns) {
+  const struct mrc_sack *sack = &wire->sack;
+  struct mrc_requester *req = &qp->req;
+  const uint32_t base = (sack->cum_psn + (uint32_t)(int32_t)sack->sack_offset) & MRC_PSN_MASK;
+  const enum mrc_drop reason = doubt(&req->win, sack, base);
+  if (reason != MRC_DROP_NONE) return mrc_drop(services, reason, qp->qpn, 0);
   mrc_count(services, MRC_COUNTER_RX_SACKS, 1);
   mrc_trace(services, MRC_TRACE_SACK_IN, qp->qpn, sack->cum_psn, sack->bitmap);
   struct mrc_cc_ack ack = {.plane = mrc_qp_first_plane(qp),

@@ -21,17 +21,17 @@
 struct mrc_services {
   struct mrc_engine_config config; /* with every default filled in */
   uint64_t now_ns;                 /* the time of the call in progress */
-  struct mrc_ready ready;
+  struct mrc_ready ready;          /* who may send, and who is due */
   struct mrc_ports ports;
-  struct mrc_arena arena;
+  struct mrc_arena arena; /* the transmit in progress */
   struct mrc_cq cq;
   struct mrc_mr_table mrs;
   struct mrc_trace_ring trace;
-  struct mrc_events events;
+  struct mrc_events events; /* for the controller */
   uint64_t counters[MRC_COUNTERS];
   uint64_t drops[MRC_DROP_COUNT];
-  struct mrc_probes probes;
-  struct mrc_order order;
+  struct mrc_probes probes; /* endpoint requests that are outstanding */
+  struct mrc_order order;   /* of packets, as the SACK at hand shows it */
 };
 
 /* 0 or -ENOMEM; what was made is to be freed in any case. */

@@ -5,8 +5,8 @@
 #include <errno.h>
 
 #include "health.h"
-#include "requester_tx.h"
 #include "responder_rx.h"
+#include "spray.h"
 #include "suspension.h"
 #include "timeout.h"
 #include "windows.h"
@@ -210,10 +210,34 @@ int mrc_qp_destroy(struct mrc_engine *engine, uint32_t qpn) {
 
 /* ---- work and control ---- */
 
+static int post(struct mrc_services *services, struct mrc_qp *qp, const struct mrc_wr *wr,
+                uint64_t now_ns) {
+  struct mrc_requester *req = &qp->req;
+  if (wr->opcode > MRC_WR_WRITE_IMM) return -EINVAL;
+  if (wr->opcode == MRC_WR_WRITE && wr->bytes == 0) return -EINVAL; /* the peer drops it */
+  if (qp->state != MRC_QP_RTS) return -EPERM;
+  if (req->sq_used == qp->attr.sq_depth) return -ENOBUFS;
+  struct mrc_mr *mr = NULL;
+  if (wr->bytes > 0) {
+    mr = mrc_mr_find(&services->mrs, wr->lkey, wr->local, wr->bytes, MRC_ACCESS_LOCAL_READ);
+    if (mr == NULL) return -EACCES;
+    if (wr->va + wr->bytes < wr->va) return -EINVAL;
+  }
+  if (!mrc_cq_promise_post(&services->cq)) return -ENOBUFS;
+  if (!mrc_requester_is_busy(&qp->req)) {
+    req->progress_ns = now_ns;
+    req->probed_ns = now_ns;
+    mrc_spray_compare(services, qp, now_ns);
+  }
+  mrc_requester_push(services, req, wr, mr);
+  mrc_qp_touch(services, qp);
+  return 0;
+}
+
 int mrc_qp_post(struct mrc_engine *engine, uint32_t qpn, const struct mrc_wr *wr, uint64_t now_ns) {
   engine->services.now_ns = now_ns;
   struct mrc_qp *qp = mrc_engine_qp(engine, qpn);
-  return qp == NULL ? -ENOENT : mrc_requester_post(&engine->services, qp, wr, now_ns);
+  return qp == NULL ? -ENOENT : post(&engine->services, qp, wr, now_ns);
 }
 
 int mrc_qp_set_mpr(struct mrc_engine *engine, uint32_t qpn, uint32_t mpr, uint64_t now_ns) {
