@@ -240,8 +240,8 @@ static void test_on_timeout__forgets_the_queue(void) {
   }
 }
 
-/* The delay stays although the window was cut: a drain leaves half of what the way holds without a
-   queue. */
+/* A queue begins, and its delay stays although the window was cut: a drain leaves half of what the
+   way holds without a queue. */
 static void test_drain__leaves_half_of_what_the_way_holds(void) {
   static const struct {
     uint64_t base_ns, delay_ns;
@@ -255,6 +255,12 @@ static void test_drain__leaves_half_of_what_the_way_holds(void) {
     struct mrc_cc cc;
     init(&cc, MRC_CC_DELAY, MAX_BYTES);
     cc.delay.slow_start = false;
+    mrc_cc_on_ack(&cc,
+                  &(struct mrc_cc_ack){.bytes = MTU,
+                                       .rtt_ns = rows[i].base_ns,
+                                       .base_rtt_ns = rows[i].base_ns,
+                                       .smooth_rtt_ns = rows[i].base_ns},
+                  500 * MS); /* a round without a queue */
     cc.cwnd_bytes = 8 << 20;
     mrc_cc_on_ack(&cc, &ack, 1000 * MS);
     const uint64_t cut = cc.cwnd_bytes;

@@ -248,6 +248,27 @@ static uint16_t closed_udp_port(const char *address) {
   return udp_port;
 }
 
+/* One port of two has an interface that cannot cut messages into packets: what is left in the
+   outbox of its packets does not get into the next message of the other. */
+static void test_send__a_port_with_gso_after_one_without(void) {
+  static const char *const addresses[] = {"127.0.0.1", "::1"};
+  struct mrc_ctx_config config = config_of(2, addresses, 1);
+  struct mrc_udp from, to;
+  fill_payload();
+  if (!open_udp(&from, &config) || !open_udp(&to, &config)) return;
+  from.ports[0].gso = false;
+  for (int port = 1; port <= 2; port++) {
+    struct traffic traffic = {0};
+    add_burst(&traffic, &from, port, 0, &to, 3, 3000, 0);
+    send_traffic(&traffic, &from);
+    check_fates(&traffic, (const int[]){1});
+    receive_packets(&to, port, 3);
+    CHECK_EQ(check_burst_arrived(&traffic, 0, 0, &from, &to), 3);
+  }
+  mrc_udp_close(&from);
+  mrc_udp_close(&to);
+}
+
 /* A port unreachable of an earlier packet makes the next send fail: it is tried again. The ICMP
    error quotes as much of the packet as fits, and the socket has room for that. */
 static void test_send__an_icmp_error_is_not_the_next_bursts_fault(void) {
@@ -443,6 +464,7 @@ CHECK_MAIN(RUN(test_send__groups_by_socket), RUN(test_send__short_data_before_co
            RUN(test_send__fates), RUN(test_send__a_full_socket_blocks_its_port_only),
            RUN(test_retry__after_a_full_queue), RUN(test_send__a_refusal_that_lasts_is_an_error),
            RUN(test_send__without_gso_a_cut_burst_counts_as_taken),
+           RUN(test_send__a_port_with_gso_after_one_without),
            RUN(test_send__an_icmp_error_is_not_the_next_bursts_fault),
            RUN(test_drain__errors_that_found_no_room_do_not_stay),
            RUN(test_open__transmit_sockets_hear_nothing),

@@ -91,7 +91,7 @@ class Build:
         self.programs: list[Path] = []
         self.sim_sources: list[str] = []
         self.includes: dict[str, frozenset[str]] = {}  # of each source, relative to the base
-        self.code: dict[str, bytes] = {}  # machine code of a source without a change
+        self.code: dict[Path, bytes] = {}  # machine code of a source of a tree, without a change
 
     def prepare(self, jobs: int) -> None:
         """Compiles what is not there yet."""
@@ -144,13 +144,14 @@ class Build:
         target = folder / "code.o"
         run(["gcc", *flags, "-o", str(target)])
         changed = target.read_bytes()
-        if source not in self.code:  # compiled under the same name, which assertions mention
-            text = (tree / source).read_text()
-            (tree / source).write_text(original)
+        path = tree / source  # assertions mention it, so each tree has its own code
+        if path not in self.code:
+            text = path.read_text()
+            path.write_text(original)
             run(["gcc", *flags, "-o", str(target)])
-            (tree / source).write_text(text)
-            self.code[source] = target.read_bytes()
-        return changed == self.code[source]
+            path.write_text(text)
+            self.code[path] = target.read_bytes()
+        return changed == self.code[path]
 
     def link_part(self, part: str, changed: dict[str, Path], folder: Path) -> None:
         """lib<part>.so, with the changed objects in place of the base's."""

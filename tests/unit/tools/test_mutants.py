@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import shutil
 import sys
 import threading
 from collections import Counter
@@ -16,7 +17,7 @@ import pytest
 from test_tidy import ROOT
 
 sys.path.append(str(ROOT / "tools"))
-from mutation import mutants, trial
+from mutation import build, mutants, trial
 
 
 def changed(line: str) -> set[str]:
@@ -87,6 +88,21 @@ def test_accepted__each_is_a_change_of_a_line_that_is_there() -> None:
     }
     assert set(accepted) - possible == set()
     assert all(len(why) > 20 for why in accepted.values())
+
+
+def test_same_code__in_every_tree(tmp_path: Path) -> None:
+    """Assertions mention the path of their file, which differs from tree to tree."""
+    text = "const char *f(void) {\n  (void)1;\n  return __FILE__;\n}\n"
+    base = tmp_path / "base"
+    (base / "tests").mkdir(parents=True)
+    shutil.copy2(ROOT / "tests" / "cbuild.py", base / "tests")
+    built = build.Build(base, Path(sys.executable))
+    for tree in (tmp_path / "job-0", tmp_path / "job-1"):
+        tree.mkdir()
+        (tree / "f.c").write_text(text.replace("(void)1", ""))
+        assert built.same_code(tree, "f.c", text, tmp_path)
+        (tree / "f.c").write_text(text.replace("__FILE__", "0"))
+        assert not built.same_code(tree, "f.c", text, tmp_path)
 
 
 def load_tool() -> Any:
