@@ -67,7 +67,9 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--trace", metavar="FILE", help="write a line for every packet sent, lost or delivered"
     )
-    parser.add_argument("--plot", metavar="FILE", help="draw what the runs showed, as SVG")
+    parser.add_argument(
+        "--plot", metavar="FILE", help="draw what the runs showed, as SVG; needs matplotlib"
+    )
     parser.add_argument("--output", metavar="FILE", help="the page that report writes, as HTML")
     add_options(parser)
     parser.set_defaults(run=run_command)
