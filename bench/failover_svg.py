@@ -2,137 +2,47 @@
 """Runs through a scenario as SVG: goodput of each contender over one time axis, and planes and EVs
 of mrc as a heat map. Pure.
 
-Colours are CSS variables: a page sets them for light and dark, `standalone` for one of the two.
 Ours is blue and theirs orange, which stay apart for every kind of colour blindness; what is wrong
-is told by place and words too.
+is told by place and words too. Sizes are in pixels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from html import escape
-from itertools import accumulate, groupby, pairwise
-from typing import Any
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
 
+from failover_figures import Run, events_of, rates, summary
 from failover_scenario import Event, phases
 
-Run = Mapping[str, Any]
+from mrc.sim.drawing import LIGHT, LINES, draw
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 WIDTH = 960
 _LEFT, _RIGHT = 64, 16
 _PLOT = WIDTH - _LEFT - _RIGHT
-_HEAD, _TITLE, _ROW, _GAP = 34, 20, 74, 12
+_HEAD, _TITLE, _ROW, _GAP, _FOOT = 34, 20, 74, 12, 40
 _PLANE, _EV = 16, 7
 _LEVELS = 8  # of the heat map
 _PEAK = 1.12  # of all planes, where a row ends
-
-LIGHT = {
-    "ink": "#1f2328", "note": "#57606a", "grid": "#d0d7de", "paper": "#ffffff",
-    "ours": "#0063a8", "theirs": "#c05a00", "bad": "#d1242f", "skip": "#b08800", "good": "#9fc9e8",
-    "away": "#6e7781",
-    "met": "#116329", "unmet": "#bc1c26",
-}  # fmt: skip
-DARK = {
-    "ink": "#e6edf3", "note": "#9aa4ae", "grid": "#3a424b", "paper": "#0d1117",
-    "ours": "#58b4f5", "theirs": "#f0a050", "bad": "#ff6a62", "skip": "#e3c04b", "good": "#234f70",
-    "away": "#8b949e",
-    "met": "#4cc96a", "unmet": "#ff7b72",
-}  # fmt: skip
-
-STYLE = (
-    ".story text{fill:var(--ink);font:12px system-ui,sans-serif}"
-    ".story .note{fill:var(--note);font-size:11px}"
-    ".story .name{font-weight:600;font-size:13px}"
-    ".story .event{font-weight:600}"
-    ".story .axis{stroke:var(--grid);stroke-width:1;fill:none}"
-    ".story .capacity{stroke:var(--ink);stroke-width:1;stroke-dasharray:4 3;fill:none}"
-    ".story .line{stroke-width:1.2;stroke-linejoin:round;fill-opacity:.22}"
-    ".story .edge{stroke:var(--note);stroke-width:1;stroke-dasharray:1 3}"
-)
+_OURS, _THEIRS = LINES[:2]
+_BOLD = {"fontsize": 12, "fontweight": "bold"}
+_NAME = _BOLD | {"fontsize": 13}
+_NOTE = {"fontsize": 11, "color": LIGHT["note"]}
 
 
-def variables(theme: Mapping[str, str]) -> str:
-    """The declarations of a theme's colours."""
-    return "".join(f"--{name}:{colour};" for name, colour in theme.items())
-
-
-def standalone(svg: str, theme: Mapping[str, str]) -> str:
-    """The same as a file of its own, on paper of its theme."""
-    style = f"<style>svg{{{variables(theme)}background:var(--paper)}}{STYLE}</style>"
-    return svg.replace(">", f' font-family="sans-serif">{style}', 1)
-
-
-# ---- pieces -------------------------------------------------------------------------------------
-
-
-def text(x: float, y: float, words: str, anchor: str = "start", kind: str = "") -> str:
-    css = f' class="{kind}"' if kind else ""
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{css}>{escape(words)}</text>'
-
-
-def rectangle(x: float, y: float, width: float, height: float, fill: str, extra: str = "") -> str:
-    return (
-        f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"'
-        f' fill="{fill}"{extra}/>'
-    )
-
-
-def upright(x: float, y: float, words: str) -> str:
-    place = f'transform="translate({x:g},{y:g}) rotate(-90)"'
-    return f'<text class="note" text-anchor="middle" {place}>{escape(words)}</text>'
-
-
-class Axis:
-    """Seconds of a time axis as places on the page."""
-
-    def __init__(self, start: float, end: float, left: float, width: float) -> None:
-        self.start, self.end, self.left, self.width = start, end, left, width
-
-    def x(self, seconds: float) -> float:
-        inside = min(max(seconds, self.start), self.end)
-        return self.left + self.width * (inside - self.start) / (self.end - self.start)
-
-
-def events_of(run: Run) -> list[Event]:
-    return [Event(**event) for event in run["events"]]
-
-
-def rates(run: Run, axis: Axis, step: float) -> list[tuple[float, float]]:
-    """Goodput in bit/s by seconds, over the axis."""
-    bins = run["bins"]
-    total = [0, *accumulate(bins["bytes"])]
-
-    def at(seconds: float) -> float:
-        place = (seconds - bins["start_seconds"]) / bins["width_seconds"]
-        whole = min(max(int(place), 0), len(total) - 1)
-        rest = min(max(place - whole, 0.0), 1.0)
-        following = total[min(whole + 1, len(total) - 1)]
-        return total[whole] + rest * (following - total[whole])
-
-    count = round((axis.end - axis.start) / step)
-    moments = [axis.start + i * step for i in range(count + 1)]
-    pairs = pairwise(moments)
-    return [((a + b) / 2, (at(b) - at(a)) * 8 / (b - a)) for a, b in pairs]
-
-
-def area(points: Sequence[tuple[float, float]], base: float, colour: str) -> str:
-    """A line through places on the page, filled to its base; what is straight has two points."""
-    places = [(round(x, 1), round(y, 1)) for x, y in points]
-    kept = [
-        here
-        for i, here in enumerate(places)
-        if i in (0, len(places) - 1) or not places[i - 1][1] == here[1] == places[i + 1][1]
-    ]
-    steps, (x, y) = [f"M{kept[0][0]:g},{kept[0][1]:g}"], kept[0]
-    for to_x, to_y in kept[1:]:
-        steps.append(f"l{to_x - x:.3g},{to_y - y:.3g}")
-        x, y = to_x, to_y
-    line = "".join(steps)
-    fill = f"{line}V{base:g}H{kept[0][0]:g}Z"
-    return (
-        f'<path class="line" d="{fill}" fill="{colour}" stroke="none"/>'
-        f'<path class="line" d="{line}" fill="none" stroke="{colour}"/>'
-    )
+def panel(
+    figure: Figure, left: float, top: float, width: float, height: float, **more: Any
+) -> Axes:
+    """Axes at a place that counts from the upper left corner."""
+    across, down = (72 * inches for inches in figure.get_size_inches())
+    place = (left / across, 1 - (top + height) / down, width / across, height / down)
+    axes = figure.add_axes(place, frameon=False, **more)
+    axes.tick_params(labelsize=11, labelcolor=LIGHT["note"])
+    return axes
 
 
 # ---- goodput of all -----------------------------------------------------------------------------
@@ -140,195 +50,165 @@ def area(points: Sequence[tuple[float, float]], base: float, colour: str) -> str
 
 def story_svg(runs: Sequence[Run], planes: int, plane_bps: float, step: float = 0.01) -> str:
     """A row for each run, and a heat map of those that tell of their planes' EVs."""
-    seconds = runs[0]["seconds"]
-    axis = Axis(0.0, seconds, _LEFT, _PLOT)
     detailed = [run for run in runs if run["evs"]]
-    bottom = _HEAD + len(runs) * (_TITLE + _ROW + _GAP)
-    ends = bottom + sum(_heat_height(run, planes) for run in detailed)
-    events = events_of(runs[0])
-    body = list(_bands(events, axis, ends))
-    for number, run in enumerate(runs):
-        top = _HEAD + number * (_TITLE + _ROW + _GAP)
-        body += _row(run, axis, top, planes, plane_bps, step)
+    tops = [_HEAD + number * (_TITLE + _ROW + _GAP) + _TITLE for number in range(len(runs) + 1)]
+    ends = tops.pop() - _TITLE
+    heats = []
     for run in detailed:
-        body += _heat(run, axis, bottom, planes, plane_bps, 5 * step)
-        bottom += _heat_height(run, planes)
-    body += _time_axis(axis, ends)
-    return _svg(body, ends + 40, "Goodput of each contender over time while planes fail and return")
+        heats.append(ends + _TITLE)
+        ends += 2 * _TITLE + planes * (_PLANE + 6) + len(run["evs"]) * _EV
+
+    def paint(figure: Figure) -> None:
+        _backdrop(figure, runs[0], ends)
+        span = (0.0, runs[0]["seconds"])
+        for run, top in zip(runs, tops, strict=True):
+            axes = panel(figure, _LEFT, top, _PLOT, _ROW, xlim=span, xticks=[])
+            _goodput(axes, run, planes, plane_bps, step, _PEAK)
+            axes.set_ylabel("Gbit/s", **_NOTE)
+            axes.set_title(run["contender"], loc="left", **_NAME)
+            axes.set_title(summary(run), loc="right", **_NOTE)
+        for run, top in zip(detailed, heats, strict=True):
+            _heat(figure, run, top, planes, plane_bps, 5 * step)
+
+    label = "Goodput of each contender over time while planes fail and return"
+    return draw(WIDTH, ends + _FOOT, label, paint)
 
 
-def _svg(body: Sequence[str], height: float, title: str) -> str:
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" class="story" viewBox="0 0 {WIDTH} {height:.0f}"'
-        f' width="{WIDTH}" height="{height:.0f}" role="img" aria-label="{escape(title)}">\n'
-        + "\n".join(body)
-        + "\n</svg>\n"
-    )
-
-
-def _bands(events: Sequence[Event], axis: Axis, bottom: float) -> Iterator[str]:
-    """A fault is shaded from its begin to its end; its name stands above."""
+def _backdrop(figure: Figure, run: Run, bottom: float) -> None:
+    """The time axis. A fault is shaded from its begin to its end; its name stands above."""
+    top, seconds, events = _HEAD - 8, run["seconds"], events_of(run)
+    axes = panel(figure, _LEFT, top, _PLOT, bottom - top, xlim=(0, seconds), yticks=[])
+    axes.locator_params(axis="x", nbins=16, steps=[1, 2, 5, 10])
+    axes.set_xlabel("time, s", **_NOTE)
     for event in events:
-        first, last = axis.x(event.at), axis.x(event.until)
-        faint = ' fill-opacity="0.08"'
-        yield rectangle(first, _HEAD - 8, last - first, bottom - _HEAD + 8, "var(--ink)", faint)
-        alone = not any(
-            e is not event and e.at < event.until and event.at < e.until for e in events
-        )
-        place, anchor = ((first + last) / 2, "middle") if alone else (first, "start")
-        yield text(place, 18, event.name, anchor, "event")
+        axes.axvspan(event.at, event.until, color=LIGHT["ink"], alpha=0.08, linewidth=0)
+        at, side = ((event.at + event.until) / 2, "center") if _alone(event, events) else (
+            event.at, "left")  # fmt: skip
+        axes.text(at, 1, event.name, ha=side, va="bottom",
+                  transform=axes.get_xaxis_transform(), **_BOLD)  # fmt: skip
 
 
-def _row(
-    run: Run, axis: Axis, top: float, planes: int, plane_bps: float, step: float
-) -> Iterator[str]:
-    base, peak = top + _TITLE + _ROW, planes * plane_bps * _PEAK
-
-    def y(bps: float) -> float:
-        return base - _ROW * min(bps, peak) / peak
-
-    colour = "var(--ours)" if run["contender"] == "mrc" else "var(--theirs)"
-    yield text(_LEFT, top + 13, run["contender"], kind="name")
-    yield text(WIDTH - _RIGHT, top + 13, summary(run), "end", "note")
-    for gbps in _ticks(peak / 1e9):
-        yield f'<path class="axis" d="M{_LEFT},{y(gbps * 1e9):.1f}H{WIDTH - _RIGHT}"/>'
-        yield text(_LEFT - 6, y(gbps * 1e9) + 4, f"{gbps:g}", "end", "note")
-    yield upright(22, top + _TITLE + _ROW / 2, "Gbit/s")
-    yield area([(axis.x(at), y(bps)) for at, bps in rates(run, axis, step)], base, colour)
-    yield capacity_line(run, axis, planes, lambda left: y(left * plane_bps))
+def _alone(event: Event, events: Sequence[Event]) -> bool:
+    return not any(e is not event and e.at < event.until and event.at < e.until for e in events)
 
 
-def capacity_line(run: Run, axis: Axis, planes: int, y: Any) -> str:
-    """What the planes carry that are there."""
-    steps = []
-    for part in phases(events_of(run), run["seconds"], planes):
-        if part.end > axis.start and part.start < axis.end:
-            steps.append(f"{axis.x(part.start):.1f},{y(part.planes):.1f}")
-            steps.append(f"{axis.x(part.end):.1f},{y(part.planes):.1f}")
-    return f'<path class="capacity" d="M{"L".join(steps)}"/>'
-
-
-def _ticks(end: float) -> list[float]:
-    step = next(each for each in (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20) if end / each < 4)
-    return [i * step for i in range(int(end / step) + 1)]
-
-
-def summary(run: Run) -> str:
-    """The figures that say most, in a line."""
-    found = run["figures"]
-    stall = duration(found["longest_stall_of_a_stream_seconds"])
-    share = found["delivered_bytes"] / found["capacity_bytes"]
-    of_one = (
-        " of a flow"
-        if found["longest_stall_of_a_stream_seconds"]
-        > 2 * max(found["longest_stall_seconds"], 0.01)
-        else ""
-    )
-    return f"{share:.0%} of what the planes could carry; longest stall{of_one} {stall}"
-
-
-def duration(seconds: float | None) -> str:
-    """3 ms, 0.25 s."""
-    if seconds is None:
-        return "never"
-    return f"{seconds * 1e3:.0f} ms" if seconds < 0.0995 else f"{seconds:.2f} s"
-
-
-def _time_axis(axis: Axis, top: float) -> Iterator[str]:
-    step = next(each for each in (0.1, 0.2, 0.5, 1, 2, 5) if axis.end / each <= 16)
-    for i in range(int(axis.end / step + 1e-9) + 1):
-        x = axis.x(i * step)
-        yield f'<path class="axis" d="M{x:.1f},{top - 2:.1f}v6"/>'
-        yield text(x, top + 17, f"{i * step:g}", "middle", "note")
-    yield text(axis.left + axis.width / 2, top + 34, "time, s", "middle", "note")
+def _goodput(
+    axes: Axes, run: Run, planes: int, plane_bps: float, step: float, headroom: float
+) -> None:
+    """Goodput in the span of the axes; dashed: what the planes carry that are there."""
+    peak, (start, end) = planes * plane_bps * headroom / 1e9, axes.get_xlim()
+    axes.set_ylim(-peak / _ROW, peak)
+    axes.locator_params(axis="y", nbins=3, steps=[1, 2, 5, 10])
+    axes.grid(axis="y")
+    grain = peak / _ROW / 10
+    points = [
+        (at, grain * round(min(bps / 1e9, peak) / grain))
+        for at, bps in rates(run, start, end, step)
+    ]
+    bends = [
+        here
+        for i, here in enumerate(points)
+        if i in (0, len(points) - 1) or not points[i - 1][1] == here[1] == points[i + 1][1]
+    ]
+    colour = _OURS if run["contender"] == "mrc" else _THEIRS
+    # The edge is drawn all around; what is below and beside the curve lies out of sight.
+    x, y = zip((start - step, -peak), (start - step, bends[0][1]), *bends,
+               (end + step, bends[-1][1]), (end + step, -peak), strict=True)  # fmt: skip
+    axes.fill(x, y, facecolor=(colour, 0.22), edgecolor=colour, linewidth=1.2, joinstyle="round")
+    parts = phases(events_of(run), run["seconds"], planes)
+    left = [part.planes * plane_bps / 1e9 for part in parts for _ in (0, 1)]
+    at = [moment for part in parts for moment in (part.start, part.end)]
+    axes.plot(at, left, color=LIGHT["ink"], linewidth=1, linestyle=(0, (4, 3)))
 
 
 # ---- planes and EVs -----------------------------------------------------------------------------
 
-_STATES = {"ASSUMED_BAD": "var(--bad)", "SKIP": "var(--skip)", "DENIED": "var(--ink)"}
+_STATES = {"ASSUMED_BAD": "bad", "SKIP": "skip", "DENIED": "ink"}
+Piece = tuple[float, float]
+"""A begin and a length, in seconds."""
 
 
-def _heat_height(run: Run, planes: int) -> float:
-    return 2 * _TITLE + planes * (_PLANE + 6) + len(run["evs"]) * _EV
-
-
-def _heat(
-    run: Run, axis: Axis, top: float, planes: int, plane_bps: float, step: float
-) -> Iterator[str]:
-    yield text(_LEFT, top + 13, f"{run['contender']}: planes and their EVs", kind="name")
-    yield from _legend(top + 13)
-    y = top + _TITLE
+def _heat(figure: Figure, run: Run, top: float, planes: int, plane_bps: float, step: float) -> None:
+    """A strip for each plane, and below it a thin one for each of its EVs."""
+    height, seconds = planes * (_PLANE + 6) + len(run["evs"]) * _EV, run["seconds"]
+    axes = panel(figure, _LEFT, top, _PLOT, height, xlim=(0, seconds), ylim=(height, 0), xticks=[])
+    axes.set_title(f"{run['contender']}: planes and their EVs", loc="left", **_NAME)
+    _legend(figure, top - _TITLE)
+    middles, y = [], 0.0
     for plane in range(1, planes + 1):
-        yield text(_LEFT - 6, y + _PLANE - 3, f"plane {plane}", "end", "note")
-        yield from _strip(run, axis, y, str(plane), plane_bps, step)
+        middles.append(y + _PLANE / 2)
+        for level, piece in _strip(run, str(plane), plane_bps, step):
+            _piece(axes, piece, y, _PLANE, _OURS, level / _LEVELS)
         y += _PLANE + 1
-        for path in _paths(run, plane):
-            yield rectangle(axis.left, y, axis.width, _EV - 1, "var(--good)")
-            yield from _ev_states(run, axis, y, plane, path)
-            yield from _suspended(run, axis, y, plane)
+        for path in (ev["path"] for ev in run["evs"] if ev["plane"] == plane):
+            _piece(axes, (0, seconds), y, _EV - 1, LIGHT["good"])
+            for name, piece in (*_ev_states(run, plane, path), *_suspended(run, plane)):
+                _piece(axes, piece, y, _EV - 1, LIGHT[name])
             y += _EV
         y += 5
+    axes.set_yticks(middles, [f"plane {plane}" for plane in range(1, planes + 1)])
 
 
-def _legend(y: float) -> Iterator[str]:
-    x = WIDTH - _RIGHT - 610
-    yield text(x, y, "a plane's goodput: none", "start", "note")
+def _piece(
+    axes: Axes, piece: Piece, y: float, height: float, colour: str, alpha: float = 1
+) -> None:
+    begin, length = piece
+    axes.fill([begin, begin + length, begin + length, begin], [y, y, y + height, y + height],
+              facecolor=(colour, alpha), linewidth=0)  # fmt: skip
+
+
+def _legend(figure: Figure, top: float) -> None:
+    axes = panel(figure, WIDTH - _RIGHT - 610, top, 610, _TITLE, xlim=(0, 610), ylim=(_TITLE, 0),
+                 xticks=[], yticks=[])  # fmt: skip
+    axes.text(0, 13, "a plane's goodput: none", **_NOTE)
     for level in range(1, _LEVELS + 1):
-        shade = f' fill-opacity="{level / _LEVELS:.3f}"'
-        yield rectangle(x + 126 + 9 * level, y - 9, 9, 10, "var(--ours)", shade)
-    yield text(x + 212, y, "full", "start", "note")
-    for at, colour, words in ((256, "good", "EV good"), (332, "skip", "to be skipped"),
-                              (436, "bad", "bad"), (486, "away", "plane suspended")):  # fmt: skip
-        yield rectangle(x + at, y - 9, 14, 10, f"var(--{colour})")
-        yield text(x + at + 18, y, words, "start", "note")
+        _piece(axes, (126 + 9 * level, 9), 4, 10, _OURS, level / _LEVELS)
+    axes.text(212, 13, "full", **_NOTE)
+    for at, name, words in ((256, "good", "EV good"), (332, "skip", "to be skipped"),
+                            (436, "bad", "bad"), (486, "away", "plane suspended")):  # fmt: skip
+        _piece(axes, (at, 14), 4, 10, LIGHT[name])
+        axes.text(at + 18, 13, words, **_NOTE)
 
 
-def _strip(
-    run: Run, axis: Axis, y: float, plane: str, plane_bps: float, step: float
-) -> Iterator[str]:
-    """Goodput of a plane, in shades; neighbours of one shade are one piece."""
+def _strip(run: Run, plane: str, plane_bps: float, step: float) -> Iterator[tuple[int, Piece]]:
+    """Goodput of a plane, in levels; neighbours of one level are one piece."""
     bins = run["planes"]
     count = max(1, round(step / bins["width_seconds"]))
     width, every = count * bins["width_seconds"], bins["bytes"][plane]
     sums = [sum(every[i : i + count]) for i in range(0, len(every), count)]
     full, at = plane_bps / 8 * width, 0
     for level, group in groupby(min(_LEVELS, round(_LEVELS * n / full)) for n in sums):
-        first = axis.x(bins["start_seconds"] + at * width)
-        at += len(list(group))
-        last = axis.x(bins["start_seconds"] + at * width)
-        if level and last > first:
-            shade = f' fill-opacity="{level / _LEVELS:.3f}"'
-            yield rectangle(first, y, last - first, _PLANE, "var(--ours)", shade)
+        length = len(list(group))
+        if level:
+            yield level, (bins["start_seconds"] + at * width, length * width)
+        at += length
 
 
-def _paths(run: Run, plane: int) -> list[str]:
-    return [ev["path"] for ev in run["evs"] if ev["plane"] == plane]
-
-
-def _ev_states(run: Run, axis: Axis, y: float, plane: int, path: str) -> Iterator[str]:
+def _ev_states(run: Run, plane: int, path: str) -> Iterator[tuple[str, Piece]]:
     """What an EV was other than good; what no eye can tell apart is one piece."""
+    pixel = run["seconds"] / _PLOT
     mine = [c for c in run["ev_changes"] if (c["plane"], c["path"]) == (plane, path)]
-    ends = [*(change["at_seconds"] for change in mine[1:]), axis.end]
-    pieces: list[tuple[float, float, str]] = []
+    ends = [*(change["at_seconds"] for change in mine[1:]), run["seconds"]]
+    pieces: list[tuple[str, float, float]] = []
     for change, end in zip(mine, ends, strict=False):
-        first, last = axis.x(change["at_seconds"]), axis.x(end)
-        if (colour := _STATES.get(change["new"])) is None or last <= first:
+        name, begin = _STATES.get(change["new"]), change["at_seconds"]
+        if name is None or not begin < end:
             continue
-        if pieces and pieces[-1][2] == colour and first < pieces[-1][1] + 1:
-            first = pieces.pop()[0]
-        pieces.append((first, max(last, first + 0.8), colour))
-    for first, last, colour in pieces:
-        yield rectangle(first, y, last - first, _EV - 1, colour)
+        if pieces and pieces[-1][0] == name and begin < pieces[-1][2] + pixel:
+            begin = pieces.pop()[1]
+        pieces.append((name, begin, max(end, begin + 0.8 * pixel)))
+    for name, begin, end in pieces:
+        yield name, (begin, end - begin)
 
 
-def _suspended(run: Run, axis: Axis, y: float, plane: int) -> Iterator[str]:
+def _suspended(run: Run, plane: int) -> Iterator[tuple[str, Piece]]:
     """While nothing is sent on a plane its EVs have no state of their own."""
     mine = [change for change in run["plane_changes"] if change["plane"] == plane]
-    for number, change in enumerate(mine):
+    ends = [*(change["at_seconds"] for change in mine[1:]), run["seconds"]]
+    for change, end in zip(mine, ends, strict=False):
         if change["suspended"]:
-            end = mine[number + 1]["at_seconds"] if number + 1 < len(mine) else axis.end
-            first, last = axis.x(change["at_seconds"]), axis.x(end)
-            yield rectangle(first, y, max(last - first, 0.8), _EV - 1, "var(--away)")
+            begin = change["at_seconds"]
+            yield "away", (begin, max(end - begin, 0.8 * run["seconds"] / _PLOT))
 
 
 # ---- the first moments --------------------------------------------------------------------------
@@ -340,28 +220,19 @@ def moments_svg(run: Run, planes: int, plane_bps: float) -> str:
     """A contender around the begin of each fault, in bins of 5 ms."""
     events = events_of(run)
     width = (_PLOT + 36) / len(events) - 36
-    peak, base, tall = planes * plane_bps * 1.25, 168.0, 130.0
-    body = []
 
-    def y(bps: float) -> float:
-        return base - tall * min(bps, peak) / peak
-
-    for number, event in enumerate(events):
-        left = _LEFT + number * (width + 36)
-        axis = Axis(event.at - _BEFORE, event.at + _AFTER, left, width)
-        body.append(text(left, 16, event.name, kind="event"))
-        for gbps in _ticks(peak / 1e9):
-            body.append(f'<path class="axis" d="M{left:.1f},{y(gbps * 1e9):.1f}h{width:.1f}"/>')
+    def paint(figure: Figure) -> None:
+        for number, event in enumerate(events):
+            span = (event.at - _BEFORE, event.at + _AFTER)
+            axes = panel(figure, _LEFT + number * (width + 36), 38, width, 130, xlim=span)
+            _goodput(axes, run, planes, plane_bps, 0.005, 1.25)
+            axes.set_title(event.name, loc="left", **_BOLD)
+            times = range(0, round(_AFTER * 1000) + 1, 50)
+            axes.set_xticks([event.at + ms / 1000 for ms in times], times)
+            axes.set_xlabel("time since the fault, ms", **_NOTE)
             if number == 0:
-                body.append(text(left - 6, y(gbps * 1e9) + 4, f"{gbps:g}", "end", "note"))
-        points = [(axis.x(at), y(bps)) for at, bps in rates(run, axis, 0.005)]
-        body.append(area(points, base, "var(--ours)"))
-        body.append(capacity_line(run, axis, planes, lambda left: y(left * plane_bps)))
-        for ms in range(0, round(_AFTER * 1000) + 1, 50):
-            x = axis.x(event.at + ms / 1000)
-            body.append(f'<path class="axis" d="M{x:.1f},{base:.1f}v5"/>')
-            body.append(text(x, base + 18, f"{ms}", "middle", "note"))
-        words = "time since the fault, ms"
-        body.append(text(left + width / 2, base + 36, words, "middle", "note"))
-    body.append(upright(22, base - tall / 2, "Gbit/s"))
-    return _svg(body, base + 44, "Goodput in the first moments of each fault")
+                axes.set_ylabel("Gbit/s", **_NOTE)
+            else:
+                axes.tick_params(labelleft=False)
+
+    return draw(WIDTH, 212, "Goodput in the first moments of each fault", paint)

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from failover_figures import duration, events_of, rates, summary
 from failover_scenario import DOWN, LOSS, SLOW, STORY
-from failover_svg import Axis, duration, events_of, rates, summary
 
 from mrc.cli.chart import column_chart
 from mrc.cli.output import format_rate, format_table
@@ -36,12 +36,13 @@ def lines(result: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _chart(run: Mapping[str, Any], capacity: float) -> list[str]:
-    axis = Axis(0.0, run["seconds"], 0, _COLUMNS)
-    values = [bps for _, bps in rates(run, axis, run["seconds"] / _COLUMNS)]
+    seconds = run["seconds"]
+    values = [bps for _, bps in rates(run, 0.0, seconds, seconds / _COLUMNS)]
     marks = {}
     for event in events_of(run):
         begin, end = _LETTERS.get(event.mode, ("S", "H"))
-        marks |= {int(axis.x(event.at)): begin, int(axis.x(event.until)): end}
+        for at, letter in ((event.at, begin), (event.until, end)):
+            marks[int(_COLUMNS * min(at / seconds, 1))] = letter
     return column_chart(values, top=capacity, rows=_ROWS, marks=marks, label=format_rate)
 
 

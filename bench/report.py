@@ -9,7 +9,6 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from compiled import ROOT
 from rich.console import Console
 from rich.table import Table
 
-from mrc.sim.axes import STYLE
+from mrc.sim import drawing
 
 SCHEMA = 1
 _SYSCTLS = ("net/core/rmem_max", "net/core/wmem_max", "net/ipv4/tcp_rmem", "net/ipv4/tcp_wmem")
@@ -125,19 +124,13 @@ def _shares(metrics: Mapping[str, Any]) -> str:
     return f"{min(shares):.0%}-{max(shares):.0%}" if shares else ""
 
 
-def page(result: Mapping[str, Any]) -> str:
-    """One HTML page with a plot for each bed; it needs no network."""
-    plots = "\n".join(goodput_svg(bed["title"], bed["rows"]) for bed in result["beds"])
-    rows = "\n".join(
-        f"<tr><td>{escape(check['name'])}<td>{check['value']:.3g}"
-        f"<td>{escape(check['relation'])} {check['target']:g}"
-        f"<td>{'met' if check['met'] else 'not met'}</tr>"
-        for check in result["checks"]
-    )
-    where = f"{result['commit']}, Linux {result['machine']['kernel']}, {result['machine']['cpu']}"
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n<meta charset="utf-8">\n<title>mrc</title>\n'
-        f"<style>{STYLE}</style>\n"
-        f"<h1>mrc beside others</h1>\n<p>{escape(where)}</p>\n{plots}\n"
-        f"<table>\n<tr><th>check<th>value<th>target<th></tr>\n{rows}\n</table>\n</html>\n"
-    )
+def page(title: str, result: Mapping[str, Any], plots: Sequence[tuple[str, str]], more: str) -> str:
+    """One HTML page of plots, with a heading each or none; it needs no network."""
+    template = Path(__file__).with_name("plots.html")
+    return drawing.fill(template, title=title, result=result, plots=plots, more=more)
+
+
+def beds_page(result: Mapping[str, Any]) -> str:
+    """A page with a plot for each bed."""
+    plots = [("", goodput_svg(bed["title"], bed["rows"])) for bed in result["beds"]]
+    return page("mrc beside others", result, plots, "")

@@ -18,7 +18,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from mrc.cli.exits import Exit, UsageError
 from mrc.cli.output import Output, add_options, format_rate, format_seconds, format_table
 from mrc.errors import ConfigError
-from mrc.sim import page, plot, reader, report
+from mrc.sim import drawing, page, reader, report
 from mrc.sim.checks import Outcome
 from mrc.sim.run import Progress as OnProgress
 from mrc.sim.scenario import Scenario
@@ -67,7 +67,9 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--trace", metavar="FILE", help="write a line for every packet sent, lost or delivered"
     )
-    parser.add_argument("--plot", metavar="FILE", help="draw what the runs showed, as SVG")
+    parser.add_argument(
+        "--plot", metavar="FILE", help="draw what the runs showed, as SVG; needs matplotlib"
+    )
     parser.add_argument("--output", metavar="FILE", help="the page that report writes, as HTML")
     add_options(parser)
     parser.set_defaults(run=run_command)
@@ -104,6 +106,8 @@ def run_command(args: argparse.Namespace) -> int:
         return _list(out)
     if (args.scenario == "report") != (args.output is not None):
         raise UsageError(args.prog, "report and --output FILE go together")
+    if (args.plot or args.output) and not drawing.available():
+        raise UsageError(args.prog, drawing.HINT)
     if args.seeds is None:
         args.seeds = REPORT_SEEDS if args.scenario == "report" else 1
     if args.trace is not None and (args.seeds > 1 or args.scenario == "report"):
@@ -134,7 +138,7 @@ def _one(out: Output, args: argparse.Namespace, seeds: Sequence[int]) -> int:
         }
     )
     if args.plot is not None:
-        Path(args.plot).write_text(plot.standalone(experiment.plot()), encoding="utf-8")
+        Path(args.plot).write_text(drawing.standalone(experiment.plot()), encoding="utf-8")
     return Exit.OK if all(outcome.met is not False for outcome in outcomes) else Exit.FAILED
 
 

@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What runs of a scenario showed, as SVG: medians of the seeds, with bands between quartiles. Pure.
-
-Colours are CSS variables with a value for light and one for dark, so that a plot suits its reader.
-"""
+"""What runs of a scenario showed, as SVG: medians of the seeds, bands between quartiles. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import median
 
-from mrc.sim.axes import STYLE, Chart, Line, Point
+from mrc.sim.axes import Chart, Line, Point
 from mrc.sim.checks import Outcome
 from mrc.sim.scenario import Scenario
 from mrc.sim.trial import Series, Summary
@@ -17,11 +14,6 @@ from mrc.sim.trial import Series, Summary
 _MAX_POINTS = 200
 _TOP_SHARE = 1.05
 _UNITS = (("s", 1e9), ("ms", 1e6), ("us", 1e3))
-
-
-def standalone(svg: str) -> str:
-    """A plot as a file of its own."""
-    return svg.replace(">", f">\n<style>{STYLE}</style>", 1)
 
 
 def draw(scenario: Scenario, summaries: Sequence[Summary]) -> str:

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Who has its turn when several QPs have something to send, or wait for room in the CQ. */
 #include "core/engine.h"
+#include "core/requester_tx.h"
 #include "forge.h"
 #include "scenario.h"
 #include "sim/connect.h"

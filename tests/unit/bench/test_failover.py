@@ -16,6 +16,9 @@ from xml.etree import ElementTree
 
 import pytest
 
+from mrc.sim import drawing
+
+SVG = "{http://www.w3.org/2000/svg}"
 BENCH = Path(__file__).parents[3] / "bench"
 PLANE_BPS = 400e6
 BIN = 0.001
@@ -74,7 +77,7 @@ def result_of(bench: SimpleNamespace) -> dict[str, Any]:
     )  # fmt: skip
     stalled = [0 if 200 <= i < 900 else count // 4 for i, count in enumerate(bins)]
     theirs = run_of(bench, "TCP & <co>", stalled)
-    checks = bench.figures.checks(ours["figures"], bench.svg.events_of(ours))
+    checks = bench.figures.checks(ours["figures"], bench.figures.events_of(ours))
     return {
         "commit": "0000000",
         "ended": "2026-01-01T00:00:00+00:00",
@@ -115,7 +118,7 @@ def test_stall__holes_and_what_never_came(bench: SimpleNamespace) -> None:
 
 def checks_of(bench: SimpleNamespace, bins: list[int], story: Any = None) -> dict[str, Any]:
     ours = run_of(bench, "mrc", bins, story)
-    found = bench.figures.checks(ours["figures"], bench.svg.events_of(ours))
+    found = bench.figures.checks(ours["figures"], bench.figures.events_of(ours))
     return {check.name: check for check in found}
 
 
@@ -213,23 +216,43 @@ def test_text__charts_figures_and_checks(bench: SimpleNamespace) -> None:
 def test_page__needs_no_network_and_escapes(bench: SimpleNamespace) -> None:
     page = bench.page.page(result_of(bench))
     assert set(re.findall(r'https?://[^"]*', page)) == {"http://www.w3.org/2000/svg"}
-    assert not re.search(r"<(script|link|img|iframe)|url\(|@import", page)
+    assert not re.search(r"<(script|link|img|iframe)|url\((?!#)|@import", page)
     assert "TCP &amp; &lt;co&gt;" in page and "<co>" not in page
     faults = ("plane 1 silent", "NIC link down", "20% loss", "plane 1 at 10%")
     for words in (*faults, "Gbit/s", "time, s", "6.1"):
         assert words in page
 
 
-def test_standalone__is_xml_of_its_theme(bench: SimpleNamespace) -> None:
+def test_story_svg__every_mark_is_there_once_drawn_again(bench: SimpleNamespace) -> None:
+    runs = result_of(bench)["runs"]
+    picture = bench.svg.story_svg(runs, 4, PLANE_BPS)
+    assert picture == bench.svg.story_svg(runs, 4, PLANE_BPS)
+    found = [element.text for element in ElementTree.fromstring(picture).iter(f"{SVG}text")]
+    faults = [event["name"] for event in runs[0]["events"]]
+    legend = ["a plane's goodput: none", "full", "EV good", "to be skipped", "bad",
+              "plane suspended"]  # fmt: skip
+    planes = [f"plane {plane}" for plane in range(1, 5)]
+    summaries = [bench.figures.summary(run) for run in runs]
+    for words in (*faults, *legend, *planes, *summaries, "mrc: planes and their EVs", "time, s",
+                  "mrc", "TCP & <co>"):  # fmt: skip
+        assert found.count(words) == 1, words
+    assert found.count("Gbit/s") == len(runs)
+    capacity = re.findall(r"stroke-dasharray: 4,3[^>]*stroke: var\(--ink\)", picture)
+    assert len(capacity) == len(runs)
+    shades = re.findall(r"fill: var\(--ink\); opacity: 0.08", picture)
+    assert len(shades) == len(faults)
+    for name in ("bad", "away"):  # one piece each, and the one of the legend
+        assert len(re.findall(rf"style=\"fill: var\(--{name}\)", picture)) >= 2
+
+
+def test_story_svg__is_xml_of_its_theme(bench: SimpleNamespace) -> None:
     result = result_of(bench)
     svg = bench.svg.story_svg(result["runs"], 4, PLANE_BPS)
-    for theme in (bench.svg.LIGHT, bench.svg.DARK):
-        picture = bench.svg.standalone(svg, theme)
-        root = ElementTree.fromstring(picture)
-        assert root.tag == "{http://www.w3.org/2000/svg}svg"
-        assert f"--paper:{theme['paper']}" in picture
-        for name in set(re.findall(r"var\(--(\w+)\)", picture)):
-            assert name in theme
+    for theme in (drawing.LIGHT, drawing.DARK):
+        picture = drawing.themed(svg, theme)
+        assert ElementTree.fromstring(picture).tag == f"{SVG}svg"
+        assert f"background:{theme['paper']}" in picture and "var(" not in picture
+        assert set(re.findall(r"#[0-9a-f]{6}\b", picture)) <= set(theme.values())
 
 
 # ---- in a browser -------------------------------------------------------------------------------
@@ -311,7 +334,7 @@ def test_page__in_a_browser(bench: SimpleNamespace, tmp_path: Path) -> None:
     """
     page, shot = tmp_path / "page.html", tmp_path / "shot.png"
     page.write_text(bench.page.page(result_of(bench)) + f'<img src="{ELSEWHERE}">')
-    for theme, scheme in ((bench.svg.LIGHT, 1), (bench.svg.DARK, 0)):
+    for theme, scheme in ((drawing.LIGHT, 1), (drawing.DARK, 0)):
         done, asked = load(
             page,
             tmp_path,
@@ -325,4 +348,4 @@ def test_page__in_a_browser(bench: SimpleNamespace, tmp_path: Path) -> None:
         found = pixels(shot)
         assert max(found, key=lambda colour: found[colour]).hex() == theme["paper"][1:]
         assert len(found) > 50
-        assert bytes.fromhex(theme["ours"][1:]) in found
+        assert bytes.fromhex(theme["line-0"][1:]) in found

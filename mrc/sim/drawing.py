@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pictures by matplotlib, as SVG with text as text, and pages by Jinja2: colours, fonts, templates.
+
+The same data give the same bytes. Both libraries are an extra of the package, and take as long to
+load as all of mrc: they are imported when something is drawn.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable, Mapping
+from html import escape
+from importlib.util import find_spec
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Each colour of a theme differs from its others: one in a picture stands for one name.
+# Neighbouring lines stay apart for every kind of colour blindness.
+LIGHT = {
+    "ink": "#1f2328", "note": "#57606a", "grid": "#d0d7de", "paper": "#ffffff",
+    "line-0": "#0063a8", "line-1": "#c05a00", "line-2": "#00795a", "line-3": "#b0508a",
+    "line-4": "#a87400", "line-5": "#3a7ca8",
+    "good": "#9fc9e8", "skip": "#b08800", "bad": "#d1242f", "away": "#6e7781",
+    "met": "#116329", "unmet": "#bc1c26",
+}  # fmt: skip
+DARK = {
+    "ink": "#e6edf3", "note": "#9aa4ae", "grid": "#3a424b", "paper": "#0d1117",
+    "line-0": "#58b4f5", "line-1": "#f0a050", "line-2": "#2fc49a", "line-3": "#e49ac4",
+    "line-4": "#e6b422", "line-5": "#8ecbf0",
+    "good": "#234f70", "skip": "#e3c04b", "bad": "#ff6a62", "away": "#8b949e",
+    "met": "#4cc96a", "unmet": "#ff7b72",
+}  # fmt: skip
+LINES = [colour for name, colour in LIGHT.items() if name.startswith("line-")]
+
+HINT = "pictures and pages need two more packages: pip install 'mrc-transport[plot]'"
+_FONT = "DejaVu Sans"  # matplotlib brings it along, so the layout is the same everywhere
+_FONTS_SHOWN = "system-ui, sans-serif"
+_STYLE: Any = {
+    "font.family": _FONT, "font.size": 11, "text.color": LIGHT["ink"], "text.parse_math": False,
+    "axes.labelcolor": LIGHT["ink"], "axes.axisbelow": True,
+    "grid.color": LIGHT["grid"], "grid.linewidth": 1,
+    "xtick.color": LIGHT["grid"], "xtick.labelcolor": LIGHT["ink"],
+    "ytick.color": LIGHT["grid"], "ytick.labelcolor": LIGHT["ink"], "ytick.major.size": 0,
+    "legend.frameon": False, "legend.borderpad": 0, "legend.borderaxespad": 0.3,
+    "svg.fonttype": "none", "svg.hashsalt": "mrc",
+}  # fmt: skip
+_NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+
+
+def available() -> bool:
+    """Whether the extra is installed."""
+    return all(find_spec(name) is not None for name in ("matplotlib", "jinja2"))
+
+
+def draw(width: int, height: int, label: str, paint: Callable[[Figure], None]) -> str:
+    """What `paint` does to a figure of that many pixels, as SVG whose colours are CSS variables.
+
+    `paint` takes its colours from LIGHT. An artist whose gid begins with "title: " gets the rest as
+    a tooltip.
+    """
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    written = StringIO()
+    with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing")  # only the layout uses this font
+        figure = Figure((width / 72, height / 72), dpi=72, facecolor="none")
+        paint(figure)
+        figure.savefig(written, format="svg", metadata=_NO_METADATA)
+    body = written.getvalue().partition("<svg")[2].partition(">")[2]
+    size = f'viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
+    name = f'role="img" aria-label="{escape(label)}"'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} {name}>{_tidy(body)}'
+
+
+def _tidy(body: str) -> str:
+    """Short numbers, variables for colours, tooltips, and no ids that would clash on a page."""
+    body = body.replace(f"'{_FONT}'", _FONTS_SHOWN).replace("xlink:href", "href")
+    for name, colour in LIGHT.items():
+        body = body.replace(colour, f"var(--{name})")
+    body = re.sub(r' transform="rotate\(-0 [^"]*"', "", re.sub(r"\n +", "\n", body))
+    body = re.sub(r"<g id=([\"'])(title: )?(.*?)\1>", _group, body)
+    return re.sub(r' (?:d|x|y|transform)="[^"]*"', _short_numbers, body)
+
+
+def _group(match: re.Match[str]) -> str:
+    return f"<g><title>{match[3]}</title>" if match[2] else "<g>"
+
+
+def _short_numbers(match: re.Match[str]) -> str:
+    attribute = re.sub(r"-?\d+\.\d+", lambda number: f"{float(number[0]):.1f}", match[0])
+    return re.sub(r"\.0\b", "", attribute.replace("\n", ""))
+
+
+def themed(svg: str, theme: Mapping[str, str]) -> str:
+    """A picture in the colours of one theme, on its paper."""
+    for name, colour in theme.items():
+        svg = svg.replace(f"var(--{name})", colour)
+    return svg.replace("<svg", f'<svg style="background:{theme["paper"]}"', 1)
+
+
+def standalone(svg: str) -> str:
+    """A picture as a file of its own, which follows the theme of its reader."""
+    return svg.replace(">", f">\n<style>{style_sheet('svg')}</style>", 1)
+
+
+def style_sheet(selector: str = ":root") -> str:
+    """Gives the variables their colours, in the theme that the reader prefers."""
+    light, dark = (
+        f"{selector}{{{''.join(f'--{name}:{colour};' for name, colour in theme.items())}}}"
+        for theme in (LIGHT, DARK)
+    )
+    return f"{light}@media(prefers-color-scheme:dark){{{dark}}}"
+
+
+def fill(template: Path, **values: Any) -> str:
+    """A page from a template, which escapes all text but what it calls safe: the pictures."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(template.parent), autoescape=True, undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    return environment.get_template(template.name).render(values, style=style_sheet())
