@@ -76,7 +76,6 @@ static void watch_transmitter(struct mrc_datapath *datapath, int port, int tx_in
 }
 
 static void unblock(struct mrc_datapath *datapath, uint32_t ports, uint64_t now_ns) {
-  datapath->blocked &= ~ports;
   for (; ports != 0; ports &= ports - 1)
     mrc_engine_port_blocked(datapath->engine, __builtin_ctz(ports) + 1, false, now_ns);
 }
@@ -185,17 +184,14 @@ static bool run_commands(struct mrc_datapath *datapath) {
 
 /* ---- Output ---- */
 
-/* Watches the full sockets of ports; returns the ports that were not blocked before. */
-static uint32_t block(struct mrc_datapath *datapath, uint32_t waiting) {
-  const uint32_t news = waiting & ~datapath->blocked;
-  datapath->blocked |= waiting;
+/* Watches the full sockets of ports. */
+static void watch_full(struct mrc_datapath *datapath, uint32_t waiting) {
   for (int port = 1; port <= datapath->udp.n_ports; port++) {
     if (!(waiting & 1u << (port - 1))) continue;
     const struct mrc_udp_port *own = mrc_udp_port(&datapath->udp, port);
     for (int i = 0; i < own->n_transmitters; i++)
       if (own->transmitters[i].full) watch_transmitter(datapath, port, i, EPOLLOUT);
   }
-  return news;
 }
 
 static uint32_t send_bursts(void *driver, const struct mrc_burst *bursts, int *taken, int n,
@@ -203,7 +199,8 @@ static uint32_t send_bursts(void *driver, const struct mrc_burst *bursts, int *t
   struct mrc_datapath *datapath = driver;
   const uint32_t waiting = mrc_udp_send(&datapath->udp, bursts, n, taken, now_ns);
   datapath->last_work_ns = now_ns;
-  return waiting == 0 ? 0 : block(datapath, waiting);
+  if (waiting != 0) watch_full(datapath, waiting);
+  return waiting;
 }
 
 /* ---- Publishing ---- */

@@ -37,13 +37,12 @@ struct mrc_datapath {
   struct mrc_recorder recorder;
   pthread_t thread;
   int epoll_fd;
-  int command_fd;    /* eventfd: wakes the thread */
-  int event_fd;      /* eventfd: readable when events wait */
-  int timer_fd;      /* polled: makes epoll_fd readable at the deadline */
-  uint64_t armed_ns; /* when timer_fd fires; in the past: it has */
-  uint32_t blocked;  /* ports that the engine was told not to use, bit n - 1 for port n */
-  uint64_t now_ns;   /* when the clock was last read */
-  uint64_t spin_ns;  /* poll so long without sleeping after the last input */
+  int command_fd;                    /* eventfd: wakes the thread */
+  int event_fd;                      /* eventfd: readable when events wait */
+  int timer_fd;                      /* polled: makes epoll_fd readable at the deadline */
+  uint64_t armed_ns;                 /* when timer_fd fires; in the past: it has */
+  uint64_t now_ns;                   /* when the clock was last read */
+  uint64_t spin_ns;                  /* poll so long without sleeping after the last input */
   struct mrc_udp_delivered received; /* in this turn */
   struct mrc_pause pause;
   uint64_t last_work_ns; /* time of the last input or output */

@@ -75,11 +75,9 @@ int mrc_ports_open(struct mrc_datapath *datapath, int port, struct mrc_port_open
 int mrc_ports_close(struct mrc_datapath *datapath, int port, uint64_t now_ns) {
   if (port < 1 || port > datapath->udp.n_ports) return -EINVAL;
   if (!mrc_udp_port_is_open(mrc_udp_port(&datapath->udp, port))) return -ENOENT;
-  const uint32_t bit = 1u << (port - 1);
   mrc_engine_port_up(datapath->engine, port, false, now_ns);
   unwatch(datapath, port);
   mrc_udp_close_port(&datapath->udp, port);
-  if (datapath->blocked & bit) mrc_engine_port_blocked(datapath->engine, port, false, now_ns);
-  datapath->blocked &= ~bit;
+  mrc_engine_port_blocked(datapath->engine, port, false, now_ns);
   return 0;
 }
