@@ -2,8 +2,9 @@
 """The demonstration: a file crosses a test bed, and a plane falls silent on the way.
 
 `mrc recv` and `mrc send` run as processes of their own inside two hosts of the test bed; what is
-measured is the payload that the receiver has placed, sampled by it every few milliseconds. What was
-received is compared with what was sent by reading both files, independently of mrc's own digest.
+measured is the payload that the receiver has placed, which it records in bins of a few
+milliseconds. What was received is compared with what was sent by reading both files, independently
+of mrc's own digest.
 """
 
 from __future__ import annotations
@@ -16,14 +17,17 @@ import shutil
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mrc.demo.timeline import Bin, Interval, Sample, Timeline
+from mrc.demo.timeline import Bin, Interval, Timeline
 from mrc.errors import MrcError, StateError
+from mrc.observe import local
+from mrc.observe.snapshot import Snapshot
 from mrc.testbed import Testbed
 from mrc.transfer.threads import in_thread
 
@@ -34,6 +38,8 @@ HEAL_SHARE = 0.85  # of the file, when it is healed
 SETTLE_SECONDS = 0.1  # slow start, and after the fault the time that recovery may take
 WINDOW_SECONDS = 0.05  # goodput at a moment is the mean over so long around it
 BIN_SECONDS = 0.02
+RECORDED_BIN = "5ms"  # of the receiver
+LOOK_SECONDS = 0.02  # between two looks at how far it is
 RECOVERED_SHARE = 0.95  # of the surviving capacity
 LISTENING = "listening on"
 STOP_SECONDS = 3.0
@@ -164,47 +170,30 @@ class DemoResult:
 
 
 class _Child:
-    """One mrc inside a host: its result, its complaints, and its samples as they come."""
+    """One mrc inside a host: its result, its complaints, and how far it is."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.samples: list[dict[str, Any]] = []
         self.listening = asyncio.Event()
-        self._sampled = asyncio.Event()
+        self._socket: Path | None = None
         self._lines: list[str] = []
         self._readers: list[asyncio.Task[Any]] = []
 
     async def start(self, bed: Testbed, host: str, arguments: Sequence[str]) -> None:
-        read_end, write_end = os.pipe()
         command = [sys.executable, "-m", "mrc", *arguments, "--json"]
-        command += ["--progress-json", str(write_end)]
         argv, environment = bed.host_command(host, command)
-        try:
-            self._process = await asyncio.create_subprocess_exec(
-                *argv,
-                env=environment,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                pass_fds=[write_end],
-                start_new_session=True,  # Ctrl-C is for us, and we end our children
-            )
-        finally:
-            os.close(write_end)
-        assert self._process.stdout is not None and self._process.stderr is not None
-        samples = asyncio.StreamReader(limit=_BLOCK)
-        await asyncio.get_running_loop().connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(samples), os.fdopen(read_end, "rb")
+        self._process = await asyncio.create_subprocess_exec(
+            *argv,
+            env=environment,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is for us, and we end our children
         )
+        assert self._process.stdout is not None and self._process.stderr is not None
         self._readers = [
-            asyncio.create_task(self._read_samples(samples)),
             asyncio.create_task(self._read_lines(self._process.stderr)),
             asyncio.create_task(self._process.stdout.read()),
         ]
-
-    async def _read_samples(self, stream: asyncio.StreamReader) -> None:
-        async for line in stream:
-            self.samples.append(json.loads(line))
-            self._sampled.set()
 
     async def _read_lines(self, stream: asyncio.StreamReader) -> None:
         async for line in stream:
@@ -212,11 +201,35 @@ class _Child:
             if LISTENING in self._lines[-1]:
                 self.listening.set()
 
+    async def look(self) -> Snapshot | None:
+        """What it counts now, as `mrc top --local` sees it; None when it has ended well."""
+        while self._process.returncode is None:
+            try:
+                self._socket = self._socket or next(iter(local.sockets_of(self._process.pid)), None)
+                if self._socket is not None:
+                    return await local.look(self._socket)
+            except (OSError, MrcError):
+                pass  # it is about to end, or late
+            await asyncio.sleep(LOOK_SECONDS)
+        await self.result()
+        return None
+
     async def until(self, count: int) -> None:
-        """Returns when the samples show `count` payload bytes."""
-        while not self.samples or self.samples[-1]["bytes"] < count:
-            self._sampled.clear()
-            await self._sampled.wait()
+        """Returns when `count` payload bytes have arrived there."""
+        while True:
+            seen = await self.look()
+            if seen is None or seen["counters"].get("RX_BYTES", 0) >= count:
+                return
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def plane_bytes(self) -> dict[int, int]:
+        """Payload that it has sent on each plane."""
+        seen, sent = await self.look(), Counter[int]()
+        if seen is None:
+            return {each["plane"]: each["bytes"] for each in (await self.result())["planes"]}
+        for qp in seen["qps"]:
+            sent.update({each["plane"]: each["sent_bytes"] for each in qp["planes"]})
+        return sent
 
     async def result(self) -> dict[str, Any]:
         """What it printed, when it ended well."""
@@ -310,7 +323,8 @@ async def _transfer(
     receiver, sender = _Child(f"mrc recv on {RECEIVER}"), _Child(f"mrc send on {SENDER}")
     async with AsyncExitStack() as stack:
         stack.push_async_callback(receiver.stop)
-        await receiver.start(bed, RECEIVER, ["recv", "--once", "--output", str(inbox)])
+        options = ["--once", "--bins", RECORDED_BIN, "--output", str(inbox)]
+        await receiver.start(bed, RECEIVER, ["recv", *options])
         await _first(receiver.listening.wait(), receiver)
         say(f"sending from {SENDER} to {RECEIVER}")
         stack.push_async_callback(sender.stop)
@@ -318,11 +332,11 @@ async def _transfer(
         moments = _Moments()
         await _first(_fail_and_heal(plan, bed, receiver, sender, moments, say), sender, receiver)
         sent, received = await sender.result(), await receiver.result()
-    samples = [Sample(each["monotonic_seconds"], each["bytes"]) for each in receiver.samples]
-    timeline = Timeline(samples)
+    bins = received["bins"]
+    timeline = Timeline(bins["start_monotonic_ns"] / 1e9, bins["width_ns"] / 1e9, bins["bytes"])
     began, ended = timeline.last_below(_FIRST_BYTES), timeline.reached(plan.bytes)
-    assert ended is not None, "the receiver sampled the end of its transfer"
-    moments.plane_bytes.append(_plane_bytes(sender))
+    assert ended is not None, "the receiver recorded all of its transfer"
+    moments.plane_bytes.append(await sender.plane_bytes())
     return DemoResult(
         plan=plan,
         timeline=timeline,
@@ -363,21 +377,16 @@ async def _fail_and_heal(
 ) -> None:
     target = f"plane:{FAULTY_PLANE}"
     await receiver.until(int(plan.bytes * FAULT_SHARE))
+    moments.plane_bytes.append(await sender.plane_bytes())
     # Taken before the command, which takes a few milliseconds: so recovery is never understated.
     moments.failed = time.monotonic()
-    moments.plane_bytes.append(_plane_bytes(sender))
     await in_thread(bed.fail, target)
     say(f"plane {FAULTY_PLANE} is silent")
     await receiver.until(int(plan.bytes * HEAL_SHARE))
+    moments.plane_bytes.append(await sender.plane_bytes())
     moments.healed = time.monotonic()
-    moments.plane_bytes.append(_plane_bytes(sender))
     await in_thread(bed.heal, target)
     say(f"plane {FAULTY_PLANE} is healed")
-
-
-def _plane_bytes(sender: _Child) -> dict[int, int]:
-    last = sender.samples[-1]["planes"] if sender.samples else []
-    return {each["plane"]: each["bytes"] for each in last}
 
 
 def write_random(path: Path, count: int, seed: int) -> None:
