@@ -10,24 +10,20 @@ of mrc's own digest.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import random
 import shutil
-import sys
 import tempfile
 import time
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mrc.demo.child import Child, DemoError
 from mrc.demo.timeline import Bin, Interval, Timeline
-from mrc.errors import MrcError, StateError
-from mrc.observe import local
-from mrc.observe.snapshot import Snapshot
+from mrc.errors import StateError
 from mrc.testbed import Testbed
 from mrc.transfer.threads import in_thread
 
@@ -39,20 +35,13 @@ SETTLE_SECONDS = 0.1  # slow start, and after the fault the time that recovery m
 WINDOW_SECONDS = 0.05  # goodput at a moment is the mean over so long around it
 BIN_SECONDS = 0.02
 RECORDED_BIN = "5ms"  # of the receiver
-LOOK_SECONDS = 0.02  # between two looks at how far it is
 RECOVERED_SHARE = 0.95  # of the surviving capacity
-LISTENING = "listening on"
-STOP_SECONDS = 3.0
 
 # What a plane's shaper counts of a packet beside its payload: Ethernet, the outer and the inner
 # IPv6 header, UDP, and MRC's BTH, METH, TSETH, RETH and ICRC.
 WIRE_OVERHEAD_BYTES = 14 + 40 + 40 + 8 + 40
 _BLOCK = 1 << 20
 _FIRST_BYTES = 1 << 14  # more than the messages that precede the file
-
-
-class DemoError(MrcError):
-    """The demonstration could not be carried out to its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,96 +158,6 @@ class DemoResult:
         }
 
 
-class _Child:
-    """One mrc inside a host: its result, its complaints, and how far it is."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.listening = asyncio.Event()
-        self._socket: Path | None = None
-        self._lines: list[str] = []
-        self._readers: list[asyncio.Task[Any]] = []
-
-    async def start(self, bed: Testbed, host: str, arguments: Sequence[str]) -> None:
-        command = [sys.executable, "-m", "mrc", *arguments, "--json"]
-        argv, environment = bed.host_command(host, command)
-        self._process = await asyncio.create_subprocess_exec(
-            *argv,
-            env=environment,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is for us, and we end our children
-        )
-        assert self._process.stdout is not None and self._process.stderr is not None
-        self._readers = [
-            asyncio.create_task(self._read_lines(self._process.stderr)),
-            asyncio.create_task(self._process.stdout.read()),
-        ]
-
-    async def _read_lines(self, stream: asyncio.StreamReader) -> None:
-        async for line in stream:
-            self._lines.append(line.decode(errors="replace").rstrip())
-            if LISTENING in self._lines[-1]:
-                self.listening.set()
-
-    async def look(self) -> Snapshot | None:
-        """What it counts now, as `mrc top --local` sees it; None when it has ended well."""
-        while self._process.returncode is None:
-            try:
-                self._socket = self._socket or next(iter(local.sockets_of(self._process.pid)), None)
-                if self._socket is not None:
-                    return await local.look(self._socket)
-            except (OSError, MrcError):
-                pass  # it is about to end, or late
-            await asyncio.sleep(LOOK_SECONDS)
-        await self.result()
-        return None
-
-    async def until(self, count: int) -> None:
-        """Returns when `count` payload bytes have arrived there."""
-        while True:
-            seen = await self.look()
-            if seen is None or seen["counters"].get("RX_BYTES", 0) >= count:
-                return
-            await asyncio.sleep(LOOK_SECONDS)
-
-    async def plane_bytes(self) -> dict[int, int]:
-        """Payload that it has sent on each plane."""
-        seen, sent = await self.look(), Counter[int]()
-        if seen is None:
-            return {each["plane"]: each["bytes"] for each in (await self.result())["planes"]}
-        for qp in seen["qps"]:
-            sent.update({each["plane"]: each["sent_bytes"] for each in qp["planes"]})
-        return sent
-
-    async def result(self) -> dict[str, Any]:
-        """What it printed, when it ended well."""
-        # Shielded: whoever waits for the result may give up, the readers go on.
-        *_, output = await asyncio.gather(*(asyncio.shield(each) for each in self._readers))
-        code = await self._process.wait()
-        if code != 0:
-            said = "; ".join(self._lines[-3:]) or "nothing"
-            raise DemoError(f"{self.name} ended with exit code {code} and said: {said}")
-        result: dict[str, Any] = json.loads(output)
-        return result
-
-    async def stop(self) -> None:
-        """Ends the process, if it still runs, and waits for that."""
-        if not hasattr(self, "_process"):
-            return
-        if self._process.returncode is None:
-            self._process.terminate()
-            try:
-                async with asyncio.timeout(STOP_SECONDS):
-                    await self._process.wait()
-            except TimeoutError:
-                self._process.kill()
-        await self._process.wait()
-        for reader in self._readers:
-            reader.cancel()
-        await asyncio.gather(*self._readers, return_exceptions=True)
-
-
 @dataclass(slots=True)
 class _Moments:
     """When things happened, and what had been sent per plane by then."""
@@ -320,7 +219,7 @@ def _new_bed(plan: DemoPlan) -> Testbed:
 async def _transfer(
     plan: DemoPlan, bed: Testbed, source: Path, inbox: Path, say: Callable[[str], None]
 ) -> DemoResult:
-    receiver, sender = _Child(f"mrc recv on {RECEIVER}"), _Child(f"mrc send on {SENDER}")
+    receiver, sender = Child(f"mrc recv on {RECEIVER}"), Child(f"mrc send on {SENDER}")
     async with AsyncExitStack() as stack:
         stack.push_async_callback(receiver.stop)
         options = ["--once", "--bins", RECORDED_BIN, "--output", str(inbox)]
@@ -351,7 +250,7 @@ async def _transfer(
     )
 
 
-async def _first(work: Any, *children: _Child) -> None:
+async def _first(work: Any, *children: Child) -> None:
     """Runs `work` to its end, unless one of `children` ends in failure before."""
     tasks = [asyncio.ensure_future(work)]
     tasks += [asyncio.ensure_future(child.result()) for child in children]
@@ -370,8 +269,8 @@ async def _first(work: Any, *children: _Child) -> None:
 async def _fail_and_heal(
     plan: DemoPlan,
     bed: Testbed,
-    receiver: _Child,
-    sender: _Child,
+    receiver: Child,
+    sender: Child,
     moments: _Moments,
     say: Callable[[str], None],
 ) -> None:
