@@ -17,7 +17,7 @@ from typing import Any
 from checks import Check
 from failover_scenario import DOWN, LOSS, SLOW, Event, Phase, phases
 
-from mrc.demo.timeline import Sample, Timeline
+from mrc.demo.timeline import Timeline
 
 WINDOW_SECONDS = 0.05
 STEP_SECONDS = 0.001
@@ -39,12 +39,7 @@ class Series:
     bytes: Sequence[int]
 
     def timeline(self) -> Timeline:
-        samples = [Sample(self.start, 0)]
-        samples += [
-            Sample(self.start + (i + 1) * self.width, total)
-            for i, total in enumerate(accumulate(self.bytes))
-        ]
-        return Timeline(samples)
+        return Timeline(self.start, self.width, self.bytes)
 
     def stall(self, start: float, end: float) -> tuple[float, float]:
         """The longest time without a byte in [start, end), and where it began; 0 for none.

@@ -11,8 +11,9 @@ from itertools import dropwhile
 
 from bed import Bed
 from contenders import Raw, tcp_controls
-from failover_figures import Series
 from failover_run import Contender, Mrc, Seen, Tcp
+
+from mrc.demo.timeline import Timeline
 
 ROUND_TRIPS = 20
 _SPARE_SECONDS = 0.2  # that it sends for longer than what counts
@@ -41,6 +42,6 @@ def settled(seen: Seen, skip: float, seconds: float) -> Raw:
     """What arrived in the time that begins so many seconds after the first byte."""
     total = [sum(counts) for counts in zip(*seen.streams, strict=True)]
     came = list(dropwhile(lambda count: count == 0, total))
-    timeline = Series(0.0, seen.width, came).timeline()
+    timeline = Timeline(0.0, seen.width, came)
     got = timeline.bytes_at(skip + seconds) - timeline.bytes_at(skip)
     return {"bytes": round(got), "ns": seconds * 1e9}

@@ -369,12 +369,12 @@ struct mrc_qp_info {
   struct mrc_plane_info planes[32]; /* planes[n - 1] is plane n; 0 where there is no port */
 };
 
-/* Payload that came for some QPs over time: what MRC_COMMAND_RECORD_START begins to fill in. It is
+/* Payload that came for QPs over time: what MRC_COMMAND_RECORD_START begins to fill in. It is
    the caller's memory, and the datapath's until the reply to RECORD_STOP or the end of the context.
    Times are of CLOCK_MONOTONIC. */
 struct mrc_recording {
-  const uint32_t *qpns;
-  uint64_t *bytes; /* n_bins rows of a number for each port; starts as zeros */
+  const uint32_t *qpns; /* n_qps of them; none: every QP, also those to come */
+  uint64_t *bytes;      /* n_bins rows of a number for each port; starts as zeros */
   uint32_t n_qps;
   uint32_t n_ports;  /* the highest port recorded; at most as many as the context has */
   uint32_t n_bins;   /* even */

@@ -8,10 +8,12 @@
 #include "core/counters.h"
 #include "core/query.h"
 
-static uint64_t recorded_bytes(const mrc_engine *engine) {
-  uint64_t values[MRC_COUNTER_RX_RECORDED + 1];
-  mrc_engine_counters(engine, values, MRC_COUNTER_RX_RECORDED + 1);
-  return values[MRC_COUNTER_RX_RECORDED];
+/* Of the marked QPs, or of all where the recording lists none. */
+static uint64_t delivered_bytes(const struct mrc_recording *recording, const mrc_engine *engine) {
+  enum { COUNTERS = MRC_COUNTER_RX_RECORDED + 1 };
+  uint64_t values[COUNTERS];
+  mrc_engine_counters(engine, values, COUNTERS);
+  return values[recording->n_qps > 0 ? MRC_COUNTER_RX_RECORDED : MRC_COUNTER_RX_BYTES];
 }
 
 /* Marks the QPs or takes the mark away. Returns how many are gone, or never were. */
@@ -33,7 +35,8 @@ int mrc_recorder_start(struct mrc_recorder *recorder, struct mrc_recording *reco
     return -ENOENT;
   }
   recording->start_ns = now_ns;
-  *recorder = (struct mrc_recorder){.recording = recording, .seen_bytes = recorded_bytes(engine)};
+  *recorder = (struct mrc_recorder){.recording = recording,
+                                    .seen_bytes = delivered_bytes(recording, engine)};
   return 0;
 }
 
@@ -72,7 +75,7 @@ static void note_delivery(struct mrc_recording *recording, uint64_t now_ns) {
 void mrc_recorder_look(struct mrc_recorder *recorder, const mrc_engine *engine, int port,
                        uint64_t now_ns) {
   struct mrc_recording *recording = recorder->recording;
-  const uint64_t bytes = recorded_bytes(engine);
+  const uint64_t bytes = delivered_bytes(recording, engine);
   const uint64_t delivered = bytes - recorder->seen_bytes;
   if (delivered == 0) return;
   recorder->seen_bytes = bytes;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Fills in a struct mrc_recording: when the payload of some QPs was delivered, and by which port.
- * It owns nothing; the memory is that of whoever asked for the recording.
+ * Fills in a struct mrc_recording: when the payload of some or all QPs was delivered, and by which
+ * port. It owns nothing; the memory is that of whoever asked for the recording.
  */
 #ifndef MRC_IO_RECORDER_H
 #define MRC_IO_RECORDER_H
@@ -12,7 +12,7 @@
 
 struct mrc_recorder {
   struct mrc_recording *recording; /* 0: none */
-  uint64_t seen_bytes;             /* the engine's counter RX_RECORDED at the last look */
+  uint64_t seen_bytes;             /* the engine's counter at the last look */
 };
 
 /* -EBUSY, -EINVAL, or -ENOENT when there is no such QP; then nothing is recorded. */

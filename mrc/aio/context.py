@@ -214,9 +214,10 @@ class Context:
         entries = (array[i] for i in range(found))
         return [TraceEntry(e.now_ns, names[e.point], e.qpn, e.a, e.b) for e in entries]
 
-    def record(self, qps: Sequence[QP], *, width_ns: int = 1_000_000) -> Recorder:
+    def record(self, qps: Sequence[QP] | None = None, *, width_ns: int = 1_000_000) -> Recorder:
         """Records the payload that arrives for these QPs while `async with` holds the Recorder.
 
+        None: for all, also those that are connected meanwhile, by the ports that are open now.
         Bins are `width_ns` wide until they are too many (MAX_BINS), then twice as wide, and so on.
         Entering raises InUseError while another recording runs, StateError when a QP is closed.
         """

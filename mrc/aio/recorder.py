@@ -16,16 +16,21 @@ MIN_WIDTH_NS = 1000
 
 
 class Recorder:
-    """Records what arrives for some QPs while it is entered: an async context manager."""
+    """Records what arrives while it is entered: an async context manager."""
 
     def __init__(
-        self, dispatcher: Dispatcher, ports: int, qps: Sequence[QP], width_ns: int
+        self, dispatcher: Dispatcher, ports: int, qps: Sequence[QP] | None, width_ns: int
     ) -> None:
+        """Records these QPs; None: every QP, by the planes of all ports."""
         if width_ns < MIN_WIDTH_NS:
             raise ArgumentError(f"width_ns: {width_ns} is below {MIN_WIDTH_NS}")
+        if qps is not None and not qps:
+            raise ArgumentError("qps: none")
         self._dispatcher = dispatcher
-        self._memory = RecordingMemory([qp.qpn for qp in qps], ports, width_ns)
-        self._planes = sorted({plane for qp in qps for plane in qp.planes})
+        self._memory = RecordingMemory([qp.qpn for qp in qps or ()], ports, width_ns)
+        self._planes: Sequence[int] = range(1, ports + 1)
+        if qps is not None:
+            self._planes = sorted({plane for qp in qps for plane in qp.planes})
         self._stopped: asyncio.Future[int] | None = None
 
     async def __aenter__(self) -> Self:

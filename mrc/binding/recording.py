@@ -46,6 +46,7 @@ class RecordingMemory:
     """What the datapath fills in; it must live until the stop was answered."""
 
     def __init__(self, qpns: Sequence[int], ports: int, width_ns: int) -> None:
+        """Without QPNs it is for every QP."""
         self._ports = ports
         self._qpns = native.ffi.new("uint32_t[]", list(qpns))
         self._bytes = native.new_values(MAX_BINS * ports)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `mrc perf --bins` prints: goodput over time, the longest gap, and what changed when."""
+"""What `--bins` prints: goodput over time, the longest gap, and what changed when."""
 
 from __future__ import annotations
 

@@ -1,17 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far a transfer is: a bar on the terminal, or samples as NDJSON for programs."""
+"""How far a transfer is: a bar on the terminal."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
-import os
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from typing import IO, Any, Protocol
+from typing import Protocol
 
 from rich.console import Console
 from rich.progress import (
@@ -24,24 +21,12 @@ from rich.progress import (
 )
 
 from mrc.cli.output import Output, format_rate
-from mrc.errors import MrcError
 from mrc.events import PlaneInfo, QpInfo
 from mrc.exchange.foreign import shown
 
 BAR_SECONDS = 0.2
-SAMPLE_SECONDS = 0.01
-MAX_QUERY_SECONDS = 0.003
 MAX_TITLE = 48  # characters of a bar's title
 _RATE_SMOOTHING = 0.3
-
-
-def add_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--progress-json",
-        metavar="FILE",
-        help="append a sample of the payload bytes so far to FILE (or descriptor number), every"
-        f" {SAMPLE_SECONDS * 1000:.0f} ms, as NDJSON",
-    )
 
 
 def payload_bytes(role: str, info: QpInfo) -> int:
@@ -67,8 +52,6 @@ def plane_shares(role: str, before: Sequence[PlaneInfo], now: Sequence[PlaneInfo
 class Watched(Protocol):
     """What moves payload: a QP, or a session of several."""
 
-    @property
-    def qpn(self) -> int: ...
     async def query(self) -> QpInfo: ...
 
 
@@ -116,20 +99,12 @@ class _Bars:
 
 
 class ProgressMeter:
-    """Watches QPs or sessions for a subcommand. A context manager."""
+    """Watches QPs or sessions for a subcommand."""
 
-    def __init__(self, out: Output, role: str, json_target: str | None) -> None:
+    def __init__(self, out: Output, role: str) -> None:
         self._out = out
         self._role = role
         self._bars = _Bars() if sys.stderr.isatty() and not out.quiet else None
-        self._stream: IO[str] | None = _open(json_target) if json_target else None
-
-    def __enter__(self) -> ProgressMeter:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._stream is not None:
-            self._stream.close()
 
     @contextmanager
     def lines(self) -> Iterator[None]:
@@ -159,20 +134,16 @@ class ProgressMeter:
 
         A part of `title` may come from the peer.
         """
+        if self._bars is None:
+            yield
+            return
         title = shown(title, MAX_TITLE)
-        tasks = []
-        if self._bars is not None:
-            tasks.append(asyncio.create_task(self._show(self._bars, moving, title, total)))
-        if self._stream is not None:
-            tasks.append(asyncio.create_task(self._sample(self._stream, moving)))
+        task = asyncio.create_task(self._show(self._bars, moving, title, total))
         try:
             yield
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            if self._stream is not None:
-                await self._last_sample(self._stream, moving)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
     async def _show(self, bars: _Bars, moving: Watched, title: str, total: int | None) -> None:
         bar = bars.add(title, total)
@@ -189,39 +160,3 @@ class ProgressMeter:
                 before, then = info, now
         finally:
             bars.remove(bar)
-
-    async def _sample(self, stream: IO[str], moving: Watched) -> None:
-        while True:
-            asked = time.monotonic()
-            info = await moving.query()
-            answered = time.monotonic()
-            # The answer is from somewhere in between: a sample that cannot say when is left out.
-            if answered - asked < MAX_QUERY_SECONDS:
-                _write_sample(stream, self._role, moving, info, (asked + answered) / 2)
-            await asyncio.sleep(SAMPLE_SECONDS)
-
-    async def _last_sample(self, stream: IO[str], moving: Watched) -> None:
-        try:
-            _write_sample(stream, self._role, moving, await moving.query(), time.monotonic())
-        except MrcError:
-            pass  # the QP is gone; the samples so far stand
-
-
-def _write_sample(stream: IO[str], role: str, moving: Watched, info: QpInfo, now: float) -> None:
-    sample: dict[str, Any] = {
-        "monotonic_seconds": now,
-        "qpn": moving.qpn,
-        "bytes": payload_bytes(role, info),
-        "packets_retransmitted": info.packets_retransmitted,
-        "planes": [
-            {"plane": p.plane, "bytes": plane_bytes(role, p), "lost": p.lost} for p in info.planes
-        ],
-    }
-    stream.write(json.dumps(sample) + "\n")
-    stream.flush()
-
-
-def _open(target: str) -> IO[str]:
-    if target.isascii() and target.isdigit():
-        return os.fdopen(int(target), "w")
-    return open(target, "a", encoding="utf-8")

@@ -8,6 +8,7 @@ import asyncio
 import sys
 import time
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,15 @@ import mrc
 from mrc.aio.context import Context
 from mrc.aio.listener import Listener
 from mrc.aio.qp import QP
-from mrc.cli import progress, views
+from mrc.aio.recorder import MIN_WIDTH_NS, Recorder
+from mrc.binding.recording import MAX_BINS
+from mrc.cli import views
 from mrc.cli.address import DEFAULT_PORT, port_number
-from mrc.cli.arguments import byte_count, file_count, positive_seconds
+from mrc.cli.arguments import bin_width, byte_count, file_count, positive_seconds
 from mrc.cli.exits import UsageError
+from mrc.cli.history_report import bins_json, bins_lines
 from mrc.cli.output import Output, add_options
+from mrc.cli.progress import ProgressMeter
 from mrc.cli.report import file_line, slow_planes, transfer_json
 from mrc.cli.runner import run_async
 from mrc.cli.serving import session_failed
@@ -47,8 +52,10 @@ examples:
   mrc recv --output inbox              files go to that folder
   mrc recv --output inbox --overwrite  and replace what is there
   mrc recv --output inbox --once       until one sender is served
+  mrc recv --once --bins               what arrived when, by the bytes in bins of 10 ms
   mrc recv --output inbox --json       a line of JSON for each sender
 """
+DEFAULT_BIN = "10ms"
 WINDOWS = 8  # that all senders together have memory for; more of them have smaller ones
 _LIMITS = Limits()
 _TAKEN = "this mrc recv --once has its sender already"
@@ -73,7 +80,12 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("--overwrite", action="store_true", help="replace files that exist")
     _add_limits(parser.add_argument_group("limits, as anybody who reaches the port can send"))
-    progress.add_option(parser)
+    parser.add_argument(
+        "--bins", type=_bin_width, nargs="?", const=bin_width(DEFAULT_BIN), default=0,
+        metavar="WIDTH",
+        help="with --once: what arrived in each bin of this width, and the longest gap"
+        f" [{DEFAULT_BIN}; doubled when there would be more than {MAX_BINS}]",
+    )  # fmt: skip
     views.add_options(parser, listens=True)
     add_options(parser)
     parser.set_defaults(run=run)
@@ -111,7 +123,18 @@ def _window_bytes(text: str) -> int:
     return length
 
 
+def _bin_width(text: str) -> int:
+    width_ns = bin_width(text)
+    if width_ns < MIN_WIDTH_NS:
+        raise argparse.ArgumentTypeError(f"{text!r} is less than 1us")
+    return width_ns
+
+
 def run(args: argparse.Namespace) -> int:
+    if args.bins and not args.once:
+        raise UsageError(
+            args.prog, f"--bins: of one sender, so with --once; see {args.prog} --help"
+        )
     args.output = args.output or _current_folder(args.prog)
     return run_async(_recv(args, Output.of(args)))
 
@@ -136,10 +159,9 @@ def _config(args: argparse.Namespace) -> mrc.ContextConfig:
 
 
 async def _recv(args: argparse.Namespace, out: Output) -> int:
-    with (
-        OutputDirectory(args.output, overwrite=args.overwrite, any_name=args.any_name) as directory,
-        progress.ProgressMeter(out, "receiver", args.progress_json) as meter,
-    ):
+    with OutputDirectory(
+        args.output, overwrite=args.overwrite, any_name=args.any_name
+    ) as directory:
         swept = directory.sweep()
         if swept:
             out.note(f"removed {len(swept)} unfinished files of an mrc recv that was killed")
@@ -151,7 +173,9 @@ async def _recv(args: argparse.Namespace, out: Output) -> int:
         ):
             views.announce(out, ctx)
             out.note(f"listening on TCP port {listener.port}, UDP port {ctx.udp_port}")
-            server = _Server(ctx, listener, joins, directory, limits, out, meter, once=args.once)
+            server = _Server(
+                ctx, listener, joins, directory, limits, out, once=args.once, bin_ns=args.bins
+            )
             return await server.serve()
 
 
@@ -166,9 +190,9 @@ class _Server:
         directory: OutputDirectory,
         limits: Limits,
         out: Output,
-        meter: progress.ProgressMeter,
         *,
         once: bool,
+        bin_ns: int,
     ) -> None:
         self._ctx = ctx
         self._listener = listener
@@ -176,8 +200,11 @@ class _Server:
         self._directory = directory
         self._limits = limits
         self._out = out
-        self._meter = meter
+        self._meter = ProgressMeter(out, "receiver")
         self._once = once
+        self._bin_ns = bin_ns  # 0: without --bins
+        self._recorder: Recorder | None = None
+        self._stack = AsyncExitStack()
         self._tasks: set[asyncio.Task[None]] = set()
         self._senders: set[asyncio.Task[None]] = set()
         self._chosen: asyncio.Task[None] | None = None  # with --once, the one whose data came first
@@ -186,13 +213,14 @@ class _Server:
     async def serve(self) -> int:
         """Until it is cancelled; with --once until the first sender whose data came is served."""
         accepting = asyncio.create_task(self._accept())
-        try:
-            await asyncio.wait((accepting, self._code), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            accepting.cancel()
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(accepting, *self._tasks, return_exceptions=True)
+        async with self._stack:
+            try:
+                await asyncio.wait((accepting, self._code), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                accepting.cancel()
+                for task in self._tasks:
+                    task.cancel()
+                await asyncio.gather(accepting, *self._tasks, return_exceptions=True)
         return self._code.result() if self._code.done() else 0
 
     async def _accept(self) -> None:
@@ -236,7 +264,14 @@ class _Server:
     async def _serve_sender(self, qp: QP, on_data: Callable[[], None]) -> None:
         """One sender from its first file to its last."""
         async with accept_session(self._ctx, qp, self._joins) as session:
+            await self._begin_recording()
             await self._receive(session, on_data)
+
+    async def _begin_recording(self) -> None:
+        """With --bins, from the first sender on. All QPs count: on a long way others join."""
+        if self._bin_ns and self._recorder is None:
+            self._recorder = self._ctx.record(width_ns=self._bin_ns)
+            await self._stack.enter_async_context(self._recorder)
 
     async def _receive(self, session: Session, on_data: Callable[[], None]) -> None:
         files: list[TransferredFile] = []  # --max-files at most
@@ -252,8 +287,16 @@ class _Server:
                 now = time.monotonic()
                 self._meter.text(file_line(file, now - then))
                 then = now
-            slow = slow_planes("receiver", (await session.query()).planes)
-            self._meter.note(f"{session.qp.peer_host}: {slow}" if slow else "")
-            if self._out.as_json:
-                seconds, port = then - start, self._listener.port
-                self._out.result(await transfer_json("receiver", session, files, seconds, port))
+            await self._report(session, files, then - start)
+
+    async def _report(self, session: Session, files: list[TransferredFile], seconds: float) -> None:
+        """What is said at the end of a session beside its files, and its JSON."""
+        slow = slow_planes("receiver", (await session.query()).planes)
+        self._meter.note(f"{session.qp.peer_host}: {slow}" if slow else "")
+        recording = await self._recorder.stop() if self._recorder is not None else None
+        if recording is not None:
+            self._meter.text("\n".join(bins_lines("receiver", recording)))
+        if self._out.as_json:
+            result = await transfer_json("receiver", session, files, seconds, self._listener.port)
+            bins = {} if recording is None else {"bins": bins_json(recording)}
+            self._out.result(result | bins)

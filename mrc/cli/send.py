@@ -8,9 +8,10 @@ import time
 from typing import Any
 
 import mrc
-from mrc.cli import progress, views
+from mrc.cli import views
 from mrc.cli.address import host_and_port
 from mrc.cli.output import Output, add_options
+from mrc.cli.progress import ProgressMeter
 from mrc.cli.report import file_line, slow_planes, transfer_json
 from mrc.cli.runner import run_async
 from mrc.transfer import Session, TransferredFile, check_sources, connect_session, send_files
@@ -35,7 +36,6 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--timeout", type=float, default=5.0, metavar="SECONDS", help="for connecting [%(default)s]"
     )
-    progress.add_option(parser)
     views.add_options(parser, listens=False)
     add_options(parser)
     parser.set_defaults(run=run)
@@ -48,21 +48,21 @@ def run(args: argparse.Namespace) -> int:
 
 async def _send(args: argparse.Namespace, out: Output, total: int) -> int:
     host, port = args.host
-    with progress.ProgressMeter(out, "sender", args.progress_json) as meter:
-        async with (
-            mrc.Context(mrc.ContextConfig(**views.settings(args))) as ctx,
-            connect_session(ctx, host, port, total_bytes=total, timeout=args.timeout) as session,
-            meter.watch(session, f"to {host}", total),
-        ):
-            views.announce(out, ctx)
-            sent, seconds = await _send_all(session, args.files, meter)
-            meter.note(slow_planes("sender", (await session.query()).planes))
-            out.result(await transfer_json("sender", session, sent, seconds, port))
+    meter = ProgressMeter(out, "sender")
+    async with (
+        mrc.Context(mrc.ContextConfig(**views.settings(args))) as ctx,
+        connect_session(ctx, host, port, total_bytes=total, timeout=args.timeout) as session,
+        meter.watch(session, f"to {host}", total),
+    ):
+        views.announce(out, ctx)
+        sent, seconds = await _send_all(session, args.files, meter)
+        meter.note(slow_planes("sender", (await session.query()).planes))
+        out.result(await transfer_json("sender", session, sent, seconds, port))
     return 0
 
 
 async def _send_all(
-    session: Session, paths: list[str], meter: progress.ProgressMeter
+    session: Session, paths: list[str], meter: ProgressMeter
 ) -> tuple[list[TransferredFile], float]:
     sent = []
     start = then = time.monotonic()

@@ -2,28 +2,28 @@
 """The demonstration: a file crosses a test bed, and a plane falls silent on the way.
 
 `mrc recv` and `mrc send` run as processes of their own inside two hosts of the test bed; what is
-measured is the payload that the receiver has placed, sampled by it every few milliseconds. What was
-received is compared with what was sent by reading both files, independently of mrc's own digest.
+measured is the payload that the receiver has placed, which it records in bins of a few
+milliseconds. What was received is compared with what was sent by reading both files, independently
+of mrc's own digest.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import random
 import shutil
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mrc.demo.timeline import Bin, Interval, Sample, Timeline
-from mrc.errors import MrcError, StateError
+from mrc.demo.child import Child, DemoError
+from mrc.demo.timeline import Bin, Interval, Timeline
+from mrc.errors import StateError
 from mrc.testbed import Testbed
 from mrc.transfer.threads import in_thread
 
@@ -34,19 +34,14 @@ HEAL_SHARE = 0.85  # of the file, when it is healed
 SETTLE_SECONDS = 0.1  # slow start, and after the fault the time that recovery may take
 WINDOW_SECONDS = 0.05  # goodput at a moment is the mean over so long around it
 BIN_SECONDS = 0.02
+RECORDED_BIN = "5ms"  # of the receiver
 RECOVERED_SHARE = 0.95  # of the surviving capacity
-LISTENING = "listening on"
-STOP_SECONDS = 3.0
 
 # What a plane's shaper counts of a packet beside its payload: Ethernet, the outer and the inner
 # IPv6 header, UDP, and MRC's BTH, METH, TSETH, RETH and ICRC.
 WIRE_OVERHEAD_BYTES = 14 + 40 + 40 + 8 + 40
 _BLOCK = 1 << 20
 _FIRST_BYTES = 1 << 14  # more than the messages that precede the file
-
-
-class DemoError(MrcError):
-    """The demonstration could not be carried out to its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,89 +158,6 @@ class DemoResult:
         }
 
 
-class _Child:
-    """One mrc inside a host: its result, its complaints, and its samples as they come."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.samples: list[dict[str, Any]] = []
-        self.listening = asyncio.Event()
-        self._sampled = asyncio.Event()
-        self._lines: list[str] = []
-        self._readers: list[asyncio.Task[Any]] = []
-
-    async def start(self, bed: Testbed, host: str, arguments: Sequence[str]) -> None:
-        read_end, write_end = os.pipe()
-        command = [sys.executable, "-m", "mrc", *arguments, "--json"]
-        command += ["--progress-json", str(write_end)]
-        argv, environment = bed.host_command(host, command)
-        try:
-            self._process = await asyncio.create_subprocess_exec(
-                *argv,
-                env=environment,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                pass_fds=[write_end],
-                start_new_session=True,  # Ctrl-C is for us, and we end our children
-            )
-        finally:
-            os.close(write_end)
-        assert self._process.stdout is not None and self._process.stderr is not None
-        samples = asyncio.StreamReader(limit=_BLOCK)
-        await asyncio.get_running_loop().connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(samples), os.fdopen(read_end, "rb")
-        )
-        self._readers = [
-            asyncio.create_task(self._read_samples(samples)),
-            asyncio.create_task(self._read_lines(self._process.stderr)),
-            asyncio.create_task(self._process.stdout.read()),
-        ]
-
-    async def _read_samples(self, stream: asyncio.StreamReader) -> None:
-        async for line in stream:
-            self.samples.append(json.loads(line))
-            self._sampled.set()
-
-    async def _read_lines(self, stream: asyncio.StreamReader) -> None:
-        async for line in stream:
-            self._lines.append(line.decode(errors="replace").rstrip())
-            if LISTENING in self._lines[-1]:
-                self.listening.set()
-
-    async def until(self, count: int) -> None:
-        """Returns when the samples show `count` payload bytes."""
-        while not self.samples or self.samples[-1]["bytes"] < count:
-            self._sampled.clear()
-            await self._sampled.wait()
-
-    async def result(self) -> dict[str, Any]:
-        """What it printed, when it ended well."""
-        # Shielded: whoever waits for the result may give up, the readers go on.
-        *_, output = await asyncio.gather(*(asyncio.shield(each) for each in self._readers))
-        code = await self._process.wait()
-        if code != 0:
-            said = "; ".join(self._lines[-3:]) or "nothing"
-            raise DemoError(f"{self.name} ended with exit code {code} and said: {said}")
-        result: dict[str, Any] = json.loads(output)
-        return result
-
-    async def stop(self) -> None:
-        """Ends the process, if it still runs, and waits for that."""
-        if not hasattr(self, "_process"):
-            return
-        if self._process.returncode is None:
-            self._process.terminate()
-            try:
-                async with asyncio.timeout(STOP_SECONDS):
-                    await self._process.wait()
-            except TimeoutError:
-                self._process.kill()
-        await self._process.wait()
-        for reader in self._readers:
-            reader.cancel()
-        await asyncio.gather(*self._readers, return_exceptions=True)
-
-
 @dataclass(slots=True)
 class _Moments:
     """When things happened, and what had been sent per plane by then."""
@@ -307,10 +219,11 @@ def _new_bed(plan: DemoPlan) -> Testbed:
 async def _transfer(
     plan: DemoPlan, bed: Testbed, source: Path, inbox: Path, say: Callable[[str], None]
 ) -> DemoResult:
-    receiver, sender = _Child(f"mrc recv on {RECEIVER}"), _Child(f"mrc send on {SENDER}")
+    receiver, sender = Child(f"mrc recv on {RECEIVER}"), Child(f"mrc send on {SENDER}")
     async with AsyncExitStack() as stack:
         stack.push_async_callback(receiver.stop)
-        await receiver.start(bed, RECEIVER, ["recv", "--once", "--output", str(inbox)])
+        options = ["--once", "--bins", RECORDED_BIN, "--output", str(inbox)]
+        await receiver.start(bed, RECEIVER, ["recv", *options])
         await _first(receiver.listening.wait(), receiver)
         say(f"sending from {SENDER} to {RECEIVER}")
         stack.push_async_callback(sender.stop)
@@ -318,11 +231,11 @@ async def _transfer(
         moments = _Moments()
         await _first(_fail_and_heal(plan, bed, receiver, sender, moments, say), sender, receiver)
         sent, received = await sender.result(), await receiver.result()
-    samples = [Sample(each["monotonic_seconds"], each["bytes"]) for each in receiver.samples]
-    timeline = Timeline(samples)
+    bins = received["bins"]
+    timeline = Timeline(bins["start_monotonic_ns"] / 1e9, bins["width_ns"] / 1e9, bins["bytes"])
     began, ended = timeline.last_below(_FIRST_BYTES), timeline.reached(plan.bytes)
-    assert ended is not None, "the receiver sampled the end of its transfer"
-    moments.plane_bytes.append(_plane_bytes(sender))
+    assert ended is not None, "the receiver recorded all of its transfer"
+    moments.plane_bytes.append(await sender.plane_bytes())
     return DemoResult(
         plan=plan,
         timeline=timeline,
@@ -337,7 +250,7 @@ async def _transfer(
     )
 
 
-async def _first(work: Any, *children: _Child) -> None:
+async def _first(work: Any, *children: Child) -> None:
     """Runs `work` to its end, unless one of `children` ends in failure before."""
     tasks = [asyncio.ensure_future(work)]
     tasks += [asyncio.ensure_future(child.result()) for child in children]
@@ -356,28 +269,23 @@ async def _first(work: Any, *children: _Child) -> None:
 async def _fail_and_heal(
     plan: DemoPlan,
     bed: Testbed,
-    receiver: _Child,
-    sender: _Child,
+    receiver: Child,
+    sender: Child,
     moments: _Moments,
     say: Callable[[str], None],
 ) -> None:
     target = f"plane:{FAULTY_PLANE}"
     await receiver.until(int(plan.bytes * FAULT_SHARE))
+    moments.plane_bytes.append(await sender.plane_bytes())
     # Taken before the command, which takes a few milliseconds: so recovery is never understated.
     moments.failed = time.monotonic()
-    moments.plane_bytes.append(_plane_bytes(sender))
     await in_thread(bed.fail, target)
     say(f"plane {FAULTY_PLANE} is silent")
     await receiver.until(int(plan.bytes * HEAL_SHARE))
+    moments.plane_bytes.append(await sender.plane_bytes())
     moments.healed = time.monotonic()
-    moments.plane_bytes.append(_plane_bytes(sender))
     await in_thread(bed.heal, target)
     say(f"plane {FAULTY_PLANE} is healed")
-
-
-def _plane_bytes(sender: _Child) -> dict[int, int]:
-    last = sender.samples[-1]["planes"] if sender.samples else []
-    return {each["plane"]: each["bytes"] for each in last}
 
 
 def write_random(path: Path, count: int, seed: int) -> None:

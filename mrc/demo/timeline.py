@@ -1,19 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Goodput over time from samples of the payload that has arrived. Pure."""
+"""Goodput over time from the payload that arrived in bins. Pure."""
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """The payload bytes that had arrived at a moment."""
-
-    seconds: float
-    bytes: int
+from itertools import accumulate
+from math import ceil
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,33 +32,30 @@ class Interval:
 
 
 class Timeline:
-    """Payload against time: straight lines between samples, flat before and after."""
+    """Payload against time: a straight line through each bin, flat before and after them."""
 
-    def __init__(self, samples: Sequence[Sample]) -> None:
-        self._seconds = [sample.seconds for sample in samples]
-        self._bytes = [sample.bytes for sample in samples]
-        assert self._seconds == sorted(self._seconds), "samples come in the order of time"
-        assert self._bytes == sorted(self._bytes), "payload that arrived does not leave again"
+    def __init__(self, start: float, width: float, bins: Sequence[int]) -> None:
+        """`bins` are the bytes of each `width` seconds from `start` on."""
+        self._start = start
+        self._width = width
+        # By the start of each bin, and by the end of the last.
+        self._totals = [0, *accumulate(bins)]
 
     def bytes_at(self, seconds: float) -> float:
         """Payload that had arrived by then."""
-        after = bisect_right(self._seconds, seconds)
-        if after == 0:
-            return 0.0
-        if after == len(self._seconds):
-            return float(self._bytes[-1])
-        t0, t1 = self._seconds[after - 1], self._seconds[after]
-        b0, b1 = self._bytes[after - 1], self._bytes[after]
-        return b0 + (b1 - b0) * (seconds - t0) / (t1 - t0)
+        bins = min(max((seconds - self._start) / self._width, 0.0), len(self._totals) - 1.0)
+        whole = int(bins)
+        before, after = self._totals[whole], self._totals[ceil(bins)]
+        return before + (after - before) * (bins - whole)
 
     def reached(self, count: int) -> float | None:
-        """The moment of the first sample that shows `count` bytes or more."""
-        index = bisect_left(self._bytes, count)
-        return self._seconds[index] if index < len(self._seconds) else None
+        """The end of the bin with which `count` bytes had arrived; None if they never had."""
+        index = bisect_left(self._totals, count)
+        return self._start + index * self._width if index < len(self._totals) else None
 
     def last_below(self, count: int) -> float:
-        """The moment of the last sample that shows fewer than `count` bytes, else of the first."""
-        return self._seconds[max(0, bisect_left(self._bytes, count) - 1)]
+        """The start of that bin, else the end of the last one."""
+        return self._start + max(0, bisect_left(self._totals, count) - 1) * self._width
 
     def goodput(self, start: float, end: float) -> float:
         """Mean bits per second between two moments; 0 for none between them."""

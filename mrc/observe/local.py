@@ -145,6 +145,11 @@ def sockets(of_beds: Path | None = None, *, all_users: bool = False) -> list[Pat
     return found
 
 
+def sockets_of(pid: int) -> list[Path]:
+    """Those of one process of this user, the same for as long as it runs."""
+    return [path for path in sockets() if path.name.startswith(f"{pid}-")]
+
+
 def _living(folder: int) -> list[str]:
     living = []
     for name in sorted(name for name in os.listdir(folder) if name.endswith(_SUFFIX))[:MAX_SOCKETS]:

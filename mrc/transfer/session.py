@@ -52,11 +52,6 @@ class Session(session.Session):
         """All QPs, the one with the mailbox first."""
         return [self.qp, *self.joined.qps]
 
-    @property
-    def qpn(self) -> int:
-        """The local number of the QP with the mailbox."""
-        return self.qp.qpn
-
     async def query(self) -> QpInfo:
         """A snapshot of all QPs together."""
         return sum_of([await qp.query() for qp in self.qps])

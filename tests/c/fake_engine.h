@@ -254,11 +254,13 @@ uint32_t mrc_engine_ports_used(const mrc_engine *engine) {
   return 0;
 }
 
-/* Each packet received is a thousand recorded bytes. */
+/* Each packet received is a thousand bytes, recorded or not. */
 int mrc_engine_counters(const mrc_engine *engine, uint64_t *values, int capacity) {
   (void)engine;
   for (int i = 0; i < MRC_COUNTERS && i < capacity; i++)
     values[i] = (uint64_t)i;
+  if (capacity > MRC_COUNTER_RX_BYTES)
+    values[MRC_COUNTER_RX_BYTES] = 1000u * (uint64_t)fake.n_received;
   if (fake.recorded) values[MRC_COUNTER_RX_RECORDED] = 1000u * (uint64_t)fake.n_received;
   return MRC_COUNTERS;
 }

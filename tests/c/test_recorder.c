@@ -62,6 +62,17 @@ static void test_look__fills_bins_by_time_and_port(void) {
   CHECK(!fake.recorded);
 }
 
+static void test_look__of_all_qps_without_a_list(void) {
+  struct book *book = open_book();
+  book->recording.n_qps = 0;
+  fake.n_received = 5; /* came before */
+  CHECK_EQ(start(book), 0);
+  CHECK(!fake.recorded);
+  deliver(book, 2, 2, 99);
+  CHECK_EQ(book->bytes[1], 2 * PACKET);
+  CHECK_EQ(mrc_recorder_stop(&book->recorder, book->engine, START_NS + 450), 0);
+}
+
 static void test_look__widens_bins_rather_than_needing_more(void) {
   struct book *book = open_book();
   CHECK_EQ(start(book), 0);
@@ -114,7 +125,7 @@ static void test_start__refuses_what_it_cannot_fill(void) {
   CHECK_EQ(start(book), -EBUSY);
 }
 
-CHECK_MAIN(RUN(test_look__fills_bins_by_time_and_port),
+CHECK_MAIN(RUN(test_look__fills_bins_by_time_and_port), RUN(test_look__of_all_qps_without_a_list),
            RUN(test_look__widens_bins_rather_than_needing_more),
            RUN(test_look__finds_the_longest_gap_between_deliveries),
            RUN(test_start__refuses_what_it_cannot_fill))

@@ -77,9 +77,9 @@ def healed(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture
-def hosts(bed: Testbed, tmp_path: Path) -> Iterator[Hosts]:
+def hosts(bed: Testbed) -> Iterator[Hosts]:
     """Runs mrc in the hosts of the module's bed."""
-    hosts = Hosts(bed, tmp_path)
+    hosts = Hosts(bed)
     yield hosts
     hosts.end()
 

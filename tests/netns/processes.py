@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import json
+import asyncio
 import subprocess
 import sys
 import threading
@@ -13,6 +13,8 @@ from pathlib import Path
 
 from slowness import limit
 
+from mrc.errors import MrcError
+from mrc.observe import local
 from mrc.testbed import Testbed
 
 
@@ -21,10 +23,10 @@ class Mrc:
     """One mrc in a host."""
 
     process: subprocess.Popen[str]
-    samples: Path | None = None
     lines: list[str] = field(default_factory=list)
     changed: threading.Event = field(default_factory=threading.Event)
     started: float = field(default_factory=time.monotonic)
+    socket: Path | None = None  # where it can be looked into
 
     def __post_init__(self) -> None:
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -45,16 +47,25 @@ class Mrc:
         return self
 
     def received(self) -> int:
-        assert self.samples is not None
-        text = self.samples.read_text().splitlines() if self.samples.exists() else []
-        whole = [json.loads(line)["bytes"] for line in text[-3:] if line.endswith("}")]
-        return max(whole, default=0)
+        """Payload bytes placed so far, as `mrc top --local` sees it.
+
+        Raises OSError or MrcError when the endpoint is closed.
+        """
+        assert self.socket is not None
+        counters: dict[str, int] = asyncio.run(local.look(self.socket))["counters"]
+        return counters.get("RX_BYTES", 0)
 
     def until_received(self, count: int) -> None:
-        deadline = time.monotonic() + limit(20)
-        while self.received() < count:
-            assert time.monotonic() < deadline, (self.received(), self.lines)
+        deadline, seen = time.monotonic() + limit(20), 0
+        while seen < count:
+            assert time.monotonic() < deadline, (seen, self.lines)
             time.sleep(0.005)
+            try:
+                seen = self.received()
+            except (OSError, MrcError):
+                if self.process.wait(limit(15)) == 0:
+                    return  # it has received everything
+                raise
 
     def ends(self, code: int, *, within: float = 15) -> str:
         """Waits for the end and returns stdout; what was said on stderr is in `lines`."""
@@ -93,7 +104,6 @@ class Hosts:
     """Starts mrc in the hosts of a bed, and ends what is left."""
 
     bed: Testbed
-    folder: Path
     running: list[Mrc] = field(default_factory=list)
 
     def start(self, host: str, *arguments: str | Path, user: str | None = None) -> Mrc:
@@ -105,11 +115,9 @@ class Hosts:
         return self.running[-1]
 
     def recv(self, inbox: Path, *options: str) -> Mrc:
-        samples = self.folder / f"samples-{len(self.running)}"
-        command = ("recv", "--output", inbox, "--progress-json", samples, *options)
-        receiver = self.start("h1", *command)
-        receiver.samples = samples
-        return receiver.until_listening()
+        receiver = self.start("h1", "recv", "--output", inbox, *options).until_listening()
+        (receiver.socket,) = local.sockets_of(receiver.process.pid)
+        return receiver
 
     def send(self, *arguments: str | Path, user: str | None = None) -> Mrc:
         return self.start("h0", "send", *arguments, "h1", user=user)

@@ -441,7 +441,7 @@ def _random_round(bed: Testbed, folder: Path, draw: random.Random) -> None:
     spared = draw.random() < 0.5 and bed.shape.planes > 1
     faults = _random_faults(draw, range(1, bed.shape.planes + (not spared)))
     print(bed.shape.planes, "planes", [file.stat().st_size for file in files], spared, faults)
-    hosts = Hosts(bed, folder)
+    hosts = Hosts(bed)
     try:
         receiver = hosts.recv(inbox, "--once")
         sender = hosts.send(*files)

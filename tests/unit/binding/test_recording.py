@@ -107,6 +107,22 @@ async def test_record__other_qps_do_not_count() -> None:
         assert (await pair.far_context.counters())["RX_RECORDED"] == 100
 
 
+async def test_record__all_qps_also_those_that_come() -> None:
+    async with connected_pair(**two_planes()) as pair, pair.far_context.record() as recorder:
+        target = bytearray(KIB)
+        async with (
+            await pair.near_context.connect("127.0.0.1", pair.listener.port) as other,
+            await pair.listener.accept(),
+            pair.near_context.register(bytes(KIB), access=READ) as source,
+            pair.far_context.register(target, access=WRITE) as mr,
+        ):
+            await pair.near.write(source, mr.remote)
+            await other.write(source, mr.remote, length=100)
+        recording = await recorder.stop()
+    assert recording.planes.keys() == {1, 2}
+    assert sum(recording.bytes) == KIB + 100
+
+
 async def test_record__nothing_came() -> None:
     async with connected_pair() as pair, pair.far_context.record([pair.far]) as recorder:
         recording = await recorder.stop()
@@ -119,6 +135,8 @@ async def test_record__one_at_a_time_and_of_open_qps() -> None:
     async with connected_pair() as pair:
         with pytest.raises(ArgumentError, match="width_ns: 999"):
             pair.far_context.record([pair.far], width_ns=999)
+        with pytest.raises(ArgumentError, match="qps: none"):
+            pair.far_context.record([])
         async with pair.far_context.record([pair.far]):
             with pytest.raises(InUseError, match="one recording at a time"):
                 async with pair.far_context.record([pair.far]):

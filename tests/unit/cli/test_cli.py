@@ -12,6 +12,7 @@ import re
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -204,6 +205,9 @@ def test_format_table__numbers_to_the_right() -> None:
         (["recv", "--max-bytes", "-1"], "argument --max-bytes: '-1' is not a size"),
         (["recv", "--idle", "0"], "'0' is not a time in seconds"),
         (["recv", "--memory", "much"], "argument --memory: 'much' is not a size"),
+        (["recv", "--output", "/tmp", "--bins"], "--bins: of one sender, so with --once"),
+        (["recv", "--once", "--bins", "1"], "'1' is not a time such as 1ms"),
+        (["recv", "--once", "--bins", "999ns"], "'999ns' is less than 1us"),
         (["paths"], "arguments are required: HOST"),
         (["top"], "name a HOST, or say --local"),
         (["top", "h1", "--local"], "name a HOST, or say --local"),
@@ -425,3 +429,34 @@ def test_send__over_loopback_with_nothing_set_up(mrc: Mrc, tmp_path: Path, host:
     assert (sent.returncode, receiver.returncode) == (0, 0), (sent.stderr, errors)
     assert len(lines.splitlines()) == len(sent.stdout.splitlines()) == 3
     assert all(path.read_bytes() == (inbox / path.name).read_bytes() for path in files)
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_recv__what_arrived_when(mrc: Mrc, tmp_path: Path, as_json: bool) -> None:
+    """The bins are those of `mrc perf`: each byte once, of the file and of some messages."""
+    file, size = tmp_path / "file", 3 << 20
+    file.write_bytes(os.urandom(size))
+    (tmp_path / "inbox").mkdir()
+    command = [sys.executable, "-m", "mrc", "recv", "--once", "--port", "0", "--bins", "2ms"]
+    command += ["--output", str(tmp_path / "inbox"), *(["--json"] if as_json else [])]
+    with subprocess.Popen(command, stdout=-1, stderr=-1, text=True) as receiver:
+        assert receiver.stderr is not None
+        port = re.search(r"TCP port (\d+)", receiver.stderr.readline())
+        assert port is not None
+        before_ns = time.monotonic_ns()
+        assert mrc("send", file, f"127.0.0.1:{port[1]}").returncode == 0
+        output, errors = receiver.communicate(timeout=20)
+        after_ns = time.monotonic_ns()
+    assert receiver.returncode == 0, errors
+    if not as_json:
+        assert "goodput at the receiver" in output and "longest gap" in output
+        return
+    bins = json.loads(output)["bins"]
+    assert bins["width_ns"] == 2_000_000
+    assert size <= sum(bins["bytes"]) < 1.01 * size
+    assert len(bins["bytes"]) == bins["duration_ns"] // 2_000_000 + 1
+    planes = [sum(plane["bytes"]) for plane in bins["planes"]]
+    assert sum(planes) == sum(bins["bytes"])
+    began_ns = bins["start_monotonic_ns"]
+    assert before_ns < began_ns < began_ns + bins["duration_ns"] < after_ns
+    assert bins["first_ns"] <= bins["last_ns"] <= bins["duration_ns"]

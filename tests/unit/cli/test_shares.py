@@ -71,7 +71,7 @@ def test_note__on_stderr_unless_quiet(
     quiet: bool, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = Output("mrc send", as_json=True, quiet=quiet)
-    with ProgressMeter(out, "sender", None) as meter:
-        meter.note("")
-        meter.note("plane 2")
+    meter = ProgressMeter(out, "sender")
+    meter.note("")
+    meter.note("plane 2")
     assert capsys.readouterr() == ("", said)

@@ -16,7 +16,7 @@ from mrc.demo.run import (
     identical,
     write_random,
 )
-from mrc.demo.timeline import Sample, Timeline
+from mrc.demo.timeline import Timeline
 
 MTU = 8858
 PLANE = 80e6 * MTU / (MTU + WIRE_OVERHEAD_BYTES)
@@ -24,15 +24,14 @@ PLANE = 80e6 * MTU / (MTU + WIRE_OVERHEAD_BYTES)
 
 def result(*, dead: float, share: float = 1.0) -> DemoResult:
     """At capacity for 1 s; nothing for `dead` s; the three survivors at `share` until 2 s; all."""
-    samples, moved = [], 0.0
-    for step in range(301):
+    bins = []
+    for step in range(300):
         now = step / 100
-        samples.append(Sample(now, int(moved)))
         rate = 4 * PLANE if now < 1 or now >= 2 else 0 if now < 1 + dead else 3 * PLANE * share
-        moved += rate / 8 / 100
+        bins.append(int(rate / 8 / 100))
     return DemoResult(
-        plan=DemoPlan("demo", 80_000_000, planes=4, t1=2, bytes=samples[-1].bytes, seed=1),
-        timeline=Timeline(samples),
+        plan=DemoPlan("demo", 80_000_000, planes=4, t1=2, bytes=sum(bins), seed=1),
+        timeline=Timeline(0.0, 0.01, bins),
         sender={"path_mtu_bytes": MTU, "packets_sent": 5000, "packets_retransmitted": 7},
         receiver={},
         plane_bytes=[],

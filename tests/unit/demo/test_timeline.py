@@ -1,34 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Goodput from samples: a second at full rate, a gap, and three quarters of the rate after it."""
+"""Goodput from bins: a second at full rate, a gap, and three quarters of the rate after it."""
 
 from __future__ import annotations
 
 import pytest
 
-from mrc.demo.timeline import Sample, Timeline
+from mrc.demo.timeline import Timeline
 
 # 100 bytes every 0.1 s until 1.0 s, nothing until 1.3 s, then 75 bytes every 0.1 s until 2.3 s.
-STEPS = [*((0.1 * n, 100 * n) for n in range(11)), (1.3, 1000)]
-STEPS += [(1.3 + 0.1 * n, 1000 + 75 * n) for n in range(1, 11)]
-LINE = Timeline([Sample(seconds, count) for seconds, count in STEPS])
+LINE = Timeline(0.0, 0.1, [100] * 10 + [0] * 3 + [75] * 10)
 
 
 @pytest.mark.parametrize(
     ("seconds", "count"),
     [(-1, 0), (0, 0), (0.05, 50), (0.5, 500), (1.0, 1000), (1.2, 1000), (1.35, 1037.5), (9, 1750)],
 )
-def test_bytes_at__between_and_beyond_samples(seconds: float, count: float) -> None:
+def test_bytes_at__within_and_beyond_bins(seconds: float, count: float) -> None:
     assert LINE.bytes_at(seconds) == pytest.approx(count)
 
 
-def test_reached__first_sample_that_shows_it() -> None:
+def test_reached__end_of_the_bin_that_has_it() -> None:
     assert LINE.reached(0) == 0
     assert LINE.reached(101) == pytest.approx(0.2)
     assert LINE.reached(1750) == pytest.approx(2.3)
     assert LINE.reached(1751) is None
 
 
-def test_last_below__the_sample_before_it_is_reached() -> None:
+def test_last_below__start_of_the_bin_that_has_it() -> None:
     assert LINE.last_below(0) == 0
     assert LINE.last_below(1) == 0
     assert LINE.last_below(101) == pytest.approx(0.1)
@@ -69,14 +67,14 @@ def test_below__never_and_all_the_time() -> None:
 
 
 def test_below__two_dips() -> None:
-    line = Timeline([Sample(n / 10, 100 * (n - (n > 5) - (n > 15))) for n in range(21)])
+    line = Timeline(0.0, 0.1, [0 if n in (5, 15) else 100 for n in range(20)])
     found = line.below(0.1, 1.9, 7000, 0.1)
     centres = [each.start + each.seconds / 2 for each in found]
     assert centres == pytest.approx([0.55, 1.55], abs=0.01)
 
 
-def test_timeline__without_samples() -> None:
-    empty = Timeline([])
+def test_timeline__without_bins() -> None:
+    empty = Timeline(0.0, 0.1, [])
     assert empty.bytes_at(1) == 0
     assert empty.reached(1) is None
     assert empty.goodput(0, 1) == 0

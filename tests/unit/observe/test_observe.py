@@ -203,6 +203,13 @@ async def test_local_view__not_too_many_viewers(home: Path) -> None:
             writer.close()
 
 
+async def test_sockets_of__one_process(home: Path) -> None:
+    async with Context(loopback_config(local_view=True)):
+        (path,) = local.sockets()
+        assert local.sockets_of(os.getpid()) == [path]
+        assert local.sockets_of(int(str(os.getpid())[:-1])) == []
+
+
 async def test_sockets__no_link_is_followed(home: Path, tmp_path: Path) -> None:
     """Another's link in a folder of one's own could lead to any socket."""
     async with Context(loopback_config(local_view=True)):
