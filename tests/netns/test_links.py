@@ -14,11 +14,11 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from ipaddress import IPv6Interface, ip_address
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from netns.conftest import fresh_name
 from netns.plain import BUDGET_SECONDS, address, ip, join, run_in, until_running
 from netns.processes import Mrc

@@ -110,9 +110,12 @@ async def test_send_files__over_several_qps(
     paths = [make(tmp_path, f"file{n}", content) for n, content in enumerate(data)]
     async with sessions() as ends:
         work = asyncio.create_task(
-            both(sending(ends.sender, paths), receiving(ends.receiver, inbox))
+            both(
+                sending(ends.sender, paths),
+                receiving(ends.receiver, inbox, window_bytes=8 * CHUNK_BYTES),
+            )
         )
-        await ends.until_joined()
+        await ends.until_joined()  # the first one has filled the window by then, not sent it all
         disk.set()
         sent, received = await work
         assert [file.digest for file in sent] == [file.digest for file in received]
