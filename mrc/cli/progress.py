@@ -21,6 +21,7 @@ from rich.progress import (
 )
 
 from mrc.cli.output import Output, format_rate
+from mrc.cli.report import carried_bytes
 from mrc.events import PlaneInfo, QpInfo
 from mrc.exchange.foreign import shown
 
@@ -34,19 +35,14 @@ def payload_bytes(role: str, info: QpInfo) -> int:
     return info.bytes_acked if role == "sender" else info.bytes_received
 
 
-def plane_bytes(role: str, plane: PlaneInfo) -> int:
-    """Payload that a sender sent by this plane, or that came in by it."""
-    return plane.bytes if role == "sender" else plane.bytes_received
-
-
 def plane_shares(role: str, before: Sequence[PlaneInfo], now: Sequence[PlaneInfo]) -> str:
     """ "planes 1: 25% 2: 25% 3: 50%" of what moved in between."""
-    moved = [plane_bytes(role, b) - plane_bytes(role, a) for a, b in zip(before, now, strict=True)]
-    total = sum(moved)
+    then = carried_bytes(role, before)
+    moved = {plane: count - then[plane] for plane, count in carried_bytes(role, now).items()}
+    total = sum(moved.values())
     if total <= 0:
         return ""
-    shares = (f"{p.plane}: {m / total:.0%}" for p, m in zip(now, moved, strict=True))
-    return "planes " + " ".join(shares)
+    return "planes " + " ".join(f"{plane}: {count / total:.0%}" for plane, count in moved.items())
 
 
 class Watched(Protocol):

@@ -40,7 +40,7 @@ def test_send__several_qps_where_the_way_is_long(hosts: Hosts, tmp_path: Path) -
     inbox, file = tmp_path / "inbox", tmp_path / "a"
     inbox.mkdir()
     file.write_bytes(random.Random(1).randbytes(160 << 20))
-    receiver = hosts.recv(inbox, "--once", "--json")
+    receiver = hosts.recv(inbox, "--once", "--json", "--bins")
     sent = json.loads(hosts.send("--json", file).ends(0, within=90))
     received = json.loads(receiver.ends(0))
     assert (inbox / "a").read_bytes() == file.read_bytes()
@@ -48,4 +48,6 @@ def test_send__several_qps_where_the_way_is_long(hosts: Hosts, tmp_path: Path) -
     assert 1 < sent["qps"] == received["qps"] <= 16
     moved = sum(plane["bytes_received"] for plane in received["planes"])
     assert 1 <= moved / (160 << 20) < 1.01, "over all QPs each byte once, and some messages"
+    recorded = sum(received["bins"]["bytes"])
+    assert recorded == pytest.approx(moved, rel=0.001), "of all QPs, but for some messages"
     assert len(sent["evs"]) == 8 * sent["qps"]
