@@ -14,7 +14,7 @@ from mrc.sim.checks import evaluate
 from mrc.sim.run import run
 from mrc.sim.trial import run_trial, summarize
 
-QUICK = ["slow-plane", "slow-mixed", "plain-hosts", "small-writes"]
+QUICK = ["slow-plane", "slow-mixed", "plain-hosts", "small-writes", "uplinks-flap"]
 SLOW = ["long-way", "rough-way", "beside-tcp", "fair-shares", "slow-uplink"]
 
 
