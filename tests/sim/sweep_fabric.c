@@ -54,9 +54,11 @@ static void draw_transport(struct mrc_prng *prng, struct mrc_sim_config *config,
   config->retry_linear = 7;
   config->retry_exp = dies ? 3 : 25; /* 25 never gives up: what heals must complete */
   config->cc = (uint32_t)PICK(prng, MRC_CC_NSCC, MRC_CC_NSCC, MRC_CC_DELAY, MRC_CC_NULL);
-  /* Without congestion control a slow link is a storm, not a test. */
+  /* Without congestion control a slow link is a storm, not a test: trimmed headers go first, and
+     those of fast hosts alone can fill a slower fabric for ever. */
   const uint64_t slowest_bps = mrc_min_u64(config->host_rate_bps, config->fabric_rate_bps);
-  if (config->cc == MRC_CC_NULL && slowest_bps < 10 * GBIT) config->cc = MRC_CC_DELAY;
+  const bool fills = config->trims && config->fabric_rate_bps < config->host_rate_bps;
+  if (config->cc == MRC_CC_NULL && (slowest_bps < 10 * GBIT || fills)) config->cc = MRC_CC_DELAY;
   config->cc_base_rtt_ns =
       2 * (2 * config->host_delay_ns + 2 * config->fabric_delay_ns) + config->wake_ns + 2000;
   config->sack_threshold_bytes = (uint32_t)PICK(prng, 1, 16384, 100000);
