@@ -292,7 +292,7 @@ bool mrc_evset_can_avoid(const struct mrc_evset *set, uint16_t index, uint64_t s
   if (ev->skip_level > 0) return ev->skip_level < MRC_EV_MAX_SKIP_LEVEL;
   /* Where all are equally full, to leave one overfills the others. A path that has fallen silent is
      left before a whole round trip of theirs. */
-  const uint64_t full_ns = longest_of_others_ns(set, ev) / 4 * 3;
+  const uint64_t full_ns = longest_of_others_ns(set, ev) / 8 * 7;
   return plane->n_skip < plane->n_active / 2 && late_ns > full_ns;
 }
 

@@ -162,14 +162,14 @@ static void test_on_late__half_of_a_plane_at_most(void) {
 }
 
 /* Where all paths are equally full, to leave one overfills the others. One that has fallen silent
-   is left three quarters of their round trip later than what arrives. */
+   is left when it is late by 7/8 of their round trip. */
 static void test_on_late__not_while_others_take_as_long(void) {
   struct mrc_evset set = make_set(0);
   set.evs[0].rtt_ns = 80;
-  CHECK(!mrc_evset_can_avoid(&set, 1, 10, 60));
-  CHECK(mrc_evset_can_avoid(&set, 1, 10, 61));
+  CHECK(!mrc_evset_can_avoid(&set, 1, 10, 70));
+  CHECK(mrc_evset_can_avoid(&set, 1, 10, 71));
   mrc_evset_on_late(&set, 0, 5); /* avoided itself: others are not as slow as it is */
-  CHECK(mrc_evset_can_avoid(&set, 1, 10, 60));
+  CHECK(mrc_evset_can_avoid(&set, 1, 10, 70));
   set.evs[2].rtt_ns = 60;
   mrc_evset_on_late(&set, 1, 15);
   CHECK(mrc_evset_can_avoid(&set, 1, 20, 1)); /* it was slower than they, and still is late */
