@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Describes the compiled modules to cffi: what to declare, compile and link.
 
-setup.py names the two builders of this file in `cffi_modules`: `mrc._core` is the engine with the
+setup.py names the three builders of this file in `cffi_modules`: `mrc._core` is the engine with the
 socket driver, `mrc._sim` the engine in the simulated fabric, `mrc._emu` the same fabric between
 real hosts. The declarations are the parts of csrc/mrc.h, csrc/sim/scenario.h, csrc/sim/sim.h and
 csrc/emu/emu.h between the two cdef markers, so that C and Python cannot drift apart.
@@ -19,22 +19,10 @@ from pathlib import Path
 
 from cffi import FFI
 
-MODULE = "mrc._core"
-SIM_MODULE = "mrc._sim"
-EMU_MODULE = "mrc._emu"
 BEGIN = "/* cdef begin */"
 END = "/* cdef end */"
-SOURCE_FOLDERS = ("csrc/core", "csrc/io")
-# Of csrc/sim: what the emulated fabric has too, then the simulated hosts. The rest is for tests of
-# the engine in C.
-FABRIC_PARTS = (
-    "agenda", "fabric", "fault", "frame", "heap", "hop", "link", "queue", "record", "scenario",
-    "topology", "world",
-)  # fmt: skip
-SIM_PARTS = (
-    *FABRIC_PARTS, "audit", "bytes", "engines", "fabric_watch", "flow", "gbn", "gbn_host", "host",
-    "host_address", "memory", "prove", "qps", "sim", "sim_parts", "tcp", "tcp_host", "traffic",
-)  # fmt: skip
+# The folders of csrc that each module is compiled from.
+CORE, SIM, EMU = ("core", "io"), ("core", "sim"), ("core", "sim", "emu")
 FLAGS = ("-std=gnu11", "-O2", "-g", "-Wall", "-Wextra")
 # cffi's own glue is compiled with the same flags and is not ours to mend.
 GLUE_FLAGS = ("-Wno-missing-field-initializers", "-Wno-cast-function-type")
@@ -47,43 +35,17 @@ def cut_cdef(header: str) -> str:
     return header.split(BEGIN)[1].split(END)[0]
 
 
-def sources(root: Path) -> list[str]:
-    """Returns the C files to compile, relative to `root`, in a fixed order."""
-    found = [path for folder in SOURCE_FOLDERS for path in sorted((root / folder).glob("*.c"))]
+def sources(root: Path, folders: Sequence[str]) -> list[str]:
+    """Returns the C files of folders of csrc, relative to `root`, in a fixed order."""
+    found = [path for folder in folders for path in sorted((root / "csrc" / folder).glob("*.c"))]
     return [str(path.relative_to(root)) for path in found]
 
 
-def headers(root: Path) -> list[str]:
+def headers(root: Path, folders: Sequence[str]) -> list[str]:
     """Returns what the C files include: a source distribution must carry it too."""
-    patterns = [f"{folder}/*.{suffix}" for folder in SOURCE_FOLDERS for suffix in ("h", "def")]
-    found = [path for pattern in ("csrc/*.h", *patterns) for path in sorted(root.glob(pattern))]
+    patterns = ["*.h", *(f"{folder}/*.{suffix}" for folder in folders for suffix in ("h", "def"))]
+    found = [path for pattern in patterns for path in sorted((root / "csrc").glob(pattern))]
     return [str(path.relative_to(root)) for path in found]
-
-
-def sim_sources(root: Path, parts: Sequence[str] = SIM_PARTS) -> list[str]:
-    """Returns the C files of `mrc._sim`, or of some parts of it, relative to `root`."""
-    core = [name for name in sources(root) if name.startswith("csrc/core/")]
-    found = [f"csrc/sim/{part}.c" for part in parts]
-    return [*core, *(name for name in found if (root / name).exists())]
-
-
-def sim_headers(root: Path, parts: Sequence[str] = SIM_PARTS) -> list[str]:
-    """Returns what the C files of `mrc._sim`, or of some parts of it, include."""
-    core = [name for name in headers(root) if not name.startswith("csrc/io/")]
-    found = [f"csrc/sim/{part}.h" for part in parts]
-    return [*core, *(name for name in found if (root / name).exists())]
-
-
-def emu_sources(root: Path) -> list[str]:
-    """Returns the C files of `mrc._emu`, relative to `root`."""
-    own = sorted((root / "csrc/emu").glob("*.c"))
-    return [*sim_sources(root, FABRIC_PARTS), *(str(path.relative_to(root)) for path in own)]
-
-
-def emu_headers(root: Path) -> list[str]:
-    """Returns what the C files of `mrc._emu` include."""
-    own = sorted((root / "csrc/emu").glob("*.h"))
-    return [*sim_headers(root, FABRIC_PARTS), *(str(path.relative_to(root)) for path in own)]
 
 
 def links(code: str, *libraries: str) -> bool:
@@ -117,11 +79,7 @@ def compile_flags(environ: Mapping[str, str]) -> list[str]:
 
 
 def describe(
-    module: str,
-    declared: Sequence[str],
-    sources: Sequence[str],
-    depends: Sequence[str],
-    link_args: Sequence[str],
+    module: str, declared: Sequence[str], folders: Sequence[str], link_args: Sequence[str] = ()
 ) -> FFI:
     """Returns the cffi builder of a module of the checkout that this file lies in."""
     root = Path(__file__).resolve().parent.parent
@@ -132,8 +90,8 @@ def describe(
     made.set_source(
         module,
         "\n".join(f'#include "{header}"' for header in declared),
-        sources=list(sources),
-        depends=list(depends),
+        sources=sources(root, folders),
+        depends=headers(root, folders),
         include_dirs=["csrc"],
         define_macros=macros,
         extra_compile_args=compile_flags(os.environ),
@@ -144,18 +102,14 @@ def describe(
 
 def builder() -> FFI:
     """The engine and its driver over sockets."""
-    root = Path(__file__).resolve().parent.parent
-    return describe(MODULE, ["mrc.h"], sources(root), headers(root), ["-pthread"])
+    return describe("mrc._core", ["mrc.h"], CORE, ["-pthread"])
 
 
 def sim_builder() -> FFI:
     """The engine in the simulated fabric."""
-    root = Path(__file__).resolve().parent.parent
-    declared = ["sim/scenario.h", "sim/sim.h"]
-    return describe(SIM_MODULE, declared, sim_sources(root), sim_headers(root), [])
+    return describe("mrc._sim", ["sim/scenario.h", "sim/sim.h"], SIM)
 
 
 def emu_builder() -> FFI:
     """The simulated fabric in real time, between interfaces."""
-    root = Path(__file__).resolve().parent.parent
-    return describe(EMU_MODULE, ["emu/emu.h"], emu_sources(root), emu_headers(root), ["-pthread"])
+    return describe("mrc._emu", ["emu/emu.h"], EMU, ["-pthread"])

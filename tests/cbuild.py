@@ -21,6 +21,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 CSRC = ROOT / "csrc"
+TESTS = ROOT / "tests"
 BUILD = ROOT / "build" / "tests"
 
 # Line numbers are what sanitizers show; all of -g takes a quarter longer to compile.
@@ -123,16 +124,17 @@ def shared_library(sources: Iterable[Path], name: str, flavour: Flavour = SHARED
 
 
 def _sources(part: str) -> list[Path]:
-    return sorted((CSRC / part).glob("*.c"))
+    return sorted(((TESTS if part == "pair" else CSRC) / part).glob("*.c"))
 
 
 def parts(sources: Sequence[Path]) -> list[str]:
-    """Folders of csrc to link, users before what they use."""
+    """What to link, users before what they use: folders of csrc, and the pair of tests."""
     text = "\n".join(path.read_text() for path in sources)
     signs = {
         "io": r'^#include "io/|\bmrc_ctx_create\(',
+        "pair": r'^#include "pair/',
         "emu": r'^#include "emu/',
-        "sim": r'^#include "(sim|emu)/',
+        "sim": r'^#include "(sim|emu|pair)/',
     }
     used = [part for part, sign in signs.items() if re.search(sign, text, re.MULTILINE)]
     return [*used, "core"]
@@ -140,7 +142,7 @@ def parts(sources: Sequence[Path]) -> list[str]:
 
 def _flags(flavour: Flavour) -> list[str]:
     isal = ["-DMRC_HAVE_ISAL=1"] if flavour.isal and has_isal() else []
-    return [*COMMON, *flavour.flags, *isal, f"-I{CSRC}", f"-I{ROOT / 'tests' / 'c'}"]
+    return [*COMMON, *flavour.flags, *isal, *(f"-I{path}" for path in (CSRC, TESTS / "c", TESTS))]
 
 
 def _link_flags(flavour: Flavour) -> list[str]:
@@ -155,8 +157,7 @@ def _key(flags: Iterable[str], *parts: bytes) -> str:
 
 
 def _headers() -> list[Path]:
-    tests = ROOT / "tests"
-    places = (CSRC, tests / "c", tests / "fuzz", tests / "sim", ROOT / "bench")
+    places = (CSRC, TESTS, ROOT / "bench")
     return sorted(p for place in places for p in place.rglob("*") if p.suffix in (".h", ".def"))
 
 

@@ -6,8 +6,8 @@
 
 #include "core/engine.h"
 #include "core/icrc.h"
+#include "pair/address.h"
 #include "scenario.h"
-#include "sim/address.h"
 
 struct forge {
   struct mrc_wire wire;

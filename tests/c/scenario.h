@@ -22,7 +22,7 @@
 #include "core/drops.h"
 #include "core/engine.h"
 #include "core/psn.h"
-#include "sim/connect.h"
+#include "pair/connect.h"
 
 #define US 1000ull
 #define MS 1000000ull

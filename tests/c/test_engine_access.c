@@ -5,8 +5,8 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "pair/connect.h"
 #include "scenario.h"
-#include "sim/connect.h"
 
 /* A write of 8 bytes that is wrong in one way at the peer. */
 static void test_remote__refuses_what_the_rkey_does_not_open(void) {

@@ -5,9 +5,9 @@
 
 #include "core/engine.h"
 #include "core/icrc.h"
+#include "pair/address.h"
+#include "pair/connect.h"
 #include "scenario.h"
-#include "sim/address.h"
-#include "sim/connect.h"
 
 enum { CLAIM_QPN = 0x777 };
 

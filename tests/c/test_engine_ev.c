@@ -4,8 +4,8 @@
 
 #include <errno.h>
 
+#include "pair/connect.h"
 #include "scenario.h"
-#include "sim/connect.h"
 
 /* Two ends in RTR: ready to probe, not to send. */
 static int open_rtr(struct mrc_pair *p) {

@@ -2,7 +2,7 @@
 /* Packets that nobody of ours sent: strangers, lies, excess and garbage. Each is dropped for its
    reason, or ends the QP that asked for it, and nothing else. */
 #include "forge.h"
-#include "sim/connect.h"
+#include "pair/connect.h"
 
 static const uint8_t forged[4] = {0x11, 0x22, 0x33, 0x44};
 

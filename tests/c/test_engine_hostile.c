@@ -3,7 +3,7 @@
    counter tells, and what is honest goes on. */
 #include "core/qp.h"
 #include "forge.h"
-#include "sim/connect.h"
+#include "pair/connect.h"
 
 static const uint8_t forged[4] = {0x11, 0x22, 0x33, 0x44};
 

@@ -3,8 +3,8 @@
    what was lost. */
 #include "core/engine.h"
 
+#include "pair/connect.h"
 #include "scenario.h"
-#include "sim/connect.h"
 
 /* The EV that carries the mark of one loss; fails when there is not exactly one. */
 static struct mrc_ev_info find_lossy_ev(struct mrc_pair *p, int end, int *plane, int *path) {

@@ -5,8 +5,8 @@
 
 #include "core/engine.h"
 #include "forge.h"
+#include "pair/connect.h"
 #include "scenario.h"
-#include "sim/connect.h"
 
 static const uint8_t nothing[4];
 

@@ -2,8 +2,8 @@
 /* NACKs that the kernel refuses at first. */
 #include "core/engine.h"
 #include "forge.h"
+#include "pair/connect.h"
 #include "scenario.h"
-#include "sim/connect.h"
 
 enum { CAPACITY = 16, NACKS = 3 };
 

@@ -2,8 +2,8 @@
 /* NSCC in engines that share a slow link: it keeps the link busy, the queue short, and is fair. */
 #include "core/cc.h"
 #include "core/engine.h"
+#include "pair/connect.h"
 #include "scenario.h"
-#include "sim/connect.h"
 
 #define RATE 500000000ull
 #define BASE_RTT (400 * US)

@@ -4,8 +4,8 @@
 
 #include <errno.h>
 
+#include "pair/connect.h"
 #include "scenario.h"
-#include "sim/connect.h"
 
 /* A pair whose planes run at `rate_bps` each, with `bytes` being written all the time. */
 static void write_all(struct mrc_pair *p, int end, uint32_t message, int n) {

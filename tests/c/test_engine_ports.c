@@ -7,8 +7,8 @@
 #include "core/port_status.h"
 #include "core/suspension.h"
 #include "core/wire.h"
+#include "pair/connect.h"
 #include "scenario.h"
-#include "sim/connect.h"
 
 #define RATE 500000000
 

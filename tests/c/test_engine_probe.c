@@ -4,8 +4,8 @@
 
 #include "core/engine.h"
 #include "forge.h"
+#include "pair/connect.h"
 #include "scenario.h"
-#include "sim/connect.h"
 
 enum { COMMANDS = MRC_MAX_EV_PROBES / 2 };
 

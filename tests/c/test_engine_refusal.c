@@ -2,8 +2,8 @@
 /* A peer that refuses packets for want of room: they are sent again, but not without end. */
 #include "core/engine.h"
 #include "forge.h"
+#include "pair/connect.h"
 #include "scenario.h"
-#include "sim/connect.h"
 
 enum { RETRIES = 7 }; /* 3 + 4, as in scenario.h */
 

@@ -2,8 +2,8 @@
 /* A QP that only receives probes its reverse EVs, and answers where answers get through. */
 #include "core/engine.h"
 #include "core/reverse_tx.h"
+#include "pair/connect.h"
 #include "scenario.h"
-#include "sim/connect.h"
 
 #define RATE 500000000
 

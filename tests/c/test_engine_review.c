@@ -5,8 +5,8 @@
 #include <errno.h>
 
 #include "forge.h"
+#include "pair/connect.h"
 #include "scenario.h"
-#include "sim/connect.h"
 
 static const uint8_t four[4] = {0x11, 0x22, 0x33, 0x44};
 

@@ -4,8 +4,8 @@
 
 #include "core/engine.h"
 #include "core/reverse_tx.h"
+#include "pair/connect.h"
 #include "scenario.h"
-#include "sim/connect.h"
 
 #define RATE 500000000
 

@@ -2,8 +2,8 @@
 /* A QPN that had another QP before: what is still under way to that one changes nothing. */
 #include "core/engine.h"
 #include "forge.h"
+#include "pair/connect.h"
 #include "scenario.h"
-#include "sim/connect.h"
 
 enum { APART = 1 << 20 }; /* first PSNs of two QPs, drawn at random: far apart but by rare chance */
 

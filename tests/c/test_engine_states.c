@@ -6,8 +6,8 @@
 #include <errno.h>
 
 #include "core/icrc.h"
+#include "pair/connect.h"
 #include "scenario.h"
-#include "sim/connect.h"
 
 static const struct mrc_qp_attr good_attr = {.qpn = 0x100,
                                              .sq_depth = 16,

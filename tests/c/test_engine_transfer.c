@@ -5,8 +5,8 @@
 
 #include <errno.h>
 
+#include "pair/connect.h"
 #include "scenario.h"
-#include "sim/connect.h"
 
 /* Each size as a write and as a write with immediate, over one path and over many. */
 static void test_write__every_size(void) {

@@ -3,8 +3,8 @@
 #include "core/engine.h"
 #include "core/requester_tx.h"
 #include "forge.h"
+#include "pair/connect.h"
 #include "scenario.h"
-#include "sim/connect.h"
 
 static const uint8_t four[4] = {1, 2, 3, 4};
 

@@ -3,8 +3,8 @@
    where every EV is probed before data. */
 #include "core/engine.h"
 
+#include "pair/connect.h"
 #include "scenario.h"
-#include "sim/connect.h"
 
 /* How long it takes to write and acknowledge `n` messages of `bytes`. */
 static uint64_t time_of(struct mrc_pair *p, int end, uint32_t bytes, int n) {

@@ -5,8 +5,8 @@
 
 #include "core/engine.h"
 
+#include "pair/connect.h"
 #include "scenario.h"
-#include "sim/connect.h"
 
 static void test_names__end_with_the_lists(void) {
   CHECK_STR_EQ(mrc_engine_counter_name(0), "RX_PACKETS");

@@ -2,8 +2,8 @@
 /* A packet on a slow plane for which everything else waits: it is sent again on the quick plane. */
 #include "core/reinject.h"
 
+#include "pair/connect.h"
 #include "scenario.h"
-#include "sim/connect.h"
 
 /* A round trip takes 2 ms on plane 1. On plane 2 it takes 2.6 ms at first and 4.7 ms later, so that
    it is slow, and so that the answer comes soon after the packet was sent again. */

@@ -2,8 +2,8 @@
 /* What SACKs say, packet by packet. */
 #include "core/engine.h"
 #include "forge.h"
+#include "pair/connect.h"
 #include "scenario.h"
-#include "sim/connect.h"
 
 static const uint8_t four[4] = {0};
 

@@ -2,8 +2,8 @@
 /* Planes that carry less than the others: the verdict, and when it is told. */
 #include "core/share.h"
 
+#include "pair/connect.h"
 #include "scenario.h"
-#include "sim/connect.h"
 
 /* One plane beside three, period by period: percent, and whether it is slow from now on. */
 static void test_judge__two_periods_in_a_row(void) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the trace ring says of a transfer (csrc/core/trace.def): each point with its two values. */
+#include "pair/connect.h"
 #include "scenario.h"
-#include "sim/connect.h"
 
 enum { ENTRIES = 4096 };
 

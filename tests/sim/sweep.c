@@ -12,8 +12,8 @@
 #include <errno.h>
 #include <string.h>
 
-#include "sim/address.h"
-#include "sim/connect.h"
+#include "pair/address.h"
+#include "pair/connect.h"
 #include "sweep.h"
 
 enum { MAX_QPS = 4, MAX_FAULTS = 8, MAX_WRS = 200, MAX_QP_BYTES = 1 << 20 };

@@ -9,15 +9,14 @@ import pytest
 
 from mrc import _ffi_build
 from mrc._ffi_build import (
+    CORE,
+    EMU,
+    SIM,
     compile_flags,
     crc_library,
     cut_cdef,
-    emu_headers,
-    emu_sources,
     headers,
     links,
-    sim_headers,
-    sim_sources,
     sources,
 )
 from mrc.binding.native import lib
@@ -60,21 +59,15 @@ def test_sources__are_the_engine_and_the_socket_driver_in_a_fixed_order(tmp_path
         path = tmp_path / "csrc" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
-    assert sources(tmp_path) == ["csrc/core/a.c", "csrc/core/b.c", "csrc/io/c.c"]
-    assert headers(tmp_path) == ["csrc/mrc.h", "csrc/core/a.h", "csrc/core/x.def"]
+    assert sources(tmp_path, CORE) == ["csrc/core/a.c", "csrc/core/b.c", "csrc/io/c.c"]
+    assert headers(tmp_path, CORE) == ["csrc/mrc.h", "csrc/core/a.h", "csrc/core/x.def"]
 
 
-def test_sim_sources__are_the_engine_and_the_fabric_without_sockets() -> None:
-    found = sim_sources(ROOT)
-    assert {"csrc/core/engine.c", "csrc/sim/fabric.c", "csrc/sim/sim.c"} <= set(found)
-    assert not [name for name in found if name.startswith("csrc/io/")]
-    assert [name for name in (*found, *sim_headers(ROOT)) if not (ROOT / name).exists()] == []
-
-
-def test_emu_sources__are_the_fabric_and_its_edge() -> None:
-    found = emu_sources(ROOT)
-    assert {"csrc/sim/fabric.c", "csrc/emu/emu.c", "csrc/emu/ring.c"} <= set(found)
-    assert [name for name in (*found, *emu_headers(ROOT)) if not (ROOT / name).exists()] == []
+@pytest.mark.parametrize("folders", [CORE, SIM, EMU])
+def test_sources__are_there(folders: tuple[str, ...]) -> None:
+    found = sources(ROOT, folders)
+    assert {name.split("/")[1] for name in found} == set(folders)
+    assert [name for name in (*found, *headers(ROOT, folders)) if not (ROOT / name).exists()] == []
 
 
 def test_links__a_library_that_does_not_exist() -> None:

@@ -19,13 +19,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-PARTS = ("emu", "sim", "io", "core")  # users before what they use
+PARTS = ("pair", "emu", "sim", "io", "core")  # users before what they use
 COPIED = ("csrc", "mrc", "tests", "tools", "bench", "pyproject.toml", "setup.py", "README.md")
 DESCRIBE_SIM = """
 import json, pathlib, sysconfig
 from mrc import _ffi_build
 _ffi_build.sim_builder().emit_c_code("build/sim_glue.c")
-sources = _ffi_build.sim_sources(pathlib.Path("."))
+sources = _ffi_build.sources(pathlib.Path("."), _ffi_build.SIM)
 print(json.dumps({"include": sysconfig.get_path("include"), "sources": sources}))
 """
 

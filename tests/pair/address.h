@@ -2,8 +2,8 @@
 /* Addresses and UDP ports of a pair's hosts. Host, plane and path stand in the last bytes, on IPv6
    and IPv4 alike, so that a packet's way can be read from its header. On IPv6 the destination
    names the path, as under SRv6; on IPv4 the source port does. */
-#ifndef MRC_SIM_ADDRESS_H
-#define MRC_SIM_ADDRESS_H
+#ifndef MRC_PAIR_ADDRESS_H
+#define MRC_PAIR_ADDRESS_H
 
 #include <string.h>
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A pair, which is two hosts or more, and the ways between them: port link of the sender, path
    link, port link of the receiver. It takes packets to inboxes; drivers are above. */
-#ifndef MRC_SIM_PAIR_FABRIC_H
-#define MRC_SIM_PAIR_FABRIC_H
+#ifndef MRC_PAIR_FABRIC_H
+#define MRC_PAIR_FABRIC_H
 
 #include "core/wire.h"
 #include "mrc.h"
+#include "pair/datagram.h"
 #include "sim/audit.h"
-#include "sim/datagram.h"
 #include "sim/heap.h"
 #include "sim/link.h"
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* QPs between the hosts of a pair: connects them over all planes and paths, posts work requests to
    them under the auditor's eyes. It plays the part of the OOB exchange. */
-#ifndef MRC_SIM_CONNECT_H
-#define MRC_SIM_CONNECT_H
+#ifndef MRC_PAIR_CONNECT_H
+#define MRC_PAIR_CONNECT_H
 
-#include "sim/pair.h"
+#include "pair/pair.h"
 
 /* Zeros take the default in brackets. */
 struct mrc_pair_qp_config {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "sim/datagram.h"
+#include "pair/datagram.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/base.h"
-#include "sim/address.h"
+#include "pair/address.h"
 
 enum { ECN_CE = 3 };
 

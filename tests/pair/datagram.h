@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A packet in flight between the hosts of a pair: put together from a burst as the socket would,
    marked, cut and damaged on its way. It knows where it comes from and goes to, not when. */
-#ifndef MRC_SIM_DATAGRAM_H
-#define MRC_SIM_DATAGRAM_H
+#ifndef MRC_PAIR_DATAGRAM_H
+#define MRC_PAIR_DATAGRAM_H
 
 #include "mrc.h"
 #include "sim/link.h"

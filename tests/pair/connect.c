@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "sim/connect.h"
+#include "pair/connect.h"
 
 #include <stdlib.h>
 
 #include "core/base.h"
 #include "core/psn.h"
-#include "sim/address.h"
+#include "pair/address.h"
 
 #define PROBE_TIMEOUT_NS UINT64_C(2000000000)
 

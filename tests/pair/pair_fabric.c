@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "sim/pair_fabric.h"
+#include "pair/pair_fabric.h"
 
 #include <stdlib.h>
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "sim/pair.h"
+#include "pair/pair.h"
 
 #include <stdlib.h>
 
 #include "core/base.h"
-#include "sim/driver.h"
+#include "pair/driver.h"
 
 enum {
   CAPACITY = 16,           /* bursts of one transmit call */

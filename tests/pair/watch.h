@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What every host of a pair sends, takes and completes, shown to the auditors of the QPs that it
    belongs to. What belongs to no QP is checked here: the form of bursts, and where they go. */
-#ifndef MRC_SIM_WATCH_H
-#define MRC_SIM_WATCH_H
+#ifndef MRC_PAIR_WATCH_H
+#define MRC_PAIR_WATCH_H
 
-#include "sim/pair_fabric.h"
+#include "pair/pair_fabric.h"
 
 void mrc_watch_burst(struct mrc_pair *pair, int host, const struct mrc_burst *burst);
 /* A packet that the kernel takes; decodes it into `wire`. */

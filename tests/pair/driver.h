@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The driver of one host of a pair: the same loop as a real one's, with a kernel that may refuse
    bursts and block ports. */
-#ifndef MRC_SIM_DRIVER_H
-#define MRC_SIM_DRIVER_H
+#ifndef MRC_PAIR_DRIVER_H
+#define MRC_PAIR_DRIVER_H
 
-#include "sim/pair_fabric.h"
+#include "pair/pair_fabric.h"
 
 /* Takes what arrived, does what is due, sends until dry, takes results, asks for its next run. */
 void mrc_driver_run(struct mrc_pair *pair, int host);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "sim/driver.h"
+#include "pair/driver.h"
 
 #include <stdlib.h>
 
 #include "core/base.h"
 #include "core/turn.h"
-#include "sim/address.h"
-#include "sim/watch.h"
+#include "pair/address.h"
+#include "pair/watch.h"
 
 enum {
   MAX_TURNS = 16 /* of the loop before time must go on */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "sim/watch.h"
+#include "pair/watch.h"
 
 #include "core/base.h"
 #include "core/icrc.h"
-#include "sim/address.h"
+#include "pair/address.h"
 
 enum {
   VAR_RES = 4,         /* the byte of the BTH that the ICRC does not cover */

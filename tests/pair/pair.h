@@ -6,10 +6,10 @@
  * process at the first broken invariant.
  * Planes and ports count from 1 as in mrc.h, hosts and paths from 0.
  */
-#ifndef MRC_SIM_PAIR_H
-#define MRC_SIM_PAIR_H
+#ifndef MRC_PAIR_H
+#define MRC_PAIR_H
 
-#include "sim/pair_fabric.h"
+#include "pair/pair_fabric.h"
 
 struct mrc_pair *mrc_pair_create(const struct mrc_pair_config *config);
 /* Looks over all memory a last time. */
