@@ -116,7 +116,6 @@ static bool send(struct mrc_services *services, const struct mrc_peers *peers,
 bool mrc_answer_transmit(struct mrc_services *services, const struct mrc_peers *peers,
                          struct mrc_answers *answers) {
   answers->n_stuck = 0;
-  if (answers->n == 0) return true;
   /* Half of a transmit at most: a peer that asks and asks must not keep QPs from sending. */
   const int most = (services->arena.capacity + 1) / 2;
   const struct mrc_ports *ports = &services->ports;

@@ -12,10 +12,7 @@ int mrc_timers_init(struct mrc_timers *timers, uint32_t capacity) {
                                 .heap = malloc(capacity * sizeof(uint32_t)),
                                 .place = malloc(capacity * sizeof(uint32_t)),
                                 .capacity = capacity};
-  if (timers->deadline_ns == NULL || timers->heap == NULL || timers->place == NULL) {
-    mrc_timers_free(timers);
-    return -ENOMEM;
-  }
+  if (timers->deadline_ns == NULL || timers->heap == NULL || timers->place == NULL) return -ENOMEM;
   for (uint32_t id = 0; id < capacity; id++)
     timers->place[id] = NOWHERE;
   return 0;

@@ -14,7 +14,7 @@ struct mrc_timers {
   uint32_t capacity;
 };
 
-/* 0 or -ENOMEM. Ids are 0 .. capacity - 1. */
+/* 0 or -ENOMEM; free it in either case. Ids are 0 .. capacity - 1. */
 int mrc_timers_init(struct mrc_timers *timers, uint32_t capacity) MRC_MUST_CHECK;
 void mrc_timers_free(struct mrc_timers *timers);
 /* MRC_NEVER clears. */

@@ -26,7 +26,7 @@ static struct {
   uint64_t deadline_ns;
   int bursts_wanted;
   int n_received;
-  bool recorded;
+  uint32_t recorded; /* bit n: QPN 77 + n */
   int fates[MAX_LOG];
   int n_fates;
   int blocks[MAX_LOG]; /* +port when blocked, -port when not */
@@ -244,8 +244,9 @@ int mrc_qp_query_evs(const mrc_engine *engine, uint32_t qpn, struct mrc_ev_info 
 
 int mrc_qp_record(mrc_engine *engine, uint32_t qpn, bool recorded) {
   (void)engine;
-  if (qpn != 77) return -ENOENT;
-  fake.recorded = recorded;
+  if (qpn != 77 && qpn != 78) return -ENOENT;
+  const uint32_t bit = 1u << (qpn - 77);
+  fake.recorded = recorded ? fake.recorded | bit : fake.recorded & ~bit;
   return 0;
 }
 

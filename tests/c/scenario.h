@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Scripts over engines in virtual time (csrc/sim/pair.h). A scenario opens a pair, connects a QP,
+ * Scripts over engines in virtual time (tests/pair/pair.h). A scenario opens a pair, connects a QP,
  * names its faults, writes, and says what must have come of it; the auditor checks the rest at
  * every step (csrc/sim/audit.h).
  *

@@ -241,6 +241,16 @@ static void test_on_ack__fast_increase_after_a_calm_window(void) {
   CHECK_EQ(cc.nscc.calm_bytes, 0);
 }
 
+static void test_on_ack__fast_increase_in_place_of_the_proportional(void) {
+  struct mrc_cc cc = with_window(16 * MTU);
+  acked(&cc, 2 * MTU, 0, false, START);
+  const uint64_t gathered = cc.nscc.gathered;
+  CHECK(gathered > 0);
+  cc.nscc.calm_bytes = cc.max_bytes;
+  acked(&cc, MTU, 0, false, START);
+  CHECK_EQ(cc.nscc.gathered, gathered);
+}
+
 static void test_on_ack__grows_to_the_largest_window_only(void) {
   struct mrc_cc cc = with_window(MAX - 1000);
   for (uint64_t i = 1; i < 100; i++)
@@ -525,6 +535,7 @@ CHECK_MAIN(RUN(test_init__defaults_from_base_rtt_and_rate), RUN(test_init__keeps
            RUN(test_init__takes_the_largest_values), RUN(test_on_ack__four_cases),
            RUN(test_on_ack__without_a_sample_the_average_stands_in),
            RUN(test_on_ack__fast_increase_after_a_calm_window),
+           RUN(test_on_ack__fast_increase_in_place_of_the_proportional),
            RUN(test_on_ack__grows_to_the_largest_window_only),
            RUN(test_adjust__by_bytes_and_by_time), RUN(test_average__by_packets),
            RUN(test_decrease__once_in_a_base_rtt),

@@ -212,6 +212,7 @@ static void test_probation__of_a_dead_path(void) {
   mrc_pair_path(p, 0, 1, 2, 1)->config.silent = false;
   run_for(p, 200 * MS);
   CHECK_EQ(mrc_pair_ev(p, end, 2, 1).state, MRC_EV_GOOD);
+  CHECK_EQ(counter(p, 0, MRC_COUNTER_EVS_TRUSTED), 1);
   uint64_t before = mrc_pair_ev(p, end, 2, 1).packets;
   CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
   CHECK(mrc_pair_finish(p, 200 * MS));

@@ -384,8 +384,29 @@ static void test_ecn__skips_the_marked_ev(void) {
   mrc_pair_destroy(p);
 }
 
-CHECK_MAIN(RUN(test_loss__one_packet), RUN(test_loss__any_one_packet_costs_one),
-           RUN(test_loss__is_found_while_the_qp_is_busy),
+/* Three packets, one on each plane, of which nothing is heard: the first reliability probe goes
+   where the oldest went. */
+static void test_probe__goes_where_a_packet_is_most_overdue(void) {
+  struct mrc_pair *p = open_pair(.planes = 3);
+  const int end = open_qp(p, .memory_bytes = 3 * MTU);
+  const struct mrc_qp *qp = mrc_engine_qp(p->hosts[0].engine, p->ends[end]->qpn);
+  for (int plane = 1; plane <= 3; plane++)
+    mrc_pair_silence(p, plane, true);
+  for (int i = 0; i < 3; i++) {
+    CHECK_EQ(mrc_pair_write(p, end, MTU), 0);
+    run_for(p, 1 * US);
+  }
+  for (uint32_t plane = 0; plane < 3; plane++)
+    CHECK(qp->req.win.lists[plane].oldest != MRC_TX_NONE);
+  const uint32_t first = qp->req.win.slots[0].plane;
+  while (!qp->req.probe.outstanding)
+    CHECK(mrc_pair_step(p, p->now_ns + SECOND));
+  CHECK_EQ(qp->req.probe.plane, first);
+  mrc_pair_destroy(p);
+}
+
+CHECK_MAIN(RUN(test_probe__goes_where_a_packet_is_most_overdue), RUN(test_loss__one_packet),
+           RUN(test_loss__any_one_packet_costs_one), RUN(test_loss__is_found_while_the_qp_is_busy),
            RUN(test_loss__by_order_finds_all_holes_at_once), RUN(test_loss__waits_for_the_guards),
            RUN(test_loss__the_only_packet), RUN(test_loss__probes_back_off),
            RUN(test_loss__of_retransmissions), RUN(test_loss__of_a_burst_is_one_event),

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* NACKs that the kernel refuses at first. */
+/* NACKs that the kernel refuses at first, and NACKs without end. */
 #include "core/engine.h"
 #include "forge.h"
 #include "pair/connect.h"
@@ -50,4 +50,23 @@ static void test_nack__refused_is_given_again(void) {
   mrc_pair_destroy(p);
 }
 
-CHECK_MAIN(RUN(test_nack__refused_is_given_again))
+/* A peer whose packets all call for a NACK, while none can leave: what does not fit is not told. */
+static void test_nack__no_more_than_fit(void) {
+  struct mrc_pair *p = open_pair();
+  const int end = open_qp(p, .memory_bytes = 256 * MTU);
+  struct forge forge = make_forge(p, end, four);
+  forge.meta.trimmed = MRC_TRIMMED;
+  for (uint32_t i = 0; i < 2 * MRC_MAX_NACKS; i++) {
+    forge.wire.psn = i + 1;
+    CHECK_EQ(send_forge(p, &forge), MRC_DROP_TRIMMED);
+  }
+  CHECK_EQ(mrc_engine_qp(p->hosts[1].engine, p->ends[p->ends[end]->peer]->qpn)->resp.n_nacks,
+           MRC_MAX_NACKS);
+  struct mrc_burst bursts[CAPACITY];
+  while (transmit(p, 1, bursts, CAPACITY, 1) > 0)
+    CHECK_EQ(bursts[0].packets[0].header[0], MRC_OP_NACK);
+  CHECK_EQ(counter(p, 1, MRC_COUNTER_TX_NACKS), MRC_MAX_NACKS);
+  mrc_pair_destroy(p);
+}
+
+CHECK_MAIN(RUN(test_nack__refused_is_given_again), RUN(test_nack__no_more_than_fit))

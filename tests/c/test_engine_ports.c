@@ -243,6 +243,31 @@ static void test_status__old_news_do_not_stay(void) {
   mrc_pair_destroy(p);
 }
 
+/* A change, and the answer to the message before it: that confirms nothing, and is not counted. */
+static void test_status__an_old_answer_confirms_nothing(void) {
+  struct mrc_pair *p = open_pair(.planes = 3, .paths = 2);
+  const int end = open_qp(p, .memory_bytes = 0);
+  const mrc_engine *engine = p->hosts[0].engine;
+  const struct mrc_port_status *status =
+      mrc_port_status_of(&engine->endpoint.statuses, inside(p, end)->peer);
+  const uint32_t before = status->confirmed;
+  set_delays(p, 2 * MS);
+  mrc_pair_port_up(p, 0, 2, false);
+  run_for(p, 1 * MS);
+  lose_messages(p, 1);
+  mrc_pair_port_up(p, 0, 3, false);
+  const int wanted = answers_wanted(p, end);
+  run_for(p, 3 * MS); /* the first message is answered, the second was lost */
+  CHECK(peer_down(p, peer_of(p, end), 2));
+  CHECK_EQ(told(p, 0), 2);
+  CHECK_EQ(status->confirmed, before);
+  CHECK_EQ(answers_wanted(p, end), wanted);
+  run_for(p, SECOND);
+  CHECK_EQ(status->confirmed, 1);
+  CHECK_EQ(answers_wanted(p, end), 0);
+  mrc_pair_destroy(p);
+}
+
 /* QPs that are made while a port is down, the first of their peer and later ones. */
 static void test_status__new_qps_start_with_what_is_true(void) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
@@ -379,7 +404,7 @@ CHECK_MAIN(RUN(test_status__waits_for_a_port_with_room),
            RUN(test_status__one_message_for_each_peer), RUN(test_status__the_same_again_is_no_news),
            RUN(test_status__is_repeated_until_answered),
            RUN(test_status__a_change_takes_the_place_of_a_repetition), RUN(test_status__backs_off),
-           RUN(test_status__old_news_do_not_stay),
+           RUN(test_status__old_news_do_not_stay), RUN(test_status__an_old_answer_confirms_nothing),
            RUN(test_status__new_qps_start_with_what_is_true),
            RUN(test_status__survives_the_qp_that_speaks),
            RUN(test_status__a_new_qp_takes_over_from_a_failed_one),

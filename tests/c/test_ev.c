@@ -363,6 +363,34 @@ static void test_other__is_skipped_only_when_all_are(void) {
   mrc_evset_free(&set);
 }
 
+/* Where all others are avoided equally, the one whose turn comes first. */
+static void test_other__of_equals_the_next_in_turn(void) {
+  struct mrc_evset set = make_set(0);
+  uint16_t order[PER_PLANE];
+  for (int i = 0; i < PER_PLANE; i++)
+    order[i] = mrc_evset_next(&set, 0);
+  for (int i = 0; i < PER_PLANE; i++) {
+    set.evs[order[i]].state = MRC_EV_SKIP;
+    set.evs[order[i]].skip_turns = 1;
+  }
+  CHECK_EQ(mrc_evset_other(&set, 0, order[0]), order[1]);
+  CHECK_EQ(mrc_evset_other(&set, 0, order[2]), order[0]);
+  mrc_evset_free(&set);
+}
+
+/* What arrives in another order than it left in does not make the newest older. */
+static void test_on_delivered__remembers_the_newest(void) {
+  struct mrc_evset set = make_set(0);
+  CHECK_EQ(mrc_evset_tell_late(&set), 0);
+  mrc_evset_on_delivered(&set, 1, 20, 21);
+  mrc_evset_on_delivered(&set, 1, 10, 22);
+  CHECK_EQ(set.racks[1].newest_ns, 20);
+  CHECK_EQ(set.racks[1].heard_ns, 22);
+  mrc_evset_on_delivered(&set, 1, 30, 23);
+  CHECK_EQ(set.racks[1].newest_ns, 30);
+  mrc_evset_free(&set);
+}
+
 static void test_any__answers_from_a_plane_whose_evs_are_all_bad(void) {
   struct mrc_evset set = make_set(0);
   for (uint16_t i = 0; i < PER_PLANE; i++)
@@ -454,6 +482,8 @@ CHECK_MAIN(RUN(test_init__refuses), RUN(test_addresses__are_those_given),
            RUN(test_on_trust__returns_to_the_rotation_or_the_backups),
            RUN(test_on_deny__outlives_losses_and_empties_a_plane),
            RUN(test_other__is_skipped_only_when_all_are),
+           RUN(test_other__of_equals_the_next_in_turn),
+           RUN(test_on_delivered__remembers_the_newest),
            RUN(test_any__answers_from_a_plane_whose_evs_are_all_bad),
            RUN(test_trial__one_burst_until_the_answer_is_here),
            RUN(test_trial__ends_with_the_place_in_the_rotation),

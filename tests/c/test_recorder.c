@@ -8,7 +8,7 @@
 
 enum { PORTS = 2, BINS = 4, START_NS = 5000, WIDTH_NS = 100, PACKET = 1000 };
 
-static const uint32_t qpns[] = {77, 77};
+static const uint32_t qpns[] = {77, 78};
 
 /* One recording and what fills it in. */
 struct book {
@@ -44,6 +44,7 @@ static void test_look__fills_bins_by_time_and_port(void) {
   struct book *book = open_book();
   fake.n_received = 5; /* came before */
   CHECK_EQ(start(book), 0);
+  CHECK_EQ(fake.recorded, 3);
   deliver(book, 1, 1, 0);
   deliver(book, 2, 2, 99);
   deliver(book, 3, 1, 100);
@@ -105,7 +106,7 @@ static void test_look__finds_the_longest_gap_between_deliveries(void) {
 }
 
 static void test_start__refuses_what_it_cannot_fill(void) {
-  static const uint32_t unknown[] = {77, 78};
+  static const uint32_t unknown[] = {77, 79};
   struct book *book = open_book();
   struct mrc_recording wrong[] = {book->recording, book->recording, book->recording,
                                   book->recording, book->recording};

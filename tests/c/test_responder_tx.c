@@ -42,4 +42,28 @@ static void test_sack__a_mark_is_told_once(void) {
   mrc_pair_destroy(p);
 }
 
-CHECK_MAIN(RUN(test_sack__a_mark_is_told_once))
+/* Two packets of one port that need a SACK each, for only one met a mark: both leave in one burst.
+ */
+static void test_sack__of_one_port_in_one_burst(void) {
+  struct mrc_pair *p = open_pair();
+  const int end = open_qp(p, .memory_bytes = 64);
+  run_for(p, MS);
+  struct forge forge = make_forge(p, end, four);
+  CHECK_EQ(send_forge(p, &forge), 0);
+  forge.wire.psn = 1;
+  forge.meta.ecn = 3;
+  CHECK_EQ(send_forge(p, &forge), 0);
+  p->now_ns += 10 * MS;
+  struct mrc_engine *engine = p->hosts[1].engine;
+  mrc_engine_expire(engine, p->now_ns);
+  struct mrc_burst burst;
+  CHECK_EQ(mrc_engine_transmit(engine, &burst, 1, p->now_ns), 1);
+  int n_sacks = 0;
+  for (int i = 0; i < burst.n_packets; i++) /* an EV probe may travel with them */
+    n_sacks += burst.packets[i].header[0] == MRC_OP_SACK;
+  CHECK_EQ(n_sacks, 2);
+  mrc_engine_commit(engine, &burst, &(int){1}, 1, p->now_ns);
+  mrc_pair_destroy(p);
+}
+
+CHECK_MAIN(RUN(test_sack__a_mark_is_told_once), RUN(test_sack__of_one_port_in_one_burst))

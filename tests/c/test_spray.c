@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "core/spray.h"
+
+#include "core/engine.h"
+#include "pair/connect.h"
+#include "scenario.h"
+
+static struct mrc_qp *inside(const struct mrc_pair *p, int end) {
+  return mrc_engine_qp(p->hosts[0].engine, p->ends[end]->qpn);
+}
+
+/* A plane without a round trip says nothing of how soon an answer comes. */
+static void test_others_overdue__planes_that_were_measured(void) {
+  struct mrc_pair *p = open_pair(.planes = 2);
+  const int end = open_qp(p, .memory_bytes = 64 * MTU);
+  struct mrc_services *services = &p->hosts[0].engine->services;
+  struct mrc_qp *qp = inside(p, end);
+  for (uint32_t plane = 0; plane < 2; plane++)
+    qp->planes[plane].rtt = (struct mrc_rtt){0};
+  CHECK_EQ(mrc_spray_others_overdue_ns(services, qp, 0), MRC_NEVER);
+  CHECK_EQ(mrc_pair_write(p, end, 64 * MTU), 0);
+  CHECK(mrc_pair_finish(p, 10 * MS));
+  const uint64_t overdue_ns = mrc_spray_others_overdue_ns(services, qp, 0);
+  CHECK(overdue_ns > 2 * PATH_DELAY && overdue_ns < 10 * MS);
+  mrc_pair_destroy(p);
+}
+
+/* What shares equally is among the planes that may be chosen, also while the socket of another is
+   full: that one starts level when it comes back. */
+static void test_level__only_of_planes_that_may_be_chosen(void) {
+  struct mrc_pair *p = open_pair(.planes = 3);
+  const int end = open_qp(p, .plane_shares = MRC_SHARES_EQUAL);
+  mrc_engine *engine = p->hosts[0].engine;
+  struct mrc_qp *qp = inside(p, end);
+  mrc_engine_port_blocked(engine, 2, true, p->now_ns);
+  mrc_engine_port_blocked(engine, 3, true, p->now_ns);
+  mrc_spray_level(&engine->services, qp, 3);
+  CHECK_EQ(qp->choice.sharing, 3); /* the port of the second has just become full */
+  mrc_spray_give(qp, 0, 5000);
+  mrc_spray_give(qp, 1, 4000);
+  mrc_spray_level(&engine->services, qp, 7);
+  CHECK_EQ(qp->choice.sharing, 7);
+  CHECK_EQ(qp->planes[2].share_bytes, 4000);
+  mrc_engine_port_blocked(engine, 2, false, p->now_ns);
+  mrc_engine_port_blocked(engine, 3, false, p->now_ns);
+  mrc_pair_destroy(p);
+}
+
+CHECK_MAIN(RUN(test_others_overdue__planes_that_were_measured),
+           RUN(test_level__only_of_planes_that_may_be_chosen))
