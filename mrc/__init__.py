@@ -44,6 +44,7 @@ from mrc.errors import (
 )
 from mrc.events import (
     Completion,
+    ContextWarning,
     EventsLost,
     EvEvent,
     EvInfo,
@@ -57,7 +58,6 @@ from mrc.events import (
     QpEvent,
     QpInfo,
     TraceEntry,
-    Warning,
 )
 from mrc.fabric.hostconfig import HostConfig, HostPath, HostPeer, HostPort
 
@@ -112,7 +112,7 @@ __all__ = [
     "EvInfo",
     "ProbeResult",
     "TraceEntry",
-    "Warning",
+    "ContextWarning",
     "HostConfig",
     "HostPath",
     "HostPeer",

@@ -7,7 +7,7 @@ from enum import IntEnum, IntFlag
 
 
 class Access(IntFlag):
-    """What a memory region may be used for."""
+    """What a memory region may be used for. LOCAL_READ is always implied."""
 
     LOCAL_READ = 1
     REMOTE_WRITE = 2

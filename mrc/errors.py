@@ -41,8 +41,12 @@ class ResolveError(MrcError):
     """A name is neither a configured peer nor known to DNS."""
 
 
-class ConnectError(MrcError):
+class ConnectError(MrcError, ConnectionError):
     """The peer cannot be reached, refused, or did not answer in time."""
+
+
+class ConnectTimeoutError(ConnectError, TimeoutError):
+    """The peer did not answer in time."""
 
 
 class BusyError(ConnectError):

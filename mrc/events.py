@@ -107,7 +107,7 @@ QpEvent = EvEvent | PlaneEvent | PlaneShareEvent | PortEvent | EventsLost | QpEr
 
 
 @dataclass(frozen=True, slots=True)
-class Warning:
+class ContextWarning:
     """Something that costs speed or data but stops nothing.
 
     `detail` is the size granted in bytes, for MEMORY_FAULT the key of the memory region, and for

@@ -76,10 +76,10 @@ class FakeQp:
 
     async def write_imm(
         self,
-        imm: int,
         mr: FakeMr | None = None,
         remote: RemoteMemory | None = None,
         *,
+        imm: int,
         length: int | None = None,
         local_offset: int = 0,
         remote_offset: int = 0,

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The connecting side of the exchange: from the name of a host to a QP ready to use."""
+"""The connecting side of the exchange: from the name of a host to this end of a QP."""
 
 from __future__ import annotations
 
 import asyncio
 
+from mrc.aio.end import End
 from mrc.aio.establish import Local, Terms, establish
-from mrc.aio.qp import QP
-from mrc.errors import BusyError, ConnectError, MrcError, PeerGoneError
+from mrc.errors import BusyError, ConnectTimeoutError, MrcError, PeerGoneError
 from mrc.exchange.dial import dial
 from mrc.exchange.oob import Channel
 
@@ -16,7 +16,7 @@ _LONGEST_PAUSE_SECONDS = 0.4
 _DROPS = 8  # so often a peer that ends the connection is taken for a busy one
 
 
-async def connect(local: Local, terms: Terms, host: str, port: int, *, timeout: float) -> QP:
+async def connect(local: Local, terms: Terms, host: str, port: int, *, timeout: float) -> End:
     """As `Context.connect`; tries again while the peer is busy with others."""
     attempt = _Attempt(local, terms, host, port)
     try:
@@ -28,7 +28,9 @@ async def connect(local: Local, terms: Terms, host: str, port: int, *, timeout: 
             raise _about(host, port, attempt.busy) from error
         await attempt.refuse("no answer in time")
         step = "connection" if attempt.channel is None else "end of the exchange"
-        raise ConnectError(f"{host}: no {step} on TCP port {port} in {timeout:g} s") from error
+        raise ConnectTimeoutError(
+            f"{host}: no {step} on TCP port {port} in {timeout:g} s"
+        ) from error
     except MrcError as error:
         await attempt.refuse(str(error))
         raise _about(host, port, error) from error
@@ -49,7 +51,7 @@ class _Attempt:
         """Why the peer had no place the last time."""
         self.pausing = False
 
-    async def run(self) -> QP:
+    async def run(self) -> End:
         srv6 = self._local.srv6
         expected = self._host if srv6 and self._host in srv6.peers else ""
         pause, drops = _FIRST_PAUSE_SECONDS, 0

@@ -11,16 +11,18 @@ import os
 import random
 import secrets
 import socket
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 from weakref import WeakSet
 
 from mrc.aio.connecting import connect
+from mrc.aio.end import End
 from mrc.aio.establish import Local, Terms
 from mrc.aio.listener import Listener
 from mrc.aio.observer import Observer, Unobserved
+from mrc.aio.opening import Opening
 from mrc.aio.qp import QP
 from mrc.aio.recorder import Recorder
 from mrc.binding import device
@@ -44,7 +46,7 @@ from mrc.errors import (
     MrcError,
     StateError,
 )
-from mrc.events import TraceEntry, Warning
+from mrc.events import ContextWarning, TraceEntry
 from mrc.exchange.admission import Admission, Claims, Limits, descriptor_limit
 from mrc.exchange.budget import Budget
 from mrc.fabric import hostconfig
@@ -54,25 +56,6 @@ logger = logging.getLogger("mrc.context")
 
 OOB_PORT = 4791
 _MAX_PRIVATE_BYTES = 65536
-
-
-class Registration:
-    """A memory region being registered: an async context manager, or awaited for an MR that
-    `Context.deregister` ends.
-    """
-
-    def __init__(self, context: Context, mr: MR) -> None:
-        self._context = context
-        self._mr = mr
-
-    def __await__(self) -> Generator[Any, None, MR]:
-        return self._context.add(self._mr).__await__()
-
-    async def __aenter__(self) -> MR:
-        return await self
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        await self._context.deregister(self._mr)
 
 
 class Context:
@@ -89,8 +72,9 @@ class Context:
         self._listeners: WeakSet[Listener] = WeakSet()
         self._monitor: asyncio.Task[None] | None = None
         self._closer: asyncio.Task[None] | None = None
-        self._observer: Observer = Unobserved()
+        self._observer = self._make_observer()
         self.peer_memory = Budget(self.config.max_peer_bytes)
+        """How much memory peers may have a program take, by their address."""
         limits = Limits(
             self.config.max_pending,
             self.config.max_pending_per_source,
@@ -99,10 +83,9 @@ class Context:
         )
         self._admission = Admission(limits, random.Random(), descriptors=descriptor_limit)
 
-    def subscribe(self, observer: Observer) -> None:
-        """Has this one told what happens, in place of another. Before the Context is opened."""
-        assert self._local is None
-        self._observer = observer
+    def _make_observer(self) -> Observer:
+        """Who is told what happens; a subclass has another one."""
+        return Unobserved()
 
     async def __aenter__(self) -> Self:
         if self._local is not None:
@@ -182,7 +165,7 @@ class Context:
         return tuple(host.peers) if host else ()
 
     @property
-    def warnings(self) -> tuple[Warning, ...]:
+    def warnings(self) -> tuple[ContextWarning, ...]:
         """What the datapath warned of, newest last."""
         return tuple(self._opened().dispatcher.warnings)
 
@@ -226,23 +209,27 @@ class Context:
 
     # ---- Memory ---------------------------------------------------------------------------
 
-    def register(self, buffer: Any, *, access: Access) -> Registration:
-        """Registers a buffer: `async with ctx.register(buffer, access=...) as mr`.
+    def register(self, buffer: Any, *, access: Access = Access.LOCAL_READ) -> Opening[MR]:
+        """Registers a buffer: `async with context.register(buffer) as mr`.
 
-        The buffer is pinned until then: it cannot be resized or closed.
+        The buffer is anything with the buffer protocol, or with `__dlpack__` in the memory of the
+        CPU: bytes, a memory map, an array of NumPy, a tensor of torch. It must be contiguous, and
+        is pinned: it cannot be resized or closed until the MR is deregistered. It may always be
+        read by this side; REMOTE_WRITE lets the peer write, and demands a writable buffer.
+        Awaited in place of `async with`, it is ended by `deregister`. Raises ArgumentError.
         """
         self._opened()
-        return Registration(self, MR.over(buffer, access))
+        work = self._register(MR.over(buffer, access))
+        return Opening(work, lambda mr, *_: self.deregister(mr))
 
-    async def add(self, mr: MR) -> MR:
-        """Registers a prepared memory region."""
+    async def _register(self, mr: MR) -> MR:
         dispatcher = self._opened().dispatcher
         dispatcher.hold(mr)
-        reply = dispatcher.call(mr.register(), f"register {mr.length} bytes")
+        reply = dispatcher.call(device.mr_register(mr), f"register {mr.length} bytes")
         try:
             await asyncio.shield(reply)
         except asyncio.CancelledError:
-            undone = dispatcher.call(mr.deregister(), "deregister")
+            undone = dispatcher.call(device.mr_deregister(mr), "deregister")
             undone.add_done_callback(functools.partial(_release, dispatcher, mr))
             raise
         except BaseException:
@@ -256,7 +243,7 @@ class Context:
         if dispatcher is None or dispatcher.gone or not dispatcher.holds(mr):
             return  # the Context was closed before, or is not ours to use
         await dispatcher.until_idle(mr)
-        ended = dispatcher.call(mr.deregister(), "deregister")
+        ended = dispatcher.call(device.mr_deregister(mr), "deregister")
         ended.add_done_callback(functools.partial(_release, dispatcher, mr))
         await asyncio.shield(ended)
 
@@ -326,7 +313,7 @@ class Context:
 
     # ---- Peers ----------------------------------------------------------------------------
 
-    async def listen(
+    def listen(
         self,
         host: str | None = None,
         port: int = OOB_PORT,
@@ -335,15 +322,20 @@ class Context:
         admit: Callable[[dict[str, Any]], None] | None = None,
         ev_profile: EvProfile | None = None,
         cc_profile: CcProfile | None = None,
-    ) -> Listener:
-        """Waits for peers on a TCP port; None listens on every address, port 0 on a free port.
+    ) -> Opening[Listener]:
+        """Waits for peers on a TCP port: `async with context.listen() as listener`.
 
-        `admit` gets the private data of each peer, and refuses it by a ConnectError that says why.
+        `host` None listens on every address, port 0 on a free port. `private`, which is JSON, goes
+        to every peer. `admit` gets the private data of each peer, and refuses it by a ConnectError
+        that says why.
 
         The profiles are those of every QP that it makes, and must be ONLINE when a peer comes: it
-        is refused otherwise. None takes the default ones.
+        is refused otherwise. None takes the default ones. Raises InUseError, ResolveError.
         """
         terms = replace(self._terms(private, ev_profile, cc_profile), admit=admit)
+        return Opening(self._listen(host, port, terms), Listener.__aexit__)
+
+    async def _listen(self, host: str | None, port: int, terms: Terms) -> Listener:
         local = self._opened()
         listener = Listener(local, terms, self._adopt, self._observer.viewers(), self._admission)
         await listener.open(host, port)
@@ -351,7 +343,7 @@ class Context:
         self._opened().links.tell()
         return listener
 
-    async def connect(
+    def connect(
         self,
         host: str,
         port: int = OOB_PORT,
@@ -360,26 +352,31 @@ class Context:
         timeout: float = 5.0,
         ev_profile: EvProfile | None = None,
         cc_profile: CcProfile | None = None,
-    ) -> QP:
-        """Returns a QP to the peer that listens at `host`, ready to use; the caller closes it.
+    ) -> Opening[QP]:
+        """A QP to the peer that listens at `host`: `async with context.connect("h1") as qp`.
 
-        `host` is a configured peer, a name or an address. The profiles must be ONLINE; None takes
-        the default ones. `timeout` is in seconds; while the peer has no place for another QP, this
-        tries again until then. Raises ResolveError, ConnectError (BusyError where the peer had no
-        place), PathError or, for a profile, StateError.
+        `host` is a configured peer, a name or an address. `private`, which is JSON, goes to the
+        peer. The profiles must be ONLINE; None takes the default ones. `timeout` is in seconds;
+        while the peer has no place for another QP, this tries again until then. Raises
+        ResolveError, ConnectError (ConnectTimeoutError after the timeout, BusyError where the peer
+        had no place), PathError or, for a profile, StateError.
         """
-        local = self._opened()
         terms = self._terms(private, ev_profile, cc_profile)
         terms.ev_profile.check(Operation.USE)
         terms.cc_profile.check(Operation.USE)
-        local.links.check(self.config.interfaces)
-        qp = await connect(local, terms, host, port, timeout=timeout)
-        self._adopt(qp)
-        return qp
+        return Opening(self._connect(host, port, terms, timeout), QP.__aexit__)
 
-    def _adopt(self, qp: QP) -> None:
+    async def _connect(self, host: str, port: int, terms: Terms, timeout: float) -> QP:
+        local = self._opened()
+        local.links.check(self.config.interfaces)
+        return self._adopt(await connect(local, terms, host, port, timeout=timeout))
+
+    def _adopt(self, end: End) -> QP:
+        qp = QP(end)
+        end.on_end = functools.partial(self._observer.retire, qp)
         self._qps.add(qp)
         self._observer.adopt(qp)
+        return qp
 
     # ---- Background and end ---------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from mrc.aio.qp import QP
+from mrc.aio.end import End
 from mrc.binding import verbs
 from mrc.binding.verbs import QueuePair, RtrAttributes, RtsAttributes
 from mrc.config import ContextConfig
@@ -111,8 +111,8 @@ class Terms:
 
 async def establish(
     local: Local, channel: Channel, terms: Terms, *, first: bool, expected: str = ""
-) -> QP:
-    """Returns a QP that is ready on both sides. `first` tells which side speaks first.
+) -> End:
+    """Returns this end of a QP that is ready on both sides. `first` tells which side speaks first.
 
     On failure the QP is gone again, and the caller tells the peer. `expected` names the peer that
     must answer; empty: any.
@@ -132,12 +132,12 @@ async def establish(
 
 async def _establish(
     local: Local, channel: Channel, terms: Terms, *, first: bool, expected: str
-) -> QP:
+) -> End:
     peer: Hello | None = None
     if not first:  # a stranger's hello is checked before anything is made for him
         peer = await _take_hello(local, channel, terms, expected)
     queue = await _create(local)
-    qp: QP | None = None
+    end: End | None = None
     try:
         ends = _ends(local, channel)
         mine = _hello(local, ends, queue, terms.private)
@@ -146,22 +146,22 @@ async def _establish(
         if peer is None:
             peer = await _take_hello(local, channel, terms, expected)
         plan = _plan(local, ends, channel, peer, terms.ev_profile)
-        qp = QP(
+        end = End(
             local.dispatcher, queue, plan.evs, channel, peer, local.config,
             terms.ev_profile, terms.cc_profile,
         )  # fmt: skip
         await _receive_ready(local, queue, plan, peer)
-        allowed = await qp.deny_at_start()
+        allowed = await end.controller.start()
         await _turn(channel, "rtr", first=first)
-        proved = await _prove(local, channel, qp, plan, peer, allowed, first=first)
+        proved = await _prove(local, channel, end, plan, peer, allowed, first=first)
         window = _window(local, ends, plan, peer, proved)
         await _send_ready(local, queue, mine, peer, proved.path_mtu, window, terms)
         await _turn(channel, "rts", first=first)
-        qp.start(proved.path_mtu, window)
-        return qp
+        end.start(proved.path_mtu, window)
+        return end
     except BaseException:
-        if qp is not None:
-            qp.give_up()
+        if end is not None:
+            end.controller.close()
         _forget(local, queue)
         raise
 
@@ -343,7 +343,7 @@ def _integrity(ours: Integrity, theirs: str) -> Integrity:
 async def _prove(
     local: Local,
     channel: Channel,
-    qp: QP,
+    end: End,
     plan: _Plan,
     peer: Hello,
     allowed: Sequence[int],
@@ -352,16 +352,16 @@ async def _prove(
 ) -> _Proved:
     """Proves the EVs that may be used, from both sides; the path MTU holds for both."""
     if not allowed:
-        raise PathError(f"EV profile {qp.ev_profile.name} denies every path to host {peer.host}")
+        raise PathError(f"EV profile {end.ev_profile.name} denies every path to host {peer.host}")
     allowance = _AMPLIFICATION * channel.received_bytes
-    proof, rtt_ns = await _probe(qp, plan, allowed, allowance)
+    proof, rtt_ns = await _probe(end, plan, allowed, allowance)
     if not proof.mtu:
         targets = sorted({str(plan.evs[index].attr.destination) for index in allowed})
         raise PathError(
             f"no path to {peer.host} ({', '.join(targets[:4])}{', ...' * (len(targets) > 4)}) "
             f"answers on UDP port {peer.attributes.udp_port}: is UDP blocked?"
         )
-    await _leave_out(qp, plan, peer, proof)
+    await _leave_out(end, plan, peer, proof)
     silent = {plan.evs[index].attr.destination for index in proof.unproven}
     answered = {plan.evs[index].attr.destination for index in allowed} - silent
     proved = [s for s in plan.sources if plan.configured or s.address in answered]
@@ -380,12 +380,14 @@ async def _prove(
     return _Proved(path_mtu, rtt_ns)
 
 
-async def _probe(qp: QP, plan: _Plan, allowed: Sequence[int], allowance: int) -> tuple[Proof, int]:
+async def _probe(
+    end: End, plan: _Plan, allowed: Sequence[int], allowance: int
+) -> tuple[Proof, int]:
     """What probes of the EVs showed, by their indices, and the round trip of the longest plane."""
     rtts_ns: dict[int, int] = {}  # by plane, the shortest
 
     async def probe(place: int, payload: int, timeout: float) -> ProbeResult:
-        result = await qp.probe_ev(allowed[place], payload=payload, timeout=timeout)
+        result = await end.controller.probe(allowed[place], payload, timeout)
         if result.answered:
             plane = plan.evs[allowed[place]].attr.port
             rtts_ns[plane] = min(rtts_ns.get(plane, result.rtt_ns), result.rtt_ns)
@@ -400,11 +402,11 @@ async def _probe(qp: QP, plan: _Plan, allowed: Sequence[int], allowance: int) ->
     return Proof(proof.mtu, dead, unproven), max(rtts_ns.values(), default=0)
 
 
-async def _leave_out(qp: QP, plan: _Plan, peer: Hello, proof: Proof) -> None:
+async def _leave_out(end: End, plan: _Plan, peer: Hello, proof: Proof) -> None:
     """Nothing is sent on EVs that do not answer, and no probes to addresses that never did."""
     for index in proof.dead:
-        await qp.set_ev_state(index, EvState.ASSUMED_BAD)
-    await qp.hold_back(proof.unproven)
+        await end.controller.set_state(index, EvState.ASSUMED_BAD)
+    await end.controller.hold_back(proof.unproven)
     if dead := [*proof.dead, *proof.unproven]:
         planes = sorted({plan.evs[index].attr.port for index in dead})
         logger.warning(

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import Self
 
+from mrc.aio.end import End
 from mrc.aio.establish import Local, Terms, establish
 from mrc.aio.observer import Viewers
 from mrc.aio.qp import QP
@@ -47,7 +48,7 @@ class Listener:
         self,
         local: Local,
         terms: Terms,
-        adopt: Callable[[QP], None],
+        adopt: Callable[[End], QP],
         viewers: Viewers,
         admission: Admission,
     ) -> None:
@@ -80,10 +81,13 @@ class Listener:
     async def __aexit__(self, *exc_info: object) -> None:
         await self.close()
 
-    async def accept(self) -> QP:
-        """Returns the next QP, ready to use; the caller closes it."""
+    async def accept(self, *, timeout: float | None = None) -> QP:
+        """Returns the next QP, ready to use; the caller closes it.
+
+        Raises TimeoutError when none comes for `timeout` seconds.
+        """
         self._local.dispatcher.check_open()
-        async with self._changed:
+        async with asyncio.timeout(timeout), self._changed:
             await self._changed.wait_for(lambda: self._ready or self._server is None)
             if not self._ready:
                 raise StateError("the listener is closed")
@@ -170,7 +174,7 @@ class Listener:
                     await self._viewers.admit(channel)
                     place.accept()
                     return
-                qp = await establish(self._local, channel, self._terms, first=False)
+                end = await establish(self._local, channel, self._terms, first=False)
         except TimeoutError:
             await self._refuse(channel, f"not done within {seconds:g} s")
         except PeerGoneError as error:
@@ -182,10 +186,9 @@ class Listener:
             channel.abort()
             raise
         else:
-            self._adopt(qp)
             place.connect()
             async with self._changed:
-                self._ready.append((qp, place))
+                self._ready.append((self._adopt(end), place))
                 self._changed.notify()
 
     async def _turn_away(self, channel: Channel, error: ConnectError) -> None:

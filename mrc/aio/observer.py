@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from mrc.aio.qp import QP
+from mrc.events import QpInfo
 from mrc.exchange.oob import Channel
 
 
@@ -34,6 +35,9 @@ class Observer(Protocol):
     def adopt(self, qp: QP) -> None:
         """A QP was connected."""
 
+    def retire(self, qp: QP, info: QpInfo | None) -> None:
+        """A QP is about to end; None when nobody knows any more what it did."""
+
     def viewers(self) -> Viewers:
         """The viewers of a new listener."""
 
@@ -45,6 +49,7 @@ class Unobserved:
     async def close(self) -> None: ...
     def forget(self) -> None: ...
     def adopt(self, qp: QP) -> None: ...
+    def retire(self, qp: QP, info: QpInfo | None) -> None: ...
 
     def viewers(self) -> Viewers:
         return self

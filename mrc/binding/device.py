@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 
 from mrc.binding import native
 from mrc.binding.native import Command, Submission
+from mrc.binding.verbs import MR
 from mrc.enums import CommandOp, EventReason, EventType, WarningKind, WcOpcode, WcStatus
 from mrc.errors import ArgumentError
-from mrc.events import Completion, Immediate, ProbeResult, Warning
+from mrc.events import Completion, ContextWarning, Immediate, ProbeResult
 from mrc.fabric.addresses import IpAddress, pack_address
 from mrc.limits import MAX_PORTS
 
@@ -92,7 +93,7 @@ class Lost:
     count: int
 
 
-DeviceEvent = Reply | Completion | Received | Probed | Notice | Lost | Warning
+DeviceEvent = Reply | Completion | Received | Probed | Notice | Lost | ContextWarning
 
 
 # Both count from 0; to call an enum takes longer than all the rest of a completion, and to compare
@@ -120,7 +121,7 @@ def _decode(event: Any) -> DeviceEvent:
     if event.type == EventType.WARNING:
         kind = WarningKind(event.status)
         fault = kind is WarningKind.MEMORY_FAULT
-        return Warning(kind, event.port, event.cookie if fault else event.result)
+        return ContextWarning(kind, event.port, event.cookie if fault else event.result)
     if event.type == EventType.LOST:
         return Lost(event.cookie)
     return Notice(
@@ -244,6 +245,23 @@ class PortOpening:
     def cause(self) -> str:
         """One line that says why it was refused."""
         return native.text(self._native.cause) or ""
+
+
+def mr_register(mr: MR) -> Command:
+    """Makes a memory region known to the engine."""
+    fields = {
+        "op": CommandOp.MR_REGISTER,
+        "address": mr.address,
+        "bytes": mr.length,
+        "key": mr.key,
+        "access": int(mr.access),
+    }
+    return Command(fields, mr.held)
+
+
+def mr_deregister(mr: MR) -> Command:
+    """Ends a memory region; legal once no work request uses it."""
+    return Command({"op": CommandOp.MR_DEREGISTER, "key": mr.key}, mr.held)
 
 
 def port_close(port: int) -> Command:

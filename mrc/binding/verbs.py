@@ -123,16 +123,15 @@ class RemoteMemory:
 
 @dataclass(slots=True)
 class MR:
-    """Memory that the engine may read, or the peer may write, under a random key."""
+    """Memory that this side may send from, and the peer may write if `access` says so.
+
+    `key` is random; `outstanding` counts the work requests that use it now.
+    """
 
     held: HeldBuffer
     access: Access
     key: int = field(default_factory=random_key)
     outstanding: int = 0
-    readable: bool = field(init=False)  # asked for with every post, and flags are slow to test
-
-    def __post_init__(self) -> None:
-        self.readable = Access.LOCAL_READ in self.access
 
     @classmethod
     def over(cls, buffer: Any, access: Access) -> MR:
@@ -142,7 +141,7 @@ class MR:
         if held.length == 0:
             held.release()
             raise ArgumentError("buffer: is empty (a write of 0 bytes needs no memory region)")
-        return cls(held, access)
+        return cls(held, access | Access.LOCAL_READ)
 
     @property
     def address(self) -> int:
@@ -164,27 +163,8 @@ class MR:
         """What the peer needs to write here."""
         return RemoteMemory(self.address, self.rkey, self.length)
 
-    def register(self) -> Command:
-        """The command that makes the region known."""
-        return Command(
-            {
-                "op": CommandOp.MR_REGISTER,
-                "address": self.held.address,
-                "bytes": self.held.length,
-                "key": self.key,
-                "access": int(self.access),
-            },
-            self.held,
-        )
-
-    def deregister(self) -> Command:
-        """The command that ends it; legal once no work request uses it."""
-        return Command({"op": CommandOp.MR_DEREGISTER, "key": self.key}, self.held)
-
     def range(self, offset: int, length: int) -> int:
-        """Returns the address of a range that may be read."""
-        if not self.readable:
-            raise ArgumentError("mr: is not registered with Access.LOCAL_READ")
+        """Returns the address of a range."""
         if offset < 0 or length < 0 or offset + length > self.held.length:
             raise ArgumentError(
                 f"local_offset: [{offset}, {offset + length}) is not inside the "

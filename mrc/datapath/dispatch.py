@@ -24,7 +24,7 @@ from mrc.binding.verbs import MR, QueuePair, WorkRequest
 from mrc.datapath.stream import Places
 from mrc.enums import WarningKind, WcStatus
 from mrc.errors import CompletionError, MrcError, StateError
-from mrc.events import Completion, Immediate, ProbeResult, Warning
+from mrc.events import Completion, ContextWarning, Immediate, ProbeResult
 
 logger = logging.getLogger("mrc.dispatch")
 
@@ -78,7 +78,7 @@ class Dispatcher:
 
     def __init__(self, device: Device) -> None:
         self.device = device
-        self.warnings: deque[Warning] = deque(maxlen=64)
+        self.warnings: deque[ContextWarning] = deque(maxlen=64)
         self._loop = asyncio.get_running_loop()
         self._cookies = itertools.count(1)
         self._outgoing: deque[Submission] = deque()
@@ -253,10 +253,10 @@ class Dispatcher:
             case Lost():
                 for sink in self._sinks.values():
                     sink.on_lost(event.count)
-            case Warning():
+            case ContextWarning():
                 self._on_warning(event)
 
-    def _on_warning(self, warning: Warning) -> None:
+    def _on_warning(self, warning: ContextWarning) -> None:
         # Every socket warns of its own buffer: one line of a kind is enough.
         repeats = warning.kind is not WarningKind.MEMORY_FAULT
         known = repeats and any(other.kind is warning.kind for other in self.warnings)

@@ -43,6 +43,21 @@ class _Waiters:
             raise
 
 
+def timed(items: AsyncIterator[T], timeout: float | None) -> AsyncIterator[T]:
+    """The same items; a wait of more than `timeout` seconds for one raises TimeoutError."""
+    return items if timeout is None else _Timed(items, timeout)
+
+
+class _Timed(AsyncIterator[T]):
+    def __init__(self, items: AsyncIterator[T], timeout: float) -> None:
+        self._items = items
+        self._timeout = timeout
+
+    async def __anext__(self) -> T:
+        async with asyncio.timeout(self._timeout):
+            return await anext(self._items)
+
+
 class Places:
     """So many places, taken in the order of asking. A semaphore of which one is taken by a call."""
 
@@ -50,11 +65,11 @@ class Places:
         self._free = count
         self._waiting: deque[asyncio.Future[None]] = deque()
 
-    def take_free(self) -> bool:
-        """Takes a place if one is free, which nobody waits for."""
-        if self._free == 0:
+    def take_free(self, count: int = 1) -> bool:
+        """Takes so many places, or none, if they are free: then nobody waits for one."""
+        if self._free < count:
             return False
-        self._free -= 1
+        self._free -= count
         return True
 
     async def take(self) -> None:
@@ -81,7 +96,7 @@ class Places:
         self._free += 1
 
 
-class Stream(Generic[T]):
+class Stream(AsyncIterator[T]):
     """Items pushed by the event loop, taken by any number of readers, each item by one of them.
 
     After `finish` the items still held are delivered; then iteration ends, or raises the error.
@@ -113,9 +128,6 @@ class Stream(Generic[T]):
         if not self._finished:
             self._finished, self._error = True, error
             self._waiting.wake_all()
-
-    def __aiter__(self) -> AsyncIterator[T]:
-        return self
 
     async def __anext__(self) -> T:
         while not self._items:

@@ -182,9 +182,9 @@ class Mailbox:
                     imm |= _MORE
                 self._sent += 1
                 await self._qp.write_imm(
-                    imm,
                     self._memory.outbox_mr,
                     self._peer,
+                    imm=imm,
                     length=len(piece),
                     local_offset=offset,
                     remote_offset=offset,
@@ -300,7 +300,7 @@ class Mailbox:
             self._credit_due.clear()
             try:
                 self._told = self._freed
-                await self._qp.write_imm(_CONTROL | self._told & _COUNT)
+                await self._qp.write_imm(imm=_CONTROL | self._told & _COUNT)
             except CompletionError:
                 return  # the end of the immediates says why
 

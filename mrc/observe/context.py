@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from mrc.aio import context
-from mrc.config import ContextConfig
 from mrc.observe.observatory import Observatory
 from mrc.observe.snapshot import Snapshot, snapshot
 
@@ -15,10 +14,9 @@ class Context(context.Context):
     Leaving it closes its listeners and QPs and releases its memory regions, in that order.
     """
 
-    def __init__(self, config: ContextConfig | None = None) -> None:
-        super().__init__(config)
+    def _make_observer(self) -> Observatory:
         self._observatory = Observatory(self)
-        self.subscribe(self._observatory)
+        return self._observatory
 
     @property
     def metrics_port(self) -> int:

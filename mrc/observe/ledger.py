@@ -91,9 +91,8 @@ class Ledger:
         if len(self._peers) < MAX_PEERS:
             self._peers.add(qp.peer_host)
         self._qps[qp] = qp.peer_host if qp.peer_host in self._peers else OTHERS
-        qp.on_end = self._retire
 
-    def _retire(self, qp: QP, info: QpInfo | None) -> None:
+    def retire(self, qp: QP, info: QpInfo | None) -> None:
         """A QP is about to end; None when nobody knows any more what it did."""
         peer = self._qps.pop(qp, None)
         if peer is not None and info is not None:

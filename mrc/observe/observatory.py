@@ -7,6 +7,7 @@ import logging
 
 from mrc.aio.context import Context
 from mrc.aio.qp import QP
+from mrc.events import QpInfo
 from mrc.observe.http import MetricsServer
 from mrc.observe.ledger import Ledger
 from mrc.observe.local import LocalView
@@ -56,6 +57,10 @@ class Observatory:
         """A QP was connected."""
         if self._ctx.config.metrics is not None:
             self._ledger.add(qp)
+
+    def retire(self, qp: QP, info: QpInfo | None) -> None:
+        """A QP is about to end."""
+        self._ledger.retire(qp, info)
 
     def viewers(self) -> RemoteView:
         """Those that come to a new listener, where the configuration lets them look."""

@@ -137,6 +137,6 @@ class PingPong:
     async def _say(self) -> None:
         if self._plan.size:
             memory = self._memory
-            await self._qp.write_imm(0, memory.source, memory.target, length=self._plan.size)
+            await self._qp.write_imm(memory.source, memory.target, imm=0, length=self._plan.size)
         else:
-            await self._qp.write_imm(0)
+            await self._qp.write_imm(imm=0)

@@ -161,4 +161,4 @@ class Storing:
                 raise self._error
             if said < self._stored < self._chunks:
                 said = self._stored
-                await self._session.qp.write_imm(said)
+                await self._session.qp.write_imm(imm=said)

@@ -116,9 +116,9 @@ class Writing:
         slot = heapq.heappop(self._free)
         write = asyncio.create_task(
             qp.write_imm(
-                chunk_imm(self._started, slot),
                 self._mr,
                 self._window,
+                imm=chunk_imm(self._started, slot),
                 length=length,
                 local_offset=offset,
                 remote_offset=slot * CHUNK_BYTES,

@@ -61,7 +61,7 @@ async def test_connect__many_qps_at_once() -> None:
         assert sorted(qp.private["n"] for qp in far) == list(range(32))
         assert len({qp.qpn for qp in near}) == 32
         by_number = {qp.private["n"]: qp for qp in far}
-        await asyncio.gather(*(qp.write_imm(n) for n, qp in enumerate(near)))
+        await asyncio.gather(*(qp.write_imm(imm=n) for n, qp in enumerate(near)))
         for n in range(32):
             assert (await anext(by_number[n].immediates())).imm == n
 
@@ -74,7 +74,7 @@ async def test_connect__to_itself() -> None:
         await context.connect("::1", listener.port) as near,
         await listener.accept() as far,
     ):
-        await asyncio.gather(near.write_imm(1), far.write_imm(2))
+        await asyncio.gather(near.write_imm(imm=1), far.write_imm(imm=2))
         assert (await anext(far.immediates())).imm == 1
         assert (await anext(near.immediates())).imm == 2
 
@@ -306,7 +306,7 @@ async def test_connect__cancelled_at_any_moment() -> None:
             except asyncio.CancelledError:
                 pass
         async with await context.connect("127.0.0.1", listener.port) as near:
-            await near.write_imm(1)
+            await near.write_imm(imm=1)
 
 
 async def test_close__a_probe_under_way() -> None:
@@ -324,7 +324,7 @@ def test_context__on_uvloop() -> None:
         async with connected_pair() as pair:
             data = pattern(100_000)
             assert await transfer(pair, data) == data
-            await pair.near.write_imm(1)
+            await pair.near.write_imm(imm=1)
             assert (await anext(pair.far.immediates())).imm == 1
 
     uvloop.run(work())
@@ -339,10 +339,10 @@ def test_context__polled_by_the_event_loop(run: Callable[[Any], None]) -> None:
             assert "mrc-datapath" not in thread_names()
             data = pattern(3_000_000)
             assert await transfer(pair, data) == data
-            await asyncio.gather(*(pair.near.write_imm(n) for n in range(20_000)))
+            await asyncio.gather(*(pair.near.write_imm(imm=n) for n in range(20_000)))
             received = [await anext(pair.far.immediates()) for _ in range(20_000)]
             assert [immediate.imm for immediate in received] == list(range(20_000))
-            await pair.far.write_imm(7)
+            await pair.far.write_imm(imm=7)
             assert (await anext(pair.near.immediates())).imm == 7
             await pair.far.abort()
             assert (await pair.near.probe_ev(0, timeout=0.01)).error == errno.ETIMEDOUT
@@ -411,7 +411,7 @@ async def test_context_close__ends_everything_in_one_go() -> None:
         with pytest.raises(StateError, match="listener is closed"):
             await accepting
         with pytest.raises(StateError):
-            await near.write_imm(1)
+            await near.write_imm(imm=1)
         with pytest.raises(StateError, match="the Context is closed"):
             await context.connect("127.0.0.1", 1)
 

@@ -55,7 +55,7 @@ async def check_unharmed(pair: Pair) -> None:
     """Both ends still write, answer and connect."""
     data = pattern(200_000)
     assert await transfer(pair, data) == data
-    await asyncio.gather(pair.far.write_imm(7), pair.near.write_imm(8))
+    await asyncio.gather(pair.far.write_imm(imm=7), pair.near.write_imm(imm=8))
     assert (await anext(pair.near.immediates())).imm == 7
     assert (await anext(pair.far.immediates())).imm == 8
     async with await pair.near_context.connect("127.0.0.1", pair.listener.port):
@@ -80,7 +80,7 @@ async def test_fork__calls_in_the_child_say_what_to_do(polled: bool) -> None:
                 pair.near_context.snapshot,
                 pair.near_context.listen,
                 lambda: pair.near_context.connect("127.0.0.1"),
-                lambda: pair.near.write_imm(1),
+                lambda: pair.near.write_imm(imm=1),
                 pair.near.query,
                 pair.near.evs,
             ):
@@ -111,7 +111,7 @@ async def own_context(port: int) -> None:
         Context(loopback_config()) as context,
         await context.connect("127.0.0.1", port) as qp,
     ):
-        await qp.write_imm(99)
+        await qp.write_imm(imm=99)
 
 
 def run_own_context(port: int) -> None:

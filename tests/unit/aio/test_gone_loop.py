@@ -68,7 +68,7 @@ def test_close__after_the_loop_ended() -> None:
 
 def test_calls__after_the_loop_ended() -> None:
     context, _, qp = asyncio.run(leave_open())
-    for call in (context.counters, qp.query, lambda: qp.write_imm(1)):
+    for call in (context.counters, qp.query, lambda: qp.write_imm(imm=1)):
         with pytest.raises(StateError, match="its event loop has ended: open another one"):
             asyncio.run(call())
     asyncio.run(context.close())

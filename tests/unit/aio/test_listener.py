@@ -17,7 +17,7 @@ import pytest
 from endpoints import BUDGET_SECONDS, connected_pair, loopback_config
 
 from mrc import ConnectError, Context, InUseError, Listener, ResolveError
-from mrc.aio import qp as qp_module
+from mrc.aio import end as end_module
 from mrc.exchange import admission, oob
 from mrc.exchange.oob import FRAME_BYTES, HELLO_BYTES, SNAPSHOT_BYTES, encode_frame
 
@@ -119,7 +119,7 @@ async def test_admit__a_stranger_is_told_why(bytes_sent: bytes, reason: str) -> 
             await context.connect("127.0.0.1", listener.port) as near,
             await listener.accept() as far,
         ):
-            await near.write_imm(1)
+            await near.write_imm(imm=1)
             assert (await anext(far.immediates())).imm == 1
 
 
@@ -345,11 +345,11 @@ async def test_close__an_exchange_under_way_is_dropped() -> None:
 async def test_watch__a_talkative_peer_is_heard_four_times_a_second(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(qp_module, "_MESSAGE_PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(end_module, "_MESSAGE_PAUSE_SECONDS", 0.05)
     async with connected_pair() as pair:
         start = asyncio.get_running_loop().time()
-        for _ in range(qp_module._FREE_MESSAGES + 3):
-            await pair.far._channel.send("chatter")
+        for _ in range(end_module._FREE_MESSAGES + 3):
+            await pair.far._end.channel.send("chatter")
         await pair.far.close()
         await pair.near.peer_gone.wait()
         assert asyncio.get_running_loop().time() - start >= 0.15

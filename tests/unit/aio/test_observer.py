@@ -12,6 +12,7 @@ from mrc.aio.context import Context
 from mrc.aio.observer import Unobserved
 from mrc.aio.qp import QP
 from mrc.errors import ConnectError
+from mrc.events import QpInfo
 from mrc.exchange.dial import dial
 from mrc.observe import remote
 
@@ -27,6 +28,9 @@ class Noted(Unobserved):
 
     def adopt(self, qp: QP) -> None:
         self.told.append("adopt")
+
+    def retire(self, qp: QP, info: QpInfo | None) -> None:
+        self.told.append("retire")
 
     async def close(self) -> None:
         self.told.append("close")
@@ -44,9 +48,16 @@ async def test_unobserved__shows_nothing() -> None:
         await channel.close()
 
 
-async def test_subscribe__is_told_of_everything_in_order() -> None:
-    near, far, observer = Context(loopback_config()), Context(loopback_config()), Noted()
-    near.subscribe(observer)
+class Watched(Context):
+    """Has its observer write down what it is told."""
+
+    def _make_observer(self) -> Noted:
+        self.noted = Noted()
+        return self.noted
+
+
+async def test_observer__is_told_of_everything_in_order() -> None:
+    near, far = Watched(loopback_config()), Context(loopback_config())
     async with (
         asyncio.timeout(BUDGET_SECONDS),
         near,
@@ -54,5 +65,5 @@ async def test_subscribe__is_told_of_everything_in_order() -> None:
         await far.listen(LOOPBACK[4], 0) as listener,
         await near.connect(LOOPBACK[4], listener.port),
     ):
-        assert observer.told == ["open", "adopt"]
-    assert observer.told == ["open", "adopt", "close"]
+        assert near.noted.told == ["open", "adopt"]
+    assert near.noted.told == ["open", "adopt", "retire", "close"]

@@ -78,7 +78,7 @@ async def test_write__under_other_policies(options: dict[str, Any]) -> None:
     data = pattern(500_000)
     async with connected_pair(**options) as pair:
         assert await transfer(pair, data) == data
-        await asyncio.gather(*(pair.near.write_imm(i) for i in range(8)))
+        await asyncio.gather(*(pair.near.write_imm(imm=i) for i in range(8)))
         immediates = pair.far.immediates()
         assert [(await anext(immediates)).imm for _ in range(8)] == list(range(8))
 
@@ -135,13 +135,16 @@ async def test_write__a_range_outside_the_memory(options: dict[str, int], argume
             await pair.near.write(mr, RemoteMemory(0, 0, 100), **options)
 
 
-async def test_write__from_memory_that_is_not_for_reading() -> None:
+async def test_write__from_memory_that_the_peer_may_write() -> None:
+    """As in verbs, what is registered may be read by its own side."""
+    target = bytearray(8)
     async with (
         connected_pair() as pair,
-        pair.near_context.register(bytearray(8), access=WRITE) as mr,
+        pair.near_context.register(bytearray(b"12345678"), access=WRITE) as source,
+        pair.far_context.register(target, access=WRITE) as mr,
     ):
-        with pytest.raises(ArgumentError, match="LOCAL_READ"):
-            await pair.near.write(mr, RemoteMemory(0, 0, 8))
+        await pair.near.write(source, mr.remote)
+    assert target == b"12345678"
 
 
 async def test_write__beyond_the_send_queue_waits_its_turn() -> None:
@@ -236,7 +239,9 @@ async def test_write_imm__immediates_come_in_the_order_of_posting() -> None:
             pair.far_context.register(target, access=WRITE) as mr,
         ):
             sends = [
-                spawn(pair.near.write_imm(i, source, mr.remote, length=0 if i % 3 else 4096 * i))
+                spawn(
+                    pair.near.write_imm(source, mr.remote, imm=i, length=0 if i % 3 else 4096 * i)
+                )
                 for i in range(200)
             ]
             got = []
@@ -260,7 +265,7 @@ async def test_write_imm__what_was_written_before_is_in_place() -> None:
             pair.far_context.register(target, access=WRITE) as mr,
         ):
             write = spawn(pair.near.write(source, mr.remote))
-            imm = spawn(pair.near.write_imm(0xFFFFFFFF))
+            imm = spawn(pair.near.write_imm(imm=0xFFFFFFFF))
             immediate = await anext(pair.far.immediates())
             assert (immediate.imm, immediate.bytes) == (0xFFFFFFFF, 0)
             assert bytes(target) == data
@@ -270,17 +275,17 @@ async def test_write_imm__what_was_written_before_is_in_place() -> None:
 async def test_write_imm__wrong_arguments() -> None:
     async with connected_pair() as pair:
         with pytest.raises(ArgumentError, match="imm: 4294967296 does not fit"):
-            await pair.near.write_imm(1 << 32)
+            await pair.near.write_imm(imm=1 << 32)
         with pytest.raises(ArgumentError, match="mr, remote"):
-            await pair.near.write_imm(1, length=8)
+            await pair.near.write_imm(imm=1, length=8)
         with pytest.raises(ArgumentError, match="mr, remote"):
-            await pair.near.write_imm(1, remote=RemoteMemory(0, 0, 8))
-        await pair.near.write_imm(1)  # and no place in the send queue was lost
+            await pair.near.write_imm(imm=1, remote=RemoteMemory(0, 0, 8))
+        await pair.near.write_imm(imm=1)  # and no place in the send queue was lost
 
 
 async def test_immediates__too_many_unread_end_the_stream() -> None:
     async with connected_pair(max_unread=8) as pair:
-        await asyncio.gather(*(pair.near.write_imm(i) for i in range(9)))
+        await asyncio.gather(*(pair.near.write_imm(imm=i) for i in range(9)))
         stream = pair.far.immediates()
         assert [(await anext(stream)).imm for _ in range(8)] == list(range(8))
         with pytest.raises(QueueFullError, match=r"8 immediates of .* unread"):
@@ -336,13 +341,13 @@ async def test_set_ev_state__a_denied_ev_carries_nothing_until_it_is_lifted() ->
 async def test_events__what_a_reader_or_the_engine_lost_is_told_in_its_place(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("mrc.aio.qp._EVENTS_KEPT", 4)
+    monkeypatch.setattr("mrc.aio.end._EVENTS_KEPT", 4)
     async with connected_pair(evs_per_pair=2) as pair:
         events = pair.near.events()
         for _ in range(5):
             await pair.near.deny(1)
             await pair.near.allow(1)
-        pair.near.on_lost(3)
+        pair.near._end.on_lost(3)
         await pair.near.deny(1)
         told = [await anext(events) for _ in range(5)]
         states = [event.state for event in told if isinstance(event, EvEvent)]
@@ -372,7 +377,7 @@ async def test_events__a_plane_that_carries_less_than_the_others() -> None:
     async with connected_pair(**two_planes()) as pair:
         events = pair.near.events()
         for status, percent in ((0, 9), (1, 88)):
-            pair.near.on_notice(
+            pair.near._end.on_notice(
                 Notice(
                     EventType.PLANE_SHARE,
                     pair.near.qpn,
@@ -420,7 +425,7 @@ async def test_counters__and_drops_and_trace() -> None:
 
 async def test_close__ends_the_peers_streams_and_is_told_apart_from_a_crash() -> None:
     async with connected_pair() as pair:
-        await pair.near.write_imm(5)
+        await pair.near.write_imm(imm=5)
         await pair.near.close()
         assert [immediate.imm async for immediate in pair.far.immediates()] == [5]
         assert pair.far.peer_gone.is_set()
@@ -429,7 +434,7 @@ async def test_close__ends_the_peers_streams_and_is_told_apart_from_a_crash() ->
 async def test_close__a_write_that_just_ended_stays_ended_for_both() -> None:
     """The far end closes as soon as it has the immediate: the near end must still learn of it."""
     async with connected_pair(retry_exp=1) as pair:
-        write = spawn(pair.near.write_imm(1))
+        write = spawn(pair.near.write_imm(imm=1))
         await anext(pair.far.immediates())
         await pair.far.close()
         assert (await write).status is WcStatus.SUCCESS
@@ -452,12 +457,12 @@ async def test_close__while_writing() -> None:
             if isinstance(result, CompletionError):
                 assert result.status is WcStatus.WR_FLUSH_ERR
         with pytest.raises(StateError, match="is closed"):
-            await pair.near.write_imm(1)
+            await pair.near.write_imm(imm=1)
 
 
 async def test_abort__looks_like_a_crash_to_the_peer() -> None:
     async with connected_pair() as pair:
-        await pair.near.write_imm(5)
+        await pair.near.write_imm(imm=5)
         await pair.near.abort()
         stream = pair.far.immediates()
         assert (await anext(stream)).imm == 5
@@ -485,5 +490,5 @@ async def test_retries__a_peer_that_vanished_ends_in_retry_exc_err() -> None:
     async with connected_pair(timeout=6, retry_linear=1, retry_exp=1) as pair:
         await pair.far.abort()
         with pytest.raises(CompletionError) as caught:
-            await pair.near.write_imm(1)
+            await pair.near.write_imm(imm=1)
         assert caught.value.status is WcStatus.RETRY_EXC_ERR

@@ -187,7 +187,7 @@ async def test_history__a_plane_that_becomes_slow() -> None:
     ):
         await historian.begin()
         at_ns = time.monotonic_ns()
-        pair.near.on_notice(
+        pair.near._end.on_notice(
             Notice(EventType.PLANE_SHARE, 0, 0, 2, 0, EventReason.DELIVERY, at_ns, 9)
         )
 

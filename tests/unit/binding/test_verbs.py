@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from mrc.binding import device
 from mrc.binding.native import Command, ffi
 from mrc.binding.verbs import (
     LEGAL_MOVES,
@@ -155,7 +156,7 @@ def test_mr__ranges_and_rights() -> None:
     assert mr.range(0, 100) == mr.address
     assert mr.range(100, 0) == mr.address + 100
     assert mr.remote == RemoteMemory(mr.address, mr.key, 100)
-    fields = mr.register().fields
+    fields = device.mr_register(mr).fields
     assert (fields["address"], fields["bytes"], fields["key"]) == (mr.address, 100, mr.rkey)
     for offset, length in ((0, 101), (101, 0), (-1, 1), (1, -1)):
         with pytest.raises(ArgumentError, match="local_offset"):

@@ -293,7 +293,7 @@ async def test_deny__everything_is_the_end_of_all_paths_and_of_nothing_else() ->
     ):
         await pair.near.deny("*")
         with pytest.raises(CompletionError) as caught:
-            await pair.near.write_imm(1)
+            await pair.near.write_imm(imm=1)
         assert caught.value.status is WcStatus.RETRY_EXC_ERR
         await near.ev_profiles["default"].deny("*#1")  # a QP that failed is told, too
         assert await states(pair.near) == [DENIED, DENIED]
@@ -316,7 +316,7 @@ async def test_deny__while_the_qps_of_a_profile_come_and_go() -> None:
         async def churn() -> None:
             for _ in range(5):
                 async with pair_with(near, far) as pair:
-                    await pair.near.write_imm(1)
+                    await pair.near.write_imm(imm=1)
 
         churning = [spawn(churn()) for _ in range(2)]
         while not all(task.done() for task in churning):
@@ -340,7 +340,7 @@ async def test_set_ev_state__goes_with_the_denylist() -> None:
 
 async def test_hold_back__stays_denied_whatever_the_caller_allows() -> None:
     async with contexts() as (near, far), pair_with(near, far) as pair:
-        await pair.near.hold_back([1])
+        await pair.near._end.controller.hold_back([1])
         with pytest.raises(StateError, match="leads to an address that has not answered"):
             await pair.near.allow(1)
         assert (await states(pair.near))[1] is DENIED

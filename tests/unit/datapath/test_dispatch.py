@@ -20,7 +20,7 @@ from mrc.datapath.dispatch import Dispatcher, Work
 from mrc.datapath.stream import Places
 from mrc.enums import CommandOp, EventReason, EventType, QpState, WarningKind, WcOpcode, WcStatus
 from mrc.errors import ArgumentError, CompletionError, QueueFullError, StateError
-from mrc.events import Completion, Immediate, ProbeResult, Warning
+from mrc.events import Completion, ContextWarning, Immediate, ProbeResult
 
 
 class FakeDevice:
@@ -225,8 +225,8 @@ async def test_close__whoever_waits_is_told() -> None:
 async def test_warnings__of_buffers_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, logger="mrc.dispatch")
     async with dispatcher_over() as (dispatcher, device):
-        small = [Warning(WarningKind.RCVBUF_SMALL, plane, 212992) for plane in (1, 2)]
-        faults = [Warning(WarningKind.MEMORY_FAULT, 0, key) for key in (5, 6)]
+        small = [ContextWarning(WarningKind.RCVBUF_SMALL, plane, 212992) for plane in (1, 2)]
+        faults = [ContextWarning(WarningKind.MEMORY_FAULT, 0, key) for key in (5, 6)]
         device.say(*small, *faults)
         dispatcher.drain()
         assert list(dispatcher.warnings) == [*small, *faults]

@@ -157,9 +157,9 @@ async def test_send__cancelled_in_the_middle_still_goes_out_whole() -> None:
 
 async def test_receive__immediates_of_the_user_keep_their_place() -> None:
     async with mailboxes() as (a, b, left, _):
-        await left.write_imm(7)
+        await left.write_imm(imm=7)
         await a.send({"between": True})
-        await left.write_imm(0x7FFFFFFF)
+        await left.write_imm(imm=0x7FFFFFFF)
         assert [await b.receive() for _ in range(3)] == [7, {"between": True}, 0x7FFFFFFF]
 
 

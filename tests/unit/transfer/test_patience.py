@@ -75,7 +75,7 @@ async def _starts(ends: Ends) -> None:
     accept = await ends.sender.hear()
     assert isinstance(accept, Accept)
     async with ends.out.ctx.register(bytes(4096), Access.LOCAL_READ) as mr:
-        await ends.out.write_imm(chunk_imm(1, 0), mr, accept.window, length=4096)
+        await ends.out.write_imm(mr, accept.window, imm=chunk_imm(1, 0), length=4096)
 
 
 @pytest.mark.parametrize("sender", [_silent, _offers, _starts])
@@ -111,7 +111,9 @@ async def test_receive_files__a_slow_sender_is_no_silent_one(inbox: Path) -> Non
         start = loop.time()
         async with ends.out.ctx.register(bytes(4096), Access.LOCAL_READ) as mr:
             for index in range(9, 0, -1):
-                await ends.out.write_imm(chunk_imm(index, index), mr, accept.window, length=4096)
+                await ends.out.write_imm(
+                    mr, accept.window, imm=chunk_imm(index, index), length=4096
+                )
                 await asyncio.sleep(IDLE / 4)
         assert loop.time() - start > IDLE and not received.done()
         await ends.sender.say(Bye())

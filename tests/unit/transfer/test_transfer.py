@@ -126,7 +126,7 @@ async def test_receive_files__corrupted_on_the_way(tmp_path: Path, inbox: Path) 
         await ends.sender.say(Offer("a", 1000, 4096))
         accept = await ends.sender.hear()
         assert isinstance(accept, Accept) and accept.window.length
-        await ends.out.write_imm(0)  # the bytes are never written
+        await ends.out.write_imm(imm=0)  # the bytes are never written
         await ends.sender.say(Done(xxhash.xxh3_128_hexdigest(b"x" * 1000)))
         answer = await ends.sender.hear()
         ends.back.close()
@@ -342,7 +342,7 @@ async def test_receive_files__chunks_that_cannot_be(
         await ends.sender.say(Offer("a", 9 << 20, 4 << 20))
         await ends.sender.hear()
         for imm in imms:
-            await ends.out.write_imm(imm)
+            await ends.out.write_imm(imm=imm)
         (outcome,) = await both(received)
     assert isinstance(outcome, ProtocolError) and complaint in str(outcome)
     assert names(inbox) == []
@@ -362,7 +362,7 @@ async def test_receive_files__chunks_in_any_order(inbox: Path) -> None:
                 part = {"local_offset": index * 4096, "remote_offset": slot * 4096}
                 length = min(4096, len(data) - index * 4096)
                 imm = chunk_imm(index, slot)
-                await ends.out.write_imm(imm, mr, accept.window, length=length, **part)
+                await ends.out.write_imm(mr, accept.window, imm=imm, length=length, **part)
         await ends.sender.say(Done(xxhash.xxh3_128_hexdigest(data)))
         while isinstance(answer := await ends.sender.hear(), int):
             assert answer in (1, 2)

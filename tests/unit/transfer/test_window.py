@@ -95,7 +95,7 @@ async def test_receive_files__chunks_without_credit(
         await ends.sender.say(Offer("a", 3 << 20, 1 << 20))
         assert isinstance(await ends.sender.hear(), Accept)
         for index in range(3):
-            await ends.out.write_imm(chunk_imm(index, index % 2))
+            await ends.out.write_imm(imm=chunk_imm(index, index % 2))
         await turns(100)  # it hears all three before it waits for its disk
         disk.open.set()
         (failed,) = await both(task)
@@ -129,6 +129,6 @@ async def test_send_files__receiver_breaks_the_rules(
             await ends.receiver.say(Accept(mr.remote, ""))
             if credit is not None:
                 await until(lambda: 0 in ends.out.posted and not ends.out.waiting)
-                await ends.back.write_imm(credit)
+                await ends.back.write_imm(imm=credit)
             (outcome,) = await both(sent)
     assert isinstance(outcome, ProtocolError) and cause in str(outcome)

@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: Apache-2.0
+"""This host's end of a QP: what the exchange, the dispatcher and the peer's bye do with it.
+
+`mrc.aio.qp.QP` is its public face.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from mrc.aio.queries import qp_info
+from mrc.binding.device import Notice
+from mrc.binding.verbs import MR, QueuePair, WorkRequest
+from mrc.config import ContextConfig
+from mrc.control.controller import EvController
+from mrc.control.profiles import CcProfile, EvProfile
+from mrc.datapath.dispatch import Dispatcher, Work
+from mrc.datapath.stream import Journal, Places, Stream
+from mrc.enums import EventType, EvState, QpState, WcStatus
+from mrc.errors import (
+    CompletionError,
+    MrcError,
+    PeerGoneError,
+    QueueFullError,
+    StateError,
+)
+from mrc.events import (
+    Completion,
+    EventsLost,
+    EvEvent,
+    Immediate,
+    PlaneEvent,
+    PlaneShareEvent,
+    PortEvent,
+    QpErrorEvent,
+    QpEvent,
+    QpInfo,
+)
+from mrc.exchange.oob import Channel, Hello
+from mrc.fabric.paths import PathEv
+
+logger = logging.getLogger("mrc.qp")
+
+_EVENTS_KEPT = 4096
+_FREE_MESSAGES = 4  # of the peer over TCP, more than an end needs; a pause follows each later one
+_MESSAGE_PAUSE_SECONDS = 0.25
+
+
+class End:
+    """One end of a QP, from INIT until it is destroyed."""
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        queue: QueuePair,
+        evs: Sequence[PathEv],
+        channel: Channel,
+        peer: Hello,
+        config: ContextConfig,
+        ev_profile: EvProfile,
+        cc_profile: CcProfile,
+    ) -> None:
+        self.dispatcher = dispatcher
+        self.queue = queue
+        self.evs = tuple(evs)
+        self.controller = EvController(dispatcher, queue, self.evs, ev_profile)
+        self.channel = channel
+        self.peer = peer
+        self.ev_profile = ev_profile
+        self.cc_profile = cc_profile
+        self.path_mtu = 0
+        self.window = 0  # PSNs that this end may have under way
+        self.peer_gone = asyncio.Event()
+        self.on_end: Callable[[QpInfo | None], None] | None = None  # before it is destroyed
+        self.immediates: Stream[Immediate] = Stream(config.max_unread)
+        self.events: Journal[QpEvent] = Journal(_EVENTS_KEPT, EventsLost)
+        self._config = config
+        self._places = Places(queue.sq_depth)
+        self._status: WcStatus | None = None
+        self._bye_ok = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._watcher: asyncio.Task[None] | None = None
+        self._closer: asyncio.Task[None] | None = None
+        dispatcher.attach(queue.qpn, self)
+
+    def __str__(self) -> str:
+        return f"QP {self.queue.qpn:#x} to {self.peer.host}"
+
+    @property
+    def planes(self) -> tuple[int, ...]:
+        """The planes of its EVs, in order."""
+        return tuple(sorted({ev.attr.port for ev in self.evs}))
+
+    @property
+    def closed(self) -> bool:
+        """Whether this end has begun to close it."""
+        return self._closer is not None
+
+    def check_open(self) -> None:
+        """Raises the error that says why nothing can be sent."""
+        self.dispatcher.check_open()
+        if self._status is not None:
+            raise CompletionError(self._status, f"{self} has failed")
+        if self._closer is not None:
+            raise StateError(f"{self} is closed")
+
+    # ---- Work requests --------------------------------------------------------------------
+
+    async def post_in_turn(self, request: WorkRequest, mr: MR | None) -> Completion:
+        """Posts once there is a place in the send queue; returns the completion."""
+        self.check_open()
+        await self._places.take()
+        return await self._post(request, mr)
+
+    def post(self, request: WorkRequest, mr: MR | None) -> asyncio.Future[Completion]:
+        """Posts at once; raises QueueFullError when there is no place."""
+        self.check_open()
+        if not self._places.take_free():
+            raise QueueFullError(f"{self}: all {self.queue.sq_depth} places are taken")
+        return self._post(request, mr)
+
+    def post_many(
+        self, batch: Sequence[tuple[WorkRequest, MR | None]]
+    ) -> list[asyncio.Future[Completion]]:
+        """Posts all of them at once, or raises QueueFullError."""
+        self.check_open()
+        if not self._places.take_free(len(batch)):
+            raise QueueFullError(
+                f"{self}: no {len(batch)} of {self.queue.sq_depth} places are free"
+            )
+        return [self._post(request, mr) for request, mr in batch]
+
+    def _post(self, request: WorkRequest, mr: MR | None) -> asyncio.Future[Completion]:
+        """Posts with a place that was taken; it is given back with the completion."""
+        try:
+            self.check_open()
+            self.queue.post(request)
+        except BaseException:
+            self._places.give()
+            raise
+        done: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
+        self.dispatcher.post(request, Work(self.queue, self._places, self._idle, mr, done))
+        return done
+
+    async def query(self) -> QpInfo:
+        """A snapshot of the QP and its planes."""
+        command, info = self.queue.query()
+        await self.dispatcher.call(command, f"QP {self.queue.qpn:#x}: query")
+        return qp_info(info, self.planes)
+
+    # ---- For the dispatcher ---------------------------------------------------------------
+
+    def on_immediate(self, immediate: Immediate) -> None:
+        """The next immediate of the peer."""
+        if self.immediates.full:
+            # The peer must not be able to fill this host's memory.
+            limit = f"{self._config.max_unread} immediates of {self.peer.host} were left unread"
+            self.immediates.finish(QueueFullError(limit))
+        self.immediates.push(immediate)
+
+    def on_notice(self, notice: Notice) -> None:
+        """A change of state."""
+        if notice.type is EventType.QP_ERROR:
+            self._on_error(WcStatus(notice.status))
+            return
+        plane, reason, at_ns = notice.port, notice.reason, notice.at_ns
+        if notice.type is EventType.PLANE:
+            self.events.push(PlaneEvent(plane, notice.status == 0, reason, at_ns))
+        elif notice.type is EventType.PLANE_SHARE:
+            slow, percent = notice.status == 0, notice.result
+            self.events.push(PlaneShareEvent(plane, slow, percent, reason, at_ns))
+        elif notice.type is EventType.PORT:
+            self.events.push(PortEvent(plane, notice.status == 1, reason, at_ns))
+        elif notice.type is EventType.EV_STATE:
+            index, ev, state = notice.ev_index, self.evs[notice.ev_index], EvState(notice.status)
+            self.events.push(EvEvent(index, ev.attr.port, ev.name, state, reason, at_ns))
+
+    def on_lost(self, count: int) -> None:
+        """The engine lost events."""
+        self.events.push(EventsLost(count))
+
+    def _on_error(self, status: WcStatus) -> None:
+        if self._closer is not None or self._status is not None:
+            return  # our own doing
+        self._status = status
+        self.queue.state = QpState.ERROR
+        self.events.push(QpErrorEvent(status))
+        self.events.finish()
+        self.immediates.finish(CompletionError(status, str(self)))
+
+    # ---- For the exchange -----------------------------------------------------------------
+
+    def start(self, path_mtu: int, window: int) -> None:
+        """The QP is RTS; from now on the peer's end of TCP is watched."""
+        self.path_mtu = path_mtu
+        self.window = window
+        self._watcher = asyncio.get_running_loop().create_task(self._watch())
+
+    async def _watch(self) -> None:
+        """Waits for the peer to say bye, or to vanish. Silence means nothing."""
+        try:
+            for count in itertools.count():
+                if count >= _FREE_MESSAGES:
+                    await asyncio.sleep(_MESSAGE_PAUSE_SECONDS)
+                message = await self.channel.receive()
+                if message["type"] == "bye":
+                    self._on_gone(None)
+                    await self._answer_bye()
+                elif message["type"] == "bye_ok":
+                    self._bye_ok.set()
+        except (PeerGoneError, MrcError) as error:
+            logger.debug("QP %#x: %s", self.queue.qpn, error)
+            gone = f"{self.peer.host} ended without closing the QP: was the process there stopped?"
+            self._on_gone(PeerGoneError(gone))
+        except OSError as error:
+            # The network of the exchange failed, for example by a TCP timeout: only a hint is lost.
+            logger.info("QP %#x: the OOB connection is lost: %s", self.queue.qpn, error)
+        finally:
+            self._bye_ok.set()
+
+    def _on_gone(self, error: PeerGoneError | None) -> None:
+        self.dispatcher.drain()  # what the peer completed before it went is there already
+        self.peer_gone.set()
+        self.immediates.finish(error)
+
+    async def _answer_bye(self) -> None:
+        """Lets the peer end its QP as soon as ours needs no more answers from it."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._config.linger):
+                await self._until_idle()
+        await self.channel.send("bye_ok")
+
+    async def _until_idle(self) -> None:
+        while self.queue.outstanding:
+            self._idle.clear()
+            await self._idle.wait()
+
+    # ---- Close ----------------------------------------------------------------------------
+
+    async def close(self, *, orderly: bool) -> None:
+        """As `QP.close`, or `QP.abort`."""
+        if self.dispatcher.gone:
+            return  # the parent of a child of fork closes it, or the end of the Context
+        if self._closer is None:
+            orderly = orderly and self._status is None and self._watcher is not None
+            work = self._end(orderly=orderly)
+            self._closer = asyncio.get_running_loop().create_task(work)
+        await asyncio.shield(self._closer)
+
+    async def _end(self, *, orderly: bool) -> None:
+        self.immediates.finish()
+        self.events.finish()
+        self.controller.close()
+        if orderly:
+            await self._say_bye()
+        if self._watcher is not None:
+            self._watcher.cancel()
+            await asyncio.gather(self._watcher, return_exceptions=True)
+        await self._tell_end()
+        try:
+            await self.dispatcher.call(self.queue.destroy(), f"QP {self.queue.qpn:#x}: destroy")
+            await self._until_idle()
+        except StateError as error:
+            logger.debug("QP %#x: %s", self.queue.qpn, error)  # the Context ended first
+        self.dispatcher.detach(self.queue.qpn)
+        self.ev_profile.give_back()
+        self.cc_profile.give_back()
+        if orderly:
+            await self.channel.close()
+        else:
+            self.channel.abort()
+
+    async def _tell_end(self) -> None:
+        if self.on_end is not None:
+            info = None
+            with suppress(MrcError):
+                info = await self.query()
+            self.on_end(info)
+
+    async def _say_bye(self) -> None:
+        with suppress(TimeoutError, PeerGoneError):
+            async with asyncio.timeout(self._config.linger):
+                await self.channel.send("bye")
+                await self._bye_ok.wait()
