@@ -16,10 +16,7 @@ int mrc_keymap_init(struct mrc_keymap *map, uint32_t capacity) {
   return 0;
 }
 
-void mrc_keymap_free(struct mrc_keymap *map) {
-  free(map->cells);
-  *map = (struct mrc_keymap){0};
-}
+void mrc_keymap_free(struct mrc_keymap *map) { free(map->cells); }
 
 static uint32_t home_of(const struct mrc_keymap *map, uint32_t key) {
   return (uint32_t)((key * 0x9E3779B97F4A7C15ull) >> 32) & map->mask;

@@ -285,6 +285,33 @@ static void test_run__expires_at_the_deadline(void) {
   mrc_ctx_destroy(ctx);
 }
 
+/* Without a thread the descriptor says when there is something to do. */
+static void test_run__the_descriptor_wakes_at_the_deadline(void) {
+  struct mrc_ctx_config config = config_of(0);
+  config.polled = 1;
+  int error = -1;
+  char message[128] = "";
+  mrc_ctx *ctx = mrc_ctx_create(&config, &error, message, sizeof message);
+  if (!ctx) return;
+  struct mrc_command probe = {.op = MRC_COMMAND_QP_PROBE_EV,
+                              .qpn = 77,
+                              .value = 2,
+                              .bytes = 1000,
+                              .timeout_ns = 20000000,
+                              .cookie = 55};
+  struct mrc_event event;
+  CHECK_EQ(mrc_ctx_submit(ctx, &probe, 1), 1);
+  mrc_ctx_run(ctx, 0);
+  CHECK_EQ(mrc_ctx_poll(ctx, &event, 1), 1);
+  CHECK_EQ(event.type, MRC_EVENT_REPLY);
+  CHECK(mrc_ctx_arm(ctx));
+  CHECK(wait_readable(ctx));
+  mrc_ctx_run(ctx, 0);
+  CHECK_EQ(mrc_ctx_poll(ctx, &event, 1), 1);
+  CHECK_EQ(event.type, MRC_EVENT_PROBE);
+  mrc_ctx_destroy(ctx);
+}
+
 /* A thread that has nothing to do sleeps. */
 static void test_run__sleeps_while_there_is_nothing_to_do(void) {
   enum { MOMENT_MS = 20 };
@@ -517,6 +544,7 @@ CHECK_MAIN(RUN(test_commands__each_reaches_its_engine_function),
            RUN(test_poll__wakes_a_thread_that_waits_for_room),
            RUN(test_poll__clears_the_descriptor_only_when_all_is_taken),
            RUN(test_run__expires_at_the_deadline),
+           RUN(test_run__the_descriptor_wakes_at_the_deadline),
            RUN(test_run__sleeps_while_there_is_nothing_to_do),
            RUN(test_run__transmits_and_receives),
            RUN(test_run__a_full_socket_is_tried_again_when_writable),

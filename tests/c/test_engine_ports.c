@@ -268,6 +268,20 @@ static void test_status__an_old_answer_confirms_nothing(void) {
   mrc_pair_destroy(p);
 }
 
+/* The last QP of a peer goes while a message is to be repeated: nothing is due any more. */
+static void test_status__ends_with_the_peer(void) {
+  struct mrc_pair *p = open_pair(.planes = 3, .paths = 2);
+  const int end = open_qp(p, .memory_bytes = 0);
+  const mrc_engine *engine = p->hosts[0].engine;
+  lose_messages(p, 2);
+  mrc_pair_port_up(p, 0, 2, false);
+  run_for(p, 113 * MS); /* answered after two: the repetition is due later */
+  CHECK(mrc_timers_next(&engine->endpoint.statuses.timers) != MRC_NEVER);
+  mrc_pair_destroy_qp(p, end);
+  CHECK_EQ(mrc_timers_next(&engine->endpoint.statuses.timers), MRC_NEVER);
+  mrc_pair_destroy(p);
+}
+
 /* QPs that are made while a port is down, the first of their peer and later ones. */
 static void test_status__new_qps_start_with_what_is_true(void) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
@@ -405,7 +419,7 @@ CHECK_MAIN(RUN(test_status__waits_for_a_port_with_room),
            RUN(test_status__is_repeated_until_answered),
            RUN(test_status__a_change_takes_the_place_of_a_repetition), RUN(test_status__backs_off),
            RUN(test_status__old_news_do_not_stay), RUN(test_status__an_old_answer_confirms_nothing),
-           RUN(test_status__new_qps_start_with_what_is_true),
+           RUN(test_status__ends_with_the_peer), RUN(test_status__new_qps_start_with_what_is_true),
            RUN(test_status__survives_the_qp_that_speaks),
            RUN(test_status__a_new_qp_takes_over_from_a_failed_one),
            RUN(test_status__leaves_on_a_plane_that_works))

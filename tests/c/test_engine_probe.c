@@ -166,6 +166,26 @@ static void test_unsent__leaves_when_there_is_room(void) {
   mrc_pair_destroy(p);
 }
 
+/* One waits for a full socket, another is refused: that one is due, however often it is refused. */
+static void test_unsent__beside_one_that_waits(void) {
+  struct mrc_pair *p = open_pair(.planes = 2);
+  const uint32_t qpn = p->ends[open_qp(p, .memory_bytes = 0)]->qpn;
+  mrc_engine *engine = p->hosts[0].engine;
+  run_for(p, MS);
+  mrc_engine_port_blocked(engine, 2, true, p->now_ns);
+  for (uint32_t ev = 0; ev < 2; ev++)
+    CHECK_EQ(probe_ev(engine, qpn, ev, 0, 10 * MS, ev, p->now_ns), 0);
+  for (int i = 0; i < 4; i++) {
+    CHECK_ROW(i);
+    struct mrc_burst burst;
+    CHECK_EQ(mrc_engine_transmit(engine, &burst, 1, p->now_ns), 1);
+    mrc_engine_commit(engine, &burst, &(int){0}, 1, p->now_ns);
+    CHECK_EQ(mrc_engine_deadline(engine), 0);
+  }
+  mrc_engine_port_blocked(engine, 2, false, p->now_ns);
+  mrc_pair_destroy(p);
+}
+
 /* The kernel says no, and the port is not called full: the engine has work at once. */
 static void test_unsent__a_refused_one_is_due_at_once(void) {
   struct mrc_pair *p = open_pair();
@@ -414,7 +434,7 @@ static void test_own__wait_for_an_ev_on_a_long_way(void) {
 }
 
 CHECK_MAIN(RUN(test_own__wait_for_an_ev_on_a_long_way), RUN(test_own__do_not_fill_a_slow_link),
-           RUN(test_unsent__leaves_when_there_is_room),
+           RUN(test_unsent__leaves_when_there_is_room), RUN(test_unsent__beside_one_that_waits),
            RUN(test_unsent__a_refused_one_is_due_at_once), RUN(test_slots__are_shared_by_qps),
            RUN(test_slots__leave_room_for_port_status), RUN(test_slots__pass_to_those_that_wait),
            RUN(test_answer__is_to_this_probe), RUN(test_ids__follow_from_the_seed),

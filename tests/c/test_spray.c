@@ -46,5 +46,22 @@ static void test_level__only_of_planes_that_may_be_chosen(void) {
   mrc_pair_destroy(p);
 }
 
-CHECK_MAIN(RUN(test_others_overdue__planes_that_were_measured),
+/* The peer grants less than the send window holds, or more: the smaller of both is left. */
+static void test_window_left__the_smaller_of_both(void) {
+  struct mrc_requester req = {.peer_mpr = 48, .peer_next_psn = 0};
+  CHECK_EQ(mrc_txwin_init(&req.win, 64, 1), 0);
+  mrc_txwin_start(&req.win, 0);
+  CHECK_EQ(mrc_requester_window_left(&req), 48);
+  for (int i = 0; i < 10; i++)
+    mrc_txwin_open(&req.win, 0, 1);
+  CHECK_EQ(mrc_requester_window_left(&req), 38);
+  req.peer_mpr = 200;
+  CHECK_EQ(mrc_requester_window_left(&req), 54);
+  req.peer_mpr = 4; /* it granted more before */
+  CHECK_EQ(mrc_requester_window_left(&req), 0);
+  mrc_txwin_free(&req.win);
+}
+
+CHECK_MAIN(RUN(test_window_left__the_smaller_of_both),
+           RUN(test_others_overdue__planes_that_were_measured),
            RUN(test_level__only_of_planes_that_may_be_chosen))
