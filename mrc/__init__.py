@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """MRC (Multipath Reliable Connection) in software: remote writes sprayed over many paths.
 
-    async with mrc.Context() as ctx, ctx.register(data, access=mrc.Access.LOCAL_READ) as mr:
-        async with await ctx.connect("h1", private={...}) as qp:
-            await qp.write(mr, remote)
+    async with mrc.Context() as context, context.register(data) as region:
+        async with context.connect("h1") as qp:
+            await qp.write(region, remote)
 
 Everything of the public interface is here; the modules below may be arranged anew. What needs the
 compiled engine is loaded when it is first used: the rest works without it.
@@ -32,6 +32,7 @@ from mrc.errors import (
     CompletionError,
     ConfigError,
     ConnectError,
+    ConnectTimeoutError,
     InUseError,
     MrcError,
     NetlinkError,
@@ -62,8 +63,10 @@ from mrc.events import (
 from mrc.fabric.hostconfig import HostConfig, HostPath, HostPeer, HostPort
 
 if _TYPE_CHECKING:
+    __version__: str
     from mrc.aio.listener import Listener
-    from mrc.aio.qp import QP
+    from mrc.aio.opening import Opening
+    from mrc.aio.qp import QP, Write
     from mrc.binding.verbs import MR, RemoteMemory
     from mrc.observe.context import Context
 
@@ -71,7 +74,9 @@ _HOMES = {
     "Context": "mrc.observe.context",
     "Listener": "mrc.aio.listener",
     "MR": "mrc.binding.verbs",
+    "Opening": "mrc.aio.opening",
     "QP": "mrc.aio.qp",
+    "Write": "mrc.aio.qp",
     "RemoteMemory": "mrc.binding.verbs",
 }
 
@@ -85,7 +90,9 @@ __all__ = [
     "CcSettings",
     "ProfileState",
     "Listener",
+    "Opening",
     "QP",
+    "Write",
     "MR",
     "RemoteMemory",
     "Access",
@@ -123,6 +130,7 @@ __all__ = [
     "ConfigError",
     "BusyError",
     "ConnectError",
+    "ConnectTimeoutError",
     "InUseError",
     "NetlinkError",
     "PathError",
@@ -131,10 +139,13 @@ __all__ = [
     "QueueFullError",
     "ResolveError",
     "StateError",
+    "__version__",
 ]
 
 
 def __getattr__(name: str) -> object:
+    if name == "__version__":
+        return _import_module("importlib.metadata").version("mrc-transport")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value = getattr(_import_module(_HOMES[name]), name)

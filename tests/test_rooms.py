@@ -27,8 +27,8 @@ FLOORS = (
     {"transfer"},
     {"demo", "perf"},
     {"__init__"},
-    {"cli"},
-    {"__main__"},
+    {"blocking", "cli"},
+    {"__main__", "examples"},
 )
 
 

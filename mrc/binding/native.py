@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from mrc._core import ffi as ffi
 from mrc._core import lib as lib
+from mrc.binding import dlpack
 from mrc.errors import ArgumentError, InUseError, MrcError, QueueFullError, StateError
 
 CData = Any
@@ -87,21 +88,33 @@ class HeldBuffer:
 
     address: int
     length: int
-    _view: CData = field(repr=False)
+    _keep: object = field(repr=False)
 
     @classmethod
     def hold(cls, buffer: Any, *, writable: bool) -> HeldBuffer:
         """Pins `buffer`; raises ArgumentError when it is no fitting contiguous buffer."""
         try:
+            if hasattr(buffer, "__dlpack__") and not _has_buffer(buffer):
+                return cls(*dlpack.memory_of(buffer, writable=writable))
             view = ffi.from_buffer("uint8_t[]", buffer, require_writable=writable)
-        except (TypeError, ValueError, BufferError) as error:
+        except (TypeError, ValueError, BufferError, RuntimeError) as error:
             kind = "writable contiguous" if writable else "contiguous"
             raise ArgumentError(f"buffer: needs a {kind} buffer: {error}") from error
         return cls(int(ffi.cast("uintptr_t", view)), len(view), view)
 
     def release(self) -> None:
         """Gives the buffer back to its owner."""
-        ffi.release(self._view)
+        if isinstance(self._keep, ffi.CData):
+            ffi.release(self._keep)
+        self._keep = None
+
+
+def _has_buffer(candidate: Any) -> bool:
+    try:
+        memoryview(candidate).release()
+    except TypeError:
+        return False
+    return True
 
 
 class NativeContext:

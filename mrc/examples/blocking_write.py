@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The same as hello, without asyncio: `python -m mrc.examples.blocking_write`."""
+
+from __future__ import annotations
+
+import mrc
+from mrc import blocking
+
+LOOPBACK = mrc.ContextConfig(interfaces=("127.0.0.1",))
+
+
+def main() -> None:
+    """Both ends."""
+    inbox = bytearray(64)
+    with (
+        blocking.Context(LOOPBACK) as there,
+        there.register(inbox, access=mrc.Access.REMOTE_WRITE) as region,
+        there.listen("127.0.0.1", 0, private=region.remote.to_json()) as listener,
+        blocking.Context(LOOPBACK) as here,
+        here.register(b"hello without asyncio") as message,
+        here.connect("127.0.0.1", listener.port) as qp,
+        listener.accept(timeout=5) as peer,
+    ):
+        qp.write(message, mrc.RemoteMemory.from_json(qp.private))
+        qp.write_imm(imm=message.length)
+        told = next(peer.immediates(timeout=5))
+        print(inbox[: told.imm].decode())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes into the memory of the peer, and tells it: `python -m mrc.examples.hello`."""
+
+from __future__ import annotations
+
+import asyncio
+
+import mrc
+
+LOOPBACK = mrc.ContextConfig(interfaces=("127.0.0.1",))
+
+
+async def main() -> None:
+    """Both ends."""
+    inbox = bytearray(64)
+    async with (
+        mrc.Context(LOOPBACK) as there,
+        there.register(inbox, access=mrc.Access.REMOTE_WRITE) as region,
+        there.listen("127.0.0.1", 0, private=region.remote.to_json()) as listener,
+        mrc.Context(LOOPBACK) as here,
+        here.register(b"hello over MRC") as message,
+        here.connect("127.0.0.1", listener.port) as qp,
+        await listener.accept() as peer,
+    ):
+        remote = mrc.RemoteMemory.from_json(qp.private)
+        await qp.write(message, remote)  # in place at the peer when this returns
+        await qp.write_imm(imm=message.length)  # and now it knows
+        told = await anext(peer.immediates())
+        print(inbox[: told.imm].decode())
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Moves an array of NumPy into an array of the peer, without a copy of it in between.
+
+    python -m mrc.examples.numpy_write
+
+A tensor of torch in the memory of the CPU does as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import numpy
+
+import mrc
+
+LOOPBACK = mrc.ContextConfig(interfaces=("127.0.0.1",))
+ELEMENTS = 4 << 20
+
+
+async def main() -> None:
+    """Both ends."""
+    source = numpy.random.default_rng(1).standard_normal(ELEMENTS, dtype=numpy.float32)
+    target = numpy.zeros_like(source)
+    async with (
+        mrc.Context(LOOPBACK) as there,
+        there.register(target, access=mrc.Access.REMOTE_WRITE) as region,
+        there.listen("127.0.0.1", 0, private=region.remote.to_json()) as listener,
+        mrc.Context(LOOPBACK) as here,
+        here.register(source) as array,
+        here.connect("127.0.0.1", listener.port) as qp,
+    ):
+        start = time.perf_counter()
+        await qp.write(array, mrc.RemoteMemory.from_json(qp.private), timeout=60)
+        seconds = time.perf_counter() - start
+    print(f"equal: {(source == target).all()}, {source.nbytes * 8 / seconds / 1e9:.2f} Gbit/s")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Shows the paths of a QP, takes one out of use, and what is told of it.
+
+python -m mrc.examples.watch_paths
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import mrc
+
+TWO_PLANES = mrc.ContextConfig(interfaces=("127.0.0.1", "127.0.0.2"), evs_per_pair=2)
+
+
+async def main() -> None:
+    """Both ends, with two planes over loopback."""
+    async with (
+        mrc.Context(TWO_PLANES) as there,
+        there.listen("127.0.0.1", 0) as listener,
+        mrc.Context(TWO_PLANES) as here,
+        here.connect("127.0.0.1", listener.port) as qp,
+    ):
+        for ev in await qp.evs():
+            probe = await qp.probe_ev(ev.index, timeout=1)
+            print(f"plane {ev.plane}  {ev.path}  {ev.state.name}  {probe.rtt_ns / 1000:.0f} us")
+        (denied,) = await qp.deny(0)
+        event = await anext(qp.events(timeout=1))
+        print(f"EV {denied}: {event}")
+        await qp.allow(denied)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Timeouts of every wait, batches of writes, and writes that are too large for one message."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+from endpoints import READ, WRITE, connected_pair, loopback_config, pattern
+
+import mrc
+from mrc import ArgumentError, CompletionError, Context, QueueFullError, Write
+from mrc.aio import qp as qp_module
+
+SHORT = 0.05
+
+
+async def test_timeouts__are_timeout_errors() -> None:
+    async with (
+        connected_pair() as pair,
+        pair.near_context.register(b"abc") as mr,
+    ):
+        start = time.monotonic()
+        with pytest.raises(TimeoutError):
+            await pair.listener.accept(timeout=SHORT)
+        with pytest.raises(TimeoutError):
+            await anext(pair.far.immediates(timeout=SHORT))
+        with pytest.raises(TimeoutError):
+            await anext(pair.far.events(timeout=SHORT))
+        assert time.monotonic() - start >= 3 * SHORT
+        places = pair.near._end._places
+        assert places.take_free(pair.near._end.queue.sq_depth)  # so it waits for its turn
+        for write in (
+            pair.near.write(mr, mrc.RemoteMemory(0, 0, 8), timeout=SHORT),
+            pair.near.write_imm(imm=1, timeout=SHORT),
+        ):
+            with pytest.raises(TimeoutError):
+                await write
+        for _ in range(pair.near._end.queue.sq_depth):
+            places.give()
+        await pair.near.write_imm(imm=7, timeout=5)
+        assert (await anext(pair.far.immediates(timeout=5))).imm == 7
+
+
+async def test_connect__too_late_is_both_a_connect_error_and_a_timeout() -> None:
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(silent, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server, Context(loopback_config()) as context:
+        with pytest.raises(mrc.ConnectTimeoutError, match=r"in 0\.05 s") as caught:
+            await context.connect("127.0.0.1", port, timeout=SHORT)
+    assert isinstance(caught.value, (mrc.ConnectError, ConnectionError))
+    assert isinstance(caught.value, TimeoutError)
+
+
+async def test_post_many__in_order_and_all_of_them() -> None:
+    data, target = pattern(40 * 100), bytearray(40 * 100)
+    async with (
+        connected_pair(sq_depth=64) as pair,
+        pair.near_context.register(data) as source,
+        pair.far_context.register(target, access=WRITE) as mr,
+    ):
+        at = [100 * i for i in range(40)]
+        writes = [Write(source, mr.remote, i, 100, at[i], at[i]) for i in range(40)]
+        completions = await pair.near.post_many(writes)
+        assert [completion.bytes for completion in completions] == [100] * 40
+        stream = pair.far.immediates(timeout=5)
+        assert [(await anext(stream)).imm for _ in range(40)] == list(range(40))
+        assert target == data
+        assert await pair.near.post_many([]) == []
+
+
+async def test_post_many__without_room_starts_none() -> None:
+    async with connected_pair(sq_depth=16) as pair:
+        with pytest.raises(QueueFullError, match="no 17 of 16 places"):
+            pair.near.post_many(Write(imm=i) for i in range(17))
+        with pytest.raises(ArgumentError, match="imm"):
+            pair.near.post_many([Write(imm=1 << 32)])
+        assert len(await pair.near.post_many(Write(imm=i) for i in range(16))) == 16
+
+
+async def test_post_many__raises_what_the_first_of_them_met() -> None:
+    async with connected_pair() as pair, pair.near_context.register(b"abc") as source:
+        wrong = mrc.RemoteMemory(4096, 1, 8)
+        with pytest.raises(CompletionError, match="REM_ACCESS_ERR"):
+            await pair.near.post_many([Write(imm=1), Write(source, wrong), Write(imm=2)])
+
+
+async def test_write__in_pieces_when_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(qp_module, "MAX_MESSAGE_BYTES", 10_000)
+    monkeypatch.setattr(qp_module, "_PIECE_BYTES", 4_096)
+    data, target = pattern(20_000), bytearray(20_000)
+    async with (
+        connected_pair() as pair,
+        pair.near_context.register(data, access=READ) as source,
+        pair.far_context.register(target, access=WRITE) as mr,
+    ):
+        done = await pair.near.write_imm(
+            source, mr.remote, imm=9, local_offset=100, remote_offset=50, length=15_000
+        )
+        assert (done.bytes, done.opcode) == (15_000, mrc.WcOpcode.WRITE_IMM)
+        immediate = await anext(pair.far.immediates(timeout=5))
+        assert immediate.imm == 9
+        assert target == bytes(50) + data[100:15_100] + bytes(4_950)
+        assert (await pair.near.write(source, mr.remote)).bytes == 20_000
+        assert target == data
+        for wrong in ({"local_offset": 9_000}, {"remote_offset": 9_000}, {"length": 20_001}):
+            with pytest.raises(ArgumentError, match="is not inside"):
+                await pair.near.write(source, mr.remote, **{"length": 15_000, **wrong})

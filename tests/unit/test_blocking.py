@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""mrc without asyncio: the same calls, errors and ends."""
+
+from __future__ import annotations
+
+import socket
+import threading
+
+import pytest
+from endpoints import LOOPBACK, loopback_config
+
+import mrc
+from mrc import Access, ConnectError, InUseError, PeerGoneError, StateError, Write, blocking
+
+
+def test_blocking__writes_batches_and_immediates() -> None:
+    target = bytearray(300)
+    with (
+        blocking.Context(loopback_config()) as there,
+        there.register(target, access=Access.REMOTE_WRITE) as mr,
+        there.listen(LOOPBACK[4], 0, private=mr.remote.to_json()) as listener,
+        blocking.Context(loopback_config()) as here,
+        here.register(b"abc" * 100) as source,
+        here.connect(LOOPBACK[4], listener.port) as qp,
+        listener.accept(timeout=5) as peer,
+    ):
+        remote = mrc.RemoteMemory.from_json(qp.private)
+        assert qp.write(source, remote, length=150).bytes == 150
+        at = range(150, 300, 50)
+        done = qp.write_many(
+            Write(source, remote, length=50, local_offset=i, remote_offset=i) for i in at
+        )
+        assert [each.bytes for each in done] == [50] * 3
+        assert target == b"abc" * 100
+        qp.write_imm(imm=4)
+        assert next(peer.immediates(timeout=5)).imm == 4
+        with pytest.raises(TimeoutError):
+            next(peer.immediates(timeout=0.01))
+        assert qp.query().bytes_acked == 300
+        assert len(qp.evs()) == len(here.wait(qp.aio.evs()))
+        qp.close()
+        assert list(peer.immediates()) == []
+
+
+def test_blocking__errors_are_those_of_mrc_and_everything_ends() -> None:
+    with blocking.Context(loopback_config()) as context:
+        with pytest.raises(ConnectError, match="nobody listens"):
+            context.connect(LOOPBACK[4], 1)
+        listener = context.listen(LOOPBACK[4], 0)
+        with pytest.raises(KeyError), context.connect(LOOPBACK[4], listener.port):
+            raise KeyError
+        peer = next(iter(listener))
+        with pytest.raises(PeerGoneError):
+            next(peer.immediates())
+        peer.close()
+        listener.close()
+        assert list(listener) == []
+    with pytest.raises(StateError, match="closed"):
+        context.aio.register(b"abc")
+    assert "mrc" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_blocking__a_context_that_cannot_be_opened_leaves_no_thread() -> None:
+    with socket.create_server((LOOPBACK[4], 0)) as taken:
+        config = loopback_config(metrics=taken.getsockname()[:2])
+        with pytest.raises(InUseError), blocking.Context(config):
+            pass
+    assert "mrc" not in {thread.name for thread in threading.enumerate()}
