@@ -5,80 +5,75 @@
         async with context.connect("h1") as qp:
             await qp.write(region, remote)
 
-Everything of the public interface is here; the modules below may be arranged anew. What needs the
-compiled engine is loaded when it is first used: the rest works without it.
+Every public name is here and is loaded when it is first used; the modules below may be arranged
+anew. `mrc.blocking` is for scripts without asyncio; `mrc.examples` has programs to begin with.
 """
 
 from importlib import import_module as _import_module
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-from mrc.config import CcParameters, ContextConfig
-from mrc.control.profiles import CcProfile, CcSettings, EvProfile, EvSelection, ProfileState
-from mrc.enums import (
-    Access,
-    CcKind,
-    EventReason,
-    EvState,
-    Integrity,
-    PlaneShares,
-    QpState,
-    WarningKind,
-    WcOpcode,
-    WcStatus,
-)
-from mrc.errors import (
-    ArgumentError,
-    BusyError,
-    CompletionError,
-    ConfigError,
-    ConnectError,
-    ConnectTimeoutError,
-    InUseError,
-    MrcError,
-    NetlinkError,
-    PathError,
-    PeerGoneError,
-    ProtocolError,
-    QueueFullError,
-    ResolveError,
-    StateError,
-)
-from mrc.events import (
-    Completion,
-    ContextWarning,
-    EventsLost,
-    EvEvent,
-    EvInfo,
-    Immediate,
-    PlaneEvent,
-    PlaneInfo,
-    PlaneShareEvent,
-    PortEvent,
-    ProbeResult,
-    QpErrorEvent,
-    QpEvent,
-    QpInfo,
-    TraceEntry,
-)
-from mrc.fabric.hostconfig import HostConfig, HostPath, HostPeer, HostPort
-
 if _TYPE_CHECKING:
-    __version__: str
     from mrc.aio.listener import Listener
     from mrc.aio.opening import Opening
     from mrc.aio.qp import QP, Write
     from mrc.binding.verbs import MR, RemoteMemory
+    from mrc.config import CcParameters, ContextConfig
+    from mrc.control.profiles import CcProfile, CcSettings, EvProfile, EvSelection, ProfileState
+    from mrc.enums import (
+        Access,
+        CcKind,
+        EventReason,
+        EvState,
+        Integrity,
+        PlaneShares,
+        QpState,
+        WarningKind,
+        WcOpcode,
+        WcStatus,
+    )
+    from mrc.errors import (
+        ArgumentError,
+        BusyError,
+        CompletionError,
+        ConfigError,
+        ConnectError,
+        ConnectTimeoutError,
+        InUseError,
+        MrcError,
+        NetlinkError,
+        PathError,
+        PeerGoneError,
+        ProtocolError,
+        QueueFullError,
+        ResolveError,
+        StateError,
+    )
+    from mrc.events import (
+        Completion,
+        ContextWarning,
+        EventsLost,
+        EvEvent,
+        EvInfo,
+        Immediate,
+        PlaneEvent,
+        PlaneInfo,
+        PlaneShareEvent,
+        PortEvent,
+        ProbeResult,
+        QpErrorEvent,
+        QpEvent,
+        QpInfo,
+        TraceEntry,
+    )
+    from mrc.fabric.hostconfig import HostConfig, HostPath, HostPeer, HostPort
     from mrc.observe.context import Context
 
-_HOMES = {
-    "Context": "mrc.observe.context",
-    "Listener": "mrc.aio.listener",
-    "MR": "mrc.binding.verbs",
-    "Opening": "mrc.aio.opening",
-    "QP": "mrc.aio.qp",
-    "Write": "mrc.aio.qp",
-    "RemoteMemory": "mrc.binding.verbs",
-}
+    __version__: str
+
+_HOMES = (  # what needs the compiled engine last
+    "errors", "enums", "events", "config", "control.profiles", "fabric.hostconfig",
+    "binding.verbs", "aio.opening", "aio.qp", "aio.listener", "observe.context",
+)  # fmt: skip
 
 __all__ = [
     "Context",
@@ -146,7 +141,10 @@ __all__ = [
 def __getattr__(name: str) -> object:
     if name == "__version__":
         return _import_module("importlib.metadata").version("mrc-transport")
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = value = getattr(_import_module(_HOMES[name]), name)
-    return value
+    if name in __all__:
+        for home in _HOMES:
+            module = _import_module(f"mrc.{home}")
+            if hasattr(module, name):
+                globals()[name] = value = getattr(module, name)
+                return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
