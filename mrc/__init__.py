@@ -134,7 +134,6 @@ __all__ = [
     "QueueFullError",
     "ResolveError",
     "StateError",
-    "__version__",
 ]
 
 

@@ -64,26 +64,39 @@ def _check_ranges(config: object, ranges: Mapping[str, tuple[int, int]]) -> None
 class CcParameters:
     """What a CC profile sets for CcKind.NSCC, by OCP's names.
 
-    Times are in ns, windows and increases in bytes; `struct mrc_cc_profile` says what each means. 0
-    takes the default, which follows from `base_rtt_ns` and `link_bps` by UET's formulas. The
-    fractions `fi_scale`, `gamma` and `max_md_jump` are in millionths.
+    0 takes the default, which follows from `base_rtt_ns` and `link_bps` by UET's formulas.
     """
 
-    link_bps: int = 0  # rate of one plane's link; 0: 10 Gbit/s
-    base_rtt_ns: int = 0  # round trip of the empty network; 0: 100 us
+    link_bps: int = 0
+    """Rate of one plane's link in bit/s; 0: 10 Gbit/s."""
+    base_rtt_ns: int = 0
+    """Round trip of the empty network; 0: 100 us."""
     target_delay_ns: int = 0
+    """Queueing delay that the control aims at; 0: three quarters of `base_rtt_ns`."""
     max_cwnd: int = 0
+    """Largest window in bytes; 0: 1.5 bandwidth-delay products."""
     fi: int = 0
+    """Fair increase in bytes for each window of acknowledged bytes."""
     eta: int = 0
+    """Increase in bytes for each adjustment period."""
     adjust_period_threshold_ns: int = 0
+    """Time after which gathered increases are applied."""
     adjust_bytes_threshold: int = 0
+    """Acknowledged bytes after which gathered increases are applied."""
     qa_threshold_ns: int = 0
+    """Queueing delay above which quick adapt looks at what was achieved."""
     md_threshold_ns: int = 0
+    """Queueing delay above which the window decreases without an ECN mark."""
     qa_gate: int = 0
+    """Quick adapt fires below the largest window shifted right by so many bits."""
     fi_scale: int = 0
+    """Fast increase, in millionths of the acknowledged bytes."""
     gamma: int = 0
+    """Multiplicative decrease, in millionths."""
     max_md_jump: int = 0
+    """What one decrease leaves of the window at least, in millionths."""
     disable_qa: bool = False
+    """Turns quick adapt off."""
 
     def __post_init__(self) -> None:
         _check_ranges(self, _CC_RANGES)
@@ -115,43 +128,81 @@ class ContextConfig:
     """
 
     host: HostConfig | None = None
+    """The host configuration; None: see above."""
     interfaces: tuple[str, ...] = ()
-    name: str = ""  # of this host, as peers see it; empty: of `host`, else the machine's
-    udp_port: int = 0  # 0: 4791 when free, another otherwise
-    evs_per_pair: int = 8  # EVs for each pair of addresses, without SRv6
-    mpr: int = 0  # window in PSNs; 0: follows from the links' rates and the round trip
-    dynamic_mpr: bool = False  # offers peers that either side may narrow it (`QP.set_mpr`)
-    sq_depth: int = 256  # work requests of one QP that the engine holds; more wait outside it
-    max_wimm: int = 128  # immediates in flight, each way
-    timeout: int = 16  # local timeout is 1.024 us << timeout
+    """Names or addresses of the interfaces to use, one for each plane; empty: all."""
+    name: str = ""
+    """Name of this host as peers see it; empty: that of `host`, else the machine's."""
+    udp_port: int = 0
+    """UDP port that peers send to; 0: 4791 when it is free, another port otherwise."""
+    evs_per_pair: int = 8
+    """EVs for each pair of addresses, without SRv6."""
+    mpr: int = 0
+    """Window in PSNs; 0: from the links' rates and the round trip."""
+    dynamic_mpr: bool = False
+    """Offers peers that either side may narrow the window (`QP.set_mpr`)."""
+    sq_depth: int = 256
+    """Work requests of one QP that the engine holds; further ones wait outside it."""
+    max_wimm: int = 128
+    """Immediates in flight, in each direction."""
+    timeout: int = 16
+    """The local timeout is 1.024 us shifted left by so many bits."""
     retry_linear: int = 7
-    retry_exp: int = 6  # with the two above: gives up after about 9.0 s
+    """Timeouts of that length before they begin to double, 0 to 7."""
+    retry_exp: int = 6
+    """Timeouts that double; 25: never gives up. The defaults give up after about 9.0 s."""
     cc: CcKind = CcKind.DELAY
-    cc_parameters: CcParameters = CcParameters()  # for CcKind.NSCC
-    plane_shares: PlaneShares = PlaneShares.MEASURED  # EQUAL: MRC's own, for planes that are equal
+    """The congestion control of the default CC profile."""
+    cc_parameters: CcParameters = CcParameters()
+    """Its parameters, for CcKind.NSCC."""
+    plane_shares: PlaneShares = PlaneShares.MEASURED
+    """How planes share the load; EQUAL is MRC's own rule, for planes that are equal."""
     integrity: Integrity = Integrity.ICRC
-    spray: int = 0  # packets of a burst at most; 0 leaves it to the engine
-    ev_active_per_plane: int = 0  # 0: all
-    mtu_limit: int = limits.MAX_MTU  # bytes of payload in a packet at most
-    spin_us: int = 0  # busy poll so long before sleeping; polled: the event loop turns meanwhile
-    coalesce_us: int = 250  # while bursts come in, take them in one go so often; 0: each
-    polled: bool = False  # no datapath thread: the event loop runs it, and must not be kept busy
-    rcvbuf_bytes: int = 0  # 0: the engine's default
+    """What protects packets from corruption; UDP holds when both sides choose it."""
+    spray: int = 0
+    """Packets in a burst at most; 0: the engine chooses."""
+    ev_active_per_plane: int = 0
+    """EVs in rotation on each plane; 0: all."""
+    mtu_limit: int = limits.MAX_MTU
+    """Payload of a packet at most, in bytes."""
+    spin_us: int = 0
+    """Microseconds of busy polling before the datapath sleeps; with `polled` the event loop turns.
+
+    """
+    coalesce_us: int = 250
+    """While bursts come in, the datapath takes them once in so many microseconds; 0: each at once.
+
+    """
+    polled: bool = False
+    """No datapath thread: the event loop runs the datapath and must not be kept busy."""
+    rcvbuf_bytes: int = 0
+    """Receive buffer of each socket in bytes; 0: the engine's default."""
     sndbuf_bytes: int = 0
-    max_pending: int = 64  # peers that are connecting, or wait to be accepted, at a time
-    max_pending_per_source: int = 8  # connecting from one IPv4 address or IPv6 /64 at a time
-    max_qps_per_source: int = 64  # that one IPv4 address or IPv6 /64 may have connected here
-    hello_timeout: float = 2.0  # seconds in which a connecting peer must have sent its hello
-    exchange_timeout: float = 10.0  # seconds in which a connecting peer must be done
-    max_peer_bytes: int = (
-        MAX_PEER_BYTES  # memory for sessions of all peers; one source has half at most
-    )
-    max_unread: int = 65536  # immediates of one QP not yet taken by the caller
-    linger: float = 2.0  # seconds that a closing QP waits for its peer to be done with it
-    program: str = ""  # what this process is, for those who look into it
-    local_view: bool = False  # its user may look into it by `mrc top --local`
-    remote_view: bool = False  # whoever reaches a listener of it may, by `mrc top HOST`
-    metrics: tuple[str, int] | None = None  # address and TCP port that serve them to Prometheus
+    """Send buffer of each socket in bytes; 0: the engine's default."""
+    max_pending: int = 64
+    """Peers that may be connecting, or wait to be accepted, at one time."""
+    max_pending_per_source: int = 8
+    """Of these, so many from one IPv4 address or IPv6 /64."""
+    max_qps_per_source: int = 64
+    """QPs that one IPv4 address or IPv6 /64 may have connected here."""
+    hello_timeout: float = 2.0
+    """Seconds in which a connecting peer must have sent its hello."""
+    exchange_timeout: float = 10.0
+    """Seconds in which a connecting peer must have completed the exchange."""
+    max_peer_bytes: int = MAX_PEER_BYTES
+    """Memory in bytes for the sessions of all peers; one source gets half of it at most."""
+    max_unread: int = 65536
+    """Immediates of one QP that the program has not taken yet."""
+    linger: float = 2.0
+    """Seconds that a closing QP waits until its peer needs no more answers."""
+    program: str = ""
+    """What this process is, for `mrc top`."""
+    local_view: bool = False
+    """Lets its user look into it with `mrc top --local`."""
+    remote_view: bool = False
+    """Lets everyone who reaches its listeners look into it with `mrc top HOST`."""
+    metrics: tuple[str, int] | None = None
+    """Address and TCP port that serve metrics to Prometheus; None: none."""
 
     def __post_init__(self) -> None:
         _check_ranges(self, _RANGES)

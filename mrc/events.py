@@ -14,10 +14,15 @@ class Completion(NamedTuple):  # made in a fifth of the time that a frozen datac
     """A work request that ended."""
 
     wr_id: int
+    """Number of the work request in its Context."""
     qpn: int
+    """Number of its QP."""
     bytes: int
+    """Bytes written."""
     status: WcStatus
+    """SUCCESS: anything else is raised as a CompletionError."""
     opcode: WcOpcode
+    """WRITE or WRITE_IMM."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +30,11 @@ class Immediate:
     """An immediate of the peer, in the order of its posting; `index` counts from 0 on its QP."""
 
     imm: int
+    """The 32-bit immediate."""
     bytes: int
+    """Bytes that arrived with it."""
     index: int
+    """Counts the immediates of the QP from 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +46,17 @@ class EvEvent:
     """
 
     index: int
+    """Place of the EV in `QP.evs()`."""
     plane: int
+    """Its plane, from 1."""
     path: str
+    """Name of its path."""
     state: EvState
+    """Its new state."""
     reason: EventReason
+    """Why it changed."""
     at_ns: int = field(default=0, compare=False)
+    """When, by CLOCK_MONOTONIC as in `time.monotonic_ns()`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +64,13 @@ class PlaneEvent:
     """A plane was suspended, or carries data again; `at_ns` as in EvEvent."""
 
     plane: int
+    """The plane, from 1."""
     suspended: bool
+    """True: it carries only probes. False: it carries data again."""
     reason: EventReason
+    """Why it changed."""
     at_ns: int = field(default=0, compare=False)
+    """When, as in EvEvent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +84,15 @@ class PlaneShareEvent:
     """
 
     plane: int
+    """The plane, from 1."""
     slow: bool
+    """True: it became slow. False: it no longer is."""
     percent: int
+    """What it carried, in percent of the mean of the others."""
     reason: EventReason
+    """Why it changed."""
     at_ns: int = field(default=0, compare=False)
+    """When, as in EvEvent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +103,13 @@ class PortEvent:
     """
 
     plane: int
+    """The plane of the port, from 1."""
     up: bool
+    """True: it came up. False: it went down."""
     reason: EventReason
+    """OWN_PORT or PEER_PORT."""
     at_ns: int = field(default=0, compare=False)
+    """When, as in EvEvent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +121,7 @@ class EventsLost:
     """
 
     count: int
+    """How many events are missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +129,7 @@ class QpErrorEvent:
     """The QP went to ERROR; everything outstanding was flushed."""
 
     status: WcStatus
+    """Why it failed."""
 
 
 QpEvent = EvEvent | PlaneEvent | PlaneShareEvent | PortEvent | EventsLost | QpErrorEvent
@@ -115,8 +144,11 @@ class ContextWarning:
     """
 
     kind: WarningKind
+    """What it warns of."""
     plane: int
+    """The plane, from 1; 0: none."""
     detail: int
+    """Depends on `kind`, see above."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +161,13 @@ class ProbeResult:
     """
 
     index: int
+    """Place of the EV in `QP.evs()`."""
     error: int
+    """0 when it was answered, else an errno value, see above."""
     rtt_ns: int
+    """The round trip; 0 without an answer."""
     ce: bool = False
+    """The probe was marked by ECN on its way."""
 
     @property
     def answered(self) -> bool:
@@ -150,18 +186,33 @@ class PlaneInfo:
     """
 
     plane: int
+    """The plane, from 1."""
     packets: int
+    """Data packets sent."""
     bytes: int
+    """Their payload."""
     lost: int
+    """Packets declared lost."""
     packets_received: int
+    """Data packets of the peer placed in memory."""
     bytes_received: int
+    """Their payload, each byte once."""
     rtt_ns: int
+    """Smoothed round trip; -1 before the first sample."""
     base_rtt_ns: int
+    """Shortest round trip; -1 before the first sample."""
     inflight_bytes: int
-    cwnd_bytes: int  # its window; with NSCC and equal shares that of the QP
+    """Bytes in flight."""
+    cwnd_bytes: int
+    """Its congestion window; with NSCC and equal shares that of the QP."""
     suspended: bool
+    """It carries only probes."""
     slow: bool = False
+    """It carries less than half of what the others do; see PlaneShareEvent."""
     share_percent: int = 100
+    """What it carried in the last period that compared the planes, in percent of the mean of the
+    others, over all QPs to the peer; 100 before.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,19 +220,33 @@ class EvInfo:
     """Snapshot of one EV of a QP and of the path it names."""
 
     index: int
+    """Its place in `QP.evs()`, from 0."""
     ev: int
+    """The entropy value: UDP source port and flow label."""
     plane: int
+    """Its plane, from 1."""
     path: str
+    """Name of the path."""
     destination: str
+    """Address that its packets go to."""
     usids: tuple[str, ...]
+    """The uSIDs of the path; empty without SRv6."""
     segments: tuple[str, ...]
+    """The SRv6 segments that hold them."""
     state: EvState
+    """Its state."""
     active: bool
+    """It is in rotation, not a backup."""
     packets: int
+    """Data packets sent on it."""
     bytes: int
+    """Their payload."""
     lost: int
+    """Packets on it declared lost."""
     probes: int
+    """EV probes sent on it."""
     rtt_ns: int
+    """Smoothed round trip; -1 before the first sample."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,22 +254,39 @@ class QpInfo:
     """Snapshot of one QP. `planes` holds only the planes that the QP uses."""
 
     qpn: int
+    """The local QP number."""
     state: QpState
+    """Its state."""
     status: WcStatus
+    """Why it failed; SUCCESS while it has not."""
     outstanding: int
+    """Work requests that are not completed."""
     packets_sent: int
+    """Data packets sent, retransmissions included."""
     packets_retransmitted: int
+    """Packets sent again because they were declared lost."""
     packets_spurious: int
+    """Of these, so many whose original had arrived."""
     bytes_sent: int
+    """Payload of first transmissions."""
     bytes_acked: int
+    """Payload that the peer has acknowledged."""
     bytes_received: int
+    """Payload of the peer placed in memory."""
     cwnd_bytes: int
+    """Congestion windows of all planes together."""
     inflight_bytes: int
+    """Bytes in flight."""
     rtt_ns: int
+    """Smoothed over all planes; -1 before the first sample."""
     path_mtu: int
+    """Payload of a packet at most, in bytes."""
     timeouts: int
+    """Timeouts and refusals in a row."""
     peer_mpr: int
+    """Window that the peer grants, in PSNs."""
     planes: tuple[PlaneInfo, ...]
+    """Its planes, and no others."""
 
 
 _QP_SUMS = (
@@ -251,7 +333,12 @@ class TraceEntry:
     """One entry of the engine's trace ring."""
 
     now_ns: int
+    """When, by CLOCK_MONOTONIC."""
     point: str
+    """Name of the trace point."""
     qpn: int
+    """The QP; 0: none."""
     a: int
+    """First number; its meaning follows from `point`, see csrc/core/trace.def."""
     b: int
+    """Second number."""

@@ -24,11 +24,17 @@ class Write(NamedTuple):
     """One write for `QP.post_many`, with the arguments of `QP.post`. Lengths are in bytes."""
 
     mr: MR | None = None
+    """Where to read; None: no bytes."""
     remote: RemoteMemory | None = None
+    """Where to write."""
     imm: int | None = None
+    """An immediate for the peer; None: none."""
     length: int | None = None
+    """Bytes; None: the rest of `mr`."""
     local_offset: int = 0
+    """Bytes from the start of `mr`."""
     remote_offset: int = 0
+    """Bytes from the start of `remote`."""
 
 
 class QP:

@@ -93,8 +93,11 @@ class RemoteMemory:
     """Memory of the peer: where it lies there, and the key that opens it."""
 
     address: Annotated[int, Meta(ge=0)]
+    """Where it lies in the peer's process."""
     rkey: Annotated[int, Meta(ge=0, le=0xFFFFFFFF)]
+    """The key that opens it."""
     length: Annotated[int, Meta(ge=0)]
+    """Its size in bytes."""
 
     def to_json(self) -> dict[str, int]:
         """The form in which it travels to the peer."""
@@ -129,9 +132,13 @@ class MR:
     """
 
     held: HeldBuffer
+    """The pinned buffer."""
     access: Access
+    """What it may be used for."""
     key: int = field(default_factory=random_key)
+    """A random key, by which the engine and the peer name it."""
     outstanding: int = 0
+    """Work requests that use it now."""
 
     @classmethod
     def over(cls, buffer: Any, access: Access) -> MR:

@@ -63,9 +63,13 @@ class EvSelection:
     """
 
     paths: tuple[str, ...] = ("*",)
-    planes: tuple[int, ...] = ()  # empty: all
-    active_per_plane: int = 0  # EVs in rotation, the rest are backups; 0: all
-    denied: tuple[str, ...] = ()  # DENIED from the start
+    """Names or patterns of the paths to use."""
+    planes: tuple[int, ...] = ()
+    """Planes to use; empty: all."""
+    active_per_plane: int = 0
+    """EVs in rotation on each plane; 0: all."""
+    denied: tuple[str, ...] = ()
+    """Names or patterns of paths that are denied."""
 
     def __post_init__(self) -> None:
         for name in ("paths", "denied"):
@@ -95,8 +99,11 @@ class CcSettings:
     """A congestion control and its parameters."""
 
     kind: CcKind = CcKind.DELAY
-    parameters: CcParameters = field(default_factory=CcParameters)  # of CcKind.NSCC
+    """The congestion control."""
+    parameters: CcParameters = field(default_factory=CcParameters)
+    """Its parameters, for CcKind.NSCC."""
     plane_shares: PlaneShares = PlaneShares.MEASURED
+    """How planes share the load."""
 
     def __post_init__(self) -> None:
         check_plane_shares(self.plane_shares)
@@ -211,6 +218,7 @@ class EvProfile(Profile[EvSelection]):
         return tuple(self._denied)
 
     def modify(self, **changes: Any) -> None:
+        """As `Profile.modify`; `denied` replaces what was denied since."""
         super().modify(**changes)
         if "denied" in changes:
             self._denied = dict.fromkeys(self.settings.denied)

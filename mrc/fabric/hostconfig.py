@@ -36,8 +36,11 @@ class HostPort(Struct, frozen=True):
     """A port of this host: port n is the n-th of the file and lives in plane n."""
 
     ifname: Text
+    """Name of the interface."""
     address: IpInterface
+    """Its address with the prefix length."""
     mtu: Annotated[int, Meta(ge=576, le=65536)]
+    """Its MTU in bytes."""
 
     def __post_init__(self) -> None:
         if len(self.ifname.encode()) > 15:
@@ -48,28 +51,41 @@ class HostPath(Struct, frozen=True):
     """A path to a peer: the route to `destination` carries the packet along `segments`."""
 
     plane: int
+    """The plane, from 1."""
     name: Text
+    """Name of the path."""
     destination: IpAddress = field(name="dst")
+    """Address that its packets go to (`dst` in the file)."""
     segments: tuple[Text, ...] = ()
+    """SRv6 segments on the way."""
     usids: tuple[Text, ...] = ()
+    """The uSIDs that they hold."""
 
 
 class HostPeer(Struct, frozen=True):
     """A peer: where its OOB endpoint listens, which addresses it sends from, how to reach it."""
 
-    name: str  # the key of its table
+    name: str
+    """Name of the peer: the key of its table."""
     oob: Text
+    """Host name or address where it listens."""
     sources: tuple[IpAddress, ...] = ()
+    """Addresses that it sends from."""
     paths: tuple[HostPath, ...] = ()
+    """The paths to it."""
 
 
 class HostConfig(Struct, frozen=True):
     """All of the file."""
 
     host: Text
+    """Name of this host."""
     source: Source
+    """Where paths come from: this file (srv6) or the interfaces."""
     ports: Annotated[tuple[HostPort, ...], Meta(max_length=MAX_PORTS)] = ()
+    """The ports, in the order of their planes."""
     peers: dict[str, HostPeer] = {}
+    """The peers by name."""
 
 
 def parse(text: str, origin: str) -> HostConfig:
