@@ -95,8 +95,8 @@ static bool lost_by_silence(const struct mrc_qp *qp, uint32_t index,
   if (!known) /* it may be much longer than the others, but the local timeout was chosen for it */
     patience_ns = mrc_max_u64(
         patience_ns, mrc_min_u64(MRC_LOSS_SKEW * overdue_ns, (1024ull << qp->attr.timeout) / 4));
-  for (uint32_t planes = qp->evset.plane_mask & ~(1u << index); planes != 0; planes &= planes - 1) {
-    const struct mrc_plane *other = &qp->planes[__builtin_ctz(planes)];
+  MRC_EACH_BIT(at, qp->evset.plane_mask & ~(1u << index)) {
+    const struct mrc_plane *other = &qp->planes[at];
     const bool later = other->rack_ns > since_ns + patience_ns;
     if (later && other->heard_ns > plane->heard_ns + patience_ns) return true;
   }
@@ -124,8 +124,8 @@ static bool stays_silent(const struct mrc_qp *qp, uint32_t index) {
   if (plane->doubted_ns == 0 || mrc_plane_is_suspended(plane)) return false;
   const uint64_t floor_ns = mrc_floor_ns(MRC_LOSS_SILENCE_FLOOR_NS, qp->noise_ns);
   const uint64_t patience_ns = DOUBT_ROUNDS * mrc_rtt_overdue_ns(&plane->rtt, floor_ns);
-  for (uint32_t planes = qp->evset.plane_mask & ~(1u << index); planes != 0; planes &= planes - 1)
-    if (qp->planes[__builtin_ctz(planes)].heard_ns > plane->doubted_ns + patience_ns) return true;
+  MRC_EACH_BIT(other, qp->evset.plane_mask & ~(1u << index))
+    if (qp->planes[other].heard_ns > plane->doubted_ns + patience_ns) return true;
   return false;
 }
 
@@ -155,14 +155,13 @@ static void detect_plane(struct mrc_services *services, struct mrc_qp *qp, uint3
 }
 
 void mrc_detect_planes(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns) {
-  for (uint32_t planes = qp->evset.plane_mask; planes != 0; planes &= planes - 1)
-    detect_plane(services, qp, (uint32_t)__builtin_ctz(planes), now_ns);
+  MRC_EACH_BIT(plane, qp->evset.plane_mask)
+    detect_plane(services, qp, plane, now_ns);
 }
 
 bool mrc_detect_is_due(const struct mrc_qp *qp, uint64_t now_ns) {
   const struct mrc_txwin *win = &qp->req.win;
-  for (uint32_t planes = qp->evset.plane_mask; planes != 0; planes &= planes - 1) {
-    const uint32_t plane = (uint32_t)__builtin_ctz(planes);
+  MRC_EACH_BIT(plane, qp->evset.plane_mask) {
     if (win->lists[plane].oldest == MRC_TX_NONE) continue;
     const struct mrc_txslot *oldest = &win->slots[win->lists[plane].oldest];
     if (find_missing(qp, plane, now_ns) != NULL || lost_by_silence(qp, plane, oldest, now_ns))

@@ -37,8 +37,7 @@ static bool probe_for(struct mrc_services *services, struct mrc_qp *qp, uint16_t
 static uint64_t probe_planes(struct mrc_services *services, struct mrc_qp *qp, bool *room,
                              uint64_t now_ns) {
   uint64_t next_ns = MRC_NEVER;
-  for (uint32_t planes = qp->evset.plane_mask; planes != 0; planes &= planes - 1) {
-    const uint32_t index = (uint32_t)__builtin_ctz(planes);
+  MRC_EACH_BIT(index, qp->evset.plane_mask) {
     struct mrc_plane *plane = &qp->planes[index];
     if (!mrc_plane_is_suspended(plane) || !mrc_port_is_up(&services->ports, index)) continue;
     if (now_ns >= plane->probation.next_ns && *room)

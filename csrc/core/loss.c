@@ -51,8 +51,8 @@ void mrc_loss_on_spurious(struct mrc_services *services, struct mrc_qp *qp,
   if (slot->reinjected) return; /* nobody was blamed */
   if (slot->by_timeout) {
     /* The peer was late, the network is as it was. */
-    for (uint32_t planes = qp->evset.plane_mask; planes != 0; planes &= planes - 1)
-      mrc_cc_on_spurious_timeout(&qp->planes[__builtin_ctz(planes)].cc);
+    MRC_EACH_BIT(plane, qp->evset.plane_mask)
+      mrc_cc_on_spurious_timeout(&qp->planes[plane].cc);
     return;
   }
   struct mrc_plane *plane = &qp->planes[mrc_evset_plane_of(&qp->evset, slot->ev_lost)];

@@ -15,8 +15,7 @@ void mrc_peer_ports_on_joined(const struct mrc_services *services, struct mrc_qp
 static void set_ports(struct mrc_services *services, struct mrc_qp *qp, uint32_t changed,
                       uint32_t mask, uint64_t now_ns) {
   /* A peer with more ports than we have shares no plane on those. */
-  for (changed &= mrc_all_ports(services->config.ports); changed != 0; changed &= changed - 1) {
-    const uint32_t plane = (uint32_t)__builtin_ctz(changed);
+  MRC_EACH_BIT(plane, changed & mrc_all_ports(services->config.ports)) {
     const bool down = (mask >> plane & 1) == 0;
     mrc_plane_set_peer_down(&qp->planes[plane], down);
     if ((qp->evset.plane_mask >> plane & 1) == 0) continue;

@@ -98,11 +98,9 @@ static inline void mrc_plane_on_delivered(struct mrc_plane *plane, uint64_t sent
 static inline uint32_t mrc_planes_alive(const struct mrc_plane *planes, const struct mrc_evset *set,
                                         const struct mrc_ports *ports) {
   uint32_t alive = 0;
-  for (uint32_t rest = set->plane_mask & ports->up; rest != 0; rest &= rest - 1) {
-    const uint32_t plane = (uint32_t)__builtin_ctz(rest);
+  MRC_EACH_BIT(plane, set->plane_mask & ports->up)
     if (mrc_plane_is_alive(&planes[plane]) && set->planes[plane].n_active != 0)
-      alive |= rest & -rest;
-  }
+      alive |= 1u << plane;
   return alive;
 }
 /* The planes that may carry packets: alive ones, and suspended ones only when there is no other. */
@@ -112,10 +110,8 @@ static inline uint32_t mrc_planes_eligible(const struct mrc_plane *planes,
   const uint32_t alive = mrc_planes_alive(planes, set, ports);
   if (alive != 0) return alive;
   uint32_t suspended = 0;
-  for (uint32_t rest = set->plane_mask & ports->up; rest != 0; rest &= rest - 1) {
-    const uint32_t plane = (uint32_t)__builtin_ctz(rest);
-    if (!planes[plane].peer_down && set->planes[plane].n_active != 0) suspended |= rest & -rest;
-  }
+  MRC_EACH_BIT(plane, set->plane_mask & ports->up)
+    if (!planes[plane].peer_down && set->planes[plane].n_active != 0) suspended |= 1u << plane;
   return suspended;
 }
 

@@ -9,8 +9,7 @@ static uint32_t most_overdue_plane(const struct mrc_qp *qp) {
   const struct mrc_txwin *win = &qp->req.win;
   uint32_t worst = (uint32_t)__builtin_ctz(qp->evset.plane_mask);
   uint64_t first_ns = UINT64_MAX;
-  for (uint32_t planes = qp->evset.plane_mask; planes != 0; planes &= planes - 1) {
-    const uint32_t plane = (uint32_t)__builtin_ctz(planes);
+  MRC_EACH_BIT(plane, qp->evset.plane_mask) {
     const uint16_t oldest = win->lists[plane].oldest;
     if (oldest == MRC_TX_NONE || win->slots[oldest].sent_ns >= first_ns) continue;
     first_ns = win->slots[oldest].sent_ns;

@@ -11,15 +11,15 @@
    itself sends one burst and waits. */
 static uint32_t ready_planes(const struct mrc_qp *qp, uint32_t planes) {
   uint32_t ready = 0;
-  for (; planes != 0; planes &= planes - 1)
-    if (mrc_evset_has_next(&qp->evset, (uint32_t)__builtin_ctz(planes))) ready |= planes & -planes;
+  MRC_EACH_BIT(plane, planes)
+    if (mrc_evset_has_next(&qp->evset, plane)) ready |= 1u << plane;
   return ready;
 }
 
 /* Whether an EV of the planes may be used soon, when its first burst has been answered or lost. */
 static bool any_on_trial(const struct mrc_qp *qp, uint32_t planes) {
-  for (; planes != 0; planes &= planes - 1)
-    if (qp->evset.planes[__builtin_ctz(planes)].n_on_trial > 0) return true;
+  MRC_EACH_BIT(plane, planes)
+    if (qp->evset.planes[plane].n_on_trial > 0) return true;
   return false;
 }
 

@@ -33,8 +33,8 @@ static bool may_probe(const struct mrc_services *services, const struct mrc_qp *
 /* The next plane in turn that has no probe out, or MRC_MAX_PORTS. */
 static uint32_t next_plane(const struct mrc_services *services, const struct mrc_qp *qp) {
   uint32_t planes = 0;
-  for (uint32_t rest = qp->evset.plane_mask; rest != 0; rest &= rest - 1)
-    if (may_probe(services, qp, (uint32_t)__builtin_ctz(rest))) planes |= rest & -rest;
+  MRC_EACH_BIT(plane, qp->evset.plane_mask)
+    if (may_probe(services, qp, plane)) planes |= 1u << plane;
   const uint32_t later = planes & ~(UINT32_MAX >> (MRC_MAX_PORTS - 1 - qp->reverse.plane));
   if (planes == 0) return MRC_MAX_PORTS;
   return (uint32_t)__builtin_ctz(later != 0 ? later : planes);
@@ -91,8 +91,7 @@ uint16_t mrc_reverse_choose(const struct mrc_services *services, struct mrc_qp *
   if (port != 0 && mrc_reverse_works(qp, mrc_plane_of(port)))
     ev = ev_of_plane(services, qp, mrc_plane_of(port));
   for (int lossy = 0; lossy < 2 && ev == MRC_EV_NONE; lossy++) {
-    for (uint32_t planes = qp->evset.plane_mask; planes != 0; planes &= planes - 1) {
-      const uint32_t plane = (uint32_t)__builtin_ctz(planes);
+    MRC_EACH_BIT(plane, qp->evset.plane_mask) {
       if (mrc_plane_is_suspended(&qp->planes[plane]) || mrc_reverse_works(qp, plane) == lossy)
         continue;
       ev = ev_of_plane(services, qp, plane);
@@ -100,8 +99,7 @@ uint16_t mrc_reverse_choose(const struct mrc_services *services, struct mrc_qp *
     }
     if (ev == MRC_EV_NONE && port != 0) ev = ev_of_plane(services, qp, mrc_plane_of(port));
   }
-  for (uint32_t planes = qp->evset.plane_mask; planes != 0 && ev == MRC_EV_NONE;
-       planes &= planes - 1)
-    ev = ev_of_plane(services, qp, (uint32_t)__builtin_ctz(planes));
+  MRC_EACH_BIT(plane, ev == MRC_EV_NONE ? qp->evset.plane_mask : 0)
+    if ((ev = ev_of_plane(services, qp, plane)) != MRC_EV_NONE) break;
   return ev;
 }

@@ -45,8 +45,8 @@ static bool falls_behind(const struct mrc_qp *qp, uint32_t index) {
     since_ns = mrc_max_u64(since_ns, qp->req.win.slots[list->oldest].sent_ns);
   else if (!mrc_plane_is_suspended(&qp->planes[index]))
     return false; /* nothing was sent on it: nothing is missing */
-  for (uint32_t planes = qp->evset.plane_mask & ~(1u << index); planes != 0; planes &= planes - 1)
-    if (qp->planes[__builtin_ctz(planes)].rack_ns > since_ns) return true;
+  MRC_EACH_BIT(other, qp->evset.plane_mask & ~(1u << index))
+    if (qp->planes[other].rack_ns > since_ns) return true;
   return false;
 }
 
@@ -75,8 +75,7 @@ static void on_timeout(struct mrc_services *services, struct mrc_qp *qp, uint64_
     return;
   }
   mrc_trace(services, MRC_TRACE_TIMEOUT, qp->qpn, req->timeouts, timeout_ns(qp));
-  for (uint32_t planes = qp->evset.plane_mask; planes != 0; planes &= planes - 1) {
-    const uint32_t plane = (uint32_t)__builtin_ctz(planes);
+  MRC_EACH_BIT(plane, qp->evset.plane_mask) {
     time_out_plane(services, qp, plane, now_ns);
     mrc_cc_on_timeout(&qp->planes[plane].cc);
   }

@@ -76,8 +76,8 @@ static void watch_transmitter(struct mrc_datapath *datapath, int port, int tx_in
 }
 
 static void unblock(struct mrc_datapath *datapath, uint32_t ports, uint64_t now_ns) {
-  for (; ports != 0; ports &= ports - 1)
-    mrc_engine_port_blocked(datapath->engine, __builtin_ctz(ports) + 1, false, now_ns);
+  MRC_EACH_BIT(plane, ports)
+    mrc_engine_port_blocked(datapath->engine, (int)plane + 1, false, now_ns);
 }
 
 static void on_transmitter(struct mrc_datapath *datapath, int port, int tx_index, uint32_t events) {

@@ -238,10 +238,8 @@ static void check_windows(const struct mrc_audit *audit, const struct mrc_qp_inf
     check_window(audit, info->inflight_bytes, info->cwnd_bytes);
     return;
   }
-  for (uint32_t planes = audit->sent_planes; planes != 0; planes &= planes - 1) {
-    const struct mrc_plane_info *plane = &info->planes[__builtin_ctz(planes)];
-    check_window(audit, plane->inflight_bytes, plane->cwnd_bytes);
-  }
+  MRC_EACH_BIT(plane, audit->sent_planes)
+    check_window(audit, info->planes[plane].inflight_bytes, info->planes[plane].cwnd_bytes);
 }
 
 void mrc_audit_state(struct mrc_audit *audit) {
