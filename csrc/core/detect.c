@@ -121,7 +121,7 @@ static void lose_burst(struct mrc_services *services, struct mrc_qp *qp,
    long as its answers take, while others were. */
 static bool stays_silent(const struct mrc_qp *qp, uint32_t index) {
   const struct mrc_plane *plane = &qp->planes[index];
-  if (plane->doubted_ns == 0 || mrc_plane_is_suspended(plane)) return false;
+  if (plane->doubted_ns == 0 || plane->suspended) return false;
   const uint64_t floor_ns = mrc_floor_ns(MRC_LOSS_SILENCE_FLOOR_NS, qp->noise_ns);
   const uint64_t patience_ns = DOUBT_ROUNDS * mrc_rtt_overdue_ns(&plane->rtt, floor_ns);
   MRC_EACH_BIT(other, qp->evset.plane_mask & ~(1u << index))

@@ -39,7 +39,7 @@ static uint64_t probe_planes(struct mrc_services *services, struct mrc_qp *qp, b
   uint64_t next_ns = MRC_NEVER;
   MRC_EACH_BIT(index, qp->evset.plane_mask) {
     struct mrc_plane *plane = &qp->planes[index];
-    if (!mrc_plane_is_suspended(plane) || !mrc_port_is_up(&services->ports, index)) continue;
+    if (!plane->suspended || !mrc_port_is_up(&services->ports, index)) continue;
     if (now_ns >= plane->probation.next_ns && *room)
       *room = probe_for(services, qp, mrc_evset_any(&qp->evset, index), MRC_EV_PROBE_PLANE,
                         &plane->probation, now_ns);
@@ -57,9 +57,7 @@ static uint64_t probe_evs(struct mrc_services *services, struct mrc_qp *qp, bool
   for (uint16_t k = 0; k < qp->evset.n; k++) {
     const uint16_t i = (uint16_t)((first + k) % qp->evset.n);
     struct mrc_ev *ev = &qp->evset.evs[i];
-    if (ev->state != MRC_EV_ASSUMED_BAD ||
-        mrc_plane_is_suspended(&qp->planes[mrc_plane_of(ev->port)]))
-      continue;
+    if (ev->state != MRC_EV_ASSUMED_BAD || qp->planes[mrc_plane_of(ev->port)].suspended) continue;
     if (now_ns >= ev->probation.next_ns && *room) {
       *room = probe_for(services, qp, i, MRC_EV_PROBE_EV, &ev->probation, now_ns);
       if (!*room) qp->next_ev_probe = i;
@@ -126,7 +124,7 @@ static void on_alive(struct mrc_services *services, const struct mrc_ev_probe *p
     if (ce)
       mrc_evset_on_skip(&qp->evset, probe->ev, probe->sent_ns, now_ns); /* alive, but congested */
   }
-  if (probe->purpose == MRC_EV_PROBE_PLANE && mrc_plane_is_suspended(plane) &&
+  if (probe->purpose == MRC_EV_PROBE_PLANE && plane->suspended &&
       mrc_probation_on_success(&plane->probation, qp->noise_ns, now_ns)) {
     mrc_peer_ports_on_proved(services, qp->peer, index, now_ns);
     mrc_suspension_end(services, qp, index, MRC_REASON_PROBES);

@@ -9,7 +9,7 @@ void mrc_peer_ports_on_joined(const struct mrc_services *services, struct mrc_qp
   /* What it told QPs of which none is left may be old: it tells no others. */
   if (mrc_peer_live_qp(peer) == NULL) peer->ports_up = UINT32_MAX;
   for (uint32_t i = 0; i < services->config.ports; i++)
-    mrc_plane_set_peer_down(&qp->planes[i], (peer->ports_up >> i & 1) == 0);
+    qp->planes[i].peer_down = (peer->ports_up >> i & 1) == 0;
 }
 
 static void set_ports(struct mrc_services *services, struct mrc_qp *qp, uint32_t changed,
@@ -17,9 +17,9 @@ static void set_ports(struct mrc_services *services, struct mrc_qp *qp, uint32_t
   /* A peer with more ports than we have shares no plane on those. */
   MRC_EACH_BIT(plane, changed & mrc_all_ports(services->config.ports)) {
     const bool down = (mask >> plane & 1) == 0;
-    mrc_plane_set_peer_down(&qp->planes[plane], down);
+    qp->planes[plane].peer_down = down;
     if ((qp->evset.plane_mask >> plane & 1) == 0) continue;
-    mrc_health_report_port(services, qp, plane, !down, MRC_REASON_PEER_PORT);
+    mrc_health_report_plane(services, qp, plane, MRC_EVENT_PORT, !down, MRC_REASON_PEER_PORT);
     if (qp->state != MRC_QP_RTS) continue;
     if (down)
       mrc_suspension_on_peer_port_down(services, qp, plane, now_ns);

@@ -55,7 +55,7 @@ static uint64_t shortest_rtt_ns(const struct mrc_qp *qp) {
   uint64_t shortest_ns = UINT64_MAX;
   MRC_EACH_BIT(index, qp->evset.plane_mask) {
     const struct mrc_plane *plane = &qp->planes[index];
-    if (!mrc_plane_is_suspended(plane) && plane->rtt.base_ns != 0)
+    if (!plane->suspended && plane->rtt.base_ns != 0)
       shortest_ns = mrc_min_u64(shortest_ns, plane->rtt.base_ns);
   }
   return shortest_ns;
@@ -88,7 +88,7 @@ void mrc_peer_share_on_acked(struct mrc_services *services, struct mrc_qp *qp, u
 
 void mrc_peer_share_forget(struct mrc_qp *qp, uint32_t plane) {
   for (const struct mrc_qp *other = qp->peer->qps; other != NULL; other = other->peer_next)
-    if (other != qp && !mrc_plane_is_suspended(&other->planes[plane]) &&
+    if (other != qp && !other->planes[plane].suspended &&
         other->planes[plane].share_acked_bytes > 0)
       return;
   qp->peer->shares[plane] = (struct mrc_share){0};

@@ -59,21 +59,9 @@ struct mrc_plane_choice {
 
 void mrc_plane_init(struct mrc_plane *plane);
 
-static inline bool mrc_plane_is_suspended(const struct mrc_plane *plane) {
-  return plane->suspended;
-}
 /* Whether the plane may carry packets, as far as this QP knows. */
 static inline bool mrc_plane_is_alive(const struct mrc_plane *plane) {
   return !plane->suspended && !plane->peer_down;
-}
-static inline bool mrc_plane_peer_is_down(const struct mrc_plane *plane) {
-  return plane->peer_down;
-}
-static inline void mrc_plane_set_peer_down(struct mrc_plane *plane, bool down) {
-  plane->peer_down = down;
-}
-static inline void mrc_plane_set_unsendable(struct mrc_plane *plane, bool unsendable) {
-  plane->unsendable = unsendable;
 }
 /* Whether the kernel could send nothing there lately, and the plane is suspended still. */
 static inline bool mrc_plane_is_unsendable(const struct mrc_plane *plane) {

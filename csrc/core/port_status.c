@@ -99,7 +99,7 @@ void mrc_port_status_on_change(struct mrc_services *services, struct mrc_port_st
 static bool choose_on_plane(const struct mrc_peer *peer, uint32_t plane, bool suspended,
                             struct mrc_qp **qp, uint16_t *ev) {
   for (struct mrc_qp *at = peer->qps; at != NULL; at = at->peer_next) {
-    if (!mrc_qp_is_live(at) || mrc_plane_is_suspended(&at->planes[plane]) != suspended) continue;
+    if (!mrc_qp_is_live(at) || at->planes[plane].suspended != suspended) continue;
     *ev = mrc_evset_any(&at->evset, plane);
     *qp = at;
     if (*ev != MRC_EV_NONE) return true;

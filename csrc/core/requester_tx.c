@@ -134,7 +134,7 @@ static bool asks_for_sack(const struct mrc_services *services, const struct mrc_
     return true;
   if (req->win.n_tosend > 1) return false;
   uint32_t more;
-  return req->sq_send == req->sq_tail || !mrc_requester_next_new(&qp->req, &qp->attr, &more);
+  return mrc_requester_has_opened_all(req) || !mrc_requester_next_new(&qp->req, &qp->attr, &more);
 }
 
 static void add_data(struct mrc_services *services, struct mrc_qp *qp, struct mrc_burst *burst,
@@ -238,5 +238,7 @@ void mrc_requester_on_refused(struct mrc_services *services, struct mrc_qp *qp,
     struct mrc_plane *asker = &qp->planes[mrc_qp_window_of(qp, slot->plane)];
     asker->unasked_bytes = asker->cc.cwnd_bytes; /* it may be the one that asked */
   }
-  mrc_qp_touch_first(services, qp);
+  /* Its turn was in vain: the next one is at once. */
+  mrc_node_leave(&qp->nodes.ready);
+  mrc_list_prepend(&services->ready.ready, &qp->nodes.ready);
 }

@@ -79,7 +79,7 @@ static uint16_t reverse_ev(struct mrc_qp *qp, uint32_t plane) {
 
 static uint16_t ev_of_plane(const struct mrc_services *services, struct mrc_qp *qp,
                             uint32_t plane) {
-  if (!mrc_port_is_usable(&services->ports, plane) || mrc_plane_peer_is_down(&qp->planes[plane]))
+  if (!mrc_port_is_usable(&services->ports, plane) || qp->planes[plane].peer_down)
     return MRC_EV_NONE;
   return reverse_ev(qp, plane);
 }
@@ -92,8 +92,7 @@ uint16_t mrc_reverse_choose(const struct mrc_services *services, struct mrc_qp *
     ev = ev_of_plane(services, qp, mrc_plane_of(port));
   for (int lossy = 0; lossy < 2 && ev == MRC_EV_NONE; lossy++) {
     MRC_EACH_BIT(plane, qp->evset.plane_mask) {
-      if (mrc_plane_is_suspended(&qp->planes[plane]) || mrc_reverse_works(qp, plane) == lossy)
-        continue;
+      if (qp->planes[plane].suspended || mrc_reverse_works(qp, plane) == lossy) continue;
       ev = ev_of_plane(services, qp, plane);
       if (ev != MRC_EV_NONE) break;
     }

@@ -43,7 +43,7 @@ static bool falls_behind(const struct mrc_qp *qp, uint32_t index) {
   uint64_t since_ns = qp->planes[index].rack_ns;
   if (list->oldest != MRC_TX_NONE)
     since_ns = mrc_max_u64(since_ns, qp->req.win.slots[list->oldest].sent_ns);
-  else if (!mrc_plane_is_suspended(&qp->planes[index]))
+  else if (!qp->planes[index].suspended)
     return false; /* nothing was sent on it: nothing is missing */
   MRC_EACH_BIT(other, qp->evset.plane_mask & ~(1u << index))
     if (qp->planes[other].rack_ns > since_ns) return true;
@@ -57,7 +57,7 @@ static void time_out_plane(struct mrc_services *services, struct mrc_qp *qp, uin
   struct mrc_plane *plane = &qp->planes[index];
   const struct mrc_txlist *list = &qp->req.win.lists[index];
   const bool behind = qp->req.timeouts == 1 && falls_behind(qp, index);
-  if (behind && !mrc_plane_is_suspended(plane) && ++plane->strikes >= MRC_LOSS_STRIKES)
+  if (behind && !plane->suspended && ++plane->strikes >= MRC_LOSS_STRIKES)
     mrc_suspension_begin(services, qp, index, MRC_REASON_SILENCE, now_ns);
   while (list->oldest != MRC_TX_NONE)
     mrc_loss_mark(services, qp, mrc_txwin_psn_of(&qp->req.win, list->oldest),

@@ -91,7 +91,7 @@ static void to_reset(struct mrc_engine *engine, struct mrc_qp *qp) {
   mrc_endpoint_drop_qp(&engine->services, &engine->endpoint, qp);
   mrc_evset_free(&qp->evset);
   for (uint32_t i = 0; i < engine->services.config.ports; i++)
-    mrc_plane_set_peer_down(&qp->planes[i], false);
+    qp->planes[i].peer_down = false;
 }
 
 static int to_rtr(struct mrc_qp *qp, const struct mrc_qp_attr *attr) {
@@ -160,7 +160,7 @@ static int to_rts(struct mrc_engine *engine, struct mrc_qp *qp, const struct mrc
   MRC_EACH_BIT(plane, qp->evset.plane_mask) {
     if (!(mrc_port_is_up(&engine->services.ports, plane)))
       mrc_suspension_begin(&engine->services, qp, plane, MRC_REASON_OWN_PORT, now_ns);
-    else if (mrc_plane_peer_is_down(&qp->planes[plane]))
+    else if (qp->planes[plane].peer_down)
       mrc_suspension_on_peer_port_down(&engine->services, qp, plane, now_ns);
   }
   return 0;
