@@ -7,11 +7,35 @@
 
 #define DOUBT_ROUNDS 2 /* answers long before a plane that owes some is silent */
 
+/* Notes the newest packet of each EV among those that this SACK shows as received. What it shows of
+   an original says nothing about the EV on which that packet was sent again. */
+static void note_order(struct mrc_order *order, const struct mrc_txwin *win, uint32_t base,
+                       uint64_t bitmap) {
+  order->serial++;
+  for (uint64_t bits = bitmap; bits != 0; bits &= bits - 1) {
+    const uint32_t psn = mrc_psn_add(base, (uint32_t)__builtin_ctzll(bits));
+    if (!mrc_txwin_holds(win, psn)) continue;
+    const struct mrc_txslot *slot = mrc_txwin_slot(win, psn);
+    if (slot->state != MRC_TX_ACKED || slot->of_original) continue;
+    struct mrc_newest *newest = &order->newest[slot->ev];
+    if (newest->serial == order->serial && !mrc_txslot_after(slot, &win->slots[newest->slot]))
+      continue;
+    *newest = (struct mrc_newest){.serial = order->serial, .slot = (uint16_t)(slot - win->slots)};
+  }
+}
+
+/* Whether one of those left after this packet, on the same EV. */
+static bool was_passed(const struct mrc_order *order, const struct mrc_txwin *win,
+                       const struct mrc_txslot *slot) {
+  const struct mrc_newest *newest = &order->newest[slot->ev];
+  return newest->serial == order->serial && mrc_txslot_after(&win->slots[newest->slot], slot);
+}
+
 /* Paths are FIFO: what left on an EV before something that arrived is lost. The guard is for hosts
    that have shown that their receive side reorders. */
 static bool lost_by_order(const struct mrc_services *services, const struct mrc_qp *qp,
                           const struct mrc_txslot *slot, uint64_t now_ns) {
-  if (!mrc_order_passed(&services->order, &qp->req.win, slot)) return false;
+  if (!was_passed(&services->order, &qp->req.win, slot)) return false;
   const struct mrc_plane *plane = &qp->planes[slot->plane];
   const uint64_t guard_ns = mrc_guard_ns(&plane->reorder, now_ns);
   return guard_ns == 0 || now_ns >= slot->sent_ns + plane->rtt.smooth_ns + guard_ns;
@@ -24,7 +48,7 @@ void mrc_detect_holes(struct mrc_services *services, struct mrc_qp *qp, uint32_t
   const uint32_t top = 63 - (uint32_t)__builtin_clzll(bitmap);
   uint64_t holes = ~bitmap & ((1ull << top) - 1);
   if (holes == 0) return;
-  mrc_order_note(&services->order, win, base, bitmap);
+  note_order(&services->order, win, base, bitmap);
   for (; holes != 0; holes &= holes - 1) {
     const uint32_t psn = mrc_psn_add(base, (uint32_t)__builtin_ctzll(holes));
     if (!mrc_txwin_holds(win, psn)) continue;

@@ -6,7 +6,6 @@
 
 #include "burst.h"
 #include "ev_probe.h"
-#include "peer_ports.h"
 
 #define MAX_SOURCES 65536 /* peers' source addresses known at once */
 
@@ -51,7 +50,7 @@ int mrc_endpoint_add_qp(struct mrc_services *services, struct mrc_endpoint *endp
   if (error != 0) return error;
   struct mrc_peer *peer = qp->peer;
   if (peer->qps == qp) mrc_port_status_init(services, &endpoint->statuses, peer);
-  mrc_peer_ports_on_joined(services, qp);
+  mrc_port_status_on_joined(services, qp);
   return 0;
 }
 

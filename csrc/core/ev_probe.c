@@ -2,7 +2,8 @@
 #include "ev_probe.h"
 
 #include "health.h"
-#include "peer_ports.h"
+#include "port_status.h"
+#include "reverse.h"
 #include "suspension.h"
 
 #define HEALTH_TIMEOUT_FLOOR_NS 10000000ull /* patience of a probe of ours */
@@ -100,7 +101,7 @@ void mrc_ev_probe_on_failure(struct mrc_services *services, const struct mrc_ev_
   const uint32_t plane = mrc_evset_plane_of(&qp->evset, probe->ev);
   if (probe->purpose == MRC_EV_PROBE_COMMAND) end_command(services, probe, error, false, now_ns);
   if (probe->purpose == MRC_EV_PROBE_REVERSE)
-    mrc_reverse_on_failure(&qp->reverse, qp->planes, plane, probe->ev, probe->sent_ns != 0);
+    mrc_reverse_on_failure(qp, plane, probe->ev, probe->sent_ns != 0);
   if (probe->purpose == MRC_EV_PROBE_EV)
     mrc_probation_on_timeout(&ev->probation, qp->noise_ns, now_ns);
   if (probe->purpose == MRC_EV_PROBE_PLANE)
@@ -126,7 +127,7 @@ static void on_alive(struct mrc_services *services, const struct mrc_ev_probe *p
   }
   if (probe->purpose == MRC_EV_PROBE_PLANE && plane->suspended &&
       mrc_probation_on_success(&plane->probation, qp->noise_ns, now_ns)) {
-    mrc_peer_ports_on_proved(services, qp->peer, index, now_ns);
+    mrc_port_status_on_proved(services, qp->peer, index, now_ns);
     mrc_suspension_end(services, qp, index, MRC_REASON_PROBES);
   }
   qp->ev_probe_ns = 0;
@@ -148,7 +149,7 @@ void mrc_ev_probe_on_answer(struct mrc_services *services, const struct mrc_ev_p
   if (probe->purpose == MRC_EV_PROBE_COMMAND)
     end_command(services, probe, 0, ce, now_ns);
   else if (probe->purpose == MRC_EV_PROBE_REVERSE)
-    mrc_reverse_on_answer(&qp->reverse, qp->planes, plane, probe->ev, rtt_ns);
+    mrc_reverse_on_answer(qp, plane, probe->ev, rtt_ns);
   else
     on_alive(services, probe, qp, ce, now_ns);
   mrc_qp_touch(services, qp);

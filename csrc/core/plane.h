@@ -57,6 +57,17 @@ struct mrc_plane_choice {
   uint64_t most_share_bytes; /* share of the plane that was given most */
 };
 
+/* By which EVs the answers of a QP that only receives get through; see reverse.h. */
+struct mrc_reverse {
+  struct mrc_rtt rtt;  /* of its probes */
+  uint64_t next_ns;    /* no probe before */
+  uint64_t seen_ns;    /* arrival of the newest packet at the last probe */
+  uint64_t seen_bytes; /* received by then */
+  uint32_t probing;    /* planes with a probe on its way, as a mask */
+  uint8_t plane;       /* probed last */
+  uint8_t backoff;     /* probes that failed since one was answered, at most 6 */
+};
+
 void mrc_plane_init(struct mrc_plane *plane);
 
 /* Whether the plane may carry packets, as far as this QP knows. */

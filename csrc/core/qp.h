@@ -8,7 +8,6 @@
 #include "plane.h"
 #include "requester.h"
 #include "responder.h"
-#include "reverse.h"
 #include "services.h"
 
 struct mrc_peer;

@@ -2,8 +2,8 @@
 #include "requester_tx.h"
 
 #include "burst.h"
-#include "probe.h"
 #include "spray.h"
+#include "timeout.h"
 
 #define BURSTS_PER_PLANE 4 /* grain: a plane's share of the window is so many bursts */
 
@@ -187,7 +187,7 @@ static enum fill fill_burst(struct mrc_services *services, struct mrc_qp *qp, ui
 
 bool mrc_requester_transmit(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns) {
   if (qp->state != MRC_QP_RTS) return true;
-  if (qp->req.probe.wanted && !mrc_probe_send(services, qp, now_ns)) return false;
+  if (qp->req.probe.wanted && !mrc_timeout_send_probe(services, qp, now_ns)) return false;
   for (int i = 0; i < MRC_QUANTUM_BURSTS; i++) {
     const enum fill fill = fill_burst(services, qp, now_ns);
     if (fill == FILL_FULL) return false;

@@ -4,7 +4,7 @@
 #include "ev_probe.h"
 #include "requester_tx.h"
 #include "responder_tx.h"
-#include "reverse_tx.h"
+#include "reverse.h"
 #include "timeout.h"
 
 #define MIN_WAIT_NS 20000ull     /* a timer never comes sooner than this after a visit */

@@ -6,7 +6,7 @@
 
 #include "core/base.h"
 #include "core/burst.h"
-#include "core/drops.h"
+#include "core/counters.h"
 #include "core/turn.h"
 #include "sim/host_address.h"
 
