@@ -52,7 +52,7 @@ LAYERS: dict[str, list[str]] = {
         "ctx",
     ],
     "sim": [
-        "bytes frame gbn heap host_address link memory scenario",
+        "frame gbn heap host_address link memory scenario",
         "agenda audit flow queue tcp topology",
         "fabric_watch hop world",
         "record",

@@ -2,7 +2,6 @@
 #include "reverse.h"
 
 #define MAX_BACKOFF 6 /* doublings of patience and interval while no probe is answered */
-#define FAILURES 2    /* in a row: the plane serves for no answers until one succeeds */
 #define TIMEOUT_FLOOR_NS 5000000ull /* patience with a probe, beyond the round trip */
 
 /* With data on its way, its SACKs tell about the planes; and what was learnt before is old. */
@@ -82,13 +81,13 @@ void mrc_reverse_on_failure(struct mrc_qp *qp, uint32_t index, uint16_t ev, bool
   reverse->probing &= ~(1u << index);
   if (!offered) return; /* the kernel never saw it: that says nothing about the way */
   if (plane->reverse_ev == ev) plane->reverse_ev = MRC_EV_NONE;
-  if (plane->reverse_failures < FAILURES) plane->reverse_failures++;
+  if (plane->reverse_failures < MRC_REVERSE_FAILURES) plane->reverse_failures++;
   if (reverse->backoff < MAX_BACKOFF) reverse->backoff++;
 }
 
 bool mrc_reverse_works(const struct mrc_qp *qp, uint32_t plane) {
   if (mrc_plane_is_unsendable(&qp->planes[plane])) return false;
-  return !is_in_use(qp) || qp->planes[plane].reverse_failures < FAILURES;
+  return !is_in_use(qp) || qp->planes[plane].reverse_failures < MRC_REVERSE_FAILURES;
 }
 
 /* The EV of the plane on which to answer, or MRC_EV_NONE: the one that answered last, or any. */

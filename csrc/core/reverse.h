@@ -9,6 +9,7 @@
 /* Choices of ours. */
 #define MRC_REVERSE_BYTES 16384 /* when less came in since the last probe, the next has time: */
 #define MRC_REVERSE_SLOW 15     /* so many round trips more, so that probes stay few beside data */
+#define MRC_REVERSE_FAILURES 2  /* in a row: the plane serves for no answers until one succeeds */
 #define MRC_REVERSE_FIRST_NS 5000000ull /* between probes, before a round trip is known */
 
 /* Something may have come in: probes the next plane, when it is time. */

@@ -7,6 +7,7 @@
 #include "core/base.h"
 #include "core/prng.h"
 #include "core/psn.h"
+#include "sim/memory.h"
 
 #define FRESH_BIT 0x80 /* clear in bytes that were just placed */
 #define EIGHT_FRESH_BITS 0x8080808080808080ull
@@ -32,11 +33,8 @@ void mrc_audit_free(struct mrc_audit *audit) {
 }
 
 void mrc_audit_posted(struct mrc_audit *audit, uint32_t bytes, bool has_imm, uint32_t imm) {
-  if (audit->n_wrs == audit->wr_capacity) {
-    audit->wr_capacity = audit->wr_capacity ? 2 * audit->wr_capacity : 64;
-    audit->wrs = realloc(audit->wrs, audit->wr_capacity * sizeof(*audit->wrs));
-    mrc_assert(audit->wrs);
-  }
+  audit->wrs =
+      mrc_grow(audit->wrs, (uint32_t)audit->n_wrs, &audit->wr_capacity, sizeof(*audit->wrs));
   uint64_t before = audit->n_wrs ? audit->wrs[audit->n_wrs - 1].last : 0;
   audit->wrs[audit->n_wrs++] =
       (struct mrc_audit_wr){.offset = audit->used_bytes,
