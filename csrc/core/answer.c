@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "burst.h"
-#include "peer_ports.h"
+#include "port_status.h"
 
 #define MAX_CLAIMS 4 /* of a source that nobody has proved: so many are looked at */
 #define MAX_TRIES 8  /* for an EV that leads back */
@@ -84,7 +84,7 @@ int mrc_answer_on_request(struct mrc_services *services, struct mrc_peers *peers
     return mrc_drop(services, MRC_DROP_PORT_STATUS, MRC_ENDPOINT_QPN, 0);
   if (status)
     for (uint32_t i = entry; i != 0; i = mrc_peers_find(peers, meta->src, meta->sport, i))
-      mrc_peer_ports_on_status(services, mrc_peers_at(peers, i), wire, now_ns);
+      mrc_port_status_on_news(services, mrc_peers_at(peers, i), wire, now_ns);
   struct mrc_answer answer = {.id = (uint16_t)wire->psn,
                               .tx_timestamp = wire->endpoint.tx_timestamp,
                               .op = wire->endpoint.op,

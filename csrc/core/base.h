@@ -18,6 +18,12 @@ void mrc_assert_failed(const char *expression, const char *file, int line)
 
 #define MRC_MUST_CHECK __attribute__((warn_unused_result))
 
+/* Loops over the bits that are set in a mask; `bit` is the number of each, the lowest first. */
+#define MRC_EACH_BIT(bit, mask)                                              \
+  for (uint32_t bit##_rest = (mask), bit;                                    \
+       bit##_rest != 0 && (bit = (uint32_t)__builtin_ctz(bit##_rest), true); \
+       bit##_rest &= bit##_rest - 1)
+
 #define MRC_NEVER UINT64_MAX /* a deadline that does not come */
 
 /* What a floor of patience is for hosts of this noise; floors are stated for MRC_NOISE_NS. */

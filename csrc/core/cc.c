@@ -3,9 +3,6 @@
 
 #include <errno.h>
 
-#include "cc_delay.h"
-#include "cc_nscc.h"
-
 enum {
   ASKS_A_WINDOW = 4,       /* so that what is in flight never runs dry between two SACKs */
   ASKS_IN_SLOW_START = 16, /* a queue must be seen before the window has doubled once more */

@@ -14,6 +14,13 @@ enum mrc_cc_drain {
   MRC_CC_MEASURING /* the queue that is left now is not ours */
 };
 
+/* The delay-based window, a choice of ours: it holds the standing queue near this target, short
+   against any sane buffer. What the delay varies by without a queue is added. */
+#define MRC_CC_TARGET_DELAY_NS 3000000ull
+#define MRC_CC_MAX_JITTER_NS 6000000ull /* so much is added at most */
+#define MRC_CC_MIN_ROUND_NS 1000000ull  /* shortest time between two decisions */
+#define MRC_CC_INITIAL_BYTES 262144ull  /* of all windows of a QP together */
+
 struct mrc_cc_delay {
   bool slow_start;
   bool round_held;            /* the window may not grow in the round */
@@ -113,6 +120,9 @@ struct mrc_cc_algorithm {
   bool (*is_congestion)(const struct mrc_cc *cc, uint64_t delay_ns);
   uint64_t (*take_base)(struct mrc_cc *cc);
 };
+
+extern const struct mrc_cc_algorithm mrc_cc_delay_algorithm; /* in cc_delay.c */
+extern const struct mrc_cc_algorithm mrc_cc_nscc_algorithm;  /* in cc_nscc.c */
 
 /* The window, within its bounds. */
 static inline uint64_t mrc_cc_clamp(const struct mrc_cc *cc, uint64_t bytes) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The delay-based window of one plane. Every second round trip it is grown or cut, by the smallest
    queueing delay seen in that time. */
-#include "cc_delay.h"
+#include "cc_algorithm.h"
 
 #define FOREIGN_NS 10000000000ull /* how long a measurement of other flows' queue counts */
 

@@ -19,7 +19,7 @@
  * once and pass each other: differences of it would be coarse and would run backwards. For the same
  * reason a SACK counts in the average delay with as many samples as packets that it acknowledges.
  */
-#include "cc_nscc.h"
+#include "cc_algorithm.h"
 
 #include <errno.h>
 

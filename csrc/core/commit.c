@@ -12,8 +12,7 @@
    way. */
 static bool is_blamed(const struct mrc_qp *qp, const struct mrc_burst *burst) {
   const struct mrc_ev_plane *rotation = &qp->evset.planes[mrc_plane_of(burst->port)];
-  return qp->state == MRC_QP_RTS &&
-         !mrc_plane_is_suspended(&qp->planes[mrc_plane_of(burst->port)]) &&
+  return qp->state == MRC_QP_RTS && !qp->planes[mrc_plane_of(burst->port)].suspended &&
          qp->evset.evs[burst->_ev].place < rotation->n_active;
 }
 
@@ -63,11 +62,11 @@ void mrc_commit_blame(struct mrc_services *services, struct mrc_qp *qp,
   const uint16_t ev = (uint16_t)burst->_ev;
   struct mrc_plane *plane = &qp->planes[mrc_plane_of(burst->port)];
   if (qp->state != MRC_QP_RTS || burst->packets[0]._kind == MRC_KIND_EV_PROBE) return;
-  const bool of_plane = mrc_plane_is_suspended(plane) || is_of_interface(error) ||
-                        !mrc_evset_can_spare(&qp->evset, ev);
+  const bool of_plane =
+      plane->suspended || is_of_interface(error) || !mrc_evset_can_spare(&qp->evset, ev);
   if (plane->reverse_ev == ev) plane->reverse_ev = MRC_EV_NONE; /* answers take another */
   if (of_plane) {
-    mrc_plane_set_unsendable(plane, true);
+    plane->unsendable = true;
     mrc_suspension_begin(services, qp, mrc_plane_of(burst->port), MRC_REASON_SEND, now_ns);
   } else {
     mrc_health_distrust_ev(services, qp, ev, MRC_REASON_SEND, now_ns);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names and numbers of the engine's counters, from counters.def. */
+/* Numbers of the engine's counters (counters.def), and why a received packet is ignored
+   (drops.def); 0 means that it was taken. */
 #ifndef MRC_CORE_COUNTERS_H
 #define MRC_CORE_COUNTERS_H
 
@@ -8,6 +9,14 @@ enum mrc_counter {
 #include "counters.def"
 #undef X
   MRC_COUNTERS
+};
+
+enum mrc_drop {
+  MRC_DROP_NONE,
+#define X(name, meaning) MRC_DROP_##name,
+#include "drops.def"
+#undef X
+  MRC_DROP_COUNT
 };
 
 #endif

@@ -7,11 +7,35 @@
 
 #define DOUBT_ROUNDS 2 /* answers long before a plane that owes some is silent */
 
+/* Notes the newest packet of each EV among those that this SACK shows as received. What it shows of
+   an original says nothing about the EV on which that packet was sent again. */
+static void note_order(struct mrc_order *order, const struct mrc_txwin *win, uint32_t base,
+                       uint64_t bitmap) {
+  order->serial++;
+  for (uint64_t bits = bitmap; bits != 0; bits &= bits - 1) {
+    const uint32_t psn = mrc_psn_add(base, (uint32_t)__builtin_ctzll(bits));
+    if (!mrc_txwin_holds(win, psn)) continue;
+    const struct mrc_txslot *slot = mrc_txwin_slot(win, psn);
+    if (slot->state != MRC_TX_ACKED || slot->of_original) continue;
+    struct mrc_newest *newest = &order->newest[slot->ev];
+    if (newest->serial == order->serial && !mrc_txslot_after(slot, &win->slots[newest->slot]))
+      continue;
+    *newest = (struct mrc_newest){.serial = order->serial, .slot = (uint16_t)(slot - win->slots)};
+  }
+}
+
+/* Whether one of those left after this packet, on the same EV. */
+static bool was_passed(const struct mrc_order *order, const struct mrc_txwin *win,
+                       const struct mrc_txslot *slot) {
+  const struct mrc_newest *newest = &order->newest[slot->ev];
+  return newest->serial == order->serial && mrc_txslot_after(&win->slots[newest->slot], slot);
+}
+
 /* Paths are FIFO: what left on an EV before something that arrived is lost. The guard is for hosts
    that have shown that their receive side reorders. */
 static bool lost_by_order(const struct mrc_services *services, const struct mrc_qp *qp,
                           const struct mrc_txslot *slot, uint64_t now_ns) {
-  if (!mrc_order_passed(&services->order, &qp->req.win, slot)) return false;
+  if (!was_passed(&services->order, &qp->req.win, slot)) return false;
   const struct mrc_plane *plane = &qp->planes[slot->plane];
   const uint64_t guard_ns = mrc_guard_ns(&plane->reorder, now_ns);
   return guard_ns == 0 || now_ns >= slot->sent_ns + plane->rtt.smooth_ns + guard_ns;
@@ -24,7 +48,7 @@ void mrc_detect_holes(struct mrc_services *services, struct mrc_qp *qp, uint32_t
   const uint32_t top = 63 - (uint32_t)__builtin_clzll(bitmap);
   uint64_t holes = ~bitmap & ((1ull << top) - 1);
   if (holes == 0) return;
-  mrc_order_note(&services->order, win, base, bitmap);
+  note_order(&services->order, win, base, bitmap);
   for (; holes != 0; holes &= holes - 1) {
     const uint32_t psn = mrc_psn_add(base, (uint32_t)__builtin_ctzll(holes));
     if (!mrc_txwin_holds(win, psn)) continue;
@@ -95,8 +119,8 @@ static bool lost_by_silence(const struct mrc_qp *qp, uint32_t index,
   if (!known) /* it may be much longer than the others, but the local timeout was chosen for it */
     patience_ns = mrc_max_u64(
         patience_ns, mrc_min_u64(MRC_LOSS_SKEW * overdue_ns, (1024ull << qp->attr.timeout) / 4));
-  for (uint32_t planes = qp->evset.plane_mask & ~(1u << index); planes != 0; planes &= planes - 1) {
-    const struct mrc_plane *other = &qp->planes[__builtin_ctz(planes)];
+  MRC_EACH_BIT(at, qp->evset.plane_mask & ~(1u << index)) {
+    const struct mrc_plane *other = &qp->planes[at];
     const bool later = other->rack_ns > since_ns + patience_ns;
     if (later && other->heard_ns > plane->heard_ns + patience_ns) return true;
   }
@@ -121,11 +145,11 @@ static void lose_burst(struct mrc_services *services, struct mrc_qp *qp,
    long as its answers take, while others were. */
 static bool stays_silent(const struct mrc_qp *qp, uint32_t index) {
   const struct mrc_plane *plane = &qp->planes[index];
-  if (plane->doubted_ns == 0 || mrc_plane_is_suspended(plane)) return false;
+  if (plane->doubted_ns == 0 || plane->suspended) return false;
   const uint64_t floor_ns = mrc_floor_ns(MRC_LOSS_SILENCE_FLOOR_NS, qp->noise_ns);
   const uint64_t patience_ns = DOUBT_ROUNDS * mrc_rtt_overdue_ns(&plane->rtt, floor_ns);
-  for (uint32_t planes = qp->evset.plane_mask & ~(1u << index); planes != 0; planes &= planes - 1)
-    if (qp->planes[__builtin_ctz(planes)].heard_ns > plane->doubted_ns + patience_ns) return true;
+  MRC_EACH_BIT(other, qp->evset.plane_mask & ~(1u << index))
+    if (qp->planes[other].heard_ns > plane->doubted_ns + patience_ns) return true;
   return false;
 }
 
@@ -155,14 +179,13 @@ static void detect_plane(struct mrc_services *services, struct mrc_qp *qp, uint3
 }
 
 void mrc_detect_planes(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns) {
-  for (uint32_t planes = qp->evset.plane_mask; planes != 0; planes &= planes - 1)
-    detect_plane(services, qp, (uint32_t)__builtin_ctz(planes), now_ns);
+  MRC_EACH_BIT(plane, qp->evset.plane_mask)
+    detect_plane(services, qp, plane, now_ns);
 }
 
 bool mrc_detect_is_due(const struct mrc_qp *qp, uint64_t now_ns) {
   const struct mrc_txwin *win = &qp->req.win;
-  for (uint32_t planes = qp->evset.plane_mask; planes != 0; planes &= planes - 1) {
-    const uint32_t plane = (uint32_t)__builtin_ctz(planes);
+  MRC_EACH_BIT(plane, qp->evset.plane_mask) {
     if (win->lists[plane].oldest == MRC_TX_NONE) continue;
     const struct mrc_txslot *oldest = &win->slots[win->lists[plane].oldest];
     if (find_missing(qp, plane, now_ns) != NULL || lost_by_silence(qp, plane, oldest, now_ns))

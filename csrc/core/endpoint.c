@@ -6,7 +6,6 @@
 
 #include "burst.h"
 #include "ev_probe.h"
-#include "peer_ports.h"
 
 #define MAX_SOURCES 65536 /* peers' source addresses known at once */
 
@@ -51,7 +50,7 @@ int mrc_endpoint_add_qp(struct mrc_services *services, struct mrc_endpoint *endp
   if (error != 0) return error;
   struct mrc_peer *peer = qp->peer;
   if (peer->qps == qp) mrc_port_status_init(services, &endpoint->statuses, peer);
-  mrc_peer_ports_on_joined(services, qp);
+  mrc_port_status_on_joined(services, qp);
   return 0;
 }
 
@@ -76,11 +75,18 @@ void mrc_endpoint_on_port_change(struct mrc_services *services, struct mrc_endpo
 
 /* ---- the end of a probe ---- */
 
-static void fail(struct mrc_services *services, struct mrc_endpoint *endpoint,
-                 struct mrc_ev_probe *probe, int error, uint64_t now_ns) {
+/* Gives its slot to the next one that waits, and returns what stood there. */
+static struct mrc_ev_probe end(struct mrc_services *services, struct mrc_endpoint *endpoint,
+                               struct mrc_ev_probe *probe) {
   const struct mrc_ev_probe ended = *probe;
   mrc_probes_end(&services->probes, probe);
   wake(services, endpoint);
+  return ended;
+}
+
+static void fail(struct mrc_services *services, struct mrc_endpoint *endpoint,
+                 struct mrc_ev_probe *probe, int error, uint64_t now_ns) {
+  const struct mrc_ev_probe ended = end(services, endpoint, probe);
   if (ended.purpose == MRC_EV_PROBE_PORT_STATUS)
     mrc_port_status_on_failure(&endpoint->statuses, &ended, error, now_ns);
   else
@@ -89,9 +95,7 @@ static void fail(struct mrc_services *services, struct mrc_endpoint *endpoint,
 
 static void succeed(struct mrc_services *services, struct mrc_endpoint *endpoint,
                     struct mrc_ev_probe *probe, bool ce, uint64_t now_ns) {
-  const struct mrc_ev_probe ended = *probe;
-  mrc_probes_end(&services->probes, probe);
-  wake(services, endpoint);
+  const struct mrc_ev_probe ended = end(services, endpoint, probe);
   if (ended.purpose == MRC_EV_PROBE_PORT_STATUS)
     mrc_port_status_on_answer(services, &endpoint->statuses, &ended, now_ns);
   else
@@ -214,7 +218,7 @@ static void on_sent(struct mrc_services *services, struct mrc_ev_probe *probe, u
   }
   struct mrc_qp *qp = probe->qp;
   qp->evset.evs[probe->ev].probes++;
-  mrc_plane_set_unsendable(&qp->planes[mrc_evset_plane_of(&qp->evset, probe->ev)], false);
+  qp->planes[mrc_evset_plane_of(&qp->evset, probe->ev)].unsendable = false;
   mrc_count(services, MRC_COUNTER_TX_EV_PROBES, 1);
 }
 

@@ -176,11 +176,16 @@ void mrc_engine_commit(struct mrc_engine *engine, const struct mrc_burst *bursts
 
 /* ---- ports ---- */
 
+/* A call about this port begins; its plane. */
+static uint32_t begin_port(struct mrc_services *services, int port, uint64_t now_ns) {
+  mrc_assert(port >= 1 && (uint32_t)port <= services->config.ports);
+  services->now_ns = now_ns;
+  return mrc_plane_of((uint32_t)port);
+}
+
 void mrc_engine_port_blocked(struct mrc_engine *engine, int port, bool blocked, uint64_t now_ns) {
   struct mrc_services *services = &engine->services;
-  services->now_ns = now_ns;
-  mrc_assert(port >= 1 && (uint32_t)port <= services->config.ports);
-  const uint32_t plane = mrc_plane_of((uint32_t)port), bit = 1u << plane;
+  const uint32_t plane = begin_port(services, port, now_ns), bit = 1u << plane;
   if (((services->ports.blocked & bit) != 0) == blocked) return;
   services->ports.blocked ^= bit;
   if (blocked) {
@@ -193,9 +198,7 @@ void mrc_engine_port_blocked(struct mrc_engine *engine, int port, bool blocked, 
 
 void mrc_engine_port_up(struct mrc_engine *engine, int port, bool up, uint64_t now_ns) {
   struct mrc_services *services = &engine->services;
-  services->now_ns = now_ns;
-  mrc_assert(port >= 1 && (uint32_t)port <= services->config.ports);
-  const uint32_t plane = mrc_plane_of((uint32_t)port), bit = 1u << plane;
+  const uint32_t plane = begin_port(services, port, now_ns), bit = 1u << plane;
   if (((services->ports.up & bit) != 0) == up) return;
   services->ports.up ^= bit;
   services->ports.was_down = true;
@@ -203,7 +206,7 @@ void mrc_engine_port_up(struct mrc_engine *engine, int port, bool up, uint64_t n
   for (uint32_t i = 0; i < services->config.max_qps; i++) {
     struct mrc_qp *qp = engine->qps[i];
     if (qp == NULL || (qp->evset.plane_mask & bit) == 0) continue;
-    mrc_health_report_port(services, qp, plane, up, MRC_REASON_OWN_PORT);
+    mrc_health_report_plane(services, qp, plane, MRC_EVENT_PORT, up, MRC_REASON_OWN_PORT);
     if (qp->state != MRC_QP_RTS) continue;
     if (up)
       mrc_suspension_retry(services, qp, plane, now_ns);

@@ -2,7 +2,8 @@
 #include "ev_probe.h"
 
 #include "health.h"
-#include "peer_ports.h"
+#include "port_status.h"
+#include "reverse.h"
 #include "suspension.h"
 
 #define HEALTH_TIMEOUT_FLOOR_NS 10000000ull /* patience of a probe of ours */
@@ -37,10 +38,9 @@ static bool probe_for(struct mrc_services *services, struct mrc_qp *qp, uint16_t
 static uint64_t probe_planes(struct mrc_services *services, struct mrc_qp *qp, bool *room,
                              uint64_t now_ns) {
   uint64_t next_ns = MRC_NEVER;
-  for (uint32_t planes = qp->evset.plane_mask; planes != 0; planes &= planes - 1) {
-    const uint32_t index = (uint32_t)__builtin_ctz(planes);
+  MRC_EACH_BIT(index, qp->evset.plane_mask) {
     struct mrc_plane *plane = &qp->planes[index];
-    if (!mrc_plane_is_suspended(plane) || !mrc_port_is_up(&services->ports, index)) continue;
+    if (!plane->suspended || !mrc_port_is_up(&services->ports, index)) continue;
     if (now_ns >= plane->probation.next_ns && *room)
       *room = probe_for(services, qp, mrc_evset_any(&qp->evset, index), MRC_EV_PROBE_PLANE,
                         &plane->probation, now_ns);
@@ -58,9 +58,7 @@ static uint64_t probe_evs(struct mrc_services *services, struct mrc_qp *qp, bool
   for (uint16_t k = 0; k < qp->evset.n; k++) {
     const uint16_t i = (uint16_t)((first + k) % qp->evset.n);
     struct mrc_ev *ev = &qp->evset.evs[i];
-    if (ev->state != MRC_EV_ASSUMED_BAD ||
-        mrc_plane_is_suspended(&qp->planes[mrc_plane_of(ev->port)]))
-      continue;
+    if (ev->state != MRC_EV_ASSUMED_BAD || qp->planes[mrc_plane_of(ev->port)].suspended) continue;
     if (now_ns >= ev->probation.next_ns && *room) {
       *room = probe_for(services, qp, i, MRC_EV_PROBE_EV, &ev->probation, now_ns);
       if (!*room) qp->next_ev_probe = i;
@@ -103,7 +101,7 @@ void mrc_ev_probe_on_failure(struct mrc_services *services, const struct mrc_ev_
   const uint32_t plane = mrc_evset_plane_of(&qp->evset, probe->ev);
   if (probe->purpose == MRC_EV_PROBE_COMMAND) end_command(services, probe, error, false, now_ns);
   if (probe->purpose == MRC_EV_PROBE_REVERSE)
-    mrc_reverse_on_failure(&qp->reverse, qp->planes, plane, probe->ev, probe->sent_ns != 0);
+    mrc_reverse_on_failure(qp, plane, probe->ev, probe->sent_ns != 0);
   if (probe->purpose == MRC_EV_PROBE_EV)
     mrc_probation_on_timeout(&ev->probation, qp->noise_ns, now_ns);
   if (probe->purpose == MRC_EV_PROBE_PLANE)
@@ -127,9 +125,9 @@ static void on_alive(struct mrc_services *services, const struct mrc_ev_probe *p
     if (ce)
       mrc_evset_on_skip(&qp->evset, probe->ev, probe->sent_ns, now_ns); /* alive, but congested */
   }
-  if (probe->purpose == MRC_EV_PROBE_PLANE && mrc_plane_is_suspended(plane) &&
+  if (probe->purpose == MRC_EV_PROBE_PLANE && plane->suspended &&
       mrc_probation_on_success(&plane->probation, qp->noise_ns, now_ns)) {
-    mrc_peer_ports_on_proved(services, qp->peer, index, now_ns);
+    mrc_port_status_on_proved(services, qp->peer, index, now_ns);
     mrc_suspension_end(services, qp, index, MRC_REASON_PROBES);
   }
   qp->ev_probe_ns = 0;
@@ -151,7 +149,7 @@ void mrc_ev_probe_on_answer(struct mrc_services *services, const struct mrc_ev_p
   if (probe->purpose == MRC_EV_PROBE_COMMAND)
     end_command(services, probe, 0, ce, now_ns);
   else if (probe->purpose == MRC_EV_PROBE_REVERSE)
-    mrc_reverse_on_answer(&qp->reverse, qp->planes, plane, probe->ev, rtt_ns);
+    mrc_reverse_on_answer(qp, plane, probe->ev, rtt_ns);
   else
     on_alive(services, probe, qp, ce, now_ns);
   mrc_qp_touch(services, qp);

@@ -15,21 +15,11 @@ void mrc_health_report_ev(struct mrc_services *services, const struct mrc_qp *qp
   mrc_event_push(services, &event);
 }
 
-static void push(struct mrc_services *services, const struct mrc_qp *qp, uint32_t plane,
-                 enum mrc_event_type type, bool alive, enum mrc_event_reason reason) {
+void mrc_health_report_plane(struct mrc_services *services, const struct mrc_qp *qp, uint32_t plane,
+                             enum mrc_event_type type, bool alive, enum mrc_event_reason reason) {
   const struct mrc_event event = {
       .type = type, .qpn = qp->qpn, .port = mrc_port_of(plane), .status = alive, .reason = reason};
   mrc_event_push(services, &event);
-}
-
-void mrc_health_report_plane(struct mrc_services *services, const struct mrc_qp *qp, uint32_t plane,
-                             bool trusted, enum mrc_event_reason reason) {
-  push(services, qp, plane, MRC_EVENT_PLANE, trusted, reason);
-}
-
-void mrc_health_report_port(struct mrc_services *services, const struct mrc_qp *qp, uint32_t plane,
-                            bool up, enum mrc_event_reason reason) {
-  push(services, qp, plane, MRC_EVENT_PORT, up, reason);
 }
 
 void mrc_health_distrust_ev(struct mrc_services *services, struct mrc_qp *qp, uint16_t ev,

@@ -8,12 +8,10 @@
 /* Tells the controller about an EV. */
 void mrc_health_report_ev(struct mrc_services *services, const struct mrc_qp *qp, uint16_t ev,
                           enum mrc_event_reason reason);
-/* Tells the controller whether a plane is trusted. */
+/* Tells the controller whether a plane is trusted (MRC_EVENT_PLANE), or a port of it, ours or the
+   peer's, is up (MRC_EVENT_PORT). */
 void mrc_health_report_plane(struct mrc_services *services, const struct mrc_qp *qp, uint32_t plane,
-                             bool trusted, enum mrc_event_reason reason);
-/* Tells the controller about a port of a plane, ours or the peer's. */
-void mrc_health_report_port(struct mrc_services *services, const struct mrc_qp *qp, uint32_t plane,
-                            bool up, enum mrc_event_reason reason);
+                             enum mrc_event_type type, bool alive, enum mrc_event_reason reason);
 /* An EV lost a packet, or somebody calls it bad: it goes, and probes decide on its return. */
 void mrc_health_distrust_ev(struct mrc_services *services, struct mrc_qp *qp, uint16_t ev,
                             enum mrc_event_reason reason, uint64_t now_ns);

@@ -11,12 +11,12 @@ static void blame(struct mrc_services *services, struct mrc_qp *qp, const struct
      loss while the plane's delay stands high is taken for that. */
   const uint64_t delay_ns = mrc_rtt_delay_ns(&plane->rtt);
   struct mrc_cc *cc = mrc_qp_cc(qp, slot->plane);
-  const bool overflow = !mrc_plane_is_suspended(plane) && mrc_cc_is_congestion(cc, delay_ns);
+  const bool overflow = !plane->suspended && mrc_cc_is_congestion(cc, delay_ns);
   const struct mrc_cc_loss loss = {.cause = overflow ? MRC_CC_LOSS_OVERFLOW : MRC_CC_LOSS_PATH,
                                    .bytes = slot->bytes,
                                    .inflight_bytes = mrc_qp_inflight_bytes(qp, slot->plane)};
   mrc_cc_on_loss(cc, &loss, now_ns);
-  if (mrc_plane_is_suspended(plane)) return; /* the plane is to blame, not this EV */
+  if (plane->suspended) return; /* the plane is to blame, not this EV */
   if (overflow) {
     mrc_count(services, MRC_COUNTER_LOST_TO_CONGESTION, 1);
     if (mrc_evset_on_skip(&qp->evset, slot->ev, slot->sent_ns, now_ns))
@@ -51,8 +51,8 @@ void mrc_loss_on_spurious(struct mrc_services *services, struct mrc_qp *qp,
   if (slot->reinjected) return; /* nobody was blamed */
   if (slot->by_timeout) {
     /* The peer was late, the network is as it was. */
-    for (uint32_t planes = qp->evset.plane_mask; planes != 0; planes &= planes - 1)
-      mrc_cc_on_spurious_timeout(&qp->planes[__builtin_ctz(planes)].cc);
+    MRC_EACH_BIT(plane, qp->evset.plane_mask)
+      mrc_cc_on_spurious_timeout(&qp->planes[plane].cc);
     return;
   }
   struct mrc_plane *plane = &qp->planes[mrc_evset_plane_of(&qp->evset, slot->ev_lost)];

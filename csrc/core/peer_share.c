@@ -36,17 +36,15 @@ static void compare(struct mrc_services *services, struct mrc_peer *peer) {
   for (const struct mrc_qp *qp = peer->qps; qp != NULL; qp = qp->peer_next) {
     if (qp->req.share.bytes == 0 || mrc_qp_alive_planes(services, qp) != live) continue;
     sum.backed_bytes += qp->req.share.backed_bytes;
-    for (uint32_t rest = live; rest != 0; rest &= rest - 1) {
-      const uint64_t bytes = qp->planes[__builtin_ctz(rest)].share_acked_bytes;
-      carried[__builtin_ctz(rest)] += bytes;
-      sum.bytes += bytes;
+    MRC_EACH_BIT(plane, live) {
+      carried[plane] += qp->planes[plane].share_acked_bytes;
+      sum.bytes += qp->planes[plane].share_acked_bytes;
     }
   }
   if (n_planes < 2 || !mrc_share_is_bulk(&sum, n_planes, first->attr.path_mtu)) return;
-  for (uint32_t rest = live; rest != 0; rest &= rest - 1) {
-    const uint32_t plane = (uint32_t)__builtin_ctz(rest);
-    const uint64_t bytes = carried[plane];
-    if (mrc_share_judge(&peer->shares[plane], bytes, sum.bytes - bytes, n_planes - 1))
+  MRC_EACH_BIT(plane, live) {
+    const uint64_t others_bytes = sum.bytes - carried[plane];
+    if (mrc_share_judge(&peer->shares[plane], carried[plane], others_bytes, n_planes - 1))
       report(services, peer, plane);
   }
 }
@@ -55,9 +53,9 @@ static void compare(struct mrc_services *services, struct mrc_peer *peer) {
    what its packets take on the wire. */
 static uint64_t shortest_rtt_ns(const struct mrc_qp *qp) {
   uint64_t shortest_ns = UINT64_MAX;
-  for (uint32_t rest = qp->evset.plane_mask; rest != 0; rest &= rest - 1) {
-    const struct mrc_plane *plane = &qp->planes[__builtin_ctz(rest)];
-    if (!mrc_plane_is_suspended(plane) && plane->rtt.base_ns != 0)
+  MRC_EACH_BIT(index, qp->evset.plane_mask) {
+    const struct mrc_plane *plane = &qp->planes[index];
+    if (!plane->suspended && plane->rtt.base_ns != 0)
       shortest_ns = mrc_min_u64(shortest_ns, plane->rtt.base_ns);
   }
   return shortest_ns;
@@ -67,8 +65,8 @@ static void begin_period(struct mrc_peer *peer, uint32_t noise_ns, uint64_t now_
   uint64_t rtt_ns = UINT64_MAX;
   for (struct mrc_qp *qp = peer->qps; qp != NULL; qp = qp->peer_next) {
     qp->req.share = (struct mrc_share_sum){0};
-    for (uint32_t rest = qp->evset.plane_mask; rest != 0; rest &= rest - 1)
-      qp->planes[__builtin_ctz(rest)].share_acked_bytes = 0;
+    MRC_EACH_BIT(plane, qp->evset.plane_mask)
+      qp->planes[plane].share_acked_bytes = 0;
     rtt_ns = mrc_min_u64(rtt_ns, shortest_rtt_ns(qp));
   }
   uint64_t period_ns = mrc_floor_ns(MRC_SHARE_PERIOD_NS, noise_ns);
@@ -90,7 +88,7 @@ void mrc_peer_share_on_acked(struct mrc_services *services, struct mrc_qp *qp, u
 
 void mrc_peer_share_forget(struct mrc_qp *qp, uint32_t plane) {
   for (const struct mrc_qp *other = qp->peer->qps; other != NULL; other = other->peer_next)
-    if (other != qp && !mrc_plane_is_suspended(&other->planes[plane]) &&
+    if (other != qp && !other->planes[plane].suspended &&
         other->planes[plane].share_acked_bytes > 0)
       return;
   qp->peer->shares[plane] = (struct mrc_share){0};

@@ -57,23 +57,22 @@ struct mrc_plane_choice {
   uint64_t most_share_bytes; /* share of the plane that was given most */
 };
 
+/* By which EVs the answers of a QP that only receives get through; see reverse.h. */
+struct mrc_reverse {
+  struct mrc_rtt rtt;  /* of its probes */
+  uint64_t next_ns;    /* no probe before */
+  uint64_t seen_ns;    /* arrival of the newest packet at the last probe */
+  uint64_t seen_bytes; /* received by then */
+  uint32_t probing;    /* planes with a probe on its way, as a mask */
+  uint8_t plane;       /* probed last */
+  uint8_t backoff;     /* probes that failed since one was answered, at most 6 */
+};
+
 void mrc_plane_init(struct mrc_plane *plane);
 
-static inline bool mrc_plane_is_suspended(const struct mrc_plane *plane) {
-  return plane->suspended;
-}
 /* Whether the plane may carry packets, as far as this QP knows. */
 static inline bool mrc_plane_is_alive(const struct mrc_plane *plane) {
   return !plane->suspended && !plane->peer_down;
-}
-static inline bool mrc_plane_peer_is_down(const struct mrc_plane *plane) {
-  return plane->peer_down;
-}
-static inline void mrc_plane_set_peer_down(struct mrc_plane *plane, bool down) {
-  plane->peer_down = down;
-}
-static inline void mrc_plane_set_unsendable(struct mrc_plane *plane, bool unsendable) {
-  plane->unsendable = unsendable;
 }
 /* Whether the kernel could send nothing there lately, and the plane is suspended still. */
 static inline bool mrc_plane_is_unsendable(const struct mrc_plane *plane) {
@@ -98,11 +97,9 @@ static inline void mrc_plane_on_delivered(struct mrc_plane *plane, uint64_t sent
 static inline uint32_t mrc_planes_alive(const struct mrc_plane *planes, const struct mrc_evset *set,
                                         const struct mrc_ports *ports) {
   uint32_t alive = 0;
-  for (uint32_t rest = set->plane_mask & ports->up; rest != 0; rest &= rest - 1) {
-    const uint32_t plane = (uint32_t)__builtin_ctz(rest);
+  MRC_EACH_BIT(plane, set->plane_mask & ports->up)
     if (mrc_plane_is_alive(&planes[plane]) && set->planes[plane].n_active != 0)
-      alive |= rest & -rest;
-  }
+      alive |= 1u << plane;
   return alive;
 }
 /* The planes that may carry packets: alive ones, and suspended ones only when there is no other. */
@@ -112,10 +109,8 @@ static inline uint32_t mrc_planes_eligible(const struct mrc_plane *planes,
   const uint32_t alive = mrc_planes_alive(planes, set, ports);
   if (alive != 0) return alive;
   uint32_t suspended = 0;
-  for (uint32_t rest = set->plane_mask & ports->up; rest != 0; rest &= rest - 1) {
-    const uint32_t plane = (uint32_t)__builtin_ctz(rest);
-    if (!planes[plane].peer_down && set->planes[plane].n_active != 0) suspended |= rest & -rest;
-  }
+  MRC_EACH_BIT(plane, set->plane_mask & ports->up)
+    if (!planes[plane].peer_down && set->planes[plane].n_active != 0) suspended |= 1u << plane;
   return suspended;
 }
 

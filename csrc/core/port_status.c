@@ -4,6 +4,11 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "health.h"
+#include "suspension.h"
+
+/* ---- our ports, told to the peer ---- */
+
 /* The peer's view is certain when the newest message was answered and no other is on its way. One
    that was not answered may be: it could arrive last and undo the newest. So after any such a
    second message is sent, when the older ones are gone. */
@@ -99,7 +104,7 @@ void mrc_port_status_on_change(struct mrc_services *services, struct mrc_port_st
 static bool choose_on_plane(const struct mrc_peer *peer, uint32_t plane, bool suspended,
                             struct mrc_qp **qp, uint16_t *ev) {
   for (struct mrc_qp *at = peer->qps; at != NULL; at = at->peer_next) {
-    if (!mrc_qp_is_live(at) || mrc_plane_is_suspended(&at->planes[plane]) != suspended) continue;
+    if (!mrc_qp_is_live(at) || at->planes[plane].suspended != suspended) continue;
     *ev = mrc_evset_any(&at->evset, plane);
     *qp = at;
     if (*ev != MRC_EV_NONE) return true;
@@ -159,4 +164,52 @@ void mrc_port_status_on_failure(struct mrc_port_statuses *statuses,
   status->interval_ns = mrc_min_u64(2 * status->interval_ns, MRC_PORT_STATUS_SLOWEST_NS);
   /* An answer was waited for long enough; what the kernel refused is not offered again at once. */
   set_timer(statuses, status, error == -ETIMEDOUT ? now_ns : now_ns + status->interval_ns);
+}
+
+/* ---- the peer's ports ---- */
+
+void mrc_port_status_on_joined(const struct mrc_services *services, struct mrc_qp *qp) {
+  struct mrc_peer *peer = qp->peer;
+  /* What it told QPs of which none is left may be old: it tells no others. */
+  if (mrc_peer_live_qp(peer) == NULL) peer->ports_up = UINT32_MAX;
+  for (uint32_t i = 0; i < services->config.ports; i++)
+    qp->planes[i].peer_down = (peer->ports_up >> i & 1) == 0;
+}
+
+static void set_ports(struct mrc_services *services, struct mrc_qp *qp, uint32_t changed,
+                      uint32_t mask, uint64_t now_ns) {
+  /* A peer with more ports than we have shares no plane on those. */
+  MRC_EACH_BIT(plane, changed & mrc_all_ports(services->config.ports)) {
+    const bool down = (mask >> plane & 1) == 0;
+    qp->planes[plane].peer_down = down;
+    if ((qp->evset.plane_mask >> plane & 1) == 0) continue;
+    mrc_health_report_plane(services, qp, plane, MRC_EVENT_PORT, !down, MRC_REASON_PEER_PORT);
+    if (qp->state != MRC_QP_RTS) continue;
+    if (down)
+      mrc_suspension_on_peer_port_down(services, qp, plane, now_ns);
+    else
+      mrc_suspension_retry(services, qp, plane, now_ns);
+  }
+  mrc_qp_touch(services, qp);
+}
+
+void mrc_port_status_on_news(struct mrc_services *services, struct mrc_peer *peer,
+                             const struct mrc_wire *wire, uint64_t now_ns) {
+  const uint32_t mask = wire->endpoint.port_status_mask;
+  const uint32_t changed = mask ^ peer->ports_up;
+  if (changed == 0) return;
+  peer->ports_up = mask;
+  mrc_count(services, MRC_COUNTER_RX_PORT_STATUS, 1);
+  mrc_trace(services, MRC_TRACE_PORT_STATUS_IN, peer->qps->qpn, wire->psn, mask);
+  for (struct mrc_qp *qp = peer->qps; qp != NULL; qp = qp->peer_next)
+    set_ports(services, qp, changed, mask, now_ns);
+}
+
+void mrc_port_status_on_proved(struct mrc_services *services, struct mrc_peer *peer, uint32_t plane,
+                               uint64_t now_ns) {
+  const uint32_t bit = 1u << plane;
+  if ((peer->ports_up & bit) != 0) return;
+  peer->ports_up |= bit;
+  for (struct mrc_qp *qp = peer->qps; qp != NULL; qp = qp->peer_next)
+    set_ports(services, qp, bit, peer->ports_up, now_ns);
 }

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tells every peer which ports of this host are up: one endpoint request for each peer and change,
-   over a plane that is up, repeated until the peer answers or the news is old. Whichever QP of the
-   peer can carries it. */
+/* Which ports are up, at both ends. Every peer is told of the ports of this host: one endpoint
+   request for each peer and change, over a plane that is up, repeated until the peer answers or the
+   news is old. Whichever QP of the peer can carries it. Of the peer's ports it knows what the peer
+   tells and our own probes prove. */
 #ifndef MRC_CORE_PORT_STATUS_H
 #define MRC_CORE_PORT_STATUS_H
 
 #include "peer.h"
+#include "wire.h"
 
 /* Choices of ours. */
 #define MRC_PORT_STATUS_FIRST_NS 5000000ull      /* patience with the first message; doubles */
@@ -65,5 +67,15 @@ void mrc_port_status_on_answer(struct mrc_services *services, struct mrc_port_st
                                const struct mrc_ev_probe *message, uint64_t now_ns);
 void mrc_port_status_on_failure(struct mrc_port_statuses *statuses,
                                 const struct mrc_ev_probe *message, int error, uint64_t now_ns);
+
+/* The QP has joined its peer: takes over what is known of the peer's ports. */
+void mrc_port_status_on_joined(const struct mrc_services *services, struct mrc_qp *qp);
+/* A port status came from this peer. It holds for every QP with it; repetitions are no news and
+   cost nothing. */
+void mrc_port_status_on_news(struct mrc_services *services, struct mrc_peer *peer,
+                             const struct mrc_wire *wire, uint64_t now_ns);
+/* Probes on a plane were answered: whatever the peer is said to have told, its port is up. */
+void mrc_port_status_on_proved(struct mrc_services *services, struct mrc_peer *peer, uint32_t plane,
+                               uint64_t now_ns);
 
 #endif

@@ -66,13 +66,10 @@ const struct mrc_ev_probe *mrc_probes_start(struct mrc_probes *probes, struct mr
   return probe;
 }
 
-static void enqueue(struct mrc_probes *probes, uint16_t slot) {
-  mrc_assert(probes->n_unsent < MRC_MAX_EV_PROBES);
-  probes->queue[(probes->head + probes->n_unsent++) % MRC_MAX_EV_PROBES] = slot;
-}
-
 void mrc_probes_enqueue(struct mrc_probes *probes, const struct mrc_ev_probe *probe) {
-  enqueue(probes, mrc_probes_slot(probe));
+  mrc_assert(probes->n_unsent < MRC_MAX_EV_PROBES);
+  const uint32_t place = (probes->head + probes->n_unsent++) % MRC_MAX_EV_PROBES;
+  probes->queue[place] = mrc_probes_slot(probe);
 }
 
 struct mrc_ev_probe *mrc_probes_dequeue(struct mrc_probes *probes) {
@@ -106,8 +103,9 @@ uint32_t mrc_probes_drop(struct mrc_probes *probes, const struct mrc_probe_user 
   const uint32_t n = probes->n_unsent, head = probes->head;
   probes->n_unsent = 0;
   for (uint32_t i = 0; i < n; i++) {
-    const uint16_t slot = probes->queue[(head + i) % MRC_MAX_EV_PROBES];
-    if (probes->slots[slot].purpose != MRC_EV_PROBE_FREE) enqueue(probes, slot);
+    const struct mrc_ev_probe *probe =
+        &probes->slots[probes->queue[(head + i) % MRC_MAX_EV_PROBES]];
+    if (probe->purpose != MRC_EV_PROBE_FREE) mrc_probes_enqueue(probes, probe);
   }
   return dropped;
 }

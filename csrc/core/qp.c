@@ -73,8 +73,8 @@ void mrc_qp_prefetch_parts(const struct mrc_qp *qp) {
   prefetch(set->planes, &set->planes[top]);
   prefetch(set->ends, &set->ends[mrc_min_u32(set->n_ends, top)]);
   prefetch(set->orders, set->orders + 1);
-  for (uint32_t planes = set->plane_mask; planes != 0; planes &= planes - 1) {
-    const uint16_t ev = qp->planes[__builtin_ctz(planes)].reverse_ev;
+  MRC_EACH_BIT(plane, set->plane_mask) {
+    const uint16_t ev = qp->planes[plane].reverse_ev;
     if (ev != MRC_EV_NONE) prefetch(&set->evs[ev], &set->evs[ev + 1]);
   }
 }
@@ -82,8 +82,8 @@ void mrc_qp_prefetch_parts(const struct mrc_qp *qp) {
 void mrc_qp_prefetch_evs(const struct mrc_qp *qp) {
   const struct mrc_evset *set = &qp->evset;
   if (!mrc_requester_is_busy(&qp->req)) return; /* answers take those that brought them */
-  for (uint32_t planes = set->plane_mask; planes != 0; planes &= planes - 1) {
-    const struct mrc_ev_plane *plane = &set->planes[__builtin_ctz(planes)];
+  MRC_EACH_BIT(index, set->plane_mask) {
+    const struct mrc_ev_plane *plane = &set->planes[index];
     const uint16_t ev = plane->order[plane->next < plane->n ? plane->next : 0];
     prefetch(&set->evs[ev], &set->evs[ev + 1]);
   }

@@ -8,7 +8,6 @@
 #include "plane.h"
 #include "requester.h"
 #include "responder.h"
-#include "reverse.h"
 #include "services.h"
 
 struct mrc_peer;
@@ -86,12 +85,9 @@ static inline bool mrc_qp_has_icrc(const struct mrc_qp *qp) {
 /* Whether the move is legal. */
 bool mrc_qp_may_move(uint8_t from, uint8_t to);
 
-/* Marks the QP as having something to send or to re-time; see ready.h. */
+/* The QP has something to send or to re-time; the next transmit visits it. */
 static inline void mrc_qp_touch(struct mrc_services *services, struct mrc_qp *qp) {
-  mrc_ready_touch(&services->ready, &qp->nodes);
-}
-static inline void mrc_qp_touch_first(struct mrc_services *services, struct mrc_qp *qp) {
-  mrc_ready_touch_first(&services->ready, &qp->nodes);
+  mrc_list_append(&services->ready.ready, &qp->nodes.ready);
 }
 static inline void mrc_qp_touch_to_answer(struct mrc_services *services, struct mrc_qp *qp) {
   mrc_ready_touch_to_answer(&services->ready, &qp->nodes);

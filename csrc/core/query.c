@@ -43,7 +43,7 @@ int mrc_qp_query(const struct mrc_engine *engine, uint32_t qpn, struct mrc_qp_in
                                 .base_rtt_ns = ns_or_unknown(&plane->rtt, plane->rtt.base_ns),
                                 .inflight_bytes = req->win.lists[i].bytes,
                                 .cwnd_bytes = mrc_qp_const_cc(qp, i)->cwnd_bytes,
-                                .suspended = mrc_plane_is_suspended(plane),
+                                .suspended = plane->suspended,
                                 .slow = share.slow,
                                 .share_percent = share.compared ? share.percent : 100};
     if (!req->one_window || i == 0) info->cwnd_bytes += info->planes[i].cwnd_bytes;

@@ -30,16 +30,7 @@ struct mrc_ready_nodes {
 int mrc_ready_init(struct mrc_ready *ready, uint32_t max_qps) MRC_MUST_CHECK;
 void mrc_ready_free(struct mrc_ready *ready);
 
-/* The QP has something to send or to re-time; the next transmit visits it. */
-static inline void mrc_ready_touch(struct mrc_ready *ready, struct mrc_ready_nodes *nodes) {
-  mrc_list_append(&ready->ready, &nodes->ready);
-}
-/* The same at once, for one whose turn was in vain: the port did not take what it sent. */
-static inline void mrc_ready_touch_first(struct mrc_ready *ready, struct mrc_ready_nodes *nodes) {
-  mrc_node_leave(&nodes->ready);
-  mrc_list_prepend(&ready->ready, &nodes->ready);
-}
-/* The same for one that owes its peer an answer: that leaves before the data of any QP. */
+/* The QP has something to send, and owes its peer an answer: that leaves before the data of any. */
 static inline void mrc_ready_touch_to_answer(struct mrc_ready *ready,
                                              struct mrc_ready_nodes *nodes) {
   mrc_list_append(&ready->ready, &nodes->ready);

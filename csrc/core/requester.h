@@ -95,7 +95,7 @@ uint32_t mrc_requester_window_left(const struct mrc_requester *req);
 /* Payload of the next packet that has no PSN yet; false when none may be opened now. */
 static inline bool mrc_requester_next_new(const struct mrc_requester *req,
                                           const struct mrc_qp_attr *attr, uint32_t *bytes) {
-  if (req->sq_send == req->sq_tail) return false;
+  if (mrc_requester_has_opened_all(req)) return false;
   if (mrc_psn_sub(req->win.next_psn, req->peer_next_psn) >= req->peer_mpr) return false;
   if (mrc_txwin_outstanding(&req->win) >= req->win.psns) return false;
   const struct mrc_wqe *wqe = &req->sq[req->sq_send & req->sq_mask];

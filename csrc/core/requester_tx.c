@@ -2,8 +2,8 @@
 #include "requester_tx.h"
 
 #include "burst.h"
-#include "probe.h"
 #include "spray.h"
+#include "timeout.h"
 
 #define BURSTS_PER_PLANE 4 /* grain: a plane's share of the window is so many bursts */
 
@@ -11,15 +11,15 @@
    itself sends one burst and waits. */
 static uint32_t ready_planes(const struct mrc_qp *qp, uint32_t planes) {
   uint32_t ready = 0;
-  for (; planes != 0; planes &= planes - 1)
-    if (mrc_evset_has_next(&qp->evset, (uint32_t)__builtin_ctz(planes))) ready |= planes & -planes;
+  MRC_EACH_BIT(plane, planes)
+    if (mrc_evset_has_next(&qp->evset, plane)) ready |= 1u << plane;
   return ready;
 }
 
 /* Whether an EV of the planes may be used soon, when its first burst has been answered or lost. */
 static bool any_on_trial(const struct mrc_qp *qp, uint32_t planes) {
-  for (; planes != 0; planes &= planes - 1)
-    if (qp->evset.planes[__builtin_ctz(planes)].n_on_trial > 0) return true;
+  MRC_EACH_BIT(plane, planes)
+    if (qp->evset.planes[plane].n_on_trial > 0) return true;
   return false;
 }
 
@@ -134,7 +134,7 @@ static bool asks_for_sack(const struct mrc_services *services, const struct mrc_
     return true;
   if (req->win.n_tosend > 1) return false;
   uint32_t more;
-  return req->sq_send == req->sq_tail || !mrc_requester_next_new(&qp->req, &qp->attr, &more);
+  return mrc_requester_has_opened_all(req) || !mrc_requester_next_new(&qp->req, &qp->attr, &more);
 }
 
 static void add_data(struct mrc_services *services, struct mrc_qp *qp, struct mrc_burst *burst,
@@ -187,7 +187,7 @@ static enum fill fill_burst(struct mrc_services *services, struct mrc_qp *qp, ui
 
 bool mrc_requester_transmit(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns) {
   if (qp->state != MRC_QP_RTS) return true;
-  if (qp->req.probe.wanted && !mrc_probe_send(services, qp, now_ns)) return false;
+  if (qp->req.probe.wanted && !mrc_timeout_send_probe(services, qp, now_ns)) return false;
   for (int i = 0; i < MRC_QUANTUM_BURSTS; i++) {
     const enum fill fill = fill_burst(services, qp, now_ns);
     if (fill == FILL_FULL) return false;
@@ -238,5 +238,7 @@ void mrc_requester_on_refused(struct mrc_services *services, struct mrc_qp *qp,
     struct mrc_plane *asker = &qp->planes[mrc_qp_window_of(qp, slot->plane)];
     asker->unasked_bytes = asker->cc.cwnd_bytes; /* it may be the one that asked */
   }
-  mrc_qp_touch_first(services, qp);
+  /* Its turn was in vain: the next one is at once. */
+  mrc_node_leave(&qp->nodes.ready);
+  mrc_list_prepend(&services->ready.ready, &qp->nodes.ready);
 }

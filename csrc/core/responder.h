@@ -68,8 +68,8 @@ struct mrc_responder {
   struct mrc_sack_trigger last_trigger; /* used; for SACKs that nothing triggered */
   uint64_t arrived_ns;                  /* of the newest packet */
   uint32_t unsacked_bytes;              /* received and not yet paid for by a SACK */
-  uint64_t sack_deadline_ns;
-  uint64_t nack_ns; /* when the last rate-limited NACK or NAK was queued */
+  uint64_t sack_deadline_ns;            /* the next time it has something to do by itself */
+  uint64_t nack_ns;                     /* when the last rate-limited NACK or NAK was queued */
   uint64_t bytes_received;
 };
 
@@ -108,9 +108,5 @@ bool mrc_responder_stash(struct mrc_responder *resp, uint32_t max_wimm,
 /* Hands an immediate to the CQ; false when it has no room for it now. */
 bool mrc_responder_deliver(struct mrc_services *services, struct mrc_responder *resp, uint32_t qpn,
                            uint32_t max_wimm, struct mrc_wimm *wimm);
-/* The next time it has something to do by itself. */
-static inline uint64_t mrc_responder_deadline(const struct mrc_responder *resp) {
-  return resp->sack_deadline_ns;
-}
 
 #endif

@@ -2,7 +2,7 @@
 #include "responder_tx.h"
 
 #include "burst.h"
-#include "reverse_tx.h"
+#include "reverse.h"
 #include "sack.h"
 
 /* The burst at hand, when another NACK for this port fits; otherwise a new one, or 0. */

@@ -2,22 +2,123 @@
 #include "reverse.h"
 
 #define MAX_BACKOFF 6 /* doublings of patience and interval while no probe is answered */
+#define TIMEOUT_FLOOR_NS 5000000ull /* patience with a probe, beyond the round trip */
 
-void mrc_reverse_on_answer(struct mrc_reverse *reverse, struct mrc_plane *planes, uint32_t plane,
-                           uint16_t ev, uint64_t rtt_ns) {
+/* With data on its way, its SACKs tell about the planes; and what was learnt before is old. */
+static bool is_in_use(const struct mrc_qp *qp) { return !mrc_requester_is_busy(&qp->req); }
+
+/* Before a probe of its own was answered, what the probes at connecting have found. */
+static const struct mrc_rtt *rtt_of(const struct mrc_qp *qp) {
+  return mrc_rtt_known(&qp->reverse.rtt) ? &qp->reverse.rtt : &qp->req.rtt;
+}
+
+static uint64_t interval_ns(const struct mrc_qp *qp) {
+  const struct mrc_rtt *rtt = rtt_of(qp), *data = &qp->req.rtt;
+  uint64_t base_ns = mrc_floor_ns(MRC_REVERSE_FIRST_NS, qp->noise_ns);
+  if (mrc_rtt_known(rtt)) base_ns = rtt->base_ns;
+  if (mrc_rtt_known(data)) base_ns = mrc_min_u64(base_ns, data->base_ns);
+  return mrc_max_u64(qp->noise_ns, base_ns) << qp->reverse.backoff;
+}
+
+static uint64_t patience_ns(const struct mrc_qp *qp) {
+  const uint64_t floor_ns = mrc_floor_ns(TIMEOUT_FLOOR_NS, qp->noise_ns);
+  return mrc_rtt_overdue_ns(rtt_of(qp), floor_ns) << qp->reverse.backoff;
+}
+
+static bool may_probe(const struct mrc_services *services, const struct mrc_qp *qp,
+                      uint32_t plane) {
+  return mrc_port_is_usable(&services->ports, plane) && mrc_plane_is_alive(&qp->planes[plane]) &&
+         (qp->reverse.probing >> plane & 1) == 0;
+}
+
+/* The next plane in turn that has no probe out, or MRC_MAX_PORTS. */
+static uint32_t next_plane(const struct mrc_services *services, const struct mrc_qp *qp) {
+  uint32_t planes = 0;
+  MRC_EACH_BIT(plane, qp->evset.plane_mask)
+    if (may_probe(services, qp, plane)) planes |= 1u << plane;
+  const uint32_t later = planes & ~(UINT32_MAX >> (MRC_MAX_PORTS - 1 - qp->reverse.plane));
+  if (planes == 0) return MRC_MAX_PORTS;
+  return (uint32_t)__builtin_ctz(later != 0 ? later : planes);
+}
+
+bool mrc_reverse_probe(struct mrc_services *services, struct mrc_qp *qp, uint16_t ev,
+                       uint64_t timeout_ns) {
+  const struct mrc_ev_probe request = {
+      .ev = ev, .qp = qp, .timeout_ns = timeout_ns, .purpose = MRC_EV_PROBE_REVERSE};
+  return mrc_probes_start(&services->probes, &qp->probes, &request) != NULL;
+}
+
+void mrc_reverse_on_visit(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns) {
+  struct mrc_reverse *reverse = &qp->reverse;
+  const uint64_t arrived_ns = qp->resp.arrived_ns;
+  if (arrived_ns == reverse->seen_ns || now_ns < reverse->next_ns) return;
+  if (!mrc_qp_is_live(qp) || !is_in_use(qp)) return;
+  const bool little = qp->resp.bytes_received - reverse->seen_bytes < MRC_REVERSE_BYTES;
+  if (little && now_ns - reverse->next_ns < MRC_REVERSE_SLOW * interval_ns(qp)) return;
+  reverse->seen_ns = arrived_ns;
+  reverse->seen_bytes = qp->resp.bytes_received;
+  reverse->next_ns = now_ns + interval_ns(qp);
+  const uint32_t plane = next_plane(services, qp);
+  if (plane == MRC_MAX_PORTS) return;
+  const uint16_t ev = mrc_evset_any(&qp->evset, plane);
+  if (ev == MRC_EV_NONE || !mrc_reverse_probe(services, qp, ev, patience_ns(qp))) return;
+  reverse->plane = (uint8_t)plane;
+  reverse->probing |= 1u << plane;
+}
+
+void mrc_reverse_on_answer(struct mrc_qp *qp, uint32_t plane, uint16_t ev, uint64_t rtt_ns) {
+  struct mrc_reverse *reverse = &qp->reverse;
   mrc_rtt_sample(&reverse->rtt, rtt_ns);
-  planes[plane].reverse_ev = ev;
-  planes[plane].reverse_failures = 0;
+  qp->planes[plane].reverse_ev = ev;
+  qp->planes[plane].reverse_failures = 0;
   reverse->backoff = 0;
   reverse->probing &= ~(1u << plane);
 }
 
-void mrc_reverse_on_failure(struct mrc_reverse *reverse, struct mrc_plane *planes, uint32_t index,
-                            uint16_t ev, bool offered) {
-  struct mrc_plane *plane = &planes[index];
+void mrc_reverse_on_failure(struct mrc_qp *qp, uint32_t index, uint16_t ev, bool offered) {
+  struct mrc_reverse *reverse = &qp->reverse;
+  struct mrc_plane *plane = &qp->planes[index];
   reverse->probing &= ~(1u << index);
   if (!offered) return; /* the kernel never saw it: that says nothing about the way */
   if (plane->reverse_ev == ev) plane->reverse_ev = MRC_EV_NONE;
   if (plane->reverse_failures < MRC_REVERSE_FAILURES) plane->reverse_failures++;
   if (reverse->backoff < MAX_BACKOFF) reverse->backoff++;
+}
+
+bool mrc_reverse_works(const struct mrc_qp *qp, uint32_t plane) {
+  if (mrc_plane_is_unsendable(&qp->planes[plane])) return false;
+  return !is_in_use(qp) || qp->planes[plane].reverse_failures < MRC_REVERSE_FAILURES;
+}
+
+/* The EV of the plane on which to answer, or MRC_EV_NONE: the one that answered last, or any. */
+static uint16_t reverse_ev(struct mrc_qp *qp, uint32_t plane) {
+  const uint16_t ev = qp->planes[plane].reverse_ev;
+  if (is_in_use(qp) && ev != MRC_EV_NONE && qp->evset.evs[ev].state != MRC_EV_DENIED) return ev;
+  return mrc_evset_any(&qp->evset, plane);
+}
+
+static uint16_t ev_of_plane(const struct mrc_services *services, struct mrc_qp *qp,
+                            uint32_t plane) {
+  if (!mrc_port_is_usable(&services->ports, plane) || qp->planes[plane].peer_down)
+    return MRC_EV_NONE;
+  return reverse_ev(qp, plane);
+}
+
+/* A plane that just delivered works, unless it is known that answers get lost there. Any other
+   plane serves when that one cannot be sent on, a suspended one before none at all. */
+uint16_t mrc_reverse_choose(const struct mrc_services *services, struct mrc_qp *qp, uint8_t port) {
+  uint16_t ev = MRC_EV_NONE;
+  if (port != 0 && mrc_reverse_works(qp, mrc_plane_of(port)))
+    ev = ev_of_plane(services, qp, mrc_plane_of(port));
+  for (int lossy = 0; lossy < 2 && ev == MRC_EV_NONE; lossy++) {
+    MRC_EACH_BIT(plane, qp->evset.plane_mask) {
+      if (qp->planes[plane].suspended || mrc_reverse_works(qp, plane) == lossy) continue;
+      ev = ev_of_plane(services, qp, plane);
+      if (ev != MRC_EV_NONE) break;
+    }
+    if (ev == MRC_EV_NONE && port != 0) ev = ev_of_plane(services, qp, mrc_plane_of(port));
+  }
+  MRC_EACH_BIT(plane, ev == MRC_EV_NONE ? qp->evset.plane_mask : 0)
+    if ((ev = ev_of_plane(services, qp, plane)) != MRC_EV_NONE) break;
+  return ev;
 }

@@ -5,8 +5,7 @@
 #include "burst.h"
 #include "detect.h"
 #include "health.h"
-#include "probe.h"
-#include "reverse_tx.h"
+#include "reverse.h"
 #include "spray.h"
 #include "timeout.h"
 #include "windows.h"
@@ -238,7 +237,7 @@ int mrc_sack_take(struct mrc_services *services, struct mrc_qp *qp, const struct
                            .restore_window = sack->restore_cwnd,
                            .penalty = sack->rcv_cwnd_pen};
   if (sack->pr)
-    mrc_probe_on_answer(services, qp, sack, meta, &ack, now_ns);
+    mrc_timeout_on_answer(services, qp, sack, meta, &ack, now_ns);
   else
     on_trigger(qp, sack, meta, &ack);
   on_ev_feedback(services, qp, sack, &ack, now_ns);

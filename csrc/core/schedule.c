@@ -4,7 +4,7 @@
 #include "ev_probe.h"
 #include "requester_tx.h"
 #include "responder_tx.h"
-#include "reverse_tx.h"
+#include "reverse.h"
 #include "timeout.h"
 
 #define MIN_WAIT_NS 20000ull     /* a timer never comes sooner than this after a visit */
@@ -12,7 +12,7 @@
 
 static uint64_t qp_deadline(const struct mrc_services *services, const struct mrc_qp *qp,
                             uint64_t now_ns) {
-  uint64_t deadline = mrc_responder_deadline(&qp->resp);
+  uint64_t deadline = qp->resp.sack_deadline_ns;
   deadline = mrc_min_u64(deadline, mrc_timeout_deadline(services, qp, now_ns));
   return qp->state == MRC_QP_RTS ? mrc_min_u64(deadline, qp->ev_probe_ns) : deadline;
 }
@@ -23,8 +23,7 @@ static void settle(struct mrc_services *services, struct mrc_qp *qp, uint64_t no
   if ((qp->evset.plane_mask & ~usable) != 0)
     mrc_list_append(&services->ready.port_waiting, &qp->nodes.port_waiting);
   /* No port can be sent on, or an answer is due that no EV may carry. */
-  const bool stuck =
-      (qp->evset.plane_mask & usable) == 0 || mrc_responder_deadline(&qp->resp) <= now_ns;
+  const bool stuck = (qp->evset.plane_mask & usable) == 0 || qp->resp.sack_deadline_ns <= now_ns;
   const uint64_t soonest =
       now_ns + mrc_floor_ns(stuck ? STUCK_WAIT_NS : MIN_WAIT_NS, services->config.noise_ns);
   uint64_t deadline = qp_deadline(services, qp, now_ns);
@@ -114,7 +113,7 @@ bool mrc_schedule_transmit(struct mrc_services *services, uint64_t now_ns) {
 
 void mrc_schedule_on_deadline(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns) {
   mrc_timeout_on_deadline(services, qp, now_ns);
-  if (mrc_responder_deadline(&qp->resp) <= now_ns)
+  if (qp->resp.sack_deadline_ns <= now_ns)
     mrc_qp_touch_to_answer(services, qp);
   else
     mrc_qp_touch(services, qp);

@@ -9,14 +9,24 @@
 #include "arena.h"
 #include "counters.h"
 #include "cq.h"
-#include "drops.h"
 #include "events.h"
 #include "mr.h"
-#include "order.h"
 #include "port.h"
 #include "probes.h"
 #include "ready.h"
 #include "trace.h"
+
+/* The newest packet on an EV that a SACK shows as received. */
+struct mrc_newest {
+  uint32_t serial; /* of that SACK */
+  uint16_t slot;   /* in the send window */
+};
+
+/* The order of packets on each EV, as the SACK at hand shows it; see detect.c. */
+struct mrc_order {
+  uint32_t serial;                       /* of the SACK at hand */
+  struct mrc_newest newest[MRC_MAX_EVS]; /* by index of the EV */
+};
 
 struct mrc_services {
   struct mrc_engine_config config; /* with every default filled in */

@@ -14,8 +14,8 @@ static bool holds_others_back(const struct mrc_services *services, uint32_t plan
 /* Planes that take equal shares now: all but those whose socket has been full for long. */
 static uint32_t sharing_planes(const struct mrc_services *services, uint32_t planes) {
   uint32_t sharing = planes & ~services->ports.blocked;
-  for (uint32_t full = planes & services->ports.blocked; full != 0; full &= full - 1)
-    if (holds_others_back(services, (uint32_t)__builtin_ctz(full))) sharing |= full & -full;
+  MRC_EACH_BIT(plane, planes & services->ports.blocked)
+    if (holds_others_back(services, plane)) sharing |= 1u << plane;
   return sharing;
 }
 
@@ -25,16 +25,14 @@ void mrc_spray_level(const struct mrc_services *services, struct mrc_qp *qp, uin
   qp->choice.sharing = sharing;
   if (stayed == sharing) return;
   uint64_t least = UINT64_MAX, most = 0;
-  for (uint32_t rest = qp->evset.plane_mask; rest != 0; rest &= rest - 1) {
-    const uint64_t share = qp->planes[__builtin_ctz(rest)].share_bytes;
-    if ((stayed & rest & -rest) != 0) least = mrc_min_u64(least, share);
+  MRC_EACH_BIT(plane, qp->evset.plane_mask) {
+    const uint64_t share = qp->planes[plane].share_bytes;
+    if ((stayed >> plane & 1) != 0) least = mrc_min_u64(least, share);
     most = mrc_max_u64(most, share);
   }
   const uint64_t level = stayed != 0 ? least : most;
-  for (uint32_t rest = sharing & ~stayed; rest != 0; rest &= rest - 1) {
-    struct mrc_plane *plane = &qp->planes[__builtin_ctz(rest)];
-    plane->share_bytes = mrc_max_u64(plane->share_bytes, level);
-  }
+  MRC_EACH_BIT(plane, sharing & ~stayed)
+    qp->planes[plane].share_bytes = mrc_max_u64(qp->planes[plane].share_bytes, level);
 }
 
 /* Of the planes, the one that was given least so far; -1 when it has no room, or a full socket that
@@ -43,8 +41,7 @@ static int choose_equal(const struct mrc_services *services, struct mrc_qp *qp, 
                         uint32_t bytes) {
   int best = -1;
   uint64_t least_blocked = UINT64_MAX;
-  for (; planes != 0; planes &= planes - 1) {
-    const uint32_t plane = (uint32_t)__builtin_ctz(planes);
+  MRC_EACH_BIT(plane, planes) {
     const uint64_t share = qp->planes[plane].share_bytes;
     if ((services->ports.blocked >> plane & 1) == 0) {
       if (best < 0 || share < qp->planes[best].share_bytes) best = (int)plane;
@@ -69,17 +66,14 @@ static uint64_t answer_ns(const struct mrc_plane *plane, uint64_t now_ns) {
 void mrc_spray_compare(const struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns) {
   struct mrc_quick quick = {.answer_ns = UINT64_MAX, .compared_ns = now_ns};
   const uint32_t planes = mrc_qp_eligible_planes(services, qp);
-  for (uint32_t rest = planes; rest != 0; rest &= rest - 1) {
-    const uint64_t ns = answer_ns(&qp->planes[__builtin_ctz(rest)], now_ns);
+  MRC_EACH_BIT(plane, planes) {
+    const uint64_t ns = answer_ns(&qp->planes[plane], now_ns);
     if (ns != 0) quick.answer_ns = mrc_min_u64(quick.answer_ns, ns);
   }
   if (quick.answer_ns == UINT64_MAX) quick.answer_ns = 0;
   const uint64_t limit_ns = 2 * quick.answer_ns + qp->noise_ns;
-  for (uint32_t rest = planes; rest != 0; rest &= rest - 1) {
-    const uint32_t plane = (uint32_t)__builtin_ctz(rest);
-    if (answer_ns(&qp->planes[plane], now_ns) > limit_ns) continue;
-    quick.planes |= rest & -rest;
-  }
+  MRC_EACH_BIT(plane, planes)
+    if (answer_ns(&qp->planes[plane], now_ns) <= limit_ns) quick.planes |= 1u << plane;
   qp->choice.quick = quick;
 }
 
@@ -91,9 +85,8 @@ bool mrc_spray_is_slow(const struct mrc_qp *qp, uint32_t plane) {
 uint64_t mrc_spray_others_overdue_ns(const struct mrc_services *services, const struct mrc_qp *qp,
                                      uint32_t plane) {
   uint64_t overdue_ns = MRC_NEVER;
-  for (uint32_t rest = mrc_qp_eligible_planes(services, qp) & ~(1u << plane); rest != 0;
-       rest &= rest - 1) {
-    const struct mrc_rtt *rtt = &qp->planes[__builtin_ctz(rest)].rtt;
+  MRC_EACH_BIT(other, mrc_qp_eligible_planes(services, qp) & ~(1u << plane)) {
+    const struct mrc_rtt *rtt = &qp->planes[other].rtt;
     if (mrc_rtt_known(rtt))
       overdue_ns = mrc_min_u64(overdue_ns, mrc_rtt_overdue_ns(rtt, 2ull * qp->noise_ns));
   }
@@ -108,22 +101,20 @@ static uint32_t worth_it(const struct mrc_qp *qp, uint32_t planes, uint64_t now_
   const uint64_t psns = mrc_requester_window_left(&qp->req) / 4 * 3; /* some must be left then */
   const uint64_t may_bytes = mrc_min_u64(qp->req.unsent_bytes, psns * qp->attr.path_mtu);
   uint64_t inflight_bytes = 1; /* on the quick ones: they carry this in the time of an answer */
-  for (uint32_t rest = quick->planes; rest != 0; rest &= rest - 1)
-    inflight_bytes += qp->req.win.lists[__builtin_ctz(rest)].bytes;
+  MRC_EACH_BIT(plane, quick->planes)
+    inflight_bytes += qp->req.win.lists[plane].bytes;
   const uint64_t rounds = 1 + may_bytes / inflight_bytes;
   uint32_t worth = 0;
-  for (; planes != 0; planes &= planes - 1)
-    if (answer_ns(&qp->planes[__builtin_ctz(planes)], now_ns) <=
-        rounds * quick->answer_ns + qp->noise_ns)
-      worth |= planes & -planes;
+  const uint64_t limit_ns = rounds * quick->answer_ns + qp->noise_ns;
+  MRC_EACH_BIT(plane, planes)
+    if (answer_ns(&qp->planes[plane], now_ns) <= limit_ns) worth |= 1u << plane;
   return worth;
 }
 
 /* Of the planes with room, the one that was given least; -1 when there is none. */
 static int least_given(const struct mrc_qp *qp, uint32_t planes, uint32_t bytes) {
   int best = -1;
-  for (; planes != 0; planes &= planes - 1) {
-    const uint32_t plane = (uint32_t)__builtin_ctz(planes);
+  MRC_EACH_BIT(plane, planes) {
     if (best >= 0 && qp->planes[plane].share_bytes >= qp->planes[best].share_bytes) continue;
     if (mrc_qp_has_room(qp, plane, bytes)) best = (int)plane;
   }

@@ -9,7 +9,7 @@ void mrc_suspension_begin(struct mrc_services *services, struct mrc_qp *qp, uint
                           enum mrc_event_reason reason, uint64_t now_ns) {
   struct mrc_plane *plane = &qp->planes[index];
   struct mrc_txlist *list = &qp->req.win.lists[index];
-  if (mrc_plane_is_suspended(plane)) return;
+  if (plane->suspended) return;
   mrc_plane_suspend(plane, qp->noise_ns, now_ns);
   mrc_peer_share_forget(qp, index);
   mrc_count(services, MRC_COUNTER_PLANES_SUSPENDED, 1);
@@ -24,7 +24,7 @@ void mrc_suspension_begin(struct mrc_services *services, struct mrc_qp *qp, uint
       mrc_health_trust_ev(services, qp, ev, MRC_REASON_PLANE);
   }
   qp->ev_probe_ns = mrc_min_u64(qp->ev_probe_ns, plane->probation.next_ns);
-  mrc_health_report_plane(services, qp, index, false, reason);
+  mrc_health_report_plane(services, qp, index, MRC_EVENT_PLANE, false, reason);
 }
 
 void mrc_suspension_on_peer_port_down(struct mrc_services *services, struct mrc_qp *qp,
@@ -36,7 +36,7 @@ void mrc_suspension_on_peer_port_down(struct mrc_services *services, struct mrc_
 void mrc_suspension_retry(struct mrc_services *services, struct mrc_qp *qp, uint32_t index,
                           uint64_t now_ns) {
   struct mrc_plane *plane = &qp->planes[index];
-  if (mrc_plane_is_suspended(plane)) mrc_probation_on_mend(&plane->probation, now_ns);
+  if (plane->suspended) mrc_probation_on_mend(&plane->probation, now_ns);
   qp->ev_probe_ns = 0;
   mrc_qp_touch(services, qp);
 }
@@ -44,14 +44,14 @@ void mrc_suspension_retry(struct mrc_services *services, struct mrc_qp *qp, uint
 void mrc_suspension_end(struct mrc_services *services, struct mrc_qp *qp, uint32_t index,
                         enum mrc_event_reason reason) {
   struct mrc_plane *plane = &qp->planes[index];
-  if (!mrc_plane_is_suspended(plane)) return;
-  if (mrc_plane_peer_is_down(plane) || !mrc_port_is_up(&services->ports, index))
+  if (!plane->suspended) return;
+  if (plane->peer_down || !mrc_port_is_up(&services->ports, index))
     return; /* not before the port is up */
   mrc_plane_resume(plane);
   mrc_peer_share_forget(qp, index);
   mrc_count(services, MRC_COUNTER_PLANES_RESUMED, 1);
   mrc_trace(services, MRC_TRACE_PLANE_RESUME, qp->qpn, mrc_port_of(index),
             plane->probation.relapses);
-  mrc_health_report_plane(services, qp, index, true, reason);
+  mrc_health_report_plane(services, qp, index, MRC_EVENT_PLANE, true, reason);
   mrc_qp_touch(services, qp);
 }

@@ -1,10 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "timeout.h"
 
+#include "acks.h"
+#include "burst.h"
 #include "detect.h"
 #include "loss.h"
-#include "reinject.h"
+#include "spray.h"
 #include "suspension.h"
+
+#define MAX_REINJECTIONS 3 /* of one packet */
+
+/* ---- the local timeout ---- */
 
 /* The local timeout: fixed for the linear tries, then doubling. */
 static uint64_t timeout_ns(const struct mrc_qp *qp) {
@@ -43,10 +49,10 @@ static bool falls_behind(const struct mrc_qp *qp, uint32_t index) {
   uint64_t since_ns = qp->planes[index].rack_ns;
   if (list->oldest != MRC_TX_NONE)
     since_ns = mrc_max_u64(since_ns, qp->req.win.slots[list->oldest].sent_ns);
-  else if (!mrc_plane_is_suspended(&qp->planes[index]))
+  else if (!qp->planes[index].suspended)
     return false; /* nothing was sent on it: nothing is missing */
-  for (uint32_t planes = qp->evset.plane_mask & ~(1u << index); planes != 0; planes &= planes - 1)
-    if (qp->planes[__builtin_ctz(planes)].rack_ns > since_ns) return true;
+  MRC_EACH_BIT(other, qp->evset.plane_mask & ~(1u << index))
+    if (qp->planes[other].rack_ns > since_ns) return true;
   return false;
 }
 
@@ -57,7 +63,7 @@ static void time_out_plane(struct mrc_services *services, struct mrc_qp *qp, uin
   struct mrc_plane *plane = &qp->planes[index];
   const struct mrc_txlist *list = &qp->req.win.lists[index];
   const bool behind = qp->req.timeouts == 1 && falls_behind(qp, index);
-  if (behind && !mrc_plane_is_suspended(plane) && ++plane->strikes >= MRC_LOSS_STRIKES)
+  if (behind && !plane->suspended && ++plane->strikes >= MRC_LOSS_STRIKES)
     mrc_suspension_begin(services, qp, index, MRC_REASON_SILENCE, now_ns);
   while (list->oldest != MRC_TX_NONE)
     mrc_loss_mark(services, qp, mrc_txwin_psn_of(&qp->req.win, list->oldest),
@@ -75,14 +81,71 @@ static void on_timeout(struct mrc_services *services, struct mrc_qp *qp, uint64_
     return;
   }
   mrc_trace(services, MRC_TRACE_TIMEOUT, qp->qpn, req->timeouts, timeout_ns(qp));
-  for (uint32_t planes = qp->evset.plane_mask; planes != 0; planes &= planes - 1) {
-    const uint32_t plane = (uint32_t)__builtin_ctz(planes);
+  MRC_EACH_BIT(plane, qp->evset.plane_mask) {
     time_out_plane(services, qp, plane, now_ns);
     mrc_cc_on_timeout(&qp->planes[plane].cc);
   }
   req->progress_ns = now_ns; /* the next interval starts here */
   req->probe.wanted = true;
   req->probed_ns = now_ns;
+}
+
+/* ---- the reliability probe ---- */
+
+/* The plane whose oldest packet in flight was sent first; a plane of the QP in any case. */
+static uint32_t most_overdue_plane(const struct mrc_qp *qp) {
+  const struct mrc_txwin *win = &qp->req.win;
+  uint32_t worst = (uint32_t)__builtin_ctz(qp->evset.plane_mask);
+  uint64_t first_ns = UINT64_MAX;
+  MRC_EACH_BIT(plane, qp->evset.plane_mask) {
+    const uint16_t oldest = win->lists[plane].oldest;
+    if (oldest == MRC_TX_NONE || win->slots[oldest].sent_ns >= first_ns) continue;
+    first_ns = win->slots[oldest].sent_ns;
+    worst = plane;
+  }
+  return worst;
+}
+
+bool mrc_timeout_send_probe(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns) {
+  struct mrc_reliability_probe *probe = &qp->req.probe;
+  const uint32_t planes = mrc_qp_eligible_planes(services, qp) & ~services->ports.blocked;
+  if (planes == 0) return true;
+  uint32_t plane = probe->outstanding ? probe->plane + 1u : most_overdue_plane(qp);
+  while ((planes >> plane % MRC_MAX_PORTS & 1) == 0)
+    plane++; /* ends: one bit of the mask is set */
+  const uint16_t ev = mrc_evset_any(&qp->evset, plane % MRC_MAX_PORTS);
+  struct mrc_burst *burst = mrc_burst_open(services, qp, ev, MRC_TCLASS_DATA);
+  if (burst == NULL) return false;
+  *probe = (struct mrc_reliability_probe){.sent_ns = now_ns,
+                                          .id = (uint16_t)(probe->id + 1),
+                                          .ev = ev,
+                                          .plane = (uint8_t)mrc_plane_of(burst->port),
+                                          .outstanding = true};
+  struct mrc_wire wire = {.opcode = MRC_OP_PROBE,
+                          .dest_qpn = qp->attr.dest_qpn,
+                          .probe = {.probe_id = probe->id,
+                                    .spdcid = (uint16_t)qp->qpn,
+                                    .dpdcid = (uint16_t)qp->attr.dest_qpn,
+                                    .tx_timestamp = mrc_timestamp(now_ns),
+                                    .tsr = true}};
+  mrc_burst_add(services, burst, &wire, MRC_KIND_PROBE, 0, mrc_qp_has_icrc(qp));
+  mrc_trace(services, MRC_TRACE_PROBE_OUT, qp->qpn, probe->id, probe->plane);
+  return true;
+}
+
+void mrc_timeout_on_answer(struct mrc_services *services, struct mrc_qp *qp,
+                           const struct mrc_sack *sack, const struct mrc_meta *meta,
+                           struct mrc_cc_ack *ack, uint64_t now_ns) {
+  struct mrc_reliability_probe *probe = &qp->req.probe;
+  const uint16_t id = (uint16_t)sack->ack_psn_offset;
+  if (!probe->outstanding || probe->id != id) return;
+  probe->outstanding = false;
+  mrc_plane_on_delivered(&qp->planes[probe->plane], probe->sent_ns, now_ns);
+  mrc_evset_on_delivered(&qp->evset, probe->ev, probe->sent_ns, qp->planes[probe->plane].rack_ns);
+  const uint64_t rtt_ns = mrc_acks_round_trip_ns(meta, sack->tx_timestamp, probe->sent_ns);
+  if (rtt_ns != 0) mrc_acks_on_rtt(qp, probe->ev, rtt_ns, ack);
+  mrc_requester_on_progress(&qp->req, now_ns);
+  mrc_trace(services, MRC_TRACE_PROBE_IN, qp->qpn, id, rtt_ns);
 }
 
 /* Usually when nothing is heard at all; earlier when others are, but the window of PSNs is closed
@@ -100,11 +163,72 @@ static uint64_t probe_deadline_ns(const struct mrc_qp *qp) {
   return mrc_min_u64(silent_ns, closed_ns);
 }
 
+/* ---- a packet that all others wait for, on a slow plane ---- */
+
+/* How long after it left on a slow plane that packet is late: the quickest plane would have brought
+   it by then. MRC_NEVER when its plane is not slow. */
+static uint64_t late_ns(const struct mrc_services *services, const struct mrc_qp *qp,
+                        const struct mrc_txslot *oldest) {
+  if (!mrc_spray_is_slow(qp, oldest->plane)) return MRC_NEVER;
+  return mrc_spray_others_overdue_ns(services, qp, oldest->plane);
+}
+
+/* When that packet is sent again elsewhere. With more to send that is when the quickest plane would
+   have brought it. When only the end waits for it, a plane that is long but has no queue does not
+   count as late. It is done at doubling distances, a few times at most. */
+static uint64_t reinject_deadline_ns(const struct mrc_services *services, const struct mrc_qp *qp) {
+  const struct mrc_txslot *oldest = mrc_requester_awaited(&qp->req, &qp->attr);
+  if (oldest == NULL || oldest->tries > MAX_REINJECTIONS) return MRC_NEVER;
+  const uint64_t wait_ns = late_ns(services, qp, oldest);
+  if (wait_ns == MRC_NEVER) return MRC_NEVER;
+  const bool at_end = mrc_requester_has_opened_all(&qp->req);
+  const uint64_t way_ns = at_end ? qp->planes[oldest->plane].rtt.base_ns * 3 / 2 : 0;
+  return oldest->sent_ns + (mrc_max_u64(wait_ns, way_ns) << (oldest->tries - 1));
+}
+
+/* Sends the oldest burst again elsewhere. */
+static void reinject(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns) {
+  struct mrc_txwin *win = &qp->req.win;
+  const struct mrc_txslot oldest = *mrc_txwin_slot(win, win->una_psn);
+  struct mrc_plane *plane = &qp->planes[oldest.plane];
+  if (plane->doubted_ns == 0) plane->doubted_ns = now_ns;
+  for (uint32_t psn = win->una_psn; mrc_txwin_holds(win, psn); psn = mrc_psn_add(psn, 1)) {
+    struct mrc_txslot *slot = mrc_txwin_slot(win, psn);
+    if (slot->state != MRC_TX_INFLIGHT || slot->ev != oldest.ev || slot->sent_ns != oldest.sent_ns)
+      return;
+    slot->reinjected = true;
+    mrc_txwin_on_lost(win, psn);
+    mrc_evset_on_missed(&qp->evset, slot->ev);
+    mrc_count(services, MRC_COUNTER_REINJECTED, 1);
+    mrc_trace(services, MRC_TRACE_REINJECT, qp->qpn, psn, slot->ev);
+  }
+}
+
+/* What stands in the queue of a slow plane holds up the window of PSNs that all planes share: less
+   goes there from now on. */
+static void relieve_window(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns) {
+  const struct mrc_txslot *oldest = mrc_requester_awaited(&qp->req, &qp->attr);
+  if (oldest == NULL || mrc_requester_has_opened_all(&qp->req)) return;
+  const uint64_t wait_ns = late_ns(services, qp, oldest);
+  if (wait_ns == MRC_NEVER || now_ns < oldest->sent_ns + wait_ns) return;
+  const struct mrc_cc_loss loss = {.cause = MRC_CC_LOSS_LATE,
+                                   .bytes = oldest->bytes,
+                                   .inflight_bytes = mrc_qp_inflight_bytes(qp, oldest->plane)};
+  mrc_cc_on_loss(mrc_qp_cc(qp, oldest->plane), &loss, now_ns);
+}
+
+static void reinject_if_due(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns) {
+  relieve_window(services, qp, now_ns);
+  if (now_ns >= reinject_deadline_ns(services, qp)) reinject(services, qp, now_ns);
+}
+
+/* ---- time ---- */
+
 void mrc_timeout_on_deadline(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns) {
   struct mrc_requester *req = &qp->req;
   if (qp->state != MRC_QP_RTS || !mrc_requester_is_busy(&qp->req)) return;
   mrc_detect_planes(services, qp, now_ns);
-  mrc_reinject_on_deadline(services, qp, now_ns);
+  reinject_if_due(services, qp, now_ns);
   if (now_ns >= timeout_deadline_ns(qp)) {
     on_timeout(services, qp, now_ns);
   } else if (now_ns >= probe_deadline_ns(qp)) {
@@ -123,5 +247,5 @@ uint64_t mrc_timeout_deadline(const struct mrc_services *services, const struct 
   if (qp->state != MRC_QP_RTS || !mrc_requester_is_busy(&qp->req)) return MRC_NEVER;
   if (mrc_detect_is_due(qp, now_ns)) return 0;
   const uint64_t next_ns = mrc_min_u64(timeout_deadline_ns(qp), probe_deadline_ns(qp));
-  return mrc_min_u64(next_ns, mrc_reinject_deadline(services, qp));
+  return mrc_min_u64(next_ns, reinject_deadline_ns(services, qp));
 }

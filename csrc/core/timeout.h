@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* When nothing is heard: reliability probes ask, and at last the local timeout takes everything in
-   flight for lost. */
+/* What a QP does when its time has come. When nothing is heard, a reliability probe asks the peer
+   for all that has arrived, and at last the local timeout takes everything in flight for lost. A
+   packet that all others wait for, on a slow plane, is sent again elsewhere, although nothing says
+   that it is lost, and its plane gets less from then on. EV probes are another thing: see
+   ev_probe.h. */
 #ifndef MRC_CORE_TIMEOUT_H
 #define MRC_CORE_TIMEOUT_H
 
@@ -16,6 +19,14 @@ static inline uint64_t mrc_timeout_patience_ns(const struct mrc_qp *qp) {
   if (!mrc_rtt_known(rtt)) return mrc_floor_ns(MRC_PROBE_FIRST_NS, qp->noise_ns);
   return mrc_rtt_overdue_ns(rtt, mrc_floor_ns(MRC_PROBE_FLOOR_NS, qp->noise_ns)) + rtt->smooth_ns;
 }
+
+/* Sends the probe: first where a packet is overdue, for an answer proves it lost; then the planes
+   take turns, so that a dead one cannot swallow every probe. False when the transmit is full. */
+bool mrc_timeout_send_probe(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns);
+/* Its answer stands for a packet sent when the probe was. */
+void mrc_timeout_on_answer(struct mrc_services *services, struct mrc_qp *qp,
+                           const struct mrc_sack *sack, const struct mrc_meta *meta,
+                           struct mrc_cc_ack *ack, uint64_t now_ns);
 
 /* The peer has no room for a packet, which has been marked as lost: a retry, of which there are as
    many as of expiries of the local timeout. May fail the QP. */

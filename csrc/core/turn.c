@@ -26,10 +26,10 @@ static bool transmit(struct mrc_turn *turn, uint64_t now_ns) {
     const int n = mrc_engine_transmit(turn->engine, bursts, turn->capacity, now_ns);
     if (n == 0) return false;
     turn->sent = true;
-    uint32_t blocked = turn->calls->send(turn->driver, bursts, taken, n, now_ns);
+    const uint32_t blocked = turn->calls->send(turn->driver, bursts, taken, n, now_ns);
     mrc_engine_commit(turn->engine, bursts, taken, n, now_ns);
-    for (; blocked != 0; blocked &= blocked - 1)
-      mrc_engine_port_blocked(turn->engine, __builtin_ctz(blocked) + 1, true, now_ns);
+    MRC_EACH_BIT(plane, blocked)
+      mrc_engine_port_blocked(turn->engine, (int)plane + 1, true, now_ns);
     if (n < turn->capacity) return false; /* what is left has its deadline */
   }
   return true;

@@ -91,7 +91,7 @@ static void to_reset(struct mrc_engine *engine, struct mrc_qp *qp) {
   mrc_endpoint_drop_qp(&engine->services, &engine->endpoint, qp);
   mrc_evset_free(&qp->evset);
   for (uint32_t i = 0; i < engine->services.config.ports; i++)
-    mrc_plane_set_peer_down(&qp->planes[i], false);
+    qp->planes[i].peer_down = false;
 }
 
 static int to_rtr(struct mrc_qp *qp, const struct mrc_qp_attr *attr) {
@@ -111,8 +111,7 @@ static int to_rtr(struct mrc_qp *qp, const struct mrc_qp_attr *attr) {
 static void take_base_rtts(struct mrc_qp *qp) {
   for (const struct mrc_qp *other = qp->peer->qps; other != NULL; other = other->peer_next) {
     if (other == qp) continue;
-    for (uint32_t planes = other->evset.plane_mask; planes != 0; planes &= planes - 1) {
-      const int plane = __builtin_ctz(planes);
+    MRC_EACH_BIT(plane, other->evset.plane_mask) {
       const struct mrc_rtt *rtt = &other->planes[plane].rtt;
       if (mrc_rtt_known(rtt)) mrc_rtt_hint(&qp->planes[plane].rtt, rtt->base_ns);
     }
@@ -158,11 +157,10 @@ static int to_rts(struct mrc_engine *engine, struct mrc_qp *qp, const struct mrc
   }
   mrc_evset_start(&qp->evset, merged.ev_active_per_plane, &engine->prng);
   take_base_rtts(qp);
-  for (uint32_t planes = qp->evset.plane_mask; planes != 0; planes &= planes - 1) {
-    const uint32_t plane = (uint32_t)__builtin_ctz(planes);
+  MRC_EACH_BIT(plane, qp->evset.plane_mask) {
     if (!(mrc_port_is_up(&engine->services.ports, plane)))
       mrc_suspension_begin(&engine->services, qp, plane, MRC_REASON_OWN_PORT, now_ns);
-    else if (mrc_plane_peer_is_down(&qp->planes[plane]))
+    else if (qp->planes[plane].peer_down)
       mrc_suspension_on_peer_port_down(&engine->services, qp, plane, now_ns);
   }
   return 0;

@@ -15,9 +15,8 @@ int mrc_windows_start(struct mrc_qp *qp, uint32_t psns) {
                              .profile = attr->cc_profile};
   if (!qp->req.one_window && cc.profile.max_cwnd != 0) /* the largest of all together */
     cc.profile.max_cwnd = mrc_max_u64(cc.profile.max_cwnd / planes, attr->path_mtu);
-  for (uint32_t rest = qp->evset.plane_mask; rest != 0; rest &= rest - 1) {
-    struct mrc_plane *plane = &qp->planes[__builtin_ctz(rest)];
-    const int error = mrc_cc_init(&plane->cc, &cc);
+  MRC_EACH_BIT(plane, qp->evset.plane_mask) {
+    const int error = mrc_cc_init(&qp->planes[plane].cc, &cc);
     if (error != 0) return error;
   }
   return 0;
@@ -38,8 +37,7 @@ void mrc_windows_on_ack(struct mrc_services *services, struct mrc_qp *qp, struct
   struct mrc_requester *req = &qp->req;
   uint64_t all_bytes = 0, others_bytes = 0;
   ack->bytes = 0;
-  for (uint32_t planes = req->acked_planes; planes != 0; planes &= planes - 1) {
-    const uint32_t index = (uint32_t)__builtin_ctz(planes);
+  MRC_EACH_BIT(index, req->acked_planes) {
     const uint64_t bytes = qp->planes[index].newly_acked_bytes;
     qp->planes[index].newly_acked_bytes = 0;
     qp->planes[index].share_acked_bytes += bytes;

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "base.h"
-#include "drops.h"
+#include "counters.h"
 
 /* Names of offsets: bytes from the start of the header they begin with. */
 enum {

@@ -9,12 +9,9 @@
 #include "io/counters.h"
 #include "io/ports.h"
 
-typedef int run_fn(struct mrc_datapath *datapath, const struct mrc_command *command,
-                   uint64_t now_ns);
+typedef int run_fn(struct mrc_datapath *datapath, const struct mrc_command *command);
 
-static int run_mr_register(struct mrc_datapath *datapath, const struct mrc_command *command,
-                           uint64_t now_ns) {
-  (void)now_ns;
+static int run_mr_register(struct mrc_datapath *datapath, const struct mrc_command *command) {
   int error = mrc_mr_register(datapath->engine, command->address, command->bytes, command->key,
                               command->access);
   if (error != 0) return error;
@@ -24,23 +21,19 @@ static int run_mr_register(struct mrc_datapath *datapath, const struct mrc_comma
   return error;
 }
 
-static int run_mr_deregister(struct mrc_datapath *datapath, const struct mrc_command *command,
-                             uint64_t now_ns) {
-  (void)now_ns;
+static int run_mr_deregister(struct mrc_datapath *datapath, const struct mrc_command *command) {
   int error = mrc_mr_deregister(datapath->engine, command->key);
   if (error == 0) mrc_guards_remove(&datapath->guards, command->key);
   return error;
 }
 
-static int run_qp_create(struct mrc_datapath *datapath, const struct mrc_command *command,
-                         uint64_t now_ns) {
-  (void)now_ns;
+static int run_qp_create(struct mrc_datapath *datapath, const struct mrc_command *command) {
   return mrc_qp_create(datapath->engine, command->pointer);
 }
 
-static int run_qp_modify(struct mrc_datapath *datapath, const struct mrc_command *command,
-                         uint64_t now_ns) {
-  return mrc_qp_modify(datapath->engine, command->qpn, command->value, command->pointer, now_ns);
+static int run_qp_modify(struct mrc_datapath *datapath, const struct mrc_command *command) {
+  return mrc_qp_modify(datapath->engine, command->qpn, command->value, command->pointer,
+                       datapath->now_ns);
 }
 
 /* Whether an EV array names only transmit sockets that exist, of the family of their port: the
@@ -67,114 +60,90 @@ static bool evs_are_current(const struct mrc_udp *udp, const struct mrc_ev_attr 
   return true;
 }
 
-static int run_qp_set_evs(struct mrc_datapath *datapath, const struct mrc_command *command,
-                          uint64_t now_ns) {
-  (void)now_ns;
+static int run_qp_set_evs(struct mrc_datapath *datapath, const struct mrc_command *command) {
   if (command->value > MRC_MAX_EVS || !evs_fit(&datapath->udp, command->pointer, command->value))
     return -EINVAL;
   if (!evs_are_current(&datapath->udp, command->pointer, command->value)) return -ENETDOWN;
   return mrc_qp_set_evs(datapath->engine, command->qpn, command->pointer, (int)command->value);
 }
 
-static int run_qp_set_peer(struct mrc_datapath *datapath, const struct mrc_command *command,
-                           uint64_t now_ns) {
-  (void)now_ns;
+static int run_qp_set_peer(struct mrc_datapath *datapath, const struct mrc_command *command) {
   return mrc_qp_set_peer(datapath->engine, command->qpn, command->pointer, (int)command->value);
 }
 
-static int run_qp_destroy(struct mrc_datapath *datapath, const struct mrc_command *command,
-                          uint64_t now_ns) {
-  (void)now_ns;
+static int run_qp_destroy(struct mrc_datapath *datapath, const struct mrc_command *command) {
   return mrc_qp_destroy(datapath->engine, command->qpn);
 }
 
-static int run_qp_post(struct mrc_datapath *datapath, const struct mrc_command *command,
-                       uint64_t now_ns) {
-  return mrc_qp_post(datapath->engine, command->qpn, &command->wr, now_ns);
+static int run_qp_post(struct mrc_datapath *datapath, const struct mrc_command *command) {
+  return mrc_qp_post(datapath->engine, command->qpn, &command->wr, datapath->now_ns);
 }
 
-static int run_qp_probe_ev(struct mrc_datapath *datapath, const struct mrc_command *command,
-                           uint64_t now_ns) {
+static int run_qp_probe_ev(struct mrc_datapath *datapath, const struct mrc_command *command) {
   if (command->bytes > UINT16_MAX) return -EMSGSIZE;
   const struct mrc_probe_attr probe = {.cookie = command->cookie,
                                        .timeout_ns = command->timeout_ns,
                                        .qpn = command->qpn,
                                        .ev_index = command->value,
                                        .bytes = (uint32_t)command->bytes};
-  const int taken = mrc_engine_probe_evs(datapath->engine, &probe, 1, now_ns);
+  const int taken = mrc_engine_probe_evs(datapath->engine, &probe, 1, datapath->now_ns);
   return taken < 0 ? taken : taken == 1 ? 0 : -EAGAIN;
 }
 
-static int run_qp_set_ev_state(struct mrc_datapath *datapath, const struct mrc_command *command,
-                               uint64_t now_ns) {
-  return mrc_qp_set_ev_state(datapath->engine, command->qpn, command->value, command->key, now_ns);
+static int run_qp_set_ev_state(struct mrc_datapath *datapath, const struct mrc_command *command) {
+  return mrc_qp_set_ev_state(datapath->engine, command->qpn, command->value, command->key,
+                             datapath->now_ns);
 }
 
-static int run_qp_query(struct mrc_datapath *datapath, const struct mrc_command *command,
-                        uint64_t now_ns) {
-  (void)now_ns;
+static int run_qp_query(struct mrc_datapath *datapath, const struct mrc_command *command) {
   return mrc_qp_query(datapath->engine, command->qpn, command->pointer);
 }
 
-static int run_qp_query_evs(struct mrc_datapath *datapath, const struct mrc_command *command,
-                            uint64_t now_ns) {
-  (void)now_ns;
+static int run_qp_query_evs(struct mrc_datapath *datapath, const struct mrc_command *command) {
   return mrc_qp_query_evs(datapath->engine, command->qpn, command->pointer, (int)command->value);
 }
 
-static int run_counters(struct mrc_datapath *datapath, const struct mrc_command *command,
-                        uint64_t now_ns) {
-  (void)now_ns;
+static int run_counters(struct mrc_datapath *datapath, const struct mrc_command *command) {
   return mrc_counters_read(datapath->engine, &datapath->udp, command->pointer, (int)command->value);
 }
 
-static int run_drops(struct mrc_datapath *datapath, const struct mrc_command *command,
-                     uint64_t now_ns) {
-  (void)now_ns;
+static int run_drops(struct mrc_datapath *datapath, const struct mrc_command *command) {
   return mrc_engine_drops(datapath->engine, command->pointer, (int)command->value);
 }
 
-static int run_trace(struct mrc_datapath *datapath, const struct mrc_command *command,
-                     uint64_t now_ns) {
-  (void)now_ns;
+static int run_trace(struct mrc_datapath *datapath, const struct mrc_command *command) {
   return mrc_engine_trace(datapath->engine, command->pointer, (int)command->value);
 }
 
-static int run_port_up(struct mrc_datapath *datapath, const struct mrc_command *command,
-                       uint64_t now_ns) {
+static int run_port_up(struct mrc_datapath *datapath, const struct mrc_command *command) {
   if (command->value < 1 || command->value > (uint32_t)datapath->udp.n_ports) return -EINVAL;
   if (!mrc_udp_port_is_open(mrc_udp_port(&datapath->udp, (int)command->value))) return -ENOENT;
-  mrc_engine_port_up(datapath->engine, (int)command->value, command->key != 0, now_ns);
+  mrc_engine_port_up(datapath->engine, (int)command->value, command->key != 0, datapath->now_ns);
   return 0;
 }
 
-static int run_qp_set_mpr(struct mrc_datapath *datapath, const struct mrc_command *command,
-                          uint64_t now_ns) {
-  return mrc_qp_set_mpr(datapath->engine, command->qpn, command->value, now_ns);
+static int run_qp_set_mpr(struct mrc_datapath *datapath, const struct mrc_command *command) {
+  return mrc_qp_set_mpr(datapath->engine, command->qpn, command->value, datapath->now_ns);
 }
 
-static int run_record_start(struct mrc_datapath *datapath, const struct mrc_command *command,
-                            uint64_t now_ns) {
+static int run_record_start(struct mrc_datapath *datapath, const struct mrc_command *command) {
   return mrc_recorder_start(&datapath->recorder, command->pointer, datapath->engine,
-                            datapath->udp.n_slots, now_ns);
+                            datapath->udp.n_slots, datapath->now_ns);
 }
 
-static int run_record_stop(struct mrc_datapath *datapath, const struct mrc_command *command,
-                           uint64_t now_ns) {
+static int run_record_stop(struct mrc_datapath *datapath, const struct mrc_command *command) {
   (void)command;
-  return mrc_recorder_stop(&datapath->recorder, datapath->engine, now_ns);
+  return mrc_recorder_stop(&datapath->recorder, datapath->engine, datapath->now_ns);
 }
 
-static int run_port_open(struct mrc_datapath *datapath, const struct mrc_command *command,
-                         uint64_t now_ns) {
+static int run_port_open(struct mrc_datapath *datapath, const struct mrc_command *command) {
   if (command->value > INT_MAX) return -EINVAL;
-  return mrc_ports_open(datapath, (int)command->value, command->pointer, now_ns);
+  return mrc_ports_open(datapath, (int)command->value, command->pointer, datapath->now_ns);
 }
 
-static int run_port_close(struct mrc_datapath *datapath, const struct mrc_command *command,
-                          uint64_t now_ns) {
+static int run_port_close(struct mrc_datapath *datapath, const struct mrc_command *command) {
   if (command->value > INT_MAX) return -EINVAL;
-  return mrc_ports_close(datapath, (int)command->value, now_ns);
+  return mrc_ports_close(datapath, (int)command->value, datapath->now_ns);
 }
 
 static const struct {
@@ -210,12 +179,11 @@ static bool is_known(const struct mrc_command *command) {
   return command->op < sizeof table / sizeof table[0];
 }
 
-int mrc_command_run(struct mrc_datapath *datapath, const struct mrc_command *command,
-                    uint64_t now_ns) {
+int mrc_command_run(struct mrc_datapath *datapath, const struct mrc_command *command) {
   if (!is_known(command)) return -EINVAL;
   if (table[command->op].has_pointer && !command->pointer) return -EINVAL;
   if (table[command->op].counts && command->value > INT_MAX) return -EINVAL;
-  return table[command->op].run(datapath, command, now_ns);
+  return table[command->op].run(datapath, command);
 }
 
 bool mrc_command_is_answered(const struct mrc_command *command, int result) {

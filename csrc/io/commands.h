@@ -10,8 +10,7 @@
 #include "mrc.h"
 
 /* Runs one command in the datapath's thread and returns its result: a count, 0 or -errno. */
-int mrc_command_run(struct mrc_datapath *datapath, const struct mrc_command *command,
-                    uint64_t now_ns);
+int mrc_command_run(struct mrc_datapath *datapath, const struct mrc_command *command);
 /* Whether a command with this result is to be answered. */
 bool mrc_command_is_answered(const struct mrc_command *command, int result);
 

@@ -34,15 +34,12 @@ enum {
 
 #define STOP (1ull << 32) /* added to command_fd; no number of commands gets there */
 
-static uint64_t clock_ns(void) {
+/* Reads the clock; whoever needs no better time takes datapath->now_ns. */
+static uint64_t look_at_clock(void *driver) {
+  struct mrc_datapath *datapath = driver;
   struct timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
-  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
-/* Reads the clock; whoever needs no better time takes datapath->now_ns. */
-static uint64_t look_at_clock(struct mrc_datapath *datapath) {
-  datapath->now_ns = clock_ns();
+  datapath->now_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
   return datapath->now_ns;
 }
 
@@ -76,8 +73,8 @@ static void watch_transmitter(struct mrc_datapath *datapath, int port, int tx_in
 }
 
 static void unblock(struct mrc_datapath *datapath, uint32_t ports, uint64_t now_ns) {
-  for (; ports != 0; ports &= ports - 1)
-    mrc_engine_port_blocked(datapath->engine, __builtin_ctz(ports) + 1, false, now_ns);
+  MRC_EACH_BIT(plane, ports)
+    mrc_engine_port_blocked(datapath->engine, (int)plane + 1, false, now_ns);
 }
 
 static void on_transmitter(struct mrc_datapath *datapath, int port, int tx_index, uint32_t events) {
@@ -160,7 +157,7 @@ static void wait_and_receive(struct mrc_datapath *datapath, uint64_t ns) {
 /* ---- Commands ---- */
 
 static void run_command(struct mrc_datapath *datapath, const struct mrc_command *command) {
-  int result = mrc_command_run(datapath, command, datapath->now_ns);
+  int result = mrc_command_run(datapath, command);
   if (!mrc_command_is_answered(command, result)) return;
   mrc_datapath_put_event(datapath, &(struct mrc_event){.type = MRC_EVENT_REPLY,
                                                        .cookie = command->cookie,
@@ -243,7 +240,8 @@ static int publish_some(struct mrc_datapath *datapath) {
 
 /* True when there may be more to publish. Without room it is false: the next poll makes room and
    wakes us. */
-static bool publish(struct mrc_datapath *datapath) {
+static bool publish(void *driver) {
+  struct mrc_datapath *datapath = driver;
   bool more = true;
   for (int i = 0; more && i < PUBLISH_ROUNDS; i++)
     more = publish_faults(datapath) + publish_some(datapath) > 0;
@@ -254,12 +252,8 @@ static bool publish(struct mrc_datapath *datapath) {
 
 /* ---- The turn ---- */
 
-static uint64_t turn_now(void *driver) { return look_at_clock(driver); }
-
-static bool turn_publish(void *driver) { return publish(driver); }
-
 static const struct mrc_turn_calls calls = {
-    .now = turn_now, .publish = turn_publish, .send = send_bursts};
+    .now = look_at_clock, .publish = publish, .send = send_bursts};
 
 /* Everything of a turn but to wait for input and to take it. */
 static void work(struct mrc_datapath *datapath) {
@@ -412,16 +406,16 @@ int mrc_datapath_open(struct mrc_datapath *datapath, const struct mrc_ctx_config
   return 0;
 }
 
-static void close_descriptor(int fd) {
-  if (fd >= 0) close(fd);
+static void close_descriptors(const struct mrc_datapath *datapath) {
+  const int fds[] = {datapath->epoll_fd, datapath->command_fd, datapath->event_fd,
+                     datapath->timer_fd};
+  for (size_t i = 0; i < sizeof fds / sizeof fds[0]; i++)
+    if (fds[i] >= 0) close(fds[i]);
 }
 
 void mrc_datapath_close(struct mrc_datapath *datapath) {
   mrc_guards_close(&datapath->guards); /* first: a fault writes to command_fd */
-  close_descriptor(datapath->epoll_fd);
-  close_descriptor(datapath->command_fd);
-  close_descriptor(datapath->event_fd);
-  close_descriptor(datapath->timer_fd);
+  close_descriptors(datapath);
   if (datapath->engine) mrc_engine_destroy(datapath->engine);
   mrc_spsc_free(&datapath->commands);
   mrc_spsc_free(&datapath->events);
@@ -430,9 +424,6 @@ void mrc_datapath_close(struct mrc_datapath *datapath) {
 
 void mrc_datapath_abandon(struct mrc_datapath *datapath) {
   mrc_sigbus_forget();
-  close_descriptor(datapath->epoll_fd);
-  close_descriptor(datapath->command_fd);
-  close_descriptor(datapath->event_fd);
-  close_descriptor(datapath->timer_fd);
+  close_descriptors(datapath);
   mrc_udp_abandon(&datapath->udp);
 }

@@ -52,11 +52,15 @@ static int check_config(const struct mrc_ctx_config *config, struct mrc_cause *c
   return 0;
 }
 
+/* Closes a descriptor, if there is one. */
+static void end(int *fd) {
+  if (*fd >= 0) close(*fd);
+  *fd = -1;
+}
+
 static void close_receivers(struct mrc_udp *udp) {
-  for (int i = 0; i < udp->n_slots; i++) {
-    if (udp->ports[i].receive_fd >= 0) close(udp->ports[i].receive_fd);
-    udp->ports[i].receive_fd = -1;
-  }
+  for (int i = 0; i < udp->n_slots; i++)
+    end(&udp->ports[i].receive_fd);
 }
 
 /* Opens every port's receive socket on one UDP port; 0 lets the kernel choose for the first. */
@@ -121,10 +125,8 @@ static int open_transmitters(struct mrc_udp *udp, struct mrc_udp_port *port,
 }
 
 static void close_transmitters(struct mrc_udp_port *port) {
-  for (int i = 0; i < port->n_transmitters; i++) {
-    if (port->transmitters[i].fd >= 0) close(port->transmitters[i].fd);
-    port->transmitters[i].fd = -1;
-  }
+  for (int i = 0; i < port->n_transmitters; i++)
+    end(&port->transmitters[i].fd);
 }
 
 static void set_buffers(const struct mrc_udp *udp, struct mrc_udp_port *port) {
@@ -234,12 +236,6 @@ static int reopen_transmitters(struct mrc_udp_port *port, const struct mrc_udp_p
   return 0;
 }
 
-static void discard(struct mrc_udp_port *port) {
-  if (port->receive_fd >= 0) close(port->receive_fd);
-  close_transmitters(port);
-  free(port->transmitters);
-}
-
 static int open_sockets(struct mrc_udp *udp, struct mrc_udp_port *port,
                         const struct mrc_udp_port *before, uint32_t used, bool is_used,
                         struct mrc_cause *cause) {
@@ -267,7 +263,9 @@ int mrc_udp_open_port(struct mrc_udp *udp, int number, const struct mrc_port_con
   struct mrc_udp_port port = closed_port(config);
   error = open_sockets(udp, &port, before, used, is_used, cause);
   if (error != 0) {
-    discard(&port);
+    end(&port.receive_fd);
+    close_transmitters(&port);
+    free(port.transmitters);
     return error;
   }
   *cause = (struct mrc_cause){0}; /* a UDP port that was taken is no failure */
@@ -281,8 +279,7 @@ int mrc_udp_open_port(struct mrc_udp *udp, int number, const struct mrc_port_con
 
 void mrc_udp_close_port(struct mrc_udp *udp, int number) {
   struct mrc_udp_port *port = mrc_udp_port(udp, number);
-  if (port->receive_fd >= 0) close(port->receive_fd);
-  port->receive_fd = -1;
+  end(&port->receive_fd);
   close_transmitters(port);
   for (int i = 0; i < port->n_transmitters; i++)
     port->transmitters[i].full = false;

@@ -156,7 +156,7 @@ static void fill_messages(struct mrc_udp_outbox *outbox, const struct mrc_burst 
 
 /* The kernel also keeps the error of a report that found no room. It would be that of the next
    send, and until then wake us again and again. */
-static int drain_errors(int fd) {
+static int drain_errors(struct mrc_udp *udp, int fd) {
   enum { ERRORS_AT_ONCE = 64 };
   char control[512];
   int n = 0;
@@ -167,15 +167,14 @@ static int drain_errors(int fd) {
   }
   int error = 0;
   getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &(socklen_t){sizeof error}); /* clears it */
+  udp->counters[MRC_IO_TX_ERROR_REPORTS] += (uint64_t)n;
   return n;
 }
 
 int mrc_udp_drain_errors(struct mrc_udp *udp, int port_number, int tx_index) {
   struct mrc_udp_port *port = mrc_udp_port(udp, port_number);
   mrc_assert(tx_index < port->n_transmitters);
-  int n = drain_errors(port->transmitters[tx_index].fd);
-  udp->counters[MRC_IO_TX_ERROR_REPORTS] += (uint64_t)n;
-  return n;
+  return drain_errors(udp, port->transmitters[tx_index].fd);
 }
 
 /* A queue that stays full takes a message now and then; see MRC_UDP_REFUSAL_NS. The queue is the
@@ -214,8 +213,7 @@ static void wait_for_room(struct group *group, int error) {
    for an earlier packet, or registered memory that lost its backing. */
 static void clear_causes(struct group *group, const struct mrc_burst *burst, int error) {
   if (error != -EFAULT) {
-    int n = drain_errors(group->transmitter->fd);
-    group->udp->counters[MRC_IO_TX_ERROR_REPORTS] += (uint64_t)n;
+    drain_errors(group->udp, group->transmitter->fd);
     return;
   }
   if (!mrc_sigbus_in_force()) return; /* to touch it would end the process */

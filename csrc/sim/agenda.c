@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/base.h"
+#include "sim/memory.h"
 
 enum { SLOTS = MRC_AGENDA_SLOTS, WORDS = SLOTS / 64, SUMMARY = WORDS / 64 };
 
@@ -19,11 +20,8 @@ static uint32_t get_item(struct mrc_agenda *agenda) {
     agenda->free = agenda->items[place - 1].next;
     return place;
   }
-  if (agenda->n_items == agenda->capacity) {
-    agenda->capacity = agenda->capacity ? 2 * agenda->capacity : 256;
-    agenda->items = realloc(agenda->items, agenda->capacity * sizeof(*agenda->items));
-    mrc_assert(agenda->items);
-  }
+  agenda->items =
+      mrc_grow(agenda->items, agenda->n_items, &agenda->capacity, sizeof(*agenda->items));
   return ++agenda->n_items;
 }
 
@@ -94,7 +92,6 @@ void mrc_agenda_init(struct mrc_agenda *agenda) {
 
 void mrc_agenda_push(struct mrc_agenda *agenda, struct mrc_heap_entry entry) {
   mrc_assert(entry.at_ns >= agenda->now_ns);
-  entry.sequence = agenda->pushed++;
   if (entry.at_ns - agenda->now_ns < SLOTS)
     put_near(agenda, &entry);
   else

@@ -24,8 +24,7 @@ struct mrc_agenda {
   struct mrc_agenda_item *items;
   uint32_t n_items;
   uint32_t capacity;
-  uint32_t free; /* place + 1 */
-  uint64_t pushed;
+  uint32_t free;    /* place + 1 */
   uint64_t now_ns;  /* of the last event taken: no slot holds anything before it */
   uint64_t near_ns; /* of the first in the wheel; UINT64_MAX: it is empty */
   struct mrc_agenda_slot slots[MRC_AGENDA_SLOTS];

@@ -7,6 +7,7 @@
 #include "core/base.h"
 #include "core/prng.h"
 #include "core/psn.h"
+#include "sim/memory.h"
 
 #define FRESH_BIT 0x80 /* clear in bytes that were just placed */
 #define EIGHT_FRESH_BITS 0x8080808080808080ull
@@ -32,11 +33,8 @@ void mrc_audit_free(struct mrc_audit *audit) {
 }
 
 void mrc_audit_posted(struct mrc_audit *audit, uint32_t bytes, bool has_imm, uint32_t imm) {
-  if (audit->n_wrs == audit->wr_capacity) {
-    audit->wr_capacity = audit->wr_capacity ? 2 * audit->wr_capacity : 64;
-    audit->wrs = realloc(audit->wrs, audit->wr_capacity * sizeof(*audit->wrs));
-    mrc_assert(audit->wrs);
-  }
+  audit->wrs =
+      mrc_grow(audit->wrs, (uint32_t)audit->n_wrs, &audit->wr_capacity, sizeof(*audit->wrs));
   uint64_t before = audit->n_wrs ? audit->wrs[audit->n_wrs - 1].last : 0;
   audit->wrs[audit->n_wrs++] =
       (struct mrc_audit_wr){.offset = audit->used_bytes,
@@ -238,10 +236,8 @@ static void check_windows(const struct mrc_audit *audit, const struct mrc_qp_inf
     check_window(audit, info->inflight_bytes, info->cwnd_bytes);
     return;
   }
-  for (uint32_t planes = audit->sent_planes; planes != 0; planes &= planes - 1) {
-    const struct mrc_plane_info *plane = &info->planes[__builtin_ctz(planes)];
-    check_window(audit, plane->inflight_bytes, plane->cwnd_bytes);
-  }
+  MRC_EACH_BIT(plane, audit->sent_planes)
+    check_window(audit, info->planes[plane].inflight_bytes, info->planes[plane].cwnd_bytes);
 }
 
 void mrc_audit_state(struct mrc_audit *audit) {

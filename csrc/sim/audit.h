@@ -62,7 +62,7 @@ struct mrc_audit {
   /* work requests, in posting order */
   struct mrc_audit_wr *wrs;
   uint64_t n_wrs;
-  uint64_t wr_capacity;
+  uint32_t wr_capacity;
   uint64_t opened;      /* WRs of which a packet was sent */
   uint64_t acked;       /* WRs that an ACK ended */
   uint64_t wimm_opened; /* of these, with immediate */

@@ -6,7 +6,7 @@
 
 #include "core/base.h"
 #include "core/burst.h"
-#include "core/drops.h"
+#include "core/counters.h"
 #include "core/turn.h"
 #include "sim/host_address.h"
 
@@ -92,11 +92,6 @@ static uint32_t send_bursts(void *driver, const struct mrc_burst *bursts, int *t
 
 /* ---- receiving ---- */
 
-static uint32_t qpn_of(const struct mrc_frame *packet) {
-  const uint8_t *at = &packet->header[QPN_AT];
-  return (uint32_t)at[0] << 16 | (uint32_t)at[1] << 8 | at[2];
-}
-
 void mrc_engines_receive(void *transport, uint32_t host, const struct mrc_frame *packet) {
   struct mrc_engines *engines = transport;
   struct mrc_meta meta = {.flow_label = packet->flow_label,
@@ -112,7 +107,7 @@ void mrc_engines_receive(void *transport, uint32_t host, const struct mrc_frame 
   const int drop = mrc_engine_receive(engines->of[host], bytes, mrc_frame_udp_bytes(packet), &meta,
                                       engines->hosts->world->now_ns);
   if (drop == MRC_DROP_DUPLICATE && !packet->extra)
-    engines->hosts->flows->at[mrc_flow_of(qpn_of(packet))].repeated++;
+    engines->hosts->flows->at[mrc_flow_of(mrc_get_u24(&packet->header[QPN_AT]))].repeated++;
   if (engines->watch) mrc_fabric_watch_received(engines->watch, packet, bytes, drop);
   clear_scratch(engines, packet);
 }

@@ -114,8 +114,7 @@ static void send_copy(struct mrc_fabric *fabric, uint32_t index, struct mrc_fram
   mrc_world_schedule(fabric->world, fate->at_ns[1], MRC_SIM_ON_ARRIVAL, index, copy);
 }
 
-/* Sends the first packet that waits. */
-static void send_next(struct mrc_fabric *fabric, uint32_t index) {
+void mrc_fabric_drain(struct mrc_fabric *fabric, uint32_t index) {
   struct mrc_hop *hop = &fabric->hops[index];
   struct mrc_frame *packet = mrc_queue_pop(&hop->queue);
   const struct mrc_link_fate fate = mrc_hop_send(hop, packet, fabric->world->now_ns);
@@ -144,7 +143,7 @@ void mrc_fabric_enter(struct mrc_fabric *fabric, uint32_t index, struct mrc_fram
   if (packet->trimmed && !trimmed) mrc_record_line(fabric->record, "trim", index, packet);
   if (hop->is_draining) return;
   if (hop->free_at_ns <= fabric->world->now_ns) {
-    send_next(fabric, index);
+    mrc_fabric_drain(fabric, index);
     return;
   }
   hop->is_draining = true;
@@ -160,8 +159,6 @@ void mrc_fabric_send(struct mrc_fabric *fabric, struct mrc_frame *packet) {
   mrc_fabric_enter(fabric, mrc_topology_host_up(config_of(fabric), packet->plane, packet->from),
                    packet);
 }
-
-void mrc_fabric_drain(struct mrc_fabric *fabric, uint32_t index) { send_next(fabric, index); }
 
 static void make_hop(struct mrc_fabric *fabric, uint32_t index, const struct mrc_hop *shape) {
   struct mrc_hop *hop = &fabric->hops[index];

@@ -50,7 +50,7 @@ void mrc_fabric_send(struct mrc_fabric *fabric, struct mrc_frame *packet);
 void mrc_fabric_enter(struct mrc_fabric *fabric, uint32_t hop, struct mrc_frame *packet);
 /* A packet has reached the end of a hop. */
 void mrc_fabric_arrive(struct mrc_fabric *fabric, uint32_t hop, struct mrc_frame *packet);
-/* A hop has sent its last packet and takes the next. */
+/* A hop is free: it sends the first packet that waits. */
 void mrc_fabric_drain(struct mrc_fabric *fabric, uint32_t hop);
 
 #endif

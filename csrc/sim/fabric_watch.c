@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "core/base.h"
+#include "sim/memory.h"
 
 static struct mrc_audit *audit_of(const struct mrc_fabric_watch *watch, uint32_t flow,
                                   uint32_t end) {
@@ -93,11 +94,8 @@ static bool find_end(const struct mrc_fabric_watch *watch, uint32_t qpn, uint32_
 static void touch(struct mrc_fabric_watch *watch, uint32_t flow, uint32_t end) {
   if (watch->of[flow]->touched[end]) return;
   watch->of[flow]->touched[end] = true;
-  if (watch->n_touched == watch->touched_capacity) {
-    watch->touched_capacity = watch->touched_capacity ? 2 * watch->touched_capacity : 64;
-    watch->touched = realloc(watch->touched, watch->touched_capacity * sizeof(*watch->touched));
-    mrc_assert(watch->touched);
-  }
+  watch->touched =
+      mrc_grow(watch->touched, watch->n_touched, &watch->touched_capacity, sizeof(*watch->touched));
   watch->touched[watch->n_touched++] = mrc_flow_qpn(flow, end);
 }
 

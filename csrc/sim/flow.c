@@ -4,15 +4,10 @@
 #include <stdlib.h>
 
 #include "core/base.h"
-
-enum { FIRST_QPN = 3 };
+#include "sim/memory.h"
 
 uint32_t mrc_flows_add(struct mrc_sim_flows *flows, const struct mrc_sim_flow_config *config) {
-  if (flows->n == flows->capacity) {
-    flows->capacity = flows->capacity ? 2 * flows->capacity : 64;
-    flows->at = realloc(flows->at, flows->capacity * sizeof(*flows->at));
-    mrc_assert(flows->at);
-  }
+  flows->at = mrc_grow(flows->at, flows->n, &flows->capacity, sizeof(*flows->at));
   struct mrc_sim_flow *flow = &flows->at[flows->n];
   *flow = (struct mrc_sim_flow){.config = *config,
                                 .wanted_ns = calloc(config->writes, sizeof(uint64_t))};
@@ -28,13 +23,3 @@ void mrc_flows_free(struct mrc_sim_flows *flows) {
   }
   free(flows->at);
 }
-
-uint32_t mrc_flow_host(const struct mrc_sim_flow *flow, uint32_t end) {
-  return end == MRC_FROM ? flow->config.from : flow->config.to;
-}
-
-uint32_t mrc_flow_qpn(uint32_t flow, uint32_t end) { return FIRST_QPN + 2 * flow + end; }
-
-uint32_t mrc_flow_of(uint32_t qpn) { return (qpn - FIRST_QPN) / 2; }
-
-uint32_t mrc_flow_end_of(uint32_t qpn) { return (qpn - FIRST_QPN) % 2; }

@@ -10,22 +10,24 @@
 #include "sim/scenario.h"
 
 enum { MRC_FROM, MRC_TO };
+enum { MRC_FLOW_FIRST_QPN = 3 };
 
 struct mrc_sim_flow {
   struct mrc_sim_flow_config config;
   struct mrc_ev_attr *evs[2]; /* of the QP at each end; 0 where the transport has no QPs */
   int n_evs;
   void *state;         /* of a transport without QPs: both ends */
-  uint32_t plane;      /* the only one, from 0, when a QP has a single path */
+  uint32_t plane;      /* the only one, from 0, where a flow has a single path */
   uint32_t next_after; /* number + 1 of another flow that waits for the same one */
   uint32_t dependents; /* number + 1 of the first flow whose writes wait for ours; 0: none */
   uint32_t wanted;     /* writes that the traffic asked for, posted or not */
   uint32_t posted;
   uint32_t completed;
   uint32_t failed;
-  uint64_t repeated;   /* packets with payload that had come before; see mrc_sim_flow_info */
-  uint32_t arrived;    /* writes complete at `to`; only counted when another flow waits */
-  uint64_t *wanted_ns; /* of each write */
+  uint64_t bytes_received; /* by a transport without QPs */
+  uint64_t repeated;       /* packets with payload that had come before; see mrc_sim_flow_info */
+  uint32_t arrived;        /* writes complete at `to`; only counted when another flow waits */
+  uint64_t *wanted_ns;     /* of each write */
   uint64_t first_ns;
   uint64_t last_ns;
 };
@@ -41,10 +43,14 @@ uint32_t mrc_flows_add(struct mrc_sim_flows *flows, const struct mrc_sim_flow_co
 void mrc_flows_free(struct mrc_sim_flows *flows);
 
 /* The host at an end. */
-uint32_t mrc_flow_host(const struct mrc_sim_flow *flow, uint32_t end);
+static inline uint32_t mrc_flow_host(const struct mrc_sim_flow *flow, uint32_t end) {
+  return end == MRC_FROM ? flow->config.from : flow->config.to;
+}
 /* QP number of an end of a flow, and back. */
-uint32_t mrc_flow_qpn(uint32_t flow, uint32_t end);
-uint32_t mrc_flow_of(uint32_t qpn);
-uint32_t mrc_flow_end_of(uint32_t qpn);
+static inline uint32_t mrc_flow_qpn(uint32_t flow, uint32_t end) {
+  return MRC_FLOW_FIRST_QPN + 2 * flow + end;
+}
+static inline uint32_t mrc_flow_of(uint32_t qpn) { return (qpn - MRC_FLOW_FIRST_QPN) / 2; }
+static inline uint32_t mrc_flow_end_of(uint32_t qpn) { return (qpn - MRC_FLOW_FIRST_QPN) % 2; }
 
 #endif

@@ -66,4 +66,15 @@ static inline uint32_t mrc_frame_wire_bytes(const struct mrc_frame *packet) {
   return mrc_frame_udp_bytes(packet) + MRC_FRAME_OVERHEAD_BYTES;
 }
 
+/* Numbers of 24 bits in headers. */
+static inline void mrc_put_u24(uint8_t *bytes, uint32_t value) {
+  bytes[0] = (uint8_t)(value >> 16);
+  bytes[1] = (uint8_t)(value >> 8);
+  bytes[2] = (uint8_t)value;
+}
+
+static inline uint32_t mrc_get_u24(const uint8_t *bytes) {
+  return (uint32_t)bytes[0] << 16 | (uint32_t)bytes[1] << 8 | bytes[2];
+}
+
 #endif

@@ -6,7 +6,6 @@
 
 #include "core/base.h"
 #include "core/psn.h"
-#include "sim/bytes.h"
 #include "sim/gbn.h"
 #include "sim/host_address.h"
 
@@ -38,11 +37,9 @@ enum {
 struct gbn_flow {
   struct mrc_gbn_sender sender;
   struct mrc_gbn_receiver receiver;
-  uint64_t bytes_received;
   uint32_t packets_per_write;
   uint32_t labels[2];  /* of the packets of each end: what switches hash */
   uint32_t next_at[2]; /* number + 1 of the next flow that begins, or ends, at the same host */
-  uint8_t plane;       /* from 0 */
   bool has_failed;
 };
 
@@ -67,7 +64,7 @@ static void connect(void *transport, uint32_t index) {
   struct gbn_flow *own = calloc(1, sizeof(*own));
   mrc_assert(own);
   flow->state = own;
-  own->plane = (uint8_t)mrc_prng_below(&world->prng, config->planes);
+  flow->plane = mrc_prng_below(&world->prng, config->planes);
   own->labels[MRC_FROM] = (uint32_t)mrc_prng_next(&world->prng) & 0xFFFFF;
   own->labels[MRC_TO] = (uint32_t)mrc_prng_next(&world->prng) & 0xFFFFF;
   own->packets_per_write = flow->config.bytes ? (flow->config.bytes - 1) / config->path_mtu + 1 : 1;
@@ -120,10 +117,10 @@ static struct mrc_frame *make_frame(struct mrc_gbn_hosts *gbn, uint32_t index, u
   packet->header_bytes = BTH_BYTES;
   packet->trailer_bytes = ICRC_BYTES;
   packet->flow_label = own->labels[end];
-  packet->sport = mrc_sim_source_port(own->plane);
+  packet->sport = mrc_sim_source_port(flow->plane);
   packet->from = (uint16_t)mrc_flow_host(flow, end);
   packet->to = (uint16_t)mrc_flow_host(flow, 1 - end);
-  packet->plane = own->plane;
+  packet->plane = (uint8_t)flow->plane;
   packet->transport = MRC_HOST_GBN;
   return packet;
 }
@@ -152,9 +149,10 @@ static void send_answer(struct mrc_gbn_hosts *gbn, uint32_t index) {
   mrc_fabric_send(gbn->hosts->fabric, packet);
 }
 
-static bool may_send(struct mrc_gbn_hosts *gbn, uint32_t host, const struct gbn_flow *own) {
+static bool may_send(struct mrc_gbn_hosts *gbn, const struct mrc_sim_flow *flow) {
+  const struct gbn_flow *own = flow->state;
   return !own->has_failed && mrc_gbn_may_send(&own->sender) &&
-         mrc_sim_host_takes(gbn->hosts, host, MRC_HOST_GBN, own->plane,
+         mrc_sim_host_takes(gbn->hosts, flow->config.from, MRC_HOST_GBN, flow->plane,
                             gbn->hosts->world->config.sndbuf_bytes);
 }
 
@@ -164,7 +162,7 @@ static void send_all(struct mrc_gbn_hosts *gbn, uint32_t host) {
     sent = false;
     for (uint32_t at = gbn->first[host][MRC_FROM]; at;) {
       const struct gbn_flow *own = state_of(gbn, at - 1);
-      const bool ready = may_send(gbn, host, own);
+      const bool ready = may_send(gbn, &gbn->hosts->flows->at[at - 1]);
       if (ready) send_data(gbn, at - 1);
       sent |= ready;
       at = own->next_at[MRC_FROM];
@@ -185,7 +183,7 @@ static void take_data(struct mrc_gbn_hosts *gbn, uint32_t index, const struct mr
       mrc_gbn_receive(&own->receiver, mrc_get_u24(&packet->header[PSN_AT]), packet->ecn == CE);
   if (packet->extra) own->receiver.repeated = repeated;
   if (!is_new) return;
-  own->bytes_received += packet->payload_bytes;
+  gbn->hosts->flows->at[index].bytes_received += packet->payload_bytes;
   if (own->receiver.expected % own->packets_per_write != 0) return;
   complete(gbn, &(struct mrc_wc){.qpn = mrc_flow_qpn(index, MRC_TO), .opcode = MRC_WC_RECV_IMM});
 }
@@ -252,7 +250,6 @@ static uint64_t turn(void *transport, uint32_t host) {
 
 static void info_of(const void *transport, uint32_t index, struct mrc_sim_flow_info *info) {
   const struct gbn_flow *own = state_of(transport, index);
-  info->bytes_received = own->bytes_received;
   info->packets_sent = own->sender.packets;
   info->packets_retransmitted = own->sender.again;
   info->packets_repeated = own->receiver.repeated;
@@ -260,17 +257,8 @@ static void info_of(const void *transport, uint32_t index, struct mrc_sim_flow_i
   info->rtt_ns = mrc_rtt_known(&own->sender.rtt) ? (int64_t)own->sender.rtt.smooth_ns : -1;
 }
 
-static uint64_t plane_bytes(const void *transport, uint32_t index, uint32_t plane) {
-  const struct gbn_flow *own = state_of(transport, index);
-  return own->plane == plane - 1 ? own->bytes_received : 0;
-}
-
-const struct mrc_transport_calls mrc_gbn_transport = {.receive = receive,
-                                                      .turn = turn,
-                                                      .connect = connect,
-                                                      .post = post,
-                                                      .info = info_of,
-                                                      .plane_bytes = plane_bytes};
+const struct mrc_transport_calls mrc_gbn_transport = {
+    .receive = receive, .turn = turn, .connect = connect, .post = post, .info = info_of};
 
 /* ---- life ---- */
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "core/base.h"
+#include "sim/memory.h"
 
 /* Four children lie side by side: half the levels of a binary heap, and so half the cache misses.
  */
@@ -14,11 +15,8 @@ static bool before(const struct mrc_heap_entry *a, const struct mrc_heap_entry *
 }
 
 void mrc_heap_push(struct mrc_heap *heap, struct mrc_heap_entry entry) {
-  if (heap->n == heap->capacity) {
-    heap->capacity = heap->capacity ? 2 * heap->capacity : 64;
-    heap->entries = realloc(heap->entries, heap->capacity * sizeof(*heap->entries));
-    mrc_assert(heap->entries);
-  }
+  heap->entries =
+      mrc_grow(heap->entries, (uint32_t)heap->n, &heap->capacity, sizeof(*heap->entries));
   entry.sequence = heap->pushed++;
   size_t hole = heap->n++;
   for (size_t parent; hole > 0; hole = parent) {

@@ -20,7 +20,7 @@ struct mrc_heap_entry {
 struct mrc_heap {
   struct mrc_heap_entry *entries; /* the next event first */
   size_t n;
-  size_t capacity;
+  uint32_t capacity;
   uint64_t pushed; /* entries pushed ever */
 };
 

@@ -27,7 +27,8 @@ struct mrc_transport_calls {
   void (*connect)(void *transport, uint32_t flow);
   /* Sends one write more of a flow. An error when the flow has failed for good. */
   int (*post)(void *transport, uint32_t flow);
-  /* Fills in what the ends of a flow have counted; the payload that came in a plane, from 1. */
+  /* Fills in what the ends of a flow have counted; the payload that came in a plane, from 1; 0: all
+     of it in the flow's only plane. */
   void (*info)(const void *transport, uint32_t flow, struct mrc_sim_flow_info *info);
   uint64_t (*plane_bytes)(const void *transport, uint32_t flow, uint32_t plane);
 };

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE 1
 #include "sim/memory.h"
 
+#include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -9,6 +10,14 @@
 
 #define PIECE_BYTES UINT64_C(65536) /* a multiple of the page; fits the cache of a core */
 #define MAX_PIECES UINT64_C(4096)   /* mappings: the kernel allows some 65,000 */
+
+void *mrc_grow(void *items, uint32_t n, uint32_t *capacity, size_t item_bytes) {
+  if (n < *capacity) return items;
+  *capacity = *capacity ? 2 * *capacity : 64;
+  items = realloc(items, *capacity * item_bytes);
+  mrc_assert(items);
+  return items;
+}
 
 static uint64_t round_up(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
 

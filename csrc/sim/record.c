@@ -5,24 +5,12 @@
 #include <stdlib.h>
 
 #include "core/base.h"
+#include "sim/memory.h"
 #include "sim/topology.h"
-
-/* Makes room for one item more. */
-static void *grow(void *items, int n, int *capacity, size_t bytes) {
-  if (n < *capacity) return items;
-  *capacity = *capacity ? 2 * *capacity : 256;
-  items = realloc(items, (size_t)*capacity * bytes);
-  mrc_assert(items);
-  return items;
-}
 
 /* FNV-1a, a word at a time. */
 static void hash(struct mrc_sim_record *record, uint64_t word) {
   record->stats.trace = (record->stats.trace ^ word) * 0x100000001B3ull;
-}
-
-static uint32_t get_u24(const uint8_t *bytes) {
-  return (uint32_t)bytes[0] << 16 | (uint32_t)bytes[1] << 8 | bytes[2];
 }
 
 static void print_hop(FILE *file, const struct mrc_sim_config *config, uint32_t hop) {
@@ -48,7 +36,7 @@ static void print_hop(FILE *file, const struct mrc_sim_config *config, uint32_t 
 void mrc_record_line(struct mrc_sim_record *record, const char *what, uint32_t hop,
                      const struct mrc_frame *packet) {
   const uint8_t *bth = packet->header;
-  const uint32_t dest_qpn = get_u24(&bth[5]), psn = get_u24(&bth[9]);
+  const uint32_t dest_qpn = mrc_get_u24(&bth[5]), psn = mrc_get_u24(&bth[9]);
   hash(record, record->world->now_ns);
   hash(record, (uint64_t)hop << 8 | (uint8_t)what[0]);
   hash(record, (uint64_t)bth[0] << 56 | (uint64_t)dest_qpn << 24 | psn);
@@ -70,22 +58,22 @@ void mrc_record_sent(struct mrc_sim_record *record, uint32_t hop, const struct m
 
 void mrc_record_event(struct mrc_sim_record *record, const struct mrc_sim_event *event) {
   record->events =
-      grow(record->events, record->n_events, &record->event_capacity, sizeof(*record->events));
+      mrc_grow(record->events, record->n_events, &record->event_capacity, sizeof(*record->events));
   record->events[record->n_events++] = *event;
 }
 
 void mrc_record_message(struct mrc_sim_record *record, uint32_t flow, uint64_t wanted_ns) {
   record->stats.writes_done++;
-  record->messages = grow(record->messages, record->n_messages, &record->message_capacity,
-                          sizeof(*record->messages));
+  record->messages = mrc_grow(record->messages, record->n_messages, &record->message_capacity,
+                              sizeof(*record->messages));
   record->messages[record->n_messages++] = (struct mrc_sim_message){
       .wanted_ns = wanted_ns, .done_ns = mrc_world_time(record->world), .flow = flow};
 }
 
 void mrc_record_sample(struct mrc_sim_record *record, uint32_t flow,
                        const struct mrc_sim_flow_info *info) {
-  record->samples =
-      grow(record->samples, record->n_samples, &record->sample_capacity, sizeof(*record->samples));
+  record->samples = mrc_grow(record->samples, record->n_samples, &record->sample_capacity,
+                             sizeof(*record->samples));
   record->samples[record->n_samples++] =
       (struct mrc_sim_sample){.now_ns = mrc_world_time(record->world),
                               .bytes_received = info->bytes_received,
@@ -95,8 +83,8 @@ void mrc_record_sample(struct mrc_sim_record *record, uint32_t flow,
 
 void mrc_record_plane_bytes(struct mrc_sim_record *record, uint32_t plane, uint64_t bytes) {
   const uint32_t planes = record->world->config.planes;
-  record->plane_bytes = grow(record->plane_bytes, record->n_samples - 1, &record->plane_capacity,
-                             planes * sizeof(*record->plane_bytes));
+  record->plane_bytes = mrc_grow(record->plane_bytes, record->n_samples - 1,
+                                 &record->plane_capacity, planes * sizeof(*record->plane_bytes));
   record->plane_bytes[(size_t)(record->n_samples - 1) * planes + plane - 1] = bytes;
 }
 

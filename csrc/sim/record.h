@@ -15,16 +15,16 @@ struct mrc_sim_record {
   const struct mrc_world *world;
   struct mrc_sim_stats stats; /* what is not counted by queues and hops */
   struct mrc_sim_sample *samples;
-  int n_samples;
-  int sample_capacity;
+  uint32_t n_samples;
+  uint32_t sample_capacity;
   uint64_t *plane_bytes; /* of each sample, plane by plane, when they are asked for */
-  int plane_capacity;
+  uint32_t plane_capacity;
   struct mrc_sim_event *events;
-  int n_events;
-  int event_capacity;
+  uint32_t n_events;
+  uint32_t event_capacity;
   struct mrc_sim_message *messages;
-  int n_messages;
-  int message_capacity;
+  uint32_t n_messages;
+  uint32_t message_capacity;
   FILE *file; /* of the trace; 0: none */
 };
 

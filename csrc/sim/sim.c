@@ -228,11 +228,9 @@ static void prove(struct mrc_sim *sim, uint32_t flow, uint32_t end) {
 
 /* One flow after the other, which takes time when QPs are probed. */
 static void connect(struct mrc_sim *sim, uint32_t index) {
-  const enum mrc_host_transport kind =
-      mrc_traffic_transport(&sim->world.config, &sim->flows.at[index]);
-  const struct mrc_transport *transport = &sim->hosts.transports[kind];
+  const struct mrc_transport *transport = mrc_traffic_transport(&sim->traffic, index);
   transport->calls->connect(transport->transport, index);
-  if (kind != MRC_HOST_MRC) return;
+  if (transport->transport != &sim->engines) return;
   if (sim->world.config.probed) {
     prove(sim, index, MRC_FROM);
     prove(sim, index, MRC_TO);
@@ -302,10 +300,6 @@ void mrc_sim_stats(const mrc_sim *sim, struct mrc_sim_stats *stats) {
   }
 }
 
-static const struct mrc_transport *transport_of(const mrc_sim *sim, uint32_t index) {
-  return &sim->hosts.transports[mrc_traffic_transport(&sim->world.config, &sim->flows.at[index])];
-}
-
 int mrc_sim_flow(const mrc_sim *sim, uint32_t index, struct mrc_sim_flow_info *info) {
   if (index >= sim->flows.n || !sim->started) return -EINVAL;
   const struct mrc_sim_flow *flow = &sim->flows.at[index];
@@ -313,8 +307,9 @@ int mrc_sim_flow(const mrc_sim *sim, uint32_t index, struct mrc_sim_flow_info *i
                                      .last_ns = flow->last_ns,
                                      .posted = flow->posted,
                                      .completed = flow->completed,
-                                     .failed = flow->failed};
-  const struct mrc_transport *transport = transport_of(sim, index);
+                                     .failed = flow->failed,
+                                     .bytes_received = flow->bytes_received};
+  const struct mrc_transport *transport = mrc_traffic_transport(&sim->traffic, index);
   transport->calls->info(transport->transport, index, info);
   return 0;
 }
@@ -322,11 +317,18 @@ int mrc_sim_flow(const mrc_sim *sim, uint32_t index, struct mrc_sim_flow_info *i
 uint64_t mrc_sim_plane_bytes(const mrc_sim *sim, uint32_t index, uint32_t plane) {
   if (index >= sim->flows.n || !sim->started) return 0;
   if (!is_within(plane, 1, sim->world.config.planes)) return 0;
-  const struct mrc_transport *transport = transport_of(sim, index);
-  return transport->calls->plane_bytes(transport->transport, index, plane);
+  const struct mrc_sim_flow *flow = &sim->flows.at[index];
+  const struct mrc_transport *transport = mrc_traffic_transport(&sim->traffic, index);
+  if (transport->calls->plane_bytes)
+    return transport->calls->plane_bytes(transport->transport, index, plane);
+  return flow->plane == plane - 1 ? flow->bytes_received : 0;
 }
 
-static int port_info(const struct mrc_hop *hop, struct mrc_sim_port_info *info) {
+int mrc_sim_last_hop(const mrc_sim *sim, uint32_t host, uint32_t plane,
+                     struct mrc_sim_port_info *info) {
+  const struct mrc_sim_config *config = &sim->world.config;
+  if (host >= config->hosts || !is_within(plane, 1, config->planes)) return -EINVAL;
+  const struct mrc_hop *hop = &sim->fabric.hops[mrc_topology_host_down(config, plane - 1, host)];
   *info = (struct mrc_sim_port_info){.busy_ns = hop->busy_ns,
                                      .peak_bytes = hop->queue.peak_bytes,
                                      .trimmed = hop->queue.trimmed,
@@ -335,28 +337,11 @@ static int port_info(const struct mrc_hop *hop, struct mrc_sim_port_info *info) 
   return 0;
 }
 
-static bool has_port(const mrc_sim *sim, uint32_t host, uint32_t plane) {
-  return host < sim->world.config.hosts && is_within(plane, 1, sim->world.config.planes);
-}
-
-int mrc_sim_last_hop(const mrc_sim *sim, uint32_t host, uint32_t plane,
-                     struct mrc_sim_port_info *info) {
-  if (!has_port(sim, host, plane)) return -EINVAL;
-  return port_info(&sim->fabric.hops[mrc_topology_host_down(&sim->world.config, plane - 1, host)],
-                   info);
-}
-
-int mrc_sim_first_hop(const mrc_sim *sim, uint32_t host, uint32_t plane,
-                      struct mrc_sim_port_info *info) {
-  if (!has_port(sim, host, plane)) return -EINVAL;
-  return port_info(mrc_fabric_port(&sim->fabric, plane - 1, host), info);
-}
-
 /* Copies what fits; returns how many there are. */
-static int copy_out(void *to, int capacity, const void *from, int n, size_t bytes) {
-  const int copied = n < capacity ? n : capacity;
+static int copy_out(void *to, int capacity, const void *from, uint32_t n, size_t bytes) {
+  const int copied = (int)n < capacity ? (int)n : capacity;
   if (copied > 0) memcpy(to, from, (size_t)copied * bytes);
-  return n;
+  return (int)n;
 }
 
 int mrc_sim_samples(const mrc_sim *sim, struct mrc_sim_sample *samples, int capacity) {
@@ -367,9 +352,9 @@ int mrc_sim_samples(const mrc_sim *sim, struct mrc_sim_sample *samples, int capa
 int mrc_sim_plane_samples(const mrc_sim *sim, uint32_t plane, uint64_t *bytes, int capacity) {
   const struct mrc_sim_record *record = &sim->record;
   if (!sim->world.config.samples_planes || !is_within(plane, 1, sim->world.config.planes)) return 0;
-  for (int i = 0; i < record->n_samples && i < capacity; i++)
+  for (int i = 0; i < (int)record->n_samples && i < capacity; i++)
     bytes[i] = record->plane_bytes[(size_t)i * sim->world.config.planes + plane - 1];
-  return record->n_samples;
+  return (int)record->n_samples;
 }
 
 int mrc_sim_events(const mrc_sim *sim, struct mrc_sim_event *events, int capacity) {

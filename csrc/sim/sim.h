@@ -32,11 +32,9 @@ int mrc_sim_run(mrc_sim *sim, uint64_t until_ns);
 void mrc_sim_stats(const mrc_sim *sim, struct mrc_sim_stats *stats);
 /* 0 or -EINVAL. */
 int mrc_sim_flow(const mrc_sim *sim, uint32_t flow, struct mrc_sim_flow_info *info);
-/* The port of a T0 towards a host, and the host's own; 0 or -EINVAL. */
+/* The port of a T0 towards a host; 0 or -EINVAL. */
 int mrc_sim_last_hop(const mrc_sim *sim, uint32_t host, uint32_t plane,
                      struct mrc_sim_port_info *info);
-int mrc_sim_first_hop(const mrc_sim *sim, uint32_t host, uint32_t plane,
-                      struct mrc_sim_port_info *info);
 /* Each returns how many there are and fills up to `capacity` from the first on. */
 int mrc_sim_samples(const mrc_sim *sim, struct mrc_sim_sample *samples, int capacity);
 /* The payload received in a plane at the time of each sample, when samples_planes is set. */

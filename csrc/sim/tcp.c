@@ -10,7 +10,7 @@ enum { ARRIVED, FLYING, LOST }; /* states of a segment */
 enum { INITIAL_WINDOW = 10, LEAST_WINDOW = 2, MAX_BACKOFF = 6 };
 
 #define SECOND_NS 1e9
-#define LEAST_BEYOND_NS 200000000ull
+#define LEAST_BEYOND_NS 200000000ull /* as Linux */
 #define FIRST_RTO_NS 1000000000ull
 
 /* ---- CUBIC: constants and names of RFC 9438 ---- */
@@ -69,7 +69,6 @@ static void grow(struct mrc_cubic *cubic, uint64_t rtt_ns, uint64_t now_ns) {
 void mrc_tcp_sender_init(struct mrc_tcp_sender *sender) {
   *sender =
       (struct mrc_tcp_sender){.cubic = {.cwnd = INITIAL_WINDOW, .ssthresh = MRC_TCP_MAX_WINDOW},
-                              .least_ns = MRC_NEVER,
                               .deadline_ns = MRC_NEVER,
                               .state = calloc(MRC_TCP_MAX_WINDOW, sizeof(*sender->state)),
                               .sent_ns = calloc(MRC_TCP_MAX_WINDOW, sizeof(*sender->sent_ns))};
@@ -84,8 +83,8 @@ void mrc_tcp_sender_free(struct mrc_tcp_sender *sender) {
 static uint32_t place(uint64_t segment) { return (uint32_t)(segment % MRC_TCP_MAX_WINDOW); }
 
 static uint64_t rto_ns(const struct mrc_tcp_sender *sender) {
-  const uint64_t beyond = mrc_max_u64(4 * sender->deviation_ns, LEAST_BEYOND_NS); /* as Linux */
-  const uint64_t rto = sender->smooth_ns ? sender->smooth_ns + beyond : FIRST_RTO_NS;
+  const struct mrc_rtt *rtt = &sender->rtt;
+  const uint64_t rto = mrc_rtt_known(rtt) ? mrc_rtt_overdue_ns(rtt, LEAST_BEYOND_NS) : FIRST_RTO_NS;
   return rto << mrc_min_u32(sender->timeouts, MAX_BACKOFF);
 }
 
@@ -119,20 +118,6 @@ uint64_t mrc_tcp_on_sent(struct mrc_tcp_sender *sender, uint64_t now_ns) {
   return segment;
 }
 
-/* RFC 6298. */
-static void measure(struct mrc_tcp_sender *sender, uint64_t rtt_ns) {
-  sender->least_ns = mrc_min_u64(sender->least_ns, rtt_ns);
-  if (sender->smooth_ns == 0) {
-    sender->smooth_ns = rtt_ns;
-    sender->deviation_ns = rtt_ns / 2;
-    return;
-  }
-  const uint64_t off_ns =
-      mrc_max_u64(rtt_ns, sender->smooth_ns) - mrc_min_u64(rtt_ns, sender->smooth_ns);
-  sender->deviation_ns = (3 * sender->deviation_ns + off_ns) / 4;
-  sender->smooth_ns = (7 * sender->smooth_ns + rtt_ns) / 8;
-}
-
 /* A segment has arrived; false when that was known. */
 static bool settle(struct mrc_tcp_sender *sender, uint64_t segment) {
   uint8_t *state = &sender->state[place(segment)];
@@ -156,7 +141,7 @@ static void find_losses(struct mrc_tcp_sender *sender) {
   bool congested = false;
   for (uint64_t segment = sender->unacked; segment < sender->next; segment++) {
     if (sender->state[place(segment)] != FLYING) continue;
-    if (sender->sent_ns[place(segment)] + sender->least_ns / 4 >= sender->newest_ns) continue;
+    if (sender->sent_ns[place(segment)] + sender->rtt.base_ns / 4 >= sender->newest_ns) continue;
     congested |= segment >= sender->recover;
     lose(sender, segment);
   }
@@ -177,12 +162,12 @@ void mrc_tcp_on_ack(struct mrc_tcp_sender *sender, const struct mrc_tcp_ack *ack
     sender->timeouts = 0;
     sender->deadline_ns = MRC_NEVER;
   }
-  measure(sender, now_ns - ack->sent_ns);
+  mrc_rtt_sample(&sender->rtt, now_ns - ack->sent_ns);
   sender->newest_ns = mrc_max_u64(sender->newest_ns, ack->sent_ns);
   if (sender->unacked >= sender->recover) sender->recovers = false;
   if (sender->full && !sender->recovers)
     for (uint32_t i = 0; i < arrived; i++)
-      grow(&sender->cubic, sender->smooth_ns, now_ns);
+      grow(&sender->cubic, sender->rtt.smooth_ns, now_ns);
   if (ack->came >= sender->unacked || sender->n_lost > 0 || sender->unacked < sender->recover)
     find_losses(sender);
   if (sender->deadline_ns == MRC_NEVER && sender->unacked < sender->next)

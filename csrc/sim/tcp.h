@@ -9,6 +9,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "core/rtt.h"
+
 #define MRC_TCP_MAX_WINDOW 32768u /* segments under way at most: a power of two */
 
 /* Windows are in segments. */
@@ -23,26 +25,24 @@ struct mrc_cubic {
 
 struct mrc_tcp_sender {
   struct mrc_cubic cubic;
-  uint64_t next;         /* segment never sent so far */
-  uint64_t unacked;      /* oldest segment not acknowledged with all before */
-  uint64_t recover;      /* a loss below this is no new reason to decrease */
-  uint64_t lost_from;    /* no segment before this is lost */
-  uint64_t newest_ns;    /* when the newest segment that arrived was sent */
-  uint64_t smooth_ns;    /* round trip; 0: none measured */
-  uint64_t deviation_ns; /* of it */
-  uint64_t least_ns;     /* smallest round trip */
-  uint64_t deadline_ns;  /* of the retransmission timeout; MRC_NEVER: nothing is under way */
-  uint32_t in_flight;    /* segments sent and neither arrived nor lost */
-  uint32_t n_lost;       /* segments to be sent again */
-  uint32_t timeouts;     /* in a row */
-  bool full;             /* the window, not the port, held the sender back last */
-  bool urgent;           /* the first loss is mended at once, whatever the window */
-  bool recovers;         /* from a loss, and no timeout: the window stays as it is */
-  uint64_t packets;      /* sent */
-  uint64_t again;        /* of them, not for the first time */
-  uint64_t losses;       /* segments taken for lost */
-  uint8_t *state;        /* ring of MRC_TCP_MAX_WINDOW */
-  uint64_t *sent_ns;     /* likewise: when last sent */
+  uint64_t next;      /* segment never sent so far */
+  uint64_t unacked;   /* oldest segment not acknowledged with all before */
+  uint64_t recover;   /* a loss below this is no new reason to decrease */
+  uint64_t lost_from; /* no segment before this is lost */
+  uint64_t newest_ns; /* when the newest segment that arrived was sent */
+  struct mrc_rtt rtt;
+  uint64_t deadline_ns; /* of the retransmission timeout; MRC_NEVER: nothing is under way */
+  uint32_t in_flight;   /* segments sent and neither arrived nor lost */
+  uint32_t n_lost;      /* segments to be sent again */
+  uint32_t timeouts;    /* in a row */
+  bool full;            /* the window, not the port, held the sender back last */
+  bool urgent;          /* the first loss is mended at once, whatever the window */
+  bool recovers;        /* from a loss, and no timeout: the window stays as it is */
+  uint64_t packets;     /* sent */
+  uint64_t again;       /* of them, not for the first time */
+  uint64_t losses;      /* segments taken for lost */
+  uint8_t *state;       /* ring of MRC_TCP_MAX_WINDOW */
+  uint64_t *sent_ns;    /* likewise: when last sent */
 };
 
 struct mrc_tcp_receiver {

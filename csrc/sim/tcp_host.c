@@ -6,7 +6,6 @@
 
 #include "core/base.h"
 #include "core/psn.h"
-#include "sim/bytes.h"
 #include "sim/host_address.h"
 #include "sim/tcp.h"
 
@@ -26,11 +25,9 @@ enum {
 struct tcp_flow {
   struct mrc_tcp_sender sender;
   struct mrc_tcp_receiver receiver;
-  uint64_t bytes_received;
   uint32_t labels[2]; /* of the packets of each end: what switches hash, where they do */
   uint32_t next_at;   /* number + 1 of the next TCP flow that begins at the same host */
   uint32_t path;
-  uint8_t plane; /* from 0 */
   bool started;
 };
 
@@ -51,7 +48,7 @@ static void connect(void *transport, uint32_t index) {
   struct tcp_flow *own = calloc(1, sizeof(*own));
   mrc_assert(own);
   flow->state = own;
-  own->plane = (uint8_t)(flow->config.tcp_plane - 1);
+  flow->plane = flow->config.tcp_plane - 1;
   own->path = flow->config.paths ? (uint32_t)__builtin_ctzll(flow->config.paths) : 0;
   for (uint32_t end = MRC_FROM; end <= MRC_TO; end++)
     own->labels[end] = (uint32_t)mrc_prng_next(&tcp->hosts->world->prng) & 0xFFFFF;
@@ -83,20 +80,21 @@ static void send_frame(struct mrc_tcp_hosts *tcp, uint32_t index, uint32_t end, 
   packet->payload = tcp->memory;
   packet->payload_bytes = kind == TCP_DATA ? flow->config.bytes : 0;
   packet->flow_label = own->labels[end];
-  packet->sport = mrc_sim_source_port(own->plane);
+  packet->sport = mrc_sim_source_port(flow->plane);
   packet->from = (uint16_t)mrc_flow_host(flow, end);
   packet->to = (uint16_t)mrc_flow_host(flow, 1 - end);
   packet->path = (uint16_t)own->path;
-  packet->plane = own->plane;
+  packet->plane = (uint8_t)flow->plane;
   packet->transport = MRC_HOST_TCP;
   packet->usids = mrc_fabric_usids(fabric, packet->from, packet->to, own->path);
   mrc_fabric_send(fabric, packet);
 }
 
-static bool may_send(struct mrc_tcp_hosts *tcp, uint32_t host, struct tcp_flow *own) {
+static bool may_send(struct mrc_tcp_hosts *tcp, const struct mrc_sim_flow *flow) {
+  struct tcp_flow *own = flow->state;
   const uint64_t sndbuf_bytes = tcp->hosts->world->config.sndbuf_bytes;
   return own->started && mrc_tcp_may_send(&own->sender) &&
-         mrc_sim_host_takes(tcp->hosts, host, MRC_HOST_TCP, own->plane,
+         mrc_sim_host_takes(tcp->hosts, flow->config.from, MRC_HOST_TCP, flow->plane,
                             sndbuf_bytes + sndbuf_bytes / 2);
 }
 
@@ -107,7 +105,7 @@ static void send_all(struct mrc_tcp_hosts *tcp, uint32_t host) {
     sent = false;
     for (uint32_t at = tcp->first[host]; at;) {
       struct tcp_flow *own = state_of(tcp, at - 1);
-      const bool ready = may_send(tcp, host, own);
+      const bool ready = may_send(tcp, &tcp->hosts->flows->at[at - 1]);
       if (ready)
         send_frame(tcp, at - 1, MRC_FROM, TCP_DATA, mrc_tcp_on_sent(&own->sender, now_ns), now_ns);
       sent |= ready;
@@ -124,7 +122,8 @@ static void take_data(struct mrc_tcp_hosts *tcp, uint32_t index, const struct mr
   const uint64_t repeated = own->receiver.repeated;
   uint64_t sent_ns;
   memcpy(&sent_ns, &packet->header[TIME_AT], sizeof sent_ns);
-  if (mrc_tcp_receive(&own->receiver, segment)) own->bytes_received += packet->payload_bytes;
+  if (mrc_tcp_receive(&own->receiver, segment))
+    tcp->hosts->flows->at[index].bytes_received += packet->payload_bytes;
   if (packet->extra) own->receiver.repeated = repeated;
   send_frame(tcp, index, MRC_TO, TCP_ACK, segment, sent_ns);
 }
@@ -166,25 +165,15 @@ static uint64_t turn(void *transport, uint32_t host) {
 
 static void info_of(const void *transport, uint32_t index, struct mrc_sim_flow_info *info) {
   const struct tcp_flow *own = state_of(transport, index);
-  info->bytes_received = own->bytes_received;
   info->packets_sent = own->sender.packets;
   info->packets_retransmitted = own->sender.again;
   info->packets_repeated = own->receiver.repeated;
   info->packets_lost = own->sender.losses;
-  info->rtt_ns = own->sender.smooth_ns ? (int64_t)own->sender.smooth_ns : -1;
+  info->rtt_ns = mrc_rtt_known(&own->sender.rtt) ? (int64_t)own->sender.rtt.smooth_ns : -1;
 }
 
-static uint64_t plane_bytes(const void *transport, uint32_t index, uint32_t plane) {
-  const struct tcp_flow *own = state_of(transport, index);
-  return own->plane == plane - 1 ? own->bytes_received : 0;
-}
-
-const struct mrc_transport_calls mrc_tcp_transport = {.receive = receive,
-                                                      .turn = turn,
-                                                      .connect = connect,
-                                                      .post = post,
-                                                      .info = info_of,
-                                                      .plane_bytes = plane_bytes};
+const struct mrc_transport_calls mrc_tcp_transport = {
+    .receive = receive, .turn = turn, .connect = connect, .post = post, .info = info_of};
 
 /* ---- life ---- */
 

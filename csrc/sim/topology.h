@@ -9,16 +9,26 @@
 #include "sim/scenario.h"
 
 /* Hops of one plane, by number: hosts to T0s, T0s to hosts, T0s to T1s, T1s to T0s. */
-uint32_t mrc_topology_host_up(const struct mrc_sim_config *config, uint32_t plane, uint32_t host);
-uint32_t mrc_topology_host_down(const struct mrc_sim_config *config, uint32_t plane, uint32_t host);
-uint32_t mrc_topology_t0_up(const struct mrc_sim_config *config, uint32_t plane, uint32_t t0,
-                            uint32_t t1);
-uint32_t mrc_topology_t1_down(const struct mrc_sim_config *config, uint32_t plane, uint32_t t0,
-                              uint32_t t1);
-
 static inline uint32_t mrc_topology_hops_per_plane(const struct mrc_sim_config *config) {
   return 2 * config->hosts + 2 * config->t0 * config->t1;
 }
+static inline uint32_t mrc_topology_host_up(const struct mrc_sim_config *config, uint32_t plane,
+                                            uint32_t host) {
+  return plane * mrc_topology_hops_per_plane(config) + host;
+}
+static inline uint32_t mrc_topology_host_down(const struct mrc_sim_config *config, uint32_t plane,
+                                              uint32_t host) {
+  return mrc_topology_host_up(config, plane, host) + config->hosts;
+}
+static inline uint32_t mrc_topology_t0_up(const struct mrc_sim_config *config, uint32_t plane,
+                                          uint32_t t0, uint32_t t1) {
+  return plane * mrc_topology_hops_per_plane(config) + 2 * config->hosts + t0 * config->t1 + t1;
+}
+static inline uint32_t mrc_topology_t1_down(const struct mrc_sim_config *config, uint32_t plane,
+                                            uint32_t t0, uint32_t t1) {
+  return mrc_topology_t0_up(config, plane, t0, t1) + config->t0 * config->t1;
+}
+
 static inline uint32_t mrc_topology_hosts_per_t0(const struct mrc_sim_config *config) {
   return config->hosts / config->t0;
 }

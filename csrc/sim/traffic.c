@@ -7,14 +7,16 @@
 #include "sim/host_address.h"
 #include "sim/topology.h"
 
-enum mrc_host_transport mrc_traffic_transport(const struct mrc_sim_config *config,
-                                              const struct mrc_sim_flow *flow) {
-  if (flow->config.tcp_plane) return MRC_HOST_TCP;
-  return config->transport == MRC_SIM_GO_BACK_N ? MRC_HOST_GBN : MRC_HOST_MRC;
-}
-
 static struct mrc_sim_flow *flow_at(const struct mrc_sim_traffic *traffic, uint32_t index) {
   return &traffic->hosts->flows->at[index];
+}
+
+const struct mrc_transport *mrc_traffic_transport(const struct mrc_sim_traffic *traffic,
+                                                  uint32_t index) {
+  const struct mrc_transport *transports = traffic->hosts->transports;
+  if (flow_at(traffic, index)->config.tcp_plane) return &transports[MRC_HOST_TCP];
+  const bool gbn = traffic->hosts->world->config.transport == MRC_SIM_GO_BACK_N;
+  return &transports[gbn ? MRC_HOST_GBN : MRC_HOST_MRC];
 }
 
 static uint64_t time_of(const struct mrc_sim_traffic *traffic) {
@@ -31,9 +33,7 @@ static void end_writes(struct mrc_sim_traffic *traffic, struct mrc_sim_flow *flo
 
 /* Hands the next write over to the transport; an error when the QP has failed. */
 static int post_write(struct mrc_sim_traffic *traffic, uint32_t index) {
-  const struct mrc_sim_hosts *hosts = traffic->hosts;
-  const struct mrc_transport *transport =
-      &hosts->transports[mrc_traffic_transport(&hosts->world->config, &hosts->flows->at[index])];
+  const struct mrc_transport *transport = mrc_traffic_transport(traffic, index);
   return transport->calls->post(transport->transport, index);
 }
 

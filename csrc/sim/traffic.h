@@ -25,8 +25,8 @@ extern const struct mrc_host_results mrc_traffic_results;
 /* The number of the new flow, or -EINVAL. */
 int mrc_traffic_add(struct mrc_sim_traffic *traffic, const struct mrc_sim_flow_config *config);
 /* What the flow runs on. */
-enum mrc_host_transport mrc_traffic_transport(const struct mrc_sim_config *config,
-                                              const struct mrc_sim_flow *flow);
+const struct mrc_transport *mrc_traffic_transport(const struct mrc_sim_traffic *traffic,
+                                                  uint32_t flow);
 /* Schedules the first writes, once all flows are connected. */
 void mrc_traffic_start(struct mrc_sim_traffic *traffic);
 /* It is time for the next write of a flow. */

@@ -19,7 +19,6 @@
 
 #include "check.h"
 #include "core/counters.h"
-#include "core/drops.h"
 #include "core/engine.h"
 #include "core/psn.h"
 #include "pair/connect.h"

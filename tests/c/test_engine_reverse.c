@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A QP that only receives probes its reverse EVs, and answers where answers get through. */
 #include "core/engine.h"
-#include "core/reverse_tx.h"
+#include "core/reverse.h"
 #include "pair/connect.h"
 #include "scenario.h"
 

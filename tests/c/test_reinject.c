@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A packet on a slow plane for which everything else waits: it is sent again on the quick plane. */
-#include "core/reinject.h"
+#include "core/timeout.h"
 
 #include "pair/connect.h"
 #include "scenario.h"

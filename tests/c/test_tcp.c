@@ -34,7 +34,7 @@ static void test_on_ack__slow_start_doubles(void) {
     for (int i = 0; i < 10 << round; i++, acked++)
       ack(&sender, acked + 1, acked, sent_ns, sent_ns + RTT_NS);
   }
-  CHECK_EQ(sender.smooth_ns, RTT_NS);
+  CHECK_EQ(sender.rtt.smooth_ns, RTT_NS);
   mrc_tcp_sender_free(&sender);
 }
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 
 #include "check.h"
-#include "core/drops.h"
+#include "core/counters.h"
 
 enum { ROOM = 128 };
 

@@ -14,7 +14,7 @@
 #include <string.h>
 
 #include "core/base.h"
-#include "core/drops.h"
+#include "core/counters.h"
 #include "core/icrc.h"
 #include "core/psn.h"
 #include "core/turn.h"

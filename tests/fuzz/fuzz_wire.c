@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "core/base.h"
-#include "core/drops.h"
+#include "core/counters.h"
 #include "core/wire.h"
 #include "fuzz.h"
 
