@@ -75,5 +75,5 @@ def _ends_down(plan: Plan, faults: Faults) -> dict[LinkEnd, None]:
 
 
 def _tell_emulator(plan: Plan, faults: Faults) -> None:
-    placed = hops.encode_faults(hops.place(faults, plan.shape))
-    control.ask(state.folder(plan.name), {"do": "faults", "hops": placed})
+    placed = hops.place(faults, plan.shape)
+    control.ask(state.folder(plan.name), {"do": "faults", "hops": list(placed.items())})
