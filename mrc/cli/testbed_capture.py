@@ -15,9 +15,9 @@ from typing import BinaryIO
 from mrc.cli.ending import Ending
 from mrc.cli.exits import UsageError
 from mrc.cli.output import Output, format_bytes
-from mrc.errors import ArgumentError
 from mrc.fabric.targets import FORMS
 from mrc.testbed import Testbed, capture
+from mrc.testbed.bed import as_argument_error
 
 _MAX_SNAP_BYTES = 1 << 18
 _BUFFER_BYTES = 1 << 20
@@ -55,10 +55,8 @@ def run(args: argparse.Namespace) -> int:
     if args.file == "-" and (args.json or sys.stdout.isatty()):
         raise UsageError(args.prog, "packets on stdout want a pipe, and no --json beside them")
     bed = Testbed.existing(args.name)
-    try:
+    with as_argument_error():
         where = capture.interfaces(bed.plan, args.where)
-    except ValueError as exc:
-        raise ArgumentError(str(exc)) from exc
     names = " ".join(f"{node}:{interface}" for node, interface in where)
     deadline = None if args.seconds is None else time.monotonic() + args.seconds
     with Ending() as ending, _file(args.file) as file:

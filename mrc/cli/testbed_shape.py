@@ -10,6 +10,7 @@ from typing import Any
 from mrc.cli.arguments import rate_argument, size_argument, time_argument
 from mrc.errors import ArgumentError
 from mrc.testbed import DEFAULT_RATE, Fabric, Shape, reader
+from mrc.testbed.bed import as_argument_error
 from mrc.testbed.shape import scale_rates, with_delay
 
 _EMULATED = ("ecn_low_bytes", "ecn_high_bytes", "trim")
@@ -71,10 +72,8 @@ def shape_of(args: argparse.Namespace) -> Shape:
         wanted["trim"] = False
     if args.fabric == Fabric.KERNEL and not wanted.keys().isdisjoint(_EMULATED):
         raise ArgumentError("a kernel fabric neither marks nor trims: --fabric emulated")
-    try:
+    with as_argument_error():
         shape = Shape(**wanted) if shape is None else replace(shape, **wanted)
         if "rate" in args:
             shape = scale_rates(shape, args.rate)
         return shape if args.delay is None else with_delay(shape, args.delay)
-    except ValueError as exc:
-        raise ArgumentError(str(exc)) from exc

@@ -34,19 +34,14 @@ class Target:
     t1: int | None = None
 
     def __str__(self) -> str:
-        match self.kind:
-            case "all":
-                return "all"
-            case "plane":
-                return f"plane:{self.plane}"
-            case "t1":
-                return f"t1:{self.plane}.{self.t1}"
-            case "t0":
-                return f"t0:{self.plane}.{self.t0}"
-            case "link":
-                return f"link:h{self.host}.{self.plane}"
-            case _:
-                return f"uplink:{self.plane}.{self.t0}.{self.t1}"
+        return {
+            "all": "all",
+            "plane": f"plane:{self.plane}",
+            "t1": f"t1:{self.plane}.{self.t1}",
+            "t0": f"t0:{self.plane}.{self.t0}",
+            "link": f"link:h{self.host}.{self.plane}",
+            "uplink": f"uplink:{self.plane}.{self.t0}.{self.t1}",
+        }[self.kind]
 
 
 def parse_target(text: str, fabric: Topology, *, whole: bool = False) -> Target:

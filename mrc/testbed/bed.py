@@ -7,7 +7,8 @@ import os
 import pwd
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
@@ -18,13 +19,19 @@ from mrc.fabric.targets import Target, parse_target
 from mrc.testbed import build, control, faults, hops, queues, rootless, state
 from mrc.testbed.fault import Fault, Mode
 from mrc.testbed.names import DEFAULT_NAME, FABRIC, check_name
+from mrc.testbed.nft import Ready
 from mrc.testbed.plan import Plan, emulator_config, make_plan
 from mrc.testbed.shape import DEFAULT_RATE, Fabric, Shape, parse_rate
 from mrc.testbed.state import State
 
 
-def _at_once() -> None:
-    pass
+@contextmanager
+def as_argument_error() -> Iterator[None]:
+    """A ValueError of the body is one of the caller."""
+    try:
+        yield
+    except ValueError as exc:
+        raise ArgumentError(str(exc)) from exc
 
 
 class Testbed:
@@ -45,14 +52,12 @@ class Testbed:
         self, name: str = DEFAULT_NAME, *, rate: str = DEFAULT_RATE, delay_ns: int = 0, **shape: Any
     ) -> None:
         """`shape`: the fields of Shape; `rate` and `delay_ns` are those of every link."""
-        try:
+        with as_argument_error():
             check_name(name)
             rate_bps = parse_rate(rate)
             every = {"host_rate_bps": rate_bps, "fabric_rate_bps": rate_bps}
             every |= {"host_delay_ns": delay_ns, "fabric_delay_ns": delay_ns}
             self.shape = Shape(**every | shape)
-        except ValueError as exc:
-            raise ArgumentError(str(exc)) from exc
         self.name = name
 
     @classmethod
@@ -85,7 +90,7 @@ class Testbed:
         """
         with state.lock():
             before = state.load(self.name)
-            if before is not None and before.up and not _missing(_plan(self.name, before)):
+            if before is not None and before.up and not self.of(self.name, before.shape).missing():
                 if before.shape == self.shape:
                     return False
                 raise StateError(
@@ -122,15 +127,13 @@ class Testbed:
         fabric or a kernel with netem.
         """
         where = self._target(target)
-        try:
+        with as_argument_error():
             lost = (0.0 if impairment else 1.0) if loss is None else loss
             self.set_fault(where, Fault(Mode(mode), lost, **impairment))
-        except ValueError as exc:
-            raise ArgumentError(str(exc)) from exc
 
-    def set_fault(self, target: Target, fault: Fault, ready: Callable[[], None] = _at_once) -> None:
+    def set_fault(self, target: Target, fault: Fault, ready: Ready | None = None) -> None:
         """The same with a fault as it is stored. `ready` is called when everything is prepared, and
-        returns when it is to happen.
+        returns when it is to happen; None: at once.
 
         Raises ValueError for what cannot be done here.
         """
@@ -144,7 +147,7 @@ class Testbed:
                 now = now.without(str(target))
             faults.change(self.plan, self._by_target(now), self._by_target(after), ready)
 
-    def heal(self, target: str = "all", ready: Callable[[], None] = _at_once) -> list[str]:
+    def heal(self, target: str = "all", ready: Ready | None = None) -> list[str]:
         """End the fault of a target, or all faults; returns the targets that were healed."""
         wanted = None if target == "all" else str(self._target(target))
         with state.lock():
@@ -161,7 +164,10 @@ class Testbed:
 
     def missing(self) -> list[str]:
         """Nodes that are gone, though nobody took the test bed down."""
-        return _missing(self.plan)
+        gone = build.missing(self.plan)
+        if self.shape.fabric is Fabric.EMULATED and FABRIC not in gone:
+            gone += [] if control.is_running(state.folder(self.name)) else [FABRIC]
+        return gone
 
     def counters(self) -> dict[str, Any]:
         """Of an emulated fabric since it is up: the fields of `struct mrc_emu_stats`."""
@@ -247,10 +253,8 @@ class Testbed:
         return found
 
     def _target(self, text: str) -> Target:
-        try:
+        with as_argument_error():
             return parse_target(text, self.shape)
-        except ValueError as exc:
-            raise ArgumentError(str(exc)) from exc
 
     def _by_target(self, now: State) -> dict[Target, Fault]:
         return {self._target(name): fault for name, fault in now.faults.items()}
@@ -261,17 +265,6 @@ class Testbed:
         removed = build.remove(self.name)
         state.forget(self.name)
         return there or bool(removed)
-
-
-def _plan(name: str, stored: State) -> Plan:
-    return make_plan(name, stored.shape)
-
-
-def _missing(plan: Plan) -> list[str]:
-    gone = build.missing(plan)
-    if plan.shape.fabric is Fabric.EMULATED and FABRIC not in gone:
-        gone += [] if control.is_running(state.folder(plan.name)) else [FABRIC]
-    return gone
 
 
 def _difference(stored: Shape, wanted: Shape) -> str:

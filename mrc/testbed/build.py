@@ -144,11 +144,8 @@ def _interfaces(plan: Plan, node: str) -> list[str]:
 
 
 def _far_ends(plan: Plan) -> dict[LinkEnd, LinkEnd]:
-    far: dict[LinkEnd, LinkEnd] = {}
-    for link in plan.links:
-        lower, upper = (link.lower, link.lower_name), (link.upper, link.upper_name)
-        far |= {lower: upper, upper: lower}
-    return far
+    pairs = [((link.lower, link.lower_name), (link.upper, link.upper_name)) for link in plan.links]
+    return dict(pairs) | {upper: lower for lower, upper in pairs}
 
 
 def _by_node(ends: Iterable[LinkEnd]) -> dict[str, list[str]]:

@@ -19,8 +19,7 @@ from mrc.fabric.targets import parse_target
 from mrc.linux import netns
 from mrc.testbed import hops, pcap
 from mrc.testbed.build import LinkEnd
-from mrc.testbed.hops import HOST_UP
-from mrc.testbed.names import t0_name, t1_name
+from mrc.testbed.hops import HOST_DOWN, HOST_UP, T0_UP, T1_DOWN, port
 from mrc.testbed.pcap import Offload
 from mrc.testbed.plan import Plan
 from mrc.testbed.shape import Fabric
@@ -41,6 +40,15 @@ _BLOCK = struct.Struct("=8xIII")  # status, packets, offset of the first
 _PACKET = struct.Struct("=IIIIIIH")  # next, seconds, ns, bytes here, bytes, status, offset
 _OFFLOAD = struct.Struct("=BBHHHH")
 
+# Kind of a target -> the hops whose sending end is captured.
+_CAPTURED = {
+    "link": (HOST_UP,),
+    "plane": (HOST_UP,),
+    "uplink": (T0_UP,),
+    "t0": (HOST_DOWN, T0_UP),
+    "t1": (T1_DOWN,),
+}
+
 
 @dataclass(slots=True)
 class Taken:
@@ -57,28 +65,19 @@ def interfaces(plan: Plan, where: str) -> list[LinkEnd]:
 
     Raises ValueError.
     """
-    found = {hop: hops.port(hop) for hop in hops.all_hops(plan.shape)}
     if where in plan.configs:
-        return [end for end in found.values() if end[0] == where]
+        return [end for end in map(port, hops.all_hops(plan.shape)) if end[0] == where]
     try:
         target = parse_target(where, plan.shape)
     except ValueError as exc:
         raise ValueError(f"{exc}, nor a host") from exc
-    concerned = hops.hops_of(target, plan.shape)
-    if target.kind in ("link", "plane"):
-        return [found[hop] for hop in concerned if hop.kind == HOST_UP]
-    if plan.shape.fabric is Fabric.EMULATED:
+    kinds = _CAPTURED[target.kind]
+    if plan.shape.fabric is Fabric.EMULATED and kinds != (HOST_UP,):
         raise ValueError(
             f"{where} has no interface: the switches of an emulated fabric are one process; "
             "capture a host or link:hH.P"
         )
-    if target.kind == "uplink":
-        return [found[hop] for hop in concerned if hop.kind == hops.T0_UP]
-    if target.kind == "t1":
-        node = t1_name(target.plane, target.t1 or 0)
-    else:
-        node = t0_name(target.plane, target.t0 or 0)
-    return [end for end in found.values() if end[0] == node]
+    return [port(hop) for hop in hops.all_hops_of(target, plan.shape) if hop.kind in kinds]
 
 
 class Ring:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from mrc.fabric.targets import Target
 from mrc.testbed import build, control, hops, nft, queues, state
@@ -28,9 +28,9 @@ def check(plan: Plan, faults: Faults) -> None:
         )
 
 
-def change(plan: Plan, before: Faults, after: Faults, ready: Callable[[], None]) -> None:
+def change(plan: Plan, before: Faults, after: Faults, ready: nft.Ready | None) -> None:
     """Carry out the difference. `ready` is called when everything is prepared, and returns when it
-    is to happen. A link goes up once no fault holds it down.
+    is to happen; None: at once. A link goes up once no fault holds it down.
     """
     down, stay_down = _ends_down(plan, before), _ends_down(plan, after)
     is_kernel = plan.shape.fabric is Fabric.KERNEL
@@ -75,5 +75,5 @@ def _ends_down(plan: Plan, faults: Faults) -> dict[LinkEnd, None]:
 
 
 def _tell_emulator(plan: Plan, faults: Faults) -> None:
-    placed = hops.encode_faults(hops.place(faults, plan.shape))
-    control.ask(state.folder(plan.name), {"do": "faults", "hops": placed})
+    placed = hops.place(faults, plan.shape)
+    control.ask(state.folder(plan.name), {"do": "faults", "hops": list(placed.items())})

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from mrc.fabric.targets import Target, links_of, t0_of
+from mrc.fabric.targets import Target, links_of
 from mrc.fabric.topology import Topology
 from mrc.testbed.fault import Fault
 from mrc.testbed.names import FABRIC, host_name, interface_name, t0_name, t1_name
@@ -22,7 +22,6 @@ SOCKET = "fabric.sock"
 # In the order of the enums in csrc/emu/emu.h.
 HOST_UP, HOST_DOWN, T0_UP, T1_DOWN = HOP_KINDS = ("host-up", "host-down", "t0-up", "t1-down")
 FAULT_KINDS = ("silent", "loss", "corrupt", "duplicate", "reorder", "delay", "jitter", "rate")
-
 
 _ALL_PPM = 1_000_000
 
@@ -68,11 +67,11 @@ def hops_of(target: Target, fabric: Topology) -> list[Hop]:
     """Hops of which each packet that the target concerns passes exactly one."""
     kinds = {"plane": (HOST_UP,), "t0": (HOST_UP, T1_DOWN), "t1": (T1_DOWN,)}
     return [
-        hop for hop in _links_of(target, fabric) if hop.kind in kinds.get(target.kind, HOP_KINDS)
+        hop for hop in all_hops_of(target, fabric) if hop.kind in kinds.get(target.kind, HOP_KINDS)
     ]
 
 
-def _links_of(target: Target, fabric: Topology) -> list[Hop]:
+def all_hops_of(target: Target, fabric: Topology) -> list[Hop]:
     """Both directions of all links of a target."""
     return [hop for link in links_of(target, fabric) for hop in hops_of_link(link, fabric)]
 
@@ -121,17 +120,8 @@ def kernel_ends(target: Target, fabric: Topology) -> list[tuple[str, str]]:
 
     Never a single link of a T1, whose shifting hangs on one of them.
     """
-    if target.kind == "t1":
-        assert target.t1 is not None
-        node = t1_name(target.plane, target.t1)
-        return [(node, f"t0-{t0}") for t0 in fabric.t0_numbers()]
-    return [
-        (
-            t0_name(target.plane, t0_of(link, fabric)),
-            f"t1-{link.t1}" if link.host is None else f"h{link.host}",
-        )
-        for link in links_of(target, fabric)
-    ]
+    kinds = (T1_DOWN,) if target.kind == "t1" else (HOST_DOWN, T0_UP)
+    return [port(hop) for hop in all_hops_of(target, fabric) if hop.kind in kinds]
 
 
 def place(faults: Mapping[Target, Fault], shape: Shape) -> dict[Hop, list[FaultRow]]:
@@ -145,7 +135,7 @@ def place(faults: Mapping[Target, Fault], shape: Shape) -> dict[Hop, list[FaultR
     for target, fault in faults.items():
         for hop in hops_of(target, shape):
             suffered.setdefault(hop, []).append(fault)
-        for hop in _links_of(target, shape) if fault.cuts_rate else ():
+        for hop in all_hops_of(target, shape) if fault.cuts_rate else ():
             rates.setdefault(hop, []).append(fault.rate_of(usual[hop].rate_bps) or 0)
     placed = {
         hop: _rows(found, usual[hop].delay_ns, shape.jitter_ns) for hop, found in suffered.items()
@@ -170,10 +160,6 @@ def _rows(faults: list[Fault], delay_ns: int, jitter_ns: int) -> list[FaultRow]:
     return [*rows, ("delay", delay_ns, 0), ("jitter", jitter_ns, 0)]
 
 
-def encode_faults(faults: Mapping[Hop, list[FaultRow]]) -> list[Any]:
-    """For JSON."""
-    return [[list(hop), [list(row) for row in rows]] for hop, rows in faults.items()]
-
-
 def decode_faults(stored: list[Any]) -> dict[Hop, list[FaultRow]]:
+    """The items of what `place` found, after they were JSON."""
     return {Hop(*hop): [(kind, a, b) for kind, a, b in rows] for hop, rows in stored}

@@ -15,8 +15,10 @@ from mrc.linux import netns
 # Where Debian keeps nft; the PATH of an ordinary user, root of a namespace or not, leads elsewhere.
 SYSTEM_PATH = "/usr/sbin:/sbin"
 
+Ready = Callable[[], None]
 
-def apply(scripts: Mapping[str, str], ready: Callable[[], None] | None = None) -> None:
+
+def apply(scripts: Mapping[str, str], ready: Ready | None = None) -> None:
     """Carry out one script per namespace, each as one transaction, after `ready` has returned,
     which is called when every nft runs and waits for its script.
 
@@ -44,9 +46,7 @@ def _counted(listed: Mapping[str, list[dict[str, dict[str, object]]]]) -> dict[s
     return found
 
 
-def _run(
-    wanted: Mapping[str, tuple[list[str], str]], ready: Callable[[], None] | None = None
-) -> dict[str, str]:
+def _run(wanted: Mapping[str, tuple[list[str], str]], ready: Ready | None = None) -> dict[str, str]:
     """Namespace -> arguments and standard input of nft there; returns what each one printed."""
     running = []
     try:

@@ -23,7 +23,7 @@ from mrc.fabric.srv6 import DEFAULT_METRIC, LOCAL_TABLE, EncapRed, End, EndDT6, 
 from mrc.fabric.targets import Target
 from mrc.fabric.topology import Topology
 from mrc.testbed import hostfiles
-from mrc.testbed.hops import all_hops
+from mrc.testbed.hops import all_hops, hops_of_link, port
 from mrc.testbed.names import (
     FABRIC,
     MANAGEMENT,
@@ -223,7 +223,7 @@ def _changed_hops(shape: Shape) -> list[Any]:
     """Hop, rate, delay."""
     usual = all_hops(replace(shape, links=()))
     return [
-        [list(hop), properties.rate_bps or _NO_RATE_BPS, properties.delay_ns]
+        [hop, properties.rate_bps or _NO_RATE_BPS, properties.delay_ns]
         for hop, properties in all_hops(shape).items()
         if properties != usual[hop]
     ]
@@ -244,13 +244,7 @@ def _links(shape: Shape) -> Iterator[Link]:
 
 
 def _kernel_link(shape: Shape, link: Target, properties: LinkProperties) -> Link:
-    if link.host is not None:
-        lower = (host_name(link.host), f"p{link.plane}")
-        upper = (t0_name(link.plane, shape.t0_of(link.host)), host_name(link.host))
-    else:
-        assert link.t0 is not None and link.t1 is not None
-        lower = (t0_name(link.plane, link.t0), f"t1-{link.t1}")
-        upper = (t1_name(link.plane, link.t1), f"t0-{link.t0}")
+    lower, upper = map(port, hops_of_link(link, shape))
     rate_bps = properties.rate_bps
     return Link(
         *lower,

@@ -7,7 +7,7 @@ unread. mrc/testbed/topologies/README.md lists every key.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from ipaddress import IPv6Network
 from typing import Any
@@ -84,25 +84,10 @@ def shape_of(
     fabric: Fabric,
 ) -> Shape:
     """The test bed of a simulated fabric; raises ValueError."""
-    return Shape(
-        hosts=tiers.hosts,
-        planes=tiers.planes,
-        t0=tiers.t0,
-        t1=tiers.t1,
-        host_rate_bps=tiers.host_rate_bps,
-        fabric_rate_bps=tiers.fabric_rate_bps,
-        host_delay_ns=tiers.host_delay_ns,
-        fabric_delay_ns=tiers.fabric_delay_ns,
-        jitter_ns=tiers.jitter_ns,
-        links=links,
-        mtu=tiers.mtu,
-        buffer_bytes=tiers.buffer_bytes,
-        ecn_low_bytes=tiers.ecn_low_bytes,
-        ecn_high_bytes=tiers.ecn_high_bytes,
-        trim=tiers.trimming,
-        fabric=fabric,
-        addresses=addresses,
-    )
+    both = {each.name for each in fields(Tiers)} & {each.name for each in fields(Shape)}
+    same: dict[str, Any] = {name: getattr(tiers, name) for name in both}
+    own = {"trim": tiers.trimming, "links": links, "fabric": fabric, "addresses": addresses}
+    return Shape(**same | own)
 
 
 def _addresses(table: Table) -> Addresses:

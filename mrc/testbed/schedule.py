@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-from mrc.errors import ArgumentError, ConfigError
+from mrc.errors import ConfigError
 from mrc.fabric import document
 from mrc.fabric import faults as timed
 from mrc.fabric.faults import NEVER, occurrences, read_fault
 from mrc.fabric.table import Table
 from mrc.fabric.targets import Target, parse_target
 from mrc.testbed import faults
-from mrc.testbed.bed import Testbed
+from mrc.testbed.bed import Testbed, as_argument_error
 from mrc.testbed.fault import Fault, Mode
 from mrc.testbed.plan import Plan
 
@@ -185,7 +185,5 @@ def _carry_out(bed: Testbed, event: Event, due: float) -> None:
     if event.fault is None:
         bed.heal(str(event.target), ready)
         return
-    try:
+    with as_argument_error():
         bed.set_fault(event.target, event.fault, ready)
-    except ValueError as exc:
-        raise ArgumentError(str(exc)) from exc

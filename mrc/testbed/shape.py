@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from ipaddress import IPv6Network
 from typing import Any
@@ -151,13 +151,8 @@ def with_delay(shape: Shape, delay_ns: int) -> Shape:
     return replace(shape, host_delay_ns=delay_ns, fabric_delay_ns=delay_ns, links=links)
 
 
-def encode(shape: Shape) -> dict[str, Any]:
-    """For JSON."""
-    networks = {key: str(network) for key, network in asdict(shape.addresses).items()}
-    return asdict(shape) | {"addresses": networks}
-
-
 def decode(stored: dict[str, Any]) -> Shape:
+    """From its fields, after they were JSON."""
     networks = {key: IPv6Network(text) for key, text in stored["addresses"].items()}
     links = tuple(LinkChange(**link) for link in stored["links"])
     return Shape(**stored | {"addresses": Addresses(**networks), "links": links})

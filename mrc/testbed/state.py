@@ -78,7 +78,8 @@ def save(name: str, state: State) -> None:
     path = folder(name) / _FILE
     fresh = path.with_suffix(".new")
     with _ours(path):
-        _write(fresh, json.dumps(_encode(state), indent=2) + "\n")
+        stored = {"schema": _SCHEMA, **asdict(state)}
+        _write(fresh, json.dumps(stored, indent=2, default=str) + "\n")  # str: of the networks
         fresh.rename(path)
 
 
@@ -147,15 +148,6 @@ def _write(path: Path, text: str) -> None:
     _make_folder(path.parent)
     path.write_text(text)
     path.chmod(0o644)
-
-
-def _encode(state: State) -> dict[str, Any]:
-    return {
-        "schema": _SCHEMA,
-        "up": state.up,
-        "shape": shapes.encode(state.shape),
-        "faults": {target: asdict(fault) for target, fault in state.faults.items()},
-    }
 
 
 def _decode(stored: dict[str, Any]) -> State:
