@@ -24,6 +24,7 @@ from typing import Any
 from mrc.demo.child import Child, DemoError
 from mrc.demo.timeline import Bin, Interval, Timeline
 from mrc.errors import StateError
+from mrc.tasks import cancelled
 from mrc.testbed import Testbed
 from mrc.transfer.threads import in_thread
 
@@ -261,9 +262,7 @@ async def _first(work: Any, *children: Child) -> None:
                 task.result()
             tasks = [task for task in tasks if task is tasks[0] or task not in done]
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancelled(*tasks)
 
 
 async def _fail_and_heal(

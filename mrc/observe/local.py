@@ -26,6 +26,7 @@ from pathlib import Path
 from mrc.errors import MrcError, ProtocolError
 from mrc.exchange.foreign import parse
 from mrc.observe.snapshot import Snapshot
+from mrc.tasks import cancelled
 
 logger = logging.getLogger("mrc.observe")
 
@@ -186,9 +187,7 @@ class LocalView:
         """Ends every visit; safe to call twice."""
         if self._server is not None:
             self._server.close()
-        for visit in self._visits:
-            visit.cancel()
-        await asyncio.gather(*self._visits, return_exceptions=True)
+        await cancelled(*self._visits)
         self.forget()
 
     def forget(self) -> None:

@@ -13,12 +13,21 @@ from mrc.aio.context import Context
 from mrc.aio.qp import QP
 from mrc.binding.verbs import RemoteMemory
 from mrc.messaging.session import Session, connect_session
-from mrc.perf.load import Load, Memory, PingPong, Tally
+from mrc.perf.load import Memory, Tally, load_of
 from mrc.perf.memory import Regions, regions
-from mrc.perf.messages import QP_SERVICE, SERVICE, Outcome, hear, hear_outcome, say
+from mrc.perf.messages import (
+    QP_SERVICE,
+    SERVICE,
+    Outcome,
+    hear,
+    hear_outcome,
+    outcome_of,
+    say,
+)
 from mrc.perf.meter import Interval, Meter
 from mrc.perf.plan import Pattern, Plan
 from mrc.perf.work import failing, stopped
+from mrc.tasks import cancelled
 
 LAST_WORDS_SECONDS = 2.0  # for the peer's result after an interruption
 
@@ -94,12 +103,8 @@ class _Test:
         self._session = session
         self._plan = plan
         self._meter = meter
-        self._load: Load | PingPong | None = None
         ours = Memory(memory.source, theirs)
-        if plan.pattern is Pattern.PING_PONG:
-            self._load = PingPong(qps[0], ours, plan)
-        elif plan.client_writes:
-            self._load = Load(qps, ours, plan)
+        self._load = load_of(plan, qps, ours, writes=plan.client_writes)
         self._intervals: list[Interval] = []
 
     async def run(
@@ -107,20 +112,17 @@ class _Test:
     ) -> TestResult:
         await self._meter.begin()
         await say(self._session, "start")
-        work = asyncio.create_task(self._load.run()) if self._load is not None else None
+        work = asyncio.create_task(self._load.run())
         try:
             interrupted = await self._until_interrupted(
                 self._session.watched(
                     self._measure(work, interval_seconds, on_interval), failing(work)
                 )
             )
-            if self._load is not None:
-                self._load.stop()
+            self._load.stop()
             client, server = await self._finish(work, LAST_WORDS_SECONDS if interrupted else None)
         finally:
-            if work is not None:
-                work.cancel()
-                await asyncio.gather(work, return_exceptions=True)
+            await cancelled(work)
         return TestResult(self._plan, client, server, tuple(self._intervals), interrupted)
 
     async def _until_interrupted(self, work: Coroutine[Any, Any, None]) -> bool:
@@ -135,27 +137,21 @@ class _Test:
         return False
 
     async def _finish(
-        self, work: asyncio.Task[None] | None, seconds: float | None
+        self, work: asyncio.Task[None], seconds: float | None
     ) -> tuple[Outcome, Outcome | None]:
         """Lets what is in flight end, and asks for the server's outcome."""
         try:
             async with asyncio.timeout(seconds):
-                if work is not None:
-                    await self._session.watched(stopped(work))
-                client = await self._outcome()
+                await self._session.watched(stopped(work))
+                client = await outcome_of(self._meter, self._load.tally)
                 await say(self._session, "stop")
                 return client, await hear_outcome(self._session)
         except TimeoutError:
-            return await self._outcome(), None
-
-    async def _outcome(self) -> Outcome:
-        tally = self._load.tally if self._load is not None else Tally()
-        total, history = await self._meter.total(), await self._meter.history()
-        return Outcome(total, tally.messages, tally.latency.summary(), history)
+            return await outcome_of(self._meter, self._load.tally), None
 
     async def _measure(
         self,
-        work: asyncio.Task[None] | None,
+        work: asyncio.Task[None],
         interval_seconds: float,
         on_interval: Callable[[Interval], None],
     ) -> None:
@@ -164,21 +160,18 @@ class _Test:
             await asyncio.sleep(self._plan.omit_seconds)
             await say(self._session, "mark")
             await self._meter.begin()
-            if self._load is not None:
-                self._load.tally = Tally()
+            self._load.tally = Tally()
         laps = asyncio.create_task(self._laps(interval_seconds, on_interval))
         try:
             await self._until_over(work)
         finally:
-            laps.cancel()
-            await asyncio.gather(laps, return_exceptions=True)
+            await cancelled(laps)
 
-    async def _until_over(self, work: asyncio.Task[None] | None) -> None:
+    async def _until_over(self, work: asyncio.Task[None]) -> None:
         if self._plan.seconds:
             await asyncio.sleep(self._plan.seconds)
             return
-        if work is not None:
-            await stopped(work)
+        await stopped(work)
         if self._plan.server_writes and self._plan.pattern is Pattern.STREAM:
             await hear(self._session, "finished")
 

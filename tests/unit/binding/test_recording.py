@@ -192,7 +192,7 @@ async def test_history__a_plane_that_becomes_slow() -> None:
         )
 
         async def told() -> bool:
-            return bool(historian._shares)
+            return bool(historian._changes[ShareChange])
 
         await until(told)
         history = await historian.history()
@@ -250,7 +250,7 @@ async def test_history__changes_with_their_time() -> None:
 
         async def both_told() -> bool:
             await pair.near.query()
-            return bool(historian._evs and historian._planes)
+            return bool(historian._changes[EvChange] and historian._changes[PlaneChange])
 
         await until(both_told)
         history = await historian.history()
