@@ -6,15 +6,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from mrc.aio.context import Context
 from mrc.aio.qp import QP
 from mrc.binding.verbs import RemoteMemory
 from mrc.messaging.session import Session, connect_session
-from mrc.perf.load import Memory, Tally, load_of
-from mrc.perf.memory import Regions, regions
+from mrc.perf.load import Load, Memory, PingPong, Tally, load_of
+from mrc.perf.memory import regions
 from mrc.perf.messages import (
     QP_SERVICE,
     SERVICE,
@@ -79,7 +79,9 @@ class Client:
             qps = [await self._connect(stack, ready.get("token")) for _ in range(plan.qps)]
             await hear(self.session, "connected")
             meter = await stack.enter_async_context(Meter(self._ctx, qps, bin_ns=plan.bin_ns))
-            test = _Test(self.session, plan, qps, memory, theirs, meter)
+            ours = Memory(memory.source, theirs)
+            load = load_of(plan, qps, ours, writes=plan.client_writes)
+            test = _Test(self.session, plan, load, meter)
             return await test.run(interval_seconds, on_interval)
 
     async def _connect(self, stack: AsyncExitStack, token: object) -> QP:
@@ -88,42 +90,33 @@ class Client:
         return await stack.enter_async_context(qp)
 
 
+@dataclass(slots=True)
 class _Test:
     """One test under way."""
 
-    def __init__(
-        self,
-        session: Session,
-        plan: Plan,
-        qps: list[QP],
-        memory: Regions,
-        theirs: RemoteMemory,
-        meter: Meter,
-    ) -> None:
-        self._session = session
-        self._plan = plan
-        self._meter = meter
-        ours = Memory(memory.source, theirs)
-        self._load = load_of(plan, qps, ours, writes=plan.client_writes)
-        self._intervals: list[Interval] = []
+    session: Session
+    plan: Plan
+    load: Load | PingPong
+    meter: Meter
+    intervals: list[Interval] = field(default_factory=list)
 
     async def run(
         self, interval_seconds: float, on_interval: Callable[[Interval], None]
     ) -> TestResult:
-        await self._meter.begin()
-        await say(self._session, "start")
-        work = asyncio.create_task(self._load.run())
+        await self.meter.begin()
+        await say(self.session, "start")
+        work = asyncio.create_task(self.load.run())
         try:
             interrupted = await self._until_interrupted(
-                self._session.watched(
+                self.session.watched(
                     self._measure(work, interval_seconds, on_interval), failing(work)
                 )
             )
-            self._load.stop()
+            self.load.stop()
             client, server = await self._finish(work, LAST_WORDS_SECONDS if interrupted else None)
         finally:
             await cancelled(work)
-        return TestResult(self._plan, client, server, tuple(self._intervals), interrupted)
+        return TestResult(self.plan, client, server, tuple(self.intervals), interrupted)
 
     async def _until_interrupted(self, work: Coroutine[Any, Any, None]) -> bool:
         """Runs `work`; true when it was cancelled before its end."""
@@ -142,12 +135,12 @@ class _Test:
         """Lets what is in flight end, and asks for the server's outcome."""
         try:
             async with asyncio.timeout(seconds):
-                await self._session.watched(stopped(work))
-                client = await outcome_of(self._meter, self._load.tally)
-                await say(self._session, "stop")
-                return client, await hear_outcome(self._session)
+                await self.session.watched(stopped(work))
+                client = await outcome_of(self.meter, self.load.tally)
+                await say(self.session, "stop")
+                return client, await hear_outcome(self.session)
         except TimeoutError:
-            return await outcome_of(self._meter, self._load.tally), None
+            return await outcome_of(self.meter, self.load.tally), None
 
     async def _measure(
         self,
@@ -156,11 +149,11 @@ class _Test:
         on_interval: Callable[[Interval], None],
     ) -> None:
         """From the start until the measured part is over."""
-        if self._plan.omit_seconds:
-            await asyncio.sleep(self._plan.omit_seconds)
-            await say(self._session, "mark")
-            await self._meter.begin()
-            self._load.tally = Tally()
+        if self.plan.omit_seconds:
+            await asyncio.sleep(self.plan.omit_seconds)
+            await say(self.session, "mark")
+            await self.meter.begin()
+            self.load.tally = Tally()
         laps = asyncio.create_task(self._laps(interval_seconds, on_interval))
         try:
             await self._until_over(work)
@@ -168,12 +161,12 @@ class _Test:
             await cancelled(laps)
 
     async def _until_over(self, work: asyncio.Task[None]) -> None:
-        if self._plan.seconds:
-            await asyncio.sleep(self._plan.seconds)
+        if self.plan.seconds:
+            await asyncio.sleep(self.plan.seconds)
             return
         await stopped(work)
-        if self._plan.server_writes and self._plan.pattern is Pattern.STREAM:
-            await hear(self._session, "finished")
+        if self.plan.server_writes and self.plan.pattern is Pattern.STREAM:
+            await hear(self.session, "finished")
 
     async def _laps(self, interval_seconds: float, on_interval: Callable[[Interval], None]) -> None:
         loop = asyncio.get_running_loop()
@@ -181,6 +174,6 @@ class _Test:
         while True:
             due += interval_seconds
             await asyncio.sleep(due - loop.time())
-            interval = await self._meter.lap()
-            self._intervals.append(interval)
+            interval = await self.meter.lap()
+            self.intervals.append(interval)
             on_interval(interval)

@@ -6,11 +6,10 @@ For work on failures. A plan asks for it by `bin_ns`, the width of a bin.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, replace
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta
 
@@ -23,7 +22,6 @@ from mrc.errors import ProtocolError
 from mrc.events import EventsLost, EvEvent, PlaneEvent, PlaneShareEvent
 from mrc.exchange.foreign import shown
 from mrc.limits import MAX_PORTS
-from mrc.tasks import cancelled
 from mrc.typed import Whole, take
 
 MAX_CHANGES = 4096  # of EVs, and of planes: beyond them the oldest are kept, the others counted
@@ -143,7 +141,7 @@ class Bins:
 
 
 class Historian:
-    """Follows the QPs of a test. An async context manager."""
+    """Keeps what the QPs of a test tell; whoever follows them passes it on."""
 
     def __init__(self, ctx: Context, qps: Sequence[QP], bin_ns: int) -> None:
         self._ctx = ctx
@@ -152,20 +150,16 @@ class Historian:
         self._recording = AsyncExitStack()
         self._recorder: Recorder | None = None
         self._changes: dict[type, list[Any]] = {EvChange: [], PlaneChange: [], ShareChange: []}
+        self._states: dict[tuple[int, int], EvState] = {}  # of EVs that ever changed, by QP
         self._lost = 0
-        self._followers: list[asyncio.Task[None]] = []
 
-    async def __aenter__(self) -> Self:
-        self._followers = [asyncio.create_task(self._follow(qp)) for qp in self._qps]
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await cancelled(*self._followers)
+    async def end(self) -> None:
+        """Nothing is recorded any more."""
         await self._recording.aclose()
 
     async def begin(self) -> None:
         """The history begins here, anew."""
-        await self._recording.aclose()
+        await self.end()
         for changes in self._changes.values():
             changes.clear()
         self._lost = 0
@@ -180,22 +174,21 @@ class Historian:
         evs, planes, shares = (_since(each, start_ns) for each in self._changes.values())
         return History(recording, evs, planes, shares, self._lost)
 
-    async def _follow(self, qp: QP) -> None:
-        states: dict[int, EvState] = {}  # those that ever changed; an EV starts as GOOD
-        async for event in qp.events():
-            if isinstance(event, EvEvent):
-                old = states.get(event.index, EvState.GOOD)
-                states[event.index] = event.state
-                names = (old.name, event.state.name, event.reason.name)
-                self._keep(EvChange(event.at_ns, qp.qpn, event.plane, event.path, *names))
-            elif isinstance(event, PlaneEvent):
-                found = event.suspended, event.reason.name
-                self._keep(PlaneChange(event.at_ns, qp.qpn, event.plane, *found))
-            elif isinstance(event, PlaneShareEvent):
-                share = event.slow, event.percent, event.reason.name
-                self._keep(ShareChange(event.at_ns, qp.qpn, event.plane, *share))
-            elif isinstance(event, EventsLost):
-                self._lost += event.count
+    def take(self, qpn: int, event: object) -> None:
+        """The next event of a QP."""
+        if isinstance(event, EvEvent):
+            old = self._states.get((qpn, event.index), EvState.GOOD)  # as which an EV starts
+            self._states[qpn, event.index] = event.state
+            names = (old.name, event.state.name, event.reason.name)
+            self._keep(EvChange(event.at_ns, qpn, event.plane, event.path, *names))
+        elif isinstance(event, PlaneEvent):
+            found = event.suspended, event.reason.name
+            self._keep(PlaneChange(event.at_ns, qpn, event.plane, *found))
+        elif isinstance(event, PlaneShareEvent):
+            share = event.slow, event.percent, event.reason.name
+            self._keep(ShareChange(event.at_ns, qpn, event.plane, *share))
+        elif isinstance(event, EventsLost):
+            self._lost += event.count
 
     def _keep(self, change: EvChange | PlaneChange | ShareChange) -> None:
         if len(kept := self._changes[type(change)]) < MAX_CHANGES:

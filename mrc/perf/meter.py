@@ -83,8 +83,6 @@ class Meter:
     async def __aenter__(self) -> Self:
         self._followers = [asyncio.create_task(self._follow(qp)) for qp in self._qps]
         try:
-            if self._historian is not None:
-                await self._historian.__aenter__()
             await self.begin()
         except BaseException:
             await self.__aexit__()
@@ -92,13 +90,15 @@ class Meter:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._historian is not None:
-            await self._historian.__aexit__()
         await cancelled(*self._followers)
+        if self._historian is not None:
+            await self._historian.end()
 
     async def _follow(self, qp: QP) -> None:
         async for event in qp.events():
             self._ev_changes += isinstance(event, EvEvent)
+            if self._historian is not None:
+                self._historian.take(qp.qpn, event)
 
     async def _read(self) -> _Reading:
         infos = await asyncio.gather(*(qp.query() for qp in self._qps))
