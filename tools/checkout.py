@@ -9,13 +9,22 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv" / "bin" / "python"
-NAME = Path(sys.argv[0]).name
+sys.path.append(str(ROOT / "tests"))  # what they share with tests lies there
+
+
+def run(main: Callable[[], int]) -> NoReturn:
+    """Ends the program with the exit code of `main`, or with that of ^C."""
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 @contextmanager
@@ -26,7 +35,9 @@ def set_up(otherwise: str = "") -> Iterator[None]:
     except ModuleNotFoundError as error:
         if os.access(VENV, os.X_OK) and Path(sys.prefix) != VENV.parent.parent:
             os.execv(VENV, [str(VENV), *sys.argv])
-        sys.exit(f"{NAME}: {error.name} is not installed: run tools/setup{otherwise}")
+        sys.exit(
+            f"{Path(sys.argv[0]).name}: {error.name} is not installed: run tools/setup{otherwise}"
+        )
 
 
 def parser(name: str, description: str | None, examples: str) -> argparse.ArgumentParser:
