@@ -35,7 +35,11 @@ class Check:
 
     @property
     def met(self) -> bool:
-        return self.value >= self.target if self.relation == ">=" else self.value <= self.target
+        return is_met(self.value, self.relation, self.target)
+
+
+def is_met(value: float, relation: str, target: float) -> bool:
+    return value >= target if relation == ">=" else value <= target
 
 
 def evaluate(beds: Mapping[str, Rounds], capacities_bps: Mapping[str, float | None]) -> list[Check]:

@@ -3,12 +3,9 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests"))
-import cbuild  # noqa: E402  it lies with the tests that it builds
+import cbuild
 
 _HERE = Path(__file__).resolve().parent
 

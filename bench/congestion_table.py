@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
+from checks import is_met
+
 from mrc.sim.scenario import Check, Scenario
 
 TOLERANCE = 0.1  # a difference beyond it is marked, and wants an explanation
@@ -41,8 +43,8 @@ class Row:
         """Whether both are as they must be; None: nothing is demanded."""
         if self.target is None:
             return None
-        return all(_is_met(value, self.relation, self.target)
-                   for value in (self.simulated, self.value))  # fmt: skip
+        values = (self.simulated, self.value)
+        return all(v is not None and is_met(v, self.relation, self.target) for v in values)
 
     def encode(self) -> dict[str, Any]:
         return {**asdict(self), "ratio": self.ratio, "met": self.met}
@@ -87,12 +89,6 @@ def differs(measure: str, simulated: float | None, value: float | None) -> bool:
     if abs(value - simulated) <= _NEGLIGIBLE.get(measure, 0):
         return False
     return not math.isclose(value, simulated, rel_tol=TOLERANCE)
-
-
-def _is_met(value: float | None, relation: str, target: float) -> bool:
-    if value is None:
-        return False
-    return value >= target if relation == ">=" else value <= target
 
 
 def notes(found: Sequence[Mapping[str, Any]]) -> list[str]:

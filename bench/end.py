@@ -138,6 +138,14 @@ def wait_for(process: subprocess.Popen[str]) -> Ended:
     return Ended(output, usage.ru_utime + usage.ru_stime)
 
 
+def stop(*processes: subprocess.Popen[str]) -> None:
+    """Ends programs that still run."""
+    for process in processes:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
 # ---- CPU time -------------------------------------------------------------------------------
 
 

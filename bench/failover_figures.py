@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from statistics import median
 from typing import Any
 
@@ -257,33 +257,19 @@ def events_of(run: Run) -> list[Event]:
 def rates(run: Run, start: float, end: float, step: float) -> list[tuple[float, float]]:
     """Goodput in bit/s by seconds, from start to end."""
     bins = run["bins"]
-    total = [0, *accumulate(bins["bytes"])]
-
-    def at(seconds: float) -> float:
-        place = (seconds - bins["start_seconds"]) / bins["width_seconds"]
-        whole = min(max(int(place), 0), len(total) - 1)
-        rest = min(max(place - whole, 0.0), 1.0)
-        following = total[min(whole + 1, len(total) - 1)]
-        return total[whole] + rest * (following - total[whole])
-
+    timeline = Timeline(bins["start_seconds"], bins["width_seconds"], bins["bytes"])
     count = round((end - start) / step)
     moments = [start + i * step for i in range(count + 1)]
-    pairs = pairwise(moments)
-    return [((a + b) / 2, (at(b) - at(a)) * 8 / (b - a)) for a, b in pairs]
+    return [((a + b) / 2, timeline.goodput(a, b)) for a, b in pairwise(moments)]
 
 
 def summary(run: Run) -> str:
     """The figures that say most, in a line."""
     found = run["figures"]
-    stall = duration(found["longest_stall_of_a_stream_seconds"])
+    longest = found["longest_stall_of_a_stream_seconds"]
     share = found["delivered_bytes"] / found["capacity_bytes"]
-    of_one = (
-        " of a flow"
-        if found["longest_stall_of_a_stream_seconds"]
-        > 2 * max(found["longest_stall_seconds"], 0.01)
-        else ""
-    )
-    return f"{share:.0%} of what the planes could carry; longest stall{of_one} {stall}"
+    of_one = " of a flow" if longest > 2 * max(found["longest_stall_seconds"], 0.01) else ""
+    return f"{share:.0%} of what the planes could carry; longest stall{of_one} {duration(longest)}"
 
 
 def duration(seconds: float | None) -> str:

@@ -26,7 +26,7 @@ from typing import Any
 import peers
 from bed import HOSTS, Bed
 from contenders import Flows
-from end import BenchError, start_once, wait_for
+from end import BenchError, start_once, stop, wait_for
 from failover_figures import Series, figures
 from failover_scenario import DOWN, Event, Scenario
 
@@ -102,10 +102,7 @@ class Mrc(Contender):
         return replace(seen_by_mrc(told), evs=evs)
 
     def close(self) -> None:
-        for process in (self._client, self._server):
-            if process.poll() is None:
-                process.kill()
-                process.wait()
+        stop(self._client, self._server)
 
 
 class Tcp(Contender):
@@ -169,10 +166,7 @@ class Ucx(Contender):
 
     def close(self) -> None:
         self._sampler.stop()
-        for process in (self._client, self._server):
-            if process.poll() is None:
-                process.kill()
-            process.wait()
+        stop(self._client, self._server)
 
 
 def _last_words(process: subprocess.Popen[str]) -> str:

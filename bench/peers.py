@@ -19,7 +19,9 @@ from types import MappingProxyType
 
 from bed import HOSTS, Bed
 from contenders import Raw
-from end import BenchError, Ended, run_once, start_once, wait_for
+from end import BenchError, Ended, run_once, start_once, stop, wait_for
+
+from mrc.linux import netns
 
 PACKAGES = {
     "ucx_perftest": "ucx-utils",
@@ -77,29 +79,18 @@ def serve_and_run(
         got = wait_for(process)
         ns = time.monotonic_ns() - start
     finally:
-        if process.poll() is None:
-            process.kill()
-            process.wait()
+        stop(process)
     return sent, {"ns": ns, "cpu_seconds": [sent.cpu_seconds, got.cpu_seconds]}
 
 
 def until_listening(bed: Bed, process: subprocess.Popen[str], port: int) -> None:
     """Waits until somebody listens on a TCP port of the receiver's host."""
-    command = [
-        "ip",
-        "netns",
-        "exec",
-        bed.namespace(HOSTS[1]),
-        "cat",
-        "/proc/net/tcp6",
-        "/proc/net/tcp",
-    ]
-    wanted = f":{port:04X} "
+    tables = [Path("/proc/thread-self/net", name) for name in ("tcp6", "tcp")]
     deadline = time.monotonic() + 10
     while True:
-        shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        lines = [line.split() for line in shown.splitlines()]
-        if any(len(x) > 3 and x[3] == "0A" and f"{x[1]} ".endswith(wanted) for x in lines):
+        with netns.inside(bed.namespace(HOSTS[1])):
+            lines = [line.split() for table in tables for line in table.read_text().splitlines()]
+        if any(x[3] == "0A" and x[1].endswith(f":{port:04X}") for x in lines):
             return
         if process.poll() is not None or time.monotonic() > deadline:
             raise BenchError(f"nothing listens on TCP port {port}")

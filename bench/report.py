@@ -15,7 +15,7 @@ from typing import Any
 from bed import HOSTS, core
 from chart import goodput_svg
 from checks import Check
-from compiled import ROOT
+from program import ROOT
 from rich.console import Console
 from rich.table import Table
 

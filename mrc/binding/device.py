@@ -4,49 +4,19 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from mrc.binding import native
-from mrc.binding.native import Command, Submission
+from mrc.binding.native import Command
 from mrc.binding.verbs import MR
 from mrc.enums import CommandOp, EventReason, EventType, WarningKind, WcOpcode, WcStatus
-from mrc.errors import ArgumentError
 from mrc.events import Completion, ContextWarning, Immediate, ProbeResult
-from mrc.fabric.addresses import IpAddress, pack_address
-from mrc.limits import MAX_PORTS
+from mrc.fabric.addresses import pack_address
+from mrc.fabric.ports import LocalPort
 
-MAX_QPS = 1024  # of a Context, unless its device has another limit
-
-
-@dataclass(frozen=True, slots=True)
-class PortConfig:
-    """One port of a device: where its sockets are bound."""
-
-    address: IpAddress
-    ifname: str = ""
-    any_address: bool = False
-    tx_sockets: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceConfig:
-    """Sizes and sockets of a device; 0 takes the default of mrc.h.
-
-    `ports` has a place for each port that there may be; None is one that opens later.
-    """
-
-    ports: tuple[PortConfig | None, ...]
-    udp_port: int = 0
-    spin_us: int = 0
-    coalesce_us: int = 0
-    polled: bool = False
-    rcvbuf_bytes: int = 0
-    sndbuf_bytes: int = 0
-    ring_entries: int = 0
-    max_qps: int = MAX_QPS
-    max_mrs: int = 0
+MAX_QPS = 1024  # of a Context
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,64 +106,30 @@ def _decode(event: Any) -> DeviceEvent:
     )
 
 
-class Device:
+class Device(native.NativeContext):
     """One open context: a set of ports, an engine and, unless polled, its datapath thread."""
 
-    def __init__(self, config: DeviceConfig) -> None:
-        """Opens the sockets; raises OSError with a line of cause."""
-        ports = [_port_fields(port) for port in config.ports]
-        if not 1 <= len(ports) <= MAX_PORTS:
-            raise ArgumentError(f"ports: {len(ports)} given, 1 to {MAX_PORTS} possible")
-        engine = {
-            "seed": secrets.randbits(64),
-            "ports": len(ports),
-            "max_qps": config.max_qps,
-            "max_mrs": config.max_mrs,
-        }
-        sizes = {
-            name: getattr(config, name)
-            for name in (
-                "udp_port",
-                "spin_us",
-                "coalesce_us",
-                "rcvbuf_bytes",
-                "sndbuf_bytes",
-                "ring_entries",
-            )
-        }
-        self._native = native.NativeContext(
+    def __init__(self, ports: Sequence[LocalPort | None], *, polled: bool, **sizes: int) -> None:
+        """Opens the sockets; raises OSError with a line of cause.
+
+        `ports` has a place for each port that there may be; None is one that opens later. `sizes`
+        are fields of `struct mrc_ctx_config`; 0 takes the default of mrc.h.
+        """
+        count = len(ports)
+        super().__init__(
             {
-                "engine": engine,
-                "ports": ports,
-                "n_ports": len(ports),
-                "polled": config.polled,
+                "engine": {"seed": secrets.randbits(64), "ports": count, "max_qps": MAX_QPS},
+                "ports": [_port_fields(port) for port in ports],
+                "n_ports": count,
+                "polled": polled,
                 **sizes,
             }
         )
-        self.polled = config.polled
-        self.fd = self._native.fd()
-        self.udp_port = self._native.udp_port()
-
-    @property
-    def forked(self) -> bool:
-        """True in a child of fork, which must leave the device to its parent."""
-        return self._native.forked
-
-    def source_port(self, port: int, tx_index: int) -> int:
-        """The UDP source port of one transmit socket of a port."""
-        return self._native.source_port(port, tx_index)
-
-    def submit(self, batch: Iterable[Submission]) -> int:
-        """Queues commands and work requests in order and returns how many fitted."""
-        return self._native.submit(batch)
-
-    def run(self) -> int:
-        """Runs the datapath, which must have no thread; returns how many events it has."""
-        return self._native.run()
+        self.polled = polled
 
     def may_sleep(self) -> bool:
         """Whether the event loop may wait for `fd`; when not, `poll` has something to do."""
-        return not self.polled or self._native.arm()
+        return not self.polled or self.arm()
 
     def poll(self) -> list[DeviceEvent]:
         """Runs the datapath if it has no thread, and returns what came.
@@ -202,20 +138,16 @@ class Device:
         """
         if self.polled and self.run() == 0:
             return []
-        return [_decode(event) for event in self._native.poll()]
-
-    def close(self) -> None:
-        """Stops the datapath. Safe to call twice."""
-        self._native.close()
+        return [_decode(event) for event in self.events()]
 
 
-def _port_fields(port: PortConfig | None) -> dict[str, Any]:
+def _port_fields(port: LocalPort | None) -> dict[str, Any]:
     """The fields of a `struct mrc_port_config`."""
     if port is None:
         return {}
     return {
         "ifname": port.ifname.encode(),
-        "address": pack_address(port.address),
+        "address": pack_address(port.address.ip),
         "family": port.address.version,
         "any": int(port.any_address),
         "tx_sockets": port.tx_sockets,
@@ -225,10 +157,10 @@ def _port_fields(port: PortConfig | None) -> dict[str, Any]:
 class PortOpening:
     """A port that opens while the device runs: its command, and what the reply brings."""
 
-    def __init__(self, port: int, config: PortConfig) -> None:
-        self._tx_sockets = config.tx_sockets
-        self._native: Any = native.new_struct("mrc_port_opening", config=_port_fields(config))
-        fields = {"op": CommandOp.PORT_OPEN, "value": port, "pointer": self._native}
+    def __init__(self, number: int, port: LocalPort) -> None:
+        self._tx_sockets = port.tx_sockets
+        self._native: Any = native.new_struct("mrc_port_opening", config=_port_fields(port))
+        fields = {"op": CommandOp.PORT_OPEN, "value": number, "pointer": self._native}
         self.command = Command(fields, self._native)
 
     @property

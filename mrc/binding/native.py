@@ -135,6 +135,10 @@ class NativeContext:
         _opened.add(self)
         self._events = ffi.new("struct mrc_event[]", POLL_BATCH)
         self._commands = ffi.new("struct mrc_command[]", SUBMIT_BATCH)
+        self.fd = int(lib.mrc_ctx_fd(self._ctx))
+        """The descriptor that is readable when `events` has something, or `run` when polled."""
+        self.udp_port = int(lib.mrc_ctx_udp_port(self._ctx))
+        """The UDP port that peers send to."""
 
     @property
     def closed(self) -> bool:
@@ -145,14 +149,6 @@ class NativeContext:
         if self._ctx is None:
             raise StateError(FORKED if self.forked else "the Context is closed")
         return self._ctx
-
-    def fd(self) -> int:
-        """The descriptor that is readable when `poll` has something, or `run` when polled."""
-        return int(lib.mrc_ctx_fd(self._open()))
-
-    def udp_port(self) -> int:
-        """The UDP port that peers send to."""
-        return int(lib.mrc_ctx_udp_port(self._open()))
 
     def source_port(self, port: int, tx_index: int) -> int:
         """The UDP source port of one transmit socket."""
@@ -173,8 +169,8 @@ class NativeContext:
         """True when one may sleep on a polled context's descriptor; False when `run` is due."""
         return bool(lib.mrc_ctx_arm(self._open()))
 
-    def poll(self) -> CData:
-        """The array of what came, at most POLL_BATCH events, valid until the next poll."""
+    def events(self) -> CData:
+        """The array of what came, at most POLL_BATCH events, valid until the next call."""
         n = check(lib.mrc_ctx_poll(self._open(), self._events, POLL_BATCH), "poll")
         return self._events[0:n]
 

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from mrc.binding import device
-from mrc.binding.device import Device, DeviceConfig, PortConfig, PortOpening
+from mrc.binding.device import Device, PortOpening
 from mrc.binding.native import Command
 from mrc.config import ContextConfig
 from mrc.datapath.monitor import link_snapshots
@@ -158,7 +158,7 @@ class Links:
             few = max(2 * self._found.reserved, *ports, 0) <= _FEW_PORTS
             self._most = _MOST_OF_FEW if few else MAX_PORTS
             try:
-                opened = Device(_device_config(config, ports, self._most))
+                opened = _open_device(config, [ports.get(n + 1) for n in range(self._most)])
             except OSError as error:
                 if error.errno not in _GONE or left == 0:
                     raise
@@ -214,7 +214,7 @@ class Links:
         """Opens a port under the first number that QPs have not left with another address."""
         cause = f"all {self._most} ports of this Context are in use"
         for plane in self._candidates(port):
-            opening = PortOpening(plane, _port_config(port))
+            opening = PortOpening(plane, port)
             try:
                 await call(opening.command, f"open port {plane}")
             except StateError:  # QPs use that number
@@ -255,19 +255,13 @@ class Links:
         yield from dict.fromkeys([*places, *free])
 
 
-def _port_config(port: LocalPort) -> PortConfig:
-    return PortConfig(port.address.ip, port.ifname, port.any_address, port.tx_sockets)
-
-
-def _device_config(config: ContextConfig, ports: dict[int, LocalPort], most: int) -> DeviceConfig:
-    return DeviceConfig(
-        ports=tuple(
-            _port_config(ports[plane]) if plane in ports else None for plane in range(1, most + 1)
-        ),
+def _open_device(config: ContextConfig, ports: Sequence[LocalPort | None]) -> Device:
+    return Device(
+        ports,
+        polled=config.polled,
         udp_port=config.udp_port,
         spin_us=config.spin_us,
         coalesce_us=config.coalesce_us,
-        polled=config.polled,
         rcvbuf_bytes=config.rcvbuf_bytes,
         sndbuf_bytes=config.sndbuf_bytes,
     )

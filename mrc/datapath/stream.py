@@ -15,31 +15,32 @@ T = TypeVar("T")
 
 
 class _Waiters:
-    """Those that wait for the next item."""
+    """Those that wait for the next item or place, in the order of asking."""
 
     def __init__(self) -> None:
         self._futures: deque[asyncio.Future[None]] = deque()
 
-    def wake(self, count: int) -> None:
-        """Wakes so many of them, if there are."""
-        while count and self._futures:
+    def wake(self) -> bool:
+        """Wakes the first of them; false when there is none."""
+        while self._futures:
             future = self._futures.popleft()
             if not future.done():
                 future.set_result(None)
-                count -= 1
+                return True
+        return False
 
     def wake_all(self) -> None:
-        self.wake(len(self._futures))
+        while self.wake():
+            pass
 
-    async def wait(self) -> None:
+    async def wait(self, pass_on: Callable[[], object]) -> None:
         future = asyncio.get_running_loop().create_future()
         self._futures.append(future)
         try:
             await future
         except asyncio.CancelledError:
-            # A wake-up that came with the cancellation belongs to the next reader.
             if future.done() and not future.cancelled():
-                self.wake(1)
+                pass_on()  # a wake-up that came with the cancellation belongs to the next
             raise
 
 
@@ -63,7 +64,7 @@ class Places:
 
     def __init__(self, count: int) -> None:
         self._free = count
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._waiting = _Waiters()
 
     def take_free(self, count: int = 1) -> bool:
         """Takes so many places, or none, if they are free: then nobody waits for one."""
@@ -74,26 +75,13 @@ class Places:
 
     async def take(self) -> None:
         """Takes a place when it is this caller's turn."""
-        if self.take_free():
-            return
-        turn = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
-        try:
-            await turn
-        except asyncio.CancelledError:
-            # A place that came with the cancellation belongs to the next.
-            if turn.done() and not turn.cancelled():
-                self.give()
-            raise
+        if not self.take_free():
+            await self._waiting.wait(self.give)
 
     def give(self) -> None:
         """Gives a place back."""
-        while self._waiting:
-            turn = self._waiting.popleft()
-            if not turn.done():
-                turn.set_result(None)
-                return
-        self._free += 1
+        if not self._waiting.wake():
+            self._free += 1
 
 
 class Stream(AsyncIterator[T]):
@@ -121,7 +109,7 @@ class Stream(AsyncIterator[T]):
         if self.full:
             self._items.popleft()
         self._items.append(item)
-        self._waiting.wake(1)
+        self._waiting.wake()
 
     def finish(self, error: Exception | None = None) -> None:
         """Ends the stream; only the first call counts."""
@@ -135,7 +123,7 @@ class Stream(AsyncIterator[T]):
                 if self._error is not None:
                     raise self._error
                 raise StopAsyncIteration
-            await self._waiting.wait()
+            await self._waiting.wait(self._waiting.wake)
         return self._items.popleft()
 
 
@@ -175,7 +163,7 @@ class Journal(Generic[T]):
         while position == self._pushed:
             if self._finished:
                 raise StopAsyncIteration
-            await self._waiting.wait()
+            await self._waiting.wait(self._waiting.wake)
         first = self._pushed - len(self._items)
         if position < first:
             return self._lost(first - position), first

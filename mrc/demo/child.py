@@ -14,6 +14,7 @@ from typing import Any
 from mrc.errors import MrcError
 from mrc.observe import local
 from mrc.observe.snapshot import Snapshot
+from mrc.tasks import cancelled
 from mrc.testbed import Testbed
 
 LISTENING = "listening on"
@@ -110,6 +111,4 @@ class Child:
             except TimeoutError:
                 self._process.kill()
         await self._process.wait()
-        for reader in self._readers:
-            reader.cancel()
-        await asyncio.gather(*self._readers, return_exceptions=True)
+        await cancelled(*self._readers)

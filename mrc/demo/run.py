@@ -15,17 +15,20 @@ import random
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from mrc.demo.child import Child, DemoError
 from mrc.demo.timeline import Bin, Interval, Timeline
 from mrc.errors import StateError
+from mrc.tasks import cancelled
 from mrc.testbed import Testbed
 from mrc.transfer.threads import in_thread
+
+T = TypeVar("T")
 
 SENDER, RECEIVER = "h0", "h1"
 FAULTY_PLANE = 2
@@ -158,15 +161,6 @@ class DemoResult:
         }
 
 
-@dataclass(slots=True)
-class _Moments:
-    """When things happened, and what had been sent per plane by then."""
-
-    failed: float = 0.0
-    healed: float = 0.0
-    plane_bytes: list[dict[int, int]] = field(default_factory=list)
-
-
 async def run_demo(plan: DemoPlan, say: Callable[[str], None]) -> DemoResult:
     """Builds, runs, measures, compares, and removes what it built; `say` hears each step."""
     bed = _new_bed(plan)
@@ -228,64 +222,60 @@ async def _transfer(
         say(f"sending from {SENDER} to {RECEIVER}")
         stack.push_async_callback(sender.stop)
         await sender.start(bed, SENDER, ["send", str(source), RECEIVER])
-        moments = _Moments()
-        await _first(_fail_and_heal(plan, bed, receiver, sender, moments, say), sender, receiver)
+        work = _fail_and_heal(plan, bed, receiver, sender, say)
+        failed, healed, plane_bytes = await _first(work, sender, receiver)
         sent, received = await sender.result(), await receiver.result()
     bins = received["bins"]
     timeline = Timeline(bins["start_monotonic_ns"] / 1e9, bins["width_ns"] / 1e9, bins["bytes"])
     began, ended = timeline.last_below(_FIRST_BYTES), timeline.reached(plan.bytes)
     assert ended is not None, "the receiver recorded all of its transfer"
-    moments.plane_bytes.append(await sender.plane_bytes())
     return DemoResult(
         plan=plan,
         timeline=timeline,
         sender=sent,
         receiver=received,
-        plane_bytes=moments.plane_bytes,
+        plane_bytes=[*plane_bytes, await sender.plane_bytes()],
         began=began,
-        failed=moments.failed,
-        healed=moments.healed,
+        failed=failed,
+        healed=healed,
         ended=ended,
         identical=False,
     )
 
 
-async def _first(work: Any, *children: Child) -> None:
+async def _first(work: Coroutine[Any, Any, T], *children: Child) -> T:
     """Runs `work` to its end, unless one of `children` ends in failure before."""
-    tasks = [asyncio.ensure_future(work)]
+    main = asyncio.ensure_future(work)
+    tasks: list[asyncio.Task[Any]] = [main]
     tasks += [asyncio.ensure_future(child.result()) for child in children]
     try:
-        while not tasks[0].done():
+        while not main.done():
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
-            tasks = [task for task in tasks if task is tasks[0] or task not in done]
+            tasks = [task for task in tasks if task is main or task not in done]
+        return main.result()
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancelled(*tasks)
 
 
 async def _fail_and_heal(
-    plan: DemoPlan,
-    bed: Testbed,
-    receiver: Child,
-    sender: Child,
-    moments: _Moments,
-    say: Callable[[str], None],
-) -> None:
+    plan: DemoPlan, bed: Testbed, receiver: Child, sender: Child, say: Callable[[str], None]
+) -> tuple[float, float, list[dict[int, int]]]:
+    """Returns the moments of both, and what had been sent per plane by then."""
     target = f"plane:{FAULTY_PLANE}"
     await receiver.until(int(plan.bytes * FAULT_SHARE))
-    moments.plane_bytes.append(await sender.plane_bytes())
+    at_fault = await sender.plane_bytes()
     # Taken before the command, which takes a few milliseconds: so recovery is never understated.
-    moments.failed = time.monotonic()
+    failed = time.monotonic()
     await in_thread(bed.fail, target)
     say(f"plane {FAULTY_PLANE} is silent")
     await receiver.until(int(plan.bytes * HEAL_SHARE))
-    moments.plane_bytes.append(await sender.plane_bytes())
-    moments.healed = time.monotonic()
+    at_heal = await sender.plane_bytes()
+    healed = time.monotonic()
     await in_thread(bed.heal, target)
     say(f"plane {FAULTY_PLANE} is healed")
+    return failed, healed, [at_fault, at_heal]
 
 
 def write_random(path: Path, count: int, seed: int) -> None:

@@ -60,13 +60,17 @@ class _Prover:
             seconds = max(_ROUND_TRIPS * self._longest_rtt_ns / 1e9, _SHORTEST_SECONDS)
         return min(seconds * (1 << attempt), _LONGEST_SECONDS)
 
+    async def _answered(self, index: int, payload: int, attempt: int) -> bool:
+        result = await self._probe(index, payload, self._timeout(attempt))
+        if result.error == 0:
+            self._longest_rtt_ns = max(self._longest_rtt_ns, result.rtt_ns)
+        return result.error == 0
+
     async def _answers(self, index: int, payload: int, tries: int) -> bool:
         for attempt in range(tries):
             async with self._slots:
-                result = await self._probe(index, payload, self._timeout(attempt))
-            if result.error == 0:
-                self._longest_rtt_ns = max(self._longest_rtt_ns, result.rtt_ns)
-                return True
+                if await self._answered(index, payload, attempt):
+                    return True
         return False
 
     async def address_answers(self, indices: Sequence[int]) -> bool:
@@ -75,12 +79,9 @@ class _Prover:
             if self._allowance < SMALL_BYTES:
                 return False
             self._allowance -= SMALL_BYTES
-            index = indices[
-                attempt * len(indices) // ADDRESS_TRIES
-            ]  # of different ports, if it may
-            result = await self._probe(index, 0, self._timeout(max(0, attempt - 1)))
-            if result.error == 0:
-                self._longest_rtt_ns = max(self._longest_rtt_ns, result.rtt_ns)
+            # Of different ports, if it may.
+            index = indices[attempt * len(indices) // ADDRESS_TRIES]
+            if await self._answered(index, 0, max(0, attempt - 1)):
                 return True
         return False
 

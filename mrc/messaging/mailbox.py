@@ -35,6 +35,7 @@ from mrc.binding.verbs import MR, RemoteMemory
 from mrc.enums import Access
 from mrc.errors import CompletionError, MrcError, ProtocolError
 from mrc.exchange.foreign import parse
+from mrc.tasks import cancelled
 
 SLOTS = 16
 SLOT_BYTES = 4096
@@ -133,12 +134,12 @@ class Mailbox:
                 _check_inbox(self._peer)
                 await self.send({"type": "inbox", "inbox": self._memory.inbox_mr.remote.to_json()})
         except BaseException:
-            await self._stop()
+            await cancelled(*self._tasks)
             raise
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        await self._stop()
+        await cancelled(*self._tasks)
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
@@ -150,12 +151,6 @@ class Mailbox:
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()  # whoever started it has it, or was cancelled and is past caring
-
-    async def _stop(self) -> None:
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def send(self, message: Message) -> None:
         """Returns when the message is in the peer's inbox; raises CompletionError if it never is.

@@ -21,6 +21,7 @@ from mrc.enums import WcStatus
 from mrc.errors import CompletionError, MrcError, PathError, PeerGoneError, ProtocolError
 from mrc.exchange.foreign import shown
 from mrc.messaging.mailbox import MAILBOX_BYTES, MAX_MESSAGE_BYTES, Mailbox, Message, mailbox_memory
+from mrc.tasks import cancelled
 
 LOST_TIMEOUTS = 3  # local timeouts in a row that no living path lets happen
 VISIT_SECONDS = 10.0  # a peer that only looks at paths is let in for so long
@@ -117,9 +118,7 @@ async def race(work: Coroutine[Any, Any, T], *watchers: Coroutine[Any, Any, NoRe
         result: T = next(task for task in tasks if task.done()).result()
         return result
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await cancelled(*tasks)
 
 
 @asynccontextmanager

@@ -11,6 +11,7 @@ from http import HTTPStatus
 from ipaddress import ip_address
 
 from mrc.errors import InUseError, MrcError, ResolveError
+from mrc.tasks import cancelled
 
 logger = logging.getLogger("mrc.observe")
 
@@ -50,10 +51,7 @@ class MetricsServer:
         """Ends every request; safe to call twice."""
         if self._server is not None:
             self._server.close()
-        requests = list(self._requests)
-        for request in requests:
-            request.cancel()
-        await asyncio.gather(*requests, return_exceptions=True)
+        await cancelled(*self._requests)
 
     async def _on_client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         request = asyncio.current_task()

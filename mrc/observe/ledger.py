@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from mrc.aio.qp import QP
 from mrc.errors import MrcError
@@ -20,53 +20,38 @@ from mrc.observe.snapshot import retransmitted_bytes
 MAX_PEERS = 64
 OTHERS = "other"
 
-PEER_COUNTERS: Mapping[str, str] = {
-    "acknowledged_bytes": "Payload bytes that the peer acknowledged, each once.",
-    "retransmitted_bytes": "Payload bytes sent again.",
-    "retransmitted_packets": "Data packets sent again.",
-    "spurious_packets": "Data packets taken for lost that had arrived after all.",
-}
-PLANE_COUNTERS: Mapping[str, str] = {
-    "sent_bytes": "Payload bytes sent, retransmissions included.",
-    "received_bytes": "Payload bytes that came in, each once.",
-    "sent_packets": "Data packets sent, retransmissions included.",
-    "received_packets": "Data packets that came in, each once.",
-    "lost_packets": "Data packets taken for lost.",
+MEANINGS: Mapping[str, str] = {
+    "peer_acknowledged_bytes": "Payload bytes that the peer acknowledged, each once.",
+    "peer_retransmitted_bytes": "Payload bytes sent again.",
+    "peer_retransmitted_packets": "Data packets sent again.",
+    "peer_spurious_packets": "Data packets taken for lost that had arrived after all.",
+    "plane_sent_bytes": "Payload bytes sent, retransmissions included.",
+    "plane_received_bytes": "Payload bytes that came in, each once.",
+    "plane_sent_packets": "Data packets sent, retransmissions included.",
+    "plane_received_packets": "Data packets that came in, each once.",
+    "plane_lost_packets": "Data packets taken for lost.",
 }
 
+Totals = Counter[tuple[str, ...]]
+"""By name and peer, or by name, peer and plane."""
 
-@dataclass(slots=True)
-class Totals:
-    """Counters by (peer, name) and (peer, plane, name)."""
 
-    peers: Counter[tuple[str, str]] = field(default_factory=Counter)
-    planes: Counter[tuple[str, int, str]] = field(default_factory=Counter)
-
-    def copy(self) -> Totals:
-        """A copy to which live QPs may be added."""
-        return Totals(self.peers.copy(), self.planes.copy())
-
-    def add(self, peer: str, info: QpInfo) -> None:
-        """Adds what one QP has done so far."""
-        self.peers.update(
-            {
-                (peer, "acknowledged_bytes"): info.bytes_acked,
-                (peer, "retransmitted_bytes"): retransmitted_bytes(info),
-                (peer, "retransmitted_packets"): info.packets_retransmitted,
-                (peer, "spurious_packets"): info.packets_spurious,
-            }
-        )
-        for plane in info.planes:
-            key = (peer, plane.plane)
-            self.planes.update(
-                {
-                    (*key, "sent_bytes"): plane.bytes,
-                    (*key, "received_bytes"): plane.bytes_received,
-                    (*key, "sent_packets"): plane.packets,
-                    (*key, "received_packets"): plane.packets_received,
-                    (*key, "lost_packets"): plane.lost,
-                }
-            )
+def _moved(peer: str, info: QpInfo) -> dict[tuple[str, ...], int]:
+    """What one QP has done so far."""
+    moved: dict[tuple[str, ...], int] = {
+        ("peer_acknowledged_bytes", peer): info.bytes_acked,
+        ("peer_retransmitted_bytes", peer): retransmitted_bytes(info),
+        ("peer_retransmitted_packets", peer): info.packets_retransmitted,
+        ("peer_spurious_packets", peer): info.packets_spurious,
+    }
+    for plane in info.planes:
+        key = (peer, str(plane.plane))
+        moved["plane_sent_bytes", *key] = plane.bytes
+        moved["plane_received_bytes", *key] = plane.bytes_received
+        moved["plane_sent_packets", *key] = plane.packets
+        moved["plane_received_packets", *key] = plane.packets_received
+        moved["plane_lost_packets", *key] = plane.lost
+    return moved
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +81,7 @@ class Ledger:
         """A QP is about to end; None when nobody knows any more what it did."""
         peer = self._qps.pop(qp, None)
         if peer is not None and info is not None:
-            self._closed.add(peer, info)
+            self._closed.update(_moved(peer, info))
 
     async def read(self) -> tuple[Totals, list[Live]]:
         """The totals, and the QPs that live."""
@@ -105,7 +90,7 @@ class Ledger:
         # One that ended meanwhile is in the closed ones, and must not count twice.
         for qp, info, evs in filter(None, readings):
             if (peer := self._qps.get(qp)) is not None:
-                totals.add(peer, info)
+                totals.update(_moved(peer, info))
                 living.append(Live(peer, info, evs))
         return totals, living
 

@@ -20,12 +20,13 @@ import os
 import socket
 import stat
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from mrc.errors import MrcError, ProtocolError
 from mrc.exchange.foreign import parse
 from mrc.observe.snapshot import Snapshot
+from mrc.tasks import cancelled
 
 logger = logging.getLogger("mrc.observe")
 
@@ -55,25 +56,14 @@ def _folders(all_users: bool) -> Iterator[Path]:
         yield from Path("/tmp").glob(f"{_NAME}-*")
 
 
-def _is_ours(folder: Path) -> bool:
-    """Whether it is a folder that only this user can reach into."""
-    try:
-        found = folder.lstat()
-    except OSError:
-        return False
-    private = stat.S_ISDIR(found.st_mode) and found.st_mode & 0o077 == 0
-    return private and found.st_uid == os.geteuid()
-
-
 def _make_home() -> Path:
     """Raises OSError when there is no place."""
     for folder in _homes():
-        try:
+        with suppress(OSError):  # it is there, or cannot be
             folder.mkdir(mode=0o700)
-        except OSError:
-            pass  # it is there, or cannot be
-        if _is_ours(folder) and os.access(folder, os.W_OK | os.X_OK):
-            return folder
+        with suppress(OSError), _opened_folder(folder, all_users=False):
+            if os.access(folder, os.W_OK | os.X_OK):
+                return folder
     raise OSError("no folder for the sockets of endpoints: set XDG_RUNTIME_DIR")
 
 
@@ -186,9 +176,7 @@ class LocalView:
         """Ends every visit; safe to call twice."""
         if self._server is not None:
             self._server.close()
-        for visit in self._visits:
-            visit.cancel()
-        await asyncio.gather(*self._visits, return_exceptions=True)
+        await cancelled(*self._visits)
         self.forget()
 
     def forget(self) -> None:

@@ -20,7 +20,7 @@ from prometheus_client.process_collector import ProcessCollector
 from mrc.aio.context import Context
 from mrc.enums import EvState
 from mrc.events import EvInfo, PlaneInfo
-from mrc.observe.ledger import PEER_COUNTERS, PLANE_COUNTERS, Ledger, Live, Totals
+from mrc.observe.ledger import MEANINGS, Ledger, Live, Totals
 from mrc.observe.names import COUNTERS
 
 MAX_PATHS = 1024
@@ -78,17 +78,12 @@ def _version() -> str:
 
 
 def _totals(totals: Totals) -> Iterator[Metric]:
-    for name, meaning in PEER_COUNTERS.items():
-        family = CounterMetricFamily(f"mrc_peer_{name}", meaning, labels=("peer",))
-        for (peer, key), value in totals.peers.items():
+    for name, meaning in MEANINGS.items():
+        labels = ("peer", "plane") if name.startswith("plane_") else ("peer",)
+        family = CounterMetricFamily(f"mrc_{name}", meaning, labels=labels)
+        for (key, *values), count in totals.items():
             if key == name:
-                family.add_metric((peer,), value)
-        yield family
-    for name, meaning in PLANE_COUNTERS.items():
-        family = CounterMetricFamily(f"mrc_plane_{name}", meaning, labels=("peer", "plane"))
-        for (peer, plane, key), value in totals.planes.items():
-            if key == name:
-                family.add_metric((peer, str(plane)), value)
+                family.add_metric(values, count)
         yield family
 
 

@@ -44,8 +44,7 @@ def checked(found: Mapping[str, Any]) -> Snapshot:
 def _check_qp(qp: dict[str, Any]) -> None:
     _check(qp, peer=str, state=str, planes=list)
     _check(qp, **({"qpn": int} if "qpn" in qp else {"id": str}))
-    for name in ("outstanding", "cwnd_bytes", "inflight_bytes", "rtt_ns", "timeouts"):
-        _check(qp, **{name: int})
+    _check(qp, outstanding=int, cwnd_bytes=int, inflight_bytes=int, rtt_ns=int, timeouts=int)
     _check(qp, **dict.fromkeys(_QP_RATES, int))
     for plane in qp["planes"]:
         plane |= {"slow": False, "share_percent": 100} | plane  # an older mrc has neither

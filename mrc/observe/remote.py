@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable
 from mrc.errors import MrcError, ProtocolError
 from mrc.exchange.oob import SNAPSHOT_BYTES, TOP, Channel
 from mrc.observe.snapshot import Snapshot, public
+from mrc.tasks import cancelled
 
 logger = logging.getLogger("mrc.observe")
 
@@ -62,10 +63,7 @@ class RemoteView:
 
     async def close(self) -> None:
         """Ends every visit."""
-        visits = list(self._visits)
-        for visit in visits:
-            visit.cancel()
-        await asyncio.gather(*visits, return_exceptions=True)
+        await cancelled(*self._visits)
 
 
 async def look(channel: Channel) -> Snapshot:

@@ -6,19 +6,28 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from mrc.aio.context import Context
 from mrc.aio.qp import QP
 from mrc.binding.verbs import RemoteMemory
 from mrc.messaging.session import Session, connect_session
-from mrc.perf.load import Load, Memory, PingPong, Tally
-from mrc.perf.memory import Regions, regions
-from mrc.perf.messages import QP_SERVICE, SERVICE, Outcome, hear, hear_outcome, say
+from mrc.perf.load import Load, Memory, PingPong, Tally, load_of
+from mrc.perf.memory import regions
+from mrc.perf.messages import (
+    QP_SERVICE,
+    SERVICE,
+    Outcome,
+    hear,
+    hear_outcome,
+    outcome_of,
+    say,
+)
 from mrc.perf.meter import Interval, Meter
 from mrc.perf.plan import Pattern, Plan
 from mrc.perf.work import failing, stopped
+from mrc.tasks import cancelled
 
 LAST_WORDS_SECONDS = 2.0  # for the peer's result after an interruption
 
@@ -70,7 +79,9 @@ class Client:
             qps = [await self._connect(stack, ready.get("token")) for _ in range(plan.qps)]
             await hear(self.session, "connected")
             meter = await stack.enter_async_context(Meter(self._ctx, qps, bin_ns=plan.bin_ns))
-            test = _Test(self.session, plan, qps, memory, theirs, meter)
+            ours = Memory(memory.source, theirs)
+            load = load_of(plan, qps, ours, writes=plan.client_writes)
+            test = _Test(self.session, plan, load, meter)
             return await test.run(interval_seconds, on_interval)
 
     async def _connect(self, stack: AsyncExitStack, token: object) -> QP:
@@ -79,49 +90,33 @@ class Client:
         return await stack.enter_async_context(qp)
 
 
+@dataclass(slots=True)
 class _Test:
     """One test under way."""
 
-    def __init__(
-        self,
-        session: Session,
-        plan: Plan,
-        qps: list[QP],
-        memory: Regions,
-        theirs: RemoteMemory,
-        meter: Meter,
-    ) -> None:
-        self._session = session
-        self._plan = plan
-        self._meter = meter
-        self._load: Load | PingPong | None = None
-        ours = Memory(memory.source, theirs)
-        if plan.pattern is Pattern.PING_PONG:
-            self._load = PingPong(qps[0], ours, plan)
-        elif plan.client_writes:
-            self._load = Load(qps, ours, plan)
-        self._intervals: list[Interval] = []
+    session: Session
+    plan: Plan
+    load: Load | PingPong
+    meter: Meter
+    intervals: list[Interval] = field(default_factory=list)
 
     async def run(
         self, interval_seconds: float, on_interval: Callable[[Interval], None]
     ) -> TestResult:
-        await self._meter.begin()
-        await say(self._session, "start")
-        work = asyncio.create_task(self._load.run()) if self._load is not None else None
+        await self.meter.begin()
+        await say(self.session, "start")
+        work = asyncio.create_task(self.load.run())
         try:
             interrupted = await self._until_interrupted(
-                self._session.watched(
+                self.session.watched(
                     self._measure(work, interval_seconds, on_interval), failing(work)
                 )
             )
-            if self._load is not None:
-                self._load.stop()
+            self.load.stop()
             client, server = await self._finish(work, LAST_WORDS_SECONDS if interrupted else None)
         finally:
-            if work is not None:
-                work.cancel()
-                await asyncio.gather(work, return_exceptions=True)
-        return TestResult(self._plan, client, server, tuple(self._intervals), interrupted)
+            await cancelled(work)
+        return TestResult(self.plan, client, server, tuple(self.intervals), interrupted)
 
     async def _until_interrupted(self, work: Coroutine[Any, Any, None]) -> bool:
         """Runs `work`; true when it was cancelled before its end."""
@@ -135,52 +130,43 @@ class _Test:
         return False
 
     async def _finish(
-        self, work: asyncio.Task[None] | None, seconds: float | None
+        self, work: asyncio.Task[None], seconds: float | None
     ) -> tuple[Outcome, Outcome | None]:
         """Lets what is in flight end, and asks for the server's outcome."""
         try:
             async with asyncio.timeout(seconds):
-                if work is not None:
-                    await self._session.watched(stopped(work))
-                client = await self._outcome()
-                await say(self._session, "stop")
-                return client, await hear_outcome(self._session)
+                await self.session.watched(stopped(work))
+                client = await outcome_of(self.meter, self.load.tally)
+                await say(self.session, "stop")
+                return client, await hear_outcome(self.session)
         except TimeoutError:
-            return await self._outcome(), None
-
-    async def _outcome(self) -> Outcome:
-        tally = self._load.tally if self._load is not None else Tally()
-        total, history = await self._meter.total(), await self._meter.history()
-        return Outcome(total, tally.messages, tally.latency.summary(), history)
+            return await outcome_of(self.meter, self.load.tally), None
 
     async def _measure(
         self,
-        work: asyncio.Task[None] | None,
+        work: asyncio.Task[None],
         interval_seconds: float,
         on_interval: Callable[[Interval], None],
     ) -> None:
         """From the start until the measured part is over."""
-        if self._plan.omit_seconds:
-            await asyncio.sleep(self._plan.omit_seconds)
-            await say(self._session, "mark")
-            await self._meter.begin()
-            if self._load is not None:
-                self._load.tally = Tally()
+        if self.plan.omit_seconds:
+            await asyncio.sleep(self.plan.omit_seconds)
+            await say(self.session, "mark")
+            await self.meter.begin()
+            self.load.tally = Tally()
         laps = asyncio.create_task(self._laps(interval_seconds, on_interval))
         try:
             await self._until_over(work)
         finally:
-            laps.cancel()
-            await asyncio.gather(laps, return_exceptions=True)
+            await cancelled(laps)
 
-    async def _until_over(self, work: asyncio.Task[None] | None) -> None:
-        if self._plan.seconds:
-            await asyncio.sleep(self._plan.seconds)
+    async def _until_over(self, work: asyncio.Task[None]) -> None:
+        if self.plan.seconds:
+            await asyncio.sleep(self.plan.seconds)
             return
-        if work is not None:
-            await stopped(work)
-        if self._plan.server_writes and self._plan.pattern is Pattern.STREAM:
-            await hear(self._session, "finished")
+        await stopped(work)
+        if self.plan.server_writes and self.plan.pattern is Pattern.STREAM:
+            await hear(self.session, "finished")
 
     async def _laps(self, interval_seconds: float, on_interval: Callable[[Interval], None]) -> None:
         loop = asyncio.get_running_loop()
@@ -188,6 +174,6 @@ class _Test:
         while True:
             due += interval_seconds
             await asyncio.sleep(due - loop.time())
-            interval = await self._meter.lap()
-            self._intervals.append(interval)
+            interval = await self.meter.lap()
+            self.intervals.append(interval)
             on_interval(interval)

@@ -6,10 +6,10 @@ For work on failures. A plan asks for it by `bin_ns`, the width of a bin.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, replace
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta
 
@@ -141,82 +141,57 @@ class Bins:
 
 
 class Historian:
-    """Follows the QPs of a test. An async context manager."""
+    """Keeps what the QPs of a test tell; whoever follows them passes it on."""
 
     def __init__(self, ctx: Context, qps: Sequence[QP], bin_ns: int) -> None:
         self._ctx = ctx
         self._qps = tuple(qps)
         self._bin_ns = bin_ns
+        self._recording = AsyncExitStack()
         self._recorder: Recorder | None = None
-        self._evs: list[EvChange] = []
-        self._planes: list[PlaneChange] = []
-        self._shares: list[ShareChange] = []
+        self._changes: dict[type, list[Any]] = {EvChange: [], PlaneChange: [], ShareChange: []}
+        self._states: dict[tuple[int, int], EvState] = {}  # of EVs that ever changed, by QP
         self._lost = 0
-        self._followers: list[asyncio.Task[None]] = []
 
-    async def __aenter__(self) -> Self:
-        self._followers = [asyncio.create_task(self._follow(qp)) for qp in self._qps]
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        for follower in self._followers:
-            follower.cancel()
-        await asyncio.gather(*self._followers, return_exceptions=True)
-        await self._end()
-
-    async def _end(self) -> None:
-        if self._recorder is not None:
-            recorder, self._recorder = self._recorder, None
-            await recorder.__aexit__(None, None, None)
+    async def end(self) -> None:
+        """Nothing is recorded any more."""
+        await self._recording.aclose()
 
     async def begin(self) -> None:
         """The history begins here, anew."""
-        await self._end()
-        self._evs.clear()
-        self._planes.clear()
-        self._shares.clear()
+        await self.end()
+        for changes in self._changes.values():
+            changes.clear()
         self._lost = 0
-        self._recorder = await self._ctx.record(self._qps, width_ns=self._bin_ns).__aenter__()
+        recording = self._ctx.record(self._qps, width_ns=self._bin_ns)
+        self._recorder = await self._recording.enter_async_context(recording)
 
     async def history(self) -> History:
         """The history since `begin`, which ends here."""
         assert self._recorder is not None, "it was begun"
         recording = await self._recorder.stop()
         start_ns = recording.start_monotonic_ns
-        return History(
-            recording,
-            _since(self._evs, start_ns),
-            _since(self._planes, start_ns),
-            _since(self._shares, start_ns),
-            self._lost,
-        )
+        evs, planes, shares = (_since(each, start_ns) for each in self._changes.values())
+        return History(recording, evs, planes, shares, self._lost)
 
-    async def _follow(self, qp: QP) -> None:
-        states: dict[int, EvState] = {}  # those that ever changed; an EV starts as GOOD
-        async for event in qp.events():
-            if isinstance(event, EvEvent):
-                old = states.get(event.index, EvState.GOOD)
-                states[event.index] = event.state
-                names = (old.name, event.state.name, event.reason.name)
-                change = EvChange(event.at_ns, qp.qpn, event.plane, event.path, *names)
-                self._keep(self._evs, change)
-            elif isinstance(event, PlaneEvent):
-                reason = event.reason.name
-                self._keep(
-                    self._planes,
-                    PlaneChange(event.at_ns, qp.qpn, event.plane, event.suspended, reason),
-                )
-            elif isinstance(event, PlaneShareEvent):
-                slow, percent, reason = event.slow, event.percent, event.reason.name
-                self._keep(
-                    self._shares,
-                    ShareChange(event.at_ns, qp.qpn, event.plane, slow, percent, reason),
-                )
-            elif isinstance(event, EventsLost):
-                self._lost += event.count
+    def take(self, qpn: int, event: object) -> None:
+        """The next event of a QP."""
+        if isinstance(event, EvEvent):
+            old = self._states.get((qpn, event.index), EvState.GOOD)  # as which an EV starts
+            self._states[qpn, event.index] = event.state
+            names = (old.name, event.state.name, event.reason.name)
+            self._keep(EvChange(event.at_ns, qpn, event.plane, event.path, *names))
+        elif isinstance(event, PlaneEvent):
+            found = event.suspended, event.reason.name
+            self._keep(PlaneChange(event.at_ns, qpn, event.plane, *found))
+        elif isinstance(event, PlaneShareEvent):
+            share = event.slow, event.percent, event.reason.name
+            self._keep(ShareChange(event.at_ns, qpn, event.plane, *share))
+        elif isinstance(event, EventsLost):
+            self._lost += event.count
 
-    def _keep(self, changes: list[Any], change: EvChange | PlaneChange | ShareChange) -> None:
-        if len(changes) < MAX_CHANGES:
-            changes.append(change)
+    def _keep(self, change: EvChange | PlaneChange | ShareChange) -> None:
+        if len(kept := self._changes[type(change)]) < MAX_CHANGES:
+            kept.append(change)
         else:
             self._lost += 1

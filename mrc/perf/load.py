@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from mrc.aio.qp import QP
 from mrc.binding.verbs import MR, RemoteMemory
 from mrc.perf.histogram import Histogram
-from mrc.perf.plan import Plan
+from mrc.perf.plan import Pattern, Plan
 
 CATCH_UP_SECONDS = 0.01
 
@@ -140,3 +140,10 @@ class PingPong:
             await self._qp.write_imm(memory.source, memory.target, imm=0, length=self._plan.size)
         else:
             await self._qp.write_imm(imm=0)
+
+
+def load_of(plan: Plan, qps: Sequence[QP], memory: Memory, *, writes: bool) -> Load | PingPong:
+    """What one end does; a Load without QPs at an end that does not write of its own accord."""
+    if plan.pattern is Pattern.PING_PONG:
+        return PingPong(qps[0], memory, plan)
+    return Load(qps if writes else (), memory, plan)

@@ -22,7 +22,8 @@ from mrc.messaging.mailbox import MAX_SENT_BYTES
 from mrc.messaging.session import Service, Session
 from mrc.perf.histogram import Latency
 from mrc.perf.history import Bins, History
-from mrc.perf.meter import Interval
+from mrc.perf.load import Tally
+from mrc.perf.meter import Interval, Meter
 from mrc.typed import Whole, take
 
 # A result with a history of many changes is long.
@@ -78,6 +79,12 @@ class Outcome:
         except ValueError as error:
             why = shown(str(error))
             raise ProtocolError(f"the peer sent a result that cannot be read: {why}") from None
+
+
+async def outcome_of(meter: Meter, tally: Tally) -> Outcome:
+    """What one end did; its history ends here."""
+    total, history = await meter.total(), await meter.history()
+    return Outcome(total, tally.messages, tally.latency.summary(), history)
 
 
 async def say_outcome(session: Session, outcome: Outcome) -> None:

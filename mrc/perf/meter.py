@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import resource
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
@@ -15,6 +16,7 @@ from mrc.aio.qp import QP
 from mrc.errors import MrcError
 from mrc.events import EvEvent, QpInfo
 from mrc.perf.history import Historian, History
+from mrc.tasks import cancelled
 from mrc.typed import Real, Whole
 
 
@@ -57,12 +59,11 @@ class _Reading:
     def total(self, name: str) -> int:
         return sum(getattr(info, name) for info in self.infos)
 
-    def planes(self, name: str) -> dict[int, int]:
-        planes: dict[int, int] = {}
+    def planes(self, name: str) -> Counter[int]:
+        planes = Counter[int]()
         for info in self.infos:
-            for plane in info.planes:
-                planes[plane.plane] = planes.get(plane.plane, 0) + getattr(plane, name)
-        return dict(sorted(planes.items()))
+            planes.update({plane.plane: getattr(plane, name) for plane in info.planes})
+        return planes
 
     def marked(self, name: str) -> tuple[int, ...]:
         """Planes of which that holds for any QP."""
@@ -82,8 +83,6 @@ class Meter:
     async def __aenter__(self) -> Self:
         self._followers = [asyncio.create_task(self._follow(qp)) for qp in self._qps]
         try:
-            if self._historian is not None:
-                await self._historian.__aenter__()
             await self.begin()
         except BaseException:
             await self.__aexit__()
@@ -91,15 +90,15 @@ class Meter:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        await cancelled(*self._followers)
         if self._historian is not None:
-            await self._historian.__aexit__()
-        for follower in self._followers:
-            follower.cancel()
-        await asyncio.gather(*self._followers, return_exceptions=True)
+            await self._historian.end()
 
     async def _follow(self, qp: QP) -> None:
         async for event in qp.events():
             self._ev_changes += isinstance(event, EvEvent)
+            if self._historian is not None:
+                self._historian.take(qp.qpn, event)
 
     async def _read(self) -> _Reading:
         infos = await asyncio.gather(*(qp.query() for qp in self._qps))
@@ -138,7 +137,7 @@ class Meter:
 
         def moved_by_plane(name: str) -> dict[int, int]:
             before, now = start.planes(name), end.planes(name)
-            return {plane: now[plane] - before.get(plane, 0) for plane in now}
+            return {plane: now[plane] - before[plane] for plane in sorted(now)}
 
         planes = moved_by_plane("bytes")
         return Interval(

@@ -17,12 +17,22 @@ from mrc.errors import InUseError, MrcError
 from mrc.exchange.budget import BudgetError
 from mrc.messaging.mailbox import MailboxClosedError
 from mrc.messaging.session import Session, accept_session, let_look
-from mrc.perf.load import Load, Memory, PingPong, Tally
+from mrc.perf.load import Load, Memory, PingPong, Tally, load_of
 from mrc.perf.memory import Regions, regions
-from mrc.perf.messages import QP_SERVICE, SERVICE, Message, Outcome, hear, say, say_outcome
+from mrc.perf.messages import (
+    QP_SERVICE,
+    SERVICE,
+    Message,
+    Outcome,
+    hear,
+    outcome_of,
+    say,
+    say_outcome,
+)
 from mrc.perf.meter import Meter
-from mrc.perf.plan import MAX_SECONDS, Pattern, Plan
+from mrc.perf.plan import MAX_SECONDS, Plan
 from mrc.perf.work import failing, stopped
+from mrc.tasks import cancelled
 
 CONNECT_SECONDS = 30.0  # for all QPs of a test
 IDLE_SECONDS = 60.0  # for the next message of a client, beside what its test takes
@@ -111,11 +121,12 @@ class Server:
             await say(session, "connected")
             async with _patience(session, "the start of its test"):
                 await hear(session, "start")
-            load = _load(qps, Memory(memory.source, theirs), plan)
-            async with _patience(session, "the end of its test", _most_seconds(plan)):
-                tally = await _run(session, load, meter)
-            total, history = await meter.total(), await meter.history()
-            outcome = Outcome(total, tally.messages, tally.latency.summary(), history)
+            ours = Memory(memory.source, theirs)
+            load = load_of(plan, qps, ours, writes=plan.server_writes)
+            most_seconds = plan.omit_seconds + (plan.seconds or MAX_SECONDS)
+            async with _patience(session, "the end of its test", most_seconds):
+                await _run(session, plan, load, meter)
+            outcome = await outcome_of(meter, load.tally)
             await say_outcome(session, outcome)
             return outcome
 
@@ -149,41 +160,26 @@ async def _patience(session: Session, what: str, seconds: float = 0.0) -> AsyncI
         raise MrcError(f"{session.qp.peer_host} {late}") from None
 
 
-def _most_seconds(plan: Plan) -> float:
-    return plan.omit_seconds + (plan.seconds or MAX_SECONDS)
+async def _run(session: Session, plan: Plan, load: Load | PingPong, meter: Meter) -> None:
+    """From start to stop."""
 
+    async def write() -> None:
+        if isinstance(load, PingPong):
+            await load.answer()
+        elif plan.server_writes:
+            await load.run()
+            await say(session, "finished")
 
-def _load(qps: list[QP], memory: Memory, plan: Plan) -> Load | PingPong | None:
-    if plan.pattern is Pattern.PING_PONG:
-        return PingPong(qps[0], memory, plan)
-    return Load(qps, memory, plan) if plan.server_writes else None
-
-
-async def _run(session: Session, load: Load | PingPong | None, meter: Meter) -> Tally:
-    """From start to stop; returns what this end wrote in the measured part."""
-    idle = Tally()
-    work: asyncio.Task[None] | None = None
-    if isinstance(load, PingPong):
-        work = asyncio.create_task(load.answer())
-    elif load is not None:
-        work = asyncio.create_task(_write(session, load))
+    work = asyncio.create_task(write())
     try:
-        while (await session.watched(hear(session, "mark", "stop"), failing(work)))[
-            "type"
-        ] != "stop":
-            if load is not None:
-                load.tally = Tally()
+        while True:
+            told = await session.watched(hear(session, "mark", "stop"), failing(work))
+            if told["type"] == "stop":
+                break
+            load.tally = Tally()
             await meter.begin()
-        if isinstance(load, Load) and work is not None:
+        if isinstance(load, Load):
             load.stop()
             await session.watched(stopped(work))
     finally:
-        if work is not None:
-            work.cancel()
-            await asyncio.gather(work, return_exceptions=True)
-    return load.tally if load is not None else idle
-
-
-async def _write(session: Session, load: Load) -> None:
-    await load.run()
-    await say(session, "finished")
+        await cancelled(work)

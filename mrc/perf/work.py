@@ -15,10 +15,9 @@ async def stopped(work: asyncio.Task[None]) -> None:
         raise first_of(group) from None
 
 
-async def failing(work: asyncio.Task[None] | None) -> NoReturn:
+async def failing(work: asyncio.Task[None]) -> NoReturn:
     """Raises what the task raises; when it is done without that, waits for ever."""
-    if work is not None:
-        await stopped(work)
+    await stopped(work)
     await asyncio.get_running_loop().create_future()
     raise AssertionError("nobody ends this future")
 

@@ -285,9 +285,10 @@ class OutputDirectory:
             check_harmless(name)
         if name in self.names:
             raise FileError(f"{printable(name)}: is being received from another sender just now")
-        if self._exists(name) and not self._overwrite:
+        mode = self._mode(name)
+        if mode is not None and not self._overwrite:
             raise self.exists_error(name)
-        if self._is_directory(name):
+        if mode is not None and stat.S_ISDIR(mode):
             raise FileError(f"{printable(name)}: is a directory in {self.path}")
         target = Target(self, name, size, overwrite=self._overwrite)
         self.names.add(name)
@@ -299,19 +300,12 @@ class OutputDirectory:
             " files"
         )
 
-    def _exists(self, name: str) -> bool:
+    def _mode(self, name: str) -> int | None:
+        """Kind and permissions of what has this name; None if nothing has."""
         try:
-            os.stat(name, dir_fd=self._fd, follow_symlinks=False)
+            return os.stat(name, dir_fd=self._fd, follow_symlinks=False).st_mode
         except FileNotFoundError:
-            return False
-        return True
-
-    def _is_directory(self, name: str) -> bool:
-        try:
-            status = os.stat(name, dir_fd=self._fd, follow_symlinks=False)
-        except FileNotFoundError:
-            return False
-        return stat.S_ISDIR(status.st_mode)
+            return None
 
     def create_temporary(self, name: str) -> tuple[str, int]:
         """Creates and locks a temporary file for `name`; returns its name and descriptor."""
@@ -350,7 +344,7 @@ class OutputDirectory:
             raise
         except OSError:
             # A file system without hard links: the check and the rename are two steps there.
-            if self._exists(name):
+            if self._mode(name) is not None:
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name) from None
             os.replace(temporary, name, src_dir_fd=self._fd, dst_dir_fd=self._fd)
             return

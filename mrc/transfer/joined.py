@@ -15,6 +15,7 @@ from typing import Any, NoReturn, Self
 
 from mrc.aio.qp import QP
 from mrc.errors import ConnectError, MrcError, ProtocolError
+from mrc.tasks import cancelled
 
 JOIN = "files-join"  # the service that such a QP asks for
 MAX_QPS = 16  # of a session, the first one included
@@ -42,9 +43,7 @@ class JoinedQps:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        for reader in self._readers:
-            reader.cancel()
-        await asyncio.gather(*self._readers, return_exceptions=True)
+        await cancelled(*self._readers)
         await asyncio.gather(*(qp.close() if kind is None else qp.abort() for qp in self.qps))
 
     async def join(self, token: str) -> None:

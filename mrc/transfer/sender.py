@@ -12,9 +12,18 @@ from mrc.binding.verbs import MR
 from mrc.enums import Access
 from mrc.errors import MrcError, ProtocolError
 from mrc.exchange.foreign import printable, shown
-from mrc.transfer.digest import RunningDigest
 from mrc.transfer.files import FileError, Source
-from mrc.transfer.messages import Abort, Accept, Bye, Done, Offer, Refuse, Stored, TransferMessage
+from mrc.transfer.messages import (
+    Abort,
+    Accept,
+    Bye,
+    Digest,
+    Done,
+    Offer,
+    Refuse,
+    Stored,
+    TransferMessage,
+)
 from mrc.transfer.populate import Ahead, populate_for_reads
 from mrc.transfer.session import Session, TransferError, TransferredFile, VerificationError
 from mrc.transfer.writing import CHUNK_BYTES, SpokenError, Writing
@@ -69,7 +78,7 @@ async def _send_file(session: Session, path: str, release: AsyncExitStack) -> Tr
     if source.bytes:
         registered = session.ctx.register(source.map, access=Access.LOCAL_READ)
         mr = await release.enter_async_context(registered)
-    digest = RunningDigest()
+    digest = Digest()
     # From now on, so while the receiver makes room too.
     async with Ahead(source.bytes, partial(_prepare, source, mr, digest), AHEAD_BYTES) as ahead:
         await session.say(Offer(source.name, source.bytes, CHUNK_BYTES))
@@ -92,9 +101,7 @@ async def _send_file(session: Session, path: str, release: AsyncExitStack) -> Tr
     return TransferredFile(source.name, source.bytes, digest.hexdigest(), path)
 
 
-def _prepare(
-    source: Source, mr: MR | None, digest: RunningDigest, offset: int, length: int
-) -> None:
+def _prepare(source: Source, mr: MR | None, digest: Digest, offset: int, length: int) -> None:
     """Hashes the mapping: it is registered, so a part that somebody cuts off gives zeros."""
     assert mr is not None, "an empty file needs no preparation"
     populate_for_reads(mr.address + offset, length)

@@ -25,9 +25,8 @@ from mrc.aio.context import Context
 from mrc.binding.verbs import MR
 from mrc.enums import Access
 from mrc.errors import ProtocolError
-from mrc.transfer.digest import RunningDigest
 from mrc.transfer.files import Target
-from mrc.transfer.messages import MAX_SLOTS, Done, Offer, chunk_of
+from mrc.transfer.messages import MAX_SLOTS, Digest, Done, Offer, chunk_of
 from mrc.transfer.session import Session
 from mrc.transfer.threads import Line
 
@@ -75,7 +74,7 @@ class Storing:
         self._arrived: dict[int, int] = {}  # slots of chunks that wait for an earlier one, by index
         self._next = 0  # chunk to be stored
         self._stored = 0
-        self._digest = RunningDigest()
+        self._digest = Digest()
         self._line = Line()
         self._error: BaseException | None = None
         self._progress = asyncio.Event()

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 from mrc.aio.qp import QP
 from mrc.binding.verbs import MR
 from mrc.errors import ProtocolError
+from mrc.tasks import cancelled
 from mrc.transfer.messages import MAX_SLOTS, Accept, chunk_imm
 from mrc.transfer.populate import Ahead
 from mrc.transfer.session import Session
@@ -76,9 +77,7 @@ class Writing:
                 await self._until_changed()
             self._check()
         finally:
-            for write in self._writes:
-                write.cancel()
-            await asyncio.gather(*self._writes, return_exceptions=True)
+            await cancelled(*self._writes)
 
     def _left_bytes(self) -> int:
         return self._mr.length - self._started * CHUNK_BYTES

@@ -3,13 +3,8 @@
 
 from __future__ import annotations
 
-import sys
-
-import cbuild
 import pytest
 from wire.codec import Codec
-
-sys.path.append(str(cbuild.ROOT / "tools"))  # for mrc_layers
 
 
 @pytest.fixture(scope="session")

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import importlib
 import time
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+import congestion_bed as bed
+import congestion_table as table
 import pytest
 
 from mrc.enums import CcKind
@@ -24,24 +24,12 @@ BENCH = Path(__file__).parents[3] / "bench"
 FILES = sorted((BENCH / "scenarios").glob("*.toml"))
 
 
-@pytest.fixture
-def bed(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(BENCH)
-    return importlib.import_module("congestion_bed")
-
-
-@pytest.fixture
-def table(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(BENCH)
-    return importlib.import_module("congestion_table")
-
-
 def load(name: str) -> Scenario:
     return reader.load(str(BENCH / "scenarios" / f"{name}.toml")).parts[0]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_scenarios__can_be_run_both_ways(bed: ModuleType, path: Path) -> None:
+def test_scenarios__can_be_run_both_ways(path: Path) -> None:
     """With the patience and the acknowledgements of real hosts. NSCC trims and does not."""
     parts = reader.load(str(path)).parts
     if parts[0].transport.cc is CcKind.NSCC:
@@ -53,7 +41,7 @@ def test_scenarios__can_be_run_both_ways(bed: ModuleType, path: Path) -> None:
         assert bed.shape_of(part).fabric is Fabric.EMULATED
 
 
-def test_check__only_what_a_bed_can_do(bed: ModuleType) -> None:
+def test_check__only_what_a_bed_can_do() -> None:
     loss = load("loss")
     (fault, *_) = loss.faults
     for wrong, said in (
@@ -81,13 +69,13 @@ def test_check__only_what_a_bed_can_do(bed: ModuleType) -> None:
         bed.check(replace(loss, traffic=traffic))
 
 
-def test_shape_of__delay_of_a_plane(bed: ModuleType) -> None:
+def test_shape_of__delay_of_a_plane() -> None:
     shape = bed.shape_of(load("delays"))
     assert shape.links == (LinkChange("plane:2", delay_ns=2_000_000),)
     assert shape.host_rate_bps == shape.fabric_rate_bps == 100_000_000
 
 
-def test_tasks__paths_that_come_later(bed: ModuleType) -> None:
+def test_tasks__paths_that_come_later() -> None:
     scenario = load("parting")
     tasks = bed.tasks(scenario, make_flows(scenario, 1))
     assert sorted(tasks) == [0, 1, 2, 3]
@@ -100,7 +88,7 @@ def test_tasks__paths_that_come_later(bed: ModuleType) -> None:
     assert tasks[0]["context"]["cc_parameters"]["base_rtt_ns"] == scenario.base_rtt_ns
 
 
-def test_bed_fault__adds_what_is_missing(bed: ModuleType) -> None:
+def test_bed_fault__adds_what_is_missing() -> None:
     """A scenario says what a link's delay becomes, a bed what is added to it."""
     faults = bed.congestion_faults
     longer, slow = load("reroute"), load("slow-plane")
@@ -136,7 +124,7 @@ class FakeBed:
         self.told.append((time.monotonic(), target, None))
 
 
-def test_let_happen__each_at_its_time(bed: ModuleType) -> None:
+def test_let_happen__each_at_its_time() -> None:
     slow = load("slow-plane")
     (rate,) = slow.faults
     passing = replace(rate, at_ns=60_000_000, until_ns=120_000_000)
@@ -157,7 +145,7 @@ def test_let_happen__each_at_its_time(bed: ModuleType) -> None:
     assert (target, healed) == ("plane:1", None) and over - start >= 0.03
 
 
-def test_tcp_flow__what_came_after_the_end_has_no_part(bed: ModuleType) -> None:
+def test_tcp_flow__what_came_after_the_end_has_no_part() -> None:
     """Bins of 1 ms from 2 ms after the start on, of a scenario of 5 ms."""
 
     class FakeEnd:
@@ -185,7 +173,7 @@ def test_tcp_flow__what_came_after_the_end_has_no_part(bed: ModuleType) -> None:
     assert answer["sent"]["3"]["packets_retransmitted"] == 1
 
 
-def test_tasks__tcp_is_not_for_ends_of_mrc(bed: ModuleType) -> None:
+def test_tasks__tcp_is_not_for_ends_of_mrc() -> None:
     scenario = load("shared")
     tasks = bed.tasks(scenario, make_flows(scenario, 1))
     assert sorted(tasks) == [0, 2]
@@ -193,7 +181,7 @@ def test_tasks__tcp_is_not_for_ends_of_mrc(bed: ModuleType) -> None:
     assert (tasks[0]["context"]["cc"], tasks[0]["planes"]) == ("DELAY", 2)
 
 
-def test_rows__medians_beside_the_simulator(table: ModuleType) -> None:
+def test_rows__medians_beside_the_simulator() -> None:
     scenario = load("delays")
     goodput, again, spurious = table.rows(
         scenario, (1.0, 0.0, 0.0), [(0.8, 0.0, 0.0), (0.85, 0.004, 9.0), (0.95, 0.003, 7.0)]
@@ -216,13 +204,11 @@ def test_rows__medians_beside_the_simulator(table: ModuleType) -> None:
         ("retransmitted", 0.01, 0.016, True),
     ],
 )
-def test_differs(
-    table: ModuleType, measure: str, simulated: float, value: float, expected: bool
-) -> None:
+def test_differs(measure: str, simulated: float, value: float, expected: bool) -> None:
     assert table.differs(measure, simulated, value) is expected
 
 
-def test_notes__of_what_differs(table: ModuleType) -> None:
+def test_notes__of_what_differs() -> None:
     found = [
         {"name": "a", "differs": True, "note": "late hosts"},
         {"name": "b", "differs": True, "note": "late hosts"},

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import zlib
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
 
@@ -26,17 +26,13 @@ BYTES = int(PLANE_BPS / 8 * BIN)  # of a plane in a bin
 SHORT = 10.0  # how much faster than the scenario
 
 
-@pytest.fixture
-def bench(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """The modules of bench/failover."""
-    monkeypatch.syspath_prepend(BENCH)
-    names = ("scenario", "figures", "run", "svg", "page", "text")
-    return SimpleNamespace(**{name: importlib.import_module(f"failover_{name}") for name in names})
+NAMES = ("scenario", "figures", "run", "svg", "page", "text")
+bench = SimpleNamespace(**{name: importlib.import_module(f"failover_{name}") for name in NAMES})
 
 
-def ideal(scenario: ModuleType, events: Any, seconds: float) -> list[int]:
+def ideal(events: Any, seconds: float) -> list[int]:
     """Bins of a contender that always has what the planes without a fault carry."""
-    parts = scenario.phases(events, seconds, 4)
+    parts = bench.scenario.phases(events, seconds, 4)
     bins = []
     for i in range(round(seconds / BIN)):
         (planes,) = [p.planes for p in parts if p.start <= (i + 0.5) * BIN < p.end]
@@ -44,9 +40,7 @@ def ideal(scenario: ModuleType, events: Any, seconds: float) -> list[int]:
     return bins
 
 
-def run_of(
-    bench: SimpleNamespace, name: str, bins: list[int], story: Any = None, **seen: Any
-) -> dict[str, Any]:
+def run_of(name: str, bins: list[int], story: Any = None, **seen: Any) -> dict[str, Any]:
     """A run through the story, by default in a short time, as JSON has it."""
     bed = SimpleNamespace(planes=4, payload_capacity_bps=lambda: 4 * PLANE_BPS)
     contender = SimpleNamespace(name=name, what="as <usual>", measured="bytes", bed=bed)
@@ -56,17 +50,17 @@ def run_of(
     return found | {"stolen_cpu_seconds": 0.25}
 
 
-def result_of(bench: SimpleNamespace) -> dict[str, Any]:
+def result_of() -> dict[str, Any]:
     """A whole result: mrc, which loses nothing, and a rival that stalls."""
     story = bench.scenario.STORY.faster(SHORT)
-    bins = ideal(bench.scenario, story.events, story.seconds)
+    bins = ideal(story.events, story.seconds)
     changes = [
         {"at": 101.2 + i / 10, "plane": 1, "path": "t1:1.0", "old": old, "new": new,
          "reason": "LOSS"}
         for i, (old, new) in enumerate([("GOOD", "ASSUMED_BAD"), ("ASSUMED_BAD", "GOOD")])
     ]  # fmt: skip
     ours = run_of(
-        bench, "mrc", bins,
+        "mrc", bins,
         planes={str(plane): [count // 4 for count in bins] for plane in range(1, 5)},
         evs=[{"plane": p, "path": f"t1:{p}.{i}"} for p in range(1, 5) for i in range(2)],
         ev_changes=changes,
@@ -76,7 +70,7 @@ def result_of(bench: SimpleNamespace) -> dict[str, Any]:
         ],
     )  # fmt: skip
     stalled = [0 if 200 <= i < 900 else count // 4 for i, count in enumerate(bins)]
-    theirs = run_of(bench, "TCP & <co>", stalled)
+    theirs = run_of("TCP & <co>", stalled)
     checks = bench.figures.checks(ours["figures"], bench.figures.events_of(ours))
     return {
         "commit": "0000000",
@@ -96,7 +90,7 @@ def result_of(bench: SimpleNamespace) -> dict[str, Any]:
 # ---- figures ------------------------------------------------------------------------------------
 
 
-def test_phases__a_slow_plane_counts_for_what_it_has_left(bench: SimpleNamespace) -> None:
+def test_phases__a_slow_plane_counts_for_what_it_has_left() -> None:
     story = bench.scenario.STORY
     found = bench.scenario.phases(story.events, story.seconds, 4)
     assert [(p.start, p.end, p.planes) for p in found] == [
@@ -108,7 +102,7 @@ def test_phases__a_slow_plane_counts_for_what_it_has_left(bench: SimpleNamespace
     assert [p.planes for p in found] == [4, 3, 2, 1, 0, 1, 4]
 
 
-def test_stall__holes_and_what_never_came(bench: SimpleNamespace) -> None:
+def test_stall__holes_and_what_never_came() -> None:
     series = bench.figures.Series(10.0, 0.001, [1, 0, 0, 1, 1, 0, 0, 0])
     assert series.stall(10.0, 10.005) == pytest.approx((0.003, 10.001))
     assert series.stall(10.0, 10.008) == pytest.approx((0.004, 10.005))
@@ -116,41 +110,41 @@ def test_stall__holes_and_what_never_came(bench: SimpleNamespace) -> None:
     assert series.stall(10.003, 10.005)[0] == 0.0
 
 
-def checks_of(bench: SimpleNamespace, bins: list[int], story: Any = None) -> dict[str, Any]:
-    ours = run_of(bench, "mrc", bins, story)
+def checks_of(bins: list[int], story: Any = None) -> dict[str, Any]:
+    ours = run_of("mrc", bins, story)
     found = bench.figures.checks(ours["figures"], bench.figures.events_of(ours))
     return {check.name: check for check in found}
 
 
-def test_checks__all_met_by_who_always_has_the_capacity(bench: SimpleNamespace) -> None:
+def test_checks__all_met_by_who_always_has_the_capacity() -> None:
     story = bench.scenario.STORY.faster(SHORT)
-    found = checks_of(bench, ideal(bench.scenario, story.events, story.seconds))
+    found = checks_of(ideal(story.events, story.seconds))
     assert len(found) == 16
     assert all(check.met for check in found.values())
 
 
-def test_checks__a_gap_is_seen_and_so_is_who_never_returns(bench: SimpleNamespace) -> None:
+def test_checks__a_gap_is_seen_and_so_is_who_never_returns() -> None:
     story = bench.scenario.STORY.faster(SHORT)
-    bins = ideal(bench.scenario, story.events, story.seconds)
+    bins = ideal(story.events, story.seconds)
     late = [0 if 200 <= i < 212 else count for i, count in enumerate(bins)]
-    found = checks_of(bench, late)
+    found = checks_of(late)
     # 1.5 ms of silence are 3% of the 50 ms that goodput is the mean of.
     assert found["plane 1 silent: back to 97%, s"].value == pytest.approx(0.011, abs=0.001)
     assert found["plane 1 silent: back to 97%, s"].met
     assert found["plane 1 silent: longest gap in the first 0.1 s"].value == pytest.approx(0.013)
     assert not found["plane 1 silent: longest gap in the first 0.1 s"].met
     gone = [2 * BYTES if 200 <= i < 600 else count for i, count in enumerate(bins)]
-    found = checks_of(bench, gone)
+    found = checks_of(gone)
     assert found["plane 1 silent: back to 97%, s"].value == pytest.approx(0.4)
     assert found["plane 1 silent: mean from then on"].value == pytest.approx(2 / 3, abs=0.01)
     assert not found["plane 1 silent: back to 97%, s"].met
     assert found["NIC link down: back to 97%, s"].met
 
 
-def test_checks__what_a_slow_plane_has_left_is_wanted_too(bench: SimpleNamespace) -> None:
+def test_checks__what_a_slow_plane_has_left_is_wanted_too() -> None:
     """Some more than the planes that are whole is not enough, nor are three when it has healed."""
     story = bench.scenario.STORY
-    bins = ideal(bench.scenario, story.events, story.seconds)
+    bins = ideal(story.events, story.seconds)
     slow = [2.9 * BYTES if 16.05 <= i * BIN < 18 else count for i, count in enumerate(bins)]
     lame = [3 * BYTES if i * BIN >= 18 else count for i, count in enumerate(bins)]
     late = [BYTES if 16 <= i * BIN < 16.3 else count for i, count in enumerate(bins)]
@@ -162,12 +156,12 @@ def test_checks__what_a_slow_plane_has_left_is_wanted_too(bench: SimpleNamespace
         (late, "plane 1 at 10%: back to 95%, s", 0.3 - 0.05 * 0.05 * 3.1 / 2.1, False),
         (lame, "full rate again: capacity used again, s", 2, False),
     ):
-        check = checks_of(bench, seen, story)[name]
+        check = checks_of(seen, story)[name]
         assert check.value == pytest.approx(value, abs=0.002), name
         assert check.met is is_met
 
 
-def test_told__the_median_of_the_runs_counts(bench: SimpleNamespace) -> None:
+def test_told__the_median_of_the_runs_counts() -> None:
     def runs(*values: float) -> list[list[Any]]:
         return [[bench.figures.Check("share", value, ">=", 0.97)] for value in values]
 
@@ -177,17 +171,17 @@ def test_told__the_median_of_the_runs_counts(bench: SimpleNamespace) -> None:
     assert not bench.figures.told(runs(0.9, 0.96, 1.0))[0]["met"]
 
 
-def test_checks__a_dip_while_a_plane_returns(bench: SimpleNamespace) -> None:
+def test_checks__a_dip_while_a_plane_returns() -> None:
     story = bench.scenario.STORY.faster(SHORT)
-    bins = ideal(bench.scenario, story.events, story.seconds)
+    bins = ideal(story.events, story.seconds)
     dip = [BYTES if 610 <= i < 660 else count for i, count in enumerate(bins)]
     dip = [3 * BYTES if 600 <= i < 610 else count for i, count in enumerate(dip)]
-    check = checks_of(bench, dip)["plane 1 healed: worst 50 ms until then"]
+    check = checks_of(dip)["plane 1 healed: worst 50 ms until then"]
     assert check.value == pytest.approx(0.36, abs=0.02)  # 48 ms of a third, 2 ms of all
     assert not check.met
 
 
-def test_seen_by_mrc__reads_perf(bench: SimpleNamespace) -> None:
+def test_seen_by_mrc__reads_perf() -> None:
     bins = {"start_monotonic_ns": 5_000_000_000, "width_ns": 500_000, "bytes": [1, 2],
             "planes": [{"plane": 1, "bytes": [1, 0]}, {"plane": 2, "bytes": [0, 2]}]}  # fmt: skip
     changes = {
@@ -205,16 +199,16 @@ def test_seen_by_mrc__reads_perf(bench: SimpleNamespace) -> None:
 # ---- what is shown ------------------------------------------------------------------------------
 
 
-def test_text__charts_figures_and_checks(bench: SimpleNamespace) -> None:
-    shown = "\n".join(bench.text.lines(result_of(bench)))
+def test_text__charts_figures_and_checks() -> None:
+    shown = "\n".join(bench.text.lines(result_of()))
     assert "mrc: 100% of what the planes could carry; longest stall 0 ms" in shown
     assert "TCP & <co>: " in shown and "longest stall 0.70 s" in shown
     assert re.search(r"\+-+S-+H-+D-+U-+L-+O-+T-+F-+", shown)
     assert re.search(r"plane 1 silent: back to 97%, s +0 +0 - 0 +<= 0.02 +met", shown)
 
 
-def test_page__needs_no_network_and_escapes(bench: SimpleNamespace) -> None:
-    page = bench.page.page(result_of(bench))
+def test_page__needs_no_network_and_escapes() -> None:
+    page = bench.page.page(result_of())
     assert set(re.findall(r'https?://[^"]*', page)) == {"http://www.w3.org/2000/svg"}
     assert not re.search(r"<(script|link|img|iframe)|url\((?!#)|@import", page)
     assert "TCP &amp; &lt;co&gt;" in page and "<co>" not in page
@@ -223,8 +217,8 @@ def test_page__needs_no_network_and_escapes(bench: SimpleNamespace) -> None:
         assert words in page
 
 
-def test_story_svg__every_mark_is_there_once_drawn_again(bench: SimpleNamespace) -> None:
-    runs = result_of(bench)["runs"]
+def test_story_svg__every_mark_is_there_once_drawn_again() -> None:
+    runs = result_of()["runs"]
     picture = bench.svg.story_svg(runs, 4, PLANE_BPS)
     assert picture == bench.svg.story_svg(runs, 4, PLANE_BPS)
     found = [element.text for element in ElementTree.fromstring(picture).iter(f"{SVG}text")]
@@ -245,8 +239,8 @@ def test_story_svg__every_mark_is_there_once_drawn_again(bench: SimpleNamespace)
         assert len(re.findall(rf"style=\"fill: var\(--{name}\)", picture)) >= 2
 
 
-def test_story_svg__is_xml_of_its_theme(bench: SimpleNamespace) -> None:
-    result = result_of(bench)
+def test_story_svg__is_xml_of_its_theme() -> None:
+    result = result_of()
     svg = bench.svg.story_svg(result["runs"], 4, PLANE_BPS)
     for theme in (drawing.LIGHT, drawing.DARK):
         picture = drawing.themed(svg, theme)
@@ -328,12 +322,12 @@ ELSEWHERE = "http://127.0.0.1:9/x"
 
 
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="apt-get install chromium")
-def test_page__in_a_browser(bench: SimpleNamespace, tmp_path: Path) -> None:
+def test_page__in_a_browser(tmp_path: Path) -> None:
     """It draws, in the colours of the reader's theme; it complains of nothing and loads nothing but
     what was added to it here: that would be noticed.
     """
     page, shot = tmp_path / "page.html", tmp_path / "shot.png"
-    page.write_text(bench.page.page(result_of(bench)) + f'<img src="{ELSEWHERE}">')
+    page.write_text(bench.page.page(result_of()) + f'<img src="{ELSEWHERE}">')
     for theme, scheme in ((drawing.LIGHT, 1), (drawing.DARK, 0)):
         done, asked = load(
             page,

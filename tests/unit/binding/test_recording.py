@@ -38,7 +38,8 @@ from mrc.perf import (
     ShareChange,
     connect,
 )
-from mrc.perf.history import Bins, Historian
+from mrc.perf.history import Bins
+from mrc.perf.meter import Meter
 from mrc.typed import take
 
 MS = 1_000_000
@@ -183,16 +184,17 @@ async def test_plan__both_ends_tell_their_history(direction: Direction) -> None:
 async def test_history__a_plane_that_becomes_slow() -> None:
     async with (
         connected_pair(**two_planes()) as pair,
-        Historian(pair.near_context, [pair.near], MS) as historian,
+        Meter(pair.near_context, [pair.near], bin_ns=MS) as meter,
     ):
-        await historian.begin()
+        historian = meter._historian
+        assert historian is not None
         at_ns = time.monotonic_ns()
         pair.near._end.on_notice(
             Notice(EventType.PLANE_SHARE, 0, 0, 2, 0, EventReason.DELIVERY, at_ns, 9)
         )
 
         async def told() -> bool:
-            return bool(historian._shares)
+            return bool(historian._changes[ShareChange])
 
         await until(told)
         history = await historian.history()
@@ -241,16 +243,17 @@ async def test_server__one_history_at_a_time() -> None:
 async def test_history__changes_with_their_time() -> None:
     async with (
         connected_pair(**two_planes()) as pair,
-        Historian(pair.near_context, [pair.near], MS) as historian,
+        Meter(pair.near_context, [pair.near], bin_ns=MS) as meter,
     ):
-        await historian.begin()
+        historian = meter._historian
+        assert historian is not None
         before_ns = time.monotonic_ns()
         await set_port(pair.near_context, 2, up=False)
         await pair.near.deny(0)
 
         async def both_told() -> bool:
             await pair.near.query()
-            return bool(historian._evs and historian._planes)
+            return bool(historian._changes[EvChange] and historian._changes[PlaneChange])
 
         await until(both_told)
         history = await historian.history()

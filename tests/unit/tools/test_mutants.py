@@ -14,10 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_tidy import ROOT
-
-sys.path.append(str(ROOT / "tools"))
 from mutation import build, mutants, trial
+from test_tidy import ROOT
 
 
 def changed(line: str) -> set[str]:

@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The checkout of a program of tools/ or bench/, and the Python that tools/setup put there.
+
+It needs nothing that is installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv" / "bin" / "python"
+sys.path.append(str(ROOT / "tests"))  # what they share with tests lies there
+
+
+def run(main: Callable[[], int]) -> NoReturn:
+    """Ends the program with the exit code of `main`, or with that of ^C."""
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+@contextmanager
+def set_up(otherwise: str = "") -> Iterator[None]:
+    """Around imports: a Python that lacks one starts the program again with that of tools/setup."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if os.access(VENV, os.X_OK) and Path(sys.prefix) != VENV.parent.parent:
+            os.execv(VENV, [str(VENV), *sys.argv])
+        sys.exit(
+            f"{Path(sys.argv[0]).name}: {error.name} is not installed: run tools/setup{otherwise}"
+        )
+
+
+def parser(name: str, description: str | None, examples: str) -> argparse.ArgumentParser:
+    """Of a program whose help ends with examples."""
+    return argparse.ArgumentParser(
+        prog=name,
+        description=description,
+        epilog=examples,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
