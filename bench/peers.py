@@ -7,7 +7,6 @@ Each is started anew for every measurement. A peer that is missing is skipped; `
 from __future__ import annotations
 
 import csv
-import filecmp
 import json
 import shutil
 import subprocess
@@ -165,12 +164,6 @@ def warm_pages(target: Path, size: int) -> None:
         for _ in range(-(-size // len(block))):
             file.write(block)
     target.unlink()
-
-
-def compare_files(source: Path, copy: Path) -> None:
-    """Raises CopyError when they differ."""
-    if not filecmp.cmp(source, copy, shallow=False):
-        raise CopyError(f"{copy.name} differs from its source")
 
 
 def mrc_file(bed: Bed, source: Path, target: Path) -> Raw:

@@ -140,11 +140,6 @@ class NativeContext:
         self.udp_port = int(lib.mrc_ctx_udp_port(self._ctx))
         """The UDP port that peers send to."""
 
-    @property
-    def closed(self) -> bool:
-        """True after `close`."""
-        return self._ctx is None
-
     def _open(self) -> CData:
         if self._ctx is None:
             raise StateError(FORKED if self.forked else "the Context is closed")
@@ -190,7 +185,7 @@ _opened: weakref.WeakSet[NativeContext] = weakref.WeakSet()
 
 def _abandon_all() -> None:
     for context in list(_opened):
-        if not context.closed:
+        if context._ctx is not None:
             context.abandon()
 
 

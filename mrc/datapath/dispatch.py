@@ -79,7 +79,8 @@ class Dispatcher:
     def __init__(self, device: Device) -> None:
         self.device = device
         self.warnings: deque[ContextWarning] = deque(maxlen=64)
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
+        """the event loop that the Context was opened in, and in which all its calls are made"""
         self._cookies = itertools.count(1)
         self._outgoing: deque[Submission] = deque()
         self._flush_due = False
@@ -95,17 +96,17 @@ class Dispatcher:
         self.forked = False
         """in a child of fork: the Context, its sockets and its event loop are the parent's"""
         _opened.add(self)
-        self._loop.add_reader(device.fd, self._on_readable)
+        self.loop.add_reader(device.fd, self._on_readable)
 
     # ---- Out ------------------------------------------------------------------------------
 
     def call(self, command: Command, what: str) -> asyncio.Future[int]:
         """Queues a command; the future has its result, or the exception of its errno."""
-        return self._enqueue(_Call(what, command, self._loop.create_future())).reply
+        return self._enqueue(_Call(what, command, self.loop.create_future())).reply
 
     async def probe(self, command: Command, what: str) -> ProbeResult:
         """Queues an EV probe and returns how it ended."""
-        call = _Call(what, command, self._loop.create_future(), self._loop.create_future())
+        call = _Call(what, command, self.loop.create_future(), self.loop.create_future())
         self._enqueue(call)
         assert call.probe is not None
         await call.reply
@@ -124,14 +125,9 @@ class Dispatcher:
         return next(self._cookies)
 
     @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        """The event loop that the Context was opened in, and in which all its calls are made."""
-        return self._loop
-
-    @property
     def gone(self) -> bool:
         """True when no call can be made any more: in a child of fork, or after the event loop."""
-        return self.forked or self._loop.is_closed()
+        return self.forked or self.loop.is_closed()
 
     def check_open(self) -> None:
         """Raises a StateError that says why no call can be made."""
@@ -139,7 +135,7 @@ class Dispatcher:
             raise StateError(FORKED)
         if self._closed:
             raise StateError("the Context is closed")
-        if self._loop.is_closed():
+        if self.loop.is_closed():
             raise StateError("the Context is of no use: its event loop has ended: open another one")
 
     def _enqueue(self, call: _Call) -> _Call:
@@ -158,7 +154,7 @@ class Dispatcher:
                 self._events_came = self.device.run() > 0
             # Everything else that this turn asks for goes down in one call.
             self._flush_due = True
-            self._loop.call_soon(self._flush)
+            self.loop.call_soon(self._flush)
 
     def _flush(self) -> None:
         self._flush_due = False
@@ -203,7 +199,7 @@ class Dispatcher:
             self._submit()
         taken = self._take_batch()
         if taken == POLL_BATCH or (polled and self._outgoing):
-            self._loop.call_soon(self._on_readable)  # let others run between batches
+            self.loop.call_soon(self._on_readable)  # let others run between batches
         elif polled and taken > 0:
             self._turn_later()
         else:
@@ -218,11 +214,11 @@ class Dispatcher:
         """Has what came acknowledged, but lets the reply of a task that it woke leave before."""
         if not self._turn_due:
             self._turn_due = True
-            self._loop.call_soon(self._turn_after, _TURNS_TO_REPLY)
+            self.loop.call_soon(self._turn_after, _TURNS_TO_REPLY)
 
     def _turn_after(self, turns: int) -> None:
         if turns > 0:
-            self._loop.call_soon(self._turn_after, turns - 1)
+            self.loop.call_soon(self._turn_after, turns - 1)
             return
         self._turn_due = False
         self._on_readable()
@@ -343,7 +339,7 @@ class Dispatcher:
     async def until_idle(self, mr: MR) -> None:
         """Returns when no work request uses the memory region."""
         while mr.outstanding:
-            future = self._loop.create_future()
+            future = self.loop.create_future()
             self._idle.setdefault(mr.key, []).append(future)
             await future
 
@@ -354,7 +350,7 @@ class Dispatcher:
         if self._closed:
             return
         self._closed = True
-        self._loop.remove_reader(self.device.fd)
+        self.loop.remove_reader(self.device.fd)
         try:
             await asyncio.to_thread(self.device.close)  # joins the datapath thread
         except RuntimeError:
@@ -380,8 +376,8 @@ class Dispatcher:
     def abandon(self) -> None:
         """In a child of fork: leaves everything to the parent."""
         self.forked = self._closed = True
-        if not self._loop.is_closed():
-            _leave_epoll(self._loop)
+        if not self.loop.is_closed():
+            _leave_epoll(self.loop)
 
 
 _opened: WeakSet[Dispatcher] = WeakSet()

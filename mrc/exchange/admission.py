@@ -49,33 +49,31 @@ class Stage(Enum):
 PENDING = (Stage.SILENT, Stage.CONNECTING, Stage.READY)
 
 
+@dataclass(slots=True, eq=False)
 class Place:
     """The place of one connection. Each method is a step forward; `leave` may come at any time."""
 
-    def __init__(
-        self, admission: Admission, source: str, drop: Callable[[], None], since: float
-    ) -> None:
-        self._admission = admission
-        self.source = source
-        self.stage = Stage.SILENT
-        self.drop = drop
-        self.since = since
+    admission: Admission
+    source: str
+    drop: Callable[[], None]
+    since: float
+    stage: Stage = Stage.SILENT
 
     def hear(self) -> None:
         """The first message has arrived."""
-        self._admission.move(self, Stage.CONNECTING)
+        self.admission.move(self, Stage.CONNECTING)
 
     def connect(self) -> None:
         """The exchange is done."""
-        self._admission.move(self, Stage.READY)
+        self.admission.move(self, Stage.READY)
 
     def accept(self) -> None:
         """The caller has taken the QP."""
-        self._admission.move(self, Stage.ACCEPTED)
+        self.admission.move(self, Stage.ACCEPTED)
 
     def leave(self) -> None:
         """The connection has ended. Safe to call twice."""
-        self._admission.move(self, Stage.GONE)
+        self.admission.move(self, Stage.GONE)
 
 
 class Admission:

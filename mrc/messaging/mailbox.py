@@ -223,29 +223,27 @@ class Mailbox:
         assert self._failure is not None
         raise self._failure
 
-    async def _read(self) -> None:
-        try:
-            await self._read_immediates()
-        except MrcError as error:
-            self._fail(error)
-
     def _fail(self, error: MrcError) -> None:
         self._failure = error
         self._changed.set()
         if not isinstance(error, MailboxClosedError):
             self._failed.set()
 
-    async def _read_immediates(self) -> None:
-        async for immediate in self._qp.immediates():
-            self._heard = True
-            imm = immediate.imm
-            if not imm & _CONTROL:
-                self._put(imm)
-            elif imm & _FRAME:
-                self._on_frame(imm, immediate.bytes)
-            else:
-                self._on_credit(imm & _COUNT)
-        raise MailboxClosedError(f"{self._qp.peer_host} closed the QP")
+    async def _read(self) -> None:
+        try:
+            async for immediate in self._qp.immediates():
+                self._heard = True
+                imm = immediate.imm
+                if not imm & _CONTROL:
+                    self._put(imm)
+                elif imm & _FRAME:
+                    self._on_frame(imm, immediate.bytes)
+                else:
+                    self._on_credit(imm & _COUNT)
+        except MrcError as error:
+            self._fail(error)
+        else:
+            self._fail(MailboxClosedError(f"{self._qp.peer_host} closed the QP"))
 
     def _put(self, item: _Unread | int) -> None:
         if len(self._items) >= MAX_UNREAD:

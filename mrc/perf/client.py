@@ -13,7 +13,7 @@ from mrc.aio.context import Context
 from mrc.aio.qp import QP
 from mrc.binding.verbs import RemoteMemory
 from mrc.messaging.session import Session, connect_session
-from mrc.perf.load import Load, Memory, PingPong, Tally, load_of
+from mrc.perf.load import Load, PingPong, Tally, load_of
 from mrc.perf.memory import regions
 from mrc.perf.messages import (
     QP_SERVICE,
@@ -79,8 +79,7 @@ class Client:
             qps = [await self._connect(stack, ready.get("token")) for _ in range(plan.qps)]
             await hear(self.session, "connected")
             meter = await stack.enter_async_context(Meter(self._ctx, qps, bin_ns=plan.bin_ns))
-            ours = Memory(memory.source, theirs)
-            load = load_of(plan, qps, ours, writes=plan.client_writes)
+            load = load_of(plan, qps, memory.source, theirs, writes=plan.client_writes)
             test = _Test(self.session, plan, load, meter)
             return await test.run(interval_seconds, on_interval)
 

@@ -17,14 +17,6 @@ from mrc.perf.plan import Pattern, Plan
 CATCH_UP_SECONDS = 0.01
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """What a writing end reads from, and where at the peer it writes."""
-
-    source: MR
-    target: RemoteMemory
-
-
 @dataclass(slots=True)
 class Tally:
     """What a writing end has done; `latency` is of each message, or half of each round trip."""
@@ -43,9 +35,10 @@ class Tally:
 class Load:
     """Keeps `plan.depth` writes in flight on every QP until it is told to stop."""
 
-    def __init__(self, qps: Sequence[QP], memory: Memory, plan: Plan) -> None:
+    def __init__(self, qps: Sequence[QP], source: MR, target: RemoteMemory, plan: Plan) -> None:
         self._qps = tuple(qps)
-        self._memory = memory
+        self._source = source
+        self._target = target
         self._plan = plan
         self._left = plan.total_bytes
         self._due = 0.0  # when the next write may start, under a rate
@@ -74,8 +67,8 @@ class Load:
                     return
             start = time.monotonic_ns()
             await qp.write(
-                self._memory.source,
-                self._memory.target,
+                self._source,
+                self._target,
                 length=size,
                 local_offset=offset,
                 remote_offset=offset,
@@ -107,9 +100,10 @@ class Load:
 class PingPong:
     """One WRITE_IMM of the client, answered by one of the server, and so on."""
 
-    def __init__(self, qp: QP, memory: Memory, plan: Plan) -> None:
+    def __init__(self, qp: QP, source: MR, target: RemoteMemory, plan: Plan) -> None:
         self._qp = qp
-        self._memory = memory
+        self._source = source
+        self._target = target
         self._plan = plan
         self._stopped = False
         self.tally = Tally()
@@ -136,14 +130,15 @@ class PingPong:
 
     async def _say(self) -> None:
         if self._plan.size:
-            memory = self._memory
-            await self._qp.write_imm(memory.source, memory.target, imm=0, length=self._plan.size)
+            await self._qp.write_imm(self._source, self._target, imm=0, length=self._plan.size)
         else:
             await self._qp.write_imm(imm=0)
 
 
-def load_of(plan: Plan, qps: Sequence[QP], memory: Memory, *, writes: bool) -> Load | PingPong:
+def load_of(
+    plan: Plan, qps: Sequence[QP], source: MR, target: RemoteMemory, *, writes: bool
+) -> Load | PingPong:
     """What one end does; a Load without QPs at an end that does not write of its own accord."""
     if plan.pattern is Pattern.PING_PONG:
-        return PingPong(qps[0], memory, plan)
-    return Load(qps if writes else (), memory, plan)
+        return PingPong(qps[0], source, target, plan)
+    return Load(qps if writes else (), source, target, plan)

@@ -17,7 +17,7 @@ from mrc.errors import InUseError, MrcError
 from mrc.exchange.budget import BudgetError
 from mrc.messaging.mailbox import MailboxClosedError
 from mrc.messaging.session import Session, accept_session, let_look
-from mrc.perf.load import Load, Memory, PingPong, Tally, load_of
+from mrc.perf.load import Load, PingPong, Tally, load_of
 from mrc.perf.memory import Regions, regions
 from mrc.perf.messages import (
     QP_SERVICE,
@@ -121,8 +121,7 @@ class Server:
             await say(session, "connected")
             async with _patience(session, "the start of its test"):
                 await hear(session, "start")
-            ours = Memory(memory.source, theirs)
-            load = load_of(plan, qps, ours, writes=plan.server_writes)
+            load = load_of(plan, qps, memory.source, theirs, writes=plan.server_writes)
             most_seconds = plan.omit_seconds + (plan.seconds or MAX_SECONDS)
             async with _patience(session, "the end of its test", most_seconds):
                 await _run(session, plan, load, meter)

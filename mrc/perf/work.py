@@ -12,7 +12,10 @@ async def stopped(work: asyncio.Task[None]) -> None:
     try:
         await asyncio.shield(work)
     except BaseExceptionGroup as group:
-        raise first_of(group) from None
+        error: BaseException = group
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]  # the others follow from it
+        raise error from None
 
 
 async def failing(work: asyncio.Task[None]) -> NoReturn:
@@ -20,11 +23,3 @@ async def failing(work: asyncio.Task[None]) -> NoReturn:
     await stopped(work)
     await asyncio.get_running_loop().create_future()
     raise AssertionError("nobody ends this future")
-
-
-def first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The first error that several tasks ran into; the others follow from it."""
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
