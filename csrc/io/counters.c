@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "io/counters.h"
 
-#include <stddef.h>
-
 #include "core/counters.h"
 #include "core/query.h"
 

@@ -3,10 +3,7 @@
 #ifndef MRC_IO_COUNTERS_H
 #define MRC_IO_COUNTERS_H
 
-#include <stdint.h>
-
 #include "io/udp.h"
-#include "mrc.h"
 
 /* Returns the number of counters and fills up to `capacity`; mrc_counter_name names them. */
 int mrc_counters_read(const mrc_engine *engine, const struct mrc_udp *udp, uint64_t *values,

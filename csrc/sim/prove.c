@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "sim/prove.h"
 
-#include "core/base.h"
 #include "sim/qps.h"
 
 #define PATIENCE_NS UINT64_C(2000000000)

@@ -4,9 +4,6 @@
 #ifndef MRC_SIM_PROVE_H
 #define MRC_SIM_PROVE_H
 
-#include <stdbool.h>
-#include <stdint.h>
-
 #include "sim/engines.h"
 
 /* The probes of one QP under way: one path at a time, at most one probe in each plane. */

@@ -4,9 +4,6 @@
 #ifndef MRC_SIM_QPS_H
 #define MRC_SIM_QPS_H
 
-#include <stdbool.h>
-#include <stdint.h>
-
 #include "sim/engines.h"
 
 /* The transport whose `transport` is struct mrc_engines. A flow that connects has QPs in RTR. */

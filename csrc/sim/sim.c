@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/base.h"
 #include "sim/fault.h"
 #include "sim/memory.h"
 #include "sim/qps.h"

@@ -3,9 +3,6 @@
 #ifndef MRC_SIM_SIM_PARTS_H
 #define MRC_SIM_SIM_PARTS_H
 
-#include <stdbool.h>
-#include <stdint.h>
-
 #include "sim/engines.h"
 #include "sim/gbn_host.h"
 #include "sim/prove.h"

@@ -4,9 +4,6 @@
 #ifndef MRC_SIM_TRAFFIC_H
 #define MRC_SIM_TRAFFIC_H
 
-#include <stdint.h>
-
-#include "mrc.h"
 #include "sim/host.h"
 #include "sim/prove.h"
 #include "sim/record.h"
