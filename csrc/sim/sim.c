@@ -9,7 +9,6 @@
 
 #include "sim/fault.h"
 #include "sim/memory.h"
-#include "sim/qps.h"
 #include "sim/sim_parts.h"
 #include "sim/topology.h"
 

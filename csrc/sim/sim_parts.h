@@ -5,7 +5,7 @@
 
 #include "sim/engines.h"
 #include "sim/gbn_host.h"
-#include "sim/prove.h"
+#include "sim/qps.h"
 #include "sim/tcp_host.h"
 #include "sim/traffic.h"
 

@@ -5,7 +5,7 @@
 #define MRC_SIM_TRAFFIC_H
 
 #include "sim/host.h"
-#include "sim/prove.h"
+#include "sim/qps.h"
 #include "sim/record.h"
 
 struct mrc_sim_traffic {
