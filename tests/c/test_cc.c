@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/cc.h"
 
-
 #include <errno.h>
 
 #include "check.h"
