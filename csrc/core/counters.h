@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Numbers of the engine's counters (counters.def), and why a received packet is ignored
-   (drops.def); 0 means that it was taken. */
+/* Numbers of the engine's counters (counters.def) and trace points (trace.def), and why a received
+   packet is ignored (drops.def); 0 means that it was taken. */
 #ifndef MRC_CORE_COUNTERS_H
 #define MRC_CORE_COUNTERS_H
 
@@ -17,6 +17,13 @@ enum mrc_drop {
 #include "drops.def"
 #undef X
   MRC_DROP_COUNT
+};
+
+enum mrc_trace_point {
+#define X(name, a, b) MRC_TRACE_##name,
+#include "trace.def"
+#undef X
+  MRC_TRACE_POINTS
 };
 
 #endif

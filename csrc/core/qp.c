@@ -11,7 +11,7 @@ static const bool moves[5][5] = {
     [MRC_QP_RTS] = {[MRC_QP_ERROR] = true},
 };
 
-bool mrc_qp_may_move(uint8_t from, uint8_t to) {
+bool mrc_qp_may_move(uint32_t from, uint32_t to) {
   return from <= MRC_QP_ERROR && to <= MRC_QP_ERROR && moves[from][to];
 }
 

@@ -83,7 +83,7 @@ static inline bool mrc_qp_has_icrc(const struct mrc_qp *qp) {
 }
 
 /* Whether the move is legal. */
-bool mrc_qp_may_move(uint8_t from, uint8_t to);
+bool mrc_qp_may_move(uint32_t from, uint32_t to);
 
 /* The QP has something to send or to re-time; the next transmit visits it. */
 static inline void mrc_qp_touch(struct mrc_services *services, struct mrc_qp *qp) {

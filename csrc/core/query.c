@@ -101,7 +101,12 @@ int mrc_engine_drops(const struct mrc_engine *engine, uint64_t *values, int capa
 
 int mrc_engine_trace(const struct mrc_engine *engine, struct mrc_trace_entry *entries,
                      int capacity) {
-  return mrc_trace_copy(&engine->services.trace, entries, capacity);
+  const struct mrc_trace_ring *ring = &engine->services.trace;
+  const uint64_t kept = mrc_min_u64(ring->n, ring->mask + 1);
+  const uint64_t n = mrc_min_u64(kept, capacity < 0 ? 0 : (uint64_t)capacity);
+  for (uint64_t i = 0; i < n; i++)
+    entries[i] = ring->entries[(ring->n - n + i) & ring->mask];
+  return (int)n;
 }
 
 int mrc_engine_events(struct mrc_engine *engine, struct mrc_event *events, int capacity) {

@@ -2,16 +2,19 @@
 #include "services.h"
 
 #include <errno.h>
+#include <stdlib.h>
 
 int mrc_services_init(struct mrc_services *services, const struct mrc_engine_config *config) {
   services->config = *config;
   services->ports.up = mrc_all_ports(config->ports);
+  services->trace = (struct mrc_trace_ring){
+      .entries = calloc(config->trace_entries, sizeof *services->trace.entries),
+      .mask = config->trace_entries - 1u}; /* a power of two */
   const bool ok = mrc_ready_init(&services->ready, config->max_qps) == 0 &&
                   mrc_arena_init(&services->arena, config->max_burst_bytes) == 0 &&
                   mrc_cq_init(&services->cq, config->cq_depth) == 0 &&
                   mrc_mr_table_init(&services->mrs, config->max_mrs) == 0 &&
-                  mrc_trace_init(&services->trace, config->trace_entries) == 0 &&
-                  mrc_events_init(&services->events) == 0 &&
+                  services->trace.entries != NULL && mrc_events_init(&services->events) == 0 &&
                   mrc_probes_init(&services->probes, config->seed) == 0;
   return ok ? 0 : -ENOMEM;
 }
@@ -21,7 +24,7 @@ void mrc_services_free(struct mrc_services *services) {
   mrc_arena_free(&services->arena);
   mrc_cq_free(&services->cq);
   mrc_mr_table_free(&services->mrs);
-  mrc_trace_free(&services->trace);
+  free(services->trace.entries);
   mrc_events_free(&services->events);
   mrc_probes_free(&services->probes);
 }

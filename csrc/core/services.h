@@ -14,7 +14,6 @@
 #include "port.h"
 #include "probes.h"
 #include "ready.h"
-#include "trace.h"
 
 /* The newest packet on an EV that a SACK shows as received. */
 struct mrc_newest {
@@ -26,6 +25,13 @@ struct mrc_newest {
 struct mrc_order {
   uint32_t serial;                       /* of the SACK at hand */
   struct mrc_newest newest[MRC_MAX_EVS]; /* by index of the EV */
+};
+
+/* The newest things that happened. */
+struct mrc_trace_ring {
+  struct mrc_trace_entry *entries;
+  uint64_t n; /* ever pushed */
+  uint64_t mask;
 };
 
 struct mrc_services {

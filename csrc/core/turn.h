@@ -5,8 +5,6 @@
 #ifndef MRC_CORE_TURN_H
 #define MRC_CORE_TURN_H
 
-#include <stdbool.h>
-
 #include "../mrc.h"
 
 /* What a driver does in a turn. `driver` is that of struct mrc_turn. */

@@ -171,7 +171,7 @@ int mrc_qp_modify(struct mrc_engine *engine, uint32_t qpn, uint32_t state,
   struct mrc_qp *qp = mrc_engine_qp(engine, qpn);
   if (qp == NULL) return -ENOENT;
   engine->services.now_ns = now_ns;
-  if (state > MRC_QP_ERROR || !mrc_qp_may_move(qp->state, (uint8_t)state)) return -EINVAL;
+  if (!mrc_qp_may_move(qp->state, state)) return -EINVAL;
   if (state == MRC_QP_ERROR) {
     mrc_qp_fail(&engine->services, qp, MRC_WC_WR_FLUSH_ERR, MRC_WC_WR_FLUSH_ERR);
     return 0;

@@ -12,7 +12,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "core/base.h"
 #include "emu/ethernet.h"
 #include "emu/outbox.h"
 #include "emu/ring.h"

@@ -4,9 +4,6 @@
 #ifndef MRC_EMU_ETHERNET_H
 #define MRC_EMU_ETHERNET_H
 
-#include <stdbool.h>
-#include <stdint.h>
-
 #include "sim/frame.h"
 
 #define MRC_EMU_ETHERNET_BYTES 14

@@ -4,9 +4,6 @@
 #ifndef MRC_EMU_OUTBOX_H
 #define MRC_EMU_OUTBOX_H
 
-#include <stdbool.h>
-#include <stdint.h>
-
 #include "sim/frame.h"
 
 struct mrc_emu_outbox {

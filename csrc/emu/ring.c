@@ -6,7 +6,6 @@
 #include <errno.h>
 #include <linux/if_packet.h>
 #include <net/ethernet.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -31,11 +30,9 @@ static int map_slots(struct mrc_emu_ring *ring, uint32_t frame_bytes) {
       setsockopt(ring->fd, SOL_PACKET, PACKET_RX_RING, &request, sizeof request) != 0)
     return -errno;
   ring->slot_bytes = slot_bytes;
-  ring->block_bytes = BLOCK_BYTES;
   ring->slots_per_block = BLOCK_BYTES / slot_bytes;
   ring->n_slots = request.tp_frame_nr;
-  ring->mapped_bytes = RING_BYTES;
-  ring->slots = mmap(NULL, ring->mapped_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, ring->fd, 0);
+  ring->slots = mmap(NULL, RING_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, ring->fd, 0);
   return ring->slots == MAP_FAILED ? -errno : 0;
 }
 
@@ -52,14 +49,14 @@ int mrc_emu_ring_open(struct mrc_emu_ring *ring, uint32_t frame_bytes) {
 }
 
 void mrc_emu_ring_close(struct mrc_emu_ring *ring) {
-  if (ring->slots != MAP_FAILED) munmap(ring->slots, ring->mapped_bytes);
+  if (ring->slots != MAP_FAILED) munmap(ring->slots, RING_BYTES);
   close(ring->fd);
 }
 
 static struct tpacket2_hdr *slot_of(const struct mrc_emu_ring *ring) {
   const uint64_t block = ring->next / ring->slots_per_block;
   const uint32_t within = ring->next % ring->slots_per_block;
-  return (struct tpacket2_hdr *)(ring->slots + block * ring->block_bytes +
+  return (struct tpacket2_hdr *)(ring->slots + block * BLOCK_BYTES +
                                  (uint64_t)within * ring->slot_bytes);
 }
 

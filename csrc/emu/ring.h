@@ -8,12 +8,10 @@
 #include <stdint.h>
 
 struct mrc_emu_ring {
-  uint8_t *slots; /* mapped */
-  uint64_t mapped_bytes;
+  uint8_t *slots;      /* mapped */
   uint64_t overflowed; /* packets that found no free slot, as far as it was asked for */
   uint32_t slot_bytes;
   uint32_t slots_per_block;
-  uint32_t block_bytes;
   uint32_t n_slots;
   uint32_t next; /* slot that the kernel fills next, or has filled */
   int fd;

@@ -3,11 +3,17 @@
 
 #include <errno.h>
 #include <limits.h>
-#include <stddef.h>
 #include <string.h>
 
-#include "io/counters.h"
+#include "core/counters.h"
+#include "core/query.h"
 #include "io/ports.h"
+
+static const char *const names[MRC_IO_COUNTERS] = {
+#define X(name, meaning) [MRC_IO_##name] = #name,
+#include "io/io_counters.def"
+#undef X
+};
 
 typedef int run_fn(struct mrc_datapath *datapath, const struct mrc_command *command);
 
@@ -103,8 +109,19 @@ static int run_qp_query_evs(struct mrc_datapath *datapath, const struct mrc_comm
   return mrc_qp_query_evs(datapath->engine, command->qpn, command->pointer, (int)command->value);
 }
 
+/* The counters of engine and driver are one list, the engine's first. */
+const char *mrc_counter_name(int index) {
+  if (index < MRC_COUNTERS) return mrc_engine_counter_name(index);
+  return index - MRC_COUNTERS < MRC_IO_COUNTERS ? names[index - MRC_COUNTERS] : NULL;
+}
+
 static int run_counters(struct mrc_datapath *datapath, const struct mrc_command *command) {
-  return mrc_counters_read(datapath->engine, &datapath->udp, command->pointer, (int)command->value);
+  const int capacity = (int)command->value;
+  uint64_t *values = command->pointer;
+  int n = mrc_engine_counters(datapath->engine, values, capacity);
+  for (int i = 0; i < MRC_IO_COUNTERS; i++, n++)
+    if (n < capacity) values[n] = datapath->udp.counters[i];
+  return n;
 }
 
 static int run_drops(struct mrc_datapath *datapath, const struct mrc_command *command) {

@@ -3,11 +3,7 @@
 #ifndef MRC_IO_COMMANDS_H
 #define MRC_IO_COMMANDS_H
 
-#include <stdbool.h>
-#include <stdint.h>
-
 #include "io/datapath_state.h"
-#include "mrc.h"
 
 /* Runs one command in the datapath's thread and returns its result: a count, 0 or -errno. */
 int mrc_command_run(struct mrc_datapath *datapath, const struct mrc_command *command);

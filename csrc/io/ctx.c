@@ -7,7 +7,6 @@
 
 #include "io/datapath.h"
 #include "io/lineage.h"
-#include "mrc.h"
 
 struct mrc_ctx {
   struct mrc_datapath datapath;

@@ -8,12 +8,8 @@
 #ifndef MRC_IO_DATAPATH_H
 #define MRC_IO_DATAPATH_H
 
-#include <stdbool.h>
-#include <stdint.h>
-
 #include "io/cause.h"
 #include "io/datapath_state.h"
-#include "mrc.h"
 
 /* Opens everything; the thread does not run yet. On failure nothing stays open. */
 int mrc_datapath_open(struct mrc_datapath *datapath, const struct mrc_ctx_config *config,

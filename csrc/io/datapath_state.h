@@ -6,11 +6,8 @@
 
 #include <errno.h>
 #include <pthread.h>
-#include <stdbool.h>
-#include <stdint.h>
 #include <sys/epoll.h>
 
-#include "core/base.h"
 #include "core/turn.h"
 #include "io/guards.h"
 #include "io/pause.h"
@@ -18,7 +15,6 @@
 #include "io/spsc.h"
 #include "io/udp.h"
 #include "io/udp_receive.h"
-#include "mrc.h"
 
 /* What an epoll event stands for: its tag. */
 enum mrc_source { MRC_SOURCE_COMMANDS, MRC_SOURCE_RECEIVE, MRC_SOURCE_TRANSMIT, MRC_SOURCE_TIMER };

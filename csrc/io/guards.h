@@ -4,9 +4,6 @@
 #ifndef MRC_IO_GUARDS_H
 #define MRC_IO_GUARDS_H
 
-#include <stdbool.h>
-#include <stdint.h>
-
 #include "core/base.h"
 
 struct mrc_guard {

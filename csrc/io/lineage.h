@@ -4,9 +4,6 @@
 #ifndef MRC_IO_LINEAGE_H
 #define MRC_IO_LINEAGE_H
 
-#include <stdbool.h>
-#include <stdint.h>
-
 #include "core/base.h"
 
 /* The number of this process, never 0 and unlike those of the processes that it descends from; for

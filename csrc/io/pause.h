@@ -7,8 +7,6 @@
 #ifndef MRC_IO_PAUSE_H
 #define MRC_IO_PAUSE_H
 
-#include <stdint.h>
-
 #include "core/base.h"
 
 enum {

@@ -4,11 +4,7 @@
 #ifndef MRC_IO_PORTS_H
 #define MRC_IO_PORTS_H
 
-#include <stdint.h>
-
-#include "core/base.h"
 #include "io/datapath_state.h"
-#include "mrc.h"
 
 /* MRC_COMMAND_PORT_OPEN and MRC_COMMAND_PORT_CLOSE; 0 or -errno. */
 int mrc_ports_open(struct mrc_datapath *datapath, int port, struct mrc_port_opening *opening,

@@ -2,7 +2,6 @@
 #include "io/recorder.h"
 
 #include <errno.h>
-#include <stdbool.h>
 #include <string.h>
 
 #include "core/counters.h"

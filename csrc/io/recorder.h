@@ -6,8 +6,6 @@
 #ifndef MRC_IO_RECORDER_H
 #define MRC_IO_RECORDER_H
 
-#include <stdint.h>
-
 #include "mrc.h"
 
 struct mrc_recorder {

@@ -8,10 +8,6 @@
 #ifndef MRC_IO_SIGBUS_H
 #define MRC_IO_SIGBUS_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
 #include "core/base.h"
 
 #define MRC_SIGBUS_RANGES 4096 /* guarded at a time in one process */

@@ -5,7 +5,6 @@
 #define MRC_IO_SOCKET_H
 
 #include <netinet/in.h>
-#include <stdint.h>
 
 #include "core/base.h"
 #include "io/cause.h"

@@ -8,9 +8,6 @@
 #define MRC_IO_SPSC_H
 
 #include <stdatomic.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 
 #include "core/base.h"
 

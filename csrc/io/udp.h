@@ -6,9 +6,6 @@
 #ifndef MRC_IO_UDP_H
 #define MRC_IO_UDP_H
 
-#include <stdbool.h>
-#include <stdint.h>
-
 #include "core/base.h"
 #include "mrc.h"
 

@@ -3,12 +3,8 @@
 #ifndef MRC_IO_UDP_OPEN_H
 #define MRC_IO_UDP_OPEN_H
 
-#include <stdint.h>
-
-#include "core/base.h"
 #include "io/cause.h"
 #include "io/udp.h"
-#include "mrc.h"
 
 /* Opens the sockets of all ports that have an address. On failure nothing stays open, and `cause`
    tells. */

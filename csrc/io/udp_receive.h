@@ -4,11 +4,7 @@
 #ifndef MRC_IO_UDP_RECEIVE_H
 #define MRC_IO_UDP_RECEIVE_H
 
-#include <stdint.h>
-
-#include "core/base.h"
 #include "io/udp.h"
-#include "mrc.h"
 
 /* 0 or -ENOMEM. */
 int mrc_udp_inbox_open(struct mrc_udp *udp) MRC_MUST_CHECK;

@@ -2,7 +2,6 @@
 #define _GNU_SOURCE 1
 #include "io/udp_send.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <limits.h>
 #include <linux/in6.h>

@@ -4,12 +4,7 @@
 #ifndef MRC_IO_UDP_SEND_H
 #define MRC_IO_UDP_SEND_H
 
-#include <stdbool.h>
-#include <stdint.h>
-
-#include "core/base.h"
 #include "io/udp.h"
-#include "mrc.h"
 
 /* 0 or -ENOMEM. */
 int mrc_udp_outbox_open(struct mrc_udp *udp) MRC_MUST_CHECK;

@@ -12,9 +12,6 @@
 #ifndef MRC_SIM_AUDIT_H
 #define MRC_SIM_AUDIT_H
 
-#include <stdbool.h>
-#include <stdint.h>
-
 #include "core/wire.h"
 #include "mrc.h"
 

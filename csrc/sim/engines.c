@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/base.h"
 #include "core/burst.h"
 #include "core/counters.h"
 #include "core/turn.h"

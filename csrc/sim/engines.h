@@ -4,10 +4,6 @@
 #ifndef MRC_SIM_ENGINES_H
 #define MRC_SIM_ENGINES_H
 
-#include <stdbool.h>
-#include <stdint.h>
-
-#include "mrc.h"
 #include "sim/fabric_watch.h"
 #include "sim/host.h"
 

@@ -3,7 +3,6 @@
 
 #include <stdlib.h>
 
-#include "core/base.h"
 #include "sim/topology.h"
 
 /* uSIDs, as the test bed has them (mrc/fabric/topology.py). Where a T0 serves several hosts, the

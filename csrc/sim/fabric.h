@@ -4,9 +4,6 @@
 #ifndef MRC_SIM_FABRIC_H
 #define MRC_SIM_FABRIC_H
 
-#include <stdbool.h>
-#include <stdint.h>
-
 #include "sim/frame.h"
 #include "sim/hop.h"
 #include "sim/record.h"

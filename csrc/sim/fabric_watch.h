@@ -5,11 +5,7 @@
 #ifndef MRC_SIM_FABRIC_WATCH_H
 #define MRC_SIM_FABRIC_WATCH_H
 
-#include <stdbool.h>
-#include <stdint.h>
-
 #include "core/prng.h"
-#include "mrc.h"
 #include "sim/audit.h"
 #include "sim/flow.h"
 #include "sim/frame.h"

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "sim/fault.h"
 
-#include "core/base.h"
 #include "sim/topology.h"
 
 enum { MILLION = 1000000 };

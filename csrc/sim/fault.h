@@ -3,8 +3,6 @@
 #ifndef MRC_SIM_FAULT_H
 #define MRC_SIM_FAULT_H
 
-#include <stdbool.h>
-
 #include "sim/fabric.h"
 
 /* Adds a fault to a hop; those of other kinds stay. */

@@ -4,8 +4,6 @@
 #ifndef MRC_SIM_FLOW_H
 #define MRC_SIM_FLOW_H
 
-#include <stdint.h>
-
 #include "mrc.h"
 #include "sim/scenario.h"
 

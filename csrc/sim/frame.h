@@ -5,10 +5,6 @@
 #ifndef MRC_SIM_FRAME_H
 #define MRC_SIM_FRAME_H
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
 #include "mrc.h"
 
 /* Bytes on a link around the UDP payload: preamble, gap, Ethernet and its FCS, outer and inner

@@ -6,9 +6,6 @@
 #ifndef MRC_SIM_GBN_H
 #define MRC_SIM_GBN_H
 
-#include <stdbool.h>
-#include <stdint.h>
-
 #include "core/cc.h"
 #include "core/rtt.h"
 

@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "core/base.h"
 #include "core/psn.h"
 #include "sim/gbn.h"
 #include "sim/host_address.h"

@@ -4,8 +4,6 @@
 #ifndef MRC_SIM_GBN_HOST_H
 #define MRC_SIM_GBN_HOST_H
 
-#include <stdint.h>
-
 #include "sim/host.h"
 
 struct mrc_gbn_hosts {

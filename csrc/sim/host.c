@@ -3,7 +3,6 @@
 
 #include <stdlib.h>
 
-#include "core/base.h"
 #include "sim/topology.h"
 
 enum { MAX_TURNS = 64 /* of a host before time must go on */ };

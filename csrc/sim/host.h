@@ -5,10 +5,6 @@
 #ifndef MRC_SIM_HOST_H
 #define MRC_SIM_HOST_H
 
-#include <stdbool.h>
-#include <stdint.h>
-
-#include "mrc.h"
 #include "sim/fabric.h"
 #include "sim/flow.h"
 

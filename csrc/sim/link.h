@@ -5,7 +5,6 @@
 #define MRC_SIM_LINK_H
 
 #include <stdbool.h>
-#include <stdint.h>
 
 #include "core/prng.h"
 

@@ -4,7 +4,6 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "core/base.h"
 #include "sim/memory.h"
 #include "sim/topology.h"
 

@@ -4,8 +4,6 @@
 #ifndef MRC_SIM_RECORD_H
 #define MRC_SIM_RECORD_H
 
-#include <stdbool.h>
-#include <stdint.h>
 #include <stdio.h>
 
 #include "sim/frame.h"

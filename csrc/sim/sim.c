@@ -7,10 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/base.h"
 #include "sim/fault.h"
 #include "sim/memory.h"
-#include "sim/qps.h"
 #include "sim/sim_parts.h"
 #include "sim/topology.h"
 

@@ -4,8 +4,6 @@
 #ifndef MRC_SIM_SIM_H
 #define MRC_SIM_SIM_H
 
-#include <stdint.h>
-
 #include "sim/scenario.h"
 
 /* cdef begin */

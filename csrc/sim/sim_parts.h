@@ -3,12 +3,9 @@
 #ifndef MRC_SIM_SIM_PARTS_H
 #define MRC_SIM_SIM_PARTS_H
 
-#include <stdbool.h>
-#include <stdint.h>
-
 #include "sim/engines.h"
 #include "sim/gbn_host.h"
-#include "sim/prove.h"
+#include "sim/qps.h"
 #include "sim/tcp_host.h"
 #include "sim/traffic.h"
 

@@ -3,8 +3,6 @@
 
 #include <stdlib.h>
 
-#include "core/base.h"
-
 enum { ARRIVED, FLYING, LOST }; /* states of a segment */
 
 enum { INITIAL_WINDOW = 10, LEAST_WINDOW = 2, MAX_BACKOFF = 6 };

@@ -6,9 +6,6 @@
 #ifndef MRC_SIM_TCP_H
 #define MRC_SIM_TCP_H
 
-#include <stdbool.h>
-#include <stdint.h>
-
 #include "core/rtt.h"
 
 #define MRC_TCP_MAX_WINDOW 32768u /* segments under way at most: a power of two */

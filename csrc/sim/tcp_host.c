@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "core/base.h"
 #include "core/psn.h"
 #include "sim/host_address.h"
 #include "sim/tcp.h"

@@ -5,8 +5,6 @@
 #ifndef MRC_SIM_TCP_HOST_H
 #define MRC_SIM_TCP_HOST_H
 
-#include <stdint.h>
-
 #include "sim/host.h"
 
 struct mrc_tcp_hosts {

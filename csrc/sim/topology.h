@@ -4,8 +4,6 @@
 #ifndef MRC_SIM_TOPOLOGY_H
 #define MRC_SIM_TOPOLOGY_H
 
-#include <stdint.h>
-
 #include "sim/scenario.h"
 
 /* Hops of one plane, by number: hosts to T0s, T0s to hosts, T0s to T1s, T1s to T0s. */

@@ -3,7 +3,6 @@
 
 #include <errno.h>
 
-#include "core/base.h"
 #include "sim/host_address.h"
 #include "sim/topology.h"
 

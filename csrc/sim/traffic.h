@@ -4,11 +4,8 @@
 #ifndef MRC_SIM_TRAFFIC_H
 #define MRC_SIM_TRAFFIC_H
 
-#include <stdint.h>
-
-#include "mrc.h"
 #include "sim/host.h"
-#include "sim/prove.h"
+#include "sim/qps.h"
 #include "sim/record.h"
 
 struct mrc_sim_traffic {

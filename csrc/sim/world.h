@@ -4,8 +4,6 @@
 #ifndef MRC_SIM_WORLD_H
 #define MRC_SIM_WORLD_H
 
-#include <stdint.h>
-
 #include "core/base.h"
 #include "core/prng.h"
 #include "sim/agenda.h"

@@ -19,7 +19,7 @@
 
 #include "check.h"
 #include "fake_engine.h"
-#include "io/counters.h"
+#include "io/udp.h"
 
 enum { WAIT_MS = 5000 };
 
