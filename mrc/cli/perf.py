@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from typing import Any
 
 import mrc
 from mrc.aio.qp import QP
@@ -24,6 +23,7 @@ from mrc.messaging.mailbox import MAX_UNREAD
 from mrc.perf import Direction, Outcome, Pattern, Plan, Server, connect
 from mrc.perf.plan import MAX_QPS
 
+HELP = "measure goodput and latency between two hosts"
 EXAMPLES = """\
 examples:
   mrc perf --server                    wait for clients, at h1
@@ -42,10 +42,7 @@ DEFAULT_BIN = "1ms"
 _SHARES = [shares.name.lower() for shares in PlaneShares]
 
 
-def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "perf", help="measure goodput and latency between two hosts", examples=EXAMPLES
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "host", nargs="?", type=host_and_port, metavar="HOST[:PORT]", help="where a server waits"
     )
@@ -74,7 +71,6 @@ def add_parser(subparsers: Any) -> None:
     )  # fmt: skip
     _add_test_options(parser.add_argument_group("what to measure (client)"))
     _add_output_options(parser.add_argument_group("output"))
-    parser.set_defaults(run=run)
 
 
 def _add_test_options(group: argparse._ArgumentGroup) -> None:

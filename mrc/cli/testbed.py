@@ -26,6 +26,7 @@ from mrc.testbed import state as stored
 
 NOT_FOUND = 127
 
+HELP = "build hosts, T0s and T1s from network namespaces"
 EXAMPLES = """\
 examples:
   mrc testbed up                       two hosts, four planes, two T1s each, 500 Mbit/s
@@ -45,10 +46,7 @@ examples:
 """
 
 
-def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "testbed", help="build hosts, T0s and T1s from network namespaces", examples=EXAMPLES
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     name_help = "which test bed; several live side by side [lab]"
     parser.add_argument("--name", default=DEFAULT_NAME, metavar="NAME", help=name_help)
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
@@ -57,7 +55,7 @@ def add_parser(subparsers: Any) -> None:
         action: argparse.ArgumentParser = actions.add_parser(word, help=text, description=text)
         # The option is taken before and after the action; what stands later wins.
         action.add_argument("--name", default=argparse.SUPPRESS, metavar="NAME", help=name_help)
-        action.set_defaults(run=run, act=act)
+        action.set_defaults(act=act)
         return action
 
     plan = add("plan", testbed_plan.run, "show what up would build")
