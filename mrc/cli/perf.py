@@ -14,6 +14,7 @@ from mrc.cli.address import DEFAULT_PORT, host_and_port, port_number
 from mrc.cli.arguments import bin_width, bit_rate, byte_count, positive_seconds
 from mrc.cli.exits import Exit, UsageError
 from mrc.cli.output import Output
+from mrc.cli.report import settings_json
 from mrc.cli.runner import run_async
 from mrc.cli.serving import session_failed
 from mrc.config import MAX_PEER_BYTES, ContextConfig
@@ -209,7 +210,8 @@ async def _measure(
         connect(ctx, host, port, timeout=args.timeout) as client,
     ):
         views.announce(out, ctx)
-        settings = perf_report.settings_json(ctx, client.session.qp, tcp_port=port)
+        qp = client.session.qp
+        settings = settings_json(ctx, qp, tcp_port=port) | {"planes": list(qp.planes)}
         report = perf_report.Report(out, plans, settings, stream=args.json_stream)
         report.start()
         interrupted = False
