@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: one file a subcommand, each with `add_parser` and `run`."""
+"""The command line: one file a subcommand, each with HELP, EXAMPLES, `add_arguments` and `run`."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import os
-from typing import Any
 
 from mrc.cli.arguments import rate_argument
 from mrc.cli.chart import column_chart
@@ -24,6 +23,7 @@ from mrc.errors import ArgumentError
 from mrc.testbed.rootless import become_root, enter
 from mrc.units import quantity
 
+HELP = "see a file cross four planes while one of them dies"
 EXAMPLES = """\
 examples:
   mrc demo                             four planes of 500 Mbit/s, 256 MiB
@@ -62,10 +62,7 @@ def planes(text: str) -> int:
     return int(text)
 
 
-def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "demo", help="see a file cross four planes while one of them dies", examples=EXAMPLES
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rate", type=rate, default="500mbit", help="of a plane [%(default)s]")
     parser.add_argument("--planes", type=planes, default=4, help="[%(default)s]")
     parser.add_argument("--t1", type=int, default=2, help="T1s of each plane [%(default)s]")
@@ -74,7 +71,6 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--name", help="of the test bed [demo-PID]")
     parser.add_argument("--keep", action="store_true", help="leave the test bed up afterwards")
     add_options(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

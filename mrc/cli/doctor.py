@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import asdict
-from typing import Any
 
 from mrc.cli.exits import Exit
 from mrc.cli.output import Output, add_options
 from mrc.doctor import host
 from mrc.doctor.host import Finding, State
 
+HELP = "say what this machine can do, and what it lacks"
 EXAMPLES = """\
 examples:
   mrc doctor                           one line for each thing; exit code 0 if mrc can run here
@@ -19,12 +19,8 @@ examples:
 """
 
 
-def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "doctor", help="say what this machine can do, and what it lacks", examples=EXAMPLES
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_options(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

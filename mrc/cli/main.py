@@ -79,7 +79,10 @@ def build_parser(names: Sequence[str] = SUBCOMMANDS) -> Parser:
         title="subcommands", metavar="COMMAND", dest="command", parser_class=Parser
     )
     for name in names:
-        import_module(f"mrc.cli.{name}").add_parser(subparsers)
+        command = import_module(f"mrc.cli.{name}")
+        its = subparsers.add_parser(name, help=command.HELP, examples=command.EXAMPLES)
+        its.set_defaults(run=command.run)
+        command.add_arguments(its)
     return parser
 
 

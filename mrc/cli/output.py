@@ -56,20 +56,14 @@ def format_seconds(seconds: float) -> str:
 
 def format_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """Columns of text: numbers to the right, words to the left."""
-    cells = [[str(cell) for cell in row] for row in rows]
-    widths = [max(len(row[i]) for row in (list(head), *cells)) for i in range(len(head))]
-    right = [
-        bool(rows) and all(isinstance(row[i], (int, float)) for row in rows)
-        for i in range(len(head))
-    ]
-    lines = []
-    for row in (list(head), *cells):
-        padded = (
-            cell.rjust(width) if to_right else cell.ljust(width)
-            for cell, width, to_right in zip(row, widths, right, strict=True)
-        )
-        lines.append("  ".join(padded).rstrip())
-    return "\n".join(lines)
+    columns = []
+    for i, title in enumerate(head):
+        cells = [row[i] for row in rows]
+        is_number = bool(cells) and all(isinstance(cell, (int, float)) for cell in cells)
+        texts = [title, *map(str, cells)]
+        width = max(map(len, texts))
+        columns.append([text.rjust(width) if is_number else text.ljust(width) for text in texts])
+    return "\n".join("  ".join(line).rstrip() for line in zip(*columns, strict=True))
 
 
 def version_of(package: str) -> str:

@@ -22,6 +22,7 @@ from mrc.cli.report import planes_json
 from mrc.cli.runner import run_async
 from mrc.events import EvInfo, ProbeResult
 
+HELP = "show the paths to a host that runs mrc recv"
 EXAMPLES = """\
 examples:
   mrc paths h1                         needs a mrc recv there
@@ -31,10 +32,7 @@ examples:
 """
 
 
-def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "paths", help="show the paths to a host that runs mrc recv", examples=EXAMPLES
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "host", type=host_and_port, metavar="HOST[:PORT]", help="where mrc recv listens"
     )
@@ -52,7 +50,6 @@ def add_parser(subparsers: Any) -> None:
         help="with --watch [%(default)s]",
     )  # fmt: skip
     add_options(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

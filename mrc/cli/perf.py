@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from typing import Any
 
 import mrc
 from mrc.aio.qp import QP
@@ -15,6 +14,7 @@ from mrc.cli.address import DEFAULT_PORT, host_and_port, port_number
 from mrc.cli.arguments import bin_width, bit_rate, byte_count, positive_seconds
 from mrc.cli.exits import Exit, UsageError
 from mrc.cli.output import Output
+from mrc.cli.report import settings_json
 from mrc.cli.runner import run_async
 from mrc.cli.serving import session_failed
 from mrc.config import MAX_PEER_BYTES, ContextConfig
@@ -24,6 +24,7 @@ from mrc.messaging.mailbox import MAX_UNREAD
 from mrc.perf import Direction, Outcome, Pattern, Plan, Server, connect
 from mrc.perf.plan import MAX_QPS
 
+HELP = "measure goodput and latency between two hosts"
 EXAMPLES = """\
 examples:
   mrc perf --server                    wait for clients, at h1
@@ -42,10 +43,7 @@ DEFAULT_BIN = "1ms"
 _SHARES = [shares.name.lower() for shares in PlaneShares]
 
 
-def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "perf", help="measure goodput and latency between two hosts", examples=EXAMPLES
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "host", nargs="?", type=host_and_port, metavar="HOST[:PORT]", help="where a server waits"
     )
@@ -74,7 +72,6 @@ def add_parser(subparsers: Any) -> None:
     )  # fmt: skip
     _add_test_options(parser.add_argument_group("what to measure (client)"))
     _add_output_options(parser.add_argument_group("output"))
-    parser.set_defaults(run=run)
 
 
 def _add_test_options(group: argparse._ArgumentGroup) -> None:
@@ -213,7 +210,8 @@ async def _measure(
         connect(ctx, host, port, timeout=args.timeout) as client,
     ):
         views.announce(out, ctx)
-        settings = perf_report.settings_json(ctx, client.session.qp, tcp_port=port)
+        qp = client.session.qp
+        settings = settings_json(ctx, qp, tcp_port=port) | {"planes": list(qp.planes)}
         report = perf_report.Report(out, plans, settings, stream=args.json_stream)
         report.start()
         interrupted = False

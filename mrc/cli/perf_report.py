@@ -9,8 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from mrc.aio.context import Context
-from mrc.aio.qp import QP
 from mrc.cli import history_report
 from mrc.cli.output import (
     SCHEMA,
@@ -19,31 +17,9 @@ from mrc.cli.output import (
     format_rate,
     format_seconds,
     format_table,
-    version_of,
 )
-from mrc.cli.shares import carried_percent, sentence
+from mrc.cli.shares import carried_percent, sentence, shares_text
 from mrc.perf import Interval, Latency, Outcome, Pattern, Plan, TestResult
-
-
-def settings_json(ctx: Context, qp: QP, *, tcp_port: int) -> dict[str, Any]:
-    """Every parameter of the Context that has a say in the result."""
-    config = ctx.config
-    return {
-        "mrc_version": version_of("mrc-transport"),
-        "peer": qp.peer_host,
-        "tcp_port": tcp_port,
-        "udp_port": ctx.udp_port,
-        "path_mtu_bytes": qp.path_mtu,
-        "planes": list(qp.planes),
-        "mpr": qp.mpr,
-        "sq_depth": config.sq_depth,
-        "timeout": config.timeout,
-        "spray": config.spray,
-        "cc": config.cc.name,
-        "plane_shares": config.plane_shares.name,
-        "integrity": config.integrity.name,
-    }
-
 
 # ---- JSON -----------------------------------------------------------------------------------
 
@@ -111,15 +87,6 @@ def _goodput(result: TestResult) -> float:
 # ---- text -----------------------------------------------------------------------------------
 
 
-def _shares(planes: Mapping[int, int], marks: Mapping[int, str]) -> str:
-    total = sum(planes.values())
-    if total == 0:
-        return ""
-    return "planes " + " ".join(
-        f"{plane}: {moved / total:.0%}{marks.get(plane, '')}" for plane, moved in planes.items()
-    )
-
-
 def _span(interval: Interval) -> str:
     end = interval.start_seconds + interval.seconds
     return f"{interval.start_seconds:7.2f}-{end:<7.2f} s"
@@ -143,7 +110,7 @@ def interval_line(plan: Plan, interval: Interval) -> str:
     marks |= dict.fromkeys(interval.planes_suspended, " (suspended)")
     return (
         f"{_span(interval)}  {_rates(plan, interval)}  {interval.packets_retransmitted:6} rtx"
-        f"  {interval.ev_changes:4} EV changes  {_shares(planes, marks)}"
+        f"  {interval.ev_changes:4} EV changes  {shares_text(planes, marks)}"
     ).rstrip()
 
 

@@ -22,6 +22,7 @@ from rich.progress import (
 
 from mrc.cli.output import Output, format_rate
 from mrc.cli.report import carried_bytes
+from mrc.cli.shares import shares_text
 from mrc.events import PlaneInfo, QpInfo
 from mrc.exchange.foreign import shown
 
@@ -36,13 +37,9 @@ def payload_bytes(role: str, info: QpInfo) -> int:
 
 
 def plane_shares(role: str, before: Sequence[PlaneInfo], now: Sequence[PlaneInfo]) -> str:
-    """ "planes 1: 25% 2: 25% 3: 50%" of what moved in between."""
+    """Of what moved in between."""
     then = carried_bytes(role, before)
-    moved = {plane: count - then[plane] for plane, count in carried_bytes(role, now).items()}
-    total = sum(moved.values())
-    if total <= 0:
-        return ""
-    return "planes " + " ".join(f"{plane}: {count / total:.0%}" for plane, count in moved.items())
+    return shares_text({plane: n - then[plane] for plane, n in carried_bytes(role, now).items()})
 
 
 class Watched(Protocol):

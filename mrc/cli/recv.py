@@ -11,7 +11,6 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import mrc
 from mrc.aio.context import Context
@@ -47,6 +46,7 @@ from mrc.transfer.messages import MAX_FILE_BYTES
 from mrc.transfer.window import WINDOW_BYTES
 from mrc.transfer.writing import CHUNK_BYTES
 
+HELP = "receive files from hosts that run mrc send"
 EXAMPLES = """\
 examples:
   mrc recv --output inbox              files go to that folder
@@ -61,10 +61,7 @@ _LIMITS = Limits()
 _TAKEN = "this mrc recv --once has its sender already"
 
 
-def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "recv", help="receive files from hosts that run mrc send", examples=EXAMPLES
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output", metavar="DIR",
         help="where files go [on a terminal the current directory, if that is not your home]",
@@ -88,7 +85,6 @@ def add_parser(subparsers: Any) -> None:
     )  # fmt: skip
     views.add_options(parser, listens=True)
     add_options(parser)
-    parser.set_defaults(run=run)
 
 
 def _add_limits(group: argparse._ArgumentGroup) -> None:

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from mrc.aio.context import Context
+from mrc.aio.qp import QP
 from mrc.cli.output import format_bytes, format_rate, format_seconds, version_of
 from mrc.cli.shares import carried_percent, sentence
 from mrc.events import EvInfo, PlaneInfo
@@ -16,62 +17,47 @@ from mrc.transfer import Session, TransferredFile
 from mrc.transfer.messages import DIGEST, VERSION
 from mrc.transfer.writing import CHUNK_BYTES, CHUNKS_IN_FLIGHT
 
+_OF_PLANE = (
+    "plane", "packets", "bytes", "lost", "packets_received", "bytes_received", "rtt_ns",
+    "base_rtt_ns", "suspended", "slow", "share_percent",
+)  # fmt: skip
+_OF_EV = ("ev", "plane", "path", "active", "packets", "lost", "rtt_ns")
+
 
 def planes_json(planes: Sequence[PlaneInfo]) -> list[dict[str, Any]]:
-    return [
-        {
-            "plane": plane.plane,
-            "packets": plane.packets,
-            "bytes": plane.bytes,
-            "lost": plane.lost,
-            "packets_received": plane.packets_received,
-            "bytes_received": plane.bytes_received,
-            "rtt_ns": plane.rtt_ns,
-            "base_rtt_ns": plane.base_rtt_ns,
-            "suspended": plane.suspended,
-            "slow": plane.slow,
-            "share_percent": plane.share_percent,
-        }
-        for plane in planes
-    ]
+    return [{key: getattr(plane, key) for key in _OF_PLANE} for plane in planes]
 
 
 def evs_json(evs: Sequence[EvInfo]) -> list[dict[str, Any]]:
-    return [
-        {
-            "ev": ev.ev,
-            "plane": ev.plane,
-            "path": ev.path,
-            "state": ev.state.name,
-            "active": ev.active,
-            "packets": ev.packets,
-            "lost": ev.lost,
-            "rtt_ns": ev.rtt_ns,
-        }
-        for ev in evs
-    ]
+    return [{key: getattr(ev, key) for key in _OF_EV} | {"state": ev.state.name} for ev in evs]
 
 
-def settings_json(ctx: Context, session: Session, *, tcp_port: int) -> dict[str, Any]:
-    """Every parameter that had a say in how the transfer went."""
+def settings_json(ctx: Context, qp: QP, *, tcp_port: int) -> dict[str, Any]:
+    """Every parameter that has a say in how fast a QP is."""
     config = ctx.config
     return {
         "mrc_version": version_of("mrc-transport"),
-        "transfer_version": VERSION,
-        "peer": session.qp.peer_host,
+        "peer": qp.peer_host,
         "tcp_port": tcp_port,
         "udp_port": ctx.udp_port,
-        "path_mtu_bytes": session.qp.path_mtu,
-        "mpr": session.qp.mpr,
+        "path_mtu_bytes": qp.path_mtu,
+        "mpr": qp.mpr,
         "sq_depth": config.sq_depth,
-        "max_wimm": config.max_wimm,
         "timeout": config.timeout,
-        "retry_linear": config.retry_linear,
-        "retry_exp": config.retry_exp,
         "spray": config.spray,
         "cc": config.cc.name,
         "plane_shares": config.plane_shares.name,
         "integrity": config.integrity.name,
+    }
+
+
+def _transfer_settings_json(session: Session, *, tcp_port: int) -> dict[str, Any]:
+    config = session.ctx.config
+    return settings_json(session.ctx, session.qp, tcp_port=tcp_port) | {
+        "transfer_version": VERSION,
+        "max_wimm": config.max_wimm,
+        "retry_linear": config.retry_linear,
+        "retry_exp": config.retry_exp,
         "chunk_bytes": CHUNK_BYTES,
         "chunks_in_flight": CHUNKS_IN_FLIGHT,
         "digest_algorithm": DIGEST,
@@ -117,7 +103,7 @@ async def transfer_json(
         "evs": evs_json(evs),
         "counters": nonzero(await session.ctx.counters()),
         "drops": nonzero(await session.ctx.drops()),
-        **settings_json(session.ctx, session, tcp_port=tcp_port),
+        **_transfer_settings_json(session, tcp_port=tcp_port),
     }
 
 

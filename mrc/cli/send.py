@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import time
-from typing import Any
 
 import mrc
 from mrc.cli import views
@@ -16,6 +15,7 @@ from mrc.cli.report import file_line, slow_planes, transfer_json
 from mrc.cli.runner import run_async
 from mrc.transfer import Session, TransferredFile, check_sources, connect_session, send_files
 
+HELP = "send files to a host that runs mrc recv"
 EXAMPLES = """\
 examples:
   mrc send a.bin h1                    to the mrc recv at h1
@@ -25,10 +25,7 @@ examples:
 """
 
 
-def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "send", help="send files to a host that runs mrc recv", examples=EXAMPLES
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", nargs="+", metavar="FILE", help="a file of any size")
     parser.add_argument(
         "host", type=host_and_port, metavar="HOST[:PORT]", help="where mrc recv listens"
@@ -38,7 +35,6 @@ def add_parser(subparsers: Any) -> None:
     )
     views.add_options(parser, listens=False)
     add_options(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

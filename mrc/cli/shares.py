@@ -27,6 +27,16 @@ def carried_percent(moved: Mapping[int, int]) -> dict[int, int | None]:
     }
 
 
+def shares_text(moved: Mapping[int, int], marks: Mapping[int, str] = {}) -> str:
+    """ "planes 1: 25% 2: 75%", each with its mark; empty where nothing moved."""
+    total = sum(moved.values())
+    if total <= 0:
+        return ""
+    return "planes " + " ".join(
+        f"{plane}: {own / total:.0%}{marks.get(plane, '')}" for plane, own in moved.items()
+    )
+
+
 def sentence(moved: Mapping[int, int]) -> str:
     """ "plane 2 carried 9% of the others"; empty where nothing is to be said."""
     slow = {

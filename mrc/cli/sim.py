@@ -24,6 +24,7 @@ from mrc.sim.run import Progress as OnProgress
 from mrc.sim.scenario import Scenario
 from mrc.sim.trial import Trial, full_trial, n_runs, run_all, run_trial, summarize, summary_of
 
+HELP = "run experiments in a simulated fabric"
 EXAMPLES = """\
 examples:
   mrc sim list
@@ -36,13 +37,10 @@ examples:
 REPORT_SEEDS = 20
 
 
-def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "sim",
-        help="run experiments in a simulated fabric",
-        description="Runs the engine in a simulated fabric, in virtual time. The exit code is 1"
-        " when a check of the scenario is not met.",
-        examples=EXAMPLES,
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Runs the engine in a simulated fabric, in virtual time. The exit code is 1 when a check of"
+        " the scenario is not met."
     )
     parser.add_argument(
         "scenario",
@@ -72,7 +70,6 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("--output", metavar="FILE", help="the page that report writes, as HTML")
     add_options(parser)
-    parser.set_defaults(run=run_command)
 
 
 def _seed(text: str) -> int:
@@ -100,7 +97,7 @@ def parse_setting(text: str) -> tuple[str, Any]:
         return key, value
 
 
-def run_command(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     out = Output.of(args)
     if args.scenario == "list":
         return _list(out)

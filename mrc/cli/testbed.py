@@ -6,26 +6,25 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-from typing import Any
 
 from mrc.cli import (
     testbed_capture,
     testbed_fault,
     testbed_plan,
     testbed_run,
-    testbed_shape,
     testbed_shell,
     testbed_status,
-    testbed_up,
 )
 from mrc.cli.exits import UsageError
 from mrc.cli.output import Output, add_options, print_error
+from mrc.cli.testbed_shape import add_shape, shape_of
 from mrc.errors import ArgumentError, StateError
 from mrc.testbed import DEFAULT_NAME, Testbed, rootless
 from mrc.testbed import state as stored
 
 NOT_FOUND = 127
 
+HELP = "build hosts, T0s and T1s from network namespaces"
 EXAMPLES = """\
 examples:
   mrc testbed up                       two hosts, four planes, two T1s each, 500 Mbit/s
@@ -45,47 +44,42 @@ examples:
 """
 
 
-def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "testbed", help="build hosts, T0s and T1s from network namespaces", examples=EXAMPLES
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     name_help = "which test bed; several live side by side [lab]"
     parser.add_argument("--name", default=DEFAULT_NAME, metavar="NAME", help=name_help)
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-
-    def add(word: str, act: Any, text: str) -> argparse.ArgumentParser:
-        action: argparse.ArgumentParser = actions.add_parser(word, help=text, description=text)
+    for word, act, add_its_arguments, text in (
+        ("plan", testbed_plan.run, testbed_plan.add_arguments, "show what up would build"),
+        ("up", _up, add_shape, "build it; nothing happens if it is up already"),
+        ("down", _down, None, "remove it and all that belongs to it"),
+        ("status", testbed_status.run, testbed_status.add_arguments,
+         "show what is up, fails and is carried"),
+        ("exec", _exec, _add_exec_arguments, "run a command in a host, with MRC_CONFIG set"),
+        ("shell", testbed_shell.run, testbed_shell.add_arguments, "open $SHELL in a host"),
+        ("capture", testbed_capture.run, testbed_capture.add_arguments,
+         "write what passes a host or a link as pcap"),
+        ("fail", testbed_fault.fail, testbed_fault.add_fail_arguments,
+         "let a plane, a switch or a link fail"),
+        ("run", testbed_run.run, testbed_run.add_arguments,
+         "let it fail as a file says, at which times"),
+        ("heal", testbed_fault.heal, testbed_fault.add_heal_arguments, "end a fault"),
+    ):  # fmt: skip
+        action = actions.add_parser(word, help=text, description=text)
         # The option is taken before and after the action; what stands later wins.
         action.add_argument("--name", default=argparse.SUPPRESS, metavar="NAME", help=name_help)
-        action.set_defaults(run=run, act=act)
-        return action
+        action.set_defaults(act=act)
+        if add_its_arguments is not None:
+            add_its_arguments(action)
+        if act not in (_exec, testbed_shell.run):
+            add_options(action)
 
-    plan = add("plan", testbed_plan.run, "show what up would build")
-    testbed_plan.add_arguments(plan)
-    up = add("up", testbed_up.up, "build it; nothing happens if it is up already")
-    testbed_shape.add_shape(up)
-    down = add("down", _down, "remove it and all that belongs to it")
-    status = add("status", testbed_status.status, "show what is up, fails and is carried")
-    testbed_status.add_arguments(status)
-    execute = add("exec", _exec, "run a command in a host, with MRC_CONFIG set")
-    execute.add_argument("host", metavar="HOST", help="h0, h1, ...")
-    execute.add_argument("--user", help="drop from root to this user")
-    execute.add_argument("--schedule", metavar="FILE", help="with faults at times from its start")
-    execute.add_argument(
+
+def _add_exec_arguments(parser: argparse.ArgumentParser) -> None:
+    testbed_shell.add_arguments(parser)
+    parser.add_argument("--schedule", metavar="FILE", help="with faults at times from its start")
+    parser.add_argument(
         "words", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="the command to run"
     )
-    shell = add("shell", testbed_shell.run, "open $SHELL in a host")
-    testbed_shell.add_arguments(shell)
-    capture = add("capture", testbed_capture.run, "write what passes a host or a link as pcap")
-    testbed_capture.add_arguments(capture)
-    fail = add("fail", testbed_fault.fail, "let a plane, a switch or a link fail")
-    testbed_fault.add_fail_arguments(fail)
-    schedule = add("run", testbed_run.run, "let it fail as a file says, at which times")
-    testbed_run.add_arguments(schedule)
-    heal = add("heal", testbed_fault.heal, "end a fault")
-    testbed_fault.add_heal_arguments(heal)
-    for action in (plan, up, down, status, capture, fail, schedule, heal):
-        add_options(action)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -100,12 +94,22 @@ def run(args: argparse.Namespace) -> int:
 
 def _enter(args: argparse.Namespace) -> None:
     """Make an ordinary user root of what holds their test beds."""
-    without = (testbed_status.status, _down)
-    if rootless.enter(create=args.act is testbed_up.up) or args.act in without:
+    without = (testbed_status.run, _down)
+    if rootless.enter(create=args.act is _up) or args.act in without:
         return
     if stored.load(args.name) is not None:
         raise StateError(f"test bed {args.name} is root's, and so is all that can be done with it")
     raise StateError(f"test bed {args.name} is not up: mrc testbed up --name {args.name}")
+
+
+def _up(args: argparse.Namespace) -> int:
+    out = Output.of(args)
+    bed = Testbed.of(args.name, shape_of(args))
+    built = bed.up()
+    summary = testbed_status.summary(bed.shape)
+    out.text(f"{args.name} {'is up' if built else 'was up already'}: {summary}")
+    out.result(testbed_status.to_json(bed, {}) | {"built": built})
+    return 0
 
 
 def _down(args: argparse.Namespace) -> int:

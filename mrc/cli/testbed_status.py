@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def status(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace) -> int:
     out = Output.of(args)
     found = stored.load(args.name)
     if found is None or not found.up:

@@ -9,7 +9,6 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 from mrc.cli.address import host_and_port
 from mrc.cli.arguments import positive_seconds
@@ -26,6 +25,7 @@ from mrc.observe.rates import checked, with_rates
 from mrc.observe.snapshot import Snapshot
 from mrc.testbed import rootless
 
+HELP = "watch QPs, planes and paths of running endpoints"
 EXAMPLES = """\
 examples:
   mrc top --local                      every endpoint of this user, in all network namespaces
@@ -38,10 +38,7 @@ _LOOKS = 8  # at a time: each may be answered by a megabyte
 Look = Callable[[], Awaitable[dict[str, Snapshot]]]
 
 
-def add_parser(subparsers: Any) -> None:
-    parser = subparsers.add_parser(
-        "top", help="watch QPs, planes and paths of running endpoints", examples=EXAMPLES
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "host", nargs="?", type=host_and_port, metavar="HOST[:PORT]",
         help="where mrc recv or mrc perf --server runs with --top",
@@ -60,7 +57,6 @@ def add_parser(subparsers: Any) -> None:
         help="for connecting and each answer [%(default)s]",
     )  # fmt: skip
     add_options(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -79,45 +79,37 @@ class Rtnetlink:
     def get(self, kind: int, message: Any, what: str) -> Any:
         """One object, as it is now."""
         self._send(self._encode(kind, message, _NLM_F_REQUEST))
-        while True:
-            for reply, sequence, _, data in _split(self._receive()):
-                if sequence != self._sequence:
-                    continue
-                if reply == _NLMSG_ERROR:
-                    refused = _refusal(Request(what, kind, message), data)
-                    raise refused or NetlinkError(f"cannot {what}: no answer")
-                return _decode(message, data)
+        _, _, data = next(self._replies(what))
+        return _decode(message, data)
 
     def dump(self, kind: int, message: Any) -> list[Any]:
         """All objects of a kind, from a dump that no change interrupted."""
         for _ in range(_DUMP_TRIES):
             self._send(self._encode(kind, message, _NLM_F_REQUEST | _NLM_F_DUMP))
-            found, is_consistent = self._read_dump(message)
-            if is_consistent:
+            found, all_flags = [], 0
+            for reply, flags, data in self._replies("read from the kernel"):
+                all_flags |= flags
+                if reply == _NLMSG_DONE:
+                    break
+                found.append(_decode(message, data))
+            if not all_flags & _NLM_F_DUMP_INTR:
                 return found
         raise NetlinkError("the kernel's tables change faster than they can be read")
 
-    def _read_dump(self, message: Any) -> tuple[list[Any], bool]:
-        found: list[Any] = []
-        is_consistent = True
+    def _replies(self, what: str) -> Iterator[tuple[int, int, bytes]]:
+        """Type, flags and all bytes of each message that answers the last request."""
         while True:
-            for reply, sequence, flags, data in _split(self._receive()):
+            for kind, sequence, flags, data in _split(self._receive()):
                 if sequence != self._sequence:
                     continue
-                is_consistent = is_consistent and not flags & _NLM_F_DUMP_INTR
-                if reply == _NLMSG_ERROR:
-                    what = "read from the kernel"
-                    refused = _refusal(Request(what, reply, message), data)
+                if kind == _NLMSG_ERROR:
+                    refused = _refusal(Request(what, kind, None), data)
                     raise refused or NetlinkError(f"cannot {what}: no answer")
-                if reply == _NLMSG_DONE:
-                    return found, is_consistent
-                found.append(_decode(message, data))
+                yield kind, flags, data
 
     def _encode(self, kind: int, message: Any, flags: int) -> bytes:
         self._sequence += 1
-        message["header"]["type"] = kind
-        message["header"]["flags"] = flags
-        message["header"]["sequence_number"] = self._sequence
+        message["header"] |= {"type": kind, "flags": flags, "sequence_number": self._sequence}
         message.reset()
         message.encode()
         return bytes(message.data)

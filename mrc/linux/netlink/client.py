@@ -34,6 +34,7 @@ _IFF_UP = 0x1
 _IFA_F_NODAD = 0x2
 _IFA_F_OPTIMISTIC, _IFA_F_DADFAILED, _IFA_F_TENTATIVE = 0x4, 0x8, 0x40
 _NUD_PERMANENT = 0x80
+_WRITE = NLM_F_CREATE | NLM_F_REPLACE
 _POLL_SECONDS = 0.01
 
 
@@ -150,9 +151,8 @@ class Netlink:
         requests = []
         for name in names:
             message = ifinfmsg()
-            message["index"] = self._index(name)
-            message["flags"] = _IFF_UP if up else 0
-            message["change"] = _IFF_UP
+            flags = _IFF_UP if up else 0
+            message |= {"index": self._index(name), "flags": flags, "change": _IFF_UP}
             what = f"set {name} {'up' if up else 'down'}"
             requests.append(Request(what, _RTM_SETLINK, message))
         self._rtnetlink.request(requests)
@@ -161,18 +161,15 @@ class Netlink:
         """Give interfaces addresses that are usable at once (no duplicate detection)."""
         requests = []
         for name, address in addresses:
-            message = ifaddrmsg()
-            message["family"] = socket.AF_INET6
-            message["prefixlen"] = address.network.prefixlen
-            message["index"] = self._index(name)
-            message["attrs"] = [
-                ("IFA_ADDRESS", str(address.ip)),
-                ("IFA_LOCAL", str(address.ip)),
-                ("IFA_FLAGS", _IFA_F_NODAD),
-            ]
+            message, text = ifaddrmsg(), str(address.ip)
+            message |= {
+                "family": socket.AF_INET6,
+                "prefixlen": address.network.prefixlen,
+                "index": self._index(name),
+                "attrs": [("IFA_ADDRESS", text), ("IFA_LOCAL", text), ("IFA_FLAGS", _IFA_F_NODAD)],
+            }
             what = f"add address {address} to {name}"
-            flags = NLM_F_CREATE | NLM_F_REPLACE
-            requests.append(Request(what, _RTM_NEWADDR, message, flags))
+            requests.append(Request(what, _RTM_NEWADDR, message, _WRITE))
         self._rtnetlink.request(requests)
 
     def add_neighbours(self, neighbours: Iterable[tuple[str, IPv6Address, str]]) -> None:
@@ -180,13 +177,14 @@ class Netlink:
         requests = []
         for name, address, mac in neighbours:
             message = ndmsg()
-            message["family"] = socket.AF_INET6
-            message["ifindex"] = self._index(name)
-            message["state"] = _NUD_PERMANENT
-            message["attrs"] = [("NDA_DST", str(address)), ("NDA_LLADDR", mac)]
+            message |= {
+                "family": socket.AF_INET6,
+                "ifindex": self._index(name),
+                "state": _NUD_PERMANENT,
+                "attrs": [("NDA_DST", str(address)), ("NDA_LLADDR", mac)],
+            }
             what = f"add neighbour {address} to {name}"
-            flags = NLM_F_CREATE | NLM_F_REPLACE
-            requests.append(Request(what, _RTM_NEWNEIGH, message, flags))
+            requests.append(Request(what, _RTM_NEWNEIGH, message, _WRITE))
         self._rtnetlink.request(requests)
 
     def add_shaper(self, name: str, *, rate_bps: int, burst_bytes: int, limit_bytes: int) -> None:
@@ -227,8 +225,7 @@ class Netlink:
         return True
 
     def _add_qdisc(self, what: str, message: Any, needs: str) -> None:
-        flags = NLM_F_CREATE | NLM_F_REPLACE
-        self._rtnetlink.request([Request(what, _RTM_NEWQDISC, message, flags, needs)])
+        self._rtnetlink.request([Request(what, _RTM_NEWQDISC, message, _WRITE, needs)])
 
     def counters(self) -> dict[str, Counters]:
         """What each interface has sent so far."""
@@ -250,9 +247,8 @@ class Netlink:
         for route in routes:
             message = encode(route, self._index(route.dev))
             what = f"add route {route.dst} dev {route.dev}"
-            flags = NLM_F_CREATE | NLM_F_REPLACE
             needs = "" if route.action is None else SEG6_NEEDS
-            requests.append(Request(what, _RTM_NEWROUTE, message, flags, needs))
+            requests.append(Request(what, _RTM_NEWROUTE, message, _WRITE, needs))
         self._rtnetlink.request(requests)
         found = {(route.dst, route.dev, route.local): route for route in self.routes()}
         for route in routes:
@@ -320,20 +316,13 @@ def _veth_request(veth: Veth, peer_namespace: int) -> Request:
             ("IFLA_NET_NS_FD", peer_namespace),
         ]
     }
+    data = {"attrs": [("VETH_INFO_PEER", peer)]}
     message = ifinfmsg()
     message["attrs"] = [
         ("IFLA_IFNAME", veth.name),
         ("IFLA_MTU", veth.mtu),
         ("IFLA_ADDRESS", veth.mac),
-        (
-            "IFLA_LINKINFO",
-            {
-                "attrs": [
-                    ("IFLA_INFO_KIND", "veth"),
-                    ("IFLA_INFO_DATA", {"attrs": [("VETH_INFO_PEER", peer)]}),
-                ]
-            },
-        ),
+        ("IFLA_LINKINFO", {"attrs": [("IFLA_INFO_KIND", "veth"), ("IFLA_INFO_DATA", data)]}),
     ]
     if veth.gso_max_segs is not None:
         message["attrs"].append(("IFLA_GSO_MAX_SEGS", veth.gso_max_segs))

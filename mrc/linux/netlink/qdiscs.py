@@ -8,7 +8,7 @@ there is one.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from pyroute2.netlink import nla, nlmsg
 from pyroute2.netlink.rtnl.tcmsg import sched_netem, sched_tbf, tcmsg
@@ -19,6 +19,8 @@ _LINKLAYER_ETHERNET = 1
 _MAX_RATE32 = (1 << 32) - 1  # bytes a second; says that RATE64 has the rate
 _TICK_NS = 64  # PSCHED_SHIFT of net/pkt_sched.h
 _NETEM_PACKETS = 100_000  # the queue that delay needs: 1 s at 400 Mbit/s in packets of 500 bytes
+
+_Message = TypeVar("_Message", bound=dict[str, Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,12 +136,8 @@ def shaper(index: int, *, rate_bps: int, burst_bytes: int, limit_bytes: int) -> 
     options = [("TCA_TBF_PARMS", parms), ("TCA_TBF_BURST", burst_bytes)]
     if rate >= _MAX_RATE32:
         options.append(("TCA_TBF_RATE64", rate))
-    message = TbfMessage()
-    message["index"] = index
-    message["parent"] = ROOT
-    message["handle"] = _TBF
-    message["attrs"] = [("TCA_KIND", "tbf"), ("TCA_OPTIONS", {"attrs": options})]
-    return message
+    attributes = [("TCA_KIND", "tbf"), ("TCA_OPTIONS", {"attrs": options})]
+    return _message(TbfMessage, index, handle=_TBF, attrs=attributes)
 
 
 def netem(index: int, wanted: Netem, *, below_tbf: bool) -> NetemMessage:
@@ -158,29 +156,25 @@ def netem(index: int, wanted: Netem, *, below_tbf: bool) -> NetemMessage:
         "duplicate": _chance(wanted.duplicate),
         "attrs": attributes,
     }
-    message = NetemMessage()
-    message["index"] = index
-    message["parent"] = _TBF_CHILD if below_tbf else ROOT
-    message["handle"] = _NETEM
-    message["attrs"] = [("TCA_KIND", "netem"), ("TCA_OPTIONS", options)]
-    return message
+    all_attributes = [("TCA_KIND", "netem"), ("TCA_OPTIONS", options)]
+    parent = _TBF_CHILD if below_tbf else ROOT
+    return _message(NetemMessage, index, parent=parent, handle=_NETEM, attrs=all_attributes)
 
 
 def empty(index: int, kind: str) -> PlainMessage:
     """A qdisc at the root with nothing said about it; to find out whether the kernel has it."""
-    message = PlainMessage()
-    message["index"] = index
-    message["parent"] = ROOT
-    message["handle"] = _NETEM
-    message["attrs"] = [("TCA_KIND", kind)]
-    return message
+    return _message(PlainMessage, index, handle=_NETEM, attrs=[("TCA_KIND", kind)])
 
 
 def at_root(index: int) -> PlainMessage:
     """Names what stands at the root, to be taken away."""
-    message = PlainMessage()
-    message["index"] = index
-    message["parent"] = ROOT
+    return _message(PlainMessage, index)
+
+
+def _message(kind: type[_Message], index: int, **members: Any) -> _Message:
+    """At the root, unless `members` says otherwise."""
+    message = kind()
+    message.update({"index": index, "parent": ROOT, **members})
     return message
 
 
