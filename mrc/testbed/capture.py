@@ -17,6 +17,7 @@ from typing import BinaryIO, Self
 from mrc.errors import NetlinkError
 from mrc.fabric.targets import parse_target
 from mrc.linux import netns
+from mrc.linux.release import release
 from mrc.testbed import hops, pcap
 from mrc.testbed.build import LinkEnd
 from mrc.testbed.hops import HOST_DOWN, HOST_UP, T0_UP, T1_DOWN, port
@@ -39,6 +40,7 @@ _SETTLED_NS = 3 * _RETIRE_MS * 1_000_000
 _BLOCK = struct.Struct("=8xIII")  # status, packets, offset of the first
 _PACKET = struct.Struct("=IIIIIIH")  # next, seconds, ns, bytes here, bytes, status, offset
 _OFFLOAD = struct.Struct("=BBHHHH")
+_NONE = Offload(0, 0, 0, 0, 0, 0)
 
 # Kind of a target -> the hops whose sending end is captured.
 _CAPTURED = {
@@ -80,6 +82,15 @@ def interfaces(plan: Plan, where: str) -> list[LinkEnd]:
     return [port(hop) for hop in hops.all_hops_of(target, plan.shape) if hop.kind in kinds]
 
 
+def splits_bursts() -> bool:
+    """Whether captures show the packets of a burst one by one.
+
+    Linux before 6.2 cannot describe a UDP burst to a ring with offload headers, and drops it.
+    Without these headers the burst is one packet, whose checksum is not filled in.
+    """
+    return release() >= (6, 2)
+
+
 class Ring:
     """All that passes one interface, in and out, from now on. A context manager.
 
@@ -92,7 +103,8 @@ class Ring:
                 self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
             try:
                 self._socket.setsockopt(_SOL_PACKET, _PACKET_VERSION, _TPACKET_V3)
-                self._socket.setsockopt(_SOL_PACKET, _PACKET_VNET_HDR, 1)
+                self._offloads = splits_bursts()
+                self._socket.setsockopt(_SOL_PACKET, _PACKET_VNET_HDR, int(self._offloads))
                 size = _BLOCK_BYTES * _BLOCKS
                 shape = (_BLOCK_BYTES, _BLOCKS, _FRAME_BYTES, size // _FRAME_BYTES)
                 request = struct.pack("=7I", *shape, _RETIRE_MS, 0, 0)
@@ -127,7 +139,9 @@ class Ring:
             for _ in range(count):
                 following, seconds, ns, length, _, _, mac = _PACKET.unpack_from(self._memory, at)
                 frame = at + mac
-                offload = Offload(*_OFFLOAD.unpack_from(self._memory, frame - _OFFLOAD.size))
+                offload = _NONE
+                if self._offloads:
+                    offload = Offload(*_OFFLOAD.unpack_from(self._memory, frame - _OFFLOAD.size))
                 yield seconds * 10**9 + ns, self._memory[frame : frame + length], offload
                 at += following
             struct.pack_into("=I", self._memory, start + 8, 0)

@@ -12,7 +12,10 @@ import pty
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from scapy.layers.inet import UDP
@@ -21,7 +24,7 @@ from scapy.utils import PcapReader
 
 from mrc.cli.main import main
 from mrc.fabric.topology import Addresses
-from mrc.testbed import Fabric, Testbed
+from mrc.testbed import Fabric, Testbed, capture
 
 from .conftest import fresh_name, udp_socket
 
@@ -78,6 +81,12 @@ def check_packets_of_a_burst(bed: Testbed, where: str, interfaces: list[str]) ->
     assert capturing.process.returncode == 0
 
 
+splits_bursts = pytest.mark.skipif(
+    not capture.splits_bursts(), reason="Linux 6.2 shows the packets of a burst one by one"
+)
+
+
+@splits_bursts
 @pytest.mark.parametrize(
     ("where", "interface"), [("link:h1.1", "h1:p1"), ("uplink:1.0.0", "t0-1-0:t1-0")]
 )
@@ -85,6 +94,7 @@ def test_capture__has_the_packets_of_a_burst(bed: Testbed, where: str, interface
     check_packets_of_a_burst(bed, where, [interface])
 
 
+@splits_bursts
 def test_capture__in_an_emulated_fabric(bed_name: str, capsys: pytest.CaptureFixture[str]) -> None:
     with Testbed(bed_name, planes=1, t1=1, fabric=Fabric.EMULATED) as bed:
         check_packets_of_a_burst(bed, "h0", ["h0:p1"])
@@ -92,6 +102,26 @@ def test_capture__in_an_emulated_fabric(bed_name: str, capsys: pytest.CaptureFix
         assert "are one process" in capsys.readouterr().err
 
 
+def test_capture__a_burst_is_one_packet_before_6_2(
+    bed: Testbed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(capture, "splits_bursts", lambda: False)
+    begun, over = threading.Event(), threading.Event()
+    with (tmp_path / "a.pcap").open("wb") as file:
+        wanted = capture.Capture(file, 1 << 16, None)
+        where = capture.interfaces(bed.plan, "link:h1.1")
+        with ThreadPoolExecutor(1) as pool:
+            taken = pool.submit(wanted.run, bed.plan, where, begun.set, over.is_set)
+            begun.wait()
+            sent = b"".join(send_burst(bed))
+            over.set()
+            taken.result()
+    with PcapReader(f"{tmp_path}/a.pcap") as reader:
+        bursts = [bytes(packet[UDP].payload) for packet in reader if UDP in packet]
+    assert bursts == [sent]
+
+
+@splits_bursts
 def test_capture__ends_in_order_at_a_signal(bed: Testbed) -> None:
     capturing = Capturing(bed, "h1", "-", "--snaplen", "120")
     send_burst(bed)

@@ -1,0 +1,12 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which Linux this is."""
+
+from __future__ import annotations
+
+import platform
+import re
+
+
+def release() -> tuple[int, ...]:
+    """The first two numbers of the kernel's release: (6, 12)."""
+    return tuple(int(each) for each in re.findall(r"\d+", platform.release())[:2])
