@@ -92,26 +92,23 @@ static inline void mrc_plane_on_delivered(struct mrc_plane *plane, uint64_t sent
   plane->strikes = 0;
 }
 
-/* Of all planes of a QP, those that are alive and have EVs in use, as a mask; whether or not their
-   socket has room just now. */
-static inline uint32_t mrc_planes_alive(const struct mrc_plane *planes, const struct mrc_evset *set,
-                                        const struct mrc_ports *ports) {
-  uint32_t alive = 0;
+/* Of all planes of a QP, those with EVs in use and both ports up that are suspended, or are not, as
+   a mask; whether or not their socket has room just now. */
+static inline uint32_t mrc_planes_up(const struct mrc_plane *planes, const struct mrc_evset *set,
+                                     const struct mrc_ports *ports, bool suspended) {
+  uint32_t up = 0;
   MRC_EACH_BIT(plane, set->plane_mask & ports->up)
-    if (mrc_plane_is_alive(&planes[plane]) && set->planes[plane].n_active != 0)
-      alive |= 1u << plane;
-  return alive;
+    if (planes[plane].suspended == suspended && !planes[plane].peer_down &&
+        set->planes[plane].n_active != 0)
+      up |= 1u << plane;
+  return up;
 }
 /* The planes that may carry packets: alive ones, and suspended ones only when there is no other. */
 static inline uint32_t mrc_planes_eligible(const struct mrc_plane *planes,
                                            const struct mrc_evset *set,
                                            const struct mrc_ports *ports) {
-  const uint32_t alive = mrc_planes_alive(planes, set, ports);
-  if (alive != 0) return alive;
-  uint32_t suspended = 0;
-  MRC_EACH_BIT(plane, set->plane_mask & ports->up)
-    if (!planes[plane].peer_down && set->planes[plane].n_active != 0) suspended |= 1u << plane;
-  return suspended;
+  const uint32_t alive = mrc_planes_up(planes, set, ports, false);
+  return alive != 0 ? alive : mrc_planes_up(planes, set, ports, true);
 }
 
 /* The guard at `now_ns`. */
