@@ -48,7 +48,7 @@ void mrc_icrc_store(uint32_t crc, uint8_t out[4]);
 bool mrc_icrc_is_good(struct mrc_icrc_prefix *last, const struct mrc_icrc_flow *flow,
                       const uint8_t *packet, size_t bytes);
 
-/* Name of the library behind it, for `mrc --version` and bug reports. */
+/* Name of the library behind it: tests compare what both give. */
 const char *mrc_icrc_library(void);
 
 #endif

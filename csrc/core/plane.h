@@ -11,7 +11,8 @@
 #include "rtt.h"
 
 /* A guard against calling reordering loss. It doubles with each spurious loss and halves with each
-   GUARD_HALF_LIFE_NS without one. */
+   MRC_GUARD_HALF_LIFE_NS without one. */
+#define MRC_GUARD_HALF_LIFE_NS 5000000000ull
 struct mrc_guard {
   uint64_t ns;
   uint64_t since_ns; /* when it had that value */
@@ -68,7 +69,10 @@ struct mrc_reverse {
   uint8_t backoff;     /* probes that failed since one was answered, at most 6 */
 };
 
-void mrc_plane_init(struct mrc_plane *plane);
+static inline void mrc_plane_init(struct mrc_plane *plane) {
+  mrc_probation_init(&plane->probation);
+  plane->reverse_ev = MRC_EV_NONE;
+}
 
 /* Whether the plane may carry packets, as far as this QP knows. */
 static inline bool mrc_plane_is_alive(const struct mrc_plane *plane) {
@@ -80,9 +84,16 @@ static inline bool mrc_plane_is_unsendable(const struct mrc_plane *plane) {
 }
 
 /* Only probes leave there from now on. */
-void mrc_plane_suspend(struct mrc_plane *plane, uint32_t noise_ns, uint64_t now_ns);
+static inline void mrc_plane_suspend(struct mrc_plane *plane, uint32_t noise_ns, uint64_t now_ns) {
+  plane->suspended = true;
+  mrc_probation_on_failure(&plane->probation, noise_ns, now_ns);
+}
 /* The end of a suspension. */
-void mrc_plane_resume(struct mrc_plane *plane);
+static inline void mrc_plane_resume(struct mrc_plane *plane) {
+  plane->suspended = false;
+  plane->strikes = 0;
+  plane->probation.next_ns = MRC_NEVER;
+}
 /* The plane delivered something that was sent at `sent_ns`. */
 static inline void mrc_plane_on_delivered(struct mrc_plane *plane, uint64_t sent_ns,
                                           uint64_t now_ns) {
@@ -92,31 +103,35 @@ static inline void mrc_plane_on_delivered(struct mrc_plane *plane, uint64_t sent
   plane->strikes = 0;
 }
 
-/* Of all planes of a QP, those that are alive and have EVs in use, as a mask; whether or not their
-   socket has room just now. */
-static inline uint32_t mrc_planes_alive(const struct mrc_plane *planes, const struct mrc_evset *set,
-                                        const struct mrc_ports *ports) {
-  uint32_t alive = 0;
+/* Of all planes of a QP, those with EVs in use and both ports up that are suspended, or are not, as
+   a mask; whether or not their socket has room just now. */
+static inline uint32_t mrc_planes_up(const struct mrc_plane *planes, const struct mrc_evset *set,
+                                     const struct mrc_ports *ports, bool suspended) {
+  uint32_t up = 0;
   MRC_EACH_BIT(plane, set->plane_mask & ports->up)
-    if (mrc_plane_is_alive(&planes[plane]) && set->planes[plane].n_active != 0)
-      alive |= 1u << plane;
-  return alive;
+    if (planes[plane].suspended == suspended && !planes[plane].peer_down &&
+        set->planes[plane].n_active != 0)
+      up |= 1u << plane;
+  return up;
 }
 /* The planes that may carry packets: alive ones, and suspended ones only when there is no other. */
 static inline uint32_t mrc_planes_eligible(const struct mrc_plane *planes,
                                            const struct mrc_evset *set,
                                            const struct mrc_ports *ports) {
-  const uint32_t alive = mrc_planes_alive(planes, set, ports);
-  if (alive != 0) return alive;
-  uint32_t suspended = 0;
-  MRC_EACH_BIT(plane, set->plane_mask & ports->up)
-    if (!planes[plane].peer_down && set->planes[plane].n_active != 0) suspended |= 1u << plane;
-  return suspended;
+  const uint32_t alive = mrc_planes_up(planes, set, ports, false);
+  return alive != 0 ? alive : mrc_planes_up(planes, set, ports, true);
 }
 
 /* The guard at `now_ns`. */
-uint64_t mrc_guard_ns(const struct mrc_guard *guard, uint64_t now_ns);
+static inline uint64_t mrc_guard_ns(const struct mrc_guard *guard, uint64_t now_ns) {
+  const uint64_t halvings = (now_ns - guard->since_ns) / MRC_GUARD_HALF_LIFE_NS;
+  return halvings < 64 ? guard->ns >> halvings : 0;
+}
 /* A loss proved spurious: the guard doubles, from `least_ns` on, to `most_ns` at most. */
-void mrc_guard_grow(struct mrc_guard *guard, uint64_t least_ns, uint64_t most_ns, uint64_t now_ns);
+static inline void mrc_guard_grow(struct mrc_guard *guard, uint64_t least_ns, uint64_t most_ns,
+                                  uint64_t now_ns) {
+  const uint64_t wider_ns = mrc_max_u64(2 * mrc_guard_ns(guard, now_ns), least_ns);
+  *guard = (struct mrc_guard){.ns = mrc_min_u64(wider_ns, most_ns), .since_ns = now_ns};
+}
 
 #endif

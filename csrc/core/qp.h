@@ -66,7 +66,7 @@ static inline bool mrc_qp_has_room(const struct mrc_qp *qp, uint32_t plane, uint
 /* Planes that carry data of the QP now, as a mask; and those that may, see plane.h. */
 static inline uint32_t mrc_qp_alive_planes(const struct mrc_services *services,
                                            const struct mrc_qp *qp) {
-  return mrc_planes_alive(qp->planes, &qp->evset, &services->ports);
+  return mrc_planes_up(qp->planes, &qp->evset, &services->ports, false);
 }
 static inline uint32_t mrc_qp_eligible_planes(const struct mrc_services *services,
                                               const struct mrc_qp *qp) {

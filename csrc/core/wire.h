@@ -162,10 +162,7 @@ static inline uint16_t mrc_timestamp(uint64_t now_ns) { return (uint16_t)(now_ns
 static inline bool mrc_opcode_is_data(uint8_t opcode) {
   return opcode >= MRC_OP_WRITE_FIRST && opcode <= MRC_OP_WRITE_ONLY_IMM;
 }
-static inline bool mrc_opcode_is_first(uint8_t opcode) {
-  return opcode == MRC_OP_WRITE_FIRST || opcode >= MRC_OP_WRITE_ONLY;
-}
-/* Last or Only. Call for data opcodes only, as the three beside it. */
+/* Last or Only. Call for data opcodes only, as the one below. */
 static inline bool mrc_opcode_is_last(uint8_t opcode) { return opcode >= MRC_OP_WRITE_LAST; }
 static inline bool mrc_opcode_has_imm(uint8_t opcode) {
   return opcode == MRC_OP_WRITE_LAST_IMM || opcode == MRC_OP_WRITE_ONLY_IMM;

@@ -86,31 +86,26 @@ static const struct mrc_fabric_edge calls = {.arrive = on_arrive, .drained = on_
 
 /* ---- create ---- */
 
-static bool is_sound(const struct mrc_emu_config *config) {
-  return config->hosts >= 2 && config->hosts <= MRC_SIM_MAX_HOSTS && config->planes >= 1 &&
-         config->planes <= MRC_SIM_MAX_PLANES && config->t0 >= 1 && config->t0 <= MRC_SIM_MAX_T0 &&
-         config->hosts % config->t0 == 0 && config->hosts / config->t0 <= MRC_SIM_MAX_PER_T0 &&
-         config->t1 >= 1 && config->t1 <= MRC_SIM_MAX_T1 && config->block <= MAX_BLOCK &&
-         config->host_rate_bps > 0 && config->fabric_rate_bps > 0 && config->mtu <= MAX_MTU &&
-         (config->ecn_high_bytes == 0 || config->ecn_high_bytes > config->ecn_low_bytes);
+static struct mrc_sim_config fabric_of(const struct mrc_emu_config *config) {
+  return (struct mrc_sim_config){.seed = config->seed,
+                                 .hosts = config->hosts,
+                                 .planes = config->planes,
+                                 .t0 = config->t0,
+                                 .t1 = config->t1,
+                                 .host_rate_bps = config->host_rate_bps,
+                                 .fabric_rate_bps = config->fabric_rate_bps,
+                                 .host_delay_ns = config->host_delay_ns,
+                                 .fabric_delay_ns = config->fabric_delay_ns,
+                                 .jitter_ns = config->jitter_ns,
+                                 .buffer_bytes = config->buffer_bytes,
+                                 .ecn_low_bytes = config->ecn_low_bytes,
+                                 .ecn_high_bytes = config->ecn_high_bytes,
+                                 .trims = config->trims};
 }
 
 static void build_fabric(struct mrc_emu *emu, const struct mrc_emu_config *config) {
   struct mrc_fabric *fabric = &emu->fabric;
-  emu->world.config = (struct mrc_sim_config){.seed = config->seed,
-                                              .hosts = config->hosts,
-                                              .planes = config->planes,
-                                              .t0 = config->t0,
-                                              .t1 = config->t1,
-                                              .host_rate_bps = config->host_rate_bps,
-                                              .fabric_rate_bps = config->fabric_rate_bps,
-                                              .host_delay_ns = config->host_delay_ns,
-                                              .fabric_delay_ns = config->fabric_delay_ns,
-                                              .jitter_ns = config->jitter_ns,
-                                              .buffer_bytes = config->buffer_bytes,
-                                              .ecn_low_bytes = config->ecn_low_bytes,
-                                              .ecn_high_bytes = config->ecn_high_bytes,
-                                              .trims = config->trims};
+  emu->world.config = fabric_of(config);
   mrc_agenda_init(&emu->world.agenda);
   emu->world.prng.state = config->seed;
   emu->record.world = &emu->world;
@@ -164,7 +159,9 @@ static void free_memory(struct mrc_emu *emu) {
 }
 
 int mrc_emu_create(const struct mrc_emu_config *config, const int *ifindices, mrc_emu **out) {
-  if (!is_sound(config)) return -EINVAL;
+  const struct mrc_sim_config fabric = fabric_of(config);
+  if (!mrc_topology_is_sound(&fabric) || config->block > MAX_BLOCK || config->mtu > MAX_MTU)
+    return -EINVAL;
   struct mrc_emu *emu = calloc(1, sizeof(*emu));
   mrc_assert(emu);
   build_fabric(emu, config);

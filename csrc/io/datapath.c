@@ -201,18 +201,16 @@ static uint32_t send_bursts(void *driver, const struct mrc_burst *bursts, int *t
 
 /* ---- Publishing ---- */
 
-static void publish_replaced(struct mrc_datapath *datapath) {
-  if (mrc_spsc_room(&datapath->events) == 0) return;
-  mrc_datapath_put_event(datapath, &(struct mrc_event){.type = MRC_EVENT_WARNING,
-                                                       .status = MRC_WARNING_GUARD_REPLACED});
-  datapath->guards.warned = true;
-}
-
 static int publish_faults(struct mrc_datapath *datapath) {
-  if (datapath->guards.replaced && !datapath->guards.warned) publish_replaced(datapath);
+  struct mrc_guards *guards = &datapath->guards;
+  if (guards->replaced && !guards->warned && mrc_spsc_room(&datapath->events) > 0) {
+    mrc_datapath_put_event(datapath, &(struct mrc_event){.type = MRC_EVENT_WARNING,
+                                                         .status = MRC_WARNING_GUARD_REPLACED});
+    guards->warned = true;
+  }
   uint32_t keys[FAULTS_AT_ONCE];
   uint32_t room = mrc_min_u32(mrc_spsc_room(&datapath->events), FAULTS_AT_ONCE);
-  int n = mrc_guards_take_faults(&datapath->guards, keys, (int)room);
+  int n = mrc_guards_take_faults(guards, keys, (int)room);
   for (int i = 0; i < n; i++)
     mrc_datapath_put_event(datapath, &(struct mrc_event){.type = MRC_EVENT_WARNING,
                                                          .status = MRC_WARNING_MEMORY_FAULT,

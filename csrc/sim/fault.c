@@ -72,10 +72,6 @@ void mrc_fault_add(struct mrc_hop *hop, const struct mrc_sim_fault *fault) {
 
 /* ---- what is done to a hop ---- */
 
-static const struct mrc_sim_config *config_of(const struct mrc_fabric *fabric) {
-  return &fabric->world->config;
-}
-
 typedef void (*action)(struct mrc_fabric *fabric, uint32_t index,
                        const struct mrc_sim_fault *fault);
 
@@ -107,14 +103,14 @@ static void rebase(struct mrc_fabric *fabric, uint32_t index, const struct mrc_s
 
 /* ---- which hops ---- */
 
-static bool is_port_hit(const struct mrc_fabric *fabric, const struct mrc_sim_fault *fault,
+static bool is_port_hit(const struct mrc_sim_config *config, const struct mrc_sim_fault *fault,
                         uint32_t host) {
   switch (fault->target) {
     case MRC_SIM_ALL:
     case MRC_SIM_PLANE:
       return true;
     case MRC_SIM_T0:
-      return mrc_topology_t0_of(config_of(fabric), host) == fault->index;
+      return mrc_topology_t0_of(config, host) == fault->index;
     case MRC_SIM_PORT:
       return host == fault->index;
     default:
@@ -140,18 +136,19 @@ static bool is_uplink_hit(const struct mrc_sim_fault *fault, uint32_t t0, uint32
 
 /* Both directions of every link that is hit. */
 static void each_hop(struct mrc_fabric *fabric, const struct mrc_sim_fault *fault, action act) {
-  for (uint32_t plane = 0; plane < config_of(fabric)->planes; plane++) {
+  const struct mrc_sim_config *config = &fabric->world->config;
+  for (uint32_t plane = 0; plane < config->planes; plane++) {
     if (fault->target != MRC_SIM_ALL && fault->plane != plane + 1) continue;
-    for (uint32_t host = 0; host < config_of(fabric)->hosts; host++) {
-      if (!is_port_hit(fabric, fault, host)) continue;
-      act(fabric, mrc_topology_host_up(config_of(fabric), plane, host), fault);
-      act(fabric, mrc_topology_host_down(config_of(fabric), plane, host), fault);
+    for (uint32_t host = 0; host < config->hosts; host++) {
+      if (!is_port_hit(config, fault, host)) continue;
+      act(fabric, mrc_topology_host_up(config, plane, host), fault);
+      act(fabric, mrc_topology_host_down(config, plane, host), fault);
     }
-    for (uint32_t t0 = 0; t0 < config_of(fabric)->t0; t0++) {
-      for (uint32_t t1 = 0; t1 < config_of(fabric)->t1; t1++) {
+    for (uint32_t t0 = 0; t0 < config->t0; t0++) {
+      for (uint32_t t1 = 0; t1 < config->t1; t1++) {
         if (!is_uplink_hit(fault, t0, t1)) continue;
-        act(fabric, mrc_topology_t0_up(config_of(fabric), plane, t0, t1), fault);
-        act(fabric, mrc_topology_t1_down(config_of(fabric), plane, t0, t1), fault);
+        act(fabric, mrc_topology_t0_up(config, plane, t0, t1), fault);
+        act(fabric, mrc_topology_t1_down(config, plane, t0, t1), fault);
       }
     }
   }

@@ -21,16 +21,10 @@ static bool is_within(uint64_t value, uint64_t low, uint64_t high) {
 }
 
 static bool is_sound(const struct mrc_sim_config *config) {
-  return is_within(config->hosts, 2, MRC_SIM_MAX_HOSTS) &&
-         is_within(config->planes, 1, MRC_SIM_MAX_PLANES) &&
-         is_within(config->t0, 1, MRC_SIM_MAX_T0) && is_within(config->t1, 1, MRC_SIM_MAX_T1) &&
-         config->hosts % config->t0 == 0 && config->hosts / config->t0 <= MRC_SIM_MAX_PER_T0 &&
-         config->host_rate_bps > 0 && config->fabric_rate_bps > 0 && config->qps_per_host > 0 &&
-         config->memory_bytes > 0 && config->routing <= MRC_SIM_ECMP &&
-         config->transport <= MRC_SIM_GO_BACK_N &&
+  return mrc_topology_is_sound(config) && config->qps_per_host > 0 && config->memory_bytes > 0 &&
+         config->routing <= MRC_SIM_ECMP && config->transport <= MRC_SIM_GO_BACK_N &&
          (config->transport == MRC_SIM_MRC ||
           (config->routing == MRC_SIM_ECMP && !config->audit)) &&
-         (config->ecn_high_bytes == 0 || config->ecn_high_bytes > config->ecn_low_bytes) &&
          is_within(config->path_mtu, MRC_MIN_MTU, MRC_MAX_MTU) && config->path_mtu % 4 == 0;
 }
 

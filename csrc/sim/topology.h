@@ -4,6 +4,8 @@
 #ifndef MRC_SIM_TOPOLOGY_H
 #define MRC_SIM_TOPOLOGY_H
 
+#include <stdbool.h>
+
 #include "sim/scenario.h"
 
 /* Hops of one plane, by number: hosts to T0s, T0s to hosts, T0s to T1s, T1s to T0s. */
@@ -38,6 +40,15 @@ static inline uint32_t mrc_topology_t0_of(const struct mrc_sim_config *config, u
 static inline uint32_t mrc_topology_n_paths(const struct mrc_sim_config *config, uint32_t a,
                                             uint32_t b) {
   return mrc_topology_t0_of(config, a) == mrc_topology_t0_of(config, b) ? 1 : config->t1;
+}
+/* Whether a fabric can be built like this. */
+static inline bool mrc_topology_is_sound(const struct mrc_sim_config *config) {
+  return config->hosts >= 2 && config->hosts <= MRC_SIM_MAX_HOSTS && config->planes >= 1 &&
+         config->planes <= MRC_SIM_MAX_PLANES && config->t0 >= 1 && config->t0 <= MRC_SIM_MAX_T0 &&
+         config->hosts % config->t0 == 0 &&
+         mrc_topology_hosts_per_t0(config) <= MRC_SIM_MAX_PER_T0 && config->t1 >= 1 &&
+         config->t1 <= MRC_SIM_MAX_T1 && config->host_rate_bps > 0 && config->fabric_rate_bps > 0 &&
+         (config->ecn_high_bytes == 0 || config->ecn_high_bytes > config->ecn_low_bytes);
 }
 
 #endif

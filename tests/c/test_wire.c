@@ -378,19 +378,15 @@ static void test_decode__mutated_packets(void) {
 static void test_opcode_predicates__truth_table(void) {
   static const struct {
     uint8_t opcode;
-    bool data, first, last, imm;
+    bool data, last, imm;
   } rows[] = {
-      {MRC_OP_WRITE_FIRST, true, true, false, false},
-      {MRC_OP_WRITE_MIDDLE, true, false, false, false},
-      {MRC_OP_WRITE_LAST, true, false, true, false},
-      {MRC_OP_WRITE_LAST_IMM, true, false, true, true},
-      {MRC_OP_WRITE_ONLY, true, true, true, false},
-      {MRC_OP_WRITE_ONLY_IMM, true, true, true, true},
+      {MRC_OP_WRITE_FIRST, true, false, false}, {MRC_OP_WRITE_MIDDLE, true, false, false},
+      {MRC_OP_WRITE_LAST, true, true, false},   {MRC_OP_WRITE_LAST_IMM, true, true, true},
+      {MRC_OP_WRITE_ONLY, true, true, false},   {MRC_OP_WRITE_ONLY_IMM, true, true, true},
   };
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
     CHECK_ROW(i);
     CHECK_EQ(mrc_opcode_is_data(rows[i].opcode), rows[i].data);
-    CHECK_EQ(mrc_opcode_is_first(rows[i].opcode), rows[i].first);
     CHECK_EQ(mrc_opcode_is_last(rows[i].opcode), rows[i].last);
     CHECK_EQ(mrc_opcode_has_imm(rows[i].opcode), rows[i].imm);
   }
