@@ -116,7 +116,6 @@ class Group:
     slowest_bps: float
     mean_bps: float
     retransmitted: int
-    spurious: int
 
 
 def groups(result: Result) -> list[Group]:
@@ -133,7 +132,6 @@ def groups(result: Result) -> list[Group]:
                 slowest_bps=min(rates),
                 mean_bps=sum(rates) / len(rates),
                 retransmitted=sum(info.packets_retransmitted for info in infos),
-                spurious=sum(info.packets_repeated for info in infos),
             )
         )
     return found
