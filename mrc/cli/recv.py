@@ -6,7 +6,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from mrc.cli.exits import UsageError
 from mrc.cli.history_report import bins_json, bins_lines
 from mrc.cli.output import Output, add_options
 from mrc.cli.progress import ProgressMeter
-from mrc.cli.report import file_line, slow_planes, transfer_json
+from mrc.cli.report import slow_planes, transfer_json
 from mrc.cli.runner import run_async
 from mrc.cli.serving import session_failed
 from mrc.messaging.mailbox import MAX_UNREAD
@@ -262,20 +261,13 @@ class _Server:
             await self._stack.enter_async_context(self._recorder)
 
     async def _receive(self, session: Session, on_data: Callable[[], None]) -> None:
-        files: list[TransferredFile] = []  # --max-files at most
-        start = then = time.monotonic()
         total = session.qp.private.get("bytes")
         known_total = total if type(total) is int and 0 <= total <= MAX_FILE_BYTES else None
         async with self._meter.watch(session, f"from {session.qp.peer_host}", known_total):
-            async for file in receive_files(
-                session, self.directory, limits=self.limits, on_data=on_data
-            ):
-                if self.out.as_json:
-                    files.append(file)
-                now = time.monotonic()
-                self._meter.text(file_line(file, now - then))
-                then = now
-            await self._report(session, files, then - start)
+            files, seconds = await self._meter.files(
+                receive_files(session, self.directory, limits=self.limits, on_data=on_data)
+            )
+            await self._report(session, files, seconds)
 
     async def _report(self, session: Session, files: list[TransferredFile], seconds: float) -> None:
         """What is said at the end of a session beside its files, and its JSON."""
