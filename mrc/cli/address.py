@@ -29,18 +29,16 @@ def listening_address(text: str) -> tuple[str, int]:
 
 def host_and_port(text: str) -> tuple[str, int]:
     """An argparse type. An IPv6 address needs brackets only when a port follows it."""
-    host, port = text, ""
+    host, colon, port = text, "", ""
     if text.startswith("["):
-        host, bracket, port = text[1:].partition("]")
-        if not bracket or (port and not port.startswith(":")):
+        host, bracket, rest = text[1:].partition("]")
+        before, colon, port = rest.partition(":")
+        if not bracket or before:
             raise argparse.ArgumentTypeError(f"{text!r} is not [ADDRESS] or [ADDRESS]:PORT")
-        if port == ":":
-            raise argparse.ArgumentTypeError(f"{text!r} ends where a port should follow")
-        port = port[1:]
     elif text.count(":") == 1:
-        host, _, port = text.partition(":")
-        if not port:
-            raise argparse.ArgumentTypeError(f"{text!r} ends where a port should follow")
+        host, colon, port = text.partition(":")
+    if colon and not port:
+        raise argparse.ArgumentTypeError(f"{text!r} ends where a port should follow")
     if not host:
         raise argparse.ArgumentTypeError(f"{text!r} names no host")
     number = port_number(port) if port else DEFAULT_PORT

@@ -21,18 +21,13 @@ MAX_LINES = 12  # of changes, in text; JSON has them all
 
 def bins_json(recording: Recording) -> dict[str, Any]:
     """`bytes` and those of each plane are per bin; what is named `_ns` counts from the start."""
-    return {
-        "start_monotonic_ns": recording.start_monotonic_ns,
-        "duration_ns": recording.duration_ns,
-        "width_ns": recording.width_ns,
-        "first_ns": recording.first_ns,
-        "last_ns": recording.last_ns,
-        "longest_gap_ns": recording.longest_gap_ns,
-        "longest_gap_at_ns": recording.longest_gap_at_ns,
-        "bytes": recording.bytes,
-        "planes": [
-            {"plane": plane, "bytes": bins} for plane, bins in sorted(recording.planes.items())
-        ],
+    keys = (
+        "start_monotonic_ns", "duration_ns", "width_ns", "first_ns", "last_ns", "longest_gap_ns",
+        "longest_gap_at_ns", "bytes",
+    )  # fmt: skip
+    planes = sorted(recording.planes.items())
+    return {key: getattr(recording, key) for key in keys} | {
+        "planes": [{"plane": plane, "bytes": bins} for plane, bins in planes]
     }
 
 
@@ -64,11 +59,7 @@ def bins_lines(receiver: str, recording: Recording) -> list[str]:
         f" ({each} bins of {format_seconds(recording.width_ns / 1e9)})"
     )
     chart = column_chart(rates, top=max(rates), rows=ROWS, marks=marks, label=format_rate)
-    return [title, *chart, *_gap_lines(recording, gap_ns, at_ns)]
-
-
-def _gap_lines(recording: Recording, gap_ns: int, at_ns: int | None) -> list[str]:
-    lines = []
+    lines = [title, *chart]
     if at_ns is not None:
         lines.append(f"longest gap {format_seconds(gap_ns / 1e9)}, from {at_ns / 1e9:.6f} s on (^)")
     tail_ns = recording.duration_ns - (recording.last_ns or 0)

@@ -7,6 +7,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -74,13 +75,13 @@ def version_of(package: str) -> str:
         return "(not installed)"
 
 
+@dataclass(frozen=True, slots=True)
 class Output:
     """The streams of one subcommand."""
 
-    def __init__(self, prog: str, *, as_json: bool, quiet: bool) -> None:
-        self.prog = prog
-        self.as_json = as_json
-        self.quiet = quiet
+    prog: str
+    as_json: bool
+    quiet: bool
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> Output:
@@ -99,7 +100,7 @@ class Output:
     def note(self, text: str) -> None:
         """Something worth knowing that is not the result."""
         if not self.quiet:
-            print(f"{self.prog}: {printable(text)}", file=sys.stderr, flush=True)
+            self.warn(text)
 
     def warn(self, text: str) -> None:
         """Something that went wrong and did not end the command."""

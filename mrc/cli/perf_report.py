@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -11,12 +10,12 @@ from typing import Any
 
 from mrc.cli import history_report
 from mrc.cli.output import (
-    SCHEMA,
     Output,
     format_bytes,
     format_rate,
     format_seconds,
     format_table,
+    print_json,
 )
 from mrc.cli.shares import carried_percent, sentence, shares_text
 from mrc.perf import Interval, Latency, Outcome, Pattern, Plan, TestResult
@@ -286,4 +285,4 @@ class Report:
 
     def _emit(self, event: str, body: Mapping[str, Any]) -> None:
         if self._stream:
-            print(json.dumps({"schema": SCHEMA, "event": event, **body}), flush=True)
+            print_json({"event": event, **body})

@@ -21,10 +21,11 @@ from rich.progress import (
 )
 
 from mrc.cli.output import Output, format_rate
-from mrc.cli.report import carried_bytes
+from mrc.cli.report import carried_bytes, file_line
 from mrc.cli.shares import shares_text
 from mrc.events import PlaneInfo, QpInfo
 from mrc.exchange.foreign import shown
+from mrc.transfer import TransferredFile
 
 BAR_SECONDS = 0.2
 MAX_TITLE = 48  # characters of a bar's title
@@ -114,6 +115,22 @@ class ProgressMeter:
         """Prints a result above the bars."""
         with self.lines():
             self._out.text(text)
+
+    async def files(
+        self, files: AsyncIterator[TransferredFile]
+    ) -> tuple[list[TransferredFile], float]:
+        """Prints a line about each when it is through; they, where the result is JSON (there may
+        be many), and the seconds that all took.
+        """
+        kept = []
+        start = then = time.monotonic()
+        async for file in files:
+            if self._out.as_json:
+                kept.append(file)
+            now = time.monotonic()
+            self.text(file_line(file, now - then))
+            then = now
+        return kept, then - start
 
     def note(self, text: str) -> None:
         """Prints a note above the bars; an empty one is none."""

@@ -6,9 +6,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from mrc.cli.exits import UsageError
 from mrc.cli.history_report import bins_json, bins_lines
 from mrc.cli.output import Output, add_options
 from mrc.cli.progress import ProgressMeter
-from mrc.cli.report import file_line, slow_planes, transfer_json
+from mrc.cli.report import slow_planes, transfer_json
 from mrc.cli.runner import run_async
 from mrc.cli.serving import session_failed
 from mrc.messaging.mailbox import MAX_UNREAD
@@ -175,30 +175,21 @@ async def _recv(args: argparse.Namespace, out: Output) -> int:
             return await server.serve()
 
 
+@dataclass(eq=False)
 class _Server:
     """Turns connected QPs into sessions, and their ends into lines and exit codes."""
 
-    def __init__(
-        self,
-        ctx: Context,
-        listener: Listener,
-        joins: Joins,
-        directory: OutputDirectory,
-        limits: Limits,
-        out: Output,
-        *,
-        once: bool,
-        bin_ns: int,
-    ) -> None:
-        self._ctx = ctx
-        self._listener = listener
-        self._joins = joins
-        self._directory = directory
-        self._limits = limits
-        self._out = out
-        self._meter = ProgressMeter(out, "receiver")
-        self._once = once
-        self._bin_ns = bin_ns  # 0: without --bins
+    ctx: Context
+    listener: Listener
+    joins: Joins
+    directory: OutputDirectory
+    limits: Limits
+    out: Output
+    once: bool
+    bin_ns: int  # 0: without --bins
+
+    def __post_init__(self) -> None:
+        self._meter = ProgressMeter(self.out, "receiver")
         self._recorder: Recorder | None = None
         self._stack = AsyncExitStack()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -220,7 +211,7 @@ class _Server:
         return self._code.result() if self._code.done() else 0
 
     async def _accept(self) -> None:
-        async for qp in self._listener:
+        async for qp in self.listener:
             task = asyncio.create_task(self._serve(qp))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -236,12 +227,12 @@ class _Server:
                     self._senders.add(task)
                     await self._serve_sender(qp, partial(self._on_data, task))
                 case joined.JOIN:
-                    await self._joins.take(qp)
+                    await self.joins.take(qp)
                 case _:
                     await let_look(qp)
         except Exception as error:
             with self._meter.lines():
-                code = session_failed(self._out, qp.peer_host, error)
+                code = session_failed(self.out, qp.peer_host, error)
         finally:
             self._senders.discard(task)
         if self._chosen is task:
@@ -249,41 +240,34 @@ class _Server:
 
     def _on_data(self, sender: asyncio.Task[None]) -> None:
         """Of a file of one sender. With --once it is the only one from now on."""
-        if not self._once or self._chosen is sender:
+        if not self.once or self._chosen is sender:
             return
         if self._chosen is not None:
             raise TransferError(_TAKEN)
-        self._chosen, self._joins.refusal = sender, _TAKEN
+        self._chosen, self.joins.refusal = sender, _TAKEN
         for other in self._senders - {sender}:
             other.cancel()
 
     async def _serve_sender(self, qp: QP, on_data: Callable[[], None]) -> None:
         """One sender from its first file to its last."""
-        async with accept_session(self._ctx, qp, self._joins) as session:
+        async with accept_session(self.ctx, qp, self.joins) as session:
             await self._begin_recording()
             await self._receive(session, on_data)
 
     async def _begin_recording(self) -> None:
         """With --bins, from the first sender on. All QPs count: on a long way others join."""
-        if self._bin_ns and self._recorder is None:
-            self._recorder = self._ctx.record(width_ns=self._bin_ns)
+        if self.bin_ns and self._recorder is None:
+            self._recorder = self.ctx.record(width_ns=self.bin_ns)
             await self._stack.enter_async_context(self._recorder)
 
     async def _receive(self, session: Session, on_data: Callable[[], None]) -> None:
-        files: list[TransferredFile] = []  # --max-files at most
-        start = then = time.monotonic()
         total = session.qp.private.get("bytes")
         known_total = total if type(total) is int and 0 <= total <= MAX_FILE_BYTES else None
         async with self._meter.watch(session, f"from {session.qp.peer_host}", known_total):
-            async for file in receive_files(
-                session, self._directory, limits=self._limits, on_data=on_data
-            ):
-                if self._out.as_json:
-                    files.append(file)
-                now = time.monotonic()
-                self._meter.text(file_line(file, now - then))
-                then = now
-            await self._report(session, files, then - start)
+            files, seconds = await self._meter.files(
+                receive_files(session, self.directory, limits=self.limits, on_data=on_data)
+            )
+            await self._report(session, files, seconds)
 
     async def _report(self, session: Session, files: list[TransferredFile], seconds: float) -> None:
         """What is said at the end of a session beside its files, and its JSON."""
@@ -292,7 +276,7 @@ class _Server:
         recording = await self._recorder.stop() if self._recorder is not None else None
         if recording is not None:
             self._meter.text("\n".join(bins_lines("receiver", recording)))
-        if self._out.as_json:
-            result = await transfer_json("receiver", session, files, seconds, self._listener.port)
+        if self.out.as_json:
+            result = await transfer_json("receiver", session, files, seconds, self.listener.port)
             bins = {} if recording is None else {"bins": bins_json(recording)}
-            self._out.result(result | bins)
+            self.out.result(result | bins)

@@ -4,16 +4,15 @@
 from __future__ import annotations
 
 import argparse
-import time
 
 import mrc
 from mrc.cli import views
 from mrc.cli.address import host_and_port
 from mrc.cli.output import Output, add_options
 from mrc.cli.progress import ProgressMeter
-from mrc.cli.report import file_line, slow_planes, transfer_json
+from mrc.cli.report import slow_planes, transfer_json
 from mrc.cli.runner import run_async
-from mrc.transfer import Session, TransferredFile, check_sources, connect_session, send_files
+from mrc.transfer import check_sources, connect_session, send_files
 
 HELP = "send files to a host that runs mrc recv"
 EXAMPLES = """\
@@ -51,20 +50,8 @@ async def _send(args: argparse.Namespace, out: Output, total: int) -> int:
         meter.watch(session, f"to {host}", total),
     ):
         views.announce(out, ctx)
-        sent, seconds = await _send_all(session, args.files, meter)
+        sent, seconds = await meter.files(send_files(session, args.files))
         meter.note(slow_planes("sender", (await session.query()).planes))
-        out.result(await transfer_json("sender", session, sent, seconds, port))
+        if out.as_json:
+            out.result(await transfer_json("sender", session, sent, seconds, port))
     return 0
-
-
-async def _send_all(
-    session: Session, paths: list[str], meter: ProgressMeter
-) -> tuple[list[TransferredFile], float]:
-    sent = []
-    start = then = time.monotonic()
-    async for file in send_files(session, paths):
-        sent.append(file)
-        now = time.monotonic()
-        meter.text(file_line(file, now - then))
-        then = now
-    return sent, then - start

@@ -19,7 +19,7 @@ from mrc.cli.exits import Exit, UsageError
 from mrc.cli.output import Output, add_options, format_rate, format_seconds, format_table
 from mrc.errors import ConfigError
 from mrc.sim import drawing, page, reader, report
-from mrc.sim.checks import Outcome
+from mrc.sim.checks import Outcome, flow_goodput_bps
 from mrc.sim.run import Progress as OnProgress
 from mrc.sim.scenario import Scenario
 from mrc.sim.trial import Trial, full_trial, n_runs, run_all, run_trial, summarize, summary_of
@@ -225,12 +225,14 @@ def _print(out: Output, trial: Trial) -> None:
         f" {stats.lost} lost by faults, {stats.trimmed} trimmed, {stats.dropped} dropped,"
         f" {stats.marked} marked"
     )
-    rows = [
-        [g.name, result.scenario.transport.kind, g.flows, format_rate(g.slowest_bps),
-         format_rate(g.mean_bps), g.retransmitted]
-        for result in trial.results
-        for g in report.groups(result)
-    ]  # fmt: skip
+    rows = []
+    for result in trial.results:
+        for name in dict.fromkeys(flow.traffic.group for flow in result.flows):
+            numbers = result.of_group(name)
+            rates = [flow_goodput_bps(result, i) for i in numbers]
+            again = sum(result.infos[i].packets_retransmitted for i in numbers)
+            goodput = (format_rate(min(rates)), format_rate(sum(rates) / len(rates)))
+            rows.append((name, result.scenario.transport.kind, len(numbers), *goodput, again))
     head = ["traffic", "transport", "flows", "slowest", "mean", "packets retransmitted"]
     out.text(format_table(head, rows) + "\n")
 

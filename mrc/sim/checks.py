@@ -83,12 +83,16 @@ def _outcome(scenario: Scenario, number: int, runs: Sequence[Measured]) -> Outco
 
 
 def _quartiles(check: Check, found: Sequence[float | None]) -> tuple[float | None, ...]:
-    """Lower quartile, median and upper quartile."""
     worst = float("-inf") if check.relation == ">=" else float("inf")
-    ordered = sorted(worst if value is None else value for value in found)
-    last = len(ordered) - 1
-    three = ordered[last // 4], median(ordered), ordered[last - last // 4]
+    three = quartiles([worst if value is None else value for value in found])
     return tuple(None if value in (worst, -worst) else value for value in three)
+
+
+def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
+    """Lower quartile, median and upper quartile."""
+    ordered = sorted(values)
+    last = len(ordered) - 1
+    return ordered[last // 4], median(ordered), ordered[last - last // 4]
 
 
 def _value(check: Check, result: Result, reference: Result | None) -> float | None:

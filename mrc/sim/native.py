@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from mrc._sim import ffi as ffi
 from mrc._sim import lib as lib
 from mrc.errors import ConfigError
+from mrc.fabric import faults
 
 EV_STATE: int = lib.MRC_SIM_EV_STATE
 PLANE_STATE: int = lib.MRC_SIM_PLANE_STATE
@@ -33,20 +34,7 @@ TARGETS = {
     "uplink": lib.MRC_SIM_UPLINK,
     "link": lib.MRC_SIM_PORT,
 }
-KINDS = {
-    "silent": lib.MRC_SIM_SILENT,
-    "down": lib.MRC_SIM_DOWN,
-    "loss": lib.MRC_SIM_LOSS,
-    "lose": lib.MRC_SIM_LOSE,
-    "mask": lib.MRC_SIM_MASK,
-    "burst": lib.MRC_SIM_BURST,
-    "corrupt": lib.MRC_SIM_CORRUPT,
-    "duplicate": lib.MRC_SIM_DUPLICATE,
-    "reorder": lib.MRC_SIM_REORDER,
-    "delay": lib.MRC_SIM_DELAY,
-    "jitter": lib.MRC_SIM_JITTER,
-    "rate": lib.MRC_SIM_RATE,
-}
+KINDS: dict[str, int] = {kind: getattr(lib, f"MRC_SIM_{kind.upper()}") for kind in faults.KINDS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,10 +118,10 @@ class PortInfo:
     marked: int
 
 
-_Row = TypeVar("_Row", Sample, Event, Message)
+_Row = TypeVar("_Row", Stats, FlowInfo, Sample, Event, Message, PortInfo)
 
 
-def _read(kind: type[Any], struct: Any) -> Any:
+def _read(kind: type[_Row], struct: Any) -> _Row:
     return kind(*(getattr(struct, field.name) for field in fields(kind)))
 
 
@@ -185,23 +173,20 @@ class Simulation:
     def stats(self) -> Stats:
         struct = ffi.new("struct mrc_sim_stats *")
         lib.mrc_sim_stats(self._sim, struct)
-        stats: Stats = _read(Stats, struct)
-        return stats
+        return _read(Stats, struct)
 
     def flow(self, number: int) -> FlowInfo:
         struct = ffi.new("struct mrc_sim_flow_info *")
         if lib.mrc_sim_flow(self._sim, number, struct) < 0:
             raise IndexError(number)
-        info: FlowInfo = _read(FlowInfo, struct)
-        return info
+        return _read(FlowInfo, struct)
 
     def last_hop(self, host: int, plane: int) -> PortInfo:
         """The port of a T0 towards a host."""
         struct = ffi.new("struct mrc_sim_port_info *")
         if lib.mrc_sim_last_hop(self._sim, host, plane, struct) < 0:
             raise IndexError((host, plane))
-        info: PortInfo = _read(PortInfo, struct)
-        return info
+        return _read(PortInfo, struct)
 
     def samples(self) -> list[Sample]:
         return self._rows(Sample, lib.mrc_sim_samples, "struct mrc_sim_sample[]")

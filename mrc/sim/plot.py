@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import median
 
 from mrc.sim.axes import Chart, Line, Point
-from mrc.sim.checks import Outcome
+from mrc.sim.checks import Outcome, quartiles
 from mrc.sim.scenario import Scenario
 from mrc.sim.trial import Series, Summary
 
@@ -32,12 +31,6 @@ def _by_line(summaries: Sequence[Summary]) -> dict[str, list[tuple[Series, int]]
         for series in summary.series:
             found.setdefault(_label(series), []).append((series, summary.end_ns))
     return found
-
-
-def _quartiles(x: float, values: Sequence[float]) -> Point:
-    ordered = sorted(values)
-    last = len(ordered) - 1
-    return Point(x, ordered[last // 4], median(ordered), ordered[last - last // 4])
 
 
 # ---- goodput over time ----
@@ -81,7 +74,7 @@ def shares(runs: Sequence[tuple[Series, int]], end_ns: int, step_ns: float) -> l
             if stop_ns <= over_ns
         ]
         if rates:
-            points.append(_quartiles(stop_ns, rates))
+            points.append(Point(stop_ns, *quartiles(rates)))
     return points
 
 
@@ -99,7 +92,7 @@ def flows_svg(summaries: Sequence[Summary]) -> str:
     for label, runs in _by_line(summaries).items():
         n = len(runs[0][0].flows)
         points = [
-            _quartiles(100 * (i + 1) / n, [100 * series.flows[i] for series, _ in runs])
+            Point(100 * (i + 1) / n, *quartiles([100 * series.flows[i] for series, _ in runs]))
             for i in range(n)
         ]
         chart.line(Line(label, points, dashed=runs[0][0].kind != "mrc"))

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from mrc.enums import EvState, WcStatus
@@ -105,35 +105,3 @@ def _quantiles(values: list[int]) -> dict[str, int] | None:
         name: values[round(last * part)]
         for name, part in (("min", 0.0), ("p50", 0.5), ("p99", 0.99), ("max", 1.0))
     }
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """The flows of one traffic group, summed up."""
-
-    name: str
-    flows: int
-    slowest_bps: float
-    mean_bps: float
-    retransmitted: int
-    spurious: int
-
-
-def groups(result: Result) -> list[Group]:
-    """One for each group, in the order of the scenario."""
-    found = []
-    for name in dict.fromkeys(flow.traffic.group for flow in result.flows):
-        numbers = result.of_group(name)
-        rates = [flow_goodput_bps(result, i) for i in numbers]
-        infos = [result.infos[i] for i in numbers]
-        found.append(
-            Group(
-                name=name,
-                flows=len(numbers),
-                slowest_bps=min(rates),
-                mean_bps=sum(rates) / len(rates),
-                retransmitted=sum(info.packets_retransmitted for info in infos),
-                spurious=sum(info.packets_repeated for info in infos),
-            )
-        )
-    return found

@@ -62,14 +62,14 @@ class Traffic:
     kind: str
     group: str  # name that checks use
     bytes: int  # of a write; of a segment of TCP
-    writes: int  # of each flow; 1 for TCP, which never ends
-    depth: int  # writes in the send queue at most
     start_ns: int
-    interval_ns: int  # open loop: mean time between writes; 0: closed loop
-    to: int  # incast: the host that all send to
-    senders: tuple[int, ...]  # incast: empty for all other hosts
     pairs: tuple[tuple[int, int], ...]
     paths: tuple[int, ...]  # T1s that the QPs may use in every plane; empty: all
+    writes: int = 1  # of each flow; 1 for TCP, which never ends
+    depth: int = 1  # writes in the send queue at most
+    interval_ns: int = 0  # open loop: mean time between writes; 0: closed loop
+    to: int = 0  # incast: the host that all send to
+    senders: tuple[int, ...] = ()  # incast: empty for all other hosts
     paths_until_ns: int = 0  # until then, and all others are DENIED; 0: to the end
     plane: int = 0  # of a TCP flow; 0: all
 

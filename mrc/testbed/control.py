@@ -80,7 +80,7 @@ def stop(folder: Path) -> None:
                     select.select([pidfd], [], [])
             finally:
                 os.close(pidfd)
-    except (OSError, ProcessLookupError):
+    except OSError:
         return  # it has ended already
 
 

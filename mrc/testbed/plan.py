@@ -145,8 +145,7 @@ class Census:
 
 def census(shape: Shape) -> Census:
     """Counts what `make_plan` would give, without making it."""
-    fabric = shape
-    near = shape.hosts * (fabric.hosts_per_t0 - 1)
+    near = shape.hosts * (shape.hosts_per_t0 - 1)
     far = shape.hosts * (shape.hosts - 1) - near
     paths = shape.planes * (near + far * shape.t1)
     routes = shape.hosts * (3 + 2 * shape.planes) + paths  # at hosts and at mgmt
