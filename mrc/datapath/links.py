@@ -23,7 +23,7 @@ from mrc.fabric.hostconfig import HostConfig, Source
 from mrc.fabric.paths import SourcePorts
 from mrc.fabric.ports import Found, Interface, Kept, LocalPort, interface_ports, srv6_ports
 from mrc.limits import MAX_PORTS
-from mrc.linux import netlink
+from mrc.linux.interfaces import interfaces
 
 logger = logging.getLogger("mrc.links")
 
@@ -153,7 +153,7 @@ class Links:
     def open(self, config: ContextConfig) -> Device:
         """Opens a device with the ports that there are; others may come."""
         for left in reversed(range(_OPEN_TRIES)):
-            self._found = self._find(netlink.interfaces(), frozenset())
+            self._found = self._find(interfaces(), frozenset())
             ports = number(self._found)
             few = max(2 * self._found.reserved, *ports, 0) <= _FEW_PORTS
             self._most = _MOST_OF_FEW if few else MAX_PORTS
@@ -173,8 +173,8 @@ class Links:
 
     async def follow(self, call: Call, opened: Device) -> None:
         """Keeps the ports as the interfaces are, for ever."""
-        async for interfaces in link_snapshots(lambda: self.impatient):
-            await self.apply(interfaces, call, opened)
+        async for found in link_snapshots(lambda: self.impatient):
+            await self.apply(found, call, opened)
 
     async def apply(self, interfaces: Sequence[Interface], call: Call, opened: Device) -> None:
         """Closes the ports that are gone, opens those that are new, and says whose link is up."""

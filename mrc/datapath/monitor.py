@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 from mrc.errors import NetlinkError
 from mrc.fabric.ports import Interface
-from mrc.linux import netlink
+from mrc.linux.interfaces import interfaces
 
 logger = logging.getLogger("mrc.monitor")
 
@@ -45,7 +45,7 @@ async def link_snapshots(
         while True:
             started = time.thread_time()
             try:
-                yield netlink.interfaces()
+                yield interfaces()
             except NetlinkError as error:
                 logger.debug("interfaces: %s", error)  # they change faster than they can be read
             shortest, longest = _PAUSE_SECONDS

@@ -12,11 +12,12 @@ import errno
 import os
 import socket
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from mrc.errors import NetlinkError
+from mrc.linux import netns
 
 NLM_F_REPLACE, NLM_F_EXCL, NLM_F_CREATE = 0x100, 0x200, 0x400
 
@@ -29,6 +30,7 @@ _SOL_NETLINK, _NETLINK_CAP_ACK, _NETLINK_EXT_ACK = 270, 10, 11
 # Requests in one datagram: their acknowledgements must fit the receive buffer.
 _BATCH = 64
 _REPLY_BYTES = 1 << 18
+_HEADER_BYTES = 16
 _DUMP_TRIES = 20
 
 
@@ -51,6 +53,14 @@ class Rtnetlink:
     def __init__(self) -> None:
         self._socket = _open()
         self._sequence = 0
+
+    @classmethod
+    def inside(cls, namespace: str | None) -> Self:
+        """A socket in a named namespace, or in that of the calling thread."""
+        if namespace is None:
+            return cls()
+        with netns.inside(namespace):
+            return cls()
 
     def close(self) -> None:
         self._socket.close()
@@ -79,19 +89,34 @@ class Rtnetlink:
     def get(self, kind: int, message: Any, what: str) -> Any:
         """One object, as it is now."""
         self._send(self._encode(kind, message, _NLM_F_REQUEST))
-        _, _, data = next(self._replies(what))
-        return _decode(message, data)
+        return _decode(message, next(self._replies(what))[2])
+
+    def get_bytes(self, kind: int, body: bytes, what: str) -> bytes:
+        """One object, as it is now: what stands behind the header of its message."""
+        self._send(self._framed(kind, body, _NLM_F_REQUEST))
+        return next(self._replies(what))[2][_HEADER_BYTES:]
 
     def dump(self, kind: int, message: Any) -> list[Any]:
         """All objects of a kind, from a dump that no change interrupted."""
+        flags = _NLM_F_REQUEST | _NLM_F_DUMP
+        found = self._dump(lambda: self._encode(kind, message, flags))
+        return [_decode(message, data) for data in found]
+
+    def dump_bytes(self, kind: int, body: bytes) -> list[bytes]:
+        """As `dump`: what stands behind the headers of the messages."""
+        flags = _NLM_F_REQUEST | _NLM_F_DUMP
+        found = self._dump(lambda: self._framed(kind, body, flags))
+        return [data[_HEADER_BYTES:] for data in found]
+
+    def _dump(self, request: Callable[[], bytes]) -> list[bytes]:
         for _ in range(_DUMP_TRIES):
-            self._send(self._encode(kind, message, _NLM_F_REQUEST | _NLM_F_DUMP))
+            self._send(request())
             found, all_flags = [], 0
             for reply, flags, data in self._replies("read from the kernel"):
                 all_flags |= flags
                 if reply == _NLMSG_DONE:
                     break
-                found.append(_decode(message, data))
+                found.append(data)
             if not all_flags & _NLM_F_DUMP_INTR:
                 return found
         raise NetlinkError("the kernel's tables change faster than they can be read")
@@ -106,6 +131,11 @@ class Rtnetlink:
                     refused = _refusal(Request(what, kind, None), data)
                     raise refused or NetlinkError(f"cannot {what}: no answer")
                 yield kind, flags, data
+
+    def _framed(self, kind: int, body: bytes, flags: int) -> bytes:
+        self._sequence += 1
+        length = _HEADER_BYTES + len(body)
+        return struct.pack("=IHHII", length, kind, flags, self._sequence, 0) + body
 
     def _encode(self, kind: int, message: Any, flags: int) -> bytes:
         self._sequence += 1
@@ -154,6 +184,16 @@ def _split(datagram: bytes) -> Iterator[tuple[int, int, int, bytes]]:
         offset += (length + 3) & ~3
 
 
+def attributes(data: bytes, start: int) -> dict[int, bytes]:
+    """The payload of each attribute that stands from `start` on, by its type."""
+    found = {}
+    while start + 4 <= len(data):
+        length, kind = struct.unpack_from("=HH", data, start)
+        found[kind] = data[start + 4 : start + length]
+        start += max((length + 3) & ~3, 4)
+    return found
+
+
 def _refusal(request: Request, answer: bytes) -> NetlinkError | None:
     """What an acknowledgement says; None when the request was carried out."""
     code = -struct.unpack_from("=i", answer, 16)[0]
@@ -161,12 +201,8 @@ def _refusal(request: Request, answer: bytes) -> NetlinkError | None:
         return None
     reason = os.strerror(code)
     # Behind the code stands the header of the request, then attributes: the kernel's own words.
-    offset = 36
-    while offset + 4 <= len(answer):
-        length, kind = struct.unpack_from("=HH", answer, offset)
-        if kind == _NLMSGERR_ATTR_MSG:
-            reason += f" ({answer[offset + 4 : offset + length].rstrip(bytes(1)).decode()})"
-        offset += max((length + 3) & ~3, 4)
+    if words := attributes(answer, 36).get(_NLMSGERR_ATTR_MSG):
+        reason += f" ({words.rstrip(bytes(1)).decode()})"
     if code in (errno.EOPNOTSUPP, errno.ENOENT, errno.EINVAL) and request.needs:
         reason += f"; this needs {request.needs}"
     if code in (errno.EPERM, errno.EACCES):

@@ -19,6 +19,7 @@ from pyroute2.netlink.rtnl.rtmsg import rtmsg
 from mrc.errors import NetlinkError
 from mrc.fabric.srv6 import LOCAL_TABLE, EncapRed, End, EndDT6, Route
 from mrc.linux import netlink, netns
+from mrc.linux.interfaces import interfaces
 from mrc.linux.netlink import Netlink, Veth, routes
 
 VIA = IPv6Address("fe80::1")
@@ -95,7 +96,7 @@ def run(link: Netlink, *command: str) -> str:
 def test_interfaces__of_a_pair(pair: Pair) -> None:
     here, there = pair
     netlink.wait_until_up([(here, ["p1"]), (there, ["h0"])], timeout=5)
-    lo, p1 = netlink.interfaces(here.namespace)
+    lo, p1 = interfaces(here.namespace)
     assert (lo.name, lo.index, lo.mtu, lo.up) == ("lo", 1, 65536, True)
     assert {IPv4Interface("127.0.0.1/8"), IPv6Interface("fd00:a::1/128")} <= set(lo.addresses)
     assert (p1.name, p1.mtu, p1.up) == ("p1", 9000, True)
@@ -103,18 +104,18 @@ def test_interfaces__of_a_pair(pair: Pair) -> None:
 
 
 async def test_interfaces__beside_a_running_loop() -> None:
-    assert "lo" in {each.name for each in netlink.interfaces()}
+    assert "lo" in {each.name for each in interfaces()}
 
 
 def test_interfaces__closes_its_socket() -> None:
     """A leak would be a ResourceWarning, and so an error."""
     for _ in range(3):
-        netlink.interfaces()
+        interfaces()
 
 
 def test_interfaces__names_a_missing_namespace() -> None:
     with pytest.raises(NetlinkError, match="no namespace mrc-test-nowhere"):
-        netlink.interfaces("mrc-test-nowhere")
+        interfaces("mrc-test-nowhere")
 
 
 def test_wait_until_up__names_the_interface(pair: Pair) -> None:
@@ -285,7 +286,7 @@ def test_netlink__belongs_to_its_namespace(pair: Pair) -> None:
     here, there = pair
     with netns.inside(str(there.namespace)):
         assert {each.name for each in here.interfaces()} == {"lo", "p1"}
-    assert "p1" not in {each.name for each in netlink.interfaces()}
+    assert "p1" not in {each.name for each in interfaces()}
 
 
 def test_set_tunnel_source__as_ip_shows_it(pair: Pair) -> None:

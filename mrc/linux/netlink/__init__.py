@@ -7,17 +7,15 @@ NEXT-C-SID flavour of End, tbf's burst in bytes) are message classes of ours.
 
 from __future__ import annotations
 
-from mrc.linux.netlink.client import Interface, Netlink, Veth, interfaces, wait_until_up
+from mrc.linux.netlink.client import Netlink, Veth, wait_until_up
 from mrc.linux.netlink.qdiscs import Counters, Netem
 from mrc.linux.netlink.tunsrc import set_tunnel_source
 
 __all__ = [
     "Counters",
-    "Interface",
     "Netem",
     "Netlink",
     "Veth",
-    "interfaces",
     "set_tunnel_source",
     "wait_until_up",
 ]

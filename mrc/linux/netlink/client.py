@@ -7,9 +7,9 @@ import errno
 import os
 import socket
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from ipaddress import IPv4Interface, IPv6Address, IPv6Interface, ip_interface
+from ipaddress import IPv6Address, IPv6Interface
 from typing import Any, Self
 
 from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
@@ -19,6 +19,7 @@ from pyroute2.netlink.rtnl.ndmsg import ndmsg
 from mrc.errors import NetlinkError
 from mrc.fabric.srv6 import Route
 from mrc.linux import netns
+from mrc.linux.interfaces import Interface, is_up, read_interfaces
 from mrc.linux.netlink import qdiscs
 from mrc.linux.netlink.qdiscs import Counters, Netem
 from mrc.linux.netlink.routes import SEG6_NEEDS, compare, decode, dump_request, encode, is_unicast
@@ -32,23 +33,9 @@ _RTM_NEWQDISC, _RTM_DELQDISC, _RTM_GETQDISC = 36, 37, 38
 
 _IFF_UP = 0x1
 _IFA_F_NODAD = 0x2
-_IFA_F_OPTIMISTIC, _IFA_F_DADFAILED, _IFA_F_TENTATIVE = 0x4, 0x8, 0x40
 _NUD_PERMANENT = 0x80
 _WRITE = NLM_F_CREATE | NLM_F_REPLACE
 _POLL_SECONDS = 0.01
-
-
-@dataclass(frozen=True, slots=True)
-class Interface:
-    """A network interface as the kernel has it now."""
-
-    name: str
-    index: int
-    mtu: int
-    up: bool
-    """able to carry packets: set up, and with a carrier where it knows of one"""
-    addresses: tuple[IPv4Interface | IPv6Interface, ...]
-    """those that a socket can be bound to"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +50,6 @@ class Veth:
     peer_mac: str
     gso_max_segs: int | None = None
     """packets that it takes from the stack in one piece; None: as many as come"""
-
-
-def interfaces(namespace: str | None = None) -> list[Interface]:
-    """The interfaces of this namespace, or of a named one, by index; needs no privilege."""
-    with Netlink(namespace) as link:
-        return link.interfaces()
 
 
 def wait_until_up(wanted: Iterable[tuple[Netlink, Iterable[str]]], timeout: float) -> None:
@@ -95,11 +76,7 @@ class Netlink:
 
     def __init__(self, namespace: str | None = None) -> None:
         self.namespace = namespace
-        if namespace is None:
-            self._rtnetlink = Rtnetlink()
-        else:
-            with netns.inside(namespace):
-                self._rtnetlink = Rtnetlink()
+        self._rtnetlink = Rtnetlink.inside(namespace)
         self._indices: dict[str, int] = {}
 
     def __enter__(self) -> Self:
@@ -112,22 +89,11 @@ class Netlink:
         self._rtnetlink.close()
 
     def interfaces(self) -> list[Interface]:
-        links = self._links()
-        addresses: dict[int, list[IPv4Interface | IPv6Interface]] = {}
-        for message in self._rtnetlink.dump(_RTM_GETADDR, ifaddrmsg()):
-            # IFA_ADDRESS is the far end's on a point-to-point link; IFA_LOCAL, where given, ours.
-            text = message.get_attr("IFA_LOCAL") or message.get_attr("IFA_ADDRESS")
-            if text is not None and _is_ready(message):
-                own = ip_interface(f"{text}/{message['prefixlen']}")
-                addresses.setdefault(message["index"], []).append(own)
-        found = [_interface(message, addresses) for message in links]
-        return sorted(found, key=lambda each: each.index)
+        return read_interfaces(self._rtnetlink)
 
     def is_up(self, name: str) -> bool:
         """Whether an interface can carry packets."""
-        message = ifinfmsg()
-        message["index"] = self._index(name)
-        return _is_up(self._rtnetlink.get(_RTM_GETLINK, message, f"read the state of {name}"))
+        return is_up(self._rtnetlink, self._index(name), name)
 
     def add_veths(self, veths: Iterable[Veth]) -> None:
         """Make pairs of interfaces; both ends stay down."""
@@ -256,55 +222,21 @@ class Netlink:
 
     def routes(self) -> list[Route]:
         """The IPv6 routes of tables main and local that are for unicast."""
-        self._links()
-        names = {index: name for name, index in self._indices.items()}
+        names = {each.index: each.name for each in self.interfaces()}
         return [
             decode(each, names)
             for each in self._rtnetlink.dump(_RTM_GETROUTE, dump_request())
             if is_unicast(each) and each.get_attr("RTA_OIF") in names
         ]
 
-    def _links(self) -> list[ifinfmsg]:
-        links = self._rtnetlink.dump(_RTM_GETLINK, ifinfmsg())
-        self._indices = {each.get_attr("IFLA_IFNAME"): each["index"] for each in links}
-        return links
-
     def _index(self, name: str) -> int:
         if name not in self._indices:
-            self._links()
+            self._indices = {each.name: each.index for each in self.interfaces()}
         try:
             return self._indices[name]
         except KeyError:
             where = f" in {self.namespace}" if self.namespace else ""
             raise NetlinkError(f"no interface {name}{where}") from None
-
-
-def _interface(
-    message: ifinfmsg, addresses: Mapping[int, list[IPv4Interface | IPv6Interface]]
-) -> Interface:
-    return Interface(
-        name=message.get_attr("IFLA_IFNAME"),
-        index=message["index"],
-        mtu=message.get_attr("IFLA_MTU"),
-        up=_is_up(message),
-        addresses=tuple(addresses.get(message["index"], ())),
-    )
-
-
-def _is_ready(message: ifaddrmsg) -> bool:
-    """Whether duplicate address detection is done, and found no other host."""
-    flags = message.get_attr("IFA_FLAGS") or message["flags"]
-    if flags & _IFA_F_OPTIMISTIC:
-        return True
-    return not flags & (_IFA_F_TENTATIVE | _IFA_F_DADFAILED)
-
-
-def _is_up(message: ifinfmsg) -> bool:
-    # Loopback and tunnels know of no carrier, so their state is unknown. Where a carrier is lost,
-    # older kernels (6.1) bring the state up to date as late as a second after it.
-    state = message.get_attr("IFLA_OPERSTATE")
-    carrier = message.get_attr("IFLA_CARRIER") != 0
-    return bool(message["flags"] & _IFF_UP) and carrier and state in ("UP", "UNKNOWN")
 
 
 def _veth_request(veth: Veth, peer_namespace: int) -> Request:

@@ -11,7 +11,7 @@ import pytest
 from mrc.datapath import monitor
 from mrc.datapath.monitor import link_snapshots
 from mrc.errors import NetlinkError
-from mrc.linux import netlink
+from mrc.linux.interfaces import Interface
 
 
 async def test_link_snapshots__begin_with_what_is_and_end_when_cancelled() -> None:
@@ -30,13 +30,13 @@ async def test_link_snapshots__take_little_however_often_something_changes(
     """Method: time alone is a reason to look, at once; each look takes a millisecond of CPU."""
     monkeypatch.setattr(monitor, "_RETRY_SECONDS", 0.0)
 
-    def interfaces() -> list[netlink.Interface]:
+    def interfaces() -> list[Interface]:
         until = time.thread_time() + 0.001
         while time.thread_time() < until:
             pass
         return []
 
-    monkeypatch.setattr(netlink, "interfaces", interfaces)
+    monkeypatch.setattr(monitor, "interfaces", interfaces)
     started, used = time.monotonic(), time.thread_time()
     looks = 0
     async for _ in link_snapshots(lambda: True):
@@ -52,11 +52,11 @@ async def test_link_snapshots__go_on_when_interfaces_cannot_be_read(
     monkeypatch.setattr(monitor, "_RETRY_SECONDS", 0.0)
     answers = iter([NetlinkError("they change faster than they can be read"), []])
 
-    def interfaces() -> list[netlink.Interface]:
+    def interfaces() -> list[Interface]:
         answer = next(answers)
         if isinstance(answer, NetlinkError):
             raise answer
         return answer
 
-    monkeypatch.setattr(netlink, "interfaces", interfaces)
+    monkeypatch.setattr(monitor, "interfaces", interfaces)
     assert await anext(link_snapshots(lambda: True)) == []
