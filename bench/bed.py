@@ -18,8 +18,9 @@ from mrc.fabric.ports import ENCAPSULATION, TRANSPORT, payload_mtu
 from mrc.fabric.srv6 import EncapRed, Route, locator, segments
 from mrc.linux import netns
 from mrc.linux.netlink import Netlink
-from mrc.testbed import Fabric, Testbed
+from mrc.testbed.bed import Testbed
 from mrc.testbed.names import t0_name
+from mrc.testbed.shape import Fabric
 
 HOSTS = (0, 1)  # the sender's number, the receiver's
 _LINKS = 4  # of a path

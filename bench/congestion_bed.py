@@ -25,8 +25,8 @@ from mrc.sim.native import Event, FlowInfo, PortInfo, Stats
 from mrc.sim.run import Curve, Result
 from mrc.sim.scenario import Scenario
 from mrc.sim.traffic import Flow, make_flows
-from mrc.testbed import Testbed
 from mrc.testbed import reader as testbed
+from mrc.testbed.bed import Testbed
 from mrc.testbed.shape import Fabric, LinkChange, Shape
 
 HERE = Path(__file__).resolve().parent

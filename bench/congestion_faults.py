@@ -10,8 +10,9 @@ import time
 from mrc.fabric.faults import Fault
 from mrc.fabric.targets import Target, parse_target
 from mrc.sim.scenario import Scenario
-from mrc.testbed import Fault as BedFault
-from mrc.testbed import Testbed, schedule
+from mrc.testbed import schedule
+from mrc.testbed.bed import Testbed
+from mrc.testbed.fault import Fault as BedFault
 from mrc.testbed.schedule import Scheduled
 from mrc.testbed.shape import Shape
 

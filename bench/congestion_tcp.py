@@ -15,7 +15,7 @@ from end import Commands, End
 
 from mrc.sim.scenario import Scenario, Traffic
 from mrc.sim.traffic import Flow
-from mrc.testbed import Testbed
+from mrc.testbed.bed import Testbed
 
 _FIRST_PORT = 5001
 _PATH = 0  # the T1 that addresses of a plane lead over

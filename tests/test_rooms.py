@@ -15,7 +15,7 @@ from project_text import imports, python_files, report, text, tree
 # The rooms of mrc/, from the ground floor up: modules at its top, and folders. An import, also one
 # inside a function, leads to a room on a lower floor.
 FLOORS = (
-    {"_ffi_build", "enums", "limits", "tasks", "typed", "units"},
+    {"_ffi_build", "enums", "limits", "tasks", "typed", "units", "versions"},
     {"errors", "events"},
     {"fabric"},
     {"binding", "exchange", "linux", "sim"},

@@ -8,7 +8,6 @@ from enum import IntEnum
 
 from mrc.enums import WcStatus
 from mrc.errors import CompletionError, ConnectError, PathError, PeerGoneError, ResolveError
-from mrc.transfer import VerificationError
 
 
 class Exit(IntEnum):
@@ -41,6 +40,8 @@ class Interrupted(Exception):
 
 def exit_code(error: BaseException) -> int:
     """The exit code that an error ends in."""
+    from mrc.transfer.session import VerificationError  # loads what few commands need
+
     match error:
         case Interrupted():
             return error.exit_code

@@ -9,7 +9,7 @@ from typing import Any
 from mrc.binding.recording import Recording
 from mrc.cli.chart import column_chart
 from mrc.cli.output import format_rate, format_seconds
-from mrc.perf import History
+from mrc.perf.history import History
 
 COLUMNS = 64
 ROWS = 8

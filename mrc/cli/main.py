@@ -13,13 +13,12 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, NoReturn
 
+from mrc import versions
 from mrc.cli.exits import Exit, Interrupted, UsageError, exit_code
 from mrc.cli.output import print_error, version_of
 from mrc.errors import MrcError
-from mrc.exchange import oob
 from mrc.exchange.foreign import harmless_lines
 from mrc.limits import UDP_PORT
-from mrc.transfer.messages import DIGEST, VERSION
 
 SUBCOMMANDS = ("send", "recv", "perf", "paths", "top", "testbed", "demo", "sim", "doctor")
 
@@ -65,6 +64,14 @@ class Parser(argparse.ArgumentParser):
         return f"{self._examples}\n{text}" if self._examples else text
 
 
+class _Version(argparse.Action):
+    """Finds out what it shows when it is asked for: to look up packages takes long."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        print(version_text())
+        parser.exit()
+
+
 def build_parser(names: Sequence[str] = SUBCOMMANDS) -> Parser:
     """The parser of these subcommands; no other is loaded."""
     parser = Parser(
@@ -74,7 +81,7 @@ def build_parser(names: Sequence[str] = SUBCOMMANDS) -> Parser:
         epilog=EXIT_CODES,
         examples=EXAMPLES,
     )
-    parser.add_argument("--version", action="version", version=version_text())
+    parser.add_argument("--version", action=_Version, nargs=0, help="show versions and exit")
     subparsers = parser.add_subparsers(
         title="subcommands", metavar="COMMAND", dest="command", parser_class=Parser
     )
@@ -90,8 +97,8 @@ def version_text() -> str:
     """Which mrc this is, what it speaks, and with which libraries."""
     return (
         f"mrc {version_of('mrc-transport')}\n"
-        f"protocol: MRC over UDP port {UDP_PORT}, OOB exchange version {oob.VERSION},"
-        f" file transfer version {VERSION} with {DIGEST}\n"
+        f"protocol: MRC over UDP port {UDP_PORT}, OOB exchange version {versions.EXCHANGE},"
+        f" file transfer version {versions.TRANSFER} with {versions.DIGEST}\n"
         f"libraries: uvloop {version_of('uvloop')}, xxhash {version_of('xxhash')},"
         f" Python {platform.python_version()}, Linux {platform.release()}"
     )
@@ -106,7 +113,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     prog = "mrc"
     try:
         named = [word for word in words[:1] if word in SUBCOMMANDS]
-        parser = build_parser(named or SUBCOMMANDS)
+        parser = build_parser(named if named or words[:1] == ["--version"] else SUBCOMMANDS)
         args = parser.parse_args(words)
         if args.command is None:
             parser.print_help(sys.stderr)

@@ -8,7 +8,6 @@ import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from mrc.exchange.foreign import harmless_lines, printable
@@ -69,6 +68,8 @@ def format_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 def version_of(package: str) -> str:
     """The version of an installed package, for people and for bug reports."""
+    from importlib.metadata import PackageNotFoundError, version  # takes long to load
+
     try:
         return version(package)
     except PackageNotFoundError:

@@ -21,8 +21,10 @@ from mrc.config import MAX_PEER_BYTES, ContextConfig
 from mrc.enums import Integrity, PlaneShares
 from mrc.errors import ArgumentError, ConfigError
 from mrc.messaging.mailbox import MAX_UNREAD
-from mrc.perf import Direction, Outcome, Pattern, Plan, Server, connect
-from mrc.perf.plan import MAX_QPS
+from mrc.perf.client import connect
+from mrc.perf.messages import Outcome
+from mrc.perf.plan import MAX_QPS, Direction, Pattern, Plan
+from mrc.perf.server import Server
 
 HELP = "measure goodput and latency between two hosts"
 EXAMPLES = """\

@@ -18,7 +18,11 @@ from mrc.cli.output import (
     print_json,
 )
 from mrc.cli.shares import carried_percent, sentence, shares_text
-from mrc.perf import Interval, Latency, Outcome, Pattern, Plan, TestResult
+from mrc.perf.client import TestResult
+from mrc.perf.histogram import Latency
+from mrc.perf.messages import Outcome
+from mrc.perf.meter import Interval
+from mrc.perf.plan import Pattern, Plan
 
 # ---- JSON -----------------------------------------------------------------------------------
 

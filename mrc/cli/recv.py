@@ -30,19 +30,12 @@ from mrc.cli.runner import run_async
 from mrc.cli.serving import session_failed
 from mrc.messaging.mailbox import MAX_UNREAD
 from mrc.messaging.session import let_look
-from mrc.transfer import (
-    SERVICE,
-    Joins,
-    Limits,
-    OutputDirectory,
-    Session,
-    TransferError,
-    TransferredFile,
-    accept_session,
-    joined,
-    receive_files,
-)
+from mrc.transfer import joined
+from mrc.transfer.files import OutputDirectory
+from mrc.transfer.joined import Joins
 from mrc.transfer.messages import MAX_FILE_BYTES
+from mrc.transfer.receiver import Limits, receive_files
+from mrc.transfer.session import SERVICE, Session, TransferError, TransferredFile, accept_session
 from mrc.transfer.window import WINDOW_BYTES
 from mrc.transfer.writing import CHUNK_BYTES
 

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from mrc import versions
 from mrc.aio.context import Context
 from mrc.aio.qp import QP
 from mrc.cli.output import format_bytes, format_rate, format_seconds, version_of
 from mrc.cli.shares import carried_percent, sentence
 from mrc.events import EvInfo, PlaneInfo
 from mrc.exchange.foreign import printable
-from mrc.transfer import Session, TransferredFile
-from mrc.transfer.messages import DIGEST, VERSION
+from mrc.transfer.session import Session, TransferredFile
 from mrc.transfer.writing import CHUNK_BYTES, CHUNKS_IN_FLIGHT
 
 _OF_PLANE = (
@@ -54,13 +54,13 @@ def settings_json(ctx: Context, qp: QP, *, tcp_port: int) -> dict[str, Any]:
 def _transfer_settings_json(session: Session, *, tcp_port: int) -> dict[str, Any]:
     config = session.ctx.config
     return settings_json(session.ctx, session.qp, tcp_port=tcp_port) | {
-        "transfer_version": VERSION,
+        "transfer_version": versions.TRANSFER,
         "max_wimm": config.max_wimm,
         "retry_linear": config.retry_linear,
         "retry_exp": config.retry_exp,
         "chunk_bytes": CHUNK_BYTES,
         "chunks_in_flight": CHUNKS_IN_FLIGHT,
-        "digest_algorithm": DIGEST,
+        "digest_algorithm": versions.DIGEST,
     }
 
 
@@ -112,5 +112,5 @@ def file_line(file: TransferredFile, seconds: float) -> str:
     rate = f"  {format_rate(file.bytes * 8 / seconds)}" if seconds > 0 else ""
     return (
         f"{printable(file.path)}  {format_bytes(file.bytes)}  {format_seconds(seconds)}{rate}"
-        f"  {DIGEST}:{file.digest}"
+        f"  {versions.DIGEST}:{file.digest}"
     )

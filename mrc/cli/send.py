@@ -12,7 +12,8 @@ from mrc.cli.output import Output, add_options
 from mrc.cli.progress import ProgressMeter
 from mrc.cli.report import slow_planes, transfer_json
 from mrc.cli.runner import run_async
-from mrc.transfer import check_sources, connect_session, send_files
+from mrc.transfer.sender import check_sources, send_files
+from mrc.transfer.session import connect_session
 
 HELP = "send files to a host that runs mrc recv"
 EXAMPLES = """\

@@ -19,8 +19,10 @@ from mrc.cli.exits import UsageError
 from mrc.cli.output import Output, add_options, print_error
 from mrc.cli.testbed_shape import add_shape, shape_of
 from mrc.errors import ArgumentError, StateError
-from mrc.testbed import DEFAULT_NAME, Testbed, rootless
+from mrc.testbed import rootless
 from mrc.testbed import state as stored
+from mrc.testbed.bed import Testbed
+from mrc.testbed.names import DEFAULT_NAME
 
 NOT_FOUND = 127
 

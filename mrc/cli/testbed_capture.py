@@ -16,8 +16,8 @@ from mrc.cli.ending import Ending
 from mrc.cli.exits import UsageError
 from mrc.cli.output import Output, format_bytes
 from mrc.fabric.targets import FORMS
-from mrc.testbed import Testbed, capture
-from mrc.testbed.bed import as_argument_error
+from mrc.testbed import capture
+from mrc.testbed.bed import Testbed, as_argument_error
 
 _MAX_SNAP_BYTES = 1 << 18
 _BUFFER_BYTES = 1 << 20

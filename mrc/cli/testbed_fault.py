@@ -10,7 +10,8 @@ from typing import Any
 from mrc.cli.arguments import rate_argument, share_argument, time_argument
 from mrc.cli.output import Output, listed
 from mrc.fabric.targets import FORMS
-from mrc.testbed import Fault, Mode, Testbed
+from mrc.testbed.bed import Testbed
+from mrc.testbed.fault import Fault, Mode
 
 
 def add_fail_arguments(parser: argparse.ArgumentParser) -> None:

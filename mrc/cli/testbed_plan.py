@@ -11,9 +11,9 @@ from typing import Any
 from mrc.cli.output import Output, format_bytes, format_rate, format_table
 from mrc.cli.testbed_shape import add_shape, shape_of
 from mrc.errors import ConfigError
-from mrc.testbed import Fabric, Shape, picture, reader, svg
+from mrc.testbed import picture, reader, svg
 from mrc.testbed.plan import census, emulator_config
-from mrc.testbed.shape import MIN_KERNEL_DELAY_NS, LinkChange
+from mrc.testbed.shape import MIN_KERNEL_DELAY_NS, Fabric, LinkChange, Shape
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

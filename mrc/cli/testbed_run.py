@@ -14,7 +14,8 @@ from mrc.cli.arguments import time_argument
 from mrc.cli.ending import Ending
 from mrc.cli.output import Output
 from mrc.cli.testbed_fault import fault_to_json
-from mrc.testbed import Testbed, schedule
+from mrc.testbed import schedule
+from mrc.testbed.bed import Testbed
 from mrc.testbed.schedule import Event
 
 DESCRIPTION = """\

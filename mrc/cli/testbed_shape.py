@@ -9,9 +9,9 @@ from typing import Any
 
 from mrc.cli.arguments import rate_argument, size_argument, time_argument
 from mrc.errors import ArgumentError
-from mrc.testbed import DEFAULT_RATE, Fabric, Shape, reader
+from mrc.testbed import reader
 from mrc.testbed.bed import as_argument_error
-from mrc.testbed.shape import scale_rates, with_delay
+from mrc.testbed.shape import DEFAULT_RATE, Fabric, Shape, scale_rates, with_delay
 
 _EMULATED = ("ecn_low_bytes", "ecn_high_bytes", "trim")
 _COUNTS = (

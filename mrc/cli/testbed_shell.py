@@ -9,7 +9,7 @@ import shutil
 
 from mrc.cli.exits import Exit
 from mrc.cli.output import print_error
-from mrc.testbed import Testbed
+from mrc.testbed.bed import Testbed
 
 # After the user's own file, which may set a prompt.
 _BASH = """\

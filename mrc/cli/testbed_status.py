@@ -10,8 +10,11 @@ from mrc.cli.arguments import time_argument
 from mrc.cli.output import Output, format_bytes, format_rate, format_table, listed
 from mrc.cli.testbed_fault import fault_to_json
 from mrc.errors import MrcError
-from mrc.testbed import Fabric, Fault, Shape, Testbed, picture
+from mrc.testbed import picture
 from mrc.testbed import state as stored
+from mrc.testbed.bed import Testbed
+from mrc.testbed.fault import Fault
+from mrc.testbed.shape import Fabric, Shape
 
 # Reports of the kernel itself, of multicast groups and neighbours, stay below.
 _QUIET_BITS_PER_SECOND = 10_000

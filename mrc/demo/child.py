@@ -15,7 +15,7 @@ from mrc.errors import MrcError
 from mrc.observe import local
 from mrc.observe.snapshot import Snapshot
 from mrc.tasks import cancelled
-from mrc.testbed import Testbed
+from mrc.testbed.bed import Testbed
 
 LISTENING = "listening on"
 LOOK_SECONDS = 0.02  # between two looks at how far it is

@@ -25,7 +25,7 @@ from mrc.demo.child import Child, DemoError
 from mrc.demo.timeline import Bin, Interval, Timeline
 from mrc.errors import StateError
 from mrc.tasks import cancelled
-from mrc.testbed import Testbed
+from mrc.testbed.bed import Testbed
 from mrc.transfer.threads import in_thread
 
 T = TypeVar("T")

@@ -33,6 +33,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, to_builtins
 
+from mrc import versions
 from mrc.errors import BusyError, ConnectError, PeerGoneError, ProtocolError
 from mrc.exchange.foreign import parse, shown
 from mrc.fabric.addresses import IpInterface, parse_address, read_address
@@ -40,7 +41,7 @@ from mrc.fabric.ports import RemotePort, UdpPort
 from mrc.limits import MAX_MTU, MAX_PORTS, MIN_MTU, MPR_UNIT
 from mrc.typed import take
 
-VERSION = 1
+VERSION = versions.EXCHANGE
 TOP = "top"  # type of the messages between a viewer and whom it looks into
 FRAME_BYTES = 4 << 10  # of a message at most, but for those below
 HELLO_BYTES = 128 << 10  # with private data, and 64 source ports for each of 32 ports

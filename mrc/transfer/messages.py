@@ -19,13 +19,13 @@ from typing import Annotated, Any, ClassVar, Literal
 import xxhash
 from msgspec import Meta
 
+from mrc import versions
 from mrc.binding.verbs import RemoteMemory
 from mrc.errors import ProtocolError
 from mrc.exchange.foreign import shown
 from mrc.typed import MAX_WHOLE, Whole, take
 
-VERSION = 3
-DIGEST = "xxh3_128"
+VERSION = versions.TRANSFER
 Digest = xxhash.xxh3_128  # quick enough to see every byte, strong against accident, not malice
 MIN_CHUNK_BYTES = 1 << 12
 MAX_FILE_BYTES = MAX_WHOLE

@@ -18,7 +18,7 @@ from mrc import Context, ContextConfig
 from mrc.messaging.session import Session, connect_session
 from mrc.perf.messages import SERVICE as PERF
 from mrc.perf.plan import Plan
-from mrc.transfer import SERVICE as FILES
+from mrc.transfer.session import SERVICE as FILES
 
 HUGE = 1 << 62
 CHUNK = 4 << 20

@@ -18,7 +18,8 @@ from netns.processes import Hosts
 
 from mrc.errors import MrcError
 from mrc.linux import netns
-from mrc.testbed import Testbed, build, control, rootless, state
+from mrc.testbed import build, control, rootless, state
+from mrc.testbed.bed import Testbed
 
 # A user namespace made by an ordinary user knows no user but that one.
 HAS_USERS = int(Path("/proc/self/uid_map").read_text().split()[2]) > 1

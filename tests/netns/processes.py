@@ -15,7 +15,7 @@ from slowness import limit
 
 from mrc.errors import MrcError
 from mrc.observe import local
-from mrc.testbed import Testbed
+from mrc.testbed.bed import Testbed
 
 
 @dataclass

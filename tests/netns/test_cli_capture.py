@@ -24,7 +24,9 @@ from scapy.utils import PcapReader
 
 from mrc.cli.main import main
 from mrc.fabric.topology import Addresses
-from mrc.testbed import Fabric, Testbed, capture
+from mrc.testbed import capture
+from mrc.testbed.bed import Testbed
+from mrc.testbed.shape import Fabric
 
 from .conftest import fresh_name, udp_socket
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from netns.processes import Hosts, Mrc
 
-from mrc.testbed import Testbed
+from mrc.testbed.bed import Testbed
 
 PLANES = 2
 CAPACITY = PLANES * 200e6

@@ -21,7 +21,8 @@ from mrc.cli.main import main
 from mrc.errors import StateError
 from mrc.fabric.topology import Addresses
 from mrc.linux import netns
-from mrc.testbed import Testbed, nft, rootless, state
+from mrc.testbed import nft, rootless, state
+from mrc.testbed.bed import Testbed
 
 from .conftest import HAS_USERS, fresh_name
 

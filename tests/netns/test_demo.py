@@ -15,7 +15,8 @@ import pytest
 from slowness import limit
 
 from mrc.linux import netns
-from mrc.testbed import Testbed, build, state
+from mrc.testbed import build, state
+from mrc.testbed.bed import Testbed
 
 SMALL = ("--planes", "3", "--t1", "1", "--rate", "100mbit", "--size", "24MiB")
 

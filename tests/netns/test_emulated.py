@@ -26,7 +26,9 @@ from slowness import limit
 from mrc.errors import ArgumentError, StateError
 from mrc.fabric import srv6, topology
 from mrc.linux import netns
-from mrc.testbed import Fabric, Testbed, control, queues, schedule, state
+from mrc.testbed import control, queues, schedule, state
+from mrc.testbed.bed import Testbed
+from mrc.testbed.shape import Fabric
 
 from .conftest import fresh_name, has_ended, udp_socket
 

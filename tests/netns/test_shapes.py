@@ -23,7 +23,10 @@ from mrc.cli.main import main
 from mrc.errors import NetlinkError
 from mrc.fabric.topology import Addresses
 from mrc.linux import netns
-from mrc.testbed import Fabric, Mode, Testbed, state
+from mrc.testbed import state
+from mrc.testbed.bed import Testbed
+from mrc.testbed.fault import Mode
+from mrc.testbed.shape import Fabric
 
 from .conftest import PORT, arrivals, fresh_name, probe, probing, udp_socket
 

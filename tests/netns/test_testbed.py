@@ -29,7 +29,10 @@ from slowness import limit
 from mrc.errors import ArgumentError, ConfigError, NetlinkError, StateError
 from mrc.fabric.topology import Addresses
 from mrc.linux import netns
-from mrc.testbed import Fabric, Fault, Mode, Testbed, build, control, nft, state
+from mrc.testbed import build, control, nft, state
+from mrc.testbed.bed import Testbed
+from mrc.testbed.fault import Fault, Mode
+from mrc.testbed.shape import Fabric
 
 from .conftest import HAS_USERS, PORT, arrivals, fresh_name, probe, probing, udp_socket
 

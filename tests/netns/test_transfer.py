@@ -27,7 +27,7 @@ from netns.processes import Hosts
 
 from mrc.linux import netns
 from mrc.messaging.mailbox import KEEPALIVE_SECONDS
-from mrc.testbed import Testbed
+from mrc.testbed.bed import Testbed
 
 pytestmark = pytest.mark.usefixtures("healed")
 

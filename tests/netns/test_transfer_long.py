@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 from netns.processes import Hosts
 
-from mrc.testbed import Fabric, Testbed
+from mrc.testbed.bed import Testbed
+from mrc.testbed.shape import Fabric
 
 PAYLOAD = 1344  # at an interface MTU of 1500
 

@@ -27,19 +27,11 @@ from mrc.binding.recording import MAX_BINS, Recording
 from mrc.cli.history_report import MAX_LINES, bins_json, bins_lines, change_lines, changes_json
 from mrc.cli.perf_report import result_json, summary_lines
 from mrc.enums import EventReason, EventType
-from mrc.perf import (
-    Direction,
-    EvChange,
-    History,
-    Pattern,
-    Plan,
-    PlaneChange,
-    RefusedError,
-    ShareChange,
-    connect,
-)
-from mrc.perf.history import Bins
+from mrc.perf.client import connect
+from mrc.perf.history import Bins, EvChange, History, PlaneChange, ShareChange
+from mrc.perf.messages import RefusedError
 from mrc.perf.meter import Meter
+from mrc.perf.plan import Direction, Pattern, Plan
 from mrc.typed import take
 
 MS = 1_000_000

@@ -36,7 +36,8 @@ from mrc.errors import (
     ResolveError,
 )
 from mrc.events import ProbeResult
-from mrc.transfer import FileError, VerificationError
+from mrc.transfer.files import FileError
+from mrc.transfer.session import VerificationError
 
 
 @dataclass(frozen=True)

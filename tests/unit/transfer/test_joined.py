@@ -18,9 +18,10 @@ from transfer_ends import both, make, names, receiving, sending
 from mrc import ConnectError, Context, Listener, PeerGoneError, PlaneInfo
 from mrc.enums import QpState, WcStatus
 from mrc.events import QpInfo, sum_of
-from mrc.transfer import Joins, Session, accept_session, connect_session, joined, widen
+from mrc.transfer import joined, widen
 from mrc.transfer.files import Target
-from mrc.transfer.joined import JOIN
+from mrc.transfer.joined import JOIN, Joins
+from mrc.transfer.session import Session, accept_session, connect_session
 from mrc.transfer.writing import CHUNK_BYTES
 
 QPS = 3

@@ -15,9 +15,10 @@ from transfer_ends import Ends, both, make, names, receiving, sending, sessions,
 from mrc.enums import Access
 from mrc.events import QpInfo
 from mrc.exchange.budget import Budget, BudgetError
-from mrc.transfer import FileError, TransferError
+from mrc.transfer.files import FileError
 from mrc.transfer.messages import Accept, Bye, Offer, Refuse, chunk_imm
 from mrc.transfer.patience import IdleError, until_idle
+from mrc.transfer.session import TransferError
 
 IDLE = 0.2
 

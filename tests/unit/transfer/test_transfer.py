@@ -19,16 +19,11 @@ from transfer_ends import both, chunks, make, names, receiving, sending, session
 from mrc.enums import Access, WcStatus
 from mrc.errors import MrcError, PathError, ProtocolError
 from mrc.messaging.session import SessionError
-from mrc.transfer import (
-    FileChangedError,
-    FileError,
-    Joins,
-    TransferError,
-    VerificationError,
-    accept_session,
-    check_sources,
-)
+from mrc.transfer.files import FileChangedError, FileError
+from mrc.transfer.joined import Joins
 from mrc.transfer.messages import Accept, Bye, Done, Offer, Refuse, Stored, chunk_imm
+from mrc.transfer.sender import check_sources
+from mrc.transfer.session import TransferError, VerificationError, accept_session
 from mrc.transfer.writing import CHUNK_BYTES, CHUNKS_IN_FLIGHT
 
 

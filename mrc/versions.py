@@ -1,0 +1,8 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Versions of what two hosts say to each other beside the packets."""
+
+from __future__ import annotations
+
+EXCHANGE = 1
+TRANSFER = 3
+DIGEST = "xxh3_128"  # of a transferred file

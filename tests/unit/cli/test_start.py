@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a start of `mrc` loads: modules are counted, since seconds depend on the machine."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+SLOW = {"asyncio", "cffi", "msgspec", "mrc._core", "numpy", "prometheus_client", "pyroute2", "rich"}
+
+
+def loaded(code: str) -> set[str]:
+    """The modules that a new interpreter has after `code`."""
+    program = f"{code}\nimport sys\nprint(*sys.modules)"
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return set(done.stdout.splitlines()[-1].split())
+
+
+def test_version__loads_next_to_nothing() -> None:
+    code = "from mrc.cli.main import main\ntry:\n    main(['--version'])\nexcept SystemExit: pass"
+    modules = loaded(code)
+    assert not SLOW & modules
+    assert len(modules) < 200
+
+
+@pytest.mark.parametrize("command", ["send", "recv", "perf", "paths", "top"])
+def test_subcommands__between_hosts_need_no_pyroute2(command: str) -> None:
+    modules = loaded(f"from mrc.cli.main import build_parser\nbuild_parser(['{command}'])")
+    assert not {"pyroute2", "numpy", "prometheus_client", "mrc._sim", "mrc._emu"} & modules
+    assert not {"mrc.testbed.bed", "mrc.testbed.build", "mrc.sim.run"} & modules
+
+
+def test_import_mrc__loads_nothing_of_it() -> None:
+    assert {name for name in loaded("import mrc") if name.startswith("mrc")} == {"mrc"}
