@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Self
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -35,32 +35,16 @@ def blocks_text(blocks: Sequence[Block]) -> str:
     return "\n".join(block.text() for block in blocks)
 
 
-class Screen:
-    """Where blocks are shown. A context manager; `whole` takes all of the terminal meanwhile."""
-
-    def __init__(self, *, whole: bool) -> None:
-        console = Console()
-        self._live: Live | None = None
-        if sys.stdout.isatty():
-            self._live = Live(
-                console=console, screen=whole, auto_refresh=False, vertical_overflow="ellipsis"
-            )
-
-    def __enter__(self) -> Self:
-        if self._live is not None:
-            self._live.start()
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        if self._live is not None:
-            self._live.stop()
-
-    def show(self, blocks: Sequence[Block]) -> None:
-        """Shows these in place of those before."""
-        if self._live is None:
-            print(blocks_text(blocks) + "\n", flush=True)
-        else:
-            self._live.update(Group(*map(rendered, blocks)), refresh=True)
+@contextmanager
+def screen(*, whole: bool) -> Iterator[Callable[[Sequence[Block]], None]]:
+    """What shows blocks in place of those before; `whole` takes all of the terminal meanwhile."""
+    if not sys.stdout.isatty():
+        yield lambda blocks: print(blocks_text(blocks) + "\n", flush=True)
+        return
+    with Live(
+        console=Console(), screen=whole, auto_refresh=False, vertical_overflow="ellipsis"
+    ) as live:
+        yield lambda blocks: live.update(Group(*map(rendered, blocks)), refresh=True)
 
 
 def rendered(block: Block) -> Text:

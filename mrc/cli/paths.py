@@ -16,7 +16,7 @@ import mrc
 from mrc.aio.qp import QP
 from mrc.cli.address import host_and_port
 from mrc.cli.arguments import positive_seconds
-from mrc.cli.live import Block, Screen
+from mrc.cli.live import Block, screen
 from mrc.cli.output import Output, add_options, format_seconds, format_table
 from mrc.cli.report import planes_json
 from mrc.cli.runner import run_async
@@ -74,13 +74,13 @@ async def _connect(args: argparse.Namespace, ctx: mrc.Context) -> QP:
 
 async def _watch(args: argparse.Namespace, out: Output, ctx: mrc.Context) -> NoReturn:
     """Shows the paths until it is cancelled; a peer that ends the visit is visited again."""
-    with nullcontext() if out.as_json else Screen(whole=False) as screen:
+    with nullcontext() if out.as_json else screen(whole=False) as show:
         while True:
             async with await _connect(args, ctx) as qp:
                 while not qp.peer_gone.is_set():
                     block, result = await _look(args, ctx, qp)
-                    if screen is not None:
-                        screen.show([block])
+                    if show is not None:
+                        show([block])
                     out.result(result)
                     await asyncio.sleep(args.interval)
 

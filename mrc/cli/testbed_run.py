@@ -8,7 +8,8 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 
 from mrc.cli.arguments import time_argument
 from mrc.cli.ending import Ending
@@ -45,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
             stopped = ending.wait(min(times, default=None))
             return stopped or (end is not None and time.monotonic() >= end)
 
-        schedule.run(bed, scheduled, wait, _teller(out))
+        schedule.run(bed, scheduled, wait, partial(_tell, out))
         ending.check()
     return 0
 
@@ -75,16 +76,13 @@ def run_beside(
     return code if code >= 0 else 128 - code
 
 
-def _teller(out: Output) -> Callable[[Event, float], None]:
-    def told(event: Event, seconds: float) -> None:
-        out.text(_line(event, seconds))
-        fault = {} if event.fault is None else fault_to_json(str(event.target), event.fault)
-        out.result(
-            {"event": "heal" if event.fault is None else "fail", "target": str(event.target),
-             "due_seconds": event.at_ns / 1e9, "seconds": round(seconds, 6)} | fault
-        )  # fmt: skip
-
-    return told
+def _tell(out: Output, event: Event, seconds: float) -> None:
+    out.text(_line(event, seconds))
+    fault = {} if event.fault is None else fault_to_json(str(event.target), event.fault)
+    out.result(
+        {"event": "heal" if event.fault is None else "fail", "target": str(event.target),
+         "due_seconds": event.at_ns / 1e9, "seconds": round(seconds, 6)} | fault
+    )  # fmt: skip
 
 
 def _line(event: Event, seconds: float) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from mrc.cli.address import host_and_port
 from mrc.cli.arguments import positive_seconds
 from mrc.cli.exits import UsageError
-from mrc.cli.live import Block, Screen, blocks_text
+from mrc.cli.live import Block, blocks_text, screen
 from mrc.cli.output import Output, add_options
 from mrc.cli.runner import run_async
 from mrc.cli.top_view import endpoint_blocks
@@ -81,12 +81,12 @@ async def _top(args: argparse.Namespace, out: Output) -> int:
             out.text(blocks_text(_blocks(endpoints)))
             out.result({"interval_seconds": args.interval, "endpoints": endpoints})
             return 0
-        with Screen(whole=True) as screen:
-            screen.show(_blocks(_compared({}, before)))
+        with screen(whole=True) as show:
+            show(_blocks(_compared({}, before)))
             while True:
                 await asyncio.sleep(args.interval)
                 now = await look()
-                screen.show(_blocks(_compared(before, now)))
+                show(_blocks(_compared(before, now)))
                 before = now
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from mrc.fabric.addresses import IpAddress
 from mrc.fabric.hostconfig import HostPath
@@ -60,6 +61,16 @@ class PathEv:
 
 Pair = tuple[LocalPort, RemotePort]
 
+# Rounds of pairing: in which IP versions, whether only within a subnet, and how many of the two
+# interfaces must have no pair yet.
+_ROUNDS = (
+    ((6,), True, 2),
+    ((4,), True, 2),
+    ((6,), False, 2),
+    ((4,), False, 2),
+    ((4, 6), True, 1),
+)
+
 
 def pair(local: Sequence[LocalPort], remote: Sequence[RemotePort]) -> list[Pair]:
     """Pairs local with remote ports: those of a common subnet first, then by order.
@@ -70,10 +81,17 @@ def pair(local: Sequence[LocalPort], remote: Sequence[RemotePort]) -> list[Pair]
     own = {port.address.ip for port in local if not port.loopback}
     remote = [port for port in remote if port.address.ip not in own]
     pairs: list[Pair] = []
-    for in_subnet in (True, False):
-        for version in (6, 4):
-            pairs += _pair_once(local, remote, pairs, version, in_subnet=in_subnet)
-    pairs += _left_over(local, remote, pairs)
+    used_local: set[str] = set()
+    used_remote: set[str] = set()
+    for versions, in_subnet, least_free in _ROUNDS:
+        for port, other in product(local, remote):
+            version = port.address.version
+            fit = _same_subnet(port, other) if in_subnet else version == other.address.version
+            free = (port.nic not in used_local) + (other.nic not in used_remote)
+            if version in versions and fit and free >= least_free:
+                pairs.append((port, other))
+                used_local.add(port.nic)
+                used_remote.add(other.nic)
     return sorted(pairs, key=lambda made: made[0].plane)
 
 
@@ -93,50 +111,6 @@ def loopback_pairs(
 def _same_subnet(local: LocalPort, remote: RemotePort) -> bool:
     a, b = local.address, remote.address
     return a.version == b.version and b.ip in a.network and a.ip in b.network
-
-
-def _pair_once(
-    local: Sequence[LocalPort],
-    remote: Sequence[RemotePort],
-    pairs: Sequence[Pair],
-    version: int,
-    *,
-    in_subnet: bool,
-) -> list[Pair]:
-    """Pairs interfaces that `pairs` does not hold yet, each once."""
-    used_local = {port.nic for port, _ in pairs}
-    used_remote = {port.nic for _, port in pairs}
-    made: list[Pair] = []
-    for port in local:
-        if port.address.version != version or port.nic in used_local:
-            continue
-        for other in remote:
-            if other.address.version != version or other.nic in used_remote:
-                continue
-            if in_subnet and not _same_subnet(port, other):
-                continue
-            made.append((port, other))
-            used_local.add(port.nic)
-            used_remote.add(other.nic)
-            break
-    return made
-
-
-def _left_over(
-    local: Sequence[LocalPort], remote: Sequence[RemotePort], pairs: Sequence[Pair]
-) -> list[Pair]:
-    """Pairs of a common subnet for interfaces of either side that `pairs` left without one."""
-    used_local = {port.nic for port, _ in pairs}
-    used_remote = {port.nic for _, port in pairs}
-    made: list[Pair] = []
-    for port in local:
-        for other in remote:
-            unused = port.nic not in used_local or other.nic not in used_remote
-            if unused and _same_subnet(port, other):
-                made.append((port, other))
-                used_local.add(port.nic)
-                used_remote.add(other.nic)
-    return made
 
 
 # ---- EVs ------------------------------------------------------------------------------------

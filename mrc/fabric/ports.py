@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from ipaddress import ip_address, ip_interface
 from typing import Annotated, Protocol
@@ -109,8 +109,8 @@ def srv6_ports(host: HostConfig, interfaces: Sequence[Interface]) -> Found:
         made = _tied_port(interface, port.address)
         ports.append(replace(made, plane=plane, mtu=mtu, any_address=True))
     # Tied to lo, they can share the UDP port with sockets that take any address.
-    loopback = [replace(port, ifname=port.nic) for port in _loopback_ports(interfaces, 8)]
-    return Found((*ports, *loopback), len(host.ports), tuple(missing))
+    loopback = [replace(port, ifname=port.nic) for port in _loopback_ports(interfaces)]
+    return Found((*ports, *_with_sockets(loopback, 8)), len(host.ports), tuple(missing))
 
 
 def interface_ports(
@@ -128,7 +128,7 @@ def interface_ports(
     groups: list[list[LocalPort]] = []
     missing: list[str] = []
     if not wanted:
-        groups = _all_groups(interfaces, kept)
+        groups = [_group(each, kept) for each in interfaces if each.up and not _is_loopback(each)]
     for plane, name in enumerate(wanted, start=1):
         try:
             first, *others = _wanted_group(interfaces, name, kept)
@@ -139,14 +139,11 @@ def interface_ports(
     ports = [group[0] for group in groups if group]
     ports += [port for group in groups for port in group[1:]]
     if not any(port.loopback for port in ports):
-        loopback = _loopback_ports(interfaces, tx_sockets)
+        loopback = _loopback_ports(interfaces)
         if not wanted:  # a host full of bridges must work without naming those that matter
             ports = ports[: MAX_PORTS - len(loopback)]
         ports += loopback
-    found = (
-        replace(port, tx_sockets=tx_sockets if port.address.version == 4 else 1) for port in ports
-    )
-    return Found(tuple(found), len(wanted), tuple(missing))
+    return Found(tuple(_with_sockets(ports, tx_sockets)), len(wanted), tuple(missing))
 
 
 def _tied_port(interface: Interface, address: IpInterface) -> LocalPort:
@@ -164,7 +161,7 @@ def _is_loopback(interface: Interface) -> bool:
     return any(address.ip.is_loopback for address in interface.addresses)
 
 
-def _best_addresses(interface: Interface, kept: Kept = frozenset()) -> list[IpInterface]:
+def _best_addresses(interface: Interface, kept: Kept) -> list[IpInterface]:
     """The first usable address of each IP version, IPv6 first; rather one that is in use."""
     usable = [a for a in interface.addresses if not a.ip.is_link_local]
     if _is_loopback(interface):  # which may hold routed addresses of the host too
@@ -174,15 +171,21 @@ def _best_addresses(interface: Interface, kept: Kept = frozenset()) -> list[IpIn
     return [address for found in versions for address in found]
 
 
-def _all_groups(interfaces: Iterable[Interface], kept: Kept) -> list[list[LocalPort]]:
-    usable = [i for i in interfaces if i.up and not _is_loopback(i)]
-    return [[_tied_port(i, address) for address in _best_addresses(i, kept)] for i in usable]
+def _group(interface: Interface, kept: Kept = frozenset()) -> list[LocalPort]:
+    """The ports of an interface, of each IP version one."""
+    best = _best_addresses(interface, kept)
+    if _is_loopback(interface):
+        return [_loopback_port(address, interface.mtu) for address in best]
+    return [_tied_port(interface, address) for address in best]
 
 
-def _loopback_ports(interfaces: Iterable[Interface], tx_sockets: int) -> list[LocalPort]:
-    found = [i for i in interfaces if i.up and _is_loopback(i)][:1]
-    ports = [_loopback_port(address, i.mtu) for i in found for address in _best_addresses(i)]
-    return [replace(p, tx_sockets=tx_sockets if p.address.version == 4 else 1) for p in ports]
+def _loopback_ports(interfaces: Iterable[Interface]) -> list[LocalPort]:
+    return next((_group(each) for each in interfaces if each.up and _is_loopback(each)), [])
+
+
+def _with_sockets(ports: Iterable[LocalPort], count: int) -> Iterator[LocalPort]:
+    """Ports of IPv4 with so many transmit sockets."""
+    return (replace(p, tx_sockets=count if p.address.version == 4 else 1) for p in ports)
 
 
 def _wanted_group(interfaces: Sequence[Interface], name: str, kept: Kept) -> list[LocalPort]:
@@ -209,10 +212,8 @@ def _named_interface(interfaces: Sequence[Interface], name: str, kept: Kept) -> 
             continue
         if not interface.up:
             raise ConfigError(f"{name} is down")
-        if not (addresses := _best_addresses(interface, kept)):
+        if not (ports := _group(interface, kept)):
             raise ConfigError(f"{name} has no address")
-        if _is_loopback(interface):
-            return [_loopback_port(address, interface.mtu) for address in addresses]
-        return [_tied_port(interface, address) for address in addresses]
+        return ports
     known = ", ".join(interface.name for interface in interfaces)
     raise ConfigError(f"there is no {name} (there are: {known})")

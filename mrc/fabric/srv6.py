@@ -24,42 +24,20 @@ LOCAL_TABLE = 255
 # What the kernel gives a route that says nothing.
 DEFAULT_METRIC = 1024
 
-_USID_MASK = (1 << USID_BITS) - 1
-_USIDS_BITS = 128 - BLOCK_BITS
-_USIDS_MASK = (1 << _USIDS_BITS) - 1
+_MAX_USID = (1 << USID_BITS) - 1
 
 
 def pack(block: IPv6Network, usids: Sequence[int]) -> IPv6Address:
     """Put one to six uSIDs, the first to be used first, into a carrier of the locator block."""
-    _check_block(block)
+    if block.prefixlen != BLOCK_BITS:
+        raise ValueError(f"locator block {block} is not a /{BLOCK_BITS}")
     if not 1 <= len(usids) <= USIDS_PER_CARRIER:
         raise ValueError(f"a carrier holds 1 to {USIDS_PER_CARRIER} uSIDs, not {len(usids)}")
-    carrier = int(block.network_address)
-    for slot, usid in enumerate(usids):
+    carrier = block.network_address.packed[: BLOCK_BITS // 8]
+    for usid in usids:
         _check_usid(usid)
-        carrier |= usid << (_USIDS_BITS - USID_BITS * (slot + 1))
-    return IPv6Address(carrier)
-
-
-def unpack(carrier: IPv6Address) -> tuple[IPv6Network, tuple[int, ...]]:
-    """Take a carrier apart; the uSIDs end at the first empty place."""
-    usids = []
-    rest = int(carrier) & _USIDS_MASK
-    while rest:
-        usid = rest >> (_USIDS_BITS - USID_BITS)
-        if usid == 0:
-            raise ValueError(f"{carrier} has an empty place before its last uSID")
-        usids.append(usid)
-        rest = rest << USID_BITS & _USIDS_MASK
-    return block_of(carrier), tuple(usids)
-
-
-def shift(carrier: IPv6Address) -> IPv6Address:
-    """What a switch makes of a carrier whose first uSID is its own."""
-    usids = int(carrier) & _USIDS_MASK
-    if usids >> (_USIDS_BITS - USID_BITS) == 0:
-        raise ValueError(f"{carrier} holds no uSID to shift out")
-    return IPv6Address(int(block_of(carrier).network_address) | usids << USID_BITS & _USIDS_MASK)
+        carrier += usid.to_bytes(USID_BITS // 8)
+    return IPv6Address(carrier.ljust(16, b"\0"))
 
 
 def segments(block: IPv6Network, usids: Sequence[int]) -> tuple[IPv6Address, ...]:
@@ -70,11 +48,6 @@ def segments(block: IPv6Network, usids: Sequence[int]) -> tuple[IPv6Address, ...
         pack(block, usids[start : start + USIDS_PER_CARRIER])
         for start in range(0, len(usids), USIDS_PER_CARRIER)
     )
-
-
-def block_of(carrier: IPv6Address) -> IPv6Network:
-    """The locator block that an address lies in."""
-    return IPv6Network((int(carrier) & ~_USIDS_MASK, BLOCK_BITS))
 
 
 def locator(block: IPv6Network, usid: int) -> IPv6Network:
@@ -88,14 +61,9 @@ def format_usid(usid: int) -> str:
     return f"{usid:04x}"
 
 
-def _check_block(block: IPv6Network) -> None:
-    if block.prefixlen != BLOCK_BITS:
-        raise ValueError(f"locator block {block} is not a /{BLOCK_BITS}")
-
-
 def _check_usid(usid: int) -> None:
-    if not 1 <= usid <= _USID_MASK:
-        raise ValueError(f"uSID {usid:#x} is not in 0x1..{_USID_MASK:#x}")
+    if not 1 <= usid <= _MAX_USID:
+        raise ValueError(f"uSID {usid:#x} is not in 0x1..{_MAX_USID:#x}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,24 +49,18 @@ class Chart:
     x_end: float
     y_end: float
     x_names: Sequence[str] = ()  # of equal parts of the axis, in place of numbers
-    _bands: list[tuple[float, float, str]] = field(default_factory=list)
-    _lines: list[Line] = field(default_factory=list)
-
-    def band(self, first: float, last: float, title: str) -> None:
-        """Shades a part of the x axis."""
-        self._bands.append((first, last, title))
-
-    def line(self, line: Line) -> None:
-        self._lines.append(line)
+    bands: list[tuple[float, float, str]] = field(default_factory=list)
+    """parts of the x axis that are shaded: from, to, title"""
+    lines: list[Line] = field(default_factory=list)
 
     def svg(self) -> str:
-        rows = -(-len(self._lines) // self._columns)
+        rows = -(-len(self.lines) // self._columns)
         return draw(WIDTH, _HEIGHT + rows * _ROW, self.y_title, self._paint)
 
     @property
     def _columns(self) -> int:
         """Of the legend."""
-        return max(1, _LETTERS // (8 + max((len(line.label) for line in self._lines), default=0)))
+        return max(1, _LETTERS // (8 + max((len(line.label) for line in self.lines), default=0)))
 
     def _paint(self, figure: Figure) -> None:
         figure.set_layout_engine("constrained")
@@ -78,10 +72,10 @@ class Chart:
         if self.x_names:
             names = [fill(name, _LETTERS // len(self.x_names)) for name in self.x_names]
             axes.set_xticks([i + 0.5 for i in range(len(names))], names)
-        for first, last, title in self._bands:
+        for first, last, title in self.bands:
             band = axes.axvspan(first, last, color=LIGHT["ink"], alpha=0.08, linewidth=0)
             band.set_gid(f"title: {title}")
-        for number, line in enumerate(self._lines):
+        for number, line in enumerate(self.lines):
             self._draw(axes, line, LINES[number % len(LINES)])
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=self._columns)
 

@@ -50,14 +50,14 @@ def time_svg(scenario: Scenario, summaries: Sequence[Summary]) -> str:
         if fault.at_ns < end_ns:
             last_ns = min(fault.until_ns, end_ns)
             title = f"{fault.target}: {fault.kind}"
-            chart.band(fault.at_ns / unit_ns, last_ns / unit_ns, title)
+            chart.bands.append((fault.at_ns / unit_ns, last_ns / unit_ns, title))
     step_ns = max(end_ns / _MAX_POINTS, scenario.sample_ns)
     for label, series in _by_line(summaries).items():
         points = shares(series, end_ns, step_ns)
         scaled = [
             Point(p.x / unit_ns, *(100 * y for y in (p.low, p.middle, p.high))) for p in points
         ]
-        chart.line(Line(label, scaled, dashed=series[0][0].kind != "mrc"))
+        chart.lines.append(Line(label, scaled, dashed=series[0][0].kind != "mrc"))
     return chart.svg()
 
 
@@ -95,7 +95,7 @@ def flows_svg(summaries: Sequence[Summary]) -> str:
             Point(100 * (i + 1) / n, *quartiles([100 * series.flows[i] for series, _ in runs]))
             for i in range(n)
         ]
-        chart.line(Line(label, points, dashed=runs[0][0].kind != "mrc"))
+        chart.lines.append(Line(label, points, dashed=runs[0][0].kind != "mrc"))
     return chart.svg()
 
 
@@ -113,14 +113,14 @@ def variants_svg(outcomes: Sequence[Sequence[Outcome]], variants: Sequence[str])
         Point(i + 0.5, *(100 * (value or 0) for value in (o.low, o.value, o.high)))
         for i, o in enumerate(first)
     ]
-    chart.line(Line("mrc", points, marked=True))
+    chart.lines.append(Line("mrc", points, marked=True))
     for kind in first[0].baselines:
         beside = [100 * (outcome.baselines[kind] or 0) for outcome in first]
         line = [Point(i + 0.5, y, y, y) for i, y in enumerate(beside)]
-        chart.line(Line(kind, line, dashed=True, marked=True))
+        chart.lines.append(Line(kind, line, dashed=True, marked=True))
     demanded = [(i, o.target) for i, o in enumerate(first) if o.target is not None]
     if demanded:
         target = 100 * demanded[0][1]
         line = [Point(x, target, target, target) for x in (demanded[0][0], demanded[-1][0] + 1)]
-        chart.line(Line(f"target, {target:g}%", line, thin=True))
+        chart.lines.append(Line(f"target, {target:g}%", line, thin=True))
     return chart.svg()

@@ -180,16 +180,12 @@ def _find_guardian() -> int | None:
         return os.pidfd_open(int(os.environ[KEEPER]))
     user = os.stat("/proc/self/ns/user").st_ino
     found, pid = None, os.getppid()
-    while pid > 0:
-        try:
-            if os.stat(f"/proc/{pid}/ns/user").st_ino != user:
-                return None if found is None else os.pidfd_open(found)
-        except PermissionError:  # outside of ours
-            return None if found is None else os.pidfd_open(found)
-        found = pid
-        status = Path(f"/proc/{pid}/status").read_text()
-        pid = int(status.split("PPid:")[1].split()[0])
-    return None
+    with contextlib.suppress(PermissionError):  # of a process outside of ours
+        while pid > 0 and os.stat(f"/proc/{pid}/ns/user").st_ino == user:
+            found = pid
+            status = Path(f"/proc/{pid}/status").read_text()
+            pid = int(status.split("PPid:")[1].split()[0])
+    return None if found is None or pid == 0 else os.pidfd_open(found)
 
 
 def _leave_parent(folder: Path, listener: socket.socket) -> None:

@@ -24,7 +24,7 @@ def apply(scripts: Mapping[str, str], ready: Ready | None = None) -> None:
 
     Raises NetlinkError for the first that nft refuses, after all have ended.
     """
-    _run({namespace: (["-f", "-"], script) for namespace, script in scripts.items()}, ready)
+    _run(["-f", "-"], scripts, ready)
 
 
 def dropped(namespaces: Iterable[str]) -> dict[str, dict[str, list[int]]]:
@@ -32,8 +32,8 @@ def dropped(namespaces: Iterable[str]) -> dict[str, dict[str, list[int]]]:
 
     Raises NetlinkError.
     """
-    wanted = {namespace: (["-j", "list", "ruleset", "ip6"], "") for namespace in namespaces}
-    return {namespace: _counted(json.loads(text)) for namespace, text in _run(wanted).items()}
+    printed = _run(["-j", "list", "ruleset", "ip6"], dict.fromkeys(namespaces, ""))
+    return {namespace: _counted(json.loads(text)) for namespace, text in printed.items()}
 
 
 def _counted(listed: Mapping[str, list[dict[str, dict[str, object]]]]) -> dict[str, list[int]]:
@@ -46,11 +46,13 @@ def _counted(listed: Mapping[str, list[dict[str, dict[str, object]]]]) -> dict[s
     return found
 
 
-def _run(wanted: Mapping[str, tuple[list[str], str]], ready: Ready | None = None) -> dict[str, str]:
-    """Namespace -> arguments and standard input of nft there; returns what each one printed."""
+def _run(
+    arguments: list[str], scripts: Mapping[str, str], ready: Ready | None = None
+) -> dict[str, str]:
+    """`scripts`: namespace -> standard input of nft there; returns what each one printed."""
     running = []
     try:
-        for namespace, (arguments, script) in wanted.items():
+        for namespace, script in scripts.items():
             with netns.inside(namespace):
                 running.append((namespace, script, _start(arguments)))
         if ready is not None:

@@ -20,7 +20,6 @@ from typing import Any
 
 from mrc.fabric import topology
 from mrc.fabric.srv6 import DEFAULT_METRIC, LOCAL_TABLE, EncapRed, End, EndDT6, Route, locator
-from mrc.fabric.targets import Target
 from mrc.fabric.topology import Topology
 from mrc.testbed import hostfiles
 from mrc.testbed.hops import all_hops, hops_of_link, port
@@ -34,7 +33,7 @@ from mrc.testbed.names import (
     t0_name,
     t1_name,
 )
-from mrc.testbed.shape import Fabric, LinkProperties, Shape
+from mrc.testbed.shape import Fabric, Shape
 
 _NO_RATE_BPS = 1_000_000_000_000  # the emulator's links have one: 4 KiB take 33 ns
 
@@ -236,33 +235,17 @@ def _links(shape: Shape) -> Iterator[Link]:
     for host in range(shape.hosts):
         yield Link(host_name(host), "mgmt", MANAGEMENT, host_name(host), 1500)
     for link, properties in shape.link_properties().items():
+        lower, upper = map(port, hops_of_link(link, shape))
+        rate_bps, delay_ns = properties.rate_bps, properties.delay_ns
         if shape.fabric is Fabric.KERNEL:
-            yield _kernel_link(shape, link, properties)
+            queue = None if rate_bps is None else shaper(rate_bps, shape.buffer_bytes)
+            yield Link(*lower, *upper, shape.mtu, queue, delay_ns)
         elif link.host is not None:
-            yield _emulated_link(shape, link, properties)
-
-
-def _kernel_link(shape: Shape, link: Target, properties: LinkProperties) -> Link:
-    lower, upper = map(port, hops_of_link(link, shape))
-    rate_bps = properties.rate_bps
-    return Link(
-        *lower,
-        *upper,
-        shape.mtu,
-        None if rate_bps is None else shaper(rate_bps, shape.buffer_bytes),
-        delay_ns=properties.delay_ns,
-    )
-
-
-def _emulated_link(shape: Shape, link: Target, properties: LinkProperties) -> Link:
-    """With a shaper at the host: only a queue of the host's own can hold its sockets back, and it
-    counts some bytes less a packet than the emulator: 1% keeps the two apart.
-    """
-    assert link.host is not None
-    rate_bps = properties.rate_bps
-    upper = (FABRIC, interface_name(link.host, link.plane))
-    queue = None if rate_bps is None else shaper(rate_bps * 99 // 100)
-    return Link(host_name(link.host), f"p{link.plane}", *upper, shape.mtu, queue, is_emulated=True)
+            # With a shaper at the host: only a queue of the host's own can hold its sockets back,
+            # and it counts some bytes less a packet than the emulator: 1% keeps the two apart.
+            queue = None if rate_bps is None else shaper(rate_bps * 99 // 100)
+            upper = (FABRIC, interface_name(link.host, link.plane))
+            yield Link(*lower, *upper, shape.mtu, queue, is_emulated=True)
 
 
 def _on_links(node: Node, links: tuple[Link, ...]) -> Node:

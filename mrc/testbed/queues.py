@@ -37,18 +37,17 @@ def wanted(plan: Plan, faults: Mapping[Target, Fault]) -> dict[Hop, Queue]:
     for hop, rows in placed.items():
         queue = usual[hops.port(hop)]
         own_delay_ns = queue.netem.delay_ns if queue.netem else 0
-        told = {kind: (a, b) for kind, a, b in rows}
-        reorder, reorder_ns = told.get("reorder", (0, 0))
+        told = {kind: a for kind, a, _ in rows}
         netem = Netem(
-            delay_ns=told.get("delay", (own_delay_ns, 0))[0],
-            jitter_ns=told.get("jitter", (0, 0))[0],
-            corrupt=told.get("corrupt", (0, 0))[0],
-            duplicate=told.get("duplicate", (0, 0))[0],
-            reorder=reorder,
-            reorder_ns=reorder_ns,
+            delay_ns=told.get("delay", own_delay_ns),
+            jitter_ns=told.get("jitter", 0),
+            corrupt=told.get("corrupt", 0),
+            duplicate=told.get("duplicate", 0),
+            reorder=told.get("reorder", 0),
+            reorder_ns=next((b for kind, _, b in rows if kind == "reorder"), 0),
         )
         found[hop] = Queue(
-            shaper(told["rate"][0]) if "rate" in told else queue.shaper,
+            shaper(told["rate"]) if "rate" in told else queue.shaper,
             None if netem == Netem() else netem,
         )
     return found

@@ -9,11 +9,11 @@ from ipaddress import IPv6Network
 from typing import Any
 
 from mrc.fabric.targets import Target, all_links, links_of, parse_target
+from mrc.fabric.tiers import MAX_MTU, MIN_MTU
 from mrc.fabric.topology import Addresses, Topology
 from mrc.units import parse_short_rate
 
 DEFAULT_RATE = "500mbit"
-MIN_MTU, MAX_MTU = 1400, 65535
 MAX_RATE_BPS = 1_000_000_000_000
 # What a hop through the kernel takes by itself, and more: a shorter delay would not be seen.
 MIN_KERNEL_DELAY_NS = 50_000

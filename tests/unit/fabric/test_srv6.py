@@ -6,14 +6,10 @@ from __future__ import annotations
 from ipaddress import IPv6Address, IPv6Network
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from mrc.fabric import srv6
 
 BLOCK = IPv6Network("fcbb:1::/32")
-
-usid_lists = st.lists(st.integers(1, 0xFFFF), min_size=1, max_size=srv6.USIDS_PER_CARRIER)
 
 CARRIERS = [
     ((0x0100,), "fcbb:1:100::"),
@@ -25,21 +21,6 @@ CARRIERS = [
 @pytest.mark.parametrize(("usids", "carrier"), CARRIERS)
 def test_pack__puts_the_first_usid_first(usids: tuple[int, ...], carrier: str) -> None:
     assert srv6.pack(BLOCK, usids) == IPv6Address(carrier)
-
-
-@pytest.mark.parametrize(("usids", "carrier"), CARRIERS)
-def test_unpack__stops_at_the_first_empty_place(usids: tuple[int, ...], carrier: str) -> None:
-    assert srv6.unpack(IPv6Address(carrier)) == (BLOCK, usids)
-
-
-@given(usid_lists)
-def test_unpack__undoes_pack(usids: list[int]) -> None:
-    assert srv6.unpack(srv6.pack(BLOCK, usids)) == (BLOCK, tuple(usids))
-
-
-def test_unpack__refuses_a_gap() -> None:
-    with pytest.raises(ValueError, match="empty place"):
-        srv6.unpack(IPv6Address("fcbb:1:100:0:e000::"))
 
 
 @pytest.mark.parametrize(
@@ -59,29 +40,6 @@ def test_pack__refuses_what_does_not_fit(usids: tuple[int, ...], complaint: str)
 def test_pack__refuses_a_block_of_another_length() -> None:
     with pytest.raises(ValueError, match="not a /32"):
         srv6.pack(IPv6Network("fcbb:1::/48"), (1,))
-
-
-def test_shift__goes_from_switch_to_switch() -> None:
-    hops = [IPv6Address("fcbb:1:100:201:e000::")]
-    for _ in range(3):
-        hops.append(srv6.shift(hops[-1]))
-    assert [str(each) for each in hops] == [
-        "fcbb:1:100:201:e000::",
-        "fcbb:1:201:e000::",
-        "fcbb:1:e000::",
-        "fcbb:1::",
-    ]
-
-
-@given(usid_lists)
-def test_shift__takes_one_usid(usids: list[int]) -> None:
-    shifted = srv6.shift(srv6.pack(BLOCK, usids))
-    assert srv6.unpack(shifted) == (BLOCK, tuple(usids[1:]))
-
-
-def test_shift__refuses_an_empty_carrier() -> None:
-    with pytest.raises(ValueError, match="no uSID"):
-        srv6.shift(IPv6Address("fcbb:1::"))
 
 
 def test_segments__needs_a_second_carrier_for_the_seventh_usid() -> None:

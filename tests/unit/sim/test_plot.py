@@ -143,7 +143,7 @@ def test_svg__same_bytes_from_the_same_data_and_nothing_to_fetch(summaries: list
 def test_themed__every_colour_is_of_the_theme(theme: dict[str, str]) -> None:
     assert len(set(theme.values())) == len(theme)
     chart = axes.Chart("x", "y", 1, 1)
-    chart.line(axes.Line("here", [axes.Point(0, 0, 0.5, 1)]))
+    chart.lines.append(axes.Line("here", [axes.Point(0, 0, 0.5, 1)]))
     root = ElementTree.fromstring(drawing.themed(chart.svg(), theme))
     found = set(re.findall(r"#[0-9a-f]{6}\b", ElementTree.tostring(root, encoding="unicode")))
     assert {theme["ink"], theme["paper"], theme["line-0"]} <= found <= set(theme.values())
@@ -153,8 +153,8 @@ def test_svg__text_of_a_file_is_text() -> None:
     """It is no markup, no formula, and may be in letters that the layout's font lacks."""
     label = "</svg><script>$x^2$ 東京"
     chart = axes.Chart(label, label, 1, 1)
-    chart.band(0, 1, f'{label}" id="')
-    chart.line(axes.Line(label, [axes.Point(0, 0, 0.5, 1)]))
+    chart.bands.append((0, 1, f'{label}" id="'))
+    chart.lines.append(axes.Line(label, [axes.Point(0, 0, 0.5, 1)]))
     root = ElementTree.fromstring(chart.svg())
     assert texts(root).count(label) == 3
     assert root.findtext(f".//{SVG}title") == f'{label}" id="'
