@@ -21,7 +21,8 @@ from mrc import Context, PeerGoneError, ProtocolError
 from mrc.binding.recording import Recording
 from mrc.cli.perf_report import interval_json, interval_line, slow_planes
 from mrc.errors import ArgumentError, MrcError
-from mrc.perf.client import Client, TestResult, connect
+from mrc.perf.client import Client, connect
+from mrc.perf.client import TestResult as Result
 from mrc.perf.histogram import Histogram, Latency
 from mrc.perf.history import Bins, EvChange, History, PlaneChange, ShareChange
 from mrc.perf.messages import Outcome, RefusedError
@@ -222,7 +223,7 @@ def test_slow_planes__in_each_direction(direction: Direction, said: list[str]) -
     there, back = {1: 100 * MIB, 2: 9 * MIB}, {1: 5 * MIB, 2: 100 * MIB}
     total = Interval(0.0, 2.0, 1000, 500, 10, 1, 0, 3, 0.5, there, back)
     nothing = Latency(0, 0, 0, 0, 0, 0, 0)
-    result = TestResult(Plan(direction=direction), Outcome(total, 0, nothing), None, (), False)
+    result = Result(Plan(direction=direction), Outcome(total, 0, nothing), None, (), False)
     assert slow_planes(result) == said
 
 
