@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Numbers with their units as people write them, such as "100 Gbit/s". Pure.
 
-Files name every unit in full, and mean what they name. Command lines have the short forms of tc(8)
-and iperf3 too, in any case: 500mbit, 2.5G, 64K; their sizes are powers of 1024.
+Files name every unit in full. Command lines accept the short forms of tc(8) and iperf3 as well, in
+any case: 500mbit, 2.5G, 64K. Sizes: K, Ki and KiB are 1024 bytes, kB is 1000 bytes. Times: a number
+without a unit is in seconds.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-_NUMBER = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z/%]*)")
+_NUMBER = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z/%]*)", re.ASCII)
 
 _TIMES = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
 _RATES = {"bit/s": 1, "kbit/s": 10**3, "Mbit/s": 10**6, "Gbit/s": 10**9, "Tbit/s": 10**12}
@@ -22,9 +23,10 @@ _SHORT_RATES = {
     for letter, power in _POWERS.items()
     for unit in ("", "bit", "bit/s")
 }
-_SHORT_SIZES = {
-    f"{letter}{unit}": 1024**power for letter, power in _POWERS.items() for unit in ("", "b", "ib")
+_SHORT_SIZES = {"b": 1} | {
+    f"{letter}{unit}": 1024**power for letter, power in _POWERS.items() for unit in ("", "i", "ib")
 }
+_SHORT_SIZES |= {f"{letter}b": 1000**power for letter, power in _POWERS.items() if letter}
 
 
 def quantity(text: str, units: Mapping[str, int]) -> float | None:
@@ -73,7 +75,14 @@ def parse_short_rate(text: str) -> int:
 
 
 def parse_short_size(text: str) -> int:
-    """Bytes, from 65536, 64K or 1.5MiB."""
+    """Bytes, from 65536, 64K, 1.5MiB or 64kB."""
     if (size := quantity(text.lower(), _SHORT_SIZES)) is None:
-        raise ValueError(f"{text!r} is not a size such as 65536, 64K or 1.5M")
+        raise ValueError(f"{text!r} is not a size such as 65536, 64K or 1.5MiB")
     return round(size)
+
+
+def parse_short_time(text: str) -> float:
+    """Seconds, from 10, 0.5, 500ms or 2s."""
+    if (ns := quantity(text, _TIMES | {"": _TIMES["s"]})) is None:
+        raise ValueError(f"{text!r} is not a time such as 10, 0.5 or 500ms")
+    return ns / _TIMES["s"]

@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import os
 
-from mrc.cli.arguments import rate_argument
+from mrc.cli.arguments import size_argument
 from mrc.cli.chart import column_chart
 from mrc.cli.exits import Exit, UsageError
 from mrc.cli.output import (
@@ -18,10 +18,10 @@ from mrc.cli.output import (
     format_table,
 )
 from mrc.cli.runner import run_async
+from mrc.cli.testbed_shape import rate_argument
 from mrc.demo.run import FAULTY_PLANE, RECOVERED_SHARE, DemoPlan, DemoResult, run_demo
 from mrc.errors import ArgumentError
 from mrc.testbed.rootless import become_root, enter
-from mrc.units import quantity
 
 HELP = "see a file cross four planes while one of them dies"
 EXAMPLES = """\
@@ -30,7 +30,6 @@ examples:
   mrc demo --planes 8 --rate 200mbit --size 512MiB
   mrc demo --json | jq .recovery_seconds
 """
-_SIZES = {"": 1, "b": 1, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 _MIN_BYTES = 1 << 20
 _CHART_ROWS = 6
 _CHART_COLUMNS = 72
@@ -38,11 +37,10 @@ _CHART_COLUMNS = 72
 
 def size(text: str) -> int:
     """An argparse type: 268435456, 256MiB, 1 GiB."""
-    if (count := quantity(text.lower(), _SIZES)) is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 256MiB")
+    count = size_argument(text)
     if count < _MIN_BYTES:
         raise argparse.ArgumentTypeError("a file of less than 1 MiB is gone before a plane can die")
-    return round(count)
+    return count
 
 
 def rate(text: str) -> int:

@@ -39,7 +39,8 @@ examples:
 EXIT_CODES = """\
 exit codes:
   0 done   1 failed   2 wrong usage   3 the peer cannot be reached   4 all paths lost
-  5 what arrived is not what was sent   130 interrupted
+  5 what arrived is not what was sent   127 testbed exec: no such program
+  129 hung up (SIGHUP)   130 interrupted (SIGINT)   143 terminated (SIGTERM)
 
 environment:
   MRC_CONFIG  the host configuration file    MRC_DEBUG=1  show tracebacks    NO_COLOR  no colours

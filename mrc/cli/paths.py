@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import mrc
 from mrc.aio.qp import QP
 from mrc.cli.address import host_and_port
-from mrc.cli.arguments import positive_seconds
+from mrc.cli.arguments import seconds_argument
 from mrc.cli.live import Block, screen
 from mrc.cli.output import Output, add_options, format_seconds, format_table
 from mrc.cli.report import planes_json
@@ -37,8 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "host", type=host_and_port, metavar="HOST[:PORT]", help="where mrc recv listens"
     )
     parser.add_argument(
-        "--timeout", type=float, default=5.0, metavar="SECONDS", help="for connecting [%(default)s]"
-    )
+        "--timeout", type=seconds_argument, default=5.0, metavar="SECONDS",
+        help="for connecting [%(default)s]",
+    )  # fmt: skip
     parser.add_argument(
         "--probe", action="store_true", help="probe every EV once more, in a batch, at full size"
     )
@@ -46,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--watch", action="store_true", help="--probe again and again, until interrupted"
     )
     parser.add_argument(
-        "-i", "--interval", type=positive_seconds, default=1.0, metavar="SECONDS",
+        "-i", "--interval", type=seconds_argument, default=1.0, metavar="SECONDS",
         help="with --watch [%(default)s]",
     )  # fmt: skip
     add_options(parser)

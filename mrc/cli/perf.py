@@ -11,7 +11,7 @@ from mrc.aio.qp import QP
 from mrc.binding.recording import MAX_BINS
 from mrc.cli import perf_report, views
 from mrc.cli.address import DEFAULT_PORT, host_and_port, port_number
-from mrc.cli.arguments import bin_width, bit_rate, byte_count, positive_seconds
+from mrc.cli.arguments import bit_rate, seconds_argument, size_argument, time_argument
 from mrc.cli.exits import Exit, UsageError
 from mrc.cli.output import Output
 from mrc.cli.report import settings_json
@@ -64,12 +64,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     views.add_options(ends, listens=True)
     ends.add_argument(
-        "--max-memory", type=byte_count, default=MAX_PEER_BYTES, metavar="BYTES",
+        "--max-memory", type=size_argument, default=MAX_PEER_BYTES, metavar="BYTES",
         help="of a server for the tests of all clients; one host has half at most"
         f" [{MAX_PEER_BYTES >> 30}G]",
     )  # fmt: skip
     ends.add_argument(
-        "--timeout", type=positive_seconds, default=5.0, metavar="SECONDS",
+        "--timeout", type=seconds_argument, default=5.0, metavar="SECONDS",
         help="for connecting [%(default)s]",
     )  # fmt: skip
     _add_test_options(parser.add_argument_group("what to measure (client)"))
@@ -78,12 +78,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_test_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "-t", "--time", type=positive_seconds, metavar="SECONDS",
+        "-t", "--time", type=seconds_argument, metavar="SECONDS",
         help=f"how long [{DEFAULT_SECONDS:g}; {SWEEP_SECONDS:g} for each size of a sweep]",
     )  # fmt: skip
-    group.add_argument("-n", "--bytes", type=byte_count, help="until so many bytes are written")
+    group.add_argument("-n", "--bytes", type=size_argument, help="until so many bytes are written")
     group.add_argument(
-        "-O", "--omit", type=positive_seconds, default=0.0, metavar="SECONDS",
+        "-O", "--omit", type=seconds_argument, default=0.0, metavar="SECONDS",
         help="leave out the start",
     )  # fmt: skip
     group.add_argument("-P", "--parallel", "--qps", type=int, default=1, help="QPs [%(default)s]")
@@ -91,7 +91,7 @@ def _add_test_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--bidir", action="store_true", help="both write")
     group.add_argument("-b", "--bitrate", type=bit_rate, default=0.0, help="limit of each writer")
     group.add_argument(
-        "-l", "--size", type=byte_count, help="bytes of a message [1M; 2 with --lat]"
+        "-l", "--size", type=size_argument, help="bytes of a message [1M; 2 with --lat]"
     )
     group.add_argument(
         "-a", "--all", action="store_true", help="all sizes from 2 B to 8 MiB, one after the other"
@@ -119,13 +119,13 @@ def _add_test_options(group: argparse._ArgumentGroup) -> None:
 
 def _add_output_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "--bins", type=bin_width, nargs="?", const=bin_width(DEFAULT_BIN), default=0,
+        "--bins", type=time_argument, nargs="?", const=time_argument(DEFAULT_BIN), default=0,
         metavar="WIDTH",
         help="what arrived in each bin of this width, the longest gap, and when EVs and planes"
         f" changed [{DEFAULT_BIN}; doubled when there would be more than {MAX_BINS}]",
     )  # fmt: skip
     group.add_argument(
-        "-i", "--interval", type=positive_seconds, default=1.0, metavar="SECONDS",
+        "-i", "--interval", type=seconds_argument, default=1.0, metavar="SECONDS",
         help="between lines [%(default)s]",
     )  # fmt: skip
     group.add_argument("-J", "--json", action="store_true", help="one JSON object on stdout")

@@ -20,7 +20,7 @@ from mrc.aio.recorder import MIN_WIDTH_NS, Recorder
 from mrc.binding.recording import MAX_BINS
 from mrc.cli import views
 from mrc.cli.address import DEFAULT_PORT, port_number
-from mrc.cli.arguments import bin_width, byte_count, file_count, positive_seconds
+from mrc.cli.arguments import count_argument, seconds_argument, size_argument, time_argument
 from mrc.cli.exits import UsageError
 from mrc.cli.history_report import bins_json, bins_lines
 from mrc.cli.output import Output, add_options
@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--overwrite", action="store_true", help="replace files that exist")
     _add_limits(parser.add_argument_group("limits, as anybody who reaches the port can send"))
     parser.add_argument(
-        "--bins", type=_bin_width, nargs="?", const=bin_width(DEFAULT_BIN), default=0,
+        "--bins", type=_bin_width, nargs="?", const=time_argument(DEFAULT_BIN), default=0,
         metavar="WIDTH",
         help="with --once: what arrived in each bin of this width, and the longest gap"
         f" [{DEFAULT_BIN}; doubled when there would be more than {MAX_BINS}]",
@@ -86,15 +86,16 @@ def _add_limits(group: argparse._ArgumentGroup) -> None:
         help="take names that begin with '.' or '-' or hold control characters, too",
     )  # fmt: skip
     group.add_argument(
-        "--max-bytes", type=byte_count, default=_LIMITS.bytes, metavar="BYTES",
+        "--max-bytes", type=size_argument, default=_LIMITS.bytes, metavar="BYTES",
         help=f"of all files of one sender [{_LIMITS.bytes >> 40}T]",
     )  # fmt: skip
     group.add_argument(
-        "--max-files", type=file_count, default=_LIMITS.files, metavar="COUNT",
+        "--max-files", type=count_argument(1 << 40, "a number of files"),
+        default=_LIMITS.files, metavar="COUNT",
         help="of one sender [%(default)s]",
     )  # fmt: skip
     group.add_argument(
-        "--idle", type=positive_seconds, default=_LIMITS.idle_seconds, metavar="SECONDS",
+        "--idle", type=seconds_argument, default=_LIMITS.idle_seconds, metavar="SECONDS",
         help="a sender without progress for so long is let go [%(default)g]",
     )  # fmt: skip
     group.add_argument(
@@ -106,14 +107,14 @@ def _add_limits(group: argparse._ArgumentGroup) -> None:
 
 
 def _window_bytes(text: str) -> int:
-    length = byte_count(text)
+    length = size_argument(text)
     if not CHUNK_BYTES <= length <= 1 << 40:
         raise argparse.ArgumentTypeError(f"{text!r} is not within 4M..1T")
     return length
 
 
 def _bin_width(text: str) -> int:
-    width_ns = bin_width(text)
+    width_ns = time_argument(text)
     if width_ns < MIN_WIDTH_NS:
         raise argparse.ArgumentTypeError(f"{text!r} is less than 1us")
     return width_ns

@@ -8,6 +8,7 @@ import argparse
 import mrc
 from mrc.cli import views
 from mrc.cli.address import host_and_port
+from mrc.cli.arguments import seconds_argument
 from mrc.cli.output import Output, add_options
 from mrc.cli.progress import ProgressMeter
 from mrc.cli.report import slow_planes, transfer_json
@@ -31,8 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "host", type=host_and_port, metavar="HOST[:PORT]", help="where mrc recv listens"
     )
     parser.add_argument(
-        "--timeout", type=float, default=5.0, metavar="SECONDS", help="for connecting [%(default)s]"
-    )
+        "--timeout", type=seconds_argument, default=5.0, metavar="SECONDS",
+        help="for connecting [%(default)s]",
+    )  # fmt: skip
     views.add_options(parser, listens=False)
     add_options(parser)
 

@@ -15,6 +15,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from mrc.cli.arguments import count_argument
 from mrc.cli.exits import Exit, UsageError
 from mrc.cli.output import Output, add_options, format_rate, format_seconds, format_table
 from mrc.errors import ConfigError
@@ -55,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="decides all that is random [%(default)s]",
     )
     parser.add_argument(
-        "--seeds", type=_count, metavar="N",
+        "--seeds", type=count_argument(10000), metavar="N",
         help="run so many seeds, from --seed on; checks take the median [1; report: 20]",
     )  # fmt: skip
     parser.add_argument(
@@ -77,13 +78,6 @@ def _seed(text: str) -> int:
     if not 0 <= seed < 1 << 64:
         raise ValueError
     return seed
-
-
-def _count(text: str) -> int:
-    count = int(text)
-    if not 1 <= count <= 10000:
-        raise ValueError
-    return count
 
 
 def parse_setting(text: str) -> tuple[str, Any]:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from typing import BinaryIO
 
+from mrc.cli.arguments import count_argument, seconds_argument
 from mrc.cli.ending import Ending
 from mrc.cli.exits import UsageError
 from mrc.cli.output import Output, format_bytes
@@ -36,18 +37,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"h0, h1, ... for all ports of a host, or a target of faults: {FORMS}",
     )  # fmt: skip
     parser.add_argument("file", metavar="FILE", help="to write; - for stdout: | tshark -r -")
-    parser.add_argument("--count", type=_count, metavar="N", help="end after so many packets")
-    parser.add_argument("--seconds", type=float, metavar="S", help="end after so long")
     parser.add_argument(
-        "--snaplen", type=_count, default=_MAX_SNAP_BYTES, metavar="BYTES",
+        "--count", type=count_argument(1 << 40), metavar="N", help="end after so many packets"
+    )
+    parser.add_argument("--seconds", type=seconds_argument, metavar="S", help="end after so long")
+    parser.add_argument(
+        "--snaplen", type=count_argument(1 << 31), default=_MAX_SNAP_BYTES, metavar="BYTES",
         help="keep so many of each packet [all]",
     )  # fmt: skip
-
-
-def _count(text: str) -> int:
-    if not text.isdigit() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
-    return int(text)
 
 
 def run(args: argparse.Namespace) -> int:

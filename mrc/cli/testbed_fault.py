@@ -7,11 +7,14 @@ import argparse
 from dataclasses import asdict
 from typing import Any
 
-from mrc.cli.arguments import rate_argument, share_argument, time_argument
+from mrc.cli.arguments import argument, time_argument
 from mrc.cli.output import Output, listed
+from mrc.cli.testbed_shape import rate_argument
 from mrc.fabric.targets import FORMS
 from mrc.testbed.bed import Testbed
-from mrc.testbed.fault import Fault, Mode
+from mrc.testbed.fault import Fault, Mode, parse_loss
+
+_share = argument(parse_loss)
 
 
 def add_fail_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,7 +24,7 @@ def add_fail_arguments(parser: argparse.ArgumentParser) -> None:
         help="silent: drop packets, links stay up; down: take the links down [%(default)s]",
     )  # fmt: skip
     parser.add_argument(
-        "--loss", type=share_argument, metavar="PERCENT", help="drop only so many, such as 20%%"
+        "--loss", type=_share, metavar="PERCENT", help="drop only so many, such as 20%%"
     )
     _add_impairments(parser)
 
@@ -43,7 +46,7 @@ def _add_impairments(parser: argparse.ArgumentParser) -> None:
         ("duplicate", "deliver so many twice"),
         ("reorder", "delay so many by up to 1 ms"),
     ):
-        group.add_argument(f"--{word}", type=share_argument, metavar="PERCENT", help=text)
+        group.add_argument(f"--{word}", type=_share, metavar="PERCENT", help=text)
     for word, text in (
         ("delay", "add to all, such as 1ms"),
         ("jitter", "add up to this by chance"),
@@ -55,7 +58,7 @@ def _add_impairments(parser: argparse.ArgumentParser) -> None:
 
 def _rate(text: str) -> dict[str, Any]:
     if text.endswith("%"):
-        return {"rate_share": share_argument(text)}
+        return {"rate_share": _share(text)}
     return {"rate_bps": rate_argument(text)}
 
 

@@ -7,11 +7,13 @@ import argparse
 from dataclasses import fields, replace
 from typing import Any
 
-from mrc.cli.arguments import rate_argument, size_argument, time_argument
+from mrc.cli.arguments import argument, size_argument, time_argument
 from mrc.errors import ArgumentError
 from mrc.testbed import reader
 from mrc.testbed.bed import as_argument_error
-from mrc.testbed.shape import DEFAULT_RATE, Fabric, Shape, scale_rates, with_delay
+from mrc.testbed.shape import DEFAULT_RATE, Fabric, Shape, parse_rate, scale_rates, with_delay
+
+rate_argument = argument(parse_rate)  # bit/s; None: no limit
 
 _EMULATED = ("ecn_low_bytes", "ecn_high_bytes", "trim")
 _COUNTS = (

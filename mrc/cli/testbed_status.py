@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from mrc.cli.arguments import time_argument
+from mrc.cli.arguments import seconds_argument
 from mrc.cli.output import Output, format_bytes, format_rate, format_table, listed
 from mrc.cli.testbed_fault import fault_to_json
 from mrc.errors import MrcError
@@ -24,7 +24,7 @@ Links = dict[str, dict[str, int | None]]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--interval", type=time_argument, default="200ms", metavar="TIME",
+        "--interval", type=seconds_argument, default=0.2, metavar="SECONDS",
         help="over which rates are measured [%(default)s]",
     )  # fmt: skip
 
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     links: Links = {}
     if not bed.missing():
         try:
-            links = bed.measure(args.interval / 1e9)
+            links = bed.measure(args.interval)
             if bed.shape.fabric is Fabric.EMULATED:
                 counters = bed.counters()
         except MrcError as exc:  # the rest can be told without

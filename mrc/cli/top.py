@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from mrc.cli.address import host_and_port
-from mrc.cli.arguments import positive_seconds
+from mrc.cli.arguments import seconds_argument
 from mrc.cli.exits import UsageError
 from mrc.cli.live import Block, blocks_text, screen
 from mrc.cli.output import Output, add_options
@@ -48,12 +48,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--all-users", action="store_true", help="with --local, for root: those of others too"
     )
     parser.add_argument(
-        "-i", "--interval", type=positive_seconds, default=1.0, metavar="SECONDS",
+        "-i", "--interval", type=seconds_argument, default=1.0, metavar="SECONDS",
         help="between two looks; rates are of this time [%(default)s]",
     )  # fmt: skip
     parser.add_argument("--once", action="store_true", help="end after one; --json does too")
     parser.add_argument(
-        "--timeout", type=positive_seconds, default=5.0, metavar="SECONDS",
+        "--timeout", type=seconds_argument, default=5.0, metavar="SECONDS",
         help="for connecting and each answer [%(default)s]",
     )  # fmt: skip
     add_options(parser)

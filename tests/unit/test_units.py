@@ -3,9 +3,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
-from mrc.units import parse_rate, parse_share, parse_size, parse_time
+from mrc.units import (
+    parse_rate,
+    parse_share,
+    parse_short_rate,
+    parse_short_size,
+    parse_short_time,
+    parse_size,
+    parse_time,
+)
 
 
 @pytest.mark.parametrize(
@@ -39,3 +49,35 @@ def test_parse_share__at_most_all() -> None:
     assert parse_share("100%") == 10**6
     with pytest.raises(ValueError, match="more than all"):
         parse_share("101%")
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("65536", 65536),
+        ("512b", 512),
+        ("64K", 64 << 10),
+        ("64k", 64 << 10),
+        ("64Ki", 64 << 10),
+        ("1.5MiB", 3 << 19),
+        ("64kB", 64_000),
+        ("2 GB", 2_000_000_000),
+        ("1t", 1 << 40),
+    ],
+)
+def test_parse_short_size__units(text: str, size: int) -> None:
+    assert parse_short_size(text) == size
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("10", 10), ("0.5", 0.5), ("500ms", 0.5), ("2 s", 2), ("250us", 0.00025)]
+)
+def test_parse_short_time__seconds(text: str, seconds: float) -> None:
+    assert parse_short_time(text) == seconds
+
+
+@pytest.mark.parametrize("parse", [parse_short_size, parse_short_time, parse_short_rate])
+@pytest.mark.parametrize("text", ["", "-1", "nan", "inf", "1e3", "K", "1 2", "5 minutes", "٣"])
+def test_parse_short__refuses(parse: Callable[[str], float], text: str) -> None:
+    with pytest.raises(ValueError, match="is not"):
+        parse(text)
