@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Iterator
@@ -53,7 +54,7 @@ def test_documents__name_files_that_exist() -> None:
             r"|(?:\]\(|src(?:set)?=\")([\w./-]+)[)#\"]",
             plain,
         ):
-            target = (name[0] or str(document.parent / name[1])).rstrip("/")
+            target = os.path.normpath(name[0] or document.parent / name[1])
             if target not in paths | folders:
                 missing.append(f"{document}: {target}")
     assert not missing
