@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 from collections.abc import Iterator
+from os.path import normpath
 
 import pytest
 from project_text import ROOT, code_without_comments, is_c, sources, text
@@ -54,7 +54,7 @@ def test_documents__name_files_that_exist() -> None:
             r"|(?:\]\(|src(?:set)?=\")([\w./-]+)[)#\"]",
             plain,
         ):
-            target = os.path.normpath(name[0] or document.parent / name[1])
+            target = name[0].rstrip("/") or normpath(document.parent / name[1])
             if target not in paths | folders:
                 missing.append(f"{document}: {target}")
     assert not missing
