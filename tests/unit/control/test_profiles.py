@@ -78,7 +78,7 @@ def test_tables__are_those_of_this_test() -> None:
 
 
 def test_tables__are_those_of_the_documentation() -> None:
-    text = (ROOT / "ARCHITECTURE.md").read_text()
+    text = (ROOT / "mrc/control/README.md").read_text()
     for state in ProfileState:
         moves = ", ".join(to.name for to in ProfileState if to in LEGAL_MOVES[state])
         may = ", ".join(op.value for op in Operation if op in ALLOWED[state])
