@@ -55,16 +55,20 @@ def run(args: argparse.Namespace) -> int:
     with as_argument_error():
         where = capture.interfaces(bed.plan, args.where)
     names = " ".join(f"{node}:{interface}" for node, interface in where)
-    if not capture.splits_bursts():
-        out.note("this kernel is older than Linux 6.2: each burst is one packet here")
     deadline = None if args.seconds is None else time.monotonic() + args.seconds
+
+    def begun() -> None:
+        out.note(f"capturing at {names}")
+        if not capture.splits_bursts():
+            out.note("this kernel is older than Linux 6.2: each burst is one packet here")
+
     with Ending() as ending, _file(args.file) as file:
         wanted = capture.Capture(file, min(args.snaplen, _MAX_SNAP_BYTES), args.count)
         try:
             taken = wanted.run(
                 bed.plan,
                 where,
-                lambda: out.note(f"capturing at {names}"),
+                begun,
                 lambda: ending.signum is not None or (deadline or math.inf) <= time.monotonic(),
             )
         except BrokenPipeError:

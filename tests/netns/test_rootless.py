@@ -130,7 +130,7 @@ def test_top__sees_from_outside_who_is_inside(user: User) -> None:
     with user.start(*recv) as receiving:
         assert receiving.stderr is not None
         while "listening" not in receiving.stderr.readline():
-            assert receiving.poll() is None
+            assert receiving.poll() is None, receiving.stderr.read()
         shown = user.run("top", "--local", "--json", "-i", "0.1")
         receiving.terminate()
         receiving.communicate()
