@@ -161,7 +161,7 @@ def test_capture__ends_with_its_reader(bed: Testbed) -> None:
     ("words", "complaint"),
     [
         (("capture", "h7", "x.pcap"), "nor a host"),
-        (("capture", "h0", "x.pcap", "--count", "0"), "not a number above 0"),
+        (("capture", "h0", "x.pcap", "--count", "0"), "is not a number from 1 to"),
         (("capture", "h0", "-", "--json"), "no --json beside them"),
         (("shell", "h7"), "no host h7"),
     ],
