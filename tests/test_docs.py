@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
+from os.path import normpath
 
 import pytest
 from project_text import ROOT, code_without_comments, is_c, sources, text
@@ -53,7 +54,7 @@ def test_documents__name_files_that_exist() -> None:
             r"|(?:\]\(|src(?:set)?=\")([\w./-]+)[)#\"]",
             plain,
         ):
-            target = (name[0] or str(document.parent / name[1])).rstrip("/")
+            target = name[0].rstrip("/") or normpath(document.parent / name[1])
             if target not in paths | folders:
                 missing.append(f"{document}: {target}")
     assert not missing
