@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of states in ARCHITECTURE.md are the engine's."""
+"""The tables of states in csrc/core/README.md are the engine's."""
 
 from __future__ import annotations
 
