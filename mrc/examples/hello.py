@@ -23,8 +23,8 @@ async def main() -> None:
         await listener.accept() as peer,
     ):
         remote = mrc.RemoteMemory.from_json(qp.private)
-        await qp.write(message, remote)  # in place at the peer when this returns
-        await qp.write_imm(imm=message.length)  # and now it knows
+        await qp.write(message, remote)  # returns when the peer has all bytes
+        await qp.write_imm(imm=message.length)  # notifies the peer, with a number
         told = await anext(peer.immediates())
         print(inbox[: told.imm].decode())
 

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples run as their docstrings say, and show what they promise."""
+"""The examples and the programs of the README run, and print what they promise."""
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from project_text import ROOT
 from slowness import limit
 
 import mrc.examples
@@ -20,6 +22,16 @@ SHOWN = {
     "numpy_write": "equal: True, ",
     "watch_paths": "state=<EvState.DENIED: 3>",
 }
+PROGRAMS = re.findall(
+    r"^```python\n(.*?)^```", (ROOT / "README.md").read_text(), flags=re.DOTALL | re.MULTILINE
+)
+
+
+def run(*arguments: str) -> str:
+    command = [sys.executable, "-W", "error", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=limit(60), check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
 
 
 def test_examples__are_all_run() -> None:
@@ -28,8 +40,16 @@ def test_examples__are_all_run() -> None:
 
 @pytest.mark.parametrize("name", SHOWN)
 def test_examples__run(name: str) -> None:
-    command = [sys.executable, "-W", "error", "-m", f"mrc.examples.{name}"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=limit(60), check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert SHOWN[name] in done.stdout
+    assert SHOWN[name] in run("-m", f"mrc.examples.{name}")
     assert f"python -m mrc.examples.{name}" in (FOLDER / f"{name}.py").read_text()
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_readme__programs_run(program: str) -> None:
+    assert run("-c", program)
+
+
+def test_readme__begins_with_hello() -> None:
+    hello = {line.strip() for line in (FOLDER / "hello.py").read_text().splitlines()}
+    assert {line.strip() for line in PROGRAMS[0].splitlines()} <= hello
+    assert run("-c", PROGRAMS[0]) == run("-m", "mrc.examples.hello")
