@@ -51,6 +51,7 @@ from mrc.exchange.admission import Admission, Claims, Limits, descriptor_limit
 from mrc.exchange.budget import Budget
 from mrc.fabric import hostconfig
 from mrc.fabric.ports import LocalPort
+from mrc.tasks import cancelled
 
 logger = logging.getLogger("mrc.context")
 
@@ -403,8 +404,7 @@ class Context:
 
     async def _end(self, local: Local, *, orderly: bool) -> None:
         if self._monitor is not None:
-            self._monitor.cancel()
-            await asyncio.gather(self._monitor, return_exceptions=True)
+            await cancelled(self._monitor)
         await self._observer.close()
         await asyncio.gather(*(listener.close() for listener in list(self._listeners)))
         await asyncio.gather(*(qp.close() if orderly else qp.abort() for qp in list(self._qps)))

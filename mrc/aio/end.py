@@ -42,6 +42,7 @@ from mrc.events import (
 )
 from mrc.exchange.oob import Channel, Hello
 from mrc.fabric.paths import PathEv
+from mrc.tasks import cancelled
 
 logger = logging.getLogger("mrc.qp")
 
@@ -258,8 +259,7 @@ class End:
         if orderly:
             await self._say_bye()
         if self._watcher is not None:
-            self._watcher.cancel()
-            await asyncio.gather(self._watcher, return_exceptions=True)
+            await cancelled(self._watcher)
         await self._tell_end()
         try:
             await self.dispatcher.call(self.queue.destroy(), f"QP {self.queue.qpn:#x}: destroy")

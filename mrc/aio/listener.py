@@ -32,6 +32,7 @@ from mrc.errors import (
 )
 from mrc.exchange.admission import Admission, Place
 from mrc.exchange.oob import FRAME_BYTES, HELLO_BYTES, TOP, Channel
+from mrc.tasks import cancelled
 
 logger = logging.getLogger("mrc.listener")
 
@@ -112,10 +113,7 @@ class Listener:
         if server is None:
             return
         server.close()
-        exchanges = list(self._exchanges)
-        for task in exchanges:
-            task.cancel()
-        await asyncio.gather(*exchanges, return_exceptions=True)
+        await cancelled(*self._exchanges)
         async with self._changed:
             self._changed.notify_all()
         await self._viewers.close()

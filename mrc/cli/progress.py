@@ -25,6 +25,7 @@ from mrc.cli.report import carried_bytes, file_line
 from mrc.cli.shares import shares_text
 from mrc.events import PlaneInfo, QpInfo
 from mrc.exchange.foreign import shown
+from mrc.tasks import cancelled
 from mrc.transfer.session import TransferredFile
 
 BAR_SECONDS = 0.2
@@ -152,8 +153,7 @@ class ProgressMeter:
         try:
             yield
         finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await cancelled(task)
 
     async def _show(self, bars: _Bars, moving: Watched, title: str, total: int | None) -> None:
         bar = bars.add(title, total)

@@ -30,6 +30,7 @@ from mrc.cli.runner import run_async
 from mrc.cli.serving import session_failed
 from mrc.messaging.mailbox import MAX_UNREAD
 from mrc.messaging.session import let_look
+from mrc.tasks import cancelled
 from mrc.transfer import joined
 from mrc.transfer.files import OutputDirectory
 from mrc.transfer.joined import Joins
@@ -198,10 +199,7 @@ class _Server:
             try:
                 await asyncio.wait((accepting, self._code), return_when=asyncio.FIRST_COMPLETED)
             finally:
-                accepting.cancel()
-                for task in self._tasks:
-                    task.cancel()
-                await asyncio.gather(accepting, *self._tasks, return_exceptions=True)
+                await cancelled(accepting, *self._tasks)
         return self._code.result() if self._code.done() else 0
 
     async def _accept(self) -> None:
