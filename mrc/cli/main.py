@@ -11,11 +11,12 @@ import platform
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any, NoReturn
+from typing import Any
 
 from mrc import versions
 from mrc.cli.exits import Exit, Interrupted, UsageError, exit_code
 from mrc.cli.output import print_error, version_of
+from mrc.cli.parser import Parser
 from mrc.errors import MrcError
 from mrc.exchange.foreign import harmless_lines
 from mrc.limits import UDP_PORT
@@ -45,24 +46,6 @@ exit codes:
 environment:
   MRC_CONFIG  the host configuration file    MRC_DEBUG=1  show tracebacks    NO_COLOR  no colours
 """
-
-
-class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, and shows examples before options."""
-
-    def __init__(self, *args: Any, examples: str = "", **options: Any) -> None:
-        options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
-        options.setdefault("allow_abbrev", False)
-        super().__init__(*args, **options)
-        self._examples = examples
-        self.set_defaults(prog=self.prog)
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(self.prog, f"{message}; see {self.prog} --help")
-
-    def format_help(self) -> str:
-        text = super().format_help()
-        return f"{self._examples}\n{text}" if self._examples else text
 
 
 class _Version(argparse.Action):

@@ -18,6 +18,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from mrc.cli.arguments import count_argument
 from mrc.cli.exits import Exit, UsageError
 from mrc.cli.output import Output, add_options, format_rate, format_seconds, format_table
+from mrc.cli.parser import Parser
 from mrc.errors import ConfigError
 from mrc.sim import drawing, page, reader, report
 from mrc.sim.checks import Outcome, flow_goodput_bps
@@ -38,16 +39,40 @@ examples:
 REPORT_SEEDS = 20
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: Parser) -> None:
     parser.description = (
-        "Runs the engine in a simulated fabric, in virtual time. The exit code is 1 when a check of"
-        " the scenario is not met."
+        "Runs the engine in a simulated fabric, in virtual time. mrc sim NAME is short for mrc sim"
+        " run NAME."
     )
-    parser.add_argument(
-        "scenario",
-        metavar="NAME|FILE",
-        help="a scenario or a TOML file; list for all names, report for a page about all of them",
-    )
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    for word, act, text in (
+        ("list", _list, "name the built-in scenarios"),
+        ("run", _one, "run a scenario; exit code 1 when a check of it is not met"),
+        ("report", _report, "run all built-in scenarios and write a page about them"),
+    ):
+        action = actions.add_parser(word, help=text, description=text)
+        action.set_defaults(act=act)
+        if act is not _list:
+            _add_run_arguments(action, is_report=act is _report)
+        add_options(action)
+    parser.actions, parser.usual = tuple(actions.choices), "run"
+
+
+def _add_run_arguments(parser: argparse.ArgumentParser, *, is_report: bool) -> None:
+    if is_report:
+        parser.add_argument(
+            "--output", metavar="FILE", required=True, help="the page to write, as HTML"
+        )
+    else:
+        parser.add_argument(
+            "scenario", metavar="NAME|FILE", help="a built-in scenario or a TOML file"
+        )
+        parser.add_argument(
+            "--trace", metavar="FILE", help="write a line for every packet sent, lost or delivered"
+        )
+        parser.add_argument(
+            "--plot", metavar="FILE", help="draw what the runs showed, as SVG; needs matplotlib"
+        )
     parser.add_argument(
         "--seed",
         type=_seed,
@@ -57,20 +82,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--seeds", type=count_argument(10000), metavar="N",
-        help="run so many seeds, from --seed on; checks take the median [1; report: 20]",
+        default=REPORT_SEEDS if is_report else 1,
+        help="run so many seeds, from --seed on; checks take the median [%(default)s]",
     )  # fmt: skip
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", dest="settings",
         help="replace a value of the scenario, such as traffic.0.writes=2",
     )  # fmt: skip
-    parser.add_argument(
-        "--trace", metavar="FILE", help="write a line for every packet sent, lost or delivered"
-    )
-    parser.add_argument(
-        "--plot", metavar="FILE", help="draw what the runs showed, as SVG; needs matplotlib"
-    )
-    parser.add_argument("--output", metavar="FILE", help="the page that report writes, as HTML")
-    add_options(parser)
 
 
 def _seed(text: str) -> int:
@@ -92,22 +110,20 @@ def parse_setting(text: str) -> tuple[str, Any]:
 
 
 def run(args: argparse.Namespace) -> int:
-    out = Output.of(args)
-    if args.scenario == "list":
-        return _list(out)
-    if (args.scenario == "report") != (args.output is not None):
-        raise UsageError(args.prog, "report and --output FILE go together")
-    if (args.plot or args.output) and not drawing.available():
+    code: int = args.act(Output.of(args), args)
+    return code
+
+
+def _seeds(args: argparse.Namespace) -> Sequence[int]:
+    return range(args.seed, args.seed + args.seeds)
+
+
+def _one(out: Output, args: argparse.Namespace) -> int:
+    if args.plot and not drawing.available():
         raise UsageError(args.prog, drawing.HINT)
-    if args.seeds is None:
-        args.seeds = REPORT_SEEDS if args.scenario == "report" else 1
-    if args.trace is not None and (args.seeds > 1 or args.scenario == "report"):
+    if args.trace is not None and args.seeds > 1:
         raise UsageError(args.prog, "--trace is for one scenario and one seed")
-    seeds = range(args.seed, args.seed + args.seeds)
-    return _report(out, args, seeds) if args.scenario == "report" else _one(out, args, seeds)
-
-
-def _one(out: Output, args: argparse.Namespace, seeds: Sequence[int]) -> int:
+    seeds = _seeds(args)
     scenario = _load(args, args.scenario)
     if args.trace is not None and scenario.variants:
         raise UsageError(args.prog, "--trace is for one run: add --set variants=[]")
@@ -146,8 +162,11 @@ def _run(
         return run_all(full_trial, jobs, cpu_count() or 1, _by_job(bar))
 
 
-def _report(out: Output, args: argparse.Namespace, seeds: Sequence[int]) -> int:
+def _report(out: Output, args: argparse.Namespace) -> int:
     """Runs all built-in scenarios; what is not met is told on the page, and is no failure."""
+    if not drawing.available():
+        raise UsageError(args.prog, drawing.HINT)
+    seeds = _seeds(args)
     scenarios = [_load(args, name) for name in reader.names()]
     jobs = [(part, seed) for s in scenarios for part in s.parts for seed in seeds]
     with _bar(out, "report", len(jobs)) as bar:
@@ -169,7 +188,7 @@ def _load(args: argparse.Namespace, name: str) -> Scenario:
         raise UsageError(args.prog, str(error)) from error
 
 
-def _list(out: Output) -> int:
+def _list(out: Output, _: argparse.Namespace) -> int:
     scenarios = [reader.load(name) for name in reader.names()]
     rows = [[scenario.name, scenario.title] for scenario in scenarios]
     out.text(format_table(["scenario", "what happens"], rows))

@@ -332,8 +332,8 @@ def test_command__list(capsys: pytest.CaptureFixture[str]) -> None:
         (["lossy-ev", "--set", "run.until=soon"], "lossy-ev: run.until: 'soon' is no time"),
         (["lossy-ev", "--seeds", "2", "--trace", "x"], "--trace is for one scenario and one seed"),
         (["uniform-loss-1", "--trace", "x"], "--trace is for one run: add --set variants=[]"),
-        (["lossy-ev", "--output", "x"], "report and --output FILE go together"),
-        (["report"], "report and --output FILE go together"),
+        (["lossy-ev", "--output", "x"], "unrecognized arguments: --output"),
+        (["report"], "arguments are required: --output"),
         (["lossy-ev", "--seed", "-1"], "--seed"),
     ],
 )

@@ -461,3 +461,19 @@ def test_recv__what_arrived_when(mrc: Mrc, tmp_path: Path, as_json: bool) -> Non
     began_ns = bins["start_monotonic_ns"]
     assert before_ns < began_ns < began_ns + bins["duration_ns"] < after_ns
     assert bins["first_ns"] <= bins["last_ns"] <= bins["duration_ns"]
+
+
+@pytest.mark.parametrize(
+    ("words", "where"),
+    [
+        (("perf", "--bogus"), "mrc perf"),
+        (("testbed", "up", "--bogus"), "mrc testbed up"),
+        (("sim", "lossy-ev", "--bogus"), "mrc sim run"),
+        (("sim", "list", "--bogus"), "mrc sim list"),
+    ],
+)
+def test_unknown_option__names_the_help_of_its_own_command(
+    mrc: Mrc, words: tuple[str, ...], where: str
+) -> None:
+    line = complaint(mrc(*words), 2)
+    assert line == f"{where}: unrecognized arguments: --bogus; see {where} --help"

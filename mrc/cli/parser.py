@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parser of `mrc` and of each subcommand."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from mrc.cli.exits import UsageError
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, and shows examples before options."""
+
+    actions: Sequence[str] = ()
+    usual = ""
+    """the action that is meant where none is named"""
+
+    def __init__(self, *args: Any, examples: str = "", **options: Any) -> None:
+        options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        options.setdefault("allow_abbrev", False)
+        super().__init__(*args, **options)
+        self._examples = examples
+        self.set_defaults(prog=self.prog)
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(self.prog, f"{message}; see {self.prog} --help")
+
+    def parse_known_args(  # type: ignore[override]  # the words are a list, whoever calls
+        self, args: list[str] | None = None, namespace: Any = None
+    ) -> tuple[Any, list[str]]:
+        """As argparse, but an unknown option is an error of the (sub)command that it belongs to."""
+        words = list(sys.argv[1:] if args is None else args)
+        if self.usual and words and words[0] not in {*self.actions, "-h", "--help"}:
+            words = [self.usual, *words]
+        found, unknown = super().parse_known_args(words, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found, unknown
+
+    def format_help(self) -> str:
+        text = super().format_help()
+        return f"{self._examples}\n{text}" if self._examples else text
