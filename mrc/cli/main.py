@@ -102,7 +102,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if args.command is None:
             parser.print_help(sys.stderr)
             return Exit.USAGE
-        prog = args.prog
+        prog, args.command_line = args.prog, words
         _escape_what_cannot_be_encoded()
         _set_up_logging(prog, quiet=getattr(args, "quiet", False))
         return int(args.run(args))

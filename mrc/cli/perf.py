@@ -14,7 +14,7 @@ from mrc.cli.address import DEFAULT_PORT, host_and_port, port_number
 from mrc.cli.arguments import bit_rate, seconds_argument, size_argument, time_argument
 from mrc.cli.exits import Exit, UsageError
 from mrc.cli.output import Output
-from mrc.cli.report import settings_json
+from mrc.cli.report import machine_json, settings_json
 from mrc.cli.runner import run_async
 from mrc.cli.serving import session_failed
 from mrc.config import MAX_PEER_BYTES, ContextConfig
@@ -213,7 +213,10 @@ async def _measure(
     ):
         views.announce(out, ctx)
         qp = client.session.qp
-        settings = settings_json(ctx, qp, tcp_port=port) | {"planes": list(qp.planes)}
+        settings = settings_json(ctx, qp, tcp_port=port) | {
+            "planes": list(qp.planes),
+            "machine": machine_json(ctx, args.command_line),
+        }
         report = perf_report.Report(out, plans, settings, stream=args.json_stream)
         report.start()
         interrupted = False

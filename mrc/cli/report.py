@@ -3,8 +3,13 @@
 
 from __future__ import annotations
 
+import os
+import platform
+import re
 from collections.abc import Sequence
 from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from mrc import versions
@@ -30,6 +35,19 @@ def planes_json(planes: Sequence[PlaneInfo]) -> list[dict[str, Any]]:
 
 def evs_json(evs: Sequence[EvInfo]) -> list[dict[str, Any]]:
     return [{key: getattr(ev, key) for key in _OF_EV} | {"state": ev.state.name} for ev in evs]
+
+
+def machine_json(ctx: Context, arguments: Sequence[str]) -> dict[str, Any]:
+    """When, where and with which arguments something was measured."""
+    cpus = re.findall(r"(?m)^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text())
+    return {
+        "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "host": ctx.name,
+        "kernel": platform.release(),
+        "cpu": cpus[0] if cpus else None,  # ARM's kernel does not name it
+        "cpu_cores": os.cpu_count(),
+        "arguments": list(arguments),
+    }
 
 
 def settings_json(ctx: Context, qp: QP, *, tcp_port: int) -> dict[str, Any]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import signal
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +147,11 @@ def test_perf__interrupted(hosts: Hosts) -> None:
     assert last[-1]["event"] == "end"
     (result,) = last[-1]["results"]
     assert result["interrupted"] and result["goodput_bits_per_second"] > 0
+    machine = last[-1]["machine"]
+    assert machine["arguments"] == ["perf", "h1", "--json-stream", "-i", "0.1", "-t", "60"]
+    assert (machine["host"], machine["kernel"]) == ("h0", platform.release())
+    started = datetime.fromisoformat(machine["started_at"])
+    assert timedelta() < datetime.now(UTC) - started < timedelta(minutes=10)
 
 
 def test_perf__nobody_there(hosts: Hosts) -> None:
