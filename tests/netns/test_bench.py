@@ -7,7 +7,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,18 @@ def row(bed: dict[str, Any], name: str) -> dict[str, Any]:
     return found["metrics"]
 
 
+@pytest.fixture(autouse=True)
+def nothing_stays() -> Iterator[None]:
+    """No namespace of a benchmark of ours; those of another run were there before."""
+    before = set(netns.names())
+    yield
+    own = re.compile("bench|failover|knee|congest")
+    assert not [name for name in set(netns.names()) - before if own.search(name)]
+
+
 @pytest.fixture
 def compare(tmp_path: Path) -> Callable[..., dict[str, Any]]:
-    """Runs bench/compare --quick; what it wrote as JSON. Nothing of it stays behind."""
+    """Runs bench/compare --quick; what it wrote as JSON."""
 
     def run(*options: str) -> dict[str, Any]:
         files = ["--json", str(tmp_path / "run.json"), "--plot", str(tmp_path / "run.html")]
@@ -37,7 +46,6 @@ def compare(tmp_path: Path) -> Callable[..., dict[str, Any]]:
         )
         assert done.returncode == 0, done.stderr
         assert "Checks" in done.stdout
-        assert not [name for name in netns.names() if "bench" in name]
         result = json.loads((tmp_path / "run.json").read_text())
         assert result["schema"] == 1
         assert result["machine"]["kernel"] and result["commit"]
@@ -121,12 +129,11 @@ def test_fabric__quick() -> None:
     assert found["carried_pps"] > 1500
     assert found["overloaded"] == found["dropped"] == 0
     assert 0 < found["late_p50_us"] <= found["late_p99_us"]
-    assert not [name for name in netns.names() if "bench" in name]
 
 
 @pytest.fixture
 def failover(tmp_path: Path) -> Callable[..., dict[str, Any]]:
-    """Runs bench/failover with options; what it wrote as JSON. Nothing of it stays behind."""
+    """Runs bench/failover with options; what it wrote as JSON."""
 
     def run(*options: str) -> dict[str, Any]:
         files = ["--json", str(tmp_path / "run.json"), "--page", str(tmp_path / "run.html")]
@@ -137,7 +144,6 @@ def failover(tmp_path: Path) -> Callable[..., dict[str, Any]]:
         assert done.returncode == 0, done.stderr
         assert "below 95% after" in done.stdout
         assert "</html>" in (tmp_path / "run.html").read_text()
-        assert not [name for name in netns.names() if "failover" in name]
         return json.loads((tmp_path / "run.json").read_text())
 
     return run
@@ -197,7 +203,6 @@ def test_knee__quick(tmp_path: Path) -> None:
     assert packets[0] > packets[-1]
     dots = re.findall(r"<use [^>]*fill: var\(--line-0\)", files["knee.html"].read_text())
     assert len(dots) == len(axis["points"]) + 1  # one is the legend's
-    assert not [name for name in netns.names() if "knee" in name]
 
 
 TINY = """
@@ -274,7 +279,7 @@ at_least = "10%"
 
 @pytest.fixture
 def congestion(tmp_path: Path) -> Callable[[str], dict[str, Any]]:
-    """Runs bench/congestion with a scenario; what it tells as JSON. Nothing of it stays behind."""
+    """Runs bench/congestion with a scenario; what it tells as JSON."""
 
     def run(text: str) -> dict[str, Any]:
         scenario = tmp_path / "tiny.toml"
@@ -284,7 +289,6 @@ def congestion(tmp_path: Path) -> Callable[[str], dict[str, Any]]:
             command, capture_output=True, text=True, timeout=limit(60), check=False
         )
         assert done.returncode == 0, done.stderr
-        assert not [name for name in netns.names() if "congest" in name]
         return json.loads(done.stdout)
 
     return run
