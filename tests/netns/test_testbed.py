@@ -387,7 +387,7 @@ def test_down__leaves_others_alone(bed: Testbed, bed_name: str) -> None:
 
 def test_up__rebuilds_what_a_killed_one_left(bed_name: str) -> None:
     """Method: kill `up` as soon as the first namespaces are there."""
-    script = f"from mrc.testbed import Testbed; Testbed({bed_name!r}, hosts=6, planes=4).up()"
+    script = f"from mrc.testbed.bed import Testbed; Testbed({bed_name!r}, hosts=6, planes=4).up()"
     process = subprocess.Popen([sys.executable, "-c", script])
     deadline = time.monotonic() + limit(20)
     while not [name for name in netns.names() if bed_name in name]:
