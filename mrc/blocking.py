@@ -193,16 +193,8 @@ class Context:
 
     def connect(self, host: str, *port: int, **options: Any) -> QP:
         """As `mrc.Context.connect`."""
-
-        async def connect() -> mrc.QP:
-            return await self.aio.connect(host, *port, **options)
-
-        return QP(self._loop, self.wait(connect()))
+        return QP(self._loop, self.wait(self.aio.connect(host, *port, **options)))
 
     def listen(self, host: str | None = None, *port: int, **options: Any) -> Listener:
         """As `mrc.Context.listen`."""
-
-        async def listen() -> mrc.Listener:
-            return await self.aio.listen(host, *port, **options)
-
-        return Listener(self._loop, self.wait(listen()))
+        return Listener(self._loop, self.wait(self.aio.listen(host, *port, **options)))

@@ -75,7 +75,7 @@ class Context:
         self._closer: asyncio.Task[None] | None = None
         self._observer = self._make_observer()
         self.peer_memory = Budget(self.config.max_peer_bytes)
-        """How much memory peers may have a program take, by their address."""
+        """The memory that the wishes of peers may take up, by the address of the peer."""
         limits = Limits(
             self.config.max_pending,
             self.config.max_pending_per_source,
@@ -85,7 +85,7 @@ class Context:
         self._admission = Admission(limits, random.Random(), descriptors=descriptor_limit)
 
     def _make_observer(self) -> Observer:
-        """Who is told what happens; a subclass has another one."""
+        """The observer of this Context; a subclass overrides it."""
         return Unobserved()
 
     async def __aenter__(self) -> Self:
@@ -374,9 +374,8 @@ class Context:
 
     def _adopt(self, end: End) -> QP:
         qp = QP(end)
-        end.on_end = functools.partial(self._observer.retire, qp)
         self._qps.add(qp)
-        self._observer.adopt(qp)
+        end.on_end = self._observer.adopt(qp)
         return qp
 
     # ---- Background and end ---------------------------------------------------------------

@@ -76,7 +76,10 @@ class End:
         self.path_mtu = 0
         self.window = 0  # PSNs that this end may have under way
         self.peer_gone = asyncio.Event()
-        self.on_end: Callable[[QpInfo | None], None] | None = None  # before it is destroyed
+        self.on_end: Callable[[QpInfo | None], None] | None = None
+        """is called before the QP is destroyed; None as argument: its state cannot be read"""
+        self.face: object = None
+        """the QP that the caller has: it lives as long as the dispatcher holds this end"""
         self.immediates: Stream[Immediate] = Stream(config.max_unread)
         self.events: Journal[QpEvent] = Journal(_EVENTS_KEPT, EventsLost)
         self._config = config

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from mrc.aio.qp import QP
@@ -32,11 +33,8 @@ class Observer(Protocol):
     def forget(self) -> None:
         """The event loop has ended before the Context."""
 
-    def adopt(self, qp: QP) -> None:
-        """A QP was connected."""
-
-    def retire(self, qp: QP, info: QpInfo | None) -> None:
-        """A QP is about to end; None when nobody knows any more what it did."""
+    def adopt(self, qp: QP) -> Callable[[QpInfo | None], None] | None:
+        """A QP was connected. Returns a function that gets its state when it is about to end."""
 
     def viewers(self) -> Viewers:
         """The viewers of a new listener."""
@@ -48,8 +46,7 @@ class Unobserved:
     async def open(self) -> None: ...
     async def close(self) -> None: ...
     def forget(self) -> None: ...
-    def adopt(self, qp: QP) -> None: ...
-    def retire(self, qp: QP, info: QpInfo | None) -> None: ...
+    def adopt(self, qp: QP) -> Callable[[QpInfo | None], None] | None: ...
 
     def viewers(self) -> Viewers:
         return self

@@ -47,6 +47,7 @@ class QP:
 
     def __init__(self, end: End) -> None:
         self._end = end
+        end.face = self
 
     def __repr__(self) -> str:
         return f"<{self._end}, {self._end.queue.state.name}>"
@@ -189,15 +190,13 @@ class QP:
         if timeout is not None:
             async with asyncio.timeout(timeout):
                 return await self._write(write, None)
-        if write.mr is not None and write.remote is not None:
-            length = write.mr.length - write.local_offset if write.length is None else write.length
-            if length > MAX_MESSAGE_BYTES:
-                return await self._write_pieces(write, write.mr, length)
-        return await self._end.post_in_turn(self._request(write), write.mr)
+        request = self._request(write)
+        if request.length > MAX_MESSAGE_BYTES:
+            return await self._write_pieces(write, request.length)
+        return await self._end.post_in_turn(request, write.mr)
 
-    async def _write_pieces(self, write: Write, mr: MR, length: int) -> Completion:
-        """Only the last piece has the immediate: the peer gets it when all of them are there."""
-        self._request(write._replace(imm=None, length=length))  # the whole range, or none of it
+    async def _write_pieces(self, write: Write, length: int) -> Completion:
+        """Only the last piece has the immediate: the peer gets it after all other pieces."""
         pieces = []
         for start in range(0, length, _PIECE_BYTES):
             bytes = min(_PIECE_BYTES, length - start)
@@ -207,7 +206,7 @@ class QP:
                 local_offset=write.local_offset + start,
                 remote_offset=write.remote_offset + start,
             )
-            pieces.append(self._end.post_in_turn(self._request(piece), mr))
+            pieces.append(self._end.post_in_turn(self._request(piece), write.mr))
         last = (await asyncio.gather(*pieces))[-1]
         return last._replace(bytes=length)
 

@@ -62,26 +62,25 @@ def read_interfaces(rtnetlink: Rtnetlink) -> list[Interface]:
 def is_up(rtnetlink: Rtnetlink, index: int, name: str) -> bool:
     """Whether an interface can carry packets, as the kernel finds now that it is asked for it."""
     body = _LINK.pack(0, 0, index, 0, 0)
-    return _is_up(rtnetlink.get_bytes(_RTM_GETLINK, body, f"read the state of {name}"))
+    data = rtnetlink.get_bytes(_RTM_GETLINK, body, f"read the state of {name}")
+    return _is_up(_LINK.unpack_from(data)[3], attributes(data, _LINK.size))
 
 
 def _interface(data: bytes, addresses: dict[int, list[IPv4Interface | IPv6Interface]]) -> Interface:
-    _, _, index, _, _ = _LINK.unpack_from(data)
+    _, _, index, flags, _ = _LINK.unpack_from(data)
     found = attributes(data, _LINK.size)
     return Interface(
         name=found[_IFLA_IFNAME].rstrip(b"\0").decode(),
         index=index,
         mtu=struct.unpack("=I", found[_IFLA_MTU])[0],
-        up=_is_up(data),
+        up=_is_up(flags, found),
         addresses=tuple(addresses.get(index, ())),
     )
 
 
-def _is_up(data: bytes) -> bool:
+def _is_up(flags: int, found: dict[int, bytes]) -> bool:
     # Loopback and tunnels know of no carrier, so their state is unknown. Where a carrier is lost,
     # older kernels (6.1) bring the state up to date as late as a second after it.
-    flags = _LINK.unpack_from(data)[3]
-    found = attributes(data, _LINK.size)
     carrier = found.get(_IFLA_CARRIER, b"\1")[0] != 0
     state = found.get(_IFLA_OPERSTATE, b"\0")[0]
     return bool(flags & _IFF_UP) and carrier and state in {_OPERSTATE_UP, _OPERSTATE_UNKNOWN}

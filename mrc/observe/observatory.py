@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import functools
 import logging
+from collections.abc import Callable
 
 from mrc.aio.context import Context
 from mrc.aio.qp import QP
@@ -53,14 +55,12 @@ class Observatory:
         """The TCP port of the metrics; 0 without."""
         return 0 if self._metrics is None else self._metrics.port
 
-    def adopt(self, qp: QP) -> None:
-        """A QP was connected."""
-        if self._ctx.config.metrics is not None:
-            self._ledger.add(qp)
-
-    def retire(self, qp: QP, info: QpInfo | None) -> None:
-        """A QP is about to end."""
-        self._ledger.retire(qp, info)
+    def adopt(self, qp: QP) -> Callable[[QpInfo | None], None] | None:
+        """A QP was connected; metrics alone count its end."""
+        if self._ctx.config.metrics is None:
+            return None
+        self._ledger.add(qp)
+        return functools.partial(self._ledger.retire, qp)
 
     def viewers(self) -> RemoteView:
         """Those that come to a new listener, where the configuration lets them look."""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 from endpoints import BUDGET_SECONDS, LOOPBACK, loopback_config
@@ -26,10 +27,12 @@ class Noted(Unobserved):
     async def open(self) -> None:
         self.told.append("open")
 
-    def adopt(self, qp: QP) -> None:
+    def adopt(self, qp: QP) -> Callable[[QpInfo | None], None]:
         self.told.append("adopt")
+        return self.retire
 
-    def retire(self, qp: QP, info: QpInfo | None) -> None:
+    def retire(self, info: QpInfo | None) -> None:
+        assert info is not None and info.bytes_sent == 0
         self.told.append("retire")
 
     async def close(self) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 
 import pytest
 from endpoints import BUDGET_SECONDS, LOOPBACK, loopback_config
@@ -78,3 +79,19 @@ async def test_opening__never_used_opens_nothing() -> None:
         context.connect(LOOPBACK[4], 1).close()
         with pytest.raises(ArgumentError):
             context.register("text")
+
+
+async def test_qps__one_that_the_caller_forgot_is_closed_with_its_context() -> None:
+    async with (
+        asyncio.timeout(BUDGET_SECONDS),
+        Context(loopback_config()) as far,
+        far.listen(LOOPBACK[4], 0) as listener,
+    ):
+        async with Context(loopback_config()) as near:
+            await near.connect(LOOPBACK[4], listener.port)
+            gc.collect()
+            (qp,) = near.qps
+            assert not qp.closed
+        assert qp.closed
+        async with await listener.accept() as peer:
+            assert [immediate async for immediate in peer.immediates(timeout=5)] == []
