@@ -201,10 +201,10 @@ def _result(
         for found, counts in zip(planes, by_plane, strict=True):
             found.append(Curve(times, counts))
         counts = sent[number]
-        repeated = counts["packets_spurious"]  # all that hosts know of it
+        repeated = counts["spurious_packets"]  # all that hosts know of it
         infos.append(
             FlowInfo(
-                **counts, packets_repeated=repeated, bytes_received=arrived[-1], packets_lost=0
+                **counts, repeated_packets=repeated, received_bytes=arrived[-1], lost_packets=0
             )
         )
     return Result(

@@ -75,10 +75,10 @@ class TcpFlow:
             "posted": 1,
             "completed": 0,  # it has no end of its own
             "failed": 0,
-            "packets_sent": sent["packets"],
-            "packets_retransmitted": sent["retransmissions"],
-            "packets_spurious": 0,
-            "rtt_ns": 0,
+            "sent_packets": sent["packets"],
+            "retransmitted_packets": sent["retransmissions"],
+            "spurious_packets": 0,
+            "rtt_ns": None,
         }
         return {"sent": {str(self._number): counts}, "samples": {str(self._number): samples}}
 

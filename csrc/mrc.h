@@ -321,20 +321,20 @@ struct mrc_ev_info {
   uint8_t state;  /* enum mrc_ev_state */
   uint8_t active; /* 1: in the rotation, 0: backup */
   uint8_t reserved;
-  uint64_t packets;
-  uint64_t bytes; /* payload */
-  uint64_t lost;
-  uint64_t probes; /* EV probes sent */
-  int64_t rtt_ns;  /* smoothed; -1 before the first sample */
+  uint64_t sent_packets;
+  uint64_t sent_bytes; /* payload */
+  uint64_t lost_packets;
+  uint64_t sent_probes; /* EV probes */
+  int64_t rtt_ns;       /* smoothed; -1 before the first sample */
 };
 
 /* State of one plane of a QP. */
 struct mrc_plane_info {
-  uint64_t packets; /* data packets sent */
-  uint64_t bytes;   /* their payload */
-  uint64_t lost;
-  uint64_t packets_received; /* data packets placed */
-  uint64_t bytes_received;   /* their payload, each byte once */
+  uint64_t sent_packets; /* data packets, retransmissions included */
+  uint64_t sent_bytes;   /* their payload */
+  uint64_t lost_packets;
+  uint64_t received_packets; /* data packets placed */
+  uint64_t received_bytes;   /* their payload, each byte once */
   int64_t rtt_ns;            /* smoothed; -1 before the first sample */
   int64_t base_rtt_ns;       /* smallest seen; -1 before the first sample */
   uint64_t inflight_bytes;
@@ -353,13 +353,13 @@ struct mrc_qp_info {
   uint32_t state;        /* enum mrc_qp_state */
   uint32_t status;       /* enum mrc_wc_status that ended it */
   uint32_t outstanding;  /* work requests posted and not completed */
-  uint64_t packets_sent; /* data packets, retransmissions included */
-  uint64_t packets_retransmitted;
-  uint64_t packets_spurious; /* taken for lost, and had arrived after all */
-  uint64_t bytes_sent;       /* payload of first transmissions */
-  uint64_t bytes_acked;      /* payload acknowledged, each byte once */
-  uint64_t bytes_received;   /* payload placed, each byte once */
-  uint64_t cwnd_bytes;       /* sum over the planes */
+  uint64_t sent_packets; /* data packets, retransmissions included */
+  uint64_t retransmitted_packets;
+  uint64_t spurious_packets;   /* taken for lost, and had arrived after all */
+  uint64_t first_sent_bytes;   /* payload of first transmissions */
+  uint64_t acknowledged_bytes; /* payload acknowledged, each byte once */
+  uint64_t received_bytes;     /* payload placed, each byte once */
+  uint64_t cwnd_bytes;         /* sum over the planes */
   uint64_t inflight_bytes;
   int64_t rtt_ns; /* smoothed over all planes; -1 before the first sample */
   uint32_t path_mtu;

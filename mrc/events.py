@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -153,19 +153,16 @@ class ContextWarning:
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """The end of an EV probe.
-
-    `error` is 0 when it was answered, or an errno value: ETIMEDOUT; EMSGSIZE and ENETUNREACH when
-    it could not be sent; EPERM when the EV is DENIED, on which nothing is sent. `rtt_ns` is 0
-    without an answer; `ce` says that the probe met congestion on its way.
-    """
+    """The end of an EV probe."""
 
     index: int
     """Place of the EV in `QP.evs()`."""
     error: int
-    """0 when it was answered, else an errno value, see above."""
-    rtt_ns: int
-    """The round trip; 0 without an answer."""
+    """0 when it was answered, else an errno value: ETIMEDOUT; EMSGSIZE or ENETUNREACH when the
+    probe could not be sent; EPERM when the EV is DENIED, for nothing is sent on such an EV.
+    """
+    rtt_ns: int | None
+    """The round trip; None without an answer."""
     ce: bool = False
     """The probe was marked by ECN on its way."""
 
@@ -177,30 +174,24 @@ class ProbeResult:
 
 @dataclass(frozen=True, slots=True)
 class PlaneInfo:
-    """Snapshot of one plane of a QP. Round trips are -1 before the first sample.
-
-    `packets` and `bytes` are what was sent there, `packets_received` and `bytes_received` what the
-    peer wrote that came in by it, each byte once. `share_percent` is what the plane
-    carried, of the mean of the other planes, in the last period that compared them, over all QPs to
-    the peer; 100 before. `slow` says that it stays below half; see PlaneShareEvent.
-    """
+    """Snapshot of one plane of a QP."""
 
     plane: int
     """The plane, from 1."""
-    packets: int
-    """Data packets sent."""
-    bytes: int
+    sent_packets: int
+    """Data packets sent, retransmissions included."""
+    sent_bytes: int
     """Their payload."""
-    lost: int
+    lost_packets: int
     """Packets declared lost."""
-    packets_received: int
+    received_packets: int
     """Data packets of the peer placed in memory."""
-    bytes_received: int
+    received_bytes: int
     """Their payload, each byte once."""
-    rtt_ns: int
-    """Smoothed round trip; -1 before the first sample."""
-    base_rtt_ns: int
-    """Shortest round trip; -1 before the first sample."""
+    rtt_ns: int | None
+    """Smoothed round trip; None before the first sample."""
+    base_rtt_ns: int | None
+    """Shortest round trip; None before the first sample."""
     inflight_bytes: int
     """Bytes in flight."""
     cwnd_bytes: int
@@ -237,16 +228,16 @@ class EvInfo:
     """Its state."""
     active: bool
     """It is in rotation, not a backup."""
-    packets: int
-    """Data packets sent on it."""
-    bytes: int
+    sent_packets: int
+    """Data packets sent on it, retransmissions included."""
+    sent_bytes: int
     """Their payload."""
-    lost: int
+    lost_packets: int
     """Packets on it declared lost."""
-    probes: int
+    sent_probes: int
     """EV probes sent on it."""
-    rtt_ns: int
-    """Smoothed round trip; -1 before the first sample."""
+    rtt_ns: int | None
+    """Smoothed round trip; None before the first sample."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,24 +252,24 @@ class QpInfo:
     """Why it failed; SUCCESS while it has not."""
     outstanding: int
     """Work requests that are not completed."""
-    packets_sent: int
+    sent_packets: int
     """Data packets sent, retransmissions included."""
-    packets_retransmitted: int
+    retransmitted_packets: int
     """Packets sent again because they were declared lost."""
-    packets_spurious: int
+    spurious_packets: int
     """Of these, so many whose original had arrived."""
-    bytes_sent: int
+    first_sent_bytes: int
     """Payload of first transmissions."""
-    bytes_acked: int
+    acknowledged_bytes: int
     """Payload that the peer has acknowledged."""
-    bytes_received: int
+    received_bytes: int
     """Payload of the peer placed in memory."""
     cwnd_bytes: int
     """Congestion windows of all planes together."""
     inflight_bytes: int
     """Bytes in flight."""
-    rtt_ns: int
-    """Smoothed over all planes; -1 before the first sample."""
+    rtt_ns: int | None
+    """Smoothed over all planes; None before the first sample."""
     path_mtu: int
     """Payload of a packet at most, in bytes."""
     timeouts: int
@@ -288,14 +279,19 @@ class QpInfo:
     planes: tuple[PlaneInfo, ...]
     """Its planes, and no others."""
 
+    @property
+    def retransmitted_bytes(self) -> int:
+        """Payload sent again."""
+        return sum(plane.sent_bytes for plane in self.planes) - self.first_sent_bytes
+
 
 _QP_SUMS = (
-    "outstanding", "packets_sent", "packets_retransmitted", "packets_spurious", "bytes_sent",
-    "bytes_acked", "bytes_received", "cwnd_bytes", "inflight_bytes", "timeouts", "peer_mpr",
+    "outstanding", "sent_packets", "retransmitted_packets", "spurious_packets", "first_sent_bytes",
+    "acknowledged_bytes", "received_bytes", "cwnd_bytes", "inflight_bytes", "timeouts", "peer_mpr",
 )  # fmt: skip
 _PLANE_SUMS = (
-    "packets", "bytes", "lost", "packets_received", "bytes_received", "inflight_bytes",
-    "cwnd_bytes",
+    "sent_packets", "sent_bytes", "lost_packets", "received_packets", "received_bytes",
+    "inflight_bytes", "cwnd_bytes",
 )  # fmt: skip
 
 
@@ -308,7 +304,7 @@ def sum_of(infos: Sequence[QpInfo]) -> QpInfo:
     return replace(
         infos[0],
         **sums,
-        rtt_ns=max(info.rtt_ns for info in infos),
+        rtt_ns=max(known(info.rtt_ns for info in infos), default=None),
         path_mtu=min(info.path_mtu for info in infos),
         planes=tuple(_plane_sum(parts) for _, parts in sorted(planes.items())),
     )
@@ -316,16 +312,20 @@ def sum_of(infos: Sequence[QpInfo]) -> QpInfo:
 
 def _plane_sum(parts: Sequence[PlaneInfo]) -> PlaneInfo:
     sums = {name: sum(getattr(part, name) for part in parts) for name in _PLANE_SUMS}
-    bases = [part.base_rtt_ns for part in parts if part.base_rtt_ns >= 0]
     return replace(
         parts[0],
         **sums,
-        rtt_ns=max(part.rtt_ns for part in parts),
-        base_rtt_ns=min(bases, default=-1),
+        rtt_ns=max(known(part.rtt_ns for part in parts), default=None),
+        base_rtt_ns=min(known(part.base_rtt_ns for part in parts), default=None),
         suspended=all(part.suspended for part in parts),
         slow=all(part.slow for part in parts),
         share_percent=sum(part.share_percent for part in parts) // len(parts),
     )
+
+
+def known(values: Iterable[int | None]) -> Iterator[int]:
+    """Those that are not None, as round trips are before the first sample."""
+    return (value for value in values if value is not None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -150,8 +150,8 @@ class FakeQp:
         """Nothing is under way on a short way."""
         return QpInfo(
             qpn=7, state=QpState.RTS, status=WcStatus.SUCCESS, outstanding=self.waiting,
-            packets_sent=0, packets_retransmitted=0, packets_spurious=0, bytes_sent=0,
-            bytes_acked=0, bytes_received=0, cwnd_bytes=0, inflight_bytes=0, rtt_ns=-1,
+            sent_packets=0, retransmitted_packets=0, spurious_packets=0, first_sent_bytes=0,
+            acknowledged_bytes=0, received_bytes=0, cwnd_bytes=0, inflight_bytes=0, rtt_ns=None,
             path_mtu=self.path_mtu, timeouts=0, peer_mpr=self.mpr, planes=(),
         )  # fmt: skip
 

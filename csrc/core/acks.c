@@ -42,7 +42,7 @@ static uint32_t acknowledge(struct mrc_services *services, struct mrc_qp *qp, ui
   } else {
     mrc_evset_on_missed(&qp->evset, slot.ev); /* nothing of its trial is under way any more */
   }
-  req->bytes_acked += slot.bytes;
+  req->acknowledged_bytes += slot.bytes;
   plane->newly_acked_bytes += slot.bytes;
   req->acked_planes |= 1u << slot.plane;
   return slot.bytes;

@@ -45,7 +45,7 @@ void mrc_loss_mark(struct mrc_services *services, struct mrc_qp *qp, uint32_t ps
 void mrc_loss_on_spurious(struct mrc_services *services, struct mrc_qp *qp,
                           const struct mrc_txslot *slot, uint32_t psn) {
   mrc_assert(slot->ev_lost != MRC_TX_NONE);
-  qp->req.packets_spurious++;
+  qp->req.spurious_packets++;
   mrc_count(services, MRC_COUNTER_SPURIOUS, 1);
   mrc_trace(services, MRC_TRACE_SPURIOUS, qp->qpn, psn, slot->ev_lost);
   if (slot->reinjected) return; /* nobody was blamed */

@@ -25,8 +25,8 @@ struct mrc_plane {
   uint64_t packets;               /* data packets that the kernel took */
   uint64_t bytes;                 /* their payload */
   uint64_t lost;
-  uint64_t packets_received;  /* data packets placed */
-  uint64_t bytes_received;    /* their payload */
+  uint64_t received_packets;  /* data packets placed */
+  uint64_t received_bytes;    /* their payload */
   uint64_t share_bytes;       /* given to it to send; see spray.h */
   uint64_t newly_acked_bytes; /* by the acknowledgement in progress */
   uint64_t share_acked_bytes; /* in the period in progress; see peer_share.h */

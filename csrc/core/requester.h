@@ -66,11 +66,11 @@ struct mrc_requester {
   uint32_t refused_psn;   /* first PSN that the peer refused since it last made progress */
   bool refused;           /* there is one */
   bool one_window;        /* all planes share the window of the first; else each has its own */
-  uint64_t packets_sent;
-  uint64_t packets_retransmitted;
-  uint64_t packets_spurious;
-  uint64_t bytes_sent;
-  uint64_t bytes_acked;
+  uint64_t sent_packets;
+  uint64_t retransmitted_packets;
+  uint64_t spurious_packets;
+  uint64_t first_sent_bytes;
+  uint64_t acknowledged_bytes;
 };
 
 /* 0 or -ENOMEM. */

@@ -207,7 +207,7 @@ void mrc_requester_on_taken(struct mrc_services *services, struct mrc_qp *qp,
   const struct mrc_txslot *slot = mrc_txwin_slot(&req->win, packet->_slot);
   struct mrc_ev *ev = &qp->evset.evs[slot->ev];
   struct mrc_plane *plane = &qp->planes[slot->plane];
-  req->packets_sent++;
+  req->sent_packets++;
   ev->packets++;
   ev->bytes += slot->bytes;
   plane->packets++;
@@ -215,10 +215,10 @@ void mrc_requester_on_taken(struct mrc_services *services, struct mrc_qp *qp,
   mrc_count(services, MRC_COUNTER_TX_DATA, 1);
   mrc_count(services, MRC_COUNTER_TX_BYTES, slot->bytes);
   if (slot->tries > 1) {
-    req->packets_retransmitted++;
+    req->retransmitted_packets++;
     mrc_count(services, MRC_COUNTER_TX_RETRANSMITTED, 1);
   } else {
-    req->bytes_sent += slot->bytes;
+    req->first_sent_bytes += slot->bytes;
   }
 }
 

@@ -70,7 +70,7 @@ struct mrc_responder {
   uint32_t unsacked_bytes;              /* received and not yet paid for by a SACK */
   uint64_t sack_deadline_ns;            /* the next time it has something to do by itself */
   uint64_t nack_ns;                     /* when the last rate-limited NACK or NAK was queued */
-  uint64_t bytes_received;
+  uint64_t received_bytes;
 };
 
 /* 0 or -ENOMEM. */

@@ -118,9 +118,9 @@ int mrc_responder_on_data(struct mrc_services *services, struct mrc_qp *qp,
   mrc_count(services, MRC_COUNTER_RX_DATA, 1);
   mrc_count(services, MRC_COUNTER_RX_BYTES, wire->payload_bytes);
   if (resp->recorded) mrc_count(services, MRC_COUNTER_RX_RECORDED, wire->payload_bytes);
-  resp->bytes_received += wire->payload_bytes;
-  qp->planes[mrc_plane_of(meta->port)].packets_received++;
-  qp->planes[mrc_plane_of(meta->port)].bytes_received += wire->payload_bytes;
+  resp->received_bytes += wire->payload_bytes;
+  qp->planes[mrc_plane_of(meta->port)].received_packets++;
+  qp->planes[mrc_plane_of(meta->port)].received_bytes += wire->payload_bytes;
   advance(services, qp);
   mrc_sack_want(services, qp, wire, meta);
   return MRC_DROP_NONE;

@@ -53,10 +53,10 @@ void mrc_reverse_on_visit(struct mrc_services *services, struct mrc_qp *qp, uint
   const uint64_t arrived_ns = qp->resp.arrived_ns;
   if (arrived_ns == reverse->seen_ns || now_ns < reverse->next_ns) return;
   if (!mrc_qp_is_live(qp) || !is_in_use(qp)) return;
-  const bool little = qp->resp.bytes_received - reverse->seen_bytes < MRC_REVERSE_BYTES;
+  const bool little = qp->resp.received_bytes - reverse->seen_bytes < MRC_REVERSE_BYTES;
   if (little && now_ns - reverse->next_ns < MRC_REVERSE_SLOW * interval_ns(qp)) return;
   reverse->seen_ns = arrived_ns;
-  reverse->seen_bytes = qp->resp.bytes_received;
+  reverse->seen_bytes = qp->resp.received_bytes;
   reverse->next_ns = now_ns + interval_ns(qp);
   const uint32_t plane = next_plane(services, qp);
   if (plane == MRC_MAX_PORTS) return;

@@ -62,7 +62,7 @@ static void add_sack(struct mrc_services *services, struct mrc_burst *burst, str
           .bitmap = bitmap,
           .tx_timestamp = (uint16_t)(t->tx_timestamp + service_time),
           .ooo_count = (uint16_t)(out_of_order > 0 ? out_of_order : 0),
-          .rcvd_bytes = (uint32_t)((qp->resp.bytes_received + 255) / 256) & 0xFFFFFF}};
+          .rcvd_bytes = (uint32_t)((qp->resp.received_bytes + 255) / 256) & 0xFFFFFF}};
   mrc_burst_add(services, burst, &wire, MRC_KIND_SACK, base, mrc_qp_has_icrc(qp));
   mrc_trace(services, MRC_TRACE_SACK_OUT, qp->qpn, cum_psn, bitmap);
   qp->resp.unsacked_bytes -=

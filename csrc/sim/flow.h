@@ -22,7 +22,7 @@ struct mrc_sim_flow {
   uint32_t posted;
   uint32_t completed;
   uint32_t failed;
-  uint64_t bytes_received; /* by a transport without QPs */
+  uint64_t received_bytes; /* by a transport without QPs */
   uint64_t repeated;       /* packets with payload that had come before; see mrc_sim_flow_info */
   uint32_t arrived;        /* writes complete at `to`; only counted when another flow waits */
   uint64_t *wanted_ns;     /* of each write */

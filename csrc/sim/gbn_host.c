@@ -182,7 +182,7 @@ static void take_data(struct mrc_gbn_hosts *gbn, uint32_t index, const struct mr
       mrc_gbn_receive(&own->receiver, mrc_get_u24(&packet->header[PSN_AT]), packet->ecn == CE);
   if (packet->extra) own->receiver.repeated = repeated;
   if (!is_new) return;
-  gbn->hosts->flows->at[index].bytes_received += packet->payload_bytes;
+  gbn->hosts->flows->at[index].received_bytes += packet->payload_bytes;
   if (own->receiver.expected % own->packets_per_write != 0) return;
   complete(gbn, &(struct mrc_wc){.qpn = mrc_flow_qpn(index, MRC_TO), .opcode = MRC_WC_RECV_IMM});
 }
@@ -249,10 +249,10 @@ static uint64_t turn(void *transport, uint32_t host) {
 
 static void info_of(const void *transport, uint32_t index, struct mrc_sim_flow_info *info) {
   const struct gbn_flow *own = state_of(transport, index);
-  info->packets_sent = own->sender.packets;
-  info->packets_retransmitted = own->sender.again;
-  info->packets_repeated = own->receiver.repeated;
-  info->packets_lost = own->sender.went_back;
+  info->sent_packets = own->sender.packets;
+  info->retransmitted_packets = own->sender.again;
+  info->repeated_packets = own->receiver.repeated;
+  info->lost_packets = own->sender.went_back;
   info->rtt_ns = mrc_rtt_known(&own->sender.rtt) ? (int64_t)own->sender.rtt.smooth_ns : -1;
 }
 

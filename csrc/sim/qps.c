@@ -260,18 +260,18 @@ static struct mrc_qp_info query(const struct mrc_engines *engines, uint32_t inde
 static void info_of(const void *transport, uint32_t index, struct mrc_sim_flow_info *info) {
   const struct mrc_engines *engines = transport;
   const struct mrc_qp_info from = query(engines, index, MRC_FROM);
-  info->bytes_received = query(engines, index, MRC_TO).bytes_received;
-  info->packets_sent = from.packets_sent;
-  info->packets_retransmitted = from.packets_retransmitted;
-  info->packets_spurious = from.packets_spurious;
-  info->packets_repeated = engines->hosts->flows->at[index].repeated;
+  info->received_bytes = query(engines, index, MRC_TO).received_bytes;
+  info->sent_packets = from.sent_packets;
+  info->retransmitted_packets = from.retransmitted_packets;
+  info->spurious_packets = from.spurious_packets;
+  info->repeated_packets = engines->hosts->flows->at[index].repeated;
   info->rtt_ns = from.rtt_ns;
   for (uint32_t plane = 0; plane < engines->hosts->world->config.planes; plane++)
-    info->packets_lost += from.planes[plane].lost;
+    info->lost_packets += from.planes[plane].lost_packets;
 }
 
 static uint64_t plane_bytes(const void *transport, uint32_t index, uint32_t plane) {
-  return query(transport, index, MRC_TO).planes[plane - 1].bytes_received;
+  return query(transport, index, MRC_TO).planes[plane - 1].received_bytes;
 }
 
 const struct mrc_transport_calls mrc_qps_transport = {.receive = mrc_engines_receive,

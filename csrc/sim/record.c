@@ -75,8 +75,8 @@ void mrc_record_sample(struct mrc_sim_record *record, uint32_t flow,
                              sizeof(*record->samples));
   record->samples[record->n_samples++] =
       (struct mrc_sim_sample){.now_ns = mrc_world_time(record->world),
-                              .bytes_received = info->bytes_received,
-                              .packets_retransmitted = info->packets_retransmitted,
+                              .received_bytes = info->received_bytes,
+                              .retransmitted_packets = info->retransmitted_packets,
                               .flow = flow};
 }
 

@@ -148,21 +148,21 @@ struct mrc_sim_flow_info {
   uint64_t posted;
   uint64_t completed; /* with success */
   uint64_t failed;
-  uint64_t bytes_received;
-  uint64_t packets_sent;
-  uint64_t packets_retransmitted;
-  uint64_t packets_spurious; /* retransmitted in vain, as the sender takes it */
-  uint64_t packets_repeated; /* came with payload that had come before; without those that faults
+  uint64_t received_bytes;
+  uint64_t sent_packets;
+  uint64_t retransmitted_packets;
+  uint64_t spurious_packets; /* retransmitted in vain, as the sender takes it */
+  uint64_t repeated_packets; /* came with payload that had come before; without those that faults
                                 duplicated */
-  uint64_t packets_lost;     /* as the sender takes it, on all planes */
+  uint64_t lost_packets;     /* as the sender takes it, on all planes */
   int64_t rtt_ns;
 };
 
 /* A flow at one time: counts since the start. */
 struct mrc_sim_sample {
   uint64_t now_ns;
-  uint64_t bytes_received;
-  uint64_t packets_retransmitted;
+  uint64_t received_bytes;
+  uint64_t retransmitted_packets;
   uint32_t flow;
   uint32_t reserved; /* 0 */
 };

@@ -300,7 +300,7 @@ int mrc_sim_flow(const mrc_sim *sim, uint32_t index, struct mrc_sim_flow_info *i
                                      .posted = flow->posted,
                                      .completed = flow->completed,
                                      .failed = flow->failed,
-                                     .bytes_received = flow->bytes_received};
+                                     .received_bytes = flow->received_bytes};
   const struct mrc_transport *transport = mrc_traffic_transport(&sim->traffic, index);
   transport->calls->info(transport->transport, index, info);
   return 0;
@@ -313,7 +313,7 @@ uint64_t mrc_sim_plane_bytes(const mrc_sim *sim, uint32_t index, uint32_t plane)
   const struct mrc_transport *transport = mrc_traffic_transport(&sim->traffic, index);
   if (transport->calls->plane_bytes)
     return transport->calls->plane_bytes(transport->transport, index, plane);
-  return flow->plane == plane - 1 ? flow->bytes_received : 0;
+  return flow->plane == plane - 1 ? flow->received_bytes : 0;
 }
 
 int mrc_sim_last_hop(const mrc_sim *sim, uint32_t host, uint32_t plane,

@@ -122,7 +122,7 @@ static void take_data(struct mrc_tcp_hosts *tcp, uint32_t index, const struct mr
   uint64_t sent_ns;
   memcpy(&sent_ns, &packet->header[TIME_AT], sizeof sent_ns);
   if (mrc_tcp_receive(&own->receiver, segment))
-    tcp->hosts->flows->at[index].bytes_received += packet->payload_bytes;
+    tcp->hosts->flows->at[index].received_bytes += packet->payload_bytes;
   if (packet->extra) own->receiver.repeated = repeated;
   send_frame(tcp, index, MRC_TO, TCP_ACK, segment, sent_ns);
 }
@@ -164,10 +164,10 @@ static uint64_t turn(void *transport, uint32_t host) {
 
 static void info_of(const void *transport, uint32_t index, struct mrc_sim_flow_info *info) {
   const struct tcp_flow *own = state_of(transport, index);
-  info->packets_sent = own->sender.packets;
-  info->packets_retransmitted = own->sender.again;
-  info->packets_repeated = own->receiver.repeated;
-  info->packets_lost = own->sender.losses;
+  info->sent_packets = own->sender.packets;
+  info->retransmitted_packets = own->sender.again;
+  info->repeated_packets = own->receiver.repeated;
+  info->lost_packets = own->sender.losses;
   info->rtt_ns = mrc_rtt_known(&own->sender.rtt) ? (int64_t)own->sender.rtt.smooth_ns : -1;
 }
 

@@ -388,7 +388,7 @@ async def _probe(
 
     async def probe(place: int, payload: int, timeout: float) -> ProbeResult:
         result = await end.controller.probe(allowed[place], payload, timeout)
-        if result.answered:
+        if result.rtt_ns is not None:
             plane = plan.evs[allowed[place]].attr.port
             rtts_ns[plane] = min(rtts_ns.get(plane, result.rtt_ns), result.rtt_ns)
         return result

@@ -16,6 +16,7 @@ def qp_info(info: Any, planes: Iterable[int]) -> QpInfo:
     names = [name for name in QpInfo.__dataclass_fields__ if name != "planes"]
     fields = {name: getattr(info, name) for name in names}
     fields["state"], fields["status"] = QpState(info.state), WcStatus(info.status)
+    fields["rtt_ns"] = _rtt_ns(info.rtt_ns)
     return QpInfo(
         **fields, planes=tuple(_plane_info(plane, info.planes[plane - 1]) for plane in planes)
     )
@@ -26,6 +27,7 @@ def _plane_info(plane: int, info: Any) -> PlaneInfo:
         name: getattr(info, name) for name in PlaneInfo.__dataclass_fields__ if name != "plane"
     }
     fields |= {"suspended": bool(info.suspended), "slow": bool(info.slow)}
+    fields |= {"rtt_ns": _rtt_ns(info.rtt_ns), "base_rtt_ns": _rtt_ns(info.base_rtt_ns)}
     return PlaneInfo(plane=plane, **fields)
 
 
@@ -41,9 +43,14 @@ def ev_info(index: int, path: PathEv, info: Any) -> EvInfo:
         segments=path.segments,
         state=EvState(info.state),
         active=bool(info.active),
-        packets=info.packets,
-        bytes=info.bytes,
-        lost=info.lost,
-        probes=info.probes,
-        rtt_ns=info.rtt_ns,
+        sent_packets=info.sent_packets,
+        sent_bytes=info.sent_bytes,
+        lost_packets=info.lost_packets,
+        sent_probes=info.sent_probes,
+        rtt_ns=_rtt_ns(info.rtt_ns),
     )
+
+
+def _rtt_ns(value: int) -> int | None:
+    """The engine says -1 before the first sample."""
+    return value if value >= 0 else None

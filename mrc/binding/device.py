@@ -86,7 +86,8 @@ def _decode(event: Any) -> DeviceEvent:
     if event.type == EventType.REPLY:
         return Reply(event.cookie, event.result)
     if event.type == EventType.PROBE:
-        probe = ProbeResult(event.ev_index, -event.result, event.rtt_ns, event.status == 1)
+        rtt_ns = None if event.result else event.rtt_ns
+        probe = ProbeResult(event.ev_index, -event.result, rtt_ns, event.status == 1)
         return Probed(event.cookie, probe)
     if event.type == EventType.WARNING:
         kind = WarningKind(event.status)

@@ -111,7 +111,7 @@ def _planes_table(result: DemoResult) -> str:
         (result.ended - result.healed, at_heal, at_end),
     )
     head = ("plane", "before", "while silent", "after healing", "packets", "lost", "share")
-    total = sum(plane["bytes"] for plane in result.sender["planes"]) or 1
+    total = sum(plane["sent_bytes"] for plane in result.sender["planes"]) or 1
     rows = []
     for plane in result.sender["planes"]:
         number = plane["plane"]
@@ -119,8 +119,8 @@ def _planes_table(result: DemoResult) -> str:
             format_rate((end.get(number, 0) - begin.get(number, 0)) * 8 / seconds)
             for seconds, begin, end in phases
         )
-        share = f"{plane['bytes'] / total:.1%}"
-        rows.append((number, *rates, plane["packets"], plane["lost"], share))
+        share = f"{plane['sent_bytes'] / total:.1%}"
+        rows.append((number, *rates, plane["sent_packets"], plane["lost_packets"], share))
     return format_table(head, rows)
 
 
@@ -153,8 +153,8 @@ def _summary(result: DemoResult) -> list[str]:
         f" {format_rate(result.surviving_capacity)} that the surviving"
         f" {result.plan.planes - 1} carry",
         f"recovery        {_recovery(result)}",
-        f"retransmitted   {result.sender['packets_retransmitted']} of"
-        f" {result.sender['packets_sent']} packets",
+        f"retransmitted   {result.sender['retransmitted_packets']} of"
+        f" {result.sender['sent_packets']} packets",
         f"the bytes       {'are the same' if result.identical else 'DIFFER'}",
     ]
 

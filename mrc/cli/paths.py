@@ -107,8 +107,8 @@ def _ev_json(ev: EvInfo, probes: Sequence[ProbeResult]) -> dict[str, Any]:
     shown = asdict(ev) | {"state": ev.state.name}
     if probes:
         probe = probes[ev.index]
-        answer = {"rtt_ns": probe.rtt_ns, "ce": probe.ce} if probe.answered else {}
-        shown["probe"] = {"answered": probe.answered, "rtt_ns": None, "ce": None} | answer
+        ce = probe.ce if probe.answered else None
+        shown["probe"] = {"answered": probe.answered, "rtt_ns": probe.rtt_ns, "ce": ce}
     return shown
 
 
@@ -120,7 +120,7 @@ def _block(evs: Sequence[EvInfo], probes: Sequence[ProbeResult]) -> Block:
             ev.path,
             f"{ev.ev:#010x}",
             ev.state.name if ev.active else f"{ev.state.name} (backup)",
-            format_seconds(ev.rtt_ns / 1e9) if ev.rtt_ns >= 0 else "-",
+            format_seconds(ev.rtt_ns / 1e9) if ev.rtt_ns is not None else "-",
             " ".join(ev.usids) or ev.destination,
         ]
         for ev in evs
@@ -133,7 +133,7 @@ def _block(evs: Sequence[EvInfo], probes: Sequence[ProbeResult]) -> Block:
 
 
 def _outcome(probe: ProbeResult) -> str:
-    if probe.answered:
+    if probe.rtt_ns is not None:
         return format_seconds(probe.rtt_ns / 1e9) + ", CE" * probe.ce
     if probe.error == errno.EPERM:
         return "denied"

@@ -112,7 +112,7 @@ def interval_line(plan: Plan, interval: Interval) -> str:
     marks = dict.fromkeys(interval.planes_slow, " (slow)")
     marks |= dict.fromkeys(interval.planes_suspended, " (suspended)")
     return (
-        f"{_span(interval)}  {_rates(plan, interval)}  {interval.packets_retransmitted:6} rtx"
+        f"{_span(interval)}  {_rates(plan, interval)}  {interval.retransmitted_packets:6} rtx"
         f"  {interval.ev_changes:4} EV changes  {shares_text(planes, marks)}"
     ).rstrip()
 
@@ -185,8 +185,8 @@ def _cost(plan: Plan, total: Interval) -> str:
     if moved and plan.pattern is Pattern.STREAM:
         per_gib = f", {total.cpu_seconds / moved * 2**30:.3g} s for each GiB"
     return (
-        f"{share:.0%} of a CPU{per_gib}; {total.packets_sent} packets sent,"
-        f" {total.packets_retransmitted} of them retransmissions"
+        f"{share:.0%} of a CPU{per_gib}; {total.sent_packets} packets sent,"
+        f" {total.retransmitted_packets} of them retransmissions"
         f" ({format_bytes(total.retransmitted_bytes)})"
     )
 

@@ -35,7 +35,7 @@ _RATE_SMOOTHING = 0.3
 
 def payload_bytes(role: str, info: QpInfo) -> int:
     """Payload that the peer has for certain, each byte once."""
-    return info.bytes_acked if role == "sender" else info.bytes_received
+    return info.acknowledged_bytes if role == "sender" else info.received_bytes
 
 
 def plane_shares(role: str, before: Sequence[PlaneInfo], now: Sequence[PlaneInfo]) -> str:

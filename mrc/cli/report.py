@@ -23,10 +23,10 @@ from mrc.transfer.session import Session, TransferredFile
 from mrc.transfer.writing import CHUNK_BYTES, CHUNKS_IN_FLIGHT
 
 _OF_PLANE = (
-    "plane", "packets", "bytes", "lost", "packets_received", "bytes_received", "rtt_ns",
+    "plane", "sent_packets", "sent_bytes", "lost_packets", "received_packets", "received_bytes", "rtt_ns",
     "base_rtt_ns", "suspended", "slow", "share_percent",
 )  # fmt: skip
-_OF_EV = ("ev", "plane", "path", "active", "packets", "lost", "rtt_ns")
+_OF_EV = ("ev", "plane", "path", "active", "sent_packets", "lost_packets", "rtt_ns")
 
 
 def planes_json(planes: Sequence[PlaneInfo]) -> list[dict[str, Any]]:
@@ -88,7 +88,7 @@ def nonzero(values: dict[str, int]) -> dict[str, int]:
 
 def carried_bytes(role: str, planes: Sequence[PlaneInfo]) -> dict[int, int]:
     """Payload that each plane carried in the direction of the transfer."""
-    name = "bytes" if role == "sender" else "bytes_received"
+    name = "sent_bytes" if role == "sender" else "received_bytes"
     return {plane.plane: getattr(plane, name) for plane in planes}
 
 
@@ -111,9 +111,9 @@ async def transfer_json(
         "seconds": seconds,
         "goodput_bits_per_second": total * 8 / seconds if seconds > 0 else 0.0,
         "qps": len(session.qps),
-        "packets_sent": info.packets_sent,
-        "packets_retransmitted": info.packets_retransmitted,
-        "packets_spurious": info.packets_spurious,
+        "sent_packets": info.sent_packets,
+        "retransmitted_packets": info.retransmitted_packets,
+        "spurious_packets": info.spurious_packets,
         "planes": [
             plane | {"carried_percent": carried[plane["plane"]]}
             for plane in planes_json(info.planes)

@@ -243,7 +243,7 @@ def _print(out: Output, trial: Trial) -> None:
         for name in dict.fromkeys(flow.traffic.group for flow in result.flows):
             numbers = result.of_group(name)
             rates = [flow_goodput_bps(result, i) for i in numbers]
-            again = sum(result.infos[i].packets_retransmitted for i in numbers)
+            again = sum(result.infos[i].retransmitted_packets for i in numbers)
             goodput = (format_rate(min(rates)), format_rate(sum(rates) / len(rates)))
             rows.append((name, result.scenario.transport.kind, len(numbers), *goodput, again))
     head = ["traffic", "transport", "flows", "slowest", "mean", "packets retransmitted"]

@@ -133,7 +133,7 @@ class EvController:
         if timeout <= 0:
             raise ArgumentError("timeout: must be positive")
         if index in self._denied:
-            return ProbeResult(index, errno.EPERM, 0)
+            return ProbeResult(index, errno.EPERM, None)
         size = payload + TRANSPORT if payload else 0
         command = self._queue.probe_ev(index, bytes=size, timeout_ns=int(timeout * 1e9))
         what = f"QP {self._queue.qpn:#x}: probe EV {index}"
@@ -162,4 +162,4 @@ class EvController:
         try:
             return await self.probe(index, payload, timeout)
         except QueueFullError:  # other QPs have as many under way as the engine holds
-            return ProbeResult(index, errno.EAGAIN, 0)
+            return ProbeResult(index, errno.EAGAIN, None)

@@ -85,7 +85,9 @@ class Child:
         for qp in seen["qps"] if seen is not None else ():
             sent.update({each["plane"]: each["sent_bytes"] for each in qp["planes"]})
         if not sent:  # its QPs are closed
-            sent.update({each["plane"]: each["bytes"] for each in (await self.result())["planes"]})
+            sent.update(
+                {each["plane"]: each["sent_bytes"] for each in (await self.result())["planes"]}
+            )
         return sent
 
     async def result(self) -> dict[str, Any]:

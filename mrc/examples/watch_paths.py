@@ -23,7 +23,8 @@ async def main() -> None:
     ):
         for ev in await qp.evs():
             probe = await qp.probe_ev(ev.index, timeout=1)
-            print(f"plane {ev.plane}  {ev.path}  {ev.state.name}  {probe.rtt_ns / 1000:.0f} us")
+            rtt = "no answer" if probe.rtt_ns is None else f"{probe.rtt_ns / 1000:.0f} us"
+            print(f"plane {ev.plane}  {ev.path}  {ev.state.name}  {rtt}")
         (denied,) = await qp.deny(0)
         event = await anext(qp.events(timeout=1))
         print(f"EV {denied}: {event}")

@@ -62,7 +62,7 @@ class _Prover:
 
     async def _answered(self, index: int, payload: int, attempt: int) -> bool:
         result = await self._probe(index, payload, self._timeout(attempt))
-        if result.error == 0:
+        if result.rtt_ns is not None:
             self._longest_rtt_ns = max(self._longest_rtt_ns, result.rtt_ns)
         return result.error == 0
 

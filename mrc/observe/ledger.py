@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from mrc.aio.qp import QP
 from mrc.errors import MrcError
 from mrc.events import EvInfo, QpInfo
-from mrc.observe.snapshot import retransmitted_bytes
 
 MAX_PEERS = 64
 OTHERS = "other"
@@ -39,18 +38,18 @@ Totals = Counter[tuple[str, ...]]
 def _moved(peer: str, info: QpInfo) -> dict[tuple[str, ...], int]:
     """What one QP has done so far."""
     moved: dict[tuple[str, ...], int] = {
-        ("peer_acknowledged_bytes", peer): info.bytes_acked,
-        ("peer_retransmitted_bytes", peer): retransmitted_bytes(info),
-        ("peer_retransmitted_packets", peer): info.packets_retransmitted,
-        ("peer_spurious_packets", peer): info.packets_spurious,
+        ("peer_acknowledged_bytes", peer): info.acknowledged_bytes,
+        ("peer_retransmitted_bytes", peer): info.retransmitted_bytes,
+        ("peer_retransmitted_packets", peer): info.retransmitted_packets,
+        ("peer_spurious_packets", peer): info.spurious_packets,
     }
     for plane in info.planes:
         key = (peer, str(plane.plane))
-        moved["plane_sent_bytes", *key] = plane.bytes
-        moved["plane_received_bytes", *key] = plane.bytes_received
-        moved["plane_sent_packets", *key] = plane.packets
-        moved["plane_received_packets", *key] = plane.packets_received
-        moved["plane_lost_packets", *key] = plane.lost
+        moved["plane_sent_bytes", *key] = plane.sent_bytes
+        moved["plane_received_bytes", *key] = plane.received_bytes
+        moved["plane_sent_packets", *key] = plane.sent_packets
+        moved["plane_received_packets", *key] = plane.received_packets
+        moved["plane_lost_packets", *key] = plane.lost_packets
     return moved
 
 

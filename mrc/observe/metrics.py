@@ -19,7 +19,7 @@ from prometheus_client.process_collector import ProcessCollector
 
 from mrc.aio.context import Context
 from mrc.enums import EvState
-from mrc.events import EvInfo, PlaneInfo
+from mrc.events import EvInfo, PlaneInfo, known
 from mrc.observe.ledger import MEANINGS, Ledger, Live, Totals
 from mrc.observe.names import COUNTERS
 
@@ -136,9 +136,9 @@ def _planes(live: Sequence[Live]) -> Iterator[Metric]:
     )  # fmt: skip
     inflight = over_qps(sum, lambda plane: plane.inflight_bytes)
     yield _gauge("mrc_plane_inflight_bytes", "Payload sent and not heard of.", labels, inflight)
-    rtts = over_qps(max, lambda plane: plane.rtt_ns / 1e9)
-    known = {key: rtt for key, rtt in rtts.items() if rtt >= 0}
-    yield _gauge("mrc_plane_rtt_seconds", "Smoothed round trip, of the slowest QP.", labels, known)
+    rtts = over_qps(max, lambda plane: plane.rtt_ns / 1e9 if plane.rtt_ns is not None else -1.0)
+    heard = {key: rtt for key, rtt in rtts.items() if rtt >= 0}
+    yield _gauge("mrc_plane_rtt_seconds", "Smoothed round trip, of the slowest QP.", labels, heard)
 
 
 def _evs(live: Sequence[Live]) -> Iterator[Metric]:
@@ -152,9 +152,9 @@ def _evs(live: Sequence[Live]) -> Iterator[Metric]:
             paths.setdefault((each.peer, str(ev.plane), ev.path), []).append(ev)
     yield _gauge("mrc_evs", "EVs of all QPs.", ("peer", "plane", "state"), states)
     rtts = {
-        key: min(known) / 1e9
+        key: min(heard) / 1e9
         for key, evs in list(paths.items())[:MAX_PATHS]
-        if (known := [ev.rtt_ns for ev in evs if ev.rtt_ns >= 0])
+        if (heard := list(known(ev.rtt_ns for ev in evs)))
     }
     yield _gauge(
         "mrc_path_rtt_seconds", "Smoothed round trip, of the fastest QP.",

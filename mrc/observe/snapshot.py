@@ -74,7 +74,7 @@ def public(found: Snapshot, key: bytes) -> Snapshot:
 
 def retransmitted_bytes(info: QpInfo) -> int:
     """Payload that a QP sent again."""
-    return sum(plane.bytes for plane in info.planes) - info.bytes_sent
+    return sum(plane.sent_bytes for plane in info.planes) - info.first_sent_bytes
 
 
 def _qp(qp: QP, info: QpInfo, evs: Iterable[EvInfo] | None) -> dict[str, Any]:
@@ -88,12 +88,12 @@ def _qp(qp: QP, info: QpInfo, evs: Iterable[EvInfo] | None) -> dict[str, Any]:
         "inflight_bytes": info.inflight_bytes,
         "rtt_ns": info.rtt_ns,
         "timeouts": info.timeouts,
-        "acknowledged_bytes": info.bytes_acked,
-        "received_bytes": info.bytes_received,
-        "sent_packets": info.packets_sent,
-        "retransmitted_packets": info.packets_retransmitted,
+        "acknowledged_bytes": info.acknowledged_bytes,
+        "received_bytes": info.received_bytes,
+        "sent_packets": info.sent_packets,
+        "retransmitted_packets": info.retransmitted_packets,
         "retransmitted_bytes": retransmitted_bytes(info),
-        "spurious_packets": info.packets_spurious,
+        "spurious_packets": info.spurious_packets,
         "planes": [_plane(plane) for plane in info.planes],
         "evs": None if evs is None else [_ev(ev) for ev in evs],
     }
@@ -106,9 +106,9 @@ def _plane(plane: PlaneInfo) -> dict[str, Any]:
         "slow": plane.slow,
         "share_percent": plane.share_percent,
         "rtt_ns": plane.rtt_ns,
-        "sent_bytes": plane.bytes,
-        "received_bytes": plane.bytes_received,
-        "lost_packets": plane.lost,
+        "sent_bytes": plane.sent_bytes,
+        "received_bytes": plane.received_bytes,
+        "lost_packets": plane.lost_packets,
         "inflight_bytes": plane.inflight_bytes,
     }
 
@@ -121,8 +121,8 @@ def _ev(ev: EvInfo) -> dict[str, Any]:
         "state": ev.state.name,
         "active": ev.active,
         "rtt_ns": ev.rtt_ns,
-        "sent_bytes": ev.bytes,
-        "lost_packets": ev.lost,
+        "sent_bytes": ev.sent_bytes,
+        "lost_packets": ev.lost_packets,
     }
 
 

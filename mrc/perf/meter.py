@@ -28,8 +28,8 @@ class Interval:
     seconds: Real
     written_bytes: int  # payload that the peer acknowledged
     received_bytes: int  # payload that the peer wrote here
-    packets_sent: int
-    packets_retransmitted: int
+    sent_packets: int
+    retransmitted_packets: int
     retransmitted_bytes: int  # payload sent again
     ev_changes: int
     cpu_seconds: Real  # of this process, all its threads
@@ -139,19 +139,19 @@ class Meter:
             before, now = start.planes(name), end.planes(name)
             return {plane: now[plane] - before[plane] for plane in sorted(now)}
 
-        planes = moved_by_plane("bytes")
+        planes = moved_by_plane("sent_bytes")
         return Interval(
             start_seconds=start.seconds - self._first.seconds,
             seconds=end.seconds - start.seconds,
-            written_bytes=moved("bytes_acked"),
-            received_bytes=moved("bytes_received"),
-            packets_sent=moved("packets_sent"),
-            packets_retransmitted=moved("packets_retransmitted"),
-            retransmitted_bytes=sum(planes.values()) - moved("bytes_sent"),
+            written_bytes=moved("acknowledged_bytes"),
+            received_bytes=moved("received_bytes"),
+            sent_packets=moved("sent_packets"),
+            retransmitted_packets=moved("retransmitted_packets"),
+            retransmitted_bytes=sum(planes.values()) - moved("first_sent_bytes"),
             ev_changes=end.ev_changes - start.ev_changes,
             cpu_seconds=end.cpu_seconds - start.cpu_seconds,
             planes=planes,
-            planes_received=moved_by_plane("bytes_received"),
+            planes_received=moved_by_plane("received_bytes"),
             planes_slow=end.marked("slow"),
             planes_suspended=end.marked("suspended"),
         )

@@ -192,7 +192,7 @@ def flow_goodput_bps(result: Result, flow: int) -> float:
     info = result.infos[flow]
     last_ns = info.last_ns if info.completed == result.flows[flow].writes else result.stats.now_ns
     span_ns = last_ns - info.first_ns
-    return info.bytes_received * 8e9 / span_ns if span_ns > 0 else 0.0
+    return info.received_bytes * 8e9 / span_ns if span_ns > 0 else 0.0
 
 
 def _slowest_flow(check: Check, result: Result) -> float:
@@ -235,13 +235,13 @@ def _last_hop_busy(check: Check, result: Result) -> float:
 
 def _sent_again(check: Check, result: Result) -> float:
     numbers = result.of_group(check.group)
-    sent = sum(result.infos[i].packets_sent for i in numbers)
-    return sum(result.infos[i].packets_retransmitted for i in numbers) / max(sent, 1)
+    sent = sum(result.infos[i].sent_packets for i in numbers)
+    return sum(result.infos[i].retransmitted_packets for i in numbers) / max(sent, 1)
 
 
 def _spurious(check: Check, result: Result) -> float:
     """By the truth of the fabric: what receivers had already, whatever senders take for lost."""
-    return sum(result.infos[i].packets_repeated for i in result.of_group(check.group))
+    return sum(result.infos[i].repeated_packets for i in result.of_group(check.group))
 
 
 def _lost_per_dead_path(check: Check, result: Result) -> float | None:
@@ -251,7 +251,7 @@ def _lost_per_dead_path(check: Check, result: Result) -> float | None:
         flow = result.flows[i]
         dead = dead_paths(result.scenario, flow.sender, flow.receiver)
         if dead:
-            shares.append(result.infos[i].packets_lost / dead)
+            shares.append(result.infos[i].lost_packets / dead)
     return max(shares, default=None)
 
 

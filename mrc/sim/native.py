@@ -65,12 +65,12 @@ class FlowInfo:
     posted: int
     completed: int
     failed: int
-    bytes_received: int
-    packets_sent: int
-    packets_retransmitted: int
-    packets_spurious: int
-    packets_repeated: int
-    packets_lost: int
+    received_bytes: int
+    sent_packets: int
+    retransmitted_packets: int
+    spurious_packets: int
+    repeated_packets: int
+    lost_packets: int
     rtt_ns: int
 
 
@@ -79,8 +79,8 @@ class Sample:
     """A flow at one time, counted from the start."""
 
     now_ns: int
-    bytes_received: int
-    packets_retransmitted: int
+    received_bytes: int
+    retransmitted_packets: int
     flow: int
 
 

@@ -75,8 +75,8 @@ def flow_json(result: Result, number: int) -> dict[str, Any]:
         "line_rate_bits_per_second": line_rate_bps(result.scenario, [flow]),
         "samples": {
             "now_ns": curve.times_ns,
-            "bytes_received": curve.bytes,
-            "packets_retransmitted": result.retransmitted[number],
+            "received_bytes": curve.bytes,
+            "retransmitted_packets": result.retransmitted[number],
         },
     }
 

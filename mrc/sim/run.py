@@ -155,7 +155,7 @@ def _advance(
         now_ns = min(now_ns + slice_ns, scenario.until_ns)
         ended = sim.run(now_ns)
         if progress is not None:
-            arrived = sum(sim.flow(i).bytes_received for i in counted)
+            arrived = sum(sim.flow(i).received_bytes for i in counted)
             progress(arrived / total if total else now_ns / scenario.until_ns, now_ns)
 
 
@@ -167,13 +167,13 @@ def _result(sim: Simulation, scenario: Scenario, seed: int, flows: list[Flow]) -
     again: list[list[int]] = [[] for _ in flows]
     for sample in sim.samples():
         times[sample.flow].append(sample.now_ns)
-        arrived[sample.flow].append(sample.bytes_received)
-        again[sample.flow].append(sample.packets_retransmitted)
+        arrived[sample.flow].append(sample.received_bytes)
+        again[sample.flow].append(sample.retransmitted_packets)
     for i, info in enumerate(infos):  # the end is a sample too
         if not times[i] or times[i][-1] < stats.now_ns:
             times[i].append(stats.now_ns)
-            arrived[i].append(info.bytes_received)
-            again[i].append(info.packets_retransmitted)
+            arrived[i].append(info.received_bytes)
+            again[i].append(info.retransmitted_packets)
     receivers = sorted({flow.receiver for flow in flows})
     planes = scenario.topology.plane_numbers()
     apart = planes if scenario.tells_planes_apart else ()

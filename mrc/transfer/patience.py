@@ -51,7 +51,7 @@ async def until_idle(
     since = loop.time()
     while True:
         await asyncio.sleep(seconds / _LOOKS)
-        received = (await session.query()).bytes_received
+        received = (await session.query()).received_bytes
         first = received if first is None else first
         now = (min(received - first, most_bytes), progress())
         if now != before:

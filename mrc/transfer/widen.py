@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from mrc.errors import MrcError
-from mrc.events import QpInfo
+from mrc.events import QpInfo, known
 from mrc.transfer.joined import MAX_QPS
 from mrc.transfer.session import Session
 
@@ -30,7 +30,7 @@ _FULL = 0.75  # the rest are packets that arrived and wait for an earlier one
 
 def base_rtt_ns(info: QpInfo) -> int:
     """The shortest round trip of any plane; 0 while none is known."""
-    return min((p.base_rtt_ns for p in info.planes if p.base_rtt_ns > 0), default=0)
+    return min(known(plane.base_rtt_ns for plane in info.planes), default=0)
 
 
 def held_up(info: QpInfo, left_bytes: int) -> bool:

@@ -46,7 +46,7 @@ static void test_write__takes_bursts_in_one_go(void) {
     post(&sides[0], &sides[1], 0, 0, rows[i].bytes, MRC_WR_WRITE);
     CHECK(wait_until(sides, first_completed));
     check_wcs(&sides[0], 1);
-    CHECK_EQ(query(&sides[1]).bytes_received, rows[i].bytes);
+    CHECK_EQ(query(&sides[1]).received_bytes, rows[i].bytes);
     CHECK_MEM_EQ(sides[1].memory, sides[0].memory, rows[i].bytes);
     CHECK_EQ(atomic_load(&n_pauses) > 0, rows[i].pauses);
     if (rows[i].pauses) CHECK(atomic_load(&longest_pause_ns) <= rows[i].coalesce_us * 1000l);

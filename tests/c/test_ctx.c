@@ -54,7 +54,7 @@ static void test_write__one_mebibyte_over_ipv6(void) {
   CHECK(wait_until(sides, first_completed));
   check_wcs(&sides[0], 1);
   CHECK_EQ(sides[0].wcs[0].bytes, MIB + 13);
-  CHECK_EQ(query(&sides[1]).bytes_received, MIB + 13);
+  CHECK_EQ(query(&sides[1]).received_bytes, MIB + 13);
   CHECK_EQ(sides[1].n_immediates, 0);
   CHECK_MEM_EQ(sides[1].memory, sides[0].memory, MIB + 13);
   close_sides(sides);
@@ -84,9 +84,9 @@ static void test_write_imm__both_ways_over_two_planes_of_ipv4(void) {
   CHECK_MEM_EQ(sides[1].memory, sides[0].memory, 8 * (size_t)PIECE);
 
   struct mrc_qp_info info = query(&sides[0]);
-  CHECK_EQ(info.bytes_acked, 4 * PIECE);
-  CHECK_EQ(info.bytes_received, 4 * PIECE);
-  CHECK(info.planes[0].bytes > PIECE && info.planes[1].bytes > PIECE);
+  CHECK_EQ(info.acknowledged_bytes, 4 * PIECE);
+  CHECK_EQ(info.received_bytes, 4 * PIECE);
+  CHECK(info.planes[0].sent_bytes > PIECE && info.planes[1].sent_bytes > PIECE);
   close_sides(sides);
 }
 
@@ -228,11 +228,11 @@ static void test_write__over_the_plane_that_has_a_route(void) {
   check_wcs(&sides[0], 1);
   struct mrc_qp_info info = query(&sides[0]);
   CHECK_EQ(info.planes[0].suspended, 1);
-  CHECK_EQ(info.planes[0].packets, 0);
-  CHECK_EQ(info.bytes_acked, 8 * MIB);
+  CHECK_EQ(info.planes[0].sent_packets, 0);
+  CHECK_EQ(info.acknowledged_bytes, 8 * MIB);
   CHECK(atomic_load(&n_failed) > 0 && atomic_load(&n_failed) < 1000);
   set_routes(ALL_ROUTES);
-  CHECK_EQ(query(&sides[1]).bytes_received, 8 * MIB);
+  CHECK_EQ(query(&sides[1]).received_bytes, 8 * MIB);
   CHECK_MEM_EQ(sides[1].memory, sides[0].memory, 8 * MIB);
   close_sides(sides);
 }

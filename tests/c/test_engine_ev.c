@@ -170,7 +170,7 @@ static void test_set_ev_state__assumed_bad(void) {
   CHECK_EQ(mrc_pair_write(p, end, 100 * MTU), 0);
   run_for(p, MS);
   CHECK_EQ(mrc_pair_ev(p, end, 1, 1).state, MRC_EV_ASSUMED_BAD);
-  CHECK_EQ(mrc_pair_ev(p, end, 1, 1).packets, 0);
+  CHECK_EQ(mrc_pair_ev(p, end, 1, 1).sent_packets, 0);
   run_for(p, 50 * MS);
   CHECK_EQ(mrc_pair_ev(p, end, 1, 1).state, MRC_EV_GOOD);
   mrc_pair_destroy(p);
@@ -208,15 +208,15 @@ static void test_probation__of_a_dead_path(void) {
   run_for(p, SECOND);
   struct mrc_ev_info ev = mrc_pair_ev(p, end, 2, 1);
   CHECK_EQ(ev.state, MRC_EV_ASSUMED_BAD);
-  CHECK(ev.probes >= 5 && ev.probes <= 100); /* 2 ms apart at first, then up to 64 */
+  CHECK(ev.sent_probes >= 5 && ev.sent_probes <= 100); /* 2 ms apart at first, then up to 64 */
   mrc_pair_path(p, 0, 1, 2, 1)->config.silent = false;
   run_for(p, 200 * MS);
   CHECK_EQ(mrc_pair_ev(p, end, 2, 1).state, MRC_EV_GOOD);
   CHECK_EQ(counter(p, 0, MRC_COUNTER_EVS_TRUSTED), 1);
-  uint64_t before = mrc_pair_ev(p, end, 2, 1).packets;
+  uint64_t before = mrc_pair_ev(p, end, 2, 1).sent_packets;
   CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
   CHECK(mrc_pair_finish(p, 200 * MS));
-  CHECK(mrc_pair_ev(p, end, 2, 1).packets > before);
+  CHECK(mrc_pair_ev(p, end, 2, 1).sent_packets > before);
   mrc_pair_destroy(p);
 }
 
@@ -234,7 +234,7 @@ static void test_probation__of_a_flapping_path(void) {
       CHECK(mrc_pair_finish(p, SECOND));
       run_for(p, 20 * MS);
     }
-    lost[half] = mrc_pair_ev(p, end, 1, 0).lost;
+    lost[half] = mrc_pair_ev(p, end, 1, 0).lost_packets;
   }
   CHECK(lost[0] > 0);
   CHECK(lost[1] - lost[0] <= lost[0] / 2 + 1);
@@ -258,12 +258,12 @@ static void test_trial__a_dead_path_loses_one_burst(void) {
   for (int i = 0; i < n_dead; i++) {
     CHECK_ROW(i);
     const struct mrc_ev_info ev = mrc_pair_ev(p, end, dead[i].plane, dead[i].path);
-    CHECK_EQ(ev.lost, 1);
-    CHECK_EQ(ev.packets, 1);
+    CHECK_EQ(ev.lost_packets, 1);
+    CHECK_EQ(ev.sent_packets, 1);
     CHECK_EQ(ev.state, MRC_EV_ASSUMED_BAD);
   }
   CHECK_EQ(retransmitted(p, end), n_dead);
-  CHECK_EQ(mrc_pair_info(p, end).packets_spurious, 0);
+  CHECK_EQ(mrc_pair_info(p, end).spurious_packets, 0);
   mrc_pair_destroy(p);
 }
 
@@ -287,9 +287,9 @@ static void test_trial__probed_paths_have_none(void) {
     CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
     run_for(p, PATH_DELAY); /* no answer can be here */
     if (probed)
-      CHECK(mrc_pair_info(p, end).packets_sent >= 4 * PLANES * PATHS);
+      CHECK(mrc_pair_info(p, end).sent_packets >= 4 * PLANES * PATHS);
     else
-      CHECK_EQ(mrc_pair_info(p, end).packets_sent, PLANES * PATHS);
+      CHECK_EQ(mrc_pair_info(p, end).sent_packets, PLANES * PATHS);
     CHECK(mrc_pair_finish(p, 100 * MS));
     mrc_pair_destroy(p);
   }
@@ -305,12 +305,12 @@ static void test_deny__an_ev_in_mid_transfer(void) {
   run_for(p, 10 * MS);
   mrc_pair_deny(p, end, 1, 1, true);
   CHECK_EQ(mrc_pair_ev(p, end, 1, 1).state, MRC_EV_DENIED);
-  uint64_t before = mrc_pair_ev(p, end, 1, 1).packets;
+  uint64_t before = mrc_pair_ev(p, end, 1, 1).sent_packets;
   run_for(p, 20 * MS);
-  CHECK_EQ(mrc_pair_ev(p, end, 1, 1).packets, before);
+  CHECK_EQ(mrc_pair_ev(p, end, 1, 1).sent_packets, before);
   mrc_pair_deny(p, end, 1, 1, false);
   CHECK(mrc_pair_finish(p, 300 * MS));
-  CHECK(mrc_pair_ev(p, end, 1, 1).packets > before);
+  CHECK(mrc_pair_ev(p, end, 1, 1).sent_packets > before);
   CHECK_EQ(retransmitted(p, end), 0);
   mrc_pair_destroy(p);
 }
@@ -323,7 +323,7 @@ static void test_deny__a_whole_plane(void) {
     mrc_pair_deny(p, end, 2, path, true);
   CHECK_EQ(mrc_pair_write_imm(p, end, 1u << 20), 0);
   CHECK(mrc_pair_finish(p, 100 * MS));
-  CHECK_EQ(mrc_pair_info(p, end).planes[1].packets, 0);
+  CHECK_EQ(mrc_pair_info(p, end).planes[1].sent_packets, 0);
   mrc_pair_destroy(p);
 }
 

@@ -384,14 +384,14 @@ static void test_request__port_status(void) {
     int peer = p->ends[i ? second : first]->peer;
     CHECK_EQ(mrc_pair_write(p, peer, 100 * MTU), 0);
     CHECK(mrc_pair_finish(p, 50 * MS));
-    CHECK_EQ(mrc_pair_info(p, peer).planes[1].packets, 0);
+    CHECK_EQ(mrc_pair_info(p, peer).planes[1].sent_packets, 0);
   }
   forge.wire.endpoint.port_status_mask = 3;
   CHECK_EQ(send_forge(p, &forge), 0);
   run_for(p, 20 * MS); /* until probes have confirmed it */
   CHECK_EQ(mrc_pair_write(p, p->ends[first]->peer, 400 * MTU), 0);
   CHECK(mrc_pair_finish(p, 50 * MS));
-  CHECK(mrc_pair_info(p, p->ends[first]->peer).planes[1].packets > 100);
+  CHECK(mrc_pair_info(p, p->ends[first]->peer).planes[1].sent_packets > 100);
   mrc_pair_destroy(p);
 }
 

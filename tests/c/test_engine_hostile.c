@@ -79,7 +79,7 @@ static void test_hostile__sacks_for_packets_never_sent(void) {
     CHECK_EQ(mrc_engine_drops(p->hosts[1].engine, values, MRC_DROP_COUNT), MRC_DROP_COUNT);
     CHECK_EQ(values[MRC_DROP_ACK_UNSENT] - drops, rows[i].drop == MRC_DROP_ACK_UNSENT ? 100 : 0);
     CHECK_EQ(counter(p, 1, MRC_COUNTER_RX_SACKS) - taken, refused ? 0 : 100);
-    CHECK_EQ(mrc_pair_info(p, victim).bytes_acked, 0);
+    CHECK_EQ(mrc_pair_info(p, victim).acknowledged_bytes, 0);
     CHECK_EQ(win->inflight_bytes, 8 * MTU);
     check_recovers(p, victim, 1);
     mrc_pair_destroy(p);

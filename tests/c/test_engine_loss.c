@@ -13,7 +13,7 @@ static struct mrc_ev_info find_lossy_ev(struct mrc_pair *p, int end, int *plane,
   for (int i = 1; i <= p->config.planes; i++) {
     for (int k = 0; k < p->config.paths; k++) {
       struct mrc_ev_info ev = mrc_pair_ev(p, end, i, k);
-      if (ev.lost == 0) continue;
+      if (ev.lost_packets == 0) continue;
       lossy = ev;
       *plane = i;
       *path = k;
@@ -41,9 +41,9 @@ static void test_loss__one_packet(void) {
   CHECK_EQ(mrc_pair_write(p, end, 200 * MTU), 0);
   CHECK(mrc_pair_finish(p, 5 * MS));
   CHECK_EQ(retransmitted(p, end), 1);
-  CHECK_EQ(mrc_pair_info(p, end).packets_spurious, 0);
+  CHECK_EQ(mrc_pair_info(p, end).spurious_packets, 0);
   struct mrc_ev_info lossy = find_lossy_ev(p, end, &plane, &path);
-  CHECK_EQ(lossy.lost, 1);
+  CHECK_EQ(lossy.lost_packets, 1);
   CHECK_EQ(lossy.state, MRC_EV_ASSUMED_BAD);
   CHECK_EQ(lossy.active, 0);
   CHECK_EQ(n_active(p, end, 1), 2);
@@ -52,7 +52,7 @@ static void test_loss__one_packet(void) {
   CHECK_EQ(n_events(p, 0, MRC_EVENT_EV_STATE, MRC_PAIR_ANY), 1);
   run_for(p, 50 * MS);
   CHECK_EQ(mrc_pair_ev(p, end, plane, path).state, MRC_EV_GOOD);
-  CHECK(mrc_pair_ev(p, end, plane, path).probes >= 3);
+  CHECK(mrc_pair_ev(p, end, plane, path).sent_probes >= 3);
   CHECK_EQ(n_reasons(p, 0, MRC_EVENT_EV_STATE, MRC_EV_GOOD, MRC_REASON_PROBES), 1);
   CHECK_EQ(n_events(p, 0, MRC_EVENT_EV_STATE, MRC_PAIR_ANY), 2);
   mrc_pair_destroy(p);
@@ -87,7 +87,7 @@ static void test_loss__is_found_while_the_qp_is_busy(void) {
   CHECK(counter(p, 0, MRC_COUNTER_LOST_BY_TIME) > 0);
   CHECK_EQ(mrc_pair_ev(p, end, 1, 2).state, MRC_EV_ASSUMED_BAD);
   CHECK(mrc_pair_finish(p, 100 * MS));
-  CHECK_EQ(mrc_pair_info(p, end).packets_spurious, 0);
+  CHECK_EQ(mrc_pair_info(p, end).spurious_packets, 0);
   mrc_pair_destroy(p);
 }
 
@@ -215,7 +215,7 @@ static void test_loss__by_mask_on_every_path(void) {
   int end = open_qp(p, .memory_bytes = 2000 * MTU);
   CHECK_EQ(mrc_pair_write_imm(p, end, 2000 * MTU), 0);
   CHECK(mrc_pair_finish(p, 500 * MS));
-  CHECK_EQ(mrc_pair_info(p, end).packets_spurious, 0);
+  CHECK_EQ(mrc_pair_info(p, end).spurious_packets, 0);
   CHECK(retransmitted(p, end) <= 2000 * 3 / 64 * 2);
   mrc_pair_destroy(p);
 }
@@ -263,7 +263,7 @@ static void test_loss__by_a_timeout_that_proves_wrong(void) {
   CHECK_EQ(mrc_pair_write(p, end, 10 * MTU), 0);
   CHECK(mrc_pair_finish(p, 5 * MS));
   CHECK_EQ(counter(p, 0, MRC_COUNTER_LOST_BY_TIMEOUT), 10);
-  CHECK(mrc_pair_info(p, end).packets_spurious > 0);
+  CHECK(mrc_pair_info(p, end).spurious_packets > 0);
   CHECK(mrc_pair_info(p, end).cwnd_bytes >= cwnd_bytes);
   CHECK_EQ(n_events(p, 0, MRC_EVENT_EV_STATE, MRC_PAIR_ANY), 0);
   const struct mrc_qp *qp = mrc_engine_qp(p->hosts[0].engine, p->ends[end]->qpn);
@@ -323,7 +323,7 @@ static void test_duplicates__are_placed_once(void) {
   CHECK(mrc_pair_finish(p, 100 * MS));
   CHECK_EQ(retransmitted(p, end), 0);
   CHECK(p->hosts[1].drops[MRC_DROP_DUPLICATE] > 50);
-  CHECK_EQ(mrc_pair_info(p, p->ends[end]->peer).bytes_received, 500 * MTU);
+  CHECK_EQ(mrc_pair_info(p, p->ends[end]->peer).received_bytes, 500 * MTU);
   mrc_pair_destroy(p);
 }
 
@@ -338,7 +338,7 @@ static void test_reordering__on_a_path_is_learnt(void) {
   CHECK(mrc_pair_finish(p, SECOND));
   uint64_t early = retransmitted(p, end);
   CHECK(early <= 400); /* of 8192 packets, 2 % of them late */
-  CHECK(mrc_pair_info(p, end).packets_spurious <= early);
+  CHECK(mrc_pair_info(p, end).spurious_packets <= early);
   run_for(p, 100 * MS);
   for (int plane = 1; plane <= 2; plane++)
     for (int path = 0; path < 2; path++)
@@ -379,7 +379,7 @@ static void test_ecn__skips_the_marked_ev(void) {
   CHECK_EQ(mrc_pair_write(p, end, 4u << 20), 0);
   CHECK(mrc_pair_finish(p, 200 * MS));
   CHECK(counter(p, 1, MRC_COUNTER_RX_CE) > 0);
-  CHECK(mrc_pair_ev(p, end, 1, 2).packets < mrc_pair_ev(p, end, 1, 1).packets * 9 / 10);
+  CHECK(mrc_pair_ev(p, end, 1, 2).sent_packets < mrc_pair_ev(p, end, 1, 1).sent_packets * 9 / 10);
   CHECK_EQ(retransmitted(p, end), 0);
   mrc_pair_destroy(p);
 }

@@ -14,7 +14,7 @@ static void write_all(struct mrc_pair *p, int end, uint32_t message, int n) {
 }
 
 static uint64_t acked_bytes(struct mrc_pair *p, int end) {
-  return mrc_pair_info(p, end).bytes_acked;
+  return mrc_pair_info(p, end).acknowledged_bytes;
 }
 
 /* A plane goes silent under load: suspended as a whole in a few round trips, no QP error, and
@@ -40,7 +40,7 @@ static void test_silence__of_one_plane(void) {
   CHECK_EQ(n_events(p, 0, MRC_EVENT_PLANE, MRC_PAIR_ANY), 2);
   CHECK(mrc_pair_finish(p, 200 * MS));
   CHECK_EQ(succeeded(p, end), 32);
-  CHECK_EQ(mrc_pair_info(p, end).packets_spurious, 0);
+  CHECK_EQ(mrc_pair_info(p, end).spurious_packets, 0);
   mrc_pair_destroy(p);
 }
 
@@ -238,7 +238,7 @@ static void test_silence__of_a_flapping_plane(void) {
       mrc_pair_silence(p, 2, i % 2 == 0);
       run_for(p, 50 * MS);
     }
-    lost[part] = mrc_pair_info(p, end).planes[1].lost;
+    lost[part] = mrc_pair_info(p, end).planes[1].lost_packets;
   }
   CHECK(lost[0] > 0);
   CHECK_EQ(lost[1], lost[0]);
@@ -259,7 +259,7 @@ static void test_refused__is_not_lost(void) {
     CHECK(p->hosts[0].refused > 0);
     CHECK(counter(p, 0, MRC_COUNTER_TX_REFUSED) > 0);
     CHECK_EQ(retransmitted(p, end), 0);
-    CHECK_EQ(mrc_pair_info(p, end).packets_sent, 500);
+    CHECK_EQ(mrc_pair_info(p, end).sent_packets, 500);
     CHECK_EQ(n_events(p, 0, MRC_EVENT_EV_STATE, MRC_PAIR_ANY), 0);
     mrc_pair_destroy(p);
   }
@@ -448,7 +448,7 @@ static void test_silence__costs_hardly_any_goodput(void) {
     CHECK(goodput(p, end, BIN_MS * MS) >= 4 * PLANE_BYTES / 100 * 95);
   CHECK(retransmitted(p, end) <= 100); /* what was in flight on the plane */
   CHECK(mrc_pair_finish(p, SECOND));
-  CHECK_EQ(mrc_pair_info(p, end).packets_spurious, 0);
+  CHECK_EQ(mrc_pair_info(p, end).spurious_packets, 0);
   mrc_pair_destroy(p);
 }
 

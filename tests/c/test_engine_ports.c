@@ -66,10 +66,11 @@ static void test_status__the_peer_leaves_the_plane_at_once(void) {
   CHECK_EQ(n_reasons(p, 1, MRC_EVENT_PORT, 0, MRC_REASON_OWN_PORT), 1);
   CHECK_EQ(n_reasons(p, 1, MRC_EVENT_PLANE, 0, MRC_REASON_OWN_PORT), 1);
   const uint64_t packets = p->hosts[0].plane_packets[2];
-  const uint64_t acked = mrc_pair_info(p, end).bytes_acked;
+  const uint64_t acked = mrc_pair_info(p, end).acknowledged_bytes;
   run_for(p, 20 * MS);
-  CHECK_EQ(p->hosts[0].plane_packets[2], packets);            /* and no probe yet */
-  CHECK(mrc_pair_info(p, end).bytes_acked - acked > 3000000); /* of 3.75 MB over three planes */
+  CHECK_EQ(p->hosts[0].plane_packets[2], packets); /* and no probe yet */
+  CHECK(mrc_pair_info(p, end).acknowledged_bytes - acked >
+        3000000); /* of 3.75 MB over three planes */
   CHECK_EQ(counter(p, 0, MRC_COUNTER_EVS_BAD), 0);
   CHECK_EQ(told(p, 1), 1);
   CHECK_EQ(counter(p, 0, MRC_COUNTER_RX_PORT_STATUS), 1);
@@ -297,7 +298,7 @@ static void test_status__new_qps_start_with_what_is_true(void) {
     CHECK(mrc_pair_finish(p, 100 * MS));
     CHECK_EQ(told(p, 0), 1);
     CHECK_EQ(p->hosts[1].plane_bytes[1], 0);
-    CHECK_EQ(mrc_pair_info(p, peer_of(p, end)).packets_retransmitted, 0);
+    CHECK_EQ(mrc_pair_info(p, peer_of(p, end)).retransmitted_packets, 0);
   }
   mrc_pair_port_up(p, 0, 2, true);
   run_for(p, 20 * MS);

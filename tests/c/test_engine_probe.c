@@ -253,7 +253,7 @@ static void test_slots__are_shared_by_qps(void) {
   for (int i = 0; i < GREEDY; i++)
     for (int path = 0; path < 32; path++) {
       const struct mrc_ev_info ev = mrc_pair_ev(p, greedy[i], 8, path);
-      CHECK(ev.state != MRC_EV_ASSUMED_BAD || ev.probes > 0);
+      CHECK(ev.state != MRC_EV_ASSUMED_BAD || ev.sent_probes > 0);
     }
   mrc_pair_destroy(p);
 }

@@ -128,7 +128,7 @@ static void test_trim__at_the_last_hop_blames_no_path(void) {
     for (int i = 0; i < n; i++)
       skips += entries[i].point == MRC_TRACE_EV_STATE && entries[i].b == MRC_EV_SKIP;
     CHECK_EQ(skips, reasons[row] == MRC_NACK_TRIMMED);
-    CHECK_EQ(mrc_pair_info(p, p->ends[end]->peer).packets_retransmitted, 1);
+    CHECK_EQ(mrc_pair_info(p, p->ends[end]->peer).retransmitted_packets, 1);
     mrc_pair_destroy(p);
   }
 }

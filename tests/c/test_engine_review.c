@@ -310,10 +310,10 @@ static void test_probe__requests_do_not_starve_other_qps(void) {
 }
 
 static uint64_t bytes_of_next_write(struct mrc_pair *p, int end, int plane) {
-  const uint64_t before = mrc_pair_info(p, end).planes[plane - 1].bytes;
+  const uint64_t before = mrc_pair_info(p, end).planes[plane - 1].sent_bytes;
   CHECK_EQ(mrc_pair_write(p, end, 400 * MTU), 0);
   CHECK(mrc_pair_finish(p, 100 * MS));
-  return mrc_pair_info(p, end).planes[plane - 1].bytes - before;
+  return mrc_pair_info(p, end).planes[plane - 1].sent_bytes - before;
 }
 
 /* Planes that the peer or the controller took away and gives back: equal shares from then on,
@@ -392,7 +392,7 @@ static void test_loss__originals_do_not_testify_for_retransmissions(void) {
   mrc_pair_silence(p, 1, true);
   CHECK_EQ(mrc_pair_write(p, peer, 8 * MTU), 0);
   const uint32_t first = inside(p, peer)->req.win.next_psn;
-  for (int i = 0; i < 1000 && mrc_pair_info(p, peer).packets_retransmitted < 8; i++)
+  for (int i = 0; i < 1000 && mrc_pair_info(p, peer).retransmitted_packets < 8; i++)
     run_for(p, 100 * US);
   CHECK_EQ(counter(p, 1, MRC_COUNTER_LOST_BY_ORDER), 0);
   const uint32_t before = mrc_psn_sub(first, 1);
@@ -436,7 +436,7 @@ static void test_numbers__all_wrap(void) {
   CHECK(mrc_pair_finish(p, 2 * SECOND));
   CHECK_EQ(succeeded(p, end), WRS);
   CHECK(req->win.next_psn < MRC_PSN_MASK / 2);
-  CHECK(mrc_pair_info(p, end).packets_retransmitted > 0);
+  CHECK(mrc_pair_info(p, end).retransmitted_packets > 0);
   CHECK_EQ(resp->next_rqmsn - (UINT16_MAX - 20), WRS / 2);
   CHECK_MEM_EQ(audit->target, audit->source, WRS * BYTES);
   mrc_pair_destroy(p);

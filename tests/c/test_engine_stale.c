@@ -64,7 +64,7 @@ static void check_unchanged(struct mrc_pair *p, int end, struct forge forge) {
   CHECK_EQ(qp->state, MRC_QP_RTS);
   CHECK_MEM_EQ(&qp->req, &before.req, sizeof qp->req);
   CHECK_MEM_EQ(&qp->resp.win, &before.resp.win, sizeof qp->resp.win);
-  CHECK_EQ(qp->resp.bytes_received, before.resp.bytes_received);
+  CHECK_EQ(qp->resp.received_bytes, before.resp.received_bytes);
   CHECK_EQ(qp->evset.evs[0].state, ev_state);
 }
 

@@ -36,11 +36,11 @@ static void test_write__counts_bytes_on_both_sides(void) {
   int end = open_qp(p, .memory_bytes = 100000);
   CHECK_EQ(mrc_pair_write(p, end, 100000), 0);
   CHECK(mrc_pair_finish(p, 100 * MS));
-  CHECK_EQ(mrc_pair_info(p, end).bytes_sent, 100000);
-  CHECK_EQ(mrc_pair_info(p, end).bytes_acked, 100000);
+  CHECK_EQ(mrc_pair_info(p, end).first_sent_bytes, 100000);
+  CHECK_EQ(mrc_pair_info(p, end).acknowledged_bytes, 100000);
   CHECK_EQ(mrc_pair_info(p, end).inflight_bytes, 0);
   CHECK_EQ(mrc_pair_info(p, end).outstanding, 0);
-  CHECK_EQ(mrc_pair_info(p, p->ends[end]->peer).bytes_received, 100000);
+  CHECK_EQ(mrc_pair_info(p, p->ends[end]->peer).received_bytes, 100000);
   mrc_pair_destroy(p);
 }
 
@@ -155,7 +155,7 @@ static void test_write__over_ipv4(void) {
   CHECK(mrc_pair_finish(p, 100 * MS));
   for (int plane = 1; plane <= 2; plane++)
     for (int path = 0; path < 4; path++)
-      CHECK(mrc_pair_ev(p, end, plane, path).packets > 0);
+      CHECK(mrc_pair_ev(p, end, plane, path).sent_packets > 0);
   mrc_pair_destroy(p);
 }
 
@@ -198,8 +198,8 @@ static void test_spray__one_packet_an_ev(void) {
   for (int plane = 1; plane <= 2; plane++)
     for (int path = 0; path < 4; path++) {
       struct mrc_ev_info ev = mrc_pair_ev(p, end, plane, path);
-      CHECK(ev.packets >= 19 && ev.packets <= 21);
-      CHECK_EQ(ev.bytes, ev.packets * MTU);
+      CHECK(ev.sent_packets >= 19 && ev.sent_packets <= 21);
+      CHECK_EQ(ev.sent_bytes, ev.sent_packets * MTU);
     }
   mrc_pair_destroy(p);
 }

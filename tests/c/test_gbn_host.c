@@ -18,9 +18,9 @@ static void test_run__one_path_at_line_rate(void) {
   CHECK_EQ(add_flow(sim, .bytes = 1000001, .writes = 8), 0);
   CHECK_EQ(mrc_sim_run(sim, 500 * MS), 1);
   const struct mrc_sim_flow_info info = info_of(sim, 0);
-  CHECK_EQ(info.bytes_received, 8000008);
+  CHECK_EQ(info.received_bytes, 8000008);
   CHECK_EQ(info.completed, 8);
-  CHECK_EQ(info.packets_sent, 8 * 245); /* none twice */
+  CHECK_EQ(info.sent_packets, 8 * 245); /* none twice */
   /* one of two planes: 640 us of payload at 100 Gbit/s */
   CHECK(info.last_ns > 660 * US && info.last_ns < 720 * US);
   mrc_sim_destroy(sim);
@@ -32,9 +32,9 @@ static void test_run__goes_back_for_what_is_lost(void) {
   CHECK_EQ(add_flow(sim, .bytes = 1 << 20, .writes = 4), 0);
   CHECK_EQ(add_flow(sim, .bytes = 5, .writes = 40), 1);
   CHECK_EQ(mrc_sim_run(sim, 500 * MS), 1);
-  CHECK_EQ(info_of(sim, 0).bytes_received, 4 << 20);
-  CHECK_EQ(info_of(sim, 1).bytes_received, 200);
-  CHECK(info_of(sim, 0).packets_retransmitted > 20);
+  CHECK_EQ(info_of(sim, 0).received_bytes, 4 << 20);
+  CHECK_EQ(info_of(sim, 1).received_bytes, 200);
+  CHECK(info_of(sim, 0).retransmitted_packets > 20);
   mrc_sim_destroy(sim);
 }
 

@@ -40,10 +40,10 @@ static void test_close__in_the_middle_of_a_write_and_back(void) {
   CHECK_EQ(opening.udp_port, mrc_ctx_udp_port(sides[0].ctx));
   while (query(&sides[0]).planes[1].suspended) {
   }
-  const uint64_t before = query(&sides[0]).planes[1].bytes;
+  const uint64_t before = query(&sides[0]).planes[1].sent_bytes;
   post(&sides[0], &sides[1], 1, 0, 16 * MIB, MRC_WR_WRITE);
   CHECK(wait_until(sides, two_completed));
-  CHECK(query(&sides[0]).planes[1].bytes > before);
+  CHECK(query(&sides[0]).planes[1].sent_bytes > before);
   check_wcs(&sides[0], 2);
   CHECK_MEM_EQ(sides[1].memory, sides[0].memory, 16 * MIB);
   close_sides(sides);

@@ -81,14 +81,14 @@ static void test_planes__count_what_they_bring(void) {
   const struct mrc_qp_info reader = mrc_pair_info(p, p->ends[end]->peer);
   uint64_t packets = 0, bytes = 0;
   for (int i = 0; i < 2; i++) {
-    CHECK_EQ(writer.planes[i].packets_received, 0);
-    CHECK(reader.planes[i].bytes_received >= 20 * MTU);
-    CHECK_EQ(reader.planes[i].bytes_received, MTU * reader.planes[i].packets_received);
-    packets += reader.planes[i].packets_received;
-    bytes += reader.planes[i].bytes_received;
+    CHECK_EQ(writer.planes[i].received_packets, 0);
+    CHECK(reader.planes[i].received_bytes >= 20 * MTU);
+    CHECK_EQ(reader.planes[i].received_bytes, MTU * reader.planes[i].received_packets);
+    packets += reader.planes[i].received_packets;
+    bytes += reader.planes[i].received_bytes;
   }
   CHECK_EQ(packets, 100);
-  CHECK_EQ(bytes, reader.bytes_received);
+  CHECK_EQ(bytes, reader.received_bytes);
   mrc_pair_destroy(p);
 }
 

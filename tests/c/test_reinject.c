@@ -33,9 +33,9 @@ static void test_reinject__blames_nobody(void) {
   write_until_reinjected(p, end);
   const uint64_t reinjected = counter(p, 0, MRC_COUNTER_REINJECTED);
   CHECK(reinjected > 0);
-  CHECK_EQ(mrc_pair_info(p, end).packets_spurious, reinjected);
+  CHECK_EQ(mrc_pair_info(p, end).spurious_packets, reinjected);
   CHECK_EQ(retransmitted(p, end), reinjected);
-  CHECK_EQ(mrc_pair_info(p, end).planes[1].lost, 0);
+  CHECK_EQ(mrc_pair_info(p, end).planes[1].lost_packets, 0);
   CHECK_EQ(mrc_pair_ev(p, end, 2, 0).state, MRC_EV_GOOD);
   const struct mrc_plane *slow = &mrc_engine_qp(p->hosts[0].engine, p->ends[end]->qpn)->planes[1];
   CHECK_EQ(slow->reorder.ns, 0);

@@ -77,7 +77,7 @@ static void test_run__contents(void) {
     CHECK_MEM_EQ(target + 1000, source + 1000, 500001);
     CHECK_EQ(target[999], 0x5A);
     CHECK_EQ(target[1000 + 500001], 0x5A);
-    CHECK_EQ(info_of(sim, 0).bytes_received, 500001);
+    CHECK_EQ(info_of(sim, 0).received_bytes, 500001);
     mrc_sim_destroy(sim);
   }
 }
@@ -110,8 +110,8 @@ static void test_run__faults_have_their_time(void) {
   CHECK_EQ(mrc_sim_run(sim, 500 * MS), 1);
   struct mrc_sim_sample samples[8] = {0};
   CHECK(mrc_sim_samples(sim, samples, 8) > 4);
-  const uint64_t before = samples[1].bytes_received - samples[0].bytes_received;
-  const uint64_t during = samples[2].bytes_received - samples[1].bytes_received;
+  const uint64_t before = samples[1].received_bytes - samples[0].received_bytes;
+  const uint64_t during = samples[2].received_bytes - samples[1].received_bytes;
   CHECK_EQ(samples[2].now_ns, 300 * US);
   CHECK(before > 1000000 && before < 1250000); /* 100 Gbit/s */
   CHECK(during < before / 10);
@@ -138,7 +138,7 @@ static void test_run__rates_take_turns(void) {
   CHECK(mrc_sim_samples(sim, samples, 8) >= 7);
   for (int i = 1; i < 7; i++) { /* at 4 Gbit/s and at 20 */
     CHECK_ROW(i);
-    const uint64_t bytes = samples[i].bytes_received - samples[i - 1].bytes_received;
+    const uint64_t bytes = samples[i].received_bytes - samples[i - 1].received_bytes;
     const bool is_slow = i % 2 == 1;
     CHECK(bytes < (is_slow ? 60000 : 260000));
     CHECK(bytes > (is_slow ? 30000 : 150000));
@@ -167,8 +167,8 @@ static void test_run__repeated_is_what_came_twice(void) {
   CHECK_EQ(mrc_sim_run(sim, 500 * MS), 1);
   const struct mrc_sim_flow_info info = info_of(sim, 0);
   CHECK_EQ(stats_of(sim).lost, 0);
-  CHECK(info.packets_retransmitted > 0);
-  CHECK_EQ(info.packets_repeated, info.packets_retransmitted);
+  CHECK(info.retransmitted_packets > 0);
+  CHECK_EQ(info.repeated_packets, info.retransmitted_packets);
   mrc_sim_destroy(sim);
 }
 
@@ -178,8 +178,8 @@ static void test_run__copies_of_a_fault_are_not_repeated(void) {
            0);
   CHECK_EQ(add_flow(sim, .bytes = 1 << 20, .writes = 8), 0);
   CHECK_EQ(mrc_sim_run(sim, 500 * MS), 1);
-  CHECK_EQ(info_of(sim, 0).packets_retransmitted, 0);
-  CHECK_EQ(info_of(sim, 0).packets_repeated, 0);
+  CHECK_EQ(info_of(sim, 0).retransmitted_packets, 0);
+  CHECK_EQ(info_of(sim, 0).repeated_packets, 0);
   mrc_sim_destroy(sim);
 }
 
@@ -191,7 +191,7 @@ static void test_run__loss_of_control_spares_data(void) {
   CHECK_EQ(add_flow(sim), 0);
   CHECK_EQ(mrc_sim_run(sim, 500 * MS), 1);
   CHECK(stats_of(sim).lost > 0);
-  CHECK_EQ(info_of(sim, 0).bytes_received, 1 << 18);
+  CHECK_EQ(info_of(sim, 0).received_bytes, 1 << 18);
   struct mrc_sim_port_info arrived;
   CHECK_EQ(mrc_sim_last_hop(sim, 2, 1, &arrived), 0);
   const uint64_t packet_ns = 4096 * 8 / 100; /* of data, and less than its headers make it */
@@ -383,8 +383,8 @@ static void test_probed__long_and_slow_ways(void) {
     CHECK_EQ(add_flow(sim, .bytes = 1 << 18, .writes = 4), 0);
     CHECK_EQ(mrc_sim_run(sim, 30000 * MS), 1);
     const struct mrc_sim_flow_info info = info_of(sim, 0);
-    CHECK_EQ(info.packets_retransmitted, 0);
-    CHECK_EQ(info.packets_lost, 0);
+    CHECK_EQ(info.retransmitted_packets, 0);
+    CHECK_EQ(info.lost_packets, 0);
     CHECK_EQ(stats_of(sim).writes_done, 4);
     mrc_sim_destroy(sim);
   }
@@ -401,7 +401,7 @@ static void test_probed__time_begins_after_the_probes(void) {
   CHECK_EQ(add_flow(sim, .bytes = 1 << 20, .writes = 8), 0);
   CHECK_EQ(mrc_sim_run(sim, 350 * US), 0);
   CHECK_EQ(stats_of(sim).now_ns, 350 * US);
-  CHECK_EQ(info_of(sim, 0).packets_lost, 0);
+  CHECK_EQ(info_of(sim, 0).lost_packets, 0);
   struct mrc_sim_event events[4] = {0};
   CHECK_EQ(mrc_sim_events(sim, events, 4), 2); /* of either end */
   CHECK(events[0].plane == 1 && events[0].path == 1 && events[0].now_ns == 0);
@@ -409,9 +409,9 @@ static void test_probed__time_begins_after_the_probes(void) {
   struct mrc_sim_sample samples[4] = {0};
   CHECK_EQ(mrc_sim_samples(sim, samples, 4), 3);
   CHECK_EQ(samples[0].now_ns, 100 * US);
-  const uint64_t before = samples[1].bytes_received - samples[0].bytes_received;
+  const uint64_t before = samples[1].received_bytes - samples[0].received_bytes;
   CHECK(before > 2000000 && before < 2500000);
-  CHECK(samples[2].bytes_received - samples[1].bytes_received < before / 10);
+  CHECK(samples[2].received_bytes - samples[1].received_bytes < before / 10);
   CHECK_EQ(mrc_sim_run(sim, 500 * MS), 1);
   mrc_sim_destroy(sim);
 }

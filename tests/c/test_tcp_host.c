@@ -39,9 +39,9 @@ static void test_run__fills_its_path_and_never_ends(void) {
   CHECK_EQ(mrc_sim_run(sim, 5 * SECOND), 0);
   const struct mrc_sim_flow_info info = info_of(sim, 0);
   CHECK_EQ(info.first_ns, 100 * MS);
-  CHECK(info.bytes_received > 4 * 200 * MBIT / 8 * 1448 / 1598);
-  CHECK_EQ(info.packets_retransmitted, info.packets_lost);
-  CHECK_EQ(info.packets_repeated, 0);
+  CHECK(info.received_bytes > 4 * 200 * MBIT / 8 * 1448 / 1598);
+  CHECK_EQ(info.retransmitted_packets, info.lost_packets);
+  CHECK_EQ(info.repeated_packets, 0);
   CHECK_EQ(sim->fabric.hops[mrc_topology_t0_up(&sim->world.config, 0, 0, 0)].packets, 0);
   CHECK(sim->fabric.hops[mrc_topology_t0_up(&sim->world.config, 0, 0, 1)].packets > 0);
   mrc_sim_destroy(sim);
@@ -76,9 +76,9 @@ static void test_run__survives_what_links_do(void) {
     CHECK_EQ(mrc_sim_add_fault(sim, &fault), 0);
     CHECK_EQ(add_tcp(sim), 0);
     CHECK_EQ(mrc_sim_run(sim, 3 * SECOND), 0);
-    const uint64_t before = info_of(sim, 0).bytes_received;
+    const uint64_t before = info_of(sim, 0).received_bytes;
     CHECK_EQ(mrc_sim_run(sim, 6 * SECOND), 0);
-    CHECK(info_of(sim, 0).bytes_received - before > 1000000);
+    CHECK(info_of(sim, 0).received_bytes - before > 1000000);
     mrc_sim_destroy(sim);
   }
 }
@@ -90,7 +90,7 @@ static void test_run__beside_writes(void) {
   CHECK_EQ(add_flow(sim, .bytes = 1 << 20, .writes = 8), 1);
   CHECK_EQ(mrc_sim_run(sim, 3 * SECOND), 0);
   CHECK_EQ(info_of(sim, 1).completed, 8);
-  CHECK(info_of(sim, 0).bytes_received > 10000000);
+  CHECK(info_of(sim, 0).received_bytes > 10000000);
   mrc_sim_destroy(sim);
 }
 
@@ -101,8 +101,8 @@ static void test_run__shares_the_port_of_its_host(void) {
   CHECK_EQ(add_flow(sim, .bytes = 1 << 20, .writes = 100), 1);
   CHECK_EQ(mrc_sim_run(sim, 2 * SECOND), 0);
   const uint64_t all = 2 * 100 * MBIT / 8;
-  CHECK(info_of(sim, 0).bytes_received > all / 4);
-  CHECK(info_of(sim, 1).bytes_received > all / 4);
+  CHECK(info_of(sim, 0).received_bytes > all / 4);
+  CHECK(info_of(sim, 1).received_bytes > all / 4);
   mrc_sim_destroy(sim);
 }
 

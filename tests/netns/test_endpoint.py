@@ -125,8 +125,8 @@ def transfer(
 
 def shares(outcome: Outcome) -> list[float]:
     """The part of the bytes that went over each plane of the QP, in order."""
-    total = sum(plane.bytes for plane in outcome.info.planes)
-    return [plane.bytes / total for plane in outcome.info.planes]
+    total = sum(plane.sent_bytes for plane in outcome.info.planes)
+    return [plane.sent_bytes / total for plane in outcome.info.planes]
 
 
 def test_interfaces__two_subnets_are_two_planes(two_links: None) -> None:
@@ -368,16 +368,16 @@ def test_monitor__a_link_that_goes_down_is_known_at_once(two_links: None) -> Non
             assert suspended == PlaneEvent(2, True, suspended.reason)
             assert PortEvent(2, False, suspended.reason) in told
             assert suspended.reason in (EventReason.OWN_PORT, EventReason.PEER_PORT)
-            before = (await qp.query()).planes[1].packets
+            before = (await qp.query()).planes[1].sent_packets
             await qp.write(mr, RemoteMemory.from_json(qp.private["mr"]))
-            used = (await qp.query()).planes[1].packets - before
+            used = (await qp.query()).planes[1].sent_packets - before
             await asyncio.to_thread(ip, f"-n {A} link set x2 up")
             while told[-1] != PlaneEvent(2, False, EventReason.PROBES):
                 told.append(await anext(events))
             own = EventReason.OWN_PORT
             ports = [e for e in told if isinstance(e, PortEvent) and e.reason is own]
             assert ports == [PortEvent(2, False, own), PortEvent(2, True, own)]
-            return [used, (await qp.query()).packets_retransmitted]
+            return [used, (await qp.query()).retransmitted_packets]
 
     listening = threading.Event()
     received = run_in(B, lambda: receive(ContextConfig(), listening))

@@ -201,9 +201,9 @@ class Writer:
     async def until_planes_carry(self, *planes: int) -> None:
         """Writes until each of these planes, and no other, carries data."""
         while True:
-            before = {plane.plane: plane.packets for plane in (await self.qp.query()).planes}
+            before = {plane.plane: plane.sent_packets for plane in (await self.qp.query()).planes}
             await self.write()
-            after = {plane.plane: plane.packets for plane in (await self.qp.query()).planes}
+            after = {plane.plane: plane.sent_packets for plane in (await self.qp.query()).planes}
             if planes == tuple(plane for plane in after if after[plane] > before[plane]):
                 return
 

@@ -93,11 +93,11 @@ def test_send__every_size(hosts: Hosts, tmp_path: Path, inbox: Path) -> None:
     _check_result(received, "receiver", sizes, [inbox / path.name for path in files])
     digests = [[file["digest"] for file in result["files"]] for result in (sent, received)]
     assert digests[0] == digests[1]
-    assert sent["packets_sent"] >= BIG // MTU
+    assert sent["sent_packets"] >= BIG // MTU
     assert sent["qps"] == received["qps"] == 1, "a short way"
-    moved = [plane["bytes"] for plane in sent["planes"]]
+    moved = [plane["sent_bytes"] for plane in sent["planes"]]
     assert min(moved) > 0.8 * max(moved), "equal shares per plane"
-    arrived = [plane["bytes_received"] for plane in received["planes"]]
+    arrived = [plane["received_bytes"] for plane in received["planes"]]
     assert sum(sizes) <= sum(arrived) < 1.01 * sum(sizes), "each byte once, and some messages"
     assert min(arrived) > 0.8 * max(arrived)
 
@@ -113,7 +113,7 @@ def _check_result(result: dict[str, Any], role: str, sizes: list[int], paths: li
     assert [plane["plane"] for plane in result["planes"]] == [1, 2, 3, 4]
     assert len(result["evs"]) == 8
     assert {"ev", "plane", "path", "state", "packets", "lost"} <= result["evs"][0].keys()
-    assert {"tcp_port", "udp_port", "mpr", "packets_retransmitted"} <= result.keys()
+    assert {"tcp_port", "udp_port", "mpr", "retransmitted_packets"} <= result.keys()
 
 
 def test_send__as_an_ordinary_user(hosts: Hosts, public_folder: Path, inbox: Path) -> None:
@@ -204,7 +204,7 @@ def test_send__a_fault_in_the_middle(
     sent = json.loads(sender.ends(0, within=40))
     receiver.ends(0)
     assert same(file, inbox / "a")
-    assert sent["packets_retransmitted"] > 0
+    assert sent["retransmitted_packets"] > 0
 
 
 @contextmanager
@@ -233,7 +233,7 @@ def test_send__a_missing_route_costs_one_path(
     assert same(file, inbox / "a")
     bad = [ev["path"] for ev in sent["evs"] if ev["state"] != "GOOD"]
     assert bad == ["t1:2.1"]
-    moved = [plane["bytes"] for plane in sent["planes"]]
+    moved = [plane["sent_bytes"] for plane in sent["planes"]]
     assert min(moved) > 0.8 * max(moved), "the plane's other path carries its share"
 
 

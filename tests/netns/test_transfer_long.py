@@ -47,7 +47,7 @@ def test_send__several_qps_where_the_way_is_long(hosts: Hosts, tmp_path: Path) -
     assert (inbox / "a").read_bytes() == file.read_bytes()
     assert (sent["mpr"], sent["path_mtu_bytes"]) == (4096, PAYLOAD)
     assert 1 < sent["qps"] == received["qps"] <= 16
-    moved = sum(plane["bytes_received"] for plane in received["planes"])
+    moved = sum(plane["received_bytes"] for plane in received["planes"])
     assert 1 <= moved / (160 << 20) < 1.01, "over all QPs each byte once, and some messages"
     recorded = sum(received["bins"]["bytes"])
     assert recorded == pytest.approx(moved, rel=0.001), "of all QPs, but for some messages"

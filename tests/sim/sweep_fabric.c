@@ -169,8 +169,8 @@ static void check_flows(const mrc_sim *sim, uint32_t n_flows, bool dies) {
     if (verbose)
       printf("  flow %u: %" PRIu64 " writes, %" PRIu64 " failed, %" PRIu64 " packets, %" PRIu64
              " again, %" PRIu64 " spurious\n",
-             i, info.completed, info.failed, info.packets_sent, info.packets_retransmitted,
-             info.packets_spurious);
+             i, info.completed, info.failed, info.sent_packets, info.retransmitted_packets,
+             info.spurious_packets);
   }
 }
 

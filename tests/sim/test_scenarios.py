@@ -32,8 +32,8 @@ def test_run__every_kind_of_traffic_completes(kind: str) -> None:
     result = run(make({"kind": kind, "write": "128KiB"}), seed=1)
     for flow, info in zip(result.flows, result.infos, strict=True):
         assert (info.completed, info.failed) == (flow.writes, 0)
-        assert info.bytes_received == flow.writes * 128 * 1024
-        assert info.packets_spurious == info.packets_repeated == 0
+        assert info.received_bytes == flow.writes * 128 * 1024
+        assert info.spurious_packets == info.repeated_packets == 0
     assert result.stats.lost == result.stats.dropped == result.stats.unroutable == 0
     assert len(result.messages) == result.stats.writes_done
 
@@ -266,8 +266,8 @@ def test_command__json(capsys: pytest.CaptureFixture[str]) -> None:
     }  # fmt: skip
     assert code == (0 if all(check["met"] for check in printed["checks"]) else 1)
     [result] = printed["runs"]
-    assert result["flows"][0]["bytes_received"] == 4 << 24
-    assert result["flows"][0]["samples"]["bytes_received"][-1] == 4 << 24
+    assert result["flows"][0]["received_bytes"] == 4 << 24
+    assert result["flows"][0]["samples"]["received_bytes"][-1] == 4 << 24
     assert {(event["event"], event["plane"], event["path"]) for event in result["ev_events"]} == {
         ("ASSUMED_BAD", 1, 0),
         ("GOOD", 1, 0),  # until it loses again

@@ -36,7 +36,7 @@ def test_blocking__writes_batches_and_immediates() -> None:
         assert next(peer.immediates(timeout=5)).imm == 4
         with pytest.raises(TimeoutError):
             next(peer.immediates(timeout=0.01))
-        assert qp.query().bytes_acked == 300
+        assert qp.query().acknowledged_bytes == 300
         assert len(qp.evs()) == len(here.wait(qp.aio.evs()))
         qp.close()
         assert list(peer.immediates()) == []

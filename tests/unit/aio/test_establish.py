@@ -54,6 +54,6 @@ async def test_prove__nothing_is_sent_to_an_address_that_never_answered(
         evs = await qp.evs()
         held_back = [ev for ev in evs if ev.destination == FOREIGN]
         assert held_back and all(ev.state is EvState.DENIED for ev in held_back)
-        assert sum(ev.packets for ev in held_back) == 0
-        assert sum(ev.probes for ev in held_back) <= proof.ADDRESS_TRIES
+        assert sum(ev.sent_packets for ev in held_back) == 0
+        assert sum(ev.sent_probes for ev in held_back) <= proof.ADDRESS_TRIES
     assert target == data

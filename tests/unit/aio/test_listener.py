@@ -87,7 +87,7 @@ def hello_from(address: str) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("bytes_sent", "reason"),
+    ("first_sent_bytes", "reason"),
     [
         (b"GET / HTTP/1.1\r\n\r\n", "does not speak"),
         (struct.pack(">I", SNAPSHOT_BYTES + 1) + b"x", "does not speak"),
@@ -109,9 +109,9 @@ def hello_from(address: str) -> bytes:
     ],
     ids=lambda value: repr(value)[:24],
 )
-async def test_admit__a_stranger_is_told_why(bytes_sent: bytes, reason: str) -> None:
+async def test_admit__a_stranger_is_told_why(first_sent_bytes: bytes, reason: str) -> None:
     async with listening() as (context, listener):
-        message = await answer_to(listener, bytes_sent)
+        message = await answer_to(listener, first_sent_bytes)
         assert message is not None
         assert message["type"] == "refuse"
         assert reason in message["reason"]
@@ -235,8 +235,8 @@ async def test_admit__a_large_hello_waits_for_its_turn() -> None:
 
 async def test_admit__nothing_is_made_for_a_stranger_without_a_right_hello() -> None:
     async with listening() as (context, listener):
-        for bytes_sent in (hello(attributes={}), hello()[:100], b"", hello(version=9)):
-            await answer_to(listener, bytes_sent, end=True)
+        for first_sent_bytes in (hello(attributes={}), hello()[:100], b"", hello(version=9)):
+            await answer_to(listener, first_sent_bytes, end=True)
         made = [entry for entry in await context.trace() if entry.qpn]
         assert made == []
 

@@ -32,7 +32,7 @@ class Noted(Unobserved):
         return self.retire
 
     def retire(self, info: QpInfo | None) -> None:
-        assert info is not None and info.bytes_sent == 0
+        assert info is not None and info.first_sent_bytes == 0
         self.told.append("retire")
 
     async def close(self) -> None:

@@ -301,11 +301,11 @@ async def test_query__counts_what_was_sent() -> None:
         near, far = await pair.near.query(), await pair.far.query()
         assert near.qpn == pair.near.qpn
         assert near.state is QpState.RTS
-        assert near.bytes_acked == 100_000
-        assert far.bytes_received == 100_000
+        assert near.acknowledged_bytes == 100_000
+        assert far.received_bytes == 100_000
         assert near.path_mtu == pair.near.path_mtu
         assert [plane.plane for plane in near.planes] == [1]
-        assert near.planes[0].packets == near.packets_sent >= 100_000 // near.path_mtu
+        assert near.planes[0].sent_packets == near.sent_packets >= 100_000 // near.path_mtu
 
 
 async def test_evs__every_path_and_its_probe() -> None:
@@ -313,7 +313,7 @@ async def test_evs__every_path_and_its_probe() -> None:
         evs = await pair.near.evs()
         assert [ev.index for ev in evs] == [0, 1, 2, 3]
         assert len({ev.ev for ev in evs}) == 4
-        assert all(ev.probes >= 1 and ev.state is EvState.GOOD for ev in evs)
+        assert all(ev.sent_probes >= 1 and ev.state is EvState.GOOD for ev in evs)
         assert [ev.path for ev in evs] == [f"lo>127.0.0.1#{n}" for n in (1, 2, 3, 4)]
         assert all(ev.destination == "127.0.0.1" for ev in evs)
 
@@ -325,9 +325,9 @@ async def test_set_ev_state__a_denied_ev_carries_nothing_until_it_is_lifted() ->
         path = "lo>127.0.0.1#3"
         denied = EvEvent(2, 1, path, EvState.DENIED, EventReason.CONTROLLER)
         assert await anext(events) == denied
-        before = (await pair.near.evs())[2].packets
+        before = (await pair.near.evs())[2].sent_packets
         await transfer(pair, pattern(1 << 20))
-        assert (await pair.near.evs())[2].packets == before
+        assert (await pair.near.evs())[2].sent_packets == before
         await pair.near.set_ev_state(2, EvState.GOOD)
         assert (await pair.near.evs())[2].state is EvState.GOOD
         lifted = EvEvent(2, 1, path, EvState.GOOD, EventReason.CONTROLLER)

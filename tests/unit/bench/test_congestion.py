@@ -170,7 +170,7 @@ def test_tcp_flow__what_came_after_the_end_has_no_part() -> None:
     assert answer["samples"] == {
         "3": [[3_000_000, 10, 0, 10], [4_000_000, 30, 0, 30], [5_000_000, 60, 0, 60]]
     }
-    assert answer["sent"]["3"]["packets_retransmitted"] == 1
+    assert answer["sent"]["3"]["retransmitted_packets"] == 1
 
 
 def test_tasks__tcp_is_not_for_ends_of_mrc() -> None:

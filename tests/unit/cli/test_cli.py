@@ -363,9 +363,9 @@ def test_paths__probes_every_ev_when_asked(mrc: Mrc, tmp_path: Path) -> None:
     [
         (ProbeResult(0, 0, 132_000), "132 us"),
         (ProbeResult(0, 0, 132_000, ce=True), "132 us, CE"),
-        (ProbeResult(0, errno.ETIMEDOUT, 0), "no answer"),
-        (ProbeResult(0, errno.EPERM, 0), "denied"),
-        (ProbeResult(0, errno.EMSGSIZE, 0), "not sent"),
+        (ProbeResult(0, errno.ETIMEDOUT, None), "no answer"),
+        (ProbeResult(0, errno.EPERM, None), "denied"),
+        (ProbeResult(0, errno.EMSGSIZE, None), "not sent"),
     ],
 )
 def test_paths__outcome_of_a_probe(probe: ProbeResult, text: str) -> None:

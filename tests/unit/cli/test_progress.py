@@ -19,17 +19,17 @@ from mrc.exchange.foreign import printable
 @dataclass(frozen=True)
 class Plane:
     plane: int
-    bytes: int
+    sent_bytes: int
     lost: int = 0
-    bytes_received: int = 0
+    received_bytes: int = 0
 
 
 @dataclass(frozen=True)
 class Info:
-    bytes_acked: int
-    bytes_received: int
-    planes: tuple[Plane, ...] = (Plane(1, 3, bytes_received=4), Plane(2, 5, bytes_received=6))
-    packets_retransmitted: int = 0
+    acknowledged_bytes: int
+    received_bytes: int
+    planes: tuple[Plane, ...] = (Plane(1, 3, received_bytes=4), Plane(2, 5, received_bytes=6))
+    retransmitted_packets: int = 0
 
 
 class CountingQp:
@@ -67,7 +67,7 @@ def test_plane_shares__of_what_moved(
 
 def test_plane_shares__of_what_a_receiver_got() -> None:
     before: Any = [Plane(1, 9), Plane(2, 9)]
-    now: Any = [Plane(1, 9, bytes_received=25), Plane(2, 10, bytes_received=75)]
+    now: Any = [Plane(1, 9, received_bytes=25), Plane(2, 10, received_bytes=75)]
     assert plane_shares("receiver", before, now) == "planes 1: 25% 2: 75%"
 
 

@@ -54,7 +54,7 @@ def test_sentence__of_planes_below_half(moved_mib: tuple[int, ...], said: str) -
 
 def test_slow_planes__of_what_each_end_saw() -> None:
     planes = [
-        replace(PLANE, plane=plane, bytes=sent * MIB, bytes_received=received * MIB)
+        replace(PLANE, plane=plane, sent_bytes=sent * MIB, received_bytes=received * MIB)
         for plane, sent, received in ((1, 90, 8), (2, 9, 80))
     ]
     assert slow_planes("sender", planes) == "plane 2 carried 10% of the others"

@@ -110,11 +110,11 @@ async def test_ev_profile__decides_which_evs_a_qp_has() -> None:
             evs = await pair.near.evs()
             assert [ev.path for ev in evs] == [PATHS[1], PATHS[0], PATHS[3], PATHS[2]]
             assert [ev.state for ev in evs] == [GOOD, GOOD, GOOD, DENIED]
-            assert evs[3].probes == evs[3].packets == 0  # not even at connect
+            assert evs[3].sent_probes == evs[3].sent_packets == 0  # not even at connect
             assert sum(ev.active for ev in evs if ev.plane == 1) == 1
             assert (await states(pair.far)) == [GOOD] * 4
             assert await transfer(pair, pattern(1 << 20)) == pattern(1 << 20)
-            assert (await pair.near.evs())[3].packets == 0
+            assert (await pair.near.evs())[3].sent_packets == 0
             assert (profile.qps, near.ev_profiles["default"].qps) == (1, 0)
         assert profile.qps == 0
 
@@ -243,9 +243,9 @@ async def test_deny__by_index_name_and_pattern() -> None:
         assert await qp.deny(0) == (0,)
         assert await qp.deny(PATHS[2], "*#1") == (2, 0)
         assert await states(qp) == [DENIED, GOOD, DENIED, GOOD]
-        before = [ev.packets for ev in await qp.evs()]
+        before = [ev.sent_packets for ev in await qp.evs()]
         await transfer(pair, pattern(1 << 20))
-        after = [ev.packets for ev in await qp.evs()]
+        after = [ev.sent_packets for ev in await qp.evs()]
         assert (before[0], before[2]) == (after[0], after[2])
         assert before[1] < after[1]
         assert await qp.allow("*#1") == (0, 2)
@@ -431,13 +431,13 @@ def test_denylist__any_calls_at_once_leave_what_qp_or_profile_deny(
 async def test_probe_evs__one_result_for_each_in_order() -> None:
     async with contexts() as (near, far), pair_with(near, far) as pair:
         await pair.near.deny(1)
-        before = [ev.probes for ev in await pair.near.evs()]
+        before = [ev.sent_probes for ev in await pair.near.evs()]
         results = await pair.near.probe_evs(payload=pair.near.path_mtu, concurrency=2)
         assert [result.index for result in results] == [0, 1, 2, 3]
         assert [result.error for result in results] == [0, errno.EPERM, 0, 0]
         assert [result.answered for result in results] == [True, False, True, True]
-        assert all((result.rtt_ns > 0) is result.answered for result in results)
-        sent = [ev.probes - old for ev, old in zip(await pair.near.evs(), before, strict=True)]
+        assert all((result.rtt_ns is not None) is result.answered for result in results)
+        sent = [ev.sent_probes - old for ev, old in zip(await pair.near.evs(), before, strict=True)]
         assert sent == [1, 0, 1, 1]
         some = await pair.near.probe_evs(["*#2", 0, 3])
         assert [result.index for result in some] == [1, 3, 0]

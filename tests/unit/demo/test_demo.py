@@ -32,7 +32,7 @@ def result(*, dead: float, share: float = 1.0) -> DemoResult:
     return DemoResult(
         plan=DemoPlan("demo", 80_000_000, planes=4, t1=2, bytes=sum(bins), seed=1),
         timeline=Timeline(0.0, 0.01, bins),
-        sender={"path_mtu_bytes": MTU, "packets_sent": 5000, "packets_retransmitted": 7},
+        sender={"path_mtu_bytes": MTU, "sent_packets": 5000, "retransmitted_packets": 7},
         receiver={},
         plane_bytes=[],
         began=0.0,
@@ -77,7 +77,7 @@ def test_result__never_back_at_the_level() -> None:
 def test_to_json__all_of_it() -> None:
     body = result(dead=0.1).to_json()
     assert body["identical"] is True
-    assert body["packets_retransmitted"] == 7
+    assert body["retransmitted_packets"] == 7
     assert len(body["goodput"]) == 150
     assert body["failed_after_seconds"] == 1.0
     assert {"recovery_seconds", "goodput_before_bits_per_second"} <= body.keys()

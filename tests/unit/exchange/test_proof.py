@@ -32,7 +32,7 @@ class Fabric:
         self.under_way -= 1
         lost, self._lose[index] = self._lose[index] > 0, self._lose[index] - 1
         if lost or not max(payload, 1) <= self.limits[index]:
-            return ProbeResult(index, errno.ETIMEDOUT, 0)
+            return ProbeResult(index, errno.ETIMEDOUT, None)
         return ProbeResult(index, 0, RTT_NS)
 
     def tries(self, index: int) -> list[int]:

@@ -121,8 +121,11 @@ async def test_send_files__over_several_qps(
         sent, received = await work
         assert [file.digest for file in sent] == [file.digest for file in received]
         for qp in ends.sender.qps:
-            assert (await qp.query()).bytes_acked >= CHUNK_BYTES
-        for session, field in ((ends.sender, "bytes_acked"), (ends.receiver, "bytes_received")):
+            assert (await qp.query()).acknowledged_bytes >= CHUNK_BYTES
+        for session, field in (
+            (ends.sender, "acknowledged_bytes"),
+            (ends.receiver, "received_bytes"),
+        ):
             moved = getattr(await session.query(), field)
             assert sum(map(len, data)) <= moved < 1.01 * sum(map(len, data))
         near, far = ends.near, ends.far
@@ -199,14 +202,14 @@ async def test_widen__does_without_when_nobody_lets_it_in(
 # ---- Evidence -------------------------------------------------------------------------------
 
 PLANE = PlaneInfo(
-    plane=1, packets=5, bytes=6, lost=1, packets_received=2, bytes_received=3,
+    plane=1, sent_packets=5, sent_bytes=6, lost_packets=1, received_packets=2, received_bytes=3,
     rtt_ns=120_000_000, base_rtt_ns=100_000_000, inflight_bytes=2_000_000, cwnd_bytes=2_000_000,
     suspended=False,
 )  # fmt: skip
 WINDOW = 4096 * 1344
 INFO = QpInfo(
-    qpn=7, state=QpState.RTS, status=WcStatus.SUCCESS, outstanding=2, packets_sent=10,
-    packets_retransmitted=1, packets_spurious=0, bytes_sent=12, bytes_acked=11, bytes_received=6,
+    qpn=7, state=QpState.RTS, status=WcStatus.SUCCESS, outstanding=2, sent_packets=10,
+    retransmitted_packets=1, spurious_packets=0, first_sent_bytes=12, acknowledged_bytes=11, received_bytes=6,
     cwnd_bytes=4_000_000, inflight_bytes=4_000_000, rtt_ns=120_000_000, path_mtu=1344, timeouts=0,
     peer_mpr=4096, planes=(PLANE, replace(PLANE, plane=2, base_rtt_ns=90_000_000)),
 )  # fmt: skip
@@ -219,12 +222,14 @@ INFO = QpInfo(
         (WINDOW * 3 // 4, 5_000_000, 1 << 40, True),
         (WINDOW * 3 // 4 - 1, 100_000_000, 1 << 40, False),
         (WINDOW, 4_999_999, 1 << 40, False),
-        (WINDOW, -1, 1 << 40, False),
+        (WINDOW, None, 1 << 40, False),
         (WINDOW, 100_000_000, 16 * WINDOW - 1, False),
     ],
 )
-def test_held_up__table(inflight_bytes: int, base_rtt_ns: int, left_bytes: int, held: bool) -> None:
-    planes = (replace(PLANE, base_rtt_ns=base_rtt_ns), replace(PLANE, base_rtt_ns=-1))
+def test_held_up__table(
+    inflight_bytes: int, base_rtt_ns: int | None, left_bytes: int, held: bool
+) -> None:
+    planes = (replace(PLANE, base_rtt_ns=base_rtt_ns), replace(PLANE, base_rtt_ns=None))
     info = replace(INFO, inflight_bytes=inflight_bytes, planes=planes)
     assert widen.held_up(info, left_bytes) is held
     assert widen.held_up(sum_of([info] * 5), 5 * left_bytes) is held
@@ -232,17 +237,17 @@ def test_held_up__table(inflight_bytes: int, base_rtt_ns: int, left_bytes: int, 
 
 def test_sum_of__as_if_it_were_one() -> None:
     other = replace(
-        INFO, qpn=8, bytes_acked=100, path_mtu=1124, rtt_ns=5,
+        INFO, qpn=8, acknowledged_bytes=100, path_mtu=1124, rtt_ns=5,
         planes=(
-            replace(PLANE, bytes=60, base_rtt_ns=-1, rtt_ns=-1, suspended=True, slow=True,
+            replace(PLANE, sent_bytes=60, base_rtt_ns=None, rtt_ns=None, suspended=True, slow=True,
                     share_percent=20),
         ),
     )  # fmt: skip
     total = sum_of([INFO, other])
-    assert (total.qpn, total.bytes_acked, total.peer_mpr) == (7, 111, 8192)
+    assert (total.qpn, total.acknowledged_bytes, total.peer_mpr) == (7, 111, 8192)
     assert (total.path_mtu, total.rtt_ns) == (1124, 120_000_000)
     first, second = total.planes
-    assert (first.plane, first.bytes, first.base_rtt_ns) == (1, 66, 100_000_000)
+    assert (first.plane, first.sent_bytes, first.base_rtt_ns) == (1, 66, 100_000_000)
     assert first.cwnd_bytes == 4_000_000
     assert (first.rtt_ns, first.suspended) == (120_000_000, False)
     assert (first.slow, first.share_percent) == (False, 60)

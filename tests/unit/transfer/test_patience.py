@@ -132,7 +132,7 @@ class Payload:
 
     async def query(self) -> QpInfo:
         self.looks += 1
-        return replace(self._info, bytes_received=next(self._received))
+        return replace(self._info, received_bytes=next(self._received))
 
 
 @pytest.mark.parametrize(
