@@ -14,12 +14,13 @@ from unittest.mock import patch
 
 from fake_qp import FakeContext, FakeQp, qp_pair
 
+from mrc.results.transfer import TransferredFile
 from mrc.transfer.files import OutputDirectory
 from mrc.transfer.joined import Joins
 from mrc.transfer.messages import chunk_of
 from mrc.transfer.receiver import Limits, receive_files
 from mrc.transfer.sender import send_files
-from mrc.transfer.session import Session, TransferredFile, accept_session, connect_session
+from mrc.transfer.session import Session, accept_session, connect_session
 
 
 class ConnectingContext(FakeContext):

@@ -98,7 +98,7 @@ async def _demo(plan: DemoPlan, out: Output) -> int:
     out.text("\n".join(_chart(result)))
     out.text("")
     out.text("\n".join(_summary(result)))
-    out.result(result.to_json())
+    out.result(result.report())
     return Exit.OK if result.identical else Exit.NOT_VERIFIED
 
 

@@ -4,12 +4,11 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict
 
 from mrc.cli.exits import Exit
 from mrc.cli.output import Output, add_options
 from mrc.doctor import host
-from mrc.doctor.host import Finding, State
+from mrc.results.doctor import Doctor, Finding, State
 
 HELP = "say what this machine can do, and what it lacks"
 EXAMPLES = """\
@@ -29,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
     good = host.can_run(findings)
     out.text("\n".join(map(line, findings)))
     out.text(f"\n{summary(findings, can_run=good)}")
-    out.result({"can_run": good, "findings": [asdict(each) for each in findings]})
+    out.result(Doctor(can_run=good, findings=tuple(findings)))
     return Exit.OK if good else Exit.FAILED
 
 

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from typing import Any
-
 from mrc.binding.recording import Recording
 from mrc.cli.chart import column_chart
 from mrc.cli.output import format_rate, format_seconds
 from mrc.perf.history import History
+from mrc.results.perf import Changes
+from mrc.results.plain import like
+from mrc.results.qp import Bins, PlaneBins
 
 COLUMNS = 64
 ROWS = 8
@@ -19,26 +19,17 @@ MAX_LINES = 12  # of changes, in text; JSON has them all
 # ---- JSON -----------------------------------------------------------------------------------
 
 
-def bins_json(recording: Recording) -> dict[str, Any]:
-    """`bytes` and those of each plane are per bin; what is named `_ns` counts from the start."""
-    keys = (
-        "start_monotonic_ns", "duration_ns", "width_ns", "first_ns", "last_ns", "longest_gap_ns",
-        "longest_gap_at_ns", "bytes",
-    )  # fmt: skip
+def bins(recording: Recording) -> Bins:
     planes = sorted(recording.planes.items())
-    return {key: getattr(recording, key) for key in keys} | {
-        "planes": [{"plane": plane, "bytes": bins} for plane, bins in planes]
-    }
+    return like(
+        Bins,
+        recording,
+        planes=tuple(PlaneBins(plane=plane, bytes=tuple(each)) for plane, each in planes),
+    )
 
 
-def changes_json(history: History) -> dict[str, Any]:
-    return {
-        "start_monotonic_ns": history.recording.start_monotonic_ns,
-        "evs": [asdict(change) for change in history.evs],
-        "planes": [asdict(change) for change in history.planes],
-        "shares": [asdict(change) for change in history.shares],
-        "changes_lost": history.changes_lost,
-    }
+def changes(history: History) -> Changes:
+    return like(Changes, history, start_monotonic_ns=history.recording.start_monotonic_ns)
 
 
 # ---- text -----------------------------------------------------------------------------------
@@ -46,12 +37,12 @@ def changes_json(history: History) -> dict[str, Any]:
 
 def bins_lines(receiver: str, recording: Recording) -> list[str]:
     """A chart of what arrived, a column for several bins, and the longest gap."""
-    bins = recording.bytes
-    if not any(bins):
+    counts = recording.bytes
+    if not any(counts):
         return [f"{receiver}: nothing arrived"]
-    each = -(-len(bins) // COLUMNS)
+    each = -(-len(counts) // COLUMNS)
     column_ns = each * recording.width_ns
-    rates = [8e9 * sum(bins[i : i + each]) / column_ns for i in range(0, len(bins), each)]
+    rates = [8e9 * sum(counts[i : i + each]) / column_ns for i in range(0, len(counts), each)]
     gap_ns, at_ns = recording.longest_gap_ns, recording.longest_gap_at_ns
     marks = {} if at_ns is None else {at_ns // column_ns: "^"}
     title = (
@@ -79,6 +70,6 @@ def change_lines(end: str, history: History) -> list[str]:
         text = f"plane {share.plane} {word}: carries {share.percent}% of the others"
         told.append((share.at_ns, f"{text}, {share.reason}"))
     lines = [f"{end:<10} {at_ns / 1e9:10.6f} s  {text}" for at_ns, text in sorted(told)]
-    left_out = len(lines) - MAX_LINES + history.changes_lost
+    left_out = len(lines) - MAX_LINES + history.lost_changes
     more = [f"{end:<10} and {left_out} changes more; --json has them"] if left_out > 0 else []
     return [*lines[:MAX_LINES], *more]

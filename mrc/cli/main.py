@@ -21,7 +21,7 @@ from mrc.errors import MrcError
 from mrc.exchange.foreign import harmless_lines
 from mrc.limits import UDP_PORT
 
-SUBCOMMANDS = ("send", "recv", "perf", "paths", "top", "testbed", "demo", "sim", "doctor")
+SUBCOMMANDS = ("send", "recv", "perf", "paths", "top", "testbed", "demo", "sim", "doctor", "schema")
 
 EXAMPLES = """\
 examples:

@@ -6,13 +6,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from mrc.exchange.foreign import harmless_lines, printable
+from mrc.results.plain import Failure, Result, plain
 
-SCHEMA = 1
 _BINARY = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _DECIMAL = ("bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s")
 
@@ -93,7 +92,7 @@ class Output:
         if not self.as_json:
             print(harmless_lines(text), flush=True)
 
-    def result(self, result: Mapping[str, Any]) -> None:
+    def result(self, result: Result) -> None:
         """A result for programs, one line; printed only under --json."""
         if self.as_json:
             print_json(result)
@@ -108,8 +107,8 @@ class Output:
         print(f"{self.prog}: {printable(text)}", file=sys.stderr, flush=True)
 
 
-def print_json(result: Mapping[str, Any]) -> None:
-    print(json.dumps({"schema": SCHEMA, **result}), flush=True)
+def print_json(result: Result) -> None:
+    print(json.dumps(plain(result), allow_nan=False), flush=True)
 
 
 def print_error(prog: str, message: str, exit_code: int, *, as_json: bool) -> None:
@@ -117,7 +116,7 @@ def print_error(prog: str, message: str, exit_code: int, *, as_json: bool) -> No
     line = printable(" ".join(message.split()))
     print(f"{prog}: {line}", file=sys.stderr, flush=True)
     if as_json:
-        print_json({"error": line, "exit_code": exit_code})
+        print_json(Failure(error=line, exit_code=int(exit_code)))
 
 
 def listed(names: Iterable[str]) -> str:

@@ -9,8 +9,8 @@ import errno
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, replace
-from typing import Any, NoReturn
+from dataclasses import replace
+from typing import NoReturn
 
 import mrc
 from mrc.aio.qp import QP
@@ -18,9 +18,10 @@ from mrc.cli.address import host_and_port
 from mrc.cli.arguments import seconds_argument
 from mrc.cli.live import Block, screen
 from mrc.cli.output import Output, add_options, format_seconds, format_table
-from mrc.cli.report import planes_json
 from mrc.cli.runner import run_async
 from mrc.events import EvInfo, ProbeResult
+from mrc.results.paths import Paths, Probe, ProbedEv
+from mrc.results.plain import like
 
 HELP = "show the paths to a host that runs mrc recv"
 EXAMPLES = """\
@@ -86,30 +87,28 @@ async def _watch(args: argparse.Namespace, out: Output, ctx: mrc.Context) -> NoR
                     await asyncio.sleep(args.interval)
 
 
-async def _look(args: argparse.Namespace, ctx: mrc.Context, qp: QP) -> tuple[Block, dict[str, Any]]:
-    """The paths as a table, and as JSON."""
+async def _look(args: argparse.Namespace, ctx: mrc.Context, qp: QP) -> tuple[Block, Paths]:
+    """The paths as a table, and as a result."""
     # Nothing but probes runs over an idle QP, so without them there is nothing to watch.
     probes = await qp.probe_evs(payload=qp.path_mtu) if args.probe or args.watch else ()
     info, evs = await qp.query(), await qp.evs()
-    result = {
-        "peer": qp.peer_host,
-        "tcp_port": args.host[1],
-        "udp_port": ctx.udp_port,
-        "path_mtu_bytes": qp.path_mtu,
-        "planes": planes_json(info.planes),
-        "evs": [_ev_json(ev, probes) for ev in evs],
-    }
+    result = Paths(
+        peer=qp.peer_host,
+        tcp_port=args.host[1],
+        udp_port=ctx.udp_port,
+        path_mtu_bytes=qp.path_mtu,
+        planes=info.planes,
+        evs=tuple(like(ProbedEv, ev, probe=_probe(ev, probes)) for ev in evs),
+    )
     title = f"paths to {qp.peer_host} at {time.strftime('%H:%M:%S')}"
     return replace(_block(evs, probes), title=title), result
 
 
-def _ev_json(ev: EvInfo, probes: Sequence[ProbeResult]) -> dict[str, Any]:
-    shown = asdict(ev) | {"state": ev.state.name}
-    if probes:
-        probe = probes[ev.index]
-        ce = probe.ce if probe.answered else None
-        shown["probe"] = {"answered": probe.answered, "rtt_ns": probe.rtt_ns, "ce": ce}
-    return shown
+def _probe(ev: EvInfo, probes: Sequence[ProbeResult]) -> Probe | None:
+    if not probes:
+        return None
+    found = probes[ev.index]
+    return like(Probe, found, ce=found.ce if found.answered else None)
 
 
 def _block(evs: Sequence[EvInfo], probes: Sequence[ProbeResult]) -> Block:

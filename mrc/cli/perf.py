@@ -14,7 +14,8 @@ from mrc.cli.address import DEFAULT_PORT, host_and_port, port_number
 from mrc.cli.arguments import bit_rate, seconds_argument, size_argument, time_argument
 from mrc.cli.exits import Exit, UsageError
 from mrc.cli.output import Output
-from mrc.cli.report import machine_json, settings_json
+from mrc.cli.perf_results import served_of
+from mrc.cli.report import machine, settings
 from mrc.cli.runner import run_async
 from mrc.cli.serving import session_failed
 from mrc.config import MAX_PEER_BYTES, ContextConfig
@@ -25,6 +26,8 @@ from mrc.perf.client import connect
 from mrc.perf.messages import Outcome
 from mrc.perf.plan import MAX_QPS, Direction, Pattern, Plan
 from mrc.perf.server import Server
+from mrc.results.perf import Setup
+from mrc.results.plain import like
 
 HELP = "measure goodput and latency between two hosts"
 EXAMPLES = """\
@@ -213,11 +216,13 @@ async def _measure(
     ):
         views.announce(out, ctx)
         qp = client.session.qp
-        settings = settings_json(ctx, qp, tcp_port=port) | {
-            "planes": list(qp.planes),
-            "machine": machine_json(ctx, args.command_line),
-        }
-        report = perf_report.Report(out, plans, settings, stream=args.json_stream)
+        setup = like(
+            Setup,
+            settings(ctx, qp, tcp_port=port),
+            planes=qp.planes,
+            machine=machine(ctx, args.command_line),
+        )
+        report = perf_report.Report(out, plans, setup, stream=args.json_stream)
         report.start()
         interrupted = False
         for plan in plans:
@@ -282,4 +287,4 @@ class _Service:
 
     def _on_outcome(self, client: str, plan: Plan, outcome: Outcome) -> None:
         self._out.text(perf_report.server_line(client, plan, outcome))
-        self._out.result(perf_report.server_json(client, plan, outcome))
+        self._out.result(served_of(client, plan, outcome))

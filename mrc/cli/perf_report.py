@@ -4,9 +4,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from mrc.cli import history_report
 from mrc.cli.output import (
@@ -17,77 +15,14 @@ from mrc.cli.output import (
     format_table,
     print_json,
 )
-from mrc.cli.shares import carried_percent, sentence, shares_text
+from mrc.cli.perf_results import goodput, interval_of, test_of
+from mrc.cli.shares import sentence, shares_text
 from mrc.perf.client import TestResult
-from mrc.perf.histogram import Latency
 from mrc.perf.messages import Outcome
 from mrc.perf.meter import Interval
 from mrc.perf.plan import Pattern, Plan
-
-# ---- JSON -----------------------------------------------------------------------------------
-
-
-def interval_json(interval: Interval) -> dict[str, Any]:
-    shown = asdict(interval)
-    slow, suspended = shown.pop("planes_slow"), shown.pop("planes_suspended")
-    planes = _planes_json(interval.planes)
-    for each in planes:
-        each |= {"slow": each["plane"] in slow, "suspended": each["plane"] in suspended}
-    return shown | {
-        "written_bits_per_second": interval.written_bits_per_second,
-        "received_bits_per_second": interval.received_bits_per_second,
-        "planes": planes,
-        "planes_received": _planes_json(interval.planes_received),
-    }
-
-
-def _planes_json(moved: Mapping[int, int]) -> list[dict[str, Any]]:
-    percents = carried_percent(moved)
-    return [
-        {"plane": plane, "bytes": own, "carried_percent": percents[plane]}
-        for plane, own in moved.items()
-    ]
-
-
-def outcome_json(outcome: Outcome | None, *, receives: bool) -> dict[str, Any] | None:
-    """`bins` and `changes` are there under --bins; an end that is not written to has no bins."""
-    if outcome is None:
-        return None
-    seconds, history = outcome.total.seconds, outcome.history
-    shown = interval_json(outcome.total) | {
-        "messages": outcome.messages,
-        "messages_per_second": outcome.messages / seconds if seconds > 0 else 0.0,
-        "latency": asdict(outcome.latency),
-    }
-    if history is not None:
-        shown["bins"] = history_report.bins_json(history.recording) if receives else None
-        shown["changes"] = history_report.changes_json(history)
-    return shown
-
-
-def result_json(result: TestResult) -> dict[str, Any]:
-    return {
-        "plan": result.plan.to_json(),
-        "interrupted": result.interrupted,
-        "goodput_bits_per_second": _goodput(result),
-        "intervals": [interval_json(interval) for interval in result.intervals],
-        "client": outcome_json(result.client, receives=result.plan.client_receives),
-        "server": outcome_json(result.server, receives=result.plan.server_receives),
-    }
-
-
-def server_json(client: str, plan: Plan, outcome: Outcome) -> dict[str, Any]:
-    shown = outcome_json(outcome, receives=plan.server_receives)
-    return {"peer": client, "plan": plan.to_json(), "server": shown}
-
-
-def _goodput(result: TestResult) -> float:
-    """Both ways together, as the end that asked saw it."""
-    total = result.client.total
-    return total.written_bits_per_second + total.received_bits_per_second
-
-
-# ---- text -----------------------------------------------------------------------------------
+from mrc.results.perf import EndEvent, IntervalEvent, Latency, Perf, Setup, StartEvent, TestEvent
+from mrc.results.plain import like
 
 
 def _span(interval: Interval) -> str:
@@ -214,7 +149,7 @@ def sweep_table(results: Sequence[TestResult]) -> str:
             (
                 result.plan.size,
                 end.messages,
-                _Number(_goodput(result) / 1e9, 3),
+                _Number(goodput(result) / 1e9, 3),
                 _Number(rate, 6),
                 _Number(end.latency.p50_ns / 1e3, 1),
                 _Number(end.latency.p99_ns / 1e3, 1),
@@ -240,23 +175,21 @@ class _Number(float):
 class Report:
     """Prints the tests of one client as they go, in the form that was asked for."""
 
-    def __init__(
-        self, out: Output, plans: Sequence[Plan], settings: Mapping[str, Any], *, stream: bool
-    ) -> None:
+    def __init__(self, out: Output, plans: Sequence[Plan], setup: Setup, *, stream: bool) -> None:
         self._out = out
         self._sweep = len(plans) > 1
-        self._settings = dict(settings)
+        self._setup = setup
         self._stream = stream
         self._results: list[TestResult] = []
 
     def start(self) -> None:
-        settings = self._settings
+        setup = self._setup
         self._out.text(
-            f"to {settings['peer']}: planes {', '.join(map(str, settings['planes']))}, path MTU"
-            f" {settings['path_mtu_bytes']} B, cc {settings['cc']},"
-            f" integrity {settings['integrity']}"
+            f"to {setup.peer}: planes {', '.join(map(str, setup.planes))}, path MTU"
+            f" {setup.path_mtu_bytes} B, cc {setup.cc}, integrity {setup.integrity}"
         )
-        self._emit("start", settings)
+        if self._stream:
+            print_json(like(StartEvent, setup))
 
     def interval(self, plan: Plan) -> Callable[[Interval], None]:
         """What is to be done with each interval of this plan."""
@@ -264,7 +197,8 @@ class Report:
         def show(interval: Interval) -> None:
             if not self._sweep:
                 self._out.text(interval_line(plan, interval))
-            self._emit("interval", interval_json(interval))
+            if self._stream:
+                print_json(like(IntervalEvent, interval_of(interval)))
 
         return show
 
@@ -275,18 +209,15 @@ class Report:
             for line in slow_planes(result):
                 self._out.note(line)
         elif sys.stderr.isatty():
-            self._out.note(f"{format_bytes(result.plan.size)}: {format_rate(_goodput(result))}")
-        self._emit("result", result_json(result))
+            self._out.note(f"{format_bytes(result.plan.size)}: {format_rate(goodput(result))}")
+        if self._stream:
+            print_json(like(TestEvent, test_of(result)))
 
     def end(self) -> None:
         if self._sweep:
             self._out.text(sweep_table(self._results))
-        whole = {**self._settings, "results": [result_json(each) for each in self._results]}
+        whole = like(Perf, self._setup, results=tuple(map(test_of, self._results)))
         if self._stream:
-            self._emit("end", whole)
+            print_json(like(EndEvent, whole))
         else:
             self._out.result(whole)
-
-    def _emit(self, event: str, body: Mapping[str, Any]) -> None:
-        if self._stream:
-            print_json({"event": event, **body})

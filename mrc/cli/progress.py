@@ -25,8 +25,8 @@ from mrc.cli.report import carried_bytes, file_line
 from mrc.cli.shares import shares_text
 from mrc.events import PlaneInfo, QpInfo
 from mrc.exchange.foreign import shown
+from mrc.results.transfer import TransferredFile
 from mrc.tasks import cancelled
-from mrc.transfer.session import TransferredFile
 
 BAR_SECONDS = 0.2
 MAX_TITLE = 48  # characters of a bar's title

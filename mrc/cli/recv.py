@@ -22,21 +22,22 @@ from mrc.cli import views
 from mrc.cli.address import DEFAULT_PORT, port_number
 from mrc.cli.arguments import count_argument, seconds_argument, size_argument, time_argument
 from mrc.cli.exits import UsageError
-from mrc.cli.history_report import bins_json, bins_lines
+from mrc.cli.history_report import bins_lines
 from mrc.cli.output import Output, add_options
 from mrc.cli.progress import ProgressMeter
-from mrc.cli.report import slow_planes, transfer_json
+from mrc.cli.report import slow_planes, transfer
 from mrc.cli.runner import run_async
 from mrc.cli.serving import session_failed
 from mrc.messaging.mailbox import MAX_UNREAD
 from mrc.messaging.session import let_look
+from mrc.results.transfer import TransferredFile
 from mrc.tasks import cancelled
 from mrc.transfer import joined
 from mrc.transfer.files import OutputDirectory
 from mrc.transfer.joined import Joins
 from mrc.transfer.messages import MAX_FILE_BYTES
 from mrc.transfer.receiver import Limits, receive_files
-from mrc.transfer.session import SERVICE, Session, TransferError, TransferredFile, accept_session
+from mrc.transfer.session import SERVICE, Session, TransferError, accept_session
 from mrc.transfer.window import WINDOW_BYTES
 from mrc.transfer.writing import CHUNK_BYTES
 
@@ -269,6 +270,5 @@ class _Server:
         if recording is not None:
             self._meter.text("\n".join(bins_lines("receiver", recording)))
         if self.out.as_json:
-            result = await transfer_json("receiver", session, files, seconds, self.listener.port)
-            bins = {} if recording is None else {"bins": bins_json(recording)}
-            self.out.result(result | bins)
+            port = self.listener.port
+            self.out.result(await transfer("receiver", session, files, seconds, port, recording))

@@ -11,7 +11,7 @@ from mrc.cli.address import host_and_port
 from mrc.cli.arguments import seconds_argument
 from mrc.cli.output import Output, add_options
 from mrc.cli.progress import ProgressMeter
-from mrc.cli.report import slow_planes, transfer_json
+from mrc.cli.report import slow_planes, transfer
 from mrc.cli.runner import run_async
 from mrc.transfer.sender import check_sources, send_files
 from mrc.transfer.session import connect_session
@@ -56,5 +56,5 @@ async def _send(args: argparse.Namespace, out: Output, total: int) -> int:
         sent, seconds = await meter.files(send_files(session, args.files))
         meter.note(slow_planes("sender", (await session.query()).planes))
         if out.as_json:
-            out.result(await transfer_json("sender", session, sent, seconds, port))
+            out.result(await transfer("sender", session, sent, seconds, port))
     return 0

@@ -20,6 +20,8 @@ from mrc.cli.exits import Exit, UsageError
 from mrc.cli.output import Output, add_options, format_rate, format_seconds, format_table
 from mrc.cli.parser import Parser
 from mrc.errors import ConfigError
+from mrc.results.plain import like
+from mrc.results.sim import Experiment, Report, Scenarios, Title
 from mrc.sim import drawing, page, reader, report
 from mrc.sim.checks import Outcome, flow_goodput_bps
 from mrc.sim.run import Progress as OnProgress
@@ -137,13 +139,15 @@ def _one(out: Output, args: argparse.Namespace) -> int:
     for first in trials[::n]:
         _print(out, first)
     out.text(_check_table(outcomes, with_scenario=False))
-    out.result(
-        {
-            "scenario": report.scenario_json(scenario),
-            **report.checks_json(outcomes),
-            "runs": [report.result_json(result) for trial in trials for result in trial.results],
-        }
-    )
+    if out.as_json:
+        out.result(
+            Experiment(
+                scenario=report.scenario_result(scenario),
+                checks=report.checks(outcomes),
+                values=report.values(outcomes),
+                runs=tuple(report.run_result(each) for trial in trials for each in trial.results),
+            )
+        )
     if args.plot is not None:
         Path(args.plot).write_text(drawing.standalone(experiment.plot()), encoding="utf-8")
     return Exit.OK if all(outcome.met is not False for outcome in outcomes) else Exit.FAILED
@@ -177,7 +181,9 @@ def _report(out: Output, args: argparse.Namespace) -> int:
     Path(args.output).write_text(page.render(experiments, seeds), encoding="utf-8")
     outcomes = page.flat(experiments)
     out.text(_check_table(outcomes, with_scenario=True))
-    out.result({"seeds": list(seeds), **report.checks_json(outcomes)})
+    out.result(
+        Report(seeds=tuple(seeds), checks=report.checks(outcomes), values=report.values(outcomes))
+    )
     return Exit.OK
 
 
@@ -192,7 +198,8 @@ def _list(out: Output, _: argparse.Namespace) -> int:
     scenarios = [reader.load(name) for name in reader.names()]
     rows = [[scenario.name, scenario.title] for scenario in scenarios]
     out.text(format_table(["scenario", "what happens"], rows))
-    out.result({"scenarios": [{"name": name, "title": title} for name, title in rows]})
+    titles = tuple(like(Title, scenario) for scenario in scenarios)
+    out.result(Scenarios(scenarios=titles))
     return Exit.OK
 
 

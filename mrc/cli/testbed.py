@@ -19,6 +19,8 @@ from mrc.cli.exits import UsageError
 from mrc.cli.output import Output, add_options, print_error
 from mrc.cli.testbed_shape import add_shape, shape_of
 from mrc.errors import ArgumentError, StateError
+from mrc.results.plain import like
+from mrc.results.testbed import Built, Removed
 from mrc.testbed import rootless
 from mrc.testbed import state as stored
 from mrc.testbed.bed import Testbed
@@ -110,7 +112,7 @@ def _up(args: argparse.Namespace) -> int:
     built = bed.up()
     summary = testbed_status.summary(bed.shape)
     out.text(f"{args.name} {'is up' if built else 'was up already'}: {summary}")
-    out.result(testbed_status.to_json(bed, {}) | {"built": built})
+    out.result(like(Built, testbed_status.bed_result(bed, {}), built=built))
     return 0
 
 
@@ -121,7 +123,7 @@ def _down(args: argparse.Namespace) -> int:
     if not stored.names():
         rootless.leave_for_good()
     out.text(f"{args.name} {'is down' if removed else 'was not up'}")
-    out.result({"name": args.name, "state": "down", "removed": removed})
+    out.result(Removed(name=args.name, removed=removed))
     return 0
 
 

@@ -17,6 +17,8 @@ from mrc.cli.ending import Ending
 from mrc.cli.exits import UsageError
 from mrc.cli.output import Output, format_bytes
 from mrc.fabric.targets import FORMS
+from mrc.results.plain import like
+from mrc.results.testbed import Captured
 from mrc.testbed import capture
 from mrc.testbed.bed import Testbed, as_argument_error
 
@@ -77,9 +79,8 @@ def run(args: argparse.Namespace) -> int:
     size = format_bytes(taken.bytes)
     out.note(f"{taken.packets} packets, {size}, {taken.dropped} dropped by the kernel")
     out.result(
-        {"packets": taken.packets, "bytes": taken.bytes, "dropped": taken.dropped,
-         "interfaces": names.split()}
-    )  # fmt: skip
+        like(Captured, taken, dropped_packets=taken.dropped, interfaces=tuple(names.split()))
+    )
     return 0
 
 

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict
 from typing import Any
 
 from mrc.cli.arguments import argument, time_argument
 from mrc.cli.output import Output, listed
 from mrc.cli.testbed_shape import rate_argument
 from mrc.fabric.targets import FORMS
+from mrc.results import testbed as results
 from mrc.testbed.bed import Testbed
 from mrc.testbed.fault import Fault, Mode, parse_loss
 
@@ -70,7 +70,7 @@ def fail(args: argparse.Namespace) -> int:
     bed.fail(args.target, args.mode, args.loss, **impairment, **args.rate)
     fault = bed.faults()[args.target]
     out.text(f"{args.target} fails: {fault}")
-    out.result({"name": args.name} | fault_to_json(args.target, fault))
+    out.result(results.Failed(name=args.name, fault=fault_result(args.target, fault)))
     return 0
 
 
@@ -80,13 +80,21 @@ def heal(args: argparse.Namespace) -> int:
     healed = bed.heal(args.target)
     left = bed.faults()
     out.text(f"healed: {listed(healed)}; still failing: {listed(left)}")
-    out.result({"name": args.name, "healed": healed, "failing": list(left)})
+    out.result(results.Healed(name=args.name, healed=tuple(healed), failing=tuple(left)))
     return 0
 
 
-def fault_to_json(target: str, fault: Fault) -> dict[str, Any]:
-    """With what it does beside losing packets only where it does that."""
-    told = {key: value for key, value in asdict(fault).items() if value}
-    if not fault.duplicate and not fault.reorder:
-        del told["by_ns"]
-    return {"target": target, "mode": fault.mode, "loss": fault.loss} | told
+def fault_result(target: str, fault: Fault) -> results.Fault:
+    return results.Fault(
+        target=target,
+        mode=fault.mode.value,
+        loss_share=fault.loss,
+        corrupt_share=fault.corrupt,
+        duplicate_share=fault.duplicate,
+        reorder_share=fault.reorder,
+        reorder_ns=fault.by_ns if fault.duplicate or fault.reorder else None,
+        delay_ns=fault.delay_ns,
+        jitter_ns=fault.jitter_ns,
+        rate_bits_per_second=fault.rate_bps,
+        rate_share=fault.rate_share or None,
+    )

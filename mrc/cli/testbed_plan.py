@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from mrc.cli.output import Output, format_bytes, format_rate, format_table
 from mrc.cli.testbed_shape import add_shape, shape_of
 from mrc.errors import ConfigError
+from mrc.results.plain import like
+from mrc.results.testbed import Census, HostAddresses, LinkProperties, Planned, Topologies
 from mrc.testbed import picture, reader, svg
 from mrc.testbed.plan import census, emulator_config
 from mrc.testbed.shape import MIN_KERNEL_DELAY_NS, Fabric, LinkChange, Shape
@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> int:
     if args.list:
         found = {name: reader.load(name).title for name in reader.names()}
         out.text(format_table(("topology", "what it is"), list(found.items())))
-        out.result({"topologies": found})
+        out.result(Topologies(topologies=found))
         return 0
     shape = shape_of(args)
     title = reader.load(args.file, shape.fabric).title if args.file else "the usual test bed"
@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     if args.svg:
         _write(args.svg, svg.draw(shape, title, lines))
     out.text("\n".join([title, *lines, *picture.draw_plan(shape)]))
-    out.result(_json(shape, title))
+    out.result(_result(shape, title))
     return 0
 
 
@@ -82,26 +82,25 @@ def _change(change: LinkChange) -> str:
     return f"{change.target} has {', '.join(told)}"
 
 
-def _json(shape: Shape, title: str) -> dict[str, Any]:
-    keys = ("hosts", "planes", "t0", "t1", "host_delay_ns", "fabric_delay_ns", "jitter_ns")
-    return {
-        "title": title,
-        "fabric": shape.fabric,
-        **{key: getattr(shape, key) for key in keys},
-        "host_rate_bits_per_second": shape.host_rate_bps,
-        "fabric_rate_bits_per_second": shape.fabric_rate_bps,
-        "mtu_bytes": shape.mtu,
-        "addresses": [
-            {
-                "host": f"h{host}",
-                "address": str(shape.addresses.host(host)),
-                "oob": str(shape.addresses.oob(host)),
-            }
+def _result(shape: Shape, title: str) -> Planned:
+    addresses = shape.addresses
+    return like(
+        Planned,
+        shape,
+        title=title,
+        fabric=shape.fabric.value,
+        host_rate_bits_per_second=shape.host_rate_bps,
+        fabric_rate_bits_per_second=shape.fabric_rate_bps,
+        mtu_bytes=shape.mtu,
+        addresses=tuple(
+            HostAddresses(
+                host=f"h{host}", address=str(addresses.host(host)), oob=str(addresses.oob(host))
+            )
             for host in range(shape.hosts)
-        ],
-        "links": {
-            str(link): {"rate_bits_per_second": found.rate_bps, "delay_ns": found.delay_ns}
+        ),
+        links={
+            str(link): LinkProperties(rate_bits_per_second=found.rate_bps, delay_ns=found.delay_ns)
             for link, found in shape.link_properties().items()
         },
-        "built": asdict(census(shape)),
-    }
+        built=like(Census, census(shape)),
+    )

@@ -14,7 +14,8 @@ from functools import partial
 from mrc.cli.arguments import time_argument
 from mrc.cli.ending import Ending
 from mrc.cli.output import Output
-from mrc.cli.testbed_fault import fault_to_json
+from mrc.cli.testbed_fault import fault_result
+from mrc.results.testbed import Scheduled
 from mrc.testbed import schedule
 from mrc.testbed.bed import Testbed
 from mrc.testbed.schedule import Event
@@ -78,11 +79,16 @@ def run_beside(
 
 def _tell(out: Output, event: Event, seconds: float) -> None:
     out.text(_line(event, seconds))
-    fault = {} if event.fault is None else fault_to_json(str(event.target), event.fault)
+    target, fault = str(event.target), event.fault
     out.result(
-        {"event": "heal" if event.fault is None else "fail", "target": str(event.target),
-         "due_seconds": event.at_ns / 1e9, "seconds": round(seconds, 6)} | fault
-    )  # fmt: skip
+        Scheduled(
+            event="heal" if fault is None else "fail",
+            target=target,
+            due_seconds=event.at_ns / 1e9,
+            seconds=round(seconds, 6),
+            fault=None if fault is None else fault_result(target, fault),
+        )
+    )
 
 
 def _line(event: Event, seconds: float) -> str:

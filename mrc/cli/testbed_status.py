@@ -4,12 +4,16 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, Literal
 
 from mrc.cli.arguments import seconds_argument
 from mrc.cli.output import Output, format_bytes, format_rate, format_table, listed
-from mrc.cli.testbed_fault import fault_to_json
+from mrc.cli.testbed_fault import fault_result
 from mrc.errors import MrcError
+from mrc.results.plain import like
+from mrc.results.testbed import Bed, Counters, Host, Link, NotUp, Status
 from mrc.testbed import picture
 from mrc.testbed import state as stored
 from mrc.testbed.bed import Testbed
@@ -18,8 +22,6 @@ from mrc.testbed.shape import Fabric, Shape
 
 # Reports of the kernel itself, of multicast groups and neighbours, stay below.
 _QUIET_BITS_PER_SECOND = 10_000
-
-Links = dict[str, dict[str, int | None]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,26 +35,27 @@ def run(args: argparse.Namespace) -> int:
     out = Output.of(args)
     found = stored.load(args.name)
     if found is None or not found.up:
-        state = "down" if found is None else "half built"
+        state: Literal["down", "half built"] = "down" if found is None else "half built"
         others = listed(name for name in stored.names() if name != args.name)
         out.text(f"{args.name} is {state}; other test beds: {others}")
-        out.result({"name": args.name, "state": state})
+        out.result(NotUp(name=args.name, state=state))
         return 1
     bed = Testbed.existing(args.name)
-    counters: dict[str, Any] = {}
-    links: Links = {}
+    counters: Counters | None = None
+    links: Mapping[str, Link] = {}
     if not bed.missing():
         try:
-            links = bed.measure(args.interval)
+            links = {name: _link(told) for name, told in bed.measure(args.interval).items()}
             if bed.shape.fabric is Fabric.EMULATED:
-                counters = bed.counters()
+                counters = _counters(bed.counters())
         except MrcError as exc:  # the rest can be told without
             out.warn(str(exc))
     lines = [f"{args.name} is up: {summary(bed.shape)}", *picture.draw(bed.shape, found.faults)]
     for part in (_counted(counters), _busy(links), _troubles(bed, found.faults)):
         lines += ["", *part] if part else []
     out.text("\n".join(lines))
-    out.result(to_json(bed, found.faults) | {"counters": counters, "links": links})
+    bed_now = bed_result(bed, found.faults)
+    out.result(like(Status, bed_now, counters=counters, links=dict(links)))
     return 0
 
 
@@ -81,56 +84,67 @@ def _troubles(bed: Testbed, faults: dict[str, Fault]) -> list[str]:
     return lines
 
 
-def _counted(counters: dict[str, Any]) -> list[str]:
+def _counted(counters: Counters | None) -> list[str]:
     """What an emulated fabric counted in all."""
-    if not counters:
+    if counters is None:
         return []
     words = ("received", "sent", "marked", "trimmed", "dropped", "lost", "unroutable", "overloaded")
-    lines = ["packets: " + ", ".join(f"{counters[word]} {word}" for word in words)]
-    if counters["overloaded"]:
+    counts = (f"{getattr(counters, word + '_packets')} {word}" for word in words)
+    lines = ["packets: " + ", ".join(counts)]
+    if counters.overloaded_packets:
         lines.append("overloaded: this machine is too slow for what it carries; results are wrong")
     return lines
 
 
-def _busy(links: Links) -> list[str]:
+def _busy(links: Mapping[str, Link]) -> list[str]:
     """The links that carry something now, or did not carry all that they were given."""
     words = ("dropped", "lost", "trimmed", "marked")
     rows = []
     for name, link in links.items():
-        rate, limit, queued = (
-            link[key] or 0 for key in ("bits_per_second", "rate_bits_per_second", "queue_bytes")
-        )
-        if rate > _QUIET_BITS_PER_SECOND or queued or any(link[word] for word in words):
+        rate, limit, queued = link.bits_per_second, link.rate_bits_per_second, link.queue_bytes
+        counts = [getattr(link, f"{word}_packets") for word in words]
+        if rate > _QUIET_BITS_PER_SECOND or queued or any(counts):
             share = f"{rate / limit:.0%}" if limit else ""
-            peak = format_bytes(link.get("peak_bytes") or queued)
-            counts = [link[word] for word in ("packets", *words)]
-            rows.append((name, format_rate(rate), share, format_bytes(queued), peak, *counts))
+            peak = format_bytes(link.peak_bytes or queued)
+            shown = (format_rate(rate), share, format_bytes(queued), peak)
+            rows.append((name, *shown, link.packets, *counts))
     head = ("link", "rate", "busy", "queue", "peak", "packets", *words)
     return format_table(head, rows).splitlines() if rows else []
 
 
-def to_json(bed: Testbed, faults: dict[str, Fault]) -> dict[str, Any]:
+def _link(told: Mapping[str, Any]) -> Link:
+    words = ("dropped", "lost", "trimmed", "marked")
+    counts = {f"{word}_packets": told[word] for word in words}
+    kept = ("packets", "bytes", "bits_per_second", "rate_bits_per_second", "queue_bytes")
+    return Link(**counts, **{key: told[key] for key in kept}, peak_bytes=told.get("peak_bytes"))
+
+
+def _counters(told: Mapping[str, Any]) -> Counters:
+    names = (each.name for each in fields(Counters))
+    return Counters(**{name: told[name.removesuffix("_packets")] for name in names})
+
+
+def bed_result(bed: Testbed, faults: Mapping[str, Fault]) -> Bed:
     shape = bed.shape
-    return {
-        "name": bed.name,
-        "state": "up",
-        "hosts": [
-            {
-                "host": f"h{host}",
-                "namespace": bed.plan.nodes[f"h{host}"].namespace,
-                "config": str(stored.config_path(bed.name, f"h{host}")),
-                "address": str(shape.addresses.host(host)),
-                "oob": str(shape.addresses.oob(host)),
-            }
-            for host in range(shape.hosts)
-        ],
-        "planes": shape.planes,
-        "t0": shape.t0,
-        "t1": shape.t1,
-        "host_rate_bits_per_second": shape.host_rate_bps,
-        "fabric_rate_bits_per_second": shape.fabric_rate_bps,
-        "mtu_bytes": shape.mtu,
-        "fabric": shape.fabric,
-        "faults": [fault_to_json(target, fault) for target, fault in faults.items()],
-        "missing": bed.missing(),
-    }
+    return like(
+        Bed,
+        shape,
+        name=bed.name,
+        hosts=tuple(_host(bed, f"h{number}", number) for number in range(shape.hosts)),
+        host_rate_bits_per_second=shape.host_rate_bps,
+        fabric_rate_bits_per_second=shape.fabric_rate_bps,
+        mtu_bytes=shape.mtu,
+        fabric=shape.fabric.value,
+        faults=tuple(fault_result(target, fault) for target, fault in faults.items()),
+        missing=tuple(bed.missing()),
+    )
+
+
+def _host(bed: Testbed, name: str, number: int) -> Host:
+    return Host(
+        host=name,
+        namespace=bed.plan.nodes[name].namespace,
+        config=str(stored.config_path(bed.name, name)),
+        address=str(bed.shape.addresses.host(number)),
+        oob=str(bed.shape.addresses.oob(number)),
+    )

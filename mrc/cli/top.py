@@ -22,7 +22,8 @@ from mrc.exchange.dial import dial
 from mrc.fabric import hostconfig
 from mrc.observe import local, remote
 from mrc.observe.rates import checked, with_rates
-from mrc.observe.snapshot import Snapshot
+from mrc.results.snapshot import Snapshot
+from mrc.results.top import Endpoint, Top
 from mrc.testbed import rootless
 
 HELP = "watch QPs, planes and paths of running endpoints"
@@ -79,7 +80,7 @@ async def _top(args: argparse.Namespace, out: Output) -> int:
             await asyncio.sleep(args.interval)
             endpoints = _compared(before, await look())
             out.text(blocks_text(_blocks(endpoints)))
-            out.result({"interval_seconds": args.interval, "endpoints": endpoints})
+            out.result(Top(interval_seconds=args.interval, endpoints=tuple(endpoints)))
             return 0
         with screen(whole=True) as show:
             show(_blocks(_compared({}, before)))
@@ -90,11 +91,11 @@ async def _top(args: argparse.Namespace, out: Output) -> int:
                 before = now
 
 
-def _compared(before: dict[str, Snapshot], now: dict[str, Snapshot]) -> list[Snapshot]:
+def _compared(before: dict[str, Snapshot], now: dict[str, Snapshot]) -> list[Endpoint]:
     return [with_rates(before.get(name), snapshot) for name, snapshot in now.items()]
 
 
-def _blocks(endpoints: list[Snapshot]) -> list[Block]:
+def _blocks(endpoints: list[Endpoint]) -> list[Block]:
     shown = [[*endpoint_blocks(snapshot), Block("")] for snapshot in endpoints]
     if not shown:
         return [Block("no endpoint of this user runs on this machine")]

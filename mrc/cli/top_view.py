@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 from mrc.cli.live import Block
 from mrc.cli.output import format_bytes, format_rate, format_seconds
-from mrc.observe.snapshot import Snapshot
+from mrc.events import known
+from mrc.results.snapshot import Ev
+from mrc.results.top import Endpoint, PlaneRates, QpRates
 
 MAX_ROWS = 32  # of QPs and of paths; those with most to tell first
 _ALARMS = {"RX_OVERFLOW": "receive buffer overflows", "TIMEOUTS": "timeouts",
@@ -17,106 +18,105 @@ _ALARMS = {"RX_OVERFLOW": "receive buffer overflows", "TIMEOUTS": "timeouts",
 _BADNESS = ("ASSUMED_BAD", "DENIED", "SKIP", "GOOD")  # what is to be seen first
 
 
-def endpoint_blocks(snapshot: Snapshot) -> list[Block]:
+def endpoint_blocks(endpoint: Endpoint) -> list[Block]:
     """All of one endpoint."""
-    return [_title(snapshot), *_planes(snapshot), *_qps(snapshot), *_paths(snapshot)]
+    return [_title(endpoint), *_planes(endpoint), *_qps(endpoint), *_paths(endpoint)]
 
 
-def _title(snapshot: Snapshot) -> Block:
-    drops = sum(n for n in snapshot["drops"].values() if type(n) is int)
+def _title(endpoint: Endpoint) -> Block:
+    drops = sum(n for n in endpoint.drops.values())
     words = [
-        f"{snapshot['host']}: {snapshot['program'] or 'mrc'}",
-        f"pid {snapshot['pid']}",
-        *([f"UDP port {snapshot['udp_port']}"] if "udp_port" in snapshot else []),
-        f"{snapshot['qps_total']} QPs",
+        f"{endpoint.host}: {endpoint.program or 'mrc'}",
+        f"pid {endpoint.pid}",
+        *([f"UDP port {endpoint.udp_port}"] if endpoint.udp_port is not None else []),
+        f"{endpoint.qps_total} QPs",
         *([f"{drops} packets dropped"] if drops else []),
-        *(f"{snapshot['counters'][name]} {text}" for name, text in _ALARMS.items()
-          if name in snapshot["counters"]),
+        *(f"{endpoint.counters[name]} {text}" for name, text in _ALARMS.items()
+          if name in endpoint.counters),
     ]  # fmt: skip
     return Block(", ".join(words))
 
 
-def _planes(snapshot: Snapshot) -> list[Block]:
+def _planes(endpoint: Endpoint) -> list[Block]:
     """The planes that QPs use, over all of them."""
-    nics = {port["plane"]: port["nic"] for port in snapshot["ports"]}
-    shares: dict[int, list[dict[str, Any]]] = {}
-    for qp in snapshot["qps"]:
-        for plane in qp["planes"]:
-            shares.setdefault(plane["plane"], []).append(plane)
+    nics = {port.plane: port.nic for port in endpoint.ports}
+    shares: dict[int, list[PlaneRates]] = {}
+    for qp in endpoint.qps:
+        for plane in qp.planes:
+            shares.setdefault(plane.plane, []).append(plane)
     rows = []
     for number, parts in sorted(shares.items()):
         rows.append((
             number,
             nics.get(number, "-"),
             _plane_state(parts),
-            format_rate(sum(part["sent_bits_per_second"] for part in parts)),
-            format_rate(sum(part["received_bits_per_second"] for part in parts)),
-            _rtt(max(part["rtt_ns"] for part in parts)),
-            sum(part["lost_packets"] for part in parts),
+            format_rate(sum(part.sent_bits_per_second for part in parts)),
+            format_rate(sum(part.received_bits_per_second for part in parts)),
+            _rtt(max(known(part.rtt_ns for part in parts), default=None)),
+            sum(part.lost_packets for part in parts),
         ))  # fmt: skip
     head = ("plane", "NIC", "state", "sends", "receives", "RTT", "lost")
     return [Block("planes", head, rows)] if rows else []
 
 
-def _plane_state(parts: list[dict[str, Any]]) -> str:
+def _plane_state(parts: list[PlaneRates]) -> str:
     """Whether QPs have suspended the plane, and what it carries where it is slow."""
     states = []
-    if suspended := sum(part["suspended"] for part in parts):
+    if suspended := sum(part.suspended for part in parts):
         states.append(f"suspended by {suspended} of {len(parts)} QPs")
-    if slow := [part["share_percent"] for part in parts if part["slow"]]:
+    if slow := [part.share_percent for part in parts if part.slow]:
         where = f" for {len(slow)} of {len(parts)} QPs" if len(parts) > 1 else ""
         states.append(f"slow{where}: {min(slow)}% of the others")
     return ", ".join(states) or "up"
 
 
-def _qps(snapshot: Snapshot) -> list[Block]:
-    busy = sorted(snapshot["qps"], key=_moved, reverse=True)
+def _qps(endpoint: Endpoint) -> list[Block]:
+    busy = sorted(endpoint.qps, key=_moved, reverse=True)
     rows = [
         (
-            f"{qp['qpn']:#08x}" if "qpn" in qp else qp["id"],
-            qp["peer"],
-            qp["state"],
-            format_rate(qp["acknowledged_bits_per_second"]),
-            format_rate(qp["received_bits_per_second"]),
-            round(qp["retransmitted_packets_per_second"]),
-            qp["outstanding"],
-            format_bytes(qp["inflight_bytes"]),
-            format_bytes(qp["cwnd_bytes"]),
-            _rtt(qp["rtt_ns"]),
-            qp["timeouts"],
+            qp.id if qp.qpn is None else f"{qp.qpn:#08x}",
+            qp.peer,
+            qp.state,
+            format_rate(qp.acknowledged_bits_per_second),
+            format_rate(qp.received_bits_per_second),
+            round(qp.retransmitted_packets_per_second),
+            qp.outstanding,
+            format_bytes(qp.inflight_bytes),
+            format_bytes(qp.cwnd_bytes),
+            _rtt(qp.rtt_ns),
+            qp.timeouts,
         )
         for qp in busy[:MAX_ROWS]
     ]
     head = ("QP", "peer", "state", "writes", "receives", "rtx/s", "posted", "in flight", "window",
             "RTT", "timeouts")  # fmt: skip
-    more = snapshot["qps_total"] - len(rows)
+    more = endpoint.qps_total - len(rows)
     title = f"QPs ({more} more)" if more > 0 else "QPs"
     return [Block(title, head, rows)] if rows else []
 
 
-def _moved(qp: dict[str, Any]) -> float:
-    return float(qp["acknowledged_bits_per_second"] + qp["received_bits_per_second"])
+def _moved(qp: QpRates) -> float:
+    return qp.acknowledged_bits_per_second + qp.received_bits_per_second
 
 
-def _paths(snapshot: Snapshot) -> list[Block]:
+def _paths(endpoint: Endpoint) -> list[Block]:
     """One row a path: QPs to one peer share it, each with an EV of its own."""
-    paths: dict[tuple[str, int, str], list[dict[str, Any]]] = {}
-    for qp in snapshot["qps"]:
-        for ev in qp["evs"] or ():
-            paths.setdefault((qp["peer"], ev["plane"], ev["path"]), []).append(ev)
+    paths: dict[tuple[str, int, str], list[Ev]] = {}
+    for qp in endpoint.qps:
+        for ev in qp.evs or ():
+            paths.setdefault((qp.peer, ev.plane, ev.path), []).append(ev)
     rows = []
     for (peer, plane, path), evs in paths.items():
-        states = Counter(ev["state"] for ev in evs)
+        states = Counter(ev.state for ev in evs)
         worst = sorted(states, key=_badness)
         several = ", ".join(f"{state} {states[state]}" for state in worst)
-        rtts = [ev["rtt_ns"] for ev in evs if ev["rtt_ns"] >= 0]
         rows.append((
             peer,
             plane,
             path,
             worst[0] if len(worst) == 1 else several,
-            _rtt(min(rtts, default=-1)),
-            sum(ev["lost_packets"] for ev in evs),
+            _rtt(min(known(ev.rtt_ns for ev in evs), default=None)),
+            sum(ev.lost_packets for ev in evs),
         ))  # fmt: skip
     rows.sort(key=lambda row: (_badness(str(row[3])), row[:3]))
     title = f"paths (EVs), {len(rows) - MAX_ROWS} more" if len(rows) > MAX_ROWS else "paths (EVs)"
@@ -129,5 +129,5 @@ def _badness(state: str) -> int:
     return _BADNESS.index(word) if word in _BADNESS else 0
 
 
-def _rtt(ns: int) -> str:
-    return format_seconds(ns / 1e9) if ns >= 0 else "-"
+def _rtt(ns: int | None) -> str:
+    return "-" if ns is None else format_seconds(ns / 1e9)

@@ -13,7 +13,6 @@ from typing import Any
 
 from mrc.errors import MrcError
 from mrc.observe import local
-from mrc.observe.snapshot import Snapshot
 from mrc.tasks import cancelled
 from mrc.testbed.bed import Testbed
 
@@ -58,7 +57,7 @@ class Child:
             if LISTENING in self._lines[-1]:
                 self.listening.set()
 
-    async def look(self) -> Snapshot | None:
+    async def look(self) -> dict[str, Any] | None:
         """What it counts now, as `mrc top --local` sees it; None when it has ended well."""
         while self._process.returncode is None:
             try:

@@ -24,6 +24,8 @@ from typing import Any, TypeVar
 from mrc.demo.child import Child, DemoError
 from mrc.demo.timeline import Bin, Interval, Timeline
 from mrc.errors import StateError
+from mrc.results.demo import Demo, GoodputBin
+from mrc.results.plain import like
 from mrc.tasks import cancelled
 from mrc.testbed.bed import Testbed
 from mrc.transfer.threads import in_thread
@@ -125,40 +127,37 @@ class DemoResult:
     def bins(self) -> list[Bin]:
         return self.timeline.bins(self.began, self.ended, BIN_SECONDS)
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "identical": self.identical,
-            "recovery_seconds": self.recovery_seconds,
-            "below_seconds": self.below_seconds,
-            "goodput_before_bits_per_second": self.goodput_before,
-            "goodput_after_bits_per_second": self.goodput_after,
-            "capacity_bits_per_second": self.capacity,
-            "surviving_capacity_bits_per_second": self.surviving_capacity,
-            "plane_capacity_bits_per_second": self.plane_capacity,
-            "wire_overhead_bytes": WIRE_OVERHEAD_BYTES,
-            "recovered_share": RECOVERED_SHARE,
-            "settle_seconds": SETTLE_SECONDS,
-            "window_seconds": WINDOW_SECONDS,
-            "bin_seconds": BIN_SECONDS,
-            "faulty_plane": FAULTY_PLANE,
-            "failed_after_seconds": self.failed - self.began,
-            "healed_after_seconds": self.healed - self.began,
-            "seconds": self.ended - self.began,
-            "sent_packets": self.sender["sent_packets"],
-            "retransmitted_packets": self.sender["retransmitted_packets"],
-            "name": self.plan.name,
-            "rate_bits_per_second": self.plan.rate_bps,
-            "planes": self.plan.planes,
-            "t1": self.plan.t1,
-            "bytes": self.plan.bytes,
-            "seed": self.plan.seed,
-            "goodput": [
-                {"seconds": each.start - self.began, "bits_per_second": each.bits_per_second}
+    def report(self) -> Demo:
+        return like(
+            Demo,
+            self.plan,
+            identical=self.identical,
+            recovery_seconds=self.recovery_seconds,
+            below_seconds=self.below_seconds,
+            goodput_before_bits_per_second=self.goodput_before,
+            goodput_after_bits_per_second=self.goodput_after,
+            capacity_bits_per_second=self.capacity,
+            surviving_capacity_bits_per_second=self.surviving_capacity,
+            plane_capacity_bits_per_second=self.plane_capacity,
+            wire_overhead_bytes=WIRE_OVERHEAD_BYTES,
+            recovered_share=RECOVERED_SHARE,
+            settle_seconds=SETTLE_SECONDS,
+            window_seconds=WINDOW_SECONDS,
+            bin_seconds=BIN_SECONDS,
+            faulty_plane=FAULTY_PLANE,
+            failed_after_seconds=self.failed - self.began,
+            healed_after_seconds=self.healed - self.began,
+            seconds=self.ended - self.began,
+            sent_packets=self.sender["sent_packets"],
+            retransmitted_packets=self.sender["retransmitted_packets"],
+            host_rate_bits_per_second=self.plan.rate_bps,
+            goodput=tuple(
+                GoodputBin(seconds=each.start - self.began, bits_per_second=each.bits_per_second)
                 for each in self.bins()
-            ],
-            "sender": self.sender,
-            "receiver": self.receiver,
-        }
+            ),
+            sender=self.sender,  # as the process printed it: plain data already
+            receiver=self.receiver,
+        )
 
 
 async def run_demo(plan: DemoPlan, say: Callable[[str], None]) -> DemoResult:

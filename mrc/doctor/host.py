@@ -10,8 +10,6 @@ import re
 import shutil
 import socket
 from collections.abc import Iterator
-from dataclasses import dataclass
-from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
@@ -21,6 +19,7 @@ from mrc.doctor import kernel
 from mrc.enums import Access
 from mrc.errors import MrcError, StateError
 from mrc.linux.release import release
+from mrc.results.doctor import Finding, State
 from mrc.testbed import nft, rootless
 from mrc.testbed.capture import splits_bursts
 
@@ -28,21 +27,6 @@ _UDP_SEGMENT, _UDP_GRO = 103, 104
 _LOOPBACK_SECONDS = 10.0
 _RCVBUF_BYTES, _SNDBUF_BYTES = 8 << 20, 4 << 20
 """what a port asks for, csrc/mrc.h"""
-
-
-class State(StrEnum):
-    OK = "ok"
-    LIMITED = "limited"
-    MISSING = "missing"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    name: str
-    state: State
-    found: str
-    consequence: str = ""
-    remedy: str = ""
 
 
 POINT_TO_POINT = "point to point"

@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from mrc.aio import context
 from mrc.observe.observatory import Observatory
-from mrc.observe.snapshot import Snapshot, snapshot
+from mrc.observe.snapshot import snapshot
+from mrc.results.plain import plain
 
 
 class Context(context.Context):
@@ -23,6 +26,10 @@ class Context(context.Context):
         """The TCP port at which metrics are served; 0 without `ContextConfig.metrics`."""
         return self._observatory.metrics_port
 
-    async def snapshot(self) -> Snapshot:
-        """All of its state as JSON, as `mrc top` shows it."""
-        return await snapshot(self)
+    async def snapshot(self) -> dict[str, Any]:
+        """All of its state as data for `json`, as `mrc top` shows it.
+
+        `mrc schema top` describes the keys: a snapshot is an endpoint without the rates.
+        """
+        found: dict[str, Any] = plain(await snapshot(self))
+        return found

@@ -22,10 +22,12 @@ import stat
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from mrc.errors import MrcError, ProtocolError
 from mrc.exchange.foreign import parse
-from mrc.observe.snapshot import Snapshot
+from mrc.results.plain import plain
+from mrc.results.snapshot import Snapshot
 from mrc.tasks import cancelled
 
 logger = logging.getLogger("mrc.observe")
@@ -194,7 +196,7 @@ class LocalView:
         self._visits.add(visit)
         try:
             while await reader.readline():
-                writer.write(json.dumps(await self._show()).encode() + b"\n")
+                writer.write(json.dumps(plain(await self._show())).encode() + b"\n")
                 await writer.drain()
         except (MrcError, OSError, ValueError) as error:
             logger.debug("a viewer went: %s", error)
@@ -203,7 +205,7 @@ class LocalView:
             writer.transport.abort()
 
 
-async def look(path: Path, *, all_users: bool = False) -> Snapshot:
+async def look(path: Path, *, all_users: bool = False) -> dict[str, Any]:
     """A snapshot of the endpoint at a socket; raises OSError, TimeoutError or ProtocolError."""
     async with asyncio.timeout(ANSWER_SECONDS):
         with (

@@ -14,7 +14,8 @@ from mrc.observe.http import MetricsServer
 from mrc.observe.ledger import Ledger
 from mrc.observe.local import LocalView
 from mrc.observe.remote import RemoteView
-from mrc.observe.snapshot import Snapshot, snapshot
+from mrc.observe.snapshot import snapshot
+from mrc.results.snapshot import Snapshot
 
 logger = logging.getLogger("mrc.observe")
 

@@ -4,61 +4,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 from mrc.errors import ProtocolError
 from mrc.exchange.foreign import shown
-from mrc.observe.snapshot import SCHEMA, Snapshot
+from mrc.results.plain import Result, like
+from mrc.results.snapshot import Plane, Qp, Snapshot
+from mrc.results.top import Endpoint, PlaneRates, QpRates
+from mrc.typed import take
 
 _MAX_TEXT = 128
-_QP_RATES = {
-    "acknowledged_bytes": "acknowledged_bits_per_second",
-    "received_bytes": "received_bits_per_second",
-    "retransmitted_packets": "retransmitted_packets_per_second",
-}
-_PLANE_RATES = {
-    "sent_bytes": "sent_bits_per_second",
-    "received_bytes": "received_bits_per_second",
-}
 
 
 def checked(found: Mapping[str, Any]) -> Snapshot:
-    """A copy without control characters, that has what is shown; raises ProtocolError."""
+    """The snapshot, without control characters; raises ProtocolError."""
+    if (schema := found.get("schema")) != Result.schema:
+        raise ProtocolError(f"it speaks schema {shown(schema, 20)}, this mrc {Result.schema}")
     try:
-        copy: Snapshot = _clean(found)
-        if copy["schema"] != SCHEMA:
-            raise ProtocolError(f"it speaks schema {shown(copy['schema'], 20)}, this mrc {SCHEMA}")
-        _check(copy, host=str, program=str, pid=int, monotonic_ns=int, qps_total=int)
-        if "udp_port" in copy:  # those of other hosts do not tell it
-            _check(copy, udp_port=int)
-        _check(copy, ports=list, qps=list, counters=dict, drops=dict)
-        for port in copy["ports"]:
-            _check(port, plane=int, nic=str, address=str)
-        for qp in copy["qps"]:
-            _check_qp(qp)
-    except (KeyError, TypeError, RecursionError) as error:
+        return take(_clean(found), Snapshot)
+    except (ValueError, RecursionError) as error:
         raise ProtocolError(f"a snapshot that cannot be read: {error}") from None
-    return copy
-
-
-def _check_qp(qp: dict[str, Any]) -> None:
-    _check(qp, peer=str, state=str, planes=list)
-    _check(qp, **({"qpn": int} if "qpn" in qp else {"id": str}))
-    _check(qp, outstanding=int, cwnd_bytes=int, inflight_bytes=int, rtt_ns=int, timeouts=int)
-    _check(qp, **dict.fromkeys(_QP_RATES, int))
-    for plane in qp["planes"]:
-        plane |= {"slow": False, "share_percent": 100} | plane  # an older mrc has neither
-        _check(plane, slow=bool, share_percent=int)
-        _check(plane, plane=int, suspended=bool, rtt_ns=int, lost_packets=int)
-        _check(plane, **dict.fromkeys(_PLANE_RATES, int))
-    for ev in qp["evs"] or ():
-        _check(ev, plane=int, path=str, state=str, active=bool, rtt_ns=int, lost_packets=int)
-
-
-def _check(value: dict[str, Any], **kinds: type) -> None:
-    for name, kind in kinds.items():
-        if type(value[name]) is not kind:
-            raise TypeError(f"wrong {name}")
 
 
 def _clean(value: Any) -> Any:
@@ -67,47 +33,44 @@ def _clean(value: Any) -> Any:
         return shown(value, _MAX_TEXT)
     if isinstance(value, list):
         return [_clean(each) for each in value]
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return {_clean(name): _clean(each) for name, each in value.items()}
     return value
 
 
-def with_rates(before: Snapshot | None, now: Snapshot) -> Snapshot:
-    """`now` with what moved in each second since `before`, which must be of the same endpoint.
+def with_rates(before: Snapshot | None, now: Snapshot) -> Endpoint:
+    """`now` with the rates since `before`, which must be of the same endpoint.
 
     A QP that is new, or whose snapshot before is missing, has rates of 0.
     """
-    seconds = (now["monotonic_ns"] - before["monotonic_ns"]) / 1e9 if before is not None else 0.0
-    earlier = {_name(qp): qp for qp in before["qps"]} if before is not None else {}
-    qps = []
-    for qp in now["qps"]:
-        old = earlier.get(_name(qp), qp)
-        planes = {plane["plane"]: plane for plane in old["planes"]}
-        qps.append(
-            qp
-            | _rates(old, qp, _QP_RATES, seconds)
-            | {
-                "planes": [
-                    plane | _rates(planes.get(plane["plane"], plane), plane, _PLANE_RATES, seconds)
-                    for plane in qp["planes"]
-                ]
-            }
-        )
-    return now | {"qps": qps}
+    seconds = (now.monotonic_ns - before.monotonic_ns) / 1e9 if before is not None else 0.0
+    earlier = {_name(qp): qp for qp in before.qps} if before is not None else {}
+    qps = (_qp(earlier.get(_name(qp), qp), qp, seconds) for qp in now.qps)
+    return like(Endpoint, now, qps=tuple(qps))
 
 
-def _name(qp: Mapping[str, Any]) -> int | str:
+def _name(qp: Qp) -> int | str | None:
     """What tells a QP from others: its number, or what stands for it on other hosts."""
-    name: int | str = qp["qpn"] if "qpn" in qp else qp["id"]
-    return name
+    return qp.id if qp.qpn is None else qp.qpn
 
 
-def _rates(
-    old: Mapping[str, Any], new: Mapping[str, Any], names: Mapping[str, str], seconds: float
-) -> dict[str, float]:
+def _qp(old: Qp, new: Qp, seconds: float) -> QpRates:
+    before = {plane.plane: plane for plane in old.planes}
+    planes = (_plane(before.get(plane.plane, plane), plane, seconds) for plane in new.planes)
+    return like(QpRates, new, planes=tuple(planes), **_rates(QpRates, old, new, seconds))
+
+
+def _plane(old: Plane, new: Plane, seconds: float) -> PlaneRates:
+    return like(PlaneRates, new, **_rates(PlaneRates, old, new, seconds))
+
+
+def _rates(kind: type, old: Qp | Plane, new: Qp | Plane, seconds: float) -> dict[str, float]:
+    """The rates that a `kind` has: each is named after a counter."""
     rates = {}
-    for counter, rate in names.items():
-        scale = 8 if rate.endswith("bits_per_second") else 1
-        moved = max(0, new[counter] - old[counter]) * scale
-        rates[rate] = moved / seconds if seconds > 0 else 0.0
+    for name in (each.name for each in fields(kind) if each.name.endswith("_per_second")):
+        counter, scale = name.removesuffix("_per_second"), 1
+        if counter.endswith("_bits"):
+            counter, scale = counter.removesuffix("_bits") + "_bytes", 8
+        moved = max(0, getattr(new, counter) - getattr(old, counter)) * scale
+        rates[name] = moved / seconds if seconds > 0 else 0.0
     return rates

@@ -12,10 +12,13 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from mrc.errors import MrcError, ProtocolError
 from mrc.exchange.oob import SNAPSHOT_BYTES, TOP, Channel
-from mrc.observe.snapshot import Snapshot, public
+from mrc.observe.snapshot import public
+from mrc.results.plain import plain
+from mrc.results.snapshot import Snapshot
 from mrc.tasks import cancelled
 
 logger = logging.getLogger("mrc.observe")
@@ -54,7 +57,7 @@ class RemoteView:
                     await channel.refuse(f"snapshots of version {VERSION} only")
                     return
                 async with asyncio.timeout(PATIENCE_SECONDS):
-                    await channel.send(TOP, snapshot=public(await show(), self._key))
+                    await channel.send(TOP, snapshot=plain(public(await show(), self._key)))
                 await asyncio.sleep(PAUSE_SECONDS)
         except (MrcError, OSError) as error:  # TimeoutError is an OSError
             logger.debug("a viewer went: %s", error)
@@ -66,7 +69,7 @@ class RemoteView:
         await cancelled(*self._visits)
 
 
-async def look(channel: Channel) -> Snapshot:
+async def look(channel: Channel) -> dict[str, Any]:
     """A snapshot of the peer; raises ConnectError when it refuses, and what `Channel` raises."""
     await channel.send(TOP, version=VERSION)
     found = (await channel.expect(TOP, SNAPSHOT_BYTES)).get("snapshot")

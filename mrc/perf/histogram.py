@@ -3,25 +3,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from mrc.typed import Whole
+from mrc.results.perf import Latency
 
 _STEPS = 64  # buckets in an octave
 _SHIFT = 6
-
-
-@dataclass(frozen=True, slots=True)
-class Latency:
-    """What a histogram says, in nanoseconds; all 0 when it is empty."""
-
-    count: Whole
-    min_ns: Whole
-    mean_ns: Whole
-    p50_ns: Whole
-    p99_ns: Whole
-    p999_ns: Whole
-    max_ns: Whole
 
 
 class Histogram:

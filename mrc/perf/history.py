@@ -22,6 +22,7 @@ from mrc.errors import ProtocolError
 from mrc.events import EventsLost, EvEvent, PlaneEvent, PlaneShareEvent
 from mrc.exchange.foreign import shown
 from mrc.limits import MAX_PORTS
+from mrc.results.perf import EvChange, PlaneChange, ShareChange
 from mrc.typed import Whole, take
 
 MAX_CHANGES = 4096  # of EVs, and of planes: beyond them the oldest are kept, the others counted
@@ -29,50 +30,14 @@ _PIECE = 16384  # bins of one message
 
 
 @dataclass(frozen=True, slots=True)
-class EvChange:
-    """An EV of one QP went from one state to another, `at_ns` after the start."""
-
-    at_ns: Whole
-    qpn: Whole
-    plane: Whole
-    path: str
-    old: str
-    new: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class PlaneChange:
-    """A plane of one QP was suspended or resumed, `at_ns` after the start."""
-
-    at_ns: Whole
-    qpn: Whole
-    plane: Whole
-    suspended: bool
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class ShareChange:
-    """A plane of one QP became slow, or no longer is: it carried `percent` of the others."""
-
-    at_ns: Whole
-    qpn: Whole
-    plane: Whole
-    slow: bool
-    percent: Whole
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class History:
-    """All of it. `changes_lost` counts the changes that are not told."""
+    """All of it. `lost_changes` counts the changes that are not told."""
 
     recording: Recording
     evs: tuple[EvChange, ...]
     planes: tuple[PlaneChange, ...]
     shares: tuple[ShareChange, ...]
-    changes_lost: Whole
+    lost_changes: Whole
 
     def pieces(self) -> Iterator[tuple[int, tuple[int, ...]]]:
         """The bins, cut for messages: plane, and the next bins of it."""
@@ -97,7 +62,7 @@ class History:
             tuple(map(_harmless, self.evs)),
             tuple(map(_harmless, self.planes)),
             tuple(map(_harmless, self.shares)),
-            self.changes_lost,
+            self.lost_changes,
         )
 
 

@@ -20,14 +20,14 @@ from mrc.errors import MrcError, ProtocolError
 from mrc.exchange.foreign import shown
 from mrc.messaging.mailbox import MAX_SENT_BYTES
 from mrc.messaging.session import Service, Session
-from mrc.perf.histogram import Latency
 from mrc.perf.history import Bins, History
 from mrc.perf.load import Tally
 from mrc.perf.meter import Interval, Meter
+from mrc.results.perf import Latency
 from mrc.typed import Whole, take
 
 # A result with a history of many changes is long.
-SERVICE = Service("perf", "performance test", 3, answer_bytes=MAX_SENT_BYTES)
+SERVICE = Service("perf", "performance test", 4, answer_bytes=MAX_SENT_BYTES)
 QP_SERVICE = "perf-qp"  # of the QPs of a test
 
 Message = dict[str, Any]

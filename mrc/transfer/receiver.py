@@ -12,10 +12,11 @@ from mrc.errors import ProtocolError
 from mrc.exchange.budget import BudgetError
 from mrc.exchange.foreign import printable, shown
 from mrc.messaging.mailbox import MailboxClosedError
+from mrc.results.transfer import TransferredFile
 from mrc.transfer.files import FileError, OutputDirectory, Target
 from mrc.transfer.messages import Accept, Bye, Offer, Refuse, Stored
 from mrc.transfer.patience import IDLE_SECONDS, IdleError, patience, until_idle
-from mrc.transfer.session import Session, TransferredFile, VerificationError
+from mrc.transfer.session import Session, VerificationError
 from mrc.transfer.window import WINDOW_BYTES, Storing, Window, open_window
 from mrc.transfer.writing import CHUNK_BYTES
 

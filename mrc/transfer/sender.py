@@ -12,6 +12,7 @@ from mrc.binding.verbs import MR
 from mrc.enums import Access
 from mrc.errors import MrcError, ProtocolError
 from mrc.exchange.foreign import printable, shown
+from mrc.results.transfer import TransferredFile
 from mrc.transfer.files import FileError, Source
 from mrc.transfer.messages import (
     Abort,
@@ -25,7 +26,7 @@ from mrc.transfer.messages import (
     TransferMessage,
 )
 from mrc.transfer.populate import Ahead, populate_for_reads
-from mrc.transfer.session import Session, TransferError, TransferredFile, VerificationError
+from mrc.transfer.session import Session, TransferError, VerificationError
 from mrc.transfer.writing import CHUNK_BYTES, SpokenError, Writing
 
 AHEAD_BYTES = 256 << 20  # hashed before it is sent: page cache, not memory of ours

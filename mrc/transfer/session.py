@@ -32,16 +32,6 @@ class VerificationError(TransferError):
 
 
 @dataclass(frozen=True, slots=True)
-class TransferredFile:
-    """A file that is stored and verified at the receiver."""
-
-    name: str
-    bytes: int
-    digest: str
-    path: str  # at the end that reports it
-
-
-@dataclass(frozen=True, slots=True)
 class Session(session.Session):
     """A sender and a receiver of files: a QP with a mailbox, and others that carry chunks."""
 

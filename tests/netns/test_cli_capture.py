@@ -6,7 +6,6 @@ h0 -- t0:1.0 -- t1:1.0 -- t0:1.1 -- h1
 
 from __future__ import annotations
 
-import json
 import os
 import pty
 import signal
@@ -18,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from printed import printed
 from scapy.layers.inet import UDP
 from scapy.packet import Packet
 from scapy.utils import PcapReader
@@ -139,8 +139,8 @@ def test_capture__counts_in_a_file(
     words = ("capture", "plane:1", f"{tmp_path}/a.pcap", "--seconds", "0.2", "--json")
     assert main(["testbed", "--name", bed.name, *words]) == 0
     shown = capsys.readouterr()
-    told = json.loads(shown.out)
-    assert told["interfaces"] == ["h0:p1", "h1:p1"] and told["dropped"] == 0
+    told = printed("testbed capture", shown.out)
+    assert told["interfaces"] == ["h0:p1", "h1:p1"] and told["dropped_packets"] == 0
     assert "packets, " in shown.err
     with PcapReader(f"{tmp_path}/a.pcap") as reader:
         assert len(list(reader)) == told["packets"]

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import signal
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 from netns.processes import Hosts, Mrc
+from printed import printed
 
 from mrc.testbed.bed import Testbed
 
@@ -34,38 +34,42 @@ def server(hosts: Hosts, *options: str) -> Mrc:
 
 def measure(hosts: Hosts, *options: str) -> dict[str, Any]:
     done = hosts.start("h0", "perf", "h1", "--json", *options).ends(0)
-    result: dict[str, Any] = json.loads(done)
+    result = printed("perf", done)
     assert result["schema"] == 1 and result["peer"] == "h1" and result["planes"] == [1, 2]
     return result
 
 
 def test_perf__goodput_and_shares(hosts: Hosts) -> None:
-    waiting = server(hosts, "--one-off")
+    waiting = server(hosts, "--one-off", "--json")
     (result,) = measure(hosts, "-t", "1.5", "-i", "0.5")["results"]
     assert 0.5 * CAPACITY < result["goodput_bits_per_second"] < CAPACITY
-    sent = [plane["bytes"] for plane in result["client"]["planes"]]
+    sent = [plane["sent_bytes"] for plane in result["client"]["planes"]]
     assert len(sent) == PLANES and min(sent) > 0.4 * sum(sent)
     assert len(result["intervals"]) >= 2
     assert result["server"]["received_bytes"] == result["client"]["written_bytes"]
-    arrived = [plane["bytes"] for plane in result["server"]["planes_received"]]
+    arrived = [plane["received_bytes"] for plane in result["server"]["planes_received"]]
     assert sum(arrived) == result["server"]["received_bytes"]
     assert len(arrived) == PLANES and min(arrived) > 0.4 * sum(arrived)
-    lines = waiting.ends(0).splitlines()
-    assert len(lines) == 1 and "stream forward, 1 MiB messages" in lines[0]
+    served = printed("perf --server", waiting.ends(0))
+    assert (served["plan"], served["server"]) == (result["plan"], result["server"])
 
 
 @pytest.mark.slow
 def test_perf__sweep_both_ways(hosts: Hosts) -> None:
     server(hosts)
     results = measure(hosts, "-a", "-t", "0.02", "--bidir")["results"]
-    assert [result["plan"]["size"] for result in results] == [2**power for power in range(1, 24)]
+    assert [result["plan"]["message_bytes"] for result in results] == [
+        2**power for power in range(1, 24)
+    ]
     for result in results:
         assert result["client"]["messages"] > 0 and result["server"]["messages"] > 0
 
 
 def test_perf__half_round_trip(hosts: Hosts) -> None:
-    server(hosts)
+    waiting = server(hosts, "--one-off")
     (result,) = measure(hosts, "--lat", "-t", "0.3", "--integrity", "udp")["results"]
+    (line,) = waiting.ends(0).splitlines()
+    assert "ping-pong forward, 2 B messages, 1 QP" in line
     latency = result["client"]["latency"]
     assert 0 < latency["min_ns"] <= latency["p50_ns"] <= latency["p99_ns"] <= latency["max_ns"]
 
@@ -81,7 +85,8 @@ def test_perf__bins_show_a_plane_that_falls_silent(
     before_ns = time.monotonic_ns()
     bed.fail("plane:2")
     after_ns = time.monotonic_ns()
-    end = json.loads(client.ends(0).splitlines()[-1])["results"][0]
+    lines = [printed("perf --json-stream", line) for line in client.ends(0).splitlines()]
+    end = lines[-1]["results"][0]
     assert end["client"]["bins"] is None
     bins, start_ns = end["server"]["bins"], end["server"]["bins"]["start_monotonic_ns"]
     assert bins["width_ns"] == 1_000_000
@@ -103,7 +108,7 @@ def test_perf__a_slow_plane_is_named(hosts: Hosts, bed: Testbed, healed: None) -
     server(hosts)
     bed.fail("plane:2", rate_share=0.1)
     client = hosts.start("h0", "perf", "h1", "--json", "--bins", "-n", "72M", "-i", "1")
-    (result,) = json.loads(client.ends(0))["results"]
+    (result,) = printed("perf", client.ends(0))["results"]
     slow = [each for each in result["client"]["changes"]["shares"] if each["slow"]]
     assert slow and all(each["plane"] == 2 and each["percent"] < 50 for each in slow)
     assert {each["reason"] for each in slow} == {"DELIVERY"}
@@ -122,9 +127,9 @@ def test_top__of_a_host_and_of_all_on_this_machine(hosts: Hosts) -> None:
     for _ in range(2):
         client.process.stdout.readline()
     near = hosts.start("h0", "top", "--local", "--json", "-i", "0.5")
-    seen = {each["pid"]: each for each in json.loads(near.ends(0))["endpoints"]}
+    seen = {each["pid"]: each for each in printed("top", near.ends(0))["endpoints"]}
     far = hosts.start("h0", "top", "h1", "--json", "-i", "0.5")
-    (h1,) = json.loads(far.ends(0))["endpoints"]
+    (h1,) = printed("top", far.ends(0))["endpoints"]
     client.process.send_signal(signal.SIGINT)
     client.ends(130)
     h0 = seen[client.process.pid]  # other beds have hosts of these names too
@@ -140,10 +145,12 @@ def test_perf__interrupted(hosts: Hosts) -> None:
     server(hosts)
     client = hosts.start("h0", "perf", "h1", "--json-stream", "-i", "0.1", "-t", "60")
     assert client.process.stdout is not None
-    events = [json.loads(client.process.stdout.readline())["event"] for _ in range(3)]
+    events = [
+        printed("perf --json-stream", client.process.stdout.readline())["event"] for _ in range(3)
+    ]
     assert events == ["start", "interval", "interval"]
     client.process.send_signal(signal.SIGINT)
-    last = [json.loads(line) for line in client.ends(130).splitlines()]
+    last = [printed("perf --json-stream", line) for line in client.ends(130).splitlines()]
     assert last[-1]["event"] == "end"
     (result,) = last[-1]["results"]
     assert result["interrupted"] and result["goodput_bits_per_second"] > 0
@@ -156,7 +163,7 @@ def test_perf__interrupted(hosts: Hosts) -> None:
 
 def test_perf__nobody_there(hosts: Hosts) -> None:
     client = hosts.start("h0", "perf", "h1", "-J")
-    assert json.loads(client.ends(3))["exit_code"] == 3
+    assert printed("perf", client.ends(3))["exit_code"] == 3
     assert client.complaint() == "mrc perf: h1: nobody listens on TCP port 4791"
 
 

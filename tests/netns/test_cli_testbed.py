@@ -6,7 +6,6 @@ h0 -- t0:1.0 -- t1:1.0 -- t0:1.1 -- h1
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import signal
@@ -14,8 +13,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from printed import printed
 
 from mrc.cli.main import main
 from mrc.errors import StateError
@@ -92,23 +93,39 @@ def test_status__draws_and_lists_faults(name: str, capsys: pytest.CaptureFixture
     assert lines[-1] == "t1:1.0 fails: loss 20.00%"
 
 
-def test_status__as_json(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert typed("fail", "plane:1", "--mode", "down", "--name", name, "--quiet") == 0
-    capsys.readouterr()
-    assert typed("status", "--name", name, "--json") == 0
-    status = json.loads(capsys.readouterr().out)
-    assert status["state"] == "up"
+SILENT = {
+    "mode": "silent", "loss_share": 1.0, "corrupt_share": 0.0, "duplicate_share": 0.0,
+    "reorder_share": 0.0, "reorder_ns": None, "delay_ns": 0, "jitter_ns": 0,
+    "rate_bits_per_second": None, "rate_share": None,
+}  # fmt: skip
+
+
+def test_actions__as_json(bed_name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def told(action: str, *words: str, code: int = 0) -> dict[str, Any]:
+        assert typed(action, "--name", bed_name, *words, "--json") == code
+        return printed(f"testbed {action}", capsys.readouterr().out)
+
+    assert told("status", code=1) == {"schema": 1, "name": bed_name, "state": "down"}
+    assert told("up", *SMALL)["built"] is True
+    assert told("up", *SMALL)["built"] is False
+    fault = {"target": "t1:1.0", **SILENT, "loss_share": 0.2}
+    assert told("fail", "t1:1.0", "--loss", "20%")["fault"] == fault
+    down = {"target": "plane:1", **SILENT, "mode": "down"}
+    assert told("fail", "plane:1", "--mode", "down")["fault"] == down
+    status = told("status")
+    assert (status["state"], status["fabric"], status["counters"]) == ("up", "kernel", None)
     assert status["host_rate_bits_per_second"] == 500_000_000
-    assert status["faults"] == [{"target": "plane:1", "mode": "down", "loss": 1.0}]
+    assert status["faults"] == [fault, down]
     assert status["missing"] == []
-    assert set(status["links"]["h0>t0:1.0"]) == {
-        "packets", "bytes", "queue_bytes", "lost", "dropped", "trimmed", "marked",
-        "bits_per_second", "rate_bits_per_second",
-    }  # fmt: skip
+    assert status["links"]["h0>t0:1.0"]["rate_bits_per_second"] == 500_000_000
     host = status["hosts"][1]
-    assert (host["host"], host["namespace"]) == ("h1", f"mrc-{name}-h1")
+    assert (host["host"], host["namespace"]) == ("h1", f"mrc-{bed_name}-h1")
     assert (host["address"], host["oob"]) == ("fd00:a:1::1", "fd00:c::2")
     assert Path(host["config"]).is_file()
+    healed = told("heal", "plane:1")
+    assert (healed["healed"], healed["failing"]) == (["plane:1"], ["t1:1.0"])
+    assert told("down")["removed"] is True
+    assert told("down")["removed"] is False
 
 
 def test_status__shows_links_that_carry(name: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -192,12 +209,12 @@ def faults(tmp_path: Path) -> str:
 
 def test_run__tells_and_heals(name: str, faults: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert typed("run", faults, "--name", name, "--until", "200ms", "--json") == 0
-    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    told = [printed("testbed run", line) for line in capsys.readouterr().out.splitlines()]
     assert [(each["event"], each["target"], each["due_seconds"]) for each in told] == [
         ("fail", "link:h0.1", 0), ("fail", "t1:1.0", 0.02), ("heal", "link:h0.1", 0.04)
     ]  # fmt: skip
     assert all(each["seconds"] >= each["due_seconds"] for each in told)
-    assert told[0]["loss"] == 0.01
+    assert told[0]["fault"]["loss_share"] == 0.01 and told[-1]["fault"] is None
     assert Testbed.existing(name).faults() == {}
 
 
@@ -338,9 +355,9 @@ def test_up__emulated_takes_its_own_options(
     assert lossy.split()[-5:] == ["1", "0", "1", "0", "0"]
     assert "0 overloaded" in shown and "too slow" not in shown
     assert typed("status", *named, "--json") == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["fabric"] == "emulated" and told["counters"]["lost"] == 1
-    assert told["links"]["t1:1.0>t0:1.1"]["lost"] == 1
+    told = printed("testbed status", capsys.readouterr().out)
+    assert told["fabric"] == "emulated" and told["counters"]["lost_packets"] == 1
+    assert told["links"]["t1:1.0>t0:1.1"]["lost_packets"] == 1
 
 
 def test_up__a_kernel_fabric_has_no_queues_to_set(

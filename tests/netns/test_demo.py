@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -12,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from printed import printed
 from slowness import limit
 
 from mrc.linux import netns
@@ -43,7 +43,7 @@ def test_demo__reports_what_happened(
 ) -> None:
     output, errors = demo.communicate(timeout=limit(60))
     assert demo.returncode == 0, errors
-    result = json.loads(output)
+    result = printed("demo", output)
     assert result["identical"] is True
     assert result["bytes"] == 24 << 20
     capacity = 100e6 * 8844 / (8844 + 142)
@@ -68,7 +68,7 @@ def test_demo__interrupted(demo: subprocess.Popen[str], bed_name: str, tmp_path:
     demo.send_signal(signal.SIGINT)
     output, _ = demo.communicate(timeout=limit(30))
     assert demo.returncode == 130
-    assert json.loads(output) == {"schema": 1, "error": "interrupted", "exit_code": 130}
+    assert printed("demo", output) == {"schema": 1, "error": "interrupted", "exit_code": 130}
     assert nothing_left(bed_name, tmp_path)
 
 

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from mrc.doctor import host, kernel
-from mrc.doctor.host import State
 from mrc.linux import netns
+from mrc.results.doctor import State
 
 
 def test_doctor__finds_what_these_tests_use() -> None:

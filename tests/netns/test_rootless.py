@@ -7,7 +7,6 @@ which Python can be read by everyone, wherever it is installed.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -18,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from printed import printed
 
 from .conftest import HAS_USERS, has_ended
 
@@ -122,7 +122,9 @@ def test_testbed__begins_anew_when_the_keeper_was_killed(user: User) -> None:
 
 def test_top__sees_from_outside_who_is_inside(user: User) -> None:
     shape = ("--planes", "1", "--t1", "1", "--fabric", "emulated")
-    assert json.loads(user.run("top", "--local", "--json", "-i", "0.1").stdout)["endpoints"] == []
+    assert (
+        printed("top", user.run("top", "--local", "--json", "-i", "0.1").stdout)["endpoints"] == []
+    )
     assert not (user.home / "mrc").exists()
     assert user.run("testbed", "up", *shape).returncode == 0
     recv = ("testbed", "exec", "h1", "--", sys.executable, "-m", "mrc", "recv")
@@ -134,7 +136,7 @@ def test_top__sees_from_outside_who_is_inside(user: User) -> None:
         shown = user.run("top", "--local", "--json", "-i", "0.1")
         receiving.terminate()
         receiving.communicate()
-    (endpoint,) = json.loads(shown.stdout)["endpoints"]
+    (endpoint,) = printed("top", shown.stdout)["endpoints"]
     assert (endpoint["host"], endpoint["program"]) == ("h1", "mrc recv"), shown.stderr
 
 

@@ -9,7 +9,6 @@ h0 --- plane 1 (T0, 2 x T1, T0) --- h1      200 Mbit/s each; the OOB exchange ru
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
@@ -24,6 +23,7 @@ from typing import Any
 
 import pytest
 from netns.processes import Hosts
+from printed import printed
 
 from mrc.linux import netns
 from mrc.messaging.mailbox import KEEPALIVE_SECONDS
@@ -85,8 +85,8 @@ def test_send__every_size(hosts: Hosts, tmp_path: Path, inbox: Path) -> None:
     sizes = [0, 1, MTU - 1, MTU, MTU + 1, BIG]
     files = [make(tmp_path, f"file{size}", size, size) for size in sizes]
     receiver = hosts.recv(inbox, "--once", "--json")
-    sent = json.loads(hosts.send("--json", *files).ends(0, within=60))
-    received = json.loads(receiver.ends(0))
+    sent = printed("send", hosts.send("--json", *files).ends(0, within=60))
+    received = printed("recv", receiver.ends(0))
     assert names(inbox) == sorted(path.name for path in files)
     assert all(same(path, inbox / path.name) for path in files)
     _check_result(sent, "sender", sizes, files)
@@ -112,7 +112,6 @@ def _check_result(result: dict[str, Any], role: str, sizes: list[int], paths: li
     assert result["path_mtu_bytes"] == MTU
     assert [plane["plane"] for plane in result["planes"]] == [1, 2, 3, 4]
     assert len(result["evs"]) == 8
-    assert {"ev", "plane", "path", "state", "packets", "lost"} <= result["evs"][0].keys()
     assert {"tcp_port", "udp_port", "mpr", "retransmitted_packets"} <= result.keys()
 
 
@@ -158,7 +157,7 @@ def test_recv__existing_file_only_with_overwrite(hosts: Hosts, tmp_path: Path, i
 
 def test_paths__shows_every_ev(hosts: Hosts, inbox: Path) -> None:
     receiver = hosts.recv(inbox, "--once")
-    shown = json.loads(hosts.start("h0", "paths", "h1", "--json").ends(0))
+    shown = printed("paths", hosts.start("h0", "paths", "h1", "--json").ends(0))
     assert [(ev["plane"], ev["path"]) for ev in shown["evs"]] == [
         (plane, f"t1:{plane}.{t1}") for plane in range(1, 5) for t1 in range(2)
     ]
@@ -172,7 +171,7 @@ def test_paths__shows_every_ev(hosts: Hosts, inbox: Path) -> None:
 def test_paths__a_silent_plane_is_not_good(hosts: Hosts, bed: Testbed, inbox: Path) -> None:
     hosts.recv(inbox)
     bed.fail("plane:2")
-    shown = json.loads(hosts.start("h0", "paths", "h1", "--json").ends(0))
+    shown = printed("paths", hosts.start("h0", "paths", "h1", "--json").ends(0))
     good = {ev["plane"] for ev in shown["evs"] if ev["state"] == "GOOD"}
     assert good == {1, 3, 4}
 
@@ -201,7 +200,7 @@ def test_send__a_fault_in_the_middle(
     bed.fail(**fault)
     receiver.until_received(LONG * 2 // 3)
     bed.heal()
-    sent = json.loads(sender.ends(0, within=40))
+    sent = printed("send", sender.ends(0, within=40))
     receiver.ends(0)
     assert same(file, inbox / "a")
     assert sent["retransmitted_packets"] > 0
@@ -228,7 +227,7 @@ def test_send__a_missing_route_costs_one_path(
     sender = hosts.send("--json", file)
     receiver.until_received(LONG // 8)
     with without_route(bed.plan.nodes["h0"].namespace, "fd00:a:1::2:1"):
-        sent = json.loads(sender.ends(0, within=40))
+        sent = printed("send", sender.ends(0, within=40))
     receiver.ends(0)
     assert same(file, inbox / "a")
     bad = [ev["path"] for ev in sent["evs"] if ev["state"] != "GOOD"]

@@ -7,7 +7,6 @@ h0 -- t0:1.0 -- t1:1.x -- t0:1.1 -- h1      four planes of 200 Mbit/s, 31 ms a l
 
 from __future__ import annotations
 
-import json
 import os
 import random
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from netns.processes import Hosts
+from printed import printed
 
 from mrc.testbed.bed import Testbed
 from mrc.testbed.shape import Fabric
@@ -42,8 +42,8 @@ def test_send__several_qps_where_the_way_is_long(hosts: Hosts, tmp_path: Path) -
     inbox.mkdir()
     file.write_bytes(random.Random(1).randbytes(160 << 20))
     receiver = hosts.recv(inbox, "--once", "--json", "--bins")
-    sent = json.loads(hosts.send("--json", file).ends(0, within=90))
-    received = json.loads(receiver.ends(0))
+    sent = printed("send", hosts.send("--json", file).ends(0, within=90))
+    received = printed("recv", receiver.ends(0))
     assert (inbox / "a").read_bytes() == file.read_bytes()
     assert (sent["mpr"], sent["path_mtu_bytes"]) == (4096, PAYLOAD)
     assert 1 < sent["qps"] == received["qps"] <= 16

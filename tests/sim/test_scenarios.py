@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from printed import printed
 
 from mrc.cli.main import main
 from mrc.sim import checks, native, reader
@@ -259,13 +259,13 @@ def test_curve__between_samples() -> None:
 
 def test_command__json(capsys: pytest.CaptureFixture[str]) -> None:
     code = main(["sim", "lossy-ev", "--set", "traffic.0.writes=4", "--json"])
-    printed = json.loads(capsys.readouterr().out)
-    assert printed["scenario"]["name"] == "lossy-ev"
-    assert set(printed["checks"][0]) == {
+    found = printed("sim run", capsys.readouterr().out)
+    assert found["scenario"]["name"] == "lossy-ev"
+    assert set(found["checks"][0]) == {
         "scenario", "name", "value", "relation", "target", "met", "low", "high", "baselines",
     }  # fmt: skip
-    assert code == (0 if all(check["met"] for check in printed["checks"]) else 1)
-    [result] = printed["runs"]
+    assert code == (0 if all(check["met"] for check in found["checks"]) else 1)
+    [result] = found["runs"]
     assert result["flows"][0]["received_bytes"] == 4 << 24
     assert result["flows"][0]["samples"]["received_bytes"][-1] == 4 << 24
     assert {(event["event"], event["plane"], event["path"]) for event in result["ev_events"]} == {
@@ -284,11 +284,11 @@ def test_command__text(capsys: pytest.CaptureFixture[str]) -> None:
 def test_command__variants_and_baselines(capsys: pytest.CaptureFixture[str]) -> None:
     settings = ["--set", "run.until=2ms", "--set", "baselines=['go-back-n']"]
     main(["sim", "uniform-loss-1", *settings, "--seeds", "2", "--json"])
-    printed = json.loads(capsys.readouterr().out)
-    assert printed["scenario"]["variants"] == ["64 KiB", "1 MiB", "16 MiB", "64 MiB"]
-    assert [value["name"] for value in printed["values"]] == ["goodput, of loss-free, 64 KiB"]
-    assert "goodput, of loss-free, 1 MiB" in {check["name"] for check in printed["checks"]}
-    runs = [(run["variant"], run["seed"], run["transport"]) for run in printed["runs"]]
+    found = printed("sim run", capsys.readouterr().out)
+    assert found["scenario"]["variants"] == ["64 KiB", "1 MiB", "16 MiB", "64 MiB"]
+    assert [value["name"] for value in found["values"]] == ["goodput, of loss-free, 64 KiB"]
+    assert "goodput, of loss-free, 1 MiB" in {check["name"] for check in found["checks"]}
+    runs = [(run["variant"], run["seed"], run["transport"]) for run in found["runs"]]
     assert runs[:4] == [
         ("64 KiB", 1, "mrc"),
         ("64 KiB", 1, "go-back-n"),
@@ -311,8 +311,8 @@ def test_command__report(
     path = tmp_path / "report.html"
     settings = ["--set", "traffic.0.writes=2", "--seeds", "2"]
     assert main(["sim", "report", "--output", str(path), "--json", *settings]) == 0
-    printed = json.loads(capsys.readouterr().out)
-    assert {check["scenario"] for check in printed["checks"]} == {"loss-of-control", "lossy-ev"}
+    found = printed("sim report", capsys.readouterr().out)
+    assert {check["scenario"] for check in found["checks"]} == {"loss-of-control", "lossy-ev"}
     assert path.read_text().count("<svg ") == 2
 
 
@@ -320,7 +320,7 @@ def test_command__list(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sim", "list"]) == 0
     assert "permutation       64 hosts" in capsys.readouterr().out
     assert main(["sim", "list", "--json"]) == 0
-    listed = json.loads(capsys.readouterr().out)["scenarios"]
+    listed = printed("sim list", capsys.readouterr().out)["scenarios"]
     assert [scenario["name"] for scenario in listed] == reader.names()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -24,14 +24,17 @@ from unit.perf.test_perf import ends
 from mrc import ArgumentError, Context, InUseError, ProtocolError, StateError
 from mrc.binding.device import Notice
 from mrc.binding.recording import MAX_BINS, Recording
-from mrc.cli.history_report import MAX_LINES, bins_json, bins_lines, change_lines, changes_json
-from mrc.cli.perf_report import result_json, summary_lines
+from mrc.cli.history_report import MAX_LINES, bins, bins_lines, change_lines, changes
+from mrc.cli.perf_report import summary_lines
+from mrc.cli.perf_results import test_of as shown_of
 from mrc.enums import EventReason, EventType
 from mrc.perf.client import connect
-from mrc.perf.history import Bins, EvChange, History, PlaneChange, ShareChange
+from mrc.perf.history import Bins, History
 from mrc.perf.messages import RefusedError
 from mrc.perf.meter import Meter
 from mrc.perf.plan import Direction, Pattern, Plan
+from mrc.results.perf import EvChange, PlaneChange, ShareChange
+from mrc.results.plain import plain
 from mrc.typed import take
 
 MS = 1_000_000
@@ -165,7 +168,7 @@ async def test_plan__both_ends_tell_their_history(direction: Direction) -> None:
     ):
         assert end.history is not None
         assert sum(end.history.recording.bytes) == (4 << 20 if receives else 0)
-    shown = result_json(result)
+    shown = plain(shown_of(result))
     for name, receives in (("client", plan.client_receives), ("server", plan.server_receives)):
         assert (shown[name]["bins"] is not None) == receives
         assert shown[name]["changes"]["evs"] == []
@@ -194,14 +197,14 @@ async def test_history__a_plane_that_becomes_slow() -> None:
     assert (change.qpn, change.plane, change.slow, change.percent) == (pair.near.qpn, 2, True, 9)
     assert change.reason == "DELIVERY"
     assert change.at_ns == at_ns - history.recording.start_monotonic_ns
-    assert changes_json(history)["shares"] == [asdict(change)]
+    assert changes(history).shares == (change,)
 
 
 async def test_plan__without_bins_nothing_is_recorded() -> None:
     async with ends() as (client, _):
         result = await client.run(Plan(size=KIB, seconds=0.0, total_bytes=KIB))
     assert result.client.history is None
-    assert "bins" not in result_json(result)["client"]
+    assert shown_of(result).client.bins is None
 
 
 async def test_plan__history_begins_behind_what_is_omitted() -> None:
@@ -290,10 +293,10 @@ def test_bins__no_more_than_there_can_be() -> None:
 # ---- shown ----------------------------------------------------------------------------------
 
 
-def test_bins_json__sums_planes() -> None:
-    shown = bins_json(RECORDING)
-    assert shown["bytes"] == (12, 0, 2, 4)
-    assert shown["planes"][1] == {"plane": 2, "bytes": (7, 0, 2, 3)}
+def test_bins__sums_planes() -> None:
+    shown = plain(bins(RECORDING))
+    assert shown["bytes"] == [12, 0, 2, 4]
+    assert shown["planes"][1] == {"plane": 2, "bytes": [7, 0, 2, 3]}
     assert (shown["longest_gap_ns"], shown["longest_gap_at_ns"]) == (2 * MS - 100, 100)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import errno
-import json
 import logging
 import os
 import re
@@ -18,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from printed import printed
 
 from mrc.cli.address import host_and_port
 from mrc.cli.demo import planes, rate, size
@@ -261,7 +261,7 @@ def test_main__error_as_json(mrc: Mrc) -> None:
     done = mrc("send", "--json", "/nowhere", "h1")
     line = complaint(done, 1)
     assert line == "mrc send: /nowhere: no such file"
-    assert json.loads(done.stdout) == {
+    assert printed("send", done.stdout) == {
         "schema": 1,
         "error": "/nowhere: no such file",
         "exit_code": 1,
@@ -271,14 +271,14 @@ def test_main__error_as_json(mrc: Mrc) -> None:
 def test_main__usage_error_as_json(mrc: Mrc) -> None:
     done = mrc("recv", "--json", "--port", "x")
     complaint(done, 2)
-    assert json.loads(done.stdout)["exit_code"] == 2
+    assert printed("recv", done.stdout)["exit_code"] == 2
 
 
 @pytest.mark.parametrize("option", ["-J", "--json", "--json-stream"])
 def test_perf__usage_error_as_json(mrc: Mrc, option: str) -> None:
     done = mrc("perf", option, "h1", "-t", "-1")
     complaint(done, 2)
-    assert json.loads(done.stdout)["exit_code"] == 2
+    assert printed("perf", done.stdout)["exit_code"] == 2
 
 
 def test_main__traceback_only_when_asked_for(mrc: Mrc) -> None:
@@ -347,13 +347,15 @@ def test_paths__probes_every_ev_when_asked(mrc: Mrc, tmp_path: Path) -> None:
         plain, probed = mrc("paths", "--json", host), mrc("paths", "--json", "--probe", host)
         table = mrc("paths", "--probe", host)
         receiver.terminate()
-    evs = json.loads(probed.stdout)["evs"]
+    evs = printed("paths", probed.stdout)["evs"]
+    unprobed = printed("paths", plain.stdout)["evs"]
     assert len(evs) == 8
     for ev in evs:
         probe = ev.pop("probe")
         assert (probe["answered"], probe["ce"]) == (True, False)
         assert probe["rtt_ns"] > 0
-        assert ev.keys() == json.loads(plain.stdout)["evs"][0].keys()
+        assert ev.keys() | {"probe"} == unprobed[0].keys()
+    assert all(ev["probe"] is None for ev in unprobed)
     assert table.stdout.splitlines()[0].split()[4:6] == ["RTT", "probe"]
     assert len(table.stdout.splitlines()) == 1 + 8
 
@@ -452,7 +454,7 @@ def test_recv__what_arrived_when(mrc: Mrc, tmp_path: Path, as_json: bool) -> Non
     if not as_json:
         assert "goodput at the receiver" in output and "longest gap" in output
         return
-    bins = json.loads(output)["bins"]
+    bins = printed("recv", output)["bins"]
     assert bins["width_ns"] == 2_000_000
     assert size <= sum(bins["bytes"]) < 1.01 * size
     assert len(bins["bytes"]) == bins["duration_ns"] // 2_000_000 + 1

@@ -10,7 +10,7 @@ from unit.transfer.test_joined import PLANE
 
 from mrc.cli.output import Output
 from mrc.cli.progress import ProgressMeter
-from mrc.cli.report import planes_json, slow_planes
+from mrc.cli.report import slow_planes
 from mrc.cli.shares import carried_percent, sentence
 
 MIB = 1 << 20
@@ -59,11 +59,6 @@ def test_slow_planes__of_what_each_end_saw() -> None:
     ]
     assert slow_planes("sender", planes) == "plane 2 carried 10% of the others"
     assert slow_planes("receiver", planes) == "plane 1 carried 10% of the others"
-
-
-def test_planes_json__what_the_engine_measured() -> None:
-    (shown,) = planes_json([replace(PLANE, slow=True, share_percent=9)])
-    assert (shown["slow"], shown["share_percent"]) == (True, 9)
 
 
 @pytest.mark.parametrize(("quiet", "said"), [(False, "mrc send: plane 2\n"), (True, "")])

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from printed import printed
 
 from mrc.cli.main import main
 
@@ -28,7 +28,7 @@ def test_plan__options_count_more_than_the_file(capsys: pytest.CaptureFixture[st
     """Rates keep their ratio, and delays are those that were asked for."""
     words = ("oversubscribed", "--rate", "1gbit", "--delay", "1ms", "--mtu", "1500")
     assert typed(*words, "--fabric", "emulated", "--json") == 0
-    told = json.loads(capsys.readouterr().out)
+    told = printed("testbed plan", capsys.readouterr().out)
     assert told["host_rate_bits_per_second"] == 10**9
     assert told["fabric_rate_bits_per_second"] == 5 * 10**8
     assert (told["host_delay_ns"], told["fabric_delay_ns"], told["mtu_bytes"]) == (

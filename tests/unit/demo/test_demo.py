@@ -17,6 +17,7 @@ from mrc.demo.run import (
     write_random,
 )
 from mrc.demo.timeline import Timeline
+from mrc.results.plain import plain
 
 MTU = 8858
 PLANE = 80e6 * MTU / (MTU + WIRE_OVERHEAD_BYTES)
@@ -74,8 +75,8 @@ def test_result__never_back_at_the_level() -> None:
     assert found.below_seconds == pytest.approx(1.0, abs=WINDOW_SECONDS)
 
 
-def test_to_json__all_of_it() -> None:
-    body = result(dead=0.1).to_json()
+def test_report__all_of_it() -> None:
+    body = plain(result(dead=0.1).report())
     assert body["identical"] is True
     assert body["retransmitted_packets"] == 7
     assert len(body["goodput"]) == 150

@@ -3,15 +3,15 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
+from printed import printed
 
 from mrc.cli.doctor import line, summary
 from mrc.cli.main import main
 from mrc.doctor import host, kernel
-from mrc.doctor.host import POINT_TO_POINT, Finding, State
+from mrc.doctor.host import POINT_TO_POINT
 from mrc.errors import StateError
+from mrc.results.doctor import Finding, State
 from mrc.testbed import rootless
 
 OK = Finding(POINT_TO_POINT, State.OK, "a write over loopback")
@@ -41,7 +41,7 @@ def test_doctor__exits_by_whether_mrc_can_run(
 ) -> None:
     monkeypatch.setattr(host, "examine", lambda: findings)
     assert main(["doctor", "--json"]) == code
-    told = json.loads(capsys.readouterr().out)
+    told = printed("doctor", capsys.readouterr().out)
     assert told["can_run"] is (code == 0)
     assert told["findings"][1] == {
         "name": "netem", "state": "limited", "found": "the kernel has no netem",

@@ -27,6 +27,7 @@ from endpoints import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
+from printed import printed
 
 from mrc import ConnectError, Context, EvState, ProtocolError, StateError
 from mrc.cli.live import Block, blocks_text
@@ -35,6 +36,7 @@ from mrc.exchange.dial import dial
 from mrc.observe import local, remote
 from mrc.observe.rates import checked, with_rates
 from mrc.observe.snapshot import snapshot
+from mrc.results.plain import plain
 
 SNAPSHOT: dict[str, Any] = {
     "schema": 1,
@@ -48,6 +50,7 @@ SNAPSHOT: dict[str, Any] = {
     "qps": [
         {
             "qpn": 0x1234,
+            "id": None,
             "peer": "h1",
             "state": "RTS",
             "path_mtu_bytes": 8844,
@@ -68,7 +71,7 @@ SNAPSHOT: dict[str, Any] = {
                     "suspended": True,
                     "slow": False,
                     "share_percent": 100,
-                    "rtt_ns": -1,
+                    "rtt_ns": None,
                     "sent_bytes": 1100,
                     "received_bytes": 0,
                     "lost_packets": 1,
@@ -82,7 +85,7 @@ SNAPSHOT: dict[str, Any] = {
                     "path": "t1:1.0",
                     "state": "ASSUMED_BAD",
                     "active": True,
-                    "rtt_ns": -1,
+                    "rtt_ns": None,
                     "sent_bytes": 1100,
                     "lost_packets": 1,
                 }
@@ -110,8 +113,8 @@ async def test_snapshot__of_a_pair() -> None:
     async with connected_pair(**two_planes(program="mrc test")) as pair:
         await transfer(pair, bytes(100_000))
         await pair.near.deny(0)
-        near, far = await pair.near_context.snapshot(), await snapshot(pair.far_context)
-        assert checked(json.loads(json.dumps(near))) == near
+        near, far = await pair.near_context.snapshot(), plain(await snapshot(pair.far_context))
+        assert plain(checked(json.loads(json.dumps(near)))) == near
         (sender,), (receiver,) = near["qps"], far["qps"]
         assert near["program"] == "mrc test" and near["pid"] == os.getpid()
         assert sender["qpn"] == pair.near.qpn and sender["peer"] == pair.far_context.name
@@ -273,7 +276,7 @@ async def test_remote_view__answers_again_and_again() -> None:
     async with connected_pair(remote_view=True) as pair:
         channel = await dial(None, LOOPBACK[4], pair.listener.port)
         for _ in range(2):
-            assert len(checked(await remote.look(channel))["qps"]) == 1
+            assert len(checked(await remote.look(channel)).qps) == 1
         await transfer(pair, bytes(1000))  # connecting and writing go on beside
         await channel.send(remote.TOP, version=2)
         with pytest.raises(ConnectError, match="version 1 only"):
@@ -286,14 +289,14 @@ async def test_remote_view__tells_nothing_that_a_forged_packet_needs() -> None:
         channel = await dial(None, LOOPBACK[4], pair.listener.port)
         first = checked(await remote.look(channel))
         second = checked(await remote.look(channel))
-        (qp,) = first["qps"]
-        assert "udp_port" not in first and "qpn" not in qp
-        assert qp["evs"] and not any("ev" in ev for ev in qp["evs"])
-        told = json.dumps(first)
+        (qp,) = first.qps
+        assert first.udp_port is None and qp.qpn is None
+        assert qp.evs and all(ev.ev is None for ev in qp.evs)
+        told = json.dumps(plain(first))
         evs = await pair.far.evs()
         secrets = [pair.far.qpn, pair.far_context.udp_port, *(ev.ev for ev in evs)]
         assert not any(str(secret) in told for secret in secrets)
-        assert second["qps"][0]["id"] == qp["id"]
+        assert second.qps[0].id == qp.id is not None
         assert blocks_text(endpoint_blocks(with_rates(first, first)))
         channel.abort()
 
@@ -316,8 +319,8 @@ async def test_remote_view__not_too_many_viewers() -> None:
 
 def test_checked__control_characters_reach_no_terminal() -> None:
     evil = copy.deepcopy(SNAPSHOT) | {"host": "\x1b]0;gotcha\x07" + "x" * 1000}
-    assert re.fullmatch(r"\\x1b\]0;gotcha\\x07x+\.\.\.", checked(evil)["host"])
-    assert len(checked(evil)["host"]) == 128
+    assert re.fullmatch(r"\\x1b\]0;gotcha\\x07x+\.\.\.", checked(evil).host)
+    assert len(checked(evil).host) == 128
 
 
 def _broken() -> Iterator[dict[str, Any]]:
@@ -362,17 +365,18 @@ def test_with_rates__of_the_time_between() -> None:
     qp = later["qps"][0]
     qp |= {"acknowledged_bytes": 3000, "retransmitted_packets": 5}
     qp["planes"][0] |= {"sent_bytes": 3600}
-    shown = with_rates(SNAPSHOT, later)["qps"][0]
-    assert shown["acknowledged_bits_per_second"] == 8000
-    assert shown["retransmitted_packets_per_second"] == 2
-    assert shown["planes"][0]["sent_bits_per_second"] == 10_000
-    new = with_rates(SNAPSHOT, later | {"qps": [qp | {"qpn": 9}]})["qps"][0]
-    assert new["acknowledged_bits_per_second"] == 0
-    assert with_rates(None, later)["qps"][0]["planes"][0]["sent_bits_per_second"] == 0
+    before, now = checked(SNAPSHOT), checked(later)
+    (shown,) = with_rates(before, now).qps
+    assert shown.acknowledged_bits_per_second == 8000
+    assert shown.retransmitted_packets_per_second == 2
+    assert shown.planes[0].sent_bits_per_second == 10_000
+    (new,) = with_rates(before, checked(later | {"qps": [qp | {"qpn": 9}]})).qps
+    assert new.acknowledged_bits_per_second == 0
+    assert with_rates(None, now).qps[0].planes[0].sent_bits_per_second == 0
 
 
 def test_endpoint_blocks__what_is_shown() -> None:
-    title, planes, qps, paths = endpoint_blocks(with_rates(None, SNAPSHOT))
+    title, planes, qps, paths = endpoint_blocks(with_rates(None, checked(SNAPSHOT)))
     assert title.text() == (
         "h0: mrc send, pid 7, UDP port 4791, 1 QPs, 3 packets dropped, 2 timeouts"
     )
@@ -407,22 +411,12 @@ def test_endpoint_blocks__state_of_a_plane(
     assert endpoint_blocks(with_rates(None, found))[1].rows[0][2] == state
 
 
-def test_checked__of_an_older_mrc_without_shares() -> None:
-    older = copy.deepcopy(SNAPSHOT)
-    for name in ("slow", "share_percent"):
-        del older["qps"][0]["planes"][0][name]
-    assert checked(older) == SNAPSHOT
-    older["qps"][0]["planes"][0]["share_percent"] = "9"
-    with pytest.raises(ProtocolError, match="wrong share_percent"):
-        checked(older)
-
-
 def test_endpoint_blocks__the_worst_paths_first_and_not_too_many() -> None:
     many = copy.deepcopy(SNAPSHOT)
     (ev,) = many["qps"][0]["evs"]
     good = [ev | {"path": f"t1:1.{i}", "state": "GOOD"} for i in range(1, 100)]
     many["qps"][0]["evs"] = [*good, ev, ev | {"state": "GOOD"}]
-    paths = endpoint_blocks(with_rates(None, many))[-1]
+    paths = endpoint_blocks(with_rates(None, checked(many)))[-1]
     assert len(paths.rows) == MAX_ROWS and paths.title == "paths (EVs), 68 more"
     assert paths.rows[0][2:4] == ("t1:1.0", "ASSUMED_BAD 1, GOOD 1")
 
@@ -451,7 +445,7 @@ def test_top__local_and_remote(tmp_path: Path) -> None:
     with start("recv", "--top", "--port", 0, "--output", tmp_path) as receiver:
         host = f"127.0.0.1:{tcp_port(receiver)}"
         with start("top", host, "--json", "-i", "0.1") as viewer:
-            (seen,) = json.loads(viewer.communicate(timeout=20)[0])["endpoints"]
+            (seen,) = printed("top", viewer.communicate(timeout=20)[0])["endpoints"]
         with start("top", "--local", "--once", "-i", "0.1") as viewer:
             text = viewer.communicate(timeout=20)[0]
         receiver.terminate()
@@ -467,7 +461,7 @@ def test_top__not_shown(tmp_path: Path) -> None:
         receiver.terminate()
         receiver.communicate(timeout=20)
     assert viewer.returncode == 3 and "start it with --top" in line
-    assert json.loads(output)["exit_code"] == 3
+    assert printed("top", output)["exit_code"] == 3
 
 
 @pytest.mark.parametrize("words", [("paths", "--watch"), ("paths", "--watch", "--json"), ("top",)])

@@ -19,16 +19,19 @@ from hypothesis import strategies as st
 
 from mrc import Context, PeerGoneError, ProtocolError
 from mrc.binding.recording import Recording
-from mrc.cli.perf_report import interval_json, interval_line, slow_planes
+from mrc.cli.perf_report import interval_line, slow_planes
+from mrc.cli.perf_results import interval_of
 from mrc.errors import ArgumentError, MrcError
 from mrc.perf.client import Client, connect
 from mrc.perf.client import TestResult as Result
-from mrc.perf.histogram import Histogram, Latency
-from mrc.perf.history import Bins, EvChange, History, PlaneChange, ShareChange
+from mrc.perf.histogram import Histogram
+from mrc.perf.history import Bins, History
 from mrc.perf.messages import Outcome, RefusedError
 from mrc.perf.meter import Interval
 from mrc.perf.plan import Direction, Pattern, Plan
 from mrc.perf.server import Server
+from mrc.results.perf import EvChange, Latency, PlaneChange, ShareChange
+from mrc.results.plain import plain
 
 MIB = 1 << 20
 SERVED = {"service": "perf"}
@@ -148,7 +151,7 @@ def test_outcome__with_a_history_travels() -> None:
         ("total.planes", {"1": None}), ("total.planes_slow", [[]]), ("history.evs", [5]),
         ("history.recording.width_ns", 0), ("history.recording.duration_ns", None),
         ("history.planes.0.suspended", "yes"), ("history.evs.0.path", []),
-        ("history.changes_lost", -1),
+        ("history.lost_changes", -1),
     ],
 )  # fmt: skip
 def test_outcome__of_a_hostile_server(path: str, value: object) -> None:
@@ -195,13 +198,15 @@ def test_interval__slow_and_suspended_planes_are_marked() -> None:
         0.0, 2.0, 1000, 500, 10, 1, 0, 3, 0.5, moved, {1: 0, 2: 0, 3: 0}, (2,), (3,)
     )
     assert interval_line(Plan(), interval).endswith("planes 1: 60% 2: 3% (slow) 3: 37% (suspended)")
-    shown = interval_json(interval)
+    shown = plain(interval_of(interval))
     assert shown["planes"][:2] == [
-        {"plane": 1, "bytes": 600, "carried_percent": 300, "slow": False, "suspended": False},
-        {"plane": 2, "bytes": 30, "carried_percent": 6, "slow": True, "suspended": False},
+        {"plane": 1, "sent_bytes": 600, "carried_percent": 300, "slow": False, "suspended": False},
+        {"plane": 2, "sent_bytes": 30, "carried_percent": 6, "slow": True, "suspended": False},
     ]
     assert shown["planes"][2]["suspended"]
-    assert shown["planes_received"][0] == {"plane": 1, "bytes": 0, "carried_percent": None}
+    assert shown["planes_received"][0] == {
+        "plane": 1, "received_bytes": 0, "carried_percent": None,
+    }  # fmt: skip
     assert "planes_slow" not in shown
 
 

@@ -209,9 +209,10 @@ PLANE = PlaneInfo(
 WINDOW = 4096 * 1344
 INFO = QpInfo(
     qpn=7, state=QpState.RTS, status=WcStatus.SUCCESS, outstanding=2, sent_packets=10,
-    retransmitted_packets=1, spurious_packets=0, first_sent_bytes=12, acknowledged_bytes=11, received_bytes=6,
-    cwnd_bytes=4_000_000, inflight_bytes=4_000_000, rtt_ns=120_000_000, path_mtu=1344, timeouts=0,
-    peer_mpr=4096, planes=(PLANE, replace(PLANE, plane=2, base_rtt_ns=90_000_000)),
+    retransmitted_packets=1, spurious_packets=0, first_sent_bytes=12,
+    acknowledged_bytes=11, received_bytes=6, cwnd_bytes=4_000_000, inflight_bytes=4_000_000,
+    rtt_ns=120_000_000, path_mtu=1344, timeouts=0, peer_mpr=4096,
+    planes=(PLANE, replace(PLANE, plane=2, base_rtt_ns=90_000_000)),
 )  # fmt: skip
 
 

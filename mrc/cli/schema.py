@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`mrc schema`: the JSON Schema of what a command prints."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from mrc.cli.exits import Exit, UsageError
+from mrc.results.schemas import COMMANDS, schema
+
+HELP = "print the JSON Schema of a command's --json"
+EXAMPLES = """\
+examples:
+  mrc schema                           list the commands that print JSON
+  mrc schema perf                      the schema of mrc perf --json
+  mrc schema testbed status > status.schema.json
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Prints the JSON Schema (2020-12) of one line that a command prints under --json. Without"
+        " a command: lists the commands."
+    )
+    parser.add_argument(
+        "command_words", nargs=argparse.REMAINDER, metavar="COMMAND",
+        help="a command, such as perf, perf --server or testbed status",
+    )  # fmt: skip
+
+
+def run(args: argparse.Namespace) -> int:
+    command = " ".join(args.command_words)
+    if not command:
+        print("\n".join(COMMANDS))
+        return Exit.OK
+    if command not in COMMANDS:
+        raise UsageError(args.prog, f"no JSON of {command!r}; {args.prog} lists the commands")
+    print(json.dumps(schema(command), indent=2))
+    return Exit.OK

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `mrc doctor` prints as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from mrc.results.plain import Result
+
+
+class State(StrEnum):
+    OK = "ok"
+    LIMITED = "limited"
+    MISSING = "missing"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One property of this machine."""
+
+    name: str
+    """What was examined."""
+    state: State
+    """ok; limited: mrc runs, but lacks something; missing: something does not run at all."""
+    found: str
+    """What was found."""
+    consequence: str = ""
+    """What mrc lacks; empty when ok."""
+    remedy: str = ""
+    """How to get it; empty when ok."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doctor(Result):
+    """What this machine can do, and what it lacks."""
+
+    can_run: bool
+    """mrc can move data between this host and others."""
+    findings: tuple[Finding, ...]
+    """What was examined."""

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `mrc paths` prints as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mrc.events import EvInfo, PlaneInfo
+from mrc.results.plain import Result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """An EV probe of full size."""
+
+    answered: bool
+    """The path carried the probe there and the answer came back."""
+    rtt_ns: int | None
+    """The round trip; null without an answer."""
+    ce: bool | None
+    """The probe was marked by ECN on its way; null without an answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbedEv(EvInfo):
+    """One EV and its path."""
+
+    probe: Probe | None
+    """What a probe found; null without --probe."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paths(Result):
+    """The paths to a peer."""
+
+    peer: str
+    """Name or address of the peer."""
+    tcp_port: int
+    """TCP port of the exchange."""
+    udp_port: int
+    """UDP port of this host's packets."""
+    path_mtu_bytes: int
+    """Payload of a packet at most."""
+    planes: tuple[PlaneInfo, ...]
+    """The planes of the QP."""
+    evs: tuple[ProbedEv, ...]
+    """Its EVs, one for each path."""

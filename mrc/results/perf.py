@@ -1,0 +1,303 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `mrc perf` prints as JSON: whole, as a stream of events, and at the server."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from mrc.results.plain import Result
+from mrc.results.qp import Bins, Settings
+from mrc.typed import Whole
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """When, where and with which arguments the test ran."""
+
+    started_at: str
+    """Date and time in UTC, as ISO 8601."""
+    host: str
+    """Name of this host."""
+    kernel: str
+    """Release of the Linux kernel."""
+    cpu: str | None
+    """Model of the CPU; null where the kernel does not name it."""
+    cpu_cores: int | None
+    """Cores of this host."""
+    arguments: tuple[str, ...]
+    """The command line, without the program's name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """The parameters of one test."""
+
+    pattern: Literal["stream", "ping-pong"]
+    """stream: WRITEs stay in flight; ping-pong: a WRITE_IMM is answered by another."""
+    direction: Literal["forward", "reverse", "both"]
+    """Who writes: the client, the server, or both."""
+    message_bytes: int
+    """Size of a message."""
+    qps: int
+    """QPs of the test."""
+    depth: int
+    """WRITEs in flight on each QP."""
+    seconds: float | None
+    """Duration; null: the test ends after `total_bytes`."""
+    total_bytes: int | None
+    """Bytes that each writing end writes; null: the test ends after `seconds`."""
+    omit_seconds: float
+    """Time at the start that is not counted."""
+    rate_bits_per_second: float | None
+    """Limit of each writing end; null: none."""
+    bin_ns: int | None
+    """Width of the bins asked for; null without --bins."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentPlane:
+    """What one plane carried away from this end."""
+
+    plane: int
+    """The plane, from 1."""
+    sent_bytes: int
+    """Payload sent, retransmissions included."""
+    carried_percent: int | None
+    """In percent of the mean of the other planes; null: these carried nothing."""
+    slow: bool
+    """At the end of the interval: the plane carries less than half of what the others do."""
+    suspended: bool
+    """At the end of the interval: the plane carries only probes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReceivedPlane:
+    """What arrived at this end by one plane."""
+
+    plane: int
+    """The plane, from 1."""
+    received_bytes: int
+    """Payload that arrived, each byte once."""
+    carried_percent: int | None
+    """In percent of the mean of the other planes; null: these carried nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """What happened at one end between two moments."""
+
+    start_seconds: float
+    """Begin, from the moment when counting began."""
+    seconds: float
+    """Duration."""
+    written_bytes: int
+    """Payload of this end that the peer acknowledged."""
+    written_bits_per_second: float
+    """Goodput of what this end writes."""
+    received_bytes: int
+    """Payload that the peer wrote here."""
+    received_bits_per_second: float
+    """Goodput of what the peer writes."""
+    sent_packets: int
+    """Data packets sent, retransmissions included."""
+    retransmitted_packets: int
+    """Packets sent again because they were declared lost."""
+    retransmitted_bytes: int
+    """Payload sent again."""
+    ev_changes: int
+    """EVs that went from one state to another."""
+    cpu_seconds: float
+    """CPU time of this process, all threads."""
+    planes: tuple[SentPlane, ...]
+    """What this end sent, by plane."""
+    planes_received: tuple[ReceivedPlane, ...]
+    """What this end received, by plane."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvChange:
+    """An EV of one QP went from one state to another."""
+
+    at_ns: Whole
+    """When, from the start."""
+    qpn: Whole
+    """Number of the QP."""
+    plane: Whole
+    """Plane of the EV, from 1."""
+    path: str
+    """Name of its path."""
+    old: str
+    """State before: GOOD, SKIP, ASSUMED_BAD or DENIED."""
+    new: str
+    """State after."""
+    reason: str
+    """Why it changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlaneChange:
+    """A plane of one QP was suspended or resumed."""
+
+    at_ns: Whole
+    """When, from the start."""
+    qpn: Whole
+    """Number of the QP."""
+    plane: Whole
+    """The plane, from 1."""
+    suspended: bool
+    """True: it carries only probes. False: it carries data again."""
+    reason: str
+    """Why it changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShareChange:
+    """A plane of one QP became slow, or no longer is."""
+
+    at_ns: Whole
+    """When, from the start."""
+    qpn: Whole
+    """Number of the QP."""
+    plane: Whole
+    """The plane, from 1."""
+    slow: bool
+    """True: it became slow. False: it no longer is."""
+    percent: Whole
+    """What it carried, in percent of the mean of the other planes."""
+    reason: str
+    """Why it changed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """What changed when during a test with --bins; all times count from the start."""
+
+    start_monotonic_ns: int
+    """The start, by CLOCK_MONOTONIC of this end's host."""
+    evs: tuple[EvChange, ...]
+    """EVs that went from one state to another."""
+    planes: tuple[PlaneChange, ...]
+    """Planes that were suspended or resumed."""
+    shares: tuple[ShareChange, ...]
+    """Planes that became slow, or no longer are."""
+    lost_changes: int
+    """Further changes, beyond the limit of what is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """What a histogram says, in nanoseconds; all 0 when it is empty."""
+
+    count: Whole
+    """Durations measured."""
+    min_ns: Whole
+    """The shortest."""
+    mean_ns: Whole
+    """The mean."""
+    p50_ns: Whole
+    """The median."""
+    p99_ns: Whole
+    """The 99th percentile."""
+    p999_ns: Whole
+    """The 99.9th percentile."""
+    max_ns: Whole
+    """The longest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End(Interval):
+    """One end over the whole test."""
+
+    messages: int
+    """Messages that this end wrote."""
+    messages_per_second: float
+    """The same, divided by `seconds`."""
+    latency: Latency | None
+    """Time of a message until its completion, in ping-pong half the round trip; null: this end
+    wrote no message.
+    """
+    bins: Bins | None
+    """Payload that arrived here over time; null without --bins, and where nothing is written to."""
+    changes: Changes | None
+    """EVs and planes that changed; null without --bins."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Test:
+    """One test: with -a there are several."""
+
+    plan: Plan
+    """Its parameters."""
+    interrupted: bool
+    """It was ended by a signal; figures are of the time up to then."""
+    goodput_bits_per_second: float
+    """Both directions together, as the client saw them."""
+    intervals: tuple[Interval, ...]
+    """The client, interval after interval."""
+    client: End
+    """The client, as a whole."""
+    server: End | None
+    """The server; null when the test was interrupted before it answered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup(Settings):
+    """The parameters of a session with a server."""
+
+    planes: tuple[int, ...]
+    """Planes of the first QP."""
+    machine: Machine
+    """When, where and with which arguments the test ran."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Perf(Setup):
+    """All tests of one client: `mrc perf HOST --json`."""
+
+    results: tuple[Test, ...]
+    """The tests, in their order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PerfServed(Result):
+    """A test that a server served: `mrc perf --server --json`."""
+
+    peer: str
+    """The client."""
+    plan: Plan
+    """The parameters of the test."""
+    server: End
+    """This end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartEvent(Setup):
+    """First line of `mrc perf HOST --json-stream`."""
+
+    event: Literal["start"] = "start"
+    """What this line is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntervalEvent(Result, Interval):
+    """A line of the stream for each interval."""
+
+    event: Literal["interval"] = "interval"
+    """What this line is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TestEvent(Result, Test):
+    """A line of the stream for each test that ended."""
+
+    event: Literal["result"] = "result"
+    """What this line is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndEvent(Perf):
+    """Last line of the stream."""
+
+    event: Literal["end"] = "end"
+    """What this line is."""

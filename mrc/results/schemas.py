@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The JSON Schema of what each command prints, made from the declared types of its results."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from enum import IntEnum
+from importlib import import_module
+from inspect import getsource
+from itertools import pairwise
+from textwrap import dedent
+from typing import Any
+
+import msgspec
+from msgspec import inspect
+
+from mrc.results.plain import Failure
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+COMMANDS: dict[str, tuple[str, ...]] = {
+    "send": ("transfer.Transfer",),
+    "recv": ("transfer.Transfer",),
+    "perf": ("perf.Perf",),
+    "perf --server": ("perf.PerfServed",),
+    "perf --json-stream": (
+        "perf.StartEvent", "perf.IntervalEvent", "perf.TestEvent", "perf.EndEvent",
+    ),
+    "paths": ("paths.Paths",),
+    "top": ("top.Top",),
+    "testbed plan": ("testbed.Planned", "testbed.Topologies"),
+    "testbed up": ("testbed.Built",),
+    "testbed down": ("testbed.Removed",),
+    "testbed status": ("testbed.Status", "testbed.NotUp"),
+    "testbed capture": ("testbed.Captured",),
+    "testbed fail": ("testbed.Failed",),
+    "testbed run": ("testbed.Scheduled",),
+    "testbed heal": ("testbed.Healed",),
+    "demo": ("demo.Demo",),
+    "sim list": ("sim.Scenarios",),
+    "sim run": ("sim.Experiment",),
+    "sim report": ("sim.Report",),
+    "doctor": ("doctor.Doctor",),
+}  # fmt: skip
+"""The results of each command, by their place in `mrc.results`. Every command may print a Failure
+instead."""
+
+
+def schema(command: str) -> dict[str, Any]:
+    """The JSON Schema of one object that `mrc COMMAND --json` prints; KeyError for another name."""
+    kinds = [*map(_result, COMMANDS[command]), Failure]
+    references, parts = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
+    for kind in _within(inspect.multi_type_info(kinds)):
+        _complete(parts[kind.__name__], kind)
+    return {
+        "$schema": DIALECT,
+        "title": f"mrc {command}",
+        "anyOf": list(references),
+        "$defs": parts,
+    }
+
+
+def _result(place: str) -> type:
+    module, _, name = place.partition(".")
+    kind: type = getattr(import_module(f"mrc.results.{module}"), name)
+    return kind
+
+
+def _within(kinds: Iterable[inspect.Type]) -> Iterator[type]:
+    """The classes that these types mention, at any depth."""
+    for kind in kinds:
+        match kind:
+            case inspect.DataclassType(cls=cls, fields=fields):
+                yield cls
+                yield from _within(field.type for field in fields)
+            case inspect.EnumType(cls=cls):
+                yield cls
+            case inspect.UnionType(types=inner) | inspect.TupleType(item_types=inner):
+                yield from _within(inner)
+            case inspect.VarTupleType(item_type=item) | inspect.DictType(value_type=item):
+                yield from _within((item,))
+
+
+def _complete(part: dict[str, Any], kind: type) -> None:
+    """Adds what msgspec cannot know: names of numbers, that no key is left out, and the docstrings
+    of the fields.
+    """
+    if issubclass(kind, IntEnum):
+        part["enum"] = list(kind.__members__)
+    elif "properties" in part:
+        part["required"] = list(part["properties"])
+        for name, text in _field_texts(kind).items():
+            part["properties"][name]["description"] = text
+
+
+def _field_texts(kind: type) -> dict[str, str]:
+    """The string below each field of a dataclass and of its bases, on one line."""
+    texts: dict[str, str] = {}
+    for base in reversed(kind.__mro__[:-1]):
+        body = ast.parse(dedent(getsource(base))).body[0]
+        assert isinstance(body, ast.ClassDef)
+        for field, below in pairwise(body.body):
+            match field, below:
+                case (
+                    ast.AnnAssign(target=ast.Name(id=name)),
+                    ast.Expr(value=ast.Constant(value=str(text))),
+                ):
+                    texts[name] = " ".join(text.split()).replace("None", "null")
+    return texts

@@ -1,0 +1,440 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `mrc sim` prints as JSON. Times count from the start of a run, in virtual time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from mrc.enums import CcKind, PlaneShares
+from mrc.results.plain import Result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topology:
+    """The fabric. Rates, delays and queues are of each link and each switch port."""
+
+    hosts: int
+    """Number of hosts."""
+    planes: int
+    """Number of planes."""
+    t0: int
+    """T0s of each plane."""
+    t1: int
+    """T1s of each plane."""
+    routing: Literal["source-routes", "ecmp"]
+    """source-routes: the sender chooses the path; ecmp: switches do, by a hash."""
+    host_rate_bits_per_second: int
+    """Rate of a link between host and T0."""
+    fabric_rate_bits_per_second: int
+    """Rate of a link between T0 and T1."""
+    host_delay_ns: int
+    """Delay of a link between host and T0."""
+    fabric_delay_ns: int
+    """Delay of a link between T0 and T1."""
+    jitter_ns: int
+    """Random delay added at most."""
+    buffer_bytes: int
+    """Queue of a switch port; 0: no limit."""
+    ecn_low_bytes: int
+    """Queue from which packets are marked at random."""
+    ecn_high_bytes: int
+    """Queue from which every packet is marked; 0: no marking."""
+    ecn_last_hop: bool
+    """Ports to hosts mark, too."""
+    trimming: bool
+    """A full queue trims packets; false: it drops them."""
+    wake_ns: int
+    """Time from the arrival of a packet until the host's driver runs."""
+    wake_noise_ns: int
+    """Random time added to it at most."""
+    sndbuf_bytes: int
+    """Send buffer of a socket."""
+    mtu_bytes: int
+    """MTU of all links."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transport:
+    """Parameters of every QP."""
+
+    kind: Literal["mrc", "ecmp", "ecmp-planes", "go-back-n"]
+    """mrc, or a baseline: ecmp (one path by a hash), ecmp-planes (one such path in each plane),
+    go-back-n (in order over one path).
+    """
+    path_mtu_bytes: int
+    """Payload of a packet at most."""
+    mpr: int
+    """Packets, counted by PSN, that may be in flight (maximum PSN range)."""
+    spray: int
+    """Packets that a burst sends on one EV."""
+    evs_per_plane: int
+    """EVs of each plane; 0: all paths."""
+    ev_active_per_plane: int
+    """EVs of each plane that are in rotation; 0: all."""
+    probed: bool
+    """QPs probe every EV before they send."""
+    timeout: int
+    """Local timeout, as the exponent of 4.096 us * 2^timeout."""
+    retry_linear: int
+    """Retransmissions of a packet before its timeout begins to double."""
+    retry_exp: int
+    """Retransmissions of a packet with a doubled timeout before the QP fails."""
+    plane_shares: PlaneShares
+    """How the planes share the load."""
+    cc: CcKind
+    """Congestion control."""
+    cc_base_rtt_ns: int
+    """Base RTT that the congestion control is given; 0: that of the topology."""
+    sack_threshold_bytes: int
+    """Bytes received after which the receiver sends a SACK."""
+    sack_delay_ns: int
+    """Time after which the receiver sends a SACK in any case."""
+    noise_ns: int
+    """How late hosts may run; minimum timeouts follow from it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """Flows of one kind."""
+
+    kind: Literal["permutation", "incast", "all-to-all", "ring", "pairs", "tcp"]
+    """Which hosts send to which."""
+    group: str
+    """Name of these flows."""
+    bytes: int
+    """Size of a write; for TCP of a segment."""
+    start_ns: int
+    """When the flows begin."""
+    pairs: tuple[tuple[int, int], ...]
+    """pairs, tcp: sender and receiver of each flow."""
+    paths: tuple[int, ...]
+    """T1s that the flows may use; empty: all."""
+    writes: int
+    """Writes of each flow; TCP never ends."""
+    depth: int
+    """Writes in the send queue at most."""
+    interval_ns: int
+    """Mean time between writes; 0: the next follows when the send queue has room."""
+    to: int
+    """incast: the receiver."""
+    senders: tuple[int, ...]
+    """incast: the senders; empty: all other hosts."""
+    paths_until_ns: int
+    """When the limit of `paths` ends; 0: never."""
+    plane: int
+    """Plane of a TCP flow; 0: all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """What befalls a part of the fabric."""
+
+    target: str
+    """What fails: plane:2, t1:3.0, uplink:1.0.0, ..."""
+    kind: str
+    """How it fails: silent, down, loss, delay, rate, ..."""
+    packets: Literal["all", "control", "data"]
+    """Packets that it affects."""
+    at_ns: int
+    """Begin."""
+    until_ns: int | None
+    """End; null: the end of the run."""
+    a: int
+    """Degree: parts per million for loss, corrupt, duplicate and reorder; ns for delay and jitter;
+    bit/s for rate.
+    """
+    b: int
+    """Second number: ns for duplicate and reorder; parts per million for rate when `a` is 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """The run that goodput is compared with."""
+
+    faults: bool
+    """It has the same faults."""
+    groups: tuple[str, ...]
+    """Groups of flows that it has; empty: all."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """Every parameter of an experiment, defaults included."""
+
+    name: str
+    """Name of the scenario."""
+    title: str
+    """What happens."""
+    claim: str
+    """What the MRC paper says of such an experiment; empty: nothing."""
+    topology: Topology
+    """The fabric."""
+    transport: Transport
+    """The QPs."""
+    traffic: tuple[Traffic, ...]
+    """The flows."""
+    faults: tuple[Fault, ...]
+    """What fails, and when."""
+    reference: Reference
+    """The run that goodput is compared with."""
+    until_ns: int
+    """When a run ends at the latest."""
+    sample_ns: int
+    """Time between samples."""
+    audit: bool
+    """The engine's invariants are checked after every event."""
+    baselines: tuple[str, ...]
+    """Baselines that run along."""
+    links: tuple[Fault, ...]
+    """Links whose rate or delay differs from the others'."""
+    plot: Literal["time", "flows"]
+    """What the picture shows: goodput over time, or of all flows."""
+    variant: str
+    """Name of this variant; empty: there are none."""
+    variants: tuple[str, ...]
+    """Variants that run instead; empty: none."""
+    base_rtt_ns: int
+    """From the sending of a full packet to its SACK, in an empty fabric."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Value:
+    """A figure of a scenario: median and quartiles over the seeds."""
+
+    scenario: str
+    """Name of the scenario."""
+    name: str
+    """What the figure is."""
+    value: float | None
+    """The median; null: the runs did not show it."""
+    low: float | None
+    """The lower quartile."""
+    high: float | None
+    """The upper quartile."""
+    baselines: dict[str, float | None]
+    """The same figure of each baseline."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check(Value):
+    """A figure that must meet a target."""
+
+    relation: Literal["<=", ">="]
+    """How the value must stand to the target."""
+    target: float
+    """The target."""
+    met: bool | None
+    """The value meets the target; null: the runs did not show it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stats:
+    """The whole fabric over the whole run."""
+
+    now_ns: int
+    """When the run ended."""
+    events: int
+    """Events that the simulator processed."""
+    packets: int
+    """Packets sent by hosts."""
+    hops: int
+    """Links that they crossed."""
+    lost_packets: int
+    """Lost by faults."""
+    corrupt_packets: int
+    """Damaged by faults."""
+    dropped_packets: int
+    """Dropped by full queues."""
+    trimmed_packets: int
+    """Trimmed by full queues."""
+    marked_packets: int
+    """Marked by ECN."""
+    unroutable_packets: int
+    """Dropped without a route."""
+    first_lost_ns: int | None
+    """When a fault lost the first packet; null: none was lost."""
+    completed_writes: int
+    """Writes of all flows."""
+    trace: str
+    """Hash of everything that happened: equal for equal runs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Samples:
+    """One flow over time: lists of equal length."""
+
+    now_ns: tuple[int, ...]
+    """When."""
+    received_bytes: tuple[int, ...]
+    """Payload that had arrived."""
+    retransmitted_packets: tuple[int, ...]
+    """Packets that had been sent again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flow:
+    """One flow."""
+
+    flow: int
+    """Its number, from 0."""
+    group: str
+    """Its group."""
+    sender: int
+    """Number of the host that sends."""
+    receiver: int
+    """Number of the host that receives."""
+    writes: int
+    """Writes asked for."""
+    write_bytes: int
+    """Size of a write."""
+    first_ns: int
+    """When its first write was posted."""
+    last_ns: int
+    """When its last write was completed."""
+    posted: int
+    """Writes posted."""
+    completed: int
+    """Writes completed."""
+    failed: int
+    """Writes that failed."""
+    received_bytes: int
+    """Payload that arrived, each byte once."""
+    sent_packets: int
+    """Data packets sent, retransmissions included."""
+    retransmitted_packets: int
+    """Packets sent again because they were declared lost."""
+    spurious_packets: int
+    """Retransmitted packets whose original had arrived, as the sender found out."""
+    repeated_packets: int
+    """Packets that arrived with payload that had arrived before."""
+    lost_packets: int
+    """Packets declared lost."""
+    rtt_ns: int | None
+    """Smoothed round trip at the end; null: never measured."""
+    goodput_bits_per_second: float
+    """Payload from the first post to the last completion."""
+    line_rate_bits_per_second: float
+    """Payload that the slowest of its links can carry."""
+    samples: Samples
+    """The flow over time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """What an engine reported."""
+
+    now_ns: int
+    """When."""
+    flow: int
+    """Number of the flow."""
+    end: Literal["sender", "receiver"]
+    """The end whose engine reported it."""
+    event: str
+    """The new state of an EV, what became of a plane, or the status of a failed QP."""
+    plane: int
+    """The plane, from 1; 0: none."""
+    path: int | None
+    """Number of the path in its plane; null: the event is not about an EV."""
+    percent: int | None
+    """What a slow plane carries, of the mean of the others; null: the event is another."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteTimes:
+    """Time of a write, from the moment when it was wanted to its completion."""
+
+    min: int
+    """The shortest, in ns."""
+    p50: int
+    """The median, in ns."""
+    p99: int
+    """The 99th percentile, in ns."""
+    max: int
+    """The longest, in ns."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastHop:
+    """The link from a T0 to a host."""
+
+    host: int
+    """Number of the host."""
+    plane: int
+    """The plane, from 1."""
+    busy_ns: int
+    """Time that the link was sending."""
+    peak_bytes: int
+    """Longest queue."""
+    trimmed_packets: int
+    """Trimmed by a full queue."""
+    dropped_packets: int
+    """Dropped by a full queue."""
+    marked_packets: int
+    """Marked by ECN."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One run: a seed, a transport and a variant."""
+
+    seed: int
+    """Seed of everything that is random."""
+    transport: str
+    """Kind of the transport."""
+    variant: str
+    """Name of the variant; empty: there are none."""
+    stats: Stats
+    """The whole fabric."""
+    flows: tuple[Flow, ...]
+    """Every flow."""
+    ev_events: tuple[Event, ...]
+    """What engines reported, in order."""
+    write_ns: WriteTimes | None
+    """Times of the writes; null: there were none."""
+    last_hops: tuple[LastHop, ...]
+    """The links to hosts that received."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experiment(Result):
+    """`mrc sim run`."""
+
+    scenario: Scenario
+    """Every parameter."""
+    checks: tuple[Check, ...]
+    """Figures that must meet a target."""
+    values: tuple[Value, ...]
+    """Other figures."""
+    runs: tuple[Run, ...]
+    """Every run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report(Result):
+    """`mrc sim report`."""
+
+    seeds: tuple[int, ...]
+    """Seeds of every scenario."""
+    checks: tuple[Check, ...]
+    """Figures that must meet a target."""
+    values: tuple[Value, ...]
+    """Other figures."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Title:
+    """A built-in scenario."""
+
+    name: str
+    """Its name."""
+    title: str
+    """What happens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenarios(Result):
+    """`mrc sim list`."""
+
+    scenarios: tuple[Title, ...]
+    """The built-in scenarios."""

@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `mrc testbed` prints as JSON, action by action."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from mrc.results.plain import Result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """A host of a test bed."""
+
+    host: str
+    """Its name: h0, h1, ..."""
+    namespace: str
+    """Its network namespace."""
+    config: str
+    """Path of its host configuration file."""
+    address: str
+    """Its address on the fabric, on all planes."""
+    oob: str
+    """Its management address, over which hosts exchange the attributes of QPs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """What fails, and how. A share is a part of all packets, from 0 to 1."""
+
+    target: str
+    """What fails: plane:2, t1:3.0, link:h0.1, ..."""
+    mode: Literal["silent", "down"]
+    """silent: packets are dropped and the link stays up; down: the link is down."""
+    loss_share: float
+    """Packets dropped."""
+    corrupt_share: float
+    """Packets in which a bit is flipped."""
+    duplicate_share: float
+    """Packets delivered twice."""
+    reorder_share: float
+    """Packets delivered late."""
+    reorder_ns: int | None
+    """Delay of reordered and duplicate packets at most; null: there are none."""
+    delay_ns: int
+    """Delay added to every packet."""
+    jitter_ns: int
+    """Random delay added at most; the order of packets is kept."""
+    rate_bits_per_second: int | None
+    """Rate of each link of the target; null: its own."""
+    rate_share: float | None
+    """Rate of each link as a share of its own; null: all of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bed(Result):
+    """A test bed that is up."""
+
+    name: str
+    """Name of the test bed."""
+    state: Literal["up"] = "up"
+    """The test bed is up."""
+    hosts: tuple[Host, ...]
+    """Its hosts."""
+    planes: int
+    """Number of planes."""
+    t0: int
+    """T0s of each plane."""
+    t1: int
+    """T1s of each plane."""
+    host_rate_bits_per_second: int | None
+    """Rate of a link between host and T0, each way; null: no limit."""
+    fabric_rate_bits_per_second: int | None
+    """Rate of a link between T0 and T1, each way; null: no limit."""
+    mtu_bytes: int
+    """MTU of all links."""
+    fabric: Literal["kernel", "emulated"]
+    """What forwards packets: the Linux kernel, or the emulator."""
+    faults: tuple[Fault, ...]
+    """What fails now."""
+    missing: tuple[str, ...]
+    """Network namespaces that somebody removed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Built(Bed):
+    """`mrc testbed up`."""
+
+    built: bool
+    """True: this command built it. False: it was up already."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """One direction of a link, since the test bed is up."""
+
+    packets: int
+    """Packets sent, or lost by a fault."""
+    bytes: int
+    """Bytes sent."""
+    bits_per_second: int
+    """Rate during the interval."""
+    rate_bits_per_second: int | None
+    """Rate that the link can carry; null: no limit."""
+    queue_bytes: int
+    """Bytes in its queue now."""
+    peak_bytes: int | None
+    """Longest queue so far; null in a kernel fabric, which does not record it."""
+    lost_packets: int
+    """Packets lost by faults."""
+    dropped_packets: int
+    """Packets dropped by a full queue."""
+    trimmed_packets: int
+    """Packets that lost their payload in a full queue."""
+    marked_packets: int
+    """Packets marked by ECN."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counters:
+    """Packets of an emulated fabric, since it is up."""
+
+    received_packets: int
+    """From hosts."""
+    sent_packets: int
+    """To hosts."""
+    lost_packets: int
+    """Lost by faults."""
+    dropped_packets: int
+    """Dropped by full queues."""
+    trimmed_packets: int
+    """Trimmed by full queues."""
+    marked_packets: int
+    """Marked by ECN."""
+    unroutable_packets: int
+    """Dropped: no switch has a route, or the hop limit ran out."""
+    refused_packets: int
+    """Dropped: the host's interface was down."""
+    offloaded_packets: int
+    """Dropped: the host had left segmentation or checksum to its interface."""
+    overloaded_packets: int
+    """Dropped by the emulator or the kernel because the machine is too slow. Above 0 the results of
+    the test bed are wrong.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status(Bed):
+    """`mrc testbed status` of a test bed that is up."""
+
+    counters: Counters | None
+    """What the emulator counted; null in a kernel fabric."""
+    links: dict[str, Link]
+    """Each direction of each link, by its name, such as h0>t0:1.0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotUp(Result):
+    """`mrc testbed status` of a test bed that is not up."""
+
+    name: str
+    """Name of the test bed."""
+    state: Literal["down", "half built"]
+    """half built: a command that built or removed it was interrupted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removed(Result):
+    """`mrc testbed down`."""
+
+    name: str
+    """Name of the test bed."""
+    state: Literal["down"] = "down"
+    """The test bed is down."""
+    removed: bool
+    """True: this command removed it. False: it was not up."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed(Result):
+    """`mrc testbed fail`."""
+
+    name: str
+    """Name of the test bed."""
+    fault: Fault
+    """What fails now."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Healed(Result):
+    """`mrc testbed heal`."""
+
+    name: str
+    """Name of the test bed."""
+    healed: tuple[str, ...]
+    """Targets that no longer fail."""
+    failing: tuple[str, ...]
+    """Targets that still fail."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scheduled(Result):
+    """A line of `mrc testbed run` for each change."""
+
+    event: Literal["fail", "heal"]
+    """What happened."""
+    target: str
+    """The target."""
+    due_seconds: float
+    """When the file says, from the start."""
+    seconds: float
+    """When it happened, from the start."""
+    fault: Fault | None
+    """How the target fails from now on; null: it is healed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostAddresses:
+    """Addresses of a host."""
+
+    host: str
+    """Its name: h0, h1, ..."""
+    address: str
+    """Its address on the fabric, on all planes."""
+    oob: str
+    """Its management address."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkProperties:
+    """A link, each way."""
+
+    rate_bits_per_second: int | None
+    """Its rate; null: no limit."""
+    delay_ns: int
+    """Its delay."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Census:
+    """How many of each a test bed takes."""
+
+    namespaces: int
+    """Network namespaces."""
+    links: int
+    """Links (veth pairs)."""
+    routes: int
+    """Routes in the kernel."""
+    paths: int
+    """Paths from any host to any other."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planned(Result):
+    """`mrc testbed plan`: what `up` would build."""
+
+    title: str
+    """Title of the topology."""
+    fabric: Literal["kernel", "emulated"]
+    """What forwards packets: the Linux kernel, or the emulator."""
+    hosts: int
+    """Number of hosts."""
+    planes: int
+    """Number of planes."""
+    t0: int
+    """T0s of each plane."""
+    t1: int
+    """T1s of each plane."""
+    host_rate_bits_per_second: int | None
+    """Rate of a link between host and T0, each way; null: no limit."""
+    fabric_rate_bits_per_second: int | None
+    """Rate of a link between T0 and T1, each way; null: no limit."""
+    host_delay_ns: int
+    """Delay of a link between host and T0."""
+    fabric_delay_ns: int
+    """Delay of a link between T0 and T1."""
+    jitter_ns: int
+    """Random delay added at most."""
+    mtu_bytes: int
+    """MTU of all links."""
+    addresses: tuple[HostAddresses, ...]
+    """Addresses of the hosts."""
+    links: dict[str, LinkProperties]
+    """Every link, by the name that faults use."""
+    built: Census
+    """What the test bed takes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topologies(Result):
+    """`mrc testbed plan --list`."""
+
+    topologies: dict[str, str]
+    """Built-in topologies: name and title."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Captured(Result):
+    """`mrc testbed capture`."""
+
+    packets: int
+    """Packets written."""
+    bytes: int
+    """Size of the file."""
+    dropped_packets: int
+    """Packets that the kernel dropped because the capture was too slow."""
+    interfaces: tuple[str, ...]
+    """Where packets were captured, as NODE:INTERFACE."""

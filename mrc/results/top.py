@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `mrc top` prints as JSON: snapshots, and the rates between two of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mrc.results import snapshot
+from mrc.results.plain import Result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaneRates(snapshot.Plane):
+    """One plane of a QP, with its rates during the interval."""
+
+    sent_bits_per_second: float
+    """Payload sent."""
+    received_bits_per_second: float
+    """Payload received."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QpRates(snapshot.Qp):
+    """One QP, with its rates during the interval; 0 for a QP that is new."""
+
+    acknowledged_bits_per_second: float
+    """Payload that the peer acknowledged."""
+    received_bits_per_second: float
+    """Payload that the peer wrote here."""
+    retransmitted_packets_per_second: float
+    """Packets sent again."""
+    planes: tuple[PlaneRates, ...]
+    """Its planes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint(snapshot.Snapshot):
+    """One endpoint."""
+
+    qps: tuple[QpRates, ...]
+    """Its QPs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Top(Result):
+    """All endpoints that were found."""
+
+    interval_seconds: float
+    """Time between the two snapshots."""
+    endpoints: tuple[Endpoint, ...]
+    """The endpoints of this host, or the one that answered for another."""

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `mrc send` and `mrc recv` print as JSON."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from mrc.events import EvInfo
+from mrc.results.qp import Bins, Plane, Settings
+
+Role = Literal["sender", "receiver"]
+
+
+@dataclass(frozen=True, slots=True)
+class TransferredFile:
+    """A file that is stored and verified at the receiver."""
+
+    name: str
+    """Its name, as the sender gave it."""
+    bytes: int
+    """Its size."""
+    digest: str
+    """Digest of its bytes, in hexadecimal."""
+    path: str
+    """Its path at the end that reports it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transfer(Settings):
+    """One transfer, as one end saw it: its files, planes and paths, and its parameters."""
+
+    role: Role
+    """The end that prints this."""
+    files: tuple[TransferredFile, ...]
+    """The files, in the order in which they were sent."""
+    bytes: int
+    """Size of all files."""
+    seconds: float
+    """Time from the first file to the last answer of the receiver."""
+    goodput_bits_per_second: float
+    """Bits of the files divided by `seconds`."""
+    qps: int
+    """QPs at the end; a long, fast path takes several."""
+    sent_packets: int
+    """Data packets sent, retransmissions included."""
+    retransmitted_packets: int
+    """Packets sent again because they were declared lost."""
+    spurious_packets: int
+    """Retransmitted packets whose original had arrived."""
+    planes: tuple[Plane, ...]
+    """The planes, summed over all QPs."""
+    evs: tuple[EvInfo, ...]
+    """The EVs of all QPs."""
+    counters: dict[str, int]
+    """Counters of the endpoint that are not 0, by their names in counters.def."""
+    drops: dict[str, int]
+    """Packets that the endpoint dropped, by reason."""
+    transfer_version: int
+    """Version of the file transfer's messages."""
+    max_wimm: int
+    """WRITE_IMMs in flight at most."""
+    retry_linear: int
+    """Retransmissions of a packet before its timeout begins to double."""
+    retry_exp: int
+    """Retransmissions of a packet with a doubled timeout before the QP fails."""
+    chunk_bytes: int
+    """Size of a chunk of a file."""
+    chunks_in_flight: int
+    """Chunks that a sender has posted and not completed at most."""
+    digest_algorithm: str
+    """Algorithm of the files' digests."""
+    bins: Bins | None
+    """Payload that arrived over time; null without --bins."""

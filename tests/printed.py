@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reads what a command printed under --json, and holds it against its published schema."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import Any
+
+from jsonschema import Draft202012Validator
+
+from mrc.results.schemas import schema
+
+
+def printed(command: str, line: str | bytes) -> dict[str, Any]:
+    """The object in a line that `mrc COMMAND` printed; raises ValidationError.
+
+    Keys that the schema does not name are errors, too.
+    """
+    value: dict[str, Any] = json.loads(line)
+    _validator(command).validate(value)
+    return value
+
+
+@cache
+def _validator(command: str) -> Draft202012Validator:
+    strict = schema(command)
+    for part in strict["$defs"].values():
+        if "properties" in part:
+            part["additionalProperties"] = False
+    return Draft202012Validator(strict)

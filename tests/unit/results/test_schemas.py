@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The published schemas: what they cover, and that they are valid."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator, ValidationError
+from printed import printed
+
+from mrc.cli.main import build_parser, main
+from mrc.enums import EvState
+from mrc.events import EvInfo
+from mrc.results.paths import Probe, ProbedEv
+from mrc.results.plain import Failure, like, plain
+from mrc.results.schemas import COMMANDS, schema
+
+TESTS = Path(__file__).parents[2]
+FAILURE = json.dumps({"schema": 1, "error": "no such file", "exit_code": 1})
+EV = EvInfo(
+    index=0, ev=7, plane=1, path="t1:1.0", destination="fd00::1", usids=("0101",), segments=(),
+    state=EvState.ASSUMED_BAD, active=True, sent_packets=1, sent_bytes=2, lost_packets=3,
+    sent_probes=4, rtt_ns=None,
+)  # fmt: skip
+
+
+def commands(parser: argparse.ArgumentParser, words: str = "") -> Iterator[str]:
+    """Every command and action that takes --json."""
+    nested = [each for each in parser._actions if isinstance(each, argparse._SubParsersAction)]
+    for each in nested:
+        for word, inner in each.choices.items():
+            yield from commands(inner, f"{words} {word}".strip())
+    options = {option for action in parser._actions for option in action.option_strings}
+    if "--json" in options and not nested:
+        yield words
+
+
+def test_schemas__of_every_command_that_prints_json() -> None:
+    assert {name for name in COMMANDS if "--" not in name} == set(commands(build_parser()))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_schema__is_valid_and_explains_every_key(command: str) -> None:
+    found = schema(command)
+    Draft202012Validator.check_schema(found)
+    assert found["title"] == f"mrc {command}"
+    for name, part in found["$defs"].items():
+        for key, value in part.get("properties", {}).items():
+            assert value.get("description"), f"{name}.{key}"
+            assert "None" not in value["description"], f"{name}.{key}"
+        assert part.get("required", []) == list(part.get("properties", {})), name
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_schema__a_test_holds_the_command_against_it(command: str) -> None:
+    call = f'printed("{command}"'
+    texts = (path.read_text() for path in TESTS.rglob("test_*.py"))
+    said = 'printed(f"testbed {action}"' if command.startswith("testbed ") else call
+    assert any(call in text or said in text for text in texts)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_schema__a_failure_is_allowed_and_nothing_else(command: str) -> None:
+    assert printed(command, FAILURE)["exit_code"] == 1
+    for wrong in ("{}", FAILURE.replace("1}", '"1"}'), FAILURE.replace("}", ', "more": 1}')):
+        with pytest.raises(ValidationError):
+            printed(command, wrong)
+
+
+def test_schema__names_of_states() -> None:
+    assert schema("paths")["$defs"]["EvState"]["enum"] == list(EvState.__members__)
+
+
+def test_command__lists_and_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["schema"]) == 0
+    assert capsys.readouterr().out.splitlines() == list(COMMANDS)
+    assert main(["schema", "testbed", "status"]) == 0
+    assert json.loads(capsys.readouterr().out) == schema("testbed status")
+    assert main(["schema", "perf", "--server"]) == 0
+    assert json.loads(capsys.readouterr().out) == schema("perf --server")
+
+
+def test_command__of_no_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["schema", "testbed", "shell"]) == 2
+    assert "no JSON of 'testbed shell'; mrc schema lists the commands" in capsys.readouterr().err
+
+
+# ---- Results as plain data ------------------------------------------------------------------
+
+
+def test_plain__names_arrays_and_null() -> None:
+    probed = like(ProbedEv, EV, probe=Probe(answered=False, rtt_ns=None, ce=None))
+    found: dict[str, Any] = plain(probed)
+    assert json.loads(json.dumps(found)) == found
+    assert (found["state"], found["usids"], found["rtt_ns"]) == ("ASSUMED_BAD", ["0101"], None)
+    assert found["probe"] == {"answered": False, "rtt_ns": None, "ce": None}
+    assert plain({1: math.pi}) == {"1": math.pi}
+
+
+def test_like__takes_what_is_shared_and_misses_nothing() -> None:
+    assert like(EvInfo, EV, plane=2).plane == 2
+    with pytest.raises(TypeError, match="probe"):
+        like(ProbedEv, EV)
+    assert plain(Failure(error="x", exit_code=2)) == {"schema": 1, "error": "x", "exit_code": 2}
