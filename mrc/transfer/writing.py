@@ -83,7 +83,8 @@ class Writing:
         return self._mr.length - self._started * CHUNK_BYTES
 
     def _next_qp(self) -> QP | None:
-        """The QP that takes the next chunk, of those with room the one with the fewest under way.
+        """The QP that takes the next chunk: of those with room the one with the fewest chunks in
+        flight, then the one that wrote the fewest, so that no QP stays idle.
 
         None while there is no room. One QP keeps to a few slots; several may fill the window, since
         the chunks of all wait there for those of the slowest.
@@ -93,7 +94,7 @@ class Writing:
         if not self._free or len(self._taken) >= most:
             return None
         able = [qp for qp in qps if self._under_way[qp] < self._enough(qp)]
-        return min(able, key=self._under_way.__getitem__, default=None)
+        return min(able, key=lambda qp: (self._under_way[qp], self._written[qp]), default=None)
 
     def _enough(self, qp: QP) -> int:
         """Chunks that a QP may have under way; a new one begins with one, until it has its rate."""
