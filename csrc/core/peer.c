@@ -12,7 +12,7 @@
 int mrc_peers_init(struct mrc_peers *peers, uint32_t max_peers, uint32_t max_sources,
                    uint64_t seed) {
   mrc_assert(max_peers > 0 && max_sources > 0);
-  /* Room for one peer more: its sources are entered before an equal peer is looked for. */
+  /* Room for one more peer: a join enters its sources before it looks for an equal peer. */
   const uint32_t max_entries = 1 + max_sources + MRC_MAX_PEER_SOURCES;
   const uint32_t room = mrc_min_u32(max_entries, FIRST_ENTRIES);
   const uint32_t heads = mrc_ceil_pow2(room);
@@ -81,7 +81,7 @@ static bool has_source(const struct mrc_peers *peers, const struct mrc_peer *pee
 
 /* ---- entries ---- */
 
-/* Makes room for twice as many entries; they are named by index and keep theirs. */
+/* Doubles the room for entries. Entries keep their indices. */
 static bool grow(struct mrc_peers *peers) {
   const uint32_t room = mrc_min_u32(peers->max_entries, 2 * peers->room_entries);
   if (room == peers->room_entries) return false;
@@ -149,7 +149,7 @@ static struct mrc_peer *new_peer(struct mrc_peers *peers) {
     peers->free_peers = peers->peers[index].sources;
   else
     index = peers->n_peers++;
-  mrc_assert(index < peers->max_peers); /* one for each QP, and one to compare with */
+  mrc_assert(index < peers->max_peers); /* one for each QP, and one for a join in progress */
   struct mrc_peer *peer = &peers->peers[index];
   *peer = (struct mrc_peer){.index = index, .ports_up = UINT32_MAX};
   return peer;
@@ -184,7 +184,7 @@ static struct mrc_peer *find_equal(const struct mrc_peers *peers, struct mrc_pee
   return peer;
 }
 
-/* The entry to whose peer the source belongs, or 0. */
+/* The proved entry of this source, or 0. */
 static uint32_t find_proved(const struct mrc_peers *peers, const struct mrc_peer_source *source) {
   uint32_t entry = 0;
   while ((entry = mrc_peers_find(peers, source->address, source->sport, entry)) != 0)
@@ -197,8 +197,8 @@ void mrc_peer_prove(struct mrc_peers *peers, const struct mrc_peer *peer) {
   if (!entry->proved) entry->proved = find_proved(peers, &entry->source) == 0;
 }
 
-/* Whether a source belongs to somebody else. The same process may come with other sources, when its
-   interfaces have changed: it receives at the same UDP port, so that answers cannot go astray. */
+/* Whether a source is proved for a peer with another UDP port. A peer with the same UDP port is the
+   same process: its sources change with its interfaces, and our answers still reach it. */
 static bool any_taken(const struct mrc_peers *peers, const struct mrc_peer_source *sources, int n,
                       uint16_t udp_port) {
   for (int i = 0; i < n; i++) {

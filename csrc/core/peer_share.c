@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "peer_share.h"
 
-/* Tells every QP of the peer that uses the plane. */
+/* Queues an event for every QP of the peer that uses the plane. */
 static void report(struct mrc_services *services, const struct mrc_peer *peer, uint32_t plane) {
   const struct mrc_share *share = &peer->shares[plane];
   for (const struct mrc_qp *qp = peer->qps; qp != NULL; qp = qp->peer_next) {
@@ -26,7 +26,7 @@ static const struct mrc_qp *busiest(const struct mrc_peer *peer) {
   return found;
 }
 
-/* Compares the planes of the busiest QP, over all QPs that use the same ones. */
+/* Compares the planes of the busiest QP, summed over all QPs that use the same planes. */
 static void compare(struct mrc_services *services, struct mrc_peer *peer) {
   const struct mrc_qp *first = busiest(peer);
   const uint32_t live = mrc_qp_alive_planes(services, first);
@@ -49,8 +49,8 @@ static void compare(struct mrc_services *services, struct mrc_peer *peer) {
   }
 }
 
-/* The base round trip of the shortest plane; UINT64_MAX: not known. That of a slow plane may be
-   what its packets take on the wire. */
+/* The base round trip of the shortest plane; UINT64_MAX: unknown. On a slow plane, the base round
+   trip may be mostly the time that its packets take on the wire. */
 static uint64_t shortest_rtt_ns(const struct mrc_qp *qp) {
   uint64_t shortest_ns = UINT64_MAX;
   MRC_EACH_BIT(index, qp->evset.plane_mask) {

@@ -6,14 +6,14 @@
 
 #include "../mrc.h"
 
-/* A socket that stays full for longer does not hold the other planes back any more: a choice of
-   ours between equal shares and a port that is stuck. */
+/* How long a full socket may hold back the other planes. Our choice: a longer time keeps the shares
+   equal, a shorter time limits the effect of a stuck port. */
 #define MRC_BLOCKED_PATIENCE_NS 20000000ull
 
 struct mrc_ports {
   uint32_t up;                        /* as a mask */
   uint32_t blocked;                   /* those whose socket is full */
-  bool was_down;                      /* one of them, ever */
+  bool was_down;                      /* any port was ever down */
   uint64_t blocked_ns[MRC_MAX_PORTS]; /* since when, by plane */
 };
 

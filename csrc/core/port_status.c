@@ -7,11 +7,11 @@
 #include "health.h"
 #include "suspension.h"
 
-/* ---- our ports, told to the peer ---- */
+/* ---- our ports, reported to the peer ---- */
 
-/* The peer's view is certain when the newest message was answered and no other is on its way. One
-   that was not answered may be: it could arrive last and undo the newest. So after any such a
-   second message is sent, when the older ones are gone. */
+/* The peer's view is certain when it answered the newest message and no older message is in flight.
+   An unanswered message may still be in flight: it could arrive last and undo the newest. So after
+   an unanswered message, a second one follows when the older ones must be gone. */
 enum { ANSWERS_IN_ORDER = 1, ANSWERS_IN_DOUBT = 2 };
 
 int mrc_port_statuses_init(struct mrc_port_statuses *statuses, uint32_t max_peers) {
@@ -43,8 +43,8 @@ static bool is_queued(const struct mrc_services *services, const struct mrc_port
   return message != NULL && message->user == &status->messages && !message->sent;
 }
 
-/* Queues a message now, or as soon as there is a slot for it. One that has not left yet will carry
-   the news as well. */
+/* Queues a message now, or as soon as a slot is free. A message that is still queued needs no
+   second one: it will report the ports that are up when it leaves. */
 static void send(struct mrc_services *services, struct mrc_port_statuses *statuses,
                  struct mrc_port_status *status) {
   set_timer(statuses, status, MRC_NEVER);
@@ -116,7 +116,7 @@ bool mrc_port_status_choose(const struct mrc_services *services, struct mrc_port
                             uint32_t ports, struct mrc_qp **qp, uint16_t *ev) {
   const struct mrc_peer *peer = status->peer;
   const uint32_t wanted = ports & peer->ports_up & mrc_all_ports(services->config.ports);
-  for (int suspended = 0; suspended < 2; suspended++) { /* suspended planes for want of others */
+  for (int suspended = 0; suspended < 2; suspended++) { /* suspended planes last */
     for (uint32_t turn = 1; turn <= MRC_MAX_PORTS; turn++) {
       const uint32_t plane = (status->plane + turn) % MRC_MAX_PORTS;
       if ((wanted >> plane & 1) == 0 || !choose_on_plane(peer, plane, suspended, qp, ev)) continue;
@@ -134,11 +134,11 @@ void mrc_port_status_expire(struct mrc_services *services, struct mrc_port_statu
     if (index == UINT32_MAX) return;
     struct mrc_port_status *status = &statuses->of[index];
     if (mrc_peer_live_qp(status->peer) != NULL)
-      send(services, statuses, status); /* else a new QP asks again */
+      send(services, statuses, status); /* else the next QP to join starts again */
   }
 }
 
-/* The status that a message belongs to, when its end means something; else 0. */
+/* The status of the message's peer if this is its newest message and answers are needed, else 0. */
 static struct mrc_port_status *status_of(const struct mrc_port_statuses *statuses,
                                          const struct mrc_ev_probe *message) {
   struct mrc_port_status *status = mrc_port_status_of(statuses, message->peer);
@@ -162,7 +162,7 @@ void mrc_port_status_on_failure(struct mrc_port_statuses *statuses,
   if (status == NULL) return;
   status->answers_wanted = ANSWERS_IN_DOUBT;
   status->interval_ns = mrc_min_u64(2 * status->interval_ns, MRC_PORT_STATUS_SLOWEST_NS);
-  /* An answer was waited for long enough; what the kernel refused is not offered again at once. */
+  /* Repeat at once after a timeout; wait first if the kernel refused the message. */
   set_timer(statuses, status, error == -ETIMEDOUT ? now_ns : now_ns + status->interval_ns);
 }
 
@@ -170,7 +170,7 @@ void mrc_port_status_on_failure(struct mrc_port_statuses *statuses,
 
 void mrc_port_status_on_joined(const struct mrc_services *services, struct mrc_qp *qp) {
   struct mrc_peer *peer = qp->peer;
-  /* What it told QPs of which none is left may be old: it tells no others. */
+  /* Without a live QP no reports arrive, so the last one may be out of date. */
   if (mrc_peer_live_qp(peer) == NULL) peer->ports_up = UINT32_MAX;
   for (uint32_t i = 0; i < services->config.ports; i++)
     qp->planes[i].peer_down = (peer->ports_up >> i & 1) == 0;
@@ -178,7 +178,7 @@ void mrc_port_status_on_joined(const struct mrc_services *services, struct mrc_q
 
 static void set_ports(struct mrc_services *services, struct mrc_qp *qp, uint32_t changed,
                       uint32_t mask, uint64_t now_ns) {
-  /* A peer with more ports than we have shares no plane on those. */
+  /* The peer's ports beyond ours belong to no common plane. */
   MRC_EACH_BIT(plane, changed & mrc_all_ports(services->config.ports)) {
     const bool down = (mask >> plane & 1) == 0;
     qp->planes[plane].peer_down = down;

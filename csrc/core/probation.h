@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How something that failed (an EV, a plane) earns trust again: k probe successes in a row, spread
-   over a time that doubles with each relapse. It decides when to probe and when trust is back; it
-   sends nothing. */
+/* When a failed EV or plane may be used again: after MRC_PROBATION_SUCCESSES probe successes in a
+   row, whose spacing doubles with each relapse. It decides when to probe and when the probation
+   ends; it sends nothing. */
 #ifndef MRC_CORE_PROBATION_H
 #define MRC_CORE_PROBATION_H
 
@@ -10,16 +10,14 @@
 /* Choices of ours (the specification leaves cadence and count open). */
 #define MRC_PROBATION_SUCCESSES 3
 #define MRC_PROBATION_FIRST_NS 2000000ull    /* spacing of the first probes */
-#define MRC_PROBATION_SLOWEST_NS 64000000ull /* spacing while it does not answer */
-#define MRC_PROBATION_CALM_NS                                                            \
-  10000000000ull                     /* a failure so long after the return is no relapse \
-                                      */
-#define MRC_PROBATION_MAX_RELAPSES 9 /* doublings: 2 ms << 9 is about a second */
+#define MRC_PROBATION_SLOWEST_NS 64000000ull /* longest spacing without an answer */
+#define MRC_PROBATION_CALM_NS 10000000000ull /* after so long in use, a failure is no relapse */
+#define MRC_PROBATION_MAX_RELAPSES 9         /* doublings: 2 ms << 9 is about a second */
 #define MRC_PROBATION_MAX_DOUBLINGS 15
 
 struct mrc_probation {
-  uint64_t next_ns;          /* when to probe next; MRC_NEVER when trusted or a probe is out */
-  uint64_t returned_us : 48; /* when trust last came back; 0: never */
+  uint64_t next_ns;          /* when to probe next; MRC_NEVER when in use or a probe is in flight */
+  uint64_t returned_us : 48; /* when probation last ended; 0: never */
   uint64_t successes : 4;    /* in a row */
   uint64_t relapses : 4;
   uint64_t doublings : 4; /* of the spacing, since a probe was answered */
@@ -31,18 +29,18 @@ static inline void mrc_probation_init(struct mrc_probation *p) {
   *p = (struct mrc_probation){.next_ns = MRC_NEVER};
 }
 
-/* Spacing of probes after so many relapses. */
+/* Spacing of the first probes after `relapses`. */
 static inline uint64_t mrc_probation_first_ns(const struct mrc_probation *p, uint32_t noise_ns) {
   return mrc_floor_ns(MRC_PROBATION_FIRST_NS, noise_ns) << p->relapses;
 }
 
-/* Spacing while nothing answers. Hosts of little noise find out sooner, but probes take as long on
-   the wire from them as from any: many bad EVs, probed faster, fill the link they ask about. */
+/* Longest spacing while no probe is answered. Hosts with less noise than MRC_NOISE_NS do not
+   shorten it: probes of many bad EVs would fill the link that they test. */
 static inline uint64_t mrc_probation_slowest_ns(uint32_t noise_ns) {
   return mrc_floor_ns(MRC_PROBATION_SLOWEST_NS, mrc_max_u32(noise_ns, MRC_NOISE_NS));
 }
 
-/* The spacing now. For the least noise it reaches the slowest after 14 doublings, of 15. */
+/* The current spacing. With the least noise it reaches the longest after 14 of 15 doublings. */
 static inline uint64_t mrc_probation_interval_ns(const struct mrc_probation *p, uint32_t noise_ns) {
   const uint64_t first_ns = mrc_probation_first_ns(p, noise_ns);
   return mrc_min_u64(first_ns << p->doublings,
@@ -74,7 +72,7 @@ static inline void mrc_probation_on_timeout(struct mrc_probation *p, uint32_t no
   mrc_probation_wait(p, noise_ns, now_ns);
 }
 
-/* Somebody else says that it fails: probes are rare from the first, until one is answered. */
+/* The peer reported the failure: probes start at the longest spacing, until one is answered. */
 static inline void mrc_probation_on_hearsay(struct mrc_probation *p, uint32_t noise_ns,
                                             uint64_t now_ns) {
   p->successes = 0;
@@ -82,13 +80,13 @@ static inline void mrc_probation_on_hearsay(struct mrc_probation *p, uint32_t no
   mrc_probation_wait(p, noise_ns, now_ns);
 }
 
-/* What made it fail is known to be over: probes may begin, without the wait that has grown. */
+/* The cause of the failure is over: the next probe is due now, without the current spacing. */
 static inline void mrc_probation_on_mend(struct mrc_probation *p, uint64_t now_ns) {
   p->successes = 0;
   p->next_ns = now_ns;
 }
 
-/* Returns true when trust is back. */
+/* Returns true when the probation ends. */
 static inline bool mrc_probation_on_success(struct mrc_probation *p, uint32_t noise_ns,
                                             uint64_t now_ns) {
   p->doublings = 0;

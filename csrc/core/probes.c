@@ -4,9 +4,9 @@
 #include <errno.h>
 #include <stdlib.h>
 
-/* How the slots are shared: commands take half of them at most; a QP's own probes an eighth of what
-   is free, so that a QP with many bad EVs leaves room for the next; the last few are for port
-   status. */
+/* Shares of the slots. Commands take at most half of them. A QP's own probes take at most an eighth
+   of the free ones, so that a QP with many bad EVs leaves room for other QPs. The last 64 are kept
+   for port status messages. */
 #define MAX_COMMANDED (MRC_MAX_EV_PROBES / 2)
 #define QP_SHARE 8
 #define KEPT_FOR_STATUS 64
@@ -29,12 +29,12 @@ struct mrc_ev_probe *mrc_probes_find(const struct mrc_probes *probes, uint16_t i
   return probe->purpose != MRC_EV_PROBE_FREE && probe->id == id ? probe : NULL;
 }
 
-/* An id at random, so that nobody can answer a probe that he has not seen; its slot, or the next
-   free one. */
+/* A random id, so that only a host that has seen the probe can answer it. If the slot of the id is
+   taken, the next id with a free slot. */
 static uint16_t new_id(struct mrc_probes *probes) {
   uint16_t id = (uint16_t)mrc_secret_next(&probes->ids);
   while (probes->slots[id % MRC_MAX_EV_PROBES].purpose != MRC_EV_PROBE_FREE)
-    id++; /* ends: there is room */
+    id++; /* ends: a slot is free */
   return id;
 }
 

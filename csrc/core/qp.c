@@ -46,8 +46,8 @@ static void prefetch(const void *first, const void *end) {
 }
 
 void mrc_qp_prefetch(const struct mrc_qp *qp) {
-  enum { PLANES = 4, TRIGGERS = 4 }; /* of them, the first ones */
-  /* What a packet that arrives needs comes first: so many lines are under way at a time. */
+  enum { PLANES = 4, TRIGGERS = 4 }; /* of each array, the first ones */
+  /* First the lines that an arriving packet needs: the CPU fetches only a few at a time. */
   prefetch(qp, &qp->peer + 1);
   prefetch(&qp->resp, &qp->resp.triggers[TRIGGERS]);
   prefetch(&qp->resp.n_triggers, &qp->planes[PLANES]);
@@ -55,10 +55,10 @@ void mrc_qp_prefetch(const struct mrc_qp *qp) {
 }
 
 void mrc_qp_prefetch_parts(const struct mrc_qp *qp) {
-  enum { SLOTS = 10 }; /* the first ones: the cache sees where that leads */
+  enum { SLOTS = 10 }; /* the first ones: the hardware prefetcher fetches the rest */
   const struct mrc_requester *req = &qp->req;
   const struct mrc_evset *set = &qp->evset;
-  /* Up to the last one that it uses: an engine has room for ports that may come. */
+  /* Only up to the last plane in use: the engine may have more ports than that. */
   const uint32_t top = set->n == 0 ? 0 : 32u - (uint32_t)__builtin_clz(set->plane_mask);
   if (mrc_requester_is_busy(&qp->req)) {
     const uint32_t slot = req->win.next_psn & req->win.mask;
@@ -81,7 +81,7 @@ void mrc_qp_prefetch_parts(const struct mrc_qp *qp) {
 
 void mrc_qp_prefetch_evs(const struct mrc_qp *qp) {
   const struct mrc_evset *set = &qp->evset;
-  if (!mrc_requester_is_busy(&qp->req)) return; /* answers take those that brought them */
+  if (!mrc_requester_is_busy(&qp->req)) return; /* answers use the reverse EVs */
   MRC_EACH_BIT(index, set->plane_mask) {
     const struct mrc_ev_plane *plane = &set->planes[index];
     const uint16_t ev = plane->order[plane->next < plane->n ? plane->next : 0];

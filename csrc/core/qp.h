@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The queue pair: everything that belongs to one QP, its states and their legal moves. What is done
-   with it lives in the modules above. */
+/* The queue pair: all state of one QP, and the legal moves between the states of a QP. Higher
+   modules act on it. */
 #ifndef MRC_CORE_QP_H
 #define MRC_CORE_QP_H
 
@@ -13,9 +13,9 @@
 struct mrc_peer;
 
 struct mrc_qp {
-  struct mrc_ready_nodes nodes; /* in the lists of who may send */
+  struct mrc_ready_nodes nodes; /* in the lists of ready.h */
   uint8_t state;                /* enum mrc_qp_state */
-  uint8_t status;               /* enum mrc_wc_status that ended it */
+  uint8_t status;               /* enum mrc_wc_status, why it failed */
   uint32_t index;               /* in the engine's array; timer id */
   uint32_t qpn;
   struct mrc_qp_attr attr;
@@ -25,13 +25,13 @@ struct mrc_qp {
   struct mrc_qp *peer_prev;
   struct mrc_requester req;
   struct mrc_responder resp;
-  uint64_t ev_probe_ns;         /* next time an EV or plane on probation wants a probe */
-  uint32_t noise_ns;            /* of the hosts, as the engine's configuration has it */
-  uint16_t next_ev_probe;       /* EV whose turn it is to be probed, when slots are short */
-  struct mrc_probe_user probes; /* slots that it has taken */
+  uint64_t ev_probe_ns;         /* when an EV or plane on probation is next to be probed */
+  uint32_t noise_ns;            /* of the engine's configuration */
+  uint16_t next_ev_probe;       /* EV to probe next, when slots are short */
+  struct mrc_probe_user probes; /* slots in use by this QP */
   struct mrc_reverse reverse;
   struct mrc_plane_choice choice;
-  struct mrc_plane planes[]; /* of each port of the engine */
+  struct mrc_plane planes[]; /* one for each port of the engine */
 };
 
 /* A QP in RESET, or 0 when there is no memory. */
@@ -42,7 +42,7 @@ void mrc_qp_free(struct mrc_qp *qp);
 static inline uint32_t mrc_qp_first_plane(const struct mrc_qp *qp) {
   return (uint32_t)__builtin_ctz(qp->evset.plane_mask);
 }
-/* The plane whose window governs what leaves on `plane`. */
+/* The plane whose window limits the packets sent on `plane`. */
 static inline uint32_t mrc_qp_window_of(const struct mrc_qp *qp, uint32_t plane) {
   return qp->req.one_window ? mrc_qp_first_plane(qp) : plane;
 }
@@ -52,18 +52,18 @@ static inline struct mrc_cc *mrc_qp_cc(struct mrc_qp *qp, uint32_t plane) {
 static inline const struct mrc_cc *mrc_qp_const_cc(const struct mrc_qp *qp, uint32_t plane) {
   return &qp->planes[mrc_qp_window_of(qp, plane)].cc;
 }
-/* What counts against that window. */
+/* Bytes in flight that count against that window. */
 static inline uint64_t mrc_qp_inflight_bytes(const struct mrc_qp *qp, uint32_t plane) {
   return qp->req.one_window ? qp->req.win.inflight_bytes : qp->req.win.lists[plane].bytes;
 }
 
-/* Whether it has room for a packet of `bytes` more; one packet always may leave. */
+/* Whether that window has room for a packet of `bytes`. One packet may always be in flight. */
 static inline bool mrc_qp_has_room(const struct mrc_qp *qp, uint32_t plane, uint32_t bytes) {
   const uint64_t inflight_bytes = mrc_qp_inflight_bytes(qp, plane);
   return inflight_bytes == 0 || inflight_bytes + bytes <= mrc_qp_const_cc(qp, plane)->cwnd_bytes;
 }
 
-/* Planes that carry data of the QP now, as a mask; and those that may, see plane.h. */
+/* As masks: the planes that carry data of the QP now, and the planes that may (see plane.h). */
 static inline uint32_t mrc_qp_alive_planes(const struct mrc_services *services,
                                            const struct mrc_qp *qp) {
   return mrc_planes_up(qp->planes, &qp->evset, &services->ports, false);
@@ -82,10 +82,9 @@ static inline bool mrc_qp_has_icrc(const struct mrc_qp *qp) {
   return qp->attr.integrity == MRC_INTEGRITY_ICRC;
 }
 
-/* Whether the move is legal. */
 bool mrc_qp_may_move(uint32_t from, uint32_t to);
 
-/* The QP has something to send or to re-time; the next transmit visits it. */
+/* The QP has something to send, or its deadline has changed: the next transmit visits it. */
 static inline void mrc_qp_touch(struct mrc_services *services, struct mrc_qp *qp) {
   mrc_list_append(&services->ready.ready, &qp->nodes.ready);
 }
@@ -93,13 +92,13 @@ static inline void mrc_qp_touch_to_answer(struct mrc_services *services, struct 
   mrc_ready_touch_to_answer(&services->ready, &qp->nodes);
 }
 
-/* Ask the cache for what a turn of the QP or a packet for it will touch: with thousands of QPs all
-   of it lies in memory, and to fetch one line after the other costs more than the turn. First the
-   QP; when that is there, what it points to; and then the EVs whose turn it is. */
+/* Prefetch the cache lines that a turn of the QP, or a packet for it, will touch. With thousands of
+   QPs these lines are in memory only, and fetching them one by one costs more than the turn. Each
+   step needs the lines of the last: the QP, then the objects it points to, then its next EVs. */
 void mrc_qp_prefetch(const struct mrc_qp *qp);
 void mrc_qp_prefetch_parts(const struct mrc_qp *qp);
 void mrc_qp_prefetch_evs(const struct mrc_qp *qp);
-/* Ends the QP for the reason `status`: everything outstanding completes, the oldest work request
+/* Moves the QP to ERROR because of `status`. All outstanding work requests complete: the oldest
    with `oldest_status`, the rest flushed. */
 void mrc_qp_fail(struct mrc_services *services, struct mrc_qp *qp, uint8_t status,
                  uint8_t oldest_status);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the engine tells about itself: QPs, EVs, counters, drops, trace, and their names. */
+/* Reads the state of an engine: QPs, EVs, counters, drops, trace, and their names. */
 #include "query.h"
 
 #include <errno.h>

@@ -8,7 +8,7 @@ int mrc_requester_init(struct mrc_requester *req, uint32_t sq_depth, uint32_t pl
   const uint32_t size = mrc_ceil_pow2(sq_depth);
   *req = (struct mrc_requester){.sq = calloc(size, sizeof *req->sq), .sq_mask = size - 1};
   if (req->sq == NULL) return -ENOMEM;
-  return mrc_txwin_init(&req->win, 1, planes); /* in its size at RTS */
+  return mrc_txwin_init(&req->win, 1, planes); /* mrc_requester_start sets the real size */
 }
 
 void mrc_requester_free(struct mrc_requester *req) {
@@ -83,7 +83,7 @@ void mrc_requester_push(struct mrc_services *services, struct mrc_requester *req
   req->sq_used++;
 }
 
-/* Whether packets of that work request have a PSN. */
+/* Whether any packet of that work request has a PSN. */
 static bool is_opened(const struct mrc_requester *req, uint32_t index) {
   const int32_t ahead = (int32_t)(index - req->sq_send);
   return ahead < 0 || (ahead == 0 && req->opened > 0);

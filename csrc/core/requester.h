@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The requester of a QP, what it knows: its send queue, its send window, and since when it has
-   heard nothing. It sends nothing: see requester_tx.h; nor does it judge what is lost: see
-   detect.h. */
+/* The requester's state of a QP: send queue, send window, and the time of the last sign of life.
+   requester_tx.h sends; detect.h decides which packets are lost. */
 #ifndef MRC_CORE_REQUESTER_H
 #define MRC_CORE_REQUESTER_H
 
@@ -18,15 +17,15 @@ struct mrc_wqe {
   uint32_t rkey;
   uint32_t bytes;
   uint32_t imm;
-  uint32_t first_psn; /* once its first packet was given a PSN */
-  uint32_t mr;        /* index of what it reads from, or MRC_MR_NONE when empty */
+  uint32_t first_psn; /* valid once its first packet has a PSN */
+  uint32_t mr;        /* index of the MR that it reads from, or MRC_MR_NONE when empty */
   uint16_t rqmsn;     /* counts messages with immediate, from 0 */
   uint8_t opcode;     /* enum mrc_wr_opcode */
 };
 
 _Static_assert(sizeof(struct mrc_wqe) == 48, "much of the memory of a QP");
 
-/* Packets of a work request; an empty one has one too. */
+/* Packets of a work request; an empty one has one packet. */
 static inline uint32_t mrc_wqe_packets(const struct mrc_wqe *wqe, uint32_t mtu) {
   return wqe->bytes == 0 ? 1 : (wqe->bytes - 1) / mtu + 1;
 }
@@ -44,27 +43,27 @@ struct mrc_requester {
   struct mrc_txwin win;
   struct mrc_wqe *sq; /* ring; index & sq_mask */
   uint32_t sq_mask;
-  uint32_t sq_head;           /* oldest that has not completed; free-running */
+  uint32_t sq_head;           /* oldest one that has not completed; free-running */
   uint32_t sq_send;           /* first with packets that have no PSN yet; free-running */
-  uint32_t opened;            /* packets of that one that have */
+  uint32_t opened;            /* packets of the work request at sq_send that have a PSN */
   uint32_t sq_tail;           /* next to post; free-running */
   uint32_t sq_used;           /* posted and not yet polled, at most attr.sq_depth */
   uint64_t unsent_bytes;      /* posted and not yet given a PSN */
   uint32_t acked_planes;      /* planes with newly_acked_bytes, as a mask */
-  struct mrc_share_sum share; /* in the period in progress of the peer */
+  struct mrc_share_sum share; /* in the peer's current period */
   uint32_t wimm_inflight;     /* immediates opened and not completed */
   uint32_t peer_next_psn;     /* the peer's cumulative PSN + 1, as last heard */
-  uint32_t peer_mpr;          /* PSNs from there on that it grants now, at most attr.peer_mpr */
+  uint32_t peer_mpr;          /* PSNs that the peer grants from there on, at most attr.peer_mpr */
   uint16_t next_rqmsn;
   uint32_t acked_msn; /* messages completed, modulo 2^24 */
   struct mrc_rtt rtt; /* over all planes */
   struct mrc_reliability_probe probe;
   uint64_t progress_ns;   /* last sign of life of the peer, or when work began */
-  uint64_t probed_ns;     /* when the last reliability probe was asked for */
-  uint64_t probe_wait_ns; /* current patience before that probe; doubles */
-  uint32_t timeouts;      /* expiries in a row, and refusals */
-  uint32_t refused_psn;   /* first PSN that the peer refused since it last made progress */
-  bool refused;           /* there is one */
+  uint64_t probed_ns;     /* when the last reliability probe was requested */
+  uint64_t probe_wait_ns; /* current wait before the next one; doubles */
+  uint32_t timeouts;      /* in a row; refusals count too */
+  uint32_t refused_psn;   /* first PSN that the peer refused since the last progress */
+  bool refused;           /* refused_psn is valid */
   bool one_window;        /* all planes share the window of the first; else each has its own */
   uint64_t sent_packets;
   uint64_t retransmitted_packets;
@@ -77,22 +76,21 @@ struct mrc_requester {
 int mrc_requester_init(struct mrc_requester *req, uint32_t sq_depth,
                        uint32_t planes) MRC_MUST_CHECK;
 void mrc_requester_free(struct mrc_requester *req);
-/* A send window of `psns`. 0 or -ENOMEM. */
+/* Opens a send window of `psns` PSNs. 0 or -ENOMEM. */
 int mrc_requester_start(struct mrc_requester *req, const struct mrc_qp_attr *attr, uint32_t psns,
                         uint64_t now_ns) MRC_MUST_CHECK;
 
-/* Whether anything waits for the peer. A work request is done when the transport ACK says so, later
-   than its last SACK. */
+/* Whether a work request is outstanding. A transport ACK completes it, after its last SACK. */
 static inline bool mrc_requester_is_busy(const struct mrc_requester *req) {
   return req->sq_head != req->sq_tail;
 }
-/* Whether all that was posted has a PSN. */
+/* Whether every posted packet has a PSN. */
 static inline bool mrc_requester_has_opened_all(const struct mrc_requester *req) {
   return req->sq_send == req->sq_tail;
 }
-/* PSNs that may still be given out before the peer answers. */
+/* PSNs that may still be assigned before the peer answers. */
 uint32_t mrc_requester_window_left(const struct mrc_requester *req);
-/* Payload of the next packet that has no PSN yet; false when none may be opened now. */
+/* Sets `bytes` to the payload of the next packet without a PSN; false if none may be opened now. */
 static inline bool mrc_requester_next_new(const struct mrc_requester *req,
                                           const struct mrc_qp_attr *attr, uint32_t *bytes) {
   if (mrc_requester_has_opened_all(req)) return false;
@@ -106,22 +104,22 @@ static inline bool mrc_requester_next_new(const struct mrc_requester *req,
   *bytes = (uint32_t)mrc_min_u64(wqe->bytes - offset, attr->path_mtu);
   return true;
 }
-/* Gives that packet a PSN. */
+/* Assigns a PSN to that packet and returns it. */
 uint32_t mrc_requester_open_new(struct mrc_requester *req, const struct mrc_qp_attr *attr,
                                 uint32_t bytes);
-/* The oldest packet in flight, when nothing may be sent before its answer comes, because the window
-   of PSNs is closed, or all that was posted has left; else 0. */
+/* The oldest packet in flight, if nothing can be sent before its answer: the PSN window is closed,
+   or everything posted has left. Otherwise 0. */
 const struct mrc_txslot *mrc_requester_awaited(const struct mrc_requester *req,
                                                const struct mrc_qp_attr *attr);
 
-/* Puts a work request into the send queue, whose place in the CQ is promised; `mr`: what it reads
-   from, or 0. */
+/* Puts a work request into the send queue. The caller has promised its place in the CQ. `mr`: the
+   MR that it reads from, or 0. */
 void mrc_requester_push(struct mrc_services *services, struct mrc_requester *req,
                         const struct mrc_wr *wr, struct mrc_mr *mr);
 /* Completes the oldest work request. */
 void mrc_requester_complete(struct mrc_services *services, struct mrc_requester *req, uint32_t qpn,
                             uint8_t status);
-/* Completes everything: the oldest with `status`, the rest flushed. */
+/* Completes all work requests: the oldest with `status`, the rest flushed. */
 void mrc_requester_flush(struct mrc_services *services, struct mrc_requester *req, uint32_t qpn,
                          uint8_t status);
 /* The peer gave a sign of life. */

@@ -17,7 +17,7 @@ int mrc_requester_on_nack(struct mrc_services *services, struct mrc_qp *qp,
     return mrc_drop(services, MRC_DROP_STALE, qp->qpn, 0);
   mrc_count(services, MRC_COUNTER_RX_NACKS, 1);
   mrc_trace(services, MRC_TRACE_NACK_IN, qp->qpn, nack->nack_psn, nack->reason);
-  /* The path is no dead one. */
+  /* The NACK proves that the path is alive. */
   mrc_evset_on_delivered(&qp->evset, slot->ev, 0, qp->planes[slot->plane].rack_ns);
   if (nack->reason == MRC_NACK_UNEXP_EVENT) {
     mrc_qp_fail(services, qp, MRC_WC_REM_OP_ERR, MRC_WC_REM_OP_ERR);
@@ -52,7 +52,7 @@ static uint8_t status_of(uint8_t syndrome) {
   }
 }
 
-/* Completed messages have arrived whole, whether or not their SACKs did. */
+/* Completed messages have arrived whole, even if their SACKs were lost. */
 static void take_whole_messages(struct mrc_services *services, struct mrc_qp *qp, uint32_t last_psn,
                                 uint64_t now_ns) {
   struct mrc_cc_ack ack = {.plane = mrc_qp_first_plane(qp)};
@@ -61,8 +61,8 @@ static void take_whole_messages(struct mrc_services *services, struct mrc_qp *qp
   mrc_requester_on_cumulative(&qp->req, mrc_psn_add(last_psn, 1));
 }
 
-/* Whether a responder can have failed where its NAK says: what it had received by then ends within
-   what is in flight, or just before. */
+/* Whether the cumulative PSN of a NAK is plausible: it is outstanding, or just before the oldest
+   outstanding PSN. */
 static bool may_have_failed_at(const struct mrc_txwin *win, uint32_t cum_psn) {
   return mrc_psn_sub(mrc_psn_add(cum_psn, 1), win->una_psn) <= mrc_txwin_outstanding(win);
 }
@@ -82,7 +82,7 @@ int mrc_requester_on_ack(struct mrc_services *services, struct mrc_qp *qp,
     const struct mrc_wqe *newest = &req->sq[(req->sq_head + done - 1) & req->sq_mask];
     const uint32_t last_psn =
         mrc_psn_add(newest->first_psn, mrc_wqe_packets(newest, qp->attr.path_mtu) - 1);
-    /* When SACKs came and ACKs did not, the message may lie so far back that its PSNs look new. */
+    /* If SACKs arrived and ACKs were lost, the message may be so old that its PSNs look new. */
     if (mrc_txwin_holds(&req->win, last_psn)) {
       if (mrc_acks_names_unsent(&req->win, last_psn))
         return mrc_drop(services, MRC_DROP_ACK_UNSENT, qp->qpn, 0);

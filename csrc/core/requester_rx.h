@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The requester takes NACKs and transport ACKs. SACKs are read in sack.c. */
+/* Handles NACKs and transport ACKs for the requester. sack.c handles SACKs. */
 #ifndef MRC_CORE_REQUESTER_RX_H
 #define MRC_CORE_REQUESTER_RX_H
 

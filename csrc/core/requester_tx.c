@@ -5,10 +5,10 @@
 #include "spray.h"
 #include "timeout.h"
 
-#define BURSTS_PER_PLANE 4 /* grain: a plane's share of the window is so many bursts */
+#define BURSTS_PER_PLANE 4 /* that a plane's share of the window is split into */
 
-/* Of the planes, those with an EV that may be used now: at the start, an EV that has not proved
-   itself sends one burst and waits. */
+/* The planes that have an EV for use now. At the start, each EV sends one burst and then waits for
+   its answer. */
 static uint32_t ready_planes(const struct mrc_qp *qp, uint32_t planes) {
   uint32_t ready = 0;
   MRC_EACH_BIT(plane, planes)
@@ -16,7 +16,7 @@ static uint32_t ready_planes(const struct mrc_qp *qp, uint32_t planes) {
   return ready;
 }
 
-/* Whether an EV of the planes may be used soon, when its first burst has been answered or lost. */
+/* Whether an EV of the planes still waits for the answer to its first burst, or for its loss. */
 static bool any_on_trial(const struct mrc_qp *qp, uint32_t planes) {
   MRC_EACH_BIT(plane, planes)
     if (qp->evset.planes[plane].n_on_trial > 0) return true;
@@ -29,8 +29,8 @@ static uint16_t other_ev(struct mrc_qp *qp, uint32_t plane, uint16_t avoid) {
   return ev != avoid || ev == MRC_EV_NONE ? ev : mrc_evset_other(&qp->evset, plane, avoid);
 }
 
-/* An EV for this packet: the next of the chosen plane, and for a retransmission not the one that
-   lost it, unless there is no other in any plane. */
+/* An EV for this packet: the next one of the chosen plane. A retransmission avoids the EV that lost
+   the packet, unless no plane has another EV. */
 static uint16_t choose_ev(struct mrc_services *services, struct mrc_qp *qp, uint16_t avoid,
                           uint32_t bytes) {
   const uint32_t eligible = mrc_qp_eligible_planes(services, qp);
@@ -46,8 +46,8 @@ static uint16_t choose_ev(struct mrc_services *services, struct mrc_qp *qp, uint
   return plane < 0 ? MRC_EV_NONE : other_ev(qp, (uint32_t)plane, avoid);
 }
 
-/* Grain of spraying, in packets like the next: one while the window is small, more as it grows,
-   never so many that one lost burst is a large part of the window or one plane runs ahead. */
+/* The burst size in packets, each as large as the next one. It is 1 while the window is small and
+   grows with it, but one lost burst stays a small part of the window and no plane runs ahead. */
 static uint32_t burst_packets(const struct mrc_services *services, const struct mrc_qp *qp,
                               uint32_t plane, uint32_t next_bytes) {
   const uint32_t planes =
@@ -67,8 +67,8 @@ static uint8_t opcode_of(const struct mrc_wqe *wqe, uint64_t offset, uint32_t by
   return imm ? MRC_OP_WRITE_LAST_IMM : MRC_OP_WRITE_LAST;
 }
 
-/* Makes it packet k of the work request at `index`. Field by field, in place: to build a packet and
-   copy it costs more than all that is computed. */
+/* Makes `wire` packet k of the work request at `index`. It writes each field in place: building a
+   packet and copying it would cost more than all the computation. */
 static void set_data_packet(struct mrc_wire *wire, const struct mrc_qp *qp, uint32_t index,
                             uint32_t k, uint32_t bytes) {
   const struct mrc_wqe *wqe = &qp->req.sq[index & qp->req.sq_mask];
@@ -86,8 +86,8 @@ static void set_data_packet(struct mrc_wire *wire, const struct mrc_qp *qp, uint
   wire->payload_bytes = bytes;
 }
 
-/* The next packet to send, retransmissions first; false when there is none. A new one has no PSN
-   until it is sure to go. */
+/* The next packet to send; retransmissions come first. A new packet gets its PSN only when it is
+   certain to leave. */
 struct candidate {
   struct mrc_wire wire;
   uint16_t avoid; /* EV that lost it, or MRC_EV_NONE */
@@ -115,7 +115,7 @@ static bool next_candidate(const struct mrc_qp *qp, struct candidate *next) {
   return true;
 }
 
-/* Whether the packet may join the burst: same EV is right for it, and its length fits. */
+/* Whether the packet may join the burst: it may use the same EV, and its length fits. */
 static bool fits(const struct mrc_services *services, const struct mrc_burst *burst,
                  const struct candidate *next, uint32_t limit) {
   if (burst->n_packets == 0) return true;
@@ -124,7 +124,7 @@ static bool fits(const struct mrc_services *services, const struct mrc_burst *bu
   return mrc_burst_packet_bytes(&next->wire) <= burst->packet_bytes;
 }
 
-/* Asks for a SACK some times a window, and with the last packet before the sender has to stop. */
+/* Whether to request a SACK: a few times per window, and in the last packet before a stop. */
 static bool asks_for_sack(const struct mrc_services *services, const struct mrc_qp *qp,
                           uint32_t plane, uint32_t bytes) {
   const struct mrc_requester *req = &qp->req;
@@ -192,8 +192,8 @@ bool mrc_requester_transmit(struct mrc_services *services, struct mrc_qp *qp, ui
     const enum fill fill = fill_burst(services, qp, now_ns);
     if (fill == FILL_FULL) return false;
     if (fill == FILL_DRY) return true;
-    /* Who asks for a grain gets it among QPs too: four packets in a row to one peer, from many
-       hosts at once, are a queue there. A turn costs as much as a tenth of a packet. */
+    /* With `spray` set, QPs take turns after each burst too: four packets in a row to one peer,
+       from many hosts at once, build a queue there. A turn costs a tenth as much as a packet. */
     if (qp->attr.spray != 0 && !mrc_list_is_empty(&services->ready.ready)) break;
   }
   mrc_qp_touch(services, qp); /* its next turn comes after the others' */
@@ -236,9 +236,9 @@ void mrc_requester_on_refused(struct mrc_services *services, struct mrc_qp *qp,
     mrc_txwin_on_refused(&req->win, packet->_slot);
     mrc_cc_on_refused(mrc_qp_cc(qp, slot->plane), mrc_qp_inflight_bytes(qp, slot->plane));
     struct mrc_plane *asker = &qp->planes[mrc_qp_window_of(qp, slot->plane)];
-    asker->unasked_bytes = asker->cc.cwnd_bytes; /* it may be the one that asked */
+    asker->unasked_bytes = asker->cc.cwnd_bytes; /* its SACK request may be lost */
   }
-  /* Its turn was in vain: the next one is at once. */
+  /* The packet did not leave, so the QP has the next turn. */
   mrc_node_leave(&qp->nodes.ready);
   mrc_list_prepend(&services->ready.ready, &qp->nodes.ready);
 }

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The requester sends: bursts over planes and EVs, and what became of each of their packets. */
+/* Sends the requester's bursts over planes and EVs, and handles the fate of each packet. */
 #ifndef MRC_CORE_REQUESTER_TX_H
 #define MRC_CORE_REQUESTER_TX_H
 
 #include "qp.h"
 
-#define MRC_QUANTUM_BURSTS 4 /* of one QP before the next QP has its turn; 1 where spray is set */
+#define MRC_QUANTUM_BURSTS 4 /* in one turn of a QP; 1 if attr.spray is set */
 
-/* Adds the bursts that may go now; false when the transmit is full. */
+/* Adds the bursts that may leave now; false when the transmit is full. */
 bool mrc_requester_transmit(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns);
-/* The fate of one packet of ours. */
+/* The kernel took or refused one packet. */
 void mrc_requester_on_taken(struct mrc_services *services, struct mrc_qp *qp,
                             const struct mrc_packet *packet);
 void mrc_requester_on_refused(struct mrc_services *services, struct mrc_qp *qp,
