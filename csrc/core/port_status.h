@@ -71,8 +71,7 @@ void mrc_port_status_on_failure(struct mrc_port_statuses *statuses,
 
 /* The QP has joined its peer: applies the known state of the peer's ports to it. */
 void mrc_port_status_on_joined(const struct mrc_services *services, struct mrc_qp *qp);
-/* A port status came from this peer. It holds for every QP of the peer. Repetitions have no
-   effect. */
+/* A port status came from this peer. It holds for every QP of the peer; repeats have no effect. */
 void mrc_port_status_on_news(struct mrc_services *services, struct mrc_peer *peer,
                              const struct mrc_wire *wire, uint64_t now_ns);
 /* The peer answered probes on a plane: its port is up, even if a port status said otherwise. */

@@ -36,8 +36,8 @@ static uint32_t ev_of(const struct mrc_meta *meta) {
   return (uint32_t)meta->sport << 16 | (meta->flow_label & 0xFFFF);
 }
 
-/* One SACK stands for all that came by a plane: the requester knows which EV each packet took. Only
-   a mark says something of its EV that the bitmap does not. */
+/* One SACK covers all packets of a plane, because the requester has recorded the EV of each packet.
+   Only a congestion mark needs a SACK that names its EV. */
 static bool shares_a_sack(const struct mrc_sack_trigger *t, uint8_t port, uint8_t m, uint32_t ev) {
   return !t->pr && t->port == port && t->m == m && (m == MRC_M_NONE || t->ev == ev);
 }
@@ -46,7 +46,7 @@ static struct mrc_sack_trigger *new_trigger(struct mrc_responder *resp, uint64_t
   if (resp->n_triggers < MRC_MAX_TRIGGERS)
     resp->n_triggers++;
   else
-    resp->sack_now = true; /* what the last one stood for is reported with no trigger of its own */
+    resp->sack_now = true; /* the last trigger is overwritten: report its news without one */
   struct mrc_sack_trigger *trigger = &resp->triggers[resp->n_triggers - 1];
   trigger->news_words = 0;
   trigger->first_ns = now_ns;
@@ -54,8 +54,7 @@ static struct mrc_sack_trigger *new_trigger(struct mrc_responder *resp, uint64_t
   return trigger;
 }
 
-/* Fields are written one by one where they stay: a copy would wait until all of them had left the
-   core. */
+/* Writes each field in place: copying a struct would wait until its stores had left the core. */
 struct mrc_sack_trigger *mrc_responder_trigger(struct mrc_responder *resp,
                                                const struct mrc_wire *wire,
                                                const struct mrc_meta *meta, bool pr,
@@ -101,8 +100,8 @@ bool mrc_responder_stash(struct mrc_responder *resp, uint32_t max_wimm,
   return true;
 }
 
-/* What arrived of the message that ends with this immediate: all packets before it are of one size.
-   The length in its headers is only what the peer says. */
+/* Bytes received of the message that ends with this immediate: all packets before the last one have
+   the same size. The length in the packet headers is only the peer's claim. */
 static uint32_t message_bytes(const struct mrc_responder *resp, const struct mrc_wimm *wimm) {
   const uint64_t before = mrc_psn_sub(wimm->psn, resp->message_psn);
   return (uint32_t)mrc_min_u64(before * resp->part_bytes + wimm->bytes, UINT32_MAX);

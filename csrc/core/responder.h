@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The responder of a QP, what it knows: its receive window, the immediates that wait for their
-   turn, and what it owes the peer. Packets are taken in responder_rx.c, answers made in sack.c and
-   responder_tx.c. */
+/* The responder's state of a QP: receive window, immediates that wait for their turn, and answers
+   that are due. responder_rx.c handles packets; sack.c and responder_tx.c build the answers. */
 #ifndef MRC_CORE_RESPONDER_H
 #define MRC_CORE_RESPONDER_H
 
@@ -9,13 +8,12 @@
 #include "services.h"
 #include "wire.h"
 
-/* What calls for a SACK: the newest packet of one plane since the last SACK for it, or of one EV
-   where there is something to say of that EV. */
+/* Why a SACK is due: the newest packet of one plane since its last SACK, or of one EV if the SACK
+   has to report on that EV. */
 struct mrc_sack_trigger {
   uint64_t news_words; /* words of the receive bitmap with news of this plane or EV */
-  uint64_t first_ns;   /* since when the news waits */
-  uint64_t
-      arrived_ns; /* when that packet arrived; the wait since then is taken off the round trip */
+  uint64_t first_ns;   /* when the oldest unreported packet arrived */
+  uint64_t arrived_ns; /* when that packet arrived; the wait is subtracted from the round trip */
   uint32_t psn;
   uint32_t ev;
   uint16_t tx_timestamp;
@@ -23,7 +21,7 @@ struct mrc_sack_trigger {
   uint8_t port;
   uint8_t m; /* enum mrc_sack_m */
   bool pr;   /* answers a reliability probe */
-  bool now;  /* waits for no more to report */
+  bool now;  /* due at once */
 };
 
 struct mrc_nack_out {
@@ -42,33 +40,32 @@ struct mrc_wimm {
   uint32_t present : 1;
 };
 
-#define MRC_MAX_TRIGGERS 32 /* SACKs waiting; beyond that the newest absorbs */
+#define MRC_MAX_TRIGGERS 32 /* SACKs waiting; beyond that the newest is overwritten */
 #define MRC_MAX_NACKS 64    /* NACKs waiting; beyond that they are not sent */
 
 struct mrc_responder {
   struct mrc_rxwin win;
-  uint32_t mpr;           /* PSNs granted to the peer now; all of the window are taken */
+  uint32_t mpr;           /* PSNs granted to the peer now; the whole window is still accepted */
   struct mrc_wimm *wimms; /* ring of max_wimm; index rqmsn modulo its power-of-two size */
   uint32_t wimm_mask;
   uint32_t next_rqmsn;    /* next immediate to deliver; free-running */
   uint32_t wimm_unpolled; /* delivered and not yet polled */
   uint32_t done_msn;      /* messages completed in order, modulo 2^24 */
-  uint32_t message_psn;   /* of the first packet of the message that next_psn belongs to */
-  uint32_t
-      part_bytes; /* payload of every packet that is not the last of its message; 0: none yet */
-  struct mrc_sack_trigger triggers[MRC_MAX_TRIGGERS]; /* whose news waits longest first */
+  uint32_t message_psn;   /* first PSN of the message that contains win.next_psn */
+  uint32_t part_bytes;    /* payload of each packet but the last of a message; 0: unknown */
+  struct mrc_sack_trigger triggers[MRC_MAX_TRIGGERS]; /* oldest news first */
   struct mrc_nack_out nacks[MRC_MAX_NACKS];
   uint8_t n_triggers;
   uint8_t n_nacks;
   uint8_t last_port;    /* port of the newest packet; 0: none yet */
-  uint8_t nak_syndrome; /* what ended the QP, answered to whatever still comes; 0: none */
+  uint8_t nak_syndrome; /* why the QP failed, the answer to later packets; 0: none */
   bool ack_wanted;      /* a transport ACK (or the NAK) is due */
-  bool sack_now;        /* all that there is to report is due */
-  bool recorded;        /* what is placed counts as RX_RECORDED too */
-  struct mrc_sack_trigger last_trigger; /* used; for SACKs that nothing triggered */
+  bool sack_now;        /* all unreported news is due */
+  bool recorded;        /* placed bytes also count as RX_RECORDED */
+  struct mrc_sack_trigger last_trigger; /* the last one used; for SACKs without a trigger */
   uint64_t arrived_ns;                  /* of the newest packet */
-  uint32_t unsacked_bytes;              /* received and not yet paid for by a SACK */
-  uint64_t sack_deadline_ns;            /* the next time it has something to do by itself */
+  uint32_t unsacked_bytes;              /* received minus sack_threshold_bytes for each SACK */
+  uint64_t sack_deadline_ns;            /* when the oldest news is due */
   uint64_t nack_ns;                     /* when the last rate-limited NACK or NAK was queued */
   uint64_t received_bytes;
 };
@@ -77,17 +74,16 @@ struct mrc_responder {
 int mrc_responder_init(struct mrc_responder *resp, uint32_t mpr, uint32_t max_wimm) MRC_MUST_CHECK;
 void mrc_responder_free(struct mrc_responder *resp);
 void mrc_responder_start(struct mrc_responder *resp, uint32_t first_psn);
-/* The QP failed: only the NAK is owed. */
+/* The QP failed: only the NAK is still due. */
 void mrc_responder_clear(struct mrc_responder *resp);
 
-/* Remembers that this packet wants a SACK; of those that share one the newest stands for it. `pr`:
-   it is a reliability probe. */
+/* Records that this packet requires a SACK. Packets that share a SACK share a trigger, which keeps
+   the newest packet. `pr`: the packet is a reliability probe. */
 struct mrc_sack_trigger *mrc_responder_trigger(struct mrc_responder *resp,
                                                const struct mrc_wire *wire,
                                                const struct mrc_meta *meta, bool pr,
                                                uint64_t now_ns);
-/* The port whose SACK is due, or 0. When enough has come for a SACK, which is `threshold_bytes`,
-   the planes take turns. */
+/* The port whose SACK is due, or 0. Once `threshold_bytes` have arrived, the planes take turns. */
 static inline uint8_t mrc_responder_due_port(const struct mrc_responder *resp,
                                              uint32_t threshold_bytes) {
   for (uint8_t i = 0; i < resp->n_triggers; i++)
@@ -97,7 +93,7 @@ static inline uint8_t mrc_responder_due_port(const struct mrc_responder *resp,
 }
 void mrc_responder_queue_nack(struct mrc_responder *resp, const struct mrc_wire *wire,
                               const struct mrc_meta *meta, uint8_t reason);
-/* Whether a packet that is not the last of its message has the size of all such. */
+/* Whether a packet has the size of all packets that are not the last of their message. */
 static inline bool mrc_responder_is_part(struct mrc_responder *resp, const struct mrc_wire *wire) {
   if (resp->part_bytes == 0) resp->part_bytes = wire->payload_bytes;
   return wire->payload_bytes == resp->part_bytes;
@@ -105,7 +101,7 @@ static inline bool mrc_responder_is_part(struct mrc_responder *resp, const struc
 /* Checks the immediate's number and keeps it until its turn. */
 bool mrc_responder_stash(struct mrc_responder *resp, uint32_t max_wimm,
                          const struct mrc_wire *wire);
-/* Hands an immediate to the CQ; false when it has no room for it now. */
+/* Hands an immediate to the CQ; false if the CQ is full or max_wimm of them are not yet polled. */
 bool mrc_responder_deliver(struct mrc_services *services, struct mrc_responder *resp, uint32_t qpn,
                            uint32_t max_wimm, struct mrc_wimm *wimm);
 

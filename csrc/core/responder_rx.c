@@ -5,10 +5,10 @@
 
 #include "sack.h"
 
-#define NACK_INTERVAL_NS 1000000ull /* of out-of-window NACKs, and of repeated NAKs, at least */
+#define NACK_INTERVAL_NS 1000000ull /* least interval of out-of-window NACKs and repeated NAKs */
 
-/* Moves the cumulative PSN as far as it goes. It stops at a hole, and at an immediate for which the
-   CQ has no room: the sender's window then closes by itself (there is no RNR). */
+/* Advances the cumulative PSN. It stops at a missing PSN, and at an immediate for which the CQ has
+   no room: the requester's window then closes by itself (there is no RNR). */
 static void advance(struct mrc_services *services, struct mrc_qp *qp) {
   struct mrc_responder *resp = &qp->resp;
   bool waits = false;
@@ -34,7 +34,7 @@ static void advance(struct mrc_services *services, struct mrc_qp *qp) {
     mrc_node_leave(&qp->nodes.cq_waiting);
 }
 
-/* Goes on where an immediate of this QP had to wait; returns whether it did. */
+/* Retries an immediate that waits for the CQ; returns whether the cumulative PSN advanced. */
 static bool resume(struct mrc_services *services, struct mrc_qp *qp) {
   const uint32_t before = qp->resp.win.next_psn;
   advance(services, qp);
@@ -44,9 +44,7 @@ static bool resume(struct mrc_services *services, struct mrc_qp *qp) {
   return true;
 }
 
-/* Each QP that waits once. One that got something and wants more goes behind those that got
- * nothing.
- */
+/* Visits each waiting QP once. A QP that advanced and still waits goes behind the others. */
 void mrc_responder_on_cq_room(struct mrc_services *services) {
   struct mrc_node *const list = &services->ready.cq_waiting;
   const struct mrc_node *const last = list->prev;
@@ -61,7 +59,7 @@ void mrc_responder_on_cq_room(struct mrc_services *services) {
   }
 }
 
-/* Ends the QP because of what the peer asked; the NAK tells it why. */
+/* Fails the QP because of an invalid request; the NAK gives the peer the reason. */
 static int refuse(struct mrc_services *services, struct mrc_qp *qp, uint8_t syndrome,
                   uint8_t status, enum mrc_drop reason, const struct mrc_wire *wire,
                   const struct mrc_meta *meta) {
@@ -76,7 +74,7 @@ static int refuse(struct mrc_services *services, struct mrc_qp *qp, uint8_t synd
 static int on_duplicate(struct mrc_services *services, struct mrc_qp *qp,
                         const struct mrc_wire *wire, const struct mrc_meta *meta) {
   mrc_responder_trigger(&qp->resp, wire, meta, false, services->now_ns)->now = true;
-  qp->resp.ack_wanted = true; /* the transport ACK may be what got lost */
+  qp->resp.ack_wanted = true; /* the transport ACK may have been lost */
   mrc_count(services, MRC_COUNTER_RX_DUPLICATES, 1);
   mrc_qp_touch_to_answer(services, qp);
   return mrc_drop(services, MRC_DROP_DUPLICATE, qp->qpn, wire->payload_bytes);
@@ -99,7 +97,8 @@ int mrc_responder_on_data(struct mrc_services *services, struct mrc_qp *qp,
   const enum mrc_rx_verdict verdict = mrc_rxwin_judge(&resp->win, wire->psn);
   if (verdict == MRC_RX_DUPLICATE) return on_duplicate(services, qp, wire, meta);
   if (verdict == MRC_RX_BEYOND) return on_beyond(services, qp, wire, meta, now_ns);
-  /* Nobody posts a WRITE of no bytes. It needs no rkey, and would take the PSN of a true packet. */
+  /* No requester sends an empty WRITE without an immediate. It needs no rkey, so a forged one could
+     take the PSN of a real packet. */
   if (wire->payload_bytes == 0 && !mrc_opcode_has_imm(wire->opcode))
     return mrc_drop(services, MRC_DROP_LENGTH, qp->qpn, 0);
   if (wire->payload_bytes > 0 && mrc_mr_find(&services->mrs, wire->rkey, wire->va,

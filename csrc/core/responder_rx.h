@@ -1,25 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The responder takes packets: places data, moves the cumulative PSN, completes immediates in
- * order. */
+/* Handles the responder's packets: places data, advances the cumulative PSN and completes
+   immediates in order. */
 #ifndef MRC_CORE_RESPONDER_RX_H
 #define MRC_CORE_RESPONDER_RX_H
 
 #include "qp.h"
 
-/* A data packet with a good ICRC from the peer. Returns 0 or a drop reason, as the next two. */
+/* A data packet with a good ICRC from the peer. Like the next two, returns 0 or a drop reason. */
 int mrc_responder_on_data(struct mrc_services *services, struct mrc_qp *qp,
                           const struct mrc_wire *wire, const struct mrc_meta *meta,
                           uint64_t now_ns);
-/* A data packet whose payload was cut off in flight. */
+/* A data packet whose payload a switch has trimmed. */
 int mrc_responder_on_trimmed(struct mrc_services *services, struct mrc_qp *qp,
                              const struct mrc_wire *wire, const struct mrc_meta *meta);
 /* A reliability probe. */
 int mrc_responder_on_probe(struct mrc_services *services, struct mrc_qp *qp,
                            const struct mrc_wire *wire, const struct mrc_meta *meta);
-/* A packet for a QP in ERROR: the NAK that ended it is said again. */
+/* A packet for a QP in ERROR: sends the NAK again. */
 void mrc_responder_on_error_packet(struct mrc_services *services, struct mrc_qp *qp,
                                    const struct mrc_meta *meta, uint64_t now_ns);
-/* Room came free in the CQ: goes on where immediates of QPs had to wait. */
+/* The CQ has room again: delivers immediates that waited for it. */
 void mrc_responder_on_cq_room(struct mrc_services *services);
 
 #endif

@@ -5,7 +5,7 @@
 #include "reverse.h"
 #include "sack.h"
 
-/* The burst at hand, when another NACK for this port fits; otherwise a new one, or 0. */
+/* The current burst if another NACK for this port fits; otherwise a new burst, or 0. */
 static struct mrc_burst *burst_for_nack(struct mrc_services *services, struct mrc_qp *qp,
                                         struct mrc_burst *burst, uint8_t port) {
   if (burst != NULL && burst->port == port && mrc_arena_has_room(&services->arena, burst))
@@ -38,7 +38,7 @@ static bool flush_nacks(struct mrc_services *services, struct mrc_qp *qp) {
   return true;
 }
 
-/* The transport ACK rides behind the SACKs of the same burst when it can. */
+/* Adds the transport ACK to the last burst of this visit if it fits, else to a new burst. */
 static bool flush_ack(struct mrc_services *services, struct mrc_qp *qp, int first_burst) {
   struct mrc_responder *resp = &qp->resp;
   if (!resp->ack_wanted) return true;
@@ -77,7 +77,8 @@ void mrc_responder_on_refused(struct mrc_services *services, struct mrc_qp *qp,
     qp->resp.sack_now = true;
     mrc_rxwin_on_refused(&qp->resp.win, packet->_slot);
   }
-  /* Nothing came since: what was sent stands where it stood, and the last sent comes back first. */
+  /* No NACK was queued since the transmit, so the slots still hold the sent ones. The last one sent
+     comes back first. */
   if (packet->_kind == MRC_KIND_NACK)
     qp->resp.nacks[qp->resp.n_nacks++] = qp->resp.nacks[packet->_slot];
   mrc_qp_touch_to_answer(services, qp);

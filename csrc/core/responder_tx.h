@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the responder says: NACKs, SACKs and transport ACKs, several of them in one burst. */
+/* Sends the responder's NACKs, SACKs and transport ACKs, several of them in one burst. */
 #ifndef MRC_CORE_RESPONDER_TX_H
 #define MRC_CORE_RESPONDER_TX_H
 
@@ -7,7 +7,7 @@
 
 /* Adds the bursts that are due; false when the transmit is full. */
 bool mrc_responder_transmit(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns);
-/* The kernel refused a control packet: what it said is due again. */
+/* The kernel refused a control packet: its content is due again. */
 void mrc_responder_on_refused(struct mrc_services *services, struct mrc_qp *qp,
                               const struct mrc_packet *packet);
 

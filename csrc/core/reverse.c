@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "reverse.h"
 
-#define MAX_BACKOFF 6 /* doublings of patience and interval while no probe is answered */
-#define TIMEOUT_FLOOR_NS 5000000ull /* patience with a probe, beyond the round trip */
+#define MAX_BACKOFF 6 /* doublings of timeout and interval while no probe is answered */
+#define TIMEOUT_FLOOR_NS 5000000ull /* timeout of a probe, beyond the round trip */
 
-/* With data on its way, its SACKs tell about the planes; and what was learnt before is old. */
+/* A QP that sends data gets the state of its planes from SACKs; its reverse EVs are out of date. */
 static bool is_in_use(const struct mrc_qp *qp) { return !mrc_requester_is_busy(&qp->req); }
 
-/* Before a probe of its own was answered, what the probes at connecting have found. */
+/* The round trip of reverse probes; before the first answer, that of the probes at connect. */
 static const struct mrc_rtt *rtt_of(const struct mrc_qp *qp) {
   return mrc_rtt_known(&qp->reverse.rtt) ? &qp->reverse.rtt : &qp->req.rtt;
 }
@@ -31,7 +31,7 @@ static bool may_probe(const struct mrc_services *services, const struct mrc_qp *
          (qp->reverse.probing >> plane & 1) == 0;
 }
 
-/* The next plane in turn that has no probe out, or MRC_MAX_PORTS. */
+/* The next plane in turn that may be probed, or MRC_MAX_PORTS. */
 static uint32_t next_plane(const struct mrc_services *services, const struct mrc_qp *qp) {
   uint32_t planes = 0;
   MRC_EACH_BIT(plane, qp->evset.plane_mask)
@@ -79,7 +79,7 @@ void mrc_reverse_on_failure(struct mrc_qp *qp, uint32_t index, uint16_t ev, bool
   struct mrc_reverse *reverse = &qp->reverse;
   struct mrc_plane *plane = &qp->planes[index];
   reverse->probing &= ~(1u << index);
-  if (!offered) return; /* the kernel never saw it: that says nothing about the way */
+  if (!offered) return; /* it never reached the kernel: no evidence about the path */
   if (plane->reverse_ev == ev) plane->reverse_ev = MRC_EV_NONE;
   if (plane->reverse_failures < MRC_REVERSE_FAILURES) plane->reverse_failures++;
   if (reverse->backoff < MAX_BACKOFF) reverse->backoff++;
@@ -90,7 +90,7 @@ bool mrc_reverse_works(const struct mrc_qp *qp, uint32_t plane) {
   return !is_in_use(qp) || qp->planes[plane].reverse_failures < MRC_REVERSE_FAILURES;
 }
 
-/* The EV of the plane on which to answer, or MRC_EV_NONE: the one that answered last, or any. */
+/* The plane's EV for answers: the one whose probe was answered last, or any; or MRC_EV_NONE. */
 static uint16_t reverse_ev(struct mrc_qp *qp, uint32_t plane) {
   const uint16_t ev = qp->planes[plane].reverse_ev;
   if (is_in_use(qp) && ev != MRC_EV_NONE && qp->evset.evs[ev].state != MRC_EV_DENIED) return ev;
@@ -104,8 +104,8 @@ static uint16_t ev_of_plane(const struct mrc_services *services, struct mrc_qp *
   return reverse_ev(qp, plane);
 }
 
-/* A plane that just delivered works, unless it is known that answers get lost there. Any other
-   plane serves when that one cannot be sent on, a suspended one before none at all. */
+/* First choice is the plane of the packet to answer, unless answers get lost there. If that plane
+   cannot send, any other plane serves; suspended planes come last. */
 uint16_t mrc_reverse_choose(const struct mrc_services *services, struct mrc_qp *qp, uint8_t port) {
   uint16_t ev = MRC_EV_NONE;
   if (port != 0 && mrc_reverse_works(qp, mrc_plane_of(port)))

@@ -32,28 +32,29 @@ static inline void mrc_rtt_sample(struct mrc_rtt *rtt, uint64_t sample_ns) {
   rtt->base_ns = mrc_min_u64(rtt->base_ns, sample_ns);
 }
 
-/* The smoothed value alone; 4 s stands for whatever is longer, 0 for no sample yet. */
+/* The smoothed value alone, at most 4 s; 0: no sample yet. */
 static inline void mrc_rtt_smooth(uint32_t *smooth_ns, uint64_t sample_ns) {
   const uint64_t sample = mrc_min_u64(mrc_max_u64(sample_ns, 1), UINT32_MAX);
   *smooth_ns = (uint32_t)(*smooth_ns == 0 ? sample : (7ull * *smooth_ns + sample) / 8);
 }
 
-/* What others measured on the same way: a newcomer to a busy queue cannot see it empty. */
+/* The base round trip that other QPs measured on the same path: a QP that starts while a queue is
+   full cannot measure the empty path. */
 static inline void mrc_rtt_hint(struct mrc_rtt *rtt, uint64_t base_ns) {
   rtt->base_ns = rtt->base_ns == 0 ? base_ns : mrc_min_u64(rtt->base_ns, base_ns);
 }
 
-/* The way has become longer: what was smallest once is not any more. */
+/* The path has become longer: the old smallest sample is out of date. */
 static inline void mrc_rtt_rebase(struct mrc_rtt *rtt, uint64_t base_ns) {
   rtt->base_ns = mrc_min_u64(base_ns, mrc_max_u64(rtt->last_ns, 1));
 }
 
-/* How long the newest sample stood in queues. A hint alone is no sample. */
+/* The queueing delay of the newest sample; 0 without a sample, even after a hint. */
 static inline uint64_t mrc_rtt_delay_ns(const struct mrc_rtt *rtt) {
   return mrc_rtt_known(rtt) ? rtt->last_ns - rtt->base_ns : 0;
 }
 
-/* How long after sending an answer is overdue. */
+/* The time after sending at which an answer is overdue. */
 static inline uint64_t mrc_rtt_overdue_ns(const struct mrc_rtt *rtt, uint64_t floor_ns) {
   return rtt->smooth_ns + mrc_max_u64(4 * rtt->var_ns, floor_ns);
 }

@@ -7,8 +7,8 @@
 
 int mrc_rxwin_init(struct mrc_rxwin *win, uint32_t psns) {
   mrc_assert(psns >= 64 && psns % 64 == 0 && psns <= MRC_RXWIN_MAX_PSNS);
-  /* A spare word keeps the window's end out of its first word, so that a word means one place; the
-     widest window goes without, and may report its last PSNs only when asked by a probe. */
+  /* A spare word keeps the window's end out of its first word, so that each word stands for one
+     range. The widest window has no spare word, and may report its last PSNs only to a probe. */
   const uint32_t size = mrc_min_u32(mrc_ceil_pow2(psns + 64), MRC_RXWIN_MAX_PSNS);
   uint64_t *words = calloc(2u * size / 64, sizeof *words);
   if (words == NULL) return -ENOMEM;
@@ -51,7 +51,7 @@ void mrc_rxwin_advance(struct mrc_rxwin *win) {
   mrc_bitmap_clear(&win->last, win->next_psn);
   win->next_psn = mrc_psn_add(win->next_psn, 1);
   if ((win->next_psn & 63) == 0) {
-    /* The word behind us is told by the cumulative PSN from now on. */
+    /* From now on the cumulative PSN covers the word behind it. */
     const uint64_t behind = mrc_rxwin_word(win, mrc_psn_sub(win->next_psn, 1));
     win->unreported &= ~behind;
     win->reported_once &= ~behind;
@@ -60,13 +60,13 @@ void mrc_rxwin_advance(struct mrc_rxwin *win) {
 
 uint64_t mrc_rxwin_view(const struct mrc_rxwin *win, uint32_t base) {
   uint64_t bits = mrc_bitmap_extract(&win->received, base);
-  /* The ring may show PSNs of the window's start again behind its end: cut them off. */
+  /* The ring may repeat PSNs of the window's start behind its end: mask them out. */
   const int32_t room = mrc_psn_diff(mrc_psn_add(win->next_psn, win->psns), base);
   if (room <= 0) return 0;
   return room >= 64 ? bits : bits & ((1ull << room) - 1);
 }
 
-/* First PSN of the word of the ring that holds the bit `word`, seen from the window's start. */
+/* The first PSN of word `word` of the ring. The word with the window's start comes first. */
 static uint32_t word_psn(const struct mrc_rxwin *win, uint32_t word) {
   const uint32_t words = (win->received.mask >> 6) + 1;
   const uint32_t first_word = (win->next_psn & win->received.mask) >> 6;
@@ -74,7 +74,7 @@ static uint32_t word_psn(const struct mrc_rxwin *win, uint32_t word) {
   return mrc_psn_add(mrc_psn_sub(win->next_psn, win->next_psn & 63), 64 * ahead);
 }
 
-/* Of the words named in `mask`, the one nearest to the window's start. */
+/* The word in `mask` that is nearest to the window's start. */
 static uint32_t nearest_word(const struct mrc_rxwin *win, uint64_t mask) {
   const uint32_t words = (win->received.mask >> 6) + 1;
   const uint32_t first_word = (win->next_psn & win->received.mask) >> 6;
@@ -101,7 +101,7 @@ uint64_t mrc_rxwin_report(struct mrc_rxwin *win, uint64_t *wanted, uint32_t *bas
     win->unreported = 0;
     win->reported_once = 0;
   }
-  /* Words behind the cumulative PSN carry no news, whoever wanted them. */
+  /* Words behind the cumulative PSN contain no news. */
   *wanted &= words_in_use(win);
   uint64_t choice = *wanted;
   if (choice == 0) choice = win->unreported;
@@ -117,14 +117,14 @@ uint64_t mrc_rxwin_report(struct mrc_rxwin *win, uint64_t *wanted, uint32_t *bas
   win->unreported &= ~bit;
   *wanted &= ~bit;
   *base = word_psn(win, word);
-  /* The newest word is told with what came before it, so that one lost SACK costs nothing. */
+  /* The newest word is reported with the PSNs before it, so that one lost SACK does no harm. */
   if (mrc_psn_diff(win->end_psn, *base) < 64) *base = mrc_psn_sub(win->end_psn, 64);
   if (mrc_psn_before(*base, win->next_psn)) *base = win->next_psn;
   return mrc_rxwin_view(win, *base);
 }
 
 void mrc_rxwin_on_refused(struct mrc_rxwin *win, uint32_t base) {
-  /* The view showed parts of two words, or it was one word. */
+  /* The view covered one word, or parts of two words. */
   const uint32_t last = mrc_psn_sub(win->end_psn, 1);
   const uint32_t top = mrc_psn_add(base, 63);
   if (!mrc_psn_before(base, win->end_psn)) return;

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The receive window of a responder: which PSNs arrived, which of them end a message, and what a
-   SACK should say. It owns bits only; it places no byte and sends nothing. */
+/* The receive window of a responder: which PSNs arrived, which of them end a message, and what the
+   next SACK reports. It holds only bitmaps: it places no data and sends nothing. */
 #ifndef MRC_CORE_RXWIN_H
 #define MRC_CORE_RXWIN_H
 
 #include "bitmap.h"
 #include "psn.h"
 
-#define MRC_RXWIN_MAX_PSNS 4096 /* so that one 64-bit mask names all words of the bitmap */
+#define MRC_RXWIN_MAX_PSNS 4096 /* so that a 64-bit mask has a bit for each word */
 
 struct mrc_rxwin {
   struct mrc_bitmap received;
   struct mrc_bitmap last; /* PSNs that end a message, within the window */
   uint32_t next_psn;      /* the cumulative PSN + 1: first PSN not received (or held back) */
   uint32_t end_psn;       /* one after the highest PSN received */
-  uint32_t psns;          /* width of the window: PSNs in [next_psn, next_psn + psns) are taken */
+  uint32_t psns;          /* width of the window: it accepts [next_psn, next_psn + psns) */
   uint64_t unreported;    /* bit w: word w of `received` has news not yet in any SACK */
-  uint64_t reported_once; /* bit w: its news was in one SACK only, which may get lost */
+  uint64_t reported_once; /* bit w: its news was in only one SACK, which may be lost */
 };
 
 enum mrc_rx_verdict { MRC_RX_NEW, MRC_RX_DUPLICATE, MRC_RX_BEYOND };
@@ -36,28 +36,28 @@ static inline bool mrc_rxwin_ready(const struct mrc_rxwin *win) {
 static inline bool mrc_rxwin_ready_is_last(const struct mrc_rxwin *win) {
   return mrc_bitmap_test(&win->last, win->next_psn);
 }
-/* Moves the cumulative PSN over the PSN at next_psn, which must have arrived. */
+/* Advances the cumulative PSN over next_psn, which must have arrived. */
 void mrc_rxwin_advance(struct mrc_rxwin *win);
 
 /* The word of the bitmap that holds the PSN, as a bit of a mask. */
 static inline uint64_t mrc_rxwin_word(const struct mrc_rxwin *win, uint32_t psn) {
   return 1ull << ((psn & win->received.mask) >> 6);
 }
-/* Whether one SACK can show all that arrived beyond the cumulative PSN. */
+/* Whether one SACK can report every PSN that arrived beyond the cumulative PSN. */
 static inline bool mrc_rxwin_fits_one(const struct mrc_rxwin *win) {
   return mrc_psn_diff(win->end_psn, win->next_psn) <= 64;
 }
-/* One SACK's view: bit i of the result says that PSN *base + i arrived. Shows the nearest of the
-   words in `wanted` that lie in the window, takes it out of the mask and counts it as reported; the
-   newest word is shown together with the PSNs before it, as many as there is room for. With none
-   left it shows news of any kind, first what no SACK has told yet, then what only one has told, and
-   without news the 64 PSNs after the cumulative one. */
+/* The bitmap of one SACK: bit i is set if PSN *base + i arrived. Chooses the word in `wanted`
+   nearest to the window's start, removes it from `wanted` and counts it as reported. The newest
+   word is shown with as many PSNs before it as fit. If `wanted` has no word in the window, it
+   chooses a word with unreported news, else a word reported once, else the 64 PSNs after the
+   cumulative PSN. */
 uint64_t mrc_rxwin_report(struct mrc_rxwin *win, uint64_t *wanted, uint32_t *base);
-/* Takes back a report from `base`: the kernel refused it, so its news is still news. */
+/* The kernel refused the report from `base`: its words count as unreported again. */
 void mrc_rxwin_on_refused(struct mrc_rxwin *win, uint32_t base);
-/* The view from a base of the caller's, without touching what counts as reported. */
+/* The bitmap from `base`; does not count it as reported. */
 uint64_t mrc_rxwin_view(const struct mrc_rxwin *win, uint32_t base);
-/* Whether another mrc_rxwin_report would tell something that no SACK has told yet. */
+/* Whether another mrc_rxwin_report would include unreported news. */
 bool mrc_rxwin_has_news(const struct mrc_rxwin *win);
 
 #endif

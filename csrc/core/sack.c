@@ -10,11 +10,11 @@
 #include "timeout.h"
 #include "windows.h"
 
-#define MIN_ADD_BYTES 1024u /* what a small packet counts towards the SACK threshold */
+#define MIN_ADD_BYTES 1024u /* smaller packets count as this towards the SACK threshold */
 
-/* ---- the responder: making them ---- */
+/* ---- the responder sends SACKs ---- */
 
-/* Whether something is due now, and does not wait for more to report. */
+/* Whether an answer is due now. */
 static bool owes_answer(const struct mrc_services *services, const struct mrc_responder *resp,
                         bool now) {
   return now || resp->ack_wanted || resp->sack_now ||
@@ -40,8 +40,8 @@ static void add_sack(struct mrc_services *services, struct mrc_burst *burst, str
                      const struct mrc_sack_trigger *t, uint32_t base, uint64_t bitmap) {
   const struct mrc_rxwin *win = &qp->resp.win;
   const uint32_t cum_psn = mrc_psn_sub(win->next_psn, 1);
-  /* The reflected timestamp is shifted by the time that the packet waited here. What waited longer
-     than 15 bits can say gives the peer no round trip. */
+  /* Adds the time that the packet waited here to the reflected timestamp. After a wait of more than
+     15 bits the SACK gives the peer no round trip. */
   const uint64_t waited_units = (services->now_ns - t->arrived_ns) >> 10;
   const uint16_t service_time = (uint16_t)mrc_min_u64(waited_units, INT16_MAX + 1);
   const int32_t out_of_order = mrc_psn_diff(win->end_psn, win->next_psn);
@@ -69,7 +69,7 @@ static void add_sack(struct mrc_services *services, struct mrc_burst *burst, str
       mrc_min_u32(qp->resp.unsacked_bytes, services->config.sack_threshold_bytes);
 }
 
-/* Answers a reliability probe with all there is to tell. */
+/* Answers a reliability probe with the bitmap of the whole window. */
 static void add_full_report(struct mrc_services *services, struct mrc_burst *burst,
                             struct mrc_qp *qp, const struct mrc_sack_trigger *t) {
   const struct mrc_rxwin *win = &qp->resp.win;
@@ -80,8 +80,8 @@ static void add_full_report(struct mrc_services *services, struct mrc_burst *bur
   } while (mrc_psn_before(base, win->end_psn) && mrc_arena_has_room(&services->arena, burst));
 }
 
-/* Says what the plane delivered, on that plane: a slow one must not delay the news of a fast one,
-   for what is late looks lost. */
+/* Reports the packets of a plane on that plane: a slow plane must not delay the reports of a fast
+   plane, because the requester would count the late packets as lost. */
 static void add_reports(struct mrc_services *services, struct mrc_burst *burst, struct mrc_qp *qp,
                         const struct mrc_sack_trigger *t) {
   uint64_t news_words = t->news_words;
@@ -119,13 +119,12 @@ static bool flush_port(struct mrc_services *services, struct mrc_qp *qp, uint8_t
   return true;
 }
 
-/* All that there is to report, whether or not a trigger stands for it. */
+/* Sends all reports, including those of news without a trigger. */
 static bool flush_all(struct mrc_services *services, struct mrc_qp *qp) {
   struct mrc_responder *resp = &qp->resp;
   do {
     if (resp->n_triggers == 0) {
-      resp->last_trigger.news_words =
-          resp->win.unreported; /* news for which no trigger stands any more */
+      resp->last_trigger.news_words = resp->win.unreported; /* news whose trigger is gone */
       resp->triggers[resp->n_triggers++] = resp->last_trigger;
     }
     if (!flush_port(services, qp, resp->triggers[0].port)) return false;
@@ -149,11 +148,10 @@ bool mrc_sack_flush(struct mrc_services *services, struct mrc_qp *qp, uint64_t n
   return true;
 }
 
-/* ---- the requester: reading them ---- */
+/* ---- the requester handles SACKs ---- */
 
-/* The slot of the packet that triggered the SACK, or 0. It may be acknowledged already, by another
-   SACK that came with this one: what was sent stands in its slot until the ring of slots comes
-   around. */
+/* The slot of the packet that triggered the SACK, or 0. Another SACK may have acknowledged the
+   packet already: its slot remains valid until the ring of slots reuses it. */
 static const struct mrc_txslot *trigger_slot(const struct mrc_txwin *win,
                                              const struct mrc_sack *sack) {
   const uint32_t psn = (sack->cum_psn + (uint32_t)(int32_t)sack->ack_psn_offset) & MRC_PSN_MASK;
@@ -167,20 +165,20 @@ static void on_trigger(struct mrc_qp *qp, const struct mrc_sack *sack, const str
   const struct mrc_txslot *slot = trigger_slot(&qp->req.win, sack);
   if (slot == NULL || slot->tries != 1 || slot->state == MRC_TX_LOST) return;
   mrc_assert(slot->ev < qp->evset.n);
-  /* A SACK that repeats an old trigger may have kept it for longer than its timestamp can say. */
+  /* A SACK may repeat a trigger that is too old for the range of its timestamp. */
   const bool old = meta->arrived_ns - slot->sent_ns > (uint64_t)INT16_MAX << 10;
   if (slot->state != MRC_TX_INFLIGHT && old) return;
   const uint64_t rtt_ns = mrc_acks_round_trip_ns(meta, sack->tx_timestamp, slot->sent_ns);
   if (rtt_ns != 0) mrc_acks_on_rtt(qp, slot->ev, rtt_ns, ack);
 }
 
-/* When that which triggered the SACK left on this EV; 0 when it is not known. */
+/* When the packet that triggered the SACK left on this EV; 0: unknown. */
 static uint64_t trigger_sent_ns(const struct mrc_qp *qp, const struct mrc_sack *sack, uint16_t ev) {
   const struct mrc_txslot *slot = sack->pr ? NULL : trigger_slot(&qp->req.win, sack);
   return slot != NULL && slot->ev == ev && slot->state != MRC_TX_LOST ? slot->sent_ns : 0;
 }
 
-/* What the SACK says of the EV that it reflects, which tells the plane that it is about. */
+/* Handles the SACK's report on the EV that it reflects. This EV also names the SACK's plane. */
 static void on_ev_feedback(struct mrc_services *services, struct mrc_qp *qp,
                            const struct mrc_sack *sack, struct mrc_cc_ack *ack, uint64_t now_ns) {
   const uint16_t ev = mrc_evset_find(&qp->evset, sack->ev);
@@ -197,8 +195,8 @@ static void on_ev_feedback(struct mrc_services *services, struct mrc_qp *qp,
     mrc_health_report_ev(services, qp, ev, MRC_REASON_PEER);
 }
 
-/* A window that the peer narrows pauses us; what has left stays as it is. An older SACK, which a
-   newer one passed on another plane, says nothing of it. */
+/* A narrower window of the peer only delays new packets. A SACK that was overtaken by a newer one
+   on another plane is ignored here: its MPR is out of date. */
 static void on_peer_mpr(struct mrc_services *services, struct mrc_qp *qp,
                         const struct mrc_sack *sack) {
   struct mrc_requester *req = &qp->req;
@@ -210,8 +208,7 @@ static void on_peer_mpr(struct mrc_services *services, struct mrc_qp *qp,
   req->peer_mpr = psns;
 }
 
-/* MRC_DROP_NONE, or why the SACK cannot be true: it shows what never left, or is of an earlier QP.
- */
+/* MRC_DROP_NONE, or why the SACK is wrong: it names unsent PSNs, or belongs to an earlier QP. */
 static enum mrc_drop doubt(const struct mrc_txwin *win, const struct mrc_sack *sack,
                            uint32_t base) {
   const uint32_t top = sack->bitmap == 0
@@ -252,6 +249,6 @@ int mrc_sack_take(struct mrc_services *services, struct mrc_qp *qp, const struct
   if (now_ns - qp->choice.quick.compared_ns >= qp->noise_ns / 4)
     mrc_spray_compare(services, qp, now_ns);
   mrc_detect_holes(services, qp, base, sack->bitmap, now_ns);
-  mrc_qp_touch(services, qp); /* loss by time is looked at when all that came has been taken */
+  mrc_qp_touch(services, qp); /* checks loss by time after all received packets */
   return MRC_DROP_NONE;
 }

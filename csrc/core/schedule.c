@@ -7,8 +7,8 @@
 #include "reverse.h"
 #include "timeout.h"
 
-#define MIN_WAIT_NS 20000ull     /* a timer never comes sooner than this after a visit */
-#define STUCK_WAIT_NS 1000000ull /* nor sooner than this while it is stuck */
+#define MIN_WAIT_NS 20000ull     /* least time between a visit and the QP's timer */
+#define STUCK_WAIT_NS 1000000ull /* the same while the QP is stuck */
 
 static uint64_t qp_deadline(const struct mrc_services *services, const struct mrc_qp *qp,
                             uint64_t now_ns) {
@@ -17,26 +17,26 @@ static uint64_t qp_deadline(const struct mrc_services *services, const struct mr
   return qp->state == MRC_QP_RTS ? mrc_min_u64(deadline, qp->ev_probe_ns) : deadline;
 }
 
-/* The QP has had its turn and is not waiting for another. */
+/* The QP has had its turn and needs no other one: sets its timer. */
 static void settle(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns) {
   const uint32_t usable = mrc_ports_usable(&services->ports);
   if ((qp->evset.plane_mask & ~usable) != 0)
     mrc_list_append(&services->ready.port_waiting, &qp->nodes.port_waiting);
-  /* No port can be sent on, or an answer is due that no EV may carry. */
+  /* No port can send, or no EV may carry an answer that is due. */
   const bool stuck = (qp->evset.plane_mask & usable) == 0 || qp->resp.sack_deadline_ns <= now_ns;
   const uint64_t soonest =
       now_ns + mrc_floor_ns(stuck ? STUCK_WAIT_NS : MIN_WAIT_NS, services->config.noise_ns);
   uint64_t deadline = qp_deadline(services, qp, now_ns);
   if ((qp->evset.plane_mask & services->ports.blocked) != 0 && mrc_requester_is_busy(&qp->req))
     deadline = mrc_min_u64(deadline, now_ns + MRC_BLOCKED_PATIENCE_NS);
-  /* Visits that come sooner than the wait is over do not start it again. */
+  /* A visit during the wait does not restart it. */
   const uint64_t wait_ns = mrc_min_u64(soonest, mrc_timers_at(&services->ready.timers, qp->index));
   mrc_timers_set(&services->ready.timers, qp->index,
                  deadline == MRC_NEVER ? MRC_NEVER : mrc_max_u64(deadline, wait_ns));
 }
 
-/* The transmit is full before the QP was done. Whoever had no whole turn keeps its place. Not so
-   who had: long answers, asked for again and again, would fill every transmit. */
+/* The transmit is full before the QP was done. A QP without a whole turn keeps its place. A QP that
+   had one goes to the end: long answers, requested again and again, would fill every transmit. */
 static void give_back(struct mrc_services *services, struct mrc_qp *qp, int n_bursts) {
   const int turn =
       services->arena.capacity < MRC_QUANTUM_BURSTS ? services->arena.capacity : MRC_QUANTUM_BURSTS;
@@ -46,7 +46,7 @@ static void give_back(struct mrc_services *services, struct mrc_qp *qp, int n_bu
     mrc_qp_touch(services, qp);
 }
 
-/* The QP's turn; false when it was not done with all it had to send. */
+/* The QP's turn; false if it has more to send. */
 static bool visit(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns) {
   mrc_node_leave(&qp->nodes.ready);
   mrc_node_leave(&qp->nodes.answering);
@@ -56,10 +56,10 @@ static bool visit(struct mrc_services *services, struct mrc_qp *qp, uint64_t now
          mrc_requester_transmit(services, qp, now_ns);
 }
 
-/* What QPs owe their peers leaves before the data of any: a peer that waits for a SACK stands
-   still, or takes for lost what has arrived. At most half a transmit, so that whoever keeps us
-   answering does not keep us from sending; the rest has its turn with the data. A QP without data
-   has its whole turn here, while it is still in the cache from what came. */
+/* Answers leave before the data of all QPs: a peer that waits for a SACK stops sending, or counts
+   packets as lost that have arrived. Answers take at most half of a transmit, so that peers that
+   request many of them cannot stop our data. The other answers leave when their QPs have their
+   turn. A QP without data has its whole turn here, while received packets keep it in the cache. */
 static void transmit_answers(struct mrc_services *services, uint64_t now_ns) {
   const int capacity = services->arena.capacity;
   services->arena.capacity = capacity / 2;
@@ -70,18 +70,18 @@ static void transmit_answers(struct mrc_services *services, uint64_t now_ns) {
     if (!mrc_list_is_empty(&services->ready.answering))
       mrc_qp_prefetch_parts(
           MRC_NODE_OWNER(services->ready.answering.next, struct mrc_qp, nodes.answering));
-    /* One that is not done has filled this half, or no EV may carry its answer now. */
+    /* If it is not done, this half is full, or no EV may carry its answer now. */
     if (mrc_requester_is_busy(&qp->req))
       mrc_responder_transmit(services, qp, now_ns);
     else if (visit(services, qp, now_ns))
       settle(services, qp, now_ns);
     else
-      mrc_qp_touch(services, qp); /* behind those that have had no turn */
+      mrc_qp_touch(services, qp); /* behind the QPs that have had no turn */
   }
   services->arena.capacity = capacity;
 }
 
-/* For this turn, the next and the one after that. */
+/* Prefetches for this turn, the next one and the one after that. */
 static void prefetch_ahead(const struct mrc_services *services, const struct mrc_qp *qp) {
   const struct mrc_node *next = qp->nodes.ready.next;
   mrc_qp_prefetch_evs(qp);
@@ -106,7 +106,7 @@ bool mrc_schedule_transmit(struct mrc_services *services, uint64_t now_ns) {
     else if (!mrc_node_joined(&qp->nodes.ready))
       settle(services, qp, now_ns);
     mrc_assert(!room || !mrc_node_joined(&qp->nodes.ready) ||
-               arena->n_bursts > before); /* else this would not end */
+               arena->n_bursts > before); /* else the loop would not end */
   }
   return room;
 }

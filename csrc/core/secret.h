@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Numbers that a peer cannot guess from others that it has seen: SipHash-2-4 of a counter. They are
-   as secret as the seed, and the same seed gives the same numbers. */
+/* Numbers that a peer cannot guess from earlier ones: SipHash-2-4 of a counter. They are as secret
+   as the seed, and the same seed gives the same numbers. */
 #ifndef MRC_CORE_SECRET_H
 #define MRC_CORE_SECRET_H
 
@@ -8,7 +8,7 @@
 
 struct mrc_secret {
   uint64_t key[2];
-  uint64_t n; /* numbers given */
+  uint64_t n; /* numbers generated */
 };
 
 static inline uint64_t mrc_secret_rotate(uint64_t value, int bits) {
@@ -33,7 +33,7 @@ static inline void mrc_secret_rounds(uint64_t v[4], int rounds) {
 static inline uint64_t mrc_secret_hash(const uint64_t key[2], uint64_t message) {
   uint64_t v[4] = {key[0] ^ 0x736F6D6570736575ull, key[1] ^ 0x646F72616E646F6Dull,
                    key[0] ^ 0x6C7967656E657261ull, key[1] ^ 0x7465646279746573ull};
-  const uint64_t words[] = {message, 8ull << 56}; /* the second tells the length */
+  const uint64_t words[] = {message, 8ull << 56}; /* the second holds the length */
   for (int i = 0; i < 2; i++) {
     v[3] ^= words[i];
     mrc_secret_rounds(v, 2);

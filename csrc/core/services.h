@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the parts of an engine share: its configuration, the time of the call in progress, counters,
-   trace, events, the lists of who may send, ports, the transmit in progress, completions, memory
-   and probes. It knows neither QPs nor peers. */
+/* State that the parts of an engine share: configuration, time of the current call, counters,
+   trace, events, lists of QPs that may send, ports, current transmit, completions, memory and
+   probes. It does not depend on qp.h or peer.h. */
 #ifndef MRC_CORE_SERVICES_H
 #define MRC_CORE_SERVICES_H
 
@@ -21,13 +21,13 @@ struct mrc_newest {
   uint16_t slot;   /* in the send window */
 };
 
-/* The order of packets on each EV, as the SACK at hand shows it; see detect.c. */
+/* The order of packets on each EV in the current SACK; see detect.c. */
 struct mrc_order {
-  uint32_t serial;                       /* of the SACK at hand */
+  uint32_t serial;                       /* of the current SACK */
   struct mrc_newest newest[MRC_MAX_EVS]; /* by index of the EV */
 };
 
-/* The newest things that happened. */
+/* The newest trace entries. */
 struct mrc_trace_ring {
   struct mrc_trace_entry *entries;
   uint64_t n; /* ever pushed */
@@ -36,10 +36,10 @@ struct mrc_trace_ring {
 
 struct mrc_services {
   struct mrc_engine_config config; /* with every default filled in */
-  uint64_t now_ns;                 /* the time of the call in progress */
-  struct mrc_ready ready;          /* who may send, and who is due */
+  uint64_t now_ns;                 /* of the current call */
+  struct mrc_ready ready;          /* QPs that may send, QPs that are due */
   struct mrc_ports ports;
-  struct mrc_arena arena; /* the transmit in progress */
+  struct mrc_arena arena; /* the current transmit */
   struct mrc_cq cq;
   struct mrc_mr_table mrs;
   struct mrc_trace_ring trace;
@@ -47,10 +47,10 @@ struct mrc_services {
   uint64_t counters[MRC_COUNTERS];
   uint64_t drops[MRC_DROP_COUNT];
   struct mrc_probes probes; /* endpoint requests that are outstanding */
-  struct mrc_order order;   /* of packets, as the SACK at hand shows it */
+  struct mrc_order order;   /* of packets in the current SACK */
 };
 
-/* 0 or -ENOMEM; what was made is to be freed in any case. */
+/* 0 or -ENOMEM; call mrc_services_free in either case. */
 int mrc_services_init(struct mrc_services *services,
                       const struct mrc_engine_config *config) MRC_MUST_CHECK;
 void mrc_services_free(struct mrc_services *services);
@@ -62,7 +62,7 @@ void mrc_trace(struct mrc_services *services, enum mrc_trace_point point, uint32
                uint64_t b);
 /* Counts and traces a drop; returns the reason. */
 int mrc_drop(struct mrc_services *services, enum mrc_drop reason, uint32_t qpn, size_t bytes);
-/* Tells the controller, or counts that there was no room. */
+/* Queues an event for the controller, or counts it as dropped if there is no room. */
 void mrc_event_push(struct mrc_services *services, const struct mrc_event *event);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How much a plane carries beside the others: the verdict on one period after the other. Which QPs
-   and planes are compared is decided in peer_share.c. */
+/* Judges how much a plane carries compared with the others, period by period. peer_share.c decides
+   which QPs and planes are compared. */
 #ifndef MRC_CORE_SHARE_H
 #define MRC_CORE_SHARE_H
 
@@ -13,34 +13,34 @@
 #define MRC_SHARE_SLOW_PERCENT 50 /* below, a plane is slow */
 #define MRC_SHARE_FAIR_PERCENT 75 /* above, it no longer is */
 #define MRC_SHARE_PERIODS 2       /* in a row that must agree */
-#define MRC_SHARE_MAX_PERCENT 10000 /* whatever is more counts as this */
+#define MRC_SHARE_MAX_PERCENT 10000 /* higher values count as this */
 
 /* The verdict on one plane. */
 struct mrc_share {
-  uint32_t percent; /* carried, of the mean of the others, in the last period compared */
+  uint32_t percent; /* carried, of the others' mean, in the last compared period */
   uint8_t against;  /* periods in a row that contradict `slow` */
-  bool compared;    /* ever */
+  bool compared;    /* at least once */
   bool slow;
 };
 
-/* The period in progress, of a peer. */
+/* The current period of a peer. */
 struct mrc_share_period {
   uint64_t end_ns;
-  bool whole; /* no plane left or came back in it */
+  bool whole; /* no plane left or returned in it */
 };
 
-/* What was acknowledged in a period: to one QP, or to several together. */
+/* Bytes acknowledged in a period, of one QP or of several together. */
 struct mrc_share_sum {
   uint64_t bytes;
-  uint64_t backed_bytes; /* of these, so many while more waited to be sent */
+  uint64_t backed_bytes; /* of these, while more data waited to be sent */
 };
 
-/* Takes the result of a period: the plane carried `bytes`, the `n_others` together `others_bytes`.
-   Whether `slow` changed. */
+/* Judges a period in which the plane carried `bytes` and the `n_others` others together
+   `others_bytes`. Returns whether `slow` changed. */
 bool mrc_share_judge(struct mrc_share *share, uint64_t bytes, uint64_t others_bytes,
                      uint32_t n_others);
-/* Whether the period compares the planes: there was enough to send, and most of the time more than
-   the planes took. A short message leaves slow planes out on purpose. */
+/* Whether the period can compare the planes: there was enough data, and most of the time more was
+   waiting. Short messages avoid slow planes on purpose, so they compare nothing. */
 bool mrc_share_is_bulk(const struct mrc_share_sum *sum, uint32_t n_planes, uint32_t mtu_bytes);
 
 #endif

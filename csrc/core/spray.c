@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "spray.h"
 
-#define OLD_NS 500000000ull /* what was measured so long ago says nothing now */
-#define LEAD_BYTES 262144   /* how far a plane may run ahead of one that keeps it from running on */
+#define OLD_NS 500000000ull /* older measurements are ignored */
+#define LEAD_BYTES 262144   /* how far the shares of two planes may differ */
 
 /* ---- equal shares: MRC's own rule ---- */
 
-/* A plane whose socket is full gets its equal share once it has drained, if that is soon. */
+/* A plane with a full socket holds the others back until the socket drains, up to a time limit. */
 static bool holds_others_back(const struct mrc_services *services, uint32_t plane) {
   return services->now_ns - services->ports.blocked_ns[plane] < MRC_BLOCKED_PATIENCE_NS;
 }
@@ -35,8 +35,8 @@ void mrc_spray_level(const struct mrc_services *services, struct mrc_qp *qp, uin
     qp->planes[plane].share_bytes = mrc_max_u64(qp->planes[plane].share_bytes, level);
 }
 
-/* Of the planes, the one that was given least so far; -1 when it has no room, or a full socket that
-   drains soon: to run further ahead of it would break the shares. */
+/* The plane with the smallest share; -1 when its window has no room, or when it would run too far
+   ahead of a plane with a full socket. */
 static int choose_equal(const struct mrc_services *services, struct mrc_qp *qp, uint32_t planes,
                         uint32_t bytes) {
   int best = -1;
@@ -57,8 +57,8 @@ static int choose_equal(const struct mrc_services *services, struct mrc_qp *qp, 
 
 /* ---- measured shares: what the windows of the planes allow ---- */
 
-/* How long an answer from this plane takes now; 0: not known, or measured so long ago that the
-   plane is tried again: it may have healed. */
+/* The time that an answer from this plane takes now. 0: unknown, or measured so long ago that the
+   plane is tried again because it may have recovered. */
 static uint64_t answer_ns(const struct mrc_plane *plane, uint64_t now_ns) {
   return now_ns - plane->heard_ns > OLD_NS ? 0 : plane->rtt.smooth_ns;
 }
@@ -78,7 +78,7 @@ void mrc_spray_compare(const struct mrc_services *services, struct mrc_qp *qp, u
 }
 
 bool mrc_spray_is_slow(const struct mrc_qp *qp, uint32_t plane) {
-  if (qp->attr.plane_shares == MRC_SHARES_EQUAL) return false; /* all have to carry the same */
+  if (qp->attr.plane_shares == MRC_SHARES_EQUAL) return false; /* all planes carry the same */
   return qp->choice.quick.planes != 0 && (qp->choice.quick.planes >> plane & 1) == 0;
 }
 
@@ -93,14 +93,14 @@ uint64_t mrc_spray_others_overdue_ns(const struct mrc_services *services, const 
   return overdue_ns;
 }
 
-/* Of the planes that are not quick, those on which a packet arrives before the quick ones could be
-   done with all that may be sent meanwhile. What is short, and the end of what is long, does not
-   wait for the slowest plane, nor does the window of PSNs that all share. */
+/* The planes in `planes`, none of them quick, on which a packet arrives before the quick planes
+   could finish all data that may be sent. So short messages, the ends of long messages and the
+   shared window of PSNs do not wait for the slowest plane. */
 static uint32_t worth_it(const struct mrc_qp *qp, uint32_t planes, uint64_t now_ns) {
   const struct mrc_quick *quick = &qp->choice.quick;
-  const uint64_t psns = mrc_requester_window_left(&qp->req) / 4 * 3; /* some must be left then */
+  const uint64_t psns = mrc_requester_window_left(&qp->req) / 4 * 3; /* a reserve must remain */
   const uint64_t may_bytes = mrc_min_u64(qp->req.unsent_bytes, psns * qp->attr.path_mtu);
-  uint64_t inflight_bytes = 1; /* on the quick ones: they carry this in the time of an answer */
+  uint64_t inflight_bytes = 1; /* on the quick planes: they carry it in answer_ns */
   MRC_EACH_BIT(plane, quick->planes)
     inflight_bytes += qp->req.win.lists[plane].bytes;
   const uint64_t rounds = 1 + may_bytes / inflight_bytes;
@@ -111,7 +111,7 @@ static uint32_t worth_it(const struct mrc_qp *qp, uint32_t planes, uint64_t now_
   return worth;
 }
 
-/* Of the planes with room, the one that was given least; -1 when there is none. */
+/* The plane with the smallest share among those with room; -1: none. */
 static int least_given(const struct mrc_qp *qp, uint32_t planes, uint32_t bytes) {
   int best = -1;
   MRC_EACH_BIT(plane, planes) {
@@ -121,7 +121,7 @@ static int least_given(const struct mrc_qp *qp, uint32_t planes, uint32_t bytes)
   return best;
 }
 
-/* First the quick planes. What a plane could not carry it does not make up for. */
+/* Quick planes come first. A plane does not make up for data that it could not carry. */
 static int choose_measured(const struct mrc_services *services, struct mrc_qp *qp, uint32_t planes,
                            uint32_t bytes) {
   const uint32_t usable = planes & ~services->ports.blocked;

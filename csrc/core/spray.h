@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which plane the next burst takes: equal shares, or what the windows of the planes allow. */
+/* Chooses the plane of the next burst: by equal shares, or by the windows of the planes. */
 #ifndef MRC_CORE_SPRAY_H
 #define MRC_CORE_SPRAY_H
 
 #include "qp.h"
 
-/* Before a choice: of all planes that may be chosen, those that come back, whatever kept them away,
-   start level with those that stayed and do not make up for what they missed. When none has stayed,
-   all start level. */
+/* Call it before a choice, with all planes that may be chosen. A plane that returns starts with the
+   smallest share of the planes that stayed, so it does not make up for its absence. If none stayed,
+   all start with the same share. */
 void mrc_spray_level(const struct mrc_services *services, struct mrc_qp *qp, uint32_t planes);
-/* The plane of the next burst, whose first packet has `bytes`; -1 when none may be sent on now.
-   `planes`: those with an EV to send on. */
+/* The plane of the next burst, whose first packet has `bytes`; -1 when no plane can send now.
+   `planes`: those with a usable EV. */
 int mrc_spray_choose(const struct mrc_services *services, struct mrc_qp *qp, uint32_t planes,
                      uint32_t bytes);
-/* A packet of `bytes` goes to the plane; or it does not, for the kernel refused it. */
+/* Adds a packet of `bytes` to the plane's share, or takes it back if the kernel refused it. */
 static inline void mrc_spray_give(struct mrc_qp *qp, uint32_t index, uint32_t bytes) {
   struct mrc_plane *plane = &qp->planes[index];
   plane->share_bytes += bytes;
@@ -21,10 +21,10 @@ static inline void mrc_spray_give(struct mrc_qp *qp, uint32_t index, uint32_t by
 }
 void mrc_spray_take_back(struct mrc_qp *qp, uint32_t plane, uint32_t bytes);
 
-/* Compares the planes; to be called with news of them, and when work begins. */
+/* Compares the planes. Call it after new measurements and when work begins. */
 void mrc_spray_compare(const struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns);
-/* How long an answer from the quickest plane other than this one takes at most; MRC_NEVER when
-   there is none, or none was measured. */
+/* The time after sending at which an answer from the quickest other plane is overdue; MRC_NEVER if
+   no other plane was measured. */
 uint64_t mrc_spray_others_overdue_ns(const struct mrc_services *services, const struct mrc_qp *qp,
                                      uint32_t plane);
 /* Whether the plane answers much later than the quickest one. */

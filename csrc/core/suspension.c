@@ -17,7 +17,8 @@ void mrc_suspension_begin(struct mrc_services *services, struct mrc_qp *qp, uint
   while (list->oldest != MRC_TX_NONE)
     mrc_loss_mark(services, qp, mrc_txwin_psn_of(&qp->req.win, list->oldest),
                   MRC_COUNTER_LOST_BY_SILENCE, now_ns);
-  /* EVs blamed since the plane was last heard fell with it: the plane is on probation, not they. */
+  /* Trust the EVs again that turned bad after the plane was last heard: the plane is now on
+     probation instead. */
   for (uint16_t i = 0; i < qp->evset.planes[index].n; i++) {
     const uint16_t ev = qp->evset.planes[index].order[i];
     if (qp->evset.evs[ev].bad_since_ns >= plane->heard_ns)
@@ -46,7 +47,7 @@ void mrc_suspension_end(struct mrc_services *services, struct mrc_qp *qp, uint32
   struct mrc_plane *plane = &qp->planes[index];
   if (!plane->suspended) return;
   if (plane->peer_down || !mrc_port_is_up(&services->ports, index))
-    return; /* not before the port is up */
+    return; /* not before both ports are up */
   mrc_plane_resume(plane);
   mrc_peer_share_forget(qp, index);
   mrc_count(services, MRC_COUNTER_PLANES_RESUMED, 1);

@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A plane is suspended as a whole, and comes back. */
+/* Suspends a whole plane, and ends the suspension. */
 #ifndef MRC_CORE_SUSPENSION_H
 #define MRC_CORE_SUSPENSION_H
 
 #include "qp.h"
 
-/* All that is in flight there is lost; probes decide on its return. */
+/* All packets in flight on the plane count as lost. Probes decide when the plane returns. */
 void mrc_suspension_begin(struct mrc_services *services, struct mrc_qp *qp, uint32_t plane,
                           enum mrc_event_reason reason, uint64_t now_ns);
-/* The peer says that its port of this plane is down. Nobody signs that: probes ask, at their
-   slowest, whether it holds. */
+/* The peer reported its port of this plane down. The report may be forged, so probes check it, at
+   the longest spacing. */
 void mrc_suspension_on_peer_port_down(struct mrc_services *services, struct mrc_qp *qp,
                                       uint32_t plane, uint64_t now_ns);
-/* What suspended the plane is over: it is probed without further waiting. */
+/* The cause of the suspension is over: the next probe is due at once. */
 void mrc_suspension_retry(struct mrc_services *services, struct mrc_qp *qp, uint32_t plane,
                           uint64_t now_ns);
-/* A plane answers its probes again, or is tried again; the controller is told the reason. */
+/* The plane answered its probes, or is tried again. Reports the reason to the controller. */
 void mrc_suspension_end(struct mrc_services *services, struct mrc_qp *qp, uint32_t plane,
                         enum mrc_event_reason reason);
 

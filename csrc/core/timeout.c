@@ -30,7 +30,7 @@ static bool retries_exhausted(const struct mrc_qp *qp) {
 
 void mrc_timeout_on_refusal(struct mrc_services *services, struct mrc_qp *qp, uint32_t psn) {
   struct mrc_requester *req = &qp->req;
-  /* The whole window may be refused in one round trip: only the packet that was first counts. */
+  /* The peer may refuse the whole window in one round trip: only the first packet counts. */
   if (req->refused && req->refused_psn != psn) return;
   req->refused = true;
   req->refused_psn = psn;
@@ -42,22 +42,22 @@ static uint64_t timeout_deadline_ns(const struct mrc_qp *qp) {
   return qp->req.progress_ns + timeout_ns(qp);
 }
 
-/* Whether others delivered something sent after all that this plane delivered, and after its oldest
-   packet in flight: it is then the plane that fails, and not the peer or all the network. */
+/* Whether another plane delivered a packet sent after all that this plane delivered and after its
+   oldest packet in flight. Then this plane has failed, and not the peer or the whole network. */
 static bool falls_behind(const struct mrc_qp *qp, uint32_t index) {
   const struct mrc_txlist *list = &qp->req.win.lists[index];
   uint64_t since_ns = qp->planes[index].rack_ns;
   if (list->oldest != MRC_TX_NONE)
     since_ns = mrc_max_u64(since_ns, qp->req.win.slots[list->oldest].sent_ns);
   else if (!qp->planes[index].suspended)
-    return false; /* nothing was sent on it: nothing is missing */
+    return false; /* nothing in flight: nothing is missing */
   MRC_EACH_BIT(other, qp->evset.plane_mask & ~(1u << index))
     if (qp->planes[other].rack_ns > since_ns) return true;
   return false;
 }
 
-/* The local timeout for one plane. At the first expiry the others may still know better; at the
-   next nothing is known any more, and every plane may be tried. */
+/* The local timeout for one plane. At the first timeout, other planes may show that this one fails.
+   At the next timeout that evidence is out of date, and every plane is tried again. */
 static void time_out_plane(struct mrc_services *services, struct mrc_qp *qp, uint32_t index,
                            uint64_t now_ns) {
   struct mrc_plane *plane = &qp->planes[index];
@@ -148,8 +148,8 @@ void mrc_timeout_on_answer(struct mrc_services *services, struct mrc_qp *qp,
   mrc_trace(services, MRC_TRACE_PROBE_IN, qp->qpn, id, rtt_ns);
 }
 
-/* Usually when nothing is heard at all; earlier when others are, but the window of PSNs is closed
-   by a packet whose answer is overdue: then nothing that is sent later can prove it lost. */
+/* Usually due when no plane is heard. Due earlier when the window of PSNs is closed by a packet
+   whose answer is overdue: then no later packet can be sent to prove it lost. */
 static uint64_t probe_deadline_ns(const struct mrc_qp *qp) {
   const struct mrc_requester *req = &qp->req;
   const uint64_t silent_ns = mrc_max_u64(req->progress_ns, req->probed_ns) + req->probe_wait_ns;
@@ -163,19 +163,19 @@ static uint64_t probe_deadline_ns(const struct mrc_qp *qp) {
   return mrc_min_u64(silent_ns, closed_ns);
 }
 
-/* ---- a packet that all others wait for, on a slow plane ---- */
+/* ---- the packet that blocks all others, on a slow plane ---- */
 
-/* How long after it left on a slow plane that packet is late: the quickest plane would have brought
-   it by then. MRC_NEVER when its plane is not slow. */
+/* The time after which a packet on a slow plane is late: the quickest plane would have delivered it
+   by then. MRC_NEVER when its plane is not slow. */
 static uint64_t late_ns(const struct mrc_services *services, const struct mrc_qp *qp,
                         const struct mrc_txslot *oldest) {
   if (!mrc_spray_is_slow(qp, oldest->plane)) return MRC_NEVER;
   return mrc_spray_others_overdue_ns(services, qp, oldest->plane);
 }
 
-/* When that packet is sent again elsewhere. With more to send that is when the quickest plane would
-   have brought it. When only the end waits for it, a plane that is long but has no queue does not
-   count as late. It is done at doubling distances, a few times at most. */
+/* When the blocking packet is sent again on another plane. With more data to send, that is when the
+   quickest plane would have delivered it. At the end of the data, a plane with a long path but no
+   queue does not count as late. The wait doubles each time, at most MAX_REINJECTIONS times. */
 static uint64_t reinject_deadline_ns(const struct mrc_services *services, const struct mrc_qp *qp) {
   const struct mrc_txslot *oldest = mrc_requester_awaited(&qp->req, &qp->attr);
   if (oldest == NULL || oldest->tries > MAX_REINJECTIONS) return MRC_NEVER;
@@ -186,7 +186,7 @@ static uint64_t reinject_deadline_ns(const struct mrc_services *services, const 
   return oldest->sent_ns + (mrc_max_u64(wait_ns, way_ns) << (oldest->tries - 1));
 }
 
-/* Sends the oldest burst again elsewhere. */
+/* Sends the oldest burst again on another plane. */
 static void reinject(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns) {
   struct mrc_txwin *win = &qp->req.win;
   const struct mrc_txslot oldest = *mrc_txwin_slot(win, win->una_psn);
@@ -204,8 +204,8 @@ static void reinject(struct mrc_services *services, struct mrc_qp *qp, uint64_t 
   }
 }
 
-/* What stands in the queue of a slow plane holds up the window of PSNs that all planes share: less
-   goes there from now on. */
+/* Shrinks the congestion window of a slow plane: packets in its queue hold up the window of PSNs
+   that all planes share. */
 static void relieve_window(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns) {
   const struct mrc_txslot *oldest = mrc_requester_awaited(&qp->req, &qp->attr);
   if (oldest == NULL || mrc_requester_has_opened_all(&qp->req)) return;
@@ -234,7 +234,7 @@ void mrc_timeout_on_deadline(struct mrc_services *services, struct mrc_qp *qp, u
   } else if (now_ns >= probe_deadline_ns(qp)) {
     req->probe.wanted = true;
     req->probed_ns = now_ns;
-    /* never sooner than an answer can come: a new probe takes the place of the last */
+    /* The wait covers the time of an answer, because a new probe replaces the last one. */
     const uint64_t longest_ns =
         mrc_max_u64(1024ull << qp->attr.timeout, mrc_timeout_patience_ns(qp));
     req->probe_wait_ns = mrc_min_u64(2 * req->probe_wait_ns, longest_ns);

@@ -1,38 +1,38 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a QP does when its time has come. When nothing is heard, a reliability probe asks the peer
-   for all that has arrived, and at last the local timeout takes everything in flight for lost. A
-   packet that all others wait for, on a slow plane, is sent again elsewhere, although nothing says
-   that it is lost, and its plane gets less from then on. EV probes are another thing: see
-   ev_probe.h. */
+/* The timers of a requester. When nothing is heard, a reliability probe requests a report of all
+   PSNs that have arrived; at last the local timeout declares everything in flight lost. A packet on
+   a slow plane that blocks all others is sent again on another plane, without evidence that it is
+   lost, and the window of the slow plane shrinks. For EV probes see ev_probe.h. */
 #ifndef MRC_CORE_TIMEOUT_H
 #define MRC_CORE_TIMEOUT_H
 
 #include "qp.h"
 
 /* Choices of ours. */
-#define MRC_PROBE_FIRST_NS 5000000ull /* patience before any RTT is known */
+#define MRC_PROBE_FIRST_NS 5000000ull /* wait before a probe if no RTT is known */
 #define MRC_PROBE_FLOOR_NS 1000000ull
 
-/* How long nothing may be heard before a reliability probe asks. */
+/* The time without news after which a reliability probe is sent. */
 static inline uint64_t mrc_timeout_patience_ns(const struct mrc_qp *qp) {
   const struct mrc_rtt *rtt = &qp->req.rtt;
   if (!mrc_rtt_known(rtt)) return mrc_floor_ns(MRC_PROBE_FIRST_NS, qp->noise_ns);
   return mrc_rtt_overdue_ns(rtt, mrc_floor_ns(MRC_PROBE_FLOOR_NS, qp->noise_ns)) + rtt->smooth_ns;
 }
 
-/* Sends the probe: first where a packet is overdue, for an answer proves it lost; then the planes
-   take turns, so that a dead one cannot swallow every probe. False when the transmit is full. */
+/* Sends the probe: first on the plane with the most overdue packet, because an answer proves that
+   packet lost. Then the planes take turns, so that a dead plane does not drop every probe. False
+   when the transmit is full. */
 bool mrc_timeout_send_probe(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns);
-/* Its answer stands for a packet sent when the probe was. */
+/* The answer to the probe counts as an acknowledgement at the send time of the probe. */
 void mrc_timeout_on_answer(struct mrc_services *services, struct mrc_qp *qp,
                            const struct mrc_sack *sack, const struct mrc_meta *meta,
                            struct mrc_cc_ack *ack, uint64_t now_ns);
 
-/* The peer has no room for a packet, which has been marked as lost: a retry, of which there are as
-   many as of expiries of the local timeout. May fail the QP. */
+/* The peer has refused a packet for lack of room; the caller has marked it as lost. The refusal
+   counts as a retry, like a local timeout. May fail the QP. */
 void mrc_timeout_on_refusal(struct mrc_services *services, struct mrc_qp *qp, uint32_t psn);
-/* Takes for lost what is lost by time; then probes, and at last times out, when nothing is heard.
-   May fail the QP. To be called only when everything that has come in was taken. */
+/* Declares packets lost by time. If nothing is heard, requests a probe and at last times out. May
+   fail the QP. Call it only after all received packets were handled. */
 void mrc_timeout_on_deadline(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns);
 uint64_t mrc_timeout_deadline(const struct mrc_services *services, const struct mrc_qp *qp,
                               uint64_t now_ns);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Deadlines of many objects in one indexed binary heap: each id has at most one deadline. It owns
-   no notion of what expires; setting, clearing and taking the earliest cost O(log n). */
+/* Deadlines of many objects in one indexed binary heap: each id has at most one deadline. The
+   meaning of the ids is the caller's. Setting, clearing and taking the earliest cost O(log n). */
 #ifndef MRC_CORE_TIMER_H
 #define MRC_CORE_TIMER_H
 
@@ -14,7 +14,7 @@ struct mrc_timers {
   uint32_t capacity;
 };
 
-/* 0 or -ENOMEM; free it in either case. Ids are 0 .. capacity - 1. */
+/* 0 or -ENOMEM; call mrc_timers_free in either case. Ids are 0 .. capacity - 1. */
 int mrc_timers_init(struct mrc_timers *timers, uint32_t capacity) MRC_MUST_CHECK;
 void mrc_timers_free(struct mrc_timers *timers);
 /* MRC_NEVER clears. */

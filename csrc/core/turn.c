@@ -6,8 +6,8 @@
 
 enum {
   TRANSMITS = 4,           /* rounds of transmit and commit of one turn */
-  MAX_DEFER_NS = 10000000, /* deadlines wait so long for a backlog of input */
-  MAX_TURNS = 100000       /* at one instant: an engine runs dry before */
+  MAX_DEFER_NS = 10000000, /* longest delay of deadlines during a backlog of input */
+  MAX_TURNS = 100000       /* at one instant; an engine always needs fewer */
 };
 
 static void expire(struct mrc_turn *turn, bool backlog, uint64_t now_ns) {
@@ -30,13 +30,13 @@ static bool transmit(struct mrc_turn *turn, uint64_t now_ns) {
     mrc_engine_commit(turn->engine, bursts, taken, n, now_ns);
     MRC_EACH_BIT(plane, blocked)
       mrc_engine_port_blocked(turn->engine, (int)plane + 1, true, now_ns);
-    if (n < turn->capacity) return false; /* what is left has its deadline */
+    if (n < turn->capacity) return false; /* the rest leaves at its deadline */
   }
   return true;
 }
 
-/* Results come before bursts: a send costs more than all the rest, and a peer that closes as soon
-   as it has our answer must find that our caller has the completions. */
+/* Results are published before bursts are sent. A send takes longer than all the rest, and a peer
+   may close as soon as it has our answer: by then our caller must have the completions. */
 bool mrc_turn_run(struct mrc_turn *turn, bool backlog, uint64_t now_ns) {
   mrc_assert(turn->capacity >= 1 && turn->capacity <= MRC_MAX_BURSTS);
   turn->sent = false;

@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One turn of an engine's driver, after input: what is due, results, bursts, results. Sockets and
-   simulators run the same one, so that tests in virtual time run the order that ships. It owns
-   neither clock nor I/O: three calls of the driver provide them. */
+/* One turn of an engine's driver, after input: deadlines, results, bursts, results. The socket
+   driver and the simulators run the same code, so that tests in virtual time use the production
+   order. Clock and I/O come from three calls of the driver. */
 #ifndef MRC_CORE_TURN_H
 #define MRC_CORE_TURN_H
 
 #include "../mrc.h"
 
-/* What a driver does in a turn. `driver` is that of struct mrc_turn. */
+/* What a driver does in a turn. `driver` is the field of struct mrc_turn. */
 struct mrc_turn_calls {
   /* The time. Read again after each send, since a send takes long. */
   uint64_t (*now)(void *driver);
-  /* Takes completions and events from the engine. True when it left some that it can take next. */
+  /* Takes completions and events from the engine. True if there may be more to take. */
   bool (*publish)(void *driver);
-  /* Sends bursts and writes their fate as mrc_engine_commit takes it. Returns the ports that this
-     has blocked, bit n - 1 for port n. */
+  /* Sends bursts and writes the result of each to `taken`, in the format of mrc_engine_commit.
+     Returns the ports whose sockets became full; bit n - 1 for port n. */
   uint32_t (*send)(void *driver, const struct mrc_burst *bursts, int *taken, int n,
                    uint64_t now_ns);
 };
@@ -28,10 +28,10 @@ struct mrc_turn {
   bool sent;           /* the last turn offered bursts to the driver */
 };
 
-/* `backlog`: packets wait to be received. They may answer what is overdue, so deadlines wait too,
-   but not for ever. True when work is left that needs no further input. */
+/* `backlog`: packets wait to be received. They may contain overdue answers, so deadlines are
+   delayed, by at most 10 ms. True when work is left that needs no further input. */
 bool mrc_turn_run(struct mrc_turn *turn, bool backlog, uint64_t now_ns);
-/* Where no time passes: turns until the engine has nothing to send. Returns its deadline. */
+/* For virtual time: runs turns until the engine has nothing to send. Returns its deadline. */
 uint64_t mrc_turn_run_dry(struct mrc_turn *turn, uint64_t now_ns);
 
 #endif

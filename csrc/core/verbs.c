@@ -19,7 +19,7 @@ int mrc_mr_register(struct mrc_engine *engine, uint64_t address, uint64_t bytes,
 }
 
 int mrc_mr_deregister(struct mrc_engine *engine, uint32_t key) {
-  mrc_assert(!engine->committing); /* bursts point into it */
+  mrc_assert(!engine->committing); /* bursts point into the MR */
   return mrc_mr_table_remove(&engine->services.mrs, key);
 }
 
@@ -86,7 +86,7 @@ int mrc_qp_set_peer(struct mrc_engine *engine, uint32_t qpn, const struct mrc_pe
   return mrc_endpoint_add_qp(&engine->services, &engine->endpoint, qp, sources, n);
 }
 
-/* Back to what mrc_qp_create made. */
+/* Restores the state after mrc_qp_create. */
 static void to_reset(struct mrc_engine *engine, struct mrc_qp *qp) {
   mrc_endpoint_drop_qp(&engine->services, &engine->endpoint, qp);
   mrc_evset_free(&qp->evset);
@@ -107,7 +107,7 @@ static int to_rtr(struct mrc_qp *qp, const struct mrc_qp_attr *attr) {
   return 0;
 }
 
-/* Takes over the base RTTs of other QPs with the same peer. */
+/* Copies the base RTTs of other QPs with the same peer. */
 static void take_base_rtts(struct mrc_qp *qp) {
   for (const struct mrc_qp *other = qp->peer->qps; other != NULL; other = other->peer_next) {
     if (other == qp) continue;
@@ -118,7 +118,7 @@ static void take_base_rtts(struct mrc_qp *qp) {
   }
 }
 
-/* Makes the requester ready: attr holds what was agreed. 0 or -EINVAL or -ENOMEM. */
+/* Starts the requester with the attributes agreed at connect. 0 or -EINVAL or -ENOMEM. */
 static int start_requester(struct mrc_qp *qp, uint64_t now_ns) {
   const struct mrc_qp_attr *attr = &qp->attr;
   if (attr->path_mtu < MRC_MIN_MTU || attr->path_mtu > MRC_MAX_MTU || attr->path_mtu % 4 != 0)
@@ -129,7 +129,7 @@ static int start_requester(struct mrc_qp *qp, uint64_t now_ns) {
   if (attr->sq_psn > MRC_PSN_MASK || attr->plane_shares > MRC_SHARES_EQUAL) return -EINVAL;
   const uint32_t psns = mrc_min_u32(attr->peer_mpr, attr->mpr);
   int error = mrc_windows_start(qp, psns);
-  /* NSCC is made for switches that trim: there what is late stands in a queue, and is not lost. */
+  /* NSCC requires switches that trim: there a late packet is in a queue, not lost. */
   if (error == 0 && attr->cc == MRC_CC_NSCC) error = mrc_evset_tell_late(&qp->evset);
   if (error == 0) error = mrc_requester_start(&qp->req, attr, psns, now_ns);
   if (error != 0) return error;
@@ -183,7 +183,7 @@ int mrc_qp_modify(struct mrc_engine *engine, uint32_t qpn, uint32_t state,
   if (error != 0) return error;
   mrc_trace(&engine->services, MRC_TRACE_QP_STATE, qpn, qp->state, state);
   qp->state = (uint8_t)state;
-  if (state == MRC_QP_RTS) qp->ev_probe_ns = 0; /* EVs that failed at connect want probes */
+  if (state == MRC_QP_RTS) qp->ev_probe_ns = 0; /* probe EVs that failed at connect */
   if (state == MRC_QP_RTR)
     mrc_port_status_on_change(&engine->services, &engine->endpoint.statuses, qp->peer);
   mrc_qp_touch(&engine->services, qp);
@@ -286,8 +286,7 @@ static int check_command(const struct mrc_engine *engine, const struct mrc_probe
   return attr->dscp <= 63 ? 0 : -EINVAL;
 }
 
-/* Commands find room for their events even when nobody polls: there is a place for each that is
-   outstanding. */
+/* Each outstanding command has a reserved place for its event, even if nobody polls. */
 static bool has_room_for_event(const struct mrc_services *services) {
   const uint32_t waiting = services->events.tail - services->events.head;
   return waiting + services->probes.n_commanded < MRC_EVENT_RING / 4 * 3;

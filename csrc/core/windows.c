@@ -13,7 +13,7 @@ int mrc_windows_start(struct mrc_qp *qp, uint32_t psns) {
                              .windows = qp->req.one_window ? 1 : planes,
                              .kind = attr->cc,
                              .profile = attr->cc_profile};
-  if (!qp->req.one_window && cc.profile.max_cwnd != 0) /* the largest of all together */
+  if (!qp->req.one_window && cc.profile.max_cwnd != 0) /* limits the sum of all windows */
     cc.profile.max_cwnd = mrc_max_u64(cc.profile.max_cwnd / planes, attr->path_mtu);
   MRC_EACH_BIT(plane, qp->evset.plane_mask) {
     const int error = mrc_cc_init(&qp->planes[plane].cc, &cc);
@@ -22,8 +22,8 @@ int mrc_windows_start(struct mrc_qp *qp, uint32_t psns) {
   return 0;
 }
 
-/* Tells a window what the acknowledgement at hand means for it. */
-static void tell_window(struct mrc_qp *qp, struct mrc_cc_ack *ack, uint64_t now_ns) {
+/* Applies the current acknowledgement to one window. */
+static void update_window(struct mrc_qp *qp, struct mrc_cc_ack *ack, uint64_t now_ns) {
   struct mrc_plane *plane = &qp->planes[ack->plane];
   struct mrc_cc *cc = mrc_qp_cc(qp, ack->plane);
   ack->inflight_bytes = mrc_qp_inflight_bytes(qp, ack->plane) + ack->bytes;
@@ -47,11 +47,11 @@ void mrc_windows_on_ack(struct mrc_services *services, struct mrc_qp *qp, struct
     } else if (req->one_window) {
       others_bytes += bytes;
     } else {
-      tell_window(qp, &(struct mrc_cc_ack){.plane = index, .bytes = bytes}, now_ns);
+      update_window(qp, &(struct mrc_cc_ack){.plane = index, .bytes = bytes}, now_ns);
     }
   }
   req->acked_planes = 0;
   ack->bytes += others_bytes;
-  tell_window(qp, ack, now_ns);
+  update_window(qp, ack, now_ns);
   if (all_bytes > 0) mrc_peer_share_on_acked(services, qp, all_bytes, now_ns);
 }

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Offsets and layouts follow section 6 and 7 of OCP's MRC 1.0. Reserved bits are sent as zeros and
- * not looked at; a field whose value the format fixes is checked. Two fields travel twice (the
- * PSN of SACK and NACK, in BTH and in the header behind it): both are decoded, neither compared.
- */
+/* Offsets and layouts are those of sections 6 and 7 of OCP's MRC 1.0, as its readers report them.
+   Reserved bits are sent as zeros and ignored on receipt; fields with a fixed value are checked.
+   The PSN of SACK and NACK travels twice, in the BTH and in the next header: both are decoded, and
+   they are not compared. */
 #include "wire.h"
 
 #include <string.h>
@@ -11,7 +10,7 @@
 #include "base.h"
 #include "counters.h"
 
-/* Names of offsets: bytes from the start of the header they begin with. */
+/* Names of offsets: bytes from the start of the header in the name. */
 enum {
   BTH_OPCODE = 0,
   BTH_BITS = 1,
@@ -30,7 +29,7 @@ enum {
   RETH_RKEY = 8,
   RETH_DMA_BYTES = 12,
 
-  TYPE_NH = 0, /* SETH, NETH, PETH, ERTH and EETH begin alike */
+  TYPE_NH = 0, /* the first byte of SETH, NETH, PETH, ERTH and EETH */
 
   SETH_BITS = 1,
   SETH_ACK_PSN_OFFSET = 2,
@@ -296,9 +295,8 @@ static int decode_request(const uint8_t *p, struct mrc_wire *wire) {
   return known ? check_endpoint(wire) : MRC_DROP_FIELD;
 }
 
-/* The op of a response stands at bits 3:2: of three readers of the specification two say so. Its
-   other fields are said to be reserved; it is laid out like a SACK, and m stands where a SACK has
-   it. */
+/* The op of a response is in bits 3:2, according to two of three readers of the specification. They
+   report its other fields as reserved. The layout is that of a SACK, m included. */
 static void encode_response(const struct mrc_wire *wire, uint8_t *p) {
   mrc_assert(wire->dest_qpn == MRC_ENDPOINT_QPN && wire->psn <= PRIVATE_ID_MASK);
   mrc_assert(wire->endpoint.op <= MRC_ENDPOINT_EV_PROBE);
@@ -348,7 +346,7 @@ _Static_assert(MRC_BTH_BYTES + DATA_IMM_BYTES + MRC_TSETH_BYTES == MRC_DATA_HEAD
 _Static_assert(MRC_DATA_HEADER_BYTES + MRC_ICRC_BYTES == MRC_DATA_OVERHEAD_BYTES,
                "a full packet needs no pad");
 
-#define OPCODE_CLASS 0xC0u /* the top three bits, 110, are MRC's */
+#define OPCODE_CLASS 0xC0u /* the top three bits of MRC's opcodes are 110 */
 #define OPCODE_LOW 0x1Fu
 
 static const struct kind kinds[OPCODE_LOW + 1] = {
@@ -415,8 +413,8 @@ static int decode_bth(const uint8_t *p, struct mrc_wire *wire) {
   return data || (wire->pad == 0 && !wire->ts) ? 0 : MRC_DROP_FIELD;
 }
 
-/* A message that fits one packet is an Only, which may be empty; the parts of a longer one are
-   not empty, so each is shorter than the message. */
+/* A message that fits into one packet is an Only, which may be empty. Packets of a longer message
+   are not empty, so each is shorter than the message. */
 static int set_data_payload(struct mrc_wire *wire, size_t padded_bytes) {
   if (padded_bytes % 4 != 0 || wire->pad > padded_bytes) return MRC_DROP_LENGTH;
   wire->payload_bytes = (uint32_t)(padded_bytes - wire->pad);
@@ -427,8 +425,8 @@ static int set_data_payload(struct mrc_wire *wire, size_t padded_bytes) {
   return part ? 0 : MRC_DROP_LENGTH;
 }
 
-/* An EV probe request may be filled up with zeros to the size of a full packet, so that its
-   answer also proves the path MTU: a local extension. Nothing else follows a control header. */
+/* A local extension: an EV probe request may be padded with zeros to the size of a full packet, so
+   that its answer also proves the path MTU. Other control packets have no payload. */
 static int set_control_payload(struct mrc_wire *wire, size_t bytes) {
   bool ev_probe =
       wire->opcode == MRC_OP_ENDPOINT_REQUEST && wire->endpoint.op == MRC_ENDPOINT_EV_PROBE;

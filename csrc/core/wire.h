@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The wire format: every header, length, code point and limit of MRC 1.0, and its total decoder.
-   It owns no state and does no I/O; the ICRC lives in icrc.h. All fields are big-endian. */
+/* The wire format: every header, length, code point and limit of MRC 1.0, and its total decoder. It
+   has no state and does no I/O; for the ICRC see icrc.h. All fields are big-endian. */
 #ifndef MRC_CORE_WIRE_H
 #define MRC_CORE_WIRE_H
 
@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* BTH opcodes. When adding one, touch also: wire.c (kinds table), engine.c (to whom it goes),
+/* BTH opcodes. When adding one, touch also: wire.c (kinds table), engine.c (dispatch),
    tools/dissect, tests/wire/golden.py. */
 enum mrc_opcode {
   MRC_OP_WRITE_FIRST = 0xC6,
@@ -120,7 +120,7 @@ struct mrc_endpoint_fields {
   bool tsr;
 };
 
-/* One packet, decoded. Only the members that the opcode names are meaningful. */
+/* One packet, decoded. Only the members that belong to the opcode are valid. */
 struct mrc_wire {
   /* BTH */
   uint8_t opcode; /* enum mrc_opcode */
@@ -162,7 +162,7 @@ static inline uint16_t mrc_timestamp(uint64_t now_ns) { return (uint16_t)(now_ns
 static inline bool mrc_opcode_is_data(uint8_t opcode) {
   return opcode >= MRC_OP_WRITE_FIRST && opcode <= MRC_OP_WRITE_ONLY_IMM;
 }
-/* Last or Only. Call for data opcodes only, as the one below. */
+/* Whether it is Last or Only. Call this and the next function for data opcodes only. */
 static inline bool mrc_opcode_is_last(uint8_t opcode) { return opcode >= MRC_OP_WRITE_LAST; }
 static inline bool mrc_opcode_has_imm(uint8_t opcode) {
   return opcode == MRC_OP_WRITE_LAST_IMM || opcode == MRC_OP_WRITE_ONLY_IMM;
