@@ -40,8 +40,7 @@ static uint32_t acknowledge(struct mrc_services *services, struct mrc_qp *qp, ui
     mrc_plane_on_delivered(plane, slot.sent_ns, now_ns);
     mrc_evset_on_delivered(&qp->evset, slot.ev, slot.sent_ns, plane->rack_ns);
   } else {
-    mrc_evset_on_missed(&qp->evset,
-                        slot.ev); /* ends the EV's trial: its burst is no longer in flight */
+    mrc_evset_on_missed(&qp->evset, slot.ev); /* ends a trial without a result */
   }
   req->acknowledged_bytes += slot.bytes;
   plane->newly_acked_bytes += slot.bytes;

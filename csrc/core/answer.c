@@ -6,9 +6,8 @@
 #include "burst.h"
 #include "port_status.h"
 
-#define MAX_CLAIMS \
-  4 /* peers checked per request, while no peer has proven its claim to the source */
-#define MAX_TRIES 8 /* EVs tried per QP, to find one that leads back to the requesting address */
+#define MAX_CLAIMS 4 /* unproven claims to its source that are checked for one request */
+#define MAX_TRIES 8  /* EVs tried per QP, to find one that leads back to the requesting address */
 
 void mrc_answer_drop(struct mrc_answers *answers, const struct mrc_peer *peer) {
   uint32_t kept = 0;
