@@ -47,7 +47,7 @@ static void commit_packet(struct mrc_services *services, struct mrc_endpoint *en
 void mrc_commit_burst(struct mrc_services *services, struct mrc_endpoint *endpoint,
                       struct mrc_qp *qp, const struct mrc_burst *burst, int taken,
                       uint64_t now_ns) {
-  /* Backwards, so that refused packets return to the ends of their lists in order. */
+  /* Last to first, so that refused packets return to their queues in order. */
   for (int k = burst->n_packets - 1; k >= 0; k--)
     commit_packet(services, endpoint, qp, burst, &burst->packets[k], taken, now_ns);
 }
