@@ -5,11 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The cell of by_value that holds the EV, or the empty one where it would go. */
+/* The cell of by_value that holds the EV, or the empty cell for it. */
 static uint32_t cell_of(const struct mrc_evset *set, uint32_t value) {
   uint32_t i = (uint32_t)((value * 0x9E3779B97F4A7C15ull) >> 32) & set->hash_mask;
   while (set->by_value[i] != MRC_EV_NONE && set->evs[set->by_value[i]].value != value)
-    i = (i + 1) & set->hash_mask; /* ends: half the cells are empty */
+    i = (i + 1) & set->hash_mask; /* terminates, because half of the cells are empty */
   return i;
 }
 
