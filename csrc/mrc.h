@@ -99,9 +99,8 @@ enum mrc_event_type {
                             two periods in a row it carried less than 50%, or more than 75%, of the
                             mean of the other planes. `result` is that percentage. A period is
                             200 ms, or 8 base RTTs if longer. The engine sums over QPs that use the
-                            same planes; each QP on the plane gets the event, but not QPs with equal
-                            shares. If all QPs suspend a slow plane, it is not slow when it resumes
-                          */
+                            same planes; each QP on the plane gets the event. QPs with equal shares
+                            are left out. If all QPs suspend a slow plane, it resumes as not slow */
   MRC_EVENT_LOST         /* `cookie` events, of any QP, were dropped here: the ring was full */
 };
 
@@ -233,13 +232,13 @@ struct mrc_cc_profile {
   uint64_t link_bps;        /* rate of one plane's link, bits per second [10^10] */
   uint64_t base_rtt_ns;     /* round trip of the longest plane without queues [100000] */
   uint64_t target_delay_ns; /* target of the queueing delay [3/4 base_rtt_ns] */
-  uint64_t max_cwnd;        /* largest window of the QP, all planes together, bytes [1.5 BDP] */
+  uint64_t max_cwnd;        /* largest window of the QP, split among planes, bytes [1.5 BDP each] */
   uint64_t fi;              /* fair increase, bytes per window [5 a path_mtu] */
   uint64_t eta;             /* unconditional increase, bytes per period [0.15 a path_mtu] */
   uint64_t adjust_period_threshold_ns; /* increases are applied once in this time [base_rtt_ns] */
   uint64_t adjust_bytes_threshold;     /* or once in this number of bytes [8 path_mtu] */
   uint64_t qa_threshold_ns;            /* delay that triggers quick adapt [4 target_delay_ns] */
-  uint64_t md_threshold_ns; /* delay that decreases the window, marked or not [1.1 target] */
+  uint64_t md_threshold_ns; /* delay that decreases without a mark [1.1 target_delay_ns] */
   uint32_t qa_gate;         /* quick adapt fires if less than max_cwnd >> qa_gate arrived [3] */
   uint32_t fi_scale;        /* fast increase, fraction of the bytes acknowledged [0.25 a] */
   uint32_t gamma;           /* strength of the multiplicative decrease [0.8] */
@@ -269,8 +268,8 @@ struct mrc_qp_attr {
   uint32_t spray;         /* limit of packets in a burst; 0: the engine chooses, 1: as in MRC */
   uint32_t ev_active_per_plane;     /* EVs in rotation per plane, the rest are backups; 0: all */
   uint8_t timeout;                  /* local timeout is 1.024 us << timeout, 1..24 */
-  uint8_t retry_linear;             /* tries at that interval, 0..7 */
-  uint8_t retry_exp;                /* tries at doubling intervals, 0..24; 25 never gives up */
+  uint8_t retry_linear;             /* timeouts of that length, 0..7 */
+  uint8_t retry_exp;                /* then timeouts that double, 0..24; 25 never gives up */
   uint8_t cc;                       /* enum mrc_cc_kind */
   uint32_t plane_shares;            /* enum mrc_plane_shares */
   struct mrc_cc_profile cc_profile; /* used by MRC_CC_NSCC only */
@@ -444,9 +443,9 @@ int mrc_qp_modify(mrc_engine *engine, uint32_t qpn, uint32_t state, const struct
 /* Sets the EV array (in INIT). Every port must exist. -EINVAL, -ENOENT, -ENOMEM. */
 int mrc_qp_set_evs(mrc_engine *engine, uint32_t qpn, const struct mrc_ev_attr *evs, int n);
 /* Sets the sources of the peer (in INIT, after the EVs). Packets from other sources are dropped.
-   -EINVAL, -ENOENT; -EADDRINUSE: a source has answered a probe as part of a peer that receives at
-   another UDP port and has a QP here; -ENOSPC: no memory, or the engine's table is full (256
-   sources for each of max_qps, at most 65536; QPs with the same sources share entries). */
+   -EINVAL, -ENOENT; -EADDRINUSE: a source belongs to a peer that receives at another UDP port, has
+   a QP here and has answered a probe from this source; -ENOSPC: no memory, or the table is full
+   (256 sources for each of max_qps, at most 65536; QPs with the same sources share entries). */
 int mrc_qp_set_peer(mrc_engine *engine, uint32_t qpn, const struct mrc_peer_source *sources, int n);
 int mrc_qp_destroy(mrc_engine *engine, uint32_t qpn);
 /* -ENOENT, -EINVAL, -EPERM (not RTS), -ENOBUFS (queue full), -EACCES (local memory). */

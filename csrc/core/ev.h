@@ -50,10 +50,10 @@ struct mrc_ev {
 
 _Static_assert(sizeof(struct mrc_ev) == 80, "hundreds of EVs are much of the memory of a QP");
 
-/* Tells late packets of an EV from lost ones. */
+/* Distinguishes late packets of an EV from lost ones. */
 struct mrc_ev_rack {
   uint64_t newest_ns; /* newest send time among the packets acknowledged on the EV */
-  uint64_t heard_ns;  /* newest such time of the plane, when the EV last delivered */
+  uint64_t heard_ns;  /* rack_ns of the plane when the EV last delivered */
 };
 
 /* The EVs of one plane: order[0 .. n_active) rotate, order[n_active .. n) are backups or bad. */
@@ -88,7 +88,7 @@ struct mrc_evset {
 int mrc_evset_init(struct mrc_evset *set, const struct mrc_ev_attr *attrs, int n, uint32_t ports,
                    uint32_t noise_ns) MRC_MUST_CHECK;
 void mrc_evset_free(struct mrc_evset *set);
-/* From now on late packets are told from lost ones. 0 or -ENOMEM. */
+/* From now on the set distinguishes late packets from lost ones. 0 or -ENOMEM. */
 int mrc_evset_tell_late(struct mrc_evset *set) MRC_MUST_CHECK;
 /* Sets the size of each plane's rotation (0: all EVs) and shuffles it. */
 void mrc_evset_start(struct mrc_evset *set, uint32_t active_per_plane, struct mrc_prng *prng);
@@ -133,7 +133,7 @@ static inline void mrc_evset_on_delivered(struct mrc_evset *set, uint16_t index,
                                  .heard_ns = rack_ns};
   }
 }
-/* A packet of the EV did not arrive, or its arrival proves nothing: its trial ends. */
+/* A packet of the EV was lost or refused, or its arrival is no evidence: the EV's trial ends. */
 void mrc_evset_on_missed(struct mrc_evset *set, uint16_t ev);
 /* The network marked or trimmed a packet sent at `sent_ns` on this EV (0: unknown time). */
 bool mrc_evset_on_skip(struct mrc_evset *set, uint16_t ev, uint64_t sent_ns, uint64_t now_ns);
