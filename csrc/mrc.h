@@ -238,7 +238,7 @@ struct mrc_cc_profile {
   uint64_t adjust_period_threshold_ns; /* increases are applied once in this time [base_rtt_ns] */
   uint64_t adjust_bytes_threshold;     /* or once in this number of bytes [8 path_mtu] */
   uint64_t qa_threshold_ns;            /* delay that triggers quick adapt [4 target_delay_ns] */
-  uint64_t md_threshold_ns; /* delay that decreases without a mark [1.1 target_delay_ns] */
+  uint64_t md_threshold_ns; /* delay that cuts the window without a mark [1.1 target_delay_ns] */
   uint32_t qa_gate;         /* quick adapt fires if less than max_cwnd >> qa_gate arrived [3] */
   uint32_t fi_scale;        /* fast increase, fraction of the bytes acknowledged [0.25 a] */
   uint32_t gamma;           /* strength of the multiplicative decrease [0.8] */
