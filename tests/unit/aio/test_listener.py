@@ -143,7 +143,7 @@ async def test_admit__a_slow_peer_gets_no_more_than_its_time() -> None:
     async with listening(exchange_timeout=0.1) as (_, listener):
         message = await answer_to(listener, hello()[:10])
         assert message is not None
-        assert message["reason"] == "not done within 0.1 s"
+        assert message["reason"] == "the exchange did not finish within 0.1 s"
 
 
 async def test_admit__no_path_leads_back_to_the_peer() -> None:
@@ -157,7 +157,7 @@ async def test_admit__a_silent_stranger_gets_less_time() -> None:
     async with listening(hello_timeout=0.1) as (_, listener):
         message = await answer_to(listener, hello()[:10])
         assert message is not None
-        assert message["reason"] == "not done within 0.1 s"
+        assert message["reason"] == "the exchange did not finish within 0.1 s"
 
 
 async def test_admit__one_source_takes_its_places_only() -> None:
@@ -255,7 +255,7 @@ async def test_admit__a_fault_of_ours_ends_one_exchange_in_one_line(
     ):
         assert await answer_to(listener, hello(private={"a": 1})) is None
         (line,) = [record for record in caplog.records if record.levelname == "ERROR"]
-        assert "an exchange ended: ZeroDivisionError: ours (" in line.message
+        assert "bug in an exchange: ZeroDivisionError: ours (" in line.message
         assert line.exc_info is None
         async with await context.connect("127.0.0.1", listener.port), await listener.accept():
             pass
@@ -280,7 +280,7 @@ async def test_listen__many_may_come_while_the_event_loop_is_busy() -> None:
 
 async def test_listen__a_port_that_is_taken() -> None:
     async with listening() as (context, listener):
-        with pytest.raises(InUseError, match=f"TCP port {listener.port} is taken"):
+        with pytest.raises(InUseError, match=f"TCP port {listener.port} is in use"):
             await context.listen("127.0.0.1", listener.port)
 
 

@@ -381,14 +381,14 @@ def test_recv__not_into_the_home(mrc: Mrc, tmp_path: Path, monkeypatch: pytest.M
     assert "which is your home" in complaint(mrc("recv", HOME=str(tmp_path)), 2)
     with socket.create_server(("", 0)) as server:
         port = server.getsockname()[1]
-        assert "is taken" in complaint(mrc("recv", "--port", port, HOME="/"), 1)
+        assert "is in use" in complaint(mrc("recv", "--port", port, HOME="/"), 1)
 
 
 def test_recv__port_taken(mrc: Mrc, tmp_path: Path) -> None:
     with socket.create_server(("", 0)) as server:
         port = server.getsockname()[1]
         line = complaint(mrc("recv", "--output", tmp_path, "--port", port), 1)
-    assert f"TCP port {port} is taken" in line
+    assert f"TCP port {port} is in use" in line
 
 
 @pytest.mark.parametrize(

@@ -168,7 +168,7 @@ async def test_ev_profile__that_leaves_nothing(
 
 async def test_ev_profile__a_text_in_place_of_a_sequence() -> None:
     async with contexts() as (near, _):
-        with pytest.raises(ArgumentError, match="paths: is one text"):
+        with pytest.raises(ArgumentError, match="paths: is one string"):
             near.ev_profile("p", paths="t1:*")
 
 
