@@ -171,4 +171,4 @@ def test_perf__no_perf_server(hosts: Hosts, tmp_path: Path) -> None:
     hosts.recv(tmp_path)
     client = hosts.start("h0", "perf", "h1", "-t", "1")
     client.ends(1)
-    assert client.complaint().endswith("serves 'files', not 'perf': the wrong port?")
+    assert client.complaint().endswith("serves 'files', not 'perf': is it the wrong port?")

@@ -91,7 +91,7 @@ def hello_from(address: str) -> bytes:
     [
         (b"GET / HTTP/1.1\r\n\r\n", "does not speak"),
         (struct.pack(">I", SNAPSHOT_BYTES + 1) + b"x", "does not speak"),
-        (struct.pack(">I", HELLO_BYTES + 1) + b"x", "131073 bytes, at most 131072 are taken"),
+        (struct.pack(">I", HELLO_BYTES + 1) + b"x", "131073 bytes, the limit is 131072"),
         (struct.pack(">I", 4) + b"null", "not a JSON object"),
         (encode_frame({"types": "x"}), "no message type"),
         (struct.pack(">I", 5) + b"\xff\xff\xff\xff\xff", "not JSON"),
@@ -105,7 +105,7 @@ def hello_from(address: str) -> bytes:
         ),
         (hello_from("10.0.0.1/24"), "sent address 10.0.0.1, which is not its own"),
         (hello() + encode_frame({"type": "proved"}), "'proved' instead of 'rtr'"),
-        (hello() + encode_frame({"type": "rtr", "x": "x" * FRAME_BYTES}), "at most 4096 are taken"),
+        (hello() + encode_frame({"type": "rtr", "x": "x" * FRAME_BYTES}), "the limit is 4096"),
     ],
     ids=lambda value: repr(value)[:24],
 )
@@ -168,7 +168,7 @@ async def test_admit__one_source_takes_its_places_only() -> None:
         ]
         refusal = json.loads((await silent[2][0].read())[4:])
         assert refusal["busy"] is True
-        assert "2 connections from 127.0.0.9 are under way" in refusal["reason"]
+        assert "2 peers from 127.0.0.9 are already connecting" in refusal["reason"]
         async with await context.connect(*address), await listener.accept():
             pass
         for _, writer in silent:
