@@ -21,7 +21,7 @@ from cffi import FFI
 
 BEGIN = "/* cdef begin */"
 END = "/* cdef end */"
-# The folders of csrc that each module is compiled from.
+# Source folders of each module, in csrc.
 CORE, SIM, EMU = ("core", "io"), ("core", "sim"), ("core", "sim", "emu")
 FLAGS = ("-std=gnu11", "-O2", "-g", "-Wall", "-Wextra")
 # The C code that cffi generates is compiled with the same flags; we cannot fix its warnings.
@@ -49,7 +49,7 @@ def headers(root: Path, folders: Sequence[str]) -> list[str]:
 
 
 def links(code: str, *libraries: str) -> bool:
-    """True when the C compiler turns `code` into a program linked with `libraries`."""
+    """True when the C compiler can compile `code` and link it with `libraries`."""
     compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "probe.c")

@@ -119,7 +119,7 @@ class QP:
 
 
 class Listener:
-    """Accepts peers; `with` closes it. An iterator over their QPs. `aio` is the `mrc.Listener`."""
+    """Accepts peers and iterates over their QPs; `with` closes it. `aio` is the `mrc.Listener`."""
 
     def __init__(self, loop: _Loop, aio: mrc.Listener) -> None:
         self._loop = loop

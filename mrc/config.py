@@ -80,9 +80,9 @@ class CcParameters:
     eta: int = 0
     """Increase in bytes for each adjustment period."""
     adjust_period_threshold_ns: int = 0
-    """Time after which gathered increases are applied."""
+    """Time after which accumulated increases are applied."""
     adjust_bytes_threshold: int = 0
-    """Acknowledged bytes after which gathered increases are applied."""
+    """Acknowledged bytes after which accumulated increases are applied."""
     qa_threshold_ns: int = 0
     """Queueing delay above which quick adapt checks the bytes achieved."""
     md_threshold_ns: int = 0

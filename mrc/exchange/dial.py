@@ -32,6 +32,6 @@ async def dial(config: HostConfig | None, host: str, port: int) -> Channel:
         except OSError as error:
             failure = error
     if isinstance(failure, ConnectionRefusedError):
-        raise ConnectError(f"{host}: nobody listens on TCP port {port}") from failure
+        raise ConnectError(f"{host}: no program listens on TCP port {port}") from failure
     cause = failure.strerror if failure is not None else "no address"
     raise ConnectError(f"{host}: TCP port {port}: {cause}") from failure

@@ -56,7 +56,7 @@ class _Prover:
         self._longest_rtt_ns = 0
 
     def _timeout(self, attempt: int) -> float:
-        """Timeout of a probe: from the longest round trip, once known; doubles with each try."""
+        """Timeout in seconds; doubles with each try. After a first answer it follows the RTT."""
         seconds = _FIRST_SECONDS
         if self._longest_rtt_ns:
             seconds = max(_ROUND_TRIPS * self._longest_rtt_ns / 1e9, _SHORTEST_SECONDS)

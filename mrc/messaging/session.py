@@ -22,7 +22,7 @@ from mrc.exchange.foreign import shown
 from mrc.messaging.mailbox import MAILBOX_BYTES, MAX_MESSAGE_BYTES, Mailbox, Message, mailbox_memory
 from mrc.tasks import cancelled
 
-LOST_TIMEOUTS = 3  # with a working path there are never so many local timeouts in a row
+LOST_TIMEOUTS = 3  # local timeouts in a row; they are fewer while at least one path works
 VISIT_SECONDS = 10.0  # longest visit of a peer that only looks at paths (`mrc paths`)
 MAX_VISITS = 16  # most visits at one time in this process
 CAUSE_SECONDS = 0.5  # wait for the error of the QP, which follows the first failed work request

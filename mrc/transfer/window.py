@@ -34,7 +34,7 @@ _STEP_BYTES = 256 << 10  # hashed, then written while it is still in the CPU cac
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Memory, and its registration."""
+    """The window's memory and its registration."""
 
     memory: mmap.mmap
     mr: MR

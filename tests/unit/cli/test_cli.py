@@ -314,7 +314,7 @@ def test_send__nobody_listens(mrc: Mrc, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     line = complaint(mrc("send", tmp_path / "a", f"127.0.0.1:{port}"), 3)
-    assert f"nobody listens on TCP port {port}" in line
+    assert f"no program listens on TCP port {port}" in line
 
 
 def test_send__peer_talks_garbage(tmp_path: Path) -> None:
@@ -334,7 +334,7 @@ def test_send__peer_talks_garbage(tmp_path: Path) -> None:
 def test_paths__nobody_listens(mrc: Mrc) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    assert "nobody listens" in complaint(mrc("paths", f"127.0.0.1:{port}"), 3)
+    assert "no program listens" in complaint(mrc("paths", f"127.0.0.1:{port}"), 3)
 
 
 def test_paths__probes_every_ev_when_asked(mrc: Mrc, tmp_path: Path) -> None:
