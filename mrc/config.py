@@ -142,7 +142,7 @@ class ContextConfig:
     mpr: int = 0
     """Window in PSNs; 0: computed from the links' rates and the round trip."""
     dynamic_mpr: bool = False
-    """Offers peers `QP.set_mpr`: either side may narrow the window while the QP runs."""
+    """Offers `QP.set_mpr` to peers: each side may change its granted window while the QP runs."""
     sq_depth: int = 256
     """Work requests of one QP that the engine holds; further ones queue in Python."""
     max_wimm: int = 128
@@ -162,11 +162,11 @@ class ContextConfig:
     integrity: Integrity = Integrity.ICRC
     """How packets are protected from corruption; UDP applies only if both sides choose it."""
     spray: int = 0
-    """Most packets in a burst; 0: the engine chooses."""
+    """Maximum number of packets in a burst; 0: the engine chooses."""
     ev_active_per_plane: int = 0
     """EVs in rotation on each plane; 0: all."""
     mtu_limit: int = limits.MAX_MTU
-    """Most payload of a packet, in bytes."""
+    """Largest payload of a packet, in bytes."""
     spin_us: int = 0
     """Microseconds of busy polling before the datapath (with `polled`: the event loop) sleeps."""
     coalesce_us: int = 250
@@ -178,11 +178,11 @@ class ContextConfig:
     sndbuf_bytes: int = 0
     """Send buffer of each socket in bytes; 0: the engine's default."""
     max_pending: int = 64
-    """Most peers that are connecting or waiting to be accepted at one time."""
+    """Maximum number of peers that are connecting or waiting to be accepted at one time."""
     max_pending_per_source: int = 8
-    """Most connecting peers from one IPv4 address or IPv6 /64."""
+    """Maximum number of connecting peers from one IPv4 address or IPv6 /64."""
     max_qps_per_source: int = 64
-    """Most QPs that one IPv4 address or IPv6 /64 may have connected to this host."""
+    """Maximum number of QPs that one IPv4 address or IPv6 /64 may have connected to this host."""
     hello_timeout: float = 2.0
     """Seconds within which a connecting peer must send its hello."""
     exchange_timeout: float = 10.0
@@ -190,7 +190,7 @@ class ContextConfig:
     max_peer_bytes: int = MAX_PEER_BYTES
     """Memory in bytes for the sessions of all peers; one source gets at most half of it."""
     max_unread: int = 65536
-    """Most received immediates of one QP that the program has not read yet."""
+    """Maximum number of received immediates of one QP that the program has not read."""
     linger: float = 2.0
     """Seconds that a closing QP keeps answering its peer, if the peer still needs answers."""
     program: str = ""

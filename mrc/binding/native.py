@@ -23,10 +23,10 @@ CData = Any
 """A cffi object: a struct, an array or a pointer."""
 
 POLL_BATCH = 256
-"""Events taken from the completion ring in one call."""
+"""Maximum number of events that one call takes from the completion ring."""
 
 SUBMIT_BATCH = 256
-"""Most commands in one call."""
+"""Maximum number of commands in one call."""
 
 FORKED = "a Context does not survive fork: open another one in this process"
 """The error of every call on an inherited Context in a child process."""

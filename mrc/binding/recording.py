@@ -13,7 +13,7 @@ from mrc.enums import CommandOp
 from mrc.typed import Positive, Whole
 
 MAX_BINS = 1 << 16
-"""Most bins in a recording. When a recording needs more, the datapath doubles the bin width."""
+"""Maximum number of bins. When a recording needs more, the datapath doubles the bin width."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,7 +98,9 @@ class Writing:
         return min(able, key=lambda qp: (self._under_way[qp], self._written[qp]), default=None)
 
     def _enough(self, qp: QP) -> int:
-        """Most chunks in flight on a QP. A new QP starts with one; each written chunk adds one."""
+        """Limit on the chunks in flight on a QP. A new QP starts with 1; each written chunk adds 1
+        to its limit.
+        """
         enough = max(_covered(qp), CHUNKS_IN_FLIGHT // len(self._session.qps))
         return enough if qp is self._session.qp else min(enough, 1 + self._written[qp])
 
