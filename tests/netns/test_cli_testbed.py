@@ -184,7 +184,7 @@ def test_heal__says_what_is_left(name: str, capsys: pytest.CaptureFixture[str]) 
         (("exec", "h0", "--user"), "--user: expected one argument"),
         (("exec", "h9", "--", "true"), "no host h9"),
         (("exec", "h0", "--schedule"), "--schedule: expected one argument"),
-        (("run", "x.toml", "--until", "soon"), "is no time"),
+        (("run", "x.toml", "--until", "soon"), "is not a time"),
     ],
 )
 def test_testbed__wrong_use_is_one_line_and_exit_2(

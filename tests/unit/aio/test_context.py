@@ -218,7 +218,7 @@ async def test_connect__nobody_listens() -> None:
     async with Context(loopback_config()) as context:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
-        with pytest.raises(ConnectError, match=f"nobody listens on TCP port {port}"):
+        with pytest.raises(ConnectError, match=f"no program listens on TCP port {port}"):
             await context.connect("127.0.0.1", port)
 
 
@@ -236,7 +236,7 @@ def test_connect__a_peer_that_ends_while_we_connect() -> None:
         ending = await asyncio.start_server(drop, "127.0.0.1", 0)
         port = ending.sockets[0].getsockname()[1]
         async with Context(loopback_config()) as context:
-            with pytest.raises(ConnectError, match=f"nobody listens on TCP port {port}"):
+            with pytest.raises(ConnectError, match=f"no program listens on TCP port {port}"):
                 await context.connect("127.0.0.1", port)
         assert dropped.is_set()
 

@@ -103,7 +103,7 @@ def test_number__in_order_behind_those_that_are_reserved() -> None:
 
 def test_number__more_than_the_engine_has() -> None:
     nics = [nic(f"eth{i}", f"10.0.{i}.1/24") for i in range(33)]
-    with pytest.raises(ConfigError, match="34 ports, at most 32"):
+    with pytest.raises(ConfigError, match="34 ports are needed, at most 32"):
         number(interface_ports([LO, *nics], [each.name for each in nics], 1))
 
 

@@ -139,7 +139,7 @@ def test_load__variants_set_values(tmp_path: Path) -> None:
     [
         ({"topology.hosts": 5}, "topology.hosts: 5 is no multiple of t0 (2)"),
         ({"topology.planes": 33}, "topology.planes: must be a whole number from 1 to 32, not 33"),
-        ({"topology.host_rate": "100"}, "topology.host_rate: '100' is no rate"),
+        ({"topology.host_rate": "100"}, "topology.host_rate: '100' is not a rate"),
         ({"topology.color": "red"}, "topology.color: is unknown; known are buffer, ecn_high"),
         (
             {"topology.hosts": "four"},
@@ -206,7 +206,7 @@ def test_load__variants_set_values(tmp_path: Path) -> None:
             {"faults.0.every": "1us", "faults.0.for": "1us"},
             "faults[0].for: is not below every",
         ),
-        ({"faults.0.share": "200%"}, "faults[0].share: '200%' is more than all"),
+        ({"faults.0.share": "200%"}, "faults[0].share: '200%' is more than 100%"),
         ({"faults.0.by": "1us"}, "faults[0].by: is unknown"),
         ({"checks.0.at_most": 1}, "checks[0].at_least: a check has at_least or at_most"),
         ({"checks.0.share": "x"}, "checks[0].share: 'x' is no number"),

@@ -93,7 +93,7 @@ def test_link_properties__the_last_change_counts() -> None:
     [
         ({"topology__colour": 1}, "all.toml: topology.colour: is unknown"),
         ({"hue": 1}, "all.toml: hue: is unknown"),
-        ({"topology__host_rate": "5MB"}, "all.toml: topology.host_rate: '5MB' is no rate"),
+        ({"topology__host_rate": "5MB"}, "all.toml: topology.host_rate: '5MB' is not a rate"),
         ({"topology__host_rate": "5bit/s"}, "all.toml: topology: rate is 5 bit/s"),
         ({"topology__t0": 3}, "all.toml: topology.hosts: 4 is no multiple of t0"),
         (
