@@ -105,7 +105,7 @@ static void take(int listener, const struct job *job) {
     for (nfds_t i = 0; i < n; i++) {
       if (flows[i].fd < 0 || (n > 1 && !flows[i].revents)) continue;
       if (take_some(flows[i].fd, file, &taken)) continue;
-      close(flows[i].fd); /* which tells the sender that all was taken */
+      close(flows[i].fd); /* shows the sender that all was read */
       flows[i].fd = -1;
       left--;
     }
@@ -138,7 +138,7 @@ static void watch(int listener, const struct job *job) {
       uint64_t bin = (clock_ns() - start_ns) / BIN_NS;
       if (bin < n_bins) bins[i * n_bins + bin] += (uint32_t)taken.bytes;
       if (more) continue;
-      close(flows[i].fd); /* which tells the sender that all was taken */
+      close(flows[i].fd); /* shows the sender that all was read */
       flows[i].fd = -1;
       left--;
     }

@@ -156,7 +156,7 @@ def test_heal__says_what_is_left(name: str, capsys: pytest.CaptureFixture[str]) 
         (("fail", "plane:7"), "no plane 7, use 1..1"),
         (("fail", "everything"), "target 'everything' is not plane:P, t0:P.N"),
         (("fail", "plane:1", "--loss", "0%"), "not a percentage"),
-        (("fail", "plane:1", "--loss", "5%", "--mode", "down"), "loss goes with silent"),
+        (("fail", "plane:1", "--loss", "5%", "--mode", "down"), "use mode silent"),
         (("fail", "plane:1", "--mode", "half"), "invalid choice"),
         (("heal", "t0:1.9"), "no T0 9"),
         (("up", "--planes", "0"), "planes is 0"),

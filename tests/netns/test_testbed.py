@@ -295,7 +295,7 @@ def test_fail__again_replaces_the_fault(bed: Testbed) -> None:
 def test_fail__refuses(bed: Testbed) -> None:
     with pytest.raises(ArgumentError, match="no plane 3"):
         bed.fail("plane:3")
-    with pytest.raises(ArgumentError, match="loss goes with silent"):
+    with pytest.raises(ArgumentError, match="use mode silent"):
         bed.fail("plane:1", Mode.DOWN, 0.5)
     with pytest.raises(ArgumentError, match="half"):
         bed.fail("plane:1", "half")
