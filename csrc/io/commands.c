@@ -42,8 +42,8 @@ static int run_qp_modify(struct mrc_datapath *datapath, const struct mrc_command
                        datapath->now_ns);
 }
 
-/* Whether an EV array names only transmit sockets that exist, of the family of their port: the
-   engine knows ports, but sockets are ours. */
+/* Whether an EV array names only transmit sockets that exist, with the family of their port. The
+   engine can check ports, but only the driver has the sockets. */
 static bool evs_fit(const struct mrc_udp *udp, const struct mrc_ev_attr *evs, uint32_t n) {
   for (uint32_t i = 0; i < n; i++) {
     if (evs[i].port < 1 || evs[i].port > udp->n_ports) return false;
@@ -54,7 +54,7 @@ static bool evs_fit(const struct mrc_udp *udp, const struct mrc_ev_attr *evs, ui
   return true;
 }
 
-/* Whether the sockets that an EV array names are still those that its maker saw. */
+/* Whether the sockets that an EV array names still have the addresses and source ports in it. */
 static bool evs_are_current(const struct mrc_udp *udp, const struct mrc_ev_attr *evs, uint32_t n) {
   for (uint32_t i = 0; i < n; i++) {
     const struct mrc_udp_port *port = mrc_udp_port(udp, evs[i].port);
@@ -167,7 +167,7 @@ static const struct {
   run_fn *run;
   bool has_pointer;   /* command.pointer must be set */
   bool counts;        /* command.value is the length of an array */
-  bool refusals_only; /* success is not answered: completions tell */
+  bool refusals_only; /* completions report success */
 } table[] = {
     [MRC_COMMAND_MR_REGISTER] = {.run = run_mr_register},
     [MRC_COMMAND_MR_DEREGISTER] = {.run = run_mr_deregister},

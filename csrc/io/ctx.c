@@ -10,7 +10,7 @@
 
 struct mrc_ctx {
   struct mrc_datapath datapath;
-  uint64_t process; /* that opened it; see lineage.h */
+  uint64_t process; /* the one that opened it; see lineage.h */
 };
 
 static bool is_inherited(const mrc_ctx *ctx) { return !mrc_lineage_is_own(ctx->process); }
@@ -18,15 +18,15 @@ static bool is_inherited(const mrc_ctx *ctx) { return !mrc_lineage_is_own(ctx->p
 static mrc_ctx *open_ctx(const struct mrc_ctx_config *config, struct mrc_cause *cause) {
   mrc_ctx *ctx = aligned_alloc(_Alignof(struct mrc_ctx), sizeof *ctx);
   if (!ctx) {
-    mrc_cause_errno(cause, ENOMEM, "memory for a context");
+    mrc_cause_errno(cause, ENOMEM, "cannot allocate a context");
     return NULL;
   }
   ctx->process = mrc_lineage_own();
   if (ctx->process == 0)
-    mrc_cause_errno(cause, ENOMEM, "memory to tell a fork");
+    mrc_cause_errno(cause, ENOMEM, "cannot allocate the page that detects fork");
   else if (mrc_datapath_open(&ctx->datapath, config, cause) == 0) {
     if (ctx->datapath.polled || mrc_datapath_start(&ctx->datapath, cause) == 0) {
-      *cause = (struct mrc_cause){0}; /* of a UDP port that was taken and is not needed */
+      *cause = (struct mrc_cause){0}; /* a UDP port in use was no failure */
       return ctx;
     }
     mrc_datapath_close(&ctx->datapath);
@@ -48,7 +48,7 @@ mrc_ctx *mrc_ctx_create(const struct mrc_ctx_config *config, int *error, char *m
 void mrc_ctx_destroy(mrc_ctx *ctx) {
   if (is_inherited(ctx)) {
     mrc_datapath_abandon(&ctx->datapath);
-    return; /* the thread may have been in the middle of anything: its memory is not touched */
+    return; /* the parent's thread may have left the memory in any state */
   }
   if (!ctx->datapath.polled) mrc_datapath_stop(&ctx->datapath);
   mrc_datapath_close(&ctx->datapath);
@@ -69,7 +69,7 @@ int mrc_ctx_fd(const mrc_ctx *ctx) {
   return ctx->datapath.polled ? ctx->datapath.epoll_fd : ctx->datapath.event_fd;
 }
 
-/* After a submit that was cut short the descriptor becomes readable when another may succeed. */
+/* If it takes only some commands, the descriptor becomes readable when there is room again. */
 int mrc_ctx_submit(mrc_ctx *ctx, const struct mrc_command *commands, int n) {
   uint32_t taken = 0;
   uint32_t pushed = 1;
@@ -93,9 +93,9 @@ int mrc_ctx_poll(mrc_ctx *ctx, struct mrc_event *events, int n) {
   if (is_inherited(ctx)) return -ECHILD;
   if (datapath->polled) return take(datapath, events, n);
   uint64_t value = 0;
-  /* Cleared before the pop: what is published behind the pop makes it readable again. */
+  /* Clear it before the pop: events published after the pop make it readable again. */
   ssize_t bytes = read(datapath->event_fd, &value, sizeof value);
-  (void)bytes; /* nothing to clear is fine */
+  (void)bytes; /* it may be clear already */
   int taken = take(datapath, events, n);
   if (mrc_spsc_used(&datapath->events) > 0) {
     value = 1;

@@ -25,15 +25,15 @@ enum {
   FAULTS_AT_ONCE = 64,    /* of these, warnings of memory faults */
   PUBLISH_ROUNDS = 4,     /* rounds of publishing of one turn */
   DEFAULT_RING_ENTRIES = 8192,
-  MIN_RING_ENTRIES = 2 * MRC_MAX_PORTS, /* the warnings of opening must fit */
+  MIN_RING_ENTRIES = 2 * MRC_MAX_PORTS, /* the warnings at opening must fit */
   MAX_RING_ENTRIES = 1 << 20,
   DEFAULT_MAX_MRS = 1024,
-  MAX_BURST_BYTES = 65535 - 40 - 8, /* one UDP message, less what IPv6 and UDP count themselves */
+  MAX_BURST_BYTES = 65535 - 40 - 8, /* one UDP message less its IPv6 and UDP headers */
 };
 
-#define STOP (1ull << 32) /* added to command_fd; no number of commands gets there */
+#define STOP (1ull << 32) /* added to command_fd; wake-ups cannot add up to it */
 
-/* Reads the clock; whoever needs no better time takes datapath->now_ns. */
+/* Reads the clock. Callers that do not need the exact time use datapath->now_ns. */
 static uint64_t look_at_clock(void *driver) {
   struct mrc_datapath *datapath = driver;
   struct timespec now;
@@ -104,7 +104,7 @@ static void on_ready(struct mrc_datapath *datapath, const struct epoll_event *ev
       on_transmitter(datapath, port, tx_index, event->events);
       break;
     case MRC_SOURCE_TIMER:
-      break; /* every turn looks at the deadlines */
+      break; /* every turn checks the deadlines */
   }
 }
 
@@ -114,7 +114,7 @@ static uint64_t deadline_ns_of(const struct mrc_datapath *datapath) {
   return mrc_min_u64(mrc_engine_deadline(datapath->engine), mrc_udp_deadline(&datapath->udp));
 }
 
-/* Time to sleep at most; 0 while there is work or it is worth to spin. */
+/* The longest time to sleep; 0 while there is work or the thread spins. */
 static uint64_t sleep_ns(struct mrc_datapath *datapath) {
   uint64_t now_ns = look_at_clock(datapath);
   uint64_t deadline_ns = deadline_ns_of(datapath);
@@ -124,14 +124,14 @@ static uint64_t sleep_ns(struct mrc_datapath *datapath) {
 }
 
 static int wait_for(int epoll_fd, struct epoll_event *ready, uint64_t ns) {
-  if (ns == 0) return epoll_wait(epoll_fd, ready, READY_AT_ONCE, 0); /* a look is cheaper */
+  if (ns == 0) return epoll_wait(epoll_fd, ready, READY_AT_ONCE, 0); /* cheaper than epoll_pwait2 */
   struct timespec timeout = {.tv_sec = (time_t)(ns / 1000000000u),
                              .tv_nsec = (long)(ns % 1000000000u)};
   return epoll_pwait2(epoll_fd, ready, READY_AT_ONCE, ns == MRC_NEVER ? NULL : &timeout, NULL);
 }
 
-/* While bursts come in, the thread waits a moment before it looks at its sockets again. A command
-   ends that. Returns how long it may sleep then. */
+/* While bursts arrive, the thread pauses before it reads its sockets again. A command ends the
+   pause. Returns how long the thread may sleep after the pause. */
 static uint64_t coalesce(struct mrc_datapath *datapath, uint64_t ns) {
   const struct mrc_udp_delivered received = datapath->received;
   datapath->received = (struct mrc_udp_delivered){0};
@@ -164,8 +164,8 @@ static void run_command(struct mrc_datapath *datapath, const struct mrc_command 
                                                        .result = result});
 }
 
-/* True when commands are left that can run now. One that finds no room for its answer waits in its
-   ring: the next poll makes room and wakes us. */
+/* True when commands are left that can run now. A command without room for its answer stays in its
+   ring: the next poll makes room and wakes the datapath. */
 static bool run_commands(struct mrc_datapath *datapath) {
   struct mrc_command command;
   bool more = true;
@@ -219,7 +219,7 @@ static int publish_faults(struct mrc_datapath *datapath) {
   return n;
 }
 
-/* Takes no more from the engine than the ring has room for: the rest is safe there. */
+/* Takes only as much from the engine as the ring has room for; the engine keeps the rest. */
 static int publish_some(struct mrc_datapath *datapath) {
   struct mrc_event events[PUBLISH_AT_ONCE];
   struct mrc_wc wcs[PUBLISH_AT_ONCE];
@@ -235,8 +235,8 @@ static int publish_some(struct mrc_datapath *datapath) {
   return n;
 }
 
-/* True when there may be more to publish. Without room it is false: the next poll makes room and
-   wakes us. */
+/* True when there may be more to publish. False without room: the next poll makes room and wakes
+   the datapath. */
 static bool publish(void *driver) {
   struct mrc_datapath *datapath = driver;
   bool more = true;
@@ -252,7 +252,7 @@ static bool publish(void *driver) {
 static const struct mrc_turn_calls calls = {
     .now = look_at_clock, .publish = publish, .send = send_bursts};
 
-/* Everything of a turn but to wait for input and to take it. */
+/* A turn without its input. */
 static void work(struct mrc_datapath *datapath) {
   uint64_t now_ns = look_at_clock(datapath);
   datapath->more = run_commands(datapath);
@@ -260,8 +260,8 @@ static void work(struct mrc_datapath *datapath) {
   datapath->more |= mrc_turn_run(&datapath->turn, datapath->backlog, now_ns);
 }
 
-/* The caller gets what arrived before it is answered: a send costs more than all the rest, and what
-   the caller replies is worth more than an acknowledgement. */
+/* Publishes received data before the acknowledgements are sent: a send takes longer than all the
+   rest, and the caller's reply should not wait for it. */
 int mrc_datapath_run(struct mrc_datapath *datapath, uint64_t timeout_ns) {
   mrc_assert(datapath->polled);
   work(datapath);
@@ -277,7 +277,7 @@ bool mrc_datapath_arm(struct mrc_datapath *datapath) {
   uint64_t now_ns = look_at_clock(datapath);
   uint64_t deadline_ns = deadline_ns_of(datapath);
   if (deadline_ns <= now_ns || now_ns - datapath->last_work_ns < datapath->spin_ns) return false;
-  /* One that fires too early does no harm, and setting it again costs more than a turn. */
+  /* A timer that fires too early does no harm, and setting it again costs more than a turn. */
   bool armed = datapath->armed_ns > now_ns && datapath->armed_ns <= deadline_ns;
   if (armed || deadline_ns == MRC_NEVER) return true;
   datapath->armed_ns = deadline_ns;
@@ -292,7 +292,7 @@ bool mrc_datapath_arm(struct mrc_datapath *datapath) {
 
 static void *run(void *argument) {
   struct mrc_datapath *datapath = argument;
-  prctl(PR_SET_TIMERSLACK, 1ul); /* deadlines are microseconds, the default slack is fifty */
+  prctl(PR_SET_TIMERSLACK, 1ul); /* deadlines are in microseconds; the default slack is 50 us */
   while (!datapath->stopping) {
     wait_and_receive(datapath, sleep_ns(datapath));
     work(datapath);
@@ -304,7 +304,7 @@ int mrc_datapath_start(struct mrc_datapath *datapath, struct mrc_cause *cause) {
   sigset_t blocked;
   sigset_t before;
   sigfillset(&blocked);
-  static const int faults[] = {SIGBUS, SIGSEGV, SIGFPE, SIGILL, SIGTRAP}; /* ours to answer */
+  static const int faults[] = {SIGBUS, SIGSEGV, SIGFPE, SIGILL, SIGTRAP}; /* stay unblocked */
   for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++)
     sigdelset(&blocked, faults[i]);
   pthread_sigmask(SIG_SETMASK, &blocked, &before);
@@ -335,7 +335,8 @@ static int open_rings(struct mrc_datapath *datapath, uint32_t entries, struct mr
     return mrc_cause_line(cause, EINVAL,
                           "ring_entries must be a power of two from %d to %d, not %u",
                           MIN_RING_ENTRIES, MAX_RING_ENTRIES, entries);
-  return error == 0 ? 0 : mrc_cause_errno(cause, -error, "rings of %u entries", entries);
+  return error == 0 ? 0
+                    : mrc_cause_errno(cause, -error, "cannot allocate %u ring entries", entries);
 }
 
 static int open_engine(struct mrc_datapath *datapath, const struct mrc_ctx_config *config,
@@ -348,7 +349,7 @@ static int open_engine(struct mrc_datapath *datapath, const struct mrc_ctx_confi
   if (engine.max_mrs == 0) engine.max_mrs = DEFAULT_MAX_MRS;
   datapath->engine = mrc_engine_create(&engine);
   if (!datapath->engine || mrc_guards_open(&datapath->guards, engine.max_mrs) != 0)
-    return mrc_cause_errno(cause, ENOMEM, "memory for the engine");
+    return mrc_cause_errno(cause, ENOMEM, "cannot allocate the engine");
   datapath->turn = (struct mrc_turn){
       .calls = &calls, .driver = datapath, .engine = datapath->engine, .capacity = MRC_UDP_BURSTS};
   return 0;
@@ -357,7 +358,7 @@ static int open_engine(struct mrc_datapath *datapath, const struct mrc_ctx_confi
 static int watch_descriptors(struct mrc_datapath *datapath) {
   int error = mrc_datapath_watch(datapath, datapath->command_fd, EPOLLIN,
                                  mrc_source_tag(MRC_SOURCE_COMMANDS, 0, 0));
-  if (error == 0) /* by edge: nobody has to read it */
+  if (error == 0) /* edge-triggered: it needs no read */
     error = mrc_datapath_watch(datapath, datapath->timer_fd, EPOLLIN | EPOLLET,
                                mrc_source_tag(MRC_SOURCE_TIMER, 0, 0));
   for (int port = 1; error == 0 && port <= datapath->udp.n_ports; port++)
@@ -378,7 +379,7 @@ static int open_descriptors(struct mrc_datapath *datapath, struct mrc_cause *cau
   if (error != 0) return mrc_cause_errno(cause, -error, "cannot watch the sockets");
   struct epoll_event ready;
   if (epoll_pwait2(datapath->epoll_fd, &ready, 1, &(struct timespec){0}, NULL) < 0)
-    return mrc_cause_errno(cause, errno, "cannot sleep by epoll_pwait2 (Linux 5.11)");
+    return mrc_cause_errno(cause, errno, "cannot use epoll_pwait2, which requires Linux 5.11");
   return 0;
 }
 

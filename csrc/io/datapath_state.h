@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The state of a datapath. Its thread, or its caller where it is polled, runs commands and ports on
-   it; nobody else touches it meanwhile, but for the other ends of the rings. */
+/* The state of a datapath. Only its thread uses it, or its caller when it is polled. Other threads
+   use only their ends of the rings. */
 #ifndef MRC_IO_DATAPATH_STATE_H
 #define MRC_IO_DATAPATH_STATE_H
 
@@ -16,7 +16,7 @@
 #include "io/udp.h"
 #include "io/udp_receive.h"
 
-/* What an epoll event stands for: its tag. */
+/* The source of an epoll event, part of its tag. */
 enum mrc_source { MRC_SOURCE_COMMANDS, MRC_SOURCE_RECEIVE, MRC_SOURCE_TRANSMIT, MRC_SOURCE_TIMER };
 
 static inline uint64_t mrc_source_tag(enum mrc_source source, int port, int tx_index) {
@@ -38,13 +38,13 @@ struct mrc_datapath {
   int timer_fd;                      /* polled: makes epoll_fd readable at the deadline */
   uint64_t armed_ns;                 /* when timer_fd fires; in the past: it has */
   uint64_t now_ns;                   /* when the clock was last read */
-  uint64_t spin_ns;                  /* poll so long without sleeping after the last input */
+  uint64_t spin_ns;                  /* after the last work, poll this long before sleeping */
   struct mrc_udp_delivered received; /* in this turn */
   struct mrc_pause pause;
   uint64_t last_work_ns; /* time of the last input or output */
   bool published;        /* something entered `events` in this turn */
   bool backlog;          /* this turn left received packets in a socket */
-  bool more;             /* the last turn ended at a bound: do not sleep */
+  bool more;             /* the last turn stopped at a limit: do not sleep */
   bool stopping;
   bool polled; /* no thread: the caller runs it */
 };
@@ -52,7 +52,7 @@ struct mrc_datapath {
 static inline void mrc_datapath_put_event(struct mrc_datapath *datapath,
                                           const struct mrc_event *event) {
   uint32_t pushed = mrc_spsc_push(&datapath->events, event, 1);
-  mrc_assert(pushed == 1); /* the caller asked for room */
+  mrc_assert(pushed == 1); /* the caller has checked the room */
   datapath->published = true;
 }
 

@@ -40,11 +40,11 @@ void mrc_guards_remove(struct mrc_guards *guards, uint32_t key) {
 }
 
 int mrc_guards_take_faults(struct mrc_guards *guards, uint32_t *keys, int capacity) {
-  uint32_t faults = mrc_sigbus_faults(); /* before the look: later ones make another */
+  uint32_t faults = mrc_sigbus_faults(); /* before the check: later faults cause another one */
   if (faults == guards->faults_seen) return 0;
   int n = 0;
   for (uint32_t i = 0; i < guards->n; i++) {
-    if (n == capacity) return n; /* not complete: faults_seen stays */
+    if (n == capacity) return n; /* incomplete: keep faults_seen */
     if (mrc_sigbus_take(guards->entries[i].handle)) keys[n++] = guards->entries[i].key;
   }
   guards->faults_seen = faults;

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The MRs of one context that stand under the SIGBUS guard, by key. It owns the guards, not the
-   memory. */
+/* The MRs of one context that have a SIGBUS guard, by key. It owns the guards, not the memory. */
 #ifndef MRC_IO_GUARDS_H
 #define MRC_IO_GUARDS_H
 
@@ -15,9 +14,9 @@ struct mrc_guards {
   struct mrc_guard *entries;
   uint32_t n;
   uint32_t capacity;
-  bool replaced;        /* found when an MR was added: another handler has taken our place */
-  bool warned;          /* that was published */
-  uint32_t faults_seen; /* mrc_sigbus_faults at the last complete look */
+  bool replaced;        /* when an MR was added, the process had another handler */
+  bool warned;          /* a warning about it was published */
+  uint32_t faults_seen; /* mrc_sigbus_faults at the last complete check */
 };
 
 /* -ENOMEM */

@@ -5,8 +5,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-static uint64_t newest;    /* number given out here or in a process before; a fork copies it */
-static uint64_t *wiped_at; /* number of this process; the kernel writes zeros there in a child */
+static uint64_t newest;    /* last number assigned, here or in an ancestor; fork copies it */
+static uint64_t *wiped_at; /* number of this process; the kernel sets it to 0 in a child */
 
 uint64_t mrc_lineage_own(void) {
   if (wiped_at == NULL) {

@@ -1,27 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * How long the datapath thread leaves its sockets alone while bursts come in, as a NIC moderates
- * its interrupts. Each burst would wake it, at a price for the sender too, whose core interrupts
- * this one; so what comes meanwhile is taken in one go. Pure: the caller waits.
- */
+/* How long the datapath thread pauses between reads of its sockets while bursts arrive, as a NIC
+   moderates its interrupts. Without pauses each burst would wake the thread, which costs time on
+   the sender's core too. Pure: the caller waits. */
 #ifndef MRC_IO_PAUSE_H
 #define MRC_IO_PAUSE_H
 
 #include "core/base.h"
 
 enum {
-  MRC_PAUSE_BYTES = 32768, /* received in a turn: more of it is on its way */
-  MRC_PAUSE_PACKETS = 192, /* of a turn at most, or a peer's window of them runs out meanwhile */
-  MRC_PAUSE_TURNS = 16,    /* with bursts until the pause has its full length: a message of some
-                              bursts does not wait */
+  MRC_PAUSE_BYTES = 32768, /* received in a turn: more is expected */
+  MRC_PAUSE_PACKETS = 192, /* in a turn; with more, a peer's window could run out in a pause */
+  MRC_PAUSE_TURNS = 16,    /* with bursts until the pause is full: short messages do not wait */
 };
 
 struct mrc_pause {
-  uint64_t longest_ns; /* 0: never */
-  uint32_t turns;      /* with bursts lately, MRC_PAUSE_TURNS at most */
+  uint64_t longest_ns; /* 0: no pauses */
+  uint32_t turns;      /* recent turns with bursts, at most MRC_PAUSE_TURNS */
 };
 
-/* The pause after a turn that received so much; 0 for none. */
+/* The pause after a turn that received `bytes` in `packets`; 0: none. */
 static inline uint64_t mrc_pause_after(struct mrc_pause *pause, uint64_t bytes, uint32_t packets) {
   const bool bursts = bytes >= MRC_PAUSE_BYTES;
   if (packets > MRC_PAUSE_PACKETS)

@@ -8,7 +8,7 @@
 #include "core/query.h"
 #include "io/udp_open.h"
 
-/* Transmit sockets are watched for errors always, and for room only while they have none. */
+/* Transmit sockets are always watched for errors, and for room only while they are full. */
 int mrc_ports_watch(struct mrc_datapath *datapath, int port) {
   const struct mrc_udp_port *own = mrc_udp_port(&datapath->udp, port);
   int error = mrc_datapath_watch(datapath, own->receive_fd, EPOLLIN,
@@ -19,7 +19,7 @@ int mrc_ports_watch(struct mrc_datapath *datapath, int port) {
   return error;
 }
 
-/* To close them would do, were it not for a process that has copies since a fork. */
+/* Needed, because close leaves a socket in epoll if a forked process has a copy of it. */
 static void unwatch(struct mrc_datapath *datapath, int port) {
   const struct mrc_udp_port *own = mrc_udp_port(&datapath->udp, port);
   epoll_ctl(datapath->epoll_fd, EPOLL_CTL_DEL, own->receive_fd, NULL);
@@ -28,7 +28,7 @@ static void unwatch(struct mrc_datapath *datapath, int port) {
 }
 
 static void warn(struct mrc_datapath *datapath, int port, enum mrc_warning kind, uint32_t bytes) {
-  if (mrc_spsc_room(&datapath->events) < 2) return; /* a reply needs room behind it */
+  if (mrc_spsc_room(&datapath->events) < 2) return; /* a reply also needs room */
   const struct mrc_event warning = {.type = MRC_EVENT_WARNING,
                                     .port = (uint8_t)port,
                                     .status = (uint8_t)kind,
@@ -45,7 +45,7 @@ void mrc_ports_warn_small_buffers(struct mrc_datapath *datapath, int port) {
     warn(datapath, port, MRC_WARNING_SNDBUF_SMALL, own->sndbuf_bytes);
 }
 
-static void tell(const struct mrc_udp *udp, int port, struct mrc_port_opening *opening) {
+static void fill_opening(const struct mrc_udp *udp, int port, struct mrc_port_opening *opening) {
   const struct mrc_udp_port *own = mrc_udp_port(udp, port);
   opening->udp_port = udp->udp_port;
   for (int i = 0; i < own->n_transmitters; i++)
@@ -66,7 +66,7 @@ int mrc_ports_open(struct mrc_datapath *datapath, int port, struct mrc_port_open
   }
   snprintf(opening->cause, sizeof opening->cause, "%s", cause.message);
   if (error != 0) return error;
-  tell(&datapath->udp, port, opening);
+  fill_opening(&datapath->udp, port, opening);
   if (first) mrc_ports_warn_small_buffers(datapath, port);
   mrc_engine_port_up(datapath->engine, port, true, now_ns);
   return 0;

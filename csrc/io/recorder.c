@@ -7,7 +7,7 @@
 #include "core/counters.h"
 #include "core/query.h"
 
-/* Of the marked QPs, or of all where the recording lists none. */
+/* Bytes delivered to the marked QPs, or to all QPs if the recording lists none. */
 static uint64_t delivered_bytes(const struct mrc_recording *recording, const mrc_engine *engine) {
   enum { COUNTERS = MRC_COUNTER_RX_RECORDED + 1 };
   uint64_t values[COUNTERS];
@@ -15,7 +15,7 @@ static uint64_t delivered_bytes(const struct mrc_recording *recording, const mrc
   return values[recording->n_qps > 0 ? MRC_COUNTER_RX_RECORDED : MRC_COUNTER_RX_BYTES];
 }
 
-/* Marks the QPs or takes the mark away. Returns how many are gone, or never were. */
+/* Marks or unmarks the QPs. Returns how many of them do not exist. */
 static uint32_t mark(const struct mrc_recording *recording, mrc_engine *engine, bool recorded) {
   uint32_t missing = 0;
   for (uint32_t i = 0; i < recording->n_qps; i++)
@@ -79,7 +79,7 @@ void mrc_recorder_look(struct mrc_recorder *recorder, const mrc_engine *engine, 
   if (delivered == 0) return;
   recorder->seen_bytes = bytes;
   note_delivery(recording, now_ns);
-  if ((uint32_t)port > recording->n_ports) return; /* it opened later: no QP's own */
+  if ((uint32_t)port > recording->n_ports) return; /* it opened later and has no bin */
   const uint64_t since_ns = now_ns - recording->start_ns;
   while (since_ns / recording->width_ns >= recording->n_bins)
     fold(recording);

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Fills in a struct mrc_recording: when the payload of some or all QPs was delivered, and by which
- * port. It owns nothing; the memory is that of whoever asked for the recording.
- */
+/* Fills in a struct mrc_recording: when the payload of some or all QPs was delivered, and by which
+   port. It owns nothing; the memory belongs to the caller that started the recording. */
 #ifndef MRC_IO_RECORDER_H
 #define MRC_IO_RECORDER_H
 
@@ -10,7 +8,7 @@
 
 struct mrc_recorder {
   struct mrc_recording *recording; /* 0: none */
-  uint64_t seen_bytes;             /* the engine's counter at the last look */
+  uint64_t seen_bytes;             /* the engine's counter at the last call */
 };
 
 /* -EBUSY, -EINVAL, or -ENOENT when there is no such QP; then nothing is recorded. */
@@ -19,7 +17,7 @@ int mrc_recorder_start(struct mrc_recorder *recorder, struct mrc_recording *reco
 /* -ENOENT when nothing is recorded. */
 int mrc_recorder_stop(struct mrc_recorder *recorder, mrc_engine *engine, uint64_t now_ns);
 
-/* While something is recorded: packets of one port were delivered at `now_ns`. */
+/* Call it only during a recording: packets of one port were delivered at `now_ns`. */
 void mrc_recorder_look(struct mrc_recorder *recorder, const mrc_engine *engine, int port,
                        uint64_t now_ns);
 

@@ -10,8 +10,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Beside the rings of spsc.h these are the only atomics: the handler runs in whichever thread
-   touched the memory, and must not lock. */
+/* Atomics, because the handler runs in any thread that touches the memory, and must not lock. The
+   rings of spsc.h have the only other ones. */
 struct range {
   _Atomic uint32_t version; /* odd while the fields below change */
   _Atomic uintptr_t start;
@@ -21,16 +21,16 @@ struct range {
 };
 
 static struct range ranges[MRC_SIGBUS_RANGES];
-static _Atomic int ranges_used; /* slots at and above were never used */
+static _Atomic int ranges_used; /* slots from this one on were never used */
 static _Atomic uint32_t faults;
-static _Atomic int repairing; /* handlers that may map pages into a range that they have seen */
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of all writers but the handler */
+static _Atomic int repairing; /* handlers that may be about to map pages into a range */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of all writers except the handler */
 static bool installed;
 static struct sigaction previous;
 static uintptr_t page_mask; /* bytes of a page - 1 */
 
 /* Writers hold the lock. Sequentially consistent stores pair with the loads in range_holds: a
-   reader whose two looks at `version` agree on an even value has read one state of the slot. */
+   reader that loads the same even `version` before and after has read one state of the slot. */
 static void range_set(struct range *range, uintptr_t start, uintptr_t end, int wake_fd) {
   atomic_fetch_add(&range->version, 1);
   atomic_store(&range->start, start);
@@ -40,7 +40,7 @@ static void range_set(struct range *range, uintptr_t start, uintptr_t end, int w
   atomic_fetch_add(&range->version, 1);
 }
 
-/* A slot in change is passed over: nobody may touch a range that is being added or removed. */
+/* Skips a slot that is changing: no thread may touch a range while it is added or removed. */
 static bool range_holds(struct range *range, uintptr_t address, uintptr_t *end) {
   uint32_t version = atomic_load(&range->version);
   uintptr_t first = atomic_load(&range->start);
@@ -49,8 +49,8 @@ static bool range_holds(struct range *range, uintptr_t address, uintptr_t *end) 
          version == atomic_load(&range->version);
 }
 
-/* Puts zero pages from the faulting page to the end of the range: behind the new end of a file
-   nothing has backing, and one mapping for all of it saves a fault a page. */
+/* Maps zero pages from the faulting page to the end of the range. Behind the new end of a file no
+   page has backing, and one mapping for all of them avoids a fault per page. */
 static bool repair(uintptr_t address, uintptr_t end) {
   uintptr_t first = address & ~page_mask;
   uintptr_t last = (end + page_mask) & ~page_mask;
@@ -62,14 +62,13 @@ static bool repair(uintptr_t address, uintptr_t end) {
 
 static void remember(struct range *range) {
   atomic_store(&range->faulted, true); /* pairs with the exchange in mrc_sigbus_take */
-  atomic_fetch_add(&faults, 1);        /* after the flag: who sees the count finds the range */
+  atomic_fetch_add(&faults, 1);        /* after the flag, so that the count implies the flag */
   uint64_t one = 1;
   ssize_t written = write(atomic_load(&range->wake_fd), &one, sizeof one);
   (void)written; /* a full eventfd wakes its reader all the same */
 }
 
-/* True when the address lies in a guarded range. Several ranges may cover it: every one that holds
-   the address is told. */
+/* True when the address lies in a guarded range. All ranges that contain it record the fault. */
 static bool handle_fault(uintptr_t address) {
   int n = atomic_load(&ranges_used);
   uintptr_t end = 0;
@@ -82,8 +81,8 @@ static bool handle_fault(uintptr_t address) {
   return true;
 }
 
-/* Sequentially consistent, as are the stores of mrc_sigbus_remove: either it sees us here and
-   waits, or we see that the range is gone. */
+/* Sequentially consistent, like the stores of mrc_sigbus_remove: either mrc_sigbus_remove sees this
+   handler and waits, or the handler sees that the range is gone. */
 static bool handle(uintptr_t address) {
   atomic_fetch_add(&repairing, 1);
   const bool handled = handle_fault(address);
@@ -143,8 +142,8 @@ void mrc_sigbus_remove(int slot) {
   pthread_mutex_lock(&lock);
   range_set(&ranges[slot], 0, 0, -1);
   pthread_mutex_unlock(&lock);
-  /* A repair under way could map its zero pages over what the owner puts there next. It ends soon:
-     a handler waits for nobody. */
+  /* A repair in progress could map zero pages over the next contents of the range. It ends soon,
+     because a handler never waits. */
   while (atomic_load(&repairing) > 0)
     sched_yield();
 }
@@ -155,7 +154,7 @@ bool mrc_sigbus_in_force(void) {
          current.sa_sigaction == on_sigbus;
 }
 
-/* The lock is not taken: a thread of the parent may have held it, and here is only one thread. */
+/* Does not take the lock: a thread of the parent may have held it. A child has one thread. */
 void mrc_sigbus_forget(void) {
   lock = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
   atomic_store(&ranges_used, 0);

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * A guard for registered memory that loses its backing, such as a mapped file that somebody
- * truncates: an access there raises SIGBUS, and the guard puts zero pages in place and remembers
- * it. It owns the process's SIGBUS handler and a table of guarded ranges; a SIGBUS anywhere else
- * goes to the handler that was there before.
- */
+/* A guard for registered memory that loses its backing, such as a mapped file that a process
+   truncates. An access there raises SIGBUS; the guard then maps zero pages and records the fault.
+   It owns the process's SIGBUS handler and a table of guarded ranges. A SIGBUS outside these ranges
+   goes to the previous handler. */
 #ifndef MRC_IO_SIGBUS_H
 #define MRC_IO_SIGBUS_H
 
@@ -17,18 +15,17 @@
 int mrc_sigbus_add(const void *start, size_t bytes, int wake_fd) MRC_MUST_CHECK;
 /* Ends the guard; afterwards no repair touches the range. Any thread. */
 void mrc_sigbus_remove(int handle);
-/* Whether the handler of this guard is still the process's: not when the program installed another
-   since. Then a fault in a guarded range is that handler's, and usually ends the process. */
+/* Whether this guard's handler is still installed. If the program has installed another handler
+   since, that handler gets the faults in guarded ranges, and they usually end the process. */
 bool mrc_sigbus_in_force(void);
 /* In a child of fork, where none of the ranges is registered: ends every guard. */
 void mrc_sigbus_forget(void);
-/* Ranges hit by faults in this process so far: when it stands still, mrc_sigbus_take has no news.
- */
+/* Ranges hit by faults in this process so far. While it is constant, mrc_sigbus_take is false. */
 uint32_t mrc_sigbus_faults(void);
 /* True once after a fault in the range of this handle. */
 bool mrc_sigbus_take(int handle);
 /* Reads one byte of every page of [start, start + bytes), so that a range without backing faults
-   here and is repaired; the kernel itself only answers EFAULT. */
+   here and is repaired. A fault inside a system call only returns EFAULT. */
 void mrc_sigbus_touch(const void *start, size_t bytes);
 
 #endif

@@ -11,17 +11,17 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* Of a transmit socket: ICMP errors wait there, each with the start of its packet. */
+/* Receive buffer of a transmit socket, for ICMP errors, each with the start of its packet. */
 enum { ERROR_ROOM_BYTES = 32768 };
 
 struct option {
   int level;
   int name;
   int value;
-  const char *what; /* names it in messages */
+  const char *what; /* its name in messages */
 };
 
-/* Sizes and counts come with every datagram; DF is set and the path MTU left to our own probes. */
+/* Addresses, marks, GRO sizes, drop counts and arrival times come with every datagram. */
 static const struct option receive_options_v6[] = {
     {IPPROTO_IPV6, IPV6_V6ONLY, 1, "IPV6_V6ONLY"},
     {IPPROTO_IPV6, IPV6_RECVPKTINFO, 1, "IPV6_RECVPKTINFO"},
@@ -42,8 +42,9 @@ static const struct option receive_options_v4[] = {
     {0, 0, 0, NULL},
 };
 
-/* RECVERR makes the kernel say ENOBUFS when a local queue drops a message: without it the send
-   seems to succeed, and the drop would look like a lost path. */
+/* DF is set: our own probes find the path MTU. With RECVERR the kernel returns ENOBUFS when a local
+   queue drops a message; without it the send seems to succeed, and the drop would look like a
+   failed path. */
 static const struct option transmit_options_v6[] = {
     {IPPROTO_IPV6, IPV6_V6ONLY, 1, "IPV6_V6ONLY"},
     {IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_PROBE, "IPV6_MTU_DISCOVER"},
@@ -89,7 +90,7 @@ static int tie(int fd, const struct mrc_port_config *port, struct mrc_cause *cau
   size_t length = strnlen(port->ifname, sizeof port->ifname);
   if (length == 0) return 0;
   if (setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, port->ifname, (socklen_t)length) == 0) return 0;
-  return mrc_cause_errno(cause, errno, "cannot tie a socket to interface %.*s", (int)length,
+  return mrc_cause_errno(cause, errno, "cannot bind a socket to interface %.*s", (int)length,
                          port->ifname);
 }
 
@@ -112,7 +113,7 @@ static int bind_to(int fd, const struct mrc_port_config *port, bool any, uint16_
                          port->ifname);
 }
 
-/* Tied before bound: the kernel then lets sockets of several interfaces share a UDP port. */
+/* tie() comes before bind_to(): the kernel then lets several interfaces share a UDP port. */
 static int open_socket(const struct mrc_port_config *port, const struct option *options, bool any,
                        uint16_t udp_port, struct mrc_cause *cause) {
   int domain = port->family == 4 ? AF_INET : AF_INET6;
@@ -132,8 +133,8 @@ int mrc_socket_open_receive(const struct mrc_port_config *port, uint16_t udp_por
                      port->any != 0, udp_port, cause);
 }
 
-/* Nothing for us arrives at a transmit socket. What a stranger sends there is dropped, so that it
-   takes no room from ICMP errors, which the filter does not see. */
+/* Transmit sockets receive no data. The filter drops packets that other hosts send there, so that
+   they take no room from ICMP errors, which do not pass through the filter. */
 static int drop_input(int fd, struct mrc_cause *cause) {
   struct sock_filter drop = {.code = BPF_RET | BPF_K, .k = 0};
   const struct sock_fprog filter = {.len = 1, .filter = &drop};
@@ -164,7 +165,7 @@ uint32_t mrc_socket_set_buffer(int fd, int option, uint32_t bytes) {
   int force = option == SO_RCVBUF ? SO_RCVBUFFORCE : SO_SNDBUFFORCE;
   int wanted = (int)mrc_min_u32(bytes, INT32_MAX / 2);
   if (setsockopt(fd, SOL_SOCKET, force, &wanted, sizeof wanted) != 0)
-    setsockopt(fd, SOL_SOCKET, option, &wanted, sizeof wanted); /* the grant below tells */
+    setsockopt(fd, SOL_SOCKET, option, &wanted, sizeof wanted); /* the result is read below */
   int granted = 0;
   socklen_t length = sizeof granted;
   int error = getsockopt(fd, SOL_SOCKET, option, &granted, &length);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opens the UDP sockets of one port and turns addresses between our form and the kernel's. It owns
-   nothing: the descriptors are the caller's. */
+/* Opens the UDP sockets of one port and converts addresses to the kernel's form. It owns nothing:
+   the descriptors are the caller's. */
 #ifndef MRC_IO_SOCKET_H
 #define MRC_IO_SOCKET_H
 
@@ -24,13 +24,13 @@ socklen_t mrc_sockaddr_set(union mrc_sockaddr *target, const uint8_t address[16]
    descriptor or a negative errno with its cause; -EADDRINUSE when the UDP port is taken. */
 int mrc_socket_open_receive(const struct mrc_port_config *port, uint16_t udp_port,
                             struct mrc_cause *cause) MRC_MUST_CHECK;
-/* Opens a transmit socket on the port's address and a source port; 0: of the kernel's choice. */
+/* Opens a transmit socket on the port's address and a source port; 0: the kernel chooses. */
 int mrc_socket_open_transmit(const struct mrc_port_config *port, uint16_t sport,
                              struct mrc_cause *cause) MRC_MUST_CHECK;
 /* The UDP port that a socket is bound to. */
 uint16_t mrc_socket_udp_port(int fd);
 
-/* Asks for a buffer of so many bytes, by privilege where we have it, and returns the grant.
+/* Requests a buffer of `bytes`, beyond the system's limit if privileged; returns the size granted.
    `option` is SO_RCVBUF or SO_SNDBUF. */
 uint32_t mrc_socket_set_buffer(int fd, int option, uint32_t bytes);
 

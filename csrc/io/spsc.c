@@ -23,7 +23,7 @@ static uint8_t *entry_at(const struct mrc_spsc *ring, uint32_t position) {
   return ring->entries + (position & ring->mask) * ring->entry_bytes;
 }
 
-/* Entries from `position` to the end of the memory, n at most: what one copy can move. */
+/* How many of n entries from `position` one copy can move: up to the end of the memory. */
 static uint32_t straight_run(const struct mrc_spsc *ring, uint32_t position, uint32_t n) {
   return mrc_min_u32(n, ring->mask + 1 - (position & ring->mask));
 }
@@ -35,12 +35,11 @@ static uint32_t room_at(const struct mrc_spsc *ring, uint32_t head) {
 }
 
 uint32_t mrc_spsc_room(struct mrc_spsc *ring) {
-  /* Acquire pairs with the store of head in mrc_spsc_pop: its copies out end before we overwrite.
-   */
+  /* Acquire pairs with the store of head in mrc_spsc_pop: its copies end before ours overwrite. */
   uint32_t room = room_at(ring, atomic_load_explicit(&ring->head, memory_order_acquire));
   if (room > 0) return room;
   /* Both sequentially consistent, as are the store of head in mrc_spsc_pop and the exchange in
-     mrc_spsc_starved: either we see the new head, or the consumer sees our flag. */
+     mrc_spsc_starved: either the producer sees the new head, or the consumer sees the flag. */
   atomic_store(&ring->starved, true);
   return room_at(ring, atomic_load(&ring->head));
 }
@@ -80,7 +79,7 @@ uint32_t mrc_spsc_pop(struct mrc_spsc *ring, void *entries, uint32_t n) {
 }
 
 bool mrc_spsc_starved(struct mrc_spsc *ring) {
-  /* The plain look keeps the common case cheap; it is ordered behind the store of head in
+  /* The plain load keeps the common case cheap. It is ordered after the store of head in
      mrc_spsc_pop, and pairs with the store of starved in mrc_spsc_room. */
   return atomic_load(&ring->starved) && atomic_exchange(&ring->starved, false);
 }

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * A bounded ring of fixed-size entries between one producer thread and one consumer thread. It owns
- * its memory and copies entries in and out; waking a sleeping thread is its users' business, for
- * which it remembers that the producer found it full.
- */
+/* A bounded ring of fixed-size entries between one producer thread and one consumer thread. It owns
+   its memory and copies entries in and out. It wakes no thread, but records that the producer found
+   it full, so that its users can. */
 #ifndef MRC_IO_SPSC_H
 #define MRC_IO_SPSC_H
 
@@ -13,8 +11,8 @@
 
 #define MRC_SPSC_LINE 64 /* bytes of a cache line: the two threads write to different ones */
 
-/* Positions count up for ever and wrap at 2^32; the entry of position p is p & mask. The entries
-   [head, tail) hold something. */
+/* Positions only increase, and wrap at 2^32; the entry of position p is p & mask. The positions
+   [head, tail) are in use. */
 struct mrc_spsc {
   uint8_t *entries;
   size_t entry_bytes;

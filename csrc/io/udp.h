@@ -10,12 +10,12 @@
 #include "mrc.h"
 
 #define MRC_UDP_MAX_TX_SOCKETS 64
-#define MRC_UDP_BURSTS 8 /* most bursts of one mrc_udp_send: what follows waits for all of them */
+#define MRC_UDP_BURSTS 8            /* limit of one mrc_udp_send, because other work waits for it */
 #define MRC_UDP_RECEIVED_AT_ONCE 16 /* messages; few enough to stay in a core's own cache */
-/* A full local queue gives no sign when it drains; at 500 Mbit/s it sends 12 kB in this time. */
+/* The kernel does not report when a full local queue drains. At 500 Mbit/s this is 12 kB. */
 #define MRC_UDP_RETRY_NS 200000
-/* What refused everything for so long is not full: it refuses the very packet, as a shaper does
-   whose burst is smaller, or a veth whose far end has a smaller MTU. */
+/* A queue that refuses everything for this long is not full. It refuses the packet itself: a shaper
+   with a smaller burst, or a veth whose far end has a smaller MTU. */
 #define MRC_UDP_REFUSAL_NS 200000000
 
 enum mrc_io_counter {
@@ -27,7 +27,7 @@ enum mrc_io_counter {
 
 struct mrc_udp_transmitter {
   int fd;
-  uint16_t sport; /* source port, of the kernel's choice */
+  uint16_t sport; /* source port, chosen by the kernel */
   bool full;      /* its send buffer has no room: waits for EPOLLOUT */
 };
 
@@ -35,14 +35,14 @@ struct mrc_udp_port {
   struct mrc_port_config config;
   struct mrc_udp_transmitter *transmitters;
   uint64_t retry_ns;      /* when to try again after ENOBUFS; MRC_NEVER: not waiting */
-  uint64_t refused_ns;    /* first ENOBUFS since a message went; MRC_NEVER: none */
+  uint64_t refused_ns;    /* first ENOBUFS since the last message sent; MRC_NEVER: none */
   uint32_t overflow_seen; /* the kernel's count of drops at the receive socket, when last seen */
   uint32_t rcvbuf_bytes;  /* granted */
-  uint32_t sndbuf_bytes;  /* granted, the least of all transmit sockets */
-  int receive_fd;         /* -1: the port is closed; what is below waits for it to come back */
+  uint32_t sndbuf_bytes;  /* granted, the smallest of all transmit sockets */
+  int receive_fd;         /* -1: the port is closed; its source ports are kept */
   int n_transmitters;
   int n_full; /* transmit sockets without room */
-  bool gso;   /* the interface takes UDP_SEGMENT */
+  bool gso;   /* the interface supports UDP_SEGMENT */
 };
 
 struct mrc_udp_inbox;  /* in udp_receive.c */
@@ -50,9 +50,9 @@ struct mrc_udp_outbox; /* in udp_send.c */
 
 struct mrc_udp {
   struct mrc_udp_port *ports; /* ports[n - 1] is port n */
-  int n_slots;                /* ports that there may be */
-  int n_ports;                /* none beyond this one was ever open */
-  uint16_t udp_port;          /* the one of all receive sockets; 0: none was open yet */
+  int n_slots;                /* room for ports */
+  int n_ports;                /* the highest port that was ever open */
+  uint16_t udp_port;          /* of all receive sockets; 0: none was ever open */
   uint16_t udp_wanted;        /* as configured; 0: 4791 when free, another otherwise */
   uint32_t rcvbuf_wanted;     /* bytes, as configured or by default */
   uint32_t sndbuf_wanted;

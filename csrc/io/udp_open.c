@@ -12,8 +12,8 @@
 #include "io/udp_send.h"
 
 enum {
-  PORT_TRIES = 32,        /* UDP ports tried when the usual one is taken */
-  SOURCE_PORT_TRIES = 32, /* source ports tried until one is unlike all others */
+  PORT_TRIES = 32,        /* UDP ports tried when 4791 is in use */
+  SOURCE_PORT_TRIES = 32, /* to get a source port that no other socket has */
   DEFAULT_RCVBUF_BYTES = 8 << 20,
   DEFAULT_SNDBUF_BYTES = 4 << 20,
 };
@@ -30,7 +30,7 @@ static int check_port(const struct mrc_port_config *own, int port, struct mrc_ca
   return 0;
 }
 
-/* Whether the sockets of two ports would take each other's packets. */
+/* Whether the sockets of two ports would receive each other's packets. */
 static bool would_overlap(const struct mrc_port_config *a, const struct mrc_port_config *b) {
   return a->family == b->family && strncmp(a->ifname, b->ifname, sizeof a->ifname) == 0 &&
          (a->any || b->any || memcmp(a->address, b->address, 16) == 0);
@@ -78,14 +78,14 @@ static int open_receivers(struct mrc_udp *udp, uint16_t udp_port, struct mrc_cau
   return 0;
 }
 
-/* A UDP port that is free on the first interface may be taken on another: then try others. */
+/* A UDP port that is free on the first interface may be in use on another: then tries others. */
 static int choose_udp_port(struct mrc_udp *udp, struct mrc_cause *cause) {
   const uint16_t wanted = udp->udp_wanted;
   int error = open_receivers(udp, wanted != 0 ? wanted : MRC_UDP_PORT, cause);
   if (wanted != 0) return error;
   for (int i = 0; error == -EADDRINUSE && i < PORT_TRIES; i++)
     error = open_receivers(udp, 0, cause);
-  if (error == 0) *cause = (struct mrc_cause){0}; /* the port that was taken is no failure */
+  if (error == 0) *cause = (struct mrc_cause){0}; /* a UDP port in use was no failure */
   return error;
 }
 
@@ -96,7 +96,7 @@ static bool source_port_used(const struct mrc_udp *udp, uint16_t sport) {
   return false;
 }
 
-/* Sockets of two interfaces can get the same source port; but an EV names one path only. */
+/* Sockets of two interfaces can get the same source port, but an EV must name only one path. */
 static int open_transmitter(struct mrc_udp *udp, struct mrc_udp_port *port,
                             struct mrc_cause *cause) {
   for (int i = 0; i < SOURCE_PORT_TRIES; i++) {
@@ -110,13 +110,14 @@ static int open_transmitter(struct mrc_udp *udp, struct mrc_udp_port *port,
     }
     close(fd);
   }
-  return mrc_cause_line(cause, EADDRINUSE, "no unused source port");
+  return mrc_cause_line(cause, EADDRINUSE,
+                        "all source ports that the kernel chose are in use on other interfaces");
 }
 
 static int open_transmitters(struct mrc_udp *udp, struct mrc_udp_port *port,
                              struct mrc_cause *cause) {
   port->transmitters = calloc(port->config.tx_sockets, sizeof *port->transmitters);
-  if (!port->transmitters) return mrc_cause_errno(cause, ENOMEM, "transmit sockets");
+  if (!port->transmitters) return mrc_cause_errno(cause, ENOMEM, "cannot allocate sockets");
   while (port->n_transmitters < port->config.tx_sockets) {
     int error = open_transmitter(udp, port, cause);
     if (error != 0) return error;
@@ -167,7 +168,7 @@ int mrc_udp_open(struct mrc_udp *udp, const struct mrc_ctx_config *config,
   int error = check_config(config, cause);
   if (error != 0) return error;
   error = open_memory(udp, config);
-  if (error != 0) mrc_cause_errno(cause, -error, "memory for %u ports", config->n_ports);
+  if (error != 0) mrc_cause_errno(cause, -error, "cannot allocate %u ports", config->n_ports);
   if (error == 0) error = choose_udp_port(udp, cause);
   for (int i = 0; error == 0 && i < udp->n_slots; i++) {
     struct mrc_udp_port *port = &udp->ports[i];
@@ -208,8 +209,8 @@ static bool is_same(const struct mrc_udp_port *before, const struct mrc_port_con
          memcmp(before->config.address, config->address, sizeof config->address) == 0;
 }
 
-/* The receive socket of a port that comes later has the UDP port that peers were told. While nobody
-   was told any, because nothing is open and no QP is left, another one will do. */
+/* The receive socket of a later port uses the UDP port that peers have learned. While no port is
+   open and no QP is left, no peer uses that number, and another UDP port is possible. */
 static int open_late_receiver(struct mrc_udp *udp, struct mrc_udp_port *port, bool announced,
                               struct mrc_cause *cause) {
   uint16_t udp_port = udp->udp_port != 0 ? udp->udp_port : udp->udp_wanted;
@@ -221,11 +222,11 @@ static int open_late_receiver(struct mrc_udp *udp, struct mrc_udp_port *port, bo
   return 0;
 }
 
-/* The same source ports as before, so that the EVs that name them are the same. */
+/* Opens the same source ports as before, so that the EVs of QPs stay valid. */
 static int reopen_transmitters(struct mrc_udp_port *port, const struct mrc_udp_port *before,
                                struct mrc_cause *cause) {
   port->transmitters = calloc((size_t)before->n_transmitters, sizeof *port->transmitters);
-  if (!port->transmitters) return mrc_cause_errno(cause, ENOMEM, "transmit sockets");
+  if (!port->transmitters) return mrc_cause_errno(cause, ENOMEM, "cannot allocate sockets");
   while (port->n_transmitters < before->n_transmitters) {
     const uint16_t sport = before->transmitters[port->n_transmitters].sport;
     int fd = mrc_socket_open_transmit(&port->config, sport, cause);
@@ -243,14 +244,15 @@ static int open_sockets(struct mrc_udp *udp, struct mrc_udp_port *port,
   if (error != 0) return error;
   if (!is_used) return open_transmitters(udp, port, cause);
   error = reopen_transmitters(port, before, cause);
-  return error == -EADDRINUSE ? -EBUSY : error; /* somebody has its source port meanwhile */
+  return error == -EADDRINUSE ? -EBUSY : error; /* another socket now has its source port */
 }
 
 int mrc_udp_open_port(struct mrc_udp *udp, int number, const struct mrc_port_config *config,
                       uint32_t used, struct mrc_cause *cause) {
   mrc_assert(number >= 1 && number <= udp->n_slots);
   struct mrc_udp_port *before = &udp->ports[number - 1];
-  if (mrc_udp_port_is_open(before)) return mrc_cause_line(cause, EEXIST, "port %d is open", number);
+  if (mrc_udp_port_is_open(before))
+    return mrc_cause_line(cause, EEXIST, "port %d is already open", number);
   int error = check_port(config, number, cause);
   if (error != 0) return error;
   for (int i = 0; i < udp->n_ports; i++)
@@ -259,7 +261,8 @@ int mrc_udp_open_port(struct mrc_udp *udp, int number, const struct mrc_port_con
                             i + 1, number);
   const bool is_used = used >> (number - 1) & 1;
   if (is_used && !is_same(before, config))
-    return mrc_cause_line(cause, EBUSY, "port %d: QPs still use it with another address", number);
+    return mrc_cause_line(cause, EBUSY,
+                          "port %d: QPs still use this port number with another address", number);
   struct mrc_udp_port port = closed_port(config);
   error = open_sockets(udp, &port, before, used, is_used, cause);
   if (error != 0) {
@@ -268,7 +271,7 @@ int mrc_udp_open_port(struct mrc_udp *udp, int number, const struct mrc_port_con
     free(port.transmitters);
     return error;
   }
-  *cause = (struct mrc_cause){0}; /* a UDP port that was taken is no failure */
+  *cause = (struct mrc_cause){0}; /* a UDP port in use was no failure */
   set_buffers(udp, &port);
   free(before->transmitters);
   *before = port;

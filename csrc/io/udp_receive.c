@@ -17,8 +17,8 @@
 
 enum {
   MESSAGES = MRC_UDP_RECEIVED_AT_ONCE,
-  MESSAGE_BYTES = 65536, /* no UDP payload is larger, joined by GRO or not */
-  CONTROL_BYTES = 256,   /* of the control messages asked for in socket.c */
+  MESSAGE_BYTES = 65536, /* the largest UDP payload, with or without GRO */
+  CONTROL_BYTES = 256,   /* of the control messages enabled in socket.c */
 };
 
 /* Messages of the last receive, until they are delivered. */
@@ -31,12 +31,12 @@ struct mrc_udp_inbox {
   _Alignas(64) uint8_t bytes[MESSAGES][MESSAGE_BYTES];
 };
 
-/* What control messages tell beside the packet's origin. */
+/* Data from the source address and the control messages of one message. */
 struct delivery {
   struct mrc_meta meta;
   uint32_t segment_bytes; /* of every packet but the last; 0: one packet */
   uint32_t overflow;      /* drops at this socket so far */
-  uint64_t clock_lead_ns; /* the kernel's timestamps are so far ahead of now_ns's clock */
+  uint64_t clock_lead_ns; /* kernel's timestamps minus the clock of now_ns */
 };
 
 int mrc_udp_inbox_open(struct mrc_udp *udp) {
@@ -61,8 +61,8 @@ int mrc_udp_receive(struct mrc_udp *udp, int port) {
                                                  .msg_iovlen = 1,
                                                  .msg_control = inbox->controls[i],
                                                  .msg_controllen = CONTROL_BYTES};
-  /* An error here is a pending one of the socket, e.g. its interface went down: it is gone once
-     reported, and what has to be known about a path the probes find out. */
+  /* An error here is a pending one of the socket, e.g. its interface went down. Reporting it clears
+     it, and probes detect failed paths, so it is ignored. */
   int n =
       recvmmsg(mrc_udp_port(udp, port)->receive_fd, inbox->messages, MESSAGES, MSG_DONTWAIT, NULL);
   if (n <= 0) return 0;
@@ -84,8 +84,8 @@ static uint64_t ns_of(const struct cmsghdr *control) {
   return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
 }
 
-/* Packets wait in the socket while the host is busy with other things. The kernel's timestamp of
-   their arrival keeps that wait out of every round trip that is measured. */
+/* Packets wait in the socket while the host is busy. The kernel's timestamps of their arrival keep
+   this wait out of all measured round trips. */
 static uint64_t clock_lead_ns(uint64_t now_ns) {
   struct timespec time;
   clock_gettime(CLOCK_REALTIME, &time);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From the receive sockets to the engine: messages of the kernel are cut into packets. It owns the
-   inbox of the sockets. */
+/* Reads messages from the receive sockets, cuts them into packets and gives these to the engine. It
+   owns the inbox of the sockets. */
 #ifndef MRC_IO_UDP_RECEIVE_H
 #define MRC_IO_UDP_RECEIVE_H
 
@@ -10,8 +10,8 @@
 int mrc_udp_inbox_open(struct mrc_udp *udp) MRC_MUST_CHECK;
 void mrc_udp_inbox_close(struct mrc_udp *udp);
 
-/* Takes what waits at one port's receive socket, up to a fixed amount, into the inbox. Returns the
-   number of messages; 0 when there is none. */
+/* Reads up to MRC_UDP_RECEIVED_AT_ONCE messages from one port's receive socket into the inbox.
+   Returns how many. */
 int mrc_udp_receive(struct mrc_udp *udp, int port);
 /* Gives the packets of the inbox to the engine, and counts them. `now_ns` must not be earlier than
    the receive. */

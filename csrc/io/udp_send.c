@@ -18,20 +18,20 @@ enum {
   BURST_IOVECS = MRC_MAX_BURST_PACKETS * PACKET_IOVECS,
   CONTROL_BYTES = CMSG_SPACE(sizeof(int)) + CMSG_SPACE(sizeof(uint16_t)),
   FATE_UNKNOWN = 2, /* neither taken, nor refused, nor an errno */
-  /* Packets up to this size are put side by side before they are sent. For the kernel it is cheaper
-     to copy one piece than many short ones, by more than our own copy costs. */
+  /* Packets up to this size are copied side by side before they are sent. The kernel copies one
+     piece faster than many short ones, which saves more than our own copy costs. */
   STAGED_PACKET_BYTES = 2048,
 };
 
 _Static_assert(BURST_IOVECS <= IOV_MAX, "a burst fits one message");
 _Static_assert((int)MRC_MAX_BURST_PACKETS >= (int)MRC_UDP_BURSTS,
-               "the messages of one burst sent packet by packet are as many as of one batch");
+               "the outbox holds one batch, or one burst sent packet by packet");
 
 struct control {
   _Alignas(struct cmsghdr) uint8_t bytes[CONTROL_BYTES];
 };
 
-/* Messages of one sendmmsg, all of one socket: one of each burst, or of each packet of a burst. */
+/* Messages of one sendmmsg, all of one socket: one per burst, or one per packet of a burst. */
 struct mrc_udp_outbox {
   struct mmsghdr messages[MRC_MAX_BURST_PACKETS];
   struct control controls[MRC_UDP_BURSTS];
@@ -78,7 +78,7 @@ static uint8_t *put_bytes(uint8_t *out, const void *bytes, size_t n) {
   return out + n;
 }
 
-/* Puts the packets of a burst side by side; returns their length. */
+/* Copies the packets of a burst side by side; returns their length. */
 static size_t stage(uint8_t *staged, const struct mrc_burst *burst) {
   mrc_assert((size_t)burst->n_packets * burst->packet_bytes <= UINT16_MAX);
   uint8_t *out = staged;
@@ -102,7 +102,7 @@ static size_t put_control(struct control *control, size_t offset, int level, int
   return offset + CMSG_SPACE(bytes);
 }
 
-/* Traffic class, and the size of segments where the kernel shall cut the message. */
+/* Traffic class, and the segment size if the kernel has to cut the message. */
 static size_t fill_control(struct control *control, const struct mrc_burst *burst, bool cut) {
   bool v4 = burst->family == 4;
   int tclass = burst->tclass;
@@ -153,8 +153,8 @@ static void fill_messages(struct mrc_udp_outbox *outbox, const struct mrc_burst 
   }
 }
 
-/* The kernel also keeps the error of a report that found no room. It would be that of the next
-   send, and until then wake us again and again. */
+/* The kernel also keeps the error of a report that did not fit into the queue. That error would
+   fail the next send, and until then wake the datapath again and again. */
 static int drain_errors(struct mrc_udp *udp, int fd) {
   enum { ERRORS_AT_ONCE = 64 };
   char control[512];
@@ -176,15 +176,16 @@ int mrc_udp_drain_errors(struct mrc_udp *udp, int port_number, int tx_index) {
   return drain_errors(udp, port->transmitters[tx_index].fd);
 }
 
-/* A queue that stays full takes a message now and then; see MRC_UDP_REFUSAL_NS. The queue is the
-   interface's, so the error condemns the plane: EV by EV it would take that time for each. */
+/* A queue that stays full still accepts a message now and then; see MRC_UDP_REFUSAL_NS. The queue
+   belongs to the interface, so the error is one of the plane: blaming one EV after the other would
+   take this time for each. */
 static int judge_refusal(struct mrc_udp_port *port, int error, uint64_t now_ns) {
   if (error != -ENOBUFS && error != -ENOMEM) return error;
   if (port->refused_ns == MRC_NEVER) port->refused_ns = now_ns;
   return now_ns - port->refused_ns >= MRC_UDP_REFUSAL_NS ? -ENETDOWN : error;
 }
 
-/* Sends messages [done, n) of the outbox once. Returns how many went, or a negative errno. */
+/* Sends messages [done, n) of the outbox once. Returns how many were sent, or a negative errno. */
 static int send_messages(struct group *group, int done, int n) {
   group->udp->counters[MRC_IO_TX_SYSCALLS]++;
   int sent = sendmmsg(group->transmitter->fd, group->udp->outbox->messages + done,
@@ -198,7 +199,7 @@ static bool is_refusal(int error) {
   return error == -EAGAIN || error == -ENOBUFS || error == -ENOMEM;
 }
 
-/* The port sends nothing more until its socket or its queue had time to drain. */
+/* The port sends nothing more until its socket has room or its queue had time to drain. */
 static void wait_for_room(struct group *group, int error) {
   if (error != -EAGAIN) {
     group->port->retry_ns = group->now_ns + MRC_UDP_RETRY_NS;
@@ -208,21 +209,21 @@ static void wait_for_room(struct group *group, int error) {
   }
 }
 
-/* Removes what may have made a send fail although nothing is wrong with it: an ICMP error that came
-   for an earlier packet, or registered memory that lost its backing. */
+/* Removes causes of failure that are not in the burst itself: an ICMP error of an earlier packet,
+   or registered memory that lost its backing. */
 static void clear_causes(struct group *group, const struct mrc_burst *burst, int error) {
   if (error != -EFAULT) {
     drain_errors(group->udp, group->transmitter->fd);
     return;
   }
-  if (!mrc_sigbus_in_force()) return; /* to touch it would end the process */
+  if (!mrc_sigbus_in_force()) return; /* a fault would end the process */
   for (int i = 0; i < burst->n_packets; i++)
     mrc_sigbus_touch(burst->packets[i].payload, burst->packets[i].payload_bytes);
 }
 
-/* Sends messages [done, n), and once more when the kernel did not refuse but failed. The socket's
-   error of an earlier packet and an error of this one look the same, and the former is gone once it
-   was returned. So only the second answer counts. */
+/* Sends messages [done, n), and repeats the send once after an error that is no refusal. That error
+   may belong to an earlier packet, and the kernel returns such an error only once. So only the
+   second result counts. */
 static int send_again_if_failed(struct group *group, const struct mrc_burst *burst, int done,
                                 int n) {
   int sent = send_messages(group, done, n);
@@ -231,8 +232,8 @@ static int send_again_if_failed(struct group *group, const struct mrc_burst *bur
   return send_messages(group, done, n);
 }
 
-/* Sends a burst packet by packet. It has one fate: once its first packet is out it counts as taken,
-   and packets that did not follow are found missing like any lost ones. */
+/* Sends a burst packet by packet. Once its first packet is sent, the whole burst counts as taken;
+   the engine then detects the unsent packets as lost. */
 static int send_singly(struct group *group, const struct mrc_burst *burst) {
   fill_messages(group->udp->outbox, burst);
   int done = 0;
@@ -246,8 +247,8 @@ static int send_singly(struct group *group, const struct mrc_burst *burst) {
   return is_refusal(sent) ? 0 : sent;
 }
 
-/* Interfaces without checksum offload answered EIO to UDP_SEGMENT before Linux 6.11, and a segment
-   too large for the path EINVAL before 6.9. */
+/* Before Linux 6.11, UDP_SEGMENT returns EIO on interfaces without checksum offload. Before 6.9, it
+   returns EINVAL for a segment that is too large for the path. */
 static int meaning_of(struct group *group, const struct mrc_burst *burst, int error) {
   if (burst->n_packets == 1) return error;
   if (error == -EIO) group->port->gso = false;
@@ -255,7 +256,8 @@ static int meaning_of(struct group *group, const struct mrc_burst *burst, int er
 }
 
 /* Sends bursts [done, n) of the group, as messages [done, n) of the outbox, until one fails.
-   Returns how many of them have a fate now: at least 1, unless GSO was found not to work. */
+   Returns how many of them have a fate now: at least 1, unless the kernel refused or the interface
+   does not support GSO. */
 static int send_some(struct group *group, int done) {
   const struct mrc_burst *burst = &group->bursts[group->indices[done]];
   int sent = send_again_if_failed(group, burst, done, group->n);
@@ -312,9 +314,9 @@ static void count_fates(struct mrc_udp *udp, const int *taken, int n) {
 
 static bool is_control(const struct mrc_burst *burst) { return (burst->tclass & 3) == 0; }
 
-/* Order of sending: as given, but that acknowledgements let single packets of data go first. A send
-   takes longer than all else, and who waits for a short message waits for every send before it. The
-   order of data among themselves stays: to the engine it means what was lost. */
+/* The order of sending: as given, except that single data packets go before acknowledgements. A
+   send takes longer than all other work, and the receiver of a short message waits for every send
+   before it. Data packets keep their order, because the engine detects losses by it. */
 static void put_in_order(const struct mrc_burst *bursts, int n, int *order) {
   bool short_data = true;
   for (int i = 0; i < n; i++)
@@ -327,8 +329,8 @@ static void put_in_order(const struct mrc_burst *bursts, int n, int *order) {
   mrc_assert(placed == n);
 }
 
-/* Bursts of one socket are collected from the whole batch: one socket is one plane, and spraying
-   over planes would otherwise make every burst a system call. */
+/* Collects the bursts of one socket from the whole batch: with spraying over planes, each burst
+   would otherwise need its own system call. */
 uint32_t mrc_udp_send(struct mrc_udp *udp, const struct mrc_burst *bursts, int n, int *taken,
                       uint64_t now_ns) {
   mrc_assert(n >= 0 && n <= MRC_UDP_BURSTS);

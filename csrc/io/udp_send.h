@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From the engine to the transmit sockets: bursts become messages of the kernel. It owns the outbox
-   of the sockets, and decides what a refusal means. */
+/* Sends the engine's bursts as kernel messages on the transmit sockets. It owns the outbox of the
+   sockets, and decides how to handle refusals. */
 #ifndef MRC_IO_UDP_SEND_H
 #define MRC_IO_UDP_SEND_H
 
@@ -10,8 +10,8 @@
 int mrc_udp_outbox_open(struct mrc_udp *udp) MRC_MUST_CHECK;
 void mrc_udp_outbox_close(struct mrc_udp *udp);
 
-/* Sends up to MRC_UDP_BURSTS bursts and writes their fates for mrc_engine_commit. Returns the set
-   of ports that refused one and wait now, bit n - 1 for port n. */
+/* Sends up to MRC_UDP_BURSTS bursts and writes their fates for mrc_engine_commit. Returns the ports
+   that refused a burst and now wait, bit n - 1 for port n. */
 uint32_t mrc_udp_send(struct mrc_udp *udp, const struct mrc_burst *bursts, int n, int *taken,
                       uint64_t now_ns);
 
@@ -19,7 +19,7 @@ uint32_t mrc_udp_send(struct mrc_udp *udp, const struct mrc_burst *bursts, int n
 bool mrc_udp_on_room(struct mrc_udp *udp, int port, int tx_index);
 /* The next time at which mrc_udp_retry has work; MRC_NEVER when none. */
 uint64_t mrc_udp_deadline(const struct mrc_udp *udp);
-/* Returns the set of ports that may try again, as mrc_udp_send does. */
+/* Returns the ports that may send again, bit n - 1 for port n. */
 uint32_t mrc_udp_retry(struct mrc_udp *udp, uint64_t now_ns);
 
 /* Empties the error queue of a transmit socket and returns how many reports it held. */

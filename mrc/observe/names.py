@@ -78,9 +78,9 @@ COUNTERS: Mapping[str, tuple[str, str]] = {
         "held_immediates",
         "Times the cumulative PSN waited for room in the completion queue.",
     ),
-    "RX_SYSCALLS": ("rx_syscalls", "Calls of recvmmsg that brought something."),
+    "RX_SYSCALLS": ("rx_syscalls", "Calls of recvmmsg that returned messages."),
     "RX_DATAGRAMS": ("rx_datagrams", "Messages received; one may be many packets joined by GRO."),
-    "GRO_SEGMENTS": ("rx_gro_packets", "Packets that came joined with others in one message."),
+    "GRO_SEGMENTS": ("rx_gro_packets", "Packets that GRO joined with others in one message."),
     "RX_OVERFLOW": (
         "rx_overflow_packets",
         "Packets the kernel dropped because a receive buffer was full.",
@@ -96,5 +96,5 @@ COUNTERS: Mapping[str, tuple[str, str]] = {
         "tx_error_reports",
         "Reports, mostly ICMP, in the error queues of transmit sockets.",
     ),
-    "MEMORY_FAULTS": ("memory_faults", "Registered memory found without its backing."),
+    "MEMORY_FAULTS": ("memory_faults", "Registered memory regions that lost their backing."),
 }

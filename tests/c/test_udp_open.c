@@ -103,7 +103,7 @@ static void test_open__refusals_name_their_cause(void) {
   } rows[] = {
       {config_of(1, loopback, 1), -EADDRINUSE, taken_line},
       {config_of(1, loopback, 1), -ENODEV,
-       "cannot tie a socket to interface nosuch0: No such device"},
+       "cannot bind a socket to interface nosuch0: No such device"},
       {config_of(1, foreign, 1), -EADDRNOTAVAIL, NULL},
       {config_of(2, loopback, 1), -EINVAL, "ports 1 and 2 have the same interface and address"},
       {config_of(1, loopback, 0), -EINVAL, "port 1: tx_sockets must be 1 to 64, not 0"},
@@ -199,7 +199,7 @@ static void test_open_port__is_the_same_where_it_is_used(void) {
   CHECK_STR_EQ(cause.message, "ports 3 and 2 have the same interface and address");
   mrc_udp_close_port(&udp, 3);
   CHECK_EQ(mrc_udp_open_port(&udp, 2, &config.ports[2], 2, &cause), -EBUSY);
-  CHECK_STR_EQ(cause.message, "port 2: QPs still use it with another address");
+  CHECK_STR_EQ(cause.message, "port 2: QPs still use this port number with another address");
   CHECK_EQ(mrc_udp_open_port(&udp, 2, &config.ports[1], 2, &cause), 0);
   for (int i = 0; i < 4; i++)
     CHECK_EQ(udp.ports[1].transmitters[i].sport, sports[i]);
