@@ -18,7 +18,7 @@ struct mrc_peer {
   uint32_t sources;                       /* list in the table; of a free peer the next free one */
   uint32_t n_sources;
   uint32_t matched;  /* entry of the list that matched last */
-  uint16_t udp_port; /* its destination port in what we send */
+  uint16_t udp_port; /* destination port of our packets to it */
 };
 
 /* A source of one peer. References are indices, 0 is none. */

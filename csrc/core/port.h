@@ -12,7 +12,7 @@
 
 struct mrc_ports {
   uint32_t up;                        /* as a mask */
-  uint32_t blocked;                   /* those whose socket is full */
+  uint32_t blocked;                   /* ports with a full socket, as a mask */
   bool was_down;                      /* any port was ever down */
   uint64_t blocked_ns[MRC_MAX_PORTS]; /* since when, by plane */
 };

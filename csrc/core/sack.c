@@ -119,7 +119,7 @@ static bool flush_port(struct mrc_services *services, struct mrc_qp *qp, uint8_t
   return true;
 }
 
-/* Sends all reports, including those of news without a trigger. */
+/* Sends all news, with or without a trigger. */
 static bool flush_all(struct mrc_services *services, struct mrc_qp *qp) {
   struct mrc_responder *resp = &qp->resp;
   do {

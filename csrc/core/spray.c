@@ -11,7 +11,7 @@ static bool holds_others_back(const struct mrc_services *services, uint32_t plan
   return services->now_ns - services->ports.blocked_ns[plane] < MRC_BLOCKED_PATIENCE_NS;
 }
 
-/* Planes that take equal shares now: all but those whose socket has been full for long. */
+/* The planes that take equal shares now. A plane with a socket that stays full is left out. */
 static uint32_t sharing_planes(const struct mrc_services *services, uint32_t planes) {
   uint32_t sharing = planes & ~services->ports.blocked;
   MRC_EACH_BIT(plane, planes & services->ports.blocked)
@@ -55,7 +55,7 @@ static int choose_equal(const struct mrc_services *services, struct mrc_qp *qp, 
   return best;
 }
 
-/* ---- measured shares: what the windows of the planes allow ---- */
+/* ---- measured shares: the windows of the planes set the limits ---- */
 
 /* The time that an answer from this plane takes now. 0: unknown, or measured so long ago that the
    plane is tried again because it may have recovered. */

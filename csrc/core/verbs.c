@@ -286,7 +286,7 @@ static int check_command(const struct mrc_engine *engine, const struct mrc_probe
   return attr->dscp <= 63 ? 0 : -EINVAL;
 }
 
-/* Each outstanding command has a reserved place for its event, even if nobody polls. */
+/* Each outstanding command has a reserved place for its event, even without polls. */
 static bool has_room_for_event(const struct mrc_services *services) {
   const uint32_t waiting = services->events.tail - services->events.head;
   return waiting + services->probes.n_commanded < MRC_EVENT_RING / 4 * 3;
