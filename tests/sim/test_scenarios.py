@@ -330,8 +330,14 @@ def test_command__list(capsys: pytest.CaptureFixture[str]) -> None:
         (["nowhere"], "no scenario 'nowhere'"),
         (["lossy-ev", "--set", "run"], "'run' is not KEY=VALUE"),
         (["lossy-ev", "--set", "run.until=soon"], "lossy-ev: run.until: 'soon' is no time"),
-        (["lossy-ev", "--seeds", "2", "--trace", "x"], "--trace is for one scenario and one seed"),
-        (["uniform-loss-1", "--trace", "x"], "--trace is for one run: add --set variants=[]"),
+        (
+            ["lossy-ev", "--seeds", "2", "--trace", "x"],
+            "--trace: requires a single seed; drop --seeds",
+        ),
+        (
+            ["uniform-loss-1", "--trace", "x"],
+            "--trace: requires a single variant; add --set variants=[]",
+        ),
         (["lossy-ev", "--output", "x"], "unrecognized arguments: --output"),
         (["report"], "arguments are required: --output"),
         (["lossy-ev", "--seed", "-1"], "--seed"),
