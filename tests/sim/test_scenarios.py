@@ -286,8 +286,8 @@ def test_command__variants_and_baselines(capsys: pytest.CaptureFixture[str]) -> 
     main(["sim", "uniform-loss-1", *settings, "--seeds", "2", "--json"])
     found = printed("sim run", capsys.readouterr().out)
     assert found["scenario"]["variants"] == ["64 KiB", "1 MiB", "16 MiB", "64 MiB"]
-    assert [value["name"] for value in found["values"]] == ["goodput, of loss-free, 64 KiB"]
-    assert "goodput, of loss-free, 1 MiB" in {check["name"] for check in found["checks"]}
+    assert [value["name"] for value in found["values"]] == ["goodput, of the loss-free run, 64 KiB"]
+    assert "goodput, of the loss-free run, 1 MiB" in {check["name"] for check in found["checks"]}
     runs = [(run["variant"], run["seed"], run["transport"]) for run in found["runs"]]
     assert runs[:4] == [
         ("64 KiB", 1, "mrc"),
