@@ -50,7 +50,7 @@ _SHARES = [shares.name.lower() for shares in PlaneShares]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "host", nargs="?", type=host_and_port, metavar="HOST[:PORT]",
-        help="be the client: test to this host, which runs mrc perf --server",
+        help="host that runs mrc perf --server; this end is the client",
     )  # fmt: skip
     ends = parser.add_argument_group("client or server")
     ends.add_argument("-s", "--server", action="store_true", help="be the server: wait for clients")

@@ -63,8 +63,9 @@ def add_arguments(parser: Parser) -> None:
 def _add_run_arguments(parser: argparse.ArgumentParser, *, is_report: bool) -> None:
     if is_report:
         parser.add_argument(
-            "--output", metavar="FILE", required=True, help="write the report to this HTML file"
-        )
+            "--output", metavar="FILE", required=True,
+            help="write the report to this HTML file; requires matplotlib and Jinja2",
+        )  # fmt: skip
     else:
         parser.add_argument(
             "scenario", metavar="NAME|FILE", help="name of a built-in scenario, or a TOML file"
@@ -75,7 +76,7 @@ def _add_run_arguments(parser: argparse.ArgumentParser, *, is_report: bool) -> N
         )  # fmt: skip
         parser.add_argument(
             "--plot", metavar="FILE",
-            help="draw the results into this SVG file; requires matplotlib",
+            help="draw the results into this SVG file; requires matplotlib and Jinja2",
         )  # fmt: skip
     parser.add_argument(
         "--seed",

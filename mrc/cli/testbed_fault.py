@@ -25,7 +25,7 @@ def add_fail_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--loss", type=_share, metavar="PERCENT",
-        help="drop this share of the packets, such as 20%% [100%%; 0%% with any option below]",
+        help="drop this share of the packets, such as 20%% [100%%; 0%% with --rate or impairments]",
     )  # fmt: skip
     _add_impairments(parser)
 
