@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The test bed of a benchmark: the fabric of `mrc testbed`, and what peers of mrc need in it.
+"""The test bed of a benchmark: the fabric of `mrc testbed`, with addresses for peers of mrc.
 
-TCP, MPTCP, UCX and libfabric pick their path by address, so every interface of a host gets one
-whose routes stay in its plane, both ways. mrc does not use them.
+TCP, MPTCP, UCX and libfabric select their path by address. Every interface of a host therefore has
+an address whose routes stay in its plane, both ways. mrc does not use these addresses.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from mrc.testbed.names import t0_name
 from mrc.testbed.shape import Fabric
 
 HOSTS = (0, 1)  # the sender's number, the receiver's
-_LINKS = 4  # of a path
+_LINKS = 4  # on a path
 _UPPER, _LOWER = "fe80::1", "fe80::2"
 _IPV4_USID = 0xE004
-_END_DX4 = "encap seg6local action End.DX4 nh4 0.0.0.0"  # to whom the packet is for, so to us
-_BUFFERS = "4096 1048576 67108864"  # of TCP: it may grow to what any of its rates can fill
+_END_DX4 = "encap seg6local action End.DX4 nh4 0.0.0.0"  # next hop: the packet's own destination
+_BUFFERS = "4096 1048576 67108864"  # of TCP: enough for each of its rates
 _WIRE_OVERHEAD = 14 + 40 + 40 + 8  # Ethernet, outer and inner IPv6, UDP: as tbf counts a packet
 _TCP_OVERHEAD = 40 + 40 + 32  # outer and inner IPv6, TCP with timestamps
 
 
 class Bed:
-    """Two hosts, up as long as the context manager is open."""
+    """Two hosts. They are up while the context manager is open."""
 
     def __init__(
         self, name: str, *, planes: int, t1: int, rate: str, mtu: int, delay_ns: int = 0,
         pinned: bool = True,
     ) -> None:  # fmt: skip
-        """`delay_ns` is that of every link; a fabric with one is emulated."""
+        """`delay_ns` applies to every link. A fabric with a delay is emulated."""
         self.testbed = Testbed(
             name, hosts=2, planes=planes, t1=t1, rate=rate, mtu=mtu, delay_ns=delay_ns,
             fabric=Fabric.EMULATED if delay_ns else Fabric.KERNEL,
         )  # fmt: skip
-        self.round_trip_ns = 2 * _LINKS * delay_ns  # what the delays of the links come to
+        self.round_trip_ns = 2 * _LINKS * delay_ns  # sum of the delays of the links
         self.planes = planes
         self.mtu = mtu
         self.rate = rate
@@ -71,7 +71,7 @@ class Bed:
         return self.testbed.plan.nodes[f"h{host}"].namespace
 
     def command(self, host: int, argv: list[str]) -> tuple[list[str], dict[str, str]]:
-        """Arguments and environment that run a program in a host, where pinned on its core."""
+        """Arguments and environment that run a program in a host, on its core if pinned."""
         pinned = ["taskset", "-c", str(core(host))] if self.pinned else []
         return self.testbed.host_command(f"h{host}", [*pinned, *argv])
 
@@ -79,11 +79,11 @@ class Bed:
         return str(self.testbed.shape.addresses.host(host))
 
     def plane_address(self, host: int, plane: int) -> str:
-        """The address of a host's interface: it is reached over T1 0 of the plane."""
+        """The address of a host's interface. Packets to it go over T1 0 of the plane."""
         return str(self.testbed.shape.addresses.on_path(host, plane, 0))
 
     def plane_arguments(self, host: int) -> list[str]:
-        """`p1=ADDRESS,ADDRESS p2=...`: the peer's address on every path, as C ends take them."""
+        """`p1=ADDRESS,ADDRESS p2=...`: the peer's address on every path, for the ends in C."""
         paths = self.testbed.shape.paths(host, 1 - host)
         return [
             f"p{plane}=" + ",".join(str(path.dst) for path in paths if path.plane == plane)
@@ -95,7 +95,7 @@ class Bed:
         return [self.plane_address(host, plane) for plane in range(1, planes + 1) for host in HOSTS]
 
     def sent_bytes(self) -> list[int]:
-        """What the sender's interfaces have sent, plane by plane."""
+        """Bytes that the sender's interfaces have sent, plane by plane."""
         with netns.inside(self.namespace(0)):
             lines = Path("/proc/thread-self/net/dev").read_text().splitlines()[2:]
         counts = {
@@ -104,7 +104,7 @@ class Bed:
         return [counts[f"p{plane}"] for plane in range(1, self.planes + 1)]
 
     def payload_capacity_bps(self) -> float | None:
-        """What full packets of mrc leave for payload on all planes; None without a limit."""
+        """Payload rate of full packets of mrc over all planes; None without a rate limit."""
         rate_bps = self.testbed.shape.host_rate_bps
         if rate_bps is None:
             return None
@@ -112,9 +112,9 @@ class Bed:
         return self.planes * rate_bps * self.path_mtu / wire_bytes
 
     def add_ipv4(self) -> None:
-        """A path for IPv4 in plane 1, encapsulated alike, for programs that know nothing else.
+        """Adds an encapsulated path for IPv4 in plane 1, for programs that support only IPv4.
 
-        Its uSID stands beside that of the host, since one for IPv6 cannot end carriers of IPv4.
+        It has a uSID of its own, because the host's uSID ends only carriers of IPv6.
         """
         block = self.testbed.shape.addresses.locator_block(1)
         end = f"{locator(block, _IPV4_USID)}"
@@ -147,15 +147,15 @@ class Bed:
                 subprocess.run([*ip, "endpoint", "add", address, "signal"], check=True)
 
     def forget_connections(self) -> None:
-        """TCP connections start without what earlier ones between the same hosts have learnt."""
+        """Disables TCP's metrics cache, so that connections use no values of earlier ones."""
         for host in HOSTS:
             with netns.inside(self.namespace(host)):
                 Path("/proc/sys/net/ipv4/tcp_no_metrics_save").write_text("1")
 
 
 def dress(testbed: Testbed, host: int, peers: Sequence[int]) -> None:
-    """An address for each interface of a host, routes from it that stay in its plane, and buffers
-    that may grow.
+    """Prepares a host for TCP: an address for each interface, routes from it that stay in its
+    plane, and buffers that can grow.
     """
     shape, namespace = testbed.shape, testbed.plan.nodes[f"h{host}"].namespace
     with netns.inside(namespace):
@@ -182,6 +182,6 @@ def dress(testbed: Testbed, host: int, peers: Sequence[int]) -> None:
 
 
 def core(host: int) -> int:
-    """The core of one side. What the sender's kernel forwards runs on the sender's."""
+    """The core of one side. The sender's kernel forwards on the sender's core."""
     cores = sorted(os.sched_getaffinity(0))
     return cores[host % len(cores)]

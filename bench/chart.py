@@ -15,7 +15,7 @@ _WIDTH, _TOP, _STEP = 760, 30, 18
 
 
 def goodput_svg(title: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    """One picture of the rows of a bed that moved bytes; ours in a colour of their own."""
+    """One picture of a bed's rows with goodput. mrc's rows have their own colour."""
     bars = [row for row in rows if "goodput_bits_per_second" in row["metrics"]]
 
     def paint(figure: Figure) -> None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What mrc must reach beside the others in one run. Pure.
+"""The targets of mrc relative to the other contenders in one run. Pure.
 
-A ratio is taken round by round, between neighbours, and its median counts: what slows a whole round
-slows both. A check whose rows were not measured is left out.
+A check is the median of the ratios of two neighbouring rows in each round, so a slow round affects
+both rows. A check is omitted if one of its rows was not measured.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def is_met(value: float, relation: str, target: float) -> bool:
 
 
 def evaluate(beds: Mapping[str, Rounds], capacities_bps: Mapping[str, float | None]) -> list[Check]:
-    """Every check that the rows of the beds allow. Those with a limit have a payload capacity."""
+    """Every check that the rows of the beds allow. Beds with a rate limit have a capacity."""
     found: list[Check] = []
     if rounds := beds.get("9000"):
         found += [*_bulk(rounds), *_cpu(rounds), *_files(rounds), *_small(rounds)]
@@ -74,7 +74,7 @@ def _bulk(rounds: Rounds) -> Iterator[Check]:
 
 
 def _cpu(rounds: Rounds) -> Iterator[Check]:
-    """Of both sides together: ACKs make TCP send on the receiver's core, which moves its cost."""
+    """CPU of both sides together: ACKs move a part of TCP's sending to the receiver's core."""
     row = "mrc, WRITE 1 MiB"
     for name, other in (("best TCP flow", _best(rounds, _ONE_TCP)), ("TCP by write", _ONE_TCP[0])):
         pairs = list(zip(rounds.get(row, ()), rounds.get(other, ()), strict=False))
@@ -146,7 +146,7 @@ def _ratio(
 
 
 def _best(rounds: Rounds, names: Sequence[str], metric: str = GOODPUT) -> str:
-    """The row with the highest median; the first where none was measured."""
+    """The row with the highest median; the first row if none was measured."""
 
     def middle(name: str) -> float:
         return median([metrics[metric] for metrics in rounds.get(name, ())] or [0.0])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles the ends that are in C, with the flags of the shipped engine; cached by content."""
+"""Compiles the ends in C with the flags of the shipped engine. Cached by content."""
 
 from __future__ import annotations
 

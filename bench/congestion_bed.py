@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A scenario over real sockets: on an emulated fabric of its shape, a process in each host.
+"""A scenario over real sockets: an emulated fabric of its shape, with a process in each host.
 
-What comes of it has the simulator's form, so that the same code computes its checks.
+The result has the simulator's form, so the same code computes its checks.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from mrc.testbed.bed import Testbed
 from mrc.testbed.shape import Fabric, LinkChange, Shape
 
 HERE = Path(__file__).resolve().parent
-_AHEAD_NS = 200_000_000  # from the word to all hosts until their flows begin
+_AHEAD_NS = 200_000_000  # from the start command until the flows begin
 _LINK_KEYS = {"rate": "rate_bps", "delay": "delay_ns"}
 _COUNTED = (
     "received", "sent", "lost", "dropped", "trimmed", "marked", "unroutable", "overloaded",
@@ -40,7 +40,7 @@ Counts = dict[str, dict[str, int]]
 
 
 class Hosts:
-    """A test bed, for those who start ends in it."""
+    """A test bed as the `Commands` of its ends."""
 
     def __init__(self, bed: Testbed) -> None:
         self.bed = bed
@@ -50,7 +50,7 @@ class Hosts:
 
 
 def check(scenario: Scenario) -> None:
-    """Raises BenchError for what hosts and an emulated fabric do not have."""
+    """Raises BenchError for features that hosts and an emulated fabric lack."""
     wrong = [
         (scenario.transport.kind != "mrc", f"transport.kind {scenario.transport.kind}"),
         (scenario.transport.evs_per_plane > 0, "transport.evs_per_plane"),
@@ -66,7 +66,7 @@ def check(scenario: Scenario) -> None:
     ]  # fmt: skip
     for is_wrong, what in wrong:
         if is_wrong:
-            raise BenchError(f"{scenario.name}: {what}: in the simulator only")
+            raise BenchError(f"{scenario.name}: {what}: only the simulator supports this")
 
 
 def is_tcp(flow: Flow) -> bool:
@@ -83,7 +83,7 @@ def shape_of(scenario: Scenario) -> Shape:
 
 
 def tasks(scenario: Scenario, flows: Sequence[Flow]) -> dict[int, dict[str, Any]]:
-    """What each host is told that has something to do, by its number."""
+    """The task of each host that has flows, by its number."""
     transport = scenario.transport
     common = {
         "until_ns": scenario.until_ns,
@@ -135,7 +135,7 @@ def _denied(scenario: Scenario, flow: Flow) -> Iterator[str]:
 
 
 def run(scenario: Scenario, seed: int) -> Result:
-    """Runs a scenario once; raises BenchError, or an MrcError when there can be no test bed."""
+    """Runs a scenario once. Raises BenchError, or an MrcError if no test bed can be built."""
     check(scenario)
     flows = make_flows(scenario, seed)
     with ExitStack() as stack:
@@ -167,7 +167,7 @@ def run(scenario: Scenario, seed: int) -> Result:
 
 
 def _counts(bed: Testbed) -> Counts:
-    """Of the whole fabric, and of each direction of each link."""
+    """Counters of the whole fabric, and of each direction of each link."""
     fabric = bed.counters()
     return {"fabric": {key: fabric[key] for key in _COUNTED}, **bed.links()}
 
@@ -187,7 +187,8 @@ def _result(
     moved: Counts,
 ) -> Result:
     if moved["fabric"]["overloaded"]:
-        raise BenchError(f"too slow a machine: no time for {moved['fabric']['overloaded']} packets")
+        lost = moved["fabric"]["overloaded"]
+        raise BenchError(f"this machine is too slow: the emulator lost {lost} packets, lower rates")
     sent: dict[str, dict[str, int]] = {}
     samples: dict[str, list[list[int]]] = {}
     for answer in answers:
@@ -201,7 +202,7 @@ def _result(
         for found, counts in zip(planes, by_plane, strict=True):
             found.append(Curve(times, counts))
         counts = sent[number]
-        repeated = counts["spurious_packets"]  # all that hosts know of it
+        repeated = counts["spurious_packets"]  # hosts count no other repeated packets
         infos.append(
             FlowInfo(
                 **counts, repeated_packets=repeated, received_bytes=arrived[-1], lost_packets=0

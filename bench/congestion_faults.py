@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The faults of a scenario on an emulated fabric: those of the whole run, and those that come and
-go at their times.
-"""
+"""The faults of a scenario on an emulated fabric: constant faults, and faults with a time."""
 
 from __future__ import annotations
 
@@ -20,8 +18,9 @@ _PPM = 1_000_000
 
 
 def is_possible(fault: Fault) -> bool:
-    """Whether a bed does what the simulator does: it loses and delays what a plane or a switch
-    concerns once on its way, and not on each of its links.
+    """Whether a bed can inject the fault as the simulator does.
+
+    For a plane or a switch a bed drops and delays each packet once, the simulator on each link.
     """
     is_link = fault.target.partition(":")[0] in ("link", "uplink")
     if fault.packets != "all" or fault.every_ns:
@@ -30,12 +29,12 @@ def is_possible(fault: Fault) -> bool:
 
 
 def lasts(scenario: Scenario, fault: Fault) -> bool:
-    """Whether it is there from the start to the end."""
+    """Whether the fault lasts for the whole scenario."""
     return fault.at_ns == 0 and fault.until_ns >= scenario.until_ns
 
 
 def begin(bed: Testbed, scenario: Scenario) -> None:
-    """Those that are there all the time begin before anything is sent."""
+    """Injects the faults of the whole scenario. Call it before the first packet."""
     for fault in scenario.faults:
         if lasts(scenario, fault):
             scheduled = _scheduled(bed.shape, fault)
@@ -43,7 +42,7 @@ def begin(bed: Testbed, scenario: Scenario) -> None:
 
 
 def let_happen(bed: Testbed, scenario: Scenario, start_ns: int) -> None:
-    """The others, each at its time. What is left when the scenario is over is healed."""
+    """Injects the other faults, each at its time. Heals all of them when the scenario is over."""
     end = (start_ns + scenario.until_ns) / 1e9
     _sleep_until(start_ns / 1e9)
 
@@ -65,7 +64,7 @@ def _scheduled(shape: Shape, fault: Fault) -> Scheduled:
 
 
 def bed_fault(shape: Shape, target: Target, fault: Fault) -> BedFault:
-    """A bed adds to the delay and the jitter that a link has; a scenario says what they become."""
+    """Converts a fault. A bed adds to the delay and jitter of a link, a scenario sets them."""
     match fault.kind:
         case "loss":
             return BedFault(loss=fault.a / _PPM)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same check in the simulator and over real sockets, side by side. Pure."""
+"""Compares the value of each check in the simulator and over real sockets. Pure."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from checks import is_met
 
 from mrc.sim.scenario import Check, Scenario
 
-TOLERANCE = 0.1  # a difference beyond it is marked, and wants an explanation
-# Counts and shares of packets that near zero say nothing by their ratio: they differ when they are
+TOLERANCE = 0.1  # a larger difference is marked and must be explained
+# Near zero, the ratio of counts and shares of packets has no meaning. They differ if they are
 # further apart than this.
 _NEGLIGIBLE = {"retransmitted": 0.005, "spurious": 5, "qp_errors": 0}
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A check of a scenario. None: the run gave no such value."""
+    """A check of a scenario. None: the run has no such value."""
 
     name: str
     simulated: float | None
@@ -35,12 +35,12 @@ class Row:
 
     @property
     def ratio(self) -> float | None:
-        """Of the emulated fabric's value to the simulator's."""
+        """Ratio of the emulated fabric's value to the simulator's."""
         return None if self.value is None or not self.simulated else self.value / self.simulated
 
     @property
     def met(self) -> bool | None:
-        """Whether both are as they must be; None: nothing is demanded."""
+        """Whether both values meet the target; None: the check has no target."""
         if self.target is None:
             return None
         values = (self.simulated, self.value)
@@ -92,6 +92,6 @@ def differs(measure: str, simulated: float | None, value: float | None) -> bool:
 
 
 def notes(found: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The explanation of every row that differs; one without is named."""
+    """The explanation of every row that differs, or the name of a row without one."""
     lines = [row["note"] or f"unexplained: {row['name']}" for row in found if row["differs"]]
     return list(dict.fromkeys(lines))

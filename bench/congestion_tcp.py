@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TCP flows of a scenario: the kernel's, between the addresses of two hosts in one plane."""
+"""TCP flows of a scenario: kernel TCP between the addresses of two hosts in one plane."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from mrc.sim.traffic import Flow
 from mrc.testbed.bed import Testbed
 
 _FIRST_PORT = 5001
-_PATH = 0  # the T1 that addresses of a plane lead over
-_SPARE_MS = 1000  # what the receiver counts beyond the time of the scenario
+_PATH = 0  # the T1 on the route to addresses of a plane
+_SPARE_MS = 1000  # the receiver counts for this long after the scenario
 
 
 def is_possible(traffic: Traffic) -> bool:
@@ -60,11 +60,11 @@ class TcpFlow:
         self._sender.start("send", "cubic", "write", ms, *self._route)
 
     def result(self, start_ns: int) -> dict[str, Any]:
-        """As a host tells of a flow that begins there and of one that ends there."""
+        """The flow's result in the form of a congestion_end, for its sender and receiver."""
         sent, got = self._sender.result(), self._receiver.result()
         (bins,) = got["flows"]
         width_ns, first_ns = got["width_ns"], got["start_monotonic_ns"] - start_ns
-        n = (self._until_ns - first_ns) // width_ns  # what comes later has no part in it
+        n = (self._until_ns - first_ns) // width_ns  # later bins do not count
         samples = [
             [first_ns + (i + 1) * width_ns, total, *self._by_plane(total)]
             for i, total in enumerate(accumulate(bins[:n]))
@@ -73,7 +73,7 @@ class TcpFlow:
             "first_ns": first_ns,
             "last_ns": first_ns + sent["ns"],
             "posted": 1,
-            "completed": 0,  # it has no end of its own
+            "completed": 0,  # the flow sends until the scenario ends
             "failed": 0,
             "sent_packets": sent["packets"],
             "retransmitted_packets": sent["retransmissions"],

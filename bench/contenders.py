@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who takes part: raw UDP, TCP, MPTCP and mrc, each as a pair of ends that stay up between rounds.
+"""The contenders raw UDP, TCP, MPTCP and mrc: pairs of ends that keep running between rounds.
 
-A method measures once and returns what it saw: `bytes` of payload that arrived in `ns`, and what
-else the contender can tell: `messages`, percentiles, `packets`, `syscalls`, `retransmissions`.
+A method measures once and returns `bytes`, the payload that arrived in `ns`. Contenders that count
+them add `messages`, percentiles, `packets`, `syscalls` and `retransmissions`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from end import End
 
 Raw = dict[str, Any]
 
-GSO_BYTES = 65527  # UDP payload of one UDP_SEGMENT message at most
-GSO_PACKETS = 64  # packets in it at most, on kernels before 6.9; mrc keeps to it
+GSO_BYTES = 65527  # largest UDP payload of one UDP_SEGMENT message
+GSO_PACKETS = 64  # most packets in it on kernels before 6.9; mrc uses this limit, too
 _FLOOR_PORT = 7000
 _UDP_PORT = 7100
 _ARENA_BYTES = 1 << 20
@@ -32,7 +32,7 @@ _ENDPOINT = str(Path(__file__).resolve().with_name("endpoint"))
 
 
 def missing_controls() -> dict[str, str]:
-    """Congestion controls of TCP that this kernel does not have, and what to do about it."""
+    """TCP rows whose congestion control this kernel lacks -> remedy."""
     available = _AVAILABLE.read_text().split()
     return {
         f"TCP, {cc}": f"this kernel has no {cc}: modprobe tcp_{cc}"
@@ -42,12 +42,12 @@ def missing_controls() -> dict[str, str]:
 
 
 def tcp_controls() -> list[str]:
-    """Those that it has."""
+    """The congestion controls of TCP that this kernel supports."""
     return [cc for cc in TCP_CONTROLS if f"TCP, {cc}" not in missing_controls()]
 
 
 class Pair:
-    """Two ends; a context manager that stops them."""
+    """Two ends. As a context manager it stops them."""
 
     def __init__(self, sender: End, receiver: End) -> None:
         self.sender = sender
@@ -65,7 +65,7 @@ class Pair:
         return [[self.sender.process.pid], [self.receiver.process.pid]]
 
     def while_receiver(self, *job: object, sender: tuple[object, ...]) -> tuple[Raw, Raw]:
-        """Runs a job of the sender during one of the receiver that lasts until the next."""
+        """Runs a job of the sender during a job of the receiver. Then ends the receiver's job."""
         self.receiver.start(*job)
         sent = self.sender.run(*sender)
         self.receiver.start("end")
@@ -115,7 +115,7 @@ class UdpPython(Pair):
 
 
 class Flows(Pair):
-    """TCP or MPTCP, a program of ours that does nothing else."""
+    """TCP or MPTCP by flow.c."""
 
     def __init__(self, bed: Bed, *, mptcp: bool = False) -> None:
         self.bed = bed
@@ -139,7 +139,7 @@ class Flows(Pair):
 
 
 class Mrc(Pair):
-    """What both ways to drive mrc share: jobs, and the counters of both ends around them."""
+    """The common part of mrc's contenders: jobs, and the counters of both ends around them."""
 
     settings: Mapping[str, object]
 
@@ -153,8 +153,8 @@ class Mrc(Pair):
         before = self._counters()
         self.receiver.start(*receiver)
         sent = self.sender.run(*sender)
-        # A polled context acknowledges only while it is run: the sender's goes on until the
-        # receiver is done.
+        # A polled context acknowledges only while it runs, so the sender's context runs until the
+        # receiver has finished.
         self.sender.start("serve")
         for each in (self.receiver, self.sender):
             each.start("end")
@@ -176,9 +176,9 @@ class Mrc(Pair):
 
 
 class MrcVerbs(Mrc):
-    """mrc by its C interface: with a datapath thread, or polled, that is run to completion.
+    """mrc by its C interface: with a datapath thread, or polled (run to completion).
 
-    The settings are those of verbs.c.
+    verbs.c has the names of the settings.
     """
 
     def __init__(self, bed: Bed, **settings: int) -> None:
@@ -194,7 +194,7 @@ class MrcVerbs(Mrc):
 
 
 class MrcPython(Mrc):
-    """mrc through asyncio: with a datapath thread, or polled, by the event loop."""
+    """mrc through asyncio: with a datapath thread, or polled by the event loop."""
 
     def __init__(self, bed: Bed, *, polled: bool = False, spin_us: int = 0) -> None:
         self.settings = {"asyncio": True, "qps": 1, "polled": polled, "spin_us": spin_us}
@@ -207,4 +207,4 @@ class MrcPython(Mrc):
             receiver.close()
             raise
         super().__init__(sender, receiver)
-        assert sender.hello["path_mtu"] == bed.path_mtu  # which every other contender is given
+        assert sender.hello["path_mtu"] == bed.path_mtu  # the same as the other contenders'

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the engine alone costs: two engines joined by nothing but memory, in virtual time, and the
- * parts that they are made of. Prints a line for each measurement:
+ * The cost of the engine alone: two engines joined by memory, in virtual time, and parts of the
+ * engine. Prints a line for each measurement:
  *
  *     OPERATION QPS EVS OPERATIONS NANOSECONDS
  *
- * with the number of operations measured and the time they took together; for `memory` it is the
- * number of QPs and their bytes. Under callgrind, with `core --instructions`, it dumps a profile
- * for each line, of the same name. The script `core` builds it, runs it and judges.
+ * OPERATIONS is the number of operations measured, NANOSECONDS their total time; for `memory` they
+ * are the number of QPs and their bytes. Under callgrind, with `core --instructions`, it dumps a
+ * profile for each line, of the same name. The script `core` builds and runs it and compares the
+ * results with their targets.
  *
- * Copies of payload are left out: a memcpy of ours stands in for the library's. The integrity is
- * UDP's, so there is no CRC either. `copy` and `crc` measure both apart.
+ * Payload is not copied: a memcpy of ours replaces the library's. The integrity is UDP's, so there
+ * is no CRC. `copy` and `crc` measure both separately.
  */
 #include <malloc.h>
 #include <stdio.h>
@@ -43,7 +44,7 @@ enum {
   PLANES = 4,
   PAYLOAD = 4096,
   FRAME = PAYLOAD + 128,
-  BURSTS = 8, /* of one transmit, as the UDP driver asks for */
+  BURSTS = 8, /* of one transmit, as in the UDP driver */
   BURST_PACKETS = 64,
   FRAMES = BURSTS * BURST_PACKETS,
   MESSAGE = 1 << 20,
@@ -57,7 +58,7 @@ enum {
   WARM_VISITS = 4, /* turns of each QP before the measurement */
 };
 
-static bool instructions; /* count them: callgrind does */
+static bool instructions; /* callgrind counts instructions; we measure no time */
 
 static uint64_t clock_ns(void) {
   struct timespec now;
@@ -65,12 +66,12 @@ static uint64_t clock_ns(void) {
   return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/* The payload's way into memory is not the engine's: see `copy`. */
+/* Replaces the library's: the copy of payload is not a cost of the engine, see `copy`. */
 void *memcpy(void *to, const void *from, size_t bytes) {
   return bytes == PAYLOAD ? to : memmove(to, from, bytes);
 }
 
-/* ---- What is measured ---- */
+/* ---- The measured parts ---- */
 
 enum part { PART_SEND, PART_SACK, PART_PLACE, PART_ANSWER, PARTS };
 
@@ -79,7 +80,7 @@ static const char *const part_names[] = {[PART_SEND] = "send",
                                          [PART_PLACE] = "place",
                                          [PART_ANSWER] = "answer"};
 
-/* Time of each part; with callgrind one part alone is measured in a run. */
+/* Time of each part. With callgrind, a run measures only one part. */
 static struct {
   uint64_t ns[PARTS];
   uint64_t begun_ns;
@@ -132,7 +133,7 @@ struct world {
   uint32_t message_bytes;
   uint64_t now_ns;
   uint64_t packets;  /* data packets sent */
-  uint64_t qp_bytes; /* memory of all QPs of both */
+  uint64_t qp_bytes; /* memory of all QPs of both hosts */
   uint8_t *memory;
   struct frame *frames;
 };
@@ -220,7 +221,7 @@ static uint64_t allocated_bytes(void) {
   return info.uordblks + info.hblkhd;
 }
 
-/* Every QP has enough posted to be busy for ever: a completion brings the next message. */
+/* Every QP always has messages to send: each completion posts the next one. */
 static struct world open_world(uint32_t qps, uint32_t evs, uint32_t spray, uint32_t message_bytes) {
   struct world world = {.qps = qps,
                         .message_bytes = message_bytes,
@@ -249,7 +250,7 @@ static void close_world(struct world *world) {
   free(world->frames);
 }
 
-/* Puts the packets of bursts where the other side finds them; the payload stays what it is. */
+/* Copies the packets of bursts into frames for the other side, without data payload. */
 static int flatten(const struct mrc_burst *bursts, int n, struct frame *frames, uint64_t now_ns) {
   int at = 0;
   for (int i = 0; i < n; i++) {
@@ -276,7 +277,7 @@ static int flatten(const struct mrc_burst *bursts, int n, struct frame *frames, 
   return at;
 }
 
-/* One transmit of a host, if there is something; returns the number of packets. */
+/* One transmit of a host. Returns the number of packets, which may be 0. */
 static int transmit(struct world *world, struct host *host, enum part part) {
   struct mrc_burst bursts[BURSTS];
   int taken[BURSTS];
@@ -314,7 +315,7 @@ static void post_again(struct world *world) {
   end(PART_SEND);
 }
 
-/* A transmit of data, and whatever answers it. */
+/* A transmit of data, and all answers to it. */
 static void turn(struct world *world) {
   const int packets = transmit(world, &world->near, PART_SEND);
   world->packets += (uint64_t)packets;
@@ -327,7 +328,7 @@ static void turn(struct world *world) {
   post_again(world);
 }
 
-/* Runs so many turns; the cost of each part goes to the meter. Returns the data packets. */
+/* Runs turns and adds the cost of each part to the meter. Returns the number of data packets. */
 static uint64_t run(struct world *world, uint64_t turns) {
   const uint64_t before = world->packets;
   memset(meter.ns, 0, sizeof meter.ns);
@@ -362,7 +363,7 @@ static void measure_world(const char *prefix, uint32_t qps, uint32_t evs, uint32
                           uint32_t message_bytes) {
   struct world world = open_world(qps, evs, spray, message_bytes);
   if (!instructions && prefix[0] == '\0') report("memory", qps, evs, 2 * qps, world.qp_bytes);
-  const uint64_t visits = qps > 2 ? qps / 2 : 1; /* turns until each QP had one */
+  const uint64_t visits = qps > 2 ? qps / 2 : 1; /* turns until each QP has sent */
   for (uint64_t i = 0; i < visits * WARM_VISITS; i++)
     turn(&world);
   CALLGRIND_START_INSTRUMENTATION;
@@ -419,7 +420,7 @@ static void decode(void *argument) {
   }
 }
 
-/* A packet's life in the send window, 60 in flight at a time. */
+/* All steps of a packet in the send window, with 60 packets in flight. */
 static void txwin(void *argument) {
   struct mrc_txwin *win = argument;
   enum { IN_FLIGHT = 60 };
@@ -433,7 +434,7 @@ static void txwin(void *argument) {
   }
 }
 
-/* A packet's life in the receive window, each two of them swapped. */
+/* All steps of a packet in the receive window. Packets arrive in swapped pairs. */
 static void rxwin(void *argument) {
   struct mrc_rxwin *win = argument;
   for (uint32_t i = 0; i < ROUNDS; i++) {
@@ -449,7 +450,7 @@ static void choose_ev(void *argument) {
     mrc_evset_next(argument, i % PLANES);
 }
 
-/* The delay-based window, at its SACKs. */
+/* The delay-based congestion control, at each SACK. */
 static void control(void *argument) {
   for (uint32_t i = 0; i < ROUNDS; i++) {
     const struct mrc_cc_ack ack = {.bytes = 4 * PAYLOAD,
@@ -533,7 +534,7 @@ static void measure_components(void) {
   measure("control", 0, control, &cc);
   for (uint32_t evs = 8; evs <= 256; evs = evs == 8 ? 64 : evs * 4)
     measure_evs(evs);
-  if (instructions) return; /* of these time counts, not instructions */
+  if (instructions) return; /* `copy` and `crc` are measured in time only */
   uint8_t *memory = calloc(128, PAYLOAD);
   measure("copy", 0, copy, memory);
   measure("crc", 0, crc, memory);
@@ -543,11 +544,11 @@ static void measure_components(void) {
 int main(int argc, char **argv) {
   instructions = argc > 1 && strcmp(argv[1], "--instructions") == 0;
   if (instructions && !HAVE_CALLGRIND) {
-    fprintf(stderr, "built without valgrind/callgrind.h\n");
+    fprintf(stderr, "core: built without valgrind/callgrind.h: apt-get install valgrind\n");
     return 2;
   }
   measure_components();
-  /* Caches are all that 4096 QPs change; under callgrind they would take ten seconds to make. */
+  /* 4096 QPs differ only in cache misses, and under callgrind their set-up takes 10 s. */
   for (uint32_t qps = 1; qps <= (instructions ? 256 : 4096); qps *= 16)
     measure_world("", qps, 8, 0, MESSAGE);
   measure_world("", 1, 64, 0, MESSAGE);

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The processes of a contender, pinned, one in each host, and what they cost.
+"""The processes of a contender, pinned, one in each host, and their CPU time.
 
-An `End` lives as long as its pipe: jobs go in as lines, JSON comes back. A `run_once` is a program
-that was not written for this, such as a peer's own benchmark.
+An `End` runs until its pipe closes. It reads jobs as lines and answers with JSON. `run_once` runs
+other programs, such as a peer's own benchmark.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import Any, Protocol
 
 from bed import HOSTS, Bed, core
 
-PATIENCE = 60  # seconds for any answer: a hang, not slowness, ends a benchmark
+PATIENCE = 60  # seconds for any answer: long enough that only a hang ends a benchmark
 
 
 class Commands(Protocol):
-    """Knows how a program is run in a host."""
+    """Makes the commands that run a program in a host."""
 
     def command(self, host: int, argv: list[str]) -> tuple[list[str], dict[str, str]]: ...
 
@@ -34,13 +34,13 @@ class BenchError(Exception):
 
 
 def require_root() -> None:
-    """Raises BenchError: pinning and counting softirqs are for the machine's root."""
+    """Raises BenchError for other users. Only the machine's root can pin and count softirqs."""
     if os.geteuid() != 0:
-        raise BenchError("needs root: run it with sudo")
+        raise BenchError("this benchmark requires root: run it with sudo")
 
 
 class End:
-    """One process in a host. Every job is answered by one line."""
+    """One process in a host. It answers every job with one line."""
 
     def __init__(self, bed: Commands, host: int, *argv: object) -> None:
         words = [str(word) for word in argv]
@@ -94,19 +94,19 @@ class End:
         assert self.process.stderr is not None
         self.process.kill()
         said = self.process.stderr.read().strip().splitlines()
-        return said[-1] if said else f"ended with {self.process.wait()}"
+        return said[-1] if said else f"ended with exit code {self.process.wait()}"
 
 
 @dataclass(frozen=True)
 class Ended:
-    """What a program printed, and its CPU time with that of its children."""
+    """A program's output, and the CPU time of it and its children."""
 
     output: str
     cpu_seconds: float
 
 
 def run_once(bed: Bed, host: int, argv: Sequence[str], **environment: str) -> Ended:
-    """Runs a program to its end; BenchError when it fails or hangs."""
+    """Runs a program to its end. Raises BenchError if it fails or hangs."""
     return wait_for(start_once(bed, host, argv, **environment))
 
 
@@ -133,7 +133,7 @@ def wait_for(process: subprocess.Popen[str]) -> Ended:
         watchdog.cancel()
     if process.returncode != 0:
         said = output.strip().splitlines()
-        last = said[-1] if said else f"ended with {process.returncode}"
+        last = said[-1] if said else f"ended with exit code {process.returncode}"
         raise BenchError(last)
     return Ended(output, usage.ru_utime + usage.ru_stime)
 
@@ -158,7 +158,7 @@ def cpu_ns(pids: Sequence[Sequence[int]]) -> list[int]:
 
 
 def _run_ns(pid: int) -> int:
-    """Time on a core of all threads of a process, the interrupts that hit it included."""
+    """CPU time of all threads of a process, including interrupts during it."""
     total = 0
     for task in Path(f"/proc/{pid}/task").glob("*/schedstat"):
         try:
@@ -169,7 +169,7 @@ def _run_ns(pid: int) -> int:
 
 
 def core_ns() -> list[int]:
-    """Time that each side's core was not idle so far, whoever used it; in steps of 10 ms."""
+    """Time so far in which each side's core was not idle, in steps of 10 ms."""
     tick_ns = 10**9 // os.sysconf("SC_CLK_TCK")
     found = []
     for line in Path("/proc/stat").read_text().splitlines():

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures of a run through a scenario, and what mrc must reach. Pure.
+"""Figures of a run through a scenario, and the targets of mrc. Pure.
 
-Goodput at a moment is the mean over the 50 ms that follow: a burst is up to 62 KiB, 1 ms of a
-plane's rate, so over much less the grain of bursts would show. Silence weighs in it: 2 ms without
-a byte are 4%.
+Goodput at a moment is the mean over the following 50 ms. A burst is up to 62 KiB, 1 ms of a plane's
+rate, so a much shorter window would show single bursts. 2 ms without a byte reduce the mean by 4%.
 """
 
 from __future__ import annotations
@@ -21,12 +20,12 @@ from mrc.demo.timeline import Timeline
 
 WINDOW_SECONDS = 0.05
 STEP_SECONDS = 0.001
-BACK_SHARE = 0.97  # of the capacity of the planes that are there
+BACK_SHARE = 0.97  # of the capacity of the planes without a fault
 LOW_SHARE = 0.95
-BACK_SECONDS = {DOWN: 0.010, SLOW: 0.2}  # and otherwise:
-_BACK_SECONDS = 0.020
+BACK_SECONDS = {DOWN: 0.010, SLOW: 0.2}
+_BACK_SECONDS = 0.020  # for other faults
 GAP_SECONDS = 0.005
-FIRST_SECONDS = 0.1  # in which a gap counts: later ones are as long without any fault
+FIRST_SECONDS = 0.1  # only gaps in this time count: later gaps are as long without any fault
 REUSE_SECONDS = 1.0
 
 
@@ -42,9 +41,9 @@ class Series:
         return Timeline(self.start, self.width, self.bytes)
 
     def stall(self, start: float, end: float) -> tuple[float, float]:
-        """The longest time without a byte in [start, end), and where it began; 0 for none.
+        """The longest time without a byte in [start, end), and its begin; 0 for none.
 
-        Bins without a byte, and one more: that is the middle of what it can have been.
+        The time of n empty bins can be n to n + 2 bins, so this returns n + 1 bins.
         """
         first = max(0, round((start - self.start) / self.width))
         last = max(first, round((end - self.start) / self.width))
@@ -59,25 +58,25 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class PhaseFigures:
-    """How goodput took what had changed."""
+    """Goodput after a change."""
 
     name: str
     start_seconds: float
     end_seconds: float
     planes: float
-    back_seconds: float | None  # until goodput had back_share of the capacity; None: it never had
-    below_seconds: float  # while it was below 95%
-    worst_share: float | None  # of the capacity, once it had time to be back
+    back_seconds: float | None  # until goodput reached back_share of the capacity; None: never
+    below_seconds: float  # time in which goodput was below 95%
+    worst_share: float | None  # lowest goodput of the capacity, after the allowed seconds
     mean_share: float | None
-    dip_share: float | None  # the worst of the capacity of the phase before, until it was back
+    dip_share: float | None  # lowest goodput of the earlier phase's capacity, until back_seconds
     longest_gap_seconds: float
-    first_gap_seconds: float  # the longest in the first 0.1 s, which the change may have caused
+    first_gap_seconds: float  # the longest in the first 0.1 s, probably caused by the change
 
 
 def figures(
     series: Series, events: Sequence[Event], seconds: float, planes: int, plane_bps: float
 ) -> dict[str, Any]:
-    """All figures of a run, as JSON has them. `plane_bps` is the payload that fits a plane."""
+    """All figures of a run, for JSON. `plane_bps` is the payload rate of a plane."""
     timeline = series.timeline()
     parts = phases(events, seconds, planes)
     stall, stall_at = series.stall(0.1, seconds)
@@ -97,14 +96,14 @@ def figures(
 
 
 def allowed_seconds(event: Event | None) -> float:
-    """In which goodput has to be back."""
+    """Time limit in which goodput must return."""
     if event is None:
         return REUSE_SECONDS
     return BACK_SECONDS.get(event.mode, _BACK_SECONDS)
 
 
 def back_share(event: Event | None) -> float:
-    """Of the capacity, that goodput has to be back at."""
+    """The share of the capacity to which goodput must return."""
     return LOW_SHARE if event is not None and event.mode == SLOW else BACK_SHARE
 
 
@@ -138,7 +137,7 @@ def _phase(
 
 
 def _windows(start: float, end: float) -> Iterator[float]:
-    """Starts of windows that end by `end`."""
+    """Starts of all windows that end by `end`."""
     for i in range(int((end - WINDOW_SECONDS - start) / STEP_SECONDS + 1e-6) + 1):
         yield start + i * STEP_SECONDS
 
@@ -155,7 +154,7 @@ def _back(timeline: Timeline, part: Phase, level: float) -> float | None:
 
 
 def _below(timeline: Timeline, part: Phase, level: float) -> float:
-    """The whole of a phase counts, its last window shortened."""
+    """Time below a level. The last window of a phase is shortened."""
     low = 0
     steps = int((part.end - part.start) / STEP_SECONDS + 1e-6)
     for i in range(steps):
@@ -166,17 +165,17 @@ def _below(timeline: Timeline, part: Phase, level: float) -> float:
 
 
 def _worst(timeline: Timeline, start: float, end: float, capacity: float) -> float | None:
-    """Of any window; None where there is no room for one, or nothing to reach."""
+    """The lowest share of any window; None if the time is shorter, or the capacity is 0."""
     if not capacity or end - start < WINDOW_SECONDS:
         return None
     return min(_goodput(timeline, at) for at in _windows(start, end)) / capacity
 
 
-# ---- what mrc must reach ------------------------------------------------------------------------
+# ---- targets of mrc -----------------------------------------------------------------------------
 
 
 def checks(found: Mapping[str, Any], events: Sequence[Event]) -> Iterator[Check]:
-    """Of mrc in one scenario. A phase that is too short to be judged by has none."""
+    """The checks of mrc in one scenario. A phase that is too short has none."""
     faults = {event.name: event for event in events}
     many = len({event.plane for event in events}) > 1
     for part in found["phases"][1:]:
@@ -231,10 +230,10 @@ def _share(name: str, share: float | None, least: float = BACK_SHARE) -> Check:
 
 
 def told(repeats: Sequence[Sequence[Check]]) -> list[dict[str, Any]]:
-    """The checks of one scenario as JSON has them: the median of its repeats, and their spread.
+    """The checks of one scenario for JSON: the median of its repeats, and their spread.
 
-    A host of two virtual cores stops everybody for some milliseconds now and then, so that the
-    worst moment of a single run tells little.
+    A host with two virtual cores sometimes stops every process for some milliseconds, so the worst
+    moment of a single run means little.
     """
     found = []
     for same in zip(*repeats, strict=True):
@@ -245,7 +244,7 @@ def told(repeats: Sequence[Sequence[Check]]) -> list[dict[str, Any]]:
     return found
 
 
-# ---- a run as JSON has it -----------------------------------------------------------------------
+# ---- a run from its JSON ------------------------------------------------------------------------
 
 Run = Mapping[str, Any]
 
@@ -255,7 +254,7 @@ def events_of(run: Run) -> list[Event]:
 
 
 def rates(run: Run, start: float, end: float, step: float) -> list[tuple[float, float]]:
-    """Goodput in bit/s by seconds, from start to end."""
+    """(seconds, goodput in bit/s) of each step, from start to end."""
     bins = run["bins"]
     timeline = Timeline(bins["start_seconds"], bins["width_seconds"], bins["bytes"])
     count = round((end - start) / step)
@@ -264,12 +263,12 @@ def rates(run: Run, start: float, end: float, step: float) -> list[tuple[float, 
 
 
 def summary(run: Run) -> str:
-    """The figures that say most, in a line."""
+    """The most important figures, in a line."""
     found = run["figures"]
     longest = found["longest_stall_of_a_stream_seconds"]
     share = found["delivered_bytes"] / found["capacity_bytes"]
     of_one = " of a flow" if longest > 2 * max(found["longest_stall_seconds"], 0.01) else ""
-    return f"{share:.0%} of what the planes could carry; longest stall{of_one} {duration(longest)}"
+    return f"{share:.0%} of the planes' capacity; longest stall{of_one} {duration(longest)}"
 
 
 def duration(seconds: float | None) -> str:

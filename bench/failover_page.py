@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A result of `bench/failover` as one HTML page that needs no network."""
+"""A result of `bench/failover` as one HTML page without external links."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def page(result: Mapping[str, Any]) -> str:
 
 
 def _whole(run: Run, healed: Sequence[str]) -> list[str]:
-    """Figures of the whole run, and how soon each of these changes was made use of."""
+    """Figures of the whole run, and the time until it used each healed capacity."""
     found = run["figures"]
     return [
         f"{found['delivered_bytes'] / 1e9:.2f} GB",
@@ -66,7 +66,7 @@ def _parameters(result: Mapping[str, Any]) -> dict[str, Any]:
         "ended": result["ended"],
         "command": result["command"],
         "kernel": f"Linux {machine['kernel']}",
-        "CPU": f"{machine['cpu']}, {machine['cores']} cores; nothing is pinned to one",
+        "CPU": f"{machine['cpu']}, {machine['cores']} cores; no process is pinned",
         "load at the start": ", ".join(f"{load:.2f}" for load in machine["load_at_start"]),
         "test bed": f"{bed['planes']} planes x {bed['t1']} T1,"
         f" {bed['rate_bits_per_second'] / 1e6:g} Mbit/s a link, MTU {bed['mtu']}, Linux forwards"
@@ -81,4 +81,4 @@ def _parameters(result: Mapping[str, Any]) -> dict[str, Any]:
         + (f"; ended early: {run['ended']}" if run["ended"] else "")
         for run in result["runs"]
     }
-    return pairs | {f"left out: {name}": why for name, why in result["skipped"].items()}
+    return pairs | {f"skipped: {name}": why for name, why in result["skipped"].items()}

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Takes a contender through a scenario: starts it, waits for its first traffic, lets things happen.
+"""Runs a contender through a scenario: starts it, waits for its first traffic, injects the faults.
 
-What is measured is what the receiving application got: mrc's receiver records the payload that it
-placed, TCP's what it read. UCX's own benchmark tells neither, so the interfaces of its receiver are
-read instead.
+The measured value is the data of the receiving application: mrc's receiver records the payload that
+it places, TCP's receiver the bytes that it reads. UCX's own benchmark reports neither, so the
+counters of its receiver's interfaces replace it.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ from mrc.testbed.fault import Fault, Mode
 BIN_SECONDS = 0.01
 _TRAFFIC_BYTES = 1 << 20
 _START_SECONDS = 20.0
-_PREPARE_SECONDS = 0.15  # what a change needs before its moment
-_SPARE_SECONDS = 0.5  # that a contender sends for longer than the scenario lasts
-_MRC_BIN = "500us"  # gaps of 5 ms are to be told from shorter ones
+_PREPARE_SECONDS = 0.15  # the preparation of a change starts this much earlier
+_SPARE_SECONDS = 0.5  # a contender sends this much longer than the scenario
+_MRC_BIN = "500us"  # short enough to measure gaps of 5 ms
 _MRC_PORT, _UCX_PORT = 4791, 13337
 _MRC = [sys.executable, "-m", "mrc", "perf"]
 
 
 @dataclass(slots=True)
 class Seen:
-    """What a contender got; times are those of the monotonic clock."""
+    """Data received by a contender. Times are those of the monotonic clock."""
 
     start: float
     width: float
-    streams: list[list[int]]  # bytes in bins, for each that is in order by itself
+    streams: list[list[int]]  # bytes in bins, for each separately ordered stream
     planes: dict[str, list[int]] = field(default_factory=dict)
     evs: list[dict[str, Any]] = field(default_factory=list)  # plane and path of each
     ev_changes: list[dict[str, Any]] = field(default_factory=list)
@@ -63,7 +63,7 @@ class Contender(ABC):
     """Sends from h0 to h1 as fast as it can."""
 
     name: str
-    what: str  # one line for people
+    what: str  # description in one line
     measured: str
 
     def __init__(self, bed: Bed) -> None:
@@ -71,15 +71,15 @@ class Contender(ABC):
 
     @abstractmethod
     def start(self, seconds: float) -> None:
-        """Begins to send, for so many seconds at least."""
+        """Begins to send, for at least `seconds`."""
 
     @abstractmethod
     def finish(self) -> Seen:
-        """What the receiver got."""
+        """Waits for the end. Returns the data that the receiver got."""
 
     @abstractmethod
     def close(self) -> None:
-        """Ends what still runs."""
+        """Ends the processes that still run."""
 
 
 class Mrc(Contender):
@@ -106,7 +106,7 @@ class Mrc(Contender):
 
 
 class Tcp(Contender):
-    """TCP or MPTCP by flow.c, whose receiver counts what it reads."""
+    """TCP or MPTCP by flow.c, whose receiver counts the bytes that it reads."""
 
     measured = "bytes read by the receiver"
 
@@ -141,7 +141,7 @@ class Tcp(Contender):
 
 
 class Ucx(Contender):
-    """ucx_perftest, which has no bins of its own and is stopped at the end."""
+    """ucx_perftest. It records no bins, and `close` stops it."""
 
     name = "UCX over TCP"
     what = "ucx_perftest, tag_bw of 1 MiB, a rail a plane"
@@ -170,7 +170,7 @@ class Ucx(Contender):
 
 
 def _last_words(process: subprocess.Popen[str]) -> str:
-    """The last line of a program that has ended; nothing of one that runs."""
+    """The last line of a program that has ended; empty if it still runs."""
     if process.poll() is None:
         return ""
     assert process.stdout is not None
@@ -179,7 +179,7 @@ def _last_words(process: subprocess.Popen[str]) -> str:
 
 
 class Sampler(threading.Thread):
-    """Reads what the receiver's interfaces have received, every 10 ms."""
+    """Reads the byte counters of the receiver's interfaces every 10 ms."""
 
     def __init__(self, bed: Bed) -> None:
         super().__init__(daemon=True)
@@ -216,7 +216,7 @@ class Sampler(threading.Thread):
 
 
 def _resent_segments(bed: Bed) -> int:
-    """TCP segments that the sender's host has sent again so far, of all its flows."""
+    """TCP segments that the sender's host has retransmitted so far, over all its flows."""
     with netns.inside(bed.namespace(HOSTS[0])):
         names, values = (
             line.split()
@@ -227,7 +227,7 @@ def _resent_segments(bed: Bed) -> int:
 
 
 def contenders(bed: Bed) -> list[Contender]:
-    """All that can take part here, in the order of the page."""
+    """The contenders that this machine supports, in the order of the page."""
     found: list[Contender] = [
         Mrc(bed),
         Tcp(bed, "MPTCP", "one connection, a subflow a plane", mptcp=True),
@@ -239,7 +239,7 @@ def contenders(bed: Bed) -> list[Contender]:
 
 
 def seen_by_mrc(told: Mapping[str, Any]) -> Seen:
-    """What `mrc perf --bins --json` tells of the receiver's payload and the sender's EVs."""
+    """The receiver's payload and the sender's EVs, from `mrc perf --bins --json`."""
     (test,) = told["results"]
     bins, changes = test["server"]["bins"], test["client"]["changes"]
 
@@ -263,7 +263,7 @@ def seen_by_mrc(told: Mapping[str, Any]) -> Seen:
 
 
 def run(contender: Contender, scenario: Scenario, note: Callable[[str], None]) -> dict[str, Any]:
-    """One contender through one scenario, as JSON has it."""
+    """Runs one contender through one scenario. Returns the run for JSON."""
     bed = contender.bed
     with ExitStack() as stack:
         stack.callback(contender.close)
@@ -278,17 +278,17 @@ def run(contender: Contender, scenario: Scenario, note: Callable[[str], None]) -
 
 
 def _stolen_seconds() -> float:
-    """CPU time that a hypervisor kept from this machine so far, over all cores."""
+    """CPU time that a hypervisor has withheld from this machine so far, over all cores."""
     words = Path("/proc/stat").read_text().split("\n", 1)[0].split()
     return int(words[8]) / os.sysconf("SC_CLK_TCK")
 
 
 def _first_traffic(bed: Bed) -> float:
-    """Waits until the sender sends in earnest; the monotonic clock then."""
+    """Waits until the sender has sent 1 MiB. Returns the monotonic time."""
     before, deadline = sum(bed.sent_bytes()), time.monotonic() + _START_SECONDS
     while sum(bed.sent_bytes()) < before + _TRAFFIC_BYTES:
         if time.monotonic() > deadline:
-            raise BenchError(f"nothing was sent in {_START_SECONDS:g} s")
+            raise BenchError(f"the sender sent less than 1 MiB in {_START_SECONDS:g} s")
         time.sleep(0.002)
     return time.monotonic()
 
@@ -296,7 +296,9 @@ def _first_traffic(bed: Bed) -> float:
 def _let_happen(
     bed: Bed, scenario: Scenario, zero: float, note: Callable[[str], None]
 ) -> tuple[list[Event], list[float]]:
-    """Every change at its moment. The events with the moments that were, and what each took."""
+    """Makes every change at its time. Returns the events with the actual times, and the seconds
+    that each change took.
+    """
     took: list[float] = []
     begun: dict[Event, float] = {}
     ended: dict[Event, float] = {}
@@ -320,7 +322,7 @@ def _let_happen(
 
 
 def _change(bed: Bed, events: list[Event], begins: bool, ready: Callable[[], None]) -> None:
-    """One fault begins; or one ends, or all that there are."""
+    """Begins one fault, ends one fault, or ends all faults."""
     if begins:
         (event,) = events
         target = parse_target(event.target, bed.testbed.shape)
@@ -337,7 +339,7 @@ def document(
     seen: Seen,
     zero: float,
 ) -> dict[str, Any]:
-    """A run as JSON has it; its seconds count from the first traffic."""
+    """A run for JSON. Its seconds count from the first traffic."""
     bed = contender.bed
     total = [sum(counts) for counts in zip(*seen.streams, strict=True)]
     series = Series(seen.start - zero, seen.width, total)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happens to the fabric in `bench/failover`, and when. Pure.
+"""The scenarios of `bench/failover`: faults of the fabric and their times. Pure.
 
-All that hits one plane hits plane 1, which is the plane of a single TCP flow; to the others each
-plane is as good.
+A fault of one plane hits plane 1, which is the plane of the single TCP flow. For the other
+contenders all planes are equal.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ SILENT, DOWN, LOSS, SLOW = "silent", "down", "loss", "slow"
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A fault, from one moment to another; in seconds since the first traffic."""
+    """A fault with its begin and end, in seconds since the first traffic."""
 
     name: str
-    target: str  # as `mrc testbed fail` takes it
+    target: str  # in the notation of `mrc testbed fail`
     plane: int
     at: float
     until: float
     mode: str = SILENT
     loss: float = 1.0
-    rate: float = 0.0  # what it leaves of the rate of its target's links
+    rate: float = 0.0  # remaining share of the rate of its target's links
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A time in which nothing changes, and the planes that are there in it."""
+    """A time without changes, and its number of planes without a fault."""
 
-    name: str  # what has changed at its start
+    name: str  # the change at its start
     start: float
     end: float
-    planes: float  # a slow one counts for what it has left
+    planes: float  # a slow plane counts with its remaining share
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Scenario:
     seconds: float
 
     def faster(self, speed: float) -> Scenario:
-        """The same in a shorter time."""
+        """The same scenario, `speed` times as fast."""
         events = tuple(replace(e, at=e.at / speed, until=e.until / speed) for e in self.events)
         return replace(self, events=events, seconds=self.seconds / speed)
 
@@ -83,8 +83,8 @@ ONE_BY_ONE = Scenario(
 
 
 def phases(events: Sequence[Event], seconds: float, planes: int) -> list[Phase]:
-    """From 0 to the end, each from one change to the next. A lossy plane counts as gone, and a
-    slow one for what it has left.
+    """The phases from 0 to the end, each from one change to the next. A lossy plane counts as gone,
+    a slow plane with its remaining share.
     """
     found = [Phase("start", 0.0, seconds, planes)]
     for moment, name in _changes(events):
@@ -105,7 +105,7 @@ def _changes(events: Sequence[Event]) -> list[tuple[float, str]]:
 
 
 def healed(event: Event) -> str:
-    """What the end of a fault is called."""
+    """The name of the end of a fault."""
     name = event.name.replace(" down", " up").replace(" silent", "")
     names = {DOWN: name, LOSS: "loss over", SLOW: "full rate again"}
     return names.get(event.mode, f"{name} healed")

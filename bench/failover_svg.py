@@ -2,8 +2,8 @@
 """Runs through a scenario as SVG: goodput of each contender over one time axis, and planes and EVs
 of mrc as a heat map. Pure.
 
-Ours is blue and theirs orange, which stay apart for every kind of colour blindness; what is wrong
-is told by place and words too. Sizes are in pixels.
+mrc is blue and the others are orange, which differ for every kind of colour blindness. Places and
+words mark faults, too, not colour alone. Sizes are in pixels.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PLOT = WIDTH - _LEFT - _RIGHT
 _HEAD, _TITLE, _ROW, _GAP, _FOOT = 34, 20, 74, 12, 40
 _PLANE, _EV = 16, 7
 _LEVELS = 8  # of the heat map
-_PEAK = 1.12  # of all planes, where a row ends
+_PEAK = 1.12  # top of a row, as a share of the capacity of all planes
 _OURS, _THEIRS = LINES[:2]
 _BOLD = {"fontsize": 12, "fontweight": "bold"}
 _NAME = _BOLD | {"fontsize": 13}
@@ -37,7 +37,7 @@ _NOTE = {"fontsize": 11, "color": LIGHT["note"]}
 def panel(
     figure: Figure, left: float, top: float, width: float, height: float, **more: Any
 ) -> Axes:
-    """Axes at a place that counts from the upper left corner."""
+    """Axes at a position that is measured from the upper left corner."""
     across, down = (72 * inches for inches in figure.get_size_inches())
     place = (left / across, 1 - (top + height) / down, width / across, height / down)
     axes = figure.add_axes(place, frameon=False, **more)
@@ -49,7 +49,7 @@ def panel(
 
 
 def story_svg(runs: Sequence[Run], planes: int, plane_bps: float, step: float = 0.01) -> str:
-    """A row for each run, and a heat map of those that tell of their planes' EVs."""
+    """A row for each run, and a heat map for each run that recorded its EVs."""
     detailed = [run for run in runs if run["evs"]]
     tops = [_HEAD + number * (_TITLE + _ROW + _GAP) + _TITLE for number in range(len(runs) + 1)]
     ends = tops.pop() - _TITLE
@@ -75,7 +75,7 @@ def story_svg(runs: Sequence[Run], planes: int, plane_bps: float, step: float = 
 
 
 def _backdrop(figure: Figure, run: Run, bottom: float) -> None:
-    """The time axis. A fault is shaded from its begin to its end; its name stands above."""
+    """The time axis. A fault is shaded from its begin to its end, with its name above."""
     top, seconds, events = _HEAD - 8, run["seconds"], events_of(run)
     axes = panel(figure, _LEFT, top, _PLOT, bottom - top, xlim=(0, seconds), yticks=[])
     axes.locator_params(axis="x", nbins=16, steps=[1, 2, 5, 10])
@@ -95,7 +95,7 @@ def _alone(event: Event, events: Sequence[Event]) -> bool:
 def _goodput(
     axes: Axes, run: Run, planes: int, plane_bps: float, step: float, headroom: float
 ) -> None:
-    """Goodput in the span of the axes; dashed: what the planes carry that are there."""
+    """Goodput in the span of the axes. Dashed: the capacity of the planes without a fault."""
     peak, (start, end) = planes * plane_bps * headroom / 1e9, axes.get_xlim()
     axes.set_ylim(-peak / _ROW, peak)
     axes.locator_params(axis="y", nbins=3, steps=[1, 2, 5, 10])
@@ -111,7 +111,7 @@ def _goodput(
         if i in (0, len(points) - 1) or not points[i - 1][1] == here[1] == points[i + 1][1]
     ]
     colour = _OURS if run["contender"] == "mrc" else _THEIRS
-    # The edge is drawn all around; what is below and beside the curve lies out of sight.
+    # The edge surrounds the area; its lower and side parts lie outside the visible range.
     x, y = zip((start - step, -peak), (start - step, bends[0][1]), *bends,
                (end + step, bends[-1][1]), (end + step, -peak), strict=True)  # fmt: skip
     axes.fill(x, y, facecolor=(colour, 0.22), edgecolor=colour, linewidth=1.2, joinstyle="round")
@@ -129,7 +129,7 @@ Piece = tuple[float, float]
 
 
 def _heat(figure: Figure, run: Run, top: float, planes: int, plane_bps: float, step: float) -> None:
-    """A strip for each plane, and below it a thin one for each of its EVs."""
+    """A strip for each plane, and below it a thin strip for each of its EVs."""
     height, seconds = planes * (_PLANE + 6) + len(run["evs"]) * _EV, run["seconds"]
     axes = panel(figure, _LEFT, top, _PLOT, height, xlim=(0, seconds), ylim=(height, 0), xticks=[])
     axes.set_title(f"{run['contender']}: planes and their EVs", loc="left", **_NAME)
@@ -164,14 +164,14 @@ def _legend(figure: Figure, top: float) -> None:
     for level in range(1, _LEVELS + 1):
         _piece(axes, (126 + 9 * level, 9), 4, 10, _OURS, level / _LEVELS)
     axes.text(212, 13, "full", **_NOTE)
-    for at, name, words in ((256, "good", "EV good"), (332, "skip", "to be skipped"),
+    for at, name, words in ((256, "good", "EV good"), (332, "skip", "skipped"),
                             (436, "bad", "bad"), (486, "away", "plane suspended")):  # fmt: skip
         _piece(axes, (at, 14), 4, 10, LIGHT[name])
         axes.text(at + 18, 13, words, **_NOTE)
 
 
 def _strip(run: Run, plane: str, plane_bps: float, step: float) -> Iterator[tuple[int, Piece]]:
-    """Goodput of a plane, in levels; neighbours of one level are one piece."""
+    """Goodput of a plane, in levels. Adjacent bins of one level form one piece."""
     bins = run["planes"]
     count = max(1, round(step / bins["width_seconds"]))
     width, every = count * bins["width_seconds"], bins["bytes"][plane]
@@ -185,7 +185,7 @@ def _strip(run: Run, plane: str, plane_bps: float, step: float) -> Iterator[tupl
 
 
 def _ev_states(run: Run, plane: int, path: str) -> Iterator[tuple[str, Piece]]:
-    """What an EV was other than good; what no eye can tell apart is one piece."""
+    """The times in which an EV was not good. Pieces less than a pixel apart form one piece."""
     pixel = run["seconds"] / _PLOT
     mine = [c for c in run["ev_changes"] if (c["plane"], c["path"]) == (plane, path)]
     ends = [*(change["at_seconds"] for change in mine[1:]), run["seconds"]]
@@ -202,7 +202,7 @@ def _ev_states(run: Run, plane: int, path: str) -> Iterator[tuple[str, Piece]]:
 
 
 def _suspended(run: Run, plane: int) -> Iterator[tuple[str, Piece]]:
-    """While nothing is sent on a plane its EVs have no state of their own."""
+    """The times in which a plane was suspended. Its EVs have no state of their own then."""
     mine = [change for change in run["plane_changes"] if change["plane"] == plane]
     ends = [*(change["at_seconds"] for change in mine[1:]), run["seconds"]]
     for change, end in zip(mine, ends, strict=False):
@@ -217,7 +217,7 @@ _BEFORE, _AFTER = 0.02, 0.2
 
 
 def moments_svg(run: Run, planes: int, plane_bps: float) -> str:
-    """A contender around the begin of each fault, in bins of 5 ms."""
+    """Goodput around the begin of each fault, in bins of 5 ms."""
     events = events_of(run)
     width = (_PLOT + 36) / len(events) - 36
 

@@ -17,7 +17,7 @@ _LETTERS = {DOWN: ("D", "U"), LOSS: ("L", "O"), SLOW: ("T", "F")}
 
 
 def lines(result: Mapping[str, Any]) -> Iterator[str]:
-    """Everything, line by line."""
+    """The whole result, line by line."""
     story = [run for run in result["runs"] if run["scenario"] == STORY.name]
     bed = result["bed"]
     for run in story:
@@ -47,7 +47,7 @@ def _chart(run: Mapping[str, Any], capacity: float) -> list[str]:
 
 
 def _table(story: Sequence[Mapping[str, Any]]) -> str:
-    """Time below 95% of the capacity that was left, from each change to the next."""
+    """Time below 95% of the remaining capacity, from each change to the next."""
     names = [part["name"] for part in story[0]["figures"]["phases"][1:]]
     rows = []
     for run in story:

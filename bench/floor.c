@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The floor: what UDP sockets give without a protocol, over the same encapsulated routes as mrc.
- * One of two ends; both have a receive socket for each plane and a transmit socket for each plane.
+ * The floor: UDP sockets without a protocol, over the same encapsulated routes as mrc. One of two
+ * ends. Each end has a receive socket and a transmit socket for each plane.
  *
  *   floor PORT SOURCE IFNAME=ADDRESS[,ADDRESS...] ...     the peer's address on each path
  *
- * Jobs:  send PACKET_BYTES PACKETS MS     bursts of so many packets, all planes in turn
+ * Jobs:  send PACKET_BYTES PACKETS MS     bursts of PACKETS packets, all planes in turn
  *        receive                          until the next job comes and the sockets are empty
  *        ping BYTES MS SPIN               half round trips over the first path
  *        echo SPIN                        answers pings until the next job comes
@@ -28,11 +28,11 @@
 enum {
   MAX_PLANES = 32,
   MAX_PATHS = 64, /* of a plane */
-  AT_ONCE = 8,    /* messages of one sendmmsg, as mrc's driver */
+  AT_ONCE = 8,    /* messages of one sendmmsg, as in mrc's driver */
   RECEIVE_AT_ONCE = 16,
   MESSAGE_BYTES = 65536,
   BUFFER_BYTES = 8 << 20, /* of a receive socket, mrc's default */
-  WAIT_MS = 20,           /* how often a blocking echo looks for the next job */
+  WAIT_MS = 20,           /* interval at which a blocking echo checks for the next job */
   MAX_LABEL = 0xffff,
 };
 
@@ -70,7 +70,7 @@ static void open_plane(struct plane *plane, char *argument, uint16_t port, const
   plane->receive_fd = open_socket(ifname, parse_address("::", port));
   set(plane->receive_fd, IPPROTO_UDP, UDP_GRO, 1);
   int wanted = BUFFER_BYTES;
-  /* Needs privilege; an ordinary user gets what the system allows. */
+  /* This requires privilege. Without it, SO_RCVBUF is limited by net.core.rmem_max. */
   if (setsockopt(plane->receive_fd, SOL_SOCKET, SO_RCVBUFFORCE, &wanted, sizeof wanted) != 0)
     set(plane->receive_fd, SOL_SOCKET, SO_RCVBUF, wanted);
   plane->transmit_fd = open_socket(ifname, parse_address(source, 0));
@@ -176,7 +176,7 @@ static void receive_some(int fd, struct received *received) {
   received->syscalls++;
   received->last_ns = clock_ns();
   if (received->first_ns == 0) {
-    received->first_ns = received->last_ns; /* the clock starts behind what came first */
+    received->first_ns = received->last_ns; /* the first messages start the clock, uncounted */
     return;
   }
   for (int i = 0; i < n; i++) {
@@ -200,7 +200,7 @@ static void receive_bursts(const struct end *end) {
 
 /* ---- Ping-pong ---- */
 
-/* Waits for one datagram. False when none came: blocking, for a while; spinning, at once. */
+/* Receives one datagram. False if none came: after WAIT_MS if blocking, at once if spinning. */
 static bool take(int fd, bool spin) {
   ssize_t n = recv(fd, bytes[0], MESSAGE_BYTES, spin ? MSG_DONTWAIT : 0);
   if (n < 0 && errno != EAGAIN && errno != EINTR) fail(errno, "recv");
@@ -266,7 +266,7 @@ static void run(const struct end *end, const struct job *job) {
   else if (job_is(job, "echo"))
     echo(end, job);
   else if (job_is(job, "end"))
-    return; /* it ended the job before */
+    return; /* it only ends the job before */
   else
     fail(0, "unknown job");
   fflush(stdout);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * TCP or MPTCP at its best: one of two ends, for one flow or several at once. What is sent comes
- * from a file or from one MiB of memory, what arrives goes to a file or to a buffer that stays in
- * the cache.
+ * TCP or MPTCP with as little work as possible: one of two ends, for one flow or several at once.
+ * The sender reads from a file or from 1 MiB of memory. The receiver writes to a file or to a
+ * buffer that stays in the cache.
  *
  *   flow receive PORT mptcp|tcp
  *   flow send PORT mptcp|tcp
@@ -34,8 +34,8 @@ enum {
   MAX_FLOWS = 32,
   CHUNK_BYTES = 1 << 20,
   BIN_NS = 1000000,
-  MPTCP_INFO = 1,               /* of linux/mptcp.h, which does not go with netinet/in.h */
-  MPTCP_INFO_BYTES_RETRANS = 6, /* the word of struct mptcp_info that has it, since Linux 6.5 */
+  MPTCP_INFO = 1,               /* of linux/mptcp.h, which conflicts with netinet/in.h */
+  MPTCP_INFO_BYTES_RETRANS = 6, /* index of the 64-bit word in struct mptcp_info, Linux 6.5 */
 };
 
 static uint8_t buffer[CHUNK_BYTES];
@@ -105,7 +105,7 @@ static void take(int listener, const struct job *job) {
     for (nfds_t i = 0; i < n; i++) {
       if (flows[i].fd < 0 || (n > 1 && !flows[i].revents)) continue;
       if (take_some(flows[i].fd, file, &taken)) continue;
-      close(flows[i].fd); /* which tells the sender that all was taken */
+      close(flows[i].fd); /* shows the sender that all was read */
       flows[i].fd = -1;
       left--;
     }
@@ -121,7 +121,7 @@ static void print_bins(const uint32_t *bins, uint64_t n) {
   printf("]");
 }
 
-/* What comes after the last bin is taken and not counted. */
+/* Reads bytes after the last bin, but does not count them. */
 static void watch(int listener, const struct job *job) {
   struct pollfd flows[MAX_FLOWS];
   uint64_t n_bins = job_number(job, 2);
@@ -138,7 +138,7 @@ static void watch(int listener, const struct job *job) {
       uint64_t bin = (clock_ns() - start_ns) / BIN_NS;
       if (bin < n_bins) bins[i * n_bins + bin] += (uint32_t)taken.bytes;
       if (more) continue;
-      close(flows[i].fd); /* which tells the sender that all was taken */
+      close(flows[i].fd); /* shows the sender that all was read */
       flows[i].fd = -1;
       left--;
     }
@@ -162,7 +162,7 @@ struct sending {
   uint64_t syscalls;
   uint64_t packets;
   uint64_t retransmissions;
-  uint64_t reinjected_bytes; /* that MPTCP sent again on another subflow */
+  uint64_t reinjected_bytes; /* retransmitted by MPTCP on another subflow */
 };
 
 static int connect_from(const char *from, const char *to, uint16_t port, const char *cc,
@@ -171,7 +171,7 @@ static int connect_from(const char *from, const char *to, uint16_t port, const c
   struct sockaddr_in6 local = parse_address(from, 0);
   struct sockaddr_in6 remote = parse_address(to, port);
   if (setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, cc, (socklen_t)strlen(cc)) != 0) fail(errno, cc);
-  /* The host owns its whole prefix, but not every address of it is on an interface. */
+  /* The host owns its whole prefix, but most of its addresses are on no interface. */
   set(fd, IPPROTO_IPV6, IPV6_FREEBIND, 1);
   if (bind(fd, (struct sockaddr *)&local, sizeof local) != 0) fail(errno, from);
   if (connect(fd, (struct sockaddr *)&remote, sizeof remote) != 0) fail(errno, to);
@@ -209,7 +209,7 @@ static void count(struct sending *sending, int fd) {
   sending->retransmissions += info.tcpi_total_retrans;
 }
 
-/* Waits until the peer has taken everything and closed its end. */
+/* Waits until the peer has read everything and closed its end. */
 static void finish(struct sending *sending, uint64_t start_ns) {
   for (nfds_t i = 0; i < sending->n; i++)
     if (shutdown(sending->flows[i].fd, SHUT_WR) != 0) fail(errno, "shutdown");
@@ -272,7 +272,7 @@ static void send_file(const struct job *job, uint16_t port, bool mptcp) {
 int main(int argc, char **argv) {
   static struct job job;
   prctl(PR_SET_PDEATHSIG, 9);
-  memset(buffer, 1, sizeof buffer); /* pages of its own, not the one of zeros */
+  memset(buffer, 1, sizeof buffer); /* real pages, not the kernel's shared page of zeros */
   if (argc != 4) fail(0, "usage: flow receive|send PORT mptcp|tcp");
   uint16_t port = (uint16_t)atoi(argv[2]);
   bool mptcp = strcmp(argv[3], "mptcp") == 0;

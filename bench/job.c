@@ -10,7 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Byte by byte, so that job_waits sees in the descriptor what was not read. */
+/* Reads byte by byte, so that the next job stays in the descriptor, where job_waits polls it. */
 bool job_read(struct job *job) {
   size_t n = 0;
   while (n < sizeof job->line - 1 && read(STDIN_FILENO, &job->line[n], 1) == 1 &&
@@ -34,10 +34,10 @@ bool job_waits(void) {
 bool job_is(const struct job *job, const char *verb) { return strcmp(job->words[0], verb) == 0; }
 
 uint64_t job_number(const struct job *job, int i) {
-  if (i >= job->n) fail(0, "a job lacks a number");
+  if (i >= job->n) fail(0, "a job has too few words");
   char *end = NULL;
   uint64_t number = strtoull(job->words[i], &end, 10);
-  if (*end != '\0') fail(0, "a job has a word where a number belongs");
+  if (*end != '\0') fail(0, "a word of a job is not a number");
   return number;
 }
 
@@ -54,6 +54,7 @@ uint64_t clock_ns(void) {
 
 struct sockaddr_in6 parse_address(const char *text, uint16_t port) {
   struct sockaddr_in6 address = {.sin6_family = AF_INET6, .sin6_port = htons(port)};
-  if (inet_pton(AF_INET6, text, &address.sin6_addr) != 1) fail(0, "not an IPv6 address");
+  if (inet_pton(AF_INET6, text, &address.sin6_addr) != 1)
+    fail(0, "an argument is not an IPv6 address");
   return address;
 }

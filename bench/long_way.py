@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows of a long way: each contender starts anew, and its twentieth round trip is the first
-that counts.
+"""The rows of a long way. Each contender starts for each row, and its first twenty round trips do
+not count.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from failover_run import Contender, Mrc, Seen, Tcp
 from mrc.demo.timeline import Timeline
 
 ROUND_TRIPS = 20
-_SPARE_SECONDS = 0.2  # that it sends for longer than what counts
+_SPARE_SECONDS = 0.2  # a contender sends this much longer than the measured time
 
 
 def contenders(bed: Bed) -> Iterator[Contender]:
-    """In the order of a round."""
+    """The contenders, in the order of a round."""
     yield Mrc(bed)
     for cc in tcp_controls():
         yield Tcp(bed, f"TCP, {cc}", "one flow", cc=cc)
@@ -29,7 +29,7 @@ def contenders(bed: Bed) -> Iterator[Contender]:
 
 
 def measure(contender: Contender, ms: int) -> Raw:
-    """Sends for twenty round trips and then for so long."""
+    """Sends for twenty round trips and then for `ms`, which is measured."""
     skip = ROUND_TRIPS * contender.bed.round_trip_ns / 1e9
     with ExitStack() as stack:
         stack.callback(contender.close)
@@ -39,7 +39,7 @@ def measure(contender: Contender, ms: int) -> Raw:
 
 
 def settled(seen: Seen, skip: float, seconds: float) -> Raw:
-    """What arrived in the time that begins so many seconds after the first byte."""
+    """The bytes that arrived in `seconds`, starting `skip` seconds after the first byte."""
     total = [sum(counts) for counts in zip(*seen.streams, strict=True)]
     came = list(dropwhile(lambda count: count == 0, total))
     timeline = Timeline(0.0, seen.width, came)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs rows in turn, round after round, and turns what they saw into metrics."""
+"""Runs rows in turn, round after round, and computes metrics from their results."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from rows import Row
 
 GIB = 1 << 30
 Metrics = dict[str, Any]
-# What the rounds of a row gave, under the row's name.
+# Row name -> metrics of each round.
 Rounds = dict[str, list[Metrics]]
 
 
 def run_rounds(
     bed: Bed, rows: Sequence[Row], repeats: int, warm_up: bool, note: Callable[[str], None]
 ) -> tuple[Rounds, dict[str, str]]:
-    """Every row once a round, so that a slow moment of the machine hits neighbours alike.
+    """Runs every row once a round, so that a slow moment of the machine affects adjacent rows.
 
-    Returns what was measured, and why rows of peers are missing.
+    Returns the metrics, and the reasons for missing rows of peers.
     """
     rounds: Rounds = {row.name: [] for row in rows}
     failed: dict[str, str] = {}
@@ -45,7 +45,7 @@ def run_rounds(
 
 
 def measure(bed: Bed, row: Row) -> Metrics:
-    """One row once."""
+    """Measures one row once."""
     before = bed.sent_bytes(), cpu_ns(row.pids), core_ns()
     raw = row.measure()
     after = bed.sent_bytes(), cpu_ns(row.pids), core_ns()
@@ -56,7 +56,7 @@ def measure(bed: Bed, row: Row) -> Metrics:
     if not row.costed:
         return metrics_of(raw, planes)
     raw["core_seconds"] = [ns / 1e9 for ns in cores]
-    # A program that came and went has told its own share; the rest is the softirq thread's.
+    # A program that ended meanwhile reported its own CPU time. `cpu` has the softirq threads'.
     raw["cpu_seconds"] = [
         ns / 1e9 + own for ns, own in zip(cpu, raw.get("cpu_seconds", (0, 0)), strict=True)
     ]
@@ -64,7 +64,7 @@ def measure(bed: Bed, row: Row) -> Metrics:
 
 
 def metrics_of(raw: Raw, planes_bytes: Sequence[int]) -> Metrics:
-    """Rates and costs; a row has those that its contender can tell."""
+    """Rates and costs of a row, as far as its contender reports them."""
     seconds = raw["ns"] / 1e9
     metrics: Metrics = {name: raw[name] for name in ("p50_ns", "p99_ns", "p999_ns") if name in raw}
     if "messages" in raw:
@@ -85,7 +85,7 @@ def metrics_of(raw: Raw, planes_bytes: Sequence[int]) -> Metrics:
 
 
 def summary(rounds: Sequence[Metrics]) -> dict[str, Any]:
-    """Median, smallest and largest of every metric, and all of them in order."""
+    """Median, smallest and largest value of every metric, and its values in order."""
     found: dict[str, Any] = {}
     for name in rounds[0]:
         values = [metrics[name] for metrics in rounds]

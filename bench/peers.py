@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs of others: UCX, libfabric, socat; and whole commands of ours, to send files.
+"""Other projects' programs (UCX, libfabric, iperf3, socat), and mrc's commands for files.
 
-Each is started anew for every measurement. A peer that is missing is skipped; `install` gets it.
+Each program starts for every measurement. A missing peer is skipped. `install` installs it.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ _MRC = [sys.executable, "-m", "mrc"]
 
 
 class CopyError(Exception):
-    """A file arrived, and is not what was sent."""
+    """A copied file differs from its source."""
 
 
 def missing() -> dict[str, str]:
-    """Programs that are not here, and what to do about it."""
+    """Missing programs -> remedy."""
     return {
-        name: f"apt-get install {package}, or bench/compare --install-peers"
+        name: f"not installed: apt-get install {package}, or bench/compare --install-peers"
         for name, package in PACKAGES.items()
         if shutil.which(name) is None
     }
 
 
 def install() -> None:
-    """Installs what is missing, as root on Debian."""
+    """Installs missing programs, as root on Debian."""
     packages = [PACKAGES[name] for name in missing()]
     if packages:
         command = ["apt-get", "install", "-y", "--no-install-recommends", *packages]
@@ -64,10 +64,10 @@ def serve_and_run(
     ready: Callable[[], None] = lambda: None,
     environment: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[Ended, Raw]:
-    """Runs a server in the receiver's host and then a client in the sender's, both to their ends.
+    """Runs a server in the receiver's host, then a client in the sender's host, until both end.
 
-    Calls `ready` between. Returns what the client printed, and the time from its start to the end
-    of both.
+    Calls `ready` before the client. Returns the client's output, and the time from its start to the
+    end of both.
     """
     process = start_once(bed, HOSTS[1], server, **environment)
     try:
@@ -83,7 +83,7 @@ def serve_and_run(
 
 
 def until_listening(bed: Bed, process: subprocess.Popen[str], port: int) -> None:
-    """Waits until somebody listens on a TCP port of the receiver's host."""
+    """Waits until a process listens on a TCP port of the receiver's host."""
     tables = [Path("/proc/thread-self/net", name) for name in ("tcp6", "tcp")]
     deadline = time.monotonic() + 10
     while True:
@@ -92,12 +92,12 @@ def until_listening(bed: Bed, process: subprocess.Popen[str], port: int) -> None
         if any(x[3] == "0A" and x[1].endswith(f":{port:04X}") for x in lines):
             return
         if process.poll() is not None or time.monotonic() > deadline:
-            raise BenchError(f"nothing listens on TCP port {port}")
+            raise BenchError(f"the server does not listen on TCP port {port}")
         time.sleep(0.005)
 
 
 def iperf3(bed: Bed, ms: int, *options: str) -> Raw:
-    """One TCP flow, as everybody measures it."""
+    """One TCP flow, measured with iperf3."""
     here, there = bed.flows(1)
     total = max(ms * 2 * MIB, 16 * MIB)  # at 2 GB/s
     server = ["iperf3", "-s", "-1", "-p", str(_IPERF_PORT)]
@@ -109,7 +109,7 @@ def iperf3(bed: Bed, ms: int, *options: str) -> Raw:
 
 
 def ucx_environment(bed: Bed) -> dict[str, str]:
-    """What makes UCX use TCP over every interface."""
+    """Environment that makes UCX use TCP over every interface."""
     rails = str(min(bed.planes, 4))
     return {
         "UCX_TLS": "tcp",
@@ -121,7 +121,7 @@ def ucx_environment(bed: Bed) -> dict[str, str]:
 
 
 def ucx(bed: Bed, test: str, size: int, ms: int) -> Raw:
-    """UCX over TCP. Every interface may be used: tags are spread over all, puts keep to one."""
+    """UCX over TCP with every interface. UCX spreads tags over all, but uses only one for puts."""
     environment = ucx_environment(bed)
     count = max(ms * 500_000 // size, 20)  # at half a GB/s
     common = ["ucx_perftest", "-p", str(_UCX_PORT), "-6"]
@@ -139,7 +139,7 @@ def ucx(bed: Bed, test: str, size: int, ms: int) -> Raw:
 
 
 def libfabric(bed: Bed, size: int, ms: int) -> Raw:
-    """libfabric's reliable datagrams over UDP: one interface, IPv4; it knows no other way."""
+    """libfabric's reliable datagrams over UDP. They support only one interface and IPv4."""
     count = max(ms // 20, 5)  # at some 20 ms each
     common = ["fi_pingpong", "-p", "udp;ofi_rxd", "-e", "rdm", "-I", str(count), "-S", str(size)]
     server = [*common, "-B", str(_FI_PORT)]
@@ -154,10 +154,10 @@ def libfabric(bed: Bed, size: int, ms: int) -> Raw:
 
 
 def warm_pages(target: Path, size: int) -> None:
-    """Leaves the kernel with as many free pages as the copy takes, before that is made.
+    """Gives the kernel as many free pages as the copy needs, before the copy starts.
 
-    A hypervisor takes free pages back after some seconds, and gives them again one fault at a
-    time: whichever row came first would pay for that.
+    A hypervisor takes free pages back after some seconds, and returns them one page fault at a
+    time. Without this, only the first row would pay for that.
     """
     block = bytes(1 << 20)
     with target.open("wb", buffering=0) as file:
@@ -167,7 +167,7 @@ def warm_pages(target: Path, size: int) -> None:
 
 
 def mrc_file(bed: Bed, source: Path, target: Path) -> Raw:
-    """`mrc send` to `mrc recv`, as it counts: until the receiver has verified the digest."""
+    """`mrc send` to `mrc recv`. Its own time counts, until the receiver has verified the digest."""
     size = source.stat().st_size
     server = [*_MRC, "recv", "--output", str(target.parent), "--once"]
     client = [*_MRC, "send", "--json", "--quiet", str(source), "h1"]
@@ -177,7 +177,7 @@ def mrc_file(bed: Bed, source: Path, target: Path) -> Raw:
 
 
 def socat_file(bed: Bed, source: Path, target: Path) -> Raw:
-    """What an administrator would type."""
+    """A copy with socat."""
     size = source.stat().st_size
     listen = f"TCP6-LISTEN:{_SOCAT_PORT},reuseaddr"
     server = ["socat", "-u", "-b", "1048576", listen, f"OPEN:{target},creat,trunc"]

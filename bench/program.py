@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the programs of this folder share: their Python, their help, their notes and exit codes."""
+"""The common part of this folder's programs: their Python, help, notes and exit codes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from checkout import set_up as set_up
 
 
 def note(text: str) -> None:
-    """For somebody who looks on."""
+    """Prints a line of progress on a terminal."""
     if sys.stderr.isatty():
         print(f"bench: {text}", file=sys.stderr)
 
@@ -24,8 +24,8 @@ def note(text: str) -> None:
 def run(
     work: Callable[[], None], failures: Mapping[type[Exception], int] = MappingProxyType({})
 ) -> int:
-    """Does the work of a program; returns its exit code. `failures` are more of its own."""
-    from end import BenchError  # only now: what they need is known to be installed
+    """Runs a program and returns its exit code. `failures`: further errors -> exit codes."""
+    from end import BenchError  # imported late: set_up must first ensure the packages
 
     from mrc.cli.exits import Exit
     from mrc.errors import MrcError

@@ -39,7 +39,7 @@ _COLUMNS = (
 
 
 def machine() -> dict[str, Any]:
-    """Where a run took place, as far as it matters for the numbers."""
+    """The properties of this machine that affect the results."""
     cpu = Path("/proc/cpuinfo").read_text().split("model name", 1)[-1].split("\n", 1)[0]
     policy = {0: "other", 1: "fifo", 2: "rr"}.get(os.sched_getscheduler(0), "?")
     return {
@@ -55,7 +55,7 @@ def machine() -> dict[str, Any]:
 
 
 def file_system(folder: str) -> str:
-    """Its kind, as the kernel calls it: "ext2/ext3", "tmpfs"."""
+    """The kind of a folder's file system, such as "ext2/ext3" or "tmpfs"."""
     command = ["stat", "--file-system", "--format", "%T", folder]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
@@ -73,7 +73,7 @@ def document(
     checks: Sequence[Check],
     skipped: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Everything of a run."""
+    """The whole result of a run."""
     return {
         "schema": SCHEMA,
         "commit": commit(),
@@ -87,7 +87,7 @@ def document(
 
 
 def print_tables(console: Console, result: Mapping[str, Any]) -> None:
-    """A table for each bed, medians with their spread, and the checks."""
+    """Prints a table for each bed, with medians and their spread, and the checks."""
     for bed in result["beds"]:
         table = Table(title=bed["title"])
         table.add_column("", no_wrap=True)
@@ -119,13 +119,13 @@ def _cell(metrics: Mapping[str, Any], name: str, heading: str, divisor: float, d
 
 
 def _shares(metrics: Mapping[str, Any]) -> str:
-    """The smallest and the largest plane's share of what was sent."""
+    """The smallest and the largest share of a plane in the bytes sent."""
     shares = metrics.get("plane_shares")
     return f"{min(shares):.0%}-{max(shares):.0%}" if shares else ""
 
 
 def page(title: str, result: Mapping[str, Any], plots: Sequence[tuple[str, str]], more: str) -> str:
-    """One HTML page of plots, with a heading each or none; it needs no network."""
+    """One HTML page of plots, each with a heading or none, without external links."""
     template = Path(__file__).with_name("plots.html")
     return drawing.fill(template, title=title, result=result, plots=plots, more=more)
 
@@ -133,4 +133,4 @@ def page(title: str, result: Mapping[str, Any], plots: Sequence[tuple[str, str]]
 def beds_page(result: Mapping[str, Any]) -> str:
     """A page with a plot for each bed."""
     plots = [("", goodput_svg(bed["title"], bed["rows"])) for bed in result["beds"]]
-    return page("mrc beside others", result, plots, "")
+    return page("mrc and other transports", result, plots, "")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows of the comparison: which contender does what on which bed, in the order of a round."""
+"""The rows of the comparison: each bed's contenders and their jobs, in the order of a round."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ from mrc.fabric.ports import TRANSPORT
 P = TypeVar("P", bound=Pair)
 
 KIB, MIB = 1 << 10, 1 << 20
-SPIN_US = 200  # of the rows that spin: longer than any round trip here
+SPIN_US = 200  # for the spinning rows: longer than any round trip here
 BEDS = {
     "9000": {"rate": "none", "mtu": 9000},
     "1500": {"rate": "none", "mtu": 1500},
     "500mbit": {"rate": "500mbit", "mtu": 9000},
     "25ms": {"rate": "100mbit", "mtu": 9000, "delay_ns": 3_125_000},  # each of a path's four links
 }
-# WRITEs outstanding over all QPs: enough that none waits for a round trip.
+# WRITEs outstanding over all QPs: enough that the sender never waits for a round trip.
 _DEPTH = {64: 512, KIB: 512, 4 * KIB: 512, 64 * KIB: 32, MIB: 8, 64 * MIB: 2}
 _SIZE_NAMES = {2: "2 B", 64: "64 B", KIB: "1 KiB", 4 * KIB: "4 KiB", 64 * KIB: "64 KiB",
                MIB: "1 MiB", 64 * MIB: "64 MiB"}  # fmt: skip
@@ -56,20 +56,20 @@ class Row:
     name: str
     measure: Callable[[], Raw]
     pids: list[list[int]] = field(default_factory=lambda: [[], []])  # of ends that stay up
-    costed: bool = True  # what it cost is that of what is counted
-    peer: bool = False  # somebody else's program: its failure ends its row, not the run
+    costed: bool = True  # CPU time is measured; False: it would include uncounted work
+    peer: bool = False  # another project's program: its failure ends its row, not the run
     parameters: dict[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Maker:
-    """Makes rows, and starts the ends that they need: they live as long as the stack."""
+    """Makes rows and starts their ends. The ends run until the stack closes."""
 
     bed: Bed
     stack: ExitStack
     ms: int  # of one measurement
-    file: Path  # what is sent
-    folder: Path  # where it arrives
+    file: Path  # the source of copies
+    folder: Path  # the folder of received files
     quick: bool
 
     def rows(self, kind: str) -> list[Row]:
@@ -83,7 +83,7 @@ class Maker:
         return Row(name, measure, pair.pids, parameters=parameters)
 
     def ping(self, pair: Floor, how: str, size: int) -> Row:
-        """Datagrams as large as the packets that mrc sends for so many bytes."""
+        """Datagrams as large as mrc's packets with `size` bytes of payload."""
         measure = partial(pair.ping, size + TRANSPORT, self.ms, spin=how == "spinning")
         name = f"UDP ping-pong, {how}, {_SIZE_NAMES[size]}"
         return Row(name, measure, pair.pids, parameters={"packet_bytes": size + TRANSPORT})
@@ -261,7 +261,7 @@ def _long(make: Maker) -> Iterator[Row]:
 
 
 def _long_files(make: Maker) -> Iterator[Row]:
-    """A quarter of the usual file: one flow takes its time."""
+    """Copies a quarter of the usual file, because one TCP flow is slow here."""
     part = make.file.with_name("part.bin")
     with part.open("wb") as file:
         file.write(make.file.read_bytes()[: make.file.stat().st_size // 4])

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * mrc through its C interface: one of two ends, each a context with QPs to the other. There is no
- * out-of-band exchange here; who starts both ends carries the few numbers between them.
+ * OOB exchange here. The program that starts both ends passes their numbers from one to the other.
  *
  *   verbs SOURCE PEER IFNAME=ADDRESS,... ... [-- NAME=NUMBER ...]     see `settings` for names
  *
  * It prints its UDP port, its source ports and the address of its memory. Jobs:
  *
- *   peer UDP_PORT ADDRESS SPORT...   makes the QPs; once, first
+ *   peer UDP_PORT ADDRESS SPORT...   makes the QPs; once, before all other jobs
  *   write BYTES DEPTH MS             WRITEs, DEPTH of them outstanding over all QPs
  *   ping BYTES MS                    half round trips of WRITE_IMM
  *   echo BYTES                       answers pings until the next job comes
  *   serve                            drives a polled context until the next job comes
- *   counters                         of the context, by name
+ *   counters                         counters of the context, by name
  */
 #include <errno.h>
 #include <poll.h>
@@ -33,15 +33,15 @@ enum {
   MAX_QPS = 256,
   MAX_DEPTH = 4096,
   FIRST_QPN = 0x100,
-  KEY = 7, /* rkey and lkey of both arenas: there is no stranger on this fabric */
+  KEY = 7, /* rkey and lkey of both arenas: this fabric has no attackers */
   BATCH = 256,
   SQ_DEPTH = 1024,
   WIMM = 128,
-  PLACE_BYTES = 1 << 20, /* WRITEs of a QP share a place at least so large, as in perftest */
-  PATIENCE_NS = 1000000, /* of a turn, between looks at the next job */
+  PLACE_BYTES = 1 << 20, /* smallest place that WRITEs of a QP share, as in perftest */
+  PATIENCE_NS = 1000000, /* longest turn between checks for the next job */
 };
 
-/* What a benchmark may vary, with the defaults of mrc.ContextConfig; 0 leaves it to mrc.h. */
+/* The settings, with the defaults of mrc.ContextConfig; 0: the default of mrc.h. */
 #define SETTINGS(X)                \
   X(polled, 0)                     \
   X(qps, 1)                        \
@@ -75,7 +75,7 @@ struct end {
   uint8_t *arena;
   uint64_t arena_bytes;
   uint64_t peer_arena;
-  uint64_t cookie; /* of the last command that is answered */
+  uint64_t cookie; /* of the last command that requests a reply */
   int n_evs;
   bool replied;
   int32_t result;
@@ -85,7 +85,7 @@ static struct latency latency;
 
 /* ---- Events ---- */
 
-/* What a job wants to know of an event that no command asked for. */
+/* A job's handler of completions. */
 typedef void on_wc(void *job, const struct mrc_wc *wc);
 
 static void take_event(struct end *end, const struct mrc_event *event, on_wc *on, void *job) {
@@ -93,7 +93,7 @@ static void take_event(struct end *end, const struct mrc_event *event, on_wc *on
     end->replied = true;
     end->result = event->result;
   } else if (event->type == MRC_EVENT_REPLY && event->result != 0) {
-    fail(-event->result, "a post was refused");
+    fail(-event->result, "the engine refused a post");
   } else if (event->type == MRC_EVENT_QP_ERROR) {
     fail(0, "a QP failed");
   } else if (event->type == MRC_EVENT_WC && on) {
@@ -101,7 +101,7 @@ static void take_event(struct end *end, const struct mrc_event *event, on_wc *on
   }
 }
 
-/* Waits for events, for a moment at most, and takes them. A polled context is run meanwhile. */
+/* Waits for events for at most PATIENCE_NS and handles them. Runs a polled context meanwhile. */
 static void turn(struct end *end, on_wc *on, void *job) {
   struct mrc_event events[BATCH];
   if (end->config.polled) {
@@ -180,7 +180,7 @@ static void configure(struct end *end, int argc, char **argv) {
     add_plane(end, argv[i], source.sin6_addr.s6_addr);
   for (i++; i < argc; i++)
     set(&end->settings, argv[i]);
-  if (end->settings.qps < 1 || end->settings.qps > MAX_QPS) fail(0, "that many QPs cannot be");
+  if (end->settings.qps < 1 || end->settings.qps > MAX_QPS) fail(0, "qps is out of range");
 }
 
 static void open_end(struct end *end) {
@@ -200,8 +200,7 @@ static void open_end(struct end *end) {
   char message[256] = "";
   end->ctx = mrc_ctx_create(&end->config, &error, message, sizeof message);
   if (!end->ctx) fail(-error, message);
-  /* Pages of its own, not the one page of zeros that memory starts from: that stays in the cache.
-   */
+  /* Real pages. The kernel's shared page of zeros would stay in the cache. */
   end->arena_bytes = (uint64_t)settings->arena_mib << 20;
   end->arena = mmap(NULL, end->arena_bytes, PROT_READ | PROT_WRITE,
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
@@ -293,7 +292,7 @@ struct writes {
   uint64_t posted_ns[MAX_DEPTH];
 };
 
-/* WRITEs that are outstanding share a place in the arenas, one for each QP if they are large. */
+/* Outstanding WRITEs share a place in the arenas. Large WRITEs have a place for each QP. */
 static struct mrc_command write_command(const struct end *end, uint64_t slot, uint32_t bytes) {
   uint64_t place = bytes > PLACE_BYTES ? bytes : PLACE_BYTES;
   uint64_t offset = slot * bytes % (place * end->settings.qps);
@@ -328,9 +327,10 @@ static void write_for(struct end *end, const struct job *job) {
   static struct writes writes;
   writes = (struct writes){
       .end = end, .bytes = (uint32_t)job_number(job, 1), .depth = (int)job_number(job, 2)};
-  if (writes.depth < 1 || writes.depth > MAX_DEPTH) fail(0, "that many WRITEs cannot be");
+  if (writes.depth < 1 || writes.depth > MAX_DEPTH) fail(0, "DEPTH is out of range");
   uint64_t place = writes.bytes > PLACE_BYTES ? writes.bytes : PLACE_BYTES;
-  if (place * end->settings.qps > end->arena_bytes) fail(0, "the arena is too small");
+  if (place * end->settings.qps > end->arena_bytes)
+    fail(0, "the arena is too small: raise arena_mib");
   uint64_t start_ns = clock_ns();
   writes.end_ns = start_ns + job_number(job, 3) * 1000000u;
   for (int i = 0; i < writes.depth; i++)
@@ -388,7 +388,7 @@ static void ping(struct end *end, const struct job *job) {
   printf("}\n");
 }
 
-/* Whether the next job waits. A look costs a system call, so it is taken now and then only. */
+/* Whether the next job has arrived. The check costs a system call, so only some calls make it. */
 static bool is_over(uint64_t *looked_ns) {
   uint64_t now_ns = clock_ns();
   if (now_ns - *looked_ns < PATIENCE_NS) return false;
@@ -396,7 +396,7 @@ static bool is_over(uint64_t *looked_ns) {
   return job_waits();
 }
 
-/* At the end the peer must still drive its context, to acknowledge the last answer. */
+/* After the last answer, the peer must still drive its context to acknowledge it. */
 static void echo(struct end *end, const struct job *job) {
   uint32_t bytes = (uint32_t)job_number(job, 1);
   struct immediates asked = {0};
@@ -441,7 +441,7 @@ static void run(struct end *end, const struct job *job) {
     serve(end);
   else if (job_is(job, "counters"))
     print_counters(end);
-  else if (!job_is(job, "end")) /* which ended the job before */
+  else if (!job_is(job, "end")) /* "end" only ends the job before */
     fail(0, "unknown job");
   fflush(stdout);
 }

@@ -5,8 +5,8 @@
         async with context.connect("h1") as qp:
             await qp.write(region, remote)
 
-Every public name is here and is loaded when it is first used; the modules below may be arranged
-anew. `mrc.blocking` is for scripts without asyncio; `mrc.examples` has programs to begin with.
+Import every public name from here: submodules may move between releases. A name is loaded at its
+first use. `mrc.blocking` is for scripts without asyncio; `mrc.examples` has programs to start from.
 """
 
 from importlib import import_module as _import_module
@@ -70,7 +70,7 @@ if _TYPE_CHECKING:
 
     __version__: str
 
-_HOMES = (  # what needs the compiled engine last
+_HOMES = (  # in search order; modules that need the compiled engine come last
     "errors", "enums", "events", "config", "control.profiles", "fabric.hostconfig",
     "binding.verbs", "aio.opening", "aio.qp", "aio.listener", "observe.context",
 )  # fmt: skip

@@ -21,10 +21,10 @@ from cffi import FFI
 
 BEGIN = "/* cdef begin */"
 END = "/* cdef end */"
-# The folders of csrc that each module is compiled from.
+# Source folders of each module, in csrc.
 CORE, SIM, EMU = ("core", "io"), ("core", "sim"), ("core", "sim", "emu")
 FLAGS = ("-std=gnu11", "-O2", "-g", "-Wall", "-Wextra")
-# cffi's own glue is compiled with the same flags and is not ours to mend.
+# The C code that cffi generates is compiled with the same flags; we cannot fix its warnings.
 GLUE_FLAGS = ("-Wno-missing-field-initializers", "-Wno-cast-function-type")
 
 
@@ -42,14 +42,14 @@ def sources(root: Path, folders: Sequence[str]) -> list[str]:
 
 
 def headers(root: Path, folders: Sequence[str]) -> list[str]:
-    """Returns what the C files include: a source distribution must carry it too."""
+    """Returns the headers that the C files include; a source distribution must contain them too."""
     patterns = ["*.h", *(f"{folder}/*.{suffix}" for folder in folders for suffix in ("h", "def"))]
     found = [path for pattern in patterns for path in sorted((root / "csrc").glob(pattern))]
     return [str(path.relative_to(root)) for path in found]
 
 
 def links(code: str, *libraries: str) -> bool:
-    """True when the C compiler turns `code` into a program linked with `libraries`."""
+    """True when the C compiler can compile `code` and link it with `libraries`."""
     compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "probe.c")
@@ -58,7 +58,7 @@ def links(code: str, *libraries: str) -> bool:
         try:
             return subprocess.run(command, capture_output=True, check=False).returncode == 0
         except FileNotFoundError:
-            return False  # the build itself will say better what is missing
+            return False  # no compiler: the build itself reports this with a better message
 
 
 def crc_library() -> tuple[list[tuple[str, str]], list[str]]:
@@ -81,7 +81,7 @@ def compile_flags(environ: Mapping[str, str]) -> list[str]:
 def describe(
     module: str, declared: Sequence[str], folders: Sequence[str], link_args: Sequence[str] = ()
 ) -> FFI:
-    """Returns the cffi builder of a module of the checkout that this file lies in."""
+    """Returns the cffi builder of a module in the checkout that contains this file."""
     root = Path(__file__).resolve().parent.parent
     macros, crc_args = crc_library()
     made = FFI()

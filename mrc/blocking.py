@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""mrc for scripts without asyncio: the same objects, whose calls return when they are done.
+"""mrc for scripts without asyncio: the same objects with blocking calls.
 
     with mrc.blocking.Context() as context, context.register(data) as mr:
         with context.connect("h1") as qp:
             qp.write(mr, remote)
 
-An event loop in a thread of its own does the work. Calls may come from any thread, and Ctrl-C ends
-a wait. Arguments and errors are those of the object of the same name in `mrc`.
+An event loop in its own thread does the work. Any thread may make calls, and Ctrl-C interrupts a
+wait. Each call takes the same arguments and raises the same errors as its counterpart in `mrc`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _Loop:
         self._thread.start()
 
     def wait(self, work: Awaitable[T]) -> T:
-        """What the work returns or raises; it is cancelled when the wait is interrupted."""
+        """Returns or raises the result of `work`; cancels `work` when the wait is interrupted."""
 
         async def run() -> T:
             return await work
@@ -47,7 +47,7 @@ class _Loop:
             raise
 
     def iterate(self, items: AsyncIterator[T]) -> Iterator[T]:
-        """The same items, each waited for."""
+        """Yields the same items; blocks until the next one is there."""
         while True:
             try:
                 yield self.wait(anext(items))
@@ -83,7 +83,7 @@ class QP:
         return self._loop.wait(self.aio.write_imm(mr, remote, imm=imm, **options))
 
     def write_many(self, writes: Iterable[Write]) -> list[Completion]:
-        """As `mrc.QP.post_many`, and waits for all of them."""
+        """As `mrc.QP.post_many`; returns when all writes have completed."""
 
         async def post() -> list[Completion]:
             return await self.aio.post_many(writes)
@@ -103,7 +103,7 @@ class QP:
         return self._loop.wait(self.aio.evs())
 
     def close(self) -> None:
-        """Ends it in order."""
+        """As `mrc.QP.close`."""
         self._loop.wait(self.aio.close())
 
     def __enter__(self) -> Self:
@@ -119,7 +119,7 @@ class QP:
 
 
 class Listener:
-    """Accepts peers; `with` closes it. An iterator over their QPs. `aio` is the `mrc.Listener`."""
+    """Accepts peers and iterates over their QPs; `with` closes it. `aio` is the `mrc.Listener`."""
 
     def __init__(self, loop: _Loop, aio: mrc.Listener) -> None:
         self._loop = loop
@@ -127,7 +127,7 @@ class Listener:
 
     @property
     def port(self) -> int:
-        """The TCP port that it listens on."""
+        """The TCP port that this listener listens on."""
         return self.aio.port
 
     def accept(self, *, timeout: float | None = None) -> QP:
@@ -150,9 +150,9 @@ class Listener:
 
 
 class Context:
-    """One datapath with all that is made with it; `with` opens and closes it.
+    """One datapath with its QPs and memory regions; `with` opens and closes it.
 
-    `aio` is the `mrc.Context`: `wait(context.aio.CALL(...))` makes any call that is not here.
+    `aio` is the `mrc.Context`. For a call that this class lacks: `wait(context.aio.CALL(...))`.
     """
 
     def __init__(self, config: ContextConfig | None = None) -> None:
@@ -179,7 +179,7 @@ class Context:
             self._loop.end()
 
     def wait(self, work: Awaitable[T]) -> T:
-        """Runs a call of an object of `mrc` in the event loop, and returns what it returns."""
+        """Runs a coroutine of `mrc` in the event loop and returns its result."""
         return self._loop.wait(work)
 
     @contextmanager

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a Context may be told: frozen dataclasses, validated when they are made."""
+"""Configuration of a Context: frozen dataclasses, validated when they are created."""
 
 from __future__ import annotations
 
@@ -62,17 +62,17 @@ def _check_ranges(config: object, ranges: Mapping[str, tuple[int, int]]) -> None
 
 @dataclass(frozen=True, slots=True)
 class CcParameters:
-    """What a CC profile sets for CcKind.NSCC, by OCP's names.
+    """Parameters of a CC profile for CcKind.NSCC, with OCP's names.
 
-    0 takes the default, which follows from `base_rtt_ns` and `link_bps` by UET's formulas.
+    0 selects the default, which UET's formulas compute from `base_rtt_ns` and `link_bps`.
     """
 
     link_bps: int = 0
     """Rate of one plane's link in bit/s; 0: 10 Gbit/s."""
     base_rtt_ns: int = 0
-    """Round trip of the empty network; 0: 100 us."""
+    """Round trip of the idle network; 0: 100 us."""
     target_delay_ns: int = 0
-    """Queueing delay that the control aims at; 0: three quarters of `base_rtt_ns`."""
+    """Target queueing delay; 0: three quarters of `base_rtt_ns`."""
     max_cwnd: int = 0
     """Largest window in bytes; 0: 1.5 bandwidth-delay products."""
     fi: int = 0
@@ -80,51 +80,53 @@ class CcParameters:
     eta: int = 0
     """Increase in bytes for each adjustment period."""
     adjust_period_threshold_ns: int = 0
-    """Time after which gathered increases are applied."""
+    """Time after which accumulated increases are applied."""
     adjust_bytes_threshold: int = 0
-    """Acknowledged bytes after which gathered increases are applied."""
+    """Acknowledged bytes after which accumulated increases are applied."""
     qa_threshold_ns: int = 0
-    """Queueing delay above which quick adapt looks at what was achieved."""
+    """Queueing delay above which quick adapt checks the bytes achieved."""
     md_threshold_ns: int = 0
     """Queueing delay above which the window decreases without an ECN mark."""
     qa_gate: int = 0
-    """Quick adapt fires below the largest window shifted right by so many bits."""
+    """Quick adapt fires when the bytes achieved are below `max_cwnd >> qa_gate`."""
     fi_scale: int = 0
     """Fast increase, in millionths of the acknowledged bytes."""
     gamma: int = 0
     """Multiplicative decrease, in millionths."""
     max_md_jump: int = 0
-    """What one decrease leaves of the window at least, in millionths."""
+    """Smallest part of the window that one decrease leaves, in millionths."""
     disable_qa: bool = False
-    """Turns quick adapt off."""
+    """Disables quick adapt."""
 
     def __post_init__(self) -> None:
         _check_ranges(self, _CC_RANGES)
         if 0 < self.base_rtt_ns < limits.CC_MIN_BASE_RTT_NS:
-            raise ConfigError(f"base_rtt_ns: {self.base_rtt_ns} is below a microsecond")
+            raise ConfigError(f"base_rtt_ns: {self.base_rtt_ns} is below 1000 (1 us)")
         base_rtt_ns = self.base_rtt_ns or limits.CC_BASE_RTT_NS
         target_delay_ns = self.target_delay_ns or base_rtt_ns * 3 // 4
         for name in ("qa_threshold_ns", "md_threshold_ns"):
             if 0 < (value := getattr(self, name)) < target_delay_ns:
-                wrong = f"{value} is below target_delay_ns, which is {target_delay_ns}"
+                wrong = f"{value} is below target_delay_ns ({target_delay_ns})"
                 raise ConfigError(f"{name}: {wrong}")
         if 0 < self.max_cwnd < limits.MIN_MTU:
-            raise ConfigError(f"max_cwnd: {self.max_cwnd} is below the smallest path MTU")
+            raise ConfigError(
+                f"max_cwnd: {self.max_cwnd} is below {limits.MIN_MTU}, the smallest path MTU"
+            )
 
 
 def check_plane_shares(value: object) -> None:
-    """Raises ConfigError for what is no PlaneShares; a number or a name is none."""
+    """Raises ConfigError unless `value` is a PlaneShares. Numbers and names are not accepted."""
     if not isinstance(value, PlaneShares):
-        raise ConfigError(f"plane_shares: {value!r:.40} is no PlaneShares")
+        raise ConfigError(f"plane_shares: {value!r:.40} is not a PlaneShares")
 
 
 @dataclass(frozen=True, slots=True)
 class ContextConfig:
     """Sizes and policies of a Context. The defaults suit a host with a few links.
 
-    `host` is the host configuration; None reads the file that $MRC_CONFIG names and, without it,
-    follows the interfaces of this machine. `interfaces` then narrows them to the given names or
-    addresses, in that order: port n, and plane n, is the n-th. One that is not there may come.
+    `host` is the host configuration. None reads the file named by $MRC_CONFIG; without this
+    variable, mrc uses and follows the interfaces of this machine. `interfaces` then selects some of
+    them by name or address: the n-th is port n on plane n. An interface may appear later.
     """
 
     host: HostConfig | None = None
@@ -132,77 +134,73 @@ class ContextConfig:
     interfaces: tuple[str, ...] = ()
     """Names or addresses of the interfaces to use, one for each plane; empty: all."""
     name: str = ""
-    """Name of this host as peers see it; empty: that of `host`, else the machine's."""
+    """Name of this host as peers see it; empty: the name in `host`, else the machine's name."""
     udp_port: int = 0
     """UDP port that peers send to; 0: 4791 when it is free, another port otherwise."""
     evs_per_pair: int = 8
     """EVs for each pair of addresses, without SRv6."""
     mpr: int = 0
-    """Window in PSNs; 0: from the links' rates and the round trip."""
+    """Window in PSNs; 0: computed from the links' rates and the round trip."""
     dynamic_mpr: bool = False
-    """Offers peers that either side may narrow the window (`QP.set_mpr`)."""
+    """Offers `QP.set_mpr` to peers: each side may change its granted window while the QP runs."""
     sq_depth: int = 256
-    """Work requests of one QP that the engine holds; further ones wait outside it."""
+    """Work requests of one QP that the engine holds; further ones queue in Python."""
     max_wimm: int = 128
     """Immediates in flight, in each direction."""
     timeout: int = 16
-    """The local timeout is 1.024 us shifted left by so many bits."""
+    """The local ACK timeout is 1.024 us times 2 to the power of `timeout`."""
     retry_linear: int = 7
-    """Timeouts of that length before they begin to double, 0 to 7."""
+    """Timeouts of this length before timeouts begin to double, 0 to 7."""
     retry_exp: int = 6
-    """Timeouts that double; 25: never gives up. The defaults give up after about 9.0 s."""
+    """Timeouts that double; 25: retry forever. With the defaults a QP fails after about 9.0 s."""
     cc: CcKind = CcKind.DELAY
     """The congestion control of the default CC profile."""
     cc_parameters: CcParameters = CcParameters()
-    """Its parameters, for CcKind.NSCC."""
+    """Parameters of the default CC profile, for CcKind.NSCC."""
     plane_shares: PlaneShares = PlaneShares.MEASURED
-    """How planes share the load; EQUAL is MRC's own rule, for planes that are equal."""
+    """How planes share the load; EQUAL is the rule of the MRC specification, for equal planes."""
     integrity: Integrity = Integrity.ICRC
-    """What protects packets from corruption; UDP holds when both sides choose it."""
+    """How packets are protected from corruption; UDP applies only if both sides choose it."""
     spray: int = 0
-    """Packets in a burst at most; 0: the engine chooses."""
+    """Maximum number of packets in a burst; 0: the engine chooses."""
     ev_active_per_plane: int = 0
     """EVs in rotation on each plane; 0: all."""
     mtu_limit: int = limits.MAX_MTU
-    """Payload of a packet at most, in bytes."""
+    """Largest payload of a packet, in bytes."""
     spin_us: int = 0
-    """Microseconds of busy polling before the datapath sleeps; with `polled` the event loop turns.
-
-    """
+    """Microseconds of busy polling before the datapath (with `polled`: the event loop) sleeps."""
     coalesce_us: int = 250
-    """While bursts come in, the datapath takes them once in so many microseconds; 0: each at once.
-
-    """
+    """While bursts arrive, microseconds between two reads of the sockets; 0: reads each at once."""
     polled: bool = False
-    """No datapath thread: the event loop runs the datapath and must not be kept busy."""
+    """No datapath thread: the event loop runs the datapath, so other tasks must not block it."""
     rcvbuf_bytes: int = 0
     """Receive buffer of each socket in bytes; 0: the engine's default."""
     sndbuf_bytes: int = 0
     """Send buffer of each socket in bytes; 0: the engine's default."""
     max_pending: int = 64
-    """Peers that may be connecting, or wait to be accepted, at one time."""
+    """Maximum number of peers that are connecting or waiting to be accepted at one time."""
     max_pending_per_source: int = 8
-    """Of these, so many from one IPv4 address or IPv6 /64."""
+    """Maximum number of connecting peers from one IPv4 address or IPv6 /64."""
     max_qps_per_source: int = 64
-    """QPs that one IPv4 address or IPv6 /64 may have connected here."""
+    """Maximum number of QPs that one IPv4 address or IPv6 /64 may have connected to this host."""
     hello_timeout: float = 2.0
-    """Seconds in which a connecting peer must have sent its hello."""
+    """Seconds within which a connecting peer must send its hello."""
     exchange_timeout: float = 10.0
-    """Seconds in which a connecting peer must have completed the exchange."""
+    """Seconds within which a connecting peer must complete the exchange."""
     max_peer_bytes: int = MAX_PEER_BYTES
-    """Memory in bytes for the sessions of all peers; one source gets half of it at most."""
+    """Memory in bytes for the sessions of all peers; one source gets at most half of it."""
     max_unread: int = 65536
-    """Immediates of one QP that the program has not taken yet."""
+    """Maximum number of received immediates of one QP that the program has not read."""
     linger: float = 2.0
-    """Seconds that a closing QP waits until its peer needs no more answers."""
+    """Seconds that a closing QP keeps answering its peer, if the peer still needs answers."""
     program: str = ""
-    """What this process is, for `mrc top`."""
+    """Name of this program in `mrc top`."""
     local_view: bool = False
-    """Lets its user look into it with `mrc top --local`."""
+    """Allows the user of this process to watch it with `mrc top --local`."""
     remote_view: bool = False
-    """Lets everyone who reaches its listeners look into it with `mrc top HOST`."""
+    """Allows everyone who can reach its listeners to watch it with `mrc top HOST`."""
     metrics: tuple[str, int] | None = None
-    """Address and TCP port that serve metrics to Prometheus; None: none."""
+    """Address and TCP port of the Prometheus metrics; None: disabled."""
 
     def __post_init__(self) -> None:
         _check_ranges(self, _RANGES)
@@ -213,5 +211,5 @@ class ContextConfig:
             raise ConfigError(f"mtu_limit: {self.mtu_limit} is not a multiple of 4 within {span}")
         check_plane_shares(self.plane_shares)
         if min(self.exchange_timeout, self.hello_timeout) <= 0 or self.linger < 0:
-            wrong = "must not be negative, and only linger may be 0"
+            wrong = "timeouts must be above 0, and linger must not be negative"
             raise ConfigError(f"exchange_timeout, hello_timeout, linger: {wrong}")

@@ -7,7 +7,7 @@ from enum import IntEnum, IntFlag
 
 
 class Access(IntFlag):
-    """What a memory region may be used for. LOCAL_READ is always implied."""
+    """Allowed uses of a memory region. LOCAL_READ is always implied."""
 
     LOCAL_READ = 1
     REMOTE_WRITE = 2
@@ -60,15 +60,15 @@ class WcStatus(IntEnum):
 
     @property
     def explanation(self) -> str:
-        """What the status means, in a few words."""
+        """The meaning of the status, in a few words."""
         return _EXPLANATIONS[self]
 
 
 _EXPLANATIONS = {
     WcStatus.SUCCESS: "done",
     WcStatus.LOC_PROT_ERR: "the local memory region does not cover the range",
-    WcStatus.WR_FLUSH_ERR: "the QP ended before the work request did",
-    WcStatus.REM_ACCESS_ERR: "the peer's memory region does not allow the range or the key",
+    WcStatus.WR_FLUSH_ERR: "the QP ended before the work request completed",
+    WcStatus.REM_ACCESS_ERR: "the peer has no writable memory region for this range and key",
     WcStatus.REM_INV_REQ_ERR: "the peer refused the request",
     WcStatus.REM_OP_ERR: "the peer failed to carry out the request",
     WcStatus.RETRY_EXC_ERR: "no path to the peer answers",
@@ -110,30 +110,30 @@ class EventReason(IntEnum):
 
     @property
     def explanation(self) -> str:
-        """What the reason means, in a few words."""
+        """The meaning of the reason, in a few words."""
         return _REASONS[self]
 
 
 _REASONS = {
     EventReason.NONE: "no reason given",
-    EventReason.CONTROLLER: "the controller said so",
-    EventReason.LOSS: "it lost a packet",
-    EventReason.PEER: "the peer calls it bad",
-    EventReason.SPURIOUS: "what it lost had arrived after all",
-    EventReason.PLANE: "its whole plane is silent, and to blame",
-    EventReason.FLOOR: "too few others are left",
-    EventReason.PROBES: "probes were answered in a row",
-    EventReason.SILENCE: "other planes delivered what was sent later",
-    EventReason.TIMEOUT: "no plane is heard, and every one is tried",
-    EventReason.SEND: "the system could not send there",
-    EventReason.OWN_PORT: "the port of this host",
-    EventReason.PEER_PORT: "the port of the peer, as it reported, or as probes found it",
-    EventReason.DELIVERY: "what it carried beside the other planes",
+    EventReason.CONTROLLER: "the controller set the state",
+    EventReason.LOSS: "a packet was lost on it",
+    EventReason.PEER: "the peer reported it as bad",
+    EventReason.SPURIOUS: "the packet that counted as lost had arrived",
+    EventReason.PLANE: "its whole plane is silent, so the EV is not to blame",
+    EventReason.FLOOR: "too few other EVs are left",
+    EventReason.PROBES: "it answered several probes in a row",
+    EventReason.SILENCE: "other planes delivered packets that were sent later",
+    EventReason.TIMEOUT: "no plane delivers, so every plane is tried again",
+    EventReason.SEND: "the kernel refused to send there",
+    EventReason.OWN_PORT: "a port of this host changed",
+    EventReason.PEER_PORT: "a port of the peer changed: the peer reported it or probes found it",
+    EventReason.DELIVERY: "its delivery compared with the other planes",
 }
 
 
 class WarningKind(IntEnum):
-    """What a warning of the datapath is about."""
+    """Subject of a warning of the datapath."""
 
     RCVBUF_SMALL = 0
     SNDBUF_SMALL = 1
@@ -142,16 +142,16 @@ class WarningKind(IntEnum):
 
     @property
     def explanation(self) -> str:
-        """What the warning means, in a few words."""
+        """The meaning of the warning, in a few words."""
         return _WARNINGS[self]
 
 
 _WARNINGS = {
-    WarningKind.RCVBUF_SMALL: "the receive buffer is smaller than wanted: raise net.core.rmem_max",
-    WarningKind.SNDBUF_SMALL: "the transmit buffer is smaller than wanted: raise net.core.wmem_max",
+    WarningKind.RCVBUF_SMALL: "the kernel limits the receive buffer: raise net.core.rmem_max",
+    WarningKind.SNDBUF_SMALL: "the kernel limits the transmit buffer: raise net.core.wmem_max",
     WarningKind.MEMORY_FAULT: "a registered file became shorter while it was in use",
-    WarningKind.GUARD_REPLACED: "the program installed a SIGBUS handler after mrc's: a registered"
-    " file that becomes shorter may end it; install that handler before the first registration",
+    WarningKind.GUARD_REPLACED: "the program replaced mrc's SIGBUS handler, so the process may die"
+    " when a registered file becomes shorter: install your handler before the first registration",
 }
 
 
@@ -171,7 +171,7 @@ class CcKind(IntEnum):
 
 
 class PlaneShares(IntEnum):
-    """What each plane carries: what it delivers, or the same as every other."""
+    """Share of each plane: by its measured delivery, or the same for all planes."""
 
     MEASURED = 0
     EQUAL = 1

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every exception that mrc raises on purpose, sorted by whose fault it is.
+"""All exceptions of mrc.
 
-Each carries one line that names the cause and, where there is one, the remedy. What the operating
-system refuses stays an OSError unless the caller can do something about it in terms of mrc.
+Each carries one line that names the cause and, if there is one, the remedy. An error of the
+operating system stays an OSError unless the caller can fix it by means of mrc.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 class MrcError(Exception):
-    """Root of all errors of mrc."""
+    """Base class of all errors of mrc."""
 
 
 class ArgumentError(MrcError, ValueError):
-    """The caller passed a value that cannot be right; the message names the argument."""
+    """The caller passed an invalid value; the message names the argument."""
 
 
 class ConfigError(MrcError):
@@ -26,11 +26,11 @@ class ConfigError(MrcError):
 
 
 class StateError(MrcError):
-    """The call does not fit the state of the object, which may be closed."""
+    """The object does not allow this call in its current state; it may be closed."""
 
 
 class InUseError(StateError):
-    """A number or a port is taken."""
+    """A number, name or port is already in use."""
 
 
 class QueueFullError(MrcError):
@@ -38,11 +38,11 @@ class QueueFullError(MrcError):
 
 
 class ResolveError(MrcError):
-    """A name is neither a configured peer nor known to DNS."""
+    """A host name is not a configured peer, and DNS does not resolve it."""
 
 
 class ConnectError(MrcError, ConnectionError):
-    """The peer cannot be reached, refused, or did not answer in time."""
+    """The peer is unreachable, refused the connection, or did not answer in time."""
 
 
 class ConnectTimeoutError(ConnectError, TimeoutError):
@@ -50,11 +50,11 @@ class ConnectTimeoutError(ConnectError, TimeoutError):
 
 
 class BusyError(ConnectError):
-    """The peer has no place for another one now; trying again helps."""
+    """The peer has no free place for this connection at the moment: try again."""
 
 
 class PeerGoneError(ConnectError):
-    """The peer's process ended, or dropped the QP without closing it."""
+    """The peer's process ended, or the peer dropped the QP without closing it."""
 
 
 class PathError(MrcError):
@@ -66,7 +66,7 @@ class ProtocolError(MrcError):
 
 
 class NetlinkError(MrcError):
-    """The kernel refused a change of routes, addresses or links; code: its errno, or 0."""
+    """The kernel refused to change routes, addresses or links; `code` is its errno, or 0."""
 
     def __init__(self, message: str, code: int = 0) -> None:
         super().__init__(message)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What mrc tells its caller: completions, immediates, events and snapshots of state, all frozen."""
+"""Completions, immediates, events and snapshots of state that mrc returns; all are frozen."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import NamedTuple
 from mrc.enums import EventReason, EvState, QpState, WarningKind, WcOpcode, WcStatus
 
 
-class Completion(NamedTuple):  # made in a fifth of the time that a frozen dataclass takes
-    """A work request that ended."""
+class Completion(NamedTuple):  # five times faster to create than a frozen dataclass
+    """A completed work request."""
 
     wr_id: int
     """Number of the work request in its Context."""
@@ -20,30 +20,26 @@ class Completion(NamedTuple):  # made in a fifth of the time that a frozen datac
     bytes: int
     """Bytes written."""
     status: WcStatus
-    """SUCCESS: anything else is raised as a CompletionError."""
+    """SUCCESS. mrc raises any other status as a CompletionError."""
     opcode: WcOpcode
     """WRITE or WRITE_IMM."""
 
 
 @dataclass(frozen=True, slots=True)
 class Immediate:
-    """An immediate of the peer, in the order of its posting; `index` counts from 0 on its QP."""
+    """An immediate of the peer. Immediates come in the order in which the peer posted them."""
 
     imm: int
     """The 32-bit immediate."""
     bytes: int
     """Bytes that arrived with it."""
     index: int
-    """Counts the immediates of the QP from 0."""
+    """Number of this immediate on its QP, from 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class EvEvent:
-    """An EV went to GOOD, ASSUMED_BAD or DENIED; SKIP, which lasts one turn, is not told.
-
-    `index` is its place in `QP.evs()`, `at_ns` when the datapath told it, of CLOCK_MONOTONIC as in
-    `time.monotonic_ns()`.
-    """
+    """An EV went to GOOD, ASSUMED_BAD or DENIED. SKIP lasts one turn and creates no event."""
 
     index: int
     """Place of the EV in `QP.evs()`."""
@@ -56,12 +52,12 @@ class EvEvent:
     reason: EventReason
     """Why it changed."""
     at_ns: int = field(default=0, compare=False)
-    """When, by CLOCK_MONOTONIC as in `time.monotonic_ns()`."""
+    """When the datapath reported it, on CLOCK_MONOTONIC as in `time.monotonic_ns()`."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlaneEvent:
-    """A plane was suspended, or carries data again; `at_ns` as in EvEvent."""
+    """A plane was suspended, or carries data again."""
 
     plane: int
     """The plane, from 1."""
@@ -75,20 +71,20 @@ class PlaneEvent:
 
 @dataclass(frozen=True, slots=True)
 class PlaneShareEvent:
-    """A plane became slow, carrying less than half of the mean of the others, or no longer is.
+    """A plane became slow or is no longer slow. Slow: less than half of the other planes' mean.
 
-    `percent` is what it carried, of that mean, in the second of two periods in a row that said so;
-    a period takes 200 ms, or 8 round trips if they take longer. All QPs to the peer are summed up,
-    and each has the event. A plane that all of them suspended is no longer slow; no event says so.
-    `at_ns` as in EvEvent.
+    The datapath compares the planes over periods of 200 ms, or of 8 round trips if this is longer.
+    The comparison sums all QPs to the peer, and each of these QPs gets the event. A change takes
+    two periods in a row; `percent` is from the second. When all QPs to the peer have suspended a
+    plane, it is no longer slow, without an event.
     """
 
     plane: int
     """The plane, from 1."""
     slow: bool
-    """True: it became slow. False: it no longer is."""
+    """True: it became slow. False: it is no longer slow."""
     percent: int
-    """What it carried, in percent of the mean of the others."""
+    """Its delivery in percent of the mean of the other planes."""
     reason: EventReason
     """Why it changed."""
     at_ns: int = field(default=0, compare=False)
@@ -99,7 +95,7 @@ class PlaneShareEvent:
 class PortEvent:
     """The port of a plane went down or came up: this host's (OWN_PORT) or the peer's (PEER_PORT).
 
-    What that means for the plane comes as a PlaneEvent; `at_ns` as in EvEvent.
+    A PlaneEvent reports the consequence for the plane.
     """
 
     plane: int
@@ -114,10 +110,10 @@ class PortEvent:
 
 @dataclass(frozen=True, slots=True)
 class EventsLost:
-    """`count` events that stood here are gone: the reader, or this process, was too slow.
+    """`count` events are missing here because the reader, or this process, was too slow.
 
-    Those that the engine lost may have been of any QP. `QP.evs()` and `QP.query()` tell how things
-    stand now.
+    Events that the engine dropped may belong to any QP. `QP.evs()` and `QP.query()` return the
+    current state.
     """
 
     count: int
@@ -137,14 +133,14 @@ QpEvent = EvEvent | PlaneEvent | PlaneShareEvent | PortEvent | EventsLost | QpEr
 
 @dataclass(frozen=True, slots=True)
 class ContextWarning:
-    """Something that costs speed or data but stops nothing.
+    """A problem that costs speed or data, while the Context keeps running.
 
-    `detail` is the size granted in bytes, for MEMORY_FAULT the key of the memory region, and for
-    GUARD_REPLACED 0.
+    `detail` is the granted buffer size in bytes for RCVBUF_SMALL and SNDBUF_SMALL, the key of the
+    memory region for MEMORY_FAULT, and 0 for GUARD_REPLACED.
     """
 
     kind: WarningKind
-    """What it warns of."""
+    """The kind of problem."""
     plane: int
     """The plane, from 1; 0: none."""
     detail: int
@@ -153,22 +149,23 @@ class ContextWarning:
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """The end of an EV probe."""
+    """The result of an EV probe."""
 
     index: int
     """Place of the EV in `QP.evs()`."""
     error: int
-    """0 when it was answered, else an errno value: ETIMEDOUT; EMSGSIZE or ENETUNREACH when the
-    probe could not be sent; EPERM when the EV is DENIED, for nothing is sent on such an EV.
+    """0 when the peer answered, else an errno value: ETIMEDOUT without an answer; EMSGSIZE or
+    ENETUNREACH when the probe could not be sent; EPERM when the EV is DENIED: mrc sends no packet
+    on a DENIED EV.
     """
     rtt_ns: int | None
     """The round trip; None without an answer."""
     ce: bool = False
-    """The probe was marked by ECN on its way."""
+    """True when a switch marked the probe with ECN CE."""
 
     @property
     def answered(self) -> bool:
-        """True when the path carried the probe there and the answer came back."""
+        """True when the peer's answer arrived."""
         return self.error == 0
 
 
@@ -296,7 +293,7 @@ _PLANE_SUMS = (
 
 
 def sum_of(infos: Sequence[QpInfo]) -> QpInfo:
-    """Several QPs between the same hosts as if they were one, which is named after the first."""
+    """Sums several QPs between the same hosts into one, with the QP number of the first."""
     planes: dict[int, list[PlaneInfo]] = {}
     for plane in (plane for info in infos for plane in info.planes):
         planes.setdefault(plane.plane, []).append(plane)
@@ -324,7 +321,7 @@ def _plane_sum(parts: Sequence[PlaneInfo]) -> PlaneInfo:
 
 
 def known(values: Iterable[int | None]) -> Iterator[int]:
-    """Those that are not None, as round trips are before the first sample."""
+    """The values that are not None. A round trip is None before its first sample."""
     return (value for value in values if value is not None)
 
 
@@ -333,12 +330,12 @@ class TraceEntry:
     """One entry of the engine's trace ring."""
 
     now_ns: int
-    """When, by CLOCK_MONOTONIC."""
+    """Time on CLOCK_MONOTONIC."""
     point: str
     """Name of the trace point."""
     qpn: int
     """The QP; 0: none."""
     a: int
-    """First number; its meaning follows from `point`, see csrc/core/trace.def."""
+    """First number; csrc/core/trace.def describes its meaning for each `point`."""
     b: int
     """Second number."""

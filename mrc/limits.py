@@ -4,15 +4,15 @@
 from __future__ import annotations
 
 UDP_PORT = 4791  # default UDP destination port
-MAX_PORTS = 32  # ports, and so planes, of a Context
-MAX_EVS = 1024  # of a QP
-MAX_PEER_SOURCES = 256  # pairs of address and UDP port that the packets of one peer come from
+MAX_PORTS = 32  # per Context; one port per plane
+MAX_EVS = 1024  # per QP
+MAX_PEER_SOURCES = 256  # source addresses and UDP ports (pairs) of one peer
 MAX_BURST_PACKETS = 64
 MIN_MTU = 256  # bytes of payload in a packet
 MAX_MTU = 16384
-MPR_UNIT = 128  # the window of PSNs is a multiple of it
+MPR_UNIT = 128  # the window in PSNs is a multiple of this
 
-# What a CC profile may set; fractions are in units of CC_UNIT.
+# Limits of a CC profile; fractions are in units of CC_UNIT.
 CC_UNIT = 1_000_000
 CC_BASE_RTT_NS = 100_000  # default
 CC_MIN_BASE_RTT_NS = 1000

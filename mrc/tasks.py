@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The end of asyncio's tasks."""
+"""Cancels asyncio tasks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 async def cancelled(*tasks: asyncio.Task[Any]) -> None:
-    """Cancels tasks, and returns when each has ended, whatever it raised."""
+    """Cancels the tasks and returns when all have ended; ignores their exceptions."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes values of declared types of what JSON and TOML hold, by msgspec. Pure.
+"""Converts values from JSON and TOML into declared types, with msgspec. Pure.
 
-A complaint is one line: the place, what is expected there, and what is there, such as
+An error message is one line: the place, the expected value and the actual value, such as
 `ports[2].mtu: must be a whole number from 576 to 65536, not 100`.
 """
 
@@ -23,7 +23,7 @@ Text = Annotated[str, Meta(min_length=1)]
 T = TypeVar("T")
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+)\]")
 _MISSING = re.compile(r"Object missing required field `(.*)`")
-_IN_TABLE = re.compile(r"\[\.\.\.\]|`key`")  # of a table with keys of its own, no place is told
+_IN_TABLE = re.compile(r"\[\.\.\.\]|`key`")  # msgspec gives no place inside a table with free keys
 _OF_MSGSPEC = ("Expected", "Invalid enum value", "Number out of range")
 
 
@@ -34,21 +34,21 @@ def take(
     place: str = "",
     read: Callable[[type, Any], object] | None = None,
 ) -> T:
-    """`value` as a `kind`, all of whose members have the types and the bounds declared there.
+    """Returns `value` converted to `kind`. All members have the types and bounds declared there.
 
-    `read` makes values of types that msgspec does not know. Raises ValueError; `place` is where
-    `value` stands in what the complaint is about.
+    `read` converts to types that msgspec does not support. Raises ValueError, whose message begins
+    with `place`, the position of `value` in its document.
     """
     try:
         return msgspec.convert(value, kind, dec_hook=read, str_keys=True)
     except msgspec.ValidationError as error:
         raise ValueError(_complaint(str(error), kind, value, place)) from None
     except RecursionError:
-        raise ValueError(f"{place or 'it'}: is nested too deeply") from None
+        raise ValueError(f"{place or 'the value'}: is nested too deeply") from None
 
 
 def _complaint(said: str, kind: Any, value: object, place: str) -> str:
-    """What msgspec said, as in "Expected `int` >= 576 - at `$.ports[2].mtu`", as our sentence."""
+    """Rewrites a message of msgspec, such as "Expected `int` >= 576 - at `$.ports[2].mtu`"."""
     problem, found, path = said.rpartition(" - at `$")
     problem, path = (problem, path.removesuffix("`")) if found else (said, "")
     if missing := _MISSING.fullmatch(problem):
@@ -67,7 +67,7 @@ _type_of = cache(inspect.type_info)
 
 
 def _member(kind: inspect.Type, name: str) -> inspect.Type:
-    """The type of a member: of the one called `name`, or of any in an array."""
+    """The type of the member called `name`, or of an array's items."""
     match kind:
         case inspect.UnionType(types=types):  # with None
             return _member(types[0], name)
@@ -111,5 +111,5 @@ def _shown(value: object) -> str:
     if isinstance(value, (list, tuple, dict)):
         return "a table" if isinstance(value, dict) else f"an array of {len(value)}"
     if isinstance(value, int) and abs(value) >> 64:
-        return "one of more than 64 bits"
+        return "a number of more than 64 bits"
     return "nothing" if value is None else f"{value!r:.60}"

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers with their units as people write them, such as "100 Gbit/s". Pure.
+"""Parses numbers with units, such as "100 Gbit/s". Pure.
 
-Files name every unit in full. Command lines accept the short forms of tc(8) and iperf3 as well, in
-any case: 500mbit, 2.5G, 64K. Sizes: K, Ki and KiB are 1024 bytes, kB is 1000 bytes. Times: a number
-without a unit is in seconds.
+Files use full unit names. Command lines also accept the short forms of tc(8) and iperf3, in upper
+or lower case: 500mbit, 2.5G, 64K. Sizes: K, Ki and KiB are 1024 bytes, kB is 1000 bytes. Times: a
+number without a unit is in seconds.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SHORT_SIZES |= {f"{letter}b": 1000**power for letter, power in _POWERS.items() 
 
 
 def quantity(text: str, units: Mapping[str, int]) -> float | None:
-    """The number that `text` is, in the unit of size 1; None when it is none."""
+    """The value of `text` in the unit of size 1; None when `text` is not a number with a unit."""
     found = _NUMBER.fullmatch(text.strip())
     if found is None or found[2] not in units:
         return None
@@ -39,7 +39,7 @@ def quantity(text: str, units: Mapping[str, int]) -> float | None:
 
 def _parse(text: str, units: Mapping[str, int], what: str) -> int:
     if (value := quantity(text, units)) is None:
-        raise ValueError(f"{text!r} is no {what}; units are {', '.join(units)}")
+        raise ValueError(f"{text!r} is not a {what}; units are {', '.join(units)}")
     return round(value)
 
 
@@ -60,10 +60,10 @@ def parse_size(text: str) -> int:
 
 
 def parse_share(text: str) -> int:
-    """Parts per million, at most all."""
+    """Parts per million, at most 10**6."""
     share = _parse(text, _SHARES, "share")
     if share > 10**6:
-        raise ValueError(f"{text!r} is more than all")
+        raise ValueError(f"{text!r} is more than 100%")
     return share
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Versions of what two hosts say to each other beside the packets."""
+"""Versions of the exchange and of file transfers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The checkout of a program of tools/ or bench/, and the Python that tools/setup put there.
+"""The checkout of a program of tools/ or bench/, and the Python in its .venv from tools/setup.
 
-It needs nothing that is installed.
+It requires only the standard library.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import NoReturn
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv" / "bin" / "python"
-sys.path.append(str(ROOT / "tests"))  # what they share with tests lies there
+sys.path.append(str(ROOT / "tests"))  # modules that the programs share with tests
 
 
 def run(main: Callable[[], int]) -> NoReturn:
-    """Ends the program with the exit code of `main`, or with that of ^C."""
+    """Ends the program with the exit code of `main`, or with 130 after ^C."""
     try:
         sys.exit(main())
     except KeyboardInterrupt:
@@ -29,7 +29,9 @@ def run(main: Callable[[], int]) -> NoReturn:
 
 @contextmanager
 def set_up(otherwise: str = "") -> Iterator[None]:
-    """Around imports: a Python that lacks one starts the program again with that of tools/setup."""
+    """Surrounds imports. If one is missing, restarts the program with the Python of .venv, or ends
+    it with a message.
+    """
     try:
         yield
     except ModuleNotFoundError as error:
@@ -41,7 +43,7 @@ def set_up(otherwise: str = "") -> Iterator[None]:
 
 
 def parser(name: str, description: str | None, examples: str) -> argparse.ArgumentParser:
-    """Of a program whose help ends with examples."""
+    """The parser of a program whose help ends with examples."""
     return argparse.ArgumentParser(
         prog=name,
         description=description,

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # ruff: noqa: RUF012  scapy's fields_desc is a list of the class
-"""MRC for scapy: a layer for every header, the ICRC, and packets that the kernel joined (GSO).
+"""MRC for scapy: a layer for every header, the ICRC, and the packets of GSO and GRO bursts.
 
     >>> import mrc_layers
     >>> mrc_layers.bind(4791)
     >>> rdpcap("a.pcap")[0][mrc_layers.BTH].show()
 
-Written from the format's tables and sharing nothing with csrc/core/wire.c, so that each is a check
-on the other. It shows what is there: reserved bits and values that the C decoder refuses.
+This module shares no code with csrc/core/wire.c, so each checks the other. Both follow the format's
+tables. This module also shows reserved bits and values that the C decoder refuses.
 """
 
 from __future__ import annotations
@@ -67,11 +67,11 @@ NACK_REASONS = {
 ENDPOINT_OPS = {0: "PORT_STATUS", 1: "EV_PROBE"}
 SYNDROMES = {0x1F: "ACK", 0x61: "NAK_INV_REQ", 0x62: "NAK_REM_ACCESS", 0x63: "NAK_REM_OP"}
 ICRC_BYTES = 4
-MIN_BYTES = 12 + ICRC_BYTES  # of a packet, so that BTH(bytes) can be made
+MIN_BYTES = 12 + ICRC_BYTES  # shortest packet that BTH(bytes) can decode
 
 
 class BTH(Packet):
-    """Base transport header; the ICRC at the packet's end is shown with it."""
+    """Base transport header. The ICRC at the packet's end is a field of this layer."""
 
     name = "BTH"
     fields_desc = [
@@ -116,7 +116,7 @@ class TSETH(Packet):
 
 
 class RETH(Packet):
-    """Where the payload goes."""
+    """Address, key and length of the target memory."""
 
     name = "RETH"
     fields_desc = [XLongField("va", 0), XIntField("rkey", 0), IntField("dma_bytes", 0)]
@@ -267,18 +267,18 @@ bind_layers(BTH, PETH, opcode=0xDE)
 
 
 def bind(port: int) -> None:
-    """Makes scapy take what goes to a UDP port for MRC."""
+    """Makes scapy decode packets to a UDP port as MRC."""
     bind_bottom_up(UDP, BTH, dport=port)
 
 
 def payload_of(bth: BTH) -> bytes:
-    """What is behind the headers, without the pad."""
+    """The payload behind the headers, without the pad."""
     raw = bytes(bth[Raw]) if Raw in bth else b""
     return raw[: len(raw) - bth.pad]
 
 
 def ev_of(udp: UDP) -> int:
-    """The entropy value: source port, and the low half of the flow label around it."""
+    """The entropy value: UDP source port, and the low 16 bits of the flow label."""
     ip = udp.underlayer
     return udp.sport << 16 | (ip.fl & 0xFFFF if isinstance(ip, IPv6) else 0)
 
@@ -293,10 +293,10 @@ def icrc(
     ident: int = 0xFFFF,
     fragment: int = 0xFFFF,
 ) -> bytes:
-    """ICRC of the UDP payload `body`, which lacks it still, in the order in which it travels.
+    """ICRC of the UDP payload `body`, which must not include it, in wire byte order.
 
-    `ident` and `fragment` are the IPv4 identification and the 16 bits of flags and offset behind
-    it: RoCEv2 covers their values, MRC in software covers ones.
+    `ident` and `fragment` are the IPv4 identification and the following 16 bits of flags and
+    offset. RoCEv2 covers their values, MRC in software covers ones.
     """
     udp_bytes = 8 + len(body) + ICRC_BYTES
     addresses = ip_address(src).packed + ip_address(dst).packed
@@ -320,11 +320,11 @@ def icrc_is_right(udp: UDP, payload: bytes) -> bool:
 
 
 def split(payload: bytes) -> list[bytes]:
-    """The MRC packets of a UDP payload as captured.
+    """The MRC packets of a captured UDP payload.
 
-    A capture on a host that sends with UDP_SEGMENT, or receives with GRO, sees a whole burst as
-    one datagram. Its packets are equally long but for the last, and each begins with a BTH to the
-    same QP: the shortest length for which this holds is taken.
+    On a host that sends with UDP_SEGMENT or receives with GRO, a capture shows a whole burst as one
+    datagram. Its packets have the same length, except for the last, and each begins with a BTH to
+    the same QP. This returns the split with the shortest length for which this is true.
     """
     for size in _likely_sizes(payload):
         parts = [payload[at : at + size] for at in range(0, len(payload), size)]
@@ -339,7 +339,7 @@ def _looks_alike(part: bytes, first: bytes) -> bool:
 
 
 def _likely_sizes(payload: bytes) -> Iterator[int]:
-    """Distances to what could be a second BTH."""
+    """Offsets at which a second BTH could begin."""
     signature = payload[2:4] + b"\0" + payload[5:8]
     at = payload.find(signature, MIN_BYTES + 2)
     while at >= 0:

@@ -3,12 +3,13 @@
 
 #include "loss.h"
 
-/* How far back an acknowledgement may be, in PSNs: further than any window over the slowest plane,
-   and a small part of all PSNs, from which each QP draws its first. */
+/* An acknowledgement further back than this is stale. The limit exceeds any window, even over the
+   slowest plane. It is a small part of all 2^24 PSNs, and the first PSN of a QP is random, so that
+   few acknowledgements of an earlier QP fall within it. */
 #define STALE_PSNS 65536
 
-/* Whether this acknowledgement is of the original, although the packet was sent again: the answer
-   came sooner than any answer to the retransmission could. */
+/* Whether the original transmission arrived, although the packet was declared lost or sent again:
+   the answer came sooner than any answer to a retransmission could. */
 static bool is_of_original(const struct mrc_qp *qp, const struct mrc_txslot *slot,
                            uint64_t now_ns) {
   if (slot->state == MRC_TX_LOST) return true;
@@ -16,15 +17,14 @@ static bool is_of_original(const struct mrc_qp *qp, const struct mrc_txslot *slo
   return now_ns - slot->sent_ns < qp->planes[slot->plane].rtt.base_ns / 2;
 }
 
-/* Whether this acknowledgement tells when and where the packet got through. Of one that was sent
-   again it may be the original that arrived, as long as the answer comes no later than answers
-   usually do. */
+/* Whether this acknowledgement shows which transmission arrived. If the packet was sent again, an
+   answer within the usual round trip may still belong to the original. */
 static bool is_evidence(const struct mrc_qp *qp, const struct mrc_txslot *slot, uint64_t now_ns) {
   return slot->tries < 2 || now_ns - slot->sent_ns >= qp->planes[slot->plane].rtt.smooth_ns;
 }
 
-/* One PSN was received by the peer; returns the bytes that this newly acknowledges, which stand at
-   their plane as well. */
+/* The peer received one PSN. Returns the bytes newly acknowledged, and also adds them to
+   newly_acked_bytes of their plane. */
 static uint32_t acknowledge(struct mrc_services *services, struct mrc_qp *qp, uint32_t psn,
                             uint64_t now_ns) {
   struct mrc_requester *req = &qp->req;
@@ -40,7 +40,7 @@ static uint32_t acknowledge(struct mrc_services *services, struct mrc_qp *qp, ui
     mrc_plane_on_delivered(plane, slot.sent_ns, now_ns);
     mrc_evset_on_delivered(&qp->evset, slot.ev, slot.sent_ns, plane->rack_ns);
   } else {
-    mrc_evset_on_missed(&qp->evset, slot.ev); /* nothing of its trial is under way any more */
+    mrc_evset_on_missed(&qp->evset, slot.ev); /* ends a trial without a result */
   }
   req->acknowledged_bytes += slot.bytes;
   plane->newly_acked_bytes += slot.bytes;

@@ -6,8 +6,8 @@
 #include "burst.h"
 #include "port_status.h"
 
-#define MAX_CLAIMS 4 /* of a source that nobody has proved: so many are looked at */
-#define MAX_TRIES 8  /* for an EV that leads back */
+#define MAX_CLAIMS 4 /* unproven claims to its source that are checked for one request */
+#define MAX_TRIES 8  /* EVs tried per QP, to find one that leads back to the requesting address */
 
 void mrc_answer_drop(struct mrc_answers *answers, const struct mrc_peer *peer) {
   uint32_t kept = 0;
@@ -25,7 +25,7 @@ static void push(struct mrc_answers *answers, struct mrc_answer answer) {
   answers->ring[(answers->head + answers->n++) % MRC_MAX_ANSWERS] = answer;
 }
 
-/* Whether this EV leads to an address that the peer sends from, but did not ask from. */
+/* Whether this EV leads to another address of the peer than the one that sent the request. */
 static bool leads_astray(const struct mrc_peers *peers, const struct mrc_answer *answer,
                          const struct mrc_peer *peer, const struct mrc_evset *set, uint16_t ev) {
   uint8_t src[16], dst[16];
@@ -33,8 +33,8 @@ static bool leads_astray(const struct mrc_peers *peers, const struct mrc_answer 
   return memcmp(dst, answer->asker, 16) != 0 && mrc_peer_sends_from(peers, peer, dst);
 }
 
-/* An EV of the plane that the request came by, so that both directions of it are tested; one that
-   leads back, if there is any. */
+/* An EV of the plane on which the request arrived, so that the request tests both directions of the
+   plane. If possible, the EV leads back to the requesting address. */
 static uint16_t answer_ev(const struct mrc_peers *peers, const struct mrc_answer *answer,
                           const struct mrc_peer *peer, struct mrc_qp **qp, bool *astray) {
   uint16_t ev = MRC_EV_NONE;
@@ -51,8 +51,8 @@ static uint16_t answer_ev(const struct mrc_peers *peers, const struct mrc_answer
   return ev;
 }
 
-/* Whose request it is: who has proved the source; else the newest of those who claim it to whom an
-   answer goes back. */
+/* The peer that sent the request: the one that has proven the source, otherwise the newest claimant
+   whose EVs lead back to the requesting address. */
 static const struct mrc_peer *asker_of(const struct mrc_peers *peers, uint32_t first,
                                        const struct mrc_answer *answer) {
   const uint16_t sport = peers->entries[first].source.sport;
@@ -74,7 +74,7 @@ int mrc_answer_on_request(struct mrc_services *services, struct mrc_peers *peers
                           struct mrc_answers *answers, const struct mrc_wire *wire,
                           const struct mrc_meta *meta, uint64_t now_ns) {
   const uint32_t entry = mrc_peers_find(peers, meta->src, meta->sport, 0);
-  mrc_assert(entry != 0); /* others are dropped before their ICRC is computed */
+  mrc_assert(entry != 0); /* mrc_engine_receive drops packets from unknown sources */
   if (answers->n == MRC_MAX_ANSWERS) {
     mrc_count(services, MRC_COUNTER_ANSWERS_DROPPED, 1);
     return mrc_drop(services, MRC_DROP_RATE, MRC_ENDPOINT_QPN, 0);
@@ -99,7 +99,7 @@ int mrc_answer_on_request(struct mrc_services *services, struct mrc_peers *peers
 static bool send(struct mrc_services *services, const struct mrc_peers *peers,
                  const struct mrc_answer *answer, uint32_t place) {
   struct mrc_qp *qp;
-  bool astray; /* an answer that may get lost is better than none */
+  bool astray; /* ignored: an answer that may get lost is better than none */
   const uint16_t ev = answer_ev(peers, answer, answer->peer, &qp, &astray);
   if (ev == MRC_EV_NONE) return true;
   struct mrc_burst *burst = mrc_burst_open(services, qp, ev, MRC_TCLASS_CONTROL);
@@ -116,7 +116,7 @@ static bool send(struct mrc_services *services, const struct mrc_peers *peers,
 bool mrc_answer_transmit(struct mrc_services *services, const struct mrc_peers *peers,
                          struct mrc_answers *answers) {
   answers->n_stuck = 0;
-  /* Half of a transmit at most: a peer that asks and asks must not keep QPs from sending. */
+  /* At most half of a transmit, so that a flood of requests cannot keep QPs from sending. */
   const int most = (services->arena.capacity + 1) / 2;
   const struct mrc_ports *ports = &services->ports;
   for (uint32_t n = answers->n; n > 0 && services->arena.n_bursts < most; n--) {
@@ -135,7 +135,8 @@ bool mrc_answer_transmit(struct mrc_services *services, const struct mrc_peers *
   return true;
 }
 
-/* Its place in the ring is still as it was: a transmit sends fewer answers than half the ring. */
+/* A refused answer is still in its place of the ring, because a transmit sends fewer answers than
+   half the ring. */
 _Static_assert(MRC_MAX_ANSWERS >= 2 * MRC_MAX_BURSTS, "a refused answer is not overwritten");
 
 void mrc_answer_on_refused(struct mrc_answers *answers, uint32_t place) {

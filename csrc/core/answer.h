@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The answering half of endpoint operations. Only peers of a QP of ours are answered, and only so
-   many at a time: nobody can use the engine to reflect traffic. */
+/* Answers to endpoint requests. The engine answers only peers of its QPs, and at most
+   MRC_MAX_ANSWERS requests at a time, so that no host can use it to reflect traffic. */
 #ifndef MRC_CORE_ANSWER_H
 #define MRC_CORE_ANSWER_H
 
@@ -11,8 +11,8 @@
 
 /* An endpoint request that waits for its response. */
 struct mrc_answer {
-  uint8_t asker[16];           /* address that the request came from */
-  const struct mrc_peer *peer; /* the one who asked */
+  uint8_t asker[16];           /* address that sent the request */
+  const struct mrc_peer *peer; /* peer that sent the request */
   uint16_t id;
   uint16_t tx_timestamp;
   uint8_t op;
@@ -24,19 +24,20 @@ struct mrc_answers {
   struct mrc_answer ring[MRC_MAX_ANSWERS];
   uint32_t head; /* free-running */
   uint32_t n;
-  uint32_t n_stuck; /* of these, so many waited for a port's socket at the last transmit */
+  uint32_t n_stuck; /* number of these that found their port's socket full at the last transmit */
 };
 
-/* An endpoint request, with a good ICRC, from a source that peers claim. 0 or a drop reason. */
+/* Takes an endpoint request with a good ICRC, from a source that at least one peer claims. Returns
+   0 or a drop reason. */
 int mrc_answer_on_request(struct mrc_services *services, struct mrc_peers *peers,
                           struct mrc_answers *answers, const struct mrc_wire *wire,
                           const struct mrc_meta *meta, uint64_t now_ns);
-/* Adds answers that wait, to half of the transmit; false when that is full. */
+/* Adds waiting answers to the transmit, up to half of it. False if the transmit is full. */
 bool mrc_answer_transmit(struct mrc_services *services, const struct mrc_peers *peers,
                          struct mrc_answers *answers);
-/* The kernel refused the answer that came from this place of the ring: it waits again. */
+/* The kernel refused the answer from this place of the ring: queues it again. */
 void mrc_answer_on_refused(struct mrc_answers *answers, uint32_t place);
-/* Forgets the answers to this peer. */
+/* Removes the answers to this peer. */
 void mrc_answer_drop(struct mrc_answers *answers, const struct mrc_peer *peer);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The transmit in progress: room for its bursts and their packets. */
+/* The transmit in progress: memory for its bursts and their packets. */
 #ifndef MRC_CORE_ARENA_H
 #define MRC_CORE_ARENA_H
 
@@ -9,7 +9,7 @@
 #define MRC_MAX_BURSTS 64      /* bursts of one transmit */
 #define MRC_ARENA_PACKETS 2048 /* packets of one transmit */
 
-/* What a packet of a burst was, for the commit. */
+/* Kind of a packet in a burst; the commit treats each kind differently. */
 enum mrc_packet_kind {
   MRC_KIND_DATA,
   MRC_KIND_SACK,
@@ -32,10 +32,10 @@ struct mrc_arena {
 /* 0 or -ENOMEM. */
 int mrc_arena_init(struct mrc_arena *arena, uint32_t max_burst_bytes) MRC_MUST_CHECK;
 void mrc_arena_free(struct mrc_arena *arena);
-/* A transmit begins. */
+/* Begins a transmit. */
 void mrc_arena_begin(struct mrc_arena *arena, struct mrc_burst *bursts, int capacity);
 
-/* Whether the transmit has room for another burst, be it a full one. */
+/* Whether the transmit has room for another full burst. */
 static inline bool mrc_arena_may_open(const struct mrc_arena *arena) {
   return arena->n_bursts < arena->capacity &&
          MRC_ARENA_PACKETS - arena->used >= MRC_MAX_BURST_PACKETS;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A ring of bits addressed by PSN: bit (psn mod size). It owns only the words; which PSNs are live
-   is the caller's window. Sizes are powers of two, at least 64. */
+/* A ring of bits addressed by PSN: bit (psn mod size). The caller's window defines which PSNs are
+   valid. Sizes are powers of two, at least 64. */
 #ifndef MRC_CORE_BITMAP_H
 #define MRC_CORE_BITMAP_H
 
@@ -26,7 +26,7 @@ static inline void mrc_bitmap_clear(struct mrc_bitmap *map, uint32_t psn) {
   map->words[bit >> 6] &= ~(1ull << (bit & 63));
 }
 
-/* The 64 bits from `psn` on, LSB first; wraps around the ring. */
+/* The 64 bits from `psn` on, that of `psn` in the LSB; wraps around the ring. */
 static inline uint64_t mrc_bitmap_extract(const struct mrc_bitmap *map, uint32_t psn) {
   const uint32_t bit = psn & map->mask;
   const uint32_t word = bit >> 6, shift = bit & 63, words = (map->mask >> 6) + 1;

@@ -50,7 +50,7 @@ static struct mrc_packet *add_packet(struct mrc_services *services, struct mrc_b
   return packet;
 }
 
-/* The packets of a burst begin alike, but for a last one that is shorter. */
+/* CRC of the IP and UDP headers. Packets of a burst share it, except a last one that is shorter. */
 static uint32_t begin_icrc(struct mrc_burst *burst, uint32_t bytes) {
   if (burst->n_packets > 1 && bytes == burst->packet_bytes) return burst->_icrc;
   const struct mrc_icrc_flow flow = {.src = burst->src,
@@ -63,7 +63,8 @@ static uint32_t begin_icrc(struct mrc_burst *burst, uint32_t bytes) {
   return crc;
 }
 
-/* Padding and ICRC; then the packet's length must fit the burst. */
+/* Adds padding and ICRC. The first packet sets the packet size of the burst; no later packet may be
+   longer. */
 static void seal(struct mrc_burst *burst, struct mrc_packet *packet, uint32_t pad, bool icrc) {
   const uint32_t total = packet->header_bytes + packet->payload_bytes + pad + MRC_ICRC_BYTES;
   memset(packet->trailer, 0, sizeof packet->trailer);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Building bursts in the engine's arena: the flow they leave on, their packets, padding and ICRC.
-   It knows the shape of a burst and not why one is sent. */
+/* Builds bursts in the engine's arena: addresses and ports, packets, padding and ICRC. Other
+   modules decide what is sent. */
 #ifndef MRC_CORE_BURST_H
 #define MRC_CORE_BURST_H
 
@@ -10,7 +10,7 @@
 #define MRC_TCLASS_DATA 2    /* ECT(0), default class */
 #define MRC_TCLASS_CONTROL 0 /* not ECN-capable */
 
-/* Opens a burst on the QP's EV; 0 when the transmit is full. */
+/* Opens a burst on an EV of the QP. Returns 0 if the transmit is full. */
 struct mrc_burst *mrc_burst_open(struct mrc_services *services, struct mrc_qp *qp, uint16_t ev,
                                  uint8_t tclass);
 /* Adds a packet: encodes `wire`, points to its payload, pads and seals it. */

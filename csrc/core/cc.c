@@ -4,13 +4,12 @@
 #include <errno.h>
 
 enum {
-  ASKS_A_WINDOW = 4,       /* so that what is in flight never runs dry between two SACKs */
-  ASKS_IN_SLOW_START = 16, /* a queue must be seen before the window has doubled once more */
-  NSCC_SACK_BYTES =
-      16384 /* NSCC reacts to single marks: it wants to hear of them at least so often */
+  ASKS_A_WINDOW = 4,       /* SACK requests per window; the sender never waits for a SACK */
+  ASKS_IN_SLOW_START = 16, /* likewise; shows a queue before the window has doubled once more */
+  NSCC_SACK_BYTES = 16384  /* bytes between two SACK requests: NSCC reacts to single marks */
 };
 
-/* No control: the PSN window is the only limit. */
+/* No congestion control: the PSN window is the only limit. */
 static int null_init(struct mrc_cc *cc, const struct mrc_cc_config *config) {
   (void)config;
   cc->cwnd_bytes = cc->min_bytes = cc->max_bytes;

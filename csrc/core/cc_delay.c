@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The delay-based window of one plane. Every second round trip it is grown or cut, by the smallest
-   queueing delay seen in that time. */
+/* The delay-based window of one plane. A round lasts about two round trips. At its end the window
+   grows or shrinks, depending on the smallest queueing delay of the round. */
 #include "cc_algorithm.h"
 
-#define FOREIGN_NS 10000000000ull /* how long a measurement of other flows' queue counts */
+#define FOREIGN_NS 10000000000ull /* a measured queue of other flows expires after this time */
 
 enum {
-  MIN_PACKETS = 2,       /* of the smallest window */
-  START_SAMPLES = 4,     /* a round needs as many to end slow start */
-  NEWEST_SAMPLES = 4,    /* slow start looks at two groups of so many */
+  MIN_PACKETS = 2,       /* packets in the smallest window */
+  START_SAMPLES = 4,     /* samples that a round of slow start requires */
+  NEWEST_SAMPLES = 4,    /* samples in each of the two groups that slow start checks */
   CALM_ROUNDS = 2,       /* rounds without a queue before the window grows faster */
-  GROWTH = 16,           /* a round without a queue adds 1/16 of the window; this part */
-  MOST_DOUBLINGS = 2,    /* doubles twice at most */
-  LONG_WAY_PART = 16,    /* on long ways the target is 1/16 of the base RTT */
+  GROWTH = 16,           /* a round without a queue adds 1/16 of the window */
+  MOST_DOUBLINGS = 2,    /* this part doubles at most twice, to 1/4 */
+  LONG_WAY_PART = 16,    /* on long paths the target is 1/16 of the base RTT */
   HELD_GROWTH = 8,       /* while other flows fill the queue a round adds 1/8 of the window */
   DRAIN_EVERY_RTTS = 32, /* a drain costs about two round trips */
 };
@@ -25,7 +25,7 @@ static int init(struct mrc_cc *cc, const struct mrc_cc_config *config) {
   return 0;
 }
 
-/* On a long way the right window is known less exactly, so a longer queue is accepted. */
+/* On a long path the right window is known less exactly, so a longer queue is accepted. */
 static uint64_t bare_target_ns(const struct mrc_cc_delay *state) {
   return mrc_max_u64(MRC_CC_TARGET_DELAY_NS, state->base_ns / LONG_WAY_PART);
 }
@@ -45,13 +45,14 @@ static void note_newest(struct mrc_cc_delay *state, uint64_t delay_ns) {
   state->newest_ns[0] = first ? delay_ns : mrc_min_u64(state->newest_ns[0], delay_ns);
 }
 
-/* A queue longer than this has formed: half of the target, and the jitter. */
+/* A delay above this is a queue: half of the target, plus the jitter. */
 static uint64_t queue_ns(const struct mrc_cc_delay *state) {
   return bare_target_ns(state) / 2 + state->jitter_ns;
 }
 
-/* Whether the newest samples all show a long queue. A window that leaves as one burst queues behind
-   itself for less than a round trip as long as it does not fill the way. That does not count. */
+/* Whether all newest samples show a long queue. A window sent as one burst queues behind itself;
+   while it does not fill the path, that delay stays below a round trip. So delays up to half a base
+   RTT do not count. */
 static bool overshoots(const struct mrc_cc_delay *state) {
   const uint64_t least_ns = mrc_min_u64(state->newest_ns[0], state->newest_ns[1]);
   return least_ns > mrc_max_u64(queue_ns(state), state->base_ns / 2);
@@ -59,7 +60,7 @@ static bool overshoots(const struct mrc_cc_delay *state) {
 
 /* ---- the end of a round ---- */
 
-/* To the size that leaves a queue of the target, and by half at most. */
+/* Reduces the window to the size that leaves a queue of the target, by half at most. */
 static void decrease(struct mrc_cc *cc, uint64_t delay_ns) {
   const uint64_t excess_ns = delay_ns - target_delay_ns(cc);
   const uint64_t rtt_ns = cc->delay.base_ns + delay_ns;
@@ -67,9 +68,9 @@ static void decrease(struct mrc_cc *cc, uint64_t delay_ns) {
   cc->cwnd_bytes = mrc_cc_clamp(cc, cc->cwnd_bytes - mrc_min_u64(cut_bytes, cc->cwnd_bytes / 2));
 }
 
-/* Adds a part of the window while the queue is empty, and less as it fills. Two packets are always
-   added, so that QPs that share a queue drift towards equal windows. The part doubles with each
-   further round without a queue, because the plane may have become faster. */
+/* Adds a part of the window if the queue is empty, and less the longer the queue is. It always adds
+   two packets, so that QPs that share a queue drift towards equal windows. The part doubles with
+   each further round without a queue, because the plane may have become faster. */
 static void increase(struct mrc_cc *cc, uint64_t delay_ns) {
   struct mrc_cc_delay *state = &cc->delay;
   const uint64_t target_ns = target_delay_ns(cc);
@@ -83,9 +84,9 @@ static void increase(struct mrc_cc *cc, uint64_t delay_ns) {
   cc->cwnd_bytes = mrc_cc_clamp(cc, cc->cwnd_bytes + scaled + 2ull * cc->mtu_bytes);
 }
 
-/* A smaller window shortens our own queue. If the delay stays all the same, the base RTT has become
-   longer or other flows fill the queue. A drain measures how much of the delay is not ours: it cuts
-   the window to half of what the way holds and looks at the delay that remains. */
+/* A smaller window shortens our own queue. If the delay stays, the base RTT has become longer or
+   other flows fill the queue. A drain measures that part of the delay: it cuts the window to half
+   of what the path holds and measures the delay that remains. */
 static void start_drain(struct mrc_cc *cc, uint64_t delay_ns) {
   struct mrc_cc_delay *state = &cc->delay;
   state->drain = MRC_CC_EMPTYING;
@@ -96,7 +97,7 @@ static void start_drain(struct mrc_cc *cc, uint64_t delay_ns) {
 static void end_drain(struct mrc_cc *cc, uint64_t delay_ns, uint64_t now_ns) {
   struct mrc_cc_delay *state = &cc->delay;
   const uint64_t target_ns = target_delay_ns(cc), before_bytes = state->queue_since_bytes;
-  const uint64_t holds_ns = state->base_ns + target_ns; /* time that the window is to last for */
+  const uint64_t holds_ns = state->base_ns + target_ns; /* round trip with a queue of the target */
   uint64_t bytes = mrc_mul_div(before_bytes, holds_ns, state->base_ns + state->queue_since_ns);
   if (delay_ns > bare_target_ns(state) / 2) {
     state->foreign_ns = mrc_min_u64(state->foreign_ns, state->base_ns) + delay_ns;
@@ -113,15 +114,15 @@ static void end_drain(struct mrc_cc *cc, uint64_t delay_ns, uint64_t now_ns) {
   state->calm_rounds = 0;
 }
 
-/* Whether the delay stayed although the window has been cut since the queue began. */
+/* Whether the delay stayed, although the window shrank by `cut_bytes` since the queue began. */
 static bool stays(const struct mrc_cc_delay *state, uint64_t delay_ns, uint64_t cut_bytes) {
   const uint64_t due_ns =
       mrc_mul_div(state->base_ns + state->queue_since_ns, cut_bytes, state->queue_since_bytes);
   return delay_ns > state->queue_since_ns - mrc_min_u64(due_ns, state->queue_since_ns) / 2;
 }
 
-/* The delay is above the target. If a drain found other flows' queue, delay says nothing about our
-   own part for a while: only losses cut the window then, as they cut theirs. */
+/* The delay is above the target. If a drain found a queue of other flows, the delay does not show
+   our own part of the queue. For a while only losses cut the window then, as with TCP. */
 static void on_queue(struct mrc_cc *cc, uint64_t delay_ns, uint64_t now_ns) {
   struct mrc_cc_delay *state = &cc->delay;
   const bool due = now_ns - state->drained_ns >= DRAIN_EVERY_RTTS * state->round_rtt_ns;
@@ -144,8 +145,9 @@ static void on_queue(struct mrc_cc *cc, uint64_t delay_ns, uint64_t now_ns) {
   decrease(cc, delay_ns);
 }
 
-/* The smallest delay of the round counts as the queue. If all other samples are much longer, the
-   window leaves in waves and the queue runs dry between them: then the mean counts. */
+/* The smallest delay of the round counts as the standing queue. If the mean is much longer, the
+   window leaves in waves and the queue runs dry between them; then the mean counts, less an
+   allowance. */
 static uint64_t standing_ns(const struct mrc_cc_delay *state, uint64_t mean_ns) {
   const uint64_t wave_ns = 2 * MRC_CC_MAX_JITTER_NS + state->base_ns / 2;
   return mrc_max_u64(state->round_delay_ns, mean_ns - mrc_min_u64(mean_ns, wave_ns));
@@ -178,7 +180,7 @@ static void decide(struct mrc_cc *cc, uint64_t now_ns) {
 
 static void end_round(struct mrc_cc *cc, uint64_t now_ns) {
   struct mrc_cc_delay *state = &cc->delay;
-  /* So few samples do not show a queue, and before the first the round trip is unknown. */
+  /* Fewer samples do not show a queue. Before the first sample the round trip is unknown. */
   if (state->slow_start && state->round_samples < START_SAMPLES) return;
   if (state->round_samples > 0) decide(cc, now_ns);
   if (!state->slow_start) cc->cwnd_before_timeout_bytes = 0;
@@ -223,7 +225,7 @@ static void on_refused(struct mrc_cc *cc, uint64_t inflight_bytes) {
   cc->cwnd_bytes = mrc_cc_clamp(cc, mrc_max_u64(inflight_bytes, 4ull * cc->mtu_bytes));
 }
 
-/* An overflow cuts the window once a round. A failed path does not: it is no sign of congestion. */
+/* An overflow or a late packet cuts the window, once a round. A failed path is not congestion. */
 static void on_loss(struct mrc_cc *cc, const struct mrc_cc_loss *loss, uint64_t now_ns) {
   struct mrc_cc_delay *state = &cc->delay;
   if (loss->cause == MRC_CC_LOSS_PATH) return;
@@ -243,7 +245,7 @@ static void on_timeout(struct mrc_cc *cc) {
 
 static void on_spurious_timeout(struct mrc_cc *cc) { cc->delay.slow_start = false; }
 
-/* Other flows' queue was added to the base RTT, but it can still overflow. */
+/* The queue of other flows was added to the base RTT, but it counts here: it can overflow. */
 static bool is_congestion(const struct mrc_cc *cc, uint64_t delay_ns) {
   return delay_ns + cc->delay.foreign_ns > target_delay_ns(cc) * 3 / 2;
 }

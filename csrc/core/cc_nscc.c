@@ -1,23 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * NSCC, the window algorithm of Ultra Ethernet that MRC takes over. Each acknowledgement falls into
- * one of four cases:
+ * NSCC, the window algorithm of Ultra Ethernet that MRC uses. Each acknowledgement falls into one
+ * of four cases:
  *
  *               delay below target                    delay at target or above
  *   no ECN      fast or proportional increase         fair increase
  *   ECN         nothing                               multiplicative decrease
  *
- * Switches do not mark on the last hop, so that nothing but the delay tells of an incast there. A
- * delay above md_threshold_ns decreases the window like a mark. It is close to the target: a port
- * that holds one BDP never shows more delay than a base RTT, and trims what comes then. Fair
- * increase goes on above it, slower, since decreases alone do not bring windows closer together.
+ * Switches do not mark on the last hop, so only the delay shows an incast there. A delay above
+ * md_threshold_ns decreases the window like a mark. The threshold is close to the target: a port
+ * with a buffer of one BDP never shows more delay than a base RTT, and trims further packets. Above
+ * the threshold fair increase continues more slowly, because decreases alone do not bring windows
+ * closer together.
  *
  * All arithmetic is in integers, so that the same seed gives the same trace on every machine.
  *
- * Bytes are those of payload newly acknowledged, each once. UET counts from rcvd_bytes of the SACK
- * instead. That is a total modulo 2^24 in units of 256 bytes, and our SACKs travel on all planes at
- * once and pass each other: differences of it would be coarse and would run backwards. For the same
- * reason a SACK counts in the average delay with as many samples as packets that it acknowledges.
+ * Bytes are payload newly acknowledged, each byte once. UET uses differences of rcvd_bytes in the
+ * SACKs instead, a total modulo 2^24 in units of 256 bytes. Our SACKs travel on all planes and
+ * overtake each other, so these differences would be coarse and sometimes negative. For the same
+ * reason a SACK counts in the average delay once for each packet that it acknowledges.
  */
 #include "cc_algorithm.h"
 
@@ -27,22 +28,22 @@
 #define REFERENCE_RTT_NS 12000ull
 #define REFERENCE_BDP_BYTES 150000ull
 
-#define AVERAGE_SAMPLES 80        /* weight of one sample: 0.0125 */
+#define AVERAGE_SAMPLES 80        /* weight of one sample: 1/80 = 0.0125 */
 #define CALM_DELAY_FLOOR_NS 2048u /* two ticks of the timestamp */
 #define PENALTY_UNIT 128
-#define FAIR_SLOWDOWN 5 /* of fair increase where delay decreases the window */
+#define FAIR_SLOWDOWN 5 /* divides the fair increase above md_threshold_ns */
 
 static void set_default(uint64_t *field, uint64_t value) {
   if (*field == 0) *field = value;
 }
 
-/* What all planes together hold when no queue has formed. */
+/* Bytes that the planes together hold without queues. */
 static uint64_t bdp_bytes(const struct mrc_cc_profile *p, uint32_t planes) {
   return mrc_mul_div(p->link_bps, p->base_rtt_ns, 8000000000ull) * planes;
 }
 
-/* Fills what the caller left open, by UET's formulas: a scales with what the network holds, b with
-   the target. The target suits switches that trim; without them it may be a whole base RTT. */
+/* Fills in the fields that the caller left 0, by UET's formulas: a scales with the BDP, b with the
+   target. The default target suits switches that trim; without trimming, a whole base RTT works. */
 static void fill(struct mrc_cc_profile *p, uint32_t mtu_bytes, uint32_t planes) {
   set_default(&p->link_bps, MRC_CC_LINK_BPS);
   set_default(&p->base_rtt_ns, MRC_CC_BASE_RTT_NS);
@@ -64,7 +65,7 @@ static void fill(struct mrc_cc_profile *p, uint32_t mtu_bytes, uint32_t planes) 
   if (p->qa_gate == 0) p->qa_gate = 3;
 }
 
-/* Every field is bounded, so that no product below overflows. */
+/* The bounds ensure that no product below overflows. */
 static bool valid(const struct mrc_cc_profile *p) {
   const bool times = p->base_rtt_ns <= MRC_CC_MAX_NS && p->target_delay_ns <= MRC_CC_MAX_NS &&
                      p->adjust_period_threshold_ns <= MRC_CC_MAX_NS &&
@@ -109,7 +110,8 @@ static void average(struct mrc_cc *cc, uint64_t delay_ns, uint64_t bytes) {
                        (AVERAGE_SAMPLES - 1 + samples);
 }
 
-/* Growth in proportion to what is acknowledged, once a whole window of it met no queue. */
+/* Grows in proportion to the bytes acknowledged, after a whole window was acknowledged without a
+   queue. */
 static bool fast_increase(struct mrc_cc *cc, uint64_t delay_ns, uint64_t bytes) {
   struct mrc_cc_nscc *nscc = &cc->nscc;
   const uint64_t calm_ns = mrc_max_u64(nscc->profile.base_rtt_ns / 12, CALM_DELAY_FLOOR_NS);
@@ -119,13 +121,13 @@ static bool fast_increase(struct mrc_cc *cc, uint64_t delay_ns, uint64_t bytes) 
   }
   nscc->calm_bytes += bytes;
   if (nscc->calm_bytes < cc->cwnd_bytes) return false;
-  nscc->calm_bytes = cc->max_bytes; /* it has lasted, however large the window becomes */
+  nscc->calm_bytes = cc->max_bytes; /* so that fast increase lasts while the window grows */
   cc->cwnd_bytes =
       mrc_cc_clamp(cc, cc->cwnd_bytes + mrc_mul_div(bytes, nscc->profile.fi_scale, MRC_CC_UNIT));
   return true;
 }
 
-/* Every decrease but that of a timeout: the window before the timeout is history then. */
+/* Decreases the window, except at a timeout. A later spurious timeout no longer restores it. */
 static void shrink(struct mrc_cc *cc, uint64_t bytes) {
   cc->cwnd_bytes = mrc_cc_clamp(cc, bytes);
   cc->cwnd_before_timeout_bytes = 0;
@@ -142,7 +144,8 @@ static void multiplicative_decrease(struct mrc_cc *cc, uint64_t period_ns, uint6
   shrink(cc, mrc_mul_div(cc->cwnd_bytes, keep, MRC_CC_UNIT));
 }
 
-/* Applies the increases gathered, once a period or so many bytes; eta once a period. */
+/* Applies the gathered increases, once in adjust_period_threshold_ns or adjust_bytes_threshold;
+   adds eta once in a period. */
 static void adjust(struct mrc_cc *cc, uint64_t bytes, uint64_t now_ns) {
   struct mrc_cc_nscc *nscc = &cc->nscc;
   nscc->gathered_bytes += bytes;
@@ -155,8 +158,8 @@ static void adjust(struct mrc_cc *cc, uint64_t bytes, uint64_t now_ns) {
   nscc->gathered_bytes = 0;
 }
 
-/* Each plane has a base RTT of its own, the smallest seen. A newcomer may never have seen the queue
-   empty: then the one that was configured says more. */
+/* Each plane has its own base RTT, the smallest seen. The configured one limits it, because a new
+   QP may never see the queue empty. */
 static uint64_t base_rtt_ns(const struct mrc_cc_nscc *nscc, const struct mrc_cc_ack *ack) {
   if (ack->rtt_ns == 0) return nscc->profile.base_rtt_ns;
   return mrc_min_u64(ack->base_rtt_ns, nscc->base_limit_ns);
@@ -183,8 +186,8 @@ static void react(struct mrc_cc *cc, const struct mrc_cc_ack *ack, uint64_t dela
 
 /* ---- quick adapt ---- */
 
-/* Looks once a period whether far less arrived than the network could carry although it is crowded;
-   then the window becomes what arrived. Returns whether it did. */
+/* Checks once a period whether the network is congested and far fewer bytes arrived than it could
+   carry. Then reduces the window to the bytes that arrived, and returns true. */
 static bool quick_adapt(struct mrc_cc *cc, uint64_t delay_ns, uint64_t inflight_bytes,
                         uint64_t now_ns) {
   struct mrc_cc_nscc *nscc = &cc->nscc;
@@ -192,8 +195,8 @@ static bool quick_adapt(struct mrc_cc *cc, uint64_t delay_ns, uint64_t inflight_
   if (profile->disable_qa != 0 || now_ns < nscc->qa_end_ns) return false;
   const bool measured = nscc->qa_end_ns != 0;
   const bool crowded = nscc->qa_armed || delay_ns > profile->qa_threshold_ns;
-  /* Where delay alone tells, the period is a round trip: the pause that a decrease makes in the
-     acknowledgements is shorter, and does not pass for starvation. */
+  /* If only the delay shows congestion, the period is a round trip. A decrease causes a shorter
+     pause in the acknowledgements, which must not look like starvation. */
   const uint64_t target_ns = profile->target_delay_ns;
   const uint64_t longer_ns = delay_ns > target_ns ? delay_ns - target_ns : 0;
   if (measured && !nscc->qa_armed && now_ns < nscc->qa_end_ns + longer_ns) return false;
@@ -215,9 +218,10 @@ static bool is_ignored(struct mrc_cc_nscc *nscc, uint64_t bytes) {
   return true;
 }
 
-/* ---- the receiver's word ---- */
+/* ---- the receiver's penalty ---- */
 
-/* The whole penalty lets one packet leave in a round trip, half of it one for two acknowledged. */
+/* With the full penalty the sender sends one packet in a round trip; with half of it, one packet
+   for two that are acknowledged. */
 static void penalize(struct mrc_cc *cc, const struct mrc_cc_ack *ack) {
   struct mrc_cc_nscc *nscc = &cc->nscc;
   if (ack->restore_window && nscc->saved_bytes != 0) {
@@ -235,18 +239,18 @@ static void penalize(struct mrc_cc *cc, const struct mrc_cc_ack *ack) {
 
 static void on_ack(struct mrc_cc *cc, const struct mrc_cc_ack *ack, uint64_t now_ns) {
   struct mrc_cc_nscc *nscc = &cc->nscc;
-  uint64_t delay_ns = nscc->avg_delay_ns; /* stands in for a sample */
+  uint64_t delay_ns = nscc->avg_delay_ns; /* replaces a missing sample */
   if (ack->rtt_ns != 0) {
     const uint64_t base_ns = base_rtt_ns(nscc, ack);
     delay_ns = ack->rtt_ns > base_ns ? ack->rtt_ns - base_ns : 0;
     average(cc, delay_ns, ack->bytes);
   }
   nscc->achieved_bytes += ack->bytes;
-  /* Less may have been in flight than is acknowledged: an original that was taken for lost. */
+  /* More may be acknowledged than was in flight, if an original was declared lost but arrived. */
   const uint64_t left_bytes = ack->inflight_bytes - mrc_min_u64(ack->inflight_bytes, ack->bytes);
   if (!is_ignored(nscc, ack->bytes) && !quick_adapt(cc, delay_ns, left_bytes, now_ns))
     react(cc, ack, delay_ns, now_ns);
-  /* With nothing in flight the application is the limit, and the period measures no network. */
+  /* With nothing in flight the application is the limit, so the period measures nothing. */
   if (left_bytes == 0) nscc->qa_end_ns = 0;
   penalize(cc, ack);
 }

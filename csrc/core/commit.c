@@ -8,16 +8,16 @@
 #include "responder_tx.h"
 #include "suspension.h"
 
-/* Whether an outright failure takes an EV or a plane out of use, so that a second try takes another
-   way. */
+/* Whether a failed send takes an EV or a plane out of use, so that the next try uses another path.
+ */
 static bool is_blamed(const struct mrc_qp *qp, const struct mrc_burst *burst) {
   const struct mrc_ev_plane *rotation = &qp->evset.planes[mrc_plane_of(burst->port)];
   return qp->state == MRC_QP_RTS && !qp->planes[mrc_plane_of(burst->port)].suspended &&
          qp->evset.evs[burst->_ev].place < rotation->n_active;
 }
 
-/* What was not sent keeps its place and is tried again at once, unless the same would happen again.
-   Then it is left to the timers, as if it were lost on the way. */
+/* A packet that was not sent keeps its place and is tried again at once. If the send failed and the
+   next try would use the same path, the packet is left to the timers, as if the network lost it. */
 static void commit_packet(struct mrc_services *services, struct mrc_endpoint *endpoint,
                           struct mrc_qp *qp, const struct mrc_burst *burst,
                           const struct mrc_packet *packet, int taken, uint64_t now_ns) {
@@ -47,12 +47,13 @@ static void commit_packet(struct mrc_services *services, struct mrc_endpoint *en
 void mrc_commit_burst(struct mrc_services *services, struct mrc_endpoint *endpoint,
                       struct mrc_qp *qp, const struct mrc_burst *burst, int taken,
                       uint64_t now_ns) {
-  /* Backwards, so that refused packets return to the ends of their lists in order. */
+  /* Last to first, so that refused packets return to their queues in order. */
   for (int k = burst->n_packets - 1; k >= 0; k--)
     commit_packet(services, endpoint, qp, burst, &burst->packets[k], taken, now_ns);
 }
 
-/* The interface is down or gone, whichever path the packet was to take. */
+/* Whether the error concerns the whole interface, not just a path: the interface is down or gone.
+ */
 static bool is_of_interface(int error) {
   return error == -ENETDOWN || error == -ENODEV || error == -ENXIO;
 }
@@ -64,7 +65,7 @@ void mrc_commit_blame(struct mrc_services *services, struct mrc_qp *qp,
   if (qp->state != MRC_QP_RTS || burst->packets[0]._kind == MRC_KIND_EV_PROBE) return;
   const bool of_plane =
       plane->suspended || is_of_interface(error) || !mrc_evset_can_spare(&qp->evset, ev);
-  if (plane->reverse_ev == ev) plane->reverse_ev = MRC_EV_NONE; /* answers take another */
+  if (plane->reverse_ev == ev) plane->reverse_ev = MRC_EV_NONE; /* answers use another EV */
   if (of_plane) {
     plane->unsendable = true;
     mrc_suspension_begin(services, qp, mrc_plane_of(burst->port), MRC_REASON_SEND, now_ns);

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What becomes of packets after the driver has offered them to the kernel. */
+/* Handles the result of each packet that the driver has passed to the kernel. */
 #ifndef MRC_CORE_COMMIT_H
 #define MRC_CORE_COMMIT_H
 
 #include "endpoint.h"
 
-/* Every packet of the burst was taken (1) or refused (0), or failed with a negative errno. */
+/* Commits a burst. `taken`: the kernel took it (1), had no room (0), or failed (negative errno). */
 void mrc_commit_burst(struct mrc_services *services, struct mrc_endpoint *endpoint,
                       struct mrc_qp *qp, const struct mrc_burst *burst, int taken, uint64_t now_ns);
-/* A send failed outright, for example without a route. Under SRv6 each EV has its own route, so the
-   EV is to blame, and the plane only when its rotation cannot get any smaller. An EV probe blames
-   nobody: its error is its result. */
+/* A send failed, for example because there is no route. Under SRv6 each EV has its own route, so
+   the EV becomes ASSUMED_BAD. The plane is suspended instead if its rotation is at the minimum or
+   the error concerns the interface. The error of an EV probe is only the result of that probe. */
 void mrc_commit_blame(struct mrc_services *services, struct mrc_qp *qp,
                       const struct mrc_burst *burst, int error, uint64_t now_ns);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Numbers of the engine's counters (counters.def) and trace points (trace.def), and why a received
-   packet is ignored (drops.def); 0 means that it was taken. */
+/* Numbers of the engine's counters (counters.def), trace points (trace.def) and drop reasons of
+   received packets (drops.def; MRC_DROP_NONE: the packet was accepted). */
 #ifndef MRC_CORE_COUNTERS_H
 #define MRC_CORE_COUNTERS_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The completion queue: a ring of fixed capacity that cannot overflow, because every completion is
-   given its place before the work starts. */
+/* The completion queue: a ring of fixed capacity. It cannot overflow, because the place of every
+   completion is reserved before its work starts. */
 #ifndef MRC_CORE_CQ_H
 #define MRC_CORE_CQ_H
 
@@ -12,20 +12,20 @@ struct mrc_cq {
   uint32_t mask;     /* capacity - 1 */
   uint32_t head;     /* next to poll; free-running */
   uint32_t tail;     /* next to fill; free-running */
-  uint32_t promised; /* places given to work that has not completed */
+  uint32_t promised; /* places reserved for work that has not completed */
 };
 
 int mrc_cq_init(struct mrc_cq *cq, uint32_t capacity) MRC_MUST_CHECK;
 void mrc_cq_free(struct mrc_cq *cq);
-/* Sets a place aside; false when there is none. Work of our own leaves a quarter to what peers
-   deliver: two ends full of posted work would otherwise wait for each other for ever. */
+/* Reserve a place; false if there is none. Posted work leaves a quarter of the places to immediates
+   from peers. Otherwise two hosts full of posted work would wait for each other for ever. */
 bool mrc_cq_promise_post(struct mrc_cq *cq) MRC_MUST_CHECK;
 bool mrc_cq_promise_delivery(struct mrc_cq *cq) MRC_MUST_CHECK;
-/* Fills a place that was set aside. */
+/* Fills a reserved place. */
 void mrc_cq_push(struct mrc_cq *cq, const struct mrc_wc *wc);
-/* `of_qp` tells whether the QP that it counts for still exists. */
+/* Takes the oldest completion; false if there is none. `of_qp`: its QP still exists. */
 bool mrc_cq_pop(struct mrc_cq *cq, struct mrc_wc *wc, bool *of_qp) MRC_MUST_CHECK;
-/* The QP is gone: what it left here must not count for another that takes its number. */
+/* The QP is destroyed: its completions must not count for a later QP with the same number. */
 void mrc_cq_orphan(struct mrc_cq *cq, uint32_t qpn);
 
 #endif

@@ -5,10 +5,10 @@
 #include "loss.h"
 #include "suspension.h"
 
-#define DOUBT_ROUNDS 2 /* answers long before a plane that owes some is silent */
+#define DOUBT_ROUNDS 2 /* times an overdue answer, until a plane that owes answers is silent */
 
-/* Notes the newest packet of each EV among those that this SACK shows as received. What it shows of
-   an original says nothing about the EV on which that packet was sent again. */
+/* Notes the newest packet of each EV among the packets that this SACK shows as received. If the
+   original of a packet arrived, that says nothing about the EV of its retransmission. */
 static void note_order(struct mrc_order *order, const struct mrc_txwin *win, uint32_t base,
                        uint64_t bitmap) {
   order->serial++;
@@ -24,15 +24,15 @@ static void note_order(struct mrc_order *order, const struct mrc_txwin *win, uin
   }
 }
 
-/* Whether one of those left after this packet, on the same EV. */
+/* Whether the SACK shows a packet that was sent after this one on the same EV. */
 static bool was_passed(const struct mrc_order *order, const struct mrc_txwin *win,
                        const struct mrc_txslot *slot) {
   const struct mrc_newest *newest = &order->newest[slot->ev];
   return newest->serial == order->serial && mrc_txslot_after(&win->slots[newest->slot], slot);
 }
 
-/* Paths are FIFO: what left on an EV before something that arrived is lost. The guard is for hosts
-   that have shown that their receive side reorders. */
+/* Paths are FIFO: a packet is lost if a packet sent later on the same EV arrived. The guard is for
+   hosts whose receive side has reordered packets. */
 static bool lost_by_order(const struct mrc_services *services, const struct mrc_qp *qp,
                           const struct mrc_txslot *slot, uint64_t now_ns) {
   if (!was_passed(&services->order, &qp->req.win, slot)) return false;
@@ -58,11 +58,11 @@ void mrc_detect_holes(struct mrc_services *services, struct mrc_qp *qp, uint32_t
   }
 }
 
-/* Loss by time compares send times with send times, never with the clock: when a host stalls, its
-   answers are late all together, and nothing is lost. What is missing is then missing beside things
-   that were sent a good while later and did arrive. */
+/* Loss by time compares send times with send times, never with the clock: a stalled host delays
+   every answer although nothing is lost. A packet is missing only if packets that were sent much
+   later have arrived. */
 
-/* By how much the ways of one plane may differ. */
+/* By how much the delays of the paths of one plane may differ. */
 static uint64_t spread_ns(const struct mrc_qp *qp, const struct mrc_plane *plane, uint64_t now_ns) {
   const uint64_t floor_ns = mrc_floor_ns(MRC_LOSS_REORDER_FLOOR_NS, qp->noise_ns);
   const uint64_t spread = mrc_max_u64(floor_ns, plane->rtt.smooth_ns / 2);
@@ -70,15 +70,16 @@ static uint64_t spread_ns(const struct mrc_qp *qp, const struct mrc_plane *plane
          mrc_guard_ns(&plane->reorder, now_ns);
 }
 
-/* Whether something sent clearly later on the same plane arrived. */
+/* Whether a packet arrived that was sent on the same plane later than this one by the spread. */
 static bool is_late(const struct mrc_qp *qp, const struct mrc_txslot *slot, uint64_t now_ns) {
   const struct mrc_plane *plane = &qp->planes[slot->plane];
   return plane->rack_ns > slot->sent_ns + spread_ns(qp, plane, now_ns);
 }
 
-/* Whether that which is late is lost. Where switches trim it may stand in a queue, however long;
-   but not when something that left clearly later on the same EV arrived, nor when the EV is not
-   heard any more while the others deliver what left its round trip later, and theirs. */
+/* Whether a late packet is lost. Switches that trim may hold it in a queue for any time. It is lost
+   if a packet sent later by the spread on the same EV arrived. It is also lost if the EV delivers
+   nothing, while the plane delivers packets sent later by the spread plus two round trips: one of
+   the plane and one of the EV. */
 static bool lost_by_time(const struct mrc_qp *qp, const struct mrc_txslot *late, uint64_t now_ns) {
   const struct mrc_plane *plane = &qp->planes[late->plane];
   if (qp->evset.racks == NULL) return true;
@@ -90,8 +91,8 @@ static bool lost_by_time(const struct mrc_qp *qp, const struct mrc_txslot *late,
   return plane->rack_ns > heard_ns + spread + answers_ns;
 }
 
-/* The oldest packet in flight on the plane that is lost by time, or that is late on an EV which is
-   not avoided yet; 0 when there is none. */
+/* The oldest packet in flight on the plane that is lost by time, or late on an EV that can still be
+   avoided; 0 if there is none. */
 static const struct mrc_txslot *find_missing(const struct mrc_qp *qp, uint32_t plane,
                                              uint64_t now_ns) {
   const struct mrc_txwin *win = &qp->req.win;
@@ -106,8 +107,8 @@ static const struct mrc_txslot *find_missing(const struct mrc_qp *qp, uint32_t p
   return NULL;
 }
 
-/* Whether other planes delivered what was sent clearly later, and this one delivered nothing in all
-   that time. One that goes on delivering is slow, and not silent. */
+/* Whether the plane delivered nothing, while another plane delivered packets that were sent much
+   later. A plane that keeps delivering is slow, not silent. */
 static bool lost_by_silence(const struct mrc_qp *qp, uint32_t index,
                             const struct mrc_txslot *oldest, uint64_t now_ns) {
   const struct mrc_plane *plane = &qp->planes[index];
@@ -116,7 +117,7 @@ static bool lost_by_silence(const struct mrc_qp *qp, uint32_t index,
   const uint64_t overdue_ns = mrc_rtt_overdue_ns(known ? &plane->rtt : &qp->req.rtt, 0);
   const uint64_t floor_ns = mrc_floor_ns(MRC_LOSS_SILENCE_FLOOR_NS, qp->noise_ns);
   uint64_t patience_ns = mrc_max_u64(floor_ns, overdue_ns) + mrc_guard_ns(&plane->reorder, now_ns);
-  if (!known) /* it may be much longer than the others, but the local timeout was chosen for it */
+  if (!known) /* it may be much longer than the others, but not longer than the local timeout */
     patience_ns = mrc_max_u64(
         patience_ns, mrc_min_u64(MRC_LOSS_SKEW * overdue_ns, (1024ull << qp->attr.timeout) / 4));
   MRC_EACH_BIT(at, qp->evset.plane_mask & ~(1u << index)) {
@@ -127,7 +128,7 @@ static bool lost_by_silence(const struct mrc_qp *qp, uint32_t index,
   return false;
 }
 
-/* Takes the burst in flight that begins with this packet for lost. */
+/* Declares the burst lost that begins with this packet in flight. */
 static void lose_burst(struct mrc_services *services, struct mrc_qp *qp,
                        const struct mrc_txslot *first, enum mrc_counter why, uint64_t now_ns) {
   const struct mrc_txwin *win = &qp->req.win;
@@ -141,8 +142,8 @@ static void lose_burst(struct mrc_services *services, struct mrc_qp *qp,
   }
 }
 
-/* Whether a plane from which packets were taken away has not been heard since, for a few times as
-   long as its answers take, while others were. */
+/* Whether a plane has delivered nothing since its packets were sent again elsewhere, for
+   DOUBT_ROUNDS times an overdue answer, while other planes delivered. */
 static bool stays_silent(const struct mrc_qp *qp, uint32_t index) {
   const struct mrc_plane *plane = &qp->planes[index];
   if (plane->doubted_ns == 0 || plane->suspended) return false;

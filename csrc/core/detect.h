@@ -1,23 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which packets are lost while others arrive: by send order on an EV, by time on a plane, by a
-   plane's silence. */
+/* Decides which packets are lost while others arrive: by send order on an EV, by time on a plane,
+   or because a plane is silent. */
 #ifndef MRC_CORE_DETECT_H
 #define MRC_CORE_DETECT_H
 
 #include "qp.h"
 
-#define MRC_LOSS_SKEW 32   /* a plane never heard may be so many times as long as those that were */
-#define MRC_LOSS_STRIKES 3 /* bursts in a row that make a plane silent */
+#define MRC_LOSS_SKEW 32   /* a plane never heard from may take up to 32 times the others' RTT */
+#define MRC_LOSS_STRIKES 3 /* bursts lost in a row after which a plane counts as silent */
 
-/* The holes that a SACK shows, against the order on their EVs. What proves a loss must stand in the
-   same SACK: SACKs travel on several planes, and an old one knows less than a newer one that came
-   first. */
+/* Loss by order: checks the holes that a SACK shows. The evidence must be in the same SACK, because
+   SACKs travel on several planes and an older SACK may arrive after a newer one. */
 void mrc_detect_holes(struct mrc_services *services, struct mrc_qp *qp, uint32_t base,
                       uint64_t bitmap, uint64_t now_ns);
-/* Loss by time and by silence on every plane. To be called only when everything that has come in
-   was taken. */
+/* Loss by time and by silence on every plane. Call it only after all input has been processed. */
 void mrc_detect_planes(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns);
-/* Whether that would find anything. */
+/* Whether mrc_detect_planes would find a lost or late packet. */
 bool mrc_detect_is_due(const struct mrc_qp *qp, uint64_t now_ns);
 
 #endif

@@ -7,7 +7,7 @@
 #include "burst.h"
 #include "ev_probe.h"
 
-#define MAX_SOURCES 65536 /* peers' source addresses known at once */
+#define MAX_SOURCES 65536 /* limit of the table of peers' sources */
 
 int mrc_endpoint_init(struct mrc_endpoint *endpoint, const struct mrc_engine_config *config) {
   const uint32_t sources = mrc_min_u32(MAX_SOURCES, config->max_qps * MRC_MAX_PEER_SOURCES);
@@ -21,7 +21,7 @@ void mrc_endpoint_free(struct mrc_endpoint *endpoint) {
   mrc_port_statuses_free(&endpoint->statuses);
 }
 
-/* A slot came free: it passes to a message that waits, or else to the next QP in turn. */
+/* A slot is free: gives it to a waiting port status message, otherwise to the next QP in turn. */
 static void wake(struct mrc_services *services, struct mrc_endpoint *endpoint) {
   struct mrc_node *waiting = &services->ready.slot_waiting;
   if (mrc_port_status_on_room(services, &endpoint->statuses) || mrc_list_is_empty(waiting)) return;
@@ -31,7 +31,7 @@ static void wake(struct mrc_services *services, struct mrc_endpoint *endpoint) {
   mrc_qp_touch(services, qp);
 }
 
-/* Forgets every request of the user: none of their slots is given away before all are free. */
+/* Removes every request of the user. Frees all slots before it gives any of them away. */
 static void drop_requests(struct mrc_services *services, struct mrc_endpoint *endpoint,
                           const struct mrc_probe_user *user) {
   for (uint32_t n = mrc_probes_drop(&services->probes, user); n > 0; n--)
@@ -67,7 +67,7 @@ void mrc_endpoint_drop_qp(struct mrc_services *services, struct mrc_endpoint *en
 }
 
 void mrc_endpoint_on_port_change(struct mrc_services *services, struct mrc_endpoint *endpoint) {
-  services->probes.n_stuck = 0; /* probes may be in vain now, or messages may leave here */
+  services->probes.n_stuck = 0; /* waiting probes may fail now, and messages may leave on it */
   for (uint32_t i = 0; i < endpoint->peers.n_peers; i++)
     if (endpoint->peers.peers[i].qps != NULL)
       mrc_port_status_on_change(services, &endpoint->statuses, &endpoint->peers.peers[i]);
@@ -75,7 +75,7 @@ void mrc_endpoint_on_port_change(struct mrc_services *services, struct mrc_endpo
 
 /* ---- the end of a probe ---- */
 
-/* Gives its slot to the next one that waits, and returns what stood there. */
+/* Frees the slot, gives it to the next user that waits, and returns the probe that ended. */
 static struct mrc_ev_probe end(struct mrc_services *services, struct mrc_endpoint *endpoint,
                                struct mrc_ev_probe *probe) {
   const struct mrc_ev_probe ended = *probe;
@@ -107,8 +107,8 @@ static uint8_t op_of(const struct mrc_ev_probe *probe) {
                                                     : MRC_ENDPOINT_EV_PROBE;
 }
 
-/* Whether the answer comes from where the probe went. Under SRv6 EVs have destinations of their
-   own, from which the peer does not send: then any of its sources will do. */
+/* Whether the answer comes from the destination of the probe. Under SRv6 the peer does not send
+   from the destination address of an EV; then any source of the peer is accepted. */
 static bool is_from_destination(const struct mrc_peers *peers, const struct mrc_ev_probe *probe,
                                 const struct mrc_peer *peer, const struct mrc_meta *meta) {
   uint8_t src[16], dst[16];
@@ -143,7 +143,7 @@ int mrc_endpoint_receive(struct mrc_services *services, struct mrc_endpoint *end
   return on_response(services, endpoint, wire, meta, now_ns);
 }
 
-/* ---- sending them ---- */
+/* ---- sending probes ---- */
 
 static bool send_probe(struct mrc_services *services, struct mrc_ev_probe *probe, uint64_t now_ns) {
   struct mrc_qp *qp = probe->qp;
@@ -166,8 +166,8 @@ static bool send_probe(struct mrc_services *services, struct mrc_ev_probe *probe
   return true;
 }
 
-/* Whether the probe may leave now: 1, 0 when its port's socket is full, or a negative errno. A port
-   status takes whichever port is free. */
+/* Whether the probe can be sent now: 1, 0 if its port's socket is full, or a negative errno. A port
+   status uses any port with room. */
 static int may_leave(const struct mrc_services *services, const struct mrc_endpoint *endpoint,
                      struct mrc_ev_probe *probe) {
   const struct mrc_ports *ports = &services->ports;
@@ -185,7 +185,7 @@ static int may_leave(const struct mrc_services *services, const struct mrc_endpo
   return mrc_port_is_usable(ports, plane);
 }
 
-/* Every probe waiting is looked at once; those whose port is full wait until it is not. */
+/* Checks every waiting probe once. A probe whose port is full stays in the queue. */
 bool mrc_endpoint_transmit_probes(struct mrc_services *services, struct mrc_endpoint *endpoint,
                                   uint64_t now_ns) {
   struct mrc_probes *probes = &services->probes;
@@ -207,7 +207,7 @@ bool mrc_endpoint_transmit_probes(struct mrc_services *services, struct mrc_endp
   return true;
 }
 
-/* The kernel took it. */
+/* The kernel took the probe: starts its timeout. */
 static void on_sent(struct mrc_services *services, struct mrc_ev_probe *probe, uint64_t now_ns) {
   probe->sent = true;
   probe->sent_ns = now_ns;

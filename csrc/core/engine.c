@@ -113,13 +113,13 @@ int mrc_engine_receive(struct mrc_engine *engine, const uint8_t *packet, size_t 
   const int reason = mrc_wire_decode(packet, bytes, meta->trimmed, &wire);
   if (reason != MRC_DROP_NONE) return mrc_drop(services, (enum mrc_drop)reason, 0, bytes);
   if (meta->ecn == 3) mrc_count(services, MRC_COUNTER_RX_CE, 1);
-  struct mrc_meta arrived = *meta; /* with a time of arrival in any case, and never in the future */
+  struct mrc_meta arrived = *meta; /* its arrival time is set, and not in the future */
   if (arrived.arrived_ns == 0 || arrived.arrived_ns > now_ns) arrived.arrived_ns = now_ns;
   meta = &arrived;
   const bool endpoint =
       wire.opcode == MRC_OP_ENDPOINT_REQUEST || wire.opcode == MRC_OP_ENDPOINT_RESPONSE;
   struct mrc_qp *qp = NULL;
-  /* Cheap refusals first: a flood of rubbish costs no CRC. */
+  /* Cheap checks first, so that a flood of invalid packets costs no CRC. */
   if (!endpoint) {
     qp = mrc_engine_qp(engine, wire.dest_qpn);
     if (qp == NULL) return mrc_drop(services, MRC_DROP_QPN, wire.dest_qpn, bytes);
@@ -131,7 +131,7 @@ int mrc_engine_receive(struct mrc_engine *engine, const uint8_t *packet, size_t 
   } else if (mrc_peers_find(&engine->endpoint.peers, meta->src, meta->sport, 0) == 0) {
     return mrc_drop(services, MRC_DROP_SOURCE, wire.dest_qpn, bytes);
   }
-  const bool cut_off = meta->trimmed && mrc_opcode_is_data(wire.opcode); /* the ICRC went too */
+  const bool cut_off = meta->trimmed && mrc_opcode_is_data(wire.opcode); /* has no ICRC */
   const bool checked = endpoint || (mrc_qp_has_icrc(qp) && !cut_off);
   if (checked && !icrc_is_good(engine, packet, bytes, meta))
     return mrc_drop(services, MRC_DROP_ICRC, wire.dest_qpn, bytes);
@@ -162,13 +162,14 @@ void mrc_engine_commit(struct mrc_engine *engine, const struct mrc_burst *bursts
   mrc_assert(engine->committing && n == services->arena.n_bursts);
   engine->committing = false;
   services->now_ns = now_ns;
-  /* Backwards, so that refused packets return to the ends of their lists in order. */
+  /* Last to first, so that refused packets and their QPs return to their queues in order. */
   for (int i = n - 1; i >= 0; i--) {
     struct mrc_qp *qp = engine->qps[bursts[i]._qp];
     mrc_assert(qp != NULL);
     mrc_commit_burst(services, &engine->endpoint, qp, &bursts[i], taken[i], now_ns);
   }
-  /* Only now: a suspension takes all that is in flight there for lost, also of bursts before. */
+  /* After all commits: a suspension declares lost all packets in flight on the plane, and these
+     include packets of other bursts of this transmit. */
   for (int i = 0; i < n; i++)
     if (taken[i] < 0)
       mrc_commit_blame(services, engine->qps[bursts[i]._qp], &bursts[i], taken[i], now_ns);
@@ -176,7 +177,7 @@ void mrc_engine_commit(struct mrc_engine *engine, const struct mrc_burst *bursts
 
 /* ---- ports ---- */
 
-/* A call about this port begins; its plane. */
+/* Begins a call about this port. Returns its plane. */
 static uint32_t begin_port(struct mrc_services *services, int port, uint64_t now_ns) {
   mrc_assert(port >= 1 && (uint32_t)port <= services->config.ports);
   services->now_ns = now_ns;

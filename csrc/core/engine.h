@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The engine: all QPs, what their parts share, and the calls of its driver. It delegates. */
+/* The engine: all QPs, the services that they share, and the functions that its driver calls. */
 #ifndef MRC_CORE_ENGINE_H
 #define MRC_CORE_ENGINE_H
 
@@ -15,7 +15,7 @@ struct mrc_engine {
   struct mrc_qp **qps;      /* by index; 0: free */
   struct mrc_keymap by_qpn; /* QPN -> index */
   struct mrc_prng prng;
-  bool committing;                    /* a transmit waits for its commit */
+  bool committing;                    /* between a transmit and its commit */
   struct mrc_icrc_prefix icrc_prefix; /* of the last packet received */
 };
 

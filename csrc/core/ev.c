@@ -5,11 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The cell of by_value that holds the EV, or the empty one where it would go. */
+/* The cell of by_value that holds the EV, or the empty cell for it. */
 static uint32_t cell_of(const struct mrc_evset *set, uint32_t value) {
   uint32_t i = (uint32_t)((value * 0x9E3779B97F4A7C15ull) >> 32) & set->hash_mask;
   while (set->by_value[i] != MRC_EV_NONE && set->evs[set->by_value[i]].value != value)
-    i = (i + 1) & set->hash_mask; /* ends: half the cells are empty */
+    i = (i + 1) & set->hash_mask; /* terminates, because half of the cells are empty */
   return i;
 }
 
@@ -17,7 +17,7 @@ uint16_t mrc_evset_find(const struct mrc_evset *set, uint32_t value) {
   return set->by_value[cell_of(set, value)];
 }
 
-/* The index of what this EV shares with others; new for the first of them. */
+/* The index of the addresses that this EV shares with others. Adds them if they are new. */
 static uint16_t share_ends(struct mrc_evset *set, const struct mrc_ev_attr *attr) {
   struct mrc_ev_ends ends = {.dport = attr->dport, .family = attr->family};
   memcpy(ends.src, attr->src, sizeof ends.src);
@@ -56,7 +56,7 @@ static int add_ev(struct mrc_evset *set, const struct mrc_ev_attr *attr, uint16_
   return 0;
 }
 
-/* Lines up the EVs of each plane. */
+/* Fills in the order array of each plane. */
 static void make_orders(struct mrc_evset *set) {
   uint16_t *order = set->orders;
   for (uint32_t p = 0; p < set->ports; p++) {
@@ -127,8 +127,8 @@ static void swap_places(struct mrc_evset *set, struct mrc_ev_plane *plane, uint1
   set->evs[ev_a].place = b;
 }
 
-/* Once, so that QPs which share paths are not in step. Anew each time around, packets would follow
-   each other closely on a path, now of one QP and now of many. */
+/* Shuffles once, so that QPs that share paths do not fall into step. A shuffle in each rotation
+   would send packets at short distances on one path, of one QP or of several. */
 static void shuffle(struct mrc_evset *set, struct mrc_ev_plane *plane, struct mrc_prng *prng) {
   for (uint16_t i = plane->n; i > 1; i--)
     swap_places(set, plane, (uint16_t)(i - 1), (uint16_t)mrc_prng_below(prng, i));
@@ -150,7 +150,7 @@ void mrc_evset_start(struct mrc_evset *set, uint32_t active_per_plane, struct mr
   }
 }
 
-/* The turns that an EV of this skip level sits out after each that it takes. */
+/* The EV sits out the turns of its skip level. */
 static void set_skip(struct mrc_ev *ev) {
   ev->state = MRC_EV_SKIP;
   ev->skip_turns = (uint8_t)((1u << ev->skip_level) - 1);
@@ -162,7 +162,7 @@ static void set_skip_level(struct mrc_evset *set, struct mrc_ev *ev, uint8_t lev
   ev->skip_level = level;
 }
 
-/* One turn of this EV; returns whether it takes it. */
+/* The rotation reaches this EV. Returns true if the EV takes the turn. */
 static bool take_turn(struct mrc_ev *ev) {
   if (ev->on_trial) return false;
   if (ev->state == MRC_EV_SKIP) {
@@ -177,13 +177,13 @@ static bool take_turn(struct mrc_ev *ev) {
 uint16_t mrc_evset_next(struct mrc_evset *set, uint32_t plane_index) {
   struct mrc_ev_plane *plane = &set->planes[plane_index];
   if (!mrc_evset_has_next(set, plane_index)) return MRC_EV_NONE;
-  /* Twice around at most: the first turn lifts every skip of one turn. */
+  /* At most two rotations: the first one ends every skip of one turn. */
   for (uint32_t turn = 0; turn < 2u * plane->n_active; turn++) {
     if (plane->next >= plane->n_active) plane->next = 0;
     const uint16_t index = plane->order[plane->next++];
     if (take_turn(&set->evs[index])) return index;
   }
-  /* The others have left, and those that stay are all marked: none is busier than the rest. */
+  /* All EVs that can send are marked, so none is busier than the others: ends all skips. */
   uint16_t first = MRC_EV_NONE;
   for (uint16_t i = 0; i < plane->n_active; i++) {
     struct mrc_ev *ev = &set->evs[plane->order[i]];
@@ -245,8 +245,8 @@ static void set_marked(struct mrc_evset *set, struct mrc_ev *ev, uint32_t marked
   ev->marked = marked & MRC_EV_ALWAYS_MARKED;
 }
 
-/* Whether the EV is marked more often than not, and half as often again as its plane's EVs are on
-   average. Where all are equally full, to leave one overfills the others. */
+/* Whether the EV is marked more often than not, and more than 1.5 times as often as the average EV
+   of its plane. If all EVs are equally full, avoiding one overfills the others. */
 static bool is_fuller(const struct mrc_ev_plane *plane, const struct mrc_ev *ev) {
   return ev->marked > MRC_EV_ALWAYS_MARKED / 2 &&
          2u * ev->marked * plane->n_active > 3u * plane->marked;
@@ -255,11 +255,11 @@ static bool is_fuller(const struct mrc_ev_plane *plane, const struct mrc_ev *ev)
 bool mrc_evset_on_skip(struct mrc_evset *set, uint16_t index, uint64_t sent_ns, uint64_t now_ns) {
   struct mrc_ev *ev = &set->evs[index];
   const struct mrc_ev_plane *plane = &set->planes[mrc_plane_of(ev->port)];
-  if (ev->place >= plane->n_active) return false; /* not in use */
+  if (ev->place >= plane->n_active) return false; /* a backup */
   const bool was_good = ev->state == MRC_EV_GOOD;
   set_marked(set, ev, ev->marked + (MRC_EV_ALWAYS_MARKED - ev->marked + 15u) / 16u);
-  /* What left before the last change says nothing about it. And where half of the paths are busy,
-     this one is not busier than the others. */
+  /* A packet sent before the last change of the level shows nothing about the new level. If half of
+     the paths are avoided, this one is not busier than the others. */
   const bool counts =
       sent_ns > ev->steered_ns && ev->skip_level < MRC_EV_MAX_SKIP_LEVEL && is_fuller(plane, ev);
   if (counts && (ev->skip_level > 0 || plane->n_skip < plane->n_active / 2)) {
@@ -268,12 +268,12 @@ bool mrc_evset_on_skip(struct mrc_evset *set, uint16_t index, uint64_t sent_ns, 
     ev->steered_ns = now_ns;
   } else if (was_good) {
     ev->state = MRC_EV_SKIP;
-    ev->skip_turns = 1; /* marks within a rotation do not extend it */
+    ev->skip_turns = 1; /* further marks within a rotation do not extend the skip */
   }
   return was_good;
 }
 
-/* The longest round trip that the plane's other EVs in full use showed last. */
+/* The longest smoothed round trip of the plane's other EVs that take every turn. */
 static uint32_t longest_of_others_ns(const struct mrc_evset *set, const struct mrc_ev *ev) {
   const struct mrc_ev_plane *plane = &set->planes[mrc_plane_of(ev->port)];
   uint32_t longest_ns = 0;
@@ -290,8 +290,8 @@ bool mrc_evset_can_avoid(const struct mrc_evset *set, uint16_t index, uint64_t s
   const struct mrc_ev_plane *plane = &set->planes[mrc_plane_of(ev->port)];
   if (ev->place >= plane->n_active || sent_ns <= ev->steered_ns) return false;
   if (ev->skip_level > 0) return ev->skip_level < MRC_EV_MAX_SKIP_LEVEL;
-  /* Where all are equally full, to leave one overfills the others. A path that has fallen silent is
-     left before a whole round trip of theirs. */
+  /* If all EVs are equally full, avoiding one overfills the others. The factor 7/8 detects a silent
+     path before a whole round trip of the others. */
   const uint64_t full_ns = longest_of_others_ns(set, ev) / 8 * 7;
   return plane->n_skip < plane->n_active / 2 && late_ns > full_ns;
 }
@@ -316,7 +316,7 @@ void mrc_evset_on_clear(struct mrc_evset *set, uint16_t index, uint64_t sent_ns,
   if (ev->skip_level == 0) ev->state = MRC_EV_GOOD;
 }
 
-/* The first GOOD backup, or else n. */
+/* The place of the first GOOD backup, or n. */
 static uint16_t find_backup(const struct mrc_evset *set, const struct mrc_ev_plane *plane) {
   uint16_t i = plane->n_active;
   while (i < plane->n && set->evs[plane->order[i]].state != MRC_EV_GOOD)
@@ -324,7 +324,7 @@ static uint16_t find_backup(const struct mrc_evset *set, const struct mrc_ev_pla
   return i;
 }
 
-/* The ASSUMED_BAD EV outside the rotation that has been bad for longest, or else n. */
+/* The place of the EV that has been ASSUMED_BAD for longest, or n. */
 static uint16_t find_oldest_bad(const struct mrc_evset *set, const struct mrc_ev_plane *plane) {
   uint16_t best = plane->n;
   for (uint16_t i = plane->n_active; i < plane->n; i++) {
@@ -335,7 +335,7 @@ static uint16_t find_oldest_bad(const struct mrc_evset *set, const struct mrc_ev
   return best;
 }
 
-/* Takes the EV out of the rotation; a replacement comes from the same plane, if there is one. */
+/* Removes the EV from the rotation. A GOOD backup of the same plane replaces it, if one exists. */
 static void retire(struct mrc_evset *set, uint16_t index) {
   struct mrc_ev *ev = &set->evs[index];
   struct mrc_ev_plane *plane = &set->planes[mrc_plane_of(ev->port)];
@@ -364,7 +364,7 @@ bool mrc_evset_on_loss(struct mrc_evset *set, uint16_t index, uint16_t *back, ui
   *back = MRC_EV_NONE;
   if (ev->state == MRC_EV_DENIED || ev->state == MRC_EV_ASSUMED_BAD) return false;
   if (!mrc_evset_can_spare(set, index)) {
-    /* At the floor: swap with the EV that has been bad for longest, or keep the only one. */
+    /* At the minimum: swap with the EV that has been bad for longest; without one, keep this EV. */
     const uint16_t oldest = find_oldest_bad(set, plane);
     if (oldest == plane->n) return false;
     *back = plane->order[oldest];

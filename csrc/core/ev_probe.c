@@ -6,21 +6,21 @@
 #include "reverse.h"
 #include "suspension.h"
 
-#define HEALTH_TIMEOUT_FLOOR_NS 10000000ull /* patience of a probe of ours */
+#define HEALTH_TIMEOUT_FLOOR_NS 10000000ull /* minimum timeout of a probe */
 
-/* The round trip of the QP is that of whatever EV answers: one on a much longer way would never be
-   waited for, and stay bad for good. What its own probes took is known beside it. */
+/* Timeout of a probe. The QP's round trip comes from EVs that answer. An EV on a much longer path
+   would always time out and stay bad, so the round trip of its own probes counts too. */
 static uint64_t patience_ns(const struct mrc_qp *qp, const struct mrc_ev *ev) {
   const uint64_t floor_ns = mrc_floor_ns(HEALTH_TIMEOUT_FLOOR_NS, qp->noise_ns);
   const uint64_t overdue_ns = mrc_max_u64(mrc_rtt_overdue_ns(&qp->req.rtt, 0), ev->rtt_ns);
   return mrc_max_u64(2 * overdue_ns, floor_ns);
 }
 
-/* Probes of ours are as large as a full packet, so that a path that shrank is not trusted. False
-   when there is no slot: it stays due. */
+/* Probes are as large as a full packet, so that a path whose MTU shrank is not trusted. False if
+   there is no slot; the probe stays due. */
 static bool probe_for(struct mrc_services *services, struct mrc_qp *qp, uint16_t ev,
                       uint8_t purpose, struct mrc_probation *probation, uint64_t now_ns) {
-  if (ev == MRC_EV_NONE) { /* all are DENIED */
+  if (ev == MRC_EV_NONE) { /* all EVs of the plane are DENIED */
     mrc_probation_on_timeout(probation, qp->noise_ns, now_ns);
     return true;
   }
@@ -34,7 +34,7 @@ static bool probe_for(struct mrc_services *services, struct mrc_qp *qp, uint16_t
   return true;
 }
 
-/* The planes that want a probe now get one; returns when the next wants one. */
+/* Probes the planes whose probe is due. Returns the time of the next one. */
 static uint64_t probe_planes(struct mrc_services *services, struct mrc_qp *qp, bool *room,
                              uint64_t now_ns) {
   uint64_t next_ns = MRC_NEVER;
@@ -49,8 +49,7 @@ static uint64_t probe_planes(struct mrc_services *services, struct mrc_qp *qp, b
   return next_ns;
 }
 
-/* Likewise the EVs. It begins where the slots gave out the last time, so that all have their turn.
- */
+/* Likewise for EVs. Begins with the EV that got no slot the last time, so that all get a turn. */
 static uint64_t probe_evs(struct mrc_services *services, struct mrc_qp *qp, bool *room,
                           uint64_t now_ns) {
   uint64_t next_ns = MRC_NEVER;
@@ -75,7 +74,7 @@ void mrc_ev_probe_on_deadline(struct mrc_services *services, struct mrc_qp *qp, 
   qp->ev_probe_ns = mrc_min_u64(plane_ns, probe_evs(services, qp, &room, now_ns));
   if (room) return;
   mrc_list_append(&services->ready.slot_waiting, &qp->nodes.slot_waiting);
-  /* The turn may pass to one that needs it no more: then this one is not forgotten for long. */
+  /* A free slot may go to a QP that no longer needs it. So this QP tries again after this time. */
   const uint64_t longest_ns = mrc_probation_slowest_ns(qp->noise_ns);
   qp->ev_probe_ns = mrc_min_u64(qp->ev_probe_ns, now_ns + longest_ns);
 }
@@ -107,11 +106,11 @@ void mrc_ev_probe_on_failure(struct mrc_services *services, const struct mrc_ev_
   if (probe->purpose == MRC_EV_PROBE_PLANE)
     mrc_probation_on_timeout(&qp->planes[plane].probation, qp->noise_ns, now_ns);
   if (probe->purpose == MRC_EV_PROBE_EV || probe->purpose == MRC_EV_PROBE_PLANE)
-    qp->ev_probe_ns = 0; /* look again at once */
+    qp->ev_probe_ns = 0; /* check again at once */
   mrc_qp_touch(services, qp);
 }
 
-/* A path answered: what that means to the EV or the plane on probation. */
+/* A probe of an EV or plane on probation was answered. */
 static void on_alive(struct mrc_services *services, const struct mrc_ev_probe *probe,
                      struct mrc_qp *qp, bool ce, uint64_t now_ns) {
   struct mrc_ev *ev = &qp->evset.evs[probe->ev];
@@ -142,7 +141,7 @@ void mrc_ev_probe_on_answer(struct mrc_services *services, const struct mrc_ev_p
   mrc_trace(services, MRC_TRACE_EV_PROBE_IN, qp->qpn, probe->id, rtt_ns);
   mrc_rtt_smooth(&ev->rtt_ns, rtt_ns);
   mrc_evset_on_delivered(&qp->evset, probe->ev, 0, qp->planes[plane].rack_ns);
-  if (qp->state == MRC_QP_RTR) { /* the first data must not be impatient on a long way */
+  if (qp->state == MRC_QP_RTR) { /* so that the first data on a long path does not time out early */
     mrc_rtt_sample(&qp->planes[plane].rtt, rtt_ns);
     mrc_rtt_sample(&qp->req.rtt, rtt_ns);
   }

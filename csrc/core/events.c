@@ -18,7 +18,7 @@ static struct mrc_event take_lost(struct mrc_events *events) {
 }
 
 bool mrc_events_push(struct mrc_events *events, const struct mrc_event *event) {
-  /* The last part of the ring is kept for what nobody may miss. */
+  /* State changes use half of the ring at most. The rest is reserved for the other events. */
   const bool news = event->type == MRC_EVENT_EV_STATE || event->type == MRC_EVENT_PLANE ||
                     event->type == MRC_EVENT_PORT || event->type == MRC_EVENT_PLANE_SHARE;
   const uint32_t limit = news ? MRC_EVENT_RING / 2 : MRC_EVENT_RING;
@@ -28,7 +28,7 @@ bool mrc_events_push(struct mrc_events *events, const struct mrc_event *event) {
     events->lost++;
     return false;
   }
-  /* The loss is reported before the event, but not at the cost of the last quarter of the ring. */
+  /* MRC_EVENT_LOST comes before the event, but does not use the last quarter of the ring. */
   if (events->lost > 0 && room > (news ? 1 : MRC_EVENT_RING / 4))
     events->ring[events->tail++ % MRC_EVENT_RING] = take_lost(events);
   events->ring[events->tail++ % MRC_EVENT_RING] = *event;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The ring of events for the controller, and what becomes of those that find it full. */
+/* The ring of events for the controller. Events that find it full are dropped and counted. */
 #ifndef MRC_CORE_EVENTS_H
 #define MRC_CORE_EVENTS_H
 
@@ -12,15 +12,15 @@ struct mrc_events {
   struct mrc_event *ring; /* of MRC_EVENT_RING */
   uint32_t head;          /* next to take; free-running */
   uint32_t tail;          /* next to fill; free-running */
-  uint64_t lost;          /* since the last MRC_EVENT_LOST */
+  uint64_t lost;          /* events dropped since the last MRC_EVENT_LOST */
 };
 
 /* 0 or -ENOMEM. */
 int mrc_events_init(struct mrc_events *events) MRC_MUST_CHECK;
 void mrc_events_free(struct mrc_events *events);
-/* False when there is no room for the event. */
+/* False if the event was dropped because the ring is full. */
 bool mrc_events_push(struct mrc_events *events, const struct mrc_event *event);
-/* Copies and removes the oldest events; returns how many. */
+/* Copies and removes the oldest events; returns their number. */
 int mrc_events_take(struct mrc_events *events, struct mrc_event *to, int capacity);
 
 #endif

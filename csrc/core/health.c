@@ -5,7 +5,7 @@ void mrc_health_report_ev(struct mrc_services *services, const struct mrc_qp *qp
                           enum mrc_event_reason reason) {
   const struct mrc_ev *ev = &qp->evset.evs[index];
   mrc_trace(services, MRC_TRACE_EV_STATE, qp->qpn, index, ev->state);
-  if (ev->state == MRC_EV_SKIP) return; /* the controller knows GOOD, ASSUMED_BAD and DENIED only */
+  if (ev->state == MRC_EV_SKIP) return; /* events report only GOOD, ASSUMED_BAD and DENIED */
   const struct mrc_event event = {.type = MRC_EVENT_EV_STATE,
                                   .qpn = qp->qpn,
                                   .ev_index = index,

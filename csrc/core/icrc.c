@@ -6,8 +6,8 @@
 #include "base.h"
 #include "wire.h"
 
-/* The CRC-32 is Ethernet's, as gzip uses it: ISA-L is the fastest, zlib is everywhere. Both take
-   and give the inverted state, so that 0 starts a CRC and calls chain. */
+/* The CRC-32 of Ethernet and gzip. ISA-L is the fastest library, zlib is available everywhere. Both
+   take and return the inverted state, so 0 starts a CRC and each result continues it. */
 #if MRC_HAVE_ISAL
 #include <isa-l/crc.h>
 
@@ -16,7 +16,7 @@ static uint32_t crc32_update(uint32_t crc, const uint8_t *bytes, size_t n) {
 }
 const char *mrc_icrc_library(void) { return "ISA-L"; }
 #else
-/* zlib's header is often not installed, and this prototype has been stable for thirty years. */
+/* zlib's header is often not installed. This prototype has been stable for thirty years. */
 unsigned long crc32(unsigned long crc, const unsigned char *bytes, unsigned int n);
 
 static uint32_t crc32_update(uint32_t crc, const uint8_t *bytes, size_t n) {
@@ -33,7 +33,7 @@ enum {
   BTH_VARIANT = 4 /* offset of the BTH byte that may change in flight */
 };
 
-/* CRC of the eight bytes of ones that stand for InfiniBand's routing header, which RoCE lacks. */
+/* CRC of eight bytes of ones, in place of InfiniBand's routing header, which RoCE does not have. */
 #define CRC_OF_ONES 0x2144DF1Cu
 
 static void put_u16(uint8_t *out, size_t value) {
@@ -42,10 +42,10 @@ static void put_u16(uint8_t *out, size_t value) {
 }
 
 /* Identification, flags and fragment offset are ones here, unlike in RoCEv2: the kernel chooses
-   them after a UDP socket has sent, and does not tell them to the socket that receives. A local
-   decision, as is all of the ICRC over IPv4. */
+   them after the socket call, and a receiving socket cannot read them. This is our choice, as is
+   the whole ICRC over IPv4. */
 static size_t put_ipv4(uint8_t *out, const struct mrc_icrc_flow *flow, size_t udp_bytes) {
-  memset(out, 0xFF, IPV4_BYTES); /* what changes in flight: TOS, TTL, checksum */
+  memset(out, 0xFF, IPV4_BYTES); /* fields that change in flight: TOS, TTL, checksum */
   out[0] = 0x45;                 /* version 4, no options */
   put_u16(out + 2, IPV4_BYTES + udp_bytes);
   out[9] = PROTOCOL_UDP;
@@ -55,7 +55,7 @@ static size_t put_ipv4(uint8_t *out, const struct mrc_icrc_flow *flow, size_t ud
 }
 
 static size_t put_ipv6(uint8_t *out, const struct mrc_icrc_flow *flow, size_t udp_bytes) {
-  memset(out, 0xFF, 8); /* what changes in flight: traffic class, flow label, hop limit */
+  memset(out, 0xFF, 8); /* fields that change in flight: traffic class, flow label, hop limit */
   out[0] = 0x6F;        /* version 6 */
   put_u16(out + 4, udp_bytes);
   out[6] = PROTOCOL_UDP;

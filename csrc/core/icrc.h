@@ -17,7 +17,7 @@ struct mrc_icrc_flow {
   uint8_t family; /* 4 or 6 */
 };
 
-/* What the flow and the length of a packet gave; all zeros before the first. */
+/* The CRC of mrc_icrc_begin for the last flow and length; all zeros before the first packet. */
 struct mrc_icrc_prefix {
   uint8_t src[16];
   uint8_t dst[16];
@@ -30,25 +30,25 @@ struct mrc_icrc_prefix {
 
 #define MRC_ICRC_MAX_HEADER 64u /* bytes */
 
-/* CRC state after the pseudo header, IP and UDP: the same for all packets of a flow that are of one
-   length. udp_payload_bytes is the whole length, the ICRC included. */
+/* CRC state after the IP and UDP headers: the same for all packets of a flow with one length.
+   udp_payload_bytes is the whole UDP payload, the ICRC included. */
 uint32_t mrc_icrc_begin(const struct mrc_icrc_flow *flow, size_t udp_payload_bytes);
-/* The first n bytes of the UDP payload, MRC_ICRC_MAX_HEADER at most: the BTH, whose byte 4 is
-   masked, and what follows. */
+/* Adds the first n bytes of the UDP payload, at most MRC_ICRC_MAX_HEADER: the BTH, whose byte 4 is
+   masked, and the bytes after it. */
 uint32_t mrc_icrc_header(uint32_t crc, const uint8_t *header, size_t n);
-/* More bytes. */
+/* Adds further bytes. */
 uint32_t mrc_icrc_update(uint32_t crc, const uint8_t *bytes, size_t n);
-/* All that the ICRC covers of a UDP payload that lies in one piece. */
+/* Adds a whole UDP payload, without its ICRC, that is contiguous in memory. */
 uint32_t mrc_icrc_packet(uint32_t crc, const uint8_t *bytes, size_t n);
-/* Writes the four ICRC bytes, in the order in which they travel (little-endian, as RoCE). */
+/* Writes the four ICRC bytes in wire order (little-endian, as RoCE). */
 void mrc_icrc_store(uint32_t crc, uint8_t out[4]);
 
-/* Whether the last four of `bytes` are the ICRC of those before. Packets of a burst begin alike, so
-   `last` keeps that from call to call. */
+/* Whether the last four bytes of `packet` are the ICRC of the bytes before them. `last` caches the
+   CRC of the IP and UDP headers, because packets of a burst share it. */
 bool mrc_icrc_is_good(struct mrc_icrc_prefix *last, const struct mrc_icrc_flow *flow,
                       const uint8_t *packet, size_t bytes);
 
-/* Name of the library behind it: tests compare what both give. */
+/* Name of the CRC library in use. Tests compare the results of both libraries. */
 const char *mrc_icrc_library(void);
 
 #endif

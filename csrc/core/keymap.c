@@ -22,11 +22,11 @@ static uint32_t home_of(const struct mrc_keymap *map, uint32_t key) {
   return (uint32_t)((key * 0x9E3779B97F4A7C15ull) >> 32) & map->mask;
 }
 
-/* The cell that holds the key, or the empty one where it would go. */
+/* The cell that holds the key, or the empty cell for it. */
 static uint32_t cell_of(const struct mrc_keymap *map, uint32_t key) {
   uint32_t i = home_of(map, key);
   while (map->cells[i].value != MRC_KEYMAP_NONE && map->cells[i].key != key)
-    i = (i + 1) & map->mask; /* ends: half the cells are empty */
+    i = (i + 1) & map->mask; /* terminates, because half of the cells are empty */
   return i;
 }
 

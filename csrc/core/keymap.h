@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A fixed-capacity hash map from 32-bit keys to 32-bit values: QPNs, memory keys, EVs. It never
-   grows; half its cells stay empty, so a look-up touches one cache line or two. */
+/* A hash map of fixed capacity from 32-bit keys to 32-bit values: QPNs and memory keys. At least
+   half of its cells stay empty, so a look-up reads one or two cache lines. */
 #ifndef MRC_CORE_KEYMAP_H
 #define MRC_CORE_KEYMAP_H
 
 #include "base.h"
 
-#define MRC_KEYMAP_NONE UINT32_MAX /* value of no entry */
+#define MRC_KEYMAP_NONE UINT32_MAX /* no value */
 
 struct mrc_keymap_cell {
   uint32_t key;
@@ -17,7 +17,7 @@ struct mrc_keymap {
   struct mrc_keymap_cell *cells;
   uint32_t mask;     /* number of cells - 1 */
   uint32_t count;    /* entries held */
-  uint32_t capacity; /* most entries */
+  uint32_t capacity; /* limit of entries */
 };
 
 /* 0 or -ENOMEM. */

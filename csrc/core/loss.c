@@ -3,12 +3,13 @@
 
 #include "health.h"
 
-/* The network lost it: congestion control hears of that, and the EV is to blame, or congestion. */
+/* The network lost the packet. Reports the loss to congestion control. Then the EV becomes
+   ASSUMED_BAD; or, if the loss counts as congestion, it sits out a turn. */
 static void blame(struct mrc_services *services, struct mrc_qp *qp, const struct mrc_txslot *slot,
                   uint64_t now_ns) {
   const struct mrc_plane *plane = &qp->planes[slot->plane];
-  /* Untrimmed loss means a failed path to MRC, whose switches trim. Ordinary queues overflow: a
-     loss while the plane's delay stands high is taken for that. */
+  /* MRC's switches trim, so a packet lost without a trim means a failed path there. Ordinary queues
+     overflow, so a loss while the plane's delay is high counts as overflow. */
   const uint64_t delay_ns = mrc_rtt_delay_ns(&plane->rtt);
   struct mrc_cc *cc = mrc_qp_cc(qp, slot->plane);
   const bool overflow = !plane->suspended && mrc_cc_is_congestion(cc, delay_ns);
@@ -48,9 +49,9 @@ void mrc_loss_on_spurious(struct mrc_services *services, struct mrc_qp *qp,
   qp->req.spurious_packets++;
   mrc_count(services, MRC_COUNTER_SPURIOUS, 1);
   mrc_trace(services, MRC_TRACE_SPURIOUS, qp->qpn, psn, slot->ev_lost);
-  if (slot->reinjected) return; /* nobody was blamed */
+  if (slot->reinjected) return; /* neither an EV nor a plane was blamed */
   if (slot->by_timeout) {
-    /* The peer was late, the network is as it was. */
+    /* The peer answered late; the network has not changed. */
     MRC_EACH_BIT(plane, qp->evset.plane_mask)
       mrc_cc_on_spurious_timeout(&qp->planes[plane].cc);
     return;

@@ -53,7 +53,7 @@ struct mrc_mr *mrc_mr_find(const struct mrc_mr_table *table, uint32_t key, uint6
   if (index == MRC_KEYMAP_NONE) return NULL;
   struct mrc_mr *mr = &table->mrs[index];
   if ((mr->access & access) != access) return NULL;
-  /* Written so that neither address + bytes nor any difference can wrap. */
+  /* In this order neither a sum nor a difference can wrap. */
   if (address < mr->address || bytes > mr->bytes) return NULL;
   if (address - mr->address > mr->bytes - bytes) return NULL;
   return mr;

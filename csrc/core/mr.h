@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Registered memory: which key opens which range with which rights. It owns the table, never the
-   memory. A range can be left only through a look-up here. */
+/* Registered memory: a table of key, range and access rights. The caller owns the memory. Every
+   access to registered memory must pass mrc_mr_find. */
 #ifndef MRC_CORE_MR_H
 #define MRC_CORE_MR_H
 
 #include "../mrc.h"
 #include "keymap.h"
 
-#define MRC_MR_NONE UINT32_MAX /* index of none */
+#define MRC_MR_NONE UINT32_MAX /* index of no MR */
 
 struct mrc_mr {
   uint64_t address;
@@ -30,7 +30,7 @@ void mrc_mr_table_free(struct mrc_mr_table *table);
 int mrc_mr_table_add(struct mrc_mr_table *table, uint64_t address, uint64_t bytes, uint32_t key,
                      uint32_t access) MRC_MUST_CHECK;
 int mrc_mr_table_remove(struct mrc_mr_table *table, uint32_t key) MRC_MUST_CHECK;
-/* The MR that `key` opens for [address, address + bytes) with `access`, or 0. */
+/* The MR with this key if it covers [address, address + bytes) and grants `access`, otherwise 0. */
 struct mrc_mr *mrc_mr_find(const struct mrc_mr_table *table, uint32_t key, uint64_t address,
                            uint64_t bytes, uint32_t access);
 

@@ -11,13 +11,13 @@ from mrc.errors import BusyError, ConnectTimeoutError, MrcError, PeerGoneError
 from mrc.exchange.dial import dial
 from mrc.exchange.oob import Channel
 
-_FIRST_PAUSE_SECONDS = 0.05  # doubles with each time that the peer had no place
+_FIRST_PAUSE_SECONDS = 0.05  # doubles after each refusal by a busy peer
 _LONGEST_PAUSE_SECONDS = 0.4
-_DROPS = 8  # so often a peer that ends the connection is taken for a busy one
+_DROPS = 8  # a connection that the peer drops counts as busy up to this many times
 
 
 async def connect(local: Local, terms: Terms, host: str, port: int, *, timeout: float) -> End:
-    """As `Context.connect`; tries again while the peer is busy with others."""
+    """As `Context.connect`; retries while the peer is busy."""
     attempt = _Attempt(local, terms, host, port)
     try:
         async with asyncio.timeout(timeout):
@@ -27,7 +27,7 @@ async def connect(local: Local, terms: Terms, host: str, port: int, *, timeout: 
         if attempt.busy is not None and (attempt.pausing or not heard):
             raise _about(host, port, attempt.busy) from error
         await attempt.refuse("no answer in time")
-        step = "connection" if attempt.channel is None else "end of the exchange"
+        step = "connection" if attempt.channel is None else "completed exchange"
         raise ConnectTimeoutError(
             f"{host}: no {step} on TCP port {port} in {timeout:g} s"
         ) from error
@@ -48,7 +48,7 @@ class _Attempt:
         self._port = port
         self.channel: Channel | None = None
         self.busy: MrcError | None = None
-        """Why the peer had no place the last time."""
+        """The last refusal by a busy peer."""
         self.pausing = False
 
     async def run(self) -> End:
@@ -63,7 +63,7 @@ class _Attempt:
                     self._local, self.channel, self._terms, first=True, expected=expected
                 )
             except PeerGoneError as error:
-                # Where a peer is flooded with connections it drops some without a word.
+                # A peer under a flood of connections drops some of them without a message.
                 drops += 1
                 if drops > _DROPS:
                     raise
@@ -82,7 +82,7 @@ class _Attempt:
 
 
 def _about(host: str, port: int, error: MrcError) -> MrcError:
-    """The same error, with the name of the peer where it only says "the peer"."""
+    """Adds host and port to an error whose message begins with "the peer"."""
     if not str(error).startswith("the peer "):
         return error
     return type(error)(f"{host}: TCP port {port}: {error}")

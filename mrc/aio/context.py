@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Context: the datapath of this process, its memory regions, and QPs to any number of peers."""
+"""The Context: a datapath, its memory regions, and QPs to any number of peers."""
 
 from __future__ import annotations
 
@@ -60,22 +60,22 @@ _MAX_PRIVATE_BYTES = 65536
 
 
 class Context:
-    """One datapath with its sockets, and everything made with it. An async context manager.
+    """One datapath with its sockets, listeners, QPs and memory regions. An async context manager.
 
-    Leaving it closes its listeners and QPs and releases its memory regions, in that order.
+    The end of `async with` closes the listeners, then the QPs, then releases the memory regions.
     """
 
     def __init__(self, config: ContextConfig | None = None) -> None:
         self.config = config or ContextConfig()
         self._local: Local | None = None
-        # The dispatcher holds every QP until it is closed; these only find them again.
+        # The dispatcher keeps every open QP alive, so weak references are enough here.
         self._qps: WeakSet[QP] = WeakSet()
         self._listeners: WeakSet[Listener] = WeakSet()
         self._monitor: asyncio.Task[None] | None = None
         self._closer: asyncio.Task[None] | None = None
         self._observer = self._make_observer()
         self.peer_memory = Budget(self.config.max_peer_bytes)
-        """The memory that the wishes of peers may take up, by the address of the peer."""
+        """Limits the memory for sessions of peers, by the address of the peer."""
         limits = Limits(
             self.config.max_pending,
             self.config.max_pending_per_source,
@@ -90,7 +90,7 @@ class Context:
 
     async def __aenter__(self) -> Self:
         if self._local is not None:
-            raise StateError("the Context was opened already")
+            raise StateError("the Context was already opened: create a new one")
         config = self.config
         host = config.host or hostconfig.load(os.environ)
         links = Links(finder(config, host))
@@ -127,10 +127,10 @@ class Context:
         await self._close(orderly=error is None)
 
     async def close(self) -> None:
-        """Ends everything in order; safe to call twice.
+        """Closes everything in order, as the end of `async with` does; safe to call twice.
 
-        After its event loop has ended this only stops the datapath. Raises StateError in an event
-        loop of another thread.
+        If the Context's event loop has ended, this only stops the datapath. Raises StateError when
+        another event loop calls it.
         """
         await self._close(orderly=True)
 
@@ -142,7 +142,7 @@ class Context:
             raise StateError("the Context is closed")
         return self._local
 
-    # ---- What it is -----------------------------------------------------------------------
+    # ---- State ----------------------------------------------------------------------------
 
     @property
     def udp_port(self) -> int:
@@ -156,7 +156,7 @@ class Context:
 
     @property
     def ports(self) -> tuple[LocalPort, ...]:
-        """The ports that there are now, in the order of their planes."""
+        """The ports in use now, in the order of their planes."""
         return self._opened().links.ports
 
     @property
@@ -167,7 +167,7 @@ class Context:
 
     @property
     def warnings(self) -> tuple[ContextWarning, ...]:
-        """What the datapath warned of, newest last."""
+        """The last 64 warnings of the datapath, newest last."""
         return tuple(self._opened().dispatcher.warnings)
 
     async def counters(self) -> dict[str, int]:
@@ -199,10 +199,10 @@ class Context:
         return [TraceEntry(e.now_ns, names[e.point], e.qpn, e.a, e.b) for e in entries]
 
     def record(self, qps: Sequence[QP] | None = None, *, width_ns: int = 1_000_000) -> Recorder:
-        """Records the payload that arrives for these QPs while `async with` holds the Recorder.
+        """Records the payload that arrives for these QPs inside `async with context.record(...)`.
 
-        None: for all, also those that are connected meanwhile, by the ports that are open now.
-        Bins are `width_ns` wide until they are too many (MAX_BINS), then twice as wide, and so on.
+        None records all QPs, including QPs connected during the recording, on the planes that have
+        ports now. Bins are `width_ns` wide; each time MAX_BINS is exceeded, the width doubles.
         Entering raises InUseError while another recording runs, StateError when a QP is closed.
         """
         local = self._opened()
@@ -213,11 +213,11 @@ class Context:
     def register(self, buffer: Any, *, access: Access = Access.LOCAL_READ) -> Opening[MR]:
         """Registers a buffer: `async with context.register(buffer) as mr`.
 
-        The buffer is anything with the buffer protocol, or with `__dlpack__` in the memory of the
-        CPU: bytes, a memory map, an array of NumPy, a tensor of torch. It must be contiguous, and
-        is pinned: it cannot be resized or closed until the MR is deregistered. It may always be
-        read by this side; REMOTE_WRITE lets the peer write, and demands a writable buffer.
-        Awaited in place of `async with`, it is ended by `deregister`. Raises ArgumentError.
+        The buffer is any object with the buffer protocol, or with `__dlpack__` in CPU memory:
+        bytes, a memory map, a NumPy array, a torch tensor. It must be contiguous. Registration pins
+        it: it cannot be resized or closed until the MR is deregistered. This side can always send
+        from it; REMOTE_WRITE also allows the peer to write and requires a writable buffer.
+        If you use `await` in place of `async with`, call `deregister`. Raises ArgumentError.
         """
         self._opened()
         work = self._register(MR.over(buffer, access))
@@ -239,10 +239,10 @@ class Context:
         return mr
 
     async def deregister(self, mr: MR) -> None:
-        """Ends a memory region once no work request uses it, and gives the buffer back."""
+        """Waits until no work request uses the region, then ends it and unpins the buffer."""
         dispatcher = self._local.dispatcher if self._local is not None else None
         if dispatcher is None or dispatcher.gone or not dispatcher.holds(mr):
-            return  # the Context was closed before, or is not ours to use
+            return  # the Context is closed, or belongs to the parent of a fork
         await dispatcher.until_idle(mr)
         ended = dispatcher.call(device.mr_deregister(mr), "deregister")
         ended.add_done_callback(functools.partial(_release, dispatcher, mr))
@@ -252,12 +252,12 @@ class Context:
 
     @property
     def ev_profiles(self) -> Mapping[str, EvProfile]:
-        """The EV profiles by name; "default", which is ONLINE, takes every path."""
+        """The EV profiles by name. The profile "default" is ONLINE and uses every path."""
         return self._opened().ev_profiles
 
     @property
     def cc_profiles(self) -> Mapping[str, CcProfile]:
-        """The CC profiles by name; "default", which is ONLINE, is as ContextConfig says."""
+        """The CC profiles by name. The profile "default" is ONLINE; ContextConfig defines it."""
         return self._opened().cc_profiles
 
     def ev_profile(
@@ -269,9 +269,9 @@ class Context:
         active_per_plane: int = 0,
         denied: Sequence[str] = (),
     ) -> EvProfile:
-        """Makes an EV profile, in INIT; its arguments are the fields of EvSelection.
+        """Creates an EV profile, in INIT; its arguments are the fields of EvSelection.
 
-        Raises ConfigError for a wrong argument and InUseError for a name that is taken.
+        Raises ConfigError for a wrong argument and InUseError if the name is in use.
         """
         _check_not_text(paths=paths, denied=denied)
         selection = EvSelection(tuple(paths), tuple(planes), active_per_plane, tuple(denied))
@@ -285,15 +285,15 @@ class Context:
         parameters: CcParameters | None = None,
         plane_shares: PlaneShares = PlaneShares.MEASURED,
     ) -> CcProfile:
-        """Makes a CC profile, in INIT.
+        """Creates a CC profile, in INIT.
 
-        Raises ConfigError for a wrong argument and InUseError for a name that is taken.
+        Raises ConfigError for a wrong argument and InUseError if the name is in use.
         """
         settings = CcSettings(kind, parameters or CcParameters(), plane_shares)
         return self._opened().cc_profiles.add(CcProfile(name, settings))
 
     def destroy_profile(self, profile: EvProfile | CcProfile) -> None:
-        """Ends a profile, which must be in INIT: so no QP uses it. Its name is free again."""
+        """Ends a profile and frees its name. The profile must be in INIT, so no QP uses it."""
         if isinstance(profile, EvProfile):
             self._opened().ev_profiles.destroy(profile)
         else:
@@ -326,12 +326,12 @@ class Context:
     ) -> Opening[Listener]:
         """Waits for peers on a TCP port: `async with context.listen() as listener`.
 
-        `host` None listens on every address, port 0 on a free port. `private`, which is JSON, goes
-        to every peer. `admit` gets the private data of each peer, and refuses it by a ConnectError
-        that says why.
+        `host` None listens on every address, port 0 on a free port. The listener sends `private`
+        (JSON) to every peer. It calls `admit` with the private data of each peer; to refuse the
+        peer, `admit` raises a ConnectError with the reason.
 
-        The profiles are those of every QP that it makes, and must be ONLINE when a peer comes: it
-        is refused otherwise. None takes the default ones. Raises InUseError, ResolveError.
+        All QPs of the listener use the given profiles, or the default profiles for None. The
+        listener refuses peers while a profile is not ONLINE. Raises InUseError, ResolveError.
         """
         terms = replace(self._terms(private, ev_profile, cc_profile), admit=admit)
         return Opening(self._listen(host, port, terms), Listener.__aexit__)
@@ -354,13 +354,13 @@ class Context:
         ev_profile: EvProfile | None = None,
         cc_profile: CcProfile | None = None,
     ) -> Opening[QP]:
-        """A QP to the peer that listens at `host`: `async with context.connect("h1") as qp`.
+        """Connects a QP to the peer that listens at `host`: `async with context.connect("h1")`.
 
-        `host` is a configured peer, a name or an address. `private`, which is JSON, goes to the
-        peer. The profiles must be ONLINE; None takes the default ones. `timeout` is in seconds;
-        while the peer has no place for another QP, this tries again until then. Raises
-        ResolveError, ConnectError (ConnectTimeoutError after the timeout, BusyError where the peer
-        had no place), PathError or, for a profile, StateError.
+        `host` is a configured peer, a name or an address. The peer gets `private` (JSON). The
+        profiles must be ONLINE; None selects the default profiles. `timeout` is in seconds; while
+        the peer has no free place for another QP, this retries until the timeout. Raises
+        ResolveError, ConnectError (ConnectTimeoutError after the timeout, BusyError if the peer had
+        no free place), PathError, or StateError if a profile is not ONLINE.
         """
         terms = self._terms(private, ev_profile, cc_profile)
         terms.ev_profile.check(Operation.USE)
@@ -385,11 +385,11 @@ class Context:
         try:
             await local.links.follow(local.dispatcher.call, local.dispatcher.device)
         except (MrcError, OSError) as error:
-            logger.warning("interfaces are not followed: %s", error)
+            logger.warning("this Context stopped following changes of its interfaces: %s", error)
 
     async def _close(self, *, orderly: bool) -> None:
         if self._local is None or self._local.dispatcher.forked:
-            return  # the parent closes it
+            return  # in a child of fork: the parent closes the Context
         if self._local.dispatcher.gone:
             self._observer.forget()
             self._local.dispatcher.end()
@@ -421,7 +421,7 @@ def _release(dispatcher: Dispatcher, mr: MR, ended: asyncio.Future[int]) -> None
 def _check_not_text(**lists: Sequence[str]) -> None:
     for name, value in lists.items():
         if isinstance(value, str):
-            raise ArgumentError(f"{name}: is one text, not a sequence of them")
+            raise ArgumentError(f"{name}: is one string, must be a sequence of strings")
 
 
 def _checked_private(private: dict[str, Any] | None) -> dict[str, Any]:
@@ -430,5 +430,5 @@ def _checked_private(private: dict[str, Any] | None) -> dict[str, Any]:
     except (TypeError, ValueError) as error:
         raise ArgumentError(f"private: {error}") from error
     if size > _MAX_PRIVATE_BYTES:
-        raise ArgumentError(f"private: {size} bytes of JSON, at most {_MAX_PRIVATE_BYTES}")
+        raise ArgumentError(f"private: has {size} bytes of JSON, at most {_MAX_PRIVATE_BYTES} fit")
     return private or {}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""This host's end of a QP: what the exchange, the dispatcher and the peer's bye do with it.
+"""This host's end of a QP, as the exchange and the dispatcher use it.
 
-`mrc.aio.qp.QP` is its public face.
+`mrc.aio.qp.QP` is the public interface over it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from mrc.tasks import cancelled
 logger = logging.getLogger("mrc.qp")
 
 _EVENTS_KEPT = 4096
-_FREE_MESSAGES = 4  # of the peer over TCP, more than an end needs; a pause follows each later one
+_FREE_MESSAGES = 4  # TCP messages of the peer that are read without a pause; a QP needs fewer
 _MESSAGE_PAUSE_SECONDS = 0.25
 
 
@@ -74,12 +74,12 @@ class End:
         self.ev_profile = ev_profile
         self.cc_profile = cc_profile
         self.path_mtu = 0
-        self.window = 0  # PSNs that this end may have under way
+        self.window = 0  # PSNs that this end may have in flight
         self.peer_gone = asyncio.Event()
         self.on_end: Callable[[QpInfo | None], None] | None = None
-        """is called before the QP is destroyed; None as argument: its state cannot be read"""
+        """called before the QP is destroyed; the argument is None if its state cannot be read"""
         self.face: object = None
-        """the QP that the caller has: it lives as long as the dispatcher holds this end"""
+        """the caller's QP, kept alive by this reference while the dispatcher holds this end"""
         self.immediates: Stream[Immediate] = Stream(config.max_unread)
         self.events: Journal[QpEvent] = Journal(_EVENTS_KEPT, EventsLost)
         self._config = config
@@ -96,16 +96,16 @@ class End:
 
     @property
     def planes(self) -> tuple[int, ...]:
-        """The planes of its EVs, in order."""
+        """The planes of the QP's EVs, in ascending order."""
         return tuple(sorted({ev.attr.port for ev in self.evs}))
 
     @property
     def closed(self) -> bool:
-        """Whether this end has begun to close it."""
+        """True once this end has begun to close the QP."""
         return self._closer is not None
 
     def check_open(self) -> None:
-        """Raises the error that says why nothing can be sent."""
+        """Raises the reason if the QP cannot send."""
         self.dispatcher.check_open()
         if self._status is not None:
             raise CompletionError(self._status, f"{self} has failed")
@@ -115,31 +115,33 @@ class End:
     # ---- Work requests --------------------------------------------------------------------
 
     async def post_in_turn(self, request: WorkRequest, mr: MR | None) -> Completion:
-        """Posts once there is a place in the send queue; returns the completion."""
+        """Waits for a free place in the send queue, posts, and returns the completion."""
         self.check_open()
         await self._places.take()
         return await self._post(request, mr)
 
     def post(self, request: WorkRequest, mr: MR | None) -> asyncio.Future[Completion]:
-        """Posts at once; raises QueueFullError when there is no place."""
+        """Posts at once; raises QueueFullError when the send queue is full."""
         self.check_open()
         if not self._places.take_free():
-            raise QueueFullError(f"{self}: all {self.queue.sq_depth} places are taken")
+            full = f"all {self.queue.sq_depth} places in the send queue are in use"
+            raise QueueFullError(f"{self}: {full}: wait for a completion")
         return self._post(request, mr)
 
     def post_many(
         self, batch: Sequence[tuple[WorkRequest, MR | None]]
     ) -> list[asyncio.Future[Completion]]:
-        """Posts all of them at once, or raises QueueFullError."""
+        """Posts the whole batch at once, or raises QueueFullError and posts none."""
         self.check_open()
         if not self._places.take_free(len(batch)):
             raise QueueFullError(
-                f"{self}: no {len(batch)} of {self.queue.sq_depth} places are free"
+                f"{self}: too few of {self.queue.sq_depth} places in the send queue are free for"
+                f" {len(batch)} writes: wait for completions"
             )
         return [self._post(request, mr) for request, mr in batch]
 
     def _post(self, request: WorkRequest, mr: MR | None) -> asyncio.Future[Completion]:
-        """Posts with a place that was taken; it is given back with the completion."""
+        """Posts with a place already taken in the send queue. The completion frees the place."""
         try:
             self.check_open()
             self.queue.post(request)
@@ -162,8 +164,8 @@ class End:
         """The next immediate of the peer."""
         if self.immediates.full:
             # The peer must not be able to fill this host's memory.
-            limit = f"{self._config.max_unread} immediates of {self.peer.host} were left unread"
-            self.immediates.finish(QueueFullError(limit))
+            many = f"{self._config.max_unread} immediates of {self.peer.host} are unread"
+            self.immediates.finish(QueueFullError(f"{many}, the most allowed (max_unread)"))
         self.immediates.push(immediate)
 
     def on_notice(self, notice: Notice) -> None:
@@ -189,7 +191,7 @@ class End:
 
     def _on_error(self, status: WcStatus) -> None:
         if self._closer is not None or self._status is not None:
-            return  # our own doing
+            return  # we are closing the QP, or the error is already reported
         self._status = status
         self.queue.state = QpState.ERROR
         self.events.push(QpErrorEvent(status))
@@ -199,13 +201,13 @@ class End:
     # ---- For the exchange -----------------------------------------------------------------
 
     def start(self, path_mtu: int, window: int) -> None:
-        """The QP is RTS; from now on the peer's end of TCP is watched."""
+        """The QP is in RTS: starts to watch the TCP connection to the peer."""
         self.path_mtu = path_mtu
         self.window = window
         self._watcher = asyncio.get_running_loop().create_task(self._watch())
 
     async def _watch(self) -> None:
-        """Waits for the peer to say bye, or to vanish. Silence means nothing."""
+        """Waits until the peer sends bye or closes the connection. Silence is no error."""
         try:
             for count in itertools.count():
                 if count >= _FREE_MESSAGES:
@@ -221,18 +223,18 @@ class End:
             gone = f"{self.peer.host} ended without closing the QP: was the process there stopped?"
             self._on_gone(PeerGoneError(gone))
         except OSError as error:
-            # The network of the exchange failed, for example by a TCP timeout: only a hint is lost.
+            # TCP failed, for example timed out. The QP goes on: it only cannot notice a dead peer.
             logger.info("QP %#x: the OOB connection is lost: %s", self.queue.qpn, error)
         finally:
             self._bye_ok.set()
 
     def _on_gone(self, error: PeerGoneError | None) -> None:
-        self.dispatcher.drain()  # what the peer completed before it went is there already
+        self.dispatcher.drain()  # immediates that the peer sent before it ended come first
         self.peer_gone.set()
         self.immediates.finish(error)
 
     async def _answer_bye(self) -> None:
-        """Lets the peer end its QP as soon as ours needs no more answers from it."""
+        """Sends bye_ok, so the peer ends its QP, when our work requests need no more answers."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self._config.linger):
                 await self._until_idle()
@@ -248,7 +250,7 @@ class End:
     async def close(self, *, orderly: bool) -> None:
         """As `QP.close`, or `QP.abort`."""
         if self.dispatcher.gone:
-            return  # the parent of a child of fork closes it, or the end of the Context
+            return  # in a child of fork the parent closes the QP; otherwise Context.close does
         if self._closer is None:
             orderly = orderly and self._status is None and self._watcher is not None
             work = self._end(orderly=orderly)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Brings a QP from nothing to RTS on both sides: attributes, EVs, proof of the paths.
+"""Creates a QP and brings it to RTS on both sides: attributes, EVs, proof of the paths.
 
-The order of messages is drawn in mrc.exchange.oob; both sides run the code below, the connecting
-side speaking first at every step.
+mrc/exchange/README.md shows the order of the messages. Both sides run the code below; the
+connecting side sends first at every step.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ from mrc.limits import MAX_MTU, MIN_MTU
 
 logger = logging.getLogger("mrc.establish")
 
-_AMPLIFICATION = 3  # bytes to addresses that have not answered, for each that came from the peer
-_NUMBER_TRIES = 8  # a random QPN is in use already once in thousands of times
+_AMPLIFICATION = 3  # bytes sent to addresses that have not answered, per byte from the peer
+_NUMBER_TRIES = 8  # with 1024 QPs, one random QPN in 16384 is already in use
 
 
 @dataclass(frozen=True, slots=True)
 class Local:
-    """This side: what every QP of a Context shares."""
+    """State that all QPs of a Context share."""
 
     name: str
     config: ContextConfig
@@ -67,13 +67,13 @@ class Local:
 
     @property
     def srv6(self) -> HostConfig | None:
-        """The host configuration, when paths come from it."""
+        """The host configuration if it defines SRv6 paths, else None."""
         return self.host if self.host and self.host.source is Source.SRV6 else None
 
 
 @dataclass(frozen=True, slots=True)
 class _Ends:
-    """The ports that this side has for a peer, as they were when the exchange began."""
+    """This side's ports for a peer, as of the start of the exchange."""
 
     ports: list[LocalPort]
     sports: SourcePorts
@@ -81,19 +81,19 @@ class _Ends:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What the hellos of both sides lead to."""
+    """The parameters of the QP, computed from the hellos of both sides."""
 
     evs: list[PathEv]
     sources: list[PeerSource]
     path_mtu: int
     integrity: Integrity
     dynamic_mpr: bool
-    configured: bool  # the addresses are those of our own configuration, not of the peer's hello
+    configured: bool  # the addresses come from our own configuration, not from the peer's hello
 
 
 @dataclass(frozen=True, slots=True)
 class _Proved:
-    """What the probes of the EVs showed."""
+    """Results of the EV probes."""
 
     path_mtu: int
     rtt_ns: int  # of the longest plane
@@ -101,7 +101,7 @@ class _Proved:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What the caller wants of a QP."""
+    """The caller's parameters for a QP."""
 
     private: dict[str, Any]
     ev_profile: EvProfile
@@ -112,10 +112,10 @@ class Terms:
 async def establish(
     local: Local, channel: Channel, terms: Terms, *, first: bool, expected: str = ""
 ) -> End:
-    """Returns this end of a QP that is ready on both sides. `first` tells which side speaks first.
+    """Returns this end of a QP that is ready on both sides. `first`: this side sends first.
 
-    On failure the QP is gone again, and the caller tells the peer. `expected` names the peer that
-    must answer; empty: any.
+    On failure this destroys the QP, and the caller must inform the peer. `expected` is the required
+    host name of the peer; empty: any.
     """
     terms.ev_profile.take()
     try:
@@ -134,7 +134,7 @@ async def _establish(
     local: Local, channel: Channel, terms: Terms, *, first: bool, expected: str
 ) -> End:
     peer: Hello | None = None
-    if not first:  # a stranger's hello is checked before anything is made for him
+    if not first:  # a listener checks the hello before it creates any state for the peer
         peer = await _take_hello(local, channel, terms, expected)
     queue = await _create(local)
     end: End | None = None
@@ -167,7 +167,7 @@ async def _establish(
 
 
 async def _create(local: Local) -> QueuePair:
-    """Creates the QP in INIT, under a random number that is free."""
+    """Creates the QP in INIT, with a random free number."""
     config = local.config
     for _ in range(_NUMBER_TRIES):
         queue = QueuePair(config.sq_depth, config.mpr or mpr.MOST, config.max_wimm)
@@ -185,7 +185,7 @@ async def _create(local: Local) -> QueuePair:
             _forget(local, queue)
             raise
         return queue
-    raise QueueFullError("no QP number is free")
+    raise QueueFullError(f"{_NUMBER_TRIES} random QP numbers were all in use: try again")
 
 
 def _undo(local: Local, queue: QueuePair, created: asyncio.Future[int]) -> None:
@@ -194,7 +194,7 @@ def _undo(local: Local, queue: QueuePair, created: asyncio.Future[int]) -> None:
 
 
 def _forget(local: Local, queue: QueuePair) -> None:
-    """Destroys a QP that came to nothing, without waiting."""
+    """Destroys a QP whose exchange failed, without waiting."""
     try:
         reply = local.dispatcher.call(queue.destroy(), f"QP {queue.qpn:#x}: destroy")
     except StateError:
@@ -205,7 +205,7 @@ def _forget(local: Local, queue: QueuePair) -> None:
 def _forgotten(local: Local, queue: QueuePair, reply: asyncio.Future[int]) -> None:
     local.dispatcher.detach(queue.qpn)
     if not reply.cancelled():
-        reply.exception()  # it is gone, whatever the answer
+        reply.exception()  # marks it as retrieved, so that asyncio logs nothing
 
 
 # ---- Hellos ---------------------------------------------------------------------------------
@@ -247,7 +247,7 @@ def _hello(local: Local, ends: _Ends, queue: QueuePair, private: dict[str, Any])
 
 
 async def _take_hello(local: Local, channel: Channel, terms: Terms, expected: str) -> Hello:
-    """The peer's hello; raises when it is not to be talked to."""
+    """Returns the peer's hello; raises if it is wrong or the peer is not allowed."""
     peer = hello_from_json(await channel.expect("hello", HELLO_BYTES))
     if expected and peer.host != expected:
         raise ConnectError(f"{channel.remote} is host {peer.host}, not {expected}")
@@ -262,13 +262,13 @@ async def _take_hello(local: Local, channel: Channel, terms: Terms, expected: st
 
 
 def _sources(peer: Hello) -> list[PeerSource]:
-    """Where the peer says that its packets come from."""
+    """The source addresses and ports of the peer's packets, according to its hello."""
     ports = peer.attributes.ports
     return paths.peer_sources((port.address.ip, port.source_ports) for port in ports)
 
 
 async def _turn(channel: Channel, kind: str, *, first: bool, **fields: Any) -> dict[str, Any]:
-    """Sends a message and takes the peer's of the same type; the connecting side begins."""
+    """Exchanges messages of one type with the peer; the connecting side sends first."""
     if first:
         await channel.send(kind, **fields)
         return await channel.expect(kind)
@@ -281,7 +281,7 @@ async def _turn(channel: Channel, kind: str, *, first: bool, **fields: Any) -> d
 
 
 def _plan(local: Local, ends: _Ends, channel: Channel, peer: Hello, profile: EvProfile) -> _Plan:
-    """Chooses EVs and the largest path MTU from what both sides said."""
+    """Chooses the EVs and the largest possible path MTU from both hellos."""
     ports = ends.ports
     theirs = peer.attributes
     configured = local.srv6 is not None and not is_loopback(channel)
@@ -307,7 +307,7 @@ def _plan(local: Local, ends: _Ends, channel: Channel, peer: Hello, profile: EvP
         raise PathError(f"EV profile {profile.name} has no path to host {peer.host}")
     path_mtu = min(local.config.mtu_limit, theirs.path_mtu, *mtus)
     if path_mtu < MIN_MTU:
-        raise PathError(f"an interface to {peer.host} has too small an MTU for any packet")
+        raise PathError(f"the MTU of an interface to {peer.host} is too small for MRC packets")
     return _Plan(
         evs,
         _sources(peer),
@@ -336,7 +336,7 @@ def _pairs(
 
 
 def _integrity(ours: Integrity, theirs: str) -> Integrity:
-    """The weaker protection holds only when both sides want it."""
+    """UDP's checksum alone, the weaker protection, applies only if both sides choose it."""
     return Integrity.UDP if ours is Integrity.UDP and theirs == "udp" else Integrity.ICRC
 
 
@@ -350,7 +350,7 @@ async def _prove(
     *,
     first: bool,
 ) -> _Proved:
-    """Proves the EVs that may be used, from both sides; the path MTU holds for both."""
+    """Proves the allowed EVs from both sides and agrees on one path MTU for both directions."""
     if not allowed:
         raise PathError(f"EV profile {end.ev_profile.name} denies every path to host {peer.host}")
     allowance = _AMPLIFICATION * channel.received_bytes
@@ -370,7 +370,7 @@ async def _prove(
     answer = await _turn(channel, "proved", first=first, mtu=proof.mtu)
     theirs = answer.get("mtu")
     if type(theirs) is not int or not MIN_MTU <= theirs <= MAX_MTU:
-        raise ProtocolError("the peer sent a wrong proved.mtu")
+        raise ProtocolError(f"the peer sent a proved.mtu that is not within {MIN_MTU}..{MAX_MTU}")
     path_mtu = min(proof.mtu, theirs & ~3)
     if path_mtu < plan.path_mtu:
         logger.warning(
@@ -383,8 +383,8 @@ async def _prove(
 async def _probe(
     end: End, plan: _Plan, allowed: Sequence[int], allowance: int
 ) -> tuple[Proof, int]:
-    """What probes of the EVs showed, by their indices, and the round trip of the longest plane."""
-    rtts_ns: dict[int, int] = {}  # by plane, the shortest
+    """Probes the EVs; returns the proof, by EV indices, and the round trip of the longest plane."""
+    rtts_ns: dict[int, int] = {}  # shortest round trip of each plane
 
     async def probe(place: int, payload: int, timeout: float) -> ProbeResult:
         result = await end.controller.probe(allowed[place], payload, timeout)
@@ -403,7 +403,7 @@ async def _probe(
 
 
 async def _leave_out(end: End, plan: _Plan, peer: Hello, proof: Proof) -> None:
-    """Nothing is sent on EVs that do not answer, and no probes to addresses that never did."""
+    """Stops data on EVs that do not answer, and probes to addresses that have never answered."""
     for index in proof.dead:
         await end.controller.set_state(index, EvState.ASSUMED_BAD)
     await end.controller.hold_back(proof.unproven)
@@ -416,7 +416,7 @@ async def _leave_out(end: End, plan: _Plan, peer: Hello, proof: Proof) -> None:
 
 
 def _window(local: Local, ends: _Ends, plan: _Plan, peer: Hello, proved: _Proved) -> int:
-    """The PSNs that this side may have under way, of those that the peer grants."""
+    """The PSNs that this side may have in flight, at most the window that the peer grants."""
     psns = local.config.mpr
     if psns == 0:
         planes = {ev.attr.port for ev in plan.evs}
@@ -443,7 +443,7 @@ async def _receive_ready(local: Local, queue: QueuePair, plan: _Plan, peer: Hell
     try:
         await call(queue.set_peer(plan.sources), "set the peer's addresses")
     except InUseError as error:
-        raise ConnectError("a UDP source of this hello belongs to another peer") from error
+        raise ConnectError("another peer already uses a UDP source of this hello") from error
     await call(queue.to_rtr(attributes), "QP to RTR")
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The listening side of the exchange: a TCP server that gives out QPs ready to use.
+"""The listening side of the exchange: a TCP server that returns QPs ready to use.
 
-A silent stranger holds a place (mrc.exchange.admission) for `hello_timeout` seconds, one that
-speaks for `exchange_timeout` seconds. Nothing is made for it before its hello was found to be
-right.
+A connecting peer holds a place (mrc.exchange.admission) for at most `hello_timeout` seconds before
+its hello, and for at most `exchange_timeout` seconds in all. The listener creates no QP before it
+has checked the hello.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from mrc.tasks import cancelled
 
 logger = logging.getLogger("mrc.listener")
 
-_BACKLOG = 1024  # a stranger's connections must not crowd out others while the event loop is busy
-_WAITED_FOR = 16  # of peers without a place, until they have read the reason
+_BACKLOG = 1024  # large, so that one peer cannot fill it while the event loop is busy
+_WAITED_FOR = 16  # refused peers that may read the reason at the same time; others are cut off
 _LOG_SECONDS = 10.0
-_LOG_LINES = 5  # of refused strangers, in so many seconds
+_LOG_LINES = 5  # logged refusals in _LOG_SECONDS
 
 
 class Listener:
@@ -69,7 +69,7 @@ class Listener:
         self.port = 0
 
     async def open(self, host: str | None, port: int) -> None:
-        """Starts to listen on one address, or on all; port 0 takes a free one."""
+        """Starts to listen on one address, or on all (None); port 0 selects a free port."""
         tcp = _listening_socket(host, port)
         self.port = tcp.getsockname()[1]
         self._server = await asyncio.start_server(
@@ -85,7 +85,7 @@ class Listener:
     async def accept(self, *, timeout: float | None = None) -> QP:
         """Returns the next QP, ready to use; the caller closes it.
 
-        Raises TimeoutError when none comes for `timeout` seconds.
+        Raises TimeoutError when no peer connects within `timeout` seconds.
         """
         self._local.dispatcher.check_open()
         async with asyncio.timeout(timeout), self._changed:
@@ -106,9 +106,9 @@ class Listener:
             yield qp
 
     async def close(self) -> None:
-        """Stops listening, and ends exchanges under way and QPs that nobody accepted."""
+        """Stops listening, cancels running exchanges, and closes QPs that were not accepted."""
         if self._local.dispatcher.gone:
-            return  # the parent of a child of fork closes it, or nobody serves it any more
+            return  # in a child of fork the parent closes it; otherwise the event loop has ended
         server, self._server = self._server, None
         if server is None:
             return
@@ -130,7 +130,7 @@ class Listener:
             writer.transport.abort()
             return
         if self._server is None:
-            channel.abort()  # it came while the listener closed
+            channel.abort()  # the peer connected while the listener was closing
             return
 
         def drop() -> None:
@@ -147,14 +147,14 @@ class Listener:
                 channel.at_end(place.leave)
                 await self._admit(channel, place)
         except asyncio.CancelledError:
-            # It made way for another, or the listener closes: this task has no more to do, and
-            # asyncio would report a cancelled one as an error.
+            # Admission gave this place to another peer, or the listener closes. The task ends
+            # normally because asyncio would report a cancelled task as an error.
             channel.abort()
         except Exception as error:
-            # A fault of ours in the exchange with one peer must not end those with others.
+            # A bug in the exchange with one peer must not end the exchanges with other peers.
             where = traceback.extract_tb(error.__traceback__)[-1]
             at = f"{where.filename}:{where.lineno}"
-            logger.error("an exchange ended: %s: %s (%s)", type(error).__name__, error, at)
+            logger.error("bug in an exchange: %s: %s (%s)", type(error).__name__, error, at)
             channel.abort()
         finally:
             self._exchanges.discard(task)
@@ -174,7 +174,7 @@ class Listener:
                     return
                 end = await establish(self._local, channel, self._terms, first=False)
         except TimeoutError:
-            await self._refuse(channel, f"not done within {seconds:g} s")
+            await self._refuse(channel, f"the exchange did not finish within {seconds:g} s")
         except PeerGoneError as error:
             logger.debug("%s: %s", channel.remote, error)
             channel.abort()
@@ -190,7 +190,7 @@ class Listener:
                 self._changed.notify()
 
     async def _turn_away(self, channel: Channel, error: ConnectError) -> None:
-        """Refuses a peer that gets no place; in a flood not all of them are waited for."""
+        """Refuses a peer that gets no place. In a flood, only a few peers may read the reason."""
         self._log_refusal(channel, str(error))
         self._turned_away += 1
         try:
@@ -204,11 +204,11 @@ class Listener:
         await channel.refuse(reason)
 
     def _log_refusal(self, channel: Channel, reason: str) -> None:
-        """Strangers must not fill the log: of those in a short time the first few are told."""
+        """Logs the first _LOG_LINES refusals of each period, so strangers cannot fill the log."""
         now = asyncio.get_running_loop().time()
         if now - self._log_since > _LOG_SECONDS:
             if self._logged > _LOG_LINES:
-                logger.warning("refused %d more", self._logged - _LOG_LINES)
+                logger.warning("refused %d more connections", self._logged - _LOG_LINES)
             self._log_since, self._logged = now, 0
         self._logged += 1
         if self._logged <= _LOG_LINES:
@@ -216,7 +216,7 @@ class Listener:
 
 
 def _listening_socket(host: str | None, port: int) -> socket.socket:
-    """A socket on `host`, or on every address of both IP versions where the host has both."""
+    """A socket on `host`; None: on every address of all IP versions that this host supports."""
     try:
         if host is not None:
             family, *_, address = socket.getaddrinfo(
@@ -229,8 +229,8 @@ def _listening_socket(host: str | None, port: int) -> socket.socket:
             )
         return socket.create_server(("", port), backlog=_BACKLOG)
     except socket.gaierror as error:
-        raise ResolveError(f"cannot listen on {host}: no such address here") from error
+        raise ResolveError(f"cannot listen on {host}: it does not resolve to an address") from error
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            raise InUseError(f"TCP port {port} is taken: choose another") from error
+            raise InUseError(f"TCP port {port} is in use: choose another") from error
         raise

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a Context tells whoever looks into it, and the default, which nobody looks through."""
+"""Interface through which `mrc top` and metrics observe a Context; the default shows nothing."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from mrc.exchange.oob import Channel
 
 
 class Viewers(Protocol):
-    """Those that come to one listener to look."""
+    """The viewers that connect to one listener."""
 
     async def admit(self, channel: Channel) -> None:
         """Takes over a connection whose first message is of type TOP."""
 
     async def close(self) -> None:
-        """Ends every visit."""
+        """Disconnects every viewer."""
 
 
 class Observer(Protocol):
-    """Is opened and closed with its Context."""
+    """Opens and closes together with its Context."""
 
     async def open(self) -> None:
-        """The Context is open; what this raises ends it."""
+        """Called when the Context is open. An exception closes the Context again."""
 
     async def close(self) -> None:
-        """The Context is about to end; safe to call twice."""
+        """Called before the Context ends; safe to call twice."""
 
     def forget(self) -> None:
-        """The event loop has ended before the Context."""
+        """Called when the event loop has ended before the Context."""
 
     def adopt(self, qp: QP) -> Callable[[QpInfo | None], None] | None:
-        """A QP was connected. Returns a function that gets its state when it is about to end."""
+        """Called for each connected QP. Returns a function to call with the QP's last state."""
 
     def viewers(self) -> Viewers:
         """The viewers of a new listener."""
@@ -52,4 +52,4 @@ class Unobserved:
         return self
 
     async def admit(self, channel: Channel) -> None:
-        await channel.refuse("this endpoint cannot be looked into")
+        await channel.refuse("this endpoint does not support viewing")

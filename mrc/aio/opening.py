@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One way to open things: what `Context.connect`, `listen` and `register` return."""
+"""The awaitable async context manager that `Context.connect`, `listen` and `register` return."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ Leave = Callable[
 
 
 class Opening(Coroutine[Any, Any, T]):
-    """Something that is being opened.
+    """An object that is being opened.
 
-    `async with OPENING as thing` closes it at the end; `thing = await OPENING` leaves that to the
-    caller. It is a coroutine, so that a task can be made of it.
+    `async with OPENING as thing` closes the object at the end; after `thing = await OPENING` the
+    caller must close it. An Opening is a coroutine, so `asyncio.create_task` accepts it.
     """
 
     def __init__(self, work: Coroutine[Any, Any, T], leave: Leave[T]) -> None:
@@ -37,7 +37,7 @@ class Opening(Coroutine[Any, Any, T]):
         return self._work.throw(*error)
 
     def close(self) -> None:
-        """For the event loop: nothing is opened."""
+        """For the event loop: cancels the opening."""
         self._work.close()
 
     async def __aenter__(self) -> T:

@@ -17,16 +17,16 @@ from mrc.enums import EvState
 from mrc.errors import ArgumentError
 from mrc.events import Completion, EvInfo, Immediate, ProbeResult, QpEvent, QpInfo
 
-_PIECE_BYTES = 1 << 30  # of a write that is too large for one message
+_PIECE_BYTES = 1 << 30  # of a write beyond MAX_MESSAGE_BYTES
 
 
 class Write(NamedTuple):
     """One write for `QP.post_many`, with the arguments of `QP.post`. Lengths are in bytes."""
 
     mr: MR | None = None
-    """Where to read; None: no bytes."""
+    """Memory region to read from; None: no bytes."""
     remote: RemoteMemory | None = None
-    """Where to write."""
+    """The peer's memory to write to."""
     imm: int | None = None
     """An immediate for the peer; None: none."""
     length: int | None = None
@@ -40,9 +40,9 @@ class Write(NamedTuple):
 class QP:
     """One QP, ready to send and receive. An async context manager that closes it.
 
-    Any number of writes may be under way: those beyond the depth of the send queue wait their turn
-    here. A write that is cancelled, or exceeds its timeout, still takes place if the engine has it
-    already.
+    Any number of writes may be outstanding; writes beyond the depth of the send queue wait for a
+    free place. If a write is cancelled or times out after the engine has taken it, the engine still
+    carries it out.
     """
 
     def __init__(self, end: End) -> None:
@@ -52,7 +52,7 @@ class QP:
     def __repr__(self) -> str:
         return f"<{self._end}, {self._end.queue.state.name}>"
 
-    # ---- What it is -----------------------------------------------------------------------
+    # ---- Properties -----------------------------------------------------------------------
 
     @property
     def qpn(self) -> int:
@@ -61,7 +61,7 @@ class QP:
 
     @property
     def peer_host(self) -> str:
-        """The name of the peer's host, as the peer gives it."""
+        """The name of the peer's host, as the peer sent it."""
         return self._end.peer.host
 
     @property
@@ -71,17 +71,17 @@ class QP:
 
     @property
     def private(self) -> dict[str, Any]:
-        """The private data that the peer sent with its connect, or gave to its listener."""
+        """The private data that the peer passed to its `connect` or `listen`."""
         return self._end.peer.private
 
     @property
     def path_mtu(self) -> int:
-        """The largest payload of a packet, in bytes."""
+        """The largest payload of a packet on this QP, in bytes."""
         return self._end.path_mtu
 
     @property
     def mpr(self) -> int:
-        """The window of this end: how many PSNs may be under way."""
+        """The window of this end: the most PSNs in flight."""
         return self._end.window
 
     @property
@@ -91,22 +91,22 @@ class QP:
 
     @property
     def ev_profile(self) -> EvProfile:
-        """The EV profile that it was made with."""
+        """The EV profile of this QP."""
         return self._end.ev_profile
 
     @property
     def cc_profile(self) -> CcProfile:
-        """The CC profile that it was made with."""
+        """The CC profile of this QP."""
         return self._end.cc_profile
 
     @property
     def peer_gone(self) -> asyncio.Event:
-        """Is set when the peer has closed the QP, or its process has ended."""
+        """Set when the peer has closed the QP, or its process has ended."""
         return self._end.peer_gone
 
     @property
     def closed(self) -> bool:
-        """Whether this end has begun to close it."""
+        """True once this end has begun to close the QP."""
         return self._end.closed
 
     async def __aenter__(self) -> Self:
@@ -134,9 +134,9 @@ class QP:
     ) -> Completion:
         """Writes a range of `mr` into the peer's memory; returns when the peer has all of it.
 
-        `length` is in bytes and defaults to the rest of `mr`; a range beyond 4 GiB travels as
-        several messages. Raises CompletionError when it fails, TimeoutError after `timeout`
-        seconds.
+        `length` is in bytes and defaults to the rest of `mr`. A range above 4 GiB - 1 byte is sent
+        as several messages. Raises CompletionError when the write fails, TimeoutError after
+        `timeout` seconds.
         """
         return await self._write(
             Write(mr, remote, None, length, local_offset, remote_offset), timeout
@@ -153,7 +153,7 @@ class QP:
         remote_offset: int = 0,
         timeout: float | None = None,
     ) -> Completion:
-        """As `write`, and the peer gets the 32-bit `imm`, in order. Without `mr`: no bytes."""
+        """As `write`; then the peer gets the 32-bit `imm`, in order. Without `mr`: no bytes."""
         return await self._write(
             Write(mr, remote, imm, length, local_offset, remote_offset), timeout
         )
@@ -170,18 +170,18 @@ class QP:
     ) -> asyncio.Future[Completion]:
         """Starts a `write`, or with `imm` a `write_imm`, and returns the future of its completion.
 
-        Without a task in between, a polled context sends it before this returns. Raises
-        QueueFullError where the others wait for a place in the send queue, and ArgumentError for
-        more than 4 GiB.
+        A polled Context sends at once, without another turn of the event loop. Raises
+        QueueFullError when the send queue is full (`write` waits instead), and ArgumentError for
+        more than 4 GiB - 1 byte.
         """
         write = Write(mr, remote, imm, length, local_offset, remote_offset)
         return self._end.post(self._request(write), mr)
 
     def post_many(self, writes: Iterable[Write]) -> asyncio.Future[list[Completion]]:
-        """Starts a batch of writes and returns the future of all their completions, in order.
+        """Starts a batch of writes and returns a future of all their completions, in order.
 
-        Raises QueueFullError, and starts none, when the send queue has no place for all of them.
-        The future raises the error of the first write that fails.
+        Raises QueueFullError and starts none of the writes when the send queue has too few free
+        places. The future raises the error of the first write that fails.
         """
         batch = [(self._request(write), write.mr) for write in writes]
         return asyncio.gather(*self._end.post_many(batch))
@@ -196,7 +196,7 @@ class QP:
         return await self._end.post_in_turn(request, write.mr)
 
     async def _write_pieces(self, write: Write, length: int) -> Completion:
-        """Only the last piece has the immediate: the peer gets it after all other pieces."""
+        """Only the last piece carries the immediate: the peer gets it after all other pieces."""
         pieces = []
         for start in range(0, length, _PIECE_BYTES):
             bytes = min(_PIECE_BYTES, length - start)
@@ -215,7 +215,7 @@ class QP:
         queue, next_id = self._end.queue, self._end.dispatcher.next_id
         if mr is None or remote is None:
             if mr is not None or remote is not None or length or imm is None:
-                raise ArgumentError("mr, remote: needed both, or neither for an imm without bytes")
+                raise ArgumentError("mr, remote: pass both, or neither for an imm without bytes")
             return WorkRequest(queue.qpn, next_id(), imm=imm)
         if length is None:
             length = mr.length - local_offset
@@ -233,20 +233,21 @@ class QP:
     # ---- Streams --------------------------------------------------------------------------
 
     def immediates(self, *, timeout: float | None = None) -> AsyncIterator[Immediate]:
-        """The peer's immediates, in the order of their posting.
+        """The peer's immediates, in the order in which the peer posted them.
 
-        Ends when either side closes the QP; raises CompletionError when the QP fails, PeerGoneError
-        when the peer's process ends, QueueFullError when too many were left unread, TimeoutError
-        when none comes for `timeout` seconds.
+        Ends when either side closes the QP. Raises CompletionError when the QP fails, PeerGoneError
+        when the peer's process ends, QueueFullError when `max_unread` immediates were unread, and
+        TimeoutError when none arrives within `timeout` seconds.
         """
         return timed(self._end.immediates, timeout)
 
     def events(self, *, timeout: float | None = None) -> AsyncIterator[QpEvent]:
-        """What happened to EVs, planes, ports and at last to the QP, in order.
+        """Events of the QP's EVs, planes and ports, and its failure, in order.
 
-        Every iterator begins with the QP and has a place of its own; it ends when the QP fails or
-        is closed. The newest 4096 events are kept, and one that falls behind them is told by an
-        EventsLost how many it missed. Raises TimeoutError when none comes for `timeout` seconds.
+        Every iterator starts with the first event of the QP and has its own position; it ends when
+        the QP fails or is closed. The QP keeps the newest 4096 events; an iterator that falls
+        behind gets an EventsLost with the number of missed events. Raises TimeoutError when no
+        event comes within `timeout` seconds.
         """
         return timed(self._end.events.reader(), timeout)
 
@@ -257,7 +258,7 @@ class QP:
         return await self._end.query()
 
     async def evs(self) -> tuple[EvInfo, ...]:
-        """A snapshot of every EV, with the path that it names."""
+        """A snapshot of every EV and its path."""
         command, infos = self._end.queue.query_evs(len(self._end.evs))
         count = await self._end.dispatcher.call(command, f"QP {self.qpn:#x}: query EVs")
         assert count == len(self._end.evs)
@@ -281,7 +282,7 @@ class QP:
         """Sends a batch of EV probes, `concurrency` at a time, and returns one result for each.
 
         `evs` are indices, names of paths or patterns; None probes all. Each EV is probed once, in
-        the order given. `payload` is in bytes (0: small probes), `timeout` in seconds for each.
+        the given order. `payload` is in bytes (0: small probes), `timeout` in seconds per probe.
         """
         indices = self._end.controller.named(*evs) if evs is not None else range(len(self._end.evs))
         return await self._end.controller.probe_all(indices, payload, timeout, concurrency)
@@ -289,41 +290,41 @@ class QP:
     async def deny(self, *evs: int | str) -> tuple[int, ...]:
         """Denies EVs, by index, name of the path or pattern, until `allow`; returns their indices.
 
-        Nothing more is sent on a DENIED EV; what was sent may still be acknowledged. A QP of which
-        every EV is denied fails like one that lost all its paths. Raises ArgumentError when a name
-        fits no EV.
+        The QP sends no more packets on a DENIED EV; packets in flight may still be acknowledged.
+        A QP whose EVs are all DENIED fails as if it had lost all its paths. Raises ArgumentError
+        when a name matches no EV.
         """
         return await self._end.controller.deny(*evs)
 
     async def allow(self, *evs: int | str) -> tuple[int, ...]:
-        """Takes `deny` back: the EVs are GOOD again. Raises StateError when the profile denies one.
+        """Ends `deny`: DENIED EVs become GOOD; other EVs keep their state. Returns their indices.
 
-        Those that were not denied stay as they are.
+        Raises StateError when the EV profile denies one of them.
         """
         return await self._end.controller.allow(*evs)
 
     async def set_ev_state(self, ev: int, state: EvState) -> None:
-        """Denies an EV (DENIED), lifts that (GOOD), or declares it lost (ASSUMED_BAD)."""
+        """Sets an EV to DENIED, GOOD (ends DENIED) or ASSUMED_BAD (declares it lost)."""
         await self._end.controller.set_state(ev, state)
 
     async def set_mpr(self, mpr: int) -> None:
-        """Narrows or widens the window, in PSNs, that the peer may use from now on.
+        """Narrows or widens the window, in PSNs, that this end grants the peer from now on.
 
-        A multiple of 128, up to `ContextConfig.mpr`, or to 4096 where that is 0; both sides must
-        have `dynamic_mpr` set.
+        `mpr` is a multiple of 128, at most `ContextConfig.mpr`, or at most 4096 if that is 0. Both
+        sides must have set `dynamic_mpr`.
         """
         await self._end.dispatcher.call(self._end.queue.set_mpr(mpr), f"QP {self.qpn:#x}: set MPR")
 
     # ---- Close ----------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Ends the QP in order; writes still under way end with WR_FLUSH_ERR.
+        """Ends the QP in order; outstanding writes fail with WR_FLUSH_ERR.
 
-        The engine keeps answering until the peer needs no more answers, for at most the configured
-        `linger`: a peer whose last write just completed here must learn that it did.
+        The engine answers the peer's packets until the peer needs no more answers, for at most the
+        configured `linger`. The peer needs this to complete its last writes.
         """
         await self._end.close(orderly=True)
 
     async def abort(self) -> None:
-        """Ends the QP at once; to the peer it looks as if this process had died."""
+        """Ends the QP at once. The peer sees the same as if this process had died."""
         await self._end.close(orderly=False)

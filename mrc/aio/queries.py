@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the engine answers when it is asked about a QP, as the records of `mrc.events`."""
+"""Converts the engine's structs about a QP into the records of `mrc.events`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mrc.fabric.paths import PathEv
 
 
 def qp_info(info: Any, planes: Iterable[int]) -> QpInfo:
-    """Of a struct mrc_qp_info, with the planes that the QP has."""
+    """Converts a struct mrc_qp_info; `planes` are the planes of the QP."""
     names = [name for name in QpInfo.__dataclass_fields__ if name != "planes"]
     fields = {name: getattr(info, name) for name in names}
     fields["state"], fields["status"] = QpState(info.state), WcStatus(info.status)
@@ -32,7 +32,7 @@ def _plane_info(plane: int, info: Any) -> PlaneInfo:
 
 
 def ev_info(index: int, path: PathEv, info: Any) -> EvInfo:
-    """Of a struct mrc_ev_info; `path` is what the EV names."""
+    """Converts a struct mrc_ev_info; `path` is the EV's path."""
     return EvInfo(
         index=index,
         ev=info.ev,
@@ -52,5 +52,5 @@ def ev_info(index: int, path: PathEv, info: Any) -> EvInfo:
 
 
 def _rtt_ns(value: int) -> int | None:
-    """The engine says -1 before the first sample."""
+    """The engine reports -1 before the first sample."""
     return value if value >= 0 else None

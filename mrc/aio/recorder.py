@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A recording under way; see `Context.record`."""
+"""A running recording; see `Context.record`."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ MIN_WIDTH_NS = 1000
 
 
 class Recorder:
-    """Records what arrives while it is entered: an async context manager."""
+    """An async context manager that records arriving payload."""
 
     def __init__(
         self, dispatcher: Dispatcher, ports: int, qps: Sequence[QP] | None, width_ns: int
     ) -> None:
-        """Records these QPs; None: every QP, by the planes of all ports."""
+        """Records these QPs; None: every QP, on the planes of all ports."""
         if width_ns < MIN_WIDTH_NS:
             raise ArgumentError(f"width_ns: {width_ns} is below {MIN_WIDTH_NS}")
         if qps is not None and not qps:
-            raise ArgumentError("qps: none")
+            raise ArgumentError("qps: is empty: pass QPs, or None for all")
         self._dispatcher = dispatcher
         self._memory = RecordingMemory([qp.qpn for qp in qps or ()], ports, width_ns)
         self._planes: Sequence[int] = range(1, ports + 1)
@@ -35,7 +35,7 @@ class Recorder:
 
     async def __aenter__(self) -> Self:
         if self._dispatcher.recording is not None:
-            raise InUseError("the Context records already: one recording at a time")
+            raise InUseError("the Context is already recording: run one recording at a time")
         self._dispatcher.recording = self._memory
         try:
             await self._dispatcher.call(self._memory.start(), "start of a recording")
@@ -51,7 +51,7 @@ class Recorder:
         try:
             await asyncio.shield(self._stop())
         except StateError:
-            pass  # the Context was closed before
+            pass  # the Context is already closed
 
     def _stop(self) -> asyncio.Future[int]:
         if self._stopped is None:
@@ -61,11 +61,11 @@ class Recorder:
 
     def _let_go(self, stopped: asyncio.Future[int]) -> None:
         if not stopped.cancelled():
-            stopped.exception()  # there was nothing to stop, or the Context is closed
+            stopped.exception()  # ignored: nothing was recording, or the Context is closed
         self._dispatcher.recording = None
 
     async def stop(self) -> Recording:
-        """Ends the recording, if nobody has, and returns it. Raises StateError when the Context is
-        closed."""
+        """Ends the recording if it still runs, and returns it. Raises StateError when the Context
+        is closed."""
         await asyncio.shield(self._stop())
         return self._memory.read(self._planes)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The compiled engine from Python: handles and lifetimes, the checked objects over them."""
+"""Python binding of the compiled engine: handles, their lifetimes, and checked objects."""

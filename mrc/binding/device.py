@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One open context of C as an object: commands in, decoded events out, nothing waits."""
+"""An open C context as an object: takes commands, returns decoded events, never blocks."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ class Lost:
 DeviceEvent = Reply | Completion | Received | Probed | Notice | Lost | ContextWarning
 
 
-# Both count from 0; to call an enum takes longer than all the rest of a completion, and to compare
-# with a member as long as to read a field.
+# For speed. Indexed by the enum values, which count from 0: calling the enum class would take
+# longer than the rest of a completion. A plain int compares faster than an enum member.
 _STATUSES = tuple(WcStatus)
 _OPCODES = tuple(WcOpcode)
 _RECV_IMM = int(WcOpcode.RECV_IMM)
@@ -111,10 +111,10 @@ class Device(native.NativeContext):
     """One open context: a set of ports, an engine and, unless polled, its datapath thread."""
 
     def __init__(self, ports: Sequence[LocalPort | None], *, polled: bool, **sizes: int) -> None:
-        """Opens the sockets; raises OSError with a line of cause.
+        """Opens the sockets; raises OSError with one line that names the cause.
 
-        `ports` has a place for each port that there may be; None is one that opens later. `sizes`
-        are fields of `struct mrc_ctx_config`; 0 takes the default of mrc.h.
+        `ports` has one item for each possible port; None: the port may open later. `sizes` are
+        fields of `struct mrc_ctx_config`; 0 selects the default in mrc.h.
         """
         count = len(ports)
         super().__init__(
@@ -129,13 +129,13 @@ class Device(native.NativeContext):
         self.polled = polled
 
     def may_sleep(self) -> bool:
-        """Whether the event loop may wait for `fd`; when not, `poll` has something to do."""
+        """True when the event loop may wait for `fd`; False when it must call `poll` first."""
         return not self.polled or self.arm()
 
     def poll(self) -> list[DeviceEvent]:
-        """Runs the datapath if it has no thread, and returns what came.
+        """Runs the datapath if it has no thread, and returns new events.
 
-        As many events as POLL_BATCH mean that there may be more.
+        If it returns POLL_BATCH events, there may be more.
         """
         if self.polled and self.run() == 0:
             return []
@@ -156,7 +156,7 @@ def _port_fields(port: LocalPort | None) -> dict[str, Any]:
 
 
 class PortOpening:
-    """A port that opens while the device runs: its command, and what the reply brings."""
+    """A port that opens while the device runs: the command and its results."""
 
     def __init__(self, number: int, port: LocalPort) -> None:
         self._tx_sockets = port.tx_sockets
@@ -176,12 +176,12 @@ class PortOpening:
 
     @property
     def cause(self) -> str:
-        """One line that says why it was refused."""
+        """One line: why the port could not open."""
         return native.text(self._native.cause) or ""
 
 
 def mr_register(mr: MR) -> Command:
-    """Makes a memory region known to the engine."""
+    """Registers a memory region with the engine."""
     fields = {
         "op": CommandOp.MR_REGISTER,
         "address": mr.address,
@@ -193,7 +193,7 @@ def mr_register(mr: MR) -> Command:
 
 
 def mr_deregister(mr: MR) -> Command:
-    """Ends a memory region; legal once no work request uses it."""
+    """Deregisters a memory region; allowed when no work request uses it."""
     return Command({"op": CommandOp.MR_DEREGISTER, "key": mr.key}, mr.held)
 
 
@@ -203,7 +203,7 @@ def port_close(port: int) -> Command:
 
 
 def port_up(port: int, *, up: bool) -> Command:
-    """Tells the engine that the link of a port came up or went down."""
+    """Reports to the engine that the link of a port came up or went down."""
     return Command({"op": CommandOp.PORT_UP, "value": port, "key": int(up)})
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory of tensors that have no buffer protocol but `__dlpack__`, as those of torch have.
+"""Memory of tensors that support `__dlpack__` but not the buffer protocol, such as torch tensors.
 
-Only its place and its size are read, so an element type that Python does not know, such as
-bfloat16, does no harm. The layout is that of dlpack.h, versions 0.8 and 1.0 (Apache-2.0,
+This module reads only address and size, so it supports element types that Python lacks, such as
+bfloat16. The structs follow dlpack.h, versions 0.8 and 1.0 (Apache-2.0,
 https://dmlc.github.io/dlpack/latest/c_api.html).
 """
 
@@ -48,24 +48,24 @@ _pointer_of.argtypes, _pointer_of.restype = [ctypes.py_object, ctypes.c_char_p],
 
 
 def memory_of(tensor: Any, *, writable: bool) -> tuple[int, int, object]:
-    """Address, bytes, and what keeps the memory alive while it is held.
+    """Returns address, bytes, and an object that keeps the memory alive.
 
-    Raises BufferError for memory that is not the CPU's, not contiguous or only for reading, and
-    what the tensor itself raises, for example because it requires a gradient.
+    Raises BufferError if the memory is not CPU memory, not contiguous, or read-only but `writable`
+    is set. Passes on errors of the tensor, for example because it requires a gradient.
     """
     if int(tensor.__dlpack_device__()[0]) != _CPU:
-        raise BufferError("the tensor is not in the memory of the CPU")
+        raise BufferError("the tensor is not in CPU memory")
     try:
         capsule = tensor.__dlpack__(max_version=(1, 0))
-    except TypeError:  # it is older than version 1
+    except TypeError:  # the tensor supports only DLPack versions before 1
         capsule = tensor.__dlpack__()
-    # The capsule is not renamed, so its end gives the memory back.
+    # We do not rename the capsule, so its destructor releases the memory.
     if _is_valid(capsule, b"dltensor_versioned"):
         versioned = _Versioned.from_address(_pointer_of(capsule, b"dltensor_versioned"))
         if versioned.major > 1:
-            raise BufferError(f"DLPack version {versioned.major} is not known")
+            raise BufferError(f"DLPack version {versioned.major} is not supported")
         if writable and versioned.flags & _READ_ONLY:
-            raise BufferError("the tensor is only for reading")
+            raise BufferError("the tensor is read-only")
         found = versioned.tensor
     else:
         found = _Tensor.from_address(_pointer_of(capsule, b"dltensor"))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The only importer of the compiled module: handles, lifetimes and error codes.
+"""The only module that imports the compiled engine: handles, lifetimes and error codes.
 
-Nothing above this module sees a C pointer that it could free or outlive. A command keeps its memory
-alive through `Command.keep`, which the owner of the command holds until the reply is there.
+No other module can free a C pointer or use it after its end. A command keeps its memory alive
+through `Command.keep`; the owner of the command holds it until the reply.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ CData = Any
 """A cffi object: a struct, an array or a pointer."""
 
 POLL_BATCH = 256
-"""Events taken from the completion ring in one call."""
+"""Maximum number of events that one call takes from the completion ring."""
 
 SUBMIT_BATCH = 256
-"""Commands that one call takes at most."""
+"""Maximum number of commands in one call."""
 
 FORKED = "a Context does not survive fork: open another one in this process"
-"""What every call says in a child process about a Context that it inherited."""
+"""The error of every call on an inherited Context in a child process."""
 
 _ERRORS: dict[int, tuple[type[MrcError], str]] = {
     errno.EINVAL: (ArgumentError, "an argument is out of range"),
@@ -39,15 +39,15 @@ _ERRORS: dict[int, tuple[type[MrcError], str]] = {
     errno.ECHILD: (StateError, FORKED),
     errno.EBUSY: (StateError, "work requests still use it"),
     errno.EEXIST: (InUseError, "the number is in use"),
-    errno.EADDRINUSE: (InUseError, "it is another's"),
+    errno.EADDRINUSE: (InUseError, "another peer uses this address and port"),
     errno.ENOBUFS: (QueueFullError, "the send queue is full"),
-    errno.EAGAIN: (QueueFullError, "too many are under way"),
-    errno.ENOSPC: (QueueFullError, "the Context holds as many as it was configured for"),
+    errno.EAGAIN: (QueueFullError, "too many are in progress: try again later"),
+    errno.ENOSPC: (QueueFullError, "the Context has no free place for another one"),
 }
 
 
 def check(code: int, what: str) -> int:
-    """Returns `code`, or raises the exception of a negative errno; `what` names the attempt."""
+    """Returns `code`, or raises an exception for a negative errno; `what` names the operation."""
     if code >= 0:
         return code
     if -code in _ERRORS:
@@ -65,21 +65,21 @@ def text(pointer: CData) -> str | None:
 
 @dataclass(slots=True)
 class Command:
-    """A `struct mrc_command` to be: its fields, and what must live until the reply."""
+    """Fields of a `struct mrc_command`, and the memory that must live until the reply."""
 
     fields: dict[str, Any]
     keep: object = None
 
     def fill(self, commands: CData, index: int) -> None:
-        """Writes it into an array of `struct mrc_command`."""
+        """Writes the command into an array of `struct mrc_command`."""
         commands[index] = ffi.new("struct mrc_command *", self.fields)[0]
 
 
 class Submission(Protocol):
-    """What a context can be told: a `Command`, or a work request."""
+    """An item that `NativeContext.submit` accepts: a `Command` or a work request."""
 
     def fill(self, commands: CData, index: int) -> None:
-        """Writes it into an array of `struct mrc_command`."""
+        """Writes the item into an array of `struct mrc_command`."""
 
 
 @dataclass(slots=True)
@@ -92,7 +92,7 @@ class HeldBuffer:
 
     @classmethod
     def hold(cls, buffer: Any, *, writable: bool) -> HeldBuffer:
-        """Pins `buffer`; raises ArgumentError when it is no fitting contiguous buffer."""
+        """Pins `buffer`; raises ArgumentError unless it is contiguous, and writable if required."""
         try:
             if hasattr(buffer, "__dlpack__") and not _has_buffer(buffer):
                 return cls(*dlpack.memory_of(buffer, writable=writable))
@@ -103,7 +103,7 @@ class HeldBuffer:
         return cls(int(ffi.cast("uintptr_t", view)), len(view), view)
 
     def release(self) -> None:
-        """Gives the buffer back to its owner."""
+        """Unpins the buffer."""
         if isinstance(self._keep, ffi.CData):
             ffi.release(self._keep)
         self._keep = None
@@ -121,7 +121,7 @@ class NativeContext:
     """Owns one `mrc_ctx`: its sockets, its rings, and its datapath thread unless it is polled."""
 
     def __init__(self, config: dict[str, Any]) -> None:
-        """Opens the context of a `struct mrc_ctx_config` given as a dict; raises OSError."""
+        """Opens a context; `config` has the fields of a `struct mrc_ctx_config`. Raises OSError."""
         native = ffi.new("struct mrc_ctx_config *", config)
         code = ffi.new("int *")
         message = ffi.new("char[256]")
@@ -130,13 +130,13 @@ class NativeContext:
         if self._ctx == ffi.NULL:
             cause = bytes(ffi.string(message)).decode("utf-8", "replace")
             raise OSError(-code[0], cause or os.strerror(-code[0]))
-        # Also when it is forgotten, and at exit: the thread must not outlive the memory it uses.
+        # Garbage collection and interpreter exit also stop the thread before its memory is freed.
         self._end = weakref.finalize(self, lib.mrc_ctx_destroy, self._ctx)
         _opened.add(self)
         self._events = ffi.new("struct mrc_event[]", POLL_BATCH)
         self._commands = ffi.new("struct mrc_command[]", SUBMIT_BATCH)
         self.fd = int(lib.mrc_ctx_fd(self._ctx))
-        """The descriptor that is readable when `events` has something, or `run` when polled."""
+        """Descriptor that is readable when `events` (or, if polled, `run`) must be called."""
         self.udp_port = int(lib.mrc_ctx_udp_port(self._ctx))
         """The UDP port that peers send to."""
 
@@ -150,27 +150,27 @@ class NativeContext:
         return int(lib.mrc_ctx_source_port(self._open(), port, tx_index))
 
     def submit(self, batch: Iterable[Submission]) -> int:
-        """Queues SUBMIT_BATCH or less in order and returns how many the ring took."""
+        """Queues at most SUBMIT_BATCH items in order; returns how many fitted into the ring."""
         n = 0
         for n, each in enumerate(batch, 1):
             each.fill(self._commands, n - 1)
         return check(lib.mrc_ctx_submit(self._open(), self._commands, n), "submit")
 
     def run(self) -> int:
-        """A turn of a polled context, which never sleeps; returns the number of events."""
+        """Runs one turn of a polled context without sleeping; returns the number of events."""
         return check(lib.mrc_ctx_run(self._open(), 0), "run")
 
     def arm(self) -> bool:
-        """True when one may sleep on a polled context's descriptor; False when `run` is due."""
+        """True when the caller of a polled context may wait for `fd`; False when `run` is due."""
         return bool(lib.mrc_ctx_arm(self._open()))
 
     def events(self) -> CData:
-        """The array of what came, at most POLL_BATCH events, valid until the next call."""
+        """Array of new events, at most POLL_BATCH, valid until the next call."""
         n = check(lib.mrc_ctx_poll(self._open(), self._events, POLL_BATCH), "poll")
         return self._events[0:n]
 
     def close(self) -> None:
-        """Stops the datapath thread and waits for it; registered memory is free afterwards."""
+        """Stops the datapath thread and waits for its end. Then registered memory is unused."""
         self._ctx = None
         self._end()
 
@@ -198,7 +198,7 @@ def new_array(kind: str, items: Sequence[dict[str, Any]] | int) -> CData:
 
 
 def new_struct(kind: str, **fields: Any) -> CData:
-    """Returns a `struct kind` with these fields, zero but for them."""
+    """Returns a `struct kind` with these fields; all other fields are 0."""
     return ffi.new(f"struct {kind} *", fields)
 
 
@@ -208,7 +208,7 @@ def new_values(count: int) -> CData:
 
 
 def names_of(kind: str) -> list[str]:
-    """Returns the names of a .def list: "counter", "drop" or "trace"; index is position."""
+    """Returns the names in a .def list: "counter", "drop" or "trace", in the order of the list."""
     name_at = getattr(lib, f"mrc_{kind}_name")
     names: list[str] = []
     while (name := text(name_at(len(names)))) is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Payload that arrives over time, in bins of about a millisecond, as the datapath records it."""
+"""Recordings of arriving payload over time, in bins, made by the datapath."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from mrc.enums import CommandOp
 from mrc.typed import Positive, Whole
 
 MAX_BINS = 1 << 16
-"""Bins of a recording. One that lasts longer has wider bins: each time it outgrows them, twice."""
+"""Maximum number of bins. When a recording needs more, the datapath doubles the bin width."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """Payload bytes that arrived by each plane, bin after bin from the start on.
+    """Payload bytes that arrived on each plane, by bins from the start.
 
-    All times are in ns, those named `_ns` alone since the start; `start_monotonic_ns` is of
-    CLOCK_MONOTONIC, so it can be compared with other clocks of this machine only. A delivery is
-    what the datapath placed in memory in one go. `first_ns` and `last_ns` are those of the first
-    and the last delivery, None without any; `longest_gap_ns` is the longest time between one and
-    the next, which began at `longest_gap_at_ns`, and 0 with fewer than two.
+    `start_monotonic_ns` is on CLOCK_MONOTONIC, so it is comparable only on this machine. All other
+    times are ns since the start. A delivery is the payload that the datapath placed in memory at
+    one time. `first_ns` and `last_ns` are the times of the first and last delivery, None without
+    any. `longest_gap_ns` is the longest time between two successive deliveries, 0 with fewer than
+    two; this gap began at `longest_gap_at_ns`.
     """
 
     start_monotonic_ns: Whole
@@ -38,15 +38,15 @@ class Recording:
 
     @property
     def bytes(self) -> tuple[int, ...]:
-        """Of all planes, bin after bin."""
+        """Payload bytes of all planes together, by bins."""
         return tuple(sum(column) for column in zip(*self.planes.values(), strict=True))
 
 
 class RecordingMemory:
-    """What the datapath fills in; it must live until the stop was answered."""
+    """Memory that the datapath fills. It must live until the reply to the stop command."""
 
     def __init__(self, qpns: Sequence[int], ports: int, width_ns: int) -> None:
-        """Without QPNs it is for every QP."""
+        """Empty `qpns`: records every QP."""
         self._ports = ports
         self._qpns = native.ffi.new("uint32_t[]", list(qpns))
         self._bytes = native.new_values(MAX_BINS * ports)
@@ -63,11 +63,11 @@ class RecordingMemory:
         return Command({"op": CommandOp.RECORD_START, "pointer": self._native}, self)
 
     def stop(self) -> Command:
-        """The command that ends it; its reply gives the memory back."""
+        """The command that ends the recording. After its reply the datapath writes no more."""
         return Command({"op": CommandOp.RECORD_STOP}, self)
 
     def read(self, planes: Iterable[int]) -> Recording:
-        """What was recorded, once it is stopped."""
+        """Returns the recording; call it after the reply to the stop command."""
         filled = self._native
         start_ns, duration_ns = filled.start_ns, filled.end_ns - filled.start_ns
         bins = min(duration_ns // filled.width_ns + 1, MAX_BINS)

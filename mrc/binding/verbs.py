@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The checked layer: thin synchronous objects over the C context, without asyncio.
 
-MR and QueuePair build the commands that concern them and know what they may be asked;
-`mrc.binding.device.Device` queues the commands and returns what came of them.
+MR and QueuePair check arguments and states and build commands; `mrc.binding.device.Device` queues
+the commands and returns their results.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def random_key() -> int:
 
 @dataclass(frozen=True, slots=True)
 class RtrAttributes:
-    """What a QP must know to receive."""
+    """Attributes for the move to RTR: a QP needs them to receive."""
 
     dest_qpn: int
     rq_psn: int
@@ -72,7 +72,7 @@ class RtrAttributes:
 
 @dataclass(frozen=True, slots=True)
 class RtsAttributes:
-    """What a QP must know to send."""
+    """Attributes for the move to RTS: a QP needs them to send."""
 
     sq_psn: int
     path_mtu: int
@@ -82,7 +82,7 @@ class RtsAttributes:
     retry_linear: int
     retry_exp: int
     cc: CcKind
-    cc_profile: Mapping[str, int] = field(default_factory=dict)  # of `struct mrc_cc_profile`
+    cc_profile: Mapping[str, int] = field(default_factory=dict)  # fields of struct mrc_cc_profile
     spray: int = 0
     ev_active_per_plane: int = 0
     plane_shares: PlaneShares = PlaneShares.MEASURED
@@ -90,17 +90,17 @@ class RtsAttributes:
 
 @dataclass(frozen=True, slots=True)
 class RemoteMemory:
-    """Memory of the peer: where it lies there, and the key that opens it."""
+    """A memory region of the peer: address, length and remote key."""
 
     address: Annotated[int, Meta(ge=0)]
-    """Where it lies in the peer's process."""
+    """Address in the peer's process."""
     rkey: Annotated[int, Meta(ge=0, le=0xFFFFFFFF)]
-    """The key that opens it."""
+    """Remote key: permits writes to this memory."""
     length: Annotated[int, Meta(ge=0)]
-    """Its size in bytes."""
+    """Size in bytes."""
 
     def to_json(self) -> dict[str, int]:
-        """The form in which it travels to the peer."""
+        """A JSON object to send to the peer, for example as private data."""
         return asdict(self)
 
     @classmethod
@@ -109,13 +109,13 @@ class RemoteMemory:
         try:
             memory = take(value, cls)
             if (memory.address | memory.length) >> 64:
-                raise ValueError("address, length: have 64 bits")
+                raise ValueError("address, length: must fit 64 bits")
         except ValueError as error:
-            raise ProtocolError(f"the peer described its memory wrongly: {error}") from None
+            raise ProtocolError(f"the peer sent a wrong memory description: {error}") from None
         return memory
 
     def range(self, offset: int, length: int) -> int:
-        """Returns the address of a range inside the memory."""
+        """Returns the address of a range; raises ArgumentError if it is not inside the memory."""
         if offset < 0 or length < 0 or offset + length > self.length:
             raise ArgumentError(
                 f"remote_offset: [{offset}, {offset + length}) is not inside the "
@@ -126,19 +126,16 @@ class RemoteMemory:
 
 @dataclass(slots=True)
 class MR:
-    """Memory that this side may send from, and the peer may write if `access` says so.
-
-    `key` is random; `outstanding` counts the work requests that use it now.
-    """
+    """A registered memory region. This side can send from it; REMOTE_WRITE lets the peer write."""
 
     held: HeldBuffer
     """The pinned buffer."""
     access: Access
-    """What it may be used for."""
+    """The allowed uses of the memory."""
     key: int = field(default_factory=random_key)
-    """A random key, by which the engine and the peer name it."""
+    """Random local and remote key."""
     outstanding: int = 0
-    """Work requests that use it now."""
+    """Number of work requests that use the memory now."""
 
     @classmethod
     def over(cls, buffer: Any, access: Access) -> MR:
@@ -152,26 +149,26 @@ class MR:
 
     @property
     def address(self) -> int:
-        """Where the memory lies in this process."""
+        """Address of the memory in this process."""
         return self.held.address
 
     @property
     def length(self) -> int:
-        """Bytes of the memory."""
+        """Size in bytes."""
         return self.held.length
 
     @property
     def rkey(self) -> int:
-        """The key that opens the memory to the peer, if `access` allows it."""
+        """Remote key. It permits the peer to write if `access` has REMOTE_WRITE."""
         return self.key
 
     @property
     def remote(self) -> RemoteMemory:
-        """What the peer needs to write here."""
+        """Description of this memory that the peer needs for its writes."""
         return RemoteMemory(self.address, self.rkey, self.length)
 
     def range(self, offset: int, length: int) -> int:
-        """Returns the address of a range."""
+        """Returns the address of a range; raises ArgumentError if it is not inside the region."""
         if offset < 0 or length < 0 or offset + length > self.held.length:
             raise ArgumentError(
                 f"local_offset: [{offset}, {offset + length}) is not inside the "
@@ -193,7 +190,7 @@ class WorkRequest(NamedTuple):
     imm: int | None = None
 
     def fill(self, commands: CData, index: int) -> None:
-        """Writes the command that posts it, whose cookie is `wr_id`, and which reads no more."""
+        """Writes a QP_POST command with cookie `wr_id`. The engine reads only these fields."""
         command = commands[index]
         wr = command.wr
         command.op, command.qpn = _POST, self.qpn
@@ -252,7 +249,7 @@ class QueuePair:
         return self._move(QpState.RTS, **asdict(attributes))
 
     def destroy(self) -> Command:
-        """Ends the QP; what is outstanding is flushed first."""
+        """Destroys the QP; the engine flushes outstanding work requests first."""
         self.state = QpState.ERROR
         return self._command(CommandOp.QP_DESTROY)
 
@@ -276,9 +273,9 @@ class QueuePair:
         return self._command(CommandOp.QP_SET_EVS, array, pointer=array, value=len(evs))
 
     def set_peer(self, sources: Sequence[PeerSource]) -> Command:
-        """Sets where the peer's packets come from (in INIT).
+        """Sets the source addresses and ports of the peer's packets (in INIT).
 
-        The command fails with QueueFullError when the Context knows too many sources already.
+        The command fails with QueueFullError when the Context has too many sources already.
         """
         array = native.new_array(
             "mrc_peer_source",
@@ -287,26 +284,26 @@ class QueuePair:
         return self._command(CommandOp.QP_SET_PEER, array, pointer=array, value=len(sources))
 
     def post(self, request: WorkRequest) -> None:
-        """Takes a place in the send queue; raises QueueFullError when it has none.
+        """Takes a place in the send queue; raises QueueFullError when the queue is full.
 
-        Raises ArgumentError for a length or an imm out of range, and for a write of nothing.
+        Raises ArgumentError for a length or an imm out of range, and for a write without bytes and
+        without an imm.
         """
         if self.state is not QpState.RTS:
             raise StateError(f"QP {self.qpn:#x}: cannot send in state {self.state.name}")
         if not 0 <= request.length <= MAX_MESSAGE_BYTES:
             raise ArgumentError(f"length: {request.length} is not within 0..{MAX_MESSAGE_BYTES}")
         if request.length == 0 and request.imm is None:
-            raise ArgumentError(
-                "length: a write of no bytes needs an imm, for it does nothing else"
-            )
+            raise ArgumentError("length: a write of no bytes needs an imm")
         if request.imm is not None and not 0 <= request.imm <= 0xFFFFFFFF:
             raise ArgumentError(f"imm: {request.imm} does not fit 32 bits")
         if self.outstanding >= self.sq_depth:
-            raise QueueFullError(f"QP {self.qpn:#x}: all {self.sq_depth} places are taken")
+            full = f"all {self.sq_depth} places in the send queue are in use"
+            raise QueueFullError(f"QP {self.qpn:#x}: {full}: wait for a completion")
         self.outstanding += 1
 
     def ended(self) -> None:
-        """Frees a place in the send queue: a work request completed or was refused."""
+        """Frees a place in the send queue after a completed or refused work request."""
         assert self.outstanding > 0
         self.outstanding -= 1
 
@@ -315,13 +312,13 @@ class QueuePair:
         return self._command(CommandOp.QP_PROBE_EV, value=index, bytes=bytes, timeout_ns=timeout_ns)
 
     def set_ev_state(self, index: int, state: EvState) -> Command:
-        """Tells the engine what is known of an EV: DENIED, GOOD or ASSUMED_BAD."""
+        """Sets the state of an EV: DENIED, GOOD or ASSUMED_BAD."""
         return self._command(CommandOp.QP_SET_EV_STATE, value=index, key=int(state))
 
     def set_mpr(self, mpr: int) -> Command:
-        """Changes the window that the peer is granted."""
+        """Changes the window that this side grants the peer."""
         if not self.dynamic_mpr:
-            raise StateError(f"QP {self.qpn:#x}: no dynamic MPR was agreed")
+            raise StateError(f"QP {self.qpn:#x}: no dynamic MPR: both sides must set dynamic_mpr")
         if not 0 < mpr <= self.mpr or mpr % MPR_UNIT:
             raise ArgumentError(f"mpr: {mpr} is not a multiple of 128 up to {self.mpr}")
         return self._command(CommandOp.QP_SET_MPR, value=mpr)

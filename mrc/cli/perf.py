@@ -76,6 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="client: time limit for connecting [%(default)s]",
     )  # fmt: skip
     _add_test_options(parser.add_argument_group("test (client only)"))
+    _add_engine_options(parser.add_argument_group("engine"))
     _add_output_options(parser.add_argument_group("output"))
 
 
@@ -117,9 +118,12 @@ def _add_test_options(group: argparse._ArgumentGroup) -> None:
         "--lat", action="store_true",
         help="measure latency: half the round trip of one WRITE_IMM at a time",
     )  # fmt: skip
+
+
+def _add_engine_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--integrity", choices=("icrc", "udp"), default="icrc",
-        help="icrc: a CRC in each packet; udp: only the UDP checksum [%(default)s]",
+        help="client: protect packets by a CRC, or only by the UDP checksum [%(default)s]",
     )  # fmt: skip
     group.add_argument(
         "--plane-shares", choices=_SHARES, default="measured",
@@ -128,8 +132,8 @@ def _add_test_options(group: argparse._ArgumentGroup) -> None:
     )  # fmt: skip
     group.add_argument(
         "--spray", type=int, default=0, metavar="PACKETS",
-        help="most packets in a burst, which uses one EV; 1: choose an EV for each packet, as MRC"
-        " specifies [the engine chooses]",
+        help="client: most packets in a burst, which uses one EV; 1: choose an EV for each packet,"
+        " as MRC specifies [the engine chooses]",
     )  # fmt: skip
 
 

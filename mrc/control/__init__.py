@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a controller decides: which paths a QP uses, and how it reacts to congestion."""
+"""A controller's decisions: the paths that a QP uses, and its reaction to congestion."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a controller may ask of the EVs of one QP: the denylist, and batches of probes."""
+"""The control of one QP's EVs: the denylist, and batches of probes."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from mrc.limits import MAX_MTU
 
 
 class EvController:
-    """The EVs of one QP. An EV is DENIED when its QP or its profile denies it, or where the
-    address that it leads to has never answered.
+    """The EVs of one QP. An EV is DENIED when its QP or its profile denies it, or when its
+    destination address has never answered.
     """
 
     def __init__(
@@ -37,12 +37,12 @@ class EvController:
         self._profile = profile
         self._own: set[int] = set()  # denied for this QP alone
         self._unproven: set[int] = set()  # to addresses that have not answered
-        self._denied: frozenset[int] = frozenset()  # as the engine was told
-        self._telling = asyncio.Lock()
+        self._denied: frozenset[int] = frozenset()  # in the newest commands to the engine
+        self._updating = asyncio.Lock()
         self._closed = False
 
     def named(self, *evs: int | str) -> tuple[int, ...]:
-        """Indices of EVs given by index, name of the path or pattern; each once."""
+        """Indices of EVs, each once. `evs` holds indices, path names or patterns."""
         found: dict[int, None] = {}
         for ev in evs:
             if isinstance(ev, int):
@@ -57,20 +57,20 @@ class EvController:
     # ---- Denylist -------------------------------------------------------------------------
 
     async def start(self) -> tuple[int, ...]:
-        """Begins to follow the profile; returns the EVs that are not denied."""
+        """Applies the profile's denylist from now on. Returns the EVs that are not denied."""
         self._profile.attach(self)
         await self.follow_profile()
         return tuple(i for i in range(len(self._evs)) if i not in self._denied)
 
     def close(self) -> None:
-        """The QP ends: the profile has no more to say to it."""
+        """Ends with the QP: later changes of the profile do not reach it."""
         self._closed = True
         self._profile.detach(self)
 
     async def deny(self, *evs: int | str) -> tuple[int, ...]:
         indices = self.named(*evs)
         self._own.update(indices)
-        await self._tell()
+        await self._update()
         return indices
 
     async def allow(self, *evs: int | str) -> tuple[int, ...]:
@@ -82,13 +82,13 @@ class EvController:
             if index in self._unproven:
                 raise StateError(f"evs: {path} leads to an address that has not answered")
         self._own.difference_update(indices)
-        await self._tell()
+        await self._update()
         return indices
 
     async def hold_back(self, indices: Iterable[int]) -> None:
-        """Denies EVs for as long as the QP lives."""
+        """Denies EVs until the QP ends: their destination addresses have not answered."""
         self._unproven.update(indices)
-        await self._tell()
+        await self._update()
 
     async def set_state(self, ev: int, state: EvState) -> None:
         (index,) = self.named(ev)
@@ -101,14 +101,16 @@ class EvController:
 
     async def follow_profile(self) -> None:
         try:
-            await self._tell()
+            await self._update()
         except StateError:
             if not self._closed:
                 raise
 
-    async def _tell(self) -> None:
-        """Tells the engine what has changed; the last caller leaves it as all of them want it."""
-        async with self._telling:
+    async def _update(self) -> None:
+        """Sends the changed EV states to the engine. After several concurrent calls the engine has
+        the changes of all callers.
+        """
+        async with self._updating:
             denied = frozenset(
                 index
                 for index, ev in enumerate(self._evs)
@@ -116,9 +118,10 @@ class EvController:
             )
             states = [(index, EvState.DENIED) for index in sorted(denied - self._denied)]
             states += [(index, EvState.GOOD) for index in sorted(self._denied - denied)]
-            told = [self._set_state(index, state) for index, state in states]
-            self._denied = denied  # commands are carried out in order, also after a cancellation
-            await asyncio.gather(*told)
+            commands = [self._set_state(index, state) for index, state in states]
+            # The engine runs the commands in order, even if this task is cancelled.
+            self._denied = denied
+            await asyncio.gather(*commands)
 
     def _set_state(self, index: int, state: EvState) -> asyncio.Future[int]:
         command = self._queue.set_ev_state(index, state)
@@ -161,5 +164,5 @@ class EvController:
     async def _probe_or_error(self, index: int, payload: int, timeout: float) -> ProbeResult:
         try:
             return await self.probe(index, payload, timeout)
-        except QueueFullError:  # other QPs have as many under way as the engine holds
+        except QueueFullError:  # probes of other QPs fill the engine's table
             return ProbeResult(index, errno.EAGAIN, None)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""EV profiles and CC profiles: what a controller prepares, by name, and QPs refer to.
+"""EV profiles and CC profiles: named settings that a controller prepares and QPs use.
 
-A profile is set up while it is OFFLINE, and new QPs may use it while it is ONLINE. Nothing of it
-changes under a QP, but for the EVs that the controller denies at run time. The states and their
-order are OCP's, as known at second hand; what is allowed in which is our reading of them.
+A profile is set up while it is OFFLINE, and new QPs may use it while it is ONLINE. While a QP uses
+a profile, only its denylist can change. The states and their order are OCP's, as known at second
+hand. The operations allowed in each state are our reading of them.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from mrc.errors import ArgumentError, ConfigError, InUseError, StateError
 from mrc.fabric.paths import PathEv
 
 DEFAULT = "default"
-"""The name of the profile that every Context has, ONLINE and as its configuration says."""
+"""The name of every Context's own profile. It is ONLINE and follows ContextConfig."""
 
 
 class ProfileState(Enum):
-    """Where a profile stands in its life."""
+    """The state of a profile in its life cycle."""
 
     INIT = "INIT"
     OFFLINE = "OFFLINE"
@@ -34,7 +34,7 @@ class ProfileState(Enum):
 
 
 class Operation(Enum):
-    """What may be asked of a profile."""
+    """An operation on a profile; ALLOWED gives the states that permit it."""
 
     MODIFY = "be modified"
     USE = "be used by a new QP"
@@ -56,10 +56,10 @@ ALLOWED: dict[ProfileState, frozenset[Operation]] = {
 
 @dataclass(frozen=True, slots=True)
 class EvSelection:
-    """Which EVs a QP takes of those that lead to its peer, and in which order.
+    """The EVs that a QP uses to reach its peer, and their order.
 
-    `paths` and `denied` are names of paths as `QP.evs()` has them, or patterns with `*`, `?` and
-    `[...]`. EVs are numbered by plane, and in a plane by the first of `paths` that fits.
+    `paths` and `denied` are names of paths as in `QP.evs()`, or patterns with `*`, `?` and `[...]`.
+    EVs are numbered by plane. Within a plane they follow the first entry of `paths` that fits.
     """
 
     paths: tuple[str, ...] = ("*",)
@@ -75,9 +75,9 @@ class EvSelection:
         for name in ("paths", "denied"):
             patterns = getattr(self, name)
             if isinstance(patterns, str) or not all(patterns):
-                raise ConfigError(f"{name}: must be names or patterns that are not empty")
+                raise ConfigError(f"{name}: must be a list of names or patterns, none empty")
         if not self.paths:
-            raise ConfigError("paths: there is none")
+            raise ConfigError('paths: is empty; use "*" for all paths')
         if any(not 1 <= plane <= limits.MAX_PORTS for plane in self.planes):
             raise ConfigError(f"planes: {self.planes} are not within 1..{limits.MAX_PORTS}")
         if not 0 <= self.active_per_plane <= limits.MAX_EVS:
@@ -85,7 +85,7 @@ class EvSelection:
             raise ConfigError(f"active_per_plane: {self.active_per_plane} is not within {span}")
 
     def choose(self, evs: Sequence[PathEv]) -> list[PathEv]:
-        """The EVs that are taken, in order."""
+        """The selected EVs, in order."""
         ranked = []
         for place, ev in enumerate(evs):
             rank = next((i for i, p in enumerate(self.paths) if fnmatchcase(ev.name, p)), None)
@@ -131,41 +131,47 @@ class Profile(Generic[Settings]):
 
     @property
     def settings(self) -> Settings:
-        """What a QP gets; frozen."""
+        """The settings that a QP gets; frozen."""
         return self._settings
 
     @property
     def qps(self) -> int:
-        """How many QPs refer to it, those that are being connected included."""
+        """The number of QPs that use the profile, including QPs that are still connecting."""
         return self._qps
 
     def to_offline(self) -> None:
-        """From INIT to set it up, or from ONLINE: then QPs keep it, but no new one may use it."""
+        """Moves the profile from INIT, to set it up, or from ONLINE, to accept no new QPs.
+
+        QPs that use the profile keep it.
+        """
         self._move(ProfileState.OFFLINE)
 
     def to_online(self) -> None:
-        """From OFFLINE: from now on new QPs may use it."""
+        """Moves the profile from OFFLINE. From now on new QPs may use it."""
         self._move(ProfileState.ONLINE)
 
     def to_init(self) -> None:
-        """From OFFLINE, to be destroyed. Raises InUseError while a QP uses it."""
+        """Moves the profile from OFFLINE, so that it can be destroyed.
+
+        Raises InUseError while a QP uses it.
+        """
         self._move(ProfileState.INIT)
 
     def modify(self, **changes: Any) -> None:
-        """Changes fields of `settings`; OFFLINE and unused only.
+        """Changes fields of `settings`. The profile must be OFFLINE and unused.
 
-        Raises StateError, InUseError or, for a value out of range, ConfigError, and then nothing
-        has changed.
+        Raises StateError, InUseError or, for a value out of range, ConfigError. After an error
+        nothing has changed.
         """
         self.check(Operation.MODIFY)
         self._check_unused()
         unknown = set(changes) - set(self._settings.__dataclass_fields__)
         if unknown:
-            raise ArgumentError(f"profile {self.name}: there is no {', '.join(sorted(unknown))}")
+            raise ArgumentError(f"profile {self.name}: has no field {', '.join(sorted(unknown))}")
         self._settings = replace(self._settings, **changes)
 
     def check(self, operation: Operation) -> None:
-        """Raises StateError when that may not be done in this state."""
+        """Raises StateError if the profile's state does not allow the operation."""
         if operation not in ALLOWED[self._state]:
             state = self._state.name
             raise StateError(f"profile {self.name}: cannot {operation.value}, it is {state}")
@@ -173,7 +179,7 @@ class Profile(Generic[Settings]):
     def _move(self, state: ProfileState) -> None:
         if state not in LEGAL_MOVES[self._state]:
             moves = f"from {self._state.name} to {state.name}"
-            raise StateError(f"profile {self.name}: no move {moves}")
+            raise StateError(f"profile {self.name}: cannot move {moves}")
         if state is ProfileState.INIT:
             self._check_unused()
         self._state = state
@@ -183,12 +189,12 @@ class Profile(Generic[Settings]):
             raise InUseError(f"profile {self.name}: in use by QPs ({self._qps})")
 
     def take(self) -> None:
-        """For a new QP: refers to the profile until `give_back`."""
+        """Counts a new QP as a user, until `give_back`. Raises StateError."""
         self.check(Operation.USE)
         self._qps += 1
 
     def give_back(self) -> None:
-        """The QP ended."""
+        """Ends the use by one QP."""
         assert self._qps > 0
         self._qps -= 1
 
@@ -198,14 +204,14 @@ class CcProfile(Profile[CcSettings]):
 
 
 class EvUser(Protocol):
-    """A QP, as far as its EV profile is concerned."""
+    """The part of a QP that its EV profile uses."""
 
     async def follow_profile(self) -> None:
-        """Denies and allows EVs until they are as the profile says; none when it is closed."""
+        """Denies and allows EVs to match the profile's denylist. Does nothing once closed."""
 
 
 class EvProfile(Profile[EvSelection]):
-    """A selection of EVs, and the denylist of those that use it."""
+    """A selection of EVs, and a denylist for all QPs that use the profile."""
 
     def __init__(self, name: str, settings: EvSelection) -> None:
         super().__init__(name, settings)
@@ -218,45 +224,45 @@ class EvProfile(Profile[EvSelection]):
         return tuple(self._denied)
 
     def modify(self, **changes: Any) -> None:
-        """As `Profile.modify`; `denied` replaces what was denied since."""
+        """As `Profile.modify`. `denied` replaces the whole denylist, including later entries."""
         super().modify(**changes)
         if "denied" in changes:
             self._denied = dict.fromkeys(self.settings.denied)
 
     def denies(self, path: str) -> bool:
-        """True when the EV of this path is DENIED."""
+        """True if the profile denies the EV of this path."""
         return any(fnmatchcase(path, pattern) for pattern in self._denied)
 
     async def deny(self, *paths: str) -> None:
-        """Denies paths, by name or pattern, to all QPs of the profile: nothing is sent there.
+        """Denies paths, by name or pattern. QPs of the profile send nothing on denied paths.
 
-        Returns when every QP that uses it has done so; holds for later QPs too.
+        Returns when every QP of the profile has applied it. Later QPs apply it, too.
         """
         self.check(Operation.DENY)
         if not paths or not all(paths):
-            raise ArgumentError("paths: name at least one, and none may be empty")
+            raise ArgumentError("paths: give at least one name or pattern, none empty")
         self._denied.update(dict.fromkeys(paths))
-        await self._tell()
+        await self._update()
 
     async def allow(self, *paths: str) -> None:
-        """Takes back what was denied under the same name or pattern."""
+        """Removes names or patterns from the denylist, exactly as they were given to `deny`."""
         self.check(Operation.DENY)
         for path in paths:
             if path not in self._denied:
                 raise ArgumentError(f"profile {self.name}: {path!r} is not denied")
         for path in paths:
             self._denied.pop(path, None)
-        await self._tell()
+        await self._update()
 
-    async def _tell(self) -> None:
+    async def _update(self) -> None:
         await asyncio.gather(*(user.follow_profile() for user in self._users))
 
     def attach(self, user: EvUser) -> None:
-        """From now on the QP, which has its EVs, follows the denylist."""
+        """Adds a QP whose EVs exist. From now on it follows the denylist."""
         self._users.append(user)
 
     def detach(self, user: EvUser) -> None:
-        """The QP ends."""
+        """Removes a QP that ends."""
         if user in self._users:
             self._users.remove(user)
 
@@ -265,7 +271,7 @@ AnyProfile = TypeVar("AnyProfile", bound=EvProfile | CcProfile)
 
 
 class Profiles(Mapping[str, AnyProfile]):
-    """The profiles of one kind that a Context has, by name, the default one first."""
+    """A Context's profiles of one kind by name, the default profile first."""
 
     def __init__(self, default: AnyProfile) -> None:
         self._default = default
@@ -283,24 +289,27 @@ class Profiles(Mapping[str, AnyProfile]):
         return len(self._profiles)
 
     def add(self, profile: AnyProfile) -> AnyProfile:
-        """Takes a new profile in; raises InUseError when there is one of that name."""
+        """Adds a new profile. Raises InUseError if its name is taken."""
         if not profile.name:
             raise ArgumentError("name: is empty")
         if profile.name in self._profiles:
-            raise InUseError(f"there is a profile {profile.name} already")
+            raise InUseError(f"profile {profile.name}: exists already, choose another name")
         self._profiles[profile.name] = profile
         return profile
 
     def destroy(self, profile: AnyProfile) -> None:
-        """Ends a profile that is in INIT, and so has no QP."""
+        """Removes a profile. It must be in INIT, where no QP uses it."""
         self.find(profile)
         if profile is self._default:
-            raise ArgumentError(f"profile {profile.name}: is the one of those that name none")
+            raise ArgumentError(f"profile {profile.name}: is the default, it cannot be destroyed")
         profile.check(Operation.DESTROY)
         del self._profiles[profile.name]
 
     def find(self, profile: AnyProfile | None) -> AnyProfile:
-        """The profile itself, or the default for None; raises ArgumentError for a strange one."""
+        """Returns the profile, or the default profile for None.
+
+        Raises ArgumentError for a profile of another Context.
+        """
         if profile is None:
             return self._default
         if self._profiles.get(profile.name) is not profile:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Between the event loop and a Device: commands out, events in, interfaces that come and go."""
+"""Connects the event loop to a Device: commands, events, and changes of interfaces."""

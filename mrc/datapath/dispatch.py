@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Between asyncio and a Device: commands out in batches, futures by cookie, events to their QP.
+"""Connects asyncio to a Device: commands in batches, futures by cookie, events to their QP.
 
-What C still works on outlives the coroutine that asked for it: a cancelled caller leaves its entry
-here, with the memory it holds, until the reply or the completion is there.
+If a caller is cancelled, its command or work request continues in C. Its entry stays here and keeps
+the memory alive until the reply or the completion.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from mrc.events import Completion, ContextWarning, Immediate, ProbeResult
 
 logger = logging.getLogger("mrc.dispatch")
 
-_TURNS_TO_REPLY = 2  # of the event loop, from an event to what a task posts because of it
+_TURNS_TO_REPLY = 2  # turns of the event loop until a task can post in reaction to an event
 
 
 class Sink(Protocol):
-    """Who wants the events of one QP."""
+    """Receiver of the events of one QP."""
 
     def on_immediate(self, immediate: Immediate) -> None:
         """The peer's next immediate."""
@@ -41,12 +41,12 @@ class Sink(Protocol):
         """A change of state of the QP, an EV, a plane or a port."""
 
     def on_lost(self, count: int) -> None:
-        """So many events, of any QP, were lost at this point."""
+        """The engine lost `count` events, of any QP, at this point."""
 
 
 @dataclass(slots=True)
 class _Call:
-    """A command whose reply is due; `command` keeps its memory alive until then."""
+    """A command without its reply yet; `command` keeps its memory alive until the reply."""
 
     what: str
     command: Command
@@ -54,21 +54,21 @@ class _Call:
     probe: asyncio.Future[ProbeResult] | None = None
 
     def fail(self, cause: str) -> None:
-        """Ends the call for whoever waits for it; without a waiter nobody is to be told."""
+        """Ends the call with a StateError for its waiter, if there is one."""
         for future in (self.reply, self.probe):
             if future is not None and not future.done():
                 future.set_exception(StateError(f"{self.what}: {cause}"))
-                future.exception()
+                future.exception()  # without a waiter asyncio would log the error
 
 
 @dataclass(slots=True)
 class Work:
-    """A work request in C's hands."""
+    """A work request that C has taken."""
 
     queue: QueuePair
     places: Places
     idle: asyncio.Event
-    """set when the queue has nothing outstanding any more"""
+    """set when the queue has no outstanding work request"""
     mr: MR | None
     done: asyncio.Future[Completion]
 
@@ -80,11 +80,11 @@ class Dispatcher:
         self.device = device
         self.warnings: deque[ContextWarning] = deque(maxlen=64)
         self.loop = asyncio.get_running_loop()
-        """the event loop that the Context was opened in, and in which all its calls are made"""
+        """the event loop that opened the Context; all calls must come from it"""
         self._cookies = itertools.count(1)
         self._outgoing: deque[Submission] = deque()
         self._flush_due = False
-        self._events_came = False  # with what the first of this turn sent
+        self._events_came = False  # when the first command of this turn ran the datapath
         self._turn_due = False
         self._calls: dict[int, _Call] = {}
         self._works: dict[int, Work] = {}
@@ -94,18 +94,18 @@ class Dispatcher:
         self.recording: RecordingMemory | None = None  # the datapath writes there
         self._closed = False
         self.forked = False
-        """in a child of fork: the Context, its sockets and its event loop are the parent's"""
+        """True in a child of fork: Context, sockets and event loop belong to the parent"""
         _opened.add(self)
         self.loop.add_reader(device.fd, self._on_readable)
 
-    # ---- Out ------------------------------------------------------------------------------
+    # ---- Commands -------------------------------------------------------------------------
 
     def call(self, command: Command, what: str) -> asyncio.Future[int]:
-        """Queues a command; the future has its result, or the exception of its errno."""
+        """Queues a command; the future gets its result, or an exception for its errno."""
         return self._enqueue(_Call(what, command, self.loop.create_future())).reply
 
     async def probe(self, command: Command, what: str) -> ProbeResult:
-        """Queues an EV probe and returns how it ended."""
+        """Queues an EV probe and returns its result."""
         call = _Call(what, command, self.loop.create_future(), self.loop.create_future())
         self._enqueue(call)
         assert call.probe is not None
@@ -113,30 +113,30 @@ class Dispatcher:
         return await call.probe
 
     def post(self, request: WorkRequest, work: Work) -> None:
-        """Queues a work request; `work.done` has its completion."""
-        assert not self._closed, "a Context closes its QPs before"
+        """Queues a work request; `work.done` gets its completion."""
+        assert not self._closed, "a Context closes its QPs first"
         self._works[request.wr_id] = work
         if work.mr is not None:
             work.mr.outstanding += 1
         self._send(request)
 
     def next_id(self) -> int:
-        """A number for a command or work request that no other has."""
+        """A unique number for a command or work request."""
         return next(self._cookies)
 
     @property
     def gone(self) -> bool:
-        """True when no call can be made any more: in a child of fork, or after the event loop."""
+        """True when calls are impossible: in a child of fork, or after the event loop's end."""
         return self.forked or self.loop.is_closed()
 
     def check_open(self) -> None:
-        """Raises a StateError that says why no call can be made."""
+        """Raises a StateError with the reason if calls are impossible."""
         if self.forked:
             raise StateError(FORKED)
         if self._closed:
             raise StateError("the Context is closed")
         if self.loop.is_closed():
-            raise StateError("the Context is of no use: its event loop has ended: open another one")
+            raise StateError("the Context is unusable: its event loop has ended: open another one")
 
     def _enqueue(self, call: _Call) -> _Call:
         self.check_open()
@@ -150,9 +150,9 @@ class Dispatcher:
         self._outgoing.append(each)
         if not self._flush_due:
             if self.device.polled:
-                self._submit()  # the first of a turn of the loop does not wait for the others
+                self._submit()  # the first command of a turn does not wait for other commands
                 self._events_came = self.device.run() > 0
-            # Everything else that this turn asks for goes down in one call.
+            # All other commands of this turn go to C in one call.
             self._flush_due = True
             self.loop.call_soon(self._flush)
 
@@ -161,7 +161,7 @@ class Dispatcher:
         if not self.device.polled:
             self._submit()
         elif self._outgoing or self._events_came:
-            self._on_readable()  # nobody else sends what was asked for
+            self._on_readable()  # a polled context sends only when we run it
         else:
             self._rest()
 
@@ -174,14 +174,14 @@ class Dispatcher:
             if taken < n:
                 return  # the descriptor becomes readable when there is room again
 
-    # ---- In -------------------------------------------------------------------------------
+    # ---- Events ---------------------------------------------------------------------------
 
     def attach(self, qpn: int, sink: Sink) -> None:
-        """From now on the events of a QP go to `sink`."""
+        """Sends the events of a QP to `sink` from now on."""
         self._sinks[qpn] = sink
 
     def detach(self, qpn: int) -> None:
-        """The QP was destroyed: no event of it is of interest, and its probes end here."""
+        """The QP was destroyed: discards its further events and ends its probes."""
         self._sinks.pop(qpn, None)
         for cookie, call in list(self._calls.items()):
             if call.probe is not None and call.command.fields["qpn"] == qpn:
@@ -189,7 +189,7 @@ class Dispatcher:
                 call.fail("the QP was closed")
 
     def drain(self) -> None:
-        """Takes everything that C has published so far."""
+        """Handles all events that C has published so far."""
         while self._take_batch() == POLL_BATCH:
             pass
 
@@ -206,12 +206,12 @@ class Dispatcher:
             self._rest()
 
     def _rest(self) -> None:
-        """Leaves the event loop to sleep, unless something is due before."""
+        """Lets the event loop sleep, unless the datapath has work."""
         if not (self._closed or self._turn_due or self.device.may_sleep()):
             self._turn_later()
 
     def _turn_later(self) -> None:
-        """Has what came acknowledged, but lets the reply of a task that it woke leave before."""
+        """Runs the datapath again, to acknowledge packets, after woken tasks had time to reply."""
         if not self._turn_due:
             self._turn_due = True
             self.loop.call_soon(self._turn_after, _TURNS_TO_REPLY)
@@ -224,7 +224,7 @@ class Dispatcher:
         self._on_readable()
 
     def _take_batch(self) -> int:
-        """Handles a batch of events, and returns how many; there may be more after POLL_BATCH."""
+        """Handles a batch of events; returns its size. At POLL_BATCH events there may be more."""
         if self._closed:
             return 0
         events = self.device.poll()
@@ -253,7 +253,7 @@ class Dispatcher:
                 self._on_warning(event)
 
     def _on_warning(self, warning: ContextWarning) -> None:
-        # Every socket warns of its own buffer: one line of a kind is enough.
+        # Every socket warns of its own buffer: we log only the first warning of each kind.
         repeats = warning.kind is not WarningKind.MEMORY_FAULT
         known = repeats and any(other.kind is warning.kind for other in self.warnings)
         self.warnings.append(warning)
@@ -322,8 +322,8 @@ class Dispatcher:
     # ---- Memory ---------------------------------------------------------------------------
 
     def hold(self, mr: MR) -> None:
-        """Keeps the memory of an MR: the event loop holds this object, and so the memory, for as
-        long as the engine may touch it, even when the caller forgets to close the Context.
+        """Keeps the memory of an MR alive while the engine may use it, even when the caller forgets
+        to close the Context: the event loop holds this object.
         """
         self._mrs[mr.key] = mr
 
@@ -332,7 +332,7 @@ class Dispatcher:
         return mr.key in self._mrs
 
     def release(self, mr: MR) -> None:
-        """Gives the memory back to its owner: the engine does not know it any more."""
+        """Unpins the memory; the engine must have deregistered it."""
         if self._mrs.pop(mr.key, None) is not None:
             mr.held.release()
 
@@ -346,7 +346,7 @@ class Dispatcher:
     # ---- End ------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Stops the datapath; whoever still waits gets a StateError."""
+        """Stops the datapath; pending calls get a StateError."""
         if self._closed:
             return
         self._closed = True
@@ -354,16 +354,16 @@ class Dispatcher:
         try:
             await asyncio.to_thread(self.device.close)  # joins the datapath thread
         except RuntimeError:
-            self.device.close()  # at the end of the interpreter no thread can be started
+            self.device.close()  # the interpreter is ending and cannot start a thread
         for call in self._calls.values():
             call.fail("the Context was closed")
         self._calls.clear()
-        assert not self._works, "a Context closes its QPs before"
+        assert not self._works, "a Context closes its QPs first"
         for mr in list(self._mrs.values()):
             self.release(mr)
 
     def end(self) -> None:
-        """Stops the datapath after the event loop has ended, when nobody can wait any more."""
+        """Stops the datapath after the end of the event loop, when no task can wait."""
         if self._closed:
             return
         self._closed = True
@@ -384,10 +384,10 @@ _opened: WeakSet[Dispatcher] = WeakSet()
 
 
 def _leave_epoll(loop: asyncio.AbstractEventLoop) -> None:
-    """Gives the child's copy of an event loop an epoll of its own.
+    """Gives the child's copy of an event loop its own epoll.
 
-    Both copies share one epoll, so a child that unwinds `asyncio.run` would take the sockets of
-    its parent out of it. No public name leads there: asyncio and uvloop each have their own.
+    Parent and child share one epoll, so a child that unwinds `asyncio.run` would remove its
+    parent's sockets from it. There is no public API: asyncio and uvloop use different names.
     """
     selector = getattr(loop, "_selector", None)
     descriptor = getattr(loop, "_get_backend_id", None) or getattr(selector, "fileno", None)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ports of a Context, as its interfaces come, go and come back.
+"""The ports of a Context, which follow changes of the interfaces.
 
-A port has a number, which is its plane. A port that is gone keeps its number, address and source
-ports while QPs use them, so that their EVs work again once it is back.
+The number of a port is its plane. A closed port keeps its number, address and source ports while
+QPs use them, so that their EVs work again when the interface is back.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ logger = logging.getLogger("mrc.links")
 
 Find = Callable[[Sequence[Interface], Kept], Found]
 Call = Callable[[Command, str], Awaitable[int]]
-"""Has the datapath carry out a command; `mrc.datapath.dispatch.Dispatcher.call`."""
+"""Executes a command in the datapath: `mrc.datapath.dispatch.Dispatcher.call`."""
 
 _ROOM = 4
-# A QP takes memory for each port that there may be.
+# Every QP needs memory for each possible port, so a Context with few ports allows fewer.
 _FEW_PORTS, _MOST_OF_FEW = 12, 16
-_OPEN_TRIES = 5  # an interface may go between a look at it and the sockets
-_MOST_SAID = 16  # lines of a Context that waits for its interfaces
+_OPEN_TRIES = 5  # an interface may disappear between its listing and the opening of its sockets
+_MOST_SAID = 16  # log lines of a Context that waits for its interfaces
 _GONE = (errno.ENODEV, errno.EADDRNOTAVAIL)
 
 
 @dataclass(slots=True)
 class _Slot:
-    """The place of a port; `sports` are empty while it is closed."""
+    """One port number and its port; `sports` is empty while the port is closed."""
 
     port: LocalPort
     sports: tuple[int, ...] = ()
@@ -49,7 +49,7 @@ class _Slot:
 
 
 def finder(config: ContextConfig, host: HostConfig | None) -> Find:
-    """How a Context with this configuration finds its ports among the interfaces."""
+    """The function that selects a Context's ports from the interfaces, by its configuration."""
     if host is not None and host.source is Source.SRV6:
         return lambda interfaces, kept: srv6_ports(host, interfaces)
     wanted = config.interfaces
@@ -59,15 +59,15 @@ def finder(config: ContextConfig, host: HostConfig | None) -> Find:
 
 
 def _first_number(found: Found, port: LocalPort) -> int:
-    """The lowest number for a port that has none reserved. Loopback leaves room for interfaces that
-    come later, since a peer takes port n to be in its own plane n.
+    """The lowest number for a port without a reserved one. Loopback leaves room for interfaces that
+    appear later, because port n connects to the peer's port n.
     """
     room = _ROOM if port.loopback and not found.reserved else 0
     return found.reserved + room + 1
 
 
 def number(found: Found) -> dict[int, LocalPort]:
-    """Gives each port a number, as long as there are any."""
+    """Gives each port a number; ports beyond MAX_PORTS are left out."""
     numbered: list[LocalPort] = []
     for port in found.ports:
         taken = {each.plane for each in numbered}
@@ -75,12 +75,12 @@ def number(found: Found) -> dict[int, LocalPort]:
         numbered.append(replace(port, plane=port.plane or next(free)))
     most = max((port.plane for port in numbered), default=found.reserved)
     if found.reserved and most > MAX_PORTS:
-        raise ConfigError(f"interfaces: these are {most} ports, at most {MAX_PORTS} are possible")
+        raise ConfigError(f"interfaces: {most} ports are needed, at most {MAX_PORTS} are possible")
     return {port.plane: port for port in numbered if port.plane <= MAX_PORTS}
 
 
 class Links:
-    """Which ports a Context has now."""
+    """The current ports of a Context."""
 
     def __init__(self, find: Find) -> None:
         self._find = find
@@ -91,7 +91,7 @@ class Links:
         self._said: set[str] = set()
         self._refused: set[LocalPort] = set()
 
-    # ---- What there is --------------------------------------------------------------------
+    # ---- State ----------------------------------------------------------------------------
 
     @property
     def ports(self) -> tuple[LocalPort, ...]:
@@ -100,7 +100,7 @@ class Links:
 
     @property
     def sports(self) -> SourcePorts:
-        """The source ports of each of them."""
+        """The source ports of each port, by plane."""
         return SourcePorts({plane: slot.sports for plane, slot in self._slots.items()})
 
     @property
@@ -110,21 +110,21 @@ class Links:
 
     @property
     def missing(self) -> str:
-        """Why there are no more ports: a line."""
+        """One line: why ports are missing."""
         return "; ".join(self._found.missing) or "no interface is up and has an address"
 
     @property
     def impatient(self) -> bool:
-        """Whether a port that should be open is not: worth another try without a change."""
+        """True when a port could not open: it is tried again even without a change."""
         return bool(self._refused)
 
     def check(self, wanted: Sequence[str]) -> None:
-        """Raises ConfigError when there is no port, or none of those that the caller named."""
+        """Raises ConfigError when no port is open, or none of the `wanted` interfaces exists."""
         if not self.ports or (wanted and len(self._found.missing) == len(wanted)):
             raise ConfigError(f"interfaces: {self.missing}" if wanted else self.missing)
 
     def tell(self) -> None:
-        """Somebody waits for peers: says what is missing, once, and what is there in the end."""
+        """For a listener: logs missing interfaces now, and later when the usable ones change."""
         self._telling = True
         self._say()
 
@@ -151,7 +151,7 @@ class Links:
     # ---- Opening --------------------------------------------------------------------------
 
     def open(self, config: ContextConfig) -> Device:
-        """Opens a device with the ports that there are; others may come."""
+        """Opens a device with the ports of the current interfaces; others may be added later."""
         for left in reversed(range(_OPEN_TRIES)):
             self._found = self._find(interfaces(), frozenset())
             ports = number(self._found)
@@ -172,12 +172,12 @@ class Links:
     # ---- Following ------------------------------------------------------------------------
 
     async def follow(self, call: Call, opened: Device) -> None:
-        """Keeps the ports as the interfaces are, for ever."""
+        """Updates the ports after every change of the interfaces; never returns."""
         async for found in link_snapshots(lambda: self.impatient):
             await self.apply(found, call, opened)
 
     async def apply(self, interfaces: Sequence[Interface], call: Call, opened: Device) -> None:
-        """Closes the ports that are gone, opens those that are new, and says whose link is up."""
+        """Closes ports that are gone, opens new ports, and reports link states to the engine."""
         kept = frozenset(port.address.ip for port in self.ports)
         self._found = self._find(interfaces, kept)
         down = {(each.name, each.index) for each in interfaces if not each.up}
@@ -211,13 +211,13 @@ class Links:
         await call(device.port_close(plane), f"close port {plane}")
 
     async def _open(self, port: LocalPort, call: Call, opened: Device) -> None:
-        """Opens a port under the first number that QPs have not left with another address."""
+        """Opens a port under the first candidate number that no QP uses with another address."""
         cause = f"all {self._most} ports of this Context are in use"
         for plane in self._candidates(port):
             opening = PortOpening(plane, port)
             try:
                 await call(opening.command, f"open port {plane}")
-            except StateError:  # QPs use that number
+            except StateError:  # QPs use this number with another address
                 continue
             except (MrcError, OSError):
                 cause = opening.cause
@@ -232,8 +232,8 @@ class Links:
         self._refused.add(port)
 
     def _candidates(self, port: LocalPort) -> Iterator[int]:
-        """Numbers for a port, best first: its own of before, the one that is reserved for it, one
-        that its interface had, one that nobody had, any.
+        """Numbers for a port, best first: its former number, its reserved number, a former number
+        of its interface, an unused number, any closed port's number.
         """
         reserved, version = self._found.reserved, port.address.version
         closed = {plane: slot.port for plane, slot in self._slots.items() if not slot.sports}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Looks at the interfaces of this host when the kernel announces a change of links or addresses.
+"""Reads the interfaces of this host when the kernel announces a change of links or addresses.
 
-A link that goes down is known at once this way; a plane that falls silent further away is found by
-the engine itself.
+So mrc notices at once when a link of this host goes down. The engine itself detects failures
+further away in a plane.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ logger = logging.getLogger("mrc.monitor")
 _GROUPS = 0x1 | 0x10 | 0x100
 _DATAGRAM_BYTES = 1 << 16
 
-# The CPU time of a look and of what follows from it, so many times over, passes before the next: a
-# link that flaps takes a tenth of a core at most.
+# After each update, a pause of this many times its CPU time: a flapping link costs at most a tenth
+# of a core.
 _PAUSE_FACTOR = 9
 _PAUSE_SECONDS = (0.01, 0.5)
 _RETRY_SECONDS = 2.0
@@ -33,10 +33,11 @@ _RETRY_SECONDS = 2.0
 async def link_snapshots(
     impatient: Callable[[], bool] = lambda: False,
 ) -> AsyncIterator[Sequence[Interface]]:
-    """The interfaces now, and again after every change of a link or an address. No privilege.
+    """Yields the interfaces now, and again after every change of a link or an address.
 
-    A change is only a reason to look: so a message that the kernel could not deliver costs nothing,
-    and many in a row are one. While the caller is `impatient`, time is a reason too.
+    This needs no privilege. A kernel message only triggers a new listing, so several messages can
+    share one listing, and a lost message does no harm. While `impatient()` is true, this also
+    yields every 2 s.
     """
     loop = asyncio.get_running_loop()
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as events:
@@ -47,7 +48,7 @@ async def link_snapshots(
             try:
                 yield interfaces()
             except NetlinkError as error:
-                logger.debug("interfaces: %s", error)  # they change faster than they can be read
+                logger.debug("interfaces: %s", error)  # they changed while they were listed
             shortest, longest = _PAUSE_SECONDS
             pause = _PAUSE_FACTOR * (time.thread_time() - started)
             await asyncio.sleep(min(max(pause, shortest), longest))
@@ -59,7 +60,7 @@ async def link_snapshots(
 
 
 async def _until_readable(loop: asyncio.AbstractEventLoop, events: socket.socket) -> None:
-    """Waits for a message, and takes all there are."""
+    """Waits for a message, then discards all queued messages."""
     arrived = asyncio.Event()
     loop.add_reader(events, arrived.set)
     try:
@@ -72,4 +73,4 @@ async def _until_readable(loop: asyncio.AbstractEventLoop, events: socket.socket
     except BlockingIOError:
         pass
     except OSError as error:
-        logger.debug("link events were lost: %s", error)  # ENOBUFS: there were too many
+        logger.debug("link events were lost: %s", error)  # ENOBUFS: too many messages

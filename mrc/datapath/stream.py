@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bounded sequences with an end, read by `async for`: a queue, and a journal for all readers.
+"""Bounded sequences for `async for`: Stream, a queue, and Journal, a log with several readers.
 
-Beside them the places of a bounded queue elsewhere, which its writers wait for.
+`Places` counts the free places of a bounded queue and lets writers wait for one.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ T = TypeVar("T")
 
 
 class _Waiters:
-    """Those that wait for the next item or place, in the order of asking."""
+    """Tasks that wait for the next item or place, first come, first served."""
 
     def __init__(self) -> None:
         self._futures: deque[asyncio.Future[None]] = deque()
 
     def wake(self) -> bool:
-        """Wakes the first of them; false when there is none."""
+        """Wakes the first waiter; returns False when there is none."""
         while self._futures:
             future = self._futures.popleft()
             if not future.done():
@@ -40,12 +40,12 @@ class _Waiters:
             await future
         except asyncio.CancelledError:
             if future.done() and not future.cancelled():
-                pass_on()  # a wake-up that came with the cancellation belongs to the next
+                pass_on()  # this waiter was woken and cancelled: the wake-up goes to the next one
             raise
 
 
 def timed(items: AsyncIterator[T], timeout: float | None) -> AsyncIterator[T]:
-    """The same items; a wait of more than `timeout` seconds for one raises TimeoutError."""
+    """Yields the same items; raises TimeoutError when one takes more than `timeout` seconds."""
     return items if timeout is None else _Timed(items, timeout)
 
 
@@ -60,21 +60,21 @@ class _Timed(AsyncIterator[T]):
 
 
 class Places:
-    """So many places, taken in the order of asking. A semaphore of which one is taken by a call."""
+    """`count` places, given out in the order of requests: a semaphore with a `take_free` call."""
 
     def __init__(self, count: int) -> None:
         self._free = count
         self._waiting = _Waiters()
 
     def take_free(self, count: int = 1) -> bool:
-        """Takes so many places, or none, if they are free: then nobody waits for one."""
+        """Takes `count` places if they are free, else none. With free places no task waits."""
         if self._free < count:
             return False
         self._free -= count
         return True
 
     async def take(self) -> None:
-        """Takes a place when it is this caller's turn."""
+        """Takes a place; waits for its turn if none is free."""
         if not self.take_free():
             await self._waiting.wait(self.give)
 
@@ -85,9 +85,9 @@ class Places:
 
 
 class Stream(AsyncIterator[T]):
-    """Items pushed by the event loop, taken by any number of readers, each item by one of them.
+    """A queue of items. Any number of readers may iterate; each item goes to one of them.
 
-    After `finish` the items still held are delivered; then iteration ends, or raises the error.
+    After `finish`, readers get the remaining items; then iteration ends, or raises the error.
     """
 
     def __init__(self, limit: int) -> None:
@@ -99,11 +99,11 @@ class Stream(AsyncIterator[T]):
 
     @property
     def full(self) -> bool:
-        """True when `push` has to drop the oldest item."""
+        """True when the next `push` drops the oldest item."""
         return len(self._items) >= self._limit
 
     def push(self, item: T) -> None:
-        """Adds an item; dropped when the stream is finished."""
+        """Adds an item; does nothing when the stream is finished."""
         if self._finished:
             return
         if self.full:
@@ -128,10 +128,10 @@ class Stream(AsyncIterator[T]):
 
 
 class Journal(Generic[T]):
-    """The newest items, for any number of readers: each sees all, from the first one kept.
+    """The newest `limit` items. Any number of readers may iterate; each gets all items.
 
-    A reader that falls behind is told with `lost(count)` in place of what it missed. A journal is
-    never longer than `limit`, however many read it. A finished one only ends its readers.
+    A reader that falls behind gets `lost(count)` in place of the items that it missed. After
+    `finish`, readers get the remaining items; then their iteration ends.
     """
 
     def __init__(self, limit: int, lost: Callable[[int], T]) -> None:
@@ -142,7 +142,7 @@ class Journal(Generic[T]):
         self._waiting = _Waiters()
 
     def push(self, item: T) -> None:
-        """Adds an item, in place of the oldest when there are too many; none after the end."""
+        """Adds an item and drops the oldest beyond `limit`; does nothing after `finish`."""
         if self._finished:
             return
         self._items.append(item)
@@ -155,11 +155,11 @@ class Journal(Generic[T]):
         self._waiting.wake_all()
 
     def reader(self) -> AsyncIterator[T]:
-        """Iterates over the items, and then ends."""
+        """A new iterator over the items, from the oldest one kept."""
         return _Reader(self)
 
     async def take(self, position: int) -> tuple[T, int]:
-        """The item at `position`, or word of how many are gone there, and the next position."""
+        """Returns the item at `position`, or `lost(count)` if it is gone, and the next position."""
         while position == self._pushed:
             if self._finished:
                 raise StopAsyncIteration
@@ -171,7 +171,7 @@ class Journal(Generic[T]):
 
 
 class _Reader(AsyncIterator[T]):
-    # No generator, which would end for good when one wait for an item is cancelled.
+    # Not a generator: a generator ends for good when one wait for an item is cancelled.
     def __init__(self, journal: Journal[T]) -> None:
         self._journal = journal
         self._position = 0

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this machine can do of what mrc makes use of."""
+"""Checks which features of mrc this machine supports."""

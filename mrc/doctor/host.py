@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this machine can do of what mrc makes use of."""
+"""Checks which features of mrc this machine supports."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from mrc.testbed.capture import splits_bursts
 _UDP_SEGMENT, _UDP_GRO = 103, 104
 _LOOPBACK_SECONDS = 10.0
 _RCVBUF_BYTES, _SNDBUF_BYTES = 8 << 20, 4 << 20
-"""what a port asks for, csrc/mrc.h"""
+"""socket buffers that a port requests, from csrc/mrc.h"""
 
 
 POINT_TO_POINT = "point to point"
 
-# Of what is tried in namespaces: what goes without it, what does not, and how to get it.
+# Features tested in namespaces: state without the feature, consequence, remedy.
 _NEEDS: dict[str, tuple[State, str, str]] = {
     "veth": (State.MISSING, "no test beds", "a kernel with CONFIG_VETH"),
     "seg6": (
@@ -41,7 +41,7 @@ _NEEDS: dict[str, tuple[State, str, str]] = {
         State.MISSING, "no test beds, no end of SRv6 paths", "CONFIG_IPV6_SEG6_LWTUNNEL"
     ),
     "uSIDs": (
-        State.LIMITED, "no uSIDs in the kernel: mrc testbed up --fabric emulated has them",
+        State.LIMITED, "no kernel fabrics: use mrc testbed up --fabric emulated",
         "Linux 6.1 with CONFIG_IPV6_SEG6_LWTUNNEL",
     ),
     "packet ring": (
@@ -49,11 +49,11 @@ _NEEDS: dict[str, tuple[State, str, str]] = {
     ),
     "tbf": (State.LIMITED, "test beds only with --rate none", "CONFIG_NET_SCH_TBF"),
     "netem": (
-        State.LIMITED, "a kernel fabric neither delays nor damages nor reorders",
+        State.LIMITED, "kernel fabrics cannot delay, corrupt, duplicate or reorder packets",
         "--fabric emulated, or CONFIG_NET_SCH_NETEM",
     ),
     "ESP": (
-        State.LIMITED, "IPsec cannot encrypt what mrc sends",
+        State.LIMITED, "IPsec cannot encrypt packets of mrc",
         "CONFIG_INET_ESP, CONFIG_INET6_ESP, CONFIG_CRYPTO_GCM",
     ),
     "nftables": (
@@ -63,7 +63,7 @@ _NEEDS: dict[str, tuple[State, str, str]] = {
 
 
 def examine() -> list[Finding]:
-    """Everything, what matters most first; takes about a second and leaves nothing behind."""
+    """All findings, the most important first. Takes about a second and leaves nothing behind."""
     return [
         _point_to_point(), _kernel(), _segments(), *_buffers(), _processors(), _crc(),
         *_packages(), _real_time(), _mptcp(), *_namespaces(), *_programs(),
@@ -71,7 +71,7 @@ def examine() -> list[Finding]:
 
 
 def can_run(findings: list[Finding]) -> bool:
-    """Whether mrc moves data from here to another host."""
+    """Whether mrc can move data from this host to another."""
     return all(each.state is State.OK for each in findings if each.name == POINT_TO_POINT)
 
 
@@ -83,7 +83,7 @@ def _point_to_point() -> Finding:
     try:
         seconds = asyncio.run(_write_over_loopback())
     except (MrcError, OSError, TimeoutError) as exc:
-        needs = "mrc moves no data here", "Linux 5.7 or later with IPv4 on lo"
+        needs = "mrc cannot move data", "Linux 5.7 or later with IPv4 on lo"
         return Finding(POINT_TO_POINT, State.MISSING, str(exc) or "no answer", *needs)
     return Finding(POINT_TO_POINT, State.OK, f"a write over loopback, {seconds * 1e6:.0f} us")
 
@@ -105,7 +105,7 @@ async def _write_over_loopback() -> float:
         await qp.write(source, region.remote)
         seconds = asyncio.get_running_loop().time() - began
     if target != data:
-        raise StateError("what arrived is not what was sent")
+        raise StateError("a write over loopback delivered wrong data")
     return seconds
 
 
@@ -113,7 +113,7 @@ def _kernel() -> Finding:
     lacks = (
         "no SRv6 with uSIDs before 6.1"
         if release() < (6, 1)
-        else "mrc testbed capture shows a burst as one packet before 6.2"
+        else "before 6.2 mrc testbed capture shows a burst as one packet"
     )
     needs = (State.LIMITED, lacks, "a newer kernel")
     return _finding("kernel", splits_bursts(), f"Linux {platform.release()}", needs)
@@ -127,35 +127,35 @@ def _segments() -> Finding:
             found, good = "UDP_SEGMENT and UDP_GRO", True
         except OSError as exc:
             found, good = f"UDP_SEGMENT or UDP_GRO: {exc.strerror}", False
-    needs = (State.MISSING, "no bursts in one call of the kernel", "Linux 5.0 or later")
+    needs = (State.MISSING, "no bursts in one system call", "Linux 5.0 or later")
     return _finding("segmentation", good, found, needs)
 
 
 def _buffers() -> Iterator[Finding]:
     for name, wanted, what in (
-        ("rmem_max", _RCVBUF_BYTES, "bursts of many senders are lost at the socket"),
-        ("wmem_max", _SNDBUF_BYTES, "a fast port cannot be kept busy"),
+        ("rmem_max", _RCVBUF_BYTES, "the socket drops bursts of many senders"),
+        ("wmem_max", _SNDBUF_BYTES, "a fast port runs empty"),
     ):
         value = int(Path("/proc/sys/net/core", name).read_text())
-        needs = (State.LIMITED, f"as an ordinary user: {what}",
+        needs = (State.LIMITED, f"without root {what}",
                  f"sysctl -w net.core.{name}={wanted}")  # fmt: skip
         good = value >= wanted or os.geteuid() == 0
-        yield _finding(name, good, f"{value} of the {wanted} bytes that a port asks for", needs)
+        yield _finding(name, good, f"{value} of the {wanted} bytes that a port requests", needs)
 
 
 def _processors() -> Finding:
     count = len(os.sched_getaffinity(0))
-    needs = (State.LIMITED, "sender, receiver and switches take turns", "a machine with more")
+    needs = (State.LIMITED, "sender, receiver and switches share one", "a machine with more")
     return _finding("processors", count > 1, f"{count}", needs)
 
 
 def _crc() -> Finding:
-    """The compiled core is loaded, and with it what it computes CRCs by."""
+    """The CRC library. The compiled core is loaded, and so is this library."""
     library = "ISA-L" if "libisal" in Path("/proc/self/maps").read_text() else "zlib"
     flags = Path("/proc/cpuinfo").read_text()
     fast = bool(re.search(r"\b(pclmulqdq|pmull)\b", flags))
     needs = (State.LIMITED, "the ICRC costs several times as much",
-             "apt-get install libisal-dev, then build anew")  # fmt: skip
+             "apt-get install libisal-dev, then rebuild mrc")  # fmt: skip
     found = f"{library}, {'with' if fast else 'without'} carry-less multiplication"
     return _finding("CRC", library == "ISA-L", found, needs)
 
@@ -176,7 +176,7 @@ def _packages() -> Iterator[Finding]:
 
 
 def _real_time() -> Finding:
-    """Tried in a child, which ends with it."""
+    """Tests real-time priority in a child process, so that we keep our own."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -186,7 +186,7 @@ def _real_time() -> Finding:
             os._exit(1)
         os._exit(0)
     good = os.waitpid(pid, 0)[1] == 0
-    needs = (State.LIMITED, "on a busy machine an emulated fabric is late, by milliseconds",
+    needs = (State.LIMITED, "on a busy machine an emulated fabric runs milliseconds late",
              "root, or ulimit -r 1")  # fmt: skip
     return _finding("real-time priority", good, "allowed" if good else "not allowed", needs)
 
@@ -194,14 +194,14 @@ def _real_time() -> Finding:
 def _mptcp() -> Finding:
     path = Path("/proc/sys/net/mptcp/enabled")
     enabled = path.exists() and path.read_text().strip() == "1"
-    needs = (State.LIMITED, "bench/compare goes without it", "CONFIG_MPTCP, net.mptcp.enabled=1")
+    needs = (State.LIMITED, "bench/compare omits MPTCP", "CONFIG_MPTCP, net.mptcp.enabled=1")
     return _finding("MPTCP", enabled, "enabled" if enabled else "not enabled", needs)
 
 
 def _namespaces() -> Iterator[Finding]:
     root = os.geteuid() == 0
     allowed = rootless.is_allowed()
-    needs = (State.LIMITED if root else State.MISSING, "test beds need root", rootless.REMEDY)
+    needs = (State.LIMITED if root else State.MISSING, "test beds require root", rootless.REMEDY)
     found = "allowed" if allowed else "not allowed"
     yield _finding("user namespaces", allowed, found, needs)
     if not (root or allowed):
@@ -212,9 +212,9 @@ def _namespaces() -> Iterator[Finding]:
         yield Finding("network namespaces", State.MISSING, str(exc), "no test beds",
                       "CONFIG_NET_NS; unshare of util-linux")  # fmt: skip
         return
-    yield Finding("network namespaces", State.OK, "can be made")
+    yield Finding("network namespaces", State.OK, "available")
     for name, error in tried.items():
-        yield _finding(name, error is None, error or "there", _NEEDS[name])
+        yield _finding(name, error is None, error or "available", _NEEDS[name])
 
 
 def _programs() -> Iterator[Finding]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What test beds need of the kernel, tried out in namespaces that nobody else sees.
+"""Tests the kernel features of test beds in temporary namespaces.
 
-Run as a program it prints a JSON object: what was tried -> why it cannot be had, or null.
+Run as a program, it prints a JSON object: feature -> error message, or null if it works.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ _SECONDS = 30.0
 
 
 def examine() -> dict[str, str | None]:
-    """In a process of its own, so that nothing of it stays.
+    """Feature -> error message, or None. Runs in a separate process, so that nothing remains.
 
-    Raises StateError when even that cannot be had.
+    Raises StateError if that process or its namespaces fail.
     """
     argv = rootless.throw_away([sys.executable, "-m", __name__])
     try:
@@ -68,7 +68,7 @@ def _try(work: Callable[[], object]) -> str | None:
 
 def _has_qdisc(link: Netlink, kind: str) -> None:
     if not link.has_qdisc(kind):
-        raise StateError(f"the kernel has no {kind}")
+        raise StateError(f"the kernel lacks {kind}")
 
 
 def _add_esp(namespace: str) -> None:

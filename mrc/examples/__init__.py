@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs of a page, one for each thing that the library does: `python -m mrc.examples.hello`.
+"""One-page example programs, each for one use of the library: `python -m mrc.examples.hello`.
 
-Each runs both ends in one process, over loopback, and needs nothing to be set up. Between two hosts
-the ends are two programs, and `ContextConfig` needs no interfaces.
+Each program runs both ends in one process over loopback and needs no setup. Between two hosts, each
+end is a separate program, and `ContextConfig` needs no `interfaces`.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same as hello, without asyncio: `python -m mrc.examples.blocking_write`."""
+"""The example hello without asyncio: `python -m mrc.examples.blocking_write`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LOOPBACK = mrc.ContextConfig(interfaces=("127.0.0.1",))
 
 
 def main() -> None:
-    """Both ends."""
+    """Runs both ends."""
     inbox = bytearray(64)
     with (
         blocking.Context(LOOPBACK) as there,
@@ -23,8 +23,8 @@ def main() -> None:
     ):
         qp.write(message, mrc.RemoteMemory.from_json(qp.private))
         qp.write_imm(imm=message.length)
-        told = next(peer.immediates(timeout=5))
-        print(inbox[: told.imm].decode())
+        immediate = next(peer.immediates(timeout=5))
+        print(inbox[: immediate.imm].decode())
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes into the memory of the peer, and tells it: `python -m mrc.examples.hello`."""
+"""Writes into the peer's memory, then notifies the peer: `python -m mrc.examples.hello`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LOOPBACK = mrc.ContextConfig(interfaces=("127.0.0.1",))
 
 
 async def main() -> None:
-    """Both ends."""
+    """Runs both ends."""
     inbox = bytearray(64)
     async with (
         mrc.Context(LOOPBACK) as there,
@@ -24,9 +24,9 @@ async def main() -> None:
     ):
         remote = mrc.RemoteMemory.from_json(qp.private)
         await qp.write(message, remote)  # returns when the peer has all bytes
-        await qp.write_imm(imm=message.length)  # notifies the peer, with a number
-        told = await anext(peer.immediates())
-        print(inbox[: told.imm].decode())
+        await qp.write_imm(imm=message.length)  # notifies the peer, with a 32-bit number
+        immediate = await anext(peer.immediates())
+        print(inbox[: immediate.imm].decode())
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ BATCH = 128
 
 
 async def main() -> None:
-    """Both ends; two batches are under way at any time."""
+    """Runs both ends; two batches are outstanding at any time."""
     data, inbox = bytes(range(256)) * (PIECE * PIECES // 256), bytearray(PIECE * PIECES)
     async with (
         mrc.Context(LOOPBACK) as there,

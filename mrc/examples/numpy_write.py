@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Moves an array of NumPy into an array of the peer, without a copy of it in between.
+"""Writes a NumPy array into an array of the peer without an intermediate copy.
 
     python -m mrc.examples.numpy_write
 
-A tensor of torch in the memory of the CPU does as well.
+A torch tensor in CPU memory works too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ELEMENTS = 4 << 20
 
 
 async def main() -> None:
-    """Both ends."""
+    """Runs both ends."""
     source = numpy.random.default_rng(1).standard_normal(ELEMENTS, dtype=numpy.float32)
     target = numpy.zeros_like(source)
     async with (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shows the paths of a QP, takes one out of use, and what is told of it.
+"""Shows the paths of a QP, denies one of them, and prints the event of this change.
 
 python -m mrc.examples.watch_paths
 """
@@ -14,7 +14,7 @@ TWO_PLANES = mrc.ContextConfig(interfaces=("127.0.0.1", "127.0.0.2"), evs_per_pa
 
 
 async def main() -> None:
-    """Both ends, with two planes over loopback."""
+    """Runs both ends, with two planes over loopback."""
     async with (
         mrc.Context(TWO_PLANES) as there,
         there.listen("127.0.0.1", 0) as listener,

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What two hosts say to each other before and beside the packets, and who may say it."""
+"""The out-of-band exchange of two hosts over TCP, and the limits on who may connect."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may connect: places counted by source, so that one source cannot take them all.
+"""Limits connections by source, so that one source cannot take all places.
 
 A source is an IPv4 address or an IPv6 /64. Each TCP connection of the exchange holds one place from
-its arrival to its end: as a silent stranger, as one that connects, as a QP.
+its arrival to its end, through the stages of `Stage`.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from mrc.fabric.paths import PeerSource
 
 logger = logging.getLogger("mrc.admission")
 
-_GRACE_SECONDS = 0.1  # that a place is safe: an honest peer's hello may wait to be read
-_KEPT_BACK = 64  # file descriptors for what this process needs besides its peers
+_GRACE_SECONDS = 0.1  # a new place cannot be evicted for this time: its hello may still be unread
+_KEPT_BACK = 64  # file descriptors that peers cannot take: the process needs them for other uses
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How many places there are."""
+    """The most places of each kind."""
 
     pending: int  # connecting, or connected and not accepted yet
     pending_per_source: int  # connecting
-    qps: int  # the last quarter is for sources that have none
+    qps: int  # the last quarter is only for sources without a QP
     qps_per_source: int
 
 
 class Stage(Enum):
-    """How far a peer has come."""
+    """Progress of a connection."""
 
     SILENT = auto()
     CONNECTING = auto()  # its first message arrived
@@ -51,7 +51,7 @@ PENDING = (Stage.SILENT, Stage.CONNECTING, Stage.READY)
 
 @dataclass(slots=True, eq=False)
 class Place:
-    """The place of one connection. Each method is a step forward; `leave` may come at any time."""
+    """The place of one connection. Call the methods in this order; `leave` at any time."""
 
     admission: Admission
     source: str
@@ -64,7 +64,7 @@ class Place:
         self.admission.move(self, Stage.CONNECTING)
 
     def connect(self) -> None:
-        """The exchange is done."""
+        """The exchange is complete."""
         self.admission.move(self, Stage.READY)
 
     def accept(self) -> None:
@@ -77,9 +77,9 @@ class Place:
 
 
 class Admission:
-    """Gives out the places of a Context.
+    """Assigns the places of a Context.
 
-    `descriptors` tells how many files this process may have open; 0 stands for any number.
+    `descriptors` returns how many files this process may have open; 0: any number.
     """
 
     def __init__(
@@ -95,24 +95,24 @@ class Admission:
 
     @property
     def pending(self) -> int:
-        """How many connect, or wait to be accepted."""
+        """Number of peers that connect or wait to be accepted."""
         return sum(map(len, self._of.values()))
 
     def enter(
         self, address: str, descriptor: int, drop: Callable[[], None], *, now: float
     ) -> Place:
-        """A place for a connection from `address`, at the time `now` in seconds.
+        """Returns a place for a connection from `address`, at the time `now` in seconds.
 
-        Raises ConnectError, which is a BusyError where trying again helps. It may cost another one
-        its place: then that one's `drop` is called, which must not wait.
+        Raises ConnectError, or BusyError if a retry can help. May evict another connection: this
+        calls the other connection's `drop`, which must not block.
         """
         source = source_of(address)
         self._check_descriptors(descriptor)
         self._check_source(source)
         place = Place(self, source, drop, now)
         if self._rng.random() < drop_chance(self.pending, self._limits.pending):
-            # The newcomer takes part, or else a flood would evict everybody. Who speaks at once is
-            # not silent for long: as long as there are many that are, one of them has to go.
+            # The newcomer takes part in the draw; otherwise a flood would evict all others. Honest
+            # peers send at once, so while many places are silent, only silent ones are drawn.
             many = len(self._of[Stage.SILENT]) > self._limits.pending // 4
             others = self._of[Stage.SILENT] + ([] if many else self._of[Stage.CONNECTING])
             old = [other for other in others if now - other.since >= _GRACE_SECONDS]
@@ -140,20 +140,22 @@ class Admission:
         of_source = self._connecting if connects else self._connected
         of_source[place.source] += by
         if not of_source[place.source]:
-            del of_source[place.source]  # strangers must not fill the memory with their addresses
+            del of_source[place.source]  # otherwise addresses of strangers would fill the memory
 
     def _check_source(self, source: str) -> None:
         connecting, qps = self._connecting[source], self._connected[source]
         most = self._limits.qps_per_source
         if qps >= most:
-            raise ConnectError(f"{source} has {qps} QPs here, the most it may (max_qps_per_source)")
+            raise ConnectError(f"{source} has {qps} QPs here, the limit (max_qps_per_source)")
         if qps and sum(self._connected.values()) >= self._limits.qps * 3 // 4:
-            raise ConnectError(f"the QPs that are left are for others than {source}")
+            raise ConnectError(
+                f"the remaining QPs here are for sources without a QP; {source} has {qps}"
+            )
         if connecting >= min(self._limits.pending_per_source, most - qps):
-            raise BusyError(f"{connecting} connections from {source} are under way: try again")
+            raise BusyError(f"{connecting} peers from {source} are already connecting: try again")
 
     def _check_descriptors(self, descriptor: int) -> None:
-        """The kernel gives out the lowest number that is free: a high one says that few are."""
+        """The kernel assigns the lowest free number, so a high `descriptor` means few are free."""
         most = self._descriptors()
         if not most or descriptor < most - min(_KEPT_BACK, most // 4):
             self._descriptors_ran_out = False
@@ -168,16 +170,16 @@ class Admission:
 
 
 class Claims:
-    """Whose packets come from which UDP source, so that no peer gets what is meant for another.
+    """The owner of each UDP source, so that no peer can claim the packets of another peer.
 
-    A peer is known by the address of its TCP connection, and by those that it has proved.
+    The identity of a peer is the address of its TCP connection and the addresses it has proved.
     """
 
     def __init__(self) -> None:
         self._owners: dict[PeerSource, list[frozenset[IpAddress]]] = {}
 
     def check(self, peer: str, sources: Iterable[PeerSource]) -> None:
-        """Raises ConnectError when one of `sources` is another's. `peer`: its TCP address."""
+        """Raises ConnectError when another peer owns one of `sources`. `peer`: a TCP address."""
         for source in sources:
             for known in self._owners.get(source, ()):
                 if parse_address(peer) not in known:
@@ -185,7 +187,7 @@ class Claims:
                     raise ConnectError(f"{named} belongs to another peer than {peer}")
 
     def take(self, peer: str, sources: Iterable[PeerSource]) -> Callable[[], None]:
-        """The peer has proved these; returns what gives them back."""
+        """Assigns proved sources to the peer; returns a function that releases them."""
         proved = tuple(sources)
         known = frozenset({parse_address(peer), *(source.address for source in proved)})
         for source in proved:
@@ -201,7 +203,7 @@ class Claims:
 
 
 def source_of(address: str) -> str:
-    """What counts as one source: the IPv4 address, or the IPv6 /64."""
+    """The source of an address: the IPv4 address itself, or the IPv6 /64."""
     found = parse_address(address)
     if found.version == 4:
         return str(found)
@@ -209,7 +211,7 @@ def source_of(address: str) -> str:
 
 
 def drop_chance(pending: int, most: int) -> float:
-    """The part of newcomers that costs a place: none up to half of the places, all when full."""
+    """Probability that a newcomer evicts a place: 0 up to half of the places, 1 when full."""
     free = most // 2
     return max(0.0, (pending - free) / (most - free))
 
@@ -221,6 +223,6 @@ def descriptor_limit() -> int:
 
 
 def raise_descriptor_limit() -> None:
-    """Lets this process open as many files as it is allowed to: each peer takes one."""
+    """Raises this process's limit of open files to the hard limit: each peer needs one file."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

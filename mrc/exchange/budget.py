@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory that peers can make a Context hold: mailboxes, windows of files, regions of tests."""
+"""Limits the memory that a Context uses for its peers: mailboxes, windows, test regions."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from mrc.exchange.admission import source_of
 
 
 class BudgetError(MrcError):
-    """A peer needs more memory than this host still has for it."""
+    """A peer needs more memory than its budget on this host has left."""
 
 
 class Budget:
-    """So many bytes for all peers together, half of them for the peers of one source at most."""
+    """`total` bytes for all peers together; peers of one source get at most half of them."""
 
     def __init__(self, total: int) -> None:
         self._left = total
@@ -24,17 +24,17 @@ class Budget:
         self._held: Counter[str] = Counter()
 
     def left(self, address: str) -> int:
-        """Bytes that peers of this address may still take."""
+        """Bytes that peers from this address can still take."""
         return min(self._left, self._each - self._held[source_of(address)])
 
     @contextmanager
     def taken(self, address: str, count: int) -> Iterator[None]:
-        """`count` bytes are taken for a peer of this address while the body runs.
+        """Takes `count` bytes for a peer from this address while the body runs.
 
-        Raises BudgetError when so many are not left.
+        Raises BudgetError when fewer bytes are left.
         """
         if count > (left := self.left(address)):
-            raise BudgetError(f"no memory: {count} bytes are needed, {left} are left for this host")
+            raise BudgetError(f"no memory: {count} bytes are needed, {left} are left for this peer")
         source = source_of(address)
         self._left -= count
         self._held[source] += count

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The way to a host's out-of-band endpoint: its name, and the TCP connection."""
+"""Resolves a peer's name and opens the TCP connection of the exchange."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from mrc.fabric.hostconfig import HostConfig
 
 
 async def dial(config: HostConfig | None, host: str, port: int) -> Channel:
-    """Connects to the first address of `host` that answers: a configured peer, or any name.
+    """Connects to the first address of `host` that answers. Raises ResolveError or ConnectError.
 
-    Raises ResolveError or ConnectError.
+    `host` is a configured peer, a name or an address.
     """
     name = host
     if config is not None:
@@ -32,6 +32,6 @@ async def dial(config: HostConfig | None, host: str, port: int) -> Channel:
         except OSError as error:
             failure = error
     if isinstance(failure, ConnectionRefusedError):
-        raise ConnectError(f"{host}: nobody listens on TCP port {port}") from failure
+        raise ConnectError(f"{host}: no program listens on TCP port {port}") from failure
     cause = failure.strerror if failure is not None else "no address"
     raise ConnectError(f"{host}: TCP port {port}: {cause}") from failure

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What peers say. All their text and all their numbers pass through here. Pure.
+"""Parses and escapes all text and numbers from peers. Pure.
 
-Text that reaches a terminal, a log, a metric or an error goes through `shown`. JSON goes through
-`parse`, which refuses numbers that arithmetic on floats cannot take, and then through `mrc.typed`.
-The json module parses it, not msgspec: msgspec limits no whole number in private data, and refuses
-the lone surrogates that stand for bytes in file names that are not UTF-8.
+Text for a terminal, a log, a metric or an error goes through `shown`. JSON goes through `parse`,
+which refuses numbers that would overflow in float arithmetic, and then through `mrc.typed`. This
+module uses json, not msgspec: msgspec does not limit whole numbers in private data, and refuses
+lone surrogates, which represent non-UTF-8 bytes in file names.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import unicodedata
 from typing import Any, NoReturn
 
 MAX_SHOWN = 300  # characters
-_INVISIBLE = ("Cc", "Cf", "Zl", "Zp")  # control, direction and the like, ends of lines
+_INVISIBLE = ("Cc", "Cf", "Zl", "Zp")  # control, format, line and paragraph separators
 MAX_WHOLE = (1 << 64) - 1
 
 
@@ -23,10 +23,10 @@ MAX_WHOLE = (1 << 64) - 1
 
 
 def printable(text: str) -> str:
-    """`text` with everything that a terminal would act on, or cannot show, escaped.
+    """Escapes every character of `text` that a terminal would interpret or cannot show.
 
-    This includes control characters, line feeds, lone surrogates, and the invisible characters that
-    change the direction of text.
+    These are control characters, line feeds, lone surrogates, and invisible characters that change
+    the direction of text.
     """
     if text.isprintable():
         return text
@@ -36,14 +36,15 @@ def printable(text: str) -> str:
 
 
 def has_invisible(text: str) -> bool:
-    """Whether it holds characters that do something in place of being seen."""
+    """True when `text` contains invisible characters, such as control characters."""
     return any(unicodedata.category(c) in _INVISIBLE for c in text)
 
 
 def shown(value: object, limit: int = MAX_SHOWN) -> str:
-    """What a peer sent, as one harmless line of at most `limit` characters.
+    """A value from a peer as one harmless line of at most `limit` characters.
 
-    Of a list or an object only its type is shown: it may be nested deeper than Python can print.
+    For a list or an object this shows only the type: it may be nested too deeply for Python to
+    print.
     """
     if not isinstance(value, str):
         scalar = value is None or isinstance(value, (bool, int, float))
@@ -57,7 +58,7 @@ def _is_huge(value: object) -> bool:
 
 
 def harmless_lines(text: str) -> str:
-    """Several lines at once, each `printable`."""
+    """Applies `printable` to each line of `text`."""
     return "\n".join(map(printable, text.split("\n")))
 
 
@@ -65,9 +66,9 @@ def harmless_lines(text: str) -> str:
 
 
 def parse(data: bytes | bytearray) -> dict[str, Any]:
-    """The JSON object that `data` holds, with numbers of 64 bits at most.
+    """Parses one JSON object, with numbers of at most 64 bits.
 
-    Raises ValueError, whose text ends the sentence "the peer sent a message that is".
+    Raises ValueError; its text completes the sentence "the peer sent a message that is".
     """
     try:
         value = json.loads(
@@ -81,7 +82,7 @@ def parse(data: bytes | bytearray) -> dict[str, Any]:
 
 
 def _parse_whole(digits: str) -> int:
-    value = int(digits)  # more than 4300 digits are a ValueError
+    value = int(digits)  # raises ValueError for more than 4300 digits
     return value if abs(value) <= MAX_WHOLE else _refuse(digits)
 
 

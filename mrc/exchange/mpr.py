@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many PSNs a QP may have under way: as many as the links carry in the round trips that a
-packet may take to be acknowledged.
+"""Chooses the window of a QP: how many PSNs may be in flight.
 
-The receiving side grants all that OCP allows, which costs it three bits for each PSN. The sending
-side, which keeps 24 bytes for each, takes from that what its links and the way call for: it has
-measured the round trips by then, with the probes of the exchange.
+The receiving side grants 4096 PSNs, the most that OCP allows; this costs it three bits per PSN. The
+sending side keeps 24 bytes per PSN, so it uses only as many as its links and the round trip need.
+It knows the round trips from the probes of the exchange.
 """
 
 from __future__ import annotations
@@ -16,20 +15,21 @@ from mrc.limits import MPR_UNIT
 
 LEAST = 1024
 MOST = 4096
-# Bulk at MTU 1500 gains from 2048 PSNs even where the way is short.
+# 2048 PSNs speed up bulk transfers at MTU 1500 even with a short round trip.
 LEAST_BYTES = 2_800_000
-# A packet that is lost holds the window for the round trip of its retransmission too.
+# A lost packet also blocks the window for the round trip of its retransmission.
 ROUND_TRIPS = 2
-# A busy host answers so much later. Queues need no room: a window that ends them sooner is enough.
+# A busy host answers this much later. The window need not cover queueing delay: a smaller window
+# only shortens queues.
 LATE_NS = 500_000
 UNKNOWN_BPS = 10_000_000_000
 
 
 def psns_for(link_bps: int, rtt_ns: int, path_mtu: int) -> int:
-    """PSNs of a window: a multiple of MPR_UNIT from LEAST to MOST.
+    """The window in PSNs: a multiple of MPR_UNIT from LEAST to MOST.
 
-    `link_bps` is the rate of all links together, `rtt_ns` the round trip by the longest plane, from
-    which the window is held up.
+    `link_bps` is the rate of all links together. `rtt_ns` is the round trip of the longest plane,
+    which blocks the window longest.
     """
     covered_ns = ROUND_TRIPS * rtt_ns + LATE_NS
     window_bytes = max(link_bps * covered_ns // 8_000_000_000, LEAST_BYTES)
@@ -38,13 +38,13 @@ def psns_for(link_bps: int, rtt_ns: int, path_mtu: int) -> int:
 
 
 def links_bps(nics: Iterable[str], sysfs: Path = Path("/sys/class/net")) -> int:
-    """The rate of some interfaces together. One that does not know its own counts as 10 Gbit/s."""
+    """Sum of the interfaces' rates. An interface without a known rate counts as 10 Gbit/s."""
     return sum(_link_bps(sysfs / nic / "speed") for nic in sorted(set(nics)))
 
 
 def _link_bps(speed: Path) -> int:
     try:
         mbps = int(speed.read_text())
-    except (OSError, ValueError):  # a virtual or wireless one, or of another namespace
+    except (OSError, ValueError):  # a virtual or wireless interface, or in another namespace
         return UNKNOWN_BPS
     return mbps * 1_000_000 if mbps > 0 else UNKNOWN_BPS

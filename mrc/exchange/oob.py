@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The out-of-band exchange of QP attributes: frames of JSON over TCP.
 
-A frame is four bytes of length, big-endian, and that many bytes of one JSON object with a key
-`type`. The codec is pure and total: any bytes give messages or a ProtocolError. Unknown keys are
-ignored, so that a later mrc can say more; what changes the meaning of a known key needs a new
-VERSION. The order of messages:
+A frame is a four-byte length, big-endian, and one JSON object of this length with a key `type`. The
+codec is pure and total: any bytes give messages or a ProtocolError. It ignores unknown keys, so a
+later version may add keys. A change in the meaning of a key requires a new VERSION. The order of
+messages:
 
     connecting side            listening side
     hello            ------>
@@ -12,12 +12,12 @@ VERSION. The order of messages:
     rtr              ------>
                      <------   rtr               both take probes from here on
     proved           ------>
-                     <------   proved            the smaller path MTU of the two holds
+                     <------   proved            both use the smaller of the two path MTUs
     rts              ------>
                      <------   rts               both may send
-    bye              <----->   bye_ok            whoever closes first
+    bye              <----->   bye_ok            the side that closes first sends bye
 
-Who only wants to look says `top` instead of a hello, and again for each snapshot (mrc.observe).
+A viewer sends `top` instead of a hello, and again for each snapshot (mrc.observe).
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ from mrc.limits import MAX_MTU, MAX_PORTS, MIN_MTU, MPR_UNIT
 from mrc.typed import take
 
 VERSION = versions.EXCHANGE
-TOP = "top"  # type of the messages between a viewer and whom it looks into
-FRAME_BYTES = 4 << 10  # of a message at most, but for those below
+TOP = "top"  # type of all messages between a viewer and a host
+FRAME_BYTES = 4 << 10  # most bytes of a message, except for the two below
 HELLO_BYTES = 128 << 10  # with private data, and 64 source ports for each of 32 ports
 SNAPSHOT_BYTES = 1 << 20
 _LENGTH = struct.Struct(">I")
 _MAX_REASON = 300
 _KEEPALIVE_SECONDS = 60
-_PARSE_PAUSES = 9  # as long as the parsing of a large message took
-_UNREAD_SECONDS = 0.2  # with a peer that was refused before it spoke
-_PATIENCE_SECONDS = 1.0  # with a peer that does not read what ends the exchange
+_PARSE_PAUSES = 9  # pause after a large message, in units of the time that its parsing took
+_UNREAD_SECONDS = 0.2  # time to read from a peer that was refused before its hello
+_PATIENCE_SECONDS = 1.0  # time for a peer to read the last message
 
 
 # ---- Frames ---------------------------------------------------------------------------------
@@ -61,17 +61,17 @@ def encode_frame(message: Mapping[str, Any]) -> bytes:
     """Returns the bytes of one message."""
     body = json.dumps(message, separators=(",", ":"), allow_nan=False).encode()
     if len(body) > SNAPSHOT_BYTES:
-        raise ProtocolError(f"a message of {len(body)} bytes is over the limit of {SNAPSHOT_BYTES}")
+        raise ProtocolError(f"a message of {len(body)} bytes exceeds the limit of {SNAPSHOT_BYTES}")
     return _LENGTH.pack(len(body)) + body
 
 
 def decode_length(header: bytes, limit: int = FRAME_BYTES) -> int:
-    """Returns the length of the body that follows; raises ProtocolError when it is oversize."""
+    """Returns the length of the body; raises ProtocolError when it exceeds `limit`."""
     length: int = _LENGTH.unpack(header)[0]
     if not 2 <= length <= SNAPSHOT_BYTES:
         raise ProtocolError("the peer does not speak mrc's exchange (no frame length)")
     if length > limit:
-        raise ProtocolError(f"the peer sent a message of {length} bytes, at most {limit} are taken")
+        raise ProtocolError(f"the peer sent a message of {length} bytes, the limit is {limit}")
     return length
 
 
@@ -91,9 +91,9 @@ def decode_body(body: bytes) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Attributes:
-    """What a side says of its QP: the attribute table of the specification.
+    """The attributes of one side's QP, from the attribute table of the specification.
 
-    Capabilities are those of the table; of the optional ones this version has dynamic MPR.
+    Of the optional capabilities in this table, this version supports dynamic MPR.
     """
 
     qpn: Annotated[int, Meta(ge=3, le=0xFFFFFF)]
@@ -111,7 +111,7 @@ class Attributes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
-    """The first message of either side. `private` is the caller's own."""
+    """The first message of each side. `private` holds the caller's data."""
 
     version: int = VERSION
     host: Annotated[str, Meta(max_length=255)]
@@ -120,17 +120,18 @@ class Hello:
 
 
 def hello_to_json(hello: Hello) -> dict[str, Any]:
-    """The message of a hello. Its keys stand in the order of the fields."""
+    """The hello as a message, with keys in the order of the fields."""
     found: dict[str, Any] = to_builtins(hello, enc_hook=str)
     return {"type": "hello", **found, "private": hello.private}
 
 
 def hello_from_json(message: Mapping[str, Any]) -> Hello:
-    """Checks a hello; raises ProtocolError. The version is judged before the rest is read."""
+    """Checks a hello, its version first; raises ProtocolError."""
     version = message.get("version")
     if type(version) is int and version != VERSION:
         raise ProtocolError(
-            f"the peer speaks version {version} of the exchange, this host version {VERSION}"
+            f"the peer speaks version {version} of the exchange, this host version {VERSION};"
+            " install the same mrc on both hosts"
         )
     try:
         hello = take(message, Hello, read=read_address)
@@ -141,7 +142,7 @@ def hello_from_json(message: Mapping[str, Any]) -> Hello:
 
 
 def _check_names(hello: Hello) -> None:
-    """Raises ValueError for text that is not printable, and addresses that are not of one host."""
+    """Raises ValueError for text that is not printable, and addresses of more than one host."""
     if not hello.host.isprintable():
         raise ValueError("host: is not printable")
     for i, port in enumerate(hello.attributes.ports):
@@ -149,11 +150,11 @@ def _check_names(hello: Hello) -> None:
             raise ValueError(f"attributes.ports[{i}].nic: is not printable")
         if not _is_of_one_host(port.address):
             place = f"attributes.ports[{i}].address"
-            raise ValueError(f"{place}: {port.address} is not that of one host")
+            raise ValueError(f"{place}: {port.address} is not the address of a single host")
 
 
 def _is_of_one_host(address: IpInterface) -> bool:
-    """Whether packets to it reach one host at most."""
+    """True when packets to this address reach at most one host."""
     ip, network = address.ip, address.network
     if ip.is_multicast or ip.is_unspecified:
         return False
@@ -167,19 +168,19 @@ def _is_of_one_host(address: IpInterface) -> bool:
 
 
 class Channel:
-    """One TCP connection of the exchange. Waits are bounded by its callers."""
+    """One TCP connection of the exchange. `send` and `receive` have no timeout of their own."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
         self._peeked: dict[str, Any] | None = None
-        self.received_bytes = 0  # of whole messages
+        self.received_bytes = 0  # in complete messages
         self._at_end: list[Callable[[], None]] = []
         if writer.get_extra_info("peername") is None:
-            raise ConnectionResetError("the connection ended before it began")
+            raise ConnectionResetError("the peer closed the connection at once")
         self.local = str(parse_address(writer.get_extra_info("sockname")[0]))
         self.remote = str(parse_address(writer.get_extra_info("peername")[0]))
-        # The connection is silent for as long as the QP lives: keep middleboxes from dropping it.
+        # The connection is silent while the QP lives: keepalives stop middleboxes from dropping it.
         tcp: socket.socket = writer.get_extra_info("socket")
         self.descriptor = tcp.fileno()
         tcp.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -196,7 +197,7 @@ class Channel:
     async def receive(self, limit: int = FRAME_BYTES) -> dict[str, Any]:
         """Returns the next message, of at most `limit` bytes.
 
-        Raises ProtocolError, or PeerGoneError at the end.
+        Raises ProtocolError, or PeerGoneError when the peer has closed the connection.
         """
         if self._peeked is not None:
             message, self._peeked = self._peeked, None
@@ -213,10 +214,10 @@ class Channel:
         return body
 
     async def peek(self, limit: int, turn: asyncio.Lock) -> str:
-        """The type of the next message, which is still to be received; raises as `receive`.
+        """The type of the next message, without taking it; raises as `receive`.
 
-        To parse many small values takes long, so large messages of strangers wait for their turn,
-        and all of them together take a tenth of the event loop's time at most.
+        Large messages with many small values parse slowly. Messages of strangers above FRAME_BYTES
+        therefore wait for `turn`, and together take at most a tenth of the event loop's time.
         """
         body = await self._body(limit)
         if len(body) <= FRAME_BYTES:
@@ -242,10 +243,10 @@ class Channel:
         return message
 
     async def refuse(self, reason: str, *, busy: bool = False, unread: bool = False) -> None:
-        """Tells the peer why, if it listens, and closes. `busy`: it may try again.
+        """Sends the reason to the peer, if it reads, and closes. `busy`: the peer may retry.
 
-        `unread`: its hello may be on the way, and to close before it came would take the reason
-        from the peer again (TCP resets a connection that is closed with unread data).
+        `unread`: the peer's hello may still arrive. We wait for it because TCP resets a connection
+        that is closed with unread data, and the peer would then lose the reason.
         """
         try:
             async with asyncio.timeout(_PATIENCE_SECONDS):
@@ -260,7 +261,7 @@ class Channel:
         await self.close()
 
     async def close(self) -> None:
-        """Closes the connection; what was sent is still delivered, if the peer takes it soon."""
+        """Closes the connection; sent data is still delivered if the peer reads it within 1 s."""
         self._writer.close()
         try:
             async with asyncio.timeout(_PATIENCE_SECONDS):
@@ -268,7 +269,7 @@ class Channel:
         except TimeoutError:
             self.abort()
         except OSError:
-            pass  # it is closed either way
+            pass  # the connection is closed anyway
         finally:
             self._end()
 
@@ -278,7 +279,7 @@ class Channel:
         self._end()
 
     def at_end(self, callback: Callable[[], None]) -> None:
-        """Has this called when the connection is closed or dropped from this side."""
+        """Registers a function to call when this side closes or drops the connection."""
         self._at_end.append(callback)
 
     def _end(self) -> None:

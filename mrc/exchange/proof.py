@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Proves which EVs reach the peer, and with packets of which size, before data flows.
+"""Proves before data flows which EVs reach the peer, and with which packet size.
 
-Every EV is probed with a packet of full size. One that stays silent is probed with a small packet:
-if that is answered the path lives and its MTU is smaller than thought, and the common sizes below
-are tried; if not, the EV is dead. The path MTU is what all living EVs carry.
+Every EV is probed with a packet of full size. If it does not answer, it is probed with a small
+packet. If it answers the small packet, the path works and its MTU is smaller, so the common smaller
+sizes are tried. Otherwise the EV is dead. The path MTU is the largest size that all living EVs
+carry.
 
-Addresses that the peer named may be those of others. So an address gets small probes only until it
-has answered one, and all such addresses together no more bytes than the `allowance`.
+Addresses that the peer named may belong to third parties. An address therefore gets only small
+probes until it has answered one, and all such addresses together get at most `allowance` bytes.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from mrc.limits import MIN_MTU
 Probe = Callable[[int, int, float], Awaitable[ProbeResult]]
 """Probes EV `index` with `payload` bytes (0: small) and waits at most `timeout` seconds."""
 
-# Payloads of usual links: 9000 B with and without SRv6, RoCE's sizes, 1500 B likewise, 1280 B.
+# Payloads on common links: MTU 9000, 1500 and 1280, each without and with SRv6, and RoCE's sizes.
 COMMON_MTUS = (8908, 8844, 4096, 2048, 1408, 1344, 1188, 1124, 1024, 512, MIN_MTU)
 FULL_TRIES = 2
 SMALL_TRIES = 3
 ADDRESS_TRIES = 4
-SMALL_BYTES = 80  # of a small probe, with IPv6 and UDP headers
-_MAX_UNDER_WAY = 32  # full-size probes must not fill the queues that they measure
+SMALL_BYTES = 80  # size of a small probe with IPv6 and UDP headers
+_MAX_UNDER_WAY = 32  # more full-size probes could fill the queues on the way
 _FIRST_SECONDS = 0.25
 _SHORTEST_SECONDS = 0.05
 _LONGEST_SECONDS = 1.0
@@ -36,9 +37,10 @@ _ROUND_TRIPS = 8
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """`mtu` of all living EVs, 0 when there is none; the indices of the others.
+    """`mtu` of all living EVs, 0 when none lives; and the indices of all other EVs.
 
-    `dead` lead to addresses that answered over another EV, `unproven` to those that never did.
+    `dead` EVs lead to addresses that answered over another EV, `unproven` EVs to addresses that
+    never answered.
     """
 
     mtu: int
@@ -54,7 +56,7 @@ class _Prover:
         self._longest_rtt_ns = 0
 
     def _timeout(self, attempt: int) -> float:
-        """Patience doubles until a first answer tells how far the peer is."""
+        """Timeout in seconds; doubles with each try. After a first answer it follows the RTT."""
         seconds = _FIRST_SECONDS
         if self._longest_rtt_ns:
             seconds = max(_ROUND_TRIPS * self._longest_rtt_ns / 1e9, _SHORTEST_SECONDS)
@@ -74,19 +76,19 @@ class _Prover:
         return False
 
     async def address_answers(self, indices: Sequence[int]) -> bool:
-        """Whether one of the EVs to an address brings a small probe there and its answer back."""
+        """True when the address answers a small probe over one of its EVs."""
         for attempt in range(ADDRESS_TRIES):
             if self._allowance < SMALL_BYTES:
                 return False
             self._allowance -= SMALL_BYTES
-            # Of different ports, if it may.
+            # Spreads the attempts over the EVs, so over different ports if there are several.
             index = indices[attempt * len(indices) // ADDRESS_TRIES]
             if await self._answered(index, 0, max(0, attempt - 1)):
                 return True
         return False
 
     async def largest(self, index: int, agreed: int) -> int:
-        """The largest payload that the EV carries; 0 when it carries none."""
+        """The largest payload that the EV carries; 0 when the EV is dead."""
         if await self._answers(index, agreed, 1):
             return agreed
         if not await self._answers(index, 0, SMALL_TRIES):
@@ -105,10 +107,10 @@ def candidates(agreed: int) -> list[int]:
 async def prove(
     probe: Probe, destinations: Sequence[Hashable], agreed: int, allowance: int = 0
 ) -> Proof:
-    """Probes one EV for each of `destinations` and returns what they carry of `agreed` bytes.
+    """Probes one EV for each of `destinations`, with payloads up to `agreed` bytes.
 
-    A destination is the address that the peer named, or None for one that our own configuration
-    names. `allowance` is in bytes of packets.
+    A destination is an address from the peer, or None if our own configuration names the address.
+    `allowance` is in bytes of packets.
     """
     prover = _Prover(probe, allowance)
     named: dict[Hashable, list[int]] = {}

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A fabric as data: topology, addresses, paths. Nothing here knows a socket or the engine."""
+"""A fabric as data: topology, addresses, paths. Nothing here uses a socket or the engine."""

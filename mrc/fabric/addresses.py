@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""IP addresses of either version, their text, and the 16 bytes in which they travel to C. Pure."""
+"""IP addresses of either version, as text and as the 16 bytes that the C code takes. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     IpAddress = IPv4Address | IPv6Address
     IpInterface = IPv4Interface | IPv6Interface
 else:
-    # One class each: msgspec takes no union of two types that it does not know.
+    # One class each: msgspec rejects a union of two custom types.
 
     class IpAddress(ABC):  # noqa: B024
         """An address of either version."""
@@ -35,9 +35,9 @@ else:
 
 
 def read_address(kind: type, text: Any) -> IpAddress | IpInterface:
-    """An IpAddress or an IpInterface of its text; raises ValueError."""
+    """Parses an IpAddress or an IpInterface; raises ValueError."""
     try:
-        # A scope may hold any character.
+        # ipaddress accepts any character in a scope.
         if not isinstance(text, str) or len(text) > MAX_TEXT or not text.isprintable():
             raise ValueError
         return ip_interface(text) if kind == IpInterface else ip_address(text)
@@ -59,5 +59,5 @@ def unpack_address(packed: bytes) -> IpAddress:
 
 
 def parse_address(name: str) -> IpAddress:
-    """Parses a numeric address; a scope is dropped and a mapped IPv4 address unmapped."""
+    """Parses a numeric address. Removes a scope and turns a mapped IPv4 address into IPv4."""
     return unpack_address(pack_address(ip_address(name.partition("%")[0])))

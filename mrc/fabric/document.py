@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Finds and opens TOML files: those that come with mrc go by their name, others by their path."""
+"""Finds and opens TOML files: mrc's own files by name, other files by path."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ from mrc.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """What a file holds, before anybody looks for keys in it."""
+    """The contents of a file, with unchecked keys."""
 
     name: str
-    """of a built-in one, else that of the file"""
+    """name of the built-in file, or file name without suffix"""
     place: str
-    """what errors begin with"""
+    """prefix of error messages"""
     values: dict[str, Any]
 
 
 def builtin(folder: str) -> dict[str, Any]:
-    """Name -> file, of those in a folder of mrc."""
+    """Name -> file, of the TOML files in a folder of mrc."""
     found = (files("mrc") / folder).iterdir()
     return {path.name[:-5]: path for path in found if path.name.endswith(".toml")}
 
 
 def read(name: str, known: Mapping[str, Any], what: str) -> Document:
-    """Opens one of the known files or, when `name` looks like a path, another.
+    """Opens one of the known files, or another file if `name` looks like a path.
 
-    Raises ConfigError, which calls the file a `what`.
+    Raises ConfigError; its message calls the file a `what`.
     """
     is_path = name not in known
     if is_path and not ("/" in name or name.endswith(".toml")):
         there = ", ".join(sorted(known))
-        raise ConfigError(f"no {what} {name!r}; there are {there}, or name a file")
+        raise ConfigError(f"no {what} {name!r}; use {there}, or the path of a file")
     values = load(Path(name) if is_path else known[name], name)
     return Document(Path(name).stem if is_path else name, name, values)
 
 
 def load(file: Any, name: str) -> dict[str, Any]:
-    """What a TOML file holds; raises ConfigError."""
+    """The contents of a TOML file; raises ConfigError."""
     try:
         return tomllib.loads(file.read_text("utf-8"))
     except (OSError, ValueError) as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can befall a part of a fabric, and when: the table `[[faults]]` of a file."""
+"""Scheduled faults of parts of a fabric: the table `[[faults]]` of a file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CLASSES = ("all", "control", "data")
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What befalls a part of the fabric, from one time to another."""
+    """A fault of a part of the fabric, from one time to another."""
 
     target: str
     kind: str
@@ -28,8 +28,8 @@ class Fault:
     until_ns: int
     a: int  # see enum mrc_sim_fault_kind; a rate as a share: 0, and ppm in b
     b: int
-    every_ns: int = 0  # it comes again so often, 0: once;
-    for_ns: int = 0  # and lasts so long each time
+    every_ns: int = 0  # period of a repeated fault; 0: it occurs once
+    for_ns: int = 0  # duration of each occurrence of a repeated fault
 
 
 def read_time(table: Table, key: str, rtt_ns: int | None, default: str | None = None) -> int:
@@ -39,7 +39,7 @@ def read_time(table: Table, key: str, rtt_ns: int | None, default: str | None = 
 def read_fault(
     table: Table, parse_target: Callable[[str], object], rtt_ns: int | None = None
 ) -> Fault:
-    """One table; `parse_target` raises ValueError for a target that is none there.
+    """Reads one table. `parse_target` raises ValueError for a target that does not exist.
 
     Raises ConfigError.
     """
@@ -60,16 +60,16 @@ def read_fault(
     )
     table.close()
     if fault.until_ns <= fault.at_ns:
-        raise table.error("until", "is not after at")
+        raise table.error("until", "must be later than at")
     if bool(fault.every_ns) != bool(fault.for_ns):
-        raise table.error("every", "every goes with for: how often, and for how long each time")
+        raise table.error("every", "requires for, and for requires every: set both or neither")
     if fault.for_ns and fault.for_ns >= fault.every_ns:
-        raise table.error("for", "is not below every")
+        raise table.error("for", "must be shorter than every")
     return fault
 
 
 def occurrences(fault: Fault, end_ns: int = NEVER) -> Iterator[tuple[int, int]]:
-    """From when to when, each time; no begin is at or after `end_ns`."""
+    """Begin and end in ns of each occurrence. Repeated occurrences begin before `end_ns`."""
     begin, last = fault.at_ns, min(fault.until_ns, end_ns)
     if not fault.every_ns:
         yield begin, fault.until_ns
@@ -80,7 +80,7 @@ def occurrences(fault: Fault, end_ns: int = NEVER) -> Iterator[tuple[int, int]]:
 
 
 def _degree(table: Table, kind: str) -> tuple[int, int]:
-    """The two numbers of a fault, from the keys that its kind has."""
+    """The two numbers of a fault, from the keys of its kind."""
     match kind:
         case "silent" | "down":
             return 0, 0
@@ -99,12 +99,12 @@ def _degree(table: Table, kind: str) -> tuple[int, int]:
         case _:
             rate, share = table.parsed("rate", _parse_rate)
             if rate == share == 0:
-                raise table.error("rate", "a link without a rate carries nothing: say silent")
+                raise table.error("rate", "must not be 0; for a dead link use kind silent")
             return rate, share
 
 
 def _parse_rate(text: str) -> tuple[int, int]:
-    """Bits a second, or a share in parts per million."""
+    """Returns (bits a second, 0) or (0, share of the link's rate in parts per million)."""
     if text.endswith(("%", "ppm")):
         return 0, units.parse_share(text)
     return units.parse_rate(text), 0

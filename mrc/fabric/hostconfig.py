@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The host configuration file that $MRC_CONFIG names: this host's ports, its peers, their paths.
+"""The host configuration file at $MRC_CONFIG: this host's ports, its peers, and paths to them.
 
 `parse` is pure; `load` reads the file. Unknown keys are ignored. Every error names the file and the
 key, as in `/run/mrc/h0.toml: ports[0].mtu: must be a whole number from 576 to 65536, not 100`.
@@ -26,14 +26,14 @@ SCHEMA = 1
 
 
 class Source(Enum):
-    """Where paths come from."""
+    """The source of paths."""
 
     SRV6 = "srv6"
     INTERFACES = "interfaces"
 
 
 class HostPort(Struct, frozen=True):
-    """A port of this host: port n is the n-th of the file and lives in plane n."""
+    """A port of this host. Port n is the n-th in the file and belongs to plane n."""
 
     ifname: Text
     """Name of the interface."""
@@ -48,40 +48,40 @@ class HostPort(Struct, frozen=True):
 
 
 class HostPath(Struct, frozen=True):
-    """A path to a peer: the route to `destination` carries the packet along `segments`."""
+    """A path to a peer. The kernel's route to `destination` sends packets along `segments`."""
 
     plane: int
     """The plane, from 1."""
     name: Text
     """Name of the path."""
     destination: IpAddress = field(name="dst")
-    """Address that its packets go to (`dst` in the file)."""
+    """Destination address of its packets (`dst` in the file)."""
     segments: tuple[Text, ...] = ()
     """SRv6 segments on the way."""
     usids: tuple[Text, ...] = ()
-    """The uSIDs that they hold."""
+    """The uSIDs in the segments."""
 
 
 class HostPeer(Struct, frozen=True):
-    """A peer: where its OOB endpoint listens, which addresses it sends from, how to reach it."""
+    """A peer: the address of its OOB endpoint, its source addresses, and the paths to it."""
 
     name: str
     """Name of the peer: the key of its table."""
     oob: Text
     """Host name or address where it listens."""
     sources: tuple[IpAddress, ...] = ()
-    """Addresses that it sends from."""
+    """Source addresses of its packets."""
     paths: tuple[HostPath, ...] = ()
     """The paths to it."""
 
 
 class HostConfig(Struct, frozen=True):
-    """All of the file."""
+    """The whole file."""
 
     host: Text
     """Name of this host."""
     source: Source
-    """Where paths come from: this file (srv6) or the interfaces."""
+    """Source of the paths: this file (srv6) or the interfaces."""
     ports: Annotated[tuple[HostPort, ...], Meta(max_length=MAX_PORTS)] = ()
     """The ports, in the order of their planes."""
     peers: dict[str, HostPeer] = {}
@@ -96,7 +96,7 @@ def parse(text: str, origin: str) -> HostConfig:
         raise ConfigError(f"{origin}: not TOML: {error}") from error
     try:
         if (schema := document.get("schema")) != SCHEMA:
-            raise ValueError(f"schema: is {schema}, this mrc reads schema {SCHEMA}")
+            raise ValueError(f"schema: is {schema}, this mrc requires schema {SCHEMA}")
         tables = take(document.get("peers", {}), dict[str, Any], place="peers")
         peers = {name: _peer(name, table) for name, table in tables.items()}
         config = take({**document, "peers": peers}, HostConfig, read=read_address)
@@ -113,14 +113,14 @@ def _peer(name: str, table: object) -> HostPeer:
 
 
 def _check(config: HostConfig) -> None:
-    """Raises ValueError for parts that do not go together."""
+    """Raises ValueError for parts that contradict each other."""
     if config.source is Source.SRV6 and not config.ports:
-        raise ValueError("ports: must hold a port at least")
+        raise ValueError("ports: source srv6 requires at least one port")
     for name, peer in config.peers.items():
         if config.source is Source.SRV6 and not peer.paths:
-            raise ValueError(f"peers.{name}.paths: must name a path at least")
+            raise ValueError(f"peers.{name}.paths: source srv6 requires at least one path")
         if config.source is Source.SRV6 and not peer.sources:
-            raise ValueError(f"peers.{name}.sources: must name an address at least")
+            raise ValueError(f"peers.{name}.sources: source srv6 requires at least one address")
         for i, path in enumerate(peer.paths):
             place = f"peers.{name}.paths[{i}]"
             if not 1 <= path.plane <= len(config.ports):
@@ -128,7 +128,7 @@ def _check(config: HostConfig) -> None:
                     f"{place}.plane: must be a whole number from 1 to {len(config.ports)}"
                 )
             if path.destination.version != config.ports[path.plane - 1].address.version:
-                raise ValueError(f"{place}.dst: is not of the IP version of port {path.plane}")
+                raise ValueError(f"{place}.dst: must have the IP version of port {path.plane}")
 
 
 def read(path: str | os.PathLike[str]) -> HostConfig:
@@ -143,6 +143,6 @@ def read(path: str | os.PathLike[str]) -> HostConfig:
 
 
 def load(environ: Mapping[str, str]) -> HostConfig | None:
-    """Returns the configuration that $MRC_CONFIG names, or None when it is not set."""
+    """Returns the configuration at $MRC_CONFIG, or None if it is not set."""
     path = environ.get(ENVIRONMENT)
     return read(path) if path else None

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which paths and EVs lead to a peer. Pure.
+"""The paths and EVs to a peer. Pure.
 
-Two path sources: `srv6` takes the paths of the host configuration, one EV each; `interfaces` pairs
-local with remote addresses and gives each pair several EVs. On IPv6 the EVs of a pair differ in the
-flow label; on IPv4, which has none, each needs a source port and so a transmit socket of its own.
+There are two path sources. `srv6` takes the paths of the host configuration, one EV each.
+`interfaces` pairs local with remote addresses and gives each pair several EVs. On IPv6 these EVs
+differ in the flow label. IPv4 has no flow label, so each EV requires its own source port and
+therefore its own transmit socket.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from mrc.fabric.hostconfig import HostPath
 from mrc.fabric.ports import LocalPort, RemotePort
 from mrc.limits import MAX_EVS, MAX_PEER_SOURCES
 
-_FLOW_LABELS = range(1, 1 << 16)  # 0 asks Linux to choose a label itself
+_FLOW_LABELS = range(1, 1 << 16)  # 0 makes Linux choose a label
 
 
 @dataclass(frozen=True, slots=True)
 class EvAttr:
-    """One entropy value and how to reach the path it names."""
+    """One entropy value, with the addresses and header fields that select its path."""
 
     port: int
     tx_index: int
@@ -35,13 +36,13 @@ class EvAttr:
 
     @property
     def ev(self) -> int:
-        """The 32 bits as they travel: source port above, flow label below."""
+        """The 32 bits in a packet: source port in the upper half, flow label in the lower."""
         return self.sport << 16 | self.flow_label
 
 
 @dataclass(frozen=True, slots=True)
 class PeerSource:
-    """An address and UDP port from which the peer's packets come."""
+    """A source address and source UDP port of the peer's packets."""
 
     address: IpAddress
     sport: int
@@ -61,8 +62,8 @@ class PathEv:
 
 Pair = tuple[LocalPort, RemotePort]
 
-# Rounds of pairing: in which IP versions, whether only within a subnet, and how many of the two
-# interfaces must have no pair yet.
+# Rounds of pairing: IP versions, whether both ports must share a subnet, and how many of the two
+# interfaces must still be without a pair.
 _ROUNDS = (
     ((6,), True, 2),
     ((4,), True, 2),
@@ -73,10 +74,10 @@ _ROUNDS = (
 
 
 def pair(local: Sequence[LocalPort], remote: Sequence[RemotePort]) -> list[Pair]:
-    """Pairs local with remote ports: those of a common subnet first, then by order.
+    """Pairs local with remote ports: first within common subnets, then by order.
 
-    Each interface is used in one IP version. A port left over on either side joins a port of its
-    subnet once more, so that unequal numbers of links are all used.
+    Each interface is used in one IP version. A port left over on either side is paired with a port
+    of its subnet that already has a pair, so all links are used even if their numbers differ.
     """
     own = {port.address.ip for port in local if not port.loopback}
     remote = [port for port in remote if port.address.ip not in own]
@@ -118,7 +119,7 @@ def _same_subnet(local: LocalPort, remote: RemotePort) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class SourcePorts:
-    """The UDP source ports of this Context: `of[plane]` are those of its transmit sockets."""
+    """The UDP source ports of this Context: `of[plane]` has one for each transmit socket."""
 
     of: dict[int, tuple[int, ...]]
 
@@ -130,7 +131,7 @@ def srv6_evs(
     dport: int,
     rng: random.Random,
 ) -> list[PathEv]:
-    """One EV for each path of the host configuration whose port is there."""
+    """One EV for each path of the host configuration whose port exists."""
     by_plane = {port.plane: port for port in ports}
     paths = [path for path in paths if path.plane in by_plane]
     labels = rng.sample(_FLOW_LABELS, len(paths))
@@ -163,7 +164,7 @@ def pair_evs(
     for i, (local, remote) in enumerate(pairs):
         rank = sum(1 for port, _ in pairs[:i] if port.plane == local.plane)
         sharing = sum(1 for port, _ in pairs if port.plane == local.plane)
-        # Pairs of one IPv4 port divide its sockets: a source port is all that names their EVs.
+        # Pairs of one IPv4 port divide its sockets, because only the source port names an EV.
         pool = range(len(sports.of[local.plane]))[rank::sharing]
         for k in range(per_pair if local.address.version == 6 else min(per_pair, len(pool))):
             tx_index = pool[k] if local.address.version == 4 else 0
@@ -181,8 +182,10 @@ def pair_evs(
 
 
 def distinct(evs: Iterable[PathEv]) -> list[PathEv]:
-    """Drops EVs whose 32 bits another has (two ports may have been given one source port), and of
-    each plane those beyond its share of the table.
+    """Removes duplicates and surplus EVs.
+
+    A duplicate has the same 32 bits as an earlier EV: two ports can have the same source port. Each
+    plane keeps at most its equal share of the EV table.
     """
     seen: dict[int, PathEv] = {}
     for ev in evs:
@@ -195,6 +198,6 @@ def distinct(evs: Iterable[PathEv]) -> list[PathEv]:
 
 
 def peer_sources(addresses: Iterable[tuple[IpAddress, Iterable[int]]]) -> list[PeerSource]:
-    """The distinct sources of a peer's packets: addresses, each with its source ports."""
+    """The distinct sources of a peer's packets, from addresses with their source ports."""
     sources = {(address, sport): None for address, sports in addresses for sport in sports}
     return [PeerSource(*source) for source in sources][:MAX_PEER_SOURCES]

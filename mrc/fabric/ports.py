@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which ports a Context has, of the interfaces that this host has now. Pure."""
+"""Selects the ports of a Context from the current interfaces of this host. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ UdpPort = Annotated[int, Meta(ge=1, le=65535)]
 
 
 class Interface(Protocol):
-    """What this module needs to know of a network interface."""
+    """The properties of a network interface that this module uses."""
 
     @property
     def name(self) -> str: ...
@@ -41,7 +41,7 @@ class Interface(Protocol):
 class LocalPort:
     """A port of this host. `plane` is its number, `mtu` the payload of a full packet.
 
-    `index` is that of the interface: one that is deleted and made again has a new one.
+    `index` is the interface's index. It changes if the interface is deleted and created again.
     """
 
     plane: int
@@ -49,7 +49,7 @@ class LocalPort:
     address: IpInterface
     mtu: int
     loopback: bool = False
-    ifname: str = ""  # the interface that its sockets are tied to; empty: none
+    ifname: str = ""  # the interface to which its sockets are bound; empty: none
     any_address: bool = False
     tx_sockets: int = 1
     index: int = 0
@@ -57,10 +57,10 @@ class LocalPort:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The ports that interfaces have right now.
+    """The ports that the current interfaces provide.
 
-    A port whose `plane` is 0 may have any number that is not reserved; 1 to `reserved` are those of
-    ports that were asked for. `missing` says of each of these that is not usable why.
+    Numbers 1 to `reserved` belong to the configured ports. A port with `plane` 0 may get any other
+    number. `missing` has the reason for each configured port that is not usable.
     """
 
     ports: tuple[LocalPort, ...]
@@ -70,7 +70,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class RemotePort:
-    """A port of the peer, as it described it."""
+    """A port of the peer, as described in its hello."""
 
     nic: Annotated[str, Meta(max_length=64)]
     address: IpInterface
@@ -85,13 +85,13 @@ def payload_mtu(link_mtu: int, version: int, *, encapsulation: int = 0) -> int:
 
 
 Kept = frozenset[IpAddress]
-"""Addresses that a Context uses already: a newer one of the same interface takes over no port."""
+"""Addresses that a Context uses already. A newer address of an interface does not replace them."""
 
 
 def srv6_ports(host: HostConfig, interfaces: Sequence[Interface]) -> Found:
-    """The ports of the host configuration that are usable, and loopback ports after them.
+    """The usable ports of the host configuration, followed by loopback ports.
 
-    Any local address is received on, because each EV has a destination address of its own.
+    These ports receive on any local address, because each EV has its own destination address.
     """
     by_name = {interface.name: interface for interface in interfaces}
     own = {address.ip for interface in interfaces for address in interface.addresses}
@@ -100,7 +100,7 @@ def srv6_ports(host: HostConfig, interfaces: Sequence[Interface]) -> Found:
     for plane, port in enumerate(host.ports, start=1):
         interface = by_name.get(port.ifname)
         if interface is None or not interface.up:
-            missing.append(f"{port.ifname} is down" if interface else f"there is no {port.ifname}")
+            missing.append(f"{port.ifname} is down" if interface else f"no interface {port.ifname}")
             continue
         if port.address.ip not in own:
             missing.append(f"{port.address.ip} is not an address of this host")
@@ -108,7 +108,7 @@ def srv6_ports(host: HostConfig, interfaces: Sequence[Interface]) -> Found:
         mtu = payload_mtu(port.mtu, port.address.version, encapsulation=ENCAPSULATION)
         made = _tied_port(interface, port.address)
         ports.append(replace(made, plane=plane, mtu=mtu, any_address=True))
-    # Tied to lo, they can share the UDP port with sockets that take any address.
+    # Bound to lo, they can share the UDP port with sockets that receive on any address.
     loopback = [replace(port, ifname=port.nic) for port in _loopback_ports(interfaces)]
     return Found((*ports, *_with_sockets(loopback, 8)), len(host.ports), tuple(missing))
 
@@ -121,9 +121,9 @@ def interface_ports(
 ) -> Found:
     """The usable ports of a host without SRv6: interfaces that are up, then loopback.
 
-    `wanted` names interfaces or addresses in the order of the planes; empty: all. An interface with
-    both IP versions gives two ports, the second behind the first ports of all others, so that the
-    planes of an ordinary peer count 1, 2, ... whatever else there is.
+    `wanted` has interfaces or addresses in the order of the planes; empty: all. An interface with
+    both IP versions provides two ports. All second ports follow all first ports, so the planes of
+    an ordinary peer have the numbers 1, 2, ...
     """
     groups: list[list[LocalPort]] = []
     missing: list[str] = []
@@ -140,7 +140,7 @@ def interface_ports(
     ports += [port for group in groups for port in group[1:]]
     if not any(port.loopback for port in ports):
         loopback = _loopback_ports(interfaces)
-        if not wanted:  # a host full of bridges must work without naming those that matter
+        if not wanted:  # a host with many bridges must work without a configuration
             ports = ports[: MAX_PORTS - len(loopback)]
         ports += loopback
     return Found(tuple(_with_sockets(ports, tx_sockets)), len(wanted), tuple(missing))
@@ -153,7 +153,7 @@ def _tied_port(interface: Interface, address: IpInterface) -> LocalPort:
 
 
 def _loopback_port(address: IpInterface, link_mtu: int = 65536) -> LocalPort:
-    # Not tied to an interface: then nothing has to be set up or allowed.
+    # Not bound to an interface: this requires no setup and no privilege.
     return LocalPort(0, "lo", address, payload_mtu(link_mtu, address.version), loopback=True)
 
 
@@ -162,9 +162,9 @@ def _is_loopback(interface: Interface) -> bool:
 
 
 def _best_addresses(interface: Interface, kept: Kept) -> list[IpInterface]:
-    """The first usable address of each IP version, IPv6 first; rather one that is in use."""
+    """One usable address of each IP version, IPv6 first: an address in use, else the first."""
     usable = [a for a in interface.addresses if not a.ip.is_link_local]
-    if _is_loopback(interface):  # which may hold routed addresses of the host too
+    if _is_loopback(interface):  # lo may also have routed addresses of the host
         usable = [a for a in usable if a.ip.is_loopback]
     usable.sort(key=lambda address: address.ip not in kept)
     versions = ([a for a in usable if a.version == version][:1] for version in (6, 4))
@@ -172,7 +172,7 @@ def _best_addresses(interface: Interface, kept: Kept) -> list[IpInterface]:
 
 
 def _group(interface: Interface, kept: Kept = frozenset()) -> list[LocalPort]:
-    """The ports of an interface, of each IP version one."""
+    """The ports of an interface, one of each IP version."""
     best = _best_addresses(interface, kept)
     if _is_loopback(interface):
         return [_loopback_port(address, interface.mtu) for address in best]
@@ -184,12 +184,12 @@ def _loopback_ports(interfaces: Iterable[Interface]) -> list[LocalPort]:
 
 
 def _with_sockets(ports: Iterable[LocalPort], count: int) -> Iterator[LocalPort]:
-    """Ports of IPv4 with so many transmit sockets."""
+    """The ports, those of IPv4 with `count` transmit sockets."""
     return (replace(p, tx_sockets=count if p.address.version == 4 else 1) for p in ports)
 
 
 def _wanted_group(interfaces: Sequence[Interface], name: str, kept: Kept) -> list[LocalPort]:
-    """The ports of an interface or address that was named, one at least."""
+    """The ports of an interface or address; at least one. Raises ConfigError."""
     try:
         address = ip_address(name)
     except ValueError:
@@ -216,4 +216,4 @@ def _named_interface(interfaces: Sequence[Interface], name: str, kept: Kept) -> 
             raise ConfigError(f"{name} has no address")
         return ports
     known = ", ".join(interface.name for interface in interfaces)
-    raise ConfigError(f"there is no {name} (there are: {known})")
+    raise ConfigError(f"no interface {name}; this host has {known}")

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SRv6 as MRC uses it: uSIDs, the carriers that hold them, and routes that act on carriers.
+"""MRC's part of SRv6: uSIDs, the carriers that hold them, and routes that act on carriers.
 
-Pure arithmetic and data; `mrc.linux.netlink` gives the routes to the kernel.
+Pure arithmetic and data; `mrc.linux.netlink` writes the routes to the kernel.
 
-A carrier (F3216) is an IPv6 address. Each switch that finds its own uSID first shifts the rest
-forward and looks the result up again, so the whole path travels in one destination address:
+A carrier (F3216) is an IPv6 address. A switch whose uSID comes first shifts the rest forward and
+routes the packet by the result. One destination address therefore holds the whole path:
 
     | locator block: 32 bits | uSID | uSID | uSID | uSID | uSID | uSID |    16 bits each; 0 = none
 """
@@ -21,14 +21,14 @@ USIDS_PER_CARRIER = (128 - BLOCK_BITS) // USID_BITS
 
 # The routing table that holds a host's own addresses.
 LOCAL_TABLE = 255
-# What the kernel gives a route that says nothing.
+# The kernel's metric for a route without one.
 DEFAULT_METRIC = 1024
 
 _MAX_USID = (1 << USID_BITS) - 1
 
 
 def pack(block: IPv6Network, usids: Sequence[int]) -> IPv6Address:
-    """Put one to six uSIDs, the first to be used first, into a carrier of the locator block."""
+    """Put one to six uSIDs, in the order of their use, into a carrier of the locator block."""
     if block.prefixlen != BLOCK_BITS:
         raise ValueError(f"locator block {block} is not a /{BLOCK_BITS}")
     if not 1 <= len(usids) <= USIDS_PER_CARRIER:
@@ -41,9 +41,9 @@ def pack(block: IPv6Network, usids: Sequence[int]) -> IPv6Address:
 
 
 def segments(block: IPv6Network, usids: Sequence[int]) -> tuple[IPv6Address, ...]:
-    """The segment list for any number of uSIDs; up to six of them need one carrier and no SRH."""
+    """The segment list for any number of uSIDs. Up to six require one carrier and no SRH."""
     if not usids:
-        raise ValueError("a segment list needs a uSID")
+        raise ValueError("a segment list requires at least one uSID")
     return tuple(
         pack(block, usids[start : start + USIDS_PER_CARRIER])
         for start in range(0, len(usids), USIDS_PER_CARRIER)
@@ -51,7 +51,7 @@ def segments(block: IPv6Network, usids: Sequence[int]) -> tuple[IPv6Address, ...
 
 
 def locator(block: IPv6Network, usid: int) -> IPv6Network:
-    """The prefix by which the rest of a locator block reaches the node with this uSID."""
+    """The prefix that routes to the node with this uSID inside a locator block."""
     return IPv6Network((pack(block, (usid,)), BLOCK_BITS + USID_BITS))
 
 
@@ -68,7 +68,7 @@ def _check_usid(usid: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class EncapRed:
-    """Put the packet into an IPv6 packet for the first segment; an SRH only if there are more."""
+    """Put the packet into an IPv6 packet to the first segment. More segments go into an SRH."""
 
     segments: tuple[IPv6Address, ...]
 
@@ -95,11 +95,11 @@ class Route:
     dst: IPv6Network
     dev: str
     via: IPv6Address | None = None
-    """next hop; None where the destination is on the link, or the packet is not forwarded"""
+    """next hop; None if the destination is on the link, or the packet is not forwarded"""
     src: IPv6Address | None = None
-    """source address that a socket without one gets"""
+    """source address for packets of a socket that is not bound to one"""
     action: EncapRed | End | EndDT6 | None = None
     local: bool = False
     """every address of dst is the host's own"""
     metric: int = DEFAULT_METRIC
-    """of several routes to one destination the one with the smallest counts"""
+    """the kernel uses the route with the smallest metric"""

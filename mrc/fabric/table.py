@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads a TOML table key by key, so that every error names the file, the key and what is wrong.
+"""Reads a TOML table key by key, so that every error names the file, the key and the problem.
 
-Not as a whole into a declared type: in a scenario the bounds, the defaults, the units and the keys
-themselves follow from what other keys say.
+The table is not decoded into a declared type, because in a scenario the bounds, the defaults, the
+units and the keys depend on the values of other keys.
 """
 
 from __future__ import annotations
@@ -19,10 +19,13 @@ _T = TypeVar("_T")
 
 
 class Table:
-    """One table of a file. Whoever has read it calls `close`, which refuses keys not asked for."""
+    """One table of a file. The caller reads its keys and then calls `close`.
+
+    `close` raises ConfigError for keys that were not read.
+    """
 
     def __init__(self, values: Mapping[str, Any], place: str) -> None:
-        """`place` is what errors begin with, such as "x.toml: topology"."""
+        """`place` is the prefix of errors, such as "x.toml: topology"."""
         self._values = values
         self._place = place
         self._asked: set[str] = set()
@@ -70,18 +73,18 @@ class Table:
         return value
 
     def parsed(self, key: str, parse: Callable[[str], _T], default: str | None = None) -> _T:
-        """A text that means more, such as one with a unit; `parse` raises ValueError."""
+        """A text that `parse` converts, such as a number with a unit. `parse` raises ValueError."""
         try:
             return parse(self.text(key, default))
         except ValueError as error:
             raise self.error(key, str(error)) from error
 
     def integers(self, key: str, low: int, high: int) -> tuple[int, ...]:
-        """A list of numbers; empty when it is missing."""
+        """A list of numbers; empty if the key is missing."""
         return tuple(self._taken(key, tuple[Annotated[int, Meta(ge=low, le=high)], ...], []))
 
     def texts(self, key: str, choices: Sequence[str] = ()) -> tuple[str, ...]:
-        """A list of texts, perhaps out of some choices; empty when it is missing."""
+        """A list of texts, each one of `choices` if given; empty if the key is missing."""
         found: tuple[str, ...] = self._taken(key, tuple[str, ...], [])
         for item in found:
             if choices and item not in choices:
@@ -89,7 +92,7 @@ class Table:
         return found
 
     def mapping(self, key: str) -> dict[str, Any]:
-        """An inner table whose keys are the caller's; empty when it is missing."""
+        """An inner table with any keys; empty if the key is missing."""
         return dict(self._taken(key, dict[str, Any], {}))
 
     def pairs(self, key: str) -> tuple[tuple[int, int], ...]:
@@ -97,18 +100,18 @@ class Table:
         try:
             return take(self._get(key, None), tuple[tuple[int, int], ...])
         except ValueError:
-            raise self.error(key, "is no list of pairs such as [[0, 1], [2, 3]]") from None
+            raise self.error(key, "must be a list of pairs such as [[0, 1], [2, 3]]") from None
 
     def table(self, key: str) -> Table:
-        """An inner table; empty when it is missing."""
+        """An inner table; empty if the key is missing."""
         return Table(self.mapping(key), self._inner(key))
 
     def tables(self, key: str) -> list[Table]:
-        """An array of tables; empty when it is missing."""
+        """An array of tables; empty if the key is missing."""
         try:
             found = take(self._get(key, []), tuple[dict[str, Any], ...])
         except ValueError:
-            raise self.error(key, f"is no array of tables: write [[{key}]]") from None
+            raise self.error(key, f"must be an array of tables: write [[{key}]]") from None
         return [Table(item, f"{self._inner(key)}[{i}]") for i, item in enumerate(found)]
 
     def _inner(self, key: str) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts of a fabric by their names, such as those that can fail. Pure."""
+"""Names of parts of a fabric, such as the targets of faults. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TARGET = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A plane, switch or link of a fabric by its numbers, or all of it.
+    """A plane, switch or link of a fabric by its numbers, or the whole fabric.
 
     None and plane 0: does not apply.
     """
@@ -45,7 +45,7 @@ class Target:
 
 
 def parse_target(text: str, fabric: Topology, *, whole: bool = False) -> Target:
-    """`whole`: "all" is one too. Raises ValueError for what is no target of this fabric."""
+    """Parses a target. `whole` allows "all". Raises ValueError if the fabric lacks the target."""
     match = _TARGET.fullmatch(text)
     if match is None or (match["all"] and not whole):
         raise ValueError(f"target {text!r} is not {'all, ' if whole else ''}{FORMS}")
@@ -54,13 +54,13 @@ def parse_target(text: str, fabric: Topology, *, whole: bool = False) -> Target:
     kind = str(match.lastgroup)
     target = _target(kind, [int(number) for number in match[kind].split(".")])
     if target.plane not in fabric.plane_numbers():
-        raise ValueError(f"target {text}: no plane {target.plane}, they are 1..{fabric.planes}")
+        raise ValueError(f"target {text}: no plane {target.plane}, use 1..{fabric.planes}")
     if target.host is not None and target.host not in fabric.host_numbers():
-        raise ValueError(f"target {text}: no host h{target.host}, they are 0..{fabric.hosts - 1}")
+        raise ValueError(f"target {text}: no host h{target.host}, use 0..{fabric.hosts - 1}")
     if target.t0 is not None and target.t0 not in fabric.t0_numbers():
-        raise ValueError(f"target {text}: no T0 {target.t0}, they are 0..{fabric.t0 - 1}")
+        raise ValueError(f"target {text}: no T0 {target.t0}, use 0..{fabric.t0 - 1}")
     if target.t1 is not None and target.t1 not in fabric.t1_numbers():
-        raise ValueError(f"target {text}: no T1 {target.t1}, they are 0..{fabric.t1 - 1}")
+        raise ValueError(f"target {text}: no T1 {target.t1}, use 0..{fabric.t1 - 1}")
     return target
 
 
@@ -78,7 +78,7 @@ def _target(kind: str, numbers: list[int]) -> Target:
 
 
 def all_links(fabric: Topology) -> list[Target]:
-    """Every link: in each plane first those of the hosts, then the uplinks."""
+    """Every link: in each plane first the host links, then the uplinks."""
     found = []
     for plane in fabric.plane_numbers():
         found += [Target("link", plane, host) for host in fabric.host_numbers()]
@@ -101,7 +101,7 @@ def links_of(target: Target, fabric: Topology) -> list[Target]:
 
 
 def t0_of(link: Target, fabric: Topology) -> int:
-    """The T0 at a link's one end."""
+    """The T0 at one end of a link."""
     if link.t0 is not None:
         return link.t0
     assert link.host is not None

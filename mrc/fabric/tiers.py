@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the links and the switch ports of a fabric have, and the tables of a file that say so."""
+"""The properties of a fabric's links and switch ports, and the tables of a file that set them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,7 @@ ROUTING = ("source-routes", "ecmp")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tiers(Topology):
-    """A fabric whose planes are all the same: the table `[topology]`.
-
-    It is simulated, or becomes a test bed.
-    """
+    """A fabric of identical planes, for the simulator or a test bed: the table `[topology]`."""
 
     routing: str  # of ROUTING
     host_rate_bps: int
@@ -32,13 +29,13 @@ class Tiers(Topology):
     buffer_bytes: int  # of a switch port, for data and for control; 0: no limit
     ecn_low_bytes: int
     ecn_high_bytes: int  # 0: no marking
-    ecn_last_hop: bool  # whether ports to hosts mark too
+    ecn_last_hop: bool  # whether ports to hosts mark, too
     trimming: bool
     wake_ns: int  # from the arrival of a packet to the run of the host's driver
-    wake_noise_ns: int  # a host sleeps so much longer at most, drawn each time it wakes
+    wake_noise_ns: int  # largest additional delay of a wake-up, drawn for each one
     sndbuf_bytes: int
     mtu: int
-    max_hosts: ClassVar[int] = MAX_HOSTS  # simulated ones take less than those of test beds
+    max_hosts: ClassVar[int] = MAX_HOSTS  # a simulated host needs less than one of a test bed
 
 
 def read_topology(table: Table) -> Tiers:
@@ -46,7 +43,7 @@ def read_topology(table: Table) -> Tiers:
     hosts = table.integer("hosts", 2, MAX_HOSTS)
     t0 = table.integer("t0", 1, MAX_T0, hosts)
     if hosts % t0:
-        raise table.error("hosts", f"{hosts} is no multiple of t0 ({t0})")
+        raise table.error("hosts", f"{hosts} is not a multiple of t0 ({t0})")
     topology = Tiers(
         hosts=hosts,
         planes=table.integer("planes", 1, MAX_PLANES),
@@ -72,16 +69,16 @@ def read_topology(table: Table) -> Tiers:
         topology = _oversubscribed(table, topology)
     table.close()
     if not topology.host_rate_bps or not topology.fabric_rate_bps:
-        raise table.error("host_rate", "a link without a rate carries nothing")
+        raise table.error("host_rate", "host_rate and fabric_rate must not be 0")
     if 0 < topology.ecn_high_bytes <= topology.ecn_low_bytes:
-        raise table.error("ecn_high", "is not above ecn_low")
+        raise table.error("ecn_high", "must be above ecn_low")
     return topology
 
 
 def read_link(
     table: Table, parse_target: Callable[[str], object]
 ) -> tuple[str, int | None, int | None]:
-    """A table of `[[links]]`: target, rate in bits a second, delay in ns; None: that of its tier.
+    """A table of `[[links]]`: target, rate in bits a second, delay in ns; None: the tier's value.
 
     Raises ConfigError.
     """
@@ -91,16 +88,16 @@ def read_link(
     delay_ns = table.parsed("delay", units.parse_time) if table.has("delay") else None
     table.close()
     if rate_bps is None and delay_ns is None:
-        raise table.error("target", "has neither rate nor delay")
+        raise table.error("target", "requires rate, delay or both")
     if rate_bps == 0:
-        raise table.error("rate", "a link without a rate carries nothing")
+        raise table.error("rate", "must not be 0")
     return target, rate_bps, delay_ns
 
 
 def _oversubscribed(table: Table, topology: Tiers) -> Tiers:
-    """With the rate of uplinks that makes those of a T0 together so much slower than its hosts."""
+    """Sets fabric_rate: the total rate of a T0's hosts is `oversubscription` times its uplinks'."""
     if table.has("fabric_rate"):
-        raise table.error("oversubscription", "says what fabric_rate is: leave one of them out")
+        raise table.error("oversubscription", "sets fabric_rate, too: remove one of the two")
     ratio = table.number("oversubscription", 0.01, 1000.0)
     below = topology.host_rate_bps * (topology.hosts // topology.t0)
     return replace(topology, fabric_rate_bps=round(below / topology.t1 / ratio))

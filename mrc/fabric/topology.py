@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """The fabric as data: planes, T0s, T1s and hosts, their addresses and uSIDs, and every path.
 
-Pure. Planes are numbered from 1, like the ports that live in them; hosts, T0s and T1s from 0. Each
-plane P has the same number of T0s and of T1s, and every T0 has an uplink to every T1. The hosts are
-spread over the T0s in order, equally many below each:
+Pure. Planes are numbered from 1, like the ports in them; hosts, T0s and T1s from 0. All planes have
+the same numbers of T0s and T1s, and every T0 has an uplink to every T1. The hosts are spread over
+the T0s in order, the same number below each:
 
-    h0 -+- t0:P.0 --+-- t1:P.0 --+-- t0:P.1 -+- h2    a path is the choice of P and of S: host, T0,
-    h1 -+           +-- t1:P.S --+           +- h3    T1 S of plane P, T0, host; of P alone for
-                                                      hosts below one T0, as h0 and h1
+    h0 -+- t0:P.0 --+-- t1:P.0 --+-- t0:P.1 -+- h2    P and S select a path: host, T0, T1 S of
+    h1 -+           +-- t1:P.S --+           +- h3    plane P, T0, host. Below one T0 (h0 and h1)
+                                                      P alone selects it
 
-Addresses (hex where the address is), unless `Addresses` says otherwise:
-    fcbb:P::/32          locator block of plane P; carriers are made of it
-    0100 + S             uSID of T1 S: shift, then the next uSID names the T0 to go down to
-    0200 + N             uSID of T0 N: shift, then the next uSID names the port to go down by
+Default addresses (numbers inside addresses are hex):
+    fcbb:P::/32          locator block of plane P, the prefix of its carriers
+    0100 + S             uSID of T1 S: shift; the next uSID names the T0 below
+    0200 + N             uSID of T0 N: shift; the next uSID names the port to the host
     e000 + K             uSID of port K of any T0, and of the host behind it: end of the carrier
-    fd00:a:H::/64        prefix of host H, the same over all planes; it owns every address in it
-    fd00:a:H::1          its address, the source of what it sends
-    fd00:a:H::P:S        its address on path S of plane P: names the EV to the sender
-    fd00:c::(H+1)        its address on the management network, where the OOB exchange runs
+    fd00:a:H::/64        prefix of host H, the same in all planes; H owns every address in it
+    fd00:a:H::1          address of host H, the source of its packets
+    fd00:a:H::P:S        address of host H on path S of plane P: names the EV to the sender
+    fd00:c::(H+1)        address of host H on the management network, for the OOB exchange
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ _MANAGEMENT = IPv6Network("fd00:c::/64")
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """One way from a host to another: the plane, the switch in the middle, and how to name it."""
+    """One path from a host to another."""
 
     plane: int
     name: str
-    """of the T1, or of the T0 that both hosts are below"""
+    """of the T1, or of the T0 if both hosts are below it"""
     dst: IPv6Address
     """destination address inside the peer's prefix; the sender's route for it picks the path"""
     segments: tuple[IPv6Address, ...]
@@ -56,12 +56,12 @@ class Path:
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Where the addresses of a fabric are taken from."""
+    """The networks from which a fabric takes its addresses."""
 
     block: IPv6Network = _BLOCK
-    """holds the locator block of each plane"""
+    """contains the locator block of each plane"""
     hosts: IPv6Network = _HOSTS
-    """holds the prefix of each host"""
+    """contains the prefix of each host"""
     management: IPv6Network = _MANAGEMENT
 
     def __post_init__(self) -> None:
@@ -85,7 +85,7 @@ class Addresses:
         return self.host_prefix(host).network_address + 1
 
     def on_path(self, host: int, plane: int, path: int) -> IPv6Address:
-        """Planes count from 1, so that no path has the host's own address."""
+        """A host's address on a path. Planes count from 1, so it differs from the host's own."""
         return self.host_prefix(host).network_address + (plane << 16 | path)
 
     def oob(self, host: int) -> IPv6Address:
@@ -94,7 +94,7 @@ class Addresses:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """How many of each there are."""
+    """The numbers of hosts, planes and switches."""
 
     hosts: int
     planes: int
@@ -112,7 +112,7 @@ class Topology:
         object.__setattr__(self, "t0", self.t0 or self.hosts)
         _check("t0", self.t0, 1, self.hosts)
         if self.hosts % self.t0:
-            raise ValueError(f"hosts is {self.hosts}, no multiple of t0 ({self.t0})")
+            raise ValueError(f"hosts is {self.hosts}, not a multiple of t0 ({self.t0})")
 
     def host_numbers(self) -> range:
         return range(self.hosts)
@@ -131,7 +131,7 @@ class Topology:
         return self.hosts // self.t0
 
     def t0_of(self, host: int) -> int:
-        """The T0 that a host is below, in every plane."""
+        """The T0 above a host, the same in every plane."""
         return host // self.hosts_per_t0
 
     def hosts_below(self, t0: int) -> range:

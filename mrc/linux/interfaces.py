@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The interfaces of a namespace, read by hand: pyroute2 takes longer to load than all of mrc.
+"""The interfaces of a namespace, read without pyroute2, which loads more slowly than all of mrc.
 
-The layouts are those of linux/if_link.h and linux/if_addr.h.
+linux/if_link.h and linux/if_addr.h define the layouts.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ _IFA_F_OPTIMISTIC, _IFA_F_DADFAILED, _IFA_F_TENTATIVE = 0x4, 0x8, 0x40
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """A network interface as the kernel has it now."""
+    """A network interface: its state at the time of the read."""
 
     name: str
     index: int
     mtu: int
     up: bool
-    """able to carry packets: set up, and with a carrier where it knows of one"""
+    """able to carry packets: administratively up, and with carrier if it reports one"""
     addresses: tuple[IPv4Interface | IPv6Interface, ...]
-    """those that a socket can be bound to"""
+    """its addresses to which a socket can bind"""
 
 
 def interfaces(namespace: str | None = None) -> list[Interface]:
-    """The interfaces of this namespace, or of a named one, by index; needs no privilege.
+    """The interfaces of this namespace, or of a named one, by index. Requires no privilege.
 
     Raises NetlinkError.
     """
@@ -60,7 +60,7 @@ def read_interfaces(rtnetlink: Rtnetlink) -> list[Interface]:
 
 
 def is_up(rtnetlink: Rtnetlink, index: int, name: str) -> bool:
-    """Whether an interface can carry packets, as the kernel finds now that it is asked for it."""
+    """Whether an interface can carry packets. This request makes the kernel update the state."""
     body = _LINK.pack(0, 0, index, 0, 0)
     data = rtnetlink.get_bytes(_RTM_GETLINK, body, f"read the state of {name}")
     return _is_up(_LINK.unpack_from(data)[3], attributes(data, _LINK.size))
@@ -79,18 +79,18 @@ def _interface(data: bytes, addresses: dict[int, list[IPv4Interface | IPv6Interf
 
 
 def _is_up(flags: int, found: dict[int, bytes]) -> bool:
-    # Loopback and tunnels know of no carrier, so their state is unknown. Where a carrier is lost,
-    # older kernels (6.1) bring the state up to date as late as a second after it.
+    # Loopback and tunnels report no carrier, so their state is unknown. After a loss of carrier,
+    # older kernels (6.1) update the state up to a second late.
     carrier = found.get(_IFLA_CARRIER, b"\1")[0] != 0
     state = found.get(_IFLA_OPERSTATE, b"\0")[0]
     return bool(flags & _IFF_UP) and carrier and state in {_OPERSTATE_UP, _OPERSTATE_UNKNOWN}
 
 
 def _address(data: bytes) -> tuple[int, IPv4Interface | IPv6Interface] | None:
-    """Index of the interface and the address, if duplicate address detection is done with it."""
+    """Index of the interface and the address; None before duplicate address detection is done."""
     _, bits, flags, _, index = _ADDRESS.unpack_from(data)
     found = attributes(data, _ADDRESS.size)
-    # IFA_ADDRESS is the far end's on a point-to-point link; IFA_LOCAL, where given, ours.
+    # On a point-to-point link IFA_ADDRESS is the peer's address and IFA_LOCAL is ours.
     packed = found.get(_IFA_LOCAL) or found.get(_IFA_ADDRESS)
     if _IFA_FLAGS in found:
         (flags,) = struct.unpack("=I", found[_IFA_FLAGS])

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Network namespaces with names, as ip(8) keeps them under /run/netns, without running ip(8).
+"""Named network namespaces under /run/netns, like those of ip(8), but without running ip(8).
 
-A namespace belongs to a thread: `inside` moves the calling thread only, so nothing in its body may
+Each thread has its own namespace. `inside` moves only the calling thread, so its body must not
 wait for an event loop.
 """
 
@@ -29,7 +29,7 @@ _libc.mount.argtypes = (*[ctypes.c_char_p] * 3, ctypes.c_ulong, ctypes.c_char_p)
 
 
 def create(name: str) -> None:
-    """Make a namespace and give it a name.
+    """Make a named namespace.
 
     Raises NetlinkError when the name is taken or the privilege is missing.
     """
@@ -49,12 +49,12 @@ def create(name: str) -> None:
 
 
 def remove(name: str) -> None:
-    """Take the name away; the kernel removes the namespace with the last process in it."""
+    """Remove the name. The kernel removes the namespace when its last process ends."""
     path = FOLDER / name
     try:
         _call("umount2", bytes(path), _MNT_DETACH)
     except OSError as exc:
-        if exc.errno not in (errno.EINVAL, errno.ENOENT):  # a name that never became a mount
+        if exc.errno not in (errno.EINVAL, errno.ENOENT):  # both: the name is not a mount
             raise NetlinkError(f"cannot remove namespace {name}: {_reason(exc)}") from exc
     path.unlink(missing_ok=True)
 
@@ -66,7 +66,10 @@ def names() -> list[str]:
 
 @contextmanager
 def inside(name: str) -> Iterator[None]:
-    """Let the calling thread, and the processes it starts meanwhile, live in the namespace."""
+    """Move the calling thread, and processes that it starts meanwhile, into the namespace.
+
+    Raises NetlinkError.
+    """
     with _back_at_the_end():
         try:
             namespace = os.open(FOLDER / name, os.O_RDONLY | os.O_CLOEXEC)
@@ -82,9 +85,9 @@ def inside(name: str) -> Iterator[None]:
 
 
 def join(pid: int) -> None:
-    """Let this process, which must have one thread, live in the user, mount and network namespaces
-    of another, where it is root if the user namespace is its user's.
+    """Move this process into the user, mount and network namespaces of another process.
 
+    This process must have one thread. It becomes root there if its user owns the user namespace.
     Raises NetlinkError.
     """
     try:
@@ -131,5 +134,5 @@ def _call(function: str, *arguments: int | bytes | None) -> None:
 
 def _reason(error: OSError) -> str:
     if error.errno in (errno.EPERM, errno.EACCES):
-        return "this needs root, or a user namespace: unshare -Urnm"
+        return "it requires root, or a user namespace: unshare -Urnm"
     return error.strerror or str(error)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which Linux this is."""
+"""The version of the running kernel."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Batched requests and dumps over one rtnetlink socket.
 
-Knows the framing of netlink, not what the messages say: they come and go as pyroute2's message
-objects. pyroute2 has sockets too, but they run an event loop each, and so cannot be used
-synchronously beside a running one.
+This module handles netlink's framing. The contents are pyroute2's message objects, or bytes.
+pyroute2's own sockets each run an event loop, so they block beside a loop that already runs.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _NLMSG_ERROR, _NLMSG_DONE = 2, 3
 _NLMSGERR_ATTR_MSG = 1
 _SOL_NETLINK, _NETLINK_CAP_ACK, _NETLINK_EXT_ACK = 270, 10, 11
 
-# Requests in one datagram: their acknowledgements must fit the receive buffer.
+# Requests in one datagram. Their acknowledgements must fit the receive buffer.
 _BATCH = 64
 _REPLY_BYTES = 1 << 18
 _HEADER_BYTES = 16
@@ -39,16 +38,16 @@ class Request:
     """A change that the kernel carries out or refuses."""
 
     what: str
-    """what an error message says could not be done"""
+    """the action; the error message is "cannot", this text and the reason"""
     type: int
     message: Any
     flags: int = 0
     needs: str = ""
-    """what the kernel must have to understand the request"""
+    """the kernel version or option that the request requires; error messages name it"""
 
 
 class Rtnetlink:
-    """A socket; it belongs to the namespace that the calling thread is in when it is made."""
+    """A socket in the namespace that the calling thread has when it makes the object."""
 
     def __init__(self) -> None:
         self._socket = _open()
@@ -56,7 +55,7 @@ class Rtnetlink:
 
     @classmethod
     def inside(cls, namespace: str | None) -> Self:
-        """A socket in a named namespace, or in that of the calling thread."""
+        """A socket in a named namespace; None: in the calling thread's namespace."""
         if namespace is None:
             return cls()
         with netns.inside(namespace):
@@ -87,23 +86,23 @@ class Rtnetlink:
             raise refused
 
     def get(self, kind: int, message: Any, what: str) -> Any:
-        """One object, as it is now."""
+        """Reads one object."""
         self._send(self._encode(kind, message, _NLM_F_REQUEST))
         return _decode(message, next(self._replies(what))[2])
 
     def get_bytes(self, kind: int, body: bytes, what: str) -> bytes:
-        """One object, as it is now: what stands behind the header of its message."""
+        """Reads one object: the bytes behind its message header."""
         self._send(self._framed(kind, body, _NLM_F_REQUEST))
         return next(self._replies(what))[2][_HEADER_BYTES:]
 
     def dump(self, kind: int, message: Any) -> list[Any]:
-        """All objects of a kind, from a dump that no change interrupted."""
+        """Reads all objects of a kind. Repeats the dump if a change interrupted it."""
         flags = _NLM_F_REQUEST | _NLM_F_DUMP
         found = self._dump(lambda: self._encode(kind, message, flags))
         return [_decode(message, data) for data in found]
 
     def dump_bytes(self, kind: int, body: bytes) -> list[bytes]:
-        """As `dump`: what stands behind the headers of the messages."""
+        """As `dump`, but returns the bytes behind each message header."""
         flags = _NLM_F_REQUEST | _NLM_F_DUMP
         found = self._dump(lambda: self._framed(kind, body, flags))
         return [data[_HEADER_BYTES:] for data in found]
@@ -119,10 +118,12 @@ class Rtnetlink:
                 found.append(data)
             if not all_flags & _NLM_F_DUMP_INTR:
                 return found
-        raise NetlinkError("the kernel's tables change faster than they can be read")
+        raise NetlinkError(
+            f"cannot read from the kernel: its tables changed during {_DUMP_TRIES} reads, try again"
+        )
 
     def _replies(self, what: str) -> Iterator[tuple[int, int, bytes]]:
-        """Type, flags and all bytes of each message that answers the last request."""
+        """Type, flags and all bytes of each reply to the last request."""
         while True:
             for kind, sequence, flags, data in _split(self._receive()):
                 if sequence != self._sequence:
@@ -169,7 +170,7 @@ def _open() -> socket.socket:
 
 
 def _decode(request: Any, data: bytes) -> Any:
-    """Answers are of the class of the message that asked."""
+    """Decodes a reply. It has the class of its request."""
     message = type(request)(data)
     message.decode()
     return message
@@ -185,7 +186,7 @@ def _split(datagram: bytes) -> Iterator[tuple[int, int, int, bytes]]:
 
 
 def attributes(data: bytes, start: int) -> dict[int, bytes]:
-    """The payload of each attribute that stands from `start` on, by its type."""
+    """The payload of each attribute from offset `start` on, by its type."""
     found = {}
     while start + 4 <= len(data):
         length, kind = struct.unpack_from("=HH", data, start)
@@ -195,16 +196,16 @@ def attributes(data: bytes, start: int) -> dict[int, bytes]:
 
 
 def _refusal(request: Request, answer: bytes) -> NetlinkError | None:
-    """What an acknowledgement says; None when the request was carried out."""
+    """The error in an acknowledgement; None if the kernel carried out the request."""
     code = -struct.unpack_from("=i", answer, 16)[0]
     if code == 0:
         return None
     reason = os.strerror(code)
-    # Behind the code stands the header of the request, then attributes: the kernel's own words.
+    # The error code, the request's header, then attributes. One holds the kernel's message.
     if words := attributes(answer, 36).get(_NLMSGERR_ATTR_MSG):
         reason += f" ({words.rstrip(bytes(1)).decode()})"
     if code in (errno.EOPNOTSUPP, errno.ENOENT, errno.EINVAL) and request.needs:
-        reason += f"; this needs {request.needs}"
+        reason += f"; it requires {request.needs}"
     if code in (errno.EPERM, errno.EACCES):
-        reason += "; this needs root, or a user namespace: unshare -Urnm"
+        reason += "; it requires root, or a user namespace: unshare -Urnm"
     return NetlinkError(f"cannot {request.what}: {reason}", code)

@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small JSON messages over the QP itself.
 
-The OOB TCP connection may run over a plane that dies, so what two peers have to say after connect
-travels like the data: as WRITE_IMM into an inbox that each registers at the other's disposal.
+The OOB TCP connection may run over a plane that fails. Messages after the connect therefore use the
+QP, like data: each side registers an inbox, and the peer sends messages as WRITE_IMM into it.
 
-An inbox is SLOTS slots of SLOT_BYTES. Frame n of a direction goes to slot n mod SLOTS; a message
-longer than a slot continues in the next frame. A slot is used again only after the peer said, by a
-credit, that the message in it was received by the peer's user, or that it is the next one to be
-received. So a mailbox holds one message of `most_bytes` and an inbox of others at most, as bytes
-that are decoded when they are received. Immediates carry the rest:
+An inbox has SLOTS slots of SLOT_BYTES. Frame n of a direction goes to slot n mod SLOTS; a message
+longer than a slot continues in the next frame. The sender reuses a slot only after a credit: the
+peer sends it when its user has received the message in the slot, or will receive this message next.
+So a mailbox holds at most one message of `most_bytes` and one inbox of other messages, as bytes
+that it decodes when the user receives them. The immediates have these formats:
 
     0iiiiiii iiiiiiii iiiiiiii iiiiiiii   of the user of the mailbox: 31 bits
     10000000 00000000 nnnnnnnn nnnnnnnn   credit: frames freed so far, modulo 2^16; no payload
-    11m00000 00000000 nnnnnnnn nnnnnnnn   frame n, modulo 2^16; m: the message goes on
+    11m00000 00000000 nnnnnnnn nnnnnnnn   frame n, modulo 2^16; m: the message continues
 
-Immediates complete in posting order, so a message also says that all written before is in place. A
-side that heard nothing for a while repeats its credit: that it is acknowledged, or never is, tells
-whether the peer is still there.
+Immediates complete in posting order, so all earlier writes are in place when a message arrives. A
+side that has received nothing for a while repeats its credit. If the peer never acknowledges it,
+the QP fails: so both sides notice a dead peer.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from mrc.tasks import cancelled
 SLOTS = 16
 SLOT_BYTES = 4096
 INBOX_BYTES = SLOTS * SLOT_BYTES
-MAX_MESSAGE_BYTES = 1 << 18  # that a mailbox takes, unless it is told to take more
+MAX_MESSAGE_BYTES = 1 << 18  # default of `most_bytes`
 MAX_SENT_BYTES = 1 << 20
-MAILBOX_BYTES = 3 * INBOX_BYTES + MAX_MESSAGE_BYTES  # at most, with what is unread
-MAX_UNREAD = 4096  # messages and immediates of the user that wait to be received
+MAILBOX_BYTES = 3 * INBOX_BYTES + MAX_MESSAGE_BYTES  # most memory, unread messages included
+MAX_UNREAD = 4096  # messages and user immediates that wait to be received
 KEEPALIVE_SECONDS = 3.0
 
 _CONTROL = 0x80000000
@@ -55,16 +55,16 @@ Message = dict[str, Any]
 
 
 class MailboxClosedError(MrcError):
-    """The peer closed the QP in order, and everything it had to say has been received."""
+    """The peer closed the QP in order, and all its messages have been received."""
 
 
 @dataclass(frozen=True, slots=True)
 class MailboxMemory:
-    """What a mailbox registers. It must outlive the QP, since the peer writes into it."""
+    """Registered memory of a mailbox. It must outlive the QP because the peer writes into it."""
 
     inbox: bytearray
     inbox_mr: MR
-    outbox: bytearray  # slot n holds our frame n until the peer gave the credit for it
+    outbox: bytearray  # a slot holds our frame until the peer's credit for it
     outbox_mr: MR
 
 
@@ -80,7 +80,7 @@ async def mailbox_memory(ctx: Context) -> AsyncIterator[MailboxMemory]:
 
 @dataclass(frozen=True, slots=True)
 class _Unread:
-    """A message that is not yet received; `begin` frames came before it."""
+    """A message that the user has not received yet; `begin` frames precede it."""
 
     data: bytearray
     begin: int
@@ -89,8 +89,9 @@ class _Unread:
 class Mailbox:
     """Messages to and from the peer of one QP. An async context manager.
 
-    The side that connects sends its inbox as `private` data and passes no `peer`: it learns the
-    other inbox from the first message. The side that accepts passes what it found there.
+    The connecting side sends its inbox as `private` data and passes no `peer`: the first message
+    from the accepting side describes the other inbox. The accepting side passes the inbox from the
+    private data as `peer`.
     """
 
     def __init__(
@@ -105,16 +106,16 @@ class Mailbox:
         self._qp = qp
         self._memory = memory
         self._peer = peer
-        self._most_bytes = most_bytes  # of a message of the peer
+        self._most_bytes = most_bytes  # limit on a message of the peer
         self._keepalive = keepalive
         self._sending = asyncio.Lock()
-        self._sent = 0  # frames
-        self._credited = 0  # of those, how many the peer has freed
+        self._sent = 0  # our frames
+        self._credited = 0  # our frames that the peer has freed
         self._credit_came = asyncio.Event()
         self._consumed = 0  # frames of the peer
-        self._begin = 0  # of those, the ones before the message that comes in
-        self._freed = 0  # of those, how many hold nothing any more
-        self._told = 0  # of those, how many the peer knows of
+        self._begin = 0  # frames of the peer before the incomplete message
+        self._freed = 0  # frames of the peer whose slots are free
+        self._told = 0  # frames of the peer for which we have sent credit
         self._credit_due = asyncio.Event()
         self._heard = False
         self._partial = bytearray()
@@ -150,16 +151,17 @@ class Mailbox:
     def _on_task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # whoever started it has it, or was cancelled and is past caring
+            task.exception()  # the caller has it or was cancelled; otherwise asyncio would log it
 
     async def send(self, message: Message) -> None:
-        """Returns when the message is in the peer's inbox; raises CompletionError if it never is.
+        """Returns when the message is in the peer's inbox; raises CompletionError if that fails.
 
-        A send that is cancelled still goes out whole, so that what follows stays readable.
+        If the caller is cancelled, the rest of the message is still sent, so that the peer can
+        decode the next messages.
         """
         data = json.dumps(message, separators=(",", ":")).encode()
         if len(data) > MAX_SENT_BYTES:
-            raise MrcError(f"a message of {len(data)} bytes; the limit is {MAX_SENT_BYTES}")
+            raise MrcError(f"the message has {len(data)} bytes; the limit is {MAX_SENT_BYTES}")
         await asyncio.shield(self._start(self._send_frames(data)))
 
     async def _send_frames(self, data: bytes) -> None:
@@ -186,9 +188,9 @@ class Mailbox:
                 )
 
     async def receive(self) -> Message | int:
-        """The next message, or the next immediate of the peer's own writes, in posting order.
+        """The next message, or the next immediate of the peer's user, in posting order.
 
-        Raises what ended the mailbox once all that came before was received.
+        When nothing is left to receive, raises the error that ended the mailbox.
         """
         await self._until_some()
         item = self._items.popleft()
@@ -203,7 +205,9 @@ class Mailbox:
             raise wrong from None
 
     async def immediate_next(self) -> bool:
-        """Whether `receive` would give an immediate, once it would not wait; raises as it would."""
+        """Waits for the next item without taking it; True if it is an immediate. Raises as
+        `receive`.
+        """
         await self._until_some()
         return isinstance(self._items[0], int)
 
@@ -215,9 +219,9 @@ class Mailbox:
             await self._changed.wait()
 
     async def failed(self) -> NoReturn:
-        """Waits for the QP to fail or the peer to break the rules, and raises that.
+        """Waits until the QP fails or the peer breaks the protocol, and raises the error.
 
-        Not for an orderly close: until its QP is gone the peer still answers what is under way.
+        An orderly close does not count: until its QP is gone, the peer still answers our writes.
         """
         await self._failed.wait()
         assert self._failure is not None
@@ -247,7 +251,9 @@ class Mailbox:
 
     def _put(self, item: _Unread | int) -> None:
         if len(self._items) >= MAX_UNREAD:
-            raise ProtocolError(f"{self._qp.peer_host} sends messages faster than it may")
+            raise ProtocolError(
+                f"{self._qp.peer_host} exceeded the limit of {MAX_UNREAD} unread messages"
+            )
         self._items.append(item)
         self._changed.set()
 
@@ -267,7 +273,9 @@ class Mailbox:
         self._partial += self._memory.inbox[offset : offset + size]
         self._consumed += 1
         if len(self._partial) > self._most_bytes:
-            raise ProtocolError(f"{self._qp.peer_host} sent a message without end")
+            raise ProtocolError(
+                f"{self._qp.peer_host} sent a message of more than {self._most_bytes} bytes"
+            )
         if not imm & _MORE:
             data, self._partial = self._partial, bytearray()
             self._put(_Unread(data, self._begin))
@@ -275,7 +283,9 @@ class Mailbox:
         self._free_frames()
 
     def _free_frames(self) -> None:
-        """All frames before the first unread message hold nothing any more; tells it by halves."""
+        """Frees all frames before the first unread message. Sends credit for half an inbox at a
+        time.
+        """
         unread = next((item for item in self._items if not isinstance(item, int)), None)
         self._freed = max(self._freed, self._consumed if unread is None else unread.begin)
         if self._freed - self._told >= SLOTS // 2:
@@ -295,12 +305,12 @@ class Mailbox:
                 self._told = self._freed
                 await self._qp.write_imm(imm=_CONTROL | self._told & _COUNT)
             except CompletionError:
-                return  # the end of the immediates says why
+                return  # _read reports the cause when the immediates end
 
 
 def _inbox_of(message: Message | int) -> RemoteMemory:
     if isinstance(message, int) or message.get("type") != "inbox":
-        raise ProtocolError("the peer did not begin with its inbox")
+        raise ProtocolError("the peer's first message does not describe its inbox")
     inbox = RemoteMemory.from_json(message.get("inbox"))
     _check_inbox(inbox)
     return inbox

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One QP with a mailbox, and the watch over the peer's life: what two programs that talk over mrc
-share, whatever they do.
+"""A session: one QP with a mailbox, and errors when the peer fails. File transfer and perf use it.
 
-Whoever listens gives the name of its service as private data, so that who connects by mistake
-learns it; whoever connects names service and version, and whoever accepts checks them.
+The listening side sends the name of its service as private data, so a peer that connected to the
+wrong port sees it. The connecting side sends service and version; the accepting side checks them.
 """
 
 from __future__ import annotations
@@ -23,26 +22,26 @@ from mrc.exchange.foreign import shown
 from mrc.messaging.mailbox import MAILBOX_BYTES, MAX_MESSAGE_BYTES, Mailbox, Message, mailbox_memory
 from mrc.tasks import cancelled
 
-LOST_TIMEOUTS = 3  # local timeouts in a row that no living path lets happen
-VISIT_SECONDS = 10.0  # a peer that only looks at paths is let in for so long
-MAX_VISITS = 16  # of such peers at a time, in this process
-CAUSE_SECONDS = 0.5  # a QP's end follows its first failed work request at once
+LOST_TIMEOUTS = 3  # local timeouts in a row; they are fewer while at least one path works
+VISIT_SECONDS = 10.0  # longest visit of a peer that only looks at paths (`mrc paths`)
+MAX_VISITS = 16  # most visits at one time in this process
+CAUSE_SECONDS = 0.5  # wait for the error of the QP, which follows the first failed work request
 
 T = TypeVar("T")
 
 
 class SessionError(MrcError):
-    """The work with the peer failed; the message says at which end and why."""
+    """The session failed; the message names the end that failed and the cause."""
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What the peer that connects wants: a name for programs, another for people, a version."""
+    """A service that a session provides."""
 
-    name: str
-    title: str
+    name: str  # for programs
+    title: str  # for people
     version: int
-    answer_bytes: int = MAX_MESSAGE_BYTES  # of a message to the peer that connects, at most
+    answer_bytes: int = MAX_MESSAGE_BYTES  # limit on a message to the connecting peer
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,41 +51,41 @@ class Session:
     ctx: Context
     qp: QP
     mailbox: Mailbox
-    held: AsyncExitStack  # released only after the QP, which may read or write there until its end
+    held: AsyncExitStack  # released after the QP, which may use this memory until its end
 
     async def watched(
         self, work: Coroutine[Any, Any, T], *more: Coroutine[Any, Any, NoReturn]
     ) -> T:
-        """The result of `work`, unless the QP ends or one of `more` raises before."""
+        """The result of `work`; raises when the QP ends or one of `more` raises first."""
         async with self._explaining():
             return await race(work, self.mailbox.failed(), *more)
 
     async def receive(self) -> Message | int:
-        """The next item of the mailbox, unless the QP ends. Cancelled, it has taken none.
+        """The next item of the mailbox; raises when the QP ends. If cancelled, it takes no item.
 
-        Not by `watched`: a mailbox that has failed says so itself, and two tasks for each item
-        would cost more than all else that is done for it.
+        This does not use `watched`: a failed mailbox raises by itself, and two tasks for each item
+        would cost more than the rest of its processing.
         """
         async with self._explaining():
             return await self.mailbox.receive()
 
     @asynccontextmanager
     async def _explaining(self) -> AsyncIterator[None]:
-        """Says what errors mean for the session."""
+        """Converts errors of the QP into errors of the session."""
         try:
             yield
         except CompletionError as error:
             raise await self._explain(error) from error
         except PeerGoneError as error:
-            # A peer that found all paths lost before we did has given up for the same reason.
+            # The peer may have found all paths lost before we did, and so have closed its QP.
             if (await self.qp.query()).timeouts >= LOST_TIMEOUTS:
                 raise paths_lost(self.qp.peer_host) from error
             raise
 
     async def _explain(self, error: CompletionError) -> MrcError:
-        """What a failed work request means for the session."""
+        """The error of the session for a failed work request."""
         try:
-            # What the QP itself died of says more than that its work requests were flushed.
+            # The error of the QP itself says more than the flush error of a work request.
             async with asyncio.timeout(CAUSE_SECONDS):
                 await self.mailbox.failed()
         except TimeoutError:
@@ -99,19 +98,19 @@ class Session:
 
 def paths_lost(host: str) -> PathError:
     return PathError(
-        f"all paths to {host} are lost: nothing sent there is acknowledged any more; `mrc paths"
-        f" {host}` shows which answer"
+        f"all paths to {host} are lost: it acknowledges no packets; `mrc paths {host}` shows"
+        " which paths answer"
     )
 
 
 def explain(error: CompletionError, host: str) -> MrcError:
     if error.status is WcStatus.RETRY_EXC_ERR:
         return paths_lost(host)
-    return SessionError(f"the connection with {host} broke: {error}")
+    return SessionError(f"the QP to {host} failed: {error}")
 
 
 async def race(work: Coroutine[Any, Any, T], *watchers: Coroutine[Any, Any, NoReturn]) -> T:
-    """The result of `work`, or the error of the first of `watchers` to raise one before."""
+    """The result of `work`; raises the first error of `watchers` if one raises before the end."""
     tasks: list[asyncio.Task[Any]] = [asyncio.create_task(each) for each in (work, *watchers)]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -131,7 +130,7 @@ async def connect_session(
     private: dict[str, Any] | None = None,
     timeout: float,
 ) -> AsyncIterator[Session]:
-    """A session with whoever serves `service` at `host`, which learns `private` too."""
+    """A session with the peer that serves `service` at `host`; the peer also gets `private`."""
     async with AsyncExitStack() as held:
         memory = await held.enter_async_context(mailbox_memory(ctx))
         about = {
@@ -149,7 +148,7 @@ async def connect_session(
 
 @asynccontextmanager
 async def accept_session(ctx: Context, qp: QP, service: Service) -> AsyncIterator[Session]:
-    """A session with the peer that connected `qp`, which this closes at the end."""
+    """A session with the peer of an accepted `qp`; closes the QP at the end."""
     async with AsyncExitStack() as held:
         try:
             held.enter_context(ctx.peer_memory.taken(qp.peer_address, MAILBOX_BYTES))
@@ -167,17 +166,17 @@ def _check_service(qp: QP, service: Service, where: str) -> None:
     served = qp.private.get("service")
     if served != service.name:
         raise SessionError(
-            f"{where} serves '{shown(served, 40)}', not {service.name!r}: the wrong port?"
+            f"{where} serves '{shown(served, 40)}', not {service.name!r}: is it the wrong port?"
         )
 
 
 def _inbox_of(qp: QP, service: Service) -> RemoteMemory:
-    """The peer's inbox, if it speaks our version of the service."""
+    """The peer's inbox; raises ProtocolError if the peer has another version of the service."""
     version = qp.private.get("version")
     if version != service.version:
         raise ProtocolError(
-            f"{qp.peer_host} speaks version {shown(version, 20)} of the {service.title}, this is"
-            f" version {service.version}; install the same mrc at both ends"
+            f"{qp.peer_host} speaks version {shown(version, 20)} of the {service.title}, this host"
+            f" version {service.version}; install the same mrc on both hosts"
         )
     return RemoteMemory.from_json(qp.private.get("inbox"))
 
@@ -196,7 +195,7 @@ _visits: set[asyncio.Event] = set()
 
 
 async def let_look(qp: QP) -> None:
-    """Keeps a QP open for a peer that wants to see its paths and nothing else, then closes it."""
+    """Keeps a QP open for a peer that only looks at its paths, then closes the QP."""
     async with qp:
         if len(_visits) >= MAX_VISITS:
             return

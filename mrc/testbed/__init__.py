@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Test beds: hosts, T0s and T1s as network namespaces, with faults to order."""
+"""Test beds: hosts, T0s and T1s as network namespaces, with faults on request."""

@@ -27,7 +27,7 @@ from mrc.testbed.state import State
 
 @contextmanager
 def as_argument_error() -> Iterator[None]:
-    """A ValueError of the body is one of the caller."""
+    """Turns a ValueError of the body into an ArgumentError."""
     try:
         yield
     except ValueError as exc:
@@ -35,23 +35,23 @@ def as_argument_error() -> Iterator[None]:
 
 
 class Testbed:
-    """A fabric of namespaces, by name; as a context manager it is up inside and gone after.
+    """A named fabric of namespaces. As a context manager it is up inside and removed afterwards.
 
     with Testbed("try", planes=2, rate="1gbit") as bed:
         argv, env = bed.host_command("h0", ["mrc", "paths", "h1"])
         subprocess.run(argv, env=env, check=True)
         bed.fail("plane:2")
 
-    Every call blocks, and raises an MrcError with one line: ArgumentError for a value that cannot
-    be, StateError when the test bed is not up, NetlinkError for what the kernel refuses.
+    Every call blocks, and raises an MrcError with one line: ArgumentError for an invalid value,
+    StateError if the test bed is not up, NetlinkError if the kernel refuses a request.
     """
 
-    __test__ = False  # for pytest, which takes the name for a test
+    __test__ = False  # pytest would collect a class of this name
 
     def __init__(
         self, name: str = DEFAULT_NAME, *, rate: str = DEFAULT_RATE, delay_ns: int = 0, **shape: Any
     ) -> None:
-        """`shape`: the fields of Shape; `rate` and `delay_ns` are those of every link."""
+        """`shape`: the fields of Shape. `rate` and `delay_ns` apply to every link."""
         with as_argument_error():
             check_name(name)
             rate_bps = parse_rate(rate)
@@ -69,7 +69,7 @@ class Testbed:
 
     @classmethod
     def existing(cls, name: str = DEFAULT_NAME) -> Self:
-        """The test bed of this name, which has to be up."""
+        """The test bed of this name. It must be up."""
         return cls.of(name, cls(name)._state().shape)
 
     def __enter__(self) -> Self:
@@ -84,9 +84,9 @@ class Testbed:
         return make_plan(self.name, self.shape)
 
     def up(self) -> bool:
-        """Build it and wait until every link is up; False if it was up already.
+        """Build it and wait until every link is up. Returns False if it was up already.
 
-        A test bed that an earlier `up` left half built is built anew.
+        Removes and rebuilds a test bed that an earlier `up` did not finish.
         """
         with state.lock():
             before = state.load(self.name)
@@ -95,7 +95,7 @@ class Testbed:
                     return False
                 raise StateError(
                     f"test bed {self.name} is up with {_difference(before.shape, self.shape)}: "
-                    f"first mrc testbed down --name {self.name}"
+                    f"first run mrc testbed down --name {self.name}"
                 )
             self._remove()
             try:
@@ -112,19 +112,19 @@ class Testbed:
             return True
 
     def down(self) -> bool:
-        """Remove it with all its files; False if there was nothing. Safe at any time."""
+        """Remove it with all its files. Returns False if there was nothing. Safe at any time."""
         with state.lock():
             return self._remove()
 
     def fail(
         self, target: str, mode: str = Mode.SILENT, loss: float | None = None, **impairment: Any
     ) -> None:
-        """Let a target fail, in place of an earlier fault of the same target.
+        """Inject a fault into a target. It replaces an earlier fault of the same target.
 
-        Silent: a share of the packets, by default all, vanishes in the switch while every link
-        stays up. Down: the switch's side of the links goes down. `impairment`: the fields of
-        Fault from corrupt on; then nothing is lost by default. All but the rate need an emulated
-        fabric or a kernel with netem.
+        Silent: the switch drops a share of the packets, by default all, and every link stays up.
+        Down: the switch's side of the links goes down. `impairment`: the fields of Fault from
+        corrupt on; with one, the default loss is 0. All of these except the rate require an
+        emulated fabric or a kernel with netem.
         """
         where = self._target(target)
         with as_argument_error():
@@ -132,18 +132,18 @@ class Testbed:
             self.set_fault(where, Fault(Mode(mode), lost, **impairment))
 
     def set_fault(self, target: Target, fault: Fault, ready: Ready | None = None) -> None:
-        """The same with a fault as it is stored. `ready` is called when everything is prepared, and
-        returns when it is to happen; None: at once.
+        """As `fail`, with a Fault. When everything is prepared, this calls `ready`, and the fault
+        takes effect when `ready` returns; None: at once.
 
-        Raises ValueError for what cannot be done here.
+        Raises ValueError for a fault that this fabric or kernel cannot inject.
         """
         with state.lock():
             now = self._state()
             after = now.with_fault(str(target), fault)
             faults.check(self.plan, self._by_target(after))
-            # Written down first: what is cut off in the middle can still be healed.
+            # Saved first: `heal` can then end a fault whose injection was interrupted.
             state.save(self.name, after)
-            if now.faults.get(str(target)) == fault:  # carried out once more
+            if now.faults.get(str(target)) == fault:  # injected again
                 now = now.without(str(target))
             faults.change(self.plan, self._by_target(now), self._by_target(after), ready)
 
@@ -159,23 +159,25 @@ class Testbed:
             return healed
 
     def faults(self) -> dict[str, Fault]:
-        """What fails now."""
+        """The current faults by target."""
         return self._state().faults
 
     def missing(self) -> list[str]:
-        """Nodes that are gone, though nobody took the test bed down."""
+        """Nodes that no longer exist although the test bed was not taken down."""
         gone = build.missing(self.plan)
         if self.shape.fabric is Fabric.EMULATED and FABRIC not in gone:
             gone += [] if control.is_running(state.folder(self.name)) else [FABRIC]
         return gone
 
     def counters(self) -> dict[str, Any]:
-        """Of an emulated fabric since it is up: the fields of `struct mrc_emu_stats`."""
+        """Counters of an emulated fabric since its start: the fields of `struct mrc_emu_stats`."""
         return self._ask_status([])[0]
 
     def links(self) -> dict[str, dict[str, int]]:
-        """Each direction of each link, as `h0>t0:1.0`, since the test bed is up: the fields of
-        `struct mrc_emu_hop`, those that Linux counts too where it forwards.
+        """Counters of each direction of each link, such as `h0>t0:1.0`, since the test bed came up.
+
+        They are the fields of `struct mrc_emu_hop`; a kernel fabric has the fields that Linux
+        counts.
         """
         if self.shape.fabric is Fabric.KERNEL:
             failing = self._by_target(self._state())
@@ -184,8 +186,8 @@ class Testbed:
         return dict(zip(map(str, found), self._ask_status(found)[1], strict=True))
 
     def measure(self, seconds: float) -> dict[str, dict[str, int | None]]:
-        """`links` with what they may carry (rate_bits_per_second, None: no limit), and what they
-        did carry in the time that this took: bits_per_second.
+        """`links`, with the limit of each link (rate_bits_per_second, None: no limit) and its load
+        during the measurement (bits_per_second). Takes `seconds`.
         """
         began = time.monotonic()
         before = self.links()
@@ -213,24 +215,27 @@ class Testbed:
     def _ask_status(self, wanted: list[hops.Hop]) -> tuple[dict[str, Any], list[dict[str, int]]]:
         self._state()
         if self.shape.fabric is Fabric.KERNEL:
-            raise StateError(f"test bed {self.name} has a kernel fabric: only emulated ones count")
+            raise StateError(
+                f"test bed {self.name} has a kernel fabric: only an emulated fabric has counters"
+            )
         answer = control.ask(state.folder(self.name), {"do": "status", "hops": wanted})
         return answer["stats"], answer["hops"]
 
     def host_command(
         self, host: str, command: Sequence[str], *, user: str | None = None
     ) -> tuple[list[str], dict[str, str]]:
-        """Arguments and environment that run a command inside a host, as the user if one is named.
+        """Arguments and environment that run a command inside a host, as `user` if given.
 
-        The command replaces every process on the way, so its signals and exit code are its own.
+        Each process on the way execs the next. The caller thus gets the command's own exit code,
+        and signals reach the command itself.
         """
         if host not in self.plan.configs:
             known = f"h0..h{self.shape.hosts - 1}"
-            raise ArgumentError(f"no host {host} in test bed {self.name}, they are {known}")
+            raise ArgumentError(f"no host {host} in test bed {self.name}, use {known}")
         self._state()
         environment = dict(os.environ)
         environment["MRC_CONFIG"] = str(state.config_path(self.name, host))
-        # mrc may live in a virtual environment that nobody activated.
+        # mrc may be in a virtual environment that is not activated.
         ours = str(Path(sys.executable).parent)
         environment["PATH"] = f"{environment.get('PATH', os.defpath)}:{ours}"
         argv = ["ip", "netns", "exec", self.plan.nodes[host].namespace]
@@ -240,7 +245,9 @@ class Testbed:
             except KeyError as exc:
                 raise ArgumentError(f"no user {user}") from exc
             if not rootless.has_user(entry.pw_uid):
-                raise ArgumentError(f"only root's test beds know a user {user}: leave out --user")
+                raise ArgumentError(
+                    f"user {user} does not exist in a user namespace: only root can use --user"
+                )
             environment |= {"HOME": entry.pw_dir, "USER": user, "LOGNAME": user}
             ids = (f"--reuid={entry.pw_uid}", f"--regid={entry.pw_gid}", "--init-groups")
             argv += ["setpriv", *ids, "--"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Carries a plan out in the kernel, mends what a fault took away, and removes it all again."""
+"""Builds a plan in the kernel, restores links after faults, and removes everything again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mrc.testbed import nft, queues
 from mrc.testbed.names import is_namespace_of
 from mrc.testbed.plan import LOWER_MAC, UPPER_MAC, Node, Plan
 
-# A veth reports that it is up within a second, unless the machine is busy.
+# A veth reports that it is up within a second, except on a busy machine.
 _UP_SECONDS = 10.0
 
 # One end of a link: node and interface.
@@ -22,7 +22,7 @@ LinkEnd = tuple[str, str]
 
 
 def build(plan: Plan) -> None:
-    """Make everything and wait until every link is up; on failure remove what was made.
+    """Build the test bed and wait until every link is up. A failure removes its namespaces.
 
     Raises NetlinkError.
     """
@@ -56,7 +56,7 @@ def build(plan: Plan) -> None:
 
 
 def remove(name: str) -> list[str]:
-    """Remove every namespace of a test bed, and so all that is in them; returns their names."""
+    """Remove every namespace of a test bed, with its contents. Returns their names."""
     found = [each for each in netns.names() if is_namespace_of(name, each)]
     for each in found:
         netns.remove(each)
@@ -64,7 +64,7 @@ def remove(name: str) -> list[str]:
 
 
 def missing(plan: Plan) -> list[str]:
-    """The nodes of a plan whose namespaces are gone."""
+    """The nodes of a plan whose namespaces no longer exist."""
     there = set(netns.names())
     return [node.name for node in plan.nodes.values() if node.namespace not in there]
 
@@ -77,10 +77,10 @@ def set_down(plan: Plan, ends: Iterable[LinkEnd]) -> None:
 
 
 def set_up(plan: Plan, ends: Iterable[LinkEnd], still_down: Collection[LinkEnd]) -> None:
-    """Set link ends up again, and wait for the links that this makes whole, at both ends.
+    """Set link ends up again, and wait until both ends are up, except at links still held down.
 
-    The kernel dropped what the node had on them when they went down: put its addresses, neighbours
-    and routes back, except on interfaces that are still down.
+    When the ends went down, the kernel removed their addresses, neighbours and routes. This adds
+    them again, except on interfaces that stay down.
     """
     ends = list(ends)
     for name, interfaces in _by_node(ends).items():
@@ -109,7 +109,7 @@ def _set_sysctls(node: Node) -> None:
             try:
                 Path("/proc/sys", key).write_text(value)
             except FileNotFoundError as exc:
-                raise NetlinkError(f"no sysctl {key}: does the kernel have IPv6?") from exc
+                raise NetlinkError(f"no sysctl {key}: it requires a kernel with IPv6") from exc
             except OSError as exc:
                 raise NetlinkError(
                     f"cannot set sysctl {key} to {value} in {node.namespace}: {exc.strerror}"
@@ -117,7 +117,7 @@ def _set_sysctls(node: Node) -> None:
 
 
 def add_links(plan: Plan, nodes: dict[str, Netlink]) -> None:
-    """Make the links of a plan, which are down, with their queues; `nodes` by name."""
+    """Make the links of a plan with their queues. They start down. `nodes`: name -> Netlink."""
     for name, netlink in nodes.items():
         netlink.add_veths(
             Veth(

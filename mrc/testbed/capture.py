@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Takes what passes interfaces of a test bed, by rings that the kernel fills."""
+"""Captures the packets at interfaces of a test bed from rings that the kernel fills."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _ETH_P_ALL = 3
 _STATUS_USER = 1
 
 _BLOCK_BYTES, _BLOCKS = 1 << 19, 16
-_FRAME_BYTES = 2048  # of a frame nothing hangs on it with this version
+_FRAME_BYTES = 2048  # required by the kernel; TPACKET_V3 does not use it
 _RETIRE_MS = 20
-# What is this old has come to us from every ring.
+# Every ring has delivered its packets that are this old.
 _SETTLED_NS = 3 * _RETIRE_MS * 1_000_000
 
 _BLOCK = struct.Struct("=8xIII")  # status, packets, offset of the first
@@ -54,16 +54,16 @@ _CAPTURED = {
 
 @dataclass(slots=True)
 class Taken:
-    """What a capture has brought."""
+    """The counts of a capture."""
 
     packets: int = 0
     bytes: int = 0
     dropped: int = 0
-    """frames that found no room in a ring: this machine was too slow"""
+    """frames lost because a ring was full: this machine was too slow"""
 
 
 def interfaces(plan: Plan, where: str) -> list[LinkEnd]:
-    """Where to listen for a host (its ports) or a target of faults: node and interface.
+    """Node and interface of each capture point for a host (its ports) or a fault target.
 
     Raises ValueError.
     """
@@ -76,8 +76,8 @@ def interfaces(plan: Plan, where: str) -> list[LinkEnd]:
     kinds = _CAPTURED[target.kind]
     if plan.shape.fabric is Fabric.EMULATED and kinds != (HOST_UP,):
         raise ValueError(
-            f"{where} has no interface: the switches of an emulated fabric are one process; "
-            "capture a host or link:hH.P"
+            f"{where} has no interface, because the switches of an emulated fabric are one "
+            "process: capture a host or link:hH.P"
         )
     return [port(hop) for hop in hops.all_hops_of(target, plan.shape) if hop.kind in kinds]
 
@@ -85,14 +85,14 @@ def interfaces(plan: Plan, where: str) -> list[LinkEnd]:
 def splits_bursts() -> bool:
     """Whether captures show the packets of a burst one by one.
 
-    Linux before 6.2 cannot describe a UDP burst to a ring with offload headers, and drops it.
-    Without these headers the burst is one packet, whose checksum is not filled in.
+    Linux before 6.2 drops UDP bursts at a ring with offload headers, so the ring has none there.
+    Without these headers a capture shows the burst as one packet without a checksum.
     """
     return release() >= (6, 2)
 
 
 class Ring:
-    """All that passes one interface, in and out, from now on. A context manager.
+    """Captures all packets at one interface, in and out, from now on. A context manager.
 
     Raises NetlinkError.
     """
@@ -129,7 +129,7 @@ class Ring:
         return self._socket.fileno()
 
     def read(self) -> Iterator[tuple[int, bytes, Offload]]:
-        """Time in ns and what the kernel moved, of every block that is full or old enough."""
+        """Time in ns, frame and offload header, from every block that is full or old enough."""
         for _ in range(_BLOCKS):
             start = self._next * _BLOCK_BYTES
             status, count, offset = _BLOCK.unpack_from(self._memory, start)
@@ -148,25 +148,25 @@ class Ring:
             self._next = (self._next + 1) % _BLOCKS
 
     def dropped(self) -> int:
-        """Frames that found no room since this was last asked."""
+        """Frames that a full ring lost since the last call."""
         stats = self._socket.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, 12)
         return int(struct.unpack("=3I", stats)[1])
 
 
 @dataclass(slots=True)
 class Capture:
-    """Writes the packets of several interfaces into one file, in the order of time."""
+    """Writes the packets of several interfaces into one file, ordered by time."""
 
     file: BinaryIO
     snap_bytes: int
     limit: int | None
-    """end after so many packets"""
+    """largest number of packets; None: no limit"""
 
     def run(
         self, plan: Plan, where: Sequence[LinkEnd], begun: Callable[[], None],
         has_ended: Callable[[], bool],
     ) -> Taken:  # fmt: skip
-        """Until `has_ended` says so; `begun` is called once nothing is missed any more."""
+        """Captures until `has_ended()` or the limit. Calls `begun` once all rings are open."""
         taken = Taken()
         pending: list[tuple[int, bytes, Offload]] = []
         with ExitStack() as stack:
@@ -184,7 +184,7 @@ class Capture:
             while not is_over:
                 poll.poll(_RETIRE_MS)
                 if has_ended():
-                    time.sleep(_SETTLED_NS / 1e9)  # the kernel hands over what it has begun
+                    time.sleep(_SETTLED_NS / 1e9)  # the kernel delivers its unfinished blocks
                     is_over = True
                 for ring in rings:
                     pending += ring.read()

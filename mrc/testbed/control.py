@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts, asks and ends the process that is an emulated fabric."""
+"""Starts, queries and ends the emulator process of an emulated fabric."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from mrc.errors import StateError
 from mrc.linux import netns
 from mrc.testbed.hops import SOCKET
 
-# It answers in milliseconds, unless the machine is busy.
+# The emulator answers in milliseconds, except on a busy machine.
 _ANSWER_SECONDS = 5.0
 _MODULE = "mrc.testbed.emulator"
 
 
 def start(folder: Path, namespace: str, config: dict[str, Any]) -> None:
-    """Start the emulator of a test bed; it listens when this returns.
+    """Start the emulator of a test bed and wait until it listens.
 
     Raises StateError.
     """
@@ -41,11 +41,12 @@ def start(folder: Path, namespace: str, config: dict[str, Any]) -> None:
         )
     if done.returncode != 0:
         reason = done.stderr.strip().splitlines()
-        raise StateError(f"the fabric does not start: {reason[-1] if reason else 'no reason'}")
+        cause = reason[-1] if reason else f"exit code {done.returncode}"
+        raise StateError(f"the emulated fabric did not start: {cause}")
 
 
 def ask(folder: Path, request: dict[str, Any]) -> dict[str, Any]:
-    """One request; raises StateError when nobody answers, or not as was hoped."""
+    """Sends one request. Raises StateError for an error or no answer."""
     try:
         with _connect(folder) as connection, connection.makefile("rwb") as stream:
             stream.write(json.dumps(request).encode() + b"\n")
@@ -63,13 +64,13 @@ def is_running(folder: Path) -> bool:
         with _connect(folder):
             return True
     except PermissionError:
-        return True  # it is root's
+        return True  # root runs it
     except OSError:
         return False
 
 
 def stop(folder: Path) -> None:
-    """End the emulator of a test bed, if there is one; by force if it does not obey."""
+    """End the emulator of a test bed, if it runs. Kills it if it does not end in 5 s."""
     try:
         with _connect(folder) as connection:
             pidfd = _pidfd(connection)
@@ -93,7 +94,7 @@ def _pidfd(connection: socket.socket) -> int:
 
 @contextlib.contextmanager
 def _connect(folder: Path) -> Iterator[socket.socket]:
-    """By the folder's descriptor, since the path of a Unix socket may not be long."""
+    """Connects by the folder's descriptor, because the path of a Unix socket must be short."""
     where = os.open(folder, os.O_PATH | os.O_CLOEXEC)
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The process that is an emulated fabric: the only importer of the compiled emulator.
+"""The process of an emulated fabric: the only importer of the compiled emulator.
 
-It is started inside the fabric's namespace with the test bed's folder as its argument, and leaves
-its parent as soon as it listens on a Unix socket there. One thread moves packets, in C; this one
-answers requests: a line of JSON each, answered by a line of JSON (`mrc.testbed.control` asks).
+It starts inside the fabric's namespace with the test bed's folder as its argument. As soon as it
+listens on a Unix socket in that folder, it detaches from its parent. One thread moves packets, in
+C. The main thread answers requests from `mrc.testbed.control`: each is a line of JSON, and so is
+each answer.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Emulator:
     """Owns one `mrc_emu` and the thread that runs it. A context manager."""
 
     def __init__(self, config: dict[str, int], links: list[Any]) -> None:
-        """`links`: hops that differ from their tier, with rate and delay."""
+        """`links`: hops that differ from their tier, with rate and delay. Raises OSError."""
         planes, hosts = range(1, config["planes"] + 1), range(config["hosts"])
         names = [interface_name(host, plane) for plane in planes for host in hosts]
         self._names = names
@@ -63,7 +64,10 @@ class Emulator:
         lib.mrc_emu_destroy(self._emu)
 
     def set_faults(self, wanted: dict[Hop, list[tuple[str, int, int]]]) -> None:
-        """Let these hops have these faults, and all others none."""
+        """Sets the faults of these hops and clears those of all other hops.
+
+        Raises ValueError.
+        """
         numbered = {self._number(hop): faults for hop, faults in wanted.items()}
         for number in self._failing - set(numbered):
             lib.mrc_emu_set_faults(self._emu, number, ffi.NULL, 0)
@@ -75,7 +79,9 @@ class Emulator:
         self._failing = set(numbered)
 
     def stats(self) -> dict[str, Any]:
-        """The fields of `struct mrc_emu_stats`, and what host stacks dropped unseen by it."""
+        """The fields of `struct mrc_emu_stats`. `overloaded` includes drops in the hosts' stacks,
+        which the emulator does not see.
+        """
         stats = ffi.new("struct mrc_emu_stats *")
         lib.mrc_emu_ask(self._emu, stats)
         found = _fields(stats)
@@ -102,7 +108,7 @@ def _fields(struct: Any) -> dict[str, Any]:
 
 
 def _dropped(names: list[str]) -> list[int]:
-    """Packets that the kernel dropped at each interface, from its host and to it."""
+    """Packets that the kernel dropped at each interface, in both directions."""
     lines = Path("/proc/thread-self/net/dev").read_text().splitlines()[2:]
     rows = (line.replace(":", " ").split() for line in lines)
     return [int(row[4]) + int(row[12]) for row in rows if row[0] in names]
@@ -110,7 +116,7 @@ def _dropped(names: list[str]) -> list[int]:
 
 @dataclass
 class _Server:
-    """Answers requests until it is told to stop, or nobody is left who could."""
+    """Answers requests until a stop request, the guardian's end or the loss of its folder."""
 
     emulator: Emulator
     listener: socket.socket
@@ -125,7 +131,7 @@ class _Server:
             while True:
                 ready = [key.fileobj for key, _ in selector.select(_WATCH_SECONDS)]
                 self._warn()
-                # Without its folder nobody can reach it any more.
+                # Without its folder no request can reach it.
                 if self.guardian in ready or not Path(SOCKET).exists():
                     return
                 if self.listener in ready and not self._accept():
@@ -135,17 +141,17 @@ class _Server:
         overloaded = self.emulator.stats()["overloaded"]
         if overloaded > self.overloaded:
             lost = overloaded - self.overloaded
-            _log.warning("overloaded: lost %d packets that no fault was to lose", lost)
+            _log.warning("overloaded: lost %d packets without a fault; lower the rates", lost)
         self.overloaded = overloaded
 
     def _accept(self) -> bool:
-        """One connection, one request; False when it was to stop."""
+        """Serves one connection with one request. Returns False after a stop request."""
         connection, _ = self.listener.accept()
         with connection, contextlib.suppress(OSError), connection.makefile("rwb") as stream:
             connection.settimeout(_WATCH_SECONDS)
             line = stream.readline(_REQUEST_BYTES)
             if not line:
-                return True  # somebody looked whether we are there
+                return True  # is_running only connects
             try:
                 request = json.loads(line)
                 if request["do"] == "stop":
@@ -170,17 +176,16 @@ class _Server:
 
 
 def _find_guardian() -> int | None:
-    """A pidfd of the process that keeps a user namespace: the keeper of the user's test beds, or
-    the one that it began with; None outside of one.
+    """A pidfd of the process that holds the user namespace; None outside of one.
 
-    Whoever leaves a shell of a namespace of their own leaves the test bed, and what keeps it up
-    has to go as well.
+    It is the keeper of the user's test beds, or the first process of the namespace. When the user
+    leaves a shell in a namespace, the test bed in it is lost, so the emulator must end, too.
     """
     if KEEPER in os.environ:
         return os.pidfd_open(int(os.environ[KEEPER]))
     user = os.stat("/proc/self/ns/user").st_ino
     found, pid = None, os.getppid()
-    with contextlib.suppress(PermissionError):  # of a process outside of ours
+    with contextlib.suppress(PermissionError):  # a process outside of our namespace
         while pid > 0 and os.stat(f"/proc/{pid}/ns/user").st_ino == user:
             found = pid
             status = Path(f"/proc/{pid}/status").read_text()
@@ -189,7 +194,7 @@ def _find_guardian() -> int | None:
 
 
 def _leave_parent(folder: Path, listener: socket.socket) -> None:
-    """Go on in a child; the parent ends once it listens, and so its caller knows."""
+    """Continue in a child. The parent ends with exit code 0 once the child listens."""
     reader, writer = os.pipe()
     if os.fork() > 0:
         os.close(writer)
@@ -211,7 +216,7 @@ def main(folder: Path) -> None:
     guardian = _find_guardian()
     emulator = Emulator(**config)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-        os.chdir(folder)  # the path of a Unix socket may not be long
+        os.chdir(folder)  # the path of a Unix socket must be short
         Path(SOCKET).unlink(missing_ok=True)
         listener.bind(SOCKET)
         os.chmod(SOCKET, 0o600)

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a part of a test bed fails, and the nftables rules that lose its packets. Pure.
+"""Faults of parts of a test bed, and the nftables rules that drop packets. Pure.
 
-Faults sit in the switches, never on the interface of the host that sends: its stack would see
-them there. A lossy place is one that each packet passes exactly once per target, so that 20% is
-20%.
+Switches drop the packets, never the sending host's interface, because the sender's stack would
+notice the loss there. Each packet passes exactly one lossy place of a target, so 20% loss is 20%.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ _LOSS_STEPS = 10_000
 
 class Mode(StrEnum):
     SILENT = "silent"
-    """packets vanish, the link stays up"""
+    """the switch drops packets, the link stays up"""
     DOWN = "down"
-    """the switch's side of the link is down, and the other side sees it"""
+    """the switch's side of the link is down, and the other side loses its carrier"""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """How a target fails. With anything of what follows `loss`, loss may be 0."""
+    """The fault of a target. If any field after `loss` is set, loss may be 0."""
 
     mode: Mode = Mode.SILENT
     loss: float = 1.0
@@ -39,33 +38,33 @@ class Fault:
     reorder: float = 0.0
     """share of packets that arrive later"""
     by_ns: int = 1_000_000
-    """so much later at most comes what is reordered, or the second of two"""
+    """largest extra delay of a reordered packet or of a duplicate"""
     delay_ns: int = 0
     """added to every packet"""
     jitter_ns: int = 0
-    """added at random, up to this; order is kept"""
+    """largest random addition to the delay; it keeps the order"""
     rate_bps: int | None = None
-    """of every link of the target"""
+    """limit of every link of the target"""
     rate_share: float = 0.0
-    """the same as a share of what these links have; 0: all"""
+    """limit as a share of each link's own rate; 0: no limit"""
 
     def __post_init__(self) -> None:
         if not (0 if self.is_impairment else 1e-9) <= self.loss <= 1:
-            raise ValueError(f"loss is {self.loss}, not above 0 and up to 1")
+            raise ValueError(f"loss is {self.loss}, it must be above 0 and at most 1")
         if self.mode is Mode.DOWN and (self.loss != 1 or self.is_impairment):
-            raise ValueError("a target that is down loses everything: loss goes with silent")
+            raise ValueError("a target that is down drops all packets: use mode silent for a share")
         for share in (self.corrupt, self.duplicate, self.reorder, self.rate_share):
             if not 0 <= share <= 1:
-                raise ValueError(f"a share is {share}, not in 0..1")
+                raise ValueError(f"share is {share}, not in 0..1")
 
     @property
     def is_impairment(self) -> bool:
-        """Whether it does more than lose packets."""
+        """Whether the fault has an effect besides loss."""
         return self.touches_packets or self.cuts_rate
 
     @property
     def touches_packets(self) -> bool:
-        """Whether those that are not lost arrive otherwise than they were sent."""
+        """Whether the fault delays, corrupts, duplicates or reorders packets."""
         shares = (self.corrupt, self.duplicate, self.reorder)
         return any((*shares, self.delay_ns, self.jitter_ns))
 
@@ -74,12 +73,12 @@ class Fault:
         return bool(self.rate_bps or self.rate_share)
 
     def rate_of(self, link_bps: int | None) -> int | None:
-        """Bits a second that it leaves a link of so many; None: no limit.
+        """The rate of a link under this fault, from its usual rate, in bits a second.
 
-        Raises ValueError for a share of no limit.
+        None: no limit. Raises ValueError for a share of a link without a limit.
         """
         if self.rate_share and link_bps is None:
-            raise ValueError("a link without a rate has none to take a share of")
+            raise ValueError("the link has no rate limit: give the rate in bit/s, not as a share")
         share = max(1, round((link_bps or 0) * self.rate_share)) if self.rate_share else None
         return min((rate for rate in (self.rate_bps, share, link_bps) if rate), default=None)
 
@@ -110,11 +109,11 @@ def table(target: Target) -> str:
 
 
 def rules(target: Target, fault: Fault, matches: tuple[str, ...]) -> str:
-    """nftables rules that drop forwarded packets, in place of earlier ones of the target."""
+    """nftables rules that drop forwarded packets. They replace the target's earlier rules."""
     steps = round(fault.loss * _LOSS_STEPS)
     chance = "" if steps == _LOSS_STEPS else f"numgen random mod {_LOSS_STEPS} < {steps} "
     drops = "".join(f"    {match} {chance}counter drop\n" for match in matches)
-    # To delete anything takes the kernel a grace period of 10 ms, even where there is nothing.
+    # A delete costs the kernel a grace period of 10 ms, even if nothing exists: flush instead.
     return (
         f"table ip6 {table(target)} {{\n"
         "  chain forward {\n"
@@ -131,5 +130,5 @@ def rules(target: Target, fault: Fault, matches: tuple[str, ...]) -> str:
 
 
 def no_rules(target: Target) -> str:
-    """nftables commands that end a fault, whether or not it is there."""
+    """nftables commands that end a fault, or do nothing if there is none."""
     return f"table ip6 {table(target)}\ndelete table ip6 {table(target)}\n"

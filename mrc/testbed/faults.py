@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes a test bed fail in one way instead of another."""
+"""Changes the faults of a test bed in the kernel or the emulator."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def check(plan: Plan, faults: Faults) -> None:
     queues.wanted(plan, faults)
     if any(each.touches_packets for each in faults.values()) and not queues.has_netem(plan):
         raise ValueError(
-            "a kernel without netem (CONFIG_NET_SCH_NETEM) can lose packets and cut rates, no "
-            "more: --fabric emulated"
+            "this kernel lacks netem (CONFIG_NET_SCH_NETEM), so it can only drop packets and limit "
+            "rates: use --fabric emulated"
         )
 
 
 def change(plan: Plan, before: Faults, after: Faults, ready: nft.Ready | None) -> None:
-    """Carry out the difference. `ready` is called when everything is prepared, and returns when it
-    is to happen; None: at once. A link goes up once no fault holds it down.
+    """Apply the difference. Calls `ready` when everything is prepared; the change takes effect when
+    it returns. None: at once. A link goes up once no fault holds it down.
     """
     down, stay_down = _ends_down(plan, before), _ends_down(plan, after)
     is_kernel = plan.shape.fabric is Fabric.KERNEL
@@ -44,7 +44,7 @@ def change(plan: Plan, before: Faults, after: Faults, ready: nft.Ready | None) -
 
 
 def _scripts(plan: Plan, before: Faults, after: Faults) -> dict[str, str]:
-    """Namespace -> what makes nftables lose what it is to lose."""
+    """Namespace -> nftables script for the changed losses."""
     scripts: dict[str, str] = {}
     for target in {**before, **after}:
         was, shall = before.get(target), after.get(target)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hops of a fabric, and which of them a fault befalls. Pure.
+"""The hops of a fabric, and the hops that a fault affects. Pure.
 
-A hop is one direction of a link with the port that feeds it. Every packet passes the hops of a
-target once, so that 20% is 20% and 1 ms is 1 ms.
+A hop is one direction of a link with the port that sends on it. Every packet passes one hop of a
+target, so 20% loss is 20% and 1 ms of delay is 1 ms.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mrc.testbed.shape import LinkProperties, Shape
 
 SOCKET = "fabric.sock"
 
-# In the order of the enums in csrc/emu/emu.h.
+# The order is that of the enums in csrc/emu/emu.h.
 HOST_UP, HOST_DOWN, T0_UP, T1_DOWN = HOP_KINDS = ("host-up", "host-down", "t0-up", "t1-down")
 FAULT_KINDS = ("silent", "loss", "corrupt", "duplicate", "reorder", "delay", "jitter", "rate")
 
@@ -27,7 +27,7 @@ _ALL_PPM = 1_000_000
 
 
 class Hop(NamedTuple):
-    """From a host to its T0, back, from a T0 to a T1, or back."""
+    """One of four: from a host to its T0, back, from a T0 to a T1, or back."""
 
     kind: str
     plane: int
@@ -55,7 +55,7 @@ def hops_of_link(link: Target, fabric: Topology) -> tuple[Hop, Hop]:
 
 
 def all_hops(shape: Shape) -> dict[Hop, LinkProperties]:
-    """Every hop, plane by plane, as it is without faults."""
+    """Every hop, plane by plane, with its properties without faults."""
     return {
         hop: properties
         for link, properties in shape.link_properties().items()
@@ -64,7 +64,7 @@ def all_hops(shape: Shape) -> dict[Hop, LinkProperties]:
 
 
 def hops_of(target: Target, fabric: Topology) -> list[Hop]:
-    """Hops of which each packet that the target concerns passes exactly one."""
+    """The lossy hops of a target. Each packet through the target passes exactly one of them."""
     kinds = {"plane": (HOST_UP,), "t0": (HOST_UP, T1_DOWN), "t1": (T1_DOWN,)}
     return [
         hop for hop in all_hops_of(target, fabric) if hop.kind in kinds.get(target.kind, HOP_KINDS)
@@ -77,7 +77,7 @@ def all_hops_of(target: Target, fabric: Topology) -> list[Hop]:
 
 
 def port(hop: Hop) -> tuple[str, str]:
-    """Node and interface that send on a hop, where every switch is a namespace."""
+    """Node and interface that send on a hop, in a kernel fabric."""
     t0 = t0_name(hop.plane, hop.t0)
     return {
         HOST_UP: (host_name(hop.end), f"p{hop.plane}"),
@@ -88,10 +88,9 @@ def port(hop: Hop) -> tuple[str, str]:
 
 
 def filters(target: Target, fabric: Topology) -> dict[str, dict[str, Hop]]:
-    """Which of the packets that a switch forwards are concerned, where every switch is a namespace:
-    node -> nftables match -> the hop that these packets pass.
+    """In a kernel fabric: node -> nftables match -> the hop of the matched packets.
 
-    Never at a host: its stack would see there what is lost.
+    All nodes are switches. At a host, its stack would notice the loss.
     """
     found: dict[str, dict[str, Hop]] = {}
     for hop in hops_of(target, fabric):
@@ -104,8 +103,9 @@ def filters(target: Target, fabric: Topology) -> dict[str, dict[str, Hop]]:
 
 
 def emulated_ends(target: Target, fabric: Topology) -> list[tuple[str, str]]:
-    """Node and interface of every link end that goes down with the target, in an emulated fabric:
-    those of hosts.
+    """Node and interface of every link end that goes down with the target, in an emulated fabric.
+
+    Only links of hosts have interfaces there.
     """
     return [
         (FABRIC, interface_name(link.host, link.plane))
@@ -115,19 +115,19 @@ def emulated_ends(target: Target, fabric: Topology) -> list[tuple[str, str]]:
 
 
 def kernel_ends(target: Target, fabric: Topology) -> list[tuple[str, str]]:
-    """Node and interface of every link end that goes down with the target, where every switch is a
-    namespace.
+    """Node and interface of every link end that goes down with the target, in a kernel fabric.
 
-    Never a single link of a T1, whose shifting hangs on one of them.
+    The T0's end of an uplink goes down, because the T1's route that shifts needs its own end. Only
+    a whole T1 loses its ends.
     """
     kinds = (T1_DOWN,) if target.kind == "t1" else (HOST_DOWN, T0_UP)
     return [port(hop) for hop in all_hops_of(target, fabric) if hop.kind in kinds]
 
 
 def place(faults: Mapping[Target, Fault], shape: Shape) -> dict[Hop, list[FaultRow]]:
-    """What every failing hop suffers, all faults together.
+    """The combined faults of every failing hop.
 
-    Raises ValueError for a share of no rate.
+    Raises ValueError for a share of a link without a rate.
     """
     usual = all_hops(shape)
     suffered: dict[Hop, list[Fault]] = {}
@@ -146,7 +146,7 @@ def place(faults: Mapping[Target, Fault], shape: Shape) -> dict[Hop, list[FaultR
 
 
 def _rows(faults: list[Fault], delay_ns: int, jitter_ns: int) -> list[FaultRow]:
-    """Chances are independent of each other; delays add up."""
+    """Combines faults of one hop: chances are independent, delays add up."""
     rows: list[FaultRow] = []
     for kind in ("loss", "corrupt", "duplicate", "reorder"):
         spared = math.prod(1 - float(getattr(fault, kind)) for fault in faults)
@@ -161,5 +161,5 @@ def _rows(faults: list[Fault], delay_ns: int, jitter_ns: int) -> list[FaultRow]:
 
 
 def decode_faults(stored: list[Any]) -> dict[Hop, list[FaultRow]]:
-    """The items of what `place` found, after they were JSON."""
+    """The result of `place`, from its items after JSON."""
     return {Hop(*hop): [(kind, a, b) for kind, a, b in rows] for hop, rows in stored}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files that a host of a test bed has: its configuration, and /etc/hosts. Pure."""
+"""The files of a test bed's host: its configuration and /etc/hosts. Pure."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the nodes and interfaces of a test bed are called. Pure.
+"""The names of a test bed's nodes and interfaces. Pure.
 
 Plane P, T0 N, T1 S, host H:
 
@@ -25,7 +25,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
 
 
 def check_name(name: str) -> None:
-    """Raises ValueError for what cannot name a test bed."""
+    """Raises ValueError for an invalid name of a test bed."""
     if not _NAME.fullmatch(name):
         raise ValueError(f"name {name!r} is not 1 to 32 letters, digits, '-' or '_'")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs nftables scripts in namespaces, all of them at once."""
+"""Runs nftables scripts in several namespaces at once."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from collections.abc import Callable, Iterable, Mapping
 from mrc.errors import NetlinkError
 from mrc.linux import netns
 
-# Where Debian keeps nft; the PATH of an ordinary user, root of a namespace or not, leads elsewhere.
+# Debian installs nft here. The PATH of an ordinary user lacks these folders.
 SYSTEM_PATH = "/usr/sbin:/sbin"
 
 Ready = Callable[[], None]
 
 
 def apply(scripts: Mapping[str, str], ready: Ready | None = None) -> None:
-    """Carry out one script per namespace, each as one transaction, after `ready` has returned,
-    which is called when every nft runs and waits for its script.
+    """Run one script per namespace, each as one transaction.
 
-    Raises NetlinkError for the first that nft refuses, after all have ended.
+    Calls `ready` when every nft runs and waits for its script, and sends the scripts when it
+    returns. Raises NetlinkError for the first script that nft refuses, after all have ended.
     """
     _run(["-f", "-"], scripts, ready)
 
 
 def dropped(namespaces: Iterable[str]) -> dict[str, dict[str, list[int]]]:
-    """Namespace -> table of IPv6 -> packets that each of its rules has counted, in their order.
+    """Namespace -> IPv6 table -> packets counted by each of its rules, in the order of the rules.
 
     Raises NetlinkError.
     """
@@ -49,7 +49,7 @@ def _counted(listed: Mapping[str, list[dict[str, dict[str, object]]]]) -> dict[s
 def _run(
     arguments: list[str], scripts: Mapping[str, str], ready: Ready | None = None
 ) -> dict[str, str]:
-    """`scripts`: namespace -> standard input of nft there; returns what each one printed."""
+    """`scripts`: namespace -> standard input of nft there. Returns namespace -> its output."""
     running = []
     try:
         for namespace, script in scripts.items():
@@ -74,7 +74,7 @@ def _start(arguments: list[str]) -> subprocess.Popen[str]:
     if program is None:
         raise NetlinkError("nft is missing: apt-get install nftables")
     pipe = subprocess.PIPE
-    # A ^C at the terminal is for us: a change that was begun ends.
+    # In a process group of its own: ^C at the terminal must not interrupt a change.
     return subprocess.Popen(
         [program, *arguments], stdin=pipe, stdout=pipe, stderr=pipe, text=True, process_group=0
     )

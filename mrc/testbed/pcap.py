@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Frames as they would be on a wire, and the file format of libpcap. Pure.
+"""Turns captured frames into the packets of a wire, and writes the file format of libpcap. Pure.
 
-Between hosts of one machine the kernel moves bursts uncut and leaves checksums to be made by an
-interface that never gets to it. Here this is made up for, so that every packet of a capture has its
-own headers and a right checksum.
+Between hosts of one machine the kernel moves whole bursts and leaves the checksums to an interface
+that never computes them. This module cuts the bursts and computes the checksums, so every packet of
+a capture has its own headers and a correct checksum.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _EXTENSIONS = (0, 43, 60)  # hop-by-hop and destination options, routing
 
 @dataclass(frozen=True, slots=True)
 class Offload:
-    """What was left to the interface; the fields of `struct virtio_net_hdr`."""
+    """The work left to the interface: the fields of `struct virtio_net_hdr`."""
 
     flags: int
     gso_type: int
@@ -48,7 +48,7 @@ def write_packet(file: BinaryIO, time_ns: int, frame: bytes, snap_bytes: int) ->
 
 
 def on_the_wire(frame: bytes, offload: Offload) -> Iterator[bytes]:
-    """The packets that a frame stands for. A burst of TCP stays whole."""
+    """The packets of a frame. A TCP burst stays whole."""
     if not offload.flags & _NEEDS_CHECKSUM:
         yield frame
     elif offload.gso_type == _GSO_NONE:
@@ -60,7 +60,7 @@ def on_the_wire(frame: bytes, offload: Offload) -> Iterator[bytes]:
 
 
 def _with_checksum(frame: bytes, offload: Offload) -> bytes:
-    """Where it is missing, its place holds the sum of the pseudo header."""
+    """Computes a missing checksum. Its field holds the sum of the pseudo header."""
     start = offload.checksum_start
     made = bytearray(frame)
     struct.pack_into("!H", made, start + offload.checksum_offset, 0xFFFF - _sum(frame[start:]))
@@ -85,7 +85,7 @@ def _cut(frame: bytes, offload: Offload) -> Iterator[bytes]:
 
 
 def _ip_headers(frame: bytes) -> list[int]:
-    """Where the IP headers begin, the outermost first."""
+    """The offsets of the IP headers, the outermost first."""
     found = []
     at, kind = _ETHERNET_BYTES, _IN_IPV6 if frame[12:14] == b"\x86\xdd" else _IN_IPV4
     while kind in (_IN_IPV4, _IN_IPV6):
@@ -100,7 +100,7 @@ def _ip_headers(frame: bytes) -> list[int]:
 
 
 def _set_length(head: bytearray, at: int, length: int, number: int) -> None:
-    """Of an IP header and what follows it; IPv4 counts its packets."""
+    """Sets the length of the IP header at `at`, for IPv4 also its identification and checksum."""
     if head[at] >> 4 == 6:
         struct.pack_into("!H", head, at + 4, length - _IPV6_BYTES)
         return
@@ -115,7 +115,8 @@ def _addresses(head: bytearray, at: int) -> bytes:
 
 
 def _sum(data: bytes | bytearray) -> int:
-    """The sum of all 16-bit words in ones' complement: 2^16 is 1 modulo 65535. Never all ones, so
-    that no checksum is 0, which would mean none to UDP.
+    """The ones' complement sum of all 16-bit words, because 2^16 is 1 modulo 65535.
+
+    The sum is never 0xFFFF, so no checksum is 0. To UDP, 0 means no checksum.
     """
     return (int.from_bytes(data) << 8 * (len(data) % 2)) % 0xFFFF

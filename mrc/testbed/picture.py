@@ -7,11 +7,11 @@ from collections.abc import Collection, Sequence
 
 from mrc.testbed.shape import LinkProperties, Shape
 
-_ALL_NAMED = 4  # hosts below a T0; of more the first and the last
+_ALL_NAMED = 4  # up to 4 hosts below a T0 are all named; of more, the first and the last
 
 
 def draw(shape: Shape, failing: Collection[str]) -> list[str]:
-    """Plane by plane; what fails is crossed out. Every T0 has an uplink to every T1 of its plane.
+    """Draws plane by plane, with an x at failing parts. Every T0 has an uplink to every T1.
 
     plane 1    h0 -- t0:1.0 --+-- t1:1.0
                h1 -x t0:1.1 --+-- t1:1.1 x
@@ -24,7 +24,7 @@ def draw(shape: Shape, failing: Collection[str]) -> list[str]:
 
 
 def draw_plan(shape: Shape) -> list[str]:
-    """The same once for all planes that are alike, and which link is unlike the others."""
+    """As `draw`, but once for all equal planes, and without faults."""
     lines = []
     for planes in alike(shape):
         name = plane_name(planes)
@@ -34,7 +34,7 @@ def draw_plan(shape: Shape) -> list[str]:
 
 
 def alike(shape: Shape) -> list[list[int]]:
-    """The planes, those together whose links have the same rates and delays."""
+    """Groups the planes by the rates and delays of their links."""
     links: dict[int, list[LinkProperties]] = {}
     for link, properties in shape.link_properties().items():
         links.setdefault(link.plane, []).append(properties)
@@ -45,7 +45,7 @@ def alike(shape: Shape) -> list[list[int]]:
 
 
 def plane_name(planes: Sequence[int]) -> str:
-    """What stands for the plane in names of its switches."""
+    """The plane's part of its switches' names: a number, or P for several planes."""
     return str(planes[0]) if len(planes) == 1 else "P"
 
 

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a test bed consists of, as data that can be printed and tested. Pure.
+"""The parts of a test bed, as data that can be printed and tested. Pure.
 
-Each host, T0 and T1 is a network namespace, joined by veths; `mgmt` routes between the hosts'
-management interfaces, as the front-end network of a cluster does. In an emulated fabric one
-namespace stands for all T0s and T1s, and the emulator moves packets between its interfaces. What
-they are called stands in `mrc.testbed.names`.
+Each host, T0 and T1 is a network namespace, joined by veths. `mgmt` routes between the hosts'
+management interfaces, like the front-end network of a cluster. In an emulated fabric one namespace
+stands for all T0s and T1s, and the emulator moves packets between its interfaces.
+`mrc.testbed.names` has the names of all nodes.
 
 A link's upper end is fe80::1 and its lower end fe80::2, so every next hop is one of the two. Both
-know the other's MAC address from the start: neighbour discovery may take a second when a link comes
-back, which would pass for the slowness of something else.
+ends have a permanent neighbour entry for the other. Neighbour discovery may take a second when a
+link returns, which would look like slowness of mrc.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from mrc.testbed.names import (
 )
 from mrc.testbed.shape import Fabric, Shape
 
-_NO_RATE_BPS = 1_000_000_000_000  # the emulator's links have one: 4 KiB take 33 ns
+_NO_RATE_BPS = 1_000_000_000_000  # the emulator requires a rate; at this one 4 KiB take 33 ns
 
-# The largest UDP_SEGMENT message with its IPv6 headers, and a header more for each of its up to
-# 128 packets, as the kernel counts it: below this tbf would cut the message into packets.
+# The kernel's size of the largest UDP_SEGMENT message: its data with IPv6 headers for each of up to
+# 128 packets. A tbf with a smaller burst would cut the message into packets.
 _BURST_BYTES = 80 * 1024
 _QUEUE_SECONDS = 0.010
 _MIN_QUEUE_BYTES = 256 * 1024
@@ -47,8 +47,8 @@ _NO_LIMIT_BYTES = 1 << 30
 _UPPER, UPPER_MAC = IPv6Address("fe80::1"), "02:00:00:00:00:01"
 _LOWER, LOWER_MAC = IPv6Address("fe80::2"), "02:00:00:00:00:02"
 
-# Every interface: SRv6 on, no duplicate detection, no addresses but ours. Set on "default" too,
-# before the veths are made, since that is what they start from.
+# Every interface: SRv6 on, no duplicate detection, no automatic addresses. New veths copy the
+# values of "default", so it is set before they are made.
 _SYSCTLS = {
     f"net/ipv6/conf/{scope}/{key}": value
     for scope in ("all", "default", "lo")
@@ -62,7 +62,7 @@ _SYSCTLS = {
 }
 _FORWARDING = {f"net/ipv6/conf/{scope}/forwarding": "1" for scope in ("all", "default")}
 
-# End.DT6 drops the ECN mark of the outer header: copy a CE to the inner one before it does.
+# End.DT6 discards the ECN mark of the outer header, so this rule first copies CE to the inner one.
 _ECN_RULES = """\
 table ip6 mrc
 delete table ip6 mrc
@@ -77,17 +77,17 @@ table ip6 mrc {
 
 @dataclass(frozen=True, slots=True)
 class Shaper:
-    """A token bucket on what leaves an interface."""
+    """A token bucket for the packets that an interface sends."""
 
     rate_bps: int
     burst_bytes: int
     limit_bytes: int
-    """the longest queue, the burst included"""
+    """the longest queue, including the burst"""
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A veth between two nodes, named from below; both ends have the same MTU."""
+    """A veth between a lower and an upper node. Both ends have the same MTU."""
 
     lower: str
     lower_name: str
@@ -97,12 +97,12 @@ class Link:
     shaper: Shaper | None = None
     delay_ns: int = 0
     is_emulated: bool = False
-    """the upper end is the emulator's: without a shaper, and given packets one by one"""
+    """the emulator reads the upper end: it has no shaper and receives packets one by one"""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One namespace and what is in it."""
+    """One namespace and its contents."""
 
     name: str
     namespace: str
@@ -116,7 +116,7 @@ class Node:
     rules: str = ""
     """nftables rules"""
     tunnel_source: IPv6Address | None = None
-    """outer source address of what it encapsulates"""
+    """outer source address of its SRv6 encapsulations"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,17 +133,17 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Census:
-    """How many of each a test bed takes."""
+    """The numbers of a test bed's parts."""
 
     namespaces: int
     links: int
     routes: int
     paths: int
-    """from any host to any other"""
+    """from any host to any other host"""
 
 
 def census(shape: Shape) -> Census:
-    """Counts what `make_plan` would give, without making it."""
+    """Counts the parts of the plan without making it."""
     near = shape.hosts * (shape.hosts_per_t0 - 1)
     far = shape.hosts * (shape.hosts - 1) - near
     paths = shape.planes * (near + far * shape.t1)
@@ -161,7 +161,7 @@ def census(shape: Shape) -> Census:
 
 
 def make_plan(name: str, shape: Shape) -> Plan:
-    """Work out the whole test bed."""
+    """Makes the plan of a whole test bed. Raises ValueError for an invalid name."""
     check_name(name)
     links = tuple(_links(shape))
     nodes = [
@@ -182,8 +182,8 @@ def make_plan(name: str, shape: Shape) -> Plan:
 
 
 def shaper(rate_bps: int, buffer_bytes: int | None = None) -> Shaper:
-    """A queue of so many bytes, by default about 10 ms, behind a bucket that lets any one message
-    pass whole.
+    """A bucket for one whole burst and a queue of `buffer_bytes`: 0: no limit; None: 10 ms at this
+    rate, at least 256 KiB.
     """
     queue_bytes = _queue_bytes(rate_bps) if buffer_bytes is None else buffer_bytes
     return Shaper(rate_bps, _BURST_BYTES, _BURST_BYTES + (queue_bytes or _NO_LIMIT_BYTES))
@@ -241,8 +241,9 @@ def _links(shape: Shape) -> Iterator[Link]:
             queue = None if rate_bps is None else shaper(rate_bps, shape.buffer_bytes)
             yield Link(*lower, *upper, shape.mtu, queue, delay_ns)
         elif link.host is not None:
-            # With a shaper at the host: only a queue of the host's own can hold its sockets back,
-            # and it counts some bytes less a packet than the emulator: 1% keeps the two apart.
+            # The host has a shaper, because only its own queue can slow down its sockets. The
+            # shaper counts fewer bytes a packet than the emulator. With 1% less rate, the packets
+            # queue at the host and not in the emulator.
             queue = None if rate_bps is None else shaper(rate_bps * 99 // 100)
             upper = (FABRIC, interface_name(link.host, link.plane))
             yield Link(*lower, *upper, shape.mtu, queue, is_emulated=True)
@@ -267,7 +268,7 @@ def _on_links(node: Node, links: tuple[Link, ...]) -> Node:
 
 
 def _host(name: str, fabric: Topology, host: int) -> Node:
-    """Ends its carriers, owns its prefix, and has a route for every path to every peer."""
+    """A host: it ends carriers, owns its prefix, and has a route for every path to every peer."""
     addresses = fabric.addresses
     routes = [
         Route(addresses.host_prefix(host), "lo", local=True),
@@ -309,7 +310,7 @@ def _fabric(name: str, shape: Shape) -> Iterator[Node]:
     if shape.fabric is Fabric.KERNEL:
         for plane in shape.plane_numbers():
             yield from _switches(name, shape, plane)
-    else:  # the kernel there is to leave all packets to the emulator
+    else:  # the kernel must leave all packets to the emulator
         sysctls = {f"net/ipv6/conf/{scope}/disable_ipv6": "1" for scope in ("all", "default")}
         yield Node(FABRIC, namespace(name, FABRIC), sysctls, routes=())
 
@@ -317,9 +318,9 @@ def _fabric(name: str, shape: Shape) -> Iterator[Node]:
 def _switches(name: str, fabric: Topology, plane: int) -> Iterator[Node]:
     """The T0s and T1s of a plane: one static route per uSID.
 
-    A route that shifts needs some interface to hang on, and goes away with it. It hangs on each
-    host's of a T0, one route for the other, and on the first one of a T1: without these the switch
-    has no work, or is down as a whole.
+    A route that shifts must name an interface and disappears with it. A T0 has one for each host's
+    interface, as substitutes for each other. A T1 has one for its first interface, which goes down
+    only if the whole T1 is down.
     """
     block = fabric.addresses.locator_block(plane)
     up = [

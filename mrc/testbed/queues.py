@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The queues of a kernel fabric: what faults make of them, and what they and the links counted."""
+"""The queues of a kernel fabric: their changes by faults, and the counters of queues and links."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from mrc.testbed.plan import Link, Plan, Shaper, shaper
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """What stands where an interface sends."""
+    """The queue of an interface for the packets that it sends."""
 
     shaper: Shaper | None
     netem: Netem | None = None
 
 
 def wanted(plan: Plan, faults: Mapping[Target, Fault]) -> dict[Hop, Queue]:
-    """The queues that faults change, as they are to be.
+    """The queues that faults change, with their new values.
 
-    Raises ValueError for what the kernel cannot do.
+    Raises ValueError for faults that the kernel cannot inject.
     """
     impairing = {
         target: replace(fault, loss=0.0) for target, fault in faults.items() if fault.is_impairment
@@ -54,7 +54,7 @@ def wanted(plan: Plan, faults: Mapping[Target, Fault]) -> dict[Hop, Queue]:
 
 
 def change(plan: Plan, before: Mapping[Hop, Queue], after: Mapping[Hop, Queue]) -> None:
-    """Let queues be as they are wanted, those that no fault changes any more as they were built.
+    """Replace the queues `before` by those in `after`. Restores queues that are only in `before`.
 
     Raises NetlinkError.
     """
@@ -75,7 +75,7 @@ def change(plan: Plan, before: Mapping[Hop, Queue], after: Mapping[Hop, Queue]) 
 
 
 def add(link: Netlink, interface: str, shall: Queue) -> None:
-    """Give an interface a queue. Raises NetlinkError."""
+    """Add a queue to an interface. Raises NetlinkError."""
     if shall.shaper:
         link.add_shaper(
             interface,
@@ -88,15 +88,15 @@ def add(link: Netlink, interface: str, shall: Queue) -> None:
 
 
 def has_netem(plan: Plan) -> bool:
-    """Whether the kernel can delay, damage, duplicate and reorder."""
+    """Whether the kernel can delay, corrupt, duplicate and reorder packets."""
     with Netlink(plan.nodes["mgmt"].namespace) as link:
         return link.has_qdisc("netem")
 
 
 def read(plan: Plan, faults: Mapping[Target, Fault]) -> dict[Hop, dict[str, int]]:
-    """What each hop carried so far, with the keys of an emulated one.
+    """The counters of each hop so far, with the keys of an emulated hop.
 
-    Linux neither marks nor trims, so these are 0. Raises NetlinkError.
+    Linux neither marks nor trims, so these counters are 0. Raises NetlinkError.
     """
     lost = _lost(plan, faults)
     interfaces = {}
@@ -120,7 +120,7 @@ def read(plan: Plan, faults: Mapping[Target, Fault]) -> dict[Hop, dict[str, int]
 
 
 def _lost(plan: Plan, faults: Mapping[Target, Fault]) -> dict[Hop, int]:
-    """What faults lost on each hop, since they are there."""
+    """Packets that the current faults dropped on each hop since their start."""
     filters = {target: hops.filters(target, plan.shape) for target in faults}
     nodes = {plan.nodes[node].namespace for found in filters.values() for node in found}
     counted = nft.dropped(nodes)
@@ -134,12 +134,12 @@ def _lost(plan: Plan, faults: Mapping[Target, Fault]) -> dict[Hop, int]:
 
 
 def of(link: Link) -> Queue:
-    """What both ends of a link have without faults."""
+    """The queue at both ends of a link without faults."""
     return Queue(link.shaper, Netem(delay_ns=link.delay_ns) if link.delay_ns else None)
 
 
 def _usual(plan: Plan) -> dict[tuple[str, str], Queue]:
-    """Of both ends of each link."""
+    """Node and interface -> queue without faults, for both ends of each link."""
     ends: dict[tuple[str, str], Queue] = {}
     for link in plan.links:
         ends[link.lower, link.lower_name] = ends[link.upper, link.upper_name] = of(link)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads topology files: TOML with the table `[topology]` of a scenario, and what is a bed's alone.
+"""Reads topology files: TOML with a scenario's table `[topology]`, and keys of test beds.
 
-A scenario is a topology file too: what it says of traffic and checks is the simulator's, and left
-unread. mrc/testbed/topologies/README.md lists every key.
+A scenario is also a topology file. Its traffic and checks are for the simulator and ignored here.
+mrc/testbed/topologies/README.md lists every key.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mrc.fabric.tiers import Tiers, read_link, read_topology
 from mrc.fabric.topology import Addresses
 from mrc.testbed.shape import Fabric, LinkChange, Shape
 
-# How the fabric is used, not what it is: read by the simulator, faults by mrc.testbed.schedule too.
+# Keys about the use of a fabric. The simulator reads them, and mrc.testbed.schedule the faults.
 _OF_OTHERS = (
     "claim", "baselines", "plot", "transport", "traffic", "reference", "run", "checks", "variants",
     "faults",
@@ -28,7 +28,7 @@ _OF_OTHERS = (
 
 @dataclass(frozen=True, slots=True)
 class TopologyFile:
-    """What a file says of a test bed."""
+    """The contents of a topology file."""
 
     name: str
     title: str
@@ -41,9 +41,9 @@ def names() -> list[str]:
 
 
 def load(name: str, fabric: Fabric = Fabric.KERNEL) -> TopologyFile:
-    """Reads a built-in topology, a built-in scenario or, when `name` looks like a path, a file.
+    """Reads a built-in topology, a built-in scenario or, if `name` looks like a path, a file.
 
-    Raises ConfigError, which names the file and the key.
+    Raises ConfigError with the file and the key.
     """
     known = document.builtin("sim/scenarios") | document.builtin("testbed/topologies")
     found = document.read(name, known, "topology")
@@ -53,7 +53,7 @@ def load(name: str, fabric: Fabric = Fabric.KERNEL) -> TopologyFile:
 def parse(
     values: dict[str, Any], name: str, place: str, fabric: Fabric = Fabric.KERNEL
 ) -> TopologyFile:
-    """Makes sense of a document; raises ConfigError."""
+    """Converts a document; raises ConfigError."""
     table = Table(values, place)
     for key in _OF_OTHERS:
         table.has(key)
@@ -61,9 +61,9 @@ def parse(
     within = table.table("topology")
     tiers = read_topology(within)
     if tiers.routing != "source-routes":
-        raise within.error("routing", "is for the simulator: hosts of a test bed choose the path")
+        raise within.error("routing", "must be source-routes: ecmp is for the simulator")
     if tiers.ecn_last_hop:
-        raise within.error("ecn_last_hop", "is for the simulator: no test bed marks there")
+        raise within.error("ecn_last_hop", "is for the simulator: remove it for a test bed")
     addresses = _addresses(table.table("addresses"))
     try:
         links = tuple(
@@ -83,7 +83,7 @@ def shape_of(
     links: tuple[LinkChange, ...],
     fabric: Fabric,
 ) -> Shape:
-    """The test bed of a simulated fabric; raises ValueError."""
+    """The shape of a test bed with these tiers and links; raises ValueError."""
     both = {each.name for each in fields(Tiers)} & {each.name for each in fields(Shape)}
     same: dict[str, Any] = {name: getattr(tiers, name) for name in both}
     own = {"trim": tiers.trimming, "links": links, "fabric": fabric, "addresses": addresses}

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Test beds for ordinary users: root of a user namespace of one's own is enough.
+"""Test beds for ordinary users, in a user namespace where the user is root.
 
-There /run is empty and writable, so names, locks and files work as they do for root. A process
-that only sleeps, the keeper, holds these namespaces from the first `mrc testbed up` to the last
-`down`; every command in between joins them. Who is root already needs none of it.
+In it /run is empty and writable, so names, locks and files work as for root. The keeper, a process
+that only sleeps, holds these namespaces from the first `mrc testbed up` to the last `down`. Every
+command in between joins them. Commands of root do not use any of this.
 """
 
 from __future__ import annotations
@@ -25,15 +25,17 @@ _PREPARE = "mount -t tmpfs tmpfs /run && "
 SHELL = f"{' '.join(_UNSHARE)} sh -c '{_PREPARE}exec bash'"
 REMEDY = "sysctl -w user.max_user_namespaces=1000 kernel.apparmor_restrict_unprivileged_userns=0"
 
-KEEPER = "MRC_KEEPER"
-"""environment variable: the keeper's process id, in what has joined its namespaces"""
+_FORBIDDEN = f"this system forbids user namespaces: run as root, or allow them with {REMEDY}"
 
-# Locked, shared, by whoever has joined: nobody ends the keeper meanwhile.
+KEEPER = "MRC_KEEPER"
+"""environment variable with the keeper's process id, set in processes inside its namespaces"""
+
+# Every process inside holds a shared lock, so that no command ends the keeper meanwhile.
 _lock: int | None = None
 
 
 def enter(*, create: bool) -> bool:
-    """Become root of the namespaces that hold the user's test beds; False if there are none.
+    """Become root in the namespaces of the user's test beds. Returns False if there are none.
 
     Raises StateError where the system forbids user namespaces.
     """
@@ -60,11 +62,11 @@ def enter(*, create: bool) -> bool:
 
 
 def run_folder() -> Path | None:
-    """What is /run for the user's test beds, seen from outside of them; None if there are none."""
+    """The path of the test beds' /run from outside their namespaces; None if there are none."""
     place = _place()
     try:
         if place.lstat().st_uid != os.geteuid():
-            return None  # somebody else made it, to be believed
+            return None  # another user made it, so its content is not trusted
         with (place / "keeper").open("rb") as lock:
             keeper = _find(lock.fileno())
     except OSError:
@@ -73,8 +75,8 @@ def run_folder() -> Path | None:
 
 
 def leave_for_good() -> None:
-    """End the keeper, once the last test bed is down, unless another command uses its namespaces.
-    The kernel removes them with the last process inside.
+    """End the keeper after the last test bed went down, unless another command is in its
+    namespaces. The kernel removes the namespaces with the last process inside.
     """
     if _lock is None:
         return
@@ -89,15 +91,16 @@ def leave_for_good() -> None:
 
 
 def has_user(uid: int) -> bool:
-    """Whether a process here can be a user's; in a namespace of ours there is only one."""
+    """Whether this namespace has the user. An mrc user namespace has only root."""
     rows = (map(int, line.split()) for line in Path("/proc/self/uid_map").read_text().splitlines())
     return any(first <= uid < first + count for first, _, count in rows)
 
 
 def become_root() -> None:
-    """For a command whose test bed ends with it: start it anew in a user namespace, unless root.
+    """Restart this command in its own user namespace, unless it runs as root.
 
-    Raises StateError where the system forbids user namespaces.
+    This is for commands whose test bed ends with them. Raises StateError where the system forbids
+    user namespaces.
     """
     if os.geteuid() != 0:
         argv = command([sys.executable, "-m", "mrc", *sys.argv[1:]])
@@ -114,43 +117,47 @@ def is_allowed() -> bool:
 
 
 def throw_away(argv: Sequence[str]) -> list[str]:
-    """The arguments that run a command with namespaces and a /run of its own, which end with it."""
+    """Arguments that run a command with its own namespaces and /run, which end with it."""
     if os.geteuid() != 0:
         return command(argv)
     return ["unshare", "-nm", "sh", "-c", f'{_PREPARE}exec "$@"', "sh", *argv]
 
 
 def command(argv: Sequence[str]) -> list[str]:
-    """The arguments that run a command as root of a user namespace of its own.
+    """Arguments that run a command as root of its own user namespace.
 
     Raises StateError where the system forbids user namespaces.
     """
     if not is_allowed():
-        raise StateError(f"this needs root: user namespaces are not allowed here; {REMEDY}")
+        raise StateError(_FORBIDDEN)
     return [*_UNSHARE, "sh", "-c", f'{_PREPARE}exec "$@"', "sh", *argv]
 
 
 def _place() -> Path:
-    """Where the user's keeper is written down."""
+    """The folder with the file that names the user's keeper."""
     base = os.environ.get("XDG_RUNTIME_DIR")
     return Path(base, "mrc") if base else Path(f"/tmp/mrc-{os.geteuid()}")
 
 
 def _folder() -> Path:
-    """The same, when it is there and nobody else's. Raises StateError."""
+    """Makes that folder, or checks that only the user can write to it. Raises StateError."""
     folder = _place()
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         found = folder.lstat()
     except OSError as exc:
-        raise StateError(f"{folder}: {exc.strerror}; set XDG_RUNTIME_DIR") from exc
+        raise StateError(
+            f"cannot make {folder}: {exc.strerror}; set XDG_RUNTIME_DIR to a folder of your own"
+        ) from exc
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
-        raise StateError(f"{folder} is not a folder of yours alone; set XDG_RUNTIME_DIR")
+        raise StateError(
+            f"{folder} does not belong to you alone; set XDG_RUNTIME_DIR to a folder of your own"
+        )
     return folder
 
 
 def _find(lock: int) -> int | None:
-    """The keeper that is written down, if it still is the process that it was."""
+    """The process id in the lock file, if that process is still the keeper."""
     words = os.pread(lock, 100, 0).decode().split()
     if len(words) == 2 and _started(words[0]) == words[1]:
         return int(words[0])
@@ -158,7 +165,7 @@ def _find(lock: int) -> int | None:
 
 
 def _start(lock: int) -> int:
-    """Raises StateError where the system forbids user namespaces."""
+    """Starts a keeper. Raises StateError where the system forbids user namespaces."""
     null, pipe = subprocess.DEVNULL, subprocess.PIPE
     script = f"{_PREPARE}echo ready && exec sleep infinity"
     argv = [*_UNSHARE, "sh", "-c", script]
@@ -167,20 +174,20 @@ def _start(lock: int) -> int:
             argv, stdin=null, stdout=pipe, stderr=null, cwd="/", start_new_session=True
         )
     except OSError as exc:
-        raise StateError(f"cannot start {argv[0]}: apt-get install util-linux") from exc
+        raise StateError(f"cannot start {argv[0]}: run apt-get install util-linux") from exc
     assert keeper.stdout is not None
     with keeper.stdout:
         if keeper.stdout.readline() != b"ready\n":
             keeper.wait()
-            raise StateError(f"this needs root: user namespaces are not allowed here; {REMEDY}")
-    keeper.returncode = 0  # it stays when we end
+            raise StateError(_FORBIDDEN)
+    keeper.returncode = 0  # the keeper outlives us: Popen must not warn about it
     os.truncate(lock, 0)
     os.pwrite(lock, f"{keeper.pid} {_started(str(keeper.pid))}".encode(), 0)
     return keeper.pid
 
 
 def _started(pid: str) -> str | None:
-    """When a process began, in ticks since the machine did; None if it has ended."""
+    """Start time of a process, in ticks since boot; None if it has ended."""
     try:
         words = Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()
     except OSError:

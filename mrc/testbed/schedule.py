@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Faults of a test bed at their times: read from a file, put in order, carried out."""
+"""Scheduled faults of a test bed: read from a file, sorted by time, injected."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from mrc.testbed.plan import Plan
 
 _ALL_PPM = 1_000_000
 
-# So much earlier a fault is prepared: to start nft takes some milliseconds.
+# The preparation of a fault starts this much earlier, because nft takes some ms to start.
 _PREPARE_SECONDS = 0.05
 
 
@@ -43,13 +43,13 @@ class Event:
     """since the start"""
     target: Target
     fault: Fault | None
-    """None: it is healed"""
+    """None: the target is healed"""
 
 
 def load(path: str, plan: Plan) -> list[Scheduled]:
-    """The `[[faults]]` of a TOML file, whatever else it holds.
+    """The `[[faults]]` of a TOML file. Ignores the rest of the file.
 
-    Raises ConfigError, also for what this test bed or this kernel cannot do.
+    Raises ConfigError, also for faults that this test bed or this kernel cannot inject.
     """
     fabric = plan.shape
     found = []
@@ -63,7 +63,7 @@ def load(path: str, plan: Plan) -> list[Scheduled]:
             raise table.error("kind", str(error)) from error
         found.append(Scheduled(target, fault, times))
     if not found:
-        raise ConfigError(f"{path}: no [[faults]]")
+        raise ConfigError(f"{path}: has no [[faults]]")
     return found
 
 
@@ -71,7 +71,7 @@ def _fault(times: timed.Fault) -> Fault:
     """Raises ValueError for a kind that only simulated fabrics have."""
     share = times.a / _ALL_PPM
     if times.packets != "all":
-        raise ValueError(f"faults of {times.packets} packets alone are for mrc sim")
+        raise ValueError(f"packets = {times.packets!r} is only for mrc sim")
     match times.kind:
         case "silent":
             return Fault()
@@ -93,11 +93,11 @@ def _fault(times: timed.Fault) -> Fault:
             return Fault(loss=0, rate_bps=times.a)
         case "rate":
             return Fault(loss=0, rate_share=times.b / _ALL_PPM)
-    raise ValueError(f"{times.kind} is for mrc sim")
+    raise ValueError(f"{times.kind} is only for mrc sim")
 
 
 def events(scheduled: Sequence[Scheduled]) -> Iterator[Event]:
-    """What happens, in order; endless if a fault flaps for good."""
+    """The events in order of time. Endless if a fault repeats without an end."""
     active: set[int] = set()
     now: dict[Target, Fault] = {}
     for at_ns, group in groupby(heapq.merge(*map(_edges, range(len(scheduled)), scheduled)),
@@ -125,7 +125,7 @@ def _edges(number: int, scheduled: Scheduled) -> Iterator[tuple[int, int, bool]]
 
 
 def combined(found: Sequence[Fault]) -> Fault:
-    """What faults of one target do together: chances are independent, delays add up."""
+    """Combines faults of one target: chances are independent, delays add up."""
     if any(each.mode is Mode.DOWN for each in found):
         return Fault(Mode.DOWN)
 
@@ -151,12 +151,12 @@ def run(
     wait: Callable[[float | None], bool],
     told: Callable[[Event, float], None],
 ) -> None:
-    """Let a test bed fail as scheduled, from now on; what was set is healed in the end.
+    """Inject the scheduled faults from now on. Heals its faults in the end.
 
-    `wait` sleeps until a time (of time.monotonic; None: for good) and says whether to end. `told`
-    hears of each event when it has happened, and how many seconds after the start that was.
+    `wait` sleeps until a time (of time.monotonic; None: without end) and returns True to end the
+    run. After each event this calls `told` with the event and its time in seconds since the start.
 
-    Raises ArgumentError for faults of one target that cannot be at once.
+    Raises ArgumentError for faults of one target that exclude each other.
     """
     begun = time.monotonic()
     failing: dict[Target, None] = {}

@@ -15,22 +15,22 @@ from mrc.units import parse_short_rate
 
 DEFAULT_RATE = "500mbit"
 MAX_RATE_BPS = 1_000_000_000_000
-# What a hop through the kernel takes by itself, and more: a shorter delay would not be seen.
+# A hop through the kernel alone takes almost this long. A shorter delay would have no effect.
 MIN_KERNEL_DELAY_NS = 50_000
 
 
 class Fabric(StrEnum):
-    """Who forwards packets between the hosts."""
+    """The kind of the switches between the hosts."""
 
     KERNEL = "kernel"
-    """a namespace for each switch, in which Linux does the uSID forwarding"""
+    """a namespace for each switch, in which Linux forwards by uSID"""
     EMULATED = "emulated"
-    """one process: the simulator's switches, in real time"""
+    """one process with the simulator's switches, in real time"""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkChange:
-    """What the links of a target have in place of what their tier has; None: the same."""
+    """Other properties of a target's links; None: the property of their tier."""
 
     target: str
     rate_bps: int | None = None
@@ -39,7 +39,7 @@ class LinkChange:
 
 @dataclass(frozen=True, slots=True)
 class LinkProperties:
-    """Of a link, each way."""
+    """Properties of a link, the same in each direction."""
 
     rate_bps: int | None
     """None: as fast as the machine can"""
@@ -63,20 +63,20 @@ class Shape(Topology):
     host_delay_ns: int = 0
     fabric_delay_ns: int = 0
     jitter_ns: int = 0
-    """added to every delay by chance, up to this; order is kept"""
+    """largest random addition to every delay; it keeps the order"""
     links: tuple[LinkChange, ...] = ()
-    """later ones count before earlier ones"""
+    """later changes override earlier ones"""
     mtu: int = 9000
     buffer_bytes: int | None = None
-    """of a switch port, for data and for control; 0: no limit; None: 10 ms at the host rate, in a
-    kernel fabric at its own, and at least 256 KiB
+    """of a switch port, for data and for control; 0: no limit; None: 10 ms, at least 256 KiB. The
+    10 ms are at the host rate in an emulated fabric, at the link's rate in a kernel fabric.
     """
     ecn_low_bytes: int | None = None
-    """data is marked by chance from here on; None: a tenth of the buffer"""
+    """queue depth from which data is marked at random; None: 10% of the buffer"""
     ecn_high_bytes: int | None = None
-    """and always from here on; 0: never; None: four tenths of the buffer"""
+    """queue depth from which all data is marked; 0: never; None: 40% of the buffer"""
     trim: bool = True
-    """what finds no room loses its payload; False: it is dropped"""
+    """a full buffer trims data packets; False: it drops them"""
     fabric: Fabric = Fabric.KERNEL
 
     def __post_init__(self) -> None:
@@ -89,13 +89,13 @@ class Shape(Topology):
             if rate_bps is not None and not 1000 <= rate_bps <= MAX_RATE_BPS:
                 raise ValueError(f"rate is {rate_bps} bit/s, not in 1kbit..1tbit (or none)")
         if self.fabric is Fabric.KERNEL and self.jitter_ns:
-            raise ValueError("jitter would reorder in a kernel fabric: --fabric emulated")
+            raise ValueError("jitter would reorder in a kernel fabric: use --fabric emulated")
         for link in self.links:
             parse_target(link.target, self)
 
     def link_properties(self) -> dict[Target, LinkProperties]:
-        """Of every link, as the fabric has them: first those of the hosts, then the uplinks, plane
-        by plane.
+        """The properties of every link in this fabric, plane by plane: first the hosts' links, then
+        the uplinks.
         """
         tiers = {
             "link": LinkProperties(self.host_rate_bps, self.host_delay_ns),
@@ -118,8 +118,8 @@ def _without_short_delay(properties: LinkProperties) -> LinkProperties:
 
 
 def parse_rate(text: str) -> int | None:
-    """A rate as tc(8) or a scenario writes it: `500mbit`, `10 Gbit/s`, plain bit/s; `none` for no
-    limit.
+    """Bits a second, from the notation of tc(8) or of scenarios: `500mbit`, `10 Gbit/s` or plain
+    bit/s. None for `none`: no limit.
     """
     if text == "none":
         return None
@@ -130,8 +130,8 @@ def parse_rate(text: str) -> int | None:
 
 
 def scale_rates(shape: Shape, host_rate_bps: int | None) -> Shape:
-    """With another rate of the hosts' links, to which all others keep their ratio; None: all have
-    none.
+    """Changes the rate of the hosts' links. All other rates keep their ratio to it. None: no link
+    has a limit.
     """
     usual_bps = shape.host_rate_bps
 
@@ -146,13 +146,13 @@ def scale_rates(shape: Shape, host_rate_bps: int | None) -> Shape:
 
 
 def with_delay(shape: Shape, delay_ns: int) -> Shape:
-    """With this delay of every link."""
+    """Sets the delay of every link."""
     links = tuple(replace(link, delay_ns=None) for link in shape.links)
     return replace(shape, host_delay_ns=delay_ns, fabric_delay_ns=delay_ns, links=links)
 
 
 def decode(stored: dict[str, Any]) -> Shape:
-    """From its fields, after they were JSON."""
+    """A Shape from its fields after JSON."""
     networks = {key: IPv6Network(text) for key, text in stored["addresses"].items()}
     links = tuple(LinkChange(**link) for link in stored["links"])
     return Shape(**stored | {"addresses": Addresses(**networks), "links": links})

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is remembered of a test bed: its folder under /run/mrc, its lock, its faults.
+"""The stored state of a test bed: its folder under /run/mrc, its faults, and the lock.
 
-$MRC_RUN_DIR (default /run/mrc)/NAME.lock             held while a test bed is changed
+$MRC_RUN_DIR (default /run/mrc)                       locked while any test bed is changed
 $MRC_RUN_DIR/NAME/testbed.json                        parameters, phase, faults
 $MRC_RUN_DIR/NAME/hH.toml                             configuration of host H
-/etc/netns/mrc-NAME-hH/hosts                          bound over /etc/hosts by ip netns exec
+/etc/netns/mrc-NAME-hH/hosts                          ip netns exec mounts it over /etc/hosts
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _log = logging.getLogger("mrc.testbed")
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """A test bed that was begun; it is complete only once `up` is set."""
+    """A test bed after the start of its build. It is complete only once `up` is set."""
 
     shape: Shape
     up: bool = False
     faults: dict[str, Fault] = field(default_factory=dict)
-    """target -> how it fails"""
+    """target -> its fault"""
 
     def with_fault(self, target: str, fault: Fault) -> Self:
         return replace(self, faults={**self.faults, target: fault})
@@ -60,9 +60,9 @@ def config_path(name: str, host: str) -> Path:
 
 
 def load(name: str) -> State | None:
-    """None when there is no such test bed.
+    """The state of a test bed; None if there is none.
 
-    Raises ConfigError for a file that cannot be understood.
+    Raises ConfigError for an invalid file.
     """
     path = folder(name) / _FILE
     try:
@@ -70,11 +70,13 @@ def load(name: str) -> State | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as exc:
-        raise ConfigError(f"{path}: cannot read: {exc}; mrc testbed down removes it") from exc
+        raise ConfigError(
+            f"{path}: cannot read: {exc}; mrc testbed down --name {name} removes it"
+        ) from exc
 
 
 def save(name: str, state: State) -> None:
-    """In one step, so that a reader never sees half of it."""
+    """Writes the state in one step, so that no reader sees half of it."""
     path = folder(name) / _FILE
     fresh = path.with_suffix(".new")
     with _ours(path):
@@ -93,8 +95,8 @@ def write_files(plan: Plan) -> None:
         try:
             _write(hosts, plan.hosts_file)
         except OSError as exc:
-            # In a user namespace /etc is not ours. mrc itself takes peers from its configuration.
-            _log.info("%s: %s: host names resolve in mrc only", hosts, exc.strerror)
+            # A user namespace cannot write to /etc. mrc takes peers from its configuration.
+            _log.info("%s: %s: only mrc resolves host names", hosts, exc.strerror)
 
 
 def forget(name: str) -> None:
@@ -107,13 +109,13 @@ def forget(name: str) -> None:
 
 
 def names() -> list[str]:
-    """All test beds that were begun."""
+    """The names of all test beds, complete or not."""
     return sorted(path.parent.name for path in _base().glob(f"*/{_FILE}"))
 
 
 @contextmanager
 def lock() -> Iterator[None]:
-    """Wait until nobody else changes a test bed, and keep others from it."""
+    """Wait until no other process changes a test bed, and make other processes wait."""
     with _ours(_base()):
         _make_folder(_base())
         descriptor = os.open(_base(), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -133,11 +135,11 @@ def _ours(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as exc:
-        raise ConfigError(f"{path}: {exc.strerror}; test beds need root") from exc
+        raise ConfigError(f"cannot write {path}: {exc.strerror}; test beds require root") from exc
 
 
 def _make_folder(path: Path) -> None:
-    """Open to everyone, whatever the umask: the hosts' commands may run as ordinary users."""
+    """Makes a folder that all users can read, because hosts' commands may run as any user."""
     for each in (*reversed(path.parents), path):
         if not each.is_dir():
             each.mkdir(exist_ok=True)

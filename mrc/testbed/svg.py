@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A test bed as SVG: one panel for planes that are alike, T1s above T0s above hosts. Pure."""
+"""A test bed as SVG: one panel for equal planes, with T1s above T0s above hosts. Pure."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _LINE = 18
 
 
 def draw(shape: Shape, title: str, notes: Sequence[str]) -> str:
-    """A picture that stands alone; links that have not what their tier has stand out."""
+    """A whole SVG document. It highlights links whose properties differ from their tier's."""
     columns = max(shape.hosts, shape.t0, shape.t1)
     width = max(_MIN_WIDTH, 2 * _MARGIN + columns * (_BOX_WIDTH + _GAP) - _GAP)
     top = _MARGIN

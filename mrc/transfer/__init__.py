@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files over writes: the receiver opens its file to the peer, and the peer writes into it."""
+"""File transfer over writes: the sender writes chunks into the receiver's window of memory."""

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files at the two ends of a transfer: what is read, and where what arrives is put.
+"""Files at both ends of a transfer: `Source`, `OutputDirectory` and `Target`.
 
-A `Source` is a regular file, mapped, and watched for change. An `OutputDirectory` takes names from
-a peer that it does not trust: everything it does is relative to its own descriptor, so no name
-leads out of it, and names that programs could take for options or settings are refused. A `Target`
-is written under a temporary name, and gets its final name only when it is complete.
+A `Source` is a regular file, mapped and checked for changes. An `OutputDirectory` accepts names
+from an untrusted peer. All its operations are relative to its own descriptor, so no name leads out
+of the directory. It refuses names that programs could take for options or settings. A `Target` has
+a temporary name until it is complete.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ from typing import Self
 from mrc.errors import MrcError
 from mrc.exchange.foreign import has_invisible, printable, shown
 
-MAX_AHEAD_BYTES = 256 << 20  # of room that a file takes before it is written to
+MAX_AHEAD_BYTES = 256 << 20  # most disk space that a file allocates ahead of its writes
 MAX_NAME_BYTES = 255  # NAME_MAX of Linux file systems
 _TEMPORARY = re.compile(r"\..*\.mrc-[0-9a-f]{8}", re.DOTALL)
 _SUFFIX_BYTES = len("..mrc-01234567")
 
 
 class FileError(MrcError):
-    """A file cannot be read or stored; the message names it and says why."""
+    """A file cannot be read or stored; the message names the file and the cause."""
 
 
 class FileChangedError(FileError):
-    """The source is no longer the file that was offered."""
+    """The source file changed after its offer."""
 
 
 def check_name(name: str) -> str:
-    """Returns `name` if a file of that name can be stored inside a directory, and nowhere else."""
+    """Returns `name` if it is a valid file name without a path; raises FileError otherwise."""
     shown = printable(name)
     if name in ("", ".", ".."):
         raise FileError(f"{shown!r} is not a file name")
     if "/" in name or "\0" in name:
-        raise FileError(f"{shown!r} is not a base name: a name holds no '/' and no NUL")
+        raise FileError(f"{shown!r} is not a base name: it contains '/' or NUL")
     try:
         encoded = os.fsencode(name)
     except UnicodeEncodeError:
@@ -50,23 +50,23 @@ def check_name(name: str) -> str:
     if len(encoded) > MAX_NAME_BYTES:
         raise FileError(f"{shown!r} is longer than {MAX_NAME_BYTES} bytes")
     if _TEMPORARY.fullmatch(name):
-        raise FileError(f"{shown!r} is a name that mrc keeps for its temporary files; rename it")
+        raise FileError(f"{shown!r} is reserved for temporary files of mrc: rename the file")
     return name
 
 
 def check_harmless(name: str) -> None:
-    """Raises FileError for a name that programs take for something else than a file's name."""
+    """Raises FileError for a name that other programs could misinterpret."""
     if name[0] in ".-":
         how = f"begins with {name[0]!r}"
     elif has_invisible(name):
-        how = "holds control characters"
+        how = "contains control characters"
     else:
         return
-    raise FileError(f"{shown(name)!r}: {how}; mrc recv takes such names only with --any-name")
+    raise FileError(f"{shown(name)!r}: {how}; mrc recv accepts such names only with --any-name")
 
 
 def _temporary_name(name: str) -> str:
-    # Cut by bytes, so that the longest legal name still has a legal temporary one.
+    # Cut by bytes, so that the temporary name of the longest legal name is legal too.
     stem = os.fsdecode(os.fsencode(name)[: MAX_NAME_BYTES - _SUFFIX_BYTES])
     return f".{stem}.mrc-{secrets.token_hex(4)}"
 
@@ -76,7 +76,7 @@ def _cause(error: OSError) -> str:
 
 
 class Source:
-    """A regular file to send: open, mapped and watched. A context manager."""
+    """A regular file to send, open and mapped. A context manager."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -100,7 +100,7 @@ class Source:
     def _open(self, path: str) -> None:
         status = os.fstat(self._fd)
         if stat.S_ISDIR(status.st_mode):
-            raise FileError(f"{printable(path)}: is a directory; mrc sends files, e.g. an archive")
+            raise FileError(f"{printable(path)}: is a directory: send an archive of it instead")
         if not stat.S_ISREG(status.st_mode):
             raise FileError(f"{printable(path)}: is not a regular file")
         self.name = check_name(os.path.basename(path))
@@ -119,7 +119,7 @@ class Source:
         self.close()
 
     def close(self) -> None:
-        """Unmaps and closes; nothing may be registered on the mapping any more."""
+        """Unmaps and closes the file; no memory region may use the mapping any more."""
         if self._map is not None:
             self._map.close()
             self._map = None
@@ -134,7 +134,7 @@ class Source:
         return self._map
 
     def check_unchanged(self) -> None:
-        """Raises FileChangedError when size or modification time are not what they were."""
+        """Raises FileChangedError when size or modification time have changed."""
         status = os.fstat(self._fd)
         if status.st_size < self.bytes:
             raise self._changed("it shrank")
@@ -145,13 +145,13 @@ class Source:
 
     def _changed(self, how: str) -> FileChangedError:
         return FileChangedError(
-            f"{printable(self.path)}: changed while it was sent ({how}); send it again when it is"
-            " at rest"
+            f"{printable(self.path)}: changed while it was sent ({how}): send it again when no"
+            " program writes to it"
         )
 
 
 class Target:
-    """A file on its way in, under a temporary name until `commit`. Locked while it lives."""
+    """A file that is being received. It has a temporary name until `commit` and a lock."""
 
     def __init__(self, directory: OutputDirectory, name: str, size: int, *, overwrite: bool):
         self.name = name
@@ -159,19 +159,19 @@ class Target:
         self.path = os.path.join(directory.path, name)
         self._directory = directory
         self._overwrite = overwrite
-        self._allocated = 0  # bytes of room taken
+        self._allocated = 0  # bytes
         self._temporary, self._fd = directory.create_temporary(name)
 
     def check_room(self) -> None:
-        """Raises FileError when the file system has no room for the file now. Takes none."""
+        """Raises FileError when the file system lacks space for the file now. Allocates none."""
         if self.bytes > self._directory.free_bytes():
             raise self._no_room()
 
     def write(self, offset: int, chunk: memoryview) -> None:
-        """Writes `chunk` at `offset`; raises FileError. May wait for the disk: for a thread.
+        """Writes `chunk` at `offset`; raises FileError. May wait for the disk: call it in a thread.
 
-        Takes room ahead of what is written, in steps: a peer holds no more of the disk than twice
-        what it has sent, and at most `MAX_AHEAD_BYTES` more.
+        Allocates disk space ahead of the data in steps: a peer occupies at most twice the space of
+        the data it has sent, and at most MAX_AHEAD_BYTES more than this data.
         """
         done = 0
         try:
@@ -189,8 +189,8 @@ class Target:
             return self._no_room()
         if error.errno == errno.EFBIG:
             return FileError(
-                f"{printable(self.name)}: {self.bytes} bytes are more than the file system of"
-                f" {self._directory.path} takes in one file"
+                f"{printable(self.name)}: the file system of {self._directory.path} does not"
+                f" support files of {self.bytes} bytes"
             )
         return FileError(f"{self.path}: cannot {what}: {_cause(error)}")
 
@@ -198,11 +198,11 @@ class Target:
         free = self._directory.free_bytes()
         return FileError(
             f"{printable(self.name)}: no room for {self.bytes} bytes in {self._directory.path}"
-            f" ({free} free); make room or choose another --output"
+            f" ({free} free): free some space or choose another --output"
         )
 
     def commit(self) -> None:
-        """Gives the complete file its final name; raises FileError when that cannot be done."""
+        """Gives the complete file its final name; raises FileError when the rename fails."""
         os.fchmod(self._fd, 0o666 & ~self._directory.umask)
         try:
             self._directory.rename(self._temporary, self.name, overwrite=self._overwrite)
@@ -222,7 +222,7 @@ class Target:
             self._temporary = ""
             self._directory.names.discard(self.name)
         if self._fd >= 0:
-            os.close(self._fd)  # and with it goes the lock
+            os.close(self._fd)  # this also releases the lock
             self._fd = -1
 
 
@@ -231,9 +231,9 @@ class OutputDirectory:
 
     def __init__(self, path: str, *, overwrite: bool = False, any_name: bool = False) -> None:
         self._any_name = any_name
-        self.path = os.path.abspath(path)  # errors travel to peers, to whom "." means nothing
+        self.path = os.path.abspath(path)  # peers see it in errors, where "." would mean nothing
         self._overwrite = overwrite
-        self.names: set[str] = set()  # final names of the targets that are under way
+        self.names: set[str] = set()  # final names of the open targets
         try:
             self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -255,7 +255,7 @@ class OutputDirectory:
         os.close(self._fd)
 
     def sweep(self) -> list[str]:
-        """Removes the temporary files that no living process holds; returns their names."""
+        """Removes temporary files that no live process has locked; returns their names."""
         swept = []
         for name in sorted(os.listdir(self._fd)):
             if not _TEMPORARY.fullmatch(name):
@@ -263,20 +263,20 @@ class OutputDirectory:
             try:
                 fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=self._fd)
             except OSError:
-                continue  # gone meanwhile, a symbolic link, or somebody else's
+                continue  # already removed, a symbolic link, or no permission
             try:
                 if stat.S_ISREG(os.fstat(fd).st_mode):
                     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     os.unlink(name, dir_fd=self._fd)
                     swept.append(name)
             except OSError:
-                pass  # its receiver lives, or it is not ours to remove
+                pass  # a live receiver has locked it, or no permission
             finally:
                 os.close(fd)
         return swept
 
     def create(self, name: str, size: int) -> Target:
-        """Opens a target for `size` bytes; raises FileError when the name cannot be taken.
+        """Opens a target for `size` bytes; raises FileError when the name is not allowed or in use.
 
         The caller closes it.
         """
@@ -284,7 +284,9 @@ class OutputDirectory:
         if not self._any_name:
             check_harmless(name)
         if name in self.names:
-            raise FileError(f"{printable(name)}: is being received from another sender just now")
+            raise FileError(
+                f"{printable(name)}: is being received from another sender: try again later"
+            )
         mode = self._mode(name)
         if mode is not None and not self._overwrite:
             raise self.exists_error(name)
@@ -301,7 +303,7 @@ class OutputDirectory:
         )
 
     def _mode(self, name: str) -> int | None:
-        """Kind and permissions of what has this name; None if nothing has."""
+        """The mode of the file with this name; None if there is none."""
         try:
             return os.stat(name, dir_fd=self._fd, follow_symlinks=False).st_mode
         except FileNotFoundError:
@@ -325,7 +327,7 @@ class OutputDirectory:
             os.close(fd)
 
     def _lock(self, fd: int) -> bool:
-        # A sweep may come between creation and lock; then the file is lost and another is made.
+        # A sweep may remove the file between creation and lock; then the caller creates another.
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -333,17 +335,17 @@ class OutputDirectory:
         return os.fstat(fd).st_nlink == 1
 
     def rename(self, temporary: str, name: str, *, overwrite: bool) -> None:
-        """Moves a temporary file to its final name, atomically; FileExistsError if it is taken."""
+        """Renames a temporary file atomically; raises FileExistsError if the name is in use."""
         if overwrite:
             os.replace(temporary, name, src_dir_fd=self._fd, dst_dir_fd=self._fd)
             return
         try:
-            # link() refuses an existing name in the same step that takes it; rename() would not.
+            # link() fails atomically if the name exists; rename() would replace the file.
             os.link(temporary, name, src_dir_fd=self._fd, dst_dir_fd=self._fd)
         except FileExistsError:
             raise
         except OSError:
-            # A file system without hard links: the check and the rename are two steps there.
+            # The file system has no hard links: check and rename are two steps, not atomic.
             if self._mode(name) is not None:
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name) from None
             os.replace(temporary, name, src_dir_fd=self._fd, dst_dir_fd=self._fd)
@@ -357,7 +359,7 @@ class OutputDirectory:
             pass
 
     def free_bytes(self) -> int:
-        """What this user may still write there; of a file system that does not tell, any number."""
+        """Bytes that this user can still write; sys.maxsize if the file system reports none."""
         status = os.fstatvfs(self._fd)
         if status.f_blocks == 0:
             return sys.maxsize

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The QPs of a session beside its first one: they carry chunks and nothing else.
+"""The further QPs of a session, beside its first QP. They carry only chunks.
 
-The receiver makes up a token for each session. The sender names it as private data when it connects
-a further QP, which the receiver's listener lets in only then.
+The receiver creates a random token for each session. The sender sends the token as private data
+when it connects a further QP. The receiver's listener refuses a QP without a valid token.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from mrc.aio.qp import QP
 from mrc.errors import ConnectError, MrcError, ProtocolError
 from mrc.tasks import cancelled
 
-JOIN = "files-join"  # the service that such a QP asks for
-MAX_QPS = 16  # of a session, the first one included
+JOIN = "files-join"  # the service name of a further QP
+MAX_QPS = 16  # of a session, including the first QP
 _TOKEN_BYTES = 16
 
 Connect = Callable[[dict[str, Any]], Awaitable[QP]]
@@ -27,7 +27,7 @@ Connect = Callable[[dict[str, Any]], Awaitable[QP]]
 class JoinedQps:
     """The further QPs of one session. An async context manager that closes them.
 
-    The receiver has a `token`, the sender a way to `connect` to it with private data.
+    The receiver passes `token`. The sender passes `connect`, which connects a QP with private data.
     """
 
     def __init__(self, token: str = "", connect: Connect | None = None) -> None:
@@ -47,17 +47,17 @@ class JoinedQps:
         await asyncio.gather(*(qp.close() if kind is None else qp.abort() for qp in self.qps))
 
     async def join(self, token: str) -> None:
-        """Connects one to the session that the receiver knows by `token`."""
+        """Connects a further QP to the receiver's session with this token."""
         assert self._connect is not None, "only a sender connects"
         self.add(await self._connect({"service": JOIN, "token": token}))
 
     def add(self, qp: QP) -> None:
-        """Takes a QP, and closes it at the end."""
+        """Adds a QP; the end of this object closes it."""
         self.qps.append(qp)
         self._readers.append(asyncio.create_task(self._read(qp)))
 
     async def failed(self) -> NoReturn:
-        """Waits until one of them fails, and raises why."""
+        """Waits until one of the QPs fails, and raises its error."""
         await self._failed.wait()
         assert self._error is not None
         raise self._error
@@ -66,7 +66,7 @@ class JoinedQps:
         try:
             async for immediate in qp.immediates():
                 if self.on_chunk is None:
-                    raise ProtocolError(f"{qp.peer_host} writes what nobody waits for")
+                    raise ProtocolError(f"{qp.peer_host} sent a chunk outside a file")
                 self.on_chunk(immediate.imm)
         except MrcError as error:
             if self._error is None:
@@ -78,12 +78,12 @@ class Joins:
     """The sessions of one listener that further QPs may join."""
 
     def __init__(self) -> None:
-        self.refusal = ""  # why no new session may begin; empty: it may
+        self.refusal = ""  # the reason to refuse new sessions; empty: accept them
         self._sessions: dict[str, JoinedQps] = {}
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[JoinedQps]:
-        """A session that may be joined until this ends, with the QPs that did."""
+        """A session that QPs may join until this context ends; yields its further QPs."""
         async with JoinedQps(secrets.token_hex(_TOKEN_BYTES)) as joined:
             self._sessions[joined.token] = joined
             try:
@@ -92,18 +92,18 @@ class Joins:
                 del self._sessions[joined.token]
 
     def admit(self, private: dict[str, Any]) -> None:
-        """For the listener: raises ConnectError for a peer that is to be refused."""
+        """For the listener: raises ConnectError to refuse a peer."""
         if private.get("service") == JOIN:
             joined = self._named(private)
             if joined is None:
-                raise ConnectError("no session of that token is open here")
+                raise ConnectError("no open session has this token")
             if len(joined.qps) >= MAX_QPS - 1:
-                raise ConnectError(f"a session has {MAX_QPS} QPs at most")
+                raise ConnectError(f"the session already has {MAX_QPS} QPs, the limit")
         elif self.refusal:
             raise ConnectError(self.refusal)
 
     async def take(self, qp: QP) -> None:
-        """Gives a QP to the session that it names. One that ended meanwhile has no use for it."""
+        """Adds a QP to the session with its token; aborts the QP if the session has ended."""
         joined = self._named(qp.private)
         if joined is None:
             await qp.abort()

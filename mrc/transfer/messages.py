@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the two ends of a transfer say to each other, and the checks on what they hear.
+"""The messages between the two ends of a transfer, and their checks.
 
-For each file:  sender: offer -> receiver: accept | refuse; then the sender writes the chunks, each
-with an immediate that says which it is and where, and: sender: done -> receiver: stored | refuse.
-After the last file the sender says bye. A sender that cannot go on says abort. One file is under
-way at a time.
+For each file:  sender: offer -> receiver: accept | refuse. Then the sender writes the chunks; the
+immediate of each chunk holds its index and slot. Then  sender: done -> receiver: stored | refuse.
+After the last file the sender sends bye. A sender that cannot continue sends abort. Only one file
+is in transfer at a time.
 
-The receiver's window has slots of the size of a chunk. The sender chooses one for each chunk, and
-the chunks may go by several QPs. The receiver stores them in their order; its credit, an immediate
-of its own that counts the chunks stored so far, frees the slots of these.
+The receiver's window has slots of the size of a chunk. The sender chooses a slot for each chunk and
+may use several QPs. The receiver stores the chunks in order. Its credit is an immediate with the
+number of chunks stored so far; the slots of these chunks are free.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from mrc.exchange.foreign import shown
 from mrc.typed import MAX_WHOLE, Whole, take
 
 VERSION = versions.TRANSFER
-Digest = xxhash.xxh3_128  # quick enough to see every byte, strong against accident, not malice
+Digest = xxhash.xxh3_128  # fast; detects accidental corruption, but does not resist attacks
 MIN_CHUNK_BYTES = 1 << 12
 MAX_FILE_BYTES = MAX_WHOLE
 MAX_SLOTS = 256
@@ -37,7 +37,7 @@ Words = Annotated[str, Meta(max_length=4096)]
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A file that the sender has, and the size of the chunks in which it will write it."""
+    """Offers a file of the sender, with the size of its chunks."""
 
     type: ClassVar[str] = "offer"
     name: Words
@@ -47,9 +47,9 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Accept:
-    """There is room; this is the window through which the file goes.
+    """Accepts the offered file, with the window to write it to.
 
-    QPs that name `token` may join the session; none, if it is empty.
+    QPs with `token` may join the session; empty: no QP may join.
     """
 
     type: ClassVar[str] = "accept"
@@ -59,7 +59,7 @@ class Accept:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """The receiver will not, or could not, store the file."""
+    """The receiver refuses the file, or could not store it."""
 
     type: ClassVar[str] = "refuse"
     code: Literal["file", "verification", "stopped"]
@@ -68,7 +68,7 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Every chunk is written; this is the digest of what was read."""
+    """All chunks are written; `digest` is the sender's digest of the file."""
 
     type: ClassVar[str] = "done"
     digest: Words
@@ -83,7 +83,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """The sender gives up."""
+    """The sender stops the transfer."""
 
     type: ClassVar[str] = "abort"
     error: Words
@@ -107,7 +107,7 @@ def to_json(message: TransferMessage) -> dict[str, Any]:
 
 
 def from_json(body: dict[str, Any]) -> TransferMessage:
-    """Raises ProtocolError for anything that is not a message. Unknown keys are ignored."""
+    """Decodes a message; raises ProtocolError if it is not valid. Ignores unknown keys."""
     named = body.get("type")
     kind = _KINDS.get(named) if isinstance(named, str) else None
     if kind is None:
@@ -119,10 +119,10 @@ def from_json(body: dict[str, Any]) -> TransferMessage:
 
 
 def chunk_imm(index: int, slot: int) -> int:
-    """The immediate that goes with a chunk."""
+    """The immediate of a chunk."""
     return slot << _SLOT_SHIFT | index & _INDEX_MASK
 
 
 def chunk_of(imm: int, after: int) -> tuple[int, int]:
-    """Index and slot of a chunk; the index is the first of those that fit from `after` on."""
+    """Index and slot of a chunk; the index is the first matching one from `after` on."""
     return after + ((imm - after) & _INDEX_MASK), imm >> _SLOT_SHIFT

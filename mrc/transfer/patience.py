@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long a receiver waits for a sender that makes no progress.
+"""Ends a session when its sender makes no progress.
 
-The mailbox finds out about a peer that is gone. A peer that is there and does nothing would keep
-its session, its window and its memory for ever.
+The mailbox detects a peer that is gone. Without this module, a live peer that sends nothing could
+keep its session and its memory forever.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NoReturn
 from mrc.transfer.session import Session, TransferError
 
 IDLE_SECONDS = 60.0
-_LOOKS = 8  # at the progress, in the time that a sender may go without
+_LOOKS = 8  # checks of the progress within the allowed idle time
 
 
 class IdleError(TransferError):
@@ -23,8 +23,8 @@ class IdleError(TransferError):
 
     def __init__(self, session: Session, seconds: float) -> None:
         super().__init__(
-            f"no progress for {seconds:g} s (mrc recv --idle), so the session with"
-            f" {session.qp.peer_host} is over"
+            f"no progress for {seconds:g} s (mrc recv --idle): ended the session with"
+            f" {session.qp.peer_host}"
         )
 
 
@@ -41,9 +41,9 @@ async def patience(session: Session, seconds: float) -> AsyncIterator[None]:
 async def until_idle(
     session: Session, seconds: float, progress: Callable[[], object], most_bytes: int
 ) -> NoReturn:
-    """Raises IdleError when neither `progress` nor the payload received changes for `seconds`.
+    """Raises IdleError when neither `progress` nor the received payload changes for `seconds`.
 
-    Payload beyond `most_bytes` is no progress: a peer may write the same over and over.
+    Payload beyond `most_bytes` does not count, because a peer may write the same bytes repeatedly.
     """
     loop = asyncio.get_running_loop()
     first: int | None = None

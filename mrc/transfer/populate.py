@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pages made ready before the datapath touches them.
+"""Populates mapped pages before the datapath reads them.
 
-A page fault in a mapped file costs more than all the rest that is done for its bytes, and one that
-waits for the disk would hold up every QP of the Context. So a thread takes the faults: a call for
-many pages at a time is also several times cheaper than a fault for each.
+A page fault in a mapped file costs more time than all other work on its bytes. A fault that waits
+for the disk would delay every QP of the Context. So a helper thread populates the pages. One call
+for many pages is also several times cheaper than one fault per page.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from typing import Self
 from mrc.transfer.threads import Line
 
 STEP_BYTES = 4 << 20
-_POPULATE_READ = 22  # MADV_POPULATE_READ, which Linux has since 5.14
+_POPULATE_READ = 22  # MADV_POPULATE_READ, since Linux 5.14
 
 _libc = ctypes.CDLL(None)
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
 def populate_for_reads(address: int, length: int) -> None:
-    """Makes a page-aligned range of a mapping ready. Waits for the disk, so it is for a thread.
+    """Populates a page-aligned range of a mapping. May wait for the disk: call it in a thread.
 
-    Only advice: a kernel that does not know it, or a file that has shrunk, is no error here.
+    Ignores errors: the kernel may lack this advice, or the file may have shrunk.
     """
     _libc.madvise(address, length, _POPULATE_READ)
 
 
 class Ahead:
-    """Prepares a mapping step by step, so far ahead of where the writes are and no further.
+    """Prepares a mapping in steps, at most `ahead_bytes` ahead of the writes.
 
-    An async context manager; at its end no thread looks at the mapping any more.
+    An async context manager; after its end no thread uses the mapping.
     """
 
     def __init__(self, length: int, prepare: Callable[[int, int], None], ahead_bytes: int) -> None:
         self._length = length
-        self._prepare = prepare  # of offset and length; runs in a thread
+        self._prepare = prepare  # takes offset and length; runs in a thread
         self._ahead_bytes = ahead_bytes
         self._begun = 0
         self._prepared = 0
@@ -54,7 +54,7 @@ class Ahead:
         await self._line.__aexit__(*exc_info)
 
     def reached(self, offset: int) -> None:
-        """All before `offset` has been written."""
+        """Called when the writes have reached `offset`: prepares further steps."""
         wanted = min(self._length, offset + self._ahead_bytes)
         while self._begun < wanted:
             step = min(STEP_BYTES, self._length - self._begun)
@@ -62,7 +62,7 @@ class Ahead:
             self._begun += step
 
     async def until(self, offset: int) -> None:
-        """Returns when all before `offset` is prepared; raises what went wrong with that."""
+        """Returns when the range before `offset` is prepared; raises the error of `prepare`."""
         while self._prepared < offset:
             if self._error is not None:
                 raise self._error

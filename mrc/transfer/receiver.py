@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The receiving end: what a sender offers is checked, taken through the window, and verified."""
+"""The receiving end: checks offers, receives files through the window, and verifies them."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from mrc.transfer.session import Session, VerificationError
 from mrc.transfer.window import WINDOW_BYTES, Storing, Window, open_window
 from mrc.transfer.writing import CHUNK_BYTES
 
-_MESSAGE_BYTES = 1 << 20  # of the mailbox, which count as payload beside those of a file
+_MESSAGE_BYTES = 1 << 20  # mailbox messages, which count as received payload beside the file
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one sender may use of this host. It is refused what is beyond."""
+    """Limits on one sender; the receiver refuses files beyond them."""
 
-    bytes: int = 1 << 44  # of all its files
+    bytes: int = 1 << 44  # of all its files together
     files: int = 1 << 16
-    window_bytes: int = WINDOW_BYTES  # memory for what was written and is not stored yet
+    window_bytes: int = WINDOW_BYTES  # memory for chunks that are not stored yet
     idle_seconds: float = IDLE_SECONDS  # without progress
 
 
@@ -40,11 +40,11 @@ async def receive_files(
     limits: Limits = Limits(),
     on_data: Callable[[], None] = lambda: None,
 ) -> AsyncIterator[TransferredFile]:
-    """Yields each file that is stored and verified, until the sender says that there are no more.
+    """Yields each file when it is stored and verified; ends after the sender's last file.
 
-    `on_data` is called before data is stored, for each chunk and each file.
-    Raises FileError for what cannot be stored here, TransferError when the sender gives up or makes
-    no progress.
+    Calls `on_data` before it stores each chunk, and before each file gets its final name.
+    Raises FileError when it cannot store a file, TransferError when the sender stops the transfer
+    or makes no progress.
     """
     quota = _Quota(limits)
     try:
@@ -69,17 +69,17 @@ async def receive_files(
 
 
 async def _open_window(session: Session, most_bytes: int) -> Window:
-    """The window of a session: the more sessions there are, the smaller it is."""
+    """The window of a session: a quarter of the memory left for this peer, up to `most_bytes`."""
     memory, address = session.ctx.peer_memory, session.qp.peer_address
     share = memory.left(address) // 4
     length = max(min(most_bytes, share - share % CHUNK_BYTES), min(most_bytes, CHUNK_BYTES))
-    # Released only with the QP: on failure the peer may still be writing.
+    # Released only after the QP: on failure the peer may still be writing.
     session.held.enter_context(memory.taken(address, length))
     return await session.held.enter_async_context(open_window(session.ctx, length))
 
 
 class _Quota:
-    """What is left of the limits of a session."""
+    """The remaining bytes and files of a session."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -87,13 +87,13 @@ class _Quota:
         self._bytes = limits.bytes
 
     def take(self, offer: Offer) -> None:
-        """Raises FileError for a file that is beyond the limits."""
+        """Raises FileError for a file that exceeds the limits."""
         if self._files == 0:
             most = f"{self._limits.files} files of one sender (mrc recv --max-files)"
-            raise FileError(f"{shown(offer.name)}: is one more than {most}")
+            raise FileError(f"{shown(offer.name)}: exceeds the limit of {most}")
         if offer.bytes > self._bytes:
             most = f"{self._limits.bytes} bytes of one sender (mrc recv --max-bytes)"
-            raise FileError(f"{shown(offer.name)}: its {offer.bytes} bytes exceed {most}")
+            raise FileError(f"{shown(offer.name)}: {offer.bytes} bytes exceed the limit of {most}")
         self._files -= 1
         self._bytes -= offer.bytes
 
@@ -104,11 +104,11 @@ async def _hear_offer(session: Session, limits: Limits) -> Offer | None:
         async with patience(session, limits.idle_seconds):
             message = await session.hear()
     except MailboxClosedError:
-        return None  # between two files this says the same as a bye
+        return None  # between two files this means the same as a bye
     if isinstance(message, Bye):
         return None
     if not isinstance(message, Offer):
-        raise ProtocolError(f"{session.qp.peer_host} sends what it has not offered")
+        raise ProtocolError(f"{session.qp.peer_host} sent data that it has not offered")
     return message
 
 
@@ -121,7 +121,7 @@ async def _receive_file(
     on_data: Callable[[], None],
 ) -> TransferredFile:
     if offer.chunk_bytes > len(window.memory):
-        raise ProtocolError(f"{session.qp.peer_host} offers chunks larger than the window")
+        raise ProtocolError(f"{session.qp.peer_host} offered chunks larger than the window")
     target.check_room()
     async with patience(session, limits.idle_seconds):
         await session.say(Accept(window.mr.remote, session.joined.token))
@@ -130,8 +130,8 @@ async def _receive_file(
     digest, done = await storing.run(idle)
     if done.digest != digest:
         raise VerificationError(
-            f"{printable(target.name)}: what arrived ({digest}) is not what was sent"
-            f" ({shown(done.digest, 40)}); nothing was stored"
+            f"{printable(target.name)}: the received data (digest {digest}) differs from the sent"
+            f" data ({shown(done.digest, 40)}); the file was not stored: send it again"
         )
     on_data()
     target.commit()

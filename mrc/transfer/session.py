@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A session in which files are sent: its errors, and what one says and hears in it."""
+"""A session of a file transfer: its QPs, messages and errors."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from mrc.transfer.joined import JoinedQps, Joins
 from mrc.transfer.messages import VERSION, Abort, TransferMessage, from_json, to_json
 
 SERVICE = Service("files", "file transfer", VERSION)
-LAST_WORDS_SECONDS = 1.0  # to tell the peer why we stop; it finds out by itself too
+LAST_WORDS_SECONDS = 1.0  # to send the reason; the peer notices our end even without a reason
 
 
 class TransferError(SessionError):
-    """The transfer failed; the message says at which end and why."""
+    """The transfer failed; the message names the end that failed and the cause."""
 
 
 class VerificationError(TransferError):
-    """What arrived is not what was sent."""
+    """The received file differs from the sent file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Session(session.Session):
-    """A sender and a receiver of files: a QP with a mailbox, and others that carry chunks."""
+    """A session of a file transfer: a QP with a mailbox, and further QPs that carry chunks."""
 
     joined: JoinedQps
 
     @property
     def qps(self) -> list[QP]:
-        """All QPs, the one with the mailbox first."""
+        """All QPs; the first one has the mailbox."""
         return [self.qp, *self.joined.qps]
 
     async def query(self) -> QpInfo:
@@ -55,7 +55,7 @@ class Session(session.Session):
         await self.watched(self.mailbox.send(to_json(message)))
 
     async def say_last(self, message: TransferMessage) -> None:
-        """Tells the peer why we stop, and lets it hang up first, if that is quickly done."""
+        """Sends a last message and waits until the peer closes its QP, for at most 1 s in all."""
         try:
             async with asyncio.timeout(LAST_WORDS_SECONDS):
                 await self.say(message)
@@ -64,13 +64,13 @@ class Session(session.Session):
             pass
 
     async def hear(self) -> TransferMessage | int:
-        """The peer's next message, or its next immediate; raises TransferError if it gave up."""
+        """The peer's next message or immediate; raises TransferError if the peer sent abort."""
         item = await self.receive()
         if isinstance(item, int):
             return item
         message = from_json(item)
         if isinstance(message, Abort):
-            raise TransferError(f"{self.qp.peer_host} gave up: {shown(message.error)}")
+            raise TransferError(f"{self.qp.peer_host} stopped the transfer: {shown(message.error)}")
         return message
 
 
@@ -78,7 +78,7 @@ class Session(session.Session):
 async def connect_session(
     ctx: Context, host: str, port: int, *, total_bytes: int, timeout: float
 ) -> AsyncIterator[Session]:
-    """A session with the receiver that listens at `host`; it learns `total_bytes` for its bar."""
+    """A session with the receiver at `host`; its progress bar shows `total_bytes`."""
 
     async def connect(private: dict[str, Any]) -> QP:
         return await ctx.connect(host, port, private=private, timeout=timeout)
@@ -93,9 +93,9 @@ async def connect_session(
 
 @asynccontextmanager
 async def accept_session(ctx: Context, qp: QP, joins: Joins) -> AsyncIterator[Session]:
-    """A session with the sender that connected `qp`, which this closes at the end.
+    """A session with the sender of an accepted `qp`; closes the QP at the end.
 
-    Its further QPs come through `joins`.
+    The sender's further QPs join the session through `joins`.
     """
     async with session.accept_session(ctx, qp, SERVICE) as opened, joins.session() as joined:
         yield Session(opened.ctx, opened.qp, opened.mailbox, opened.held, joined)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Threads for what would hold up the event loop, which end before what they work on."""
+"""Threads for work that would block the event loop. They end before their data is closed."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ Ts = TypeVarTuple("Ts")
 
 
 async def in_thread(function: Callable[[*Ts], T], *args: *Ts) -> T:
-    """As asyncio.to_thread, but does not return before the thread is done, even when cancelled.
+    """As asyncio.to_thread, but even when cancelled it returns only after the function has ended.
 
-    So whatever the thread works on can be closed as soon as this has returned.
+    So the caller can safely close the function's data after this call.
     """
     work = asyncio.ensure_future(asyncio.to_thread(function, *args))
     try:
         return await asyncio.shield(work)
     except asyncio.CancelledError:
         while not work.done():
-            with suppress(asyncio.CancelledError):  # of a second time
+            with suppress(asyncio.CancelledError):  # a second cancellation
                 await asyncio.wait({work})
         raise
 
 
 class Line:
-    """A thread that does one job after another, without word to the event loop about each.
+    """A thread that runs jobs in order, without a wake-up of the event loop for each job.
 
-    An async context manager; at its end jobs that have not begun are dropped, and none is running.
-    After one that failed, all that follow fail alike.
+    An async context manager; its end drops jobs that have not begun and waits for the running job.
+    After a failed job, all later jobs fail with the same error.
     """
 
     def __init__(self) -> None:
@@ -47,13 +47,13 @@ class Line:
         await in_thread(partial(self._pool.shutdown, cancel_futures=True))
 
     def put(self, job: Callable[[*Ts], T], *args: *Ts) -> Future[T]:
-        """Puts a job at the end of the line."""
+        """Queues a job."""
         return self._pool.submit(self._do, partial(job, *args))
 
     def put_and_tell(
         self, told: Callable[[BaseException | None], None], job: Callable[[*Ts], T], *args: *Ts
     ) -> Future[T]:
-        """As `put`; the event loop calls `told` at the end of the job, with what went wrong."""
+        """As `put`; after the job the event loop calls `told` with the job's error, or None."""
         loop = asyncio.get_running_loop()
 
         def tell(done: Future[T]) -> None:

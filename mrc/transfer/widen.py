@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Further QPs for a way so long that the window of PSNs of one does not fill it.
+"""Adds QPs when the round trip is so long that the window of one QP cannot fill the links.
 
-What links say of their rates is often missing or wrong, so more QPs come on evidence: when those
-there are have their windows full of packets for several round trips. Then they are doubled, if what
-is left to send is worth it.
+Link rates are often unknown or wrong, so the sender adds QPs on evidence: when the windows of its
+QPs are full for several round trips. It then doubles the number of QPs, if enough data is left to
+send.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from mrc.transfer.session import Session
 
 logger = logging.getLogger("mrc.transfer.widen")
 
-LONG_NS = 5_000_000  # the round trip from which on it may be worth a QP
-SAMPLE_SECONDS = 0.05  # and a round trip at least
-SAMPLES = 3  # in a row that must show the same
-SETTLING = 8  # samples in which new QPs find their rates
-WORTH = 16  # full windows: in so many round trips a QP connects, finds its rate and gains something
-_FULL = 0.75  # the rest are packets that arrived and wait for an earlier one
+LONG_NS = 5_000_000  # shortest base RTT at which further QPs can help
+SAMPLE_SECONDS = 0.05  # time between samples; at least one round trip
+SAMPLES = 3  # samples in a row with full windows before QPs are added
+SETTLING = 8  # ignored samples after that, while new QPs find their rates
+WORTH = 16  # windows left to send: a new QP needs about as many round trips to be of use
+_FULL = 0.75  # of the window; the rest are packets that arrived and wait for an earlier packet
 
 
 def base_rtt_ns(info: QpInfo) -> int:
-    """The shortest round trip of any plane; 0 while none is known."""
+    """The shortest round trip of all planes; 0 while no round trip is known."""
     return min(known(plane.base_rtt_ns for plane in info.planes), default=0)
 
 
 def held_up(info: QpInfo, left_bytes: int) -> bool:
-    """Whether the windows of PSNs limit these QPs, on a long way, and with much left to send."""
+    """True when the round trip is long, the QPs' windows are full, and much is left to send."""
     window_bytes = info.peer_mpr * info.path_mtu
     return (
         base_rtt_ns(info) >= LONG_NS
@@ -44,7 +44,7 @@ def held_up(info: QpInfo, left_bytes: int) -> bool:
 
 
 async def widen(session: Session, token: str, left_bytes: Callable[[], int]) -> NoReturn:
-    """Adds QPs to the session, which the receiver knows by `token`, as they are called for."""
+    """Adds QPs to the session with this token whenever the windows limit its rate."""
     most, held, pause = MAX_QPS, 0, SAMPLE_SECONDS
     while True:
         await asyncio.sleep(pause)
@@ -67,4 +67,4 @@ async def _join(session: Session, token: str) -> None:
     try:
         await session.joined.join(token)
     except (MrcError, OSError) as error:
-        logger.info("no further QP to %s: %s", session.qp.peer_host, error)
+        logger.info("cannot connect a further QP to %s: %s", session.qp.peer_host, error)

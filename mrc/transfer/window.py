@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The receiver's window: memory that the sender writes its chunks into, each into a slot that is
-free, and from which they are hashed and written to the file in their order.
+"""The receiver's window: the sender writes each chunk into a free slot of this memory. The receiver
+hashes the chunks and writes them to the file in order.
 
-The window is as large as the longest way may need, and takes memory only where it was written to.
-A sender keeps to few slots until the way shows that it needs more.
+The window is large enough for long round trips. The kernel backs only the pages that were written,
+and a sender uses few slots until it adds QPs, so a small window stays in the CPU caches.
 
-A file that is mapped and written in place would spare that copy, but each of its pages is then
-allocated, zeroed and mapped first, which costs more; and a disk that is slow or full would hold up,
-or end, the datapath. A window of few slots stays where caches
-have it.
+Writing into a mapped file would avoid the copy. But the kernel must then allocate, zero and map
+each page first, which costs more, and a slow or full disk would block or end the datapath.
 """
 
 from __future__ import annotations
@@ -31,12 +29,12 @@ from mrc.transfer.session import Session
 from mrc.transfer.threads import Line
 
 WINDOW_BYTES = 256 << 20
-_STEP_BYTES = 256 << 10  # hashed and then written, so that the second finds it in the cache
+_STEP_BYTES = 256 << 10  # hashed, then written while it is still in the CPU cache
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Memory, and its registration."""
+    """The window's memory and its registration."""
 
     memory: mmap.mmap
     mr: MR
@@ -44,16 +42,16 @@ class Window:
 
 @asynccontextmanager
 async def open_window(ctx: Context, length: int) -> AsyncIterator[Window]:
-    """A window of so many bytes; the peer may write into it until this ends."""
+    """A window of `length` bytes; the peer may write into it until this context ends."""
     with mmap.mmap(-1, length, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
-        with suppress(OSError):  # of a kernel without huge pages
+        with suppress(OSError):  # the kernel may lack huge pages
             memory.madvise(mmap.MADV_HUGEPAGE)
         async with ctx.register(memory, access=Access.REMOTE_WRITE) as mr:
             yield Window(memory, mr)
 
 
 class Storing:
-    """One file on its way through the window."""
+    """Stores one file through the window."""
 
     def __init__(
         self,
@@ -70,9 +68,9 @@ class Storing:
         self._chunk_bytes = offer.chunk_bytes
         self._chunks = -(-offer.bytes // offer.chunk_bytes)
         self._slots = min(len(window.memory) // offer.chunk_bytes, MAX_SLOTS)
-        self._full: set[int] = set()  # slots with a chunk that is not stored
-        self._arrived: dict[int, int] = {}  # slots of chunks that wait for an earlier one, by index
-        self._next = 0  # chunk to be stored
+        self._full: set[int] = set()  # slots with a chunk that is not stored yet
+        self._arrived: dict[int, int] = {}  # chunks that wait for an earlier one: index to slot
+        self._next = 0  # index of the next chunk to store
         self._stored = 0
         self._digest = Digest()
         self._line = Line()
@@ -83,7 +81,7 @@ class Storing:
             self._all_stored.set()
 
     async def run(self, idle: Coroutine[Any, Any, NoReturn]) -> tuple[str, Done]:
-        """Returns the digest of the file once all of it is written, and what the sender says.
+        """Returns the digest of the complete file, and the sender's done message.
 
         `idle` raises when the sender makes no progress for too long.
         """
@@ -99,9 +97,9 @@ class Storing:
         return self._digest.hexdigest(), done
 
     def progress(self) -> object:
-        """Something that changes with each chunk that arrives, and for as long as one is stored."""
+        """A value that changes with each new chunk, and with each call while a chunk is stored."""
         if self._next > self._stored:
-            return object()  # the disk has the turn, not the sender
+            return object()  # we wait for the disk, not for the sender
         return self._next, len(self._arrived)
 
     async def _hear(self) -> Done:
@@ -109,19 +107,19 @@ class Storing:
             self._on_chunk(item)
         if not isinstance(item, Done):
             peer = self._session.qp.peer_host
-            raise ProtocolError(f"{peer} did not end its file with a digest")
+            raise ProtocolError(f"{peer} sent an unexpected message during a file")
         await self._all_stored.wait()
         return item
 
     def _on_chunk(self, imm: int) -> None:
-        """A chunk is in its slot: stores it, and those that waited for it."""
+        """A chunk is in its slot: stores it if it is next, and the chunks that waited for it."""
         index, slot = chunk_of(imm, self._next)
         if index >= self._chunks:
             raise ProtocolError(
-                f"{self._session.qp.peer_host} writes chunks that it has not offered"
+                f"{self._session.qp.peer_host} wrote a chunk that it has not offered"
             )
         if slot >= self._slots or slot in self._full or index in self._arrived:
-            raise ProtocolError(f"{self._session.qp.peer_host} writes where it has no credit")
+            raise ProtocolError(f"{self._session.qp.peer_host} wrote a chunk without credit for it")
         self._on_data()
         self._full.add(slot)
         self._arrived[index] = slot
@@ -151,7 +149,7 @@ class Storing:
         self._progress.set()
 
     async def _give_credit(self) -> NoReturn:
-        """Tells the sender how many chunks are stored, unless these were the last."""
+        """Sends the number of stored chunks to the sender, except after the last chunk."""
         said = 0
         while True:
             await self._progress.wait()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The chunks of a file on their way: which QP takes the next one, and into which slot.
+"""Writes the chunks of a file: chooses a QP and a slot for each chunk.
 
-Slots are taken from the lowest number on, so that a receiver needs no more memory, and no more
-cache, than the chunks that are under way or wait to be stored.
+It always takes the lowest free slot. So the receiver needs memory and CPU cache only for the chunks
+that are in flight or wait to be stored.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from mrc.transfer.session import Session
 from mrc.transfer.widen import widen
 
 CHUNK_BYTES = 4 << 20
-CHUNKS_IN_FLIGHT = 8  # or as many as the windows of PSNs cover
+CHUNKS_IN_FLIGHT = 8  # at least; more if the windows of PSNs cover more
 
 
 class SpokenError(Exception):
-    """The receiver says something, which is still to be heard, where nothing but credit is due."""
+    """The receiver sent a message when only credit is expected. The message is still unread."""
 
 
 def _covered(qp: QP) -> int:
-    """Chunks that keep a QP busy: those that its window covers, and the next."""
+    """Chunks that keep a QP busy: those that its window covers, and one more."""
     return -(-qp.mpr * qp.path_mtu // CHUNK_BYTES) + 1
 
 
@@ -45,7 +45,7 @@ class Writing:
         self._token = accept.token
         self._ahead = ahead
         self._free = list(range(min(accept.window.length // CHUNK_BYTES, MAX_SLOTS)))  # a heap
-        self._taken: deque[int] = deque()  # slots of chunks that are not stored, in their order
+        self._taken: deque[int] = deque()  # slots of chunks that are not stored, in chunk order
         self._started = 0
         self._stored = 0  # at the receiver
         self._writes: set[asyncio.Task[Any]] = set()
@@ -54,7 +54,7 @@ class Writing:
         self._error: BaseException | None = None
         self._changed = asyncio.Event()  # a write ended, or credit came
         if not self._free:
-            raise ProtocolError(f"{session.qp.peer_host} has a window without room for a chunk")
+            raise ProtocolError(f"{session.qp.peer_host} has a window smaller than a chunk")
 
     async def run(self) -> None:
         """Returns when the peer has acknowledged every chunk. Raises SpokenError."""
@@ -83,11 +83,12 @@ class Writing:
         return self._mr.length - self._started * CHUNK_BYTES
 
     def _next_qp(self) -> QP | None:
-        """The QP that takes the next chunk: of those with room the one with the fewest chunks in
-        flight, then the one that wrote the fewest, so that no QP stays idle.
+        """The QP for the next chunk: the one with the fewest chunks in flight, among equals the one
+        that has written the fewest, so that no QP stays idle. None while all are busy or no slot is
+        free.
 
-        None while there is no room. One QP keeps to a few slots; several may fill the window, since
-        the chunks of all wait there for those of the slowest.
+        A single QP uses few slots. Several QPs may fill the window, because chunks of all QPs wait
+        there for the slowest QP.
         """
         qps = self._session.qps
         most = max(2 * _covered(qps[0]), CHUNKS_IN_FLIGHT) if len(qps) == 1 else MAX_SLOTS
@@ -97,7 +98,9 @@ class Writing:
         return min(able, key=lambda qp: (self._under_way[qp], self._written[qp]), default=None)
 
     def _enough(self, qp: QP) -> int:
-        """Chunks that a QP may have under way; a new one begins with one, until it has its rate."""
+        """Limit on the chunks in flight on a QP. A new QP starts with 1; each written chunk adds 1
+        to its limit.
+        """
         enough = max(_covered(qp), CHUNKS_IN_FLIGHT // len(self._session.qps))
         return enough if qp is self._session.qp else min(enough, 1 + self._written[qp])
 
@@ -112,7 +115,7 @@ class Writing:
 
     def _start(self, offset: int, length: int) -> None:
         qp = self._next_qp()
-        assert qp is not None, "nothing but this takes room"
+        assert qp is not None, "only this function uses slots and QPs"
         slot = heapq.heappop(self._free)
         write = asyncio.create_task(
             qp.write_imm(
@@ -135,18 +138,18 @@ class Writing:
         self._under_way[qp] -= 1
         self._written[qp] += 1
         if not write.cancelled():
-            error = write.exception()  # asked of each: asyncio complains of what nobody asks for
+            error = write.exception()  # read for every write: asyncio logs errors that are not read
             self._error = self._error or error
         self._changed.set()
 
     async def _take_credit(self) -> NoReturn:
-        """Raises SpokenError at a message, and leaves it: the work may end in the same moment."""
+        """Frees slots on credit. Raises SpokenError on a message, and leaves the message unread."""
         while await self._session.mailbox.immediate_next():
             stored = await self._session.hear()
             assert isinstance(stored, int)
             if not self._stored < stored <= self._started:
                 peer = self._session.qp.peer_host
-                raise ProtocolError(f"{peer} gave credit for chunks that were never written")
+                raise ProtocolError(f"{peer} sent credit for chunks that were never written")
             for _ in range(stored - self._stored):
                 heapq.heappush(self._free, self._taken.popleft())
             self._stored = stored

@@ -58,7 +58,7 @@ def test_check__finds_a_cell_that_is_wrong(
     states.PAGE.write_text(page.replace(true, false))
     monkeypatch.setattr(sys, "argv", ["states", "--check"])
     assert states.main() == 1
-    assert "is not true any more: run tools/states" in capsys.readouterr().out
+    assert "is outdated: run tools/states" in capsys.readouterr().out
     assert false in states.PAGE.read_text()
     monkeypatch.setattr(sys, "argv", ["states"])
     assert states.main() == 0

@@ -164,11 +164,11 @@ def test_perf__interrupted(hosts: Hosts) -> None:
 def test_perf__nobody_there(hosts: Hosts) -> None:
     client = hosts.start("h0", "perf", "h1", "-J")
     assert printed("perf", client.ends(3))["exit_code"] == 3
-    assert client.complaint() == "mrc perf: h1: nobody listens on TCP port 4791"
+    assert client.complaint() == "mrc perf: h1: no program listens on TCP port 4791"
 
 
 def test_perf__no_perf_server(hosts: Hosts, tmp_path: Path) -> None:
     hosts.recv(tmp_path)
     client = hosts.start("h0", "perf", "h1", "-t", "1")
     client.ends(1)
-    assert client.complaint().endswith("serves 'files', not 'perf': the wrong port?")
+    assert client.complaint().endswith("serves 'files', not 'perf': is it the wrong port?")

@@ -74,7 +74,7 @@ def test_up__with_other_parameters_is_a_line(name: str, capsys: pytest.CaptureFi
     assert typed("up", "--name", name) == 1
     assert capsys.readouterr().err == (
         f"mrc testbed up: test bed {name} is up with planes 1, not 4, t1 1, not 2: "
-        f"first mrc testbed down --name {name}\n"
+        f"first run mrc testbed down --name {name}\n"
     )
 
 
@@ -170,10 +170,10 @@ def test_heal__says_what_is_left(name: str, capsys: pytest.CaptureFixture[str]) 
     ("words", "complaint"),
     [
         ((), "ACTION"),
-        (("fail", "plane:7"), "no plane 7, they are 1..1"),
+        (("fail", "plane:7"), "no plane 7, use 1..1"),
         (("fail", "everything"), "target 'everything' is not plane:P, t0:P.N"),
         (("fail", "plane:1", "--loss", "0%"), "not a percentage"),
-        (("fail", "plane:1", "--loss", "5%", "--mode", "down"), "loss goes with silent"),
+        (("fail", "plane:1", "--loss", "5%", "--mode", "down"), "use mode silent"),
         (("fail", "plane:1", "--mode", "half"), "invalid choice"),
         (("heal", "t0:1.9"), "no T0 9"),
         (("up", "--planes", "0"), "planes is 0"),
@@ -184,7 +184,7 @@ def test_heal__says_what_is_left(name: str, capsys: pytest.CaptureFixture[str]) 
         (("exec", "h0", "--user"), "--user: expected one argument"),
         (("exec", "h9", "--", "true"), "no host h9"),
         (("exec", "h0", "--schedule"), "--schedule: expected one argument"),
-        (("run", "x.toml", "--until", "soon"), "is no time"),
+        (("run", "x.toml", "--until", "soon"), "is not a time"),
     ],
 )
 def test_testbed__wrong_use_is_one_line_and_exit_2(
@@ -308,7 +308,7 @@ def test_become_root__starts_the_same_command_again(monkeypatch: pytest.MonkeyPa
 def test_become_root__says_when_the_system_forbids_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(StateError, match="user namespaces are not allowed here"):
+    with pytest.raises(StateError, match="forbids user namespaces"):
         rootless.become_root()
 
 

@@ -333,7 +333,7 @@ def test_fail__refuses_what_only_netem_could(
     monkeypatch.setattr(queues, "has_netem", lambda plan: False)
     with pytest.raises(ArgumentError, match="--fabric emulated"):
         both[Fabric.KERNEL].fail("plane:1", delay_ns=MS)
-    with pytest.raises(StateError, match="only emulated ones count"):
+    with pytest.raises(StateError, match="only an emulated fabric has counters"):
         both[Fabric.KERNEL].counters()
 
 

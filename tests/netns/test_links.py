@@ -116,7 +116,7 @@ def test_perf__a_server_that_waits_for_the_interface_it_was_given(
     hosts: None, start: Start
 ) -> None:
     server = start(B, "perf", "--server", "--one-off", "-B", "y1")
-    said(server, "no usable interface yet: there is no y1 (there are: lo)")
+    said(server, "no usable interface yet: no interface y1; this host has lo")
     link(2)
     link(1)
     said(server, "in use now: y1 (10.0.1.2)")
@@ -128,7 +128,7 @@ def test_perf__a_server_that_waits_for_the_interface_it_was_given(
 def test_perf__a_client_without_the_interface_it_was_given(hosts: None, start: Start) -> None:
     client = start(A, "perf", "10.0.1.2", "-B", "x1")
     client.ends(1)
-    assert client.complaint() == "mrc perf: interfaces: there is no x1 (there are: lo)"
+    assert client.complaint() == "mrc perf: interfaces: no interface x1; this host has lo"
 
 
 def test_send__without_any_interface(hosts: None, start: Start, tmp_path: Path) -> None:
@@ -372,7 +372,7 @@ def test_connect__srv6_paths_whose_port_is_not_there(
         async with Context(ContextConfig(host=replace(host, peers={"b": second}))) as context:
             await context.connect("b")
 
-    with pytest.raises(PathError, match="no port with a path to host b is usable: there is no x2"):
+    with pytest.raises(PathError, match="no port with a path to host b is usable: no interface x2"):
         run_in(A, work).result()
 
 

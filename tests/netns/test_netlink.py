@@ -121,7 +121,7 @@ def test_interfaces__names_a_missing_namespace() -> None:
 def test_wait_until_up__names_the_interface(pair: Pair) -> None:
     here, there = pair
     there.set_links(["h0"], up=False)
-    with pytest.raises(NetlinkError, match=f"interface p1 in {here.namespace} does not come up"):
+    with pytest.raises(NetlinkError, match=f"interface p1 in {here.namespace} stays down"):
         netlink.wait_until_up([(here, ["p1"])], timeout=0.05)
 
 

@@ -144,7 +144,7 @@ def test_testbed__trusts_no_folder_of_others(user: User) -> None:
     (user.home / "mrc").mkdir()  # root's
     done = user.run("testbed", "up", "--name", "one")
     assert done.returncode == 1
-    assert "is not a folder of yours alone; set XDG_RUNTIME_DIR" in done.stderr
+    assert "does not belong to you alone; set XDG_RUNTIME_DIR" in done.stderr
     (user.home / "mrc" / "keeper").touch()
 
 

@@ -56,7 +56,7 @@ def test_request__carries_out_the_rest_and_reports_the_first(rtnetlink: Rtnetlin
 def test_request__says_what_the_kernel_says_and_what_it_needs(rtnetlink: Rtnetlink) -> None:
     rtnetlink.request([loopback(up=True)])
     unknown = ("RTA_ENCAP_TYPE", 250), ("RTA_ENCAP", b"")
-    expected = r"^cannot add fd00:3::: .*\(.*encapsulation type.*\); this needs CONFIG_SOMETHING$"
+    expected = r"^cannot add fd00:3::: .*\(.*encapsulation type.*\); it requires CONFIG_SOMETHING$"
     with pytest.raises(NetlinkError, match=expected):
         rtnetlink.request([route("fd00:3::", *unknown)])
 

@@ -295,7 +295,7 @@ def test_fail__again_replaces_the_fault(bed: Testbed) -> None:
 def test_fail__refuses(bed: Testbed) -> None:
     with pytest.raises(ArgumentError, match="no plane 3"):
         bed.fail("plane:3")
-    with pytest.raises(ArgumentError, match="loss goes with silent"):
+    with pytest.raises(ArgumentError, match="use mode silent"):
         bed.fail("plane:1", Mode.DOWN, 0.5)
     with pytest.raises(ArgumentError, match="half"):
         bed.fail("plane:1", "half")
@@ -435,7 +435,7 @@ def test_down__removes_what_cannot_be_read(bed_name: str) -> None:
     bed = Testbed(bed_name, planes=1, t1=1)
     bed.up()
     (state.folder(bed_name) / "testbed.json").write_text("{")
-    with pytest.raises(ConfigError, match="mrc testbed down removes it"):
+    with pytest.raises(ConfigError, match=r"mrc testbed down --name .* removes it"):
         Testbed.existing(bed_name)
     assert bed.down() is True
     assert not state.folder(bed_name).exists()

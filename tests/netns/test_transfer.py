@@ -327,7 +327,7 @@ def test_send__source_changes_in_the_middle(
     sender.ends(1)
     assert "changed while it was sent" in sender.lines[-1]
     receiver.ends(1)
-    assert "h0 gave up" in receiver.complaint()
+    assert "h0 stopped the transfer" in receiver.complaint()
     assert names(inbox) == []
 
 

@@ -329,7 +329,7 @@ def test_command__list(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["nowhere"], "no scenario 'nowhere'"),
         (["lossy-ev", "--set", "run"], "'run' is not KEY=VALUE"),
-        (["lossy-ev", "--set", "run.until=soon"], "lossy-ev: run.until: 'soon' is no time"),
+        (["lossy-ev", "--set", "run.until=soon"], "lossy-ev: run.until: 'soon' is not a time"),
         (
             ["lossy-ev", "--seeds", "2", "--trace", "x"],
             "--trace: requires a single seed; drop --seeds",

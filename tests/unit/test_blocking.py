@@ -44,7 +44,7 @@ def test_blocking__writes_batches_and_immediates() -> None:
 
 def test_blocking__errors_are_those_of_mrc_and_everything_ends() -> None:
     with blocking.Context(loopback_config()) as context:
-        with pytest.raises(ConnectError, match="nobody listens"):
+        with pytest.raises(ConnectError, match="no program listens"):
             context.connect(LOOPBACK[4], 1)
         listener = context.listen(LOOPBACK[4], 0)
         with pytest.raises(KeyError), context.connect(LOOPBACK[4], listener.port):

@@ -50,7 +50,7 @@ def test_config__each_value_out_of_range_is_named(name: str, values: list[int]) 
 @pytest.mark.parametrize("value", ["equal", 1, None, CcKind.NULL])
 def test_config__plane_shares_of_the_wrong_kind(value: Any) -> None:
     for make in (ContextConfig, CcSettings):
-        with pytest.raises(ConfigError, match=r"^plane_shares: .* is no PlaneShares$"):
+        with pytest.raises(ConfigError, match=r"^plane_shares: .* is not a PlaneShares$"):
             make(plane_shares=value)
     assert ContextConfig(plane_shares=PlaneShares.EQUAL).plane_shares is PlaneShares.EQUAL
 

@@ -51,8 +51,10 @@ def test_read_log__of_a_whole_run(kernels: ModuleType) -> None:
 
 
 def test_read_log__of_a_run_that_was_cut_off(kernels: ModuleType) -> None:
-    result = kernels.Result("6.1", "6.1.0", summary="not done after 5 minutes")
+    result = kernels.Result("6.1", "6.1.0", summary="not finished after 5 minutes")
     kernels.read_log(result, CUT_OFF)
     assert result.exit_code is None
-    assert result.summary == "not done after 5 minutes; until then 1 failed, 1 passed, 1 skipped"
+    assert (
+        result.summary == "not finished after 5 minutes; until then 1 failed, 1 passed, 1 skipped"
+    )
     assert result.failed == ["tests/netns/test_a.py::test_two[a b]"]

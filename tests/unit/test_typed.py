@@ -77,7 +77,7 @@ def test_take__unknown_keys_are_ignored() -> None:
         ("points", [{"x": 2, "y": float("nan")}], "points[0].y: must be a number from 0.5 to"
          " 1e+15, not nan"),
         ("points", [{"x": 2, "y": 10**400}], "points[0].y: must be a number from 0.5 to"
-         " 1e+15, not one of more than 64 bits"),
+         " 1e+15, not a number of more than 64 bits"),
         ("points", 7, "points: must be an array of 1 to 3, not 7"),
         ("points", [7], "points[0]: must be a table, not 7"),
         ("filled", 1, "filled: must be true or false, not 1"),
@@ -142,7 +142,7 @@ def test_take__any_depth_is_taken_or_refused() -> None:
         try:
             assert take(GOOD | {"free": nested}, Shape).name == "a"
         except ValueError as error:
-            assert str(error) == "it: is nested too deeply"
+            assert str(error) == "the value: is nested too deeply"
             break
 
 

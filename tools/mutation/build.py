@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles a copy of the tree, and what one change of it touches.
+"""Compiles a copy of the tree, and the sources that a change affects.
 
 The programs of tests/c are linked once, with one shared library for each folder of csrc. A change
-costs one compilation and one link. The new library lies in a folder that comes first in the
-loader's search path, so taking a change back means emptying that folder.
+costs one compilation and one link. The new library is in a folder that comes first in the loader's
+search path, so an empty folder reverts the change.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-PARTS = ("pair", "emu", "sim", "io", "core")  # users before what they use
+PARTS = ("pair", "emu", "sim", "io", "core")  # each part before the parts that it uses
 COPIED = ("csrc", "mrc", "tests", "tools", "bench", "pyproject.toml", "setup.py", "README.md")
 DESCRIBE_SIM = """
 import json, pathlib, sysconfig
@@ -31,15 +31,15 @@ print(json.dumps({"include": sysconfig.get_path("include"), "sources": sources})
 
 
 class MutateError(Exception):
-    """Nothing can be tried; the message says why."""
+    """No change can be tried; the message has the cause."""
 
 
 class DoesNotCompile(Exception):
-    """The changed line is no C."""
+    """The changed line is not valid C."""
 
 
 def snapshot(root: Path, work: Path) -> Path:
-    """A copy of the tree. If the tree changed since the last run, the results of that run go."""
+    """Makes a copy of the tree. If the tree has changed since the last run, deletes its results."""
     names = tracked(root)
     digest = hashlib.sha256()
     for name in names:
@@ -59,7 +59,7 @@ def snapshot(root: Path, work: Path) -> Path:
 
 
 def tracked(root: Path) -> list[str]:
-    """The files of the checkout that tests need, the compiled modules too."""
+    """The files of the checkout that tests require, including the compiled modules."""
     command = ["git", "-C", str(root), "ls-files", "-z", "-co", "--exclude-standard", "--", *COPIED]
     try:
         listed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
@@ -70,17 +70,17 @@ def tracked(root: Path) -> list[str]:
 
 
 def load_cbuild(base: Path) -> Any:
-    """The builder of the copy, which keeps what it compiles in the copy."""
+    """The copy's own cbuild, which stores its objects in the copy."""
     spec = importlib.util.spec_from_file_location("cbuild_of_base", base / "tests" / "cbuild.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # its dataclasses look themselves up there
+    sys.modules[spec.name] = module  # dataclasses look up their module there
     spec.loader.exec_module(module)
     return module
 
 
 class Build:
-    """The base, compiled: libraries, test programs and mrc._sim."""
+    """The compiled base: libraries, test programs and mrc._sim."""
 
     def __init__(self, base: Path, python: Path) -> None:
         self.base = base
@@ -90,11 +90,11 @@ class Build:
         self.asan = self.cbuild.Flavour("mutate", (*self.cbuild.SANITIZE, "-fPIC"))
         self.programs: list[Path] = []
         self.sim_sources: list[str] = []
-        self.includes: dict[str, frozenset[str]] = {}  # of each source, relative to the base
-        self.code: dict[Path, bytes] = {}  # machine code of a source of a tree, without a change
+        self.includes: dict[str, frozenset[str]] = {}  # source -> includes, relative to the base
+        self.code: dict[Path, bytes] = {}  # source in a tree -> its machine code without a change
 
     def prepare(self, jobs: int) -> None:
-        """Compiles what is not there yet."""
+        """Compiles everything that is not compiled yet. Raises MutateError."""
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.base / "build" / "home").mkdir(exist_ok=True)
         tests = sorted((self.base / "tests" / "c").glob("test_*.c"))
@@ -123,7 +123,7 @@ class Build:
     # ---- one change ------------------------------------------------------------------------------
 
     def touched(self, file: str) -> list[str]:
-        """The sources that have to be compiled again."""
+        """The sources to compile again after a change of this file."""
         return [source for source, files in self.includes.items() if file in files]
 
     def compile(
@@ -139,7 +139,7 @@ class Build:
         return objects
 
     def same_code(self, tree: Path, source: str, original: str, folder: Path) -> bool:
-        """Whether the compiler makes the same of the changed text of a source."""
+        """Whether the changed source compiles to the same machine code as the original."""
         flags = [*self.flags(tree, self.cbuild.SHARED), "-g0", "-c", str(tree / source)]
         target = folder / "code.o"
         run(["gcc", *flags, "-o", str(target)])
@@ -154,7 +154,7 @@ class Build:
         return changed == self.code[path]
 
     def link_part(self, part: str, changed: dict[str, Path], folder: Path) -> None:
-        """lib<part>.so, with the changed objects in place of the base's."""
+        """Links lib<part>.so, with changed objects instead of the base's."""
         sources = self.cbuild._sources(part)
         objects = [self.object_of(source, changed, self.asan) for source in sources]
         flags = [*self.cbuild.SANITIZE, "-shared", "-pthread"]
@@ -186,7 +186,7 @@ class Build:
         return str(changed.get(name) or self.cbuild._object(source, flavour))
 
     def flags(self, tree: Path, flavour: Any) -> list[str]:
-        """Those of cbuild, for another tree; a warning about a changed line does not matter."""
+        """cbuild's flags for another tree, without warnings, which changed lines may cause."""
         own = self.cbuild._flags(flavour)
         return [*(flag.replace(str(self.base), str(tree)) for flag in own), "-w"]
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Small changes of C source that a test should notice: finds them, names them, applies them.
 
-It reads text and knows neither compiler nor tests; tools/mutate does the rest.
+It works on text only. tools/mutate compiles the changes and runs the tests.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-# A binary operator has a blank on each side, as clang-format lays it out.
+# A binary operator has a blank on each side, because clang-format adds them.
 SWAPS = {
     "<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "==", "&&": "||", "||": "&&",
     "+": "-", "-": "+", "*": "/", "/": "*", "%": "/", "&": "|", "|": "&", "^": "|", "<<": ">>",
@@ -27,7 +27,7 @@ STEP = re.compile(r"\+\+|--")
 NEGATION = re.compile(r"!(?=[\w(])")
 NUMBER = re.compile(r"(?<![\w.])(0x[0-9a-fA-F]+|\d+)([uUlL]*)(?![\w.])")
 CONDITION = re.compile(r"^ *(?:\} else )?if \(")
-# What stands alone on a line and declares nothing.
+# A statement on a line of its own that is not a declaration.
 STATEMENT = re.compile(
     r"""^\ *(?:(?:return|break|continue|goto\ \w+);$
     |(?:\(void\))?\w+\(.*\);$
@@ -36,7 +36,7 @@ STATEMENT = re.compile(
     re.VERBOSE,
 )
 ASSERTION = re.compile(r"\b(?:mrc_assert|_Static_assert)\(")
-SMALL = 16  # numbers below change by one, others double
+SMALL = 16  # numbers below are increased by one, other numbers are doubled
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +52,12 @@ class Mutant:
 
     @property
     def id(self) -> str:
-        """The same wherever the function moves to, as long as the line is the same."""
+        """The name of the change. It stays the same if the function moves within its file."""
         parts = (self.file, self.function, self.before.strip(), self.after.strip(), str(self.nth))
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
 
     def rank(self, seed: int) -> str:
-        """A place in the order of this seed, which other mutants do not influence."""
+        """The key for sorting in the order of a seed. It is independent of other mutants."""
         return hashlib.sha256(f"{seed} {self.id}".encode()).hexdigest()
 
     def apply(self, text: str) -> str:
@@ -68,7 +68,7 @@ class Mutant:
         return "\n".join(lines)
 
     def diff(self) -> str:
-        """As a reader of diffs knows it."""
+        """The change as a diff."""
         head = f"--- {self.file}:{self.line} {self.function}()  [{self.id}]"
         return f"{head}\n-{self.before}\n+{self.after}"
 
@@ -92,7 +92,7 @@ def mutants(file: str, text: str) -> list[Mutant]:
 
 
 def blank(text: str) -> str:
-    """The text with blanks for comments, preprocessor lines and what stands in quotes."""
+    """The text with blanks in place of comments, preprocessor lines and quoted text."""
 
     def blanks(match: re.Match[str]) -> str:
         return re.sub(r"[^\n]", " ", match[0])
@@ -102,7 +102,7 @@ def blank(text: str) -> str:
 
 
 def without_assertions(plain: str) -> str:
-    """An assertion that is weaker changes nothing in a program that is right."""
+    """The text without assertions. A changed assertion has no effect in a correct program."""
     for match in reversed(list(ASSERTION.finditer(plain))):
         end = closing(plain, match.end() - 1)
         inside = re.sub(r"[^\n]", " ", plain[match.start() : end + 1])
@@ -111,7 +111,7 @@ def without_assertions(plain: str) -> str:
 
 
 def closing(text: str, at: int) -> int:
-    """Where the bracket that opens at `at` is closed; the end of the text when nowhere."""
+    """The offset of the bracket that closes the one at `at`; the end of the text if none does."""
     depth = 0
     for place in range(at, len(text)):
         depth += {"(": 1, ")": -1}.get(text[place], 0)
@@ -136,7 +136,7 @@ def functions(plain: str) -> Iterator[tuple[str, int, int]]:
 
 
 def changes(code: str, line: str) -> Iterator[str]:
-    """The line with one thing changed; `code` is the line without what is not code."""
+    """Yields the line with each possible change. `code` is the line with blanks for non-code."""
     for pattern, swap in ((OPERATOR, SWAPS), (WORD, WORDS)):
         for match in pattern.finditer(code):
             yield put(line, match.start(), match.end(), swap[match[0]])
@@ -146,7 +146,7 @@ def changes(code: str, line: str) -> Iterator[str]:
         yield put(line, match.start(), match.end(), "")
     for match in NUMBER.finditer(code):
         if code[: match.end()].endswith("= {0"):
-            continue  # all of it is zero, not this one member
+            continue  # {0} sets the whole object to zero, not one member
         value = int(match[1], 0)
         new = value + 1 if value < SMALL else value * 2
         yield put(line, match.start(1), match.end(1), str(new))

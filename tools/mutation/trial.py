@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tries one changed line: builds it in a tree of its own and runs the tests until one notices."""
+"""Tries one changed line: builds it in a separate tree and runs tests until one notices it."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from typing import Any
 from .build import PARTS, Build, DoesNotCompile, MutateError
 from .mutants import Mutant
 
-MIN_LIMIT_S = 20  # an endless loop is cheap to wait for, and machines are busy
-LIMIT_FACTOR = 10  # times what the same tests take without a change
-# In the order in which they run: quick ones first. The engine's parts alone are in these.
+MIN_LIMIT_S = 20  # long enough for a busy machine
+LIMIT_FACTOR = 10  # relative to the time of the same tests without a change
+# In the order in which they run, quick ones first. These suites test only csrc/core.
 SUITES = ("tests/wire", "tests/models", "tests/sim/test_sweep.py", "tests/sim")
 OF_WIRE = {"wire.c", "wire.h", "icrc.c", "icrc.h", "base.h"}
-# Neither core files, nor endless output, nor all of the machine's memory.
+# Limits for changed programs: no core files, limited output, limited memory.
 SHELL = 'ulimit -c 0; ulimit -f 400000; exec "$@"'
 SANITIZER = "hard_rss_limit_mb=2000"
 
@@ -35,9 +35,9 @@ Key = tuple[str, str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a change."""
+    """The result of trying a change."""
 
-    status: str  # noticed, survived, invalid (no C), equivalent (the same machine code)
+    status: str  # noticed, survived, invalid (not C), equivalent (the same machine code)
     by: str | None = None  # the test that noticed
     how: str | None = None  # failed, died, or time limit
     seconds: float = 0.0
@@ -45,7 +45,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """How a command ended; `code` is None when it ran past its limit."""
+    """The end of a command. `code` is None if it reached its time limit."""
 
     code: int | None
     output: str
@@ -53,7 +53,7 @@ class Done:
 
 
 def key(record: dict[str, Any]) -> Key:
-    """What an accepted survivor is known by: it may move, but not change."""
+    """The key of an accepted survivor. Its line may move within its function, but not change."""
     return record["file"], record["function"], record["before"].strip(), record["after"].strip()
 
 
@@ -68,7 +68,7 @@ def mutant_of(record: dict[str, Any]) -> Mutant:
 
 
 class Bench:
-    """The unchanged build, how long its tests take, and a tree for each job."""
+    """The unchanged build, the times of its tests, and a tree for each job."""
 
     def __init__(self, base: Path, work: Path, jobs: int, python: Path) -> None:
         self.base = base
@@ -76,7 +76,7 @@ class Bench:
         self.jobs = jobs
         self.python = python
         self.build = Build(base, python)
-        self.usual_s: dict[str, float] = {}  # of each program and suite
+        self.usual_s: dict[str, float] = {}  # program or suite -> its time without a change
         self.trees: queue.Queue[Path] = queue.Queue()
         self.live: set[int] = set()  # process groups
         self.lock = threading.Lock()
@@ -86,7 +86,7 @@ class Bench:
         """Builds everything and runs it once without a change."""
         say(f"compiling the unchanged tree in {self.base}")
         self.build.prepare(self.jobs)
-        say("running the tests without a change, to know how long they take")
+        say("running the tests without a change, to measure their time")
         shutil.copy2(self.build.folder / "_sim.abi3.so", self.base / "mrc" / "_sim.abi3.so")
         for program in self.build.programs:
             self.time(program.name, [str(program)], self.base)
@@ -102,13 +102,13 @@ class Bench:
         done = self.run(command, tree, self.build.folder, 600)
         if done.code != 0:
             last = "\n".join(done.output.splitlines()[-15:])
-            raise MutateError(f"{name} fails without a change, so it can notice none:\n{last}")
+            raise MutateError(f"{name} fails without a change, repair it first:\n{last}")
         self.usual_s[name] = done.seconds
 
     # ---- one change ------------------------------------------------------------------------------
 
     def attempt(self, mutant: Mutant, noticed: Counter[str]) -> Outcome:
-        """Waits for a tree, changes the line there, and puts it back whatever comes."""
+        """Waits for a free tree, tries the change there, and always restores the line."""
         started = time.monotonic()
         tree = self.trees.get()
         path = tree / mutant.file
@@ -151,7 +151,9 @@ class Bench:
         return self.try_suites(mutant, tree, sources, scratch)
 
     def in_order(self, mutant: Mutant, noticed: Counter[str]) -> Iterable[Path]:
-        """First the programs that noticed changes of this file, then its own, then quick ones."""
+        """First the programs that noticed changes of this file, then the file's own test programs,
+        then quick ones.
+        """
         stem = Path(mutant.file).stem
         wanted = [p for p in self.build.programs if self.sees(p, mutant.file)]
 
@@ -166,7 +168,9 @@ class Bench:
         return part in self.build.cbuild.parts([self.base / "tests" / "c" / f"{program.name}.c"])
 
     def try_program(self, program: Path, tree: Path, scratch: Path) -> Outcome | None:
-        """Runs one of tests/c. What fails has to fail again, for a busy machine can fail too."""
+        """Runs one program of tests/c. A failed test must fail again, because a busy machine can
+        cause a failure, too.
+        """
         changed = scratch / program.name
         command = [str(changed if changed.exists() else program)]
         done = self.run(command, tree, scratch, self.limit(program.name))
@@ -201,9 +205,9 @@ class Bench:
         return max(MIN_LIMIT_S, LIMIT_FACTOR * self.usual_s[name])
 
     def pytest(self, suite: str) -> list[str]:
-        """Stops at the first failure; says which test runs before it runs it."""
+        """The pytest command. It stops at the first failure and prints each test's name first."""
         own = ["-p", "no:cacheprovider", "-x", "-v", "-m", "not slow", "--no-header", "--tb=no"]
-        # One compares documentation, the other counts instructions.
+        # test_states compares documentation, test_cost counts instructions.
         skip = ["--ignore=tests/models/test_states.py", "--ignore=tests/sim/test_cost.py"]
         if suite == "tests/sim":
             skip.append("--ignore=tests/sim/test_sweep.py")
@@ -212,7 +216,7 @@ class Bench:
     # ---- processes -------------------------------------------------------------------------------
 
     def run(self, command: Sequence[str], tree: Path, first: Path, limit_s: float) -> Done:
-        """Runs a command with its children in a group of its own, which ends with it."""
+        """Runs a command in its own process group. Kills the whole group when the command ends."""
         search = f"{first}:{self.build.folder}"
         environment = {**os.environ, "LD_LIBRARY_PATH": search, "ASAN_OPTIONS": SANITIZER}
         output = first / "output"
@@ -243,7 +247,7 @@ class Bench:
             self.live.discard(process.pid)
 
     def kill(self) -> None:
-        """Ends whatever runs, so that the threads that wait for it end too."""
+        """Kills all running commands, so that the threads that wait for them end, too."""
         with self.lock:
             self.killed = True
             for group in self.live:
@@ -254,11 +258,11 @@ def kill_group(group: int) -> None:
     try:
         os.killpg(group, signal.SIGKILL)
     except ProcessLookupError:
-        pass  # it ended, and its children with it
+        pass  # the whole group has ended
 
 
 def culprit(output: str, program: Path, base: Path) -> str:
-    """The test that failed, or that ran when the program died or was stopped."""
+    """The test that failed, or that was running when the program died or was killed."""
     if failed := re.search(r"^FAILED (\w+)$", output, re.MULTILINE):
         return failed[1]
     text = (base / "tests" / "c" / f"{program.name}.c").read_text()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Links, addresses, routes and queues of a namespace: the only importer of pyroute2.
 
-pyroute2 encodes and decodes the messages. What pyroute2 0.9 lacks (the encap.red mode, the
-NEXT-C-SID flavour of End, tbf's burst in bytes) are message classes of ours.
+pyroute2 encodes and decodes the messages. Our own message classes add the parts that pyroute2 0.9
+lacks: the encap.red mode, the NEXT-C-SID flavour of End, and tbf's burst in bytes.
 """
 
 from __future__ import annotations

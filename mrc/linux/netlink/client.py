@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rtnetlink socket in a namespace, and what can be done with it."""
+"""One rtnetlink socket in a namespace, and the operations on it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _POLL_SECONDS = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Veth:
-    """A pair of joined interfaces: ours here, the peer's in another namespace."""
+    """A pair of joined interfaces: `name` here and `peer_name` in another namespace."""
 
     name: str
     peer_name: str
@@ -49,14 +49,14 @@ class Veth:
     mac: str
     peer_mac: str
     gso_max_segs: int | None = None
-    """packets that it takes from the stack in one piece; None: as many as come"""
+    """most packets that the stack hands to it as one; None: the kernel's default"""
 
 
 def wait_until_up(wanted: Iterable[tuple[Netlink, Iterable[str]]], timeout: float) -> None:
     """Wait until all interfaces can carry packets.
 
-    The kernel may take a second to notice that a veth can, unless asked for that one interface.
-    Raises NetlinkError naming the first one that does not come up.
+    The kernel may update a veth's state up to a second late. A request for that one interface makes
+    it update the state at once. Raises NetlinkError naming the first interface that stays down.
     """
     deadline = time.monotonic() + timeout
     for link, names in wanted:
@@ -64,14 +64,14 @@ def wait_until_up(wanted: Iterable[tuple[Netlink, Iterable[str]]], timeout: floa
             while not link.is_up(name):
                 if time.monotonic() > deadline:
                     where = f" in {link.namespace}" if link.namespace else ""
-                    raise NetlinkError(f"interface {name}{where} does not come up")
+                    raise NetlinkError(f"interface {name}{where} stays down after {timeout:g} s")
                 time.sleep(_POLL_SECONDS)
 
 
 class Netlink:
-    """One rtnetlink socket; it stays in the namespace it was made in.
+    """One rtnetlink socket. It stays in the namespace in which it was made.
 
-    Every call raises NetlinkError, naming what was refused and why, and where it can the remedy.
+    Every call raises NetlinkError with the refused action, the reason and, if known, the remedy.
     """
 
     def __init__(self, namespace: str | None = None) -> None:
@@ -96,7 +96,7 @@ class Netlink:
         return is_up(self._rtnetlink, self._index(name), name)
 
     def add_veths(self, veths: Iterable[Veth]) -> None:
-        """Make pairs of interfaces; both ends stay down."""
+        """Make pairs of interfaces. Both ends start down."""
         peers: dict[str, int] = {}
         try:
             for veth in (veths := list(veths)):
@@ -113,7 +113,7 @@ class Netlink:
                 os.close(fd)
 
     def set_links(self, names: Iterable[str], *, up: bool) -> None:
-        """Set interfaces up or down. Down takes an interface's IPv6 routes and addresses away."""
+        """Set interfaces up or down. Setting one down removes its IPv6 routes and addresses."""
         requests = []
         for name in names:
             message = ifinfmsg()
@@ -124,7 +124,7 @@ class Netlink:
         self._rtnetlink.request(requests)
 
     def add_addresses(self, addresses: Iterable[tuple[str, IPv6Interface]]) -> None:
-        """Give interfaces addresses that are usable at once (no duplicate detection)."""
+        """Add addresses to interfaces. They are usable at once (no duplicate detection)."""
         requests = []
         for name, address in addresses:
             message, text = ifaddrmsg(), str(address.ip)
@@ -139,7 +139,7 @@ class Netlink:
         self._rtnetlink.request(requests)
 
     def add_neighbours(self, neighbours: Iterable[tuple[str, IPv6Address, str]]) -> None:
-        """Say, for an interface, which MAC address a next hop has, so that nobody has to ask."""
+        """Add permanent neighbours: the MAC addresses of next hops. They save the discovery."""
         requests = []
         for name, address, mac in neighbours:
             message = ndmsg()
@@ -154,8 +154,8 @@ class Netlink:
         self._rtnetlink.request(requests)
 
     def add_shaper(self, name: str, *, rate_bps: int, burst_bytes: int, limit_bytes: int) -> None:
-        """Limit the rate at which an interface sends, or change the limit; the queue holds
-        limit_bytes (tbf).
+        """Limit an interface's send rate with a tbf, or change the limit. Its queue holds at most
+        limit_bytes.
         """
         index = self._index(name)
         message = qdiscs.shaper(
@@ -164,13 +164,13 @@ class Netlink:
         self._add_qdisc(f"shape {name} to {rate_bps} bit/s", message, "CONFIG_NET_SCH_TBF")
 
     def add_netem(self, name: str, wanted: Netem, *, below_tbf: bool) -> None:
-        """Let packets suffer on their way out, in place of what they suffered before."""
+        """Delay or impair the packets that an interface sends. Replaces its earlier netem."""
         message = qdiscs.netem(self._index(name), wanted, below_tbf=below_tbf)
         needs = "CONFIG_NET_SCH_NETEM, or --fabric emulated"
         self._add_qdisc(f"delay or impair {name}", message, needs)
 
     def remove_qdisc(self, name: str) -> None:
-        """Let an interface have no queue, if it has one; what waits there is lost."""
+        """Remove an interface's queue, if it has one, and drop the packets in it."""
         message = qdiscs.at_root(self._index(name))
         try:
             self._rtnetlink.request([Request(f"free {name}", _RTM_DELQDISC, message)])
@@ -179,13 +179,13 @@ class Netlink:
                 raise
 
     def has_qdisc(self, kind: str) -> bool:
-        """Whether the kernel has a kind of queue: lo is given one, and loses it again."""
+        """Whether the kernel supports a kind of queue. Adds one to lo and removes it."""
         index = self._index("lo")
         message = qdiscs.empty(index, kind)
         try:
             self._add_qdisc(f"try {kind}", message, "")
         except NetlinkError as exc:
-            # One that wants to be told more is there as well.
+            # Other errors mean that the kernel supports it, but requires options.
             return exc.code not in (errno.ENOENT, errno.EOPNOTSUPP)
         self.remove_qdisc("lo")
         return True
@@ -194,7 +194,7 @@ class Netlink:
         self._rtnetlink.request([Request(what, _RTM_NEWQDISC, message, _WRITE, needs)])
 
     def counters(self) -> dict[str, Counters]:
-        """What each interface has sent so far."""
+        """Counters of the packets that each interface has sent so far."""
         queues = {
             each["index"]: each.get_attr("TCA_STATS")
             for each in self._rtnetlink.dump(_RTM_GETQDISC, qdiscs.QdiscCounters())
@@ -208,7 +208,7 @@ class Netlink:
         }
 
     def add_routes(self, routes: Sequence[Route]) -> None:
-        """Write routes, read them back, and insist that the kernel has what was meant."""
+        """Add routes and read them back. Raises NetlinkError if the kernel's differ from ours."""
         requests = []
         for route in routes:
             message = encode(route, self._index(route.dev))
@@ -221,7 +221,7 @@ class Netlink:
             compare(route, found.get((route.dst, route.dev, route.local)))
 
     def routes(self) -> list[Route]:
-        """The IPv6 routes of tables main and local that are for unicast."""
+        """The IPv6 unicast routes of tables main and local."""
         names = {each.index: each.name for each in self.interfaces()}
         return [
             decode(each, names)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queues of interfaces as messages, and what interfaces and their queues counted.
+"""Queues of interfaces as messages, and the counters of interfaces and queues.
 
-Every interface of a test bed has a tbf at its root, or nothing; a netem stands below the tbf where
-there is one.
+An interface of a test bed has a tbf at its root, a netem at its root, a netem below a tbf, or no
+queue.
 """
 
 from __future__ import annotations
@@ -25,36 +25,36 @@ _Message = TypeVar("_Message", bound=dict[str, Any])
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """What an interface sent since it exists, and what of that waits now."""
+    """Counters of an interface since its creation, and the bytes in its queue now."""
 
     packets: int
-    """those of a burst one by one where a tbf counts them, else a burst is one"""
+    """sent; a tbf counts each packet of a burst, an interface without one counts the burst as 1"""
     bytes: int
     dropped: int
-    """by the queue, and by the interface since its peer could not take it"""
+    """dropped by the queue, and by the interface because its peer could not accept them"""
     queue_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class Netem:
-    """What befalls packets on their way out; shares are in parts per million."""
+    """Impairments of the packets that an interface sends. Shares are in parts per million."""
 
     delay_ns: int = 0
     jitter_ns: int = 0
-    """up to so much more; packets may pass each other then"""
+    """additional delay, from 0 to this value; it can reorder packets"""
     corrupt: int = 0
     duplicate: int = 0
     reorder: int = 0
-    """arrive later by reorder_ns, the others at once"""
+    """share delayed by reorder_ns; the other packets are not delayed"""
     reorder_ns: int = 0
 
     def __post_init__(self) -> None:
         if self.reorder and (self.delay_ns or self.jitter_ns):
-            raise ValueError("netem can delay or reorder, not both: --fabric emulated")
+            raise ValueError("netem cannot both delay and reorder: use --fabric emulated")
 
 
 class TbfMessage(tcmsg):  # type: ignore[misc]
-    """A tbf whose burst is given in bytes, so that no rate table has to be computed."""
+    """A tbf with its burst in bytes. It requires no rate table."""
 
     __slots__ = ()
     nla_map = (("TCA_UNSPEC", "none"), ("TCA_KIND", "asciiz"), ("TCA_OPTIONS", "tbf"))
@@ -77,8 +77,8 @@ class TbfMessage(tcmsg):  # type: ignore[misc]
 
 
 class NetemMessage(tcmsg):  # type: ignore[misc]
-    """pyroute2's own would do, were it not for the others here: once it is used, they inherit what
-    it has worked out about its attributes.
+    """A class of our own, because pyroute2's class caches its attributes on first use and the other
+    classes here would then inherit that cache.
     """
 
     __slots__ = ()
@@ -87,7 +87,7 @@ class NetemMessage(tcmsg):  # type: ignore[misc]
 
 
 class PlainMessage(tcmsg):  # type: ignore[misc]
-    """Says no more than the kind."""
+    """A qdisc's kind without options."""
 
     __slots__ = ()
     nla_map = (("TCA_UNSPEC", "none"), ("TCA_KIND", "asciiz"))
@@ -106,7 +106,7 @@ class QdiscCounters(tcmsg):  # type: ignore[misc]
 
 
 class LinkCounters(nlmsg):  # type: ignore[misc]
-    """For a dump: name and counters of each interface, without the rest, which takes longer."""
+    """For a dump: only the name and counters of each interface, which is faster to decode."""
 
     __slots__ = ()
     fields = (
@@ -142,11 +142,11 @@ def shaper(index: int, *, rate_bps: int, burst_bytes: int, limit_bytes: int) -> 
 
 def netem(index: int, wanted: Netem, *, below_tbf: bool) -> NetemMessage:
     attributes: list[tuple[str, Any]] = []
-    if wanted.reorder:  # netem says who goes at once
+    if wanted.reorder:  # netem takes the share that is not delayed
         attributes.append(("TCA_NETEM_REORDER", {"prob_reorder": _chance(10**6 - wanted.reorder)}))
     if wanted.corrupt:
         attributes.append(("TCA_NETEM_CORRUPT", {"prob_corrupt": _chance(wanted.corrupt)}))
-    # What netem takes is the middle, and how far from there.
+    # netem takes the mean delay and the largest deviation from it.
     half_ns = wanted.jitter_ns // 2
     options = {
         "delay": _ticks(wanted.reorder_ns if wanted.reorder else wanted.delay_ns + half_ns),
@@ -162,24 +162,24 @@ def netem(index: int, wanted: Netem, *, below_tbf: bool) -> NetemMessage:
 
 
 def empty(index: int, kind: str) -> PlainMessage:
-    """A qdisc at the root with nothing said about it; to find out whether the kernel has it."""
+    """A qdisc at the root without options, to test whether the kernel supports the kind."""
     return _message(PlainMessage, index, handle=_NETEM, attrs=[("TCA_KIND", kind)])
 
 
 def at_root(index: int) -> PlainMessage:
-    """Names what stands at the root, to be taken away."""
+    """Names the root qdisc of an interface, for its removal."""
     return _message(PlainMessage, index)
 
 
 def _message(kind: type[_Message], index: int, **members: Any) -> _Message:
-    """At the root, unless `members` says otherwise."""
+    """A message for the root qdisc, unless `members` has another parent."""
     message = kind()
     message.update({"index": index, "parent": ROOT, **members})
     return message
 
 
 def counters(link: Any, queue: Any) -> Counters:
-    """Of the counters of an interface and of its tbf, if it has one."""
+    """Combines the counters of an interface with those of its tbf; `queue` is None without one."""
     if queue is None:
         return Counters(link["tx_packets"], link["tx_bytes"], link["tx_dropped"], 0)
     dropped = link["tx_dropped"] + queue["drop"]

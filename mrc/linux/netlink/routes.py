@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""IPv6 routes with SRv6 actions, as messages and back.
+"""Converts IPv6 routes with SRv6 actions to messages and back.
 
-pyroute2 lacks the encap.red mode and the NEXT-C-SID flavour of End, and drops without a word what
-it does not know: they are added here, and what the kernel has is compared with what was meant.
+pyroute2 lacks the encap.red mode and the NEXT-C-SID flavour of End, and silently drops unsupported
+values. This module adds both, and `compare` checks the kernel's route against the requested one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SEG6_NEEDS = "Linux 6.1 with CONFIG_IPV6_SEG6_LWTUNNEL"
 
 
 class _Seg6Encap(rtmsg.seg6_encap_info):  # type: ignore[misc]
-    """With the modes of linux/seg6_iptunnel.h that pyroute2 takes for plain encap."""
+    """Adds the modes of linux/seg6_iptunnel.h that pyroute2 reads as plain encap."""
 
     __slots__ = ()
 
@@ -48,7 +48,7 @@ class _Seg6Encap(rtmsg.seg6_encap_info):  # type: ignore[misc]
 
 
 class _Seg6Local(rtmsg.seg6local_encap_info):  # type: ignore[misc]
-    """With the attributes of linux/seg6_local.h that came after VRFTABLE."""
+    """Adds the attributes of linux/seg6_local.h after VRFTABLE."""
 
     __slots__ = ()
     nla_map = (
@@ -77,14 +77,14 @@ class RouteMessage(rtmsg):  # type: ignore[misc]
 
 
 def dump_request() -> RouteMessage:
-    """What asks for all IPv6 routes."""
+    """The request for all IPv6 routes."""
     message = RouteMessage()
     message["family"] = socket.AF_INET6
     return message
 
 
 def is_unicast(message: RouteMessage) -> bool:
-    """Whether it is one of tables main and local, for unicast."""
+    """Whether this is a unicast route of table main or local."""
     tables, types = (_MAIN_TABLE, LOCAL_TABLE), (_RTN_UNICAST, _RTN_LOCAL)
     return message["table"] in tables and message["type"] in types
 
@@ -148,7 +148,7 @@ def decode(message: RouteMessage, names: Mapping[int, str]) -> Route:
 
 
 def _action(message: RouteMessage) -> EncapRed | End | EndDT6 | None:
-    """What the kernel does on a route; None also for what is none of our three."""
+    """The action of a route; None for a route without action or with one that mrc does not use."""
     kind, encap = message.get_attr("RTA_ENCAP_TYPE"), message.get_attr("RTA_ENCAP")
     if kind == _LWTUNNEL_SEG6:
         srh = encap.get_attr("SEG6_IPTUNNEL_SRH")
@@ -175,11 +175,13 @@ def _end(flavors: nla) -> End | None:
 
 def compare(wanted: Route, found: Route | None) -> None:
     if found is None:
-        raise NetlinkError(f"route {wanted.dst} dev {wanted.dev} was accepted, but is not there")
+        raise NetlinkError(
+            f"route {wanted.dst} dev {wanted.dev}: the kernel accepted it, but does not list it"
+        )
     for each in fields(Route):
         ours, kernels = getattr(wanted, each.name), getattr(found, each.name)
         if ours != kernels:
             raise NetlinkError(
                 f"route {wanted.dst} dev {wanted.dev}: the kernel has {each.name} {kernels}, "
-                f"not {ours}" + (f"; this needs {SEG6_NEEDS}" if wanted.action else "")
+                f"not {ours}" + (f"; it requires {SEG6_NEEDS}" if wanted.action else "")
             )

@@ -21,11 +21,11 @@ class _Message(genlmsg):  # type: ignore[misc]  # pyroute2 has no types
 
 
 def set_tunnel_source(namespace: str, address: IPv6Address) -> bool:
-    """Give all encapsulations of a namespace this outer source address.
+    """Set the outer source address of all SRv6 encapsulations in a namespace.
 
-    Without one the kernel looks for a suitable address of the interface with every packet that it
-    encapsulates, which costs a tenth of the send. False when the kernel lets only the machine's
-    root do it, and not that of a user namespace. Raises NetlinkError.
+    Without it the kernel selects an address for every packet that it encapsulates, which takes a
+    tenth of the send. Returns False if the kernel allows this only for the machine's root, not for
+    root of a user namespace. Raises NetlinkError.
     """
     message = _Message()
     message["cmd"], message["version"] = _SET_TUNSRC, _VERSION
@@ -38,6 +38,6 @@ def set_tunnel_source(namespace: str, address: IPv6Address) -> bool:
             if exc.code == errno.EPERM:
                 return False
             raise NetlinkError(
-                f"cannot set the source of SRv6 encapsulations in {namespace}: {exc}"
+                f"cannot set the source address of SRv6 encapsulations in {namespace}: {exc}"
             ) from exc
     return True

@@ -218,7 +218,7 @@ async def test_connect__nobody_listens() -> None:
     async with Context(loopback_config()) as context:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
-        with pytest.raises(ConnectError, match=f"nobody listens on TCP port {port}"):
+        with pytest.raises(ConnectError, match=f"no program listens on TCP port {port}"):
             await context.connect("127.0.0.1", port)
 
 
@@ -236,7 +236,7 @@ def test_connect__a_peer_that_ends_while_we_connect() -> None:
         ending = await asyncio.start_server(drop, "127.0.0.1", 0)
         port = ending.sockets[0].getsockname()[1]
         async with Context(loopback_config()) as context:
-            with pytest.raises(ConnectError, match=f"nobody listens on TCP port {port}"):
+            with pytest.raises(ConnectError, match=f"no program listens on TCP port {port}"):
                 await context.connect("127.0.0.1", port)
         assert dropped.is_set()
 
@@ -279,14 +279,14 @@ async def test_connect__no_ip_version_in_common() -> None:
 async def test_context__an_interface_that_does_not_exist(caplog: pytest.LogCaptureFixture) -> None:
     """Whoever connects is told at once; whoever listens waits for it, and says so once."""
     async with Context(ContextConfig(interfaces=("mrc-none",))) as context:
-        with pytest.raises(ConfigError, match=r"^interfaces: there is no mrc-none"):
+        with pytest.raises(ConfigError, match=r"^interfaces: no interface mrc-none"):
             await context.connect("127.0.0.1", 1)
         assert not caplog.messages
         for _ in range(2):
             async with await context.listen("127.0.0.1", 0):
                 pass
         (message,) = caplog.messages
-        assert message.startswith("no usable interface yet: there is no mrc-none")
+        assert message.startswith("no usable interface yet: no interface mrc-none")
 
 
 async def test_connect__cancelled_at_any_moment() -> None:

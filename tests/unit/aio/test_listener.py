@@ -91,7 +91,7 @@ def hello_from(address: str) -> bytes:
     [
         (b"GET / HTTP/1.1\r\n\r\n", "does not speak"),
         (struct.pack(">I", SNAPSHOT_BYTES + 1) + b"x", "does not speak"),
-        (struct.pack(">I", HELLO_BYTES + 1) + b"x", "131073 bytes, at most 131072 are taken"),
+        (struct.pack(">I", HELLO_BYTES + 1) + b"x", "131073 bytes, the limit is 131072"),
         (struct.pack(">I", 4) + b"null", "not a JSON object"),
         (encode_frame({"types": "x"}), "no message type"),
         (struct.pack(">I", 5) + b"\xff\xff\xff\xff\xff", "not JSON"),
@@ -105,7 +105,7 @@ def hello_from(address: str) -> bytes:
         ),
         (hello_from("10.0.0.1/24"), "sent address 10.0.0.1, which is not its own"),
         (hello() + encode_frame({"type": "proved"}), "'proved' instead of 'rtr'"),
-        (hello() + encode_frame({"type": "rtr", "x": "x" * FRAME_BYTES}), "at most 4096 are taken"),
+        (hello() + encode_frame({"type": "rtr", "x": "x" * FRAME_BYTES}), "the limit is 4096"),
     ],
     ids=lambda value: repr(value)[:24],
 )
@@ -143,7 +143,7 @@ async def test_admit__a_slow_peer_gets_no_more_than_its_time() -> None:
     async with listening(exchange_timeout=0.1) as (_, listener):
         message = await answer_to(listener, hello()[:10])
         assert message is not None
-        assert message["reason"] == "not done within 0.1 s"
+        assert message["reason"] == "the exchange did not finish within 0.1 s"
 
 
 async def test_admit__no_path_leads_back_to_the_peer() -> None:
@@ -157,7 +157,7 @@ async def test_admit__a_silent_stranger_gets_less_time() -> None:
     async with listening(hello_timeout=0.1) as (_, listener):
         message = await answer_to(listener, hello()[:10])
         assert message is not None
-        assert message["reason"] == "not done within 0.1 s"
+        assert message["reason"] == "the exchange did not finish within 0.1 s"
 
 
 async def test_admit__one_source_takes_its_places_only() -> None:
@@ -168,7 +168,7 @@ async def test_admit__one_source_takes_its_places_only() -> None:
         ]
         refusal = json.loads((await silent[2][0].read())[4:])
         assert refusal["busy"] is True
-        assert "2 connections from 127.0.0.9 are under way" in refusal["reason"]
+        assert "2 peers from 127.0.0.9 are already connecting" in refusal["reason"]
         async with await context.connect(*address), await listener.accept():
             pass
         for _, writer in silent:
@@ -255,7 +255,7 @@ async def test_admit__a_fault_of_ours_ends_one_exchange_in_one_line(
     ):
         assert await answer_to(listener, hello(private={"a": 1})) is None
         (line,) = [record for record in caplog.records if record.levelname == "ERROR"]
-        assert "an exchange ended: ZeroDivisionError: ours (" in line.message
+        assert "bug in an exchange: ZeroDivisionError: ours (" in line.message
         assert line.exc_info is None
         async with await context.connect("127.0.0.1", listener.port), await listener.accept():
             pass
@@ -280,7 +280,7 @@ async def test_listen__many_may_come_while_the_event_loop_is_busy() -> None:
 
 async def test_listen__a_port_that_is_taken() -> None:
     async with listening() as (context, listener):
-        with pytest.raises(InUseError, match=f"TCP port {listener.port} is taken"):
+        with pytest.raises(InUseError, match=f"TCP port {listener.port} is in use"):
             await context.listen("127.0.0.1", listener.port)
 
 

@@ -46,7 +46,7 @@ async def test_unobserved__shows_nothing() -> None:
         await context.listen(LOOPBACK[4], 0) as listener,
     ):
         channel = await dial(None, LOOPBACK[4], listener.port)
-        with pytest.raises(ConnectError, match="cannot be looked into"):
+        with pytest.raises(ConnectError, match="does not support viewing"):
             await remote.look(channel)
         await channel.close()
 

@@ -175,7 +175,7 @@ async def test_post__without_a_task(polled: bool) -> None:
             posted = [pair.near.post(source, mr.remote), pair.near.post(imm=7)]
             with pytest.raises(QueueFullError, match="all 2 places"):
                 pair.near.post(imm=8)
-            with pytest.raises(ArgumentError, match="needed both"):
+            with pytest.raises(ArgumentError, match="pass both"):
                 pair.near.post()
             assert (await anext(pair.far.immediates())).imm == 7
             assert [(await done).bytes for done in posted] == [1000, 0]

@@ -65,7 +65,7 @@ def test_check__only_what_a_bed_can_do() -> None:
         with pytest.raises(bed.BenchError, match=said):
             bed.check(wrong)
     traffic = (replace(loss.traffic[0], interval_ns=5),)
-    with pytest.raises(bed.BenchError, match=r"loss: traffic.interval: in the simulator only"):
+    with pytest.raises(bed.BenchError, match=r"loss: traffic.interval: only the simulator"):
         bed.check(replace(loss, traffic=traffic))
 
 

@@ -201,7 +201,7 @@ def test_seen_by_mrc__reads_perf() -> None:
 
 def test_text__charts_figures_and_checks() -> None:
     shown = "\n".join(bench.text.lines(result_of()))
-    assert "mrc: 100% of what the planes could carry; longest stall 0 ms" in shown
+    assert "mrc: 100% of the planes' capacity; longest stall 0 ms" in shown
     assert "TCP & <co>: " in shown and "longest stall 0.70 s" in shown
     assert re.search(r"\+-+S-+H-+D-+U-+L-+O-+T-+F-+", shown)
     assert re.search(r"plane 1 silent: back to 97%, s +0 +0 - 0 +<= 0.02 +met", shown)
@@ -223,7 +223,7 @@ def test_story_svg__every_mark_is_there_once_drawn_again() -> None:
     assert picture == bench.svg.story_svg(runs, 4, PLANE_BPS)
     found = [element.text for element in ElementTree.fromstring(picture).iter(f"{SVG}text")]
     faults = [event["name"] for event in runs[0]["events"]]
-    legend = ["a plane's goodput: none", "full", "EV good", "to be skipped", "bad",
+    legend = ["a plane's goodput: none", "full", "EV good", "skipped", "bad",
               "plane suspended"]  # fmt: skip
     planes = [f"plane {plane}" for plane in range(1, 5)]
     summaries = [bench.figures.summary(run) for run in runs]

@@ -59,8 +59,8 @@ def test_hold__keeps_the_memory_until_released() -> None:
     ("tensor", "writable", "cause"),
     [
         (Tensor(numpy.zeros((4, 4)).T[:, 1:]), False, "not contiguous"),
-        (Tensor(numpy.zeros(4), device=2), False, "not in the memory of the CPU"),
-        (Tensor(numpy.broadcast_to(numpy.zeros(4), (4,))), True, "only for reading"),
+        (Tensor(numpy.zeros(4), device=2), False, "not in CPU memory"),
+        (Tensor(numpy.broadcast_to(numpy.zeros(4), (4,))), True, "read-only"),
         (Tensor(numpy.broadcast_to(numpy.zeros(4), (4,)), versioned=False), True, "."),
     ],
 )

@@ -131,7 +131,7 @@ async def test_record__one_at_a_time_and_of_open_qps() -> None:
     async with connected_pair() as pair:
         with pytest.raises(ArgumentError, match="width_ns: 999"):
             pair.far_context.record([pair.far], width_ns=999)
-        with pytest.raises(ArgumentError, match="qps: none"):
+        with pytest.raises(ArgumentError, match="qps: is empty"):
             pair.far_context.record([])
         async with pair.far_context.record([pair.far]):
             with pytest.raises(InUseError, match="one recording at a time"):

@@ -120,7 +120,7 @@ def test_post__a_full_queue_until_one_ended() -> None:
     queue = queue_pair(sq_depth=2)
     for wr_id in (1, 2):
         queue.post(WorkRequest(77, wr_id, imm=0))
-    with pytest.raises(QueueFullError, match="all 2 places are taken"):
+    with pytest.raises(QueueFullError, match="all 2 places in the send queue are in use"):
         queue.post(WorkRequest(77, 3, imm=0))
     queue.ended()
     queue.post(WorkRequest(77, 3, imm=0))
@@ -184,7 +184,7 @@ def test_remote_memory__round_trip() -> None:
     ],
 )
 def test_remote_memory__what_a_peer_may_get_wrong(value: object) -> None:
-    with pytest.raises(ProtocolError, match="described its memory"):
+    with pytest.raises(ProtocolError, match="wrong memory description"):
         RemoteMemory.from_json(value)
 
 

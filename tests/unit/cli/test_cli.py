@@ -207,7 +207,7 @@ def test_format_table__numbers_to_the_right() -> None:
         (["recv", "--idle", "0"], "'0' is not a time above 0"),
         (["recv", "--memory", "much"], "argument --memory: 'much' is not a size"),
         (["recv", "--output", "/tmp", "--bins"], "--bins: requires --once"),
-        (["recv", "--once", "--bins", "1"], "'1' is no time; units are"),
+        (["recv", "--once", "--bins", "1"], "'1' is not a time; units are"),
         (["recv", "--once", "--bins", "999ns"], "'999ns' is less than 1us"),
         (["paths"], "arguments are required: HOST"),
         (["top"], "name a HOST or use --local"),
@@ -227,7 +227,7 @@ def test_format_table__numbers_to_the_right() -> None:
             ["perf", "h1", "--plane-shares", "fair"],
             "argument --plane-shares: invalid choice: 'fair'",
         ),
-        (["perf", "h1", "--bins", "1"], "'1' is no time; units are"),
+        (["perf", "h1", "--bins", "1"], "'1' is not a time; units are"),
         (["perf", "h1", "--bins", "0.5us"], "'0.5us' is less than 1us"),
         (["perf", "h1", "--bins", "-a"], "--bins: not available for a sweep"),
     ],
@@ -314,7 +314,7 @@ def test_send__nobody_listens(mrc: Mrc, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     line = complaint(mrc("send", tmp_path / "a", f"127.0.0.1:{port}"), 3)
-    assert f"nobody listens on TCP port {port}" in line
+    assert f"no program listens on TCP port {port}" in line
 
 
 def test_send__peer_talks_garbage(tmp_path: Path) -> None:
@@ -334,7 +334,7 @@ def test_send__peer_talks_garbage(tmp_path: Path) -> None:
 def test_paths__nobody_listens(mrc: Mrc) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    assert "nobody listens" in complaint(mrc("paths", f"127.0.0.1:{port}"), 3)
+    assert "no program listens" in complaint(mrc("paths", f"127.0.0.1:{port}"), 3)
 
 
 def test_paths__probes_every_ev_when_asked(mrc: Mrc, tmp_path: Path) -> None:
@@ -381,14 +381,14 @@ def test_recv__not_into_the_home(mrc: Mrc, tmp_path: Path, monkeypatch: pytest.M
     assert "is your home" in complaint(mrc("recv", HOME=str(tmp_path)), 2)
     with socket.create_server(("", 0)) as server:
         port = server.getsockname()[1]
-        assert "is taken" in complaint(mrc("recv", "--port", port, HOME="/"), 1)
+        assert "is in use" in complaint(mrc("recv", "--port", port, HOME="/"), 1)
 
 
 def test_recv__port_taken(mrc: Mrc, tmp_path: Path) -> None:
     with socket.create_server(("", 0)) as server:
         port = server.getsockname()[1]
         line = complaint(mrc("recv", "--output", tmp_path, "--port", port), 1)
-    assert f"TCP port {port} is taken" in line
+    assert f"TCP port {port} is in use" in line
 
 
 @pytest.mark.parametrize(

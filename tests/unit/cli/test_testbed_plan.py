@@ -67,8 +67,8 @@ def test_plan__lists_the_built_in_ones(capsys: pytest.CaptureFixture[str]) -> No
     ("words", "code", "complaint"),
     [
         (("nowhere",), 1, "no topology 'nowhere'"),
-        (("--hosts", "5", "--t0", "2"), 2, "hosts is 5, no multiple of t0"),
-        (("--jitter", "1us"), 2, "jitter would reorder in a kernel fabric: --fabric emulated"),
+        (("--hosts", "5", "--t0", "2"), 2, "hosts is 5, not a multiple of t0"),
+        (("--jitter", "1us"), 2, "jitter would reorder in a kernel fabric: use --fabric emulated"),
         (("--no-trim",), 2, "a kernel fabric cannot mark or trim: use --fabric emulated"),
         (("clos", "--svg", "/nowhere/x.svg"), 1, "/nowhere/x.svg: No such file"),
     ],

@@ -168,7 +168,7 @@ async def test_ev_profile__that_leaves_nothing(
 
 async def test_ev_profile__a_text_in_place_of_a_sequence() -> None:
     async with contexts() as (near, _):
-        with pytest.raises(ArgumentError, match="paths: is one text"):
+        with pytest.raises(ArgumentError, match="paths: is one string"):
             near.ev_profile("p", paths="t1:*")
 
 
@@ -210,7 +210,7 @@ async def test_cc_profile__plane_shares_are_what_its_qps_have() -> None:
     async with contexts() as (near, far):
         profile = near.cc_profile("equal", kind=CcKind.DELAY, plane_shares=PlaneShares.EQUAL)
         assert profile.settings == CcSettings(CcKind.DELAY, plane_shares=PlaneShares.EQUAL)
-        with pytest.raises(ConfigError, match=r"^plane_shares: 'equal' is no PlaneShares"):
+        with pytest.raises(ConfigError, match=r"^plane_shares: 'equal' is not a PlaneShares"):
             near.cc_profile("text", plane_shares="equal")  # type: ignore[arg-type]
         assert "text" not in near.cc_profiles
         profile.to_offline()

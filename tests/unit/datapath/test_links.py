@@ -103,7 +103,7 @@ def test_number__in_order_behind_those_that_are_reserved() -> None:
 
 def test_number__more_than_the_engine_has() -> None:
     nics = [nic(f"eth{i}", f"10.0.{i}.1/24") for i in range(33)]
-    with pytest.raises(ConfigError, match="34 ports, at most 32"):
+    with pytest.raises(ConfigError, match="34 ports are needed, at most 32"):
         number(interface_ports([LO, *nics], [each.name for each in nics], 1))
 
 
@@ -203,7 +203,7 @@ async def test_tell__of_each_that_was_named(caplog: pytest.LogCaptureFixture) ->
     host.links.tell()
     await host.has(ETH0, ETH1)
     assert caplog.messages == [
-        "in use now: eth0 (10.0.0.1); not yet: there is no eth1 (there are: eth0)",
+        "in use now: eth0 (10.0.0.1); not yet: no interface eth1; this host has eth0",
         "in use now: eth0 (10.0.0.1), eth1 (10.0.1.1)",
     ]
 
@@ -219,7 +219,7 @@ async def test_tell__nothing_when_nothing_is_missing(caplog: pytest.LogCaptureFi
 async def test_check__without_what_was_named() -> None:
     host = Host("eth0", "eth1")
     await host.has(LO)
-    with pytest.raises(ConfigError, match=r"there is no eth0 .*; there is no eth1"):
+    with pytest.raises(ConfigError, match=r"no interface eth0; .*; no interface eth1"):
         host.links.check(("eth0", "eth1"))
     await host.has(LO, ETH1)
     host.links.check(("eth0", "eth1"))

@@ -50,7 +50,7 @@ async def test_link_snapshots__go_on_when_interfaces_cannot_be_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(monitor, "_RETRY_SECONDS", 0.0)
-    answers = iter([NetlinkError("they change faster than they can be read"), []])
+    answers = iter([NetlinkError("cannot read from the kernel"), []])
 
     def interfaces() -> list[Interface]:
         answer = next(answers)

@@ -73,7 +73,7 @@ def test_enter__a_source_has_so_many_places_and_no_more() -> None:
     ours = admission()
     first = enter(ours, "10.0.0.1")
     enter(ours, "10.0.0.1")
-    with pytest.raises(BusyError, match=r"2 connections from 10\.0\.0\.1"):
+    with pytest.raises(BusyError, match=r"2 peers from 10\.0\.0\.1"):
         enter(ours, "10.0.0.1")
     enter(ours, "10.0.0.2")
     first.leave()
@@ -95,7 +95,7 @@ def test_enter__a_source_has_so_many_qps_and_no_more() -> None:
         enter(ours, "10.0.0.1")
     places[0].leave()
     enter(ours, "10.0.0.1")
-    with pytest.raises(BusyError, match="1 connections from"):  # it may become a QP
+    with pytest.raises(BusyError, match="1 peers from"):  # it may become a QP
         enter(ours, "10.0.0.1")
 
 
@@ -106,7 +106,7 @@ def test_enter__the_last_quarter_of_the_qps_is_for_newcomers() -> None:
         place.hear()
         place.connect()
         place.accept()
-    with pytest.raises(ConnectError, match="QPs that are left"):
+    with pytest.raises(ConnectError, match="remaining QPs"):
         enter(ours, "10.0.0.1")
     enter(ours, "10.0.1.1")
 

@@ -68,7 +68,7 @@ def test_encode_frame__round_trip(fields: dict[str, Any]) -> None:
 
 
 def test_encode_frame__a_message_over_the_limit() -> None:
-    with pytest.raises(ProtocolError, match="over the limit"):
+    with pytest.raises(ProtocolError, match="exceeds the limit"):
         encode_frame({"type": "x", "blob": "x" * SNAPSHOT_BYTES})
 
 
@@ -80,7 +80,7 @@ def test_decode_length__out_of_bounds(length: int) -> None:
 
 def test_decode_length__over_the_limit_of_the_moment() -> None:
     header = struct.pack(">I", FRAME_BYTES + 1)
-    with pytest.raises(ProtocolError, match="4097 bytes, at most 4096 are taken"):
+    with pytest.raises(ProtocolError, match="4097 bytes, the limit is 4096"):
         decode_length(header)
     assert decode_length(header, FRAME_BYTES + 1) == FRAME_BYTES + 1
 

@@ -59,7 +59,7 @@ def test_parse__interfaces_need_neither_ports_nor_peers() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "complaint"),
     [
-        ("schema = 1", "schema = 2", "schema: is 2, this mrc reads schema 1"),
+        ("schema = 1", "schema = 2", "schema: is 2, this mrc requires schema 1"),
         ("schema = 1\n", "", "schema: is None"),
         ("schema = 1", "schema = ", "not TOML"),
         ('host = "h0"\n', "", "host: is missing"),
@@ -72,14 +72,14 @@ def test_parse__interfaces_need_neither_ports_nor_peers() -> None:
         ('"fd00:a:0::1"', '"fd00:zz::1"', r"ports\[0\].address: 'fd00:zz::1' is not an IP address"),
         ('oob = "fd00:c::2"\n', "", "peers.h1.oob: is missing"),
         ('["fd00:a:1::1"]', '["x"]', r"peers.h1.sources\[0\]: 'x' is not an IP address"),
-        ('["fd00:a:1::1"]', "[]", "peers.h1.sources: must name an address"),
+        ('["fd00:a:1::1"]', "[]", "peers.h1.sources: source srv6 requires"),
         (
             "plane = 2",
             "plane = 3",
             r"peers.h1.paths\[0\].plane: must be a whole number from 1 to 2",
         ),
         ("plane = 2\n", "", r"peers.h1.paths\[0\].plane: is missing"),
-        ('"fd00:a:1::2:0"', '"192.0.2.1"', r"paths\[0\].dst: is not of the IP version of port 2"),
+        ('"fd00:a:1::2:0"', '"192.0.2.1"', r"paths\[0\].dst: must have the IP version of port 2"),
         ("segments = [", "segments = [1, ", r"paths\[0\].segments\[0\]: must be a string"),
         ('usids = ["0100", "0201", "e000"]', 'usids = "0100"', "usids: must be an array"),
         ("[peers.h1]", "[other]\n[peers.h1]\nextra = 1", None),
@@ -97,10 +97,10 @@ def test_parse__each_mistake_is_named(old: str, new: str, complaint: str | None)
 
 
 def test_parse__srv6_without_ports_or_paths() -> None:
-    with pytest.raises(ConfigError, match="ports: must hold a port"):
+    with pytest.raises(ConfigError, match="ports: source srv6 requires"):
         parse('schema = 1\nhost = "a"\nsource = "srv6"\n', "a.toml")
     text = GOOD[: GOOD.index("[[peers.h1.paths]]")]
-    with pytest.raises(ConfigError, match=r"peers\.h1\.paths: must name a path"):
+    with pytest.raises(ConfigError, match=r"peers\.h1\.paths: source srv6 requires"):
         parse(text, "a.toml")
 
 

@@ -114,7 +114,7 @@ def test_interface_ports__wanted_ones_have_their_planes(
 @pytest.mark.parametrize(
     ("wanted", "complaint"),
     [
-        ("eth9", "there is no eth9 (there are: lo, eth0, eth2, eth3)"),
+        ("eth9", "no interface eth9; this host has lo, eth0, eth2, eth3"),
         ("10.9.9.9", "10.9.9.9 is not an address of this host"),
         ("eth2", "eth2 is down"),
         ("10.0.2.1", "eth2 (10.0.2.1) is down"),
@@ -171,7 +171,7 @@ def test_srv6_ports__those_that_are_usable_keep_their_planes() -> None:
     assert summary(found.ports)[0] == (2, "p2", "fd00:a::1")
     assert found.reserved == 2
     assert found.missing == ("p1 is down",)
-    assert srv6_ports(host, [SRV6_LO, P2]).missing == ("there is no p1",)
+    assert srv6_ports(host, [SRV6_LO, P2]).missing == ("no interface p1",)
     away = nic("lo", "127.0.0.1/8")
     assert (
         srv6_ports(host, [away, P1, P2]).missing

@@ -50,7 +50,7 @@ def test_segments__needs_a_second_carrier_for_the_seventh_usid() -> None:
 
 
 def test_segments__refuses_none() -> None:
-    with pytest.raises(ValueError, match="needs a uSID"):
+    with pytest.raises(ValueError, match="requires at least one uSID"):
         srv6.segments(BLOCK, ())
 
 

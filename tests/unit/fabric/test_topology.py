@@ -86,7 +86,7 @@ def test_paths__below_one_t0_lead_over_it_alone() -> None:
 
 @pytest.mark.parametrize(
     ("hosts", "t0", "complaint"),
-    [(4, 3, "hosts is 4, no multiple of t0"), (2, 3, "t0 is 3, not in 1..2")],
+    [(4, 3, "hosts is 4, not a multiple of t0"), (2, 3, "t0 is 3, not in 1..2")],
 )
 def test_topology__refuses_uneven_t0s(hosts: int, t0: int, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):

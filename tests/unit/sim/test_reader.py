@@ -137,9 +137,9 @@ def test_load__variants_set_values(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "cause"),
     [
-        ({"topology.hosts": 5}, "topology.hosts: 5 is no multiple of t0 (2)"),
+        ({"topology.hosts": 5}, "topology.hosts: 5 is not a multiple of t0 (2)"),
         ({"topology.planes": 33}, "topology.planes: must be a whole number from 1 to 32, not 33"),
-        ({"topology.host_rate": "100"}, "topology.host_rate: '100' is no rate"),
+        ({"topology.host_rate": "100"}, "topology.host_rate: '100' is not a rate"),
         ({"topology.color": "red"}, "topology.color: is unknown; known are buffer, ecn_high"),
         (
             {"topology.hosts": "four"},
@@ -182,7 +182,7 @@ def test_load__variants_set_values(tmp_path: Path) -> None:
         ({"traffic": [TCP | {"write": "1KiB"}]}, "traffic[0].write: is unknown"),
         ({"traffic.0.kind": "flood"}, "traffic[0].kind: 'flood' is none of permutation"),
         ({"traffic.0.pairs": [[0, 4]]}, "traffic[0].pairs: [0, 4] are not two hosts of 0..3"),
-        ({"traffic.0.pairs": [0, 1]}, "traffic[0].pairs: is no list of pairs"),
+        ({"traffic.0.pairs": [0, 1]}, "traffic[0].pairs: must be a list of pairs"),
         (
             {"traffic.0.paths": [2]},
             "traffic[0].paths[0]: must be a whole number from 0 to 1, not 2",
@@ -195,21 +195,21 @@ def test_load__variants_set_values(tmp_path: Path) -> None:
         ({"traffic": []}, "traffic: is missing: a scenario needs at least one [[traffic]]"),
         (
             {"faults.0.target": "t1:1.2"},
-            "faults[0].target: target t1:1.2: no T1 2, they are 0..1",
+            "faults[0].target: target t1:1.2: no T1 2, use 0..1",
         ),
         ({"faults.0.target": "t2:1"}, "faults[0].target: target 't2:1' is not all, plane:P"),
         (
             {"faults.0.target": "plane:0"},
-            "faults[0].target: target plane:0: no plane 0, they are 1..2",
+            "faults[0].target: target plane:0: no plane 0, use 1..2",
         ),
-        ({"faults.0.until": "1us"}, "faults[0].until: is not after at"),
-        ({"faults.0.every": "1us"}, "faults[0].every: every goes with for"),
-        ({"faults.0.for": "1us"}, "faults[0].every: every goes with for"),
+        ({"faults.0.until": "1us"}, "faults[0].until: must be later than at"),
+        ({"faults.0.every": "1us"}, "faults[0].every: requires for, and"),
+        ({"faults.0.for": "1us"}, "faults[0].every: requires for, and"),
         (
             {"faults.0.every": "1us", "faults.0.for": "1us"},
-            "faults[0].for: is not below every",
+            "faults[0].for: must be shorter than every",
         ),
-        ({"faults.0.share": "200%"}, "faults[0].share: '200%' is more than all"),
+        ({"faults.0.share": "200%"}, "faults[0].share: '200%' is more than 100%"),
         ({"faults.0.by": "1us"}, "faults[0].by: is unknown"),
         ({"checks.0.at_most": 1}, "checks[0].at_least: a check requires exactly one"),
         ({"checks.0.share": "x"}, "checks[0].share: 'x' is not a number"),
@@ -237,7 +237,7 @@ def test_load__refused(tmp_path: Path, settings: dict[str, Any], cause: str) -> 
 
 
 def test_load__no_such_scenario_or_file(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"no scenario 'nowhere'; there are .*, lossy-ev,"):
+    with pytest.raises(ConfigError, match=r"no scenario 'nowhere'; use .*, lossy-ev,"):
         reader.load("nowhere")
     with pytest.raises(ConfigError, match="No such file"):
         reader.load(str(tmp_path / "none.toml"))

@@ -31,7 +31,7 @@ def test_parse_loss__refuses(text: str) -> None:
     [
         (Mode.SILENT, 0.0, "loss is 0.0"),
         (Mode.SILENT, 1.5, "loss is 1.5"),
-        (Mode.DOWN, 0.5, "loss goes with silent"),
+        (Mode.DOWN, 0.5, "use mode silent"),
     ],
 )
 def test_fault__refuses(mode: Mode, loss: float, complaint: str) -> None:
@@ -45,7 +45,7 @@ def test_fault__leaves_a_link_a_rate() -> None:
     assert Fault(loss=0, rate_bps=700).rate_of(500) == 500
     assert Fault(loss=0, rate_bps=700).rate_of(None) == 700
     assert Fault().rate_of(None) is None
-    with pytest.raises(ValueError, match="without a rate has none to take a share of"):
+    with pytest.raises(ValueError, match="has no rate limit"):
         Fault(loss=0, rate_share=0.1).rate_of(None)
 
 

@@ -64,7 +64,7 @@ def test_wanted__a_link_keeps_the_delay_that_it_has() -> None:
 
 
 def test_wanted__refuses_what_netem_cannot() -> None:
-    with pytest.raises(ValueError, match="delay or reorder, not both"):
+    with pytest.raises(ValueError, match="cannot both delay and reorder"):
         wanted({"t1:1.0": Fault(loss=0, delay_ns=1000, reorder=0.01)})
 
 

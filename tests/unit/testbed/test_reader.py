@@ -93,14 +93,14 @@ def test_link_properties__the_last_change_counts() -> None:
     [
         ({"topology__colour": 1}, "all.toml: topology.colour: is unknown"),
         ({"hue": 1}, "all.toml: hue: is unknown"),
-        ({"topology__host_rate": "5MB"}, "all.toml: topology.host_rate: '5MB' is no rate"),
+        ({"topology__host_rate": "5MB"}, "all.toml: topology.host_rate: '5MB' is not a rate"),
         ({"topology__host_rate": "5bit/s"}, "all.toml: topology: rate is 5 bit/s"),
-        ({"topology__t0": 3}, "all.toml: topology.hosts: 4 is no multiple of t0"),
+        ({"topology__t0": 3}, "all.toml: topology.hosts: 4 is not a multiple of t0"),
         (
             {"topology__mtu": 100},
             "all.toml: topology.mtu: must be a whole number from 1400 to 65535, not 100",
         ),
-        ({"topology__fabric_rate": "1Gbit/s"}, "topology.oversubscription: says what fabric_rate"),
+        ({"topology__fabric_rate": "1Gbit/s"}, "topology.oversubscription: sets fabric_rate"),
         (
             {"topology__oversubscription": "2:1"},
             "topology.oversubscription: must be a number from 0.01 to 1000, not '2:1'",
@@ -109,11 +109,11 @@ def test_link_properties__the_last_change_counts() -> None:
             {"topology__oversubscription": 0},
             "topology.oversubscription: must be a number from 0.01 to 1000, not 0",
         ),
-        ({"topology__routing": "ecmp"}, "topology.routing: is for the simulator"),
+        ({"topology__routing": "ecmp"}, "topology.routing: must be source-routes"),
         ({"topology__ecn_last_hop": True}, "topology.ecn_last_hop: is for the simulator"),
         ({"links__0__target": "t1:3.0"}, r"links\[0\].target: target t1:3.0: no plane 3"),
-        ({"links__1__rate": "0bit/s"}, r"links\[1\].rate: a link without a rate"),
-        ({"links__0": {"target": "plane:1"}}, r"links\[0\].target: has neither rate nor delay"),
+        ({"links__1__rate": "0bit/s"}, r"links\[1\].rate: must not be 0"),
+        ({"links__0": {"target": "plane:1"}}, r"links\[0\].target: requires rate, delay or both"),
         ({"addresses__block": "fcbb:1::/32"}, "addresses.block: block is fcbb:1::/32, not a /16"),
         ({"addresses__hosts": "fd00::x"}, "addresses.hosts: "),
     ],
@@ -130,7 +130,7 @@ def test_parse__refuses(changes: dict[str, Any], complaint: str) -> None:
 
 
 def test_parse__jitter_is_for_an_emulated_fabric() -> None:
-    with pytest.raises(ConfigError, match=r"all.toml: topology: jitter .*: --fabric emulated"):
+    with pytest.raises(ConfigError, match=r"all.toml: topology: jitter .*: use --fabric emulated"):
         parsed(topology__jitter="1ns")
 
 
@@ -175,7 +175,7 @@ def test_load__the_simulator_takes_topology_files_too(tmp_path: Path) -> None:
 
 
 def test_load__names_what_there_is() -> None:
-    with pytest.raises(ConfigError, match=r"no topology 'nowhere'; there are .*clos.* name a file"):
+    with pytest.raises(ConfigError, match=r"no topology 'nowhere'; use .*clos.* path of a file"):
         reader.load("nowhere")
     with pytest.raises(ConfigError, match=r"/nowhere\.toml: .*No such file"):
         reader.load("/nowhere.toml")

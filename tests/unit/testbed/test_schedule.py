@@ -78,9 +78,12 @@ def test_combined__chances_are_independent_and_down_is_down() -> None:
         (table("plane:9", "silent"), "faults[0].target: target plane:9: no plane 9"),
         (table("all", "silent"), "target 'all' is not plane:P"),
         (table("plane:1", "mask"), "faults[0].mask: is missing"),
-        (table("plane:1", "silent", every="1s"), "faults[0].every: every goes with for"),
-        (table("plane:1", "silent", packets="data"), "faults of data packets alone are for mrc"),
-        ('[[faults]]\ntarget = "plane:1"\nkind = "lose"\nn = 1\nof = 2', "lose is for mrc sim"),
+        (table("plane:1", "silent", every="1s"), "faults[0].every: requires for, and"),
+        (table("plane:1", "silent", packets="data"), "packets = 'data' is only for mrc sim"),
+        (
+            '[[faults]]\ntarget = "plane:1"\nkind = "lose"\nn = 1\nof = 2',
+            "lose is only for mrc sim",
+        ),
     ],
 )
 def test_load__refuses(tmp_path: Path, text: str, complaint: str) -> None:

@@ -54,7 +54,9 @@ def test_load__none_when_there_is_none() -> None:
 def test_load__names_the_file_it_cannot_read(folder: Path, text: str) -> None:
     state.save("x", State(SHAPE))
     (folder / "x" / "testbed.json").write_text(text)
-    with pytest.raises(ConfigError, match=r"x/testbed\.json: cannot read: .* down removes it"):
+    with pytest.raises(
+        ConfigError, match=r"x/testbed\.json: cannot read: .* down --name x removes it"
+    ):
         state.load("x")
 
 
@@ -105,7 +107,7 @@ def test_forget__removes_one_only() -> None:
 
 def test_lock__says_who_may(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MRC_RUN_DIR", "/proc/mrc")
-    with pytest.raises(ConfigError, match=r"/proc/mrc: .*test beds need root"), state.lock():
+    with pytest.raises(ConfigError, match=r"/proc/mrc: .*test beds require root"), state.lock():
         pass
 
 

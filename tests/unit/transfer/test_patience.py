@@ -33,8 +33,8 @@ def inbox(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("limits", "stored", "cause"),
     [
-        ({"files": 2}, 2, r"c: is one more than 2 files of one sender \(mrc recv --max-files\)"),
-        ({"bytes": 30}, 2, r"c: its 20 bytes exceed 30 bytes of one sender \(mrc recv --max-b"),
+        ({"files": 2}, 2, "c: exceeds the limit of 2 files of one sender"),
+        ({"bytes": 30}, 2, "c: 20 bytes exceed the limit of 30 bytes of one sender"),
         ({"bytes": 40, "files": 3}, 3, ""),
     ],
 )

@@ -99,7 +99,7 @@ async def test_receive_files__chunks_without_credit(
         await turns(100)  # it hears all three before it waits for its disk
         disk.open.set()
         (failed,) = await both(task)
-    assert isinstance(failed, ProtocolError) and "has no credit" in str(failed)
+    assert isinstance(failed, ProtocolError) and "without credit" in str(failed)
 
 
 async def test_receive_files__chunks_larger_than_the_window(inbox: Path) -> None:
@@ -112,7 +112,7 @@ async def test_receive_files__chunks_larger_than_the_window(inbox: Path) -> None
 @pytest.mark.parametrize(
     ("window_bytes", "credit", "cause"),
     [
-        (CHUNK_BYTES - 1, None, "without room for a chunk"),
+        (CHUNK_BYTES - 1, None, "smaller than a chunk"),
         (CHUNK_BYTES, 0, "never written"),
         (CHUNK_BYTES, 2, "never written"),
     ],
