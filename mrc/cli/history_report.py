@@ -18,7 +18,7 @@ from mrc.results.qp import Bins, PlaneBins
 
 COLUMNS = 64
 ROWS = 8
-MAX_LINES = 12  # of changes, in text; JSON has all of them
+MAX_LINES = 12  # most lines about changes in text output; JSON has all changes
 
 
 # ---- option ---------------------------------------------------------------------------------

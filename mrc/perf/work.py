@@ -14,7 +14,7 @@ async def stopped(work: asyncio.Task[None]) -> None:
     except BaseExceptionGroup as group:
         error: BaseException = group
         while isinstance(error, BaseExceptionGroup):
-            error = error.exceptions[0]  # the others follow from it
+            error = error.exceptions[0]  # the other errors follow from the first
         raise error from None
 
 
