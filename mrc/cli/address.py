@@ -9,14 +9,14 @@ DEFAULT_PORT = 4791
 
 
 def port_number(text: str) -> int:
-    """An argparse type: a TCP port; 0 lets the system choose."""
+    """An argparse type: a TCP port from 0 to 65535."""
     if not (text.isascii() and text.isdigit()) or int(text) > 65535:
         raise argparse.ArgumentTypeError(f"{text!r} is not a port number (0 to 65535)")
     return int(text)
 
 
 def listening_address(text: str) -> tuple[str, int]:
-    """An argparse type: PORT, of the loopback address, or ADDRESS:PORT."""
+    """An argparse type: ADDRESS:PORT, or PORT on 127.0.0.1."""
     address, colon, port = text.rpartition(":")
     if not colon:
         return "127.0.0.1", port_number(port)
@@ -38,10 +38,10 @@ def host_and_port(text: str) -> tuple[str, int]:
     elif text.count(":") == 1:
         host, colon, port = text.partition(":")
     if colon and not port:
-        raise argparse.ArgumentTypeError(f"{text!r} ends where a port should follow")
+        raise argparse.ArgumentTypeError(f"{text!r}: the port after ':' is missing")
     if not host:
-        raise argparse.ArgumentTypeError(f"{text!r} names no host")
+        raise argparse.ArgumentTypeError(f"{text!r}: the host is missing")
     number = port_number(port) if port else DEFAULT_PORT
     if number == 0:
-        raise argparse.ArgumentTypeError(f"{text!r}: there is nothing to connect to at port 0")
+        raise argparse.ArgumentTypeError(f"{text!r}: port 0 is not a port to connect to")
     return host, number

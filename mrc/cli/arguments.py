@@ -13,7 +13,7 @@ _T = TypeVar("_T")
 
 
 def argument(parse: Callable[[str], _T]) -> Callable[[str], _T]:
-    """A type that complains as `parse` does."""
+    """An argparse type that reports the ValueError of `parse`."""
 
     def parsed(text: str) -> _T:
         try:
@@ -30,7 +30,7 @@ bit_rate = argument(parse_short_rate)
 
 
 def seconds_argument(text: str) -> float:
-    """A time above 0: a number of seconds, or one with a unit."""
+    """An argparse type: a time above 0, in seconds or with a unit; at most a day."""
     found = argument(parse_short_time)(text)
     if not 0 < found <= 86400:
         raise argparse.ArgumentTypeError(f"{text!r} is not a time above 0, at most a day")
@@ -38,7 +38,7 @@ def seconds_argument(text: str) -> float:
 
 
 def count_argument(most: int, what: str = "a number") -> Callable[[str], int]:
-    """A whole number from 1 to `most`."""
+    """An argparse type: a whole number from 1 to `most`."""
 
     def parsed(text: str) -> int:
         if not (text.isascii() and text.isdigit() and 0 < int(text[:20]) <= most):

@@ -17,9 +17,10 @@ def column_chart(
     marks: Mapping[int, str],
     label: Callable[[float], str],
 ) -> list[str]:
-    """One column a value, `rows` lines up to `top`, and under some columns a mark.
+    """A chart as lines of text: one column for each value, `rows` lines high.
 
-    A value above `top` fills its column. `label` writes the value that a line stands for.
+    `top` is the value of the highest line; a larger value fills its column. `marks` are the
+    characters below some columns. `label` formats the value of a line.
     """
     lines = []
     for row in reversed(range(rows)):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`mrc demo`: a file crosses four planes, and one of them falls silent on the way."""
+"""`mrc demo`: sends a file over four planes, one of which falls silent during the transfer."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from mrc.demo.run import FAULTY_PLANE, RECOVERED_SHARE, DemoPlan, DemoResult, ru
 from mrc.errors import ArgumentError
 from mrc.testbed.rootless import become_root, enter
 
-HELP = "see a file cross four planes while one of them dies"
+HELP = "send a file through a test bed while one of its planes fails"
 EXAMPLES = """\
 examples:
-  mrc demo                             four planes of 500 Mbit/s, 256 MiB
+  mrc demo                             256 MiB over four planes of 500 Mbit/s
   mrc demo --planes 8 --rate 200mbit --size 512MiB
   mrc demo --json | jq .recovery_seconds
 """
@@ -39,7 +39,8 @@ def size(text: str) -> int:
     """An argparse type: 268435456, 256MiB, 1 GiB."""
     count = size_argument(text)
     if count < _MIN_BYTES:
-        raise argparse.ArgumentTypeError("a file of less than 1 MiB is gone before a plane can die")
+        wrong = "less than 1 MiB: the file would arrive before the plane fails"
+        raise argparse.ArgumentTypeError(f"{text!r} is {wrong}")
     return count
 
 
@@ -47,27 +48,30 @@ def rate(text: str) -> int:
     """An argparse type: 500mbit."""
     bps = rate_argument(text)
     if bps is None:
-        raise argparse.ArgumentTypeError("goodput is measured against a rate, so there must be one")
+        raise argparse.ArgumentTypeError("the demo compares goodput with the rate: name a rate")
     return bps
 
 
 def planes(text: str) -> int:
-    """An argparse type: as many planes as leave one when another is gone."""
+    """An argparse type: enough planes that one survives the fault of another."""
     if not text.isdigit() or int(text) < FAULTY_PLANE:
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not a number of planes of {FAULTY_PLANE} or more: one of them dies"
+            f"{text!r} is not a number of planes from {FAULTY_PLANE}: one of the planes fails"
         )
     return int(text)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--rate", type=rate, default="500mbit", help="of a plane [%(default)s]")
-    parser.add_argument("--planes", type=planes, default=4, help="[%(default)s]")
-    parser.add_argument("--t1", type=int, default=2, help="T1s of each plane [%(default)s]")
-    parser.add_argument("--size", type=size, default="256MiB", help="of the file [%(default)s]")
-    parser.add_argument("--seed", type=int, default=1, help="of its random bytes [%(default)s]")
-    parser.add_argument("--name", help="of the test bed [demo-PID]")
-    parser.add_argument("--keep", action="store_true", help="leave the test bed up afterwards")
+    for option, kind, default, text in (
+        ("--rate", rate, "500mbit", "rate of each plane"),
+        ("--planes", planes, 4, f"number of planes, at least {FAULTY_PLANE}"),
+        ("--t1", int, 2, "T1s in each plane"),
+        ("--size", size, "256MiB", "size of the file, at least 1MiB"),
+        ("--seed", int, 1, "seed of the random bytes in the file"),
+    ):
+        parser.add_argument(option, type=kind, default=default, help=f"{text} [%(default)s]")
+    parser.add_argument("--name", help="name of the test bed [demo-PID]")
+    parser.add_argument("--keep", action="store_true", help="keep the test bed up after the demo")
     add_options(parser)
 
 
@@ -103,7 +107,7 @@ async def _demo(plan: DemoPlan, out: Output) -> int:
 
 
 def _planes_table(result: DemoResult) -> str:
-    """Payload sent on each plane, before the fault, while it lasted, and after it was healed."""
+    """The rate of each plane's payload before the fault, during it, and after healing."""
     at_fault, at_heal, at_end = result.plane_bytes
     phases: tuple[tuple[float, dict[int, int], dict[int, int]], ...] = (
         (result.failed - result.began, {}, at_fault),
@@ -125,7 +129,7 @@ def _planes_table(result: DemoResult) -> str:
 
 
 def _chart(result: DemoResult) -> list[str]:
-    """Goodput over time, with marks under the fault and its healing."""
+    """Goodput over time. Marks show when the plane failed and when it was healed."""
     bins = result.bins()
     group = -(-len(bins) // _CHART_COLUMNS)
     grouped = [bins[i : i + group] for i in range(0, len(bins), group)]
@@ -148,10 +152,10 @@ def _summary(result: DemoResult) -> list[str]:
         f"sent            {format_bytes(result.plan.bytes)} in"
         f" {format_seconds(result.ended - result.began)}",
         f"goodput before  {format_rate(result.goodput_before)}, {before:.1%} of"
-        f" {format_rate(result.capacity)} of payload that {result.plan.planes} planes carry",
+        f" {format_rate(result.capacity)}, the payload capacity of {result.plan.planes} planes",
         f"goodput after   {format_rate(result.goodput_after)}, {after:.1%} of"
-        f" {format_rate(result.surviving_capacity)} that the surviving"
-        f" {result.plan.planes - 1} carry",
+        f" {format_rate(result.surviving_capacity)}, the capacity of the surviving"
+        f" {result.plan.planes - 1}",
         f"recovery        {_recovery(result)}",
         f"retransmitted   {result.sender['retransmitted_packets']} of"
         f" {result.sender['sent_packets']} packets",
@@ -160,14 +164,14 @@ def _summary(result: DemoResult) -> list[str]:
 
 
 def _recovery(result: DemoResult) -> str:
-    level = f"{RECOVERED_SHARE:.0%} of that"
+    level = f"{RECOVERED_SHARE:.0%} of the surviving capacity"
     if not result.dips:
         return f"goodput was never below {level}"
     seconds = result.recovery_seconds
     if seconds is None:
-        back = "it stayed there"
+        back = "it did not recover"
     elif seconds == 0:
-        back = "none of it at the fault"
+        back = "it did not dip at the fault"
     else:
-        back = f"back {format_seconds(seconds)} after the fault"
-    return f"goodput was below {level} for {format_seconds(result.below_seconds)} in all; {back}"
+        back = f"it recovered {format_seconds(seconds)} after the fault"
+    return f"goodput was below {level} for {format_seconds(result.below_seconds)} in total; {back}"

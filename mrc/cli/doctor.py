@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`mrc doctor`: what this machine can do, and how to get what is missing."""
+"""`mrc doctor`: which features this machine supports, and how to enable the others."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from mrc.cli.output import Output, add_options
 from mrc.doctor import host
 from mrc.results.doctor import Doctor, Finding, State
 
-HELP = "say what this machine can do, and what it lacks"
+HELP = "check which features this machine supports, and what is missing"
 EXAMPLES = """\
 examples:
-  mrc doctor                           one line for each thing; exit code 0 if mrc can run here
+  mrc doctor                           exit code 0 if mrc can run here
   mrc doctor --json | jq '.findings[] | select(.state != "ok")'
 """
 

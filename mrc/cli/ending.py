@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ends a command that does not run an event loop in order when a signal comes."""
+"""Shuts down a command without an event loop cleanly on a signal."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Ending:
-    """Notes that a signal came. A context manager."""
+    """A context manager that records the first SIGINT, SIGTERM or SIGHUP."""
 
     def __init__(self) -> None:
         self.signum: int | None = None
-        """the first one that came"""
+        """the first signal that came"""
 
     def __enter__(self) -> Self:
         self._reader, self._writer = socket.socketpair()
@@ -29,7 +29,8 @@ class Ending:
         self._before: dict[int, Any] = {
             each: signal.signal(each, self._note)
             for each in _SIGNALS
-            if each != signal.SIGHUP or signal.getsignal(each) is not signal.SIG_IGN  # nohup
+            # nohup ignores SIGHUP: keep that.
+            if each != signal.SIGHUP or signal.getsignal(each) is not signal.SIG_IGN
         }
         return self
 
@@ -45,8 +46,8 @@ class Ending:
             self.signum = signum
 
     def wait(self, until: float | None, *descriptors: int) -> bool:
-        """Sleeps until a time (of time.monotonic; None: for good), a signal, or until one of the
-        descriptors can be read; whether it was not the time.
+        """Sleeps until a signal comes, one of the descriptors can be read, or time.monotonic()
+        reaches `until` (None: no limit). False if the time ended the sleep.
         """
         left = None if until is None else max(0.0, until - time.monotonic())
         ready, _, _ = select.select([self._reader.fileno(), *descriptors], [], [], left)

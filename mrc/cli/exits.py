@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exit codes, and which error ends in which."""
+"""Exit codes, and the exit code of each error."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mrc.errors import CompletionError, ConnectError, PathError, PeerGoneError, 
 
 
 class Exit(IntEnum):
-    """What a subcommand returns to the shell; `mrc --help` lists them."""
+    """Exit codes of the subcommands; `mrc --help` lists them."""
 
     OK = 0
     FAILED = 1
@@ -23,7 +23,7 @@ class Exit(IntEnum):
 
 
 class UsageError(Exception):
-    """The command line is wrong; `prog` is the (sub)command that says so."""
+    """The command line is wrong; `prog` is the (sub)command that reports it."""
 
     def __init__(self, prog: str, message: str) -> None:
         super().__init__(message)
@@ -39,8 +39,8 @@ class Interrupted(Exception):
 
 
 def exit_code(error: BaseException) -> int:
-    """The exit code that an error ends in."""
-    from mrc.transfer.session import VerificationError  # loads what few commands need
+    """The exit code for an error."""
+    from mrc.transfer.session import VerificationError  # slow import that few commands need
 
     match error:
         case Interrupted():

@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `--bins` prints: goodput over time, the longest gap, and what changed when."""
+"""The option `--bins`, and its output: goodput over time, the longest gap, EV and plane changes."""
 
 from __future__ import annotations
 
-from mrc.binding.recording import Recording
+import argparse
+from typing import Any
+
+from mrc.aio.recorder import MIN_WIDTH_NS
+from mrc.binding.recording import MAX_BINS, Recording
+from mrc.cli.arguments import time_argument
 from mrc.cli.chart import column_chart
 from mrc.cli.output import format_rate, format_seconds
 from mrc.perf.history import History
@@ -13,7 +18,25 @@ from mrc.results.qp import Bins, PlaneBins
 
 COLUMNS = 64
 ROWS = 8
-MAX_LINES = 12  # of changes, in text; JSON has them all
+MAX_LINES = 12  # most lines about changes in text output; JSON has all changes
+
+
+# ---- option ---------------------------------------------------------------------------------
+
+
+def add_option(parser: Any, default: str, text: str) -> None:
+    """`--bins [WIDTH]`: `args.bins` is in nanoseconds, and 0 without the option."""
+    parser.add_argument(
+        "--bins", type=_width, nargs="?", const=_width(default), default=0, metavar="WIDTH",
+        help=f"{text} [{default}; doubled when more than {MAX_BINS} bins are needed]",
+    )  # fmt: skip
+
+
+def _width(text: str) -> int:
+    width_ns = time_argument(text)
+    if width_ns < MIN_WIDTH_NS:
+        raise argparse.ArgumentTypeError(f"{text!r} is less than 1us")
+    return width_ns
 
 
 # ---- JSON -----------------------------------------------------------------------------------
@@ -36,7 +59,7 @@ def changes(history: History) -> Changes:
 
 
 def bins_lines(receiver: str, recording: Recording) -> list[str]:
-    """A chart of what arrived, a column for several bins, and the longest gap."""
+    """A chart of the bytes received, with one column for several bins, and the longest gap."""
     counts = recording.bytes
     if not any(counts):
         return [f"{receiver}: nothing arrived"]
@@ -46,7 +69,7 @@ def bins_lines(receiver: str, recording: Recording) -> list[str]:
     gap_ns, at_ns = recording.longest_gap_ns, recording.longest_gap_at_ns
     marks = {} if at_ns is None else {at_ns // column_ns: "^"}
     title = (
-        f"goodput at the {receiver}, a column is {format_seconds(column_ns / 1e9)}"
+        f"goodput at the {receiver}, each column is {format_seconds(column_ns / 1e9)}"
         f" ({each} bins of {format_seconds(recording.width_ns / 1e9)})"
     )
     chart = column_chart(rates, top=max(rates), rows=ROWS, marks=marks, label=format_rate)
@@ -71,5 +94,5 @@ def change_lines(end: str, history: History) -> list[str]:
         told.append((share.at_ns, f"{text}, {share.reason}"))
     lines = [f"{end:<10} {at_ns / 1e9:10.6f} s  {text}" for at_ns, text in sorted(told)]
     left_out = len(lines) - MAX_LINES + history.lost_changes
-    more = [f"{end:<10} and {left_out} changes more; --json has them"] if left_out > 0 else []
+    more = [f"{end:<10} {left_out} more changes: see --json"] if left_out > 0 else []
     return [*lines[:MAX_LINES], *more]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables that are shown again and again: in place on a terminal, else one block after the other."""
+"""Tables that are refreshed: in place on a terminal, otherwise printed one after another."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _STYLES = {"GOOD": "green", "SKIP": "yellow", "ASSUMED_BAD": "red", "suspended":
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A title and, under it, a table; without rows the title alone."""
+    """A title and a table below it; without rows, only the title."""
 
     title: str
     head: Sequence[str] = ()
@@ -31,13 +31,16 @@ class Block:
 
 
 def blocks_text(blocks: Sequence[Block]) -> str:
-    """All of them for whoever reads no terminal."""
+    """All blocks as plain text."""
     return "\n".join(block.text() for block in blocks)
 
 
 @contextmanager
 def screen(*, whole: bool) -> Iterator[Callable[[Sequence[Block]], None]]:
-    """What shows blocks in place of those before; `whole` takes all of the terminal meanwhile."""
+    """Yields a function that shows blocks in place of the last ones; `whole` uses the full screen.
+
+    Without a terminal the function prints the blocks.
+    """
     if not sys.stdout.isatty():
         yield lambda blocks: print(blocks_text(blocks) + "\n", flush=True)
         return
@@ -48,7 +51,7 @@ def screen(*, whole: bool) -> Iterator[Callable[[Sequence[Block]], None]]:
 
 
 def rendered(block: Block) -> Text:
-    """The same text as anywhere else, with colours."""
+    """The text of `block.text()`, with colours."""
     text = Text(block.text(), no_wrap=True, overflow="ellipsis")
     text.stylize("bold", 0, len(block.title))
     if block.rows:

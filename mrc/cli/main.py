@@ -25,31 +25,34 @@ SUBCOMMANDS = ("send", "recv", "perf", "paths", "top", "testbed", "demo", "sim",
 
 EXAMPLES = """\
 examples:
-  mrc recv --output inbox              take files, at h1
-  mrc send a.bin b.bin h1              send two files there
-  mrc send a.bin '[2001:db8::1]:7000'  to an address and a port
-  mrc paths h1                         which paths answer, and how fast
-  mrc top --local                      what the endpoints of this machine do
-  mrc perf h1                          how fast writes go there (mrc perf --server, at h1)
-  mrc testbed up                       two hosts, four planes, on this machine
-  mrc demo                             a file crosses it, and a plane dies on the way
-  mrc doctor                           what this machine can do
-  mrc sim list                         experiments in a simulated fabric
+  mrc recv --output inbox              receive files (run this on h1)
+  mrc send a.bin b.bin h1              send two files to h1
+  mrc send a.bin '[2001:db8::1]:7000'  send to an address and a TCP port
+  mrc paths h1                         show the state and RTT of each path
+  mrc perf h1                          measure goodput (mrc perf --server on h1)
+  mrc top --local                      watch the endpoints on this machine
+  mrc testbed up                       build two hosts and four planes here
+  mrc demo                             send a file while one plane fails
+  mrc doctor                           check whether mrc can run here
+  mrc sim list                         list the simulated experiments
 """
 
 EXIT_CODES = """\
 exit codes:
-  0 done   1 failed   2 wrong usage   3 the peer cannot be reached   4 all paths lost
-  5 what arrived is not what was sent   127 testbed exec: no such program
+  0 done   1 failed   2 wrong usage   3 peer unreachable   4 all paths lost
+  5 the received data differ from the sent data
+  127 testbed exec: command not found
   129 hung up (SIGHUP)   130 interrupted (SIGINT)   143 terminated (SIGTERM)
 
 environment:
-  MRC_CONFIG  the host configuration file    MRC_DEBUG=1  show tracebacks    NO_COLOR  no colours
+  MRC_CONFIG   the host configuration file
+  MRC_DEBUG=1  show tracebacks and debug messages
+  NO_COLOR     print no colours
 """
 
 
 class _Version(argparse.Action):
-    """Finds out what it shows when it is asked for: to look up packages takes long."""
+    """Looks up the versions only for --version, because the look-up is slow."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
         print(version_text())
@@ -57,11 +60,11 @@ class _Version(argparse.Action):
 
 
 def build_parser(names: Sequence[str] = SUBCOMMANDS) -> Parser:
-    """The parser of these subcommands; no other is loaded."""
+    """A parser for these subcommands. Other subcommands are not imported."""
     parser = Parser(
         prog="mrc",
-        description="Moves data between Linux hosts over many paths and planes at once (MRC:"
-        " Multipath Reliable Connection).",
+        description="Moves data between Linux hosts over many paths and planes at once\n"
+        "(MRC: Multipath Reliable Connection).",
         epilog=EXIT_CODES,
         examples=EXAMPLES,
     )
@@ -78,7 +81,7 @@ def build_parser(names: Sequence[str] = SUBCOMMANDS) -> Parser:
 
 
 def version_text() -> str:
-    """Which mrc this is, what it speaks, and with which libraries."""
+    """The versions of mrc, its protocols and its libraries."""
     return (
         f"mrc {version_of('mrc-transport')}\n"
         f"protocol: MRC over UDP port {UDP_PORT}, OOB exchange version {versions.EXCHANGE},"
@@ -91,7 +94,7 @@ def version_text() -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command line and returns its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
-    # What follows "--" is another program's, as in `mrc testbed exec h0 -- mrc paths --json h1`.
+    # Options after "--" belong to another program: `mrc testbed exec h0 -- mrc paths --json h1`.
     ours = words[: words.index("--") if "--" in words else len(words)]
     as_json = not {"--json", "--json-stream", "-J"}.isdisjoint(ours)
     prog = "mrc"
@@ -111,7 +114,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _fail(prog, Interrupted(2), as_json=as_json)
     except BrokenPipeError:
-        # Whoever read our output has gone; the interpreter must not trip over it at exit.
+        # The reader closed the pipe. Without this the interpreter fails to flush stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return Exit.FAILED
     except (MrcError, Interrupted, OSError) as error:
@@ -119,13 +122,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _escape_what_cannot_be_encoded() -> None:
-    """Names of files and hosts may hold characters that the terminal's encoding lacks."""
+    """File and host names may contain characters that the terminal's encoding lacks."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _set_up_logging(prog: str, *, quiet: bool) -> None:
-    """Warnings of the library, such as of socket buffers that are too small, as notes."""
+    """Prints the library's warnings on stderr, for example about small socket buffers."""
     level = logging.ERROR if quiet else logging.WARNING
     if os.environ.get("MRC_DEBUG") == "1":
         level = logging.DEBUG
@@ -135,7 +138,7 @@ def _set_up_logging(prog: str, *, quiet: bool) -> None:
 
 
 class _HarmlessFormatter(logging.Formatter):
-    """A peer may have a say in what is logged."""
+    """Escapes control characters: a log message may contain text from a peer."""
 
     def format(self, record: logging.LogRecord) -> str:
         return harmless_lines(super().format(record))

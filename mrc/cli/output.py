@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a subcommand prints: results on stdout, everything else on stderr, units always spelled."""
+"""Output of a subcommand: results on stdout, everything else on stderr, numbers with units."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _DECIMAL = ("bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options that every subcommand with a result has."""
+    """The options of every subcommand that prints a result."""
+    parser.add_argument("--json", action="store_true", help="print only JSON on stdout")
     parser.add_argument(
-        "--json", action="store_true", help="print JSON, and nothing else, on stdout"
+        "--quiet", action="store_true", help="print no notes and no progress on stderr"
     )
-    parser.add_argument("--quiet", action="store_true", help="no notes and no progress on stderr")
 
 
 def _scaled(value: float, step: int, units: Sequence[str]) -> str:
@@ -43,7 +43,7 @@ def format_rate(bits_per_second: float) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    """Time in the unit that suits it."""
+    """0.0016 -> "1.6 ms"; the unit is us, ms or s."""
     if seconds == 0:
         return "0 s"
     if seconds < 1e-3:
@@ -54,7 +54,7 @@ def format_seconds(seconds: float) -> str:
 
 
 def format_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Columns of text: numbers to the right, words to the left."""
+    """Columns of text; columns of numbers are right-aligned."""
     columns = []
     for i, title in enumerate(head):
         cells = [row[i] for row in rows]
@@ -66,8 +66,8 @@ def format_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def version_of(package: str) -> str:
-    """The version of an installed package, for people and for bug reports."""
-    from importlib.metadata import PackageNotFoundError, version  # takes long to load
+    """The version of an installed package, or "(not installed)"."""
+    from importlib.metadata import PackageNotFoundError, version  # slow import
 
     try:
         return version(package)
@@ -77,7 +77,7 @@ def version_of(package: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """The streams of one subcommand."""
+    """Prints the results, notes and warnings of one subcommand."""
 
     prog: str
     as_json: bool
@@ -88,22 +88,22 @@ class Output:
         return cls(args.prog, as_json=args.json, quiet=args.quiet)
 
     def text(self, text: str) -> None:
-        """A result for people; not printed when the result is JSON."""
+        """Prints a result for people; nothing under --json."""
         if not self.as_json:
             print(harmless_lines(text), flush=True)
 
     def result(self, result: Result) -> None:
-        """A result for programs, one line; printed only under --json."""
+        """Prints a result for programs as one line of JSON; nothing without --json."""
         if self.as_json:
             print_json(result)
 
     def note(self, text: str) -> None:
-        """Something worth knowing that is not the result."""
+        """Prints extra information on stderr; nothing under --quiet."""
         if not self.quiet:
             self.warn(text)
 
     def warn(self, text: str) -> None:
-        """Something that went wrong and did not end the command."""
+        """Prints a failure that did not end the command on stderr."""
         print(f"{self.prog}: {printable(text)}", file=sys.stderr, flush=True)
 
 
@@ -112,7 +112,7 @@ def print_json(result: Result) -> None:
 
 
 def print_error(prog: str, message: str, exit_code: int, *, as_json: bool) -> None:
-    """The one line that says why a command failed, and the same as JSON where that was asked."""
+    """Prints why a command failed: one line on stderr, and under --json also JSON on stdout."""
     line = printable(" ".join(message.split()))
     print(f"{prog}: {line}", file=sys.stderr, flush=True)
     if as_json:

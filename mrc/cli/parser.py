@@ -12,11 +12,11 @@ from mrc.cli.exits import UsageError
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, and shows examples before options."""
+    """Prints an error as one line, and the examples above the options."""
 
     actions: Sequence[str] = ()
     usual = ""
-    """the action that is meant where none is named"""
+    """the default action"""
 
     def __init__(self, *args: Any, examples: str = "", **options: Any) -> None:
         options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
@@ -28,10 +28,10 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UsageError(self.prog, f"{message}; see {self.prog} --help")
 
-    def parse_known_args(  # type: ignore[override]  # the words are a list, whoever calls
+    def parse_known_args(  # type: ignore[override]  # every caller passes a list
         self, args: list[str] | None = None, namespace: Any = None
     ) -> tuple[Any, list[str]]:
-        """As argparse, but an unknown option is an error of the (sub)command that it belongs to."""
+        """As in argparse, but the (sub)command that parses an unknown option reports it."""
         words = list(sys.argv[1:] if args is None else args)
         if self.usual and words and words[0] not in {*self.actions, "-h", "--help"}:
             words = [self.usual, *words]

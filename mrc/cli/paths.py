@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`mrc paths HOST`: which paths lead to a host, and which of them answer."""
+"""`mrc paths HOST`: the paths to a host, with their states and round trips."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import NoReturn
 
 import mrc
 from mrc.aio.qp import QP
-from mrc.cli.address import host_and_port
+from mrc.cli.address import DEFAULT_PORT, host_and_port
 from mrc.cli.arguments import seconds_argument
 from mrc.cli.live import Block, screen
 from mrc.cli.output import Output, add_options, format_seconds, format_table
@@ -23,33 +23,32 @@ from mrc.events import EvInfo, ProbeResult
 from mrc.results.paths import Paths, Probe, ProbedEv
 from mrc.results.plain import like
 
-HELP = "show the paths to a host that runs mrc recv"
+HELP = "show the paths to a host that runs mrc recv, and their states"
 EXAMPLES = """\
 examples:
-  mrc paths h1                         needs a mrc recv there
-  mrc paths --probe h1                 also sends a packet of full size over every path
-  mrc paths --watch -i 0.5 h1          how they change, until interrupted
+  mrc paths h1                         h1 must run mrc recv
+  mrc paths --probe h1                 also send a full-size probe on each path
+  mrc paths --watch -i 0.5 h1          probe every 0.5 s, until ^C
   mrc paths --json h1 | jq '.evs[] | select(.state != "GOOD")'
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "host", type=host_and_port, metavar="HOST[:PORT]", help="where mrc recv listens"
-    )
-    parser.add_argument(
-        "--timeout", type=seconds_argument, default=5.0, metavar="SECONDS",
-        help="for connecting [%(default)s]",
+        "host", type=host_and_port, metavar="HOST[:PORT]",
+        help=f"host that runs mrc recv [TCP port {DEFAULT_PORT}]",
     )  # fmt: skip
     parser.add_argument(
-        "--probe", action="store_true", help="probe every EV once more, in a batch, at full size"
-    )
+        "--timeout", type=seconds_argument, default=5.0, metavar="SECONDS",
+        help="time limit for connecting [%(default)s]",
+    )  # fmt: skip
     parser.add_argument(
-        "--watch", action="store_true", help="--probe again and again, until interrupted"
+        "--probe", action="store_true", help="send a probe of full packet size on every EV"
     )
+    parser.add_argument("--watch", action="store_true", help="repeat --probe until interrupted")
     parser.add_argument(
         "-i", "--interval", type=seconds_argument, default=1.0, metavar="SECONDS",
-        help="with --watch [%(default)s]",
+        help="pause between the probes of --watch [%(default)s]",
     )  # fmt: skip
     add_options(parser)
 
@@ -75,7 +74,7 @@ async def _connect(args: argparse.Namespace, ctx: mrc.Context) -> QP:
 
 
 async def _watch(args: argparse.Namespace, out: Output, ctx: mrc.Context) -> NoReturn:
-    """Shows the paths until it is cancelled; a peer that ends the visit is visited again."""
+    """Shows the paths until it is cancelled. If the peer closes the QP, it connects again."""
     with nullcontext() if out.as_json else screen(whole=False) as show:
         while True:
             async with await _connect(args, ctx) as qp:
@@ -89,7 +88,7 @@ async def _watch(args: argparse.Namespace, out: Output, ctx: mrc.Context) -> NoR
 
 async def _look(args: argparse.Namespace, ctx: mrc.Context, qp: QP) -> tuple[Block, Paths]:
     """The paths as a table, and as a result."""
-    # Nothing but probes runs over an idle QP, so without them there is nothing to watch.
+    # An idle QP sends no data, so only probes can find changes for --watch.
     probes = await qp.probe_evs(payload=qp.path_mtu) if args.probe or args.watch else ()
     info, evs = await qp.query(), await qp.evs()
     result = Paths(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`mrc perf`: how fast two hosts can move data, by the letters of iperf3 and perftest."""
+"""`mrc perf`: measures goodput and latency, with the option letters of iperf3 and perftest."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ import asyncio
 
 import mrc
 from mrc.aio.qp import QP
-from mrc.binding.recording import MAX_BINS
-from mrc.cli import perf_report, views
+from mrc.cli import history_report, perf_report, views
 from mrc.cli.address import DEFAULT_PORT, host_and_port, port_number
-from mrc.cli.arguments import bit_rate, seconds_argument, size_argument, time_argument
+from mrc.cli.arguments import bit_rate, seconds_argument, size_argument
 from mrc.cli.exits import Exit, UsageError
 from mrc.cli.output import Output
 from mrc.cli.perf_results import served_of
@@ -32,13 +31,13 @@ from mrc.results.plain import like
 HELP = "measure goodput and latency between two hosts"
 EXAMPLES = """\
 examples:
-  mrc perf --server                    wait for clients, at h1
-  mrc perf h1                          ten seconds of 1 MiB writes there
-  mrc perf h1 -t 30 -i 0.1 -P 4        30 s, a line each 100 ms, over 4 QPs
-  mrc perf h1 -R                       the other way;  --bidir: both ways at once
-  mrc perf h1 --lat --size 2           half round trip of a WRITE_IMM of 2 bytes
-  mrc perf h1 -a -J > sweep.json       every power of two, as JSON
-  mrc perf h1 --bins                   what arrived in each millisecond, and the longest gap
+  mrc perf --server                    wait for clients (run this on h1)
+  mrc perf h1                          write 1 MiB messages to h1 for 10 s
+  mrc perf h1 -t 30 -i 0.1 -P 4        30 s over 4 QPs, a line every 100 ms
+  mrc perf h1 -R                       h1 writes; with --bidir both ends write
+  mrc perf h1 --lat --size 2           latency of a 2-byte WRITE_IMM
+  mrc perf h1 -a -J > sweep.json       every message size, as JSON
+  mrc perf h1 --bins                   chart goodput in bins of 1 ms
 """
 SWEEP_SIZES = tuple(2**power for power in range(1, 24))
 SWEEP_SECONDS = 1.0
@@ -50,92 +49,113 @@ _SHARES = [shares.name.lower() for shares in PlaneShares]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "host", nargs="?", type=host_and_port, metavar="HOST[:PORT]", help="where a server waits"
-    )
-    ends = parser.add_argument_group("which end")
-    ends.add_argument("-s", "--server", action="store_true", help="wait for clients")
+        "host", nargs="?", type=host_and_port, metavar="HOST[:PORT]",
+        help="host that runs mrc perf --server; this end is the client",
+    )  # fmt: skip
+    ends = parser.add_argument_group("client or server")
+    ends.add_argument("-s", "--server", action="store_true", help="be the server: wait for clients")
     ends.add_argument(
-        "-c", "--client", type=host_and_port, metavar="HOST", help="the same as HOST alone"
+        "-c", "--client", type=host_and_port, metavar="HOST", help="same as HOST without -c"
     )
     ends.add_argument(
         "-p", "--port", type=port_number, help=f"TCP port of the server [{DEFAULT_PORT}]"
     )
-    ends.add_argument("-1", "--one-off", action="store_true", help="a server ends after a client")
+    ends.add_argument("-1", "--one-off", action="store_true", help="server: exit after one client")
     ends.add_argument(
         "-B", "--bind", action="append", default=[], metavar="IFACE",
-        help="use this interface or address only; once for each port",
+        help="use only this interface (name or address); repeat it for each port [all]",
     )  # fmt: skip
     views.add_options(ends, listens=True)
     ends.add_argument(
         "--max-memory", type=size_argument, default=MAX_PEER_BYTES, metavar="BYTES",
-        help="of a server for the tests of all clients; one host has half at most"
+        help="server: memory for the tests of all clients; one host gets at most half"
         f" [{MAX_PEER_BYTES >> 30}G]",
     )  # fmt: skip
     ends.add_argument(
         "--timeout", type=seconds_argument, default=5.0, metavar="SECONDS",
-        help="for connecting [%(default)s]",
+        help="client: time limit for connecting [%(default)s]",
     )  # fmt: skip
-    _add_test_options(parser.add_argument_group("what to measure (client)"))
+    _add_test_options(parser.add_argument_group("test (client only)"))
+    _add_engine_options(parser.add_argument_group("engine"))
     _add_output_options(parser.add_argument_group("output"))
 
 
 def _add_test_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "-t", "--time", type=seconds_argument, metavar="SECONDS",
-        help=f"how long [{DEFAULT_SECONDS:g}; {SWEEP_SECONDS:g} for each size of a sweep]",
+        help=f"duration of the test [{DEFAULT_SECONDS:g}; {SWEEP_SECONDS:g} for each size of -a]",
     )  # fmt: skip
-    group.add_argument("-n", "--bytes", type=size_argument, help="until so many bytes are written")
+    group.add_argument(
+        "-n", "--bytes", type=size_argument,
+        help="instead of -t: each writing end stops after this many bytes",
+    )  # fmt: skip
     group.add_argument(
         "-O", "--omit", type=seconds_argument, default=0.0, metavar="SECONDS",
-        help="leave out the start",
+        help="run this long before -t begins, and do not count it [0]",
     )  # fmt: skip
-    group.add_argument("-P", "--parallel", "--qps", type=int, default=1, help="QPs [%(default)s]")
-    group.add_argument("-R", "--reverse", action="store_true", help="the server writes")
-    group.add_argument("--bidir", action="store_true", help="both write")
-    group.add_argument("-b", "--bitrate", type=bit_rate, default=0.0, help="limit of each writer")
     group.add_argument(
-        "-l", "--size", type=size_argument, help="bytes of a message [1M; 2 with --lat]"
+        "-P", "--parallel", "--qps", type=int, default=1, help="number of QPs [%(default)s]"
     )
     group.add_argument(
-        "-a", "--all", action="store_true", help="all sizes from 2 B to 8 MiB, one after the other"
+        "-R", "--reverse", action="store_true", help="the server writes, the client receives"
     )
+    group.add_argument("--bidir", action="store_true", help="both ends write")
+    group.add_argument(
+        "-b", "--bitrate", type=bit_rate, default=0.0,
+        help="rate limit of each writing end, such as 500mbit [none]",
+    )  # fmt: skip
+    group.add_argument(
+        "-l", "--size", type=size_argument, help="bytes in a message [1M; 2 with --lat]"
+    )
+    group.add_argument(
+        "-a", "--all", action="store_true",
+        help="sweep: test each power of two from 2 B to 8 MiB as --size",
+    )  # fmt: skip
     group.add_argument(
         "--depth", type=int, default=8, help="messages in flight on each QP [%(default)s]"
     )
     group.add_argument(
-        "--lat", action="store_true", help="half round trip of one WRITE_IMM at a time"
-    )
+        "--lat", action="store_true",
+        help="measure latency: half the round trip of one WRITE_IMM at a time",
+    )  # fmt: skip
+
+
+def _add_engine_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--integrity", choices=("icrc", "udp"), default="icrc",
-        help="ICRC over each packet, or UDP's checksum alone [%(default)s]",
+        help="client: protect packets by a CRC, or only by the UDP checksum [%(default)s]",
     )  # fmt: skip
     group.add_argument(
         "--plane-shares", choices=_SHARES, default="measured",
-        help="what this end writes on each plane: what the plane delivers, or the same on all, as"
-        " MRC has it [%(default)s]",
+        help="how this end loads the planes; measured: in proportion to what each plane delivers;"
+        " equal: evenly, as MRC specifies [%(default)s]",
     )  # fmt: skip
     group.add_argument(
         "--spray", type=int, default=0, metavar="PACKETS",
-        help="packets of a burst at most; 1 is MRC's own grain [the engine's choice]",
+        help="client: most packets in a burst, which uses one EV; 1: choose an EV for each packet,"
+        " as MRC specifies [the engine chooses]",
     )  # fmt: skip
 
 
 def _add_output_options(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--bins", type=time_argument, nargs="?", const=time_argument(DEFAULT_BIN), default=0,
-        metavar="WIDTH",
-        help="what arrived in each bin of this width, the longest gap, and when EVs and planes"
-        f" changed [{DEFAULT_BIN}; doubled when there would be more than {MAX_BINS}]",
-    )  # fmt: skip
+    history_report.add_option(
+        group,
+        DEFAULT_BIN,
+        "show the bytes received in each bin of this width, the longest gap, and the changes of"
+        " EVs and planes",
+    )
     group.add_argument(
         "-i", "--interval", type=seconds_argument, default=1.0, metavar="SECONDS",
-        help="between lines [%(default)s]",
+        help="time between result lines [%(default)s]",
     )  # fmt: skip
-    group.add_argument("-J", "--json", action="store_true", help="one JSON object on stdout")
     group.add_argument(
-        "--json-stream", action="store_true", help="a JSON object a line: start, intervals, end"
+        "-J", "--json", action="store_true", help="print only one JSON object on stdout"
     )
-    group.add_argument("--quiet", action="store_true", help="no notes on stderr")
+    group.add_argument(
+        "--json-stream", action="store_true",
+        help="print one JSON object a line: start, intervals, tests, end",
+    )  # fmt: skip
+    group.add_argument("--quiet", action="store_true", help="print no notes on stderr")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -147,9 +167,9 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError(args.prog, "--server takes no HOST; see mrc perf --help")
         return run_async(_serve(args, out))
     if args.top:
-        raise UsageError(args.prog, "--top: only a server can be asked; see mrc perf --help")
+        raise UsageError(args.prog, "--top: requires --server; see mrc perf --help")
     if host is None:
-        raise UsageError(args.prog, "name a HOST, or say --server; see mrc perf --help")
+        raise UsageError(args.prog, "name a HOST or use --server; see mrc perf --help")
     try:
         plans, config = _plans(args), _config(args)
     except (ArgumentError, ConfigError) as error:
@@ -169,15 +189,15 @@ def _config(args: argparse.Namespace) -> ContextConfig:
 
 def _plans(args: argparse.Namespace) -> list[Plan]:
     if args.time and args.bytes:
-        raise ArgumentError("-t and -n: one of them ends a test")
+        raise ArgumentError("-t and -n: use only one of them")
     if args.reverse and args.bidir:
-        raise ArgumentError("-R and --bidir: one of them")
+        raise ArgumentError("-R and --bidir: use only one of them")
     if args.all and (args.size is not None or args.bytes):
-        raise ArgumentError("-a: takes every size for a time; neither --size nor -n go with it")
+        raise ArgumentError("-a: tests every size for a time; use neither --size nor -n with it")
     if args.all and args.bins:
-        raise ArgumentError("--bins: of one test, not of a sweep (-a)")
+        raise ArgumentError("--bins: not available for a sweep (-a)")
     if args.lat and (args.reverse or args.bidir or args.parallel != 1):
-        raise ArgumentError("--lat: takes one QP, and goes both ways anyway")
+        raise ArgumentError("--lat: uses one QP and both directions; drop -P, -R and --bidir")
     default = 2 if args.lat else DEFAULT_SIZE
     sizes = SWEEP_SIZES if args.all else (default if args.size is None else args.size,)
     seconds = args.time or (SWEEP_SECONDS if args.all else DEFAULT_SECONDS)
@@ -259,7 +279,7 @@ async def _serve(args: argparse.Namespace, out: Output) -> int:
 
 
 class _Service:
-    """Serves clients until it is stopped, or one of them has been served."""
+    """Serves clients until it is cancelled; with `one_off` it ends after the first client."""
 
     def __init__(self, ctx: mrc.Context, out: Output, *, one_off: bool) -> None:
         self._out = out

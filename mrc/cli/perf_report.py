@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `mrc perf` prints: lines while a test runs, a summary, tables of sweeps, and JSON."""
+"""The output of `mrc perf`: lines while a test runs, a summary, a table of a sweep, and JSON."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _span(interval: Interval) -> str:
 
 
 def _rates(plan: Plan, interval: Interval) -> str:
-    """Goodput in the directions in which anything is written."""
+    """Goodput in each direction that the test writes."""
     parts = []
     if plan.client_writes:
         parts.append(f"{format_rate(interval.written_bits_per_second):>11}")
@@ -42,7 +42,7 @@ def _rates(plan: Plan, interval: Interval) -> str:
 
 
 def interval_line(plan: Plan, interval: Interval) -> str:
-    """The shares are of what the client writes, or of what it receives when it writes nothing."""
+    """One interval as a line. Planes: what the client writes, or with -R what it receives."""
     planes = interval.planes if plan.client_writes else interval.planes_received
     marks = dict.fromkeys(interval.planes_slow, " (slow)")
     marks |= dict.fromkeys(interval.planes_suspended, " (suspended)")
@@ -53,7 +53,7 @@ def interval_line(plan: Plan, interval: Interval) -> str:
 
 
 def slow_planes(result: TestResult) -> list[str]:
-    """Which planes carried much less than the others; a sentence for each direction."""
+    """The planes that carried much less than the others: a sentence for each direction."""
     total = result.client.total
     there = sentence(total.planes) if result.plan.client_writes else ""
     back = sentence(total.planes_received) if result.plan.server_writes else ""
@@ -72,15 +72,15 @@ def _latency_line(title: str, latency: Latency) -> str:
             ("max", latency.max_ns),
         )
     ]
-    return f"{title:<10} {'  '.join(words)}  ({latency.count} of them)"
+    return f"{title:<10} {'  '.join(words)}  ({latency.count} samples)"
 
 
 def summary_lines(result: TestResult) -> list[str]:
-    """What one test showed."""
+    """The summary of one test."""
     plan, client, server = result.plan, result.client, result.server
     lines = ["-" * 72]
     if result.interrupted:
-        lines.append("interrupted; up to then:")
+        lines.append("interrupted; the results until then:")
     lines.append(interval_line(plan, client.total))
     seconds = client.total.seconds
     writers = [("sent", client)] if client.messages else []
@@ -99,7 +99,7 @@ def summary_lines(result: TestResult) -> list[str]:
 
 
 def _history_lines(result: TestResult) -> list[str]:
-    """Nothing without --bins, or where the server's word is missing."""
+    """The lines of --bins; the server's are missing if its result did not arrive."""
     ends = [("client", result.client, result.plan.client_receives)]
     if result.server is not None:
         ends.append(("server", result.server, result.plan.server_receives))
@@ -118,10 +118,10 @@ def _cost(plan: Plan, total: Interval) -> str:
     share = total.cpu_seconds / total.seconds if total.seconds > 0 else 0.0
     per_gib = ""
     if moved and plan.pattern is Pattern.STREAM:
-        per_gib = f", {total.cpu_seconds / moved * 2**30:.3g} s for each GiB"
+        per_gib = f", {total.cpu_seconds / moved * 2**30:.3g} CPU seconds per GiB"
     return (
         f"{share:.0%} of a CPU{per_gib}; {total.sent_packets} packets sent,"
-        f" {total.retransmitted_packets} of them retransmissions"
+        f" of which {total.retransmitted_packets} retransmissions"
         f" ({format_bytes(total.retransmitted_bytes)})"
     )
 
@@ -137,7 +137,7 @@ def server_line(client: str, plan: Plan, outcome: Outcome) -> str:
 
 
 def sweep_table(results: Sequence[TestResult]) -> str:
-    """OCP's columns: 1 Gbps is 10^9 bit/s, 1 Mpps is 10^6 messages a second."""
+    """A table with OCP's columns: 1 Gbps is 10^9 bit/s, 1 Mpps is 10^6 messages a second."""
     head = ("MsgSize", "TotalOps", "BW_avg(Gbps)", "MsgRate(Mpps)", "p50(us)", "p99(us)")
     rows = []
     for result in results:
@@ -159,7 +159,7 @@ def sweep_table(results: Sequence[TestResult]) -> str:
 
 
 class _Number(float):
-    """A number that prints with so many decimals, so that a table sets it to the right."""
+    """A float that prints with `decimals` decimals; a table right-aligns it as a number."""
 
     def __new__(cls, value: float, decimals: int) -> _Number:
         number = super().__new__(cls, value)
@@ -173,7 +173,7 @@ class _Number(float):
 
 
 class Report:
-    """Prints the tests of one client as they go, in the form that was asked for."""
+    """Prints the tests of one client while they run, as text, JSON or a stream of JSON."""
 
     def __init__(self, out: Output, plans: Sequence[Plan], setup: Setup, *, stream: bool) -> None:
         self._out = out
@@ -192,7 +192,7 @@ class Report:
             print_json(like(StartEvent, setup))
 
     def interval(self, plan: Plan) -> Callable[[Interval], None]:
-        """What is to be done with each interval of this plan."""
+        """Returns the function that prints each interval of this plan."""
 
         def show(interval: Interval) -> None:
             if not self._sweep:

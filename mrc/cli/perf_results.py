@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the declared results of `mrc perf` from what its tests measured."""
+"""Converts the measurements of `mrc perf` into its declared results."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _by_plane(interval: meter.Interval) -> dict[str, Any]:
 
 
 def end_of(outcome: Outcome, *, receives: bool) -> End:
-    """An end that is not written to has no bins."""
+    """The result of one end. `bins` is None for an end that receives nothing."""
     total, history = outcome.total, outcome.history
     return like(
         End,
@@ -85,6 +85,6 @@ def served_of(peer: str, plan: plan.Plan, outcome: Outcome) -> PerfServed:
 
 
 def goodput(result: client.TestResult) -> float:
-    """Bit/s in both directions together, as the client saw them."""
+    """Bit/s in both directions together, measured at the client."""
     total = result.client.total
     return total.written_bits_per_second + total.received_bits_per_second

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far a transfer is: a bar on the terminal."""
+"""Shows the progress of transfers as bars on the terminal."""
 
 from __future__ import annotations
 
@@ -34,24 +34,24 @@ _RATE_SMOOTHING = 0.3
 
 
 def payload_bytes(role: str, info: QpInfo) -> int:
-    """Payload that the peer has for certain, each byte once."""
+    """Payload bytes that a sender's peer acknowledged, or that a receiver received; each once."""
     return info.acknowledged_bytes if role == "sender" else info.received_bytes
 
 
 def plane_shares(role: str, before: Sequence[PlaneInfo], now: Sequence[PlaneInfo]) -> str:
-    """Of what moved in between."""
+    """The share of each plane in the bytes moved between two queries."""
     then = carried_bytes(role, before)
     return shares_text({plane: n - then[plane] for plane, n in carried_bytes(role, now).items()})
 
 
 class Watched(Protocol):
-    """What moves payload: a QP, or a session of several."""
+    """Something that moves payload: a QP, or a session of several QPs."""
 
     async def query(self) -> QpInfo: ...
 
 
 class _Bars:
-    """The bars of all transfers under way, on stderr; nothing unless that is a terminal."""
+    """The bars of all running transfers, on stderr."""
 
     def __init__(self) -> None:
         self._progress = Progress(
@@ -78,7 +78,7 @@ class _Bars:
         self._progress.refresh()
 
     def hide(self) -> None:
-        """Until `show`, the terminal is free for lines of text."""
+        """Removes the bars from the terminal until `show`, so that lines can be printed."""
         if self._shown:
             self._progress.stop()
 
@@ -94,7 +94,7 @@ class _Bars:
 
 
 class ProgressMeter:
-    """Watches QPs or sessions for a subcommand."""
+    """Shows the progress of QPs or sessions; without a terminal only results and notes."""
 
     def __init__(self, out: Output, role: str) -> None:
         self._out = out
@@ -103,7 +103,7 @@ class ProgressMeter:
 
     @contextmanager
     def lines(self) -> Iterator[None]:
-        """While the body prints whole lines, no bar is in their way."""
+        """Hides the bars while the body prints lines."""
         if self._bars is not None:
             self._bars.hide()
         try:
@@ -120,8 +120,9 @@ class ProgressMeter:
     async def files(
         self, files: AsyncIterator[TransferredFile]
     ) -> tuple[list[TransferredFile], float]:
-        """Prints a line about each when it is through; they, where the result is JSON (there may
-        be many), and the seconds that all took.
+        """Prints a line about each finished file. Returns the files and the seconds they took.
+
+        There may be many files, so it keeps and returns them only under --json.
         """
         kept = []
         start = then = time.monotonic()
@@ -134,16 +135,16 @@ class ProgressMeter:
         return kept, then - start
 
     def note(self, text: str) -> None:
-        """Prints a note above the bars; an empty one is none."""
+        """Prints a note above the bars; an empty text prints nothing."""
         if text:
             with self.lines():
                 self._out.note(text)
 
     @asynccontextmanager
     async def watch(self, moving: Watched, title: str, total: int | None) -> AsyncIterator[None]:
-        """Shows the progress of one of them while the body runs.
+        """Shows the progress of `moving` while the body runs.
 
-        A part of `title` may come from the peer.
+        `title` may contain text from the peer.
         """
         if self._bars is None:
             yield

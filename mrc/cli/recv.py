@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`mrc recv`: takes files from any number of senders at a time."""
+"""`mrc recv`: receives files from any number of senders at the same time."""
 
 from __future__ import annotations
 
@@ -16,13 +16,11 @@ import mrc
 from mrc.aio.context import Context
 from mrc.aio.listener import Listener
 from mrc.aio.qp import QP
-from mrc.aio.recorder import MIN_WIDTH_NS, Recorder
-from mrc.binding.recording import MAX_BINS
-from mrc.cli import views
+from mrc.aio.recorder import Recorder
+from mrc.cli import history_report, views
 from mrc.cli.address import DEFAULT_PORT, port_number
-from mrc.cli.arguments import count_argument, seconds_argument, size_argument, time_argument
+from mrc.cli.arguments import count_argument, seconds_argument, size_argument
 from mrc.cli.exits import UsageError
-from mrc.cli.history_report import bins_lines
 from mrc.cli.output import Output, add_options
 from mrc.cli.progress import ProgressMeter
 from mrc.cli.report import slow_planes, transfer
@@ -44,40 +42,41 @@ from mrc.transfer.writing import CHUNK_BYTES
 HELP = "receive files from hosts that run mrc send"
 EXAMPLES = """\
 examples:
-  mrc recv --output inbox              files go to that folder
-  mrc recv --output inbox --overwrite  and replace what is there
-  mrc recv --output inbox --once       until one sender is served
-  mrc recv --once --bins               what arrived when, by the bytes in bins of 10 ms
-  mrc recv --output inbox --json       a line of JSON for each sender
+  mrc recv --output inbox              store files in the folder inbox
+  mrc recv --output inbox --overwrite  replace existing files
+  mrc recv --output inbox --once       exit after one sender
+  mrc recv --once --bins               chart goodput in bins of 10 ms
+  mrc recv --output inbox --json       print one line of JSON for each sender
 """
 DEFAULT_BIN = "10ms"
-WINDOWS = 8  # that all senders together have memory for; more of them have smaller ones
+WINDOWS = 8  # all senders together have memory for 8 full windows; more senders get smaller ones
 _LIMITS = Limits()
-_TAKEN = "this mrc recv --once has its sender already"
+_TAKEN = "this mrc recv --once already serves another sender"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output", metavar="DIR",
-        help="where files go [on a terminal the current directory, if that is not your home]",
+        help="folder for the files; required without a terminal and in your home directory [the"
+        " current directory]",
     )  # fmt: skip
     parser.add_argument(
-        "--once", action="store_true", help="end after the first sender whose data arrives"
-    )
+        "--once", action="store_true",
+        help="exit after serving one sender: the first whose data arrives",
+    )  # fmt: skip
     parser.add_argument(
         "--port",
         type=port_number,
         default=DEFAULT_PORT,
-        help="TCP port to listen on; 0 lets the system choose [%(default)s]",
+        help="TCP port to listen on; 0: the system chooses one [%(default)s]",
     )
-    parser.add_argument("--overwrite", action="store_true", help="replace files that exist")
-    _add_limits(parser.add_argument_group("limits, as anybody who reaches the port can send"))
-    parser.add_argument(
-        "--bins", type=_bin_width, nargs="?", const=time_argument(DEFAULT_BIN), default=0,
-        metavar="WIDTH",
-        help="with --once: what arrived in each bin of this width, and the longest gap"
-        f" [{DEFAULT_BIN}; doubled when there would be more than {MAX_BINS}]",
-    )  # fmt: skip
+    parser.add_argument("--overwrite", action="store_true", help="replace existing files")
+    _add_limits(parser.add_argument_group("limits (anybody who can reach the port can send)"))
+    history_report.add_option(
+        parser,
+        DEFAULT_BIN,
+        "with --once: show the bytes received in each bin of this width, and the longest gap",
+    )
     views.add_options(parser, listens=True)
     add_options(parser)
 
@@ -85,25 +84,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_limits(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--any-name", action="store_true",
-        help="take names that begin with '.' or '-' or hold control characters, too",
+        help="also accept file names that begin with '.' or '-' or contain control characters",
     )  # fmt: skip
     group.add_argument(
         "--max-bytes", type=size_argument, default=_LIMITS.bytes, metavar="BYTES",
-        help=f"of all files of one sender [{_LIMITS.bytes >> 40}T]",
+        help=f"most bytes of all files of one sender together [{_LIMITS.bytes >> 40}T]",
     )  # fmt: skip
     group.add_argument(
         "--max-files", type=count_argument(1 << 40, "a number of files"),
         default=_LIMITS.files, metavar="COUNT",
-        help="of one sender [%(default)s]",
+        help="most files of one sender [%(default)s]",
     )  # fmt: skip
     group.add_argument(
         "--idle", type=seconds_argument, default=_LIMITS.idle_seconds, metavar="SECONDS",
-        help="a sender without progress for so long is let go [%(default)g]",
+        help="disconnect a sender that makes no progress for this time [%(default)g]",
     )  # fmt: skip
     group.add_argument(
         "--memory", type=_window_bytes, default=WINDOW_BYTES, metavar="BYTES",
-        help="for what one sender has written and is not on disk yet: a long, fast way needs much,"
-        f" any other a few chunks of 4M; all together have {WINDOWS} times as much"
+        help="buffer for one sender's data until it is on disk: long-distance, fast paths need all"
+        f" of it, others a few chunks of 4M; all senders together get {WINDOWS} times this"
         f" [{WINDOW_BYTES >> 20}M]",
     )  # fmt: skip
 
@@ -115,32 +114,25 @@ def _window_bytes(text: str) -> int:
     return length
 
 
-def _bin_width(text: str) -> int:
-    width_ns = time_argument(text)
-    if width_ns < MIN_WIDTH_NS:
-        raise argparse.ArgumentTypeError(f"{text!r} is less than 1us")
-    return width_ns
-
-
 def run(args: argparse.Namespace) -> int:
     if args.bins and not args.once:
-        raise UsageError(
-            args.prog, f"--bins: of one sender, so with --once; see {args.prog} --help"
-        )
+        raise UsageError(args.prog, f"--bins: requires --once; see {args.prog} --help")
     args.output = args.output or _current_folder(args.prog)
     return run_async(_recv(args, Output.of(args)))
 
 
 def _current_folder(prog: str) -> str:
-    """Where files go without --output: only where somebody sees them come, and never home.
+    """The folder for files without --output: the current directory, but only on a terminal, where
+    the user sees the files arrive, and never the home directory.
 
-    Whoever reaches the port chooses their names, and a home holds files that are run.
+    Anybody who can reach the port chooses the file names, and a home directory contains files that
+    programs execute.
     """
     if not sys.stdin.isatty():
         raise UsageError(prog, f"name the folder for the files: --output DIR; see {prog} --help")
     home = Path.home()
     if home.exists() and home.samefile("."):
-        wrong = "files go to the current directory, which is your home: name another: --output DIR"
+        wrong = "the current directory is your home: name another folder: --output DIR"
         raise UsageError(prog, f"{wrong}; see {prog} --help")
     return "."
 
@@ -173,7 +165,7 @@ async def _recv(args: argparse.Namespace, out: Output) -> int:
 
 @dataclass(eq=False)
 class _Server:
-    """Turns connected QPs into sessions, and their ends into lines and exit codes."""
+    """Serves connected QPs as sessions, and reports the result or error of each session."""
 
     ctx: Context
     listener: Listener
@@ -190,11 +182,13 @@ class _Server:
         self._stack = AsyncExitStack()
         self._tasks: set[asyncio.Task[None]] = set()
         self._senders: set[asyncio.Task[None]] = set()
-        self._chosen: asyncio.Task[None] | None = None  # with --once, the one whose data came first
+        self._chosen: asyncio.Task[None] | None = (
+            None  # with --once, the task whose data came first
+        )
         self._code: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     async def serve(self) -> int:
-        """Until it is cancelled; with --once until the first sender whose data came is served."""
+        """Serves until it is cancelled; with --once until the chosen sender has been served."""
         accepting = asyncio.create_task(self._accept())
         async with self._stack:
             try:
@@ -210,7 +204,7 @@ class _Server:
             task.add_done_callback(self._tasks.discard)
 
     async def _serve(self, qp: QP) -> None:
-        """Whatever a peer comes for. Raises nothing: no session may end another."""
+        """Serves the service that the peer requested. Raises nothing: sessions are independent."""
         task = asyncio.current_task()
         assert task is not None
         code = 0
@@ -232,7 +226,7 @@ class _Server:
             self._code.set_result(code)
 
     def _on_data(self, sender: asyncio.Task[None]) -> None:
-        """Of a file of one sender. With --once it is the only one from now on."""
+        """Called when data of a sender's file arrives. With --once the first caller is chosen."""
         if not self.once or self._chosen is sender:
             return
         if self._chosen is not None:
@@ -242,13 +236,13 @@ class _Server:
             other.cancel()
 
     async def _serve_sender(self, qp: QP, on_data: Callable[[], None]) -> None:
-        """One sender from its first file to its last."""
+        """Receives all files of one sender."""
         async with accept_session(self.ctx, qp, self.joins) as session:
             await self._begin_recording()
             await self._receive(session, on_data)
 
     async def _begin_recording(self) -> None:
-        """With --bins, from the first sender on. All QPs count: on a long way others join."""
+        """With --bins, starts with the first sender. Records all QPs: a sender may open more."""
         if self.bin_ns and self._recorder is None:
             self._recorder = self.ctx.record(width_ns=self.bin_ns)
             await self._stack.enter_async_context(self._recorder)
@@ -263,12 +257,12 @@ class _Server:
             await self._report(session, files, seconds)
 
     async def _report(self, session: Session, files: list[TransferredFile], seconds: float) -> None:
-        """What is said at the end of a session beside its files, and its JSON."""
+        """Prints a session's slow planes, its --bins and its JSON."""
         slow = slow_planes("receiver", (await session.query()).planes)
         self._meter.note(f"{session.qp.peer_host}: {slow}" if slow else "")
         recording = await self._recorder.stop() if self._recorder is not None else None
         if recording is not None:
-            self._meter.text("\n".join(bins_lines("receiver", recording)))
+            self._meter.text("\n".join(history_report.bins_lines("receiver", recording)))
         if self.out.as_json:
             port = self.listener.port
             self.out.result(await transfer("receiver", session, files, seconds, port, recording))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The result of a transfer: what moved, over which planes and paths, with which settings."""
+"""The result of a transfer: files, planes, paths and settings."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from mrc.transfer.writing import CHUNK_BYTES, CHUNKS_IN_FLIGHT
 
 
 def machine(ctx: Context, arguments: Sequence[str]) -> Machine:
-    """When, where and with which arguments something was measured."""
+    """The time, the machine and the arguments of a measurement."""
     cpus = re.findall(r"(?m)^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text())
     return Machine(
         started_at=datetime.now(UTC).isoformat(timespec="seconds"),
         host=ctx.name,
         kernel=platform.release(),
-        cpu=cpus[0] if cpus else None,  # ARM's kernel does not name it
+        cpu=cpus[0] if cpus else None,  # Linux on ARM does not report the model
         cpu_cores=os.cpu_count(),
         arguments=tuple(arguments),
     )
 
 
 def settings(ctx: Context, qp: QP, *, tcp_port: int) -> Settings:
-    """Every parameter that affects how fast a QP is."""
+    """Every parameter that affects the speed of a QP."""
     config = ctx.config
     return like(
         Settings,
@@ -65,7 +65,7 @@ def carried_bytes(role: str, planes: Sequence[PlaneInfo]) -> dict[int, int]:
 
 
 def slow_planes(role: str, planes: Sequence[PlaneInfo]) -> str:
-    """The sentence about planes that carried much less than the others; empty without one."""
+    """A sentence about planes that carried much less than the others; empty if there are none."""
     return sentence(carried_bytes(role, planes))
 
 
@@ -77,7 +77,7 @@ async def transfer(
     tcp_port: int,
     recording: Recording | None = None,
 ) -> Transfer:
-    """What `mrc send --json` and `mrc recv --json` print."""
+    """The result that `mrc send --json` and `mrc recv --json` print."""
     info, evs, config = await session.query(), await session.evs(), session.ctx.config
     total = sum(file.bytes for file in files)
     carried = carried_percent(carried_bytes(role, info.planes))
@@ -111,7 +111,7 @@ async def transfer(
 
 
 def file_line(file: TransferredFile, seconds: float) -> str:
-    """One line for people about a file that is stored and verified."""
+    """One line about a file that is stored and verified."""
     rate = f"  {format_rate(file.bytes * 8 / seconds)}" if seconds > 0 else ""
     return (
         f"{printable(file.path)}  {format_bytes(file.bytes)}  {format_seconds(seconds)}{rate}"

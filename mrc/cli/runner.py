@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a subcommand's coroutine on uvloop, and ends it in order when a signal comes."""
+"""Runs a subcommand's coroutine on uvloop, and shuts it down cleanly on a signal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mrc.exchange.admission import raise_descriptor_limit
 def run_async(work: Coroutine[Any, Any, int]) -> int:
     """The result of `work`; SIGINT, SIGTERM and SIGHUP cancel it and raise Interrupted."""
     raise_descriptor_limit()
-    gc.freeze()  # what the imports made lives for ever: never look through it again
+    gc.freeze()  # imported objects live until exit: the collector need not scan them
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_with_signals(work))
 
@@ -32,7 +32,7 @@ async def _with_signals(work: Coroutine[Any, Any, int]) -> int:
         task.cancel()
 
     wanted = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # under nohup it stays ignored
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores SIGHUP: keep that
         wanted.append(signal.SIGHUP)
     for signum in wanted:
         asyncio.get_running_loop().add_signal_handler(signum, stop, signum)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`mrc schema`: the JSON Schema of what a command prints."""
+"""`mrc schema`: prints the JSON Schema of a command's output."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import json
 from mrc.cli.exits import Exit, UsageError
 from mrc.results.schemas import COMMANDS, schema
 
-HELP = "print the JSON Schema of a command's --json"
+HELP = "print the JSON Schema of a command's --json output"
 EXAMPLES = """\
 examples:
   mrc schema                           list the commands that print JSON
@@ -20,8 +20,8 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Prints the JSON Schema (2020-12) of one line that a command prints under --json. Without"
-        " a command: lists the commands."
+        "Prints the JSON Schema (2020-12) of one line of a command's --json output.\n"
+        "Without COMMAND it lists the commands that have one."
     )
     parser.add_argument(
         "command_words", nargs=argparse.REMAINDER, metavar="COMMAND",
@@ -35,6 +35,6 @@ def run(args: argparse.Namespace) -> int:
         print("\n".join(COMMANDS))
         return Exit.OK
     if command not in COMMANDS:
-        raise UsageError(args.prog, f"no JSON of {command!r}; {args.prog} lists the commands")
+        raise UsageError(args.prog, f"no schema for {command!r}; {args.prog} lists the commands")
     print(json.dumps(schema(command), indent=2))
     return Exit.OK

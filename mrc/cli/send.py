@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`mrc send FILE... HOST[:PORT]`."""
+"""`mrc send FILE... HOST[:PORT]`: sends files to a host that runs `mrc recv`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import argparse
 
 import mrc
 from mrc.cli import views
-from mrc.cli.address import host_and_port
+from mrc.cli.address import DEFAULT_PORT, host_and_port
 from mrc.cli.arguments import seconds_argument
 from mrc.cli.output import Output, add_options
 from mrc.cli.progress import ProgressMeter
@@ -19,21 +19,22 @@ from mrc.transfer.session import connect_session
 HELP = "send files to a host that runs mrc recv"
 EXAMPLES = """\
 examples:
-  mrc send a.bin h1                    to the mrc recv at h1
-  mrc send a.bin b.bin h1:7000         which listens on TCP port 7000
+  mrc send a.bin h1                    send to mrc recv on h1
+  mrc send a.bin b.bin h1:7000         mrc recv listens on TCP port 7000
   mrc send a.bin '[2001:db8::1]:7000'
   mrc send --json a.bin h1 | jq .planes
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("files", nargs="+", metavar="FILE", help="a file of any size")
+    parser.add_argument("files", nargs="+", metavar="FILE", help="file to send, of any size")
     parser.add_argument(
-        "host", type=host_and_port, metavar="HOST[:PORT]", help="where mrc recv listens"
-    )
+        "host", type=host_and_port, metavar="HOST[:PORT]",
+        help=f"host that runs mrc recv [TCP port {DEFAULT_PORT}]",
+    )  # fmt: skip
     parser.add_argument(
         "--timeout", type=seconds_argument, default=5.0, metavar="SECONDS",
-        help="for connecting [%(default)s]",
+        help="time limit for connecting [%(default)s]",
     )  # fmt: skip
     views.add_options(parser, listens=False)
     add_options(parser)

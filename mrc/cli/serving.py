@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a command that serves many peers says when the session with one of them ends badly."""
+"""How a command that serves many peers reports a failed session."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from mrc.exchange.foreign import shown
 
 
 def session_failed(out: Output, peer: str, error: Exception) -> int:
-    """Says why in one line; returns the exit code of a command that served this peer alone.
+    """Prints the error as one line. Returns the exit code for a command that serves only this peer.
 
-    An error that is no MrcError or OSError is a fault of ours. It ends its session like any other
-    error: the peers of the other sessions have no part in it.
+    An error other than MrcError and OSError is a bug in mrc. It ends only its own session, like
+    any other error.
     """
     ours = not isinstance(error, (MrcError, OSError))
     cause = f"{type(error).__name__}: {error}; MRC_DEBUG=1 shows where" if ours else str(error)

@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each plane carried beside the others, and what to say of one that carried little. Pure.
+"""Compares the bytes of each plane with the other planes, over a whole test or transfer. Pure.
 
-It looks at a whole test or transfer. What the engine finds while that runs is PlaneInfo.slow.
+While a test runs, the engine reports a slow plane in PlaneInfo.slow.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-LEAST_BYTES = 64 << 20  # moved by all planes, for a sentence about one
-LEAST_OTHER_BYTES = 8 << 20  # and by each plane that is not slow
+LEAST_BYTES = 64 << 20  # `sentence` requires this many from all planes together
+LEAST_OTHER_BYTES = 8 << 20  # and this many from each plane that is not slow
 SLOW_PERCENT = 50
 
 
 def carried_percent(moved: Mapping[int, int]) -> dict[int, int | None]:
-    """Each plane's bytes, in per cent of the mean of the other planes; None where those have none.
+    """Each plane's bytes in percent of the mean of the other planes; None if that mean is 0.
 
-    A plane alone has 100.
+    A single plane has 100.
     """
     total, others = sum(moved.values()), len(moved) - 1
     if others == 0:
@@ -28,7 +28,7 @@ def carried_percent(moved: Mapping[int, int]) -> dict[int, int | None]:
 
 
 def shares_text(moved: Mapping[int, int], marks: Mapping[int, str] = {}) -> str:
-    """ "planes 1: 25% 2: 75%", each with its mark; empty where nothing moved."""
+    """ "planes 1: 25% 2: 75%", each with its mark; empty if no plane moved bytes."""
     total = sum(moved.values())
     if total <= 0:
         return ""
@@ -38,7 +38,7 @@ def shares_text(moved: Mapping[int, int], marks: Mapping[int, str] = {}) -> str:
 
 
 def sentence(moved: Mapping[int, int]) -> str:
-    """ "plane 2 carried 9% of the others"; empty where nothing is to be said."""
+    """ "plane 2 carried 9% of the others"; empty if no plane is slow or too few bytes moved."""
     slow = {
         plane: percent
         for plane, percent in carried_percent(moved).items()

@@ -36,21 +36,21 @@ examples:
   mrc sim incast-victim --seeds 20 --json
   mrc sim permutation --set topology.hosts=16 --set topology.routing=ecmp
   mrc sim my.toml --seed 7 --trace packets.txt --plot goodput.svg
-  mrc sim report --output report.html   # all of them, 20 seeds each
+  mrc sim report --output report.html   all scenarios, 20 seeds each
 """
 REPORT_SEEDS = 20
 
 
 def add_arguments(parser: Parser) -> None:
     parser.description = (
-        "Runs the engine in a simulated fabric, in virtual time. mrc sim NAME is short for mrc sim"
-        " run NAME."
+        "Runs the protocol engine in a simulated fabric, in virtual time.\n"
+        "mrc sim NAME is short for mrc sim run NAME."
     )
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
     for word, act, text in (
-        ("list", _list, "name the built-in scenarios"),
-        ("run", _one, "run a scenario; exit code 1 when a check of it is not met"),
-        ("report", _report, "run all built-in scenarios and write a page about them"),
+        ("list", _list, "list the built-in scenarios"),
+        ("run", _one, "run a scenario; exit code 1 if it misses one of its targets"),
+        ("report", _report, "run all built-in scenarios and write an HTML report"),
     ):
         action = actions.add_parser(word, help=text, description=text)
         action.set_defaults(act=act)
@@ -63,33 +63,36 @@ def add_arguments(parser: Parser) -> None:
 def _add_run_arguments(parser: argparse.ArgumentParser, *, is_report: bool) -> None:
     if is_report:
         parser.add_argument(
-            "--output", metavar="FILE", required=True, help="the page to write, as HTML"
-        )
+            "--output", metavar="FILE", required=True,
+            help="write the report to this HTML file; requires matplotlib and Jinja2",
+        )  # fmt: skip
     else:
         parser.add_argument(
-            "scenario", metavar="NAME|FILE", help="a built-in scenario or a TOML file"
+            "scenario", metavar="NAME|FILE", help="name of a built-in scenario, or a TOML file"
         )
         parser.add_argument(
-            "--trace", metavar="FILE", help="write a line for every packet sent, lost or delivered"
-        )
+            "--trace", metavar="FILE",
+            help="write one line for each packet sent, lost or delivered; only for a single run",
+        )  # fmt: skip
         parser.add_argument(
-            "--plot", metavar="FILE", help="draw what the runs showed, as SVG; needs matplotlib"
-        )
+            "--plot", metavar="FILE",
+            help="draw the results into this SVG file; requires matplotlib and Jinja2",
+        )  # fmt: skip
     parser.add_argument(
         "--seed",
         type=_seed,
         default=1,
         metavar="N",
-        help="decides all that is random [%(default)s]",
+        help="seed of the random numbers in the first run [%(default)s]",
     )
     parser.add_argument(
         "--seeds", type=count_argument(10000), metavar="N",
         default=REPORT_SEEDS if is_report else 1,
-        help="run so many seeds, from --seed on; checks take the median [%(default)s]",
+        help="number of runs, each with the next seed; checks use the median [%(default)s]",
     )  # fmt: skip
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", dest="settings",
-        help="replace a value of the scenario, such as traffic.0.writes=2",
+        help="replace a value of the scenario, such as traffic.0.writes=2; repeatable",
     )  # fmt: skip
 
 
@@ -101,7 +104,7 @@ def _seed(text: str) -> int:
 
 
 def parse_setting(text: str) -> tuple[str, Any]:
-    """ "a.b=3" -> ("a.b", 3). What is no TOML value is text: rates and times need no quotes."""
+    """ "a.b=3" -> ("a.b", 3). A value that is not TOML is text: rates and times need no quotes."""
     key, separator, value = text.partition("=")
     if not key or not separator:
         raise ValueError(f"{text!r} is not KEY=VALUE")
@@ -124,11 +127,11 @@ def _one(out: Output, args: argparse.Namespace) -> int:
     if args.plot and not drawing.available():
         raise UsageError(args.prog, drawing.HINT)
     if args.trace is not None and args.seeds > 1:
-        raise UsageError(args.prog, "--trace is for one scenario and one seed")
+        raise UsageError(args.prog, "--trace: requires a single seed; drop --seeds")
     seeds = _seeds(args)
     scenario = _load(args, args.scenario)
     if args.trace is not None and scenario.variants:
-        raise UsageError(args.prog, "--trace is for one run: add --set variants=[]")
+        raise UsageError(args.prog, "--trace: requires a single variant; add --set variants=[]")
     trials = _run(out, scenario, seeds, args.trace)
     n = len(seeds)
     summaries = [summarize(trial) for trial in trials]
@@ -156,7 +159,7 @@ def _one(out: Output, args: argparse.Namespace) -> int:
 def _run(
     out: Output, scenario: Scenario, seeds: Sequence[int], trace: str | None
 ) -> Sequence[Trial]:
-    """Every part and seed; many are shared out over all cores."""
+    """Runs every part with every seed, on all cores."""
     jobs = [(part, seed) for part in scenario.parts for seed in seeds]
     if len(jobs) == 1:
         with _bar(out, scenario.name, n_runs(scenario)) as bar:
@@ -167,7 +170,7 @@ def _run(
 
 
 def _report(out: Output, args: argparse.Namespace) -> int:
-    """Runs all built-in scenarios; what is not met is told on the page, and is no failure."""
+    """Runs all built-in scenarios. The page shows missed targets; they do not fail the command."""
     if not drawing.available():
         raise UsageError(args.prog, drawing.HINT)
     seeds = _seeds(args)
@@ -197,19 +200,19 @@ def _load(args: argparse.Namespace, name: str) -> Scenario:
 def _list(out: Output, _: argparse.Namespace) -> int:
     scenarios = [reader.load(name) for name in reader.names()]
     rows = [[scenario.name, scenario.title] for scenario in scenarios]
-    out.text(format_table(["scenario", "what happens"], rows))
+    out.text(format_table(["scenario", "title"], rows))
     titles = tuple(like(Title, scenario) for scenario in scenarios)
     out.result(Scenarios(scenarios=titles))
     return Exit.OK
 
 
 Bar = Callable[[float, str], None]
-"""Takes how much is done, and a word about it."""
+"""Shows the completed part of the work, and a text beside the bar."""
 
 
 @contextmanager
 def _bar(out: Output, name: str, total: int) -> Iterator[Bar | None]:
-    """Progress on stderr, when that is a terminal."""
+    """A progress bar on stderr; None under --quiet or without a terminal."""
     if out.quiet or not sys.stderr.isatty():
         yield None
         return
@@ -220,17 +223,17 @@ def _bar(out: Output, name: str, total: int) -> Iterator[Bar | None]:
 
 
 def _by_job(bar: Bar | None) -> Callable[[int, str], None]:
-    """Shows runs that ended, wherever they ran."""
+    """A callback that shows how many runs have ended."""
     return lambda done, name: None if bar is None else bar(done, name)
 
 
 def _by_run(bar: Bar) -> OnProgress:
-    """Shows how far the run at hand is, of several in a row."""
+    """A callback that shows the progress of runs that follow each other."""
     done = last = 0.0
 
     def show(part: float, now_ns: int) -> None:
         nonlocal done, last
-        done, last = done + (part < last), part  # it fell: the next run has begun
+        done, last = done + (part < last), part  # a smaller part: the next run has begun
         bar(done + part, format_seconds(now_ns / 1e9))
 
     return show

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`mrc testbed`: a fabric of network namespaces on this machine, and faults in it."""
+"""`mrc testbed`: builds hosts and a fabric from network namespaces, and injects faults."""
 
 from __future__ import annotations
 
@@ -28,48 +28,52 @@ from mrc.testbed.names import DEFAULT_NAME
 
 NOT_FOUND = 127
 
-HELP = "build hosts, T0s and T1s from network namespaces"
+HELP = "build hosts and planes from network namespaces, inject faults"
 EXAMPLES = """\
 examples:
-  mrc testbed up                       two hosts, four planes, two T1s each, 500 Mbit/s
+  mrc testbed up                       2 hosts, 4 planes with 2 T1s, 500 Mbit/s
   mrc testbed exec h1 -- mrc recv --output /tmp/in
   mrc testbed exec h0 -- mrc send big.bin h1
-  mrc testbed fail plane:2             its packets vanish, every link stays up
-  mrc testbed fail t1:3.0 --loss 20%   one T1 of plane 3 loses every fifth packet
-  mrc testbed heal all
-  mrc testbed run faults.toml          faults at their times, until the last has ended
-  mrc testbed shell h0                 a shell there
-  mrc testbed capture link:h0.2 a.pcap until ^C; capture h0 - | tshark -r -
-  mrc testbed down
-  mrc testbed plan clos --svg clos.svg             show what a topology file would build
-  mrc testbed up clos --rate 100mbit               a built-in topology, slower; or my.toml
-  mrc testbed up --fabric emulated --delay 5us     queues that mark and trim, in real time
+  mrc testbed fail plane:2             plane 2 drops all packets; links stay up
+  mrc testbed fail t1:3.0 --loss 20%   T1 0 of plane 3 drops 20% of its packets
   mrc testbed fail plane:2 --delay 1ms --reorder 1%
+  mrc testbed heal all                 end all faults
+  mrc testbed run faults.toml          inject the faults scheduled in this file
+  mrc testbed shell h0                 open a shell in host h0
+  mrc testbed capture link:h0.2 a.pcap capture packets, until ^C
+  mrc testbed capture h0 - | tshark -r -
+  mrc testbed plan clos --svg clos.svg show a topology without building it
+  mrc testbed up clos --rate 100mbit   a built-in topology, with a lower rate
+  mrc testbed up my.toml               a topology from a file
+  mrc testbed up --fabric emulated     switches that queue, mark and trim
+  mrc testbed down                     remove the test bed
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    name_help = "which test bed; several live side by side [lab]"
+    name_help = "name of the test bed; several can be up at the same time [lab]"
     parser.add_argument("--name", default=DEFAULT_NAME, metavar="NAME", help=name_help)
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
     for word, act, add_its_arguments, text in (
-        ("plan", testbed_plan.run, testbed_plan.add_arguments, "show what up would build"),
-        ("up", _up, add_shape, "build it; nothing happens if it is up already"),
-        ("down", _down, None, "remove it and all that belongs to it"),
+        ("plan", testbed_plan.run, testbed_plan.add_arguments,
+         "show what up would build, without building it"),
+        ("up", _up, add_shape, "build the test bed; a test bed that is up stays as it is"),
+        ("down", _down, None, "remove the test bed with its namespaces and faults"),
         ("status", testbed_status.run, testbed_status.add_arguments,
-         "show what is up, fails and is carried"),
+         "show the test bed, its faults and its traffic"),
         ("exec", _exec, _add_exec_arguments, "run a command in a host, with MRC_CONFIG set"),
         ("shell", testbed_shell.run, testbed_shell.add_arguments, "open $SHELL in a host"),
         ("capture", testbed_capture.run, testbed_capture.add_arguments,
-         "write what passes a host or a link as pcap"),
+         "write the packets of a host or a link to a pcap file"),
         ("fail", testbed_fault.fail, testbed_fault.add_fail_arguments,
-         "let a plane, a switch or a link fail"),
+         "inject a fault into a plane, a switch or a link"),
         ("run", testbed_run.run, testbed_run.add_arguments,
-         "let it fail as a file says, at which times"),
-        ("heal", testbed_fault.heal, testbed_fault.add_heal_arguments, "end a fault"),
+         "inject the faults that a file schedules"),
+        ("heal", testbed_fault.heal, testbed_fault.add_heal_arguments,
+         "end the fault of a target, or all faults"),
     ):  # fmt: skip
         action = actions.add_parser(word, help=text, description=text)
-        # The option is taken before and after the action; what stands later wins.
+        # --name may come before or after the action; the last one counts.
         action.add_argument("--name", default=argparse.SUPPRESS, metavar="NAME", help=name_help)
         action.set_defaults(act=act)
         if add_its_arguments is not None:
@@ -80,7 +84,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_exec_arguments(parser: argparse.ArgumentParser) -> None:
     testbed_shell.add_arguments(parser)
-    parser.add_argument("--schedule", metavar="FILE", help="with faults at times from its start")
+    parser.add_argument(
+        "--schedule", metavar="FILE",
+        help="inject the faults that this file schedules, at times from the command's start",
+    )  # fmt: skip
     parser.add_argument(
         "words", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="the command to run"
     )
@@ -97,12 +104,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _enter(args: argparse.Namespace) -> None:
-    """Make an ordinary user root of what holds their test beds."""
+    """Makes an ordinary user root of the user namespace that holds the user's test beds."""
     without = (testbed_status.run, _down)
     if rootless.enter(create=args.act is _up) or args.act in without:
         return
     if stored.load(args.name) is not None:
-        raise StateError(f"test bed {args.name} is root's, and so is all that can be done with it")
+        raise StateError(f"test bed {args.name} belongs to root: run this command as root")
     raise StateError(f"test bed {args.name} is not up: mrc testbed up --name {args.name}")
 
 
@@ -128,13 +135,16 @@ def _down(args: argparse.Namespace) -> int:
 
 
 def _exec(args: argparse.Namespace) -> int:
-    """Become the command; returns only if there is none of that name."""
+    """Replaces this process by the command. Returns if the command is not found, and with
+    --schedule when the command ends.
+    """
     _take_options(args)
     bed = Testbed.existing(args.name)
     argv, environment = bed.host_command(args.host, args.words, user=args.user)
     for program, remedy in ((args.words[0], ""), (argv[0], ": apt-get install iproute2")):
         if shutil.which(program, path=environment["PATH"]) is None:
-            print_error(args.prog, f"no command {program}{remedy}", NOT_FOUND, as_json=False)
+            wrong = f"{program}: command not found{remedy}"
+            print_error(args.prog, wrong, NOT_FOUND, as_json=False)
             return NOT_FOUND
     if args.schedule is not None:
         return testbed_run.run_beside(bed, args.schedule, argv, environment, args.prog)
@@ -142,7 +152,7 @@ def _exec(args: argparse.Namespace) -> int:
 
 
 def _take_options(args: argparse.Namespace) -> None:
-    """Our own options may still stand between HOST and `--`; the command begins after them."""
+    """Takes the options between HOST and `--`, and leaves the command in `args.words`."""
     parser = argparse.ArgumentParser(prog=args.prog, allow_abbrev=False, add_help=False)
     parser.add_argument("--name")
     parser.add_argument("--user")
@@ -157,5 +167,5 @@ def _take_options(args: argparse.Namespace) -> None:
     if words and words[0] == "--":
         words = words[1:]
     if not words:
-        raise UsageError(args.prog, f"what to run? {args.prog} {args.host} -- COMMAND")
+        raise UsageError(args.prog, f"no command: {args.prog} {args.host} -- COMMAND")
     args.words = words

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`mrc testbed capture`: what passes a host or a link, as a pcap file."""
+"""`mrc testbed capture`: writes the packets of a host or a link to a pcap file."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ _MAX_SNAP_BYTES = 1 << 18
 _BUFFER_BYTES = 1 << 20
 
 DESCRIPTION = """\
-Write what passes a host or a link into a pcap file, until SIGINT. Bursts, which the kernel moves
-whole, are cut into the packets that a wire would carry, each with its lengths and checksum; a
-packet that is seen at two interfaces is written twice. Needs no tcpdump.
+Write the packets of a host or a link to a pcap file, until SIGINT. tcpdump is
+not required. The kernel moves bursts as one packet: capture splits a burst
+into packets as on a wire, with their own lengths and checksums. A packet that
+crosses two of the captured interfaces is written twice.
 """
 
 
@@ -36,23 +37,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = DESCRIPTION
     parser.add_argument(
         "where", metavar="HOST|LINK",
-        help=f"h0, h1, ... for all ports of a host, or a target of faults: {FORMS}",
+        help=f"h0, h1, ... for all ports of a host, or {FORMS}",
     )  # fmt: skip
-    parser.add_argument("file", metavar="FILE", help="to write; - for stdout: | tshark -r -")
     parser.add_argument(
-        "--count", type=count_argument(1 << 40), metavar="N", help="end after so many packets"
+        "file", metavar="FILE", help="file to write; -: stdout, such as for tshark -r -"
     )
-    parser.add_argument("--seconds", type=seconds_argument, metavar="S", help="end after so long")
+    parser.add_argument(
+        "--count", type=count_argument(1 << 40), metavar="N",
+        help="stop after this many packets [no limit]",
+    )  # fmt: skip
+    parser.add_argument(
+        "--seconds", type=seconds_argument, metavar="S", help="stop after this time [no limit]"
+    )
     parser.add_argument(
         "--snaplen", type=count_argument(1 << 31), default=_MAX_SNAP_BYTES, metavar="BYTES",
-        help="keep so many of each packet [all]",
+        help="keep only this many bytes of each packet [all]",
     )  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:
     out = Output.of(args)
     if args.file == "-" and (args.json or sys.stdout.isatty()):
-        raise UsageError(args.prog, "packets on stdout want a pipe, and no --json beside them")
+        wrong = "FILE -: requires a pipe on stdout, and excludes --json"
+        raise UsageError(args.prog, wrong)
     bed = Testbed.existing(args.name)
     with as_argument_error():
         where = capture.interfaces(bed.plan, args.where)
@@ -62,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     def begun() -> None:
         out.note(f"capturing at {names}")
         if not capture.splits_bursts():
-            out.note("this kernel is older than Linux 6.2: each burst is one packet here")
+            out.note("this kernel is older than Linux 6.2: the file shows a burst as one packet")
 
     with Ending() as ending, _file(args.file) as file:
         wanted = capture.Capture(file, min(args.snaplen, _MAX_SNAP_BYTES), args.count)
@@ -74,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
                 lambda: ending.signum is not None or (deadline or math.inf) <= time.monotonic(),
             )
         except BrokenPipeError:
-            out.note("whoever read the packets has gone")
+            out.note("stopped: the reader of the packets closed the pipe")
             return 0
     size = format_bytes(taken.bytes)
     out.note(f"{taken.packets} packets, {size}, {taken.dropped} dropped by the kernel")

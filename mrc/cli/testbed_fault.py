@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`mrc testbed fail` and `heal`."""
+"""`mrc testbed fail` and `heal`: begin and end faults."""
 
 from __future__ import annotations
 
@@ -18,38 +18,40 @@ _share = argument(parse_loss)
 
 
 def add_fail_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("target", metavar="TARGET", help=FORMS)
+    parser.add_argument("target", metavar="TARGET", help=f"what fails: {FORMS}")
     parser.add_argument(
         "--mode", choices=[*Mode], default=Mode.SILENT,
-        help="silent: drop packets, links stay up; down: take the links down [%(default)s]",
+        help="silent: drop packets while links stay up; down: take the links down [%(default)s]",
     )  # fmt: skip
     parser.add_argument(
-        "--loss", type=_share, metavar="PERCENT", help="drop only so many, such as 20%%"
-    )
+        "--loss", type=_share, metavar="PERCENT",
+        help="drop this share of the packets, such as 20%% [100%%; 0%% with --rate or impairments]",
+    )  # fmt: skip
     _add_impairments(parser)
 
 
 def add_heal_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("target", metavar="TARGET", help=f"all, {FORMS}")
+    parser.add_argument("target", metavar="TARGET", help=f"what to heal: all, {FORMS}")
 
 
 def _add_impairments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rate", type=_rate, default={}, metavar="RATE",
-        help="of its links, such as 50mbit, or what is left of it, such as 10%%",
+        help="limit each link to this rate, such as 50mbit, or to a share of its own rate, such as"
+        " 10%%",
     )  # fmt: skip
     group = parser.add_argument_group(
-        "in an emulated fabric, or where the kernel has netem; alone or together"
+        "impairments (require an emulated fabric, or netem in the kernel)"
     )
     for word, text in (
-        ("corrupt", "flip a bit in so many packets"),
-        ("duplicate", "deliver so many twice"),
-        ("reorder", "delay so many by up to 1 ms"),
+        ("corrupt", "flip a bit in this share of the packets"),
+        ("duplicate", "deliver this share of the packets twice"),
+        ("reorder", "delay this share of the packets by up to 1 ms"),
     ):
         group.add_argument(f"--{word}", type=_share, metavar="PERCENT", help=text)
     for word, text in (
-        ("delay", "add to all, such as 1ms"),
-        ("jitter", "add up to this by chance"),
+        ("delay", "delay all packets by this time, such as 1ms"),
+        ("jitter", "add a random delay of at most this time"),
     ):
         group.add_argument(
             f"--{word}", type=time_argument, metavar="TIME", dest=f"{word}_ns", help=text

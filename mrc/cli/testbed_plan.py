@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`mrc testbed plan`: what `up` would build, as text, JSON and a picture."""
+"""`mrc testbed plan`: shows what `up` would build, as text, JSON or a picture."""
 
 from __future__ import annotations
 
@@ -18,19 +18,21 @@ from mrc.testbed.shape import MIN_KERNEL_DELAY_NS, Fabric, LinkChange, Shape
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_shape(parser)
-    parser.add_argument("--svg", metavar="FILE", help="draw it into this file")
-    parser.add_argument("--list", action="store_true", help="list the built-in topologies instead")
+    parser.add_argument("--svg", metavar="FILE", help="draw the test bed into this SVG file")
+    parser.add_argument(
+        "--list", action="store_true", help="list the built-in topologies, and nothing else"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     out = Output.of(args)
     if args.list:
         found = {name: reader.load(name).title for name in reader.names()}
-        out.text(format_table(("topology", "what it is"), list(found.items())))
+        out.text(format_table(("topology", "title"), list(found.items())))
         out.result(Topologies(topologies=found))
         return 0
     shape = shape_of(args)
-    title = reader.load(args.file, shape.fabric).title if args.file else "the usual test bed"
+    title = reader.load(args.file, shape.fabric).title if args.file else "the default test bed"
     lines = [*_describe(shape), *map(_change, shape.links)]
     if args.svg:
         _write(args.svg, svg.draw(shape, title, lines))
@@ -62,7 +64,7 @@ def _describe(shape: Shape) -> list[str]:
 
 
 def _each(rate_bps: int | None, delay_ns: int) -> str:
-    rate = "without a limit" if rate_bps is None else format_rate(rate_bps)
+    rate = "no rate limit" if rate_bps is None else format_rate(rate_bps)
     return f"{rate}, {delay_ns / 1000:g} us"
 
 
@@ -71,9 +73,10 @@ def _queues(shape: Shape) -> list[str]:
         told = emulator_config(shape)["config"]
         sizes = [format_bytes(told[f"{key}_bytes"]) for key in ("buffer", "ecn_low", "ecn_high")]
         end = "trims" if shape.trim else "drops"
-        return [f"queues: mark from {sizes[1]}, always from {sizes[2]}; {end} above {sizes[0]}"]
+        marks = f"mark some packets from {sizes[1]}, all from {sizes[2]}"
+        return [f"queues {marks}; {end} above {sizes[0]}"]
     shortest = f"{MIN_KERNEL_DELAY_NS // 1000} us"
-    return [f"queues neither mark nor trim, delays below {shortest} are left out: a kernel fabric"]
+    return [f"a kernel fabric cannot mark or trim, and ignores delays below {shortest}"]
 
 
 def _change(change: LinkChange) -> str:

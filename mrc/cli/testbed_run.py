@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`mrc testbed run`, and `exec --schedule`: faults at their times."""
+"""`mrc testbed run`, and `exec --schedule`: inject the faults that a file schedules."""
 
 from __future__ import annotations
 
@@ -21,18 +21,20 @@ from mrc.testbed.bed import Testbed
 from mrc.testbed.schedule import Event
 
 DESCRIPTION = """\
-Let a test bed fail as the [[faults]] of a TOML file say, counted from now: target, kind, at, until,
-and every with for, as in a scenario of `mrc sim`. What was set is healed in the end, which is when
-the last fault has ended, or at SIGINT.
+Inject the faults that a TOML file schedules. Each [[faults]] table has target,
+kind, at, until, and every with for, as in a scenario of mrc sim; times count
+from the start of this command. It exits when the last fault has ended, at
+--until or at SIGINT, and heals the faults that it has injected.
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.description = DESCRIPTION
-    parser.add_argument("file", metavar="FILE", help="with [[faults]]")
+    parser.add_argument("file", metavar="FILE", help="TOML file with [[faults]]")
     parser.add_argument(
-        "--until", type=time_argument, metavar="TIME", help="end then, whatever still fails"
-    )
+        "--until", type=time_argument, metavar="TIME",
+        help="heal all faults of the file and exit at this time [when the last fault has ended]",
+    )  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:
@@ -55,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
 def run_beside(
     bed: Testbed, path: str, argv: Sequence[str], environment: dict[str, str], prog: str
 ) -> int:
-    """A command, and the faults from its start to its end; returns its exit code."""
+    """Runs a command, and the scheduled faults until it ends; returns its exit code."""
     out = Output(prog, as_json=False, quiet=False)
     scheduled = schedule.load(path, bed.plan)
     with Ending() as ending, subprocess.Popen(argv, env=environment) as process:
@@ -70,7 +72,7 @@ def run_beside(
             ending.wait(None, child)
         finally:
             os.close(child)
-        # A terminal has told the command itself.
+        # At ^C the terminal itself sends SIGINT to the command.
         if ending.signum and not (ending.signum == signal.SIGINT and os.isatty(0)):
             process.send_signal(ending.signum)
         code = process.wait()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`mrc testbed shell`: a shell in a host, whose prompt says in which one."""
+"""`mrc testbed shell`: opens a shell in a host. The prompt shows the host."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mrc.cli.exits import Exit
 from mrc.cli.output import print_error
 from mrc.testbed.bed import Testbed
 
-# After the user's own file, which may set a prompt.
+# PS1 comes after the user's own file, because that file may set PS1.
 _BASH = """\
 [ -f ~/.bashrc ] && . ~/.bashrc
 PS1="($MRC_HOST) $PS1"
@@ -19,16 +19,17 @@ PS1="($MRC_HOST) $PS1"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("host", metavar="HOST", help="h0, h1, ...")
-    parser.add_argument("--user", help="drop from root to this user")
+    parser.add_argument("host", metavar="HOST", help="host of the test bed: h0, h1, ...")
+    parser.add_argument("--user", help="run as this user instead of root")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Become the shell; returns only if there is none."""
+    """Replaces this process by the shell; returns only if the shell is not found."""
     bed = Testbed.existing(args.name)
     shell = os.environ.get("SHELL") or "/bin/sh"
     if shutil.which(shell) is None:
-        print_error(args.prog, f"no shell {shell}: set SHELL", Exit.FAILED, as_json=False)
+        wrong = f"{shell}: shell not found: set SHELL"
+        print_error(args.prog, wrong, Exit.FAILED, as_json=False)
         return Exit.FAILED
     words = [shell]
     if os.path.basename(shell) == "bash":
@@ -40,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _in_memory(text: str) -> int:
-    """A file without a name, which the shell inherits."""
+    """The descriptor of an unnamed file, which the shell inherits."""
     descriptor = os.memfd_create("mrc-shell", 0)
     os.write(descriptor, text.encode())
     os.set_inheritable(descriptor, True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`mrc testbed status`: what is up, what fails, what was counted."""
+"""`mrc testbed status`: shows a test bed, its faults and its counters."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from mrc.testbed.bed import Testbed
 from mrc.testbed.fault import Fault
 from mrc.testbed.shape import Fabric, Shape
 
-# Reports of the kernel itself, of multicast groups and neighbours, stay below.
+# The kernel's own traffic (multicast reports, neighbour discovery) stays below this rate.
 _QUIET_BITS_PER_SECOND = 10_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--interval", type=seconds_argument, default=0.2, metavar="SECONDS",
-        help="over which rates are measured [%(default)s]",
+        help="measure rates over this time [%(default)s]",
     )  # fmt: skip
 
 
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
             links = {name: _link(told) for name, told in bed.measure(args.interval).items()}
             if bed.shape.fabric is Fabric.EMULATED:
                 counters = _counters(bed.counters())
-        except MrcError as exc:  # the rest can be told without
+        except MrcError as exc:  # show the status without counters
             out.warn(str(exc))
     lines = [f"{args.name} is up: {summary(bed.shape)}", *picture.draw(bed.shape, found.faults)]
     for part in (_counted(counters), _busy(links), _troubles(bed, found.faults)):
@@ -63,11 +63,11 @@ def summary(shape: Shape) -> str:
     below = "" if shape.t0 == shape.hosts else f"{shape.t0} T0s and "
     rate = _rate(shape.host_rate_bps)
     if shape.fabric_rate_bps != shape.host_rate_bps:
-        rate += f" a host link, {_rate(shape.fabric_rate_bps)} an uplink"
+        rate += f" per host link, {_rate(shape.fabric_rate_bps)} per uplink"
     elif shape.host_rate_bps is not None:
-        rate += " a link"
+        rate += " per link"
     return (
-        f"{shape.hosts} hosts, {shape.planes} planes, {below}{shape.t1} T1s a plane, {rate}, "
+        f"{shape.hosts} hosts, {shape.planes} planes, {below}{shape.t1} T1s per plane, {rate}, "
         f"MTU {shape.mtu}" + (", emulated" if shape.fabric is Fabric.EMULATED else "")
     )
 
@@ -80,24 +80,24 @@ def _troubles(bed: Testbed, faults: dict[str, Fault]) -> list[str]:
     lines = [f"{target} fails: {fault}" for target, fault in faults.items()]
     gone = bed.missing()
     if gone:
-        lines.append(f"namespaces missing: {', '.join(gone)}; mrc testbed up builds it anew")
+        lines.append(f"namespaces missing: {', '.join(gone)}; rebuild with mrc testbed up")
     return lines
 
 
 def _counted(counters: Counters | None) -> list[str]:
-    """What an emulated fabric counted in all."""
+    """The packet counters of an emulated fabric."""
     if counters is None:
         return []
     words = ("received", "sent", "marked", "trimmed", "dropped", "lost", "unroutable", "overloaded")
     counts = (f"{getattr(counters, word + '_packets')} {word}" for word in words)
     lines = ["packets: " + ", ".join(counts)]
     if counters.overloaded_packets:
-        lines.append("overloaded: this machine is too slow for what it carries; results are wrong")
+        lines.append("overloaded: this machine is too slow for this traffic; results are wrong")
     return lines
 
 
 def _busy(links: Mapping[str, Link]) -> list[str]:
-    """The links that carry something now, or did not carry all that they were given."""
+    """The links that carry traffic now, and links that dropped, lost, trimmed or marked packets."""
     words = ("dropped", "lost", "trimmed", "marked")
     rows = []
     for name, link in links.items():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`mrc top`: what endpoints do right now, on this machine or on a host that shows it."""
+"""`mrc top`: shows running endpoints, on this machine or on a host that allows remote viewing."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from mrc.results.snapshot import Snapshot
 from mrc.results.top import Endpoint, Top
 from mrc.testbed import rootless
 
-HELP = "watch QPs, planes and paths of running endpoints"
+HELP = "watch the QPs, planes and paths of running endpoints"
 EXAMPLES = """\
 examples:
-  mrc top --local                      every endpoint of this user, in all network namespaces
-  mrc top h1                           that of a host, which runs mrc recv --top
+  mrc top --local                      your endpoints, in all network namespaces
+  mrc top h1                           the mrc recv --top that runs on h1
   mrc top --local --json | jq '.endpoints[].qps[] | {peer, rtt_ns}'
 """
 
-_LOOKS = 8  # at a time: each may be answered by a megabyte
+_LOOKS = 8  # concurrent requests: each answer may have a megabyte
 
 Look = Callable[[], Awaitable[dict[str, Snapshot]]]
 
@@ -42,29 +42,33 @@ Look = Callable[[], Awaitable[dict[str, Snapshot]]]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "host", nargs="?", type=host_and_port, metavar="HOST[:PORT]",
-        help="where mrc recv or mrc perf --server runs with --top",
+        help="host that runs mrc recv --top or mrc perf --server --top",
     )  # fmt: skip
-    parser.add_argument("--local", action="store_true", help="the endpoints of this machine")
+    parser.add_argument("--local", action="store_true", help="show your endpoints on this machine")
     parser.add_argument(
-        "--all-users", action="store_true", help="with --local, for root: those of others too"
-    )
+        "--all-users", action="store_true",
+        help="with --local, as root: show the endpoints of all users",
+    )  # fmt: skip
     parser.add_argument(
         "-i", "--interval", type=seconds_argument, default=1.0, metavar="SECONDS",
-        help="between two looks; rates are of this time [%(default)s]",
+        help="time between two updates, over which rates are averaged [%(default)s]",
     )  # fmt: skip
-    parser.add_argument("--once", action="store_true", help="end after one; --json does too")
+    parser.add_argument(
+        "--once", action="store_true", help="exit after one interval; --json implies it"
+    )
     parser.add_argument(
         "--timeout", type=seconds_argument, default=5.0, metavar="SECONDS",
-        help="for connecting and each answer [%(default)s]",
+        help="time limit for connecting and for each answer [%(default)s]",
     )  # fmt: skip
     add_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     if (args.host is None) != args.local:
-        raise UsageError(args.prog, f"name a HOST, or say --local; see {args.prog} --help")
+        wrong = "use either a HOST or --local" if args.local else "name a HOST or use --local"
+        raise UsageError(args.prog, f"{wrong}; see {args.prog} --help")
     if args.all_users and not (args.local and os.geteuid() == 0):
-        raise UsageError(args.prog, "--all-users goes with --local, and is for root")
+        raise UsageError(args.prog, "--all-users requires --local and root")
     return run_async(_top(args, Output.of(args)))
 
 
@@ -114,7 +118,7 @@ async def _local(all_users: bool) -> AsyncIterator[Look]:
             return None
 
     async def look() -> dict[str, Snapshot]:
-        """Of all that are there; those that end meanwhile are left out."""
+        """The snapshots of all endpoints, without those that fail to answer."""
         paths = local.sockets(rootless.run_folder(), all_users=all_users)
         found = await asyncio.gather(*map(look_at, paths))
         return {str(p): seen for p, seen in zip(paths, found, strict=True) if seen is not None}

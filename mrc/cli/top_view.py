@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `mrc top` shows of a snapshot: ports, QPs, planes and paths. Pure."""
+"""The tables of `mrc top` for a snapshot: planes, QPs and paths. Pure."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from mrc.events import known
 from mrc.results.snapshot import Ev
 from mrc.results.top import Endpoint, PlaneRates, QpRates
 
-MAX_ROWS = 32  # of QPs and of paths; those with most to tell first
+MAX_ROWS = 32  # of QPs and of paths: the busiest QPs, and the paths in the worst states
 _ALARMS = {"RX_OVERFLOW": "receive buffer overflows", "TIMEOUTS": "timeouts",
            "SPURIOUS": "spurious losses", "TX_BURST_ERRORS": "send errors",
            "MEMORY_FAULTS": "memory faults"}  # fmt: skip
-_BADNESS = ("ASSUMED_BAD", "DENIED", "SKIP", "GOOD")  # what is to be seen first
+_BADNESS = ("ASSUMED_BAD", "DENIED", "SKIP", "GOOD")  # the worst first
 
 
 def endpoint_blocks(endpoint: Endpoint) -> list[Block]:
-    """All of one endpoint."""
+    """All blocks of one endpoint."""
     return [_title(endpoint), *_planes(endpoint), *_qps(endpoint), *_paths(endpoint)]
 
 
@@ -38,7 +38,7 @@ def _title(endpoint: Endpoint) -> Block:
 
 
 def _planes(endpoint: Endpoint) -> list[Block]:
-    """The planes that QPs use, over all of them."""
+    """One row for each plane, summed over all QPs."""
     nics = {port.plane: port.nic for port in endpoint.ports}
     shares: dict[int, list[PlaneRates]] = {}
     for qp in endpoint.qps:
@@ -60,7 +60,7 @@ def _planes(endpoint: Endpoint) -> list[Block]:
 
 
 def _plane_state(parts: list[PlaneRates]) -> str:
-    """Whether QPs have suspended the plane, and what it carries where it is slow."""
+    """How many QPs have suspended the plane or found it slow; "up" if none."""
     states = []
     if suspended := sum(part.suspended for part in parts):
         states.append(f"suspended by {suspended} of {len(parts)} QPs")
@@ -100,7 +100,7 @@ def _moved(qp: QpRates) -> float:
 
 
 def _paths(endpoint: Endpoint) -> list[Block]:
-    """One row a path: QPs to one peer share it, each with an EV of its own."""
+    """One row for each path to a peer, summed over the QPs. Each QP has its own EV for a path."""
     paths: dict[tuple[str, int, str], list[Ev]] = {}
     for qp in endpoint.qps:
         for ev in qp.evs or ():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may look into an endpoint that a subcommand opens: the options, and what they configure."""
+"""Options that decide who may view the endpoint that a subcommand opens, and their settings."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from mrc.cli.output import Output
 from mrc.observe.context import Context
 
 _TOP = (
-    "show this endpoint to whoever reaches its TCP port, for mrc top HOST: peers, paths and how"
-    " much is moved"
+    "let anybody who can reach the TCP port view this endpoint with mrc top HOST: its peers, paths"
+    " and traffic"
 )
 
 
 def add_options(parser: Any, *, listens: bool) -> None:
-    """`--metrics`, and `--top` where there is a TCP port to ask at."""
+    """Adds `--metrics`, and `--top` for a command that listens on a TCP port."""
     parser.add_argument(
         "--metrics", type=listening_address, metavar="[ADDRESS:]PORT",
-        help="serve metrics to Prometheus there; of this machine only without ADDRESS",
+        help="serve Prometheus metrics at this address; without ADDRESS at 127.0.0.1",
     )  # fmt: skip
     if listens:
         parser.add_argument("--top", action="store_true", help=_TOP)
@@ -29,7 +29,7 @@ def add_options(parser: Any, *, listens: bool) -> None:
 
 
 def settings(args: argparse.Namespace) -> dict[str, Any]:
-    """The fields of ContextConfig: its own user may always look."""
+    """The fields of ContextConfig. The user that runs the command may always view its endpoint."""
     return {
         "program": args.prog,
         "local_view": True,
@@ -39,7 +39,7 @@ def settings(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def announce(out: Output, ctx: Context) -> None:
-    """Says where the metrics are."""
+    """Prints the URL of the metrics."""
     if ctx.config.metrics is not None:
         address = ctx.config.metrics[0]
         name = f"[{address}]" if ":" in address else address

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demonstration: a transfer on a test bed while a plane falls silent."""
+"""The demo: a transfer on a test bed while a plane falls silent."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process of the demonstration: `mrc send` or `mrc recv` inside a host of the test bed."""
+"""A process of the demo: `mrc send` or `mrc recv` inside a host of the test bed."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from mrc.tasks import cancelled
 from mrc.testbed.bed import Testbed
 
 LISTENING = "listening on"
-LOOK_SECONDS = 0.02  # between two looks at how far it is
+LOOK_SECONDS = 0.02  # between two queries of its counters
 STOP_SECONDS = 3.0
 
 
 class DemoError(MrcError):
-    """The demonstration could not be carried out to its end."""
+    """The demo failed before its end."""
 
 
 class Child:
-    """One mrc inside a host: its result, its complaints, and how far it is."""
+    """One mrc process inside a host: its counters, its result and its errors."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -43,7 +43,7 @@ class Child:
             env=environment,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is for us, and we end our children
+            start_new_session=True,  # ^C reaches only the demo, which ends its children
         )
         assert self._process.stdout is not None and self._process.stderr is not None
         self._readers = [
@@ -58,20 +58,23 @@ class Child:
                 self.listening.set()
 
     async def look(self) -> dict[str, Any] | None:
-        """What it counts now, as `mrc top --local` sees it; None when it has ended well."""
+        """Its counters now, as in `mrc top --local`; None if it has ended with success.
+
+        Raises the error of `result` if it has failed.
+        """
         while self._process.returncode is None:
             try:
                 self._socket = self._socket or next(iter(local.sockets_of(self._process.pid)), None)
                 if self._socket is not None:
                     return await local.look(self._socket)
             except (OSError, MrcError):
-                pass  # it is about to end, or late
+                pass  # the process is ending, or has no socket yet: retry
             await asyncio.sleep(LOOK_SECONDS)
         await self.result()
         return None
 
     async def until(self, count: int) -> None:
-        """Returns when `count` payload bytes have arrived there."""
+        """Waits until it has received `count` payload bytes."""
         while True:
             seen = await self.look()
             if seen is None or seen["counters"].get("RX_BYTES", 0) >= count:
@@ -90,18 +93,18 @@ class Child:
         return sent
 
     async def result(self) -> dict[str, Any]:
-        """What it printed, when it ended well."""
-        # Shielded: whoever waits for the result may give up, the readers go on.
+        """Waits for its end, and returns the JSON that it printed."""
+        # Cancelling this wait must not cancel the readers.
         *_, output = await asyncio.gather(*(asyncio.shield(each) for each in self._readers))
         code = await self._process.wait()
         if code != 0:
-            said = "; ".join(self._lines[-3:]) or "nothing"
-            raise DemoError(f"{self.name} ended with exit code {code} and said: {said}")
+            said = "; ".join(self._lines[-3:]) or "no message"
+            raise DemoError(f"{self.name} failed with exit code {code}: {said}")
         result: dict[str, Any] = json.loads(output)
         return result
 
     async def stop(self) -> None:
-        """Ends the process, if it still runs, and waits for that."""
+        """Ends the process if it still runs, and waits for its end."""
         if not hasattr(self, "_process"):
             return
         if self._process.returncode is None:

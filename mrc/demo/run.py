@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demonstration: a file crosses a test bed, and a plane falls silent on the way.
+"""The demo: a file crosses a test bed, and one plane falls silent during the transfer.
 
-`mrc recv` and `mrc send` run as processes of their own inside two hosts of the test bed; what is
-measured is the payload that the receiver has placed, which it records in bins of a few
-milliseconds. What was received is compared with what was sent by reading both files, independently
-of mrc's own digest.
+`mrc recv` and `mrc send` run as separate processes inside two hosts of the test bed. The receiver
+records the payload that it places in memory, in bins of a few milliseconds. At the end the demo
+reads and compares both files, independently of mrc's own digest.
 """
 
 from __future__ import annotations
@@ -34,24 +33,24 @@ T = TypeVar("T")
 
 SENDER, RECEIVER = "h0", "h1"
 FAULTY_PLANE = 2
-FAULT_SHARE = 0.5  # of the file, when the plane falls silent
-HEAL_SHARE = 0.85  # of the file, when it is healed
-SETTLE_SECONDS = 0.1  # slow start, and after the fault the time that recovery may take
-WINDOW_SECONDS = 0.05  # goodput at a moment is the mean over so long around it
+FAULT_SHARE = 0.5  # the plane falls silent when this share of the file has arrived
+HEAL_SHARE = 0.85  # the plane is healed when this share of the file has arrived
+SETTLE_SECONDS = 0.1  # left out of the goodputs: slow start, and recovery after the fault
+WINDOW_SECONDS = 0.05  # goodput at a moment is the mean over a window of this width around it
 BIN_SECONDS = 0.02
-RECORDED_BIN = "5ms"  # of the receiver
+RECORDED_BIN = "5ms"  # --bins of the receiver
 RECOVERED_SHARE = 0.95  # of the surviving capacity
 
-# What a plane's shaper counts of a packet beside its payload: Ethernet, the outer and the inner
-# IPv6 header, UDP, and MRC's BTH, METH, TSETH, RETH and ICRC.
+# Bytes of a packet that a plane's shaper counts besides its payload: Ethernet, the outer and the
+# inner IPv6 header, UDP, and MRC's BTH, METH, TSETH, RETH and ICRC.
 WIRE_OVERHEAD_BYTES = 14 + 40 + 40 + 8 + 40
 _BLOCK = 1 << 20
-_FIRST_BYTES = 1 << 14  # more than the messages that precede the file
+_FIRST_BYTES = 1 << 14  # more bytes than the messages before the file
 
 
 @dataclass(frozen=True, slots=True)
 class DemoPlan:
-    """What to demonstrate, and on which test bed."""
+    """The parameters of the demo and its test bed."""
 
     name: str
     rate_bps: int
@@ -63,13 +62,13 @@ class DemoPlan:
 
     @property
     def timeout(self) -> float:
-        """Seconds after which something must be wrong."""
+        """Time limit of the transfer in seconds: 60 s, plus 10 times the time over one plane."""
         return 60 + 10 * self.bytes * 8 / self.rate_bps
 
 
 @dataclass(slots=True)
 class DemoResult:
-    """What happened, in moments of the monotonic clock."""
+    """The measurements of the demo. Times are those of the monotonic clock, in seconds."""
 
     plan: DemoPlan
     timeline: Timeline
@@ -84,7 +83,7 @@ class DemoResult:
 
     @property
     def plane_capacity(self) -> float:
-        """Payload bits per second that fit a plane."""
+        """Payload bits per second that one plane can carry."""
         mtu = int(self.sender["path_mtu_bytes"])
         return self.plan.rate_bps * mtu / (mtu + WIRE_OVERHEAD_BYTES)
 
@@ -106,14 +105,16 @@ class DemoResult:
 
     @property
     def dips(self) -> list[Interval]:
-        """When goodput was below the surviving capacity by more than 5%, fault to healing."""
+        """When goodput was below RECOVERED_SHARE of the surviving capacity during the fault."""
         level = RECOVERED_SHARE * self.surviving_capacity
         end = self.healed - WINDOW_SECONDS / 2
         return self.timeline.below(self.failed, end, level, WINDOW_SECONDS)
 
     @property
     def recovery_seconds(self) -> float | None:
-        """From the fault to the end of the dip that it caused: 0 for none, None if it stayed."""
+        """Time from the fault to the end of the dip that it caused; 0 without a dip, None if the
+        dip lasted until the plane was healed.
+        """
         dips = self.dips
         if not dips or dips[0].start > self.failed + SETTLE_SECONDS:
             return 0.0
@@ -155,13 +156,16 @@ class DemoResult:
                 GoodputBin(seconds=each.start - self.began, bits_per_second=each.bits_per_second)
                 for each in self.bins()
             ),
-            sender=self.sender,  # as the process printed it: plain data already
+            sender=self.sender,  # already plain data: the JSON that the process printed
             receiver=self.receiver,
         )
 
 
 async def run_demo(plan: DemoPlan, say: Callable[[str], None]) -> DemoResult:
-    """Builds, runs, measures, compares, and removes what it built; `say` hears each step."""
+    """Builds the test bed, runs the transfer, compares the files and removes the test bed.
+
+    Calls `say` before each step. With `plan.keep` the test bed stays up.
+    """
     bed = _new_bed(plan)
     async with AsyncExitStack() as stack:
         place = _folder_for(2 * plan.bytes)
@@ -174,11 +178,11 @@ async def run_demo(plan: DemoPlan, say: Callable[[str], None]) -> DemoResult:
         source = folder / "demo.bin"
         await in_thread(write_random, source, plan.bytes, plan.seed)
         if not plan.keep:
-            stack.callback(bed.down)  # without await: a second signal must not keep it from running
+            stack.callback(bed.down)  # not async: a second signal cannot interrupt it
         say(f"building test bed {plan.name}: {plan.planes} planes, {plan.t1} T1s each")
         await in_thread(bed.up)
         if plan.keep:
-            say(f"the test bed stays: mrc testbed down --name {plan.name} removes it")
+            say(f"to remove the test bed later: mrc testbed down --name {plan.name}")
         async with asyncio.timeout(plan.timeout):
             result = await _transfer(plan, bed, source, inbox, say)
         say("comparing both files byte for byte")
@@ -187,9 +191,8 @@ async def run_demo(plan: DemoPlan, say: Callable[[str], None]) -> DemoResult:
 
 
 def _folder_for(size: int) -> Path | None:
-    """Memory if it has room: the network is shown here, not the disk. None: the default.
-
-    Whoever sets TMPDIR has chosen.
+    """/dev/shm if it has room, so that the disk does not limit the transfer; otherwise None, for
+    the default folder. TMPDIR takes precedence.
     """
     memory = Path("/dev/shm")
     with suppress(OSError):
@@ -205,8 +208,8 @@ def _new_bed(plan: DemoPlan) -> Testbed:
         Testbed.existing(plan.name)
     except StateError:
         return Testbed(plan.name, planes=plan.planes, t1=plan.t1, rate=str(plan.rate_bps))
-    # It may be in use, and it would be gone afterwards.
-    raise DemoError(f"test bed {plan.name} is up already; choose another --name")
+    # Somebody may use that test bed, and the demo would remove it at its end.
+    raise DemoError(f"test bed {plan.name} is already up; choose another --name")
 
 
 async def _transfer(
@@ -243,7 +246,7 @@ async def _transfer(
 
 
 async def _first(work: Coroutine[Any, Any, T], *children: Child) -> T:
-    """Runs `work` to its end, unless one of `children` ends in failure before."""
+    """Returns the result of `work`; raises the error of a child that fails before."""
     main = asyncio.ensure_future(work)
     tasks: list[asyncio.Task[Any]] = [main]
     tasks += [asyncio.ensure_future(child.result()) for child in children]
@@ -261,11 +264,14 @@ async def _first(work: Coroutine[Any, Any, T], *children: Child) -> T:
 async def _fail_and_heal(
     plan: DemoPlan, bed: Testbed, receiver: Child, sender: Child, say: Callable[[str], None]
 ) -> tuple[float, float, list[dict[int, int]]]:
-    """Returns the moments of both, and what had been sent per plane by then."""
+    """Injects and heals the fault. Returns the times of both, and the bytes sent on each plane
+    until each of them.
+    """
     target = f"plane:{FAULTY_PLANE}"
     await receiver.until(int(plan.bytes * FAULT_SHARE))
     at_fault = await sender.plane_bytes()
-    # Taken before the command, which takes a few milliseconds: so recovery is never understated.
+    # Read the clock before the fault, which takes a few milliseconds to inject: the recovery time
+    # is then never too short.
     failed = time.monotonic()
     await in_thread(bed.fail, target)
     say(f"plane {FAULTY_PLANE} is silent")
@@ -278,7 +284,7 @@ async def _fail_and_heal(
 
 
 def write_random(path: Path, count: int, seed: int) -> None:
-    """Fills a new file with `count` bytes that `seed` determines."""
+    """Fills a new file with `count` random bytes from `seed`."""
     generator = random.Random(seed)
     with path.open("wb") as file:
         for start in range(0, count, _BLOCK):
@@ -286,7 +292,7 @@ def write_random(path: Path, count: int, seed: int) -> None:
 
 
 def identical(left: Path, right: Path) -> bool:
-    """Whether two files hold the same bytes, by reading both."""
+    """Whether two files contain the same bytes."""
     with left.open("rb") as one, right.open("rb") as other:
         while True:
             block = one.read(_BLOCK)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Goodput over time from the payload that arrived in bins. Pure."""
+"""Goodput over time, computed from the bytes received in bins. Pure."""
 
 from __future__ import annotations
 
@@ -32,48 +32,48 @@ class Interval:
 
 
 class Timeline:
-    """Payload against time: a straight line through each bin, flat before and after them."""
+    """Received bytes over time: linear within a bin, constant before and after all bins."""
 
     def __init__(self, start: float, width: float, bins: Sequence[int]) -> None:
         """`bins` are the bytes of each `width` seconds from `start` on."""
         self._start = start
         self._width = width
-        # By the start of each bin, and by the end of the last.
+        # Total bytes at the start of each bin, and at the end of the last.
         self._totals = [0, *accumulate(bins)]
 
     def bytes_at(self, seconds: float) -> float:
-        """Payload that had arrived by then."""
+        """Payload bytes that had arrived at this time."""
         bins = min(max((seconds - self._start) / self._width, 0.0), len(self._totals) - 1.0)
         whole = int(bins)
         before, after = self._totals[whole], self._totals[ceil(bins)]
         return before + (after - before) * (bins - whole)
 
     def reached(self, count: int) -> float | None:
-        """The end of the bin with which `count` bytes had arrived; None if they never had."""
+        """The end of the bin in which the total reached `count` bytes; None if it never did."""
         index = bisect_left(self._totals, count)
         return self._start + index * self._width if index < len(self._totals) else None
 
     def last_below(self, count: int) -> float:
-        """The start of that bin, else the end of the last one."""
+        """The start of the bin in which the total reached `count` bytes, or the end of the last."""
         return self._start + max(0, bisect_left(self._totals, count) - 1) * self._width
 
     def goodput(self, start: float, end: float) -> float:
-        """Mean bits per second between two moments; 0 for none between them."""
+        """Mean bits per second between two times; 0 if `end` is not after `start`."""
         if end <= start:
             return 0.0
         return (self.bytes_at(end) - self.bytes_at(start)) * 8 / (end - start)
 
     def bins(self, start: float, end: float, width: float) -> list[Bin]:
-        """Whole bins from `start` on; what is left before `end` is no bin."""
+        """Whole bins from `start` on; a remainder before `end` is left out."""
         count = int((end - start) / width + 1e-9)
         starts = (start + i * width for i in range(count))
         return [Bin(at, width, self.goodput(at, at + width)) for at in starts]
 
     def below(self, start: float, end: float, level: float, window: float) -> list[Interval]:
-        """When goodput was below `level`, in order, to a tenth of the window.
+        """The intervals in which goodput was below `level`, in order, to a tenth of `window`.
 
-        Goodput at a moment is the mean over the `window` around it: over much less, a shaper's
-        bursts would make it noise.
+        Goodput at a moment is the mean over the `window` around it. In a much shorter window the
+        bursts of a shaper would dominate.
         """
         step = window / 10
         intervals: list[Interval] = []

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Looking into a Context while it runs: snapshots, and who may see them."""
+"""Views of a running Context: snapshots, metrics, and who may see them."""

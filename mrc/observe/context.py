@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Context that users get: one that can be looked into, as its configuration says."""
+"""The public Context, which offers the views that its configuration enables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mrc.results.plain import plain
 
 
 class Context(context.Context):
-    """One datapath with its sockets, and everything made with it. An async context manager.
+    """One datapath with its sockets, listeners, QPs and memory regions. An async context manager.
 
     Leaving it closes its listeners and QPs and releases its memory regions, in that order.
     """
@@ -27,7 +27,7 @@ class Context(context.Context):
         return self._observatory.metrics_port
 
     async def snapshot(self) -> dict[str, Any]:
-        """All of its state as data for `json`, as `mrc top` shows it.
+        """The state of the Context as data for `json`, as in `mrc top`.
 
         `mrc schema top` describes the keys: a snapshot is an endpoint without the rates.
         """

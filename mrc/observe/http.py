@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One page over HTTP/1.1, for a scraper: GET /metrics, and then the connection ends."""
+"""Serves one page over HTTP/1.1 to scrapers: each connection gets one answer to GET /metrics."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ logger = logging.getLogger("mrc.observe")
 
 PATH = "/metrics"
 MAX_REQUEST_BYTES = 8192
-MAX_REQUESTS = 8  # at a time
+MAX_REQUESTS = 8  # at the same time; further connections are closed
 REQUEST_SECONDS = 5.0
 
 Page = Callable[[str], Awaitable[tuple[bytes, str]]]
-"""From the request's Accept header to the page and its type."""
+"""Takes the request's Accept header; returns the page and its content type."""
 
 
 class MetricsServer:
@@ -35,7 +35,7 @@ class MetricsServer:
         self.port = 0
 
     async def open(self, address: str, port: int) -> None:
-        """Port 0 takes a free one. Raises InUseError or ResolveError."""
+        """Listens on a TCP port; 0 chooses a free port. Raises InUseError or ResolveError."""
         self._of_this_machine = _is_of_this_machine(address)
         try:
             self._server = await asyncio.start_server(
@@ -43,7 +43,8 @@ class MetricsServer:
             )
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
-                raise InUseError(f"metrics: TCP port {port} is taken: choose another") from error
+                wrong = f"metrics: TCP port {port} is in use: choose another port"
+                raise InUseError(wrong) from error
             raise ResolveError(f"metrics: cannot listen on {address}: {error.strerror}") from error
         self.port = self._server.sockets[0].getsockname()[1]
 
@@ -85,7 +86,8 @@ class MetricsServer:
             return _response(HTTPStatus.NOT_FOUND)
         fields = (line.partition(":") for line in lines)
         headers = {name.strip().lower(): value.strip() for name, _, value in fields}
-        # A web page may have its own name lead to this machine, and then read what it gets.
+        # DNS rebinding: a web page's own name may resolve to this machine, and the page could then
+        # read the metrics. So on loopback the Host header must name this machine.
         if self._of_this_machine and not _is_of_this_machine(headers.get("host", "localhost")):
             return _response(HTTPStatus.MISDIRECTED_REQUEST)
         body, content_type = await self._page(headers.get("accept", ""))
@@ -93,7 +95,9 @@ class MetricsServer:
 
 
 def _is_of_this_machine(host: str) -> bool:
-    """Whether a name, perhaps with a port, can only be this machine: no name server decides it."""
+    """Whether `host`, with or without a port, is localhost or a loopback address: names that no
+    name server can redirect.
+    """
     name = host.partition("]")[0].removeprefix("[") if host.startswith("[") else host
     if name.count(":") == 1:
         name = name.partition(":")[0]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Totals of all QPs of a Context, those that are closed included: counters that never fall.
+"""Totals of all QPs of a Context, closed QPs included: counters that never fall.
 
-Totals are kept by peer and plane, not by QP: QPs come and go, and a label that does is a series
-that never ends. For the same reason peers beyond the first MAX_PEERS share one name.
+There are totals by peer and by plane, but not by QP: each QP would leave a series behind. To limit
+the number of series, all peers beyond the first MAX_PEERS share one name.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ OTHERS = "other"
 
 MEANINGS: Mapping[str, str] = {
     "peer_acknowledged_bytes": "Payload bytes that the peer acknowledged, each once.",
-    "peer_retransmitted_bytes": "Payload bytes sent again.",
-    "peer_retransmitted_packets": "Data packets sent again.",
-    "peer_spurious_packets": "Data packets taken for lost that had arrived after all.",
+    "peer_retransmitted_bytes": "Payload bytes retransmitted.",
+    "peer_retransmitted_packets": "Data packets retransmitted.",
+    "peer_spurious_packets": "Data packets declared lost that had arrived.",
     "plane_sent_bytes": "Payload bytes sent, retransmissions included.",
-    "plane_received_bytes": "Payload bytes that came in, each once.",
+    "plane_received_bytes": "Payload bytes received, each once.",
     "plane_sent_packets": "Data packets sent, retransmissions included.",
-    "plane_received_packets": "Data packets that came in, each once.",
-    "plane_lost_packets": "Data packets taken for lost.",
+    "plane_received_packets": "Data packets received, each once.",
+    "plane_lost_packets": "Data packets declared lost.",
 }
 
 Totals = Counter[tuple[str, ...]]
-"""By name and peer, or by name, peer and plane."""
+"""Counts by (name, peer) or by (name, peer, plane)."""
 
 
 def _moved(peer: str, info: QpInfo) -> dict[tuple[str, ...], int]:
-    """What one QP has done so far."""
+    """The counts of one QP since its connect."""
     moved: dict[tuple[str, ...], int] = {
         ("peer_acknowledged_bytes", peer): info.acknowledged_bytes,
         ("peer_retransmitted_bytes", peer): info.retransmitted_bytes,
@@ -63,7 +63,7 @@ class Live:
 
 
 class Ledger:
-    """Knows every QP of a Context from its connect to the end."""
+    """Counts every QP of a Context from its connect to its end."""
 
     def __init__(self) -> None:
         self._qps: dict[QP, str] = {}
@@ -71,22 +71,22 @@ class Ledger:
         self._peers: set[str] = set()
 
     def add(self, qp: QP) -> None:
-        """A QP was connected; from now on it is counted."""
+        """Begins to count a QP that was connected."""
         if len(self._peers) < MAX_PEERS:
             self._peers.add(qp.peer_host)
         self._qps[qp] = qp.peer_host if qp.peer_host in self._peers else OTHERS
 
     def retire(self, qp: QP, info: QpInfo | None) -> None:
-        """A QP is about to end; None when nobody knows any more what it did."""
+        """Adds the counts of a QP that ends to its peer's totals; None: its counts are lost."""
         peer = self._qps.pop(qp, None)
         if peer is not None and info is not None:
             self._closed.update(_moved(peer, info))
 
     async def read(self) -> tuple[Totals, list[Live]]:
-        """The totals, and the QPs that live."""
+        """The totals, and the QPs that are not closed."""
         readings = await asyncio.gather(*map(_reading, list(self._qps)))
         totals, living = self._closed.copy(), []
-        # One that ended meanwhile is in the closed ones, and must not count twice.
+        # A QP that ended during the reading is already in `_closed`: do not count it twice.
         for qp, info, evs in filter(None, readings):
             if (peer := self._qps.get(qp)) is not None:
                 totals.update(_moved(peer, info))

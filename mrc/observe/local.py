@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Snapshots for the user of this machine, over a Unix socket in a folder that is his alone.
+"""Snapshots for a user of this machine, over a Unix socket in a folder that only this user can
+open.
 
-A socket in the file system is bound to no network namespace: who looks sees the endpoints of every
-namespace. Each line that a viewer sends is answered with one line, a snapshot as JSON.
+A socket in the file system does not belong to a network namespace, so a viewer sees the endpoints
+in all of them. The endpoint answers each line of a viewer with one line: a snapshot as JSON.
 
-The folder is the first of these that can be ours, with mode 0700:
+The folder has mode 0700, and is the first of these that can be created or is already there:
 /run/mrc-endpoints (root), $XDG_RUNTIME_DIR/mrc-endpoints, /tmp/mrc-endpoints-UID.
-In test beds an ordinary user is root, with a /run of their own.
+In test beds an ordinary user is root, with a separate /run.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ from mrc.tasks import cancelled
 
 logger = logging.getLogger("mrc.observe")
 
-MAX_LINE = 1 << 20  # bytes of a snapshot, as of one of another host
-MAX_SOCKETS = 256  # that are looked for in one folder
+MAX_LINE = 1 << 20  # bytes of a snapshot; the limit of a remote snapshot too
+MAX_SOCKETS = 256  # limit for one folder
 MAX_VIEWERS = 8
 ANSWER_SECONDS = 2.0
 _NAME = "mrc-endpoints"
@@ -42,7 +43,7 @@ _numbers = itertools.count(1)
 
 
 def _homes() -> Iterator[Path]:
-    """Where the sockets of this user may lie, the best place first."""
+    """The possible folders for the sockets of this user, the preferred one first."""
     if os.geteuid() == 0:
         yield Path("/run", _NAME)
     if runtime := os.environ.get("XDG_RUNTIME_DIR"):
@@ -51,7 +52,7 @@ def _homes() -> Iterator[Path]:
 
 
 def _folders(all_users: bool) -> Iterator[Path]:
-    """Where this user may look; with `all_users` root everywhere."""
+    """The folders that this user may search; with `all_users` root searches all users' folders."""
     yield from _homes()
     if all_users:
         yield from Path("/run/user").glob(f"*/{_NAME}")
@@ -59,9 +60,9 @@ def _folders(all_users: bool) -> Iterator[Path]:
 
 
 def _make_home() -> Path:
-    """Raises OSError when there is no place."""
+    """Creates or finds the folder for this user's sockets. Raises OSError if none is usable."""
     for folder in _homes():
-        with suppress(OSError):  # it is there, or cannot be
+        with suppress(OSError):  # the folder exists, or cannot be created
             folder.mkdir(mode=0o700)
         with suppress(OSError), _opened_folder(folder, all_users=False):
             if os.access(folder, os.W_OK | os.X_OK):
@@ -71,16 +72,17 @@ def _make_home() -> Path:
 
 @contextmanager
 def _opened_folder(folder: Path, *, all_users: bool) -> Iterator[int]:
-    """A folder that only its owner can reach into: this user, or with `all_users` anybody.
+    """Opens a folder that only its owner can open: this user, or with `all_users` any user.
 
-    Raises OSError. From the descriptor on, nobody can put another folder in its place.
+    Raises OSError. Once it is open, nobody can substitute another folder.
     """
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     opened = os.open(folder, flags)
     try:
         found = os.fstat(opened)
         if found.st_mode & 0o077 or not (all_users or found.st_uid == os.geteuid()):
-            raise PermissionError(errno.EPERM, "not a folder of this user alone", str(folder))
+            wrong = "the folder belongs to another user, or others can open it"
+            raise PermissionError(errno.EPERM, wrong, str(folder))
         yield opened
     finally:
         os.close(opened)
@@ -88,7 +90,8 @@ def _opened_folder(folder: Path, *, all_users: bool) -> Iterator[int]:
 
 @contextmanager
 def _opened_socket(folder: int, name: str) -> Iterator[str]:
-    """A path to a socket of the folder's owner, by which no link can be followed.
+    """Opens a socket that belongs to the folder's owner, without following links. Yields a path
+    that leads to this socket only.
 
     Raises OSError.
     """
@@ -103,9 +106,9 @@ def _opened_socket(folder: int, name: str) -> Iterator[str]:
 
 
 def _is_alive(folder: int, name: str) -> bool:
-    """Whether somebody listens on a socket: that of a process that was killed stays.
+    """Whether a process listens on a socket. The socket of a killed process stays in the folder.
 
-    Raises OSError for what is no socket of the folder's owner.
+    Raises OSError if `name` is not a socket of the folder's owner.
     """
     with (
         _opened_socket(folder, name) as path,
@@ -122,9 +125,9 @@ def _is_alive(folder: int, name: str) -> bool:
 
 
 def sockets(of_beds: Path | None = None, *, all_users: bool = False) -> list[Path]:
-    """The sockets of the endpoints that this user may look into. Those of the dead are removed.
+    """The sockets of the endpoints that this user may view. Removes this user's dead sockets.
 
-    `of_beds`: the /run of the user's test beds. `all_users`: for root, those of others too.
+    `of_beds`: the /run of the user's test beds. `all_users`: as root, the sockets of all users.
     """
     found = []
     beds = [] if of_beds is None else [of_beds / _NAME]
@@ -133,12 +136,12 @@ def sockets(of_beds: Path | None = None, *, all_users: bool = False) -> list[Pat
             with _opened_folder(folder, all_users=all_users) as opened:
                 found += [folder / name for name in _living(opened)]
         except OSError:
-            pass  # there is none, or none that may be looked into
+            pass  # the folder does not exist, or this user may not open it
     return found
 
 
 def sockets_of(pid: int) -> list[Path]:
-    """Those of one process of this user, the same for as long as it runs."""
+    """The sockets of one process of this user. They stay the same while the process runs."""
     return [path for path in sockets() if path.name.startswith(f"{pid}-")]
 
 
@@ -151,7 +154,7 @@ def _living(folder: int) -> list[str]:
             elif os.fstat(folder).st_uid == os.geteuid():
                 os.unlink(name, dir_fd=folder)
         except OSError:
-            pass  # no socket, or gone meanwhile
+            pass  # not a socket, or removed meanwhile
     return living
 
 
@@ -165,14 +168,14 @@ class LocalView:
         self._visits: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
-        """Raises OSError when there is no place for the socket."""
-        sockets()  # sweeps: who is killed over and over must not fill the folder
+        """Opens the socket. Raises OSError if there is no folder for it."""
+        sockets()  # removes dead sockets: programs that are killed again and again leave many
         folder = _make_home()
         path = folder / f"{os.getpid()}-{next(_numbers)}{_SUFFIX}"
         fresh = path.with_suffix(".new")
         fresh.unlink(missing_ok=True)
         self._server = await asyncio.start_unix_server(self._on_viewer, fresh, limit=1 << 10)
-        self._path = fresh.rename(path)  # only now may it be found: it listens
+        self._path = fresh.rename(path)  # viewers find the socket only now, when it listens
 
     async def close(self) -> None:
         """Ends every visit; safe to call twice."""
@@ -182,7 +185,7 @@ class LocalView:
         self.forget()
 
     def forget(self) -> None:
-        """Is found no more; all that is left to do when the event loop has ended."""
+        """Removes the socket from the folder. Does not require an event loop."""
         if self._path is not None:
             self._path.unlink(missing_ok=True)
             self._path = None
@@ -199,7 +202,7 @@ class LocalView:
                 writer.write(json.dumps(plain(await self._show())).encode() + b"\n")
                 await writer.drain()
         except (MrcError, OSError, ValueError) as error:
-            logger.debug("a viewer went: %s", error)
+            logger.debug("a viewer disconnected: %s", error)
         finally:
             self._visits.discard(visit)
             writer.transport.abort()
@@ -218,7 +221,7 @@ async def look(path: Path, *, all_users: bool = False) -> dict[str, Any]:
             line = await reader.readline()
             found = parse(line)
         except ValueError as error:
-            raise ProtocolError(f"{path}: no snapshot") from error
+            raise ProtocolError(f"{path}: the answer is not a snapshot") from error
         finally:
             writer.transport.abort()
     return found

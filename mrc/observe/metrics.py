@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Context's state as Prometheus metrics: names, units and labels by its conventions.
+"""A Context's state as Prometheus metrics, with the names, units and labels of its conventions.
 
-Labels are `peer`, `plane`, `path`, `state` and `reason`; there is none for QPs (see mrc.observe.
-ledger), and paths beyond MAX_PATHS are left out.
+The labels are `peer`, `plane`, `path`, `state` and `reason`. There is no label for QPs (see
+mrc/observe/ledger.py). Paths beyond MAX_PATHS are left out.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_PATHS = 1024
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reading:
-    """Everything that metrics are made of, at one moment."""
+    """The data of all metrics at one moment."""
 
     host: str
     counters: Mapping[str, int]
@@ -38,13 +38,13 @@ class Reading:
 
     def collect(self) -> Iterator[Metric]:
         """The metrics, for a registry."""
-        info = GaugeMetricFamily("mrc_info", "Which mrc this is.", labels=("host", "version"))
+        info = GaugeMetricFamily("mrc_info", "Version of mrc.", labels=("host", "version"))
         info.add_metric((self.host, _version()), 1)
         yield info
         for name, (metric, meaning) in COUNTERS.items():
             yield CounterMetricFamily(f"mrc_{metric}", meaning, value=self.counters[name])
         drops = CounterMetricFamily(
-            "mrc_dropped_packets", "Packets received and ignored.", labels=("reason",)
+            "mrc_dropped_packets", "Received packets that were dropped.", labels=("reason",)
         )
         for reason, count in self.drops.items():
             drops.add_metric((reason.lower(),), count)
@@ -56,13 +56,13 @@ class Reading:
 
 
 async def read(ctx: Context, ledger: Ledger) -> Reading:
-    """Raises StateError when the Context is closed."""
+    """Reads the data of all metrics; raises StateError if the Context is closed."""
     totals, live = await ledger.read()
     return Reading(ctx.name, await ctx.counters(), await ctx.drops(), totals, live)
 
 
 def exposition(reading: Reading, accept: str) -> tuple[bytes, str]:
-    """The text that a scrape gets, in a format that it accepts, and the type of that."""
+    """The page for a scrape, in a format that its Accept header allows, and the content type."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(reading)
     ProcessCollector(registry=registry)
@@ -106,11 +106,11 @@ def _peers(live: Sequence[Live]) -> Iterator[Metric]:
         sums["outstanding"][(each.peer,)] += each.info.outstanding
         sums["window"][(each.peer,)] += each.info.cwnd_bytes
     yield _gauge(
-        "mrc_peer_outstanding_work_requests", "Work requests posted and not completed.",
+        "mrc_peer_outstanding_work_requests", "Work requests posted and not yet completed.",
         ("peer",), sums["outstanding"],
     )  # fmt: skip
     yield _gauge(
-        "mrc_peer_congestion_window_bytes", "Congestion windows of all QPs together.",
+        "mrc_peer_congestion_window_bytes", "Sum of the congestion windows of all QPs.",
         ("peer",), sums["window"],
     )  # fmt: skip
 
@@ -127,15 +127,15 @@ def _planes(live: Sequence[Live]) -> Iterator[Metric]:
 
     labels = ("peer", "plane")
     suspended = over_qps(sum, lambda plane: plane.suspended)
-    yield _gauge("mrc_plane_suspended_qps", "QPs that do not use the plane.", labels, suspended)
+    yield _gauge("mrc_plane_suspended_qps", "QPs that suspended the plane.", labels, suspended)
     shares = over_qps(min, lambda plane: plane.share_percent / 100)
     yield _gauge(
         "mrc_plane_share_ratio",
-        "What the plane carries, of the mean of the other planes, as last compared.",
+        "Bytes that the plane carries, relative to the mean of the other planes.",
         labels, shares,
     )  # fmt: skip
     inflight = over_qps(sum, lambda plane: plane.inflight_bytes)
-    yield _gauge("mrc_plane_inflight_bytes", "Payload sent and not heard of.", labels, inflight)
+    yield _gauge("mrc_plane_inflight_bytes", "Payload bytes in flight.", labels, inflight)
     rtts = over_qps(max, lambda plane: plane.rtt_ns / 1e9 if plane.rtt_ns is not None else -1.0)
     heard = {key: rtt for key, rtt in rtts.items() if rtt >= 0}
     yield _gauge("mrc_plane_rtt_seconds", "Smoothed round trip, of the slowest QP.", labels, heard)
@@ -146,7 +146,7 @@ def _evs(live: Sequence[Live]) -> Iterator[Metric]:
     paths: dict[tuple[str, ...], list[EvInfo]] = {}
     for each in live:
         for ev in each.evs:
-            for state in EvState:  # those that no EV is in stand at 0, and do not come and go
+            for state in EvState:  # a state without EVs is exported as 0, so its series persists
                 key = (each.peer, str(ev.plane), state.name.lower())
                 states[key] = states.get(key, 0) + (ev.state is state)
             paths.setdefault((each.peer, str(ev.plane), ev.path), []).append(ev)

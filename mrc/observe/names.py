@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each counter of the engine and of its driver is called as a metric, and what it means.
+"""The metric name and the meaning of each counter of the engine and of its driver.
 
-The keys are those of csrc/core/counters.def and csrc/io/io_counters.def, the metrics get the prefix
+The keys are those of csrc/core/counters.def and csrc/io/io_counters.def. Metrics get the prefix
 `mrc_` and the suffix `_total`.
 """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All the ways to look into one Context, as its configuration has them."""
+"""All views of one Context that its configuration enables."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ logger = logging.getLogger("mrc.observe")
 
 
 class Observatory:
-    """Opened and closed with its Context."""
+    """The views of one Context; the Context opens and closes them."""
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
@@ -30,7 +30,7 @@ class Observatory:
         self._metrics: MetricsServer | None = None
 
     async def open(self) -> None:
-        """Raises InUseError or ResolveError when metrics cannot be served where they should."""
+        """Raises InUseError or ResolveError if the address of the metrics is not available."""
         config = self._ctx.config
         if config.metrics is not None:
             self._metrics = self._metrics_server()
@@ -39,39 +39,41 @@ class Observatory:
             try:
                 await self._local.open()
             except OSError as error:
-                logger.info("mrc top --local does not see this: %s", error)
+                logger.info("mrc top --local cannot show this endpoint: %s", error)
 
     async def close(self) -> None:
-        """Ends every look; safe to call twice."""
+        """Closes all views; safe to call twice."""
         if self._metrics is not None:
             await self._metrics.close()
         await self._local.close()
 
     def forget(self) -> None:
-        """What can be ended without an event loop."""
+        """Does the part of `close` that does not require an event loop."""
         self._local.forget()
 
     @property
     def metrics_port(self) -> int:
-        """The TCP port of the metrics; 0 without."""
+        """The TCP port of the metrics; 0 without metrics."""
         return 0 if self._metrics is None else self._metrics.port
 
     def adopt(self, qp: QP) -> Callable[[QpInfo | None], None] | None:
-        """A QP was connected; metrics alone count its end."""
+        """Begins to count a connected QP. Returns the function to call at its end; None without
+        metrics.
+        """
         if self._ctx.config.metrics is None:
             return None
         self._ledger.add(qp)
         return functools.partial(self._ledger.retire, qp)
 
     def viewers(self) -> RemoteView:
-        """Those that come to a new listener, where the configuration lets them look."""
+        """The remote view for a new listener; it rejects viewers without `remote_view`."""
         return RemoteView(self._show if self._ctx.config.remote_view else None)
 
     async def _show(self) -> Snapshot:
         return await snapshot(self._ctx)
 
     def _metrics_server(self) -> MetricsServer:
-        from mrc.observe import metrics  # its library takes as long to load as half of mrc
+        from mrc.observe import metrics  # slow import: prometheus_client takes half as long as mrc
 
         async def page(accept: str) -> tuple[bytes, str]:
             return metrics.exposition(await metrics.read(self._ctx, self._ledger), accept)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Snapshots of others: made harmless, and compared with an earlier one. Pure."""
+"""Checks snapshots of other processes, and computes rates from two snapshots. Pure."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ _MAX_TEXT = 128
 
 
 def checked(found: Mapping[str, Any]) -> Snapshot:
-    """The snapshot, without control characters; raises ProtocolError."""
+    """The snapshot without control characters; raises ProtocolError if it is invalid."""
     if (schema := found.get("schema")) != Result.schema:
-        raise ProtocolError(f"it speaks schema {shown(schema, 20)}, this mrc {Result.schema}")
+        other = f"the snapshot has schema {shown(schema, 20)}, this mrc supports {Result.schema}"
+        raise ProtocolError(other)
     try:
         return take(_clean(found), Snapshot)
     except (ValueError, RecursionError) as error:
-        raise ProtocolError(f"a snapshot that cannot be read: {error}") from None
+        raise ProtocolError(f"the snapshot is invalid: {error}") from None
 
 
 def _clean(value: Any) -> Any:
-    """The same with texts that a terminal takes for text."""
+    """The value with control characters in its texts escaped, and long texts cut."""
     if isinstance(value, str):
         return shown(value, _MAX_TEXT)
     if isinstance(value, list):
@@ -39,9 +40,9 @@ def _clean(value: Any) -> Any:
 
 
 def with_rates(before: Snapshot | None, now: Snapshot) -> Endpoint:
-    """`now` with the rates since `before`, which must be of the same endpoint.
+    """`now` with the rates since `before`, a snapshot of the same endpoint.
 
-    A QP that is new, or whose snapshot before is missing, has rates of 0.
+    A QP that is missing in `before` has rates of 0.
     """
     seconds = (now.monotonic_ns - before.monotonic_ns) / 1e9 if before is not None else 0.0
     earlier = {_name(qp): qp for qp in before.qps} if before is not None else {}
@@ -50,7 +51,7 @@ def with_rates(before: Snapshot | None, now: Snapshot) -> Endpoint:
 
 
 def _name(qp: Qp) -> int | str | None:
-    """What tells a QP from others: its number, or what stands for it on other hosts."""
+    """The QPN, or in a remote snapshot the `id`, which identifies the QP."""
     return qp.id if qp.qpn is None else qp.qpn
 
 
@@ -65,7 +66,7 @@ def _plane(old: Plane, new: Plane, seconds: float) -> PlaneRates:
 
 
 def _rates(kind: type, old: Qp | Plane, new: Qp | Plane, seconds: float) -> dict[str, float]:
-    """The rates that a `kind` has: each is named after a counter."""
+    """The rates that `kind` declares; the name of each rate begins with its counter."""
     rates = {}
     for name in (each.name for each in fields(kind) if each.name.endswith("_per_second")):
         counter, scale = name.removesuffix("_per_second"), 1

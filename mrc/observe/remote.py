@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Snapshots for viewers on other hosts, over the TCP port of the exchange.
 
-This port has no authentication, and a snapshot names peers, paths and how much is moved. So it is
-shown only where the owner said so (`ContextConfig.remote_view`), to a few at a time, and without
-numbers of QPs, EVs and ports: they are what protects a QP against forged packets.
+This port has no authentication, and a snapshot reveals peers, paths and amounts of data. So remote
+viewing is off unless `ContextConfig.remote_view` is set, the number of viewers is limited, and the
+snapshots omit QPNs, EVs and UDP ports, because these protect QPs against forged packets.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ logger = logging.getLogger("mrc.observe")
 
 VERSION = 1
 MAX_VIEWERS = 4
-PAUSE_SECONDS = 0.1  # at least, between two answers
-PATIENCE_SECONDS = 60.0  # with a viewer that does not ask
+PAUSE_SECONDS = 0.1  # minimum time between two answers
+PATIENCE_SECONDS = 60.0  # time limit for the next request of a viewer, and for sending the answer
 
 
 class RemoteView:
-    """Answers viewers that came to one listener; without `show`, refuses them."""
+    """Answers the viewers of one listener; without `show`, rejects them."""
 
     def __init__(self, show: Callable[[], Awaitable[Snapshot]] | None) -> None:
         self._show = show
@@ -38,11 +38,11 @@ class RemoteView:
         self._visits: set[asyncio.Task[None]] = set()
 
     async def admit(self, channel: Channel) -> None:
-        """Takes a connection over whose first message is of type TOP."""
+        """Takes over a connection whose first message is of type TOP."""
         if self._show is None:
-            await channel.refuse("it shows itself to nobody: start it with --top")
+            await channel.refuse("remote viewing is off: restart the program with --top")
         elif len(self._visits) >= MAX_VIEWERS:
-            await channel.refuse("too many are looking already")
+            await channel.refuse(f"{MAX_VIEWERS} viewers are connected, which is the limit")
         else:
             visit = asyncio.create_task(self._answer(channel, self._show))
             self._visits.add(visit)
@@ -54,13 +54,13 @@ class RemoteView:
                 async with asyncio.timeout(PATIENCE_SECONDS):
                     message = await channel.expect(TOP)
                 if message.get("version") != VERSION:
-                    await channel.refuse(f"snapshots of version {VERSION} only")
+                    await channel.refuse(f"only version {VERSION} of snapshots is supported")
                     return
                 async with asyncio.timeout(PATIENCE_SECONDS):
                     await channel.send(TOP, snapshot=plain(public(await show(), self._key)))
                 await asyncio.sleep(PAUSE_SECONDS)
         except (MrcError, OSError) as error:  # TimeoutError is an OSError
-            logger.debug("a viewer went: %s", error)
+            logger.debug("a viewer disconnected: %s", error)
         finally:
             channel.abort()
 
@@ -70,7 +70,7 @@ class RemoteView:
 
 
 async def look(channel: Channel) -> dict[str, Any]:
-    """A snapshot of the peer; raises ConnectError when it refuses, and what `Channel` raises."""
+    """A snapshot of the peer. Raises ConnectError if the peer refuses, and errors of `Channel`."""
     await channel.send(TOP, version=VERSION)
     found = (await channel.expect(TOP, SNAPSHOT_BYTES)).get("snapshot")
     if not isinstance(found, dict):

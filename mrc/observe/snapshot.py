@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Takes a snapshot of a Context, and withholds from other hosts what a forger could use."""
+"""Takes a snapshot of a Context, and removes the numbers that would help to forge packets."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from mrc.events import EvInfo, QpInfo
 from mrc.results.plain import like, nonzero
 from mrc.results.snapshot import Ev, Plane, Port, Qp, Snapshot
 
-MAX_QPS = 128  # listed; `qps_total` counts all
-MAX_EVS = 2048  # listed, of all QPs together: with MAX_QPS they fit a frame of the exchange
+MAX_QPS = 128  # limit of the list; `qps_total` counts all QPs
+MAX_EVS = 2048  # limit of all QPs together. Both limits keep a snapshot within one frame
 
 
 async def snapshot(ctx: Context) -> Snapshot:
-    """A snapshot; raises StateError when the Context is closed."""
+    """A snapshot of a Context; raises StateError if the Context is closed."""
     qps = sorted(ctx.qps, key=lambda qp: (qp.peer_host, qp.qpn))
     listed: list[Qp] = []
     n_evs = 0
@@ -49,9 +49,9 @@ async def snapshot(ctx: Context) -> Snapshot:
 
 
 def public(found: Snapshot, key: bytes) -> Snapshot:
-    """What other hosts may see: without the numbers that a forged packet needs.
+    """The snapshot for other hosts, without the numbers that a forged packet requires.
 
-    In place of its number a QP has an `id`, which stays the same under the same secret `key`.
+    Instead of its QPN, a QP has an `id` that is stable for the same secret `key`.
     """
     qps = (
         replace(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The end that asks: connects to a server and has it carry out plans, one after the other."""
+"""The client of a test: connects to a server and runs plans with it, one after the other."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from mrc.perf.plan import Pattern, Plan
 from mrc.perf.work import failing, stopped
 from mrc.tasks import cancelled
 
-LAST_WORDS_SECONDS = 2.0  # for the peer's result after an interruption
+LAST_WORDS_SECONDS = 2.0  # time limit for the server's result after an interruption
 
 
 @dataclass(frozen=True, slots=True)
 class TestResult:
-    """What both ends did. An interrupted test may lack the peer's word."""
+    """The results of both ends. `server` is None if an interrupted test did not receive it."""
 
     plan: Plan
     client: Outcome
@@ -51,7 +51,7 @@ async def connect(ctx: Context, host: str, port: int, *, timeout: float) -> Asyn
 
 
 class Client:
-    """Carries out one plan at a time."""
+    """Runs one plan at a time."""
 
     def __init__(
         self, ctx: Context, session: Session, host: str, port: int, timeout: float
@@ -69,8 +69,9 @@ class Client:
         interval_seconds: float = 1.0,
         on_interval: Callable[[Interval], None] = lambda _: None,
     ) -> TestResult:
-        """Carries out `plan`. Cancelled while it runs, it ends the test early and returns what was
-        measured, `interrupted`."""
+        """Runs `plan`. If it is cancelled during the test, it ends the test early and returns the
+        measurements so far, with `interrupted` set.
+        """
         async with regions(self._ctx, plan.memory_bytes) as memory, AsyncExitStack() as stack:
             target = memory.target.remote.to_json()
             await say(self.session, "plan", plan=plan.to_json(), memory=target)
@@ -91,7 +92,7 @@ class Client:
 
 @dataclass(slots=True)
 class _Test:
-    """One test under way."""
+    """One running test."""
 
     session: Session
     plan: Plan
@@ -118,7 +119,7 @@ class _Test:
         return TestResult(self.plan, client, server, tuple(self.intervals), interrupted)
 
     async def _until_interrupted(self, work: Coroutine[Any, Any, None]) -> bool:
-        """Runs `work`; true when it was cancelled before its end."""
+        """Runs `work`; returns whether it was cancelled before its end."""
         try:
             await work
         except asyncio.CancelledError:
@@ -131,7 +132,7 @@ class _Test:
     async def _finish(
         self, work: asyncio.Task[None], seconds: float | None
     ) -> tuple[Outcome, Outcome | None]:
-        """Lets what is in flight end, and asks for the server's outcome."""
+        """Waits for the writes in flight, at most `seconds`, and requests the server's outcome."""
         try:
             async with asyncio.timeout(seconds):
                 await self.session.watched(stopped(work))
@@ -147,7 +148,7 @@ class _Test:
         interval_seconds: float,
         on_interval: Callable[[Interval], None],
     ) -> None:
-        """From the start until the measured part is over."""
+        """Runs the omitted part and the measured part of the test."""
         if self.plan.omit_seconds:
             await asyncio.sleep(self.plan.omit_seconds)
             await say(self.session, "mark")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A histogram of durations of fixed size: any number of them, each known to 1 part in 64."""
+"""A histogram of durations. Its size is bounded, and its resolution is 1/64 of a duration."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SHIFT = 6
 
 
 class Histogram:
-    """Counts durations in buckets whose width is 1/64 of the octave that they lie in."""
+    """Counts durations in buckets. Each octave is divided into 64 buckets of equal width."""
 
     def __init__(self) -> None:
         self._buckets: dict[int, int] = {}
@@ -29,7 +29,9 @@ class Histogram:
         self._buckets[index] = self._buckets.get(index, 0) + 1
 
     def percentile(self, fraction: float) -> int:
-        """The duration that `fraction` of all do not exceed, rounded up to its bucket's end."""
+        """The duration in ns that a `fraction` (0..1) of all durations do not exceed, rounded up to
+        the end of its bucket; 0 without durations.
+        """
         wanted = fraction * self._count
         seen = 0
         for index in sorted(self._buckets):
@@ -39,7 +41,7 @@ class Histogram:
         return 0
 
     def summary(self) -> Latency:
-        """The figures that a report shows."""
+        """The figures for a report."""
         return Latency(
             self._count,
             self._min,

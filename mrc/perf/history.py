@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happened at one end of a test, and when: payload that arrived, EVs and planes that changed.
+"""The history of one end of a test: payload received in each bin, and changes of EVs and planes.
 
-For work on failures. A plan asks for it by `bin_ns`, the width of a bin.
+It serves to study failures. A plan enables it with `bin_ns`, the width of a bin.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from mrc.limits import MAX_PORTS
 from mrc.results.perf import EvChange, PlaneChange, ShareChange
 from mrc.typed import Whole, take
 
-MAX_CHANGES = 4096  # of EVs, and of planes: beyond them the oldest are kept, the others counted
-_PIECE = 16384  # bins of one message
+MAX_CHANGES = 4096  # of each kind: the first ones are kept, later ones only counted
+_PIECE = 16384  # bins in one message
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """All of it. `lost_changes` counts the changes that are not told."""
+    """The history of one test. `lost_changes` counts the changes that are not included."""
 
     recording: Recording
     evs: tuple[EvChange, ...]
@@ -40,7 +40,7 @@ class History:
     lost_changes: Whole
 
     def pieces(self) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """The bins, cut for messages: plane, and the next bins of it."""
+        """The bins in pieces for messages: a plane, and the next bins of that plane."""
         for plane, bins in self.recording.planes.items():
             for start in range(0, len(bins), _PIECE):
                 yield plane, bins[start : start + _PIECE]
@@ -50,9 +50,9 @@ class History:
         return asdict(replace(self, recording=replace(self.recording, planes={})))
 
     def completed(self, bins: Mapping[int, Sequence[int]]) -> History:
-        """What a peer told, with its bins, which came before, and with harmless text.
+        """A peer's history with the bins from its earlier messages, and with harmless text.
 
-        Raises ValueError.
+        Raises ValueError if the planes have different numbers of bins.
         """
         planes = {plane: tuple(numbers) for plane, numbers in bins.items()}
         if len({len(numbers) for numbers in planes.values()}) > 1:
@@ -75,7 +75,7 @@ def _harmless(change: Change) -> Change:
 
 
 def _since(changes: Sequence[Change], start_ns: int) -> tuple[Change, ...]:
-    """Those after the start, with their time counted from it."""
+    """The changes after `start_ns`, with times relative to it."""
     return tuple(
         replace(each, at_ns=each.at_ns - start_ns) for each in changes if each.at_ns >= start_ns
     )
@@ -88,13 +88,13 @@ class _Piece:
 
 
 class Bins:
-    """The pieces of the peer's bins, put together again."""
+    """Joins the pieces of the peer's bins."""
 
     def __init__(self) -> None:
         self.planes: dict[int, list[int]] = {}
 
     def add(self, plane: Any, numbers: Any) -> None:
-        """Takes a piece; raises ProtocolError when it cannot be one."""
+        """Adds a piece; raises ProtocolError if it is invalid or there are too many bins."""
         try:
             piece = take({"plane": plane, "bytes": numbers}, _Piece)
         except ValueError as error:
@@ -106,7 +106,7 @@ class Bins:
 
 
 class Historian:
-    """Keeps what the QPs of a test tell; whoever follows them passes it on."""
+    """Records the bins and changes of a test's QPs. Its user passes their events to `take`."""
 
     def __init__(self, ctx: Context, qps: Sequence[QP], bin_ns: int) -> None:
         self._ctx = ctx
@@ -115,15 +115,16 @@ class Historian:
         self._recording = AsyncExitStack()
         self._recorder: Recorder | None = None
         self._changes: dict[type, list[Any]] = {EvChange: [], PlaneChange: [], ShareChange: []}
-        self._states: dict[tuple[int, int], EvState] = {}  # of EVs that ever changed, by QP
+        # (QPN, EV index) -> state, for each EV that has changed.
+        self._states: dict[tuple[int, int], EvState] = {}
         self._lost = 0
 
     async def end(self) -> None:
-        """Nothing is recorded any more."""
+        """Stops recording."""
         await self._recording.aclose()
 
     async def begin(self) -> None:
-        """The history begins here, anew."""
+        """Discards the history and begins a new one."""
         await self.end()
         for changes in self._changes.values():
             changes.clear()
@@ -132,7 +133,7 @@ class Historian:
         self._recorder = await self._recording.enter_async_context(recording)
 
     async def history(self) -> History:
-        """The history since `begin`, which ends here."""
+        """Stops recording bins, and returns the history since `begin`."""
         assert self._recorder is not None, "it was begun"
         recording = await self._recorder.stop()
         start_ns = recording.start_monotonic_ns
@@ -140,9 +141,9 @@ class Historian:
         return History(recording, evs, planes, shares, self._lost)
 
     def take(self, qpn: int, event: object) -> None:
-        """The next event of a QP."""
+        """Records the next event of a QP."""
         if isinstance(event, EvEvent):
-            old = self._states.get((qpn, event.index), EvState.GOOD)  # as which an EV starts
+            old = self._states.get((qpn, event.index), EvState.GOOD)  # the initial state
             self._states[qpn, event.index] = event.state
             names = (old.name, event.state.name, event.reason.name)
             self._keep(EvChange(event.at_ns, qpn, event.plane, event.path, *names))

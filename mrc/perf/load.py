@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes, kept in flight: what the writing end of a test does."""
+"""The writing end of a test: keeps writes in flight."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ CATCH_UP_SECONDS = 0.01
 
 @dataclass(slots=True)
 class Tally:
-    """What a writing end has done; `latency` is of each message, or half of each round trip."""
+    """Counts a writing end's messages. `latency` is per message, or half of each round trip."""
 
     messages: int = 0
     bytes: int = 0
     latency: Histogram = field(default_factory=Histogram)
 
     def add(self, size: int, duration_ns: int) -> None:
-        """Counts a message that the peer has."""
+        """Counts a message that the peer has acknowledged."""
         self.messages += 1
         self.bytes += size
         self.latency.add(duration_ns)
 
 
 class Load:
-    """Keeps `plan.depth` writes in flight on every QP until it is told to stop."""
+    """Keeps `plan.depth` writes in flight on every QP until `stop` or `plan.total_bytes`."""
 
     def __init__(self, qps: Sequence[QP], source: MR, target: RemoteMemory, plan: Plan) -> None:
         self._qps = tuple(qps)
@@ -46,7 +46,7 @@ class Load:
         self.tally = Tally()
 
     def stop(self) -> None:
-        """No write starts any more; `run` returns when those in flight have ended."""
+        """Starts no more writes; `run` returns when the writes in flight have ended."""
         self._stopped.set()
 
     async def run(self) -> None:
@@ -76,7 +76,7 @@ class Load:
             self.tally.add(size, time.monotonic_ns() - start)
 
     def _take(self) -> int | None:
-        """Bytes of the next write; None when there is no next one."""
+        """Bytes of the next write; None if the load is stopped or complete."""
         if self._stopped.is_set():
             return None
         if not self._plan.total_bytes:
@@ -86,8 +86,9 @@ class Load:
         return size or None
 
     async def _pace(self, size: int) -> None:
-        """Waits for this write's turn, or the stop. A writer that is late for long does not catch
-        up."""
+        """Waits until the rate allows this write, or until `stop`. A late writer catches up at most
+        CATCH_UP_SECONDS.
+        """
         now = time.monotonic()
         start = max(self._due, now - CATCH_UP_SECONDS)
         self._due = start + 8 * size / self._plan.rate_bits_per_second
@@ -98,7 +99,7 @@ class Load:
 
 
 class PingPong:
-    """One WRITE_IMM of the client, answered by one of the server, and so on."""
+    """One WRITE_IMM at a time: the server answers each WRITE_IMM of the client with its own."""
 
     def __init__(self, qp: QP, source: MR, target: RemoteMemory, plan: Plan) -> None:
         self._qp = qp
@@ -109,11 +110,11 @@ class PingPong:
         self.tally = Tally()
 
     def stop(self) -> None:
-        """The round trip under way is the last."""
+        """Ends `run` after the current round trip."""
         self._stopped = True
 
     async def run(self) -> None:
-        """The client's end."""
+        """Runs the client's end until `stop` or `plan.total_bytes`."""
         answers = self._qp.immediates()
         left = self._plan.total_bytes or -1
         while not self._stopped and left != 0:
@@ -124,7 +125,7 @@ class PingPong:
             left = max(0, left - self._plan.size) if left > 0 else left
 
     async def answer(self) -> None:
-        """The server's end; runs until it is cancelled."""
+        """Runs the server's end until it is cancelled."""
         async for _ in self._qp.immediates():
             await self._say()
 
@@ -138,7 +139,7 @@ class PingPong:
 def load_of(
     plan: Plan, qps: Sequence[QP], source: MR, target: RemoteMemory, *, writes: bool
 ) -> Load | PingPong:
-    """What one end does; a Load without QPs at an end that does not write of its own accord."""
+    """The load of one end; a Load without QPs if this end does not write."""
     if plan.pattern is Pattern.PING_PONG:
         return PingPong(qps[0], source, target, plan)
     return Load(qps if writes else (), source, target, plan)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The memory of a test: what is written, and what is written over."""
+"""The memory of a test: the source and the target of its writes."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Regions:
 
 @asynccontextmanager
 async def regions(ctx: Context, size: int) -> AsyncIterator[Regions]:
-    """Two regions of `size` bytes, all their pages present: faults are not what is measured.
+    """Two regions of `size` bytes with all pages present, so that the test has no page faults.
 
-    A thread makes them, since that takes a while.
+    A thread fills them, because that takes long.
     """
     source = await in_thread(_present, size, os.urandom(_TILE_BYTES))
     target = await in_thread(_present, size, bytes(_TILE_BYTES))

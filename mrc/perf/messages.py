@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the two ends of a test say to each other over the mailbox of its first QP.
+"""The messages between the two ends of a test, over the mailbox of the session's QP.
 
 client: plan                    server: ready (its memory) | refuse
 client: connects the QPs of the test, each with the token of its plan as private data
                                 server: connected
-client: start                   both: whoever writes begins
-client: mark                    both: counting begins anew, once the omitted start is over
-                                server: finished, if it had a number of bytes to write
-client: stop                    server: bins, if the plan asks for them, in pieces; result
-client: plan, for the next test, or the end of the session
+client: start                   the writing ends begin
+client: mark                    both reset their counters: the omitted start is over
+                                server: finished, if it writes and its writes have ended
+client: stop                    server: bins in pieces, if the plan has bin_ns; then result
+client: plan for the next test, or the end of the session
 """
 
 from __future__ import annotations
@@ -26,24 +26,27 @@ from mrc.perf.meter import Interval, Meter
 from mrc.results.perf import Latency
 from mrc.typed import Whole, take
 
-# A result with a history of many changes is long.
+# answer_bytes: a result with many changes is long.
 SERVICE = Service("perf", "performance test", 4, answer_bytes=MAX_SENT_BYTES)
-QP_SERVICE = "perf-qp"  # of the QPs of a test
+QP_SERVICE = "perf-qp"  # service of the QPs that carry a test's writes
 
 Message = dict[str, Any]
 
 
 class RefusedError(MrcError):
-    """The peer will not, or cannot, carry out the plan."""
+    """The server refused the plan."""
 
 
 async def say(session: Session, kind: str, **body: Any) -> None:
-    """Returns when the peer has the message."""
+    """Sends a message; returns when the peer has acknowledged it."""
     await session.watched(session.mailbox.send({"type": kind, **body}))
 
 
 async def hear(session: Session, *kinds: str) -> Message:
-    """The peer's next message, which must be one of `kinds`; a refusal is raised."""
+    """The peer's next message, which must be one of `kinds`.
+
+    Raises RefusedError if the peer refuses, ProtocolError for any other message.
+    """
     message = await session.receive()
     kind = None if isinstance(message, int) else message.get("type")
     if isinstance(message, dict) and kind == "refuse":
@@ -57,7 +60,7 @@ async def hear(session: Session, *kinds: str) -> Message:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one end did in a test; `messages` are those that it wrote itself."""
+    """The result of one end of a test; `messages` counts the messages that this end wrote."""
 
     total: Interval
     messages: Whole
@@ -82,13 +85,13 @@ class Outcome:
 
 
 async def outcome_of(meter: Meter, tally: Tally) -> Outcome:
-    """What one end did; its history ends here."""
+    """The result of this end. Ends its history."""
     total, history = await meter.total(), await meter.history()
     return Outcome(total, tally.messages, tally.latency.summary(), history)
 
 
 async def say_outcome(session: Session, outcome: Outcome) -> None:
-    """Tells the client what this end did."""
+    """Sends the result of this end to the client."""
     if outcome.history is not None:
         for plane, bins in outcome.history.pieces():
             await say(session, "bins", plane=plane, bytes=bins)
@@ -96,7 +99,7 @@ async def say_outcome(session: Session, outcome: Outcome) -> None:
 
 
 async def hear_outcome(session: Session) -> Outcome:
-    """What the server did; that it has finished may come before."""
+    """Receives the server's result. A `finished` message may precede it."""
     bins = Bins()
     while (message := await hear(session, "result", "finished", "bins"))["type"] != "result":
         if message["type"] == "bins":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the QPs of a test moved between two moments, as one end sees it."""
+"""Measures at one end of a test what its QPs moved between two moments."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ from mrc.typed import Real, Whole
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """What happened between two moments at one end."""
+    """The measurements of one end between two moments."""
 
-    start_seconds: Real  # since counting began
+    start_seconds: Real  # since the measured part began
     seconds: Real
     written_bytes: int  # payload that the peer acknowledged
     received_bytes: int  # payload that the peer wrote here
     sent_packets: int
     retransmitted_packets: int
-    retransmitted_bytes: int  # payload sent again
+    retransmitted_bytes: int  # payload
     ev_changes: int
-    cpu_seconds: Real  # of this process, all its threads
-    planes: Mapping[Whole, Whole]  # plane -> payload bytes sent there
-    planes_received: Mapping[Whole, Whole]  # plane -> payload bytes that came in by it
-    planes_slow: tuple[Whole, ...] = ()  # at its end, for any QP; see PlaneInfo.slow
-    planes_suspended: tuple[Whole, ...] = ()  # likewise
+    cpu_seconds: Real  # of all threads of this process
+    planes: Mapping[Whole, Whole]  # plane -> payload bytes sent on it
+    planes_received: Mapping[Whole, Whole]  # plane -> payload bytes received on it
+    planes_slow: tuple[Whole, ...] = ()  # slow for any QP at the end; see PlaneInfo.slow
+    planes_suspended: tuple[Whole, ...] = ()  # suspended by any QP at the end
 
     @property
     def written_bits_per_second(self) -> float:
-        """Goodput of what this end writes."""
+        """Goodput of the writes of this end."""
         return 8 * self.written_bytes / self.seconds if self.seconds > 0 else 0.0
 
     @property
     def received_bits_per_second(self) -> float:
-        """Goodput of what the peer writes."""
+        """Goodput of the peer's writes."""
         return 8 * self.received_bytes / self.seconds if self.seconds > 0 else 0.0
 
 
@@ -66,13 +66,13 @@ class _Reading:
         return planes
 
     def marked(self, name: str) -> tuple[int, ...]:
-        """Planes of which that holds for any QP."""
+        """Planes for which the field `name` is true in any QP."""
         planes = (plane for info in self.infos for plane in info.planes)
         return tuple(sorted({plane.plane for plane in planes if getattr(plane, name)}))
 
 
 class Meter:
-    """Reads the QPs of a test. An async context manager, for it follows their events."""
+    """Measures the QPs of a test. An async context manager: it reads their events meanwhile."""
 
     def __init__(self, ctx: Context, qps: Sequence[QP], *, bin_ns: int = 0) -> None:
         self._qps = tuple(qps)
@@ -107,24 +107,24 @@ class Meter:
         return _Reading(time.monotonic(), cpu, self._ev_changes, tuple(infos))
 
     async def begin(self) -> None:
-        """The measured part begins here."""
+        """Begins the measured part, and discards earlier measurements."""
         if self._historian is not None:
             await self._historian.begin()
         self._first = self._last = await self._read()
 
     async def lap(self) -> Interval:
-        """What happened since the lap before."""
+        """The measurements since the last lap."""
         now = await self._read()
         interval = self._between(self._last, now)
         self._last = now
         return interval
 
     async def history(self) -> History | None:
-        """What happened when since `begin`, if that was asked for; it ends here."""
+        """Ends and returns the history since `begin`; None without `bin_ns`."""
         return await self._historian.history() if self._historian is not None else None
 
     async def total(self) -> Interval:
-        """What happened since `begin`; where a QP is gone, up to the last lap."""
+        """The measurements since `begin`; only up to the last lap if a QP has failed."""
         try:
             self._last = await self._read()
         except MrcError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one test does: agreed by both ends before it starts."""
+"""The plan of one test. The client sends it to the server before the test starts."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ MAX_DEPTH = 1024
 MAX_SIZE = 1 << 30
 MAX_SECONDS = 86400.0
 MAX_BIN_NS = 10**10
-MEMORY_BYTES = 64 << 20  # of writes with places of their own; more writes in flight share places
+MEMORY_BYTES = 64 << 20  # limit of the places for writes; further writes in flight share places
 
 
 class Direction(StrEnum):
-    """Who writes: the client, the server, or both."""
+    """The writing ends: the client, the server, or both."""
 
     FORWARD = "forward"
     REVERSE = "reverse"
@@ -29,7 +29,7 @@ class Direction(StrEnum):
 
 
 class Pattern(StrEnum):
-    """STREAM keeps writes in flight; PING_PONG has one WRITE_IMM answered by another."""
+    """STREAM keeps writes in flight; PING_PONG answers each WRITE_IMM with another."""
 
     STREAM = "stream"
     PING_PONG = "ping-pong"
@@ -37,18 +37,18 @@ class Pattern(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The parameters of one test. Raises ArgumentError for what cannot be done."""
+    """The parameters of one test. Raises ArgumentError for an invalid one."""
 
     pattern: Pattern = Pattern.STREAM
     direction: Direction = Direction.FORWARD
     size: int = 1 << 20  # bytes of a message
     qps: int = 1
     depth: int = 8  # writes in flight on each QP
-    seconds: float = 10.0  # 0: until `total_bytes` are written
-    total_bytes: int = 0  # that each writing end writes; 0: as long as `seconds` says
-    omit_seconds: float = 0.0  # at the start, and not counted
-    rate_bits_per_second: float = 0.0  # that a writing end does not exceed; 0: no limit
-    bin_ns: int = 0  # width of the bins in which both ends record what arrives; 0: they do not
+    seconds: float = 10.0  # duration; 0: until `total_bytes` are written
+    total_bytes: int = 0  # bytes that each writing end writes; 0: `seconds` ends the test
+    omit_seconds: float = 0.0  # run before `seconds` begin, and not counted
+    rate_bits_per_second: float = 0.0  # limit of each writing end; 0: no limit
+    bin_ns: int = 0  # both ends record the bytes received in bins of this width; 0: no recording
 
     def __post_init__(self) -> None:
         _check("size", self.size, 0, MAX_SIZE)
@@ -60,20 +60,20 @@ class Plan:
         _check("rate_bits_per_second", self.rate_bits_per_second, 0, 1e15)
         _check("bin_ns", self.bin_ns, MIN_WIDTH_NS if self.bin_ns else 0, MAX_BIN_NS)
         if (self.seconds > 0) == (self.total_bytes > 0):
-            raise ArgumentError("seconds, total_bytes: one of them ends a test")
+            raise ArgumentError("seconds, total_bytes: exactly one of them must be above 0")
         if self.total_bytes and self.size == 0:
-            raise ArgumentError("total_bytes: is never reached by messages without bytes")
+            raise ArgumentError("total_bytes: requires messages of at least 1 byte")
         if self.total_bytes and self.omit_seconds:
-            raise ArgumentError("omit_seconds: goes with seconds, not with total_bytes")
+            raise ArgumentError("omit_seconds: requires seconds, not total_bytes")
 
     @property
     def client_writes(self) -> bool:
-        """Whether the client posts writes of its own accord."""
+        """Whether the client posts writes, apart from answers."""
         return self.direction is not Direction.REVERSE
 
     @property
     def server_writes(self) -> bool:
-        """Whether the server does."""
+        """Whether the server posts writes, apart from answers."""
         return self.direction is not Direction.FORWARD
 
     @property
@@ -88,21 +88,21 @@ class Plan:
 
     @property
     def places(self) -> int:
-        """Writes that have a place of their own in memory."""
+        """Number of places in memory that writes use in turn."""
         return max(1, min(self.qps * self.depth, MEMORY_BYTES // max(1, self.size)))
 
     @property
     def memory_bytes(self) -> int:
-        """Bytes that each end registers, as source and as target."""
+        """Bytes of the source and of the target that each end registers."""
         return max(1, self.places * self.size)
 
     def to_json(self) -> dict[str, Any]:
-        """The form in which it travels, and in which it is reported."""
+        """The plan as plain data, for messages and reports."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, value: object) -> Plan:
-        """The inverse; raises ProtocolError."""
+        """The inverse of `to_json`; raises ProtocolError."""
         try:
             told = take(value, dict[str, Any])
             if missing := [each.name for each in fields(cls) if each.name not in told]:
@@ -110,7 +110,7 @@ class Plan:
             return take(told, cls)
         except ValueError as error:
             why = shown(str(error))
-            raise ProtocolError(f"the peer sent a plan that cannot be: {why}") from error
+            raise ProtocolError(f"the peer sent an invalid plan: {why}") from error
 
 
 def _check(name: str, value: float, low: float, high: float) -> None:

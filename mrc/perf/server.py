@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The end that waits: carries out the plans of clients, any number of clients at a time."""
+"""The server of tests: runs the plans of any number of clients at the same time."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from mrc.perf.plan import MAX_SECONDS, Plan
 from mrc.perf.work import failing, stopped
 from mrc.tasks import cancelled
 
-CONNECT_SECONDS = 30.0  # for all QPs of a test
-IDLE_SECONDS = 60.0  # for the next message of a client, beside what its test takes
+CONNECT_SECONDS = 30.0  # time limit for connecting all QPs of a test
+IDLE_SECONDS = 60.0  # time limit for a client's next message, besides the duration of its test
 
 
 @dataclass(slots=True)
 class _Test:
-    """A test whose QPs connect, or that runs."""
+    """A test that runs, or whose QPs still connect."""
 
     plan: Plan
     qps: list[QP] = field(default_factory=list)
@@ -49,7 +49,7 @@ class _Test:
 
 
 class Server:
-    """Serves connected QPs. `on_outcome` is told the client, the plan and what this end did."""
+    """Serves connected QPs. Calls `on_outcome` with the client, the plan and this end's result."""
 
     def __init__(self, ctx: Context, on_outcome: Callable[[str, Plan, Outcome], None]) -> None:
         self._ctx = ctx
@@ -57,16 +57,16 @@ class Server:
         self._tests: dict[str, _Test] = {}
 
     def is_session(self, qp: QP) -> bool:
-        """Whether a client opens a session with this QP, in which it will ask for tests."""
+        """Whether this QP is a client's session, over which it requests tests."""
         return qp.private.get("service") == SERVICE.name
 
     @property
     def private(self) -> dict[str, Any]:
-        """What a listener must say to clients."""
+        """The private data that the listener must send to clients."""
         return {"service": SERVICE.name}
 
     async def serve(self, qp: QP) -> None:
-        """Until the peer is done with this QP; raises what ended a session before that."""
+        """Serves a QP until the peer closes it; raises the error that ends a session."""
         if self.is_session(qp):
             async with accept_session(self._ctx, qp, SERVICE) as session:
                 await self._serve_session(session)
@@ -76,7 +76,7 @@ class Server:
             await let_look(qp)
 
     async def _join(self, qp: QP) -> None:
-        """Adds a QP to the test that it names, until that ends."""
+        """Adds a QP to the test that its token names, and keeps it until the test ends."""
         token = qp.private.get("token")
         test = self._tests.get(token) if isinstance(token, str) else None
         if test is None or test.complete.is_set():
@@ -133,7 +133,7 @@ class Server:
     async def _connected(
         self, session: Session, plan: Plan, memory: Regions
     ) -> AsyncIterator[list[QP]]:
-        """The QPs that the client connects for this plan."""
+        """Waits until the client has connected the QPs of this plan, and yields them."""
         token, test = secrets.token_hex(8), _Test(plan)
         self._tests[token] = test
         try:
@@ -150,7 +150,7 @@ class Server:
 
 @asynccontextmanager
 async def _patience(session: Session, what: str, seconds: float = 0.0) -> AsyncIterator[None]:
-    """Ends a session that holds its memory and has no use for it; `seconds` come on top."""
+    """Limits the body to IDLE_SECONDS plus `seconds`: an idle session occupies memory."""
     try:
         async with asyncio.timeout(seconds + IDLE_SECONDS):
             yield
@@ -160,7 +160,7 @@ async def _patience(session: Session, what: str, seconds: float = 0.0) -> AsyncI
 
 
 async def _run(session: Session, plan: Plan, load: Load | PingPong, meter: Meter) -> None:
-    """From start to stop."""
+    """Runs the test from the client's start message to its stop message."""
 
     async def write() -> None:
         if isinstance(load, PingPong):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Experiments in a simulated fabric: the same engine in virtual time, from one seed.
+"""Experiments in a simulated fabric: the same engine in virtual time, determined by one seed.
 
 from mrc.sim import evaluate, load, run_trial, summarize
 

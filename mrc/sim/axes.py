@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A chart: axes from 0, a legend, lines with bands. It knows no experiments. Pure."""
+"""A chart: axes that begin at 0, a legend, lines with bands. Independent of experiments. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 WIDTH = 680
 _HEIGHT, _ROW = 240, 20
-_LETTERS = 96  # that stand side by side
+_LETTERS = 96  # letters that fit the width
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +42,15 @@ class Line:
 
 @dataclass(slots=True)
 class Chart:
-    """Collects what is to be drawn; `svg` draws it."""
+    """Collects the lines and bands of a chart; `svg` draws it."""
 
     x_title: str
     y_title: str
     x_end: float
     y_end: float
-    x_names: Sequence[str] = ()  # of equal parts of the axis, in place of numbers
+    x_names: Sequence[str] = ()  # names of equal parts of the x axis, instead of numbers
     bands: list[tuple[float, float, str]] = field(default_factory=list)
-    """parts of the x axis that are shaded: from, to, title"""
+    """shaded parts of the x axis: from, to, title"""
     lines: list[Line] = field(default_factory=list)
 
     def svg(self) -> str:
@@ -59,7 +59,7 @@ class Chart:
 
     @property
     def _columns(self) -> int:
-        """Of the legend."""
+        """Number of columns of the legend."""
         return max(1, _LETTERS // (8 + max((len(line.label) for line in self.lines), default=0)))
 
     def _paint(self, figure: Figure) -> None:

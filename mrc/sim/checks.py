@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a scenario must show: values computed from its runs, and whether they meet their targets.
+"""The checks of a scenario: computes values from its runs, and compares them with targets.
 
-A value that a run cannot give, such as the time of an event that never came, is None: not met.
+A value is None if the run cannot give it, for example the time of an event that did not happen.
+None misses every target.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from mrc.sim.scenario import Check, Scenario, dead_paths
 from mrc.sim.traffic import line_rate_bps
 
 Values = tuple[float | None, ...]
-"""One for each check of a scenario."""
+"""One value for each check of a scenario."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The checks of one seed: of the run, and of every baseline that ran beside it."""
+    """The check values of one seed: for the run, and for each of its baselines."""
 
     seed: int
     values: Values
@@ -32,7 +33,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A check after the runs: what JSON carries. Values are medians of the seeds."""
+    """The result of a check, as in JSON. Values are medians over the seeds."""
 
     scenario: str
     name: str
@@ -40,8 +41,8 @@ class Outcome:
     relation: str  # ">=" or "<="
     target: float | None  # None: the value is only shown
     met: bool | None
-    low: float | None  # a quarter of the seeds gave less,
-    high: float | None  # and a quarter more
+    low: float | None  # lower quartile of the seeds
+    high: float | None  # upper quartile
     baselines: dict[str, float | None]
 
 
@@ -50,12 +51,12 @@ def needs_reference(scenario: Scenario) -> bool:
 
 
 def values(scenario: Scenario, result: Result, reference: Result | None) -> Values:
-    """The values of a scenario's checks in a run of it, or of a baseline."""
+    """The values of a scenario's checks in one run, of the scenario or of a baseline."""
     return tuple(_value(check, result, reference) for check in scenario.checks)
 
 
 def evaluate(scenario: Scenario, runs: Sequence[Measured]) -> list[Outcome]:
-    """The checks of a scenario over its seeds; None counts as the worst there is."""
+    """The results of a scenario's checks over its seeds. None counts as the worst value."""
     return [_outcome(scenario, number, runs) for number in range(len(scenario.checks))]
 
 
@@ -105,7 +106,7 @@ def _value(check: Check, result: Result, reference: Result | None) -> float | No
 
 
 def _window(check: Check, result: Result) -> tuple[int, int]:
-    """The time of a check, as far as every flow of its group still had something to send."""
+    """The time of a check, cut where the first flow of its group had nothing left to send."""
     ends = []
     for i in result.of_group(check.group):
         info = result.infos[i]
@@ -120,7 +121,7 @@ def _bytes(result: Result, flow: int, window: tuple[int, int], plane: int = 0) -
 
 
 def goodput_bps(check: Check, result: Result) -> float | None:
-    """Payload of a group that arrived in the time of a check."""
+    """Payload bits per second of a group that arrived in the time of a check."""
     window = _window(check, result)
     if window[1] <= window[0]:
         return None
@@ -134,7 +135,7 @@ def _goodput_share(check: Check, result: Result, reference: Result | None) -> fl
     whole = _line_bps(check, result)
     if check.of == "reference":
         assert reference is not None
-        # The reference may be done sooner: its rate over all of its time is what counts then.
+        # The reference may end sooner: its own window is cut at its own end.
         whole = goodput_bps(check, reference)
     elif check.of == "max-min":
         planes = (check.plane,) if check.plane else result.scenario.topology.plane_numbers()
@@ -161,9 +162,9 @@ def _completion(check: Check, result: Result, reference: Result | None) -> float
 
 
 def completion_ns(check: Check, result: Result) -> float | None:
-    """Percentile of the time that writes took, of those wanted in the time of a check.
+    """Percentile of the durations of the writes that became due in the time of a check.
 
-    That is the least time in which so many per cent of them were done.
+    This is the least duration within which `check.percentile` percent of them completed.
     """
     numbers = set(result.of_group(check.group))
     times = sorted(
@@ -188,7 +189,7 @@ def _qp_errors(check: Check, result: Result) -> float:
 
 
 def flow_goodput_bps(result: Result, flow: int) -> float:
-    """Goodput from the first post to the last completion."""
+    """Goodput of a flow from its first post to its last completion, or to the end of the run."""
     info = result.infos[flow]
     last_ns = info.last_ns if info.completed == result.flows[flow].writes else result.stats.now_ns
     span_ns = last_ns - info.first_ns
@@ -203,7 +204,7 @@ def _slowest_flow(check: Check, result: Result) -> float:
 
 
 def _fairness(check: Check, result: Result) -> float | None:
-    """Jain's index: 1 when all flows of the group got the same."""
+    """Jain's index: 1 if all flows of the group received the same number of bytes."""
     window = _window(check, result)
     if window[1] <= window[0]:
         return None
@@ -213,7 +214,7 @@ def _fairness(check: Check, result: Result) -> float | None:
 
 
 def _least_plane(check: Check, result: Result) -> float | None:
-    """Payload of the plane that carried least, of what planes carried on average."""
+    """Payload of the plane that carried least, as a share of the mean of all planes."""
     window = _window(check, result)
     if window[1] <= window[0]:
         return None
@@ -224,7 +225,7 @@ def _least_plane(check: Check, result: Result) -> float | None:
 
 
 def _last_hop_busy(check: Check, result: Result) -> float:
-    """Share of the time in which the ports to the receivers of the group were sending."""
+    """Share of the time in which the ports to the group's receivers were sending."""
     numbers = result.of_group(check.group)
     first_ns = min(result.infos[i].first_ns for i in numbers)
     last_ns = max(result.infos[i].last_ns for i in numbers)
@@ -240,12 +241,12 @@ def _sent_again(check: Check, result: Result) -> float:
 
 
 def _spurious(check: Check, result: Result) -> float:
-    """By the truth of the fabric: what receivers had already, whatever senders take for lost."""
+    """Repeated packets that the simulator counted at receivers, whatever senders declared lost."""
     return sum(result.infos[i].repeated_packets for i in result.of_group(check.group))
 
 
 def _lost_per_dead_path(check: Check, result: Result) -> float | None:
-    """Packets that the worst flow lost for each of its paths that was dead from the start."""
+    """Packets that the worst flow lost, per path of it that was dead from the start."""
     shares = []
     for i in result.of_group(check.group):
         flow = result.flows[i]
@@ -256,7 +257,7 @@ def _lost_per_dead_path(check: Check, result: Result) -> float | None:
 
 
 def _ev_bad_after(check: Check, result: Result) -> float | None:
-    """Base RTTs from the first packet that a fault lost to the first EV that is ASSUMED_BAD."""
+    """Base RTTs from the first packet that a fault dropped to the first EV in ASSUMED_BAD."""
     numbers = set(result.of_group(check.group))
     bad = [
         event.now_ns

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures by matplotlib, as SVG with text as text, and pages by Jinja2: colours, fonts, templates.
+"""Draws pictures with matplotlib, as SVG with real text, and pages with Jinja2.
 
-The same data give the same bytes. Both libraries are an extra of the package, and take as long to
-load as all of mrc: they are imported when something is drawn.
+The same data give the same bytes. Both libraries are an optional extra of the package. Importing
+them takes as long as importing all of mrc, so the functions import them when they draw.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Each colour of a theme differs from its others: one in a picture stands for one name.
-# Neighbouring lines stay apart for every kind of colour blindness.
+# All colours of a theme differ, so a colour in a picture identifies its name. Neighbouring lines
+# are distinguishable with every kind of colour blindness.
 LIGHT = {
     "ink": "#1f2328", "note": "#57606a", "grid": "#d0d7de", "paper": "#ffffff",
     "line-0": "#0063a8", "line-1": "#c05a00", "line-2": "#00795a", "line-3": "#b0508a",
@@ -37,8 +37,8 @@ DARK = {
 }  # fmt: skip
 LINES = [colour for name, colour in LIGHT.items() if name.startswith("line-")]
 
-HINT = "pictures and pages need two more packages: pip install 'mrc-transport[plot]'"
-_FONT = "DejaVu Sans"  # matplotlib brings it along, so the layout is the same everywhere
+HINT = "plots and reports require matplotlib and Jinja2: pip install 'mrc-transport[plot]'"
+_FONT = "DejaVu Sans"  # part of matplotlib, so the layout is the same on every machine
 _FONTS_SHOWN = "system-ui, sans-serif"
 _STYLE: Any = {
     "font.family": _FONT, "font.size": 11, "text.color": LIGHT["ink"], "text.parse_math": False,
@@ -58,10 +58,10 @@ def available() -> bool:
 
 
 def draw(width: int, height: int, label: str, paint: Callable[[Figure], None]) -> str:
-    """What `paint` does to a figure of that many pixels, as SVG whose colours are CSS variables.
+    """The figure that `paint` draws, as SVG whose colours are CSS variables. Sizes are pixels.
 
-    `paint` takes its colours from LIGHT. An artist whose gid begins with "title: " gets the rest as
-    a tooltip.
+    `paint` uses the colours of LIGHT. An artist whose gid begins with "title: " gets the rest of
+    the gid as a tooltip.
     """
     import matplotlib
     from matplotlib.figure import Figure
@@ -79,7 +79,9 @@ def draw(width: int, height: int, label: str, paint: Callable[[Figure], None]) -
 
 
 def _tidy(body: str) -> str:
-    """Short numbers, variables for colours, tooltips, and no ids that would clash on a page."""
+    """Shortens numbers, inserts colour variables and tooltips, and removes ids, which would clash
+    on a page with several pictures.
+    """
     body = body.replace(f"'{_FONT}'", _FONTS_SHOWN).replace("xlink:href", "href")
     for name, colour in LIGHT.items():
         body = body.replace(colour, f"var(--{name})")
@@ -98,19 +100,19 @@ def _short_numbers(match: re.Match[str]) -> str:
 
 
 def themed(svg: str, theme: Mapping[str, str]) -> str:
-    """A picture in the colours of one theme, on its paper."""
+    """A picture in the colours of one theme, with the background of that theme."""
     for name, colour in theme.items():
         svg = svg.replace(f"var(--{name})", colour)
     return svg.replace("<svg", f'<svg style="background:{theme["paper"]}"', 1)
 
 
 def standalone(svg: str) -> str:
-    """A picture as a file of its own, which follows the theme of its reader."""
+    """A picture as a separate file, which follows the theme that the viewer prefers."""
     return svg.replace(">", f">\n<style>{style_sheet('svg')}</style>", 1)
 
 
 def style_sheet(selector: str = ":root") -> str:
-    """Gives the variables their colours, in the theme that the reader prefers."""
+    """CSS that defines the colour variables, in the theme that the viewer prefers."""
     light, dark = (
         f"{selector}{{{''.join(f'--{name}:{colour};' for name, colour in theme.items())}}}"
         for theme in (LIGHT, DARK)
@@ -119,7 +121,7 @@ def style_sheet(selector: str = ":root") -> str:
 
 
 def fill(template: Path, **values: Any) -> str:
-    """A page from a template, which escapes all text but what it calls safe: the pictures."""
+    """A page from a template. The template escapes all text except the pictures."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(

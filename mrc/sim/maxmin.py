@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What max-min fairness gives to the flows of a scenario, by progressive filling. Pure.
+"""The max-min fair goodputs of a scenario's flows, by progressive filling. Pure.
 
-Each plane is filled by itself. A flow takes a share of the port of its sender, of the port of its
-receiver and, between two T0s, of the uplinks that its paths allow: those of one T0 count as one
-link with the sum of their rates, which is what spraying over them can reach.
+Each plane is filled separately. A flow uses the port of its sender, the port of its receiver and,
+between two T0s, the uplinks that its paths allow. The uplinks of one T0 count as one link with the
+sum of their rates, because spraying can fill all of them.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ Link = tuple[str, int, int]
 """A link of a plane: ("host", host, 0) or ("uplink", t0, t1)."""
 
 Rates = dict[Link, float]
-"""Bits a second, each way."""
+"""Bits per second in each direction."""
 
 
 def goodputs_bps(
     scenario: Scenario, flows: Sequence[Flow], from_ns: int, to_ns: int, planes: Sequence[int]
 ) -> list[float]:
-    """Payload that each flow gets in some planes, on average over a time in which all send.
+    """Payload bits per second of each flow in `planes`: the mean from `from_ns` to `to_ns`.
 
-    Nothing for those of an open loop.
+    All flows are assumed to send all the time. Open-loop flows count as 0.
     """
     edges = {from_ns, to_ns}
     edges |= {time for fault in scenario.faults for time in (fault.at_ns, fault.until_ns)}
@@ -53,7 +53,7 @@ def goodputs_bps(
 def _goodputs_bps(
     scenario: Scenario, flows: Sequence[Flow], faults: Sequence[Fault], planes: Sequence[int]
 ) -> list[float]:
-    """The same, while a fabric has these faults."""
+    """The same while `faults` last."""
     closed = [i for i, flow in enumerate(flows) if not flow.traffic.interval_ns]
     found = [0.0] * len(flows)
     for plane in planes:
@@ -69,9 +69,9 @@ def _goodputs_bps(
 
 
 def fill(crossed: Sequence[Sequence[Hashable]], capacity: Mapping[Hashable, float]) -> list[float]:
-    """Raises all flows alike; those stop whose narrowest link is full.
+    """Increases the rates of all flows equally; a flow stops when one of its links is full.
 
-    `crossed` has the links of each flow.
+    `crossed` lists the links of each flow, `capacity` the rate of each link. Returns the rates.
     """
     rates = [0.0] * len(crossed)
     left = dict(capacity)
@@ -96,7 +96,7 @@ def fill(crossed: Sequence[Sequence[Hashable]], capacity: Mapping[Hashable, floa
 
 
 def link_rates_bps(scenario: Scenario, plane: int, faults: Sequence[Fault]) -> Rates:
-    """Of a plane, with what `[[links]]` and then the faults make of it."""
+    """The rates of a plane's links, after `[[links]]` and then the faults are applied."""
     topology = scenario.topology
     rates: Rates = {("host", h, 0): topology.host_rate_bps for h in range(topology.hosts)}
     for t0 in range(topology.t0):
@@ -113,7 +113,7 @@ def link_rates_bps(scenario: Scenario, plane: int, faults: Sequence[Fault]) -> R
 
 
 def _hit(scenario: Scenario, change: Fault, plane: int) -> Iterator[Link]:
-    """The links of a plane that a change is about."""
+    """The links of a plane that a change applies to."""
     target = parse_target(change.target, scenario.topology, whole=True)
     for link in links_of(target, scenario.topology):
         if link.plane != plane:
@@ -126,7 +126,7 @@ def _hit(scenario: Scenario, change: Fault, plane: int) -> Iterator[Link]:
 
 
 _Shared = tuple[str, tuple[Link, ...]]
-"""A direction and the links in it that count as one."""
+"""A direction, and the links that count as one link in that direction."""
 
 
 def _crossed(scenario: Scenario, flow: Flow) -> list[_Shared]:

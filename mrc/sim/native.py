@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The only importer of the compiled simulator: one fabric in virtual time, and what it recorded."""
+"""Wraps the compiled simulator: one fabric in virtual time, and its records. No other module
+imports it.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ PLANE_SHARE: int = lib.MRC_SIM_PLANE_SHARE
 
 ROUTING = {"source-routes": lib.MRC_SIM_SOURCE_ROUTES, "ecmp": lib.MRC_SIM_ECMP}
 MRC: int = lib.MRC_SIM_MRC
-TRANSPORTS = {"go-back-n": lib.MRC_SIM_GO_BACK_N}  # all others are MRC
+TRANSPORTS = {"go-back-n": lib.MRC_SIM_GO_BACK_N}  # all other kinds are MRC
 CLASSES = {
     "all": lib.MRC_SIM_EVERY_CLASS,
     "control": lib.MRC_SIM_CONTROL_CLASS,
@@ -39,7 +41,7 @@ KINDS: dict[str, int] = {kind: getattr(lib, f"MRC_SIM_{kind.upper()}") for kind 
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Sums over the whole fabric since the start; the fields of `struct mrc_sim_stats`."""
+    """Totals of the whole fabric since the start; the fields of `struct mrc_sim_stats`."""
 
     now_ns: int
     events: int
@@ -58,7 +60,7 @@ class Stats:
 
 @dataclass(frozen=True, slots=True)
 class FlowInfo:
-    """One flow so far; the fields of `struct mrc_sim_flow_info`."""
+    """Totals of one flow since the start; the fields of `struct mrc_sim_flow_info`."""
 
     first_ns: int
     last_ns: int
@@ -76,7 +78,7 @@ class FlowInfo:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A flow at one time, counted from the start."""
+    """Totals of a flow at one time."""
 
     now_ns: int
     received_bytes: int
@@ -86,7 +88,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What the engine at an end of a flow told."""
+    """An event of the engine at one end of a flow."""
 
     now_ns: int
     flow: int
@@ -100,7 +102,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One write, from the time at which the traffic asked for it."""
+    """One write: `wanted_ns` is when the traffic made it due."""
 
     wanted_ns: int
     done_ns: int
@@ -132,7 +134,7 @@ class Simulation:
         """Builds the fabric of a `struct mrc_sim_config` given as a dict."""
         self._sim = lib.mrc_sim_create(ffi.new("struct mrc_sim_config *", dict(config)))
         if self._sim == ffi.NULL:
-            raise ConfigError("the simulator refuses this topology")
+            raise ConfigError("the simulator rejects this topology")
 
     def __enter__(self) -> Simulation:
         return self
@@ -147,18 +149,18 @@ class Simulation:
             lib.mrc_sim_add_flow(self._sim, ffi.new("struct mrc_sim_flow_config *", config))
         )
         if number < 0:
-            raise ConfigError(f"the simulator refuses the flow {dict(config)}")
+            raise ConfigError(f"the simulator rejects the flow {dict(config)}")
         return number
 
     def set_links(self, change: Mapping[str, int]) -> None:
-        """A `struct mrc_sim_fault` that says what links are without faults."""
+        """Sets the rate or delay that links have without faults, from a `struct mrc_sim_fault`."""
         if lib.mrc_sim_set_links(self._sim, ffi.new("struct mrc_sim_fault *", change)) < 0:
-            raise ConfigError("the simulator refuses a change of links")
+            raise ConfigError(f"the simulator rejects the links {dict(change)}")
 
     def add_fault(self, fault: Mapping[str, int]) -> None:
         """Adds a `struct mrc_sim_fault`."""
         if lib.mrc_sim_add_fault(self._sim, ffi.new("struct mrc_sim_fault *", fault)) < 0:
-            raise ConfigError(f"the simulator refuses the fault {dict(fault)}")
+            raise ConfigError(f"the simulator rejects the fault {dict(fault)}")
 
     def trace_to(self, path: str) -> None:
         """Writes a line for every packet sent, lost, trimmed or delivered from now on."""
@@ -167,7 +169,7 @@ class Simulation:
             raise OSError(-code, os.strerror(-code), path)
 
     def run(self, until_ns: int) -> bool:
-        """Runs until that time, or until every write has ended: then it is True."""
+        """Runs until `until_ns` or until every write has ended; True if every write has ended."""
         return bool(lib.mrc_sim_run(self._sim, until_ns))
 
     def stats(self) -> Stats:
@@ -192,14 +194,14 @@ class Simulation:
         return self._rows(Sample, lib.mrc_sim_samples, "struct mrc_sim_sample[]")
 
     def plane_samples(self, plane: int) -> list[int]:
-        """Payload received in a plane at each of the samples, if the config has samples_planes."""
+        """Payload bytes received in a plane at each sample, if the config has samples_planes."""
         count = lib.mrc_sim_plane_samples(self._sim, plane, ffi.NULL, 0)
         rows = ffi.new("uint64_t[]", max(count, 1))
         lib.mrc_sim_plane_samples(self._sim, plane, rows, count)
         return list(rows[0:count])
 
     def plane_bytes(self, flow: int, plane: int) -> int:
-        """Payload of a flow received in a plane so far."""
+        """Payload bytes of a flow received in a plane since the start."""
         return int(lib.mrc_sim_plane_bytes(self._sim, flow, plane))
 
     def events(self) -> list[Event]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All experiments on one HTML page that needs no network."""
+"""All experiments on one HTML page that loads nothing from the network."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _TEMPLATE = Path(__file__).with_name("report.html")
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """A scenario that was run; for each of its parts a summary of every seed."""
+    """A scenario, and for each of its parts the summaries of all seeds."""
 
     scenario: Scenario
     summaries: Sequence[Sequence[Summary]]
 
     def plot(self) -> str:
-        """As SVG: goodput, or what the variants did."""
+        """The plot as SVG: goodput, or the first check of each variant."""
         if not self.scenario.variants:
             return plot.draw(self.scenario, self.summaries[0])
         return plot.variants_svg(self.outcomes, [part.variant for part in self.scenario.variants])
@@ -38,7 +38,7 @@ class Experiment:
 
     @property
     def missed(self) -> int:
-        """How many checks are not met."""
+        """Number of checks that miss their targets."""
         return sum(outcome.met is False for outcome in flat([self]))
 
 
@@ -48,7 +48,7 @@ def flat(experiments: Sequence[Experiment]) -> list[Outcome]:
 
 
 def render(experiments: Sequence[Experiment], seeds: Sequence[int]) -> str:
-    """The page."""
+    """The page as HTML."""
     demanded = [outcome for outcome in flat(experiments) if outcome.target is not None]
     return drawing.fill(
         _TEMPLATE,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What runs of a scenario showed, as SVG: medians of the seeds, bands between quartiles. Pure."""
+"""Plots a scenario's runs as SVG: medians over the seeds, bands between quartiles. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _UNITS = (("s", 1e9), ("ms", 1e6), ("us", 1e3))
 
 
 def draw(scenario: Scenario, summaries: Sequence[Summary]) -> str:
-    """The plot of a scenario that has no variants."""
+    """The plot of a scenario without variants."""
     return flows_svg(summaries) if scenario.plot == "flows" else time_svg(scenario, summaries)
 
 
@@ -25,7 +25,7 @@ def _label(series: Series) -> str:
 
 
 def _by_line(summaries: Sequence[Summary]) -> dict[str, list[tuple[Series, int]]]:
-    """The series of all seeds by the name of their line, with the end of their run."""
+    """Line name -> the series of all seeds, each with the end time of its run."""
     found: dict[str, list[tuple[Series, int]]] = {}
     for summary in summaries:
         for series in summary.series:
@@ -37,7 +37,7 @@ def _by_line(summaries: Sequence[Summary]) -> dict[str, list[tuple[Series, int]]
 
 
 def time_svg(scenario: Scenario, summaries: Sequence[Summary]) -> str:
-    """Goodput of every group over time; grey is a fault."""
+    """Goodput of every group over time. Faults are shaded grey."""
     end_ns = max(1, *(summary.end_ns for summary in summaries))
     unit, unit_ns = next(one for one in _UNITS if end_ns >= 2 * one[1] or one[0] == "us")
     chart = Chart(
@@ -62,7 +62,7 @@ def time_svg(scenario: Scenario, summaries: Sequence[Summary]) -> str:
 
 
 def shares(runs: Sequence[tuple[Series, int]], end_ns: int, step_ns: float) -> list[Point]:
-    """Goodput as a share of line rate, step by step, of the seeds whose run had not ended."""
+    """Goodput in each step as a share of the line rate, over the seeds that still run."""
     points = []
     for i in range(max(1, int(end_ns / step_ns))):
         start_ns, stop_ns = int(i * step_ns), int((i + 1) * step_ns)
@@ -82,7 +82,7 @@ def shares(runs: Sequence[tuple[Series, int]], end_ns: int, step_ns: float) -> l
 
 
 def flows_svg(summaries: Sequence[Summary]) -> str:
-    """Goodput of all flows, the slowest first: the n-th slowest of each seed, over the seeds."""
+    """Goodput of all flows, slowest first. Point n is over the n-th slowest flows of all seeds."""
     chart = Chart(
         x_title="flows, the slowest first, %",
         y_title="goodput, % of line rate",
@@ -103,7 +103,7 @@ def flows_svg(summaries: Sequence[Summary]) -> str:
 
 
 def variants_svg(outcomes: Sequence[Sequence[Outcome]], variants: Sequence[str]) -> str:
-    """The first check of every variant, side by side; its target as a line."""
+    """The first check of every variant side by side, with its target as a line."""
     first = [row[0] for row in outcomes]
     chart = Chart(
         x_title="", y_title=first[0].name.removesuffix(f", {variants[0]}") + ", %",

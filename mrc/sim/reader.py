@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads scenarios from TOML.
 
-Every key that a file may hold is read in one of the functions below, with its range and default;
-an unknown key, a wrong unit or a target outside the topology is an error that names file and key.
+The functions below read every key of a file, with its range and default. An unknown key, a wrong
+unit or a target outside the topology is an error that names the file and the key.
 """
 
 from __future__ import annotations
@@ -36,19 +36,21 @@ from mrc.sim.scenario import (
 )
 
 SAMPLES = 10_000
-"""Of each flow at most, unless a scenario says how often: long runs would fill the memory."""
+"""Maximum number of samples of each flow, unless `run.sample` is set. It limits the memory of
+long runs.
+"""
 
 _MEASURED_OF = {"goodput": ("line", "reference", "max-min"), "completion": ("line", "reference")}
-"""What a value may be a share of, where there is a choice."""
+"""The choices of `of`, for the measures that have that key."""
 
 
 def names() -> list[str]:
-    """The built-in scenarios."""
+    """The names of the built-in scenarios."""
     return sorted(known())
 
 
 def known() -> dict[str, Any]:
-    """Their files, by name."""
+    """The files of the built-in scenarios, by name."""
     return document.builtin("sim/scenarios")
 
 
@@ -64,7 +66,7 @@ def load(name: str, settings: Mapping[str, Any] | None = None) -> Scenario:
 
 
 def replace(values: Any, key: str, value: Any) -> None:
-    """Sets the value that a dotted key names in a document; numbers name members of arrays."""
+    """Sets the value of a dotted key in a document; a number selects a member of an array."""
     *parents, last = key.split(".")
     at = values
     for name in parents:
@@ -73,16 +75,16 @@ def replace(values: Any, key: str, value: Any) -> None:
         elif isinstance(at, dict):
             at = at.setdefault(name, {})
         else:
-            raise ConfigError(f"{key}: there is no {name}")
+            raise ConfigError(f"{key}: {name} does not exist")
     if not isinstance(at, dict):
-        raise ConfigError(f"{key}: names no table")
+        raise ConfigError(f"{key}: {last} is not in a table")
     at[last] = value
 
 
 def parse(values: Mapping[str, Any], name: str, place: str, variant: str = "") -> Scenario:
-    """Makes a scenario of a document; raises ConfigError."""
+    """Makes a scenario from a document; raises ConfigError."""
     table = Table(values, place)
-    table.has("addresses")  # of test beds: simulated hosts have none
+    table.has("addresses")  # allowed for test beds, and ignored: simulated hosts have no addresses
     variants = _variants(table.tables("variants"), values, name, place)
     topology = read_topology(table.table("topology"))
     transport = _transport(table.table("transport"))
@@ -111,7 +113,7 @@ def parse(values: Mapping[str, Any], name: str, place: str, variant: str = "") -
     run.close()
     table.close()
     if not scenario.traffic:
-        raise table.error("traffic", "is missing: nothing would be sent")
+        raise table.error("traffic", "is missing: a scenario needs at least one [[traffic]]")
     _check_groups(table, scenario)
     return scenario
 
@@ -119,7 +121,7 @@ def parse(values: Mapping[str, Any], name: str, place: str, variant: str = "") -
 def _variants(
     tables: list[Table], values: Mapping[str, Any], name: str, place: str
 ) -> tuple[Scenario, ...]:
-    """The document once for each variant, with the values that the variant sets."""
+    """A scenario for each variant: the document with the values that the variant sets."""
     found = []
     for table in tables:
         title = table.text("name")
@@ -140,7 +142,7 @@ def _check_groups(table: Table, scenario: Scenario) -> None:
     for check in scenario.checks:
         groups = [t for t in scenario.traffic if check.group in ("", t.group)]
         if check.of == "max-min" and any(traffic.interval_ns for traffic in groups):
-            raise table.error("checks", "max-min counts flows that always have data: no interval")
+            raise table.error("checks", "max-min does not support traffic with an interval")
     variants = {part.variant for part in scenario.variants}
     for check in scenario.checks:
         if not scenario.variant and not variants.issuperset(check.variants):
@@ -172,11 +174,11 @@ def _transport(table: Table) -> Transport:
     )
     table.close()
     if not 1000 <= transport.noise_ns <= 10**9:
-        raise table.error("noise", "is not within 1 us and 1 s")
+        raise table.error("noise", "is not between 1 us and 1 s")
     if transport.path_mtu % 4:
-        raise table.error("path_mtu", f"{transport.path_mtu} is no multiple of 4")
+        raise table.error("path_mtu", f"{transport.path_mtu} is not a multiple of 4")
     if transport.mpr % 128:
-        raise table.error("mpr", f"{transport.mpr} is no multiple of 128")
+        raise table.error("mpr", f"{transport.mpr} is not a multiple of 128")
     return transport
 
 
@@ -199,13 +201,13 @@ def _traffic(table: Table, topology: Tiers, rtt_ns: int) -> Traffic:
         paths_until_ns=read_time(table, "paths_until", rtt_ns, "0ns"),
     )
     if not 0 < traffic.bytes < 1 << 32:
-        raise table.error("write", "a write has 1 byte to 4 GiB - 1")
+        raise table.error("write", "is not from 1 byte to 4 GiB - 1")
     if traffic.paths:
         _need_t1(table, "paths", traffic.pairs, topology)
     if traffic.paths and kind != "pairs":
-        raise table.error("paths", "is for pairs")
+        raise table.error("paths", "requires traffic of kind pairs")
     if traffic.paths_until_ns and not traffic.paths:
-        raise table.error("paths_until", "goes with paths")
+        raise table.error("paths_until", "requires paths")
     table.close()
     return traffic
 
@@ -240,11 +242,11 @@ def _pairs(table: Table, topology: Tiers) -> tuple[tuple[int, int], ...]:
 def _need_t1(table: Table, key: str, pairs: tuple[tuple[int, int], ...], topology: Tiers) -> None:
     for pair in pairs:
         if len({host * topology.t0 // topology.hosts for host in pair}) == 1:
-            raise table.error(key, f"{list(pair)} are below one T0, no T1 is on their way")
+            raise table.error(key, f"{list(pair)} are below the same T0: their path has no T1")
 
 
 def _links(table: Table, topology: Tiers) -> list[Fault]:
-    """What links of a target have beside their tier, as faults that are always there."""
+    """The rate and delay that `[[links]]` sets for a target, as faults that last for ever."""
     target, *values = read_link(table, partial(parse_target, fabric=topology, whole=True))
     kinds = zip(("rate", "delay"), values, strict=True)
     return [
@@ -255,7 +257,7 @@ def _links(table: Table, topology: Tiers) -> list[Fault]:
 
 
 def _faults(tables: list[Table], topology: Tiers, rtt_ns: int, end_ns: int) -> tuple[Fault, ...]:
-    """Each as often as it comes until the run ends."""
+    """The faults; a fault with `every` once for each occurrence before the run ends."""
     found: list[Fault] = []
     for table in tables:
         fault = read_fault(table, partial(parse_target, fabric=topology, whole=True), rtt_ns)
@@ -270,7 +272,7 @@ def _check(table: Table, rtt_ns: int, topology: Tiers) -> Check:
     measure = table.choice("measure", MEASURES)
     at_least, at_most = _fraction(table, "at_least"), _fraction(table, "at_most")
     if (at_least is None) == (at_most is None):
-        raise table.error("at_least", "a check has at_least or at_most, one of the two")
+        raise table.error("at_least", "a check requires exactly one of at_least and at_most")
     share = _fraction(table, "share")
     check = Check(
         name=table.text("name", measure),
@@ -288,9 +290,9 @@ def _check(table: Table, rtt_ns: int, topology: Tiers) -> Check:
         note=table.text("note", ""),
     )
     if check.plane and measure != "goodput":
-        raise table.error("plane", "is for goodput")
+        raise table.error("plane", "requires measure = goodput")
     if table.has("percentile") and measure != "completion":
-        raise table.error("percentile", "is for completion")
+        raise table.error("percentile", "requires measure = completion")
     table.close()
     if check.to_ns <= check.from_ns:
         raise table.error("to", "is not after from")
@@ -300,7 +302,7 @@ def _check(table: Table, rtt_ns: int, topology: Tiers) -> Check:
 
 
 def _fraction(table: Table, key: str) -> float | None:
-    """A number, or a share such as "97%" or "7/8"; None when it is missing."""
+    """A number, or a share such as "97%" or "7/8"; None if the key is missing."""
     if not table.has(key):
         return None
     value = table.text_or_number(key)
@@ -310,7 +312,8 @@ def _fraction(table: Table, key: str) -> float | None:
         above, _, below = value.partition("/")
         return int(above) / int(below) if below else units.parse_share(value) / 1e6
     except (ValueError, ZeroDivisionError) as error:
-        raise table.error(key, f'{value!r} is no number, nor one such as "97%" or "7/8"') from error
+        wrong = f'{value!r} is not a number or a share such as "97%" or "7/8"'
+        raise table.error(key, wrong) from error
 
 
 def _reference(table: Table) -> Reference:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the declared results of `mrc sim` from runs. Pure."""
+"""Converts runs into the declared results of `mrc sim`. Pure."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def checks(outcomes: Sequence[Outcome]) -> tuple[results.Check, ...]:
 
 
 def values(outcomes: Sequence[Outcome]) -> tuple[results.Value, ...]:
-    """Those that need not meet anything."""
+    """The values without a target."""
     return tuple(like(results.Value, each) for each in outcomes if each.target is None)
 
 
 def run_result(result: Result) -> results.Run:
-    """One run: totals, flows, goodput over time, events."""
+    """The result of one run: totals, flows, goodput over time, events."""
     stats = result.stats
     return results.Run(
         seed=result.seed,

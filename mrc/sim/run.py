@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a scenario in the simulator and holds what came of it."""
+"""Runs a scenario in the simulator, and keeps its result."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mrc.sim.scenario import Scenario
 from mrc.sim.traffic import Flow, make_flows
 
 MAX_SLICES = 2000
-"""A run is cut into slices of virtual time, between which it can be interrupted and watched."""
+"""Number of slices of virtual time in a run. Signals and progress are handled between slices."""
 
 Progress = Callable[[float, int], None]
 """Called with the share of the bytes that have arrived and the virtual time."""
@@ -29,7 +29,7 @@ class Curve:
     bytes: tuple[int, ...]
 
     def at(self, now_ns: int) -> float:
-        """Bytes at a time; between two samples as if they came evenly."""
+        """Bytes at a time, interpolated linearly between two samples."""
         i = bisect_right(self.times_ns, now_ns)
         if i == len(self.times_ns):
             return self.bytes[-1]
@@ -40,29 +40,29 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One run."""
+    """The result of one run."""
 
     scenario: Scenario
     seed: int
     flows: tuple[Flow, ...]
-    infos: tuple[FlowInfo, ...]  # of the flows
-    curves: tuple[Curve, ...]  # of the flows
-    planes: tuple[tuple[Curve, ...], ...]  # the same in each plane; empty unless a check asks
-    retransmitted: tuple[tuple[int, ...], ...]  # of the flows, at the times of their curves
+    infos: tuple[FlowInfo, ...]  # one for each flow
+    curves: tuple[Curve, ...]  # one for each flow
+    planes: tuple[tuple[Curve, ...], ...]  # curves of each plane; empty unless a check uses them
+    retransmitted: tuple[tuple[int, ...], ...]  # packets of each flow, at the times of its curve
     events: tuple[Event, ...]
     messages: tuple[Message, ...]
     last_hops: dict[tuple[int, int], PortInfo]  # by receiving host and plane
     stats: Stats
 
     def of_group(self, group: str) -> list[int]:
-        """Numbers of the flows of a group; of all when it is empty."""
+        """Numbers of the flows of a group; of all flows if `group` is empty."""
         return [i for i, flow in enumerate(self.flows) if group in ("", flow.traffic.group)]
 
 
 def run(
     scenario: Scenario, seed: int, *, trace: str | None = None, progress: Progress | None = None
 ) -> Result:
-    """Runs a scenario once. `trace` names a file for a line per packet."""
+    """Runs a scenario once. `trace` names a file that gets one line for each packet."""
     flows = make_flows(scenario, seed)
     with Simulation(_config(scenario, flows, seed)) as sim:
         for flow in flows:
@@ -83,7 +83,7 @@ def baseline_of(scenario: Scenario, kind: str) -> Scenario:
 
 
 def reference_of(scenario: Scenario) -> Scenario:
-    """The scenario that goodput is compared with."""
+    """The scenario of the reference run, which checks compare with."""
     groups = scenario.reference.groups
     return replace(
         scenario,
@@ -101,8 +101,8 @@ def _config(scenario: Scenario, flows: list[Flow], seed: int) -> dict[str, int]:
     topology["routing"] = native.ROUTING[hashed]
     topology["ecn_last_hop"] = int(scenario.topology.ecn_last_hop)
     topology["trims"] = int(topology.pop("trimming"))
-    del topology["mtu"]  # packets are as long as path_mtu says
-    del topology["addresses"]  # simulated hosts have none
+    del topology["mtu"]  # path_mtu sets the size of packets
+    del topology["addresses"]  # simulated hosts have no addresses
     if kind == "ecmp-planes":
         transport["evs_per_plane"] = 1
     ends = [host for flow in flows for host in (flow.sender, flow.receiver)]
@@ -134,7 +134,7 @@ def _native_fault(fault: Fault, scenario: Scenario) -> dict[str, int]:
 
 
 def native_target(target: Target) -> dict[str, int]:
-    """The members of a `struct mrc_sim_fault` that say where."""
+    """The members of a `struct mrc_sim_fault` that describe its target."""
     index, t1 = (target.t1, 0) if target.kind == "t1" else (target.t0, target.t1)
     return {
         "target": native.TARGETS[target.kind],
@@ -169,7 +169,7 @@ def _result(sim: Simulation, scenario: Scenario, seed: int, flows: list[Flow]) -
         times[sample.flow].append(sample.now_ns)
         arrived[sample.flow].append(sample.received_bytes)
         again[sample.flow].append(sample.retransmitted_packets)
-    for i, info in enumerate(infos):  # the end is a sample too
+    for i, info in enumerate(infos):  # add the end of the run as a sample
         if not times[i] or times[i][-1] < stats.now_ns:
             times[i].append(stats.now_ns)
             arrived[i].append(info.received_bytes)
@@ -193,7 +193,10 @@ def _result(sim: Simulation, scenario: Scenario, seed: int, flows: list[Flow]) -
 
 
 def _plane_curves(sim: Simulation, plane: int, times: list[list[int]]) -> Iterator[Curve]:
-    """Of each flow, at the same times as its curve: samples take the flows in turn."""
+    """The curve of each flow in a plane, at the times of its own curve.
+
+    The simulator's samples take the flows in turn.
+    """
     found = sim.plane_samples(plane)
     for i, times_ns in enumerate(times):
         arrived = found[i :: len(times)]

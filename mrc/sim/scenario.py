@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Scenarios: topology, transport, traffic, faults and checks of an experiment. Pure.
 
-Planes count from 1; hosts, T0s, T1s and flows from 0. Times are nanoseconds from the start.
+Planes are numbered from 1; hosts, T0s, T1s and flows from 0. Times are nanoseconds from the start.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from mrc.fabric.faults import NEVER, Fault
 from mrc.fabric.targets import parse_target
 from mrc.fabric.tiers import Tiers
 
-OVERHEAD_BYTES = 126  # of a packet on a link, around the UDP payload; csrc/sim/frame.h
-DATA_HEADER_BYTES = 44  # of a write in the middle of a message, ICRC included
+OVERHEAD_BYTES = 126  # of a packet on a link, besides its UDP payload; csrc/sim/frame.h
+DATA_HEADER_BYTES = 44  # of a packet in the middle of a message, ICRC included
 SACK_BYTES = 52  # UDP payload of a SACK
 TCP_HEADER_BYTES = 24  # csrc/sim/tcp_host.c
 
 TRANSPORTS = ("mrc", "ecmp", "ecmp-planes", "go-back-n")
-"""What QPs run on; all but the first are baselines.
+"""The transports of QPs; all except "mrc" are baselines.
 
-ecmp: the same reliability over one path, which switches choose by a hash; ecmp-planes: over one
-such path in every plane; go-back-n: in order over one path, as RoCE does it.
+ecmp: the reliability of MRC over one path, which switches choose by a hash. ecmp-planes: the same
+with one path in every plane. go-back-n: one path, packets in order only, as in RoCE.
 """
 PLOTS = ("time", "flows")
 TRAFFIC_KINDS = ("permutation", "incast", "all-to-all", "ring", "pairs", "tcp")
@@ -35,70 +35,70 @@ MEASURES = (
 
 @dataclass(frozen=True, slots=True)
 class Transport:
-    """Every QP."""
+    """The parameters of every QP."""
 
-    kind: str  # of TRANSPORTS
+    kind: str  # one of TRANSPORTS
     path_mtu: int
     mpr: int
     spray: int
     evs_per_plane: int  # 0: all paths
-    ev_active_per_plane: int  # of these, in rotation; 0: all
-    probed: bool  # whether QPs have probed every EV before they send, as a connect does
+    ev_active_per_plane: int  # EVs in rotation, the others are backups; 0: all
+    probed: bool  # QPs probe every EV before the run, as a connect does
     timeout: int
     retry_linear: int
     retry_exp: int
     plane_shares: PlaneShares
     cc: CcKind
-    cc_base_rtt_ns: int  # what NSCC is told; 0: the base RTT of the topology
+    cc_base_rtt_ns: int  # base RTT configured for NSCC; 0: the base RTT of the topology
     sack_threshold_bytes: int
     sack_delay_ns: int
-    noise_ns: int  # how late hosts may run; floors of patience follow from it
+    noise_ns: int  # how late hosts may run; sets the minimum timeouts
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Flows of one kind; mrc.sim.traffic says which."""
+    """Flows of one kind; mrc.sim.traffic makes them."""
 
     kind: str
     group: str  # name that checks use
-    bytes: int  # of a write; of a segment of TCP
+    bytes: int  # of a write, or of a TCP segment
     start_ns: int
     pairs: tuple[tuple[int, int], ...]
     paths: tuple[int, ...]  # T1s that the QPs may use in every plane; empty: all
-    writes: int = 1  # of each flow; 1 for TCP, which never ends
-    depth: int = 1  # writes in the send queue at most
+    writes: int = 1  # of each flow; 1 for TCP, whose flows never end
+    depth: int = 1  # maximum number of writes in the send queue
     interval_ns: int = 0  # open loop: mean time between writes; 0: closed loop
-    to: int = 0  # incast: the host that all send to
-    senders: tuple[int, ...] = ()  # incast: empty for all other hosts
-    paths_until_ns: int = 0  # until then, and all others are DENIED; 0: to the end
-    plane: int = 0  # of a TCP flow; 0: all
+    to: int = 0  # incast: the receiver
+    senders: tuple[int, ...] = ()  # incast: the senders; empty: all other hosts
+    paths_until_ns: int = 0  # EVs of other paths are DENIED until then; 0: to the end
+    plane: int = 0  # the plane of a TCP flow; 0: all planes
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A value computed from a run, and what it must be."""
+    """A value that is computed from a run, and its target."""
 
     name: str
     measure: str
     group: str  # empty: all flows
     from_ns: int
     to_ns: int  # NEVER: to the end
-    of: str  # "line", "reference" or "max-min": what the value is a share of
-    share: float  # part of that which can be expected, such as 7/8
-    relation: str  # ">=" or "<=": how the value must stand to the target
+    of: str  # the value is a share of "line", "reference" or "max-min"
+    share: float  # the expected part of that, such as 7/8
+    relation: str  # ">=" or "<=": the required relation of the value to the target
     target: float
-    variants: tuple[str, ...]  # that must meet it, the others only show it; empty: all
+    variants: tuple[str, ...]  # variants that must meet it, others only show it; empty: all
     percentile: float = 50.0  # of the completion times of writes
-    plane: int = 0  # whose goodput it is; 0: of all
-    note: str = ""  # why hosts on an emulated fabric get another value, where they do
+    plane: int = 0  # count the goodput of this plane only; 0: of all planes
+    note: str = ""  # why hosts on an emulated fabric give another value
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """The run that goodput is compared with: the same, without faults or without some traffic."""
+    """The run that checks compare with: the same scenario, without faults or some traffic."""
 
-    faults: bool
-    groups: tuple[str, ...]  # empty: all
+    faults: bool  # with the faults
+    groups: tuple[str, ...]  # traffic groups; empty: all
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,30 +107,30 @@ class Scenario:
 
     name: str
     title: str
-    claim: str  # what the paper says of such an experiment; empty: nothing
+    claim: str  # the paper's claim about this experiment; empty: none
     topology: Tiers
     transport: Transport
     traffic: tuple[Traffic, ...]
     faults: tuple[Fault, ...]
     checks: tuple[Check, ...]
     reference: Reference
-    until_ns: int  # the run ends here, if its writes have not
+    until_ns: int  # the run ends here, or sooner when all writes have ended
     sample_ns: int
     audit: bool = False  # check the invariants after every event
-    baselines: tuple[str, ...] = ()  # of TRANSPORTS: run along, their values stand beside
-    links: tuple[Fault, ...] = ()  # what links have beside their tier: of kind rate or delay
+    baselines: tuple[str, ...] = ()  # TRANSPORTS that are run too, for comparison
+    links: tuple[Fault, ...] = ()  # rates and delays that override those of the tier
     plot: str = "time"  # goodput over "time", or of all "flows"
-    variant: str = ""  # which one of another scenario's this is; empty: none
-    variants: tuple[Scenario, ...] = ()  # run instead of this one; empty: it is run itself
+    variant: str = ""  # the variant's name if this is a variant of a scenario
+    variants: tuple[Scenario, ...] = ()  # they run instead of this scenario; empty: none
 
     @property
     def parts(self) -> tuple[Scenario, ...]:
-        """What is run: the variants, or the scenario itself."""
+        """The scenarios that run: the variants, or the scenario itself."""
         return self.variants or (self,)
 
     @property
     def tells_planes_apart(self) -> bool:
-        """Whether a check needs to know what arrived in each plane."""
+        """Whether a check requires the bytes that arrived in each plane."""
         return any(check.plane or check.measure == "least_plane" for check in self.checks)
 
     @property
@@ -144,16 +144,16 @@ def packet_bytes(transport: Transport) -> int:
 
 
 def payload_share(traffic: Traffic, transport: Transport) -> float:
-    """Payload's part of what the full packets of a flow take on a link."""
+    """Payload of a full packet of a flow, as a share of its bytes on a link."""
     if traffic.kind == "tcp":
         return traffic.bytes / (traffic.bytes + TCP_HEADER_BYTES + OVERHEAD_BYTES)
     return transport.path_mtu / packet_bytes(transport)
 
 
 def base_rtt_ns(topology: Tiers, transport: Transport) -> int:
-    """From the sending of a full packet to its SACK, in an empty fabric.
+    """Time in ns from the sending of a full packet to its SACK, in an empty fabric.
 
-    It goes over a T1, unless a single T0 has all hosts below it.
+    The packet crosses a T1, unless all hosts are below a single T0.
     """
     links = [(topology.host_delay_ns, topology.host_rate_bps)]
     if topology.t0 > 1:
@@ -164,7 +164,7 @@ def base_rtt_ns(topology: Tiers, transport: Transport) -> int:
 
 
 def dead_paths(scenario: Scenario, sender: int, receiver: int) -> int:
-    """Paths between two hosts, over all planes, that are silent from the start to the end."""
+    """Number of paths between two hosts, in all planes, that are dead during the whole run."""
     topology = scenario.topology
     ends = {topology.t0_of(host) for host in (sender, receiver)}
     dead: set[tuple[int, int | None]] = set()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which flows the traffic of a scenario consists of. Pure: a seed decides what is random."""
+"""Makes the flows of a scenario's traffic. Pure: the seed determines everything random."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from mrc.sim.scenario import Scenario, Traffic, payload_share
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """Writes from one host to another, over a QP of their own; or a TCP flow."""
+    """Writes from one host to another over a separate QP, or a TCP flow."""
 
     sender: int
     receiver: int
     traffic: Traffic
     writes: int
-    after: int | None = None  # number of the flow whose n-th arrival lets write n + 1 go
+    after: int | None = None  # flow whose n-th write must arrive before write n + 1 starts
 
     def native(self) -> dict[str, int]:
         """The flow as a `struct mrc_sim_flow_config`."""
@@ -37,7 +37,7 @@ class Flow:
 
 
 def make_flows(scenario: Scenario, seed: int) -> list[Flow]:
-    """All flows of a scenario; the number of a flow is its place."""
+    """All flows of a scenario; the number of a flow is its index."""
     flows: list[Flow] = []
     for traffic in scenario.traffic:
         if traffic.kind == "ring":
@@ -61,14 +61,14 @@ def _pairs(hosts: int, traffic: Traffic, rng: random.Random) -> list[tuple[int, 
 
 
 def _permutation(hosts: int, rng: random.Random) -> list[tuple[int, int]]:
-    """Every host sends to one other and receives from one other: a random cycle."""
+    """A random cycle: every host sends to one host and receives from one host."""
     order = list(range(hosts))
     rng.shuffle(order)
     return sorted(zip(order, [*order[1:], order[0]], strict=True))
 
 
 def _ring(hosts: int, traffic: Traffic, first: int) -> list[Flow]:
-    """Ring all-reduce: 2 (n - 1) steps; a step goes on what the step before brought."""
+    """Ring all-reduce: 2 (n - 1) steps; a step sends the data that the last step received."""
     return [
         Flow(
             host,
@@ -82,7 +82,7 @@ def _ring(hosts: int, traffic: Traffic, first: int) -> list[Flow]:
 
 
 def line_rate_bps(scenario: Scenario, flows: list[Flow]) -> float:
-    """Goodput that the links of senders and receivers allow to these flows together."""
+    """Goodput in bit/s that the links of senders and receivers allow these flows together."""
     hosts = min(len({flow.sender for flow in flows}), len({flow.receiver for flow in flows}))
     planes = 1 if all(flow.traffic.plane for flow in flows) else scenario.topology.planes
     payload = payload_share(flows[0].traffic, scenario.transport)

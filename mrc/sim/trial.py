@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One seed of a scenario: its run, and beside it the runs that it is compared with."""
+"""One seed of a scenario: its run, and the runs for comparison."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mrc.sim.traffic import line_rate_bps
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """The runs of one seed. A reference is there where a check compares with one."""
+    """The runs of one seed. There is a reference if a check compares with it."""
 
     result: Result
     reference: Result | None
@@ -32,18 +32,18 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """What a plot draws of one traffic group in one run."""
+    """The data that a plot draws for one traffic group in one run."""
 
     group: str
-    kind: str  # of scenario.TRANSPORTS
+    kind: str  # one of scenario.TRANSPORTS
     curve: Curve  # bytes of all flows of the group
-    line_bps: float  # what the links allow it
-    flows: tuple[float, ...]  # goodput of each, of its line rate; the slowest first
+    line_bps: float  # line rate of the group
+    flows: tuple[float, ...]  # goodput of each flow as a share of line rate; slowest first
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """A trial without its details: small enough to be kept for every seed."""
+    """A trial without its details, small enough to keep for every seed."""
 
     measured: Measured
     series: tuple[Series, ...]
@@ -53,7 +53,7 @@ class Summary:
 def run_trial(
     scenario: Scenario, seed: int, *, trace: str | None = None, progress: Progress | None = None
 ) -> Trial:
-    """Runs a scenario, its reference, its baselines and theirs, all from one seed."""
+    """Runs a scenario, its baselines, and the references of all of them, with one seed."""
     return Trial(
         result=run(scenario, seed, trace=trace, progress=progress),
         reference=_reference(scenario, seed, progress),
@@ -68,7 +68,7 @@ def run_trial(
 
 
 def n_runs(scenario: Scenario) -> int:
-    """Runs of one trial."""
+    """Number of runs in one trial."""
     return (1 + len(scenario.baselines)) * (2 if checks.needs_reference(scenario) else 1)
 
 
@@ -79,7 +79,7 @@ def _reference(scenario: Scenario, seed: int, progress: Progress | None) -> Resu
 
 
 def summarize(trial: Trial) -> Summary:
-    """The values of all checks, and what plots need."""
+    """The values of all checks, and the series for plots."""
     scenario = trial.result.scenario
     pairs = {
         kind: checks.values(scenario, result, reference)
@@ -131,11 +131,11 @@ def summary_of(job: Job) -> Summary:
 def run_all(
     work: Callable[[Job], _T], jobs: Sequence[Job], workers: int, done: Callable[[int, str], None]
 ) -> list[_T]:
-    """What `work` makes of each job, in their order, in so many processes.
+    """The results of `work` for each job, in the order of the jobs, from `workers` processes.
 
-    `done` hears how many are done and the name of the last one.
+    Calls `done` with the number of finished jobs and the scenario name of the last one.
     """
-    # A fresh interpreter holds no lock of ours, whatever threads a terminal's progress bar has.
+    # "spawn", because a forked process could inherit a lock that the progress bar's thread holds.
     pool = ProcessPoolExecutor(min(workers, len(jobs)), mp_context=get_context("spawn"))
     results = []
     try:

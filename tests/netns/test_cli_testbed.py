@@ -61,7 +61,7 @@ def test_up__says_what_it_built_and_down_what_it_removed(
     assert typed("up", "--name", bed_name, *SMALL, "--rate", "1gbit") == 0
     assert typed("down", "--name", bed_name) == 0
     assert typed("down", "--name", bed_name) == 0
-    shape = "2 hosts, 1 planes, 1 T1s a plane, 1 Gbit/s a link, MTU 9000"
+    shape = "2 hosts, 1 planes, 1 T1s per plane, 1 Gbit/s per link, MTU 9000"
     assert capsys.readouterr().out.splitlines() == [
         f"{bed_name} is up: {shape}",
         f"{bed_name} was up already: {shape}",
@@ -84,7 +84,7 @@ def test_status__draws_and_lists_faults(name: str, capsys: pytest.CaptureFixture
     lines = capsys.readouterr().out.splitlines()
     assert lines[:6] == [
         "t1:1.0 fails: loss 20.00%",
-        f"{name} is up: 2 hosts, 1 planes, 1 T1s a plane, 500 Mbit/s a link, MTU 9000",
+        f"{name} is up: 2 hosts, 1 planes, 1 T1s per plane, 500 Mbit/s per link, MTU 9000",
         "",
         "plane 1     h0 -- t0:1.0 --+-- t1:1.0 x",
         "            h1 -- t0:1.1 --+",
@@ -179,8 +179,8 @@ def test_heal__says_what_is_left(name: str, capsys: pytest.CaptureFixture[str]) 
         (("up", "--planes", "0"), "planes is 0"),
         (("up", "--rate", "quick"), "rate 'quick' is not like 500mbit"),
         (("down", "--name", "a/b"), "name 'a/b'"),
-        (("exec", "h0"), "what to run?"),
-        (("exec", "h0", "--"), "what to run?"),
+        (("exec", "h0"), "no command: "),
+        (("exec", "h0", "--"), "no command: "),
         (("exec", "h0", "--user"), "--user: expected one argument"),
         (("exec", "h9", "--", "true"), "no host h9"),
         (("exec", "h0", "--schedule"), "--schedule: expected one argument"),
@@ -281,7 +281,10 @@ def test_exec__passes_the_exit_code(name: str) -> None:
 
 def test_exec__no_such_command(name: str) -> None:
     done = execute("exec", "h0", "--name", name, "--", "mrc-nothing")
-    assert (done.returncode, done.stderr) == (127, "mrc testbed exec: no command mrc-nothing\n")
+    assert (done.returncode, done.stderr) == (
+        127,
+        "mrc testbed exec: mrc-nothing: command not found\n",
+    )
 
 
 def test_exec__finds_mrc_itself(name: str) -> None:
@@ -350,7 +353,7 @@ def test_up__emulated_takes_its_own_options(
     capsys.readouterr()
     assert typed("status", *named) == 0
     shown = capsys.readouterr().out
-    assert "500 Mbit/s a link, MTU 9000, emulated" in shown
+    assert "500 Mbit/s per link, MTU 9000, emulated" in shown
     (lossy,) = (line for line in shown.splitlines() if line.startswith("t1:1.0>t0:1.1 "))
     assert lossy.split()[-5:] == ["1", "0", "1", "0", "0"]
     assert "0 overloaded" in shown and "too slow" not in shown
@@ -364,7 +367,7 @@ def test_up__a_kernel_fabric_has_no_queues_to_set(
     bed_name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert typed("up", "--name", bed_name, *SMALL, "--ecn-low", "1MiB") == 2
-    assert "a kernel fabric neither marks nor trims: --fabric emulated" in capsys.readouterr().err
+    assert "a kernel fabric cannot mark or trim: use --fabric emulated" in capsys.readouterr().err
 
 
 def test_up__emulated_ends_with_the_shell_of_an_ordinary_user(tmp_path: Path) -> None:

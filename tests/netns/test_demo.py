@@ -79,5 +79,5 @@ def test_demo__leaves_a_test_bed_of_that_name_alone(bed_name: str) -> None:
             command, capture_output=True, text=True, timeout=limit(60), check=False
         )
         assert done.returncode == 1
-        assert f"test bed {bed_name} is up already" in done.stderr
+        assert f"test bed {bed_name} is already up" in done.stderr
         assert build.missing(Testbed.existing(bed_name).plan) == []

@@ -286,8 +286,8 @@ def test_command__variants_and_baselines(capsys: pytest.CaptureFixture[str]) -> 
     main(["sim", "uniform-loss-1", *settings, "--seeds", "2", "--json"])
     found = printed("sim run", capsys.readouterr().out)
     assert found["scenario"]["variants"] == ["64 KiB", "1 MiB", "16 MiB", "64 MiB"]
-    assert [value["name"] for value in found["values"]] == ["goodput, of loss-free, 64 KiB"]
-    assert "goodput, of loss-free, 1 MiB" in {check["name"] for check in found["checks"]}
+    assert [value["name"] for value in found["values"]] == ["goodput, of the loss-free run, 64 KiB"]
+    assert "goodput, of the loss-free run, 1 MiB" in {check["name"] for check in found["checks"]}
     runs = [(run["variant"], run["seed"], run["transport"]) for run in found["runs"]]
     assert runs[:4] == [
         ("64 KiB", 1, "mrc"),
@@ -318,7 +318,7 @@ def test_command__report(
 
 def test_command__list(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sim", "list"]) == 0
-    assert "permutation       64 hosts" in capsys.readouterr().out
+    assert "permutation       each of 64 hosts" in capsys.readouterr().out
     assert main(["sim", "list", "--json"]) == 0
     listed = printed("sim list", capsys.readouterr().out)["scenarios"]
     assert [scenario["name"] for scenario in listed] == reader.names()
@@ -330,8 +330,14 @@ def test_command__list(capsys: pytest.CaptureFixture[str]) -> None:
         (["nowhere"], "no scenario 'nowhere'"),
         (["lossy-ev", "--set", "run"], "'run' is not KEY=VALUE"),
         (["lossy-ev", "--set", "run.until=soon"], "lossy-ev: run.until: 'soon' is not a time"),
-        (["lossy-ev", "--seeds", "2", "--trace", "x"], "--trace is for one scenario and one seed"),
-        (["uniform-loss-1", "--trace", "x"], "--trace is for one run: add --set variants=[]"),
+        (
+            ["lossy-ev", "--seeds", "2", "--trace", "x"],
+            "--trace: requires a single seed; drop --seeds",
+        ),
+        (
+            ["uniform-loss-1", "--trace", "x"],
+            "--trace: requires a single variant; add --set variants=[]",
+        ),
         (["lossy-ev", "--output", "x"], "unrecognized arguments: --output"),
         (["report"], "arguments are required: --output"),
         (["lossy-ev", "--seed", "-1"], "--seed"),

@@ -302,7 +302,7 @@ def test_bins__sums_planes() -> None:
 
 def test_bins_lines__chart_and_gap() -> None:
     lines = bins_lines("server", RECORDING)
-    assert lines[0] == "goodput at the server, a column is 1 ms (1 bins of 1 ms)"
+    assert lines[0] == "goodput at the server, each column is 1 ms (1 bins of 1 ms)"
     assert lines[1].endswith("96 kbit/s |█") and lines[-2].endswith("+^---")
     assert lines[-1] == "longest gap 2 ms, from 0.000000 s on (^)"
     silent = replace(RECORDING, duration_ns=10**9, last_ns=MS)
@@ -320,4 +320,4 @@ def test_change_lines__in_order_and_not_too_many() -> None:
     ]
     many = replace(HISTORY, evs=HISTORY.evs * 100)
     assert len(change_lines("server", many)) == MAX_LINES + 1
-    assert change_lines("server", many)[-1].endswith("and 93 changes more; --json has them")
+    assert change_lines("server", many)[-1].endswith("93 more changes: see --json")

@@ -206,30 +206,30 @@ def test_format_table__numbers_to_the_right() -> None:
         (["recv", "--max-bytes", "-1"], "argument --max-bytes: '-1' is not a size"),
         (["recv", "--idle", "0"], "'0' is not a time above 0"),
         (["recv", "--memory", "much"], "argument --memory: 'much' is not a size"),
-        (["recv", "--output", "/tmp", "--bins"], "--bins: of one sender, so with --once"),
+        (["recv", "--output", "/tmp", "--bins"], "--bins: requires --once"),
         (["recv", "--once", "--bins", "1"], "'1' is not a time; units are"),
         (["recv", "--once", "--bins", "999ns"], "'999ns' is less than 1us"),
         (["paths"], "arguments are required: HOST"),
-        (["top"], "name a HOST, or say --local"),
-        (["top", "h1", "--local"], "name a HOST, or say --local"),
-        (["perf", "h1", "--top"], "--top: only a server"),
-        (["demo", "--planes", "1"], "one of them dies"),
-        (["perf"], "name a HOST, or say --server"),
+        (["top"], "name a HOST or use --local"),
+        (["top", "h1", "--local"], "use either a HOST or --local"),
+        (["perf", "h1", "--top"], "--top: requires --server"),
+        (["demo", "--planes", "1"], "one of the planes fails"),
+        (["perf"], "name a HOST or use --server"),
         (["perf", "--server", "h1"], "--server takes no HOST"),
         (["perf", "h1", "-t", "0"], "'0' is not a time"),
         (["perf", "h1", "-b", "fast"], "rate 'fast' is not like 500mbit"),
         (["perf", "h1", "--size", "x"], "'x' is not a size"),
-        (["perf", "h1", "-R", "--bidir"], "-R and --bidir: one of them"),
+        (["perf", "h1", "-R", "--bidir"], "-R and --bidir: use only one of them"),
         (["perf", "h1", "-a", "-n", "1G"], "neither --size nor -n"),
-        (["perf", "h1", "--lat", "-P", "2"], "--lat: takes one QP"),
+        (["perf", "h1", "--lat", "-P", "2"], "--lat: uses one QP"),
         (["perf", "h1", "-P", "1000"], "qps: 1000 is not within 1..256"),
         (
             ["perf", "h1", "--plane-shares", "fair"],
             "argument --plane-shares: invalid choice: 'fair'",
         ),
         (["perf", "h1", "--bins", "1"], "'1' is not a time; units are"),
-        (["perf", "h1", "--bins", "0.5us"], "bin_ns: 500 is not within 1000"),
-        (["perf", "h1", "--bins", "-a"], "--bins: of one test"),
+        (["perf", "h1", "--bins", "0.5us"], "'0.5us' is less than 1us"),
+        (["perf", "h1", "--bins", "-a"], "--bins: not available for a sweep"),
     ],
 )
 def test_main__wrong_usage(mrc: Mrc, arguments: list[str], part: str) -> None:
@@ -378,7 +378,7 @@ def test_recv__not_into_the_home(mrc: Mrc, tmp_path: Path, monkeypatch: pytest.M
     """On a terminal the current directory is taken, but not the home, where files may be run."""
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
     monkeypatch.chdir(tmp_path)
-    assert "which is your home" in complaint(mrc("recv", HOME=str(tmp_path)), 2)
+    assert "is your home" in complaint(mrc("recv", HOME=str(tmp_path)), 2)
     with socket.create_server(("", 0)) as server:
         port = server.getsockname()[1]
         assert "is in use" in complaint(mrc("recv", "--port", port, HOME="/"), 1)

@@ -44,7 +44,7 @@ def test_plan__without_a_file_is_the_usual_one(capsys: pytest.CaptureFixture[str
     assert typed("--hosts", "3", "--rate", "none") == 0
     shown = capsys.readouterr().out
     assert "3 hosts, 1 below each T0; 4 planes of 3 T0s and 2 T1s" in shown
-    assert "host links without a limit" in shown
+    assert "host links no rate limit" in shown
 
 
 def test_plan__as_svg(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -69,7 +69,7 @@ def test_plan__lists_the_built_in_ones(capsys: pytest.CaptureFixture[str]) -> No
         (("nowhere",), 1, "no topology 'nowhere'"),
         (("--hosts", "5", "--t0", "2"), 2, "hosts is 5, not a multiple of t0"),
         (("--jitter", "1us"), 2, "jitter would reorder in a kernel fabric: use --fabric emulated"),
-        (("--no-trim",), 2, "a kernel fabric neither marks nor trims: --fabric emulated"),
+        (("--no-trim",), 2, "a kernel fabric cannot mark or trim: use --fabric emulated"),
         (("clos", "--svg", "/nowhere/x.svg"), 1, "/nowhere/x.svg: No such file"),
     ],
 )

@@ -251,7 +251,7 @@ async def test_server__a_silent_client_is_sent_away(monkeypatch: pytest.MonkeyPa
 async def test_server__port_and_address_that_cannot_be() -> None:
     async with Context(loopback_config(metrics=HERE)) as context:
         taken = (HERE[0], context.metrics_port)
-        with pytest.raises(InUseError, match=f"TCP port {context.metrics_port} is taken"):
+        with pytest.raises(InUseError, match=f"TCP port {context.metrics_port} is in use"):
             async with Context(loopback_config(metrics=taken)):
                 pass
     with pytest.raises(ResolveError, match=r"cannot listen on 192\.0\.2\.1"):

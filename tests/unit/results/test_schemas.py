@@ -88,7 +88,7 @@ def test_command__lists_and_prints(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_command__of_no_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["schema", "testbed", "shell"]) == 2
-    assert "no JSON of 'testbed shell'; mrc schema lists the commands" in capsys.readouterr().err
+    assert "no schema for 'testbed shell'; mrc schema lists the commands" in capsys.readouterr().err
 
 
 # ---- Results as plain data ------------------------------------------------------------------

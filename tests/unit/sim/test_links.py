@@ -77,5 +77,5 @@ def test_set_links__refuses(kind: str, value: int) -> None:
     values = tomllib.loads(PAIR)
     scenario = reader.parse(values, "pair", "pair")
     change = Fault("plane:1", kind, "all", 0, NEVER, value, 0)
-    with pytest.raises(ConfigError, match="refuses a change of links"):
+    with pytest.raises(ConfigError, match="rejects the links"):
         run(replace(scenario, links=(change,)), 1)

@@ -153,15 +153,18 @@ def test_load__variants_set_values(tmp_path: Path) -> None:
         ({"transport.cc": "bbr"}, "transport.cc: 'bbr' is none of delay"),
         ({"checks.0.of": "max-max"}, "checks[0].of: 'max-max' is none of line, reference, max-min"),
         ({"checks.0.plane": 3}, "checks[0].plane: must be a whole number from 1 to 2, not 3"),
-        ({"checks.0.plane": 1, "checks.0.measure": "fairness"}, "checks[0].plane: is for goodput"),
-        ({"checks.0.percentile": 99}, "checks[0].percentile: is for completion"),
+        (
+            {"checks.0.plane": 1, "checks.0.measure": "fairness"},
+            "checks[0].plane: requires measure = goodput",
+        ),
+        ({"checks.0.percentile": 99}, "checks[0].percentile: requires measure = completion"),
         (
             {"checks.0.measure": "fairness", "checks.0.of": "reference"},
             "checks[0].of: 'reference' is none of line",
         ),
         (
             {"checks.0.of": "max-min", "traffic.0.interval": "1us"},
-            "checks: max-min counts flows that always have data: no interval",
+            "checks: max-min does not support traffic with an interval",
         ),
         (
             {"traffic": [TCP | {"plane": 3}]},
@@ -184,12 +187,12 @@ def test_load__variants_set_values(tmp_path: Path) -> None:
             {"traffic.0.paths": [2]},
             "traffic[0].paths[0]: must be a whole number from 0 to 1, not 2",
         ),
-        ({"traffic.0.paths_until": "1ms"}, "traffic[0].paths_until: goes with paths"),
+        ({"traffic.0.paths_until": "1ms"}, "traffic[0].paths_until: requires paths"),
         (
             {"traffic.0.paths": [0], "traffic.0.pairs": [[2, 3]]},
-            "traffic[0].paths: [2, 3] are below one T0",
+            "traffic[0].paths: [2, 3] are below the same T0",
         ),
-        ({"traffic": []}, "traffic: is missing: nothing would be sent"),
+        ({"traffic": []}, "traffic: is missing: a scenario needs at least one [[traffic]]"),
         (
             {"faults.0.target": "t1:1.2"},
             "faults[0].target: target t1:1.2: no T1 2, use 0..1",
@@ -208,8 +211,8 @@ def test_load__variants_set_values(tmp_path: Path) -> None:
         ),
         ({"faults.0.share": "200%"}, "faults[0].share: '200%' is more than 100%"),
         ({"faults.0.by": "1us"}, "faults[0].by: is unknown"),
-        ({"checks.0.at_most": 1}, "checks[0].at_least: a check has at_least or at_most"),
-        ({"checks.0.share": "x"}, "checks[0].share: 'x' is no number"),
+        ({"checks.0.at_most": 1}, "checks[0].at_least: a check requires exactly one"),
+        ({"checks.0.share": "x"}, "checks[0].share: 'x' is not a number"),
         ({"checks.0.group": "y"}, "checks: no traffic has the group 'y'"),
         ({"baselines": ["tcp"]}, "baselines: 'tcp' is none of ecmp, ecmp-planes, go-back-n"),
         ({"transport.kind": "tcp"}, "transport.kind: 'tcp' is none of mrc, ecmp"),
@@ -222,7 +225,7 @@ def test_load__variants_set_values(tmp_path: Path) -> None:
         ),
         ({"checks.0.variants": ["b"]}, "checks: ['b'] are not names of variants"),
         ({"title": 5}, "title: must be a string, not 5"),
-        ({"faults.7.at": "1us"}, "faults.7.at: there is no 7"),
+        ({"faults.7.at": "1us"}, "faults.7.at: 7 does not exist"),
     ],
 )
 def test_load__refused(tmp_path: Path, settings: dict[str, Any], cause: str) -> None:
