@@ -97,10 +97,9 @@ def _add_run_arguments(parser: argparse.ArgumentParser, *, is_report: bool) -> N
 
 
 def _seed(text: str) -> int:
-    seed = int(text)
-    if not 0 <= seed < 1 << 64:
-        raise ValueError
-    return seed
+    if not text.isdecimal() or int(text) >= 1 << 64:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to {(1 << 64) - 1}")
+    return int(text)
 
 
 def parse_setting(text: str) -> tuple[str, Any]:

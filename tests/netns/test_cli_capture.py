@@ -162,7 +162,7 @@ def test_capture__ends_with_its_reader(bed: Testbed) -> None:
     [
         (("capture", "h7", "x.pcap"), "nor a host"),
         (("capture", "h0", "x.pcap", "--count", "0"), "is not a number from 1 to"),
-        (("capture", "h0", "-", "--json"), "no --json beside them"),
+        (("capture", "h0", "-", "--json"), "excludes --json"),
         (("shell", "h7"), "no host h7"),
     ],
 )
