@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "crc32.h"
+
+#include <stdbool.h>
+#include <string.h>
+
+/* ISA-L is the fastest library, zlib is everywhere. Both take and give the inverted state, so that
+   0 starts a CRC and calls chain. */
+#if MRC_HAVE_ISAL
+#include <isa-l/crc.h>
+
+static uint32_t by_library(uint32_t crc, const uint8_t *bytes, size_t n) {
+  return crc32_gzip_refl(crc, bytes, n);
+}
+#define LIBRARY "ISA-L"
+#else
+/* zlib's header is often not installed, and this prototype has been stable for thirty years. */
+unsigned long crc32(unsigned long crc, const unsigned char *bytes, unsigned int n);
+
+static uint32_t by_library(uint32_t crc, const uint8_t *bytes, size_t n) {
+  return n == 0 ? crc : (uint32_t)crc32(crc, bytes, (unsigned int)n); /* NULL restarts zlib */
+}
+#define LIBRARY "zlib"
+#endif
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+enum { BLOCK = 64 };
+
+/* Carry-less multiplication of 64 bytes at a time (V. Gopal et al., "Fast CRC Computation for
+   Generic Polynomials Using PCLMULQDQ Instruction", Intel, 2009). Multiplied by the factors of a
+   distance, a remainder moves that many bits towards the end of the message: x^(distance + 32) and
+   x^(distance - 32) mod P, their bits reversed, times x. tests/c/test_crc32.c derives them. */
+#define WIDE \
+  __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi2,vpclmulqdq,pclmul")))
+#define FACTORS_64 0, 0x163cd6124
+#define FACTORS_128 0x0ccaa009e, 0x1751997d0
+#define FACTORS_256 0x15a546366, 0x0f1da05aa
+#define FACTORS_384 0x174359406, 0x03db1ecdc
+#define FACTORS_512 0x1c6e41596, 0x154442bd4
+#define FACTORS_1024 0x14a7fe880, 0x1e88ef372
+#define FACTORS_1536 0x12e958ac4, 0x1821d8bc0
+#define FACTORS_2048 0x1322d1430, 0x11542778a
+#define BARRETT 0x1f7011641, 0x1db710641 /* x^64 / P, and P; both with their bits reversed */
+#define FOUR(factors) _mm512_set_epi64(factors, factors, factors, factors)
+
+static bool is_wide(void) {
+  return __builtin_cpu_supports("avx512vbmi2") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+         __builtin_cpu_supports("vpclmulqdq");
+}
+
+/* Moves `x` by the distance of the factors, onto `next`. */
+static inline WIDE __m512i fold(__m512i x, __m512i factors, __m512i next) {
+  return _mm512_ternarylogic_epi64(_mm512_clmulepi64_epi128(x, factors, 0x00),
+                                   _mm512_clmulepi64_epi128(x, factors, 0x11), next, 0x96);
+}
+
+static inline WIDE __m512i as_vector(uint32_t low) {
+  return _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)low));
+}
+
+/* Blocks of a message, which are copied on the way if there is somewhere to copy them. */
+struct blocks {
+  const uint8_t *from;
+  const uint8_t *end;
+  uint8_t *to; /* or NULL */
+};
+
+static inline WIDE __m512i take(struct blocks *blocks) {
+  const __m512i block = _mm512_loadu_si512(blocks->from);
+  blocks->from += BLOCK;
+  if (blocks->to != NULL) {
+    _mm512_storeu_si512(blocks->to, block);
+    blocks->to += BLOCK;
+  }
+  return block;
+}
+
+/* Four remainders side by side hide how long a multiplication takes. */
+static inline WIDE __m512i fold_by_four(struct blocks *blocks, __m512i first) {
+  const __m512i factors = FOUR(FACTORS_2048);
+  __m512i a = first, b = take(blocks), c = take(blocks), d = take(blocks);
+  while (blocks->end - blocks->from >= 4 * BLOCK) {
+    a = fold(a, factors, take(blocks));
+    b = fold(b, factors, take(blocks));
+    c = fold(c, factors, take(blocks));
+    d = fold(d, factors, take(blocks));
+  }
+  const __m512i last = fold(c, FOUR(FACTORS_512), d);
+  return fold(a, FOUR(FACTORS_1536), fold(b, FOUR(FACTORS_1024), last));
+}
+
+/* 512 bits to 128, to 64, and to the remainder by P. */
+static inline WIDE uint32_t reduce(__m512i x) {
+  const __m512i factors = _mm512_set_epi64(0, 0, FACTORS_128, FACTORS_256, FACTORS_384);
+  const __m512i moved = fold(x, factors, _mm512_maskz_mov_epi64(0xC0, x));
+  const __m256i half =
+      _mm256_xor_si256(_mm512_castsi512_si256(moved), _mm512_extracti64x4_epi64(moved, 1));
+  __m128i r = _mm_xor_si128(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
+  const __m128i low = _mm_setr_epi32(-1, 0, -1, 0), barrett = _mm_set_epi64x(BARRETT);
+  r = _mm_xor_si128(_mm_srli_si128(r, 8),
+                    _mm_clmulepi64_si128(r, _mm_set_epi64x(FACTORS_128), 0x10));
+  r = _mm_xor_si128(_mm_srli_si128(r, 4),
+                    _mm_clmulepi64_si128(_mm_and_si128(r, low), _mm_set_epi64x(FACTORS_64), 0x00));
+  const __m128i quotient = _mm_clmulepi64_si128(_mm_and_si128(r, low), barrett, 0x10);
+  r = _mm_xor_si128(r, _mm_clmulepi64_si128(_mm_and_si128(quotient, low), barrett, 0x00));
+  return (uint32_t)_mm_extract_epi32(r, 1);
+}
+
+/* The first `odd` bytes, fewer than a block, become the end of a block of zeros: zeros in front
+   change nothing. */
+static inline WIDE __m512i take_odd(uint32_t state, const uint8_t *begin, size_t odd) {
+  const __mmask64 mask = odd == 0 ? 0 : ~0ull << (BLOCK - odd);
+  return _mm512_xor_si512(_mm512_maskz_loadu_epi8(mask, begin - (BLOCK - odd)),
+                          _mm512_maskz_expand_epi8(mask, as_vector(state)));
+}
+
+/* Fewer than a block, and at least as many bytes as the state has. */
+static WIDE uint32_t narrow(uint32_t crc, const uint8_t *bytes, size_t n) {
+  return ~reduce(take_odd(~crc, bytes, n));
+}
+
+/* `odd` bytes and a block stand at `begin`; whole blocks follow elsewhere. */
+static WIDE uint32_t wide(uint32_t crc, const uint8_t *begin, size_t odd, struct blocks rest) {
+  const uint32_t beyond_odd = odd < 4 ? ~crc >> 8 * odd : 0; /* part of the state */
+  const __m512i block = _mm512_loadu_si512(begin + odd);
+  __m512i x = fold(take_odd(~crc, begin, odd), FOUR(FACTORS_512),
+                   _mm512_xor_si512(block, as_vector(beyond_odd)));
+  if (rest.end - rest.from >= 8 * BLOCK) x = fold_by_four(&rest, x);
+  while (rest.from < rest.end)
+    x = fold(x, FOUR(FACTORS_512), take(&rest));
+  return ~reduce(x);
+}
+
+uint32_t mrc_crc32(uint32_t crc, const uint8_t *bytes, size_t n) {
+  if (n < sizeof crc || !is_wide()) return by_library(crc, bytes, n);
+  if (n < BLOCK) return narrow(crc, bytes, n);
+  const size_t odd = n % BLOCK;
+  return wide(crc, bytes, odd, (struct blocks){bytes + odd + BLOCK, bytes + n, NULL});
+}
+
+uint32_t mrc_crc32_copy(uint32_t crc, uint8_t *to, size_t head, const uint8_t *from, size_t n) {
+  uint8_t *begin = to - head;
+  const size_t odd = (head + n) % BLOCK, ready = odd + BLOCK;
+  if (head + n < BLOCK || head > ready || !is_wide()) {
+    memcpy(to, from, n);
+    return mrc_crc32(crc, begin, head + n);
+  }
+  memcpy(to, from, ready - head);
+  const uint8_t *rest = from + (ready - head);
+  return wide(crc, begin, odd, (struct blocks){rest, from + n, begin + ready});
+}
+
+const char *mrc_crc32_library(void) { return is_wide() ? "AVX-512" : LIBRARY; }
+#else
+uint32_t mrc_crc32(uint32_t crc, const uint8_t *bytes, size_t n) {
+  return by_library(crc, bytes, n);
+}
+
+uint32_t mrc_crc32_copy(uint32_t crc, uint8_t *to, size_t head, const uint8_t *from, size_t n) {
+  memcpy(to, from, n);
+  return by_library(crc, to - head, head + n);
+}
+
+const char *mrc_crc32_library(void) { return LIBRARY; }
+#endif
