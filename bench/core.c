@@ -22,7 +22,7 @@
 #include "core/cc.h"
 #include "core/engine.h"
 #include "core/ev.h"
-#include "core/icrc.h"
+#include "core/crc32.h"
 #include "core/rxwin.h"
 #include "core/txwin.h"
 #include "core/wire.h"
@@ -475,7 +475,7 @@ static void crc(void *argument) {
   const uint8_t *memory = argument;
   uint32_t sum = 0;
   for (uint32_t i = 0; i < ROUNDS; i++)
-    sum = mrc_icrc_update(sum, memory + i % 64 * PAYLOAD, PAYLOAD);
+    sum = mrc_crc32(sum, memory + i % 64 * PAYLOAD, PAYLOAD);
   __asm__ volatile("" ::"r"(sum));
 }
 

@@ -186,8 +186,9 @@ struct mrc_burst {
   uint16_t reserved;     /* 0 */
   uint32_t packet_bytes; /* UDP payload bytes of each packet but the last */
   const struct mrc_packet *packets;
-  uint32_t _qp;   /* engine private */
-  uint32_t _ev;   /* engine private */
+  const uint8_t *staged; /* the bytes of all packets, side by side; or 0 */
+  uint32_t _qp;          /* engine private */
+  uint32_t _ev;          /* engine private */
   uint32_t _icrc; /* engine private: CRC of the IP and UDP headers, for packets of packet_bytes */
 };
 
@@ -202,6 +203,7 @@ struct mrc_engine_config {
   uint32_t max_burst_bytes;      /* UDP payload bytes of one burst [63488] */
   uint32_t sack_threshold_bytes; /* received bytes that trigger a SACK [262144] */
   uint32_t sack_delay_ns;        /* longest delay of a SACK below the threshold [500000] */
+  uint32_t staged_packet_bytes;  /* bursts of packets up to this size are staged [0: none] */
   uint32_t noise_ns; /* how late this host and its peers may run, without a cause in the network:
                         1 us to 1 s. All minimum timeouts scale with it [500000] */
 };

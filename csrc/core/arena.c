@@ -6,17 +6,26 @@
 
 _Static_assert(MRC_ARENA_PACKETS >= 2 * MRC_MAX_BURST_PACKETS, "a full burst always fits");
 
-int mrc_arena_init(struct mrc_arena *arena, uint32_t max_burst_bytes) {
+int mrc_arena_init(struct mrc_arena *arena, uint32_t max_burst_bytes,
+                   uint32_t staged_packet_bytes) {
   *arena = (struct mrc_arena){.packets = calloc(MRC_ARENA_PACKETS, sizeof *arena->packets),
-                              .max_burst_bytes = max_burst_bytes};
-  return arena->packets == NULL ? -ENOMEM : 0;
+                              .max_burst_bytes = max_burst_bytes,
+                              .staged_packet_bytes = staged_packet_bytes};
+  if (arena->packets == NULL) return -ENOMEM;
+  if (staged_packet_bytes == 0) return 0;
+  arena->staged = calloc(MRC_MAX_BURSTS, max_burst_bytes);
+  return arena->staged == NULL ? -ENOMEM : 0;
 }
 
-void mrc_arena_free(struct mrc_arena *arena) { free(arena->packets); }
+void mrc_arena_free(struct mrc_arena *arena) {
+  free(arena->packets);
+  free(arena->staged);
+}
 
 void mrc_arena_begin(struct mrc_arena *arena, struct mrc_burst *bursts, int capacity) {
   arena->bursts = bursts;
   arena->capacity = capacity < MRC_MAX_BURSTS ? capacity : MRC_MAX_BURSTS;
   arena->n_bursts = 0;
   arena->used = 0;
+  arena->staged_bytes = 0;
 }

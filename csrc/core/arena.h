@@ -21,16 +21,20 @@ enum mrc_packet_kind {
 };
 
 struct mrc_arena {
-  struct mrc_packet *packets; /* MRC_ARENA_PACKETS */
-  struct mrc_burst *bursts;   /* the driver's */
-  uint32_t used;              /* packets */
-  uint32_t max_burst_bytes;   /* UDP payload of one burst */
-  int capacity;               /* bursts */
+  struct mrc_packet *packets;   /* MRC_ARENA_PACKETS */
+  struct mrc_burst *bursts;     /* the driver's */
+  uint8_t *staged;              /* bytes of all bursts whose packets stand side by side */
+  size_t staged_bytes;          /* of them in use */
+  uint32_t staged_packet_bytes; /* packets up to this size are staged */
+  uint32_t used;                /* packets */
+  uint32_t max_burst_bytes;     /* UDP payload of one burst */
+  int capacity;                 /* bursts */
   int n_bursts;
 };
 
 /* 0 or -ENOMEM. */
-int mrc_arena_init(struct mrc_arena *arena, uint32_t max_burst_bytes) MRC_MUST_CHECK;
+int mrc_arena_init(struct mrc_arena *arena, uint32_t max_burst_bytes,
+                   uint32_t staged_packet_bytes) MRC_MUST_CHECK;
 void mrc_arena_free(struct mrc_arena *arena);
 /* Begins a transmit. */
 void mrc_arena_begin(struct mrc_arena *arena, struct mrc_burst *bursts, int capacity);

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "crc32.h"
 #include "icrc.h"
 
 _Static_assert(MRC_MAX_HEADER >= MRC_BTH_BYTES + MRC_SETH_BYTES + MRC_CC_STATE_BYTES, "SACK fits");
@@ -63,19 +64,44 @@ static uint32_t begin_icrc(struct mrc_burst *burst, uint32_t bytes) {
   return crc;
 }
 
+/* Room for a packet behind those of its burst; NULL where the burst is not staged. */
+static uint8_t *stage(struct mrc_arena *arena, struct mrc_burst *burst, uint32_t total) {
+  uint8_t *room = arena->staged + arena->staged_bytes;
+  if (burst->n_packets == 1 && total <= arena->staged_packet_bytes) burst->staged = room;
+  if (burst->staged == NULL) return NULL;
+  mrc_assert(arena->staged_bytes + total <= (size_t)MRC_MAX_BURSTS * arena->max_burst_bytes);
+  arena->staged_bytes += total;
+  return room;
+}
+
+/* CRC of header and payload. The payload is read once, also if it is copied. */
+static uint32_t crc_of(const struct mrc_packet *packet, uint32_t crc, uint8_t *staged) {
+  if (staged != NULL && packet->payload_bytes > 0)
+    return mrc_crc32_copy(crc, staged + packet->header_bytes, packet->header_bytes, packet->payload,
+                          packet->payload_bytes);
+  crc = mrc_crc32(crc, packet->header, packet->header_bytes);
+  if (packet->payload_bytes > 0) crc = mrc_crc32(crc, packet->payload, packet->payload_bytes);
+  return crc;
+}
+
 /* Adds padding and ICRC. The first packet sets the packet size of the burst; no later packet may be
    longer. */
-static void seal(struct mrc_burst *burst, struct mrc_packet *packet, uint32_t pad, bool icrc) {
-  const uint32_t total = packet->header_bytes + packet->payload_bytes + pad + MRC_ICRC_BYTES;
+static void seal(struct mrc_services *services, struct mrc_burst *burst, struct mrc_packet *packet,
+                 uint32_t pad, bool icrc) {
+  const uint32_t covered = packet->header_bytes + packet->payload_bytes;
+  const uint32_t total = covered + pad + MRC_ICRC_BYTES;
+  uint8_t *staged = stage(&services->arena, burst, total);
+  if (staged != NULL) memcpy(staged, packet->header, packet->header_bytes);
   memset(packet->trailer, 0, sizeof packet->trailer);
   packet->trailer_bytes = (uint16_t)(pad + MRC_ICRC_BYTES);
   if (icrc) {
-    uint32_t crc = mrc_icrc_header(begin_icrc(burst, total), packet->header, packet->header_bytes);
-    if (packet->payload_bytes != 0)
-      crc = mrc_icrc_update(crc, packet->payload, packet->payload_bytes);
-    if (pad != 0) crc = mrc_icrc_update(crc, packet->trailer, pad);
+    uint32_t crc = crc_of(packet, begin_icrc(burst, total), staged);
+    if (pad != 0) crc = mrc_crc32(crc, packet->trailer, pad);
     mrc_icrc_store(crc, packet->trailer + pad);
+  } else if (staged != NULL && packet->payload_bytes > 0) {
+    memcpy(staged + packet->header_bytes, packet->payload, packet->payload_bytes);
   }
+  if (staged != NULL) memcpy(staged + covered, packet->trailer, packet->trailer_bytes);
   if (burst->n_packets == 1) burst->packet_bytes = total;
   mrc_assert(total <= burst->packet_bytes);
 }
@@ -88,7 +114,7 @@ void mrc_burst_add(struct mrc_services *services, struct mrc_burst *burst, struc
   packet->header_bytes = (uint16_t)mrc_wire_encode(wire, packet->header);
   packet->payload = data ? wire->payload : NULL;
   packet->payload_bytes = data ? wire->payload_bytes : 0;
-  seal(burst, packet, wire->pad, icrc);
+  seal(services, burst, packet, wire->pad, icrc);
 }
 
 void mrc_burst_add_padded(struct mrc_services *services, struct mrc_burst *burst,
@@ -99,5 +125,5 @@ void mrc_burst_add_padded(struct mrc_services *services, struct mrc_burst *burst
   mrc_assert(bytes <= bare + sizeof zeros);
   packet->payload_bytes = bytes > bare ? bytes - bare : 0;
   packet->payload = packet->payload_bytes > 0 ? zeros : NULL;
-  seal(burst, packet, 0, true);
+  seal(services, burst, packet, 0, true);
 }

@@ -4,26 +4,8 @@
 #include <string.h>
 
 #include "base.h"
+#include "crc32.h"
 #include "wire.h"
-
-/* The CRC-32 of Ethernet and gzip. ISA-L is the fastest library, zlib is available everywhere. Both
-   take and return the inverted state, so 0 starts a CRC and each result continues it. */
-#if MRC_HAVE_ISAL
-#include <isa-l/crc.h>
-
-static uint32_t crc32_update(uint32_t crc, const uint8_t *bytes, size_t n) {
-  return crc32_gzip_refl(crc, bytes, n);
-}
-const char *mrc_icrc_library(void) { return "ISA-L"; }
-#else
-/* zlib's header is often not installed. This prototype has been stable for thirty years. */
-unsigned long crc32(unsigned long crc, const unsigned char *bytes, unsigned int n);
-
-static uint32_t crc32_update(uint32_t crc, const uint8_t *bytes, size_t n) {
-  return (uint32_t)crc32(crc, bytes, (unsigned int)n);
-}
-const char *mrc_icrc_library(void) { return "zlib"; }
-#endif
 
 enum {
   IPV4_BYTES = 20,
@@ -35,6 +17,12 @@ enum {
 
 /* CRC of eight bytes of ones, in place of InfiniBand's routing header, which RoCE does not have. */
 #define CRC_OF_ONES 0x2144DF1Cu
+
+#define POLYNOMIAL 0xEDB88320u /* its bits reversed, without x^32 */
+
+/* A CRC that begins with this difference ends as if the byte at BTH_VARIANT, which is 0 in what we
+   send, were 0xFF. */
+#define VARIANT_OF_ONES 0x0F6A70D9u
 
 static void put_u16(uint8_t *out, size_t value) {
   out[0] = (uint8_t)(value >> 8);
@@ -74,25 +62,24 @@ uint32_t mrc_icrc_begin(const struct mrc_icrc_flow *flow, size_t udp_payload_byt
   put_u16(buffer + at + 2, flow->dport);
   put_u16(buffer + at + 4, udp_bytes);
   put_u16(buffer + at + 6, 0xFFFF); /* the checksum changes in flight */
-  return crc32_update(CRC_OF_ONES, buffer, at + UDP_BYTES);
+  return mrc_crc32(CRC_OF_ONES, buffer, at + UDP_BYTES) ^ VARIANT_OF_ONES;
 }
 
-uint32_t mrc_icrc_header(uint32_t crc, const uint8_t *header, size_t n) {
-  mrc_assert(n > BTH_VARIANT && n <= MRC_ICRC_MAX_HEADER);
-  uint8_t buffer[MRC_ICRC_MAX_HEADER];
-  memcpy(buffer, header, n);
-  buffer[BTH_VARIANT] = 0xFF;
-  return crc32_update(crc, buffer, n);
-}
-
-uint32_t mrc_icrc_update(uint32_t crc, const uint8_t *bytes, size_t n) {
-  return n == 0 ? crc : crc32_update(crc, bytes, n); /* zlib restarts on a null pointer */
+/* The difference for another value of that byte: its bits run through the CRC, and from there the
+   40 bits back to the beginning. */
+static uint32_t variant(uint8_t value) {
+  uint32_t difference = value;
+  for (int bit = 0; bit < 8; bit++)
+    difference = difference >> 1 ^ (difference & 1 ? POLYNOMIAL : 0);
+  for (int bit = 0; bit < 8 * (BTH_VARIANT + 1); bit++)
+    difference = difference << 1 ^ (difference >> 31 ? POLYNOMIAL << 1 | 1 : 0);
+  return difference;
 }
 
 uint32_t mrc_icrc_packet(uint32_t crc, const uint8_t *bytes, size_t n) {
-  const size_t header_bytes = mrc_min_u64(n, MRC_ICRC_MAX_HEADER);
-  crc = mrc_icrc_header(crc, bytes, header_bytes);
-  return mrc_icrc_update(crc, bytes + header_bytes, n - header_bytes);
+  mrc_assert(n > BTH_VARIANT);
+  if (bytes[BTH_VARIANT] != 0) crc ^= variant(bytes[BTH_VARIANT]);
+  return mrc_crc32(crc, bytes, n);
 }
 
 void mrc_icrc_store(uint32_t crc, uint8_t out[4]) {

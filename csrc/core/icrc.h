@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The invariant CRC of RoCEv2 over inner IP header, UDP header and MRC packet, with the fields that
-   change in flight set to ones. The CRC-32 itself comes from a library (see icrc.c). */
+   change in flight set to ones. See crc32.h for the CRC-32. */
 #ifndef MRC_CORE_ICRC_H
 #define MRC_CORE_ICRC_H
 
@@ -28,17 +28,11 @@ struct mrc_icrc_prefix {
   size_t bytes;
 };
 
-#define MRC_ICRC_MAX_HEADER 64u /* bytes */
-
 /* CRC state after the IP and UDP headers: the same for all packets of a flow with one length.
-   udp_payload_bytes is the whole UDP payload, the ICRC included. */
+   udp_payload_bytes is the whole UDP payload, the ICRC included. A plain CRC-32 that goes on from
+   here over a packet whose BTH has 0 in byte 4, as all that we send, is its ICRC. */
 uint32_t mrc_icrc_begin(const struct mrc_icrc_flow *flow, size_t udp_payload_bytes);
-/* Adds the first n bytes of the UDP payload, at most MRC_ICRC_MAX_HEADER: the BTH, whose byte 4 is
-   masked, and the bytes after it. */
-uint32_t mrc_icrc_header(uint32_t crc, const uint8_t *header, size_t n);
-/* Adds further bytes. */
-uint32_t mrc_icrc_update(uint32_t crc, const uint8_t *bytes, size_t n);
-/* Adds a whole UDP payload, without its ICRC, that is contiguous in memory. */
+/* Adds a whole UDP payload, without its ICRC. Byte 4 of the BTH is masked. */
 uint32_t mrc_icrc_packet(uint32_t crc, const uint8_t *bytes, size_t n);
 /* Writes the four ICRC bytes in wire order (little-endian, as RoCE). */
 void mrc_icrc_store(uint32_t crc, uint8_t out[4]);
@@ -47,8 +41,5 @@ void mrc_icrc_store(uint32_t crc, uint8_t out[4]);
    CRC of the IP and UDP headers, because packets of a burst share it. */
 bool mrc_icrc_is_good(struct mrc_icrc_prefix *last, const struct mrc_icrc_flow *flow,
                       const uint8_t *packet, size_t bytes);
-
-/* Name of the CRC library in use. Tests compare the results of both libraries. */
-const char *mrc_icrc_library(void);
 
 #endif

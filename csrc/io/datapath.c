@@ -28,6 +28,9 @@ enum {
   MIN_RING_ENTRIES = 2 * MRC_MAX_PORTS, /* the warnings at opening must fit */
   MAX_RING_ENTRIES = 1 << 20,
   DEFAULT_MAX_MRS = 1024,
+  /* Packets up to this size are copied side by side before they are sent. The kernel copies one
+     piece faster than many short ones, which saves more than our own copy costs. */
+  STAGED_PACKET_BYTES = 2048,
   MAX_BURST_BYTES = 65535 - 40 - 8, /* one UDP message less its IPv6 and UDP headers */
 };
 
@@ -343,6 +346,7 @@ static int open_engine(struct mrc_datapath *datapath, const struct mrc_ctx_confi
                        struct mrc_cause *cause) {
   struct mrc_engine_config engine = config->engine;
   engine.ports = config->n_ports;
+  if (engine.staged_packet_bytes == 0) engine.staged_packet_bytes = STAGED_PACKET_BYTES;
   if (engine.max_burst_bytes > MAX_BURST_BYTES)
     return mrc_cause_line(cause, EINVAL, "max_burst_bytes must be at most %d, not %u",
                           MAX_BURST_BYTES, engine.max_burst_bytes);

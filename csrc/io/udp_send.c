@@ -18,9 +18,6 @@ enum {
   BURST_IOVECS = MRC_MAX_BURST_PACKETS * PACKET_IOVECS,
   CONTROL_BYTES = CMSG_SPACE(sizeof(int)) + CMSG_SPACE(sizeof(uint16_t)),
   FATE_UNKNOWN = 2, /* neither taken, nor refused, nor an errno */
-  /* Packets up to this size are copied side by side before they are sent. The kernel copies one
-     piece faster than many short ones, which saves more than our own copy costs. */
-  STAGED_PACKET_BYTES = 2048,
 };
 
 _Static_assert(BURST_IOVECS <= IOV_MAX, "a burst fits one message");
@@ -37,7 +34,6 @@ struct mrc_udp_outbox {
   struct control controls[MRC_UDP_BURSTS];
   union mrc_sockaddr targets[MRC_UDP_BURSTS];
   struct iovec iovecs[MRC_UDP_BURSTS][BURST_IOVECS];
-  uint8_t staged[MRC_UDP_BURSTS][UINT16_MAX];
 };
 
 /* The bursts of one batch that go through one socket. */
@@ -73,24 +69,6 @@ static int fill_iovecs(struct iovec *iovecs, const struct mrc_packet *packet) {
   return n;
 }
 
-static uint8_t *put_bytes(uint8_t *out, const void *bytes, size_t n) {
-  if (n > 0) memcpy(out, bytes, n);
-  return out + n;
-}
-
-/* Copies the packets of a burst side by side; returns their length. */
-static size_t stage(uint8_t *staged, const struct mrc_burst *burst) {
-  mrc_assert((size_t)burst->n_packets * burst->packet_bytes <= UINT16_MAX);
-  uint8_t *out = staged;
-  for (int j = 0; j < burst->n_packets; j++) {
-    const struct mrc_packet *packet = &burst->packets[j];
-    out = put_bytes(out, packet->header, packet->header_bytes);
-    out = put_bytes(out, packet->payload, packet->payload_bytes);
-    out = put_bytes(out, packet->trailer, packet->trailer_bytes);
-  }
-  return (size_t)(out - staged);
-}
-
 static size_t put_control(struct control *control, size_t offset, int level, int type,
                           const void *value, size_t bytes) {
   struct cmsghdr *header = (struct cmsghdr *)(control->bytes + offset);
@@ -114,12 +92,18 @@ static size_t fill_control(struct control *control, const struct mrc_burst *burs
                      sizeof segment_bytes);
 }
 
+/* Only the last packet may be shorter. */
+static size_t bytes_of(const struct mrc_burst *burst) {
+  const struct mrc_packet *last = &burst->packets[burst->n_packets - 1];
+  return (size_t)(burst->n_packets - 1) * burst->packet_bytes + last->header_bytes +
+         last->payload_bytes + last->trailer_bytes;
+}
+
 /* Makes the whole burst one message, at place `i` of the outbox. */
 static void fill_message(struct mrc_udp_outbox *outbox, int i, const struct mrc_burst *burst) {
   int n_iovecs = 0;
-  if (burst->packet_bytes <= STAGED_PACKET_BYTES) {
-    const size_t bytes = stage(outbox->staged[i], burst);
-    outbox->iovecs[i][n_iovecs++] = (struct iovec){outbox->staged[i], bytes};
+  if (burst->staged != NULL) {
+    outbox->iovecs[i][n_iovecs++] = (struct iovec){(void *)burst->staged, bytes_of(burst)};
   } else {
     for (int j = 0; j < burst->n_packets; j++)
       n_iovecs += fill_iovecs(outbox->iovecs[i] + n_iovecs, &burst->packets[j]);

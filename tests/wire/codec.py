@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The C codec seen from Python: wire.c and icrc.c in a shared library made for the tests only.
+"""The C codec seen from Python: wire.c, icrc.c and crc32.c in a shared library made for the tests only.
 
 A packet is a dict with the member names of struct mrc_wire. Members that the opcode does not name
 are left out; the union is a dict of its own under the name of its member, as in {"sack": {...}}.
@@ -30,7 +30,6 @@ UNION = {
 }
 HEADER_ROOM = 64  # MRC_MAX_HEADER
 ICRC_BYTES = 4
-MAX_HEADER = 64  # bytes of a UDP payload in the first call of the CRC
 
 
 class Dropped(Exception):
@@ -78,7 +77,7 @@ class Codec:
     """Encoder, decoder and ICRC of one build of the C sources."""
 
     def __init__(self, flavour: cbuild.Flavour = cbuild.SHARED) -> None:
-        sources = [CORE / name for name in ("wire.c", "icrc.c", "base.c")]
+        sources = [CORE / name for name in ("wire.c", "icrc.c", "crc32.c", "base.c")]
         self.ffi = cffi.FFI()
         self.ffi.cdef(declarations())
         self.lib = self.ffi.dlopen(str(cbuild.shared_library(sources, "wire", flavour)))
@@ -108,16 +107,14 @@ class Codec:
         n = self.lib.mrc_wire_encode(wire, out)
         return bytes(self.ffi.buffer(out, n))
 
-    def icrc(self, flow: Flow, body: bytes, split: int = MAX_HEADER) -> bytes:
-        """The ICRC of a UDP payload that still lacks it; `split`: bytes in the first call."""
-        head, rest = body[:split], body[split:]
+    def icrc(self, flow: Flow, body: bytes) -> bytes:
+        """The ICRC of a UDP payload that still lacks it."""
         src, dst = (self.ffi.new("uint8_t[]", mapped(a)) for a in (flow.src, flow.dst))
         c_flow = self.ffi.new(
             "struct mrc_icrc_flow *", [src, dst, flow.sport, flow.dport, flow.family]
         )
         crc = self.lib.mrc_icrc_begin(c_flow, len(body) + ICRC_BYTES)
-        crc = self.lib.mrc_icrc_header(crc, head, len(head))
-        crc = self.lib.mrc_icrc_update(crc, rest, len(rest))
+        crc = self.lib.mrc_icrc_packet(crc, body, len(body))
         out = self.ffi.new("uint8_t[4]")
         self.lib.mrc_icrc_store(crc, out)
         return bytes(out)
