@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Figures of a run through a scenario, and the targets of mrc. Pure.
 
-Goodput at a moment is the mean over the following 50 ms. A burst is up to 62 KiB, 1 ms of a plane's
+Goodput at a moment is the mean over the following 50 ms. A burst is up to 64 KiB, 1 ms of a plane's
 rate, so a much shorter window would show single bursts. 2 ms without a byte reduce the mean by 4%.
 """
 

@@ -200,7 +200,7 @@ struct mrc_engine_config {
   uint32_t ports;         /* number of ports, 1..32 [1] */
   uint32_t cq_depth;      /* completions held before polling [65536] */
   uint32_t trace_entries; /* length of the trace ring, a power of two [4096] */
-  uint32_t max_burst_bytes;      /* UDP payload bytes of one burst [63488] */
+  uint32_t max_burst_bytes;      /* UDP payload bytes of one burst [65215] */
   uint32_t sack_threshold_bytes; /* received bytes that trigger a SACK [262144] */
   uint32_t sack_delay_ns;        /* longest delay of a SACK below the threshold [500000] */
   uint32_t staged_packet_bytes;  /* bursts of packets up to this size are staged [0: none] */

@@ -24,7 +24,8 @@ static bool fill_config(struct mrc_engine_config *config) {
   config->ports = or_default(config->ports, 1);
   config->cq_depth = or_default(config->cq_depth, 65536);
   config->trace_entries = or_default(config->trace_entries, 4096);
-  config->max_burst_bytes = or_default(config->max_burst_bytes, 63488);
+  /* As TCP does, this leaves tunnels 320 bytes for their headers. */
+  config->max_burst_bytes = or_default(config->max_burst_bytes, 65215);
   config->sack_threshold_bytes = or_default(config->sack_threshold_bytes, 262144);
   config->sack_delay_ns = or_default(config->sack_delay_ns, 500000);
   config->noise_ns = or_default(config->noise_ns, MRC_NOISE_NS);

@@ -149,15 +149,22 @@ def _processors() -> Finding:
     return _finding("processors", count > 1, f"{count}", needs)
 
 
+_NEEDS_CRC = (
+    State.LIMITED,
+    "the ICRC costs several times as much",
+    "apt-get install libisal-dev, then rebuild mrc",
+)
+
+
 def _crc() -> Finding:
-    """The CRC library. The compiled core is loaded, and so is this library."""
+    """How the compiled engine computes CRCs; see csrc/core/crc32.c."""
+    flags = set(re.findall(r"\w+", Path("/proc/cpuinfo").read_text()))
+    if {"vpclmulqdq", "avx512_vbmi2", "avx512bw"} <= flags:
+        return _finding("CRC", True, "AVX-512, with carry-less multiplication", _NEEDS_CRC)
     library = "ISA-L" if "libisal" in Path("/proc/self/maps").read_text() else "zlib"
-    flags = Path("/proc/cpuinfo").read_text()
-    fast = bool(re.search(r"\b(pclmulqdq|pmull)\b", flags))
-    needs = (State.LIMITED, "the ICRC costs several times as much",
-             "apt-get install libisal-dev, then rebuild mrc")  # fmt: skip
+    fast = bool({"pclmulqdq", "pmull"} & flags)
     found = f"{library}, {'with' if fast else 'without'} carry-less multiplication"
-    return _finding("CRC", library == "ISA-L", found, needs)
+    return _finding("CRC", library == "ISA-L", found, _NEEDS_CRC)
 
 
 def _packages() -> Iterator[Finding]:

@@ -7,7 +7,7 @@
 
 enum {
   VAR_RES = 4,         /* the byte of the BTH that the ICRC does not cover */
-  BURST_BYTES = 63488, /* default of max_burst_bytes */
+  BURST_BYTES = 65215, /* default of max_burst_bytes */
 };
 
 /* The end at `host` with this QPN; -1 when there is none. */

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The C codec seen from Python: wire.c, icrc.c and crc32.c in a shared library made for the tests only.
+"""The C codec seen from Python: wire.c, icrc.c and crc32.c in a shared library, for tests only.
 
 A packet is a dict with the member names of struct mrc_wire. Members that the opcode does not name
 are left out; the union is a dict of its own under the name of its member, as in {"sack": {...}}.
