@@ -6,8 +6,7 @@
 #include "core/base.h"
 #include "sim/memory.h"
 
-/* Four children lie side by side: half the levels of a binary heap, and so half the cache misses.
- */
+/* Four adjacent children: half the levels of a binary heap, and half the cache misses. */
 enum { ARITY = 4 };
 
 static bool before(const struct mrc_heap_entry *a, const struct mrc_heap_entry *b) {
