@@ -127,9 +127,8 @@ void mrc_audit_data_sent(struct mrc_audit *audit, const struct mrc_wire *packet,
   audit->retransmitted += again;
   if (again) {
     mrc_assert(sent->bytes == packet->payload_bytes);
-    mrc_assert(
-        sent->ev != ev ||
-        !has_other_ev(audit, ev, usable_ports)); /* retransmitted on another EV, if there is one */
+    mrc_assert(sent->ev != ev ||
+               !has_other_ev(audit, ev, usable_ports)); /* on another EV, if any */
     sent->ev = ev;
     return;
   }
@@ -180,8 +179,7 @@ void mrc_audit_ack_sent(const struct mrc_audit *audit, const struct mrc_audit *p
                         const struct mrc_wire *packet) {
   int64_t done = done_of(packet, peer->completed);
   mrc_assert(done >= 0 && done <= (int64_t)peer->n_wrs);
-  mrc_assert(done == 0 ||
-             peer->wrs[done - 1].last <= audit->received_cum); /* all their packets were received */
+  mrc_assert(done == 0 || peer->wrs[done - 1].last <= audit->received_cum); /* all received */
 }
 
 static bool was_received(const struct mrc_audit *audit, int64_t number) {

@@ -40,8 +40,7 @@ struct mrc_audit {
   uint32_t path_mtu;
   uint32_t mpr;      /* PSNs allowed beyond the cumulative one */
   uint32_t max_wimm; /* immediates allowed in flight */
-  bool unwatched; /* the scenario breaks the rules itself: of the memory only the guards are checked
-                   */
+  bool unwatched;    /* the scenario breaks the rules: of the memory only guards are checked */
   /* memory: the source is at this end, the target at the peer, between its guards */
   uint8_t *source;
   uint8_t *target;

@@ -103,7 +103,7 @@ void mrc_fabric_watch_sent(struct mrc_fabric_watch *watch, const struct mrc_fram
                            const uint8_t *bytes, uint32_t full, uint32_t down) {
   struct mrc_wire wire;
   uint32_t flow, to;
-  mrc_assert(!(down >> packet->plane & 1)); /* nothing leaves a port that is down */
+  mrc_assert(!(down >> packet->plane & 1)); /* no packet leaves a port that is down */
   mrc_assert(mrc_wire_decode(bytes, mrc_frame_udp_bytes(packet), false, &wire) == 0);
   if (!find_end(watch, wire.dest_qpn, &flow, &to)) return;
   struct mrc_audit *audit = audit_of(watch, flow, 1 - to);

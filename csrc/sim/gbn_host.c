@@ -8,8 +8,8 @@
 #include "sim/gbn.h"
 #include "sim/host_address.h"
 
-/* Opcodes of a reliable connection. Trimming switches drop these packets, because they trim only
-   MRC's. */
+/* Opcodes of a reliable connection. At a full buffer a trimming switch drops these packets, because
+   it trims only MRC packets. */
 enum {
   RC_WRITE_FIRST = 0x06,
   RC_WRITE_MIDDLE = 0x07,

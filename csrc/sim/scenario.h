@@ -184,7 +184,7 @@ struct mrc_sim_event {
   uint16_t percent; /* see the type */
 };
 
-/* One write from post to completion. */
+/* One write from request to completion. */
 struct mrc_sim_message {
   uint64_t wanted_ns; /* when the traffic requested it */
   uint64_t done_ns;

@@ -107,7 +107,7 @@ void mrc_watch_sent(struct mrc_pair *pair, const struct mrc_datagram *packet,
   struct mrc_pair_end *end = sender_of(pair, packet, wire);
   if (end == NULL) return;
   struct mrc_audit *audit = &end->audit;
-  mrc_assert(!end->denied[plane - 1][packet->path]); /* nothing is sent on a DENIED EV */
+  mrc_assert(!end->denied[plane - 1][packet->path]); /* no packet is sent on a DENIED EV */
   if (end->done || audit->unwatched) return;
   if (mrc_opcode_is_data(wire->opcode)) {
     host->plane_bytes[plane - 1] += wire->payload_bytes;
