@@ -19,12 +19,12 @@
 #include "sim/topology.h"
 
 enum {
-  BATCH = 8, /* packets taken before the fabric gets its turn */
+  BATCH = 8, /* packets taken before the fabric's next turn */
   SECOND_NS = 1000000000,
   MAX_MTU = 65535,
   MAX_BLOCK = 65535
 };
-#define MAX_FRAMES_BYTES (512ull << 20) /* all packets in the fabric; more is overload */
+#define MAX_FRAMES_BYTES (512ull << 20) /* limit of all packets in the fabric */
 
 struct mrc_emu {
   struct mrc_world world;
@@ -33,7 +33,7 @@ struct mrc_emu {
   struct mrc_emu_ring ring;
   struct mrc_emu_outbox outbox;
   int *ifindices; /* [plane * hosts + host] */
-  int *port_of;   /* [ifindex]: place in ifindices; -1: none of ours */
+  int *port_of;   /* [ifindex]: place in ifindices; -1: another interface */
   int n_port_of;
   uint32_t frame_bytes;
   uint32_t block; /* see mrc_emu_config */
@@ -41,8 +41,8 @@ struct mrc_emu {
   uint64_t offloaded;
   uint64_t overloaded;
   bool stopped;
-  pthread_mutex_t lock; /* held by whoever looks at anything above */
-  pthread_mutex_t turn; /* passed through before `lock`: a busy loop lets others in */
+  pthread_mutex_t lock; /* protects everything above */
+  pthread_mutex_t turn; /* taken before `lock`, so that a busy loop cannot starve other threads */
   int wake;             /* eventfd: stopped */
 };
 
@@ -77,7 +77,7 @@ static void on_arrive(void *edge, uint32_t host, struct mrc_frame *packet) {
   if (mrc_emu_outbox_put(&emu->outbox, packet, ifindex, emu->world.now_ns)) flush(emu);
 }
 
-/* Nothing waits for room in a port of ours: hosts have queues of their own before it. */
+/* Nothing waits for room in our ports: the hosts have queues before them. */
 static void on_drained(void *edge, uint32_t host, const struct mrc_hop *hop) {
   (void)edge, (void)host, (void)hop;
 }
@@ -189,7 +189,8 @@ void mrc_emu_destroy(mrc_emu *emu) {
 
 /* ---- run ---- */
 
-/* Lets the fabric do all that is due by then. Each event has its own time, however late it is. */
+/* Runs all events of the fabric that are due. Each event keeps its own time, however late it
+   runs. */
 static void advance(struct mrc_emu *emu, uint64_t until_ns) {
   struct mrc_heap_entry event;
   while (mrc_agenda_next_ns(&emu->world.agenda) <= until_ns) {
@@ -203,7 +204,7 @@ static void advance(struct mrc_emu *emu, uint64_t until_ns) {
   emu->world.now_ns = mrc_max_u64(emu->world.now_ns, until_ns);
 }
 
-/* A packet in the ring enters the fabric, unless there is a reason that it cannot. */
+/* Moves a packet from the ring into the fabric, or counts why it cannot. */
 static void admit(struct mrc_emu *emu, const struct mrc_emu_arrival *arrival) {
   struct mrc_fabric *fabric = &emu->fabric;
   const int port = arrival->ifindex < emu->n_port_of ? emu->port_of[arrival->ifindex] : -1;
@@ -237,7 +238,7 @@ static void admit(struct mrc_emu *emu, const struct mrc_emu_arrival *arrival) {
   mrc_frame_pool_put(&fabric->pool, packet);
 }
 
-/* Takes what has arrived, each at its time; false when the ring is empty. */
+/* Takes arrived packets, each at its arrival time; false when the ring is empty. */
 static bool take(struct mrc_emu *emu) {
   struct mrc_emu_arrival arrival;
   const uint64_t now_ns = clock_ns(CLOCK_MONOTONIC);
@@ -251,7 +252,7 @@ static bool take(struct mrc_emu *emu) {
   return true;
 }
 
-/* Until a packet arrives or one is due. */
+/* Sleeps until a packet arrives or an event is due. */
 static void wait(const struct mrc_emu *emu, uint64_t due_ns) {
   struct pollfd fds[] = {{.fd = emu->ring.fd, .events = POLLIN},
                          {.fd = emu->wake, .events = POLLIN}};
@@ -262,11 +263,12 @@ static void wait(const struct mrc_emu *emu, uint64_t due_ns) {
   ppoll(fds, 2, due_ns == MRC_NEVER ? NULL : &timeout, NULL);
 }
 
-/* As punctual as it may be. Where real-time priority is refused, a busy machine makes us late. */
+/* Requests the lowest real-time priority. If the system refuses it, a busy machine makes us
+   late. */
 static void be_punctual(void) {
   const struct sched_param least = {.sched_priority = 1};
   pthread_setschedparam(pthread_self(), SCHED_RR, &least);
-  prctl(PR_SET_TIMERSLACK, 1); /* ns; or the kernel may sleep 50 us longer than asked */
+  prctl(PR_SET_TIMERSLACK, 1); /* ns; by default the kernel may sleep 50 us longer */
 }
 
 void mrc_emu_run(mrc_emu *emu) {
@@ -292,7 +294,7 @@ void mrc_emu_stop(mrc_emu *emu) {
   mrc_assert(written == sizeof one);
 }
 
-/* ---- ask and change ---- */
+/* ---- query and change ---- */
 
 int mrc_emu_hop_number(mrc_emu *emu, int kind, int plane, int t0, int end) {
   const struct mrc_sim_config *config = &emu->world.config;

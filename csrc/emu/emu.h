@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The emulated fabric: the simulator's switches, queues and faults, in real time, between the
- * interfaces of real hosts. The part between the two cdef markers is what Python sees.
- *
- * It runs in a network namespace in which each host has an interface for each plane. One thread
- * moves packets (mrc_emu_run); any other may ask and change while it does. Hosts, T0s and T1s are
- * numbered from 0, planes from 1; every T0 serves the same number of hosts.
- */
+/* The emulated fabric: the simulator's switches, queues and faults, in real time, between the
+   interfaces of real hosts. Python sees the part between the two cdef markers.
+
+   It runs in a network namespace in which each host has an interface for each plane. One thread
+   moves packets (mrc_emu_run); other threads may query and change the fabric at the same time.
+   Hosts, T0s and T1s are numbered from 0, planes from 1; every T0 serves the same number of
+   hosts. */
 #ifndef MRC_EMU_EMU_H
 #define MRC_EMU_EMU_H
 
@@ -16,37 +15,37 @@
 
 enum mrc_emu_hop_kind {
   MRC_EMU_HOST_UP,   /* host to its T0 */
-  MRC_EMU_HOST_DOWN, /* and back */
+  MRC_EMU_HOST_DOWN, /* the other direction */
   MRC_EMU_T0_UP,     /* T0 to T1 */
-  MRC_EMU_T1_DOWN    /* and back */
+  MRC_EMU_T1_DOWN    /* the other direction */
 };
 
 enum mrc_emu_fault_kind {
-  MRC_EMU_SILENT,    /* loses all */
+  MRC_EMU_SILENT,    /* loses every packet */
   MRC_EMU_LOSS,      /* loses by chance: `a` ppm */
   MRC_EMU_CORRUPT,   /* flips a bit by chance: `a` ppm */
   MRC_EMU_DUPLICATE, /* delivers twice by chance: `a` ppm, the second `b` ns later */
   MRC_EMU_REORDER,   /* delays by chance: `a` ppm, by up to `b` ns */
   MRC_EMU_DELAY,     /* propagation takes `a` ns */
-  MRC_EMU_JITTER,    /* and up to `a` ns more */
-  MRC_EMU_RATE       /* sends at `a` bits a second */
+  MRC_EMU_JITTER,    /* random extra delay up to `a` ns; order is kept */
+  MRC_EMU_RATE       /* sends at `a` bits per second */
 };
 
 struct mrc_emu_config {
-  uint64_t seed;  /* of all chances */
+  uint64_t seed;  /* of all random numbers */
   uint32_t hosts; /* a multiple of t0 */
   uint32_t planes;
   uint32_t t0;    /* of each plane */
   uint32_t t1;    /* of each plane */
   uint32_t block; /* first 16 bits of every locator block; the plane is in the next 16 */
   uint32_t mtu;
-  uint64_t host_rate_bps;   /* between host and T0, each way */
+  uint64_t host_rate_bps;   /* between host and T0, each direction */
   uint64_t fabric_rate_bps; /* between T0 and T1 */
   uint64_t host_delay_ns;
   uint64_t fabric_delay_ns;
   uint64_t jitter_ns;
   uint64_t buffer_bytes;   /* of each class of a switch port; 0: no limit */
-  uint64_t ecn_low_bytes;  /* the ramp of ECN marking, on all ports but those to hosts */
+  uint64_t ecn_low_bytes;  /* the ramp of ECN marking, on all ports except those to hosts */
   uint64_t ecn_high_bytes; /* 0: no marking */
   uint32_t trims;          /* 1: a full buffer trims writes to their header */
 };
@@ -67,8 +66,8 @@ struct mrc_emu_stats {
   uint64_t marked;
   uint64_t unroutable; /* no switch has a route, or the hop limit ran out */
   uint64_t refused;    /* the host's interface was down */
-  uint64_t offloaded;  /* dropped: the host left it to its interface to cut or to sum them */
-  uint64_t overloaded; /* dropped by the emulator or the kernel: none is the scenario's doing */
+  uint64_t offloaded;  /* dropped: the host offloaded segmentation or an unsupported checksum */
+  uint64_t overloaded; /* dropped by the emulator or the kernel, not by the scenario */
   uint64_t late[64];   /* packets sent 2^(n-1) .. 2^n ns after they were due */
 };
 
@@ -86,19 +85,19 @@ struct mrc_emu_hop {
 
 typedef struct mrc_emu mrc_emu;
 
-/* `ifindices` has the interface of each host in each plane, plane by plane. 0 or -errno: -EINVAL
-   when the configuration makes no sense. */
+/* `ifindices` has the interface of each host in each plane, ordered by plane. 0 or -errno; -EINVAL:
+   the configuration is invalid. */
 int mrc_emu_create(const struct mrc_emu_config *config, const int *ifindices, mrc_emu **out);
 void mrc_emu_destroy(mrc_emu *emu);
 /* Moves packets until mrc_emu_stop. */
 void mrc_emu_run(mrc_emu *emu);
 void mrc_emu_stop(mrc_emu *emu);
 
-/* The number of the hop between a T0 and, at its other end, a host or a T1; or -EINVAL. */
+/* The number of the hop between a T0 and a host or a T1 (`end`); or -EINVAL. */
 int mrc_emu_hop_number(mrc_emu *emu, int kind, int plane, int t0, int end);
-/* Before the run: gives a hop a rate and a delay of its own. 0 or -EINVAL. */
+/* Before the run: sets the rate and delay of a hop. 0 or -EINVAL. */
 int mrc_emu_set_link(mrc_emu *emu, int hop, uint64_t rate_bps, uint64_t delay_ns);
-/* From now on the hop has these faults and no others. 0 or -EINVAL. */
+/* Replaces the faults of the hop by these. 0 or -EINVAL. */
 int mrc_emu_set_faults(mrc_emu *emu, int hop, const struct mrc_emu_fault *faults, int n);
 void mrc_emu_ask(mrc_emu *emu, struct mrc_emu_stats *stats);
 /* 0 or -EINVAL. */

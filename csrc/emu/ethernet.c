@@ -14,12 +14,12 @@ enum {
   ETHERTYPE_IPV6 = 0x86DD,
   OUTER_AT = MRC_EMU_ETHERNET_BYTES,
   IPV6_BYTES = 40,
-  LENGTH_AT = 4, /* in an IPv6 header, as the others */
+  LENGTH_AT = 4, /* in an IPv6 header, like the next five */
   NEXT_AT = 6,
   HOP_LIMIT_AT = 7,
   ADDRESSES_AT = 8,
   DST_AT = 24,
-  USIDS_AT = DST_AT + 4, /* behind the locator block */
+  USIDS_AT = DST_AT + 4, /* after the locator block */
   PROTOCOL_TCP = 6,
   PROTOCOL_UDP = 17,
   PROTOCOL_IPV6 = 41,
@@ -28,11 +28,11 @@ enum {
   UDP_CHECKSUM_AT = 6,
   TCP_CHECKSUM_AT = 16,
   ECN_CE = 3,
-  /* what MRC_FRAME_OVERHEAD_BYTES counts of the packet itself */
+  /* the part of MRC_FRAME_OVERHEAD_BYTES that is in the packet itself */
   INSIDE_BYTES = 2 * IPV6_BYTES + UDP_BYTES
 };
 
-/* The link ends have these, see mrc/testbed/plan.py: the host's is the lower one. */
+/* Addresses of the two ends of every link (mrc/testbed/plan.py); the host has the lower one. */
 static const uint8_t ethernet[ETHERTYPE_AT] = {2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1};
 
 static uint32_t get_u16(const uint8_t *at) { return (uint32_t)at[0] << 8 | at[1]; }
@@ -62,7 +62,7 @@ static void set_tclass(uint8_t *ipv6, uint32_t tclass) {
 
 /* ---- checksums ---- */
 
-/* Of 32-bit words as they lie in memory: the Internet checksum is the same in any byte order. */
+/* Sums 32-bit words in memory order: the Internet checksum is the same in any byte order. */
 static uint64_t sum_of(const uint8_t *at, uint32_t n) {
   uint64_t sum = 0;
   uint32_t word;
@@ -78,7 +78,7 @@ static uint64_t sum_of(const uint8_t *at, uint32_t n) {
 static void put_checksum(uint8_t *at, uint64_t sum) {
   while (sum >> 16)
     sum = (sum & 0xFFFF) + (sum >> 16);
-  const uint16_t checksum = sum == 0xFFFF ? 0xFFFF : (uint16_t)~sum; /* 0 would say: none */
+  const uint16_t checksum = sum == 0xFFFF ? 0xFFFF : (uint16_t)~sum; /* 0 would mean: no checksum */
   memcpy(at, &checksum, sizeof checksum);
 }
 
@@ -98,7 +98,7 @@ bool mrc_ethernet_finish(struct mrc_frame *packet) {
 
 /* ---- read ---- */
 
-/* Whether so many bytes are a whole IPv6 packet; cuts what Ethernet padded. */
+/* Whether the bytes are a whole IPv6 packet; removes Ethernet's padding. */
 static bool is_whole(struct mrc_ethernet *bytes) {
   const uint8_t *outer = bytes->at + OUTER_AT;
   if (bytes->n < OUTER_AT + IPV6_BYTES) return false;
@@ -109,7 +109,7 @@ static bool is_whole(struct mrc_ethernet *bytes) {
   return true;
 }
 
-/* Where the innermost packet's UDP header begins; 0 when that is no whole UDP datagram. */
+/* Offset of the innermost packet's UDP header; 0: no whole UDP datagram. */
 static uint16_t find_udp(const struct mrc_ethernet *bytes) {
   uint32_t at = OUTER_AT;
   if (bytes->at[at + NEXT_AT] == PROTOCOL_IPV6) at += IPV6_BYTES;
@@ -118,7 +118,7 @@ static uint16_t find_udp(const struct mrc_ethernet *bytes) {
   return get_u16(bytes->at + at + UDP_LENGTH_AT) == bytes->n - at ? (uint16_t)at : 0;
 }
 
-/* All that a switch can go by: opcodes stand in a range of their own, see core/wire.h. */
+/* A switch identifies MRC only by the opcode, which has its own range; see core/wire.h. */
 static bool is_mrc(uint8_t opcode) {
   return opcode >= MRC_OP_WRITE_FIRST && opcode <= MRC_OP_PROBE;
 }
@@ -151,7 +151,7 @@ bool mrc_ethernet_read(struct mrc_frame *packet, uint32_t block, uint32_t plane)
 
 /* ---- write ---- */
 
-/* A switch that trims makes the checksum anew: hosts need not take packets without. */
+/* A trimming switch computes a new checksum, because hosts may drop packets without one. */
 static void set_checksum(uint8_t *ipv6, uint8_t *udp, uint32_t n) {
   const uint32_t rest[] = {htonl(PROTOCOL_UDP), htonl(n)};
   memset(udp + UDP_CHECKSUM_AT, 0, 2);

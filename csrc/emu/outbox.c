@@ -13,7 +13,7 @@
 #include "core/base.h"
 #include "emu/ethernet.h"
 
-enum { CAPACITY = 8 }; /* a host's stack takes some 3 us a packet, and the rest waits */
+enum { CAPACITY = 8 }; /* a host's stack takes about 3 us a packet, while all others wait */
 
 struct mrc_emu_letters {
   struct mmsghdr messages[CAPACITY];
@@ -69,7 +69,7 @@ static void count_lateness(struct mrc_emu_outbox *outbox, uint64_t now_ns) {
   }
 }
 
-/* What the kernel refuses is the first of those that are left: counted, and passed over. */
+/* If the kernel refuses a packet, it is the first of the rest: counts and skips it. */
 static void send_all(struct mrc_emu_outbox *outbox) {
   for (int done = 0; done < outbox->n;) {
     const int n =

@@ -41,7 +41,7 @@ int mrc_emu_ring_open(struct mrc_emu_ring *ring, uint32_t frame_bytes) {
   ring->fd = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC, 0);
   if (ring->fd < 0) return -errno;
   int error = map_slots(ring, frame_bytes);
-  /* IPv6 alone, so that what we send ourselves does not come back. */
+  /* IPv6 only, so that our own packets do not come back. */
   const struct sockaddr_ll all = {.sll_family = AF_PACKET, .sll_protocol = htons(ETH_P_IPV6)};
   if (error == 0 && bind(ring->fd, (const struct sockaddr *)&all, sizeof all) != 0) error = -errno;
   if (error != 0) mrc_emu_ring_close(ring);
@@ -84,7 +84,7 @@ void mrc_emu_ring_release(struct mrc_emu_ring *ring) {
 }
 
 uint64_t mrc_emu_ring_overflowed(struct mrc_emu_ring *ring) {
-  struct tpacket_stats news; /* since it was last asked */
+  struct tpacket_stats news; /* since the last call */
   socklen_t bytes = sizeof news;
   const int error = getsockopt(ring->fd, SOL_PACKET, PACKET_STATISTICS, &news, &bytes);
   mrc_assert(error == 0);

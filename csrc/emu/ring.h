@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The ring that the kernel fills with what arrives at the interfaces of this namespace: one packet
-   socket for all, its slots mapped, so that receiving costs no system call. */
+/* The ring that the kernel fills with packets from the interfaces of this namespace: one packet
+   socket for all interfaces, with mapped slots, so that receiving needs no system call. */
 #ifndef MRC_EMU_RING_H
 #define MRC_EMU_RING_H
 
@@ -9,7 +9,7 @@
 
 struct mrc_emu_ring {
   uint8_t *slots;      /* mapped */
-  uint64_t overflowed; /* packets that found no free slot, as far as it was asked for */
+  uint64_t overflowed; /* packets without a free slot, up to the last mrc_emu_ring_overflowed */
   uint32_t slot_bytes;
   uint32_t slots_per_block;
   uint32_t n_slots;
@@ -23,17 +23,18 @@ struct mrc_emu_arrival {
   uint32_t n; /* bytes there */
   int ifindex;
   bool cut;         /* it was longer than a slot */
-  bool unfinished;  /* the kernel was to leave a checksum to hardware */
-  uint64_t real_ns; /* when, by CLOCK_REALTIME */
+  bool unfinished;  /* the host left a checksum to its interface */
+  uint64_t real_ns; /* arrival time, CLOCK_REALTIME */
 };
 
-/* Opens a ring for Ethernet frames up to that size. 0 or -errno; then nothing stays open. */
+/* Opens a ring for Ethernet frames of at most `frame_bytes`. 0 or -errno; after an error nothing is
+   open. */
 int mrc_emu_ring_open(struct mrc_emu_ring *ring, uint32_t frame_bytes);
 void mrc_emu_ring_close(struct mrc_emu_ring *ring);
-/* The oldest packet; false when there is none. It stays until it is released. */
+/* The oldest packet; false when there is none. It stays valid until the release. */
 bool mrc_emu_ring_peek(const struct mrc_emu_ring *ring, struct mrc_emu_arrival *arrival);
 void mrc_emu_ring_release(struct mrc_emu_ring *ring);
-/* Asks the kernel how many packets found no slot. */
+/* The number of packets so far for which the kernel had no slot. */
 uint64_t mrc_emu_ring_overflowed(struct mrc_emu_ring *ring);
 
 #endif

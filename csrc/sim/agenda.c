@@ -9,7 +9,8 @@
 
 enum { SLOTS = MRC_AGENDA_SLOTS, WORDS = SLOTS / 64, SUMMARY = WORDS / 64 };
 
-/* A slot holds events of one time alone: those of [now_ns, now_ns + SLOTS) never share one. */
+/* The events of a slot have the same time: two times in [now_ns, now_ns + SLOTS) never share a
+   slot. */
 static uint32_t slot_of(uint64_t at_ns) { return (uint32_t)(at_ns % SLOTS); }
 
 /* ---- items ---- */
@@ -41,7 +42,7 @@ static void put_near(struct mrc_agenda *agenda, const struct mrc_heap_entry *ent
   agenda->near_ns = mrc_min_u64(agenda->near_ns, entry->at_ns);
 }
 
-/* The first bit set at `from` or after it, going around once; UINT32_MAX when none is. */
+/* The first bit set in `any` from bit `from` on, going around once; UINT32_MAX: none. */
 static uint32_t find_word(const struct mrc_agenda *agenda, uint32_t from) {
   uint64_t bits = agenda->any[from / 64] & UINT64_MAX << from % 64;
   for (uint32_t i = from / 64, n = 0; n <= SUMMARY; n++) {
@@ -52,7 +53,7 @@ static uint32_t find_word(const struct mrc_agenda *agenda, uint32_t from) {
   return UINT32_MAX;
 }
 
-/* Time of the first in the wheel, when none is before now_ns. */
+/* Time of the first event in the wheel; MRC_NEVER: the wheel is empty. */
 static uint64_t find_near(const struct mrc_agenda *agenda) {
   const uint32_t from = slot_of(agenda->now_ns);
   uint32_t word = from / 64;
@@ -98,8 +99,8 @@ void mrc_agenda_push(struct mrc_agenda *agenda, struct mrc_heap_entry entry) {
     mrc_heap_push(&agenda->far, entry);
 }
 
-/* Whether the heap holds the next event. What it holds of the same time as the wheel was put there
-   when that time was far, so before. */
+/* Whether the heap holds the next event. Among events of equal time, those in the heap were pushed
+   first, when their time was still far away. */
 static bool is_far(const struct mrc_agenda *agenda) {
   return mrc_heap_next_ns(&agenda->far) <= agenda->near_ns;
 }

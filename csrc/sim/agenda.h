@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What happens next in the fabric, ordered by (time, order of insertion). What is near, which is
-   nearly all, waits in a wheel of one slot a nanosecond, so that an event costs the same however
-   many there are; what is far, timers, waits in a heap. */
+/* The events of the simulator, ordered by (time, order of insertion). Nearly all events are near:
+   they wait in a wheel with one slot per nanosecond, so the cost of an event does not depend on
+   their number. Far events, such as timers, wait in a heap. */
 #ifndef MRC_SIM_AGENDA_H
 #define MRC_SIM_AGENDA_H
 
 #include "sim/heap.h"
 
-#define MRC_AGENDA_SLOTS 32768u /* the near future, in ns: a power of two, at most 64 * 64 * 64 */
+#define MRC_AGENDA_SLOTS 32768u /* length of the wheel, ns: a power of 2, at most 64 * 64 * 64 */
 
 struct mrc_agenda_item {
   struct mrc_heap_entry entry;
-  uint32_t next; /* place + 1, in a slot or among the free */
+  uint32_t next; /* place + 1 of the next item in the slot or free list; 0: none */
 };
 
 struct mrc_agenda_slot {
@@ -25,21 +25,21 @@ struct mrc_agenda {
   uint32_t n_items;
   uint32_t capacity;
   uint32_t free;    /* place + 1 */
-  uint64_t now_ns;  /* of the last event taken: no slot holds anything before it */
-  uint64_t near_ns; /* of the first in the wheel; UINT64_MAX: it is empty */
+  uint64_t now_ns;  /* of the last event taken; no event in the wheel is earlier */
+  uint64_t near_ns; /* of the first event in the wheel; UINT64_MAX: none */
   struct mrc_agenda_slot slots[MRC_AGENDA_SLOTS];
-  uint64_t used[MRC_AGENDA_SLOTS / 64];       /* bit n: slot n holds something */
+  uint64_t used[MRC_AGENDA_SLOTS / 64];       /* bit n: slot n is not empty */
   uint64_t any[MRC_AGENDA_SLOTS / (64 * 64)]; /* bit n: word n of `used` is not 0 */
 };
 
 void mrc_agenda_init(struct mrc_agenda *agenda);
-/* `at_ns` is no earlier than the last event taken. */
+/* `at_ns` must not be earlier than the last event taken. */
 void mrc_agenda_push(struct mrc_agenda *agenda, struct mrc_heap_entry entry);
 /* Takes the next event; false when there is none. */
 bool mrc_agenda_pop(struct mrc_agenda *agenda, struct mrc_heap_entry *entry);
 /* Time of the next event; UINT64_MAX when there is none. */
 uint64_t mrc_agenda_next_ns(const struct mrc_agenda *agenda);
-/* How many events of a kind wait; for auditors: it looks at each slot. */
+/* Number of waiting events of a kind. Slow, because it scans every slot; for auditors only. */
 uint64_t mrc_agenda_count(const struct mrc_agenda *agenda, uint32_t kind);
 void mrc_agenda_free(struct mrc_agenda *agenda);
 

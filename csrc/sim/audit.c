@@ -46,7 +46,7 @@ void mrc_audit_posted(struct mrc_audit *audit, uint32_t bytes, bool has_imm, uin
   mrc_assert(audit->used_bytes <= audit->memory_bytes);
 }
 
-/* Every byte of the WRs before `end` is in its place, once. */
+/* Asserts that every byte of the WRs before `end` was placed exactly once. */
 static void verify_until(struct mrc_audit *audit, uint64_t end) {
   if (audit->unwatched) return;
   for (; audit->verified < end; audit->verified++) {
@@ -81,15 +81,15 @@ void mrc_audit_immediate(struct mrc_audit *audit, const struct mrc_wc *wc) {
   mrc_assert(wc->status == MRC_WC_SUCCESS);
   mrc_assert(wc->wr_id == audit->n_immediates++); /* in posting order */
   mrc_assert(wc->imm == wr->imm && wc->bytes == wr->bytes);
-  verify_until(audit, audit->next_imm); /* it waits for all that was posted before */
+  verify_until(audit, audit->next_imm); /* an immediate is delivered after all earlier WRs */
 }
 
-/* Number, from 1, of a PSN near the `near`-th one after `first`. */
+/* Number of a PSN that is close to number `near`; `first` has number 1. */
 static int64_t number_of(uint32_t psn, uint32_t first, uint64_t near) {
   return (int64_t)near + 1 + mrc_psn_diff(psn, mrc_psn_add(first, (uint32_t)near));
 }
 
-/* Whether the engine has an EV to choose beside `ev`. */
+/* Whether the engine could choose an EV other than `ev`. */
 static bool has_other_ev(const struct mrc_audit *audit, uint32_t ev, uint32_t usable_ports) {
   static struct mrc_ev_info infos[MRC_MAX_EVS];
   struct mrc_qp_info qp;
@@ -116,8 +116,8 @@ void mrc_audit_data_sent(struct mrc_audit *audit, const struct mrc_wire *packet,
                          uint32_t port, uint32_t usable_ports) {
   int64_t number = number_of(packet->psn, audit->sq_psn, audit->acked_cum);
   mrc_assert(number > 0);
-  mrc_assert((uint64_t)number <= audit->acked_cum + audit->mpr); /* MPR is never passed */
-  /* memory of a WR that was completed is not read any more */
+  mrc_assert((uint64_t)number <= audit->acked_cum + audit->mpr); /* within the MPR */
+  /* the requester does not read the memory of a completed WR */
   mrc_assert(!audit->completed || (uint64_t)number > audit->wrs[audit->completed - 1].last);
   struct mrc_audit_sent *sent = &audit->sent[number % MRC_AUDIT_WINDOW];
   bool again = sent->number == (uint64_t)number;
@@ -128,7 +128,7 @@ void mrc_audit_data_sent(struct mrc_audit *audit, const struct mrc_wire *packet,
   if (again) {
     mrc_assert(sent->bytes == packet->payload_bytes);
     mrc_assert(sent->ev != ev ||
-               !has_other_ev(audit, ev, usable_ports)); /* not where it was lost */
+               !has_other_ev(audit, ev, usable_ports)); /* on another EV, if any */
     sent->ev = ev;
     return;
   }
@@ -141,7 +141,7 @@ void mrc_audit_data_sent(struct mrc_audit *audit, const struct mrc_wire *packet,
 
 static void acked(struct mrc_audit *audit, uint64_t number) {
   struct mrc_audit_sent *sent = &audit->sent[number % MRC_AUDIT_WINDOW];
-  mrc_assert(sent->number == number); /* nothing is acknowledged that was not sent */
+  mrc_assert(sent->number == number); /* only sent PSNs are acknowledged */
   if (sent->acked) return;
   sent->acked = true;
   audit->unacked_bytes -= sent->bytes;
@@ -162,7 +162,7 @@ void mrc_audit_sack_received(struct mrc_audit *audit, const struct mrc_wire *pac
   if (cum > 0) acked_until(audit, (uint64_t)cum);
 }
 
-/* The WRs that an ACK says are done; MSNs have 24 bits and this one is near the `near`-th. */
+/* Number of WRs that an ACK completes. MSNs have 24 bits; this one is close to `near`. */
 static int64_t done_of(const struct mrc_wire *packet, uint64_t near) {
   return (int64_t)near + mrc_psn_diff(packet->aeth.msn, near & MRC_PSN_MASK);
 }
@@ -179,7 +179,7 @@ void mrc_audit_ack_sent(const struct mrc_audit *audit, const struct mrc_audit *p
                         const struct mrc_wire *packet) {
   int64_t done = done_of(packet, peer->completed);
   mrc_assert(done >= 0 && done <= (int64_t)peer->n_wrs);
-  mrc_assert(done == 0 || peer->wrs[done - 1].last <= audit->received_cum); /* all of it came */
+  mrc_assert(done == 0 || peer->wrs[done - 1].last <= audit->received_cum); /* all received */
 }
 
 static bool was_received(const struct mrc_audit *audit, int64_t number) {
@@ -189,8 +189,8 @@ static bool was_received(const struct mrc_audit *audit, int64_t number) {
 
 void mrc_audit_sack_sent(struct mrc_audit *audit, const struct mrc_wire *packet) {
   int64_t cum = number_of(packet->psn, audit->rq_psn, audit->received_cum);
-  mrc_assert(cum <= (int64_t)audit->received_cum); /* only what came is acknowledged */
-  mrc_assert(cum >= (int64_t)audit->sacked_cum);   /* never back */
+  mrc_assert(cum <= (int64_t)audit->received_cum); /* only received PSNs are acknowledged */
+  mrc_assert(cum >= (int64_t)audit->sacked_cum);   /* it never decreases */
   audit->sacked_cum = (uint64_t)cum;
   for (int i = 0; i < 64; i++) {
     if (!(packet->sack.bitmap >> i & 1)) continue;
@@ -220,14 +220,14 @@ void mrc_audit_data_received(struct mrc_audit *audit, struct mrc_audit *peer,
     audit->received_cum++;
 }
 
-/* A window that has just shrunk may be overfull, but then nothing is sent; one packet always may.
- */
+/* A window that has just shrunk may be exceeded, but then the engine sends nothing. One packet in
+   flight is always allowed. */
 static void check_window(const struct mrc_audit *audit, uint64_t inflight_bytes,
                          uint64_t cwnd_bytes) {
   mrc_assert(inflight_bytes <= mrc_max_u64(cwnd_bytes, audit->path_mtu));
 }
 
-/* Each plane has a window, or all have the same one. */
+/* Each plane has its own window, or all planes share one. */
 static void check_windows(const struct mrc_audit *audit, const struct mrc_qp_info *info) {
   uint64_t sum_bytes = 0;
   for (int i = 0; i < MRC_MAX_PORTS; i++)

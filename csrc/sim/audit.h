@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * The auditor of one end of a QP: it sees every packet that the end sends and takes, and every
- * completion, and asserts the invariants of the protocol against a model of its own. It decides
- * nothing, and changes nothing that an engine looks at.
- *
- * Source bytes have the top bit clear, all other bytes under test have it set. So a byte just
- * placed is recognized by its top bit, and the auditor inverts it at once: a second placement
- * would bring the original back, and a placement astray stands out. A message is right when every
- * byte of the target is the inverse of its source.
- */
+/* The auditor of one end of a QP. It sees every packet that the end sends or accepts, and every
+   completion, and asserts the invariants of the protocol against its own model. It changes nothing
+   that an engine reads.
+
+   Source bytes have the top bit clear; all other bytes under test have it set. A byte just placed
+   is recognized by its top bit, and the auditor inverts it at once. A second placement would
+   restore the original byte, and a misplaced byte stands out. A message is correct if every byte of
+   the target is the inverse of its source byte. */
 #ifndef MRC_SIM_AUDIT_H
 #define MRC_SIM_AUDIT_H
 
@@ -16,15 +14,15 @@
 #include "mrc.h"
 
 #define MRC_AUDIT_WINDOW 8192 /* PSNs remembered: twice the largest MPR */
-#define MRC_AUDIT_GUARD 4096  /* bytes before and after a target that nobody may touch */
-#define MRC_AUDIT_FILL 0xEE   /* what a target holds before anything is placed */
+#define MRC_AUDIT_GUARD 4096  /* bytes before and after a target; they must not change */
+#define MRC_AUDIT_FILL 0xEE   /* initial value of a target's bytes */
 
 /* One PSN as its requester sent it. */
 struct mrc_audit_sent {
-  uint64_t number; /* of the PSN, counted from 1; another number: the entry is of another PSN */
-  uint32_t ev;     /* that carried it last */
+  uint64_t number; /* of the PSN, counted from 1; compare it, because entries are reused */
+  uint32_t ev;     /* of the last transmission */
   uint32_t bytes;  /* payload */
-  bool acked;      /* a SACK that says so was taken */
+  bool acked;      /* by a SACK or ACK that the engine accepted */
 };
 
 /* One posted WR. */
@@ -42,67 +40,68 @@ struct mrc_audit {
   uint32_t path_mtu;
   uint32_t mpr;      /* PSNs allowed beyond the cumulative one */
   uint32_t max_wimm; /* immediates allowed in flight */
-  bool unwatched;    /* the scenario breaks the rules by itself: only the guards are looked at */
-  /* memory: the source at this end, the target at the peer's, inside its guards */
+  bool unwatched;    /* the scenario breaks the rules: of the memory only guards are checked */
+  /* memory: the source is at this end, the target at the peer, between its guards */
   uint8_t *source;
   uint8_t *target;
   uint64_t memory_bytes;
   /* requester; PSNs are counted from 1, so that 0 is "none" */
   uint32_t sq_psn;
   uint64_t sent_max;      /* highest PSN sent */
-  uint64_t acked_cum;     /* all up to this one are acknowledged by a SACK that was taken */
+  uint64_t acked_cum;     /* all PSNs up to this one are acknowledged */
   uint64_t unacked_bytes; /* sent and not acknowledged */
   uint64_t data_packets;
-  uint32_t sent_planes;   /* with data since the last look at the state, as a mask */
-  uint64_t retransmitted; /* of them, with the rtx bit */
+  uint32_t sent_planes;   /* mask of planes with data sent since the last mrc_audit_state */
+  uint64_t retransmitted; /* data packets with the rtx bit */
   struct mrc_audit_sent sent[MRC_AUDIT_WINDOW];
   /* work requests, in posting order */
   struct mrc_audit_wr *wrs;
   uint64_t n_wrs;
   uint32_t wr_capacity;
-  uint64_t opened;      /* WRs of which a packet was sent */
-  uint64_t acked;       /* WRs that an ACK ended */
-  uint64_t wimm_opened; /* of these, with immediate */
+  uint64_t opened;      /* WRs with at least one packet sent */
+  uint64_t acked;       /* WRs that an ACK completed */
+  uint64_t wimm_opened; /* opened WRs with immediate */
   uint64_t wimm_acked;
-  uint64_t used_bytes;   /* of source and target, given to WRs */
+  uint64_t used_bytes;   /* assigned to WRs, in source and target */
   uint64_t completed;    /* WRs */
   uint64_t verified;     /* WRs whose bytes were compared */
   uint64_t n_immediates; /* delivered at the peer */
   uint64_t next_imm;     /* the first WR that may be the next immediate */
   uint64_t statuses[8];  /* completions by enum mrc_wc_status */
-  /* responder: what this end took of its peer */
+  /* responder: packets accepted from the peer */
   uint32_t rq_psn;
   uint64_t received_cum;
-  uint64_t received[MRC_AUDIT_WINDOW]; /* number of the PSN taken */
+  uint64_t received[MRC_AUDIT_WINDOW]; /* numbers of the accepted PSNs */
   uint64_t sacked_cum;                 /* highest cumulative PSN of a SACK sent */
 };
 
-/* Gets memory for source and target and fills it; bytes of the source come from `seed`. */
+/* Allocates and fills source and target; the source bytes come from `seed`. */
 void mrc_audit_init(struct mrc_audit *audit, uint64_t memory_bytes, uint64_t seed);
 void mrc_audit_free(struct mrc_audit *audit);
 
 /* A WR of the next `bytes` of source and target was posted. */
 void mrc_audit_posted(struct mrc_audit *audit, uint32_t bytes, bool has_imm, uint32_t imm);
-/* A completion of this end's own WR, and one of an immediate of this end at the peer. */
+/* A completion of this end's WR; a completion at the peer for an immediate of this end. */
 void mrc_audit_completion(struct mrc_audit *audit, const struct mrc_wc *wc);
 void mrc_audit_immediate(struct mrc_audit *audit, const struct mrc_wc *wc);
 
-/* The end sends a data packet on `ev`, while the ports of `usable_ports` (bit n - 1 is port n) can
-   be sent on; a SACK; an ACK for messages of `peer`. */
+/* The end sends a data packet on `ev`, while it can send on the ports of `usable_ports` (bit n - 1:
+   port n); a SACK; an ACK for messages of `peer`. */
 void mrc_audit_data_sent(struct mrc_audit *audit, const struct mrc_wire *packet, uint32_t ev,
                          uint32_t port, uint32_t usable_ports);
 void mrc_audit_sack_sent(struct mrc_audit *audit, const struct mrc_wire *packet);
 void mrc_audit_ack_sent(const struct mrc_audit *audit, const struct mrc_audit *peer,
                         const struct mrc_wire *packet);
-/* The end's engine took a data packet of `peer`; a SACK; an ACK. */
+/* The end's engine accepted a data packet from `peer`; a SACK; an ACK. */
 void mrc_audit_data_received(struct mrc_audit *audit, struct mrc_audit *peer,
                              const struct mrc_wire *packet);
 void mrc_audit_sack_received(struct mrc_audit *audit, const struct mrc_wire *packet);
 void mrc_audit_ack_received(struct mrc_audit *audit, const struct mrc_wire *packet);
 
-/* Compares what the engine says of its state, right after it has sent, with what was seen. */
+/* Compares the state that the engine reports with the model. Call it right after the engine has
+   sent. */
 void mrc_audit_state(struct mrc_audit *audit);
-/* Looks over all memory: what no message filled is untouched. */
+/* Asserts over all memory that bytes outside of messages are untouched. */
 void mrc_audit_memory(const struct mrc_audit *audit);
 
 #endif

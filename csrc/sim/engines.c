@@ -21,7 +21,7 @@ struct driver {
   uint32_t host;
 };
 
-/* Puts the packet together in one piece. Where no payload travels it is zeros, and so it stays. */
+/* Assembles the packet in one piece. If payload is not copied, its bytes stay zeros. */
 static const uint8_t *assemble(const struct mrc_engines *engines, const struct mrc_frame *packet) {
   uint8_t *at = engines->scratch;
   memset(at, 0, MRC_MAX_HEADER);

@@ -12,12 +12,12 @@
 struct mrc_engines {
   struct mrc_sim_hosts *hosts;
   struct mrc_fabric_watch *watch; /* 0: no auditors */
-  uint8_t *memory;                /* that all hosts share */
+  uint8_t *memory;                /* shared by all hosts */
   uint8_t *scratch;               /* a packet in one piece, for the engine that receives it */
   mrc_engine **of;                /* by host */
 };
 
-/* The other fields are set. */
+/* The caller sets hosts, watch and memory first. */
 void mrc_engines_create(struct mrc_engines *engines);
 void mrc_engines_free(struct mrc_engines *engines);
 

@@ -5,13 +5,13 @@
 
 #include "sim/topology.h"
 
-/* uSIDs, as the test bed has them (mrc/fabric/topology.py). Where a T0 serves several hosts, the
-   last one counts them. */
+/* The uSIDs of the test bed (mrc/fabric/topology.py). The last one of a list is USID_PORT + n for
+   host n of its T0. */
 enum { USID_T1 = 0x0100, USID_T0 = 0x0200, USID_PORT = 0xE000, USID_BITS = 16 };
 
 #define NO_HOP UINT32_MAX
 
-/* ---- the way of a packet ---- */
+/* ---- routing ---- */
 
 static const struct mrc_sim_config *config_of(const struct mrc_fabric *fabric) {
   return &fabric->world->config;
@@ -35,8 +35,8 @@ static uint32_t first_usid(const struct mrc_frame *packet) {
   return (uint32_t)(packet->usids >> (64 - USID_BITS));
 }
 
-/* The uSID that a switch goes by. Its own, when it is the first, is shifted out before, as Linux
-   does in End with the flavour NEXT-C-SID. */
+/* The uSID that decides the next hop. The switch first shifts out its own uSID, as Linux does in
+   End with the flavour NEXT-C-SID. */
 static uint32_t usid_at(uint32_t own, struct mrc_frame *packet) {
   while (first_usid(packet) == own) {
     packet->usids = packet->usids << USID_BITS | packet->usids_beyond >> (32 - USID_BITS);
@@ -105,7 +105,7 @@ void mrc_fabric_arrive(struct mrc_fabric *fabric, uint32_t index, struct mrc_fra
 
 /* ---- hops ---- */
 
-/* A fault has duplicated a packet. The later of the two is the one too many. */
+/* A fault has duplicated a packet. The later copy is the extra one. */
 static void send_copy(struct mrc_fabric *fabric, uint32_t index, struct mrc_frame *packet,
                       const struct mrc_link_fate *fate) {
   struct mrc_frame *copy = mrc_frame_pool_copy(&fabric->pool, packet);
@@ -171,7 +171,7 @@ static void make_hop(struct mrc_fabric *fabric, uint32_t index, const struct mrc
   mrc_hop_configure(hop, &hop->base);
   hop->link.prng.state = mrc_prng_next(&fabric->world->prng);
   hop->queue.prng.state = mrc_prng_next(&fabric->world->prng);
-  if (shape->from_host) return; /* its own host never overruns it: the port is blocked before */
+  if (shape->from_host) return; /* no limit: the port is blocked before its host can overrun it */
   hop->queue.config =
       (struct mrc_queue_config){.buffer_bytes = config->buffer_bytes, .trims = config->trims};
   hop->queue.config.last_hop = shape->to_kind == MRC_NODE_HOST;

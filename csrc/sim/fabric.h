@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The fabric: the hops between hosts and switches, and how packets find their way. It moves packets
-   from host to host; its edge takes them there. */
+/* The fabric: the hops between hosts and switches, and the routing of packets. It moves packets
+   from host to host and passes them to its edge. */
 #ifndef MRC_SIM_FABRIC_H
 #define MRC_SIM_FABRIC_H
 
@@ -9,10 +9,10 @@
 #include "sim/record.h"
 #include "sim/world.h"
 
-/* What stands at the edge of the fabric: simulated hosts, or the ports to real ones. `edge` is that
-   of struct mrc_fabric. */
+/* The edge of the fabric: simulated hosts, or ports to real hosts. `edge` comes from struct
+   mrc_fabric. */
 struct mrc_fabric_edge {
-  /* A packet has reached a host, and is its own from now on. */
+  /* A packet has reached a host, which owns it from now on. */
   void (*arrive)(void *edge, uint32_t host, struct mrc_frame *packet);
   /* The host's end of a hop has sent a packet. */
   void (*drained)(void *edge, uint32_t host, const struct mrc_hop *hop);
@@ -26,7 +26,7 @@ struct mrc_fabric {
   const struct mrc_fabric_edge *calls;
   void *edge;
   struct mrc_frame_pool pool;
-  struct mrc_hop *hops; /* by the numbers of topology.h */
+  struct mrc_hop *hops; /* by hop number; see topology.h */
   uint32_t n_hops;
 };
 
@@ -34,14 +34,14 @@ struct mrc_fabric {
 uint64_t mrc_fabric_usids(const struct mrc_fabric *fabric, uint32_t from, uint32_t to,
                           uint32_t path);
 
-/* Makes the hops of a fabric whose configuration is sound. */
+/* Creates the hops. The configuration must pass mrc_topology_is_sound. */
 void mrc_fabric_build(struct mrc_fabric *fabric);
 void mrc_fabric_free(struct mrc_fabric *fabric);
-/* Packets in queues and under way. */
+/* Packets in queues and on links. */
 uint64_t mrc_fabric_count_frames(const struct mrc_fabric *fabric);
-/* The host's own end of its link in a plane, from 0. */
+/* The host's end of its link in a plane; planes from 0. */
 struct mrc_hop *mrc_fabric_port(const struct mrc_fabric *fabric, uint32_t plane, uint32_t host);
-/* A packet leaves its host, by the port of its plane. */
+/* A packet leaves its host through the port of its plane. */
 void mrc_fabric_send(struct mrc_fabric *fabric, struct mrc_frame *packet);
 /* A packet joins the queue of a hop. */
 void mrc_fabric_enter(struct mrc_fabric *fabric, uint32_t hop, struct mrc_frame *packet);

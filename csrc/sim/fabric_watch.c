@@ -29,7 +29,7 @@ static void make_memory(struct mrc_fabric_watch *watch, uint32_t flow, mrc_engin
   const struct mrc_sim_flow_config *config = &watch->flows->at[flow].config;
   const uint32_t key = mrc_flow_qpn(flow, MRC_FROM);
   mrc_audit_init(audit, (uint64_t)config->bytes * config->writes, seed);
-  mrc_audit_init(audit_of(watch, flow, MRC_TO), 0, 0); /* nothing is written that way */
+  mrc_audit_init(audit_of(watch, flow, MRC_TO), 0, 0); /* no writes in this direction */
   if (audit->memory_bytes == 0) return;
   mrc_assert(mrc_mr_register(engines[MRC_FROM], (uintptr_t)audit->source, audit->memory_bytes, key,
                              MRC_ACCESS_LOCAL_READ) == 0);
@@ -81,7 +81,7 @@ void mrc_fabric_watch_posted(struct mrc_fabric_watch *watch, uint32_t flow,
 
 /* ---- packets ---- */
 
-/* The flow and end that a packet is for; false for endpoint operations, which have no QP. */
+/* Finds the flow and end that a packet is for; false for endpoint operations, which have no QP. */
 static bool find_end(const struct mrc_fabric_watch *watch, uint32_t qpn, uint32_t *flow,
                      uint32_t *end) {
   if (qpn < mrc_flow_qpn(0, MRC_FROM)) return false;
@@ -103,7 +103,7 @@ void mrc_fabric_watch_sent(struct mrc_fabric_watch *watch, const struct mrc_fram
                            const uint8_t *bytes, uint32_t full, uint32_t down) {
   struct mrc_wire wire;
   uint32_t flow, to;
-  mrc_assert(!(down >> packet->plane & 1)); /* nothing leaves a port that is down */
+  mrc_assert(!(down >> packet->plane & 1)); /* no packet leaves a port that is down */
   mrc_assert(mrc_wire_decode(bytes, mrc_frame_udp_bytes(packet), false, &wire) == 0);
   if (!find_end(watch, wire.dest_qpn, &flow, &to)) return;
   struct mrc_audit *audit = audit_of(watch, flow, 1 - to);
@@ -140,7 +140,7 @@ void mrc_fabric_watch_completion(struct mrc_fabric_watch *watch, const struct mr
 
 /* ---- states ---- */
 
-/* Each plane's rotation has its size as long as there are good EVs to fill it from that plane. */
+/* Each plane's rotation is full as long as the plane has good EVs to fill it. */
 void mrc_fabric_watch_rotation(const struct mrc_fabric_watch *watch, uint32_t qpn) {
   const struct mrc_audit *audit = audit_of(watch, mrc_flow_of(qpn), mrc_flow_end_of(qpn));
   static struct mrc_ev_info infos[MRC_MAX_EVS];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What every host of the fabric sends, takes and completes, shown to the auditors of the flows. On
-   when the configuration says `audit`; then each flow has memory of its own, with content, and each
-   event costs its QP only. */
+/* Passes the packets and completions of all hosts to the auditors of the flows, if the
+   configuration sets `audit`. Each flow then has its own memory, with content. After an event only
+   the QPs that it touched are checked. */
 #ifndef MRC_SIM_FABRIC_WATCH_H
 #define MRC_SIM_FABRIC_WATCH_H
 
@@ -12,10 +12,10 @@
 
 #define MRC_FABRIC_WATCH_MAX_BYTES (1u << 28) /* of all writes of a flow */
 
-/* The auditors of a flow. That of MRC_FROM holds the memory. */
+/* The auditors of a flow. The auditor of MRC_FROM owns the memory. */
 struct mrc_flow_audits {
   struct mrc_audit ends[2];
-  bool touched[2]; /* since its state was last looked at */
+  bool touched[2]; /* since the last check of its state */
 };
 
 struct mrc_fabric_watch {
@@ -23,22 +23,22 @@ struct mrc_fabric_watch {
   const struct mrc_sim_flows *flows;
   struct mrc_flow_audits **of; /* by flow; 0: the flow has no QPs */
   uint32_t n;
-  uint32_t *touched; /* QP numbers whose state was not looked at yet */
+  uint32_t *touched; /* numbers of QPs whose state is not checked yet */
   uint32_t n_touched;
   uint32_t touched_capacity;
 };
 
-/* An end of a flow has been given its attributes, and has not connected yet. */
+/* An end of a flow has its attributes, but is not connected yet. */
 void mrc_fabric_watch_connect(struct mrc_fabric_watch *watch, uint32_t flow, uint32_t end,
                               const struct mrc_qp_attr *attr, mrc_engine *const engines[2],
                               struct mrc_prng *prng);
 void mrc_fabric_watch_free(struct mrc_fabric_watch *watch);
-/* Points the next write of a flow to its place in the memory; it was posted. */
+/* Points the next write of a flow to its place in the memory; then: the write was posted. */
 void mrc_fabric_watch_place(const struct mrc_fabric_watch *watch, uint32_t flow, struct mrc_wr *wr);
 void mrc_fabric_watch_posted(struct mrc_fabric_watch *watch, uint32_t flow,
                              const struct mrc_wr *wr);
-/* A host hands a packet to a port; `full` and `down` are those of the host. Its engine has taken
-   one, or not. `bytes` is all of it. */
+/* A host passes a packet to a port; `full` and `down` are the host's masks. Its engine has accepted
+   a packet (`drop` 0), or dropped it. `bytes` is the whole packet. */
 void mrc_fabric_watch_sent(struct mrc_fabric_watch *watch, const struct mrc_frame *packet,
                            const uint8_t *bytes, uint32_t full, uint32_t down);
 void mrc_fabric_watch_received(struct mrc_fabric_watch *watch, const struct mrc_frame *packet,
@@ -46,9 +46,10 @@ void mrc_fabric_watch_received(struct mrc_fabric_watch *watch, const struct mrc_
 void mrc_fabric_watch_completion(struct mrc_fabric_watch *watch, const struct mrc_wc *wc);
 /* An EV of this QP has changed its state. */
 void mrc_fabric_watch_rotation(const struct mrc_fabric_watch *watch, uint32_t qpn);
-/* The driver of a host has done all that there was to do. */
+/* The driver of a host has finished its turn. */
 void mrc_fabric_watch_state(struct mrc_fabric_watch *watch);
-/* The simulation is about to end: no byte is astray. */
+/* The simulation is about to end: checks the memory of the flows without unfinished or failed
+   writes. */
 void mrc_fabric_watch_end(const struct mrc_fabric_watch *watch);
 
 #endif

@@ -48,7 +48,8 @@ static void change(struct mrc_hop_config *config, const struct mrc_sim_fault *fa
   }
 }
 
-/* What of the fault's kind the topology says; the other faults of the hop stay. */
+/* Resets the property that the fault changes to the topology's value; the hop's other faults
+   stay. */
 static void restore(struct mrc_hop_config *config, const struct mrc_hop_config *base,
                     const struct mrc_sim_fault *fault) {
   struct mrc_sim_fault none = *fault;
@@ -70,7 +71,7 @@ void mrc_fault_add(struct mrc_hop *hop, const struct mrc_sim_fault *fault) {
   mrc_hop_configure(hop, &config);
 }
 
-/* ---- what is done to a hop ---- */
+/* ---- effects on a hop ---- */
 
 typedef void (*action)(struct mrc_fabric *fabric, uint32_t index,
                        const struct mrc_sim_fault *fault);
@@ -134,7 +135,7 @@ static bool is_uplink_hit(const struct mrc_sim_fault *fault, uint32_t t0, uint32
   }
 }
 
-/* Both directions of every link that is hit. */
+/* Calls `act` for both directions of every link that the fault affects. */
 static void each_hop(struct mrc_fabric *fabric, const struct mrc_sim_fault *fault, action act) {
   const struct mrc_sim_config *config = &fabric->world->config;
   for (uint32_t plane = 0; plane < config->planes; plane++) {

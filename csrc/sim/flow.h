@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The flows: what each was asked for, how far it is, and the numbers of its QPs. The ends of a flow
-   are MRC_FROM and MRC_TO. */
+/* The flows: their configuration, progress and QP numbers. The ends of a flow are MRC_FROM and
+   MRC_TO. */
 #ifndef MRC_SIM_FLOW_H
 #define MRC_SIM_FLOW_H
 
@@ -12,20 +12,20 @@ enum { MRC_FLOW_FIRST_QPN = 3 };
 
 struct mrc_sim_flow {
   struct mrc_sim_flow_config config;
-  struct mrc_ev_attr *evs[2]; /* of the QP at each end; 0 where the transport has no QPs */
+  struct mrc_ev_attr *evs[2]; /* of the QP at each end; 0: the transport has no QPs */
   int n_evs;
   void *state;         /* of a transport without QPs: both ends */
-  uint32_t plane;      /* the only one, from 0, where a flow has a single path */
-  uint32_t next_after; /* number + 1 of another flow that waits for the same one */
-  uint32_t dependents; /* number + 1 of the first flow whose writes wait for ours; 0: none */
-  uint32_t wanted;     /* writes that the traffic asked for, posted or not */
+  uint32_t plane;      /* of a flow with a single path, from 0 */
+  uint32_t next_after; /* number + 1 of the next flow that waits for the same flow; 0: none */
+  uint32_t dependents; /* number + 1 of the first flow that waits for this one; 0: none */
+  uint32_t wanted;     /* writes that the traffic has requested, posted or not */
   uint32_t posted;
   uint32_t completed;
   uint32_t failed;
   uint64_t received_bytes; /* by a transport without QPs */
-  uint64_t repeated;       /* packets with payload that had come before; see mrc_sim_flow_info */
-  uint32_t arrived;        /* writes complete at `to`; only counted when another flow waits */
-  uint64_t *wanted_ns;     /* of each write */
+  uint64_t repeated;       /* packets whose payload was received before; see mrc_sim_flow_info */
+  uint32_t arrived;        /* writes complete at `to`; counted only if another flow waits */
+  uint64_t *wanted_ns;     /* when each write was requested */
   uint64_t first_ns;
   uint64_t last_ns;
 };

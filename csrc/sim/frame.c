@@ -10,10 +10,10 @@
 
 struct mrc_frame_block {
   struct mrc_frame_block *next;
-  _Alignas(struct mrc_frame) uint8_t packets[]; /* each with the room behind it */
+  _Alignas(struct mrc_frame) uint8_t packets[]; /* each followed by its room */
 };
 
-/* From one frame to the next: so much that all are aligned. */
+/* Distance between two frames; it keeps all of them aligned. */
 static size_t stride(const struct mrc_frame_pool *pool) {
   const size_t align = _Alignof(struct mrc_frame);
   return sizeof(struct mrc_frame) + (pool->room_bytes + align - 1) / align * align;

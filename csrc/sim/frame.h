@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A packet on its way through the fabric, framed by what links and switches look at, and the pool
-   that frames come from. Its payload stays where the sender has it: only the headers travel, so
-   that a packet costs the same whatever its size. */
+/* A packet in the fabric, with the fields that links and switches read, and the pool that packets
+   come from. The payload stays in the sender's memory and only headers are copied, so the cost of a
+   packet does not depend on its size. */
 #ifndef MRC_SIM_FRAME_H
 #define MRC_SIM_FRAME_H
 
@@ -11,11 +11,11 @@
    IPv6, UDP. */
 #define MRC_FRAME_OVERHEAD_BYTES 126
 
-/* All that hops look at, up to the PSN in the header, fits the first cache line. */
+/* The fields that hops read, up to the PSN in the header, fit the first cache line. */
 struct mrc_frame {
   _Alignas(64) struct mrc_frame *next; /* in a queue, an inbox or the pool */
-  uint64_t usids;        /* what is left of the uSID list, the next in the top 16 bits */
-  uint32_t usids_beyond; /* the list goes on */
+  uint64_t usids;                      /* rest of the list, the next uSID in the top 16 bits */
+  uint32_t usids_beyond;               /* next 32 bits of the list */
   uint32_t payload_bytes;
   uint32_t flow_label;
   uint16_t header_bytes;
@@ -26,12 +26,12 @@ struct mrc_frame {
   uint16_t path;     /* as the sender's EV names it */
   uint8_t plane;     /* from 0 */
   uint8_t ecn;       /* the two ECN bits: 3 is CE */
-  bool control;      /* of the control class, or trimmed: before all data */
+  bool control;      /* control class, or trimmed: sent before all data */
   uint8_t trimmed;   /* enum mrc_trimmed */
-  bool corrupt;      /* the UDP checksum of the host that it reaches is wrong */
-  bool extra;        /* made by a fault that duplicates */
-  uint8_t switches;  /* passed */
-  uint8_t transport; /* of the host that it goes to: which takes it */
+  bool corrupt;      /* damaged: the receiving host finds a wrong UDP checksum */
+  bool extra;        /* a copy made by a fault */
+  uint8_t switches;  /* number of switches passed */
+  uint8_t transport; /* enum mrc_host_transport that receives it */
   uint8_t header[MRC_MAX_HEADER];
   uint8_t trailer[8];
   const uint8_t *payload; /* in the sender's memory region */
@@ -40,18 +40,18 @@ struct mrc_frame {
 _Static_assert(offsetof(struct mrc_frame, header) + 12 <= 64, "one cache line");
 
 struct mrc_frame_pool {
-  uint32_t room_bytes; /* behind each frame, for whoever set it before the first get */
+  uint32_t room_bytes; /* extra bytes behind each frame; set it before the first get */
   struct mrc_frame *free;
-  uint64_t n_used;                /* packets that were got and not put back */
-  struct mrc_frame_block *blocks; /* what was allocated, for the end */
+  uint64_t n_used;                /* packets taken and not put back */
+  struct mrc_frame_block *blocks; /* all allocated memory */
 };
 
-/* A packet with every field 0; what is in the room behind it is undefined. */
+/* A packet with every field 0; the contents of the room behind it are undefined. */
 struct mrc_frame *mrc_frame_pool_get(struct mrc_frame_pool *pool);
-/* The same packet once more, with what is behind it. */
+/* A copy of the packet and of the room behind it. */
 struct mrc_frame *mrc_frame_pool_copy(struct mrc_frame_pool *pool, const struct mrc_frame *packet);
 void mrc_frame_pool_put(struct mrc_frame_pool *pool, struct mrc_frame *packet);
-/* Frees every packet of the pool, wherever it is. */
+/* Frees every packet of the pool, including packets in use. */
 void mrc_frame_pool_free(struct mrc_frame_pool *pool);
 
 static inline uint32_t mrc_frame_udp_bytes(const struct mrc_frame *packet) {

@@ -38,8 +38,8 @@ uint64_t mrc_gbn_on_sent(struct mrc_gbn_sender *sender, uint64_t now_ns) {
   return psn;
 }
 
-/* The round trip of the newest packet acknowledged, unless it is unclear which copy was answered.
- */
+/* Samples the round trip of the newest packet acknowledged. 0 if it was retransmitted: the answer
+   may be for either copy. */
 static uint64_t sample_rtt(struct mrc_gbn_sender *sender, uint64_t expected, uint64_t now_ns) {
   const uint64_t sent_ns = sender->sent_ns[(expected - 1) % sender->config.window];
   if (sent_ns == MRC_NEVER) return 0;
@@ -58,7 +58,7 @@ static void advance(struct mrc_gbn_sender *sender, uint64_t expected, bool ce, u
       .ce = ce};
   mrc_cc_on_ack(&sender->cc, &ack, now_ns);
   sender->unacked = expected;
-  sender->next = mrc_max_u64(sender->next, expected); /* it had gone back too far */
+  sender->next = mrc_max_u64(sender->next, expected); /* it had gone back further than necessary */
   sender->timeouts = 0;
   sender->deadline_ns =
       sender->unacked < sender->next ? now_ns + sender->config.timeout_ns : MRC_NEVER;
@@ -66,7 +66,7 @@ static void advance(struct mrc_gbn_sender *sender, uint64_t expected, bool ce, u
 
 static void go_back(struct mrc_gbn_sender *sender) {
   sender->next = sender->unacked;
-  sender->deadline_ns = MRC_NEVER; /* until something is sent */
+  sender->deadline_ns = MRC_NEVER; /* until the next packet is sent */
   sender->went_back++;
 }
 
@@ -98,7 +98,7 @@ bool mrc_gbn_receive(struct mrc_gbn_receiver *receiver, uint32_t psn, bool ce) {
     receiver->nak_sent = true;
     return false;
   }
-  receiver->ack_due = true; /* also of a repeated packet: the answer to it may be lost */
+  receiver->ack_due = true; /* also for a repeated packet: the first answer may be lost */
   if (ahead < 0) return false;
   receiver->expected++;
   receiver->nak_sent = receiver->nak_due = false;

@@ -8,7 +8,8 @@
 #include "sim/gbn.h"
 #include "sim/host_address.h"
 
-/* Opcodes of a reliable connection. A switch that trims knows MRC's: these it drops. */
+/* Opcodes of a reliable connection. At a full buffer a trimming switch drops these packets, because
+   it trims only MRC packets. */
 enum {
   RC_WRITE_FIRST = 0x06,
   RC_WRITE_MIDDLE = 0x07,
@@ -37,7 +38,7 @@ struct gbn_flow {
   struct mrc_gbn_sender sender;
   struct mrc_gbn_receiver receiver;
   uint32_t packets_per_write;
-  uint32_t labels[2];  /* of the packets of each end: what switches hash */
+  uint32_t labels[2];  /* flow labels of each end, which switches hash */
   uint32_t next_at[2]; /* number + 1 of the next flow that begins, or ends, at the same host */
   bool has_failed;
 };
@@ -155,7 +156,7 @@ static bool may_send(struct mrc_gbn_hosts *gbn, const struct mrc_sim_flow *flow)
                             gbn->hosts->world->config.sndbuf_bytes);
 }
 
-/* A packet of every flow in turn, until none may send. */
+/* Sends one packet of every flow in turn, until no flow may send. */
 static void send_all(struct mrc_gbn_hosts *gbn, uint32_t host) {
   for (bool sent = true; sent;) {
     sent = false;
@@ -209,7 +210,7 @@ static void receive(void *transport, uint32_t host, const struct mrc_frame *pack
 
 /* ---- turns ---- */
 
-/* Every write that was posted ends; traffic sees that no other can be. */
+/* Fails every posted write; later posts are refused. */
 static void fail(struct mrc_gbn_hosts *gbn, uint32_t index) {
   const struct mrc_sim_flow *flow = &gbn->hosts->flows->at[index];
   struct gbn_flow *own = flow->state;
@@ -245,7 +246,7 @@ static uint64_t turn(void *transport, uint32_t host) {
   return deadline_ns;
 }
 
-/* ---- what it tells ---- */
+/* ---- counters ---- */
 
 static void info_of(const void *transport, uint32_t index, struct mrc_sim_flow_info *info) {
   const struct gbn_flow *own = state_of(transport, index);

@@ -6,8 +6,7 @@
 #include "core/base.h"
 #include "sim/memory.h"
 
-/* Four children lie side by side: half the levels of a binary heap, and so half the cache misses.
- */
+/* Four adjacent children: half the levels of a binary heap, and half the cache misses. */
 enum { ARITY = 4 };
 
 static bool before(const struct mrc_heap_entry *a, const struct mrc_heap_entry *b) {
@@ -27,7 +26,7 @@ void mrc_heap_push(struct mrc_heap *heap, struct mrc_heap_entry entry) {
   heap->entries[hole] = entry;
 }
 
-/* The child that comes first; n or beyond when there is none. */
+/* The earliest child; n or greater: none. */
 static size_t first_child(const struct mrc_heap *heap, size_t parent) {
   size_t first = ARITY * parent + 1;
   const size_t end = first + ARITY < heap->n ? first + ARITY : heap->n;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The event heap of the simulator: what happens next, ordered by (time, order of insertion), so
-   that equal times never depend on the heap's shape. It owns the entries, not what they point to.
- */
+/* The event heap of the simulator, ordered by (time, order of insertion): the order of equal times
+   does not depend on the heap's shape. It owns the entries, not the objects that they point to. */
 #ifndef MRC_SIM_HEAP_H
 #define MRC_SIM_HEAP_H
 

@@ -53,7 +53,7 @@ struct mrc_link_fate mrc_hop_send(struct mrc_hop *hop, const struct mrc_frame *p
   }
   if (hop->config.jitter_ns > 0) {
     const uint64_t jitter_ns =
-        mrc_prng_next(&hop->link.prng) % (hop->config.jitter_ns + 1); /* of both copies alike */
+        mrc_prng_next(&hop->link.prng) % (hop->config.jitter_ns + 1); /* the same for both copies */
     fate.at_ns[0] = mrc_max_u64(fate.at_ns[0] + jitter_ns, hop->last_at_ns);
     fate.at_ns[1] = mrc_max_u64(fate.at_ns[1] + jitter_ns, fate.at_ns[0]);
     hop->last_at_ns = fate.at_ns[0];

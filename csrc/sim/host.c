@@ -5,7 +5,7 @@
 
 #include "sim/topology.h"
 
-enum { MAX_TURNS = 64 /* of a host before time must go on */ };
+enum { MAX_TURNS = 64 /* of a host at one time */ };
 
 /* ---- ports ---- */
 
@@ -93,8 +93,8 @@ const struct mrc_fabric_edge mrc_sim_hosts_edge = {
 
 /* ---- turns ---- */
 
-/* Deadlines move with every packet, mostly to later: one event that is early enough stands for all
-   of them, lest each leave one of its own behind. */
+/* Deadlines move with every packet, mostly to later times. One early event serves all of them, so
+   that moved deadlines leave no events behind. */
 static void set_timer(struct mrc_sim_hosts *hosts, uint32_t index) {
   struct mrc_sim_host *host = &hosts->at[index];
   if (host->run_at_ns >= host->timer_at_ns) return;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Addresses of the simulated hosts: what a QP must know to be connected. Planes count from 0. */
+/* Addresses of the simulated hosts, with which QPs are connected. Planes count from 0. */
 #ifndef MRC_SIM_HOST_ADDRESS_H
 #define MRC_SIM_HOST_ADDRESS_H
 
@@ -22,7 +22,7 @@ static inline void mrc_sim_path_address(uint8_t out[16], uint32_t host, uint32_t
 static inline void mrc_sim_host_address(uint8_t out[16], uint32_t host, uint32_t plane) {
   mrc_sim_path_address(out, host, plane, UINT32_MAX);
 }
-/* The host, and the path, that such an address names. */
+/* The host and the path in an address. */
 static inline uint16_t mrc_sim_host_of(const uint8_t address[16]) {
   return (uint16_t)(address[MRC_SIM_HOST_AT] << 8 | address[MRC_SIM_HOST_AT + 1]);
 }

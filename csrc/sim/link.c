@@ -19,7 +19,7 @@ static bool loses(struct mrc_link *link, uint32_t bytes) {
   return chance(link, config->loss_ppm);
 }
 
-/* When the last bit of a packet leaves the queue that it now joins. */
+/* Queues a packet; returns when its last bit leaves the queue. */
 static uint64_t serialize(struct mrc_link *link, uint32_t bytes, uint64_t now_ns) {
   if (link->config.rate_bps == 0) return now_ns;
   uint64_t start_ns = mrc_max_u64(link->free_at_ns, now_ns);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One hop in one direction: a rate with its queue, a delay, and faults. It decides the fate of
-   each packet that enters; it does not hold the packet, nor the clock. */
+/* One hop in one direction: a rate with its queue, a delay, and faults. It decides the fate of each
+   packet that enters; the caller holds the packet and the clock. */
 #ifndef MRC_SIM_LINK_H
 #define MRC_SIM_LINK_H
 
@@ -8,22 +8,22 @@
 
 #include "core/prng.h"
 
-#define MRC_LINK_TRIM_BYTES 64 /* UDP payload that trimming leaves: every header up to RETH */
+#define MRC_LINK_TRIM_BYTES 64 /* UDP payload that trimming keeps: every header up to RETH */
 #define MRC_LINK_COPIES 2      /* a packet is duplicated once at most */
 
 /* Zeros make a perfect link. Packets of a link are counted from 0 in the order of entry. */
 struct mrc_link_config {
   uint64_t delay_ns;      /* propagation */
-  uint64_t rate_bps;      /* 0: without end, and no queue */
-  uint64_t queue_bytes;   /* what finds more than this waiting is dropped; 0: no limit */
-  uint64_t ecn_bytes;     /* what finds more than this waiting is marked CE; 0: never */
-  bool trim;              /* an overflow cuts the payload instead, and jumps the queue */
-  bool silent;            /* loses all */
-  uint32_t mtu_bytes;     /* loses what is larger; 0: no limit */
+  uint64_t rate_bps;      /* 0: infinite, and no queue */
+  uint64_t queue_bytes;   /* packets that would exceed it are dropped; 0: no limit */
+  uint64_t ecn_bytes;     /* packets behind a longer backlog are marked CE; 0: never */
+  bool trim;              /* packets that overflow are trimmed instead, and skip the queue */
+  bool silent;            /* loses every packet */
+  uint32_t mtu_bytes;     /* loses larger packets; 0: no limit */
   uint64_t loss_mask;     /* loses packet i of every 64 whose bit i is set */
   uint32_t lose_n;        /* loses the first n of every `lose_of` packets */
   uint32_t lose_of;       /* 0: none */
-  uint32_t loss_ppm;      /* by chance, parts per million; the same below */
+  uint32_t loss_ppm;      /* probability in parts per million, as below */
   uint32_t duplicate_ppm; /* arrives once more, `reorder_ns` later */
   uint32_t corrupt_ppm;   /* one bit flips */
   uint32_t reorder_ppm;   /* arrives later by up to `reorder_ns` */
@@ -40,7 +40,7 @@ struct mrc_link {
   uint64_t marked;
 };
 
-/* What becomes of one packet. */
+/* The fate of one packet. */
 struct mrc_link_fate {
   int copies;   /* 0: lost */
   bool ce;      /* congestion experienced */

@@ -27,7 +27,7 @@ static uint64_t piece_bytes(uint64_t bytes) {
 
 static uint64_t mapped_bytes(uint64_t bytes) { return round_up(bytes, piece_bytes(bytes)); }
 
-/* Maps the first piece over and over the whole region. */
+/* Maps the same piece repeatedly over the whole region. */
 static void fold(uint8_t *memory, uint64_t bytes) {
   const uint64_t piece = piece_bytes(bytes);
   const int file = memfd_create("mrc-sim", MFD_CLOEXEC);

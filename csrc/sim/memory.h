@@ -7,11 +7,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The array with room for one item behind the first n, which may have moved. */
+/* Returns the array, which may have moved, with room for one item after the first n. */
 void *mrc_grow(void *items, uint32_t n, uint32_t *capacity, size_t item_bytes);
 
-/* At least so many bytes, all zero. With `folded`, nobody cares what lies where: the region is then
-   one small piece over and over, so that what engines place in it stays in the cache. */
+/* At least `bytes` bytes, all zero. With `folded`, the region maps one small piece repeatedly, so
+   that it stays in the CPU cache; use it only if the contents do not matter. */
 uint8_t *mrc_sim_memory_new(uint64_t bytes, bool folded);
 void mrc_sim_memory_free(uint8_t *memory, uint64_t bytes);
 

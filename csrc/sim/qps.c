@@ -8,19 +8,19 @@
 
 enum { MAX_WIMM = 1024 };
 
-#define PATIENCE_NS UINT64_C(2000000000) /* with a probe of an EV */
+#define PATIENCE_NS UINT64_C(2000000000) /* timeout of a probe */
 #define TRIES 3
 
 /* ---- connecting ---- */
 
-/* Whether the flow's configuration lets it use a path from the start. */
+/* Whether the flow's configuration allows a path from the start. */
 static bool is_named(const struct mrc_sim_flow *flow, uint32_t path) {
   const uint64_t named = flow->config.paths;
   return named == 0 || (path < 64 && named >> path & 1);
 }
 
-/* Shuffles the paths that the flow may use, so that the first ones are a random choice. Returns how
-   many there are. */
+/* Shuffles the flow's paths, so that the first ones are a random choice. Returns how many of them
+   to use. */
 static uint32_t choose_paths(struct mrc_world *world, const struct mrc_sim_flow *flow,
                              uint32_t *paths) {
   const uint32_t candidates =
@@ -37,8 +37,8 @@ static uint32_t choose_paths(struct mrc_world *world, const struct mrc_sim_flow 
   return wanted ? mrc_min_u32(n, wanted) : n;
 }
 
-/* Under source routes the label only tells the EVs of a plane apart; under ECMP it is what the
-   switches hash, so that it must differ between QPs too. */
+/* With source routes the label only distinguishes the EVs of a plane. With ECMP the switches hash
+   it, so it must differ between QPs too. */
 static uint32_t label_of(const struct mrc_world *world, uint32_t salt, uint32_t path) {
   return world->config.routing == MRC_SIM_ECMP ? (salt & 0xFF00) | path : path + 1;
 }
@@ -177,7 +177,7 @@ void mrc_prove_on_answer(struct mrc_sim_proof *proof, const struct mrc_event *ev
   if (event->result == 0) proof->answered |= 1u << (event->port - 1);
 }
 
-/* The probes of the path in each plane, but for those that answered; returns how many. */
+/* Collects a probe of the current path for each plane that has not answered; returns how many. */
 static int collect(const struct mrc_sim_proof *proof, struct mrc_probe_attr *probes) {
   const struct mrc_sim_hosts *hosts = proof->engines->hosts;
   const struct mrc_sim_flow *flow = &hosts->flows->at[proof->flow];
@@ -223,7 +223,7 @@ bool mrc_prove_next(struct mrc_sim_proof *proof) {
 /* ---- writes ---- */
 
 static uint8_t opcode_of(const struct mrc_sim_flow *flow) {
-  const bool tells = flow->dependents || flow->config.immediate; /* of arrival */
+  const bool tells = flow->dependents || flow->config.immediate; /* the receiver reports arrival */
   return tells || flow->config.bytes == 0 ? MRC_WR_WRITE_IMM : MRC_WR_WRITE;
 }
 
@@ -248,7 +248,7 @@ static int post(void *transport, uint32_t index) {
   return error;
 }
 
-/* ---- what engines tell ---- */
+/* ---- counters ---- */
 
 static struct mrc_qp_info query(const struct mrc_engines *engines, uint32_t index, uint32_t end) {
   struct mrc_qp_info info;

@@ -6,33 +6,34 @@
 
 #include "sim/engines.h"
 
-/* The transport whose `transport` is struct mrc_engines. A flow that connects has QPs in RTR. */
+/* The transport whose `transport` is struct mrc_engines. `connect` leaves the QPs of a flow in
+   RTR. */
 extern const struct mrc_transport_calls mrc_qps_transport;
 
 /* The QPs of a flow may send from now on. */
 void mrc_qps_open(struct mrc_engines *engines, uint32_t flow);
-/* The time is over in which a flow may use some of its paths alone. */
+/* Allows the paths of a flow that were DENIED until paths_until_ns. */
 void mrc_qps_allow(struct mrc_engines *engines, uint32_t flow);
 
-/* Probes of the EVs of a new QP, before it sends: what real hosts do when they connect. Each QP
-   does so alone, so that it measures round trips without queues. */
+/* Probes of the EVs of a new QP before it sends, as real hosts send them when they connect. One QP
+   probes at a time, so that it measures round trips without queues. */
 
-/* The probes of one QP under way: one path at a time, at most one probe in each plane. */
+/* The probing of one QP: one path at a time, at most one probe in each plane. */
 struct mrc_sim_proof {
   struct mrc_engines *engines;
   uint32_t flow;
   uint32_t end;
-  uint32_t n_paths;  /* of each plane; EVs lie plane by plane */
-  uint32_t path;     /* being probed */
-  int tries;         /* of it so far */
-  uint32_t waiting;  /* probes that have not ended */
-  uint32_t answered; /* mask of the planes in which an answer came, of this path */
+  uint32_t n_paths;  /* of each plane; EVs are ordered by plane */
+  uint32_t path;     /* current */
+  int tries;         /* of the current path so far */
+  uint32_t waiting;  /* probes without a result */
+  uint32_t answered; /* mask of the planes in which the current path answered */
 };
 
-/* Begins with an end of a flow, whose QP is in RTR. */
+/* Starts with an end of a flow; its QP must be in RTR. */
 void mrc_prove_begin(struct mrc_sim_proof *proof, uint32_t flow, uint32_t end);
-/* Once no probe is waiting: sends the next ones, at full size. False when every EV was answered or
-   given up: those are ASSUMED_BAD. */
+/* Sends the next probes, at full size. Call it when no probe is waiting. False when every EV has
+   answered, or is ASSUMED_BAD after the last try. */
 bool mrc_prove_next(struct mrc_sim_proof *proof);
 /* A probe has ended. */
 void mrc_prove_on_answer(struct mrc_sim_proof *proof, const struct mrc_event *event);

@@ -20,7 +20,8 @@ static bool marks(struct mrc_queue *queue) {
   return waiting >= high || mrc_prng_next(&queue->prng) % (high - low) < waiting - low;
 }
 
-/* Only writes are trimmed: of other packets of the data class the header alone says nothing. */
+/* Only writes are trimmed: for other packets of the data class a receiver has no use for the
+   header. */
 static bool is_trimmable(const struct mrc_frame *packet) {
   return packet->payload_bytes > 0 && mrc_opcode_is_data(packet->header[0]);
 }

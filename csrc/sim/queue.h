@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The output queue of a switch port or a NIC: two classes under strict priority, a byte buffer, ECN
-   marking on a ramp, trimming. It knows neither rate nor time. */
+   marking on a ramp, trimming. Rate and time are in hop.h. */
 #ifndef MRC_SIM_QUEUE_H
 #define MRC_SIM_QUEUE_H
 
@@ -9,10 +9,10 @@
 
 struct mrc_queue_config {
   uint64_t buffer_bytes;   /* of each class; 0: no limit */
-  uint64_t ecn_low_bytes;  /* data that leaves less data waiting is never marked */
-  uint64_t ecn_high_bytes; /* that leaves so much, always; in between by chance; 0: never marked */
-  bool trims;              /* data that finds no room loses its payload and goes as control */
-  bool last_hop;           /* towards a host: what is trimmed says so */
+  uint64_t ecn_low_bytes;  /* with less data waiting behind it, a packet is never marked */
+  uint64_t ecn_high_bytes; /* with this much, always; in between by chance; 0: no marking */
+  bool trims;              /* data that does not fit loses its payload and continues as control */
+  bool last_hop;           /* to a host: trimmed packets are flagged with it */
 };
 
 struct mrc_queue_class {
@@ -26,16 +26,17 @@ struct mrc_queue {
   struct mrc_prng prng;
   struct mrc_queue_class control;
   struct mrc_queue_class data;
-  uint64_t dropped; /* packets that found no room */
+  uint64_t dropped; /* packets that did not fit */
   uint64_t trimmed;
   uint64_t marked;
   uint64_t peak_bytes; /* of both classes */
 };
 
-/* Takes a packet, perhaps trimmed; false when there is no room: it is still the caller's. */
+/* Queues a packet, trimmed if necessary. False when there is no room: the caller keeps the
+   packet. */
 bool mrc_queue_push(struct mrc_queue *queue, struct mrc_frame *packet);
-/* The next to be sent, control first; 0 when empty. Data may be marked by it: a mark then tells of
-   the queue as it is, however long the packet has waited. */
+/* The next packet to send, control first; 0 when empty. Data is marked here, as it leaves: the mark
+   then reflects the current queue, however long the packet has waited. */
 struct mrc_frame *mrc_queue_pop(struct mrc_queue *queue);
 static inline uint64_t mrc_queue_bytes(const struct mrc_queue *queue) {
   return queue->control.bytes + queue->data.bytes;

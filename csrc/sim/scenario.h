@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * What a simulation is made of, and what it reports: fabric, flows and faults, samples and counts.
- * The part between the two cdef markers is what Python sees.
- *
- * Every plane has its own T0s and T1s; each T0 has an uplink to every T1 and serves the same number
- * of hosts. Hosts, T0s, T1s, paths and flows are numbered from 0, planes from 1; path n of a plane
- * goes over T1 n, or stays below the T0 that both hosts share. Time is in nanoseconds from the
- * start of the simulation, rates in bits a second, chances in parts per million.
- */
+/* The input and output of a simulation: fabric, flows and faults; samples and counts. Python sees
+   the part between the two cdef markers.
+
+   Every plane has its own T0s and T1s; each T0 has an uplink to every T1 and serves the same
+   number of hosts. Hosts, T0s, T1s, paths and flows are numbered from 0, planes from 1. Path n
+   of a plane goes over T1 n; two hosts at the same T0 have only path 0, over this T0. Times are
+   in nanoseconds from the start of the simulation, rates in bits per second, probabilities in
+   parts per million. */
 #ifndef MRC_SIM_SCENARIO_H
 #define MRC_SIM_SCENARIO_H
 
@@ -18,7 +17,7 @@
 #define MRC_SIM_MAX_HOSTS 16384
 #define MRC_SIM_MAX_PLANES 32
 #define MRC_SIM_MAX_T0 4096     /* of a plane */
-#define MRC_SIM_MAX_PER_T0 8192 /* hosts: so many uSIDs are left for the ports of a T0 */
+#define MRC_SIM_MAX_PER_T0 8192 /* hosts: the number of uSIDs for the ports of a T0 */
 #define MRC_SIM_MAX_T1 256      /* of a plane: a path number fills a byte of the EV */
 
 enum mrc_sim_routing {
@@ -35,36 +34,35 @@ struct mrc_sim_config {
   uint64_t seed;
   uint32_t hosts; /* a multiple of t0 */
   uint32_t planes;
-  uint32_t t0;              /* of each plane */
-  uint32_t t1;              /* of each plane */
-  uint32_t routing;         /* enum mrc_sim_routing */
-  uint32_t transport;       /* enum mrc_sim_transport; go-back-N needs ECMP */
-  uint32_t evs_per_plane;   /* of each QP, chosen at random; 0: all paths */
-  uint32_t probed;          /* 1: QPs of MRC have probed every EV before the first write, one QP
-                               after the other and before the time begins that is told here; what
-                               ails the fabric from time 0 on ails it then */
+  uint32_t t0;            /* of each plane */
+  uint32_t t1;            /* of each plane */
+  uint32_t routing;       /* enum mrc_sim_routing */
+  uint32_t transport;     /* enum mrc_sim_transport; go-back-N requires ECMP */
+  uint32_t evs_per_plane; /* of each QP, chosen at random; 0: all paths */
+  uint32_t probed; /* 1: QPs of MRC probe every EV before the first write, one QP after the other,
+                      before time 0; faults that begin at time 0 apply then too */
   uint32_t single_path;     /* 1: each QP has one path, in a plane chosen at random */
   uint64_t host_rate_bps;   /* of a link between host and T0 */
   uint64_t fabric_rate_bps; /* of a link between T0 and T1 */
   uint64_t host_delay_ns;
   uint64_t fabric_delay_ns;
-  uint64_t jitter_ns;      /* added to every link's delay at random, order is kept */
+  uint64_t jitter_ns;      /* random extra delay of every link up to this; order is kept */
   uint64_t buffer_bytes;   /* of each class of a switch port; 0: no limit */
   uint64_t ecn_low_bytes;  /* the ramp of ECN marking, on the ports of switches */
   uint64_t ecn_high_bytes; /* 0: no marking */
   uint64_t sndbuf_bytes;   /* a host's port is blocked while more than this waits in it */
   uint64_t wake_ns;        /* from the arrival of a packet to the run of its host's driver */
-  uint64_t wake_noise_ns;  /* a host sleeps so much longer at most, drawn each time it wakes */
+  uint64_t wake_noise_ns;  /* longest extra delay of a host's wake-up, drawn each time */
   uint64_t sample_ns;      /* between two samples of each flow; 0: none */
-  uint32_t samples_planes; /* 1: each sample tells its planes apart too */
+  uint32_t samples_planes; /* 1: each sample has the bytes of each plane too */
   uint64_t cc_base_rtt_ns; /* round trip of the empty fabric */
-  uint64_t memory_bytes;   /* of the memory region that all hosts share, at least a write long */
-  uint32_t ecn_last_hop;   /* 1: ports to hosts mark too */
+  uint64_t memory_bytes;   /* of the memory region that all hosts share; at least one write */
+  uint32_t ecn_last_hop;   /* 1: ports to hosts mark CE too */
   uint32_t trims;          /* 1: a full buffer trims writes to their header */
-  uint32_t audit;          /* 1: check every invariant after every event, with content and memory of
-                              each flow's own; MRC only, some five times the cost */
-  uint32_t copies_payload; /* 1: bytes really travel, from the first half of the memory to the
-                              second; 0: every write is of the same zeros, which costs less */
+  uint32_t audit; /* 1: check every invariant after every event, with own memory and content for
+                     each flow; MRC only; a run costs about five times as much */
+  uint32_t copies_payload; /* 1: payload is copied from the first half of the memory to the second;
+                              0: every write consists of zeros, which costs less */
   /* of every engine and QP; see mrc.h */
   uint32_t qps_per_host;
   uint32_t path_mtu;
@@ -76,28 +74,28 @@ struct mrc_sim_config {
   uint32_t retry_linear;
   uint32_t retry_exp;
   uint32_t plane_shares; /* enum mrc_plane_shares */
-  uint32_t cc;           /* enum mrc_cc_kind; NSCC is told host_rate_bps and cc_base_rtt_ns */
+  uint32_t cc;           /* enum mrc_cc_kind; NSCC gets host_rate_bps and cc_base_rtt_ns */
   uint32_t sack_threshold_bytes;
   uint32_t sack_delay_ns;
   uint32_t noise_ns;
 };
 
-/* Writes from one host to another over a QP of their own; or a TCP flow, which never ends and uses
-   the first of `paths`. */
+/* Writes from one host to another over their own QP; or a TCP flow, which never ends and uses the
+   first of `paths`. */
 struct mrc_sim_flow_config {
   uint32_t from;
   uint32_t to;
   uint64_t start_ns;
   uint64_t interval_ns;    /* open loop: mean time between two writes; 0: as soon as depth allows */
   uint64_t paths;          /* bit n: its QP may use path n of every plane; 0: all paths */
-  uint64_t paths_until_ns; /* until then all other paths are DENIED; 0: it has no others */
+  uint64_t paths_until_ns; /* until then all other paths are DENIED; 0: the QP has no others */
   uint64_t offset;         /* into each half of the memory, when payload is copied */
   uint32_t bytes;          /* of each write */
   uint32_t writes;
-  uint32_t immediate; /* 1: every write carries one; also when another flow waits for this one, and
-                         when it has no bytes */
-  uint32_t depth;     /* writes in the send queue at most */
-  uint32_t tcp_plane; /* of a TCP flow, whose segments have `bytes`; 0: it is a QP */
+  uint32_t immediate; /* 1: every write carries an immediate; so too if another flow waits for this
+                         one, or `bytes` is 0 */
+  uint32_t depth;     /* most writes in the send queue */
+  uint32_t tcp_plane; /* plane of a TCP flow, whose segments have `bytes`; 0: a QP */
   uint32_t after;     /* number + 1 of the flow whose n-th write must arrive at `from` before write
                          n + 1 is posted; 0: none */
 };
@@ -112,8 +110,8 @@ enum mrc_sim_target {
 };
 
 enum mrc_sim_fault_kind {
-  MRC_SIM_SILENT,    /* loses all; nobody is told */
-  MRC_SIM_DOWN,      /* loses all; hosts at the link are told */
+  MRC_SIM_SILENT,    /* loses every packet; ports stay up */
+  MRC_SIM_DOWN,      /* loses every packet; the hosts' ports go down */
   MRC_SIM_LOSS,      /* loses by chance: `a` ppm */
   MRC_SIM_LOSE,      /* loses the first `a` of every `b` packets */
   MRC_SIM_MASK,      /* loses packet i of every 64 whose bit i of `a` is set */
@@ -123,12 +121,12 @@ enum mrc_sim_fault_kind {
   MRC_SIM_REORDER,   /* delays by chance: `a` ppm, by up to `b` ns */
   MRC_SIM_DELAY,     /* propagation takes `a` ns */
   MRC_SIM_JITTER,    /* and up to `a` ns more */
-  MRC_SIM_RATE       /* sends at `a` bits a second; 0: at `b` ppm of what the topology says */
+  MRC_SIM_RATE       /* sends at `a` bits per second; 0: at `b` ppm of the topology's rate */
 };
 
 enum mrc_sim_class { MRC_SIM_EVERY_CLASS, MRC_SIM_CONTROL_CLASS, MRC_SIM_DATA_CLASS };
 
-/* At until_ns, what the fault changed is again as the topology has it. */
+/* At until_ns the property that the fault changed returns to the topology's value. */
 struct mrc_sim_fault {
   uint64_t at_ns;
   uint64_t until_ns; /* UINT64_MAX: never ends */
@@ -139,7 +137,7 @@ struct mrc_sim_fault {
   uint32_t index;
   uint32_t t1;
   uint32_t kind;  /* enum mrc_sim_fault_kind */
-  uint32_t class; /* enum mrc_sim_class: which packets loss and damage befall */
+  uint32_t class; /* enum mrc_sim_class: packets to lose, damage, duplicate or reorder */
 };
 
 struct mrc_sim_flow_info {
@@ -151,10 +149,10 @@ struct mrc_sim_flow_info {
   uint64_t received_bytes;
   uint64_t sent_packets;
   uint64_t retransmitted_packets;
-  uint64_t spurious_packets; /* retransmitted in vain, as the sender takes it */
-  uint64_t repeated_packets; /* came with payload that had come before; without those that faults
-                                duplicated */
-  uint64_t lost_packets;     /* as the sender takes it, on all planes */
+  uint64_t spurious_packets; /* retransmitted needlessly, in the sender's view */
+  uint64_t repeated_packets; /* received with payload that was received before; without copies made
+                                by faults */
+  uint64_t lost_packets;     /* in the sender's view, on all planes */
   int64_t rtt_ns;
 };
 
@@ -174,7 +172,7 @@ enum mrc_sim_event_type {
   MRC_SIM_PLANE_SHARE  /* `status` 0: slow, 1: no longer; `percent` of the mean of the others */
 };
 
-/* What the engine of an end of a flow told. */
+/* An event of the engine at one end of a flow. */
 struct mrc_sim_event {
   uint64_t now_ns;
   uint32_t flow;
@@ -182,13 +180,13 @@ struct mrc_sim_event {
   uint8_t plane;
   uint8_t type;     /* enum mrc_sim_event_type */
   uint8_t status;   /* see the type */
-  uint8_t receiver; /* 1: the end that the flow goes to */
+  uint8_t receiver; /* 1: from the receiving end of the flow */
   uint16_t percent; /* see the type */
 };
 
-/* One write from post to completion. */
+/* One write from request to completion. */
 struct mrc_sim_message {
-  uint64_t wanted_ns; /* when the traffic asked for it */
+  uint64_t wanted_ns; /* when the traffic requested it */
   uint64_t done_ns;
   uint32_t flow;
   uint32_t reserved; /* 0 */
@@ -197,7 +195,7 @@ struct mrc_sim_message {
 /* Sums over the whole fabric since the start. */
 struct mrc_sim_stats {
   uint64_t now_ns;
-  uint64_t events;  /* of the event heap */
+  uint64_t events;  /* of the simulator */
   uint64_t packets; /* sent by hosts */
   uint64_t hops;    /* packets sent by hosts and switches */
   uint64_t lost;    /* by faults */

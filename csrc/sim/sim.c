@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The simulator from outside: create, add, run, ask. It puts the parts together and takes events to
-   the part that they are for. */
+/* The interface of the simulator: create, add, run, query. It joins the parts and passes each event
+   to its part. */
 #include "sim/sim.h"
 
 #include <errno.h>
@@ -12,7 +12,7 @@
 #include "sim/sim_parts.h"
 #include "sim/topology.h"
 
-enum { FILL = 0x5A }; /* byte of the target memory before anything was written */
+enum { FILL = 0x5A }; /* initial value of the bytes of the target memory */
 
 /* ---- create ---- */
 
@@ -28,7 +28,7 @@ static bool is_sound(const struct mrc_sim_config *config) {
          is_within(config->path_mtu, MRC_MIN_MTU, MRC_MAX_MTU) && config->path_mtu % 4 == 0;
 }
 
-/* The first half is what writes read, the second what they fill. */
+/* Writes read the first half and fill the second. */
 static void fill_memory(struct mrc_sim *sim) {
   if (!sim->world.config.copies_payload) return;
   const uint64_t half = sim->world.config.memory_bytes / 2;
@@ -37,7 +37,7 @@ static void fill_memory(struct mrc_sim *sim) {
   memset(sim->memory + half, FILL, half);
 }
 
-/* Each part gets to see the parts below it. */
+/* Gives each part pointers to the parts below it. */
 static void join_parts(struct mrc_sim *sim) {
   const bool gbn = sim->world.config.transport == MRC_SIM_GO_BACK_N;
   struct mrc_fabric_watch *watch = sim->world.config.audit ? &sim->watch : NULL;
@@ -84,7 +84,7 @@ mrc_sim *mrc_sim_create(const struct mrc_sim_config *config) {
   return sim;
 }
 
-/* The auditors' last look: no byte is astray, no packet was forgotten. */
+/* The last checks of the auditors: no packet leaked, and the memory holds only what was written. */
 static void end_watch(const struct mrc_sim *sim) {
   mrc_assert(mrc_fabric_count_frames(&sim->fabric) + mrc_sim_hosts_count_frames(&sim->hosts) ==
              sim->fabric.pool.n_used);
@@ -202,7 +202,7 @@ static void handle(struct mrc_sim *sim, const struct mrc_heap_entry *event) {
   }
 }
 
-/* Takes the next event, of which there must be one. */
+/* Processes the next event; there must be one. */
 static void step(struct mrc_sim *sim) {
   struct mrc_heap_entry event;
   mrc_assert(mrc_agenda_pop(&sim->world.agenda, &event));
@@ -214,11 +214,11 @@ static void step(struct mrc_sim *sim) {
 static void prove(struct mrc_sim *sim, uint32_t flow, uint32_t end) {
   mrc_prove_begin(&sim->proof, flow, end);
   while (mrc_prove_next(&sim->proof))
-    while (sim->proof.waiting > 0) /* the engine gives up in the end */
+    while (sim->proof.waiting > 0) /* ends, because probes time out */
       step(sim);
 }
 
-/* One flow after the other, which takes time when QPs are probed. */
+/* Takes simulated time if QPs are probed. */
 static void connect(struct mrc_sim *sim, uint32_t index) {
   const struct mrc_transport *transport = mrc_traffic_transport(&sim->traffic, index);
   transport->calls->connect(transport->transport, index);
@@ -230,7 +230,7 @@ static void connect(struct mrc_sim *sim, uint32_t index) {
   mrc_qps_open(&sim->engines, index);
 }
 
-/* What was counted while QPs were proved belongs to no flow. */
+/* Resets the counts of the probes, which belong to no flow. */
 static void forget_proof(struct mrc_sim *sim) {
   sim->record.stats = (struct mrc_sim_stats){.trace = sim->record.stats.trace};
   for (uint32_t i = 0; i < sim->fabric.n_hops; i++) {
@@ -241,8 +241,8 @@ static void forget_proof(struct mrc_sim *sim) {
   }
 }
 
-/* Time begins for the outside when all QPs have connected. What ails the fabric from the start ails
-   it before that too. */
+/* Reported time starts when all QPs have connected. Faults that begin at time 0 apply before that
+   too. */
 static void start(struct mrc_sim *sim) {
   struct mrc_world *world = &sim->world;
   const bool probed = world->config.probed;
@@ -254,7 +254,7 @@ static void start(struct mrc_sim *sim) {
     connect(sim, i);
   if (probed) forget_proof(sim);
   const uint64_t origin_ns = world->origin_ns = world->now_ns;
-  for (uint32_t i = 0; i < sim->n_faults; i++) /* before one begins, another ends */
+  for (uint32_t i = 0; i < sim->n_faults; i++) /* first: at equal times ends precede begins */
     if (sim->faults[i].until_ns != MRC_NEVER)
       mrc_world_schedule(world, origin_ns + sim->faults[i].until_ns, MRC_SIM_ON_HEAL, i, NULL);
   for (uint32_t i = 0; i < sim->n_faults; i++)
@@ -279,7 +279,7 @@ int mrc_sim_run(mrc_sim *sim, uint64_t until_ns) {
   return 1;
 }
 
-/* ---- ask ---- */
+/* ---- query ---- */
 
 void mrc_sim_stats(const mrc_sim *sim, struct mrc_sim_stats *stats) {
   *stats = sim->record.stats;
@@ -329,7 +329,7 @@ int mrc_sim_last_hop(const mrc_sim *sim, uint32_t host, uint32_t plane,
   return 0;
 }
 
-/* Copies what fits; returns how many there are. */
+/* Copies up to `capacity` of the n items; returns n. */
 static int copy_out(void *to, int capacity, const void *from, uint32_t n, size_t bytes) {
   const int copied = (int)n < capacity ? (int)n : capacity;
   if (copied > 0) memcpy(to, from, (size_t)copied * bytes);

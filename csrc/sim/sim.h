@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The simulator: engines on the hosts of a multi-plane two-tier Clos network, in virtual time. One
-   seed decides everything. The part between the two cdef markers is what Python sees. */
+   seed decides everything. Python sees the part between the two cdef markers. */
 #ifndef MRC_SIM_SIM_H
 #define MRC_SIM_SIM_H
 
@@ -10,7 +10,7 @@
 
 typedef struct mrc_sim mrc_sim;
 
-/* Returns 0 when the configuration makes no sense. */
+/* Returns NULL for an invalid configuration. */
 mrc_sim *mrc_sim_create(const struct mrc_sim_config *config);
 void mrc_sim_destroy(mrc_sim *sim);
 /* The memory that all hosts share. */
@@ -19,12 +19,12 @@ uint8_t *mrc_sim_memory(mrc_sim *sim);
 int mrc_sim_add_flow(mrc_sim *sim, const struct mrc_sim_flow_config *config);
 /* Before the first run. 0 or -EINVAL. */
 int mrc_sim_add_fault(mrc_sim *sim, const struct mrc_sim_fault *fault);
-/* Before the first run: gives the links of a target a rate or a delay of their own, as a fault of
-   that kind would, but for good. 0 or -EINVAL. */
+/* Before the first run: sets the rate or delay of a target's links for the whole run, in the form
+   of a fault of that kind. 0 or -EINVAL. */
 int mrc_sim_set_links(mrc_sim *sim, const struct mrc_sim_fault *change);
 /* Writes a line for every packet sent, lost, trimmed or delivered from now on. 0 or -errno. */
 int mrc_sim_trace_to(mrc_sim *sim, const char *path);
-/* Runs until the time has come (0) or every write is done (1). */
+/* Runs until `until_ns` (returns 0) or until every write is done (returns 1). */
 int mrc_sim_run(mrc_sim *sim, uint64_t until_ns);
 
 void mrc_sim_stats(const mrc_sim *sim, struct mrc_sim_stats *stats);
@@ -33,11 +33,11 @@ int mrc_sim_flow(const mrc_sim *sim, uint32_t flow, struct mrc_sim_flow_info *in
 /* The port of a T0 towards a host; 0 or -EINVAL. */
 int mrc_sim_last_hop(const mrc_sim *sim, uint32_t host, uint32_t plane,
                      struct mrc_sim_port_info *info);
-/* Each returns how many there are and fills up to `capacity` from the first on. */
+/* Each returns the number of items, and copies up to `capacity` of them, from the first on. */
 int mrc_sim_samples(const mrc_sim *sim, struct mrc_sim_sample *samples, int capacity);
 /* The payload received in a plane at the time of each sample, when samples_planes is set. */
 int mrc_sim_plane_samples(const mrc_sim *sim, uint32_t plane, uint64_t *bytes, int capacity);
-/* And now. 0 for a plane or flow that is not there. */
+/* The payload received in a plane so far; 0 if the plane or flow does not exist. */
 uint64_t mrc_sim_plane_bytes(const mrc_sim *sim, uint32_t flow, uint32_t plane);
 int mrc_sim_events(const mrc_sim *sim, struct mrc_sim_event *events, int capacity);
 int mrc_sim_messages(const mrc_sim *sim, struct mrc_sim_message *messages, int capacity);

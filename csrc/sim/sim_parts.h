@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The parts of a simulation, each of which sees only those below it. */
+/* The parts of a simulation. Each part uses only the layers below it; see README.md. */
 #ifndef MRC_SIM_SIM_PARTS_H
 #define MRC_SIM_SIM_PARTS_H
 
@@ -23,7 +23,7 @@ struct mrc_sim {
   struct mrc_sim_traffic traffic;
   struct mrc_sim_fault *faults;
   uint32_t n_faults;
-  uint8_t *memory; /* that all hosts share */
+  uint8_t *memory; /* shared by all hosts */
   bool started;
 };
 

@@ -8,14 +8,14 @@ enum { ARRIVED, FLYING, LOST }; /* states of a segment */
 enum { INITIAL_WINDOW = 10, LEAST_WINDOW = 2, MAX_BACKOFF = 6 };
 
 #define SECOND_NS 1e9
-#define LEAST_BEYOND_NS 200000000ull /* as Linux */
+#define LEAST_BEYOND_NS 200000000ull /* as in Linux */
 #define FIRST_RTO_NS 1000000000ull
 
 /* ---- CUBIC: constants and names of RFC 9438 ---- */
 
 static const double C = 0.4, BETA = 0.7, ALPHA = 3 * (1 - 0.7) / (1 + 0.7);
 
-/* By Newton's way, from above: no use of libm. */
+/* Newton's method from above, without libm. */
 static double cube_root(double x) {
   if (x <= 0) return 0;
   double root = x > 1 ? x : 1;
@@ -25,7 +25,7 @@ static double cube_root(double x) {
 }
 
 static void decrease(struct mrc_cubic *cubic) {
-  const bool shrank = cubic->cwnd < cubic->max; /* a new flow needs room: leave it some more */
+  const bool shrank = cubic->cwnd < cubic->max; /* fast convergence: leaves room for a new flow */
   cubic->max = shrank ? cubic->cwnd * (1 + BETA) / 2 : cubic->cwnd;
   cubic->ssthresh = cubic->cwnd * BETA;
   if (cubic->ssthresh < LEAST_WINDOW) cubic->ssthresh = LEAST_WINDOW;
@@ -44,7 +44,7 @@ static double curve(const struct mrc_cubic *cubic, double t) {
   return C * beyond * beyond * beyond + cubic->max;
 }
 
-/* One segment more has arrived. */
+/* One more segment was acknowledged. */
 static void grow(struct mrc_cubic *cubic, uint64_t rtt_ns, uint64_t now_ns) {
   if (cubic->cwnd < cubic->ssthresh) {
     cubic->cwnd += 1;
@@ -116,7 +116,7 @@ uint64_t mrc_tcp_on_sent(struct mrc_tcp_sender *sender, uint64_t now_ns) {
   return segment;
 }
 
-/* A segment has arrived; false when that was known. */
+/* A segment was acknowledged; false if it was acknowledged before. */
 static bool settle(struct mrc_tcp_sender *sender, uint64_t segment) {
   uint8_t *state = &sender->state[place(segment)];
   sender->in_flight -= *state == FLYING;
@@ -134,7 +134,7 @@ static void lose(struct mrc_tcp_sender *sender, uint64_t segment) {
   sender->lost_from = mrc_min_u64(sender->lost_from, segment);
 }
 
-/* A segment is lost when another one has arrived that was sent a quarter of a round trip later. */
+/* A segment counts as lost when a segment sent a quarter of a round trip later has arrived. */
 static void find_losses(struct mrc_tcp_sender *sender) {
   bool congested = false;
   for (uint64_t segment = sender->unacked; segment < sender->next; segment++) {
@@ -179,7 +179,7 @@ void mrc_tcp_on_timeout(struct mrc_tcp_sender *sender) {
   sender->cubic.cwnd = 1;
   sender->recover = sender->next;
   sender->recovers = false;
-  sender->deadline_ns = MRC_NEVER; /* until something is sent */
+  sender->deadline_ns = MRC_NEVER; /* until the next segment is sent */
 }
 
 /* ---- the receiver ---- */

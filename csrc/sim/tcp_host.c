@@ -8,12 +8,12 @@
 #include "sim/host_address.h"
 #include "sim/tcp.h"
 
-/* The first byte of a header, and no opcode of MRC or RoCE is like these. QP number and segment
- * stand where those have theirs: the trace shows them. */
+/* The first byte of a header; no opcode of MRC or RoCE has these values. QP number and segment are
+   at the offsets of QP number and PSN in a BTH, so that the trace shows them. */
 enum { TCP_DATA = 0xF0, TCP_ACK = 0xF1 };
 
 enum {
-  HEADER_BYTES = 24, /* 32 of TCP with its timestamps, of which the overhead of a frame has 8 */
+  HEADER_BYTES = 24, /* 32 bytes of TCP with timestamps, less 8 that the frame overhead includes */
   QPN_AT = 5,
   SEGMENT_AT = 9,
   TIME_AT = 12,
@@ -24,7 +24,7 @@ enum {
 struct tcp_flow {
   struct mrc_tcp_sender sender;
   struct mrc_tcp_receiver receiver;
-  uint32_t labels[2]; /* of the packets of each end: what switches hash, where they do */
+  uint32_t labels[2]; /* flow labels of each end, which switches hash with ECMP */
   uint32_t next_at;   /* number + 1 of the next TCP flow that begins at the same host */
   uint32_t path;
   bool started;
@@ -34,7 +34,7 @@ static struct tcp_flow *state_of(const struct mrc_tcp_hosts *tcp, uint32_t index
   return tcp->hosts->flows->at[index].state;
 }
 
-/* The number near another one that has these last 24 bits. */
+/* The number close to `near` with these last 24 bits. */
 static uint64_t unwrap(const uint8_t *bytes, uint64_t near) {
   return near + (uint64_t)(int64_t)mrc_psn_diff(mrc_get_u24(bytes), (uint32_t)near & MRC_PSN_MASK);
 }
@@ -97,7 +97,7 @@ static bool may_send(struct mrc_tcp_hosts *tcp, const struct mrc_sim_flow *flow)
                             sndbuf_bytes + sndbuf_bytes / 2);
 }
 
-/* A segment of every flow in turn, until none may send. */
+/* Sends one segment of every flow in turn, until no flow may send. */
 static void send_all(struct mrc_tcp_hosts *tcp, uint32_t host) {
   const uint64_t now_ns = tcp->hosts->world->now_ns;
   for (bool sent = true; sent;) {
@@ -160,7 +160,7 @@ static uint64_t turn(void *transport, uint32_t host) {
   return deadline_ns;
 }
 
-/* ---- what it tells ---- */
+/* ---- counters ---- */
 
 static void info_of(const void *transport, uint32_t index, struct mrc_sim_flow_info *info) {
   const struct tcp_flow *own = state_of(transport, index);

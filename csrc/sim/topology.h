@@ -41,7 +41,7 @@ static inline uint32_t mrc_topology_n_paths(const struct mrc_sim_config *config,
                                             uint32_t b) {
   return mrc_topology_t0_of(config, a) == mrc_topology_t0_of(config, b) ? 1 : config->t1;
 }
-/* Whether a fabric can be built like this. */
+/* Whether a fabric can be built from the configuration. */
 static inline bool mrc_topology_is_sound(const struct mrc_sim_config *config) {
   return config->hosts >= 2 && config->hosts <= MRC_SIM_MAX_HOSTS && config->planes >= 1 &&
          config->planes <= MRC_SIM_MAX_PLANES && config->t0 >= 1 && config->t0 <= MRC_SIM_MAX_T0 &&

@@ -30,7 +30,7 @@ static void end_writes(struct mrc_sim_traffic *traffic, struct mrc_sim_flow *flo
   if (flow->completed + flow->failed == flow->config.writes) traffic->n_unfinished--;
 }
 
-/* Hands the next write over to the transport; an error when the QP has failed. */
+/* Passes the next write to the transport; an error when the QP has failed. */
 static int post_write(struct mrc_sim_traffic *traffic, uint32_t index) {
   const struct mrc_transport *transport = mrc_traffic_transport(traffic, index);
   return transport->calls->post(transport->transport, index);
@@ -59,7 +59,7 @@ static void want(struct mrc_sim_traffic *traffic, uint32_t index, uint32_t wante
   post(traffic, index);
 }
 
-/* TCP's flow never ends: it is started, and nothing of it counts as posted. */
+/* A TCP flow never ends: it only starts, and none of its data counts as posted. */
 static void start_tcp(struct mrc_sim_traffic *traffic, uint32_t index) {
   struct mrc_sim_flow *flow = flow_at(traffic, index);
   flow->first_ns = time_of(traffic);
@@ -67,7 +67,7 @@ static void start_tcp(struct mrc_sim_traffic *traffic, uint32_t index) {
   mrc_sim_host_kick(traffic->hosts, flow->config.from);
 }
 
-/* Exponentially distributed with the given mean: von Neumann's way, which needs no logarithm. */
+/* Exponentially distributed with the given mean; von Neumann's method, which needs no logarithm. */
 static uint64_t draw_interval(struct mrc_prng *prng, uint64_t mean_ns) {
   for (uint64_t whole = 0;; whole++) {
     const uint32_t first = (uint32_t)(mrc_prng_next(prng) >> 32);
@@ -87,7 +87,7 @@ void mrc_traffic_on_time(struct mrc_sim_traffic *traffic, uint32_t index) {
     return;
   }
   if (config->interval_ns == 0) {
-    /* Some of what it waits for may have arrived before it begins. */
+    /* Writes that it waits for may have arrived before it starts. */
     want(traffic, index,
          config->after ? flow_at(traffic, config->after - 1)->arrived + 1 : config->writes);
     return;
@@ -98,7 +98,7 @@ void mrc_traffic_on_time(struct mrc_sim_traffic *traffic, uint32_t index) {
                      MRC_SIM_ON_POST, index, NULL);
 }
 
-/* ---- what transports tell ---- */
+/* ---- completions and events ---- */
 
 static void on_arrival(struct mrc_sim_traffic *traffic, struct mrc_sim_flow *flow) {
   flow->arrived++;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Traffic: it decides when a write of a flow is posted, counts what completes, and notes what the
-   transports tell. */
+/* Traffic: decides when the writes of a flow are posted, counts completions, and records the events
+   of the transports. */
 #ifndef MRC_SIM_TRAFFIC_H
 #define MRC_SIM_TRAFFIC_H
 
@@ -12,21 +12,21 @@ struct mrc_sim_traffic {
   struct mrc_sim_hosts *hosts;
   struct mrc_sim_record *record;
   struct mrc_fabric_watch *watch; /* 0: no auditors */
-  struct mrc_sim_proof *proof;    /* which the answers of probes are for */
-  uint32_t n_unfinished;          /* flows with writes that have not ended */
+  struct mrc_sim_proof *proof;    /* gets the results of probes */
+  uint32_t n_unfinished;          /* flows with unfinished writes */
 };
 
-/* What transports tell, for which `traffic` is struct mrc_sim_traffic. */
+/* Receives completions and events; its `traffic` is struct mrc_sim_traffic. */
 extern const struct mrc_host_results mrc_traffic_results;
 
 /* The number of the new flow, or -EINVAL. */
 int mrc_traffic_add(struct mrc_sim_traffic *traffic, const struct mrc_sim_flow_config *config);
-/* What the flow runs on. */
+/* The transport of a flow. */
 const struct mrc_transport *mrc_traffic_transport(const struct mrc_sim_traffic *traffic,
                                                   uint32_t flow);
 /* Schedules the first writes, once all flows are connected. */
 void mrc_traffic_start(struct mrc_sim_traffic *traffic);
-/* It is time for the next write of a flow. */
+/* The next write of a flow is due. */
 void mrc_traffic_on_time(struct mrc_sim_traffic *traffic, uint32_t flow);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What all parts of a simulation share: what is simulated, the time, the chances, and what happens
-   next. */
+/* State that all parts of a simulation share: configuration, time, random numbers and the
+   agenda. */
 #ifndef MRC_SIM_WORLD_H
 #define MRC_SIM_WORLD_H
 
@@ -23,7 +23,7 @@ enum mrc_sim_event_kind {
 struct mrc_world {
   struct mrc_sim_config config;
   uint64_t now_ns;
-  uint64_t origin_ns; /* when the time that is reported begins; MRC_NEVER: it has not */
+  uint64_t origin_ns; /* when reported time starts; MRC_NEVER: not yet */
   struct mrc_prng prng;
   struct mrc_agenda agenda;
 };
@@ -36,7 +36,7 @@ static inline void mrc_world_schedule(struct mrc_world *world, uint64_t at_ns,
       (struct mrc_heap_entry){.at_ns = at_ns, .kind = kind, .index = index, .pointer = pointer});
 }
 
-/* The time that is reported; 0 before it begins. */
+/* Reported time; 0 before it starts. */
 static inline uint64_t mrc_world_time(const struct mrc_world *world) {
   return world->now_ns > world->origin_ns ? world->now_ns - world->origin_ns : 0;
 }

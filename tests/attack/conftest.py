@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The hosts of the attacks, made once a module and removed whatever happens."""
+"""The hosts of the attacks, created once per module and always removed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def hosts() -> Iterator[nets.Net]:
 
 @pytest.fixture
 def net(hosts: nets.Net) -> Iterator[nets.Net]:
-    """The hosts; what a test starts in them ends with it."""
+    """The hosts. Processes that a test starts in them end with the test."""
     try:
         yield hosts
     finally:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Floods a host with connections and packets until it is killed: python flood.py RATE PACKETS.
 
-RATE: TCP connections a second, each from another source address, of five kinds in turn: closed at
-once, silent, a frame that is none, a hello without paths, a hello with a megabyte to come.
-PACKETS: UDP packets a second from random addresses, of random bytes and with true headers.
-Prints a line for each second: connections and packets so far.
+RATE: TCP connections per second, each from another source address, of five kinds in turn: closed at
+once, silent, not a frame, a hello without paths, part of a long frame.
+PACKETS: UDP packets per second from random addresses: random bytes, half of them after a valid BTH.
+Prints a line each second: connections and packets so far.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def connect(number: int, kept: deque[socket.socket]) -> None:
 
 
 def speak(made: socket.socket, number: int) -> bool:
-    """What a connection does a while later; whether it stays."""
+    """Sends the bytes of the connection's kind. False: close the connection."""
     said = KINDS[number % len(KINDS)]
     try:
         if said:
@@ -51,7 +51,7 @@ def speak(made: socket.socket, number: int) -> bool:
 
 
 def rubbish(number: int) -> list[bytes]:
-    """Packets, of which half look like packets of a QP."""
+    """Payloads; the second half begin with a valid BTH."""
     rng = random.Random(number)
     bodies = [rng.randbytes(rng.randrange(1, 200)) for _ in range(8)]
     return bodies + [forge.bth(0xC7, rng.randrange(1 << 24), 0) + body for body in bodies]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an attacker sends: forged packets with a right ICRC, hellos, frames of the exchange."""
+"""Data of an attacker: forged packets with a correct ICRC, hellos, frames of the exchange."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Message = dict[str, Any]
 
 
 def icrc(src: str, dst: str, sport: int, dport: int, body: bytes) -> bytes:
-    """Of an IPv4 packet whose UDP payload is `body` and this; anybody can compute it."""
+    """The ICRC of an IPv4 packet with the UDP payload `body` + ICRC. It needs no secret."""
     udp = 8 + len(body) + 4
     ip = bytearray(b"\xff" * 20)
     ip[0], ip[2:4], ip[9] = 0x45, pack(">H", 20 + udp), socket.IPPROTO_UDP
@@ -32,7 +32,7 @@ def bth(opcode: int, qpn: int, psn: int) -> bytes:
 
 
 def packet(src: str, dst: str, sport: int, dport: int, payload: bytes) -> bytes:
-    """An IPv4 packet as it is."""
+    """An IPv4 packet with a UDP header, without checksums."""
     udp = pack(">HHHH", sport, dport, 8 + len(payload), 0)
     ip = pack(">BBHHHBBH", 0x45, 0, 0, 0, 0, 64, socket.IPPROTO_UDP, 0)
     return ip + socket.inet_aton(src) + socket.inet_aton(dst) + udp + payload

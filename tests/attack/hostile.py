@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Peers that connect in order and then misbehave: a program, run as `hostile.py ATTACK HOST PORT`.
+"""A program, `hostile.py ATTACK HOST PORT`: connects correctly, then misbehaves.
 
-Prints a line when the attack stands: what its victim said. It ends when it is killed.
+Prints the victim's answer when the attack is established. Runs until it is killed.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ async def offer(session: Session, name: str, size: int) -> dict[str, Any]:
 
 
 async def disk(session: Session, _connect: Connect) -> None:
-    """Offers more than the disk takes with another file, and stays."""
+    """Offers a file that leaves no room for another on the disk, and stays connected."""
     say((await offer(session, "hold", 60 << 20))["type"])
 
 
 async def names(session: Session, connect: Connect) -> None:
-    """Each refusal ends a session, so each name has one of its own."""
+    """Each refusal ends a session, so each name gets its own session."""
     said = [await offer(session, ".bash_profile", 1)]
     for name in ("-rf", "a\x1b]0;x\x07\n", "x\u202egnp.sh"):
         async with connect() as another:
@@ -58,9 +58,9 @@ async def names(session: Session, connect: Connect) -> None:
 
 
 async def unread(session: Session, _connect: Connect) -> None:
-    """32 messages that grow 24-fold when they are decoded, while the victim waits for room."""
+    """Sends 32 messages that grow 24-fold when decoded, while the victim waits for credit."""
     mailbox = session.mailbox
-    mailbox._credited = 1 << 40  # it waits for no credit, and gives none as it receives nothing
+    mailbox._credited = 1 << 40  # never waits for credit; grants none, as it receives nothing
     say("sending")
     for n in range(9):
         file = {"name": f"empty{n}", "bytes": 0, "chunk_bytes": CHUNK}
@@ -71,7 +71,7 @@ async def unread(session: Session, _connect: Connect) -> None:
 
 
 async def plans(session: Session, connect: Connect) -> None:
-    """Three clients at a time, each with a plan of 32 MiB twice."""
+    """Three clients at a time; the plan of each requires 32 MiB twice."""
     said = []
     async with AsyncExitStack() as stack:
         for _ in range(3):

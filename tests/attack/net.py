@@ -6,7 +6,7 @@
     v   10.7.3.2 --+
     x   10.7.4.2 --+   the attacker, who also owns 10.9.0.0/16
 
-a and b run mrc, v is a bystander that runs nothing.
+a and b run mrc; v is a bystander without mrc.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ def crowd(number: int) -> str:
 
 
 def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
-    """Waits for a condition that only asking can tell."""
+    """Polls a condition until it is true."""
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, "it does not come to that"
+        assert time.monotonic() < deadline, f"not true after {seconds:g} s"
         time.sleep(0.01)
 
 
@@ -49,7 +49,7 @@ def descriptors(of: Mrc) -> int:
 
 
 def memory_bytes(of: Mrc) -> int:
-    """What the process has in memory of its own."""
+    """Anonymous resident memory of the process (RssAnon)."""
     lines = Path(f"/proc/{of.process.pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon"))
 
@@ -64,7 +64,7 @@ def sweep() -> None:
 
 @dataclass
 class Net:
-    """The namespaces, and the processes that were started in them."""
+    """The namespaces and the processes started in them."""
 
     running: list[Mrc] = field(default_factory=list)
 
@@ -103,7 +103,7 @@ class Net:
         return self.python(host, "-m", "mrc", *arguments)
 
     def python(self, host: str, *arguments: str | Path) -> Mrc:
-        """Starts any program of Python in a host; it ends with the test."""
+        """Starts Python in a host; it ends with the test."""
         environment = {name: os.environ[name] for name in os.environ if name != "MRC_CONFIG"}
         environment["PYTHONPATH"] = os.pathsep.join(map(str, (cbuild.ROOT, cbuild.ROOT / "tests")))
         command = [sys.executable, *map(str, arguments)]
@@ -117,7 +117,7 @@ class Net:
         return self.running[-1]
 
     def end(self) -> None:
-        """Ends every mrc that was started."""
+        """Ends every process that was started."""
         while self.running:
             self.running.pop().end()
 
@@ -149,7 +149,7 @@ class Net:
             return socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
 
     def udp_ports(self, host: str) -> list[int]:
-        """The local UDP ports of all sockets in a host, but for PORT."""
+        """The local UDP ports of all sockets in a host, without PORT."""
         with netns.inside(self.namespace(host)):
             lines = Path("/proc/thread-self/net/udp").read_text().splitlines()[1:]
         ports = {int(line.split()[1].partition(":")[2], 16) for line in lines}

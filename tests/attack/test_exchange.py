@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Strangers at the TCP port of the exchange: what they cost, and what they get sent."""
+"""Strangers at the TCP port of the exchange: a host sends them little and protects its peers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ VICTIM = f"{ADDRESSES['v']}/24"
 
 
 def heard_by(udp: socket.socket, tcp: socket.socket) -> int:
-    """Bytes of UDP that the bystander got until the host ended the exchange."""
+    """UDP bytes that the bystander received until the host ended the exchange."""
     assert (forge.answer(tcp) or {}).get("type") == "hello"
     while forge.answer(tcp) is not None:
         pass

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Floods: an honest sender gets through meanwhile, and afterwards nothing is left of them."""
+"""Floods: an honest sender still gets through, and the flood leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from attack.net import ADDRESSES, Net, crowd, descriptors, memory_bytes, until
 from mrc.exchange import oob
 
 MIB = 1 << 20
-FLOOD_SECONDS = 5.0  # the attacker says each second how much it sent
+FLOOD_SECONDS = 5.0  # the attacker prints its counts each second
 
 
 def inbox(folder: Path) -> Path:
@@ -25,7 +25,7 @@ def inbox(folder: Path) -> Path:
 
 
 def send(net: Net, folder: Path) -> None:
-    """The honest sender, who gives up when it takes more than 3 s to connect."""
+    """The honest sender, which fails if connecting takes more than 3 s."""
     net.mrc("a", "send", "--timeout", "3", folder / "f", ADDRESSES["b"]).ends(0)
     assert (folder / "in" / "f").read_bytes() == b"honest"
 
@@ -37,7 +37,7 @@ def test_strangers__silent_ones_keep_nobody_out(net: Net, tmp_path: Path) -> Non
     with contextlib.ExitStack() as stack:
         for number in range(200):  # eight from each of 25 addresses
             stack.enter_context(net.tcp("b", source=crowd(number // 8)))
-        # Places, those turned away who may still read why, and those that are being closed.
+        # Places, refused connections that may still read the reason, connections being closed.
         assert descriptors(receiver) <= files + 64 + 16 + 16
         send(net, tmp_path)
     until(lambda: descriptors(receiver) <= files)
@@ -55,7 +55,7 @@ def test_strangers__one_address_has_eight_places(net: Net, tmp_path: Path) -> No
 
 
 def test_strangers__large_hellos_cost_little(net: Net, tmp_path: Path) -> None:
-    """Each would be parsed to megabytes; nothing is kept, and others connect between."""
+    """Each would be parsed to megabytes. The host keeps nothing, and others can still connect."""
     receiver = net.mrc("b", "recv", "--output", inbox(tmp_path)).until_listening()
     memory = memory_bytes(receiver)
     items = b"{}," * ((oob.HELLO_BYTES - 100) // 3)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tools of the attackers work: without this, an attack that fails would prove nothing."""
+"""The tools of the attacks work: otherwise a failed attack would prove nothing."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hostile peers of `mrc recv` and `mrc perf --server`, which connect in order (hostile.py).
+"""Hostile peers of `mrc recv` and `mrc perf --server` that connect correctly (hostile.py).
 
-After each attack an honest sender is served, and the memory of the victim is what it was.
+After each attack the victim serves an honest peer, and its memory is bounded.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ class Victim:
         assert said and self.process.poll() is None, self.text
 
     def memory(self, name: str) -> int:
-        """VmRSS, what it has, or VmHWM, the most that it ever had, in bytes."""
+        """VmRSS (current memory) or VmHWM (peak memory) of the process in bytes."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         found = re.search(rf"{name}:\s+(\d+) kB", status)
         assert found is not None
         return int(found[1]) << 10
 
     def until_memory_is_below(self, limit_bytes: int) -> None:
-        """A session that ends gives its memory back a little later than it says so."""
+        """Waits, because a session frees its memory shortly after it reports its end."""
         deadline = time.monotonic() + 10
         while (resident_bytes := self.memory("VmRSS")) >= limit_bytes:
             assert time.monotonic() < deadline, (resident_bytes, limit_bytes)
@@ -92,7 +92,7 @@ def victim(net: Net, *words: str | Path) -> Iterator[Victim]:
 
 @contextmanager
 def hostile(net: Net, attack: str, port: int = PORT) -> Iterator[str]:
-    """Runs an attack from x; what it says when it stands. It ends with the body."""
+    """Runs an attack from x during the body; yields the line that it prints when established."""
     program = Path(__file__).with_name("hostile.py")
     command = [sys.executable, program, attack, ADDRESSES["b"], str(port)]
     with (
@@ -179,7 +179,7 @@ def test_recv__once_is_not_for_who_sends_nothing(net: Net, tmp_path: Path) -> No
 
 
 def test_perf__plans_beyond_the_memory_for_peers(net: Net) -> None:
-    """72 MiB for one host: that is one plan of 32 MiB, as each needs it twice."""
+    """One host may use 72 MiB: one plan of 32 MiB, which requires 64 MiB."""
     client = ("perf", f"{ADDRESSES['b']}:{PERF_PORT}", "-n", "1M")
     server_words = ("perf", "--server", "--port", str(PERF_PORT), "--max-memory", "144M")
     with victim(net, *server_words) as server:

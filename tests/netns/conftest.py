@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Namespaces for tests: names that nobody else has, removed whatever happens."""
+"""Namespaces for tests: with unique names, always removed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mrc.linux import netns
 from mrc.testbed import build, control, rootless, state
 from mrc.testbed.bed import Testbed
 
-# A user namespace made by an ordinary user knows no user but that one.
+# A user namespace created by an ordinary user maps only this user.
 HAS_USERS = int(Path("/proc/self/uid_map").read_text().split()[2]) > 1
 
 PORT = 4791
@@ -30,7 +30,7 @@ _numbers = count()
 
 
 def missing_privilege() -> str | None:
-    """Why namespaces cannot be made here, or None."""
+    """Why this process cannot create namespaces, or None."""
     if os.geteuid() != 0:
         return f"needs root, or a shell opened with: {rootless.SHELL}"
     for program, package in (("ip", "iproute2"), ("nft", "nftables")):
@@ -61,7 +61,7 @@ def fresh_name() -> str:
 
 @pytest.fixture
 def bed_name() -> Iterator[str]:
-    """A name for a test bed, which is gone after the test."""
+    """A name for a test bed, which is removed after the test."""
     name = fresh_name()
     yield name
     control.stop(state.folder(name))
@@ -71,7 +71,7 @@ def bed_name() -> Iterator[str]:
 
 @pytest.fixture
 def healed(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Afterwards no fault is left in the module's bed."""
+    """Removes all faults from the module's bed after the test."""
     yield
     if "bed" in request.fixturenames:
         request.getfixturevalue("bed").heal("all")
@@ -86,9 +86,9 @@ def hosts(bed: Testbed) -> Iterator[Hosts]:
 
 
 def has_ended(pid: int) -> bool:
-    """Whether all of its threads have: its first one may be gone while others hold its sockets.
+    """Whether all threads have ended: the first may end while others still hold sockets.
 
-    A process that ends between the open and the read answers ESRCH.
+    If the process ends between open and read, the read fails with ESRCH.
     """
     try:
         first = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
@@ -104,7 +104,7 @@ def udp_socket(bed: Testbed, host: str) -> socket.socket:
 
 @dataclass
 class Probing:
-    """Datagrams over each path from one host to another, as large as fits."""
+    """Full-size datagrams over each path from one host to another."""
 
     bed: Testbed
     src: int
@@ -112,10 +112,10 @@ class Probing:
     rx: socket.socket
     tx: socket.socket
     arrived: list[Counter[str]] = field(default_factory=list)
-    """of each round the paths that it came over"""
+    """datagrams received per round, by path"""
 
     def send(self, alive: Collection[str]) -> None:
-        """One round; ends when something came over each path that is alive, or not for long."""
+        """One round; ends when each path in `alive` has delivered, or after 2 s of silence."""
         number = len(self.arrived)
         self.arrived.append(Counter())
         for path in self.bed.shape.paths(self.src, self.dst):
@@ -138,9 +138,9 @@ def probing(bed: Testbed, src: int, dst: int) -> Iterator[Probing]:
 
 
 def arrivals(bed: Testbed, rounds: int, alive: Collection[str]) -> Counter[str]:
-    """How many come over each path from h0 to h1 under a fault that leaves some whole; heals it.
+    """Datagrams received from h0 to h1 by path, while a fault leaves `alive` intact; heals it.
 
-    Method: those pace the rounds, and what the last one carried comes before what is sent then.
+    Method: the paths `alive` pace the rounds. A last round after healing flushes every path.
     """
     with probing(bed, 0, 1) as pair:
         for _ in range(rounds):
@@ -151,9 +151,9 @@ def arrivals(bed: Testbed, rounds: int, alive: Collection[str]) -> Counter[str]:
 
 
 def probe(bed: Testbed, src: int = 0, dst: int = 1, each: int = 1) -> Counter[str]:
-    """Send so many datagrams over each path, as large as fits; count what arrives, by path.
+    """Sends `each` full-size datagrams over each path; counts the received ones by path.
 
-    Nothing says which is the last, so this ends when none has come for a tenth of a second.
+    Ends when none has arrived for 0.1 s, because the last datagram may be lost.
     """
     arrived: Counter[str] = Counter()
     with udp_socket(bed, f"h{dst}") as rx, udp_socket(bed, f"h{src}") as tx:
@@ -161,7 +161,7 @@ def probe(bed: Testbed, src: int = 0, dst: int = 1, each: int = 1) -> Counter[st
         for left in reversed(range(each)):
             for path in bed.shape.paths(src, dst):
                 tx.sendto(path.name.encode().ljust(bed.shape.mtu - 112), (str(path.dst), PORT))
-            # Take what comes before there is more: no queue on the way shall overflow.
+            # Receive before sending more, so that no queue overflows.
             rx.settimeout(0.002 if left else 0.1)
             try:
                 while True:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plain multi-homed hosts: namespaces joined by veth pairs, and coroutines that run inside them.
 
-A host is a thread of this process that lives in its namespace, with an event loop of its own.
+A host is a thread of this process inside a namespace, with its own event loop.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ def address(namespace: str, interface: str, *addresses: str) -> None:
 
 
 def until_running(namespace: str, *interfaces: str) -> None:
-    """A veth may report no carrier for a while after both ends are up."""
+    """Waits for the carrier: a veth may report none for a while after both ends are up."""
     deadline = time.monotonic() + limit(5)
     for interface in interfaces:
         command = ["ip", "-n", namespace, "-br", "link", "show", interface]
         while " UP " not in subprocess.run(command, capture_output=True, text=True).stdout:
-            assert time.monotonic() < deadline, f"{interface} does not come up"
+            assert time.monotonic() < deadline, f"{interface} has no carrier"
             time.sleep(0.01)
 
 
 def run_in(namespace: str, work: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
-    """Runs a coroutine on a thread, and an event loop, of its own inside a namespace."""
+    """Runs a coroutine inside a namespace, on its own thread and event loop."""
     result: Future[T] = Future()
 
     async def bounded() -> T:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""mrc as a process inside a host of a test bed: what it says, how far it is, how it ends."""
+"""mrc as a process inside a host of a test bed: its output, progress and exit code."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Mrc:
     lines: list[str] = field(default_factory=list)
     changed: threading.Event = field(default_factory=threading.Event)
     started: float = field(default_factory=time.monotonic)
-    socket: Path | None = None  # where it can be looked into
+    socket: Path | None = None  # its socket for `mrc top`
 
     def __post_init__(self) -> None:
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -47,7 +47,7 @@ class Mrc:
         return self
 
     def received(self) -> int:
-        """Payload bytes placed so far, as `mrc top --local` sees it.
+        """Payload bytes placed so far, as `mrc top --local` shows them.
 
         Raises OSError or MrcError when the endpoint is closed.
         """
@@ -68,7 +68,7 @@ class Mrc:
                 raise
 
     def ends(self, code: int, *, within: float = 15) -> str:
-        """Waits for the end and returns stdout; what was said on stderr is in `lines`."""
+        """Waits for the end and returns stdout; `lines` has stderr."""
         output = self._output(within)
         assert self.process.returncode == code, (self.lines, output)
         return output
@@ -93,7 +93,7 @@ class Mrc:
             stream.close()
 
     def complaint(self) -> str:
-        """The one line that says why it failed."""
+        """The only line on stderr: the reason why it failed."""
         complaints = [line for line in self.lines if "listening on" not in line]
         assert len(complaints) == 1, self.lines
         return complaints[0]
@@ -101,7 +101,7 @@ class Mrc:
 
 @dataclass
 class Hosts:
-    """Starts mrc in the hosts of a bed, and ends what is left."""
+    """Starts mrc in the hosts of a bed; `end` ends the processes that still run."""
 
     bed: Testbed
     running: list[Mrc] = field(default_factory=list)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmarks in small: that they run, measure every contender, and clean up."""
+"""Small benchmarks: they run, measure every contender, and clean up."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def row(bed: dict[str, Any], name: str) -> dict[str, Any]:
 
 @pytest.fixture(autouse=True)
 def nothing_stays() -> Iterator[None]:
-    """No namespace of a benchmark of ours; those of another run were there before."""
+    """Checks that the benchmarks leave no namespace; those of other runs existed before."""
     before = set(netns.names())
     yield
     own = re.compile("bench|failover|knee|congest")
@@ -36,7 +36,7 @@ def nothing_stays() -> Iterator[None]:
 
 @pytest.fixture
 def compare(tmp_path: Path) -> Callable[..., dict[str, Any]]:
-    """Runs bench/compare --quick; what it wrote as JSON."""
+    """Runs bench/compare --quick; returns its JSON."""
 
     def run(*options: str) -> dict[str, Any]:
         files = ["--json", str(tmp_path / "run.json"), "--plot", str(tmp_path / "run.html")]
@@ -76,7 +76,7 @@ def test_compare__every_contender(compare: Callable[..., dict[str, Any]]) -> Non
 
 
 def test_compare__a_long_way(compare: Callable[..., dict[str, Any]]) -> None:
-    """Goodput is that of a start that is over: what the planes carry, of one flow a quarter."""
+    """Goodput after start-up: the rate of the planes; one flow has a quarter."""
     result = compare("--only", "25ms")
     (bed,) = result["beds"]
     goodputs = {row["name"]: row["metrics"]["goodput_bits_per_second"] for row in bed["rows"]}
@@ -97,10 +97,10 @@ def check_goodput(bed: dict[str, Any], *names: str) -> None:
 
 
 def check_rows(bed: dict[str, Any]) -> None:
-    """Every contender is there, with what only it can tell."""
+    """Every contender has its row, with its own fields."""
     check_goodput(bed, "mrc, WRITE 1 MiB", "UDP floor", "TCP, cubic, write", "file, mrc send")
     mrc = row(bed, "mrc, WRITE 1 MiB")
-    # A GiB takes so many full packets, and less than half as many again that only control.
+    # A GiB requires `full` full packets, and less than half as many control packets.
     full = (1 << 30) / bed["path_mtu"]
     assert full < mrc["packets_per_gib"]["median"] < 1.5 * full
     assert len(mrc["plane_shares"]) == 4
@@ -113,10 +113,10 @@ def check_rows(bed: dict[str, Any]) -> None:
 
 
 def check_limited(bed: dict[str, Any]) -> None:
-    """The payload capacity leaves room for headers, and one TCP flow has one plane."""
+    """The payload capacity excludes headers, and one TCP flow has one plane."""
     assert 0.95 * LIMITED_BPS < bed["payload_capacity_bits_per_second"] < LIMITED_BPS
     one = row(bed, "TCP, cubic, write")["goodput_bits_per_second"]["median"]
-    assert one < 1.5 * LIMITED_BPS / 4  # a short run passes it: the shapers' buckets start full
+    assert one < 1.5 * LIMITED_BPS / 4  # above the rate: a short run starts with full token buckets
 
 
 def test_fabric__quick() -> None:
@@ -133,7 +133,7 @@ def test_fabric__quick() -> None:
 
 @pytest.fixture
 def failover(tmp_path: Path) -> Callable[..., dict[str, Any]]:
-    """Runs bench/failover with options; what it wrote as JSON."""
+    """Runs bench/failover with options; returns its JSON."""
 
     def run(*options: str) -> dict[str, Any]:
         files = ["--json", str(tmp_path / "run.json"), "--page", str(tmp_path / "run.html")]
@@ -166,19 +166,19 @@ def test_failover__quick(failover: Callable[..., dict[str, Any]]) -> None:
     }
 
 
-@pytest.mark.slow  # TCP's pause before it tries again outlasts the scenario
+@pytest.mark.slow  # TCP's retransmission timer outlasts the quick scenario
 def test_failover__beside_tcp(failover: Callable[..., dict[str, Any]]) -> None:
-    """One TCP flow has nothing while its plane is silent; mrc has the others."""
+    """One TCP flow carries nothing while its plane is silent; mrc uses the other planes."""
     ours, theirs = failover("--quick")["runs"]
     assert (ours["contender"], theirs["contender"]) == ("mrc", "TCP, one flow")
     assert ours["figures"]["delivered_bytes"] > 2 * theirs["figures"]["delivered_bytes"]
-    assert theirs["figures"]["phases"][1]["longest_gap_seconds"] > 0.3  # of half a second
+    assert theirs["figures"]["phases"][1]["longest_gap_seconds"] > 0.3  # out of 0.5 s
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_failover__what_mrc_must_reach(failover: Callable[..., dict[str, Any]]) -> None:
-    """All but the times of milliseconds, which a machine with other work cannot promise."""
+    """All checks except times in milliseconds, which a busy machine cannot guarantee."""
     result = failover("--only", "mrc")
     assert [run["scenario"] for run in result["runs"]] == ["story", "far link", "one by one"]
     checks = {check["name"]: check for check in result["checks"]}
@@ -279,7 +279,7 @@ at_least = "10%"
 
 @pytest.fixture
 def congestion(tmp_path: Path) -> Callable[[str], dict[str, Any]]:
-    """Runs bench/congestion with a scenario; what it tells as JSON."""
+    """Runs bench/congestion with a scenario; returns its JSON."""
 
     def run(text: str) -> dict[str, Any]:
         scenario = tmp_path / "tiny.toml"
@@ -295,7 +295,7 @@ def congestion(tmp_path: Path) -> Callable[[str], dict[str, Any]]:
 
 
 def test_congestion__beside_tcp_with_a_fault(congestion: Callable[[str], dict[str, Any]]) -> None:
-    """What a plane carries is told from the others, TCP takes part, and a fault comes in time."""
+    """Planes are measured separately, TCP takes part, and a fault starts on time."""
     checks = {check["name"]: check for check in congestion(BESIDE_TCP)["checks"]}
     before, after, tcp = (checks[f"tiny, {name}"] for name in ("before", "after", "TCP"))
     assert before["simulated"] > 0.9 and 0.2 < after["simulated"] < 0.3

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data both ways over a slow link whose sockets are often full: answers do not wait behind data."""
+"""Data in both directions over a slow link with full sockets: SACKs do not wait behind data."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def slow_link(hosts: None) -> None:
 
 
 class Exchange:
-    """Both hosts write DATA_BYTES to each other, in parts, beginning together."""
+    """Both hosts write DATA_BYTES to each other, in parts; they start together."""
 
     def __init__(self) -> None:
         self.listening = threading.Event()
@@ -65,7 +65,7 @@ class Exchange:
                 return await self.write(qp, mr)
 
     async def write(self, qp: QP, mr: MR) -> list[float]:
-        """Returns when each part had arrived."""
+        """Returns the arrival time of each part."""
         remote = RemoteMemory.from_json(qp.private["mr"])
         ends: list[float] = []
         await asyncio.to_thread(self.together.wait, BUDGET_SECONDS)
@@ -79,7 +79,7 @@ class Exchange:
                 ends.append(time.monotonic())
 
         await asyncio.gather(*(write_parts(first) for first in range(AT_ONCE)))
-        await asyncio.to_thread(self.together.wait, BUDGET_SECONDS)  # neither closes too soon
+        await asyncio.to_thread(self.together.wait, BUDGET_SECONDS)  # no side closes early
         return ends
 
 

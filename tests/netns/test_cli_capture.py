@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`mrc testbed capture` and `shell` as typed.
+"""`mrc testbed capture` and `shell` as a user types them.
 
 h0 -- t0:1.0 -- t1:1.0 -- t0:1.1 -- h1
 """
@@ -41,7 +41,7 @@ def bed() -> Iterator[Testbed]:
 
 
 class Capturing:
-    """A capture under way, writing to its standard output."""
+    """A running capture that writes to its standard output."""
 
     def __init__(self, bed: Testbed, *words: str) -> None:
         argv = [sys.executable, "-m", "mrc", "testbed", "--name", bed.name, "capture", *words]
@@ -51,13 +51,13 @@ class Capturing:
         self.where = self.process.stderr.readline().decode().split(" at ")[1].split()
 
     def packets(self) -> list[Packet]:
-        """What it wrote by its end, as datagrams."""
+        """Ends it; returns the captured datagrams."""
         with self.process, PcapReader(self.process.stdout) as reader:
             return [packet for packet in reader if UDP in packet and packet[UDP].dport == PORT]
 
 
 def send_burst(bed: Testbed) -> list[bytes]:
-    """Five datagrams in one message, of which only the last is shorter; all have arrived."""
+    """Sends five datagrams in one message, the last one shorter; waits until all have arrived."""
     payload = os.urandom(4500)
     with udp_socket(bed, "h1") as rx, udp_socket(bed, "h0") as tx:
         rx.bind(("::", PORT))
@@ -70,7 +70,7 @@ def send_burst(bed: Testbed) -> list[bytes]:
 
 
 def check_packets_of_a_burst(bed: Testbed, where: str, interfaces: list[str]) -> None:
-    """Each with its own headers, and a checksum that is that of its bytes."""
+    """Each has its own headers and a correct checksum."""
     capturing = Capturing(bed, where, "-", "--count", "5")
     assert capturing.where == interfaces
     sent = send_burst(bed)
@@ -188,7 +188,7 @@ def test_shell__is_in_the_host_and_says_so(bed: Testbed, shell: str) -> None:
     try:
         while chunk := os.read(ours, 4096):
             shown += chunk
-    except OSError:  # the last one at the other end has gone
+    except OSError:  # the last process at the other end has exited
         pass
     os.close(ours)
     assert process.wait(10) == 7

@@ -93,7 +93,7 @@ def test_perf__bins_show_a_plane_that_falls_silent(
     assert sum(bins["bytes"]) == end["server"]["received_bytes"]
     dead = bins["planes"][1]["bytes"]
     assert any(dead[: (before_ns - start_ns) // 1_000_000])
-    # What was queued at the fault still arrives.
+    # Packets in queues at the time of the fault still arrive.
     late = (after_ns - start_ns) // 1_000_000 + 100
     assert not any(dead[late:]) and any(bins["planes"][0]["bytes"][late:])
     assert 0 < bins["longest_gap_ns"] < 1_000_000_000

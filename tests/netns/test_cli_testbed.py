@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`mrc testbed` as typed.
+"""`mrc testbed` as a user types it.
 
 h0 -- t0:1.0 -- t1:1.0 -- t0:1.1 -- h1
 """
@@ -48,7 +48,7 @@ def typed(*words: str) -> int:
 
 
 def execute(*words: str) -> subprocess.CompletedProcess[str]:
-    """`exec` replaces its process, so it gets one."""
+    """Runs `mrc testbed` in a new process, because `exec` replaces its process."""
     argv = [sys.executable, "-m", "mrc", "testbed", *words]
     root = Path(__file__).parents[2]
     return subprocess.run(argv, check=False, capture_output=True, text=True, cwd=root)
@@ -89,7 +89,7 @@ def test_status__draws_and_lists_faults(name: str, capsys: pytest.CaptureFixture
         "plane 1     h0 -- t0:1.0 --+-- t1:1.0 x",
         "            h1 -- t0:1.1 --+",
         "",
-    ]  # then links that carry, if the kernel has something to say on a new one
+    ]  # then rows of links, if the kernel has sent packets on them
     assert lines[-1] == "t1:1.0 fails: loss 20.00%"
 
 
@@ -136,7 +136,7 @@ def test_status__shows_links_that_carry(name: str, capsys: pytest.CaptureFixture
             assert typed("status", "--name", name, "--interval", "50ms") == 0
             lines = capsys.readouterr().out.splitlines()
             rows = [line.split() for line in lines if line.startswith("h0>t0:1.0 ")]
-            if rows and rows[0][2] in ("kbit/s", "Mbit/s"):  # and not before the first packets
+            if rows and rows[0][2] in ("kbit/s", "Mbit/s"):  # only after the first packets
                 break
         ping.terminate()
     assert lines[5].split()[:4] == ["link", "rate", "busy", "queue"]
@@ -198,7 +198,7 @@ def test_testbed__wrong_use_is_one_line_and_exit_2(
 
 @pytest.fixture
 def faults(tmp_path: Path) -> str:
-    """For good from 20 ms on, with another from the start until 40 ms."""
+    """One fault from 20 ms to the end, another from 0 to 40 ms."""
     file = tmp_path / "faults.toml"
     file.write_text(
         '[[faults]]\ntarget = "t1:1.0"\nkind = "silent"\nat = "20ms"\n'
@@ -288,7 +288,7 @@ def test_exec__no_such_command(name: str) -> None:
 
 
 def test_exec__finds_mrc_itself(name: str) -> None:
-    """Although nobody activated the virtual environment it is installed in."""
+    """Even if the virtual environment of mrc is not activated."""
     argv, env = Testbed.existing(name).host_command("h0", ["python3", "-c", "import mrc"])
     assert env["PATH"].split(":")[-1] == str(Path(sys.executable).parent)
     assert argv[:3] == ["ip", "netns", "exec"]
@@ -313,7 +313,7 @@ def test_become_root__says_when_the_system_forbids_it(monkeypatch: pytest.Monkey
 
 
 def test_command__is_a_whole_test_bed_for_ordinary_users(bed_name: str) -> None:
-    """Method: in a user namespace, root is root of what it made there and of nothing else."""
+    """Method: root of a user namespace has privileges only over objects created in it."""
     mrc = f"{shlex.quote(sys.executable)} -m mrc testbed --name {bed_name}"
     steps = [
         f"{mrc} up --planes 1 --t1 1",
@@ -371,7 +371,7 @@ def test_up__a_kernel_fabric_has_no_queues_to_set(
 
 
 def test_up__emulated_ends_with_the_shell_of_an_ordinary_user(tmp_path: Path) -> None:
-    """Nobody takes the test bed down: the emulator keeps nothing of the namespace alive."""
+    """Without `down`, the emulator does not keep the namespace alive."""
     steps = f"{sys.executable} -m mrc testbed up --fabric emulated --planes 1 --json"
     show = "cat /run/mrc/lab/fabric.log; echo pid $(readlink /proc/self/ns/user)"
     argv = rootless.command(["sh", "-e", "-c", f"{steps} > /dev/null; {show}"])
@@ -386,6 +386,6 @@ def user_namespaces() -> set[str]:
     for path in Path("/proc").glob("[0-9]*/ns/user"):
         try:
             found.add(os.readlink(path))
-        except OSError:  # it has ended meanwhile
+        except OSError:  # it ended in the meantime
             continue
     return found

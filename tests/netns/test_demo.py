@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`mrc demo` in small: what it reports, and that nothing of it stays behind."""
+"""A small `mrc demo`: its report, and that it cleans up."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SMALL = ("--planes", "3", "--t1", "1", "--rate", "100mbit", "--size", "24MiB")
 
 @pytest.fixture
 def demo(bed_name: str, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A small demonstration under way; its files go to `tmp_path`."""
+    """A small running demonstration; its files go to `tmp_path`."""
     command = [sys.executable, "-m", "mrc", "demo", "--json", "--name", bed_name, *SMALL]
     environment = os.environ | {"TMPDIR": str(tmp_path)}
     pipe = subprocess.PIPE

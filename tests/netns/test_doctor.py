@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`mrc doctor` on this machine, which can have test beds, since these tests run."""
+"""`mrc doctor` on this machine, which supports test beds, since these tests run."""
 
 from __future__ import annotations
 

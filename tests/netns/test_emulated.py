@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The emulated fabric: the kernel as oracle of its uSIDs, its queues, its faults, its end.
+"""The emulated fabric: its uSIDs compared with the kernel's, queues, faults and end.
 
 h0 -- t0:1.0 --+-- t1:1.0 --+-- t0:1.1 -- h1
 h2 -- t0:1.2 --+-- t1:1.1 --+
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.usefixtures("healed")
 
 PORT = 4791
 ADDRESSES = topology.Addresses()
-WRITE = 0xC7  # the opcode of a WRITE Middle: what a switch may trim
+WRITE = 0xC7  # the opcode of WRITE Middle, which a switch may trim
 ETH_P_IPV6 = 0x86DD
 TRIMMED, TRIMMED_LASTHOP = 0x07, 0x0B
 MS = 1_000_000
@@ -106,7 +106,7 @@ def raw_socket(bed: Testbed, host: str) -> socket.socket:
 
 
 def walk(bed: Testbed, usids: Sequence[int], hop_limit: int, mark: bytes) -> dict[str, list[bytes]]:
-    """Host -> frames with this mark that reach it before what is sent last, over each path."""
+    """Host -> frames with this mark that reach it before the last frame of each path."""
     with raw_socket(bed, "h0") as h0, raw_socket(bed, "h1") as h1:
         h0.send(frame(usids, hop_limit, mark))
         last = {}
@@ -143,7 +143,7 @@ def both() -> Iterator[dict[Fabric, Testbed]]:
 
 @pytest.mark.parametrize("name", CARRIERS)
 def test_usids__as_the_kernel_does(both: dict[Fabric, Testbed], name: str) -> None:
-    """Every byte of what arrives, and where, is the same."""
+    """The same frames arrive at the same hosts; every byte is equal."""
     usids, hop_limit = CARRIERS[name]
     mark = b"%08d" % list(CARRIERS).index(name)
     kernel = walk(both[Fabric.KERNEL], usids, hop_limit, mark)
@@ -158,7 +158,7 @@ def test_usids__as_the_kernel_does(both: dict[Fabric, Testbed], name: str) -> No
 
 
 def send_all(bed: Testbed, host: str, t1: int, count: int) -> None:
-    """ECN-capable writes to h1. The host's own port holds the socket back: none is lost there."""
+    """Sends ECN-capable writes to h1. The host's port blocks the socket, so it drops none."""
     with udp_socket(bed, host) as tx:
         tx.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_TCLASS, 2)
         for _ in range(count):
@@ -166,7 +166,7 @@ def send_all(bed: Testbed, host: str, t1: int, count: int) -> None:
 
 
 def incast(bed: Testbed, t1s: tuple[int, int], count: int) -> Counter[tuple[int, int]]:
-    """h0 and h2 send to h1, each over a T1; (traffic class, bytes) -> packets that arrived."""
+    """h0 and h2 send to h1, each over a T1; (traffic class, bytes) -> packets received."""
     arrived: Counter[tuple[int, int]] = Counter()
     with receiver(bed) as rx, ThreadPoolExecutor(2) as pool:
         sending = [
@@ -182,7 +182,7 @@ def incast(bed: Testbed, t1s: tuple[int, int], count: int) -> Counter[tuple[int,
 
 
 def test_queue__marks_and_trims_inside_the_fabric(bed: Testbed) -> None:
-    """Two hosts meet at one T1: its port marks, then trims, and nothing is lost."""
+    """Two hosts send over one T1: its port marks, then trims, and no packet is lost."""
     arrived = incast(bed, (0, 0), 150)
     assert set(arrived) <= {(2, 4096), (3, 4096), (TRIMMED << 2 | 2, 64), (TRIMMED << 2 | 3, 64)}
     assert arrived[3, 4096] > 0
@@ -194,7 +194,7 @@ def test_queue__marks_and_trims_inside_the_fabric(bed: Testbed) -> None:
 
 
 def test_queue__at_the_last_hop_trims_and_does_not_mark(bed: Testbed) -> None:
-    """Over two T1s they meet at the port to h1."""
+    """Sent over two T1s, the flows meet at the port to h1."""
     before = bed.links()["t0:1.1>h1"]["trimmed"]
     arrived = incast(bed, (0, 1), 150)
     assert set(arrived) == {(2, 4096), (TRIMMED_LASTHOP << 2 | 2, 64)}
@@ -202,7 +202,7 @@ def test_queue__at_the_last_hop_trims_and_does_not_mark(bed: Testbed) -> None:
 
 
 def test_queue__a_transfer_lives_with_trimming(bed: Testbed, tmp_path: Path) -> None:
-    """Two files at once to one host: NACKs for what was trimmed, every byte verified."""
+    """Two files at once to one host: NACKs for trimmed packets, every byte verified."""
     inbox = tmp_path / "inbox"
     inbox.mkdir()
     files = {host: tmp_path / f"{host}.bin" for host in ("h0", "h2")}
@@ -231,7 +231,7 @@ def test_queue__a_transfer_lives_with_trimming(bed: Testbed, tmp_path: Path) -> 
 
 
 def exchange(bed: Testbed, count: int) -> list[int]:
-    """Numbers of the datagrams that arrive at h1, in order; ends when none comes for 0.1 s."""
+    """Numbers of the datagrams received at h1, in order; ends when none arrives for 0.1 s."""
     arrived = []
     with receiver(bed) as rx, udp_socket(bed, "h0") as tx:
         for number in range(count):
@@ -272,7 +272,7 @@ def test_fail__delay_is_added_once(bed: Testbed) -> None:
 
 
 def test_fail__rate(bed: Testbed) -> None:
-    """20 packets of 4222 bytes on the wire at 5 Mbit/s take 128 ms, the first not counted."""
+    """20 packets of 4222 bytes on the wire at 5 Mbit/s take 128 ms without the first one."""
     bed.fail("t1:1.0", rate_bps=5_000_000)
     with receiver(bed) as rx, udp_socket(bed, "h0") as tx:
         times = []
@@ -296,7 +296,7 @@ def test_fail__two_targets_add_up(bed: Testbed) -> None:
 def test_schedule__is_carried_out_and_healed(
     both: dict[Fabric, Testbed], fabric: Fabric, tmp_path: Path
 ) -> None:
-    """Method: what is failing is looked up when each event is told, so after it happened."""
+    """Method: when each event is reported, and so after it happened, reads the current faults."""
     bed = both[fabric]
     file = tmp_path / "faults.toml"
     file.write_text(
@@ -337,7 +337,7 @@ def test_fail__refuses_what_only_netem_could(
         both[Fabric.KERNEL].counters()
 
 
-# ---- Its end --------------------------------------------------------------------------------
+# ---- End ------------------------------------------------------------------------------------
 
 
 def test_down__ends_the_emulator(bed_name: str) -> None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Contexts on plain multi-homed hosts: the path source "interfaces" between two namespaces.
 
-a  x1 ------ y1  b        each link a veth pair; addresses are given by each test
+a  x1 ------ y1  b        each link is a veth pair; each test sets the addresses
    x2 ------ y2
 """
 
@@ -50,7 +50,7 @@ pytestmark = [
 PREFIX = f"mrc-endpoint-{os.getpid()}"
 A, B, ROUTER, ROUTER_B = (f"{PREFIX}-{name}" for name in ("a", "b", "r", "rb"))
 DATA = os.urandom(4 << 20)
-OOB_PORT = 4791  # each namespace has all ports to itself
+OOB_PORT = 4791  # every namespace has its own ports
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def two_links(hosts: None) -> None:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the connecting host saw of one write of DATA."""
+    """The connecting host's view of one write of DATA."""
 
     path_mtu: int
     info: QpInfo
@@ -84,7 +84,7 @@ class Outcome:
 
 
 async def receive(config: ContextConfig, listening: threading.Event) -> bytes:
-    """Lets one peer write, until it closes; returns what it wrote."""
+    """Accepts one peer, which writes until it closes; returns the written bytes."""
     target = bytearray(len(DATA))
     async with (
         Context(config) as context,
@@ -124,7 +124,7 @@ def transfer(
 
 
 def shares(outcome: Outcome) -> list[float]:
-    """The part of the bytes that went over each plane of the QP, in order."""
+    """The share of each plane of the QP in the bytes, in order."""
     total = sum(plane.sent_bytes for plane in outcome.info.planes)
     return [plane.sent_bytes / total for plane in outcome.info.planes]
 
@@ -196,7 +196,7 @@ def test_interfaces__named_ones_only(two_links: None) -> None:
 
 
 def srv6_host(name: str, peer: str, path: str, source: str, interface: str) -> HostConfig:
-    """Paths of a host configuration; without segments their routes need no SRv6."""
+    """Paths of a host configuration; without segments, so that their routes need no SRv6."""
     own = "fd00:1::1/64" if name == "a" else "fd00:1::2/64"
     paths = tuple(HostPath(1, f"path {n}", ip_address(path)) for n in (1, 2))
     return HostConfig(
@@ -220,7 +220,7 @@ async def listen(config: ContextConfig, listening: threading.Event, done: thread
 
 
 def refusal(a: HostConfig, b: HostConfig, host: str) -> str:
-    """What the connecting host a is told."""
+    """The error at the connecting host a."""
     listening, done = threading.Event(), threading.Event()
     served = run_in(B, lambda: listen(ContextConfig(host=b), listening, done))
     assert listening.wait(BUDGET_SECONDS)
@@ -263,8 +263,8 @@ def test_srv6__another_host_than_the_one_asked_for(ipv6_link: None) -> None:
 
 
 def test_proof__a_router_with_a_smaller_mtu_that_says_nothing(hosts: None) -> None:
-    """The link between two routers drops what is longer than 1500 B. On a host's own link the veth
-    would tell the host of each drop as of a full queue.
+    """The link between two routers drops packets above 1500 B. On a host's own link the veth would
+    report each drop to the host as a full queue.
     """
     join(A, "x1", ROUTER, "r1", mtu=9000)
     join(B, "y1", ROUTER_B, "r2", mtu=9000)
@@ -288,7 +288,7 @@ def test_proof__a_router_with_a_smaller_mtu_that_says_nothing(hosts: None) -> No
 
 
 def encrypt(near: str, far: str) -> None:
-    """Between x1 and y1. What comes in clear is dropped, so what arrives was encrypted."""
+    """Sets up ESP between x1 and y1. Unencrypted packets are dropped."""
     key = "aead rfc4106(gcm(aes)) 0x" + "17" * 20 + " 128"
     for namespace, own, peer in ((A, near, far), (B, far, near)):
         for src, dst, spi in ((near, far, 1), (far, near, 2)):
@@ -363,7 +363,7 @@ def test_monitor__a_link_that_goes_down_is_known_at_once(two_links: None) -> Non
             told = [await anext(events)]
             while not isinstance(told[-1], PlaneEvent):
                 told.append(await anext(events))
-            # The peer lost its carrier too: its word and our own may come in either order.
+            # The peer lost its carrier too: its report and our event may come in either order.
             suspended = told[-1]
             assert suspended == PlaneEvent(2, True, suspended.reason)
             assert PortEvent(2, False, suspended.reason) in told

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Interfaces that come, go and come back while Contexts run on two plain hosts.
 
-a  x1 ------ y1  b        each link a veth pair with addresses 10.0.N.1 and 10.0.N.2
+a  x1 ------ y1  b        each link is a veth pair with addresses 10.0.N.1 and 10.0.N.2
    x2 ------ y2
 """
 
@@ -66,7 +66,7 @@ def hosts() -> Iterator[None]:
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Starts mrc in a namespace, and ends what is left."""
+    """Starts mrc in a namespace; ends the processes that still run."""
     running = []
 
     def start(namespace: str, *arguments: str | Path) -> Mrc:
@@ -82,7 +82,7 @@ def start() -> Iterator[Start]:
 
 
 def link(n: int) -> None:
-    """Makes link n, with its addresses."""
+    """Creates link n with its addresses."""
     join(A, f"x{n}", B, f"y{n}")
     address(A, f"x{n}", f"10.0.{n}.1/24")
     address(B, f"y{n}", f"10.0.{n}.2/24")
@@ -91,7 +91,7 @@ def link(n: int) -> None:
 
 
 def said(mrc: Mrc, words: str) -> None:
-    """Waits until it has said so."""
+    """Waits until it has printed the text."""
     while not any(words in line for line in mrc.lines):
         assert mrc.process.poll() is None, mrc.lines
         assert mrc.changed.wait(10), mrc.lines
@@ -109,7 +109,7 @@ def test_recv__started_before_its_links(hosts: None, start: Start, tmp_path: Pat
     start(A, "send", tmp_path / "file", "10.0.1.2").ends(0)
     receiver.ends(0)
     assert (tmp_path / "inbox/file").read_bytes() == (tmp_path / "file").read_bytes()
-    assert len(receiver.lines) == 3, "each said once"
+    assert len(receiver.lines) == 3, "each reported once"
 
 
 def test_perf__a_server_that_waits_for_the_interface_it_was_given(
@@ -122,7 +122,7 @@ def test_perf__a_server_that_waits_for_the_interface_it_was_given(
     said(server, "in use now: y1 (10.0.1.2)")
     start(A, "perf", "10.0.1.2", "-n", "1M").ends(0)
     server.ends(0)
-    assert len(server.lines) == 3, "each said once"
+    assert len(server.lines) == 3, "each reported once"
 
 
 def test_perf__a_client_without_the_interface_it_was_given(hosts: None, start: Start) -> None:
@@ -148,7 +148,7 @@ def descriptors() -> int:
 
 
 class Peer:
-    """Host b: a Context that takes what is written to it, and can be looked at."""
+    """Host b: a Context that accepts writes and can be inspected."""
 
     def __init__(self, config: ContextConfig) -> None:
         self.target = bytearray(len(DATA))
@@ -177,7 +177,7 @@ class Peer:
 
 @pytest.fixture
 def peer() -> Iterator[Callable[..., Peer]]:
-    """Starts the Context of host b, and ends it."""
+    """Starts the Context of host b; ends it after the test."""
     started: list[Peer] = []
 
     def start(config: ContextConfig | None = None) -> Peer:
@@ -190,7 +190,7 @@ def peer() -> Iterator[Callable[..., Peer]]:
 
 
 class Writer:
-    """A QP from host a, and what it can write with."""
+    """A QP from host a, with the memory for its writes."""
 
     def __init__(self, context: Context, mr: MR, qp: QP) -> None:
         self.context, self.mr, self.qp = context, mr, qp
@@ -208,7 +208,7 @@ class Writer:
                 return
 
     async def until_ports(self, *wanted: str) -> None:
-        """Waits until the Context has these ports, beside loopback."""
+        """Waits until the Context has these ports, not counting loopback."""
         while wanted != tuple(
             f"{port.plane} {port.nic} {port.address.ip}"
             for port in self.context.ports
@@ -279,7 +279,7 @@ def test_follow__a_link_that_comes_later_serves_new_qps(
 
 
 def test_follow__an_address_that_changes(hosts: None, peer: Callable[..., Peer]) -> None:
-    """QPs of before have their plane again when the old address is back; new ones use the new."""
+    """Old QPs regain their plane when the old address returns; new QPs use the new address."""
     links()
     peer()
 
@@ -300,7 +300,7 @@ def test_follow__an_address_that_changes(hosts: None, peer: Callable[..., Peer])
 
 
 def flap(*commands: str) -> None:
-    """Runs them over and over in host a, as quickly as ip does."""
+    """Runs the commands repeatedly in host a, as fast as ip can."""
     text = "\n".join(commands * 50)
     subprocess.run(["ip", "-n", A, "-batch", "-"], input=text, text=True, check=True)
 
@@ -315,7 +315,7 @@ def flap(*commands: str) -> None:
 def test_follow__a_hundred_changes_in_a_row(
     hosts: None, peer: Callable[..., Peer], commands: tuple[str, ...]
 ) -> None:
-    """Transfers go on, the plane is back in the end, and nothing is left over."""
+    """Transfers continue, the plane recovers, and nothing leaks."""
     links()
     peer()
 
@@ -334,7 +334,7 @@ def test_follow__a_hundred_changes_in_a_row(
 
 
 def srv6_host(name: str, peer: str, n: int) -> HostConfig:
-    """Two planes with one address on lo; without segments their routes need no SRv6."""
+    """Two planes with one address on lo; without segments, so that their routes need no SRv6."""
     paths = tuple(
         HostPath(plane, f"path {plane}", ip_address(f"fd00:{3 - n}::{plane}")) for plane in (1, 2)
     )
@@ -378,7 +378,7 @@ def test_connect__srv6_paths_whose_port_is_not_there(
 
 def test_follow__srv6_planes_late_and_made_again(hosts: None, peer: Callable[..., Peer]) -> None:
     for n, namespace in enumerate((A, B), 1):
-        # Without a link-local address, which takes a second or two, nobody asks for neighbours.
+        # Neighbour discovery needs a link-local address; with DAD it takes 1 to 2 s.
         ip(f"netns exec {namespace} sysctl -qw net.ipv6.conf.default.accept_dad=0")
         ip(f"-n {namespace} addr add fd00:{n}::a/64 dev lo nodad")
         ip(f"-n {namespace} route add local fd00:{n}::/64 dev lo")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""rtnetlink by our own messages, with ip(8) and tc(8) as the second opinion.
+"""Our rtnetlink messages, checked with ip(8) and tc(8).
 
 namespace a                 namespace b
   p1 (fe80::2) ------------ h0 (fe80::1)
@@ -26,7 +26,7 @@ VIA = IPv6Address("fe80::1")
 OWN = IPv6Address("fd00:a::1")
 CARRIER = IPv6Address("fcbb:1:100:201:e000::")
 
-# Not that of a user namespace, which maps fewer users.
+# False for root of a user namespace, which maps fewer users.
 IS_MACHINES_ROOT = Path("/proc/self/uid_map").read_text().split() == ["0", "0", str(2**32 - 1)]
 
 Pair = tuple[Netlink, Netlink]
@@ -108,7 +108,7 @@ async def test_interfaces__beside_a_running_loop() -> None:
 
 
 def test_interfaces__closes_its_socket() -> None:
-    """A leak would be a ResourceWarning, and so an error."""
+    """A leak would raise a ResourceWarning, which pytest treats as an error."""
     for _ in range(3):
         interfaces()
 
@@ -141,7 +141,7 @@ def test_add_veths__refuses_a_taken_name(pair: Pair) -> None:
 
 
 def test_interfaces__without_addresses_that_are_not_usable_yet(pair: Pair) -> None:
-    """Until duplicate address detection is done, nothing can be bound to them."""
+    """Sockets cannot bind to an address before its duplicate address detection is done."""
     here, _ = pair
     run(here, "sysctl", "-qw", "net.ipv6.conf.p1.dad_transmits=1000")
     run(here, "ip", "addr", "add", "fd00:8::8/64", "dev", "p1")
@@ -174,7 +174,7 @@ def test_add_shaper__as_tc_shows_it(pair: Pair) -> None:
 
 @pytest.mark.parametrize("kind", ROUTES)
 def test_add_routes__as_ip_shows_it(pair: Pair, kind: str) -> None:
-    """Goal: the kernel has what was meant, by its own account and by ip(8)'s."""
+    """Goal: the kernel has the requested route, as our own reader and ip(8) show it."""
     here, _ = pair
     route, shown = ROUTES[kind]
     here.add_routes([route])
@@ -184,7 +184,7 @@ def test_add_routes__as_ip_shows_it(pair: Pair, kind: str) -> None:
 
 
 def ours(link: Netlink) -> list[Route]:
-    """Without those that the kernel adds by itself as interfaces come up."""
+    """The routes of the test, without those that the kernel adds itself."""
     wanted = {route.dst for route, _ in ROUTES.values()}
     return [route for route in link.routes() if route.dst in wanted]
 
@@ -208,7 +208,7 @@ def test_add_routes__replaces_a_carrier(pair: Pair) -> None:
 
 
 def test_add_routes__many_in_one_call(pair: Pair) -> None:
-    """More than one datagram of requests, and more than one of answers."""
+    """Requests and answers each take more than one datagram."""
     here, _ = pair
     routes = [
         Route(IPv6Network(f"fd00:a:1::1:{n:x}/128"), "p1", VIA, OWN, EncapRed((CARRIER,)))
@@ -222,7 +222,7 @@ def test_add_routes__many_in_one_call(pair: Pair) -> None:
 def test_add_routes__notices_what_was_dropped_on_the_way(
     pair: Pair, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Goal: pyroute2's own message, which knows neither encap.red nor flavours, is found out."""
+    """Goal: detects that pyroute2's own message supports neither encap.red nor flavours."""
     here, _ = pair
     monkeypatch.setattr(routes, "RouteMessage", rtmsg)
     route, _ = ROUTES[kind]
@@ -242,7 +242,7 @@ def test_add_shaper__again_changes_it_in_place(pair: Pair) -> None:
 
 
 def test_counters__are_those_of_the_queue(pair: Pair) -> None:
-    """A datagram of 20 KB in one message, cut by the interface: the queue counts its packets."""
+    """One message of 20 KB, segmented by the interface: the queue counts its packets."""
     here, there = pair
     netlink.wait_until_up([(here, ["p1"]), (there, ["h0"])], timeout=5)
     here.add_shaper("p1", rate_bps=10_000_000, burst_bytes=80_000, limit_bytes=100_000)

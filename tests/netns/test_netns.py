@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Named namespaces, with ip(8) as the second opinion."""
+"""Named namespaces, checked with ip(8)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_remove__takes_the_name_away_and_may_be_repeated() -> None:
 
 
 def test_remove__clears_a_name_that_never_became_a_namespace() -> None:
-    """What a crash between the two steps of create leaves."""
+    """The state after a crash between the two steps of create."""
     (netns.FOLDER / "mrc-test-stump").touch()
     netns.remove("mrc-test-stump")
     assert "mrc-test-stump" not in netns.names()

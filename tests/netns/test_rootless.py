@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`mrc testbed` as an ordinary user types it, who knows of no namespace.
+"""`mrc testbed` as an ordinary user types it, without any namespace commands.
 
-Method: every process here is that of a user without a name or a privilege, in a mount namespace in
-which Python can be read by everyone, wherever it is installed.
+Method: every process here runs as a user without a name or a privilege, in a mount namespace in
+which every user can read Python, wherever it is installed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(not HAS_USERS, reason="there is only one user he
 USER = 23456
 ROOT = Path(__file__).parents[2]
 
-# $1: where Python is, $2: the first folder above that not everyone may enter, $3: an empty folder.
+# $1: Python's folder, $2: its first parent that not every user may enter, $3: an empty folder.
 SHOW_PYTHON = """\
 if [ -n "$2" ]; then
   mount --bind "$1" "$3"
@@ -74,19 +74,19 @@ class User:
 
 @pytest.fixture
 def user() -> Iterator[User]:
-    """At home in a folder of their own; pytest's are closed to all others."""
+    """A user with an own home folder, because other users cannot enter pytest's folders."""
     with tempfile.TemporaryDirectory() as home:
         os.chown(home, USER, USER)
         user = User(Path(home))
         yield user
-        # Everything in its namespaces ends with it.
+        # All processes in its namespaces end with it.
         if (keeper := user.keeper()) and not has_ended(keeper):
             os.kill(keeper, signal.SIGKILL)
 
 
 @pytest.mark.slow
 def test_testbed__whole_life_without_root(user: User) -> None:
-    """Two test beds, one of each fabric, that outlive the commands; the last one down ends it."""
+    """Two test beds, one of each fabric, outlive the commands. The last `down` ends the keeper."""
     done = user.run("testbed", "exec", "--name", "one", "h0", "--", "true")
     assert done.stderr == ("mrc testbed exec: test bed one is not up: mrc testbed up --name one\n")
     shape = ("--planes", "1", "--t1", "1")
@@ -141,7 +141,7 @@ def test_top__sees_from_outside_who_is_inside(user: User) -> None:
 
 
 def test_testbed__trusts_no_folder_of_others(user: User) -> None:
-    (user.home / "mrc").mkdir()  # root's
+    (user.home / "mrc").mkdir()  # owned by root
     done = user.run("testbed", "up", "--name", "one")
     assert done.returncode == 1
     assert "does not belong to you alone; set XDG_RUNTIME_DIR" in done.stderr

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What becomes of requests that the kernel refuses."""
+"""Errors of requests that the kernel refuses."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Test beds of other shapes than the usual one, in both fabrics.
+"""Test beds with shapes other than the default, in both fabrics.
 
 h0 -+- t0:P.0 --+-- t1:P.0 --+-- t0:P.1 -+- h2        P = 1, 2
 h1 -+           +-- t1:P.1 --+           +- h3
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.usefixtures("healed")
 NEAR = {"t0:1.0", "t0:2.0"}
 FAR = {"t1:1.0", "t1:1.1", "t1:2.0", "t1:2.1"}
 
-# What dies of a fault: from h0 to h1, from h0 to h2, from h3 to h1.
+# Paths that a fault disables: from h0 to h1, from h0 to h2, from h3 to h1.
 FAULTS: dict[str, tuple[set[str], set[str], set[str]]] = {
     "plane:2": ({"t0:2.0"}, {"t1:2.0", "t1:2.1"}, {"t1:2.0", "t1:2.1"}),
     "t1:1.1": (set(), {"t1:1.1"}, {"t1:1.1"}),
@@ -63,7 +63,7 @@ def test_paths__below_one_t0_and_over_every_t1(bed: Testbed) -> None:
 @pytest.mark.parametrize("mode", [*Mode])
 @pytest.mark.parametrize("target", FAULTS)
 def test_fail__kills_its_paths_and_no_others(bed: Testbed, target: str, mode: Mode) -> None:
-    """Method: what a dead path lets through comes before what is sent over it when it healed."""
+    """Method: a datagram that passed a dead path would arrive before one sent after healing."""
     near, far, back = FAULTS[target]
     with probing(bed, 0, 1) as a, probing(bed, 0, 2) as b, probing(bed, 3, 1) as c:
         cases = [(a, NEAR, near), (b, FAR, far), (c, FAR, back)]
@@ -78,13 +78,13 @@ def test_fail__kills_its_paths_and_no_others(bed: Testbed, target: str, mode: Mo
 
 
 def test_fail__loses_a_share_once_below_one_t0(bed: Testbed) -> None:
-    """Half of 200 datagrams: 100 +- 43 is six sigma; tossed twice it would be 50."""
+    """Half of 200 datagrams: 100 +- 43 is six sigma; if both hops lost half, 50 would arrive."""
     bed.fail("t0:1.0", loss=0.5)
     assert 57 <= arrivals(bed, 200, {"t0:2.0"})["t0:1.0"] <= 143
 
 
 def test_transfer__between_hosts_below_one_t0(bed: Testbed, tmp_path: Path) -> None:
-    """One path a plane; one of them falls silent."""
+    """One path per plane; one of the paths is silent."""
     inbox, file = tmp_path / "inbox", tmp_path / "file"
     inbox.mkdir()
     file.write_bytes(os.urandom(1 << 20))
@@ -126,7 +126,7 @@ def has_netem(namespace: str) -> bool:
 def test_up__delays_or_says_what_the_kernel_lacks(
     bed_name: str, namespace_pair: tuple[str, str]
 ) -> None:
-    """Goal: a delay that was asked for is there, or nothing is."""
+    """Goal: the test bed has the requested delay, or does not come up."""
     delayed = Testbed(bed_name, planes=1, t1=1, delay_ns=5_000_000)
     if has_netem(namespace_pair[0]):
         delayed.up()
@@ -140,7 +140,7 @@ def test_up__delays_or_says_what_the_kernel_lacks(
 def test_fail__duplicates_and_corrupts_where_the_kernel_has_netem(
     bed_name: str, namespace_pair: tuple[str, str]
 ) -> None:
-    """Goal: netem does it, not only our book-keeping; and healing ends it."""
+    """Goal: netem applies the fault, not only our records, and healing ends it."""
     if not has_netem(namespace_pair[0]):
         pytest.skip("this kernel has no netem: tools/kernels runs it on kernels that have it")
     with Testbed(bed_name, planes=1, t1=1) as bed:
@@ -182,12 +182,12 @@ def from_file(request: pytest.FixtureRequest, tmp_path: Path, bed_name: str) -> 
     path.write_text(FILE)
     argv = ["testbed", "up", str(path), "--name", bed_name, "--fabric", request.param]
     assert main(argv) == 0
-    assert main(argv) == 0  # twice is harmless
+    assert main(argv) == 0  # a second time is harmless
     return Testbed.existing(bed_name)
 
 
 def test_up__from_a_file(from_file: Testbed) -> None:
-    """Its addresses carry, and its planes are as fast as it says."""
+    """Its addresses carry packets, and its planes have the rates in the file."""
     assert probe(from_file, 0, 1) == Counter({"t0:1.0", "t0:2.0"})
     assert probe(from_file, 0, 2) == Counter({"t1:1.0", "t1:2.0"})
     assert from_file.measure(0)["h0>t0:2.0"]["rate_bits_per_second"] == 2_000_000
@@ -195,13 +195,13 @@ def test_up__from_a_file(from_file: Testbed) -> None:
     addresses = from_file.shape.addresses
     assert str(addresses.host(3)) == "fd01:b:3::1"
     assert f"inet6 {addresses.oob(0)}" in run(from_file, "ip", "-6", "address")
-    # 80 KiB of the 210 kB pass a tbf in one burst, the others take 0.5 s.
+    # 80 KiB of the 210 kB pass a tbf in one burst; the rest takes 0.5 s.
     assert seconds(from_file, 1, 150) < 0.4 < seconds(from_file, 2, 150)
 
 
 def seconds(bed: Testbed, plane: int, count: int) -> float:
-    """That so many packets take from h0 to h2. What has come is taken at once: the receiver's
-    buffer holds some 90.
+    """Seconds that `count` packets take from h0 to h2. Receives each packet at once, because the
+    receiver's buffer holds only about 90.
     """
     (dst,) = [str(path.dst) for path in bed.shape.paths(0, 2) if path.plane == plane]
     with udp_socket(bed, "h2") as rx, udp_socket(bed, "h0") as tx:
@@ -222,7 +222,7 @@ def seconds(bed: Testbed, plane: int, count: int) -> float:
 
 @pytest.mark.parametrize("fabric", [*Fabric])
 def test_down__leaves_nothing_of_an_up_that_was_killed(fabric: Fabric, bed_name: str) -> None:
-    """Method: kill `up` of a built-in topology as soon as the first namespaces are there."""
+    """Method: kills `up` of a built-in topology as soon as the first namespaces exist."""
     mrc = [sys.executable, "-m", "mrc", "testbed", "--name", bed_name]
     with subprocess.Popen([*mrc, "up", "sixteen", "--fabric", fabric]) as process:
         while not [name for name in netns.names() if bed_name in name]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tools/soak: a short one finds nothing, and an interrupted one leaves nothing."""
+"""tools/soak: a short run finds no failure, and an interrupted run leaves nothing behind."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A test bed in the kernel: which paths live, and which die of which fault.
+"""A test bed in the kernel: the paths, and the paths that each fault disables.
 
     h0 -- t0:P.0 --+-- t1:P.0 --+-- t0:P.1 -- h1        P = 1, 2
                    +-- t1:P.1 --+
 
-A probe is one UDP datagram per path from h0 to h1; what arrives says which paths live, and the
-packets that the T1s forwarded say which way it went.
+A probe is one UDP datagram per path from h0 to h1. The received datagrams show the working paths;
+the packets that the T1s forwarded show the routes.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ def bed(request: pytest.FixtureRequest) -> Iterator[Testbed]:
 
 @pytest.fixture
 def kernel_bed(bed: Testbed) -> Testbed:
-    """For what only switches in the kernel have."""
+    """A test bed with switches in the kernel."""
     if bed.shape.fabric is not Fabric.KERNEL:
-        pytest.skip("an emulated fabric has no switches to look into")
+        pytest.skip("an emulated fabric has no kernel switches")
     return bed
 
 
@@ -104,7 +104,7 @@ def test_paths__all_live_in_both_directions(bed: Testbed) -> None:
 
 
 def test_paths__each_crosses_its_own_t1(bed: Testbed) -> None:
-    """Method: ten datagrams over one path at a time; only that path's T1 forwards them."""
+    """Method: sends ten datagrams over one path at a time; only that path's T1 forwards them."""
     size = bed.shape.mtu - 112
     for path in bed.shape.paths(0, 1):
         before = forwarded(bed)
@@ -119,7 +119,7 @@ def test_paths__each_crosses_its_own_t1(bed: Testbed) -> None:
 
 
 def test_paths__arrive_at_the_port_and_the_address_of_the_path(bed: Testbed) -> None:
-    """What the datapath rests on: a socket tied to the port gets its plane's packets only."""
+    """The datapath requires this: a socket bound to a port gets only the packets of its plane."""
     with udp_socket(bed, "h1") as rx, udp_socket(bed, "h0") as tx:
         rx.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"p2")
         rx.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, 1)
@@ -175,7 +175,7 @@ def test_paths__a_mark_on_the_outer_header_reaches_the_socket(kernel_bed: Testbe
 @pytest.mark.parametrize("mode", [*Mode])
 @pytest.mark.parametrize("target", FAULTS)
 def test_fail__kills_its_paths_and_no_others(bed: Testbed, target: str, mode: Mode) -> None:
-    """Method: what a dead path lets through comes before what is sent over it when it healed."""
+    """Method: a datagram that passed a dead path would arrive before one sent after healing."""
     alive = ALL - FAULTS[target]
     with probing(bed, 0, 1) as there, probing(bed, 1, 0) as back:
         bed.fail(target, mode)
@@ -197,7 +197,7 @@ def test_fail__only_down_is_seen_by_the_host(bed: Testbed, mode: Mode, carrier: 
 
 @pytest.mark.parametrize("target", ["plane:2", "t1:1.1", "t0:1.0", "link:h1.1", "uplink:2.1.0"])
 def test_fail__loses_the_share_once(bed: Testbed, target: str) -> None:
-    """Half of 200 datagrams: 100 +- 43 is six sigma; tossed twice it would be 50."""
+    """Half of 200 datagrams: 100 +- 43 is six sigma; if both hops lost half, 50 would arrive."""
     bed.fail(target, loss=0.5)
     arrived = arrivals(bed, 200, ALL - FAULTS[target])
     for name in ALL - FAULTS[target]:
@@ -207,7 +207,7 @@ def test_fail__loses_the_share_once(bed: Testbed, target: str) -> None:
 
 
 def test_fail__a_rate(bed: Testbed) -> None:
-    """Of 180 KB the bucket of a kernel's link lets 80 KB pass at once; 100 KB take 80 ms."""
+    """The token bucket of a kernel link passes 80 KB of 180 KB at once; 100 KB take 80 ms."""
     size = bed.shape.mtu - 112
     bed.fail("plane:2", rate_share=0.01)
     with udp_socket(bed, "h1") as rx, udp_socket(bed, "h0") as tx:
@@ -244,7 +244,7 @@ def test_links__count_what_they_carry_and_lose(bed: Testbed) -> None:
 
 
 def test_fail__several_at_once_heal_one_by_one(bed: Testbed) -> None:
-    """A link that two faults hold down stays down until both are healed."""
+    """A link with two faults stays down until both are healed."""
     bed.fail("plane:1", Mode.DOWN)
     bed.fail("uplink:1.0.1", Mode.DOWN)
     bed.fail("t1:2.0")
@@ -260,7 +260,7 @@ def test_fail__several_at_once_heal_one_by_one(bed: Testbed) -> None:
 
 @pytest.mark.parametrize("first", ["t1:1.0", "uplink:1.1.0"])
 def test_fail__both_ends_of_a_link_heal_in_any_order(bed: Testbed, first: str) -> None:
-    """The T1 sets its end of the uplink down, and the T0 the other."""
+    """One fault sets the T1's end of the uplink down, the other the T0's end."""
     bed.fail("t1:1.0", Mode.DOWN)
     bed.fail("uplink:1.1.0", Mode.DOWN)
     bed.heal(first)
@@ -372,7 +372,7 @@ def test_down__leaves_nothing(bed_name: str) -> None:
 
 
 def test_down__leaves_others_alone(bed: Testbed, bed_name: str) -> None:
-    """Two test beds side by side, one name the beginning of the other."""
+    """Two test beds side by side; one name is a prefix of the other."""
     longer = f"{bed.name}-h0"
     try:
         with Testbed(longer, planes=1, t1=1) as other:
@@ -386,7 +386,7 @@ def test_down__leaves_others_alone(bed: Testbed, bed_name: str) -> None:
 
 
 def test_up__rebuilds_what_a_killed_one_left(bed_name: str) -> None:
-    """Method: kill `up` as soon as the first namespaces are there."""
+    """Method: kills `up` as soon as the first namespaces exist."""
     script = f"from mrc.testbed.bed import Testbed; Testbed({bed_name!r}, hosts=6, planes=4).up()"
     process = subprocess.Popen([sys.executable, "-c", script])
     deadline = time.monotonic() + limit(20)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`mrc send` and `mrc recv` as processes in two hosts of a test bed, in good and in bad luck.
+"""`mrc send` and `mrc recv` as processes in two hosts of a test bed, with and without faults.
 
 h0 --- plane 1 (T0, 2 x T1, T0) --- h1      200 Mbit/s each; the OOB exchange runs over a
  |---- plane 2 ---------------------|       management network that no fault touches
@@ -35,12 +35,12 @@ PLANES = 4
 MTU = 8844  # payload bytes at an interface MTU of 9000
 BIG = (64 << 20) + 13
 MIDDLE = 24 << 20
-LONG = 48 << 20  # half a second, so that there is a middle in which things can happen
+LONG = 48 << 20  # half a second, long enough for a fault in the middle
 STOPS = [
     pytest.param(signal.SIGINT, 130),
     pytest.param(signal.SIGTERM, 143, marks=[pytest.mark.slow]),
 ]
-GIVE_UP_SECONDS = 25  # 9.0 s of retries as configured, more after long queues
+GIVE_UP_SECONDS = 25  # 9.0 s of configured retries, more after long queues
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def bed() -> Iterator[Testbed]:
 
 @pytest.fixture
 def public_folder() -> Iterator[Path]:
-    """Other users may enter it, which pytest's own folders do not allow."""
+    """A folder that other users may enter; they cannot enter pytest's own folders."""
     with tempfile.TemporaryDirectory(prefix="mrc-test-") as name:
         Path(name).chmod(0o755)
         yield Path(name)
@@ -78,7 +78,7 @@ def names(inbox: Path) -> list[str]:
     return sorted(os.listdir(inbox))
 
 
-# ---- Good luck ------------------------------------------------------------------------------
+# ---- Without faults -------------------------------------------------------------------------
 
 
 def test_send__every_size(hosts: Hosts, tmp_path: Path, inbox: Path) -> None:
@@ -94,11 +94,11 @@ def test_send__every_size(hosts: Hosts, tmp_path: Path, inbox: Path) -> None:
     digests = [[file["digest"] for file in result["files"]] for result in (sent, received)]
     assert digests[0] == digests[1]
     assert sent["sent_packets"] >= BIG // MTU
-    assert sent["qps"] == received["qps"] == 1, "a short way"
+    assert sent["qps"] == received["qps"] == 1, "a short round trip"
     moved = [plane["sent_bytes"] for plane in sent["planes"]]
     assert min(moved) > 0.8 * max(moved), "equal shares per plane"
     arrived = [plane["received_bytes"] for plane in received["planes"]]
-    assert sum(sizes) <= sum(arrived) < 1.01 * sum(sizes), "each byte once, and some messages"
+    assert sum(sizes) <= sum(arrived) < 1.01 * sum(sizes), "each byte once, plus some messages"
     assert min(arrived) > 0.8 * max(arrived)
 
 
@@ -147,7 +147,7 @@ def test_recv__existing_file_only_with_overwrite(hosts: Hosts, tmp_path: Path, i
     assert "h1 refused the file: a: exists" in sender.complaint()
     receiver.process.send_signal(signal.SIGINT)
     receiver.ends(130)
-    assert "a: exists" in receiver.lines[1], "who sent nothing is not the one sender of --once"
+    assert "a: exists" in receiver.lines[1], "a peer that sent nothing does not count for --once"
     assert (inbox / "a").read_bytes() == b"old" and names(inbox) == ["a"]
     receiver = hosts.recv(inbox, "--once", "--overwrite")
     hosts.send(file).ends(0)
@@ -165,7 +165,7 @@ def test_paths__shows_every_ev(hosts: Hosts, inbox: Path) -> None:
     assert {ev["state"] for ev in shown["evs"]} == {"GOOD"}
     table = hosts.start("h0", "paths", "h1").ends(0)
     assert len(table.splitlines()) == 9 and "0101 0201 e000" in table
-    assert receiver.process.poll() is None, "a look at the paths is not a sender"
+    assert receiver.process.poll() is None, "a query of the paths does not count for --once"
 
 
 def test_paths__a_silent_plane_is_not_good(hosts: Hosts, bed: Testbed, inbox: Path) -> None:
@@ -263,7 +263,7 @@ def test_send__all_planes_silent(hosts: Hosts, bed: Testbed, tmp_path: Path, inb
 
 @pytest.mark.slow
 def test_recv__sender_falls_silent(hosts: Hosts, tmp_path: Path, inbox: Path) -> None:
-    """A stopped process keeps its TCP connection: only the mailbox's keepalive finds out."""
+    """A stopped process keeps its TCP connection: only the mailbox's keepalive detects it."""
     receiver = hosts.recv(inbox, "--once")
     sender = hosts.send(make(tmp_path, "a", LONG))
     receiver.until_received(LONG // 4)
@@ -282,7 +282,7 @@ def test_send__no_plane_from_the_start(hosts: Hosts, bed: Testbed, tmp_path: Pat
     assert "UDP" in sender.complaint()
 
 
-# ---- Bad luck of the two ends ---------------------------------------------------------------
+# ---- Faults of the two ends -----------------------------------------------------------------
 
 
 @contextmanager
@@ -390,7 +390,7 @@ def test_recv__stopped(
 def test_recv__garbage_on_tcp_and_udp(
     hosts: Hosts, bed: Testbed, tmp_path: Path, inbox: Path
 ) -> None:
-    """A stranger who talks nonsense to both ports costs neither the receiver nor its sender."""
+    """A stranger that sends garbage to both ports disturbs neither the receiver nor its sender."""
     file = make(tmp_path, "a", LONG)
     receiver = hosts.recv(inbox)
     sender = hosts.send(file)
@@ -417,7 +417,7 @@ def test_recv__garbage_on_tcp_and_udp(
 @pytest.mark.parametrize("rounds", [1, pytest.param(60, marks=[pytest.mark.slow])])
 @pytest.mark.timeout(1800)
 def test_send__random_faults(tmp_path: Path, bed_name: str, rounds: int) -> None:
-    """Test beds of 1 to 4 planes, up to three rounds each; MRC_SEED repeats what was drawn."""
+    """Test beds of 1 to 4 planes, up to three rounds each; MRC_SEED repeats a run."""
     seed = int(os.environ.get("MRC_SEED") or random.SystemRandom().randrange(1 << 32))
     print(f"MRC_SEED={seed}")
     draw = random.Random(seed)
@@ -436,7 +436,7 @@ def _random_round(bed: Testbed, folder: Path, draw: random.Random) -> None:
         make(folder, f"file{n}", size, draw.randrange(1 << 32))
         for n, size in enumerate(draw.sample(sizes, draw.randrange(1, 4)))
     ]
-    # Either one plane stays whole, or all may fail at once, but not before the QP is there.
+    # One plane stays without faults, or all may fail at once, but only after the QP is connected.
     spared = draw.random() < 0.5 and bed.shape.planes > 1
     faults = _random_faults(draw, range(1, bed.shape.planes + (not spared)))
     print(bed.shape.planes, "planes", [file.stat().st_size for file in files], spared, faults)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`mrc send` over a way that the PSNs of one QP do not fill.
+"""`mrc send` over a round trip for which the PSNs of one QP are too few.
 
 h0 -- t0:1.0 -- t1:1.x -- t0:1.1 -- h1      four planes of 200 Mbit/s, 31 ms a link: a round trip
                                             of 250 ms holds 25 MB, 4096 PSNs of MTU 1500 5.5 MB
@@ -48,7 +48,7 @@ def test_send__several_qps_where_the_way_is_long(hosts: Hosts, tmp_path: Path) -
     assert (sent["mpr"], sent["path_mtu_bytes"]) == (4096, PAYLOAD)
     assert 1 < sent["qps"] == received["qps"] <= 16
     moved = sum(plane["received_bytes"] for plane in received["planes"])
-    assert 1 <= moved / (160 << 20) < 1.01, "over all QPs each byte once, and some messages"
+    assert 1 <= moved / (160 << 20) < 1.01, "over all QPs each byte once, plus some messages"
     recorded = sum(received["bins"]["bytes"])
-    assert recorded == pytest.approx(moved, rel=0.001), "of all QPs, but for some messages"
+    assert recorded == pytest.approx(moved, rel=0.001), "of all QPs, except some messages"
     assert len(sent["evs"]) == 8 * sent["qps"]

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Addresses and UDP ports of a pair's hosts. Host, plane and path stand in the last bytes, on IPv6
-   and IPv4 alike, so that a packet's way can be read from its header. On IPv6 the destination
-   names the path, as under SRv6; on IPv4 the source port does. */
+/* Addresses and UDP ports of a pair's hosts. The last bytes name host, plane and path, on IPv6 and
+   IPv4 alike, so a packet's header shows its path. On IPv6 the destination names the path, as with
+   SRv6; on IPv4 the source port does. */
 #ifndef MRC_PAIR_ADDRESS_H
 #define MRC_PAIR_ADDRESS_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* QPs between the hosts of a pair: connects them over all planes and paths, posts work requests to
-   them under the auditor's eyes. It plays the part of the OOB exchange. */
+/* QPs between the hosts of a pair: connects them over all planes and paths, in place of the OOB
+   exchange, and posts work requests, which the auditors check. */
 #ifndef MRC_PAIR_CONNECT_H
 #define MRC_PAIR_CONNECT_H
 
@@ -21,7 +21,7 @@ struct mrc_pair_qp_config {
   uint32_t integrity;           /* enum mrc_integrity */
   uint32_t dynamic_mpr;         /* 1: the window may change */
   uint8_t timeout;              /* [10: 1.05 ms] */
-  uint8_t retry_linear;         /* as they are */
+  uint8_t retry_linear;         /* no default */
   uint8_t retry_exp;
   uint8_t cc;           /* enum mrc_cc_kind */
   uint8_t plane_shares; /* enum mrc_plane_shares */
@@ -29,24 +29,24 @@ struct mrc_pair_qp_config {
   struct mrc_cc_profile cc_profile;
 };
 
-/* Returns the end at `from`; both ends are in RTS, and have probed their EVs in RTR, as in the real
-   exchange, when `probe` is set. */
+/* Returns the end at `from`. Both ends are in RTS. With `probe` they have probed their EVs in RTR,
+   as in the real exchange. */
 int mrc_pair_connect(struct mrc_pair *pair, const struct mrc_pair_qp_config *config);
-/* Only creates both ends: they are in INIT. */
+/* Creates both ends and leaves them in INIT. */
 int mrc_pair_create_qp(struct mrc_pair *pair, const struct mrc_pair_qp_config *config);
-/* Moves one end to a state, which must be legal. */
+/* Moves one end to a state; the transition must be legal. */
 void mrc_pair_modify(struct mrc_pair *pair, int end, uint32_t state);
 void mrc_pair_destroy_qp(struct mrc_pair *pair, int end);
 
-/* Posts a write of the next `bytes` of the end's memory. Returns what mrc_qp_post returned. */
+/* Posts a write of the next `bytes` of the end's memory. Returns the result of mrc_qp_post. */
 int mrc_pair_write(struct mrc_pair *pair, int end, uint32_t bytes);
 int mrc_pair_write_imm(struct mrc_pair *pair, int end, uint32_t bytes);
-/* Runs until all WRs of all ends are completed; false when they are not after `budget_ns`. */
+/* Runs until all WRs of all ends are completed; false if some are not after `budget_ns`. */
 bool mrc_pair_finish(struct mrc_pair *pair, uint64_t budget_ns);
 
-/* The controller denies an EV of an end, or lifts it. */
+/* The controller denies an EV of an end, or allows it again. */
 void mrc_pair_deny(struct mrc_pair *pair, int end, int plane, int path, bool denied);
-/* What the engine says of an end, and of one of its EVs. */
+/* The engine's information on an end and on one of its EVs. */
 struct mrc_qp_info mrc_pair_info(const struct mrc_pair *pair, int end);
 struct mrc_ev_info mrc_pair_ev(const struct mrc_pair *pair, int end, int plane, int path);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A packet in flight between the hosts of a pair: put together from a burst as the socket would,
-   marked, cut and damaged on its way. It knows where it comes from and goes to, not when. */
+/* A packet in flight between the hosts of a pair: built from a burst as a socket would build it;
+   links mark, trim and damage it. It holds its source and destination, but no times. */
 #ifndef MRC_PAIR_DATAGRAM_H
 #define MRC_PAIR_DATAGRAM_H
 
@@ -9,7 +9,7 @@
 
 struct mrc_datagram {
   struct mrc_datagram *next; /* in a host's inbox */
-  struct mrc_meta meta;      /* as the receiving driver will see it; meta.port is the plane */
+  struct mrc_meta meta;      /* for the receiving driver; meta.port is the plane */
   int from;                  /* host */
   int to;
   int path;
@@ -23,7 +23,7 @@ struct mrc_datagram {
 struct mrc_datagram *mrc_datagram_make(int from, const struct mrc_burst *burst,
                                        const struct mrc_packet *piece);
 struct mrc_datagram *mrc_datagram_copy(const struct mrc_datagram *packet);
-/* Applies what a link did to the packet, but for its delay and loss. */
+/* Applies a link's marking, trimming and damage to the packet. */
 void mrc_datagram_suffer(struct mrc_datagram *packet, const struct mrc_link_fate *fate);
 
 #endif

@@ -9,7 +9,7 @@
 #include "pair/watch.h"
 
 enum {
-  MAX_TURNS = 16 /* of the loop before time must go on */
+  MAX_TURNS = 16 /* of the loop at one time */
 };
 
 static uint32_t bit_of(int port) { return 1u << (port - 1); }
@@ -33,8 +33,8 @@ static void fail_burst(struct mrc_pair *pair, int host, const struct mrc_burst *
   }
 }
 
-/* What the kernel says to the burst: 1 taken, 0 refused, or an error. A port whose link holds too
- * much is blocked from now on. */
+/* The kernel's answer to a burst: 1 taken, 0 refused, or an error. A port whose link holds too much
+   is blocked from now on. */
 static int offer(struct mrc_pair *pair, struct mrc_pair_host *host, const struct mrc_link *out,
                  const struct mrc_burst *burst) {
   host->bursts++;
@@ -48,7 +48,7 @@ static int offer(struct mrc_pair *pair, struct mrc_pair_host *host, const struct
   return one_in == 0 || mrc_prng_below(&pair->prng, one_in) != 0;
 }
 
-/* Ports that have just become blocked stay so until half of the backlog is gone. */
+/* Newly blocked ports stay blocked until half of the backlog is gone. */
 static void unblock_later(struct mrc_pair *pair, int index, uint32_t ports) {
   for (; ports != 0; ports &= ports - 1) {
     const int port = __builtin_ctz(ports) + 1;
@@ -73,7 +73,7 @@ static uint32_t send_bursts(void *driver, const struct mrc_burst *bursts, int *t
   mrc_assert(n <= host->driver.capacity);
   const uint32_t before = host->blocked;
   for (int i = 0; i < n; i++) {
-    mrc_assert(!(before & bit_of(bursts[i].port))); /* a blocked port is not chosen */
+    mrc_assert(!(before & bit_of(bursts[i].port))); /* the engine does not choose a blocked port */
     taken[i] = offer(pair, host, &pair->port_out[index][bursts[i].port - 1], &bursts[i]);
     if (taken[i] == 1) send_burst(pair, index, &bursts[i]);
     if (taken[i] < 0) fail_burst(pair, index, &bursts[i]);
@@ -121,7 +121,6 @@ static bool publish(void *driver) {
 
 static const struct mrc_turn_calls calls = {.now = now, .publish = publish, .send = send_bursts};
 
-/* What is due is done in a few turns at most. */
 void mrc_driver_run(struct mrc_pair *pair, int index) {
   struct mrc_pair_host *host = &pair->hosts[index];
   struct driver driver = {.pair = pair, .index = index};

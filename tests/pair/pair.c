@@ -8,12 +8,12 @@
 
 enum {
   CAPACITY = 16,           /* bursts of one transmit call */
-  LIVELOCK_EVENTS = 100000 /* without progress of time */
+  LIVELOCK_EVENTS = 100000 /* at one time */
 };
 
 /* ---- time ---- */
 
-/* Runs the driver, or finds the host busy with something else for a while. */
+/* Runs the driver, or delays the run by a random stall of the host. */
 static void run(struct mrc_pair *pair, int index) {
   struct mrc_pair_host *host = &pair->hosts[index];
   const struct mrc_pair_driver *driver = &host->driver;
@@ -27,7 +27,7 @@ static void run(struct mrc_pair *pair, int index) {
   mrc_driver_run(pair, index);
 }
 
-/* False for a run that was moved to another time since: many of these may wait for one instant. */
+/* False for a run that was moved to another time; one time may have many of these. */
 static bool handle(struct mrc_pair *pair, const struct mrc_heap_entry *event) {
   switch (event->kind) {
     case MRC_PAIR_ON_PACKET:

@@ -19,7 +19,7 @@ struct mrc_link *mrc_pair_path(struct mrc_pair *pair, int from, int to, int plan
                       path];
 }
 
-/* ---- packets on their way ---- */
+/* ---- packets in flight ---- */
 
 static void schedule(struct mrc_pair *pair, uint64_t at_ns, enum mrc_pair_event kind,
                      uint32_t index, void *pointer) {

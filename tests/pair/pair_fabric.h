@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A pair, which is two hosts or more, and the ways between them: port link of the sender, path
-   link, port link of the receiver. It takes packets to inboxes; drivers are above. */
+/* A pair (two or more hosts) and the links between them: port link of the sender, path link, port
+   link of the receiver. It moves packets to inboxes; the drivers are in driver.h. */
 #ifndef MRC_PAIR_FABRIC_H
 #define MRC_PAIR_FABRIC_H
 
@@ -25,12 +25,11 @@
 /* How a host's driver treats its engine. */
 struct mrc_pair_driver {
   int capacity;       /* bursts of one transmit call, 1..64 [16] */
-  int refuse_one_in;  /* refuses one burst of so many, by chance; the engine gives it again; 0: none
-                       */
-  bool unstamped;     /* cannot tell when a packet arrived, only when it was handed over */
+  int refuse_one_in;  /* refuses one burst in this many, by chance; 0: none */
+  bool unstamped;     /* packets have no arrival time, only the time of the driver's run */
   uint64_t wake_ns;   /* from the arrival of a packet to the run of the driver */
-  uint64_t packet_ns; /* what each packet costs; the driver is busy for so long after its run */
-  uint32_t stall_ppm; /* of its runs come late by up to `stall_ns`: the host was busy */
+  uint64_t packet_ns; /* time per packet, for which the driver is busy after its run */
+  uint32_t stall_ppm; /* share of runs that are late by up to `stall_ns`, as on a busy host */
   uint64_t stall_ns;
   uint64_t sndbuf_bytes; /* a port is blocked while its port link holds more; 0: never */
 };
@@ -42,20 +41,20 @@ struct mrc_pair_config {
   int planes;                      /* [1] */
   int paths;                       /* [1] */
   int family;                      /* 6 or 4 [6] */
-  bool udp_checksum;               /* the kernel drops what a fault corrupted */
+  bool udp_checksum;               /* the kernel drops packets that a fault corrupted */
   struct mrc_engine_config engine; /* of every host; seed and ports are filled in */
   struct mrc_link_config path;     /* of every path */
-  struct mrc_link_config port_out; /* of every port link towards the fabric */
-  struct mrc_link_config port_in;  /* of every port link towards the host */
+  struct mrc_link_config port_out; /* of every port link to the fabric */
+  struct mrc_link_config port_in;  /* of every port link to the host */
   struct mrc_pair_driver driver;   /* of every host */
 };
 
-/* Loses packets by name, for exact scripts: the first `times` that match. */
+/* Loses exactly the first `times` packets that match. */
 struct mrc_pair_rule {
-  int host;        /* that sends them */
+  int host;        /* the sender */
   uint32_t plane;  /* or MRC_PAIR_ANY */
   uint32_t opcode; /* enum mrc_opcode, or MRC_PAIR_DATA, or MRC_PAIR_ANY */
-  uint32_t psn;    /* the first of `n_psns` PSNs; not looked at when n_psns is 0 */
+  uint32_t psn;    /* the first of `n_psns` PSNs; ignored if n_psns is 0 */
   uint32_t n_psns;
   uint32_t times;
 };
@@ -65,18 +64,18 @@ enum mrc_pair_event { MRC_PAIR_ON_PACKET, MRC_PAIR_ON_RUN, MRC_PAIR_ON_UNBLOCK }
 struct mrc_pair_host {
   mrc_engine *engine;
   struct mrc_pair_driver driver;
-  struct mrc_datagram *inbox; /* arrived, not yet taken by the driver; the oldest first */
+  struct mrc_datagram *inbox; /* arrived, not yet received by the driver; oldest first */
   struct mrc_datagram **inbox_end;
-  bool stops_polling; /* leaves completions and events where they are */
+  bool stops_polling; /* the driver takes no completions and events */
   uint64_t run_at_ns; /* the earliest run that is scheduled */
   uint64_t busy_until_ns;
-  uint64_t handled; /* packets taken and sent in this run */
+  uint64_t handled; /* packets received and sent in this run */
   uint64_t bursts;  /* offered by the engine */
   uint64_t refused;
   uint32_t blocked; /* bit n - 1: port n */
   uint32_t down;
-  int errors[MRC_PAIR_MAX_PLANES]; /* what the kernel says to every burst of a port; 0: takes it */
-  int path_errors[MRC_PAIR_MAX_PLANES][MRC_PAIR_MAX_PATHS]; /* likewise of a path: no route */
+  int errors[MRC_PAIR_MAX_PLANES]; /* the kernel's answer to every burst of a port; 0: accepts it */
+  int path_errors[MRC_PAIR_MAX_PLANES][MRC_PAIR_MAX_PATHS]; /* the same for a path: no route */
   uint64_t plane_bytes[MRC_PAIR_MAX_PLANES];                /* payload of data packets sent */
   uint64_t plane_packets[MRC_PAIR_MAX_PLANES];              /* of every kind, sent */
   uint64_t drops[MRC_PAIR_MAX_DROPS]; /* packets by result of mrc_engine_receive */
@@ -92,7 +91,7 @@ struct mrc_pair_end {
   uint32_t lkey; /* of the source, at this host */
   uint32_t rkey; /* of the target, at the peer's host */
   bool done;     /* destroyed */
-  bool ended;    /* the scenario ended it: what is outstanding is flushed */
+  bool ended;    /* the scenario ended it: outstanding WRs are flushed */
   struct mrc_qp_attr attr;
   bool denied[MRC_PAIR_MAX_PLANES][MRC_PAIR_MAX_PATHS]; /* EVs */
   struct mrc_audit audit;
@@ -111,16 +110,16 @@ struct mrc_pair {
   struct mrc_link port_in[MRC_PAIR_MAX_HOSTS][MRC_PAIR_MAX_PLANES];
   struct mrc_pair_rule rules[MRC_PAIR_MAX_RULES];
   int n_rules;
-  uint64_t trace; /* hash of every packet sent: who, when, where, what */
+  uint64_t trace; /* hash of every packet sent */
 };
 
 struct mrc_link *mrc_pair_path(struct mrc_pair *pair, int from, int to, int plane, int path);
-/* Runs the driver of a host at a time, or earlier; lets a blocked port go on at a time. */
+/* Runs the driver of a host at `at_ns` or earlier; unblocks a port at `at_ns`. */
 void mrc_pair_run_at(struct mrc_pair *pair, int host, uint64_t at_ns);
 void mrc_pair_unblock_at(struct mrc_pair *pair, int host, int port, uint64_t at_ns);
-/* A driver sends a packet, of which the pair takes care from now on. */
+/* A driver sends a packet, which the pair owns from now on. */
 void mrc_pair_send(struct mrc_pair *pair, struct mrc_datagram *packet, const struct mrc_wire *wire);
-/* Takes a packet over its next links, as far as it comes without delay. */
+/* Moves a packet over its next links until one delays it. */
 void mrc_pair_forward(struct mrc_pair *pair, struct mrc_datagram *packet);
 
 #endif

@@ -26,7 +26,7 @@ static void hash(struct mrc_pair *pair, const void *bytes, size_t n) {
     pair->trace = (pair->trace ^ ((const uint8_t *)bytes)[i]) * 0x100000001B3ull; /* FNV-1a */
 }
 
-/* Of a data packet all but the address, which differs between runs, and the ICRC after it. */
+/* Skips the address of a data packet, which differs between runs, and the ICRC, which covers it. */
 static void hash_packet(struct mrc_pair *pair, const struct mrc_datagram *packet,
                         const struct mrc_wire *wire) {
   hash(pair, &pair->now_ns, sizeof(pair->now_ns));
@@ -61,8 +61,8 @@ void mrc_watch_burst(struct mrc_pair *pair, int host, const struct mrc_burst *bu
   int family = pair->config.family;
   int path = mrc_address_path(family, burst->dst, burst->sport);
   mrc_assert(burst->port >= 1 && burst->port <= pair->config.planes);
-  mrc_assert(
-      !(pair->hosts[host].down >> (burst->port - 1) & 1)); /* nothing leaves a port that is down */
+  mrc_assert(!(pair->hosts[host].down >> (burst->port - 1) &
+               1)); /* no packet leaves a port that is down */
   mrc_assert(burst->family == family);
   mrc_assert(burst->src[MRC_ADDRESS_HOST] == host + 1);
   mrc_assert(burst->src[MRC_ADDRESS_PLANE] == burst->port);
@@ -75,7 +75,7 @@ void mrc_watch_burst(struct mrc_pair *pair, int host, const struct mrc_burst *bu
   check_sizes(pair, burst);
 }
 
-/* The end that sent the packet; 0 for what belongs to no QP. */
+/* The end that sent the packet; NULL if it belongs to no QP. */
 static struct mrc_pair_end *sender_of(const struct mrc_pair *pair,
                                       const struct mrc_datagram *packet,
                                       const struct mrc_wire *wire) {
@@ -107,7 +107,7 @@ void mrc_watch_sent(struct mrc_pair *pair, const struct mrc_datagram *packet,
   struct mrc_pair_end *end = sender_of(pair, packet, wire);
   if (end == NULL) return;
   struct mrc_audit *audit = &end->audit;
-  mrc_assert(!end->denied[plane - 1][packet->path]); /* nothing is sent on a DENIED EV */
+  mrc_assert(!end->denied[plane - 1][packet->path]); /* no packet is sent on a DENIED EV */
   if (end->done || audit->unwatched) return;
   if (mrc_opcode_is_data(wire->opcode)) {
     host->plane_bytes[plane - 1] += wire->payload_bytes;
@@ -121,13 +121,13 @@ void mrc_watch_sent(struct mrc_pair *pair, const struct mrc_datagram *packet,
 void mrc_watch_received(struct mrc_pair *pair, const struct mrc_datagram *packet, int drop) {
   struct mrc_wire wire;
   if (packet->meta.trimmed || drop != 0) return;
-  /* the ICRC finds every flip but those in the byte that it does not cover */
+  /* the ICRC detects every flip except in the byte that it does not cover */
   mrc_assert(packet->flipped < 0 || packet->flipped / 8 == VAR_RES);
   mrc_assert(mrc_wire_decode(packet->bytes, packet->n, false, &wire) == 0);
   int index = find_end(pair, packet->to, wire.dest_qpn);
   if (index < 0) return;
   struct mrc_pair_end *end = pair->ends[index];
-  mrc_assert(!end->done); /* nothing is taken for a QP that is no more */
+  mrc_assert(!end->done); /* no packet is accepted for a destroyed QP */
   if (end->audit.unwatched) return;
   if (mrc_opcode_is_data(wire.opcode))
     mrc_audit_data_received(&end->audit, &pair->ends[end->peer]->audit, &wire);

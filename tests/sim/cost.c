@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * What a packet costs in the simulator, over the number of hosts, of QPs on a host and of EVs of a
- * QP. Host i sends one write over each of its QPs to host i + HOSTS / 2, so that every packet takes
- * the four hops; a host sends the same number of bytes whatever the rest is.
- *
- *   cost HOSTS QPS EVS KIB      prints the packets sent and the CPU time that the run took, in ns
- *
- * callgrind counts what the run alone takes with --toggle-collect=run.
- */
+/* Cost of a packet in the simulator by number of hosts, of QPs per host and of EVs per QP. Host i
+   sends one write over each of its QPs to host i + HOSTS / 2, so every packet takes the four hops.
+   The bytes of a host do not depend on QPS and EVS.
+
+     cost HOSTS QPS EVS KIB      prints the packets sent and the CPU time of the run in ns
+
+   To count only the run with callgrind, use --toggle-collect=run. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -62,7 +60,7 @@ static mrc_sim *make(uint32_t hosts, uint32_t qps, uint32_t evs, uint32_t bytes)
   return sim;
 }
 
-/* What is measured: all but the start, where QPs are made and memory is touched first. */
+/* The measured part: without the start, which creates QPs and touches memory for the first time. */
 __attribute__((noinline)) static void run(mrc_sim *sim) {
   mrc_assert(mrc_sim_run(sim, UINT64_C(1000000000)) == 1);
 }

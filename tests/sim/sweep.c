@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Random scenarios, each drawn from its seed: fabric, drivers, QPs, writes, and which faults there
- * are at all. Faults heal in the end, so every write must complete with every byte in its place;
- * the auditor watches all the way, and each seed runs twice to the same trace.
- *
- *   sweep FIRST COUNT      runs seeds FIRST .. FIRST + COUNT - 1
- *   sweep SEED 1 -v        one of them, telling what was drawn
- *
- * A failure prints its seed. A seed that found something becomes a test with a name.
- */
+/* Random scenarios, each drawn from its seed: fabric, drivers, QPs, writes and faults. At the end
+   injected faults stop, so every write must complete with every byte in its place. The auditors
+   check every packet, and each seed must give the same trace twice.
+
+     sweep FIRST COUNT      runs seeds FIRST .. FIRST + COUNT - 1
+     sweep SEED 1 -v        runs one seed and prints what was drawn
+
+   A failure prints its seed. A seed that found a defect becomes a test with a name. */
 #include <errno.h>
 #include <string.h>
 
@@ -18,9 +16,9 @@
 
 enum { MAX_QPS = 4, MAX_FAULTS = 8, MAX_WRS = 200, MAX_QP_BYTES = 1 << 20 };
 
-/* ---- what is drawn ---- */
+/* ---- draws ---- */
 
-/* Each fault is off in most runs, so that some runs have one alone and some have none. */
+/* Each fault is off in most runs: some runs have only one fault, some have none. */
 static struct mrc_link_config draw_path(struct mrc_prng *prng) {
   struct mrc_link_config path = {.delay_ns = 1 * US + below(prng, 200 * US)};
   if (one_in(prng, 4)) path.delay_ns += below(prng, 2 * MS);
@@ -35,7 +33,7 @@ static struct mrc_link_config draw_path(struct mrc_prng *prng) {
   if (path.rate_bps && one_in(prng, 2)) path.queue_bytes = 20000 + below(prng, 300000);
   if (path.rate_bps && one_in(prng, 2)) path.ecn_bytes = 1 + below(prng, 30000);
   path.trim = path.queue_bytes && one_in(prng, 3);
-  if (one_in(prng, 12)) { /* a long way; with much loss as well it would take for ever */
+  if (one_in(prng, 12)) { /* long delay; with high loss too it would take too long */
     path.delay_ns += below(prng, 200 * MS);
     path.loss_ppm /= 20;
     path.corrupt_ppm = 0;
@@ -87,15 +85,15 @@ static struct mrc_pair_qp_config draw_qp(struct mrc_prng *prng, const struct mrc
       .sq_psn = one_in(prng, 2) ? 0xFFFFFF - below(prng, 2000) : below(prng, 1u << 24),
       .timeout = (uint8_t)(10 + below(prng, 5)),
       .retry_linear = 7,
-      .retry_exp = dies ? 3 : 25, /* 25 never gives up: what heals must complete */
+      .retry_exp = dies ? 3 : 25, /* 25 never gives up: after healing every write must complete */
       .cc = one_in(prng, 3) ? MRC_CC_NSCC : MRC_CC_DELAY,
   };
   config.dynamic_mpr = one_in(prng, 3);
-  /* On a long way the round trip must be known before data, or timeouts come before answers. */
+  /* With a long delay the round trip must be known before data, or timers expire before answers. */
   const bool is_far = pair->config.path.delay_ns > 5 * MS;
   config.probe = is_far || one_in(prng, 4);
-  if (is_far) config.cc = MRC_CC_DELAY; /* NSCC's defaults are for short ways */
-  /* Without congestion control a slow link with an endless queue is a storm, not a test. */
+  if (is_far) config.cc = MRC_CC_DELAY; /* NSCC's defaults are for short delays */
+  /* Without congestion control a slow link with an unlimited queue never drains. */
   const bool is_slow =
       pair->config.path.rate_bps || pair->config.port_out.rate_bps || pair->config.port_in.rate_bps;
   if (!is_slow && one_in(prng, 5)) config.cc = MRC_CC_NULL;
@@ -118,14 +116,14 @@ static uint32_t draw_bytes(struct mrc_prng *prng, uint32_t mtu) {
   }
 }
 
-/* ---- what happens ---- */
+/* ---- run ---- */
 
 struct run {
   struct mrc_pair *pair;
   struct mrc_prng prng;
   int wrs;    /* still to be posted */
-  int faults; /* still to happen */
-  bool dies;  /* retries are finite, and in the end the network falls silent instead of healing */
+  int faults; /* still to inject */
+  bool dies;  /* retries are finite, and at the end the network goes silent instead of healing */
 };
 
 static void post(struct run *run) {
@@ -141,7 +139,7 @@ static void post(struct run *run) {
   mrc_assert(error == 0 || error == -ENOBUFS || (error == -EPERM && (e->ended || run->dies)));
 }
 
-/* A responder grants another window, if that was agreed. */
+/* A responder grants another window, if dynamic_mpr is on. */
 static void regrant(struct run *run) {
   const struct mrc_pair_end *end = run->pair->ends[below(&run->prng, (uint32_t)run->pair->n_ends)];
   if (end->done || end->ended || !end->attr.dynamic_mpr || run->dies) return;
@@ -163,7 +161,7 @@ static void end_qp(struct mrc_pair *pair, int end, bool destroy) {
   }
 }
 
-/* Rubbish from an address of a peer arrives at a host. */
+/* Random bytes from an address of a peer arrive at a host. */
 static void receive_rubbish(struct mrc_pair *pair, struct mrc_prng *prng, int host) {
   uint8_t bytes[128];
   const size_t n = below(prng, sizeof bytes);
@@ -174,7 +172,7 @@ static void receive_rubbish(struct mrc_pair *pair, struct mrc_prng *prng, int ho
   mrc_assert(mrc_pair_forge(pair, host, bytes, n, &meta) > 0);
 }
 
-/* Breaks something at random, or mends it. */
+/* Starts or ends a random fault. */
 static void fault(struct run *run) {
   struct mrc_pair *pair = run->pair;
   struct mrc_prng *prng = &run->prng;
@@ -204,7 +202,7 @@ static void fault(struct run *run) {
   }
 }
 
-/* Mends everything, and lets chance end: what remains is a clean network. */
+/* Ends the injected faults; the links keep their random loss, damage and delay. */
 static void heal(struct mrc_pair *pair) {
   for (int plane = 1; plane <= pair->config.planes; plane++) {
     for (int host = 0; host < pair->config.hosts; host++)
@@ -222,14 +220,14 @@ static void break_all(struct mrc_pair *pair) {
     mrc_pair_silence(pair, plane, true);
 }
 
-/* Nothing is left of chance or overflow that could lose a packet. */
+/* Whether no link loses packets by chance or overflow. */
 static bool is_lossless(const struct mrc_pair_config *config) {
   const struct mrc_link_config *path = &config->path;
   return !path->loss_ppm && !path->loss_mask && !path->corrupt_ppm && !path->queue_bytes &&
          !config->port_out.queue_bytes;
 }
 
-/* In a healed and lossless network every EV and every plane comes back, and then it is quiet. */
+/* In a healed and lossless network every EV and plane recovers, and then no packets are sent. */
 static void check_recovery(struct mrc_pair *pair) {
   mrc_pair_run(pair, pair->now_ns + 15 * SECOND);
   for (int end = 0; end < pair->n_ends; end++) {
@@ -276,14 +274,14 @@ static void tell(const struct mrc_pair *pair) {
   for (int i = 0; i < pair->n_ends; i++) {
     const struct mrc_pair_end *end = pair->ends[i];
     printf("end %d at %d: MTU %u, MPR %u, timeout %u, cc %u, %" PRIu64 " WRs, %" PRIu64
-           " bytes, %" PRIu64 " packets, %" PRIu64 " of them again\n",
+           " bytes, %" PRIu64 " packets, %" PRIu64 " retransmitted\n",
            i, end->host, end->audit.path_mtu, end->audit.mpr, end->attr.timeout, end->attr.cc,
            end->audit.n_wrs, end->audit.used_bytes, end->audit.data_packets,
            end->audit.retransmitted);
   }
 }
 
-/* Everything that was drawn must be done a minute after the last fault was healed. */
+/* All writes must be done 300 s of simulated time after the last fault has ended. */
 static uint64_t run_once(void) {
   struct run run = {.prng.state = seed};
   run.dies = one_in(&run.prng, 8);

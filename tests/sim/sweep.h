@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What both sweeps do with seeds: draw from one, run each twice to the same trace, and say how to
-   repeat one that failed. */
+/* The seeds of both sweeps: draws from a seed, runs it twice, compares the traces, and prints how
+   to repeat a failure. */
 #ifndef MRC_TESTS_SWEEP_H
 #define MRC_TESTS_SWEEP_H
 
@@ -28,7 +28,8 @@ static bool one_in(struct mrc_prng *prng, uint32_t n) { return below(prng, n) ==
 
 static void on_abort(int number) {
   (void)number;
-  fprintf(stderr, "seed %" PRIu64 " failed; again: %s %" PRIu64 " 1 -v\n", seed, sweep_name, seed);
+  fprintf(stderr, "seed %" PRIu64 " failed; repeat it with: %s %" PRIu64 " 1 -v\n", seed,
+          sweep_name, seed);
 }
 
 /* The program: NAME FIRST COUNT [-v]. `run_once` runs `seed` and returns the trace. */

@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * Random fabrics, each drawn from its seed: topology, links, switches, transport, traffic, faults
- * with their times. Every fault heals, so every write must complete, with every byte in its place;
- * in some runs all falls silent for good instead, and every write must end. The auditors look at
- * every event, and each seed runs twice to the same trace.
- *
- *   sweep_fabric FIRST COUNT      runs seeds FIRST .. FIRST + COUNT - 1
- *   sweep_fabric SEED 1 -v        one of them, telling what was drawn
- *
- * A failure prints its seed. A seed that found something becomes a test with a name.
- */
+/* Random fabrics, each drawn from its seed: topology, links, switches, transport, traffic, faults
+   with their times. Every fault ends, so every write must complete with every byte in its place. In
+   some runs the whole fabric goes silent for good instead; then every write must end, with success
+   or failure. The auditors check every event, and each seed must give the same trace twice.
+
+     sweep_fabric FIRST COUNT      runs seeds FIRST .. FIRST + COUNT - 1
+     sweep_fabric SEED 1 -v        runs one seed and prints what was drawn
+
+   A failure prints its seed. A seed that found a defect becomes a test with a name. */
 #include "mrc.h"
 #include "sim/sim.h"
 #include "sweep.h"
@@ -18,7 +16,7 @@
 
 enum { MAX_FLOWS = 12, MAX_FAULTS = 8, MAX_FLOW_BYTES = 400000 };
 
-/* ---- what is drawn ---- */
+/* ---- draws ---- */
 
 static void draw_topology(struct mrc_prng *prng, struct mrc_sim_config *config) {
   config->planes = 1 + below(prng, 4);
@@ -52,10 +50,11 @@ static void draw_transport(struct mrc_prng *prng, struct mrc_sim_config *config,
   config->first_psn = one_in(prng, 2) ? 0xFFFFFF - below(prng, 200) : below(prng, 1u << 24);
   config->timeout = 8 + below(prng, 7);
   config->retry_linear = 7;
-  config->retry_exp = dies ? 3 : 25; /* 25 never gives up: what heals must complete */
+  config->retry_exp =
+      dies ? 3 : 25; /* 25 never gives up: after healing every write must complete */
   config->cc = (uint32_t)PICK(prng, MRC_CC_NSCC, MRC_CC_NSCC, MRC_CC_DELAY, MRC_CC_NULL);
-  /* Without congestion control a slow link is a storm, not a test: trimmed headers go first, and
-     those of fast hosts alone can fill a slower fabric for ever. */
+  /* Without congestion control a slow link never drains: trimmed headers go first, and the headers
+     of fast hosts alone can fill a slower fabric forever. */
   const uint64_t slowest_bps = mrc_min_u64(config->host_rate_bps, config->fabric_rate_bps);
   const bool fills = config->trims && config->fabric_rate_bps < config->host_rate_bps;
   if (config->cc == MRC_CC_NULL && (slowest_bps < 10 * GBIT || fills)) config->cc = MRC_CC_DELAY;
@@ -66,15 +65,15 @@ static void draw_transport(struct mrc_prng *prng, struct mrc_sim_config *config,
   config->noise_ns = (uint32_t)PICK(prng, 1000, 2000, 50000, 500000);
 }
 
-/* Hosts that run late, by no more than their engines are told, and where marks are made; whether
-   QPs have probed their paths. */
+/* Draws how late hosts run (within their engines' noise_ns), where marks are made, and whether QPs
+   have probed their paths. */
 static void draw_hosts(struct mrc_prng *prng, struct mrc_sim_config *config) {
   if (one_in(prng, 4)) config->wake_noise_ns = below(prng, config->noise_ns);
   config->ecn_last_hop = one_in(prng, 4);
   config->probed = one_in(prng, 2);
 }
 
-/* Planes that are slower than others, or longer, for good. */
+/* Draws planes that have a lower rate or a longer delay for the whole run. */
 static void draw_planes(struct mrc_prng *prng, mrc_sim *sim, const struct mrc_sim_config *config) {
   const bool may_be_slow = config->cc != MRC_CC_NULL;
   for (uint32_t plane = 1; plane <= config->planes; plane++) {
@@ -100,7 +99,7 @@ static void add_flow(struct mrc_prng *prng, mrc_sim *sim, uint32_t hosts, uint32
                                      .immediate = one_in(prng, 2),
                                      .depth = 1 + below(prng, 16)};
   flow.writes = 1 + below(prng, flow.bytes ? mrc_min_u32(40, MAX_FLOW_BYTES / flow.bytes) : 40);
-  if (n > 0 && !dies && one_in(prng, 6)) { /* no more writes than the other lets go */
+  if (n > 0 && !dies && one_in(prng, 6)) { /* no more writes than the other flow allows */
     flow.after = 1 + below(prng, n);
     flow.writes = mrc_min_u32(flow.writes, writes[flow.after - 1] + 1);
   }
@@ -108,9 +107,10 @@ static void add_flow(struct mrc_prng *prng, mrc_sim *sim, uint32_t hosts, uint32
   mrc_assert(mrc_sim_add_flow(sim, &flow) == (int)n);
 }
 
-/* The two numbers of a fault of this kind. */
+/* Draws `a` and `b` for a fault of this kind. */
 static void draw_degree(struct mrc_prng *prng, struct mrc_sim_fault *fault) {
-  fault->a = PICK(prng, 100, 10000, 100000, 500000); /* a chance, unless the kind says otherwise */
+  fault->a = PICK(prng, 100, 10000, 100000,
+                  500000); /* a probability in ppm, unless the kind needs another unit */
   fault->b = 1 + below(prng, 50 * US);
   if (fault->kind == MRC_SIM_LOSE) {
     fault->b = 2 + below(prng, 30);
@@ -159,7 +159,7 @@ static void tell(const struct mrc_sim_config *c) {
       c->probed ? ", probed" : "");
 }
 
-/* ---- what happens ---- */
+/* ---- run ---- */
 
 static void check_flows(const mrc_sim *sim, uint32_t n_flows, bool dies) {
   for (uint32_t i = 0; i < n_flows; i++) {
@@ -168,7 +168,7 @@ static void check_flows(const mrc_sim *sim, uint32_t n_flows, bool dies) {
     mrc_assert(dies || info.failed == 0);
     if (verbose)
       printf("  flow %u: %" PRIu64 " writes, %" PRIu64 " failed, %" PRIu64 " packets, %" PRIu64
-             " again, %" PRIu64 " spurious\n",
+             " retransmitted, %" PRIu64 " spurious\n",
              i, info.completed, info.failed, info.sent_packets, info.retransmitted_packets,
              info.spurious_packets);
   }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A packet of the simulation costs the same number of instructions whatever the fabric is."""
+"""The instructions per simulated packet do not depend on the size of the fabric."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import cbuild
 import pytest
 
 KIB = 256
-"""What each host sends."""
+"""Sent by each host."""
 
 GROWTH = 1.15
 
 
 def instructions(tmp_path: Path, hosts: int, qps: int, evs: int) -> float:
-    """Instructions a packet, as callgrind counts them."""
+    """Instructions per packet, counted by callgrind."""
     program = cbuild.program(Path(__file__).with_name("cost.c"), cbuild.FAST)
     out = tmp_path / "profile"
     callgrind = ["valgrind", "-q", "--tool=callgrind", "--toggle-collect=run"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Planes that are slow, long or changing: the built-in scenarios of them meet their checks."""
+"""Slow, long or changing planes: the built-in scenarios meet their checks."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_full_fabrics__meet_their_checks_at_every_seed(name: str, shares: str) -
 
 
 def goodputs_of_connects(n: int) -> list[float]:
-    """Of n QPs, one after the other, between hosts that are late by up to 2 ms at any time."""
+    """Goodputs of n QPs, one after the other, between hosts that run up to 2 ms late."""
     scenario = reader.load(
         "long-way",
         {
@@ -70,7 +70,7 @@ def worst_of_median(values: list[float]) -> float:
 
 
 def test_connects__none_is_left_behind() -> None:
-    """A base RTT that noise made too small does not slow a QP down for good."""
+    """If noise makes the base RTT too small, the QP is not slow for its whole life."""
     assert worst_of_median(goodputs_of_connects(20)) >= 0.7
 
 

@@ -74,7 +74,7 @@ def test_run__same_seed_same_result(tmp_path: Path) -> None:
 
 
 def test_run__ecmp_puts_flows_on_the_same_uplinks() -> None:
-    """One path per plane, by hash: flows collide, where spraying over source routes does not."""
+    """With one path per plane, chosen by hash, flows collide; sprayed flows do not."""
     traffic = {"kind": "pairs", "pairs": [[0, 4], [1, 5], [2, 6], [3, 7]], "write": "4MiB"}
     sprayed = run(make(traffic), seed=1)
     topology = SMALL["topology"] | {"routing": "ecmp"}  # type: ignore[operator]
@@ -144,7 +144,7 @@ def test_planes__are_told_apart(transport: str) -> None:
 
 
 def test_max_min__is_what_a_slow_plane_leaves() -> None:
-    """NSCC is not the point here: no control, and a single plane whose rate takes turns."""
+    """A single plane with alternating rates, without congestion control: tests only the measure."""
     topology = {"hosts": 2, "planes": 1, "t0": 1, "t1": 1, "host_rate": "100Mbit/s"}
     scenario = make(
         {"kind": "pairs", "pairs": [[0, 1]], "write": "1MiB", "writes": 100},
@@ -162,7 +162,7 @@ def test_max_min__is_what_a_slow_plane_leaves() -> None:
 def test_incast__marks_on_the_last_hop_spare_retransmissions() -> None:
     """Eight to one into a buffer of one bandwidth-delay product, with the marks that NSCC expects.
 
-    uet-htsim, which has them too, sends 3.6% again.
+    uet-htsim, which has these marks too, retransmits 3.6%.
     """
     scenario = make(
         {"kind": "pairs", "pairs": [[sender, 0] for sender in range(8, 16)], "write": "4MiB"},
@@ -187,7 +187,7 @@ def test_lossy_ev__is_left_at_once() -> None:
 
 
 def test_both_ways__full_ports_do_not_hold_up_sacks() -> None:
-    """Where they do, each host waits for what the other one owes it, and they take turns."""
+    """Otherwise each host waits for the other's SACKs, and the directions take turns."""
     for part in reader.load("both-ways").parts:
         assert all(outcome.met for outcome in by_name(part).values()), part.variant
 
@@ -353,7 +353,7 @@ def test_command__wrong_usage(
 @pytest.mark.slow
 @pytest.mark.parametrize("name", reader.names())
 def test_built_in__ends_and_computes_its_checks(name: str) -> None:
-    """Whether the checks are met is what `mrc sim` reports; here they must only be there."""
+    """Requires only that each check has an outcome; `mrc sim` reports whether it is met."""
     scenario = reader.load(name)
     for part in scenario.parts:
         assert len(by_name(part)) == len(part.checks)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the sweeps of random scenarios over a pair of hosts (sweep.c) and over fabrics
-(sweep_fabric.c): a hundred seeds, and thousands when slow."""
+(sweep_fabric.c): a hundred seeds; slow tests run thousands."""
 
 from __future__ import annotations
 

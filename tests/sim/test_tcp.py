@@ -26,7 +26,7 @@ BUFFERS = {"20 ms": "500kB", "100 ms": "2500kB"}
 
 
 def values(until: str, buffer: str, *traffic: dict[str, Any], **tables: Any) -> dict[str, float]:
-    """The checks `tables` has, by name; none may be without a value."""
+    """The values of the checks in `tables` by name; every check must have a value."""
     scenario = reader.parse(
         {
             "title": "tcp",
@@ -80,4 +80,4 @@ def test_completed__counts_writes_alone() -> None:
         transport={"cc": "null", "mpr": 128, "noise": "1ms"},
     )
     assert found["completed"] == 1
-    assert 0.1 < found["tcp"] < 0.2  # 200 Mbit/s of a plane of 1 Gbit/s
+    assert 0.1 < found["tcp"] < 0.2  # 200 Mbit/s in a plane of 1 Gbit/s
