@@ -22,7 +22,7 @@ static int run_mr_register(struct mrc_datapath *datapath, const struct mrc_comma
                               command->access);
   if (error != 0) return error;
   error = mrc_guards_add(&datapath->guards, command->key, command->address, command->bytes,
-                         datapath->command_fd);
+                         datapath->sleeper.fd);
   if (error != 0) mrc_mr_deregister(datapath->engine, command->key);
   return error;
 }

@@ -66,7 +66,7 @@ uint16_t mrc_ctx_source_port(const mrc_ctx *ctx, int port, int tx_index) {
 }
 
 int mrc_ctx_fd(const mrc_ctx *ctx) {
-  return ctx->datapath.polled ? ctx->datapath.epoll_fd : ctx->datapath.event_fd;
+  return ctx->datapath.polled ? ctx->datapath.epoll_fd : ctx->datapath.bell.fd;
 }
 
 /* If it takes only some commands, the descriptor becomes readable when there is room again. */
@@ -92,15 +92,10 @@ int mrc_ctx_poll(mrc_ctx *ctx, struct mrc_event *events, int n) {
   struct mrc_datapath *datapath = &ctx->datapath;
   if (is_inherited(ctx)) return -ECHILD;
   if (datapath->polled) return take(datapath, events, n);
-  uint64_t value = 0;
-  /* Clear it before the pop: events published after the pop make it readable again. */
-  ssize_t bytes = read(datapath->event_fd, &value, sizeof value);
-  (void)bytes; /* it may be clear already */
+  /* Before the pop: events published after it make the descriptor readable again. */
+  mrc_bell_silence(&datapath->bell);
   int taken = take(datapath, events, n);
-  if (mrc_spsc_used(&datapath->events) > 0) {
-    value = 1;
-    bytes = write(datapath->event_fd, &value, sizeof value);
-  }
+  if (mrc_spsc_used(&datapath->events) > 0) mrc_bell_ring(&datapath->bell);
   return taken;
 }
 

@@ -34,7 +34,7 @@ enum {
   MAX_BURST_BYTES = 65535 - 40 - 8, /* one UDP message less its IPv6 and UDP headers */
 };
 
-#define STOP (1ull << 32) /* added to command_fd; wake-ups cannot add up to it */
+#define STOP (1ull << 32) /* added to its eventfd; wake-ups cannot add up to it */
 
 /* Reads the clock. Callers that do not need the exact time use datapath->now_ns. */
 static uint64_t look_at_clock(void *driver) {
@@ -43,11 +43,6 @@ static uint64_t look_at_clock(void *driver) {
   clock_gettime(CLOCK_MONOTONIC, &now);
   datapath->now_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
   return datapath->now_ns;
-}
-
-static void signal_eventfd(int fd, uint64_t value) {
-  ssize_t written = write(fd, &value, sizeof value);
-  (void)written; /* a full eventfd is readable all the same */
 }
 
 /* ---- Input ---- */
@@ -89,7 +84,7 @@ static void on_transmitter(struct mrc_datapath *datapath, int port, int tx_index
 
 static void on_command_fd(struct mrc_datapath *datapath) {
   uint64_t value = 0;
-  if (read(datapath->command_fd, &value, sizeof value) == sizeof value && value >= STOP)
+  if (read(datapath->sleeper.fd, &value, sizeof value) == sizeof value && value >= STOP)
     datapath->stopping = true;
 }
 
@@ -140,7 +135,7 @@ static uint64_t coalesce(struct mrc_datapath *datapath, uint64_t ns) {
   datapath->received = (struct mrc_udp_delivered){0};
   const uint64_t pause_ns = mrc_pause_after(&datapath->pause, received.bytes, received.packets);
   if (ns == 0 || pause_ns == 0) return ns;
-  struct pollfd commands = {.fd = datapath->command_fd, .events = POLLIN};
+  struct pollfd commands = {.fd = datapath->sleeper.fd, .events = POLLIN};
   struct timespec pause = {.tv_nsec = (long)mrc_min_u64(ns, pause_ns)};
   ppoll(&commands, 1, &pause, NULL);
   return sleep_ns(datapath);
@@ -149,8 +144,11 @@ static uint64_t coalesce(struct mrc_datapath *datapath, uint64_t ns) {
 static void wait_and_receive(struct mrc_datapath *datapath, uint64_t ns) {
   struct epoll_event ready[READY_AT_ONCE];
   datapath->backlog = false;
+  const bool sleeps = ns > 0 && !datapath->polled;
+  if (sleeps && !mrc_sleeper_may_sleep(&datapath->sleeper)) ns = 0;
   int n = wait_for(datapath->epoll_fd, ready, coalesce(datapath, ns));
   mrc_assert(n >= 0 || errno == EINTR);
+  if (sleeps) mrc_sleeper_woke(&datapath->sleeper);
   for (int i = 0; i < n; i++)
     on_ready(datapath, &ready[i]);
   if (n > 0) datapath->last_work_ns = look_at_clock(datapath);
@@ -170,15 +168,14 @@ static void run_command(struct mrc_datapath *datapath, const struct mrc_command 
 /* True when commands are left that can run now. A command without room for its answer stays in its
    ring: the next poll makes room and wakes the datapath. */
 static bool run_commands(struct mrc_datapath *datapath) {
-  struct mrc_command command;
-  bool more = true;
-  for (int i = 0; more && i < COMMANDS_AT_ONCE; i++) {
-    more = mrc_spsc_used(&datapath->commands) > 0 && mrc_spsc_room(&datapath->events) > 0;
-    if (more && mrc_spsc_pop(&datapath->commands, &command, 1) == 1)
-      run_command(datapath, &command);
-  }
+  const uint32_t used = mrc_spsc_used(&datapath->commands);
+  const uint32_t most = mrc_min_u32(used, COMMANDS_AT_ONCE);
+  uint32_t n = 0;
+  for (; n < most && mrc_spsc_room(&datapath->events) > 0; n++)
+    run_command(datapath, mrc_spsc_at(&datapath->commands, n));
+  if (n > 0) mrc_spsc_drop(&datapath->commands, n);
   if (mrc_spsc_starved(&datapath->commands)) datapath->published = true;
-  return more;
+  return used > most && n == most;
 }
 
 /* ---- Output ---- */
@@ -245,7 +242,7 @@ static bool publish(void *driver) {
   bool more = true;
   for (int i = 0; more && i < PUBLISH_ROUNDS; i++)
     more = publish_faults(datapath) + publish_some(datapath) > 0;
-  if (datapath->published && !datapath->polled) signal_eventfd(datapath->event_fd, 1);
+  if (datapath->published && !datapath->polled) mrc_bell_ring(&datapath->bell);
   datapath->published = false;
   return more;
 }
@@ -319,12 +316,12 @@ int mrc_datapath_start(struct mrc_datapath *datapath, struct mrc_cause *cause) {
 }
 
 void mrc_datapath_stop(struct mrc_datapath *datapath) {
-  signal_eventfd(datapath->command_fd, STOP);
+  mrc_eventfd_signal(datapath->sleeper.fd, STOP);
   pthread_join(datapath->thread, NULL);
 }
 
 void mrc_datapath_wake(struct mrc_datapath *datapath) {
-  if (!datapath->polled) signal_eventfd(datapath->command_fd, 1);
+  if (!datapath->polled) mrc_sleeper_wake(&datapath->sleeper);
 }
 
 /* ---- Opening and closing ---- */
@@ -360,7 +357,7 @@ static int open_engine(struct mrc_datapath *datapath, const struct mrc_ctx_confi
 }
 
 static int watch_descriptors(struct mrc_datapath *datapath) {
-  int error = mrc_datapath_watch(datapath, datapath->command_fd, EPOLLIN,
+  int error = mrc_datapath_watch(datapath, datapath->sleeper.fd, EPOLLIN,
                                  mrc_source_tag(MRC_SOURCE_COMMANDS, 0, 0));
   if (error == 0) /* edge-triggered: it needs no read */
     error = mrc_datapath_watch(datapath, datapath->timer_fd, EPOLLIN | EPOLLET,
@@ -373,10 +370,10 @@ static int watch_descriptors(struct mrc_datapath *datapath) {
 
 static int open_descriptors(struct mrc_datapath *datapath, struct mrc_cause *cause) {
   datapath->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-  datapath->command_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-  datapath->event_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  datapath->sleeper.fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+  datapath->bell.fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
   datapath->timer_fd = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
-  if (datapath->epoll_fd < 0 || datapath->command_fd < 0 || datapath->event_fd < 0 ||
+  if (datapath->epoll_fd < 0 || datapath->sleeper.fd < 0 || datapath->bell.fd < 0 ||
       datapath->timer_fd < 0)
     return mrc_cause_errno(cause, errno, "cannot open an eventfd, timerfd or epoll descriptor");
   int error = watch_descriptors(datapath);
@@ -390,7 +387,7 @@ static int open_descriptors(struct mrc_datapath *datapath, struct mrc_cause *cau
 int mrc_datapath_open(struct mrc_datapath *datapath, const struct mrc_ctx_config *config,
                       struct mrc_cause *cause) {
   *datapath =
-      (struct mrc_datapath){.epoll_fd = -1, .command_fd = -1, .event_fd = -1, .timer_fd = -1};
+      (struct mrc_datapath){.epoll_fd = -1, .sleeper.fd = -1, .bell.fd = -1, .timer_fd = -1};
   datapath->polled = config->polled != 0;
   datapath->spin_ns = config->spin_us * 1000ull;
   datapath->pause.longest_ns = datapath->polled ? 0 : config->coalesce_us * 1000ull;
@@ -409,14 +406,14 @@ int mrc_datapath_open(struct mrc_datapath *datapath, const struct mrc_ctx_config
 }
 
 static void close_descriptors(const struct mrc_datapath *datapath) {
-  const int fds[] = {datapath->epoll_fd, datapath->command_fd, datapath->event_fd,
+  const int fds[] = {datapath->epoll_fd, datapath->sleeper.fd, datapath->bell.fd,
                      datapath->timer_fd};
   for (size_t i = 0; i < sizeof fds / sizeof fds[0]; i++)
     if (fds[i] >= 0) close(fds[i]);
 }
 
 void mrc_datapath_close(struct mrc_datapath *datapath) {
-  mrc_guards_close(&datapath->guards); /* first: a fault writes to command_fd */
+  mrc_guards_close(&datapath->guards); /* first: a fault writes to its eventfd */
   close_descriptors(datapath);
   if (datapath->engine) mrc_engine_destroy(datapath->engine);
   mrc_spsc_free(&datapath->commands);

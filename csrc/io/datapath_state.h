@@ -15,6 +15,7 @@
 #include "io/spsc.h"
 #include "io/udp.h"
 #include "io/udp_receive.h"
+#include "io/wake.h"
 
 /* The source of an epoll event, part of its tag. */
 enum mrc_source { MRC_SOURCE_COMMANDS, MRC_SOURCE_RECEIVE, MRC_SOURCE_TRANSMIT, MRC_SOURCE_TIMER };
@@ -33,8 +34,8 @@ struct mrc_datapath {
   struct mrc_recorder recorder;
   pthread_t thread;
   int epoll_fd;
-  int command_fd;                    /* eventfd: wakes the thread */
-  int event_fd;                      /* eventfd: readable when events wait */
+  struct mrc_sleeper sleeper;        /* the thread; its eventfd comes with commands */
+  struct mrc_bell bell;              /* readable when events wait */
   int timer_fd;                      /* polled: makes epoll_fd readable at the deadline */
   uint64_t armed_ns;                 /* when timer_fd fires; in the past: it has */
   uint64_t now_ns;                   /* when the clock was last read */

@@ -35,10 +35,10 @@ static uint32_t room_at(const struct mrc_spsc *ring, uint32_t head) {
 }
 
 uint32_t mrc_spsc_room(struct mrc_spsc *ring) {
-  /* Acquire pairs with the store of head in mrc_spsc_pop: its copies end before ours overwrite. */
+  /* Acquire pairs with the store of head in mrc_spsc_drop: its copies end before ours overwrite. */
   uint32_t room = room_at(ring, atomic_load_explicit(&ring->head, memory_order_acquire));
   if (room > 0) return room;
-  /* Both sequentially consistent, as are the store of head in mrc_spsc_pop and the exchange in
+  /* Both sequentially consistent, as are the store of head in mrc_spsc_drop and the exchange in
      mrc_spsc_starved: either the producer sees the new head, or the consumer sees the flag. */
   atomic_store(&ring->starved, true);
   return room_at(ring, atomic_load(&ring->head));
@@ -65,6 +65,16 @@ uint32_t mrc_spsc_used(const struct mrc_spsc *ring) {
   return tail - head;
 }
 
+const void *mrc_spsc_at(const struct mrc_spsc *ring, uint32_t index) {
+  return entry_at(ring, atomic_load_explicit(&ring->head, memory_order_relaxed) + index);
+}
+
+void mrc_spsc_drop(struct mrc_spsc *ring, uint32_t n) {
+  uint32_t head = atomic_load_explicit(&ring->head, memory_order_relaxed);
+  /* Pairs with both loads of head in mrc_spsc_room. */
+  atomic_store(&ring->head, head + n);
+}
+
 uint32_t mrc_spsc_pop(struct mrc_spsc *ring, void *entries, uint32_t n) {
   n = mrc_min_u32(n, mrc_spsc_used(ring));
   if (n == 0) return 0;
@@ -73,13 +83,12 @@ uint32_t mrc_spsc_pop(struct mrc_spsc *ring, void *entries, uint32_t n) {
   uint8_t *target = entries;
   memcpy(target, entry_at(ring, head), run * ring->entry_bytes);
   memcpy(target + run * ring->entry_bytes, ring->entries, (n - run) * ring->entry_bytes);
-  /* Pairs with both loads of head in mrc_spsc_room. */
-  atomic_store(&ring->head, head + n);
+  mrc_spsc_drop(ring, n);
   return n;
 }
 
 bool mrc_spsc_starved(struct mrc_spsc *ring) {
   /* The plain load keeps the common case cheap. It is ordered after the store of head in
-     mrc_spsc_pop, and pairs with the store of starved in mrc_spsc_room. */
+     mrc_spsc_drop, and pairs with the store of starved in mrc_spsc_room. */
   return atomic_load(&ring->starved) && atomic_exchange(&ring->starved, false);
 }

@@ -35,6 +35,10 @@ uint32_t mrc_spsc_push(struct mrc_spsc *ring, const void *entries, uint32_t n);
 uint32_t mrc_spsc_used(const struct mrc_spsc *ring);
 /* Consumer: takes up to n entries in order, and returns how many. */
 uint32_t mrc_spsc_pop(struct mrc_spsc *ring, void *entries, uint32_t n);
+/* Consumer, to work on entries in place: the one at `index`, below mrc_spsc_used; and the end of
+   the first n, which the producer overwrites from then on. */
+const void *mrc_spsc_at(const struct mrc_spsc *ring, uint32_t index);
+void mrc_spsc_drop(struct mrc_spsc *ring, uint32_t n);
 /* Consumer, after a pop: true once after the producer had found no room. */
 bool mrc_spsc_starved(struct mrc_spsc *ring);
 
