@@ -17,6 +17,8 @@ from bed import HOSTS, Bed
 from compiled import program
 from end import End
 
+from mrc.exchange import mpr
+
 Raw = dict[str, Any]
 
 GSO_BYTES = 65527  # largest UDP payload of one UDP_SEGMENT message
@@ -182,7 +184,9 @@ class MrcVerbs(Mrc):
     """
 
     def __init__(self, bed: Bed, **settings: int) -> None:
-        self.settings = {"path_mtu": bed.path_mtu, **settings}
+        # The window that a Context chooses for the bed's links, whose rate it does not know.
+        psns = mpr.psns_for(bed.planes * mpr.UNKNOWN_BPS, 0, bed.path_mtu)
+        self.settings = {"path_mtu": bed.path_mtu, "mpr": psns, **settings}
         words = [f"{name}={int(value)}" for name, value in self.settings.items()]
         ends = []
         for host in HOSTS:
