@@ -9,8 +9,7 @@
 struct mrc_gbn_hosts {
   struct mrc_sim_hosts *hosts;
   const uint8_t *memory;
-  uint32_t (
-      *first)[2]; /* by host: number + 1 of the first flow that begins, and that ends, there */
+  uint32_t (*first)[2]; /* by host: number + 1 of the first flow that begins, and ends, there */
 };
 
 /* The transport whose `transport` is struct mrc_gbn_hosts. */

@@ -120,7 +120,7 @@ enum mrc_sim_fault_kind {
   MRC_SIM_DUPLICATE, /* delivers twice by chance: `a` ppm, the second `b` ns later */
   MRC_SIM_REORDER,   /* delays by chance: `a` ppm, by up to `b` ns */
   MRC_SIM_DELAY,     /* propagation takes `a` ns */
-  MRC_SIM_JITTER,    /* and up to `a` ns more */
+  MRC_SIM_JITTER,    /* random extra delay up to `a` ns; order is kept */
   MRC_SIM_RATE       /* sends at `a` bits per second; 0: at `b` ppm of the topology's rate */
 };
 

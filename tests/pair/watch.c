@@ -61,8 +61,8 @@ void mrc_watch_burst(struct mrc_pair *pair, int host, const struct mrc_burst *bu
   int family = pair->config.family;
   int path = mrc_address_path(family, burst->dst, burst->sport);
   mrc_assert(burst->port >= 1 && burst->port <= pair->config.planes);
-  mrc_assert(!(pair->hosts[host].down >> (burst->port - 1) &
-               1)); /* no packet leaves a port that is down */
+  /* no packet leaves a port that is down */
+  mrc_assert(!(pair->hosts[host].down >> (burst->port - 1) & 1));
   mrc_assert(burst->family == family);
   mrc_assert(burst->src[MRC_ADDRESS_HOST] == host + 1);
   mrc_assert(burst->src[MRC_ADDRESS_PLANE] == burst->port);
