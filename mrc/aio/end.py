@@ -18,6 +18,7 @@ from mrc.binding.verbs import MR, QueuePair, WorkRequest
 from mrc.config import ContextConfig
 from mrc.control.controller import EvController
 from mrc.control.profiles import CcProfile, EvProfile
+from mrc.datapath.batch import Batch
 from mrc.datapath.dispatch import Dispatcher, Work
 from mrc.datapath.stream import Journal, Places, Stream
 from mrc.enums import EventType, EvState, QpState, WcStatus
@@ -130,27 +131,38 @@ class End:
 
     def post_many(
         self, batch: Sequence[tuple[WorkRequest, MR | None]]
-    ) -> list[asyncio.Future[Completion]]:
-        """Posts the whole batch at once, or raises QueueFullError and posts none."""
+    ) -> asyncio.Future[list[Completion]]:
+        """Posts the whole batch at once, or raises an error and posts none."""
         self.check_open()
+        for request, _ in batch:
+            self.queue.check(request)
         if not self._places.take_free(len(batch)):
             raise QueueFullError(
                 f"{self}: too few of {self.queue.sq_depth} places in the send queue are free for"
                 f" {len(batch)} writes: wait for completions"
             )
-        return [self._post(request, mr) for request, mr in batch]
+        done = Batch(asyncio.get_running_loop(), len(batch))
+        for request, mr in batch:
+            self._send(request, mr, done)
+        return done.future
 
     def _post(self, request: WorkRequest, mr: MR | None) -> asyncio.Future[Completion]:
         """Posts with a place already taken in the send queue. The completion frees the place."""
         try:
             self.check_open()
-            self.queue.post(request)
+            self.queue.check(request)
         except BaseException:
             self._places.give()
             raise
         done: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
-        self.dispatcher.post(request, Work(self.queue, self._places, self._idle, mr, done))
+        self._send(request, mr, done)
         return done
+
+    def _send(
+        self, request: WorkRequest, mr: MR | None, done: asyncio.Future[Completion] | Batch
+    ) -> None:
+        self.queue.begin()
+        self.dispatcher.post(request, Work(self.queue, self._places, self._idle, mr, done))
 
     async def query(self) -> QpInfo:
         """A snapshot of the QP and its planes."""

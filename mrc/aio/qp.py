@@ -180,11 +180,12 @@ class QP:
     def post_many(self, writes: Iterable[Write]) -> asyncio.Future[list[Completion]]:
         """Starts a batch of writes and returns a future of all their completions, in order.
 
-        Raises QueueFullError and starts none of the writes when the send queue has too few free
-        places. The future raises the error of the first write that fails.
+        Raises QueueFullError when the send queue has too few free places, and ArgumentError when a
+        write is wrong; then it starts none of them. The future raises the error of the first write
+        that fails.
         """
         batch = [(self._request(write), write.mr) for write in writes]
-        return asyncio.gather(*self._end.post_many(batch))
+        return self._end.post_many(batch)
 
     async def _write(self, write: Write, timeout: float | None) -> Completion:
         if timeout is not None:

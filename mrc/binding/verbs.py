@@ -283,8 +283,8 @@ class QueuePair:
         )
         return self._command(CommandOp.QP_SET_PEER, array, pointer=array, value=len(sources))
 
-    def post(self, request: WorkRequest) -> None:
-        """Takes a place in the send queue; raises QueueFullError when the queue is full.
+    def check(self, request: WorkRequest) -> None:
+        """Raises StateError when the QP cannot send.
 
         Raises ArgumentError for a length or an imm out of range, and for a write without bytes and
         without an imm.
@@ -297,6 +297,9 @@ class QueuePair:
             raise ArgumentError("length: a write of no bytes needs an imm")
         if request.imm is not None and not 0 <= request.imm <= 0xFFFFFFFF:
             raise ArgumentError(f"imm: {request.imm} does not fit 32 bits")
+
+    def begin(self) -> None:
+        """Takes a place in the send queue; raises QueueFullError when the queue is full."""
         if self.outstanding >= self.sq_depth:
             full = f"all {self.sq_depth} places in the send queue are in use"
             raise QueueFullError(f"QP {self.qpn:#x}: {full}: wait for a completion")

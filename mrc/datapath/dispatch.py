@@ -21,6 +21,7 @@ from mrc.binding.device import Device, DeviceEvent, Lost, Notice, Probed, Receiv
 from mrc.binding.native import FORKED, POLL_BATCH, SUBMIT_BATCH, Command, Submission, check
 from mrc.binding.recording import RecordingMemory
 from mrc.binding.verbs import MR, QueuePair, WorkRequest
+from mrc.datapath.batch import Batch
 from mrc.datapath.stream import Places
 from mrc.enums import WarningKind, WcStatus
 from mrc.errors import CompletionError, MrcError, StateError
@@ -70,7 +71,7 @@ class Work:
     idle: asyncio.Event
     """set when the queue has no outstanding work request"""
     mr: MR | None
-    done: asyncio.Future[Completion]
+    done: asyncio.Future[Completion] | Batch
 
 
 class Dispatcher:

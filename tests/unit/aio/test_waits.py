@@ -79,8 +79,9 @@ async def test_post_many__without_room_starts_none() -> None:
         with pytest.raises(QueueFullError, match=r"too few of 16 places .* for 17 writes"):
             pair.near.post_many(Write(imm=i) for i in range(17))
         with pytest.raises(ArgumentError, match="imm"):
-            pair.near.post_many([Write(imm=1 << 32)])
+            pair.near.post_many([Write(imm=1), Write(imm=1 << 32), Write(imm=2)])
         assert len(await pair.near.post_many(Write(imm=i) for i in range(16))) == 16
+        assert (await anext(pair.far.immediates())).imm == 0
 
 
 async def test_post_many__raises_what_the_first_of_them_met() -> None:

@@ -116,21 +116,21 @@ def test_fill__a_command() -> None:
     assert (command.wr.wr_id, command.wr.bytes, command.wr.imm) == (0, 0, 0)
 
 
-def test_post__a_full_queue_until_one_ended() -> None:
+def test_begin__a_full_queue_until_one_ended() -> None:
     queue = queue_pair(sq_depth=2)
-    for wr_id in (1, 2):
-        queue.post(WorkRequest(77, wr_id, imm=0))
+    for _ in range(2):
+        queue.begin()
     with pytest.raises(QueueFullError, match="all 2 places in the send queue are in use"):
-        queue.post(WorkRequest(77, 3, imm=0))
+        queue.begin()
     queue.ended()
-    queue.post(WorkRequest(77, 3, imm=0))
+    queue.begin()
     assert queue.outstanding == 2
 
 
 @pytest.mark.parametrize("state", [state for state in QpState if state is not QpState.RTS])
-def test_post__only_in_rts(state: QpState) -> None:
+def test_check__only_in_rts(state: QpState) -> None:
     with pytest.raises(StateError, match=f"cannot send in state {state.name}"):
-        queue_pair(state).post(WorkRequest(77, 1, imm=0))
+        queue_pair(state).check(WorkRequest(77, 1, imm=0))
 
 
 @pytest.mark.parametrize(
@@ -143,11 +143,10 @@ def test_post__only_in_rts(state: QpState) -> None:
         (WorkRequest(77, 1, imm=-1), "imm"),
     ],
 )
-def test_post__out_of_range(request_: WorkRequest, argument: str) -> None:
+def test_check__out_of_range(request_: WorkRequest, argument: str) -> None:
     queue = queue_pair()
     with pytest.raises(ArgumentError, match=argument):
-        queue.post(request_)
-    assert queue.outstanding == 0
+        queue.check(request_)
 
 
 def test_mr__ranges_and_rights() -> None:

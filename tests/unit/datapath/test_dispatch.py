@@ -89,7 +89,7 @@ def posted(dispatcher: Dispatcher, queue: QueuePair) -> Work:
         asyncio.get_running_loop().create_future(),
     )
     request = WorkRequest(queue.qpn, dispatcher.next_id(), imm=0)
-    queue.post(request)
+    queue.begin()
     dispatcher.post(request, work)
     return work
 
