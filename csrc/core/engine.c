@@ -114,9 +114,12 @@ int mrc_engine_receive(struct mrc_engine *engine, const uint8_t *packet, size_t 
   const int reason = mrc_wire_decode(packet, bytes, meta->trimmed, &wire);
   if (reason != MRC_DROP_NONE) return mrc_drop(services, (enum mrc_drop)reason, 0, bytes);
   if (meta->ecn == 3) mrc_count(services, MRC_COUNTER_RX_CE, 1);
-  struct mrc_meta arrived = *meta; /* its arrival time is set, and not in the future */
-  if (arrived.arrived_ns == 0 || arrived.arrived_ns > now_ns) arrived.arrived_ns = now_ns;
-  meta = &arrived;
+  struct mrc_meta dated;
+  if (meta->arrived_ns == 0 || meta->arrived_ns > now_ns) { /* unknown, or in the future */
+    dated = *meta;
+    dated.arrived_ns = now_ns;
+    meta = &dated;
+  }
   const bool endpoint =
       wire.opcode == MRC_OP_ENDPOINT_REQUEST || wire.opcode == MRC_OP_ENDPOINT_RESPONSE;
   struct mrc_qp *qp = NULL;

@@ -89,14 +89,33 @@ enum {
 #define U24_MAX 0xFFFFFFu
 #define PRIVATE_ID_MASK 0xFFFFu
 
-static uint16_t get_u16(const uint8_t *p) { return (uint16_t)(p[0] << 8 | p[1]); }
+/* Fields are big-endian. The compiler makes a swap and one access of these. */
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+#define SWAP(bits, value) __builtin_bswap##bits(value)
+#else
+#define SWAP(bits, value) (value)
+#endif
+
+static uint16_t get_u16(const uint8_t *p) {
+  uint16_t value;
+  memcpy(&value, p, sizeof value);
+  return SWAP(16, value);
+}
 static uint32_t get_u24(const uint8_t *p) { return (uint32_t)p[0] << 16 | get_u16(p + 1); }
-static uint32_t get_u32(const uint8_t *p) { return (uint32_t)get_u16(p) << 16 | get_u16(p + 2); }
-static uint64_t get_u64(const uint8_t *p) { return (uint64_t)get_u32(p) << 32 | get_u32(p + 4); }
+static uint32_t get_u32(const uint8_t *p) {
+  uint32_t value;
+  memcpy(&value, p, sizeof value);
+  return SWAP(32, value);
+}
+static uint64_t get_u64(const uint8_t *p) {
+  uint64_t value;
+  memcpy(&value, p, sizeof value);
+  return SWAP(64, value);
+}
 
 static void put_u16(uint8_t *p, uint16_t value) {
-  p[0] = (uint8_t)(value >> 8);
-  p[1] = (uint8_t)value;
+  value = SWAP(16, value);
+  memcpy(p, &value, sizeof value);
 }
 static void put_u24(uint8_t *p, uint32_t value) {
   mrc_assert(value <= U24_MAX);
@@ -104,12 +123,12 @@ static void put_u24(uint8_t *p, uint32_t value) {
   put_u16(p + 1, (uint16_t)value);
 }
 static void put_u32(uint8_t *p, uint32_t value) {
-  put_u16(p, (uint16_t)(value >> 16));
-  put_u16(p + 2, (uint16_t)value);
+  value = SWAP(32, value);
+  memcpy(p, &value, sizeof value);
 }
 static void put_u64(uint8_t *p, uint64_t value) {
-  put_u32(p, (uint32_t)(value >> 32));
-  put_u32(p + 4, (uint32_t)value);
+  value = SWAP(64, value);
+  memcpy(p, &value, sizeof value);
 }
 
 /* ---- TSETH, and the timestamp of PETH and ERTH ---- */
@@ -142,10 +161,13 @@ static void encode_data(const struct mrc_wire *wire, uint8_t *p) {
   if (mrc_opcode_has_imm(wire->opcode)) put_u32(p + MRC_RETH_BYTES, wire->imm);
 }
 
+/* All fields of data; the union below them is of other packets. */
 static int decode_data(const uint8_t *p, struct mrc_wire *wire) {
   wire->rqmsn = get_u16(p + METH_RQMSN);
   wire->msn = get_u16(p + METH_MSN);
   p += MRC_METH_BYTES;
+  wire->tx_timestamp = 0;
+  wire->tsr = false;
   if (wire->ts) {
     if (!get_timestamp(p, &wire->tx_timestamp, &wire->tsr)) return MRC_DROP_FIELD;
     p += MRC_TSETH_BYTES;
@@ -153,7 +175,8 @@ static int decode_data(const uint8_t *p, struct mrc_wire *wire) {
   wire->va = get_u64(p + RETH_VA);
   wire->rkey = get_u32(p + RETH_RKEY);
   wire->dma_bytes = get_u32(p + RETH_DMA_BYTES);
-  if (mrc_opcode_has_imm(wire->opcode)) wire->imm = get_u32(p + MRC_RETH_BYTES);
+  wire->imm = mrc_opcode_has_imm(wire->opcode) ? get_u32(p + MRC_RETH_BYTES) : 0;
+  wire->payload_bytes = 0;
   return 0;
 }
 
@@ -382,34 +405,36 @@ size_t mrc_wire_encode(const struct mrc_wire *wire, uint8_t *out) {
   bool data = mrc_opcode_is_data(wire->opcode);
   mrc_assert(data || (!wire->ts && wire->pad == 0));
   mrc_assert(wire->pad <= 3);
-  size_t n = header_bytes(kind, wire);
-  memset(out, 0, n); /* reserved bits */
-  out[BTH_OPCODE] = wire->opcode;
-  out[BTH_BITS] = (uint8_t)((wire->se ? BTH_SE : 0) | (wire->m ? BTH_M : 0) | wire->pad << 4);
-  put_u16(out + BTH_PKEY, MRC_PKEY);
-  put_u24(out + BTH_DEST_QPN, wire->dest_qpn);
-  out[BTH_FLAGS] = (uint8_t)((wire->ack_req ? BTH_ACK_REQ : 0) | (wire->rtx ? BTH_RTX : 0) |
-                             (wire->ts ? BTH_TS : 0));
-  put_u24(out + BTH_PSN, wire->psn);
+  mrc_assert(wire->dest_qpn <= U24_MAX && wire->psn <= U24_MAX);
+  const size_t n = header_bytes(kind, wire);
+  const uint32_t bits =
+      (wire->se ? BTH_SE : 0u) | (wire->m ? BTH_M : 0u) | (uint32_t)wire->pad << 4;
+  const uint32_t flags =
+      (wire->ack_req ? BTH_ACK_REQ : 0u) | (wire->rtx ? BTH_RTX : 0u) | (wire->ts ? BTH_TS : 0u);
+  put_u32(out + BTH_OPCODE, (uint32_t)wire->opcode << 24 | bits << 16 | MRC_PKEY);
+  put_u32(out + BTH_DEST_QPN - 1, wire->dest_qpn);
+  put_u32(out + BTH_FLAGS, flags << 24 | wire->psn);
+  if (!data) memset(out + MRC_BTH_BYTES, 0, n - MRC_BTH_BYTES); /* reserved bits; data has none */
   kind->encode(wire, out + MRC_BTH_BYTES);
   return n;
 }
 
+/* Field by field: to zero the whole struct first would cost as much as all the rest. */
 static int decode_bth(const uint8_t *p, struct mrc_wire *wire) {
   if ((p[BTH_BITS] & BTH_TVER) != 0) return MRC_DROP_VERSION;
   if (get_u16(p + BTH_PKEY) != MRC_PKEY) return MRC_DROP_PKEY;
-  *wire = (struct mrc_wire){
-      .opcode = p[BTH_OPCODE],
-      .pad = p[BTH_BITS] >> 4 & 3,
-      .se = (p[BTH_BITS] & BTH_SE) != 0,
-      .m = (p[BTH_BITS] & BTH_M) != 0,
-      .ack_req = (p[BTH_FLAGS] & BTH_ACK_REQ) != 0,
-      .rtx = (p[BTH_FLAGS] & BTH_RTX) != 0,
-      .ts = (p[BTH_FLAGS] & BTH_TS) != 0,
-      .dest_qpn = get_u24(p + BTH_DEST_QPN),
-      .psn = get_u24(p + BTH_PSN),
-  };
-  bool data = mrc_opcode_is_data(wire->opcode);
+  const uint32_t bits = p[BTH_BITS], flags_psn = get_u32(p + BTH_FLAGS), flags = flags_psn >> 24;
+  const bool data = mrc_opcode_is_data(p[BTH_OPCODE]);
+  if (!data) *wire = (struct mrc_wire){0};
+  wire->opcode = p[BTH_OPCODE];
+  wire->pad = bits >> 4 & 3;
+  wire->se = (bits & BTH_SE) != 0;
+  wire->m = (bits & BTH_M) != 0;
+  wire->ack_req = (flags & BTH_ACK_REQ) != 0;
+  wire->rtx = (flags & BTH_RTX) != 0;
+  wire->ts = (flags & BTH_TS) != 0;
+  wire->dest_qpn = get_u32(p + BTH_DEST_QPN - 1) & U24_MAX;
+  wire->psn = flags_psn & U24_MAX;
   return data || (wire->pad == 0 && !wire->ts) ? 0 : MRC_DROP_FIELD;
 }
 
