@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compiles C for tests and benchmarks: objects, archives, programs, libraries under build/tests.
 
-Everything is cached by content, so that the core is compiled once for all programs and a second run
-compiles nothing. Several test runs at once are safe: a result appears under its name when complete.
+Results are cached by content: the core is compiled once for all programs, and a second run compiles
+nothing. Several test runs may build at once: a result gets its name only when it is complete.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ CSRC = ROOT / "csrc"
 TESTS = ROOT / "tests"
 BUILD = ROOT / "build" / "tests"
 
-# Line numbers are what sanitizers show; all of -g takes a quarter longer to compile.
+# Sanitizers show line numbers only; full -g takes a quarter longer to compile.
 COMMON = ("-std=gnu11", "-g1", "-pthread", "-Wall", "-Wextra", "-Werror", "-Wshadow")
 SANITIZE = ("-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
-# Two threads of one program: the address sanitizer cannot see a race, this one can.
+# For two threads of one program: only the thread sanitizer detects races.
 THREAD = ("-O1", "-fsanitize=thread")
 
 
@@ -35,7 +35,7 @@ THREAD = ("-O1", "-fsanitize=thread")
 class Flavour:
     """One way to compile everything."""
 
-    name: str  # of the directory under build/tests
+    name: str  # directory under build/tests
     flags: tuple[str, ...]
     isal: bool = True  # CRC-32 from ISA-L where it is installed, else from zlib
     compiler: str = "gcc"
@@ -45,7 +45,7 @@ ASAN = Flavour("asan", SANITIZE)
 TSAN = Flavour("tsan", THREAD)
 FAST = Flavour("fast", ("-O2",))
 SHARED = Flavour("shared", ("-O2", "-fPIC"))
-# Into Python comes no runtime of a sanitizer: what is undefined traps.
+# A sanitizer's runtime cannot be loaded into Python: undefined behaviour traps instead.
 SHARED_TRAP = Flavour(
     "shared-trap",
     ("-O1", "-fPIC", "-fsanitize=undefined", "-fsanitize-undefined-trap-on-error"),
@@ -54,7 +54,7 @@ SHARED_ZLIB = Flavour("shared-zlib", ("-O2", "-fPIC"), isal=False)
 
 
 class BuildError(Exception):
-    """The compiler refused; the message holds the command and what it said."""
+    """A command failed; the message holds the command and its output."""
 
 
 def has_isal() -> bool:
@@ -77,7 +77,7 @@ def has_header(name: str) -> bool:
 
 @functools.cache
 def libfuzzer() -> Flavour:
-    """What builds a target that fuzzes by itself; a BuildError says what is not installed."""
+    """The flavour of a libFuzzer target; raises BuildError when clang or its runtime is missing."""
     names = ["clang", *(f"clang-{version}" for version in range(30, 10, -1))]
     clang = next((name for name in names if shutil.which(name)), None)
     install = "apt-get install clang libclang-rt-dev"
@@ -101,7 +101,7 @@ def program(source: Path, flavour: Flavour = ASAN, extra: Sequence[Path] = ()) -
 
 
 def build_ahead(programs: Iterable[tuple[Path, Flavour]]) -> None:
-    """Compiles and links many programs on all cores. What cannot be built is left to who asks."""
+    """Compiles and links many programs on all cores. program() raises the errors later."""
 
     def attempt(build: Callable[..., Path], *arguments: object) -> None:
         with contextlib.suppress(BuildError):
@@ -128,7 +128,7 @@ def _sources(part: str) -> list[Path]:
 
 
 def parts(sources: Sequence[Path]) -> list[str]:
-    """What to link, users before what they use: folders of csrc, and the pair of tests."""
+    """The parts to link, users before the parts they use: folders of csrc, and the tests' pair."""
     text = "\n".join(path.read_text() for path in sources)
     signs = {
         "io": r'^#include "io/|\bmrc_ctx_create\(',
@@ -176,7 +176,7 @@ def _object(source: Path, flavour: Flavour) -> Path:
 
 
 def _objects(sources: Iterable[Path], flavour: Flavour) -> list[Path]:
-    """Compiles on all cores."""
+    """Compiles the sources on all cores."""
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         return list(pool.map(lambda source: _object(source, flavour), sources))
 
@@ -196,7 +196,7 @@ def _link(
 ) -> Path:
     flags = [*_flags(flavour), *mode]
     inputs = [str(path) for path in objects]
-    # The name stays the same for those who run it by hand; the key beside it tells if it is stale.
+    # The name is fixed, so it can be run by hand; the key file beside it shows whether it is stale.
     target = BUILD / flavour.name / folder / name
     keyed = target.with_name(f".{name}-{_key(flags, *(i.encode() for i in inputs))}")
     if not keyed.exists():

@@ -17,7 +17,7 @@ from mrc.binding import device
 
 READ, WRITE = Access.LOCAL_READ, Access.REMOTE_WRITE
 LOOPBACK = {4: "127.0.0.1", 6: "::1"}
-BUDGET_SECONDS = limit(20)  # far above what anything here takes: a hang, not slowness, ends a test
+BUDGET_SECONDS = limit(20)  # far more than any test needs: only a hang exceeds it
 
 
 @dataclass(frozen=True)
@@ -37,13 +37,13 @@ def two_planes(**options: Any) -> dict[str, Any]:
 
 
 async def set_port(context: Context, plane: int, *, up: bool) -> None:
-    """Tells a Context that the link of a port went down or came up, as its monitor would."""
+    """Reports a port's link as up or down to a Context, in place of its monitor."""
     dispatcher = context._opened().dispatcher
     await dispatcher.call(device.port_up(plane, up=up), "port")
 
 
 def loopback_config(version: int = 4, **options: Any) -> ContextConfig:
-    """One loopback port, and nothing of this host's real interfaces."""
+    """One loopback port and none of this host's real interfaces."""
     return ContextConfig(**{"interfaces": (LOOPBACK[version],), **options})
 
 
@@ -62,7 +62,7 @@ async def connected_pair(version: int = 4, **options: Any) -> AsyncIterator[Pair
 
 
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
-    """Waits for a condition that only a query can tell."""
+    """Waits for a condition that requires a query."""
     while not await condition():  # noqa: ASYNC110 - the engine has no event for it
         await asyncio.sleep(0.001)
 
@@ -77,7 +77,7 @@ def pattern(size: int, seed: int = 0) -> bytes:
 
 
 async def transfer(pair: Pair, data: bytes) -> bytes:
-    """Writes `data` from the near to the far end and returns what is there."""
+    """Writes `data` from the near to the far end and returns the bytes at the far end."""
     target = bytearray(len(data))
     async with (
         pair.near_context.register(data, access=READ) as source,

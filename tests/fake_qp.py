@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two QPs joined in memory, with the contract of mrc.aio.context: order, one copy, completions."""
+"""Two QPs joined in memory, as mrc.aio.context specifies: order, one copy, completions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class FakeMr:
 
 
 class FakeContext:
-    """Knows the memory that may be written to."""
+    """Holds the registered memory."""
 
     def __init__(self) -> None:
         self.regions: dict[int, FakeMr] = {}
@@ -49,7 +49,7 @@ class FakeContext:
 
 
 class FakeQp:
-    """One end. `held` keeps what is written back, until `release`."""
+    """One end. While `held`, writes wait until `release`."""
 
     path_mtu, mpr = 8844, 1024
 
@@ -61,7 +61,7 @@ class FakeQp:
         self.private: dict[str, Any] = {}
         self.peer_gone = asyncio.Event()
         self.held = False
-        self.corrupt = False  # what arrives here
+        self.corrupt = False  # damages the data that arrive here
         self.posted: list[int] = []
         self._waiting: deque[tuple[asyncio.Future[None], Any]] = deque()
         self._arrived: asyncio.Queue[Immediate | None] = asyncio.Queue()
@@ -96,11 +96,11 @@ class FakeQp:
 
     @property
     def waiting(self) -> int:
-        """Writes that were posted and have not arrived."""
+        """The number of writes posted but not arrived."""
         return len(self._waiting)
 
     def release(self, count: int = 1 << 30) -> None:
-        """Lets writes arrive, and complete, in order."""
+        """Delivers and completes up to `count` writes in order."""
         while self._waiting and count:
             done, write = self._waiting.popleft()
             self.peer._arrive(*write)
@@ -122,17 +122,17 @@ class FakeQp:
             target = self.ctx.regions[remote.rkey]
             assert Access.REMOTE_WRITE in target.access
             target.view[offset : offset + size] = mr.view[local : local + size]
-            if self.corrupt and imm < 1 << 31:  # data, not the mailbox's frames
+            if self.corrupt and imm < 1 << 31:  # data, not frames of the mailbox
                 target.view[offset] ^= 1
         self._arrived.put_nowait(Immediate(imm, size, self._index))
         self._index += 1
 
     def inject(self, imm: int, size: int = 0) -> None:
-        """An immediate that the peer's mailbox never sent."""
+        """Delivers an immediate that the peer's mailbox did not send."""
         self._arrived.put_nowait(Immediate(imm, size, self._index))
 
     def fail(self, status: WcStatus) -> None:
-        """The QP goes to ERROR."""
+        """Moves the QP to ERROR."""
         if self._status is None:
             self._status = status
             for done, _ in self._waiting:
@@ -142,12 +142,12 @@ class FakeQp:
             self._arrived.put_nowait(None)
 
     def close(self) -> None:
-        """The peer closed in order."""
+        """Ends the QP as after an orderly close by the peer."""
         self.peer_gone.set()
         self._arrived.put_nowait(None)
 
     async def query(self) -> QpInfo:
-        """Nothing is under way on a short way."""
+        """Reports a short path with nothing in flight."""
         return QpInfo(
             qpn=7, state=QpState.RTS, status=WcStatus.SUCCESS, outstanding=self.waiting,
             sent_packets=0, retransmitted_packets=0, spurious_packets=0, first_sent_bytes=0,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads what a command printed under --json, and holds it against its published schema."""
+"""Reads the --json output of a command and validates it against its published schema."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The text of the project, for tests that hold rules about it."""
+"""The text of the project, for tests of its rules."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def python_files(*folders: str) -> Iterator[Path]:
 
 
 def imports(path: Path) -> Iterator[tuple[int, str]]:
-    """Line and full name of every module that a Python file imports, wherever it does so."""
+    """Line and full name of every module that a Python file imports, at any level."""
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -100,7 +100,7 @@ def report(offenders: list[str]) -> None:
 
 
 def code_without_comments(path: Path) -> str:
-    """C text whose comments became blanks, line breaks kept."""
+    """C text with comments replaced by blanks, line breaks kept."""
 
     def blank(match: re.Match[str]) -> str:
         return re.sub(r"[^\n]", " ", match[0])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long tests wait: limits are seconds of the usual machine, and longer where all is slower."""
+"""Time limits of tests: seconds on the usual machine, scaled up on slower ones."""
 
 from __future__ import annotations
 

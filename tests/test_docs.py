@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the documents name is there: commands parse, files exist, identifiers are in the source."""
+"""Names in the documents are valid: commands parse, files and identifiers exist."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def code_blocks(document: str) -> Iterator[str]:
 
 
 def commands() -> list[str]:
-    """Every line of a code block of the README that runs mrc, without prompt and comment."""
+    """Every line of a code block of the README that runs mrc, without its prompt and comment."""
     readme = (ROOT / "README.md").read_text()
     found = []
     for line in code_blocks(readme):
@@ -37,7 +37,7 @@ def commands() -> list[str]:
 def test_readme__commands_parse(command: str) -> None:
     words = shlex.split(command)
     build_parser().parse_args(words[1:])
-    if "--" in words:  # what a host of the test bed runs
+    if "--" in words:  # a command for a host of the test bed
         inner = words[words.index("--") + 1 :]
         assert inner[0] == "mrc"
         build_parser().parse_args(inner[1:])
@@ -62,7 +62,7 @@ def test_documents__name_files_that_exist() -> None:
 
 def test_documents__name_identifiers_that_exist() -> None:
     code = "\n".join(code_without_comments(path) for path in sources() if is_c(path))
-    allowed = {"mrc_create_qp"}  # of OCP's published API, named as what is missing
+    allowed = {"mrc_create_qp"}  # part of OCP's published API, documented as missing
     missing = [
         f"{document}: {name}"
         for document in DOCUMENTS

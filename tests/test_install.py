@@ -41,7 +41,7 @@ def checkout(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def clean_venv(tmp_path: Path) -> Path:
-    """The bin folder of a new virtual environment with nothing but pip."""
+    """The bin folder of a new virtual environment that contains only pip."""
     run(sys.executable, "-m", "venv", tmp_path / "venv", cwd=tmp_path)
     return tmp_path / "venv" / "bin"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The layers of the C code: which module includes which, and what the engine may not know."""
+"""The layers of the C code: allowed includes, and headers that the engine must not use."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from project_text import code_without_comments, grep, is_c, lines, report, text,
 
 MAX_CDEF_FUNCTIONS = 40
 
-# What the engine may include: nothing that knows a clock, a thread, a socket or a file.
+# Headers that the engine may include: no clock, thread, socket or file.
 CORE_HEADERS = {
     "errno.h", "limits.h", "stdbool.h", "stddef.h", "stdint.h", "stdlib.h", "string.h",
 }  # fmt: skip
 CORE_HEADERS_OF = {
-    "base.c": {"stdio.h"},  # the assertion that ends the process says where
+    "base.c": {"stdio.h"},  # a failed assertion prints its place
     "crc32.c": {"isa-l/crc.h", "zlib.h", "immintrin.h"},
 }
 CORE_FORBIDDEN_CALLS = ("rand", "random", "time", "clock_gettime", "getenv", "printf", "alloca")
 
-# The layers of each folder, bottom to top. A module, which is a header and its source,
-# includes modules of lower layers and of its own, in no circle.
+# The layers of each folder, bottom to top. A module (a header and its source) includes modules of
+# lower layers and of its own layer, without cycles.
 LAYERS: dict[str, list[str]] = {
     "core": [
         "base bitmap crc32 dscp keymap list port prng psn secret timer",
@@ -67,7 +67,7 @@ LAYERS: dict[str, list[str]] = {
     "emu": ["ethernet ring", "outbox", "emu"],
     "pair": ["address", "datagram", "pair_fabric", "watch", "driver", "pair", "connect"],
 }
-# Folders that a folder may include, beside csrc itself.
+# Folders that a folder may include, in addition to csrc itself.
 BELOW: dict[str, set[str]] = {
     "core": set(),
     "io": {"core"},
@@ -87,7 +87,7 @@ def modules(folder: str) -> dict[str, list[Path]]:
 
 
 def included(folder: str) -> Iterator[tuple[str, str, str, str]]:
-    """The place, its module, and the folder and module of ours that it includes there."""
+    """The place, its module, and the folder and module of the project that it includes."""
     for module, paths in modules(folder).items():
         for path in paths:
             for number, line in enumerate(lines(path), 1):
@@ -154,7 +154,7 @@ def c_declarations(path: Path) -> Iterator[tuple[int, str, bool]]:
 
 @pytest.mark.parametrize("folder", LAYERS)
 def test_functions__are_defined_beside_their_header(folder: str) -> None:
-    """No module declares a function of another, which would hide an include upwards."""
+    """No module declares a function of another module: that would hide an include upwards."""
     offenders = []
     for paths in modules(folder).values():
         places = {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rooms of mrc/: which imports which."""
+"""The rooms of mrc/: which room imports which."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pathlib import Path
 
 from project_text import imports, python_files, report, text, tree
 
-# The rooms of mrc/, from the ground floor up: modules at its top, and folders. An import, also one
-# inside a function, leads to a room on a lower floor.
+# The rooms of mrc/, from the ground floor up: modules at its top, and folders. Every import, also
+# one inside a function, is from a room on a lower floor.
 FLOORS = (
     {"_ffi_build", "enums", "limits", "tasks", "typed", "units", "versions"},
     {"errors", "events"},
@@ -40,7 +40,7 @@ def modules() -> dict[str, Path]:
 
 
 def imported(path: Path) -> Iterator[tuple[int, str]]:
-    """Line and name of each module of mrc that a file takes something from."""
+    """Line and name of each module of mrc that a file imports from."""
     for line, name in imports(path):
         known = (name, name.rpartition(".")[0])
         if module := next((each for each in known if each in modules()), None):
@@ -86,7 +86,7 @@ def test_rooms__are_those_of_the_table() -> None:
 
 
 def test_rooms__are_drawn_where_they_are() -> None:
-    """In the table of ARCHITECTURE.md, which leaves out the build and the start."""
+    """The table of ARCHITECTURE.md matches; it omits the build and the start."""
     rows = re.findall(r"^\| (\d*) ?\| (`.*?`) \|", text(Path("ARCHITECTURE.md")), re.MULTILINE)
     drawn: dict[int, set[str]] = {}
     floor = 0
@@ -130,7 +130,7 @@ def test_modules__no_circle() -> None:
 
 
 def test_package_init__holds_no_code() -> None:
-    """That of mrc has what loads a public name when it is first used, and nothing else."""
+    """Only mrc/__init__.py has code: it loads a public name at its first use."""
     plain = (ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign, ast.Expr)
     report([
         f"{path}:{node.lineno}: {type(node).__name__} in __init__"

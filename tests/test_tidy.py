@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules of the source text that a program can hold: sizes, words, layout.
+"""The rules of the source text that a program can check: sizes, words, layout.
 
 Every test collects all offenders before it fails, as `path:line: what`.
 """
@@ -34,8 +34,8 @@ MAX_C_FILE = 600
 MAX_PYTHON_FUNCTION = 50
 MAX_PYTHON_FILE = 500
 
-# Glossary: one word per thing. Only words that cannot mean anything else are listed; a pattern
-# holds inside csrc/ and mrc/ unless the file is named as an exception.
+# Glossary: one word per thing. Only words with a single meaning are listed; a pattern applies to
+# csrc/ and mrc/, except to the files named as exceptions.
 SYNONYMS: list[tuple[str, str, tuple[str, ...]]] = [
     (r"\b(packet|pkt)_?ids?\b|\bseq_?(no|num)s?\b", "psn", ()),
     (r"\bpath_?(id|table)s?\b", "ev, ev_profile", ()),
@@ -149,7 +149,7 @@ def test_words__are_those_of_the_glossary() -> None:
 
 
 def test_def_lists__every_name_is_used() -> None:
-    """By its constant, such as MRC_DROP_SHORT, or by its member where the list makes a struct."""
+    """By its constant, such as MRC_DROP_SHORT, or by its member if the list makes a struct."""
     used = "\n".join(code_without_comments(path) for path in under("csrc") if path.suffix == ".c")
     offenders = []
     for path in (path for path in under("csrc") if path.suffix == ".def"):
@@ -165,5 +165,5 @@ def test_programs__are_executable_and_only_they() -> None:
     for path in sources():
         executable = os.access(ROOT / path, os.X_OK)
         if executable != text(path).startswith("#!"):
-            offenders.append(f"{path}: executable without a #! line, or the other way round")
+            offenders.append(f"{path}: executable bit and #! line do not match")
     report(offenders)

@@ -24,7 +24,7 @@ from mrc.transfer.session import Session, accept_session, connect_session
 
 
 class ConnectingContext(FakeContext):
-    """Its `connect` gives one end of a pair, and the other end what `private` says."""
+    """`connect` returns one end of a pair and gives `private` to the other end."""
 
     def __init__(self, qp: FakeQp) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class Ends:
 async def sessions() -> AsyncIterator[Ends]:
     out, back = qp_pair()
     async with AsyncExitStack() as stack:
-        # The fakes do not hang up, so waiting for that is wasted.
+        # The fakes do not hang up, so wait for that only briefly.
         stack.enter_context(patch("mrc.transfer.session.LAST_WORDS_SECONDS", 0.1))
         ctx = ConnectingContext(out)
         out.ctx = ctx
@@ -73,14 +73,14 @@ async def sending(session: Session, paths: list[str]) -> list[TransferredFile]:
 async def receiving(
     session: Session, inbox: Path, *, overwrite: bool = False, **limits: Any
 ) -> list[TransferredFile]:
-    # Left open: a file that fails is removed when the session ends, after this has returned.
+    # Left open: a failed file is removed when the session ends, after this function has returned.
     directory = OutputDirectory(str(inbox), overwrite=overwrite)
     receiving = receive_files(session, directory, limits=Limits(**limits))
     return [file async for file in receiving]
 
 
 def chunks(qp: FakeQp) -> list[int]:
-    """The chunks that were written on it, by their indices, in the order of their posting."""
+    """The indices of the chunks written on the QP, in the order of posting."""
     return [chunk_of(imm, 0)[0] for imm in qp.posted if imm < 1 << 31]
 
 
@@ -95,7 +95,7 @@ async def both(*ends: Awaitable[Any]) -> list[Any]:
 
 
 async def turns(count: int) -> None:
-    """So many turns of the event loop."""
+    """Runs `count` turns of the event loop."""
     for _ in range(count):
         await asyncio.sleep(0)
 

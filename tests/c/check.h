@@ -9,17 +9,17 @@
  *
  *   CHECK_MAIN(RUN(test_add__wraps))
  *
- * That is all: tests/c/test_c.py finds the file, compiles it with gcc's address and undefined
- * behaviour sanitizers, links it with all of csrc/core (and with csrc/io or csrc/sim, when the file
- * includes a header from there), and shows each function as one pytest result. A program that
+ * tests/c/test_c.py finds the file, compiles it with gcc's address and undefined behaviour
+ * sanitizers, links it with all of csrc/core (and with csrc/io or csrc/sim, when the file includes
+ * a header from there), and shows each function as one pytest result. A program that
  * includes from csrc/io runs under the thread sanitizer too:
  *
  *   tools/test tests/c                     all of them
  *   tools/test tests/c -k psn              one program
  *   build/tests/asan/bin/test_psn          one program by hand; --list, or names of functions
  *
- * A check that fails prints place and values and the function goes on, also when the check runs on
- * another thread, so guard what would crash:
+ * A check that fails prints its place and values, on any thread. The function then goes on, so
+ * guard statements that would crash:
  *
  *   CHECK(condition)
  *   CHECK_EQ(actual, expected)             integers of any kind, enums, bools
@@ -27,12 +27,11 @@
  *   CHECK_STR_EQ(actual, expected)
  *   CHECK_MEM_EQ(actual, expected, bytes)  prints the first byte that differs
  *   CHECK_FAIL("row %d: ...", ...)         for a table: say which row
- *   CHECK_ROW(i)                           names the row in what the following checks print
+ *   CHECK_ROW(i)                           adds the row to the messages of the checks that follow
  *
  * A test that cannot run here prints a line "skipped: REASON" and returns.
  *
- * A row of a table is a better test than a function: inputs on the left, expected state on the
- * right.
+ * Prefer a row of a table to a new function: inputs on the left, expected state on the right.
  */
 #ifndef MRC_TESTS_CHECK_H
 #define MRC_TESTS_CHECK_H
@@ -54,7 +53,7 @@ struct check_test {
 static atomic_int check_failures; /* of the running test function */
 static _Thread_local int check_row = -1;
 
-#define CHECK_SHOWN 20 /* failures of one function that are printed */
+#define CHECK_SHOWN 20 /* printed failures of one function */
 
 __attribute__((unused, format(printf, 3, 4))) static void check_failed(const char *file, int line,
                                                                        const char *format, ...) {
@@ -110,9 +109,9 @@ __attribute__((unused)) static void check_str_eq(const char *file, int line, con
 #define CHECK_FAIL(...) check_failed(__FILE__, __LINE__, __VA_ARGS__)
 #define CHECK_ROW(i) ((void)(check_row = (int)(i)))
 
-/* Tests of the whole program: 0 when all passed, 1 when one failed, 2 for an unknown name. */
+/* The exit status: 0 when all tests passed, 1 when one failed, 2 for an unknown name. */
 static int check_run(const struct check_test *tests, size_t n, int argc, char **argv) {
-  setvbuf(stdout, NULL, _IOLBF, 0); /* what was printed before a crash is seen */
+  setvbuf(stdout, NULL, _IOLBF, 0); /* keeps the lines printed before a crash */
   bool list = argc > 1 && strcmp(argv[1], "--list") == 0;
   int passed = 0;
   int failed = 0;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An engine that obeys, to test its driver: a post completes at once or asks for bursts, a probe
- * sets a deadline, and each command is accepted with the arguments that the test gives. It is
- * touched by the datapath thread only, and looked at after that has ended. One program includes it
- * once.
+ * A fake engine, to test its driver: a post completes at once or requests bursts, a probe sets a
+ * deadline, and each command is accepted if it has the arguments of the test. Only the datapath
+ * thread touches the fake engine; the test reads it after the thread has ended. One program
+ * includes it once.
  */
 #ifndef MRC_TESTS_FAKE_ENGINE_H
 #define MRC_TESTS_FAKE_ENGINE_H
@@ -35,7 +35,7 @@ static struct {
   uint32_t keys[4];
   int n_keys;
   bool destroyed;
-  bool sent_before_told; /* bursts were given while completions waited to be polled */
+  bool sent_before_told; /* gave bursts before completions were polled */
 } fake;
 
 static struct mrc_packet fake_packet;
@@ -188,7 +188,7 @@ int mrc_qp_destroy(mrc_engine *engine, uint32_t qpn) {
   return qpn == 77 ? 0 : -ENOENT;
 }
 
-/* Completes at once; on BURST_QPN it asks for a burst of its wr_id instead. */
+/* Completes the write at once; on BURST_QPN, requests wr_id bursts instead. */
 int mrc_qp_post(mrc_engine *engine, uint32_t qpn, const struct mrc_wr *wr, uint64_t now_ns) {
   (void)engine;
   (void)now_ns;
@@ -200,7 +200,7 @@ int mrc_qp_post(mrc_engine *engine, uint32_t qpn, const struct mrc_wr *wr, uint6
   return 0;
 }
 
-/* One sets the deadline; of two, one is taken. */
+/* A single probe sets the deadline. Of two probes, the engine takes one. */
 int mrc_engine_probe_evs(mrc_engine *engine, const struct mrc_probe_attr *probes, int n,
                          uint64_t now_ns) {
   (void)engine;
@@ -255,7 +255,7 @@ uint32_t mrc_engine_ports_used(const mrc_engine *engine) {
   return 0;
 }
 
-/* Each packet received is a thousand bytes, recorded or not. */
+/* Counts 1000 bytes for each received packet, also as recorded bytes while a QP is recorded. */
 int mrc_engine_counters(const mrc_engine *engine, uint64_t *values, int capacity) {
   (void)engine;
   for (int i = 0; i < MRC_COUNTERS && i < capacity; i++)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Packets that no engine of a pair sent, but that its host 0 could have sent: well formed, from the
+/* Forged packets that host 0 could have sent but its engine did not send: well formed, from the
    right address and with a right ICRC. */
 #ifndef MRC_TESTS_FORGE_H
 #define MRC_TESTS_FORGE_H
@@ -37,7 +37,7 @@ __attribute__((unused)) static struct forge make_forge(struct mrc_pair *p, int e
   return forge;
 }
 
-/* Sends it with a right ICRC; returns what the engine of host 1 says. */
+/* Sends the packet with a right ICRC; returns the drop reason from the engine of host 1. */
 __attribute__((unused)) static int send_forge(struct mrc_pair *p, const struct forge *forge) {
   uint8_t bytes[MRC_MAX_HEADER + 16];
   size_t n = mrc_wire_encode(&forge->wire, bytes);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * For the tests of the socket driver: bursts through real sockets on loopback. The engine is a
- * recorder, and sendmmsg can be told to fail, since a full socket does not come by itself there.
- * One program includes it once.
+ * For the tests of the socket driver: bursts through real sockets on loopback. A recorder replaces
+ * the engine. A test can make sendmmsg fail, since sockets rarely fill up on loopback. One program
+ * includes this header once.
  */
 #ifndef MRC_TESTS_LOOPBACK_H
 #define MRC_TESTS_LOOPBACK_H
@@ -49,7 +49,7 @@ int mrc_engine_receive(mrc_engine *engine, const uint8_t *packet, size_t bytes,
 
 /* ---- A sendmmsg that can fail ---- */
 
-/* What the next calls do, in order: 0 sends all, n > 0 sends n messages, n < 0 fails with -n. */
+/* Results of the next calls, in order: 0 sends all, n > 0 sends n messages, n < 0 fails with -n. */
 static int script[16];
 static int n_script;
 static int script_at;
@@ -192,7 +192,7 @@ static inline void check_packet(const struct recorded *record, const struct mrc_
                packet->trailer_bytes);
 }
 
-/* That the records from `at` on are the packets of one burst, whole and in order. */
+/* Checks that the records from `at` on are the packets of one burst, whole and in order. */
 static inline int check_burst_arrived(const struct traffic *traffic, int burst, int at,
                                       const struct mrc_udp *from, const struct mrc_udp *to) {
   const struct mrc_burst *sent = &traffic->bursts[burst];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Scripts over engines in virtual time (tests/pair/pair.h). A scenario opens a pair, connects a QP,
- * names its faults, writes, and says what must have come of it; the auditor checks the rest at
- * every step (csrc/sim/audit.h).
+ * names its faults, writes, and checks the outcome; the auditor checks the rest at every step
+ * (csrc/sim/audit.h).
  *
  *   struct mrc_pair *p = open_pair(.planes = 2);
  *   int end = open_qp(p, .memory_bytes = 4 * MTU);
@@ -29,7 +29,7 @@
 #define MTU 1024u
 #define PATH_DELAY (10 * US) /* of every path, unless the scenario says otherwise */
 
-/* What a scenario names replaces the value given here. */
+/* A field that a scenario names overrides the default here. */
 #pragma GCC diagnostic ignored "-Woverride-init"
 #define open_pair(...) \
   mrc_pair_create(&(struct mrc_pair_config){.seed = 1, .path.delay_ns = PATH_DELAY, __VA_ARGS__})
@@ -38,8 +38,8 @@
       pair, &(struct mrc_pair_qp_config){ \
                 .path_mtu = MTU, .timeout = 14, .retry_linear = 3, .retry_exp = 4, __VA_ARGS__})
 
-/* All paths of the QP as if they had answered the probes of a connect: the window goes out whole.
- */
+/* Marks all paths of the QP as if they had answered the connect probes, so that the QP sends its
+   whole window at once. */
 __attribute__((unused)) static void prove_paths(struct mrc_engine *engine, uint32_t qpn) {
   struct mrc_qp *qp = mrc_engine_qp(engine, qpn);
   for (uint16_t ev = 0; ev < qp->evset.n; ev++)
@@ -82,7 +82,7 @@ __attribute__((unused)) static uint64_t counter(const struct mrc_pair *pair, int
   return values[index];
 }
 
-/* A batch of one EV probe: 0, or why not; -EAGAIN when there is no room. */
+/* Starts a batch of one EV probe: 0, or an error; -EAGAIN when there is no room. */
 __attribute__((unused)) static int probe_ev(mrc_engine *engine, uint32_t qpn, uint32_t ev,
                                             uint32_t bytes, uint64_t timeout_ns, uint64_t cookie,
                                             uint64_t now_ns) {
@@ -92,7 +92,7 @@ __attribute__((unused)) static int probe_ev(mrc_engine *engine, uint32_t qpn, ui
   return taken < 0 ? taken : taken == 1 ? 0 : -EAGAIN;
 }
 
-/* How many events of a type a host saw; status MRC_PAIR_ANY takes all. */
+/* The number of events of a type at a host; status MRC_PAIR_ANY matches every status. */
 __attribute__((unused)) static int n_events(const struct mrc_pair *pair, int host, int type,
                                             uint32_t status) {
   int n = 0;
@@ -103,7 +103,7 @@ __attribute__((unused)) static int n_events(const struct mrc_pair *pair, int hos
   return n;
 }
 
-/* How many events of a type and status a host saw for this reason. */
+/* The number of events of a type and status at a host with this reason. */
 __attribute__((unused)) static int n_reasons(const struct mrc_pair *pair, int host, int type,
                                              uint32_t status, enum mrc_event_reason reason) {
   int n = 0;

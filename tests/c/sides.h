@@ -14,7 +14,7 @@
 
 enum { WAIT_MS = 10000, MAX_PORTS = 2, EVS_PER_PORT = 4, WINDOW_PSNS = 1024, MIB = 1 << 20 };
 
-/* One host: its context, its QP and what its events told. */
+/* One host: its context, its QP and the contents of its events. */
 struct side {
   mrc_ctx *ctx;
   struct mrc_ctx_config config;
@@ -26,12 +26,12 @@ struct side {
   struct mrc_event reply;   /* the last */
   struct mrc_event probe;   /* the last */
   struct mrc_event warning; /* the last */
-  struct mrc_wc wcs[16];    /* of own work requests */
+  struct mrc_wc wcs[16];    /* completions of its own work requests */
   int n_wcs;
   struct mrc_wc immediates[16];
   int n_immediates;
   bool failed;    /* the QP went to ERROR */
-  uint8_t status; /* then why */
+  uint8_t status; /* the reason, when failed */
 };
 
 /* How two sides are joined. */
@@ -88,12 +88,12 @@ static void take_events(struct side *side) {
     take_event(side, &events[i]);
 }
 
-/* How long one may sleep on the descriptor of the context. */
+/* How long the caller may sleep on the descriptor of the context. */
 static int patience_ms(const struct side *side) {
   return side->config.polled && !mrc_ctx_arm(side->ctx) ? 0 : WAIT_MS;
 }
 
-/* Takes events of both sides until the condition holds; false when nothing came for long. */
+/* Takes events of both sides until the condition holds; false when no event came for too long. */
 static bool wait_until(struct side *sides, bool (*holds)(const struct side *sides)) {
   struct pollfd ready[2] = {{.fd = mrc_ctx_fd(sides[0].ctx), .events = POLLIN},
                             {.fd = mrc_ctx_fd(sides[1].ctx), .events = POLLIN}};
@@ -150,7 +150,7 @@ static bool create(struct side *side, const struct setup *setup, uint32_t qpn) {
   return side->ctx != NULL;
 }
 
-/* An EV of every port and number: a flow label of its own on IPv6, a socket of its own on IPv4. */
+/* An EV for each port and number: with a flow label each on IPv6, a socket each on IPv4. */
 static int list_evs(const struct side *side, const struct side *peer, struct mrc_ev_attr *evs) {
   int n = 0;
   for (int port = 1; port <= (int)side->config.n_ports; port++) {
@@ -181,7 +181,7 @@ static int list_sources(const struct side *peer, struct mrc_peer_source *sources
   return n;
 }
 
-/* What a move to RTS takes. */
+/* The attributes that a move to RTS requires. */
 static struct mrc_qp_attr sending_attr(const struct side *side, const struct setup *setup) {
   return (struct mrc_qp_attr){.sq_psn = 0xffff00 + (side->qpn & 0xff),
                               .path_mtu = setup->path_mtu,
@@ -295,7 +295,8 @@ static void check_wcs(const struct side *side, int n) {
 
 static bool first_completed(const struct side *sides) { return sides[0].n_wcs == 1; }
 
-/* The reply also orders what the thread wrote before it for whoever reads the memory then. */
+/* After this reply the caller may read the memory: the reply orders the thread's earlier writes
+   before it. */
 static struct mrc_qp_info query(struct side *side) {
   struct mrc_qp_info info = {0};
   CHECK_EQ(

@@ -10,7 +10,7 @@
 #define MS 1000000ull
 #define GBIT 1000000000ull
 
-/* What a test names replaces the value given here. */
+/* A field that a test names overrides the default here. */
 #pragma GCC diagnostic ignored "-Woverride-init"
 #define open_sim(...)                                                    \
   mrc_sim_create(&(struct mrc_sim_config){.seed = 1,                     \

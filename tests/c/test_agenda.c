@@ -25,7 +25,8 @@ static void test_pop__first_in_first_out_among_equal_times(void) {
   mrc_agenda_free(&agenda);
 }
 
-/* What was far when it was added comes before what was near, when their times are the same. */
+/* Of two entries with the same time, the one pushed first comes first, also when it was far in the
+   future then and the other is near. */
 static void test_pop__keeps_the_order_of_far_and_near(void) {
   struct mrc_heap_entry entry;
   mrc_agenda_init(&agenda);
@@ -50,7 +51,7 @@ static void test_pop__as_a_heap_does(void) {
   mrc_agenda_init(&agenda);
   for (uint32_t i = 0; i < 200000; i++) {
     CHECK_ROW((int)i);
-    /* Many wait, then few: the wheel is full, then nearly empty. */
+    /* Many entries wait, then few: the wheel is full, then nearly empty. */
     if (mrc_prng_below(&prng, 100) < (i / 20000 % 2 ? 35 : 65)) {
       const struct mrc_heap_entry new = {.at_ns = expected.at_ns + delay(&prng), .index = i};
       mrc_heap_push(&heap, new);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The auditor of the simulator must see what it is there for: each row breaks one invariant in a
-   process of its own, which must then stop. */
+/* The auditor of the simulator detects violations: each row breaks one invariant in a process of
+   its own, and the auditor must stop that process. */
 #include "sim/audit.h"
 
 #include <signal.h>
@@ -78,7 +78,7 @@ static void place_all(struct ends *ends) {
   }
 }
 
-/* ---- what is right ---- */
+/* ---- valid runs ---- */
 
 static void all_is_well(struct ends *ends) {
   place_all(ends);
@@ -110,7 +110,7 @@ static void an_error_flushes(struct ends *ends) {
   complete(ends, 1, MRC_WC_WR_FLUSH_ERR);
 }
 
-/* ---- what is wrong ---- */
+/* ---- violations ---- */
 
 static void placed_twice(struct ends *ends) {
   place_all(ends);

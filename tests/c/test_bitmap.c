@@ -13,7 +13,7 @@ static void test_set_clear__touch_one_bit_of_the_ring(void) {
     CHECK_ROW(i);
     mrc_bitmap_set(&map, psns[i]);
     CHECK(mrc_bitmap_test(&map, psns[i]));
-    CHECK(mrc_bitmap_test(&map, psns[i] + BITS)); /* one ring further it is the same bit */
+    CHECK(mrc_bitmap_test(&map, psns[i] + BITS)); /* one ring further lies the same bit */
     CHECK_EQ(__builtin_popcountll(words[0]) + __builtin_popcountll(words[1]), 1);
     mrc_bitmap_clear(&map, psns[i]);
     CHECK_EQ(words[0] | words[1], 0);
@@ -30,7 +30,7 @@ static void test_extract__is_lsb_first_and_wraps(void) {
     uint64_t bits;
   } rows[] = {
       {0, 1ull << 3},   {3, 1},
-      {4, 0},                                  /* 70 is 66 further on */
+      {4, 0},                                  /* 70 is 66 after 4 */
       {7, 1ull << 63},                         /* over the edge of a word */
       {64, 1ull << 6},  {70, 1 | 1ull << 61},  /* and round to 3 */
       {127, 1ull << 4}, {0xFFFFFF, 1ull << 4}, /* the ring wraps with the PSN */

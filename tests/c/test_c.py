@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Builds and runs tests/c/test_*.c under the sanitizers: each C test function is a result here.
 
-Programs that include csrc/io or csrc/emu, where the threads are, run under the thread sanitizer as
-well.
+Programs that include csrc/io or csrc/emu have threads, so they also run under the thread
+sanitizer.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def run(source: Path, name: str, flavour: cbuild.Flavour) -> Done:
 
 @pytest.fixture(scope="session")
 def ended(request: pytest.FixtureRequest) -> dict[Test, Future[Done]]:
-    """All tests that were selected, built on all cores and, where time is virtual, run on them."""
+    """Results of all selected tests: built on all cores; tests in virtual time also run on them."""
     chosen: list[Test] = [
         tuple(item.callspec.params[name] for name in ("source", "name", "flavour"))
         for item in request.session.items

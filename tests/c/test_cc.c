@@ -16,7 +16,7 @@ static void init(struct mrc_cc *cc, uint8_t kind, uint64_t max_bytes) {
   CHECK_EQ(mrc_cc_init(cc, &config), 0);
 }
 
-/* One round trip in which the whole window is used and every plane sees this queueing delay. */
+/* One round trip: the whole window is used and every plane has this queueing delay. */
 static void full_round(struct mrc_cc *cc, uint32_t planes, const uint64_t *delay_ns,
                        uint64_t *now_ns) {
   const uint64_t cwnd = cc->cwnd_bytes;
@@ -70,8 +70,8 @@ static void test_on_ack__does_not_grow_what_is_not_used(void) {
   CHECK_EQ(cc.cwnd_bytes, MRC_CC_INITIAL_BYTES);
 }
 
-/* A queue served at 62.5 bytes a microsecond (500 Mbit/s): what is in flight beyond the round trip
-   waits. The window settles where the wait is near the target, from any start. */
+/* A queue drains at 62.5 bytes a microsecond (500 Mbit/s); bytes in flight beyond the bandwidth
+   delay product wait in it. From any start, the window settles at a wait near the target. */
 static void test_on_ack__settles_near_the_target(void) {
   static const uint64_t starts[] = {4 * MTU, MRC_CC_INITIAL_BYTES, 16ull << 20};
   for (size_t i = 0; i < sizeof starts / sizeof starts[0]; i++) {
@@ -89,8 +89,8 @@ static void test_on_ack__settles_near_the_target(void) {
   }
 }
 
-/* The window has a round trip of 100 ms and a queue of 40 ms: it becomes what the way holds and a
-   queue of the target, not half. */
+/* The window covers a round trip of 100 ms and a queue of 40 ms. It shrinks to the round trip plus
+   the target queue, not to half. */
 static void test_on_ack__a_long_way_keeps_what_it_holds(void) {
   enum { LONG_RTT = 100 * MS };
   struct mrc_cc cc;
@@ -111,13 +111,13 @@ static void test_on_ack__a_long_way_keeps_what_it_holds(void) {
   }
 }
 
-/* A queue above the target (3 ms, or a sixteenth of a long way) costs what it holds beyond that,
-   and half of the window at most. */
+/* A queue above the target (3 ms, or a sixteenth of a long round trip) shrinks the window by the
+   excess, and by half at most. */
 static void test_on_ack__a_decrease_is_half_at_most(void) {
   enum { BEFORE = 8 << 20 };
   static const struct {
     uint64_t base_ns, delay_ns;
-    uint64_t parts_left, of; /* of the window */
+    uint64_t parts_left, of; /* the window becomes parts_left / of */
   } rows[] = {
       {1 * MS, 3 * MS, 1, 1},         {1 * MS, 4 * MS, 4, 5},     {1 * MS, 6 * MS, 4, 7},
       {1 * MS, 8 * MS, 1, 2},         {1 * MS, 50 * MS, 1, 2},    {160 * MS, 90 * MS, 170, 250},
@@ -157,7 +157,7 @@ static void sampled_round(struct mrc_cc *cc, uint64_t base_ns, const uint64_t *d
   }
 }
 
-/* Jitter of 5 ms is no queue, as long as some packet meets none; a queue that all meet is one. */
+/* Jitter of 5 ms is no queue while some packet has no delay. A delay of every packet is a queue. */
 static void test_slow_start__jitter_does_not_end_it(void) {
   static const uint64_t jitter_ns[] = {5 * MS, 4 * MS, 0, 5 * MS, 3 * MS, 5 * MS, 2 * MS, 5 * MS};
   static const uint64_t queue_ns[] = {9 * MS, 9 * MS, 9 * MS, 9 * MS,
@@ -174,8 +174,8 @@ static void test_slow_start__jitter_does_not_end_it(void) {
   CHECK(!cc.delay.slow_start);
 }
 
-/* A way of 62.5 bytes a microsecond that becomes 10 ms longer: the delay stays whatever the window
-   does, so that it is found to be the way's, and the window fills the longer way. */
+/* A path of 62.5 bytes a microsecond becomes 10 ms longer. The delay stays when the window shrinks,
+   so the drain adds it to the base RTT, and the window fills the longer path. */
 static void test_drain__finds_a_longer_way(void) {
   struct mrc_cc cc;
   uint64_t now_ns = 0, base_ns = 5 * MS;
@@ -195,12 +195,12 @@ static void test_drain__finds_a_longer_way(void) {
   CHECK(cc.cwnd_bytes * 16 > 14 * MS && cc.cwnd_bytes * 16 < 22 * MS);
 }
 
-/* Rounds without a queue make the window grow faster, twice at most. A round with one, even below
-   the target, starts that anew. */
+/* Rounds without a queue double the growth of the window, twice at most. A round with a queue, even
+   below the target, resets the growth. */
 static void test_on_ack__growth_doubles_in_calm_rounds(void) {
   static const struct {
     uint64_t delay_ns;
-    uint32_t part; /* of the window, that a round without any delay adds */
+    uint32_t part; /* a round without delay adds 1 / part of the window */
   } rows[] = {{0, 16}, {0, 16}, {0, 8}, {0, 4}, {0, 4}, {2 * MS, 16}, {0, 16}, {0, 16}, {0, 8}};
   struct mrc_cc cc;
   uint64_t now_ns = 0;
@@ -218,8 +218,8 @@ static void test_on_ack__growth_doubles_in_calm_rounds(void) {
   }
 }
 
-/* What was seen of a queue before a timeout says nothing about the queue after it: a drain needs a
-   new one that stands. */
+/* A timeout discards the samples of the queue before it: a drain then requires a new standing
+   queue. */
 static void test_on_timeout__forgets_the_queue(void) {
   for (int timeout = 0; timeout < 2; timeout++) {
     CHECK_ROW(timeout);
@@ -238,8 +238,8 @@ static void test_on_timeout__forgets_the_queue(void) {
   }
 }
 
-/* A queue begins, and its delay stays although the window was cut: a drain leaves half of what the
-   way holds without a queue. */
+/* A queue builds up, and its delay stays although the window was cut: the drain sets the window to
+   half of the path's capacity without a queue. */
 static void test_drain__leaves_half_of_what_the_way_holds(void) {
   static const struct {
     uint64_t base_ns, delay_ns;
@@ -269,9 +269,9 @@ static void test_drain__leaves_half_of_what_the_way_holds(void) {
   }
 }
 
-/* A drain that does not shorten the delay: the window before it comes back and doubles as at the
-   start. Then, for 32 round trips, a delay no longer than the one that was found does not cut the
-   window: it grows by an eighth in a round. */
+/* A drain does not shorten the delay, so the window before it comes back and doubles as in slow
+   start. Then, for 32 round trips, a delay up to the found one does not cut the window: the window
+   grows by an eighth a round. */
 static void test_drain__others_fill_the_queue(void) {
   static const uint64_t none_ns[8] = {0};
   struct mrc_cc_ack ack = {
@@ -294,11 +294,11 @@ static void test_drain__others_fill_the_queue(void) {
   for (int i = 0; i < 5; i++, now_ns += 100 * MS) {
     const uint64_t before = cc.cwnd_bytes;
     mrc_cc_on_ack(&cc, &ack, now_ns);
-    if (i >= 2) CHECK_EQ(cc.cwnd_bytes, before + before / 8); /* the delay is not jitter any more */
+    if (i >= 2) CHECK_EQ(cc.cwnd_bytes, before + before / 8); /* the delay is no longer jitter */
   }
 }
 
-/* All planes wait for this one: half of its window, and no growth in this round. */
+/* A late plane delays all planes: the window halves and does not grow in this round. */
 static void test_on_loss__late_halves_the_window(void) {
   static const uint64_t none_ns[] = {0, 0};
   struct mrc_cc cc;
@@ -358,9 +358,9 @@ static void test_on_spurious_timeout__gives_the_window_back(void) {
   CHECK(!cc.delay.slow_start);
 }
 
-/* What a timeout took for lost may arrive after some rounds of the new slow start: the window
-   before comes back. When a queue has ended the slow start, the window before says nothing any
-   more. */
+/* Packets declared lost by a timeout may arrive some rounds into the new slow start: the window
+   before the timeout comes back. After a queue has ended the slow start, that window is outdated
+   and does not come back. */
 static void test_on_spurious_timeout__until_slow_start_ends(void) {
   static const uint64_t none_ns[8] = {0};
   static const uint64_t queue_ns[] = {9 * MS, 9 * MS, 9 * MS, 9 * MS,
@@ -399,7 +399,8 @@ static void test_null__never_moves(void) {
   CHECK(!mrc_cc_is_congestion(&cc, delay_ns));
 }
 
-/* Sixteen times a window, however little of it is in flight; a small one with every packet. */
+/* Requests a SACK sixteen times a window, whatever is in flight; with every packet when the window
+   is small. */
 static void test_asks_for_sack__some_times_a_window(void) {
   static const struct {
     uint64_t cwnd_bytes, unasked_bytes;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* NSCC by its tables. Most tests use a link of 10 Gbit/s and a base RTT of 100 us: BDP 125000
-   bytes, a = 5/6, target 75 us. */
+/* NSCC in tables. Most tests use a link of 10 Gbit/s and a base RTT of 100 us: BDP 125000 bytes,
+   a = 5/6, target 75 us. */
 #include <errno.h>
 #include <stddef.h>
 
@@ -19,7 +19,8 @@ static struct mrc_cc_config config_of(struct mrc_cc_profile profile) {
                                 .profile = profile};
 }
 
-/* With all defaults and this window; nothing is due before the first period from START is over. */
+/* All defaults except this window. The first period starts at START; nothing happens before its
+   end. */
 static struct mrc_cc with_window(uint64_t cwnd_bytes) {
   struct mrc_cc cc;
   const struct mrc_cc_config config = config_of((struct mrc_cc_profile){0});
@@ -58,7 +59,7 @@ static void test_init__defaults_from_base_rtt_and_rate(void) {
     uint32_t fi_scale;
   } rows[] = {
       {0, 0, 1, 4096, 187500, 75000, 85333, 17065, 511, 208333},
-      /* UET's own network: a = 1, b = 0.75 */
+      /* the network of the UET specification: a = 1, b = 0.75 */
       {100000000000, 12000, 1, 4096, 225000, 9000, 12288, 20480, 614, 250000},
       {100000000000, 12000, 8, 4096, 1800000, 9000, 98304, 163840, 4915, 2000000},
       {500000000, 400000, 1, 1024, 37500, 300000, 17066, 850, 25, 41666},
@@ -188,8 +189,8 @@ static void test_init__takes_the_largest_values(void) {
 
 /* ---- the four cases ---- */
 
-/* A window of 100000 bytes, acknowledged in part: what each case makes of it at the end of the
-   period, eta of 511 bytes included. The average delay stands at 150 us, twice the target. */
+/* A window of 100000 bytes, partly acknowledged: the window at the end of the period in each of the
+   four cases, eta of 511 bytes included. The average delay is 150 us, twice the target. */
 static void test_on_ack__four_cases(void) {
   static const struct {
     uint64_t delay_ns;
@@ -198,12 +199,12 @@ static void test_on_ack__four_cases(void) {
     uint64_t cwnd_bytes;
   } rows[] = {
       {20 * US, false, 50000, 100000 + 511 + 62577 / 2}, /* alpha (75 - 20) / 75 = 62577 */
-      {TARGET - 1, false, 50000, 100000 + 511},          /* next to nothing */
+      {TARGET - 1, false, 50000, 100000 + 511},          /* the increase is nearly zero */
       {TARGET, false, 50000, 100000 + 511 + 17065 / 2},  /* fair increase: fi */
-      {82500, false, 50000, 100000 + 511 + 17065 / 2},   /* the same for all of them */
+      {82500, false, 50000, 100000 + 511 + 17065 / 2},   /* the same for all delays of this case */
       {82501, false, 4096, 60226 + 511 + 232},           /* as if marked, and fi / 5 */
-      {0, true, 50000, 100000 + 511},                    /* nothing */
-      {TARGET - 1, true, 50000, 100000 + 511},           /* nothing */
+      {0, true, 50000, 100000 + 511},                    /* unchanged */
+      {TARGET - 1, true, 50000, 100000 + 511},           /* unchanged */
       {150 * US, true, 4096, 60000 + 511},               /* 1 - 0.8 (150 - 75) / 150 = 0.6 */
   };
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
@@ -227,15 +228,15 @@ static void test_on_ack__without_a_sample_the_average_stands_in(void) {
 static void test_on_ack__fast_increase_after_a_calm_window(void) {
   const uint64_t step = MTU * 208333ull / 1000000;
   struct mrc_cc cc = with_window(16 * MTU);
-  cc.nscc.alpha = 0; /* no proportional increase beside it */
+  cc.nscc.alpha = 0; /* disables the proportional increase */
   for (int i = 0; i < 15; i++)
     acked(&cc, MTU, 0, false, START);
   CHECK_EQ(cc.cwnd_bytes, 16 * MTU);
   acked(&cc, MTU, 0, false, START);
   CHECK_EQ(cc.cwnd_bytes, 16 * MTU + step);
-  acked(&cc, MTU, 8 * US, false, START); /* below base RTT / 12: is none */
+  acked(&cc, MTU, 8 * US, false, START); /* below base RTT / 12: counts as no delay */
   CHECK_EQ(cc.cwnd_bytes, 16 * MTU + 2 * step);
-  acked(&cc, MTU, 10 * US, false, START); /* the calm is over */
+  acked(&cc, MTU, 10 * US, false, START); /* ends the calm period */
   CHECK_EQ(cc.nscc.calm_bytes, 0);
   acked(&cc, MTU, 0, true, START);
   CHECK_EQ(cc.nscc.calm_bytes, 0);
@@ -258,7 +259,7 @@ static void test_on_ack__grows_to_the_largest_window_only(void) {
   CHECK_EQ(cc.cwnd_bytes, MAX);
 }
 
-/* Increases wait for 8 MTU, or for the end of the period, which also brings eta. */
+/* An increase takes effect after 8 MTU, or at the end of the period, which also adds eta. */
 static void test_adjust__by_bytes_and_by_time(void) {
   struct mrc_cc cc = with_window(100000);
   acked(&cc, 7 * MTU, TARGET, false, START + 1);
@@ -281,7 +282,7 @@ static void test_average__by_packets(void) {
   acked(&cc, 20 * MTU, 99 * US, false, START);
   CHECK_EQ(cc.nscc.avg_delay_ns, 20 * US);
   cc = with_window(100000);
-  acked(&cc, 100, 80 * US, false, START); /* a part of a packet is one */
+  acked(&cc, 100, 80 * US, false, START); /* a part of a packet counts as one */
   CHECK_EQ(cc.nscc.avg_delay_ns, 1 * US);
 }
 
@@ -299,7 +300,7 @@ static void test_decrease__once_in_a_base_rtt(void) {
   CHECK_EQ(cc.cwnd_bytes, 36000 + 511);
 }
 
-/* By delay alone: once in the round trip that it makes. */
+/* A decrease by delay alone happens once per round trip, the delay included. */
 static void test_decrease__by_delay_once_in_a_round_trip(void) {
   struct mrc_cc cc = with_window(100000);
   cc.nscc.profile.disable_qa = 1;
@@ -322,7 +323,7 @@ static void test_decrease__only_when_the_average_is_high_too(void) {
   CHECK_EQ(cc.cwnd_bytes, 100000);
   for (int i = 1; cc.nscc.avg_delay_ns <= TARGET; i++)
     acked(&cc, 0, 150 * US, true, START + (uint64_t)i);
-  CHECK(cc.cwnd_bytes < 100000 && cc.cwnd_bytes > 98000); /* as little as it is above */
+  CHECK(cc.cwnd_bytes < 100000 && cc.cwnd_bytes > 98000); /* delay is just above target */
 }
 
 static void test_decrease__bounded(void) {
@@ -347,7 +348,7 @@ static void test_on_loss__costs_the_packet(void) {
     struct mrc_cc cc = with_window(100000);
     lost(&cc, causes[i], START);
     CHECK_EQ(cc.cwnd_bytes, 100000 - MTU);
-    /* A trim looked at once; a failed path is no congestion. */
+    /* A trim was evaluated at once; a failed path is no congestion. */
     CHECK(cc.nscc.qa_armed == (causes[i] == MRC_CC_LOSS_OVERFLOW));
     /* A trim stands for a delay of one base RTT. */
     CHECK_EQ(cc.nscc.avg_delay_ns, causes[i] == MRC_CC_LOSS_TRIMMED ? BASE / 80 : 0);
@@ -371,9 +372,9 @@ static void test_quick_adapt__fires_or_not(void) {
   } rows[] = {
       {20000, 301 * US, BASE + 301 * US, false, false, false, true},
       {20000, 300 * US, BASE + 301 * US, false, false, false, false},     /* the threshold itself */
-      {20000, 301 * US, BASE + 301 * US - 1, false, false, false, false}, /* no round trip yet */
-      {20000, 301 * US, BASE + TARGET, true, false, false, true}, /* a loss is evidence enough */
-      {20000, 301 * US, BASE + TARGET - 1, true, false, false, false}, /* too early */
+      {20000, 301 * US, BASE + 301 * US - 1, false, false, false, false}, /* round trip not over */
+      {20000, 301 * US, BASE + TARGET, true, false, false, true},         /* a loss suffices */
+      {20000, 301 * US, BASE + TARGET - 1, true, false, false, false},    /* too early */
       {20000, 301 * US, BASE + 301 * US, false, false, true, false},
       {24000, 301 * US, BASE + 301 * US, false, false, false, false}, /* enough arrived */
       {20000, 0, BASE + TARGET, true, false, false, true},
@@ -409,18 +410,19 @@ static void test_quick_adapt__not_in_the_first_period(void) {
   CHECK_EQ(cc.nscc.qa_end_ns, START + BASE + TARGET);
 }
 
-/* A QP that ran dry has not been measured: the first trim after a pause says nothing yet. */
+/* An idle QP has no measurement: the first trim after a pause does not trigger quick adapt. */
 static void test_quick_adapt__not_after_a_pause(void) {
   struct mrc_cc cc = with_window(MAX);
   acked(&cc, 0, 0, false, START);
   acked(&cc, 100000, 0, false, START + 1); /* all that was in flight */
   lost(&cc, MRC_CC_LOSS_TRIMMED, START + 100 * BASE);
   CHECK_EQ(cc.cwnd_bytes, MAX - MTU);
-  lost(&cc, MRC_CC_LOSS_TRIMMED, START + 101 * BASE + TARGET); /* a period later it does */
+  lost(&cc, MRC_CC_LOSS_TRIMMED, START + 101 * BASE + TARGET); /* one period later a trim does */
   CHECK_EQ(cc.cwnd_bytes, MTU);
 }
 
-/* What was in flight then has had its effect: only what is sent later counts again. */
+/* Quick adapt already counted the bytes in flight at that time: only bytes sent later count again.
+ */
 static void test_quick_adapt__ignores_what_was_in_flight(void) {
   struct mrc_cc cc = with_window(MAX);
   acked(&cc, 0, 0, false, START);
@@ -479,7 +481,7 @@ static void test_penalty__is_taken_back(void) {
   CHECK_EQ(cc.cwnd_bytes, 30000);
 }
 
-/* ---- timeouts, and when to ask for a SACK ---- */
+/* ---- timeouts, and when to request a SACK ---- */
 
 static void test_on_timeout__starts_again_from_one_packet(void) {
   struct mrc_cc cc = with_window(100000);
@@ -504,17 +506,16 @@ static void test_asks_for_sack__when_it_must_wait(void) {
     uint64_t cwnd_bytes, inflight_bytes, unasked_bytes;
     uint32_t sack_bytes;
     bool asks;
-  } rows[] = {
-      {100000, 100000 - MTU, 0, 16384, false},
-      {100000, 100000 - MTU + 1, 16383, 16384, false}, /* others are under way */
-      {100000, 100000 - MTU + 1, 16384, 16384, true},
-      {32767, 32767 - MTU, 0, 16384, false},
-      {32767, 32767 - MTU + 1, 0, 16384, true},
-      {16384, 0, 0, 16384, false},
-      {16383, 0, 0, 16384, true},       /* the receiver would wait for more than may be in flight */
-      {100000, 0, 99999, 16384, false}, /* it does not wait so long */
-      {100000, 0, 16383, 16385, false},
-      {100000, 0, 16384, 16385, true}};
+  } rows[] = {{100000, 100000 - MTU, 0, 16384, false},
+              {100000, 100000 - MTU + 1, 16383, 16384, false}, /* other requests are in flight */
+              {100000, 100000 - MTU + 1, 16384, 16384, true},
+              {32767, 32767 - MTU, 0, 16384, false},
+              {32767, 32767 - MTU + 1, 0, 16384, true},
+              {16384, 0, 0, 16384, false},
+              {16383, 0, 0, 16384, true},       /* sack_bytes exceed the window */
+              {100000, 0, 99999, 16384, false}, /* the receiver sends one by itself before that */
+              {100000, 0, 16383, 16385, false},
+              {100000, 0, 16384, 16385, true}};
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
     CHECK_ROW(i);
     const struct mrc_cc cc = with_window(rows[i].cwnd_bytes);

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The C harness itself: a check that fails must be seen, by the program and by the sanitizers."""
+"""The C harness itself: the program and the sanitizers must report a check that fails."""
 
 from __future__ import annotations
 

@@ -5,11 +5,11 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "io/datapath.h" /* whose pause it is */
+#include "io/datapath.h" /* the thread that pauses */
 #include "io/pause.h"
 #include "sides.h"
 
-/* ---- A pause that is counted ---- */
+/* ---- Counting the pauses ---- */
 
 static atomic_int n_pauses;
 static atomic_long longest_pause_ns;
@@ -22,7 +22,7 @@ int ppoll(struct pollfd *fds, nfds_t n, const struct timespec *timeout, const si
   return (int)syscall(SYS_ppoll, fds, n, timeout, mask, sizeof *mask);
 }
 
-/* Only who is told to pauses, and only while bursts come in. */
+/* A context pauses only when its configuration enables it, and only while bursts arrive. */
 static void test_write__takes_bursts_in_one_go(void) {
   static const struct {
     uint16_t coalesce_us;
@@ -54,7 +54,7 @@ static void test_write__takes_bursts_in_one_go(void) {
   }
 }
 
-/* ---- How long it is ---- */
+/* ---- Length of the pause ---- */
 
 enum { LONGEST_NS = 16000, BURST = 62 * 1024, TURNS = 3 * MRC_PAUSE_TURNS };
 
@@ -70,7 +70,8 @@ static void test_pause__grows_while_bursts_come(void) {
   CHECK_EQ(mrc_pause_after(&pause, BURST, 7), LONGEST_NS / 16 * 9);
 }
 
-/* However long it may be, no turn has more packets than a window spares: here one comes each us. */
+/* The pause is limited so that a turn does not exceed MRC_PAUSE_PACKETS by much: here a packet
+   arrives each us. */
 static void test_pause__leaves_windows_of_small_packets_room(void) {
   struct mrc_pause pause = {.longest_ns = 1000000};
   uint64_t pause_ns = 0;

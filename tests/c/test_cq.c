@@ -11,7 +11,7 @@ static void test_promise__is_bounded_by_what_is_held(void) {
   CHECK(mrc_cq_promise_delivery(&cq) && mrc_cq_promise_delivery(&cq));
   CHECK(!mrc_cq_promise_delivery(&cq));
   mrc_cq_push(&cq, &wc);
-  CHECK(!mrc_cq_promise_delivery(&cq)); /* filled, not polled: the place is still taken */
+  CHECK(!mrc_cq_promise_delivery(&cq)); /* filled but not polled: the place stays taken */
   CHECK(mrc_cq_pop(&cq, &wc, &of_qp));
   CHECK(mrc_cq_promise_delivery(&cq));
   CHECK(!mrc_cq_promise_delivery(&cq));

@@ -3,7 +3,7 @@
 
 #include "check.h"
 
-#define P 0xEDB88320u /* the polynomial, its bits reversed, without x^32 */
+#define P 0xEDB88320u /* the polynomial, bit-reversed, without x^32 */
 
 enum { BYTES = 2500, MARGIN = 64 };
 
@@ -48,7 +48,7 @@ static void test_crc32__calls_chain(void) {
   }
 }
 
-/* A header stands before the copy; nothing is written around it. */
+/* A header precedes the copy; the copy writes nothing outside its bytes. */
 static void test_crc32_copy__every_length_and_head(void) {
   static const size_t heads[] = {0, 1, 3, 44, 48, 63, 64, 100, 200};
   static uint8_t to[BYTES + 3 * MARGIN + 200];
@@ -72,7 +72,7 @@ static void test_crc32_copy__every_length_and_head(void) {
 
 /* ---- the factors ---- */
 
-/* x^n mod P, its bits reversed, times x. */
+/* x^n mod P, bit-reversed, times x. */
 static uint64_t factor(uint32_t n) {
   uint32_t power = 0x80000000u; /* 1 */
   for (uint32_t i = 0; i < n; i++)

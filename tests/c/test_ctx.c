@@ -94,7 +94,7 @@ static bool immediate_came(const struct side *sides) {
   return sides[0].n_wcs == 1 && sides[1].n_immediates == 1;
 }
 
-/* The same without threads: this one drives both sides, and sleeps on their descriptors. */
+/* The same without threads: the test drives both sides and sleeps on their descriptors. */
 static void test_polled__both_ways_and_an_idle_sleep(void) {
   struct setup setup = two_planes_v4;
   setup.polled = true;
@@ -115,7 +115,7 @@ static void test_polled__both_ways_and_an_idle_sleep(void) {
   close_sides(sides);
 }
 
-/* What arrived is given to the caller first, and answered together with what he replies. */
+/* The caller gets the events first. The acknowledgement leaves together with the caller's reply. */
 static void test_run__events_before_answers(void) {
   struct setup setup = one_plane_v6;
   setup.polled = true;
@@ -125,7 +125,7 @@ static void test_run__events_before_answers(void) {
   CHECK_EQ(mrc_ctx_run(sides[0].ctx, 0), 0);
   CHECK_EQ(mrc_ctx_run(sides[1].ctx, 1000000000), 1);
   CHECK_EQ(mrc_ctx_run(sides[0].ctx, 0), 0); /* no acknowledgement yet */
-  CHECK_EQ(mrc_ctx_run(sides[1].ctx, 0), 1); /* it leaves, the event stays */
+  CHECK_EQ(mrc_ctx_run(sides[1].ctx, 0), 1); /* it leaves; the event is still in the ring */
   CHECK_EQ(mrc_ctx_run(sides[0].ctx, 1000000000), 1);
   CHECK(wait_until(sides, immediate_came));
   check_wcs(&sides[0], 1);
@@ -139,7 +139,7 @@ static uint64_t now_ns(void) {
   return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/* One that spins does not let its caller sleep before it was idle for so long. */
+/* A polled context lets its caller sleep only after it was idle for spin_us. */
 static void test_polled__spins_before_it_sleeps(void) {
   struct setup setup = one_plane_v6;
   setup.polled = true;
@@ -189,8 +189,8 @@ static void test_probe_ev__answered_and_not(void) {
   close_sides(sides);
 }
 
-/* The file behind the sender's memory is cut: what is gone arrives as zeros, and a warning tells.
- */
+/* The file behind the sender's memory is truncated: the missing bytes arrive as zeros, with a
+   warning. */
 static void test_write__a_source_that_shrank(void) {
   struct side sides[2];
   if (!open_sides(sides, &one_plane_v6, 0)) return;
@@ -217,7 +217,7 @@ static void test_write__a_source_that_shrank(void) {
   free(expected);
 }
 
-/* One of two planes has no route: all goes over the other, and nothing spins. */
+/* One of two planes has no route: all packets use the other plane, and no thread spins. */
 static void test_write__over_the_plane_that_has_a_route(void) {
   struct side sides[2];
   if (!open_sides(sides, &two_planes_v4, 8 * MIB)) return;
@@ -237,7 +237,7 @@ static void test_write__over_the_plane_that_has_a_route(void) {
   close_sides(sides);
 }
 
-/* No plane has a route: retries are paced by their timer, and at their end the QP fails. */
+/* No plane has a route: a timer paces the retries, and the QP fails after the last one. */
 static void test_write__without_any_route(void) {
   struct setup setup = two_planes_v4;
   setup.timeout = 9; /* 0.5 ms */
@@ -255,7 +255,7 @@ static void test_write__without_any_route(void) {
   close_sides(sides);
 }
 
-/* Ends a context in the middle of its work: nothing may touch the memory from then on. */
+/* Destroys a context during a write: from then on nothing may touch the memory. */
 static void test_destroy__in_the_middle_of_a_write(void) {
   struct side sides[2];
   if (!open_sides(sides, &one_plane_v6, 16 * MIB)) return;

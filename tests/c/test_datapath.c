@@ -23,7 +23,7 @@
 
 enum { WAIT_MS = 5000 };
 
-/* ---- A sendmmsg that fails as often as told ---- */
+/* ---- A sendmmsg with a set number of failures ---- */
 
 static int failures_left;
 static int failure;
@@ -37,7 +37,7 @@ int sendmmsg(int fd, struct mmsghdr *messages, unsigned n, int flags) {
   return (int)syscall(SYS_sendmmsg, fd, messages, n, flags);
 }
 
-/* ---- An epoll_wait that counts: it is called only to look, and not to sleep ---- */
+/* ---- An epoll_wait that counts; the thread calls it only to look, not to sleep ---- */
 
 static atomic_int n_looks;
 
@@ -76,7 +76,7 @@ static bool is_readable(const mrc_ctx *ctx) {
   return poll(&ready, 1, 0) == 1;
 }
 
-/* The next event; a type that is no event's when none comes. */
+/* The next event; an invalid type when none comes. */
 static struct mrc_event next_event(mrc_ctx *ctx) {
   struct mrc_event event = {.type = UINT8_MAX};
   while (mrc_ctx_poll(ctx, &event, 1) == 0 && wait_readable(ctx)) {
@@ -225,8 +225,8 @@ static void test_publish__a_full_ring_loses_nothing(void) {
   mrc_ctx_destroy(ctx);
 }
 
-/* Fills the event ring and then the command ring, and lets the thread fall asleep: a poll must wake
-   it, and a submit that was cut short must make the descriptor readable once there is room. */
+/* Fills the event ring and then the command ring, and waits until the thread sleeps. A poll must
+   wake the thread, and after an incomplete submit the descriptor must signal that there is room. */
 static void test_poll__wakes_a_thread_that_waits_for_room(void) {
   enum { ENTRIES = 64, POSTS = 3 * ENTRIES };
   mrc_ctx *ctx = create(ENTRIES);
@@ -285,7 +285,7 @@ static void test_run__expires_at_the_deadline(void) {
   mrc_ctx_destroy(ctx);
 }
 
-/* Without a thread the descriptor says when there is something to do. */
+/* Without a thread, the descriptor becomes readable when there is work. */
 static void test_run__the_descriptor_wakes_at_the_deadline(void) {
   struct mrc_ctx_config config = config_of(0);
   config.polled = 1;
@@ -312,21 +312,21 @@ static void test_run__the_descriptor_wakes_at_the_deadline(void) {
   mrc_ctx_destroy(ctx);
 }
 
-/* A thread that has nothing to do sleeps. */
+/* An idle thread sleeps. */
 static void test_run__sleeps_while_there_is_nothing_to_do(void) {
   enum { MOMENT_MS = 20 };
   mrc_ctx *ctx = create(0);
   if (!ctx) return;
   CHECK_EQ(run_one(ctx, (struct mrc_command){.op = UINT32_MAX}), -EINVAL);
   struct pollfd never = {.fd = mrc_ctx_fd(ctx), .events = POLLIN};
-  CHECK_EQ(poll(&never, 1, MOMENT_MS), 0); /* what the command began is over */
+  CHECK_EQ(poll(&never, 1, MOMENT_MS), 0); /* the work of the command has ended */
   const int before = atomic_load(&n_looks);
   CHECK_EQ(poll(&never, 1, MOMENT_MS), 0);
   CHECK_EQ(atomic_load(&n_looks), before);
   mrc_ctx_destroy(ctx);
 }
 
-/* Sends n bursts to the context itself, while the first sends fail, and checks that all arrive. */
+/* Sends n bursts to the context itself while the first sends fail; all must arrive. */
 static void check_bursts_arrive(int n, int failing, int with) {
   mrc_ctx *ctx = create(0);
   if (!ctx) return;
@@ -403,7 +403,7 @@ static void test_run__warns_of_memory_that_lost_its_backing(void) {
   close(fd);
 }
 
-/* Once for the context: the handler is the process's. */
+/* The context warns once: the handler belongs to the process. */
 static void test_run__warns_when_another_handler_took_the_guards_place(void) {
   static uint8_t memory[64];
   mrc_ctx *ctx = create(0);
@@ -462,8 +462,8 @@ static void test_create__starts_one_named_thread(void) {
   mrc_ctx_destroy(ctx);
 }
 
-/* How many descriptors the process has; each of them above `above` must close when it executes
-   another program. */
+/* The number of descriptors of the process. Each descriptor above `above` must have
+   close-on-exec. */
 static int count_descriptors(int above) {
   int n = 0;
   DIR *descriptors = opendir("/proc/self/fd");
@@ -487,7 +487,7 @@ static void test_create__descriptors_do_not_stay(void) {
         before + 7); /* three sockets, two eventfds, timer, epoll */
   mrc_ctx_destroy(ctx);
   CHECK_EQ(count_descriptors(highest - 1), before);
-  struct mrc_ctx_config config = config_of(1000); /* no power of two; its sockets were open then */
+  struct mrc_ctx_config config = config_of(1000); /* no power of two; fails after opening sockets */
   int error;
   char message[128];
   CHECK_PTR_EQ(mrc_ctx_create(&config, &error, message, sizeof message), NULL);
@@ -496,7 +496,7 @@ static void test_create__descriptors_do_not_stay(void) {
 
 static void test_create__warns_of_small_buffers(void) {
   struct mrc_ctx_config config = config_of(0);
-  config.rcvbuf_bytes = UINT32_MAX; /* more than any kernel grants */
+  config.rcvbuf_bytes = UINT32_MAX; /* more than any kernel allows */
   int error;
   char message[128];
   mrc_ctx *ctx = mrc_ctx_create(&config, &error, message, sizeof message);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The emulator on the loopback interface of a namespace of its own, which stands for both hosts:
-   what it sends comes back to it, until the hop limit has run out. */
+/* The emulator on the loopback interface of its own namespace, which stands for both hosts: the
+   packets that it sends come back to it until their hop limit is used up. */
 #define _GNU_SOURCE 1
 #include "emu/emu.h"
 
@@ -33,7 +33,7 @@ static const struct mrc_emu_config config = {.seed = 1,
                                              .buffer_bytes = 100000};
 static const int ifindices[] = {LOOPBACK, LOOPBACK};
 
-/* Whether this thread has a network of its own now, with its loopback up. */
+/* Whether this thread now has its own network namespace, with its loopback up. */
 static bool is_alone(void) {
   if (unshare(CLONE_NEWNET) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0) {
     printf("skipped: namespaces are not allowed here\n");
@@ -46,7 +46,7 @@ static bool is_alone(void) {
   return true;
 }
 
-/* A packet of host 1, over T1 0, to host 0: to the carrier fcbb:1:100:200:e000::. */
+/* Sends a packet of host 1, over T1 0, to host 0: to the carrier fcbb:1:100:200:e000::. */
 static void send_one(uint8_t hop_limit) {
   static const uint8_t carrier[16] = {0xFC, 0xBB, 0, 1, 1, 0, 2, 0, 0xE0};
   uint8_t frame[FRAME] = {[12] = 0x86, [13] = 0xDD, [14] = 0x60, [19] = 40, [20] = 41};
@@ -80,7 +80,7 @@ static void test_run__until_the_hop_limit_has_run_out(void) {
   CHECK_EQ(mrc_emu_create(&config, ifindices, &emu), 0);
   CHECK_EQ(pthread_create(&thread, NULL, run, emu), 0);
   send_one(64);
-  /* Over three switches at first, then straight down, one at a time. */
+  /* Three switches at first, then down to the host one hop at a time. */
   struct mrc_emu_stats stats = wait_for(emu, 1, 0);
   CHECK_EQ(stats.received, 1 + 61);
   CHECK_EQ(stats.sent, 61);
@@ -127,7 +127,7 @@ static void test_destroy__with_packets_inside(void) {
   mrc_emu_destroy(emu);
 }
 
-/* A hop of 1 s delay among others of 1 us: the packet waits on it. */
+/* One hop has a delay of 1 s, the others 1 us: the packet waits on the slow hop. */
 static void test_set_link__delays_one_hop(void) {
   if (!is_alone()) return;
   mrc_emu *emu;
@@ -139,7 +139,7 @@ static void test_set_link__delays_one_hop(void) {
   CHECK_EQ(mrc_emu_set_link(emu, up, 1000, 1000000000), 0);
   CHECK_EQ(mrc_emu_set_link(emu, up, 0, 0), -EINVAL);
   CHECK_EQ(mrc_emu_set_link(emu, -1, 1, 0), -EINVAL);
-  CHECK_EQ(mrc_emu_set_faults(emu, up, NULL, 0), 0); /* it stays what the hop is without faults */
+  CHECK_EQ(mrc_emu_set_faults(emu, up, NULL, 0), 0); /* the delay stays when faults are set */
   CHECK_EQ(pthread_create(&thread, NULL, run, emu), 0);
   send_one(64);
   do {

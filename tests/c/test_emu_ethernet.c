@@ -19,7 +19,7 @@ static void put_u16(uint8_t *at, uint32_t value) {
 
 static uint32_t get_u16(const uint8_t *at) { return (uint32_t)at[0] << 8 | at[1]; }
 
-/* The sum of RFC 1071, a byte at a time: 0xFFFF over a datagram whose checksum is right. */
+/* The sum of RFC 1071, a byte at a time: 0xFFFF for a datagram with a right checksum. */
 static uint32_t checked_sum(const uint8_t *inner, uint32_t udp_bytes) {
   uint32_t sum = 17 + udp_bytes;
   for (uint32_t i = 8; i < 40 + udp_bytes; i++)
@@ -85,8 +85,8 @@ static void test_read__describes_the_packet(void) {
       {MRC_OP_WRITE_MIDDLE, ECT0, 1000, 64, false},
       {MRC_OP_WRITE_ONLY, ECT0, 40, 40, false},
       {MRC_OP_SACK, 0, 60, 60, true},
-      {MRC_OP_PROBE, ECT0, 40, 40, false}, /* in the data class: it can be marked */
-      {0x45, 0, 1000, 0, false},           /* none of ours */
+      {MRC_OP_PROBE, ECT0, 40, 40, false}, /* in the data class, so switches may mark it */
+      {0x45, 0, 1000, 0, false},           /* not an MRC opcode */
   };
   for (int i = 0; i < (int)(sizeof rows / sizeof *rows); i++) {
     CHECK_ROW(i);
@@ -105,18 +105,18 @@ static void test_read__describes_the_packet(void) {
   mrc_frame_pool_free(&pool);
 }
 
-/* Each row spoils one byte, or cuts the packet. */
+/* Each row spoils one byte or truncates the packet. */
 static void test_read__refuses(void) {
   static const struct {
     uint32_t at;
     uint8_t value;
     uint32_t n;
   } rows[] = {
-      {12, 0x08, 0},         /* not IPv6 by its Ethernet type */
-      {OUTER, 0x40, 0},      /* nor by its version */
-      {OUTER + 4, 0xFF, 0},  /* longer than it is */
-      {OUTER + 24, 0xFD, 0}, /* to no carrier */
-      {OUTER + 27, 2, 0},    /* of another plane */
+      {12, 0x08, 0},         /* Ethernet type is not IPv6 */
+      {OUTER, 0x40, 0},      /* IP version is not 6 */
+      {OUTER + 4, 0xFF, 0},  /* longer than the packet */
+      {OUTER + 24, 0xFD, 0}, /* destination is no carrier */
+      {OUTER + 27, 2, 0},    /* carrier of another plane */
       {0, 0, 53},            /* half a header */
       {0, 0, 0},
   };
@@ -151,7 +151,7 @@ static void test_write__usids_hop_limit_and_mark(void) {
                                   0,    0,    0, 0, 0x12, 0x34, 0x56, 0x78};
   CHECK_MEM_EQ(bytes->at + OUTER + 24, dst, 16);
   CHECK_EQ(bytes->at[OUTER + 7], 61);
-  CHECK_EQ(get_u16(bytes->at + OUTER), 0x6031); /* CE outside: copying it is the host's work */
+  CHECK_EQ(get_u16(bytes->at + OUTER), 0x6031); /* CE outside: the host copies it inside */
   CHECK_EQ(get_u16(bytes->at + INNER), 0x6021);
   CHECK_EQ(bytes->n, PAYLOAD + 500);
   CHECK_EQ(checked_sum(bytes->at + INNER, 508), 0xFFFF);
@@ -199,7 +199,7 @@ static void test_write__damage_is_seen_by_the_checksum(void) {
   mrc_frame_pool_free(&pool);
 }
 
-/* Whatever a host sends: neither beyond its bytes nor longer than they were. */
+/* For any bytes: read nothing beyond the packet, and never make it longer. */
 static void test_any_bytes(void) {
   struct mrc_prng prng = {.state = 5};
   for (int i = 0; i < 20000; i++) {

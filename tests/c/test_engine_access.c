@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory and who may touch it: rights and bounds at both ends. */
+/* Access to memory: rights and bounds at both ends. */
 #include "core/engine.h"
 
 #include <errno.h>
@@ -8,7 +8,7 @@
 #include "pair/connect.h"
 #include "scenario.h"
 
-/* A write of 8 bytes that is wrong in one way at the peer. */
+/* A write of 8 bytes that is wrong in one way for the responder. */
 static void test_remote__refuses_what_the_rkey_does_not_open(void) {
   enum { BYTES = 4096 };
   static const struct {
@@ -37,7 +37,7 @@ static void test_remote__refuses_what_the_rkey_does_not_open(void) {
                         .rkey = rkey,
                         .bytes = rows[i].bytes};
     mrc_audit_posted(&e->audit, rows[i].bytes, false, 0);
-    e->audit.unwatched = true; /* it goes where no message of ours lies */
+    e->audit.unwatched = true; /* the write targets no message of the auditor */
     CHECK_EQ(mrc_qp_post(p->hosts[0].engine, e->qpn, &wr, p->now_ns), 0);
     mrc_pair_kick(p, 0);
     CHECK(mrc_pair_finish(p, 20 * MS));
@@ -52,7 +52,7 @@ static void test_remote__refuses_what_the_rkey_does_not_open(void) {
   }
 }
 
-/* The requester learns of the refusal although the first NAKs are lost. */
+/* The requester receives the refusal although the first NAKs are lost. */
 static void test_remote__refusal_survives_loss(void) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
   int end = open_qp(p, .memory_bytes = 64, .retry_linear = 7, .retry_exp = 4);
@@ -64,7 +64,7 @@ static void test_remote__refusal_survives_loss(void) {
   mrc_pair_destroy(p);
 }
 
-/* What the peer itself had in flight is flushed: it did nothing that was refused. */
+/* The responder flushes its own writes in flight, although none of them was refused. */
 static void test_remote__the_responders_own_writes_are_flushed(void) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .path.delay_ns = 500 * US);
   int end = open_qp(p, .memory_bytes = 1u << 20, .timeout = 14);
@@ -79,7 +79,7 @@ static void test_remote__the_responders_own_writes_are_flushed(void) {
   mrc_pair_destroy(p);
 }
 
-/* Only the QP that asked dies of it. */
+/* Only the QP with the refused write fails. */
 static void test_remote__other_qps_live_on(void) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
   int bad = open_qp(p, .memory_bytes = 64);
@@ -130,7 +130,7 @@ static void test_mr__deregister_waits_for_its_readers(void) {
   mrc_pair_destroy(p);
 }
 
-/* The target's owner takes it away in mid-transfer: not a byte arrives afterwards. */
+/* The owner deregisters the target during a transfer: no byte arrives afterwards. */
 static void test_mr__deregister_under_remote_writes(void) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .port_out.rate_bps = 100000000);
   int end = open_qp(p, .memory_bytes = 1u << 20, .timeout = 14);

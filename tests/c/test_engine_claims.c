@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A third host that says it sends from where a peer does: the peer's requests are answered to the
+/* A third host claims the source address of a peer: answers to the peer's requests still go to the
    peer. */
 #include <errno.h>
 
@@ -11,8 +11,8 @@
 
 enum { CLAIM_QPN = 0x777 };
 
-/* What host 2, or host 0 with another set of interfaces, told host 1: its own address, and with it
-   host 0's source. */
+/* Opens a QP at host 1 whose sources are host 2's address and host 0's. The claimant is host 2, or
+   host 0 with another set of interfaces. */
 static int claim(struct mrc_pair *p, uint32_t qpn, int host, uint16_t udp_port) {
   mrc_engine *engine = p->hosts[1].engine;
   const struct mrc_qp_attr attr = {
@@ -36,7 +36,7 @@ static int claim(struct mrc_pair *p, uint32_t qpn, int host, uint16_t udp_port) 
   return error;
 }
 
-/* What comes of a probe of host 0 to host 1. */
+/* The result of a probe from host 0 to host 1. */
 static int probe_result(struct mrc_pair *p, int end) {
   const int before = p->hosts[0].n_events;
   CHECK_EQ(probe_ev(p->hosts[0].engine, p->ends[end]->qpn, 0, 0, 5 * MS, 0, p->now_ns), 0);
@@ -47,8 +47,9 @@ static int probe_result(struct mrc_pair *p, int end) {
   return -ENOENT;
 }
 
-/* Host 0 has answered probes: nobody of another UDP port may claim its source. One of the same port
-   may (it may be host 0 with another set of interfaces), and is not answered in its place. */
+/* Host 0 has answered probes, so a claim of its source from another UDP port is refused. A claim
+   from the same port is accepted (it may be host 0 with another set of interfaces), but the answers
+   still go to host 0. */
 static void test_claim__of_what_is_proved(void) {
   for (int same = 0; same < 2; same++) {
     CHECK_ROW(same);
@@ -62,7 +63,7 @@ static void test_claim__of_what_is_proved(void) {
   }
 }
 
-/* Nobody has proved anything yet: the answer goes where the request came from. */
+/* No source is proved yet: the answer goes to the address that sent the request. */
 static void test_claim__of_what_is_not_proved(void) {
   for (int first = 0; first < 2; first++) {
     CHECK_ROW(first);
@@ -76,7 +77,7 @@ static void test_claim__of_what_is_not_proved(void) {
   }
 }
 
-/* An EV probe from host 0's source arrives at host 1. Returns the UDP port that is answered. */
+/* An EV probe from host 0's source arrives at host 1. Returns the UDP port of the answer. */
 static uint16_t answered_port(struct mrc_pair *p) {
   mrc_engine *engine = p->hosts[1].engine;
   const struct mrc_wire wire = {.opcode = MRC_OP_ENDPOINT_REQUEST,
@@ -98,19 +99,19 @@ static uint16_t answered_port(struct mrc_pair *p) {
   return burst.dport;
 }
 
-/* Nobody has proved anything. Of those to whom an answer goes back the newest is answered: they may
-   be one host that came back with another set of interfaces. */
+/* No source is proved. Among the claims whose answers go to the requesting host, the newest gets
+   the answer: the host may have come back with another set of interfaces. */
 static void test_claim__of_the_newest_counts(void) {
   struct mrc_pair *p = open_pair(.hosts = 3);
   CHECK_EQ(claim(p, CLAIM_QPN, 0, 5001), 0);
   CHECK_EQ(claim(p, CLAIM_QPN + 1, 0, 5002), 0);
-  CHECK_EQ(claim(p, CLAIM_QPN + 2, 2, 5003), 0); /* its answers go to host 2 */
+  CHECK_EQ(claim(p, CLAIM_QPN + 2, 2, 5003), 0); /* answers for it go to host 2 */
   CHECK_EQ(answered_port(p), 5002);
   mrc_pair_destroy(p);
 }
 
-/* Only so many claims are looked at for one request, so that peers cannot make it costly: what is
-   claimed by more strangers than that is answered to the newest of them. */
+/* The engine checks a limited number of claims for one request, so that peers cannot make a request
+   expensive. With more claims than that, the newest claim gets the answer. */
 static void test_claim__only_so_many_are_looked_at(void) {
   for (uint32_t strangers = 3; strangers <= 5; strangers++) {
     CHECK_ROW(strangers);

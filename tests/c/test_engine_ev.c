@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* EV probes on command, the proof of the path MTU, probation, and the controller's word. */
+/* EV probes on command, the proof of the path MTU, probation, and the controller's settings. */
 #include "core/engine.h"
 
 #include <errno.h>
@@ -7,7 +7,7 @@
 #include "pair/connect.h"
 #include "scenario.h"
 
-/* Two ends in RTR: ready to probe, not to send. */
+/* Two ends in RTR: they may probe but not send. */
 static int open_rtr(struct mrc_pair *p) {
   int end = mrc_pair_create_qp(p, &(struct mrc_pair_qp_config){.memory_bytes = 1u << 20});
   mrc_pair_modify(p, end, MRC_QP_RTR);
@@ -56,7 +56,7 @@ static void test_probe__of_every_ev_in_rtr(void) {
   mrc_pair_destroy(p);
 }
 
-/* The proof of the path MTU: a full packet passes, one byte more vanishes without a trace. */
+/* The proof of the path MTU: a full packet passes; a packet one byte longer is lost silently. */
 static void test_probe__proves_the_path_mtu(void) {
   enum { UDP_BYTES = 1500 - 48 };
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 1, .path.mtu_bytes = 1500);
@@ -64,7 +64,7 @@ static void test_probe__proves_the_path_mtu(void) {
   CHECK_EQ(probe(p, end, 0, UDP_BYTES, 1), 0);
   CHECK_EQ(probe(p, end, 0, UDP_BYTES + 4, 2), 0);
   CHECK_EQ(probe(p, end, 1, 8888, 3), 0);
-  CHECK_EQ(probe(p, end, 1, 1, 4), 0); /* smaller than its headers: sent bare */
+  CHECK_EQ(probe(p, end, 1, 1, 4), 0); /* smaller than its headers: sent without padding */
   run_for(p, 10 * MS);
   CHECK_EQ(find_probe(p, 0, 1).result, 0);
   CHECK_EQ(find_probe(p, 0, 2).result, -ETIMEDOUT);
@@ -78,18 +78,18 @@ static void test_probe__refuses(void) {
   int end = mrc_pair_create_qp(p, &(struct mrc_pair_qp_config){.memory_bytes = 0});
   mrc_engine *engine = p->hosts[0].engine;
   uint32_t qpn = p->ends[end]->qpn;
-  CHECK_EQ(probe(p, end, 0, 0, 1), -EINVAL); /* in INIT the peer is not known */
+  CHECK_EQ(probe(p, end, 0, 0, 1), -EINVAL); /* no peer in INIT */
   mrc_pair_modify(p, end, MRC_QP_RTR);
   CHECK_EQ(probe_ev(engine, qpn + 1, 0, 0, MS, 1, p->now_ns), -ENOENT);
   CHECK_EQ(probe(p, end, 2, 0, 1), -EINVAL);        /* no such EV */
   CHECK_EQ(probe(p, end, 0, 1u << 20, 1), -EINVAL); /* larger than any packet */
   CHECK_EQ(probe(p, end, 0, 0, 1), 0);
-  run_for(p, 10 * MS); /* the peer's engine answers for its paths, whatever the state of its QP */
+  run_for(p, 10 * MS); /* the peer's engine answers in any state of its QP */
   CHECK_EQ(find_probe(p, 0, 1).result, 0);
   mrc_pair_destroy(p);
 }
 
-/* The kernel refuses every other burst, answers too: what was refused keeps its place. */
+/* The kernel refuses every second burst, answers included: a refused burst keeps its place. */
 static void test_probe__answers_are_refused_at_first(void) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .driver.refuse_one_in = 2);
   int end = open_rtr(p);
@@ -102,7 +102,7 @@ static void test_probe__answers_are_refused_at_first(void) {
   mrc_pair_destroy(p);
 }
 
-/* The socket of the answering host is full for a while: its answers wait, and nothing spins. */
+/* The socket of the answering host is full for a while: the answers wait, and no thread spins. */
 static void test_probe__answers_wait_for_a_blocked_port(void) {
   struct mrc_pair *p = open_pair(.planes = 1, .paths = 1);
   int end = open_rtr(p);
@@ -121,7 +121,7 @@ static void test_probe__answers_wait_for_a_blocked_port(void) {
   mrc_pair_destroy(p);
 }
 
-/* As many as can be outstanding, then "again"; all of them end. */
+/* Probes up to the limit, then -EAGAIN; all of them end. */
 static void test_probe__too_many(void) {
   struct mrc_pair *p = open_pair();
   int end = open_rtr(p);
@@ -136,7 +136,7 @@ static void test_probe__too_many(void) {
   mrc_pair_destroy(p);
 }
 
-/* A port that is down ends its probes without waiting for their time. */
+/* When a port goes down, its probes end before their timeout. */
 static void test_probe__on_a_port_that_is_down(void) {
   struct mrc_pair *p = open_pair(.planes = 2);
   int end = open_rtr(p);
@@ -147,7 +147,7 @@ static void test_probe__on_a_port_that_is_down(void) {
   mrc_pair_destroy(p);
 }
 
-/* What the kernel says to a probe that it cannot send is its result at once. */
+/* When the kernel cannot send a probe, its error becomes the probe's result at once. */
 static void test_probe__that_cannot_be_sent(void) {
   struct mrc_pair *p = open_pair(.planes = 2);
   int end = open_rtr(p);
@@ -160,7 +160,7 @@ static void test_probe__that_cannot_be_sent(void) {
   mrc_pair_destroy(p);
 }
 
-/* The controller distrusts an EV: it is left, and probes bring it back. */
+/* The controller marks an EV as bad: the EV leaves the rotation, and probes bring it back. */
 static void test_set_ev_state__assumed_bad(void) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
   int end = open_qp(p, .memory_bytes = 100 * MTU);
@@ -176,8 +176,7 @@ static void test_set_ev_state__assumed_bad(void) {
   mrc_pair_destroy(p);
 }
 
-/* An EV that is really dead stays away, is probed, and comes back when it heals, not before. */
-/* At the floor a loss brings another EV back, and the controller hears of both. */
+/* When the active EVs are at the floor, a loss brings another EV back; events report both. */
 static void test_set_ev_state__at_the_floor_tells_of_both(void) {
   struct mrc_pair *p = open_pair(.planes = 1, .paths = 2);
   const int end = open_qp(p);
@@ -198,6 +197,7 @@ static void test_set_ev_state__at_the_floor_tells_of_both(void) {
   mrc_pair_destroy(p);
 }
 
+/* A dead EV stays out of the rotation, is probed, and comes back only after it heals. */
 static void test_probation__of_a_dead_path(void) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 4);
   int end = open_qp(p, .memory_bytes = 4u << 20, .timeout = 14);
@@ -220,8 +220,8 @@ static void test_probation__of_a_dead_path(void) {
   mrc_pair_destroy(p);
 }
 
-/* A path that loses every tenth packet for good: it relapses, and each time it stays away longer,
-   so what it costs falls. */
+/* A path loses every tenth packet permanently. Each relapse keeps it away longer, so its cost
+   falls. */
 static void test_probation__of_a_flapping_path(void) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 4);
   mrc_pair_path(p, 0, 1, 1, 0)->config.lose_n = 1;
@@ -241,8 +241,8 @@ static void test_probation__of_a_flapping_path(void) {
   mrc_pair_destroy(p);
 }
 
-/* Paths that are dead when the first data goes out and that nobody has probed: each loses the one
-   burst on which it was tried, though the window is worth many turns of every EV. */
+/* Paths that are dead when the first data leaves and were not probed: each loses only the one burst
+   of its trial, although the window is worth many turns of every EV. */
 static void test_trial__a_dead_path_loses_one_burst(void) {
   static const struct {
     int plane, path;
@@ -267,8 +267,8 @@ static void test_trial__a_dead_path_loses_one_burst(void) {
   mrc_pair_destroy(p);
 }
 
-/* Probes answered while connecting are proof: the first window goes out whole at once, where that
-   of a QP without them has a burst for each path. */
+/* Probes answered while connecting prove the paths: the whole first window leaves at once. Without
+   them the QP sends one burst a path first. */
 static void test_trial__probed_paths_have_none(void) {
   enum { PATHS = 2, PLANES = 2 };
   for (int probed = 0; probed < 2; probed++) {
@@ -285,7 +285,7 @@ static void test_trial__probed_paths_have_none(void) {
     for (int i = 0; i < 2; i++)
       mrc_pair_modify(p, ends[i], MRC_QP_RTS);
     CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
-    run_for(p, PATH_DELAY); /* no answer can be here */
+    run_for(p, PATH_DELAY); /* too short for an answer */
     if (probed)
       CHECK(mrc_pair_info(p, end).sent_packets >= 4 * PLANES * PATHS);
     else
@@ -295,8 +295,8 @@ static void test_trial__probed_paths_have_none(void) {
   }
 }
 
-/* The auditor asserts that nothing leaves on a DENIED EV; here it must be quiet and then come
-   back. */
+/* The auditor asserts that no packet leaves on a DENIED EV. In this test the EV must stop sending
+   and then come back. */
 static void test_deny__an_ev_in_mid_transfer(void) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 3, .port_out.rate_bps = 500000000);
   int end = open_qp(p, .memory_bytes = 8u << 20, .timeout = 14);
@@ -315,7 +315,7 @@ static void test_deny__an_ev_in_mid_transfer(void) {
   mrc_pair_destroy(p);
 }
 
-/* A whole plane denied: the others carry all of it. */
+/* A whole plane is denied: the others carry all data. */
 static void test_deny__a_whole_plane(void) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
   int end = open_qp(p, .memory_bytes = 1u << 20);
@@ -356,8 +356,8 @@ static void test_query_evs__counts_and_fills(void) {
   mrc_pair_destroy(p);
 }
 
-/* Every path loses much, so that the rotation is at its floor and bad EVs come back in exchange:
-   for each EV, an event tells of every change of state, and of nothing else. */
+/* Every path loses many packets, so the rotation is at its floor and bad EVs come back in exchange.
+   For each EV, events report every change of state and nothing else. */
 static void test_events__of_each_ev_alternate(void) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 4, .path.loss_ppm = 300000);
   int end = open_qp(p, .memory_bytes = 400 * MTU, .retry_exp = 25);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Packets that nobody of ours sent: strangers, lies, excess and garbage. Each is dropped for its
-   reason, or ends the QP that asked for it, and nothing else. */
+/* Forged packets: from strangers, with false fields, too many, or garbage. The engine drops each
+   with its reason, or fails only the QP that the packet addresses. */
 #include "forge.h"
 #include "pair/connect.h"
 
@@ -18,7 +18,7 @@ static void test_receive__drops_the_stranger(void) {
   forge = make_forge(p, end, forged);
   forge.meta.sport++; /* another process of the peer's host */
   CHECK_EQ(send_forge(p, &forge), MRC_DROP_SOURCE);
-  forge.meta.sport = mrc_address_sport(2, 0); /* the peer's own, but with another address */
+  forge.meta.sport = mrc_address_sport(2, 0); /* a source port of the peer, with another address */
   CHECK_EQ(send_forge(p, &forge), MRC_DROP_SOURCE);
   forge = make_forge(p, end, forged);
   forge.wire.psn = 0x800;
@@ -31,7 +31,7 @@ static void test_receive__drops_the_stranger(void) {
   mrc_pair_destroy(p);
 }
 
-/* The QP takes data in RTR and RTS only. */
+/* The QP accepts data in RTR and RTS only. */
 static void test_receive__drops_in_the_wrong_state(void) {
   struct mrc_pair *p = open_pair();
   int end = mrc_pair_create_qp(p, &(struct mrc_pair_qp_config){.memory_bytes = 64});
@@ -44,7 +44,7 @@ static void test_receive__drops_in_the_wrong_state(void) {
   mrc_pair_destroy(p);
 }
 
-/* Answers to what was never asked: of unsent PSNs, of unknown probes, with absurd offsets. */
+/* Answers without a request: for unsent PSNs, for unknown probes, with absurd offsets. */
 static void test_receive__drops_false_answers(void) {
   struct mrc_pair *p = open_pair(.planes = 2);
   int end = open_qp(p, .memory_bytes = 10 * MTU);
@@ -61,7 +61,7 @@ static void test_receive__drops_false_answers(void) {
   forge.wire.sack.bitmap = 1ull << 5;
   CHECK_EQ(send_forge(p, &forge), MRC_DROP_ACK_UNSENT);
   forge.wire.sack.bitmap = 0;
-  forge.wire.sack.pr = true; /* no probe is out */
+  forge.wire.sack.pr = true; /* no probe is outstanding */
   forge.wire.sack.ack_psn_offset = 77;
   send_forge(p, &forge);
   forge.wire = (struct mrc_wire){.opcode = MRC_OP_ENDPOINT_RESPONSE,
@@ -76,7 +76,7 @@ static void test_receive__drops_false_answers(void) {
   mrc_pair_destroy(p);
 }
 
-/* More immediates than agreed, from a peer that does not keep to it. */
+/* The peer sends more immediates than agreed. */
 static void test_receive__too_many_immediates(void) {
   struct mrc_pair *p = open_pair();
   int end = open_qp(p, .memory_bytes = 64, .max_wimm = 4);
@@ -92,8 +92,8 @@ static void test_receive__too_many_immediates(void) {
   mrc_pair_destroy(p);
 }
 
-/* An immediate says how many bytes of its message arrived, whatever the peer claims: packets that
-   are not the last of theirs are all of one size. */
+/* An immediate reports the bytes of its message that arrived, not the length that the peer claims:
+   all packets of a message but the last have the same size. */
 static void test_receive__an_immediate_tells_what_arrived(void) {
   static const struct {
     uint8_t opcode;
@@ -136,7 +136,7 @@ static void test_receive__an_immediate_tells_what_arrived(void) {
   mrc_pair_destroy(p);
 }
 
-/* Random bytes, and good packets with random bytes in them: dropped, nothing else. */
+/* The engine drops random bytes, and good packets with random bytes in them. */
 static void test_receive__survives_garbage(void) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
   int end = open_qp(p, .memory_bytes = 1u << 18, .timeout = 14);
@@ -156,7 +156,7 @@ static void test_receive__survives_garbage(void) {
   mrc_pair_destroy(p);
 }
 
-/* A port of host 1 that does not exist, and an endpoint operation for a QP. */
+/* Host 1 drops packets for a port that does not exist, and an endpoint operation for a QP. */
 static void test_receive__drops_what_has_no_place(void) {
   struct mrc_pair *p = open_pair(.planes = 2);
   int end = open_qp(p, .memory_bytes = 64);
@@ -180,7 +180,7 @@ static void test_receive__drops_what_has_no_place(void) {
   mrc_pair_destroy(p);
 }
 
-/* Packets beyond the window, however many, are answered by one NACK each millisecond. */
+/* The responder sends at most one NACK a millisecond for packets beyond the window. */
 static void test_receive__few_nacks_for_what_is_beyond(void) {
   static const uint8_t payload[4];
   struct mrc_pair *p = open_pair();
@@ -194,7 +194,7 @@ static void test_receive__few_nacks_for_what_is_beyond(void) {
   mrc_pair_destroy(p);
 }
 
-/* A packet longer than its message, and an Only that is not all of it. */
+/* A packet longer than its message, and a WRITE_ONLY shorter than its message. */
 static void test_receive__a_message_that_cannot_be(void) {
   for (int i = 0; i < 2; i++) {
     CHECK_ROW(i);
@@ -210,10 +210,10 @@ static void test_receive__a_message_that_cannot_be(void) {
   }
 }
 
-/* What a NAK or a fatal NACK says becomes the status of the oldest work request. */
+/* The reason in a NAK or a fatal NACK becomes the status of the oldest work request. */
 static void test_receive__refusals_of_the_peer(void) {
   static const struct {
-    uint8_t syndrome; /* of an ACK; 0: a NACK with UNEXP_EVENT */
+    uint8_t syndrome; /* of an ACK; 0 stands for a NACK with UNEXP_EVENT */
     uint8_t status;
   } rows[] = {
       {MRC_SYNDROME_NAK_INV_REQ, MRC_WC_REM_INV_REQ_ERR},
@@ -250,8 +250,8 @@ static void test_receive__refusals_of_the_peer(void) {
   }
 }
 
-/* A NAK ends a QP only if it names what the peer may have received last: from the packet before the
-   oldest in flight to the newest. */
+/* A NAK ends a QP only if its PSN is one that the peer may have received last: from the PSN before
+   the oldest in flight to the newest. */
 static void test_receive__a_nak_names_the_window(void) {
   static const struct {
     uint32_t packets; /* in flight */
@@ -282,7 +282,7 @@ static void test_receive__a_nak_names_the_window(void) {
   }
 }
 
-/* A WRITE of no bytes needs no rkey: it does not take the PSN of the true packet. */
+/* A WRITE of no bytes needs no rkey, so a forged one must not take the PSN of the true packet. */
 static void test_receive__a_write_of_nothing_takes_no_psn(void) {
   struct mrc_pair *p = open_pair(.planes = 2);
   const int end = open_qp(p, .memory_bytes = 4 * MTU);
@@ -307,7 +307,8 @@ static struct forge make_request(struct mrc_pair *p, int end, uint8_t op, uint32
   return forge;
 }
 
-/* Nobody but a peer is answered, and a peer not without bound: no traffic can be reflected. */
+/* The engine answers peers only, and a limited number of requests, so that it cannot be used to
+   reflect traffic. */
 static void test_request__answers_peers_and_only_so_many(void) {
   struct mrc_pair *p = open_pair();
   int end = open_qp(p);
@@ -325,7 +326,7 @@ static void test_request__answers_peers_and_only_so_many(void) {
   mrc_pair_destroy(p);
 }
 
-/* Whose packet it is, is found out before its ICRC is computed. */
+/* The engine checks the source of a packet before it computes the ICRC. */
 static void test_request__no_icrc_for_strangers(void) {
   static const uint8_t opcodes[] = {MRC_OP_ENDPOINT_REQUEST, MRC_OP_ENDPOINT_RESPONSE};
   struct mrc_pair *p = open_pair();
@@ -343,7 +344,7 @@ static void test_request__no_icrc_for_strangers(void) {
   mrc_pair_destroy(p);
 }
 
-/* Answers that wait when their QP is destroyed are forgotten with it. */
+/* When a QP is destroyed, its waiting answers are dropped. */
 static void test_request__of_a_qp_that_goes(void) {
   struct mrc_pair *p = open_pair();
   int end = open_qp(p);
@@ -357,7 +358,8 @@ static void test_request__of_a_qp_that_goes(void) {
   mrc_pair_destroy(p);
 }
 
-/* Answers to another peer, here the host itself, stay when a QP goes; the oldest one, too. */
+/* When a QP is destroyed, the waiting answers to another peer (here the host itself) stay, the
+   oldest one included. */
 static void test_request__of_a_qp_that_stays(void) {
   struct mrc_pair *p = open_pair();
   int end = open_qp(p);
@@ -373,8 +375,8 @@ static void test_request__of_a_qp_that_stays(void) {
   mrc_pair_destroy(p);
 }
 
-/* The peer says that its port 2 is down: every QP with that peer leaves the plane, until it is up.
- */
+/* The peer reports that its port 2 is down: every QP with that peer leaves the plane until the port
+   is up. */
 static void test_request__port_status(void) {
   struct mrc_pair *p = open_pair(.planes = 2);
   int first = open_qp(p, .memory_bytes = 1u << 20), second = open_qp(p, .memory_bytes = 1u << 20);
@@ -395,7 +397,8 @@ static void test_request__port_status(void) {
   mrc_pair_destroy(p);
 }
 
-/* A mask that calls the port down that it came by, alone or with all others, is no status. */
+/* A status mask is invalid if it reports the port down that delivered it, alone or with all others.
+ */
 static void test_request__port_status_that_cannot_be(void) {
   static const struct {
     uint8_t port;
@@ -425,8 +428,8 @@ static void test_request__port_status_that_cannot_be(void) {
   mrc_pair_destroy(p);
 }
 
-/* One packet says that all other ports are down, and the ports answer: transfers go on, every QP
-   has its planes back within 0.2 s, and a true status is news again. */
+/* A forged packet reports all other ports down, and the ports answer probes: transfers go on, every
+   QP uses its planes again within 0.2 s, and a true status counts as a change again. */
 static void test_request__a_false_port_status_heals(void) {
   enum { QPS = 2, PLANES = 4 };
   struct mrc_pair *p = open_pair(.planes = PLANES, .paths = 2);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A peer within a QP that lies. Every lie has its test: no invariant breaks, nothing grows, a
-   counter tells, and what is honest goes on. */
+/* A hostile peer within a QP, one test for each false message: no invariant breaks, no queue grows,
+   a counter counts it, and valid traffic goes on. */
 #include "core/qp.h"
 #include "forge.h"
 #include "pair/connect.h"
@@ -12,8 +12,7 @@ static struct mrc_qp *inside(struct mrc_pair *p, int end) {
   return mrc_engine_qp(p->hosts[e->host].engine, e->qpn);
 }
 
-/* The requester that is lied to is host 1's end: it has `packets` in flight that will not arrive.
- */
+/* The victim is host 1's requester: it has `packets` in flight, and they will not arrive. */
 static struct mrc_pair *open_victim(uint32_t packets, int *end, int *victim) {
   struct mrc_pair *p = open_pair(.planes = 2);
   *end = open_qp(p, .memory_bytes = 64 * MTU, .sq_psn = 5, .dynamic_mpr = 1);
@@ -35,7 +34,7 @@ static struct forge make_sack(struct mrc_pair *p, int end, uint32_t cum_psn) {
   return forge;
 }
 
-/* The peer turns honest: everything completes. */
+/* The peer sends valid packets again: everything completes. */
 static void check_recovers(struct mrc_pair *p, int victim, uint64_t writes) {
   mrc_pair_silence(p, 1, false);
   mrc_pair_silence(p, 2, false);
@@ -43,22 +42,22 @@ static void check_recovers(struct mrc_pair *p, int victim, uint64_t writes) {
   CHECK_EQ(succeeded(p, victim), writes);
 }
 
-/* Eight packets are in flight. What reaches beyond them is refused as a whole; what lies behind
-   them is old. Neither acknowledges a byte. */
+/* Eight packets are in flight. A SACK for PSNs beyond them is refused as a whole; a SACK for PSNs
+   before them is stale. Neither acknowledges a byte. */
 static void test_hostile__sacks_for_packets_never_sent(void) {
   static const struct {
-    int32_t cum; /* from the first PSN in flight */
+    int32_t cum; /* relative to the first PSN in flight */
     int16_t offset;
     uint64_t bitmap;
     int drop;
   } rows[] = {
       {8, 1, 0, MRC_DROP_ACK_UNSENT},                  /* the next PSN */
       {-1, 9, 1, MRC_DROP_ACK_UNSENT},                 /* the same, in the bitmap */
-      {-1, 1, 1ull << 63 | 1, MRC_DROP_ACK_UNSENT},    /* one of 64 is enough */
+      {-1, 1, 1ull << 63 | 1, MRC_DROP_ACK_UNSENT},    /* one PSN beyond suffices */
       {-1, INT16_MAX, 1, MRC_DROP_ACK_UNSENT},         /* as far as an offset reaches */
       {(1 << 23) - 1, 1, 0, MRC_DROP_ACK_UNSENT},      /* as far ahead as a PSN may be */
       {-1 - (1 << 22), 1, UINT64_MAX, MRC_DROP_STALE}, /* long ago */
-      {-1, INT16_MIN, UINT64_MAX, MRC_DROP_NONE},      /* bits of long ago */
+      {-1, INT16_MIN, UINT64_MAX, MRC_DROP_NONE},      /* the bits are stale */
       {-1 - (1 << 22), INT16_MAX, UINT64_MAX, MRC_DROP_STALE},
   };
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
@@ -86,9 +85,9 @@ static void test_hostile__sacks_for_packets_never_sent(void) {
   }
 }
 
-/* The window shrinks below what is in flight, to nothing said and back, in SACKs that all are
-   valid: nothing in flight is revoked, nothing new leaves beyond the grant, and it never grows past
-   what was agreed. */
+/* Valid SACKs grant a window smaller than the packets in flight, then no window field, then the old
+   window. The requester revokes nothing in flight, sends nothing beyond the grant, and never
+   exceeds the agreed window. */
 static void test_hostile__windows_that_shrink(void) {
   static const struct {
     uint8_t mpr;
@@ -123,8 +122,8 @@ static void test_hostile__windows_that_shrink(void) {
   mrc_pair_destroy(p);
 }
 
-/* The responder's window of 128 starts just before the wrap: what it takes and what it refuses is
-   as anywhere else, each PSN once. */
+/* The responder's window of 128 starts just before the wrap: it accepts and refuses the same as
+   anywhere else, and accepts each PSN once. */
 static void test_hostile__psns_at_the_wrap(void) {
   static const struct {
     uint32_t psn;
@@ -165,7 +164,7 @@ static void test_hostile__psns_at_the_wrap(void) {
   mrc_pair_destroy(p);
 }
 
-/* One guess is all that a QP has: it ends with it, and takes no second one. */
+/* The first wrong rkey ends the QP, so an attacker has one guess a QP. */
 static void test_hostile__rkeys_guessed(void) {
   struct mrc_pair *p = open_pair(.planes = 2);
   const int end = open_qp(p, .memory_bytes = 64), other = open_qp(p, .memory_bytes = 4 * MTU);
@@ -186,17 +185,17 @@ static void test_hostile__rkeys_guessed(void) {
   CHECK_EQ(mrc_pair_info(p, p->ends[end]->peer).status, MRC_WC_REM_ACCESS_ERR);
   CHECK_EQ(counter(p, 1, MRC_COUNTER_RX_DATA), 0);
   CHECK_EQ(audit_of(p, end)->target[0], MRC_AUDIT_FILL);
-  CHECK_EQ(mrc_pair_write(p, other, 4 * MTU), 0); /* others live on */
+  CHECK_EQ(mrc_pair_write(p, other, 4 * MTU), 0); /* other QPs go on */
   CHECK(mrc_pair_finish(p, 50 * MS));
   CHECK_EQ(succeeded(p, other), 1);
   mrc_pair_destroy(p);
 }
 
-/* Ranges that leave the region, or the address space: refused before a byte is placed. */
+/* Ranges outside the region or the address space are refused before a byte is placed. */
 static void test_hostile__lengths_that_overflow(void) {
   enum { BYTES = 64 };
   static const struct {
-    int64_t from_start; /* of the region; or with `wraps`, from the end of the address space */
+    int64_t from_start; /* of the region; with `wraps`, of the address space's end */
     bool wraps;
     uint32_t dma_bytes;
     int drop;
@@ -225,11 +224,11 @@ static void test_hostile__lengths_that_overflow(void) {
     CHECK_MEM_EQ(audit_of(p, end)->target, expected, BYTES);
     CHECK_EQ(mrc_engine_drops(p->hosts[1].engine, drops, MRC_DROP_COUNT), MRC_DROP_COUNT);
     if (rows[i].drop != MRC_DROP_NONE) CHECK_EQ(drops[rows[i].drop], 1);
-    mrc_pair_destroy(p); /* looks at the guards */
+    mrc_pair_destroy(p); /* checks the guard bytes */
   }
 }
 
-/* Feedback on EVs that never carried the packet, or that do not exist: no EV suffers for it. */
+/* Feedback on EVs that never carried the packet, or do not exist, changes no EV. */
 static void test_hostile__ev_echoes_never_used(void) {
   int end, victim;
   struct mrc_pair *p = open_victim(8, &end, &victim);
@@ -262,8 +261,8 @@ static void test_hostile__ev_echoes_never_used(void) {
   mrc_pair_destroy(p);
 }
 
-/* A thousand of each lie in one QP: the engine, which may allocate nothing, queues no more than its
-   rings hold, and says so in few answers. */
+/* A thousand of each false message in one QP: the engine must not allocate; it queues no more than
+   its rings hold and sends few answers. */
 static void test_hostile__answers_stay_bounded(void) {
   struct mrc_pair *p = open_pair();
   const int end = open_qp(p, .memory_bytes = 64, .mpr = 128);

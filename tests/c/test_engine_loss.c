@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What gets lost, late, doubled or damaged on the way: exact losses, and no more sent again than
-   what was lost. */
+/* Packets lost, late, duplicated or damaged on the way: losses are exact, and the requester
+   retransmits no more than was lost. */
 #include "core/engine.h"
 
 #include "pair/connect.h"
@@ -31,8 +31,8 @@ static int n_active(struct mrc_pair *p, int end, int plane) {
   return n;
 }
 
-/* One packet lost: one sent again, on another EV (the auditor checks); its EV is retired for a
-   backup of the same plane and comes back after probes. */
+/* One packet lost, one retransmission on another EV (the auditor checks that). A backup of the same
+   plane replaces the lossy EV, which comes back after probes. */
 static void test_loss__one_packet(void) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 4);
   int end = open_qp(p, .memory_bytes = 200 * MTU, .spray = 1, .ev_active_per_plane = 2);
@@ -58,7 +58,7 @@ static void test_loss__one_packet(void) {
   mrc_pair_destroy(p);
 }
 
-/* Any single packet of a write: the first, one in the middle, the last (no later packet tells). */
+/* Any single packet of a write: the first, a middle one, or the last, which no packet follows. */
 static void test_loss__any_one_packet_costs_one(void) {
   enum { N = 40 };
   for (uint32_t psn = 0; psn < N; psn++) {
@@ -73,8 +73,7 @@ static void test_loss__any_one_packet_costs_one(void) {
   }
 }
 
-/* A path is silent, and the QP never rests: what arrives by the others tells, while work goes on.
- */
+/* One path is silent while the QP is always busy: deliveries on the other paths show the loss. */
 static void test_loss__is_found_while_the_qp_is_busy(void) {
   enum { N = 200 };
   struct mrc_pair *p = open_pair(.planes = 1, .paths = 4);
@@ -91,7 +90,7 @@ static void test_loss__is_found_while_the_qp_is_busy(void) {
   mrc_pair_destroy(p);
 }
 
-/* Two holes in one SACK on one path are found together, and not one round trip after the other. */
+/* The requester finds two holes of one path in one SACK at once, not a round trip apart. */
 static void test_loss__by_order_finds_all_holes_at_once(void) {
   struct mrc_pair *p = open_pair();
   int end = open_qp(p, .memory_bytes = 100 * MTU, .spray = 1);
@@ -116,7 +115,7 @@ static uint64_t write_until_lost(struct mrc_pair *p, int end, enum mrc_counter w
   return p->now_ns - start_ns;
 }
 
-/* A host that has shown that it reorders gets the guard of its plane as time, beside the usual. */
+/* After a host has shown reordering, the requester waits for the plane's guard in addition. */
 static void test_loss__waits_for_the_guards(void) {
   static const struct {
     uint64_t reorder_ns, spread_ns;
@@ -155,13 +154,13 @@ static void test_loss__the_only_packet(void) {
   int end = open_qp(p);
   lose_data(p, 0, 1);
   CHECK_EQ(mrc_pair_write_imm(p, end, 0), 0);
-  CHECK(mrc_pair_finish(p, 10 * MS)); /* no round trip is known yet, so patience is longer */
+  CHECK(mrc_pair_finish(p, 10 * MS)); /* no round trip is known yet, so the timeout is longer */
   CHECK_EQ(retransmitted(p, end), 1);
   mrc_pair_destroy(p);
 }
 
-/* Nothing is heard from the start: the first reliability probe leaves after 5 ms, as long as no
-   round trip is known, and the next ones after twice as long each. */
+/* No answer comes from the start: the first reliability probe leaves after 5 ms, because no round
+   trip is known, and each next one after twice the time. */
 static void test_loss__probes_back_off(void) {
   static const uint32_t at_ms[] = {5, 15, 35, 75, 155};
   struct mrc_pair *p = open_pair();
@@ -179,7 +178,7 @@ static void test_loss__probes_back_off(void) {
   mrc_pair_destroy(p);
 }
 
-/* The retransmission is lost too, and the next: three different EVs, three more packets. */
+/* Two retransmissions are lost too: three different EVs, three more packets. */
 static void test_loss__of_retransmissions(void) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 4);
   int end = open_qp(p, .memory_bytes = 400 * MTU, .spray = 1);
@@ -192,7 +191,7 @@ static void test_loss__of_retransmissions(void) {
   mrc_pair_destroy(p);
 }
 
-/* The packets of one burst share one fate: many packets are sent again, one EV is blamed. */
+/* The packets of one burst are lost together: many are retransmitted, one EV is blamed. */
 static void test_loss__of_a_burst_is_one_event(void) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 4);
   int end = open_qp(p, .memory_bytes = 400 * MTU, .spray = 16);
@@ -205,8 +204,8 @@ static void test_loss__of_a_burst_is_one_event(void) {
   mrc_pair_destroy(p);
 }
 
-/* Of 64 packets on each path of the data's direction, three by mask: everything lost is sent again
-   once or, when it meets the mask again, twice; never what had arrived. */
+/* Each path drops three of 64 data packets by mask. The requester retransmits a lost packet once,
+   or twice when the mask drops it again, and never a packet that arrived. */
 static void test_loss__by_mask_on_every_path(void) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 4);
   for (int plane = 1; plane <= 2; plane++)
@@ -220,7 +219,7 @@ static void test_loss__by_mask_on_every_path(void) {
   mrc_pair_destroy(p);
 }
 
-/* SACKs lost: the next ones tell the same, nothing is sent again. */
+/* SACKs are lost: the next ones repeat the news, and nothing is retransmitted. */
 static void test_loss__of_sacks_in_mid_stream(void) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
   int end = open_qp(p, .memory_bytes = 1000 * MTU, .mpr = 128);
@@ -234,7 +233,7 @@ static void test_loss__of_sacks_in_mid_stream(void) {
   mrc_pair_destroy(p);
 }
 
-/* All that answers the only packet is lost: a reliability probe asks, long before the timeout. */
+/* All answers to the only packet are lost: a reliability probe leaves long before the timeout. */
 static void test_loss__of_the_last_answers(void) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
   int end = open_qp(p, .memory_bytes = MTU, .timeout = 15);
@@ -248,10 +247,8 @@ static void test_loss__of_the_last_answers(void) {
   mrc_pair_destroy(p);
 }
 
-/* Only the transport ACK is lost: all packets are known to have arrived, the completion must not
-   hang for good. */
-/* The answers come later than the local timeout once: the peer was late, the network is as it was.
-   No plane has to wait longer for the next loss, no EV is blamed, and the window is what it was. */
+/* The answers are once later than the local timeout, because the peer was late. No plane waits
+   longer for the next loss, no EV is blamed, and the window stays as it was. */
 static void test_loss__by_a_timeout_that_proves_wrong(void) {
   struct mrc_pair *p = open_pair(.planes = 2);
   int end = open_qp(p, .memory_bytes = 200 * MTU, .timeout = 10);
@@ -274,6 +271,8 @@ static void test_loss__by_a_timeout_that_proves_wrong(void) {
   mrc_pair_destroy(p);
 }
 
+/* Only transport ACKs are lost: SACKs acknowledge all packets, and the write must still complete.
+ */
 static void test_loss__of_transport_acks(void) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
   int end = open_qp(p, .memory_bytes = 100 * MTU);
@@ -327,8 +326,8 @@ static void test_duplicates__are_placed_once(void) {
   mrc_pair_destroy(p);
 }
 
-/* Packets overtake each other on one path, as softirqs can make them: a few are sent again for
-   nothing, then the guard has grown; an EV wrongly blamed is given back. */
+/* Packets overtake each other on one path, as softirqs can cause: a few are retransmitted
+   needlessly until the guard has grown; a wrongly blamed EV comes back. */
 static void test_reordering__on_a_path_is_learnt(void) {
   struct mrc_pair *p =
       open_pair(.planes = 2, .paths = 2, .path.reorder_ppm = 20000, .path.reorder_ns = 20 * US);
@@ -346,7 +345,7 @@ static void test_reordering__on_a_path_is_learnt(void) {
   mrc_pair_destroy(p);
 }
 
-/* A flipped bit anywhere costs the packet, never a byte of memory. */
+/* A flipped bit loses the packet and never changes a byte of memory. */
 static void test_corruption__is_a_loss(void) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 4, .path.corrupt_ppm = 20000);
   int end = open_qp(p, .memory_bytes = 2000 * MTU);
@@ -357,12 +356,12 @@ static void test_corruption__is_a_loss(void) {
   mrc_pair_destroy(p);
 }
 
-/* A switch that trims: NACKs name the packets at once, and the EVs are only skipped. */
+/* A switch trims packets: NACKs name them at once, and the EVs only skip turns. */
 static void test_trimming__nack_and_skip(void) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .path.trim = true,
                                  .path.rate_bps = 1000000000, .path.queue_bytes = 5500);
   int end = open_qp(p, .memory_bytes = 32 * MTU, .spray = 1);
-  CHECK_EQ(mrc_pair_write(p, end, 32 * MTU), 0); /* 8 a path, 4 of them find room */
+  CHECK_EQ(mrc_pair_write(p, end, 32 * MTU), 0); /* 8 a path, room for 4 */
   CHECK(mrc_pair_finish(p, 5 * MS));
   CHECK(counter(p, 0, MRC_COUNTER_LOST_BY_NACK) >= 10);
   CHECK_EQ(retransmitted(p, end), counter(p, 0, MRC_COUNTER_LOST_BY_NACK));
@@ -370,7 +369,7 @@ static void test_trimming__nack_and_skip(void) {
   mrc_pair_destroy(p);
 }
 
-/* One path is slow and marks: it is skipped, so that it carries less. */
+/* One path is slow and marks packets: its EV skips turns, so it carries less. */
 static void test_ecn__skips_the_marked_ev(void) {
   struct mrc_pair *p = open_pair(.planes = 1, .paths = 4);
   mrc_pair_path(p, 0, 1, 1, 2)->config.rate_bps = 500000000;
@@ -384,8 +383,8 @@ static void test_ecn__skips_the_marked_ev(void) {
   mrc_pair_destroy(p);
 }
 
-/* Three packets, one on each plane, of which nothing is heard: the first reliability probe goes
-   where the oldest went. */
+/* Three packets, one on each plane, get no answer: the first reliability probe leaves on the plane
+   of the oldest packet. */
 static void test_probe__goes_where_a_packet_is_most_overdue(void) {
   struct mrc_pair *p = open_pair(.planes = 3);
   const int end = open_qp(p, .memory_bytes = 3 * MTU);
@@ -405,8 +404,9 @@ static void test_probe__goes_where_a_packet_is_most_overdue(void) {
   mrc_pair_destroy(p);
 }
 
-/* One path. PSNs 0 and 1 are lost, then 0 once more. What arrives of 1 left after 0 did, which
-   shows the second loss, though packets of larger PSNs in the same SACK left long before. */
+/* One path. PSNs 0 and 1 are lost, and the first retransmission of 0 is lost too. PSN 1's
+   retransmission left after it and arrives, which shows that loss, although the larger PSNs of the
+   same SACK left long before. */
 static void test_loss__by_the_newest_whatever_its_psn(void) {
   struct mrc_pair *p = open_pair();
   const int end = open_qp(p, .memory_bytes = 6 * MTU);

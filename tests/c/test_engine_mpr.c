@@ -26,7 +26,7 @@ static uint32_t ahead(const struct mrc_pair *p, int end) {
   return mrc_psn_sub(req->win.next_psn, req->peer_next_psn);
 }
 
-/* The largest number of PSNs that an end is ahead of its peer in a time. */
+/* The largest lead of an end's PSN over its peer's, in a period. */
 static uint32_t most_ahead(struct mrc_pair *p, int end, uint64_t ns) {
   uint32_t most = 0;
   for (const uint64_t end_ns = p->now_ns + ns; p->now_ns < end_ns;) {
@@ -36,7 +36,7 @@ static uint32_t most_ahead(struct mrc_pair *p, int end, uint64_t ns) {
   return most;
 }
 
-/* A way of 4 ms at 500 Mbit/s: more than 400 packets of 1 KiB are under way. */
+/* A path of 4 ms at 500 Mbit/s: more than 400 packets of 1 KiB are in flight. */
 static struct mrc_pair *open_long(void) {
   return open_pair(.planes = 2, .paths = 2, .path.delay_ns = 2 * MS,
                    .port_out.rate_bps = 500000000);
@@ -50,7 +50,7 @@ static int open_busy(struct mrc_pair *p, uint32_t dynamic_mpr) {
   return end;
 }
 
-/* The peer grants 4096 PSNs, of which this end uses, and holds memory for, 256. */
+/* The peer grants 4096 PSNs; this end uses only 256 and holds memory for 256. */
 static void test_rts__takes_less_than_the_peer_grants(void) {
   struct mrc_pair *p = open_long();
   const struct mrc_pair_qp_config config = {.memory_bytes = 8u << 20,
@@ -82,7 +82,7 @@ static void test_mpr__narrower_and_wider(void) {
   const int end = open_busy(p, 1), peer = p->ends[end]->peer;
   CHECK_EQ(most_ahead(p, end, 30 * MS), 1024);
   CHECK_EQ(set_mpr(p, peer, 256), 0);
-  run_for(p, 50 * MS); /* what was under way drains */
+  run_for(p, 50 * MS); /* the packets in flight drain */
   CHECK_EQ(mrc_pair_info(p, end).peer_mpr, 256);
   CHECK_EQ(most_ahead(p, end, 20 * MS), 256);
   CHECK_EQ(set_mpr(p, peer, 640), 0);
@@ -93,7 +93,7 @@ static void test_mpr__narrower_and_wider(void) {
   mrc_pair_destroy(p);
 }
 
-/* Narrowed under full load: nothing that was sent is refused or sent again. */
+/* The window narrows under full load: no sent packet is refused or retransmitted. */
 static void test_mpr__a_narrower_window_revokes_nothing(void) {
   struct mrc_pair *p = open_long();
   const int end = open_busy(p, 1), peer = p->ends[end]->peer;
@@ -108,7 +108,7 @@ static void test_mpr__a_narrower_window_revokes_nothing(void) {
   mrc_pair_destroy(p);
 }
 
-/* The word is in every SACK: one that gets lost does no harm. */
+/* Every SACK carries the grant, so a lost SACK does no harm. */
 static void test_mpr__survives_lost_sacks(void) {
   struct mrc_pair *p = open_long();
   const int end = open_busy(p, 1), peer = p->ends[end]->peer;
@@ -121,7 +121,7 @@ static void test_mpr__survives_lost_sacks(void) {
   mrc_pair_destroy(p);
 }
 
-/* What a SACK with this field does to the window of 1024 that was agreed. */
+/* The effect of a SACK with this field on the agreed window of 1024. */
 static void test_mpr__what_a_sack_may_say(void) {
   static const struct {
     uint32_t dynamic_mpr;
@@ -129,7 +129,7 @@ static void test_mpr__what_a_sack_may_say(void) {
     uint32_t granted;
   } rows[] = {
       {1, 2, 256},
-      {1, 0, 1024},   /* nothing said */
+      {1, 0, 1024},   /* no grant */
       {1, 255, 1024}, /* never more than agreed */
       {0, 2, 1024},   /* not agreed */
   };
@@ -148,7 +148,7 @@ static void test_mpr__what_a_sack_may_say(void) {
                                    .sack = {.cum_psn = cum_psn, .mpr = rows[i].mpr}};
     CHECK_EQ(send_forge(p, &forge), MRC_DROP_NONE);
     CHECK_EQ(mrc_pair_info(p, peer).peer_mpr, rows[i].granted);
-    if (rows[i].granted != 1024) { /* an older SACK changes nothing any more */
+    if (rows[i].granted != 1024) { /* an older SACK has no effect */
       forge.wire.psn = forge.wire.sack.cum_psn = mrc_psn_sub(cum_psn, 1);
       forge.wire.sack.mpr = 8;
       send_forge(p, &forge);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* NACKs that the kernel refuses at first, and NACKs without end. */
+/* NACKs that the kernel refuses at first, and an unlimited stream of NACKs. */
 #include "core/engine.h"
 #include "forge.h"
 #include "pair/connect.h"
@@ -9,8 +9,7 @@ enum { CAPACITY = 16, NACKS = 3 };
 
 static const uint8_t four[4] = {0x11, 0x22, 0x33, 0x44};
 
-/* One transmit of a host, of which nothing leaves: the fate is told here. Its bursts stay readable.
- */
+/* One transmit of a host: all bursts get the given fate, and none leaves. They stay readable. */
 static int transmit(struct mrc_pair *p, int host, struct mrc_burst *bursts, int capacity,
                     int fate) {
   int taken[CAPACITY];
@@ -22,8 +21,7 @@ static int transmit(struct mrc_pair *p, int host, struct mrc_burst *bursts, int 
   return n;
 }
 
-/* Trims of which the NACKs are refused by the kernel, at first: they are given again, all of them
-   and as they were. */
+/* The kernel refuses the NACKs of trims at first: the engine offers all again, unchanged. */
 static void test_nack__refused_is_given_again(void) {
   struct mrc_pair *p = open_pair();
   const int end = open_qp(p, .memory_bytes = 64 * MTU);
@@ -50,7 +48,8 @@ static void test_nack__refused_is_given_again(void) {
   mrc_pair_destroy(p);
 }
 
-/* A peer whose packets all call for a NACK, while none can leave: what does not fit is not told. */
+/* Every packet of a peer needs a NACK, and none can leave: the engine drops the NACKs beyond its
+   queue. */
 static void test_nack__no_more_than_fit(void) {
   struct mrc_pair *p = open_pair();
   const int end = open_qp(p, .memory_bytes = 256 * MTU);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* NSCC in engines that share a slow link: it keeps the link busy, the queue short, and is fair. */
+/* NSCC in engines that share a slow link: the link is busy, the queue short, the shares fair. */
 #include "core/cc.h"
 #include "core/engine.h"
 #include "pair/connect.h"
@@ -11,8 +11,8 @@
 
 static const struct mrc_cc_profile profile = {.link_bps = RATE, .base_rtt_ns = BASE_RTT};
 
-/* Two hosts send to a third, whose link is the bottleneck; it marks what waits for longer than half
-   of the target. */
+/* Two hosts send to a third over its bottleneck link, which marks packets that wait longer than
+   half of the target. */
 static struct mrc_pair *open_incast(void) {
   return open_pair(.hosts = 3, .paths = 2, .path.delay_ns = BASE_RTT / 2 - 20 * US,
                    .port_in = {.rate_bps = RATE, .ecn_bytes = QUEUE_BYTES(BASE_RTT * 3 / 8)});
@@ -26,7 +26,7 @@ static int open_sender(struct mrc_pair *p, int from) {
   return end;
 }
 
-/* What two ends got through in a time, and the queue of the bottleneck on average. */
+/* The bytes that two ends delivered in a period, and the bottleneck's average queue. */
 struct outcome {
   uint64_t bytes[2];
   uint64_t queue_bytes;
@@ -53,7 +53,7 @@ static uint64_t jain(const uint64_t bytes[2]) {
   return (a + b) * (a + b) * 1000 / (2 * (a * a + b * b));
 }
 
-/* 91% is what headers leave to payloads of 1024 bytes. */
+/* 91% is the share of payloads of 1024 bytes after headers. */
 static void check_busy(const struct outcome *outcome, uint64_t ns) {
   CHECK(outcome->bytes[0] + outcome->bytes[1] > QUEUE_BYTES(ns) * 90 / 100);
   CHECK(outcome->queue_bytes < QUEUE_BYTES(BASE_RTT * 3 / 4 + 100 * US));
@@ -70,7 +70,7 @@ static void test_nscc__two_senders_share_a_link(void) {
   mrc_pair_destroy(p);
 }
 
-/* The second one never sees the queue empty: the configured base RTT tells it what a queue is. */
+/* The second QP never sees an empty queue: the configured base RTT lets it measure the queue. */
 static void test_nscc__a_latecomer_gets_its_share(void) {
   struct mrc_pair *p = open_incast();
   int ends[2] = {open_sender(p, 0)};
@@ -83,8 +83,8 @@ static void test_nscc__a_latecomer_gets_its_share(void) {
   mrc_pair_destroy(p);
 }
 
-/* A short queue that trims: what is cut off is sent again at once, and no path is blamed; also when
-   the headers of a whole window arrive at once. */
+/* A short queue trims: the requester retransmits trimmed packets at once and blames no path, even
+   when the headers of a whole window arrive at once. */
 static void test_nscc__trims_are_no_failures(void) {
   for (uint64_t faster = 0; faster <= 8; faster += 8) {
     CHECK_ROW(faster);
@@ -105,7 +105,7 @@ static void test_nscc__trims_are_no_failures(void) {
   }
 }
 
-/* Four paths of one plane; what a path does to packets is for the caller to say. */
+/* Four paths of one plane; the caller sets what each path does to packets. */
 static struct mrc_pair *open_paths(int *end) {
   struct mrc_pair *p = open_pair(.paths = 4, .engine.noise_ns = 2000,
                                  .port_out = {.rate_bps = 100 * RATE}, .path.rate_bps = 100 * RATE);
@@ -114,13 +114,13 @@ static struct mrc_pair *open_paths(int *end) {
   return p;
 }
 
-/* One path has a twentieth of the others' rate: what stands in its queue is late, and not lost. */
+/* One path has a twentieth of the others' rate: packets in its queue are late, not lost. */
 static void test_nscc__late_is_not_lost(void) {
   int end;
   struct mrc_pair *p = open_paths(&end);
   mrc_pair_path(p, 0, 1, 1, 2)->config.rate_bps = 5 * RATE;
   CHECK_EQ(mrc_pair_write(p, end, 4u << 20), 0);
-  CHECK(mrc_pair_finish(p, 5 * MS)); /* 0.7 ms by the others alone; 3.4 ms were turns equal */
+  CHECK(mrc_pair_finish(p, 5 * MS)); /* 0.7 ms by the others alone; 3.4 ms with equal turns */
   CHECK_EQ(retransmitted(p, end), 0);
   CHECK_EQ(counter(p, 0, MRC_COUNTER_LOST_BY_TIME), 0);
   CHECK_EQ(counter(p, 0, MRC_COUNTER_EVS_BAD), 0);
@@ -129,7 +129,8 @@ static void test_nscc__late_is_not_lost(void) {
   mrc_pair_destroy(p);
 }
 
-/* A path that falls silent, or loses one packet of five, is found as where nothing is trimmed. */
+/* A path that is silent, or loses one packet of five, is detected as on a fabric without trimming.
+ */
 static void test_nscc__lost_is_not_late(void) {
   for (int silent = 0; silent < 2; silent++) {
     CHECK_ROW(silent);
@@ -149,7 +150,8 @@ static void test_nscc__lost_is_not_late(void) {
   }
 }
 
-/* A window below what the receiver takes in before it sends a SACK: it is asked for one. */
+/* The window is below the bytes after which the receiver sends a SACK: the requester requests one.
+ */
 static void test_nscc__small_windows_do_not_wait_for_the_sack_timer(void) {
   struct mrc_pair *p = open_pair(.path.delay_ns = 10 * US);
   const int end = open_qp(p, .memory_bytes = 256 * MTU, .cc = MRC_CC_NSCC,
@@ -159,7 +161,7 @@ static void test_nscc__small_windows_do_not_wait_for_the_sack_timer(void) {
   mrc_pair_destroy(p);
 }
 
-/* The largest window of a profile is that of all planes together, however they share the load. */
+/* The largest window of a profile covers all planes together, however they share the load. */
 static void test_nscc__the_largest_window_is_of_all_planes(void) {
   enum { LARGEST = 64 * MTU };
   for (int shares = MRC_SHARES_MEASURED; shares <= MRC_SHARES_EQUAL; shares++) {

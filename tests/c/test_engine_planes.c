@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Planes and ports that fail and heal, kernels that refuse, queues that fill. */
+/* Planes and ports that fail and heal, packets that the kernel refuses, queues that fill. */
 #include "core/engine.h"
 
 #include <errno.h>
@@ -44,8 +44,8 @@ static void test_silence__of_one_plane(void) {
   mrc_pair_destroy(p);
 }
 
-/* A local timeout so short that it comes before the silence is noticed: the plane is found out all
-   the same, by what the others deliver between the timeouts. */
+/* The local timeout expires before the silence is detected: the engine still suspends the plane,
+   by the deliveries of the other planes between the timeouts. */
 static void test_silence__with_a_short_timeout(void) {
   struct mrc_pair *p = open_pair(.planes = 4, .paths = 2, .port_out.rate_bps = 500000000);
   int end = open_qp(p, .memory_bytes = 16u << 20, .mpr = 128, .timeout = 10, .retry_linear = 7,
@@ -53,7 +53,7 @@ static void test_silence__with_a_short_timeout(void) {
   write_all(p, end, 1u << 20, 16);
   run_for(p, 20 * MS);
   mrc_pair_silence(p, 2, true);
-  run_for(p, 60 * MS); /* a strike at most each 10 ms or so, and not at every timeout */
+  run_for(p, 60 * MS); /* at most a strike each 10 ms or so, not one a timeout */
   CHECK_EQ(mrc_pair_info(p, end).planes[1].suspended, 1);
   uint64_t before = acked_bytes(p, end);
   run_for(p, 10 * MS);
@@ -64,8 +64,8 @@ static void test_silence__with_a_short_timeout(void) {
   mrc_pair_destroy(p);
 }
 
-/* Again and again all planes are silent for a moment, and what plane 2 did not deliver was sent
-   after all that plane 1 delivered: the timeouts do not say that plane 2 has failed. */
+/* Plane 2 is silent. The packets that it loses left after all packets that plane 1 delivered, so
+   the timeouts do not show that plane 2 has failed. */
 static void test_timeout__blames_no_plane_for_what_left_last(void) {
   struct mrc_pair *p = open_pair(.planes = 2);
   int end = open_qp(p, .memory_bytes = 100 * MTU, .timeout = 9, .spray = 1);
@@ -82,8 +82,8 @@ static void test_timeout__blames_no_plane_for_what_left_last(void) {
   mrc_pair_destroy(p);
 }
 
-/* Plane 1 delivers what was sent later than what plane 2 owes: after three timeouts plane 2 has
-   failed, long before it has been silent for the time that silence takes. */
+/* Plane 1 delivers packets sent after the ones that plane 2 lost: after three timeouts plane 2 is
+   suspended, long before its silence alone would suspend it. */
 static void test_timeout__blames_the_plane_that_falls_behind(void) {
   struct mrc_pair *p = open_pair(.planes = 2);
   int end = open_qp(p, .memory_bytes = 100 * MTU, .timeout = 9, .spray = 1);
@@ -103,7 +103,7 @@ static void test_timeout__blames_the_plane_that_falls_behind(void) {
   mrc_pair_destroy(p);
 }
 
-/* Who posts more and more does not put the local timeout off. */
+/* Further posts do not postpone the local timeout. */
 static void test_timeout__counts_from_the_last_progress(void) {
   struct mrc_pair *p = open_pair();
   int end = open_qp(p, .memory_bytes = 200 * MTU, .timeout = 11, .retry_linear = 7);
@@ -112,7 +112,7 @@ static void test_timeout__counts_from_the_last_progress(void) {
     CHECK_EQ(mrc_pair_write(p, end, MTU), 0);
     run_for(p, 100 * US);
   }
-  CHECK_EQ(counter(p, 0, MRC_COUNTER_TIMEOUTS), 4); /* each 2.1 ms of 10 */
+  CHECK_EQ(counter(p, 0, MRC_COUNTER_TIMEOUTS), 4); /* one each 2.1 ms, for 10 ms */
   mrc_pair_destroy(p);
 }
 
@@ -147,7 +147,7 @@ static void test_silence__of_one_direction(void) {
   }
 }
 
-/* Silent from the very first packet on, so that no round trip is known for the plane. */
+/* Silent from the first packet on, so the round trip of the plane is unknown. */
 static void test_silence__from_the_start(void) {
   struct mrc_pair *p = open_pair(.planes = 4, .paths = 2);
   int end = open_qp(p, .memory_bytes = 1u << 20, .timeout = 14);
@@ -172,7 +172,7 @@ static void test_silence__of_one_path(void) {
   mrc_pair_destroy(p);
 }
 
-/* All planes silent: retries are exhausted after linear * T + (2 + 4 + ... ) * T, and no later. */
+/* All planes silent: the QP fails after linear * T + (2 + 4 + ...) * T, and no later. */
 static void test_silence__of_all_planes_ends_the_qp(void) {
   static const struct {
     uint8_t timeout, linear, exponential;
@@ -210,7 +210,7 @@ static void test_silence__of_all_planes_ends_the_qp(void) {
   }
 }
 
-/* All planes silent, but not for so long that retries run out: it goes on where it was. */
+/* All planes silent for less time than the retries take: the transfer resumes. */
 static void test_silence__of_all_planes_for_a_while(void) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
   int end = open_qp(p, .memory_bytes = 1u << 20, .timeout = 10, .retry_linear = 7, .retry_exp = 8);
@@ -226,8 +226,8 @@ static void test_silence__of_all_planes_for_a_while(void) {
   mrc_pair_destroy(p);
 }
 
-/* A plane that dies and heals every 50 ms: each relapse doubles its probation, so after a few it is
-   left alone, and costs nothing any more. */
+/* A plane dies and heals every 50 ms: each relapse doubles its probation, so after a few it stays
+   suspended and costs nothing any more. */
 static void test_silence__of_a_flapping_plane(void) {
   struct mrc_pair *p = open_pair(.planes = 4, .paths = 2, .port_out.rate_bps = 25000000);
   int end = open_qp(p, .memory_bytes = 40u << 20, .path_mtu = 4096);
@@ -247,7 +247,8 @@ static void test_silence__of_a_flapping_plane(void) {
   mrc_pair_destroy(p);
 }
 
-/* What the kernel refuses was never sent: no loss, no retransmission, every byte in place. */
+/* Packets that the kernel refuses were never sent: no loss, no retransmission, every byte in place.
+ */
 static void test_refused__is_not_lost(void) {
   for (int every = 2; every <= 5; every++) {
     CHECK_ROW(every);
@@ -265,7 +266,7 @@ static void test_refused__is_not_lost(void) {
   }
 }
 
-/* A batch of one burst a call, as a driver with little room would have. */
+/* A batch of one burst a call, as from a driver with little room. */
 static void test_transmit__one_burst_at_a_time(void) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .driver.capacity = 1);
   int end = open_qp(p, .memory_bytes = 500 * MTU);
@@ -275,7 +276,7 @@ static void test_transmit__one_burst_at_a_time(void) {
   mrc_pair_destroy(p);
 }
 
-/* Sockets full again and again: a blocked port is left alone (the auditor), the others go on. */
+/* Sockets fill repeatedly: a blocked port gets no packets (the auditor checks), others go on. */
 static void test_blocked__ports_wait_for_their_socket(void) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .port_out.rate_bps = 1000000000,
                                  .driver.sndbuf_bytes = 30000);
@@ -287,7 +288,7 @@ static void test_blocked__ports_wait_for_their_socket(void) {
   mrc_pair_destroy(p);
 }
 
-/* One port stays blocked: its share waits or goes elsewhere, nothing is lost and nothing hangs. */
+/* One port stays blocked: its share waits or moves to other ports; nothing is lost or hangs. */
 static void test_blocked__one_port_for_long(void) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
   int end = open_qp(p, .memory_bytes = 1u << 20);
@@ -299,7 +300,7 @@ static void test_blocked__one_port_for_long(void) {
   mrc_pair_destroy(p);
 }
 
-/* A plane whose packets the kernel cannot send at all (no route): left at once, tried later. */
+/* The kernel has no route for a plane's packets: the engine suspends it and retries later. */
 static void test_error__of_the_kernel_suspends_the_plane(void) {
   struct mrc_pair *p = open_pair(.planes = 3, .paths = 2, .port_out.rate_bps = 500000000);
   int end = open_qp(p, .memory_bytes = 16u << 20);
@@ -319,7 +320,8 @@ static void test_error__of_the_kernel_suspends_the_plane(void) {
   mrc_pair_destroy(p);
 }
 
-/* The link of a port goes down in mid-transfer: the others carry all; up again, it shares again. */
+/* A port's link goes down during a transfer: the others carry all; when it is up, it takes its
+   share again. */
 static void test_port__down_and_up(void) {
   struct mrc_pair *p = open_pair(.planes = 4, .paths = 2, .port_out.rate_bps = 500000000);
   int end = open_qp(p, .memory_bytes = 32u << 20, .timeout = 14, .mpr = 4096);
@@ -337,7 +339,7 @@ static void test_port__down_and_up(void) {
   mrc_pair_destroy(p);
 }
 
-/* The port of the responder goes down: its SACKs leave on another. */
+/* The port of the responder goes down: its SACKs leave on another port. */
 static void test_port__down_at_the_responder(void) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .port_out.rate_bps = 500000000);
   int end = open_qp(p, .memory_bytes = 8u << 20, .timeout = 14);
@@ -362,8 +364,8 @@ static void test_port__all_down_and_one_up(void) {
   mrc_pair_destroy(p);
 }
 
-/* A link of 500 Mbit/s with 1 MB of buffer, as a tbf: the standing queue stays short, so no packet
-   overflows and no EV is taken for dead; the link stays busy. */
+/* A link of 500 Mbit/s with a buffer of 1 MB, as a tbf: the standing queue stays short, so the
+   buffer does not overflow and no EV is declared dead; the link stays busy. */
 static void test_queue__stays_short_on_a_slow_link(void) {
   struct mrc_pair *p = open_pair(.planes = 4, .paths = 2, .port_out.rate_bps = 500000000,
                                  .port_out.queue_bytes = 1000000);
@@ -386,8 +388,8 @@ static void test_queue__stays_short_on_a_slow_link(void) {
   mrc_pair_destroy(p);
 }
 
-/* Two QPs share the same links: the one that came first is not stopped by the other, who takes the
-   standing queue for part of the path. */
+/* Two QPs share the links: the first keeps its share, although the second counts the standing queue
+   as part of the path. */
 static void test_queue__is_shared_by_two_qps(void) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .port_out.rate_bps = 500000000,
                                  .port_out.queue_bytes = 1000000);
@@ -407,7 +409,7 @@ static void test_queue__is_shared_by_two_qps(void) {
   mrc_pair_destroy(p);
 }
 
-/* Even a buffer much too short for the window: loss by overflow, and it is done in the end. */
+/* The buffer is much too short for the window: packets overflow, but the transfer completes. */
 static void test_queue__that_overflows(void) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .port_out.rate_bps = 500000000,
                                  .port_out.queue_bytes = 60000);
@@ -425,8 +427,8 @@ static uint64_t goodput(struct mrc_pair *p, int end, uint64_t ns) {
   return acked_bytes(p, end) - before;
 }
 
-/* The demonstration in virtual time: four planes of 500 Mbit/s, jumbo frames, hosts that wake late.
-   A plane falls silent and heals: hardly a dip below what the others carry, and all of it back. */
+/* The demonstration in virtual time: four planes of 500 Mbit/s, jumbo frames, late hosts. A plane
+   falls silent and heals: goodput hardly falls below the others' rate, and recovers fully. */
 static void test_silence__costs_hardly_any_goodput(void) {
   enum { BIN_MS = 20, PLANE_BYTES = 500000 / 8 * BIN_MS }; /* a plane's share of a bin */
   struct mrc_pair *p =
@@ -443,7 +445,7 @@ static void test_silence__costs_hardly_any_goodput(void) {
     CHECK(goodput(p, end, BIN_MS * MS) >= 3 * PLANE_BYTES / 100 * (i == 0 ? 85 : 95));
   }
   mrc_pair_silence(p, 2, false);
-  run_for(p, 80 * MS); /* probes are up to 64 ms apart by now, then three must be answered */
+  run_for(p, 80 * MS); /* up to 64 ms to the next probe, then three answers */
   for (int i = 0; i < 4; i++)
     CHECK(goodput(p, end, BIN_MS * MS) >= 4 * PLANE_BYTES / 100 * 95);
   CHECK(retransmitted(p, end) <= 100); /* what was in flight on the plane */

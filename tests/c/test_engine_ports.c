@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Port status: what a host tells its peers of ports that go down and up, and what they make of it.
-   The silence of the dead links is what they would have to find out otherwise. */
+/* Port status: the messages a host sends to its peers when its ports go down and up, and how the
+   peers act on them. Without messages, peers only detect the silence of the dead links. */
 #include <errno.h>
 
 #include "core/engine.h"
@@ -16,7 +16,7 @@ static const struct mrc_qp *inside(const struct mrc_pair *p, int end) {
   return mrc_engine_qp(p->hosts[p->ends[end]->host].engine, p->ends[end]->qpn);
 }
 
-/* Answers that this host waits for before it is certain of the peer's view. */
+/* The number of answers that this host needs before it is certain of the peer's view. */
 static int answers_wanted(const struct mrc_pair *p, int end) {
   const mrc_engine *engine = p->hosts[p->ends[end]->host].engine;
   return mrc_port_status_of(&engine->endpoint.statuses, inside(p, end)->peer)->answers_wanted;
@@ -36,7 +36,7 @@ static uint64_t told(const struct mrc_pair *p, int host) {
 
 static int peer_of(const struct mrc_pair *p, int end) { return p->ends[end]->peer; }
 
-/* Messages of host 0 that are lost; nothing else that it sends in these tests is a request. */
+/* Loses messages of host 0; host 0 sends no other requests in these tests. */
 static void lose_messages(struct mrc_pair *p, uint32_t times) {
   lose_kind(p, 0, MRC_OP_ENDPOINT_REQUEST, times);
 }
@@ -47,9 +47,9 @@ static void set_delays(struct mrc_pair *p, uint64_t delay_ns) {
       mrc_pair_path(p, 0, 1, plane, path)->config.delay_ns = delay_ns;
 }
 
-/* The host that sends learns from the peer that a port is down: no data more goes there, what was
-   in flight goes by the other planes, and no timer was needed. A probe each 64 ms asks whether the
-   status still holds. */
+/* The peer reports that a port is down: the sender sends no more data there and retransmits the
+   packets in flight on the other planes, without a timer. It then sends a probe every 64 ms to
+   check whether the port is still down. */
 static void test_status__the_peer_leaves_the_plane_at_once(void) {
   struct mrc_pair *p = open_pair(.planes = 4, .paths = 2, .port_out.rate_bps = RATE);
   const int end = open_qp(p, .memory_bytes = 16u << 20, .mpr = 4096);
@@ -68,7 +68,7 @@ static void test_status__the_peer_leaves_the_plane_at_once(void) {
   const uint64_t packets = p->hosts[0].plane_packets[2];
   const uint64_t acked = mrc_pair_info(p, end).acknowledged_bytes;
   run_for(p, 20 * MS);
-  CHECK_EQ(p->hosts[0].plane_packets[2], packets); /* and no probe yet */
+  CHECK_EQ(p->hosts[0].plane_packets[2], packets); /* and no probe so far */
   CHECK(mrc_pair_info(p, end).acknowledged_bytes - acked >
         3000000); /* of 3.75 MB over three planes */
   CHECK_EQ(counter(p, 0, MRC_COUNTER_EVS_BAD), 0);
@@ -83,8 +83,8 @@ static void test_status__the_peer_leaves_the_plane_at_once(void) {
   mrc_pair_destroy(p);
 }
 
-/* Every other plane is suspended: they serve for want of better ones, but not where the port of the
-   peer is down. */
+/* All other planes are suspended: the QP may still use them, but not the plane where the peer's
+   port is down. */
 static void test_status__is_no_last_resort(void) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
   const int end = open_qp(p, .memory_bytes = 1u << 18);
@@ -100,7 +100,7 @@ static void test_status__is_no_last_resort(void) {
   mrc_pair_destroy(p);
 }
 
-/* The way back: the peer probes the plane at once, trusts it and gives it its share. */
+/* The port is up again: the peer probes the plane at once, marks it good and gives it its share. */
 static void test_status__the_way_back(void) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .port_out.rate_bps = RATE);
   const int end = open_qp(p, .memory_bytes = 16u << 20);
@@ -123,7 +123,7 @@ static void test_status__the_way_back(void) {
   mrc_pair_destroy(p);
 }
 
-/* The local timeout tries every plane again, but not one whose port is known to be down. */
+/* After the local timeout the QP tries every plane again, except the one with the port down. */
 static void test_status__outlasts_the_local_timeout(void) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
   const int end = open_qp(p, .memory_bytes = 1u << 20, .timeout = 10, .retry_exp = 8);
@@ -171,8 +171,8 @@ static void test_status__the_same_again_is_no_news(void) {
   mrc_pair_destroy(p);
 }
 
-/* Messages or answers that get lost: it is told again, and once more when nothing older can be on
-   its way. */
+/* Messages or answers are lost: the host repeats the message. It repeats it once more when no older
+   message can still be on its way. */
 static void test_status__is_repeated_until_answered(void) {
   for (int answers = 0; answers < 2; answers++) {
     CHECK_ROW(answers);
@@ -194,8 +194,8 @@ static void test_status__is_repeated_until_answered(void) {
   }
 }
 
-/* What changes before a repetition is due is told in its place, and not once more at the time of
-   the repetition. */
+/* A change before a repetition is due replaces the repetition: no further message leaves at that
+   time. */
 static void test_status__a_change_takes_the_place_of_a_repetition(void) {
   struct mrc_pair *p = open_pair(.planes = 3, .paths = 2);
   const int end = open_qp(p, .memory_bytes = 0);
@@ -213,7 +213,7 @@ static void test_status__a_change_takes_the_place_of_a_repetition(void) {
   mrc_pair_destroy(p);
 }
 
-/* A peer that is gone: the messages become rare. */
+/* The peer is gone: the interval between messages grows. */
 static void test_status__backs_off(void) {
   struct mrc_pair *p = open_pair(.planes = 2);
   open_qp(p, .memory_bytes = 0);
@@ -224,7 +224,7 @@ static void test_status__backs_off(void) {
   mrc_pair_destroy(p);
 }
 
-/* Down and up again before the peer has said anything: it ends with what is true, and does so too
+/* The port is down and up again before the peer answers: the peer ends with the true state, also
    when the old message arrives last. */
 static void test_status__old_news_do_not_stay(void) {
   struct mrc_pair *p = open_pair(.planes = 3, .paths = 2);
@@ -244,7 +244,7 @@ static void test_status__old_news_do_not_stay(void) {
   mrc_pair_destroy(p);
 }
 
-/* A change, and the answer to the message before it: that confirms nothing, and is not counted. */
+/* An answer to the message before a change confirms nothing and is not counted. */
 static void test_status__an_old_answer_confirms_nothing(void) {
   struct mrc_pair *p = open_pair(.planes = 4, .paths = 2);
   const int end = open_qp(p, .memory_bytes = 0);
@@ -253,12 +253,12 @@ static void test_status__an_old_answer_confirms_nothing(void) {
       mrc_port_status_of(&engine->endpoint.statuses, inside(p, end)->peer);
   const uint32_t before = status->confirmed;
   set_delays(p, 2 * MS);
-  mrc_pair_port_up(p, 0, 2, false); /* told by port 3 */
+  mrc_pair_port_up(p, 0, 2, false); /* sent on port 3 */
   run_for(p, 1 * MS);
   lose_messages(p, 1);
   mrc_pair_port_up(p, 0, 4, false);
   const int wanted = answers_wanted(p, end);
-  run_for(p, 3 * MS); /* the first message is answered, the second was lost */
+  run_for(p, 3 * MS); /* the first is answered, the second was lost */
   CHECK(peer_down(p, peer_of(p, end), 2));
   CHECK_EQ(told(p, 0), 2);
   CHECK_EQ(status->confirmed, before);
@@ -269,21 +269,21 @@ static void test_status__an_old_answer_confirms_nothing(void) {
   mrc_pair_destroy(p);
 }
 
-/* The last QP of a peer goes while a message is to be repeated: nothing is due any more. */
+/* The last QP of a peer is destroyed while a repetition is pending: the timer is cleared. */
 static void test_status__ends_with_the_peer(void) {
   struct mrc_pair *p = open_pair(.planes = 3, .paths = 2);
   const int end = open_qp(p, .memory_bytes = 0);
   const mrc_engine *engine = p->hosts[0].engine;
   lose_messages(p, 2);
   mrc_pair_port_up(p, 0, 2, false);
-  run_for(p, 113 * MS); /* answered after two: the repetition is due later */
+  run_for(p, 113 * MS); /* two are lost, then answered: a repetition is due */
   CHECK(mrc_timers_next(&engine->endpoint.statuses.timers) != MRC_NEVER);
   mrc_pair_destroy_qp(p, end);
   CHECK_EQ(mrc_timers_next(&engine->endpoint.statuses.timers), MRC_NEVER);
   mrc_pair_destroy(p);
 }
 
-/* QPs that are made while a port is down, the first of their peer and later ones. */
+/* QPs created while a port is down, the first one to the peer and later ones. */
 static void test_status__new_qps_start_with_what_is_true(void) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
   mrc_pair_port_up(p, 0, 2, false);
@@ -307,8 +307,8 @@ static void test_status__new_qps_start_with_what_is_true(void) {
   mrc_pair_destroy(p);
 }
 
-/* The QP that carried the message ends before the peer has answered: another one carries the next,
-   when it is time. */
+/* The QP that carried the message ends before the peer has answered: another QP carries the next
+   message on time. */
 static void test_status__survives_the_qp_that_speaks(void) {
   for (int destroy = 0; destroy < 2; destroy++) {
     CHECK_ROW(destroy);
@@ -334,13 +334,13 @@ static void test_status__survives_the_qp_that_speaks(void) {
   }
 }
 
-/* After the last QP of a peer has failed, a new one tells what changed in between. */
+/* After the last QP of a peer has failed, a new QP reports the changes since then. */
 static void test_status__a_new_qp_takes_over_from_a_failed_one(void) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
   const int first = open_qp(p, .memory_bytes = 0);
   mrc_pair_port_up(p, 0, 2, false);
   run_for(p, 1 * MS);
-  mrc_pair_modify(p, first, MRC_QP_ERROR); /* the peer's end lives on */
+  mrc_pair_modify(p, first, MRC_QP_ERROR); /* the peer's end goes on */
   mrc_pair_port_up(p, 0, 2, true);
   run_for(p, 1 * MS);
   CHECK(peer_down(p, peer_of(p, first), 2));
@@ -350,7 +350,7 @@ static void test_status__a_new_qp_takes_over_from_a_failed_one(void) {
   mrc_pair_destroy(p);
 }
 
-/* The kernel refuses the message, or its plane is down by then: another plane is tried. */
+/* The kernel refuses the message, or its plane is down by then: the host uses another plane. */
 static void test_status__leaves_on_a_plane_that_works(void) {
   struct mrc_pair *p = open_pair(.planes = 3, .paths = 2);
   const int end = open_qp(p, .memory_bytes = 0);
@@ -361,7 +361,7 @@ static void test_status__leaves_on_a_plane_that_works(void) {
   CHECK_EQ(p->hosts[0].plane_packets[1], 0);
   p->hosts[0].errors[0] = 0;
   mrc_pair_port_up(p, 0, 1, false);
-  mrc_pair_port_up(p, 0, 3, false); /* nobody can be told */
+  mrc_pair_port_up(p, 0, 3, false); /* no port is left for messages */
   run_for(p, 20 * MS);
   mrc_pair_port_up(p, 0, 1, true);
   run_for(p, 100 * MS);
@@ -370,8 +370,8 @@ static void test_status__leaves_on_a_plane_that_works(void) {
   mrc_pair_destroy(p);
 }
 
-/* All ports that are up are full: the message leaves by the first that is not, at once, and until
-   then the engine sleeps. What changes meanwhile goes with it. */
+/* All working ports are blocked: the engine sleeps. The message leaves on the first port that is
+   unblocked, at once, with the changes made meanwhile. */
 static void test_status__waits_for_a_port_with_room(void) {
   struct mrc_pair *p = open_pair(.planes = 4, .paths = 2);
   const int end = open_qp(p, .memory_bytes = 0);
@@ -394,8 +394,8 @@ static void test_status__waits_for_a_port_with_room(void) {
   mrc_pair_destroy(p);
 }
 
-/* The last QP went while a port was down, and the peer's ends stayed: the next QP, for which the
-   port is up, does not leave them with the old news. */
+/* The last QP ended while a port was down, and the peer's ends remained. The next QP is created
+   with the port up: it sends the new status. */
 static void test_status__a_new_peer_is_told_what_has_changed(void) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
   const int first = open_qp(p, .memory_bytes = 0);

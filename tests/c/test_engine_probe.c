@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* EV probes: batches by command, and how all that probes shares what there is. */
+/* EV probes: batches by command, and how all users of probes share the slots and the link. */
 #include <errno.h>
 
 #include "core/engine.h"
@@ -21,7 +21,7 @@ static int n_probe_events(const struct mrc_pair *p, int host) {
   return n_events(p, host, MRC_EVENT_PROBE, MRC_PAIR_ANY);
 }
 
-/* The EVs of one end, and of another, each with its index for a cookie. */
+/* Probes the EVs of one end, then of the next, each with its index as cookie. */
 static int probe_all(struct mrc_pair *p, int host, const uint32_t *qpns, int n_qps, int n_evs) {
   static struct mrc_probe_attr probes[COMMANDS * 4];
   int n = 0;
@@ -34,8 +34,8 @@ static int probe_all(struct mrc_pair *p, int host, const uint32_t *qpns, int n_q
   return taken;
 }
 
-/* One event for each EV: what was answered comes in the order of the answers, with its round trip,
-   and what was not at the end. */
+/* One event for each EV: answered ones in the order of the answers, with their round trips, then
+   the unanswered ones. */
 static void test_batch__one_event_for_each(void) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
   const uint32_t qpn = p->ends[open_qp(p)]->qpn;
@@ -62,8 +62,8 @@ static void test_batch__one_event_for_each(void) {
   mrc_pair_destroy(p);
 }
 
-/* As many as there is room for, from the front; the rest when some have ended. A QP more does not
-   make more room, and probes of the engine's own have theirs. */
+/* The engine takes the first probes of a batch, as many as fit; the rest fit when some have ended.
+   Another QP adds no room, and the engine's own probes have separate slots. */
 static void test_batch__takes_what_there_is_room_for(void) {
   struct mrc_pair *p = open_pair(.planes = 8, .paths = 32);
   uint32_t qpns[3];
@@ -79,7 +79,7 @@ static void test_batch__takes_what_there_is_room_for(void) {
   mrc_pair_destroy(p);
 }
 
-/* A wrong one takes all others with it, whatever its place. */
+/* One invalid probe makes the engine refuse the whole batch, whatever its place. */
 static void test_batch__is_refused_as_a_whole(void) {
   static const struct {
     struct mrc_probe_attr probe;
@@ -112,7 +112,7 @@ static void test_batch__is_refused_as_a_whole(void) {
   mrc_pair_destroy(p);
 }
 
-/* Nobody polls: probes are refused while there is still a place for the event of each. */
+/* No application polls: the engine refuses probes before the event ring could overflow. */
 static void test_batch__finds_room_for_its_events(void) {
   struct mrc_pair *p = open_pair(.planes = 8, .paths = 32);
   const uint32_t qpn = p->ends[open_qp(p)]->qpn;
@@ -129,7 +129,7 @@ static void test_batch__finds_room_for_its_events(void) {
   mrc_pair_destroy(p);
 }
 
-/* A probe that met a mark is answered all the same, and its event tells. */
+/* A probe with a congestion mark is answered like any other, and its event reports the mark. */
 static void test_batch__tells_of_congestion(void) {
   struct mrc_pair *p = open_pair(.port_out.rate_bps = 100000000, .port_out.ecn_bytes = 1);
   const uint32_t qpn = p->ends[open_qp(p)]->qpn;
@@ -141,12 +141,12 @@ static void test_batch__tells_of_congestion(void) {
   CHECK_EQ(n_probe_events(p, 0), 2);
   CHECK_EQ(probe_event(p, 0, 0)->status, 0);
   CHECK_EQ(probe_event(p, 0, 1)->result, 0);
-  CHECK_EQ(probe_event(p, 0, 1)->status, 1); /* it stood behind the first */
+  CHECK_EQ(probe_event(p, 0, 1)->status, 1); /* it queued behind the first */
   mrc_pair_destroy(p);
 }
 
-/* A probe whose port is full, or that the kernel refuses, leaves when there is room, although its
-   QP has nothing else to do; until then the engine sleeps. */
+/* A probe with a blocked port, or refused by the kernel, leaves when there is room, even if its QP
+   is otherwise idle; until then the engine sleeps. */
 static void test_unsent__leaves_when_there_is_room(void) {
   struct mrc_pair *p = open_pair(.planes = 2);
   const uint32_t qpn = p->ends[open_qp(p, .memory_bytes = 0)]->qpn;
@@ -166,7 +166,7 @@ static void test_unsent__leaves_when_there_is_room(void) {
   mrc_pair_destroy(p);
 }
 
-/* One waits for a full socket, another is refused: that one is due, however often it is refused. */
+/* One probe waits for a full socket. The other is refused and stays due after each refusal. */
 static void test_unsent__beside_one_that_waits(void) {
   struct mrc_pair *p = open_pair(.planes = 2);
   const uint32_t qpn = p->ends[open_qp(p, .memory_bytes = 0)]->qpn;
@@ -186,7 +186,7 @@ static void test_unsent__beside_one_that_waits(void) {
   mrc_pair_destroy(p);
 }
 
-/* The kernel says no, and the port is not called full: the engine has work at once. */
+/* The kernel refuses a burst and the port is not blocked: the engine has work at once. */
 static void test_unsent__a_refused_one_is_due_at_once(void) {
   struct mrc_pair *p = open_pair();
   const uint32_t qpn = p->ends[open_qp(p, .memory_bytes = 0)]->qpn;
@@ -204,7 +204,7 @@ static void test_unsent__a_refused_one_is_due_at_once(void) {
   mrc_pair_destroy(p);
 }
 
-/* Takes every EV of an end for bad, as far as the floor allows. */
+/* Marks every EV of an end as bad, as far as the floor allows. */
 static void distrust_all(struct mrc_pair *p, int end) {
   const int n = p->config.planes * p->config.paths;
   for (int ev = 0; ev < n; ev++)
@@ -221,8 +221,8 @@ static int n_bad(const struct mrc_pair *p, int end) {
   return n;
 }
 
-/* More bad EVs than slots, of QPs whose probes nobody answers: the bad EV of another is probed when
-   it is time, and so is each of theirs, though never all at once. */
+/* Eight QPs with unanswered probes have more bad EVs than there are slots. The bad EV of another QP
+   is still probed on time, and so is each of theirs, though never all at once. */
 static void test_slots__are_shared_by_qps(void) {
   enum { GREEDY = 8 };
   struct mrc_pair *p = open_pair(.hosts = 3, .planes = 8, .paths = 32);
@@ -258,7 +258,7 @@ static void test_slots__are_shared_by_qps(void) {
   mrc_pair_destroy(p);
 }
 
-/* The slots are full of commands' probes that nobody answers: port status goes out at once. */
+/* Unanswered probes of commands fill the slots: port status still leaves at once. */
 static void test_slots__leave_room_for_port_status(void) {
   struct mrc_pair *p = open_pair(.planes = 8, .paths = 32);
   uint32_t qpns[2];
@@ -276,7 +276,7 @@ static void test_slots__leave_room_for_port_status(void) {
   mrc_pair_destroy(p);
 }
 
-/* More peers to be told of a port than there are slots, and none of the messages has left. */
+/* More peers await a port status message than there are slots, and no message has left. */
 static mrc_engine *engine_with_full_slots(uint32_t peers) {
   mrc_engine *engine = mrc_engine_create(&(struct mrc_engine_config){.ports = 2, .max_qps = peers});
   for (uint32_t i = 0; i < peers; i++) {
@@ -295,8 +295,8 @@ static mrc_engine *engine_with_full_slots(uint32_t peers) {
   return engine;
 }
 
-/* A peer goes whose message is queued: its slot passes to one that waits, and each slot in use
-   stands in the queue once. */
+/* When a peer with a queued message is removed, its slot passes to a waiting one. The queue holds
+   each used slot once. */
 static void test_slots__pass_to_those_that_wait(void) {
   enum { WAITING = 8, PEERS = MRC_MAX_EV_PROBES + WAITING };
   mrc_engine *engine = engine_with_full_slots(PEERS);
@@ -316,11 +316,10 @@ static void test_slots__pass_to_those_that_wait(void) {
   mrc_engine_destroy(engine);
 }
 
-/* An answer counts that comes from where the probe went, with its id and its timestamp; and nobody
-   can tell the id from those before. */
+/* An answer counts only if it comes from the probe's destination with its id and its timestamp. */
 static void test_answer__is_to_this_probe(void) {
   static const struct {
-    int plane; /* that the answer comes from */
+    int plane; /* the answer's source */
     uint16_t id, timestamp;
     int drop;
   } rows[] = {
@@ -340,7 +339,7 @@ static void test_answer__is_to_this_probe(void) {
   const uint16_t timestamp = mrc_timestamp(p->now_ns - US);
   const struct mrc_ev_probe *probe = p->hosts[1].engine->services.probes.slots;
   while (probe->purpose != MRC_EV_PROBE_COMMAND)
-    probe++; /* ends: there is one */
+    probe++; /* ends, because there is one */
   const uint16_t id = probe->id;
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
     CHECK_ROW(i);
@@ -372,7 +371,7 @@ static void ids_of(uint64_t seed, uint16_t ids[16]) {
   mrc_pair_destroy(p);
 }
 
-/* They follow from the seed, and not from each other. */
+/* Ids derive from the seed; no id reveals the next. */
 static void test_ids__follow_from_the_seed(void) {
   uint16_t ids[16], same[16], other[16];
   ids_of(1, ids);
@@ -387,8 +386,8 @@ static void test_ids__follow_from_the_seed(void) {
   CHECK(n_equal < 3 && n_next < 3);
 }
 
-/* Hosts of little noise, a slow link, and most paths dead: the probes of these, as large
-   as full packets, do not fill the link, where data and they would wait for each other for ever. */
+/* Hosts with little noise, a slow link, and most paths dead. Probes are as large as full packets;
+   they must not fill the link, or data and probes would wait for each other for ever. */
 static void test_own__do_not_fill_a_slow_link(void) {
   enum { QPS = 8, PATHS = 32, BYTES = 100000 };
   struct mrc_pair *p = open_pair(.paths = PATHS, .engine.noise_ns = 1000,
@@ -413,8 +412,8 @@ static void test_own__do_not_fill_a_slow_link(void) {
   mrc_pair_destroy(p);
 }
 
-/* Data knows but the short way; what is bad is 5000 times as long, as its probes at connecting saw:
-   they are waited for. */
+/* Data only uses the short path. The bad EV's round trip is 5000 times as long; the probes measured
+   it at connecting, so the engine waits long enough for its probes. */
 static void test_own__wait_for_an_ev_on_a_long_way(void) {
   struct mrc_pair *p = open_pair(.paths = 2);
   mrc_pair_path(p, 0, 1, 1, 1)->config.delay_ns = 100 * MS;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A peer that refuses packets for want of room: they are sent again, but not without end. */
+/* A peer refuses packets for lack of resources: the requester retries a limited number of times. */
 #include "core/engine.h"
 #include "forge.h"
 #include "pair/connect.h"
@@ -13,7 +13,7 @@ static const struct mrc_qp *inside(const struct mrc_pair *p, int end) {
   return mrc_engine_qp(p->hosts[p->ends[end]->host].engine, p->ends[end]->qpn);
 }
 
-/* Host 1 writes and hears nothing but what is forged. Returns host 0's end. */
+/* Host 1 writes and receives only forged packets. Returns host 0's end. */
 static int open_silent(struct mrc_pair *p, uint8_t retry_exp) {
   const int end = open_qp(p, .memory_bytes = 64 * MTU, .retry_exp = retry_exp);
   CHECK_EQ(mrc_pair_write(p, end, MTU), 0);
@@ -24,7 +24,7 @@ static int open_silent(struct mrc_pair *p, uint8_t retry_exp) {
   return end;
 }
 
-/* Refuses the n-th packet of host 1 that is in flight, and lets it be sent again. */
+/* Refuses the n-th packet of host 1 that is in flight, and lets host 1 retransmit it. */
 static void refuse(struct mrc_pair *p, int end, uint32_t n, uint8_t reason) {
   const struct mrc_qp *qp = inside(p, p->ends[end]->peer);
   const uint32_t psn = mrc_psn_add(qp->req.win.una_psn, n);
@@ -59,7 +59,7 @@ static void test_refusal__counts_as_a_retry(void) {
   }
 }
 
-/* Refusals of the whole window are one retry. */
+/* Refusals of a whole window count as one retry. */
 static void test_refusal__of_several_packets_counts_once(void) {
   struct mrc_pair *p = open_pair(.paths = 4);
   const int end = open_silent(p, RETRIES - 3), peer = p->ends[end]->peer;
@@ -72,13 +72,13 @@ static void test_refusal__of_several_packets_counts_once(void) {
   mrc_pair_destroy(p);
 }
 
-/* It is one counter: expiries of the local timeout and refusals together. */
+/* One counter counts expiries of the local timeout and refusals together. */
 static void test_refusal__shares_the_counter_with_timeouts(void) {
   struct mrc_pair *p = open_pair(.paths = 4);
   const int end = open_silent(p, RETRIES - 3), peer = p->ends[end]->peer;
   for (int i = 0; i < RETRIES; i++)
     refuse(p, end, 0, MRC_NACK_NO_RESOURCE);
-  run_for(p, 3 * SECOND); /* the next expiry, after a doubled interval, is one too many */
+  run_for(p, 3 * SECOND); /* the next expiry, after a doubled interval, exceeds the limit */
   CHECK_EQ(mrc_pair_info(p, peer).status, MRC_WC_RETRY_EXC_ERR);
   CHECK_EQ(counter(p, 1, MRC_COUNTER_TIMEOUTS), 1);
   mrc_pair_destroy(p);
@@ -97,7 +97,7 @@ static void test_refusal__progress_starts_anew(void) {
   mrc_pair_destroy(p);
 }
 
-/* Trims are congestion and no refusal; and retries may be without end. */
+/* Trims are congestion, not refusals; and the number of retries may be unlimited. */
 static void test_refusal__what_does_not_count(void) {
   static const struct {
     uint8_t reason, retry_exp;
@@ -113,8 +113,7 @@ static void test_refusal__what_does_not_count(void) {
   }
 }
 
-/* A trim inside the fabric is a reason to take other paths for a while; at the last hop no path is
-   to blame. */
+/* After a trim inside the fabric the EV skips turns; after a trim at the last hop no EV does. */
 static void test_trim__at_the_last_hop_blames_no_path(void) {
   static const uint8_t reasons[] = {MRC_NACK_TRIMMED, MRC_NACK_TRIMMED_LASTHOP};
   for (int row = 0; row < 2; row++) {

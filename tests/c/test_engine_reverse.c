@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A QP that only receives probes its reverse EVs, and answers where answers get through. */
+/* A QP that only receives probes its reverse EVs and answers on EVs that work. */
 #include "core/engine.h"
 #include "core/reverse.h"
 #include "pair/connect.h"
@@ -15,7 +15,7 @@ static uint64_t probes(const struct mrc_pair *p, int host) {
   return counter(p, host, MRC_COUNTER_TX_EV_PROBES);
 }
 
-/* The way from host 1 to host 0 by one plane. */
+/* The path from host 1 to host 0 on one plane. */
 static void silence_back(struct mrc_pair *p, int plane, bool silent) {
   for (int path = 0; path < p->config.paths; path++)
     mrc_pair_path(p, 1, 0, plane, path)->config.silent = silent;
@@ -28,8 +28,8 @@ static int start_writing(struct mrc_pair *p, int n) {
   return end;
 }
 
-/* About one probe a round trip, but not more often than hosts are noisy; by the side that receives,
-   and only while it does. */
+/* The receiving side sends about one probe a round trip while it receives, but none more often than
+   the hosts' noise allows. */
 static void test_probes__once_a_round_trip_while_receiving(void) {
   static const struct {
     uint32_t noise_ns;
@@ -58,7 +58,7 @@ static void test_probes__once_a_round_trip_while_receiving(void) {
   }
 }
 
-/* Both sides send: their SACKs tell, and nobody probes. */
+/* Both sides send: their SACKs show which EVs work, so neither side probes. */
 static void test_probes__none_when_data_goes_both_ways(void) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .port_out.rate_bps = RATE);
   const int end = open_qp(p, .memory_bytes = 4u << 20);
@@ -71,7 +71,7 @@ static void test_probes__none_when_data_goes_both_ways(void) {
   mrc_pair_destroy(p);
 }
 
-/* The way back is dead on one plane: answers leave it and come back to it when it heals, and the
+/* The return path is dead on one plane: answers leave the plane and come back to it when it heals;
    data goes on in both cases. */
 static void test_answers__leave_a_plane_whose_way_back_is_dead(void) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .port_out.rate_bps = RATE);
@@ -96,7 +96,7 @@ static void test_answers__leave_a_plane_whose_way_back_is_dead(void) {
   mrc_pair_destroy(p);
 }
 
-/* One EV of a plane is dead on the way back: after its probe failed, answers use the others. */
+/* One EV of a plane is dead on the return path: after its probe failed, answers use the others. */
 static void test_answers__use_evs_that_answered(void) {
   struct mrc_pair *p = open_pair(.paths = 4, .port_out.rate_bps = RATE, .engine.noise_ns = 20000);
   const int end = start_writing(p, 8);
@@ -116,7 +116,7 @@ static void test_answers__use_evs_that_answered(void) {
   mrc_pair_destroy(p);
 }
 
-/* Every way back is dead for a while: answers go on by what there is, and the transfer recovers. */
+/* Every return path is dead for a while: answers use any EV, and the transfer recovers. */
 static void test_answers__try_all_when_none_works(void) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .port_out.rate_bps = RATE);
   const int end = start_writing(p, 8);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a reviewer found: peers that mean harm, callers in odd order, numbers that wrap. */
+/* Findings of a review: hostile peers, calls in an unusual order, numbers that wrap. */
 #include "core/engine.h"
 
 #include <errno.h>
@@ -14,7 +14,7 @@ static struct mrc_qp *inside(struct mrc_pair *p, int end) {
   return mrc_engine_qp(p->hosts[p->ends[end]->host].engine, p->ends[end]->qpn);
 }
 
-/* ---- a QP of its own, without a peer ---- */
+/* ---- a QP without a peer ---- */
 
 static const struct mrc_qp_attr attr_of_4 = {.qpn = 0x100,
                                              .sq_depth = 4,
@@ -50,8 +50,8 @@ static void post_empty(mrc_engine *engine, int n) {
     CHECK_EQ(mrc_qp_post(engine, attr_of_4.qpn, &empty, 2), 0);
 }
 
-/* A QP dies with completions that nobody has polled, and a new one takes its number: they are not
-   the new one's, whose send queue would seem emptier than it is and overrun its ring. */
+/* A QP dies with unpolled completions, and a new QP takes its number. The old completions must not
+   count for the new QP: its send queue would seem emptier than it is and overrun its ring. */
 static void test_qpn__reused_before_the_old_completions_are_polled(void) {
   mrc_engine *engine = mrc_engine_create(&(struct mrc_engine_config){.max_qps = 2});
   struct mrc_wc wcs[16];
@@ -67,7 +67,7 @@ static void test_qpn__reused_before_the_old_completions_are_polled(void) {
   mrc_engine_destroy(engine);
 }
 
-/* RESET is as created: EVs and peer are forgotten and may be given anew. */
+/* RESET restores the state after create: EVs and peer are cleared and can be set again. */
 static void test_reset__forgets_paths_and_peer(void) {
   mrc_engine *engine = mrc_engine_create(&(struct mrc_engine_config){.max_qps = 2});
   const uint32_t qpn = attr_of_4.qpn;
@@ -82,7 +82,7 @@ static void test_reset__forgets_paths_and_peer(void) {
   mrc_engine_destroy(engine);
 }
 
-/* What the old peer said of its ports does not hold for the new one. */
+/* RESET clears the port status that the old peer reported. */
 static void test_reset__forgets_the_peers_ports(void) {
   struct mrc_pair *p = open_pair(.planes = 2);
   int end = mrc_pair_create_qp(p, &(struct mrc_pair_qp_config){.memory_bytes = 64});
@@ -99,7 +99,7 @@ static void test_reset__forgets_the_peers_ports(void) {
   mrc_pair_destroy(p);
 }
 
-/* More bursts asked for than packets fit the arena: what did not fit has its turn at once. */
+/* The bursts requested hold more packets than the arena: the rest is due at once. */
 static void test_transmit__goes_on_after_a_full_arena(void) {
   enum { PACKETS = 4096, BYTES = PACKETS * 256 };
   static uint8_t memory[BYTES];
@@ -122,7 +122,7 @@ static void test_transmit__goes_on_after_a_full_arena(void) {
   mrc_engine_destroy(engine);
 }
 
-/* A commanded probe is something to send, and a driver must see that in the deadline. */
+/* A commanded probe is due at once, and the engine's deadline shows it. */
 static void test_probe_ev__is_due_at_once(void) {
   mrc_engine *engine = mrc_engine_create(&(struct mrc_engine_config){.max_qps = 2});
   struct mrc_burst bursts[8];
@@ -136,8 +136,8 @@ static void test_probe_ev__is_due_at_once(void) {
 
 /* ---- two ends ---- */
 
-/* The ACK of a message comes when 2^23 PSNs more were sent and acknowledged since (SACKs came,
-   ACKs did not): it must not acknowledge what is in flight now. */
+/* The ACK of a message arrives after 2^23 more PSNs were sent and acknowledged (by SACKs, while the
+   ACKs were lost): it must not acknowledge the packets in flight now. */
 static void test_ack__of_a_message_half_the_psn_space_ago(void) {
   struct mrc_pair *p = open_pair();
   int end = open_qp(p, .memory_bytes = 64 * MTU), peer = p->ends[end]->peer;
@@ -161,8 +161,8 @@ static void test_ack__of_a_message_half_the_psn_space_ago(void) {
   mrc_pair_destroy(p);
 }
 
-/* A newcomer to a known peer has a base RTT before any sample of its own: that is no queue, and a
-   loss then is the path's fault. */
+/* A new QP to a known peer has a base RTT before its first sample. This is not a queue: a
+   loss at that time is blamed on the path. */
 static void test_loss__before_the_first_round_trip_is_no_congestion(void) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .path.delay_ns = 4 * MS);
   int first = open_qp(p, .memory_bytes = 2000 * MTU);
@@ -182,7 +182,7 @@ static void test_loss__before_the_first_round_trip_is_no_congestion(void) {
   mrc_pair_destroy(p);
 }
 
-/* The peer may say of an EV that it is bad: then probes bring it back, as after a loss. */
+/* The peer may report an EV as bad: the EV leaves the rotation, and probes bring it back. */
 static void test_sack__always_skip_puts_on_probation(void) {
   struct mrc_pair *p = open_pair(.paths = 4);
   int end = open_qp(p, .memory_bytes = 64), peer = p->ends[end]->peer;
@@ -204,7 +204,7 @@ static void test_sack__always_skip_puts_on_probation(void) {
   mrc_pair_destroy(p);
 }
 
-/* A mark of trimming on what has no payload is no way around the ICRC. */
+/* A packet without payload that is marked as trimmed still has its ICRC checked. */
 static void test_receive__checks_control_marked_as_trimmed(void) {
   struct mrc_pair *p = open_pair();
   int end = open_qp(p, .memory_bytes = 64);
@@ -221,7 +221,7 @@ static void test_receive__checks_control_marked_as_trimmed(void) {
   mrc_pair_destroy(p);
 }
 
-/* An answer that may arrive beats none: a suspended plane carries it when there is no other. */
+/* When all planes are suspended, an answer leaves on a suspended plane. */
 static void test_answer__over_a_suspended_plane_at_last(void) {
   struct mrc_pair *p = open_pair(.planes = 2);
   const int end = open_qp(p, .memory_bytes = 64 * MTU), peer = p->ends[end]->peer;
@@ -233,7 +233,7 @@ static void test_answer__over_a_suspended_plane_at_last(void) {
   mrc_pair_destroy(p);
 }
 
-/* The NACK says where the payload was cut off. */
+/* The NACK reports where the payload was trimmed. */
 static void test_receive__trimmed_where(void) {
   static const uint8_t reasons[] = {[MRC_TRIMMED] = MRC_NACK_TRIMMED,
                                     [MRC_TRIMMED_LASTHOP] = MRC_NACK_TRIMMED_LASTHOP};
@@ -255,7 +255,7 @@ static void test_receive__trimmed_where(void) {
   }
 }
 
-/* Transmits once by hand, all taken; returns how many bursts begin with data. */
+/* Transmits once by hand with all bursts taken; returns how many bursts begin with data. */
 static int data_bursts(struct mrc_pair *p, int host) {
   struct mrc_burst bursts[8];
   static const int all_taken[8] = {1, 1, 1, 1, 1, 1, 1, 1};
@@ -268,7 +268,7 @@ static int data_bursts(struct mrc_pair *p, int host) {
   return data;
 }
 
-/* A peer that asks and asks with endpoint requests does not keep QPs from sending. */
+/* Endpoint requests without end from a peer do not starve the data of QPs. */
 static void test_endpoint__requests_do_not_starve_data(void) {
   struct mrc_pair *p = open_pair();
   int end = open_qp(p, .memory_bytes = 64 * MTU), peer = p->ends[end]->peer;
@@ -285,7 +285,7 @@ static void test_endpoint__requests_do_not_starve_data(void) {
   mrc_pair_destroy(p);
 }
 
-/* A peer that asks and asks with reliability probes for long answers: other QPs have turns. */
+/* Reliability probes without end from a peer, with long answers, do not starve other QPs. */
 static void test_probe__requests_do_not_starve_other_qps(void) {
   struct mrc_pair *p = open_pair();
   int noisy = open_qp(p, .memory_bytes = 64);
@@ -293,7 +293,7 @@ static void test_probe__requests_do_not_starve_other_qps(void) {
   struct forge forge = make_forge(p, noisy, four);
   p->ends[quiet]->audit.unwatched = p->ends[p->ends[quiet]->peer]->audit.unwatched = true;
   run_for(p, MS);
-  for (uint32_t psn = 1; psn < 1024; psn += 64) { /* each costs a SACK of its own */
+  for (uint32_t psn = 1; psn < 1024; psn += 64) { /* each needs its own SACK */
     forge.wire.psn = psn;
     CHECK_EQ(send_forge(p, &forge), 0);
   }
@@ -316,8 +316,8 @@ static uint64_t bytes_of_next_write(struct mrc_pair *p, int end, int plane) {
   return mrc_pair_info(p, end).planes[plane - 1].sent_bytes - before;
 }
 
-/* Planes that the peer or the controller took away and gives back: equal shares from then on,
-   nothing is made up for. */
+/* The peer or the controller removes planes and returns them: the planes have equal shares from
+   then on, and do not catch up. */
 static void test_planes__return_without_catching_up(void) {
   struct mrc_pair *p = open_pair(.planes = 3);
   int end = open_qp(p, .memory_bytes = 2000 * MTU, .plane_shares = MRC_SHARES_EQUAL),
@@ -331,7 +331,7 @@ static void test_planes__return_without_catching_up(void) {
   CHECK_EQ(bytes_of_next_write(p, peer, 1), 400 * MTU);
   forge.wire.endpoint.port_status_mask = 7;
   CHECK_EQ(send_forge(p, &forge), 0);
-  run_for(p, 100 * MS); /* for probes, if any must come first */
+  run_for(p, 100 * MS); /* time for probes, if they come first */
   const uint64_t third = bytes_of_next_write(p, peer, 1);
   CHECK(third > 100 * MTU && third < 170 * MTU);
   mrc_pair_deny(p, peer, 2, 0, true);
@@ -342,7 +342,7 @@ static void test_planes__return_without_catching_up(void) {
   mrc_pair_destroy(p);
 }
 
-/* Nothing may carry an answer: the engine waits, it does not spin. */
+/* No EV may carry the answer: the engine waits and does not spin. */
 static void test_sack__without_an_ev_does_not_spin(void) {
   struct mrc_pair *p = open_pair();
   int end = open_qp(p, .memory_bytes = 64), peer = p->ends[end]->peer;
@@ -358,8 +358,8 @@ static void test_sack__without_an_ev_does_not_spin(void) {
   mrc_pair_destroy(p);
 }
 
-/* A send that fails outright suspends the plane: what was in flight there is due again at once,
-   also when the burst that failed held no data. */
+/* A failed send suspends the plane: the data in flight there is due again at once, also when the
+   failed burst held no data. */
 static void test_commit__failed_answer_resends_data_in_flight(void) {
   struct mrc_pair *p = open_pair(.planes = 2);
   int end = open_qp(p, .memory_bytes = 64 * MTU), peer = p->ends[end]->peer;
@@ -380,8 +380,8 @@ static void test_commit__failed_answer_resends_data_in_flight(void) {
   mrc_pair_destroy(p);
 }
 
-/* After a local timeout that proves wrong, originals arrive: they say nothing about the EVs on
-   which the same PSNs were just sent again. */
+/* Originals arrive after a premature local timeout. They give no information about the EVs of the
+   retransmissions of the same PSNs. */
 static void test_loss__originals_do_not_testify_for_retransmissions(void) {
   struct mrc_pair *p = open_pair(.paths = 2, .path.delay_ns = MS);
   int end = open_qp(p, .memory_bytes = 300 * MTU, .spray = 1, .retry_linear = 7);
@@ -408,8 +408,8 @@ static void test_loss__originals_do_not_testify_for_retransmissions(void) {
   mrc_pair_destroy(p);
 }
 
-/* Every number of both ends stands just before its end: PSN (24 bits), MSN (16 on the wire, 24 in
-   the ACK), RQMSN (16), send order, ring indices and serials (32). Loss and order go on. */
+/* Every counter of both ends is just before its wrap: PSN (24 bits), MSN (16 on the wire, 24 in
+   the ACK), RQMSN (16), send order, ring indices and serials (32). Losses occur; order is kept. */
 static void test_numbers__all_wrap(void) {
   enum { WRS = 100, BYTES = 20 * MTU };
   struct mrc_pair *p =
@@ -417,7 +417,7 @@ static void test_numbers__all_wrap(void) {
   int end = open_qp(p, .memory_bytes = WRS * BYTES, .sq_psn = MRC_PSN_MASK - 500, .timeout = 14,
                     .retry_linear = 7, .retry_exp = 8);
   struct mrc_audit *audit = audit_of(p, end);
-  audit->unwatched = audit_of(p, p->ends[end]->peer)->unwatched = true; /* it counts from 0 */
+  audit->unwatched = audit_of(p, p->ends[end]->peer)->unwatched = true; /* it counts PSNs from 0 */
   audit->n_immediates = UINT16_MAX - 20;
   struct mrc_requester *req = &inside(p, end)->req;
   struct mrc_responder *resp = &inside(p, p->ends[end]->peer)->resp;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sends that the kernel refuses outright: who is to blame, a probe, an EV or the plane. */
+/* Sends that fail in the kernel: the error is blamed on a probe, an EV or the plane. */
 #include <errno.h>
 
 #include "core/engine.h"
@@ -13,7 +13,7 @@ static uint8_t ev_state(struct mrc_pair *p, int end, int plane, int path) {
   return mrc_pair_ev(p, end, plane, path).state;
 }
 
-/* Host 0 writes 4 MiB over two planes of four paths, of which some lack their route. */
+/* Host 0 writes 4 MiB over two planes of four paths; some paths have no route. */
 static struct mrc_pair *write_without(int *end, int plane, uint32_t paths, int error) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 4, .port_out.rate_bps = RATE);
   *end = open_qp(p, .memory_bytes = 4u << 20);
@@ -24,7 +24,8 @@ static struct mrc_pair *write_without(int *end, int plane, uint32_t paths, int e
   return p;
 }
 
-/* Under SRv6 each EV has a route of its own: without it the EV is left, and its plane stays. */
+/* Under SRv6 each EV has its own route: an EV without a route leaves the rotation; its plane stays.
+ */
 static void test_data__without_a_route_distrusts_its_ev(void) {
   static const uint32_t rows[] = {1 << 2, 1 << 0 | 1 << 2, 1 << 0 | 1 << 1 | 1 << 3};
   for (size_t row = 0; row < sizeof rows / sizeof rows[0]; row++) {
@@ -37,7 +38,7 @@ static void test_data__without_a_route_distrusts_its_ev(void) {
              __builtin_popcount(rows[row]));
     CHECK(mrc_pair_finish(p, 200 * MS));
     CHECK_EQ(counter(p, 0, MRC_COUNTER_PLANES_SUSPENDED), 0);
-    CHECK_EQ(retransmitted(p, end), 0); /* what never left is not sent again, but first */
+    CHECK_EQ(retransmitted(p, end), 0); /* packets that never left are sent the first time */
     CHECK(p->hosts[0].plane_bytes[0] > 1u << 20);
     mrc_pair_destroy(p);
   }
@@ -54,7 +55,7 @@ static void test_data__an_ev_returns_with_its_route(void) {
   mrc_pair_destroy(p);
 }
 
-/* When no EV is left to try, the plane is at fault. */
+/* When no EV of the plane is left to try, the plane is suspended. */
 static void test_data__without_any_route_suspends_the_plane(void) {
   int end;
   struct mrc_pair *p = write_without(&end, 1, 0xf, -ENETUNREACH);
@@ -67,7 +68,7 @@ static void test_data__without_any_route_suspends_the_plane(void) {
   mrc_pair_destroy(p);
 }
 
-/* The interface is down or gone: every path of the plane is. */
+/* The interface is down or gone, so every path of the plane fails: the plane is suspended. */
 static void test_data__of_a_dead_interface_suspends_the_plane(void) {
   static const int errors[] = {-ENETDOWN, -ENODEV, -ENXIO};
   for (size_t row = 0; row < sizeof errors / sizeof errors[0]; row++) {
@@ -81,8 +82,8 @@ static void test_data__of_a_dead_interface_suspends_the_plane(void) {
   }
 }
 
-/* With a single plane there is nowhere else to go: the engine does not offer the same burst again
-   and again, but waits for its timers. */
+/* A single plane has no alternative: the engine does not offer the same burst repeatedly, but waits
+   for its timers. */
 static void test_data__of_the_only_plane_waits_for_the_timers(void) {
   struct mrc_pair *p = open_pair(.planes = 1, .paths = 4);
   const int end = open_qp(p, .memory_bytes = 64 * MTU);
@@ -98,7 +99,7 @@ static void test_data__of_the_only_plane_waits_for_the_timers(void) {
   mrc_pair_destroy(p);
 }
 
-/* Acknowledgements that cannot be sent on one path: they take the others. */
+/* Acknowledgements that cannot be sent on one path leave on the others. */
 static void test_answer__without_a_route_distrusts_its_ev(void) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 4, .port_out.rate_bps = RATE);
   const int end = open_qp(p, .memory_bytes = 4u << 20);
@@ -111,7 +112,7 @@ static void test_answer__without_a_route_distrusts_its_ev(void) {
   mrc_pair_destroy(p);
 }
 
-/* The interface of the host that answers fails: no answer is lost, for each leaves elsewhere. */
+/* The interface of the answering host fails: each answer leaves elsewhere, and none is lost. */
 static void test_answer__of_a_dead_interface_takes_another_plane(void) {
   static const int errors[] = {-ENETUNREACH, -ENETDOWN};
   for (size_t row = 0; row < sizeof errors / sizeof errors[0]; row++) {
@@ -128,7 +129,7 @@ static void test_answer__of_a_dead_interface_takes_another_plane(void) {
   }
 }
 
-/* A probe's error is the probe's result, and says nothing about smaller packets. */
+/* The error of a probe becomes the probe's result. It does not affect smaller packets. */
 static void test_probe__that_cannot_be_sent_blames_nobody(void) {
   static const int errors[] = {-EMSGSIZE, -ENETUNREACH, -ENETDOWN};
   for (size_t row = 0; row < sizeof errors / sizeof errors[0]; row++) {
@@ -150,8 +151,8 @@ static void test_probe__that_cannot_be_sent_blames_nobody(void) {
   }
 }
 
-/* A QP that only receives has nothing but probes to learn of its way back: a plane on which the
-   kernel can send none of them serves for no answers. */
+/* A QP that only receives measures its return path by probes alone: a plane on which the kernel can
+   send no probe carries no answers. */
 static void test_probe__of_a_reverse_ev_that_cannot_be_sent_fails(void) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
   const int end = open_qp(p);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A QPN that had another QP before: what is still under way to that one changes nothing. */
+/* A new QP has the QPN of an old one: packets still in flight to the old QP change nothing. */
 #include "core/engine.h"
 #include "forge.h"
 #include "pair/connect.h"
 #include "scenario.h"
 
-enum { APART = 1 << 20 }; /* first PSNs of two QPs, drawn at random: far apart but by rare chance */
+enum { APART = 1 << 20 }; /* first PSNs of two QPs, random, so almost always far apart */
 
 static const uint8_t four[4] = {0x11, 0x22, 0x33, 0x44};
 
@@ -13,8 +13,8 @@ static struct mrc_qp *inside(struct mrc_pair *p, int end) {
   return mrc_engine_qp(p->hosts[p->ends[end]->host].engine, p->ends[end]->qpn);
 }
 
-/* Host 1 has two packets in flight and a reliability probe out; nothing of host 0 arrives but what
-   is forged. */
+/* Host 1 has two packets in flight and a reliability probe outstanding; it receives only forged
+   packets from host 0. */
 static int open_waiting(struct mrc_pair *p) {
   const int end = open_qp(p, .memory_bytes = 64 * MTU);
   mrc_pair_silence(p, 1, true);
@@ -24,7 +24,7 @@ static int open_waiting(struct mrc_pair *p) {
   return end;
 }
 
-/* What the old QP of host 0 would say, `away` PSNs from what the new one is at. */
+/* A packet of host 0's old QP, `away` PSNs from the current PSN of the new QP. */
 static struct forge stale(struct mrc_pair *p, int end, enum mrc_opcode opcode, uint32_t away) {
   const struct mrc_requester *req = &inside(p, p->ends[end]->peer)->req;
   const uint32_t psn = mrc_psn_add(req->win.una_psn, away);
@@ -52,7 +52,7 @@ static struct forge stale(struct mrc_pair *p, int end, enum mrc_opcode opcode, u
   return forge;
 }
 
-/* As it was, but for what counts and traces packets. */
+/* The packet changes nothing but counters and the trace. */
 static void check_unchanged(struct mrc_pair *p, int end, struct forge forge) {
   struct mrc_qp *qp = inside(p, p->ends[end]->peer);
   static struct mrc_qp before;
@@ -81,8 +81,8 @@ static void test_stale__packets_change_nothing(void) {
   }
 }
 
-/* The message number of an old acknowledgement may look right; so may the probe that it answers. A
-   NAK would end the QP. */
+/* An old acknowledgement may have a plausible message number, and an old answer a plausible probe
+   id. An old NAK would end the QP. */
 static void test_stale__acks_and_probe_answers_with_likely_numbers(void) {
   for (int row = 0; row < 3; row++) {
     CHECK_ROW(row);
@@ -102,7 +102,7 @@ static void test_stale__acks_and_probe_answers_with_likely_numbers(void) {
   }
 }
 
-/* An old probe costs an answer and no more. */
+/* An old probe is answered and has no other effect. */
 static void test_stale__probe_is_answered_and_forgotten(void) {
   struct mrc_pair *p = open_pair();
   const int end = open_waiting(p);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Life of engines and QPs: what each call refuses, legal moves, destruction in mid-transfer, a CQ
-   that nobody polls. */
+/* The life of engines and QPs: refusals of each call, legal moves, destruction during a transfer,
+   an unpolled CQ. */
 #include "core/engine.h"
 
 #include <errno.h>
@@ -83,13 +83,13 @@ static void test_qp_create__refuses(void) {
                                      .mpr = rows[i].mpr,
                                      .max_wimm = rows[i].max_wimm};
     const int error = mrc_qp_create(engine, &attr);
-    /* When the engine is full and the QPN is known, both refusals are right. */
+    /* When the engine is full and the QPN exists, both errors are right. */
     CHECK(error == rows[i].error || (rows[i].error == -EEXIST && error == -ENOSPC));
   }
   mrc_engine_destroy(engine);
 }
 
-/* Row: from; column: to. Anything else is refused and changes nothing. */
+/* Row: from; column: to. Any other move is refused and changes nothing. */
 static void test_qp_modify__legal_moves(void) {
   static const bool legal[5][5] = {
       /* to        RESET  INIT   RTR    RTS    ERROR */
@@ -116,7 +116,7 @@ static void test_qp_modify__legal_moves(void) {
 static void test_qp_modify__refuses_attributes(void) {
   static const struct {
     uint32_t to;
-    size_t offset; /* of a 32-bit attribute, or with `byte` of an 8-bit one */
+    size_t offset; /* of a 32-bit attribute; with `byte`, of an 8-bit one */
     uint32_t value;
     bool byte;
   } rows[] = {
@@ -144,7 +144,8 @@ static void test_qp_modify__refuses_attributes(void) {
     struct mrc_qp_attr attr = good_attr;
     memcpy((uint8_t *)&attr + rows[i].offset, &rows[i].value, rows[i].byte ? 1 : 4);
     CHECK_EQ(mrc_qp_modify(engine, attr.qpn, rows[i].to, &attr, 2), -EINVAL);
-    CHECK_EQ(mrc_qp_modify(engine, attr.qpn, rows[i].to, &good_attr, 2), 0); /* no harm done */
+    CHECK_EQ(mrc_qp_modify(engine, attr.qpn, rows[i].to, &good_attr, 2),
+             0); /* no effect of the refusal */
     mrc_engine_destroy(engine);
   }
 }
@@ -166,7 +167,7 @@ static void test_set_evs_and_peer__in_init_only(void) {
   }
 }
 
-/* RTR needs to know the paths and the peer. */
+/* RTR requires the paths and the peer. */
 static void test_qp_modify__rtr_needs_paths_and_peer(void) {
   mrc_engine *engine = mrc_engine_create(&(struct mrc_engine_config){.max_qps = 1});
   CHECK_EQ(mrc_qp_create(engine, &good_attr), 0);
@@ -189,7 +190,7 @@ static void test_post__in_rts_only(void) {
   }
 }
 
-/* No peer takes a WRITE without bytes and without an immediate. */
+/* A peer refuses a WRITE without bytes and without an immediate, so a post refuses it too. */
 static void test_post__not_of_nothing(void) {
   mrc_engine *engine = engine_in(MRC_QP_RTS);
   const struct mrc_wr write = {.opcode = MRC_WR_WRITE}, write_imm = {.opcode = MRC_WR_WRITE_IMM};
@@ -210,7 +211,7 @@ static void test_calls__of_an_unknown_qp(void) {
   mrc_engine_destroy(engine);
 }
 
-/* ERROR by command flushes what was posted, in order, and tells. */
+/* ERROR by command flushes the posted work requests in order and raises an event. */
 static void test_qp_modify__error_flushes(void) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
   int end = open_qp(p, .memory_bytes = 100 * MTU);
@@ -220,29 +221,29 @@ static void test_qp_modify__error_flushes(void) {
   CHECK(mrc_pair_finish(p, MS));
   CHECK_EQ(audit_of(p, end)->statuses[MRC_WC_WR_FLUSH_ERR], 10);
   CHECK_EQ(n_events(p, 0, MRC_EVENT_QP_ERROR, MRC_WC_WR_FLUSH_ERR), 1);
-  CHECK_EQ(mrc_mr_deregister(p->hosts[0].engine, p->ends[end]->lkey), 0); /* not held any more */
+  CHECK_EQ(mrc_mr_deregister(p->hosts[0].engine, p->ends[end]->lkey), 0); /* no longer in use */
   mrc_pair_destroy(p);
 }
 
-/* The requester's QP goes in mid-transfer: flushed; what still arrives for it is dropped; the
-   peer, who only received, notices nothing. */
+/* The requester's QP is destroyed during a transfer: its writes are flushed, packets that still
+   arrive are dropped, and the peer, which only received, is not affected. */
 static void test_qp_destroy__of_the_requester_in_mid_transfer(void) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .path.delay_ns = 200 * US);
   int end = open_qp(p, .memory_bytes = 1u << 20);
   int other = open_qp(p, .memory_bytes = 1u << 18);
   CHECK_EQ(mrc_pair_write(p, end, 1u << 20), 0);
   CHECK_EQ(mrc_pair_write_imm(p, other, 1u << 18), 0);
-  run_for(p, 300 * US); /* packets are on their way in both directions */
+  run_for(p, 300 * US); /* packets are in flight in both directions */
   mrc_pair_destroy_qp(p, end);
   CHECK(mrc_pair_finish(p, 50 * MS));
   CHECK_EQ(audit_of(p, end)->statuses[MRC_WC_WR_FLUSH_ERR], 1);
-  CHECK(p->hosts[0].drops[MRC_DROP_QPN] > 0); /* SACKs for the QP that is no more */
+  CHECK(p->hosts[0].drops[MRC_DROP_QPN] > 0); /* SACKs for the destroyed QP */
   CHECK_EQ(succeeded(p, other), 1);
   CHECK_EQ(mrc_mr_deregister(p->hosts[0].engine, p->ends[end]->lkey), 0);
   mrc_pair_destroy(p);
 }
 
-/* The responder's QP goes: nothing is placed any more, the requester gives up in its time. */
+/* The responder's QP is destroyed: no more bytes are placed; the requester's retries run out. */
 static void test_qp_destroy__of_the_responder_in_mid_transfer(void) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .path.delay_ns = 200 * US);
   int end = open_qp(p, .memory_bytes = 1u << 20, .timeout = 10, .retry_linear = 2, .retry_exp = 2);
@@ -255,7 +256,8 @@ static void test_qp_destroy__of_the_responder_in_mid_transfer(void) {
   mrc_pair_destroy(p);
 }
 
-/* Destroyed with EV probes out: their answers find nobody, and a new QP can probe at once. */
+/* A QP is destroyed with EV probes outstanding: their answers are dropped, and a new QP can probe
+   at once. */
 static void test_qp_destroy__with_probes_out(void) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2);
   int end = open_qp(p);
@@ -274,7 +276,7 @@ static void test_qp_destroy__with_probes_out(void) {
   mrc_pair_destroy(p);
 }
 
-/* The responder's CQ is small and polled late: immediates wait, nothing is lost, nothing grows. */
+/* The responder's CQ is small and polled late: immediates wait, nothing is lost, no queue grows. */
 static void test_cq__immediates_wait_for_room(void) {
   struct mrc_pair *p = open_pair(.planes = 2, .engine.cq_depth = 8);
   int end = open_qp(p, .sq_depth = 4, .max_wimm = 32);
@@ -296,8 +298,8 @@ static void test_cq__immediates_wait_for_room(void) {
   mrc_pair_destroy(p);
 }
 
-/* Nobody polls at the requester: posts are refused when the CQ could not hold their ends, with a
-   quarter left for immediates. */
+/* The requester's CQ is not polled: posts are refused when the CQ could not hold their completions,
+   with a quarter reserved for immediates. */
 static void test_cq__posts_are_bounded_by_it(void) {
   struct mrc_pair *p = open_pair(.planes = 2, .engine.cq_depth = 8);
   int end = open_qp(p, .sq_depth = 128);

@@ -17,7 +17,7 @@ static void test_write__every_size(void) {
       CHECK_ROW(i);
       struct mrc_pair *p = open_pair(.planes = paths, .paths = paths);
       int end = open_qp(p, .memory_bytes = 2 * sizes[i]);
-      const uint32_t writes = sizes[i] == 0 ? 1 : 2; /* a write has bytes */
+      const uint32_t writes = sizes[i] == 0 ? 1 : 2; /* a write needs bytes */
       if (writes == 2) CHECK_EQ(mrc_pair_write(p, end, sizes[i]), 0);
       CHECK_EQ(mrc_pair_write_imm(p, end, sizes[i]), 0);
       CHECK(mrc_pair_finish(p, 200 * MS));
@@ -87,12 +87,12 @@ static void test_write_imm__in_order_over_planes_of_different_delay(void) {
     CHECK_EQ(i % 3 ? mrc_pair_write_imm(p, end, bytes) : mrc_pair_write(p, end, bytes), 0);
   }
   CHECK(mrc_pair_finish(p, 100 * MS));
-  CHECK_EQ(audit_of(p, end)->n_immediates, 133); /* their order is the auditor's matter */
+  CHECK_EQ(audit_of(p, end)->n_immediates, 133); /* the auditor checks their order */
   CHECK_EQ(retransmitted(p, end), 0);
   mrc_pair_destroy(p);
 }
 
-/* More immediates than the peer takes in flight: the requester waits, it does not fail. */
+/* More immediates than the peer accepts in flight: the requester waits and does not fail. */
 static void test_write_imm__never_more_in_flight_than_agreed(void) {
   struct mrc_pair *p = open_pair(.planes = 2);
   int end = open_qp(p, .max_wimm = 1, .sq_depth = 64);
@@ -189,7 +189,7 @@ static void test_spray__planes_carry_equal_bytes(void) {
   }
 }
 
-/* spray = 1 is MRC's own: every packet takes another EV. */
+/* spray = 1 is the spraying of the MRC specification: every packet takes another EV. */
 static void test_spray__one_packet_an_ev(void) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 4);
   int end = open_qp(p, .memory_bytes = 160 * MTU, .spray = 1);

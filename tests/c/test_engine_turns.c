@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who has its turn when several QPs have something to send, or wait for room in the CQ. */
+/* Which QP has its turn when several QPs have data to send, or wait for room in the CQ. */
 #include "core/engine.h"
 #include "core/requester_tx.h"
 #include "forge.h"
@@ -8,11 +8,11 @@
 
 static const uint8_t four[4] = {1, 2, 3, 4};
 
-/* One of host 1's QPs has data for many transmits and was there first; another owes an answer. */
+/* One QP of host 1 has data for many transmits and was there first; another owes an answer. */
 struct two_qps {
   struct mrc_pair *pair;
   mrc_engine *engine; /* of host 1 */
-  int asked;          /* the end at host 0 of the QP that owes one, once asked */
+  int asked;          /* host 0's end of the QP that owes the answer */
 };
 
 static struct two_qps open_two_qps(void) {
@@ -61,7 +61,7 @@ static void test_answers__leave_before_data_when_a_port_has_room_again(void) {
   mrc_pair_destroy(qps.pair);
 }
 
-/* The grain of spraying is bytes: a new window of whole packets holds many short ones. */
+/* A burst is limited by bytes: a new window of whole packets holds many short ones. */
 static void test_burst__takes_many_short_packets_from_the_start(void) {
   struct mrc_pair *p = open_pair();
   const int end = open_qp(p, .memory_bytes = 64);
@@ -78,7 +78,7 @@ static void test_burst__takes_many_short_packets_from_the_start(void) {
   mrc_pair_destroy(p);
 }
 
-/* Answers that one EV may not carry now are not tried for ever, nor forgotten. */
+/* Answers that no EV can carry now are neither tried repeatedly nor dropped. */
 static void test_answers__wait_for_a_port(void) {
   struct mrc_pair *p = open_pair();
   const int end = open_qp(p, .memory_bytes = 512 * MTU);
@@ -106,7 +106,7 @@ enum { SPRAYING = 3 };
 struct spraying {
   struct mrc_pair *pair;
   mrc_engine *engine;
-  uint32_t index[SPRAYING]; /* of the QPs in the engine */
+  uint32_t index[SPRAYING]; /* engine indices of the QPs */
 };
 
 static struct spraying open_spraying(uint32_t spray) {
@@ -123,7 +123,7 @@ static struct spraying open_spraying(uint32_t spray) {
   return s;
 }
 
-/* Whose bursts they are, in turn from a QP on; the first n_taken are taken. */
+/* Checks that the bursts come in turn from QP `first` on; the first n_taken are taken. */
 static void check_turns(const struct spraying *s, int first, int n_taken) {
   enum { BURSTS = 7 };
   struct mrc_burst bursts[BURSTS];
@@ -154,7 +154,7 @@ static void test_turns__in_vain_are_not_lost(void) {
   mrc_pair_destroy(s.pair);
 }
 
-/* The others have turns of four bursts. */
+/* Without spraying, a turn is four bursts long. */
 static void test_turns__of_other_qps_are_four_bursts_long(void) {
   enum { BURSTS = 12 };
   const struct spraying s = open_spraying(0);
@@ -170,7 +170,8 @@ static void test_turns__of_other_qps_are_four_bursts_long(void) {
   mrc_pair_destroy(s.pair);
 }
 
-/* Two QPs whose immediates find the CQ full: each place that comes free goes to the other one. */
+/* The immediates of two QPs find the CQ full: the QPs take turns for each place that becomes free.
+ */
 static void test_held__qps_take_turns_for_the_cq(void) {
   enum { EACH = 12, DEPTH = 16 };
   struct mrc_pair *p = open_pair(.hosts = 3, .engine.cq_depth = DEPTH);

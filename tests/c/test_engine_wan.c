@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Ways that are no data centre's: long, slow, lossy, with small buffers; connected as in real life,
-   where every EV is probed before data. */
+/* Paths outside data centres: long, slow, lossy, with small buffers. The QPs connect as in a real
+   setup, where every EV is probed before data. */
 #include "core/engine.h"
 
 #include "pair/connect.h"
 #include "scenario.h"
 
-/* How long it takes to write and acknowledge `n` messages of `bytes`. */
+/* The time to write `n` messages of `bytes` and have them acknowledged. */
 static uint64_t time_of(struct mrc_pair *p, int end, uint32_t bytes, int n) {
   const uint64_t start_ns = p->now_ns;
   for (int i = 0; i < n; i++)
@@ -49,7 +49,7 @@ static void test_slow__link_of_1_mbit(void) {
   mrc_pair_destroy(p);
 }
 
-/* A home line: little rate, little buffer. Overflow is congestion, not a dead path. */
+/* A home line: low rate, small buffer. Overflow is congestion, not a dead path. */
 static void test_slow__link_with_a_small_buffer(void) {
   struct mrc_pair *p = open_pair(.planes = 2, .paths = 2, .path.delay_ns = 5 * MS,
                                  .port_out.rate_bps = 10000000, .port_out.queue_bytes = 64000);
@@ -61,7 +61,8 @@ static void test_slow__link_with_a_small_buffer(void) {
   mrc_pair_destroy(p);
 }
 
-/* 1 % of loss everywhere costs about what was lost (T5, T6 of the papers: go-back-N collapses). */
+/* 1 % of loss everywhere costs about the lost packets (T5, T6 of the papers: go-back-N collapses).
+ */
 static void test_lossy__one_percent_costs_little(void) {
   struct mrc_pair *p =
       open_pair(.planes = 4, .paths = 2, .path.delay_ns = 50 * US, .path.loss_ppm = 10000,

@@ -8,7 +8,7 @@
 enum { PLANES = 2, PER_PLANE = 4, N = PLANES * PER_PLANE };
 
 static struct mrc_prng prng;
-static uint16_t back; /* at the floor */
+static uint16_t back; /* the EV that came back at the floor */
 
 /* EV i lies in plane i / PER_PLANE; `active` of each plane rotate. */
 static struct mrc_evset make_set(uint32_t active) {
@@ -23,7 +23,7 @@ static struct mrc_evset make_set(uint32_t active) {
   return set;
 }
 
-/* How often each EV of the plane comes up in `turns` turns. */
+/* The number of turns of each EV of the plane among `turns`. */
 static void count_turns(struct mrc_evset *set, uint32_t plane, int turns, int counts[N]) {
   memset(counts, 0, N * sizeof(int));
   for (int i = 0; i < turns; i++) {
@@ -33,7 +33,7 @@ static void count_turns(struct mrc_evset *set, uint32_t plane, int turns, int co
   }
 }
 
-/* A path has its turn at equal distances; another QP has another order. */
+/* Each path has its turn at equal distances; each QP has its own order. */
 static void test_next__keeps_its_order(void) {
   struct mrc_evset set = make_set(0);
   uint16_t first[PER_PLANE];
@@ -55,7 +55,7 @@ static void test_init__refuses(void) {
     uint32_t ports;
     int error;
   } rows[] = {
-      {{{.ev = 1, .port = 1, .family = 6}}, 0, 2, -EINVAL}, /* none */
+      {{{.ev = 1, .port = 1, .family = 6}}, 0, 2, -EINVAL}, /* no EVs */
       {{{.ev = 1, .port = 1, .family = 6}}, MRC_MAX_EVS + 1, 2, -EINVAL},
       {{{.ev = 1, .port = 0, .family = 6}}, 1, 2, -EINVAL},
       {{{.ev = 1, .port = 3, .family = 6}}, 1, 2, -EINVAL}, /* no such port */
@@ -72,7 +72,7 @@ static void test_init__refuses(void) {
   }
 }
 
-/* EVs share what their addresses have in common, and keep what tells them apart. */
+/* EVs share the common parts of their addresses and keep the parts that differ. */
 static void test_addresses__are_those_given(void) {
   enum { EVS = 6 };
   struct mrc_ev_attr attrs[EVS];
@@ -81,7 +81,7 @@ static void test_addresses__are_those_given(void) {
     attrs[i] = (struct mrc_ev_attr){.ev = 0x10000 * i, .port = 1, .family = 6, .dport = 4791};
     memset(attrs[i].src, 1, 16);
     memset(attrs[i].dst, 2, 16);
-    attrs[i].dst[15] = (uint8_t)i; /* a path */
+    attrs[i].dst[15] = (uint8_t)i; /* one per path */
   }
   attrs[3].src[0] = attrs[4].dst[11] = 9;
   attrs[5].dport = 4792;
@@ -121,13 +121,13 @@ static void test_next__leaves_backups_alone(void) {
   mrc_evset_free(&set);
 }
 
-/* Answers that told of a mark, of packets that left nobody knows when. */
+/* Counts marks in answers to packets whose send time is unknown. */
 static void mark(struct mrc_evset *set, uint16_t ev, int times) {
   for (int i = 0; i < times; i++)
     mrc_evset_on_skip(set, ev, 0, 10);
 }
 
-/* What is late holds its EV up until it arrives; from then on it takes fewer turns. */
+/* An EV with a late packet pauses until the packet arrives; then it takes fewer turns. */
 static void test_on_late__waits_and_then_takes_fewer_turns(void) {
   struct mrc_evset set = make_set(0);
   int counts[N];
@@ -136,20 +136,20 @@ static void test_on_late__waits_and_then_takes_fewer_turns(void) {
   CHECK(mrc_evset_can_avoid(&set, 1, 10, 1));
   CHECK(mrc_evset_on_late(&set, 1, 20));
   CHECK_EQ(set.evs[1].skip_level, 1);
-  CHECK(!mrc_evset_can_avoid(&set, 1, 20, 1)); /* it left before the level changed */
+  CHECK(!mrc_evset_can_avoid(&set, 1, 20, 1)); /* the packet left before the level changed */
   CHECK(mrc_evset_can_avoid(&set, 1, 21, 1));
   count_turns(&set, 0, 8 * PER_PLANE, counts);
   CHECK_EQ(counts[1], 0);
   mrc_evset_on_delivered(&set, 1, 10, 15);
   count_turns(&set, 0, 8 * (2 * PER_PLANE - 1), counts);
   CHECK_EQ(counts[1], 8);
-  CHECK(counts[0] >= 15); /* it may have taken its turn of the first rotation before */
+  CHECK(counts[0] >= 15); /* it may have had its first turn before */
   mrc_evset_on_clear(&set, 1, 21, 30);
   CHECK_EQ(set.evs[1].skip_level, 0);
   mrc_evset_free(&set);
 }
 
-/* Where half of the paths are avoided, another is not slower than the rest. */
+/* When half of the paths are avoided, no further path is avoided. */
 static void test_on_late__half_of_a_plane_at_most(void) {
   struct mrc_evset set = make_set(0);
   for (uint16_t ev = 0; ev < PER_PLANE / 2; ev++) {
@@ -161,18 +161,18 @@ static void test_on_late__half_of_a_plane_at_most(void) {
   mrc_evset_free(&set);
 }
 
-/* Where all paths are equally full, to leave one overfills the others. One that has fallen silent
-   is left when it is late by 7/8 of their round trip. */
+/* All paths are equally full: avoiding one would overfill the others. A silent path is avoided when
+   its packet is late by 7/8 of the others' round trip. */
 static void test_on_late__not_while_others_take_as_long(void) {
   struct mrc_evset set = make_set(0);
   set.evs[0].rtt_ns = 80;
   CHECK(!mrc_evset_can_avoid(&set, 1, 10, 70));
   CHECK(mrc_evset_can_avoid(&set, 1, 10, 71));
-  mrc_evset_on_late(&set, 0, 5); /* avoided itself: others are not as slow as it is */
+  mrc_evset_on_late(&set, 0, 5); /* EV 0 is avoided, so its round trip no longer counts */
   CHECK(mrc_evset_can_avoid(&set, 1, 10, 70));
   set.evs[2].rtt_ns = 60;
   mrc_evset_on_late(&set, 1, 15);
-  CHECK(mrc_evset_can_avoid(&set, 1, 20, 1)); /* it was slower than they, and still is late */
+  CHECK(mrc_evset_can_avoid(&set, 1, 20, 1)); /* it was slower than the others, and is still late */
   mrc_evset_free(&set);
 }
 
@@ -181,8 +181,7 @@ static void test_on_skip__sits_out_one_turn(void) {
   int counts[N];
   CHECK(mrc_evset_on_skip(&set, 1, 0, 10));
   CHECK_EQ(set.evs[1].state, MRC_EV_SKIP);
-  CHECK(
-      !mrc_evset_on_skip(&set, 1, 0, 10)); /* marked again in the same rotation: no longer pause */
+  CHECK(!mrc_evset_on_skip(&set, 1, 0, 10)); /* a second mark in the same rotation adds no pause */
   count_turns(&set, 0, PER_PLANE - 1, counts);
   CHECK_EQ(counts[1], 0);
   count_turns(&set, 0, PER_PLANE, counts);
@@ -191,8 +190,8 @@ static void test_on_skip__sits_out_one_turn(void) {
   mrc_evset_free(&set);
 }
 
-/* Each mark of a packet that left after the last one took effect doubles the pause, each such
-   packet without a mark halves it. */
+/* The pause doubles with each mark of a packet that left after the last change took effect, and
+   halves with each such packet without a mark. */
 static void test_on_skip__lasts_longer_when_marks_repeat(void) {
   static const struct {
     bool mark;
@@ -200,9 +199,9 @@ static void test_on_skip__lasts_longer_when_marks_repeat(void) {
     uint8_t level;
   } rows[] = {
       {true, 5, 10, 1},     {true, 10, 15, 1}, /* left before the first mark came back */
-      {true, 11, 20, 2},    {false, 20, 25, 2},   {true, 0, 30, 2}, /* left nobody knows when */
+      {true, 11, 20, 2},    {false, 20, 25, 2},   {true, 0, 30, 2}, /* unknown send time */
       {true, 21, 30, 3},    {true, 31, 40, 4},    {true, 41, 50, 5},
-      {true, 51, 60, 6},    {true, 61, 70, 6}, /* as long as it gets */
+      {true, 51, 60, 6},    {true, 61, 70, 6}, /* the longest pause */
       {false, 61, 80, 5},   {false, 81, 90, 4},   {false, 91, 100, 3},
       {false, 101, 110, 2}, {false, 111, 120, 1},
   };
@@ -216,10 +215,10 @@ static void test_on_skip__lasts_longer_when_marks_repeat(void) {
     else
       mrc_evset_on_clear(&set, 1, rows[i].sent_ns, rows[i].now_ns);
     CHECK_EQ(set.evs[1].skip_level, rows[i].level);
-    count_turns(&set, 0, 8 * PER_PLANE << rows[i].level, counts); /* whatever was left of a pause */
+    count_turns(&set, 0, 8 * PER_PLANE << rows[i].level, counts); /* ends any earlier pause */
     count_turns(&set, 0, 64 * PER_PLANE, counts);
     const int turns = 64 * PER_PLANE / ((PER_PLANE - 1) * (1 << rows[i].level) + 1);
-    CHECK(counts[1] >= turns - 1 && counts[1] <= turns + 1); /* of those of the other three */
+    CHECK(counts[1] >= turns - 1 && counts[1] <= turns + 1); /* in proportion to the other three */
   }
   mrc_evset_on_clear(&set, 1, 121, 130);
   CHECK_EQ(set.evs[1].state, MRC_EV_GOOD);
@@ -227,7 +226,7 @@ static void test_on_skip__lasts_longer_when_marks_repeat(void) {
   mrc_evset_free(&set);
 }
 
-/* A mark now and then is no reason to leave a path, nor is one on each packet of every path. */
+/* A path is not avoided for occasional marks, nor when every packet of every path is marked. */
 static void test_on_skip__lasts_one_turn_where_others_are_as_full(void) {
   struct mrc_evset set = make_set(0);
   for (uint64_t now_ns = 10; now_ns < 1000; now_ns += 10) {
@@ -249,8 +248,8 @@ static void test_on_skip__lasts_one_turn_where_others_are_as_full(void) {
   mrc_evset_free(&set);
 }
 
-/* Where half of a plane is marked, the rest only pauses for a turn; and nothing is left to avoid
-   when those that were not marked have gone. */
+/* When half of a plane is marked, the other EVs pause for one turn at most. When the unmarked EVs
+   are gone, no EV is avoided. */
 static void test_on_skip__avoids_no_more_than_half_of_a_plane(void) {
   struct mrc_evset set = make_set(0);
   for (uint16_t i = 0; i < PER_PLANE; i++) {
@@ -284,7 +283,7 @@ static void test_on_loss__is_replaced_in_the_same_plane(void) {
   CHECK_EQ(set.evs[bad].probation.next_ns, 1000 + MRC_PROBATION_FIRST_NS);
   CHECK_EQ(set.planes[1].n_active, 2); /* the planes stay equal */
   CHECK_EQ(set.planes[0].n_active, 2);
-  CHECK(!mrc_evset_on_loss(&set, bad, &back, 2000)); /* it is bad already */
+  CHECK(!mrc_evset_on_loss(&set, bad, &back, 2000)); /* it is already bad */
   CHECK_EQ(set.evs[bad].bad_since_ns, 1000);
   count_turns(&set, 1, 10, counts);
   CHECK_EQ(counts[bad], 0);
@@ -312,7 +311,7 @@ static void test_on_loss__at_the_floor_takes_back_the_oldest(void) {
 static void test_on_trust__returns_to_the_rotation_or_the_backups(void) {
   struct mrc_evset set = make_set(0);
   int counts[N];
-  CHECK(!mrc_evset_on_trust(&set, 0)); /* never lost it */
+  CHECK(!mrc_evset_on_trust(&set, 0)); /* it never lost its trust */
   CHECK(mrc_evset_on_loss(&set, 0, &back, 10));
   CHECK_EQ(set.planes[0].n_active, PER_PLANE - 1);
   CHECK(mrc_evset_on_trust(&set, 0));
@@ -324,7 +323,7 @@ static void test_on_trust__returns_to_the_rotation_or_the_backups(void) {
   set = make_set(2);
   const uint16_t bad = mrc_evset_next(&set, 0);
   CHECK(mrc_evset_on_loss(&set, bad, &back, 10));
-  CHECK(mrc_evset_on_trust(&set, bad)); /* its place is taken: a backup from now on */
+  CHECK(mrc_evset_on_trust(&set, bad)); /* its place is taken, so it is a backup now */
   CHECK_EQ(set.planes[0].n_active, 2);
   count_turns(&set, 0, 10, counts);
   CHECK_EQ(counts[bad], 0);
@@ -342,7 +341,7 @@ static void test_on_deny__outlives_losses_and_empties_a_plane(void) {
   CHECK_EQ(mrc_evset_next(&set, 0), MRC_EV_NONE);
   CHECK_EQ(mrc_evset_any(&set, 0), MRC_EV_NONE);
   CHECK(mrc_evset_next(&set, 1) >= PER_PLANE);
-  CHECK(mrc_evset_on_trust(&set, 2)); /* the controller lifts it */
+  CHECK(mrc_evset_on_trust(&set, 2)); /* the controller allows it again */
   CHECK_EQ(mrc_evset_next(&set, 0), 2);
   mrc_evset_free(&set);
 }
@@ -363,7 +362,7 @@ static void test_other__is_skipped_only_when_all_are(void) {
   mrc_evset_free(&set);
 }
 
-/* Where all others are avoided equally, the one whose turn comes first. */
+/* When all others are avoided equally, the next one in turn is used. */
 static void test_other__of_equals_the_next_in_turn(void) {
   struct mrc_evset set = make_set(0);
   uint16_t order[PER_PLANE];
@@ -378,7 +377,7 @@ static void test_other__of_equals_the_next_in_turn(void) {
   mrc_evset_free(&set);
 }
 
-/* What arrives in another order than it left in does not make the newest older. */
+/* Packets that arrive out of order do not make the newest send time older. */
 static void test_on_delivered__remembers_the_newest(void) {
   struct mrc_evset set = make_set(0);
   CHECK_EQ(mrc_evset_tell_late(&set), 0);
@@ -410,8 +409,8 @@ static uint16_t send_burst(struct mrc_evset *set) {
   return ev;
 }
 
-/* An EV that never delivered carries one burst; what comes of it decides when it has turns again.
- */
+/* An EV that never delivered carries one burst as a trial; the outcome decides when it has turns
+   again. */
 static void test_trial__one_burst_until_the_answer_is_here(void) {
   struct mrc_evset set = make_set(0);
   uint32_t used = 0;
@@ -419,15 +418,15 @@ static void test_trial__one_burst_until_the_answer_is_here(void) {
     used |= 1u << send_burst(&set);
   CHECK_EQ(used, (1u << PER_PLANE) - 1);
   CHECK(!mrc_evset_has_next(&set, 0));
-  CHECK(mrc_evset_has_next(&set, 1)); /* the other plane has its own */
+  CHECK(mrc_evset_has_next(&set, 1)); /* the other plane's trials are separate */
   CHECK_EQ(mrc_evset_next(&set, 0), MRC_EV_NONE);
   CHECK_EQ(mrc_evset_other(&set, 0, 0), MRC_EV_NONE);
   mrc_evset_on_delivered(&set, 2, 0, 0);
   for (int i = 0; i < 2 * PER_PLANE; i++)
-    CHECK_EQ(send_burst(&set), 2); /* proven: as many as there are turns */
+    CHECK_EQ(send_burst(&set), 2); /* proven: it takes all turns */
   CHECK_EQ(mrc_evset_other(&set, 0, 2), MRC_EV_NONE);
   CHECK_EQ(mrc_evset_other(&set, 0, 1), 2);
-  mrc_evset_on_missed(&set, 1); /* not known: another trial */
+  mrc_evset_on_missed(&set, 1); /* the outcome is unknown: another trial */
   CHECK_EQ(mrc_evset_other(&set, 0, 2), 1);
   int counts[N] = {0};
   for (int i = 0; i < 4 * PER_PLANE; i++)
@@ -445,7 +444,7 @@ static void test_trial__ends_with_the_place_in_the_rotation(void) {
   CHECK_EQ(set.planes[0].n_on_trial, 1);
   const uint16_t c = send_burst(&set);
   CHECK(c != a && c != b && c != MRC_EV_NONE);
-  mrc_evset_on_burst(&set, a); /* outside the rotation nothing waits for it */
+  mrc_evset_on_burst(&set, a); /* EVs outside the rotation are not on trial */
   mrc_evset_on_missed(&set, a);
   CHECK_EQ(set.planes[0].n_on_trial, 2);
   mrc_evset_on_delivered(&set, b, 0, 0);
@@ -454,7 +453,7 @@ static void test_trial__ends_with_the_place_in_the_rotation(void) {
   mrc_evset_free(&set);
 }
 
-/* A probe's answer before the first data is proof enough. */
+/* A probe answered before the first data proves the EV. */
 static void test_trial__none_for_what_answered_before(void) {
   struct mrc_evset set = make_set(0);
   int counts[N] = {0};

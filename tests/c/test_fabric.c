@@ -20,7 +20,7 @@ static struct mrc_frame *make_packet(mrc_sim *sim, uint32_t from, uint32_t to, u
   return packet;
 }
 
-/* Lets a packet go from switch to switch; returns how many hops it took and which. */
+/* Moves a packet from switch to switch; returns the number of hops and lists them. */
 static int walk(mrc_sim *sim, struct mrc_frame *packet, uint32_t *hops, int capacity) {
   struct mrc_heap_entry event;
   int n = 0;
@@ -91,11 +91,11 @@ static void test_arrive__ecmp_by_flow_label(void) {
       packet->flow_label = label;
       CHECK_EQ(walk(sim, packet, hops[again], 4), 4);
     }
-    CHECK_EQ(hops[0][1], hops[1][1]); /* a label keeps its way */
+    CHECK_EQ(hops[0][1], hops[1][1]); /* each label keeps its path */
     CHECK_EQ(hops[0][3], mrc_topology_host_down(&sim->world.config, 0, 2));
     used |= 1u << (hops[0][1] - mrc_topology_t0_up(&sim->world.config, 0, 0, 0));
   }
-  CHECK_EQ(used, 0xF); /* and together they use all uplinks */
+  CHECK_EQ(used, 0xF); /* all labels together use all uplinks */
   mrc_sim_destroy(sim);
 }
 
@@ -104,7 +104,7 @@ static void test_build__queues_by_place(void) {
   const struct mrc_hop *up = &sim->fabric.hops[mrc_topology_host_up(&sim->world.config, 0, 0)];
   const struct mrc_hop *spread = &sim->fabric.hops[mrc_topology_t0_up(&sim->world.config, 0, 0, 1)];
   const struct mrc_hop *last = &sim->fabric.hops[mrc_topology_host_down(&sim->world.config, 0, 0)];
-  CHECK_EQ(up->queue.config.buffer_bytes, 0); /* the host stops before */
+  CHECK_EQ(up->queue.config.buffer_bytes, 0); /* the host stops before it overflows */
   CHECK_EQ(spread->queue.config.ecn_high_bytes, 400000);
   CHECK_EQ(spread->queue.config.trims, true);
   CHECK_EQ(last->queue.config.ecn_high_bytes, 0); /* ECN is off on the last hop */
@@ -117,7 +117,7 @@ static void test_build__queues_by_place(void) {
   mrc_sim_destroy(sim);
 }
 
-/* Three packets of 1000 bytes on the wire at 100 Gbit/s: 80 ns each, then 500 ns of way. */
+/* Three packets of 1000 bytes on the wire at 100 Gbit/s: 80 ns each, then 500 ns of delay. */
 static void test_enter__rate_and_delay(void) {
   mrc_sim *sim = open_sim();
   struct mrc_heap_entry event;

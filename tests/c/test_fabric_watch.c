@@ -38,7 +38,7 @@ static void test_watch__refuses_what_it_cannot_see(void) {
   CHECK_PTR_EQ(open_sim(.audit = 1, .routing = MRC_SIM_ECMP, .transport = MRC_SIM_GO_BACK_N), NULL);
 }
 
-/* ---- it stops at what is wrong ---- */
+/* ---- The watch stops at errors ---- */
 
 static void do_nothing(mrc_sim *sim) { (void)sim; }
 

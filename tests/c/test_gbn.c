@@ -35,10 +35,10 @@ static void test_receive__takes_in_order_only(void) {
     uint64_t expected;
   } rows[] = {
       {0, true, true, false, 1},   {1, true, true, false, 2},
-      {3, false, false, true, 2},                              /* 2 is missing: say so */
-      {4, false, false, false, 2},                             /* once */
+      {3, false, false, true, 2},                              /* 2 is missing: send a NAK */
+      {4, false, false, false, 2},                             /* only one NAK */
       {2, true, true, false, 3},   {4, false, false, true, 3}, /* another gap */
-      {1, false, true, false, 3}, /* had come: the answer may have been lost */
+      {1, false, true, false, 3}, /* arrived before: the answer may have been lost */
   };
   struct mrc_gbn_receiver receiver = {0};
   for (int i = 0; i < (int)(sizeof rows / sizeof *rows); i++) {
@@ -85,11 +85,12 @@ static void test_answer__nak_goes_back(void) {
   CHECK_EQ(sender.went_back, 1);
   sender.rtt = (struct mrc_rtt){0};
   mrc_gbn_on_answer(&sender, 5, false, false, 20 * US);
-  CHECK_EQ(sender.rtt.smooth_ns, 0); /* which copy was answered? */
+  CHECK_EQ(sender.rtt.smooth_ns, 0); /* it is unknown which copy was answered */
   mrc_gbn_sender_free(&sender);
 }
 
-/* It went back after a timeout although all had come: the answer that follows jumps ahead again. */
+/* The sender went back after a timeout although all packets had arrived: the next answer moves it
+   forward again. */
 static void test_answer__after_going_back_too_far(void) {
   struct mrc_gbn_sender sender = open_sender(8);
   send_all(&sender, 0);

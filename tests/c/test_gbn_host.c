@@ -47,7 +47,7 @@ static void test_run__full_buffers_drop(void) {
   mrc_sim_stats(sim, &stats);
   CHECK_EQ(stats.writes_done, 3);
   CHECK(stats.dropped > 0);
-  CHECK_EQ(stats.trimmed, 0); /* that is MRC's */
+  CHECK_EQ(stats.trimmed, 0); /* only MRC packets are trimmed */
   mrc_sim_destroy(sim);
 }
 

@@ -27,7 +27,7 @@ static void test_pop__never_goes_back(void) {
   struct mrc_prng prng = {.state = 6};
   struct mrc_heap_entry last = {0}, entry;
   for (int i = 0; i < 20000; i++) {
-    /* Never earlier than what was taken already, as in a simulation. */
+    /* Never earlier than the last time taken, as in a simulation. */
     const uint64_t at_ns = last.at_ns + mrc_prng_below(&prng, 40);
     mrc_heap_push(&heap, (struct mrc_heap_entry){.at_ns = at_ns});
     if (mrc_prng_below(&prng, 2) == 0) continue;

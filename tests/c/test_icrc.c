@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The vectors come from tests/wire/reference.py, which reproduces a packet captured from a
-   ConnectX-4 Lx; tests/wire/test_icrc.py compares the two on many more. */
+   ConnectX-4 Lx; tests/wire/test_icrc.py compares the two implementations on many more packets. */
 #include "core/icrc.h"
 
 #include "check.h"

@@ -21,7 +21,7 @@ static void test_put__refuses_twice_and_full(void) {
   mrc_keymap_free(&map);
 }
 
-/* Random puts and removes beside an array, among few keys, so that runs of full cells are long. */
+/* Random puts and removes, compared with an array. Keys are few, so runs of full cells are long. */
 static void test_remove__keeps_every_other_key(void) {
   enum { KEYS = 64, CAPACITY = 32, STEPS = 20000 };
   struct mrc_keymap map;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The histogram of the benchmarks: percentiles of known samples, over all its range. */
+/* The histogram of the benchmarks: percentiles of known samples, over its whole range. */
 #include "../../bench/latency.h"
 
 #include "check.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Contexts and fork: what a child does to a context that it inherited reaches its parent's in no
-   way. The engine is the fake one. */
+/* Contexts and fork: a child's calls on an inherited context do not affect the parent's context.
+   The engine is the fake one. */
 #include "io/lineage.h"
 
 #include <errno.h>
@@ -31,7 +31,7 @@ static bool waits_readable(const mrc_ctx *ctx, int ms) {
   return poll(&ready, 1, ms) == 1;
 }
 
-/* Runs a function in a child, which then ends without handlers of exit. */
+/* Runs a function in a child, which then exits without exit handlers. */
 static void in_child(void (*run)(mrc_ctx *), mrc_ctx *ctx) {
   fflush(NULL);
   pid_t child = fork();
@@ -74,7 +74,7 @@ static void call_everything(mrc_ctx *ctx) {
   CHECK(!mrc_ctx_arm(ctx));
 }
 
-/* The child must not take the parent's event, nor the signal that there is one. */
+/* The child must take neither the parent's event nor its wake-up signal. */
 static void test_calls__in_a_child_fail_and_take_nothing(void) {
   mrc_ctx *ctx = create(false);
   if (!ctx) return;
@@ -102,7 +102,7 @@ static void own_another(mrc_ctx *ctx) {
   call_everything(ctx);
 }
 
-/* A child that opens something of its own still owns nothing of its parent's. */
+/* A child that opens its own context still does not own its parent's. */
 static void test_own__differs_from_the_parents(void) {
   mrc_ctx *ctx = create(false);
   if (!ctx) return;

@@ -18,8 +18,8 @@ static void test_pass__a_perfect_link_only_delays(void) {
   CHECK_EQ(mrc_link_backlog(&link, 1003), 0);
 }
 
-/* 8 Gbit/s: a byte a nanosecond. 1000 bytes come every 600 ns; the queue holds 2000, marks above
-   1000. Inputs left, fate right. */
+/* 8 Gbit/s: a byte a nanosecond. A packet of 1000 bytes comes every 600 ns; the queue holds 2000
+   bytes and marks above 1000. Inputs left, fate right. */
 static void test_pass__rate_queue_and_mark(void) {
   static const struct {
     uint64_t now_ns, backlog_before;
@@ -31,7 +31,7 @@ static void test_pass__rate_queue_and_mark(void) {
       {1200, 800, 1, 3100, false},  {1800, 1200, 0, 0, false}, /* 1200 + 1000 do not fit */
       {2000, 1000, 1, 4100, false}, {2001, 1999, 0, 0, false},
       {2600, 1400, 0, 0, false},    {3000, 1000, 1, 5100, false},
-      {4500, 500, 1, 6100, false},  {7000, 0, 1, 8100, false}, /* it was idle */
+      {4500, 500, 1, 6100, false},  {7000, 0, 1, 8100, false}, /* the link was idle */
   };
   struct mrc_link link = make_link((struct mrc_link_config){
       .rate_bps = 8000000000, .queue_bytes = 2000, .ecn_bytes = 1000, .delay_ns = 100});
@@ -45,12 +45,12 @@ static void test_pass__rate_queue_and_mark(void) {
   }
   CHECK_EQ(link.overflowed, 3);
   link.config.queue_bytes = 0;
-  CHECK(!mrc_link_pass(&link, 1000, 7001).ce); /* 999 wait */
+  CHECK(!mrc_link_pass(&link, 1000, 7001).ce); /* 999 bytes wait */
   CHECK(mrc_link_pass(&link, 1000, 7001).ce);
   CHECK_EQ(link.marked, 1);
 }
 
-/* With trimming the full queue loses nothing: what is cut goes ahead of what waits. */
+/* With trimming, a full queue loses no packet: trimmed packets go ahead of the waiting ones. */
 static void test_pass__trims_instead_of_dropping(void) {
   struct mrc_link link = make_link((struct mrc_link_config){
       .rate_bps = 8000000000, .queue_bytes = 1500, .trim = true, .delay_ns = 100});
@@ -62,7 +62,7 @@ static void test_pass__trims_instead_of_dropping(void) {
   CHECK_EQ(mrc_link_backlog(&link, 0), 1000);
 }
 
-/* Which of ten packets of 100 bytes come through, from the left. */
+/* Which of ten packets of 100 bytes arrive, the first one leftmost. */
 static void test_pass__exact_losses(void) {
   static const struct {
     struct mrc_link_config config;

@@ -12,7 +12,7 @@ static char name_of(const struct mrc_node *node) {
   return MRC_NODE_OWNER(node, struct member, node)->name;
 }
 
-/* The names of the members in order, which must read the same backwards. */
+/* The names of the members in order; checks that the reverse order agrees. */
 static const char *names(const struct mrc_node *list) {
   static char text[8];
   int n = 0;
@@ -50,7 +50,7 @@ static void test_leave__takes_out_whoever_it_is(void) {
   mrc_list_append(&list, &c.node);
   mrc_node_leave(&b.node);
   CHECK_STR_EQ(names(&list), "ac");
-  mrc_node_leave(&b.node); /* nothing to do any more */
+  mrc_node_leave(&b.node); /* already left: no effect */
   mrc_node_leave(&a.node);
   mrc_node_leave(&c.node);
   CHECK(mrc_list_is_empty(&list) && !mrc_node_joined(&b.node));

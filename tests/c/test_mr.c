@@ -41,7 +41,7 @@ static void test_find__bounds_and_rights(void) {
   } rows[] = {
       {7, 0x1000, 0x100, MRC_ACCESS_REMOTE_WRITE, true},
       {7, 0x10FF, 1, MRC_ACCESS_REMOTE_WRITE, true},
-      {7, 0x1100, 0, MRC_ACCESS_REMOTE_WRITE, true}, /* nothing at the very end */
+      {7, 0x1100, 0, MRC_ACCESS_REMOTE_WRITE, true}, /* no bytes at the very end */
       {7, 0x1101, 0, MRC_ACCESS_REMOTE_WRITE, false},
       {7, 0x10FF, 2, MRC_ACCESS_REMOTE_WRITE, false}, /* one byte too far */
       {7, 0x0FFF, 1, MRC_ACCESS_REMOTE_WRITE, false}, /* one byte too early */
@@ -82,7 +82,7 @@ static void test_remove__refuses_while_in_use_and_frees_the_entry(void) {
   mrc_mr_table_free(&table);
 }
 
-/* An entry that is used again is not given away twice: nobody writes over a region that lives. */
+/* A reused entry is not given away twice, so no write reaches another live region. */
 static void test_remove__keeps_the_others(void) {
   struct mrc_mr_table table;
   CHECK_EQ(mrc_mr_table_init(&table, 3), 0);

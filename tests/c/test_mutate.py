@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A sample of small changes of the engine, which these tests must notice."""
+"""These tests detect a sample of small changes of the engine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TOOL = cbuild.ROOT / "tools" / "mutate"
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_mutate__a_sample_is_noticed_and_a_second_run_goes_on(tmp_path: Path) -> None:
-    """Lines that many tests cross; the second run has the results of the first."""
+    """Mutates lines that many tests run; the second run reuses the results of the first."""
     command = [sys.executable, str(TOOL), "csrc/core/txwin.c", "--count", "4", "--json"]
     command += ["--work", str(tmp_path / "work")]
     before = (cbuild.CSRC / "core" / "txwin.c").read_text()

@@ -31,7 +31,7 @@ static int n_claims(const struct mrc_peers *peers, struct mrc_peer_source wanted
   return n;
 }
 
-/* The order of the sources and repetitions make no difference; a source more or less does. */
+/* The order of sources and repetitions make no difference; an additional or missing source does. */
 static void test_join__the_same_set_is_the_same_peer(void) {
   const struct mrc_peer_source a = source(1, 1), b = source(1, 2), c = source(2, 1);
   const struct {
@@ -61,7 +61,7 @@ static void test_join__the_same_set_is_the_same_peer(void) {
   }
 }
 
-/* The whole key counts, and the peer: what another peer sends from is not this one's. */
+/* A lookup matches the whole key and the peer: another peer's source does not match. */
 static void test_knows__sources(void) {
   struct mrc_peers peers;
   CHECK_EQ(mrc_peers_init(&peers, 2, 8, 1), 0);
@@ -84,8 +84,8 @@ static void test_knows__sources(void) {
   mrc_peers_free(&peers);
 }
 
-/* Once a source has answered a probe it belongs to that peer, as long as that lives: a claim of
-   another UDP port is refused, whatever else it holds, and leaves nothing behind. */
+/* A source that has answered a probe belongs to that peer while the peer exists: a claim of another
+   UDP port is refused, whatever its other sources are, and changes nothing. */
 static void test_join__not_what_another_has_proved(void) {
   const struct mrc_peer_source a = source(1, 1), b = source(1, 2), c = source(2, 1);
   const struct {
@@ -95,10 +95,10 @@ static void test_join__not_what_another_has_proved(void) {
     int error;
   } rows[] = {
       {{a, b}, 2, 9, -EADDRINUSE},                    /* the same set */
-      {{c, a}, 2, 9, -EADDRINUSE},                    /* with one of its own */
+      {{c, a}, 2, 9, -EADDRINUSE},                    /* with another source */
       {{a}, 1, 9, -EADDRINUSE},    {{c, b}, 2, 9, 0}, /* b has not answered */
       {{a, b}, 2, 1, 0},                              /* the same process */
-      {{c, a}, 2, 1, 0},                              /* which has got a port, and lost one */
+      {{c, a}, 2, 1, 0},                              /* the same process; one port up, one down */
   };
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
     CHECK_ROW(i);
@@ -124,7 +124,7 @@ static void test_join__not_what_another_has_proved(void) {
   }
 }
 
-/* The first that proves a source owns it until it leaves; then it is the next that does. */
+/* The first peer that proves a source owns it until it leaves; then the next one that proves it. */
 static void test_prove__has_one_owner(void) {
   const struct mrc_peer_source a = source(1, 1), b = source(1, 2);
   struct mrc_peers peers;
@@ -150,7 +150,7 @@ static void test_prove__has_one_owner(void) {
   mrc_peers_free(&peers);
 }
 
-/* A peer that does not fit leaves nothing behind, and room that was given back serves again. */
+/* A peer that does not fit leaves no entries behind, and released room is used again. */
 static void test_join__full(void) {
   enum { SOURCES = 256, ROOM = 2 * SOURCES };
   struct mrc_peers peers;
@@ -171,7 +171,7 @@ static void test_join__full(void) {
   mrc_peers_free(&peers);
 }
 
-/* Random joins and leaves beside a plain model: who has which set. */
+/* Random joins and leaves, compared with a plain model of the sets. */
 static void test_join__and_leave_at_random(void) {
   enum { QPS = 16, STEPS = 20000 };
   struct mrc_peers peers;
@@ -207,7 +207,7 @@ static void test_join__and_leave_at_random(void) {
   mrc_peers_free(&peers);
 }
 
-/* The table grows with the peers, and finds those who came before. */
+/* The table grows with the peers and still finds the earlier ones. */
 static void test_join__grows_the_table(void) {
   enum { PEERS = 32, EACH = 256 };
   struct mrc_peers peers;

@@ -3,7 +3,7 @@
 
 #include "check.h"
 
-/* Planes 0 and 1, one active EV each; plane 2 has none left. */
+/* Planes 0 and 1 have one active EV each; plane 2 has none. */
 struct three {
   struct mrc_plane planes[3];
   struct mrc_evset set;

@@ -16,7 +16,7 @@ static int open_port(struct side *side, uint32_t port, const struct mrc_port_con
 
 static bool two_completed(const struct side *sides) { return sides[0].n_wcs == 2; }
 
-/* What a write needs while one of its planes is closed; afterwards the plane carries data again. */
+/* A write continues while one of its planes is closed; afterwards the plane carries data again. */
 static void test_close__in_the_middle_of_a_write_and_back(void) {
   struct side sides[2];
   if (!open_sides(sides, &two_planes_v4, 16 * MIB)) return;
@@ -64,7 +64,9 @@ static int set_evs(struct side *side, const struct side *peer) {
   return error;
 }
 
-/* EVs of a connect that began before: they would name sockets of another address. */
+/* EVs of a connect that began before the reopening name sockets of another address, so they are
+ * refused.
+ */
 static void test_open__evs_of_before_are_refused(void) {
   struct side sides[2];
   if (!open_sides(sides, &two_planes_v4, 0)) return;

@@ -17,7 +17,7 @@ static void test_on_success__trust_needs_a_row(void) {
   CHECK_EQ(p.next_ns, 105 * MS);
   CHECK(!mrc_probation_on_success(&p, MRC_NOISE_NS, 106 * MS));
   mrc_probation_on_timeout(&p, MRC_NOISE_NS,
-                           110 * MS); /* breaks the row, and doubles the spacing */
+                           110 * MS); /* a failure breaks the row and doubles the spacing */
   CHECK_EQ(p.next_ns, 114 * MS);
   CHECK(!mrc_probation_on_success(&p, MRC_NOISE_NS, 115 * MS));
   CHECK(!mrc_probation_on_success(&p, MRC_NOISE_NS, 117 * MS));
@@ -37,7 +37,7 @@ static void test_on_timeout__spacing_doubles_to_a_limit(void) {
   }
 }
 
-/* Fails again and again soon after it came back: every time it must stay away twice as long. */
+/* It fails repeatedly soon after it came back: each time it stays away twice as long. */
 static void test_on_failure__relapses_double_the_wait(void) {
   struct mrc_probation p;
   uint64_t now_ns = 1000ull * MS;
@@ -54,13 +54,13 @@ static void test_on_failure__relapses_double_the_wait(void) {
     }
     now_ns += MS;
   }
-  now_ns += MRC_PROBATION_CALM_NS; /* long after the return it is no relapse */
+  now_ns += MRC_PROBATION_CALM_NS; /* long after the return, a failure is no relapse */
   mrc_probation_on_failure(&p, MRC_NOISE_NS, now_ns);
   CHECK_EQ(p.next_ns - now_ns, 2 * MS);
 }
 
-/* What was wrong is over: no more waiting, but three successes at the spacing that relapses gave.
- */
+/* The cause of the failure has ended: probes begin at once, and three successes are needed at the
+   spacing that the relapses set. */
 static void test_on_mend__probes_begin_at_once(void) {
   struct mrc_probation p;
   mrc_probation_init(&p);
@@ -77,7 +77,7 @@ static void test_on_mend__probes_begin_at_once(void) {
 }
 
 static void test_spacing__follows_the_noise_of_hosts(void) {
-  const uint32_t noise_ns = 1000; /* the least that an engine takes */
+  const uint32_t noise_ns = 1000; /* the minimum that an engine accepts */
   struct mrc_probation p;
   mrc_probation_init(&p);
   mrc_probation_on_failure(&p, noise_ns, 0);
@@ -86,7 +86,7 @@ static void test_spacing__follows_the_noise_of_hosts(void) {
   CHECK_EQ(p.next_ns, 8000);
   for (int i = 0; i < 20; i++)
     mrc_probation_on_timeout(&p, noise_ns, 0);
-  CHECK_EQ(p.next_ns, 64 * MS); /* the wire is no faster: this does not follow */
+  CHECK_EQ(p.next_ns, 64 * MS); /* the wire is no faster, so the spacing stays */
 }
 
 CHECK_MAIN(RUN(test_on_success__trust_needs_a_row),

@@ -15,7 +15,8 @@ static const struct mrc_ev_probe *start(struct mrc_probes *probes, struct mrc_pr
   return mrc_probes_start(probes, user, &(struct mrc_ev_probe){.purpose = (uint8_t)purpose});
 }
 
-/* QPs that probe all they may leave exactly 64 slots to port status, which may take all. */
+/* QPs that use all slots allowed to them leave exactly 64 to port status, which may use every slot.
+ */
 static void test_start__keeps_slots_for_port_status(void) {
   enum { KEPT = 64 };
   static struct mrc_probe_user users[MRC_MAX_EV_PROBES], status;
@@ -32,7 +33,7 @@ static void test_start__keeps_slots_for_port_status(void) {
   mrc_probes_free(probes);
 }
 
-/* They leave in the order in which they came, those that could not leave behind the others. */
+/* Requests leave in the order in which they came; requests that could not leave go to the end. */
 static void test_queue__first_come_first_served(void) {
   static struct mrc_probe_user user;
   struct mrc_probes *probes = open_probes();
@@ -51,7 +52,7 @@ static void test_queue__first_come_first_served(void) {
   mrc_probes_free(probes);
 }
 
-/* A QP ends: its requests go, queued and sent, and nobody else's. */
+/* When a QP ends, its queued and sent requests are dropped, and no others. */
 static void test_drop__forgets_those_of_one_user(void) {
   static struct mrc_probe_user gone, stays;
   struct mrc_probes *probes = open_probes();

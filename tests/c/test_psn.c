@@ -35,7 +35,7 @@ static void test_diff_before__half_the_space(void) {
       {0, 0xFFFFFF, 1, false}, /* just wrapped */
       {0xFFFFFF, 0, -1, true},
       {0x7FFFFF, 0, 0x7FFFFF, false}, /* the farthest ahead */
-      {0x800000, 0, -0x800000, true}, /* half the space away counts as behind, both ways round */
+      {0x800000, 0, -0x800000, true}, /* half the space away counts as behind, in both directions */
       {0, 0x800000, -0x800000, true},
       {0x800001, 0, -0x7FFFFF, true},
       {0xFFFF80, 0x7F, -0xFF, true},

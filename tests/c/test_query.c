@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What an engine tells about itself (csrc/core/query.c): names, trace ring, events that nobody
- * takes. */
+/* Queries of an engine (csrc/core/query.c): names, trace ring, and events that the application does
+ * not take. */
 #include "core/query.h"
 
 #include "core/engine.h"
@@ -36,7 +36,7 @@ static void test_counters__fill_what_there_is_room_for(void) {
   mrc_engine_destroy(engine);
 }
 
-/* The ring keeps the newest, and gives them oldest first. */
+/* The ring keeps the newest entries and returns them oldest first. */
 static void test_trace__keeps_the_newest(void) {
   struct mrc_pair *p = open_pair(.engine.trace_entries = 16);
   int end = open_qp(p, .memory_bytes = 100 * MTU);
@@ -70,7 +70,7 @@ static void test_query__of_a_new_qp(void) {
   mrc_engine_destroy(engine);
 }
 
-/* What came in is counted by the plane that brought it, each byte once. */
+/* The counters of a plane count each byte that arrived on it once. */
 static void test_planes__count_what_they_bring(void) {
   struct mrc_pair *p = open_pair(.planes = 2);
   int end = open_qp(p, .memory_bytes = 100 * MTU);
@@ -92,7 +92,8 @@ static void test_planes__count_what_they_bring(void) {
   mrc_pair_destroy(p);
 }
 
-/* EV events that nobody takes are counted and forgotten; that, and the end of the QP, is told. */
+/* EV events that are not taken are dropped and counted; an event reports the number, and the QP's
+   end is still reported. */
 static void test_events__overflow_keeps_room_for_what_matters(void) {
   struct mrc_pair *p = open_pair(.planes = 1, .paths = 2);
   int end = open_qp(p);
@@ -118,7 +119,7 @@ static void test_events__overflow_keeps_room_for_what_matters(void) {
   mrc_pair_destroy(p);
 }
 
-/* What was lost is told when all before it was taken, though nothing follows. */
+/* The number of lost events is reported after all earlier events, even if no event follows. */
 static void test_events__what_was_lost_is_told_last(void) {
   struct mrc_pair *p = open_pair(.planes = 1, .paths = 2);
   int end = open_qp(p);

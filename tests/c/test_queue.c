@@ -20,7 +20,7 @@ static struct mrc_frame control_of(void) {
       .header = {MRC_OP_SACK}, .header_bytes = 48, .trailer_bytes = TRAILER, .control = true};
 }
 
-/* What becomes of a write of 1000 bytes on the wire that finds so much waiting. */
+/* The fate of a write of 1000 bytes on the wire, by the bytes that are waiting. */
 static void test_push__room_and_trimming(void) {
   static const struct {
     uint64_t buffer_bytes, waiting_bytes;
@@ -79,7 +79,7 @@ static void test_push__control_has_room_of_its_own(void) {
   CHECK_EQ(queue.dropped, 1);
 }
 
-/* How many of 1000 packets are marked, by how much they leave waiting. */
+/* The number of marked packets among 1000, by the bytes that each leaves waiting. */
 static void test_pop__ecn_ramp(void) {
   static const struct {
     uint64_t low, high, waiting;
@@ -122,7 +122,7 @@ static void test_pop__control_is_never_marked(void) {
   CHECK_EQ(packet.ecn, ECT);
 }
 
-/* A mark tells of what waits behind a packet as it leaves, not of what was there when it came. */
+/* A packet is marked by the queue behind it when it leaves, not by the queue when it arrived. */
 static void test_pop__marks_by_the_queue_left_behind(void) {
   struct mrc_queue queue = {.config = {.ecn_low_bytes = 500, .ecn_high_bytes = 1500}};
   struct mrc_frame packets[3];

@@ -10,7 +10,7 @@ enum { PORTS = 2, BINS = 4, START_NS = 5000, WIDTH_NS = 100, PACKET = 1000 };
 
 static const uint32_t qpns[] = {77, 78};
 
-/* One recording and what fills it in. */
+/* One recording and the recorder that fills it. */
 struct book {
   struct mrc_recorder recorder;
   struct mrc_recording recording;
@@ -34,7 +34,7 @@ static int start(struct book *book) {
   return mrc_recorder_start(&book->recorder, &book->recording, book->engine, PORTS, START_NS);
 }
 
-/* So many packets come by a port, so long after the start. */
+/* Delivers packets on a port at a time after the start. */
 static void deliver(struct book *book, int packets, int port, uint64_t after_ns) {
   fake.n_received += packets;
   mrc_recorder_look(&book->recorder, book->engine, port, START_NS + after_ns);
@@ -42,7 +42,7 @@ static void deliver(struct book *book, int packets, int port, uint64_t after_ns)
 
 static void test_look__fills_bins_by_time_and_port(void) {
   struct book *book = open_book();
-  fake.n_received = 5; /* came before */
+  fake.n_received = 5; /* arrived before the start */
   CHECK_EQ(start(book), 0);
   CHECK_EQ(fake.recorded, 3);
   deliver(book, 1, 1, 0);
@@ -66,7 +66,7 @@ static void test_look__fills_bins_by_time_and_port(void) {
 static void test_look__of_all_qps_without_a_list(void) {
   struct book *book = open_book();
   book->recording.n_qps = 0;
-  fake.n_received = 5; /* came before */
+  fake.n_received = 5; /* arrived before the start */
   CHECK_EQ(start(book), 0);
   CHECK(!fake.recorded);
   deliver(book, 2, 2, 99);
@@ -79,7 +79,7 @@ static void test_look__widens_bins_rather_than_needing_more(void) {
   CHECK_EQ(start(book), 0);
   for (int i = 0; i < BINS; i++)
     deliver(book, i + 1, 1, (uint64_t)i * WIDTH_NS);
-  deliver(book, 7, 2, 1700); /* three foldings away */
+  deliver(book, 7, 2, 1700); /* requires three foldings */
   CHECK_EQ(book->recording.width_ns, 8 * WIDTH_NS);
   static const uint64_t expected[BINS * PORTS] = {10, 0, 0, 0, 0, 7, 0, 0};
   for (int i = 0; i < BINS * PORTS; i++) {
@@ -92,13 +92,13 @@ static void test_look__finds_the_longest_gap_between_deliveries(void) {
   struct book *book = open_book();
   CHECK_EQ(start(book), 0);
   CHECK_EQ(book->recording.first_ns, 0);
-  deliver(book, 1, 1, 90); /* not a gap: nothing had come yet */
+  deliver(book, 1, 1, 90); /* not a gap: no earlier delivery */
   CHECK_EQ(book->recording.longest_gap_ns, 0);
   deliver(book, 1, 2, 110);
   deliver(book, 0, 1, 130); /* no payload ends no gap */
   deliver(book, 1, 1, 147);
   deliver(book, 1, 2, 167);
-  deliver(book, 1, 2, 204); /* as long as the longest: the first one stands */
+  deliver(book, 1, 2, 204); /* equal to the longest: the first one counts */
   CHECK_EQ(book->recording.first_ns, START_NS + 90);
   CHECK_EQ(book->recording.last_ns, START_NS + 204);
   CHECK_EQ(book->recording.longest_gap_ns, 37);

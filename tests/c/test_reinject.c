@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A packet on a slow plane for which everything else waits: it is sent again on the quick plane. */
+/* A packet on a slow plane holds up all others: it is retransmitted on the fast plane. */
 #include "core/timeout.h"
 
 #include "pair/connect.h"
 #include "scenario.h"
 
-/* A round trip takes 2 ms on plane 1. On plane 2 it takes 2.6 ms at first and 4.7 ms later, so that
-   it is slow, and so that the answer comes soon after the packet was sent again. */
+/* A round trip takes 2 ms on plane 1. On plane 2 it takes 2.6 ms at first and 4.7 ms later: plane 2
+   is slow, and the answer still arrives soon after the retransmission. */
 static struct mrc_pair *open_unequal(int *end) {
   struct mrc_pair *p = open_pair(.planes = 2, .path.delay_ns = MS);
   for (int host = 0; host < 2; host++)
@@ -16,8 +16,8 @@ static struct mrc_pair *open_unequal(int *end) {
   return p;
 }
 
-/* Writes until a packet was sent again: the plane counts as slow when its smoothed round trip has
-   grown. */
+/* Writes until a packet was retransmitted: the plane counts as slow when its smoothed round trip
+   has grown. */
 static void write_until_reinjected(struct mrc_pair *p, int end) {
   for (int i = 0; i < 40 && counter(p, 0, MRC_COUNTER_REINJECTED) == 0; i++) {
     CHECK_EQ(mrc_pair_write(p, end, 400 * MTU), 0);
@@ -25,8 +25,7 @@ static void write_until_reinjected(struct mrc_pair *p, int end) {
   }
 }
 
-/* The originals arrive soon after: no EV, no plane and no guard is changed by that, and no packet
-   counts as lost. */
+/* The originals arrive soon after: no EV, plane or guard changes, and no packet counts as lost. */
 static void test_reinject__blames_nobody(void) {
   int end;
   struct mrc_pair *p = open_unequal(&end);

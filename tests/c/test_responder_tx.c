@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What SACKs say, packet by packet. */
+/* The contents of SACKs, packet by packet. */
 #include "core/engine.h"
 #include "forge.h"
 #include "pair/connect.h"
@@ -21,8 +21,8 @@ static struct mrc_wire next_sack(struct mrc_pair *p) {
   return wire;
 }
 
-/* A packet met a mark, and its SACK said so. The next SACK, for which no packet stands, repeats
-   what the newest packet was, but not its mark: the EV would sit out another turn for it. */
+/* The SACK of a marked packet reports the mark. The next SACK, sent without a new packet, repeats
+   the newest packet but not its mark, or the EV would skip another turn. */
 static void test_sack__a_mark_is_told_once(void) {
   struct mrc_pair *p = open_pair();
   const int end = open_qp(p, .memory_bytes = 64, .dynamic_mpr = 1);
@@ -42,8 +42,7 @@ static void test_sack__a_mark_is_told_once(void) {
   mrc_pair_destroy(p);
 }
 
-/* Two packets of one port that need a SACK each, for only one met a mark: both leave in one burst.
- */
+/* Two packets of one port, only one of them marked, need a SACK each: both leave in one burst. */
 static void test_sack__of_one_port_in_one_burst(void) {
   struct mrc_pair *p = open_pair();
   const int end = open_qp(p, .memory_bytes = 64);

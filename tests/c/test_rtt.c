@@ -9,8 +9,7 @@ static void test_sample__follows_rfc_6298(void) {
     uint64_t sample, smooth, var, base;
   } rows[] = {
       {800, 800, 400, 800}, {800, 800, 300, 800}, {1600, 900, 425, 800},
-      {100, 800, 518, 100}, {0, 700, 588, 1}, /* no time at all counts as 1 ns, so that it is a
-                                                 sample */
+      {100, 800, 518, 100}, {0, 700, 588, 1}, /* 0 ns counts as 1 ns, to be a valid sample */
   };
   struct mrc_rtt rtt = {0};
   CHECK(!mrc_rtt_known(&rtt));

@@ -17,8 +17,8 @@ static void arrive(struct mrc_rxwin *win, uint32_t psn) {
   advance(win);
 }
 
-/* A fixed order of arrival: the verdict on each PSN, then the window's start and the SACK's bits
-   after it. The window starts at 0xFFFFFE and is 64 PSNs wide. */
+/* PSNs in order of arrival: the verdict on each, the window's start and the bits of the SACK after
+   it. The window starts at 0xFFFFFE and is 64 PSNs wide. */
 static void test_judge__truth_table(void) {
   static const struct {
     uint32_t psn;
@@ -69,7 +69,7 @@ static void test_advance__tells_the_ends_of_messages(void) {
   mrc_rxwin_free(&win);
 }
 
-/* 300 PSNs behind a gap need several SACKs: each PSN is told twice, then nothing is news. */
+/* 300 PSNs behind a gap need several SACKs: each PSN is reported twice, then no news is left. */
 static void test_report__tells_every_psn_twice(void) {
   enum { FIRST = 0xFFFFB0, N = 300 };
   struct mrc_rxwin win;
@@ -95,8 +95,8 @@ static void test_report__tells_every_psn_twice(void) {
   mrc_rxwin_free(&win);
 }
 
-/* A lost SACK costs nothing where the next one tells its news again: the newest word comes with the
-   PSNs before it. */
+/* The newest word is reported with the PSNs before it, so the next SACK repeats the news of a lost
+   one. */
 static void test_report__shows_the_newest_with_those_before(void) {
   struct mrc_rxwin win;
   uint32_t base;
@@ -120,7 +120,7 @@ static void test_report__shows_the_newest_with_those_before(void) {
   mrc_rxwin_free(&win);
 }
 
-/* What came by a plane is told on that plane, however often others have told it. */
+/* PSNs that arrived on a plane are reported on that plane, however often others reported them. */
 static void test_report__repeats_what_is_wanted(void) {
   struct mrc_rxwin win;
   CHECK_EQ(mrc_rxwin_init(&win, 256), 0);
@@ -136,8 +136,7 @@ static void test_report__repeats_what_is_wanted(void) {
   mrc_rxwin_free(&win);
 }
 
-/* A word whose PSNs all arrived in order is not told again: in the ring it stands for later ones.
- */
+/* A word whose PSNs all arrived in order is not repeated: its bits in the ring hold later PSNs. */
 static void test_report__forgets_what_the_cumulative_psn_covers(void) {
   struct mrc_rxwin win;
   CHECK_EQ(mrc_rxwin_init(&win, 256), 0);
@@ -150,7 +149,7 @@ static void test_report__forgets_what_the_cumulative_psn_covers(void) {
   CHECK_EQ(mrc_rxwin_report(&win, &words, &base), 1ull << 63); /* the news, PSN 130 */
   CHECK_EQ(base, 67);
   CHECK_EQ(words, 0);
-  CHECK_EQ(win.unreported & mrc_rxwin_word(&win, 130), 0); /* and it counts as told */
+  CHECK_EQ(win.unreported & mrc_rxwin_word(&win, 130), 0); /* and it counts as reported */
   mrc_rxwin_free(&win);
 }
 
@@ -169,8 +168,8 @@ static void test_report__without_news_shows_the_start(void) {
   mrc_rxwin_free(&win);
 }
 
-/* A SACK that shows two words is refused; then the window's start leaves the first of them, and
-   more arrives than one SACK can show. What stood in the second word is still news. */
+/* The kernel refuses a SACK of two words. Then the window's start leaves the first word, and more
+   PSNs arrive than one SACK can show. The PSN of the second word still counts as news. */
 static void test_on_refused__takes_back_both_words(void) {
   struct mrc_rxwin win;
   uint32_t base;
@@ -191,8 +190,8 @@ static void test_on_refused__takes_back_both_words(void) {
   mrc_rxwin_free(&win);
 }
 
-/* Beside a plain array of flags: whatever arrives in whatever order, no SACK tells of a PSN that
-   did not arrive, and the window's start is the first that did not. */
+/* Compared with a plain array of flags: in any order of arrival, SACKs report only PSNs that
+   arrived, and the window's start is the first missing PSN. */
 static void test_add__agrees_with_a_set(void) {
   enum { WINDOW = 256, PSNS = 20000 };
   static bool arrived[PSNS + WINDOW];

@@ -3,7 +3,7 @@
 
 #include "check.h"
 
-/* The vector of SipHash's authors for eight bytes, as OpenSSL computes it too. */
+/* The vector of SipHash's authors for eight bytes; OpenSSL computes the same. */
 static void test_hash__reference(void) {
   const uint64_t key[2] = {0x0706050403020100, 0x0F0E0D0C0B0A0908};
   CHECK_EQ(mrc_secret_hash(key, 0x0706050403020100), 0x93F5F5799A932462);

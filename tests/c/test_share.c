@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Planes that carry less than the others: the verdict, and when it is told. */
+/* Planes that carry less than the others: the verdict, and when an event reports it. */
 #include "core/share.h"
 
 #include "pair/connect.h"
 #include "scenario.h"
 
-/* One plane beside three, period by period: percent, and whether it is slow from now on. */
+/* One plane compared with three, period by period: percent, and whether it is slow afterwards. */
 static void test_judge__two_periods_in_a_row(void) {
   static const struct {
     uint64_t bytes, others_bytes;
@@ -18,7 +18,7 @@ static void test_judge__two_periods_in_a_row(void) {
       {49, 300, 49, false, false}, /* the period between broke the row */
       {10, 300, 10, true, true},
       {0, 300, 0, false, true},
-      {60, 300, 60, false, true}, /* neither slow nor fair: as it was */
+      {60, 300, 60, false, true}, /* neither slow nor fair: the verdict stays */
       {75, 300, 75, false, true},
       {76, 300, 76, false, true},
       {74, 300, 74, false, true},
@@ -62,7 +62,7 @@ static void test_is_bulk__enough_and_more_waiting(void) {
 #define RATE_BPS 25000000ull
 #define MESSAGE (1u << 18)
 
-/* Four planes of 25 Mbit/s. What the scenario names replaces the value given here. */
+/* Four planes of 25 Mbit/s. A field that a scenario names overrides the default here. */
 #define open_planes(...)                                            \
   open_pair(.planes = 4, .paths = 2, .port_out.rate_bps = RATE_BPS, \
             .port_out.queue_bytes = 1000000, .driver.wake_ns = 50 * US, __VA_ARGS__)
@@ -77,7 +77,7 @@ static void post_up_to(struct mrc_pair *p, int end, uint32_t bytes, uint32_t dep
     CHECK_EQ(mrc_pair_write(p, end, bytes), 0);
 }
 
-/* Writes all the time: `depth` messages are posted until the time is over. */
+/* Keeps `depth` messages posted until the time is over. */
 static void write_for(struct mrc_pair *p, int end, uint32_t bytes, uint32_t depth, uint64_t ns) {
   const uint64_t end_ns = p->now_ns + ns;
   while (p->now_ns < end_ns) {
@@ -95,7 +95,7 @@ static int n_share(const struct mrc_pair *p, uint32_t status) {
   return n_events(p, 0, MRC_EVENT_PLANE_SHARE, status);
 }
 
-/* The newest event of that kind. */
+/* The newest share event. */
 static struct mrc_event told(const struct mrc_pair *p) {
   struct mrc_event found = {0};
   for (int i = 0; i < p->hosts[0].n_events; i++)
@@ -107,7 +107,7 @@ static struct mrc_plane_info plane_of(struct mrc_pair *p, int end, int plane) {
   return mrc_pair_info(p, end).planes[plane - 1];
 }
 
-/* A plane at a tenth of its rate is told once, and once more when it is healed. */
+/* A plane at a tenth of its rate raises one event, and another when it has healed. */
 static void test_event__a_slow_plane_that_heals(void) {
   struct mrc_pair *p = open_planes(.seed = 1);
   const int end = open_bulk(p, MRC_SHARES_MEASURED);
@@ -147,7 +147,7 @@ static void test_event__two_slow_planes(void) {
   mrc_pair_destroy(p);
 }
 
-/* Each of four QPs has its own part of each plane, and the planes are judged by all of them. */
+/* Each of four QPs has its own shares of the planes; the verdict uses their sum. */
 static void test_event__qps_to_one_peer_are_summed_up(void) {
   enum { QPS = 4 };
   struct mrc_pair *p = open_planes(.seed = 1, .port_out.rate_bps = 4 * RATE_BPS);
@@ -193,8 +193,7 @@ static void test_event__equal_planes_raise_none(void) {
   }
 }
 
-/* Equal shares are equal on a slow plane too: what a period sees of them is only a queue that
- * fills. */
+/* Equal shares stay equal on a slow plane too: a period only shows that its queue fills. */
 static void test_event__equal_shares_raise_none(void) {
   struct mrc_pair *p = open_planes(.seed = 1);
   const int end = open_bulk(p, MRC_SHARES_EQUAL);
@@ -205,7 +204,7 @@ static void test_event__equal_shares_raise_none(void) {
   mrc_pair_destroy(p);
 }
 
-/* A long way is left out by short messages on purpose, and carries its share of long ones. */
+/* Short messages avoid a long path on purpose; long messages use its share. */
 static void test_event__short_messages_say_nothing(void) {
   struct mrc_pair *p = open_planes(.seed = 1);
   const int end = open_bulk(p, MRC_SHARES_MEASURED);
@@ -214,13 +213,13 @@ static void test_event__short_messages_say_nothing(void) {
   write_for(p, end, 64 << 10, 1, 900 * MS);
   CHECK_EQ(n_share(p, MRC_PAIR_ANY), 0);
   const struct mrc_qp_info info = mrc_pair_info(p, end);
-  CHECK(4 * info.planes[1].sent_bytes < info.planes[0].sent_bytes); /* it was left out */
-  CHECK(info.acknowledged_bytes > 4 * 4 * 64 * MTU); /* and a period had enough to compare */
+  CHECK(4 * info.planes[1].sent_bytes < info.planes[0].sent_bytes); /* it was avoided */
+  CHECK(info.acknowledged_bytes > 4 * 4 * 64 * MTU); /* each period had enough bytes to compare */
   mrc_pair_destroy(p);
 }
 
-/* A slow plane that falls silent is not slow any more, without an event; back again it starts
-   afresh, and is told once more. */
+/* A slow plane that falls silent is no longer slow, without an event. When it is back, its verdict
+   starts anew, and a second event is raised. */
 static void test_event__a_suspended_plane_starts_afresh(void) {
   struct mrc_pair *p = open_planes(.seed = 1);
   const int end = open_bulk(p, MRC_SHARES_MEASURED);
@@ -241,7 +240,7 @@ static void test_event__a_suspended_plane_starts_afresh(void) {
   mrc_pair_destroy(p);
 }
 
-/* The period in which a plane left and came back says nothing: only whole periods are compared. */
+/* The period with an outage of the plane is not compared: only whole periods are. */
 static void test_event__a_period_with_an_outage_is_not_compared(void) {
   struct mrc_pair *p = open_planes(.seed = 1);
   const int end = open_bulk(p, MRC_SHARES_MEASURED);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The handler belongs to the process, so every test runs in a child of its own. */
+/* The signal handler belongs to the process, so every test runs in its own child. */
 #define _GNU_SOURCE 1
 #include "io/sigbus.h"
 
@@ -24,9 +24,9 @@ static size_t page_bytes;
 
 /* ---- A repair that can be held up ---- */
 
-static atomic_bool is_held_up;   /* the next repair waits */
-static atomic_bool is_repairing; /* and has come so far */
-static atomic_bool is_removing;  /* until somebody removes the range */
+static atomic_bool is_held_up;   /* set: the next repair waits */
+static atomic_bool is_repairing; /* the repair has begun to wait */
+static atomic_bool is_removing;  /* set when a removal begins: the repair goes on */
 
 static long (*real_syscall)(long, ...);
 
@@ -34,7 +34,7 @@ __attribute__((constructor)) static void find_syscall(void) {
   real_syscall = (long (*)(long, ...))dlsym(RTLD_NEXT, "syscall");
 }
 
-/* The guard maps its zero pages by this: a handler must not call mmap. */
+/* The guard maps its zero pages with this function: a handler must not call mmap. */
 long syscall(long number, ...) {
   long arguments[6];
   va_list list;
@@ -46,7 +46,7 @@ long syscall(long number, ...) {
     atomic_store(&is_repairing, true);
     while (!atomic_load(&is_removing))
       sched_yield();
-    for (int i = 0; i < 10000; i++) /* time for a removal that does not wait */
+    for (int i = 0; i < 10000; i++) /* gives a faulty removal time to finish */
       sched_yield();
   }
   return real_syscall(number, arguments[0], arguments[1], arguments[2], arguments[3], arguments[4],
@@ -114,7 +114,7 @@ static void shrink_to_one_page(void) {
   CHECK(mrc_sigbus_take(handle));
   CHECK(!mrc_sigbus_take(handle));
 
-  /* What still has backing is not touched; the page between faults by itself. */
+  /* Pages with backing stay as they are; the page between faults separately. */
   CHECK(all_are(memory, page_bytes, 0x5a));
   memory[page_bytes + 7] = 1;
   CHECK_EQ(memory[page_bytes + 7], 1);
@@ -191,8 +191,8 @@ static void *read_one(void *memory) {
   return NULL;
 }
 
-/* One thread of the program reads a shrunk region while another ends it and maps something else
-   there: the zero pages must not come after that. */
+/* One thread reads a shrunk region while another removes it and maps other memory there: the zero
+   pages must not be mapped after that. */
 static void remove_during_repair(void) {
   int fd;
   uint8_t *memory = map_file(&fd);

@@ -21,7 +21,7 @@ static struct mrc_sim_flow_info info_of(const mrc_sim *sim, uint32_t flow) {
 
 static void test_create__refuses_nonsense(void) {
   CHECK_PTR_EQ(open_sim(.hosts = 1), NULL);
-  CHECK_PTR_EQ(open_sim(.hosts = 5), NULL); /* no multiple of the T0s */
+  CHECK_PTR_EQ(open_sim(.hosts = 5), NULL); /* not a multiple of the T0s */
   CHECK_PTR_EQ(open_sim(.planes = 33), NULL);
   CHECK_PTR_EQ(open_sim(.t1 = 0), NULL);
   CHECK_PTR_EQ(open_sim(.host_rate_bps = 0), NULL);
@@ -35,8 +35,8 @@ static void test_add__refuses_nonsense(void) {
   CHECK_EQ(add_flow(sim, .to = 0), -EINVAL);
   CHECK_EQ(add_flow(sim, .bytes = (1 << 20) + 1), -EINVAL);
   CHECK_EQ(add_flow(sim, .writes = 0), -EINVAL);
-  CHECK_EQ(add_flow(sim, .paths = 4), -EINVAL);          /* there are paths 0 and 1 */
-  CHECK_EQ(add_flow(sim, .to = 1, .paths = 2), -EINVAL); /* below one T0 there is path 0 */
+  CHECK_EQ(add_flow(sim, .paths = 4), -EINVAL);          /* only paths 0 and 1 exist */
+  CHECK_EQ(add_flow(sim, .to = 1, .paths = 2), -EINVAL); /* below one T0 only path 0 exists */
   CHECK_EQ(add_fault(sim, .plane = 2, .target = MRC_SIM_PLANE), -EINVAL);
   CHECK_EQ(add_fault(sim, .target = MRC_SIM_PORT, .index = 4), -EINVAL);
   CHECK_EQ(add_fault(sim, .target = MRC_SIM_UPLINK, .t1 = 2), -EINVAL);
@@ -44,12 +44,12 @@ static void test_add__refuses_nonsense(void) {
   CHECK_EQ(add_fault(sim, .kind = MRC_SIM_RATE), -EINVAL);
   CHECK_EQ(add_flow(sim), 0);
   CHECK_EQ(mrc_sim_run(sim, 10 * MS), 1);
-  CHECK_EQ(add_flow(sim), -EINVAL); /* too late */
+  CHECK_EQ(add_flow(sim), -EINVAL); /* the run has begun */
   CHECK_EQ(add_fault(sim), -EINVAL);
   mrc_sim_destroy(sim);
 }
 
-/* Bytes arrive, each in its place, whatever the links do. */
+/* All bytes arrive in place, whatever the links do. */
 static void test_run__contents(void) {
   static const struct mrc_sim_fault faults[] = {
       {.kind = MRC_SIM_RATE, .a = 50 * GBIT},
@@ -97,7 +97,7 @@ static uint64_t trace_of(uint64_t seed, const char *path) {
 static void test_run__same_seed_same_trace(void) {
   const uint64_t trace = trace_of(7, NULL);
   CHECK(trace_of(7, NULL) == trace);
-  CHECK(trace_of(7, "/dev/null") == trace); /* watching changes nothing */
+  CHECK(trace_of(7, "/dev/null") == trace); /* the watch changes nothing */
   CHECK(trace_of(8, NULL) != trace);
 }
 
@@ -118,13 +118,14 @@ static void test_run__faults_have_their_time(void) {
   mrc_sim_destroy(sim);
 }
 
-/* A share is of what the link has, be that its own; and where one fault ends another may begin. */
+/* A fault's rate may be a share of the link's rate, its own rate included. A fault may begin when
+   another ends. */
 static void test_run__rates_take_turns(void) {
   mrc_sim *sim = open_sim(.sample_ns = 100 * US);
   const struct mrc_sim_fault own = {
       .target = MRC_SIM_PLANE, .plane = 1, .kind = MRC_SIM_RATE, .a = 40 * GBIT};
   CHECK_EQ(mrc_sim_set_links(sim, &own), 0);
-  for (uint64_t turn = 0; turn < 4; turn++) /* the later ones first */
+  for (uint64_t turn = 0; turn < 4; turn++) /* in reverse order */
     CHECK_EQ(add_fault(sim, .at_ns = (700 - 200 * turn) * US, .until_ns = (800 - 200 * turn) * US,
                        .target = MRC_SIM_PLANE, .kind = MRC_SIM_RATE, .b = 100000),
              0);
@@ -136,7 +137,7 @@ static void test_run__rates_take_turns(void) {
   CHECK_EQ(mrc_sim_run(sim, 800 * US), 0);
   struct mrc_sim_sample samples[8] = {0};
   CHECK(mrc_sim_samples(sim, samples, 8) >= 7);
-  for (int i = 1; i < 7; i++) { /* at 4 Gbit/s and at 20 */
+  for (int i = 1; i < 7; i++) { /* at 4 and 20 Gbit/s in turn */
     CHECK_ROW(i);
     const uint64_t bytes = samples[i].received_bytes - samples[i - 1].received_bytes;
     const bool is_slow = i % 2 == 1;
@@ -146,7 +147,7 @@ static void test_run__rates_take_turns(void) {
   mrc_sim_destroy(sim);
 }
 
-/* Hosts that sleep for up to 1 ms: the round trip has the sleep of both, half of it on average. */
+/* Hosts sleep for up to 1 ms: a round trip includes the sleep of both, 0.5 ms each on average. */
 static void test_run__busy_hosts_are_late(void) {
   mrc_sim *sim = open_sim(.wake_noise_ns = MS, .noise_ns = MS, .timeout = 16);
   CHECK_EQ(add_flow(sim, .bytes = 1, .writes = 100, .depth = 1), 0);
@@ -157,7 +158,7 @@ static void test_run__busy_hosts_are_late(void) {
   mrc_sim_destroy(sim);
 }
 
-/* A path that is late by 3 ms: its packets are taken for lost, and all of them arrive. */
+/* Packets are delayed by 3 ms for a while: they are declared lost, and all of them arrive. */
 static void test_run__repeated_is_what_came_twice(void) {
   mrc_sim *sim = open_sim(.planes = 2);
   CHECK_EQ(add_fault(sim, .target = MRC_SIM_PLANE, .at_ns = 100 * US, .until_ns = 110 * US,
@@ -238,7 +239,7 @@ static void test_run__no_path_ends_the_flow(void) {
   CHECK_EQ(add_flow(sim, .writes = 20, .depth = 4), 0);
   CHECK_EQ(mrc_sim_run(sim, 1000 * MS), 1);
   CHECK_EQ(info_of(sim, 0).completed, 0);
-  CHECK_EQ(info_of(sim, 0).failed, 20); /* those never posted too */
+  CHECK_EQ(info_of(sim, 0).failed, 20); /* includes writes that were never posted */
   struct mrc_sim_event events[8] = {0};
   const int n = mrc_sim_events(sim, events, 8);
   CHECK(n >= 1 && n <= 8);
@@ -247,7 +248,7 @@ static void test_run__no_path_ends_the_flow(void) {
   mrc_sim_destroy(sim);
 }
 
-/* A plane falls silent for good: how long hosts wait depends on how late they know hosts to run. */
+/* A plane falls silent permanently: the hosts' timeouts depend on the configured noise of hosts. */
 static void test_run__patience_follows_the_noise_of_hosts(void) {
   static const struct {
     uint32_t noise_ns;
@@ -265,7 +266,7 @@ static void test_run__patience_follows_the_noise_of_hosts(void) {
   }
 }
 
-/* Write n + 1 of the second flow leaves its host once write n of the first has come. */
+/* Write n + 1 of the second flow leaves its host when write n of the first has arrived. */
 static void test_traffic__after_another_flow(void) {
   mrc_sim *sim = open_sim();
   CHECK_EQ(add_flow(sim, .from = 0, .to = 2, .writes = 3, .interval_ns = 500 * US), 0);
@@ -277,7 +278,7 @@ static void test_traffic__after_another_flow(void) {
   for (int i = 0, n = 0; i < 7; i++) {
     if (messages[i].flow == 0) arrived_ns = messages[i].done_ns;
     if (messages[i].flow != 1 || n++ == 0) continue;
-    gap_ns = arrived_ns - messages[i].wanted_ns; /* it was told a little later than `to` knew */
+    gap_ns = arrived_ns - messages[i].wanted_ns; /* the host learns of the arrival a little later */
     CHECK(gap_ns < 10 * US);
   }
   CHECK(gap_ns > 0);
@@ -301,7 +302,7 @@ static void test_traffic__open_loop_keeps_its_mean(void) {
   CHECK_EQ(mrc_sim_messages(sim, messages, 2000), 2000);
   const uint64_t span_ns = messages[1999].wanted_ns - messages[0].wanted_ns;
   CHECK(span_ns > 9500 * US && span_ns < 10500 * US);
-  int long_gaps = 0; /* a share of 1 / e is longer than the mean */
+  int long_gaps = 0; /* 1 / e of the gaps are longer than the mean */
   for (int i = 1; i < 2000; i++)
     long_gaps += messages[i].wanted_ns - messages[i - 1].wanted_ns > 5 * US;
   CHECK(long_gaps > 680 && long_gaps < 790);
@@ -349,7 +350,7 @@ static void test_incast__trims_at_the_last_hop(void) {
 
 /* ---- QPs that have probed their paths before the first write ---- */
 
-/* The time of a flow of 64 KiB over 8 paths of 9.5 us, nothing else being under way. */
+/* The time of a flow of 64 KiB over 8 paths of 9.5 us, without other traffic. */
 static uint64_t short_flow_ns(uint32_t probed) {
   mrc_sim *sim = open_sim(.t1 = 8, .host_delay_ns = 1000, .fabric_delay_ns = 1000, .wake_ns = 0,
                           .cc = MRC_CC_NSCC, .cc_base_rtt_ns = 9500, .noise_ns = 2000,
@@ -366,14 +367,14 @@ static uint64_t short_flow_ns(uint32_t probed) {
 static void test_probed__a_short_flow_takes_the_ideal_time(void) {
   const uint64_t ideal_ns = 9500 + 15 * 4266 * 8 / 100; /* one round trip, 15 packets more */
   CHECK(short_flow_ns(1) < ideal_ns * 103 / 100);
-  CHECK(short_flow_ns(0) > ideal_ns * 140 / 100); /* a packet a path, and then the rest */
+  CHECK(short_flow_ns(0) > ideal_ns * 140 / 100); /* one packet a path first, then the rest */
 }
 
-/* Round trips are known: a way longer than the local timeout sends nothing twice. */
+/* Probes measured the round trips: paths longer than the local timeout cause no retransmission. */
 static void test_probed__long_and_slow_ways(void) {
   const struct mrc_sim_fault rows[] = {
       {.target = MRC_SIM_ALL, .kind = MRC_SIM_DELAY, .a = 31250000},          /* 250 ms and back */
-      {.target = MRC_SIM_PLANE, .plane = 2, .kind = MRC_SIM_RATE, .a = GBIT}, /* of 100 */
+      {.target = MRC_SIM_PLANE, .plane = 2, .kind = MRC_SIM_RATE, .a = GBIT}, /* not 100 Gbit/s */
   };
   for (int i = 0; i < (int)(sizeof rows / sizeof *rows); i++) {
     CHECK_ROW(i);
@@ -390,8 +391,8 @@ static void test_probed__long_and_slow_ways(void) {
   }
 }
 
-/* What ails the fabric from the start is found before the first write; what comes later has its
-   time, and so has what is measured. */
+/* Probes find the initial faults before the first write. Later faults and samples use times that
+   start at the first write. */
 static void test_probed__time_begins_after_the_probes(void) {
   mrc_sim *sim = open_sim(.planes = 2, .sample_ns = 100 * US, .probed = 1);
   CHECK_EQ(add_fault(sim, .target = MRC_SIM_T1, .index = 1, .kind = MRC_SIM_SILENT), 0);
@@ -403,7 +404,7 @@ static void test_probed__time_begins_after_the_probes(void) {
   CHECK_EQ(stats_of(sim).now_ns, 350 * US);
   CHECK_EQ(info_of(sim, 0).lost_packets, 0);
   struct mrc_sim_event events[4] = {0};
-  CHECK_EQ(mrc_sim_events(sim, events, 4), 2); /* of either end */
+  CHECK_EQ(mrc_sim_events(sim, events, 4), 2); /* one of each end */
   CHECK(events[0].plane == 1 && events[0].path == 1 && events[0].now_ns == 0);
   CHECK_EQ(events[0].status, MRC_EV_ASSUMED_BAD);
   struct mrc_sim_sample samples[4] = {0};
@@ -416,7 +417,7 @@ static void test_probed__time_begins_after_the_probes(void) {
   mrc_sim_destroy(sim);
 }
 
-/* A path that the controller denies is not probed, and not lost. */
+/* A path that the controller denies is not probed and not reported as lost. */
 static void test_probed__denied_paths_stay_denied(void) {
   mrc_sim *sim = open_sim(.t1 = 4, .probed = 1);
   CHECK_EQ(add_fault(sim, .target = MRC_SIM_T1, .index = 3, .kind = MRC_SIM_SILENT), 0);
@@ -426,7 +427,7 @@ static void test_probed__denied_paths_stay_denied(void) {
   CHECK_EQ(stats_of(sim).lost, 0);
   struct mrc_sim_event events[8];
   const int n_events = mrc_sim_events(sim, events, 8);
-  CHECK_EQ(n_events, 6); /* three paths of either end */
+  CHECK_EQ(n_events, 6); /* three paths of each end */
   for (int i = 0; i < n_events; i++)
     CHECK_EQ(events[i].status, MRC_EV_DENIED);
   CHECK_EQ(mrc_sim_run(sim, 2 * MS), 0);

@@ -9,7 +9,7 @@ static struct mrc_qp *inside(const struct mrc_pair *p, int end) {
   return mrc_engine_qp(p->hosts[0].engine, p->ends[end]->qpn);
 }
 
-/* A plane without a round trip says nothing of how soon an answer comes. */
+/* Only planes with a measured round trip predict when an answer arrives. */
 static void test_others_overdue__planes_that_were_measured(void) {
   struct mrc_pair *p = open_pair(.planes = 2);
   const int end = open_qp(p, .memory_bytes = 64 * MTU);
@@ -25,8 +25,8 @@ static void test_others_overdue__planes_that_were_measured(void) {
   mrc_pair_destroy(p);
 }
 
-/* What shares equally is among the planes that may be chosen, also while the socket of another is
-   full: that one starts level when it comes back. */
+/* Only eligible planes share equally, and a plane with a full socket is not one: it starts level
+   when it comes back. */
 static void test_level__only_of_planes_that_may_be_chosen(void) {
   struct mrc_pair *p = open_pair(.planes = 3);
   const int end = open_qp(p, .plane_shares = MRC_SHARES_EQUAL);
@@ -35,7 +35,7 @@ static void test_level__only_of_planes_that_may_be_chosen(void) {
   mrc_engine_port_blocked(engine, 2, true, p->now_ns);
   mrc_engine_port_blocked(engine, 3, true, p->now_ns);
   mrc_spray_level(&engine->services, qp, 3);
-  CHECK_EQ(qp->choice.sharing, 3); /* the port of the second has just become full */
+  CHECK_EQ(qp->choice.sharing, 3); /* the second one's port has just become full */
   mrc_spray_give(qp, 0, 5000);
   mrc_spray_give(qp, 1, 4000);
   mrc_spray_level(&engine->services, qp, 7);
@@ -46,7 +46,7 @@ static void test_level__only_of_planes_that_may_be_chosen(void) {
   mrc_pair_destroy(p);
 }
 
-/* The peer grants less than the send window holds, or more: the smaller of both is left. */
+/* The remaining window is the smaller of the peer's grant and the room in the send window. */
 static void test_window_left__the_smaller_of_both(void) {
   struct mrc_requester req = {.peer_mpr = 48, .peer_next_psn = 0};
   CHECK_EQ(mrc_txwin_init(&req.win, 64, 1), 0);

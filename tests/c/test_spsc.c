@@ -9,7 +9,7 @@
 
 struct entry {
   uint32_t number;
-  uint32_t check; /* ~number: an entry read half-written does not fit */
+  uint32_t check; /* ~number: detects a half-written entry */
   uint64_t filler;
 };
 
@@ -130,8 +130,8 @@ static void test_threads__every_entry_once_in_order(void) {
   mrc_spsc_free(&ring);
 }
 
-/* A producer that waits to be told of room, and a consumer that tells only when starved: a missed
-   word would leave both waiting, and the test would not end. */
+/* A producer that waits for a signal of room, and a consumer that only signals when starved: after
+   a missed signal both would wait, and the test would not end. */
 struct turnstile {
   struct mrc_spsc ring;
   pthread_mutex_t lock;

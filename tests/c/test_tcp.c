@@ -8,7 +8,7 @@
 #define RTT_NS (50 * MS)
 #define PIPE 4096
 
-/* Sends what the window allows; returns how many segments. */
+/* Sends the segments that the window allows; returns their number. */
 static int send_all(struct mrc_tcp_sender *sender, uint64_t now_ns) {
   int n = 0;
   for (; mrc_tcp_may_send(sender); n++)
@@ -38,7 +38,7 @@ static void test_on_ack__slow_start_doubles(void) {
   mrc_tcp_sender_free(&sender);
 }
 
-/* What is not sent for lack of room in the port is no reason to open the window. */
+/* When the port has no room, the window is not used up and does not grow. */
 static void test_on_ack__grows_only_when_the_window_was_full(void) {
   struct mrc_tcp_sender sender;
   mrc_tcp_sender_init(&sender);
@@ -61,7 +61,7 @@ static void test_on_ack__one_decrease_for_a_window_of_losses(void) {
   for (uint64_t i = 2; i < 40; i++)
     ack(&sender, 0, i, i * MS, i * MS + RTT_NS);
   CHECK_EQ(sender.losses, 2);
-  CHECK_EQ((int)sender.cubic.cwnd, 28); /* 0.7 of it, once */
+  CHECK_EQ((int)sender.cubic.cwnd, 28); /* 0.7 of 40, once */
   CHECK_EQ(mrc_tcp_on_sent(&sender, 100 * MS), 0);
   CHECK_EQ(mrc_tcp_on_sent(&sender, 100 * MS), 1);
   CHECK_EQ(mrc_tcp_on_sent(&sender, 100 * MS), 40);
@@ -71,7 +71,7 @@ static void test_on_ack__one_decrease_for_a_window_of_losses(void) {
   mrc_tcp_sender_free(&sender);
 }
 
-/* The first loss is mended at once, though more is under way than the new window allows. */
+/* The first loss is retransmitted at once, though more is in flight than the new window allows. */
 static void test_may_send__the_first_loss_at_once(void) {
   struct mrc_tcp_sender sender;
   mrc_tcp_sender_init(&sender);
@@ -88,7 +88,7 @@ static void test_may_send__the_first_loss_at_once(void) {
   mrc_tcp_sender_free(&sender);
 }
 
-/* The curve is back where it was cut after k = cbrt(max * 0.3 / 0.4) seconds, and flat there. */
+/* After k = cbrt(max * 0.3 / 0.4) seconds the curve is back at `max`, and flat there. */
 static void test_on_ack__the_curve_is_cubic(void) {
   struct mrc_tcp_sender sender;
   mrc_tcp_sender_init(&sender);
@@ -112,11 +112,11 @@ static void test_on_timeout__all_again_from_one(void) {
   struct mrc_tcp_sender sender;
   mrc_tcp_sender_init(&sender);
   CHECK_EQ(send_all(&sender, 0), 10);
-  CHECK_EQ(sender.deadline_ns, 1000 * MS); /* no round trip is known */
+  CHECK_EQ(sender.deadline_ns, 1000 * MS); /* no round trip is known yet */
   mrc_tcp_on_timeout(&sender);
   CHECK_EQ(sender.deadline_ns, MRC_NEVER);
   CHECK_EQ(send_all(&sender, 1000 * MS), 1);
-  CHECK_EQ(sender.deadline_ns, 3000 * MS); /* the second one waits twice as long */
+  CHECK_EQ(sender.deadline_ns, 3000 * MS); /* the second timeout is twice as long */
   CHECK_EQ(sender.again, 1);
   ack(&sender, 1, 0, 1000 * MS, 1050 * MS);
   CHECK_EQ(send_all(&sender, 1050 * MS), 2);
@@ -142,7 +142,7 @@ static void test_receive__any_order_once(void) {
   mrc_tcp_receiver_free(&receiver);
 }
 
-/* A link of a segment each millisecond, a buffer of `room` segments, 50 ms there and back. */
+/* A link of one segment a millisecond, a buffer of `room` segments, a round trip of 50 ms. */
 static void test_link__is_filled_and_nothing_is_missing(void) {
   static const uint32_t rooms[] = {20, 50, 100};
   for (int row = 0; row < 3; row++) {
@@ -151,7 +151,7 @@ static void test_link__is_filled_and_nothing_is_missing(void) {
     struct mrc_tcp_receiver receiver;
     static uint64_t queue[PIPE], queued_ns[PIPE];
     static struct mrc_tcp_ack acks[PIPE];
-    uint64_t first = 0, last = 0; /* of the queue */
+    uint64_t first = 0, last = 0; /* positions in the queue */
     mrc_tcp_sender_init(&sender);
     mrc_tcp_receiver_init(&receiver);
     for (uint64_t ms = 0; ms < 60000; ms++) {

@@ -29,7 +29,7 @@ static void test_add__refuses_nonsense(void) {
   CHECK_EQ(add_tcp(sim, .tcp_plane = 2), -EINVAL);
   CHECK_EQ(add_tcp(sim, .bytes = 0), -EINVAL);
   CHECK_EQ(add_tcp(sim, .paths = 1, .paths_until_ns = MS), -EINVAL);
-  CHECK_EQ(add_tcp(sim, .paths = 4), -EINVAL); /* there are paths 0 and 1 */
+  CHECK_EQ(add_tcp(sim, .paths = 4), -EINVAL); /* only paths 0 and 1 exist */
   mrc_sim_destroy(sim);
 }
 
@@ -47,7 +47,7 @@ static void test_run__fills_its_path_and_never_ends(void) {
   mrc_sim_destroy(sim);
 }
 
-/* Data of TCP is neither marked nor trimmed: it is dropped. */
+/* The fabric neither marks nor trims TCP data: it drops it. */
 static void test_run__full_buffers_drop(void) {
   mrc_sim *sim = open_slow(.ecn_low_bytes = 1, .ecn_high_bytes = 2);
   CHECK_EQ(add_tcp(sim), 0);
@@ -83,7 +83,7 @@ static void test_run__survives_what_links_do(void) {
   }
 }
 
-/* A write of MRC beside it, from the same host, under the auditors' eyes. */
+/* An MRC write from the same host at the same time, checked by the auditors. */
 static void test_run__beside_writes(void) {
   mrc_sim *sim = open_slow(.audit = 1, .cc = MRC_CC_DELAY);
   CHECK_EQ(add_tcp(sim, .paths = 1), 0);
@@ -94,7 +94,7 @@ static void test_run__beside_writes(void) {
   mrc_sim_destroy(sim);
 }
 
-/* Two flows and the port of one host: neither the engine nor TCP keeps the other out. */
+/* Two flows share the port of one host: neither MRC nor TCP keeps the other out. */
 static void test_run__shares_the_port_of_its_host(void) {
   mrc_sim *sim = open_slow(.host_rate_bps = 100 * MBIT, .cc = MRC_CC_NULL, .mpr = 128);
   CHECK_EQ(add_tcp(sim), 0);

@@ -31,7 +31,7 @@ static uint64_t earliest(const uint64_t *deadlines, uint32_t n) {
   return first;
 }
 
-/* Random sets, clears and pops beside a plain array. */
+/* Random sets, clears and pops, compared with a plain array. */
 static void test_set__keeps_the_order_of_an_array(void) {
   enum { IDS = 37, STEPS = 20000 };
   struct mrc_timers timers;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the trace ring says of a transfer (csrc/core/trace.def): each point with its two values. */
+/* The trace ring of a transfer (csrc/core/trace.def): each point with its two values. */
 #include "pair/connect.h"
 #include "scenario.h"
 
 enum { ENTRIES = 4096 };
 
-/* All that a host has traced. */
+/* The whole trace of a host. */
 struct traced {
   struct mrc_trace_entry entries[ENTRIES];
   int n;
@@ -18,7 +18,7 @@ static struct traced traced_by(const struct mrc_pair *p, int host) {
   return traced;
 }
 
-/* The first entry of a point; all zeros when there is none, which is a failure. */
+/* The first entry of a point; all zeros, and a failure, when there is none. */
 static struct mrc_trace_entry first(const struct traced *traced, enum mrc_trace_point point) {
   for (int i = 0; i < traced->n; i++)
     if (traced->entries[i].point == point) return traced->entries[i];
@@ -40,7 +40,7 @@ static int count(const struct traced *traced, enum mrc_trace_point point) {
   return n;
 }
 
-/* Every packet that one host traces as it leaves the other traces as it arrives. */
+/* Each packet that one host traces when it leaves is traced by the other when it arrives. */
 static void check_pairs(const struct traced *from, enum mrc_trace_point out,
                         const struct traced *to, enum mrc_trace_point in) {
   CHECK(count(from, out) > 0);
@@ -53,7 +53,7 @@ static struct mrc_pair *open_traced(void) {
   return open_pair(.planes = 2, .paths = 2, .engine.trace_entries = ENTRIES);
 }
 
-/* One packet of a message with an immediate is lost, and its EV comes back by probes. */
+/* One packet of a message with an immediate is lost; its EV comes back after probes. */
 static void test_trace__of_a_loss(void) {
   struct mrc_pair *p = open_traced();
   const int end = open_qp(p, .memory_bytes = 100 * MTU, .spray = 1);
@@ -83,8 +83,8 @@ static void test_trace__of_a_loss(void) {
   mrc_pair_destroy(p);
 }
 
-/* One port goes down and the other plane falls silent: the reliability probe asks for the tail, the
-   local timeout expires, and both planes come back. */
+/* One port goes down and the other plane falls silent: a reliability probe requests the state of
+   the last packets, the local timeout expires, and both planes come back. */
 static void test_trace__of_silence(void) {
   struct mrc_pair *p = open_traced();
   const int end = open_qp(p, .memory_bytes = 300 * MTU, .timeout = 12);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The order of a driver's turn and where it ends (csrc/core/turn.c); the engine is the fake one. */
+/* The order and the end of a driver's turn (csrc/core/turn.c); the engine is the fake one. */
 #include "core/turn.h"
 
 #include "check.h"
@@ -7,15 +7,15 @@
 
 enum { CAPACITY = 4, FULL_ROUNDS = 4, NOW_NS = 1000, SEND_NS = 10, DEFER_NS = 10000000 };
 
-/* A driver that writes down what its turn calls: p for publish, s for send. */
+/* A driver that logs the calls of its turn: p for publish, s for send. */
 struct log {
   struct mrc_turn turn;
   char calls[MAX_LOG];
   int n_calls;
   uint64_t now_ns;
-  uint64_t sent_ns; /* time that the last send was given */
+  uint64_t sent_ns; /* time argument of the last send */
   uint32_t blocks;  /* ports that each send blocks */
-  bool unpublished; /* publish leaves something each time */
+  bool unpublished; /* publish never finishes */
 };
 
 static void note(struct log *log, char call) {
@@ -43,7 +43,7 @@ static uint32_t send_bursts(void *driver, const struct mrc_burst *bursts, int *t
   note(log, 's');
   for (int i = 0; i < n; i++)
     taken[i] = 1;
-  CHECK_EQ(fake.n_blocks, 0); /* blocked ports are told after the commit */
+  CHECK_EQ(fake.n_blocks, 0); /* blocked ports are reported after the commit */
   log->sent_ns = now_ns;
   log->now_ns += SEND_NS;
   return log->blocks;
@@ -108,13 +108,13 @@ static void test_run__tells_the_engine_of_blocked_ports_after_the_commit(void) {
   struct log *log = start(2 * CAPACITY);
   log->blocks = 1;
   mrc_turn_run(&log->turn, false, NOW_NS);
-  CHECK_STR_EQ(log->calls, "psp"); /* the port takes no more */
+  CHECK_STR_EQ(log->calls, "psp"); /* the port has no more room */
   CHECK_EQ(fake.n_fates, CAPACITY);
   CHECK_EQ(fake.n_blocks, 1);
   CHECK_EQ(fake.blocks[0], 1);
 }
 
-/* Deadlines wait for a backlog of input from the last one handled on, but not for ever. */
+/* A backlog of input defers deadlines, for a limited time after the last one was handled. */
 static void test_run__defers_deadlines_while_input_waits(void) {
   struct log *log = start(0);
   static const struct {

@@ -5,8 +5,7 @@
 
 enum { FIRST = 0xFFFFFE, MTU = 1000 };
 
-/* A window of 8 PSNs, of which n are opened and sent, PSN i at time i + 1 on EV i and plane i % 2.
- */
+/* A window of 8 PSNs. The first n are opened and sent: PSN i at time i + 1 on EV i, plane i % 2. */
 static struct mrc_txwin sent_window(uint32_t n) {
   struct mrc_txwin win;
   CHECK_EQ(mrc_txwin_init(&win, 8, 2), 0);
@@ -48,7 +47,7 @@ static void test_on_refused__takes_the_sending_back(void) {
   CHECK_EQ(slot_of(&win, 0).state, MRC_TX_UNSENT); /* never sent: no retransmission later */
   CHECK_EQ(slot_of(&win, 0).tries, 0);
   CHECK_EQ(win.inflight_bytes, MTU);
-  CHECK_EQ(mrc_txwin_first_tosend(&win), FIRST); /* it keeps its place */
+  CHECK_EQ(mrc_txwin_first_tosend(&win), FIRST); /* it is still the first to send */
   mrc_txwin_on_lost(&win, mrc_psn_add(FIRST, 1));
   mrc_txwin_on_send(&win, mrc_psn_add(FIRST, 1), 5, 0, 9);
   mrc_txwin_on_refused(&win, mrc_psn_add(FIRST, 1));
@@ -57,7 +56,7 @@ static void test_on_refused__takes_the_sending_back(void) {
   mrc_txwin_free(&win);
 }
 
-/* However often a packet is sent, it is known that it was sent more than once. */
+/* The number of tries saturates: a packet sent many times still counts as sent more than once. */
 static void test_on_send__tries_saturate(void) {
   struct mrc_txwin win = sent_window(1);
   for (uint32_t tries = 2; tries < 3 * MRC_TX_MAX_TRIES; tries++) {
@@ -89,7 +88,7 @@ static void test_on_lost__is_sent_again_oldest_first(void) {
   mrc_txwin_free(&win);
 }
 
-/* PSNs 0 to 3 are sent, 2 is lost; acknowledgements in this order, and the books after each. */
+/* PSNs 0 to 3 are sent, 2 is lost; acknowledgements in this order, and the counts after each. */
 static void test_on_acked__truth_table(void) {
   static const struct {
     uint32_t psn;
@@ -134,7 +133,7 @@ static void test_after__is_by_time_then_by_order(void) {
     CHECK_EQ(mrc_txwin_open(&win, 0, MTU), mrc_psn_add(FIRST, i));
     mrc_txwin_on_send(&win, mrc_psn_add(FIRST, i), 0, 0, i / 2);
   }
-  win.next_order += 1 << 15; /* half of all have left in the meantime */
+  win.next_order += 1 << 15; /* half of all orders were used in the meantime */
   CHECK_EQ(mrc_txwin_open(&win, 0, MTU), mrc_psn_add(FIRST, 3));
   mrc_txwin_on_send(&win, mrc_psn_add(FIRST, 3), 0, 0, 2);
   for (uint32_t a = 0; a < 4; a++)

@@ -65,7 +65,7 @@ static void test_open__source_ports_are_all_different(void) {
   mrc_udp_close(&udp);
 }
 
-/* Tied to their interface: two interfaces in one subnet are two planes. */
+/* Each socket is bound to its interface: two interfaces in one subnet are two planes. */
 static void test_open__sockets_are_tied_and_do_not_block(void) {
   static const char *const addresses[] = {"127.0.0.1", "::1"};
   struct mrc_ctx_config config = config_of(2, addresses, 2);
@@ -126,8 +126,8 @@ static void test_open__refusals_name_their_cause(void) {
   mrc_udp_close(&taken);
 }
 
-/* Each of the options that a context cannot do without: seven of the receive socket, seven of the
-   transmit socket and its filter. */
+/* Each option that a context requires: seven of the receive socket, seven of the transmit socket
+   and its filter. */
 static void test_open__fails_without_a_socket_option(void) {
   static const char *const addresses[] = {"::1"};
   static const char line[] = "cannot set socket option ";
@@ -182,7 +182,7 @@ static void test_open__without_a_port_and_one_later(void) {
   mrc_udp_close(&udp);
 }
 
-/* While QPs use a port it has its source ports again, or stays closed. */
+/* While QPs use a port, it reopens with the same source ports or stays closed. */
 static void test_open_port__is_the_same_where_it_is_used(void) {
   static const char *const addresses[] = {"127.0.0.1", "127.0.0.2", "127.0.0.3"};
   struct mrc_ctx_config config = config_of(3, addresses, 4);
@@ -209,7 +209,7 @@ static void test_open_port__is_the_same_where_it_is_used(void) {
   mrc_udp_close(&udp);
 }
 
-/* A source port that somebody has taken, and the UDP port: neither leaves a descriptor behind. */
+/* Another process took a source port or the UDP port: the open fails and leaks no descriptor. */
 static void test_open_port__what_was_taken_meanwhile(void) {
   static const char *const addresses[] = {"127.0.0.1", "127.0.0.2"};
   struct mrc_ctx_config config = config_of(2, addresses, 2);
@@ -229,7 +229,7 @@ static void test_open_port__what_was_taken_meanwhile(void) {
   CHECK(fd >= 0);
   CHECK_EQ(mrc_udp_open_port(&udp, 2, &config.ports[1], 0, &cause), -EADDRINUSE);
   CHECK_EQ(n_descriptors(), before);
-  mrc_udp_close_port(&udp, 1); /* now nobody knows the UDP port */
+  mrc_udp_close_port(&udp, 1); /* the last port is closed, so the UDP port may change */
   CHECK_EQ(mrc_udp_open_port(&udp, 2, &config.ports[1], 0, &cause), 0);
   CHECK_STR_EQ(cause.message, "");
   close(fd);

@@ -23,7 +23,7 @@ static void check_one_burst(const char *address, const char *ifname, bool any, u
   CHECK_EQ(check_burst_arrived(&traffic, 0, 0, &from, &to), n_packets);
   CHECK_EQ(from.counters[MRC_IO_TX_BURSTS], 1);
   CHECK_EQ(from.counters[MRC_IO_TX_SYSCALLS], 1);
-  CHECK_EQ(to.counters[MRC_IO_RX_DATAGRAMS], 1); /* loopback passes a burst whole */
+  CHECK_EQ(to.counters[MRC_IO_RX_DATAGRAMS], 1); /* loopback delivers a burst as one datagram */
   CHECK_EQ(to.counters[MRC_IO_GRO_SEGMENTS], n_packets > 1 ? n_packets : 0);
   mrc_udp_close(&from);
   mrc_udp_close(&to);
@@ -101,7 +101,7 @@ static void test_receive__knows_trimmed_packets_by_their_dscp(void) {
   }
 }
 
-/* The kernel tells of its drops with the next packet that it does queue. */
+/* The kernel reports its drops with the next packet that it queues. */
 static void test_receive__counts_what_the_kernel_dropped(void) {
   static const char *const addresses[] = {"::1"};
   enum { BURSTS = 40 };

@@ -12,7 +12,7 @@
 #include "io/udp_send.h"
 #include "loopback.h"
 
-/* Bursts of three ports with two sockets each, mixed: one system call a socket, order kept. */
+/* Mixed bursts of three ports with two sockets each: one system call a socket, order kept. */
 static void test_send__groups_by_socket(void) {
   static const char *const addresses[] = {"127.0.0.1", "127.0.0.2", "127.0.0.3"};
   static const struct {
@@ -46,7 +46,7 @@ static void test_send__groups_by_socket(void) {
   mrc_udp_close(&to);
 }
 
-/* Acknowledgements let short data go first, but not a whole burst; data keep their order. */
+/* Short data goes ahead of acknowledgements, a whole burst does not; data keeps its order. */
 static void test_send__short_data_before_control(void) {
   static const struct {
     int packets[3];
@@ -82,8 +82,8 @@ static void test_send__short_data_before_control(void) {
   mrc_udp_close(&to);
 }
 
-/* Bursts of 1, 2, 3 and 4 packets through one socket, under a script of sendmmsg. `arrived` is the
-   set of bursts whose packets arrive. */
+/* Bursts of 1, 2, 3 and 4 packets through one socket, with scripted results of sendmmsg. `arrived`
+   is the set of bursts whose packets arrive. */
 static void test_send__fates(void) {
   static const struct {
     int script[8];
@@ -110,9 +110,9 @@ static void test_send__fates(void) {
       {{1, -EINVAL, -EINVAL}, 3, {1, -EMSGSIZE, 1, 1}, 0xd, false},
       {{-EINVAL, -EINVAL}, 2, {-EINVAL, 1, 1, 1}, 0xe, false},
       {{3, -ENETDOWN, -ENETDOWN}, 3, {1, 1, 1, -ENETDOWN}, 0x7, false},
-      {{1, -EIO, -EIO}, 3, {1, 1, 1, 1}, 0xf, false}, /* no GSO: packet by packet from there */
+      {{1, -EIO, -EIO}, 3, {1, 1, 1, 1}, 0xf, false}, /* no GSO: packet by packet from then on */
       {{-EIO, -EIO, -EIO, -EIO}, 4, {-EIO, 1, 1, 1}, 0xe, false}, /* one packet: it is not GSO */
-      /* The error of an earlier packet, whose report may have found no room. */
+      /* The error of an earlier packet, whose report may have been dropped. */
       {{-ECONNREFUSED}, 1, {1, 1, 1, 1}, 0xf, false},
       {{1, -EHOSTUNREACH, 2, -EMSGSIZE}, 4, {1, 1, 1, 1}, 0xf, false},
       {{-ECONNREFUSED, -EAGAIN}, 2, {0, 0, 0, 0}, 0x0, true},
@@ -140,7 +140,7 @@ static void test_send__fates(void) {
   }
 }
 
-/* One socket without room stops its port, and no other. */
+/* A full socket stops its port and no other. */
 static void test_send__a_full_socket_blocks_its_port_only(void) {
   static const char *const addresses[] = {"127.0.0.1", "127.0.0.2"};
   static struct traffic traffic;
@@ -182,7 +182,7 @@ static void test_retry__after_a_full_queue(void) {
   mrc_udp_close(&udp);
 }
 
-/* One packet that the queue never takes must not hold up its port for ever. */
+/* A packet that the queue refuses for too long is an error, so that it does not block its port. */
 static void test_send__a_refusal_that_lasts_is_an_error(void) {
   static struct traffic traffic;
   struct mrc_udp udp;
@@ -198,12 +198,12 @@ static void test_send__a_refusal_that_lasts_is_an_error(void) {
       {0, 1, {-ENOBUFS}, {0, 0}},
       {MRC_UDP_REFUSAL_NS - 1, 1, {-ENOBUFS}, {0, 0}},
       {MRC_UDP_REFUSAL_NS, 3, {-ENOBUFS, -ENOBUFS, 1}, {-ENETDOWN, 1}},
-      {MRC_UDP_REFUSAL_NS, 1, {-ENOBUFS}, {0, 0}}, /* one went: patience anew */
+      {MRC_UDP_REFUSAL_NS, 1, {-ENOBUFS}, {0, 0}}, /* one was sent: the time starts anew */
       {3ull * MRC_UDP_REFUSAL_NS,
        4,
        {-ENOBUFS, -ENOBUFS, -ENOMEM, -ENOMEM},
        {-ENETDOWN, -ENETDOWN}},
-      {3ull * MRC_UDP_REFUSAL_NS, 1, {-EAGAIN}, {0, 0}}, /* a full socket tells of room */
+      {3ull * MRC_UDP_REFUSAL_NS, 1, {-EAGAIN}, {0, 0}}, /* a full socket signals room later */
   };
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
     int taken[2];
@@ -217,7 +217,7 @@ static void test_send__a_refusal_that_lasts_is_an_error(void) {
   mrc_udp_close(&udp);
 }
 
-/* Packet by packet a burst still has one fate: what did not follow its first packet is lost. */
+/* Sent packet by packet, a burst still has one fate: packets not sent after the first are lost. */
 static void test_send__without_gso_a_cut_burst_counts_as_taken(void) {
   static struct traffic traffic;
   struct mrc_udp udp;
@@ -248,8 +248,8 @@ static uint16_t closed_udp_port(const char *address) {
   return udp_port;
 }
 
-/* One port of two has an interface that cannot cut messages into packets: what is left in the
-   outbox of its packets does not get into the next message of the other. */
+/* The interface of one port cannot segment messages, so its packets are sent singly: the outbox
+   must not carry leftovers into the next message of the other port. */
 static void test_send__a_port_with_gso_after_one_without(void) {
   static const char *const addresses[] = {"127.0.0.1", "::1"};
   struct mrc_ctx_config config = config_of(2, addresses, 1);
@@ -269,8 +269,8 @@ static void test_send__a_port_with_gso_after_one_without(void) {
   mrc_udp_close(&to);
 }
 
-/* A port unreachable of an earlier packet makes the next send fail: it is tried again. The ICMP
-   error quotes as much of the packet as fits, and the socket has room for that. */
+/* A port unreachable error of an earlier packet makes the next send fail: the send is retried. The
+   ICMP error quotes as much of the packet as fits, and the socket has room for it. */
 static void test_send__an_icmp_error_is_not_the_next_bursts_fault(void) {
   static const struct {
     const char *address;
@@ -305,8 +305,8 @@ static int poll_events(int fd) {
   return poll(&ready, 1, 0) == 1 ? ready.revents : 0;
 }
 
-/* More ICMP errors than the socket has room for: the error of those that were dropped would wake
-   the thread again and again, and would be taken for that of the next send. */
+/* More ICMP errors than the socket has room for: the error of the dropped ones must not wake the
+   thread repeatedly, nor count as the error of the next send. */
 static void test_drain__errors_that_found_no_room_do_not_stay(void) {
   enum { MORE_THAN_FIT = 1000 };
   static const char *const addresses[] = {"::1", "127.0.0.1"};
@@ -344,7 +344,7 @@ static void test_drain__errors_that_found_no_room_do_not_stay(void) {
   }
 }
 
-/* What anybody sends to a transmit socket takes no room from ICMP errors. */
+/* Packets sent to a transmit socket take no room from ICMP errors. */
 static void test_open__transmit_sockets_hear_nothing(void) {
   static const char *const addresses[] = {"::1", "127.0.0.1"};
   for (int i = 0; i < 2; i++) {
@@ -364,7 +364,7 @@ static void test_open__transmit_sockets_hear_nothing(void) {
   }
 }
 
-/* The kernel answers EFAULT to a payload without backing; under the guard it is sent as zeros. */
+/* The kernel returns EFAULT for a payload without backing; the guard lets it be sent as zeros. */
 static void send_of_shrunk_file(uint32_t packet_bytes) {
   static struct traffic traffic;
   static const uint8_t zeros[4000];
@@ -392,13 +392,13 @@ static void send_of_shrunk_file(uint32_t packet_bytes) {
   mrc_udp_close(&udp);
 }
 
-/* Short packets are copied by us, longer ones by the kernel. */
+/* The driver copies short packets; the kernel copies longer ones. */
 static void test_send__a_shrunk_file_is_sent_as_zeros(void) {
   send_of_shrunk_file(1000);
   send_of_shrunk_file(4000);
 }
 
-/* ---- In a network namespace of our own ---- */
+/* ---- In a separate network namespace ---- */
 
 static void set_loopback(int mtu, bool up) {
   struct ifreq request = {.ifr_name = "lo", .ifr_mtu = mtu};
@@ -444,7 +444,7 @@ static void test_send__the_kernels_own_refusals(void) {
   pid_t child = fork();
   if (child == 0) {
     if (unshare(CLONE_NEWNET) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0) {
-      printf("skipped: no network namespace of our own: %s\n", strerror(errno));
+      printf("skipped: cannot create a network namespace: %s\n", strerror(errno));
       fflush(NULL);
       _exit(0);
     }

@@ -126,7 +126,7 @@ static void test_decode__payload_fits_opcode_and_message(void) {
   } rows[] = {
       {MRC_OP_WRITE_FIRST, 8, 4, 0, MRC_DROP_NONE},
       {MRC_OP_WRITE_FIRST, 8, 0, 0, MRC_DROP_LENGTH},
-      {MRC_OP_WRITE_FIRST, 8, 8, 0, MRC_DROP_LENGTH}, /* a whole message is an Only */
+      {MRC_OP_WRITE_FIRST, 8, 8, 0, MRC_DROP_LENGTH}, /* a whole message must be an Only */
       {MRC_OP_WRITE_FIRST, 0, 4, 0, MRC_DROP_LENGTH},
       {MRC_OP_WRITE_MIDDLE, 8, 4, 0, MRC_DROP_NONE},
       {MRC_OP_WRITE_MIDDLE, 8, 0, 0, MRC_DROP_LENGTH},
@@ -156,7 +156,7 @@ static void test_decode__payload_fits_opcode_and_message(void) {
   }
 }
 
-/* The message length is what a payload of "minus pad" bytes would wrap to. */
+/* The message length equals the wrapped payload length of "minus pad" bytes. */
 static void test_decode__pad_longer_than_the_payload(void) {
   for (uint32_t pad = 1; pad <= 3; pad++) {
     CHECK_ROW(pad);
@@ -176,17 +176,17 @@ static const struct mrc_wire *sample_of(uint8_t opcode) {
   return NULL;
 }
 
-/* Every byte from which the format forbids values. Offsets are from the start of the BTH. */
+/* Each byte for which the format forbids values. Offsets are from the start of the BTH. */
 static void test_decode__forbidden_values(void) {
   static const struct {
     uint8_t opcode, offset, value;
     int drop;
   } rows[] = {
-      {MRC_OP_WRITE_ONLY, 0, 0x0A, MRC_DROP_OPCODE}, /* RC's own write */
+      {MRC_OP_WRITE_ONLY, 0, 0x0A, MRC_DROP_OPCODE}, /* a write of RC */
       {MRC_OP_WRITE_ONLY, 0, 0xC5, MRC_DROP_OPCODE},
       {MRC_OP_WRITE_ONLY, 0, 0xCC, MRC_DROP_OPCODE},
       {MRC_OP_WRITE_ONLY, 0, 0xDF, MRC_DROP_OPCODE},
-      {MRC_OP_WRITE_ONLY, 0, 0xEA, MRC_DROP_OPCODE}, /* a class behind ours */
+      {MRC_OP_WRITE_ONLY, 0, 0xEA, MRC_DROP_OPCODE}, /* the opcode class after MRC's */
       {MRC_OP_WRITE_ONLY, 1, 0x01, MRC_DROP_VERSION},
       {MRC_OP_WRITE_ONLY, 1, 0x02, MRC_DROP_VERSION},
       {MRC_OP_WRITE_ONLY, 1, 0x04, MRC_DROP_VERSION},
@@ -198,7 +198,7 @@ static void test_decode__forbidden_values(void) {
       {MRC_OP_WRITE_MIDDLE, 19, 0x05, MRC_DROP_FIELD},
       {MRC_OP_WRITE_MIDDLE, 19, 0x09, MRC_DROP_FIELD},
       {MRC_OP_ACK, 1, 0x10, MRC_DROP_FIELD},  /* a pad without a payload */
-      {MRC_OP_ACK, 8, 0x10, MRC_DROP_FIELD},  /* a TSETH where there is none */
+      {MRC_OP_ACK, 8, 0x10, MRC_DROP_FIELD},  /* a TSETH where none is allowed */
       {MRC_OP_ACK, 12, 0x00, MRC_DROP_FIELD}, /* an ACK with credits */
       {MRC_OP_ACK, 12, 0x20, MRC_DROP_FIELD}, /* RNR, which MRC has not */
       {MRC_OP_ACK, 12, 0x60, MRC_DROP_FIELD}, /* PSN sequence error, nor that */
@@ -220,7 +220,7 @@ static void test_decode__forbidden_values(void) {
       {MRC_OP_SACK, 13, 0x80, MRC_DROP_FIELD},
       {MRC_OP_SACK, 13, 0x60, MRC_DROP_FIELD}, /* m = 3 */
       {MRC_OP_SACK, 13, 0x40, MRC_DROP_NONE},
-      {MRC_OP_SACK, 28, 0x10, MRC_DROP_FIELD}, /* another CC_STATE than NSCC's */
+      {MRC_OP_SACK, 28, 0x10, MRC_DROP_FIELD}, /* a CC_STATE other than NSCC's */
       {MRC_OP_NACK, 14, 0x00, MRC_DROP_FIELD},
       {MRC_OP_NACK, 14, 0x03, MRC_DROP_FIELD},
       {MRC_OP_NACK, 14, 0x18, MRC_DROP_FIELD},
@@ -252,7 +252,7 @@ static void test_decode__every_other_opcode_is_refused(void) {
   CHECK_EQ(known, 12);
 }
 
-/* Reserved bits, and the BTH byte that changes in flight, are not looked at. */
+/* The decoder ignores reserved bits and the BTH byte that changes in flight. */
 static void test_decode__reserved_bits_are_ignored(void) {
   static const struct {
     uint8_t opcode, offset, bits;
@@ -340,7 +340,7 @@ static uint64_t xorshift(uint64_t *state) {
   return *state;
 }
 
-/* A packet that was taken lies in bounds, and means the same after another trip. */
+/* A decoded packet lies within its bytes, and decodes to the same after encoding. */
 static void check_taken(const uint8_t *bytes, size_t n, const struct mrc_wire *packet) {
   uint8_t once[ROOM];
   uint8_t twice[ROOM];

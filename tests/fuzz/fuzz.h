@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A fuzz target is one file fuzz_<what>.c: its first comment is the invariant, its one function the
- * entry that libFuzzer calls, which asserts it. Seeds lie in corpus/<what>/.
+ * A fuzz target is one file fuzz_<what>.c: its first comment states the invariant, its one function
+ * is the entry that libFuzzer calls and asserts the invariant. Seeds lie in corpus/<what>/.
  *
- * `tools/test tests/fuzz` replays every target under gcc's sanitizers; one of them for longer:
+ * `tools/test tests/fuzz` replays every target under gcc's sanitizers; to run one for longer:
  *
  *   build/tests/asan/bin/fuzz_wire 100000 tests/fuzz/corpus/wire/sack
  *
- * Where there is clang, `tools/fuzz wire` runs libFuzzer, which finds what a blind mutation does
- * not. What it finds becomes a test in tests/c and a seed.
+ * With clang, `tools/fuzz wire` runs libFuzzer, which finds more than blind mutation. Add each
+ * finding as a test in tests/c and as a seed.
  */
 #ifndef MRC_TESTS_FUZZ_H
 #define MRC_TESTS_FUZZ_H
@@ -16,7 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What is left of the input. */
+/* The remaining input. */
 struct fuzz_input {
   const uint8_t *bytes;
   size_t n;

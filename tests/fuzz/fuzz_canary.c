@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Invariant, and a false one: no input begins with CA 80. Its seed begins with CA 00, one bit away,
- * so a replay that does not fail here cannot be trusted with the other targets.
+ * Invariant, deliberately false: no input begins with CA 80. The seed begins with CA 00, one bit
+ * away, so if a replay does not fail here, the replays of the other targets prove nothing.
  */
 #include "core/base.h"
 #include "fuzz.h"

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Invariant: whatever a peer sends in whatever order, and whatever the kernel refuses, the engine
- * writes only into memory registered for remote writes, allocates nothing after create, keeps to
- * its queue depth, runs dry, and never leaves a deadline behind.
+ * Invariant: for any packets in any order and any refusals of the kernel, the engine writes only
+ * into memory registered for remote writes, allocates nothing after create, stays within its queue
+ * depth, runs out of packets to send, and leaves no past deadline pending.
  *
  * The input is a byte of configuration and a stream of operations, each a byte (the operation in
- * its low 3 bits, variants in the rest) and the bytes that the operation takes; missing bytes are
- * 0. One operation answers as an honest peer does, over a network that loses what it likes: without
- * it nothing would ever be measured, trusted again or acknowledged for good.
+ * its low 3 bits, variants in the rest) and the operation's bytes; missing bytes are 0. One
+ * operation answers like a valid peer over a lossy network: without it the engine would never
+ * measure a path, mark an EV good again or complete an acknowledgement.
  */
 #include <errno.h>
 #include <stdbool.h>
@@ -23,7 +23,7 @@
 #include "mrc.h"
 
 enum {
-  QPN = 0x100, /* and the next: a second QP with the same peer, when the input wants it */
+  QPN = 0x100, /* QPN + 1: a second QP with the same peer, if the input selects it */
   QPS = 2,
   PEER_QPN = 0x200,
   PORTS = 2,
@@ -39,19 +39,19 @@ enum {
   RQ_PSN = 0xFFFFF0, /* both near the wrap */
   SQ_PSN = 0xFFFFF8,
   SENT = 8,             /* packets that the peer may answer */
-  MAX_PSNS = 4096,      /* of one QP in one run that the honest peer keeps count of */
+  MAX_PSNS = 4096,      /* tracked by the honest peer, of one QP in one run */
   MAX_TRANSMITS = 2048, /* at one instant: one for each probe, answer and packet that may wait */
-  MAX_TURNS = 64        /* of the driver loop at one instant */
+  MAX_TURNS = 64        /* turns of the driver loop at one instant */
 };
 
 static struct fuzz_input input;
 static mrc_engine *engine;
 static uint8_t configuration;
 static uint64_t now_ns;
-static uint32_t qp; /* index of the QP that operations are about */
+static uint32_t qp; /* index of the QP that operations use */
 static uint64_t n_posted, n_completed;
 
-/* What the honest peer knows. */
+/* State of the honest peer. */
 static struct {
   struct {
     struct mrc_wire wire;
@@ -67,8 +67,8 @@ static uint8_t target[GUARD + MEMORY + GUARD];
 static bool allocation_is_wrong;
 static unsigned allocations;
 
-/* Called by the sanitizer's allocator. It only counts: what a failed assertion sets off allocates
-   too, and has to come to its end. */
+/* Called by the sanitizer's allocator. It only counts: a failed assertion allocates too, and must
+   be able to finish. */
 void __sanitizer_malloc_hook(const volatile void *pointer, size_t size);
 void __sanitizer_malloc_hook(const volatile void *pointer, size_t size) {
   (void)pointer;
@@ -78,7 +78,7 @@ void __sanitizer_malloc_hook(const volatile void *pointer, size_t size) {
 
 static uint64_t take(size_t n) { return fuzz_take(&input, n); }
 
-/* ---- what the peer sends ---- */
+/* ---- packets from the peer ---- */
 
 static struct mrc_meta make_meta(uint8_t variant) {
   const uint8_t port = variant & 1 ? 2 : 1;
@@ -107,7 +107,7 @@ static void receive(uint8_t *packet, size_t n, bool right_icrc, const struct mrc
   mrc_assert(drop >= 0 && mrc_drop_name(drop) != NULL);
 }
 
-/* Bytes as they are. */
+/* Receives the bytes of the input unchanged. */
 static void receive_raw(uint8_t variant) {
   uint8_t packet[256];
   const struct mrc_meta meta = make_meta(variant);
@@ -139,7 +139,7 @@ static void fill_data(struct mrc_wire *wire, uint8_t *payload) {
   wire->imm = (uint32_t)take(1);
 }
 
-/* An EV of ours, or one that never was. */
+/* An EV of the QP, or an unknown one. */
 static uint32_t take_ev(void) {
   const uint32_t port = (uint32_t)take(1) % 3;
   return (50001 + port) << 16 | (uint32_t)take(1) % 5;
@@ -197,7 +197,7 @@ static void fill_probe(struct mrc_wire *wire, uint8_t variant) {
   wire->opcode = take(1) & 1 ? MRC_OP_ENDPOINT_REQUEST : MRC_OP_ENDPOINT_RESPONSE;
   wire->endpoint.op = take(1) & 1;
   wire->endpoint.port_status_mask = (uint32_t)take(1);
-  if (wire->opcode == MRC_OP_ENDPOINT_RESPONSE) { /* near to what was asked */
+  if (wire->opcode == MRC_OP_ENDPOINT_RESPONSE) { /* close to a request */
     const uint8_t choice = (uint8_t)take(1);
     const struct mrc_wire *asked = &peer.sent[choice % SENT].wire;
     wire->psn = (asked->psn ^ (choice >> 7)) & 0xFFFF;
@@ -205,7 +205,7 @@ static void fill_probe(struct mrc_wire *wire, uint8_t variant) {
   }
 }
 
-/* A packet with a right form and a right ICRC, whose fields come near to what makes sense. */
+/* Receives a packet with a valid form and ICRC, with fields close to valid values. */
 static void receive_formed(uint8_t operation, uint8_t variant) {
   uint8_t packet[MRC_MAX_HEADER + 260 + MRC_ICRC_BYTES], payload[260]; /* 255 and pad */
   struct mrc_wire wire = {.dest_qpn = QPN + qp};
@@ -229,7 +229,7 @@ static void receive_formed(uint8_t operation, uint8_t variant) {
 
 /* ---- the honest peer ---- */
 
-/* What leaves can be read, and carries what is registered. */
+/* The packets that leave are readable, and their payload is registered memory. */
 static void note_sent(const struct mrc_burst *burst, const struct mrc_packet *packet) {
   const uint32_t place = peer.n_sent++ % SENT;
   struct mrc_wire *wire = &peer.sent[place].wire;
@@ -274,7 +274,7 @@ static void send_sack(uint32_t to, const struct mrc_wire *about, uint32_t ev, ui
   send_answer(&wire, port);
 }
 
-/* Answers of the newest packets those that the mask names; the others are lost. */
+/* Answers the newest packets selected by the mask; the others are lost. */
 static void answer(uint8_t mask) {
   const uint32_t n = peer.n_sent < SENT ? peer.n_sent : SENT, first = peer.n_sent - n;
   for (uint32_t i = 0; i < n; i++) {
@@ -297,7 +297,7 @@ static void answer(uint8_t mask) {
   peer.n_sent = 0;
 }
 
-/* ---- what the driver and the application do ---- */
+/* ---- actions of the driver and the application ---- */
 
 static struct mrc_qp_attr make_attr(void) {
   return (struct mrc_qp_attr){.qpn = QPN + qp,
@@ -320,7 +320,7 @@ static struct mrc_qp_attr make_attr(void) {
                               .cc = (configuration & 3) % 3};
 }
 
-/* Makes the QP, if it is not there, and moves it on towards RTS by so many states. */
+/* Creates the QP if it does not exist, and moves it that many states towards RTS. */
 static void raise_qp(uint32_t moves) {
   const struct mrc_qp_attr attr = make_attr();
   struct mrc_ev_attr evs[EVS];
@@ -344,14 +344,15 @@ static void raise_qp(uint32_t moves) {
     if (info.state == MRC_QP_INIT) {
       mrc_assert(mrc_qp_set_evs(engine, QPN + qp, evs, EVS) == 0);
       const int error = mrc_qp_set_peer(engine, QPN + qp, sources, PORTS);
-      mrc_assert(error == 0 || error == -EINVAL); /* it is set */
+      mrc_assert(error == 0 || error == -EINVAL); /* already set */
     }
     mrc_assert(mrc_qp_modify(engine, QPN + qp, info.state + 1, &attr, now_ns) == 0);
   }
   allocation_is_wrong = true;
 }
 
-/* `refusals` says bit by bit which bursts the kernel refuses; with all bits they have no route. */
+/* `refusals` selects by bit the bursts that the kernel refuses; if all bits are set, no burst has a
+   route. */
 static void decide(const struct mrc_burst *bursts, int *taken, int n, uint8_t refusals) {
   for (int i = 0; i < n; i++) {
     mrc_assert(bursts[i].n_packets >= 1 && bursts[i].n_packets <= MRC_MAX_BURST_PACKETS);
@@ -381,7 +382,7 @@ static uint64_t turn_now(void *driver) {
   return now_ns;
 }
 
-/* Results are taken when the input says so. */
+/* Takes no results: an operation of the input does. */
 static bool turn_publish(void *driver) {
   (void)driver;
   return false;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Invariant: beside a plain array of what arrived, the receive window judges every PSN alike, moves
- * its start and its end alike, and a SACK's bits are the array's. A PSN that no SACK has told,
- * those aside which the kernel refused, is news; every report makes less of the news. (The widest
- * window may forget to tell what arrived in the word in which it also starts.)
+ * Invariant: compared with a plain array of arrivals, the receive window judges every PSN alike,
+ * has the same start and end, and a SACK's bits are the array's. A PSN that no SACK has reported
+ * (except SACKs that the kernel refused) is news; every report reduces the news. (In the widest
+ * window, PSNs in the word that also holds the window's start may remain unreported.)
  *
- * The input is the width, the first PSN, and a stream of operations, each a byte and what it takes.
+ * The input is the width, the first PSN, and a stream of operations, each a byte and its operands.
  */
 #include <stdbool.h>
 #include <string.h>
@@ -20,8 +20,8 @@ enum { MAX_REPORTS = 4 }; /* between two arrivals */
 struct place {
   bool arrived;
   bool last;
-  bool shared;  /* its word was that of the window's start too */
-  uint8_t told; /* SACKs that the kernel took */
+  bool shared;  /* its word also held the window's start */
+  uint8_t told; /* number of SACKs that reported it and that the kernel took */
 };
 
 static struct fuzz_input input;
@@ -77,7 +77,7 @@ static void advance(uint32_t most) {
   mrc_assert(n == most || !mrc_rxwin_ready(&win));
 }
 
-/* One report beside the model; returns how far ahead its base is. */
+/* Compares one report with the model; returns how far ahead its base is. */
 static uint32_t report(uint64_t *wanted) {
   const int news = __builtin_popcountll(win.unreported);
   const bool fits_one = mrc_rxwin_fits_one(&win), wanted_none = *wanted == 0;
@@ -92,7 +92,7 @@ static uint32_t report(uint64_t *wanted) {
   return ahead;
 }
 
-/* What one transmit of the responder does: reports, some of which the kernel then refuses. */
+/* One transmit of the responder: reports, some of which the kernel then refuses. */
 static void transmit(size_t wanted_bytes) {
   const uint8_t variant = (uint8_t)fuzz_take(&input, 1);
   uint64_t wanted = fuzz_take(&input, wanted_bytes);
@@ -107,7 +107,7 @@ static void transmit(size_t wanted_bytes) {
   }
 }
 
-/* The answer to a reliability probe shows all there is, and counts as no report. */
+/* The answer to a reliability probe shows all PSNs, and does not count as a report. */
 static void view_all(uint8_t refused) {
   for (uint32_t ahead = 0; ahead < win.psns; ahead += 64) {
     mrc_assert(mrc_rxwin_view(&win, psn_of(ahead)) == model_bits(ahead));
@@ -130,7 +130,7 @@ static void check(void) {
 static void operate(void) {
   const uint8_t byte = (uint8_t)fuzz_take(&input, 1), variant = byte >> 3;
   switch (byte & 7) {
-    case 0: /* the next packets in order but for a few */
+    case 0: /* the next packets in order, a few missing */
       arrive(variant & 15, variant & 16);
       break;
     case 1:

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Invariant: beside a plain array of packets, the send window holds the same PSNs in the same
- * states, its bytes in flight equal the sum over them, each plane's list names its packets in
- * flight in the order of sending, and the first to send is the oldest that waits.
+ * Invariant: compared with a plain array of packets, the send window holds the same PSNs in the
+ * same states, its bytes in flight equal the sum over them, each plane's list holds its packets in
+ * flight in the order of sending, and the first PSN to send is the oldest one that waits.
  *
- * The input is the width, the first PSN, and a stream of operations, each a byte and what it takes.
+ * The input is the width, the first PSN, and a stream of operations, each a byte and its operands.
  */
 #include <stdbool.h>
 #include <string.h>
@@ -99,7 +99,7 @@ static void clear(void) {
   mrc_txwin_clear(&win);
 }
 
-/* ---- the two beside each other ---- */
+/* ---- comparison of the window with the model ---- */
 
 static void check_packet(uint32_t ahead) {
   const struct mrc_txslot *mine = &model.packets[ahead];
@@ -171,7 +171,7 @@ static void operate(void) {
     case 6:
       acknowledge(ahead);
       break;
-    default: /* all up to there, as a cumulative PSN does */
+    default: /* all PSNs up to it, as for a cumulative PSN */
       for (const uint32_t psn = psn_of(ahead); model.n > 0 && !mrc_psn_before(psn, model.una_psn);)
         acknowledge(0);
   }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Invariant: any bytes give a packet or a drop reason. A packet lies inside the bytes, its headers
- * are as long as those that the encoder makes of it, and these mean the same once more.
+ * Invariant: any bytes decode to a packet or a drop reason. A packet lies inside the bytes, the
+ * encoder makes headers of the same length from it, and these decode to the same packet again.
  */
 #include <string.h>
 

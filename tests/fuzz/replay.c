@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A main for fuzz targets where there is no libFuzzer: runs every file as it is and then a number
- * of mutations of it, the same in every run.
+ * A main for fuzz targets without libFuzzer: runs every file as it is and then a number of
+ * mutations of it, the same in every run.
  *
  *   fuzz_<what> MUTATIONS FILE...
  *
- * When the target fails, the input at fault is printed in hex.
+ * When the target fails, it prints the failing input in hex.
  */
 #include <signal.h>
 #include <stdbool.h>
@@ -44,7 +44,7 @@ static size_t below(size_t limit) {
   return (size_t)(state % limit);
 }
 
-/* A copy of exactly the input's size, so that the address sanitizer sees any step beyond it. */
+/* A copy of exactly the input's size, so that the address sanitizer sees any access beyond it. */
 static void run(void) {
   uint8_t *copy = malloc(input_bytes + 1);
   memcpy(copy + 1, input, input_bytes);

@@ -76,6 +76,6 @@ def test_target__states_its_invariant_first(target: Path) -> None:
 
 
 def test_corpus__of_wire_is_the_golden_packets() -> None:
-    """To write it anew: for each golden packet, corpus/wire/<name> holds its bytes."""
+    """To update the corpus, write each golden packet's bytes to corpus/wire/<name>."""
     seeds = {path.name: path.read_bytes() for path in (CORPUS / "wire").iterdir()}
     assert seeds == {golden.name: golden.packet for golden in GOLDEN}

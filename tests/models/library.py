@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The engine's parts as a library that ends the process where C is undefined, through cffi."""
+"""The engine's parts as a cffi library; undefined behaviour ends the process."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ void shim_evset_free(void *set) {
   free(shim);
 }
 
-/* As often as it takes until an EV counts as fuller than others that are not marked. */
+/* Marks the EV until it counts as fuller than others that are not marked. */
 static bool be_marked(struct mrc_evset *set, uint16_t ev, uint64_t now_ns) {
   bool changed = false;
   for (int i = 0; i < MRC_EV_ALWAYS_MARKED; i++)

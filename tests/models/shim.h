@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Parts of the engine as plain functions, for the models in Python and for tools/states. cffi reads
- * what stands between the two markers.
+ * the text between the two markers.
  */
 #ifndef MRC_TESTS_SHIM_H
 #define MRC_TESTS_SHIM_H
@@ -62,14 +62,14 @@ void shim_txwin_slot(void *win, uint32_t psn, struct shim_txslot *out);
 /* The PSNs in flight on a plane, oldest first; returns how many there are. */
 int shim_txwin_list(void *win, uint8_t plane, uint32_t *psns, int capacity);
 
-/* What can happen to an EV; the names are those of tools/states. */
+/* Events of an EV; the names match tools/states. */
 enum shim_ev_event {
   SHIM_MARKED,
   SHIM_CLEAR,
   SHIM_LOST,
   SHIM_TRUSTED,
   SHIM_DENIED,
-  SHIM_TURN /* of the plane: the EV named is not looked at */
+  SHIM_TURN /* a turn of the plane: the EV argument is ignored */
 };
 struct shim_ev {
   uint64_t bad_since_ns;
@@ -80,7 +80,7 @@ struct shim_ev {
 };
 void *shim_evset_new(uint32_t n, uint32_t active); /* all in one plane */
 void shim_evset_free(void *set);
-/* Returns the EV whose turn it is, or for other events whether the EV's state changed. */
+/* Returns the EV whose turn it is; for other events, whether the EV's state changed. */
 uint32_t shim_evset_event(void *set, int event, uint32_t ev, uint64_t now_ns);
 void shim_evset_look(void *set, uint32_t ev, struct shim_ev *out);
 

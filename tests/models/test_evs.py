@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The EVs of one plane beside their states in a list and the rotation in a set."""
+"""The EVs of one plane compared with a list of states and a set for the rotation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ EVS = st.integers(0, 15)
 
 
 class EvMachine(RuleBasedStateMachine):
-    """Which backup comes in is the engine's choice; that one comes, and of what kind, is not."""
+    """The engine chooses the backup; the model checks that one joins, and of which kind."""
 
     @initialize(n=st.integers(1, 16), active=st.integers(0, 16))
     def start(self, n: int, active: int) -> None:
@@ -48,7 +48,7 @@ class EvMachine(RuleBasedStateMachine):
         return {ev for ev in range(self.n) if self.states[ev] == GOOD} - self.rotation
 
     def leave(self, ev: int) -> None:
-        """The EV goes out of the rotation; a backup comes in, where there is one."""
+        """The EV leaves the rotation; a backup, if any, joins it."""
         if ev not in self.rotation:
             return
         rotation = self.see()[1]
@@ -70,7 +70,7 @@ class EvMachine(RuleBasedStateMachine):
     def clear(self, ev: int) -> None:
         ev %= self.n
         self.happen(library().SHIM_CLEAR, ev)
-        if self.states[ev] == SKIP:  # that of a repeated mark ends by and by
+        if self.states[ev] == SKIP:  # a repeated mark's pause ends later
             self.states[ev] = self.see()[0][ev]
             assert self.states[ev] in (GOOD, SKIP)
 
@@ -128,7 +128,7 @@ class EvMachine(RuleBasedStateMachine):
 
     @rule()
     def turn_all_around(self) -> None:
-        """Without marks each EV of the rotation has its turn within two times around."""
+        """Without marks each EV of the rotation has its turn within two rounds."""
         if any(self.states[ev] == SKIP for ev in self.rotation) or self.has_skip_level():
             return
         seen = {self.happen(library().SHIM_TURN, 0) for _ in range(2 * len(self.rotation))}

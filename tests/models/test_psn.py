@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PSN arithmetic beside integers that do not wrap."""
+"""PSN arithmetic compared with integers that do not wrap."""
 
 from __future__ import annotations
 

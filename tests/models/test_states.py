@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of states in csrc/core/README.md are the engine's."""
+"""The tables of states in csrc/core/README.md match the engine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TOOL = Path(__file__).parents[2] / "tools" / "states"
 
 @pytest.fixture
 def states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The tool as a module, at work on a copy of the page."""
+    """The tool as a module that edits a copy of the page."""
     loader = SourceFileLoader("states_tool", str(TOOL))
     spec = importlib.util.spec_from_loader(loader.name, loader)
     assert spec is not None
@@ -54,7 +54,7 @@ def test_check__finds_a_cell_that_is_wrong(
     assert page.count(true) == 1
     monkeypatch.setattr(
         states, "SETS", states.SETS[:3]
-    )  # they show the same, in a tenth of the time
+    )  # these show the same in a tenth of the time
     states.PAGE.write_text(page.replace(true, false))
     monkeypatch.setattr(sys, "argv", ["states", "--check"])
     assert states.main() == 1

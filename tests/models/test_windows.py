@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The receive and the send window beside plain Python sets and lists, around the wrap of PSNs."""
+"""The receive and send windows compared with Python sets and lists, around the wrap of PSNs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class RxwinMachine(RuleBasedStateMachine):
         self.width, self.first = width, first
         self.win = ffi().gc(library().shim_rxwin_new(width, first), library().shim_rxwin_free)
         self.arrived: set[int] = set()
-        self.ends: set[int] = set()  # of messages
+        self.ends: set[int] = set()  # last PSNs of messages
         self.told: set[int] = set()
         self.next = 0
 
@@ -90,7 +90,7 @@ class RxwinMachine(RuleBasedStateMachine):
 
     @rule()
     def report_all(self) -> None:
-        """Whoever reports until there is no news has told all."""
+        """Reports until no news is left cover all arrived PSNs."""
         for _ in range(2 + self.width // 64):
             self.report(False)
             if not self.look().has_news:
@@ -113,7 +113,7 @@ class RxwinMachine(RuleBasedStateMachine):
 
 @dataclass(slots=True, eq=False)
 class Packet:
-    """What the send window should know of one PSN."""
+    """The expected state of one PSN in the send window."""
 
     wqe: int
     size: int
@@ -125,7 +125,7 @@ class Packet:
 
 
 class TxwinMachine(RuleBasedStateMachine):
-    """Packets are a list from the oldest not acknowledged; `order` is that of sending."""
+    """Packets are a list from the oldest not acknowledged; `order` is the order of sending."""
 
     @initialize(width=st.sampled_from([1, 64, 200]), first=FIRST_PSNS)
     def start(self, width: int, first: int) -> None:

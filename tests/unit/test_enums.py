@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every constant of mrc.h has its member, and the other way round."""
+"""Every constant of mrc.h has a member, and every member a constant."""
 
 from __future__ import annotations
 

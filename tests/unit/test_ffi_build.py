@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The build description: what of mrc.h is declared, and what is compiled and linked."""
+"""The build description: the declarations from mrc.h, and the compiled and linked sources."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_compile_flags__warnings_are_errors_on_request_only() -> None:
 
 
 def test_builder__the_compiled_module_is_of_this_header() -> None:
-    """A stale build would make every other test lie."""
+    """A stale build would make every other test meaningless."""
     cdef = cut_cdef((ROOT / "csrc" / "mrc.h").read_text())
     constants = [line.split()[1:3] for line in cdef.splitlines() if line.startswith("#define")]
     assert {name: getattr(lib, name) for name, _ in constants} == {

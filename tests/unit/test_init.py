@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The public names, and what can be imported where the engine is not compiled."""
+"""The public names, and imports that work without the compiled engine."""
 
 from __future__ import annotations
 

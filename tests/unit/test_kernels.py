@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How tools/kernels reads what a guest printed."""
+"""tools/kernels reads the output of a guest."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def kernels() -> ModuleType:
     spec = spec_from_loader("kernels", loader)
     assert spec is not None
     module = module_from_spec(spec)
-    sys.modules["kernels"] = module  # its dataclasses look themselves up there
+    sys.modules["kernels"] = module  # its dataclasses look up their module there
     loader.exec_module(module)
     return module
 

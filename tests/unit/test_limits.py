@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every limit has the value that C has."""
+"""Every limit equals its value in C."""
 
 from __future__ import annotations
 

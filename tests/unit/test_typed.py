@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values of declared types, and the one line that says what is wrong with others."""
+"""Values of declared types, and the one-line message for other values."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The C codec seen from Python: wire.c, icrc.c and crc32.c in a shared library, for tests only.
 
-A packet is a dict with the member names of struct mrc_wire. Members that the opcode does not name
-are left out; the union is a dict of its own under the name of its member, as in {"sack": {...}}.
+A packet is a dict with the member names of struct mrc_wire. It omits members that the opcode does
+not use; the union is a dict under the name of its member, as in {"sack": {...}}.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Flow:
 
 
 def declarations() -> str:
-    """What cffi can read of wire.h and icrc.h."""
+    """The parts of wire.h and icrc.h that cffi can read."""
     text = "".join((CORE / name).read_text() for name in ("wire.h", "icrc.h"))
     text = re.sub(r"^#.*$", "", text, flags=re.MULTILINE)
     return re.sub(r"^static inline .*?^}$|^static inline .*}$", "", text, flags=re.M | re.S)
@@ -108,7 +108,7 @@ class Codec:
         return bytes(self.ffi.buffer(out, n))
 
     def icrc(self, flow: Flow, body: bytes) -> bytes:
-        """The ICRC of a UDP payload that still lacks it."""
+        """The ICRC of a UDP payload that does not have one yet."""
         src, dst = (self.ffi.new("uint8_t[]", mapped(a)) for a in (flow.src, flow.dst))
         c_flow = self.ffi.new(
             "struct mrc_icrc_flow *", [src, dst, flow.sport, flow.dport, flow.family]

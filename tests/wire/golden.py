@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Golden packets: every kind of MRC packet in hex, written by hand from the format's tables.
 
-Each line is one header: its bytes, then a caption. The last line is the ICRC, over the flow named.
+Each line is one header: its bytes, then a caption. The last line is the ICRC over the named flow.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Golden:
 
     name: str
     text: str  # lines of hex, "|", caption
-    fields: Fields  # what it means; BTH and data members left out are 0, bytes are empty
+    fields: Fields  # the decoded packet; omitted BTH and data members are 0, bytes are empty
     flow: Flow = field(default=V6)
 
     @property

@@ -144,7 +144,7 @@ def control(
 
 
 def packets() -> st.SearchStrategy[Fields]:
-    """Any valid packet, with every member spelled out as the decoder gives it."""
+    """Any valid packet, with every member that the decoder returns."""
     return st.one_of(data(), sack(), nack(), probe(), request(), response(), ack())
 
 

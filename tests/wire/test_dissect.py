@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tools/dissect prints what is in a capture."""
+"""tools/dissect prints the packets of a capture."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def run(*arguments: str | Path, stdin: bytes = b"") -> subprocess.CompletedProce
 
 @pytest.fixture(scope="module")
 def lines(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """What is printed for a capture of all golden packets."""
+    """The output for a capture of all golden packets."""
     path = tmp_path_factory.mktemp("dissect") / "golden.pcap"
     done = run(write(path, [frame(golden.packet, golden.flow) for golden in GOLDEN]))
     assert (done.returncode, done.stderr) == (0, "")
@@ -148,7 +148,7 @@ def test_interface__live_on_loopback(codec: Codec) -> None:
         packet = codec.packet(BY_NAME["probe"].fields, Flow("::1", "::1", port, port))
         command = [sys.executable, str(DISSECT), "-i", "lo", "-p", str(port), "-c", "1"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as live:
-            for _ in range(200):  # it needs a moment until it listens
+            for _ in range(200):  # the tool needs a moment until it listens
                 end.sendto(packet, ("::1", port))
                 try:
                     live.wait(0.05)
@@ -158,7 +158,7 @@ def test_interface__live_on_loopback(codec: Codec) -> None:
             else:
                 live.kill()
             line = live.communicate()[0]
-    # the kernel chose a flow label; somebody else may have had the first packet there
+    # the kernel chose a flow label; other traffic may have had the first packet there
     assert re.fullmatch(
         rf"\d+\.\d{{6}} ::1 > ::1 ev {port:04x}[0-9a-f]{{4}}"
         r" PROBE qp abcdef psn 000000 id 0xfffe ts 4660\n",

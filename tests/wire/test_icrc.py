@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The C ICRC, with either library, against independent ones and a packet from hardware."""
+"""The C ICRC, with either library, against independent implementations and a hardware packet."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_icrc__equals_that_of_the_layers(either: Codec, flow: Flow, body: bytes)
 
 @given(flow=flows(), packet=packets())
 def test_icrc__equals_that_of_scapys_roce(codec: Codec, flow: Flow, packet: Fields) -> None:
-    """Over IPv4 scapy covers identification and flags, so they are ones there."""
+    """Over IPv4, scapy's ICRC covers identification and flags, so the test sets them to ones."""
     ours = codec.packet(packet, flow)
     if flow.family == 4:
         ip = IP(src=flow.src, dst=flow.dst, id=0xFFFF, flags=7, frag=0x1FFF)

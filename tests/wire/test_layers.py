@@ -24,7 +24,7 @@ HEADERS = {  # the layers behind the BTH, by the member of the union that they f
 
 
 def find(packet: Packet, names: tuple[str, ...], member: str) -> int:
-    """A field out of the layers named; 0 where none of them is there or has it."""
+    """A field from the named layers; 0 when no present layer has it."""
     for name in names:
         layer = packet.getlayer(name)
         if layer is not None and member in layer.fields:
@@ -33,7 +33,7 @@ def find(packet: Packet, names: tuple[str, ...], member: str) -> int:
 
 
 def read(packet: bytes, like: Fields) -> Fields:
-    """What scapy makes of a UDP payload, as a dict of the same shape as `like`."""
+    """A UDP payload as scapy decodes it, as a dict of the same shape as `like`."""
     bth = mrc_layers.BTH(packet)
     fields: Fields = {name: getattr(bth, name) for name in BTH}
     if bth.opcode in UNION:
@@ -64,7 +64,7 @@ def test_layers__any_packet(codec: Codec, fields: Fields, flow: Flow) -> None:
 def test_layers__whatever_the_c_decoder_takes(
     codec: Codec, golden: Golden, changes: list[tuple[int, int]]
 ) -> None:
-    """Both must find the same fields also among reserved bits that are set."""
+    """Both must find the same fields, even if reserved bits are set."""
     data = bytearray(golden.packet)
     for offset, value in changes:
         data[offset % len(data)] = value
@@ -83,18 +83,18 @@ def test_layers__rubbish_is_shown_not_refused(data: bytes) -> None:
 
 
 def test_layers__bytes_of_a_packet_built_in_scapy(codec: Codec) -> None:
-    """The layers also build: what scapy writes, the C decoder reads."""
+    """The layers also build packets, and the C decoder reads them."""
     seth = mrc_layers.SETH(m=1, ev=0xC0010000, cum_psn=41, sack_offset=1, bitmap=6)
     packet = mrc_layers.BTH(opcode=0xDC, dest_qpn=0x123456, psn=41) / seth / mrc_layers.CC_STATE()
     sack = codec.decode(bytes(packet))["sack"]
     assert (sack["m"], sack["ev"], sack["cum_psn"], sack["bitmap"]) == (1, 0xC0010000, 41, 6)
 
 
-# ---- Bursts that the kernel joined -------------------------------------------------------------
+# ---- Bursts that the kernel coalesced ----------------------------------------------------------
 
 
 def burst(codec: Codec, sizes: list[int], flow: Flow = V6) -> list[bytes]:
-    """Packets of one message with so many payload bytes each."""
+    """Packets of one message with the given payload bytes each."""
     fields = GOLDEN[0].fields | {"dma_bytes": 1 << 20}
     return [
         codec.packet(fields | {"psn": i, "pad": -n % 4, "payload": bytes([i]) * n}, flow)
@@ -111,7 +111,7 @@ def test_split__finds_the_packets(codec: Codec, sizes: list[int]) -> None:
 
 
 def test_split__a_payload_that_looks_like_a_header(codec: Codec) -> None:
-    """One BTH in the payload is no second packet: what follows it would have to fit too."""
+    """A BTH in the payload is no second packet: the bytes after it must be valid too."""
     inner = burst(codec, [4])[0]
     fields = GOLDEN[0].fields | {"dma_bytes": 1 << 20, "payload": inner + bytes(100)}
     packet = codec.packet(fields, V6)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""tshark's RoCE dissector, which knows nothing of MRC, agrees on the BTH and on the nesting."""
+"""tshark's RoCE dissector, which does not support MRC, agrees on the BTH and on the nesting."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from wire.strategies import flows, packets
 
 pytestmark = pytest.mark.skipif(
     shutil.which("tshark") is None,
-    reason="tshark is not installed, so there is no second dissector to ask: apt install tshark",
+    reason="tshark is not installed, so there is no second dissector: apt install tshark",
 )
 
-PORT = 4971  # not RoCE's own, so that it is we who say what it is
+PORT = 4971  # not RoCE's own port, so the test selects the dissector
 COLUMNS = (
     "frame.protocols",
     "infiniband.bth.opcode",
@@ -49,12 +49,12 @@ def ask(path: Path) -> list[list[str]]:
 
 
 def plain(cell: str) -> str:
-    """Versions differ in how they write a bool; the bytes behind the BTH come twice."""
+    """tshark versions print a bool differently; the bytes after the BTH appear twice."""
     return {"True": "1", "False": "0"}.get(cell, cell.split(",")[-1])
 
 
 def expected(fields: Fields, packet: bytes, nesting: str) -> list[str]:
-    """The same columns from what the C codec says."""
+    """The same columns, from the C codec."""
     bth = {name: int(fields.get(name, 0)) for name in ("se", "m", "pad", "ack_req", "rtx", "ts")}
     return [
         f"eth:ethertype:{nesting}:udp:infiniband",
@@ -99,7 +99,7 @@ def test_bth__any_packet_through_srv6(
 
 
 def test_flow_label__is_where_the_ev_goes(tmp_path: Path) -> None:
-    """The EV that tools/dissect prints: source port, and the low half of tshark's flow label."""
+    """The EV of tools/dissect is the source port and the low half of tshark's flow label."""
     golden = GOLDEN[0]
     path = write(tmp_path / "a.pcap", [frame(golden.packet, golden.flow)])
     command = ["tshark", "-r", str(path), "-T", "fields", "-e", "udp.srcport", "-e", "ipv6.flow"]

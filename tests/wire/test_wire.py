@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The C codec against golden packets, round trips and rubbish."""
+"""The C codec against golden packets, round trips and random bytes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ each = pytest.mark.parametrize("golden", GOLDEN, ids=lambda golden: golden.name)
 
 
 def complete(golden: Golden) -> Fields:
-    """The golden's fields with the members that it leaves out."""
+    """The golden packet's fields, with omitted members filled in."""
     members = BTH if golden.fields["opcode"] in UNION else BTH + DATA
     return dict.fromkeys(members, 0) | {"payload": b""} | golden.fields
 
@@ -32,7 +32,7 @@ def test_encode__golden(codec: Codec, golden: Golden) -> None:
 
 @each
 def test_decode__golden_trimmed(codec: Codec, golden: Golden) -> None:
-    """A packet cut off behind its headers means the same, without a payload."""
+    """A packet cut off after its headers decodes to the same fields, without a payload."""
     headers = codec.encode(golden.fields)
     expected = complete(golden) | {"payload": b""}
     assert codec.decode(headers, trimmed=True) == expected
@@ -73,7 +73,7 @@ def test_decode__mutated_golden(
 
 
 def decode_or_drop(codec: Codec, data: bytes, *, trimmed: bool) -> None:
-    """What is taken comes back after another trip; the rest has a reason."""
+    """An accepted packet survives another round trip; any other has a drop reason."""
     try:
         fields = codec.decode(data, trimmed=trimmed)
     except Dropped as drop:

@@ -101,7 +101,7 @@ async def test_connect__several_planes_share_the_load() -> None:
 
 
 async def test_write__both_ways_through_small_sockets() -> None:
-    """Neither direction waits for the other to be done: what a side owes leaves beside its data."""
+    """Neither direction waits for the other to finish: answers leave together with data."""
     size, writes = 256 << 10, 32
     done: list[bool] = []
     async with connected_pair(sndbuf_bytes=1 << 13) as pair:
@@ -124,7 +124,7 @@ async def test_write__both_ways_through_small_sockets() -> None:
 
             await asyncio.gather(send(False), send(True))
     assert targets == sources
-    first = not done[-1]  # the side that was done first: by then the other one has done its part
+    first = not done[-1]  # the side that finished first: the other has done its part by then
     last = len(done) - 1 - done[::-1].index(first)
     assert done[:last].count(not first) >= writes // 4
 
@@ -182,7 +182,7 @@ async def test_register__cancelled_while_it_waits() -> None:
         registering.cancel()
         with pytest.raises(asyncio.CancelledError):
             await registering
-        await context.counters()  # commands are carried out in order: the one to undo it was too
+        await context.counters()  # commands run in order, so the undo has run too
         buffer.append(0)
 
 
@@ -223,7 +223,7 @@ async def test_connect__nobody_listens() -> None:
 
 
 def test_connect__a_peer_that_ends_while_we_connect() -> None:
-    """It drops the connection, and then nobody listens any more."""
+    """It drops the connection and stops listening."""
 
     async def connect() -> None:
         dropped = asyncio.Event()
@@ -277,7 +277,7 @@ async def test_connect__no_ip_version_in_common() -> None:
 
 
 async def test_context__an_interface_that_does_not_exist(caplog: pytest.LogCaptureFixture) -> None:
-    """Whoever connects is told at once; whoever listens waits for it, and says so once."""
+    """connect fails at once; listen waits for the interface and logs this once."""
     async with Context(ContextConfig(interfaces=("mrc-none",))) as context:
         with pytest.raises(ConfigError, match=r"^interfaces: no interface mrc-none"):
             await context.connect("127.0.0.1", 1)
@@ -290,7 +290,7 @@ async def test_context__an_interface_that_does_not_exist(caplog: pytest.LogCaptu
 
 
 async def test_connect__cancelled_at_any_moment() -> None:
-    """Whatever was made by then is gone again, and both Contexts go on."""
+    """Everything made by then is removed, and both Contexts go on."""
     async with (
         asyncio.timeout(BUDGET_SECONDS),
         Context(loopback_config(exchange_timeout=0.2)) as context,
@@ -313,7 +313,7 @@ async def test_close__a_probe_under_way() -> None:
     async with connected_pair() as pair:
         await pair.far.abort()
         probing = spawn(pair.near.probe_ev(0, timeout=10.0))
-        await pair.near.query()  # commands are carried out in order: the probe is under way
+        await pair.near.query()  # commands run in order, so the probe has begun
         await pair.near.close()
         with pytest.raises(StateError, match="the QP was closed"):
             await probing
@@ -332,7 +332,7 @@ def test_context__on_uvloop() -> None:
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
 def test_context__polled_by_the_event_loop(run: Callable[[Any], None]) -> None:
-    """No thread but ours moves anything: bulk, more posts than a ring holds, answers, a probe."""
+    """Without a datapath thread: bulk, more posts than a ring holds, answers, a probe."""
 
     async def work() -> None:
         async with connected_pair(polled=True) as pair:
@@ -355,7 +355,7 @@ def thread_names() -> set[str]:
 
 
 def test_context__forgotten_at_exit() -> None:
-    """A program that does not close its Context ends as any other, at once."""
+    """A program that does not close its Context still ends at once."""
     program = """
 import asyncio, mrc
 async def work():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The exchange with a peer that does not say the truth about its addresses."""
+"""The exchange with a peer that sends false addresses."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from mrc.aio import establish
 from mrc.exchange import proof
 from mrc.exchange.oob import Hello
 
-FOREIGN = "127.0.0.77"  # where nobody answers
+FOREIGN = "127.0.0.77"  # no host answers here
 
 
 def lying(honest: Callable[..., Hello]) -> Callable[..., Hello]:
-    """A hello of the host "liar" that names another address in place of its second."""
+    """A hello of the host "liar" that replaces its second address with a foreign one."""
 
     def hello(local: Any, *rest: Any) -> Hello:
         said = honest(local, *rest)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that a program with an open Context starts: none of them disturbs it, and calls in a
-child that inherited it say what to do.
+"""Processes started by a program with an open Context: none of them disturbs the Context, and calls
+in a child that inherited it fail with advice.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from mrc import Context, StateError
 
 HERE = Path(__file__).parent
 
-# Python 3.12 warns of every fork of a process with threads: ours are the subject here.
+# Python 3.12 warns of every fork of a process with threads, which these tests do on purpose.
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 
 
 async def in_child(work: Callable[[], None]) -> None:
-    """Runs `work` in a child made by os.fork, which then ends without handlers of exit."""
+    """Runs `work` in a child made by os.fork, which then exits without exit handlers."""
     child = os.fork()
     if child == 0:
         code = 1
@@ -142,7 +142,7 @@ def load(index: int) -> bytes:
 
 
 async def test_executor__workers_read_registered_memory_while_it_is_written() -> None:
-    """As a DataLoader does: forked workers live on beside the transfers of their parent."""
+    """As with a DataLoader: forked workers go on during the transfers of their parent."""
     global _samples
     with mmap.mmap(-1, 64_000) as _samples:
         _samples[:] = data = pattern(64_000)
@@ -170,7 +170,7 @@ async def test_subprocess__is_a_child_too() -> None:
         await check_unharmed(pair)
 
 
-# The child unwinds `async with` and asyncio.run, and runs the handlers of exit.
+# The child unwinds `async with` and asyncio.run, and runs the exit handlers.
 _EXITS = """
 import asyncio, gc, os, sys
 sys.path[:0] = {path!r}
@@ -206,7 +206,7 @@ print("parent done")
 @pytest.mark.parametrize("uv", [False, True])
 async def test_fork__a_child_that_unwinds_and_exits_leaves_its_parent_alone(uv: bool) -> None:
     script = _EXITS.format(path=[str(HERE), str(HERE.parents[1])], uv=uv)
-    # libuv shares the memory of an io_uring with its child.
+    # With io_uring, libuv shares the ring's memory with its child.
     environment = {**os.environ, "UV_USE_IO_URING": "0"}
     process = await asyncio.create_subprocess_exec(
         sys.executable,

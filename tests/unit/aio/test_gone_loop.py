@@ -18,13 +18,13 @@ from mrc import QP, Context, Listener, StateError
 
 HERE = Path(__file__).parent
 
-# asyncio warns of its own TCP connections whose loop has ended.
+# asyncio warns of its own TCP connections when their loop has ended.
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
 
 @pytest.fixture(autouse=True)
 def collected() -> Iterator[None]:
-    """What a test left is collected while its warnings are still those of this file."""
+    """Collects a test's leftovers while this file's filter for warnings applies."""
     yield
     gc.collect()
 
@@ -35,7 +35,7 @@ def datapath_threads() -> int:
 
 
 async def leave_open() -> tuple[Context, Listener, QP]:
-    """A Context with all that it can have, which nobody closes."""
+    """A Context with everything that it can have, left open."""
     context = await Context(loopback_config()).__aenter__()
     listener = await context.listen("127.0.0.1", 0)
     await context.register(bytearray(100), access=READ)
@@ -75,7 +75,7 @@ def test_calls__after_the_loop_ended() -> None:
 
 
 async def test_close__from_another_thread() -> None:
-    """It would have to touch the loop of this thread: it is refused, and nothing happens."""
+    """It would touch the loop of this thread, so it is refused without effect."""
     refusals: list[str] = []
 
     def close(context: Context) -> None:

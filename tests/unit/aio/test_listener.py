@@ -33,7 +33,7 @@ async def listening(**options: Any) -> AsyncIterator[tuple[Context, Listener]]:
 
 
 async def answer_to(listener: Listener, *pieces: bytes, end: bool = False) -> dict[str, Any] | None:
-    """Sends bytes as a stranger and returns the last message that comes back, if one does."""
+    """Sends bytes as a stranger and returns the last answer, or None."""
     reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
     try:
         for piece in pieces:
@@ -220,7 +220,7 @@ async def test_connect__a_place_is_waited_for() -> None:
 
 
 async def test_admit__a_large_hello_waits_for_its_turn() -> None:
-    """Private data of many small values takes long to parse, and everybody can send it."""
+    """Private data of many small values takes long to parse, and any stranger can send it."""
     private = {"n": [{}] * 20_000}
     async with listening() as (context, listener):
         start = asyncio.get_running_loop().time()
@@ -273,7 +273,7 @@ async def test_admit__refused_strangers_do_not_fill_the_log(
 async def test_listen__many_may_come_while_the_event_loop_is_busy() -> None:
     async with listening() as (_, listener):
         with contextlib.ExitStack() as stack:
-            for _ in range(200):  # no await in between: nobody accepts
+            for _ in range(200):  # no await in between, so nothing accepts
                 address = ("127.0.0.1", listener.port)
                 stack.enter_context(socket.create_connection(address, timeout=1))
 
@@ -329,7 +329,7 @@ async def test_close__an_exchange_under_way_is_dropped() -> None:
     async with listening() as (_, listener):
         reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
         writer.write(hello())
-        await reader.readexactly(4)  # the answer begins: the exchange is under way
+        await reader.readexactly(4)  # the answer begins, so the exchange has begun
         await listener.close()
         try:
             await reader.read()
@@ -356,7 +356,7 @@ async def test_watch__a_talkative_peer_is_heard_four_times_a_second(
 
 
 async def test_close__every_place_is_given_back() -> None:
-    """Whatever the exchange was doing: silent, connecting, being refused, connected, viewed."""
+    """In any state of the exchange: silent, connecting, being refused, connected, viewed."""
     config = loopback_config(remote_view=True, max_pending=32, max_pending_per_source=32)
     async with asyncio.timeout(BUDGET_SECONDS), Context(config) as context:
         listener = await context.listen("127.0.0.1", 0)

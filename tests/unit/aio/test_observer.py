@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a Context tells its observer, and that it needs none."""
+"""Reports of a Context to its observer; the observer is optional."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mrc.observe import remote
 
 
 class Noted(Unobserved):
-    """Writes down what it is told."""
+    """Records the reports."""
 
     def __init__(self) -> None:
         self.told: list[str] = []
@@ -52,7 +52,7 @@ async def test_unobserved__shows_nothing() -> None:
 
 
 class Watched(Context):
-    """Has its observer write down what it is told."""
+    """A Context with a recording observer."""
 
     def _make_observer(self) -> Noted:
         self.noted = Noted()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What connect, listen and register return: entered, awaited, or made a task."""
+"""The results of connect, listen and register: entered, awaited, or made a task."""
 
 from __future__ import annotations
 

@@ -136,7 +136,7 @@ async def test_write__a_range_outside_the_memory(options: dict[str, int], argume
 
 
 async def test_write__from_memory_that_the_peer_may_write() -> None:
-    """As in verbs, what is registered may be read by its own side."""
+    """As in verbs, the local side may read all registered memory."""
     target = bytearray(8)
     async with (
         connected_pair() as pair,
@@ -222,7 +222,7 @@ async def test_write__cancelled_ones_keep_their_memory_until_the_engine_is_done(
                 assert all(isinstance(result, asyncio.CancelledError) for result in results)
                 with pytest.raises(BufferError):
                     data.append(0)
-            # deregistering waited for the engine; now nothing holds the buffer
+            # deregister waited for the engine, so the buffer is released now
             data.append(0)
             assert (await pair.near.query()).outstanding == 0
             assert await transfer(pair, b"the QP still works") == b"the QP still works"
@@ -280,7 +280,7 @@ async def test_write_imm__wrong_arguments() -> None:
             await pair.near.write_imm(imm=1, length=8)
         with pytest.raises(ArgumentError, match="mr, remote"):
             await pair.near.write_imm(imm=1, remote=RemoteMemory(0, 0, 8))
-        await pair.near.write_imm(imm=1)  # and no place in the send queue was lost
+        await pair.near.write_imm(imm=1)  # the refused write took no place in the send queue
 
 
 async def test_immediates__too_many_unread_end_the_stream() -> None:
@@ -432,7 +432,7 @@ async def test_close__ends_the_peers_streams_and_is_told_apart_from_a_crash() ->
 
 
 async def test_close__a_write_that_just_ended_stays_ended_for_both() -> None:
-    """The far end closes as soon as it has the immediate: the near end must still learn of it."""
+    """The far end closes at once after the immediate: the near end's write must still complete."""
     async with connected_pair(retry_exp=1) as pair:
         write = spawn(pair.near.write_imm(imm=1))
         await anext(pair.far.immediates())

@@ -30,7 +30,7 @@ async def test_timeouts__are_timeout_errors() -> None:
             await anext(pair.far.events(timeout=SHORT))
         assert time.monotonic() - start >= 3 * SHORT
         places = pair.near._end._places
-        assert places.take_free(pair.near._end.queue.sq_depth)  # so it waits for its turn
+        assert places.take_free(pair.near._end.queue.sq_depth)  # so the write waits for its turn
         for write in (
             pair.near.write(mr, mrc.RemoteMemory(0, 0, 8), timeout=SHORT),
             pair.near.write_imm(imm=1, timeout=SHORT),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a comparison computes from its rounds: metrics, medians, checks, bars."""
+"""Results of a comparison from its rounds: metrics, medians, checks, bars."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def by_name(found: list[Any]) -> dict[str, Any]:
 
 
 def test_evaluate__ratios_are_taken_round_by_round() -> None:
-    """The second round was slow for both, the third for one alone."""
+    """The second round was slow for both, the third for only one."""
     rounds = {"UDP floor": goodputs(10, 5, 10), "mrc, WRITE 1 MiB": goodputs(8, 4, 1)}
     (check,) = checks.evaluate({"9000": rounds}, {})
     assert check.name == "mrc, WRITE 1 MiB, of floor"
@@ -96,7 +96,7 @@ def test_evaluate__a_long_way() -> None:
 
 
 def test_settled__counts_from_the_first_byte_on() -> None:
-    """A second is skipped, in which half as much arrived; what comes after the time is left out."""
+    """The second after the first byte is skipped; bytes after the end of the time are left out."""
     streams = [[0] * 30 + [5] * 10 + [10] * 20 + [99] * 5, [0] * 35 + [0] * 5 + [1] * 20 + [0] * 5]
     raw = long_way.settled(Seen(start=7.0, width=0.1, streams=streams), 1.0, 2.0)
     assert raw == {"bytes": 220, "ns": 2e9}

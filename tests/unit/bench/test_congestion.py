@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Scenarios over real sockets: what hosts are told, and the table beside the simulator."""
+"""Scenarios over real sockets: the hosts' settings, and the table next to the simulator's."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def load(name: str) -> Scenario:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_scenarios__can_be_run_both_ways(path: Path) -> None:
-    """With the patience and the acknowledgements of real hosts. NSCC trims and does not."""
+    """With the timeouts and acknowledgements of real hosts. NSCC runs with and without trimming."""
     parts = reader.load(str(path)).parts
     if parts[0].transport.cc is CcKind.NSCC:
         assert {part.topology.trimming for part in parts} == {True, False}
@@ -89,7 +89,7 @@ def test_tasks__paths_that_come_later() -> None:
 
 
 def test_bed_fault__adds_what_is_missing() -> None:
-    """A scenario says what a link's delay becomes, a bed what is added to it."""
+    """A scenario gives a link's new delay; a test bed requires the added delay."""
     faults = bed.congestion_faults
     longer, slow = load("reroute"), load("slow-plane")
     (delay,), (rate,) = longer.faults, slow.faults
@@ -109,7 +109,7 @@ def test_bed_fault__adds_what_is_missing() -> None:
 
 
 class FakeBed:
-    """Notes what a test bed is told, and when."""
+    """Records the calls to a test bed and their times."""
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape

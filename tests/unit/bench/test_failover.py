@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `bench/failover` computes from a run, and how it shows it."""
+"""Figures of `bench/failover` from a run, and their display."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ SVG = "{http://www.w3.org/2000/svg}"
 BENCH = Path(__file__).parents[3] / "bench"
 PLANE_BPS = 400e6
 BIN = 0.001
-BYTES = int(PLANE_BPS / 8 * BIN)  # of a plane in a bin
-SHORT = 10.0  # how much faster than the scenario
+BYTES = int(PLANE_BPS / 8 * BIN)  # bytes of a plane in a bin
+SHORT = 10.0  # speed-up over the scenario
 
 
 NAMES = ("scenario", "figures", "run", "svg", "page", "text")
@@ -31,7 +31,7 @@ bench = SimpleNamespace(**{name: importlib.import_module(f"failover_{name}") for
 
 
 def ideal(events: Any, seconds: float) -> list[int]:
-    """Bins of a contender that always has what the planes without a fault carry."""
+    """Bins of a contender with the full rate of the planes without a fault."""
     parts = bench.scenario.phases(events, seconds, 4)
     bins = []
     for i in range(round(seconds / BIN)):
@@ -41,7 +41,7 @@ def ideal(events: Any, seconds: float) -> list[int]:
 
 
 def run_of(name: str, bins: list[int], story: Any = None, **seen: Any) -> dict[str, Any]:
-    """A run through the story, by default in a short time, as JSON has it."""
+    """A run through the story as in JSON, by default shortened."""
     bed = SimpleNamespace(planes=4, payload_capacity_bps=lambda: 4 * PLANE_BPS)
     contender = SimpleNamespace(name=name, what="as <usual>", measured="bytes", bed=bed)
     story = story or bench.scenario.STORY.faster(SHORT)
@@ -51,7 +51,7 @@ def run_of(name: str, bins: list[int], story: Any = None, **seen: Any) -> dict[s
 
 
 def result_of() -> dict[str, Any]:
-    """A whole result: mrc, which loses nothing, and a rival that stalls."""
+    """A whole result: mrc without losses, and a rival that stalls."""
     story = bench.scenario.STORY.faster(SHORT)
     bins = ideal(story.events, story.seconds)
     changes = [
@@ -128,7 +128,7 @@ def test_checks__a_gap_is_seen_and_so_is_who_never_returns() -> None:
     bins = ideal(story.events, story.seconds)
     late = [0 if 200 <= i < 212 else count for i, count in enumerate(bins)]
     found = checks_of(late)
-    # 1.5 ms of silence are 3% of the 50 ms that goodput is the mean of.
+    # 1.5 ms of silence are 3% of the 50 ms over which goodput is averaged.
     assert found["plane 1 silent: back to 97%, s"].value == pytest.approx(0.011, abs=0.001)
     assert found["plane 1 silent: back to 97%, s"].met
     assert found["plane 1 silent: longest gap in the first 0.1 s"].value == pytest.approx(0.013)
@@ -142,7 +142,7 @@ def test_checks__a_gap_is_seen_and_so_is_who_never_returns() -> None:
 
 
 def test_checks__what_a_slow_plane_has_left_is_wanted_too() -> None:
-    """Some more than the planes that are whole is not enough, nor are three when it has healed."""
+    """The check requires the slow plane's remaining rate, and its full rate after it heals."""
     story = bench.scenario.STORY
     bins = ideal(story.events, story.seconds)
     slow = [2.9 * BYTES if 16.05 <= i * BIN < 18 else count for i, count in enumerate(bins)]
@@ -255,7 +255,7 @@ def test_story_svg__is_xml_of_its_theme() -> None:
 def load(
     page: Path, folder: Path, *options: str
 ) -> tuple[subprocess.CompletedProcess[str], set[str]]:
-    """What a page becomes, and what it asked for; what the browser asks for itself is left out."""
+    """The rendered page and its requests, without the browser's own requests."""
     log = folder / "net.json"
     command = [
         "chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic",
@@ -310,7 +310,7 @@ def unfilter(kind: int, row: bytes, above: bytes, channels: int) -> bytes:
 
 
 def pixels(path: Path) -> dict[bytes, int]:
-    """How often each colour is there."""
+    """The number of pixels of each colour."""
     counts: dict[bytes, int] = {}
     for row in rows_of_png(path.read_bytes()):
         for i in range(0, len(row), 3):
@@ -323,8 +323,9 @@ ELSEWHERE = "http://127.0.0.1:9/x"
 
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="apt-get install chromium")
 def test_page__in_a_browser(tmp_path: Path) -> None:
-    """It draws, in the colours of the reader's theme; it complains of nothing and loads nothing but
-    what was added to it here: that would be noticed.
+    """It draws in the colours of the reader's theme, without errors, and loads nothing.
+
+    The test adds one image to the page, to show that it would detect a load.
     """
     page, shot = tmp_path / "page.html", tmp_path / "shot.png"
     page.write_text(bench.page.page(result_of()) + f'<img src="{ELSEWHERE}">')

@@ -18,7 +18,7 @@ numpy = pytest.importorskip("numpy", reason="pip install numpy")
 
 
 class Tensor:
-    """What torch shows: no buffer protocol, but DLPack, of version 1 or before."""
+    """Like a torch tensor: no buffer protocol, but DLPack, of version 1 or before."""
 
     def __init__(self, array: Any, *, versioned: bool = True, device: int = 1) -> None:
         self.array = array
@@ -40,7 +40,7 @@ def test_hold__the_memory_of_a_tensor(versioned: bool) -> None:
     held = HeldBuffer.hold(Tensor(array[1:], versioned=versioned), writable=True)
     assert (held.address, held.length) == (array.ctypes.data + 8, 16)
     held.release()
-    held.release()  # as any other it may be told twice
+    held.release()  # like any buffer, it may be released twice
 
 
 def test_hold__keeps_the_memory_until_released() -> None:

@@ -67,14 +67,14 @@ async def test_record__what_arrived_when() -> None:
             pair.near_context.register(bytes(64 * KIB), access=READ) as source,
             pair.far_context.register(target, access=WRITE) as mr,
         ):
-            await pair.near.write(source, mr.remote)  # before: not of the recording
+            await pair.near.write(source, mr.remote)  # before the recording
             before_ns = time.monotonic_ns()
             async with pair.far_context.record([pair.far], width_ns=10 * MS) as recorder:
                 await pair.near.write(source, mr.remote)
                 between_ns = time.monotonic_ns()
                 await pair.near.write(source, mr.remote, length=10)
                 recording = await recorder.stop()
-                await pair.near.write(source, mr.remote)  # after
+                await pair.near.write(source, mr.remote)  # after the recording
     assert before_ns < recording.start_monotonic_ns < between_ns
     assert recording.width_ns == 10 * MS and recording.planes.keys() == {1, 2}
     assert sum(recording.bytes) == 64 * KIB + 10

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Commands that QPs and memory regions build, and what they refuse to."""
+"""Commands that QPs and memory regions build, and their refusals."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_set_mpr__when_it_was_agreed() -> None:
 
 
 def filled(request: WorkRequest) -> Any:
-    """The command that posts a work request, as C gets it, where another stood before."""
+    """The command that posts a work request, as C gets it, in a reused slot."""
     commands = ffi.new("struct mrc_command[]", 2)
     Command({"op": CommandOp.QP_MODIFY, "qpn": 9, "wr": {"imm": 1, "bytes": 5}}).fill(commands, 1)
     request.fill(commands, 1)

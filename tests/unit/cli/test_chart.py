@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The chart of columns, drawn here as it should look."""
+"""The chart of columns, compared with drawings."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: what it accepts, what it prints, and how it says no."""
+"""The command line: accepted options, output and refusals."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def mrc(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
             monkeypatch.setenv(name, value)
         try:
             code = main([str(word) for word in words])
-        except SystemExit as exit:  # argparse ends --help and --version so
+        except SystemExit as exit:  # argparse ends --help and --version this way
             code = int(exit.code or 0)
         printed = capsys.readouterr()
         return Ended(code, printed.out, printed.err)
@@ -72,7 +72,7 @@ def mrc(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_subcommand__does_without_the_others() -> None:
-    """Goal: mrc starts as fast as it can."""
+    """Goal: mrc starts fast."""
     code = "import sys; from mrc.cli.main import main; main(['send']); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     loaded = set(done.stdout.split())
@@ -81,7 +81,7 @@ def test_subcommand__does_without_the_others() -> None:
 
 
 def complaint(done: Ended | subprocess.CompletedProcess[str], code: int) -> str:
-    """The one line on stderr of a command that failed as it should."""
+    """Checks the failure of a command and returns its one line on stderr."""
     assert done.returncode == code, done.stderr
     (line,) = done.stderr.splitlines()
     return line
@@ -291,7 +291,7 @@ def test_send__directory(mrc: Mrc, tmp_path: Path) -> None:
     assert "is a directory" in complaint(mrc("send", tmp_path, "h1"), 1)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="gives up root to become somebody who may not read")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become a user without read access")
 def test_send__unreadable(tmp_path: Path) -> None:
     path = tmp_path / "secret"
     path.touch(mode=0o000)
@@ -375,7 +375,7 @@ def test_paths__outcome_of_a_probe(probe: ProbeResult, text: str) -> None:
 
 
 def test_recv__not_into_the_home(mrc: Mrc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a terminal the current directory is taken, but not the home, where files may be run."""
+    """On a terminal the default is the current directory, but not the home: files there may run."""
     monkeypatch.setattr("sys.stdin.isatty", lambda: True)
     monkeypatch.chdir(tmp_path)
     assert "is your home" in complaint(mrc("recv", HOME=str(tmp_path)), 2)
@@ -399,7 +399,7 @@ def test_recv__output_is_no_directory(mrc: Mrc, tmp_path: Path, output: str, par
     assert part in complaint(mrc("recv", "--output", tmp_path / output), 1)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="gives up root to become somebody who may not write")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become a user without write access")
 def test_recv__output_not_writable(tmp_path: Path) -> None:
     tmp_path.chmod(0o555)
     command = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", sys.executable, "-m", "mrc"]
@@ -436,7 +436,7 @@ def test_send__over_loopback_with_nothing_set_up(mrc: Mrc, tmp_path: Path, host:
 
 @pytest.mark.parametrize("as_json", [True, False])
 def test_recv__what_arrived_when(mrc: Mrc, tmp_path: Path, as_json: bool) -> None:
-    """The bins are those of `mrc perf`: each byte once, of the file and of some messages."""
+    """Bins as in `mrc perf`: each byte of the file and of a few messages counts once."""
     file, size = tmp_path / "file", 3 << 20
     file.write_bytes(os.urandom(size))
     (tmp_path / "inbox").mkdir()

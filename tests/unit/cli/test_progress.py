@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bars and shares of planes, from a QP that answers what the test says."""
+"""Bars and shares of planes, from a QP with scripted counters."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Info:
 
 
 class CountingQp:
-    """Has moved 100 bytes more, ten times as many received, each time that it is asked."""
+    """Each query reports 100 more bytes sent and 1000 more received."""
 
     def __init__(self, answers: int) -> None:
         self.asked = 0

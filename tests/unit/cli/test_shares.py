@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What planes carried beside the others, in numbers and in words."""
+"""Shares of planes compared with the others, in numbers and in words."""
 
 from __future__ import annotations
 

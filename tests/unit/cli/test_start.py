@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a start of `mrc` loads: modules are counted, since seconds depend on the machine."""
+"""Modules loaded at the start of `mrc`: they are counted, since times depend on the machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SLOW = {"asyncio", "cffi", "msgspec", "mrc._core", "numpy", "prometheus_client",
 
 
 def loaded(code: str) -> set[str]:
-    """The modules that a new interpreter has after `code`."""
+    """The modules that a new interpreter has loaded after `code`."""
     program = f"{code}\nimport sys\nprint(*sys.modules)"
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`mrc testbed plan` as typed: it needs no privilege."""
+"""`mrc testbed plan` on the command line: it requires no privileges."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_plan__draws_planes_that_are_alike_once(capsys: pytest.CaptureFixture[st
 
 
 def test_plan__options_count_more_than_the_file(capsys: pytest.CaptureFixture[str]) -> None:
-    """Rates keep their ratio, and delays are those that were asked for."""
+    """Rates keep their ratio; delays are those of the options."""
     words = ("oversubscribed", "--rate", "1gbit", "--delay", "1ms", "--mtu", "1500")
     assert typed(*words, "--fabric", "emulated", "--json") == 0
     told = printed("testbed plan", capsys.readouterr().out)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a controller does to running QPs, over loopback: profiles, the denylist, probes in batches.
+"""A controller of running QPs, over loopback: profiles, the denylist, probes in batches.
 
 near  127.0.0.1 ------ far        two planes, two EVs each
       127.0.0.2 ------
@@ -163,7 +163,7 @@ async def test_ev_profile__that_leaves_nothing(
             with pytest.raises(PathError, match=problem):
                 await near.connect(LOOPBACK[4], listener.port, ev_profile=profile)
         assert profile.qps == 0
-        await profile.deny("x")  # nobody is left who would have to be told
+        await profile.deny("x")  # no QP is left to follow it
 
 
 async def test_ev_profile__a_text_in_place_of_a_sequence() -> None:
@@ -280,7 +280,7 @@ async def test_deny__by_the_profile_reaches_all_its_qps_and_no_other() -> None:
                 assert await states(late.near) == [DENIED, DENIED, GOOD, GOOD]
             await profile.allow("*127.0.0.1*")
             assert await states(one.near) == [GOOD] * 4
-            assert await states(two.near) == [DENIED, GOOD, GOOD, GOOD]  # its own word stands
+            assert await states(two.near) == [DENIED, GOOD, GOOD, GOOD]  # its own setting stays
 
 
 async def test_deny__everything_is_the_end_of_all_paths_and_of_nothing_else() -> None:
@@ -295,7 +295,7 @@ async def test_deny__everything_is_the_end_of_all_paths_and_of_nothing_else() ->
         with pytest.raises(CompletionError) as caught:
             await pair.near.write_imm(imm=1)
         assert caught.value.status is WcStatus.RETRY_EXC_ERR
-        await near.ev_profiles["default"].deny("*#1")  # a QP that failed is told, too
+        await near.ev_profiles["default"].deny("*#1")  # a failed QP gets the change, too
         assert await states(pair.near) == [DENIED, DENIED]
 
 
@@ -322,7 +322,7 @@ async def test_deny__while_the_qps_of_a_profile_come_and_go() -> None:
         while not all(task.done() for task in churning):
             await profile.deny("*#2")
             await profile.allow("*#2")
-            await asyncio.sleep(0)  # there may be no QP at the moment, and so nothing to wait for
+            await asyncio.sleep(0)  # without a QP there is nothing to wait for
         await asyncio.gather(*churning)
         assert profile.qps == 0
 
@@ -359,14 +359,14 @@ CALLS = st.lists(
 
 
 class SlowEngine:
-    """Stands for the dispatcher of one QP: carries commands out in order, replies a turn later."""
+    """A fake dispatcher of one QP: runs commands in order, replies a turn later."""
 
     def __init__(self) -> None:
         self.states = [GOOD] * len(PATHS)
 
     def call(self, command: Command, what: str) -> asyncio.Future[int]:
         fields = command.fields
-        assert self.states[fields["value"]] is not fields["key"], f"{what}: told twice"
+        assert self.states[fields["value"]] is not fields["key"], f"{what}: sent twice"
         self.states[fields["value"]] = EvState(fields["key"])
         loop = asyncio.get_running_loop()
         reply: asyncio.Future[int] = loop.create_future()
@@ -375,7 +375,7 @@ class SlowEngine:
 
 
 async def play(calls: list[tuple[str, str, str, int]]) -> None:
-    """Makes the calls, some while others are under way, and compares with two sets of words."""
+    """Makes the calls, some at the same time, and compares the result with two sets of patterns."""
     profile = online(EvProfile("p", EvSelection()))
     address = ip_address("127.0.0.1")
     attr = EvAttr(1, 0, address, address, 1, 0, 4791)
@@ -402,7 +402,7 @@ async def play(calls: list[tuple[str, str, str, int]]) -> None:
                 own[who] = own[who] | fits if verb == "deny" else own[who] - fits
         target = profile if who == "profile" else controllers[who]
         under_way.append((spawn(getattr(target, verb)(word)), legal))
-        await asyncio.sleep(0)  # what the call decides, it decides at once
+        await asyncio.sleep(0)  # a call takes its decisions before its first wait
         for _ in range(turns):
             await asyncio.sleep(0)
     for task, legal in under_way:
@@ -469,7 +469,7 @@ async def test_probe_evs__ends_with_the_qp() -> None:
     async with contexts() as (near, far), pair_with(near, far) as pair:
         await pair.far.abort()
         probing = spawn(pair.near.probe_evs(timeout=10.0, concurrency=2))
-        await pair.near.query()  # commands are carried out in order: the first ones are under way
+        await pair.near.query()  # commands run in order, so the first ones have begun
         await pair.near.close()
         with pytest.raises(StateError):
             await probing

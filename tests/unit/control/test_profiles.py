@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The life cycle of profiles against its table, and what an EV profile chooses and denies."""
+"""The life cycle of profiles against its table; paths that an EV profile chooses and denies."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from mrc.fabric.paths import EvAttr, PathEv
 ROOT = Path(__file__).resolve().parents[3]
 INIT, OFFLINE, ONLINE = ProfileState
 
-# Written out once more, so that the tables of the source do not check themselves.
+# Repeated here, so that the tables of the source are not checked against themselves.
 MOVES = {(INIT, OFFLINE), (OFFLINE, ONLINE), (OFFLINE, INIT), (ONLINE, OFFLINE)}
 MAY = {
     (OFFLINE, Operation.MODIFY),
@@ -113,7 +113,7 @@ def test_take__holds_the_profile_until_the_last_qp_is_gone() -> None:
     profile = in_state(ONLINE)
     profile.take()
     profile.take()
-    profile.to_offline()  # no new QP, but those that use it keep it
+    profile.to_offline()  # no new QPs, but QPs that use it keep it
     with pytest.raises(StateError, match="be used by a new QP"):
         profile.take()
     for change in (profile.to_init, lambda: profile.modify(paths=("a",))):
@@ -150,7 +150,7 @@ def test_cc_profile__lives_the_same_life() -> None:
     assert profile.settings == CcSettings(CcKind.NSCC, CcParameters(base_rtt_ns=20_000))
 
 
-# ---- What a Context has ---------------------------------------------------------------------
+# ---- Profiles of a Context ------------------------------------------------------------------
 
 
 def test_profiles__names_are_unique_and_free_again_after_the_end() -> None:
@@ -186,7 +186,7 @@ def test_find__the_default_its_own_and_no_other() -> None:
         profiles.find(EvProfile("default", EvSelection()))
 
 
-# ---- What an EV profile chooses -------------------------------------------------------------
+# ---- Paths that an EV profile chooses -------------------------------------------------------
 
 EVS = [path(p, f"t1:{p}.{s}") for p in (1, 2) for s in (0, 1, 2)]
 
@@ -228,7 +228,7 @@ def test_selection__refuses(selection: dict[str, Any], problem: str) -> None:
 
 
 class Follower:
-    """Stands for a QP; writes down what its profile denies whenever it is told to look."""
+    """A fake QP; records the denied EVs of its profile at each update."""
 
     def __init__(self, profile: EvProfile) -> None:
         self.profile = profile
@@ -273,7 +273,7 @@ async def test_deny__refuses() -> None:
 
 
 class ProfileLife(RuleBasedStateMachine):
-    """Calls in any order; beside the profile runs a model of state, users and settings."""
+    """Calls in any order, compared with a model of state, users and settings."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -282,7 +282,7 @@ class ProfileLife(RuleBasedStateMachine):
         self.state, self.users, self.active = INIT, 0, 0
 
     def attempt(self, call: Callable[[], object], *, legal: bool) -> bool:
-        """Makes the call and demands that it does, or is refused, as the model has it."""
+        """Makes the call and checks that it succeeds or is refused as the model predicts."""
         try:
             call()
         except MrcError as error:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches, cookies and futures against a device that this test plays."""
+"""Batches, cookies and futures with a fake device."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from mrc.events import Completion, ContextWarning, Immediate, ProbeResult
 
 
 class FakeDevice:
-    """Takes commands up to `room`, and says what the test puts into `events`."""
+    """Takes commands up to `room`, and returns the events that the test puts into `events`."""
 
     def __init__(self) -> None:
         self.fd, self._write = os.pipe()
@@ -115,7 +115,7 @@ async def test_call__a_full_ring_goes_on_where_it_stopped() -> None:
         await asyncio.sleep(0)
         assert len(device.taken) == 2
         device.room = 1000
-        device.say()  # as C does when there is room again
+        device.say()  # as in C, when there is room again
         device.submitted.clear()
         await device.submitted.wait()
         assert [c.fields["value"] for c in device.taken] == [0, 1, 2, 3, 4]
@@ -236,7 +236,7 @@ async def test_warnings__of_buffers_are_logged_once(caplog: pytest.LogCaptureFix
 
 
 class Recorder:
-    """Writes down what it is told."""
+    """Records the calls."""
 
     def __init__(self) -> None:
         self.told: list[object] = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a Context costs while nothing moves."""
+"""The CPU time of an idle Context."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WATCHED_SECONDS = 0.5
 
 
 async def cpu_per_second() -> float:
-    """What this process, its datapath threads included, needs while this test only waits."""
+    """CPU time of this process, datapath threads included, while this test only waits."""
     cpu, clock = time.process_time(), time.monotonic()
     await asyncio.sleep(WATCHED_SECONDS)
     return (time.process_time() - cpu) / (time.monotonic() - clock)

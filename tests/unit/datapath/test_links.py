@@ -46,7 +46,7 @@ class Datapath:
 
     done: list[str] = field(default_factory=list)
     in_use: set[int] = field(default_factory=set)
-    """ports that QPs use: they open with the address that they had"""
+    """ports used by QPs: they only open with their old address"""
     broken: bool = False
     addresses: dict[int, object] = field(default_factory=dict)
     udp_port: int = 0
@@ -80,7 +80,7 @@ class Datapath:
 
 
 class Host:
-    """Links whose interfaces the test says."""
+    """Links of a host with scripted interfaces."""
 
     def __init__(self, *wanted: str, host: hostconfig.HostConfig | None = None) -> None:
         config = ContextConfig(interfaces=wanted, evs_per_pair=2)
@@ -88,7 +88,7 @@ class Host:
         self.datapath = Datapath()
 
     async def has(self, *nics: Nic) -> list[str]:
-        """What is done when the host has these interfaces."""
+        """The actions taken when the host has these interfaces."""
         await self.links.apply(nics, self.datapath.call, self.datapath)
         return self.datapath.take()
 

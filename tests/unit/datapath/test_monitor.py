@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When the interfaces are looked at."""
+"""The times at which the monitor reads the interfaces."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def test_link_snapshots__begin_with_what_is_and_end_when_cancelled() -> No
 async def test_link_snapshots__take_little_however_often_something_changes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Method: time alone is a reason to look, at once; each look takes a millisecond of CPU."""
+    """Method: the monitor always has a reason to look, and each look takes 1 ms of CPU time."""
     monkeypatch.setattr(monitor, "_RETRY_SECONDS", 0.0)
 
     def interfaces() -> list[Interface]:

@@ -69,7 +69,7 @@ async def test_stream__a_wake_up_is_not_lost_with_a_cancelled_reader() -> None:
 
 
 def journal(limit: int = 8) -> Journal[int]:
-    """One in which -n stands for n items that were missed."""
+    """A journal in which -n stands for n missed items."""
     return Journal(limit, lambda count: -count)
 
 
@@ -141,7 +141,7 @@ async def test_places__in_the_order_of_asking() -> None:
     waiting = [asyncio.create_task(take(number)) for number in range(3)]
     await asyncio.sleep(0)
     places.give()
-    assert not places.take_free()  # it is the first one's who waits
+    assert not places.take_free()  # the place belongs to the first waiter
     places.give()
     await asyncio.gather(*waiting[:2])
     assert order == [0, 1]
@@ -157,7 +157,7 @@ async def test_places__a_cancelled_turn_passes_to_the_next() -> None:
     first, second = (asyncio.create_task(places.take()) for _ in range(2))
     await asyncio.sleep(0)
     places.give()
-    first.cancel()  # the place has come, and is lost to no one
+    first.cancel()  # it already has the place, which passes to the next one
     await second
     assert first.cancelled()
     third = asyncio.create_task(places.take())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the demonstration makes of its measurements: four planes of 80 Mbit/s, one gone for 1 s."""
+"""Results of the demonstration: four planes of 80 Mbit/s, one silent for 1 s."""
 
 from __future__ import annotations
 

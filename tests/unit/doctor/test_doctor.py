@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `mrc doctor` finds, and how it says so."""
+"""The findings of `mrc doctor` and their display."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_doctor__exits_by_whether_mrc_can_run(
 def test_examine__what_is_not_good_comes_with_consequence_and_remedy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Nothing that may fail here is left out: each verdict is the other one once."""
+    """Covers everything that may fail here: each verdict is inverted once."""
 
     def refused() -> dict[str, str | None]:
         raise StateError("unshare: not here")

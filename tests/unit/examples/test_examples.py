@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples and the programs of the README run, and print what they promise."""
+"""The examples and the programs of the README run and print the documented output."""
 
 from __future__ import annotations
 

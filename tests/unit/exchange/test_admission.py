@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Places for those who connect: who gets one, who loses one, who is told why not."""
+"""Places for connecting peers: admission, removal and refusals with a reason."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def enter(ours: Admission, address: str, dropped: list[str] | None = None, fd: i
 
 
 def test_enter__the_newest_are_safe_for_a_moment() -> None:
-    """Their hello may have arrived, and wait for the event loop to be read."""
+    """Their hello may have arrived but not been read by the event loop."""
     ours, dropped = admission(), list[str]()
     refused = 0
     for n in range(100):
@@ -95,7 +95,7 @@ def test_enter__a_source_has_so_many_qps_and_no_more() -> None:
         enter(ours, "10.0.0.1")
     places[0].leave()
     enter(ours, "10.0.0.1")
-    with pytest.raises(BusyError, match="1 peers from"):  # it may become a QP
+    with pytest.raises(BusyError, match="1 peers from"):  # the connecting peer may become a QP
         enter(ours, "10.0.0.1")
 
 
@@ -119,7 +119,7 @@ def test_enter__below_half_nobody_is_dropped() -> None:
 
 
 def test_enter__the_silent_make_way_for_newcomers() -> None:
-    """Full of silent strangers: whoever speaks at once gets in nearly always, and then stays."""
+    """Silent strangers hold all places: a newcomer nearly always gets one. A sending peer stays."""
     ours, dropped = admission(), list[str]()
     inside = 0
     for n in range(1000):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory for peers: all of it, and what one source may have."""
+"""Memory for peers: the limit of all, and the limit of one source."""
 
 from __future__ import annotations
 

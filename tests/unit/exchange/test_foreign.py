@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What peers say, on its way to terminals, logs and arithmetic."""
+"""Values from peers, made safe for terminals, logs and arithmetic."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The window of PSNs that rates, round trips and path MTUs call for."""
+"""The window of PSNs for given rates, round trips and path MTUs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ US, MS = 1_000, 1_000_000
 @pytest.mark.parametrize(
     ("link_bps", "rtt_ns", "path_mtu", "psns"),
     [
-        # A rack: the least, which is more of them where packets are small.
+        # A rack: the minimum in bytes, so more PSNs if packets are small.
         (4 * 10**8, 50 * US, 8844, 1024),
         (4 * 10**10, 100 * US, 8844, 1024),
         (4 * 10**8, 50 * US, 1384, 2048),
@@ -71,7 +71,7 @@ async def test_connect__as_many_psns_as_the_way_calls_for(
     options: dict[str, Any], psns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mpr, "LATE_NS", 0)
-    monkeypatch.setattr(mpr, "UNKNOWN_BPS", 1_000_000)  # so that a busy host makes no difference
+    monkeypatch.setattr(mpr, "UNKNOWN_BPS", 1_000_000)  # this host's load must not matter
     async with connected_pair(**options) as pair:
         for qp in (pair.near, pair.far):
             assert qp.mpr == (await qp.query()).peer_mpr == psns

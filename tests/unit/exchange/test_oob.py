@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The codec of the exchange: round trips, refusals, and any bytes at all."""
+"""The codec of the exchange: round trips, refusals, and arbitrary bytes."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_hello__round_trip_through_json() -> None:
 
 
 def test_hello__its_bytes() -> None:
-    """A later mrc has to send the same: hosts with other versions connect."""
+    """Later versions must send the same bytes, so that different versions can connect."""
     said = replace(HELLO, host="h\u00e9", private={"n": [1, 2.5, {"deep": None}]})
     assert encode_frame(hello_to_json(said))[4:].decode() == (
         '{"type":"hello","version":1,"host":"h\\u00e9","private":{"n":[1,2.5,{"deep":null}]},'

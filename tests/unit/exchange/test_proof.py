@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The proof of paths against fabrics of which every EV's limit is known."""
+"""The proof of paths against fabrics with a known limit for each EV."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ async def test_prove__full_size_probes_do_not_flood_the_fabric() -> None:
     assert fabric.most_under_way == 32
 
 
-# ---- Addresses that the peer named ----------------------------------------------------------
+# ---- Addresses sent by the peer -------------------------------------------------------------
 
 
 async def test_prove__an_address_answers_a_small_probe_before_it_gets_large_ones() -> None:

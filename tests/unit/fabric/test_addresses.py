@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Addresses as C has them."""
+"""Addresses in the form that C uses."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The host configuration file: what it may say, and the complaint about each mistake."""
+"""The host configuration file: valid contents, and the message for each mistake."""
 
 from __future__ import annotations
 

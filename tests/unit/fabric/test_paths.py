@@ -40,7 +40,7 @@ def split_nic(index: int, address: str) -> tuple[str, str]:
     [
         # one link, one subnet
         (["10.0.1.1/24"], ["10.0.1.2/24"], [(1, "10.0.1.2")]),
-        # two links, found by subnet although the peer counts the other way round
+        # two links, matched by subnet although the peer numbers them in reverse
         (
             ["10.0.1.1/24", "10.0.2.1/24"],
             ["10.0.2.2/24", "10.0.1.2/24"],
@@ -64,13 +64,13 @@ def split_nic(index: int, address: str) -> tuple[str, str]:
             ["10.0.2.2/24", "10.1.1.1/24"],
             [(1, "10.1.1.1"), (2, "10.0.2.2")],
         ),
-        # fewer links there: both of ours reach the one
+        # the peer has fewer links: both local links reach its one
         (
             ["10.0.1.1/24", "10.0.1.2/24"],
             ["10.0.1.3/24"],
             [(1, "10.0.1.3"), (2, "10.0.1.3")],
         ),
-        # fewer links here: ours reaches both
+        # this host has fewer links: its one reaches both
         (
             ["10.0.1.1/24"],
             ["10.0.1.3/24", "10.0.1.4/24"],
@@ -92,7 +92,7 @@ def split_nic(index: int, address: str) -> tuple[str, str]:
         ),
         # no IP version in common
         (["10.0.1.1/24"], ["2001:db8::2/64"], []),
-        # an address that both have (a bridge of containers) is not the peer's
+        # an address that both hosts have (a container bridge) does not count as the peer's
         (
             ["172.17.0.1/16", "10.0.1.1/24"],
             ["172.17.0.1/16", "10.0.1.2/24"],

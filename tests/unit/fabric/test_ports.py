@@ -48,7 +48,7 @@ ETH1 = nic("eth1", "10.0.1.1/24", mtu=9000)
         (9000, 6, 0, 8908),
         (9000, 6, ENCAPSULATION, 8844),
         (1501, 6, 0, 1408),  # a multiple of 4
-        (65536, 6, 0, 16384),  # the largest that the engine takes
+        (65536, 6, 0, 16384),  # the largest that the engine supports
         (1280, 6, 0, 1188),
     ],
 )

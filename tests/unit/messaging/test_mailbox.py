@@ -86,7 +86,7 @@ async def test_send__message_over_the_limit() -> None:
 async def test_send__waits_for_credit() -> None:
     """Without credits from the other side, no more than SLOTS frames leave."""
     async with mailboxes() as (a, b, left, right):
-        right.held = True  # credits stay there
+        right.held = True  # no credits leave it
         sends = [asyncio.create_task(a.send({"n": n})) for n in range(SLOTS + 3)]
         for n in range(SLOTS):
             assert await b.receive() == {"n": n}
@@ -99,7 +99,7 @@ async def test_send__waits_for_credit() -> None:
 
 
 async def test_receive__frees_the_slots_of_what_was_received() -> None:
-    """Nobody receives: an inbox of messages is all that is held, however much the peer sends."""
+    """Without receive, memory is limited to one inbox of messages, however much the peer sends."""
     async with mailboxes() as (a, b, left, right):
         sends = [asyncio.create_task(a.send({"n": n})) for n in range(3 * SLOTS)]
         await _settle()
@@ -112,7 +112,7 @@ async def test_receive__frees_the_slots_of_what_was_received() -> None:
 
 
 async def test_receive__an_unread_message_holds_up_those_behind_it() -> None:
-    """The second message needs more frames than there are, and waits for the first."""
+    """The second message needs more frames than are free, so it waits for the first."""
     async with mailboxes() as (a, b, left, _):
         await a.send({"first": True})
         second = {"x": "x" * 2 * SLOTS * SLOT_BYTES}
@@ -125,7 +125,7 @@ async def test_receive__an_unread_message_holds_up_those_behind_it() -> None:
 
 
 async def test_receive__memory_of_messages_that_nobody_receives() -> None:
-    """As bytes they are small; decoded they would be 24 times as large."""
+    """The bytes are small; decoded, they would take 24 times as much memory."""
     async with mailboxes() as (_, b, _, right):
         tracemalloc.start()
         try:
@@ -175,7 +175,7 @@ async def test_receive__what_came_before_the_end_and_then_the_end() -> None:
 
 
 async def test_failed__not_by_an_orderly_close() -> None:
-    """The peer closes as soon as it has our last message; that this arrived we learn later."""
+    """The peer closes at once after our last message, before the message's completion is here."""
     async with mailboxes() as (_, b, _, right):
         right.held = True
         send = asyncio.create_task(b.send({"last": True}))
@@ -190,7 +190,7 @@ async def test_failed__not_by_an_orderly_close() -> None:
 
 
 def _write_inbox(qp: FakeQp, data: bytes, count: int, flags: int = 0) -> None:
-    """Puts a frame of the peer's making into the inbox of `qp`, and announces it."""
+    """Puts a forged frame into the inbox of `qp` and announces it."""
     inbox = qp.ctx.regions[1].view
     offset = count % SLOTS * SLOT_BYTES
     inbox[offset : offset + len(data)] = data

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Peers that only look: a few at a time, and not for long."""
+"""Viewers: a limited number at a time, for a limited time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mrc.messaging.session import MAX_VISITS, let_look
 
 
 class Visitor:
-    """As much of a QP as a visit needs."""
+    """The parts of a QP that a visit uses."""
 
     def __init__(self) -> None:
         self.peer_gone = asyncio.Event()

@@ -43,7 +43,7 @@ Values = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
 async def ask(port: int, request: bytes) -> bytes:
-    """All that the server says to one request."""
+    """The server's whole answer to one request."""
     reader, writer = await asyncio.open_connection(HERE[0], port)
     try:
         writer.write(request)
@@ -117,7 +117,7 @@ async def test_alerts__name_metrics_and_labels_that_exist() -> None:
     assert selected <= {pair for _, labels in exist for pair in labels}
     grouped = {word for words in re.findall(r"by \((.*?)\)", text) for word in words.split(", ")}
     grouped |= set(re.findall(r"\$labels\.(\w+)", text))
-    # The scraper itself says which instance it was.
+    # The scraper adds the label "instance".
     assert grouped - {"instance"} <= {name for _, labels in exist for name, _ in labels}
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Looking into an endpoint: what is told, to whom, and what a viewer makes of it."""
+"""Viewing an endpoint: the contents, the permitted viewers, and the viewer's display."""
 
 from __future__ import annotations
 
@@ -99,14 +99,14 @@ SNAPSHOT: dict[str, Any] = {
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The folder of the sockets, with none of this machine's in it."""
+    """A folder for sockets without this machine's own sockets."""
     folder = tmp_path / "endpoints"
     monkeypatch.setattr(local, "_homes", lambda: iter([folder]))
     monkeypatch.setattr(local, "_folders", lambda all_users: iter([folder]))
     yield folder
 
 
-# ---- what is told ---------------------------------------------------------------------------
+# ---- contents -------------------------------------------------------------------------------
 
 
 async def test_snapshot__of_a_pair() -> None:
@@ -143,7 +143,7 @@ async def test_snapshot__fits_a_frame(monkeypatch: pytest.MonkeyPatch) -> None:
             await qp.close()
 
 
-# ---- to its user ----------------------------------------------------------------------------
+# ---- local viewers --------------------------------------------------------------------------
 
 
 async def test_local_view__answers_line_by_line(home: Path) -> None:
@@ -214,7 +214,7 @@ async def test_sockets_of__one_process(home: Path) -> None:
 
 
 async def test_sockets__no_link_is_followed(home: Path, tmp_path: Path) -> None:
-    """Another's link in a folder of one's own could lead to any socket."""
+    """Another user's link in the folder could lead to any socket."""
     async with Context(loopback_config(local_view=True)):
         (path,) = local.sockets()
         link = path.with_name("link.sock")
@@ -230,12 +230,12 @@ async def test_sockets__no_link_is_followed(home: Path, tmp_path: Path) -> None:
         assert local.sockets() == [path]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of others")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make files of other users")
 async def test_sockets__those_of_others_only_when_root_asks(home: Path) -> None:
     async with Context(loopback_config(local_view=True)):
         (path,) = local.sockets()
         os.chown(path, 65534, 65534)
-        assert local.sockets() == local.sockets(all_users=True) == []  # the folder is root's
+        assert local.sockets() == local.sockets(all_users=True) == []  # the folder belongs to root
         os.chown(home, 65534, 65534)
         assert local.sockets() == []
         assert local.sockets(all_users=True) == [path]
@@ -261,7 +261,7 @@ async def test_look__an_answer_without_end(home: Path) -> None:
             await local.look(home / "x.sock")
 
 
-# ---- to other hosts -------------------------------------------------------------------------
+# ---- remote viewers -------------------------------------------------------------------------
 
 
 async def test_remote_view__refused_unless_it_was_asked_for() -> None:
@@ -277,7 +277,7 @@ async def test_remote_view__answers_again_and_again() -> None:
         channel = await dial(None, LOOPBACK[4], pair.listener.port)
         for _ in range(2):
             assert len(checked(await remote.look(channel)).qps) == 1
-        await transfer(pair, bytes(1000))  # connecting and writing go on beside
+        await transfer(pair, bytes(1000))  # connecting and writing still work
         await channel.send(remote.TOP, version=2)
         with pytest.raises(ConnectError, match="only version 1 of"):
             await channel.expect(remote.TOP)
@@ -314,7 +314,7 @@ async def test_remote_view__not_too_many_viewers() -> None:
             channel.abort()
 
 
-# ---- what a viewer makes of it --------------------------------------------------------------
+# ---- the viewer's display -------------------------------------------------------------------
 
 
 def test_checked__control_characters_reach_no_terminal() -> None:

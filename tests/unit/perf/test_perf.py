@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Performance tests: their plans, what they count, and both ends of them over loopback."""
+"""Performance tests: their plans, their counters, and both ends over loopback."""
 
 from __future__ import annotations
 
@@ -237,7 +237,7 @@ def test_slow_planes__in_each_direction(direction: Direction, said: list[str]) -
 
 @asynccontextmanager
 async def ends(**options: Any) -> AsyncIterator[tuple[Client, list[Outcome]]]:
-    """A client, and what the server says of each test."""
+    """A client, and the server's outcome of each test."""
     outcomes: list[Outcome] = []
     async with (
         asyncio.timeout(BUDGET_SECONDS),
@@ -289,13 +289,13 @@ async def test_stream__rate_is_kept() -> None:
     plan = Plan(size=16384, seconds=0.5, omit_seconds=0.1, rate_bits_per_second=40e6)
     async with ends() as (client, _):
         result = await client.run(plan)
-    # A slow machine may write less, none may write more than the rate and what it may catch up.
+    # A slow machine may write less. None may write more than the rate and its catch-up allowance.
     assert 0 < result.client.total.written_bits_per_second < 40e6 * 1.1
 
 
 async def test_stream__ends_at_once_whatever_the_rate() -> None:
     plan = Plan(direction=Direction.BOTH, size=MIB, seconds=0.1, rate_bits_per_second=8e6)
-    async with ends() as (client, _):  # a write each second, and eight that wait for their turn
+    async with ends() as (client, _):  # a write a second; eight more wait for their turn
         result = await client.run(plan)
     assert result.server is not None
     assert result.client.total.seconds < 1.0 and result.client.messages <= 1
@@ -382,7 +382,7 @@ async def test_server_vanishes() -> None:
 
 
 async def test_plan__that_needs_more_memory_than_the_server_has() -> None:
-    """Each end of a test needs as much as is written at a time, twice; one host has half of all."""
+    """Each end needs twice the bytes written at a time; one host may have half of all memory."""
     async with ends(max_peer_bytes=6 * MIB) as (client, outcomes):
         refusal = r"no memory: 4194304 bytes are needed, \d+ are left.*--max-memory"
         with pytest.raises(RefusedError, match=refusal):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The published schemas: what they cover, and that they are valid."""
+"""The published schemas: they are complete and valid."""
 
 from __future__ import annotations
 

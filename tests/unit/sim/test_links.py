@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Links of a simulated fabric that are unlike their tier."""
+"""Links of a simulated fabric that differ from their tier."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ write = "256KiB"
 
 
 def duration_ns(links: list[dict[str, Any]], faults: list[dict[str, Any]]) -> int:
-    """Paths are not probed before: a fault at the start would be met by the probes."""
+    """Paths are not probed first, or the probes would meet a fault at the start."""
     values = tomllib.loads(PAIR) | {"links": links, "faults": faults}
     values["transport"] = values.get("transport", {}) | {"probed": False}
     (flow,) = run(reader.parse(values, "pair", "pair"), 1).infos
@@ -51,14 +51,14 @@ def test_links__the_last_change_counts() -> None:
 
 
 def test_links__have_it_again_when_a_fault_has_ended() -> None:
-    """The fault is over before anything is sent."""
+    """The fault is over before the first packet leaves."""
     links = [{"target": "t1:1.0", "rate": "10Gbit/s"}]
     fault = {"target": "t1:1.0", "kind": "rate", "rate": "1Gbit/s", "until": "1ns"}
     assert duration_ns(links, [fault]) == duration_ns(links, [])
 
 
 def test_links__of_two_plain_hosts() -> None:
-    """One T0 and no way over a T1: a plane is a link of each host, at the rate that it is given."""
+    """One T0 and no path over a T1: a plane is one link of each host, at the given rate."""
     topology = {"hosts": 2, "planes": 1, "t0": 1, "t1": 1, "buffer": "0B", "trimming": False}
     values = tomllib.loads(PAIR) | {
         "topology": topology,

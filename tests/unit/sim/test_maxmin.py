@@ -30,7 +30,7 @@ def scenario(*traffic: dict[str, Any], **tables: Any) -> Scenario:
 def mbits(
     found: Scenario, from_ns: int = 0, to_ns: int = 10**9, planes: Sequence[int] = ()
 ) -> list[float]:
-    """On the link, not of payload."""
+    """Rates on the link, headers included."""
     share = found.transport.path_mtu / packet_bytes(found.transport)
     planes = planes or found.topology.plane_numbers()
     rates = goodputs_bps(found, make_flows(found, seed=1), from_ns, to_ns, planes)
@@ -64,7 +64,7 @@ def test_goodputs__one_flow_gets_the_sum_of_its_planes() -> None:
 def test_goodputs__ports_of_senders_and_receivers() -> None:
     incast = {"kind": "incast", "to": 0}
     assert mbits(scenario(incast)) == [66.667] * 3
-    beside = {"kind": "pairs", "pairs": [[1, 2]]}  # host 1 gives the incast no more than its share
+    beside = {"kind": "pairs", "pairs": [[1, 2]]}  # host 1 gives the incast only its share
     assert mbits(scenario(incast, beside)) == [66.667] * 3 + [133.333]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plot of a run and the page of all: well-formed, to scale, and honest."""
+"""The plot of a run and the page of all runs: well-formed, to scale, and complete."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def summaries() -> list[Summary]:
 
 
 def lines_of(root: ElementTree.Element) -> list[ElementTree.Element]:
-    """Those of the data, with the samples of the legend."""
+    """The lines of the data, with the samples of the legend."""
     return [
         path
         for path in root.iter(f"{SVG}path")
@@ -150,7 +150,7 @@ def test_themed__every_colour_is_of_the_theme(theme: dict[str, str]) -> None:
 
 
 def test_svg__text_of_a_file_is_text() -> None:
-    """It is no markup, no formula, and may be in letters that the layout's font lacks."""
+    """Text is neither markup nor a formula; its letters may be missing in the layout's font."""
     label = "</svg><script>$x^2$ 東京"
     chart = axes.Chart(label, label, 1, 1)
     chart.bands.append((0, 1, f'{label}" id="'))

@@ -53,7 +53,7 @@ def load(tmp_path: Path, text: str = SMALL, **settings: Any) -> Any:
 
 
 def test_load__the_example_of_the_description(tmp_path: Path) -> None:
-    """Each key that it shows is known, and what it gives as defaults are the defaults."""
+    """Each key in the example is known, and its stated defaults are the defaults."""
     text = (Path(reader.__file__).parent / "scenarios" / "README.md").read_text()
     example = load(tmp_path, text.split("```toml\n")[1].split("```")[0])
     bare = load(tmp_path, topology__hosts=16, topology__planes=4, topology__t1=4)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Faults, and the rules that lose packets."""
+"""Faults, and the rules that drop packets."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where faults are put."""
+"""The hops at which faults are applied."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FABRIC = SHAPE
 BELOW_TWO = Shape(hosts=4, planes=2, t1=2, t0=2)
 SHAPES = pytest.mark.parametrize("shape", [SHAPE, BELOW_TWO], ids=["one host a T0", "two"])
 
-# What a packet passes on its way: plane, source, target, T1. Below one T0 there is no T1.
+# The path of a packet: plane, source, target, T1. Below one T0 there is no T1.
 Way = tuple[int, int, int, int]
 AS_USUAL = [("delay", 10, 0), ("jitter", 1, 0)]
 

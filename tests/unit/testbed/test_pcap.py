@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bursts cut into the packets of a wire, with scapy as the second opinion about checksums."""
+"""Bursts split into packets as on a wire; scapy checks the checksums."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PAYLOAD = bytes(index * 7 % 256 for index in range(2501))
 
 
 def wire(headers: Packet, payload: bytes, number: int = 0) -> bytes:
-    """What scapy makes of it, lengths and checksums included."""
+    """The packet as scapy builds it, lengths and checksums included."""
     packet = ETHERNET / headers.copy() / UDP(sport=7, dport=4791) / Raw(payload)
     if IP in packet:
         packet[IP].id += number
@@ -39,7 +39,7 @@ def wire(headers: Packet, payload: bytes, number: int = 0) -> bytes:
 
 
 def burst(headers: Packet, payload: bytes, gso_type: int, gso_bytes: int) -> tuple[bytes, Offload]:
-    """As the kernel moves it: the checksum is the sum of the pseudo header."""
+    """A burst as in the kernel: the checksum is the sum of the pseudo header."""
     frame = bytearray(wire(headers, payload))
     udp = len(frame) - len(payload) - 8
     ends = frame[udp - 32 : udp] if IPv6 in headers else frame[udp - 8 : udp]
@@ -64,7 +64,7 @@ def test_on_the_wire__completes_a_checksum(name: str) -> None:
 
 
 def test_on_the_wire__leaves_the_rest_alone() -> None:
-    frame, offload = burst(INNER, PAYLOAD, 4, 1000)  # of TCP
+    frame, offload = burst(INNER, PAYLOAD, 4, 1000)  # a TCP burst
     assert list(pcap.on_the_wire(frame, offload)) == [frame]
     assert list(pcap.on_the_wire(frame, Offload(0, 0, 0, 0, 0, 0))) == [frame]
 

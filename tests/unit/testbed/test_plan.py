@@ -23,7 +23,7 @@ def longest_match(plan: Plan, node: str, dst: IPv6Address) -> Route:
 
 
 def far_end(plan: Plan, node: str, route: Route) -> str:
-    """Where a route leads, having checked that its next hop is the other end of the link."""
+    """The node that a route leads to; checks that the next hop is the other end of the link."""
     for link in plan.links:
         if (link.lower, link.lower_name) == (node, route.dev):
             assert route.via == IPv6Address("fe80::1")
@@ -35,12 +35,12 @@ def far_end(plan: Plan, node: str, route: Route) -> str:
 
 
 def shift(carrier: IPv6Address) -> IPv6Address:
-    """What a switch makes of a carrier whose first uSID, after the locator block, is its own."""
+    """The carrier after a switch whose uSID comes first after the locator block."""
     return IPv6Address(carrier.packed[:4] + carrier.packed[6:] + bytes(2))
 
 
 def walk(plan: Plan, node: str, dst: IPv6Address) -> Iterator[str]:
-    """The nodes that a packet passes until it is at home."""
+    """The nodes on a packet's path to its destination."""
     route = longest_match(plan, node, dst)
     assert isinstance(route.action, EncapRed)
     (carrier,) = route.action.segments
@@ -94,7 +94,7 @@ def test_make_plan__counts() -> None:
 
 
 def test_make_plan__names_fit_the_kernel() -> None:
-    """15 characters for an interface; and none that ip(8) would take for a keyword."""
+    """At most 15 characters for an interface, and no keyword of ip(8)."""
     plan = make_plan("x", Shape(hosts=12, planes=2, t1=12))
     for link in plan.links:
         for name in (link.lower_name, link.upper_name):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Queues of a kernel fabric, as faults want them, and the messages that make them."""
+"""Queues of a kernel fabric under faults, and the netlink messages that create them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_wanted__what_befalls_packets_is_netem_below_the_usual_queue() -> None:
 
 
 def test_wanted__a_link_keeps_the_delay_that_it_has() -> None:
-    """A short one is left to the kernel, which takes as long by itself."""
+    """Short delays need no queue: the kernel takes as long by itself."""
     links = (LinkChange("t1:1.0", delay_ns=10**6), LinkChange("t1:2.0", delay_ns=500))
     plan = make_plan("x", replace(PLAN.shape, links=links))
     faults = {

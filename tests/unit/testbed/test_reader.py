@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Topology files: what they say of a test bed, and what is wrong with them."""
+"""Topology files: their meaning for a test bed, and the messages for mistakes."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_parse__jitter_is_for_an_emulated_fabric() -> None:
 
 
 def test_load__the_example_of_the_description() -> None:
-    """Each key that it shows is known, and what it gives as defaults are the defaults."""
+    """Each key in the example is known, and its stated defaults are the defaults."""
     text = (Path(reader.__file__).parent / "topologies" / "README.md").read_text()
     example = tomllib.loads(text.split("```toml\n")[1].split("```")[0])
     bare = {"topology": {"hosts": 8, "planes": 4, "t1": 4}}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Faults at their times: what a file says, and in which order it happens."""
+"""Scheduled faults: the contents of a file, and the order of its faults."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def table(target: str, kind: str, **keys: str) -> str:
 
 
 def happenings(tmp_path: Path, *tables: str, count: int = 100) -> list[tuple[float, str, str]]:
-    """Milliseconds, target, what happens to it."""
+    """Time in ms, target, new fault of the target."""
     path = tmp_path / "faults.toml"
     path.write_text("\n".join(['title = "any other table is let alone"', *tables]))
     found = islice(schedule.events(schedule.load(str(path), EMULATED)), count)

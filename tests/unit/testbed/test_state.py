@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is remembered of test beds, in a folder of the test's own."""
+"""The stored state of test beds, in the test's own folder."""
 
 from __future__ import annotations
 

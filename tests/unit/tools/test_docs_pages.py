@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tools/docs`: the pages of the API are made without a warning, and show every public name."""
+"""`tools/docs`: the API pages build without warnings and show every public name."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_pages__show_every_public_name(pages: Path) -> None:
 
 
 def undocumented() -> list[str]:
-    """Public methods, properties and fields of the classes of `mrc` without a word."""
+    """Public methods, properties and fields of the classes of `mrc` without a docstring."""
     found = []
     for name in mrc.__all__:
         value = getattr(mrc, name)
@@ -58,7 +58,7 @@ def test_public_names__have_docstrings() -> None:
 
 
 def fields_without_a_word(kind: type) -> list[str]:
-    """Fields of a public class that no docstring follows."""
+    """Fields of a public class without a docstring after them."""
     (body,) = ast.parse(inspect.getsource(kind)).body
     assert isinstance(body, ast.ClassDef)
     return [

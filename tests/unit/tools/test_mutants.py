@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which changes tools/mutate makes of C text, how it names them, and what is excused."""
+"""The changes that tools/mutate makes in C text, their names, and the excused ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from test_tidy import ROOT
 
 
 def changed(line: str) -> set[str]:
-    """What becomes of a line that is the body of a function."""
+    """The mutants of a line that is the body of a function."""
     text = f"int f(int a) {{\n  {line}\n}}\n"
     return {mutant.after.strip() for mutant in mutants.mutants("csrc/core/f.c", text)}
 
@@ -89,7 +89,7 @@ def test_accepted__each_is_a_change_of_a_line_that_is_there() -> None:
 
 
 def test_same_code__in_every_tree(tmp_path: Path) -> None:
-    """Assertions mention the path of their file, which differs from tree to tree."""
+    """Assertions contain the path of their file, which differs from tree to tree."""
     text = "const char *f(void) {\n  (void)1;\n  return __FILE__;\n}\n"
     base = tmp_path / "base"
     (base / "tests").mkdir(parents=True)
@@ -104,18 +104,18 @@ def test_same_code__in_every_tree(tmp_path: Path) -> None:
 
 
 def load_tool() -> Any:
-    """tools/mutate has no suffix, so an import by name does not find it."""
+    """Loads tools/mutate by path: without a suffix it cannot be imported by name."""
     loader = SourceFileLoader("mutate_tool", str(ROOT / "tools" / "mutate"))
     spec = importlib.util.spec_from_loader(loader.name, loader)
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[loader.name] = module  # its dataclasses look themselves up there
+    sys.modules[loader.name] = module  # its dataclasses look up their module there
     loader.exec_module(module)
     return module
 
 
 class SecondIsFirst:
-    """A bench on which the second change ends before the first one."""
+    """A bench where the second change ends before the first one."""
 
     def __init__(self, candidates: list[mutants.Mutant], statuses: list[str]) -> None:
         self.statuses = {
@@ -133,11 +133,11 @@ class SecondIsFirst:
         return trial.Outcome(self.statuses[mutant.id], by="tests/c/test_f.c test_f")
 
     def kill(self) -> None:
-        raise AssertionError("nothing is to be stopped")
+        raise AssertionError("no run may be stopped")
 
 
 def test_run__gives_the_first_that_tell_something_in_the_order_of_the_seed(tmp_path: Path) -> None:
-    """Whatever ends first. A second run, which has all results from the start, gives the same."""
+    """Even if others end first. A second run, with all results from the start, gives the same."""
     tool = load_tool()
     text = "void f(void) {\n" + "  g();\n" * 6 + "}\n"
     candidates = mutants.mutants("csrc/core/f.c", text)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names that a peer may choose, files that change, and temporaries that outlive their receiver."""
+"""Names from a peer, files that change, and temporary files left by a receiver."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_check_room__file_system_that_does_not_tell(
 
 
 def test_write__takes_room_in_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing for an offer, then as much again as was written, up to a bound."""
+    """Reserves nothing for an offer, then as much again as was written, up to a limit."""
     taken: list[tuple[int, int]] = []
     monkeypatch.setattr(os, "posix_fallocate", lambda _, at, size: taken.append((at, size)))
     monkeypatch.setattr("mrc.transfer.files.MAX_AHEAD_BYTES", 16)
@@ -214,7 +214,7 @@ def test_write__no_room_for_the_next_step(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_write__in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As pwrite does when it is interrupted, and always above 2 GiB."""
+    """As an interrupted pwrite does, and any pwrite above 2 GiB."""
     pwrite = os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda fd, data, at: pwrite(fd, data[:3], at))
     with OutputDirectory(str(tmp_path)) as directory:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files over several QPs: how they come, carry, fail and go, over loopback."""
+"""Files over several QPs, over loopback: QPs join, carry data, fail and leave."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def inbox(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def held_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every look at the QPs calls for more, up to three."""
+    """Every look at the QPs requests more QPs, up to three."""
     monkeypatch.setattr(widen, "MAX_QPS", QPS)
     monkeypatch.setattr(widen, "SAMPLE_SECONDS", 0.001)
     monkeypatch.setattr(widen, "SAMPLES", 1)
@@ -46,7 +46,7 @@ def held_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Iterable[threading.Event]:
-    """Targets are written only once it is set, so until then no file is complete."""
+    """Targets are written only after the event is set: until then no file is complete."""
     opened, write = threading.Event(), Target.write
 
     def wait(target: Target, offset: int, chunk: memoryview) -> None:
@@ -116,7 +116,7 @@ async def test_send_files__over_several_qps(
                 receiving(ends.receiver, inbox, window_bytes=8 * CHUNK_BYTES),
             )
         )
-        await ends.until_joined()  # the first one has filled the window by then, not sent it all
+        await ends.until_joined()  # by then the first QP has filled the window, not sent all
         disk.set()
         sent, received = await work
         assert [file.digest for file in sent] == [file.digest for file in received]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a receiver does about a sender that wants too much, or does nothing."""
+"""A receiver with a sender that sends too much, or nothing."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def _refusal(ends: Ends) -> Refuse:
 
 
 async def _silent(_: Ends) -> None:
-    """Connects and says nothing."""
+    """Connects and sends nothing."""
 
 
 async def _offers(ends: Ends) -> None:
@@ -71,7 +71,7 @@ async def _offers(ends: Ends) -> None:
 
 
 async def _starts(ends: Ends) -> None:
-    """Sends the second of ten chunks, so that nothing can be stored."""
+    """Sends the second of ten chunks, so that no chunk can be stored."""
     await _offers(ends)
     accept = await ends.sender.hear()
     assert isinstance(accept, Accept)
@@ -92,7 +92,7 @@ async def test_receive_files__a_sender_that_stays_is_let_go(inbox: Path, sender:
 
 
 async def test_receive_files__nobody_reads_the_acceptance(inbox: Path) -> None:
-    """The sender takes no message and gives no credit."""
+    """The sender receives no message and grants no credit."""
     async with sessions() as ends:
         await ends.sender.say(Offer("a", 1, 4096))
         ends.back.held = True
@@ -122,7 +122,7 @@ async def test_receive_files__a_slow_sender_is_no_silent_one(inbox: Path) -> Non
 
 
 class Payload:
-    """A session whose QP has received what the test says."""
+    """A session whose QP reports scripted received bytes."""
 
     def __init__(self, received: Iterator[int], info: QpInfo) -> None:
         self._received = received
@@ -140,7 +140,7 @@ class Payload:
     ids=["nothing", "beyond-the-file", "the-disk-is-slow"],
 )  # fmt: skip
 async def test_until_idle__what_counts(step: int, busy: bool, ends: bool) -> None:
-    """Each look finds `step` bytes more, of a file of 300; after that they are no progress."""
+    """Each look finds `step` more bytes of a file of 300; bytes beyond 300 are no progress."""
     async with sessions() as made:
         info = await made.out.query()
     session = Payload(iter(range(0, 10**9, step) if step else iter(lambda: 5, 6)), info)
@@ -162,7 +162,7 @@ async def test_until_idle__what_counts(step: int, busy: bool, ends: bool) -> Non
 async def test_window__smaller_the_less_memory_is_left(
     inbox: Path, budget: int, window: int
 ) -> None:
-    """In MiB: a fourth of what is left for this host, which has half of all at most."""
+    """In MiB: a quarter of the memory left for this host, which may use half of all."""
     async with sessions() as ends:
         ends.back.ctx.peer_memory = Budget(budget << 20)
         received = asyncio.create_task(receiving(ends.receiver, inbox))

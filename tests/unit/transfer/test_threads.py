@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs in a thread of their own: their order, what a failure does, and the end."""
+"""Jobs in a separate thread: their order, the effect of a failure, and the end."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ def grow(path: str) -> None:
 async def test_send_files__source_changes_on_the_way(
     tmp_path: Path, inbox: Path, change: Callable[[str], None]
 ) -> None:
-    """That it shrinks is shown in tests/netns: the fake has no guard against SIGBUS."""
+    """tests/netns covers a source that shrinks: the fake has no guard against SIGBUS."""
     path = make(tmp_path, "a", bytes(12 * CHUNK_BYTES))
     os.utime(path, ns=(0, 0))
     async with sessions() as ends:
@@ -176,7 +176,7 @@ async def test_send_files__stopped_tells_the_receiver(tmp_path: Path, inbox: Pat
     async with sessions() as ends:
         received = asyncio.create_task(receiving(ends.receiver, inbox))
         sent = asyncio.create_task(sending(ends.sender, [path]))
-        ends.back.held = True  # the acceptance stays there
+        ends.back.held = True  # the acceptance does not leave
         await until(lambda: os.listdir(inbox))
         sent.cancel()
         ends.back.held = False
@@ -202,7 +202,7 @@ async def test_receive_files__stopped_tells_the_sender(tmp_path: Path, inbox: Pa
 
 @pytest.mark.parametrize("turns", range(10))
 async def test_hear__cancelled_takes_nothing(turns: int) -> None:
-    """Whenever the cancellation comes, what has arrived is heard by whoever asks next."""
+    """Whenever the cancellation comes, the next hear returns the messages that have arrived."""
     async with sessions() as ends:
         hearing = asyncio.create_task(ends.receiver.hear())
         await asyncio.sleep(0)
@@ -253,7 +253,7 @@ async def test_transfer__all_paths_lost(tmp_path: Path, inbox: Path) -> None:
         assert isinstance(outcome, PathError)
         assert f"all paths to {peer} are lost" in str(outcome)
     gc.collect()
-    assert not complaints, "of tasks whose errors nobody asked for"
+    assert not complaints, "tasks with errors that were never retrieved"
     assert names(inbox) == []
 
 
@@ -323,9 +323,9 @@ async def test_receive_files__peer_talks_nonsense(
     [
         ([chunk_imm(3, 0)], "not offered"),
         ([0x7FFFFFFF], "not offered"),
-        ([chunk_imm(2, 5), chunk_imm(2, 6)], "without credit"),  # the same again
-        ([chunk_imm(2, 5), chunk_imm(1, 5)], "without credit"),  # over another
-        ([chunk_imm(0, 0), chunk_imm(0, 1)], "not offered"),  # long past
+        ([chunk_imm(2, 5), chunk_imm(2, 6)], "without credit"),  # the same chunk again
+        ([chunk_imm(2, 5), chunk_imm(1, 5)], "without credit"),  # over another chunk
+        ([chunk_imm(0, 0), chunk_imm(0, 1)], "not offered"),  # far behind
         ([chunk_imm(0, 64)], "without credit"),
     ],
 )
@@ -344,7 +344,7 @@ async def test_receive_files__chunks_that_cannot_be(
 
 
 async def test_receive_files__chunks_in_any_order(inbox: Path) -> None:
-    """They are stored in theirs, and nothing is credited before the first is there."""
+    """Chunks are stored in file order, and no credit is sent before the first one arrives."""
     data = os.urandom(3 * 4096 - 1)
     async with sessions() as ends:
         received = asyncio.create_task(receiving(ends.receiver, inbox))

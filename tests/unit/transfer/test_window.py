@@ -28,7 +28,7 @@ def inbox(tmp_path: Path) -> Path:
 
 
 class SlowDisk:
-    """Lets targets write only while it is open, and fail from `full_at` on."""
+    """Targets may write only while it is open; writes fail from `full_at` on."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, full_at: int = 1 << 62) -> None:
         self.open = threading.Event()
@@ -46,7 +46,7 @@ class SlowDisk:
 async def test_send_files__waits_for_a_slow_disk(
     tmp_path: Path, inbox: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As many chunks as may be under way are written, and none is before one is stored."""
+    """The sender fills the window with chunks; it writes no more until one is stored."""
     disk = SlowDisk(monkeypatch)
     slots = CHUNKS_IN_FLIGHT
     data = os.urandom(2 * slots * CHUNK_BYTES + 1)
@@ -96,7 +96,7 @@ async def test_receive_files__chunks_without_credit(
         assert isinstance(await ends.sender.hear(), Accept)
         for index in range(3):
             await ends.out.write_imm(imm=chunk_imm(index, index % 2))
-        await turns(100)  # it hears all three before it waits for its disk
+        await turns(100)  # it receives all three before it waits for its disk
         disk.open.set()
         (failed,) = await both(task)
     assert isinstance(failed, ProtocolError) and "without credit" in str(failed)
