@@ -29,10 +29,7 @@ static void commit_packet(struct mrc_services *services, struct mrc_endpoint *en
   if (packet->_kind == MRC_KIND_EV_PROBE) {
     mrc_endpoint_on_commit(services, endpoint, packet->_slot, taken, now_ns);
   } else if (taken == 1) {
-    if (packet->_kind == MRC_KIND_DATA)
-      mrc_requester_on_taken(services, qp, packet);
-    else
-      mrc_count(services, counter_of[packet->_kind], 1);
+    mrc_count(services, counter_of[packet->_kind], 1);
   } else if (taken == 0 || is_blamed(qp, burst)) {
     mrc_count(services, MRC_COUNTER_TX_REFUSED, 1);
     if (packet->_kind == MRC_KIND_DATA || packet->_kind == MRC_KIND_PROBE)
@@ -47,6 +44,10 @@ static void commit_packet(struct mrc_services *services, struct mrc_endpoint *en
 void mrc_commit_burst(struct mrc_services *services, struct mrc_endpoint *endpoint,
                       struct mrc_qp *qp, const struct mrc_burst *burst, int taken,
                       uint64_t now_ns) {
+  if (taken == 1 && burst->packets[0]._kind == MRC_KIND_DATA) {
+    mrc_requester_on_taken(services, qp, burst);
+    return;
+  }
   /* Last to first, so that refused packets return to their queues in order. */
   for (int k = burst->n_packets - 1; k >= 0; k--)
     commit_packet(services, endpoint, qp, burst, &burst->packets[k], taken, now_ns);

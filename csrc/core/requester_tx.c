@@ -117,11 +117,11 @@ static bool next_candidate(const struct mrc_qp *qp, struct candidate *next) {
 
 /* Whether the packet may join the burst: it may use the same EV, and its length fits. */
 static bool fits(const struct mrc_services *services, const struct mrc_burst *burst,
-                 const struct candidate *next, uint32_t limit) {
+                 const struct candidate *next, uint32_t bytes, uint32_t limit) {
   if (burst->n_packets == 0) return true;
   if (burst->n_packets >= limit || !mrc_arena_has_room(&services->arena, burst)) return false;
   if (next->avoid == burst->_ev) return false;
-  return mrc_burst_packet_bytes(&next->wire) <= burst->packet_bytes;
+  return bytes <= burst->packet_bytes;
 }
 
 /* Whether to request a SACK: a few times per window, and in the last packet before a stop. */
@@ -175,10 +175,11 @@ static enum fill fill_burst(struct mrc_services *services, struct mrc_qp *qp, ui
   mrc_evset_on_burst(&qp->evset, ev);
   const uint32_t plane = mrc_plane_of(burst->port);
   const uint32_t limit = burst_packets(services, qp, plane, next.wire.payload_bytes);
-  bool shorter = false;
-  while (!shorter && fits(services, burst, &next, limit) &&
-         (burst->n_packets == 0 || mrc_qp_has_room(qp, plane, next.wire.payload_bytes))) {
-    shorter = burst->n_packets > 0 && mrc_burst_packet_bytes(&next.wire) < burst->packet_bytes;
+  for (bool shorter = false; !shorter;) {
+    const uint32_t bytes = mrc_burst_packet_bytes(&next.wire);
+    if (!fits(services, burst, &next, bytes, limit)) break;
+    if (burst->n_packets > 0 && !mrc_qp_has_room(qp, plane, next.wire.payload_bytes)) break;
+    shorter = burst->n_packets > 0 && bytes < burst->packet_bytes;
     add_data(services, qp, burst, &next, now_ns);
     if (!next_candidate(qp, &next)) return FILL_DRY;
   }
@@ -201,25 +202,32 @@ bool mrc_requester_transmit(struct mrc_services *services, struct mrc_qp *qp, ui
 }
 
 void mrc_requester_on_taken(struct mrc_services *services, struct mrc_qp *qp,
-                            const struct mrc_packet *packet) {
+                            const struct mrc_burst *burst) {
   struct mrc_requester *req = &qp->req;
-  if (!mrc_txwin_holds(&req->win, packet->_slot)) return;
-  const struct mrc_txslot *slot = mrc_txwin_slot(&req->win, packet->_slot);
-  struct mrc_ev *ev = &qp->evset.evs[slot->ev];
-  struct mrc_plane *plane = &qp->planes[slot->plane];
-  req->sent_packets++;
-  ev->packets++;
-  ev->bytes += slot->bytes;
-  plane->packets++;
-  plane->bytes += slot->bytes;
-  mrc_count(services, MRC_COUNTER_TX_DATA, 1);
-  mrc_count(services, MRC_COUNTER_TX_BYTES, slot->bytes);
-  if (slot->tries > 1) {
-    req->retransmitted_packets++;
-    mrc_count(services, MRC_COUNTER_TX_RETRANSMITTED, 1);
-  } else {
-    req->first_sent_bytes += slot->bytes;
+  uint64_t packets = 0, bytes = 0, again = 0, again_bytes = 0;
+  for (int i = 0; i < burst->n_packets; i++) {
+    const struct mrc_packet *packet = &burst->packets[i];
+    mrc_assert(packet->_kind == MRC_KIND_DATA);
+    if (!mrc_txwin_holds(&req->win, packet->_slot)) continue;
+    const struct mrc_txslot *slot = mrc_txwin_slot(&req->win, packet->_slot);
+    packets++;
+    bytes += slot->bytes;
+    if (slot->tries < 2) continue;
+    again++;
+    again_bytes += slot->bytes;
   }
+  struct mrc_ev *ev = &qp->evset.evs[burst->_ev];
+  struct mrc_plane *plane = &qp->planes[mrc_plane_of(burst->port)];
+  req->sent_packets += packets;
+  req->first_sent_bytes += bytes - again_bytes;
+  req->retransmitted_packets += again;
+  ev->packets += packets;
+  ev->bytes += bytes;
+  plane->packets += packets;
+  plane->bytes += bytes;
+  mrc_count(services, MRC_COUNTER_TX_DATA, packets);
+  mrc_count(services, MRC_COUNTER_TX_BYTES, bytes);
+  mrc_count(services, MRC_COUNTER_TX_RETRANSMITTED, again);
 }
 
 void mrc_requester_on_refused(struct mrc_services *services, struct mrc_qp *qp,

@@ -9,9 +9,10 @@
 
 /* Adds the bursts that may leave now; false when the transmit is full. */
 bool mrc_requester_transmit(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns);
-/* The kernel took or refused one packet. */
+/* The kernel took a burst of data. */
 void mrc_requester_on_taken(struct mrc_services *services, struct mrc_qp *qp,
-                            const struct mrc_packet *packet);
+                            const struct mrc_burst *burst);
+/* The kernel refused one packet. */
 void mrc_requester_on_refused(struct mrc_services *services, struct mrc_qp *qp,
                               const struct mrc_packet *packet);
 
