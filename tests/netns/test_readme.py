@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The commands of the README, run as they stand there: the test bed's, and those for two hosts.
+
+Changes are only what a test must change: durations, names of hosts, and an end for commands that
+run until they are interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from netns.processes import Hosts
+from project_text import ROOT
+from slowness import limit
+
+from mrc.testbed.bed import Testbed
+
+BLOCKS = re.findall(
+    r"^```\n(.*?)^```", (ROOT / "README.md").read_text(), flags=re.DOTALL | re.MULTILINE
+)
+(BED,) = (block for block in BLOCKS if "mrc testbed up" in block)
+COPY, MEASURE = (block for block in BLOCKS if "host-a$" in block)
+# A person waits until the receiver listens.
+LISTENS = "until mrc testbed exec h1 -- ss -Hltn 'sport = :4791' | grep -q .; do sleep 0.1; done"
+OWN_RUN = "mount -t tmpfs tmpfs /run && mkdir /run/netns && exec bash -mex"
+
+
+def test_readme__the_test_bed(tmp_path: Path) -> None:
+    """The default test bed may be in use, so these commands have a /run of their own."""
+    script = BED.replace("--seconds 9", "--seconds 0.3").replace(
+        "inbox &\n", f"inbox &\n{LISTENS}\n"
+    )
+    assert "--seconds 0.3" in script and LISTENS in script
+    environment = {**os.environ, "SHELL": "/bin/true"}
+    environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
+    done = subprocess.run(
+        ["unshare", "--mount", "bash", "-c", OWN_RUN],
+        input=script, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False,
+        timeout=limit(60),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "inbox" / "big.bin").read_bytes() == (tmp_path / "big.bin").read_bytes()
+    assert (tmp_path / "h0.pcap").stat().st_size >= 24
+    for word in (
+        "2 hosts, 4 planes",
+        "plane:2 fails: silent",
+        "t1:4.1",
+        "lab is down",
+        "mrc can run",
+    ):
+        assert word in done.stdout, word
+
+
+@pytest.fixture(scope="module")
+def bed() -> Testbed:
+    with Testbed(f"readme-{os.getpid()}", planes=2, t1=1, rate="none") as bed:
+        yield bed
+
+
+def words_of(block: str, host: str) -> list[list[str]]:
+    """The commands that the block gives to a host, without "mrc"."""
+    lines = re.findall(rf"^{host}\$ mrc ([^#\n]*)", block, flags=re.MULTILINE)
+    assert lines
+    return [shlex.split(line) for line in lines]
+
+
+def test_readme__copy_files(hosts: Hosts, tmp_path: Path) -> None:
+    (tmp_path / "disk.img").write_bytes(os.urandom(1 << 20))
+    (tmp_path / "inbox").mkdir()
+    places = {"inbox": tmp_path / "inbox", "disk.img": tmp_path / "disk.img", "host-b": "h1"}
+    (take,), (send,) = words_of(COPY, "host-b"), words_of(COPY, "host-a")
+    hosts.start("h1", *(places.get(word, word) for word in take)).until_listening()
+    hosts.start("h0", *(places.get(word, word) for word in send)).ends(0)
+    assert (tmp_path / "inbox" / "disk.img").read_bytes() == (tmp_path / "disk.img").read_bytes()
+
+
+def test_readme__measure_and_watch(hosts: Hosts, tmp_path: Path) -> None:
+    (serve,) = words_of(MEASURE, "host-b")
+    hosts.start("h1", *serve, "--top").until_listening()
+    for words in words_of(MEASURE, "host-a"):
+        changed = ["h1" if word == "host-b" else "0.3" if word == "10" else word for word in words]
+        if "top" in words:
+            changed += ["--once", "-i", "0.1"]
+        elif "--bins" in words:
+            changed += ["-t", "0.3"]
+        client = hosts.start("h0", *changed)
+        if "--watch" not in words:
+            assert client.ends(0), words
+            continue
+        assert client.process.stdout is not None
+        assert "paths to h1" in client.process.stdout.readline()
+        client.process.send_signal(signal.SIGINT)
+        client.ends(130)
