@@ -20,9 +20,9 @@
 #include <time.h>
 
 #include "core/cc.h"
+#include "core/crc32.h"
 #include "core/engine.h"
 #include "core/ev.h"
-#include "core/crc32.h"
 #include "core/rxwin.h"
 #include "core/txwin.h"
 #include "core/wire.h"
