@@ -46,10 +46,11 @@ def evaluate(beds: Mapping[str, Rounds], capacities_bps: Mapping[str, float | No
     """Every check that the rows of the beds allow. Beds with a rate limit have a capacity."""
     found: list[Check] = []
     if rounds := beds.get("9000"):
-        found += [*_bulk(rounds), *_cpu(rounds), *_files(rounds), *_small(rounds)]
+        found += [*_bulk(rounds), *_sizes(rounds), *_cpu(rounds), *_files(rounds)]
+        found += _small(rounds)
         found += _latency(rounds)
     if rounds := beds.get("1500"):
-        found += _ratio(rounds, "1500 B MTU, of floor", "mrc, WRITE 1 MiB", ">=", 0.65)
+        found += _short_mtu(rounds)
     for bed, of_limit in (("500mbit", _limited), ("25ms", _long)):
         if (rounds := beds.get(bed)) and (capacity_bps := capacities_bps.get(bed)):
             found += of_limit(rounds, capacity_bps)
@@ -71,6 +72,24 @@ def _bulk(rounds: Rounds) -> Iterator[Check]:
                 yield from _ratio(rounds, f"{row}, of {name}", row, ">=", target, other)
     yield from _ratio(rounds, "spray=1, of floor a packet a send", "mrc, spray=1, WRITE 1 MiB",
                       ">=", 0.85, "UDP floor, a packet a send")  # fmt: skip
+
+
+def _short_mtu(rounds: Rounds) -> Iterator[Check]:
+    row, unchecked = "mrc, WRITE 1 MiB", "mrc, integrity=udp, WRITE 1 MiB"
+    yield from _ratio(rounds, "1500 B MTU, of floor", row, ">=", 0.85)
+    yield from _ratio(rounds, "1500 B MTU, of one TCP flow", row, ">=", 0.85, "TCP, cubic, write")
+    yield from _ratio(rounds, "1500 B MTU, integrity=udp, of floor", unchecked, ">=", 0.92)
+
+
+def _sizes(rounds: Rounds) -> Iterator[Check]:
+    """What other sizes and more QPs cost."""
+    row = "mrc, WRITE 1 MiB"
+    for name, other, target in (
+        ("WRITE 64 KiB, of WRITE 1 MiB", "mrc, WRITE 64 KiB", 0.9),
+        ("WRITE 64 MiB, of WRITE 1 MiB", "mrc, WRITE 64 MiB", 0.95),
+        ("16 QPs, of one QP", "mrc, 16 QPs, WRITE 1 MiB", 0.95),
+    ):
+        yield from _ratio(rounds, name, other, ">=", target, row)
 
 
 def _cpu(rounds: Rounds) -> Iterator[Check]:
@@ -96,7 +115,19 @@ def _files(rounds: Rounds) -> Iterator[Check]:
 
 def _small(rounds: Rounds) -> Iterator[Check]:
     best = _best(rounds, ("mrc, WRITE 64 B", "mrc, polled, WRITE 64 B"), RATE)
-    yield from _ratio(rounds, "64 B WRITE rate, of floor", best, ">=", 0.3, "UDP floor, 64 B", RATE)
+    yield from _ratio(
+        rounds, "64 B WRITE rate, of floor", best, ">=", 0.55, "UDP floor, 64 B", RATE
+    )
+    thread, polled = "mrc, WRITE 64 B", "mrc, polled, WRITE 64 B"
+    yield from _ratio(
+        rounds, "64 B WRITE rate, thread, of polled", thread, ">=", 0.95, polled, RATE
+    )
+    for name, row, target in (
+        ("asyncio WRITE 64 B, million/s", "mrc, asyncio, WRITE 64 B", 0.15),
+        ("asyncio WRITE 64 B in batches, million/s", "mrc, asyncio, in batches, WRITE 64 B", 1.0),
+    ):
+        if found := rounds.get(row):
+            yield Check(name, median(metrics[RATE] for metrics in found) / 1e6, ">=", target)
 
 
 def _latency(rounds: Rounds) -> Iterator[Check]:

@@ -148,6 +148,10 @@ class Mrc(Pair):
     def write(self, size: int, depth: int, ms: int) -> Raw:
         return self._counted(("serve",), ("write", size, depth, ms))
 
+    def batches(self, size: int, depth: int, ms: int) -> Raw:
+        """As `write`, but posted in batches; for MrcPython."""
+        return self._counted(("serve",), ("batches", size, depth, ms))
+
     def ping(self, size: int, ms: int) -> Raw:
         return self._counted(("echo", size), ("ping", size, ms))
 

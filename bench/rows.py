@@ -45,6 +45,7 @@ BEDS = {
 }
 # WRITEs outstanding over all QPs: enough that the sender never waits for a round trip.
 _DEPTH = {64: 512, KIB: 512, 4 * KIB: 512, 64 * KIB: 32, MIB: 8, 64 * MIB: 2}
+_BATCHED = 256  # WRITEs outstanding in two batches: a send queue full
 _SIZE_NAMES = {2: "2 B", 64: "64 B", KIB: "1 KiB", 4 * KIB: "4 KiB", 64 * KIB: "64 KiB",
                MIB: "1 MiB", 64 * MIB: "64 MiB"}  # fmt: skip
 
@@ -163,6 +164,12 @@ def _bulk(make: Maker, floor: Floor, tcp: Flows, mrc: Mrc, polled: Mrc) -> Itera
     yield make.write(python, "mrc, asyncio", MIB)
     yield make.write(many, "mrc, 16 QPs", 64, 1024)
     yield make.write(python, "mrc, asyncio", 64)
+    yield Row(
+        "mrc, asyncio, in batches, WRITE 64 B",
+        lambda: python.batches(64, _BATCHED, make.ms),
+        python.pids,
+        parameters={"bytes": 64, "outstanding": _BATCHED, **python.settings},
+    )
 
 
 def _latency_python(make: Maker) -> Iterator[Row]:
@@ -230,8 +237,10 @@ def _small_packets(make: Maker) -> Iterator[Row]:
     bed = make.bed
     floor = make.enter(Floor(bed))
     tcp, mrc = make.enter(Flows(bed)), make.enter(MrcVerbs(bed))
+    unchecked = make.enter(MrcVerbs(bed, integrity=Integrity.UDP))
     yield make.floor(floor, "UDP floor", bed.packet_bytes, full_burst(bed.packet_bytes))
     yield make.write(mrc, "mrc", MIB)
+    yield make.write(unchecked, "mrc, integrity=udp", MIB)
     yield make.flow(tcp, "TCP, cubic, write", "cubic", "write")
 
 
