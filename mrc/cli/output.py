@@ -90,7 +90,9 @@ class Output:
     def of(cls, args: argparse.Namespace) -> Output:
         as_csv = getattr(args, "csv", False)
         if as_csv and args.json:
-            raise UsageError(args.prog, "--csv and --json: use only one of them")
+            raise UsageError(
+                args.prog, f"--csv and --json: use only one of them; see {args.prog} --help"
+            )
         return cls(args.prog, as_json=args.json, quiet=args.quiet, as_csv=as_csv)
 
     def text(self, text: str) -> None:
