@@ -15,7 +15,7 @@ from rich.text import Text
 from mrc.cli.output import format_table
 
 _STYLES = {"GOOD": "green", "SKIP": "yellow", "ASSUMED_BAD": "red", "suspended": "red",
-           "DENIED": "magenta", "ERROR": "red"}  # fmt: skip
+           "DENIED": "magenta", "ERROR": "red", "NO_ANSWER": "red"}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
