@@ -87,7 +87,7 @@ async def _watch(args: argparse.Namespace, out: Output, ctx: mrc.Context) -> Pat
     """Shows the paths until it is cancelled. With --check it returns the first result with a path
     that does not answer. If the peer closes the QP, it connects again.
     """
-    with nullcontext() if out.as_json else screen(whole=False) as show:
+    with nullcontext() if out.as_json else screen() as show:
         while True:
             async with await _connect(args, ctx) as qp:
                 while not qp.peer_gone.is_set():

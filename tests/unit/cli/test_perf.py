@@ -59,7 +59,8 @@ def setup() -> Setup:
         started_at="", host="h0", kernel="6", cpu=None, cpu_cores=2, arguments=("perf", "h1")
     )  # fmt: skip
     values = {name: None for name in Setup.__dataclass_fields__ if name != "schema"}
-    return Setup(**values | {"peer": "h1", "planes": (1,), "machine": machine})  # type: ignore[arg-type]
+    known = {"peer": "h1", "planes": (1,), "machine": machine}
+    return Setup(**values | known)  # type: ignore[arg-type]
 
 
 def csv_of(results: Sequence[Result], capsys: pytest.CaptureFixture[str]) -> list[dict[str, str]]:
