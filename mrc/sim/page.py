@@ -26,7 +26,8 @@ class Experiment:
         """The plot as SVG: goodput, or the first check of each variant."""
         if not self.scenario.variants:
             return plot.draw(self.scenario, self.summaries[0])
-        return plot.variants_svg(self.outcomes, [part.variant for part in self.scenario.variants])
+        seeds = [summary.measured.seed for summary in self.summaries[0]]
+        return plot.variants_svg(self.scenario, self.outcomes, seeds)
 
     @property
     def outcomes(self) -> list[list[Outcome]]:
