@@ -42,6 +42,12 @@ class Experiment:
         """Number of checks that miss their targets."""
         return sum(outcome.met is False for outcome in flat([self]))
 
+    @property
+    def exceeds(self) -> bool:
+        """Whether a table shows a share above 1, rounded as it is shown."""
+        shares = (o for o in flat([self]) if o.relation == ">=" and o.value is not None)
+        return any(float(number(o.value)) > 1 for o in shares)
+
 
 def flat(experiments: Sequence[Experiment]) -> list[Outcome]:
     """All checks of all experiments."""

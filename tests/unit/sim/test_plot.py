@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -212,6 +213,15 @@ def test_render__says_what_is_not_met(summaries: list[Summary]) -> None:
     assert "&lt;= 3" in text and "1 not met" in text
     assert "The paper: x &lt; y" in text
     assert not re.search(r'(src|href)="[^#]', text)  # nothing to fetch
+
+
+@pytest.mark.parametrize(("value", "note"), [(1.0004, False), (1.01, True)])
+def test_render__a_value_above_1_has_a_note(value: float, note: bool) -> None:
+    scenario = parse(checks=[{"name": "share", "measure": "goodput", "at_least": 0.5}], faults=[])
+    (summary,) = summaries_of(scenario)
+    more = replace(summary, measured=replace(summary.measured, values=(value,)))
+    text = page.render([page.Experiment(scenario, [[more]])], range(1, 2))
+    assert ("A value above 1 is more than" in text) is note
 
 
 def test_svg__same_bytes_from_the_same_data_and_nothing_to_fetch(summaries: list[Summary]) -> None:
