@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 WIDTH = 960
 _LEFT, _RIGHT = 64, 16
 _PLOT = WIDTH - _LEFT - _RIGHT
-_HEAD, _TITLE, _ROW, _GAP, _FOOT = 34, 20, 74, 12, 40
+_HEAD, _TITLE, _ROW, _GAP, _FOOT = 56, 20, 74, 12, 72
 _PLANE, _EV = 16, 7
 _LEVELS = 8  # of the heat map
 _PEAK = 1.12  # top of a row, as a share of the capacity of all planes
@@ -60,6 +60,9 @@ def story_svg(runs: Sequence[Run], planes: int, plane_bps: float, step: float = 
 
     def paint(figure: Figure) -> None:
         _backdrop(figure, runs[0], ends)
+        _words(figure, 14, label, _NAME)
+        for number, note in enumerate(_notes(step)):
+            _words(figure, ends + _FOOT - 26 + 15 * number, note, _NOTE)
         span = (0.0, runs[0]["seconds"])
         for run, top in zip(runs, tops, strict=True):
             axes = panel(figure, _LEFT, top, _PLOT, _ROW, xlim=span, xticks=[])
@@ -70,8 +73,25 @@ def story_svg(runs: Sequence[Run], planes: int, plane_bps: float, step: float = 
         for run, top in zip(detailed, heats, strict=True):
             _heat(figure, run, top, planes, plane_bps, 5 * step)
 
-    label = "Goodput of each contender over time while planes fail and return"
+    label = (
+        f"Goodput while planes fail and return: scenario {runs[0]['scenario']}, {planes} planes of"
+        f" {plane_bps / 1e6:.0f} Mbit/s of payload"
+    )
     return draw(WIDTH, ends + _FOOT, label, paint)
+
+
+def _notes(step: float) -> tuple[str, str]:
+    return (
+        "Dashed: the capacity of the planes. A plane that loses packets counts as 0 there, although"
+        " it delivers the rest: hence values above 100%.",
+        f"Goodput is counted in bins of {step * 1000:g} ms. A bin may count bytes that arrived"
+        f" earlier and waited for others. Bins above {_PEAK:.0%} are drawn at {_PEAK:.0%}.",
+    )
+
+
+def _words(figure: Figure, top: float, text: str, style: dict[str, Any]) -> None:
+    """A line of text at the left, on this height in pixels."""
+    figure.text(_LEFT / WIDTH, 1 - top / (72 * figure.get_figheight()), text, **style)
 
 
 def _backdrop(figure: Figure, run: Run, bottom: float) -> None:

@@ -15,7 +15,7 @@ from rich.text import Text
 from mrc.cli.output import format_table
 
 _STYLES = {"GOOD": "green", "SKIP": "yellow", "ASSUMED_BAD": "red", "suspended": "red",
-           "DENIED": "magenta", "ERROR": "red"}  # fmt: skip
+           "DENIED": "magenta", "ERROR": "red", "NO_ANSWER": "red"}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,8 @@ class Block:
     title: str
     head: Sequence[str] = ()
     rows: Sequence[Sequence[object]] = ()
+    style: str = "bold"
+    """of the title"""
 
     def text(self) -> str:
         return f"{self.title}\n{format_table(self.head, self.rows)}" if self.rows else self.title
@@ -36,24 +38,22 @@ def blocks_text(blocks: Sequence[Block]) -> str:
 
 
 @contextmanager
-def screen(*, whole: bool) -> Iterator[Callable[[Sequence[Block]], None]]:
-    """Yields a function that shows blocks in place of the last ones; `whole` uses the full screen.
+def screen() -> Iterator[Callable[[Sequence[Block]], None]]:
+    """Yields a function that shows blocks in place of the last ones.
 
     Without a terminal the function prints the blocks.
     """
     if not sys.stdout.isatty():
         yield lambda blocks: print(blocks_text(blocks) + "\n", flush=True)
         return
-    with Live(
-        console=Console(), screen=whole, auto_refresh=False, vertical_overflow="ellipsis"
-    ) as live:
+    with Live(console=Console(), auto_refresh=False, vertical_overflow="ellipsis") as live:
         yield lambda blocks: live.update(Group(*map(rendered, blocks)), refresh=True)
 
 
 def rendered(block: Block) -> Text:
     """The text of `block.text()`, with colours."""
     text = Text(block.text(), no_wrap=True, overflow="ellipsis")
-    text.stylize("bold", 0, len(block.title))
+    text.stylize(block.style, 0, len(block.title))
     if block.rows:
         head = len(block.title) + 1
         text.stylize("dim", head, text.plain.find("\n", head))

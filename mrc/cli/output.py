@@ -9,6 +9,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from mrc.cli.csv_text import csv_text
+from mrc.cli.exits import UsageError
 from mrc.exchange.foreign import harmless_lines, printable
 from mrc.results.plain import Failure, Result, plain
 
@@ -82,15 +84,26 @@ class Output:
     prog: str
     as_json: bool
     quiet: bool
+    as_csv: bool = False
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> Output:
-        return cls(args.prog, as_json=args.json, quiet=args.quiet)
+        as_csv = getattr(args, "csv", False)
+        if as_csv and args.json:
+            raise UsageError(
+                args.prog, f"--csv and --json: use only one of them; see {args.prog} --help"
+            )
+        return cls(args.prog, as_json=args.json, quiet=args.quiet, as_csv=as_csv)
 
     def text(self, text: str) -> None:
-        """Prints a result for people; nothing under --json."""
-        if not self.as_json:
+        """Prints a result for people; nothing under --json and --csv."""
+        if not self.as_json and not self.as_csv:
             print(harmless_lines(text), flush=True)
+
+    def rows(self, rows: Sequence[object]) -> None:
+        """Prints results for programs as lines of CSV; nothing without --csv."""
+        if self.as_csv:
+            print(csv_text(rows), flush=True)
 
     def result(self, result: Result) -> None:
         """Prints a result for programs as one line of JSON; nothing without --json."""

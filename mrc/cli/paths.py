@@ -10,16 +10,17 @@ import time
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import NoReturn
 
 import mrc
 from mrc.aio.qp import QP
 from mrc.cli.address import DEFAULT_PORT, host_and_port
 from mrc.cli.arguments import seconds_argument
+from mrc.cli.exits import Exit
 from mrc.cli.live import Block, screen
 from mrc.cli.output import Output, add_options, format_seconds, format_table
 from mrc.cli.runner import run_async
-from mrc.events import EvInfo, ProbeResult
+from mrc.enums import EvState
+from mrc.events import EvInfo, ProbeResult, known
 from mrc.results.paths import Paths, Probe, ProbedEv
 from mrc.results.plain import like
 
@@ -29,8 +30,12 @@ examples:
   mrc paths h1                         h1 must run mrc recv
   mrc paths --probe h1                 also send a full-size probe on each path
   mrc paths --watch -i 0.5 h1          probe every 0.5 s, until ^C
+  mrc paths --check h1 || alarm        exit code 1 if some path does not answer
   mrc paths --json h1 | jq '.evs[] | select(.state != "GOOD")'
 """
+
+MAX_NAMES = 8  # paths that an error names
+LEAST_PROBE_SECONDS = 0.25  # time limit for an answer; twice the longest round trip if that is more
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,6 +52,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--watch", action="store_true", help="repeat --probe until interrupted")
     parser.add_argument(
+        "--check", action="store_true",
+        help="probe, and exit with 1 if some path does not answer; with --watch as soon as one"
+        " does not. DENIED paths do not count",
+    )  # fmt: skip
+    parser.add_argument(
         "-i", "--interval", type=seconds_argument, default=1.0, metavar="SECONDS",
         help="pause between the probes of --watch [%(default)s]",
     )  # fmt: skip
@@ -60,12 +70,12 @@ def run(args: argparse.Namespace) -> int:
 async def _paths(args: argparse.Namespace, out: Output) -> int:
     async with mrc.Context() as ctx:
         if args.watch:
-            await _watch(args, out, ctx)
+            return _checked(out, await _watch(args, out, ctx))
         async with await _connect(args, ctx) as qp:
             block, result = await _look(args, ctx, qp)
         out.text(format_table(block.head, block.rows))
         out.result(result)
-    return 0
+        return _checked(out, result) if args.check else Exit.OK
 
 
 async def _connect(args: argparse.Namespace, ctx: mrc.Context) -> QP:
@@ -73,9 +83,11 @@ async def _connect(args: argparse.Namespace, ctx: mrc.Context) -> QP:
     return await ctx.connect(host, port, private={"service": "paths"}, timeout=args.timeout)
 
 
-async def _watch(args: argparse.Namespace, out: Output, ctx: mrc.Context) -> NoReturn:
-    """Shows the paths until it is cancelled. If the peer closes the QP, it connects again."""
-    with nullcontext() if out.as_json else screen(whole=False) as show:
+async def _watch(args: argparse.Namespace, out: Output, ctx: mrc.Context) -> Paths:
+    """Shows the paths until it is cancelled. With --check it returns the first result with a path
+    that does not answer. If the peer closes the QP, it connects again.
+    """
+    with nullcontext() if out.as_json else screen() as show:
         while True:
             async with await _connect(args, ctx) as qp:
                 while not qp.peer_gone.is_set():
@@ -83,13 +95,29 @@ async def _watch(args: argparse.Namespace, out: Output, ctx: mrc.Context) -> NoR
                     if show is not None:
                         show([block])
                     out.result(result)
+                    if args.check and _dead(result):
+                        return result
                     await asyncio.sleep(args.interval)
+
+
+def _checked(out: Output, result: Paths) -> Exit:
+    """The exit code of --check, and a line that names the paths that do not answer."""
+    if not (dead := _dead(result)):
+        return Exit.OK
+    names = ", ".join(dead[:MAX_NAMES]) + (", ..." if len(dead) > MAX_NAMES else "")
+    out.warn(f"{len(dead)} of {len(result.evs)} paths to {result.peer} do not answer: {names}")
+    return Exit.FAILED
+
+
+def _dead(result: Paths) -> list[str]:
+    evs = [ev for ev in result.evs if ev.state != EvState.DENIED.name]
+    return [f"{ev.path} ({ev.destination})" for ev in evs if ev.probe and not ev.probe.answered]
 
 
 async def _look(args: argparse.Namespace, ctx: mrc.Context, qp: QP) -> tuple[Block, Paths]:
     """The paths as a table, and as a result."""
     # An idle QP sends no data, so only probes can find changes for --watch.
-    probes = await qp.probe_evs(payload=qp.path_mtu) if args.probe or args.watch else ()
+    probes = await _probed(qp) if args.probe or args.watch or args.check else ()
     info, evs = await qp.query(), await qp.evs()
     result = Paths(
         peer=qp.peer_host,
@@ -97,10 +125,29 @@ async def _look(args: argparse.Namespace, ctx: mrc.Context, qp: QP) -> tuple[Blo
         udp_port=ctx.udp_port,
         path_mtu_bytes=qp.path_mtu,
         planes=info.planes,
-        evs=tuple(like(ProbedEv, ev, probe=_probe(ev, probes)) for ev in evs),
+        evs=tuple(
+            like(ProbedEv, ev, state=_state(ev, probes), probe=_probe(ev, probes)) for ev in evs
+        ),
     )
     title = f"paths to {qp.peer_host} at {time.strftime('%H:%M:%S')}"
     return replace(_block(evs, probes), title=title), result
+
+
+async def _probed(qp: QP) -> list[ProbeResult]:
+    """A probe of every EV, and a second one where no answer came: a path may lose some packets."""
+    longest_ns = max(known(ev.rtt_ns for ev in await qp.evs()), default=0)
+    timeout = max(LEAST_PROBE_SECONDS, 2 * longest_ns / 1e9)
+    probes = list(await qp.probe_evs(payload=qp.path_mtu, timeout=timeout))
+    silent = [probe.index for probe in probes if probe.error == errno.ETIMEDOUT]
+    for probe in await qp.probe_evs(silent, payload=qp.path_mtu, timeout=timeout):
+        probes[probe.index] = probe
+    return probes
+
+
+def _state(ev: EvInfo, probes: Sequence[ProbeResult]) -> str:
+    """The EV's state; but NO_ANSWER where the QP, which is idle, has not noticed that."""
+    usable = ev.state in (EvState.GOOD, EvState.SKIP)
+    return "NO_ANSWER" if usable and probes and not probes[ev.index].answered else ev.state.name
 
 
 def _probe(ev: EvInfo, probes: Sequence[ProbeResult]) -> Probe | None:
@@ -117,7 +164,7 @@ def _block(evs: Sequence[EvInfo], probes: Sequence[ProbeResult]) -> Block:
             ev.plane,
             ev.path,
             f"{ev.ev:#010x}",
-            ev.state.name if ev.active else f"{ev.state.name} (backup)",
+            _state(ev, probes) + ("" if ev.active else " (backup)"),
             format_seconds(ev.rtt_ns / 1e9) if ev.rtt_ns is not None else "-",
             " ".join(ev.usids) or ev.destination,
         ]

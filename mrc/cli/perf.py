@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+from typing import Any
 
 import mrc
 from mrc.aio.qp import QP
-from mrc.cli import history_report, perf_report, views
+from mrc.cli import csv_text, history_report, perf_report, views
 from mrc.cli.address import DEFAULT_PORT, host_and_port, port_number
 from mrc.cli.arguments import bit_rate, seconds_argument, size_argument
 from mrc.cli.exits import Exit, UsageError
@@ -37,6 +38,7 @@ examples:
   mrc perf h1 -R                       h1 writes; with --bidir both ends write
   mrc perf h1 --lat --size 2           latency of a 2-byte WRITE_IMM
   mrc perf h1 -a -J > sweep.json       every message size, as JSON
+  mrc perf h1 --csv > perf.csv         a line for each interval
   mrc perf h1 --bins                   chart goodput in bins of 1 ms
 """
 SWEEP_SIZES = tuple(2**power for power in range(1, 24))
@@ -44,6 +46,13 @@ SWEEP_SECONDS = 1.0
 DEFAULT_SIZE = 1 << 20
 DEFAULT_SECONDS = 10.0
 DEFAULT_BIN = "1ms"
+INSTEAD = {
+    ("-u", "--udp"): "mrc always sends over UDP; -b limits the rate",
+    ("-w", "--window"): "mrc sizes its windows itself; --size times --depth is in flight",
+    ("-f", "--format"): "units follow the values; --json and --csv print plain bit/s and bytes",
+    ("-V", "--verbose"): "--json prints every figure, --bins shows each millisecond",
+}
+"""Options of iperf3 that mrc perf lacks, and what to use instead."""
 _SHARES = [shares.name.lower() for shares in PlaneShares]
 
 
@@ -78,6 +87,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_test_options(parser.add_argument_group("test (client only)"))
     _add_engine_options(parser.add_argument_group("engine"))
     _add_output_options(parser.add_argument_group("output"))
+    for letters, use in INSTEAD.items():
+        parser.add_argument(*letters, action=_Instead, nargs=0, help=argparse.SUPPRESS, const=use)
+
+
+class _Instead(argparse.Action):
+    """An option of iperf3 that mrc perf lacks: the error says what to use."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, _args: Any, _value: Any, option: str | None = None
+    ) -> None:
+        raise argparse.ArgumentError(None, f"{option} of iperf3: {self.const}")
 
 
 def _add_test_options(group: argparse._ArgumentGroup) -> None:
@@ -146,7 +166,7 @@ def _add_output_options(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "-i", "--interval", type=seconds_argument, default=1.0, metavar="SECONDS",
-        help="time between result lines [%(default)s]",
+        help="time between result lines; the last one ends with the test [%(default)s]",
     )  # fmt: skip
     group.add_argument(
         "-J", "--json", action="store_true", help="print only one JSON object on stdout"
@@ -155,6 +175,7 @@ def _add_output_options(group: argparse._ArgumentGroup) -> None:
         "--json-stream", action="store_true",
         help="print one JSON object a line: start, intervals, tests, end",
     )  # fmt: skip
+    csv_text.add_option(group, "each interval; with -a or --lat each test, at both ends")
     group.add_argument("--quiet", action="store_true", help="print no notes on stderr")
 
 
@@ -165,6 +186,8 @@ def run(args: argparse.Namespace) -> int:
     if args.server:
         if host is not None:
             raise UsageError(args.prog, "--server takes no HOST; see mrc perf --help")
+        if args.csv:
+            raise UsageError(args.prog, "--csv: only at the client; see mrc perf --help")
         return run_async(_serve(args, out))
     if args.top:
         raise UsageError(args.prog, "--top: requires --server; see mrc perf --help")

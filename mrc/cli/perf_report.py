@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from mrc.cli import history_report
 from mrc.cli.output import (
@@ -15,12 +16,12 @@ from mrc.cli.output import (
     format_table,
     print_json,
 )
-from mrc.cli.perf_results import goodput, interval_of, test_of
+from mrc.cli.perf_results import goodput, interval_of, interval_row, test_of, test_rows
 from mrc.cli.shares import sentence, shares_text
 from mrc.perf.client import TestResult
 from mrc.perf.messages import Outcome
 from mrc.perf.meter import Interval
-from mrc.perf.plan import Pattern, Plan
+from mrc.perf.plan import Direction, Pattern, Plan
 from mrc.results.perf import EndEvent, IntervalEvent, Latency, Perf, Setup, StartEvent, TestEvent
 from mrc.results.plain import like
 
@@ -42,12 +43,15 @@ def _rates(plan: Plan, interval: Interval) -> str:
 
 
 def interval_line(plan: Plan, interval: Interval) -> str:
-    """One interval as a line. Planes: what the client writes, or with -R what it receives."""
+    """One interval as a line. Planes: what the client writes, or with -R what it receives. Only an
+    end that writes retransmits.
+    """
     planes = interval.planes if plan.client_writes else interval.planes_received
     marks = dict.fromkeys(interval.planes_slow, " (slow)")
     marks |= dict.fromkeys(interval.planes_suspended, " (suspended)")
+    again = f"  {interval.retransmitted_packets:6} rtx" if plan.client_writes else ""
     return (
-        f"{_span(interval)}  {_rates(plan, interval)}  {interval.retransmitted_packets:6} rtx"
+        f"{_span(interval)}  {_rates(plan, interval)}{again}"
         f"  {interval.ev_changes:4} EV changes  {shares_text(planes, marks)}"
     ).rstrip()
 
@@ -91,7 +95,8 @@ def summary_lines(result: TestResult) -> list[str]:
         lines.append(
             f"{word:<10} {end.messages} messages of {format_bytes(plan.size)}, {rate:.0f} a second"
         )
-        lines.append(_latency_line(title, end.latency))
+        if end.latency.count:
+            lines.append(_latency_line(title, end.latency))
     lines.append(f"{'client':<10} {_cost(plan, client.total)}")
     if server is not None:
         lines.append(f"{'server':<10} {_cost(plan, server.total)}")
@@ -137,25 +142,44 @@ def server_line(client: str, plan: Plan, outcome: Outcome) -> str:
 
 
 def sweep_table(results: Sequence[TestResult]) -> str:
-    """A table with OCP's columns: 1 Gbps is 10^9 bit/s, 1 Mpps is 10^6 messages a second."""
-    head = ("MsgSize", "TotalOps", "BW_avg(Gbps)", "MsgRate(Mpps)", "p50(us)", "p99(us)")
+    """A table with a row for each size, or for each size and writing end."""
+    if results and results[0].plan.pattern is Pattern.PING_PONG:
+        return _latency_table(results)
+    return _goodput_table(results)
+
+
+def _latency_table(results: Sequence[TestResult]) -> str:
+    head = ("MsgSize", "RoundTrips", "min(us)", "p50(us)", "p99(us)", "p99.9(us)", "max(us)")
     rows = []
     for result in results:
-        end = result.client if result.client.messages else result.server
-        if end is None:
-            continue
-        rate = end.messages / result.client.total.seconds / 1e6
-        rows.append(
-            (
+        found = result.client.latency
+        times = (found.min_ns, found.p50_ns, found.p99_ns, found.p999_ns, found.max_ns)
+        rows.append((result.plan.size, found.count, *(_Number(each / 1e3, 1) for each in times)))
+    return f"half of each round trip:\n{format_table(head, rows)}"
+
+
+def _goodput_table(results: Sequence[TestResult]) -> str:
+    """OCP's columns: 1 Gbps is 10^9 bit/s, 1 Mpps is 10^6 messages a second."""
+    head = ["MsgSize", "TotalOps", "BW_avg(Gbps)", "MsgRate(Mpps)", "p50(us)", "p99(us)"]
+    both = any(result.plan.direction is Direction.BOTH for result in results)
+    rows = []
+    for result in results:
+        for name, end in (("client", result.client), ("server", result.server)):
+            if end is None or not end.messages:
+                continue
+            row = [
                 result.plan.size,
                 end.messages,
-                _Number(goodput(result) / 1e9, 3),
-                _Number(rate, 6),
+                _Number(end.total.written_bits_per_second / 1e9, 3),
+                _Number(end.messages / end.total.seconds / 1e6, 6),
                 _Number(end.latency.p50_ns / 1e3, 1),
                 _Number(end.latency.p99_ns / 1e3, 1),
-            )
-        )
-    return format_table(head, rows)
+            ]
+            rows.append([*row[:1], name, *row[1:]] if both else row)
+    if both:
+        head.insert(1, "writer")
+    title = "p50 and p99: from the post of a message to its completion"
+    return f"{format_table(head, rows)}\n{title}"
 
 
 class _Number(float):
@@ -172,8 +196,14 @@ class _Number(float):
         return f"{float(self):.{self.decimals}f}"
 
 
+def _in_short(result: TestResult) -> str:
+    if result.plan.pattern is Pattern.PING_PONG:
+        return f"half RTT p50 {format_seconds(result.client.latency.p50_ns / 1e9)}"
+    return format_rate(goodput(result))
+
+
 class Report:
-    """Prints the tests of one client while they run, as text, JSON or a stream of JSON."""
+    """Prints the tests of one client while they run, as text, JSON, a stream of JSON, or CSV."""
 
     def __init__(self, out: Output, plans: Sequence[Plan], setup: Setup, *, stream: bool) -> None:
         self._out = out
@@ -209,7 +239,7 @@ class Report:
             for line in slow_planes(result):
                 self._out.note(line)
         elif sys.stderr.isatty():
-            self._out.note(f"{format_bytes(result.plan.size)}: {format_rate(goodput(result))}")
+            self._out.note(f"{format_bytes(result.plan.size)}: {_in_short(result)}")
         if self._stream:
             print_json(like(TestEvent, test_of(result)))
 
@@ -221,3 +251,10 @@ class Report:
             print_json(like(EndEvent, whole))
         else:
             self._out.result(whole)
+        self._out.rows(self._rows())
+
+    def _rows(self) -> list[dict[str, Any]]:
+        """Each interval of a single test of goodput; otherwise each test, which has the latency."""
+        if self._sweep or any(r.plan.pattern is Pattern.PING_PONG for r in self._results):
+            return [row for result in self._results for row in test_rows(result)]
+        return [interval_row(r.plan, each) for r in self._results for each in r.intervals]

@@ -9,8 +9,9 @@ from mrc.cli import history_report
 from mrc.cli.shares import carried_percent
 from mrc.perf import client, meter, plan
 from mrc.perf.messages import Outcome
+from mrc.perf.plan import Pattern
 from mrc.results.perf import End, Interval, PerfServed, Plan, ReceivedPlane, SentPlane, Test
-from mrc.results.plain import like
+from mrc.results.plain import like, plain
 
 
 def interval_of(interval: meter.Interval) -> Interval:
@@ -40,8 +41,9 @@ def _by_plane(interval: meter.Interval) -> dict[str, Any]:
     }
 
 
-def end_of(outcome: Outcome, *, receives: bool) -> End:
+def end_of(plan: plan.Plan, outcome: Outcome, *, receives: bool) -> End:
     """The result of one end. `bins` is None for an end that receives nothing."""
+    ping_pong = plan.pattern is Pattern.PING_PONG
     total, history = outcome.total, outcome.history
     return like(
         End,
@@ -49,6 +51,7 @@ def end_of(outcome: Outcome, *, receives: bool) -> End:
         **_by_plane(total),
         messages=outcome.messages,
         messages_per_second=outcome.messages / total.seconds if total.seconds > 0 else 0.0,
+        latency_of="half round trip" if ping_pong else "completion",
         latency=outcome.latency if outcome.latency.count else None,
         bins=history_report.bins(history.recording) if history and receives else None,
         changes=history_report.changes(history) if history else None,
@@ -74,17 +77,44 @@ def test_of(result: client.TestResult) -> Test:
         interrupted=result.interrupted,
         goodput_bits_per_second=goodput(result),
         intervals=tuple(map(interval_of, result.intervals)),
-        client=end_of(result.client, receives=plan.client_receives),
-        server=None if server is None else end_of(server, receives=plan.server_receives),
+        client=end_of(plan, result.client, receives=plan.client_receives),
+        server=None if server is None else end_of(plan, server, receives=plan.server_receives),
     )
 
 
 def served_of(peer: str, plan: plan.Plan, outcome: Outcome) -> PerfServed:
-    end = end_of(outcome, receives=plan.server_receives)
+    end = end_of(plan, outcome, receives=plan.server_receives)
     return PerfServed(peer=peer, plan=plan_of(plan), server=end)
 
 
 def goodput(result: client.TestResult) -> float:
-    """Bit/s in both directions together, measured at the client."""
+    """Bit/s in both directions together."""
     total = result.client.total
     return total.written_bits_per_second + total.received_bits_per_second
+
+
+def interval_row(plan: plan.Plan, interval: meter.Interval) -> dict[str, Any]:
+    """A line of CSV: one interval at the client."""
+    return {"message_bytes": plan.size, "qps": plan.qps} | _row(interval_of(interval))
+
+
+def test_rows(result: client.TestResult) -> list[dict[str, Any]]:
+    """Lines of CSV: a whole test, at each end."""
+    test = test_of(result)
+    head = {
+        "message_bytes": test.plan.message_bytes,
+        "qps": test.plan.qps,
+        "direction": test.plan.direction,
+    }
+    ends = {"client": test.client, "server": test.server}
+    return [head | {"end": name} | _row(end) for name, end in ends.items() if end is not None]
+
+
+def _row(figures: Interval) -> dict[str, Any]:
+    """The figures, with a column for each plane."""
+    row = plain(figures)
+    for plane in row["planes"]:
+        row[f"planes.{plane['plane']}.sent_bytes"] = plane["sent_bytes"]
+    for plane in row["planes_received"]:
+        row[f"planes.{plane['plane']}.received_bytes"] = plane["received_bytes"]
+    return {key: value for key, value in row.items() if key not in ("bins", "changes")}

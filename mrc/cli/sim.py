@@ -15,6 +15,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from mrc.cli import csv_text
 from mrc.cli.arguments import count_argument
 from mrc.cli.exits import Exit, UsageError
 from mrc.cli.output import Output, add_options, format_rate, format_seconds, format_table
@@ -34,6 +35,7 @@ examples:
   mrc sim list
   mrc sim lossy-ev
   mrc sim incast-victim --seeds 20 --json
+  mrc sim lossy-ev --seeds 20 --csv > seeds.csv
   mrc sim permutation --set topology.hosts=16 --set topology.routing=ecmp
   mrc sim my.toml --seed 7 --trace packets.txt --plot goodput.svg
   mrc sim report --output report.html   all scenarios, 20 seeds each
@@ -88,8 +90,10 @@ def _add_run_arguments(parser: argparse.ArgumentParser, *, is_report: bool) -> N
     parser.add_argument(
         "--seeds", type=count_argument(10000), metavar="N",
         default=REPORT_SEEDS if is_report else 1,
-        help="number of runs, each with the next seed; checks use the median [%(default)s]",
+        help="number of runs, each with the next seed; checks use the median, and the table shows"
+        " the quartiles [%(default)s]",
     )  # fmt: skip
+    csv_text.add_option(parser, "the value of each check with each seed")
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", dest="settings",
         help="replace a value of the scenario, such as traffic.0.writes=2; repeatable",
@@ -139,8 +143,9 @@ def _one(out: Output, args: argparse.Namespace) -> int:
     )
     outcomes = page.flat([experiment])
     for first in trials[::n]:
-        _print(out, first)
-    out.text(_check_table(outcomes, with_scenario=False))
+        _print(out, first, of_several=n > 1)
+    out.text(_check_table(outcomes, seeds, with_scenario=False))
+    out.rows(list(report.seed_rows(scenario.parts, experiment.summaries)))
     if out.as_json:
         out.result(
             Experiment(
@@ -152,7 +157,11 @@ def _one(out: Output, args: argparse.Namespace) -> int:
         )
     if args.plot is not None:
         Path(args.plot).write_text(drawing.standalone(experiment.plot()), encoding="utf-8")
-    return Exit.OK if all(outcome.met is not False for outcome in outcomes) else Exit.FAILED
+    if all(outcome.met is not False for outcome in outcomes):
+        return Exit.OK
+    if n < REPORT_SEEDS:
+        out.note(f"targets are for the median of {REPORT_SEEDS} seeds: see --seeds {REPORT_SEEDS}")
+    return Exit.FAILED
 
 
 def _run(
@@ -182,7 +191,11 @@ def _report(out: Output, args: argparse.Namespace) -> int:
     ]
     Path(args.output).write_text(page.render(experiments, seeds), encoding="utf-8")
     outcomes = page.flat(experiments)
-    out.text(_check_table(outcomes, with_scenario=True))
+    out.text(_check_table(outcomes, seeds, with_scenario=True))
+    out.rows([
+        row for each in experiments
+        for row in report.seed_rows(each.scenario.parts, each.summaries)
+    ])  # fmt: skip
     out.result(
         Report(seeds=tuple(seeds), checks=report.checks(outcomes), values=report.values(outcomes))
     )
@@ -238,12 +251,14 @@ def _by_run(bar: Bar) -> OnProgress:
     return show
 
 
-def _print(out: Output, trial: Trial) -> None:
+def _print(out: Output, trial: Trial, *, of_several: bool) -> None:
     scenario, stats = trial.result.scenario, trial.result.stats
+    first = "the first run, seed " if of_several else "seed "
     title = ", ".join(filter(None, (scenario.title, scenario.variant)))
     out.text(
         f"{scenario.name}: {title}\n\n"
-        f"seed {trial.result.seed}: {format_seconds(stats.now_ns / 1e9)}, {stats.packets} packets;"
+        f"{first}{trial.result.seed}: {format_seconds(stats.now_ns / 1e9)},"
+        f" {stats.packets} packets;"
         f" {stats.lost} lost by faults, {stats.trimmed} trimmed, {stats.dropped} dropped,"
         f" {stats.marked} marked"
     )
@@ -259,14 +274,17 @@ def _print(out: Output, trial: Trial) -> None:
     out.text(format_table(head, rows) + "\n")
 
 
-def _check_table(outcomes: Sequence[Outcome], *, with_scenario: bool) -> str:
+def _check_table(outcomes: Sequence[Outcome], seeds: Sequence[int], *, with_scenario: bool) -> str:
     kinds = list(dict.fromkeys(kind for outcome in outcomes for kind in outcome.baselines))
-    head = ["scenario", "check", "value", *kinds, "target", "met"]
+    spread = len(seeds) > 1
+    value = ["median", "quartiles"] if spread else ["value"]
+    head = ["scenario", "check", *value, *kinds, "target", "met"]
     rows = [
         [
             outcome.scenario,
             outcome.name,
             page.number(outcome.value),
+            *([f"{page.number(outcome.low)} to {page.number(outcome.high)}"] if spread else []),
             *(page.number(outcome.baselines[k]) if k in outcome.baselines else "" for k in kinds),
             "" if outcome.target is None else f"{outcome.relation} {outcome.target:g}",
             "" if outcome.met is None else "yes" if outcome.met else "NO",

@@ -35,7 +35,8 @@ def run(args: argparse.Namespace) -> int:
     title = reader.load(args.file, shape.fabric).title if args.file else "the default test bed"
     lines = [*_describe(shape), *map(_change, shape.links)]
     if args.svg:
-        _write(args.svg, svg.draw(shape, title, lines))
+        named = f"{Path(args.file).stem}: {title}" if args.file else title
+        _write(args.svg, svg.draw(shape, named, lines))
     out.text("\n".join([title, *lines, *picture.draw_plan(shape)]))
     out.result(_result(shape, title))
     return 0

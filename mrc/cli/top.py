@@ -6,17 +6,20 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext, suppress
 from pathlib import Path
 
 from mrc.cli.address import host_and_port
 from mrc.cli.arguments import seconds_argument
-from mrc.cli.exits import UsageError
-from mrc.cli.live import Block, blocks_text, screen
+from mrc.cli.exits import Exit, UsageError
+from mrc.cli.keys import keys
+from mrc.cli.live import Block, blocks_text
 from mrc.cli.output import Output, add_options
 from mrc.cli.runner import run_async
-from mrc.cli.top_view import endpoint_blocks
+from mrc.cli.top_view import MAX_ROWS, path_blocks, qp_blocks, summary_blocks
+from mrc.cli.window import Screen
 from mrc.errors import ConnectError, MrcError
 from mrc.exchange.dial import dial
 from mrc.fabric import hostconfig
@@ -29,11 +32,14 @@ from mrc.testbed import rootless
 HELP = "watch the QPs, planes and paths of running endpoints"
 EXAMPLES = """\
 examples:
-  mrc top --local                      your endpoints, in all network namespaces
+  mrc top --local                      your endpoints, in all network namespaces; keys:
+                                       arrows scroll, p shows QPs, e shows EVs, q quits
   mrc top h1                           the mrc recv --top that runs on h1
   mrc top --local --json | jq '.endpoints[].qps[] | {peer, rtt_ns}'
 """
 
+KEYS = "arrows: scroll  p: QPs  e: EVs  q: quit"
+MAX_LIVE_ROWS = 1024  # of QPs and of paths on a terminal, which scrolls
 _LOOKS = 8  # concurrent requests: each answer may have a megabyte
 
 Look = Callable[[], Awaitable[dict[str, Snapshot]]]
@@ -83,27 +89,82 @@ async def _top(args: argparse.Namespace, out: Output) -> int:
         if args.once or args.json:
             await asyncio.sleep(args.interval)
             endpoints = _compared(before, await look())
-            out.text(blocks_text(_blocks(endpoints)))
+            out.text(blocks_text(_all(endpoints)))
             out.result(Top(interval_seconds=args.interval, endpoints=tuple(endpoints)))
             return 0
-        with screen(whole=True) as show:
-            show(_blocks(_compared({}, before)))
-            while True:
-                await asyncio.sleep(args.interval)
+        return await _watch(look, before, args.interval)
+
+
+async def _watch(look: Look, before: dict[str, Snapshot], interval: float) -> int:
+    """Shows the endpoints until the key q; printed one after another without a terminal."""
+    with Screen() if sys.stdout.isatty() else nullcontext() as screen:
+        view = _View(screen, _compared({}, before))
+        with keys(view.on_key) if screen is not None else nullcontext(False) as view.has_keys:
+            view.show()
+            while not await view.ended(interval):
                 now = await look()
-                show(_blocks(_compared(before, now)))
+                view.endpoints = _compared(before, now)
+                view.show()
                 before = now
+    return Exit.OK
+
+
+class _View:
+    """What is shown, as keys chose it."""
+
+    has_keys = False
+
+    def __init__(self, screen: Screen | None, endpoints: list[Endpoint]) -> None:
+        self.endpoints = endpoints
+        self._screen = screen
+        self._tables = {"p": False, "e": False}
+        self._quit = asyncio.Event()
+
+    def on_key(self, key: str) -> None:
+        assert self._screen is not None
+        if key == "q":
+            self._quit.set()
+        elif key in self._tables:
+            self._tables[key] = not self._tables[key]
+        else:
+            self._screen.window.move(key)
+        self.show()
+
+    async def ended(self, seconds: float) -> bool:
+        """Waits this long for the key q."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._quit.wait()
+        return self._quit.is_set()
+
+    def show(self) -> None:
+        if self._screen is None:
+            print(blocks_text(_all(self.endpoints)) + "\n", flush=True)
+        elif not self.has_keys:
+            self._screen.show(_all(self.endpoints), "^C ends; no keys: stdin is no terminal")
+        else:
+            qps, evs = self._tables["p"], self._tables["e"]
+            blocks = _blocks(self.endpoints, qps=qps, evs=evs, most=MAX_LIVE_ROWS)
+            self._screen.show(blocks, KEYS)
 
 
 def _compared(before: dict[str, Snapshot], now: dict[str, Snapshot]) -> list[Endpoint]:
     return [with_rates(before.get(name), snapshot) for name, snapshot in now.items()]
 
 
-def _blocks(endpoints: list[Endpoint]) -> list[Block]:
-    shown = [[*endpoint_blocks(snapshot), Block("")] for snapshot in endpoints]
-    if not shown:
-        return [Block("no endpoint of this user runs on this machine")]
-    return [block for blocks in shown for block in blocks]
+def _blocks(endpoints: list[Endpoint], *, qps: bool, evs: bool, most: int) -> list[Block]:
+    """The planes of each endpoint, and if wanted up to `most` of its QPs and of its paths."""
+    blocks = []
+    for endpoint in endpoints:
+        blocks += summary_blocks(endpoint)
+        blocks += qp_blocks(endpoint, most) if qps else []
+        blocks += path_blocks(endpoint, most) if evs else []
+        blocks.append(Block(""))
+    return blocks or [Block("no endpoint of this user runs on this machine")]
+
+
+def _all(endpoints: list[Endpoint]) -> list[Block]:
+    return _blocks(endpoints, qps=True, evs=True, most=MAX_ROWS)
 
 
 @asynccontextmanager

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of `mrc top` for a snapshot: planes, QPs and paths. Pure."""
+"""The tables of `mrc top` for an endpoint: planes, QPs and paths. Pure."""
 
 from __future__ import annotations
 
@@ -11,30 +11,57 @@ from mrc.events import known
 from mrc.results.snapshot import Ev
 from mrc.results.top import Endpoint, PlaneRates, QpRates
 
-MAX_ROWS = 32  # of QPs and of paths: the busiest QPs, and the paths in the worst states
+MAX_ROWS = 32  # of QPs and of paths that are printed: the busiest QPs, the worst paths
+DROPS = {
+    "SHORT": "too short", "OPCODE": "unknown opcode", "VERSION": "unknown version",
+    "PKEY": "wrong partition key", "FIELD": "forbidden value", "LENGTH": "wrong length",
+    "ICRC": "wrong ICRC", "QPN": "unknown QP", "QP_STATE": "QP not ready",
+    "SOURCE": "wrong source", "PSN_WINDOW": "PSN beyond the window",
+    "DUPLICATE": "duplicates", "ACK_UNSENT": "ACK of an unsent PSN", "STALE": "outdated answers",
+    "UNKNOWN_ID": "late probe answers", "ACCESS": "memory access refused",
+    "WIMM_LIMIT": "too many immediates", "RATE": "too many requests", "TRIMMED": "trimmed",
+    "PORT": "unknown port", "PORT_STATUS": "bad port status",
+}  # fmt: skip
+"""Reasons for dropped packets, in a few words."""
+# A healthy fabric brings these: late or repeated packets, trimming switches, scans.
+_HARMLESS = {"QPN", "QP_STATE", "DUPLICATE", "STALE", "UNKNOWN_ID", "RATE", "TRIMMED", "SPURIOUS"}
 _ALARMS = {"RX_OVERFLOW": "receive buffer overflows", "TIMEOUTS": "timeouts",
            "SPURIOUS": "spurious losses", "TX_BURST_ERRORS": "send errors",
            "MEMORY_FAULTS": "memory faults"}  # fmt: skip
 _BADNESS = ("ASSUMED_BAD", "DENIED", "SKIP", "GOOD")  # the worst first
 
 
-def endpoint_blocks(endpoint: Endpoint) -> list[Block]:
-    """All blocks of one endpoint."""
-    return [_title(endpoint), *_planes(endpoint), *_qps(endpoint), *_paths(endpoint)]
+def summary_blocks(endpoint: Endpoint) -> list[Block]:
+    """What fits 80 columns: the endpoint and its planes."""
+    return [_title(endpoint), *_drops(endpoint), *_planes(endpoint)]
 
 
 def _title(endpoint: Endpoint) -> Block:
-    drops = sum(n for n in endpoint.drops.values())
     words = [
         f"{endpoint.host}: {endpoint.program or 'mrc'}",
         f"pid {endpoint.pid}",
         *([f"UDP port {endpoint.udp_port}"] if endpoint.udp_port is not None else []),
         f"{endpoint.qps_total} QPs",
-        *([f"{drops} packets dropped"] if drops else []),
-        *(f"{endpoint.counters[name]} {text}" for name, text in _ALARMS.items()
-          if name in endpoint.counters),
-    ]  # fmt: skip
+    ]
     return Block(", ".join(words))
+
+
+def _drops(endpoint: Endpoint) -> list[Block]:
+    """Two lines: drops and alarms that hurt, because they grow and are not usual; and the rest."""
+    now, rest = [], []
+    dropped = {name: f"dropped ({DROPS.get(name, name.lower())})" for name in endpoint.drops}
+    for totals, rates, words in (
+        (endpoint.drops, endpoint.drops_per_second, dropped),
+        (endpoint.counters, endpoint.counters_per_second, _ALARMS),
+    ):
+        for name in (each for each in words if each in totals):
+            text = f"{totals[name]} {words[name]}"
+            if name in rates and name not in _HARMLESS:
+                now.append(f"{text} {rates[name]:.3g}/s")
+            else:
+                rest.append(text)
+    hurts = [Block(f"  now: {', '.join(now)}", style="bold red")] if now else []
+    return hurts + ([Block(f"  so far: {', '.join(rest)}", style="dim")] if rest else [])
 
 
 def _planes(endpoint: Endpoint) -> list[Block]:
@@ -60,17 +87,15 @@ def _planes(endpoint: Endpoint) -> list[Block]:
 
 
 def _plane_state(parts: list[PlaneRates]) -> str:
-    """How many QPs have suspended the plane or found it slow; "up" if none."""
-    states = []
+    """How many QPs have suspended the plane, or the least that it carries for one; "up" if none."""
     if suspended := sum(part.suspended for part in parts):
-        states.append(f"suspended by {suspended} of {len(parts)} QPs")
-    if slow := [part.share_percent for part in parts if part.slow]:
-        where = f" for {len(slow)} of {len(parts)} QPs" if len(parts) > 1 else ""
-        states.append(f"slow{where}: {min(slow)}% of the others")
-    return ", ".join(states) or "up"
+        return f"suspended {suspended}/{len(parts)}" if len(parts) > 1 else "suspended"
+    slow = [part.share_percent for part in parts if part.slow]
+    return f"slow {min(slow)}%" if slow else "up"
 
 
-def _qps(endpoint: Endpoint) -> list[Block]:
+def qp_blocks(endpoint: Endpoint, most: int) -> list[Block]:
+    """One row for each QP, the busiest first."""
     busy = sorted(endpoint.qps, key=_moved, reverse=True)
     rows = [
         (
@@ -86,7 +111,7 @@ def _qps(endpoint: Endpoint) -> list[Block]:
             _rtt(qp.rtt_ns),
             qp.timeouts,
         )
-        for qp in busy[:MAX_ROWS]
+        for qp in busy[:most]
     ]
     head = ("QP", "peer", "state", "writes", "receives", "rtx/s", "posted", "in flight", "window",
             "RTT", "timeouts")  # fmt: skip
@@ -99,8 +124,10 @@ def _moved(qp: QpRates) -> float:
     return qp.acknowledged_bits_per_second + qp.received_bits_per_second
 
 
-def _paths(endpoint: Endpoint) -> list[Block]:
-    """One row for each path to a peer, summed over the QPs. Each QP has its own EV for a path."""
+def path_blocks(endpoint: Endpoint, most: int) -> list[Block]:
+    """One row for each path to a peer, the worst first, summed over the QPs. Each QP has its own EV
+    for a path.
+    """
     paths: dict[tuple[str, int, str], list[Ev]] = {}
     for qp in endpoint.qps:
         for ev in qp.evs or ():
@@ -119,9 +146,9 @@ def _paths(endpoint: Endpoint) -> list[Block]:
             sum(ev.lost_packets for ev in evs),
         ))  # fmt: skip
     rows.sort(key=lambda row: (_badness(str(row[3])), row[:3]))
-    title = f"paths (EVs), {len(rows) - MAX_ROWS} more" if len(rows) > MAX_ROWS else "paths (EVs)"
+    title = f"paths (EVs), {len(rows) - most} more" if len(rows) > most else "paths (EVs)"
     head = ("peer", "plane", "path", "state", "RTT", "lost")
-    return [Block(title, head, rows[:MAX_ROWS])] if rows else []
+    return [Block(title, head, rows[:most])] if rows else []
 
 
 def _badness(state: str) -> int:

@@ -47,7 +47,21 @@ def with_rates(before: Snapshot | None, now: Snapshot) -> Endpoint:
     seconds = (now.monotonic_ns - before.monotonic_ns) / 1e9 if before is not None else 0.0
     earlier = {_name(qp): qp for qp in before.qps} if before is not None else {}
     qps = (_qp(earlier.get(_name(qp), qp), qp, seconds) for qp in now.qps)
-    return like(Endpoint, now, qps=tuple(qps))
+    first = now if before is None else before
+    return like(
+        Endpoint,
+        now,
+        qps=tuple(qps),
+        counters_per_second=_growth(first.counters, now.counters, seconds),
+        drops_per_second=_growth(first.drops, now.drops, seconds),
+    )
+
+
+def _growth(old: Mapping[str, int], new: Mapping[str, int], seconds: float) -> dict[str, float]:
+    if seconds <= 0:
+        return {}
+    grown = {name: count - old.get(name, 0) for name, count in new.items()}
+    return {name: count / seconds for name, count in grown.items() if count > 0}
 
 
 def _name(qp: Qp) -> int | str | None:

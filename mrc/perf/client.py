@@ -4,16 +4,18 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
 from mrc.aio.context import Context
 from mrc.aio.qp import QP
 from mrc.binding.verbs import RemoteMemory
+from mrc.errors import MrcError
 from mrc.messaging.session import Session, connect_session
-from mrc.perf.load import Load, PingPong, Tally, load_of
+from mrc.perf.load import Load, PingPong, load_of
 from mrc.perf.memory import regions
 from mrc.perf.messages import (
     QP_SERVICE,
@@ -29,7 +31,7 @@ from mrc.perf.plan import Pattern, Plan
 from mrc.perf.work import failing, stopped
 from mrc.tasks import cancelled
 
-LAST_WORDS_SECONDS = 2.0  # time limit for the server's result after an interruption
+LAST_WORDS_SECONDS = 2.0  # after an interruption: for writes in flight and the server's result
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +82,11 @@ class Client:
             qps = [await self._connect(stack, ready.get("token")) for _ in range(plan.qps)]
             await hear(self.session, "connected")
             meter = await stack.enter_async_context(Meter(self._ctx, qps, bin_ns=plan.bin_ns))
-            load = load_of(plan, qps, memory.source, theirs, writes=plan.client_writes)
-            test = _Test(self.session, plan, load, meter)
-            return await test.run(interval_seconds, on_interval)
+
+            def load() -> Load | PingPong:
+                return load_of(plan, qps, memory.source, theirs, writes=plan.client_writes)
+
+            return await _Test(self.session, plan, load, meter, interval_seconds, on_interval).run()
 
     async def _connect(self, stack: AsyncExitStack, token: object) -> QP:
         private = {"service": QP_SERVICE, "token": token}
@@ -90,33 +94,75 @@ class Client:
         return await stack.enter_async_context(qp)
 
 
-@dataclass(slots=True)
 class _Test:
     """One running test."""
 
-    session: Session
-    plan: Plan
-    load: Load | PingPong
-    meter: Meter
-    intervals: list[Interval] = field(default_factory=list)
+    def __init__(
+        self,
+        session: Session,
+        plan: Plan,
+        new_load: Callable[[], Load | PingPong],
+        meter: Meter,
+        interval_seconds: float,
+        on_interval: Callable[[Interval], None],
+    ) -> None:
+        self._session = session
+        self._plan = plan
+        self._new_load = new_load
+        self._load = new_load()
+        self._meter = meter
+        self._interval_seconds = interval_seconds
+        self._on_interval = on_interval
+        self._intervals: list[Interval] = []
+        self._server_finished = False
 
-    async def run(
-        self, interval_seconds: float, on_interval: Callable[[Interval], None]
-    ) -> TestResult:
-        await self.meter.begin()
-        await say(self.session, "start")
-        work = asyncio.create_task(self.load.run())
+    async def run(self) -> TestResult:
+        client = server = None
+        interrupted = False
+        patience = asyncio.timeout(None)
         try:
-            interrupted = await self._until_interrupted(
-                self.session.watched(
-                    self._measure(work, interval_seconds, on_interval), failing(work)
-                )
-            )
-            self.load.stop()
-            client, server = await self._finish(work, LAST_WORDS_SECONDS if interrupted else None)
+            async with patience:
+                if self._plan.omit_seconds:
+                    interrupted = await self._part(self._plan.omit_seconds, patience, laps=False)
+                if not interrupted:
+                    interrupted = await self._part(self._plan.seconds, patience, laps=True)
+                client = await self._outcome()
+                await say(self._session, "end", seconds=client.total.seconds)
+                server = await hear_outcome(self._session)
+        except TimeoutError:
+            if not patience.expired():
+                raise
+            interrupted = True
+        client = client or await self._outcome()
+        return TestResult(self._plan, client, server, tuple(self._intervals), interrupted)
+
+    async def _part(self, seconds: float, patience: asyncio.Timeout, *, laps: bool) -> bool:
+        """Both ends write, for `seconds` if that is above 0, and then wait for their writes in
+        flight, so that both count the same. Returns whether it was interrupted; then `patience`
+        limits what remains of the test.
+        """
+        self._load = self._new_load()
+        self._server_finished = False
+        await self._meter.begin()
+        await say(self._session, "start")
+        await hear(self._session, "started")
+        work = asyncio.create_task(self._load.run())
+        watch = [asyncio.create_task(self._laps())] if laps else []
+        try:
+            over = self._until_over(work, seconds)
+            interrupted = await self._until_interrupted(self._session.watched(over, failing(work)))
+            if interrupted:
+                patience.reschedule(asyncio.get_running_loop().time() + LAST_WORDS_SECONDS)
+            self._load.stop()
+            if self._plan.pattern is Pattern.PING_PONG:
+                await self._session.watched(stopped(work))  # the server answers until its stop
+            await say(self._session, "stop")
+            await self._session.watched(stopped(work))
+            if not self._server_finished:
+                await hear(self._session, "finished")
         finally:
-            await cancelled(work)
-        return TestResult(self.plan, client, server, tuple(self.intervals), interrupted)
+            await cancelled(work, *watch)
+        return interrupted
 
     async def _until_interrupted(self, work: Coroutine[Any, Any, None]) -> bool:
         """Runs `work`; returns whether it was cancelled before its end."""
@@ -129,51 +175,34 @@ class _Test:
             return True
         return False
 
-    async def _finish(
-        self, work: asyncio.Task[None], seconds: float | None
-    ) -> tuple[Outcome, Outcome | None]:
-        """Waits for the writes in flight, at most `seconds`, and requests the server's outcome."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self.session.watched(stopped(work))
-                client = await outcome_of(self.meter, self.load.tally)
-                await say(self.session, "stop")
-                return client, await hear_outcome(self.session)
-        except TimeoutError:
-            return await outcome_of(self.meter, self.load.tally), None
-
-    async def _measure(
-        self,
-        work: asyncio.Task[None],
-        interval_seconds: float,
-        on_interval: Callable[[Interval], None],
-    ) -> None:
-        """Runs the omitted part and the measured part of the test."""
-        if self.plan.omit_seconds:
-            await asyncio.sleep(self.plan.omit_seconds)
-            await say(self.session, "mark")
-            await self.meter.begin()
-            self.load.tally = Tally()
-        laps = asyncio.create_task(self._laps(interval_seconds, on_interval))
-        try:
-            await self._until_over(work)
-        finally:
-            await cancelled(laps)
-
-    async def _until_over(self, work: asyncio.Task[None]) -> None:
-        if self.plan.seconds:
-            await asyncio.sleep(self.plan.seconds)
+    async def _until_over(self, work: asyncio.Task[None], seconds: float) -> None:
+        if seconds:
+            await asyncio.sleep(seconds)
             return
         await stopped(work)
-        if self.plan.server_writes and self.plan.pattern is Pattern.STREAM:
-            await hear(self.session, "finished")
+        if self._plan.server_writes and self._plan.pattern is Pattern.STREAM:
+            await hear(self._session, "finished")
+            self._server_finished = True
 
-    async def _laps(self, interval_seconds: float, on_interval: Callable[[Interval], None]) -> None:
+    async def _laps(self) -> None:
+        """Reports an interval at a time. One that would end about when the test does goes on to the
+        end of the test instead, which `_outcome` reports.
+        """
         loop = asyncio.get_running_loop()
-        due = loop.time()
-        while True:
-            due += interval_seconds
-            await asyncio.sleep(due - loop.time())
-            interval = await self.meter.lap()
-            self.intervals.append(interval)
-            on_interval(interval)
+        begun = loop.time()
+        for number in itertools.count(1):
+            after = number * self._interval_seconds
+            if abs(after - self._plan.seconds) < self._interval_seconds / 10:
+                continue
+            await asyncio.sleep(begun + after - loop.time())
+            self._tell(await self._meter.lap())
+
+    async def _outcome(self) -> Outcome:
+        """Ends the last interval, and with it the measurements of this end."""
+        with suppress(MrcError):  # a QP has failed: count up to the last interval
+            self._tell(await self._meter.lap())
+        return await outcome_of(self._meter, self._load.tally)
+
+    def _tell(self, interval: Interval) -> None:
+        self._intervals.append(interval)
+        self._on_interval(interval)

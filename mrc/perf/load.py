@@ -22,13 +22,11 @@ class Tally:
     """Counts a writing end's messages. `latency` is per message, or half of each round trip."""
 
     messages: int = 0
-    bytes: int = 0
     latency: Histogram = field(default_factory=Histogram)
 
-    def add(self, size: int, duration_ns: int) -> None:
+    def add(self, duration_ns: int) -> None:
         """Counts a message that the peer has acknowledged."""
         self.messages += 1
-        self.bytes += size
         self.latency.add(duration_ns)
 
 
@@ -73,7 +71,7 @@ class Load:
                 local_offset=offset,
                 remote_offset=offset,
             )
-            self.tally.add(size, time.monotonic_ns() - start)
+            self.tally.add(time.monotonic_ns() - start)
 
     def _take(self) -> int | None:
         """Bytes of the next write; None if the load is stopped or complete."""
@@ -107,6 +105,7 @@ class PingPong:
         self._target = target
         self._plan = plan
         self._stopped = False
+        self._answering = asyncio.Lock()
         self.tally = Tally()
 
     def stop(self) -> None:
@@ -121,13 +120,20 @@ class PingPong:
             start = time.monotonic_ns()
             await self._say()
             await anext(answers)
-            self.tally.add(self._plan.size, (time.monotonic_ns() - start) // 2)
+            self.tally.add((time.monotonic_ns() - start) // 2)
             left = max(0, left - self._plan.size) if left > 0 else left
 
     async def answer(self) -> None:
         """Runs the server's end until it is cancelled."""
         async for _ in self._qp.immediates():
-            await self._say()
+            async with self._answering:
+                await self._say()
+            self.tally.messages += 1
+
+    async def answered(self) -> None:
+        """Waits until the client has acknowledged the last answer."""
+        async with self._answering:
+            pass
 
     async def _say(self) -> None:
         if self._plan.size:

@@ -4,17 +4,22 @@
 client: plan                    server: ready (its memory) | refuse
 client: connects the QPs of the test, each with the token of its plan as private data
                                 server: connected
-client: start                   the writing ends begin
-client: mark                    both reset their counters: the omitted start is over
-                                server: finished, if it writes and its writes have ended
-client: stop                    server: bins in pieces, if the plan has bin_ns; then result
+client: start                   server: resets its counters; started
+                                the writing ends begin, each until its plan's bytes or the stop
+client: stop                    server: finished, when its writes in flight have ended; it comes
+                                before the stop if the plan's bytes were written
+client: start again             if this was the omitted part of the test
+client: end (the seconds that both ends count)
+                                server: bins in pieces, if the plan has bin_ns; then result
 client: plan for the next test, or the end of the session
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from mrc.errors import MrcError, ProtocolError
 from mrc.exchange.foreign import shown
@@ -27,10 +32,11 @@ from mrc.results.perf import Latency
 from mrc.typed import Whole, take
 
 # answer_bytes: a result with many changes is long.
-SERVICE = Service("perf", "performance test", 4, answer_bytes=MAX_SENT_BYTES)
+SERVICE = Service("perf", "performance test", 5, answer_bytes=MAX_SENT_BYTES)
 QP_SERVICE = "perf-qp"  # service of the QPs that carry a test's writes
 
 Message = dict[str, Any]
+_Duration = Annotated[float, Meta(ge=0, le=1e9)]
 
 
 class RefusedError(MrcError):
@@ -67,6 +73,17 @@ class Outcome:
     latency: Latency
     history: History | None = None
 
+    def lasting(self, seconds: object) -> Outcome:
+        """This result over the time that the peer measured; raises ProtocolError."""
+        try:
+            return replace(
+                self,
+                total=replace(self.total, seconds=take(seconds, _Duration)),
+            )
+        except ValueError as error:
+            why = shown(str(error))
+            raise ProtocolError(f"the peer sent no duration of the test: {why}") from None
+
     def to_json(self) -> dict[str, Any]:
         """Everything but the bins of the history."""
         history = self.history.to_json() if self.history is not None else None
@@ -85,9 +102,9 @@ class Outcome:
 
 
 async def outcome_of(meter: Meter, tally: Tally) -> Outcome:
-    """The result of this end. Ends its history."""
-    total, history = await meter.total(), await meter.history()
-    return Outcome(total, tally.messages, tally.latency.summary(), history)
+    """The result of this end, up to the last lap. Ends its history."""
+    history = await meter.history()
+    return Outcome(meter.total(), tally.messages, tally.latency.summary(), history)
 
 
 async def say_outcome(session: Session, outcome: Outcome) -> None:
@@ -99,9 +116,9 @@ async def say_outcome(session: Session, outcome: Outcome) -> None:
 
 
 async def hear_outcome(session: Session) -> Outcome:
-    """Receives the server's result. A `finished` message may precede it."""
+    """Receives the server's result."""
     bins = Bins()
-    while (message := await hear(session, "result", "finished", "bins"))["type"] != "result":
+    while (message := await hear(session, "result", "bins"))["type"] != "result":
         if message["type"] == "bins":
             bins.add(message.get("plane"), message.get("bytes"))
     return Outcome.from_json(message.get("outcome"), bins)

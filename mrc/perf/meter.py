@@ -13,7 +13,6 @@ from typing import Self
 
 from mrc.aio.context import Context
 from mrc.aio.qp import QP
-from mrc.errors import MrcError
 from mrc.events import EvEvent, QpInfo
 from mrc.perf.history import Historian, History
 from mrc.tasks import cancelled
@@ -123,12 +122,8 @@ class Meter:
         """Ends and returns the history since `begin`; None without `bin_ns`."""
         return await self._historian.history() if self._historian is not None else None
 
-    async def total(self) -> Interval:
-        """The measurements since `begin`; only up to the last lap if a QP has failed."""
-        try:
-            self._last = await self._read()
-        except MrcError:
-            pass
+    def total(self) -> Interval:
+        """The measurements from `begin` to the last lap."""
         return self._between(self._first, self._last)
 
     def _between(self, start: _Reading, end: _Reading) -> Interval:

@@ -17,7 +17,7 @@ from mrc.errors import InUseError, MrcError
 from mrc.exchange.budget import BudgetError
 from mrc.messaging.mailbox import MailboxClosedError
 from mrc.messaging.session import Session, accept_session, let_look
-from mrc.perf.load import Load, PingPong, Tally, load_of
+from mrc.perf.load import Load, PingPong, load_of
 from mrc.perf.memory import Regions, regions
 from mrc.perf.messages import (
     QP_SERVICE,
@@ -121,11 +121,13 @@ class Server:
             await say(session, "connected")
             async with _patience(session, "the start of its test"):
                 await hear(session, "start")
-            load = load_of(plan, qps, memory.source, theirs, writes=plan.server_writes)
+
+            def load() -> Load | PingPong:
+                return load_of(plan, qps, memory.source, theirs, writes=plan.server_writes)
+
             most_seconds = plan.omit_seconds + (plan.seconds or MAX_SECONDS)
             async with _patience(session, "the end of its test", most_seconds):
-                await _run(session, plan, load, meter)
-            outcome = await outcome_of(meter, load.tally)
+                outcome = await _run(session, load, meter)
             await say_outcome(session, outcome)
             return outcome
 
@@ -159,25 +161,37 @@ async def _patience(session: Session, what: str, seconds: float = 0.0) -> AsyncI
         raise MrcError(f"{session.qp.peer_host} {late}") from None
 
 
-async def _run(session: Session, plan: Plan, load: Load | PingPong, meter: Meter) -> None:
-    """Runs the test from the client's start message to its stop message."""
+async def _run(session: Session, new_load: Callable[[], Load | PingPong], meter: Meter) -> Outcome:
+    """Runs the test from the client's first start message, which has come, to its end message."""
+    told: Message = {"type": "start"}
+    while told["type"] == "start":
+        load = new_load()
+        await meter.begin()
+        await say(session, "started")
+        await _part(session, load)
+        told = await hear(session, "start", "end")
+    await meter.lap()
+    outcome = await outcome_of(meter, load.tally)
+    return outcome.lasting(told.get("seconds"))
+
+
+async def _part(session: Session, load: Load | PingPong) -> None:
+    """Writes until the client's stop message, and until the writes in flight have ended."""
 
     async def write() -> None:
         if isinstance(load, PingPong):
             await load.answer()
-        elif plan.server_writes:
+        else:
             await load.run()
             await say(session, "finished")
 
     work = asyncio.create_task(write())
     try:
-        while True:
-            told = await session.watched(hear(session, "mark", "stop"), failing(work))
-            if told["type"] == "stop":
-                break
-            load.tally = Tally()
-            await meter.begin()
-        if isinstance(load, Load):
+        await session.watched(hear(session, "stop"), failing(work))
+        if isinstance(load, PingPong):
+            await session.watched(load.answered(), failing(work))
+            await say(session, "finished")
+        else:
             load.stop()
             await session.watched(stopped(work))
     finally:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from mrc.events import EvInfo, PlaneInfo
 from mrc.results.plain import Result
@@ -25,8 +26,10 @@ class Probe:
 class ProbedEv(EvInfo):
     """One EV and its path."""
 
+    state: Literal["GOOD", "SKIP", "ASSUMED_BAD", "DENIED", "NO_ANSWER"]  # type: ignore[assignment]
+    """Its state. NO_ANSWER: the QP has it as GOOD or SKIP, but no answer came to two probes."""
     probe: Probe | None
-    """What a probe found; null without --probe."""
+    """What the last probe found; null without --probe, --watch and --check."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

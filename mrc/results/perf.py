@@ -213,10 +213,10 @@ class End(Interval):
     """Messages that this end wrote."""
     messages_per_second: float
     """The same, divided by `seconds`."""
+    latency_of: Literal["completion", "half round trip"]
+    """What `latency` measures. completion: from the post of a message to its completion."""
     latency: Latency | None
-    """Time of a message until its completion, in ping-pong half the round trip; null: this end
-    wrote no message.
-    """
+    """null: this end measured none, because it wrote no message or only answered."""
     bins: Bins | None
     """Payload that arrived here over time; null without --bins, and where nothing is written to."""
     changes: Changes | None
@@ -232,13 +232,15 @@ class Test:
     interrupted: bool
     """It was ended by a signal; figures are of the time up to then."""
     goodput_bits_per_second: float
-    """Both directions together, as the client saw them."""
+    """Both directions together; in ping-pong these are the WRITE_IMMs and their answers."""
     intervals: tuple[Interval, ...]
-    """The client, interval after interval."""
+    """The client, interval after interval. Their sums are the figures of `client`."""
     client: End
-    """The client, as a whole."""
+    """The client, as a whole, until no write of either end was in flight."""
     server: End | None
-    """The server; null when the test was interrupted before it answered."""
+    """The server, over the same seconds: what one end wrote, the other received. null when the test
+    was interrupted before it answered.
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

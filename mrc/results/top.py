@@ -39,6 +39,10 @@ class Endpoint(snapshot.Snapshot):
 
     qps: tuple[QpRates, ...]
     """Its QPs."""
+    counters_per_second: dict[str, float]
+    """Counters that grew during the interval."""
+    drops_per_second: dict[str, float]
+    """Reasons for which packets were dropped during the interval."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,8 @@ class Experiment:
         """The plot as SVG: goodput, or the first check of each variant."""
         if not self.scenario.variants:
             return plot.draw(self.scenario, self.summaries[0])
-        return plot.variants_svg(self.outcomes, [part.variant for part in self.scenario.variants])
+        seeds = [summary.measured.seed for summary in self.summaries[0]]
+        return plot.variants_svg(self.scenario, self.outcomes, seeds)
 
     @property
     def outcomes(self) -> list[list[Outcome]]:
@@ -40,6 +41,12 @@ class Experiment:
     def missed(self) -> int:
         """Number of checks that miss their targets."""
         return sum(outcome.met is False for outcome in flat([self]))
+
+    @property
+    def exceeds(self) -> bool:
+        """Whether a table shows a share above 1, rounded as it is shown."""
+        shares = (o for o in flat([self]) if o.relation == ">=" and o.value is not None)
+        return any(float(number(o.value)) > 1 for o in shares)
 
 
 def flat(experiments: Sequence[Experiment]) -> list[Outcome]:

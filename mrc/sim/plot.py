@@ -11,13 +11,38 @@ from mrc.sim.scenario import Scenario
 from mrc.sim.trial import Series, Summary
 
 _MAX_POINTS = 200
-_TOP_SHARE = 1.05
+_LEAST_TOP, _MOST_TOP = 105.0, 400.0  # of the y axis, in %
+_ABOVE = {
+    "line": "hosts took in packets that had arrived before the time of the check",
+    "reference": "more than in the run that it is compared with",
+    "max-min": "more than the computed fair share, because the other flows left some of theirs",
+}
 _UNITS = (("s", 1e9), ("ms", 1e6), ("us", 1e3))
 
 
 def draw(scenario: Scenario, summaries: Sequence[Summary]) -> str:
     """The plot of a scenario without variants."""
-    return flows_svg(summaries) if scenario.plot == "flows" else time_svg(scenario, summaries)
+    chart = flows_chart(summaries) if scenario.plot == "flows" else time_chart(scenario, summaries)
+    return _finished(chart, scenario, [summary.measured.seed for summary in summaries])
+
+
+def _finished(chart: Chart, scenario: Scenario, seeds: Sequence[int]) -> str:
+    """The chart as SVG, with its title, and an axis that is high enough."""
+    several = f"median of seeds {seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"seed {seeds[0]}"
+    chart.title = f"{scenario.name}, {several}: {scenario.title}"
+    if len(seeds) > 1:
+        chart.notes.append("Bands show the quartiles of the seeds.")
+    highest = max((point.high for line in chart.lines for point in line.points), default=0.0)
+    chart.y_end = min(max(_LEAST_TOP, 1.05 * highest), _MOST_TOP)
+    if highest > _MOST_TOP:
+        chart.notes.append(f"Values above {_MOST_TOP:g}% are drawn at {_MOST_TOP:g}%.")
+    return chart.svg()
+
+
+def _exceeds(chart: Chart) -> bool:
+    """Whether the chart shows more than 100%, rounded to a tenth."""
+    points = (point for line in chart.lines for point in line.points)
+    return any(point.high >= 100.05 for point in points)
 
 
 def _label(series: Series) -> str:
@@ -36,7 +61,7 @@ def _by_line(summaries: Sequence[Summary]) -> dict[str, list[tuple[Series, int]]
 # ---- goodput over time ----
 
 
-def time_svg(scenario: Scenario, summaries: Sequence[Summary]) -> str:
+def time_chart(scenario: Scenario, summaries: Sequence[Summary]) -> Chart:
     """Goodput of every group over time. Faults are shaded grey."""
     end_ns = max(1, *(summary.end_ns for summary in summaries))
     unit, unit_ns = next(one for one in _UNITS if end_ns >= 2 * one[1] or one[0] == "us")
@@ -44,12 +69,12 @@ def time_svg(scenario: Scenario, summaries: Sequence[Summary]) -> str:
         x_title=f"time, {unit}",
         y_title="goodput, % of line rate",
         x_end=end_ns / unit_ns,
-        y_end=_TOP_SHARE * 100,
+        y_end=_LEAST_TOP,
     )
     for fault in scenario.faults:
         if fault.at_ns < end_ns:
             last_ns = min(fault.until_ns, end_ns)
-            title = f"{fault.target}: {fault.kind}"
+            title = f"{fault.target} {fault.kind}"
             chart.bands.append((fault.at_ns / unit_ns, last_ns / unit_ns, title))
     step_ns = max(end_ns / _MAX_POINTS, scenario.sample_ns)
     for label, series in _by_line(summaries).items():
@@ -58,7 +83,12 @@ def time_svg(scenario: Scenario, summaries: Sequence[Summary]) -> str:
             Point(p.x / unit_ns, *(100 * y for y in (p.low, p.middle, p.high))) for p in points
         ]
         chart.lines.append(Line(label, scaled, dashed=series[0][0].kind != "mrc"))
-    return chart.svg()
+    if _exceeds(chart):
+        chart.notes.append(
+            f"Above 100%: what a host takes in during {step_ns / 1000:.3g} us may have"
+            " arrived earlier."
+        )
+    return chart
 
 
 def shares(runs: Sequence[tuple[Series, int]], end_ns: int, step_ns: float) -> list[Point]:
@@ -81,13 +111,13 @@ def shares(runs: Sequence[tuple[Series, int]], end_ns: int, step_ns: float) -> l
 # ---- goodput of each flow ----
 
 
-def flows_svg(summaries: Sequence[Summary]) -> str:
+def flows_chart(summaries: Sequence[Summary]) -> Chart:
     """Goodput of all flows, slowest first. Point n is over the n-th slowest flows of all seeds."""
     chart = Chart(
         x_title="flows, the slowest first, %",
         y_title="goodput, % of line rate",
         x_end=100,
-        y_end=_TOP_SHARE * 100,
+        y_end=_LEAST_TOP,
     )
     for label, runs in _by_line(summaries).items():
         n = len(runs[0][0].flows)
@@ -96,18 +126,24 @@ def flows_svg(summaries: Sequence[Summary]) -> str:
             for i in range(n)
         ]
         chart.lines.append(Line(label, points, dashed=runs[0][0].kind != "mrc"))
-    return chart.svg()
+    if _exceeds(chart):
+        chart.notes.append(
+            "Above 100%: a flow's time ends with its last completion, the line rate is computed."
+        )
+    return chart
 
 
 # ---- one value of each variant ----
 
 
-def variants_svg(outcomes: Sequence[Sequence[Outcome]], variants: Sequence[str]) -> str:
+def variants_svg(
+    scenario: Scenario, outcomes: Sequence[Sequence[Outcome]], seeds: Sequence[int]
+) -> str:
     """The first check of every variant side by side, with its target as a line."""
-    first = [row[0] for row in outcomes]
+    first, variants = [row[0] for row in outcomes], [part.variant for part in scenario.variants]
     chart = Chart(
         x_title="", y_title=first[0].name.removesuffix(f", {variants[0]}") + ", %",
-        x_end=len(variants), y_end=_TOP_SHARE * 100, x_names=variants,
+        x_end=len(variants), y_end=_LEAST_TOP, x_names=variants,
     )  # fmt: skip
     points = [
         Point(i + 0.5, *(100 * (value or 0) for value in (o.low, o.value, o.high)))
@@ -123,4 +159,6 @@ def variants_svg(outcomes: Sequence[Sequence[Outcome]], variants: Sequence[str])
         target = 100 * demanded[0][1]
         line = [Point(x, target, target, target) for x in (demanded[0][0], demanded[-1][0] + 1)]
         chart.lines.append(Line(f"target, {target:g}%", line, thin=True))
-    return chart.svg()
+    if _exceeds(chart):
+        chart.notes.append(f"Above 100%: {_ABOVE[scenario.variants[0].checks[0].of]}.")
+    return _finished(chart, scenario, seeds)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mrc.enums import EvState, WcStatus
@@ -15,6 +15,7 @@ from mrc.sim.checks import Outcome, flow_goodput_bps
 from mrc.sim.run import Result
 from mrc.sim.scenario import Scenario
 from mrc.sim.traffic import line_rate_bps
+from mrc.sim.trial import Summary
 
 
 def scenario_result(scenario: Scenario) -> results.Scenario:
@@ -130,3 +131,26 @@ def _quantiles(durations: list[int]) -> results.WriteTimes | None:
     last = len(durations) - 1
     parts = {"min": 0.0, "p50": 0.5, "p99": 0.99, "max": 1.0}
     return results.WriteTimes(**{k: durations[round(last * part)] for k, part in parts.items()})
+
+
+def seed_rows(
+    parts: Sequence[Scenario], summaries: Sequence[Sequence[Summary]]
+) -> Iterator[dict[str, Any]]:
+    """Lines of CSV: the value of each check in each run, of each part of a scenario."""
+    for part, seeds in zip(parts, summaries, strict=True):
+        for summary in seeds:
+            found = summary.measured
+            runs = {part.transport.kind: found.values, **found.baselines}
+            for transport, measured in runs.items():
+                for check, value in zip(part.checks, measured, strict=True):
+                    demanded = not check.variants or part.variant in check.variants
+                    yield {
+                        "scenario": part.name,
+                        "variant": part.variant,
+                        "seed": found.seed,
+                        "transport": transport,
+                        "check": check.name,
+                        "value": value,
+                        "relation": check.relation,
+                        "target": check.target if demanded else None,
+                    }

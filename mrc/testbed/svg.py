@@ -1,13 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A test bed as SVG: one panel for equal planes, with T1s above T0s above hosts. Pure."""
+"""A test bed as SVG: one panel for equal planes, with T1s above T0s above hosts. Pure.
+
+Links that differ from their tier are highlighted and labelled. Long lines are wrapped, so that no
+text is cut.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from textwrap import wrap
 
 from mrc.testbed.picture import alike, listed, plane_name
-from mrc.testbed.shape import Shape
+from mrc.testbed.shape import LinkProperties, Shape
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --paper: #ffffff; --line: #8b949e;
@@ -18,6 +23,7 @@ svg { background: var(--paper) }
 text { fill: var(--ink); font: 12px sans-serif; text-anchor: middle }
 text.title { font-weight: bold; text-anchor: start }
 text.note { text-anchor: start }
+text.unlike { fill: var(--unlike); stroke: var(--paper); stroke-width: 4; paint-order: stroke }
 line { stroke: var(--line) }
 line.unlike { stroke: var(--unlike); stroke-width: 2.5 }
 rect { stroke: var(--line); rx: 4 }
@@ -29,8 +35,12 @@ rect.t1 { fill: var(--t1) }
 _BOX_WIDTH, _BOX_HEIGHT, _GAP = 52, 24, 12
 _ROW = 90  # from one tier to the next
 _MARGIN, _TITLE = 20, 44
-_MIN_WIDTH = 460
+_MIN_WIDTH = 560
 _LINE = 18
+_LETTER, _BOLD_LETTER = 7.2, 8.2  # pixels of a letter, on average, in a wide font
+
+Ends = tuple[float, float, float, float]
+"""Where a link begins and ends: x and y of its lower end, then of its upper end."""
 
 
 def draw(shape: Shape, title: str, notes: Sequence[str]) -> str:
@@ -39,8 +49,10 @@ def draw(shape: Shape, title: str, notes: Sequence[str]) -> str:
     width = max(_MIN_WIDTH, 2 * _MARGIN + columns * (_BOX_WIDTH + _GAP) - _GAP)
     top = _MARGIN
     parts: list[str] = []
-    for line in (title, *notes):
-        kind = "title" if line == title else "note"
+    room = width - 2 * _MARGIN
+    lines = [("title", line) for line in wrap(title, int(room / _BOLD_LETTER))]
+    lines += [("note", line) for note in notes for line in wrap(note, int(room / _LETTER))]
+    for kind, line in lines:
         parts.append(_text(_MARGIN, top + 12, line, kind))
         top += _LINE
     for planes in alike(shape):
@@ -61,10 +73,10 @@ def _panel(shape: Shape, planes: list[int], top: int, width: int) -> list[str]:
     def middle(index: int, count: int) -> float:
         return _MARGIN + (width - 2 * _MARGIN) * (index + 0.5) / count
 
+    unlike: dict[str, list[tuple[Ends, str]]] = {"link": [], "uplink": []}
     for link, found in shape.link_properties().items():
         if link.plane != planes[0]:
             continue
-        kind = "" if found == usual[link] else "unlike"
         if link.host is not None:
             t0 = shape.t0_of(link.host)
             ends = (middle(link.host, shape.hosts), rows[2], middle(t0, shape.t0), rows[1])
@@ -72,7 +84,11 @@ def _panel(shape: Shape, planes: list[int], top: int, width: int) -> list[str]:
             ends = (
                 middle(link.t0 or 0, shape.t0), rows[1], middle(link.t1 or 0, shape.t1), rows[0],
             )  # fmt: skip
-        parts.append(_line(ends, kind))
+        if found == usual[link]:
+            parts.append(_line(ends, ""))
+        else:
+            parts.append(_line(ends, "unlike"))
+            unlike[link.kind].append((ends, _difference(found, usual[link])))
     for kind, count, row, label in (
         ("t1", shape.t1, rows[0], f"t1:{name}."),
         ("t0", shape.t0, rows[1], f"t0:{name}."),
@@ -80,10 +96,40 @@ def _panel(shape: Shape, planes: list[int], top: int, width: int) -> list[str]:
     ):
         for index in range(count):
             parts.append(_box(middle(index, count), row, f"{label}{index}", kind))
+    counts = {"link": shape.hosts, "uplink": shape.t0 * shape.t1}
+    for tier, links in unlike.items():
+        parts += _labels(links, counts[tier], width)
     return parts
 
 
-def _line(ends: tuple[float, float, float, float], kind: str) -> str:
+def _difference(found: LinkProperties, usual: LinkProperties) -> str:
+    """What a link has instead of what its tier has: "20 Mbit/s, 2000 us"."""
+    words = []
+    if found.rate_bps is not None and found.rate_bps != usual.rate_bps:
+        words.append(f"{found.rate_bps / 1e6:g} Mbit/s")
+    if found.delay_ns != usual.delay_ns:
+        words.append(f"{found.delay_ns / 1000:g} us")
+    return ", ".join(words)
+
+
+def _labels(links: Sequence[tuple[Ends, str]], count: int, width: int) -> Iterator[str]:
+    """A label for each link; only one if all `count` links of the tier differ in the same way."""
+    if len(links) == count > 1 and len({text for _, text in links}) == 1:
+        (_, y1, _, y2), text = links[0]
+        yield _label(width / 2, (y1 + y2 + _BOX_HEIGHT) / 2, f"each {text}", width)
+        return
+    for number, ((x1, y1, x2, y2), text) in enumerate(links):
+        part = (0.3, 0.5, 0.7)[number % 3]  # neighbours have their labels at other heights
+        yield _label(x1 + part * (x2 - x1), y1 + part * (y2 + _BOX_HEIGHT - y1), text, width)
+
+
+def _label(x: float, y: float, text: str, width: int) -> str:
+    half = len(text) * _LETTER / 2
+    inside = min(max(x, _MARGIN + half), width - _MARGIN - half)
+    return _text(round(inside, 1), round(y + 4, 1), text, "unlike")
+
+
+def _line(ends: Ends, kind: str) -> str:
     x1, y1, x2, y2 = ends
     name = f' class="{kind}"' if kind else ""
     return f'<line{name} x1="{x1:.1f}" y1="{y1}" x2="{x2:.1f}" y2="{y2 + _BOX_HEIGHT}"/>'

@@ -244,7 +244,11 @@ def test_story_svg__is_xml_of_its_theme() -> None:
     svg = bench.svg.story_svg(result["runs"], 4, PLANE_BPS)
     for theme in (drawing.LIGHT, drawing.DARK):
         picture = drawing.themed(svg, theme)
-        assert ElementTree.fromstring(picture).tag == f"{SVG}svg"
+        root = ElementTree.fromstring(picture)
+        assert root.tag == f"{SVG}svg"
+        words = " ".join(str(text.text) for text in root.iter(f"{SVG}text"))
+        assert "scenario story, 4 planes of 400 Mbit/s of payload" in words
+        assert "hence values above 100%" in words and "in bins of 10 ms" in words
         assert f"background:{theme['paper']}" in picture and "var(" not in picture
         assert set(re.findall(r"#[0-9a-f]{6}\b", picture)) <= set(theme.values())
 

@@ -53,8 +53,10 @@ def test_plan__as_svg(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     root = ElementTree.parse(path).getroot()
     names = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
     assert {"h0", "t0:1.0", "t1:4.1", "plane 2"} <= set(names)
-    unlike = [line for line in root.iter() if line.get("class") == "unlike"]
+    unlike = [line for line in root.iter("{http://www.w3.org/2000/svg}line") if line.get("class")]
     assert len(unlike) == 2 * (4 + 4) + 1  # all links of two planes, and an uplink
+    assert names[0] == "unequal-planes: four planes: one is far away, one is slow, and"
+    assert {"each 1000 us", "each 50 Mbit/s", "20 Mbit/s, 2000 us"} <= set(names)
     assert "prefers-color-scheme: dark" in path.read_text()
 
 

@@ -28,73 +28,16 @@ from endpoints import (
 from hypothesis import given
 from hypothesis import strategies as st
 from printed import printed
+from snapshot_data import SNAPSHOT
 
 from mrc import ConnectError, Context, EvState, ProtocolError, StateError
-from mrc.cli.live import Block, blocks_text
-from mrc.cli.top_view import MAX_ROWS, endpoint_blocks
+from mrc.cli.live import blocks_text
+from mrc.cli.top import _all
 from mrc.exchange.dial import dial
 from mrc.observe import local, remote
 from mrc.observe.rates import checked, with_rates
 from mrc.observe.snapshot import snapshot
 from mrc.results.plain import plain
-
-SNAPSHOT: dict[str, Any] = {
-    "schema": 1,
-    "host": "h0",
-    "program": "mrc send",
-    "pid": 7,
-    "udp_port": 4791,
-    "monotonic_ns": 10**9,
-    "ports": [{"plane": 1, "nic": "p1", "address": "fd00::1"}],
-    "qps_total": 1,
-    "qps": [
-        {
-            "qpn": 0x1234,
-            "id": None,
-            "peer": "h1",
-            "state": "RTS",
-            "path_mtu_bytes": 8844,
-            "outstanding": 3,
-            "cwnd_bytes": 1 << 20,
-            "inflight_bytes": 512,
-            "rtt_ns": 250_000,
-            "timeouts": 0,
-            "acknowledged_bytes": 1000,
-            "received_bytes": 0,
-            "sent_packets": 10,
-            "retransmitted_packets": 1,
-            "retransmitted_bytes": 100,
-            "spurious_packets": 0,
-            "planes": [
-                {
-                    "plane": 1,
-                    "suspended": True,
-                    "slow": False,
-                    "share_percent": 100,
-                    "rtt_ns": None,
-                    "sent_bytes": 1100,
-                    "received_bytes": 0,
-                    "lost_packets": 1,
-                    "inflight_bytes": 512,
-                }
-            ],
-            "evs": [
-                {
-                    "ev": 1,
-                    "plane": 1,
-                    "path": "t1:1.0",
-                    "state": "ASSUMED_BAD",
-                    "active": True,
-                    "rtt_ns": None,
-                    "sent_bytes": 1100,
-                    "lost_packets": 1,
-                }
-            ],
-        }
-    ],
-    "counters": {"TIMEOUTS": 2},
-    "drops": {"SHORT": 3},
-}
 
 
 @pytest.fixture
@@ -297,7 +240,7 @@ async def test_remote_view__tells_nothing_that_a_forged_packet_needs() -> None:
         secrets = [pair.far.qpn, pair.far_context.udp_port, *(ev.ev for ev in evs)]
         assert not any(str(secret) in told for secret in secrets)
         assert second.qps[0].id == qp.id is not None
-        assert blocks_text(endpoint_blocks(with_rates(first, first)))
+        assert blocks_text(_all([with_rates(first, first)]))
         channel.abort()
 
 
@@ -357,7 +300,7 @@ def test_checked__what_passes_can_be_shown(name: str, value: Any) -> None:
         found = checked(SNAPSHOT | {name: value})
     except ProtocolError:
         return
-    assert blocks_text(endpoint_blocks(with_rates(None, found)))
+    assert blocks_text(_all([with_rates(None, found)]))
 
 
 def test_with_rates__of_the_time_between() -> None:
@@ -373,56 +316,6 @@ def test_with_rates__of_the_time_between() -> None:
     (new,) = with_rates(before, checked(later | {"qps": [qp | {"qpn": 9}]})).qps
     assert new.acknowledged_bits_per_second == 0
     assert with_rates(None, now).qps[0].planes[0].sent_bits_per_second == 0
-
-
-def test_endpoint_blocks__what_is_shown() -> None:
-    title, planes, qps, paths = endpoint_blocks(with_rates(None, checked(SNAPSHOT)))
-    assert title.text() == (
-        "h0: mrc send, pid 7, UDP port 4791, 1 QPs, 3 packets dropped, 2 timeouts"
-    )
-    assert planes.rows == [(1, "p1", "suspended by 1 of 1 QPs", "0 bit/s", "0 bit/s", "-", 1)]
-    assert qps.rows[0][:3] == ("0x001234", "h1", "RTS") and qps.rows[0][-2] == "250 us"
-    assert paths.rows == [("h1", 1, "t1:1.0", "ASSUMED_BAD", "-", 1)]
-
-
-@pytest.mark.parametrize(
-    ("planes", "state"),
-    [
-        ([(False, False, 100)], "up"),
-        ([(False, True, 9)], "slow: 9% of the others"),
-        ([(False, True, 9), (False, True, 7)], "slow for 2 of 2 QPs: 7% of the others"),
-        (
-            [(True, False, 100), (False, True, 20)],
-            "suspended by 1 of 2 QPs, slow for 1 of 2 QPs: 20% of the others",
-        ),
-    ],
-)
-def test_endpoint_blocks__state_of_a_plane(
-    planes: list[tuple[bool, bool, int]], state: str
-) -> None:
-    (qp,) = SNAPSHOT["qps"]
-    qps = [
-        qp | {"planes": [
-            qp["planes"][0] | {"suspended": suspended, "slow": slow, "share_percent": percent}
-        ]}
-        for suspended, slow, percent in planes
-    ]  # fmt: skip
-    found = checked(SNAPSHOT | {"qps": qps})
-    assert endpoint_blocks(with_rates(None, found))[1].rows[0][2] == state
-
-
-def test_endpoint_blocks__the_worst_paths_first_and_not_too_many() -> None:
-    many = copy.deepcopy(SNAPSHOT)
-    (ev,) = many["qps"][0]["evs"]
-    good = [ev | {"path": f"t1:1.{i}", "state": "GOOD"} for i in range(1, 100)]
-    many["qps"][0]["evs"] = [*good, ev, ev | {"state": "GOOD"}]
-    paths = endpoint_blocks(with_rates(None, checked(many)))[-1]
-    assert len(paths.rows) == MAX_ROWS and paths.title == "paths (EVs), 68 more"
-    assert paths.rows[0][2:4] == ("t1:1.0", "ASSUMED_BAD 1, GOOD 1")
-
-
-def test_blocks_text() -> None:
-    assert blocks_text([Block("a"), Block("b", ("n",), [(1,)])]) == "a\nb\nn\n1"
 
 
 # ---- the commands ---------------------------------------------------------------------------

@@ -312,7 +312,39 @@ async def test_stream__intervals_add_up() -> None:
     for before, after in itertools.pairwise(seen):
         assert after.start_seconds == pytest.approx(before.start_seconds + before.seconds)
     written = sum(interval.written_bytes for interval in seen)
-    assert 0 < written <= result.client.total.written_bytes
+    assert 0 < written == result.client.total.written_bytes
+    seconds = sum(interval.seconds for interval in seen)
+    assert seconds == pytest.approx(result.client.total.seconds)
+
+
+@pytest.mark.parametrize("seconds", [0.1, 0.0])
+async def test_stream__a_short_test_has_an_interval(seconds: float) -> None:
+    """Even one that ends when its first interval would, or long before that."""
+    plan = Plan(size=4096, seconds=seconds, total_bytes=0 if seconds else 65536)
+    async with ends() as (client, _):
+        result = await client.run(plan, interval_seconds=seconds or 60.0)
+    (interval,) = result.intervals
+    assert interval == result.client.total
+
+
+@pytest.mark.parametrize("direction", Direction)
+@pytest.mark.parametrize("omit_seconds", [0.0, 0.05])
+async def test_stream__both_ends_count_the_same(direction: Direction, omit_seconds: float) -> None:
+    plan = Plan(direction=direction, size=65536, qps=2, seconds=0.1, omit_seconds=omit_seconds)
+    async with ends() as (client, outcomes):
+        result = await client.run(plan)
+    here, there = result.client, result.server
+    assert there is not None and asdict(there) == asdict(outcomes[0])
+    assert here.total.seconds == there.total.seconds
+    assert here.total.written_bytes == there.total.received_bytes == here.messages * plan.size
+    assert there.total.written_bytes == here.total.received_bytes == there.messages * plan.size
+    assert (here.messages > 0, there.messages > 0) == (plan.client_writes, plan.server_writes)
+
+
+@pytest.mark.parametrize("seconds", [None, "1", -1.0, 1e300])
+def test_outcome__of_a_client_without_a_duration(seconds: object) -> None:
+    with pytest.raises(ProtocolError, match="the peer sent no duration of the test"):
+        _outcome_with_history().lasting(seconds)
 
 
 async def test_ping_pong() -> None:
@@ -321,7 +353,9 @@ async def test_ping_pong() -> None:
         result = await client.run(plan)
     assert result.client.messages == 100 and result.client.latency.count == 100
     assert 0 < result.client.latency.p50_ns <= result.client.latency.max_ns
-    assert result.client.total.received_bytes == 6400
+    assert result.server is not None and result.server.messages == 100
+    for end in (result.client, result.server):
+        assert (end.total.received_bytes, end.total.written_bytes) == (6400, 6400)
 
 
 async def test_plans__one_after_the_other() -> None:

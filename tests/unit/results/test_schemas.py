@@ -15,7 +15,7 @@ from jsonschema import Draft202012Validator, ValidationError
 from printed import printed
 
 from mrc.cli.main import build_parser, main
-from mrc.enums import EvState
+from mrc.enums import CcKind, EvState
 from mrc.events import EvInfo
 from mrc.results.paths import Probe, ProbedEv
 from mrc.results.plain import Failure, like, plain
@@ -74,7 +74,9 @@ def test_schema__a_failure_is_allowed_and_nothing_else(command: str) -> None:
 
 
 def test_schema__names_of_states() -> None:
-    assert schema("paths")["$defs"]["EvState"]["enum"] == list(EvState.__members__)
+    assert schema("sim run")["$defs"]["CcKind"]["enum"] == list(CcKind.__members__)
+    states = schema("paths")["$defs"]["ProbedEv"]["properties"]["state"]["enum"]
+    assert set(states) == {*EvState.__members__, "NO_ANSWER"}
 
 
 def test_command__lists_and_prints(capsys: pytest.CaptureFixture[str]) -> None:

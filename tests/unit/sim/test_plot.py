@@ -6,6 +6,8 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -13,6 +15,7 @@ import pytest
 
 from mrc.cli.main import main
 from mrc.sim import axes, drawing, page, plot, reader
+from mrc.sim.checks import Outcome
 from mrc.sim.scenario import Scenario
 from mrc.sim.trial import Summary, run_trial, summarize
 
@@ -83,7 +86,87 @@ def test_time_svg__is_well_formed_and_to_scale(summaries: list[Summary]) -> None
         texts(root)
     )
     [band] = root.iter(f"{SVG}title")  # the other fault comes after the end
-    assert band.text == "t1:1.0: delay"
+    assert band.text == "t1:1.0 delay"
+    assert "grey: t1:1.0 delay" in texts(root)  # the band is too narrow for the words
+    assert "small, median of seeds 1 to 2: a & b" in texts(root)
+
+
+def boxes(root: ElementTree.Element) -> Iterator[tuple[float, float, float, float, str]]:
+    """Left, top, right and bottom of every text, in the font of the layout."""
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import TextToPath
+
+    measure = TextToPath().get_text_width_height_descent
+    for element in root.iter(f"{SVG}text"):
+        style = dict(part.split(": ") for part in element.attrib["style"].split("; "))
+        font = FontProperties(
+            family="DejaVu Sans", size=style["font-size"].removesuffix("px"),
+            weight=int(style.get("font-weight", 400)),
+        )  # fmt: skip
+        width, height, _ = measure(element.text, font, ismath=False)
+        if "x" in element.attrib:
+            x, y = float(element.attrib["x"]), float(element.attrib["y"])
+        else:
+            move = re.match(r"translate\(([\d.-]+) ([\d.-]+)\)", element.attrib["transform"])
+            assert move is not None
+            x, y = float(move[1]), float(move[2])
+        before = width * {"start": 0, "middle": 0.5, "end": 1}[style.get("text-anchor", "start")]
+        if "rotate(-90" in element.attrib.get("transform", ""):
+            yield x - height, y - width + before, x, y + before, str(element.text)
+        else:
+            yield x - before, y - height, x - before + width, y, str(element.text)
+
+
+def check_texts_fit(svg: str) -> None:
+    root = ElementTree.fromstring(svg)
+    _, _, width, height = map(float, root.attrib["viewBox"].split())
+    for left, top, right, bottom, text in boxes(root):
+        assert left > -1 and right < width + 1 and top > -2 and bottom < height + 1, text
+
+
+def test_svg__no_text_is_cut() -> None:
+    long = "Words of a Scenario that MUST WRAP when there are many of them, " * 3
+    chart = axes.Chart(long, long, 10, 100, title=long, notes=[long])
+    chart.bands += [(i, i + 0.5, f"uplink:1.0.{i} silent") for i in range(10)]
+    chart.lines += [axes.Line(f"{i} {long}", [axes.Point(0, 0, 0.5, 1)]) for i in range(3)]
+    check_texts_fit(chart.svg())
+    chart = axes.Chart("", "y", 4, 100, x_names=[long[:60]] * 4)
+    chart.lines.append(axes.Line("a", [axes.Point(0.5, 0, 0.5, 1)]))
+    check_texts_fit(chart.svg())
+
+
+@pytest.mark.parametrize(
+    ("bands", "words"),
+    [
+        ([(0, 5, "plane:1 silent"), (5, 10, "plane:2 loss")], {"plane:1 silent", "plane:2 loss"}),
+        ([(0, 10, "plane:1 silent")], {"plane:1 silent"}),
+        ([(0, 1, "plane:1 silent"), (2, 3, "plane:1 silent")], {"grey: plane:1 silent"}),
+        (
+            [(0, 5, "plane:1 silent"), (4, 10, "plane:2 loss")],
+            {"1", "2", "grey: 1 plane:1 silent, 2 plane:2 loss"},
+        ),
+    ],
+)
+def test_svg__every_band_has_a_name(bands: list[tuple[float, float, str]], words: set[str]) -> None:
+    chart = axes.Chart("x", "y", 10, 100, bands=bands)
+    chart.lines.append(axes.Line("a", [axes.Point(0, 0, 0.5, 1)]))
+    svg = chart.svg()
+    check_texts_fit(svg)
+    assert words <= set(texts(ElementTree.fromstring(svg)))
+
+
+@pytest.mark.parametrize(("reached", "note"), [(1.0, False), (1.3, True), (9.0, True)])
+def test_variants_svg__what_exceeds_100_percent_has_a_note(reached: float, note: bool) -> None:
+    check = {"measure": "completion", "of": "reference", "at_least": 0.5}
+    scenario = parse(checks=[check], variants=[{"name": "one"}, {"name": "two"}])
+    low, middle = 0.8 * reached, reached
+    outcome = Outcome("small", "completion", middle, ">=", 0.5, True, low, middle, {})
+    root = ElementTree.fromstring(plot.variants_svg(scenario, [[outcome]] * 2, range(1, 4)))
+    said = " ".join(str(text) for text in texts(root))
+    assert ("Above 100%: more than in the run that it is compared with" in said) is note
+    assert ("Values above 400% are drawn at 400%" in said) is (reached > 4)
+    assert "small, median of seeds 1 to 3" in said and "quartiles of the seeds" in said
+    check_lines(root, 2)
 
 
 @pytest.mark.parametrize(("end", "unit"), [("1ms", "us"), ("2ms", "ms"), ("2s", "s")])
@@ -130,6 +213,15 @@ def test_render__says_what_is_not_met(summaries: list[Summary]) -> None:
     assert "&lt;= 3" in text and "1 not met" in text
     assert "The paper: x &lt; y" in text
     assert not re.search(r'(src|href)="[^#]', text)  # nothing to fetch
+
+
+@pytest.mark.parametrize(("value", "note"), [(1.0004, False), (1.01, True)])
+def test_render__a_value_above_1_has_a_note(value: float, note: bool) -> None:
+    scenario = parse(checks=[{"name": "share", "measure": "goodput", "at_least": 0.5}], faults=[])
+    (summary,) = summaries_of(scenario)
+    more = replace(summary, measured=replace(summary.measured, values=(value,)))
+    text = page.render([page.Experiment(scenario, [[more]])], range(1, 2))
+    assert ("A value above 1 is more than" in text) is note
 
 
 def test_svg__same_bytes_from_the_same_data_and_nothing_to_fetch(summaries: list[Summary]) -> None:
