@@ -23,6 +23,7 @@ from mrc.aio.observer import Viewers
 from mrc.aio.qp import QP
 from mrc.errors import (
     BusyError,
+    ConfigError,
     ConnectError,
     InUseError,
     MrcError,
@@ -233,4 +234,8 @@ def _listening_socket(host: str | None, port: int) -> socket.socket:
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise InUseError(f"TCP port {port} is in use: choose another") from error
+        if error.errno == errno.EADDRNOTAVAIL:
+            raise ConfigError(
+                f"cannot listen on {host}: it is not an address of this host"
+            ) from error
         raise

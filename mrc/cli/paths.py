@@ -14,6 +14,7 @@ from typing import NoReturn
 
 import mrc
 from mrc.aio.qp import QP
+from mrc.cli import endpoint
 from mrc.cli.address import DEFAULT_PORT, host_and_port
 from mrc.cli.arguments import seconds_argument
 from mrc.cli.live import Block, screen
@@ -29,6 +30,7 @@ examples:
   mrc paths h1                         h1 must run mrc recv
   mrc paths --probe h1                 also send a full-size probe on each path
   mrc paths --watch -i 0.5 h1          probe every 0.5 s, until ^C
+  mrc paths -B eth1 h1                 only the paths from one interface
   mrc paths --json h1 | jq '.evs[] | select(.state != "GOOD")'
 """
 
@@ -50,6 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-i", "--interval", type=seconds_argument, default=1.0, metavar="SECONDS",
         help="pause between the probes of --watch [%(default)s]",
     )  # fmt: skip
+    endpoint.add_options(parser)
     add_options(parser)
 
 
@@ -58,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _paths(args: argparse.Namespace, out: Output) -> int:
-    async with mrc.Context() as ctx:
+    async with mrc.Context(mrc.ContextConfig(**endpoint.settings(args))) as ctx:
         if args.watch:
             await _watch(args, out, ctx)
         async with await _connect(args, ctx) as qp:

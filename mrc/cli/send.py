@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 
 import mrc
-from mrc.cli import views
+from mrc.cli import endpoint, views
 from mrc.cli.address import DEFAULT_PORT, host_and_port
 from mrc.cli.arguments import seconds_argument
 from mrc.cli.output import Output, add_options
@@ -22,6 +22,7 @@ examples:
   mrc send a.bin h1                    send to mrc recv on h1
   mrc send a.bin b.bin h1:7000         mrc recv listens on TCP port 7000
   mrc send a.bin '[2001:db8::1]:7000'
+  mrc send -B eth1 -B eth2 a.bin h1    use only these two interfaces
   mrc send --json a.bin h1 | jq .planes
 """
 
@@ -36,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--timeout", type=seconds_argument, default=5.0, metavar="SECONDS",
         help="time limit for connecting [%(default)s]",
     )  # fmt: skip
+    endpoint.add_options(parser)
     views.add_options(parser, listens=False)
     add_options(parser)
 
@@ -49,7 +51,7 @@ async def _send(args: argparse.Namespace, out: Output, total: int) -> int:
     host, port = args.host
     meter = ProgressMeter(out, "sender")
     async with (
-        mrc.Context(mrc.ContextConfig(**views.settings(args))) as ctx,
+        mrc.Context(mrc.ContextConfig(**endpoint.settings(args), **views.settings(args))) as ctx,
         connect_session(ctx, host, port, total_bytes=total, timeout=args.timeout) as session,
         meter.watch(session, f"to {host}", total),
     ):

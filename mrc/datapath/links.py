@@ -18,7 +18,7 @@ from mrc.binding.device import Device, PortOpening
 from mrc.binding.native import Command
 from mrc.config import ContextConfig
 from mrc.datapath.monitor import link_snapshots
-from mrc.errors import ConfigError, MrcError, StateError
+from mrc.errors import ConfigError, InUseError, MrcError, StateError
 from mrc.fabric.hostconfig import HostConfig, Source
 from mrc.fabric.paths import SourcePorts
 from mrc.fabric.ports import Found, Interface, Kept, LocalPort, interface_ports, srv6_ports
@@ -160,6 +160,10 @@ class Links:
             try:
                 opened = _open_device(config, [ports.get(n + 1) for n in range(self._most)])
             except OSError as error:
+                if error.errno == errno.EADDRINUSE and config.udp_port:
+                    raise InUseError(
+                        f"UDP port {config.udp_port} is in use: choose another"
+                    ) from error
                 if error.errno not in _GONE or left == 0:
                     raise
             else:

@@ -392,7 +392,7 @@ def test_recv__port_taken(mrc: Mrc, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("output", "part"), [("none", "no such directory"), ("file", "is not a directory")]
+    ("output", "part"), [("file/in", "not a directory"), ("file", "is not a directory")]
 )
 def test_recv__output_is_no_directory(mrc: Mrc, tmp_path: Path, output: str, part: str) -> None:
     (tmp_path / "file").touch()
