@@ -28,7 +28,7 @@ async def dial(config: HostConfig | None, host: str, port: int) -> Channel:
     failure: OSError | None = None
     for address in dict.fromkeys(info[4][0] for info in found):
         try:
-            return Channel(*await asyncio.open_connection(str(address), port))
+            return Channel(*await asyncio.open_connection(str(address), port), called=host)
         except OSError as error:
             failure = error
     if isinstance(failure, ConnectionRefusedError):

@@ -338,7 +338,7 @@ def test_recv__killed(hosts: Hosts, tmp_path: Path, inbox: Path) -> None:
     receiver.until_received(LONG // 4)
     receiver.process.kill()
     sender.ends(1, within=5)
-    assert "h1 ended without closing the QP" in sender.complaint()
+    assert "h1 ended without closing the connection" in sender.complaint()
     (left,) = names(inbox)
     assert left.startswith(".a.mrc-"), "nothing under the final name"
     receiver = hosts.recv(inbox, "--once")
@@ -355,7 +355,7 @@ def test_send__killed(hosts: Hosts, tmp_path: Path, inbox: Path) -> None:
     receiver.until_received(LONG // 4)
     sender.process.kill()
     receiver.ends(1, within=5)
-    assert "h0 ended without closing the QP" in receiver.complaint()
+    assert "h0 ended without closing the connection" in receiver.complaint()
     assert names(inbox) == []
 
 

@@ -369,7 +369,7 @@ async def test_server_vanishes() -> None:
                 serving.append(spawn(server.serve(qp)))
 
         accepting = spawn(serve())
-        with pytest.raises(PeerGoneError, match="ended without closing the QP"):
+        with pytest.raises(PeerGoneError, match="ended without closing the connection"):
             async with connect(near, LOOPBACK[4], listener.port, timeout=5.0) as client:
                 await client.run(
                     Plan(size=4096, seconds=60.0),
