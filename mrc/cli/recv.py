@@ -21,9 +21,10 @@ from mrc.cli import endpoint, history_report, views
 from mrc.cli.address import DEFAULT_PORT, port_number
 from mrc.cli.arguments import count_argument, seconds_argument, size_argument
 from mrc.cli.exits import UsageError
+from mrc.cli.incidents import Incidents
 from mrc.cli.output import Output, add_options
 from mrc.cli.progress import ProgressMeter
-from mrc.cli.report import slow_planes, transfer
+from mrc.cli.report import overflow, parameters, slow_planes, transfer
 from mrc.cli.runner import run_async
 from mrc.cli.serving import session_failed
 from mrc.messaging.mailbox import MAX_UNREAD
@@ -273,19 +274,35 @@ class _Server:
     async def _receive(self, session: Session, on_data: Callable[[], None]) -> None:
         total = session.qp.private.get("bytes")
         known_total = total if type(total) is int and 0 <= total <= MAX_FILE_BYTES else None
-        async with self._meter.watch(session, f"from {session.qp.peer_host}", known_total):
+        incidents = Incidents(self._meter.detail)
+        async with (
+            self._meter.watch(session, f"from {session.qp.peer_host}", known_total),
+            incidents.follow(session.qp),
+        ):
+            self._meter.detail(parameters(self.ctx, session.qp))
             files, seconds = await self._meter.files(
                 receive_files(session, self.directory, limits=self.limits, on_data=on_data)
             )
-            await self._report(session, files, seconds)
+            await self._report(session, incidents, files, seconds)
 
-    async def _report(self, session: Session, files: list[TransferredFile], seconds: float) -> None:
-        """Prints a session's slow planes, its --bins and its JSON."""
-        slow = slow_planes("receiver", (await session.query()).planes)
-        self._meter.note(f"{session.qp.peer_host}: {slow}" if slow else "")
+    async def _report(
+        self,
+        session: Session,
+        incidents: Incidents,
+        files: list[TransferredFile],
+        seconds: float,
+    ) -> None:
+        """Prints a session's lost or slow planes, its --bins and its JSON."""
+        story = incidents.sentence(slow_planes("receiver", (await session.query()).planes))
+        self._meter.note(f"{session.qp.peer_host}: {story}" if story else "")
+        self._meter.note_once(await overflow(self.ctx))
         recording = await self._recorder.stop() if self._recorder is not None else None
         if recording is not None:
             self._meter.text("\n".join(history_report.bins_lines("receiver", recording)))
         if self.out.as_json:
             port = self.listener.port
-            self.out.result(await transfer("receiver", session, files, seconds, port, recording))
+            self.out.result(
+                await transfer(
+                    "receiver", session, files, seconds, port, recording, incidents.outages
+                )
+            )
