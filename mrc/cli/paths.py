@@ -20,6 +20,7 @@ from mrc.cli.arguments import seconds_argument
 from mrc.cli.live import Block, screen
 from mrc.cli.output import Output, add_options, format_seconds, format_table
 from mrc.cli.runner import run_async
+from mrc.enums import EvState
 from mrc.events import EvInfo, ProbeResult
 from mrc.results.paths import Paths, Probe, ProbedEv
 from mrc.results.plain import like
@@ -67,6 +68,7 @@ async def _paths(args: argparse.Namespace, out: Output) -> int:
         async with await _connect(args, ctx) as qp:
             block, result = await _look(args, ctx, qp)
         out.text(format_table(block.head, block.rows))
+        out.text(_summary(result))
         out.result(result)
     return 0
 
@@ -113,8 +115,30 @@ def _probe(ev: EvInfo, probes: Sequence[ProbeResult]) -> Probe | None:
     return like(Probe, found, ce=found.ce if found.answered else None)
 
 
+def _summary(result: Paths) -> str:
+    """How many planes and paths can carry data, and the size of a packet."""
+    usable = [ev for ev in result.evs if ev.state is EvState.GOOD and _works(ev.probe)]
+    planes = {ev.plane for ev in result.evs}
+    return (
+        f"{result.peer}: {len({ev.plane for ev in usable})} of {len(planes)} planes and"
+        f" {len(usable)} of {len(result.evs)} paths are good; a packet carries"
+        f" {result.path_mtu_bytes} B"
+    )
+
+
+def _works(probe: Probe | None) -> bool:
+    return probe is None or probe.answered
+
+
 def _block(evs: Sequence[EvInfo], probes: Sequence[ProbeResult]) -> Block:
-    head = ["plane", "path", "EV", "state", "RTT", "uSIDs or destination"]
+    head = [
+        "plane",
+        "path",
+        "EV",
+        "state",
+        "RTT",
+        "uSIDs" if any(ev.usids for ev in evs) else "destination",
+    ]
     rows = [
         [
             ev.plane,

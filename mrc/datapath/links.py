@@ -50,9 +50,9 @@ class _Slot:
 
 def finder(config: ContextConfig, host: HostConfig | None) -> Find:
     """The function that selects a Context's ports from the interfaces, by its configuration."""
-    if host is not None and host.source is Source.SRV6:
-        return lambda interfaces, kept: srv6_ports(host, interfaces)
     wanted = config.interfaces
+    if host is not None and host.source is Source.SRV6:
+        return lambda interfaces, kept: srv6_ports(host, interfaces, wanted)
     if not wanted and host is not None:
         wanted = tuple(str(port.address.ip) for port in host.ports)
     return lambda interfaces, kept: interface_ports(interfaces, wanted, config.evs_per_pair, kept)

@@ -164,7 +164,13 @@ def test_paths__shows_every_ev(hosts: Hosts, inbox: Path) -> None:
     assert shown["evs"][3]["usids"] == ["0101", "0201", "e000"]
     assert {ev["state"] for ev in shown["evs"]} == {"GOOD"}
     table = hosts.start("h0", "paths", "h1").ends(0)
-    assert len(table.splitlines()) == 9 and "0101 0201 e000" in table
+    assert len(table.splitlines()) == 10 and "0101 0201 e000" in table
+    assert f"h1: 4 of 4 planes and 8 of 8 paths are good; a packet carries {MTU} B" in table
+    some = hosts.start("h0", "paths", "h1", "--json", "-B", "p2", "-B", "p4").ends(0)
+    assert {ev["plane"] for ev in printed("paths", some)["evs"]} == {2, 4}
+    none = hosts.start("h0", "paths", "h1", "-B", "p9")
+    none.ends(1)
+    assert "p9 is no port of the host configuration, which has p1" in none.complaint()
     assert receiver.process.poll() is None, "a query of the paths does not count for --once"
 
 
