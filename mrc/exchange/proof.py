@@ -24,9 +24,12 @@ from mrc.limits import MIN_MTU
 Probe = Callable[[int, int, float], Awaitable[ProbeResult]]
 """Probes EV `index` with `payload` bytes (0: small) and waits at most `timeout` seconds."""
 
-# Payloads on common links: MTU 9000, 1500, 1450 (VXLAN), 1420 (WireGuard), 1400 and 1280 with IPv4,
-# 9000, 1500 and 1280 with SRv6, and RoCE's sizes. A search begins with them.
-COMMON_MTUS = (8908, 8844, 4096, 2048, 1408, 1356, 1344, 1328, 1308, 1188, 1124, 1024, 512, MIN_MTU)
+# Payloads on links with an MTU of 9000, 1500, 1450 (VXLAN), 1420 (WireGuard), 1400 or 1280, with
+# IPv4, IPv6 or SRv6, and RoCE's sizes. A search begins with them.
+COMMON_MTUS = (
+    8928, 8908, 8844, 4096, 2048, 1428, 1408, 1376, 1348, 1328, 1308, 1208, 1188, 1124, 1024, 512,
+    MIN_MTU,
+)  # fmt: skip
 NEAR_BYTES = 16  # a search ends this close below the true size
 FULL_TRIES = 2
 SMALL_TRIES = 3
