@@ -458,7 +458,7 @@ async def _receive_ready(local: Local, queue: QueuePair, plan: _Plan, peer: Hell
     except OSError as error:
         if error.errno != errno.ENETDOWN:
             raise
-        raise PathError("an interface changed while the QP was connecting: try again") from error
+        raise PathError("an interface changed during the connect: try again") from error
     try:
         await call(queue.set_peer(plan.sources), "set the peer's addresses")
     except InUseError as error:

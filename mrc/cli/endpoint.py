@@ -6,6 +6,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from mrc.aio.context import Context
+from mrc.aio.qp import QP
 from mrc.cli.arguments import count_argument
 from mrc.limits import UDP_PORT
 
@@ -23,10 +25,20 @@ def add_options(parser: Any) -> None:
     )  # fmt: skip
     parser.add_argument(
         "-v", "--verbose", action="store_true",
-        help="also print the QP's parameters and every change of its paths on stderr",
+        help="also print the parameters of the QP and the changes of its paths",
     )  # fmt: skip
 
 
 def settings(args: argparse.Namespace) -> dict[str, Any]:
     """The fields of ContextConfig."""
     return {"interfaces": tuple(dict.fromkeys(args.interfaces)), "udp_port": args.udp_port}
+
+
+def parameters(ctx: Context, qp: QP) -> str:
+    """The parameters of a QP in one line, for -v."""
+    config = ctx.config
+    return (
+        f"QP {qp.qpn:#x} to {qp.peer_host}: planes {', '.join(map(str, qp.planes))}, path MTU"
+        f" {qp.path_mtu} B, window {qp.mpr} PSNs, cc {config.cc.name}, shares"
+        f" {config.plane_shares.name}, integrity {config.integrity.name}"
+    )

@@ -66,6 +66,7 @@ async def _paths(args: argparse.Namespace, out: Output) -> int:
         if args.watch:
             await _watch(args, out, ctx)
         async with await _connect(args, ctx) as qp:
+            out.detail(endpoint.parameters(ctx, qp))
             block, result = await _look(args, ctx, qp)
         out.text(format_table(block.head, block.rows))
         out.text(_summary(result))

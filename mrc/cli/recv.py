@@ -24,7 +24,7 @@ from mrc.cli.exits import UsageError
 from mrc.cli.incidents import Incidents
 from mrc.cli.output import Output, add_options
 from mrc.cli.progress import ProgressMeter
-from mrc.cli.report import overflow, parameters, slow_planes, transfer
+from mrc.cli.report import overflow, slow_planes, transfer
 from mrc.cli.runner import run_async
 from mrc.cli.serving import session_failed
 from mrc.messaging.mailbox import MAX_UNREAD
@@ -279,7 +279,7 @@ class _Server:
             self._meter.watch(session, f"from {session.qp.peer_host}", known_total),
             incidents.follow(session.qp),
         ):
-            self._meter.detail(parameters(self.ctx, session.qp))
+            self._meter.detail(endpoint.parameters(self.ctx, session.qp))
             files, seconds = await self._meter.files(
                 receive_files(session, self.directory, limits=self.limits, on_data=on_data)
             )

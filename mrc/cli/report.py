@@ -72,16 +72,6 @@ def slow_planes(role: str, planes: Sequence[PlaneInfo]) -> str:
     return sentence(carried_bytes(role, planes))
 
 
-def parameters(ctx: Context, qp: QP) -> str:
-    """The parameters of a QP in one line, for -v."""
-    config = ctx.config
-    return (
-        f"QP {qp.qpn:#x} to {qp.peer_host}: planes {', '.join(map(str, qp.planes))}, path MTU"
-        f" {qp.path_mtu} B, window {qp.mpr} PSNs, cc {config.cc.name}, shares"
-        f" {config.plane_shares.name}, integrity {config.integrity.name}"
-    )
-
-
 async def overflow(ctx: Context) -> str:
     """A sentence when packets were lost because the kernel limits the receive buffer; or ""."""
     if all(warning.kind is not WarningKind.RCVBUF_SMALL for warning in ctx.warnings):

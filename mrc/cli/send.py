@@ -12,7 +12,7 @@ from mrc.cli.arguments import seconds_argument
 from mrc.cli.incidents import Incidents
 from mrc.cli.output import Output, add_options
 from mrc.cli.progress import ProgressMeter
-from mrc.cli.report import overflow, parameters, slow_planes, transfer
+from mrc.cli.report import overflow, slow_planes, transfer
 from mrc.cli.runner import run_async
 from mrc.transfer.sender import check_sources, send_files
 from mrc.transfer.session import connect_session
@@ -59,7 +59,7 @@ async def _send(args: argparse.Namespace, out: Output, total: int) -> int:
         incidents.follow(session.qp),
     ):
         views.announce(out, ctx)
-        meter.detail(parameters(ctx, session.qp))
+        meter.detail(endpoint.parameters(ctx, session.qp))
         sent, seconds = await meter.files(send_files(session, args.files))
         slow = slow_planes("sender", (await session.query()).planes)
         meter.note(incidents.sentence(slow))
