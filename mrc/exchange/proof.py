@@ -42,6 +42,7 @@ _LONGEST_SECONDS = 1.0
 _ROUND_TRIPS = 8
 _SEARCH_SIZES = 7  # probed at once in each step of a search
 _SEARCH_ROUND_TRIPS = 2
+_SEARCH_SECONDS = 1.0  # no further step after this: the exchange has a time limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,20 +111,24 @@ class _Prover:
             return agreed
         if not await self._answers(index, 0, SMALL_TRIES):
             return 0
-        if await self._answers(index, agreed, FULL_TRIES):
+        if await self._fits(index, agreed):
             return agreed
         async with self._searches[plane]:  # the others of the plane use what the first one finds
             most = self._searched.get(plane, agreed)
             if plane not in self._searched:
                 self._searched[plane] = await self._search(index, agreed)
                 return self._searched[plane]
-        if most and await self._answers(index, most, FULL_TRIES):
+        if most and await self._fits(index, most):
             return most
         return await self._search(index, most or agreed)
 
     async def _search(self, index: int, above: int) -> int:
-        """The largest payload below `above` that the EV carries, within NEAR_BYTES; 0: none."""
-        sizes, low = common(above), 0
+        """The largest payload below `above` that the EV carries, within NEAR_BYTES; 0: none.
+
+        With a long round trip it may end with a smaller one.
+        """
+        now = asyncio.get_running_loop().time
+        sizes, low, until = common(above), 0, now() + _SEARCH_SECONDS
         while sizes:
             answers = await asyncio.gather(*(self._fits(index, size) for size in sizes))
             found = [size for size, answered in zip(sizes, answers, strict=True) if answered]
@@ -131,14 +136,15 @@ class _Prover:
             if not low:
                 break
             above = min((size for size in sizes if size > low), default=above)
-            sizes = between(low, above)
+            sizes = between(low, above) if now() < until else []
         return low
 
     async def _fits(self, index: int, payload: int) -> bool:
         """As `_answers`, after the EV answered another probe: so the round trip is known."""
-        for _ in range(FULL_TRIES):
+        for attempt in range(1, FULL_TRIES + 1):
             async with self._slots:
-                seconds = _SHORTEST_SECONDS + _SEARCH_ROUND_TRIPS * self._longest_rtt_ns / 1e9
+                trips = _SEARCH_ROUND_TRIPS * self._longest_rtt_ns / 1e9
+                seconds = attempt * _SHORTEST_SECONDS + trips
                 result = await self._probe(index, payload, min(seconds, _LONGEST_SECONDS))
                 if result.error == 0:
                     return True

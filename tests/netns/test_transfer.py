@@ -177,7 +177,9 @@ def test_paths__shows_every_ev(hosts: Hosts, inbox: Path) -> None:
 def test_paths__a_silent_plane_is_not_good(hosts: Hosts, bed: Testbed, inbox: Path) -> None:
     hosts.recv(inbox)
     bed.fail("plane:2")
-    shown = printed("paths", hosts.start("h0", "paths", "h1", "--json").ends(0))
+    looking = hosts.start("h0", "paths", "h1", "--json")
+    shown = printed("paths", looking.ends(0))
+    assert looking.complaint() == "mrc paths: plane 2 (p2) to h1 does not answer"
     good = {ev["plane"] for ev in shown["evs"] if ev["state"] == "GOOD"}
     assert good == {1, 3, 4}
 

@@ -84,6 +84,13 @@ async def test_prove__common_mtus_are_found_exactly_and_at_once(room: int, paylo
     assert len(fabric.probes) < 50
 
 
+async def test_prove__a_search_that_takes_long_ends_with_a_common_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(proofs, "_SEARCH_SECONDS", 0.0)
+    assert (await prove(Fabric([1500]).probe, [None], 8908)).mtu == 1428
+
+
 async def test_prove__one_ev_of_a_plane_searches_for_the_others() -> None:
     fabric = Fabric([1400] * 8 + [3000] * 8 + [9000] * 8)
     planes = [1] * 8 + [2] * 8 + [3] * 8
