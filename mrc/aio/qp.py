@@ -65,6 +65,11 @@ class QP:
         return self._end.peer_host
 
     @property
+    def peer_name(self) -> str:
+        """The name of the peer's host, as the peer sent it."""
+        return self._end.peer.host
+
+    @property
     def peer_address(self) -> str:
         """The address of the peer on the TCP connection of the exchange."""
         return self._end.channel.remote
