@@ -328,7 +328,8 @@ def _plan(local: Local, ends: _Ends, channel: Channel, peer: Hello, profile: EvP
     limits = {plane: mtu for plane, mtu in limits.items() if plane in used}
     path_mtu = min(limits.values())
     if path_mtu < MIN_MTU:
-        raise PathError(f"the MTU of an interface to {host} is too small for MRC packets")
+        small = [plane for plane, mtu in limits.items() if mtu < MIN_MTU]
+        raise PathError(f"{findings.named(small, ends.nics)} to {host}: the MTU is below {MIN_MTU}")
     return _Plan(
         evs,
         _sources(peer),

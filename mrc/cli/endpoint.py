@@ -12,10 +12,11 @@ from mrc.cli.arguments import count_argument
 from mrc.limits import UDP_PORT
 
 
-def add_options(parser: Any) -> None:
-    """Adds `--interface`, `--udp-port` and `--verbose`."""
+def add_options(parser: Any, *names: str) -> None:
+    """Adds `--interface`, also under other `names`, `--udp-port` and `--verbose`."""
     parser.add_argument(
-        "-B", "--interface", action="append", default=[], dest="interfaces", metavar="IFACE",
+        "-B", "--interface", *names, action="append", default=[], dest="interfaces",
+        metavar="IFACE",
         help="use only this interface (name or address); repeat it for each interface [all]",
     )  # fmt: skip
     parser.add_argument(

@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-p", "--port", type=port_number, help=f"TCP port of the server [{DEFAULT_PORT}]"
     )
     ends.add_argument("-1", "--one-off", action="store_true", help="server: exit after one client")
-    endpoint.add_options(ends)
+    endpoint.add_options(ends, "--bind")
     views.add_options(ends, listens=True)
     ends.add_argument(
         "--max-memory", type=size_argument, default=MAX_PEER_BYTES, metavar="BYTES",

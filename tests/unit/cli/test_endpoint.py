@@ -94,6 +94,11 @@ def test_interface__that_does_not_exist(command: list[str], tmp_path: Path) -> N
     assert len(done.stderr.splitlines()) == 1
 
 
+def test_bind__names_an_interface_for_perf() -> None:
+    """As in iperf3; `mrc recv --bind` names an address."""
+    assert "no interface nosuch0" in mrc("perf", "--bind", "nosuch0", "127.0.0.1", code=1).stderr
+
+
 def test_bind__to_an_address_of_another_host(tmp_path: Path) -> None:
     done = mrc("recv", "--output", tmp_path, "--bind", "192.0.2.1", "--port", "0", code=1)
     assert "cannot listen on 192.0.2.1: it is not an address of this host" in done.stderr

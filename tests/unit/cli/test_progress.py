@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -112,3 +113,22 @@ def test_detail__only_with_v(capsys: pytest.CaptureFixture[str], verbose: bool) 
     out = Output("mrc test", as_json=False, quiet=False, verbose=verbose)
     ProgressMeter(out, "sender").detail("QP 0x1")
     assert ("QP 0x1" in capsys.readouterr().err) is verbose
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+async def test_watch__one_line_that_fits_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("mrc.cli.progress.BAR_SECONDS", 0.0)
+    qp = CountingQp(answers=4)
+    meter = ProgressMeter(Output("mrc test", as_json=False, quiet=False), "sender")
+    async with meter.watch(qp, "to a-host-with-a-long-name.example", 1 << 40):  # type: ignore[arg-type]
+        await qp.enough.wait()
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.getvalue())
+    lines = [line.rstrip() for line in re.split(r"[\r\n]+", text) if line.strip()]
+    assert lines and all(line.startswith("  0%  ") for line in lines), "none continues another"
+    assert all("2/2" in line and len(line) < columns for line in lines)
