@@ -10,20 +10,15 @@ from __future__ import annotations
 import asyncio
 import errno
 import functools
-import logging
-import random
-from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from mrc.aio.end import End
+from mrc.aio.local import Local, Terms
 from mrc.binding import verbs
 from mrc.binding.verbs import QueuePair, RtrAttributes, RtsAttributes
-from mrc.config import ContextConfig
-from mrc.control.profiles import CcProfile, EvProfile, Profiles
-from mrc.datapath.dispatch import Dispatcher
-from mrc.datapath.links import Links
+from mrc.control.profiles import EvProfile
 from mrc.enums import EvState, Integrity
 from mrc.errors import (
     ConfigError,
@@ -36,47 +31,17 @@ from mrc.errors import (
 )
 from mrc.events import ProbeResult
 from mrc.exchange import findings, mpr
-from mrc.exchange.admission import Claims
 from mrc.exchange.oob import HELLO_BYTES, Attributes, Channel, Hello, hello_from_json, hello_to_json
 from mrc.exchange.proof import Proof, prove
 from mrc.fabric import paths
 from mrc.fabric.addresses import parse_address
-from mrc.fabric.hostconfig import HostConfig, HostPeer, Source
+from mrc.fabric.hostconfig import HostConfig, HostPeer
 from mrc.fabric.paths import PathEv, PeerSource, SourcePorts
 from mrc.fabric.ports import LocalPort, RemotePort
 from mrc.limits import MAX_MTU, MIN_MTU
 
-logger = logging.getLogger("mrc.establish")
-
 _AMPLIFICATION = 3  # bytes sent to addresses that have not answered, per byte from the peer
 _NUMBER_TRIES = 8  # with 1024 QPs, one random QPN in 16384 is already in use
-
-
-@dataclass(frozen=True, slots=True)
-class Local:
-    """State that all QPs of a Context share."""
-
-    name: str
-    config: ContextConfig
-    host: HostConfig | None
-    links: Links
-    dispatcher: Dispatcher
-    rng: random.Random
-    claims: Claims
-    ev_profiles: Profiles[EvProfile]
-    cc_profiles: Profiles[CcProfile]
-    warned: deque[str] = field(default_factory=lambda: deque(maxlen=64))  # lines, logged once each
-
-    def warn(self, line: str) -> None:
-        """Logs the line, if there is one. A transfer has several QPs with the same findings."""
-        if line:
-            logger.log(logging.DEBUG if line in self.warned else logging.WARNING, "%s", line)
-            self.warned.append(line)
-
-    @property
-    def srv6(self) -> HostConfig | None:
-        """The host configuration if it defines SRv6 paths, else None."""
-        return self.host if self.host and self.host.source is Source.SRV6 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,16 +76,6 @@ class _Proved:
 
     path_mtu: int
     rtt_ns: int  # of the longest plane
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """The caller's parameters for a QP."""
-
-    private: dict[str, Any]
-    ev_profile: EvProfile
-    cc_profile: CcProfile
-    admit: Callable[[dict[str, Any]], None] | None = None  # refuses by the peer's private data
 
 
 async def establish(
@@ -321,15 +276,16 @@ def _plan(local: Local, ends: _Ends, channel: Channel, peer: Hello, profile: EvP
     evs = profile.settings.choose(evs)
     if not evs:
         raise PathError(f"EV profile {profile.name} has no path to {host}")
-    limits: dict[int, int] = {}
-    for plane, mtu in mtus:
-        limits[plane] = min(mtu, limits.get(plane, min(local.config.mtu_limit, theirs.path_mtu)))
     used = {ev.attr.port for ev in evs}
-    limits = {plane: mtu for plane, mtu in limits.items() if plane in used}
+    limits = findings.limits(
+        [each for each in mtus if each[0] in used], min(local.config.mtu_limit, theirs.path_mtu)
+    )
     path_mtu = min(limits.values())
     if path_mtu < MIN_MTU:
         small = [plane for plane, mtu in limits.items() if mtu < MIN_MTU]
-        raise PathError(f"{findings.named(small, ends.nics)} to {host}: the MTU is below {MIN_MTU}")
+        raise PathError(
+            f"{findings.named(small, ends.nics)} to {host}: the MTU is too small: raise it"
+        )
     return _Plan(
         evs,
         _sources(peer),

@@ -18,7 +18,8 @@ from collections.abc import AsyncIterator, Callable
 from typing import Self
 
 from mrc.aio.end import End
-from mrc.aio.establish import Local, Terms, establish
+from mrc.aio.establish import establish
+from mrc.aio.local import Local, Terms
 from mrc.aio.observer import Viewers
 from mrc.aio.qp import QP
 from mrc.errors import (

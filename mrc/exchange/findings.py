@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the proof of the paths found, as lines for people: planes that are silent or carry less."""
+"""What the interfaces allow and the probes found, as lines for people: planes that are silent or
+carry less.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,14 @@ from collections.abc import Iterable, Mapping, Sequence
 HEADER_BYTES = 106  # of a packet beside its payload, from Ethernet on
 _WORTH_TELLING = 1.02  # the ratio of two packet sizes
 _MOST_NAMED = 4
+
+
+def limits(mtus: Iterable[tuple[int, int]], most: int) -> dict[int, int]:
+    """The payload that each plane's interfaces allow, from pairs of plane and payload."""
+    allowed: dict[int, int] = {}
+    for plane, mtu in mtus:
+        allowed[plane] = min(mtu, allowed.get(plane, most))
+    return allowed
 
 
 def named(planes: Iterable[int], nics: Mapping[int, str]) -> str:
@@ -23,19 +33,19 @@ def named(planes: Iterable[int], nics: Mapping[int, str]) -> str:
 def smaller_packets(
     host: str,
     path_mtu: int,
-    limits: Mapping[int, int],
+    allowed: Mapping[int, int],
     found: Mapping[int, int],
     nics: Mapping[int, str],
 ) -> str:
     """Why packets to `host` are smaller than they could be, and what that costs; or "".
 
-    `limits` has the payload that the interfaces of each plane allow; the probes were not larger
+    `allowed` has the payload that the interfaces of each plane allow; the probes were not larger
     than the least of them. `found` has what the probes found on each living plane, and `nics` the
     interface of each plane of this host.
     """
-    probed = min(limits.values())
+    probed = min(allowed.values())
     carried = {
-        plane: limits[plane] if payload == probed else payload for plane, payload in found.items()
+        plane: allowed[plane] if payload == probed else payload for plane, payload in found.items()
     }
     most = max([probed, *carried.values()])
     if most < _WORTH_TELLING * path_mtu:

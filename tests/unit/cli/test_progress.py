@@ -126,7 +126,8 @@ async def test_watch__one_line_that_fits_the_terminal(
     monkeypatch.setattr("mrc.cli.progress.BAR_SECONDS", 0.0)
     qp = CountingQp(answers=4)
     meter = ProgressMeter(Output("mrc test", as_json=False, quiet=False), "sender")
-    async with meter.watch(qp, "to a-host-with-a-long-name.example", 1 << 40):  # type: ignore[arg-type]
+    title = "to a-host-with-a-long-name.example"
+    async with meter.watch(qp, title, 1 << 40):  # type: ignore[arg-type]
         await qp.enough.wait()
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.getvalue())
     lines = [line.rstrip() for line in re.split(r"[\r\n]+", text) if line.strip()]

@@ -3,22 +3,22 @@
 
 from __future__ import annotations
 
-from mrc.exchange.findings import named, silent_paths, smaller_packets
+from mrc.exchange.findings import limits, named, silent_paths, smaller_packets
 
 NICS = {1: "eth1", 2: "eth2", 3: "eth3"}
 
 
 def test_smaller_packets__nothing_to_tell() -> None:
-    limits = {1: 8908, 2: 8908}
-    assert smaller_packets("h1", 8908, limits, limits, NICS) == ""
-    limits = {1: 1408, 2: 1388}
+    same = {1: 8908, 2: 8908}
+    assert smaller_packets("h1", 8908, same, same, NICS) == ""
+    allowed = {1: 1408, 2: 1388}
     found = {1: 1388, 2: 1388}
-    assert smaller_packets("h1", 1388, limits, found, NICS) == "", "IPv4 and IPv6"
+    assert smaller_packets("h1", 1388, allowed, found, NICS) == "", "IPv4 and IPv6"
 
 
 def test_smaller_packets__one_plane_slows_down_the_others() -> None:
-    limits = {1: 8908, 2: 8908, 3: 8908}
-    line = smaller_packets("h1", 1308, limits, {1: 8908, 2: 1308, 3: 8908}, NICS)
+    allowed = {1: 8908, 2: 8908, 3: 8908}
+    line = smaller_packets("h1", 1308, allowed, {1: 8908, 2: 1308, 3: 8908}, NICS)
     assert line == (
         "plane 2 (eth2) to h1 carries only 1308 bytes in a packet, other planes 8908: all planes"
         " use 1308, which costs 6% of the rate and 6.8 times as many packets; raise its MTU, or"
@@ -63,3 +63,7 @@ def test_silent_paths__whole_planes_and_parts() -> None:
 
 def test_named__many_planes() -> None:
     assert named(range(1, 8), {}) == "planes 1, 2, 3, 4 and 3 more"
+
+
+def test_limits__the_least_of_each_plane() -> None:
+    assert limits([(1, 8908), (2, 1408), (1, 1388), (3, 9999)], 8908) == {1: 1388, 2: 1408, 3: 8908}
