@@ -126,7 +126,8 @@ class ContextConfig:
 
     `host` is the host configuration. None reads the file named by $MRC_CONFIG; without this
     variable, mrc uses and follows the interfaces of this machine. `interfaces` then selects some of
-    them by name or address: the n-th is port n on plane n. An interface may appear later.
+    them by name or address: the n-th is port n on plane n. An interface may appear later. With a
+    host configuration, `interfaces` selects some of its ports, which keep their planes.
     """
 
     host: HostConfig | None = None

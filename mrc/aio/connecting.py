@@ -6,7 +6,8 @@ from __future__ import annotations
 import asyncio
 
 from mrc.aio.end import End
-from mrc.aio.establish import Local, Terms, establish
+from mrc.aio.establish import establish
+from mrc.aio.local import Local, Terms
 from mrc.errors import BusyError, ConnectTimeoutError, MrcError, PeerGoneError
 from mrc.exchange.dial import dial
 from mrc.exchange.oob import Channel

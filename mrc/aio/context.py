@@ -19,8 +19,8 @@ from weakref import WeakSet
 
 from mrc.aio.connecting import connect
 from mrc.aio.end import End
-from mrc.aio.establish import Local, Terms
 from mrc.aio.listener import Listener
+from mrc.aio.local import Local, Terms
 from mrc.aio.observer import Observer, Unobserved
 from mrc.aio.opening import Opening
 from mrc.aio.qp import QP

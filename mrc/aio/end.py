@@ -93,7 +93,12 @@ class End:
         dispatcher.attach(queue.qpn, self)
 
     def __str__(self) -> str:
-        return f"QP {self.queue.qpn:#x} to {self.peer.host}"
+        return f"QP {self.queue.qpn:#x} to {self.peer_host}"
+
+    @property
+    def peer_host(self) -> str:
+        """As `QP.peer_host`."""
+        return self.channel.called or self.peer.host
 
     @property
     def planes(self) -> tuple[int, ...]:
@@ -176,7 +181,7 @@ class End:
         """The next immediate of the peer."""
         if self.immediates.full:
             # The peer must not be able to fill this host's memory.
-            many = f"{self._config.max_unread} immediates of {self.peer.host} are unread"
+            many = f"{self._config.max_unread} immediates of {self.peer_host} are unread"
             self.immediates.finish(QueueFullError(f"{many}, the most allowed (max_unread)"))
         self.immediates.push(immediate)
 
@@ -232,8 +237,8 @@ class End:
                     self._bye_ok.set()
         except (PeerGoneError, MrcError) as error:
             logger.debug("QP %#x: %s", self.queue.qpn, error)
-            gone = f"{self.peer.host} ended without closing the QP: was the process there stopped?"
-            self._on_gone(PeerGoneError(gone))
+            gone = "ended without closing the connection: was the process there stopped?"
+            self._on_gone(PeerGoneError(f"{self.peer_host} {gone}"))
         except OSError as error:
             # TCP failed, for example timed out. The QP goes on: it only cannot notice a dead peer.
             logger.info("QP %#x: the OOB connection is lost: %s", self.queue.qpn, error)

@@ -10,19 +10,15 @@ from __future__ import annotations
 import asyncio
 import errno
 import functools
-import logging
-import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from mrc.aio.end import End
+from mrc.aio.local import Local, Terms
 from mrc.binding import verbs
 from mrc.binding.verbs import QueuePair, RtrAttributes, RtsAttributes
-from mrc.config import ContextConfig
-from mrc.control.profiles import CcProfile, EvProfile, Profiles
-from mrc.datapath.dispatch import Dispatcher
-from mrc.datapath.links import Links
+from mrc.control.profiles import EvProfile
 from mrc.enums import EvState, Integrity
 from mrc.errors import (
     ConfigError,
@@ -34,41 +30,18 @@ from mrc.errors import (
     StateError,
 )
 from mrc.events import ProbeResult
-from mrc.exchange import mpr
-from mrc.exchange.admission import Claims
+from mrc.exchange import findings, mpr
 from mrc.exchange.oob import HELLO_BYTES, Attributes, Channel, Hello, hello_from_json, hello_to_json
 from mrc.exchange.proof import Proof, prove
 from mrc.fabric import paths
 from mrc.fabric.addresses import parse_address
-from mrc.fabric.hostconfig import HostConfig, HostPeer, Source
+from mrc.fabric.hostconfig import HostConfig, HostPeer
 from mrc.fabric.paths import PathEv, PeerSource, SourcePorts
 from mrc.fabric.ports import LocalPort, RemotePort
 from mrc.limits import MAX_MTU, MIN_MTU
 
-logger = logging.getLogger("mrc.establish")
-
 _AMPLIFICATION = 3  # bytes sent to addresses that have not answered, per byte from the peer
 _NUMBER_TRIES = 8  # with 1024 QPs, one random QPN in 16384 is already in use
-
-
-@dataclass(frozen=True, slots=True)
-class Local:
-    """State that all QPs of a Context share."""
-
-    name: str
-    config: ContextConfig
-    host: HostConfig | None
-    links: Links
-    dispatcher: Dispatcher
-    rng: random.Random
-    claims: Claims
-    ev_profiles: Profiles[EvProfile]
-    cc_profiles: Profiles[CcProfile]
-
-    @property
-    def srv6(self) -> HostConfig | None:
-        """The host configuration if it defines SRv6 paths, else None."""
-        return self.host if self.host and self.host.source is Source.SRV6 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +51,11 @@ class _Ends:
     ports: list[LocalPort]
     sports: SourcePorts
 
+    @property
+    def nics(self) -> dict[int, str]:
+        """The interface of each plane."""
+        return {port.plane: port.nic for port in self.ports}
+
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
@@ -86,6 +64,7 @@ class _Plan:
     evs: list[PathEv]
     sources: list[PeerSource]
     path_mtu: int
+    mtus: dict[int, int]  # what the interfaces of each plane allow
     integrity: Integrity
     dynamic_mpr: bool
     configured: bool  # the addresses come from our own configuration, not from the peer's hello
@@ -97,16 +76,6 @@ class _Proved:
 
     path_mtu: int
     rtt_ns: int  # of the longest plane
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """The caller's parameters for a QP."""
-
-    private: dict[str, Any]
-    ev_profile: EvProfile
-    cc_profile: CcProfile
-    admit: Callable[[dict[str, Any]], None] | None = None  # refuses by the peer's private data
 
 
 async def establish(
@@ -153,7 +122,7 @@ async def _establish(
         await _receive_ready(local, queue, plan, peer)
         allowed = await end.controller.start()
         await _turn(channel, "rtr", first=first)
-        proved = await _prove(local, channel, end, plan, peer, allowed, first=first)
+        proved = await _prove(local, channel, end, ends, plan, peer, allowed, first=first)
         window = _window(local, ends, plan, peer, proved)
         await _send_ready(local, queue, mine, peer, proved.path_mtu, window, terms)
         await _turn(channel, "rts", first=first)
@@ -283,6 +252,7 @@ async def _turn(channel: Channel, kind: str, *, first: bool, **fields: Any) -> d
 def _plan(local: Local, ends: _Ends, channel: Channel, peer: Hello, profile: EvProfile) -> _Plan:
     """Chooses the EVs and the largest possible path MTU from both hellos."""
     ports = ends.ports
+    host = channel.called or peer.host
     theirs = peer.attributes
     configured = local.srv6 is not None and not is_loopback(channel)
     if local.srv6 and configured:
@@ -291,7 +261,8 @@ def _plan(local: Local, ends: _Ends, channel: Channel, peer: Hello, profile: EvP
         if not addresses <= set(named.sources):
             raise ConnectError(f"host {peer.host} sends from addresses that are not configured")
         evs = paths.srv6_evs(named.paths, ports, ends.sports, theirs.udp_port, local.rng)
-        mtus = [port.mtu for port in ports] + [port.mtu for port in theirs.ports]
+        least = min(port.mtu for port in theirs.ports)
+        mtus = [(port.plane, min(port.mtu, least)) for port in ports]
         if not evs:
             why = f"no port with a path to host {peer.host} is usable"
             raise PathError(f"{why}: {local.links.missing}")
@@ -299,19 +270,27 @@ def _plan(local: Local, ends: _Ends, channel: Channel, peer: Hello, profile: EvP
         pairs = _pairs(ports, theirs.ports, channel)
         per_pair = local.config.evs_per_pair
         evs = paths.pair_evs(pairs, ends.sports, theirs.udp_port, per_pair, local.rng)
-        mtus = [min(ours.mtu, other.mtu) for ours, other in pairs]
+        mtus = [(ours.plane, min(ours.mtu, other.mtu)) for ours, other in pairs]
     if not evs:
-        raise PathError(f"host {peer.host} and this host have no IP version in common")
+        raise PathError(f"{host} and this host have no IP version in common")
     evs = profile.settings.choose(evs)
     if not evs:
-        raise PathError(f"EV profile {profile.name} has no path to host {peer.host}")
-    path_mtu = min(local.config.mtu_limit, theirs.path_mtu, *mtus)
+        raise PathError(f"EV profile {profile.name} has no path to {host}")
+    used = {ev.attr.port for ev in evs}
+    limits = findings.limits(
+        [each for each in mtus if each[0] in used], min(local.config.mtu_limit, theirs.path_mtu)
+    )
+    path_mtu = min(limits.values())
     if path_mtu < MIN_MTU:
-        raise PathError(f"the MTU of an interface to {peer.host} is too small for MRC packets")
+        small = [plane for plane, mtu in limits.items() if mtu < MIN_MTU]
+        raise PathError(
+            f"{findings.named(small, ends.nics)} to {host}: the MTU is too small: raise it"
+        )
     return _Plan(
         evs,
         _sources(peer),
         path_mtu,
+        limits,
         integrity=_integrity(local.config.integrity, theirs.integrity),
         dynamic_mpr=local.config.dynamic_mpr and theirs.dynamic_mpr,
         configured=configured,
@@ -344,6 +323,7 @@ async def _prove(
     local: Local,
     channel: Channel,
     end: End,
+    ends: _Ends,
     plan: _Plan,
     peer: Hello,
     allowed: Sequence[int],
@@ -352,16 +332,19 @@ async def _prove(
 ) -> _Proved:
     """Proves the allowed EVs from both sides and agrees on one path MTU for both directions."""
     if not allowed:
-        raise PathError(f"EV profile {end.ev_profile.name} denies every path to host {peer.host}")
+        raise PathError(f"EV profile {end.ev_profile.name} denies every path to {end.peer_host}")
     allowance = _AMPLIFICATION * channel.received_bytes
     proof, rtt_ns = await _probe(end, plan, allowed, allowance)
     if not proof.mtu:
         targets = sorted({str(plan.evs[index].attr.destination) for index in allowed})
         raise PathError(
-            f"no path to {peer.host} ({', '.join(targets[:4])}{', ...' * (len(targets) > 4)}) "
+            f"no path to {end.peer_host} ({', '.join(targets[:4])}{', ...' * (len(targets) > 4)}) "
             f"answers on UDP port {peer.attributes.udp_port}: is UDP blocked?"
         )
-    await _leave_out(end, plan, peer, proof)
+    await _leave_out(end, proof)
+    planes = [ev.attr.port for ev in plan.evs]
+    gone = [*proof.dead, *proof.unproven]
+    local.warn(findings.silent_paths(end.peer_host, planes, gone, ends.nics))
     silent = {plan.evs[index].attr.destination for index in proof.unproven}
     answered = {plan.evs[index].attr.destination for index in allowed} - silent
     proved = [s for s in plan.sources if plan.configured or s.address in answered]
@@ -372,11 +355,9 @@ async def _prove(
     if type(theirs) is not int or not MIN_MTU <= theirs <= MAX_MTU:
         raise ProtocolError(f"the peer sent a proved.mtu that is not within {MIN_MTU}..{MAX_MTU}")
     path_mtu = min(proof.mtu, theirs & ~3)
-    if path_mtu < plan.path_mtu:
-        logger.warning(
-            "the path MTU to %s is %d, not %d: a link on the way has a smaller MTU",
-            peer.host, path_mtu, plan.path_mtu,
-        )  # fmt: skip
+    local.warn(
+        findings.smaller_packets(end.peer_host, path_mtu, plan.mtus, proof.carried, ends.nics)
+    )
     return _Proved(path_mtu, rtt_ns)
 
 
@@ -396,23 +377,18 @@ async def _probe(
     destinations = [
         None if plan.configured else plan.evs[index].attr.destination for index in allowed
     ]
-    proof = await prove(probe, destinations, plan.path_mtu, allowance)
+    planes = [plan.evs[index].attr.port for index in allowed]
+    proof = await prove(probe, destinations, plan.path_mtu, allowance, planes=planes)
     dead = tuple(allowed[place] for place in proof.dead)
     unproven = tuple(allowed[place] for place in proof.unproven)
-    return Proof(proof.mtu, dead, unproven), max(rtts_ns.values(), default=0)
+    return Proof(proof.carried, dead, unproven), max(rtts_ns.values(), default=0)
 
 
-async def _leave_out(end: End, plan: _Plan, peer: Hello, proof: Proof) -> None:
+async def _leave_out(end: End, proof: Proof) -> None:
     """Stops data on EVs that do not answer, and probes to addresses that have never answered."""
     for index in proof.dead:
         await end.controller.set_state(index, EvState.ASSUMED_BAD)
     await end.controller.hold_back(proof.unproven)
-    if dead := [*proof.dead, *proof.unproven]:
-        planes = sorted({plan.evs[index].attr.port for index in dead})
-        logger.warning(
-            "%d of %d EVs to %s do not answer, on planes %s",
-            len(dead), len(plan.evs), peer.host, planes,
-        )  # fmt: skip
 
 
 def _window(local: Local, ends: _Ends, plan: _Plan, peer: Hello, proved: _Proved) -> int:
@@ -439,7 +415,7 @@ async def _receive_ready(local: Local, queue: QueuePair, plan: _Plan, peer: Hell
     except OSError as error:
         if error.errno != errno.ENETDOWN:
             raise
-        raise PathError("an interface changed while the QP was connecting: try again") from error
+        raise PathError("an interface changed during the connect: try again") from error
     try:
         await call(queue.set_peer(plan.sources), "set the peer's addresses")
     except InUseError as error:

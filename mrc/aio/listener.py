@@ -18,11 +18,13 @@ from collections.abc import AsyncIterator, Callable
 from typing import Self
 
 from mrc.aio.end import End
-from mrc.aio.establish import Local, Terms, establish
+from mrc.aio.establish import establish
+from mrc.aio.local import Local, Terms
 from mrc.aio.observer import Viewers
 from mrc.aio.qp import QP
 from mrc.errors import (
     BusyError,
+    ConfigError,
     ConnectError,
     InUseError,
     MrcError,
@@ -233,4 +235,8 @@ def _listening_socket(host: str | None, port: int) -> socket.socket:
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise InUseError(f"TCP port {port} is in use: choose another") from error
+        if error.errno == errno.EADDRNOTAVAIL:
+            raise ConfigError(
+                f"cannot listen on {host}: it is not an address of this host"
+            ) from error
         raise

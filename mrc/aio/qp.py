@@ -61,6 +61,11 @@ class QP:
 
     @property
     def peer_host(self) -> str:
+        """The peer: what `connect` was called with; at a listener the name that the peer sent."""
+        return self._end.peer_host
+
+    @property
+    def peer_name(self) -> str:
         """The name of the peer's host, as the peer sent it."""
         return self._end.peer.host
 

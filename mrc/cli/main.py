@@ -107,7 +107,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             return Exit.USAGE
         prog, args.command_line = args.prog, words
         _escape_what_cannot_be_encoded()
-        _set_up_logging(prog, quiet=getattr(args, "quiet", False))
+        _set_up_logging(
+            prog,
+            quiet=getattr(args, "quiet", False),
+            verbose=getattr(args, "verbose", False),
+        )
         return int(args.run(args))
     except UsageError as error:
         return _fail(error.prog, error, as_json=as_json)
@@ -127,9 +131,11 @@ def _escape_what_cannot_be_encoded() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
 
 
-def _set_up_logging(prog: str, *, quiet: bool) -> None:
-    """Prints the library's warnings on stderr, for example about small socket buffers."""
-    level = logging.ERROR if quiet else logging.WARNING
+def _set_up_logging(prog: str, *, quiet: bool, verbose: bool) -> None:
+    """Prints the library's warnings on stderr, with -v also its other messages."""
+    level = logging.INFO if verbose else logging.WARNING
+    if quiet:
+        level = logging.ERROR
     if os.environ.get("MRC_DEBUG") == "1":
         level = logging.DEBUG
     handler = logging.StreamHandler(sys.stderr)

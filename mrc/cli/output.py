@@ -31,7 +31,8 @@ def _scaled(value: float, step: int, units: Sequence[str]) -> str:
     while value >= step and index < len(units) - 1:
         value /= step
         index += 1
-    return f"{value:.0f} {units[index]}" if index == 0 else f"{value:.3g} {units[index]}"
+    whole = index == 0 or value >= 999.5  # not "1.02e+03 KiB"
+    return f"{value:.0f} {units[index]}" if whole else f"{value:.3g} {units[index]}"
 
 
 def format_bytes(count: float) -> str:
@@ -85,6 +86,7 @@ class Output:
     as_json: bool
     quiet: bool
     as_csv: bool = False
+    verbose: bool = False
 
     @classmethod
     def of(cls, args: argparse.Namespace) -> Output:
@@ -93,7 +95,8 @@ class Output:
             raise UsageError(
                 args.prog, f"--csv and --json: use only one of them; see {args.prog} --help"
             )
-        return cls(args.prog, as_json=args.json, quiet=args.quiet, as_csv=as_csv)
+        verbose = getattr(args, "verbose", False)
+        return cls(args.prog, as_json=args.json, quiet=args.quiet, as_csv=as_csv, verbose=verbose)
 
     def text(self, text: str) -> None:
         """Prints a result for people; nothing under --json and --csv."""
@@ -114,6 +117,11 @@ class Output:
         """Prints extra information on stderr; nothing under --quiet."""
         if not self.quiet:
             self.warn(text)
+
+    def detail(self, text: str) -> None:
+        """Prints a note that only -v shows."""
+        if self.verbose:
+            self.note(text)
 
     def warn(self, text: str) -> None:
         """Prints a failure that did not end the command on stderr."""

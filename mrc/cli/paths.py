@@ -13,6 +13,7 @@ from dataclasses import replace
 
 import mrc
 from mrc.aio.qp import QP
+from mrc.cli import endpoint
 from mrc.cli.address import DEFAULT_PORT, host_and_port
 from mrc.cli.arguments import seconds_argument
 from mrc.cli.exits import Exit
@@ -31,6 +32,7 @@ examples:
   mrc paths --probe h1                 also send a full-size probe on each path
   mrc paths --watch -i 0.5 h1          probe every 0.5 s, until ^C
   mrc paths --check h1 || alarm        exit code 1 if some path does not answer
+  mrc paths -B eth1 h1                 only the paths from one interface
   mrc paths --json h1 | jq '.evs[] | select(.state != "GOOD")'
 """
 
@@ -60,6 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-i", "--interval", type=seconds_argument, default=1.0, metavar="SECONDS",
         help="pause between the probes of --watch [%(default)s]",
     )  # fmt: skip
+    endpoint.add_options(parser)
     add_options(parser)
 
 
@@ -68,12 +71,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _paths(args: argparse.Namespace, out: Output) -> int:
-    async with mrc.Context() as ctx:
+    async with mrc.Context(mrc.ContextConfig(**endpoint.settings(args))) as ctx:
         if args.watch:
             return _checked(out, await _watch(args, out, ctx))
         async with await _connect(args, ctx) as qp:
+            out.detail(endpoint.parameters(ctx, qp))
             block, result = await _look(args, ctx, qp)
         out.text(format_table(block.head, block.rows))
+        out.text(_summary(result))
         out.result(result)
         return _checked(out, result) if args.check else Exit.OK
 
@@ -157,8 +162,30 @@ def _probe(ev: EvInfo, probes: Sequence[ProbeResult]) -> Probe | None:
     return like(Probe, found, ce=found.ce if found.answered else None)
 
 
+def _summary(result: Paths) -> str:
+    """How many planes and paths can carry data, and the size of a packet."""
+    usable = [ev for ev in result.evs if ev.state is EvState.GOOD and _works(ev.probe)]
+    planes = {ev.plane for ev in result.evs}
+    return (
+        f"{result.peer}: {len({ev.plane for ev in usable})} of {len(planes)} planes and"
+        f" {len(usable)} of {len(result.evs)} paths are good; a packet carries"
+        f" {result.path_mtu_bytes} B"
+    )
+
+
+def _works(probe: Probe | None) -> bool:
+    return probe is None or probe.answered
+
+
 def _block(evs: Sequence[EvInfo], probes: Sequence[ProbeResult]) -> Block:
-    head = ["plane", "path", "EV", "state", "RTT", "uSIDs or destination"]
+    head = [
+        "plane",
+        "path",
+        "EV",
+        "state",
+        "RTT",
+        "uSIDs" if any(ev.usids for ev in evs) else "destination",
+    ]
     rows = [
         [
             ev.plane,

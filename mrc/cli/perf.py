@@ -9,7 +9,7 @@ from typing import Any
 
 import mrc
 from mrc.aio.qp import QP
-from mrc.cli import csv_text, history_report, perf_report, views
+from mrc.cli import csv_text, endpoint, history_report, perf_report, views
 from mrc.cli.address import DEFAULT_PORT, host_and_port, port_number
 from mrc.cli.arguments import bit_rate, seconds_argument, size_argument
 from mrc.cli.exits import Exit, UsageError
@@ -70,10 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-p", "--port", type=port_number, help=f"TCP port of the server [{DEFAULT_PORT}]"
     )
     ends.add_argument("-1", "--one-off", action="store_true", help="server: exit after one client")
-    ends.add_argument(
-        "-B", "--bind", action="append", default=[], metavar="IFACE",
-        help="use only this interface (name or address); repeat it for each port [all]",
-    )  # fmt: skip
+    endpoint.add_options(ends, "--bind")
     views.add_options(ends, listens=True)
     ends.add_argument(
         "--max-memory", type=size_argument, default=MAX_PEER_BYTES, metavar="BYTES",
@@ -202,10 +199,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _config(args: argparse.Namespace) -> ContextConfig:
     return ContextConfig(
-        interfaces=tuple(args.bind),
         integrity=Integrity[args.integrity.upper()],
         spray=args.spray,
         plane_shares=PlaneShares[args.plane_shares.upper()],
+        **endpoint.settings(args),
         **views.settings(args),
     )
 
@@ -286,11 +283,11 @@ async def _measure(
 async def _serve(args: argparse.Namespace, out: Output) -> int:
     port = DEFAULT_PORT if args.port is None else args.port
     config = ContextConfig(
-        interfaces=tuple(args.bind),
         max_peer_bytes=args.max_memory,
         max_unread=MAX_UNREAD,
         max_qps_per_source=2 * MAX_QPS,
         plane_shares=PlaneShares[args.plane_shares.upper()],
+        **endpoint.settings(args),
         **views.settings(args),
     )
     async with mrc.Context(config) as ctx:

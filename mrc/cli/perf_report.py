@@ -42,17 +42,19 @@ def _rates(plan: Plan, interval: Interval) -> str:
     return "  ".join(parts)
 
 
-def interval_line(plan: Plan, interval: Interval) -> str:
-    """One interval as a line. Planes: what the client writes, or with -R what it receives. Only an
-    end that writes retransmits.
+def interval_line(plan: Plan, interval: Interval, *, verbose: bool = False) -> str:
+    """One interval as a line, with `verbose` also the number of EVs that changed.
+
+    Planes: what the client writes, or with -R what it receives. Only an end that writes
+    retransmits.
     """
     planes = interval.planes if plan.client_writes else interval.planes_received
     marks = dict.fromkeys(interval.planes_slow, " (slow)")
     marks |= dict.fromkeys(interval.planes_suspended, " (suspended)")
     again = f"  {interval.retransmitted_packets:6} rtx" if plan.client_writes else ""
+    changes = f"  {interval.ev_changes:4} EV changes" if verbose else ""
     return (
-        f"{_span(interval)}  {_rates(plan, interval)}{again}"
-        f"  {interval.ev_changes:4} EV changes  {shares_text(planes, marks)}"
+        f"{_span(interval)}  {_rates(plan, interval)}{again}{changes}  {shares_text(planes, marks)}"
     ).rstrip()
 
 
@@ -79,13 +81,13 @@ def _latency_line(title: str, latency: Latency) -> str:
     return f"{title:<10} {'  '.join(words)}  ({latency.count} samples)"
 
 
-def summary_lines(result: TestResult) -> list[str]:
+def summary_lines(result: TestResult, *, verbose: bool = False) -> list[str]:
     """The summary of one test."""
     plan, client, server = result.plan, result.client, result.server
     lines = ["-" * 72]
     if result.interrupted:
         lines.append("interrupted; the results until then:")
-    lines.append(interval_line(plan, client.total))
+    lines.append(interval_line(plan, client.total, verbose=verbose))
     seconds = client.total.seconds
     writers = [("sent", client)] if client.messages else []
     writers += [("returned", server)] if server is not None and server.messages else []
@@ -215,9 +217,10 @@ class Report:
     def start(self) -> None:
         setup = self._setup
         self._out.text(
-            f"to {setup.peer}: planes {', '.join(map(str, setup.planes))}, path MTU"
-            f" {setup.path_mtu_bytes} B, cc {setup.cc}, integrity {setup.integrity}"
+            f"to {setup.peer}: planes {', '.join(map(str, setup.planes))}, packets of"
+            f" {setup.path_mtu_bytes} B"
         )
+        self._out.detail(f"cc {setup.cc}, integrity {setup.integrity}, window {setup.mpr} PSNs")
         if self._stream:
             print_json(like(StartEvent, setup))
 
@@ -226,7 +229,7 @@ class Report:
 
         def show(interval: Interval) -> None:
             if not self._sweep:
-                self._out.text(interval_line(plan, interval))
+                self._out.text(interval_line(plan, interval, verbose=self._out.verbose))
             if self._stream:
                 print_json(like(IntervalEvent, interval_of(interval)))
 
@@ -235,7 +238,7 @@ class Report:
     def add(self, result: TestResult) -> None:
         self._results.append(result)
         if not self._sweep:
-            self._out.text("\n".join(summary_lines(result)))
+            self._out.text("\n".join(summary_lines(result, verbose=self._out.verbose)))
             for line in slow_planes(result):
                 self._out.note(line)
         elif sys.stderr.isatty():

@@ -6,24 +6,18 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Protocol
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import Progress, TaskID, TextColumn
+from rich.table import Column
 
-from mrc.cli.output import Output, format_rate
+from mrc.cli.output import Output
+from mrc.cli.progress_line import Moved, PlaneCount, progress_line
 from mrc.cli.report import carried_bytes, file_line
-from mrc.cli.shares import shares_text
-from mrc.events import PlaneInfo, QpInfo
+from mrc.events import QpInfo
 from mrc.exchange.foreign import shown
 from mrc.results.transfer import TransferredFile
 from mrc.tasks import cancelled
@@ -38,12 +32,6 @@ def payload_bytes(role: str, info: QpInfo) -> int:
     return info.acknowledged_bytes if role == "sender" else info.received_bytes
 
 
-def plane_shares(role: str, before: Sequence[PlaneInfo], now: Sequence[PlaneInfo]) -> str:
-    """The share of each plane in the bytes moved between two queries."""
-    then = carried_bytes(role, before)
-    return shares_text({plane: n - then[plane] for plane, n in carried_bytes(role, now).items()})
-
-
 class Watched(Protocol):
     """Something that moves payload: a QP, or a session of several QPs."""
 
@@ -54,27 +42,24 @@ class _Bars:
     """The bars of all running transfers, on stderr."""
 
     def __init__(self) -> None:
+        self._console = Console(stderr=True)
         self._progress = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            DownloadColumn(binary_units=True),
-            TextColumn("{task.fields[rate]}", markup=False),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[shares]}", markup=False),
-            console=Console(stderr=True),
+            TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True)),
+            console=self._console,
             transient=True,
             auto_refresh=False,
         )
         self._shown = 0
 
-    def add(self, title: str, total: int | None) -> TaskID:
+    def add(self) -> TaskID:
         if self._shown == 0:
             self._progress.start()
         self._shown += 1
-        return self._progress.add_task(title, total=total, rate="", shares="")
+        return self._progress.add_task("", total=None)
 
-    def update(self, task: TaskID, done: int, rate: float, shares: str) -> None:
-        self._progress.update(task, completed=done, rate=format_rate(rate), shares=shares)
+    def update(self, task: TaskID, moved: Moved) -> None:
+        line = progress_line(moved, self._console.width - 1)
+        self._progress.update(task, description=line)
         self._progress.refresh()
 
     def hide(self) -> None:
@@ -99,6 +84,7 @@ class ProgressMeter:
     def __init__(self, out: Output, role: str) -> None:
         self._out = out
         self._role = role
+        self._noted = False
         self._bars = _Bars() if sys.stderr.isatty() and not out.quiet else None
 
     @contextmanager
@@ -140,6 +126,17 @@ class ProgressMeter:
             with self.lines():
                 self._out.note(text)
 
+    def note_once(self, text: str) -> None:
+        """Prints only the first note of this kind."""
+        if text and not self._noted:
+            self._noted = True
+            self.note(text)
+
+    def detail(self, text: str) -> None:
+        """Prints a note of -v above the bars."""
+        if self._out.verbose:
+            self.note(text)
+
     @asynccontextmanager
     async def watch(self, moving: Watched, title: str, total: int | None) -> AsyncIterator[None]:
         """Shows the progress of `moving` while the body runs.
@@ -157,7 +154,7 @@ class ProgressMeter:
             await cancelled(task)
 
     async def _show(self, bars: _Bars, moving: Watched, title: str, total: int | None) -> None:
-        bar = bars.add(title, total)
+        bar, count = bars.add(), PlaneCount()
         try:
             before, then, rate = await moving.query(), time.monotonic(), 0.0
             while True:
@@ -166,8 +163,8 @@ class ProgressMeter:
                 done = payload_bytes(self._role, info)
                 current = (done - payload_bytes(self._role, before)) * 8 / (now - then)
                 rate += _RATE_SMOOTHING * (current - rate) if rate else current
-                shares = plane_shares(self._role, before.planes, info.planes)
-                bars.update(bar, done, rate, shares)
+                planes = count.text(carried_bytes(self._role, info.planes), info.planes, now)
+                bars.update(bar, Moved(title, done, total, rate, planes))
                 before, then = info, now
         finally:
             bars.remove(bar)

@@ -17,13 +17,14 @@ from mrc.aio.context import Context
 from mrc.aio.listener import Listener
 from mrc.aio.qp import QP
 from mrc.aio.recorder import Recorder
-from mrc.cli import history_report, views
+from mrc.cli import endpoint, history_report, views
 from mrc.cli.address import DEFAULT_PORT, port_number
 from mrc.cli.arguments import count_argument, seconds_argument, size_argument
 from mrc.cli.exits import UsageError
+from mrc.cli.incidents import Incidents
 from mrc.cli.output import Output, add_options
 from mrc.cli.progress import ProgressMeter
-from mrc.cli.report import slow_planes, transfer
+from mrc.cli.report import overflow, slow_planes, transfer
 from mrc.cli.runner import run_async
 from mrc.cli.serving import session_failed
 from mrc.messaging.mailbox import MAX_UNREAD
@@ -46,6 +47,8 @@ examples:
   mrc recv --output inbox --overwrite  replace existing files
   mrc recv --output inbox --once       exit after one sender
   mrc recv --once --bins               chart goodput in bins of 10 ms
+  mrc recv --output inbox -B eth1 --udp-port 4800
+                                       on one interface, and a UDP port for the firewall
   mrc recv --output inbox --json       print one line of JSON for each sender
 """
 DEFAULT_BIN = "10ms"
@@ -57,8 +60,8 @@ _TAKEN = "this mrc recv --once already serves another sender"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output", metavar="DIR",
-        help="folder for the files; required without a terminal and in your home directory [the"
-        " current directory]",
+        help="folder for the files, made if it is missing; required without a terminal and in your"
+        " home directory [the current directory]",
     )  # fmt: skip
     parser.add_argument(
         "--once", action="store_true",
@@ -70,6 +73,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=DEFAULT_PORT,
         help="TCP port to listen on; 0: the system chooses one [%(default)s]",
     )
+    parser.add_argument(
+        "--bind", metavar="ADDRESS",
+        help="listen on this address of this host only, for TCP [every address]",
+    )  # fmt: skip
+    endpoint.add_options(parser)
     parser.add_argument("--overwrite", action="store_true", help="replace existing files")
     _add_limits(parser.add_argument_group("limits (anybody who can reach the port can send)"))
     history_report.add_option(
@@ -117,8 +125,19 @@ def _window_bytes(text: str) -> int:
 def run(args: argparse.Namespace) -> int:
     if args.bins and not args.once:
         raise UsageError(args.prog, f"--bins: requires --once; see {args.prog} --help")
+    out = Output.of(args)
+    if args.output:
+        _make(args.output, out)
     args.output = args.output or _current_folder(args.prog)
-    return run_async(_recv(args, Output.of(args)))
+    return run_async(_recv(args, out))
+
+
+def _make(folder: str, out: Output) -> None:
+    """Makes the folder, and those above it, unless it exists."""
+    path = Path(folder)
+    if not path.exists() and not path.is_symlink():
+        path.mkdir(parents=True)
+        out.note(f"made the folder {folder}")
 
 
 def _current_folder(prog: str) -> str:
@@ -139,7 +158,12 @@ def _current_folder(prog: str) -> str:
 
 def _config(args: argparse.Namespace) -> mrc.ContextConfig:
     peers = WINDOWS * args.memory
-    return mrc.ContextConfig(max_peer_bytes=peers, max_unread=MAX_UNREAD, **views.settings(args))
+    return mrc.ContextConfig(
+        max_peer_bytes=peers,
+        max_unread=MAX_UNREAD,
+        **endpoint.settings(args),
+        **views.settings(args),
+    )
 
 
 async def _recv(args: argparse.Namespace, out: Output) -> int:
@@ -153,7 +177,7 @@ async def _recv(args: argparse.Namespace, out: Output) -> int:
         limits = Limits(args.max_bytes, args.max_files, args.memory, args.idle)
         async with (
             mrc.Context(_config(args)) as ctx,
-            await ctx.listen(port=args.port, private=about, admit=joins.admit) as listener,
+            await ctx.listen(args.bind, args.port, private=about, admit=joins.admit) as listener,
         ):
             views.announce(out, ctx)
             out.note(f"listening on TCP port {listener.port}, UDP port {ctx.udp_port}")
@@ -250,19 +274,35 @@ class _Server:
     async def _receive(self, session: Session, on_data: Callable[[], None]) -> None:
         total = session.qp.private.get("bytes")
         known_total = total if type(total) is int and 0 <= total <= MAX_FILE_BYTES else None
-        async with self._meter.watch(session, f"from {session.qp.peer_host}", known_total):
+        incidents = Incidents(self._meter.detail)
+        async with (
+            self._meter.watch(session, f"from {session.qp.peer_host}", known_total),
+            incidents.follow(session.qp),
+        ):
+            self._meter.detail(endpoint.parameters(self.ctx, session.qp))
             files, seconds = await self._meter.files(
                 receive_files(session, self.directory, limits=self.limits, on_data=on_data)
             )
-            await self._report(session, files, seconds)
+            await self._report(session, incidents, files, seconds)
 
-    async def _report(self, session: Session, files: list[TransferredFile], seconds: float) -> None:
-        """Prints a session's slow planes, its --bins and its JSON."""
-        slow = slow_planes("receiver", (await session.query()).planes)
-        self._meter.note(f"{session.qp.peer_host}: {slow}" if slow else "")
+    async def _report(
+        self,
+        session: Session,
+        incidents: Incidents,
+        files: list[TransferredFile],
+        seconds: float,
+    ) -> None:
+        """Prints a session's lost or slow planes, its --bins and its JSON."""
+        story = incidents.sentence(slow_planes("receiver", (await session.query()).planes))
+        self._meter.note(f"{session.qp.peer_host}: {story}" if story else "")
+        self._meter.note_once(await overflow(self.ctx))
         recording = await self._recorder.stop() if self._recorder is not None else None
         if recording is not None:
             self._meter.text("\n".join(history_report.bins_lines("receiver", recording)))
         if self.out.as_json:
             port = self.listener.port
-            self.out.result(await transfer("receiver", session, files, seconds, port, recording))
+            self.out.result(
+                await transfer(
+                    "receiver", session, files, seconds, port, recording, incidents.outages
+                )
+            )

@@ -17,14 +17,17 @@ from mrc.binding.recording import Recording
 from mrc.cli import history_report
 from mrc.cli.output import format_bytes, format_rate, format_seconds, version_of
 from mrc.cli.shares import carried_percent, sentence
+from mrc.enums import WarningKind
 from mrc.events import PlaneInfo
 from mrc.exchange.foreign import printable
 from mrc.results.perf import Machine
 from mrc.results.plain import like, nonzero
 from mrc.results.qp import Plane, Settings
-from mrc.results.transfer import Role, Transfer, TransferredFile
+from mrc.results.transfer import Outage, Role, Transfer, TransferredFile
 from mrc.transfer.session import Session
 from mrc.transfer.writing import CHUNK_BYTES, CHUNKS_IN_FLIGHT
+
+MANY_OVERFLOWS = 100  # packets; fewer cost no speed
 
 
 def machine(ctx: Context, arguments: Sequence[str]) -> Machine:
@@ -69,6 +72,16 @@ def slow_planes(role: str, planes: Sequence[PlaneInfo]) -> str:
     return sentence(carried_bytes(role, planes))
 
 
+async def overflow(ctx: Context) -> str:
+    """A sentence when packets were lost because the kernel limits the receive buffer; or ""."""
+    if all(warning.kind is not WarningKind.RCVBUF_SMALL for warning in ctx.warnings):
+        return ""
+    count = (await ctx.counters()).get("RX_OVERFLOW", 0)
+    if count < MANY_OVERFLOWS:
+        return ""
+    return f"{count} packets did not fit the receive buffer: mrc doctor shows how to enlarge it"
+
+
 async def transfer(
     role: Role,
     session: Session,
@@ -76,6 +89,7 @@ async def transfer(
     seconds: float,
     tcp_port: int,
     recording: Recording | None = None,
+    outages: Sequence[Outage] = (),
 ) -> Transfer:
     """The result that `mrc send --json` and `mrc recv --json` print."""
     info, evs, config = await session.query(), await session.evs(), session.ctx.config
@@ -97,6 +111,7 @@ async def transfer(
             like(Plane, plane, carried_percent=carried[plane.plane]) for plane in info.planes
         ),
         evs=tuple(evs),
+        outages=tuple(outages),
         counters=nonzero(await session.ctx.counters()),
         drops=nonzero(await session.ctx.drops()),
         transfer_version=versions.TRANSFER,

@@ -254,12 +254,15 @@ class Dispatcher:
                 self._on_warning(event)
 
     def _on_warning(self, warning: ContextWarning) -> None:
-        # Every socket warns of its own buffer: we log only the first warning of each kind.
+        # Every socket warns of its own buffer: we log only the first warning of each kind. A small
+        # buffer costs nothing on slow links: `mrc doctor` reports it.
+        buffers = warning.kind in (WarningKind.RCVBUF_SMALL, WarningKind.SNDBUF_SMALL)
         repeats = warning.kind is not WarningKind.MEMORY_FAULT
         known = repeats and any(other.kind is warning.kind for other in self.warnings)
         self.warnings.append(warning)
+        level = logging.INFO if buffers else logging.WARNING
         logger.log(
-            logging.DEBUG if known else logging.WARNING,
+            logging.DEBUG if known else level,
             "plane %d: %s (%d)",
             warning.plane,
             warning.kind.explanation,

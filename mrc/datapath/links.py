@@ -18,7 +18,7 @@ from mrc.binding.device import Device, PortOpening
 from mrc.binding.native import Command
 from mrc.config import ContextConfig
 from mrc.datapath.monitor import link_snapshots
-from mrc.errors import ConfigError, MrcError, StateError
+from mrc.errors import ConfigError, InUseError, MrcError, StateError
 from mrc.fabric.hostconfig import HostConfig, Source
 from mrc.fabric.paths import SourcePorts
 from mrc.fabric.ports import Found, Interface, Kept, LocalPort, interface_ports, srv6_ports
@@ -50,9 +50,9 @@ class _Slot:
 
 def finder(config: ContextConfig, host: HostConfig | None) -> Find:
     """The function that selects a Context's ports from the interfaces, by its configuration."""
-    if host is not None and host.source is Source.SRV6:
-        return lambda interfaces, kept: srv6_ports(host, interfaces)
     wanted = config.interfaces
+    if host is not None and host.source is Source.SRV6:
+        return lambda interfaces, kept: srv6_ports(host, interfaces, wanted)
     if not wanted and host is not None:
         wanted = tuple(str(port.address.ip) for port in host.ports)
     return lambda interfaces, kept: interface_ports(interfaces, wanted, config.evs_per_pair, kept)
@@ -160,6 +160,10 @@ class Links:
             try:
                 opened = _open_device(config, [ports.get(n + 1) for n in range(self._most)])
             except OSError as error:
+                if error.errno == errno.EADDRINUSE and config.udp_port:
+                    raise InUseError(
+                        f"UDP port {config.udp_port} is in use: choose another"
+                    ) from error
                 if error.errno not in _GONE or left == 0:
                     raise
             else:

@@ -5,14 +5,19 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections import deque
+from collections.abc import Collection, Sequence
 
 from mrc.errors import ConnectError, ResolveError
 from mrc.exchange.oob import Channel
 from mrc.fabric.hostconfig import HostConfig
+from mrc.tasks import cancelled
+
+_HEAD_START_SECONDS = 0.25
 
 
 async def dial(config: HostConfig | None, host: str, port: int) -> Channel:
-    """Connects to the first address of `host` that answers. Raises ResolveError or ConnectError.
+    """Connects to the address of `host` that answers first. Raises ResolveError or ConnectError.
 
     `host` is a configured peer, a name or an address.
     """
@@ -25,13 +30,52 @@ async def dial(config: HostConfig | None, host: str, port: int) -> Channel:
         found = await loop.getaddrinfo(name, port, type=socket.SOCK_STREAM)
     except socket.gaierror as error:
         raise ResolveError(f"{host}: no such host") from error
-    failure: OSError | None = None
-    for address in dict.fromkeys(info[4][0] for info in found):
-        try:
-            return Channel(*await asyncio.open_connection(str(address), port))
-        except OSError as error:
-            failure = error
-    if isinstance(failure, ConnectionRefusedError):
-        raise ConnectError(f"{host}: no program listens on TCP port {port}") from failure
-    cause = failure.strerror if failure is not None else "no address"
-    raise ConnectError(f"{host}: TCP port {port}: {cause}") from failure
+    addresses = list(dict.fromkeys(str(info[4][0]) for info in found))
+    try:
+        return Channel(*await _first(addresses, port), called=host)
+    except ConnectionRefusedError as error:
+        raise ConnectError(f"{host}: no program listens on TCP port {port}") from error
+    except OSError as error:
+        raise ConnectError(f"{host}: TCP port {port}: {error.strerror or error}") from error
+
+
+_Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+async def _first(addresses: Sequence[str], port: int) -> _Streams:
+    """The first connection to any of the addresses; raises the error of the last one.
+
+    A host with several links has several addresses, and some may not answer. Each address gets a
+    head start over the next one.
+    """
+    attempts: list[asyncio.Task[_Streams]] = []
+    left, failure = deque(addresses), OSError("no address")
+    try:
+        while left or not all(task.done() for task in attempts):
+            if left:
+                opening = asyncio.open_connection(left.popleft(), port)
+                attempts.append(asyncio.create_task(opening))
+            done, _ = await asyncio.wait(
+                [task for task in attempts if not task.done()],
+                timeout=_HEAD_START_SECONDS if left else None,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            for task in done:
+                try:
+                    streams = task.result()
+                except OSError as error:
+                    failure = error
+                else:
+                    attempts.remove(task)
+                    return streams
+        raise failure
+    finally:
+        await _abandon(attempts)
+
+
+async def _abandon(tasks: Collection[asyncio.Task[_Streams]]) -> None:
+    """Ends attempts that are too late; closes connections that came at the same time."""
+    await cancelled(*tasks)
+    for task in tasks:
+        if not task.cancelled() and task.exception() is None:
+            task.result()[1].close()

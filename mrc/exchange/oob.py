@@ -170,7 +170,11 @@ def _is_of_one_host(address: IpInterface) -> bool:
 class Channel:
     """One TCP connection of the exchange. `send` and `receive` have no timeout of their own."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, called: str = ""
+    ) -> None:
+        self.called = called
+        """the name that this side's user gave the peer; empty: the peer connected"""
         self._reader = reader
         self._writer = writer
         self._peeked: dict[str, Any] | None = None

@@ -88,16 +88,27 @@ Kept = frozenset[IpAddress]
 """Addresses that a Context uses already. A newer address of an interface does not replace them."""
 
 
-def srv6_ports(host: HostConfig, interfaces: Sequence[Interface]) -> Found:
+def srv6_ports(
+    host: HostConfig, interfaces: Sequence[Interface], wanted: Sequence[str] = ()
+) -> Found:
     """The usable ports of the host configuration, followed by loopback ports.
 
     These ports receive on any local address, because each EV has its own destination address.
+    `wanted` selects some by interface or address, which keep their planes; empty: all.
     """
     by_name = {interface.name: interface for interface in interfaces}
     own = {address.ip for interface in interfaces for address in interface.addresses}
     ports: list[LocalPort] = []
-    missing: list[str] = []
+    names = {name for port in host.ports for name in (port.ifname, str(port.address.ip))}
+    known = ", ".join(port.ifname for port in host.ports)
+    missing = [
+        f"{name} is no port of the host configuration, which has {known}"
+        for name in wanted
+        if name not in names
+    ]
     for plane, port in enumerate(host.ports, start=1):
+        if wanted and not {port.ifname, str(port.address.ip)} & set(wanted):
+            continue
         interface = by_name.get(port.ifname)
         if interface is None or not interface.up:
             missing.append(f"{port.ifname} is down" if interface else f"no interface {port.ifname}")

@@ -247,7 +247,7 @@ class Mailbox:
         except MrcError as error:
             self._fail(error)
         else:
-            self._fail(MailboxClosedError(f"{self._qp.peer_host} closed the QP"))
+            self._fail(MailboxClosedError(f"{self._qp.peer_host} closed the connection"))
 
     def _put(self, item: _Unread | int) -> None:
         if len(self._items) >= MAX_UNREAD:

@@ -106,7 +106,7 @@ def paths_lost(host: str) -> PathError:
 def explain(error: CompletionError, host: str) -> MrcError:
     if error.status is WcStatus.RETRY_EXC_ERR:
         return paths_lost(host)
-    return SessionError(f"the QP to {host} failed: {error}")
+    return SessionError(f"the connection to {host} failed: {error}")
 
 
 async def race(work: Coroutine[Any, Any, T], *watchers: Coroutine[Any, Any, NoReturn]) -> T:

@@ -73,8 +73,8 @@ class Ledger:
     def add(self, qp: QP) -> None:
         """Begins to count a QP that was connected."""
         if len(self._peers) < MAX_PEERS:
-            self._peers.add(qp.peer_host)
-        self._qps[qp] = qp.peer_host if qp.peer_host in self._peers else OTHERS
+            self._peers.add(qp.peer_name)
+        self._qps[qp] = qp.peer_name if qp.peer_name in self._peers else OTHERS
 
     def retire(self, qp: QP, info: QpInfo | None) -> None:
         """Adds the counts of a QP that ends to its peer's totals; None: its counts are lost."""

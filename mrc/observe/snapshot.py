@@ -22,7 +22,7 @@ MAX_EVS = 2048  # limit of all QPs together. Both limits keep a snapshot within 
 
 async def snapshot(ctx: Context) -> Snapshot:
     """A snapshot of a Context; raises StateError if the Context is closed."""
-    qps = sorted(ctx.qps, key=lambda qp: (qp.peer_host, qp.qpn))
+    qps = sorted(ctx.qps, key=lambda qp: (qp.peer_name, qp.qpn))
     listed: list[Qp] = []
     n_evs = 0
     for qp in qps[:MAX_QPS]:
@@ -70,7 +70,7 @@ def _qp(qp: QP, info: QpInfo, evs: Iterable[EvInfo] | None) -> Qp:
         Qp,
         info,
         id=None,
-        peer=qp.peer_host,
+        peer=qp.peer_name,
         state=info.state.name,
         path_mtu_bytes=info.path_mtu,
         planes=tuple(like(Plane, plane) for plane in info.planes),

@@ -26,6 +26,18 @@ class TransferredFile:
     """Its path at the end that reports it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """A time in which this end sent no data on a plane, because it was silent or its link down."""
+
+    plane: int
+    """The plane, from 1."""
+    lost_at_seconds: float
+    """When it was lost, from the start of the transfer."""
+    back_at_seconds: float | None
+    """When it carried data again; null: not until the end."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer(Settings):
     """One transfer, as one end saw it: its files, planes and paths, and its parameters."""
@@ -52,6 +64,8 @@ class Transfer(Settings):
     """The planes, summed over all QPs."""
     evs: tuple[EvInfo, ...]
     """The EVs of all QPs."""
+    outages: tuple[Outage, ...]
+    """The times without a plane, at this end of the first QP."""
     counters: dict[str, int]
     """Counters of the endpoint that are not 0, by their names in counters.def."""
     drops: dict[str, int]

@@ -164,14 +164,22 @@ def test_paths__shows_every_ev(hosts: Hosts, inbox: Path) -> None:
     assert shown["evs"][3]["usids"] == ["0101", "0201", "e000"]
     assert {ev["state"] for ev in shown["evs"]} == {"GOOD"}
     table = hosts.start("h0", "paths", "h1").ends(0)
-    assert len(table.splitlines()) == 9 and "0101 0201 e000" in table
+    assert len(table.splitlines()) == 10 and "0101 0201 e000" in table
+    assert f"h1: 4 of 4 planes and 8 of 8 paths are good; a packet carries {MTU} B" in table
+    some = hosts.start("h0", "paths", "h1", "--json", "-B", "p2", "-B", "p4").ends(0)
+    assert {ev["plane"] for ev in printed("paths", some)["evs"]} == {2, 4}
+    none = hosts.start("h0", "paths", "h1", "-B", "p9")
+    none.ends(1)
+    assert "p9 is no port of the host configuration, which has p1" in none.complaint()
     assert receiver.process.poll() is None, "a query of the paths does not count for --once"
 
 
 def test_paths__a_silent_plane_is_not_good(hosts: Hosts, bed: Testbed, inbox: Path) -> None:
     hosts.recv(inbox)
     bed.fail("plane:2")
-    shown = printed("paths", hosts.start("h0", "paths", "h1", "--json").ends(0))
+    looking = hosts.start("h0", "paths", "h1", "--json")
+    shown = printed("paths", looking.ends(0))
+    assert looking.complaint() == "mrc paths: plane 2 (p2) to h1 does not answer"
     good = {ev["plane"] for ev in shown["evs"] if ev["state"] == "GOOD"}
     assert good == {1, 3, 4}
 
@@ -204,6 +212,9 @@ def test_send__a_fault_in_the_middle(
     receiver.ends(0)
     assert same(file, inbox / "a")
     assert sent["retransmitted_packets"] > 0
+    if fault["target"] == "plane:2" and "loss" not in fault:
+        assert [outage["plane"] for outage in sent["outages"]] == [2]
+        assert "plane 2 was lost at" in sender.complaint()
 
 
 @contextmanager
@@ -338,7 +349,7 @@ def test_recv__killed(hosts: Hosts, tmp_path: Path, inbox: Path) -> None:
     receiver.until_received(LONG // 4)
     receiver.process.kill()
     sender.ends(1, within=5)
-    assert "h1 ended without closing the QP" in sender.complaint()
+    assert "h1 ended without closing the connection" in sender.complaint()
     (left,) = names(inbox)
     assert left.startswith(".a.mrc-"), "nothing under the final name"
     receiver = hosts.recv(inbox, "--once")
@@ -355,7 +366,7 @@ def test_send__killed(hosts: Hosts, tmp_path: Path, inbox: Path) -> None:
     receiver.until_received(LONG // 4)
     sender.process.kill()
     receiver.ends(1, within=5)
-    assert "h0 ended without closing the QP" in receiver.complaint()
+    assert "h0 ended without closing the connection" in receiver.complaint()
     assert names(inbox) == []
 
 

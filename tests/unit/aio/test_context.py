@@ -38,6 +38,7 @@ from mrc import (
     ConnectError,
     Context,
     ContextConfig,
+    InUseError,
     Listener,
     PathError,
     ResolveError,
@@ -132,7 +133,7 @@ async def test_write__both_ways_through_small_sockets() -> None:
 async def test_udp_port__each_context_of_a_host_has_its_own() -> None:
     async with Context(loopback_config()) as one, Context(loopback_config()) as two:
         assert one.udp_port != two.udp_port
-        with pytest.raises(OSError, match=str(one.udp_port)):
+        with pytest.raises(InUseError, match=f"UDP port {one.udp_port} is in use"):
             await Context(loopback_config(udp_port=one.udp_port)).__aenter__()
 
 

@@ -310,7 +310,7 @@ async def test_listen__private_data_goes_to_whoever_connects() -> None:
         await listener.accept() as far,
     ):
         assert (near.private, far.private) == ({"service": "files"}, {"n": 1})
-        assert near.peer_host == far.peer_host == "far"
+        assert (near.peer_host, far.peer_host) == ("127.0.0.1", "far"), "as connect called it"
 
 
 async def test_listener__iterates_until_it_is_closed() -> None:

@@ -357,7 +357,9 @@ def test_paths__probes_every_ev_when_asked(mrc: Mrc, tmp_path: Path) -> None:
         assert ev.keys() | {"probe"} == unprobed[0].keys()
     assert all(ev["probe"] is None for ev in unprobed)
     assert table.stdout.splitlines()[0].split()[4:6] == ["RTT", "probe"]
-    assert len(table.stdout.splitlines()) == 1 + 8
+    assert table.stdout.splitlines()[0].endswith("destination")
+    assert len(table.stdout.splitlines()) == 1 + 8 + 1
+    assert "127.0.0.1: 1 of 1 planes and 8 of 8 paths are good" in table.stdout
 
 
 @pytest.mark.parametrize(
@@ -392,7 +394,7 @@ def test_recv__port_taken(mrc: Mrc, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("output", "part"), [("none", "no such directory"), ("file", "is not a directory")]
+    ("output", "part"), [("file/in", "not a directory"), ("file", "is not a directory")]
 )
 def test_recv__output_is_no_directory(mrc: Mrc, tmp_path: Path, output: str, part: str) -> None:
     (tmp_path / "file").touch()

@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bars and shares of planes, from a QP with scripted counters."""
+"""Lines of progress, from a QP with scripted counters."""
 
 from __future__ import annotations
 
 import asyncio
 import io
+import re
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from mrc.cli.output import Output
-from mrc.cli.progress import ProgressMeter, payload_bytes, plane_shares
+from mrc.cli.progress import ProgressMeter, payload_bytes
 from mrc.errors import StateError
 from mrc.exchange.foreign import printable
 
@@ -22,6 +23,7 @@ class Plane:
     sent_bytes: int
     lost: int = 0
     received_bytes: int = 0
+    suspended: bool = False
 
 
 @dataclass(frozen=True)
@@ -45,30 +47,6 @@ class CountingQp:
         if self.asked >= self._answers:
             self.enough.set()
         return Info(100 * self.asked, 1000 * self.asked)
-
-
-@pytest.mark.parametrize(
-    ("before", "now", "text"),
-    [
-        ((0, 0), (75, 25), "planes 1: 75% 2: 25%"),
-        ((50, 0), (60, 30), "planes 1: 25% 2: 75%"),
-        ((5, 5), (5, 5), ""),
-    ],
-)
-def test_plane_shares__of_what_moved(
-    before: tuple[int, int], now: tuple[int, int], text: str
-) -> None:
-    def planes(counts: tuple[int, int]) -> Any:
-        return [Plane(n, count) for n, count in enumerate(counts, 1)]
-
-    assert plane_shares("sender", planes(before), planes(now)) == text
-    assert plane_shares("receiver", planes(before), planes(now)) == ""
-
-
-def test_plane_shares__of_what_a_receiver_got() -> None:
-    before: Any = [Plane(1, 9), Plane(2, 9)]
-    now: Any = [Plane(1, 9, received_bytes=25), Plane(2, 10, received_bytes=75)]
-    assert plane_shares("receiver", before, now) == "planes 1: 25% 2: 75%"
 
 
 def test_payload_bytes__of_each_end() -> None:
@@ -117,6 +95,41 @@ async def test_watch__a_peer_cannot_touch_the_terminal(
         await qp.enough.wait()
         meter.note("a line")
     shown = terminal.getvalue()
-    assert printable(peer)[:30] in shown
+    assert printable(peer)[:6] in shown
+    assert "2/2 planes" in shown
     assert "\x1b[2J" not in shown and "\u202e" not in shown and "x" * 60 not in shown
     assert "a line" in shown
+
+
+async def test_note_once__the_first_of_its_kind(capsys: pytest.CaptureFixture[str]) -> None:
+    meter = ProgressMeter(Output("mrc test", as_json=False, quiet=False), "receiver")
+    for text in ("", "one", "two"):
+        meter.note_once(text)
+    assert capsys.readouterr().err == "mrc test: one\n"
+
+
+@pytest.mark.parametrize("verbose", [True, False])
+def test_detail__only_with_v(capsys: pytest.CaptureFixture[str], verbose: bool) -> None:
+    out = Output("mrc test", as_json=False, quiet=False, verbose=verbose)
+    ProgressMeter(out, "sender").detail("QP 0x1")
+    assert ("QP 0x1" in capsys.readouterr().err) is verbose
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+async def test_watch__one_line_that_fits_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("mrc.cli.progress.BAR_SECONDS", 0.0)
+    qp = CountingQp(answers=4)
+    meter = ProgressMeter(Output("mrc test", as_json=False, quiet=False), "sender")
+    title = "to a-host-with-a-long-name.example"
+    async with meter.watch(qp, title, 1 << 40):  # type: ignore[arg-type]
+        await qp.enough.wait()
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.getvalue())
+    lines = [line.rstrip() for line in re.split(r"[\r\n]+", text) if line.strip()]
+    assert lines and all(line.startswith("  0%  ") for line in lines), "none continues another"
+    assert all("2/2" in line and len(line) < columns for line in lines)

@@ -149,8 +149,8 @@ async def test_ev_profile__only_an_online_one_makes_qps() -> None:
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"paths": ("t1:*",)}, "EV profile p has no path to host"),
-        ({"denied": ("*",)}, "EV profile p denies every path to host"),
+        ({"paths": ("t1:*",)}, "EV profile p has no path to 127.0.0.1"),
+        ({"denied": ("*",)}, "EV profile p denies every path to 127.0.0.1"),
     ],
     ids=str,
 )

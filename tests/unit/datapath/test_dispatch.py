@@ -222,8 +222,10 @@ async def test_close__whoever_waits_is_told() -> None:
             dispatcher.call(command(), "query")
 
 
-async def test_warnings__of_buffers_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.WARNING, logger="mrc.dispatch")
+async def test_warnings__of_buffers_are_logged_once_and_quietly(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO, logger="mrc.dispatch")
     async with dispatcher_over() as (dispatcher, device):
         small = [ContextWarning(WarningKind.RCVBUF_SMALL, plane, 212992) for plane in (1, 2)]
         faults = [ContextWarning(WarningKind.MEMORY_FAULT, 0, key) for key in (5, 6)]
@@ -233,6 +235,8 @@ async def test_warnings__of_buffers_are_logged_once(caplog: pytest.LogCaptureFix
     messages = [record.getMessage() for record in caplog.records]
     assert len(messages) == 3
     assert "net.core.rmem_max (212992)" in messages[0]
+    levels = [record.levelname for record in caplog.records]
+    assert levels == ["INFO", "WARNING", "WARNING"], "doctor tells ordinary users about buffers"
 
 
 class Recorder:

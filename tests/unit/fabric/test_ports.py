@@ -177,3 +177,11 @@ def test_srv6_ports__those_that_are_usable_keep_their_planes() -> None:
         srv6_ports(host, [away, P1, P2]).missing
         == ("fd00:a::1 is not an address of this host",) * 2
     )
+
+
+def test_srv6_ports__wanted_ones_keep_their_planes() -> None:
+    host = hostconfig.parse(HOST, "h0.toml")
+    found = srv6_ports(host, [SRV6_LO, P1, P2], ["p2", "p9"])
+    assert [(port.plane, port.nic) for port in found.ports if not port.loopback] == [(2, "p2")]
+    assert found.reserved == 2
+    assert found.missing == ("p9 is no port of the host configuration, which has p1, p2",)

@@ -170,7 +170,7 @@ async def test_receive__what_came_before_the_end_and_then_the_end() -> None:
         await _settle()
         assert await b.receive() == {"last": True}
         for _ in range(2):
-            with pytest.raises(MailboxClosedError, match="h0 closed the QP"):
+            with pytest.raises(MailboxClosedError, match="h0 closed the connection"):
                 await b.receive()
 
 

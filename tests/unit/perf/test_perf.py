@@ -190,6 +190,8 @@ def test_outcome__text_of_a_hostile_server_is_harmless() -> None:
 def test_interval_line__shares_of_what_the_plan_moves(direction: Direction, shares: str) -> None:
     interval = Interval(0.0, 2.0, 1000, 500, 10, 1, 0, 3, 0.5, {1: 600, 2: 400}, {1: 125, 2: 375})
     assert interval_line(Plan(direction=direction), interval).endswith(shares)
+    assert "EV changes" not in interval_line(Plan(), interval)
+    assert " EV changes  " in interval_line(Plan(), interval, verbose=True)
 
 
 def test_interval__slow_and_suspended_planes_are_marked() -> None:
@@ -403,7 +405,7 @@ async def test_server_vanishes() -> None:
                 serving.append(spawn(server.serve(qp)))
 
         accepting = spawn(serve())
-        with pytest.raises(PeerGoneError, match="ended without closing the QP"):
+        with pytest.raises(PeerGoneError, match="ended without closing the connection"):
             async with connect(near, LOOPBACK[4], listener.port, timeout=5.0) as client:
                 await client.run(
                     Plan(size=4096, seconds=60.0),

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the establishment of a QP starts from: the state of its Context, and the caller's terms."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from mrc.config import ContextConfig
+from mrc.control.profiles import CcProfile, EvProfile, Profiles
+from mrc.datapath.dispatch import Dispatcher
+from mrc.datapath.links import Links
+from mrc.exchange.admission import Claims
+from mrc.fabric.hostconfig import HostConfig, Source
+
+logger = logging.getLogger("mrc.establish")
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """State that all QPs of a Context share."""
+
+    name: str
+    config: ContextConfig
+    host: HostConfig | None
+    links: Links
+    dispatcher: Dispatcher
+    rng: random.Random
+    claims: Claims
+    ev_profiles: Profiles[EvProfile]
+    cc_profiles: Profiles[CcProfile]
+    warned: deque[str] = field(default_factory=lambda: deque(maxlen=64))  # lines, logged once each
+
+    def warn(self, line: str) -> None:
+        """Logs the line, if there is one. A transfer has several QPs with the same findings."""
+        if line:
+            logger.log(logging.DEBUG if line in self.warned else logging.WARNING, "%s", line)
+            self.warned.append(line)
+
+    @property
+    def srv6(self) -> HostConfig | None:
+        """The host configuration if it defines SRv6 paths, else None."""
+        return self.host if self.host and self.host.source is Source.SRV6 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The caller's parameters for a QP."""
+
+    private: dict[str, Any]
+    ev_profile: EvProfile
+    cc_profile: CcProfile
+    admit: Callable[[dict[str, Any]], None] | None = None  # refuses by the peer's private data

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Dialling a name that has several addresses, some of which do not answer."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from mrc.errors import ConnectError
+from mrc.exchange import dial as dialling
+from mrc.exchange.dial import dial
+
+SILENT = "127.0.0.66"  # a listener there accepts no more connections
+REFUSING = "127.0.0.67"
+ANSWERING = "127.0.0.68"
+
+
+@pytest.fixture
+def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """A TCP port with a listener at ANSWERING, a full one at SILENT and none at REFUSING."""
+    monkeypatch.setattr(dialling, "_HEAD_START_SECONDS", 0.05)
+    with (
+        socket.create_server((ANSWERING, 0)) as answering,
+        socket.create_server((SILENT, port := answering.getsockname()[1]), backlog=0),
+        socket.create_connection((SILENT, port)),
+    ):
+        yield port
+
+
+def resolve_to(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:
+    async def found(*_: object, **__: object) -> list[object]:
+        return [(2, 1, 6, "", (address, 0)) for address in addresses for _ in range(2)]
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", found)
+
+
+@pytest.mark.parametrize(
+    "addresses",
+    [
+        (ANSWERING,),
+        (ANSWERING, SILENT),
+        (SILENT, ANSWERING),
+        (REFUSING, SILENT, SILENT, ANSWERING),
+        (SILENT, REFUSING, ANSWERING),
+    ],
+)
+async def test_dial__the_first_address_that_answers(
+    port: int, monkeypatch: pytest.MonkeyPatch, addresses: tuple[str, ...]
+) -> None:
+    resolve_to(monkeypatch, *addresses)
+    async with asyncio.timeout(5):
+        channel = await dial(None, "h1", port)
+    assert (channel.remote, channel.called) == (ANSWERING, "h1")
+    channel.abort()
+
+
+async def test_dial__no_address_answers(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    resolve_to(monkeypatch, REFUSING, "127.0.0.69")
+    with pytest.raises(ConnectError, match=f"h1: no program listens on TCP port {port}"):
+        await dial(None, "h1", port)
