@@ -24,6 +24,9 @@ from mrc.testbed.plan import Plan, emulator_config, make_plan
 from mrc.testbed.shape import DEFAULT_RATE, Fabric, Shape, parse_rate
 from mrc.testbed.state import State
 
+# `ip netns exec` gives each command its own mounts. A user namespace cannot write to /etc/netns.
+_WITH_NAMES = 'mount --bind "$0" /etc/hosts; exec "$@"'
+
 
 @contextmanager
 def as_argument_error() -> Iterator[None]:
@@ -239,6 +242,7 @@ class Testbed:
         ours = str(Path(sys.executable).parent)
         environment["PATH"] = f"{environment.get('PATH', os.defpath)}:{ours}"
         argv = ["ip", "netns", "exec", self.plan.nodes[host].namespace]
+        argv += ["sh", "-c", _WITH_NAMES, str(state.hosts_path(self.name))]
         if user is not None:
             try:
                 entry = pwd.getpwnam(user)

@@ -8,9 +8,14 @@ from mrc.testbed.shape import Shape
 
 
 def hosts_file(shape: Shape) -> str:
-    """/etc/hosts inside the hosts."""
-    lines = ["127.0.0.1 localhost", "::1 localhost"]
-    lines += [f"{shape.addresses.oob(host)} h{host}" for host in range(shape.hosts)]
+    """/etc/hosts inside the hosts: names on all planes, in each plane and on the management."""
+    addresses, lines = shape.addresses, ["127.0.0.1 localhost", "::1 localhost"]
+    for host in shape.host_numbers():
+        lines.append(f"{addresses.host(host)} h{host} h{host}.any")
+        lines += [
+            f"{addresses.in_plane(host, plane)} h{host}.p{plane}" for plane in shape.plane_numbers()
+        ]
+        lines.append(f"{addresses.oob(host)} h{host}.mgmt")
     return "\n".join(lines) + "\n"
 
 
