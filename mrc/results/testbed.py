@@ -166,6 +166,18 @@ class NotUp(Result):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A program that ran in a test bed."""
+
+    pid: int
+    """Its process id."""
+    node: str
+    """Where it ran: h0, h1, ..., or a switch."""
+    command: str
+    """Its command line, shortened."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Removed(Result):
     """`mrc testbed down`."""
 
@@ -175,6 +187,10 @@ class Removed(Result):
     """The test bed is down."""
     removed: bool
     """True: this command removed it. False: it was not up."""
+    ended: tuple[Program, ...]
+    """Programs of `exec` and `shell` that this command ended."""
+    left: tuple[Program, ...]
+    """Programs that still run, in a network that is gone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

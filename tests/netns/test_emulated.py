@@ -344,7 +344,7 @@ def test_down__ends_the_emulator(bed_name: str) -> None:
     bed = Testbed(bed_name, planes=1, t1=1, fabric=Fabric.EMULATED)
     bed.up()
     pid = bed.counters()["pid"]
-    assert bed.down() is True
+    assert bed.down().removed
     assert has_ended(pid)
     assert not [name for name in netns.names() if bed_name in name]
     assert not state.folder(bed_name).exists()
@@ -363,7 +363,7 @@ def test_up__again_after_the_emulator_was_killed(bed_name: str) -> None:
     assert bed.up() is True
     assert exchange(bed, 3) == [0, 1, 2]
     os.kill(bed.counters()["pid"], signal.SIGKILL)
-    assert bed.down() is True
+    assert bed.down().removed
 
 
 def test_emulator__ends_when_its_folder_is_gone(bed_name: str) -> None:
@@ -381,5 +381,5 @@ def test_down__ends_an_emulator_that_hangs(bed_name: str, monkeypatch: pytest.Mo
     pid = bed.counters()["pid"]
     os.kill(pid, signal.SIGSTOP)
     monkeypatch.setattr(control, "_ANSWER_SECONDS", 0.1)
-    assert bed.down() is True
+    assert bed.down().removed
     assert has_ended(pid)

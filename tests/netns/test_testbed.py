@@ -366,10 +366,10 @@ def test_up__with_other_parameters_says_which(bed: Testbed) -> None:
 def test_down__leaves_nothing(bed_name: str) -> None:
     bed = Testbed(bed_name, planes=1, t1=1)
     assert bed.up() is True
-    assert bed.down() is True
+    assert bed.down().removed
     assert not [name for name in netns.names() if bed_name in name]
     assert not state.folder(bed_name).exists()
-    assert bed.down() is False
+    assert not bed.down().removed
 
 
 def test_down__leaves_others_alone(bed: Testbed, bed_name: str) -> None:
@@ -438,7 +438,7 @@ def test_down__removes_what_cannot_be_read(bed_name: str) -> None:
     (state.folder(bed_name) / "testbed.json").write_text("{")
     with pytest.raises(ConfigError, match=r"mrc testbed down --name .* removes it"):
         Testbed.existing(bed_name)
-    assert bed.down() is True
+    assert bed.down().removed
     assert not state.folder(bed_name).exists()
 
 
