@@ -158,7 +158,7 @@ def _exec(args: argparse.Namespace) -> int:
     needed = [(args.words[0], "")]
     if args.mptcp:
         args.words = [mptcp.WRAPPER, "run", *args.words]
-        needed.append((mptcp.WRAPPER, f": apt-get install {mptcp.WRAPPER}"))
+        needed.append((mptcp.WRAPPER, ": apt-get install mptcpize"))
     argv, environment = bed.host_command(args.host, args.words, user=args.user)
     for program, remedy in (*needed, (argv[0], ": apt-get install iproute2")):
         if shutil.which(program, path=environment["PATH"]) is None:

@@ -131,6 +131,10 @@ class Topology:
     def t1_numbers(self) -> range:
         return range(self.t1)
 
+    def plane_addresses(self, host: int) -> tuple[IPv6Address, ...]:
+        """A host's address in each plane."""
+        return tuple(self.addresses.in_plane(host, plane) for plane in self.plane_numbers())
+
     @property
     def hosts_per_t0(self) -> int:
         return self.hosts // self.t0

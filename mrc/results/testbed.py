@@ -20,9 +20,11 @@ class Host:
     config: str
     """Path of its host configuration file."""
     address: str
-    """Its address on the fabric, on all planes."""
+    """Its address on all planes (ECMP): the name h1 or h1.any."""
+    plane_addresses: tuple[str, ...]
+    """Its address in each plane: the names h1.p1, h1.p2, ..."""
     oob: str
-    """Its management address, over which hosts exchange the attributes of QPs."""
+    """Its management address, over which mrc exchanges the attributes of QPs: the name h1.mgmt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,9 +240,11 @@ class HostAddresses:
     host: str
     """Its name: h0, h1, ..."""
     address: str
-    """Its address on the fabric, on all planes."""
+    """Its address on all planes (ECMP): the name h1 or h1.any."""
+    plane_addresses: tuple[str, ...]
+    """Its address in each plane: the names h1.p1, h1.p2, ..."""
     oob: str
-    """Its management address."""
+    """Its management address: the name h1.mgmt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -252,12 +252,9 @@ class Testbed:
     def prepare_mptcp(self, host: str) -> None:
         """Make MPTCP connections of a host's programs use every plane."""
         number = self._host_number(host)
-        planes = self.shape.plane_numbers()
         with state.lock():
-            mptcp.prepare(
-                self.plan.nodes[host].namespace,
-                [self.shape.addresses.in_plane(number, plane) for plane in planes],
-            )
+            namespace = self.plan.nodes[host].namespace
+            mptcp.prepare(namespace, self.shape.plane_addresses(number))
 
     def host_command(
         self, host: str, command: Sequence[str], *, user: str | None = None

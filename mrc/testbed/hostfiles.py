@@ -13,7 +13,8 @@ def hosts_file(shape: Shape) -> str:
     for host in shape.host_numbers():
         lines.append(f"{addresses.host(host)} h{host} h{host}.any")
         lines += [
-            f"{addresses.in_plane(host, plane)} h{host}.p{plane}" for plane in shape.plane_numbers()
+            f"{address} h{host}.p{plane}"
+            for plane, address in enumerate(shape.plane_addresses(host), 1)
         ]
         lines.append(f"{addresses.oob(host)} h{host}.mgmt")
     return "\n".join(lines) + "\n"

@@ -307,8 +307,8 @@ def _host(name: str, fabric: Topology, host: int) -> Node:
         addresses=(
             ("lo", IPv6Interface(own)),
             *(
-                (f"p{plane}", IPv6Interface(addresses.in_plane(host, plane)))
-                for plane in fabric.plane_numbers()
+                (f"p{plane}", IPv6Interface(address))
+                for plane, address in enumerate(fabric.plane_addresses(host), 1)
             ),
             ("mgmt", IPv6Interface(addresses.oob(host))),
         ),
