@@ -67,6 +67,8 @@ def tclass_of(control_messages: Sequence[tuple[int, int, bytes]]) -> int:
 
 T1, T0, HERE = topology.t1_usid, topology.t0_usid, topology.HOST_USID
 
+NOBODY = IPv6Address("2001:db8::1").packed
+
 # uSIDs that a host may put into a carrier, and a hop limit.
 CARRIERS: dict[str, tuple[list[int], int]] = {
     "over t1 0": ([T1(0), T0(1), HERE], 64),
@@ -88,11 +90,13 @@ CARRIERS: dict[str, tuple[list[int], int]] = {
 
 
 def frame(usids: Sequence[int], hop_limit: int, mark: bytes) -> bytes:
-    """Ethernet, outer IPv6 to a carrier, inner IPv6 with no next header and 8 bytes."""
+    """Ethernet, outer IPv6 to a carrier, inner IPv6 with no next header and 8 bytes. No host has a
+    route to its inner source, so none reports an error.
+    """
     ethernet = bytes.fromhex("020000000001020000000002") + struct.pack("!H", ETH_P_IPV6)
     carrier = srv6.pack(ADDRESSES.locator_block(1), usids).packed
     source = ADDRESSES.host(0).packed
-    inner = struct.pack("!IHBB", 6 << 28 | 2 << 20, len(mark), 59, 64) + source + source + mark
+    inner = struct.pack("!IHBB", 6 << 28 | 2 << 20, len(mark), 59, 64) + NOBODY + source + mark
     outer = struct.pack("!IHBB", 6 << 28 | 2 << 20 | 0x4321, len(inner), 41, hop_limit)
     return ethernet + outer + source + carrier + inner
 
