@@ -252,6 +252,7 @@ class Testbed:
     def prepare_mptcp(self, host: str) -> None:
         """Make MPTCP connections of a host's programs use every plane."""
         number = self._host_number(host)
+        self._state()
         with state.lock():
             namespace = self.plan.nodes[host].namespace
             mptcp.prepare(namespace, self.shape.plane_addresses(number))

@@ -66,26 +66,31 @@ def end_all(nodes: Mapping[str, str], folder: Path) -> Ending:
 
 def find(nodes: Mapping[str, str], folder: Path) -> list[Program]:
     """The programs in these namespaces, without this process."""
-    inodes = {}
+    places = {}
     for namespace, node in nodes.items():
         with suppress(FileNotFoundError):
-            inodes[(netns.FOLDER / namespace).stat().st_ino] = node
-    pids = (int(each) for each in os.listdir("/proc") if each.isdigit()) if inodes else ()
-    found = (_look(pid, inodes, folder) for pid in pids if pid != os.getpid())
+            places[_identity(netns.FOLDER / namespace)] = node
+    pids = (int(each) for each in os.listdir("/proc") if each.isdigit()) if places else ()
+    found = (_look(pid, places, folder) for pid in pids if pid != os.getpid())
     return [program for program in found if program is not None]
 
 
-def _look(pid: int, inodes: Mapping[int, str], folder: Path) -> Program | None:
+def _identity(namespace: Path) -> tuple[int, int]:
+    found = namespace.stat()
+    return found.st_dev, found.st_ino
+
+
+def _look(pid: int, places: Mapping[tuple[int, int], str], folder: Path) -> Program | None:
     """The process, if it is in one of the namespaces. Processes of others cannot be seen."""
-    place = Path("/proc", str(pid))
+    process = Path("/proc", str(pid))
     try:
-        node = inodes.get((place / "ns/net").stat().st_ino)
+        node = places.get(_identity(process / "ns/net"))
         if node is None:
             return None
-        words = (place / "cmdline").read_bytes().split(b"\0")
-        environment = (place / "environ").read_bytes().split(b"\0")
+        words = (process / "cmdline").read_bytes().split(b"\0")
+        environment = (process / "environ").read_bytes().split(b"\0")
         command = b" ".join(words).decode(errors="replace").strip()
-        command = command or f"[{(place / 'comm').read_text().strip()}]"
+        command = command or (process / "comm").read_text().strip()
     except OSError:  # it has ended
         return None
     prefix = f"{ENVIRONMENT}=".encode()

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from netns.processes import Hosts
 from slowness import limit
 
 from mrc.linux import netns
@@ -149,6 +150,27 @@ def test_tcp__several_flows_use_all_planes(bed: Testbed) -> None:
     grown = {name: now - before[name] for name, now in carried(bed).items()}
     assert grown["h0>t0:1.0"] > 1 << 15 and grown["h0>t0:2.0"] > 1 << 15
     assert grown["h0>t0:1.0"] + grown["h0>t0:2.0"] > 24 << 15
+
+
+@pytest.mark.parametrize(("name", "by_management"), [("h1", True), ("h1.p2", False)])
+def test_mrc__exchanges_over_the_address_that_it_is_given(
+    bed: Testbed, hosts: Hosts, tmp_path: Path, name: str, by_management: bool
+) -> None:
+    """h1 is the management address for mrc, although it is the fabric for other programs."""
+
+    def sent() -> int:
+        with netns.inside(bed.plan.nodes["h0"].namespace):
+            lines = Path("/proc/thread-self/net/dev").read_text().splitlines()
+        (counts,) = (line.split() for line in lines if line.strip().startswith("mgmt:"))
+        return int(counts[9])
+
+    before = sent()
+    hosts.recv(tmp_path)
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "file").write_bytes(bytes(MIB))
+    hosts.start("h0", "send", tmp_path / "source" / "file", name).ends(0)
+    assert (tmp_path / "file").stat().st_size == MIB
+    assert (sent() - before > 1000) == by_management
 
 
 MPTCP = """\
