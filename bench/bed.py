@@ -1,30 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The test bed of a benchmark: the fabric of `mrc testbed`, with addresses for peers of mrc.
-
-TCP, MPTCP, UCX and libfabric select their path by address. Every interface of a host therefore has
-an address whose routes stay in its plane, both ways. mrc does not use these addresses.
-"""
+"""The test bed of a benchmark: that of `mrc testbed`, with what peers of mrc need besides."""
 
 from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Sequence
-from ipaddress import IPv6Address, IPv6Interface, IPv6Network
 from pathlib import Path
 
 from mrc.fabric import topology
 from mrc.fabric.ports import ENCAPSULATION, TRANSPORT, payload_mtu
-from mrc.fabric.srv6 import EncapRed, Route, locator, segments
+from mrc.fabric.srv6 import locator, segments
 from mrc.linux import netns
-from mrc.linux.netlink import Netlink
 from mrc.testbed.bed import Testbed
 from mrc.testbed.names import t0_name
 from mrc.testbed.shape import Fabric
 
 HOSTS = (0, 1)  # the sender's number, the receiver's
 _LINKS = 4  # on a path
-_UPPER, _LOWER = "fe80::1", "fe80::2"
+_LOWER = "fe80::2"
 _IPV4_USID = 0xE004
 _END_DX4 = "encap seg6local action End.DX4 nh4 0.0.0.0"  # next hop: the packet's own destination
 _BUFFERS = "4096 1048576 67108864"  # of TCP: enough for each of its rates
@@ -57,8 +50,8 @@ class Bed:
         self.testbed.up()
         try:
             for host in HOSTS:
-                dress(self.testbed, host, [1 - host])
-                self._announce(host)
+                enlarge_buffers(self.testbed, host)
+                self.testbed.prepare_mptcp(f"h{host}")
         except BaseException:
             self.testbed.down()
             raise
@@ -79,8 +72,8 @@ class Bed:
         return str(self.testbed.shape.addresses.host(host))
 
     def plane_address(self, host: int, plane: int) -> str:
-        """The address of a host's interface. Packets to it go over T1 0 of the plane."""
-        return str(self.testbed.shape.addresses.on_path(host, plane, 0))
+        """A host's address in a plane. Packets to it go over T1 0 of the plane."""
+        return str(self.testbed.shape.addresses.in_plane(host, plane))
 
     def plane_arguments(self, host: int) -> list[str]:
         """`p1=ADDRESS,ADDRESS p2=...`: the peer's address on every path, for the ends in C."""
@@ -135,17 +128,6 @@ class Bed:
     def ipv4_address(self, host: int) -> str:
         return f"10.0.0.{host + 1}"
 
-    def _announce(self, host: int) -> None:
-        """MPTCP: the receiver announces its addresses, and the sender joins each over its plane."""
-        extra = str(self.planes - 1)
-        limits = ["limits", "set", "subflows", extra, "add_addr_accepted", extra]
-        ip = ["ip", "-n", self.namespace(host), "mptcp"]
-        subprocess.run([*ip, *limits], check=True)
-        if host == HOSTS[1]:
-            for plane in range(2, self.planes + 1):
-                address = self.plane_address(host, plane)
-                subprocess.run([*ip, "endpoint", "add", address, "signal"], check=True)
-
     def forget_connections(self) -> None:
         """Disables TCP's metrics cache, so that connections use no values of earlier ones."""
         for host in HOSTS:
@@ -153,32 +135,11 @@ class Bed:
                 Path("/proc/sys/net/ipv4/tcp_no_metrics_save").write_text("1")
 
 
-def dress(testbed: Testbed, host: int, peers: Sequence[int]) -> None:
-    """Prepares a host for TCP: an address for each interface, routes from it that stay in its
-    plane, and buffers that can grow.
-    """
-    shape, namespace = testbed.shape, testbed.plan.nodes[f"h{host}"].namespace
-    with netns.inside(namespace):
+def enlarge_buffers(testbed: Testbed, host: int) -> None:
+    """Lets the buffers of a host's TCP connections grow."""
+    with netns.inside(testbed.plan.nodes[f"h{host}"].namespace):
         for name in ("tcp_rmem", "tcp_wmem"):
             Path("/proc/sys/net/ipv4", name).write_text(_BUFFERS)
-    with Netlink(namespace) as netlink:
-        netlink.add_addresses(
-            (f"p{plane}", IPv6Interface((shape.addresses.on_path(host, plane, 0), 128)))
-            for plane in shape.plane_numbers()
-        )
-        netlink.add_routes(
-            [
-                Route(
-                    IPv6Network(path.dst),
-                    f"p{path.plane}",
-                    via=IPv6Address(_UPPER),
-                    src=shape.addresses.on_path(host, path.plane, 0),
-                    action=EncapRed(path.segments),
-                )
-                for peer in peers
-                for path in shape.paths(host, peer)
-            ]
-        )
 
 
 def core(host: int) -> int:

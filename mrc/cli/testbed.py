@@ -20,10 +20,10 @@ from mrc.cli.output import Output, add_options, print_error
 from mrc.cli.testbed_shape import add_shape, shape_of
 from mrc.errors import ArgumentError, StateError
 from mrc.results.plain import like
-from mrc.results.testbed import Built, Removed
-from mrc.testbed import rootless
+from mrc.results.testbed import Built, Program, Removed
+from mrc.testbed import mptcp, rootless
 from mrc.testbed import state as stored
-from mrc.testbed.bed import Testbed
+from mrc.testbed.bed import Removal, Testbed
 from mrc.testbed.names import DEFAULT_NAME
 
 NOT_FOUND = 127
@@ -34,6 +34,8 @@ examples:
   mrc testbed up                       2 hosts, 4 planes with 2 T1s, 500 Mbit/s
   mrc testbed exec h1 -- mrc recv --output /tmp/in
   mrc testbed exec h0 -- mrc send big.bin h1
+  mrc testbed exec h0 -- ping h1.p2    in plane 2; h1: on all planes; h1.mgmt
+  mrc testbed exec --mptcp h0 -- iperf3 -c h1
   mrc testbed fail plane:2             plane 2 drops all packets; links stay up
   mrc testbed fail t1:3.0 --loss 20%   T1 0 of plane 3 drops 20% of its packets
   mrc testbed fail plane:2 --delay 1ms --reorder 1%
@@ -58,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("plan", testbed_plan.run, testbed_plan.add_arguments,
          "show what up would build, without building it"),
         ("up", _up, add_shape, "build the test bed; a test bed that is up stays as it is"),
-        ("down", _down, None, "remove the test bed with its namespaces and faults"),
+        ("down", _down, None, "remove the test bed, and end the programs of exec and shell in it"),
         ("status", testbed_status.run, testbed_status.add_arguments,
          "show the test bed, its faults and its traffic"),
         ("exec", _exec, _add_exec_arguments, "run a command in a host, with MRC_CONFIG set"),
@@ -87,6 +89,10 @@ def _add_exec_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--schedule", metavar="FILE",
         help="inject the faults that this file schedules, at times from the command's start",
+    )  # fmt: skip
+    parser.add_argument(
+        "--mptcp", action="store_true",
+        help="use MPTCP over all planes instead of TCP, by mptcpize",
     )  # fmt: skip
     parser.add_argument(
         "words", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="the command to run"
@@ -126,11 +132,20 @@ def _up(args: argparse.Namespace) -> int:
 def _down(args: argparse.Namespace) -> int:
     out = Output.of(args)
     bed = Testbed(args.name)
-    removed = (os.geteuid() == 0 or stored.load(args.name) is not None) and bed.down()
+    found = Removal(removed=False)
+    if os.geteuid() == 0 or stored.load(args.name) is not None:
+        found = bed.down()
     if not stored.names():
         rootless.leave_for_good()
-    out.text(f"{args.name} {'is down' if removed else 'was not up'}")
-    out.result(Removed(name=args.name, removed=removed))
+    for each in found.ended:
+        out.text(f"ended in {each.node}: {each.command} (process {each.pid})")
+    for each in found.left:
+        out.warn(f"still runs, in {each.node} that is gone: {each.command} (process {each.pid})")
+    out.text(f"{args.name} {'is down' if found.removed else 'was not up'}")
+    ended, left = (
+        tuple(like(Program, each) for each in some) for some in (found.ended, found.left)
+    )
+    out.result(Removed(name=args.name, removed=found.removed, ended=ended, left=left))
     return 0
 
 
@@ -140,12 +155,18 @@ def _exec(args: argparse.Namespace) -> int:
     """
     _take_options(args)
     bed = Testbed.existing(args.name)
+    needed = [(args.words[0], "")]
+    if args.mptcp:
+        args.words = [mptcp.WRAPPER, "run", *args.words]
+        needed.append((mptcp.WRAPPER, ": apt-get install mptcpize"))
     argv, environment = bed.host_command(args.host, args.words, user=args.user)
-    for program, remedy in ((args.words[0], ""), (argv[0], ": apt-get install iproute2")):
+    for program, remedy in (*needed, (argv[0], ": apt-get install iproute2")):
         if shutil.which(program, path=environment["PATH"]) is None:
             wrong = f"{program}: command not found{remedy}"
             print_error(args.prog, wrong, NOT_FOUND, as_json=False)
             return NOT_FOUND
+    if args.mptcp:
+        bed.prepare_mptcp(args.host)
     if args.schedule is not None:
         return testbed_run.run_beside(bed, args.schedule, argv, environment, args.prog)
     return os.execvpe(argv[0], argv, environment)
@@ -157,9 +178,11 @@ def _take_options(args: argparse.Namespace) -> None:
     parser.add_argument("--name")
     parser.add_argument("--user")
     parser.add_argument("--schedule")
+    parser.add_argument("--mptcp", action="store_true", default=argparse.SUPPRESS)
+    options = ("--name", "--user", "--schedule", "--mptcp")
     words = args.words
-    while words and (taken := words[0].split("=")[0]) in ("--name", "--user", "--schedule"):
-        count = 1 if "=" in words[0] else 2
+    while words and (taken := words[0].split("=")[0]) in options:
+        count = 1 if "=" in words[0] or taken == "--mptcp" else 2
         if len(words) < count:
             raise UsageError(args.prog, f"argument {taken}: expected one argument")
         parser.parse_args(words[:count], namespace=args)

@@ -61,6 +61,7 @@ def _describe(shape: Shape) -> list[str]:
         f"{count.routes} routes, {count.paths} paths",
         f"addresses: planes in {addresses.block}, hosts in {addresses.hosts}, management "
         f"{addresses.management}",
+        "names: h1 on all planes, h1.p1 in plane 1, h1.mgmt on the management network",
     ]
 
 
@@ -98,7 +99,10 @@ def _result(shape: Shape, title: str) -> Planned:
         mtu_bytes=shape.mtu,
         addresses=tuple(
             HostAddresses(
-                host=f"h{host}", address=str(addresses.host(host)), oob=str(addresses.oob(host))
+                host=f"h{host}",
+                address=str(addresses.host(host)),
+                plane_addresses=tuple(map(str, shape.plane_addresses(host))),
+                oob=str(addresses.oob(host)),
             )
             for host in range(shape.hosts)
         ),

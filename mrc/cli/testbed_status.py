@@ -146,5 +146,6 @@ def _host(bed: Testbed, name: str, number: int) -> Host:
         namespace=bed.plan.nodes[name].namespace,
         config=str(stored.config_path(bed.name, name)),
         address=str(bed.shape.addresses.host(number)),
+        plane_addresses=tuple(map(str, bed.shape.plane_addresses(number))),
         oob=str(bed.shape.addresses.oob(number)),
     )

@@ -12,7 +12,7 @@ routes the packet by the result. One destination address therefore holds the who
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import IPv6Address, IPv6Network
 
 BLOCK_BITS = 32
@@ -103,3 +103,5 @@ class Route:
     """every address of dst is the host's own"""
     metric: int = DEFAULT_METRIC
     """the kernel uses the route with the smallest metric"""
+    shared: bool = field(default=False, compare=False)
+    """one of several routes to dst, among which the kernel divides the flows (ECMP)"""

@@ -15,8 +15,9 @@ Default addresses (numbers inside addresses are hex):
     0200 + N             uSID of T0 N: shift; the next uSID names the port to the host
     e000 + K             uSID of port K of any T0, and of the host behind it: end of the carrier
     fd00:a:H::/64        prefix of host H, the same in all planes; H owns every address in it
-    fd00:a:H::1          address of host H, the source of its packets
+    fd00:a:H::1          address of host H on all planes (ECMP), the source of its packets
     fd00:a:H::P:S        address of host H on path S of plane P: names the EV to the sender
+    fd00:a:H::P:0        also the address of host H in plane P, for programs that are not mrc
     fd00:c::(H+1)        address of host H on the management network, for the OOB exchange
 """
 
@@ -88,6 +89,10 @@ class Addresses:
         """A host's address on a path. Planes count from 1, so it differs from the host's own."""
         return self.host_prefix(host).network_address + (plane << 16 | path)
 
+    def in_plane(self, host: int, plane: int) -> IPv6Address:
+        """A host's address in a plane, for programs that select a path by address."""
+        return self.on_path(host, plane, 0)
+
     def oob(self, host: int) -> IPv6Address:
         return self.management.network_address + host + 1
 
@@ -125,6 +130,10 @@ class Topology:
 
     def t1_numbers(self) -> range:
         return range(self.t1)
+
+    def plane_addresses(self, host: int) -> tuple[IPv6Address, ...]:
+        """A host's address in each plane."""
+        return tuple(self.addresses.in_plane(host, plane) for plane in self.plane_numbers())
 
     @property
     def hosts_per_t0(self) -> int:

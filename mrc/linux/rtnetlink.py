@@ -18,7 +18,7 @@ from typing import Any, Self
 from mrc.errors import NetlinkError
 from mrc.linux import netns
 
-NLM_F_REPLACE, NLM_F_EXCL, NLM_F_CREATE = 0x100, 0x200, 0x400
+NLM_F_REPLACE, NLM_F_EXCL, NLM_F_CREATE, NLM_F_APPEND = 0x100, 0x200, 0x400, 0x800
 
 _NLM_F_REQUEST, _NLM_F_ACK, _NLM_F_DUMP = 0x1, 0x4, 0x300
 _NLM_F_DUMP_INTR = 0x10
@@ -44,6 +44,8 @@ class Request:
     flags: int = 0
     needs: str = ""
     """the kernel version or option that the request requires; error messages name it"""
+    done: int | None = None
+    """the error code which says that this was done before"""
 
 
 class Rtnetlink:
@@ -198,7 +200,7 @@ def attributes(data: bytes, start: int) -> dict[int, bytes]:
 def _refusal(request: Request, answer: bytes) -> NetlinkError | None:
     """The error in an acknowledgement; None if the kernel carried out the request."""
     code = -struct.unpack_from("=i", answer, 16)[0]
-    if code == 0:
+    if code in (0, request.done):
         return None
     reason = os.strerror(code)
     # The error code, the request's header, then attributes. One holds the kernel's message.

@@ -20,9 +20,11 @@ class Host:
     config: str
     """Path of its host configuration file."""
     address: str
-    """Its address on the fabric, on all planes."""
+    """Its address on all planes (ECMP): the name h1 or h1.any."""
+    plane_addresses: tuple[str, ...]
+    """Its address in each plane: the names h1.p1, h1.p2, ..."""
     oob: str
-    """Its management address, over which hosts exchange the attributes of QPs."""
+    """Its management address, over which mrc exchanges the attributes of QPs: the name h1.mgmt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +168,18 @@ class NotUp(Result):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A program that ran in a test bed."""
+
+    pid: int
+    """Its process id."""
+    node: str
+    """Where it ran: h0, h1, ..., or a switch."""
+    command: str
+    """Its command line, shortened."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Removed(Result):
     """`mrc testbed down`."""
 
@@ -175,6 +189,10 @@ class Removed(Result):
     """The test bed is down."""
     removed: bool
     """True: this command removed it. False: it was not up."""
+    ended: tuple[Program, ...]
+    """Programs of `exec` and `shell` that this command ended."""
+    left: tuple[Program, ...]
+    """Programs that still run, in a network that is gone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,9 +240,11 @@ class HostAddresses:
     host: str
     """Its name: h0, h1, ..."""
     address: str
-    """Its address on the fabric, on all planes."""
+    """Its address on all planes (ECMP): the name h1 or h1.any."""
+    plane_addresses: tuple[str, ...]
+    """Its address in each plane: the names h1.p1, h1.p2, ..."""
     oob: str
-    """Its management address."""
+    """Its management address: the name h1.mgmt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,20 +9,34 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
 from mrc.errors import ArgumentError, StateError
 from mrc.fabric.targets import Target, parse_target
-from mrc.testbed import build, control, faults, hops, queues, rootless, state
+from mrc.testbed import (
+    build,
+    control,
+    faults,
+    hops,
+    mptcp,
+    programs,
+    queues,
+    rootless,
+    state,
+)
 from mrc.testbed.fault import Fault, Mode
 from mrc.testbed.names import DEFAULT_NAME, FABRIC, check_name
 from mrc.testbed.nft import Ready
 from mrc.testbed.plan import Plan, emulator_config, make_plan
+from mrc.testbed.programs import Program
 from mrc.testbed.shape import DEFAULT_RATE, Fabric, Shape, parse_rate
 from mrc.testbed.state import State
+
+# `ip netns exec` gives each command its own mounts. A user namespace cannot write to /etc/netns.
+_WITH_NAMES = 'mount --bind "$0" /etc/hosts; exec "$@"'
 
 
 @contextmanager
@@ -32,6 +46,18 @@ def as_argument_error() -> Iterator[None]:
         yield
     except ValueError as exc:
         raise ArgumentError(str(exc)) from exc
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """What `down` did."""
+
+    removed: bool
+    """False: there was nothing"""
+    ended: tuple[Program, ...] = ()
+    """programs that it ended"""
+    left: tuple[Program, ...] = ()
+    """programs that still run, in a network that is gone"""
 
 
 class Testbed:
@@ -111,8 +137,10 @@ class Testbed:
                 raise
             return True
 
-    def down(self) -> bool:
-        """Remove it with all its files. Returns False if there was nothing. Safe at any time."""
+    def down(self) -> Removal:
+        """Remove it with all its files, and end what commands of `host_command` left running in
+        it. Safe at any time.
+        """
         with state.lock():
             return self._remove()
 
@@ -221,6 +249,14 @@ class Testbed:
         answer = control.ask(state.folder(self.name), {"do": "status", "hops": wanted})
         return answer["stats"], answer["hops"]
 
+    def prepare_mptcp(self, host: str) -> None:
+        """Make MPTCP connections of a host's programs use every plane."""
+        number = self._host_number(host)
+        self._state()
+        with state.lock():
+            namespace = self.plan.nodes[host].namespace
+            mptcp.prepare(namespace, self.shape.plane_addresses(number))
+
     def host_command(
         self, host: str, command: Sequence[str], *, user: str | None = None
     ) -> tuple[list[str], dict[str, str]]:
@@ -229,9 +265,7 @@ class Testbed:
         Each process on the way execs the next. The caller thus gets the command's own exit code,
         and signals reach the command itself.
         """
-        if host not in self.plan.configs:
-            known = f"h0..h{self.shape.hosts - 1}"
-            raise ArgumentError(f"no host {host} in test bed {self.name}, use {known}")
+        self._host_number(host)
         self._state()
         environment = dict(os.environ)
         environment["MRC_CONFIG"] = str(state.config_path(self.name, host))
@@ -239,6 +273,7 @@ class Testbed:
         ours = str(Path(sys.executable).parent)
         environment["PATH"] = f"{environment.get('PATH', os.defpath)}:{ours}"
         argv = ["ip", "netns", "exec", self.plan.nodes[host].namespace]
+        argv += ["sh", "-c", _WITH_NAMES, str(state.hosts_path(self.name))]
         if user is not None:
             try:
                 entry = pwd.getpwnam(user)
@@ -253,6 +288,12 @@ class Testbed:
             argv += ["setpriv", *ids, "--"]
         return [*argv, *command], environment
 
+    def _host_number(self, host: str) -> int:
+        if host not in self.plan.configs:
+            known = f"h0..h{self.shape.hosts - 1}"
+            raise ArgumentError(f"no host {host} in test bed {self.name}, use {known}")
+        return list(self.plan.configs).index(host)
+
     def _state(self) -> State:
         found = state.load(self.name)
         if found is None or not found.up:
@@ -266,12 +307,14 @@ class Testbed:
     def _by_target(self, now: State) -> dict[Target, Fault]:
         return {self._target(name): fault for name, fault in now.faults.items()}
 
-    def _remove(self) -> bool:
-        there = state.folder(self.name).exists()
-        control.stop(state.folder(self.name))
+    def _remove(self) -> Removal:
+        folder = state.folder(self.name)
+        there = folder.exists()
+        control.stop(folder)
+        ending = programs.end_all(build.namespaces(self.name), folder)
         removed = build.remove(self.name)
         state.forget(self.name)
-        return there or bool(removed)
+        return Removal(there or bool(removed), ending.ended, ending.left)
 
 
 def _difference(stored: Shape, wanted: Shape) -> str:

@@ -11,7 +11,7 @@ from mrc.errors import NetlinkError
 from mrc.linux import netns
 from mrc.linux.netlink import Netlink, Veth, set_tunnel_source, wait_until_up
 from mrc.testbed import nft, queues
-from mrc.testbed.names import is_namespace_of
+from mrc.testbed.names import is_namespace_of, namespace
 from mrc.testbed.plan import LOWER_MAC, UPPER_MAC, Node, Plan
 
 # A veth reports that it is up within a second, except on a busy machine.
@@ -57,10 +57,16 @@ def build(plan: Plan) -> None:
 
 def remove(name: str) -> list[str]:
     """Remove every namespace of a test bed, with its contents. Returns their names."""
-    found = [each for each in netns.names() if is_namespace_of(name, each)]
+    found = list(namespaces(name))
     for each in found:
         netns.remove(each)
     return found
+
+
+def namespaces(name: str) -> dict[str, str]:
+    """Every namespace of a test bed, with the name of its node."""
+    found = (each for each in netns.names() if is_namespace_of(name, each))
+    return {each: each.removeprefix(namespace(name, "")) for each in found}
 
 
 def missing(plan: Plan) -> list[str]:

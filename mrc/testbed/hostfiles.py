@@ -8,9 +8,15 @@ from mrc.testbed.shape import Shape
 
 
 def hosts_file(shape: Shape) -> str:
-    """/etc/hosts inside the hosts."""
-    lines = ["127.0.0.1 localhost", "::1 localhost"]
-    lines += [f"{shape.addresses.oob(host)} h{host}" for host in range(shape.hosts)]
+    """/etc/hosts inside the hosts: names on all planes, in each plane and on the management."""
+    addresses, lines = shape.addresses, ["127.0.0.1 localhost", "::1 localhost"]
+    for host in shape.host_numbers():
+        lines.append(f"{addresses.host(host)} h{host} h{host}.any")
+        lines += [
+            f"{address} h{host}.p{plane}"
+            for plane, address in enumerate(shape.plane_addresses(host), 1)
+        ]
+        lines.append(f"{addresses.oob(host)} h{host}.mgmt")
     return "\n".join(lines) + "\n"
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from mrc.fabric import topology
 from mrc.fabric.srv6 import DEFAULT_METRIC, LOCAL_TABLE, EncapRed, End, EndDT6, Route, locator
-from mrc.fabric.topology import Topology
+from mrc.fabric.topology import Path, Topology
 from mrc.testbed import hostfiles
 from mrc.testbed.hops import all_hops, hops_of_link, port
 from mrc.testbed.names import (
@@ -60,6 +60,8 @@ _SYSCTLS = {
         "addr_gen_mode": "1",
     }.items()
 }
+_ECMP = {"net/ipv6/fib_multipath_hash_policy": "1"}  # by addresses and ports
+_MAX_SHARED = 256  # routes between two hosts; the kernel lists them in one message of 64 KiB
 _FORWARDING = {f"net/ipv6/conf/{scope}/forwarding": "1" for scope in ("all", "default")}
 
 # End.DT6 discards the ECN mark of the outer header, so this rule first copies CE to the inner one.
@@ -147,7 +149,10 @@ def census(shape: Shape) -> Census:
     near = shape.hosts * (shape.hosts_per_t0 - 1)
     far = shape.hosts * (shape.hosts - 1) - near
     paths = shape.planes * (near + far * shape.t1)
-    routes = shape.hosts * (3 + 2 * shape.planes) + paths  # at hosts and at mgmt
+    shared = shape.planes * (
+        near * _shared_in_plane(shape, 1) + far * _shared_in_plane(shape, shape.t1)
+    )
+    routes = shape.hosts * (3 + 2 * shape.planes) + paths + shared  # at hosts and at mgmt
     links = shape.hosts * (1 + shape.planes)
     if shape.fabric is Fabric.EMULATED:
         return Census(shape.hosts + 2, links, routes, paths)
@@ -268,7 +273,11 @@ def _on_links(node: Node, links: tuple[Link, ...]) -> Node:
 
 
 def _host(name: str, fabric: Topology, host: int) -> Node:
-    """A host: it ends carriers, owns its prefix, and has a route for every path to every peer."""
+    """A host: it ends carriers, owns its prefix, and has a route for every path to every peer.
+
+    Programs that select a path by address have an address in each plane, whose packets stay there
+    both ways, and one on all planes.
+    """
     addresses = fabric.addresses
     routes = [
         Route(addresses.host_prefix(host), "lo", local=True),
@@ -282,28 +291,41 @@ def _host(name: str, fabric: Topology, host: int) -> Node:
     own = addresses.host(host)
     for peer in fabric.host_numbers():
         if peer != host:
+            paths = fabric.paths(host, peer)
+            planes = [addresses.in_plane(host, path.plane) for path in paths]
+            routes += [_along(path, path.dst, src) for path, src in zip(paths, planes, strict=True)]
+            in_plane = len(paths) // fabric.planes
             routes += [
-                Route(
-                    IPv6Network(path.dst),
-                    f"p{path.plane}",
-                    via=_UPPER,
-                    src=own,
-                    action=EncapRed(path.segments),
-                )
-                for path in fabric.paths(host, peer)
+                replace(_along(path, addresses.host(peer), own), shared=True)
+                for number, path in enumerate(paths)
+                if number % in_plane < _shared_in_plane(fabric, in_plane)
             ]
     return Node(
         name=host_name(host),
         namespace=namespace(name, host_name(host)),
-        sysctls=_SYSCTLS,
+        sysctls=_SYSCTLS | _ECMP,
         addresses=(
             ("lo", IPv6Interface(own)),
+            *(
+                (f"p{plane}", IPv6Interface(address))
+                for plane, address in enumerate(fabric.plane_addresses(host), 1)
+            ),
             ("mgmt", IPv6Interface(addresses.oob(host))),
         ),
         routes=tuple(routes),
         rules=_ECN_RULES,
         tunnel_source=own,
     )
+
+
+def _shared_in_plane(fabric: Topology, paths: int) -> int:
+    """How many of a plane's paths to a peer ECMP uses."""
+    return min(paths, max(1, _MAX_SHARED // fabric.planes))
+
+
+def _along(path: Path, dst: IPv6Address, src: IPv6Address) -> Route:
+    action = EncapRed(path.segments)
+    return Route(IPv6Network(dst), f"p{path.plane}", via=_UPPER, src=src, action=action)
 
 
 def _fabric(name: str, shape: Shape) -> Iterator[Node]:

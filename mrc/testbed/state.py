@@ -4,14 +4,13 @@
 $MRC_RUN_DIR (default /run/mrc)                       locked while any test bed is changed
 $MRC_RUN_DIR/NAME/testbed.json                        parameters, phase, faults
 $MRC_RUN_DIR/NAME/hH.toml                             configuration of host H
-/etc/netns/mrc-NAME-hH/hosts                          ip netns exec mounts it over /etc/hosts
+$MRC_RUN_DIR/NAME/hosts                               /etc/hosts for the commands in its hosts
 """
 
 from __future__ import annotations
 
 import fcntl
 import json
-import logging
 import os
 import shutil
 from collections.abc import Iterator
@@ -23,15 +22,11 @@ from typing import Any, Self
 from mrc.errors import ConfigError
 from mrc.testbed import shape as shapes
 from mrc.testbed.fault import Fault, Mode
-from mrc.testbed.names import is_namespace_of
 from mrc.testbed.plan import Plan
 from mrc.testbed.shape import Shape
 
 _SCHEMA = 1
 _FILE = "testbed.json"
-NETNS_FOLDER = Path("/etc/netns")
-
-_log = logging.getLogger("mrc.testbed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +52,10 @@ def folder(name: str) -> Path:
 
 def config_path(name: str, host: str) -> Path:
     return folder(name) / f"{host}.toml"
+
+
+def hosts_path(name: str) -> Path:
+    return folder(name) / "hosts"
 
 
 def load(name: str) -> State | None:
@@ -86,26 +85,16 @@ def save(name: str, state: State) -> None:
 
 
 def write_files(plan: Plan) -> None:
-    """The configuration of each host, and its /etc/hosts."""
-    for host, text in plan.configs.items():
-        config = config_path(plan.name, host)
-        with _ours(config):
-            _write(config, text)
-        hosts = NETNS_FOLDER / plan.nodes[host].namespace / "hosts"
-        try:
-            _write(hosts, plan.hosts_file)
-        except OSError as exc:
-            # A user namespace cannot write to /etc. mrc takes peers from its configuration.
-            _log.info("%s: %s: only mrc resolves host names", hosts, exc.strerror)
+    """The configuration of each host, and the /etc/hosts of all."""
+    with _ours(folder(plan.name)):
+        for host, text in plan.configs.items():
+            _write(config_path(plan.name, host), text)
+        _write(hosts_path(plan.name), plan.hosts_file)
 
 
 def forget(name: str) -> None:
     """Remove every file of a test bed."""
     shutil.rmtree(folder(name), ignore_errors=True)
-    if NETNS_FOLDER.is_dir():
-        for path in NETNS_FOLDER.iterdir():
-            if is_namespace_of(name, path.name):
-                shutil.rmtree(path, ignore_errors=True)
 
 
 def names() -> list[str]:

@@ -22,7 +22,7 @@ from mrc.cli.main import main
 from mrc.errors import StateError
 from mrc.fabric.topology import Addresses
 from mrc.linux import netns
-from mrc.testbed import nft, rootless, state
+from mrc.testbed import mptcp, nft, rootless, state
 from mrc.testbed.bed import Testbed
 
 from .conftest import HAS_USERS, fresh_name
@@ -121,6 +121,7 @@ def test_actions__as_json(bed_name: str, capsys: pytest.CaptureFixture[str]) -> 
     host = status["hosts"][1]
     assert (host["host"], host["namespace"]) == ("h1", f"mrc-{bed_name}-h1")
     assert (host["address"], host["oob"]) == ("fd00:a:1::1", "fd00:c::2")
+    assert host["plane_addresses"] == ["fd00:a:1::1:0"]
     assert Path(host["config"]).is_file()
     healed = told("heal", "plane:1")
     assert (healed["healed"], healed["failing"]) == (["plane:1"], ["t1:1.0"])
@@ -164,6 +165,24 @@ def test_heal__says_what_is_left(name: str, capsys: pytest.CaptureFixture[str]) 
         "healed: plane:1, link:h0.1; still failing: none",
         "healed: none; still failing: none",
     ]
+
+
+def test_exec__mptcp_requires_its_wrapper_and_the_kernel(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    command = ("exec", "--name", name, "--mptcp", "h0", "--", "true")
+    (tmp_path / "mptcpize").symlink_to("/bin/true")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(mptcp, "_ENABLED", tmp_path / "enabled")
+    assert typed(*command) == 1
+    assert capsys.readouterr().err == (
+        "mrc testbed exec: this kernel has no MPTCP: it requires CONFIG_MPTCP\n"
+    )
+    monkeypatch.setattr(mptcp, "WRAPPER", "mptcpize-of-nobody")
+    assert typed(*command) == 127
+    assert capsys.readouterr().err == (
+        "mrc testbed exec: mptcpize-of-nobody: command not found: apt-get install mptcpize\n"
+    )
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,8 @@ def tclass_of(control_messages: Sequence[tuple[int, int, bytes]]) -> int:
 
 T1, T0, HERE = topology.t1_usid, topology.t0_usid, topology.HOST_USID
 
+NOBODY = IPv6Address("2001:db8::1").packed
+
 # uSIDs that a host may put into a carrier, and a hop limit.
 CARRIERS: dict[str, tuple[list[int], int]] = {
     "over t1 0": ([T1(0), T0(1), HERE], 64),
@@ -88,11 +90,13 @@ CARRIERS: dict[str, tuple[list[int], int]] = {
 
 
 def frame(usids: Sequence[int], hop_limit: int, mark: bytes) -> bytes:
-    """Ethernet, outer IPv6 to a carrier, inner IPv6 with no next header and 8 bytes."""
+    """Ethernet, outer IPv6 to a carrier, inner IPv6 with no next header and 8 bytes. No host has a
+    route to its inner source, so none reports an error.
+    """
     ethernet = bytes.fromhex("020000000001020000000002") + struct.pack("!H", ETH_P_IPV6)
     carrier = srv6.pack(ADDRESSES.locator_block(1), usids).packed
     source = ADDRESSES.host(0).packed
-    inner = struct.pack("!IHBB", 6 << 28 | 2 << 20, len(mark), 59, 64) + source + source + mark
+    inner = struct.pack("!IHBB", 6 << 28 | 2 << 20, len(mark), 59, 64) + NOBODY + source + mark
     outer = struct.pack("!IHBB", 6 << 28 | 2 << 20 | 0x4321, len(inner), 41, hop_limit)
     return ethernet + outer + source + carrier + inner
 
@@ -344,7 +348,7 @@ def test_down__ends_the_emulator(bed_name: str) -> None:
     bed = Testbed(bed_name, planes=1, t1=1, fabric=Fabric.EMULATED)
     bed.up()
     pid = bed.counters()["pid"]
-    assert bed.down() is True
+    assert bed.down().removed
     assert has_ended(pid)
     assert not [name for name in netns.names() if bed_name in name]
     assert not state.folder(bed_name).exists()
@@ -363,7 +367,7 @@ def test_up__again_after_the_emulator_was_killed(bed_name: str) -> None:
     assert bed.up() is True
     assert exchange(bed, 3) == [0, 1, 2]
     os.kill(bed.counters()["pid"], signal.SIGKILL)
-    assert bed.down() is True
+    assert bed.down().removed
 
 
 def test_emulator__ends_when_its_folder_is_gone(bed_name: str) -> None:
@@ -381,5 +385,5 @@ def test_down__ends_an_emulator_that_hangs(bed_name: str, monkeypatch: pytest.Mo
     pid = bed.counters()["pid"]
     os.kill(pid, signal.SIGSTOP)
     monkeypatch.setattr(control, "_ANSWER_SECONDS", 0.1)
-    assert bed.down() is True
+    assert bed.down().removed
     assert has_ended(pid)

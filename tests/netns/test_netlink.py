@@ -207,6 +207,20 @@ def test_add_routes__replaces_a_carrier(pair: Pair) -> None:
     assert other in here.routes() and route not in here.routes()
 
 
+def test_add_routes__that_share_a_destination(pair: Pair) -> None:
+    """Each may be added again, alone or with the others. The last one left is an ordinary route."""
+    here, _ = pair
+    dst = IPv6Network("fd00:a:1::1/128")
+    carriers = [IPv6Address(f"fcbb:1:{t1:x}:201:e000::") for t1 in (0x100, 0x101, 0x102)]
+    shared = [Route(dst, "p1", VIA, OWN, EncapRed((carrier,)), shared=True) for carrier in carriers]
+    for few in (shared[:1], shared, shared[1:]):
+        here.add_routes(few)
+    found = [route for route in here.routes() if route.dst == dst]
+    assert (found, [route.shared for route in found]) == (shared, [True, True, True])
+    shown = run(here, "ip", "-6", "route", "show", str(dst))
+    assert [shown.count(f"segs 1 [ {carrier} ] via fe80::1") for carrier in carriers] == [1, 1, 1]
+
+
 def test_add_routes__many_in_one_call(pair: Pair) -> None:
     """Requests and answers each take more than one datagram."""
     here, _ = pair

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -32,19 +33,23 @@ LISTENS = "until mrc testbed exec h1 -- ss -Hltn 'sport = :4791' | grep -q .; do
 OWN_RUN = "mount -t tmpfs tmpfs /run && mkdir /run/netns && exec bash -mex"
 
 
+def run_apart(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Runs a script with a /run of its own, because the default test bed may be in use."""
+    environment = {**os.environ, "SHELL": "/bin/true"}
+    environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
+    return subprocess.run(
+        ["unshare", "--mount", "bash", "-c", OWN_RUN],
+        input=script, capture_output=True, text=True, cwd=folder, env=environment, check=False,
+        timeout=limit(60),
+    )  # fmt: skip
+
+
 def test_readme__the_test_bed(tmp_path: Path) -> None:
-    """The default test bed may be in use, so these commands have a /run of their own."""
     script = BED.replace("--seconds 9", "--seconds 0.3").replace(
         "inbox &\n", f"inbox &\n{LISTENS}\n"
     )
     assert "--seconds 0.3" in script and LISTENS in script
-    environment = {**os.environ, "SHELL": "/bin/true"}
-    environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
-    done = subprocess.run(
-        ["unshare", "--mount", "bash", "-c", OWN_RUN],
-        input=script, capture_output=True, text=True, cwd=tmp_path, env=environment, check=False,
-        timeout=limit(60),
-    )  # fmt: skip
+    done = run_apart(script, tmp_path)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "inbox" / "big.bin").read_bytes() == (tmp_path / "big.bin").read_bytes()
     assert (tmp_path / "h0.pcap").stat().st_size >= 24
@@ -56,6 +61,23 @@ def test_readme__the_test_bed(tmp_path: Path) -> None:
         "mrc can run",
     ):
         assert word in done.stdout, word
+
+
+@pytest.mark.slow
+def test_recipes__of_other_programs(tmp_path: Path) -> None:
+    """Recipes of programs that are not installed are left out."""
+    text = (ROOT / "mrc" / "testbed" / "README.md").read_text()
+    (block,) = re.findall(r"^```\n(mrc testbed up\n.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
+    lines = block.replace("-n 64M", "-n 1M").replace("-c 3", "-c 1").splitlines()
+    assert sum("-n 1M" in line for line in lines) == 3
+    needed = {line: line.partition(" -- ")[2].split()[:1] for line in lines}
+    needed |= {line: [*needed[line], "mptcpize"] for line in lines if "--mptcp" in line}
+    script = [line for line in lines if all(map(shutil.which, needed[line]))]
+    done = run_apart("\n".join(script) + "\n", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "1 received" in done.stdout and "lab is down" in done.stdout
+    if shutil.which("iperf3"):
+        assert "ended in h1: iperf3 -s -D" in done.stdout
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 from printed import printed
+from slowness import limit
 
 from .conftest import HAS_USERS, has_ended
 
@@ -118,6 +119,26 @@ def test_testbed__begins_anew_when_the_keeper_was_killed(user: User) -> None:
     assert keeper is not None
     os.kill(keeper, signal.SIGKILL)
     assert user.run(*up).stdout.startswith("one is up")
+
+
+@pytest.mark.parametrize("fabric", ["kernel", pytest.param("emulated", marks=pytest.mark.slow)])
+def test_testbed__any_program_uses_the_fabric(user: User, fabric: str) -> None:
+    """Names resolve without a file in /etc, and `down` ends what still runs."""
+    shape = ("--planes", "2", "--t1", "1", "--fabric", fabric)
+    assert user.run("testbed", "up", *shape).returncode == 0
+    for name in ("h1", "h1.p2"):
+        done = user.run("testbed", "exec", "h0", "--", "ping", "-c1", "-W3", name)
+        assert (done.returncode, name in done.stdout) == (0, True), done.stderr
+    with user.start("testbed", "exec", "h0", "--", "sh", "-c", "echo; exec sleep 60") as running:
+        try:
+            assert running.stdout is not None
+            running.stdout.readline()
+            done = user.run("testbed", "down", "--json")
+            (ended,) = printed("testbed down", done.stdout)["ended"]
+            assert (ended["node"], ended["command"], done.stderr) == ("h0", "sleep 60", "")
+            assert running.wait(limit(10)) == -signal.SIGTERM
+        finally:
+            running.kill()
 
 
 def test_top__sees_from_outside_who_is_inside(user: User) -> None:

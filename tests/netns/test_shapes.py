@@ -232,4 +232,3 @@ def test_down__leaves_nothing_of_an_up_that_was_killed(fabric: Fabric, bed_name:
     assert main(["testbed", "down", "--name", bed_name]) == 0
     assert not [name for name in netns.names() if bed_name in name]
     assert not state.folder(bed_name).exists()
-    assert not list(Path("/etc/netns").glob(f"*{bed_name}*"))

@@ -7,9 +7,9 @@ import errno
 import os
 import socket
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from ipaddress import IPv6Address, IPv6Interface
+from ipaddress import IPv6Address, IPv6Interface, IPv6Network
 from typing import Any, Self
 
 from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
@@ -23,7 +23,14 @@ from mrc.linux.interfaces import Interface, is_up, read_interfaces
 from mrc.linux.netlink import qdiscs
 from mrc.linux.netlink.qdiscs import Counters, Netem
 from mrc.linux.netlink.routes import SEG6_NEEDS, compare, decode, dump_request, encode, is_unicast
-from mrc.linux.rtnetlink import NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, Request, Rtnetlink
+from mrc.linux.rtnetlink import (
+    NLM_F_APPEND,
+    NLM_F_CREATE,
+    NLM_F_EXCL,
+    NLM_F_REPLACE,
+    Request,
+    Rtnetlink,
+)
 
 _RTM_NEWLINK, _RTM_GETLINK, _RTM_SETLINK = 16, 18, 19
 _RTM_NEWADDR, _RTM_GETADDR = 20, 22
@@ -35,6 +42,7 @@ _IFF_UP = 0x1
 _IFA_F_NODAD = 0x2
 _NUD_PERMANENT = 0x80
 _WRITE = NLM_F_CREATE | NLM_F_REPLACE
+_APPEND = NLM_F_CREATE | NLM_F_APPEND
 _POLL_SECONDS = 0.01
 
 
@@ -214,19 +222,25 @@ class Netlink:
             message = encode(route, self._index(route.dev))
             what = f"add route {route.dst} dev {route.dev}"
             needs = "" if route.action is None else SEG6_NEEDS
-            requests.append(Request(what, _RTM_NEWROUTE, message, _WRITE, needs))
+            if route.shared:  # a repeated one is refused, all others replace their predecessor
+                request = Request(what, _RTM_NEWROUTE, message, _APPEND, needs, errno.EEXIST)
+            else:
+                request = Request(what, _RTM_NEWROUTE, message, _WRITE, needs)
+            requests.append(request)
         self._rtnetlink.request(requests)
-        found = {(route.dst, route.dev, route.local): route for route in self.routes()}
+        shared = {route.dst for route in routes if route.shared}
+        found = {_identity(route, shared): route for route in self.routes()}
         for route in routes:
-            compare(route, found.get((route.dst, route.dev, route.local)))
+            compare(route, found.get(_identity(route, shared)))
 
     def routes(self) -> list[Route]:
         """The IPv6 unicast routes of tables main and local."""
         names = {each.index: each.name for each in self.interfaces()}
         return [
-            decode(each, names)
+            route
             for each in self._rtnetlink.dump(_RTM_GETROUTE, dump_request())
-            if is_unicast(each) and each.get_attr("RTA_OIF") in names
+            if is_unicast(each)
+            for route in decode(each, names)
         ]
 
     def _index(self, name: str) -> int:
@@ -237,6 +251,13 @@ class Netlink:
         except KeyError:
             where = f" in {self.namespace}" if self.namespace else ""
             raise NetlinkError(f"no interface {name}{where}") from None
+
+
+def _identity(route: Route, shared: Collection[IPv6Network]) -> Any:
+    """What tells a route from others. Routes to a shared destination may differ only in their
+    action.
+    """
+    return route.dst, route.dev, route.local, route.action if route.dst in shared else None
 
 
 def _veth_request(veth: Veth, peer_namespace: int) -> Request:

@@ -8,13 +8,13 @@ values. This module adds both, and `compare` checks the kernel's route against t
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from ipaddress import IPv6Address, IPv6Network
 from typing import Any
 
 from pyroute2.netlink import nla
-from pyroute2.netlink.rtnl.rtmsg import rtmsg
+from pyroute2.netlink.rtnl.rtmsg import nh, rtmsg
 
 from mrc.errors import NetlinkError
 from mrc.fabric.srv6 import LOCAL_TABLE, EncapRed, End, EndDT6, Route
@@ -67,13 +67,27 @@ class _Seg6Local(rtmsg.seg6local_encap_info):  # type: ignore[misc]
         )
 
 
+_ENCAPS: Mapping[int, type] = {
+    **rtmsg.encaps,
+    _LWTUNNEL_SEG6: _Seg6Encap,
+    _LWTUNNEL_SEG6_LOCAL: _Seg6Local,
+}
+
+
+class _Hop(nh):  # type: ignore[misc]
+    """One of the routes that share a destination."""
+
+    __slots__ = ()
+    encaps = _ENCAPS
+
+
 class RouteMessage(rtmsg):  # type: ignore[misc]
     __slots__ = ()
-    encaps: Mapping[int, type] = {
-        **rtmsg.encaps,
-        _LWTUNNEL_SEG6: _Seg6Encap,
-        _LWTUNNEL_SEG6_LOCAL: _Seg6Local,
-    }
+    encaps = _ENCAPS
+
+    @staticmethod
+    def get_nh(*_: Any, **__: Any) -> type:
+        return _Hop
 
 
 def dump_request() -> RouteMessage:
@@ -134,20 +148,26 @@ def _action_attributes(action: EncapRed | End | EndDT6) -> list[tuple[str, Any]]
     return [("RTA_ENCAP_TYPE", _LWTUNNEL_SEG6_LOCAL), ("RTA_ENCAP", {"attrs": attributes})]
 
 
-def decode(message: RouteMessage, names: Mapping[int, str]) -> Route:
-    via, src = message.get_attr("RTA_GATEWAY"), message.get_attr("RTA_PREFSRC")
-    return Route(
-        dst=IPv6Network((message.get_attr("RTA_DST") or "::", message["dst_len"])),
-        dev=names[message.get_attr("RTA_OIF")],
-        via=None if via is None else IPv6Address(via),
-        src=None if src is None else IPv6Address(src),
-        action=_action(message),
-        local=message["type"] == _RTN_LOCAL,
-        metric=message.get_attr("RTA_PRIORITY") or 0,
-    )
+def decode(message: RouteMessage, names: Mapping[int, str]) -> Iterator[Route]:
+    """The routes over these interfaces. The kernel lists routes that share a destination as one."""
+    src = message.get_attr("RTA_PREFSRC")
+    shared = message.get_attr("RTA_MULTIPATH")
+    for hop in shared or [message]:
+        via, dev = hop.get_attr("RTA_GATEWAY"), hop["oif"] if shared else hop.get_attr("RTA_OIF")
+        if dev in names:
+            yield Route(
+                dst=IPv6Network((message.get_attr("RTA_DST") or "::", message["dst_len"])),
+                dev=names[dev],
+                via=None if via is None else IPv6Address(via),
+                src=None if src is None else IPv6Address(src),
+                action=_action(hop),
+                local=message["type"] == _RTN_LOCAL,
+                metric=message.get_attr("RTA_PRIORITY") or 0,
+                shared=shared is not None,
+            )
 
 
-def _action(message: RouteMessage) -> EncapRed | End | EndDT6 | None:
+def _action(message: RouteMessage | _Hop) -> EncapRed | End | EndDT6 | None:
     """The action of a route; None for a route without action or with one that mrc does not use."""
     kind, encap = message.get_attr("RTA_ENCAP_TYPE"), message.get_attr("RTA_ENCAP")
     if kind == _LWTUNNEL_SEG6:
@@ -178,7 +198,7 @@ def compare(wanted: Route, found: Route | None) -> None:
         raise NetlinkError(
             f"route {wanted.dst} dev {wanted.dev}: the kernel accepted it, but does not list it"
         )
-    for each in fields(Route):
+    for each in (field for field in fields(Route) if field.compare):
         ours, kernels = getattr(wanted, each.name), getattr(found, each.name)
         if ours != kernels:
             raise NetlinkError(

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
-from ipaddress import IPv6Address
+from ipaddress import IPv6Address, IPv6Network
 
 import pytest
 
@@ -13,7 +14,7 @@ from mrc.fabric.srv6 import EncapRed, End, EndDT6, Route
 from mrc.fabric.topology import Addresses
 from mrc.testbed import names
 from mrc.testbed import plan as plans
-from mrc.testbed.plan import Plan, Shaper, make_plan
+from mrc.testbed.plan import Plan, Shaper, census, make_plan
 from mrc.testbed.shape import Shape, parse_rate
 
 
@@ -124,8 +125,24 @@ def test_make_plan__config_names_ports_and_paths() -> None:
 
 
 def test_make_plan__hosts_file_names_every_host() -> None:
-    lines = make_plan("x", Shape()).hosts_file.splitlines()
-    assert lines[-2:] == ["fd00:c::1 h0", "fd00:c::2 h1"]
+    lines = make_plan("x", Shape(planes=2)).hosts_file.splitlines()
+    assert lines[-4:] == [
+        "fd00:a:1::1 h1 h1.any",
+        "fd00:a:1::1:0 h1.p1",
+        "fd00:a:1::2:0 h1.p2",
+        "fd00:c::2 h1.mgmt",
+    ]
+
+
+@pytest.mark.parametrize(("planes", "t1", "kept"), [(2, 3, 3), (64, 8, 4)])
+def test_make_plan__all_planes_share_the_flows_to_a_host(planes: int, t1: int, kept: int) -> None:
+    shape = Shape(planes=planes, t1=t1, fabric="emulated")
+    plan = make_plan("x", shape)
+    shared = [route for route in plan.nodes["h0"].routes if route.shared]
+    assert {route.dst for route in shared} == {IPv6Network("fd00:a:1::1")}
+    assert Counter(route.dev for route in shared) == {f"p{p}": kept for p in range(1, planes + 1)}
+    assert len({route.action for route in shared}) == len(shared)
+    assert census(shape).routes == sum(len(node.routes) for node in plan.nodes.values())
 
 
 def test_make_plan__no_rate_means_no_shaper() -> None:

@@ -74,11 +74,8 @@ def test_names__are_those_that_were_begun(folder: Path) -> None:
     assert state.names() == ["a", "b"]
 
 
-def test_write_files__may_be_read_by_everyone(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_write_files__may_be_read_by_everyone(folder: Path) -> None:
     """Goal: the hosts' commands run as ordinary users, even if root keeps its files to itself."""
-    monkeypatch.setattr(state, "NETNS_FOLDER", tmp_path / "netns")
     plan = make_plan("x", SHAPE)
     before = os.umask(0o077)
     try:
@@ -87,14 +84,13 @@ def test_write_files__may_be_read_by_everyone(
     finally:
         os.umask(before)
     assert state.config_path("x", "h1") == folder / "x" / "h1.toml"
-    hosts = tmp_path / "netns" / "mrc-x-h1" / "hosts"
-    written = {state.config_path("x", "h1"): plan.configs["h1"], hosts: plan.hosts_file}
-    for path, text in written.items():
+    configs = {state.config_path("x", host): text for host, text in plan.configs.items()}
+    for path, text in {**configs, state.hosts_path("x"): plan.hosts_file}.items():
         assert path.read_text() == text
         assert stat.S_IMODE(path.stat().st_mode) == 0o644
         assert stat.S_IMODE(path.parent.stat().st_mode) == 0o755
     state.forget("x")
-    assert not folder.joinpath("x").exists() and not hosts.parent.exists()
+    assert not folder.joinpath("x").exists()
 
 
 def test_forget__removes_one_only() -> None:

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs that run in the namespaces of a test bed, and how they end with it.
+
+A program that `exec` or `shell` started, and each of its children, has MRC_CONFIG with a file of
+the test bed in its environment. All others were brought in by other means.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from mrc.fabric.hostconfig import ENVIRONMENT
+from mrc.linux import netns
+
+_GRACE_SECONDS = 3.0
+_KILL_SECONDS = 3.0  # a killed process may still wait for a disk
+_ROUNDS = 3  # a program may start others before it ends
+_SHOWN = 100  # characters of a command
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A process in a namespace of a test bed."""
+
+    pid: int
+    node: str
+    command: str
+    ours: bool
+    """`exec` or `shell` started it"""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What happened to the programs of a test bed."""
+
+    ended: tuple[Program, ...] = ()
+    left: tuple[Program, ...] = ()
+    """still running"""
+
+
+def end_all(nodes: Mapping[str, str], folder: Path) -> Ending:
+    """End what `exec` and `shell` started in these namespaces (namespace -> node). `folder` holds
+    the configurations of the hosts.
+
+    This leaves all other programs, and the shell in which this command was typed.
+    """
+    kept, ended = _ancestors(), []
+    for _ in range(_ROUNDS):
+        found = find(nodes, folder)
+        ours = [program for program in found if program.ours and program.pid not in kept]
+        if not ours:
+            break
+        _end(ours)
+        ended += ours
+    left = find(nodes, folder)
+    running = {program.pid for program in left}
+    return Ending(tuple(each for each in ended if each.pid not in running), tuple(left))
+
+
+def find(nodes: Mapping[str, str], folder: Path) -> list[Program]:
+    """The programs in these namespaces, without this process."""
+    places = {}
+    for namespace, node in nodes.items():
+        with suppress(FileNotFoundError):
+            places[_identity(netns.FOLDER / namespace)] = node
+    pids = (int(each) for each in os.listdir("/proc") if each.isdigit()) if places else ()
+    found = (_look(pid, places, folder) for pid in pids if pid != os.getpid())
+    return [program for program in found if program is not None]
+
+
+def _identity(namespace: Path) -> tuple[int, int]:
+    found = namespace.stat()
+    return found.st_dev, found.st_ino
+
+
+def _look(pid: int, places: Mapping[tuple[int, int], str], folder: Path) -> Program | None:
+    """The process, if it is in one of the namespaces. Processes of others cannot be seen."""
+    process = Path("/proc", str(pid))
+    try:
+        node = places.get(_identity(process / "ns/net"))
+        if node is None:
+            return None
+        words = (process / "cmdline").read_bytes().split(b"\0")
+        environment = (process / "environ").read_bytes().split(b"\0")
+        command = b" ".join(words).decode(errors="replace").strip()
+        command = command or (process / "comm").read_text().strip()
+    except OSError:  # it has ended
+        return None
+    prefix = f"{ENVIRONMENT}=".encode()
+    configs = (each.removeprefix(prefix) for each in environment if each.startswith(prefix))
+    ours = any(Path(os.fsdecode(config)).parent == folder for config in configs)
+    return Program(pid, node, command[:_SHOWN], ours)
+
+
+def _end(programs: Iterable[Program]) -> None:
+    """Send SIGTERM, and SIGKILL to those that still run after some seconds."""
+    with selectors.DefaultSelector() as running:
+        for program in programs:
+            with suppress(ProcessLookupError):
+                running.register(os.pidfd_open(program.pid), selectors.EVENT_READ)
+        try:
+            for signum, seconds in (
+                (signal.SIGTERM, _GRACE_SECONDS),
+                (signal.SIGKILL, _KILL_SECONDS),
+            ):
+                for key in running.get_map().values():
+                    with suppress(ProcessLookupError, PermissionError):
+                        signal.pidfd_send_signal(key.fd, signum)
+                _wait(running, time.monotonic() + seconds)
+        finally:
+            for key in running.get_map().values():
+                os.close(key.fd)
+
+
+def _wait(running: selectors.BaseSelector, deadline: float) -> None:
+    """Wait for the ends of processes until the deadline, and forget those that ended."""
+    while running.get_map() and (left := deadline - time.monotonic()) > 0:
+        for key, _ in running.select(left):
+            running.unregister(key.fd)
+            os.close(key.fd)
+
+
+def _ancestors() -> set[int]:
+    """The processes that started this one, such as the shell in which it was typed."""
+    found, pid = set(), os.getppid()
+    with suppress(OSError):  # a process that this user must not see
+        while pid > 0:
+            found.add(pid)
+            status = Path("/proc", str(pid), "status").read_text()
+            pid = int(status.split("PPid:")[1].split()[0])
+    return found

@@ -1,0 +1,289 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs that are not mrc, over the fabric: ping, TCP and MPTCP by address; and their end.
+
+h0 and h1 have two planes of 200 Mbit/s with two T1s each.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from netns.processes import Hosts
+from slowness import limit
+
+from mrc.linux import netns
+from mrc.testbed import programs, state
+from mrc.testbed.bed import Testbed
+from mrc.testbed.shape import Fabric
+
+from .conftest import fresh_name, has_ended
+
+RATE_BPS = 200_000_000
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module", params=[*Fabric])
+def bed(request: pytest.FixtureRequest) -> Iterator[Testbed]:
+    with Testbed(fresh_name(), planes=2, t1=2, rate="200mbit", fabric=request.param) as bed:
+        yield bed
+
+
+@pytest.fixture(autouse=True)
+def always_healed(healed: None) -> None:
+    pass
+
+
+# ---- Traffic --------------------------------------------------------------------------------
+
+
+def tcp_socket(bed: Testbed, host: int) -> socket.socket:
+    with netns.inside(bed.plan.nodes[f"h{host}"].namespace):
+        made = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
+    made.settimeout(limit(10))
+    return made
+
+
+@contextmanager
+def listening(bed: Testbed) -> Iterator[socket.socket]:
+    with tcp_socket(bed, 1) as listener:
+        listener.bind(("::", 0))
+        listener.listen(64)
+        yield listener
+
+
+@contextmanager
+def connected(bed: Testbed, address: object) -> Iterator[tuple[socket.socket, socket.socket]]:
+    """A connection from h0 to this address of h1: both ends."""
+    with listening(bed) as listener, tcp_socket(bed, 0) as client:
+        client.connect((str(address), listener.getsockname()[1]))
+        server, _ = listener.accept()
+        with server:
+            server.settimeout(limit(10))
+            yield client, server
+
+
+def send(client: socket.socket, server: socket.socket, size: int) -> None:
+    """Sends while it receives."""
+    left, client_left = size, size
+    client.setblocking(False)
+    while left:
+        if client_left:
+            try:
+                client_left -= client.send(bytes(min(client_left, 1 << 16)))
+                continue
+            except BlockingIOError:
+                pass
+        left -= len(server.recv(1 << 20))
+    client.settimeout(limit(10))
+
+
+def carried(bed: Testbed) -> dict[str, int]:
+    """Bytes on the links between hosts and T0s."""
+    return {name: each["bytes"] for name, each in bed.links().items() if "h" in name}
+
+
+def test_ping__by_each_name(bed: Testbed) -> None:
+    for name in ("h1", "h1.any", "h1.p1", "h1.p2", "h1.mgmt"):
+        argv, environment = bed.host_command("h0", ["ping", "-c1", "-W3", name])
+        shown = subprocess.run(argv, env=environment, capture_output=True, text=True, check=False)
+        assert (shown.returncode, name in shown.stdout) == (0, True), shown
+
+
+def test_tcp__stays_in_its_plane(bed: Testbed) -> None:
+    before = carried(bed)
+    with connected(bed, bed.shape.addresses.in_plane(1, 2)) as (client, server):
+        assert client.getsockname()[0] == str(bed.shape.addresses.in_plane(0, 2))
+        send(client, server, MIB)
+        server.sendall(bytes(1000))
+        client.recv(1000, socket.MSG_WAITALL)
+    grown = {name: now - before[name] for name, now in carried(bed).items()}
+    assert grown["h0>t0:2.0"] > MIB and grown["t0:2.1>h1"] > MIB
+    assert grown["h1>t0:2.1"] > 1000 and grown["t0:2.0>h0"] > 1000
+    assert max(count for name, count in grown.items() if "2." not in name) < 1000
+
+
+def test_tcp__does_not_outrun_its_plane(bed: Testbed) -> None:
+    """Full queues and the last of them in the socket are not counted."""
+    with connected(bed, bed.shape.addresses.in_plane(1, 1)) as (client, server):
+        send(client, server, MIB)
+        began = time.monotonic()
+        send(client, server, 2 * MIB)
+        assert 8 * 2 * MIB / (time.monotonic() - began) < 1.3 * RATE_BPS
+
+
+def test_tcp__stops_with_its_plane(bed: Testbed) -> None:
+    with connected(bed, bed.shape.addresses.in_plane(1, 2)) as (client, server):
+        bed.fail("plane:2")
+        client.sendall(b"lost")
+        server.settimeout(0.1)
+        with pytest.raises(TimeoutError):
+            server.recv(4)
+        with connected(bed, bed.shape.addresses.in_plane(1, 1)) as others:
+            send(*others, 1000)
+        bed.heal("all")
+        server.settimeout(limit(10))
+        assert server.recv(4) == b"lost"
+
+
+def test_tcp__several_flows_use_all_planes(bed: Testbed) -> None:
+    """Each flow has its source port before it connects, because older kernels choose the path of
+    others without. 24 flows that share one of two planes are one case in 2^23.
+    """
+    before = carried(bed)
+    with listening(bed) as listener:
+        for _ in range(24):
+            with tcp_socket(bed, 0) as client:
+                client.bind(("::", 0))
+                client.connect((str(bed.shape.addresses.host(1)), listener.getsockname()[1]))
+                server, _ = listener.accept()
+                with server:
+                    send(client, server, 1 << 15)
+    grown = {name: now - before[name] for name, now in carried(bed).items()}
+    assert grown["h0>t0:1.0"] > 1 << 15 and grown["h0>t0:2.0"] > 1 << 15
+    assert grown["h0>t0:1.0"] + grown["h0>t0:2.0"] > 24 << 15
+
+
+@pytest.mark.parametrize(("name", "by_management"), [("h1", True), ("h1.p2", False)])
+def test_mrc__exchanges_over_the_address_that_it_is_given(
+    bed: Testbed, hosts: Hosts, tmp_path: Path, name: str, by_management: bool
+) -> None:
+    """h1 is the management address for mrc, although it is the fabric for other programs."""
+
+    def sent() -> int:
+        with netns.inside(bed.plan.nodes["h0"].namespace):
+            lines = Path("/proc/thread-self/net/dev").read_text().splitlines()
+        (counts,) = (line.split() for line in lines if line.strip().startswith("mgmt:"))
+        return int(counts[9])
+
+    before = sent()
+    hosts.recv(tmp_path)
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "file").write_bytes(bytes(MIB))
+    hosts.start("h0", "send", tmp_path / "source" / "file", name).ends(0)
+    assert (tmp_path / "file").stat().st_size == MIB
+    assert (sent() - before > 1000) == by_management
+
+
+MPTCP = """\
+import socket, sys
+if sys.argv[1] == "take":
+    with socket.create_server(("::", 0), family=socket.AF_INET6) as listener:
+        print(listener.getsockname()[1], flush=True)
+        taken, _ = listener.accept()
+        with taken:
+            while taken.recv(1 << 20):
+                pass
+else:
+    with socket.create_connection(("h1", int(sys.argv[1]))) as sender:
+        for _ in range(96):
+            sender.sendall(bytes(1 << 16))
+"""
+MISSING = None if shutil.which("mptcpize") else "needs mptcpize: apt-get install mptcpize"
+if not Path("/proc/sys/net/mptcp/enabled").exists():
+    MISSING = "needs a kernel with CONFIG_MPTCP"
+
+
+@pytest.mark.skipif(MISSING is not None, reason=str(MISSING))
+def test_mptcp__uses_every_plane(bed: Testbed) -> None:
+    mrc = [sys.executable, "-m", "mrc", "testbed", "--name", bed.name, "exec"]
+    program = ["--", sys.executable, "-c", MPTCP]
+    before = carried(bed)
+    take = [*mrc, "--mptcp", "h1", *program, "take"]
+    with subprocess.Popen(take, stdout=subprocess.PIPE, text=True) as taking:
+        try:
+            assert taking.stdout is not None
+            port = taking.stdout.readline().strip()
+            give = [*mrc, "h0", "--mptcp", *program, port]
+            subprocess.run(give, check=True, timeout=limit(20))
+            assert taking.wait(limit(10)) == 0
+        finally:
+            taking.kill()
+    grown = {name: now - before[name] for name, now in carried(bed).items()}
+    assert grown["h0>t0:1.0"] > MIB and grown["h0>t0:2.0"] > MIB
+    bed.prepare_mptcp("h1")  # again, which changes nothing
+
+
+# ---- Their end ------------------------------------------------------------------------------
+
+
+def started(bed: Testbed, *command: str) -> subprocess.Popen[str]:
+    """Starts a command in h0, and waits for its first line."""
+    argv, environment = bed.host_command("h0", command)
+    process = subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    process.stdout.readline()
+    return process
+
+
+def test_down__ends_programs_and_names_them(bed_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One ends by SIGTERM, one ignores it, and one was left behind by its parent."""
+    monkeypatch.setattr(programs, "_GRACE_SECONDS", 0.2)
+    bed = Testbed(bed_name, planes=1, t1=1)
+    bed.up()
+    polite = started(bed, "sh", "-c", "echo; exec sleep 60")
+    stubborn = started(bed, "sh", "-c", "trap '' TERM; echo; sleep 61; sleep 61")
+    orphan = started(bed, "sh", "-c", "sleep 62 & echo $!")
+    orphan.wait(limit(10))
+    try:
+        found = bed.down()
+        assert (found.removed, found.left) == (True, ())
+        told = {(each.node, each.command) for each in found.ended}
+        assert told >= {("h0", "sleep 60"), ("h0", "sleep 61"), ("h0", "sleep 62")}
+        assert polite.pid in {each.pid for each in found.ended}
+        assert polite.wait(limit(10)) == -signal.SIGTERM
+        assert stubborn.wait(limit(10)) == -signal.SIGKILL
+        assert all(has_ended(each.pid) for each in found.ended)
+    finally:
+        for each in (polite, stubborn, orphan):
+            each.kill()
+            each.wait()
+            assert each.stdout is not None
+            each.stdout.close()
+
+
+def test_down__leaves_what_others_started(bed_name: str) -> None:
+    bed = Testbed(bed_name, planes=1, t1=1)
+    bed.up()
+    argv = [
+        "ip",
+        "netns",
+        "exec",
+        bed.plan.nodes["h1"].namespace,
+        "sh",
+        "-c",
+        "echo; exec sleep 63",
+    ]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as foreign:
+        try:
+            assert foreign.stdout is not None
+            foreign.stdout.readline()
+            found = bed.down()
+            assert found.ended == ()
+            assert [(each.pid, each.node) for each in found.left] == [(foreign.pid, "h1")]
+            assert foreign.poll() is None
+        finally:
+            foreign.kill()
+
+
+def test_down__typed_in_the_test_bed_leaves_its_own_shell(bed_name: str) -> None:
+    """Each of the two is in h0, and only the sleep ends."""
+    bed = Testbed(bed_name, planes=1, t1=1)
+    bed.up()
+    down = f"{sys.executable} -m mrc testbed down --name {bed_name}"
+    argv, environment = bed.host_command("h0", ["sh", "-c", f"sleep 64 & {down}; echo alive"])
+    done = subprocess.run(argv, env=environment, capture_output=True, text=True, check=True)
+    ended, is_down, alive = done.stdout.splitlines()
+    assert ended.startswith("ended in h0: sleep 64 (process ")
+    assert (is_down, alive) == (f"{bed_name} is down", "alive")
+    assert done.stderr.startswith("mrc testbed down: still runs, in h0 that is gone: sh -c sleep")
+    assert done.stderr.count("\n") == 1
+    assert not state.folder(bed_name).exists()
