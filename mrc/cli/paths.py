@@ -164,17 +164,13 @@ def _probe(ev: EvInfo, probes: Sequence[ProbeResult]) -> Probe | None:
 
 def _summary(result: Paths) -> str:
     """How many planes and paths can carry data, and the size of a packet."""
-    usable = [ev for ev in result.evs if ev.state is EvState.GOOD and _works(ev.probe)]
+    usable = [ev for ev in result.evs if ev.state == "GOOD"]
     planes = {ev.plane for ev in result.evs}
     return (
         f"{result.peer}: {len({ev.plane for ev in usable})} of {len(planes)} planes and"
         f" {len(usable)} of {len(result.evs)} paths are good; a packet carries"
         f" {result.path_mtu_bytes} B"
     )
-
-
-def _works(probe: Probe | None) -> bool:
-    return probe is None or probe.answered
 
 
 def _block(evs: Sequence[EvInfo], probes: Sequence[ProbeResult]) -> Block:

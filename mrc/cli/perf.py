@@ -50,7 +50,7 @@ INSTEAD = {
     ("-u", "--udp"): "mrc always sends over UDP; -b limits the rate",
     ("-w", "--window"): "mrc sizes its windows itself; --size times --depth is in flight",
     ("-f", "--format"): "units follow the values; --json and --csv print plain bit/s and bytes",
-    ("-V", "--verbose"): "--json prints every figure, --bins shows each millisecond",
+    ("-V",): "-v prints details",
 }
 """Options of iperf3 that mrc perf lacks, and what to use instead."""
 _SHARES = [shares.name.lower() for shares in PlaneShares]
