@@ -12,4 +12,4 @@ _HERE = Path(__file__).resolve().parent
 
 def program(name: str) -> str:
     """The path of a compiled end."""
-    return str(cbuild.program(_HERE / f"{name}.c", cbuild.FAST, [_HERE / "job.c"]))
+    return str(cbuild.program(_HERE / f"{name}.c", cbuild.SHIPPED, [_HERE / "job.c"]))

@@ -43,10 +43,9 @@
 enum {
   PLANES = 4,
   PAYLOAD = 4096,
-  FRAME = PAYLOAD + 128,
+  PACKET = PAYLOAD + 128,
   BURSTS = 8, /* of one transmit, as in the UDP driver */
   BURST_PACKETS = 64,
-  FRAMES = BURSTS * BURST_PACKETS,
   MESSAGE = 1 << 20,
   SMALL = 64,
   PACKET_NS = 1300, /* of virtual time: 25 Gbit/s */
@@ -115,10 +114,12 @@ static void report(const char *operation, uint32_t qps, uint32_t evs, uint64_t n
 
 /* ---- Two hosts ---- */
 
-struct frame {
+/* A burst as the other side receives it, in one message. */
+struct message {
   struct mrc_meta meta;
-  uint32_t bytes;
-  uint8_t packet[FRAME];
+  size_t bytes;
+  size_t packet_bytes;
+  uint8_t packets[BURST_PACKETS * PACKET];
 };
 
 struct host {
@@ -135,7 +136,7 @@ struct world {
   uint64_t packets;  /* data packets sent */
   uint64_t qp_bytes; /* memory of all QPs of both hosts */
   uint8_t *memory;
-  struct frame *frames;
+  struct message *messages;
 };
 
 static void set_address(uint8_t address[16], uint8_t host, uint32_t path) {
@@ -202,7 +203,7 @@ static void post(struct world *world, uint32_t qpn) {
                             .rkey = KEY,
                             .bytes = world->message_bytes,
                             .opcode = MRC_WR_WRITE};
-  const int error = mrc_qp_post(world->near.engine, qpn, &wr, world->now_ns);
+  const int error = mrc_qp_post(world->near.engine, qpn, &wr, 1, world->now_ns);
   mrc_assert(error == 0);
 }
 
@@ -227,7 +228,7 @@ static struct world open_world(uint32_t qps, uint32_t evs, uint32_t spray, uint3
                         .message_bytes = message_bytes,
                         .now_ns = 1000000000,
                         .memory = calloc(1, MESSAGE),
-                        .frames = calloc(FRAMES, sizeof *world.frames)};
+                        .messages = calloc(BURSTS, sizeof *world.messages)};
   open_host(&world.near, 1, qps, world.memory);
   open_host(&world.far, 2, qps, world.memory);
   const uint64_t before = allocated_bytes();
@@ -247,38 +248,43 @@ static void close_world(struct world *world) {
   mrc_engine_destroy(world->near.engine);
   mrc_engine_destroy(world->far.engine);
   free(world->memory);
-  free(world->frames);
+  free(world->messages);
 }
 
-/* Copies the packets of bursts into frames for the other side, without data payload. */
-static int flatten(const struct mrc_burst *bursts, int n, struct frame *frames, uint64_t now_ns) {
-  int at = 0;
+/* Copies bursts into messages for the other side, without data payload. Returns the packets. */
+static int flatten(const struct mrc_burst *bursts, int n, struct message *messages,
+                   uint64_t now_ns) {
+  int packets = 0;
   for (int i = 0; i < n; i++) {
     const struct mrc_burst *burst = &bursts[i];
-    struct mrc_meta meta = {.arrived_ns = now_ns,
-                            .flow_label = burst->flow_label,
-                            .sport = burst->sport,
-                            .dport = burst->dport,
-                            .family = burst->family,
-                            .port = burst->port,
-                            .ecn = burst->tclass & 3};
-    memmove(meta.src, burst->src, 16);
-    memmove(meta.dst, burst->dst, 16);
-    for (int k = 0; k < burst->n_packets; k++, at++) {
+    struct message *message = &messages[i];
+    message->meta = (struct mrc_meta){.arrived_ns = now_ns,
+                                      .flow_label = burst->flow_label,
+                                      .sport = burst->sport,
+                                      .dport = burst->dport,
+                                      .family = burst->family,
+                                      .port = burst->port,
+                                      .ecn = burst->tclass & 3};
+    memmove(message->meta.src, burst->src, 16);
+    memmove(message->meta.dst, burst->dst, 16);
+    message->packet_bytes = burst->packet_bytes;
+    message->bytes = 0;
+    for (int k = 0; k < burst->n_packets; k++) {
       const struct mrc_packet *packet = &burst->packets[k];
-      mrc_assert(at < FRAMES);
-      frames[at].meta = meta;
-      frames[at].bytes = packet->header_bytes + packet->payload_bytes + packet->trailer_bytes;
-      memmove(frames[at].packet, packet->header, packet->header_bytes);
+      uint8_t *to = message->packets + message->bytes;
+      message->bytes += packet->header_bytes + packet->payload_bytes + packet->trailer_bytes;
+      mrc_assert(message->bytes <= sizeof message->packets);
+      memmove(to, packet->header, packet->header_bytes);
       if (packet->payload_bytes == 0) /* control: endpoint packets have an ICRC in any case */
-        memmove(frames[at].packet + packet->header_bytes, packet->trailer, packet->trailer_bytes);
+        memmove(to + packet->header_bytes, packet->trailer, packet->trailer_bytes);
     }
+    packets += burst->n_packets;
   }
-  return at;
+  return packets;
 }
 
-/* One transmit of a host. Returns the number of packets, which may be 0. */
-static int transmit(struct world *world, struct host *host, enum part part) {
+/* One transmit of a host. Returns the number of bursts, and adds to `packets`. */
+static int transmit(struct world *world, struct host *host, enum part part, uint64_t *packets) {
   struct mrc_burst bursts[BURSTS];
   int taken[BURSTS];
   begin(part);
@@ -287,20 +293,20 @@ static int transmit(struct world *world, struct host *host, enum part part) {
   const int n = mrc_engine_transmit(host->engine, bursts, BURSTS, world->now_ns);
   end(part);
   if (n == 0) return 0;
-  const int packets = flatten(bursts, n, world->frames, world->now_ns);
+  *packets += (uint64_t)flatten(bursts, n, world->messages, world->now_ns);
   for (int i = 0; i < n; i++)
     taken[i] = 1;
   begin(part);
   mrc_engine_commit(host->engine, bursts, taken, n, world->now_ns);
   end(part);
-  return packets;
+  return n;
 }
 
-static void receive(struct world *world, struct host *host, int packets, enum part part) {
+static void receive(struct world *world, struct host *host, int messages, enum part part) {
   begin(part);
-  for (int i = 0; i < packets; i++)
-    mrc_engine_receive(host->engine, world->frames[i].packet, world->frames[i].bytes,
-                       &world->frames[i].meta, world->now_ns);
+  for (int i = 0; i < messages; i++)
+    mrc_engine_receive(host->engine, world->messages[i].packets, world->messages[i].bytes,
+                       world->messages[i].packet_bytes, &world->messages[i].meta, world->now_ns);
   end(part);
 }
 
@@ -317,13 +323,14 @@ static void post_again(struct world *world) {
 
 /* A transmit of data, and all answers to it. */
 static void turn(struct world *world) {
-  const int packets = transmit(world, &world->near, PART_SEND);
-  world->packets += (uint64_t)packets;
-  world->now_ns += (uint64_t)packets * PACKET_NS + 1000;
-  receive(world, &world->far, packets, PART_PLACE);
-  for (int answers = 1; answers > 0;) {
-    answers = transmit(world, &world->far, PART_ANSWER);
-    receive(world, &world->near, answers, PART_SACK);
+  uint64_t packets = 0, answers = 0;
+  const int bursts = transmit(world, &world->near, PART_SEND, &packets);
+  world->packets += packets;
+  world->now_ns += packets * PACKET_NS + 1000;
+  receive(world, &world->far, bursts, PART_PLACE);
+  for (int n = 1; n > 0;) {
+    n = transmit(world, &world->far, PART_ANSWER, &answers);
+    receive(world, &world->near, n, PART_SACK);
   }
   post_again(world);
 }
@@ -410,7 +417,7 @@ static void encode(void *argument) {
 
 static void decode(void *argument) {
   const struct mrc_wire *wire = argument;
-  uint8_t packet[FRAME] = {0};
+  uint8_t packet[PACKET] = {0};
   const uint32_t bytes =
       (uint32_t)mrc_wire_encode(wire, packet) + wire->payload_bytes + MRC_ICRC_BYTES;
   for (uint32_t i = 0; i < ROUNDS; i++) {
@@ -439,9 +446,9 @@ static void rxwin(void *argument) {
   struct mrc_rxwin *win = argument;
   for (uint32_t i = 0; i < ROUNDS; i++) {
     const uint32_t psn = win->next_psn ^ (mrc_rxwin_ready(win) ? 0 : 1) ^ (i & 1);
-    if (mrc_rxwin_judge(win, psn) == MRC_RX_NEW) mrc_rxwin_add(win, psn, false);
+    if (mrc_rxwin_judge(win, psn) == MRC_RX_NEW) mrc_rxwin_add(win, psn, false, false);
     while (mrc_rxwin_ready(win))
-      mrc_rxwin_advance(win);
+      mrc_rxwin_advance(win, 1);
   }
 }
 

@@ -45,6 +45,7 @@ BEDS = {
 }
 # WRITEs outstanding over all QPs: enough that the sender never waits for a round trip.
 _DEPTH = {64: 512, KIB: 512, 4 * KIB: 512, 64 * KIB: 32, MIB: 8, 64 * MIB: 2}
+_LIST = 32  # WRITEs posted together, with one completion
 _BATCHED = 256  # WRITEs outstanding in two batches: a send queue full
 _SIZE_NAMES = {2: "2 B", 64: "64 B", KIB: "1 KiB", 4 * KIB: "4 KiB", 64 * KIB: "64 KiB",
                MIB: "1 MiB", 64 * MIB: "64 MiB"}  # fmt: skip
@@ -193,6 +194,9 @@ def _small(make: Maker, floor: Floor, mrc: Mrc, polled: Mrc) -> Iterator[Row]:
     for size in (64, KIB, 4 * KIB):
         yield make.write(mrc, "mrc", size)
         yield make.write(polled, "mrc, polled", size)
+    for polls, name in ((False, "mrc, lists"), (True, "mrc, polled, lists")):
+        lists = make.enter(MrcVerbs(make.bed, list=_LIST, polled=polls))
+        yield make.write(lists, name, 64)
 
 
 def _latency(make: Maker, floor: Floor, mrc: Mrc, polled: Mrc) -> Iterator[Row]:

@@ -51,6 +51,7 @@ enum {
   X(mpr, 1024)                     \
   X(cc, MRC_CC_DELAY)              \
   X(spin_us, 0)                    \
+  X(list, 1)                       \
   X(coalesce_us, 250)              \
   X(arena_mib, 16)                 \
   X(max_burst_bytes, 0)            \
@@ -280,35 +281,57 @@ static void meet(struct end *end, const struct job *job) {
 
 /* ---- Jobs ---- */
 
+/* With the setting `list`, a slot is that many WRITEs, which are posted together and have one
+   completion; as `-l` and `-Q` of perftest. */
 struct writes {
   struct end *end;
   uint32_t bytes;
-  int depth;
+  int depth; /* slots */
+  uint32_t list;
   uint64_t end_ns;
   uint64_t done;
   int outstanding;
   int n; /* commands to submit */
   struct mrc_command commands[MAX_DEPTH];
+  struct mrc_wr wrs[MAX_DEPTH];
   uint64_t posted_ns[MAX_DEPTH];
 };
 
 /* Outstanding WRITEs share a place in the arenas. Large WRITEs have a place for each QP. */
-static struct mrc_command write_command(const struct end *end, uint64_t slot, uint32_t bytes) {
+static struct mrc_wr write_request(const struct end *end, uint64_t number, uint32_t bytes) {
   uint64_t place = bytes > PLACE_BYTES ? bytes : PLACE_BYTES;
-  uint64_t offset = slot * bytes % (place * end->settings.qps);
-  return (struct mrc_command){.op = MRC_COMMAND_QP_POST,
-                              .qpn = FIRST_QPN + (uint32_t)(slot % end->settings.qps),
-                              .wr = {.wr_id = slot,
-                                     .opcode = MRC_WR_WRITE,
-                                     .bytes = bytes,
-                                     .local = (uint64_t)(uintptr_t)end->arena + offset,
-                                     .lkey = KEY,
-                                     .va = end->peer_arena + offset,
-                                     .rkey = KEY}};
+  uint64_t offset = number * bytes % (place * end->settings.qps);
+  return (struct mrc_wr){.opcode = MRC_WR_WRITE,
+                         .bytes = bytes,
+                         .local = (uint64_t)(uintptr_t)end->arena + offset,
+                         .lkey = KEY,
+                         .va = end->peer_arena + offset,
+                         .rkey = KEY};
+}
+
+static struct mrc_command write_command(struct writes *writes, uint64_t slot) {
+  struct end *end = writes->end;
+  struct mrc_command command = {.op = MRC_COMMAND_QP_POST,
+                                .qpn = FIRST_QPN + (uint32_t)(slot % end->settings.qps)};
+  if (writes->list == 1) {
+    command.wr = write_request(end, slot, writes->bytes);
+    command.wr.wr_id = slot;
+    return command;
+  }
+  struct mrc_wr *wrs = &writes->wrs[slot * writes->list];
+  for (uint32_t i = 0; i < writes->list; i++) {
+    wrs[i] = write_request(end, slot * writes->list + i, writes->bytes);
+    wrs[i].wr_id = slot;
+    wrs[i].unsignaled = i + 1 < writes->list;
+  }
+  command.op = MRC_COMMAND_QP_POST_MANY;
+  command.pointer = wrs;
+  command.value = writes->list;
+  return command;
 }
 
 static void post(struct writes *writes, uint64_t slot, uint64_t now_ns) {
-  writes->commands[writes->n++] = write_command(writes->end, slot, writes->bytes);
+  writes->commands[writes->n++] = write_command(writes, slot);
   writes->posted_ns[slot] = now_ns;
   writes->outstanding++;
 }
@@ -319,15 +342,18 @@ static void on_written(void *job, const struct mrc_wc *wc) {
   uint64_t now_ns = clock_ns();
   latency_add(&latency, now_ns - writes->posted_ns[wc->wr_id]);
   writes->outstanding--;
-  writes->done++;
+  writes->done += writes->list;
   if (now_ns < writes->end_ns) post(writes, wc->wr_id, now_ns);
 }
 
 static void write_for(struct end *end, const struct job *job) {
   static struct writes writes;
   writes = (struct writes){
-      .end = end, .bytes = (uint32_t)job_number(job, 1), .depth = (int)job_number(job, 2)};
-  if (writes.depth < 1 || writes.depth > MAX_DEPTH) fail(0, "DEPTH is out of range");
+      .end = end, .bytes = (uint32_t)job_number(job, 1), .list = end->settings.list};
+  uint64_t depth = job_number(job, 2);
+  if (writes.list < 1 || depth < writes.list || depth > MAX_DEPTH)
+    fail(0, "DEPTH or the setting list is out of range");
+  writes.depth = (int)(depth / writes.list);
   uint64_t place = writes.bytes > PLACE_BYTES ? writes.bytes : PLACE_BYTES;
   if (place * end->settings.qps > end->arena_bytes)
     fail(0, "the arena is too small: raise arena_mib");
@@ -363,7 +389,8 @@ static void on_immediate(void *job, const struct mrc_wc *wc) {
 }
 
 static void post_immediate(struct end *end, uint32_t bytes) {
-  struct mrc_command command = write_command(end, 0, bytes);
+  struct mrc_command command = {
+      .op = MRC_COMMAND_QP_POST, .qpn = FIRST_QPN, .wr = write_request(end, 0, bytes)};
   command.wr.opcode = MRC_WR_WRITE_IMM;
   if (mrc_ctx_submit(end->ctx, &command, 1) != 1) fail(0, "the command ring is full");
 }

@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The public C interface of mrc: the sans-IO engine and the threaded context that drives it over
- * UDP sockets. The part between the two cdef markers is also what cffi parses: it is the single
- * source of every constant and struct that Python sees, so it holds plain declarations only.
- *
- * Conventions: functions return 0 or a negative errno value unless their comment says otherwise.
+ * UDP sockets. cffi also parses the part between the two cdef markers: all of Python's constants
+ * and structs come from there. Functions return 0 or a negative errno value unless noted otherwise.
  * Time is `now_ns`, nanoseconds of any monotonic clock, and is always the last argument. Addresses
  * have 16 bytes; IPv4 uses the mapped form ::ffff:a.b.c.d. Ports of this host count from 1, and
  * port n lies in plane n.
@@ -97,10 +95,10 @@ enum mrc_event_type {
                          `reason`: a port of this host or of the peer */
   MRC_EVENT_PLANE_SHARE, /* a plane to a peer became slow (`status` 0) or recovered (`status` 1): in
                             two periods in a row it carried less than 50%, or more than 75%, of the
-                            mean of the other planes. `result` is that percentage. A period is
-                            200 ms, or 8 base RTTs if longer. The engine sums over QPs that use the
-                            same planes; each QP on the plane gets the event. QPs with equal shares
-                            are left out. If all QPs suspend a slow plane, it resumes as not slow */
+                            mean of the other planes (`result`). A period is 200 ms, or 8 base RTTs
+                            if longer. The engine sums over QPs that use the same planes, except
+                            those with equal shares; each QP on the plane gets the event. If all
+                            QPs suspend a slow plane, it resumes as not slow */
   MRC_EVENT_LOST         /* `cookie` events, of any QP, were dropped here: the ring was full */
 };
 
@@ -298,7 +296,8 @@ struct mrc_wr {
   uint32_t bytes;      /* 0 .. 4 GiB - 1; 0 only with an immediate */
   uint32_t imm;        /* host order, for WRITE_IMM */
   uint8_t opcode;      /* enum mrc_wr_opcode */
-  uint8_t reserved[7]; /* 0 */
+  uint8_t unsignaled;  /* 1: the next signaled one completes for it too, with its error if any */
+  uint8_t reserved[6]; /* 0 */
 };
 
 /* One EV probe. */
@@ -340,9 +339,8 @@ struct mrc_plane_info {
   uint8_t suspended;      /* 1: carries probes only, as long as another plane carries data */
   uint8_t slow;           /* 1: carries much less than the others, see MRC_EVENT_PLANE_SHARE */
   uint8_t reserved[2];    /* 0 */
-  uint32_t share_percent; /* bytes carried by all QPs to the peer in the last period compared, in
-                             per cent of the mean of the other planes; 100 before, and with equal
-                             shares */
+  uint32_t share_percent; /* bytes carried by all QPs to the peer in the last period, in per cent of
+                             the mean of the other planes; 100 before, and with equal shares */
 };
 
 /* State of one QP. */
@@ -398,22 +396,22 @@ struct mrc_trace_entry {
 
 typedef struct mrc_engine mrc_engine;
 
-/* Returns 0 if a field is out of range or memory is short. Later the engine allocates only while a
-   QP is set up. */
+/* 0 if a field is out of range or memory is short. Later only QPs in set-up allocate memory. */
 mrc_engine *mrc_engine_create(const struct mrc_engine_config *config);
 void mrc_engine_destroy(mrc_engine *engine);
 
-/* Processes one UDP payload. Returns 0 or a drop reason (drops.def, positive). */
-int mrc_engine_receive(mrc_engine *engine, const uint8_t *packet, size_t bytes,
-                       const struct mrc_meta *meta, uint64_t now_ns);
+/* Processes UDP payloads that arrived together, of packet_bytes but for a shorter last one. Returns
+   0 or the drop reason (drops.def, positive) of the last. */
+int mrc_engine_receive(mrc_engine *engine, const uint8_t *packets, size_t bytes,
+                       size_t packet_bytes, const struct mrc_meta *meta, uint64_t now_ns);
 
-/* Fills up to `capacity` bursts and returns their number; 0: nothing to send now. If it returns
-   bursts, mrc_engine_commit must be the next call. The bursts stay valid until then. */
+/* Fills up to `capacity` bursts and returns their number. If it is above 0, the next call must be
+   mrc_engine_commit. The bursts stay valid until then. */
 int mrc_engine_transmit(mrc_engine *engine, struct mrc_burst *bursts, int capacity,
                         uint64_t now_ns);
 
-/* Reports the result of every burst of the last transmit. taken[i] is 1: the kernel took burst i;
-   0: the kernel had no room, so burst i was not sent and keeps its place; or a negative errno. */
+/* Reports what became of the bursts. taken[i] is 1: the kernel took burst i; 0: the kernel had no
+   room, so burst i was not sent and keeps its place; or a negative errno. */
 void mrc_engine_commit(mrc_engine *engine, const struct mrc_burst *bursts, const int *taken, int n,
                        uint64_t now_ns);
 
@@ -450,8 +448,9 @@ int mrc_qp_set_evs(mrc_engine *engine, uint32_t qpn, const struct mrc_ev_attr *e
    (256 sources for each of max_qps, at most 65536; QPs with the same sources share entries). */
 int mrc_qp_set_peer(mrc_engine *engine, uint32_t qpn, const struct mrc_peer_source *sources, int n);
 int mrc_qp_destroy(mrc_engine *engine, uint32_t qpn);
-/* -ENOENT, -EINVAL, -EPERM (not RTS), -ENOBUFS (queue full), -EACCES (local memory). */
-int mrc_qp_post(mrc_engine *engine, uint32_t qpn, const struct mrc_wr *wr, uint64_t now_ns);
+/* Posts all n or none. -ENOENT, -EINVAL, -EPERM (not RTS), -ENOBUFS (full), -EACCES (memory). */
+int mrc_qp_post(mrc_engine *engine, uint32_t qpn, const struct mrc_wr *wrs, uint32_t n,
+                uint64_t now_ns);
 /* Queues EV probes of any QPs in RTR or RTS. Queues the first probes of the array for which there
    is room and returns their number; retry the others when some probes have ended. If any probe is
    invalid, queues none and returns -ENOENT (no such QP) or -EINVAL. Each queued probe gives one
@@ -501,7 +500,7 @@ struct mrc_ctx_config {
   uint16_t spin_us;                 /* busy-poll for this time before sleeping; 0: sleep at once */
   uint16_t coalesce_us;  /* while bursts arrive, the thread waits up to this time between reads of
                             its sockets; 0: it reads each burst at once. Unused if polled */
-  uint32_t rcvbuf_bytes; /* requested per port [8 MiB]; a warning event reports a smaller grant */
+  uint32_t rcvbuf_bytes; /* requested per port [8 MiB]; a warning reports a smaller grant */
   uint32_t sndbuf_bytes; /* requested per transmit socket [4 MiB] */
   uint32_t ring_entries; /* of the command ring and of the event ring, a power of two [8192] */
   uint32_t polled;       /* 1: no thread; the caller runs the datapath with mrc_ctx_run */
@@ -526,6 +525,7 @@ enum mrc_command_op {
   MRC_COMMAND_QP_SET_PEER,   /* qpn, pointer = struct mrc_peer_source[value] */
   MRC_COMMAND_QP_DESTROY,    /* qpn */
   MRC_COMMAND_QP_POST,       /* qpn, wr; a reply comes only if the post failed */
+  MRC_COMMAND_QP_POST_MANY,  /* the same, for pointer = struct mrc_wr[value] */
   MRC_COMMAND_QP_PROBE_EV,   /* qpn, value = ev index, bytes, timeout_ns; reply, then PROBE event */
   MRC_COMMAND_QP_SET_EV_STATE, /* qpn, value = ev index, key = state */
   MRC_COMMAND_QP_QUERY,        /* qpn, pointer = struct mrc_qp_info */

@@ -82,11 +82,19 @@ class QP:
         """As `mrc.QP.write_imm`."""
         return self._loop.wait(self.aio.write_imm(mr, remote, imm=imm, **options))
 
-    def write_many(self, writes: Iterable[Write]) -> list[Completion]:
+    def write_many(self, writes: Iterable[Write]) -> Completion:
         """As `mrc.QP.post_many`; returns when all writes have completed."""
 
-        async def post() -> list[Completion]:
+        async def post() -> Completion:
             return await self.aio.post_many(writes)
+
+        return self._loop.wait(post())
+
+    def write_scattered(self, mr: MR, remote: RemoteMemory, **options: Any) -> Completion:
+        """As `mrc.QP.post_scattered`; returns when all writes have completed."""
+
+        async def post() -> Completion:
+            return await self.aio.post_scattered(mr, remote, **options)
 
         return self._loop.wait(post())
 

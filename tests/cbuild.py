@@ -44,6 +44,7 @@ class Flavour:
 ASAN = Flavour("asan", SANITIZE)
 TSAN = Flavour("tsan", THREAD)
 FAST = Flavour("fast", ("-O2",))
+SHIPPED = Flavour("shipped", ("-O3", "-flto=auto"))  # as mrc/_ffi_build.py compiles the engine
 SHARED = Flavour("shared", ("-O2", "-fPIC"))
 # A sanitizer's runtime cannot be loaded into Python: undefined behaviour traps instead.
 SHARED_TRAP = Flavour(
@@ -187,7 +188,7 @@ def _archive(part: str, flavour: Flavour) -> Path:
     key = _key([str(path) for path in objects])
     target = BUILD / flavour.name / "lib" / f"lib{part}-{key}.a"
     if not target.exists():
-        _make(target, ["ar", "rcs"], [str(path) for path in objects])
+        _make(target, ["gcc-ar", "rcs"], [str(path) for path in objects])
     return target
 
 

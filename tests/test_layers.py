@@ -28,7 +28,7 @@ CORE_FORBIDDEN_CALLS = ("rand", "random", "time", "clock_gettime", "getenv", "pr
 LAYERS: dict[str, list[str]] = {
     "core": [
         "base bitmap crc32 dscp keymap list port prng psn secret timer",
-        "counters icrc wire",
+        "counters icrc parts wire",
         "txwin rxwin ev probation rtt share cc cc_delay cc_nscc cc_algorithm",
         "services arena cq events mr probes ready",
         "requester responder plane",

@@ -44,6 +44,13 @@ static inline bool mrc_arena_may_open(const struct mrc_arena *arena) {
   return arena->n_bursts < arena->capacity &&
          MRC_ARENA_PACKETS - arena->used >= MRC_MAX_BURST_PACKETS;
 }
+/* Further packets of the size of the first one that fit into the open burst. */
+static inline uint32_t mrc_arena_room(const struct mrc_arena *arena,
+                                      const struct mrc_burst *burst) {
+  const uint32_t most =
+      mrc_min_u32(arena->max_burst_bytes / burst->packet_bytes, MRC_MAX_BURST_PACKETS);
+  return most > burst->n_packets ? most - burst->n_packets : 0;
+}
 /* Whether another packet may be added to the open burst. */
 static inline bool mrc_arena_has_room(const struct mrc_arena *arena,
                                       const struct mrc_burst *burst) {

@@ -117,6 +117,18 @@ void mrc_burst_add(struct mrc_services *services, struct mrc_burst *burst, struc
   seal(services, burst, packet, wire->pad, icrc);
 }
 
+void mrc_burst_add_next(struct mrc_services *services, struct mrc_burst *burst, uint32_t psn,
+                        bool ack_req, bool icrc) {
+  struct mrc_packet *packet = add_packet(services, burst, MRC_KIND_DATA, psn);
+  const struct mrc_packet *before = packet - 1;
+  mrc_assert(burst->n_packets > 1 && before->_kind == MRC_KIND_DATA);
+  mrc_wire_encode_next(before->header, packet->header, psn, ack_req, before->payload_bytes);
+  packet->header_bytes = before->header_bytes;
+  packet->payload = before->payload + before->payload_bytes;
+  packet->payload_bytes = before->payload_bytes;
+  seal(services, burst, packet, 0, icrc);
+}
+
 void mrc_burst_add_padded(struct mrc_services *services, struct mrc_burst *burst,
                           struct mrc_wire *wire, uint32_t slot, uint32_t bytes) {
   struct mrc_packet *packet = add_packet(services, burst, MRC_KIND_EV_PROBE, slot);

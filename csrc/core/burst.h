@@ -16,6 +16,10 @@ struct mrc_burst *mrc_burst_open(struct mrc_services *services, struct mrc_qp *q
 /* Adds a packet: encodes `wire`, points to its payload, pads and seals it. */
 void mrc_burst_add(struct mrc_services *services, struct mrc_burst *burst, struct mrc_wire *wire,
                    enum mrc_packet_kind kind, uint32_t slot, bool icrc);
+/* Adds the data packet after the last one of the burst: the next one of its message, which has the
+   same size. Neither is the last of the message. */
+void mrc_burst_add_next(struct mrc_services *services, struct mrc_burst *burst, uint32_t psn,
+                        bool ack_req, bool icrc);
 /* Adds an EV probe padded to `bytes` of UDP payload. */
 void mrc_burst_add_padded(struct mrc_services *services, struct mrc_burst *burst,
                           struct mrc_wire *wire, uint32_t slot, uint32_t bytes);

@@ -17,18 +17,19 @@ void mrc_cq_free(struct mrc_cq *cq) {
   *cq = (struct mrc_cq){0};
 }
 
-static bool promise(struct mrc_cq *cq, uint32_t limit) {
-  if (cq->tail - cq->head + cq->promised >= limit) return false;
-  cq->promised++;
+static bool promise(struct mrc_cq *cq, uint32_t n, uint32_t limit) {
+  const uint32_t used = cq->tail - cq->head + cq->promised;
+  if (used > limit || n > limit - used) return false;
+  cq->promised += n;
   return true;
 }
 
-bool mrc_cq_promise_post(struct mrc_cq *cq) {
+bool mrc_cq_promise_post(struct mrc_cq *cq, uint32_t n) {
   const uint32_t capacity = cq->mask + 1;
-  return promise(cq, capacity - capacity / 4);
+  return promise(cq, n, capacity - capacity / 4);
 }
 
-bool mrc_cq_promise_delivery(struct mrc_cq *cq) { return promise(cq, cq->mask + 1); }
+bool mrc_cq_promise_delivery(struct mrc_cq *cq) { return promise(cq, 1, cq->mask + 1); }
 
 void mrc_cq_push(struct mrc_cq *cq, const struct mrc_wc *wc) {
   mrc_assert(cq->promised > 0);

@@ -17,9 +17,10 @@ struct mrc_cq {
 
 int mrc_cq_init(struct mrc_cq *cq, uint32_t capacity) MRC_MUST_CHECK;
 void mrc_cq_free(struct mrc_cq *cq);
-/* Reserve a place; false if there is none. Posted work leaves a quarter of the places to immediates
-   from peers. Otherwise two hosts full of posted work would wait for each other for ever. */
-bool mrc_cq_promise_post(struct mrc_cq *cq) MRC_MUST_CHECK;
+/* Reserve n places, or one; false if there are too few. Posted work leaves a quarter of the places
+   to immediates from peers. Otherwise two hosts full of posted work would wait for each other for
+   ever. */
+bool mrc_cq_promise_post(struct mrc_cq *cq, uint32_t n) MRC_MUST_CHECK;
 bool mrc_cq_promise_delivery(struct mrc_cq *cq) MRC_MUST_CHECK;
 /* Fills a reserved place. */
 void mrc_cq_push(struct mrc_cq *cq, const struct mrc_wc *wc);

@@ -6,6 +6,7 @@
 
 #include "commit.h"
 #include "health.h"
+#include "parts.h"
 #include "requester_rx.h"
 #include "responder_rx.h"
 #include "sack.h"
@@ -24,8 +25,7 @@ static bool fill_config(struct mrc_engine_config *config) {
   config->ports = or_default(config->ports, 1);
   config->cq_depth = or_default(config->cq_depth, 65536);
   config->trace_entries = or_default(config->trace_entries, 4096);
-  /* As TCP does, this leaves tunnels 320 bytes for their headers. */
-  config->max_burst_bytes = or_default(config->max_burst_bytes, 65215);
+  config->max_burst_bytes = or_default(config->max_burst_bytes, MRC_BURST_BYTES);
   config->sack_threshold_bytes = or_default(config->sack_threshold_bytes, 262144);
   config->sack_delay_ns = or_default(config->sack_delay_ns, 500000);
   config->noise_ns = or_default(config->noise_ns, MRC_NOISE_NS);
@@ -69,14 +69,26 @@ struct mrc_qp *mrc_engine_qp(const struct mrc_engine *engine, uint32_t qpn) {
 
 /* ---- receive ---- */
 
+/* What packets that arrived together have in common. */
+struct arrival {
+  const struct mrc_meta *meta;
+  struct mrc_qp *qp; /* of the last packet; NULL: unknown */
+  bool hashed;       /* the engine's ICRC prefix is that of `meta` */
+};
+
 static bool icrc_is_good(struct mrc_engine *engine, const uint8_t *packet, size_t bytes,
-                         const struct mrc_meta *meta) {
-  const struct mrc_icrc_flow flow = {.src = meta->src,
-                                     .dst = meta->dst,
-                                     .sport = meta->sport,
-                                     .dport = meta->dport,
-                                     .family = meta->family};
-  return mrc_icrc_is_good(&engine->icrc_prefix, &flow, packet, bytes);
+                         struct arrival *arrival) {
+  const struct mrc_meta *meta = arrival->meta;
+  if (!arrival->hashed || bytes != engine->icrc_prefix.bytes) {
+    const struct mrc_icrc_flow flow = {.src = meta->src,
+                                       .dst = meta->dst,
+                                       .sport = meta->sport,
+                                       .dport = meta->dport,
+                                       .family = meta->family};
+    mrc_icrc_prefix_set(&engine->icrc_prefix, &flow, bytes);
+    arrival->hashed = true;
+  }
+  return mrc_icrc_is_good(&engine->icrc_prefix, packet);
 }
 
 static int to_qp(struct mrc_services *services, struct mrc_qp *qp, const struct mrc_wire *wire,
@@ -85,10 +97,10 @@ static int to_qp(struct mrc_services *services, struct mrc_qp *qp, const struct 
     mrc_responder_on_error_packet(services, qp, meta, now_ns);
     return mrc_drop(services, MRC_DROP_QP_STATE, qp->qpn, 0);
   }
-  if (mrc_opcode_is_data(wire->opcode)) {
-    if (meta->trimmed) return mrc_responder_on_trimmed(services, qp, wire, meta);
+  if (mrc_opcode_is_data(wire->opcode) && !meta->trimmed)
     return mrc_responder_on_data(services, qp, wire, meta, now_ns);
-  }
+  mrc_responder_account(services, qp, meta);
+  if (mrc_opcode_is_data(wire->opcode)) return mrc_responder_on_trimmed(services, qp, wire, meta);
   if (wire->opcode == MRC_OP_PROBE) return mrc_responder_on_probe(services, qp, wire, meta);
   if (qp->state != MRC_QP_RTS) return mrc_drop(services, MRC_DROP_QP_STATE, qp->qpn, 0);
   switch (wire->opcode) {
@@ -102,45 +114,87 @@ static int to_qp(struct mrc_services *services, struct mrc_qp *qp, const struct 
   }
 }
 
-int mrc_engine_receive(struct mrc_engine *engine, const uint8_t *packet, size_t bytes,
-                       const struct mrc_meta *meta, uint64_t now_ns) {
+/* Ends the common work for the QP of the last packets. */
+static void leave_qp(struct mrc_services *services, struct arrival *arrival) {
+  if (arrival->qp != NULL) mrc_responder_account(services, arrival->qp, arrival->meta);
+  arrival->qp = NULL;
+}
+
+/* Sets `arrival->qp` to the destination, or returns a drop reason. */
+static int enter_qp(struct mrc_engine *engine, struct arrival *arrival, uint32_t qpn,
+                    size_t bytes) {
   struct mrc_services *services = &engine->services;
-  mrc_assert(!engine->committing);
-  services->now_ns = now_ns;
-  mrc_count(services, MRC_COUNTER_RX_PACKETS, 1);
-  if (meta->port < 1 || meta->port > services->config.ports)
-    return mrc_drop(services, MRC_DROP_PORT, 0, bytes);
+  const struct mrc_meta *meta = arrival->meta;
+  leave_qp(services, arrival);
+  struct mrc_qp *qp = mrc_engine_qp(engine, qpn);
+  if (qp == NULL) return mrc_drop(services, MRC_DROP_QPN, qpn, bytes);
+  if (!mrc_node_joined(&qp->nodes.ready))
+    mrc_qp_prefetch(qp); /* the first packet since its last turn */
+  if (qp->state < MRC_QP_RTR) return mrc_drop(services, MRC_DROP_QP_STATE, qp->qpn, bytes);
+  if (!mrc_peer_knows(&engine->endpoint.peers, qp->peer, meta->src, meta->sport))
+    return mrc_drop(services, MRC_DROP_SOURCE, qp->qpn, bytes);
+  arrival->qp = qp;
+  return MRC_DROP_NONE;
+}
+
+static int receive_endpoint(struct mrc_engine *engine, struct arrival *arrival,
+                            const struct mrc_wire *wire, const uint8_t *packet, size_t bytes,
+                            uint64_t now_ns) {
+  struct mrc_services *services = &engine->services;
+  const struct mrc_meta *meta = arrival->meta;
+  leave_qp(services, arrival);
+  if (mrc_peers_find(&engine->endpoint.peers, meta->src, meta->sport, 0) == 0)
+    return mrc_drop(services, MRC_DROP_SOURCE, wire->dest_qpn, bytes);
+  if (!icrc_is_good(engine, packet, bytes, arrival))
+    return mrc_drop(services, MRC_DROP_ICRC, wire->dest_qpn, bytes);
+  return mrc_endpoint_receive(services, &engine->endpoint, wire, meta, now_ns);
+}
+
+/* Cheap checks come first, so that a flood of invalid packets costs no CRC. */
+static int receive(struct mrc_engine *engine, struct arrival *arrival, const uint8_t *packet,
+                   size_t bytes, uint64_t now_ns) {
+  struct mrc_services *services = &engine->services;
+  const struct mrc_meta *meta = arrival->meta;
   struct mrc_wire wire;
-  const int reason = mrc_wire_decode(packet, bytes, meta->trimmed, &wire);
+  int reason = mrc_wire_decode(packet, bytes, meta->trimmed, &wire);
   if (reason != MRC_DROP_NONE) return mrc_drop(services, (enum mrc_drop)reason, 0, bytes);
   if (meta->ecn == 3) mrc_count(services, MRC_COUNTER_RX_CE, 1);
+  if (wire.opcode == MRC_OP_ENDPOINT_REQUEST || wire.opcode == MRC_OP_ENDPOINT_RESPONSE)
+    return receive_endpoint(engine, arrival, &wire, packet, bytes, now_ns);
+  if (arrival->qp == NULL || arrival->qp->qpn != wire.dest_qpn) {
+    reason = enter_qp(engine, arrival, wire.dest_qpn, bytes);
+    if (reason != MRC_DROP_NONE) return reason;
+  }
+  const bool cut_off = meta->trimmed && mrc_opcode_is_data(wire.opcode); /* has no ICRC */
+  if (mrc_qp_has_icrc(arrival->qp) && !cut_off && !icrc_is_good(engine, packet, bytes, arrival))
+    return mrc_drop(services, MRC_DROP_ICRC, wire.dest_qpn, bytes);
+  return to_qp(services, arrival->qp, &wire, meta, now_ns);
+}
+
+int mrc_engine_receive(struct mrc_engine *engine, const uint8_t *packets, size_t bytes,
+                       size_t packet_bytes, const struct mrc_meta *meta, uint64_t now_ns) {
+  struct mrc_services *services = &engine->services;
+  mrc_assert(!engine->committing && (packet_bytes > 0 || bytes == 0));
+  services->now_ns = now_ns;
+  const bool known_port = meta->port >= 1 && meta->port <= services->config.ports;
   struct mrc_meta dated;
   if (meta->arrived_ns == 0 || meta->arrived_ns > now_ns) { /* unknown, or in the future */
     dated = *meta;
     dated.arrived_ns = now_ns;
     meta = &dated;
   }
-  const bool endpoint =
-      wire.opcode == MRC_OP_ENDPOINT_REQUEST || wire.opcode == MRC_OP_ENDPOINT_RESPONSE;
-  struct mrc_qp *qp = NULL;
-  /* Cheap checks first, so that a flood of invalid packets costs no CRC. */
-  if (!endpoint) {
-    qp = mrc_engine_qp(engine, wire.dest_qpn);
-    if (qp == NULL) return mrc_drop(services, MRC_DROP_QPN, wire.dest_qpn, bytes);
-    if (!mrc_node_joined(&qp->nodes.ready))
-      mrc_qp_prefetch(qp); /* the first packet since its last turn */
-    if (qp->state < MRC_QP_RTR) return mrc_drop(services, MRC_DROP_QP_STATE, qp->qpn, bytes);
-    if (!mrc_peer_knows(&engine->endpoint.peers, qp->peer, meta->src, meta->sport))
-      return mrc_drop(services, MRC_DROP_SOURCE, qp->qpn, bytes);
-  } else if (mrc_peers_find(&engine->endpoint.peers, meta->src, meta->sport, 0) == 0) {
-    return mrc_drop(services, MRC_DROP_SOURCE, wire.dest_qpn, bytes);
-  }
-  const bool cut_off = meta->trimmed && mrc_opcode_is_data(wire.opcode); /* has no ICRC */
-  const bool checked = endpoint || (mrc_qp_has_icrc(qp) && !cut_off);
-  if (checked && !icrc_is_good(engine, packet, bytes, meta))
-    return mrc_drop(services, MRC_DROP_ICRC, wire.dest_qpn, bytes);
-  return endpoint ? mrc_endpoint_receive(services, &engine->endpoint, &wire, meta, now_ns)
-                  : to_qp(services, qp, &wire, meta, now_ns);
+  struct arrival arrival = {.meta = meta};
+  size_t offset = 0;
+  int reason;
+  do { /* an empty datagram is a packet too: it counts as too short */
+    const size_t n = packet_bytes < bytes - offset ? packet_bytes : bytes - offset;
+    mrc_count(services, MRC_COUNTER_RX_PACKETS, 1);
+    reason = known_port ? receive(engine, &arrival, packets + offset, n, now_ns)
+                        : mrc_drop(services, MRC_DROP_PORT, 0, n);
+    offset += n;
+  } while (offset < bytes);
+  leave_qp(services, &arrival);
+  return reason;
 }
 
 /* ---- transmit ---- */

@@ -96,20 +96,22 @@ static bool is_same(const struct mrc_icrc_prefix *last, const struct mrc_icrc_fl
          memcmp(flow->dst, last->dst, sizeof last->dst) == 0;
 }
 
-bool mrc_icrc_is_good(struct mrc_icrc_prefix *last, const struct mrc_icrc_flow *flow,
-                      const uint8_t *packet, size_t bytes) {
-  mrc_assert(bytes >= MRC_ICRC_BYTES);
-  if (!is_same(last, flow, bytes)) {
-    *last = (struct mrc_icrc_prefix){.sport = flow->sport,
-                                     .dport = flow->dport,
-                                     .family = flow->family,
-                                     .crc = mrc_icrc_begin(flow, bytes),
-                                     .bytes = bytes};
-    memcpy(last->src, flow->src, sizeof last->src);
-    memcpy(last->dst, flow->dst, sizeof last->dst);
-  }
-  const size_t covered = bytes - MRC_ICRC_BYTES;
+void mrc_icrc_prefix_set(struct mrc_icrc_prefix *last, const struct mrc_icrc_flow *flow,
+                         size_t bytes) {
+  if (is_same(last, flow, bytes)) return;
+  *last = (struct mrc_icrc_prefix){.sport = flow->sport,
+                                   .dport = flow->dport,
+                                   .family = flow->family,
+                                   .crc = mrc_icrc_begin(flow, bytes),
+                                   .bytes = bytes};
+  memcpy(last->src, flow->src, sizeof last->src);
+  memcpy(last->dst, flow->dst, sizeof last->dst);
+}
+
+bool mrc_icrc_is_good(const struct mrc_icrc_prefix *prefix, const uint8_t *packet) {
+  mrc_assert(prefix->bytes >= MRC_ICRC_BYTES);
+  const size_t covered = prefix->bytes - MRC_ICRC_BYTES;
   uint8_t icrc[MRC_ICRC_BYTES];
-  mrc_icrc_store(mrc_icrc_packet(last->crc, packet, covered), icrc);
+  mrc_icrc_store(mrc_icrc_packet(prefix->crc, packet, covered), icrc);
   return memcmp(icrc, packet + covered, sizeof icrc) == 0;
 }

@@ -17,7 +17,8 @@ struct mrc_icrc_flow {
   uint8_t family; /* 4 or 6 */
 };
 
-/* The CRC of mrc_icrc_begin for the last flow and length; all zeros before the first packet. */
+/* The CRC of mrc_icrc_begin for the last flow and length, which packets of a burst share; all zeros
+   before the first packet. */
 struct mrc_icrc_prefix {
   uint8_t src[16];
   uint8_t dst[16];
@@ -37,9 +38,10 @@ uint32_t mrc_icrc_packet(uint32_t crc, const uint8_t *bytes, size_t n);
 /* Writes the four ICRC bytes in wire order (little-endian, as RoCE). */
 void mrc_icrc_store(uint32_t crc, uint8_t out[4]);
 
-/* Whether the last four bytes of `packet` are the ICRC of the bytes before them. `last` caches the
-   CRC of the IP and UDP headers, because packets of a burst share it. */
-bool mrc_icrc_is_good(struct mrc_icrc_prefix *last, const struct mrc_icrc_flow *flow,
-                      const uint8_t *packet, size_t bytes);
+/* Sets the prefix for packets of `bytes`; keeps it where it is that already. */
+void mrc_icrc_prefix_set(struct mrc_icrc_prefix *last, const struct mrc_icrc_flow *flow,
+                         size_t bytes);
+/* Whether the last four bytes of `packet` are the ICRC of the bytes before them. */
+bool mrc_icrc_is_good(const struct mrc_icrc_prefix *prefix, const uint8_t *packet);
 
 #endif

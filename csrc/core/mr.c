@@ -47,11 +47,15 @@ int mrc_mr_table_remove(struct mrc_mr_table *table, uint32_t key) {
   return 0;
 }
 
-struct mrc_mr *mrc_mr_find(const struct mrc_mr_table *table, uint32_t key, uint64_t address,
+struct mrc_mr *mrc_mr_find(struct mrc_mr_table *table, uint32_t key, uint64_t address,
                            uint64_t bytes, uint32_t access) {
-  const uint32_t index = mrc_keymap_get(&table->by_key, key);
-  if (index == MRC_KEYMAP_NONE) return NULL;
-  struct mrc_mr *mr = &table->mrs[index];
+  struct mrc_mr *mr = &table->mrs[table->last];
+  if (mr->key != key || mr->access == 0) {
+    const uint32_t index = mrc_keymap_get(&table->by_key, key);
+    if (index == MRC_KEYMAP_NONE) return NULL;
+    table->last = index;
+    mr = &table->mrs[index];
+  }
   if ((mr->access & access) != access) return NULL;
   /* In this order neither a sum nor a difference can wrap. */
   if (address < mr->address || bytes > mr->bytes) return NULL;

@@ -23,6 +23,7 @@ struct mrc_mr_table {
   struct mrc_keymap by_key;
   uint32_t capacity;
   uint32_t free_head;
+  uint32_t last; /* index of the one found last: most packets of a burst are for one MR */
 };
 
 int mrc_mr_table_init(struct mrc_mr_table *table, uint32_t capacity) MRC_MUST_CHECK;
@@ -31,7 +32,7 @@ int mrc_mr_table_add(struct mrc_mr_table *table, uint64_t address, uint64_t byte
                      uint32_t access) MRC_MUST_CHECK;
 int mrc_mr_table_remove(struct mrc_mr_table *table, uint32_t key) MRC_MUST_CHECK;
 /* The MR with this key if it covers [address, address + bytes) and grants `access`, otherwise 0. */
-struct mrc_mr *mrc_mr_find(const struct mrc_mr_table *table, uint32_t key, uint64_t address,
+struct mrc_mr *mrc_mr_find(struct mrc_mr_table *table, uint32_t key, uint64_t address,
                            uint64_t bytes, uint32_t access);
 
 #endif

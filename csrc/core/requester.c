@@ -26,6 +26,7 @@ int mrc_requester_start(struct mrc_requester *req, const struct mrc_qp_attr *att
   mrc_txwin_start(&req->win, attr->sq_psn);
   req->peer_next_psn = attr->sq_psn;
   req->peer_mpr = attr->peer_mpr;
+  req->part_bytes = attr->path_mtu;
   req->progress_ns = now_ns;
   return 0;
 }
@@ -37,8 +38,7 @@ uint32_t mrc_requester_window_left(const struct mrc_requester *req) {
                      req->win.psns - mrc_min_u32(outstanding, req->win.psns));
 }
 
-uint32_t mrc_requester_open_new(struct mrc_requester *req, const struct mrc_qp_attr *attr,
-                                uint32_t bytes) {
+uint32_t mrc_requester_open_new(struct mrc_requester *req, uint32_t bytes) {
   struct mrc_wqe *wqe = &req->sq[req->sq_send & req->sq_mask];
   const uint32_t psn = mrc_txwin_open(&req->win, req->sq_send, bytes);
   mrc_assert(req->unsent_bytes >= bytes);
@@ -47,7 +47,7 @@ uint32_t mrc_requester_open_new(struct mrc_requester *req, const struct mrc_qp_a
     wqe->first_psn = psn;
     if (wqe->opcode == MRC_WR_WRITE_IMM) req->wimm_inflight++;
   }
-  if ((uint64_t)++req->opened * attr->path_mtu >= wqe->bytes) {
+  if ((uint64_t)++req->opened * mrc_wqe_part_bytes(wqe) >= wqe->bytes) {
     req->opened = 0;
     req->sq_send++;
   }
@@ -64,23 +64,31 @@ const struct mrc_txslot *mrc_requester_awaited(const struct mrc_requester *req,
   return oldest->state == MRC_TX_INFLIGHT ? oldest : NULL;
 }
 
-void mrc_requester_push(struct mrc_services *services, struct mrc_requester *req,
-                        const struct mrc_wr *wr, struct mrc_mr *mr) {
-  if (mr != NULL) mr->refs++;
-  struct mrc_wqe *wqe = &req->sq[req->sq_tail & req->sq_mask];
-  *wqe = (struct mrc_wqe){.wr_id = wr->wr_id,
-                          .local = wr->local,
-                          .va = wr->va,
-                          .mr = mr == NULL ? MRC_MR_NONE : (uint32_t)(mr - services->mrs.mrs),
-                          .rkey = wr->rkey,
-                          .bytes = wr->bytes,
-                          .imm = wr->imm,
-                          .opcode = wr->opcode,
-                          .rqmsn = req->next_rqmsn};
-  if (wr->opcode == MRC_WR_WRITE_IMM) req->next_rqmsn++;
-  req->unsent_bytes += wr->bytes;
-  req->sq_tail++;
-  req->sq_used++;
+void mrc_requester_prepare(const struct mrc_services *services, struct mrc_requester *req,
+                           uint32_t ahead, const struct mrc_wr *wr, const struct mrc_mr *mr,
+                           uint32_t part_bytes) {
+  req->sq[(req->sq_tail + ahead) & req->sq_mask] =
+      (struct mrc_wqe){.wr_id = wr->wr_id,
+                       .local = wr->local,
+                       .va = wr->va,
+                       .mr = mr == NULL ? MRC_MR_NONE : (uint32_t)(mr - services->mrs.mrs),
+                       .rkey = wr->rkey,
+                       .bytes = wr->bytes,
+                       .imm = wr->imm,
+                       .part_words = (uint16_t)(part_bytes / 4 & 0x1FFF),
+                       .opcode = wr->opcode & 3,
+                       .unsignaled = wr->unsignaled != 0};
+}
+
+void mrc_requester_push(struct mrc_services *services, struct mrc_requester *req, uint32_t n) {
+  for (uint32_t i = 0; i < n; i++) {
+    struct mrc_wqe *wqe = &req->sq[req->sq_tail++ & req->sq_mask];
+    if (wqe->mr != MRC_MR_NONE) services->mrs.mrs[wqe->mr].refs++;
+    wqe->rqmsn = req->next_rqmsn;
+    if (wqe->opcode == MRC_WR_WRITE_IMM) req->next_rqmsn++;
+    req->unsent_bytes += wqe->bytes;
+  }
+  req->sq_used += n;
 }
 
 /* Whether any packet of that work request has a PSN. */
@@ -89,7 +97,7 @@ static bool is_opened(const struct mrc_requester *req, uint32_t index) {
   return ahead < 0 || (ahead == 0 && req->opened > 0);
 }
 
-void mrc_requester_complete(struct mrc_services *services, struct mrc_requester *req, uint32_t qpn,
+bool mrc_requester_complete(struct mrc_services *services, struct mrc_requester *req, uint32_t qpn,
                             uint8_t status) {
   mrc_assert(req->sq_head != req->sq_tail);
   const struct mrc_wqe *wqe = &req->sq[req->sq_head & req->sq_mask];
@@ -103,22 +111,26 @@ void mrc_requester_complete(struct mrc_services *services, struct mrc_requester 
     mrc_assert(req->wimm_inflight > 0);
     req->wimm_inflight--;
   }
+  mrc_trace(services, MRC_TRACE_COMPLETE, qpn, wqe->wr_id, status);
+  req->sq_head++;
+  if (wqe->unsignaled) {
+    mrc_assert(req->sq_used > 0);
+    req->sq_used--;
+    return false;
+  }
   const struct mrc_wc wc = {.wr_id = wqe->wr_id,
                             .qpn = qpn,
                             .bytes = wqe->bytes,
                             .status = status,
                             .opcode = imm ? MRC_WC_WRITE_IMM : MRC_WC_WRITE};
   mrc_cq_push(&services->cq, &wc);
-  mrc_trace(services, MRC_TRACE_COMPLETE, qpn, wqe->wr_id, status);
-  req->sq_head++;
+  return true;
 }
 
 void mrc_requester_flush(struct mrc_services *services, struct mrc_requester *req, uint32_t qpn,
                          uint8_t status) {
-  while (req->sq_head != req->sq_tail) {
-    mrc_requester_complete(services, req, qpn, status);
-    status = MRC_WC_WR_FLUSH_ERR;
-  }
+  while (req->sq_head != req->sq_tail)
+    if (mrc_requester_complete(services, req, qpn, status)) status = MRC_WC_WR_FLUSH_ERR;
   req->sq_send = req->sq_tail;
   req->opened = 0;
   req->unsent_bytes = 0;

@@ -17,17 +17,20 @@ struct mrc_wqe {
   uint32_t rkey;
   uint32_t bytes;
   uint32_t imm;
-  uint32_t first_psn; /* valid once its first packet has a PSN */
-  uint32_t mr;        /* index of the MR that it reads from, or MRC_MR_NONE when empty */
-  uint16_t rqmsn;     /* counts messages with immediate, from 0 */
-  uint8_t opcode;     /* enum mrc_wr_opcode */
+  uint32_t first_psn;       /* valid once its first packet has a PSN */
+  uint32_t mr;              /* index of the MR that it reads from, or MRC_MR_NONE when empty */
+  uint16_t rqmsn;           /* counts messages with immediate, from 0 */
+  uint16_t part_words : 13; /* payload of each packet but a shorter last one, in units of 4 bytes */
+  uint16_t opcode : 2;      /* enum mrc_wr_opcode */
+  uint16_t unsignaled : 1;  /* the next signaled one completes for it too */
 };
 
 _Static_assert(sizeof(struct mrc_wqe) == 48, "much of the memory of a QP");
 
-/* Packets of a work request; an empty one has one packet. */
-static inline uint32_t mrc_wqe_packets(const struct mrc_wqe *wqe, uint32_t mtu) {
-  return wqe->bytes == 0 ? 1 : (wqe->bytes - 1) / mtu + 1;
+_Static_assert(MRC_MAX_MTU / 4 < 1 << 13, "part_words holds any path MTU");
+
+static inline uint32_t mrc_wqe_part_bytes(const struct mrc_wqe *wqe) {
+  return (uint32_t)wqe->part_words * 4;
 }
 
 struct mrc_reliability_probe {
@@ -43,12 +46,14 @@ struct mrc_requester {
   struct mrc_txwin win;
   struct mrc_wqe *sq; /* ring; index & sq_mask */
   uint32_t sq_mask;
-  uint32_t sq_head;           /* oldest one that has not completed; free-running */
-  uint32_t sq_send;           /* first with packets that have no PSN yet; free-running */
-  uint32_t opened;            /* packets of the work request at sq_send that have a PSN */
-  uint32_t sq_tail;           /* next to post; free-running */
-  uint32_t sq_used;           /* posted and not yet polled, at most attr.sq_depth */
-  uint64_t unsent_bytes;      /* posted and not yet given a PSN */
+  uint32_t sq_head;      /* oldest one that has not completed; free-running */
+  uint32_t sq_send;      /* first with packets that have no PSN yet; free-running */
+  uint32_t opened;       /* packets of the work request at sq_send that have a PSN */
+  uint32_t sq_tail;      /* next to post; free-running */
+  uint32_t sq_used;      /* posted and not yet polled, at most attr.sq_depth */
+  uint64_t unsent_bytes; /* posted and not yet given a PSN */
+  uint32_t parted_bytes; /* length of the message posted last, and the payload of its packets */
+  uint32_t part_bytes;
   uint32_t acked_planes;      /* planes with newly_acked_bytes, as a mask */
   struct mrc_share_sum share; /* in the peer's current period */
   uint32_t wimm_inflight;     /* immediates opened and not completed */
@@ -100,26 +105,30 @@ static inline bool mrc_requester_next_new(const struct mrc_requester *req,
   if (wqe->opcode == MRC_WR_WRITE_IMM && req->opened == 0 &&
       req->wimm_inflight >= attr->peer_max_wimm)
     return false;
-  const uint64_t offset = (uint64_t)req->opened * attr->path_mtu;
-  *bytes = (uint32_t)mrc_min_u64(wqe->bytes - offset, attr->path_mtu);
+  const uint32_t part_bytes = mrc_wqe_part_bytes(wqe);
+  const uint64_t offset = (uint64_t)req->opened * part_bytes;
+  *bytes = (uint32_t)mrc_min_u64(wqe->bytes - offset, part_bytes);
   return true;
 }
 /* Assigns a PSN to that packet and returns it. */
-uint32_t mrc_requester_open_new(struct mrc_requester *req, const struct mrc_qp_attr *attr,
-                                uint32_t bytes);
+uint32_t mrc_requester_open_new(struct mrc_requester *req, uint32_t bytes);
 /* The oldest packet in flight, if nothing can be sent before its answer: the PSN window is closed,
    or everything posted has left. Otherwise 0. */
 const struct mrc_txslot *mrc_requester_awaited(const struct mrc_requester *req,
                                                const struct mrc_qp_attr *attr);
 
-/* Puts a work request into the send queue. The caller has promised its place in the CQ. `mr`: the
-   MR that it reads from, or 0. */
-void mrc_requester_push(struct mrc_services *services, struct mrc_requester *req,
-                        const struct mrc_wr *wr, struct mrc_mr *mr);
-/* Completes the oldest work request. */
-void mrc_requester_complete(struct mrc_services *services, struct mrc_requester *req, uint32_t qpn,
+/* Writes a work request to the send queue, `ahead` of its tail, where it takes no effect yet. The
+   caller has checked that there is a place. `mr`: the MR that it reads from, or NULL. `part_bytes`:
+   payload of its packets, see parts.h. */
+void mrc_requester_prepare(const struct mrc_services *services, struct mrc_requester *req,
+                           uint32_t ahead, const struct mrc_wr *wr, const struct mrc_mr *mr,
+                           uint32_t part_bytes);
+/* Moves the tail over n prepared work requests. The caller has reserved their completions. */
+void mrc_requester_push(struct mrc_services *services, struct mrc_requester *req, uint32_t n);
+/* Completes the oldest work request. Returns whether that gave a completion. */
+bool mrc_requester_complete(struct mrc_services *services, struct mrc_requester *req, uint32_t qpn,
                             uint8_t status);
-/* Completes all work requests: the oldest with `status`, the rest flushed. */
+/* Completes all work requests: the first completion has `status`, the rest are flushed. */
 void mrc_requester_flush(struct mrc_services *services, struct mrc_requester *req, uint32_t qpn,
                          uint8_t status);
 /* The peer gave a sign of life. */

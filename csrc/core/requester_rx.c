@@ -4,6 +4,7 @@
 #include "acks.h"
 #include "health.h"
 #include "loss.h"
+#include "parts.h"
 #include "timeout.h"
 #include "windows.h"
 
@@ -81,7 +82,7 @@ int mrc_requester_on_ack(struct mrc_services *services, struct mrc_qp *qp,
   if (done > 0) {
     const struct mrc_wqe *newest = &req->sq[(req->sq_head + done - 1) & req->sq_mask];
     const uint32_t last_psn =
-        mrc_psn_add(newest->first_psn, mrc_wqe_packets(newest, qp->attr.path_mtu) - 1);
+        mrc_psn_add(newest->first_psn, mrc_parts(newest->bytes, mrc_wqe_part_bytes(newest)) - 1);
     /* If SACKs arrived and ACKs were lost, the message may be so old that its PSNs look new. */
     if (mrc_txwin_holds(&req->win, last_psn)) {
       if (mrc_acks_names_unsent(&req->win, last_psn))

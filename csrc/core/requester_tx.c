@@ -72,7 +72,7 @@ static uint8_t opcode_of(const struct mrc_wqe *wqe, uint64_t offset, uint32_t by
 static void set_data_packet(struct mrc_wire *wire, const struct mrc_qp *qp, uint32_t index,
                             uint32_t k, uint32_t bytes) {
   const struct mrc_wqe *wqe = &qp->req.sq[index & qp->req.sq_mask];
-  const uint64_t offset = (uint64_t)k * qp->attr.path_mtu;
+  const uint64_t offset = (uint64_t)k * mrc_wqe_part_bytes(wqe);
   wire->opcode = opcode_of(wqe, offset, bytes);
   wire->rtx = false;
   wire->psn = mrc_psn_add(wqe->first_psn, k);
@@ -124,39 +124,85 @@ static bool fits(const struct mrc_services *services, const struct mrc_burst *bu
   return bytes <= burst->packet_bytes;
 }
 
-/* Whether to request a SACK: a few times per window, and in the last packet before a stop. */
-static bool asks_for_sack(const struct mrc_services *services, const struct mrc_qp *qp,
-                          uint32_t plane, uint32_t bytes) {
+/* Whether a packet of `bytes` requests a SACK: a few times per window, and in the last packet
+   before a stop. The EV's last packet does so too. Call it after the packet joined the window. */
+static bool asks_for_sack(const struct mrc_services *services, struct mrc_qp *qp, uint32_t plane,
+                          uint32_t bytes) {
   const struct mrc_requester *req = &qp->req;
-  if (mrc_cc_asks_for_sack(mrc_qp_const_cc(qp, plane), mrc_qp_inflight_bytes(qp, plane) + bytes,
-                           qp->planes[mrc_qp_window_of(qp, plane)].unasked_bytes + bytes,
-                           services->config.sack_threshold_bytes))
-    return true;
-  if (req->win.n_tosend > 1) return false;
   uint32_t more;
-  return mrc_requester_has_opened_all(req) || !mrc_requester_next_new(&qp->req, &qp->attr, &more);
+  uint64_t *unasked_bytes = &qp->planes[mrc_qp_window_of(qp, plane)].unasked_bytes;
+  *unasked_bytes += bytes;
+  const bool asks =
+      mrc_cc_asks_for_sack(mrc_qp_const_cc(qp, plane), mrc_qp_inflight_bytes(qp, plane),
+                           *unasked_bytes, services->config.sack_threshold_bytes) ||
+      (req->win.n_tosend == 0 && !mrc_requester_next_new(req, &qp->attr, &more)) ||
+      !mrc_evset_has_next(&qp->evset, plane);
+  if (asks) *unasked_bytes = 0;
+  return asks;
 }
 
 static void add_data(struct mrc_services *services, struct mrc_qp *qp, struct mrc_burst *burst,
                      struct candidate *next, uint64_t now_ns) {
   struct mrc_requester *req = &qp->req;
   const uint8_t plane = (uint8_t)mrc_plane_of(burst->port);
+  const uint32_t bytes = next->wire.payload_bytes;
   if (next->fresh) {
-    const uint32_t psn = mrc_requester_open_new(&qp->req, &qp->attr, next->wire.payload_bytes);
+    const uint32_t psn = mrc_requester_open_new(&qp->req, bytes);
     mrc_assert(psn == next->wire.psn);
   }
-  mrc_assert(mrc_txwin_outstanding(&req->win) <= req->win.psns);
-  mrc_assert(mrc_psn_sub(next->wire.psn, req->peer_next_psn) < qp->attr.peer_mpr);
-  mrc_assert(req->wimm_inflight <= qp->attr.peer_max_wimm);
-  struct mrc_plane *asker = &qp->planes[mrc_qp_window_of(qp, plane)];
-  next->wire.ack_req = asks_for_sack(services, qp, plane, next->wire.payload_bytes) ||
-                       !mrc_evset_has_next(&qp->evset, plane);
-  asker->unasked_bytes = next->wire.ack_req ? 0 : asker->unasked_bytes + next->wire.payload_bytes;
   mrc_txwin_on_send(&req->win, next->wire.psn, (uint16_t)burst->_ev, plane, now_ns);
-  mrc_spray_give(qp, plane, next->wire.payload_bytes + MRC_DATA_OVERHEAD_BYTES);
+  next->wire.ack_req = asks_for_sack(services, qp, plane, bytes);
+  mrc_spray_give(qp, plane, bytes + MRC_DATA_OVERHEAD_BYTES);
   mrc_burst_add(services, burst, &next->wire, MRC_KIND_DATA, next->wire.psn, mrc_qp_has_icrc(qp));
-  mrc_trace(services, next->wire.rtx ? MRC_TRACE_RESEND : MRC_TRACE_SEND, qp->qpn, next->wire.psn,
-            burst->_ev);
+  if (next->wire.rtx) mrc_trace(services, MRC_TRACE_RESEND, qp->qpn, next->wire.psn, burst->_ev);
+}
+
+/* Packets that may follow a new packet of `bytes` in its burst before the last one of its message.
+   They differ from it only in PSN and place. */
+static uint32_t run_length(const struct mrc_services *services, const struct mrc_qp *qp,
+                           const struct mrc_burst *burst, uint32_t plane, uint32_t bytes,
+                           uint32_t limit) {
+  const struct mrc_requester *req = &qp->req;
+  const struct mrc_wqe *wqe = &req->sq[req->sq_send & req->sq_mask];
+  if (req->opened == 0 || req->win.n_tosend > 0 || burst->n_packets >= limit) return 0;
+  const uint64_t left_bytes = wqe->bytes - (uint64_t)req->opened * bytes;
+  const uint64_t cwnd_bytes = mrc_qp_const_cc(qp, plane)->cwnd_bytes;
+  const uint64_t inflight_bytes = mrc_qp_inflight_bytes(qp, plane);
+  if (inflight_bytes >= cwnd_bytes) return 0;
+  const uint64_t most =
+      mrc_min_u64((left_bytes - 1) / bytes, (cwnd_bytes - inflight_bytes) / bytes);
+  const uint32_t room = mrc_arena_room(&services->arena, burst);
+  const uint32_t packets = mrc_min_u32(limit - burst->n_packets, room);
+  return (uint32_t)mrc_min_u64(most, mrc_min_u32(packets, mrc_requester_window_left(req)));
+}
+
+/* Adds n packets after the last one of the burst, which is a new one. */
+static void add_run(struct mrc_services *services, struct mrc_qp *qp, struct mrc_burst *burst,
+                    uint32_t n, uint32_t bytes, uint64_t now_ns) {
+  struct mrc_requester *req = &qp->req;
+  const uint8_t plane = (uint8_t)mrc_plane_of(burst->port);
+  const bool icrc = mrc_qp_has_icrc(qp);
+  for (uint32_t i = 0; i < n; i++) {
+    const uint32_t psn =
+        mrc_txwin_append(&req->win, req->sq_send, bytes, (uint16_t)burst->_ev, plane, now_ns);
+    req->opened++;
+    mrc_burst_add_next(services, burst, psn, asks_for_sack(services, qp, plane, bytes), icrc);
+  }
+  mrc_assert(req->unsent_bytes >= (uint64_t)n * bytes);
+  req->unsent_bytes -= (uint64_t)n * bytes;
+  mrc_spray_give(qp, plane, n * (bytes + MRC_DATA_OVERHEAD_BYTES));
+}
+
+/* Ends a burst: its new packets have the PSNs from `first_psn` on. */
+static void end_burst(struct mrc_services *services, const struct mrc_qp *qp,
+                      const struct mrc_burst *burst, uint32_t first_psn) {
+  const struct mrc_requester *req = &qp->req;
+  mrc_assert(mrc_txwin_outstanding(&req->win) <= req->win.psns);
+  mrc_assert(mrc_psn_sub(req->win.next_psn, req->peer_next_psn) <= qp->attr.peer_mpr);
+  mrc_assert(req->wimm_inflight <= qp->attr.peer_max_wimm);
+  const uint64_t fresh = mrc_psn_sub(req->win.next_psn, first_psn);
+  if (fresh > 0)
+    mrc_trace(services, MRC_TRACE_SEND, qp->qpn, first_psn, burst->_ev | (fresh - 1) << 32);
 }
 
 enum fill { FILL_DRY, FILL_FULL, FILL_MORE };
@@ -175,15 +221,22 @@ static enum fill fill_burst(struct mrc_services *services, struct mrc_qp *qp, ui
   mrc_evset_on_burst(&qp->evset, ev);
   const uint32_t plane = mrc_plane_of(burst->port);
   const uint32_t limit = burst_packets(services, qp, plane, next.wire.payload_bytes);
-  for (bool shorter = false; !shorter;) {
-    const uint32_t bytes = mrc_burst_packet_bytes(&next.wire);
-    if (!fits(services, burst, &next, bytes, limit)) break;
-    if (burst->n_packets > 0 && !mrc_qp_has_room(qp, plane, next.wire.payload_bytes)) break;
-    shorter = burst->n_packets > 0 && bytes < burst->packet_bytes;
+  const uint32_t first_psn = qp->req.win.next_psn;
+  bool more = true;
+  for (bool shorter = false; more && !shorter;) {
+    const uint32_t bytes = next.wire.payload_bytes;
+    const uint32_t packet_bytes = mrc_burst_packet_bytes(&next.wire);
+    if (!fits(services, burst, &next, packet_bytes, limit)) break;
+    if (burst->n_packets > 0 && !mrc_qp_has_room(qp, plane, bytes)) break;
+    shorter = burst->n_packets > 0 && packet_bytes < burst->packet_bytes;
     add_data(services, qp, burst, &next, now_ns);
-    if (!next_candidate(qp, &next)) return FILL_DRY;
+    if (next.fresh && !shorter)
+      add_run(services, qp, burst, run_length(services, qp, burst, plane, bytes, limit), bytes,
+              now_ns);
+    more = next_candidate(qp, &next);
   }
-  return FILL_MORE;
+  end_burst(services, qp, burst, first_psn);
+  return more ? FILL_MORE : FILL_DRY;
 }
 
 bool mrc_requester_transmit(struct mrc_services *services, struct mrc_qp *qp, uint64_t now_ns) {

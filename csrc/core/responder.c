@@ -21,10 +21,11 @@ void mrc_responder_free(struct mrc_responder *resp) {
 
 void mrc_responder_start(struct mrc_responder *resp, uint32_t first_psn) {
   mrc_rxwin_start(&resp->win, first_psn);
-  resp->message_psn = first_psn;
+  resp->message_bytes = 0;
 }
 
 void mrc_responder_clear(struct mrc_responder *resp) {
+  resp->arrivals = (struct mrc_arrivals){0};
   resp->n_triggers = 0;
   resp->n_nacks = 0;
   resp->sack_now = false;
@@ -55,10 +56,9 @@ static struct mrc_sack_trigger *new_trigger(struct mrc_responder *resp, uint64_t
 }
 
 /* Writes each field in place: copying a struct would wait until its stores had left the core. */
-struct mrc_sack_trigger *mrc_responder_trigger(struct mrc_responder *resp,
-                                               const struct mrc_wire *wire,
-                                               const struct mrc_meta *meta, bool pr,
-                                               uint64_t now_ns) {
+struct mrc_sack_trigger *mrc_responder_trigger(struct mrc_responder *resp, uint32_t psn,
+                                               uint16_t tx_timestamp, const struct mrc_meta *meta,
+                                               bool pr, uint64_t now_ns) {
   const uint8_t m = meta->ecn == 3 ? MRC_M_SKIP_ONCE : MRC_M_NONE;
   const uint32_t ev = ev_of(meta);
   struct mrc_sack_trigger *found = NULL;
@@ -66,9 +66,9 @@ struct mrc_sack_trigger *mrc_responder_trigger(struct mrc_responder *resp,
     if (shares_a_sack(&resp->triggers[i], meta->port, m, ev)) found = &resp->triggers[i];
   if (found == NULL) found = new_trigger(resp, now_ns);
   found->arrived_ns = meta->arrived_ns;
-  found->psn = wire->psn;
+  found->psn = psn;
   found->ev = ev;
-  found->tx_timestamp = wire->tx_timestamp;
+  found->tx_timestamp = tx_timestamp;
   found->port = meta->port;
   found->m = m;
   found->pr = pr;
@@ -100,22 +100,17 @@ bool mrc_responder_stash(struct mrc_responder *resp, uint32_t max_wimm,
   return true;
 }
 
-/* Bytes received of the message that ends with this immediate: all packets before the last one have
-   the same size. The length in the packet headers is only the peer's claim. */
-static uint32_t message_bytes(const struct mrc_responder *resp, const struct mrc_wimm *wimm) {
-  const uint64_t before = mrc_psn_sub(wimm->psn, resp->message_psn);
-  return (uint32_t)mrc_min_u64(before * resp->part_bytes + wimm->bytes, UINT32_MAX);
-}
-
 bool mrc_responder_deliver(struct mrc_services *services, struct mrc_responder *resp, uint32_t qpn,
                            uint32_t max_wimm, struct mrc_wimm *wimm) {
   if (resp->wimm_unpolled == max_wimm || !mrc_cq_promise_delivery(&services->cq)) return false;
-  const struct mrc_wc wc = {.wr_id = resp->next_rqmsn,
-                            .qpn = qpn,
-                            .imm = wimm->imm,
-                            .bytes = message_bytes(resp, wimm),
-                            .status = MRC_WC_SUCCESS,
-                            .opcode = MRC_WC_RECV_IMM};
+  const struct mrc_wc wc = {
+      .wr_id = resp->next_rqmsn,
+      .qpn = qpn,
+      .imm = wimm->imm,
+      /* The length in the packet headers is only the peer's claim. */
+      .bytes = (uint32_t)mrc_min_u64(resp->message_bytes + wimm->bytes, UINT32_MAX),
+      .status = MRC_WC_SUCCESS,
+      .opcode = MRC_WC_RECV_IMM};
   mrc_cq_push(&services->cq, &wc);
   mrc_trace(services, MRC_TRACE_IMMEDIATE, qpn, wimm->imm, wc.bytes);
   *wimm = (struct mrc_wimm){0};

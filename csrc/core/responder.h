@@ -43,16 +43,29 @@ struct mrc_wimm {
 #define MRC_MAX_TRIGGERS 32 /* SACKs waiting; beyond that the newest is overwritten */
 #define MRC_MAX_NACKS 64    /* NACKs waiting; beyond that they are not sent */
 
+/* Data packets of one message of the driver that were placed, but not yet accounted for: that is
+   done once for all of them. */
+struct mrc_arrivals {
+  uint64_t words;        /* of the window, as a mask */
+  uint64_t bytes;        /* payload */
+  uint32_t packets;      /* 0: none */
+  uint32_t psn;          /* of the newest packet */
+  uint32_t sack_bytes;   /* towards the SACK threshold */
+  uint16_t tx_timestamp; /* of the newest packet */
+  bool now;              /* a SACK is due now */
+};
+
 struct mrc_responder {
   struct mrc_rxwin win;
+  struct mrc_arrivals arrivals;
   uint32_t mpr;           /* PSNs granted to the peer now; the whole window is still accepted */
   struct mrc_wimm *wimms; /* ring of max_wimm; index rqmsn modulo its power-of-two size */
   uint32_t wimm_mask;
   uint32_t next_rqmsn;    /* next immediate to deliver; free-running */
   uint32_t wimm_unpolled; /* delivered and not yet polled */
   uint32_t done_msn;      /* messages completed in order, modulo 2^24 */
-  uint32_t message_psn;   /* first PSN of the message that contains win.next_psn */
-  uint32_t part_bytes;    /* payload of each packet but the last of a message; 0: unknown */
+  uint64_t message_bytes; /* received before win.next_psn of the message that contains it */
+  uint32_t part_bytes[2]; /* both sizes of packets that do not end a message; 0: not seen yet */
   struct mrc_sack_trigger triggers[MRC_MAX_TRIGGERS]; /* oldest news first */
   struct mrc_nack_out nacks[MRC_MAX_NACKS];
   uint8_t n_triggers;
@@ -79,10 +92,9 @@ void mrc_responder_clear(struct mrc_responder *resp);
 
 /* Records that this packet requires a SACK. Packets that share a SACK share a trigger, which keeps
    the newest packet. `pr`: the packet is a reliability probe. */
-struct mrc_sack_trigger *mrc_responder_trigger(struct mrc_responder *resp,
-                                               const struct mrc_wire *wire,
-                                               const struct mrc_meta *meta, bool pr,
-                                               uint64_t now_ns);
+struct mrc_sack_trigger *mrc_responder_trigger(struct mrc_responder *resp, uint32_t psn,
+                                               uint16_t tx_timestamp, const struct mrc_meta *meta,
+                                               bool pr, uint64_t now_ns);
 /* The port whose SACK is due, or 0. Once `threshold_bytes` have arrived, the planes take turns. */
 static inline uint8_t mrc_responder_due_port(const struct mrc_responder *resp,
                                              uint32_t threshold_bytes) {
@@ -93,10 +105,16 @@ static inline uint8_t mrc_responder_due_port(const struct mrc_responder *resp,
 }
 void mrc_responder_queue_nack(struct mrc_responder *resp, const struct mrc_wire *wire,
                               const struct mrc_meta *meta, uint8_t reason);
-/* Whether a packet has the size of all packets that are not the last of their message. */
-static inline bool mrc_responder_is_part(struct mrc_responder *resp, const struct mrc_wire *wire) {
-  if (resp->part_bytes == 0) resp->part_bytes = wire->payload_bytes;
-  return wire->payload_bytes == resp->part_bytes;
+/* Whether a packet that does not end a message has one of the two sizes of such packets on its QP.
+   `other` is set if it has the second one. So one bit for each PSN tells how much arrived. */
+static inline bool mrc_responder_is_part(struct mrc_responder *resp, const struct mrc_wire *wire,
+                                         bool *other) {
+  for (int i = 0; i < 2; i++) {
+    if (resp->part_bytes[i] == 0) resp->part_bytes[i] = wire->payload_bytes;
+    *other = i == 1;
+    if (wire->payload_bytes == resp->part_bytes[i]) return true;
+  }
+  return false;
 }
 /* Checks the immediate's number and keeps it until its turn. */
 bool mrc_responder_stash(struct mrc_responder *resp, uint32_t max_wimm,

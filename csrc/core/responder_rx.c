@@ -5,6 +5,7 @@
 
 #include "sack.h"
 
+#define MIN_SACK_BYTES 1024u        /* smaller packets count as this towards the SACK threshold */
 #define NACK_INTERVAL_NS 1000000ull /* least interval of out-of-window NACKs and repeated NAKs */
 
 /* Advances the cumulative PSN. It stops at a missing PSN, and at an immediate for which the CQ has
@@ -13,18 +14,23 @@ static void advance(struct mrc_services *services, struct mrc_qp *qp) {
   struct mrc_responder *resp = &qp->resp;
   bool waits = false;
   while (mrc_rxwin_ready(&resp->win)) {
-    if (mrc_rxwin_ready_is_last(&resp->win)) {
+    uint32_t others, n = mrc_rxwin_run(&resp->win, &others);
+    if (n > 0) {
+      resp->message_bytes += (uint64_t)(n - others) * resp->part_bytes[0];
+      resp->message_bytes += (uint64_t)others * resp->part_bytes[1];
+    } else {
       struct mrc_wimm *wimm = &resp->wimms[resp->next_rqmsn & resp->wimm_mask];
       if (wimm->present && wimm->psn == resp->win.next_psn &&
           !mrc_responder_deliver(services, resp, qp->qpn, qp->attr.max_wimm, wimm)) {
         waits = true;
         break;
       }
-      resp->message_psn = mrc_psn_add(resp->win.next_psn, 1);
+      resp->message_bytes = 0;
       resp->done_msn = (resp->done_msn + 1) & 0xFFFFFF;
       resp->ack_wanted = true;
+      n = 1;
     }
-    mrc_rxwin_advance(&resp->win);
+    mrc_rxwin_advance(&resp->win, n);
   }
   if (waits && !mrc_node_joined(&qp->nodes.cq_waiting))
     mrc_count(services, MRC_COUNTER_WIMM_HELD, 1);
@@ -59,10 +65,12 @@ void mrc_responder_on_cq_room(struct mrc_services *services) {
   }
 }
 
-/* Fails the QP because of an invalid request; the NAK gives the peer the reason. */
+/* Fails the QP because of an invalid request, after the packets before it; the NAK gives the peer
+   the reason. */
 static int refuse(struct mrc_services *services, struct mrc_qp *qp, uint8_t syndrome,
                   uint8_t status, enum mrc_drop reason, const struct mrc_wire *wire,
                   const struct mrc_meta *meta) {
+  mrc_responder_account(services, qp, meta);
   qp->resp.nak_syndrome = syndrome;
   qp->resp.ack_wanted = true;
   qp->resp.last_port = meta->port;
@@ -73,7 +81,8 @@ static int refuse(struct mrc_services *services, struct mrc_qp *qp, uint8_t synd
 
 static int on_duplicate(struct mrc_services *services, struct mrc_qp *qp,
                         const struct mrc_wire *wire, const struct mrc_meta *meta) {
-  mrc_responder_trigger(&qp->resp, wire, meta, false, services->now_ns)->now = true;
+  mrc_responder_trigger(&qp->resp, wire->psn, wire->tx_timestamp, meta, false, services->now_ns)
+      ->now = true;
   qp->resp.ack_wanted = true; /* the transport ACK may have been lost */
   mrc_count(services, MRC_COUNTER_RX_DUPLICATES, 1);
   mrc_qp_touch_to_answer(services, qp);
@@ -105,24 +114,42 @@ int mrc_responder_on_data(struct mrc_services *services, struct mrc_qp *qp,
                                              wire->payload_bytes, MRC_ACCESS_REMOTE_WRITE) == NULL)
     return refuse(services, qp, MRC_SYNDROME_NAK_REM_ACCESS, MRC_WC_REM_ACCESS_ERR, MRC_DROP_ACCESS,
                   wire, meta);
-  if (!mrc_opcode_is_last(wire->opcode) && !mrc_responder_is_part(resp, wire))
+  const bool last = mrc_opcode_is_last(wire->opcode);
+  bool other = false;
+  if (!last && !mrc_responder_is_part(resp, wire, &other))
     return mrc_drop(services, MRC_DROP_LENGTH, qp->qpn, wire->payload_bytes);
   if (mrc_opcode_has_imm(wire->opcode) && !mrc_responder_stash(&qp->resp, qp->attr.max_wimm, wire))
     return refuse(services, qp, MRC_SYNDROME_NAK_INV_REQ, MRC_WC_REM_INV_REQ_ERR,
                   MRC_DROP_WIMM_LIMIT, wire, meta);
   if (wire->payload_bytes > 0)
     memcpy((void *)(uintptr_t)wire->va, wire->payload, wire->payload_bytes);
-  mrc_rxwin_add(&resp->win, wire->psn, mrc_opcode_is_last(wire->opcode));
-  mrc_trace(services, MRC_TRACE_PLACE, qp->qpn, wire->psn, wire->payload_bytes);
-  mrc_count(services, MRC_COUNTER_RX_DATA, 1);
-  mrc_count(services, MRC_COUNTER_RX_BYTES, wire->payload_bytes);
-  if (resp->recorded) mrc_count(services, MRC_COUNTER_RX_RECORDED, wire->payload_bytes);
-  resp->received_bytes += wire->payload_bytes;
-  qp->planes[mrc_plane_of(meta->port)].received_packets++;
-  qp->planes[mrc_plane_of(meta->port)].received_bytes += wire->payload_bytes;
-  advance(services, qp);
-  mrc_sack_want(services, qp, wire, meta);
+  mrc_rxwin_add(&resp->win, wire->psn, last, other);
+  struct mrc_arrivals *arrivals = &resp->arrivals;
+  arrivals->words |= mrc_rxwin_word(&resp->win, wire->psn);
+  arrivals->bytes += wire->payload_bytes;
+  arrivals->packets++;
+  arrivals->psn = wire->psn;
+  arrivals->sack_bytes += mrc_max_u32(wire->payload_bytes, MIN_SACK_BYTES);
+  arrivals->tx_timestamp = wire->tx_timestamp;
+  arrivals->now |= wire->rtx || wire->ack_req;
   return MRC_DROP_NONE;
+}
+
+void mrc_responder_account(struct mrc_services *services, struct mrc_qp *qp,
+                           const struct mrc_meta *meta) {
+  struct mrc_responder *resp = &qp->resp;
+  const struct mrc_arrivals arrivals = resp->arrivals;
+  if (arrivals.packets == 0) return;
+  resp->arrivals = (struct mrc_arrivals){0};
+  mrc_trace(services, MRC_TRACE_PLACE, qp->qpn, arrivals.psn, arrivals.bytes);
+  mrc_count(services, MRC_COUNTER_RX_DATA, arrivals.packets);
+  mrc_count(services, MRC_COUNTER_RX_BYTES, arrivals.bytes);
+  if (resp->recorded) mrc_count(services, MRC_COUNTER_RX_RECORDED, arrivals.bytes);
+  resp->received_bytes += arrivals.bytes;
+  qp->planes[mrc_plane_of(meta->port)].received_packets += arrivals.packets;
+  qp->planes[mrc_plane_of(meta->port)].received_bytes += arrivals.bytes;
+  advance(services, qp);
+  mrc_sack_want(services, qp, &arrivals, meta);
 }
 
 int mrc_responder_on_trimmed(struct mrc_services *services, struct mrc_qp *qp,
@@ -139,7 +166,7 @@ int mrc_responder_on_trimmed(struct mrc_services *services, struct mrc_qp *qp,
 int mrc_responder_on_probe(struct mrc_services *services, struct mrc_qp *qp,
                            const struct mrc_wire *wire, const struct mrc_meta *meta) {
   struct mrc_sack_trigger *news =
-      mrc_responder_trigger(&qp->resp, wire, meta, true, services->now_ns);
+      mrc_responder_trigger(&qp->resp, wire->psn, 0, meta, true, services->now_ns);
   news->psn = mrc_psn_sub(qp->resp.win.next_psn, 1);
   news->probe_id = wire->probe.probe_id;
   news->tx_timestamp = wire->probe.tx_timestamp;

@@ -6,11 +6,15 @@
 
 #include "qp.h"
 
-/* A data packet with a good ICRC from the peer. Like the next two, returns 0 or a drop reason. */
+/* Places a data packet with a good ICRC from the peer. 0 or a drop reason. */
 int mrc_responder_on_data(struct mrc_services *services, struct mrc_qp *qp,
                           const struct mrc_wire *wire, const struct mrc_meta *meta,
                           uint64_t now_ns);
-/* A data packet whose payload a switch has trimmed. */
+/* Accounts for the data packets placed since the last call, which all came with `meta`: advances
+   the cumulative PSN, completes immediates, decides when a SACK is due. */
+void mrc_responder_account(struct mrc_services *services, struct mrc_qp *qp,
+                           const struct mrc_meta *meta);
+/* A data packet whose payload a switch has trimmed. This and the next return 0 or a drop reason. */
 int mrc_responder_on_trimmed(struct mrc_services *services, struct mrc_qp *qp,
                              const struct mrc_wire *wire, const struct mrc_meta *meta);
 /* A reliability probe. */

@@ -10,10 +10,11 @@ int mrc_rxwin_init(struct mrc_rxwin *win, uint32_t psns) {
   /* A spare word keeps the window's end out of its first word, so that each word stands for one
      range. The widest window has no spare word, and may report its last PSNs only to a probe. */
   const uint32_t size = mrc_min_u32(mrc_ceil_pow2(psns + 64), MRC_RXWIN_MAX_PSNS);
-  uint64_t *words = calloc(2u * size / 64, sizeof *words);
+  uint64_t *words = calloc(3u * size / 64, sizeof *words);
   if (words == NULL) return -ENOMEM;
   *win = (struct mrc_rxwin){.received = {.words = words, .mask = size - 1},
                             .last = {.words = words + size / 64, .mask = size - 1},
+                            .other = {.words = words + 2u * size / 64, .mask = size - 1},
                             .psns = psns};
   return 0;
 }
@@ -24,7 +25,7 @@ void mrc_rxwin_free(struct mrc_rxwin *win) {
 }
 
 void mrc_rxwin_start(struct mrc_rxwin *win, uint32_t first_psn) {
-  memset(win->received.words, 0, 2u * (win->received.mask + 1) / 8);
+  memset(win->received.words, 0, 3u * (win->received.mask + 1) / 8);
   win->next_psn = first_psn;
   win->end_psn = first_psn;
   win->unreported = 0;
@@ -37,24 +38,36 @@ enum mrc_rx_verdict mrc_rxwin_judge(const struct mrc_rxwin *win, uint32_t psn) {
   return mrc_bitmap_test(&win->received, psn) ? MRC_RX_DUPLICATE : MRC_RX_NEW;
 }
 
-void mrc_rxwin_add(struct mrc_rxwin *win, uint32_t psn, bool last) {
+void mrc_rxwin_add(struct mrc_rxwin *win, uint32_t psn, bool last, bool other) {
   mrc_assert(mrc_rxwin_judge(win, psn) == MRC_RX_NEW);
   mrc_bitmap_set(&win->received, psn);
   if (last) mrc_bitmap_set(&win->last, psn);
+  if (other) mrc_bitmap_set(&win->other, psn);
   win->unreported |= mrc_rxwin_word(win, psn);
   if (!mrc_psn_before(psn, win->end_psn)) win->end_psn = mrc_psn_add(psn, 1);
 }
 
-void mrc_rxwin_advance(struct mrc_rxwin *win) {
-  mrc_assert(mrc_rxwin_ready(win));
-  mrc_bitmap_clear(&win->received, win->next_psn);
-  mrc_bitmap_clear(&win->last, win->next_psn);
-  win->next_psn = mrc_psn_add(win->next_psn, 1);
-  if ((win->next_psn & 63) == 0) {
-    /* From now on the cumulative PSN covers the word behind it. */
-    const uint64_t behind = mrc_rxwin_word(win, mrc_psn_sub(win->next_psn, 1));
-    win->unreported &= ~behind;
-    win->reported_once &= ~behind;
+uint32_t mrc_rxwin_run(const struct mrc_rxwin *win, uint32_t *others) {
+  const uint32_t bit = win->next_psn & win->received.mask, word = bit >> 6, shift = bit & 63;
+  const uint64_t parts = (win->received.words[word] & ~win->last.words[word]) >> shift;
+  const uint32_t n = parts == UINT64_MAX >> shift ? 64 - shift : (uint32_t)__builtin_ctzll(~parts);
+  const uint64_t mask = n == 64 ? UINT64_MAX : (1ull << n) - 1;
+  *others = (uint32_t)__builtin_popcountll(win->other.words[word] >> shift & mask);
+  return n;
+}
+
+void mrc_rxwin_advance(struct mrc_rxwin *win, uint32_t n) {
+  const uint32_t bit = win->next_psn & win->received.mask, word = bit >> 6, shift = bit & 63;
+  mrc_assert(n >= 1 && shift + n <= 64);
+  const uint64_t passed = UINT64_MAX >> (64 - n) << shift;
+  mrc_assert((win->received.words[word] & passed) == passed);
+  win->received.words[word] &= ~passed;
+  win->last.words[word] &= ~passed;
+  win->other.words[word] &= ~passed;
+  win->next_psn = mrc_psn_add(win->next_psn, n);
+  if (shift + n == 64) { /* from now on the cumulative PSN covers this word */
+    win->unreported &= ~(1ull << word);
+    win->reported_once &= ~(1ull << word);
   }
 }
 

@@ -11,12 +11,13 @@
 
 struct mrc_rxwin {
   struct mrc_bitmap received;
-  struct mrc_bitmap last; /* PSNs that end a message, within the window */
-  uint32_t next_psn;      /* the cumulative PSN + 1: first PSN not received (or held back) */
-  uint32_t end_psn;       /* one after the highest PSN received */
-  uint32_t psns;          /* width of the window: it accepts [next_psn, next_psn + psns) */
-  uint64_t unreported;    /* bit w: word w of `received` has news not yet in any SACK */
-  uint64_t reported_once; /* bit w: its news was in only one SACK, which may be lost */
+  struct mrc_bitmap last;  /* PSNs that end a message, within the window */
+  struct mrc_bitmap other; /* PSNs of packets that have the other one of two sizes */
+  uint32_t next_psn;       /* the cumulative PSN + 1: first PSN not received (or held back) */
+  uint32_t end_psn;        /* one after the highest PSN received */
+  uint32_t psns;           /* width of the window: it accepts [next_psn, next_psn + psns) */
+  uint64_t unreported;     /* bit w: word w of `received` has news not yet in any SACK */
+  uint64_t reported_once;  /* bit w: its news was in only one SACK, which may be lost */
 };
 
 enum mrc_rx_verdict { MRC_RX_NEW, MRC_RX_DUPLICATE, MRC_RX_BEYOND };
@@ -28,7 +29,7 @@ void mrc_rxwin_start(struct mrc_rxwin *win, uint32_t first_psn);
 
 enum mrc_rx_verdict mrc_rxwin_judge(const struct mrc_rxwin *win, uint32_t psn);
 /* Marks a PSN that was judged NEW. */
-void mrc_rxwin_add(struct mrc_rxwin *win, uint32_t psn, bool last);
+void mrc_rxwin_add(struct mrc_rxwin *win, uint32_t psn, bool last, bool other);
 /* Whether the PSN at next_psn arrived, and whether it ends a message. */
 static inline bool mrc_rxwin_ready(const struct mrc_rxwin *win) {
   return mrc_bitmap_test(&win->received, win->next_psn);
@@ -36,8 +37,11 @@ static inline bool mrc_rxwin_ready(const struct mrc_rxwin *win) {
 static inline bool mrc_rxwin_ready_is_last(const struct mrc_rxwin *win) {
   return mrc_bitmap_test(&win->last, win->next_psn);
 }
-/* Advances the cumulative PSN over next_psn, which must have arrived. */
-void mrc_rxwin_advance(struct mrc_rxwin *win);
+/* The packets from next_psn on, within one word of the bitmap, that arrived and do not end a
+   message. Returns their number, and how many of them have the other size. */
+uint32_t mrc_rxwin_run(const struct mrc_rxwin *win, uint32_t *others);
+/* Advances the cumulative PSN over n PSNs, which must have arrived and lie in one word. */
+void mrc_rxwin_advance(struct mrc_rxwin *win, uint32_t n);
 
 /* The word of the bitmap that holds the PSN, as a bit of a mask. */
 static inline uint64_t mrc_rxwin_word(const struct mrc_rxwin *win, uint32_t psn) {

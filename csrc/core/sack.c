@@ -10,8 +10,6 @@
 #include "timeout.h"
 #include "windows.h"
 
-#define MIN_ADD_BYTES 1024u /* smaller packets count as this towards the SACK threshold */
-
 /* ---- the responder sends SACKs ---- */
 
 /* Whether an answer is due now. */
@@ -21,13 +19,14 @@ static bool owes_answer(const struct mrc_services *services, const struct mrc_re
          resp->unsacked_bytes >= services->config.sack_threshold_bytes;
 }
 
-void mrc_sack_want(struct mrc_services *services, struct mrc_qp *qp, const struct mrc_wire *wire,
-                   const struct mrc_meta *meta) {
+void mrc_sack_want(struct mrc_services *services, struct mrc_qp *qp,
+                   const struct mrc_arrivals *arrivals, const struct mrc_meta *meta) {
   struct mrc_responder *resp = &qp->resp;
-  struct mrc_sack_trigger *news = mrc_responder_trigger(resp, wire, meta, false, services->now_ns);
-  news->news_words |= mrc_rxwin_word(&resp->win, wire->psn);
-  news->now |= news->m != MRC_M_NONE || wire->rtx || wire->ack_req;
-  resp->unsacked_bytes += mrc_max_u32(wire->payload_bytes, MIN_ADD_BYTES);
+  struct mrc_sack_trigger *news = mrc_responder_trigger(resp, arrivals->psn, arrivals->tx_timestamp,
+                                                        meta, false, services->now_ns);
+  news->news_words |= arrivals->words;
+  news->now |= news->m != MRC_M_NONE || arrivals->now;
+  resp->unsacked_bytes += arrivals->sack_bytes;
   if (resp->sack_deadline_ns == MRC_NEVER)
     resp->sack_deadline_ns = news->first_ns + services->config.sack_delay_ns;
   if (owes_answer(services, resp, news->now))

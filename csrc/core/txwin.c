@@ -108,6 +108,26 @@ static void list_remove(struct mrc_txwin *win, struct mrc_txslot *slot) {
   win->inflight_bytes -= slot->bytes;
 }
 
+uint32_t mrc_txwin_append(struct mrc_txwin *win, uint32_t wqe, uint32_t bytes, uint16_t ev,
+                          uint8_t plane, uint64_t now_ns) {
+  mrc_assert(mrc_txwin_outstanding(win) <= win->mask && plane < win->planes);
+  const uint32_t psn = win->next_psn;
+  struct mrc_txslot *slot = mrc_txwin_slot(win, psn);
+  mrc_assert(slot->state == MRC_TX_FREE && bytes <= UINT16_MAX);
+  *slot = (struct mrc_txslot){.sent_ns = now_ns,
+                              .order = win->next_order++,
+                              .wqe = (uint16_t)wqe,
+                              .bytes = (uint16_t)bytes,
+                              .ev = ev,
+                              .ev_lost = MRC_TX_NONE,
+                              .state = MRC_TX_INFLIGHT,
+                              .tries = 1,
+                              .plane = plane & 31};
+  win->next_psn = mrc_psn_add(psn, 1);
+  list_append(win, slot);
+  return psn;
+}
+
 static void queue_again(struct mrc_txwin *win, struct mrc_txslot *slot, uint32_t psn,
                         enum mrc_tx_state state) {
   list_remove(win, slot);

@@ -86,6 +86,9 @@ uint32_t mrc_txwin_psn_of(const struct mrc_txwin *win, uint16_t slot);
 
 /* Assigns the next PSN; its slot is UNSENT until mrc_txwin_on_send. */
 uint32_t mrc_txwin_open(struct mrc_txwin *win, uint32_t wqe, uint32_t bytes);
+/* Assigns the next PSN to a packet that leaves now: mrc_txwin_open and mrc_txwin_on_send in one. */
+uint32_t mrc_txwin_append(struct mrc_txwin *win, uint32_t wqe, uint32_t bytes, uint16_t ev,
+                          uint8_t plane, uint64_t now_ns);
 /* The oldest PSN to send (again); there must be one. */
 uint32_t mrc_txwin_first_tosend(const struct mrc_txwin *win);
 

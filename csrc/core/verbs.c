@@ -5,6 +5,7 @@
 #include <errno.h>
 
 #include "health.h"
+#include "parts.h"
 #include "responder_rx.h"
 #include "spray.h"
 #include "suspension.h"
@@ -208,34 +209,57 @@ int mrc_qp_destroy(struct mrc_engine *engine, uint32_t qpn) {
 
 /* ---- work and control ---- */
 
-static int post(struct mrc_services *services, struct mrc_qp *qp, const struct mrc_wr *wr,
-                uint64_t now_ns) {
+/* Sets `mr` to the memory region of a work request, or to NULL when it has no bytes. */
+static int check_wr(struct mrc_services *services, const struct mrc_wr *wr,
+                    const struct mrc_mr **mr) {
+  *mr = NULL;
+  if (wr->opcode > MRC_WR_WRITE_IMM || wr->unsignaled > 1) return -EINVAL;
+  if (wr->bytes == 0) return wr->opcode == MRC_WR_WRITE ? -EINVAL : 0; /* the peer drops it */
+  *mr = mrc_mr_find(&services->mrs, wr->lkey, wr->local, wr->bytes, MRC_ACCESS_LOCAL_READ);
+  if (*mr == NULL) return -EACCES;
+  return wr->va + wr->bytes < wr->va ? -EINVAL : 0;
+}
+
+/* With `spray` set, as in MRC: the path MTU. */
+static uint32_t part_bytes(const struct mrc_services *services, struct mrc_qp *qp, uint32_t bytes) {
   struct mrc_requester *req = &qp->req;
-  if (wr->opcode > MRC_WR_WRITE_IMM) return -EINVAL;
-  if (wr->opcode == MRC_WR_WRITE && wr->bytes == 0) return -EINVAL; /* the peer drops it */
+  if (bytes == req->parted_bytes) return req->part_bytes;
+  req->parted_bytes = bytes;
+  req->part_bytes = qp->attr.path_mtu;
+  if (qp->attr.spray == 0)
+    req->part_bytes = mrc_part_bytes(bytes, qp->attr.path_mtu, services->config.max_burst_bytes);
+  return req->part_bytes;
+}
+
+static int post(struct mrc_services *services, struct mrc_qp *qp, const struct mrc_wr *wrs,
+                uint32_t n, uint64_t now_ns) {
+  struct mrc_requester *req = &qp->req;
+  uint32_t signaled = 0;
   if (qp->state != MRC_QP_RTS) return -EPERM;
-  if (req->sq_used == qp->attr.sq_depth) return -ENOBUFS;
-  struct mrc_mr *mr = NULL;
-  if (wr->bytes > 0) {
-    mr = mrc_mr_find(&services->mrs, wr->lkey, wr->local, wr->bytes, MRC_ACCESS_LOCAL_READ);
-    if (mr == NULL) return -EACCES;
-    if (wr->va + wr->bytes < wr->va) return -EINVAL;
+  if (n > qp->attr.sq_depth - req->sq_used) return -ENOBUFS;
+  for (uint32_t i = 0; i < n; i++) {
+    const struct mrc_mr *mr;
+    const int error = check_wr(services, &wrs[i], &mr);
+    if (error != 0) return error;
+    mrc_requester_prepare(services, req, i, &wrs[i], mr, part_bytes(services, qp, wrs[i].bytes));
+    signaled += !wrs[i].unsignaled;
   }
-  if (!mrc_cq_promise_post(&services->cq)) return -ENOBUFS;
+  if (!mrc_cq_promise_post(&services->cq, signaled)) return -ENOBUFS;
   if (!mrc_requester_is_busy(&qp->req)) {
     req->progress_ns = now_ns;
     req->probed_ns = now_ns;
     mrc_spray_compare(services, qp, now_ns);
   }
-  mrc_requester_push(services, req, wr, mr);
+  mrc_requester_push(services, req, n);
   mrc_qp_touch(services, qp);
   return 0;
 }
 
-int mrc_qp_post(struct mrc_engine *engine, uint32_t qpn, const struct mrc_wr *wr, uint64_t now_ns) {
+int mrc_qp_post(struct mrc_engine *engine, uint32_t qpn, const struct mrc_wr *wrs, uint32_t n,
+                uint64_t now_ns) {
   engine->services.now_ns = now_ns;
   struct mrc_qp *qp = mrc_engine_qp(engine, qpn);
-  return qp == NULL ? -ENOENT : post(&engine->services, qp, wr, now_ns);
+  return qp == NULL ? -ENOENT : post(&engine->services, qp, wrs, n, now_ns);
 }
 
 int mrc_qp_set_mpr(struct mrc_engine *engine, uint32_t qpn, uint32_t mpr, uint64_t now_ns) {

@@ -419,6 +419,16 @@ size_t mrc_wire_encode(const struct mrc_wire *wire, uint8_t *out) {
   return n;
 }
 
+void mrc_wire_encode_next(const uint8_t *before, uint8_t *out, uint32_t psn, bool ack_req,
+                          uint32_t payload_bytes) {
+  memcpy(out, before, MRC_DATA_HEADER_BYTES);
+  const uint8_t kept = before[BTH_FLAGS] & BTH_TS;
+  uint8_t *va = out + MRC_BTH_BYTES + MRC_METH_BYTES + (kept ? MRC_TSETH_BYTES : 0) + RETH_VA;
+  out[BTH_OPCODE] = MRC_OP_WRITE_MIDDLE;
+  put_u32(out + BTH_FLAGS, (uint32_t)(kept | (ack_req ? BTH_ACK_REQ : 0)) << 24 | psn);
+  put_u64(va, get_u64(va) + payload_bytes);
+}
+
 /* Field by field: to zero the whole struct first would cost as much as all the rest. */
 static int decode_bth(const uint8_t *p, struct mrc_wire *wire) {
   if ((p[BTH_BITS] & BTH_TVER) != 0) return MRC_DROP_VERSION;

@@ -171,6 +171,11 @@ static inline bool mrc_opcode_has_imm(uint8_t opcode) {
 /* Writes all headers of `wire` (not the payload, pad or ICRC) to out[MRC_MAX_HEADER]; returns
    their length. The caller has filled every field that the opcode needs. */
 size_t mrc_wire_encode(const struct mrc_wire *wire, uint8_t *out);
+/* Encodes the packet after `before` of the same message: all but the opcode, the PSN, the flags and
+   the VA is the same. Neither is the last of the message. Both have room for MRC_DATA_HEADER_BYTES;
+   `payload_bytes` is the payload of each. */
+void mrc_wire_encode_next(const uint8_t *before, uint8_t *out, uint32_t psn, bool ack_req,
+                          uint32_t payload_bytes);
 
 /* Decodes a whole UDP payload whose last four bytes are the ICRC (not checked here). Any bytes
    give a packet (0) or a drop reason (enum mrc_drop, positive). `payload` points into `bytes`.

@@ -82,7 +82,12 @@ static int run_qp_destroy(struct mrc_datapath *datapath, const struct mrc_comman
 }
 
 static int run_qp_post(struct mrc_datapath *datapath, const struct mrc_command *command) {
-  return mrc_qp_post(datapath->engine, command->qpn, &command->wr, datapath->now_ns);
+  return mrc_qp_post(datapath->engine, command->qpn, &command->wr, 1, datapath->now_ns);
+}
+
+static int run_qp_post_many(struct mrc_datapath *datapath, const struct mrc_command *command) {
+  return mrc_qp_post(datapath->engine, command->qpn, command->pointer, command->value,
+                     datapath->now_ns);
 }
 
 static int run_qp_probe_ev(struct mrc_datapath *datapath, const struct mrc_command *command) {
@@ -177,6 +182,10 @@ static const struct {
     [MRC_COMMAND_QP_SET_PEER] = {.run = run_qp_set_peer, .has_pointer = true, .counts = true},
     [MRC_COMMAND_QP_DESTROY] = {.run = run_qp_destroy},
     [MRC_COMMAND_QP_POST] = {.run = run_qp_post, .refusals_only = true},
+    [MRC_COMMAND_QP_POST_MANY] = {.run = run_qp_post_many,
+                                  .has_pointer = true,
+                                  .counts = true,
+                                  .refusals_only = true},
     [MRC_COMMAND_QP_PROBE_EV] = {.run = run_qp_probe_ev},
     [MRC_COMMAND_QP_SET_EV_STATE] = {.run = run_qp_set_ev_state},
     [MRC_COMMAND_QP_QUERY] = {.run = run_qp_query, .has_pointer = true},

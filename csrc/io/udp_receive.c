@@ -167,15 +167,11 @@ struct mrc_udp_delivered mrc_udp_deliver(struct mrc_udp *udp, int port_number, m
 
     uint32_t total = inbox->messages[i].msg_len;
     uint32_t step = delivery.segment_bytes != 0 ? delivery.segment_bytes : MESSAGE_BYTES;
-    if (step < total) udp->counters[MRC_IO_GRO_SEGMENTS] += (total + step - 1) / step;
+    uint32_t packets = mrc_max_u32(1, (total + step - 1) / step);
+    if (packets > 1) udp->counters[MRC_IO_GRO_SEGMENTS] += packets;
     delivered.bytes += total;
-    uint32_t offset = 0;
-    do { /* an empty datagram is a packet too: the engine counts it as too short */
-      uint32_t bytes = mrc_min_u32(step, total - offset);
-      mrc_engine_receive(engine, inbox->bytes[i] + offset, bytes, &delivery.meta, now_ns);
-      offset += bytes;
-      delivered.packets++;
-    } while (offset < total);
+    delivered.packets += packets;
+    mrc_engine_receive(engine, inbox->bytes[i], total, step, &delivery.meta, now_ns);
   }
   inbox->n = 0;
   return delivered;

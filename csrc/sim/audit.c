@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/base.h"
+#include "core/parts.h"
 #include "core/prng.h"
 #include "core/psn.h"
 #include "sim/memory.h"
@@ -36,12 +37,13 @@ void mrc_audit_posted(struct mrc_audit *audit, uint32_t bytes, bool has_imm, uin
   audit->wrs =
       mrc_grow(audit->wrs, (uint32_t)audit->n_wrs, &audit->wr_capacity, sizeof(*audit->wrs));
   uint64_t before = audit->n_wrs ? audit->wrs[audit->n_wrs - 1].last : 0;
-  audit->wrs[audit->n_wrs++] =
-      (struct mrc_audit_wr){.offset = audit->used_bytes,
-                            .last = before + (bytes ? (bytes - 1) / audit->path_mtu + 1 : 1),
-                            .bytes = bytes,
-                            .imm = imm,
-                            .has_imm = has_imm};
+  uint32_t part_bytes = audit->path_mtu;
+  if (audit->burst_bytes) part_bytes = mrc_part_bytes(bytes, audit->path_mtu, audit->burst_bytes);
+  audit->wrs[audit->n_wrs++] = (struct mrc_audit_wr){.offset = audit->used_bytes,
+                                                     .last = before + mrc_parts(bytes, part_bytes),
+                                                     .bytes = bytes,
+                                                     .imm = imm,
+                                                     .has_imm = has_imm};
   audit->used_bytes += bytes;
   mrc_assert(audit->used_bytes <= audit->memory_bytes);
 }
@@ -60,7 +62,19 @@ static void verify_until(struct mrc_audit *audit, uint64_t end) {
   }
 }
 
+void mrc_audit_unsignaled(struct mrc_audit *audit) {
+  audit->wrs[audit->n_wrs - 1].unsignaled = true;
+}
+
+/* Takes the unsignaled work requests before this completion, which is theirs too. */
+static void complete_unsignaled(struct mrc_audit *audit, const struct mrc_wc *wc) {
+  for (; audit->completed < audit->n_wrs && audit->wrs[audit->completed].unsignaled;
+       audit->completed++)
+    if (wc->status == MRC_WC_SUCCESS) audit->statuses[MRC_WC_SUCCESS]++;
+}
+
 void mrc_audit_completion(struct mrc_audit *audit, const struct mrc_wc *wc) {
+  complete_unsignaled(audit, wc);
   mrc_assert(audit->completed < audit->n_wrs);
   const struct mrc_audit_wr *wr = &audit->wrs[audit->completed];
   mrc_assert(wc->wr_id == audit->completed); /* in posting order */

@@ -32,15 +32,17 @@ struct mrc_audit_wr {
   uint32_t bytes;
   uint32_t imm;
   bool has_imm;
+  bool unsignaled;
 };
 
 struct mrc_audit {
   const mrc_engine *engine; /* of this end; 0 once the QP is destroyed */
   uint32_t qpn;
   uint32_t path_mtu;
-  uint32_t mpr;      /* PSNs allowed beyond the cumulative one */
-  uint32_t max_wimm; /* immediates allowed in flight */
-  bool unwatched;    /* the scenario breaks the rules: of the memory only guards are checked */
+  uint32_t burst_bytes; /* bursts that messages are cut for; 0: all packets have the path MTU */
+  uint32_t mpr;         /* PSNs allowed beyond the cumulative one */
+  uint32_t max_wimm;    /* immediates allowed in flight */
+  bool unwatched;       /* the scenario breaks the rules: of the memory only guards are checked */
   /* memory: the source is at this end, the target at the peer, between its guards */
   uint8_t *source;
   uint8_t *target;
@@ -81,6 +83,8 @@ void mrc_audit_free(struct mrc_audit *audit);
 
 /* A WR of the next `bytes` of source and target was posted. */
 void mrc_audit_posted(struct mrc_audit *audit, uint32_t bytes, bool has_imm, uint32_t imm);
+/* The WR posted last is unsignaled. */
+void mrc_audit_unsignaled(struct mrc_audit *audit);
 /* A completion of this end's WR; a completion at the peer for an immediate of this end. */
 void mrc_audit_completion(struct mrc_audit *audit, const struct mrc_wc *wc);
 void mrc_audit_immediate(struct mrc_audit *audit, const struct mrc_wc *wc);

@@ -103,8 +103,9 @@ void mrc_engines_receive(void *transport, uint32_t host, const struct mrc_frame 
   mrc_sim_host_address(meta.src, packet->from, packet->plane);
   mrc_sim_path_address(meta.dst, packet->to, packet->plane, packet->path);
   const uint8_t *bytes = assemble(engines, packet);
-  const int drop = mrc_engine_receive(engines->of[host], bytes, mrc_frame_udp_bytes(packet), &meta,
-                                      engines->hosts->world->now_ns);
+  const size_t n = mrc_frame_udp_bytes(packet);
+  const int drop =
+      mrc_engine_receive(engines->of[host], bytes, n, n, &meta, engines->hosts->world->now_ns);
   if (drop == MRC_DROP_DUPLICATE && !packet->extra)
     engines->hosts->flows->at[mrc_flow_of(mrc_get_u24(&packet->header[QPN_AT]))].repeated++;
   if (engines->watch) mrc_fabric_watch_received(engines->watch, packet, bytes, drop);

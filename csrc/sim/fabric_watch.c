@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "core/base.h"
+#include "core/parts.h"
 #include "sim/memory.h"
 
 static struct mrc_audit *audit_of(const struct mrc_fabric_watch *watch, uint32_t flow,
@@ -50,6 +51,7 @@ void mrc_fabric_watch_connect(struct mrc_fabric_watch *watch, uint32_t flow, uin
   audit->sq_psn = attr->sq_psn;
   audit->rq_psn = attr->rq_psn;
   audit->path_mtu = attr->path_mtu;
+  audit->burst_bytes = attr->spray == 0 ? MRC_BURST_BYTES : 0;
   audit->mpr = attr->peer_mpr;
   audit->max_wimm = attr->peer_max_wimm;
 }

@@ -243,7 +243,7 @@ static int post(void *transport, uint32_t index) {
                       .opcode = opcode_of(flow)};
   if (engines->watch) mrc_fabric_watch_place(engines->watch, index, &wr);
   const int error =
-      mrc_qp_post(engines->of[config->from], mrc_flow_qpn(index, MRC_FROM), &wr, world->now_ns);
+      mrc_qp_post(engines->of[config->from], mrc_flow_qpn(index, MRC_FROM), &wr, 1, world->now_ns);
   if (error == 0 && engines->watch) mrc_fabric_watch_posted(engines->watch, index, &wr);
   return error;
 }

@@ -9,19 +9,19 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 from mrc.aio.queries import qp_info
 from mrc.binding.device import Notice
 from mrc.binding.verbs import MR, QueuePair, WorkRequest
+from mrc.binding.writelist import WriteList
 from mrc.config import ContextConfig
 from mrc.control.controller import EvController
 from mrc.control.profiles import CcProfile, EvProfile
-from mrc.datapath.batch import Batch
 from mrc.datapath.dispatch import Dispatcher, Work
 from mrc.datapath.stream import Journal, Places, Stream
-from mrc.enums import EventType, EvState, QpState, WcStatus
+from mrc.enums import EventType, EvState, QpState, WcOpcode, WcStatus
 from mrc.errors import (
     CompletionError,
     MrcError,
@@ -134,22 +134,25 @@ class End:
             raise QueueFullError(f"{self}: {full}: wait for a completion")
         return self._post(request, mr)
 
-    def post_many(
-        self, batch: Sequence[tuple[WorkRequest, MR | None]]
-    ) -> asyncio.Future[list[Completion]]:
-        """Posts the whole batch at once, or raises an error and posts none."""
+    def post_list(self, writes: WriteList, mrs: Iterable[MR]) -> asyncio.Future[Completion]:
+        """Posts the whole list at once, or raises an error and posts none. `bytes` is the sum."""
         self.check_open()
-        for request, _ in batch:
-            self.queue.check(request)
-        if not self._places.take_free(len(batch)):
+        self.queue.check_state()
+        done: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
+        if writes.count == 0:
+            done.set_result(
+                Completion(writes.wr_id, self.queue.qpn, 0, WcStatus.SUCCESS, WcOpcode.WRITE)
+            )
+            return done
+        if not self._places.take_free(writes.count):
             raise QueueFullError(
                 f"{self}: too few of {self.queue.sq_depth} places in the send queue are free for"
-                f" {len(batch)} writes: wait for completions"
+                f" {writes.count} writes: wait for completions"
             )
-        done = Batch(asyncio.get_running_loop(), len(batch))
-        for request, mr in batch:
-            self._send(request, mr, done)
-        return done.future
+        self.queue.begin(writes.count)
+        work = Work(self.queue, self._places, self._idle, tuple(mrs), done, writes)
+        self.dispatcher.post(writes, work)
+        return done
 
     def _post(self, request: WorkRequest, mr: MR | None) -> asyncio.Future[Completion]:
         """Posts with a place already taken in the send queue. The completion frees the place."""
@@ -160,14 +163,10 @@ class End:
             self._places.give()
             raise
         done: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
-        self._send(request, mr, done)
-        return done
-
-    def _send(
-        self, request: WorkRequest, mr: MR | None, done: asyncio.Future[Completion] | Batch
-    ) -> None:
         self.queue.begin()
-        self.dispatcher.post(request, Work(self.queue, self._places, self._idle, mr, done))
+        mrs = () if mr is None else (mr,)
+        self.dispatcher.post(request, Work(self.queue, self._places, self._idle, mrs, done))
+        return done
 
     async def query(self) -> QpInfo:
         """A snapshot of the QP and its planes."""

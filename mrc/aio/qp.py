@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from mrc.aio.end import End
 from mrc.aio.queries import ev_info
 from mrc.binding.verbs import MAX_MESSAGE_BYTES, MR, RemoteMemory, WorkRequest
+from mrc.binding.writelist import WriteList
 from mrc.control.profiles import CcProfile, EvProfile
 from mrc.datapath.stream import timed
 from mrc.enums import EvState
@@ -180,23 +181,55 @@ class QP:
         more than 4 GiB - 1 byte.
         """
         write = Write(mr, remote, imm, length, local_offset, remote_offset)
-        return self._end.post(self._request(write), mr)
+        return self._end.post(self._request(write, self._end.dispatcher.next_id()), mr)
 
-    def post_many(self, writes: Iterable[Write]) -> asyncio.Future[list[Completion]]:
-        """Starts a batch of writes and returns a future of all their completions, in order.
+    def post_many(self, writes: Iterable[Write]) -> asyncio.Future[Completion]:
+        """Starts a batch of writes and returns the future of their common completion.
 
-        Raises QueueFullError when the send queue has too few free places, and ArgumentError when a
-        write is wrong; then it starts none of them. The future raises the error of the first write
-        that fails.
+        Its `bytes` is the sum of all writes. Raises QueueFullError when the send queue has too few
+        free places, and ArgumentError when a write is wrong; then it starts none of them. The
+        future raises the error of the first write that fails.
         """
-        batch = [(self._request(write), write.mr) for write in writes]
-        return self._end.post_many(batch)
+        queue, requests, mrs = self._end.queue, [], {}
+        for write in writes:
+            request = self._request(write, 0)
+            queue.check(request)
+            requests.append(request)
+            if write.mr is not None:
+                mrs[write.mr.key] = write.mr
+        batch = WriteList.of(queue.qpn, self._end.dispatcher.next_id(), requests)
+        return self._end.post_list(batch, mrs.values())
+
+    def post_scattered(
+        self,
+        mr: MR,
+        remote: RemoteMemory,
+        *,
+        length: int,
+        local_offsets: Sequence[int],
+        remote_offsets: Sequence[int],
+    ) -> asyncio.Future[Completion]:
+        """As `post_many`, for a write of `length` bytes at each pair of offsets.
+
+        It costs a tenth of the time, because Python makes no object for a write.
+        """
+        end = self._end
+        batch = WriteList.scattered(
+            end.queue.qpn,
+            end.dispatcher.next_id(),
+            mr,
+            remote,
+            length,
+            local_offsets,
+            remote_offsets,
+        )
+        return end.post_list(batch, (mr,))
 
     async def _write(self, write: Write, timeout: float | None) -> Completion:
         if timeout is not None:
             async with asyncio.timeout(timeout):
                 return await self._write(write, None)
-        request = self._request(write)
+        request = self._request(write, self._end.dispatcher.next_id())
         if request.length > MAX_MESSAGE_BYTES:
             return await self._write_pieces(write, request.length)
         return await self._end.post_in_turn(request, write.mr)
@@ -212,22 +245,23 @@ class QP:
                 local_offset=write.local_offset + start,
                 remote_offset=write.remote_offset + start,
             )
-            pieces.append(self._end.post_in_turn(self._request(piece), write.mr))
+            request = self._request(piece, self._end.dispatcher.next_id())
+            pieces.append(self._end.post_in_turn(request, write.mr))
         last = (await asyncio.gather(*pieces))[-1]
         return last._replace(bytes=length)
 
-    def _request(self, write: Write) -> WorkRequest:
+    def _request(self, write: Write, wr_id: int) -> WorkRequest:
         mr, remote, imm, length, local_offset, remote_offset = write
-        queue, next_id = self._end.queue, self._end.dispatcher.next_id
+        queue = self._end.queue
         if mr is None or remote is None:
             if mr is not None or remote is not None or length or imm is None:
                 raise ArgumentError("mr, remote: pass both, or neither for an imm without bytes")
-            return WorkRequest(queue.qpn, next_id(), imm=imm)
+            return WorkRequest(queue.qpn, wr_id, imm=imm)
         if length is None:
             length = mr.length - local_offset
         return WorkRequest(
             queue.qpn,
-            next_id(),
+            wr_id,
             length,
             mr.range(local_offset, length),
             mr.key,

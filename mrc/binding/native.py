@@ -202,6 +202,11 @@ def new_struct(kind: str, **fields: Any) -> CData:
     return ffi.new(f"struct {kind} *", fields)
 
 
+def view_of(buffer: bytearray) -> CData:
+    """Returns a pointer to the bytes of `buffer`, which keeps them alive and in their place."""
+    return ffi.from_buffer(buffer)
+
+
 def new_values(count: int) -> CData:
     """Returns an array of 64-bit counters."""
     return ffi.new("uint64_t[]", count)

@@ -283,14 +283,18 @@ class QueuePair:
         )
         return self._command(CommandOp.QP_SET_PEER, array, pointer=array, value=len(sources))
 
+    def check_state(self) -> None:
+        """Raises StateError when the QP cannot send."""
+        if self.state is not QpState.RTS:
+            raise StateError(f"QP {self.qpn:#x}: cannot send in state {self.state.name}")
+
     def check(self, request: WorkRequest) -> None:
         """Raises StateError when the QP cannot send.
 
         Raises ArgumentError for a length or an imm out of range, and for a write without bytes and
         without an imm.
         """
-        if self.state is not QpState.RTS:
-            raise StateError(f"QP {self.qpn:#x}: cannot send in state {self.state.name}")
+        self.check_state()
         if not 0 <= request.length <= MAX_MESSAGE_BYTES:
             raise ArgumentError(f"length: {request.length} is not within 0..{MAX_MESSAGE_BYTES}")
         if request.length == 0 and request.imm is None:
@@ -298,17 +302,17 @@ class QueuePair:
         if request.imm is not None and not 0 <= request.imm <= 0xFFFFFFFF:
             raise ArgumentError(f"imm: {request.imm} does not fit 32 bits")
 
-    def begin(self) -> None:
-        """Takes a place in the send queue; raises QueueFullError when the queue is full."""
-        if self.outstanding >= self.sq_depth:
+    def begin(self, count: int = 1) -> None:
+        """Takes places in the send queue; raises QueueFullError when too few are free."""
+        if self.outstanding + count > self.sq_depth:
             full = f"all {self.sq_depth} places in the send queue are in use"
             raise QueueFullError(f"QP {self.qpn:#x}: {full}: wait for a completion")
-        self.outstanding += 1
+        self.outstanding += count
 
-    def ended(self) -> None:
-        """Frees a place in the send queue after a completed or refused work request."""
-        assert self.outstanding > 0
-        self.outstanding -= 1
+    def ended(self, count: int = 1) -> None:
+        """Frees places in the send queue after completed or refused work requests."""
+        assert self.outstanding >= count
+        self.outstanding -= count
 
     def probe_ev(self, index: int, *, bytes: int, timeout_ns: int) -> Command:
         """Sends one EV probe padded to `bytes` of UDP payload (0: not padded)."""

@@ -21,7 +21,7 @@ from mrc.binding.device import Device, DeviceEvent, Lost, Notice, Probed, Receiv
 from mrc.binding.native import FORKED, POLL_BATCH, SUBMIT_BATCH, Command, Submission, check
 from mrc.binding.recording import RecordingMemory
 from mrc.binding.verbs import MR, QueuePair, WorkRequest
-from mrc.datapath.batch import Batch
+from mrc.binding.writelist import WriteList
 from mrc.datapath.stream import Places
 from mrc.enums import WarningKind, WcStatus
 from mrc.errors import CompletionError, MrcError, StateError
@@ -64,14 +64,21 @@ class _Call:
 
 @dataclass(slots=True)
 class Work:
-    """A work request that C has taken."""
+    """A work request that C has taken, or a list with one completion."""
 
     queue: QueuePair
     places: Places
     idle: asyncio.Event
     """set when the queue has no outstanding work request"""
-    mr: MR | None
-    done: asyncio.Future[Completion] | Batch
+    mrs: tuple[MR, ...]
+    done: asyncio.Future[Completion]
+    batch: WriteList | None = None
+    """the list, if it is one; C reads it until the completion"""
+
+    @property
+    def count(self) -> int:
+        """Number of work requests."""
+        return 1 if self.batch is None else self.batch.count
 
 
 class Dispatcher:
@@ -113,12 +120,12 @@ class Dispatcher:
         await call.reply
         return await call.probe
 
-    def post(self, request: WorkRequest, work: Work) -> None:
-        """Queues a work request; `work.done` gets its completion."""
+    def post(self, request: WorkRequest | WriteList, work: Work) -> None:
+        """Queues a work request or a list; `work.done` gets the completion."""
         assert not self._closed, "a Context closes its QPs first"
         self._works[request.wr_id] = work
-        if work.mr is not None:
-            work.mr.outstanding += 1
+        for mr in work.mrs:
+            mr.outstanding += 1
         self._send(request)
 
     def next_id(self) -> int:
@@ -305,6 +312,8 @@ class Dispatcher:
         self._give_back(work)
         if work.done.done():
             return
+        if work.batch is not None:
+            completion = completion._replace(bytes=work.batch.bytes)
         if completion.status is WcStatus.SUCCESS:
             work.done.set_result(completion)
         else:
@@ -312,14 +321,14 @@ class Dispatcher:
             work.done.set_exception(CompletionError(completion.status, what))
 
     def _give_back(self, work: Work) -> None:
-        work.queue.ended()
-        work.places.give()
+        work.queue.ended(work.count)
+        work.places.give(work.count)
         if work.queue.outstanding == 0:
             work.idle.set()
-        if work.mr is not None:
-            work.mr.outstanding -= 1
-            if work.mr.outstanding == 0:
-                for future in self._idle.pop(work.mr.key, ()):
+        for mr in work.mrs:
+            mr.outstanding -= 1
+            if mr.outstanding == 0:
+                for future in self._idle.pop(mr.key, ()):
                     if not future.done():
                         future.set_result(None)
 

@@ -78,10 +78,11 @@ class Places:
         if not self.take_free():
             await self._waiting.wait(self.give)
 
-    def give(self) -> None:
-        """Gives a place back."""
-        if not self._waiting.wake():
-            self._free += 1
+    def give(self, count: int = 1) -> None:
+        """Gives places back."""
+        while count and self._waiting.wake():
+            count -= 1
+        self._free += count
 
 
 class Stream(AsyncIterator[T]):

@@ -30,9 +30,8 @@ async def main() -> None:
         earlier = None
         for first in range(0, PIECES, BATCH):
             places = [PIECE * index for index in range(first, first + BATCH)]
-            batch = qp.post_many(
-                mrc.Write(source, remote, length=PIECE, local_offset=at, remote_offset=at)
-                for at in places
+            batch = qp.post_scattered(
+                source, remote, length=PIECE, local_offsets=places, remote_offsets=places
             )
             if earlier is not None:
                 await earlier

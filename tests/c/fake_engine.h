@@ -54,10 +54,11 @@ void mrc_engine_destroy(mrc_engine *engine) {
   fake.destroyed = true;
 }
 
-int mrc_engine_receive(mrc_engine *engine, const uint8_t *packet, size_t bytes,
+int mrc_engine_receive(mrc_engine *engine, const uint8_t *packet, size_t bytes, size_t packet_bytes,
                        const struct mrc_meta *meta, uint64_t now_ns) {
   (void)engine;
   (void)now_ns;
+  CHECK(packet_bytes >= bytes);
   CHECK_EQ(meta->port, 1);
   CHECK_EQ(bytes, fake_packet.header_bytes);
   if (bytes == fake_packet.header_bytes) CHECK_MEM_EQ(packet, fake_packet.header, bytes);
@@ -189,8 +190,10 @@ int mrc_qp_destroy(mrc_engine *engine, uint32_t qpn) {
 }
 
 /* Completes the write at once; on BURST_QPN, requests wr_id bursts instead. */
-int mrc_qp_post(mrc_engine *engine, uint32_t qpn, const struct mrc_wr *wr, uint64_t now_ns) {
+int mrc_qp_post(mrc_engine *engine, uint32_t qpn, const struct mrc_wr *wr, uint32_t n,
+                uint64_t now_ns) {
   (void)engine;
+  (void)n;
   (void)now_ns;
   if (qpn == REFUSED_QPN || fake.wc_tail == MAX_POSTS) return -ENOBUFS;
   if (qpn == BURST_QPN)

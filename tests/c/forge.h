@@ -37,9 +37,10 @@ __attribute__((unused)) static struct forge make_forge(struct mrc_pair *p, int e
   return forge;
 }
 
-/* Sends the packet with a right ICRC; returns the drop reason from the engine of host 1. */
-__attribute__((unused)) static int send_forge(struct mrc_pair *p, const struct forge *forge) {
-  uint8_t bytes[MRC_MAX_HEADER + 16];
+#define FORGE_BYTES (MRC_MAX_HEADER + 16)
+
+/* Writes the packet with a right ICRC; returns its size. */
+__attribute__((unused)) static size_t encode_forge(const struct forge *forge, uint8_t *bytes) {
   size_t n = mrc_wire_encode(&forge->wire, bytes);
   if (mrc_opcode_is_data(forge->wire.opcode)) {
     memcpy(bytes + n, forge->wire.payload, forge->wire.payload_bytes);
@@ -54,7 +55,14 @@ __attribute__((unused)) static int send_forge(struct mrc_pair *p, const struct f
                                      .family = forge->meta.family};
   const uint32_t crc = mrc_icrc_packet(mrc_icrc_begin(&flow, n + MRC_ICRC_BYTES), bytes, n);
   mrc_icrc_store(crc, bytes + n);
-  return mrc_pair_forge(p, 1, bytes, n + MRC_ICRC_BYTES, &forge->meta);
+  return n + MRC_ICRC_BYTES;
+}
+
+/* Sends the packet; returns the drop reason from the engine of host 1. */
+__attribute__((unused)) static int send_forge(struct mrc_pair *p, const struct forge *forge) {
+  uint8_t bytes[FORGE_BYTES];
+  const size_t n = encode_forge(forge, bytes);
+  return mrc_pair_forge(p, 1, bytes, n, &forge->meta);
 }
 
 #endif

@@ -32,10 +32,7 @@ struct recorded {
 static struct recorded records[MAX_RECORDED];
 static int n_records;
 
-int mrc_engine_receive(mrc_engine *engine, const uint8_t *packet, size_t bytes,
-                       const struct mrc_meta *meta, uint64_t now_ns) {
-  (void)engine;
-  CHECK_EQ(now_ns, 77);
+static int record_packet(const uint8_t *packet, size_t bytes, const struct mrc_meta *meta) {
   if (n_records == MAX_RECORDED || bytes > sizeof records[0].packet) {
     CHECK_FAIL("packet %d of %zu bytes is more than the test sent", n_records, bytes);
     return 1;
@@ -45,6 +42,20 @@ int mrc_engine_receive(mrc_engine *engine, const uint8_t *packet, size_t bytes,
   record->bytes = (uint32_t)bytes;
   memcpy(record->packet, packet, bytes);
   return 0;
+}
+
+int mrc_engine_receive(mrc_engine *engine, const uint8_t *packets, size_t bytes,
+                       size_t packet_bytes, const struct mrc_meta *meta, uint64_t now_ns) {
+  (void)engine;
+  CHECK_EQ(now_ns, 77);
+  int result;
+  size_t offset = 0;
+  do {
+    const size_t n = packet_bytes < bytes - offset ? packet_bytes : bytes - offset;
+    result = record_packet(packets + offset, n, meta);
+    offset += n;
+  } while (offset < bytes);
+  return result;
 }
 
 /* ---- A sendmmsg that can fail ---- */

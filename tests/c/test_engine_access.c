@@ -38,7 +38,7 @@ static void test_remote__refuses_what_the_rkey_does_not_open(void) {
                         .bytes = rows[i].bytes};
     mrc_audit_posted(&e->audit, rows[i].bytes, false, 0);
     e->audit.unwatched = true; /* the write targets no message of the auditor */
-    CHECK_EQ(mrc_qp_post(p->hosts[0].engine, e->qpn, &wr, p->now_ns), 0);
+    CHECK_EQ(mrc_qp_post(p->hosts[0].engine, e->qpn, &wr, 1, p->now_ns), 0);
     mrc_pair_kick(p, 0);
     CHECK(mrc_pair_finish(p, 20 * MS));
     CHECK_EQ(e->audit.statuses[MRC_WC_REM_ACCESS_ERR], 1);
@@ -111,9 +111,9 @@ static void test_post__refuses_local_memory(void) {
   };
   for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
     CHECK_ROW(i);
-    CHECK_EQ(mrc_qp_post(p->hosts[0].engine, e->qpn, &rows[i].wr, p->now_ns), rows[i].error);
+    CHECK_EQ(mrc_qp_post(p->hosts[0].engine, e->qpn, &rows[i].wr, 1, p->now_ns), rows[i].error);
   }
-  CHECK_EQ(mrc_qp_post(p->hosts[0].engine, e->qpn + 1, &rows[0].wr, p->now_ns), -ENOENT);
+  CHECK_EQ(mrc_qp_post(p->hosts[0].engine, e->qpn + 1, &rows[0].wr, 1, p->now_ns), -ENOENT);
   CHECK_EQ(mrc_pair_info(p, end).outstanding, 0);
   mrc_pair_destroy(p);
 }

@@ -91,7 +91,9 @@ static uint16_t answered_port(struct mrc_pair *p) {
   uint8_t bytes[MRC_MAX_HEADER + MRC_ICRC_BYTES];
   const size_t n = mrc_wire_encode(&wire, bytes);
   mrc_icrc_store(mrc_icrc_packet(mrc_icrc_begin(&flow, n + MRC_ICRC_BYTES), bytes, n), bytes + n);
-  CHECK_EQ(mrc_engine_receive(engine, bytes, n + MRC_ICRC_BYTES, &meta, p->now_ns), 0);
+  CHECK_EQ(
+      mrc_engine_receive(engine, bytes, n + MRC_ICRC_BYTES, n + MRC_ICRC_BYTES, &meta, p->now_ns),
+      0);
   struct mrc_burst burst = {0};
   const int taken = 1;
   CHECK_EQ(mrc_engine_transmit(engine, &burst, 1, p->now_ns), 1);

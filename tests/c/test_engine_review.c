@@ -47,7 +47,7 @@ static const struct mrc_wr empty = {.wr_id = 1, .opcode = MRC_WR_WRITE_IMM};
 
 static void post_empty(mrc_engine *engine, int n) {
   for (int i = 0; i < n; i++)
-    CHECK_EQ(mrc_qp_post(engine, attr_of_4.qpn, &empty, 2), 0);
+    CHECK_EQ(mrc_qp_post(engine, attr_of_4.qpn, &empty, 1, 2), 0);
 }
 
 /* A QP dies with unpolled completions, and a new QP takes its number. The old completions must not
@@ -63,7 +63,7 @@ static void test_qpn__reused_before_the_old_completions_are_polled(void) {
   CHECK_EQ(mrc_cq_poll(engine, wcs, 16), 4);
   CHECK_EQ(wcs[3].status, MRC_WC_WR_FLUSH_ERR);
   CHECK_EQ(wcs[3].reserved, 0);
-  CHECK_EQ(mrc_qp_post(engine, attr_of_4.qpn, &empty, 2), -ENOBUFS);
+  CHECK_EQ(mrc_qp_post(engine, attr_of_4.qpn, &empty, 1, 2), -ENOBUFS);
   mrc_engine_destroy(engine);
 }
 
@@ -110,7 +110,7 @@ static void test_transmit__goes_on_after_a_full_arena(void) {
   prove_paths(engine, attr_of_4.qpn);
   const struct mrc_wr wr = {.local = (uintptr_t)memory, .va = 4096, .lkey = 7, .bytes = BYTES};
   CHECK_EQ(mrc_mr_register(engine, wr.local, BYTES, wr.lkey, MRC_ACCESS_LOCAL_READ), 0);
-  CHECK_EQ(mrc_qp_post(engine, attr_of_4.qpn, &wr, 2), 0);
+  CHECK_EQ(mrc_qp_post(engine, attr_of_4.qpn, &wr, 1, 2), 0);
   int packets = 0;
   for (int n; (n = mrc_engine_transmit(engine, bursts, MRC_MAX_BURSTS, 2)) > 0;) {
     for (int i = 0; i < n; i++)

@@ -185,7 +185,7 @@ static void test_post__in_rts_only(void) {
   for (uint32_t state = MRC_QP_RESET; state <= MRC_QP_ERROR; state++) {
     CHECK_ROW(state);
     mrc_engine *engine = engine_in(state);
-    CHECK_EQ(mrc_qp_post(engine, good_attr.qpn, &wr, 2), state == MRC_QP_RTS ? 0 : -EPERM);
+    CHECK_EQ(mrc_qp_post(engine, good_attr.qpn, &wr, 1, 2), state == MRC_QP_RTS ? 0 : -EPERM);
     mrc_engine_destroy(engine);
   }
 }
@@ -194,8 +194,8 @@ static void test_post__in_rts_only(void) {
 static void test_post__not_of_nothing(void) {
   mrc_engine *engine = engine_in(MRC_QP_RTS);
   const struct mrc_wr write = {.opcode = MRC_WR_WRITE}, write_imm = {.opcode = MRC_WR_WRITE_IMM};
-  CHECK_EQ(mrc_qp_post(engine, good_attr.qpn, &write, 2), -EINVAL);
-  CHECK_EQ(mrc_qp_post(engine, good_attr.qpn, &write_imm, 2), 0);
+  CHECK_EQ(mrc_qp_post(engine, good_attr.qpn, &write, 1, 2), -EINVAL);
+  CHECK_EQ(mrc_qp_post(engine, good_attr.qpn, &write_imm, 1, 2), 0);
   mrc_engine_destroy(engine);
 }
 

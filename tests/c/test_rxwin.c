@@ -9,11 +9,11 @@
 /* Moves the cumulative PSN as far as it goes, as the responder does. */
 static void advance(struct mrc_rxwin *win) {
   while (mrc_rxwin_ready(win))
-    mrc_rxwin_advance(win);
+    mrc_rxwin_advance(win, 1);
 }
 
 static void arrive(struct mrc_rxwin *win, uint32_t psn) {
-  mrc_rxwin_add(win, psn, false);
+  mrc_rxwin_add(win, psn, false, false);
   advance(win);
 }
 
@@ -58,13 +58,17 @@ static void test_advance__tells_the_ends_of_messages(void) {
   struct mrc_rxwin win;
   CHECK_EQ(mrc_rxwin_init(&win, 128), 0);
   mrc_rxwin_start(&win, 10);
-  mrc_rxwin_add(&win, 11, true);
+  mrc_rxwin_add(&win, 11, true, false);
   CHECK(!mrc_rxwin_ready(&win));
-  mrc_rxwin_add(&win, 10, false);
+  mrc_rxwin_add(&win, 10, false, true);
   CHECK(mrc_rxwin_ready(&win) && !mrc_rxwin_ready_is_last(&win));
-  mrc_rxwin_advance(&win);
+  uint32_t others;
+  CHECK_EQ(mrc_rxwin_run(&win, &others), 1);
+  CHECK_EQ(others, 1);
+  mrc_rxwin_advance(&win, 1);
   CHECK(mrc_rxwin_ready(&win) && mrc_rxwin_ready_is_last(&win));
-  mrc_rxwin_advance(&win);
+  CHECK_EQ(mrc_rxwin_run(&win, &others), 0);
+  mrc_rxwin_advance(&win, 1);
   CHECK(!mrc_rxwin_ready(&win));
   mrc_rxwin_free(&win);
 }

@@ -59,13 +59,13 @@ static struct log *start(int bursts) {
                                .engine = mrc_engine_create(&(struct mrc_engine_config){.ports = 1}),
                                .capacity = CAPACITY};
   const struct mrc_wr wr = {.wr_id = (uint64_t)bursts};
-  CHECK_EQ(mrc_qp_post(log.turn.engine, BURST_QPN, &wr, NOW_NS), 0);
+  CHECK_EQ(mrc_qp_post(log.turn.engine, BURST_QPN, &wr, 1, NOW_NS), 0);
   return &log;
 }
 
 static void test_run__publishes_before_and_after_it_sends(void) {
   struct log *log = start(1);
-  CHECK_EQ(mrc_qp_post(log->turn.engine, 1, &(struct mrc_wr){0}, NOW_NS), 0);
+  CHECK_EQ(mrc_qp_post(log->turn.engine, 1, &(struct mrc_wr){0}, 1, NOW_NS), 0);
   CHECK(!mrc_turn_run(&log->turn, false, NOW_NS));
   CHECK_STR_EQ(log->calls, "psp");
   CHECK(!fake.sent_before_told);

@@ -20,6 +20,7 @@ enum { MAX_REPORTS = 4 }; /* between two arrivals */
 struct place {
   bool arrived;
   bool last;
+  bool other;
   bool shared;  /* its word also held the window's start */
   uint8_t told; /* number of SACKs that reported it and that the kernel took */
 };
@@ -47,7 +48,7 @@ static void tell(uint32_t ahead, uint64_t bits, int by) {
   }
 }
 
-static void arrive(uint32_t ahead, bool last) {
+static void arrive(uint32_t ahead, bool last, bool other) {
   const uint32_t psn = psn_of(ahead);
   const enum mrc_rx_verdict verdict = mrc_rxwin_judge(&win, psn);
   if (ahead >= win.psns) {
@@ -56,20 +57,33 @@ static void arrive(uint32_t ahead, bool last) {
   }
   mrc_assert(verdict == (model.places[ahead].arrived ? MRC_RX_DUPLICATE : MRC_RX_NEW));
   if (verdict != MRC_RX_NEW) return;
-  mrc_rxwin_add(&win, psn, last);
+  mrc_rxwin_add(&win, psn, last, other);
   model.places[ahead] = (struct place){
       .arrived = true,
       .last = last,
+      .other = other,
       .shared = ahead >= 64 && mrc_rxwin_word(&win, psn) == mrc_rxwin_word(&win, win.next_psn)};
   if (model.start + ahead >= model.end) model.end = model.start + ahead + 1;
 }
 
 static void advance(uint32_t most) {
   uint32_t n = 0;
-  for (; n < most && model.places[n].arrived; n++) {
+  while (n < most && model.places[n].arrived) {
     mrc_assert(mrc_rxwin_ready(&win));
     mrc_assert(mrc_rxwin_ready_is_last(&win) == model.places[n].last);
-    mrc_rxwin_advance(&win);
+    uint32_t others, run = mrc_rxwin_run(&win, &others);
+    mrc_assert((run == 0) == model.places[n].last);
+    if (run == 0)
+      run = 1;
+    else if (run > most - n)
+      run = most - n;
+    for (uint32_t i = 0; i < run; i++) {
+      mrc_assert(model.places[n + i].arrived && (run == 1 || !model.places[n + i].last));
+      others -= model.places[n + i].other && !model.places[n + i].last;
+    }
+    mrc_assert(run == most - n || others == 0);
+    mrc_rxwin_advance(&win, run);
+    n += run;
   }
   memmove(model.places, model.places + n, (win.psns - n) * sizeof model.places[0]);
   memset(model.places + (win.psns - n), 0, n * sizeof model.places[0]);
@@ -131,10 +145,10 @@ static void operate(void) {
   const uint8_t byte = (uint8_t)fuzz_take(&input, 1), variant = byte >> 3;
   switch (byte & 7) {
     case 0: /* the next packets in order, a few missing */
-      arrive(variant & 15, variant & 16);
+      arrive(variant & 15, variant & 16, variant & 2);
       break;
     case 1:
-      arrive((uint32_t)fuzz_take(&input, 2) % (2 * win.psns), variant & 1);
+      arrive((uint32_t)fuzz_take(&input, 2) % (2 * win.psns), variant & 1, variant & 2);
       break;
     case 2:
       mrc_assert(
@@ -144,7 +158,7 @@ static void operate(void) {
     case 3: { /* a run */
       const uint32_t first = (uint32_t)fuzz_take(&input, 1) * (1 + variant);
       for (uint32_t n = (uint32_t)fuzz_take(&input, 1), i = 0; i < n; i++)
-        arrive(first + i, i % 32 == 31);
+        arrive(first + i, i % 32 == 31, i % 3 == 0);
       break;
     }
     case 4:

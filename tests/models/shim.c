@@ -34,8 +34,11 @@ void shim_rxwin_free(void *win) {
 }
 
 int shim_rxwin_judge(void *win, uint32_t psn) { return mrc_rxwin_judge(win, psn); }
-void shim_rxwin_add(void *win, uint32_t psn, bool last) { mrc_rxwin_add(win, psn, last); }
-void shim_rxwin_advance(void *win) { mrc_rxwin_advance(win); }
+void shim_rxwin_add(void *win, uint32_t psn, bool last, bool other) {
+  mrc_rxwin_add(win, psn, last, other);
+}
+void shim_rxwin_advance(void *win, uint32_t n) { mrc_rxwin_advance(win, n); }
+uint32_t shim_rxwin_run(void *win, uint32_t *others) { return mrc_rxwin_run(win, others); }
 uint64_t shim_rxwin_view(void *win, uint32_t base) { return mrc_rxwin_view(win, base); }
 void shim_rxwin_refuse(void *win, uint32_t base) { mrc_rxwin_on_refused(win, base); }
 

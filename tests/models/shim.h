@@ -26,8 +26,9 @@ struct shim_rxwin {
 void *shim_rxwin_new(uint32_t psns, uint32_t first_psn);
 void shim_rxwin_free(void *win);
 int shim_rxwin_judge(void *win, uint32_t psn); /* 0 new, 1 duplicate, 2 beyond */
-void shim_rxwin_add(void *win, uint32_t psn, bool last);
-void shim_rxwin_advance(void *win);
+void shim_rxwin_add(void *win, uint32_t psn, bool last, bool other);
+void shim_rxwin_advance(void *win, uint32_t n);
+uint32_t shim_rxwin_run(void *win, uint32_t *others);
 uint64_t shim_rxwin_report(void *win, uint32_t *base);
 uint64_t shim_rxwin_view(void *win, uint32_t base);
 void shim_rxwin_refuse(void *win, uint32_t base);

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +30,7 @@ class RxwinMachine(RuleBasedStateMachine):
         self.win = ffi().gc(library().shim_rxwin_new(width, first), library().shim_rxwin_free)
         self.arrived: set[int] = set()
         self.ends: set[int] = set()  # last PSNs of messages
+        self.others: set[int] = set()  # PSNs of packets with the other size
         self.told: set[int] = set()
         self.next = 0
 
@@ -44,8 +46,8 @@ class RxwinMachine(RuleBasedStateMachine):
         inside = range(base, min(base + 64, self.next + self.width))
         return sum(1 << (i - base) for i in inside if i in self.arrived)
 
-    @rule(ahead=st.integers(-70, 1100), last=st.booleans())
-    def arrive(self, ahead: int, last: bool) -> None:
+    @rule(ahead=st.integers(-70, 1100), last=st.booleans(), other=st.booleans())
+    def arrive(self, ahead: int, last: bool, other: bool) -> None:
         index = self.next + ahead
         verdict = library().shim_rxwin_judge(self.win, self.psn(index))
         if ahead >= self.width:
@@ -54,24 +56,34 @@ class RxwinMachine(RuleBasedStateMachine):
             assert verdict == DUPLICATE
         else:
             assert verdict == NEW
-            library().shim_rxwin_add(self.win, self.psn(index), last)
+            library().shim_rxwin_add(self.win, self.psn(index), last, other)
             self.arrived.add(index)
             self.ends |= {index} if last else set()
+            self.others |= {index} if other else set()
 
     @rule(ahead=st.integers(0, 300), n=st.integers(1, 130))
     def arrive_in_a_run(self, ahead: int, n: int) -> None:
         for i in range(ahead, ahead + n):
-            self.arrive(i, False)
+            self.arrive(i, False, i % 3 == 0)
 
     @rule(most=st.integers(1, 200))
     def advance(self, most: int) -> None:
+        others = ffi().new("uint32_t *")
         while most > 0 and self.next in self.arrived:
             seen = self.look()
             assert seen.ready
             assert seen.last == (self.next in self.ends)
-            library().shim_rxwin_advance(self.win)
-            self.next += 1
-            most -= 1
+            word_end = self.next + 64 - self.psn(self.next) % 64
+            parts = itertools.takewhile(
+                lambda index: index in self.arrived - self.ends, range(self.next, word_end)
+            )
+            run = list(parts)
+            assert library().shim_rxwin_run(self.win, others) == len(run)
+            assert others[0] == len(self.others.intersection(run))
+            count = min(max(len(run), 1), most)
+            library().shim_rxwin_advance(self.win, count)
+            self.next += count
+            most -= count
         if most > 0:
             assert not self.look().ready
 

@@ -6,6 +6,7 @@
 #include "core/base.h"
 #include "core/psn.h"
 #include "pair/address.h"
+#include "pair/watch.h"
 
 #define PROBE_TIMEOUT_NS UINT64_C(2000000000)
 
@@ -105,6 +106,7 @@ int mrc_pair_create_qp(struct mrc_pair *pair, const struct mrc_pair_qp_config *c
     end->audit.sq_psn = end->attr.sq_psn;
     end->audit.rq_psn = end->attr.rq_psn;
     end->audit.path_mtu = end->attr.path_mtu;
+    if (end->attr.spray == 0) end->audit.burst_bytes = mrc_watch_burst_bytes(pair);
     end->audit.mpr = end->attr.mpr;
     end->audit.max_wimm = end->attr.peer_max_wimm;
     mrc_engine *engine = pair->hosts[end->host].engine;
@@ -152,22 +154,47 @@ int mrc_pair_connect(struct mrc_pair *pair, const struct mrc_pair_qp_config *con
   return end;
 }
 
-static int post(struct mrc_pair *pair, int index, uint32_t bytes, uint8_t opcode) {
-  struct mrc_pair_end *end = pair->ends[index];
-  struct mrc_audit *audit = &end->audit;
-  mrc_assert(bytes <= audit->memory_bytes - audit->used_bytes);
-  const struct mrc_wr wr = {
+/* The work request for `bytes` of the end's memory that start `ahead` of its unused part. */
+static struct mrc_wr make_wr(struct mrc_pair *pair, const struct mrc_pair_end *end, uint64_t ahead,
+                             uint32_t bytes, uint8_t opcode) {
+  const struct mrc_audit *audit = &end->audit;
+  mrc_assert(ahead + bytes <= audit->memory_bytes - audit->used_bytes);
+  return (struct mrc_wr){
       .wr_id = audit->n_wrs,
-      .local = (uintptr_t)audit->source + audit->used_bytes,
-      .va = (uintptr_t)audit->target + audit->used_bytes,
+      .local = (uintptr_t)audit->source + audit->used_bytes + ahead,
+      .va = (uintptr_t)audit->target + audit->used_bytes + ahead,
       .lkey = end->lkey,
       .rkey = end->rkey,
       .bytes = bytes,
       .imm = opcode == MRC_WR_WRITE_IMM ? (uint32_t)mrc_prng_next(&pair->prng) : 0,
       .opcode = opcode,
   };
-  const int error = mrc_qp_post(pair->hosts[end->host].engine, end->qpn, &wr, pair->now_ns);
-  if (error == 0) mrc_audit_posted(audit, bytes, opcode == MRC_WR_WRITE_IMM, wr.imm);
+}
+
+static int post(struct mrc_pair *pair, int index, uint32_t bytes, uint8_t opcode) {
+  struct mrc_pair_end *end = pair->ends[index];
+  const struct mrc_wr wr = make_wr(pair, end, 0, bytes, opcode);
+  const int error = mrc_qp_post(pair->hosts[end->host].engine, end->qpn, &wr, 1, pair->now_ns);
+  if (error == 0) mrc_audit_posted(&end->audit, bytes, opcode == MRC_WR_WRITE_IMM, wr.imm);
+  mrc_pair_kick(pair, end->host);
+  return error;
+}
+
+int mrc_pair_write_list(struct mrc_pair *pair, int index, const uint32_t *bytes, uint32_t n) {
+  struct mrc_pair_end *end = pair->ends[index];
+  struct mrc_wr wrs[MRC_PAIR_MAX_LIST] = {{0}};
+  mrc_assert(n <= MRC_PAIR_MAX_LIST);
+  uint64_t ahead = 0;
+  for (uint32_t i = 0; i < n; ahead += bytes[i++]) {
+    wrs[i] = make_wr(pair, end, ahead, bytes[i], MRC_WR_WRITE);
+    wrs[i].wr_id += i;
+    wrs[i].unsignaled = i + 1 < n;
+  }
+  const int error = mrc_qp_post(pair->hosts[end->host].engine, end->qpn, wrs, n, pair->now_ns);
+  for (uint32_t i = 0; error == 0 && i < n; i++) {
+    mrc_audit_posted(&end->audit, bytes[i], false, 0);
+    if (i + 1 < n) mrc_audit_unsignaled(&end->audit);
+  }
   mrc_pair_kick(pair, end->host);
   return error;
 }

@@ -6,6 +6,8 @@
 
 #include "pair/pair.h"
 
+#define MRC_PAIR_MAX_LIST 64 /* work requests of mrc_pair_write_list */
+
 /* Zeros take the default in brackets. */
 struct mrc_pair_qp_config {
   int from;                     /* host [0] */
@@ -41,6 +43,8 @@ void mrc_pair_destroy_qp(struct mrc_pair *pair, int end);
 /* Posts a write of the next `bytes` of the end's memory. Returns the result of mrc_qp_post. */
 int mrc_pair_write(struct mrc_pair *pair, int end, uint32_t bytes);
 int mrc_pair_write_imm(struct mrc_pair *pair, int end, uint32_t bytes);
+/* Posts n writes, all but the last one unsignaled. */
+int mrc_pair_write_list(struct mrc_pair *pair, int end, const uint32_t *bytes, uint32_t n);
 /* Runs until all WRs of all ends are completed; false if some are not after `budget_ns`. */
 bool mrc_pair_finish(struct mrc_pair *pair, uint64_t budget_ns);
 

@@ -90,8 +90,8 @@ static void receive(struct mrc_pair *pair, int index) {
   host->inbox_end = &host->inbox;
   while (packet) {
     struct mrc_datagram *next = packet->next;
-    int drop =
-        mrc_engine_receive(host->engine, packet->bytes, packet->n, &packet->meta, pair->now_ns);
+    int drop = mrc_engine_receive(host->engine, packet->bytes, packet->n, packet->n, &packet->meta,
+                                  pair->now_ns);
     mrc_assert(drop >= 0 && drop < MRC_PAIR_MAX_DROPS);
     host->drops[drop]++;
     host->handled++;

@@ -89,7 +89,7 @@ void mrc_pair_lose(struct mrc_pair *pair, struct mrc_pair_rule rule) {
 
 int mrc_pair_forge(struct mrc_pair *pair, int host, const uint8_t *bytes, size_t n,
                    const struct mrc_meta *meta) {
-  int drop = mrc_engine_receive(pair->hosts[host].engine, bytes, n, meta, pair->now_ns);
+  int drop = mrc_engine_receive(pair->hosts[host].engine, bytes, n, n, meta, pair->now_ns);
   mrc_pair_kick(pair, host);
   return drop;
 }

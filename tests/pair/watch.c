@@ -3,11 +3,11 @@
 
 #include "core/base.h"
 #include "core/icrc.h"
+#include "core/parts.h"
 #include "pair/address.h"
 
 enum {
-  VAR_RES = 4,         /* the byte of the BTH that the ICRC does not cover */
-  BURST_BYTES = 65215, /* default of max_burst_bytes */
+  VAR_RES = 4 /* the byte of the BTH that the ICRC does not cover */
 };
 
 /* The end at `host` with this QPN; -1 when there is none. */
@@ -41,8 +41,12 @@ static void hash_packet(struct mrc_pair *pair, const struct mrc_datagram *packet
   hash(pair, wire->payload, wire->payload_bytes);
 }
 
+uint32_t mrc_watch_burst_bytes(const struct mrc_pair *pair) {
+  const uint32_t bytes = pair->config.engine.max_burst_bytes;
+  return bytes != 0 ? bytes : MRC_BURST_BYTES;
+}
+
 static void check_sizes(const struct mrc_pair *pair, const struct mrc_burst *burst) {
-  uint32_t limit = pair->config.engine.max_burst_bytes;
   uint32_t sum = 0;
   mrc_assert(burst->n_packets >= 1 && burst->n_packets <= MRC_MAX_BURST_PACKETS);
   for (int i = 0; i < burst->n_packets; i++) {
@@ -54,7 +58,7 @@ static void check_sizes(const struct mrc_pair *pair, const struct mrc_burst *bur
                (bytes < burst->packet_bytes && i == burst->n_packets - 1));
     sum += bytes;
   }
-  mrc_assert(burst->n_packets == 1 || sum <= (limit ? limit : BURST_BYTES));
+  mrc_assert(burst->n_packets == 1 || sum <= mrc_watch_burst_bytes(pair));
 }
 
 void mrc_watch_burst(struct mrc_pair *pair, int host, const struct mrc_burst *burst) {

@@ -15,6 +15,8 @@ void mrc_watch_sent(struct mrc_pair *pair, const struct mrc_datagram *packet,
 void mrc_watch_failed(struct mrc_pair *pair, const struct mrc_datagram *packet);
 /* `drop` is the result of mrc_engine_receive. */
 void mrc_watch_received(struct mrc_pair *pair, const struct mrc_datagram *packet, int drop);
+/* The most UDP payload of a burst. */
+uint32_t mrc_watch_burst_bytes(const struct mrc_pair *pair);
 void mrc_watch_completion(struct mrc_pair *pair, int host, const struct mrc_wc *wc);
 /* After the driver has sent. */
 void mrc_watch_state(struct mrc_pair *pair, int host);

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import random
 import time
 
 import pytest
@@ -66,12 +68,11 @@ async def test_post_many__in_order_and_all_of_them() -> None:
     ):
         at = [100 * i for i in range(40)]
         writes = [Write(source, mr.remote, i, 100, at[i], at[i]) for i in range(40)]
-        completions = await pair.near.post_many(writes)
-        assert [completion.bytes for completion in completions] == [100] * 40
+        assert (await pair.near.post_many(writes)).bytes == 40 * 100
         stream = pair.far.immediates(timeout=5)
         assert [(await anext(stream)).imm for _ in range(40)] == list(range(40))
         assert target == data
-        assert await pair.near.post_many([]) == []
+        assert (await pair.near.post_many([])).bytes == 0
 
 
 async def test_post_many__without_room_starts_none() -> None:
@@ -80,7 +81,7 @@ async def test_post_many__without_room_starts_none() -> None:
             pair.near.post_many(Write(imm=i) for i in range(17))
         with pytest.raises(ArgumentError, match="imm"):
             pair.near.post_many([Write(imm=1), Write(imm=1 << 32), Write(imm=2)])
-        assert len(await pair.near.post_many(Write(imm=i) for i in range(16))) == 16
+        assert (await pair.near.post_many(Write(imm=i) for i in range(16))).bytes == 0
         assert (await anext(pair.far.immediates())).imm == 0
 
 
@@ -89,6 +90,46 @@ async def test_post_many__raises_what_the_first_of_them_met() -> None:
         wrong = mrc.RemoteMemory(4096, 1, 8)
         with pytest.raises(CompletionError, match="REM_ACCESS_ERR"):
             await pair.near.post_many([Write(imm=1), Write(source, wrong), Write(imm=2)])
+
+
+async def test_post_scattered__each_write_at_its_place() -> None:
+    data, target = pattern(64 * 100), bytearray(64 * 100)
+    here = random.Random(16).sample(range(0, 64 * 100, 100), 64)
+    there = [6300 - at for at in here]
+    async with (
+        connected_pair(sq_depth=64) as pair,
+        pair.near_context.register(data) as source,
+        pair.far_context.register(target, access=WRITE) as mr,
+    ):
+        post = functools.partial(pair.near.post_scattered, source, mr.remote)
+        completion = await post(length=100, local_offsets=here, remote_offsets=there)
+        assert completion.bytes == 6400
+        for at, to in zip(here, there, strict=True):
+            assert target[to : to + 100] == data[at : at + 100]
+        assert (await post(length=1, local_offsets=[], remote_offsets=[])).bytes == 0
+        for length, local, remote, cause in (
+            (0, [0], [0], "length: 0 is not within"),
+            (1, [0], [0, 1], "remote_offsets: has 2 items, local_offsets has 1"),
+            (100, [0, 6301], [0, 0], r"local_offset: \[6301, 6401\)"),
+            (100, [0, 0], [-1, 0], r"remote_offset: \[-1, 99\)"),
+        ):
+            with pytest.raises(ArgumentError, match=cause):
+                post(length=length, local_offsets=local, remote_offsets=remote)
+
+
+async def test_post_scattered__frees_places_and_memory() -> None:
+    async with connected_pair(sq_depth=16) as pair:
+        source = await pair.near_context.register(bytes(64))
+        mr = await pair.far_context.register(bytearray(64), access=WRITE)
+        offsets = list(range(16))
+        for _ in range(3):
+            done = pair.near.post_scattered(
+                source, mr.remote, length=8, local_offsets=offsets, remote_offsets=offsets
+            )
+            with pytest.raises(QueueFullError, match="too few of 16 places"):
+                pair.near.post_many([Write(imm=1)])
+            await done
+        await pair.near_context.deregister(source)
 
 
 async def test_write__in_pieces_when_too_large(monkeypatch: pytest.MonkeyPatch) -> None:

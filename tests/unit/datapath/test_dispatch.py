@@ -85,7 +85,7 @@ def posted(dispatcher: Dispatcher, queue: QueuePair) -> Work:
         queue,
         Places(0),
         asyncio.Event(),
-        None,
+        (),
         asyncio.get_running_loop().create_future(),
     )
     request = WorkRequest(queue.qpn, dispatcher.next_id(), imm=0)
