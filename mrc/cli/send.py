@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     endpoint.add_options(parser)
     parser.add_argument(
-        "--name", type=_name, default="", metavar="NAME",
+        "--name", type=_name, metavar="NAME",
         help="name at the receiver of the only FILE [its own name; of -: stdin]",
     )  # fmt: skip
     parser.add_argument(
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
     if args.files.count(STDIN) > 1:
         raise UsageError(args.prog, f"-: names standard input twice; see {args.prog} --help")
     out = Output.of(args)
-    plan = plan_of(args.files, name=args.name, follow=args.follow)
+    plan = plan_of(args.files, name=args.name or "", follow=args.follow)
     if plan.skipped:
         out.note(f"skipped {_counted(plan.skipped)}")
     return run_async(_send(args, out, plan))

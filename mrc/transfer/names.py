@@ -27,19 +27,18 @@ class FileError(MrcError):
 
 def check_name(name: str) -> str:
     """Returns `name` if it is a valid file name without a path; raises FileError otherwise."""
-    shown = printable(name)
     if name in ("", ".", ".."):
-        raise FileError(f"{shown!r} is not a file name")
+        raise FileError(f"{printable(name)!r} is not a file name")
     if "/" in name or "\0" in name:
-        raise FileError(f"{shown!r} is not a base name: it contains '/' or NUL")
+        raise FileError(f"{printable(name)!r} is not a base name: it contains '/' or NUL")
     try:
         encoded = os.fsencode(name)
     except UnicodeEncodeError:
-        raise FileError(f"{shown!r} is not a file name: it cannot be encoded") from None
+        raise FileError(f"{printable(name)!r} is not a file name: it cannot be encoded") from None
     if len(encoded) > MAX_NAME_BYTES:
-        raise FileError(f"{shown!r} is longer than {MAX_NAME_BYTES} bytes")
+        raise FileError(f"{printable(name)!r} is longer than {MAX_NAME_BYTES} bytes")
     if is_temporary(name):
-        raise FileError(f"{shown!r} is reserved for temporary files of mrc: rename the file")
+        raise FileError(f"{printable(name)!r} is reserved for temporary files of mrc: rename the file")
     return name
 
 
@@ -73,7 +72,7 @@ def check_path(path: str) -> list[str]:
 
 def is_temporary(name: str) -> bool:
     """True for the name of a file that a receiver has not completed."""
-    return _TEMPORARY.fullmatch(name) is not None
+    return name[0] == "." and _TEMPORARY.fullmatch(name) is not None
 
 
 def temporary_name(name: str) -> str:
