@@ -16,7 +16,7 @@ from rich.table import Column
 
 from mrc.cli.output import Output
 from mrc.cli.progress_line import Moved, PlaneCount, progress_line
-from mrc.cli.report import batch_line, carried_bytes
+from mrc.cli.report import batch_lines, carried_bytes
 from mrc.events import QpInfo
 from mrc.exchange.foreign import shown
 from mrc.results.transfer import TransferredFile
@@ -105,7 +105,7 @@ class ProgressMeter:
             self._out.text(text)
 
     async def files(self, batches: AsyncIterator[Batch]) -> tuple[Batch, float]:
-        """Prints a line about each finished file or pack. Returns all of them as one batch, and the
+        """Prints lines about each finished file or pack. Returns all of them as one batch, and the
         seconds they took.
 
         There may be many files, so it keeps and returns them only under --json.
@@ -118,7 +118,9 @@ class ProgressMeter:
                 kept.extend(batch.files)
             count, folders, size = count + batch.count, folders + batch.folders, size + batch.bytes
             now = time.monotonic()
-            self.text(batch_line(batch, now - then))
+            with self.lines():
+                for line in batch_lines(batch, now - then):
+                    self._out.text(line)
             then = now
         return Batch(tuple(kept), count, folders, size, packed=True), then - start
 

@@ -24,7 +24,7 @@ from mrc.results.perf import Machine
 from mrc.results.plain import like, nonzero
 from mrc.results.qp import Plane, Settings
 from mrc.results.transfer import Outage, Role, Transfer
-from mrc.transfer.batch import Batch
+from mrc.transfer.batch import MAX_LISTED, Batch
 from mrc.transfer.messages import CHUNK_BYTES
 from mrc.transfer.session import Session
 from mrc.transfer.writing import CHUNKS_IN_FLIGHT
@@ -129,11 +129,15 @@ async def transfer(
     )
 
 
-def batch_line(batch: Batch, seconds: float) -> str:
-    """One line about a file, or about the files of a pack, stored and verified."""
+def batch_lines(batch: Batch, seconds: float) -> list[str]:
+    """A line about each file, stored and verified; of a pack of many files one about all."""
     rate = f"  {format_rate(batch.bytes * 8 / seconds)}" if seconds > 0 else ""
-    sizes = f"{format_bytes(batch.bytes)}  {format_seconds(seconds)}{rate}"
-    if batch.packed:
-        return f"{batch.count} files, {batch.folders} folders  {sizes}"
-    file = batch.files[0]
-    return f"{printable(file.path)}  {sizes}  {versions.DIGEST}:{file.digest}"
+    times = f"  {format_seconds(seconds)}{rate}"
+    if batch.packed and (batch.folders or batch.count > MAX_LISTED):
+        count = f"{batch.count} files, {batch.folders} folders"
+        return [f"{count}  {format_bytes(batch.bytes)}{times}"]
+    return [
+        f"{printable(file.path)}  {format_bytes(file.bytes)}{'' if batch.packed else times}"
+        f"  {versions.DIGEST}:{file.digest}"
+        for file in batch.files
+    ]

@@ -9,8 +9,8 @@ import mrc
 from mrc.cli import endpoint, views
 from mrc.cli.address import DEFAULT_PORT, host_and_port
 from mrc.cli.arguments import seconds_argument
-from mrc.cli.incidents import Incidents
 from mrc.cli.exits import UsageError
+from mrc.cli.incidents import Incidents
 from mrc.cli.output import Output, add_options
 from mrc.cli.progress import ProgressMeter
 from mrc.cli.report import overflow, slow_planes, transfer
@@ -111,8 +111,13 @@ async def _send(args: argparse.Namespace, out: Output, plan: Plan) -> int:
         if out.as_json:
             out.result(
                 await transfer(
-                    "sender", session, sent, seconds, port,
-                    outages=incidents.outages, skipped=len(plan.skipped),
-                )  # fmt: skip
+                    "sender",
+                    session,
+                    sent,
+                    seconds,
+                    port,
+                    outages=incidents.outages,
+                    skipped=len(plan.skipped),
+                )
             )
     return 0

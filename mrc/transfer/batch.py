@@ -7,12 +7,14 @@ from dataclasses import dataclass
 
 from mrc.results.transfer import TransferredFile
 
+MAX_LISTED = 16  # files of a pack, whose names are kept in any case
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:
     """One file, or all files and folders of a pack, stored and verified.
 
-    `files` is empty where nobody keeps the names: a peer may send very many.
+    `files` is empty where nobody keeps more than MAX_LISTED names: a peer may send very many.
     """
 
     files: tuple[TransferredFile, ...]

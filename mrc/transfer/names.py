@@ -38,7 +38,9 @@ def check_name(name: str) -> str:
     if len(encoded) > MAX_NAME_BYTES:
         raise FileError(f"{printable(name)!r} is longer than {MAX_NAME_BYTES} bytes")
     if is_temporary(name):
-        raise FileError(f"{printable(name)!r} is reserved for temporary files of mrc: rename the file")
+        raise FileError(
+            f"{printable(name)!r} is reserved for temporary files of mrc: rename the file"
+        )
     return name
 
 

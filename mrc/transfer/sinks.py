@@ -13,7 +13,7 @@ from typing import Protocol
 from mrc.errors import ProtocolError
 from mrc.exchange.foreign import printable, shown
 from mrc.results.transfer import TransferredFile
-from mrc.transfer.batch import Batch
+from mrc.transfer.batch import MAX_LISTED, Batch
 from mrc.transfer.folders import Meta
 from mrc.transfer.messages import Digest, Done, Offer
 from mrc.transfer.pack import PackedFile, records, unseal
@@ -107,7 +107,7 @@ class StreamSink:
 
 
 class PackSink:
-    """The files and folders of a pack. With `keep_names` its batch has the files."""
+    """The files and folders of a pack. With `keep_names` its batch has all files."""
 
     def __init__(self, tree: Tree, quota: Quota, *, keep_names: bool) -> None:
         self._tree = tree
@@ -161,13 +161,14 @@ class PackSink:
         self.close()
         self._count += 1
         self._bytes += record.size
-        if self._keep_names:
+        if self._keep_names or self._count <= MAX_LISTED:
             self._files.append(TransferredFile(target.name, record.size, digest.hex(), target.path))
 
     def finish(self, done: Done) -> Batch:
         if self._target is not None:
             raise ProtocolError("the peer ended a pack in the middle of a file")
-        files = tuple(self._files)
+        listed = self._keep_names or self._count <= MAX_LISTED
+        files = tuple(self._files) if listed else ()
         return Batch(files, self._count, self._folders, self._bytes, packed=True)
 
     def close(self) -> None:

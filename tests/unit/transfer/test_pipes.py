@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transfer_ends import both, make, names, sending, sessions
+from transfer_ends import both, make, names, sending, sessions, until
 
 from mrc.transfer.files import OutputDirectory
 from mrc.transfer.messages import CHUNK_BYTES
@@ -137,8 +137,7 @@ async def test_transfer__stopped_while_stdin_is_silent(tmp_path: Path, stdin: in
         with OutputDirectory(str(tmp_path)) as directory:
             received = asyncio.create_task(receiving(ends.receiver, directory))
             sent = asyncio.create_task(sending(ends.sender, ["-"]))
-            while not names(tmp_path):
-                await asyncio.sleep(0)
+            await until(lambda: bool(names(tmp_path)))
             sent.cancel()
             stopped, got = await both(sent, received)
     assert isinstance(stopped, asyncio.CancelledError)
@@ -171,8 +170,7 @@ async def test_transfer__receiver_stopped_while_nobody_reads_stdout(tmp_path: Pa
             with PipeWriter(writes) as writer:
                 received = asyncio.create_task(receiving(ends.receiver, writer))
                 sent = asyncio.create_task(sending(ends.sender, [path]))
-                while 0 not in ends.out.posted:
-                    await asyncio.sleep(0)
+                await until(lambda: 0 in ends.out.posted)
                 received.cancel()
                 stopped, got = await both(sent, received)
     assert "the receiver was stopped" in str(stopped)
