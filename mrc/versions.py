@@ -4,5 +4,5 @@
 from __future__ import annotations
 
 EXCHANGE = 1
-TRANSFER = 3
+TRANSFER = 4
 DIGEST = "xxh3_128"  # of a transferred file

@@ -18,8 +18,10 @@ from mrc.results.transfer import TransferredFile
 from mrc.transfer.files import OutputDirectory
 from mrc.transfer.joined import Joins
 from mrc.transfer.messages import chunk_of
-from mrc.transfer.receiver import Limits, receive_files
-from mrc.transfer.sender import send_files
+from mrc.transfer.plan import plan_of
+from mrc.transfer.quota import Limits
+from mrc.transfer.receiver import receive_files
+from mrc.transfer.sender import send_plan
 from mrc.transfer.session import Session, accept_session, connect_session
 
 
@@ -66,8 +68,9 @@ def make(tmp_path: Path, name: str, data: bytes) -> str:
     return str(path)
 
 
-async def sending(session: Session, paths: list[str]) -> list[TransferredFile]:
-    return [file async for file in send_files(session, paths)]
+async def sending(session: Session, paths: list[str], **options: Any) -> list[TransferredFile]:
+    batches = send_plan(session, plan_of(paths, **options))
+    return [file async for batch in batches for file in batch.files]
 
 
 async def receiving(
@@ -76,7 +79,7 @@ async def receiving(
     # Left open: a failed file is removed when the session ends, after this function has returned.
     directory = OutputDirectory(str(inbox), overwrite=overwrite)
     receiving = receive_files(session, directory, limits=Limits(**limits))
-    return [file async for file in receiving]
+    return [file async for batch in receiving for file in batch.files]
 
 
 def chunks(qp: FakeQp) -> list[int]:

@@ -87,20 +87,30 @@ class Output:
     quiet: bool
     as_csv: bool = False
     verbose: bool = False
+    stdout_is_data: bool = False  # results for people go to stderr, as notes
 
     @classmethod
-    def of(cls, args: argparse.Namespace) -> Output:
+    def of(cls, args: argparse.Namespace, *, stdout_is_data: bool = False) -> Output:
         as_csv = getattr(args, "csv", False)
         if as_csv and args.json:
             raise UsageError(
                 args.prog, f"--csv and --json: use only one of them; see {args.prog} --help"
             )
-        verbose = getattr(args, "verbose", False)
-        return cls(args.prog, as_json=args.json, quiet=args.quiet, as_csv=as_csv, verbose=verbose)
+        return cls(
+            args.prog,
+            as_json=args.json,
+            quiet=args.quiet,
+            as_csv=as_csv,
+            verbose=getattr(args, "verbose", False),
+            stdout_is_data=stdout_is_data,
+        )
 
     def text(self, text: str) -> None:
         """Prints a result for people; nothing under --json and --csv."""
-        if not self.as_json and not self.as_csv:
+        if self.stdout_is_data:
+            for line in text.split("\n"):
+                self.note(line)
+        elif not self.as_json and not self.as_csv:
             print(harmless_lines(text), flush=True)
 
     def rows(self, rows: Sequence[object]) -> None:

@@ -16,11 +16,12 @@ from rich.table import Column
 
 from mrc.cli.output import Output
 from mrc.cli.progress_line import Moved, PlaneCount, progress_line
-from mrc.cli.report import carried_bytes, file_line
+from mrc.cli.report import batch_lines, carried_bytes
 from mrc.events import QpInfo
 from mrc.exchange.foreign import shown
 from mrc.results.transfer import TransferredFile
 from mrc.tasks import cancelled
+from mrc.transfer.batch import Batch
 
 BAR_SECONDS = 0.2
 MAX_TITLE = 48  # characters of a bar's title
@@ -103,22 +104,25 @@ class ProgressMeter:
         with self.lines():
             self._out.text(text)
 
-    async def files(
-        self, files: AsyncIterator[TransferredFile]
-    ) -> tuple[list[TransferredFile], float]:
-        """Prints a line about each finished file. Returns the files and the seconds they took.
+    async def files(self, batches: AsyncIterator[Batch]) -> tuple[Batch, float]:
+        """Prints lines about each finished file or pack. Returns all of them as one batch, and the
+        seconds they took.
 
         There may be many files, so it keeps and returns them only under --json.
         """
-        kept = []
+        kept: list[TransferredFile] = []
+        count = folders = size = 0
         start = then = time.monotonic()
-        async for file in files:
+        async for batch in batches:
             if self._out.as_json:
-                kept.append(file)
+                kept.extend(batch.files)
+            count, folders, size = count + batch.count, folders + batch.folders, size + batch.bytes
             now = time.monotonic()
-            self.text(file_line(file, now - then))
+            with self.lines():
+                for line in batch_lines(batch, now - then):
+                    self._out.text(line)
             then = now
-        return kept, then - start
+        return Batch(tuple(kept), count, folders, size, packed=True), then - start
 
     def note(self, text: str) -> None:
         """Prints a note above the bars; an empty text prints nothing."""

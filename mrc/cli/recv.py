@@ -6,8 +6,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,23 +29,25 @@ from mrc.cli.runner import run_async
 from mrc.cli.serving import session_failed
 from mrc.messaging.mailbox import MAX_UNREAD
 from mrc.messaging.session import let_look
-from mrc.results.transfer import TransferredFile
 from mrc.tasks import cancelled
 from mrc.transfer import joined
+from mrc.transfer.batch import Batch
 from mrc.transfer.files import OutputDirectory
 from mrc.transfer.joined import Joins
-from mrc.transfer.messages import MAX_FILE_BYTES
-from mrc.transfer.receiver import Limits, receive_files
+from mrc.transfer.messages import CHUNK_BYTES, MAX_FILE_BYTES
+from mrc.transfer.pipes import PipeWriter
+from mrc.transfer.quota import DEFAULTS, Limits
+from mrc.transfer.receiver import receive_files
 from mrc.transfer.session import SERVICE, Session, TransferError, accept_session
 from mrc.transfer.window import WINDOW_BYTES
-from mrc.transfer.writing import CHUNK_BYTES
 
-HELP = "receive files from hosts that run mrc send"
+HELP = "receive files and folders from hosts that run mrc send"
 EXAMPLES = """\
 examples:
   mrc recv --output inbox              store files in the folder inbox
   mrc recv --output inbox --overwrite  replace existing files
   mrc recv --output inbox --once       exit after one sender
+  mrc recv --stdout | tar x            pass on the bytes of one sender
   mrc recv --once --bins               chart goodput in bins of 10 ms
   mrc recv --output inbox -B eth1 --udp-port 4800
                                        on one interface, and a UDP port for the firewall
@@ -53,7 +55,6 @@ examples:
 """
 DEFAULT_BIN = "10ms"
 WINDOWS = 8  # all senders together have memory for 8 full windows; more senders get smaller ones
-_LIMITS = Limits()
 _TAKEN = "this mrc recv --once already serves another sender"
 
 
@@ -62,6 +63,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--output", metavar="DIR",
         help="folder for the files, made if it is missing; required without a terminal and in your"
         " home directory [the current directory]",
+    )  # fmt: skip
+    parser.add_argument(
+        "--stdout", action="store_true",
+        help="write the bytes of one sender's files to standard output, one file after the other,"
+        " and exit; each chunk is verified before it is written",
     )  # fmt: skip
     parser.add_argument(
         "--once", action="store_true",
@@ -79,6 +85,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     endpoint.add_options(parser)
     parser.add_argument("--overwrite", action="store_true", help="replace existing files")
+    parser.add_argument(
+        "--no-meta", action="store_true",
+        help="do not take mode and modification time from the sender (setuid, setgid and sticky"
+        " bits never)",
+    )  # fmt: skip
     _add_limits(parser.add_argument_group("limits (anybody who can reach the port can send)"))
     history_report.add_option(
         parser,
@@ -95,16 +106,16 @@ def _add_limits(group: argparse._ArgumentGroup) -> None:
         help="also accept file names that begin with '.' or '-' or contain control characters",
     )  # fmt: skip
     group.add_argument(
-        "--max-bytes", type=size_argument, default=_LIMITS.bytes, metavar="BYTES",
-        help=f"most bytes of all files of one sender together [{_LIMITS.bytes >> 40}T]",
+        "--max-bytes", type=size_argument, default=DEFAULTS.bytes, metavar="BYTES",
+        help=f"most bytes of all files of one sender together [{DEFAULTS.bytes >> 40}T]",
     )  # fmt: skip
     group.add_argument(
         "--max-files", type=count_argument(1 << 40, "a number of files"),
-        default=_LIMITS.files, metavar="COUNT",
-        help="most files of one sender [%(default)s]",
+        default=DEFAULTS.files, metavar="COUNT",
+        help="most files and folders of one sender [%(default)s]",
     )  # fmt: skip
     group.add_argument(
-        "--idle", type=seconds_argument, default=_LIMITS.idle_seconds, metavar="SECONDS",
+        "--idle", type=seconds_argument, default=DEFAULTS.idle_seconds, metavar="SECONDS",
         help="disconnect a sender that makes no progress for this time [%(default)g]",
     )  # fmt: skip
     group.add_argument(
@@ -123,12 +134,19 @@ def _window_bytes(text: str) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
+    args.once = args.once or args.stdout
     if args.bins and not args.once:
         raise UsageError(args.prog, f"--bins: requires --once; see {args.prog} --help")
-    out = Output.of(args)
+    if args.stdout:
+        for option in ("output", "json", "overwrite", "any_name"):
+            if getattr(args, option):
+                wrong = f"--stdout: not with --{option.replace('_', '-')}"
+                raise UsageError(args.prog, f"{wrong}; see {args.prog} --help")
+    out = Output.of(args, stdout_is_data=args.stdout)
     if args.output:
         _make(args.output, out)
-    args.output = args.output or _current_folder(args.prog)
+    elif not args.stdout:
+        args.output = _current_folder(args.prog)
     return run_async(_recv(args, out))
 
 
@@ -166,13 +184,27 @@ def _config(args: argparse.Namespace) -> mrc.ContextConfig:
     )
 
 
-async def _recv(args: argparse.Namespace, out: Output) -> int:
+@contextmanager
+def _place(args: argparse.Namespace, out: Output) -> Iterator[OutputDirectory | PipeWriter]:
+    """Where the files go: a folder, or standard output."""
+    if args.stdout:
+        with PipeWriter(sys.stdout.fileno()) as pipe:
+            yield pipe
+        return
     with OutputDirectory(
-        args.output, overwrite=args.overwrite, any_name=args.any_name
+        args.output,
+        overwrite=args.overwrite,
+        any_name=args.any_name,
+        keep_meta=not args.no_meta,
     ) as directory:
         swept = directory.sweep()
         if swept:
             out.note(f"removed {len(swept)} unfinished files of an mrc recv that was killed")
+        yield directory
+
+
+async def _recv(args: argparse.Namespace, out: Output) -> int:
+    with _place(args, out) as place:
         about, joins = {"service": SERVICE.name}, Joins()
         limits = Limits(args.max_bytes, args.max_files, args.memory, args.idle)
         async with (
@@ -182,7 +214,7 @@ async def _recv(args: argparse.Namespace, out: Output) -> int:
             views.announce(out, ctx)
             out.note(f"listening on TCP port {listener.port}, UDP port {ctx.udp_port}")
             server = _Server(
-                ctx, listener, joins, directory, limits, out, once=args.once, bin_ns=args.bins
+                ctx, listener, joins, place, limits, out, once=args.once, bin_ns=args.bins
             )
             return await server.serve()
 
@@ -194,7 +226,7 @@ class _Server:
     ctx: Context
     listener: Listener
     joins: Joins
-    directory: OutputDirectory
+    place: OutputDirectory | PipeWriter
     limits: Limits
     out: Output
     once: bool
@@ -280,17 +312,18 @@ class _Server:
             incidents.follow(session.qp),
         ):
             self._meter.detail(endpoint.parameters(self.ctx, session.qp))
-            files, seconds = await self._meter.files(
-                receive_files(session, self.directory, limits=self.limits, on_data=on_data)
+            received = receive_files(
+                session,
+                self.place,
+                limits=self.limits,
+                on_data=on_data,
+                keep_names=self.out.as_json,
             )
+            files, seconds = await self._meter.files(received)
             await self._report(session, incidents, files, seconds)
 
     async def _report(
-        self,
-        session: Session,
-        incidents: Incidents,
-        files: list[TransferredFile],
-        seconds: float,
+        self, session: Session, incidents: Incidents, files: Batch, seconds: float
     ) -> None:
         """Prints a session's lost or slow planes, its --bins and its JSON."""
         story = incidents.sentence(slow_planes("receiver", (await session.query()).planes))

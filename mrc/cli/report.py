@@ -23,9 +23,11 @@ from mrc.exchange.foreign import printable
 from mrc.results.perf import Machine
 from mrc.results.plain import like, nonzero
 from mrc.results.qp import Plane, Settings
-from mrc.results.transfer import Outage, Role, Transfer, TransferredFile
+from mrc.results.transfer import Outage, Role, Transfer
+from mrc.transfer.batch import MAX_LISTED, Batch
+from mrc.transfer.messages import CHUNK_BYTES
 from mrc.transfer.session import Session
-from mrc.transfer.writing import CHUNK_BYTES, CHUNKS_IN_FLIGHT
+from mrc.transfer.writing import CHUNKS_IN_FLIGHT
 
 MANY_OVERFLOWS = 100  # packets; fewer cost no speed
 
@@ -85,24 +87,26 @@ async def overflow(ctx: Context) -> str:
 async def transfer(
     role: Role,
     session: Session,
-    files: Sequence[TransferredFile],
+    moved: Batch,
     seconds: float,
     tcp_port: int,
     recording: Recording | None = None,
     outages: Sequence[Outage] = (),
+    skipped: int = 0,
 ) -> Transfer:
     """The result that `mrc send --json` and `mrc recv --json` print."""
     info, evs, config = await session.query(), await session.evs(), session.ctx.config
-    total = sum(file.bytes for file in files)
     carried = carried_percent(carried_bytes(role, info.planes))
     return like(
         Transfer,
         settings(session.ctx, session.qp, tcp_port=tcp_port),
         role=role,
-        files=tuple(files),
-        bytes=total,
+        files=moved.files,
+        folders=moved.folders,
+        skipped=skipped,
+        bytes=moved.bytes,
         seconds=seconds,
-        goodput_bits_per_second=total * 8 / seconds if seconds > 0 else 0.0,
+        goodput_bits_per_second=moved.bytes * 8 / seconds if seconds > 0 else 0.0,
         qps=len(session.qps),
         sent_packets=info.sent_packets,
         retransmitted_packets=info.retransmitted_packets,
@@ -125,10 +129,15 @@ async def transfer(
     )
 
 
-def file_line(file: TransferredFile, seconds: float) -> str:
-    """One line about a file that is stored and verified."""
-    rate = f"  {format_rate(file.bytes * 8 / seconds)}" if seconds > 0 else ""
-    return (
-        f"{printable(file.path)}  {format_bytes(file.bytes)}  {format_seconds(seconds)}{rate}"
+def batch_lines(batch: Batch, seconds: float) -> list[str]:
+    """A line about each file, stored and verified; of a pack of many files one about all."""
+    rate = f"  {format_rate(batch.bytes * 8 / seconds)}" if seconds > 0 else ""
+    times = f"  {format_seconds(seconds)}{rate}"
+    if batch.packed and (batch.folders or batch.count > MAX_LISTED):
+        count = f"{batch.count} files, {batch.folders} folders"
+        return [f"{count}  {format_bytes(batch.bytes)}{times}"]
+    return [
+        f"{printable(file.path)}  {format_bytes(file.bytes)}{'' if batch.packed else times}"
         f"  {versions.DIGEST}:{file.digest}"
-    )
+        for file in batch.files
+    ]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`mrc send FILE... HOST[:PORT]`: sends files to a host that runs `mrc recv`."""
+"""`mrc send FILE... HOST[:PORT]`: sends files and folders to a host that runs `mrc recv`."""
 
 from __future__ import annotations
 
@@ -9,27 +9,37 @@ import mrc
 from mrc.cli import endpoint, views
 from mrc.cli.address import DEFAULT_PORT, host_and_port
 from mrc.cli.arguments import seconds_argument
+from mrc.cli.exits import UsageError
 from mrc.cli.incidents import Incidents
 from mrc.cli.output import Output, add_options
 from mrc.cli.progress import ProgressMeter
 from mrc.cli.report import overflow, slow_planes, transfer
 from mrc.cli.runner import run_async
-from mrc.transfer.sender import check_sources, send_files
+from mrc.transfer.names import FileError, check_path
+from mrc.transfer.plan import STDIN, Plan, plan_of
+from mrc.transfer.sender import send_plan
 from mrc.transfer.session import connect_session
 
-HELP = "send files to a host that runs mrc recv"
+HELP = "send files and folders to a host that runs mrc recv"
 EXAMPLES = """\
 examples:
   mrc send a.bin h1                    send to mrc recv on h1
   mrc send a.bin b.bin h1:7000         mrc recv listens on TCP port 7000
   mrc send a.bin '[2001:db8::1]:7000'
   mrc send -B eth1 -B eth2 a.bin h1    use only these two interfaces
+  mrc send photos notes.txt h1         a folder with all below it, and a file
+  mrc send photos/. h1                 only what the folder holds
+  tar c . | mrc send - h1 --name x.tar the bytes of a pipe, as x.tar
   mrc send --json a.bin h1 | jq .planes
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("files", nargs="+", metavar="FILE", help="file to send, of any size")
+    parser.add_argument(
+        "files", nargs="+", metavar="FILE",
+        help="file or folder to send, of any size; - for standard input; a trailing / makes no"
+        " difference, and a folder's /. means only what it holds",
+    )  # fmt: skip
     parser.add_argument(
         "host", type=host_and_port, metavar="HOST[:PORT]",
         help=f"host that runs mrc recv [TCP port {DEFAULT_PORT}]",
@@ -39,32 +49,75 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="time limit for connecting [%(default)s]",
     )  # fmt: skip
     endpoint.add_options(parser)
+    parser.add_argument(
+        "--name", type=_name, metavar="NAME",
+        help="name at the receiver of the only FILE [its own name; of -: stdin]",
+    )  # fmt: skip
+    parser.add_argument(
+        "--follow", action="store_true",
+        help="below folders, send the files and folders that symbolic links lead to [skip links]",
+    )  # fmt: skip
+    parser.add_argument(
+        "--no-meta", action="store_true",
+        help="leave mode and modification time to the receiver; owners are never kept, and hard"
+        " links become files of their own",
+    )  # fmt: skip
     views.add_options(parser, listens=False)
     add_options(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    total = check_sources(args.files)
-    return run_async(_send(args, Output.of(args), total))
+    if args.name and len(args.files) != 1:
+        raise UsageError(args.prog, f"--name: requires exactly one FILE; see {args.prog} --help")
+    if args.files.count(STDIN) > 1:
+        raise UsageError(args.prog, f"-: names standard input twice; see {args.prog} --help")
+    out = Output.of(args)
+    plan = plan_of(args.files, name=args.name or "", follow=args.follow)
+    if plan.skipped:
+        out.note(f"skipped {_counted(plan.skipped)}")
+    return run_async(_send(args, out, plan))
 
 
-async def _send(args: argparse.Namespace, out: Output, total: int) -> int:
+def _name(text: str) -> str:
+    try:
+        check_path(text)
+    except FileError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
+
+
+def _counted(skipped: list[str]) -> str:
+    """What was skipped below the folders, in one line."""
+    first = f"{skipped[0]}; --follow sends what symbolic links lead to"
+    return f"1 file: {first}" if len(skipped) == 1 else f"{len(skipped)} files; the first: {first}"
+
+
+async def _send(args: argparse.Namespace, out: Output, plan: Plan) -> int:
     host, port = args.host
     meter = ProgressMeter(out, "sender")
     incidents = Incidents(meter.detail)
     async with (
         mrc.Context(mrc.ContextConfig(**endpoint.settings(args), **views.settings(args))) as ctx,
-        connect_session(ctx, host, port, total_bytes=total, timeout=args.timeout) as session,
-        meter.watch(session, f"to {host}", total),
+        connect_session(ctx, host, port, total_bytes=plan.bytes, timeout=args.timeout) as session,
+        meter.watch(session, f"to {host}", plan.bytes),
         incidents.follow(session.qp),
     ):
         views.announce(out, ctx)
         meter.detail(endpoint.parameters(ctx, session.qp))
-        sent, seconds = await meter.files(send_files(session, args.files))
+        sent, seconds = await meter.files(send_plan(session, plan, keep_meta=not args.no_meta))
         slow = slow_planes("sender", (await session.query()).planes)
         meter.note(incidents.sentence(slow))
         meter.note_once(await overflow(ctx))
         if out.as_json:
-            outages = incidents.outages
-            out.result(await transfer("sender", session, sent, seconds, port, outages=outages))
+            out.result(
+                await transfer(
+                    "sender",
+                    session,
+                    sent,
+                    seconds,
+                    port,
+                    outages=incidents.outages,
+                    skipped=len(plan.skipped),
+                )
+            )
     return 0

@@ -37,7 +37,7 @@ def printable(text: str) -> str:
 
 def has_invisible(text: str) -> bool:
     """True when `text` contains invisible characters, such as control characters."""
-    return any(unicodedata.category(c) in _INVISIBLE for c in text)
+    return not text.isprintable() and any(unicodedata.category(c) in _INVISIBLE for c in text)
 
 
 def shown(value: object, limit: int = MAX_SHOWN) -> str:

@@ -17,13 +17,13 @@ class TransferredFile:
     """A file that is stored and verified at the receiver."""
 
     name: str
-    """Its name, as the sender gave it."""
+    """Its name, as the sender gave it; a path with `/` for a file in a folder."""
     bytes: int
     """Its size."""
     digest: str
     """Digest of its bytes, in hexadecimal."""
     path: str
-    """Its path at the end that reports it."""
+    """Its path at the end that reports it; `-` for standard input."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,10 @@ class Transfer(Settings):
     """The end that prints this."""
     files: tuple[TransferredFile, ...]
     """The files, in the order in which they were sent."""
+    folders: int
+    """Number of folders."""
+    skipped: int
+    """Symbolic links and special files below folders, which the sender did not send."""
     bytes: int
     """Size of all files."""
     seconds: float

@@ -4,7 +4,9 @@
 For each file:  sender: offer -> receiver: accept | refuse. Then the sender writes the chunks; the
 immediate of each chunk holds its index and slot. Then  sender: done -> receiver: stored | refuse.
 After the last file the sender sends bye. A sender that cannot continue sends abort. Only one file
-is in transfer at a time.
+is in transfer at a time. Many small files and folders travel as one pack: the sender sends pack in
+place of offer, and the rest is the same. The chunks of a pack, and those of a file whose size is
+not known when it is offered, are framed (`pack.py`).
 
 The receiver's window has slots of the size of a chunk. The sender chooses a slot for each chunk and
 may use several QPs. The receiver stores the chunks in order. Its credit is an immediate with the
@@ -28,21 +30,41 @@ from mrc.typed import MAX_WHOLE, Whole, take
 VERSION = versions.TRANSFER
 Digest = xxhash.xxh3_128  # fast; detects accidental corruption, but does not resist attacks
 MIN_CHUNK_BYTES = 1 << 12
+CHUNK_BYTES = 4 << 20  # that our senders use
 MAX_FILE_BYTES = MAX_WHOLE
 MAX_SLOTS = 256
 _SLOT_SHIFT = 23
 _INDEX_MASK = (1 << _SLOT_SHIFT) - 1
 Words = Annotated[str, Meta(max_length=4096)]
+ChunkBytes = Annotated[int, Meta(ge=MIN_CHUNK_BYTES, le=0xFFFFFFFF)]
+Mode = Annotated[int, Meta(ge=0, le=0o7777)]
+Time = Annotated[int, Meta(ge=-MAX_WHOLE, le=MAX_WHOLE)]
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """Offers a file of the sender, with the size of its chunks."""
+    """Offers a file of the sender, with the size of its chunks.
+
+    `bytes` is null when the size is not known. `sparse`: the file has holes.
+    """
 
     type: ClassVar[str] = "offer"
     name: Words
+    bytes: Whole | None
+    chunk_bytes: ChunkBytes
+    sparse: bool = False
+    mode: Mode | None = None
+    mtime_ns: Time | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pack:
+    """Offers a pack of `files` files and folders, which have `bytes` bytes together."""
+
+    type: ClassVar[str] = "pack"
+    files: Whole
     bytes: Whole
-    chunk_bytes: Annotated[int, Meta(ge=MIN_CHUNK_BYTES, le=0xFFFFFFFF)]
+    chunk_bytes: ChunkBytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +90,11 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """All chunks are written; `digest` is the sender's digest of the file."""
+    """All chunks are written; `digest` is the sender's digest of the file, empty for a pack."""
 
     type: ClassVar[str] = "done"
     digest: Words
+    chunks: Whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +119,9 @@ class Bye:
     type: ClassVar[str] = "bye"
 
 
-TransferMessage = Offer | Accept | Refuse | Done | Stored | Abort | Bye
+TransferMessage = Offer | Pack | Accept | Refuse | Done | Stored | Abort | Bye
 _KINDS: dict[str, type[TransferMessage]] = {
-    kind.type: kind for kind in (Offer, Accept, Refuse, Done, Stored, Abort, Bye)
+    kind.type: kind for kind in (Offer, Pack, Accept, Refuse, Done, Stored, Abort, Bye)
 }
 
 

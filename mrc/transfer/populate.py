@@ -50,8 +50,8 @@ class Ahead:
         self.reached(0)
         return self
 
-    async def __aexit__(self, *exc_info: object) -> None:
-        await self._line.__aexit__(*exc_info)
+    async def __aexit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        await self._line.__aexit__(kind, *rest)
 
     def reached(self, offset: int) -> None:
         """Called when the writes have reached `offset`: prepares further steps."""

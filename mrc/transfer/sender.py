@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+import sys
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from functools import partial
 
@@ -13,52 +14,47 @@ from mrc.enums import Access
 from mrc.errors import MrcError, ProtocolError
 from mrc.exchange.foreign import printable, shown
 from mrc.results.transfer import TransferredFile
-from mrc.transfer.files import FileError, Source
+from mrc.transfer.batch import Batch
+from mrc.transfer.feed import UNKNOWN, Feed, Filled, Mapped
+from mrc.transfer.folders import Meta
 from mrc.transfer.messages import (
+    CHUNK_BYTES,
     Abort,
     Accept,
     Bye,
     Digest,
     Done,
     Offer,
+    Pack,
     Refuse,
     Stored,
     TransferMessage,
 )
+from mrc.transfer.names import FileError
+from mrc.transfer.packing import Packing
+from mrc.transfer.pipes import PipeReader
+from mrc.transfer.plan import Entry, File, Plan, Stdin
 from mrc.transfer.populate import Ahead, populate_for_reads
 from mrc.transfer.session import Session, TransferError, VerificationError
-from mrc.transfer.writing import CHUNK_BYTES, SpokenError, Writing
+from mrc.transfer.source import Source
+from mrc.transfer.writing import SpokenError, Writing
 
 AHEAD_BYTES = 256 << 20  # hashed ahead of the writes; occupies page cache, not process memory
 
 
-def check_sources(paths: Sequence[str]) -> int:
-    """Returns the bytes of all files; raises FileError if one of them cannot be sent."""
-    by_name: dict[str, str] = {}
-    total = 0
-    for path in paths:
-        with Source(path) as source:
-            if source.name in by_name:
-                raise FileError(
-                    f"{printable(by_name[source.name])} and {printable(path)} would both be stored"
-                    f" as {printable(source.name)}: rename one of them"
-                )
-            by_name[source.name] = path
-            total += source.bytes
-    return total
-
-
-async def send_files(session: Session, paths: Sequence[str]) -> AsyncIterator[TransferredFile]:
+async def send_plan(
+    session: Session, plan: Plan, *, keep_meta: bool = True
+) -> AsyncIterator[Batch]:
     """Sends files in order and yields each when the receiver has stored and verified it.
 
     Raises FileError for errors at this end, TransferError when the receiver refuses a file.
     """
-    for path in paths:
+    for run in plan.runs():
         release = AsyncExitStack()
-        # On failure the engine may still read the file, so it stays open until the QP has ended.
+        # On failure the engine may still read the memory, so it is kept until the QP has ended.
         session.held.push_async_callback(release.aclose)
         try:
-            sent = await _send_file(session, path, release)
+            sent = await _send_run(session, run, release, keep_meta=keep_meta)
         except FileError as error:
             await session.say_last(Abort(str(error)))
             raise
@@ -73,33 +69,87 @@ async def send_files(session: Session, paths: Sequence[str]) -> AsyncIterator[Tr
         pass  # all files are stored, so the transfer succeeded; our close replaces the bye
 
 
-async def _send_file(session: Session, path: str, release: AsyncExitStack) -> TransferredFile:
-    source = release.enter_context(Source(path))
+async def _send_run(
+    session: Session, run: list[Entry], release: AsyncExitStack, *, keep_meta: bool
+) -> Batch:
+    match run:
+        case [File() as file]:
+            return await _send_file(session, file, release, keep_meta=keep_meta)
+        case [Stdin() as stdin]:
+            return await _send_stdin(session, stdin, release)
+    return await _send_pack(session, run, release, keep_meta=keep_meta)
+
+
+async def _send_file(
+    session: Session, file: File, release: AsyncExitStack, *, keep_meta: bool
+) -> Batch:
+    """Sends a file from its mapping, without a copy."""
+    source = release.enter_context(Source(file.path, follow=file.follow))
     mr = None
     if source.bytes:
         registered = session.ctx.register(source.map, access=Access.LOCAL_READ)
         mr = await release.enter_async_context(registered)
     digest = Digest()
+    meta = Meta(source.mode, source.mtime_ns) if keep_meta else Meta()
+    offer = Offer(file.name, source.bytes, CHUNK_BYTES, source.sparse, meta.mode, meta.mtime_ns)
     # Hashing starts before the offer, so it runs while the receiver prepares.
     async with Ahead(source.bytes, partial(_prepare, source, mr, digest), AHEAD_BYTES) as ahead:
-        await session.say(Offer(source.name, source.bytes, CHUNK_BYTES))
-        reply = await _hear(session, source)
-        if not isinstance(reply, Accept):
-            raise ProtocolError(
-                f"{session.qp.peer_host} answered an offer with an unexpected message"
-            )
-        if mr is not None:
-            try:
-                await Writing(session, mr, reply, ahead).run()
-            except SpokenError:
-                await _hear(session, source)
-                peer = session.qp.peer_host
-                raise ProtocolError(f"{peer} sent an unexpected message during a file") from None
+        feed = None if mr is None else Mapped(mr, ahead)
+        chunks = await _write(session, offer, feed, file.path)
     source.check_unchanged()
-    await session.say(Done(digest.hexdigest()))
-    if not isinstance(await _hear(session, source), Stored):
+    await _finish(session, Done(digest.hexdigest(), chunks), file.path)
+    return Batch.of(TransferredFile(file.name, source.bytes, digest.hexdigest(), file.path))
+
+
+async def _send_stdin(session: Session, stdin: Stdin, release: AsyncExitStack) -> Batch:
+    pipe = release.enter_context(PipeReader(sys.stdin.fileno()))
+    filled = Filled(pipe.fill, lambda: UNKNOWN, pipe.stop)
+    offer = Offer(stdin.name, None, CHUNK_BYTES)
+    path = "standard input"
+    async with await filled.open(session.ctx, release) as feed:
+        chunks = await _write(session, offer, feed, path)
+    digest = pipe.digest.hexdigest()
+    await _finish(session, Done(digest, chunks), path)
+    return Batch.of(TransferredFile(stdin.name, pipe.bytes, digest, "-"))
+
+
+async def _send_pack(
+    session: Session, entries: list[Entry], release: AsyncExitStack, *, keep_meta: bool
+) -> Batch:
+    packing = Packing(entries, keep_meta=keep_meta)
+    release.callback(packing.close)
+    filled = Filled(packing.fill, packing.left_bytes)
+    size = packing.left_bytes()
+    path = ""
+    async with await filled.open(session.ctx, release) as feed:
+        chunks = await _write(session, Pack(len(entries), size, CHUNK_BYTES), feed, path)
+    await _finish(session, Done("", chunks), path)
+    files = tuple(packing.files)
+    return Batch(files, len(files), len(entries) - len(files), size, packed=True)
+
+
+async def _write(session: Session, offer: Offer | Pack, feed: Feed | None, path: str) -> int:
+    """Makes an offer and writes its chunks; returns their number. An empty file has no feed."""
+    await session.say(offer)
+    reply = await _hear(session, path)
+    peer = session.qp.peer_host
+    if not isinstance(reply, Accept):
+        raise ProtocolError(f"{peer} answered an offer with an unexpected message")
+    if feed is None:
+        return 0
+    writing = Writing(session, reply, feed)
+    try:
+        await writing.run()
+    except SpokenError:
+        await _hear(session, path)
+        raise ProtocolError(f"{peer} sent an unexpected message during a file") from None
+    return writing.chunks
+
+
+async def _finish(session: Session, done: Done, path: str) -> None:
+    await session.say(done)
+    if not isinstance(await _hear(session, path), Stored):
         raise ProtocolError(f"{session.qp.peer_host} did not confirm that it stored the file")
-    return TransferredFile(source.name, source.bytes, digest.hexdigest(), path)
 
 
 def _prepare(source: Source, mr: MR | None, digest: Digest, offset: int, length: int) -> None:
@@ -113,8 +163,8 @@ def _prepare(source: Source, mr: MR | None, digest: Digest, offset: int, length:
         digest.update(whole[offset : offset + length])
 
 
-async def _hear(session: Session, source: Source) -> TransferMessage:
-    """The receiver's next message; raises TransferError if it refuses."""
+async def _hear(session: Session, path: str) -> TransferMessage:
+    """The receiver's next message; raises TransferError if it refuses. A pack has no `path`."""
     while isinstance(message := await session.hear(), int):
         pass  # credit after the last chunk
     host = session.qp.peer_host
@@ -122,7 +172,7 @@ async def _hear(session: Session, source: Source) -> TransferMessage:
         return message
     cause = shown(message.error)
     if message.code == "verification":
-        raise VerificationError(f"{printable(source.path)}: {cause}")
+        raise VerificationError(f"{printable(path)}: {cause}" if path else cause)
     if message.code == "stopped":
         raise TransferError(f"{host} stopped the transfer: {cause}")
-    raise TransferError(f"{host} refused the file: {cause}")
+    raise TransferError(f"{host} refused {'the file' if path else 'the files'}: {cause}")

@@ -76,9 +76,9 @@ class Session(session.Session):
 
 @asynccontextmanager
 async def connect_session(
-    ctx: Context, host: str, port: int, *, total_bytes: int, timeout: float
+    ctx: Context, host: str, port: int, *, total_bytes: int | None, timeout: float
 ) -> AsyncIterator[Session]:
-    """A session with the receiver at `host`; its progress bar shows `total_bytes`."""
+    """A session with the receiver at `host`; its progress bar shows `total_bytes`, if known."""
 
     async def connect(private: dict[str, Any]) -> QP:
         return await ctx.connect(host, port, private=private, timeout=timeout)

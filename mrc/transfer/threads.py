@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -29,21 +30,32 @@ async def in_thread(function: Callable[[*Ts], T], *args: *Ts) -> T:
         raise
 
 
+def _release_frames(error: BaseException | None) -> None:
+    """Drops the local variables of the frames that raised: views of memory to be closed."""
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__context__
+
+
 class Line:
     """A thread that runs jobs in order, without a wake-up of the event loop for each job.
 
     An async context manager; its end drops jobs that have not begun and waits for the running job.
-    After a failed job, all later jobs fail with the same error.
+    After a failed job, all later jobs fail with the same error. When the context ends with an
+    exception, `stop` ends the running job if that may wait for long.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, stop: Callable[[], None] = lambda: None) -> None:
+        self._stop = stop
         self._pool = ThreadPoolExecutor(max_workers=1)
         self._error: Exception | None = None
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, *exc_info: object) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self._stop()
         await in_thread(partial(self._pool.shutdown, cancel_futures=True))
 
     def put(self, job: Callable[[*Ts], T], *args: *Ts) -> Future[T]:
@@ -70,5 +82,6 @@ class Line:
         try:
             return job()
         except Exception as error:
+            _release_frames(error)
             self._error = error
             raise

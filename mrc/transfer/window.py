@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The receiver's window: the sender writes each chunk into a free slot of this memory. The receiver
-hashes the chunks and writes them to the file in order.
+hashes the chunks and stores them in order.
 
 The window is large enough for long round trips. The kernel backs only the pages that were written,
 and a sender uses few slots until it adds QPs, so a small window stays in the CPU caches.
@@ -17,19 +17,17 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from mrc.aio.context import Context
 from mrc.binding.verbs import MR
 from mrc.enums import Access
 from mrc.errors import ProtocolError
-from mrc.transfer.files import Target
-from mrc.transfer.messages import MAX_SLOTS, Digest, Done, Offer, chunk_of
+from mrc.transfer.messages import MAX_SLOTS, Done, chunk_of
 from mrc.transfer.session import Session
 from mrc.transfer.threads import Line
 
 WINDOW_BYTES = 256 << 20
-_STEP_BYTES = 256 << 10  # hashed, then written while it is still in the CPU cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,38 +48,45 @@ async def open_window(ctx: Context, length: int) -> AsyncIterator[Window]:
             yield Window(memory, mr)
 
 
+class Sink(Protocol):
+    """Takes the chunks of one offer, in order."""
+
+    chunks: int | None  # None: the sender says it at the end
+
+    def store(self, index: int, chunk: memoryview) -> None:
+        """Stores a chunk, in a helper thread; `chunk` is its whole slot."""
+
+
 class Storing:
-    """Stores one file through the window."""
+    """Stores the chunks of one offer through the window."""
 
     def __init__(
         self,
         session: Session,
         window: Window,
-        target: Target,
-        offer: Offer,
+        chunk_bytes: int,
+        sink: Sink,
         on_data: Callable[[], None],
+        stop: Callable[[], None] = lambda: None,
     ) -> None:
         self._session = session
         self._on_data = on_data
         self._window = window
-        self._target = target
-        self._chunk_bytes = offer.chunk_bytes
-        self._chunks = -(-offer.bytes // offer.chunk_bytes)
-        self._slots = min(len(window.memory) // offer.chunk_bytes, MAX_SLOTS)
+        self._sink = sink
+        self._chunk_bytes = chunk_bytes
+        self._chunks = sink.chunks
+        self._slots = min(len(window.memory) // chunk_bytes, MAX_SLOTS)
         self._full: set[int] = set()  # slots with a chunk that is not stored yet
         self._arrived: dict[int, int] = {}  # chunks that wait for an earlier one: index to slot
         self._next = 0  # index of the next chunk to store
         self._stored = 0
-        self._digest = Digest()
-        self._line = Line()
+        self._line = Line(stop)
         self._error: BaseException | None = None
         self._progress = asyncio.Event()
         self._all_stored = asyncio.Event()
-        if self._chunks == 0:
-            self._all_stored.set()
 
-    async def run(self, idle: Coroutine[Any, Any, NoReturn]) -> tuple[str, Done]:
-        """Returns the digest of the complete file, and the sender's done message.
+    async def run(self, idle: Coroutine[Any, Any, NoReturn]) -> Done:
+        """Returns the sender's done message when all chunks are stored.
 
         `idle` raises when the sender makes no progress for too long.
         """
@@ -89,12 +94,11 @@ class Storing:
         session.joined.on_chunk = self._on_chunk
         try:
             async with self._line:
-                done = await session.watched(
+                return await session.watched(
                     self._hear(), self._give_credit(), session.joined.failed(), idle
                 )
         finally:
             session.joined.on_chunk = None
-        return self._digest.hexdigest(), done
 
     def progress(self) -> object:
         """A value that changes with each new chunk, and with each call while a chunk is stored."""
@@ -108,13 +112,24 @@ class Storing:
         if not isinstance(item, Done):
             peer = self._session.qp.peer_host
             raise ProtocolError(f"{peer} sent an unexpected message during a file")
+        self._end(item.chunks)
         await self._all_stored.wait()
         return item
+
+    def _end(self, chunks: int) -> None:
+        """The sender has written so many chunks. The last ones may still arrive on further QPs."""
+        wrong = max(self._arrived, default=self._next - 1) >= chunks
+        if wrong or self._chunks not in (None, chunks):
+            peer = self._session.qp.peer_host
+            raise ProtocolError(f"{peer} wrote another number of chunks than it says")
+        self._chunks = chunks
+        if self._stored == chunks:
+            self._all_stored.set()
 
     def _on_chunk(self, imm: int) -> None:
         """A chunk is in its slot: stores it if it is next, and the chunks that waited for it."""
         index, slot = chunk_of(imm, self._next)
-        if index >= self._chunks:
+        if self._chunks is not None and index >= self._chunks:
             raise ProtocolError(
                 f"{self._session.qp.peer_host} wrote a chunk that it has not offered"
             )
@@ -129,14 +144,12 @@ class Storing:
             self._next += 1
 
     def _store(self, index: int, slot: int) -> None:
-        start = index * self._chunk_bytes
-        length = min(self._chunk_bytes, self._target.bytes - start)
-        at = slot * self._chunk_bytes
-        with memoryview(self._window.memory) as whole:
-            for done in range(0, length, _STEP_BYTES):
-                with whole[at + done : at + min(done + _STEP_BYTES, length)] as step:
-                    self._digest.update(step)
-                    self._target.write(start + done, step)
+        start = slot * self._chunk_bytes
+        with (
+            memoryview(self._window.memory) as whole,
+            whole[start : start + self._chunk_bytes] as chunk,
+        ):
+            self._sink.store(index, chunk)
 
     def _on_stored(self, slot: int, error: BaseException | None) -> None:
         if error is None:
@@ -156,6 +169,6 @@ class Storing:
             self._progress.clear()
             if self._error is not None:
                 raise self._error
-            if said < self._stored < self._chunks:
+            if said < self._stored != self._chunks:
                 said = self._stored
                 await self._session.qp.write_imm(imm=said)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the chunks of a file: chooses a QP and a slot for each chunk.
+"""Writes the chunks of an offer: chooses a QP and a slot for each chunk.
 
 It always takes the lowest free slot. So the receiver needs memory and CPU cache only for the chunks
 that are in flight or wait to be stored.
@@ -14,15 +14,13 @@ from functools import partial
 from typing import Any, NoReturn
 
 from mrc.aio.qp import QP
-from mrc.binding.verbs import MR
 from mrc.errors import ProtocolError
 from mrc.tasks import cancelled
-from mrc.transfer.messages import MAX_SLOTS, Accept, chunk_imm
-from mrc.transfer.populate import Ahead
+from mrc.transfer.feed import Feed, Piece
+from mrc.transfer.messages import CHUNK_BYTES, MAX_SLOTS, Accept, chunk_imm
 from mrc.transfer.session import Session
 from mrc.transfer.widen import widen
 
-CHUNK_BYTES = 4 << 20
 CHUNKS_IN_FLIGHT = 8  # at least; more if the windows of PSNs cover more
 
 
@@ -36,17 +34,16 @@ def _covered(qp: QP) -> int:
 
 
 class Writing:
-    """The chunks of one file."""
+    """The chunks of one offer."""
 
-    def __init__(self, session: Session, mr: MR, accept: Accept, ahead: Ahead) -> None:
+    def __init__(self, session: Session, accept: Accept, feed: Feed) -> None:
         self._session = session
-        self._mr = mr
         self._window = accept.window
         self._token = accept.token
-        self._ahead = ahead
+        self._feed = feed
         self._free = list(range(min(accept.window.length // CHUNK_BYTES, MAX_SLOTS)))  # a heap
         self._taken: deque[int] = deque()  # slots of chunks that are not stored, in chunk order
-        self._started = 0
+        self.chunks = 0  # started
         self._stored = 0  # at the receiver
         self._writes: set[asyncio.Task[Any]] = set()
         self._under_way: Counter[QP] = Counter()
@@ -61,26 +58,20 @@ class Writing:
         session = self._session
         watchers = [self._take_credit(), session.joined.failed()]
         if self._token:
-            watchers.append(widen(session, self._token, self._left_bytes))
+            watchers.append(widen(session, self._token, self._feed.left_bytes))
         await session.watched(self._write(), *watchers)
 
     async def _write(self) -> None:
         try:
-            for offset in range(0, self._mr.length, CHUNK_BYTES):
+            while (piece := await self._feed.next()) is not None:
                 while self._next_qp() is None:
                     await self._until_changed()
-                self._ahead.reached(offset)
-                length = min(CHUNK_BYTES, self._mr.length - offset)
-                await self._ahead.until(offset + length)
-                self._start(offset, length)
+                self._start(piece)
             while self._writes:
                 await self._until_changed()
             self._check()
         finally:
             await cancelled(*self._writes)
-
-    def _left_bytes(self) -> int:
-        return self._mr.length - self._started * CHUNK_BYTES
 
     def _next_qp(self) -> QP | None:
         """The QP for the next chunk: the one with the fewest chunks in flight, among equals the one
@@ -113,33 +104,35 @@ class Writing:
         if self._error is not None:
             raise self._error
 
-    def _start(self, offset: int, length: int) -> None:
+    def _start(self, piece: Piece) -> None:
         qp = self._next_qp()
         assert qp is not None, "only this function uses slots and QPs"
         slot = heapq.heappop(self._free)
         write = asyncio.create_task(
             qp.write_imm(
-                self._mr,
+                self._feed.mr,
                 self._window,
-                imm=chunk_imm(self._started, slot),
-                length=length,
-                local_offset=offset,
+                imm=chunk_imm(self.chunks, slot),
+                length=piece.length,
+                local_offset=piece.offset,
                 remote_offset=slot * CHUNK_BYTES,
             )
         )
-        self._started += 1
+        self.chunks += 1
         self._taken.append(slot)
         self._under_way[qp] += 1
         self._writes.add(write)
-        write.add_done_callback(partial(self._on_written, qp))
+        write.add_done_callback(partial(self._on_written, qp, piece))
 
-    def _on_written(self, qp: QP, write: asyncio.Task[Any]) -> None:
+    def _on_written(self, qp: QP, piece: Piece, write: asyncio.Task[Any]) -> None:
         self._writes.discard(write)
         self._under_way[qp] -= 1
         self._written[qp] += 1
         if not write.cancelled():
             error = write.exception()  # read for every write: asyncio logs errors that are not read
             self._error = self._error or error
+            if error is None:
+                self._feed.written(piece)
         self._changed.set()
 
     async def _take_credit(self) -> NoReturn:
@@ -147,7 +140,7 @@ class Writing:
         while await self._session.mailbox.immediate_next():
             stored = await self._session.hear()
             assert isinstance(stored, int)
-            if not self._stored < stored <= self._started:
+            if not self._stored < stored <= self.chunks:
                 peer = self._session.qp.peer_host
                 raise ProtocolError(f"{peer} sent credit for chunks that were never written")
             for _ in range(stored - self._stored):

@@ -65,7 +65,7 @@ async def unread(session: Session, _connect: Connect) -> None:
     for n in range(9):
         file = {"name": f"empty{n}", "bytes": 0, "chunk_bytes": CHUNK}
         await mailbox.send({"type": "offer", **file})
-        await mailbox.send({"type": "done", "digest": EMPTY_DIGEST})
+        await mailbox.send({"type": "done", "digest": EMPTY_DIGEST, "chunks": 0})
     for _ in range(32):
         await mailbox.send({"a": [{}] * 60_000})
 

@@ -287,8 +287,20 @@ def test_main__traceback_only_when_asked_for(mrc: Mrc) -> None:
     assert "Traceback" in done.stderr and done.stderr.splitlines()[-1].startswith("mrc send:")
 
 
-def test_send__directory(mrc: Mrc, tmp_path: Path) -> None:
-    assert "is a directory" in complaint(mrc("send", tmp_path, "h1"), 1)
+def test_send__what_is_no_file(mrc: Mrc, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert "FIFO" in complaint(mrc("send", tmp_path / "pipe", "h1"), 1)
+    assert "mrc send -" in complaint(mrc("send", "/proc/self/status", "h1"), 1)
+
+
+def test_send__options_that_do_not_fit(mrc: Mrc, tmp_path: Path) -> None:
+    assert "--name: requires exactly one FILE" in complaint(
+        mrc("send", "--name", "x", "a", "b", "h1"), 2
+    )
+    assert "standard input twice" in complaint(mrc("send", "-", "-", "h1"), 2)
+    assert "--stdout: not with --output" in complaint(
+        mrc("recv", "--stdout", "--output", tmp_path), 2
+    )
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become a user without read access")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names from a peer, files that change, and temporary files left by a receiver."""
+"""Names from a peer, and temporary files left by a receiver."""
 
 from __future__ import annotations
 
@@ -11,13 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from mrc.transfer.files import (
-    FileChangedError,
-    FileError,
-    OutputDirectory,
-    Source,
-    check_name,
-)
+from mrc.transfer.files import OutputDirectory
+from mrc.transfer.names import FileError, check_path
 
 SAFE = [
     "a",
@@ -50,11 +45,16 @@ UNSAFE = [
     ("", "not a file name"),
     (".", "not a file name"),
     ("..", "not a file name"),
-    ("/", "contains '/'"),
-    ("/etc/passwd", "contains '/'"),
-    ("../a", "contains '/'"),
-    ("a/", "contains '/'"),
-    ("a/../../b", "contains '/'"),
+    ("/", "absolute path"),
+    ("/etc/passwd", "absolute path"),
+    ("../a", "'..' is not a file name"),
+    ("a/", "'' is not a file name"),
+    ("a//b", "'' is not a file name"),
+    ("./a", "'.' is not a file name"),
+    ("a/../../b", "'..' is not a file name"),
+    ("/".join("a" * 65), "deeper than 64"),
+    ("/".join(["x" * 255] * 17), "longer than 4095 bytes"),
+    ("a/.a.mrc-01234567", "temporary files"),
     ("a\0b", "or NUL"),
     ("\0", "or NUL"),
     ("x" * 256, "longer than 255 bytes"),
@@ -66,17 +66,17 @@ UNSAFE = [
 
 
 @pytest.mark.parametrize("name", SAFE)
-def test_check_name__safe(name: str, tmp_path: Path) -> None:
-    assert check_name(name) == name
+def test_create__safe_name(name: str, tmp_path: Path) -> None:
+    assert check_path(name) == [name]
     with OutputDirectory(str(tmp_path)) as directory:
-        directory.create(name, 0).commit()
+        directory.tree().create(name, 0).commit()
     assert os.listdir(tmp_path) == [name]
 
 
 @pytest.mark.parametrize(("name", "cause"), UNSAFE)
-def test_check_name__refused(name: str, cause: str, tmp_path: Path) -> None:
+def test_create__refused_name(name: str, cause: str, tmp_path: Path) -> None:
     with OutputDirectory(str(tmp_path)) as directory, pytest.raises(FileError, match=cause):
-        directory.create(name, 0)
+        directory.tree().create(name, 0)
     assert os.listdir(tmp_path) == []
 
 
@@ -86,62 +86,16 @@ def test_create__odd_name_only_when_any_is_taken(name: str, cause: str, tmp_path
         OutputDirectory(str(tmp_path)) as directory,
         pytest.raises(FileError, match=f"{cause}; .*--any-name") as caught,
     ):
-        directory.create(name, 0)
+        directory.tree().create(name, 0)
     assert str(caught.value).isprintable()
     with OutputDirectory(str(tmp_path), any_name=True) as directory:
-        directory.create(name, 0).commit()
+        directory.tree().create(name, 0).commit()
     assert os.listdir(tmp_path) == [name]
-
-
-def test_source__is_mapped(tmp_path: Path) -> None:
-    (tmp_path / "a").write_bytes(b"0123456789")
-    with Source(str(tmp_path / "a")) as source:
-        assert (source.name, source.bytes, source.map[:]) == ("a", 10, b"0123456789")
-        source.check_unchanged()
-
-
-def test_source__empty_file_has_no_mapping(tmp_path: Path) -> None:
-    (tmp_path / "a").touch()
-    with Source(str(tmp_path / "a")) as source:
-        assert source.bytes == 0
-        source.check_unchanged()
-
-
-def test_source__refusals(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "fifo")
-    for path, cause in (
-        (tmp_path / "missing", "no such file"),
-        (tmp_path, "is a directory"),
-        (tmp_path / "fifo", "not a regular file"),
-        ("/dev/null", "not a regular file"),
-        (tmp_path / "a\0b", "null byte"),
-    ):
-        with pytest.raises(FileError, match=cause):
-            Source(str(path))
-
-
-@pytest.mark.parametrize(
-    ("change", "how"),
-    [
-        (lambda path: os.truncate(path, 5), "it shrank"),
-        (lambda path: os.truncate(path, 15), "it grew"),
-        (lambda path: path.write_bytes(b"9876543210"), "it was written to"),
-    ],
-    ids=["shrinks", "grows", "rewritten"],
-)
-def test_check_unchanged__after_a_change(tmp_path: Path, change: object, how: str) -> None:
-    path = tmp_path / "a"
-    path.write_bytes(b"0123456789")
-    os.utime(path, ns=(0, 0))
-    with Source(str(path)) as source:
-        change(path)  # type: ignore[operator]
-        with pytest.raises(FileChangedError, match=how):
-            source.check_unchanged()
 
 
 def test_target__final_name_only_after_commit(tmp_path: Path) -> None:
     with OutputDirectory(str(tmp_path)) as directory:
-        target = directory.create("a", 5)
+        target = directory.tree().create("a", 5)
         (temporary,) = os.listdir(tmp_path)
         assert temporary.startswith(".a.mrc-")
         assert stat.S_IMODE(os.stat(tmp_path / temporary).st_mode) == 0o600
@@ -154,24 +108,24 @@ def test_target__final_name_only_after_commit(tmp_path: Path) -> None:
 
 def test_target__close_without_commit_leaves_nothing(tmp_path: Path) -> None:
     with OutputDirectory(str(tmp_path)) as directory:
-        target = directory.create("a", 5)
+        target = directory.tree().create("a", 5)
         target.close()
         target.close()
         assert os.listdir(tmp_path) == []
-        directory.create("a", 0).close()
+        directory.tree().create("a", 0).close()
 
 
 def test_target__longest_name_still_has_a_temporary_one(tmp_path: Path) -> None:
     with OutputDirectory(str(tmp_path)) as directory:
-        target = directory.create("ä" * 127, 1)
+        target = directory.tree().create("ä" * 127, 1)
         target.commit()
     assert os.listdir(tmp_path) == ["ä" * 127]
 
 
 def test_check_room__no_room(tmp_path: Path) -> None:
     with OutputDirectory(str(tmp_path)) as directory:
-        directory.create("b", 1).check_room()
-        target = directory.create("a", 1 << 60)
+        directory.tree().create("b", 1).check_room()
+        target = directory.tree().create("a", 1 << 60)
         with pytest.raises(FileError, match=r"a: no room for 1152921504606846976 bytes in .* free"):
             target.check_room()
         target.close()
@@ -183,7 +137,7 @@ def test_check_room__file_system_that_does_not_tell(
     told = os.statvfs_result((4096, 4096, 0, 0, 0, 0, 0, 0, 0, 255))
     monkeypatch.setattr(os, "fstatvfs", lambda _: told)
     with OutputDirectory(str(tmp_path)) as directory:
-        directory.create("a", 1 << 60).check_room()
+        directory.tree().create("a", 1 << 60).check_room()
 
 
 def test_write__takes_room_in_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,7 +146,7 @@ def test_write__takes_room_in_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(os, "posix_fallocate", lambda _, at, size: taken.append((at, size)))
     monkeypatch.setattr("mrc.transfer.files.MAX_AHEAD_BYTES", 16)
     with OutputDirectory(str(tmp_path)) as directory:
-        target = directory.create("a", 100)
+        target = directory.tree().create("a", 100)
         target.check_room()
         assert taken == []
         for offset in range(0, 100, 4):
@@ -207,9 +161,9 @@ def test_write__no_room_for_the_next_step(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(os, "posix_fallocate", full)
     with OutputDirectory(str(tmp_path)) as directory:
-        target = directory.create("a", 10)
+        target = directory.tree().create("a", 10)
         with pytest.raises(FileError, match="a: no room for 10 bytes"):
-            target.write(0, memoryview(b"0123456789"))
+            target.write(0, memoryview(b"01234"))
         target.close()
 
 
@@ -218,7 +172,7 @@ def test_write__in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     pwrite = os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda fd, data, at: pwrite(fd, data[:3], at))
     with OutputDirectory(str(tmp_path)) as directory:
-        target = directory.create("a", 10)
+        target = directory.tree().create("a", 10)
         target.write(0, memoryview(b"0123456789"))
         target.commit()
     assert (tmp_path / "a").read_bytes() == b"0123456789"
@@ -235,7 +189,7 @@ def test_write__fails(
         raise OSError(error, os.strerror(error))
 
     with OutputDirectory(str(tmp_path)) as directory:
-        target = directory.create("a", 10)
+        target = directory.tree().create("a", 10)
         with monkeypatch.context() as patched, pytest.raises(FileError, match=cause):
             patched.setattr(os, "pwrite", pwrite)
             target.write(0, memoryview(b"0123456789"))
@@ -249,14 +203,14 @@ def test_create__existing_file_is_kept_without_overwrite(tmp_path: Path) -> None
         OutputDirectory(str(tmp_path)) as directory,
         pytest.raises(FileError, match=r"exists in .*--overwrite"),
     ):
-        directory.create("a", 0)
+        directory.tree().create("a", 0)
     assert (tmp_path / "a").read_bytes() == b"old"
 
 
 def test_create__existing_file_is_replaced_with_overwrite(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"old")
     with OutputDirectory(str(tmp_path), overwrite=True) as directory:
-        target = directory.create("a", 3)
+        target = directory.tree().create("a", 3)
         target.write(0, memoryview(b"new"))
         assert (tmp_path / "a").read_bytes() == b"old", "until it is complete"
         target.commit()
@@ -269,16 +223,16 @@ def test_create__directory_of_that_name(tmp_path: Path) -> None:
         OutputDirectory(str(tmp_path), overwrite=True) as directory,
         pytest.raises(FileError, match="is a directory"),
     ):
-        directory.create("a", 0)
+        directory.tree().create("a", 0)
 
 
 def test_create__same_name_from_two_senders(tmp_path: Path) -> None:
     with OutputDirectory(str(tmp_path), overwrite=True) as directory:
-        first = directory.create("a", 0)
+        first = directory.tree().create("a", 0)
         with pytest.raises(FileError, match="another sender"):
-            directory.create("a", 0)
+            directory.tree().create("a", 0)
         first.commit()
-        directory.create("a", 0).commit()
+        directory.tree().create("a", 0).commit()
 
 
 def test_create__symbolic_link_is_not_followed(tmp_path: Path) -> None:
@@ -291,10 +245,10 @@ def test_create__symbolic_link_is_not_followed(tmp_path: Path) -> None:
     with OutputDirectory(str(inbox)) as directory:
         for name in ("a", "dangling"):
             with pytest.raises(FileError, match="exists"):
-                directory.create(name, 0)
+                directory.tree().create(name, 0)
     with OutputDirectory(str(inbox), overwrite=True) as directory:
         for name in ("a", "dangling"):
-            directory.create(name, 0).commit()
+            directory.tree().create(name, 0).commit()
             assert not (inbox / name).is_symlink(), "the link is replaced, not its target"
     assert outside.read_bytes() == b"precious"
     assert not (tmp_path / "nowhere").exists()
@@ -302,7 +256,7 @@ def test_create__symbolic_link_is_not_followed(tmp_path: Path) -> None:
 
 def test_commit__name_taken_meanwhile(tmp_path: Path) -> None:
     with OutputDirectory(str(tmp_path)) as directory:
-        target = directory.create("a", 0)
+        target = directory.tree().create("a", 0)
         (tmp_path / "a").write_bytes(b"theirs")
         with pytest.raises(FileError, match="exists"):
             target.commit()
@@ -325,7 +279,7 @@ def test_sweep__removes_only_what_nobody_holds(tmp_path: Path) -> None:
     (tmp_path / ".d.mrc-00000002").symlink_to(tmp_path / "c")
     (tmp_path / ".e.mrc-00000003").mkdir()
     with OutputDirectory(str(tmp_path)) as receiver, OutputDirectory(str(tmp_path)) as directory:
-        alive = receiver.create("a", 1)
+        alive = receiver.tree().create("a", 1)
         before = set(os.listdir(tmp_path))
         assert directory.sweep() == [stale]
         assert set(os.listdir(tmp_path)) == before - {stale}
@@ -336,7 +290,7 @@ def test_sweep__removes_only_what_nobody_holds(tmp_path: Path) -> None:
 
 def test_create__its_temporary_is_locked(tmp_path: Path) -> None:
     with OutputDirectory(str(tmp_path)) as directory:
-        target = directory.create("a", 1)
+        target = directory.tree().create("a", 1)
         with (tmp_path / os.listdir(tmp_path)[0]).open() as file, pytest.raises(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         target.close()

@@ -21,8 +21,8 @@ from mrc.events import QpInfo, sum_of
 from mrc.transfer import joined, widen
 from mrc.transfer.files import Target
 from mrc.transfer.joined import JOIN, Joins
+from mrc.transfer.messages import CHUNK_BYTES
 from mrc.transfer.session import Session, accept_session, connect_session
-from mrc.transfer.writing import CHUNK_BYTES
 
 QPS = 3
 

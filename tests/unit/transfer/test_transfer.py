@@ -19,12 +19,13 @@ from transfer_ends import both, chunks, make, names, receiving, sending, session
 from mrc.enums import Access, WcStatus
 from mrc.errors import MrcError, PathError, ProtocolError
 from mrc.messaging.session import SessionError
-from mrc.transfer.files import FileChangedError, FileError
 from mrc.transfer.joined import Joins
-from mrc.transfer.messages import Accept, Bye, Done, Offer, Refuse, Stored, chunk_imm
-from mrc.transfer.sender import check_sources
+from mrc.transfer.messages import CHUNK_BYTES, Accept, Bye, Done, Offer, Refuse, Stored, chunk_imm
+from mrc.transfer.names import FileError
+from mrc.transfer.plan import plan_of
 from mrc.transfer.session import TransferError, VerificationError, accept_session
-from mrc.transfer.writing import CHUNK_BYTES, CHUNKS_IN_FLIGHT
+from mrc.transfer.source import FileChangedError
+from mrc.transfer.writing import CHUNKS_IN_FLIGHT
 
 
 @pytest.fixture
@@ -73,7 +74,7 @@ async def test_send_files__chunks_in_flight_are_bounded(tmp_path: Path, inbox: P
     [
         ("taken", 100, "exists in"),
         (".x.mrc-01234567", 100, "temporary files"),
-        ("../a", 100, "not a base name"),
+        ("../a", 100, "not a file name"),
         ("huge", 1 << 43, "no room"),
         (".profile", 100, "any-name"),
     ],
@@ -122,7 +123,7 @@ async def test_receive_files__corrupted_on_the_way(tmp_path: Path, inbox: Path) 
         accept = await ends.sender.hear()
         assert isinstance(accept, Accept) and accept.window.length
         await ends.out.write_imm(imm=0)  # the bytes are never written
-        await ends.sender.say(Done(xxhash.xxh3_128_hexdigest(b"x" * 1000)))
+        await ends.sender.say(Done(xxhash.xxh3_128_hexdigest(b"x" * 1000), 1))
         answer = await ends.sender.hear()
         ends.back.close()
         (failed,) = await both(task)
@@ -221,7 +222,8 @@ async def test_send_files__refusal_together_with_the_last_chunk(tmp_path: Path) 
     memory = bytearray(CHUNK_BYTES)
     async with sessions() as ends:
         sent = asyncio.create_task(sending(ends.sender, [path]))
-        assert await ends.receiver.hear() == Offer("a", CHUNK_BYTES, CHUNK_BYTES)
+        offer = await ends.receiver.hear()
+        assert isinstance(offer, Offer) and offer.bytes == CHUNK_BYTES
         async with ends.back.ctx.register(memory, Access.REMOTE_WRITE) as mr:
             await ends.receiver.say(Accept(mr.remote, ""))
             ends.out.held = True
@@ -275,7 +277,7 @@ async def test_transfer__peer_breaks_the_qp(tmp_path: Path, inbox: Path) -> None
 @pytest.mark.parametrize(
     ("message", "complaint"),
     [
-        ({"type": "done", "digest": ""}, "has not offered"),
+        ({"type": "done", "digest": "", "chunks": 0}, "has not offered"),
         ({"type": "hello"}, "unknown type 'hello'"),
         ({"type": ["x"]}, "unknown type '(list)'"),
         ({"type": "x\x1b[2J"}, r"unknown type 'x\x1b[2J'"),
@@ -358,7 +360,7 @@ async def test_receive_files__chunks_in_any_order(inbox: Path) -> None:
                 length = min(4096, len(data) - index * 4096)
                 imm = chunk_imm(index, slot)
                 await ends.out.write_imm(mr, accept.window, imm=imm, length=length, **part)
-        await ends.sender.say(Done(xxhash.xxh3_128_hexdigest(data)))
+        await ends.sender.say(Done(xxhash.xxh3_128_hexdigest(data), 3))
         while isinstance(answer := await ends.sender.hear(), int):
             assert answer in (1, 2)
         assert isinstance(answer, Stored)
@@ -387,9 +389,9 @@ async def test_accept_session__another_version() -> None:
             pass
 
 
-def test_check_sources__two_of_one_name(tmp_path: Path) -> None:
+def test_plan_of__two_of_one_name(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     paths = [make(tmp_path, "a", b"12"), make(tmp_path, "b", b"345")]
-    assert check_sources(paths) == 5
+    assert plan_of(paths).bytes == 5
     with pytest.raises(FileError, match="would both be stored as a"):
-        check_sources([*paths, make(tmp_path / "other", "a", b"")])
+        plan_of([*paths, make(tmp_path / "other", "a", b"")])

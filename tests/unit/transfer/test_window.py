@@ -14,10 +14,10 @@ from transfer_ends import both, chunks, make, names, receiving, sending, session
 from mrc.enums import Access
 from mrc.errors import ProtocolError
 from mrc.transfer.files import FileError, Target
-from mrc.transfer.messages import Accept, Offer, chunk_imm
+from mrc.transfer.messages import CHUNK_BYTES, Accept, Offer, chunk_imm
 from mrc.transfer.session import TransferError
 from mrc.transfer.window import WINDOW_BYTES
-from mrc.transfer.writing import CHUNK_BYTES, CHUNKS_IN_FLIGHT
+from mrc.transfer.writing import CHUNKS_IN_FLIGHT
 
 
 @pytest.fixture

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What both ends report while a transfer runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mrc.results.transfer import TransferredFile
+
+MAX_LISTED = 16  # files of a pack, whose names are kept in any case
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One file, or all files and folders of a pack, stored and verified.
+
+    `files` is empty where nobody keeps more than MAX_LISTED names: a peer may send very many.
+    """
+
+    files: tuple[TransferredFile, ...]
+    count: int  # of files
+    folders: int
+    bytes: int
+    packed: bool
+
+    @classmethod
+    def of(cls, file: TransferredFile) -> Batch:
+        return cls((file,), 1, 0, file.bytes, packed=False)

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The folders that a receiver writes to, each by its descriptor.
+
+No operation follows a symbolic link, so no name of a peer leads out of the output folder, whatever
+other programs do there meanwhile.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from mrc.exchange.foreign import printable
+from mrc.transfer.names import FileError, cause_of, temporary_name
+
+_PERMISSIONS = 0o777  # a peer never sets the setuid, setgid and sticky bits
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """Mode and modification time of a file or folder; None: the receiver's own."""
+
+    mode: int | None = None
+    mtime_ns: int | None = None
+
+    def apply(self, fd: int, default_mode: int) -> None:
+        """Sets both on an open file; raises OSError."""
+        os.fchmod(fd, default_mode if self.mode is None else self.mode & _PERMISSIONS)
+        if self.mtime_ns is not None:
+            os.utime(fd, ns=(self.mtime_ns, self.mtime_ns))
+
+
+RECEIVERS = Meta()
+
+
+class Folder:
+    """An open folder of the receiver. `path` is for messages."""
+
+    def __init__(self, fd: int, path: str, name: str = "", *, made: bool = False) -> None:
+        self.fd = fd
+        self.path = path
+        self.name = name
+        self.made = made  # by this receiver, so it also sets its mode and time
+
+    def close(self) -> None:
+        os.close(self.fd)
+
+    def mode_of(self, name: str) -> int | None:
+        """The mode of the file with this name; None if there is none."""
+        try:
+            return os.stat(name, dir_fd=self.fd, follow_symlinks=False).st_mode
+        except FileNotFoundError:
+            return None
+
+    def enter(self, name: str, on_make: Callable[[], None]) -> Folder:
+        """Opens the folder `name` in this folder. Makes it if there is none, after `on_make`."""
+        path = os.path.join(self.path, name)
+        try:
+            try:
+                return self._open(name, path)
+            except FileNotFoundError:
+                on_make()
+            try:
+                # Others may enter it when it is complete and has its own mode.
+                os.mkdir(name, 0o700, dir_fd=self.fd)
+            except FileExistsError:
+                return self._open(name, path)  # another session was faster
+            return self._open(name, path, made=True)
+        except OSError as error:
+            if error.errno in (errno.ENOTDIR, errno.ELOOP):
+                raise FileError(
+                    f"{printable(path)}: exists and is not a folder (mrc recv follows no symbolic"
+                    " links)"
+                ) from None
+            raise FileError(
+                f"{printable(path)}: cannot be made or opened: {cause_of(error)}"
+            ) from error
+
+    def _open(self, name: str, path: str, *, made: bool = False) -> Folder:
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(name, flags, dir_fd=self.fd)
+        if os.fstat(fd).st_dev != os.fstat(self.fd).st_dev:
+            os.close(fd)
+            raise FileError(
+                f"{printable(path)}: is on another file system: start mrc recv with it as --output"
+            )
+        return Folder(fd, path, name, made=made)
+
+    def create_temporary(self, name: str) -> tuple[str, int]:
+        """Creates and locks a temporary file for `name`; returns its name and descriptor."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        while True:
+            temporary = temporary_name(name)
+            try:
+                fd = os.open(temporary, flags, 0o600, dir_fd=self.fd)
+            except FileExistsError:
+                continue
+            except OSError as error:
+                raise FileError(
+                    f"{printable(name)}: cannot be created in {self.path}: {cause_of(error)}"
+                ) from error
+            if self._lock(fd):
+                return temporary, fd
+            os.close(fd)
+
+    def _lock(self, fd: int) -> bool:
+        # A sweep may remove the file between creation and lock; then the caller creates another.
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return os.fstat(fd).st_nlink == 1
+
+    def move(self, temporary: str, to: Folder, name: str, *, overwrite: bool) -> None:
+        """Renames a temporary file of this folder atomically, into the folder `to`.
+
+        Raises FileExistsError if the name is in use.
+        """
+        if overwrite:
+            os.replace(temporary, name, src_dir_fd=self.fd, dst_dir_fd=to.fd)
+            return
+        try:
+            # link() fails atomically if the name exists; rename() would replace the file.
+            os.link(temporary, name, src_dir_fd=self.fd, dst_dir_fd=to.fd)
+        except FileExistsError:
+            raise
+        except OSError:
+            # The file system has no hard links: check and rename are two steps, not atomic.
+            if to.mode_of(name) is not None:
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name) from None
+            os.replace(temporary, name, src_dir_fd=self.fd, dst_dir_fd=to.fd)
+            return
+        self.remove(temporary)
+
+    def remove(self, temporary: str) -> None:
+        try:
+            os.unlink(temporary, dir_fd=self.fd)
+        except FileNotFoundError:
+            pass
+
+    def free_bytes(self) -> int:
+        """Bytes that this user can still write; sys.maxsize if the file system reports none."""
+        status = os.fstatvfs(self.fd)
+        if status.f_blocks == 0:
+            return sys.maxsize
+        blocks = status.f_bfree if os.geteuid() == 0 else status.f_bavail
+        return blocks * status.f_frsize
+
+
+class Chain:
+    """The open folders from the output folder down to the one in use.
+
+    A sender walks its folders depth first, so the chain opens each folder once. It holds one
+    descriptor for each part of a name, and no list of folders.
+    """
+
+    def __init__(self, root: Folder, on_make: Callable[[], None]) -> None:
+        self._folders = [root]
+        self._on_make = on_make
+
+    def enter(self, parts: list[str]) -> Folder:
+        """The folder with this path below the root; makes folders that are missing."""
+        same = 0
+        for folder, part in zip(self._folders[1:], parts, strict=False):
+            if folder.name != part:
+                break
+            same += 1
+        self._leave(same)
+        for part in parts[same:]:
+            self._folders.append(self._folders[-1].enter(part, self._on_make))
+        return self._folders[-1]
+
+    def finish(self, parts: list[str], set_meta: Callable[[int], None]) -> bool:
+        """The folder with this path is complete. If this chain has made it, calls `set_meta` with
+        its descriptor and returns True.
+        """
+        folder = self.enter(parts)
+        if folder.made:
+            try:
+                set_meta(folder.fd)
+            except OSError as error:
+                raise FileError(
+                    f"{printable(folder.path)}: cannot get its mode and time: {cause_of(error)}"
+                ) from error
+        self._leave(len(parts) - 1)
+        return folder.made
+
+    def close(self) -> None:
+        self._leave(0)
+
+    def _leave(self, depth: int) -> None:
+        """Closes all folders but the root and `depth` folders below it."""
+        while len(self._folders) > depth + 1:
+            self._folders.pop().close()

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks the names of files and folders from a peer. Pure.
+
+A name is a relative path with `/` between its parts. Each part must be a plain name of a file, so
+no name leads out of the output folder.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+
+from mrc.errors import MrcError
+from mrc.exchange.foreign import has_invisible, printable, shown
+
+MAX_NAME_BYTES = 255  # of a part: NAME_MAX of Linux file systems
+MAX_PATH_BYTES = 4095  # PATH_MAX without its NUL
+MAX_DEPTH = 64  # parts of a name; the receiver holds a descriptor for each folder of one name
+_TEMPORARY = re.compile(r"\..*\.mrc-[0-9a-f]{8}", re.DOTALL)
+_SUFFIX_BYTES = len("..mrc-01234567")
+
+
+class FileError(MrcError):
+    """A file cannot be read or stored; the message names the file and the cause."""
+
+
+def check_name(name: str) -> str:
+    """Returns `name` if it is a valid file name without a path; raises FileError otherwise."""
+    if name in ("", ".", ".."):
+        raise FileError(f"{printable(name)!r} is not a file name")
+    if "/" in name or "\0" in name:
+        raise FileError(f"{printable(name)!r} is not a base name: it contains '/' or NUL")
+    try:
+        encoded = os.fsencode(name)
+    except UnicodeEncodeError:
+        raise FileError(f"{printable(name)!r} is not a file name: it cannot be encoded") from None
+    if len(encoded) > MAX_NAME_BYTES:
+        raise FileError(f"{printable(name)!r} is longer than {MAX_NAME_BYTES} bytes")
+    if is_temporary(name):
+        raise FileError(
+            f"{printable(name)!r} is reserved for temporary files of mrc: rename the file"
+        )
+    return name
+
+
+def check_harmless(name: str) -> None:
+    """Raises FileError for a name that other programs could misinterpret."""
+    if name[0] in ".-":
+        how = f"begins with {name[0]!r}"
+    elif has_invisible(name):
+        how = "contains control characters"
+    else:
+        return
+    raise FileError(f"{shown(name)!r}: {how}; mrc recv accepts such names only with --any-name")
+
+
+def check_path(path: str) -> list[str]:
+    """The parts of a relative path; raises FileError if one of them is not a valid file name."""
+    if len(path.encode("utf-8", "surrogatepass")) > MAX_PATH_BYTES:
+        raise FileError(f"{shown(path)!r} is longer than {MAX_PATH_BYTES} bytes")
+    if path.startswith("/"):
+        raise FileError(f"{shown(path)!r} is an absolute path")
+    parts = path.split("/")
+    if len(parts) > MAX_DEPTH:
+        raise FileError(f"{shown(path)!r} is deeper than {MAX_DEPTH} folders")
+    for part in parts:
+        try:
+            check_name(part)
+        except FileError as error:
+            raise error if part == path else FileError(f"{shown(path)!r}: {error}") from None
+    return parts
+
+
+def is_temporary(name: str) -> bool:
+    """True for the name of a file that a receiver has not completed."""
+    return name[0] == "." and _TEMPORARY.fullmatch(name) is not None
+
+
+def temporary_name(name: str) -> str:
+    # Cut by bytes, so that the temporary name of the longest legal name is legal too.
+    stem = os.fsdecode(os.fsencode(name)[: MAX_NAME_BYTES - _SUFFIX_BYTES])
+    return f".{stem}.mrc-{secrets.token_hex(4)}"
+
+
+def cause_of(error: OSError) -> str:
+    return (error.strerror or str(error)).lower()

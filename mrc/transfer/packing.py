@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fills the chunks of a pack with small files and folders. Runs in a helper thread."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from mrc.results.transfer import TransferredFile
+from mrc.transfer.folders import Meta
+from mrc.transfer.messages import Digest
+from mrc.transfer.pack import DIGEST_BYTES, RECORD_BYTES, PackedFile, PackedFolder, put_header
+from mrc.transfer.plan import Entry, File, FolderEnd
+from mrc.transfer.source import Source
+
+_LEAST_PART = 4096  # bytes of a file that are worth a record at the end of a chunk
+
+
+class Packing:
+    """The records of one pack. `close` closes the file that it reads."""
+
+    def __init__(self, entries: Sequence[Entry], *, keep_meta: bool) -> None:
+        self._entries = entries
+        self._keep_meta = keep_meta
+        self._next = 0
+        self._source: Source | None = None  # of the entry before `_next`, while it is read
+        self._offset = 0
+        self._digest = Digest()
+        self._left = sum(entry.bytes for entry in entries if isinstance(entry, File))
+        self.files: list[TransferredFile] = []
+
+    def left_bytes(self) -> int:
+        return self._left
+
+    def close(self) -> None:
+        if self._source is not None:
+            self._source.close()
+            self._source = None
+
+    def fill(self, payload: memoryview) -> int:
+        """Puts the next records into the payload of a chunk; returns its length, 0 at the end."""
+        at = 0
+        while len(payload) - at >= RECORD_BYTES + _LEAST_PART:
+            if self._source is not None:
+                at = self._put_part(payload, at, self._source)
+                continue
+            if self._next == len(self._entries):
+                break
+            entry = self._entries[self._next]
+            self._next += 1
+            if isinstance(entry, FolderEnd):
+                meta = entry.meta if self._keep_meta else Meta()
+                name = os.fsencode(entry.name)
+                at = put_header(
+                    payload, at, PackedFolder(name=name, mode=meta.mode, mtime_ns=meta.mtime_ns)
+                )
+            else:
+                assert isinstance(entry, File), "a pack holds files and folders"
+                self._name = entry.name
+                self._source = Source(entry.path, follow=entry.follow)
+                self._offset = 0
+                self._digest = Digest()
+        return at
+
+    def _put_part(self, payload: memoryview, at: int, source: Source) -> int:
+        """Puts as much of the file as the chunk has room for."""
+        length = min(source.bytes - self._offset, len(payload) - at - RECORD_BYTES)
+        record = PackedFile(
+            name=os.fsencode(self._name),
+            size=source.bytes,
+            offset=self._offset,
+            length=length,
+            sparse=source.sparse,
+            mode=source.mode if self._keep_meta else None,
+            mtime_ns=source.mtime_ns if self._keep_meta else None,
+        )
+        begin = put_header(payload, at, record)
+        data = payload[begin : begin + length]
+        source.read_into(data, self._offset)
+        self._digest.update(data)
+        self._offset += length
+        self._left -= length
+        end = begin + length
+        if self._offset < source.bytes:
+            return end
+        source.check_unchanged()
+        payload[end : end + DIGEST_BYTES] = self._digest.digest()
+        name, digest = self._name, self._digest.hexdigest()
+        self.files.append(TransferredFile(name, source.bytes, digest, source.path))
+        self.close()
+        return end + DIGEST_BYTES

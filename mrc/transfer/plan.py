@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a sender sends: its arguments, and the files and folders below them."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from mrc.exchange.foreign import printable
+from mrc.transfer.folders import Meta
+from mrc.transfer.names import MAX_DEPTH, FileError, cause_of, check_name, check_path
+from mrc.transfer.source import Source, what_is
+
+STDIN = "-"
+PACKED_BYTES = 16 << 20  # smaller files travel in packs: an offer of their own takes 4 round trips
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A regular file. `follow`: it may be a symbolic link."""
+
+    path: str
+    name: str  # at the receiver
+    bytes: int
+    follow: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FolderEnd:
+    """A folder, after all that it contains."""
+
+    path: str
+    name: str
+    meta: Meta
+
+
+@dataclass(frozen=True, slots=True)
+class Stdin:
+    """The bytes of standard input."""
+
+    name: str
+
+
+Entry = File | FolderEnd | Stdin
+
+
+@dataclass(slots=True)
+class Plan:
+    """All entries in the order of sending. A folder follows its contents."""
+
+    follow: bool = False  # symbolic links below folders
+    entries: list[Entry] = field(default_factory=list)
+    bytes: int | None = 0  # of all files; None: unknown
+    skipped: list[str] = field(default_factory=list)  # links and special files below folders
+
+    def runs(self) -> Iterator[list[Entry]]:
+        """The entries of each offer: one large file, or a pack of small files and folders."""
+        for packed, entries in groupby(self.entries, _is_packed):
+            if packed:
+                yield list(entries)
+            else:
+                yield from ([entry] for entry in entries)
+
+    def _add(self, entry: Entry) -> None:
+        self.entries.append(entry)
+        if isinstance(entry, Stdin):
+            self.bytes = None
+        elif isinstance(entry, File) and self.bytes is not None:
+            self.bytes += entry.bytes
+
+    def add_argument(self, path: str, name: str) -> None:
+        """Adds a file, a folder or standard input; an empty `name`: only what the folder holds."""
+        if path == STDIN:
+            self._add(Stdin(name))
+        elif os.path.isdir(path):
+            self._add_folder(path, name, ())
+        else:
+            with Source(path) as source:
+                self._add(File(path, name, source.bytes, follow=True))
+
+    def _add_folder(self, path: str, name: str, above: tuple[tuple[int, int], ...]) -> None:
+        """Adds a folder and all below it; `above`: device and inode of the folders around it."""
+        try:
+            status = os.stat(path)
+            with os.scandir(path) as listed:
+                found = sorted(listed, key=lambda entry: entry.name)
+        except OSError as error:
+            raise FileError(f"{printable(path)}: {cause_of(error)}") from error
+        here = (status.st_dev, status.st_ino)
+        if here in above:
+            raise FileError(f"{printable(path)}: the symbolic link leads back to a folder above it")
+        if len(above) == MAX_DEPTH:
+            raise FileError(f"{printable(path)}: is deeper than {MAX_DEPTH} folders")
+        for entry in found:
+            inner = f"{name}/{entry.name}" if name else entry.name
+            self._add_found(entry, inner, (*above, here))
+        if name:
+            meta = Meta(stat.S_IMODE(status.st_mode), status.st_mtime_ns)
+            self._add(FolderEnd(path, name, meta))
+
+    def _add_found(
+        self, entry: os.DirEntry[str], name: str, above: tuple[tuple[int, int], ...]
+    ) -> None:
+        check_name(entry.name)
+        try:
+            status = entry.stat(follow_symlinks=self.follow)
+        except OSError as error:
+            if not entry.is_symlink():
+                raise FileError(f"{printable(entry.path)}: {cause_of(error)}") from error
+            status = entry.stat(follow_symlinks=False)  # a link that leads nowhere
+        if stat.S_ISREG(status.st_mode):
+            self._add(File(entry.path, name, status.st_size, self.follow))
+        elif stat.S_ISDIR(status.st_mode):
+            self._add_folder(entry.path, name, above)
+        else:
+            kind = what_is(status.st_mode).partition(",")[0]
+            self.skipped.append(f"{printable(entry.path)} {kind}")
+
+
+def _is_packed(entry: Entry) -> bool:
+    return isinstance(entry, FolderEnd) or (isinstance(entry, File) and entry.bytes < PACKED_BYTES)
+
+
+def plan_of(paths: Sequence[str], *, name: str = "", follow: bool = False) -> Plan:
+    """The plan for these arguments; raises FileError if one of them cannot be sent.
+
+    `name` replaces the name of the only argument. A trailing `/` of a folder makes no difference;
+    of `.` and of a path that ends with `/.`, only the contents are sent.
+    """
+    plan = Plan(follow)
+    if name:
+        check_path(name)
+        assert len(paths) == 1, "a name for one argument"
+    by_name: dict[str, str] = {}
+    for path in paths:
+        first = len(plan.entries)
+        own = name or _name_of(path)
+        plan.add_argument(path, own)
+        tops = [own] if own else sorted({e.name.partition("/")[0] for e in plan.entries[first:]})
+        for top in tops:
+            if top in by_name:
+                raise FileError(
+                    f"{printable(by_name[top])} and {printable(path)} would both be stored as"
+                    f" {printable(top)}: rename one of them"
+                )
+            by_name[top] = path
+    return plan
+
+
+def _name_of(path: str) -> str:
+    if path == STDIN:
+        return "stdin"
+    base = os.path.basename(path.rstrip("/"))
+    return "" if base in ("", ".", "..") else check_name(base)

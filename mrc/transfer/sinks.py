@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a receiver puts the chunks of an offer: a file, a file of unknown size, or a pack.
+
+They are `window.Sink`s.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+from mrc.errors import ProtocolError
+from mrc.exchange.foreign import printable, shown
+from mrc.results.transfer import TransferredFile
+from mrc.transfer.batch import MAX_LISTED, Batch
+from mrc.transfer.folders import Meta
+from mrc.transfer.messages import Digest, Done, Offer
+from mrc.transfer.pack import PackedFile, records, unseal
+from mrc.transfer.quota import Quota
+from mrc.transfer.session import VerificationError
+
+_STEP_BYTES = 256 << 10  # hashed, then written while it is still in the CPU cache
+
+
+class Place(Protocol):
+    """A file that is being received: `files.Target`, or a part of standard output."""
+
+    name: str
+    path: str
+    bytes: int
+
+    def check_room(self) -> None: ...
+    def write(self, offset: int, chunk: memoryview) -> None: ...
+    def commit(self, meta: Meta = ...) -> None: ...
+    def close(self) -> None: ...
+
+
+class Tree(Protocol):
+    """The place for the files of a session: `files.Tree`, or standard output."""
+
+    def create(self, name: str, size: int | None, *, sparse: bool = ...) -> Place: ...
+    def finish_folder(self, name: str, meta: Meta) -> bool: ...
+    def check_room(self, size: int) -> None: ...
+    def stop(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class Output(Protocol):
+    """The place for the files of all sessions."""
+
+    def tree(self, on_make: Callable[[], None]) -> Tree:
+        """The place for one session, which calls `on_make` before it makes a folder."""
+
+
+class FileSink:
+    """A file with the size of its offer."""
+
+    def __init__(self, tree: Tree, offer: Offer, quota: Quota) -> None:
+        assert offer.bytes is not None
+        quota.take(offer.name, files=1, size=offer.bytes)
+        self._offer = offer
+        self._bytes = offer.bytes
+        self.chunks: int | None = -(-offer.bytes // offer.chunk_bytes)
+        self._digest = Digest()
+        self._target = tree.create(offer.name, offer.bytes, sparse=offer.sparse)
+        try:
+            self._target.check_room()
+        except BaseException:
+            self._target.close()
+            raise
+
+    def store(self, index: int, chunk: memoryview) -> None:
+        start = index * self._offer.chunk_bytes
+        _put(self._target, self._digest, start, chunk[: self._bytes - start])
+
+    def finish(self, done: Done) -> Batch:
+        return _complete(self._target, self._digest, done, self._offer)
+
+    def close(self) -> None:
+        self._target.close()
+
+
+class StreamSink:
+    """A file whose size is known at its end. Its chunks are framed."""
+
+    def __init__(self, tree: Tree, offer: Offer, quota: Quota) -> None:
+        quota.take(offer.name, files=1)
+        self._offer = offer
+        self._quota = quota
+        self.chunks: int | None = None
+        self._digest = Digest()
+        self._target = tree.create(offer.name, None, sparse=offer.sparse)
+        self._stored = 0
+
+    def store(self, index: int, chunk: memoryview) -> None:
+        payload = _payload(chunk, self._offer.name)
+        self._quota.take(self._offer.name, size=len(payload))
+        _put(self._target, self._digest, self._stored, payload)
+        self._stored += len(payload)
+
+    def finish(self, done: Done) -> Batch:
+        return _complete(self._target, self._digest, done, self._offer)
+
+    def close(self) -> None:
+        self._target.close()
+
+
+class PackSink:
+    """The files and folders of a pack. With `keep_names` its batch has all files."""
+
+    def __init__(self, tree: Tree, quota: Quota, *, keep_names: bool) -> None:
+        self._tree = tree
+        self._quota = quota
+        self._keep_names = keep_names
+        self.chunks: int | None = None
+        self._target: Place | None = None  # a file that misses its later parts
+        self._record: PackedFile | None = None  # its last part
+        self._digest = Digest()
+        self._files: list[TransferredFile] = []
+        self._count = self._folders = self._bytes = 0
+
+    def store(self, index: int, chunk: memoryview) -> None:
+        for record, data, digest in records(_payload(chunk, "the pack")):
+            name = os.fsdecode(record.name)
+            if isinstance(record, PackedFile):
+                target = self._target_of(record, name)
+                _put(target, self._digest, record.offset, data)
+                self._record = record
+                if digest:
+                    self._finish_file(target, record, bytes(digest))
+            elif self._target is not None:
+                raise ProtocolError("the peer sent a folder in the middle of a file")
+            else:
+                if not self._tree.finish_folder(name, Meta(record.mode, record.mtime_ns)):
+                    self._quota.take(name, files=1)
+                self._folders += 1
+
+    def _target_of(self, record: PackedFile, name: str) -> Place:
+        """The target for this part of a file."""
+        before = self._record
+        if self._target is None:
+            expected = record.offset == 0
+        else:
+            assert before is not None
+            end = before.offset + before.length
+            same = (record.name, record.size) == (before.name, before.size)
+            expected = same and record.offset == end
+        if not expected or (not record.length and record.size):
+            raise ProtocolError("the peer sent the parts of a file out of order")
+        if self._target is None:
+            self._quota.take(name, files=1, size=record.size)
+            self._target = self._tree.create(name, record.size, sparse=record.sparse)
+            self._digest = Digest()
+        return self._target
+
+    def _finish_file(self, target: Place, record: PackedFile, digest: bytes) -> None:
+        if self._digest.digest() != digest:
+            raise _differs(target.name)
+        target.commit(Meta(record.mode, record.mtime_ns))
+        self.close()
+        self._count += 1
+        self._bytes += record.size
+        if self._keep_names or self._count <= MAX_LISTED:
+            self._files.append(TransferredFile(target.name, record.size, digest.hex(), target.path))
+
+    def finish(self, done: Done) -> Batch:
+        if self._target is not None:
+            raise ProtocolError("the peer ended a pack in the middle of a file")
+        listed = self._keep_names or self._count <= MAX_LISTED
+        files = tuple(self._files) if listed else ()
+        return Batch(files, self._count, self._folders, self._bytes, packed=True)
+
+    def close(self) -> None:
+        if self._target is not None:
+            self._target.close()
+            self._target = None
+
+
+def _steps(length: int) -> Iterator[tuple[int, int]]:
+    return ((start, min(start + _STEP_BYTES, length)) for start in range(0, length, _STEP_BYTES))
+
+
+def _put(target: Place, digest: Digest, offset: int, data: memoryview) -> None:
+    for start, end in _steps(len(data)):
+        with data[start:end] as step:
+            digest.update(step)
+            target.write(offset + start, step)
+
+
+def _payload(chunk: memoryview, name: str) -> memoryview:
+    payload = unseal(chunk)
+    if payload is None:
+        raise _differs(name)
+    return payload
+
+
+def _complete(target: Place, digest: Digest, done: Done, offer: Offer) -> Batch:
+    received = digest.hexdigest()
+    if done.digest != received:
+        raise VerificationError(
+            f"{printable(target.name)}: the received data (digest {received}) differs from the sent"
+            f" data ({shown(done.digest, 40)}); the file was not stored: send it again"
+        )
+    target.commit(Meta(offer.mode, offer.mtime_ns))
+    return Batch.of(TransferredFile(target.name, target.bytes, received, target.path))
+
+
+def _differs(name: str) -> VerificationError:
+    return VerificationError(
+        f"{shown(name)}: the received data differs from the sent data; it was not stored: send it"
+        " again"
+    )

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`mrc send` and `mrc recv` as users run them: folders, pipes, and many small files."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+MRC = [sys.executable, "-m", "mrc"]
+SMALL = 4096
+
+
+@contextmanager
+def receiving(*options: str | Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """`mrc recv --once` on loopback, and where it listens."""
+    command = [*MRC, "recv", "--once", "--port", "0", *map(str, options)]
+    with subprocess.Popen(command, stdout=-1, stderr=-1) as receiver:
+        assert receiver.stderr is not None
+        line = ""
+        while (port := re.search(r"TCP port (\d+)", line)) is None:
+            line = receiver.stderr.readline().decode()
+            assert line, "mrc recv has ended"
+        yield receiver, f"127.0.0.1:{port[1]}"
+
+
+def content(folder: Path) -> dict[str, tuple[int, int, bytes]]:
+    """Mode, modification time and bytes of all below a folder; of folders no bytes."""
+    return {
+        str(path.relative_to(folder)): (
+            path.stat().st_mode,
+            path.stat().st_mtime_ns,
+            b"" if path.is_dir() else path.read_bytes(),
+        )
+        for path in sorted(folder.rglob("*"))
+    }
+
+
+def many(folder: Path, folders: int, files: int) -> Path:
+    for n in range(folders):
+        inner = folder / f"d{n:02}"
+        inner.mkdir(parents=True)
+        for m in range(files):
+            (inner / f"f{m:02}").write_bytes(os.urandom(SMALL))
+    return folder
+
+
+def test_send__a_folder_arrives_as_it_is(tmp_path: Path) -> None:
+    source = many(tmp_path / "tree", 3, 2)
+    (source / "empty").mkdir(mode=0o750)
+    (source / "d00" / "run").write_bytes(b"#!/bin/sh\n")
+    (source / "d00" / "run").chmod(0o755)
+    os.utime(source / "d01" / "f00", (1_000_000_000, 1_000_000_000))
+    os.symlink("d00/run", source / "link")
+    inbox = tmp_path / "inbox"
+    with receiving("--output", inbox) as (receiver, where):
+        sent = subprocess.run(
+            [*MRC, "send", source, where], capture_output=True, text=True, check=False
+        )
+        assert receiver.wait(20) == sent.returncode == 0, sent.stderr
+    (source / "link").unlink()
+    assert "skipped 1 file" in sent.stderr and "--follow" in sent.stderr
+    stored, original = content(inbox / "tree"), content(source)
+    assert stored.keys() == original.keys()
+    files = {name for name in stored if (source / name).is_file()}
+    assert {name: stored[name] for name in files} == {name: original[name] for name in files}
+    assert stored["empty"][0] == original["empty"][0]
+
+
+def test_send__from_a_pipe_to_a_pipe(tmp_path: Path) -> None:
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        tar.add(many(tmp_path / "tree", 2, 3), "tree")
+    with receiving("--stdout") as (receiver, where):
+        sent = subprocess.run(
+            [*MRC, "send", "-", where, "--name", "x.tar"],
+            input=archive.getvalue(), capture_output=True, check=False,
+        )  # fmt: skip
+        out, notes = receiver.communicate(timeout=20)
+    assert (sent.returncode, receiver.returncode) == (0, 0), sent.stderr
+    assert out == archive.getvalue()
+    assert b"x.tar" in notes
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("socat") is None, reason="apt-get install socat")
+def test_send__many_small_files_beside_tar(tmp_path: Path) -> None:
+    """10,000 files of 4 KiB take at most twice as long as through tar and one TCP flow."""
+    source = many(tmp_path / "many", 100, 100)
+    ratios = []
+    for n in range(3):
+        with receiving("--output", tmp_path / f"mrc{n}") as (receiver, where):
+            begin = time.monotonic()
+            sent = subprocess.run([*MRC, "send", source, where], capture_output=True, check=False)
+            assert receiver.wait(60) == sent.returncode == 0, sent.stderr
+            ours = time.monotonic() - begin
+        theirs = by_tar(source, tmp_path / f"tar{n}")
+        ratios.append(ours / theirs)
+        shutil.rmtree(tmp_path / f"tar{n}")
+        shutil.rmtree(tmp_path / f"mrc{n}")
+    assert statistics.median(ratios) < 2, ratios
+
+
+def by_tar(source: Path, target: Path) -> float:
+    """Seconds of `tar c | socat` to `socat | tar x`, both ends complete."""
+    target.mkdir()
+    port = free_port()
+    listen = f"socat -u TCP-LISTEN:{port},bind=127.0.0.1,reuseaddr STDOUT | tar x -C {target}"
+    with subprocess.Popen(["bash", "-o", "pipefail", "-c", listen]) as receiver:
+        send = f"tar c -C {source} . | socat -u STDIN TCP:127.0.0.1:{port},retry=200,interval=0.01"
+        begin = time.monotonic()
+        subprocess.run(["bash", "-o", "pipefail", "-c", send], check=True)
+        assert receiver.wait(60) == 0
+        return time.monotonic() - begin
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

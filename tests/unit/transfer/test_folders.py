@@ -1,0 +1,297 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Folders and packs over two fake QPs: contents, modes, times, links and names that lead out."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transfer_ends import both, make, names, receiving, sending, sessions
+
+from mrc.enums import Access
+from mrc.errors import MrcError, ProtocolError
+from mrc.transfer.files import OutputDirectory
+from mrc.transfer.folders import Meta
+from mrc.transfer.messages import CHUNK_BYTES, Accept, Digest, Done, Pack, Refuse, chunk_imm
+from mrc.transfer.names import FileError
+from mrc.transfer.pack import FRAME, PackedFile, PackedFolder, put_header, seal
+from mrc.transfer.plan import plan_of
+from mrc.transfer.session import TransferError
+
+
+@pytest.fixture
+def inbox(tmp_path: Path) -> Path:
+    path = tmp_path / "inbox"
+    path.mkdir()
+    return path
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    top = tmp_path / "tree"
+    (top / "empty").mkdir(parents=True)
+    (top / "sub" / "deep").mkdir(parents=True)
+    (top / "a").write_bytes(b"12")
+    (top / "nothing").touch()
+    (top / "sub" / "deep" / "b").write_bytes(os.urandom(3 * CHUNK_BYTES))  # several chunks
+    (top / "sub" / "big").write_bytes(os.urandom(5 * CHUNK_BYTES))  # an offer of its own
+    (top / "a").chmod(0o4751)
+    (top / "sub").chmod(0o750)
+    for path in (top / "a", top / "empty", top / "sub"):
+        os.utime(path, ns=(0, 1_000_000_007))
+    return top
+
+
+def found(top: Path) -> dict[str, tuple[int, int, bytes | None]]:
+    """Mode, time and bytes of each file and folder."""
+    out = {}
+    for path in sorted(top.rglob("*")):
+        status = path.lstat()
+        data = path.read_bytes() if path.is_file() else None
+        out[str(path.relative_to(top))] = (status.st_mode, status.st_mtime_ns, data)
+    return out
+
+
+async def test_send_plan__folder(tree: Path, inbox: Path) -> None:
+    async with sessions() as ends:
+        sent, got = await both(sending(ends.sender, [str(tree)]), receiving(ends.receiver, inbox))
+    expected = found(tree)
+    mode, mtime, data = expected["a"]
+    expected["a"] = (mode & ~stat.S_ISUID, mtime, data)
+    assert found(inbox / "tree") == expected
+    assert [file.name for file in sent] == [file.name for file in got]
+    assert [file.digest for file in sent] == [file.digest for file in got]
+    assert "tree/sub/deep/b" in [file.name for file in sent]
+
+
+@pytest.mark.parametrize(("suffix", "inside"), [("", "tree/"), ("/", "tree/"), ("/.", "")])
+async def test_send_plan__slash_and_dot(tree: Path, inbox: Path, suffix: str, inside: str) -> None:
+    plan = plan_of([f"{tree}{suffix}"])
+    assert {entry.name for entry in plan.entries} >= {f"{inside}a", f"{inside}empty"}
+
+
+async def test_send_plan__many_files_take_few_messages(tmp_path: Path, inbox: Path) -> None:
+    top = tmp_path / "many"
+    top.mkdir()
+    for n in range(300):
+        make(top, f"f{n}", b"%d" % n)
+    async with sessions() as ends:
+        sent, _ = await both(sending(ends.sender, [str(top)]), receiving(ends.receiver, inbox))
+        assert len(ends.out.posted) < 20
+    assert len(sent) == 300
+    assert all((inbox / "many" / f"f{n}").read_bytes() == b"%d" % n for n in range(300))
+
+
+async def test_receive_files__folder_into_an_existing_one(tree: Path, inbox: Path) -> None:
+    (inbox / "tree").mkdir(mode=0o711)
+    (inbox / "tree" / "mine").write_bytes(b"kept")
+    async with sessions() as ends:
+        await both(sending(ends.sender, [str(tree)]), receiving(ends.receiver, inbox))
+    assert (inbox / "tree" / "mine").read_bytes() == b"kept"
+    assert (inbox / "tree" / "a").read_bytes() == b"12"
+    assert stat.S_IMODE((inbox / "tree").stat().st_mode) == 0o711, "an existing folder keeps it"
+
+
+def test_plan_of__links_and_special_files(tmp_path: Path) -> None:
+    top = tmp_path / "top"
+    (top / "sub").mkdir(parents=True)
+    outside = make(tmp_path, "outside", b"123")
+    (top / "link").symlink_to(outside)
+    (top / "lost").symlink_to("nowhere")
+    os.mkfifo(top / "fifo")
+    plan = plan_of([str(top)])
+    assert [entry.name for entry in plan.entries] == ["top/sub", "top"]
+    assert [line.rpartition("/")[2] for line in plan.skipped] == [
+        "fifo is a FIFO",
+        "link is a symbolic link",
+        "lost is a symbolic link",
+    ]
+    followed = plan_of([str(top)], follow=True)
+    assert [entry.name for entry in followed.entries] == ["top/link", "top/sub", "top"]
+    assert followed.bytes == 3 and len(followed.skipped) == 2
+    (top / "sub" / "up").symlink_to(top)
+    with pytest.raises(FileError, match="leads back"):
+        plan_of([str(top)], follow=True)
+
+
+def test_plan_of__contents_of_two_folders_with_one_name(tmp_path: Path) -> None:
+    for folder in ("x", "y"):
+        (tmp_path / folder).mkdir()
+        make(tmp_path / folder, "a", b"")
+    with pytest.raises(FileError, match="would both be stored as a"):
+        plan_of([f"{tmp_path}/x/.", f"{tmp_path}/y/."])
+
+
+async def test_send_plan__file_of_unknown_size(inbox: Path) -> None:
+    with pytest.raises(FileError, match="mrc send - HOST"):
+        plan_of(["/proc/self/status"])
+
+
+async def test_send_plan__sparse_file_arrives_sparse(tmp_path: Path, inbox: Path) -> None:
+    path = tmp_path / "holes"
+    with path.open("wb") as file:
+        file.truncate(30 << 20)
+        file.seek(8 << 20)
+        file.write(b"data")
+    async with sessions() as ends:
+        await both(sending(ends.sender, [str(path)]), receiving(ends.receiver, inbox))
+    assert (inbox / "holes").read_bytes() == path.read_bytes()
+    assert (inbox / "holes").stat().st_blocks * 512 < 1 << 20
+
+
+@pytest.mark.parametrize("name", ["out/x", "out"])
+def test_tree__symbolic_link_leads_nowhere(tmp_path: Path, inbox: Path, name: str) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir(mode=0o711)
+    (inbox / "out").symlink_to(outside)
+    with OutputDirectory(str(inbox), overwrite=True) as directory:
+        tree = directory.tree()
+        with pytest.raises(FileError, match="follows no symbolic links"):
+            tree.create("out/x", 0)
+        with pytest.raises(FileError, match="follows no symbolic links"):
+            tree.finish_folder(name, Meta(0o777, 0))
+        tree.close()
+    assert os.listdir(outside) == [] and stat.S_IMODE(outside.stat().st_mode) == 0o711
+
+
+def test_tree__folder_replaced_by_a_link_meanwhile(tmp_path: Path, inbox: Path) -> None:
+    """The receiver holds the folder itself, so the file goes there and not where the link leads."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    with OutputDirectory(str(inbox)) as directory:
+        tree = directory.tree()
+        target = tree.create("a/x", 0)
+        (inbox / "a").rename(inbox / "moved")
+        (inbox / "a").symlink_to(outside)
+        target.commit()
+        target.close()
+        tree.close()
+    assert os.listdir(outside) == [] and os.listdir(inbox / "moved") == ["x"]
+
+
+# ---- A hostile sender -----------------------------------------------------------------------
+
+
+def packed(name: bytes = b"a", data: bytes = b"", **changes: Any) -> tuple[PackedFile, bytes]:
+    about = {
+        "name": name, "size": len(data), "offset": 0, "length": len(data), "sparse": False,
+        "mode": None, "mtime_ns": None, **changes,
+    }  # fmt: skip
+    end = Digest(data).digest() if about["offset"] + about["length"] == about["size"] else b""
+    return PackedFile(**about), data + end
+
+
+def chunk_with(*records: tuple[PackedFile | PackedFolder, bytes]) -> bytes:
+    chunk = bytearray(1 << 16)
+    view = memoryview(chunk)
+    payload, at = view[FRAME.size :], 0
+    for record, data in records:
+        at = put_header(payload, at, record)
+        payload[at : at + len(data)] = data
+        at += len(data)
+    return bytes(chunk[: seal(view, at)])
+
+
+async def deliver(inbox: Path, chunk: bytes, **limits: Any) -> tuple[MrcError, list[str]]:
+    """The error of a receiver that gets this chunk of a pack, and the names in its folder."""
+    async with sessions() as ends:
+        task = asyncio.create_task(receiving(ends.receiver, inbox, **limits))
+        await ends.sender.say(Pack(1, 1, CHUNK_BYTES))
+        accept = await ends.sender.hear()
+        assert isinstance(accept, Accept)
+        async with ends.out.ctx.register(chunk, Access.LOCAL_READ) as mr:
+            await ends.out.write_imm(mr, accept.window, imm=chunk_imm(0, 0), length=len(chunk))
+            saying = asyncio.create_task(ends.sender.say(Done("", 1)))
+            (error,) = await both(task)
+            ends.back.close()
+            await both(saying)
+    assert isinstance(error, MrcError), "the receiver took it"
+    return error, names(inbox)
+
+
+def damaged(chunk: bytes) -> bytes:
+    return chunk[:-1] + bytes([chunk[-1] ^ 1])
+
+
+FOLDER = PackedFolder(name=b"d", mode=None, mtime_ns=None)
+HALF = packed(data=b"12", size=4)
+HOSTILE = [
+    (chunk_with(packed(b"../x")), "'..' is not a file name"),
+    (chunk_with(packed(b"/etc/x")), "absolute path"),
+    (chunk_with(packed(b"a/../../x")), "'..' is not a file name"),
+    (chunk_with(packed(b"a/.ssh")), "any-name"),
+    (chunk_with(packed(b"-rf/x")), "any-name"),
+    (chunk_with(packed(b"a\x1b[2J/x")), "any-name"),
+    (chunk_with((PackedFolder(name=b"..", mode=0o777, mtime_ns=0), b"")), "not a file name"),
+    (chunk_with((PackedFolder(name=b"", mode=0o777, mtime_ns=0), b"")), "not a file name"),
+    (chunk_with(packed(b"/".join([b"a"] * 65))), "deeper than 64"),
+    (chunk_with(packed(data=b"12", offset=2, size=4)), "out of order"),
+    (chunk_with(HALF, packed(data=b"34", offset=1, size=4)), "out of order"),
+    (chunk_with(HALF, packed(b"b", b"34", offset=2, size=4)), "out of order"),
+    (chunk_with(HALF, (FOLDER, b"")), "in the middle of a file"),
+    (chunk_with(HALF), "in the middle of a file"),
+    (chunk_with(packed(size=4)), "out of order"),
+    (chunk_with((packed(data=b"12", length=9, size=9)[0], b"12")), "beyond the end"),
+    (chunk_with((packed(data=b"12")[0], b"12" + bytes(16))), "differs from the sent data"),
+    (damaged(chunk_with(packed())), "differs from the sent data"),
+    (FRAME.pack(0, bytes(16)), "0 bytes of payload"),
+    (FRAME.pack(CHUNK_BYTES, bytes(16)), "bytes of payload"),
+    (FRAME.pack(3, Digest(b"\x01\x00x").digest()) + b"\x01\x00x", "bad record"),
+    (chunk_with(packed(mode=0o10000)), "bad record"),
+    (chunk_with(packed(mtime_ns=1 << 63)), "bad record"),
+    (chunk_with(packed(size=-1, length=-1)), "bad record"),
+]
+
+
+@pytest.mark.parametrize(("chunk", "cause"), HOSTILE)
+async def test_receive_files__pack_that_cannot_be(inbox: Path, chunk: bytes, cause: str) -> None:
+    error, left = await deliver(inbox, chunk)
+    assert cause in str(error)
+    assert [name for name in left if name != "a"] == []
+
+
+async def test_receive_files__more_folders_than_the_limit(inbox: Path) -> None:
+    """The pack announces one file; its name makes four folders. The file counts, too."""
+    error, _ = await deliver(inbox, chunk_with(packed(b"a/b/c/d/x")), files=3)
+    assert "--max-files" in str(error)
+    assert sum(len(folders) for _, folders, _ in os.walk(inbox)) == 2
+
+
+async def test_receive_files__more_bytes_than_the_limit(inbox: Path) -> None:
+    error, left = await deliver(inbox, chunk_with(packed(data=b"1234")), bytes=3)
+    assert "--max-bytes" in str(error) and left == []
+
+
+async def test_receive_files__wrong_number_of_chunks(inbox: Path) -> None:
+    async with sessions() as ends:
+        task = asyncio.create_task(receiving(ends.receiver, inbox))
+        await ends.sender.say(Pack(1, 1, CHUNK_BYTES))
+        assert isinstance(await ends.sender.hear(), Accept)
+        await ends.out.write_imm(imm=chunk_imm(2, 0))
+        await ends.sender.say(Done("", 2))
+        (error,) = await both(task)
+    assert isinstance(error, ProtocolError) and "another number of chunks" in str(error)
+
+
+async def test_receive_files__pack_larger_than_the_disk(inbox: Path) -> None:
+    async with sessions() as ends:
+        await ends.sender.say(Pack(5, 1 << 43, CHUNK_BYTES))
+        task = asyncio.create_task(receiving(ends.receiver, inbox))
+        answer = await ends.sender.hear()
+        ends.back.close()
+        await both(task)
+    assert isinstance(answer, Refuse) and "no room" in answer.error
+
+
+async def test_send_plan__existing_file_in_a_folder(tree: Path, inbox: Path) -> None:
+    (inbox / "tree").mkdir()
+    (inbox / "tree" / "a").write_bytes(b"old")
+    async with sessions() as ends:
+        sent, _ = await both(sending(ends.sender, [str(tree)]), receiving(ends.receiver, inbox))
+    assert isinstance(sent, TransferError)
+    assert "h1 refused the files: tree/a: exists in" in str(sent)
+    assert (inbox / "tree" / "a").read_bytes() == b"old"
