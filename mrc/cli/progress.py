@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import Progress, TaskID, TextColumn
 from rich.table import Column
 
-from mrc.cli.output import Output
+from mrc.cli.output import Output, format_bytes
 from mrc.cli.progress_line import Moved, PlaneCount, progress_line
 from mrc.cli.report import batch_lines, carried_bytes
 from mrc.events import QpInfo
@@ -86,6 +86,7 @@ class ProgressMeter:
         self._out = out
         self._role = role
         self._noted = False
+        self._resumed: dict[int, int] = {}  # bytes that need not move, by id
         self._bars = _Bars() if sys.stderr.isatty() and not out.quiet else None
 
     @contextmanager
@@ -111,18 +112,20 @@ class ProgressMeter:
         There may be many files, so it keeps and returns them only under --json.
         """
         kept: list[TransferredFile] = []
-        count = folders = size = 0
+        count = folders = size = resumed = 0
         start = then = time.monotonic()
         async for batch in batches:
             if self._out.as_json:
                 kept.extend(batch.files)
             count, folders, size = count + batch.count, folders + batch.folders, size + batch.bytes
+            resumed += batch.resumed_bytes
             now = time.monotonic()
             with self.lines():
                 for line in batch_lines(batch, now - then):
                     self._out.text(line)
             then = now
-        return Batch(tuple(kept), count, folders, size, packed=True), then - start
+        whole = Batch(tuple(kept), count, folders, size, packed=True, resumed_bytes=resumed)
+        return whole, then - start
 
     def note(self, text: str) -> None:
         """Prints a note above the bars; an empty text prints nothing."""
@@ -141,12 +144,18 @@ class ProgressMeter:
         if self._out.verbose:
             self.note(text)
 
+    def resumed(self, moving: Watched, name: str, size: int) -> None:
+        """The receiver has kept so many bytes of a file."""
+        self._resumed[id(moving)] = self._resumed.get(id(moving), 0) + size
+        self.note(f"{shown(name)}: goes on behind {format_bytes(size)} of an earlier transfer")
+
     @asynccontextmanager
     async def watch(self, moving: Watched, title: str, total: int | None) -> AsyncIterator[None]:
         """Shows the progress of `moving` while the body runs.
 
         `title` may contain text from the peer.
         """
+        self._resumed[id(moving)] = 0
         if self._bars is None:
             yield
             return
@@ -164,8 +173,9 @@ class ProgressMeter:
             while True:
                 await asyncio.sleep(BAR_SECONDS)
                 info, now = await moving.query(), time.monotonic()
-                done = payload_bytes(self._role, info)
-                current = (done - payload_bytes(self._role, before)) * 8 / (now - then)
+                moved = payload_bytes(self._role, info)
+                done = moved + self._resumed[id(moving)]
+                current = (moved - payload_bytes(self._role, before)) * 8 / (now - then)
                 rate += _RATE_SMOOTHING * (current - rate) if rate else current
                 planes = count.text(carried_bytes(self._role, info.planes), info.planes, now)
                 bars.update(bar, Moved(title, done, total, rate, planes))

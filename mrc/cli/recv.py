@@ -22,11 +22,12 @@ from mrc.cli.address import DEFAULT_PORT, port_number
 from mrc.cli.arguments import count_argument, seconds_argument, size_argument
 from mrc.cli.exits import UsageError
 from mrc.cli.incidents import Incidents
-from mrc.cli.output import Output, add_options
+from mrc.cli.output import Output, add_options, format_bytes
 from mrc.cli.progress import ProgressMeter
 from mrc.cli.report import overflow, slow_planes, transfer
 from mrc.cli.runner import run_async
 from mrc.cli.serving import session_failed
+from mrc.exchange.foreign import shown
 from mrc.messaging.mailbox import MAX_UNREAD
 from mrc.messaging.session import let_look
 from mrc.tasks import cancelled
@@ -89,6 +90,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--no-meta", action="store_true",
         help="do not take mode and modification time from the sender (setuid, setgid and sticky"
         " bits never)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--no-resume", action="store_true",
+        help="keep nothing of a transfer that is interrupted, and remove what was kept",
     )  # fmt: skip
     _add_limits(parser.add_argument_group("limits (anybody who can reach the port can send)"))
     history_report.add_option(
@@ -174,6 +179,12 @@ def _current_folder(prog: str) -> str:
     return "."
 
 
+def _named(files: list[str]) -> str:
+    """A few of the files, and how many there are."""
+    first = ", ".join(shown(name) for name in files[:3])
+    return first if len(files) <= 3 else f"{first} and {len(files) - 3} other files"
+
+
 def _config(args: argparse.Namespace) -> mrc.ContextConfig:
     peers = WINDOWS * args.memory
     return mrc.ContextConfig(
@@ -196,10 +207,10 @@ def _place(args: argparse.Namespace, out: Output) -> Iterator[OutputDirectory | 
         overwrite=args.overwrite,
         any_name=args.any_name,
         keep_meta=not args.no_meta,
+        resume=not args.no_resume,
     ) as directory:
-        swept = directory.sweep()
-        if swept:
-            out.note(f"removed {len(swept)} unfinished files of an mrc recv that was killed")
+        if swept := directory.sweep():
+            out.note(f"removed what was left of {_named(swept)}")
         yield directory
 
 
@@ -317,10 +328,16 @@ class _Server:
                 self.place,
                 limits=self.limits,
                 on_data=on_data,
+                on_resumed=partial(self._meter.resumed, session),
+                on_kept=self._on_kept,
                 keep_names=self.out.as_json,
             )
             files, seconds = await self._meter.files(received)
             await self._report(session, incidents, files, seconds)
+
+    def _on_kept(self, name: str, size: int) -> None:
+        kept = f"{shown(name)}: {format_bytes(size)} are kept for 7 days"
+        self._meter.note(f"{kept}; the same mrc send goes on from there")
 
     async def _report(
         self, session: Session, incidents: Incidents, files: Batch, seconds: float

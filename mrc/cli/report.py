@@ -105,8 +105,9 @@ async def transfer(
         folders=moved.folders,
         skipped=skipped,
         bytes=moved.bytes,
+        resumed_bytes=moved.resumed_bytes,
         seconds=seconds,
-        goodput_bits_per_second=moved.bytes * 8 / seconds if seconds > 0 else 0.0,
+        goodput_bits_per_second=sent_bytes(moved) * 8 / seconds if seconds > 0 else 0.0,
         qps=len(session.qps),
         sent_packets=info.sent_packets,
         retransmitted_packets=info.retransmitted_packets,
@@ -129,9 +130,14 @@ async def transfer(
     )
 
 
+def sent_bytes(moved: Batch) -> int:
+    """The bytes that travelled: those that the receiver had kept did not."""
+    return moved.bytes - moved.resumed_bytes
+
+
 def batch_lines(batch: Batch, seconds: float) -> list[str]:
     """A line about each file, stored and verified; of a pack of many files one about all."""
-    rate = f"  {format_rate(batch.bytes * 8 / seconds)}" if seconds > 0 else ""
+    rate = f"  {format_rate(sent_bytes(batch) * 8 / seconds)}" if seconds > 0 else ""
     times = f"  {format_seconds(seconds)}{rate}"
     if batch.packed and (batch.folders or batch.count > MAX_LISTED):
         count = f"{batch.count} files, {batch.folders} folders"

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 
 import mrc
 from mrc.cli import endpoint, views
@@ -17,7 +18,7 @@ from mrc.cli.report import overflow, slow_planes, transfer
 from mrc.cli.runner import run_async
 from mrc.transfer.names import FileError, check_path
 from mrc.transfer.plan import STDIN, Plan, plan_of
-from mrc.transfer.sender import send_plan
+from mrc.transfer.sender import How, send_plan
 from mrc.transfer.session import connect_session
 
 HELP = "send files and folders to a host that runs mrc recv"
@@ -47,6 +48,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--timeout", type=seconds_argument, default=5.0, metavar="SECONDS",
         help="time limit for connecting [%(default)s]",
+    )  # fmt: skip
+    parser.add_argument(
+        "--no-resume", action="store_true",
+        help="send everything again, whatever the receiver has kept of an interrupted transfer",
     )  # fmt: skip
     endpoint.add_options(parser)
     parser.add_argument(
@@ -104,7 +109,17 @@ async def _send(args: argparse.Namespace, out: Output, plan: Plan) -> int:
     ):
         views.announce(out, ctx)
         meter.detail(endpoint.parameters(ctx, session.qp))
-        sent, seconds = await meter.files(send_plan(session, plan, keep_meta=not args.no_meta))
+        how = How(
+            keep_meta=not args.no_meta,
+            resume=not args.no_resume,
+            on_resumed=lambda file, size: meter.resumed(session, file.name, size),
+        )
+        try:
+            sent, seconds = await meter.files(send_plan(session, plan, how))
+        except (Exception, asyncio.CancelledError):
+            if how.stored_chunks and how.resume:
+                meter.note("the same command goes on where this one stopped")
+            raise
         slow = slow_planes("sender", (await session.query()).planes)
         meter.note(incidents.sentence(slow))
         meter.note_once(await overflow(ctx))

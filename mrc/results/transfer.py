@@ -52,10 +52,12 @@ class Transfer(Settings):
     """Symbolic links and special files below folders, which the sender did not send."""
     bytes: int
     """Size of all files."""
+    resumed_bytes: int
+    """Bytes of the files that the receiver had kept of an earlier transfer."""
     seconds: float
     """Time from the first file to the last answer of the receiver."""
     goodput_bits_per_second: float
-    """Bits of the files divided by `seconds`."""
+    """Bits of the files, without `resumed_bytes`, divided by `seconds`."""
     qps: int
     """QPs at the end; a long, fast path takes several."""
     sent_packets: int

@@ -22,7 +22,8 @@ class Batch:
     folders: int
     bytes: int
     packed: bool
+    resumed_bytes: int = 0  # that the receiver had already
 
     @classmethod
-    def of(cls, file: TransferredFile) -> Batch:
-        return cls((file,), 1, 0, file.bytes, packed=False)
+    def of(cls, file: TransferredFile, resumed_bytes: int = 0) -> Batch:
+        return cls((file,), 1, 0, file.bytes, packed=False, resumed_bytes=resumed_bytes)

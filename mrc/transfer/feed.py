@@ -66,6 +66,12 @@ class Mapped:
         await self._ahead.until(self._at)
         return piece
 
+    async def skip(self, chunks: int) -> None:
+        """Goes on behind these chunks, once they are prepared too."""
+        end = min(chunks * CHUNK_BYTES, self.mr.length)
+        while self._at < end:
+            await self.next()
+
     def written(self, piece: Piece) -> None:
         pass
 

@@ -13,17 +13,24 @@ import errno
 import fcntl
 import os
 import stat
+import time
 from collections.abc import Callable
 from typing import Self
 
 from mrc.exchange.foreign import printable, shown
 from mrc.transfer.folders import RECEIVERS, Chain, Folder, Meta
+from mrc.transfer.kept import KEPT_SECONDS, Record, hash_range
+from mrc.transfer.messages import Digest
 from mrc.transfer.names import (
     FileError,
     cause_of,
     check_harmless,
     check_path,
+    is_record,
     is_temporary,
+    part_name,
+    record_name,
+    shown_name,
 )
 
 MAX_AHEAD_BYTES = 256 << 20  # most disk space that a file allocates ahead of its writes
@@ -33,7 +40,8 @@ _ZEROS = bytes(64 << 10)  # a hole is at least as large
 class Target:
     """A file that is being received. It has a temporary name until `commit`, and a lock.
 
-    `size` is None for a file whose size the sender does not know yet.
+    `size` is None for a file whose size the sender does not know yet. With `chunk_bytes` it is a
+    part: without `commit` it is kept, with a record of its chunks.
     """
 
     def __init__(
@@ -44,6 +52,7 @@ class Target:
         size: int | None,
         *,
         sparse: bool = False,
+        chunk_bytes: int = 0,
     ) -> None:
         self.name = name
         self.bytes = size or 0
@@ -55,11 +64,38 @@ class Target:
         self._sparse = sparse
         self._allocated = 0  # bytes
         # All temporary files are in the output folder itself, where a later receiver looks.
-        self._temporary, self._fd = directory.root.create_temporary(self._base)
+        self._record_fd = -1
+        self._record: Record | None = None
+        self._wanted = True
+        if not chunk_bytes:
+            self._temporary, self._fd = directory.root.create_temporary(self._base)
+            return
+        self._temporary = part_name(name)
+        self._fd, self._record_fd = directory.root.open_part(self._temporary, name)
+        self._record = Record(self._fd, self._record_fd, chunk_bytes)
+
+    def kept(self, most: int) -> tuple[int, Digest]:
+        """Chunks of an earlier transfer, and their digest. Reads them: call it in a thread."""
+        return self._record.verify(most) if self._record is not None else (0, Digest())
+
+    def begin(self, chunks: int, start: int) -> None:
+        """Goes on after `chunks` chunks with `start` bytes; raises FileError."""
+        try:
+            if self._record is not None:
+                self._record.begin(chunks)
+        except OSError as error:
+            raise self._cannot(error, "write") from error
+        self._allocated = start
+
+    def add_chunk(self, digest: bytes) -> None:
+        """The next chunk has been written; `digest` is that of the file so far."""
+        if self._record is not None:
+            self._record.add(digest)
 
     def check_room(self) -> None:
         """Raises FileError when the file system lacks space for the file now. Allocates none."""
-        if self.bytes > self._directory.root.free_bytes() and not self._sparse:
+        missing = self.bytes - os.fstat(self._fd).st_blocks * 512
+        if missing > self._directory.root.free_bytes() and not self._sparse:
             raise self._no_room()
 
     def write(self, offset: int, chunk: memoryview) -> None:
@@ -113,8 +149,8 @@ class Target:
     def commit(self, meta: Meta = RECEIVERS) -> None:
         """Gives the complete file its mode, time and final name; raises FileError."""
         try:
-            if self._sparse:
-                os.ftruncate(self._fd, self.bytes)  # it may end with a hole
+            if self._sparse or self._record is not None:
+                os.ftruncate(self._fd, self.bytes)  # it may end with a hole, or was longer before
             self._directory.set_meta(self._fd, meta, 0o666)
         except OSError as error:
             raise self._cannot(error, "be completed") from error
@@ -132,15 +168,67 @@ class Target:
         self._temporary = ""
         self._directory.names.discard(self.name)
 
-    def close(self) -> None:
-        """Removes the temporary file unless it was committed."""
+    def discard(self) -> None:
+        """Keeps nothing of it."""
+        self._wanted = False
+
+    def close(self) -> int:
+        """Removes the temporary file unless it was committed or is a part with chunks. Returns the
+        bytes that are kept.
+        """
+        kept = 0
+        if self._record is not None:
+            kept = self._record.kept_bytes if self._temporary and self._wanted else 0
+            self._record.close(save=kept > 0)
+            if kept:
+                os.ftruncate(self._fd, kept)  # gives back what was allocated ahead
+            if not kept:
+                self._directory.root.remove(record_name(part_name(self.name)))
+            os.close(self._record_fd)
+            self._record = None
         if self._temporary:
-            self._directory.root.remove(self._temporary)
+            if not kept:
+                self._directory.root.remove(self._temporary)
             self._temporary = ""
             self._directory.names.discard(self.name)
         if self._fd >= 0:
             os.close(self._fd)  # this also releases the lock
             self._fd = -1
+        return kept
+
+
+class Same:
+    """A file that exists already: what arrives must be the same. It is not written to."""
+
+    def __init__(self, directory: OutputDirectory, name: str, fd: int, size: int) -> None:
+        self.name = name
+        self.path = os.path.join(directory.path, name)
+        self.bytes = size
+        self._directory = directory
+        self._fd = fd
+
+    def check_room(self) -> None:
+        """It takes none."""
+
+    def write(self, offset: int, chunk: memoryview) -> None:
+        """Compares; raises FileError where the file differs."""
+        if os.pread(self._fd, len(chunk), offset) != chunk:
+            raise self._directory.exists_error(self.name)
+
+    def hash(self) -> Digest:
+        """The digest of the whole file. Reads it: call it in a thread."""
+        digest = Digest()
+        hash_range(self._fd, digest, 0, self.bytes)
+        return digest
+
+    def commit(self, meta: Meta = RECEIVERS) -> None:
+        """It is complete."""
+
+    def close(self) -> int:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        return 0
 
 
 class Tree:
@@ -153,15 +241,26 @@ class Tree:
         self._directory = directory
         self._chain = Chain(directory.root, on_make)
 
-    def create(self, name: str, size: int | None, *, sparse: bool = False) -> Target:
+    def same(self, name: str, size: int) -> Same | None:
+        """The file of this name and size if it exists already."""
+        parts = self._directory.check(name)
+        folder = self._chain.enter(parts[:-1])
+        fd = folder.open_same(parts[-1], size) if self._directory.resume else None
+        return None if fd is None else Same(self._directory, name, fd, size)
+
+    def create(
+        self, name: str, size: int | None, *, sparse: bool = False, chunk_bytes: int = 0
+    ) -> Target:
         """Opens a target for `size` bytes; raises FileError when the name is not allowed or in use.
 
-        The caller closes it before it creates another.
+        With `chunk_bytes` it goes on with what was kept of this file. The caller closes it before
+        it creates another.
         """
         parts = self._directory.check(name)
         folder = self._chain.enter(parts[:-1])
         self._directory.check_free(folder, name)
-        target = Target(self._directory, folder, name, size, sparse=sparse)
+        chunk_bytes = chunk_bytes if self._directory.resume else 0
+        target = Target(self._directory, folder, name, size, sparse=sparse, chunk_bytes=chunk_bytes)
         self._directory.names.add(name)
         return target
 
@@ -189,9 +288,16 @@ class OutputDirectory:
     """The one directory that a receiver writes to. A context manager."""
 
     def __init__(
-        self, path: str, *, overwrite: bool = False, any_name: bool = False, keep_meta: bool = True
+        self,
+        path: str,
+        *,
+        overwrite: bool = False,
+        any_name: bool = False,
+        keep_meta: bool = True,
+        resume: bool = True,
     ) -> None:
         self._keep_meta = keep_meta
+        self.resume = resume  # keep parts of interrupted transfers, and go on with them
         self._any_name = any_name
         self.path = os.path.abspath(path)  # peers see it in errors, where "." would mean nothing
         self.overwrite = overwrite
@@ -222,25 +328,49 @@ class OutputDirectory:
         return Tree(self, on_make)
 
     def sweep(self) -> list[str]:
-        """Removes temporary files that no live process has locked; returns their names."""
+        """Removes temporary files that no live process has locked, but not a part that can be
+        continued. Returns the names of the files that they were for.
+        """
+        found = [name for name in sorted(os.listdir(self.root.fd)) if is_temporary(name)]
         swept = []
-        for name in sorted(os.listdir(self.root.fd)):
-            if not is_temporary(name):
+        for name in found:
+            if is_record(name):
                 continue
-            try:
-                fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=self.root.fd)
-            except OSError:
-                continue  # already removed, a symbolic link, or no permission
-            try:
-                if stat.S_ISREG(os.fstat(fd).st_mode):
-                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    os.unlink(name, dir_fd=self.root.fd)
-                    swept.append(name)
-            except OSError:
-                pass  # a live receiver has locked it, or no permission
-            finally:
-                os.close(fd)
+            record = record_name(name)
+            if self.resume and record in found and self._is_recent(record):
+                continue
+            if self._remove_unlocked(name):
+                swept.append(shown_name(name))
+                self.root.remove(record)
+        for record in found:
+            if is_record(record) and record.removesuffix("-kept") not in found:
+                self._remove_unlocked(record)
         return swept
+
+    def _is_recent(self, record: str) -> bool:
+        """Whether the part of this record is to be kept."""
+        try:
+            status = os.stat(record, dir_fd=self.root.fd, follow_symlinks=False)
+        except OSError:
+            return False
+        return time.time() - status.st_mtime < KEPT_SECONDS
+
+    def _remove_unlocked(self, name: str) -> bool:
+        """Removes a regular file that no live process has locked."""
+        try:
+            fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=self.root.fd)
+        except OSError:
+            return False  # already removed, a symbolic link, or no permission
+        try:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                return False
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.unlink(name, dir_fd=self.root.fd)
+        except OSError:
+            return False  # a live receiver has locked it, or no permission
+        finally:
+            os.close(fd)
+        return True
 
     def check(self, name: str) -> list[str]:
         """The parts of a name; raises FileError when it is not allowed."""

@@ -10,12 +10,13 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import stat
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from mrc.exchange.foreign import printable
-from mrc.transfer.names import FileError, cause_of, temporary_name
+from mrc.transfer.names import FileError, cause_of, record_name, temporary_name
 
 _PERMISSIONS = 0o777  # a peer never sets the setuid, setgid and sticky bits
 
@@ -106,6 +107,43 @@ class Folder:
             if self._lock(fd):
                 return temporary, fd
             os.close(fd)
+
+    def open_part(self, part: str, name: str) -> tuple[int, int]:
+        """Opens and locks a part and its record, or creates them; returns their descriptors."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        fds: list[int] = []
+        try:
+            for file in (part, record_name(part)):
+                fds.append(os.open(file, flags, 0o600, dir_fd=self.fd))
+                status = os.fstat(fds[-1])
+                if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid():
+                    raise FileError(
+                        f"{printable(file)} in {self.path}: is not a part of mrc recv: remove it"
+                    )
+            if not self._lock(fds[0]):
+                raise FileError(f"{printable(name)}: another mrc recv receives it: try again later")
+        except BaseException as error:
+            for fd in fds:
+                os.close(fd)
+            if isinstance(error, OSError):
+                raise FileError(
+                    f"{printable(name)}: cannot be created in {self.path}: {cause_of(error)}"
+                ) from error
+            raise
+        return fds[0], fds[1]
+
+    def open_same(self, name: str, size: int) -> int | None:
+        """Opens the regular file `name` of this size for reading; None if there is none."""
+        try:
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            fd = os.open(name, flags, dir_fd=self.fd)
+        except OSError:
+            return None
+        status = os.fstat(fd)
+        if stat.S_ISREG(status.st_mode) and status.st_size == size:
+            return fd
+        os.close(fd)
+        return None
 
     def _lock(self, fd: int) -> bool:
         # A sweep may remove the file between creation and lock; then the caller creates another.

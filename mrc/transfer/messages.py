@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The messages between the two ends of a transfer, and their checks.
 
-For each file:  sender: offer -> receiver: accept | refuse. Then the sender writes the chunks; the
-immediate of each chunk holds its index and slot. Then  sender: done -> receiver: stored | refuse.
-After the last file the sender sends bye. A sender that cannot continue sends abort. Only one file
-is in transfer at a time. Many small files and folders travel as one pack: the sender sends pack in
-place of offer, and the rest is the same. The chunks of a pack, and those of a file whose size is
-not known when it is offered, are framed (`pack.py`).
+For each file: sender: offer -> receiver: accept | refuse. If the receiver has kept chunks of an
+earlier transfer, the sender says with begin whether it goes on behind them: it does if their digest
+is that of its own file. Then the sender writes the chunks; the immediate of each chunk holds its
+index and slot. Then sender: done -> receiver: stored | refuse. After the last file the sender sends
+bye. A sender that cannot continue sends abort. Only one file is in transfer at a time. Many small
+files and folders travel as one pack: the sender sends pack in place of offer, and the rest is the
+same. The chunks of a pack, and those of a file whose size is not known when it is offered, are
+framed (`pack.py`).
 
 The receiver's window has slots of the size of a chunk. The sender chooses a slot for each chunk and
 may use several QPs. The receiver stores the chunks in order. Its credit is an immediate with the
@@ -45,7 +47,8 @@ Time = Annotated[int, Meta(ge=-MAX_WHOLE, le=MAX_WHOLE)]
 class Offer:
     """Offers a file of the sender, with the size of its chunks.
 
-    `bytes` is null when the size is not known. `sparse`: the file has holes.
+    `bytes` is null when the size is not known. `sparse`: the file has holes. `resume`: the receiver
+    may go on with what it has kept of this file.
     """
 
     type: ClassVar[str] = "offer"
@@ -55,28 +58,44 @@ class Offer:
     sparse: bool = False
     mode: Mode | None = None
     mtime_ns: Time | None = None
+    resume: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Pack:
-    """Offers a pack of `files` files and folders, which have `bytes` bytes together."""
+    """Offers a pack of `files` files and folders, which have `bytes` bytes together.
+
+    `resume`: files that exist already, with the same bytes, count as stored.
+    """
 
     type: ClassVar[str] = "pack"
     files: Whole
     bytes: Whole
     chunk_bytes: ChunkBytes
+    resume: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Accept:
     """Accepts the offered file, with the window to write it to.
 
-    QPs with `token` may join the session; empty: no QP may join.
+    QPs with `token` may join the session; empty: no QP may join. The receiver has the first `kept`
+    chunks already; `digest` is that of their bytes.
     """
 
     type: ClassVar[str] = "accept"
     window: RemoteMemory
     token: Words
+    kept: Whole = 0
+    digest: Words = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Answers an accept with kept chunks: the sender writes from this chunk on."""
+
+    type: ClassVar[str] = "begin"
+    chunk: Whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +138,9 @@ class Bye:
     type: ClassVar[str] = "bye"
 
 
-TransferMessage = Offer | Pack | Accept | Refuse | Done | Stored | Abort | Bye
+TransferMessage = Offer | Pack | Accept | Begin | Refuse | Done | Stored | Abort | Bye
 _KINDS: dict[str, type[TransferMessage]] = {
-    kind.type: kind for kind in (Offer, Pack, Accept, Refuse, Done, Stored, Abort, Bye)
+    kind.type: kind for kind in (Offer, Pack, Accept, Begin, Refuse, Done, Stored, Abort, Bye)
 }
 
 

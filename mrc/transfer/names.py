@@ -7,6 +7,7 @@ no name leads out of the output folder.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import secrets
@@ -17,8 +18,9 @@ from mrc.exchange.foreign import has_invisible, printable, shown
 MAX_NAME_BYTES = 255  # of a part: NAME_MAX of Linux file systems
 MAX_PATH_BYTES = 4095  # PATH_MAX without its NUL
 MAX_DEPTH = 64  # parts of a name; the receiver holds a descriptor for each folder of one name
-_TEMPORARY = re.compile(r"\..*\.mrc-[0-9a-f]{8}", re.DOTALL)
-_SUFFIX_BYTES = len("..mrc-01234567")
+_KEPT = "-kept"
+_TEMPORARY = re.compile(rf"\..*\.mrc-[0-9a-f]{{8}}({_KEPT})?", re.DOTALL)
+_SUFFIX_BYTES = len("..mrc-01234567" + _KEPT)
 
 
 class FileError(MrcError):
@@ -78,9 +80,35 @@ def is_temporary(name: str) -> bool:
 
 
 def temporary_name(name: str) -> str:
+    """A new name for the file `name` until it is complete."""
+    return f".{_stem(name)}.mrc-{secrets.token_hex(4)}"
+
+
+def part_name(path: str) -> str:
+    """The name of what is kept of the file with this path. Always the same, so that a later
+    transfer finds it.
+    """
+    key = hashlib.sha256(os.fsencode(path)).hexdigest()[:8]
+    return f".{_stem(os.path.basename(path))}.mrc-{key}"
+
+
+def record_name(part: str) -> str:
+    """The name of the record beside a part."""
+    return part + _KEPT
+
+
+def is_record(name: str) -> bool:
+    return name.endswith(_KEPT)
+
+
+def shown_name(temporary: str) -> str:
+    """The file that a temporary name stands for, perhaps cut."""
+    return temporary[1:].rpartition(".mrc-")[0]
+
+
+def _stem(name: str) -> str:
     # Cut by bytes, so that the temporary name of the longest legal name is legal too.
-    stem = os.fsdecode(os.fsencode(name)[: MAX_NAME_BYTES - _SUFFIX_BYTES])
-    return f".{stem}.mrc-{secrets.token_hex(4)}"
+    return os.fsdecode(os.fsencode(name)[: MAX_NAME_BYTES - _SUFFIX_BYTES])
 
 
 def cause_of(error: OSError) -> str:

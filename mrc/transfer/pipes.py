@@ -127,7 +127,12 @@ class StdoutTree:
     def __init__(self, pipe: PipeWriter) -> None:
         self._pipe = pipe
 
-    def create(self, name: str, size: int | None, *, sparse: bool = False) -> StdoutTarget:
+    def same(self, name: str, size: int) -> None:
+        return None
+
+    def create(
+        self, name: str, size: int | None, *, sparse: bool = False, chunk_bytes: int = 0
+    ) -> StdoutTarget:
         return StdoutTarget(self._pipe, name)
 
     def finish_folder(self, name: str, meta: Meta) -> bool:
@@ -161,8 +166,20 @@ class StdoutTarget:
         self._pipe.write(chunk)
         self.bytes += len(chunk)
 
+    def kept(self, most: int) -> tuple[int, Digest]:
+        return 0, Digest()
+
+    def begin(self, chunks: int, start: int) -> None:
+        pass
+
+    def add_chunk(self, digest: bytes) -> None:
+        pass
+
     def commit(self, meta: Meta = RECEIVERS) -> None:
         pass
 
-    def close(self) -> None:
+    def discard(self) -> None:
         pass
+
+    def close(self) -> int:
+        return 0

@@ -4,21 +4,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import closing
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 
 from mrc.errors import ProtocolError
 from mrc.exchange.budget import BudgetError
 from mrc.messaging.mailbox import MailboxClosedError
 from mrc.transfer.batch import Batch
-from mrc.transfer.messages import CHUNK_BYTES, Accept, Bye, Offer, Pack, Refuse, Stored
+from mrc.transfer.messages import CHUNK_BYTES, Accept, Begin, Bye, Offer, Pack, Refuse, Stored
 from mrc.transfer.names import FileError
 from mrc.transfer.patience import IdleError, patience, until_idle
 from mrc.transfer.quota import DEFAULTS, Limits, Quota
 from mrc.transfer.session import Session, VerificationError
 from mrc.transfer.sinks import FileSink, Output, PackSink, StreamSink, Tree
+from mrc.transfer.threads import in_thread
 from mrc.transfer.window import Storing, Window, open_window
 
+BEGIN_SECONDS = 3600.0  # for a sender that reads what was kept, at most
+Told = Callable[[str, int], None]  # the name of a file, and bytes
+AnySink = FileSink | StreamSink | PackSink
 _MESSAGE_BYTES = 1 << 20  # mailbox messages, which count as received payload beside the file
 
 
@@ -28,12 +32,16 @@ async def receive_files(
     *,
     limits: Limits = DEFAULTS,
     on_data: Callable[[], None] = lambda: None,
+    on_resumed: Told = lambda name, size: None,
+    on_kept: Told = lambda name, size: None,
     keep_names: bool = True,
 ) -> AsyncIterator[Batch]:
     """Yields each file or pack when it is stored and verified; ends after the sender's last one.
 
     With `keep_names` the batch of a pack has its files.
-    Calls `on_data` before it stores each chunk, and before each file gets its final name.
+    Calls `on_data` before it stores each chunk, and before each file gets its final name, and
+    `on_resumed` for a file of which it had so many bytes already, `on_kept` for one of which so
+    many are kept because the transfer was interrupted.
     Raises FileError when it cannot store a file, TransferError when the sender stops the transfer
     or makes no progress.
     """
@@ -44,9 +52,14 @@ async def receive_files(
     try:
         window = await _open_window(session, limits.window_bytes)
         while (offer := await _hear_offer(session, limits)) is not None:
-            with closing(_sink_of(offer, tree, quota, keep_names=keep_names)) as sink:
-                storing = Storing(session, window, offer.chunk_bytes, sink, on_data, tree.stop)
-                batch = await _receive(session, window, offer, sink, storing, limits, on_data)
+            with _closed(_sink_of(offer, tree, quota, keep_names=keep_names), on_kept) as sink:
+                begin = await _accept(session, window, offer, sink, limits)
+                if begin:
+                    on_resumed(sink.name, min(begin * offer.chunk_bytes, offer.bytes or 0))
+                storing = Storing(
+                    session, window, offer.chunk_bytes, sink, on_data, tree.stop, begin
+                )
+                batch = await _receive(session, offer, sink, storing, limits, on_data)
             yield batch
     except IdleError as error:
         await session.say_last(Refuse("stopped", str(error)))
@@ -60,6 +73,18 @@ async def receive_files(
     except asyncio.CancelledError:
         await session.say_last(Refuse("stopped", "the receiver was stopped"))
         raise
+
+
+@contextmanager
+def _closed(sink: AnySink, on_kept: Told) -> Iterator[AnySink]:
+    try:
+        yield sink
+    except FileError:
+        sink.discard()  # this disk is full or broken: what is kept would only fill it
+        raise
+    finally:
+        if kept := sink.close():
+            on_kept(sink.name, kept)
 
 
 async def _open_window(session: Session, most_bytes: int) -> Window:
@@ -86,32 +111,59 @@ async def _hear_offer(session: Session, limits: Limits) -> Offer | Pack | None:
     return message
 
 
-def _sink_of(
-    offer: Offer | Pack, tree: Tree, quota: Quota, *, keep_names: bool
-) -> FileSink | StreamSink | PackSink:
+def _sink_of(offer: Offer | Pack, tree: Tree, quota: Quota, *, keep_names: bool) -> AnySink:
     """The sink for an offer; raises FileError to refuse the offer before data flows."""
     if isinstance(offer, Pack):
         quota.check(f"{offer.files} files", offer.files, offer.bytes)
         tree.check_room(offer.bytes)
-        return PackSink(tree, quota, keep_names=keep_names)
+        return PackSink(tree, quota, keep_names=keep_names, resume=offer.resume)
     if offer.bytes is None:
         return StreamSink(tree, offer, quota)
     return FileSink(tree, offer, quota)
 
 
-async def _receive(
+async def _accept(
     session: Session,
     window: Window,
     offer: Offer | Pack,
-    sink: FileSink | StreamSink | PackSink,
+    sink: AnySink,
+    limits: Limits,
+) -> int:
+    """Accepts the offer; returns the first chunk that the sender will write."""
+    if offer.chunk_bytes > len(window.memory):
+        raise ProtocolError(f"{session.qp.peer_host} offered chunks larger than the window")
+    file = sink if isinstance(sink, FileSink) and offer.resume else None
+    kept, digest = await in_thread(file.kept) if file is not None else (0, "")
+    async with patience(session, limits.idle_seconds):
+        await session.say(Accept(window.mr.remote, session.joined.token, kept, digest))
+    begin = 0
+    if kept:
+        message = await _hear_begin(session, limits)
+        if message.chunk not in (0, kept):
+            raise ProtocolError(f"{session.qp.peer_host} goes on with a chunk that is not here")
+        begin = message.chunk
+    if file is not None:
+        file.begin(begin)
+    return begin
+
+
+async def _hear_begin(session: Session, limits: Limits) -> Begin:
+    """The sender may have to read all of its file that was kept, so this may take long."""
+    async with patience(session, limits.idle_seconds + BEGIN_SECONDS):
+        message = await session.hear()
+    if not isinstance(message, Begin):
+        raise ProtocolError(f"{session.qp.peer_host} sent an unexpected message before a file")
+    return message
+
+
+async def _receive(
+    session: Session,
+    offer: Offer | Pack,
+    sink: AnySink,
     storing: Storing,
     limits: Limits,
     on_data: Callable[[], None],
 ) -> Batch:
-    if offer.chunk_bytes > len(window.memory):
-        raise ProtocolError(f"{session.qp.peer_host} offered chunks larger than the window")
-    async with patience(session, limits.idle_seconds):
-        await session.say(Accept(window.mr.remote, session.joined.token))
     most_bytes = limits.bytes if offer.bytes is None else offer.bytes
     most_bytes += _MESSAGE_BYTES
     idle = until_idle(session, limits.idle_seconds, storing.progress, most_bytes)

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
 from functools import partial
 
 from mrc.binding.verbs import MR
@@ -21,6 +22,7 @@ from mrc.transfer.messages import (
     CHUNK_BYTES,
     Abort,
     Accept,
+    Begin,
     Bye,
     Digest,
     Done,
@@ -34,7 +36,7 @@ from mrc.transfer.names import FileError
 from mrc.transfer.packing import Packing
 from mrc.transfer.pipes import PipeReader
 from mrc.transfer.plan import Entry, File, Plan, Stdin
-from mrc.transfer.populate import Ahead, populate_for_reads
+from mrc.transfer.populate import STEP_BYTES, Ahead, populate_for_reads
 from mrc.transfer.session import Session, TransferError, VerificationError
 from mrc.transfer.source import Source
 from mrc.transfer.writing import SpokenError, Writing
@@ -42,19 +44,40 @@ from mrc.transfer.writing import SpokenError, Writing
 AHEAD_BYTES = 256 << 20  # hashed ahead of the writes; occupies page cache, not process memory
 
 
-async def send_plan(
-    session: Session, plan: Plan, *, keep_meta: bool = True
-) -> AsyncIterator[Batch]:
+@dataclass(slots=True)
+class How:
+    """How to send. `on_resumed` is called for a file of which the receiver has so many bytes."""
+
+    keep_meta: bool = True
+    resume: bool = True
+    on_resumed: Callable[[File, int], None] = lambda file, size: None
+    stored_chunks: int = 0  # of the last file, as far as the receiver has said
+
+
+@dataclass(slots=True)
+class _Digests:
+    """The digest of a file as far as it was read, and after each chunk."""
+
+    whole: Digest = field(default_factory=Digest)
+    after: list[bytes] = field(default_factory=list)
+
+
+assert STEP_BYTES == CHUNK_BYTES, "a digest after each chunk"
+
+
+async def send_plan(session: Session, plan: Plan, how: How | None = None) -> AsyncIterator[Batch]:
     """Sends files in order and yields each when the receiver has stored and verified it.
 
     Raises FileError for errors at this end, TransferError when the receiver refuses a file.
     """
+    how = how or How()
     for run in plan.runs():
+        how.stored_chunks = 0
         release = AsyncExitStack()
         # On failure the engine may still read the memory, so it is kept until the QP has ended.
         session.held.push_async_callback(release.aclose)
         try:
-            sent = await _send_run(session, run, release, keep_meta=keep_meta)
+            sent = await _send_run(session, run, release, how)
         except FileError as error:
             await session.say_last(Abort(str(error)))
             raise
@@ -69,80 +92,109 @@ async def send_plan(
         pass  # all files are stored, so the transfer succeeded; our close replaces the bye
 
 
-async def _send_run(
-    session: Session, run: list[Entry], release: AsyncExitStack, *, keep_meta: bool
-) -> Batch:
+async def _send_run(session: Session, run: list[Entry], release: AsyncExitStack, how: How) -> Batch:
     match run:
         case [File() as file]:
-            return await _send_file(session, file, release, keep_meta=keep_meta)
+            return await _send_file(session, file, release, how)
         case [Stdin() as stdin]:
-            return await _send_stdin(session, stdin, release)
-    return await _send_pack(session, run, release, keep_meta=keep_meta)
+            return await _send_stdin(session, stdin, release, how)
+    return await _send_pack(session, run, release, how)
 
 
-async def _send_file(
-    session: Session, file: File, release: AsyncExitStack, *, keep_meta: bool
-) -> Batch:
+async def _send_file(session: Session, file: File, release: AsyncExitStack, how: How) -> Batch:
     """Sends a file from its mapping, without a copy."""
     source = release.enter_context(Source(file.path, follow=file.follow))
     mr = None
     if source.bytes:
         registered = session.ctx.register(source.map, access=Access.LOCAL_READ)
         mr = await release.enter_async_context(registered)
-    digest = Digest()
-    meta = Meta(source.mode, source.mtime_ns) if keep_meta else Meta()
-    offer = Offer(file.name, source.bytes, CHUNK_BYTES, source.sparse, meta.mode, meta.mtime_ns)
+    digests = _Digests()
+    meta = Meta(source.mode, source.mtime_ns) if how.keep_meta else Meta()
+    offer = Offer(
+        file.name, source.bytes, CHUNK_BYTES, source.sparse, meta.mode, meta.mtime_ns, how.resume
+    )
     # Hashing starts before the offer, so it runs while the receiver prepares.
-    async with Ahead(source.bytes, partial(_prepare, source, mr, digest), AHEAD_BYTES) as ahead:
+    async with Ahead(source.bytes, partial(_prepare, source, mr, digests), AHEAD_BYTES) as ahead:
+        accept = await _offer(session, offer, file.path)
         feed = None if mr is None else Mapped(mr, ahead)
-        chunks = await _write(session, offer, feed, file.path)
+        begin = 0
+        if accept.kept and mr is not None:
+            begin = await _begin(session, accept, Mapped(mr, ahead), digests)
+        if feed is not None and begin:
+            await feed.skip(begin)
+            how.on_resumed(file, min(begin * CHUNK_BYTES, source.bytes))
+        chunks = await _write(session, accept, feed, file.path, how, begin)
     source.check_unchanged()
-    await _finish(session, Done(digest.hexdigest(), chunks), file.path)
-    return Batch.of(TransferredFile(file.name, source.bytes, digest.hexdigest(), file.path))
+    digest = digests.whole.hexdigest()
+    await _finish(session, Done(digest, chunks), file.path)
+    resumed_bytes = min(begin * CHUNK_BYTES, source.bytes)
+    return Batch.of(TransferredFile(file.name, source.bytes, digest, file.path), resumed_bytes)
 
 
-async def _send_stdin(session: Session, stdin: Stdin, release: AsyncExitStack) -> Batch:
+async def _begin(session: Session, accept: Accept, feed: Mapped, digests: _Digests) -> int:
+    """Says where the chunks begin: behind those that the receiver has kept, if they are ours."""
+    if accept.kept > -(-feed.left_bytes() // CHUNK_BYTES):
+        raise ProtocolError(f"{session.qp.peer_host} has kept more chunks than there are")
+    await session.watched(feed.skip(accept.kept))
+    same = digests.after[accept.kept - 1].hex() == accept.digest
+    begin = accept.kept if same else 0
+    await session.say(Begin(begin))
+    return begin
+
+
+async def _send_stdin(session: Session, stdin: Stdin, release: AsyncExitStack, how: How) -> Batch:
     pipe = release.enter_context(PipeReader(sys.stdin.fileno()))
     filled = Filled(pipe.fill, lambda: UNKNOWN, pipe.stop)
     offer = Offer(stdin.name, None, CHUNK_BYTES)
     path = "standard input"
     async with await filled.open(session.ctx, release) as feed:
-        chunks = await _write(session, offer, feed, path)
+        accept = await _offer(session, offer, path)
+        chunks = await _write(session, accept, feed, path, how)
     digest = pipe.digest.hexdigest()
     await _finish(session, Done(digest, chunks), path)
     return Batch.of(TransferredFile(stdin.name, pipe.bytes, digest, "-"))
 
 
 async def _send_pack(
-    session: Session, entries: list[Entry], release: AsyncExitStack, *, keep_meta: bool
+    session: Session, entries: list[Entry], release: AsyncExitStack, how: How
 ) -> Batch:
-    packing = Packing(entries, keep_meta=keep_meta)
+    packing = Packing(entries, keep_meta=how.keep_meta)
     release.callback(packing.close)
     filled = Filled(packing.fill, packing.left_bytes)
     size = packing.left_bytes()
     path = ""
     async with await filled.open(session.ctx, release) as feed:
-        chunks = await _write(session, Pack(len(entries), size, CHUNK_BYTES), feed, path)
+        offer = Pack(len(entries), size, CHUNK_BYTES, how.resume)
+        accept = await _offer(session, offer, path)
+        chunks = await _write(session, accept, feed, path, how)
     await _finish(session, Done("", chunks), path)
     files = tuple(packing.files)
     return Batch(files, len(files), len(entries) - len(files), size, packed=True)
 
 
-async def _write(session: Session, offer: Offer | Pack, feed: Feed | None, path: str) -> int:
-    """Makes an offer and writes its chunks; returns their number. An empty file has no feed."""
+async def _offer(session: Session, offer: Offer | Pack, path: str) -> Accept:
     await session.say(offer)
     reply = await _hear(session, path)
-    peer = session.qp.peer_host
     if not isinstance(reply, Accept):
-        raise ProtocolError(f"{peer} answered an offer with an unexpected message")
+        raise ProtocolError(f"{session.qp.peer_host} answered an offer with an unexpected message")
+    return reply
+
+
+async def _write(
+    session: Session, accept: Accept, feed: Feed | None, path: str, how: How, begin: int = 0
+) -> int:
+    """Writes the chunks from `begin` on; returns the number of all. An empty file has no feed."""
     if feed is None:
         return 0
-    writing = Writing(session, reply, feed)
+    writing = Writing(session, accept, feed, begin)
     try:
         await writing.run()
     except SpokenError:
         await _hear(session, path)
+        peer = session.qp.peer_host
         raise ProtocolError(f"{peer} sent an unexpected message during a file") from None
+    finally:
+        how.stored_chunks = writing.stored
     return writing.chunks
 
 
@@ -152,7 +204,7 @@ async def _finish(session: Session, done: Done, path: str) -> None:
         raise ProtocolError(f"{session.qp.peer_host} did not confirm that it stored the file")
 
 
-def _prepare(source: Source, mr: MR | None, digest: Digest, offset: int, length: int) -> None:
+def _prepare(source: Source, mr: MR | None, digests: _Digests, offset: int, length: int) -> None:
     """Populates and hashes a part of the mapping.
 
     The mapping is registered, so a truncated part reads as zeros and does not raise SIGBUS.
@@ -160,7 +212,8 @@ def _prepare(source: Source, mr: MR | None, digest: Digest, offset: int, length:
     assert mr is not None, "an empty file needs no preparation"
     populate_for_reads(mr.address + offset, length)
     with memoryview(source.map) as whole:
-        digest.update(whole[offset : offset + length])
+        digests.whole.update(whole[offset : offset + length])
+    digests.after.append(digests.whole.digest())
 
 
 async def _hear(session: Session, path: str) -> TransferMessage:

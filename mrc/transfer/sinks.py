@@ -24,7 +24,7 @@ _STEP_BYTES = 256 << 10  # hashed, then written while it is still in the CPU cac
 
 
 class Place(Protocol):
-    """A file that is being received: `files.Target`, or a part of standard output."""
+    """A file that is being received, or one that exists already."""
 
     name: str
     path: str
@@ -33,13 +33,33 @@ class Place(Protocol):
     def check_room(self) -> None: ...
     def write(self, offset: int, chunk: memoryview) -> None: ...
     def commit(self, meta: Meta = ...) -> None: ...
-    def close(self) -> None: ...
+    def close(self) -> int: ...
+
+
+class Kept(Place, Protocol):
+    """A file that may go on where an earlier transfer was interrupted: `files.Target`, or a part of
+    standard output, which never does.
+    """
+
+    def kept(self, most: int) -> tuple[int, Digest]: ...
+    def begin(self, chunks: int, start: int) -> None: ...
+    def add_chunk(self, digest: bytes) -> None: ...
+    def discard(self) -> None: ...
+
+
+class Existing(Place, Protocol):
+    """A file that exists already."""
+
+    def hash(self) -> Digest: ...
 
 
 class Tree(Protocol):
     """The place for the files of a session: `files.Tree`, or standard output."""
 
-    def create(self, name: str, size: int | None, *, sparse: bool = ...) -> Place: ...
+    def same(self, name: str, size: int) -> Existing | None: ...
+    def create(
+        self, name: str, size: int | None, *, sparse: bool = ..., chunk_bytes: int = ...
+    ) -> Kept: ...
     def finish_folder(self, name: str, meta: Meta) -> bool: ...
     def check_room(self, size: int) -> None: ...
     def stop(self) -> None: ...
@@ -59,26 +79,74 @@ class FileSink:
     def __init__(self, tree: Tree, offer: Offer, quota: Quota) -> None:
         assert offer.bytes is not None
         quota.take(offer.name, files=1, size=offer.bytes)
+        self.name = offer.name
+        self._tree = tree
         self._offer = offer
         self._bytes = offer.bytes
         self.chunks: int | None = -(-offer.bytes // offer.chunk_bytes)
         self._digest = Digest()
-        self._target = tree.create(offer.name, offer.bytes, sparse=offer.sparse)
+        self._resumed_bytes = 0
+        self._same = tree.same(offer.name, offer.bytes) if offer.resume else None
+        self._target = self._create() if self._same is None else None
+
+    def _create(self) -> Kept:
+        chunk_bytes = self._offer.chunk_bytes if self._offer.resume else 0
+        target = self._tree.create(
+            self._offer.name, self._bytes, sparse=self._offer.sparse, chunk_bytes=chunk_bytes
+        )
         try:
-            self._target.check_room()
+            target.check_room()
         except BaseException:
-            self._target.close()
+            target.close()
             raise
+        return target
+
+    def kept(self) -> tuple[int, str]:
+        """Chunks that need not be sent, and the digest of their bytes. Reads them all."""
+        if self._same is not None:
+            kept, self._digest = self.chunks or 0, self._same.hash()
+        else:
+            assert self._target is not None
+            kept, self._digest = self._target.kept(self._bytes // self._offer.chunk_bytes)
+        return kept, self._digest.hexdigest()
+
+    def begin(self, chunk: int) -> None:
+        """The sender writes from this chunk on: behind all that was kept, or everything."""
+        if chunk == 0:
+            self._digest = Digest()
+        if self._same is not None and chunk == 0:
+            self._same.close()
+            self._same = None
+            self._target = self._create()
+        self._resumed_bytes = min(chunk * self._offer.chunk_bytes, self._bytes)
+        if self._target is not None:
+            self._target.begin(chunk, self._resumed_bytes)
 
     def store(self, index: int, chunk: memoryview) -> None:
+        assert self._target is not None, "nothing is written of a file that exists"
         start = index * self._offer.chunk_bytes
         _put(self._target, self._digest, start, chunk[: self._bytes - start])
+        self._target.add_chunk(self._digest.digest())
 
     def finish(self, done: Done) -> Batch:
-        return _complete(self._target, self._digest, done, self._offer)
+        place = self._same or self._target
+        assert place is not None
+        try:
+            return _complete(place, self._digest, done, self._offer, self._resumed_bytes)
+        except VerificationError:
+            self.discard()
+            raise
 
-    def close(self) -> None:
-        self._target.close()
+    def discard(self) -> None:
+        """Keeps nothing of the file."""
+        if self._target is not None:
+            self._target.discard()
+
+    def close(self) -> int:
+        kept = 0
+        for place in (self._same, self._target):
+            kept = max(kept, place.close() if place is not None else 0)
+        return kept
 
 
 class StreamSink:
@@ -86,6 +154,7 @@ class StreamSink:
 
     def __init__(self, tree: Tree, offer: Offer, quota: Quota) -> None:
         quota.take(offer.name, files=1)
+        self.name = offer.name
         self._offer = offer
         self._quota = quota
         self.chunks: int | None = None
@@ -102,15 +171,20 @@ class StreamSink:
     def finish(self, done: Done) -> Batch:
         return _complete(self._target, self._digest, done, self._offer)
 
-    def close(self) -> None:
-        self._target.close()
+    def discard(self) -> None:
+        """Nothing would be kept."""
+
+    def close(self) -> int:
+        return self._target.close()
 
 
 class PackSink:
     """The files and folders of a pack. With `keep_names` its batch has all files."""
 
-    def __init__(self, tree: Tree, quota: Quota, *, keep_names: bool) -> None:
+    def __init__(self, tree: Tree, quota: Quota, *, keep_names: bool, resume: bool) -> None:
+        self.name = "the pack"
         self._tree = tree
+        self._resume = resume
         self._quota = quota
         self._keep_names = keep_names
         self.chunks: int | None = None
@@ -121,7 +195,7 @@ class PackSink:
         self._count = self._folders = self._bytes = 0
 
     def store(self, index: int, chunk: memoryview) -> None:
-        for record, data, digest in records(_payload(chunk, "the pack")):
+        for record, data, digest in records(_payload(chunk, self.name)):
             name = os.fsdecode(record.name)
             if isinstance(record, PackedFile):
                 target = self._target_of(record, name)
@@ -150,7 +224,8 @@ class PackSink:
             raise ProtocolError("the peer sent the parts of a file out of order")
         if self._target is None:
             self._quota.take(name, files=1, size=record.size)
-            self._target = self._tree.create(name, record.size, sparse=record.sparse)
+            existing = self._tree.same(name, record.size) if self._resume else None
+            self._target = existing or self._tree.create(name, record.size, sparse=record.sparse)
             self._digest = Digest()
         return self._target
 
@@ -171,10 +246,14 @@ class PackSink:
         files = tuple(self._files) if listed else ()
         return Batch(files, self._count, self._folders, self._bytes, packed=True)
 
-    def close(self) -> None:
+    def discard(self) -> None:
+        """Nothing would be kept."""
+
+    def close(self) -> int:
         if self._target is not None:
             self._target.close()
             self._target = None
+        return 0
 
 
 def _steps(length: int) -> Iterator[tuple[int, int]]:
@@ -195,7 +274,9 @@ def _payload(chunk: memoryview, name: str) -> memoryview:
     return payload
 
 
-def _complete(target: Place, digest: Digest, done: Done, offer: Offer) -> Batch:
+def _complete(
+    target: Place, digest: Digest, done: Done, offer: Offer, resumed_bytes: int = 0
+) -> Batch:
     received = digest.hexdigest()
     if done.digest != received:
         raise VerificationError(
@@ -203,7 +284,8 @@ def _complete(target: Place, digest: Digest, done: Done, offer: Offer) -> Batch:
             f" data ({shown(done.digest, 40)}); the file was not stored: send it again"
         )
     target.commit(Meta(offer.mode, offer.mtime_ns))
-    return Batch.of(TransferredFile(target.name, target.bytes, received, target.path))
+    file = TransferredFile(target.name, target.bytes, received, target.path)
+    return Batch.of(file, resumed_bytes)
 
 
 def _differs(name: str) -> VerificationError:

@@ -68,6 +68,7 @@ class Storing:
         sink: Sink,
         on_data: Callable[[], None],
         stop: Callable[[], None] = lambda: None,
+        begin: int = 0,
     ) -> None:
         self._session = session
         self._on_data = on_data
@@ -78,8 +79,8 @@ class Storing:
         self._slots = min(len(window.memory) // chunk_bytes, MAX_SLOTS)
         self._full: set[int] = set()  # slots with a chunk that is not stored yet
         self._arrived: dict[int, int] = {}  # chunks that wait for an earlier one: index to slot
-        self._next = 0  # index of the next chunk to store
-        self._stored = 0
+        self._next = begin  # index of the next chunk to store
+        self._stored = begin
         self._line = Line(stop)
         self._error: BaseException | None = None
         self._progress = asyncio.Event()
@@ -163,7 +164,7 @@ class Storing:
 
     async def _give_credit(self) -> NoReturn:
         """Sends the number of stored chunks to the sender, except after the last chunk."""
-        said = 0
+        said = self._stored
         while True:
             await self._progress.wait()
             self._progress.clear()

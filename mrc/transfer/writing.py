@@ -36,15 +36,15 @@ def _covered(qp: QP) -> int:
 class Writing:
     """The chunks of one offer."""
 
-    def __init__(self, session: Session, accept: Accept, feed: Feed) -> None:
+    def __init__(self, session: Session, accept: Accept, feed: Feed, begin: int = 0) -> None:
         self._session = session
         self._window = accept.window
         self._token = accept.token
         self._feed = feed
         self._free = list(range(min(accept.window.length // CHUNK_BYTES, MAX_SLOTS)))  # a heap
         self._taken: deque[int] = deque()  # slots of chunks that are not stored, in chunk order
-        self.chunks = 0  # started
-        self._stored = 0  # at the receiver
+        self.chunks = begin  # started, or there already
+        self.stored = begin  # at the receiver
         self._writes: set[asyncio.Task[Any]] = set()
         self._under_way: Counter[QP] = Counter()
         self._written: Counter[QP] = Counter()
@@ -140,11 +140,11 @@ class Writing:
         while await self._session.mailbox.immediate_next():
             stored = await self._session.hear()
             assert isinstance(stored, int)
-            if not self._stored < stored <= self.chunks:
+            if not self.stored < stored <= self.chunks:
                 peer = self._session.qp.peer_host
                 raise ProtocolError(f"{peer} sent credit for chunks that were never written")
-            for _ in range(stored - self._stored):
+            for _ in range(stored - self.stored):
                 heapq.heappush(self._free, self._taken.popleft())
-            self._stored = stored
+            self.stored = stored
             self._changed.set()
         raise SpokenError

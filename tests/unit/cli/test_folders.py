@@ -5,35 +5,18 @@ from __future__ import annotations
 
 import io
 import os
-import re
 import shutil
 import socket
 import statistics
 import subprocess
-import sys
 import tarfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from file_commands import MRC, receiving
 
-MRC = [sys.executable, "-m", "mrc"]
 SMALL = 4096
-
-
-@contextmanager
-def receiving(*options: str | Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """`mrc recv --once` on loopback, and where it listens."""
-    command = [*MRC, "recv", "--once", "--port", "0", *map(str, options)]
-    with subprocess.Popen(command, stdout=-1, stderr=-1) as receiver:
-        assert receiver.stderr is not None
-        line = ""
-        while (port := re.search(r"TCP port (\d+)", line)) is None:
-            line = receiver.stderr.readline().decode()
-            assert line, "mrc recv has ended"
-        yield receiver, f"127.0.0.1:{port[1]}"
 
 
 def content(folder: Path) -> dict[str, tuple[int, int, bytes]]:

@@ -164,7 +164,7 @@ async def test_send_files__one_of_the_qps_ends(
         disk.set()
         await both(received)
     assert isinstance(outcome, PeerGoneError) and "ended without closing" in str(outcome)
-    assert names(inbox) == []
+    assert "a" not in names(inbox)
 
 
 async def test_join__only_a_session_that_is_open_and_not_full(

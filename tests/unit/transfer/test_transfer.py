@@ -169,7 +169,7 @@ async def test_send_files__source_changes_on_the_way(
     assert isinstance(sent, FileChangedError)
     assert isinstance(received, TransferError)
     assert "changed while it was sent" in str(received)
-    assert names(inbox) == []
+    assert "a" not in names(inbox)
 
 
 async def test_send_files__stopped_tells_the_receiver(tmp_path: Path, inbox: Path) -> None:

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`mrc send` goes on after an end was killed or stopped by Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from file_commands import MRC, receiving
+
+from mrc.transfer.names import part_name, record_name
+
+BLOCK = os.urandom(32 << 20)
+SIZE = 16 * len(BLOCK)
+
+
+@pytest.mark.parametrize("who", ["sender", "receiver"])
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_send__goes_on(tmp_path: Path, who: str, how: signal.Signals) -> None:
+    source, inbox = tmp_path / "image", tmp_path / "inbox"
+    with source.open("wb") as file:
+        for _ in range(SIZE // len(BLOCK)):
+            file.write(BLOCK)
+    with receiving("--output", inbox) as (receiver, where):
+        command = [*MRC, "send", source, where]
+        with subprocess.Popen(command, stdout=-1, stderr=-1, text=True) as sender:
+            part = inbox / part_name("image")
+            wait_for(lambda: part.exists() and part.stat().st_blocks * 512 > len(BLOCK))
+            (sender if who == "sender" else receiver).send_signal(how)
+            _, notes = sender.communicate(timeout=20)
+        receiver.communicate(timeout=20)
+    assert sender.returncode != 0
+    if how == signal.SIGINT:
+        assert (inbox / record_name(part_name("image"))).exists()
+        assert "the same command goes on" in notes
+    with receiving("--output", inbox) as (receiver, where):
+        done = subprocess.run(
+            [*MRC, "send", "--json", source, where], capture_output=True, text=True, check=False
+        )
+        receiver.communicate(timeout=20)
+    assert (done.returncode, receiver.returncode) == (0, 0), done.stderr
+    resumed = json.loads(done.stdout)["resumed_bytes"]
+    assert (inbox / "image").stat().st_size == SIZE
+    assert subprocess.run(["cmp", source, inbox / "image"], check=False).returncode == 0
+    if how == signal.SIGINT:
+        assert resumed > len(BLOCK) // 2
+        assert "goes on behind" in done.stderr
+    assert sorted(os.listdir(inbox)) == ["image"]
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is kept of an interrupted transfer, and how the next one goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from transfer_ends import both, make, names, sending, sessions, until
+
+from mrc.transfer.batch import Batch
+from mrc.transfer.files import OutputDirectory, Target
+from mrc.transfer.kept import KEPT_SECONDS, Record
+from mrc.transfer.messages import CHUNK_BYTES, Digest
+from mrc.transfer.names import part_name, record_name
+from mrc.transfer.receiver import receive_files
+from mrc.transfer.session import Session, TransferError
+
+CHUNK = 4096
+Stop = Callable[..., Awaitable[int]]
+DATA = os.urandom(6 * CHUNK_BYTES + 5)
+
+
+def record_of(folder: Path, data: bytes) -> tuple[Record, int, int]:
+    part, record = (os.open(folder / n, os.O_RDWR | os.O_CREAT) for n in ("part", "record"))
+    kept = Record(part, record, CHUNK)
+    kept.begin(0)
+    os.write(part, data)
+    digest = Digest()
+    for start in range(0, len(data), CHUNK):
+        digest.update(data[start : start + CHUNK])
+        kept.add(digest.digest())
+    kept.close(save=True)
+    return kept, part, record
+
+
+@given(part_bytes=st.integers(0, 5 * CHUNK), record_bytes=st.integers(0, 16 + 5 * 16))
+def test_record__cut_anywhere_gives_a_prefix(
+    tmp_path_factory: pytest.TempPathFactory, part_bytes: int, record_bytes: int
+) -> None:
+    data = os.urandom(5 * CHUNK)
+    kept, part, record = record_of(tmp_path_factory.mktemp("kept"), data)
+    os.truncate(part, part_bytes)
+    os.truncate(record, record_bytes)
+    chunks, digest = kept.verify(99)
+    assert chunks == min(part_bytes // CHUNK, max(record_bytes - 16, 0) // 16)
+    assert digest.digest() == Digest(data[: chunks * CHUNK]).digest()
+    os.close(part)
+    os.close(record)
+
+
+@pytest.mark.parametrize("wrong", ["part", "record"])
+def test_record__a_flipped_bit_ends_the_prefix(tmp_path: Path, wrong: str) -> None:
+    kept, part, record = record_of(tmp_path, os.urandom(5 * CHUNK))
+    fd, at = (part, 2 * CHUNK + 7) if wrong == "part" else (record, 16 + 2 * 16)
+    byte = os.pread(fd, 1, at)[0]
+    os.pwrite(fd, bytes([byte ^ 1]), at)
+    assert kept.verify(99)[0] == 2
+
+
+async def interrupted(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, path: str, *, resume: bool = True
+) -> int:
+    """Stops the receiver when it has a few chunks; returns the bytes that it keeps."""
+    kept: list[int] = []
+    write, goes_on = Target.write, threading.Event()
+
+    def slow(self: Target, offset: int, chunk: memoryview) -> None:
+        if offset >= 4 * CHUNK_BYTES:
+            goes_on.wait(10)
+        write(self, offset, chunk)
+
+    monkeypatch.setattr(Target, "write", slow)
+    async with sessions() as ends:
+        with OutputDirectory(str(folder), resume=resume) as directory:
+
+            async def receive() -> None:
+                async for _ in receive_files(
+                    ends.receiver, directory, on_kept=lambda _, n: kept.append(n)
+                ):
+                    pass
+
+            received = asyncio.create_task(receive())
+            sent = asyncio.create_task(sending(ends.sender, [path]))
+            await until(lambda: any(3 <= imm < 1 << 31 for imm in ends.back.posted))  # credit
+            received.cancel()
+            goes_on.set()
+            stopped, _ = await both(sent, received)
+    assert isinstance(stopped, TransferError)
+    return kept[0] if kept else 0
+
+
+@pytest.fixture
+def stop(monkeypatch: pytest.MonkeyPatch) -> Stop:
+    return partial(interrupted, monkeypatch)
+
+
+async def all_received(session: Session, directory: OutputDirectory) -> list[Batch]:
+    return [batch async for batch in receive_files(session, directory)]
+
+
+async def again(folder: Path, path: str, **options: bool) -> tuple[int, int]:
+    """The same transfer; returns the bytes that were resumed, and the size of the file."""
+    async with sessions() as ends:
+        with OutputDirectory(str(folder), **options) as directory:
+            sent, got = await both(
+                sending(ends.sender, [path]), all_received(ends.receiver, directory)
+            )
+    assert not isinstance(sent, BaseException) and not isinstance(got, BaseException), (sent, got)
+    return got[-1].resumed_bytes, got[-1].bytes
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> str:
+    return make(tmp_path, "a", DATA)
+
+
+@pytest.fixture
+def inbox(tmp_path: Path) -> Path:
+    (tmp_path / "inbox").mkdir()
+    return tmp_path / "inbox"
+
+
+async def test_transfer__goes_on_where_it_was(stop: Stop, source: str, inbox: Path) -> None:
+    kept = await stop(inbox, source)
+    assert kept >= 2 * CHUNK_BYTES and kept % CHUNK_BYTES == 0
+    assert names(inbox) == sorted([part_name("a"), record_name(part_name("a"))])
+    assert await again(inbox, source) == (kept, len(DATA))
+    assert names(inbox) == ["a"] and (inbox / "a").read_bytes() == DATA
+
+
+async def test_transfer__a_damaged_part_is_sent_again(stop: Stop, source: str, inbox: Path) -> None:
+    await stop(inbox, source)
+    part = inbox / part_name("a")
+    content = bytearray(part.read_bytes())
+    content[CHUNK_BYTES + 3] ^= 1
+    part.write_bytes(content)
+    assert (await again(inbox, source))[0] == CHUNK_BYTES
+    assert (inbox / "a").read_bytes() == DATA
+
+
+async def test_transfer__of_a_source_that_has_changed_begins_anew(
+    stop: Stop, source: str, inbox: Path
+) -> None:
+    await stop(inbox, source)
+    changed = b"x" + DATA[1:]
+    make(Path(source).parent, "a", changed)
+    assert (await again(inbox, source))[0] == 0
+    assert (inbox / "a").read_bytes() == changed
+
+
+async def test_transfer__of_a_source_that_has_grown_goes_on(
+    stop: Stop, source: str, inbox: Path
+) -> None:
+    kept = await stop(inbox, source)
+    make(Path(source).parent, "a", DATA + DATA)
+    assert (await again(inbox, source))[0] == kept
+    assert (inbox / "a").read_bytes() == DATA + DATA
+
+
+async def test_transfer__of_a_source_that_has_shrunk_keeps_what_is_left(
+    stop: Stop, source: str, inbox: Path
+) -> None:
+    await stop(inbox, source)
+    os.truncate(source, CHUNK_BYTES + 1)
+    await again(inbox, source)
+    assert (inbox / "a").read_bytes() == DATA[: CHUNK_BYTES + 1]
+
+
+async def test_transfer__without_resume_keeps_nothing(stop: Stop, source: str, inbox: Path) -> None:
+    assert await stop(inbox, source, resume=False) == 0
+    assert names(inbox) == []
+
+
+async def test_transfer__a_complete_file_is_not_sent_again(source: str, inbox: Path) -> None:
+    await again(inbox, source)
+    before = (inbox / "a").stat()
+    assert await again(inbox, source) == (len(DATA), len(DATA))
+    assert (inbox / "a").stat().st_ino == before.st_ino
+
+
+async def test_transfer__of_a_folder_goes_on(tmp_path: Path, inbox: Path) -> None:
+    """Small files that are there already are compared, and the others stored."""
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    make(tree, "a", b"first")
+    await again(inbox, str(tree))
+    make(tree, "b", b"second")
+    await again(inbox, str(tree))
+    assert (inbox / "tree" / "b").read_bytes() == b"second"
+    make(tree, "a", b"other")
+    async with sessions() as ends:
+        with OutputDirectory(str(inbox)) as directory:
+            sent, _ = await both(
+                sending(ends.sender, [str(tree)]), all_received(ends.receiver, directory)
+            )
+    assert "exists in" in str(sent)
+    assert (inbox / "tree" / "a").read_bytes() == b"first"
+
+
+async def test_sweep__leaves_what_can_go_on_for_a_week(
+    stop: Stop, source: str, inbox: Path
+) -> None:
+    await stop(inbox, source)
+    part, record = (inbox / name for name in (part_name("a"), record_name(part_name("a"))))
+    with OutputDirectory(str(inbox)) as directory:
+        assert directory.sweep() == []
+        old = time.time() - KEPT_SECONDS - 60
+        os.utime(record, (old, old))
+        assert directory.sweep() == ["a"]
+    assert not part.exists() and not record.exists()
+
+
+async def test_sweep__without_resume_removes_all(stop: Stop, source: str, inbox: Path) -> None:
+    await stop(inbox, source)
+    with OutputDirectory(str(inbox), resume=False) as directory:
+        assert directory.sweep() == ["a"]
+    assert names(inbox) == []
