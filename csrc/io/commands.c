@@ -77,6 +77,10 @@ static int run_qp_set_peer(struct mrc_datapath *datapath, const struct mrc_comma
   return mrc_qp_set_peer(datapath->engine, command->qpn, command->pointer, (int)command->value);
 }
 
+static int run_qp_set_seal(struct mrc_datapath *datapath, const struct mrc_command *command) {
+  return mrc_qp_set_seal(datapath->engine, command->qpn, command->pointer);
+}
+
 static int run_qp_destroy(struct mrc_datapath *datapath, const struct mrc_command *command) {
   return mrc_qp_destroy(datapath->engine, command->qpn);
 }
@@ -180,6 +184,7 @@ static const struct {
     [MRC_COMMAND_QP_MODIFY] = {.run = run_qp_modify, .has_pointer = true},
     [MRC_COMMAND_QP_SET_EVS] = {.run = run_qp_set_evs, .has_pointer = true, .counts = true},
     [MRC_COMMAND_QP_SET_PEER] = {.run = run_qp_set_peer, .has_pointer = true, .counts = true},
+    [MRC_COMMAND_QP_SET_SEAL] = {.run = run_qp_set_seal, .has_pointer = true},
     [MRC_COMMAND_QP_DESTROY] = {.run = run_qp_destroy},
     [MRC_COMMAND_QP_POST] = {.run = run_qp_post, .refusals_only = true},
     [MRC_COMMAND_QP_POST_MANY] = {.run = run_qp_post_many,

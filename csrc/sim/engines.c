@@ -22,7 +22,7 @@ struct driver {
 };
 
 /* Assembles the packet in one piece. If payload is not copied, its bytes stay zeros. */
-static const uint8_t *assemble(const struct mrc_engines *engines, const struct mrc_frame *packet) {
+static uint8_t *assemble(const struct mrc_engines *engines, const struct mrc_frame *packet) {
   uint8_t *at = engines->scratch;
   memset(at, 0, MRC_MAX_HEADER);
   memcpy(at, packet->header, packet->header_bytes);
@@ -102,7 +102,7 @@ void mrc_engines_receive(void *transport, uint32_t host, const struct mrc_frame 
                           .trimmed = packet->trimmed};
   mrc_sim_host_address(meta.src, packet->from, packet->plane);
   mrc_sim_path_address(meta.dst, packet->to, packet->plane, packet->path);
-  const uint8_t *bytes = assemble(engines, packet);
+  uint8_t *bytes = assemble(engines, packet);
   const size_t n = mrc_frame_udp_bytes(packet);
   const int drop =
       mrc_engine_receive(engines->of[host], bytes, n, n, &meta, engines->hosts->world->now_ns);
