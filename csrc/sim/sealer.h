@@ -6,7 +6,7 @@
 
 #include "core/aead.h"
 
-#define MRC_SEALER_EPOCH_BITS 10 /* at most: each key remembers the nonces of its epoch */
+#define MRC_SEALER_EPOCH_BITS 14 /* at most: each key remembers the nonces of its epoch */
 
 /* For a fabric that carries no payload: the tag covers the other bytes, and nothing is encrypted.
    The engine's staged bytes stay undefined. */

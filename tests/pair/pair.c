@@ -9,7 +9,7 @@
 #include "sim/sealer.h"
 
 enum {
-  EPOCH_BITS = 7,          /* keys change often */
+  EPOCH_BITS = 12,         /* keys change often */
   CAPACITY = 16,           /* bursts of one transmit call */
   LIVELOCK_EVENTS = 100000 /* at one time */
 };
