@@ -8,6 +8,7 @@
 #include "core/counters.h"
 #include "core/turn.h"
 #include "sim/host_address.h"
+#include "sim/sealer.h"
 
 enum {
   CAPACITY = 16,      /* bursts of one transmit call */
@@ -171,7 +172,9 @@ void mrc_engines_create(struct mrc_engines *engines) {
                                           .trace_entries = TRACE_ENTRIES,
                                           .sack_threshold_bytes = config->sack_threshold_bytes,
                                           .sack_delay_ns = config->sack_delay_ns,
-                                          .noise_ns = config->noise_ns};
+                                          .seal_epoch_bits = MRC_SEALER_EPOCH_BITS,
+                                          .noise_ns = config->noise_ns,
+                                          .aead = &mrc_sealer_of_headers};
     engines->of[i] = mrc_engine_create(&own);
     mrc_assert(engines->of[i]);
     mrc_assert(mrc_mr_register(engines->of[i], (uintptr_t)engines->memory, config->memory_bytes,

@@ -92,12 +92,6 @@ static void set_paths(struct mrc_pair *pair, const struct mrc_pair_end *end) {
   mrc_assert(mrc_qp_set_peer(engine, end->qpn, sources, n_sources) == 0);
 }
 
-/* MRC_PAIR_SEAL=1 or 2 seals all QPs of a test that does not choose. */
-static uint32_t seal_mode(const struct mrc_pair_qp_config *config) {
-  const char *all = getenv("MRC_PAIR_SEAL");
-  return config->seal != MRC_SEAL_NONE || all == NULL ? config->seal : (uint32_t)atoi(all);
-}
-
 /* Each QP has secrets of its own, which its two ends use the other way round. */
 static void set_seal(struct mrc_pair *pair, const int ends[2], uint32_t mode) {
   struct mrc_seal_attr attr = {.mode = mode};
@@ -139,7 +133,7 @@ int mrc_pair_create_qp(struct mrc_pair *pair, const struct mrc_pair_qp_config *c
     mrc_assert(mrc_qp_create(engine, &end->attr) == 0);
     mrc_assert(mrc_qp_modify(engine, end->qpn, MRC_QP_INIT, &end->attr, pair->now_ns) == 0);
   }
-  if (seal_mode(config) != MRC_SEAL_NONE) set_seal(pair, ends, seal_mode(config));
+  if (config->seal != MRC_SEAL_NONE) set_seal(pair, ends, config->seal);
   for (int i = 0; i < 2; i++) {
     set_paths(pair, pair->ends[ends[i]]);
     register_memory(pair, pair->ends[ends[i]]);
