@@ -219,7 +219,7 @@ struct mrc_engine_config {
   uint32_t seal_epoch_bits;      /* 2^n sealed packets have one key, 6..21 [21] */
   uint32_t noise_ns; /* how late this host and its peers may run, without a cause in the network:
                         1 us to 1 s. All minimum timeouts scale with it [500000] */
-  const struct mrc_aead *aead; /* seals packets; 0: no QP can be sealed. A context sets it */
+  const struct mrc_aead *aead; /* seals packets; 0: no QP can be sealed. A context has its own */
 };
 
 /* An entropy value: the name of a path, and the addresses and socket that lead there. */
@@ -452,7 +452,6 @@ struct mrc_ctx_config {
   uint32_t sndbuf_bytes; /* requested per transmit socket [4 MiB] */
   uint32_t ring_entries; /* of the command ring and of the event ring, a power of two [8192] */
   uint32_t polled;       /* 1: no thread; the caller runs the datapath with mrc_ctx_run */
-  uint32_t seals;        /* 1: QPs may be sealed; loads the library of mrc_aead_name */
 };
 
 /* A port that is opened while the context runs. The memory must live until the reply. */
@@ -514,7 +513,7 @@ struct mrc_command {
    returns 0, writes -errno to `error` and one line with the cause to `message`. */
 mrc_ctx *mrc_ctx_create(const struct mrc_ctx_config *config, int *error, char *message,
                         int message_bytes);
-/* The library that seals packets, or 0 when this host has none. */
+/* The library that seals packets, or 0 when this host has none. The first call loads it. */
 const char *mrc_aead_name(void);
 /* Stops the thread and closes the sockets; registered memory is not touched afterwards. In a child
    of fork it only closes the child's descriptors; submit, poll and run return -ECHILD there. */

@@ -7,6 +7,7 @@
 
 #include "core/counters.h"
 #include "core/query.h"
+#include "io/aead.h"
 #include "io/ports.h"
 
 static const char *const names[MRC_IO_COUNTERS] = {
@@ -78,6 +79,7 @@ static int run_qp_set_peer(struct mrc_datapath *datapath, const struct mrc_comma
 }
 
 static int run_qp_set_seal(struct mrc_datapath *datapath, const struct mrc_command *command) {
+  mrc_engine_set_aead(datapath->engine, mrc_aead_best());
   return mrc_qp_set_seal(datapath->engine, command->qpn, command->pointer);
 }
 

@@ -12,7 +12,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "io/aead.h"
 #include "io/commands.h"
 #include "io/ports.h"
 #include "io/sigbus.h"
@@ -349,7 +348,6 @@ static int open_engine(struct mrc_datapath *datapath, const struct mrc_ctx_confi
     return mrc_cause_line(cause, EINVAL, "max_burst_bytes must be at most %d, not %u",
                           MAX_BURST_BYTES, engine.max_burst_bytes);
   if (engine.max_mrs == 0) engine.max_mrs = DEFAULT_MAX_MRS;
-  engine.aead = config->seals ? mrc_aead_best() : NULL;
   datapath->engine = mrc_engine_create(&engine);
   if (!datapath->engine || mrc_guards_open(&datapath->guards, engine.max_mrs) != 0)
     return mrc_cause_errno(cause, ENOMEM, "cannot allocate the engine");

@@ -12,14 +12,15 @@ import errno
 import functools
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from secrets import token_hex
+from typing import Any, Literal
 
 from mrc.aio.end import End
 from mrc.aio.local import Local, Terms
-from mrc.binding import verbs
+from mrc.binding import native, verbs
 from mrc.binding.verbs import QueuePair, RtrAttributes, RtsAttributes
 from mrc.control.profiles import EvProfile
-from mrc.enums import EvState, Integrity
+from mrc.enums import EvState, Integrity, Seal
 from mrc.errors import (
     ConfigError,
     ConnectError,
@@ -33,14 +34,17 @@ from mrc.events import ProbeResult
 from mrc.exchange import findings, mpr
 from mrc.exchange.oob import HELLO_BYTES, Attributes, Channel, Hello, hello_from_json, hello_to_json
 from mrc.exchange.proof import Proof, prove
+from mrc.exchange.sealing import RANDOM_BYTES, agreed, secrets_of
+from mrc.exchange.sealing import Terms as SealTerms
 from mrc.fabric import paths
 from mrc.fabric.addresses import parse_address
 from mrc.fabric.hostconfig import HostConfig, HostPeer
 from mrc.fabric.paths import PathEv, PeerSource, SourcePorts
-from mrc.fabric.ports import LocalPort, RemotePort
+from mrc.fabric.ports import SEAL_OVERHEAD, LocalPort, RemotePort
 from mrc.limits import MAX_MTU, MIN_MTU
 
 _AMPLIFICATION = 3  # bytes sent to addresses that have not answered, per byte from the peer
+_SEALS: tuple[Literal["none", "auth", "aead"], ...] = ("none", "auth", "aead")  # by Seal
 _NUMBER_TRIES = 8  # with 1024 QPs, one random QPN in 16384 is already in use
 
 
@@ -66,6 +70,7 @@ class _Plan:
     path_mtu: int
     mtus: dict[int, int]  # what the interfaces of each plane allow
     integrity: Integrity
+    seal: Seal
     dynamic_mpr: bool
     configured: bool  # the addresses come from our own configuration, not from the peer's hello
 
@@ -109,16 +114,19 @@ async def _establish(
     end: End | None = None
     try:
         ends = _ends(local, channel)
-        mine = _hello(local, ends, queue, terms.private)
+        mine = _hello(local, channel, ends, queue, terms.private)
         message = hello_to_json(mine)
         await channel.send(message.pop("type"), **message)
         if peer is None:
             peer = await _take_hello(local, channel, terms, expected)
-        plan = _plan(local, ends, channel, peer, terms.ev_profile)
+        seal = _agreed_seal(channel, mine, peer)
+        plan = _plan(local, ends, channel, peer, terms.ev_profile, seal)
         end = End(
             local.dispatcher, queue, plan.evs, channel, peer, local.config,
             terms.ev_profile, terms.cc_profile,
         )  # fmt: skip
+        if seal:
+            await _seal(local, queue, mine, peer, seal, first=first)
         await _receive_ready(local, queue, plan, peer)
         allowed = await end.controller.start()
         await _turn(channel, "rtr", first=first)
@@ -196,7 +204,10 @@ def _ends(local: Local, channel: Channel) -> _Ends:
     return _Ends(ports, local.links.sports)
 
 
-def _hello(local: Local, ends: _Ends, queue: QueuePair, private: dict[str, Any]) -> Hello:
+def _hello(
+    local: Local, channel: Channel, ends: _Ends, queue: QueuePair, private: dict[str, Any]
+) -> Hello:
+    seal = _wanted_seal(local, channel)
     ports = [
         RemotePort(port.nic, port.address, ends.sports.of[port.plane], port.mtu)
         for port in ends.ports
@@ -211,8 +222,44 @@ def _hello(local: Local, ends: _Ends, queue: QueuePair, private: dict[str, Any])
         udp_port=local.dispatcher.device.udp_port,
         ports=tuple(ports),
         dynamic_mpr=local.config.dynamic_mpr,
+        seal=_SEALS[seal],
+        seal_random=token_hex(RANDOM_BYTES) if channel.secured else "",
     )
     return Hello(host=local.name, attributes=attributes, private=private)
+
+
+def _wanted_seal(local: Local, channel: Channel) -> Seal:
+    """What this side wants for the packets; raises ConnectError if that cannot be had."""
+    seal = local.config.seal
+    if not channel.secured:
+        if seal:
+            raise ConnectError(
+                f"sealed packets ({_SEALS[seal]}) to {channel.called or channel.remote} require an"
+                " encrypted exchange"
+            )
+        return Seal.NONE
+    if native.aead_name() is None and seal is not Seal.NONE:
+        raise ConnectError(
+            "this host has no library to seal packets with: install OpenSSL (libcrypto), or choose"
+            " --seal none on both sides"
+        )
+    return Seal.AEAD if seal is None else seal
+
+
+def _seal_terms(hello: Hello) -> SealTerms:
+    attributes = hello.attributes
+    random = bytes.fromhex(attributes.seal_random)
+    return SealTerms(attributes.qpn, Seal(_SEALS.index(attributes.seal)), random)
+
+
+def _agreed_seal(channel: Channel, mine: Hello, peer: Hello) -> Seal:
+    ours, theirs = _seal_terms(mine), _seal_terms(peer)
+    seal = agreed(ours, theirs)
+    if seal and not channel.secured:
+        raise ProtocolError("the peer wants sealed packets, but the exchange is not encrypted")
+    if seal and (not theirs.random or theirs.random == ours.random):
+        raise ProtocolError("the peer sent no random bytes of its own for sealed packets")
+    return seal
 
 
 async def _take_hello(local: Local, channel: Channel, terms: Terms, expected: str) -> Hello:
@@ -249,7 +296,9 @@ async def _turn(channel: Channel, kind: str, *, first: bool, **fields: Any) -> d
 # ---- Paths ----------------------------------------------------------------------------------
 
 
-def _plan(local: Local, ends: _Ends, channel: Channel, peer: Hello, profile: EvProfile) -> _Plan:
+def _plan(
+    local: Local, ends: _Ends, channel: Channel, peer: Hello, profile: EvProfile, seal: Seal
+) -> _Plan:
     """Chooses the EVs and the largest possible path MTU from both hellos."""
     ports = ends.ports
     host = channel.called or peer.host
@@ -277,8 +326,10 @@ def _plan(local: Local, ends: _Ends, channel: Channel, peer: Hello, profile: EvP
     if not evs:
         raise PathError(f"EV profile {profile.name} has no path to {host}")
     used = {ev.attr.port for ev in evs}
+    overhead = SEAL_OVERHEAD if seal else 0
     limits = findings.limits(
-        [each for each in mtus if each[0] in used], min(local.config.mtu_limit, theirs.path_mtu)
+        [(plane, mtu - overhead) for plane, mtu in mtus if plane in used],
+        min(local.config.mtu_limit, theirs.path_mtu),
     )
     path_mtu = min(limits.values())
     if path_mtu < MIN_MTU:
@@ -292,6 +343,7 @@ def _plan(local: Local, ends: _Ends, channel: Channel, peer: Hello, profile: EvP
         path_mtu,
         limits,
         integrity=_integrity(local.config.integrity, theirs.integrity),
+        seal=seal,
         dynamic_mpr=local.config.dynamic_mpr and theirs.dynamic_mpr,
         configured=configured,
     )
@@ -402,6 +454,15 @@ def _window(local: Local, ends: _Ends, plan: _Plan, peer: Hello, proved: _Proved
 
 
 # ---- Transitions ----------------------------------------------------------------------------
+
+
+async def _seal(
+    local: Local, queue: QueuePair, mine: Hello, peer: Hello, seal: Seal, *, first: bool
+) -> None:
+    """Gives the engine the secrets of the QP."""
+    send, receive = secrets_of(_seal_terms(mine), _seal_terms(peer), first=first)
+    command = queue.set_seal(seal, peer.attributes.qpn, send=send, receive=receive)
+    await local.dispatcher.call(command, "seal the QP")
 
 
 async def _receive_ready(local: Local, queue: QueuePair, plan: _Plan, peer: Hello) -> None:

@@ -105,6 +105,10 @@ class Attributes:
     udp_port: UdpPort
     trim_nack: bool = field(default=False, kw_only=True)
     dynamic_mpr: bool = field(default=False, kw_only=True)
+    seal: Literal["none", "auth", "aead"] = field(default="none", kw_only=True)
+    seal_random: Annotated[str, Meta(pattern="^([0-9a-f]{64})?$")] = field(
+        default="", kw_only=True, repr=False
+    )
     service_time: bool = field(default=False, kw_only=True)
     ports: Annotated[tuple[RemotePort, ...], Meta(min_length=1, max_length=MAX_PORTS)]
 
@@ -180,6 +184,8 @@ class Channel:
         self._peeked: dict[str, Any] | None = None
         self.received_bytes = 0  # in complete messages
         self._at_end: list[Callable[[], None]] = []
+        self.secured = False
+        """nobody but the two ends reads or changes what is said here"""
         if writer.get_extra_info("peername") is None:
             raise ConnectionResetError("the peer closed the connection at once")
         self.local = str(parse_address(writer.get_extra_info("sockname")[0]))

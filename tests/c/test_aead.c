@@ -84,7 +84,8 @@ static void test_hash__known_answer(void) {
   }
 }
 
-/* Both libraries, over all small sizes and some large ones, with the parts of a MAC cut anywhere. */
+/* Both libraries, over all small sizes and some large ones, with the parts of a MAC cut anywhere.
+ */
 static void test_aead__libraries_agree(void) {
   const struct mrc_aead *one = mrc_aead_ipsec_mb(), *other = mrc_aead_libcrypto();
   if (one == NULL || other == NULL) return;
