@@ -56,6 +56,7 @@ def _folders(all_users: bool) -> Iterator[Path]:
     yield from _homes()
     if all_users:
         yield from Path("/run/user").glob(f"*/{_NAME}")
+        yield from Path("/run").glob(f"*/{_NAME}")  # runtime folders of services
         yield from Path("/tmp").glob(f"{_NAME}-*")
 
 
