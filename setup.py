@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Adds the compiled modules to the package that pyproject.toml describes, and in a source archive
-of tools/wheel the files in data/: manual pages, shell completion and a systemd unit.
+of tools/wheel the files in wheel-data/: manual pages, shell completion and a systemd unit.
 """
 
 from pathlib import Path
 
 from setuptools import setup
 
-DATA = Path("data")
+DATA = Path("wheel-data")
 
 setup(
     cffi_modules=[

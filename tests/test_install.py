@@ -121,7 +121,7 @@ def test_wheel__tag_licences_and_data(dist: Path) -> None:
         assert any(each.endswith(f".data/data/{name}") for each in names), name
     with tarfile.open(next(dist.glob("*.tar.gz"))) as archive:
         packed = {name.partition("/")[2] for name in archive.getnames()}
-    assert {f"data/{name}" for name in DATA} <= packed
+    assert {f"wheel-data/{name}" for name in DATA} <= packed
 
 
 def test_wheel__needs_no_compiler(dist: Path, clean_venv: Path, tmp_path: Path) -> None:
