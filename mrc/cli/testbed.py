@@ -100,12 +100,15 @@ def _add_exec_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.act is not testbed_plan.run:
-        _enter(args)
     try:
+        if args.act is not testbed_plan.run:
+            _enter(args)
         code: int = args.act(args)
     except ArgumentError as exc:
         raise UsageError(args.prog, str(exc)) from exc
+    finally:
+        if not stored.names():
+            rootless.leave_for_good()
     return code
 
 
@@ -135,8 +138,6 @@ def _down(args: argparse.Namespace) -> int:
     found = Removal(removed=False)
     if os.geteuid() == 0 or stored.load(args.name) is not None:
         found = bed.down()
-    if not stored.names():
-        rootless.leave_for_good()
     for each in found.ended:
         out.text(f"ended in {each.node}: {each.command} (process {each.pid})")
     for each in found.left:
