@@ -42,6 +42,7 @@ examples:
   mrc testbed heal all                 end all faults
   mrc testbed run faults.toml          inject the faults scheduled in this file
   mrc testbed shell h0                 open a shell in host h0
+  mrc testbed exec t1:2.0 -- ip -6 route    in a switch, by the name that faults use
   mrc testbed capture link:h0.2 a.pcap capture packets, until ^C
   mrc testbed capture h0 - | tshark -r -
   mrc testbed plan clos --svg clos.svg show a topology without building it
@@ -63,8 +64,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("down", _down, None, "remove the test bed, and end the programs of exec and shell in it"),
         ("status", testbed_status.run, testbed_status.add_arguments,
          "show the test bed, its faults and its traffic"),
-        ("exec", _exec, _add_exec_arguments, "run a command in a host, with MRC_CONFIG set"),
-        ("shell", testbed_shell.run, testbed_shell.add_arguments, "open $SHELL in a host"),
+        ("exec", _exec, _add_exec_arguments, "run a command in a host or switch; in a host MRC_CONFIG is set"),
+        ("shell", testbed_shell.run, testbed_shell.add_arguments, "open $SHELL in a host or switch"),
         ("capture", testbed_capture.run, testbed_capture.add_arguments,
          "write the packets of a host or a link to a pcap file"),
         ("fail", testbed_fault.fail, testbed_fault.add_fail_arguments,

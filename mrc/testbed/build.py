@@ -11,7 +11,7 @@ from mrc.errors import NetlinkError
 from mrc.linux import netns
 from mrc.linux.netlink import Netlink, Veth, set_tunnel_source, wait_until_up
 from mrc.testbed import nft, queues
-from mrc.testbed.names import is_namespace_of, namespace
+from mrc.testbed.names import is_namespace_of, namespace, part_name
 from mrc.testbed.plan import LOWER_MAC, UPPER_MAC, Node, Plan
 
 # A veth reports that it is up within a second, except on a busy machine.
@@ -64,9 +64,9 @@ def remove(name: str) -> list[str]:
 
 
 def namespaces(name: str) -> dict[str, str]:
-    """Every namespace of a test bed, with the name of its node."""
+    """Every namespace of a test bed, with the name of its host or switch for people."""
     found = (each for each in netns.names() if is_namespace_of(name, each))
-    return {each: each.removeprefix(namespace(name, "")) for each in found}
+    return {each: part_name(each.removeprefix(namespace(name, ""))) for each in found}
 
 
 def missing(plan: Plan) -> list[str]:
