@@ -45,6 +45,7 @@ examples:
   mrc testbed exec t1:2.0 -- ip -6 route    in a switch, by the name that faults use
   mrc testbed capture link:h0.2 a.pcap capture packets, until ^C
   mrc testbed capture h0 - | tshark -r -
+  mrc testbed status --watch           refresh rates and queues once a second
   mrc testbed plan clos --svg clos.svg show a topology without building it
   mrc testbed up clos --rate 100mbit   a built-in topology, with a lower rate
   mrc testbed up my.toml               a topology from a file
@@ -64,10 +65,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("down", _down, None, "remove the test bed, and end the programs of exec and shell in it"),
         ("status", testbed_status.run, testbed_status.add_arguments,
          "show the test bed, its faults and its traffic"),
-        ("exec", _exec, _add_exec_arguments, "run a command in a host or switch; in a host MRC_CONFIG is set"),
-        ("shell", testbed_shell.run, testbed_shell.add_arguments, "open $SHELL in a host or switch"),
+        ("exec", _exec, _add_exec_arguments,
+         "run a command in a host, with MRC_CONFIG set, or in a switch"),
+        ("shell", testbed_shell.run, testbed_shell.add_arguments,
+         "open $SHELL in a host or a switch"),
         ("capture", testbed_capture.run, testbed_capture.add_arguments,
-         "write the packets of a host or a link to a pcap file"),
+         "write the packets of a host, a switch or a link to a pcap file"),
         ("fail", testbed_fault.fail, testbed_fault.add_fail_arguments,
          "inject a fault into a plane, a switch or a link"),
         ("run", testbed_run.run, testbed_run.add_arguments,
