@@ -9,6 +9,7 @@ import shutil
 
 from mrc.cli import (
     testbed_capture,
+    testbed_export,
     testbed_fault,
     testbed_plan,
     testbed_run,
@@ -47,6 +48,7 @@ examples:
   mrc testbed capture h0 - | tshark -r -
   mrc testbed status --watch           refresh rates and queues once a second
   mrc testbed plan clos --svg clos.svg show a topology without building it
+  mrc testbed export clos --netns-script clos.sh    also --containerlab FOLDER
   mrc testbed up clos --rate 100mbit   a built-in topology, with a lower rate
   mrc testbed up my.toml               a topology from a file
   mrc testbed up --fabric emulated     switches that queue, mark and trim
@@ -61,6 +63,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for word, act, add_its_arguments, text in (
         ("plan", testbed_plan.run, testbed_plan.add_arguments,
          "show what up would build, without building it"),
+        ("export", testbed_export.run, testbed_export.add_arguments,
+         "write a topology for containerlab, or as a script of ip(8)"),
         ("up", _up, add_shape, "build the test bed; a test bed that is up stays as it is"),
         ("down", _down, None, "remove the test bed, and end the programs of exec and shell in it"),
         ("status", testbed_status.run, testbed_status.add_arguments,
@@ -105,7 +109,7 @@ def _add_exec_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     try:
-        if args.act is not testbed_plan.run:
+        if args.act not in (testbed_plan.run, testbed_export.run):
             _enter(args)
         code: int = args.act(args)
     except ArgumentError as exc:
