@@ -24,6 +24,7 @@ _NLM_F_REQUEST, _NLM_F_ACK, _NLM_F_DUMP = 0x1, 0x4, 0x300
 _NLM_F_DUMP_INTR = 0x10
 _NLMSG_ERROR, _NLMSG_DONE = 2, 3
 _NLMSGERR_ATTR_MSG = 1
+_TYPE = 0x3FFF  # without the flags of nested attributes
 _SOL_NETLINK, _NETLINK_CAP_ACK, _NETLINK_EXT_ACK = 270, 10, 11
 
 # Requests in one datagram. Their acknowledgements must fit the receive buffer.
@@ -141,6 +142,8 @@ class Rtnetlink:
         return struct.pack("=IHHII", length, kind, flags, self._sequence, 0) + body
 
     def _encode(self, kind: int, message: Any, flags: int) -> bytes:
+        if isinstance(message, bytes):
+            return self._framed(kind, message, flags)
         self._sequence += 1
         message["header"] |= {"type": kind, "flags": flags, "sequence_number": self._sequence}
         message.reset()
@@ -187,12 +190,18 @@ def _split(datagram: bytes) -> Iterator[tuple[int, int, int, bytes]]:
         offset += (length + 3) & ~3
 
 
+def attribute(kind: int, payload: bytes) -> bytes:
+    """An attribute as bytes."""
+    length = 4 + len(payload)
+    return struct.pack("=HH", length, kind) + payload + bytes(-length & 3)
+
+
 def attributes(data: bytes, start: int) -> dict[int, bytes]:
     """The payload of each attribute from offset `start` on, by its type."""
     found = {}
     while start + 4 <= len(data):
         length, kind = struct.unpack_from("=HH", data, start)
-        found[kind] = data[start + 4 : start + length]
+        found[kind & _TYPE] = data[start + 4 : start + length]
         start += max((length + 3) & ~3, 4)
     return found
 

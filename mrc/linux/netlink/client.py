@@ -22,7 +22,7 @@ from mrc.linux import netns
 from mrc.linux.interfaces import Interface, is_up, read_interfaces
 from mrc.linux.netlink import qdiscs
 from mrc.linux.netlink.qdiscs import Counters, Netem
-from mrc.linux.netlink.routes import SEG6_NEEDS, compare, decode, dump_request, encode, is_unicast
+from mrc.linux.netlink.routes import DUMP, SEG6_NEEDS, compare, decode, encode
 from mrc.linux.rtnetlink import (
     NLM_F_APPEND,
     NLM_F_CREATE,
@@ -238,8 +238,7 @@ class Netlink:
         names = {each.index: each.name for each in self.interfaces()}
         return [
             route
-            for each in self._rtnetlink.dump(_RTM_GETROUTE, dump_request())
-            if is_unicast(each)
+            for each in self._rtnetlink.dump_bytes(_RTM_GETROUTE, DUMP)
             for route in decode(each, names)
         ]
 
