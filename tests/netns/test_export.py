@@ -7,8 +7,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -34,6 +34,8 @@ SHOWN = (
     ("tc", "qdisc"),
     ("nft", "list", "ruleset"),
 )
+Way = Callable[[Plan, Path], AbstractContextManager[object]]
+
 pytestmark = pytest.mark.skipif(
     not HAS_USERS, reason="needs real root: a user namespace cannot set the SRv6 source address"
 )
@@ -95,9 +97,9 @@ def built_as_containerlab_does(plan: Plan, folder: Path) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("way", [built_by_script, built_as_containerlab_does])
-def test_export__builds_the_same_as_up(way: object, bed_name: str, tmp_path: Path) -> None:
+def test_export__builds_the_same_as_up(way: Way, bed_name: str, tmp_path: Path) -> None:
     ours = f"{bed_name}-own"
-    with Testbed.of(ours, SHAPE) as bed, way(make_plan(bed_name, SHAPE), tmp_path):  # type: ignore[operator]
+    with Testbed.of(ours, SHAPE) as bed, way(make_plan(bed_name, SHAPE), tmp_path):
         for node in bed.plan.nodes:
             theirs = [line for line in state_of(bed_name, node) if "proto kernel_ll" not in line]
             assert theirs == state_of(ours, node), node
