@@ -15,6 +15,23 @@ from mrc.testbed.shape import Fabric
 _NETEM_PACKETS = 100_000  # netem's own limit of 1000 would drop packets on a long link
 _PER_INTERFACE = "net/ipv6/conf/default/"
 
+# The kernel prepares memory for only some SRv6 routes at a time, and refuses others meanwhile.
+_ADD_ROUTES = """\
+add_routes() {
+    file=$(mktemp)
+    cat > "$file"
+    for try in $(seq 1000); do
+        ! error=$(ip -batch "$file" 2>&1) || { rm "$file"; return; }
+        case "$error" in *"Cannot allocate memory"*) ;; *) break ;; esac
+        tail -n "+${error##*:}" "$file" > "$file.rest"
+        mv "$file.rest" "$file"
+        sleep 0.01
+    done
+    echo "$error" >&2
+    exit 1
+}
+"""
+
 
 def check(plan: Plan) -> None:
     """Raises ValueError for a fabric that other tools cannot build."""
@@ -29,7 +46,8 @@ def script(plan: Plan, node: Node) -> str:
     ends = list(_ends(plan, node))
     parts = [
         "\n".join(_sysctls(node, [name for name, _, _ in ends])),
-        _here("ip -batch -", [*_links(ends), *_addresses(node), *map(route_words, node.routes)]),
+        _here("ip -batch -", [*_links(ends), *_addresses(node)]),
+        _ADD_ROUTES + _here("add_routes", [route_words(route) for route in node.routes]),
         _here("tc -batch -", [line for name, _, link in ends for line in _queues(name, link)]),
         _here("nft -f -", node.rules.splitlines()),
         f"ip sr tunsrc set {node.tunnel_source}" if node.tunnel_source else "",

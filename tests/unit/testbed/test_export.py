@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 from printed import printed
@@ -66,6 +68,42 @@ def test_script__interfaces_that_are_there_before_it() -> None:
     lines = lines_of(SHAPE, "t1-1-1")
     assert "echo 1 > /proc/sys/net/ipv6/conf/t0-1/addr_gen_mode" in lines
     assert "link set dev t0-1 address 02:00:00:00:00:01 mtu 9000" in lines
+
+
+REFUSING_IP = """\
+#!/bin/sh
+# As ip -batch: carries out lines up to one that it refuses, the second of the first two files.
+count=0
+while read -r line; do
+    count=$((count + 1))
+    if [ $count = 2 ] && [ ! -e "$HOME/refused-twice" ]; then
+        [ ! -e "$HOME/refused" ] || touch "$HOME/refused-twice"
+        touch "$HOME/refused"
+        printf 'RTNETLINK answers: %s\\nCommand failed %s:2\\n' "$REASON" "$2" >&2
+        exit 1
+    fi
+    echo "$line" >> "$HOME/taken"
+done < "$2"
+"""
+
+
+@pytest.mark.parametrize(
+    ("reason", "code"), [("Cannot allocate memory", 0), ("Operation not supported", 1)]
+)
+def test_script__repeats_routes_only_for_want_of_memory(
+    reason: str, code: int, tmp_path: Path
+) -> None:
+    (tmp_path / "ip").write_text(REFUSING_IP)
+    (tmp_path / "ip").chmod(0o755)
+    lines = lines_of(SHAPE, "h0")
+    begin = lines.index("add_routes() {")
+    text = "\n".join(lines[begin : lines.index("END", begin) + 1])
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    env = {"HOME": str(tmp_path), "PATH": path, "REASON": reason, "TMPDIR": str(tmp_path)}
+    done = subprocess.run(["sh", "-e"], input=text, text=True, env=env, stderr=PIPE, check=False)
+    routes = [line for line in lines if line.startswith("route ")]
+    assert (tmp_path / "taken").read_text().splitlines() == (routes[:1] if code else routes)
+    assert (done.returncode, reason in done.stderr) == (code, bool(code))
 
 
 def test_netns_script__is_valid_bash() -> None:
